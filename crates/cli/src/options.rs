@@ -49,6 +49,8 @@ pub(crate) enum KindName {
     GridIvf,
     /// Codes on a GPU or in RAM, which get ids alone; vectors on disk, read in mini-batches.
     GpuIvf,
+    /// Clusters of vectors, each with an HNSW, for memory nodes: loaded as batches of queries need them.
+    RemoteHnsw,
     /// All vectors on disk, scanned: exact, for small sets.
     Flat,
 }
@@ -62,6 +64,7 @@ impl KindName {
             KindName::HybridIvf => Some(build::Kind::HybridIvf),
             KindName::GridIvf => Some(build::Kind::GridIvf),
             KindName::GpuIvf => Some(build::Kind::GpuIvf),
+            KindName::RemoteHnsw => Some(build::Kind::RemoteHnsw),
             KindName::Flat => Some(build::Kind::Flat),
         }
     }
@@ -146,6 +149,24 @@ impl From<PlanName> for build::LocalPlan {
             PlanName::UniformFlat => build::LocalPlan::Uniform(LocalKind::Flat),
             PlanName::UniformGraph => build::LocalPlan::Uniform(LocalKind::Graph),
             PlanName::UniformIvf => build::LocalPlan::Uniform(LocalKind::Ivf),
+        }
+    }
+}
+
+/// `--representatives`.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub(crate) enum RepresentativesName {
+    /// Vectors drawn uniformly.
+    Sample,
+    /// The vectors nearest to the centroids of k-means: clusters of more equal size.
+    Kmeans,
+}
+
+impl From<RepresentativesName> for build::Representatives {
+    fn from(name: RepresentativesName) -> build::Representatives {
+        match name {
+            RepresentativesName::Sample => build::Representatives::Sample,
+            RepresentativesName::Kmeans => build::Representatives::Kmeans,
         }
     }
 }
@@ -436,7 +457,8 @@ pub(crate) struct Effort {
     /// Length of the beam, instead of a recall (L in DiskANN, ef in HNSW); several values make one run each
     #[arg(long, value_delimiter = ',', value_name = "L")]
     pub(crate) search_list: Vec<u32>,
-    /// Most inverted lists to visit in a hybrid-ivf, a grid-ivf or a gpu-ivf; several values make one run each
+    /// Most inverted lists to visit in a hybrid-ivf, a grid-ivf or a gpu-ivf, or clusters to search in a remote-hnsw;
+    /// several values make one run each
     #[arg(long, value_delimiter = ',', value_name = "N", conflicts_with_all = ["recall", "search_list"])]
     pub(crate) nprobe: Vec<u32>,
     /// With --nprobe: stop after this share of the lists, consecutively without a new result [default: never]

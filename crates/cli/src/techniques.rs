@@ -4,7 +4,7 @@ use clap::ValueEnum;
 use stratann_core::plan::gpu_ivf::Rule;
 use stratann_engine::index::OpenBaselines;
 use stratann_engine::kinds::options::{
-    Baseline, GpuSwitches, GraphSwitches, GridSwitches, ListSwitches, Switches,
+    Baseline, GpuSwitches, GraphSwitches, GridSwitches, ListSwitches, RemoteSwitches, Switches,
 };
 use stratann_engine::{Error, Result as Checked};
 
@@ -45,6 +45,8 @@ pub(crate) struct Techniques {
     grid: GridTechniques,
     #[command(flatten)]
     gpu: GpuTechniques,
+    #[command(flatten)]
+    remote: RemoteTechniques,
 }
 
 /// Techniques of grid-ivf, to switch off for comparison.
@@ -105,6 +107,15 @@ struct GpuTechniques {
     /// share of the distance
     #[arg(long, value_name = "SHARE", allow_negative_numbers = true)]
     margin: Option<f32>,
+}
+
+/// Numbers of a search in a remote-hnsw.
+#[derive(Clone, Debug, clap::Args)]
+#[command(next_help_heading = "Searches in remote-hnsw")]
+struct RemoteTechniques {
+    /// Length of the beam in each cluster (efSearch) [default: from the curve; 48 or 1.5 k with --nprobe]
+    #[arg(long, value_name = "EF")]
+    ef: Option<u32>,
 }
 
 /// `--baseline`.
@@ -211,12 +222,14 @@ pub(crate) enum BoundsName {
 /// When techniques of several kinds are switched.
 pub(crate) fn switches(graph: GraphSwitches, techniques: &Techniques) -> Checked<Switches> {
     let (lists, grid, gpu) = (techniques.lists(), techniques.grid.switches(), techniques.gpu.switches());
+    let remote = RemoteSwitches { ef: techniques.remote.ef };
     if gpu != GpuSwitches::default() {
         // It shares a switch of disk-graph.
         let others = GraphSwitches { whole_blocks: true, ..graph };
         let is_alone = others == GraphSwitches::default()
             && lists == ListSwitches::default()
-            && grid == GridSwitches::default();
+            && grid == GridSwitches::default()
+            && remote == RemoteSwitches::default();
         let own = GpuSwitches { no_whole_blocks: !graph.whole_blocks, ..gpu };
         return if is_alone { Ok(own.into()) } else { Err(several()) };
     }
@@ -229,6 +242,9 @@ pub(crate) fn switches(graph: GraphSwitches, techniques: &Techniques) -> Checked
     }
     if grid != GridSwitches::default() {
         switched.push(grid.into());
+    }
+    if remote != RemoteSwitches::default() {
+        switched.push(remote.into());
     }
     match switched[..] {
         [] => Ok(Switches::Default),
@@ -263,8 +279,8 @@ impl Techniques {
             // Requests carry these.
             Switches::Default | Switches::GridIvf(_) => Ok(()),
             _ => Err(Error::bad_input(
-                "techniques of hybrid-ivf and gpu-ivf cannot be switched with --connect; leave out --connect or the \
-                 switches",
+                "techniques of hybrid-ivf and gpu-ivf, and --ef, cannot be set with --connect; leave out --connect or \
+                 the switches",
             )),
         }
     }

@@ -45,6 +45,13 @@
 //! | `vN-row-blocks.bin` | the same: blocks in the order of rows |
 //! | `vN-places.bin` | the same: u32 for each id, its place in the order of rows |
 //!
+//! A `remote-hnsw` has
+//!
+//! | file | content |
+//! |---|---|
+//! | `vN-region.bin` | what the memory of a memory node holds, see `stratann_core::format::region`; whole pages |
+//! | `vN-meta.bin` | the meta-HNSW, as in the region, see `stratann_core::format::hnsw` |
+//!
 //! An index that is partitioned over the servers of a cluster has instead of `vN-blocks.bin`, `vN-lists.bin` or
 //! `vN-grid.bin`
 //!
@@ -104,6 +111,8 @@ pub(crate) const LIST_VECTORS: &str = "list-vectors.bin";
 pub(crate) const LIST_CODES: &str = "list-codes.bin";
 pub(crate) const ROW_BLOCKS: &str = "row-blocks.bin";
 pub(crate) const PLACES: &str = "places.bin";
+pub(crate) const REGION: &str = "region.bin";
+pub(crate) const META: &str = "meta.bin";
 /// The first members of all lists of a partitioned `grid-ivf`.
 pub(crate) const FIRSTS: &str = "firsts.bin";
 /// What a `hybrid-ivf` has learnt from queries; no version of the index names it. [`learnt`] is that of one server.
@@ -118,7 +127,7 @@ pub(crate) fn learnt(server: Option<usize>) -> String {
 }
 
 /// Those that builds make.
-pub(crate) const BUILT: [&str; 19] = [
+pub(crate) const BUILT: [&str; 21] = [
     BLOCKS,
     CODES,
     CODEBOOK,
@@ -138,6 +147,8 @@ pub(crate) const BUILT: [&str; 19] = [
     LIST_CODES,
     ROW_BLOCKS,
     PLACES,
+    REGION,
+    META,
 ];
 
 /// The role of a server's part of the file with the role `whole`.

@@ -238,6 +238,11 @@ impl Manifest {
                 Some(files::AXES) => account.add("axes", entry.bytes),
                 Some(files::SIZES) => account.add("sizes of lists", self.grid_places_bytes(entry.bytes / 4)),
                 Some(files::FIRSTS) => account.add("first members of lists", entry.bytes),
+                Some(files::META) => {
+                    account.add("meta-HNSW", entry.bytes);
+                    let facts = self.section.remote().map(|section| &section.facts);
+                    account.add("table of clusters", facts.map_or(0, |facts| facts.table_bytes()));
+                }
                 Some(files::POSTINGS) => account.add("ids of lists", entry.bytes),
                 Some(files::MAP) => account.add("block map", self.rows / 7 + 64),
                 Some(files::PLACEMENT) => {

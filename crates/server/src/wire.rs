@@ -5,6 +5,7 @@ use std::fmt;
 
 use serde::de::{IgnoredAny, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use stratann_core::plan::KindParams;
 use stratann_core::query::{Params, QueryStats};
 use stratann_engine::kinds::{Setting, params_of, setting};
 
@@ -148,6 +149,8 @@ pub enum UsedKind {
     GridIvf,
     /// A `gpu-ivf`.
     GpuIvf,
+    /// A `remote-hnsw`.
+    RemoteHnsw,
     /// One of a newer server, which this program does not know.
     #[serde(other)]
     Unknown,
@@ -184,7 +187,8 @@ impl Used {
                 .kind
                 .grid_ivf()
                 .map(|_| UsedKind::GridIvf)
-                .or(params.kind.gpu_ivf().map(|_| UsedKind::GpuIvf)),
+                .or(params.kind.gpu_ivf().map(|_| UsedKind::GpuIvf))
+                .or(params.kind.remote_hnsw().map(|_| UsedKind::RemoteHnsw)),
             k: params.k,
             search_list: setting.search_list,
             stop_slack: setting.slack,
@@ -201,6 +205,13 @@ impl Used {
         }
         if let (Some(UsedKind::GpuIvf), Some(nprobe)) = (self.kind, self.nprobe) {
             return Params::gpu_ivf(self.k, nprobe);
+        }
+        if let (Some(UsedKind::RemoteHnsw), Some(nprobe)) = (self.kind, self.nprobe) {
+            let mut params = Params::remote_hnsw(self.k, nprobe);
+            if let KindParams::RemoteHnsw(own) = &mut params.kind {
+                own.ef = self.search_list;
+            }
+            return params;
         }
         params_of(
             self.k,

@@ -5,14 +5,16 @@ use std::path::PathBuf;
 use stratann_engine::budget::{free_disk_bytes, size};
 use stratann_engine::build::{
     self, BuildOptions, BuildPlan, BuildReport, GpuOptions, GraphOptions, GridOptions, Kind, ListOptions,
-    OptionsByKind,
+    OptionsByKind, RemoteOptions,
 };
 use stratann_engine::dataset::Reader;
 use stratann_engine::profile::Profile;
 use stratann_engine::{Progress, Result};
 
 use crate::Verdict;
-use crate::options::{self, CodeKindName, CodePlaceName, KindName, MetricName, OnBadRowName, PlanName};
+use crate::options::{
+    self, CodeKindName, CodePlaceName, KindName, MetricName, OnBadRowName, PlanName, RepresentativesName,
+};
 use crate::output::{Output, count, duration, table};
 use crate::progress::ProgressPrinter;
 
@@ -66,6 +68,8 @@ pub(crate) struct Args {
     grid: GridArgs,
     #[command(flatten)]
     gpu: GpuArgs,
+    #[command(flatten)]
+    remote: RemoteArgs,
 }
 
 /// Options of `hybrid-ivf`.
@@ -116,6 +120,28 @@ struct GpuArgs {
     /// Write files that searches with --baseline need, and measure their recall (to compare)
     #[arg(long)]
     baselines: bool,
+}
+
+/// Options of `remote-hnsw`.
+#[derive(clap::Args)]
+#[command(next_help_heading = "Options of remote-hnsw")]
+struct RemoteArgs {
+    /// Number of clusters of vectors [default: 500, or one for 64 rows of small sets]
+    #[arg(long, value_name = "P")]
+    partitions: Option<usize>,
+    /// How the vectors that represent clusters are chosen
+    #[arg(long, value_enum, default_value = "sample")]
+    representatives: RepresentativesName,
+    /// Room for vectors that are inserted later, for each two clusters, such as 768KiB [default: an eighth of their
+    /// bytes]
+    #[arg(long, value_name = "SIZE", value_parser = options::size)]
+    overflow: Option<u64>,
+    /// Neighbours of a node on upper layers, half of those on the bottom layer
+    #[arg(short = 'M', long = "m", default_value_t = 16, value_name = "M")]
+    m: usize,
+    /// Length of the beam that finds neighbours: a longer one builds slower and better
+    #[arg(long, default_value_t = 200, value_name = "EF")]
+    ef_construction: usize,
 }
 
 /// Options of `disk-graph`.
@@ -182,11 +208,13 @@ Examples:
   stratann build big.fbin -o big.idx --search-budget 64MiB              # chooses a kind for this RAM
   stratann build base.fbin -o base.idx --kind grid-ivf                  # all vectors in RAM
   stratann build base.fbin -o base.idx --kind gpu-ivf                   # codes for a GPU, vectors on disk
+  stratann build base.fbin -o base.idx --kind remote-hnsw               # for the memory of other machines
   stratann build small.fbin -o small.idx --kind flat                    # exact, for small sets
 
 Kinds: auto predicts the cost of a query in each kind that fits in the RAM given, and takes the cheapest.
 disk-graph needs RAM for a code of every vector; hybrid-ivf needs almost none; flat scans all vectors. grid-ivf
-keeps all vectors in RAM; gpu-ivf keeps a code of every vector on a GPU or in RAM. auto chooses neither of the two.
+keeps all vectors in RAM; gpu-ivf keeps a code of every vector on a GPU or in RAM; remote-hnsw is laid out for the
+memory of other machines. auto chooses none of the three.
 Next: stratann search INDEX QUERIES --recall 0.95";
 
 /// `stratann build`.
@@ -267,7 +295,14 @@ fn options_by_kind(args: &Args) -> Result<OptionsByKind> {
         code_kind: graph.code_kind.into(),
         baselines: args.gpu.baselines,
     };
-    Ok(OptionsByKind { disk_graph, hybrid_ivf, grid_ivf, gpu_ivf })
+    let remote_hnsw = RemoteOptions {
+        partitions: args.remote.partitions,
+        representatives: args.remote.representatives.into(),
+        overflow_bytes: args.remote.overflow,
+        m: args.remote.m,
+        ef_construction: args.remote.ef_construction,
+    };
+    Ok(OptionsByKind { disk_graph, hybrid_ivf, grid_ivf, gpu_ivf, remote_hnsw })
 }
 
 /// Prints the forecast of a build.

@@ -23,6 +23,7 @@ mod clusters;
 mod gpu;
 mod grid;
 mod plan;
+mod remote;
 
 /// Trace one query step by step: what it reads, and why
 ///
@@ -133,6 +134,7 @@ pub(crate) fn run(args: &Args, output: Output) -> Result<Verdict> {
         Explained::Lists(trace) => clusters::show(args.query, trace, output)?,
         Explained::Grid(trace) => grid::show(args.query, trace, output)?,
         Explained::Gpu(trace) => gpu::show(args.query, trace, output)?,
+        Explained::Remote(trace) => remote::show(args.query, trace, output)?,
         Explained::Blocks(trace) => show(args, trace, block_bytes, output)?,
     };
     if complete { Ok(Verdict::Fine) } else { Err(Error::corrupt(format!("query {}: {stop}", args.query))) }

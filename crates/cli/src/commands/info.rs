@@ -7,6 +7,7 @@ use stratann_engine::kinds::gpu_ivf::facts::GpuFacts;
 use stratann_engine::kinds::grid_ivf::facts::GridFacts;
 use stratann_engine::kinds::hybrid_ivf::learning::LearnedFacts;
 use stratann_engine::kinds::kind::Kind;
+use stratann_engine::kinds::remote_hnsw::facts::RemoteFacts;
 use stratann_engine::manifest::Manifest;
 use stratann_engine::{Result, verify};
 
@@ -64,6 +65,9 @@ pub(crate) fn run(args: &Args, output: Output) -> Result<Verdict> {
     if let Some(section) = manifest.section.gpu() {
         document["gpu"] = serde_json::json!(section.facts);
     }
+    if let Some(section) = manifest.section.remote() {
+        document["remote"] = serde_json::json!(section.facts);
+    }
     if let Some(section) = manifest.section.grid() {
         document["grid"] = serde_json::json!(section.facts);
     }
@@ -106,9 +110,10 @@ fn text(
     out += &format!("version {version}, format {}, build {}\n", m.format_version, m.build_id);
     out += &match m.section.lists() {
         Some(section) => clusters::text(m, &section.facts, learnt),
-        None => match (m.section.grid(), m.section.gpu()) {
-            (Some(section), _) => grid(&section.facts),
-            (_, Some(section)) => gpu(m, &section.facts),
+        None => match (m.section.grid(), m.section.gpu(), m.section.remote()) {
+            (Some(section), ..) => grid(&section.facts),
+            (_, Some(section), _) => gpu(m, &section.facts),
+            (.., Some(section)) => remote(&section.facts),
             _ => blocks(m),
         },
     };
@@ -170,6 +175,28 @@ fn gpu(m: &Manifest, facts: &GpuFacts) -> String {
         100.0 * facts.filled,
         blocks as f64 / vectors.max(1) as f64,
         if facts.baselines { "; with files for --baseline" } else { "" }
+    )
+}
+
+/// The clusters and groups of a `remote-hnsw`.
+fn remote(facts: &RemoteFacts) -> String {
+    let sizes = &facts.sizes;
+    format!(
+        "{} clusters of {} to {} vectors (mean {:.1}, Gini {:.2}), {} in all, the largest {}; {} neighbours on upper \
+         layers\n{} groups, each with room for {} fresh records ({}); room for {} tombstones; the meta-HNSW takes {}\n",
+        count(sizes.count),
+        sizes.min,
+        sizes.max,
+        sizes.mean,
+        sizes.gini,
+        size(facts.cluster_bytes),
+        size(facts.cluster_bytes_max),
+        facts.m,
+        count(facts.groups.into()),
+        count(facts.capacity.into()),
+        size(facts.overflow_bytes()),
+        count(facts.tombstones),
+        size(facts.meta_bytes)
     )
 }
 

@@ -2,6 +2,7 @@
 //! cluster of vectors. The engine runs them in parallel and out of core.
 
 pub mod costs;
+pub mod hnsw;
 pub mod knapsack;
 pub mod pack;
 pub mod prune;

@@ -8,6 +8,7 @@ pub mod edges;
 pub mod fresh;
 pub mod gaps;
 pub mod grid;
+pub mod hnsw;
 pub mod inverted_list;
 pub mod posting_file;
 pub mod posting_lists;

@@ -40,10 +40,21 @@ pub const READERS_MAX: u64 = 64;
 pub const READER_BYTES: u64 = 64;
 /// Bytes of a tombstone.
 pub const TOMBSTONE_BYTES: u64 = 32;
-/// A group, and the cluster B in it, begin at multiples of so many bytes.
+/// A group begins at a multiple of so many bytes.
 pub const GROUP_ALIGN: u64 = 4096;
 /// Bytes of a node that an address can name.
 pub const NODE_BYTES_MAX: u64 = 1 << 40;
+
+/// The offset of an extent of a version of a group. The version is in the bits above those of the offset on the node, so
+/// that equal extents of two versions are told apart.
+pub const fn versioned_offset(version: u32, offset: u64) -> u64 {
+    (version as u64 & 0xFF_FFFF) << 40 | offset & (NODE_BYTES_MAX - 1)
+}
+
+/// The offset on the node.
+pub const fn node_offset(versioned: u64) -> u64 {
+    versioned & (NODE_BYTES_MAX - 1)
+}
 
 const MAGIC: u64 = u64::from_le_bytes(*b"STRATREG");
 const FORMAT: u64 = 1;

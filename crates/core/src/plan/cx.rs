@@ -28,6 +28,10 @@ impl<K: Kind> Cx<'_, K> {
         self.q.budget.reads -= 1;
         let read = Read { at, unit, note };
         let stats = &mut self.q.stats;
+        if K::shares_reads() {
+            stats.shared_reads += 1;
+            return Some(self.q.io.fetch(read));
+        }
         stats.reads += 1;
         stats.pages_read += at.pages();
         stats.bytes_read += at.pages() * crate::PAGE as u64;

@@ -11,6 +11,7 @@ pub mod grid_ivf;
 pub mod hybrid_ivf;
 mod index_view;
 mod ordered;
+pub mod remote_hnsw;
 #[cfg(any(test, feature = "test-kind"))]
 pub mod sorted;
 
@@ -59,6 +60,17 @@ pub(crate) trait Kind: Sized {
 
     /// Makes `job` the job of this tag, which another server scores. It was reset for the parameters of the query.
     fn job(_state: &Self::State, _view: &Self::View<'_>, _tag: Tag, _job: &mut Self::State) {}
+
+    /// Whether arrivals may be taken one by one and in any order, without a change of the answer. Then a step does not
+    /// wait for all reads, in barrier mode too, and the bytes of each are released at once.
+    fn takes_any_order() -> bool {
+        false
+    }
+
+    /// Whether its reads serve all queries of a batch, and are counted with the batch.
+    fn shares_reads() -> bool {
+        false
+    }
 
     /// Whether jobs are forwarded from server to server before one replies.
     fn forwards_jobs(_params: &Self::Params) -> bool {
@@ -390,6 +402,10 @@ macro_rules! kinds {
                 match self { $($(#[$attr])* KindState::$variant(state) => $module::Marker::uses_codes(state),)* }
             }
 
+            pub(crate) fn takes_any_order(&self) -> bool {
+                match self { $($(#[$attr])* KindState::$variant(_) => $module::Marker::takes_any_order(),)* }
+            }
+
             pub(crate) fn lower_threshold(&mut self, to: Threshold) {
                 match self {
                     $($(#[$attr])* KindState::$variant(state) => $module::Marker::lower_threshold(state, to),)*
@@ -475,6 +491,7 @@ kinds! {
     2 HybridIvf hybrid_ivf,
     3 GridIvf grid_ivf,
     4 GpuIvf gpu_ivf,
+    5 RemoteHnsw remote_hnsw,
     #[cfg(any(test, feature = "test-kind"))]
     255 Sorted sorted,
 }

@@ -1,6 +1,6 @@
 //! What a query is asked to do.
 
-use crate::plan::{KindParams, disk_graph, flat, gpu_ivf, grid_ivf, hybrid_ivf};
+use crate::plan::{KindParams, disk_graph, flat, gpu_ivf, grid_ivf, hybrid_ivf, remote_hnsw};
 use crate::search::Mode;
 
 /// Most results a query can ask for.
@@ -55,6 +55,12 @@ impl Params {
     pub fn gpu_ivf(k: u32, nprobe: u32) -> Params {
         let k = k.clamp(1, MAX_K);
         Params::of(k, KindParams::GpuIvf(gpu_ivf::Params::new(k, nprobe)))
+    }
+
+    /// Usable parameters for `k` results from the sub-HNSWs of `nprobe` clusters: the defaults of everything else.
+    pub fn remote_hnsw(k: u32, nprobe: u32) -> Params {
+        let k = k.clamp(1, MAX_K);
+        Params::of(k, KindParams::RemoteHnsw(remote_hnsw::Params::new(k, nprobe)))
     }
 
     /// The `k` nearest of all vectors, in their order by the first component.

@@ -11,7 +11,7 @@ use stratann_kernel::distance::Exact;
 
 use super::Params;
 use crate::plan::{
-    self, IndexView, KindScratch, KindState, Ordered, disk_graph, gpu_ivf, grid_ivf, hybrid_ivf,
+    self, IndexView, KindScratch, KindState, Ordered, disk_graph, gpu_ivf, grid_ivf, hybrid_ivf, remote_hnsw,
 };
 use crate::score::{self, CodeJob, RankScratch, Ranking};
 use crate::search::{
@@ -100,6 +100,19 @@ impl Scratch {
         if let KindScratch::GridIvf(own) = &self.own { Some(own) } else { None }
     }
 
+    /// What a `remote-hnsw` query keeps here.
+    pub fn remote_hnsw(&self) -> Option<&remote_hnsw::Scratch> {
+        if let KindScratch::RemoteHnsw(own) = &self.own { Some(own) } else { None }
+    }
+
+    /// Exchanges the tables that a step uses and a waiting query does not need. A thread that lends its tables for each
+    /// step, and takes them back, has them once for all of its queries. Nothing is done for a kind without such tables.
+    pub fn swap_tables(&mut self, tables: &mut remote_hnsw::Tables) {
+        if let KindScratch::RemoteHnsw(own) = &mut self.own {
+            own.swap_tables(tables);
+        }
+    }
+
     /// The distance and number of each inverted list that the query has chosen to visit, the nearest first; none of a
     /// kind that ranks no lists here.
     pub fn ranked_lists(&self) -> &[(f32, u32)] {
@@ -115,6 +128,9 @@ impl Scratch {
             own.trace_lists();
         }
         if let KindScratch::GpuIvf(own) = &mut self.own {
+            own.trace();
+        }
+        if let KindScratch::RemoteHnsw(own) = &mut self.own {
             own.trace();
         }
     }
@@ -289,6 +305,7 @@ impl QueryState {
     /// Whether `count` arrivals are enough for the next step.
     pub fn is_ready(&self, count: usize) -> bool {
         match self.q.mode {
+            Mode::Barrier if self.own.takes_any_order() => count > 0 || self.q.io.pending.is_empty(),
             Mode::Barrier => count >= self.q.io.pending.len(),
             Mode::Eager => count > 0,
         }

@@ -42,6 +42,7 @@ pub use crate::kinds::choice::{Choice, choose};
 pub use crate::kinds::kind::Kind;
 pub use crate::kinds::options::{
     CodePlace, GpuOptions, GraphOptions, GridOptions, KindOptions, ListOptions, LocalPlan, OptionsByKind,
+    RemoteOptions, Representatives,
 };
 pub use codebook::CodeKind;
 pub use folder::check_folder;

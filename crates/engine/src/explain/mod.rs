@@ -3,7 +3,7 @@
 use stratann_core::query::Params;
 
 pub use crate::kinds::Explained;
-pub use crate::kinds::traces::{blocks, gpu, grid, lists};
+pub use crate::kinds::traces::{blocks, gpu, grid, lists, remote};
 
 use crate::driver::Width;
 use crate::index::Index;

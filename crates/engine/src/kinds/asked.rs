@@ -13,6 +13,7 @@ pub(crate) fn sized_params(kind: Kind, k: u32, effort: u32) -> Params {
         Kind::HybridIvf => Params::hybrid_ivf(k, effort),
         Kind::GridIvf => Params::grid_ivf(k, effort),
         Kind::GpuIvf => Params::gpu_ivf(k, effort),
+        Kind::RemoteHnsw => Params::remote_hnsw(k, effort),
     }
 }
 
@@ -38,6 +39,10 @@ pub(crate) fn asked_bytes(params: &Params) -> u64 {
             grown(own.nprobe.into(), 4 + 12 + 4)
                 + grown(own.candidates.into(), 8 + 16 + 24 + 4)
                 + grown(own.batch.into(), 16 * 40)
+        }
+        KindParams::RemoteHnsw(own) => {
+            // Clusters, with a read and a want for each and for its fresh records; a beam; what was found.
+            grown(own.nprobe.into(), 4 + 2 * 128) + grown(own.ef.into(), 8) + grown(k, 24)
         }
         #[cfg(feature = "test-kind")]
         KindParams::Sorted(_) => 0,

@@ -119,7 +119,7 @@ fn fits(base: &Reader, by_kind: &OptionsByKind, common: &BuildOptions, kind: Kin
         // Its plan has compared searches with the budget.
         Kind::HybridIvf => return Ok(()),
         // It is no candidate.
-        Kind::GpuIvf => u64::MAX,
+        Kind::GpuIvf | Kind::RemoteHnsw => u64::MAX,
         // All vectors are in memory.
         Kind::GridIvf => base.shape().rows * base.shape().row_bytes() as u64,
     };

@@ -23,7 +23,9 @@ impl Effort {
     /// A moderate effort without a curve, for searches that compare and do not measure.
     pub(crate) fn moderate(kind: Kind) -> Effort {
         match kind {
-            Kind::HybridIvf | Kind::GridIvf | Kind::GpuIvf => Effort::Clusters(16, None, None),
+            Kind::HybridIvf | Kind::GridIvf | Kind::GpuIvf | Kind::RemoteHnsw => {
+                Effort::Clusters(16, None, None)
+            }
             Kind::DiskGraph | Kind::Flat => Effort::List(64, None),
         }
     }
@@ -75,6 +77,11 @@ impl Effort {
             (Effort::Clusters(nprobe, ..), Kind::GridIvf) => Ok(Params::grid_ivf(k, nprobe)),
             (Effort::Clusters(nprobe, ..), Kind::GpuIvf) => {
                 Ok(gpu_ivf::calibration::nprobe_params(k, nprobe))
+            }
+            (Effort::Clusters(nprobe, ..), Kind::RemoteHnsw) => Ok(Params::remote_hnsw(k, nprobe)),
+            (Effort::List(..), Kind::RemoteHnsw) => {
+                bad("--search-list alone does not say how many clusters to search; give --nprobe, and --ef"
+                    .into())
             }
             (Effort::List(..), Kind::HybridIvf | Kind::GridIvf | Kind::GpuIvf) => bad(format!(
                 "--search-list is the beam of a graph, this index is a {}; give --nprobe or --recall",

@@ -2,7 +2,7 @@
 
 use stratann_core::query::Params;
 
-use super::{KindIndex, blocks, gpu_ivf, grid_ivf, hybrid_ivf};
+use super::{KindIndex, blocks, gpu_ivf, grid_ivf, hybrid_ivf, remote_hnsw};
 use crate::Result;
 use crate::base::Base;
 
@@ -23,6 +23,9 @@ pub(crate) fn explain(base: &Base, kind: &KindIndex, query: &[u8], params: Param
         }
         KindIndex::GridIvf(_) => Explained::Grid(grid_ivf::explain::explain(&kind.view(base), query, params)),
         KindIndex::GpuIvf(_) => Explained::Gpu(gpu_ivf::explain::explain(base, kind, query, params)),
+        KindIndex::RemoteHnsw(_) => {
+            Explained::Remote(remote_hnsw::explain::explain(base, kind, query, params))
+        }
     })
 }
 
@@ -32,6 +35,7 @@ pub mod traces {
     pub use super::super::gpu_ivf::explain as gpu;
     pub use super::super::grid_ivf::explain as grid;
     pub use super::super::hybrid_ivf::explain as lists;
+    pub use super::super::remote_hnsw::explain as remote;
 }
 
 /// The trace of a query.
@@ -45,4 +49,6 @@ pub enum Explained {
     Grid(grid_ivf::explain::GridTrace),
     /// Of a kind with a scorer of codes.
     Gpu(gpu_ivf::explain::GpuTrace),
+    /// Of a kind whose clusters are read whole.
+    Remote(remote_hnsw::explain::RemoteTrace),
 }

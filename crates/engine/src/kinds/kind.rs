@@ -13,13 +13,16 @@ pub enum Kind {
     GridIvf,
     /// Codes with a scorer, on a GPU or in RAM; vectors on disk.
     GpuIvf,
+    /// Clusters of vectors, each with a graph, laid out for the memory of other machines.
+    RemoteHnsw,
     /// All vectors, scanned.
     Flat,
 }
 
 impl Kind {
     /// All of them.
-    pub const ALL: [Kind; 5] = [Kind::DiskGraph, Kind::HybridIvf, Kind::GridIvf, Kind::GpuIvf, Kind::Flat];
+    pub const ALL: [Kind; 6] =
+        [Kind::DiskGraph, Kind::HybridIvf, Kind::GridIvf, Kind::GpuIvf, Kind::RemoteHnsw, Kind::Flat];
     /// Those whose vectors are on disk, among which `--kind auto` chooses.
     pub const ON_DISK: [Kind; 3] = [Kind::DiskGraph, Kind::HybridIvf, Kind::Flat];
 
@@ -30,6 +33,7 @@ impl Kind {
             Kind::HybridIvf => "hybrid-ivf",
             Kind::GridIvf => "grid-ivf",
             Kind::GpuIvf => "gpu-ivf",
+            Kind::RemoteHnsw => "remote-hnsw",
             Kind::Flat => "flat",
         }
     }
@@ -42,7 +46,7 @@ impl Kind {
     /// Whether recall has a cost. Answers of `flat` are exact.
     pub const fn has_curve(self) -> bool {
         match self {
-            Kind::DiskGraph | Kind::HybridIvf | Kind::GridIvf | Kind::GpuIvf => true,
+            Kind::DiskGraph | Kind::HybridIvf | Kind::GridIvf | Kind::GpuIvf | Kind::RemoteHnsw => true,
             Kind::Flat => false,
         }
     }
@@ -51,7 +55,7 @@ impl Kind {
     pub const fn is_spreadable(self) -> bool {
         match self {
             Kind::DiskGraph | Kind::HybridIvf | Kind::GridIvf => true,
-            Kind::GpuIvf | Kind::Flat => false,
+            Kind::GpuIvf | Kind::RemoteHnsw | Kind::Flat => false,
         }
     }
 
@@ -59,7 +63,7 @@ impl Kind {
     pub const fn is_sliced(self) -> bool {
         match self {
             Kind::GridIvf => true,
-            Kind::DiskGraph | Kind::HybridIvf | Kind::GpuIvf | Kind::Flat => false,
+            Kind::DiskGraph | Kind::HybridIvf | Kind::GpuIvf | Kind::RemoteHnsw | Kind::Flat => false,
         }
     }
 
@@ -67,7 +71,7 @@ impl Kind {
     pub const fn scores_remotely(self) -> bool {
         match self {
             Kind::HybridIvf | Kind::GridIvf => true,
-            Kind::DiskGraph | Kind::GpuIvf | Kind::Flat => false,
+            Kind::DiskGraph | Kind::GpuIvf | Kind::RemoteHnsw | Kind::Flat => false,
         }
     }
 
@@ -75,7 +79,15 @@ impl Kind {
     pub const fn has_scorer(self) -> bool {
         match self {
             Kind::GpuIvf => true,
-            Kind::DiskGraph | Kind::HybridIvf | Kind::GridIvf | Kind::Flat => false,
+            Kind::DiskGraph | Kind::HybridIvf | Kind::GridIvf | Kind::RemoteHnsw | Kind::Flat => false,
+        }
+    }
+
+    /// Whether candidates are compared by their vectors from the start, without codes.
+    pub(crate) const fn compares_vectors(self) -> bool {
+        match self {
+            Kind::RemoteHnsw => true,
+            Kind::DiskGraph | Kind::HybridIvf | Kind::GridIvf | Kind::GpuIvf | Kind::Flat => false,
         }
     }
 
@@ -84,6 +96,7 @@ impl Kind {
         match self {
             Kind::DiskGraph | Kind::GpuIvf | Kind::Flat => ("block", "blocks"),
             Kind::HybridIvf | Kind::GridIvf => ("list", "lists"),
+            Kind::RemoteHnsw => ("cluster", "clusters"),
         }
     }
 
@@ -91,7 +104,7 @@ impl Kind {
     pub const fn group_name(self) -> &'static str {
         match self {
             Kind::DiskGraph | Kind::GpuIvf | Kind::Flat => "blocks",
-            Kind::HybridIvf => "clusters",
+            Kind::HybridIvf | Kind::RemoteHnsw => "clusters",
             Kind::GridIvf => "lists",
         }
     }
@@ -99,7 +112,7 @@ impl Kind {
     /// Whether an open index can learn from its queries.
     pub const fn learns(self) -> bool {
         match self {
-            Kind::DiskGraph | Kind::GridIvf | Kind::GpuIvf | Kind::Flat => false,
+            Kind::DiskGraph | Kind::GridIvf | Kind::GpuIvf | Kind::RemoteHnsw | Kind::Flat => false,
             Kind::HybridIvf => true,
         }
     }
@@ -108,7 +121,7 @@ impl Kind {
     pub const fn has_equal_reads(self) -> bool {
         match self {
             Kind::DiskGraph | Kind::GridIvf | Kind::GpuIvf | Kind::Flat => true,
-            Kind::HybridIvf => false,
+            Kind::HybridIvf | Kind::RemoteHnsw => false,
         }
     }
 
@@ -116,7 +129,7 @@ impl Kind {
     pub const fn is_built_in_tasks(self) -> bool {
         match self {
             Kind::DiskGraph | Kind::Flat => true,
-            Kind::HybridIvf | Kind::GridIvf | Kind::GpuIvf => false,
+            Kind::HybridIvf | Kind::GridIvf | Kind::GpuIvf | Kind::RemoteHnsw => false,
         }
     }
 
@@ -124,7 +137,7 @@ impl Kind {
     pub const fn effort_option(self) -> &'static str {
         match self {
             Kind::DiskGraph | Kind::Flat => "--search-list",
-            Kind::HybridIvf | Kind::GridIvf | Kind::GpuIvf => "--nprobe",
+            Kind::HybridIvf | Kind::GridIvf | Kind::GpuIvf | Kind::RemoteHnsw => "--nprobe",
         }
     }
 
@@ -132,14 +145,16 @@ impl Kind {
     pub const fn effort_name(self) -> &'static str {
         match self {
             Kind::DiskGraph | Kind::Flat => "list",
-            Kind::HybridIvf | Kind::GridIvf | Kind::GpuIvf => "nprobe",
+            Kind::HybridIvf | Kind::GridIvf | Kind::GpuIvf | Kind::RemoteHnsw => "nprobe",
         }
     }
 
     /// The name of the rule that ends a search early, and the unit of its share, as tables print them.
     pub const fn stop_name(self) -> (&'static str, &'static str) {
         match self {
-            Kind::DiskGraph | Kind::GridIvf | Kind::GpuIvf | Kind::Flat => ("patience", "L"),
+            Kind::DiskGraph | Kind::GridIvf | Kind::GpuIvf | Kind::RemoteHnsw | Kind::Flat => {
+                ("patience", "L")
+            }
             Kind::HybridIvf => ("early stop", "M"),
         }
     }
@@ -150,6 +165,7 @@ impl Kind {
             Kind::DiskGraph | Kind::GpuIvf | Kind::Flat => files::BLOCKS,
             Kind::HybridIvf => files::LISTS,
             Kind::GridIvf => files::GRID,
+            Kind::RemoteHnsw => files::REGION,
         }
     }
 
@@ -157,7 +173,7 @@ impl Kind {
     pub(crate) const fn is_resident(self) -> bool {
         match self {
             Kind::GridIvf => true,
-            Kind::DiskGraph | Kind::HybridIvf | Kind::GpuIvf | Kind::Flat => false,
+            Kind::DiskGraph | Kind::HybridIvf | Kind::GpuIvf | Kind::RemoteHnsw | Kind::Flat => false,
         }
     }
 
@@ -165,7 +181,7 @@ impl Kind {
     pub(crate) const fn has_adjacency_in_blocks(self) -> bool {
         match self {
             Kind::DiskGraph => true,
-            Kind::HybridIvf | Kind::GridIvf | Kind::GpuIvf | Kind::Flat => false,
+            Kind::HybridIvf | Kind::GridIvf | Kind::GpuIvf | Kind::RemoteHnsw | Kind::Flat => false,
         }
     }
 
@@ -173,7 +189,7 @@ impl Kind {
     pub(crate) const fn has_nodes_in_blocks(self) -> bool {
         match self {
             Kind::DiskGraph | Kind::GpuIvf | Kind::Flat => true,
-            Kind::HybridIvf | Kind::GridIvf => false,
+            Kind::HybridIvf | Kind::GridIvf | Kind::RemoteHnsw => false,
         }
     }
 }

@@ -16,6 +16,7 @@ pub mod hybrid_ivf;
 pub mod kind;
 pub mod options;
 mod params;
+pub mod remote_hnsw;
 pub mod section;
 pub mod snapshot;
 pub mod split;
@@ -60,6 +61,7 @@ use hybrid_ivf::open::ListIndex;
 use hybrid_ivf::residency::ResidencyBudget;
 use kind::Kind;
 use options::{GpuSwitches, GraphOptions, KindOptions, Switches};
+use remote_hnsw::open::RemoteIndex;
 use units::{Held, HeldRanges, UnitRanges, Units};
 
 /// What an open index has beyond [`Base`].
@@ -74,6 +76,8 @@ pub(crate) enum KindIndex {
     GridIvf(GridIndex),
     /// Codes, lists of ids and their centroids.
     GpuIvf(Box<GpuIndex>),
+    /// A graph over representatives, and where clusters are.
+    RemoteHnsw(Box<RemoteIndex>),
 }
 
 /// Bytes of a cache that holds all that queries read. A `hybrid-ivf` holds lists and vectors in memory itself, as many
@@ -82,6 +86,9 @@ pub(crate) fn usable_cache_bytes(manifest: &Manifest) -> u64 {
     match manifest.kind() {
         Some(Kind::Flat | Kind::DiskGraph | Kind::GpuIvf) => {
             ExtentCache::bytes_of_blocks(manifest.blocks.count, manifest.blocks.bytes as u64)
+        }
+        Some(Kind::RemoteHnsw) => {
+            manifest.section.remote().map_or(0, |section| remote_hnsw::account::cache_bytes(&section.facts))
         }
         Some(Kind::HybridIvf | Kind::GridIvf) | None => 0,
     }
@@ -108,6 +115,7 @@ impl KindIndex {
                 KindIndex::GridIvf(GridIndex::open(base, held, beside)?)
             }
             Kind::GpuIvf => KindIndex::GpuIvf(Box::new(GpuIndex::open(base, options, warnings)?)),
+            Kind::RemoteHnsw => KindIndex::RemoteHnsw(Box::new(RemoteIndex::open(base)?)),
         })
     }
 
@@ -123,6 +131,9 @@ impl KindIndex {
             }
             KindIndex::GridIvf(grid) => IndexView { base: base.view(), kind: KindView::GridIvf(grid.view()) },
             KindIndex::GpuIvf(own) => IndexView { base: base.view(), kind: KindView::GpuIvf(own.view(base)) },
+            KindIndex::RemoteHnsw(own) => {
+                IndexView { base: base.view(), kind: KindView::RemoteHnsw(own.view()) }
+            }
         }
     }
 
@@ -132,7 +143,7 @@ impl KindIndex {
             KindIndex::Flat => Some(flat::view(base).checked(base.view())),
             KindIndex::DiskGraph(graph) => Some(graph.view(base).checked(base.view())),
             KindIndex::GpuIvf(own) => Some(own.view(base).checked(base.view())),
-            KindIndex::HybridIvf(_) | KindIndex::GridIvf(_) => None,
+            KindIndex::HybridIvf(_) | KindIndex::GridIvf(_) | KindIndex::RemoteHnsw(_) => None,
         }
     }
 
@@ -144,6 +155,7 @@ impl KindIndex {
             KindIndex::HybridIvf(lists) => lists.account(account),
             KindIndex::GridIvf(grid) => grid.account(account),
             KindIndex::GpuIvf(own) => own.account(account),
+            KindIndex::RemoteHnsw(own) => own.account(account),
         }
     }
 
@@ -184,6 +196,7 @@ impl KindIndex {
             KindIndex::HybridIvf(lists) => hybrid_ivf::account::in_flight(lists.is_low_on_memory()),
             KindIndex::GridIvf(grid) => grid_ivf::account::in_flight(grid.held_ranges().is_some()),
             KindIndex::GpuIvf(_) => gpu_ivf::account::IN_FLIGHT,
+            KindIndex::RemoteHnsw(_) => remote_hnsw::account::IN_FLIGHT,
         }
     }
 
@@ -200,7 +213,7 @@ impl KindIndex {
         match self {
             KindIndex::Flat | KindIndex::DiskGraph(_) => true,
             KindIndex::GpuIvf(own) => !own.has_baselines(),
-            KindIndex::HybridIvf(_) | KindIndex::GridIvf(_) => false,
+            KindIndex::HybridIvf(_) | KindIndex::GridIvf(_) | KindIndex::RemoteHnsw(_) => false,
         }
     }
 
@@ -212,6 +225,7 @@ impl KindIndex {
                 ExtentCache::of_blocks(budget_bytes, blocks.count, blocks.bytes as u32)
             }
             KindIndex::HybridIvf(_) => ExtentCache::new(budget_bytes, base.block.block_bytes as u64),
+            KindIndex::RemoteHnsw(own) => own.cache(budget_bytes),
             KindIndex::GridIvf(_) => None,
         }
     }
@@ -222,6 +236,7 @@ impl KindIndex {
             KindIndex::Flat | KindIndex::DiskGraph(_) | KindIndex::GridIvf(_) => base.block.block_bytes,
             KindIndex::HybridIvf(lists) => lists.tables.pages_max() * base.block.block_bytes,
             KindIndex::GpuIvf(own) => own.list_bytes_max().max(base.block.block_bytes),
+            KindIndex::RemoteHnsw(own) => remote_hnsw::account::read_bytes_max(&own.facts),
         }
     }
 
@@ -233,6 +248,7 @@ impl KindIndex {
             KindIndex::HybridIvf(lists) => hybrid_ivf::account::query_bytes(lists, base, local_beam),
             KindIndex::GridIvf(grid) => grid_ivf::account::query_bytes(base.manifest.dim, &grid.facts),
             KindIndex::GpuIvf(own) => gpu_ivf::account::query_bytes(own.codebook.code_bytes(), &own.facts),
+            KindIndex::RemoteHnsw(own) => remote_hnsw::account::query_bytes(&own.facts),
         }
     }
 
@@ -296,7 +312,9 @@ impl KindIndex {
     /// Where a server's units are in its file; `None` of a whole index, and where they are blocks.
     pub(crate) fn held_ranges(&self) -> Option<&HeldRanges> {
         match self {
-            KindIndex::Flat | KindIndex::DiskGraph(_) | KindIndex::GpuIvf(_) => None,
+            KindIndex::Flat | KindIndex::DiskGraph(_) | KindIndex::GpuIvf(_) | KindIndex::RemoteHnsw(_) => {
+                None
+            }
             KindIndex::HybridIvf(lists) => lists.tables.held_ranges(),
             KindIndex::GridIvf(grid) => grid.held_ranges(),
         }
@@ -318,6 +336,7 @@ impl KindIndex {
             KindIndex::HybridIvf(lists) => lists.tables.exact_cost(),
             KindIndex::GridIvf(grid) => grid.exact_cost(base),
             KindIndex::GpuIvf(own) => own.exact_cost(base),
+            KindIndex::RemoteHnsw(own) => own.exact_cost(),
         }
     }
 
@@ -332,6 +351,7 @@ impl KindIndex {
             }
             KindIndex::GridIvf(grid) => grid_ivf::calibration::grid(grid.facts.lists()),
             KindIndex::GpuIvf(own) => own.grid(k, family),
+            KindIndex::RemoteHnsw(own) => remote_hnsw::calibration::grid(own.facts.clusters()),
         }
     }
 
@@ -402,6 +422,7 @@ impl KindIndex {
             KindIndex::HybridIvf(lists) => hybrid_ivf::members::vector(base, &lists.tables, id),
             KindIndex::GridIvf(grid) => grid_ivf::members::vector(base, grid, id),
             KindIndex::GpuIvf(own) => blocks::vector(base, own.map.block_of(id), id),
+            KindIndex::RemoteHnsw(own) => remote_hnsw::members::vector(base, own, id),
         }
     }
 
@@ -423,6 +444,7 @@ impl KindIndex {
                 hybrid_ivf::members::for_each_member(base, &lists.tables, progress, see)
             }
             KindIndex::GridIvf(grid) => grid_ivf::members::for_each_member(base, grid, progress, see),
+            KindIndex::RemoteHnsw(own) => remote_hnsw::members::for_each_member(base, own, progress, see),
         }
     }
 
@@ -432,7 +454,9 @@ impl KindIndex {
             KindIndex::Flat | KindIndex::DiskGraph(_) | KindIndex::GpuIvf(_) => {
                 (u64::from(base.manifest.blocks.count), "blocks")
             }
-            KindIndex::HybridIvf(_) | KindIndex::GridIvf(_) => (base.manifest.rows, "rows"),
+            KindIndex::HybridIvf(_) | KindIndex::GridIvf(_) | KindIndex::RemoteHnsw(_) => {
+                (base.manifest.rows, "rows")
+            }
         }
     }
 }
@@ -466,6 +490,9 @@ pub(crate) fn planned_query(manifest: &Manifest, low_memory: bool) -> PlannedQue
         }
         section::Section::GridIvf(section) => grid_ivf::account::planned_query(manifest, &section.facts),
         section::Section::GpuIvf(section) => gpu_ivf::account::planned_query(manifest, &section.facts),
+        section::Section::RemoteHnsw(section) => {
+            remote_hnsw::account::planned_query(manifest, &section.facts)
+        }
         section::Section::None {} => disk_graph::account::planned_query(manifest),
     }
 }
@@ -477,6 +504,7 @@ pub(crate) fn shared_roles(manifest: &Manifest) -> Vec<&'static str> {
             vec![files::CODEBOOK, files::DIRECTORY, files::CENTROIDS, files::SUBLISTS, files::NAV]
         }
         Some(Kind::GridIvf) => vec![files::AXES, files::CENTROIDS, files::SIZES],
+        Some(Kind::RemoteHnsw) => vec![files::META],
         Some(Kind::Flat | Kind::DiskGraph | Kind::GpuIvf) | None => {
             let codes = if manifest.blocks.code_bytes > 0 { files::HEAD_CODES } else { files::CODES };
             vec![codes, files::CODEBOOK, files::MAP, files::HEAD]
@@ -498,7 +526,7 @@ pub(crate) fn read_units(folder: &Path, manifest: &Manifest) -> Result<Option<Un
     let (kind, .., block) = shape(folder, manifest)?;
     match kind {
         Kind::HybridIvf => UnitTables::load(folder, manifest, &block).map(Some),
-        Kind::Flat | Kind::DiskGraph | Kind::GridIvf | Kind::GpuIvf => Ok(None),
+        Kind::Flat | Kind::DiskGraph | Kind::GridIvf | Kind::GpuIvf | Kind::RemoteHnsw => Ok(None),
     }
 }
 
@@ -519,7 +547,7 @@ pub(crate) fn unit_ranges(folder: &Path, manifest: &Manifest) -> Result<UnitRang
     match kind {
         Kind::HybridIvf => hybrid_ivf::tables::read_unit_ranges(folder, manifest, &block),
         Kind::GridIvf => grid_ivf::units::unit_ranges(folder, manifest),
-        Kind::Flat | Kind::DiskGraph | Kind::GpuIvf => {
+        Kind::Flat | Kind::DiskGraph | Kind::GpuIvf | Kind::RemoteHnsw => {
             Ok(UnitRanges::Equal { count: manifest.blocks.count, bytes: manifest.blocks.bytes as u64 })
         }
     }
@@ -537,6 +565,7 @@ pub(crate) fn verify(
         Some(Kind::HybridIvf) => hybrid_ivf::verify::check(folder, number, manifest, progress, report),
         Some(Kind::GridIvf) => grid_ivf::verify::check(folder, number, manifest, progress, report),
         Some(Kind::GpuIvf) => gpu_ivf::verify::check(folder, number, manifest, progress, report),
+        Some(Kind::RemoteHnsw) => remote_hnsw::verify::check(folder, number, manifest, progress, report),
         Some(Kind::Flat | Kind::DiskGraph) | None => {
             blocks::verify::check(folder, number, manifest, progress, report)
         }
@@ -559,7 +588,7 @@ pub(crate) fn verify_parts(
         Some(Kind::GridIvf) => {
             grid_ivf::verify::check_parts(folder, manifest, placement, progress, report).map(|()| true)
         }
-        Some(Kind::Flat | Kind::DiskGraph | Kind::GpuIvf) | None => Ok(false),
+        Some(Kind::Flat | Kind::DiskGraph | Kind::GpuIvf | Kind::RemoteHnsw) | None => Ok(false),
     }
 }
 
@@ -574,6 +603,7 @@ pub(crate) fn plan(base: &Reader, options: &BuildOptions) -> Result<BuildPlan> {
         KindOptions::HybridIvf(own) => hybrid_ivf::build::memory::plan(base, options, own),
         KindOptions::GridIvf(own) => grid_ivf::build::memory::plan(base, options, own),
         KindOptions::GpuIvf(own) => gpu_ivf::build::memory::plan(base, options, own),
+        KindOptions::RemoteHnsw(own) => remote_hnsw::build::memory::plan(base, options, own),
     }
 }
 
@@ -585,6 +615,7 @@ pub(crate) fn forecast(shape: &Shape, options: &BuildOptions, plan: &BuildPlan) 
         KindOptions::HybridIvf(own) => hybrid_ivf::build::forecast::forecast(shape, options, own, plan),
         KindOptions::GridIvf(own) => grid_ivf::build::memory::forecast(shape, options, own, plan),
         KindOptions::GpuIvf(own) => gpu_ivf::build::memory::forecast(shape, options, own, plan),
+        KindOptions::RemoteHnsw(own) => remote_hnsw::build::memory::forecast(shape, options, own, plan),
     }
 }
 
@@ -595,6 +626,7 @@ pub(crate) fn build(build: &mut Build<'_>, scan: &Scan) -> Result<Manifest> {
         KindOptions::HybridIvf(own) => hybrid_ivf::build::run(build, own, scan),
         KindOptions::GridIvf(own) => grid_ivf::build::run(build, own, scan),
         KindOptions::GpuIvf(own) => gpu_ivf::build::run(build, own, scan),
+        KindOptions::RemoteHnsw(own) => remote_hnsw::build::run(build, own, scan),
         KindOptions::Flat => flat::build::run(build, scan),
     }
 }

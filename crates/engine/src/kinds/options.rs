@@ -9,6 +9,7 @@ pub use super::grid_ivf::options::{GridOptions, GridSwitches};
 pub use super::hybrid_ivf::learning::options::{Learn, LearnOptions};
 pub use super::hybrid_ivf::options::{ListOptions, ListSwitches, LocalPlan};
 use super::kind::Kind;
+pub use super::remote_hnsw::options::{RemoteOptions, RemoteSwitches, Representatives};
 use crate::Result;
 
 /// Build options of the kind of an index.
@@ -24,6 +25,8 @@ pub enum KindOptions {
     GridIvf(GridOptions),
     /// Of a `gpu-ivf`.
     GpuIvf(GpuOptions),
+    /// Of a `remote-hnsw`.
+    RemoteHnsw(RemoteOptions),
 }
 
 impl KindOptions {
@@ -35,6 +38,7 @@ impl KindOptions {
             KindOptions::HybridIvf(_) => Kind::HybridIvf,
             KindOptions::GridIvf(_) => Kind::GridIvf,
             KindOptions::GpuIvf(_) => Kind::GpuIvf,
+            KindOptions::RemoteHnsw(_) => Kind::RemoteHnsw,
         }
     }
 
@@ -46,6 +50,7 @@ impl KindOptions {
             KindOptions::HybridIvf(own) => own.check(dim),
             KindOptions::GridIvf(own) => own.check(),
             KindOptions::GpuIvf(own) => own.check(dim),
+            KindOptions::RemoteHnsw(own) => own.check(),
         }
     }
 
@@ -57,6 +62,7 @@ impl KindOptions {
             KindOptions::HybridIvf(own) => own.record(),
             KindOptions::GridIvf(own) => own.record(),
             KindOptions::GpuIvf(own) => own.record(dim),
+            KindOptions::RemoteHnsw(own) => own.record(),
         }
     }
 }
@@ -79,6 +85,8 @@ pub struct OptionsByKind {
     pub grid_ivf: GridOptions,
     /// Of a `gpu-ivf`.
     pub gpu_ivf: GpuOptions,
+    /// Of a `remote-hnsw`.
+    pub remote_hnsw: RemoteOptions,
 }
 
 impl OptionsByKind {
@@ -90,7 +98,8 @@ impl OptionsByKind {
         self.disk_graph.check(dim)?;
         self.hybrid_ivf.check(dim)?;
         self.grid_ivf.check()?;
-        self.gpu_ivf.check(dim)
+        self.gpu_ivf.check(dim)?;
+        self.remote_hnsw.check()
     }
 
     /// Those of one kind.
@@ -101,6 +110,7 @@ impl OptionsByKind {
             Kind::HybridIvf => KindOptions::HybridIvf(Box::new(self.hybrid_ivf)),
             Kind::GridIvf => KindOptions::GridIvf(self.grid_ivf),
             Kind::GpuIvf => KindOptions::GpuIvf(self.gpu_ivf),
+            Kind::RemoteHnsw => KindOptions::RemoteHnsw(self.remote_hnsw),
         }
     }
 }
@@ -119,6 +129,8 @@ pub enum Switches {
     GridIvf(GridSwitches),
     /// Of a `gpu-ivf`.
     GpuIvf(GpuSwitches),
+    /// Of a `remote-hnsw`.
+    RemoteHnsw(RemoteSwitches),
 }
 
 impl Switches {
@@ -143,6 +155,14 @@ impl Switches {
         match self {
             Switches::GridIvf(switches) => *switches,
             _ => GridSwitches::default(),
+        }
+    }
+
+    /// Those of a `remote-hnsw`.
+    pub fn remote(&self) -> RemoteSwitches {
+        match self {
+            Switches::RemoteHnsw(switches) => *switches,
+            _ => RemoteSwitches::default(),
         }
     }
 
@@ -180,5 +200,11 @@ impl From<GridSwitches> for Switches {
 impl From<GpuSwitches> for Switches {
     fn from(switches: GpuSwitches) -> Switches {
         Switches::GpuIvf(switches)
+    }
+}
+
+impl From<RemoteSwitches> for Switches {
+    fn from(switches: RemoteSwitches) -> Switches {
+        Switches::RemoteHnsw(switches)
     }
 }

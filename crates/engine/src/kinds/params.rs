@@ -5,7 +5,7 @@ use stratann_core::query::{Params, QueryStats, Remote};
 
 use super::kind::Kind;
 use super::options::Switches;
-use super::{disk_graph, flat, gpu_ivf, grid_ivf, hybrid_ivf};
+use super::{disk_graph, flat, gpu_ivf, grid_ivf, hybrid_ivf, remote_hnsw};
 use crate::Result;
 use crate::manifest::Manifest;
 use crate::recall::curve::Point;
@@ -18,6 +18,7 @@ pub(crate) fn params_at(kind: Kind, k: u32, point: &Point, variant: Option<&str>
         Kind::HybridIvf => hybrid_ivf::calibration::params(k, point, variant),
         Kind::GridIvf => grid_ivf::calibration::params(k, point),
         Kind::GpuIvf => gpu_ivf::calibration::params(k, point, variant),
+        Kind::RemoteHnsw => remote_hnsw::calibration::params(k, point),
     }
 }
 
@@ -29,6 +30,7 @@ pub(crate) fn is_exact(params: &KindParams) -> bool {
         KindParams::HybridIvf(own) => own.exact,
         KindParams::GridIvf(own) => own.exact,
         KindParams::GpuIvf(own) => own.exact,
+        KindParams::RemoteHnsw(own) => own.exact,
         #[cfg(feature = "test-kind")]
         KindParams::Sorted(_) => false,
     }
@@ -50,6 +52,7 @@ pub(crate) fn fit_to_k(params: &mut Params) {
         KindParams::Flat(_) | KindParams::HybridIvf(_) | KindParams::GridIvf(_) => {}
         KindParams::DiskGraph(own) => own.search_list = own.search_list.max(params.k),
         KindParams::GpuIvf(own) => own.candidates = own.candidates.max(params.k),
+        KindParams::RemoteHnsw(own) => own.ef = own.ef.max(params.k),
         #[cfg(feature = "test-kind")]
         KindParams::Sorted(_) => {}
     }
@@ -71,6 +74,7 @@ pub(crate) fn apply_switches(params: &mut Params, switches: &Switches, variant: 
             Ok(())
         }
         KindParams::GpuIvf(own) => gpu_ivf::calibration::apply_switches(params.k, own, &switches.gpu()),
+        KindParams::RemoteHnsw(own) => remote_hnsw::calibration::apply_switches(own, &switches.remote()),
         #[cfg(feature = "test-kind")]
         KindParams::Sorted(_) => Ok(()),
     }
@@ -89,7 +93,9 @@ pub(crate) fn planned_reads_at_once(manifest: &Manifest, switches: &Switches) ->
 /// The variants of a kind that calibration compares, and the point that it compares them at.
 pub(crate) fn variants(kind: Kind) -> (&'static [&'static str], Point) {
     match kind {
-        Kind::Flat | Kind::DiskGraph | Kind::GridIvf | Kind::GpuIvf => (&[], Point::default()),
+        Kind::Flat | Kind::DiskGraph | Kind::GridIvf | Kind::GpuIvf | Kind::RemoteHnsw => {
+            (&[], Point::default())
+        }
         Kind::HybridIvf => hybrid_ivf::calibration::VARIANTS,
     }
 }
@@ -130,6 +136,7 @@ pub fn setting(params: &Params) -> Setting {
         KindParams::HybridIvf(own) => hybrid_ivf::calibration::setting(params.k, &own),
         KindParams::GridIvf(own) => grid_ivf::calibration::setting(params.k, &own),
         KindParams::GpuIvf(own) => gpu_ivf::calibration::setting(params.k, &own),
+        KindParams::RemoteHnsw(own) => remote_hnsw::calibration::setting(&own),
         #[cfg(feature = "test-kind")]
         KindParams::Sorted(_) => flat::setting(params.k),
     }
@@ -152,6 +159,11 @@ pub fn with_setting(params: &Params, setting: &Setting) -> KindParams {
         KindParams::GpuIvf(own) => {
             KindParams::GpuIvf(stratann_core::plan::gpu_ivf::Params { nprobe: setting.effort, ..own })
         }
+        KindParams::RemoteHnsw(own) => KindParams::RemoteHnsw(stratann_core::plan::remote_hnsw::Params {
+            nprobe: setting.effort,
+            ef: setting.search_list,
+            ..own
+        }),
         _ => params_of(params.k, setting).kind,
     }
 }
@@ -164,6 +176,7 @@ pub fn reported_params(params: &Params) -> Vec<(&'static str, serde_json::Value)
         KindParams::HybridIvf(own) => hybrid_ivf::calibration::reported_params(own),
         KindParams::GridIvf(own) => grid_ivf::calibration::reported_params(own),
         KindParams::GpuIvf(own) => gpu_ivf::calibration::reported_params(own),
+        KindParams::RemoteHnsw(own) => remote_hnsw::calibration::reported_params(own),
         #[cfg(feature = "test-kind")]
         KindParams::Sorted(_) => Vec::new(),
     }

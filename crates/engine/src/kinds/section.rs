@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 pub use super::gpu_ivf::facts::GpuSection;
 pub use super::grid_ivf::facts::GridSection;
 pub use super::hybrid_ivf::facts::ListSection;
+pub use super::remote_hnsw::facts::RemoteSection;
 
 /// The section of a kind in the manifest. Its keys stand beside those of every index.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -16,6 +17,8 @@ pub enum Section {
     GridIvf(Box<GridSection>),
     /// Of a `gpu-ivf`.
     GpuIvf(Box<GpuSection>),
+    /// Of a `remote-hnsw`.
+    RemoteHnsw(Box<RemoteSection>),
     /// Of a kind that adds nothing.
     None {},
 }
@@ -25,7 +28,7 @@ impl Section {
     pub fn lists(&self) -> Option<&ListSection> {
         match self {
             Section::HybridIvf(section) => Some(&**section),
-            Section::GridIvf(_) | Section::GpuIvf(_) | Section::None {} => None,
+            Section::GridIvf(_) | Section::GpuIvf(_) | Section::RemoteHnsw(_) | Section::None {} => None,
         }
     }
 
@@ -33,7 +36,7 @@ impl Section {
     pub fn grid(&self) -> Option<&GridSection> {
         match self {
             Section::GridIvf(section) => Some(&**section),
-            Section::HybridIvf(_) | Section::GpuIvf(_) | Section::None {} => None,
+            Section::HybridIvf(_) | Section::GpuIvf(_) | Section::RemoteHnsw(_) | Section::None {} => None,
         }
     }
 
@@ -41,7 +44,15 @@ impl Section {
     pub fn gpu(&self) -> Option<&GpuSection> {
         match self {
             Section::GpuIvf(section) => Some(&**section),
-            Section::HybridIvf(_) | Section::GridIvf(_) | Section::None {} => None,
+            Section::HybridIvf(_) | Section::GridIvf(_) | Section::RemoteHnsw(_) | Section::None {} => None,
+        }
+    }
+
+    /// The section of a `remote-hnsw`; `None` of another kind.
+    pub fn remote(&self) -> Option<&RemoteSection> {
+        match self {
+            Section::RemoteHnsw(section) => Some(&**section),
+            Section::HybridIvf(_) | Section::GridIvf(_) | Section::GpuIvf(_) | Section::None {} => None,
         }
     }
 
@@ -51,6 +62,7 @@ impl Section {
             Section::HybridIvf(section) => parts["clusters"] = serde_json::json!(section.facts),
             Section::GridIvf(section) => parts["grid"] = serde_json::json!(section.facts),
             Section::GpuIvf(section) => parts["gpu"] = serde_json::json!(section.facts),
+            Section::RemoteHnsw(section) => parts["remote"] = serde_json::json!(section.facts),
             Section::None {} => {}
         }
     }

@@ -96,7 +96,8 @@ fn fill(point: &mut Point, index: &Index, known: &Known, classes: &[Vec<usize>],
     point.hardest = classes.iter().map(|class| mean(class)).min_by(f64::total_cmp);
     // Reads of resident lists are counted: searches may have less memory.
     let resident = index.kind.resident_share();
-    point.reads = (answers.stats.reads_asked() as f64 + resident * answers.stats.lists as f64) / count;
+    let asked = answers.stats.reads_asked() + answers.stats.shared_reads;
+    point.reads = (asked as f64 + resident * answers.stats.lists as f64) / count;
     if index.kind.has_lists() {
         // Reads of records depend on what is cached meanwhile; the vectors that are scored do not.
         point.vectors = Some(answers.stats.full_comparisons as f64 / count);
@@ -104,7 +105,10 @@ fn fill(point: &mut Point, index: &Index, known: &Known, classes: &[Vec<usize>],
     point.candidates = kinds::needed_candidates(&answers.params, &answers.largest);
     // Components are counted as vectors of them.
     let components = answers.stats.components as f64 / index.base.manifest.dim as f64;
-    point.comparisons = Some((answers.stats.code_comparisons as f64 + components) / count);
+    // A kind without codes compares vectors alone.
+    let vectors = if index.base.kind.compares_vectors() { answers.stats.full_comparisons } else { 0 };
+    let compared = answers.stats.code_comparisons + vectors;
+    point.comparisons = Some((compared as f64 + components) / count);
 }
 
 /// The share of each query's true neighbours that was found.

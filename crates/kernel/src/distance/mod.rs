@@ -145,6 +145,66 @@ impl Exact {
         }
     }
 
+    /// Computes the distances to the rows with these numbers, each with the bits of [`distance`](Self::distance).
+    ///
+    /// `out` is cleared, then gets one distance for each number; that of a row that is not in `rows` is infinite.
+    /// `norm` gives the [`inverse_norm`] of a row, under cosine alone. Rows are prefetched ahead of their turn.
+    pub fn distances_of(&self, rows: &[u8], numbers: &[u32], norm: impl Fn(u32) -> f32, out: &mut Vec<f32>) {
+        out.clear();
+        let (Some(metric), Some(dtype)) = (self.metric, self.dtype) else { return };
+        let kernels = forms::current();
+        let (floats, bytes) = (&self.floats[..], &self.bytes[..]);
+        // SAFETY: the current table is one that this machine can run.
+        match (metric, dtype) {
+            (Metric::L2, DType::F32) => {
+                self.each_row(rows, numbers, out, |x| unsafe { (kernels.l2_f32.pair)(floats, x) })
+            }
+            (Metric::L2, DType::F16) => {
+                self.each_row(rows, numbers, out, |x| unsafe { (kernels.l2_f16.pair)(floats, x) })
+            }
+            (Metric::L2, DType::U8) => {
+                self.each_row(rows, numbers, out, |x| unsafe { (kernels.l2_u8)(bytes, x) as f32 })
+            }
+            (Metric::L2, DType::I8) => {
+                self.each_row(rows, numbers, out, |x| unsafe { (kernels.l2_i8)(bytes, x) as f32 })
+            }
+            (_, DType::F32) => {
+                self.each_row(rows, numbers, out, |x| unsafe { (kernels.dot_f32.pair)(floats, x) })
+            }
+            (_, DType::F16) => {
+                self.each_row(rows, numbers, out, |x| unsafe { (kernels.dot_f16.pair)(floats, x) })
+            }
+            (_, DType::U8) => {
+                self.each_row(rows, numbers, out, |x| unsafe { (kernels.dot_u8.pair)(bytes, x) as f32 });
+            }
+            (_, DType::I8) => {
+                self.each_row(rows, numbers, out, |x| unsafe {
+                    (kernels.dot_i8.pair)(bytes, x) as i32 as f32
+                });
+            }
+        }
+        match metric {
+            Metric::L2 => {}
+            Metric::Ip => out.iter_mut().for_each(|o| *o = -*o),
+            Metric::Cosine => {
+                out.iter_mut().zip(numbers).for_each(|(o, &number)| *o = self.cosine(*o, norm(number)));
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn each_row(&self, rows: &[u8], numbers: &[u32], out: &mut Vec<f32>, pair: impl Fn(&[u8]) -> f32) {
+        const AHEAD: usize = 2;
+        let size = self.bytes.len();
+        let row = |number: u32| rows.get(number as usize * size..(number as usize + 1) * size);
+        for (at, &number) in numbers.iter().enumerate() {
+            if let Some(next) = numbers.get(at + AHEAD).and_then(|&number| row(number)) {
+                crate::prefetch(next);
+            }
+            out.push(row(number).map_or(f32::INFINITY, &pair));
+        }
+    }
+
     fn floats_to(&self, forms: &forms::Forms<f32, f32>, rows: &[u8], out: &mut [f32]) {
         block::one_to_many(forms, &self.floats, rows, self.bytes.len(), out);
     }

@@ -114,7 +114,7 @@ impl Sizes {
                 Kind::DiskGraph => self.graph_us(rates),
                 Kind::HybridIvf => self.lists_us(rates),
                 // It is no candidate.
-                Kind::GridIvf | Kind::GpuIvf => f64::INFINITY,
+                Kind::GridIvf | Kind::GpuIvf | Kind::RemoteHnsw => f64::INFINITY,
             }
     }
 

@@ -443,7 +443,8 @@ impl Split {
             KindOptions::Flat
             | KindOptions::HybridIvf(_)
             | KindOptions::GridIvf(_)
-            | KindOptions::GpuIvf(_) => publish::manifest(&build, scan.rows, layout.blocks, 0.0)?,
+            | KindOptions::GpuIvf(_)
+            | KindOptions::RemoteHnsw(_) => publish::manifest(&build, scan.rows, layout.blocks, 0.0)?,
         };
         build.partial.finish(publish::FILES, &manifest.files)?;
         publish::publish(build, &out, &manifest)

@@ -1,0 +1,181 @@
+//! Search of a sub-HNSW where it lies, with exact distances.
+
+use alloc::vec::Vec;
+
+use stratann_kernel::distance::Exact;
+use stratann_kernel::prefetch;
+
+use crate::format::hnsw::SubHnsw;
+
+/// Reusable memory of searches; one for each thread is enough.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct HnswScratch {
+    /// The nearest candidates, ascending: see [`entry`].
+    beam: Vec<u64>,
+    /// A bit for each member.
+    visited: Vec<u64>,
+    ids: Vec<u32>,
+    distances: Vec<f32>,
+}
+
+/// What a search has cost.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct HnswCost {
+    /// Distances computed.
+    pub(crate) comparisons: u64,
+    /// Nodes whose neighbours were followed.
+    pub(crate) expanded: u64,
+}
+
+/// A candidate as a number that has its order: distance, member, and in the lowest bit whether it is expanded.
+fn entry(distance: f32, member: u32) -> u64 {
+    // The bits of floats are in their order once those of negative ones are turned.
+    let bits = (distance + 0.0).to_bits();
+    let key = if bits >> 31 == 0 { bits | 1 << 31 } else { !bits };
+    u64::from(key) << 32 | u64::from(member) << 1
+}
+
+const EXPANDED: u64 = 1;
+
+/// Distance and member of an entry.
+fn candidate(entry: u64) -> (f32, u32) {
+    let key = (entry >> 32) as u32;
+    let bits = if key >> 31 == 1 { key & !(1 << 31) } else { !key };
+    (f32::from_bits(bits), entry as u32 >> 1)
+}
+
+impl HnswScratch {
+    /// The `ef` nearest members that a beam of that length finds, ascending by distance.
+    pub(crate) fn search(
+        &mut self,
+        own: &SubHnsw<'_>,
+        exact: &Exact,
+        ef: usize,
+    ) -> (HnswCost, impl Iterator<Item = (f32, u32)> + '_) {
+        let mut cost = HnswCost::default();
+        let from = self.descend(own, exact, &mut cost);
+        self.visited.clear();
+        self.visited.resize(own.members().div_ceil(64) as usize, 0);
+        self.beam.clear();
+        if let Some((distance, member)) = from.filter(|&(_, member)| self.visit(member)) {
+            self.beam.push(entry(distance, member));
+        }
+        let mut at = 0;
+        while let Some(next) = self.beam.get_mut(at) {
+            if *next & EXPANDED != 0 {
+                at += 1;
+                continue;
+            }
+            *next |= EXPANDED;
+            let member = *next as u32 >> 1;
+            cost.expanded += 1;
+            at = (at + 1).min(self.expand(own, exact, (member, ef), &mut cost));
+        }
+        (cost, self.beam.iter().map(|&entry| candidate(entry)))
+    }
+
+    /// The `wanted` nearest of all members, ascending by distance: every one is compared.
+    pub(crate) fn nearest(
+        &mut self,
+        own: &SubHnsw<'_>,
+        exact: &Exact,
+        wanted: usize,
+    ) -> (HnswCost, impl Iterator<Item = (f32, u32)> + '_) {
+        self.ids.clear();
+        self.ids.extend(0..own.members());
+        exact.distances_of(own.vectors(), &self.ids, |member| own.inverse_norm(member), &mut self.distances);
+        self.beam.clear();
+        self.beam.extend(self.ids.iter().zip(&self.distances).map(|(&id, &distance)| entry(distance, id)));
+        if let Some(last) = wanted.checked_sub(1).filter(|_| wanted < self.beam.len()) {
+            self.beam.select_nth_unstable(last);
+        }
+        self.beam.truncate(wanted);
+        self.beam.sort_unstable();
+        let cost = HnswCost { comparisons: own.members().into(), expanded: 0 };
+        (cost, self.beam.iter().map(|&entry| candidate(entry)))
+    }
+
+    /// Puts neighbours of a member into the beam. Returns the first place that changed.
+    fn expand(
+        &mut self,
+        own: &SubHnsw<'_>,
+        exact: &Exact,
+        (member, ef): (u32, usize),
+        cost: &mut HnswCost,
+    ) -> usize {
+        let mut ids = core::mem::take(&mut self.ids);
+        ids.clear();
+        own.each_neighbour(member, |id| {
+            if id < own.members() && self.visit(id) {
+                ids.push(id);
+            }
+        });
+        ids.iter().take(2).for_each(|&id| prefetch(own.vector(id)));
+        exact.distances_of(own.vectors(), &ids, |member| own.inverse_norm(member), &mut self.distances);
+        cost.comparisons += ids.len() as u64;
+        let mut first = usize::MAX;
+        for (&id, &distance) in ids.iter().zip(&self.distances) {
+            let new = entry(distance, id);
+            let is_full = self.beam.len() >= ef;
+            if is_full && self.beam.last().is_none_or(|&last| new >= last) {
+                continue;
+            }
+            if is_full {
+                self.beam.pop();
+            }
+            let place = self.beam.partition_point(|&other| other < new);
+            self.beam.insert(place, new);
+            first = first.min(place);
+        }
+        self.ids = ids;
+        // What is nearest is expanded next.
+        if let Some(&next) = self.beam.get(first) {
+            prefetch(own.neighbour_bytes(next as u32 >> 1));
+        }
+        first
+    }
+
+    /// Steps to nearer neighbours on the upper layers. The member where the bottom layer is entered.
+    fn descend(&mut self, own: &SubHnsw<'_>, exact: &Exact, cost: &mut HnswCost) -> Option<(f32, u32)> {
+        let mut slot = own.entry();
+        let distance = |member: u32| exact.distance(own.vector(member), own.inverse_norm(member));
+        let mut nearest: Option<(f32, u32)> = None;
+        for layer in (1..=own.layers()).rev() {
+            loop {
+                let node = own.slot(layer, slot)?;
+                let from = nearest.map_or_else(|| distance(node.member), |nearest| nearest.0);
+                cost.comparisons += u64::from(nearest.is_none());
+                let mut best = (from, slot, node.member);
+                own.each_slot(&node, |other| {
+                    let Some(neighbour) = own.slot(layer, other) else { return };
+                    let distance = distance(neighbour.member);
+                    cost.comparisons += 1;
+                    if distance < best.0 {
+                        best = (distance, other, neighbour.member);
+                    }
+                });
+                nearest = Some((best.0, best.2));
+                if best.1 == slot {
+                    slot = node.below;
+                    break;
+                }
+                slot = best.1;
+            }
+        }
+        if own.layers() == 0 {
+            cost.comparisons += 1;
+            return Some((distance(slot), slot));
+        }
+        nearest
+    }
+
+    /// Whether a member was not met before, and exists.
+    #[inline]
+    fn visit(&mut self, member: u32) -> bool {
+        let Some(word) = self.visited.get_mut(member as usize / 64) else { return false };
+        let bit = 1 << (member % 64);
+        let is_new = *word & bit == 0;
+        *word |= bit;
+        is_new
+    }
+}

@@ -1,0 +1,255 @@
+//! HNSW (Malkov and Yashunin, TPAMI 2020): nodes are inserted one by one into layers, each of which has a share of
+//! 1 / M of the nodes of the layer below.
+
+use alloc::vec::Vec;
+
+use super::prune::{Near, PruneScratch, robust_prune};
+use super::walk::{WalkScratch, greedy_walk};
+use super::{Lists, Points, hash};
+use crate::format::hnsw::UPPER_MAX;
+
+/// Options of a graph.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HnswOptions {
+    /// Most neighbours on upper layers (M); twice as many on the bottom layer.
+    pub m: usize,
+    /// Length of the beam that finds them (efConstruction).
+    pub ef_construction: usize,
+    /// Seed of the layers.
+    pub seed: u64,
+    /// The number of upper layers, whatever is drawn; `None` for as many as are drawn.
+    pub upper_layers: Option<usize>,
+}
+
+impl HnswOptions {
+    /// The uppermost layer of a node. It depends on the seed and on the number of the node alone.
+    pub fn layer_of(&self, node: u32) -> usize {
+        if let (0, Some(layers)) = (node, self.upper_layers) {
+            return layers.min(UPPER_MAX);
+        }
+        let drawn = hash(self.seed, 21, u64::from(node));
+        let (m, most) = (self.m.max(2) as u64, self.upper_layers.unwrap_or(UPPER_MAX).min(UPPER_MAX));
+        let (mut layer, mut below) = (0, u64::MAX / m);
+        while layer < most && drawn < below {
+            layer += 1;
+            below /= m;
+        }
+        layer
+    }
+
+    /// Nodes of each upper layer of a graph of so many nodes, the lowest first.
+    pub fn upper_counts(&self, nodes: usize) -> Vec<u32> {
+        let mut counts = Vec::new();
+        for node in 0..nodes as u32 {
+            let layer = self.layer_of(node);
+            if counts.len() < layer {
+                counts.resize(layer, 0);
+            }
+            counts[..layer].iter_mut().for_each(|count| *count += 1);
+        }
+        counts
+    }
+}
+
+/// A graph under construction.
+#[derive(Clone, Debug, Default)]
+pub struct Hnsw {
+    m: usize,
+    /// Uppermost layer of each node.
+    layer_of: Vec<u8>,
+    /// Of each node, 2M + 1 numbers: a count, then neighbours.
+    bottom: Vec<u32>,
+    /// Where the lists of each node on upper layers begin; M + 1 numbers each, the lowest layer first.
+    upper_at: Vec<u32>,
+    upper: Vec<u32>,
+    entry: u32,
+}
+
+/// Reusable memory of insertions.
+#[derive(Clone, Debug, Default)]
+pub struct HnswScratch {
+    walk: WalkScratch,
+    prune: PruneScratch,
+    near: Vec<Near>,
+    list: Vec<Near>,
+    kept: Vec<u32>,
+    pruned: Vec<u32>,
+}
+
+/// One layer of a graph.
+struct Layer<'a> {
+    graph: &'a Hnsw,
+    layer: usize,
+}
+
+impl Lists for Layer<'_> {
+    fn list(&self, node: u32) -> &[u32] {
+        self.graph.list(self.layer, node)
+    }
+}
+
+impl Hnsw {
+    /// A graph of all points, inserted in their order.
+    pub fn build<P: Points>(points: &P, options: &HnswOptions, scratch: &mut HnswScratch) -> Hnsw {
+        let mut graph = Hnsw::new(points.len(), options);
+        (0..points.len() as u32).for_each(|node| graph.insert(points, node, options, scratch));
+        graph
+    }
+
+    /// A graph of no nodes, with room for `nodes`.
+    pub fn new(nodes: usize, options: &HnswOptions) -> Hnsw {
+        let mut graph = Hnsw { m: options.m, ..Hnsw::default() };
+        graph.layer_of.reserve(nodes);
+        graph.bottom.reserve(nodes * (2 * options.m + 1));
+        graph.upper_at.reserve(nodes);
+        graph
+    }
+
+    /// Bytes of a graph of so many nodes while it is built.
+    pub fn memory_bytes(nodes: usize, m: usize) -> u64 {
+        // Of the nodes, a share of 1 / (M - 1) has a list on an upper layer.
+        nodes as u64 * (4 * (2 * m as u64 + 1) + 5 + 4 * (m as u64 + 1) / (m as u64).saturating_sub(1).max(1))
+    }
+
+    /// Nodes.
+    pub fn nodes(&self) -> usize {
+        self.layer_of.len()
+    }
+
+    /// Most neighbours on an upper layer.
+    pub fn m(&self) -> usize {
+        self.m
+    }
+
+    /// The neighbours of a node on a layer; 0 is the bottom. Empty where the node is not on the layer.
+    pub fn list(&self, layer: usize, node: u32) -> &[u32] {
+        let own = self.slot(layer, node).and_then(|(at, size)| {
+            let all = if layer == 0 { &self.bottom } else { &self.upper };
+            all.get(at..at + size)?.split_first()
+        });
+        own.map_or(&[], |(&count, list)| &list[..list.len().min(count as usize)])
+    }
+
+    /// Where the list of a node is, and its length with the count.
+    fn slot(&self, layer: usize, node: u32) -> Option<(usize, usize)> {
+        let node = node as usize;
+        if layer == 0 {
+            let size = 2 * self.m + 1;
+            return Some((node * size, size));
+        }
+        let is_there = layer <= usize::from(*self.layer_of.get(node)?);
+        let size = self.m + 1;
+        is_there.then(|| (self.upper_at[node] as usize + (layer - 1) * size, size))
+    }
+
+    fn set(&mut self, layer: usize, node: u32, list: &[u32]) {
+        let Some((at, size)) = self.slot(layer, node) else { return };
+        let own = if layer == 0 { &mut self.bottom } else { &mut self.upper };
+        let list = &list[..list.len().min(size - 1)];
+        own[at] = list.len() as u32;
+        own[at + 1..at + 1 + list.len()].copy_from_slice(list);
+    }
+
+    /// Number of upper layers.
+    fn layers(&self) -> usize {
+        self.layer_of.get(self.entry as usize).map_or(0, |&layer| usize::from(layer))
+    }
+
+    /// The nodes of each upper layer, ascending, the lowest layer first.
+    pub fn upper(&self) -> Vec<Vec<u32>> {
+        let on = |layer: usize| move |&(_, &own): &(u32, &u8)| usize::from(own) >= layer;
+        let nodes = |layer| (0..).zip(&self.layer_of).filter(on(layer)).map(|(node, _)| node).collect();
+        (1..=self.layers()).map(nodes).collect()
+    }
+
+    /// Where searches begin: the place of the entry among the nodes of the uppermost layer.
+    pub fn entry_slot(&self) -> u32 {
+        let layers = self.layers();
+        let before = &self.layer_of[..self.entry as usize];
+        before.iter().filter(|&&layer| usize::from(layer) >= layers).count() as u32
+    }
+
+    /// Inserts the next node: its number is that of the nodes before it.
+    pub fn insert<P: Points>(
+        &mut self,
+        points: &P,
+        node: u32,
+        options: &HnswOptions,
+        scratch: &mut HnswScratch,
+    ) {
+        let layer = options.layer_of(node);
+        let before = self.nodes();
+        let top = self.layers();
+        self.layer_of.push(layer as u8);
+        self.bottom.resize(self.bottom.len() + 2 * self.m + 1, 0);
+        self.upper_at.push(self.upper.len() as u32);
+        self.upper.resize(self.upper.len() + layer * (self.m + 1), 0);
+        if before == 0 {
+            self.entry = node;
+            return;
+        }
+        let distance = |id: u32| points.distance(node, id);
+        let mut entry = Near { distance: distance(self.entry), id: self.entry };
+        for above in (layer + 1..=top).rev() {
+            entry = self.descend(above, entry, distance);
+        }
+        for layer in (0..=layer.min(top)).rev() {
+            entry = self.connect(points, (layer, node), entry, options, scratch);
+        }
+        if layer > top {
+            self.entry = node;
+        }
+    }
+
+    /// The nearest node of a layer, as far as steps to nearer neighbours lead.
+    fn descend(&self, layer: usize, from: Near, distance: impl Fn(u32) -> f32) -> Near {
+        let mut nearest = from;
+        loop {
+            let near = self.list(layer, nearest.id).iter().map(|&id| Near { distance: distance(id), id });
+            match near.min_by(Near::order) {
+                Some(near) if near.order(&nearest).is_lt() => nearest = near,
+                _ => return nearest,
+            }
+        }
+    }
+
+    /// Links a node to its neighbours on a layer, both ways. Returns the nearest.
+    fn connect<P: Points>(
+        &mut self,
+        points: &P,
+        (layer, node): (usize, u32),
+        entry: Near,
+        options: &HnswOptions,
+        scratch: &mut HnswScratch,
+    ) -> Near {
+        let HnswScratch { walk, prune, near, list, kept, pruned } = scratch;
+        near.clear();
+        let own = Layer { graph: self, layer };
+        let distance = |id| points.distance(node, id);
+        greedy_walk(points, &own, entry.id, distance, options.ef_construction, walk, near);
+        // What was expanded on the way and fell out of the beam is no candidate.
+        near.sort_unstable_by(Near::order);
+        near.truncate(options.ef_construction);
+        let nearest = near.first().copied().unwrap_or(entry);
+        robust_prune(points, node, near, self.m, 1.0, prune, kept);
+        self.set(layer, node, kept);
+        let room = if layer == 0 { 2 * self.m } else { self.m };
+        for &other in kept.iter() {
+            let Some((at, _)) = self.slot(layer, other) else { continue };
+            let held = self.list(layer, other);
+            let count = held.len();
+            if count < room {
+                let all = if layer == 0 { &mut self.bottom } else { &mut self.upper };
+                all[at] += 1;
+                all[at + 1 + count] = node;
+                continue;
+            }
+            list.clear();
+            let all = held.iter().copied().chain([node]);
+            list.extend(all.map(|id| Near { distance: points.distance(other, id), id }));
+            robust_prune(points, other, list, room, 1.0, prune, pruned);
+            self.set(layer, other, pruned);
+        }
+        nearest
+    }
+}

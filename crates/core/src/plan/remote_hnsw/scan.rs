@@ -1,0 +1,75 @@
+//! Searches a cluster that has arrived.
+
+use super::found::{Found, offer};
+use super::view::FRESH;
+use super::{Marker, Scratch, State};
+use crate::format::fresh::{self, FreshRecord};
+use crate::format::hnsw::SubHnsw;
+use crate::plan::Cx;
+use crate::search::Read;
+
+/// Takes the vectors of a cluster that are near. `None` for bytes that make no sense.
+pub(super) fn take(cx: &mut Cx<'_, Marker>, read: &Read, bytes: &[u8]) -> Option<()> {
+    if read.note == FRESH { take_fresh(cx, read.unit, bytes) } else { take_base(cx, read.unit, bytes) }
+}
+
+/// Searches a sub-HNSW by a beam of its own, so that its results depend on nothing else.
+fn take_base(cx: &mut Cx<'_, Marker>, cluster: u32, bytes: &[u8]) -> Option<()> {
+    let own = SubHnsw::open(cx.view.layout, bytes)?;
+    let clock = cx.view.clusters.get(cluster as usize)?.clock;
+    let first = cx.view.first.get(cluster as usize).copied();
+    let (view, k) = (cx.view, cx.q.top.k as usize);
+    let Scratch { tables, trace } = &mut *cx.scratch;
+    let State { found, .. } = &mut *cx.own;
+    let q = &mut *cx.q;
+    let mut left = k;
+    let mut see = |(distance, member): (f32, u32)| {
+        let id = own.external_id(member);
+        let is_out = first.is_some_and(|first| !q.admits(first.wrapping_add(member)));
+        if left > 0 && !is_out && !view.is_hidden(id, clock) {
+            left -= 1;
+            offer(found, k, Found { distance, id, clock });
+        }
+    };
+    let cost = if cx.params.exact {
+        let (cost, nearest) = tables.0.nearest(&own, cx.exact, own.members() as usize);
+        nearest.for_each(&mut see);
+        cost
+    } else {
+        let (cost, nearest) = tables.0.search(&own, cx.exact, cx.params.ef as usize);
+        nearest.for_each(&mut see);
+        cost
+    };
+    q.stats.full_comparisons += cost.comparisons;
+    q.stats.expanded += cost.expanded;
+    if let Some(visit) = trace.as_mut().and_then(|trace| trace.visit(cluster)) {
+        (visit.members, visit.bytes) = (own.members(), bytes.len() as u32);
+        visit.comparisons += cost.comparisons;
+        visit.expanded += cost.expanded;
+    }
+    Some(())
+}
+
+/// Compares all fresh records of a cluster. A slot without a record is passed over: it was reserved, and not written
+/// yet.
+fn take_fresh(cx: &mut Cx<'_, Marker>, cluster: u32, bytes: &[u8]) -> Option<()> {
+    let located = cx.view.clusters.get(cluster as usize)?;
+    let seed = fresh::seed(cx.view.build, located.group, located.version);
+    let k = cx.q.top.k as usize;
+    let mut compared = 0;
+    for slot in bytes.chunks_exact(cx.view.record_bytes()) {
+        let record = FreshRecord::decode(seed, cx.view.layout.vector_bytes, slot);
+        let Some(record) = record.filter(|record| record.cluster == cluster) else { continue };
+        if cx.view.is_hidden(record.id, record.clock) {
+            continue;
+        }
+        compared += 1;
+        let distance = cx.exact.distance(record.vector, record.inverse_norm);
+        offer(&mut cx.own.found, k, Found { distance, id: record.id, clock: record.clock });
+    }
+    cx.q.stats.full_comparisons += u64::from(compared);
+    if let Some(visit) = cx.scratch.trace.as_mut().and_then(|trace| trace.visit(cluster)) {
+        (visit.fresh, visit.fresh_bytes) = (compared, bytes.len() as u32);
+    }
+    Some(())
+}

@@ -1,0 +1,45 @@
+//! The memory of searches in a `remote-hnsw`.
+
+use super::super::PlannedQuery;
+use super::facts::RemoteFacts;
+use crate::cache::ExtentCache;
+use crate::manifest::Manifest;
+
+/// Queries in flight per thread where each reads for itself: one cluster after another is in memory for each of them.
+pub(crate) const IN_FLIGHT: usize = 4;
+
+/// Clusters that memory is set aside for before the parameters of a search are known.
+const USUAL_PROBES: u64 = 64;
+/// A cluster that a query waits for: its number, its read and its want.
+const PENDING_BYTES: u64 = 128;
+
+/// Bytes of a cache that holds all clusters, with what each of them costs besides.
+pub(crate) fn cache_bytes(facts: &RemoteFacts) -> u64 {
+    // A cache evicts before it is quite full.
+    ExtentCache::bytes_of_blocks(facts.clusters(), 0) + facts.cluster_bytes + facts.cluster_bytes / 16
+}
+
+/// The clusters that a query waits for, and the tables of a step.
+pub(crate) fn query_bytes(facts: &RemoteFacts) -> u64 {
+    USUAL_PROBES.min(facts.clusters().into()) * 2 * PENDING_BYTES + step_bytes(facts)
+}
+
+/// A bit for each member of the largest cluster, and a beam.
+fn step_bytes(facts: &RemoteFacts) -> u64 {
+    facts.sizes.max / 8 + (8 << 10)
+}
+
+/// What queries take, as far as the manifest tells.
+pub(crate) fn planned_query(manifest: &Manifest, facts: &RemoteFacts) -> PlannedQuery {
+    PlannedQuery {
+        in_flight: IN_FLIGHT,
+        tables_bytes: query_bytes(facts),
+        read_bytes: read_bytes_max(facts).max(manifest.blocks.bytes),
+    }
+}
+
+/// Bytes of the longest read: the largest cluster, which may begin and end within a page.
+pub(crate) fn read_bytes_max(facts: &RemoteFacts) -> usize {
+    let longest = facts.cluster_bytes_max.max(facts.overflow_bytes());
+    (longest as usize + stratann_core::PAGE).next_multiple_of(stratann_core::PAGE)
+}

@@ -1,0 +1,177 @@
+//! What a build of a `remote-hnsw` takes, decided before it begins.
+
+use stratann_core::build::hnsw::Hnsw;
+use stratann_core::format::fresh::record_bytes;
+use stratann_core::format::hnsw::HnswShape;
+use stratann_kernel::Metric;
+
+use crate::Result;
+use crate::budget::THREAD_BYTES;
+use crate::build::cells::SAMPLE_PER_CELL;
+use crate::build::forecast::{Forecast, Size};
+use crate::build::options::BuildOptions;
+use crate::build::plan::{BuildMemory, BuildPlan, KindPlan, ListPlan};
+use crate::clusterings::CHUNK;
+use crate::clusterings::memory::{KmeansMemory, PRODUCT_BYTES};
+use crate::dataset::{Reader, Shape};
+use crate::kinds::remote_hnsw::open::layout;
+use crate::kinds::remote_hnsw::options::{RemoteOptions, Representatives};
+use crate::recall::curve::CALIBRATION_IN_FLIGHT;
+
+/// Most that a row takes in tables at any time: its cluster, its place among the members, its id.
+const TABLE_BYTES: u64 = 16;
+/// Rows that k-means has for each centroid, at least.
+const SAMPLE_LEAST: u64 = 8;
+/// How many times the mean the largest cluster is expected to be. Clusters of drawn representatives are uneven.
+const UNEVEN: u64 = 6;
+/// What calibration takes beside the clusters in flight: exact neighbours first, then queries.
+const CALIBRATION_BYTES: u64 = 16 << 20;
+/// Queries in flight per thread while it calibrates.
+const CALIBRATION_QUERIES: usize = if CALIBRATION_IN_FLIGHT < 4 { CALIBRATION_IN_FLIGHT } else { 4 };
+
+/// What is known of a build before it begins, as far as memory goes.
+struct Sizes {
+    rows: u64,
+    clusters: u64,
+    vector_bytes: u64,
+    kmeans: KmeansMemory,
+    has_kmeans: bool,
+    /// The largest cluster: vectors, and bytes of its sub-HNSW.
+    members_max: u64,
+    cluster_bytes_max: u64,
+    /// Bytes of all sub-HNSWs and of the room for fresh records.
+    index_bytes: u64,
+    m: usize,
+}
+
+impl Sizes {
+    fn of(shape: &Shape, options: &BuildOptions, own: &RemoteOptions) -> Sizes {
+        let clusters = own.count(shape.rows) as u64;
+        let vector_bytes = shape.dim * shape.dtype.size();
+        let layout = layout(options.metric, vector_bytes);
+        let id_bytes = if options.ids.is_some() { 8 } else { 4 };
+        let bytes_of = |members: u64| {
+            let upper = [members.div_ceil(own.m as u64 - 1) as u32];
+            let members = members as usize;
+            layout.bytes(&HnswShape { members, m: own.m, id_bytes, upper: &upper }) as u64
+        };
+        let mean = shape.rows.div_ceil(clusters);
+        let members_max = (UNEVEN * mean).min(shape.rows);
+        let each = 2 * bytes_of(mean);
+        let overflow = own.overflow_bytes.unwrap_or((each / 8).max(16 * record_bytes(vector_bytes) as u64));
+        Sizes {
+            rows: shape.rows,
+            clusters,
+            vector_bytes: vector_bytes as u64,
+            kmeans: KmeansMemory { dim: (shape.dim + usize::from(options.metric == Metric::Ip)) as u64 },
+            has_kmeans: own.representatives == Representatives::Kmeans,
+            members_max,
+            cluster_bytes_max: bytes_of(members_max),
+            index_bytes: clusters.div_ceil(2) * (each + overflow + stratann_core::PAGE as u64),
+            m: own.m,
+        }
+    }
+
+    fn centroid_bytes(&self) -> u64 {
+        self.clusters * (self.kmeans.centroid_bytes() + 48)
+    }
+
+    /// Vectors of a cluster as they wait, as points, their graph, and their sub-HNSW.
+    fn building_bytes(&self) -> u64 {
+        let points = self.members_max * (4 * self.kmeans.dim + 8);
+        points + Hnsw::memory_bytes(self.members_max as usize, self.m) + self.cluster_bytes_max
+    }
+
+    /// What each thread takes: of rows that it assigns, or of a cluster that it builds.
+    fn thread_bytes(&self) -> u64 {
+        let assigned = CHUNK as u64 * (4 * self.kmeans.dim + self.vector_bytes) + PRODUCT_BYTES;
+        THREAD_BYTES + (2 << 20) + assigned.max(self.building_bytes())
+    }
+
+    fn part_least(&self) -> u64 {
+        3 * self.members_max * (self.vector_bytes + 4)
+    }
+
+    fn stages(&self, options: &BuildOptions) -> Vec<(&'static str, u64)> {
+        let sample = if self.has_kmeans { self.rows.min(SAMPLE_LEAST * self.clusters) } else { 0 };
+        let mut stages = vec![
+            (
+                "representatives and the sample they are found from",
+                sample * self.kmeans.row_bytes() + self.centroid_bytes(),
+            ),
+            ("vectors of the largest cluster", self.part_least() + 100 * self.clusters),
+        ];
+        if options.calibration_queries > 0 {
+            let clusters = 2 * CALIBRATION_QUERIES as u64 * self.cluster_bytes_max;
+            let meta = self.clusters * (self.vector_bytes + 512);
+            stages.push(("calibration with clusters in memory", CALIBRATION_BYTES + clusters + meta));
+        }
+        stages
+    }
+}
+
+/// Plans for the rows of `base`.
+///
+/// # Errors
+/// `ErrorKind::Budget` when no plan fits, naming the smallest budget that works.
+pub(crate) fn plan(base: &Reader, options: &BuildOptions, own: &RemoteOptions) -> Result<BuildPlan> {
+    let sizes = Sizes::of(&base.shape(), options, own);
+    let n = sizes.rows;
+    let tables = n * (TABLE_BYTES + if options.ids.is_some() { 12 } else { 0 });
+    let (what, work) = sizes.stages(options).into_iter().max_by_key(|stage| stage.1).unwrap_or(("", 0));
+    let BuildMemory { threads, fixed, free } =
+        BuildMemory::divide(options, tables, (what, work), sizes.thread_bytes())?;
+    let room = free.saturating_sub(sizes.centroid_bytes()) / sizes.kmeans.row_bytes();
+    let sample = (SAMPLE_PER_CELL as u64 * sizes.clusters).min(n).min(room.max(1));
+    let all = 3 * n * (sizes.vector_bytes + 4);
+    let block_memory = free.min(all).max(sizes.part_least());
+    let sampled = if sizes.has_kmeans { sample * sizes.kmeans.row_bytes() } else { 0 };
+    let peak = [sampled + sizes.centroid_bytes(), block_memory, work];
+    Ok(BuildPlan {
+        points_per_cell: n,
+        in_ram: all <= block_memory,
+        threads: threads as usize,
+        ram_bytes: fixed + peak.into_iter().max().unwrap_or(0),
+        disk_bytes: sizes.index_bytes + n * (sizes.vector_bytes + 4 + TABLE_BYTES),
+        block_memory_bytes: block_memory,
+        code_memory_bytes: 0,
+        cell_bytes: 0,
+        point_bytes: 0,
+        codebook_sample: 0,
+        own: KindPlan::Lists(ListPlan { sample: sample as usize, pool_bytes: 0 }),
+        calibration_in_flight: CALIBRATION_QUERIES,
+    })
+}
+
+/// Nanoseconds of a multiplication and of a pair of vectors on a current processor.
+const MULTIPLY_NS: f64 = 0.08;
+const PAIR_NS: f64 = 3.0;
+/// Nanoseconds of a byte that is written.
+const WRITE_NS: f64 = 2.0;
+/// Distances of an insertion for each candidate of its beam, and for each pair of neighbours that is pruned.
+const WALKED: f64 = 6.0;
+/// Clusters that a calibration query searches in all settings, together, and distances in each.
+const CALIBRATED: f64 = 300.0;
+const COMPARED: f64 = 600.0;
+
+/// What the stages are expected to take.
+pub(crate) fn forecast(
+    shape: &Shape,
+    options: &BuildOptions,
+    own: &RemoteOptions,
+    plan: &BuildPlan,
+) -> Forecast {
+    let size = Size::of(shape, plan);
+    let clusters = own.count(shape.rows) as f64;
+    let pair_ns = PAIR_NS + size.dim * MULTIPLY_NS;
+    let (ef, m) = (own.ef_construction as f64, own.m as f64);
+    let members = size.rows / clusters;
+    let inserted = (ef.min(members) * WALKED).min(members) + m * (ef.min(members) + 2.0 * m);
+    let compared = options.calibration_queries as f64 * CALIBRATED * COMPARED.min(members);
+    Forecast::new(vec![
+        ("scan", size.scan_s()),
+        ("clusters", size.shared_s(size.rows * clusters * pair_ns)),
+        ("sub-hnsws", size.shared_s(size.rows * inserted * pair_ns) + size.bytes * WRITE_NS * 1e-9),
+        ("calibrate", size.truth_s(options) + size.shared_s(compared * pair_ns)),
+    ])
+}

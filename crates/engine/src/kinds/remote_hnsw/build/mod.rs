@@ -1,0 +1,39 @@
+//! The stages of `remote-hnsw` (d-HNSW §3.1, §3.2): representatives, then the sub-HNSW of each.
+//!
+//! | stage | reads | leaves in `partial/` |
+//! |---|---|---|
+//! | clusters | a sample, then all rows | `representatives.tmp`: a row for each cluster; `clusters.tmp`: the cluster of each row |
+//! | sub-hnsws | all rows | `region.bin`, `meta.bin`, `ids.tmp` |
+
+mod graph;
+pub(crate) mod memory;
+mod region;
+mod representatives;
+
+use crate::Result;
+use crate::build::publish;
+use crate::build::stages::Build;
+use crate::dataset::Scan;
+use crate::kinds::remote_hnsw::facts::RemoteSection;
+use crate::kinds::remote_hnsw::options::RemoteOptions;
+use crate::kinds::section::Section;
+use crate::manifest::Manifest;
+
+/// The cluster of every row, u32; `u32::MAX` for rows that are left out.
+const CLUSTERS: &str = "clusters.tmp";
+/// The row that represents each cluster, u32.
+const REPRESENTATIVES: &str = "representatives.tmp";
+
+/// Runs all stages but the calibration; returns the manifest of the finished files.
+pub(crate) fn run(build: &mut Build<'_>, own: &RemoteOptions, scan: &Scan) -> Result<Manifest> {
+    let space = build.space(scan, true)?;
+    let count: u32 = build.stage("clusters", |b| representatives::run(b, own, &space, scan))?;
+    let written: region::Written = build.stage("sub-hnsws", |b| region::run(b, own, &space, scan, count))?;
+    build.fact("clusters", count);
+    build.fact("gini", written.facts.sizes.gini);
+    let mut manifest = publish::manifest(build, scan.rows, written.blocks, 0.0)?;
+    manifest.section = Section::RemoteHnsw(Box::new(RemoteSection { facts: written.facts }));
+    manifest.build_id = manifest.content_id();
+    build.partial.finish(publish::FILES, &manifest.files)?;
+    Ok(manifest)
+}

@@ -1,0 +1,72 @@
+//! Chooses the representatives, and gives every row to the nearest of them, exactly.
+
+use stratann_core::build::hash;
+
+use super::{CLUSTERS, REPRESENTATIVES};
+use crate::Result;
+use crate::build::cells::{self, ROUNDS, SAMPLE_PER_CELL};
+use crate::build::plan::KindPlan;
+use crate::build::space::Space;
+use crate::build::stages::Build;
+use crate::build::tables::write_table;
+use crate::clusterings::{evenly, kmeans, sample_of};
+use crate::dataset::Scan;
+use crate::kinds::remote_hnsw::options::{RemoteOptions, Representatives};
+
+/// Number of clusters.
+pub(super) fn run(build: &Build<'_>, own: &RemoteOptions, space: &Space, scan: &Scan) -> Result<u32> {
+    let wanted = own.count(scan.rows);
+    let mut rows = match own.representatives {
+        Representatives::Sample => drawn(build, scan, wanted),
+        Representatives::Kmeans => nearest_to_centroids(build, space, scan, wanted)?,
+    };
+    let load = |rows: &[u32], out: &mut [f32]| space.load_floats(build.base, rows, out);
+    let points = sample_of(space.point_dim(), &rows, load)?;
+    let mut of_row = cells::assign(build, space, scan, &points)?;
+    leave_out_empty(&mut rows, &mut of_row);
+    write_table(&build.partial.path(REPRESENTATIVES), &rows)?;
+    write_table(&build.partial.path(CLUSTERS), &of_row)?;
+    Ok(rows.len() as u32)
+}
+
+/// Rows drawn by hash, so that equal seeds draw equal rows; ascending.
+fn drawn(build: &Build<'_>, scan: &Scan, wanted: usize) -> Vec<u32> {
+    let mut held = std::collections::BinaryHeap::with_capacity(wanted + 1);
+    for row in build.live(scan, 0..build.base.shape().rows) {
+        held.push((hash(build.options.seed, 17, row), row as u32));
+        if held.len() > wanted {
+            held.pop();
+        }
+    }
+    let mut rows: Vec<u32> = held.into_iter().map(|drawn| drawn.1).collect();
+    rows.sort_unstable();
+    rows
+}
+
+/// Of a sample, the row nearest to each centroid of k-means; ascending.
+fn nearest_to_centroids(build: &Build<'_>, space: &Space, scan: &Scan, wanted: usize) -> Result<Vec<u32>> {
+    let (dim, live) = (space.point_dim(), build.live_rows(scan));
+    let most = if let KindPlan::Lists(plan) = build.plan.own { plan.sample } else { usize::MAX };
+    let count = (SAMPLE_PER_CELL * wanted).min(live.len()).min(most.max(wanted));
+    let sampled = evenly(&live, count);
+    drop(live);
+    let load = |rows: &[u32], out: &mut [f32]| space.load_floats(build.base, rows, out);
+    let sample = sample_of(dim, &sampled, load)?;
+    build.progress.stage("clustering", ROUNDS as u64, "rounds");
+    let centroids = kmeans::kmeans(&sample, dim, wanted, ROUNDS, build.options.seed, build.progress)?;
+    let nearest = kmeans::assign_until(&centroids, dim, &sample, build.progress)?;
+    let mut rows: Vec<u32> = nearest.into_iter().map(|at| sampled[at as usize]).collect();
+    rows.sort_unstable();
+    rows.dedup();
+    Ok(rows)
+}
+
+/// Leaves out representatives without a row: their vector is that of another one.
+fn leave_out_empty(rows: &mut Vec<u32>, of_row: &mut [u32]) {
+    let mut numbers = vec![u32::MAX; rows.len()];
+    of_row.iter().filter(|&&c| c != u32::MAX).for_each(|&c| numbers[c as usize] = 0);
+    numbers.iter_mut().filter(|number| **number == 0).zip(0..).for_each(|(number, new)| *number = new);
+    of_row.iter_mut().filter(|c| **c != u32::MAX).for_each(|c| *c = numbers[*c as usize]);
+    let mut kept = numbers.iter();
+    rows.retain(|_| kept.next().is_some_and(|&number| number != u32::MAX));
+}

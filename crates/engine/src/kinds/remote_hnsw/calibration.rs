@@ -1,0 +1,72 @@
+//! The settings of a `remote-hnsw` that calibration measures: numbers of clusters, for beams of several lengths.
+
+use stratann_core::plan::KindParams;
+use stratann_core::plan::remote_hnsw::{self, MAX_EF, MAX_PROBES};
+use stratann_core::query::Params;
+
+use super::options::RemoteSwitches;
+use crate::kinds::Setting;
+use crate::recall::curve::{Grid, Point, StopRule};
+use crate::{Error, Result};
+
+/// By path: how much longer than the answer the beam in each cluster is.
+const EF_BEYOND_K: [u32; 5] = [2, 12, 30, 70, 180];
+
+/// What is measured on an index of so many clusters: their numbers, each about a third more than the last.
+pub(crate) fn grid(clusters: u32) -> Grid {
+    let rule = StopRule::by_slack(None, 0.0);
+    let most = clusters.clamp(1, MAX_PROBES);
+    let (mut path, mut effort) = (Vec::new(), 1u32);
+    while effort < most {
+        path.push((effort, rule));
+        effort += (effort / 3).max(1);
+    }
+    path.push((most, rule));
+    Grid { paths: vec![path; EF_BEYOND_K.len()], reads_max: f64::INFINITY }
+}
+
+/// The parameters of a point: its effort is the number of clusters, its path tells the beam.
+pub(crate) fn params(k: u32, point: &Point) -> Params {
+    let mut params = Params::remote_hnsw(k, point.effort.min(MAX_PROBES));
+    if let KindParams::RemoteHnsw(own) = &mut params.kind {
+        own.exact = point.is_exact();
+        if let Some(beyond) = point.path.and_then(|path| EF_BEYOND_K.get(path as usize)) {
+            own.ef = params.k.saturating_add(*beyond).min(MAX_EF);
+        }
+    }
+    params
+}
+
+/// Applies the numbers of a search.
+///
+/// # Errors
+/// A value out of range.
+pub(crate) fn apply_switches(own: &mut remote_hnsw::Params, switches: &RemoteSwitches) -> Result<()> {
+    own.ef = switches.ef.unwrap_or(own.ef);
+    if own.is_valid() {
+        Ok(())
+    } else {
+        Err(Error::bad_input(format!("--ef is {}; use 1 to {MAX_EF}", own.ef)))
+    }
+}
+
+/// The setting that these parameters are.
+pub(crate) fn setting(own: &remote_hnsw::Params) -> Setting {
+    Setting {
+        effort: own.nprobe,
+        search_list: own.ef,
+        slack: None,
+        patience: 0,
+        nprobe: Some(own.nprobe),
+        early_stop: None,
+    }
+}
+
+/// The parameters that a report shows, by their names in JSON.
+pub(crate) fn reported_params(own: &remote_hnsw::Params) -> Vec<(&'static str, serde_json::Value)> {
+    let mut all = vec![("nprobe", own.nprobe.into()), ("ef", own.ef.into())];
+    if own.exact {
+        all.push(("exact", true.into()));
+    }
+    all
+}

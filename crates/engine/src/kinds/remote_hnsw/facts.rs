@@ -1,0 +1,54 @@
+//! What the manifest of a `remote-hnsw` holds besides that of every index.
+
+use serde::{Deserialize, Serialize};
+
+pub use crate::clusterings::sizes::SizeStats;
+
+/// The section of a `remote-hnsw` in the manifest.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct RemoteSection {
+    /// Clusters and groups.
+    #[serde(rename = "remote")]
+    pub facts: RemoteFacts,
+}
+
+/// Clusters and groups of a `remote-hnsw`.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct RemoteFacts {
+    /// Members of the clusters.
+    pub sizes: SizeStats,
+    /// Groups of two clusters each.
+    pub groups: u32,
+    /// Neighbours on upper layers, half of those on the bottom layer.
+    pub m: u32,
+    /// Bytes of the sub-HNSW of the largest cluster.
+    pub cluster_bytes_max: u64,
+    /// Bytes of all sub-HNSWs.
+    pub cluster_bytes: u64,
+    /// Fresh records that a group has room for.
+    pub capacity: u32,
+    /// Bytes of a fresh record.
+    pub record_bytes: u64,
+    /// Tombstones that there is room for.
+    pub tombstones: u64,
+    /// Bytes of the meta-HNSW.
+    pub meta_bytes: u64,
+}
+
+impl RemoteFacts {
+    /// Clusters of vectors.
+    pub fn clusters(&self) -> u32 {
+        self.sizes.count as u32
+    }
+
+    /// Room for fresh records in each group, bytes.
+    pub fn overflow_bytes(&self) -> u64 {
+        u64::from(self.capacity) * self.record_bytes
+    }
+
+    /// Bytes in RAM of where the clusters are.
+    pub(crate) fn table_bytes(&self) -> u64 {
+        let located = size_of::<stratann_core::plan::remote_hnsw::Located>() as u64;
+        u64::from(self.clusters()) * (located + 4)
+    }
+}

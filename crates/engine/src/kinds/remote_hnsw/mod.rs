@@ -1,0 +1,11 @@
+//! `remote-hnsw`: clusters of vectors, each with a graph of its own, laid out as memory nodes hold them.
+
+pub(crate) mod account;
+pub(crate) mod build;
+pub(crate) mod calibration;
+pub mod explain;
+pub mod facts;
+pub(crate) mod members;
+pub(crate) mod open;
+pub mod options;
+pub(crate) mod verify;

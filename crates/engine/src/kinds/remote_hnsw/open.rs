@@ -1,0 +1,173 @@
+//! An open `remote-hnsw`: its meta-HNSW and where its clusters are. Vectors stay where they are until they are needed.
+
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
+use stratann_core::format::fresh::record_bytes;
+use stratann_core::format::hnsw::{HnswLayout, HnswName, SubHnsw, meta_seed};
+use stratann_core::format::region::{DESCRIPTOR_BYTES, Descriptor, SUPERBLOCK_BYTES, Superblock};
+use stratann_core::plan::remote_hnsw::{Located, View};
+use stratann_kernel::Metric;
+
+use super::facts::{RemoteFacts, RemoteSection};
+use crate::base::{Base, read_role};
+use crate::budget::Account;
+use crate::cache::ExtentCache;
+use crate::kinds::effort::ExactCost;
+use crate::manifest::Manifest;
+use crate::{Error, Result, files};
+
+/// See the module.
+pub(crate) struct RemoteIndex {
+    pub(crate) facts: RemoteFacts,
+    pub(crate) layout: HnswLayout,
+    meta: Vec<u8>,
+    build: u64,
+    pub(crate) clusters: Vec<Located>,
+    /// The number of the first member of each cluster, and the number of all members.
+    pub(crate) first: Vec<u32>,
+}
+
+impl Manifest {
+    /// The section of a `remote-hnsw`.
+    pub(crate) fn remote(&self, folder: &Path) -> Result<&RemoteSection> {
+        self.section.remote().ok_or_else(|| {
+            Error::corrupt(format!(
+                "{}: the manifest says nothing of the clusters; build again",
+                folder.display()
+            ))
+        })
+    }
+}
+
+/// The layout of the sub-HNSWs of an index.
+pub(crate) fn layout(metric: Metric, vector_bytes: usize) -> HnswLayout {
+    HnswLayout { vector_bytes, norms: metric == Metric::Cosine }
+}
+
+/// The name of the meta-HNSW of a build.
+pub(crate) fn meta_name(build: u64) -> HnswName {
+    HnswName { cluster: u32::MAX, version: 0, seed: meta_seed(build) }
+}
+
+impl RemoteIndex {
+    /// Reads and checks what lies in RAM: the meta-HNSW, and the tables at the start of the region.
+    ///
+    /// # Errors
+    /// A file that is missing or damaged.
+    pub(crate) fn open(base: &Base) -> Result<RemoteIndex> {
+        let (folder, manifest) = (&base.folder, &base.manifest);
+        let facts = manifest.remote(folder)?.facts.clone();
+        let layout = layout(base.metric, base.row_bytes());
+        let build = manifest.blocks.checksum_seed;
+        let (path, meta) = read_role(folder, manifest, files::META)?;
+        let is_meta = SubHnsw::verify(&layout, &meta_name(build), &meta)
+            && SubHnsw::open(&layout, &meta).is_some_and(|meta| meta.members() == facts.clusters());
+        if !is_meta {
+            return Err(files::senseless(&path));
+        }
+        let superblock = read_superblock(base, &facts)?;
+        let (clusters, first) = read_clusters(base, &superblock)?;
+        if first.last() != Some(&(manifest.rows as u32)) {
+            return Err(files::senseless(&base.blocks_path));
+        }
+        Ok(RemoteIndex { facts, layout, meta, build, clusters, first })
+    }
+
+    /// What queries see.
+    pub(crate) fn view(&self) -> View<'_> {
+        View {
+            layout: &self.layout,
+            meta: &self.meta,
+            build: self.build,
+            clusters: &self.clusters,
+            first: &self.first,
+            tombstones: &[],
+        }
+    }
+
+    /// What a query that searches everything goes through.
+    pub(crate) fn exact_cost(&self) -> ExactCost {
+        let bytes = self.clusters.iter().map(|cluster| u64::from(cluster.base.bytes)).sum();
+        ExactCost { count: self.facts.clusters().into(), unit: "clusters", bytes, vector_bytes_max: 0 }
+    }
+
+    /// A cache of `budget_bytes`; `None` when not even a few clusters fit.
+    pub(crate) fn cache(&self, budget_bytes: u64) -> Option<ExtentCache> {
+        let clusters = u64::from(self.facts.clusters()).max(1);
+        ExtentCache::new(budget_bytes, self.facts.cluster_bytes / clusters)
+    }
+
+    /// Adds its memory, by component.
+    pub(crate) fn account(&self, account: &mut Account) {
+        account.add("meta-HNSW", self.meta.len() as u64);
+        account.add("table of clusters", self.facts.table_bytes());
+    }
+}
+
+/// Reads the superblock of the image.
+///
+/// # Errors
+/// One that is damaged, or of another build than the manifest.
+pub(crate) fn read_superblock(base: &Base, facts: &RemoteFacts) -> Result<Superblock> {
+    let bytes = read_at(base, 0, 2 * SUPERBLOCK_BYTES as usize)?;
+    let found = Superblock::newest(&bytes).filter(|own| {
+        own.build == base.manifest.blocks.checksum_seed
+            && own.clusters == u64::from(facts.clusters())
+            && own.record_bytes == record_bytes(base.row_bytes()) as u64
+            && own.end == u64::from(base.manifest.blocks.count) * base.manifest.blocks.bytes as u64
+            && (own.node, own.nodes) == (0, 1)
+    });
+    found.ok_or_else(|| files::senseless(&base.blocks_path))
+}
+
+/// Where the clusters are, and the numbers of their first members.
+fn read_clusters(base: &Base, superblock: &Superblock) -> Result<(Vec<Located>, Vec<u32>)> {
+    let bytes =
+        read_at(base, superblock.descriptors_at, (2 * superblock.groups * DESCRIPTOR_BYTES) as usize)?;
+    let damaged = |group: u32| {
+        Error::corrupt(format!(
+            "{}: the descriptor of group {group} is damaged; restore the file or build the index again",
+            base.blocks_path.display()
+        ))
+    };
+    let (mut clusters, mut first) = (Vec::new(), vec![0u32]);
+    for (group, bytes) in (0..).zip(bytes.chunks_exact(2 * DESCRIPTOR_BYTES as usize)) {
+        let found = Descriptor::decode(superblock.build, group, 0, &bytes[..DESCRIPTOR_BYTES as usize]);
+        let descriptor = found.ok_or_else(|| damaged(group))?;
+        let end = descriptor.at.offset().saturating_add(descriptor.bytes(superblock.record_bytes));
+        if end > superblock.end {
+            return Err(damaged(group));
+        }
+        for side in 0..2 {
+            if clusters.len() as u64 == superblock.clusters {
+                break;
+            }
+            clusters.push(Located::new(&descriptor, group, (side, 0), superblock.record_bytes));
+            let before = first.last().copied().unwrap_or(0);
+            let members = descriptor.clusters[side].members;
+            first.push(before.checked_add(members).ok_or_else(|| damaged(group))?);
+        }
+    }
+    Ok((clusters, first))
+}
+
+/// Reads bytes of the image past the page cache.
+fn read_at(base: &Base, offset: u64, bytes: usize) -> Result<Vec<u8>> {
+    use stratann_core::query::{Extent, StoreId};
+    let at = Extent { store: StoreId(0), offset, bytes: bytes as u32 };
+    let mut out = Vec::new();
+    base.read_extent(&[], at, &mut out).map_err(|_| {
+        let length = base.blocks_file.metadata().map_or(0, |m| m.len());
+        let mut byte = [0];
+        let why = base.blocks_file.read_at(&mut byte, 0).err();
+        match why {
+            Some(e) => Error::io("reading", &base.blocks_path, &e),
+            None => Error::corrupt(format!(
+                "{} has {length} bytes and ends within its tables; restore it or build the index again",
+                base.blocks_path.display()
+            )),
+        }
+    })?;
+    Ok(out)
+}

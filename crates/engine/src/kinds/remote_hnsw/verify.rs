@@ -1,0 +1,95 @@
+//! Checks the files of a `remote-hnsw`.
+
+use std::collections::HashSet;
+use std::path::Path;
+
+use stratann_core::format::hnsw::SubHnsw;
+use stratann_kernel::element::widen;
+
+use super::members;
+use super::open::RemoteIndex;
+use crate::base::Base;
+use crate::manifest::Manifest;
+use crate::verify::report::{Finding, Report, file_in};
+use crate::{Error, Progress, Result, files};
+
+/// Opens the index, and checks every cluster: its checksum, its graph and its vectors.
+pub(crate) fn check(
+    folder: &Path,
+    number: u64,
+    manifest: &Manifest,
+    progress: &dyn Progress,
+    report: &mut Report,
+) -> Result<()> {
+    let opened = Base::open(folder, number, manifest.clone(), files::REGION)
+        .and_then(|base| RemoteIndex::open(&base).map(|own| (base, own)));
+    let (base, own) = match opened {
+        Ok(opened) => opened,
+        Err(e) => {
+            let file = file_in(&e.message, manifest);
+            report.found(Finding { file, what: e.message, ..Finding::default() });
+            return Ok(());
+        }
+    };
+    let view = own.view();
+    let name = manifest.file(files::REGION)?.0.to_string();
+    let (mut ids, mut bytes) = (HashSet::with_capacity(manifest.rows as usize), Vec::new());
+    for cluster in 0..own.facts.clusters() {
+        if progress.interrupted() {
+            return Err(Error::interrupted());
+        }
+        let wrong = match members::read(&base, &view, cluster, &mut bytes) {
+            Err(e) => Some(e.message),
+            Ok(()) => SubHnsw::open(view.layout, &bytes)
+                .and_then(|found| check_cluster(&base, &found, &mut ids, &mut report.edges)),
+        };
+        if let Some(what) = wrong {
+            let offset = Some(view.clusters[cluster as usize].base.offset);
+            report.found(Finding { file: name.clone(), list: Some(cluster), offset, what, block: None });
+        }
+    }
+    report.lists = Some(own.facts.clusters());
+    report.nodes = manifest.rows;
+    Ok(())
+}
+
+/// What is wrong with a cluster; `None` for nothing. Adds its edges.
+fn check_cluster(
+    base: &Base,
+    found: &SubHnsw<'_>,
+    ids: &mut HashSet<u64>,
+    edges: &mut u64,
+) -> Option<String> {
+    let mut floats = vec![0f32; base.manifest.dim];
+    for member in 0..found.members() {
+        if !ids.insert(found.external_id(member)) {
+            return Some(format!("member {member} has the id of another vector"));
+        }
+        widen(base.dtype, found.vector(member), &mut floats);
+        if floats.iter().any(|x| !x.is_finite()) || !found.inverse_norm(member).is_finite() {
+            return Some(format!("the vector of member {member} is not finite"));
+        }
+        let mut is_wrong = false;
+        found.each_neighbour(member, |other| {
+            *edges += 1;
+            is_wrong |= other >= found.members() || other == member;
+        });
+        if is_wrong {
+            return Some(format!("the adjacency list of member {member} is inconsistent"));
+        }
+    }
+    for layer in 1..=found.layers() {
+        for slot in 0..found.nodes_of(layer) {
+            let own = found.slot(layer, slot);
+            let mut is_wrong =
+                own.is_none_or(|own| own.member >= found.members() || own.below >= found.nodes_of(layer - 1));
+            if let Some(own) = own {
+                found.each_slot(&own, |other| is_wrong |= other >= found.nodes_of(layer) || other == slot);
+            }
+            if is_wrong {
+                return Some(format!("slot {slot} of layer {layer} is inconsistent"));
+            }
+        }
+    }
+    None
+}
