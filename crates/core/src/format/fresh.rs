@@ -2,9 +2,9 @@
 //!
 //! | bytes | content |
 //! |---|---|
-//! | 8 | checksum of the rest, the highest bit set; written last |
+//! | 8 | checksum of the rest, the highest bit set; written last, by compare-and-swap from 0 |
 //! | 8 | the user's id |
-//! | 8 | the clock of the insert |
+//! | 8 | the clock of the insert: tombstones that were reserved before, or up to its own under an upsert |
 //! | 4 | cluster |
 //! | 4 | f32, what makes the vector a unit vector; 1 but under cosine |
 //! | vector, filled up to a multiple of 8 | components |
@@ -22,6 +22,10 @@ use super::seeded_checksum;
 /// Bytes before the vector.
 pub const HEAD_BYTES: usize = 32;
 const PUBLISHED: u64 = 1 << 63;
+/// The first word of a slot that was reserved too long: its writer cannot publish there any more, but may still write.
+pub const KILLED: u64 = 1;
+/// The first word of a slot whose writer gave it up.
+pub const GIVEN_UP: u64 = 2;
 
 /// Bytes of a fresh record whose vector has so many bytes.
 pub const fn record_bytes(vector_bytes: usize) -> usize {
