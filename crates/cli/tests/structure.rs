@@ -10,8 +10,8 @@ use std::path::{Path, PathBuf};
 const COLUMNS_MAX: usize = 120;
 
 /// The rooms of core from the lowest up: a room uses only those before it.
-const CORE_ROOMS: [&str; 17] = [
-    "hash", "order", "codec", "place", "format", "view", "score", "search", "route", "access", "verify",
+const CORE_ROOMS: [&str; 18] = [
+    "hash", "order", "codec", "place", "format", "remote", "view", "score", "search", "route", "access", "verify",
     "check", "build", "plan", "query", "peer", "lib",
 ];
 

@@ -26,6 +26,7 @@ pub mod peer;
 pub mod place;
 pub mod plan;
 pub mod query;
+pub mod remote;
 pub mod route;
 pub mod score;
 pub mod search;

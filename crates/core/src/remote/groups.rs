@@ -1,0 +1,350 @@
+//! The table of groups as a batch sees it, and how it is kept.
+
+use alloc::vec;
+use alloc::vec::Vec;
+use core::mem;
+
+use super::{Answer, Answers, Fault, Line, Op, Places, Step, first_word, read};
+use crate::format::fresh::{GIVEN_UP, KILLED, Tombstone};
+use crate::format::region::{
+    Address, CONTROL_BYTES, ControlWords, DESCRIPTOR_BYTES, Descriptor, GROUP_WORDS_BYTES, GroupWords,
+    Reservations, TOMBSTONE_BYTES, Version,
+};
+
+/// How often headers are read again before a machine gives up.
+const TRIES_MAX: u32 = 64;
+
+/// One group.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct GroupState {
+    /// The version that counted.
+    pub version: Version,
+    /// Where it is.
+    pub descriptor: Descriptor,
+    /// What was reserved in it.
+    pub reservations: Reservations,
+}
+
+/// All groups, and the tombstones that may delete members of them: the snapshot of a batch.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Groups {
+    /// The words that all share.
+    pub control: ControlWords,
+    /// By number.
+    pub groups: Vec<GroupState>,
+    /// By id; of each id the latest one.
+    pub tombstones: Vec<Tombstone>,
+    /// Tombstones before this one are in `tombstones`, were never published, or are folded into all groups.
+    settled: u64,
+    is_read: bool,
+    is_mirror: bool,
+}
+
+impl Groups {
+    /// Slots of a cluster to read. On a mirror words lag, so all slots are read; each record names its cluster.
+    pub fn used(&self, group: u32, side: usize) -> u32 {
+        let Some(own) = self.groups.get(group as usize) else { return 0 };
+        let capacity = own.descriptor.capacity;
+        if self.is_mirror { capacity } else { own.reservations.used(side, capacity) }
+    }
+
+    /// Whether a tombstone deletes what was inserted under the id at this clock. That of members of a sub-HNSW is the
+    /// clock of their descriptor.
+    pub fn is_deleted(&self, id: u64, clock: u64) -> bool {
+        let at = self.tombstones.binary_search_by_key(&id, |tombstone| tombstone.id);
+        at.is_ok_and(|at| self.tombstones[at].clock > clock)
+    }
+
+    fn learn(&mut self, new: Tombstone) {
+        match self.tombstones.binary_search_by_key(&new.id, |tombstone| tombstone.id) {
+            Ok(at) => self.tombstones[at].clock = self.tombstones[at].clock.max(new.clock),
+            Err(at) => self.tombstones.insert(at, new),
+        }
+    }
+
+    /// The clock that all groups have folded in.
+    pub(crate) fn folded(&self) -> u64 {
+        self.groups.iter().map(|group| group.descriptor.clock).min().unwrap_or(0)
+    }
+}
+
+/// A batch may begin.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Seen {
+    /// The snapshot of the batch.
+    pub groups: Groups,
+    /// Groups that were replaced since the last one.
+    pub changed: Vec<u32>,
+}
+
+enum Phase {
+    Start,
+    Words { is_announced: bool },
+    Descriptors,
+    Tombstones { from: u64 },
+}
+
+/// Announces a batch and reads what changed since the last one: the words, which are one range, then descriptors and
+/// tombstones that are new.
+pub struct Headers {
+    groups: Groups,
+    changed: Vec<u32>,
+    pending: Vec<u32>,
+    phase: Phase,
+    tries: u32,
+    mirror: bool,
+}
+
+impl Headers {
+    /// Begins from what the last batch saw.
+    pub fn new(last: Groups) -> Headers {
+        let (changed, pending) = (Vec::new(), Vec::new());
+        Headers { mirror: false, groups: last, changed, pending, phase: Phase::Start, tries: 0 }
+    }
+
+    /// Reads the mirror of the first node, whose line table nobody reads. It needs all descriptors again.
+    pub fn on_mirror() -> Headers {
+        Headers { mirror: true, ..Headers::new(Groups::default()) }
+    }
+
+    /// The next step.
+    pub fn step(
+        &mut self,
+        places: &Places,
+        line: &mut Line,
+        answers: Vec<Answer>,
+    ) -> Step<Result<Seen, Fault>> {
+        match Answers::new(answers) {
+            Ok(answers) => self.take(places, line, answers),
+            Err(lost) => Step::Done(Err(lost)),
+        }
+    }
+
+    fn at(&self, places: &Places, at: Address) -> Address {
+        if self.mirror { places.mirrored(at).unwrap_or(at) } else { at }
+    }
+
+    fn take(&mut self, places: &Places, line: &mut Line, mut answers: Answers) -> Step<Result<Seen, Fault>> {
+        match self.phase {
+            Phase::Start => self.ask_words(places, line),
+            Phase::Words { is_announced } => {
+                if is_announced && !line.answered(answers.word()) {
+                    return self.ask_words(places, line);
+                }
+                self.take_words(places, line, &answers.bytes())
+            }
+            Phase::Descriptors => self.take_descriptors(places, line, answers),
+            Phase::Tombstones { from } => self.take_tombstones(places, line, from, answers),
+        }
+    }
+
+    fn ask_words(&mut self, places: &Places, line: &mut Line) -> Step<Result<Seen, Fault>> {
+        let announce = if self.mirror { None } else { line.beat(places) };
+        self.phase = Phase::Words { is_announced: announce.is_some() };
+        let words = read(self.at(places, places.control(0)), places.first().headers_bytes());
+        Step::Ask(announce.into_iter().chain([words]).collect())
+    }
+
+    fn again(&mut self, places: &Places, fault: Fault) -> Step<Result<Seen, Fault>> {
+        self.tries += 1;
+        if self.tries > TRIES_MAX {
+            return Step::Done(Err(fault));
+        }
+        self.phase = Phase::Words { is_announced: false };
+        Step::Ask(vec![read(self.at(places, places.control(0)), places.first().headers_bytes())])
+    }
+
+    fn take_words(&mut self, places: &Places, line: &mut Line, bytes: &[u8]) -> Step<Result<Seen, Fault>> {
+        let first = places.first();
+        let words =
+            bytes.get(CONTROL_BYTES as usize..).unwrap_or(&[]).chunks_exact(GROUP_WORDS_BYTES as usize);
+        let (Some(control), true) = (ControlWords::decode(bytes), words.len() as u64 == first.groups) else {
+            return Step::Done(Err(Fault::Damaged(places.control(0))));
+        };
+        self.groups.control = control;
+        self.groups.is_mirror = self.mirror;
+        self.groups.groups.resize(first.groups as usize, GroupState::default());
+        self.pending.clear();
+        let is_read = mem::replace(&mut self.groups.is_read, true);
+        for ((number, own), bytes) in (0..).zip(&mut self.groups.groups).zip(words) {
+            let words = GroupWords::decode(bytes).unwrap_or_default();
+            if words.version != own.version || !is_read || own.descriptor == Descriptor::default() {
+                self.pending.push(number);
+            }
+            own.version = words.version;
+            own.reservations = words.reservations();
+        }
+        if self.pending.is_empty() {
+            return self.ask_tombstones(places, line);
+        }
+        self.phase = Phase::Descriptors;
+        let at = |group: &u32| first.descriptor_of(*group, self.groups.groups[*group as usize].version);
+        let ops = self.pending.iter().map(|group| read(self.at(places, at(group)), DESCRIPTOR_BYTES));
+        Step::Ask(ops.collect())
+    }
+
+    fn take_descriptors(
+        &mut self,
+        places: &Places,
+        line: &mut Line,
+        mut answers: Answers,
+    ) -> Step<Result<Seen, Fault>> {
+        let mut damaged = None;
+        for group in mem::take(&mut self.pending) {
+            let own = &mut self.groups.groups[group as usize];
+            match Descriptor::decode(places.build(), group, own.version.number(), &answers.bytes()) {
+                Some(descriptor) => {
+                    own.descriptor = descriptor;
+                    if !self.changed.contains(&group) {
+                        self.changed.push(group);
+                    }
+                }
+                None => {
+                    own.descriptor = Descriptor::default();
+                    damaged = Some(places.first().descriptor_of(group, own.version));
+                }
+            }
+        }
+        match damaged {
+            Some(at) => self.again(places, Fault::Damaged(at)),
+            None => self.ask_tombstones(places, line),
+        }
+    }
+
+    fn ask_tombstones(&mut self, places: &Places, line: &mut Line) -> Step<Result<Seen, Fault>> {
+        let Groups { control, settled, .. } = self.groups;
+        let capacity = places.first().tombstones;
+        if self.mirror {
+            self.phase = Phase::Tombstones { from: 0 };
+            let at = self.at(places, places.tombstone(0));
+            return Step::Ask(vec![read(at, capacity * TOMBSTONE_BYTES)]);
+        }
+        let from = settled.max(control.first_tombstone);
+        if settled < from && self.groups.folded() < from {
+            // Tombstones that this table still needs are gone: the groups were replaced in between.
+            return self.again(places, Fault::Moved);
+        }
+        self.groups.settled = from;
+        if from >= control.tombstones || control.tombstones - control.first_tombstone > capacity {
+            return self.finish(line);
+        }
+        self.phase = Phase::Tombstones { from };
+        let mut ops = log_reads(places, from, control.tombstones);
+        ops.push(read(places.control(0), CONTROL_BYTES));
+        Step::Ask(ops)
+    }
+
+    fn take_tombstones(
+        &mut self,
+        places: &Places,
+        line: &mut Line,
+        from: u64,
+        mut answers: Answers,
+    ) -> Step<Result<Seen, Fault>> {
+        if self.mirror {
+            for slot in answers.bytes().chunks_exact(TOMBSTONE_BYTES as usize) {
+                if let Some(tombstone) = Tombstone::decode(places.build(), slot) {
+                    self.groups.learn(tombstone);
+                }
+            }
+            return self.finish(line);
+        }
+        let (log, until) = log_bytes(places, from, self.groups.control.tombstones, &mut answers);
+        let mut settled = until;
+        for (slot, number) in log.chunks_exact(TOMBSTONE_BYTES as usize).zip(from..) {
+            match slot_state(places.build(), number, slot) {
+                SlotState::Published(tombstone) => self.groups.learn(tombstone),
+                SlotState::Empty => {}
+                SlotState::Undecided => settled = settled.min(number),
+            }
+        }
+        // What looks undecided may have been freed since the words were read; then groups were replaced too.
+        let now = ControlWords::decode(&answers.bytes()).unwrap_or_default();
+        if settled < until && now.first_tombstone > settled {
+            return self.again(places, Fault::Moved);
+        }
+        self.groups.settled = settled;
+        self.finish(line)
+    }
+
+    fn finish(&mut self, line: &mut Line) -> Step<Result<Seen, Fault>> {
+        line.knows(self.groups.control.era);
+        let folded = self.groups.folded();
+        self.groups.tombstones.retain(|tombstone| tombstone.clock > folded);
+        let (groups, changed) = (mem::take(&mut self.groups), mem::take(&mut self.changed));
+        Step::Done(Ok(Seen { groups, changed }))
+    }
+}
+
+/// What is in the place of a tombstone.
+pub(crate) enum SlotState {
+    Published(Tombstone),
+    /// There will be none.
+    Empty,
+    Undecided,
+}
+
+pub(crate) fn slot_state(build: u64, number: u64, slot: &[u8]) -> SlotState {
+    match Tombstone::decode(build, slot) {
+        Some(tombstone) if tombstone.clock == number + 1 => SlotState::Published(tombstone),
+        _ if [KILLED, GIVEN_UP].contains(&first_word(slot)) => SlotState::Empty,
+        _ => SlotState::Undecided,
+    }
+}
+
+/// Places and numbers of slots of a part of the log, which is a ring.
+pub(crate) fn log_ranges(places: &Places, from: u64, until: u64) -> Vec<(Address, u64)> {
+    let capacity = places.first().tombstones.max(1);
+    let count = until.saturating_sub(from).min(capacity);
+    let whole = count.min(capacity - from % capacity);
+    let parts = [(from, whole), (from + whole, count - whole)];
+    let parts = parts.into_iter().filter(|part| part.1 > 0);
+    parts.map(|(from, count)| (places.tombstone(from), count)).collect()
+}
+
+pub(crate) fn log_reads(places: &Places, from: u64, until: u64) -> Vec<Op> {
+    let ranges = log_ranges(places, from, until).into_iter();
+    ranges.map(|(at, count)| read(at, count * TOMBSTONE_BYTES)).collect()
+}
+
+/// What [`log_reads`] read, and where it ends.
+pub(crate) fn log_bytes(places: &Places, from: u64, until: u64, answers: &mut Answers) -> (Vec<u8>, u64) {
+    let mut log = Vec::new();
+    for _ in log_reads(places, from, until) {
+        log.extend_from_slice(&answers.bytes());
+    }
+    (log, until)
+}
+
+/// Tells after the loads of a batch whether what it read was still there. It is needed where a checksum did not match,
+/// where a slot had no record, or where the batch could not be announced.
+pub struct Recheck {
+    read: Vec<(u32, Version)>,
+    is_asked: bool,
+}
+
+impl Recheck {
+    /// Checks these groups as a batch saw them.
+    pub fn new(seen: &Groups, groups: &[u32]) -> Recheck {
+        let state = |group: &u32| seen.groups.get(*group as usize).map(|own| (*group, own.version));
+        Recheck { read: groups.iter().filter_map(state).collect(), is_asked: false }
+    }
+
+    /// The next step. It ends with [`Fault::Moved`] where the batch must read headers and groups again.
+    pub fn step(&mut self, places: &Places, line: &Line, answers: Vec<Answer>) -> Step<Result<(), Fault>> {
+        let mut answers = match Answers::new(answers) {
+            Ok(answers) => answers,
+            Err(lost) => return Step::Done(Err(lost)),
+        };
+        if !mem::replace(&mut self.is_asked, true) {
+            let versions =
+                self.read.iter().map(|(group, _)| read(places.word(*group, GroupWords::VERSION), 8));
+            return Step::Ask(versions.chain([read(line.at(places), 8)]).collect());
+        }
+        let is_current =
+            self.read.iter().filter(|(_, version)| first_word(&answers.bytes()) == version.0).count();
+        let is_held = line.holds(first_word(&answers.bytes()));
+        let is_there = is_held || is_current == self.read.len();
+        Step::Done(if is_there { Ok(()) } else { Err(Fault::Moved) })
+    }
+}
