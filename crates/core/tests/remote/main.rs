@@ -1,0 +1,54 @@
+//! Storms of compute nodes over groups in remote memory.
+
+use proptest::prelude::*;
+
+mod client;
+mod history;
+mod memory;
+mod storm;
+mod world;
+
+use storm::{Counts, Storm, Weather};
+use world::Settings;
+
+const SETTINGS: Settings =
+    Settings { capacity: 6, tombstones: 24, spare_pages: 400, has_mirror: false, members: 12 };
+
+fn weather() -> Weather {
+    Weather { clients: 5, steps: 60_000, deaths: true, stops: true, loses_first_copy: false }
+}
+
+fn storm(seed: u64, settings: Settings, weather: &Weather) -> Counts {
+    let mut storm = Storm::new(seed, settings, weather);
+    storm.run(weather);
+    storm.counts
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(ProptestConfig::default().cases.div_ceil(16)))]
+
+    #[test]
+    fn every_batch_finds_what_was_acknowledged(seed: u64) {
+        storm(seed, SETTINGS, &weather());
+    }
+
+    #[test]
+    fn space_is_reused_without_harm(seed: u64) {
+        storm(seed, Settings { spare_pages: 14, ..SETTINGS }, &weather());
+    }
+
+    #[test]
+    fn a_mirror_has_what_was_acknowledged(seed: u64, steps in 1000u64..60_000) {
+        let weather = Weather { loses_first_copy: true, steps, ..weather() };
+        let mut storm = Storm::new(seed, Settings { has_mirror: true, spare_pages: 60, ..SETTINGS }, &weather);
+        storm.run(&weather);
+        storm.read_mirror();
+    }
+}
+
+#[test]
+fn a_storm_reaches_everything_and_is_repeated_by_its_seed() {
+    let counts = storm(7, Settings { spare_pages: 40, ..SETTINGS }, &weather());
+    assert_eq!(counts, storm(7, Settings { spare_pages: 40, ..SETTINGS }, &weather()));
+    println!("{counts:?}");
+}

@@ -1,0 +1,198 @@
+//! A small index in remote memory, whose sub-HNSWs are plain lists with the same seeds and checksums.
+
+use std::collections::BTreeMap;
+
+use stratann_core::format::fresh::{FreshRecord, record_bytes, seed};
+use stratann_core::format::region::{
+    Address, ClusterPlace, Descriptor, GROUP_ALIGN, GROUP_WORDS_BYTES, GroupWords, Superblock,
+};
+use stratann_core::format::seeded_checksum;
+use stratann_core::remote::{Answer, Contents, Groups, NewGroup, Op, Places};
+
+use crate::history::History;
+use crate::memory::{Dice, Memory};
+
+pub(crate) const VECTOR_BYTES: usize = 16;
+pub(crate) const GROUPS: u64 = 2;
+const BUILD: u64 = 77;
+
+pub(crate) struct Settings {
+    pub(crate) capacity: u32,
+    pub(crate) tombstones: u64,
+    /// Pages of a node after the loaded groups.
+    pub(crate) spare_pages: u64,
+    pub(crate) has_mirror: bool,
+    pub(crate) members: u64,
+}
+
+/// The cluster of a value: values of one id fall into different clusters.
+pub(crate) fn cluster_of(value: u64) -> u32 {
+    (stratann_core::hash::hash(5, value, 0) % (2 * GROUPS)) as u32
+}
+
+pub(crate) fn vector_of(id: u64, value: u64) -> Vec<u8> {
+    [id.to_le_bytes(), value.to_le_bytes()].concat()
+}
+
+fn value_of(id: u64, vector: &[u8]) -> u64 {
+    let number = |at: usize| u64::from_le_bytes(vector[at..at + 8].try_into().expect("eight bytes"));
+    assert_eq!(number(0), id, "the vector of another id");
+    number(8)
+}
+
+/// The list that stands for a sub-HNSW.
+fn list(seed: u64, side: u64, members: &[(u64, u64)]) -> Vec<u8> {
+    let mut out = vec![0; 8];
+    out.extend_from_slice(&(members.len() as u64).to_le_bytes());
+    members.iter().for_each(|(id, value)| out.extend(vector_of(*id, *value)));
+    let sum = seeded_checksum(seed ^ side, &out[8..]);
+    out[..8].copy_from_slice(&sum.to_le_bytes());
+    out
+}
+
+fn members(seed: u64, side: u64, bytes: &[u8]) -> Option<Vec<(u64, u64)>> {
+    let sum = u64::from_le_bytes(bytes.get(..8)?.try_into().ok()?);
+    (sum == seeded_checksum(seed ^ side, &bytes[8..])).then_some(())?;
+    let member = |vector: &[u8]| {
+        let id = u64::from_le_bytes(vector[..8].try_into().expect("eight bytes"));
+        (id, value_of(id, vector))
+    };
+    Some(bytes[16..].chunks_exact(VECTOR_BYTES).map(member).collect())
+}
+
+pub(crate) fn load(settings: &Settings, history: &mut History, dice: &mut Dice) -> (Places, Memory) {
+    let mut first = Superblock {
+        sequence: 1,
+        build: BUILD,
+        nodes: 1,
+        groups: GROUPS,
+        clusters: 2 * GROUPS,
+        record_bytes: record_bytes(VECTOR_BYTES) as u64,
+        tombstones: settings.tombstones,
+        ..Superblock::default()
+    }
+    .with_sections();
+    let mut lists = vec![Vec::new(); 2 * GROUPS as usize];
+    for id in 0..settings.members {
+        let value = dice.below(u64::MAX);
+        lists[cluster_of(value) as usize].push((id, value));
+        history.loaded(id, value);
+    }
+    let mut region = vec![0; first.groups_at as usize];
+    for group in 0..GROUPS as u32 {
+        let seed = seed(BUILD, group, 0);
+        let [a, b] = [0, 1].map(|side| list(seed, side, &lists[2 * group as usize + side as usize]));
+        let place = |side: u32, bytes: &[u8]| ClusterPlace {
+            members: lists[(2 * group + side) as usize].len() as u32,
+            bytes: bytes.len() as u32,
+        };
+        let at = Address::new(0, region.len() as u64);
+        let clusters = [place(0, &a), place(1, &b)];
+        let mut own =
+            Descriptor { version: 0, capacity: settings.capacity, at, space: 0, clock: 0, clusters };
+        own.space = own.bytes(first.record_bytes).next_multiple_of(GROUP_ALIGN);
+        region.extend(&a);
+        region.resize(region.len() + settings.capacity as usize * first.record_bytes as usize, 0);
+        region.extend(&b);
+        region.resize((at.0 + own.space) as usize, 0);
+        let words_at = first.words_at(group) as usize;
+        region[words_at..words_at + GROUP_WORDS_BYTES as usize]
+            .copy_from_slice(&GroupWords::default().encode());
+        let at = first.descriptor_at(group, 0) as usize;
+        region[at..at + 64].copy_from_slice(&own.encode(BUILD, group));
+    }
+    let used_at = first.control_at as usize + 32;
+    let used = region.len() as u64;
+    region[used_at..used_at + 8].copy_from_slice(&used.to_le_bytes());
+    region.resize(region.len() + (settings.spare_pages * GROUP_ALIGN) as usize, 0);
+    first.end = region.len() as u64;
+    let copies = if settings.has_mirror { 2 } else { 1 };
+    let mirrors = if settings.has_mirror { vec![1] } else { Vec::new() };
+    let places = Places { nodes: vec![first], mirrors, vector_bytes: VECTOR_BYTES };
+    (places, Memory { nodes: vec![region; copies], is_dead: vec![false; copies] })
+}
+
+/// Builds the lists of a group anew.
+pub(crate) fn build(group: u32, contents: &Contents, capacity: u32) -> NewGroup {
+    let old = seed(BUILD, group, contents.version - 1);
+    let new = seed(BUILD, group, contents.version);
+    let mut built = NewGroup { capacity, ..NewGroup::default() };
+    for side in 0..2 {
+        let bytes = &contents.clusters[side];
+        let mut all =
+            members(old, side as u64, bytes.get(..used_bytes(bytes)).unwrap_or(&[])).expect("an old list");
+        all.retain(|(id, _)| contents.keeps(*id));
+        let records = contents.records.iter().filter(|record| record.cluster == 2 * group + side as u32);
+        all.extend(records.map(|record| (record.id, value_of(record.id, &record.vector))));
+        built.members[side] = all.len() as u32;
+        built.clusters[side] = list(new, side as u64, &all);
+    }
+    built
+}
+
+fn used_bytes(bytes: &[u8]) -> usize {
+    let count =
+        bytes.get(8..16).map_or(0, |count| u64::from_le_bytes(count.try_into().expect("eight bytes")));
+    (count as usize).saturating_mul(VECTOR_BYTES).saturating_add(16)
+}
+
+/// The loads of a batch: the clusters and the used fresh records of all groups.
+pub(crate) fn loads(places: &Places, seen: &Groups, on_mirror: bool) -> Vec<Op> {
+    let mut ops = Vec::new();
+    let bytes = places.nodes[0].record_bytes;
+    for (group, own) in (0..).zip(&seen.groups) {
+        for side in 0..2 {
+            let used = seen.used(group, side);
+            for span in [own.descriptor.cluster(side, bytes), own.descriptor.fresh(side, used, bytes)] {
+                let at = Address::new(own.descriptor.at.node(), span.offset);
+                let at = if on_mirror { places.mirrored(at).expect("a mirror") } else { at };
+                ops.push(Op::Read { at, bytes: span.bytes });
+            }
+        }
+    }
+    ops
+}
+
+/// Copies of each id that no tombstone deletes, the latest first; and whether something was not as it must be.
+pub(crate) fn found(seen: &Groups, answers: Vec<Answer>) -> (BTreeMap<u64, Vec<u64>>, bool) {
+    let mut copies: BTreeMap<u64, Vec<(u64, bool, u64)>> = BTreeMap::new();
+    let mut is_suspect = false;
+    let mut answers = answers.into_iter().map(|answer| match answer {
+        Answer::Bytes(bytes) => bytes,
+        other => panic!("{other:?} for a read"),
+    });
+    let mut slots = Vec::new();
+    for (group, own) in (0..).zip(&seen.groups) {
+        let seed = seed(BUILD, group, own.version.number());
+        for side in 0..2 {
+            let (base, fresh) = (answers.next().expect("a cluster"), answers.next().expect("its records"));
+            let all = members(seed, side, &base);
+            is_suspect |= all.is_none();
+            for (id, value) in all.unwrap_or_default() {
+                if !seen.is_deleted(id, own.descriptor.clock) {
+                    copies.entry(id).or_default().push((own.descriptor.clock, false, value));
+                }
+            }
+            for slot in fresh.chunks_exact(record_bytes(VECTOR_BYTES)) {
+                match FreshRecord::decode(seed, VECTOR_BYTES, slot) {
+                    // Ranges of both sides share slots on a mirror, or once the overflow is full.
+                    Some(record) if !slots.contains(&slot.to_vec()) => {
+                        slots.push(slot.to_vec());
+                        let value = value_of(record.id, record.vector);
+                        assert_eq!(record.cluster, cluster_of(value), "a record of another cluster");
+                        if !seen.is_deleted(record.id, record.clock) {
+                            copies.entry(record.id).or_default().push((record.clock, true, value));
+                        }
+                    }
+                    Some(_) => {}
+                    None => is_suspect = true,
+                }
+            }
+        }
+    }
+    let latest_first = |(id, mut all): (u64, Vec<(u64, bool, u64)>)| {
+        all.sort_unstable_by(|a, b| b.cmp(a));
+        (id, all.into_iter().map(|copy| copy.2).collect())
+    };
+    (copies.into_iter().map(latest_first).collect(), is_suspect)
+}
