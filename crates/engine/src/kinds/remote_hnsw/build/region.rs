@@ -215,7 +215,7 @@ impl Writer<'_> {
     fn tables(&self, image: &Image, meta: &[u8]) -> Vec<(u64, Vec<u8>)> {
         let Image { superblock, groups, .. } = image;
         // The clock of the vectors is 0; that of the first change is not.
-        let control = ControlWords { clock: 1, used: superblock.end, ..ControlWords::default() };
+        let control = ControlWords { used: superblock.end, ..ControlWords::default() };
         let mut all = vec![
             (0, superblock.encode().to_vec()),
             (superblock.control_at, control.encode().to_vec()),
