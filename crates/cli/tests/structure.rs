@@ -11,8 +11,8 @@ const COLUMNS_MAX: usize = 120;
 
 /// The rooms of core from the lowest up: a room uses only those before it.
 const CORE_ROOMS: [&str; 18] = [
-    "hash", "order", "codec", "place", "format", "remote", "view", "score", "search", "route", "access", "verify",
-    "check", "build", "plan", "query", "peer", "lib",
+    "hash", "order", "codec", "place", "format", "remote", "view", "score", "search", "route", "access",
+    "verify", "check", "build", "plan", "query", "peer", "lib",
 ];
 
 /// The sums over all kinds.

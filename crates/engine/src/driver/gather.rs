@@ -31,6 +31,13 @@ pub struct GatherOptions {
     pub overlap: bool,
 }
 
+impl Default for GatherOptions {
+    /// Batches as in d-HNSW §4, and doorbells so long that a batch of 2,000 queries over 500 clusters waits for few.
+    fn default() -> Self {
+        GatherOptions { batch: 2000, doorbell: 64, overlap: true }
+    }
+}
+
 /// The gathered reads of a search, shared by its threads.
 pub struct Gather {
     options: GatherOptions,

@@ -32,6 +32,7 @@ use std::time::Instant;
 
 use stratann_core::place::Others;
 use stratann_core::plan::IndexView;
+use stratann_core::plan::remote_hnsw::Tables;
 use stratann_core::query::{Loss, Outcome, QueryState, QueryStats, Read, Step, Tag, Threshold};
 
 use self::buffers::BufferPool;
@@ -44,6 +45,7 @@ use self::reads::TierReads;
 use self::share::BackgroundShare;
 pub use self::shared_reads::SharedReads;
 use self::shared_reads::{Asker, Delivery, Mailbox};
+pub use self::slot::SLOT_BYTES;
 use self::slot::{Arrivals, Slot};
 use crate::cache::ExtentCache;
 use crate::kinds::snapshot::Snapshot;
@@ -152,6 +154,8 @@ pub struct Driver<'a> {
     sharing: Option<(&'a SharedReads, Arc<Mailbox>)>,
     // Gathers the reads of a batch.
     gathering: Option<Gathering<'a>>,
+    // What a step needs and a query that waits does not.
+    tables: Tables,
     // Ranks codes for queries of a kind with a scorer.
     codes: Option<CodeScorer<'a>>,
     slots: Vec<Slot<'a>>,
@@ -206,6 +210,7 @@ impl<'a> Driver<'a> {
             tier,
             sharing: None,
             gathering: None,
+            tables: Tables::default(),
             codes: None,
             slots: (0..in_flight).map(|_| Slot::new()).collect(),
             idle: (0..in_flight).rev().collect(),
@@ -381,7 +386,9 @@ impl<'a> Driver<'a> {
         for _ in 0..if is_background { 1 } else { STEPS_PER_TURN } {
             self.start_reads()?;
             let is_new = self.slots[at].state.is_new();
+            self.slots[at].scratch.swap_tables(&mut self.tables);
             let (step, spent_ns) = self.slots[at].step(&self.view, &mut self.arrivals, &mut self.buffers);
+            self.slots[at].scratch.swap_tables(&mut self.tables);
             self.share.spent(is_background, spent_ns);
             self.unstarted_ns += spent_ns;
             turn_ns += spent_ns;

@@ -60,6 +60,9 @@ pub(super) struct Slot<'a> {
 /// Memory for the arrivals of one step, empty between steps.
 pub(super) type Arrivals = Vec<Arrival<'static>>;
 
+/// Bytes of the place of a query, without what its state and its tables hold elsewhere.
+pub const SLOT_BYTES: u64 = size_of::<Slot<'static>>() as u64;
+
 impl<'a> Slot<'a> {
     pub(super) fn new() -> Slot<'a> {
         Slot {

@@ -117,6 +117,14 @@ impl Kind {
         }
     }
 
+    /// Whether queries share their reads: those of a batch are gathered, and each is made once.
+    pub const fn shares_reads(self) -> bool {
+        match self {
+            Kind::RemoteHnsw => true,
+            Kind::DiskGraph | Kind::HybridIvf | Kind::GridIvf | Kind::GpuIvf | Kind::Flat => false,
+        }
+    }
+
     /// Whether all reads of an index have the same length.
     pub const fn has_equal_reads(self) -> bool {
         match self {

@@ -7,6 +7,7 @@ pub mod blocks;
 pub mod choice;
 pub mod disk_graph;
 pub mod division;
+mod doorbells;
 pub mod effort;
 mod explained;
 pub mod flat;

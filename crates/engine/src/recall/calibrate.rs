@@ -6,11 +6,15 @@
 
 use super::curve::{Curve, Point};
 use super::known::Known;
-use crate::driver::Width;
+use crate::driver::{GatherOptions, Width};
 use crate::index::Index;
 use crate::kinds;
 use crate::search::{self, Answers, SearchOptions};
 use crate::{Error, Progress, Result};
+
+/// Batches whose reads are gathered take little memory while a curve is measured: the counters of queries do not depend
+/// on it.
+const CALIBRATION_GATHER: GatherOptions = GatherOptions { batch: 256, doorbell: 4, overlap: true };
 
 /// Measures the curves for `k` results on queries with known neighbours: one for each way to search that the open index
 /// allows.
@@ -47,6 +51,7 @@ fn measure(
         threads,
         width: Width::Fixed(1),
         in_flight: Some(in_flight),
+        gather: CALIBRATION_GATHER,
         ..SearchOptions::default()
     };
     let kind = index.base.kind;

@@ -4,6 +4,7 @@ use stratann_core::query::Params;
 
 use super::{Reserve, SearchOptions};
 use crate::budget::{Account, THREAD_BYTES};
+use crate::driver::SLOT_BYTES;
 use crate::index::Index;
 use crate::kinds;
 use crate::kinds::effort::Effort;
@@ -57,8 +58,15 @@ impl Index {
         let mut account = self.account();
         let in_flight = self.in_flight(options);
         let per_query = self.query_bytes(options) + self.reads_bytes(options);
-        account.add("queries in flight", options.threads as u64 * in_flight as u64 * per_query);
+        let queries_bytes = match self.base.kind.shares_reads() {
+            true => self.gathered_bytes(options, queries),
+            false => options.threads as u64 * in_flight as u64 * per_query,
+        };
+        account.add("queries in flight", queries_bytes);
         account.add("threads", options.threads as u64 * THREAD_BYTES);
+        if self.base.kind.shares_reads() {
+            account.add("doorbells", self.kind.doorbells_bytes(&options.gather));
+        }
         if let Some(learning) = self.learning() {
             account.add("learning", learning.bytes(options.threads));
         }
@@ -67,8 +75,19 @@ impl Index {
         account
     }
 
-    /// Bytes of the reads of one query that are under way at once.
+    /// Bytes of the queries of a gathered batch. Tables belong to their threads.
+    fn gathered_bytes(&self, options: &SearchOptions, queries: usize) -> u64 {
+        let batch = options.gather.batch.min(queries.max(1)) as u64;
+        let asked = self.params(options).map_or(0, |params| kinds::asked_bytes(&params));
+        let query = asked + self.base.manifest.dim as u64 * 16 + SLOT_BYTES;
+        batch * query + options.threads as u64 * self.tables_bytes(options)
+    }
+
+    /// Bytes of the reads of one query that are under way at once; 0 where they are those of its batch.
     fn reads_bytes(&self, options: &SearchOptions) -> u64 {
+        if self.base.kind.shares_reads() {
+            return 0;
+        }
         let by_width = u64::from(self.width_limit(options)) * self.read_bytes_max() as u64;
         let batch = self.params(options).map_or(0, |params| kinds::reads_at_once(&params));
         by_width.max(u64::from(batch) * self.base.block.block_bytes as u64)

@@ -5,7 +5,7 @@ use std::time::Instant;
 use stratann_core::query::{Budget, Params};
 
 use crate::budget;
-use crate::driver::{Admission, Driver, DriverOptions};
+use crate::driver::{Admission, Driver, DriverOptions, Gather};
 use crate::index::Index;
 use crate::{Error, Progress, Result, tier};
 
@@ -35,6 +35,9 @@ impl Index {
 
     /// Queries in flight per thread.
     pub(crate) fn in_flight(&self, options: &SearchOptions) -> usize {
+        if self.base.kind.shares_reads() {
+            return options.gather.batch.div_ceil(options.threads.max(1)).max(1);
+        }
         let wanted = options.in_flight.unwrap_or(self.kind.in_flight());
         if options.admission == Admission::One { 1 } else { wanted.clamp(1, 4096) }
     }
@@ -97,13 +100,16 @@ impl Index {
         let mut batch = Batch::new(self, queries, params, exclude, progress, options.threads);
         batch.learning = self.learning().filter(|_| learns);
         batch.first_number = batch.learning.map_or(0, |l| if l.is_on() { l.number(count as u64) } else { 0 });
+        let gather = self.base.kind.shares_reads().then(|| Gather::new(options.gather, options.threads));
+        let gather = gather.as_ref();
         let (cpu, started) = (budget::process().cpu_us, Instant::now());
         let name = std::thread::scope(|scope| {
             let others = 1..options.threads;
             let batch = &batch;
-            let workers: Vec<_> =
-                others.map(|number| scope.spawn(move || self.work(batch, options, number))).collect();
-            let mut name = self.work(batch, options, 0);
+            let workers: Vec<_> = others
+                .map(|number| scope.spawn(move || self.work(batch, (options, gather), number)))
+                .collect();
+            let mut name = self.work(batch, (options, gather), 0);
             for worker in workers {
                 let ended = worker
                     .join()
@@ -123,9 +129,20 @@ impl Index {
         Ok(Answers { seconds, cpu_us, io_backend, account, ..batch.into_answers() })
     }
 
-    fn work(&self, batch: &Batch<'_>, options: &SearchOptions, worker: usize) -> Result<&'static str> {
+    fn work(
+        &self,
+        batch: &Batch<'_>,
+        (options, gather): (&SearchOptions, Option<&Gather>),
+        worker: usize,
+    ) -> Result<&'static str> {
+        // A thread that does not get to its driver must not be waited for.
+        let member = gather.map(|gather| gather.member(worker));
         let in_flight = self.in_flight(options);
-        let depth = (in_flight * self.width_limit(options) as usize).clamp(1, 1024);
+        let depth = match gather {
+            Some(_) => 2 * options.gather.doorbell,
+            None => in_flight * self.width_limit(options) as usize,
+        };
+        let depth = depth.clamp(1, 1024);
         let mut stores = vec![self.base.blocks_file.clone()];
         stores.extend_from_slice(self.kind.stores());
         let tier =
@@ -147,6 +164,7 @@ impl Index {
         let ran = Driver::new(self.view(), self.cache.as_ref(), tier, driver_options)
             .sharing(options.merge.then_some(&self.shared_reads))
             .scoring(self.kind.scorer())
+            .gathering(member.map(|member| (member, &self.shared_reads)))
             .run(&mut share);
         batch.progress.advance(share.unreported);
         batch.sums.lock().unwrap_or_else(|e| e.into_inner()).add(&share.sums);

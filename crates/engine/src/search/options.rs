@@ -2,7 +2,7 @@
 
 use stratann_core::query::Mode;
 
-use crate::driver::{Admission, Width};
+use crate::driver::{Admission, GatherOptions, Width};
 use crate::kinds::effort::Effort;
 use crate::kinds::options::Switches;
 use crate::tier::IoChoice;
@@ -28,6 +28,8 @@ pub struct SearchOptions {
     pub io: IoChoice,
     /// Make equal reads under way once.
     pub merge: bool,
+    /// How a batch is loaded, of a kind whose queries share their reads.
+    pub gather: GatherOptions,
     /// Techniques of the kind that may be switched.
     pub switches: Switches,
 }
@@ -44,6 +46,7 @@ impl Default for SearchOptions {
             threads: 1,
             io: IoChoice::Auto,
             merge: true,
+            gather: GatherOptions::default(),
             switches: Switches::Default,
         }
     }

@@ -3,6 +3,7 @@
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
+use stratann_core::PAGE;
 use stratann_core::format::fresh::record_bytes;
 use stratann_core::format::hnsw::{HnswLayout, HnswName, SubHnsw, meta_seed};
 use stratann_core::format::region::{DESCRIPTOR_BYTES, Descriptor, SUPERBLOCK_BYTES, Superblock};
@@ -13,6 +14,7 @@ use super::facts::{RemoteFacts, RemoteSection};
 use crate::base::{Base, read_role};
 use crate::budget::Account;
 use crate::cache::ExtentCache;
+use crate::driver::GatherOptions;
 use crate::kinds::effort::ExactCost;
 use crate::manifest::Manifest;
 use crate::{Error, Result, files};
@@ -96,6 +98,16 @@ impl RemoteIndex {
     pub(crate) fn cache(&self, budget_bytes: u64) -> Option<ExtentCache> {
         let clusters = u64::from(self.facts.clusters()).max(1);
         ExtentCache::new(budget_bytes, self.facts.cluster_bytes / clusters)
+    }
+
+    /// Bytes of the doorbells of a search: one that is searched, and one that is under way.
+    pub(crate) fn doorbells_bytes(&self, options: &GatherOptions) -> u64 {
+        let at_once = options.doorbell.saturating_mul(if options.overlap { 2 } else { 1 });
+        let bytes = |cluster: &Located| u64::from(cluster.base.bytes) + u64::from(cluster.fresh.bytes);
+        let mut all: Vec<u64> =
+            self.clusters.iter().map(|cluster| bytes(cluster) + 2 * PAGE as u64).collect();
+        all.sort_unstable_by(|a, b| b.cmp(a));
+        all.iter().take(at_once).sum()
     }
 
     /// Adds its memory, by component.
