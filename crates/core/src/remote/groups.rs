@@ -131,7 +131,7 @@ impl Headers {
                 if is_announced && !line.answered(answers.word()) {
                     return self.ask_words(places, line);
                 }
-                self.take_words(places, line, &answers.bytes())
+                self.take_words(places, line, answers)
             }
             Phase::Descriptors => self.take_descriptors(places, line, answers),
             Phase::Tombstones { from } => self.take_tombstones(places, line, from, answers),
@@ -141,8 +141,7 @@ impl Headers {
     fn ask_words(&mut self, places: &Places, line: &mut Line) -> Step<Result<Seen, Fault>> {
         let announce = if self.mirror { None } else { line.beat(places) };
         self.phase = Phase::Words { is_announced: announce.is_some() };
-        let words = read(self.at(places, places.control(0)), places.first().headers_bytes());
-        Step::Ask(announce.into_iter().chain([words]).collect())
+        Step::Ask(announce.into_iter().chain(self.reads(places)).collect())
     }
 
     fn again(&mut self, places: &Places, fault: Fault) -> Step<Result<Seen, Fault>> {
@@ -151,14 +150,28 @@ impl Headers {
             return Step::Done(Err(fault));
         }
         self.phase = Phase::Words { is_announced: false };
-        Step::Ask(vec![read(self.at(places, places.control(0)), places.first().headers_bytes())])
+        Step::Ask(self.reads(places).to_vec())
     }
 
-    fn take_words(&mut self, places: &Places, line: &mut Line, bytes: &[u8]) -> Step<Result<Seen, Fault>> {
+    /// The control words are read first: the record of an upsert is reserved before its tombstone, so whoever sees the
+    /// tombstone sees the record.
+    fn reads(&self, places: &Places) -> [Op; 2] {
+        let control = self.at(places, places.control(0));
+        let words = Address(control.0 + CONTROL_BYTES);
+        [read(control, CONTROL_BYTES), read(words, places.first().headers_bytes() - CONTROL_BYTES)]
+    }
+
+    fn take_words(
+        &mut self,
+        places: &Places,
+        line: &mut Line,
+        mut answers: Answers,
+    ) -> Step<Result<Seen, Fault>> {
         let first = places.first();
-        let words =
-            bytes.get(CONTROL_BYTES as usize..).unwrap_or(&[]).chunks_exact(GROUP_WORDS_BYTES as usize);
-        let (Some(control), true) = (ControlWords::decode(bytes), words.len() as u64 == first.groups) else {
+        let (control, words) = (answers.bytes(), answers.bytes());
+        let words = words.chunks_exact(GROUP_WORDS_BYTES as usize);
+        let (Some(control), true) = (ControlWords::decode(&control), words.len() as u64 == first.groups)
+        else {
             return Step::Done(Err(Fault::Damaged(places.control(0))));
         };
         self.groups.control = control;

@@ -149,7 +149,7 @@ impl Insert {
     fn take_reservation(&mut self, places: &Places, mut answers: Answers) -> Step<Result<Inserted, Fault>> {
         let was = Reservations(answers.word());
         self.control = ControlWords::decode(&answers.bytes()).unwrap_or_default();
-        let Descriptor { capacity, clock, .. } = self.group.descriptor;
+        let capacity = self.group.descriptor.capacity;
         if !was.is_of(self.group.version.number()) || !was.admits(capacity) {
             return self.refresh(places);
         }
@@ -157,11 +157,6 @@ impl Insert {
         if self.new.is_new {
             // Every tombstone that may delete the record is reserved after this, and not before the group's clock.
             self.clock = self.control.tombstones;
-            return self.write(places);
-        }
-        // A tombstone before the clock of the group was decided by its rebuilder.
-        self.reserved = self.reserved.filter(|slot| *slot >= clock);
-        if self.reserved.is_some() {
             return self.write(places);
         }
         self.tombstone = Entomb::new(self.new.id, self.control);
@@ -188,7 +183,10 @@ impl Insert {
 
     fn refresh(&mut self, places: &Places) -> Step<Result<Inserted, Fault>> {
         self.phase = Phase::Words;
-        Step::Ask(vec![read(places.word(self.new.group, 0), GROUP_WORDS_BYTES)])
+        let words = read(places.word(self.new.group, 0), GROUP_WORDS_BYTES);
+        // Readers count on it that a record is reserved before its tombstone, so a new record needs a new tombstone.
+        let given_up = self.reserved.take().map(|slot| swap(places.tombstone(slot), 0, GIVEN_UP));
+        Step::Ask([words].into_iter().chain(given_up).collect())
     }
 
     fn take_words(&mut self, places: &Places, mut answers: Answers) -> Step<Result<Inserted, Fault>> {

@@ -78,6 +78,7 @@ enum Phase {
     Slots(Decide),
     Log,
     Tombstones(Decide),
+    Doubt,
     Base,
     Building,
     Writing,
@@ -177,6 +178,14 @@ impl Rebuild {
             Phase::Slots(decide) => self.decide_slots(places, decide, answers),
             Phase::Log => self.take_control(places, answers),
             Phase::Tombstones(decide) => self.decide_tombstones(places, decide, answers),
+            Phase::Doubt => {
+                let control = ControlWords::decode(&answers.bytes()).unwrap_or_default();
+                let clock = self.old.descriptor.clock;
+                if control.first_tombstone > clock {
+                    return self.abort(places, Rebuilt::Replaced);
+                }
+                Step::Done(Err(Fault::Damaged(places.tombstone(clock))))
+            }
             Phase::Base => {
                 self.contents.clusters = [answers.bytes(), answers.bytes()];
                 self.phase = Phase::Building;
@@ -310,8 +319,9 @@ impl Rebuild {
             Step::Ask(ops) => self.then(Phase::Tombstones(decide), Step::Ask(ops)),
             Step::Pause => self.then(Phase::Tombstones(decide), Step::Pause),
             Step::Done(decided) if decided.damaged > 0 => {
-                let at = places.tombstone(from);
-                Step::Done(Err(Fault::Damaged(at)))
+                // Where the group was replaced since, the places may hold later tombstones.
+                self.phase = Phase::Doubt;
+                Step::Ask(vec![read(places.control(0), CONTROL_BYTES)])
             }
             Step::Done(decided) => {
                 let slots = decided.slots.iter().zip(from..);
@@ -372,8 +382,20 @@ impl Rebuild {
                 let version = places.word(self.group, GroupWords::VERSION);
                 Step::Ask(vec![swap(version, self.old.version.0, self.next.0)])
             }
-            Some(word) => Step::Ask(vec![swap(at, word.0, Reservations::empty(number).0)]),
+            Some(word) if self.is_old(word) => {
+                Step::Ask(vec![swap(at, word.0, Reservations::empty(number).0)])
+            }
+            // Somebody else has published since, and the word may be in use.
+            Some(_) => self.abort(places, Rebuilt::Replaced),
             None => Step::Ask(vec![read(at, 8)]),
+        }
+    }
+
+    /// Whether the word is that of the version before the old one.
+    fn is_old(&self, word: Reservations) -> bool {
+        match self.old.version.rebuilt_at() {
+            Some(_) => word.is_of(self.old.version.number().wrapping_sub(1)),
+            None => word.is_of(0),
         }
     }
 
