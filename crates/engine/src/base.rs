@@ -13,6 +13,7 @@ use stratann_kernel::{DType, Metric};
 use crate::kinds::kind::Kind;
 use crate::kinds::options::{LearnOptions, OpenBaselines};
 use crate::manifest::{Manifest, read_file};
+use crate::remote_memory::RemoteSource;
 use crate::scorer::ScorerOptions;
 use crate::tier::{self, Buffer};
 use crate::{Error, Result};
@@ -61,6 +62,8 @@ pub(crate) struct Base {
     /// The file that queries read: blocks, or lists in pages.
     pub(crate) blocks_file: Arc<File>,
     pub(crate) blocks_path: PathBuf,
+    /// Memory nodes that have what queries read, in the place of the file.
+    pub(crate) memory: Option<Arc<RemoteSource>>,
     /// Whether it is read past the page cache.
     direct: bool,
 }
@@ -83,7 +86,32 @@ impl Base {
             block,
             blocks_file: Arc::new(blocks_file),
             blocks_path,
+            memory: None,
             direct,
+        })
+    }
+
+    /// What is in the memory of memory nodes: there is no file, and nothing is read of one.
+    ///
+    /// # Errors
+    /// As [`Base::open`].
+    pub(crate) fn of_memory(manifest: Manifest, source: Arc<RemoteSource>) -> Result<Base> {
+        let folder = PathBuf::from(source.addresses().join(","));
+        let (kind, metric, dtype, block) = shape(&folder, &manifest)?;
+        let empty = Path::new("/dev/null");
+        let file = File::open(empty).map_err(|e| Error::io("opening", empty, &e))?;
+        Ok(Base {
+            blocks_path: folder.clone(),
+            folder,
+            manifest,
+            number: 0,
+            kind,
+            metric,
+            dtype,
+            block,
+            blocks_file: Arc::new(file),
+            memory: Some(source),
+            direct: false,
         })
     }
 
@@ -128,6 +156,9 @@ impl Base {
         at: Extent,
         out: &mut Vec<u8>,
     ) -> std::result::Result<(), Loss> {
+        if let Some(memory) = &self.memory {
+            return memory.read_extent(at, out);
+        }
         let file = match usize::from(at.store.0).checked_sub(1) {
             None => &self.blocks_file,
             Some(store) => stores.get(store).ok_or(Loss::Failed)?,
@@ -162,6 +193,9 @@ impl Base {
 
     /// The name of what reads go through: `io_uring` or `pread`, and whether the file system allows direct reads.
     pub(crate) fn backend_name(&self, tier: &str) -> String {
+        if self.memory.is_some() {
+            return tier.to_string();
+        }
         if self.direct { format!("{tier}, O_DIRECT") } else { format!("{tier}, buffered") }
     }
 }

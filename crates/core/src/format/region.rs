@@ -286,6 +286,8 @@ impl ControlWords {
     pub const ERA: u64 = 24;
     /// See [`ControlWords::HELD_TOMBSTONE`].
     pub const USED: u64 = 32;
+    /// Numbers that were given to compute nodes. It is not among the words that are read.
+    pub const READERS: u64 = 40;
 
     /// Reads them; `None` where there are too few bytes.
     pub fn decode(bytes: &[u8]) -> Option<ControlWords> {

@@ -3,6 +3,7 @@
 use std::collections::{HashMap, HashSet};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
+use std::sync::Arc;
 
 use stratann_core::check::Blocks;
 use stratann_core::format::block;
@@ -24,6 +25,7 @@ use crate::driver::SharedReads;
 use crate::kinds::units::Held;
 use crate::kinds::{KindIndex, Learning};
 use crate::manifest::{Manifest, open_newest};
+use crate::remote_memory::{Credentials, RemoteSource};
 use crate::scorer::{Scorer, ScorerReport};
 use crate::tier::Buffer;
 use crate::{Error, Progress, Result};
@@ -52,6 +54,30 @@ impl Index {
     /// No index, a newer format, a damaged or missing file, a budget too small.
     pub fn open(folder: &Path, options: OpenOptions) -> Result<Index> {
         open_newest(folder, |number, manifest| Index::from_manifest(folder, number, manifest, options))
+    }
+
+    /// Opens a `remote-hnsw` that memory nodes hold. No folder is needed.
+    ///
+    /// # Errors
+    /// Nodes that do not answer, or hold no index or parts of several; damage; a budget too small.
+    pub fn open_memory(
+        addresses: &[String],
+        credentials: &Credentials,
+        options: OpenOptions,
+    ) -> Result<Index> {
+        let source = Arc::new(RemoteSource::new(addresses, credentials)?);
+        let (manifest, kind) = KindIndex::of_memory(&source)?;
+        let base = Base::of_memory(manifest, source)?;
+        let kind = kind(&base)?;
+        let cache = kind.cache(&base, options.cache_budget);
+        Ok(Index {
+            base,
+            kind,
+            cache,
+            shared_reads: SharedReads::default(),
+            ram_budget: options.ram_budget,
+            warnings: Vec::new(),
+        })
     }
 
     /// Opens what a manifest describes, published or not.

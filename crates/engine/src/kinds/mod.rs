@@ -7,10 +7,11 @@ pub mod blocks;
 pub mod choice;
 pub mod disk_graph;
 pub mod division;
-mod doorbells;
+
 pub mod effort;
 mod explained;
 pub mod flat;
+mod gathered;
 pub mod gpu_ivf;
 pub mod grid_ivf;
 pub mod hybrid_ivf;

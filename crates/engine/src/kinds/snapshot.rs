@@ -4,13 +4,15 @@ use std::sync::Arc;
 
 use stratann_core::plan::{IndexView, KindView};
 
-use super::hybrid_ivf;
+use super::{hybrid_ivf, remote_hnsw};
 
 /// The changing part of an open index, as one query sees it from its first step to its last.
 #[derive(Clone)]
 pub enum Snapshot {
     /// Of a `hybrid-ivf`.
     HybridIvf(Arc<hybrid_ivf::snapshot::Snapshot>),
+    /// Of a `remote-hnsw` in memory nodes.
+    RemoteHnsw(Arc<remote_hnsw::live::Clusters>),
 }
 
 impl Snapshot {
@@ -20,6 +22,11 @@ impl Snapshot {
             Snapshot::HybridIvf(snapshot) => {
                 if let KindView::HybridIvf(lists) = &mut view.kind {
                     snapshot.apply(lists);
+                }
+            }
+            Snapshot::RemoteHnsw(clusters) => {
+                if let KindView::RemoteHnsw(own) = &mut view.kind {
+                    clusters.apply(own);
                 }
             }
         }

@@ -66,6 +66,12 @@ pub enum MemoryError {
         /// Epoch now.
         found: u64,
     },
+    /// None of the addresses is that of a node with a part of the index.
+    #[error("no memory node with the number {node} answers; start it, and name its address in --memory")]
+    Missing {
+        /// Number of the node.
+        node: u8,
+    },
     /// The node has another key.
     #[error(
         "the memory node at {address} has another key; give --key-file the file that the node was started with"

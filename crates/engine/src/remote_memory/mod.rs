@@ -13,6 +13,7 @@
 //! Operations on overlapping ranges by several compute nodes are not ordered, and a read that races with a write may
 //! see a part of it. Words of 8 bytes at a multiple of 8 are read and written whole. Data needs checksums of its own.
 
+mod ask;
 mod client;
 pub mod conformance;
 mod connect;
@@ -22,13 +23,16 @@ mod operation;
 mod protocol;
 mod region;
 mod shm;
+mod source;
 mod tier;
 
+pub use self::ask::{Asked, Nodes};
 pub use self::connect::{Credentials, connect, connect_one};
 pub use self::error::MemoryError;
 pub use self::node::{CONNECTIONS_MAX, Node, NodeOptions, Place};
 pub use self::operation::{OPERATIONS_MAX, Operation, READ_BYTES_MAX, WRITE_BYTES_MAX};
 pub use self::protocol::{FrameError, check_frame};
+pub use self::source::RemoteSource;
 pub use self::tier::{RemoteCounters, RemoteTier};
 
 /// Number of a memory node. Addresses name a node by it, so it does not change.

@@ -7,7 +7,8 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 
-use stratann_core::query::StoreId;
+use stratann_core::format::region::node_offset;
+use stratann_core::query::{Extent, StoreId};
 
 use super::operation::{OPERATIONS_MAX, READ_BYTES_MAX, WORD};
 use super::{Facts, MemoryError, NodeId, Operation, RemoteMemory};
@@ -174,6 +175,11 @@ impl Tier for RemoteTier {
 
     fn store_bytes(&self, store: StoreId) -> Option<u64> {
         self.nodes.get(&NodeId(store.0)).map(|node| node.facts.region_bytes)
+    }
+
+    /// Regions are smaller than 1 TiB. Upper bits of an offset tell versions of what is there apart.
+    fn locate(&self, at: Extent) -> Option<Extent> {
+        Some(Extent { offset: node_offset(at.offset), ..at })
     }
 
     fn alignment(&self) -> usize {

@@ -7,7 +7,8 @@ use stratann_core::query::{Budget, Params};
 use crate::budget;
 use crate::driver::{Admission, Driver, DriverOptions, Gather};
 use crate::index::Index;
-use crate::{Error, Progress, Result, tier};
+use crate::tier::{self, Tier};
+use crate::{Error, Progress, Result};
 
 mod answers;
 mod batch;
@@ -129,6 +130,19 @@ impl Index {
         Ok(Answers { seconds, cpu_us, io_backend, account, ..batch.into_answers() })
     }
 
+    /// Where a thread reads.
+    fn tier(&self, depth: usize, options: &SearchOptions) -> Result<Box<dyn Tier>> {
+        let failed = |message: String| Error { kind: crate::ErrorKind::Io, message };
+        if let Some(memory) = &self.base.memory {
+            let tier = memory.tier(depth, options.gather.doorbell);
+            return tier.map_err(|e| failed(e.to_string()));
+        }
+        let mut stores = vec![self.base.blocks_file.clone()];
+        stores.extend_from_slice(self.kind.stores());
+        tier::open_stores(&stores, depth, self.base.block.block_bytes, options.io)
+            .map_err(|e| failed(format!("io_uring was asked for but refused: {e}; use --io auto or pread")))
+    }
+
     fn work(
         &self,
         batch: &Batch<'_>,
@@ -143,15 +157,7 @@ impl Index {
             None => in_flight * self.width_limit(options) as usize,
         };
         let depth = depth.clamp(1, 1024);
-        let mut stores = vec![self.base.blocks_file.clone()];
-        stores.extend_from_slice(self.kind.stores());
-        let tier =
-            tier::open_stores(&stores, depth, self.base.block.block_bytes, options.io).map_err(|e| {
-                Error {
-                    kind: crate::ErrorKind::Io,
-                    message: format!("io_uring was asked for but refused: {e}; use --io auto or pread"),
-                }
-            })?;
+        let tier = self.tier(depth, options)?;
         let name = tier.name();
         let driver_options = DriverOptions {
             buffer_bytes: self.base.block.block_bytes,

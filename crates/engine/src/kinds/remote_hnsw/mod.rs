@@ -5,6 +5,7 @@ pub(crate) mod build;
 pub(crate) mod calibration;
 pub mod explain;
 pub mod facts;
+pub mod live;
 pub(crate) mod members;
 pub(crate) mod open;
 pub mod options;

@@ -11,6 +11,7 @@ use stratann_core::plan::remote_hnsw::{Located, View};
 use stratann_kernel::Metric;
 
 use super::facts::{RemoteFacts, RemoteSection};
+use super::live::LiveRegion;
 use crate::base::{Base, read_role};
 use crate::budget::Account;
 use crate::cache::ExtentCache;
@@ -28,6 +29,8 @@ pub(crate) struct RemoteIndex {
     pub(crate) clusters: Vec<Located>,
     /// The number of the first member of each cluster, and the number of all members.
     pub(crate) first: Vec<u32>,
+    /// Where it is in memory nodes, and changes.
+    pub(crate) live: Option<LiveRegion>,
 }
 
 impl Manifest {
@@ -52,6 +55,13 @@ pub(crate) fn meta_name(build: u64) -> HnswName {
     HnswName { cluster: u32::MAX, version: 0, seed: meta_seed(build) }
 }
 
+/// Whether these are the bytes of the meta-HNSW.
+fn check_meta(layout: &HnswLayout, build: u64, facts: &RemoteFacts, meta: &[u8]) -> Option<()> {
+    let is_sound = SubHnsw::verify(layout, &meta_name(build), meta);
+    let own = SubHnsw::open(layout, meta).filter(|_| is_sound)?;
+    (own.members() == facts.clusters()).then_some(())
+}
+
 impl RemoteIndex {
     /// Reads and checks what lies in RAM: the meta-HNSW, and the tables at the start of the region.
     ///
@@ -63,17 +73,29 @@ impl RemoteIndex {
         let layout = layout(base.metric, base.row_bytes());
         let build = manifest.blocks.checksum_seed;
         let (path, meta) = read_role(folder, manifest, files::META)?;
-        let is_meta = SubHnsw::verify(&layout, &meta_name(build), &meta)
-            && SubHnsw::open(&layout, &meta).is_some_and(|meta| meta.members() == facts.clusters());
-        if !is_meta {
-            return Err(files::senseless(&path));
-        }
+        check_meta(&layout, build, &facts, &meta).ok_or_else(|| files::senseless(&path))?;
         let superblock = read_superblock(base, &facts)?;
         let (clusters, first) = read_clusters(base, &superblock)?;
         if first.last() != Some(&(manifest.rows as u32)) {
             return Err(files::senseless(&base.blocks_path));
         }
-        Ok(RemoteIndex { facts, layout, meta, build, clusters, first })
+        Ok(RemoteIndex { facts, layout, meta, build, clusters, first, live: None })
+    }
+
+    /// What memory nodes hold.
+    ///
+    /// # Errors
+    /// A meta-HNSW that is damaged, and headers that cannot be read.
+    pub(crate) fn of_memory(base: &Base, meta: Vec<u8>, live: LiveRegion) -> Result<RemoteIndex> {
+        let facts = base.manifest.remote(&base.folder)?.facts.clone();
+        let layout = layout(base.metric, base.row_bytes());
+        let build = base.manifest.blocks.checksum_seed;
+        check_meta(&layout, build, &facts, &meta).ok_or_else(|| files::senseless(&base.blocks_path))?;
+        let mut reader = live.reader()?;
+        let (clusters, _) = reader.begin_batch(&live)?;
+        live.give_back(reader);
+        let (clusters, first) = (clusters.located().to_vec(), Vec::new());
+        Ok(RemoteIndex { facts, layout, meta, build, clusters, first, live: Some(live) })
     }
 
     /// What queries see.

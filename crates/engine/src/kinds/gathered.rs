@@ -1,0 +1,42 @@
+//! What is asked of a kind whose queries share their loads, and whose index may be in memory nodes.
+
+use std::sync::Arc;
+
+use super::KindIndex;
+use super::remote_hnsw::live::LiveRegion;
+use super::remote_hnsw::live::open::find;
+use super::remote_hnsw::open::RemoteIndex;
+use crate::Result;
+use crate::base::Base;
+use crate::driver::GatherOptions;
+use crate::manifest::Manifest;
+use crate::remote_memory::RemoteSource;
+
+impl KindIndex {
+    /// Bytes of the doorbells of a search; 0 of a kind whose queries read for themselves.
+    pub(crate) fn doorbells_bytes(&self, options: &GatherOptions) -> u64 {
+        match self {
+            KindIndex::RemoteHnsw(own) => own.doorbells_bytes(options),
+            _ => 0,
+        }
+    }
+
+    /// What memory nodes hold: the manifest, and what opens the kind once there is a base for it.
+    ///
+    /// # Errors
+    /// Nodes that hold no index, or parts of several.
+    pub(crate) fn of_memory(
+        source: &Arc<RemoteSource>,
+    ) -> Result<(Manifest, impl FnOnce(&Base) -> Result<KindIndex> + use<>)> {
+        let found = find(source)?;
+        let (meta, live) = (found.meta, found.live);
+        let open =
+            move |base: &Base| Ok(KindIndex::RemoteHnsw(Box::new(RemoteIndex::of_memory(base, meta, live)?)));
+        Ok((found.manifest, open))
+    }
+
+    /// Where it is in memory nodes, and changes; `None` of an index in a folder.
+    pub(crate) fn live(&self) -> Option<&LiveRegion> {
+        if let KindIndex::RemoteHnsw(own) = self { own.live.as_ref() } else { None }
+    }
+}

@@ -1,0 +1,283 @@
+//! Copies a published version of an index into memory nodes.
+//!
+//! The version stays the truth: what is in the nodes can be loaded again. Groups go to the node that has the fewest
+//! bytes so far, those with the most first. With mirrors, node `n + i` of `2 n` gets what node `i` has.
+
+use std::path::Path;
+
+use stratann_core::format::region::{
+    Address, CONTROL_BYTES, ControlWords, DESCRIPTOR_BYTES, Descriptor, GROUP_ALIGN, GROUP_WORDS_BYTES,
+    GroupWords, READER_BYTES, READERS_MAX, SUPERBLOCK_BYTES, Superblock, TOMBSTONE_BYTES,
+};
+use stratann_core::query::{Extent, StoreId};
+
+use crate::budget::size;
+use crate::index::{Index, OpenOptions};
+use crate::kinds::kind::Kind;
+use crate::kinds::remote_hnsw::open::read_superblock;
+use crate::remote_memory::{Credentials, Facts, Nodes, Operation};
+use crate::{Error, Progress, Result, files};
+
+/// Bytes that are copied by one request.
+const CHUNK_BYTES: usize = 4 << 20;
+
+/// What was loaded.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Loaded {
+    /// The build of the index.
+    pub build_id: String,
+    /// Of each node, mirrors included, by number: the bytes that it holds, and the bytes of its region.
+    pub nodes: Vec<(u64, u64)>,
+    /// Groups of two clusters.
+    pub groups: u32,
+}
+
+/// Loads the newest version in a folder into memory nodes, whose regions are overwritten.
+///
+/// # Errors
+/// Another kind of index; nodes that do not answer, whose numbers have gaps, or that are too small: the error names the
+/// smallest size that works; damage; an interruption, after which the nodes hold no index.
+pub fn load(
+    folder: &Path,
+    addresses: &[String],
+    credentials: &Credentials,
+    mirror: bool,
+    progress: &dyn Progress,
+) -> Result<Loaded> {
+    let index = Index::open(folder, OpenOptions::default())?;
+    let manifest = index.manifest();
+    if manifest.kind() != Some(Kind::RemoteHnsw) {
+        return Err(Error::bad_input(format!(
+            "{} is a {}; memory nodes hold a remote-hnsw, so build one with --kind remote-hnsw",
+            folder.display(),
+            manifest.kind
+        )));
+    }
+    let mut nodes = Nodes::new(addresses, credentials)?;
+    if let (Some(error), true) = (nodes.last_error(), nodes.facts().len() < addresses.len()) {
+        return Err(error.clone().into());
+    }
+    let facts = nodes.facts();
+    let data_nodes = data_nodes(&facts, mirror)?;
+    let image = Image::read(&index, folder)?;
+    let plan = image.plan(&facts[..data_nodes], &facts)?;
+    let load = Load { index: &index, image: &image, plan: &plan, progress };
+    load.copy(&mut nodes, mirror)?;
+    let used = plan.used.iter().chain(plan.used.iter().filter(|_| mirror));
+    Ok(Loaded {
+        build_id: manifest.build_id.clone(),
+        nodes: used.copied().zip(facts.iter().map(|own| own.region_bytes)).collect(),
+        groups: image.superblock.groups as u32,
+    })
+}
+
+/// How many nodes have parts of the index: all, or with mirrors half of them.
+fn data_nodes(facts: &[Facts], mirror: bool) -> Result<usize> {
+    if let Some((wanted, own)) = facts.iter().enumerate().find(|(at, own)| usize::from(own.node.0) != *at) {
+        return Err(Error::bad_input(format!(
+            "memory nodes must have the numbers from 0 on, but one of {} has the number {} and none has {wanted}; start \
+             them with --node-id",
+            facts.len(),
+            own.node.0
+        )));
+    }
+    match mirror {
+        false => Ok(facts.len()),
+        true if facts.len().is_multiple_of(2) => Ok(facts.len() / 2),
+        true => Err(Error::bad_input(format!(
+            "--mirror needs as many mirrors as nodes, and {} memory nodes are an odd number; name one more or one fewer",
+            facts.len()
+        ))),
+    }
+}
+
+/// The image in the folder.
+struct Image {
+    superblock: Superblock,
+    groups: Vec<Descriptor>,
+    meta: Vec<u8>,
+    manifest: Vec<u8>,
+}
+
+/// Where everything goes.
+struct Plan {
+    /// By node.
+    superblocks: Vec<Superblock>,
+    /// By group.
+    descriptors: Vec<Descriptor>,
+    /// By node: bytes in use.
+    used: Vec<u64>,
+}
+
+impl Image {
+    fn read(index: &Index, folder: &Path) -> Result<Image> {
+        let damaged = |what: &str| {
+            Error::corrupt(format!(
+                "{}: {what} is damaged; run `stratann verify`, then restore the file or build the index again",
+                folder.display()
+            ))
+        };
+        let facts = &index.manifest().remote(folder)?.facts;
+        let superblock = read_superblock(&index.base, facts)?;
+        let (_, meta) = crate::base::read_role(folder, index.manifest(), files::META)?;
+        let mut groups = Vec::with_capacity(superblock.groups as usize);
+        let mut bytes = Vec::new();
+        for group in 0..superblock.groups as u32 {
+            let offset = superblock.descriptor_at(group, 0);
+            let at = Extent { store: StoreId(0), offset, bytes: DESCRIPTOR_BYTES as u32 };
+            index.read_extent(at, &mut bytes).map_err(|_| damaged("the table of groups"))?;
+            let found = Descriptor::decode(superblock.build, group, 0, &bytes);
+            groups.push(found.ok_or_else(|| damaged("the table of groups"))?);
+        }
+        let manifest = index.manifest().to_text()?.into_bytes();
+        Ok(Image { superblock, groups, meta, manifest })
+    }
+
+    /// Divides the groups over nodes.
+    fn plan(&self, data: &[Facts], all: &[Facts]) -> Result<Plan> {
+        let mut superblocks: Vec<Superblock> =
+            data.iter().map(|own| self.superblock_of(own, data.len())).collect();
+        let mut used: Vec<u64> = superblocks.iter().map(|own| own.groups_at).collect();
+        let bytes =
+            |group: &Descriptor| group.bytes(self.superblock.record_bytes).next_multiple_of(GROUP_ALIGN);
+        let mut order: Vec<usize> = (0..self.groups.len()).collect();
+        order.sort_by_key(|&group| std::cmp::Reverse(bytes(&self.groups[group])));
+        let mut descriptors = self.groups.clone();
+        for group in order {
+            let node = (0..used.len()).min_by_key(|&node| used[node]).unwrap_or(0);
+            let space = bytes(&self.groups[group]);
+            let at = Address::new(node as u8, used[node]);
+            descriptors[group] = Descriptor { at, space, ..self.groups[group] };
+            used[node] += space;
+        }
+        for own in all {
+            let needed = used[usize::from(own.node.0) % used.len().max(1)];
+            if needed > own.region_bytes {
+                return Err(Error::budget(format!(
+                    "memory node {} has a region of {}, and its part of the index takes {}; start it with --size {} or \
+                     more, or add nodes",
+                    own.node.0,
+                    size(own.region_bytes),
+                    size(needed),
+                    needed
+                )));
+            }
+        }
+        for (own, facts) in superblocks.iter_mut().zip(data) {
+            // A mirror must have all that its node may use.
+            let mirrors = all
+                .iter()
+                .filter(|other| usize::from(other.node.0) % data.len() == usize::from(facts.node.0));
+            own.end = mirrors.map(|other| other.region_bytes).min().unwrap_or(facts.region_bytes)
+                / GROUP_ALIGN
+                * GROUP_ALIGN;
+        }
+        Ok(Plan { superblocks, descriptors, used })
+    }
+
+    fn superblock_of(&self, own: &Facts, nodes: usize) -> Superblock {
+        let place = Superblock { node: own.node.0.into(), nodes: nodes as u64, ..self.superblock };
+        let own = match own.node.0 {
+            0 => Superblock { manifest_bytes: self.manifest.len() as u64, ..place },
+            _ => Superblock { groups: 0, clusters: 0, tombstones: 0, meta_bytes: 0, ..place },
+        };
+        own.with_sections()
+    }
+
+    /// Everything of a node but its superblocks and the sub-HNSWs.
+    fn tables(&self, plan: &Plan, node: usize) -> Vec<(u64, Vec<u8>)> {
+        let own = &plan.superblocks[node];
+        let control = ControlWords { used: plan.used[node], ..ControlWords::default() };
+        let mut all = vec![
+            (own.control_at, control.encode().to_vec()),
+            (own.control_at + CONTROL_BYTES, GroupWords::default().encode().repeat(own.groups as usize)),
+            (own.descriptors_at, vec![0; (2 * own.groups * DESCRIPTOR_BYTES) as usize]),
+            (own.readers_at, vec![0; (READERS_MAX * READER_BYTES) as usize]),
+            (own.tombstones_at, vec![0; (own.tombstones * TOMBSTONE_BYTES) as usize]),
+        ];
+        if node == 0 {
+            let descriptors = (0..).zip(&plan.descriptors);
+            all.extend(descriptors.map(|(group, descriptor)| {
+                (own.descriptor_at(group, 0), descriptor.encode(own.build, group).to_vec())
+            }));
+            all.push((own.meta_at, self.meta.clone()));
+            all.push((own.meta_at + own.meta_bytes, self.manifest.clone()));
+        }
+        debug_assert_eq!(GROUP_WORDS_BYTES as usize, GroupWords::default().encode().len());
+        all
+    }
+}
+
+struct Load<'a> {
+    index: &'a Index,
+    image: &'a Image,
+    plan: &'a Plan,
+    progress: &'a dyn Progress,
+}
+
+impl Load<'_> {
+    /// Writes everything. The superblocks go first, as zeros, and last: a node holds all of the index, or none of it.
+    fn copy(&self, nodes: &mut Nodes, mirror: bool) -> Result<()> {
+        let data = self.plan.superblocks.len();
+        let copies = |node: usize| (node..).step_by(data).take(if mirror { 2 } else { 1 });
+        let all: u64 =
+            self.image.groups.iter().map(|group| group.bytes(self.image.superblock.record_bytes)).sum();
+        self.progress.stage("loading memory nodes", all, "bytes");
+        let empty = vec![0; 2 * SUPERBLOCK_BYTES as usize];
+        for number in (0..data).flat_map(copies) {
+            write(nodes, number, 0, &empty)?;
+            for (offset, bytes) in self.image.tables(self.plan, number % data) {
+                write(nodes, number, offset, &bytes)?;
+            }
+        }
+        for group in 0..self.image.groups.len() {
+            let node = self.plan.descriptors[group].at.node();
+            self.copy_group(nodes, group, copies(usize::from(node)))?;
+            self.progress.advance(self.image.groups[group].bytes(self.image.superblock.record_bytes));
+        }
+        for number in (0..data).rev().flat_map(copies) {
+            let superblock = self.plan.superblocks[number % data].encode();
+            write(nodes, number, 0, &superblock)?;
+        }
+        Ok(())
+    }
+
+    /// The room for fresh records becomes zeros: what an earlier index left there must not look like records.
+    fn copy_group(
+        &self,
+        nodes: &mut Nodes,
+        group: usize,
+        copies: impl Iterator<Item = usize> + Clone,
+    ) -> Result<()> {
+        let (from, to) = (&self.image.groups[group], &self.plan.descriptors[group]);
+        let record_bytes = self.image.superblock.record_bytes;
+        let mut offset = from.at.offset();
+        let end = offset + from.bytes(record_bytes);
+        let mut bytes = Vec::new();
+        while offset < end {
+            if self.progress.interrupted() {
+                return Err(Error::interrupted());
+            }
+            let length = (end - offset).min(CHUNK_BYTES as u64) as u32;
+            let at = Extent { store: StoreId(0), offset, bytes: length };
+            self.index.read_extent(at, &mut bytes).map_err(|_| {
+                Error::corrupt(format!(
+                    "{}: group {group} cannot be read; run `stratann verify`, then restore the file",
+                    self.index.folder().display()
+                ))
+            })?;
+            for number in copies.clone() {
+                write(nodes, number, to.at.offset() + (offset - from.at.offset()), &bytes)?;
+            }
+            offset += u64::from(length);
+        }
+        Ok(())
+    }
+}
+
+fn write(nodes: &mut Nodes, number: usize, offset: u64, bytes: &[u8]) -> Result<()> {
+    for (at, part) in (offset..).step_by(CHUNK_BYTES).zip(bytes.chunks(CHUNK_BYTES)) {
+        nodes.execute(number as u8, &mut [Operation::Write { offset: at, from: part }])?;
+    }
+    Ok(())
+}

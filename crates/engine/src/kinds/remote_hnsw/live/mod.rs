@@ -1,0 +1,197 @@
+//! A `remote-hnsw` in the memory of memory nodes: what a batch of queries sees of it.
+//!
+//! The memory nodes have all that an index folder has, also the manifest. Compute nodes change groups at any time
+//! ([`stratann_core::remote`]), so each batch begins with the headers of all groups and keeps to what they say.
+
+pub mod load;
+pub(crate) mod open;
+
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use stratann_core::format::fresh::Tombstone;
+use stratann_core::format::region::ControlWords;
+use stratann_core::plan::remote_hnsw::{Located, View};
+use stratann_core::query::QueryStats;
+use stratann_core::remote::{Announced, Answer, Fault, Groups, Headers, Line, Op, Places, Recheck, Step};
+
+use crate::remote_memory::{Nodes, RemoteSource};
+use crate::{Error, ErrorKind, Result};
+
+/// What queries of one batch see: where the clusters are, and what is deleted.
+#[derive(Debug, Default)]
+pub struct Clusters {
+    clusters: Vec<Located>,
+    tombstones: Vec<Tombstone>,
+    has_fresh: bool,
+}
+
+impl Clusters {
+    /// Puts them into a view of the index.
+    pub(crate) fn apply<'a>(&'a self, view: &mut View<'a>) {
+        (view.clusters, view.tombstones, view.first) = (&self.clusters, &self.tombstones, &[]);
+    }
+
+    /// Where each cluster is.
+    pub(crate) fn located(&self) -> &[Located] {
+        &self.clusters
+    }
+
+    fn new(groups: &Groups, places: &Places, lost: &[u8]) -> Clusters {
+        let first = places.nodes.first().copied().unwrap_or_default();
+        let (mut clusters, mut has_fresh) = (Vec::with_capacity(first.clusters as usize), false);
+        for (number, group) in (0..).zip(&groups.groups) {
+            for side in 0..2 {
+                if clusters.len() as u64 == first.clusters {
+                    break;
+                }
+                let used = groups.used(number, side);
+                has_fresh |= used > 0;
+                let mut own = Located::new(&group.descriptor, number, (side, used), first.record_bytes);
+                if lost.contains(&own.base.store.0)
+                    && let Some(mirror) = places.mirrors.get(usize::from(own.base.store.0))
+                {
+                    (own.base.store.0, own.fresh.store.0) = (*mirror, *mirror);
+                }
+                clusters.push(own);
+            }
+        }
+        Clusters { clusters, tombstones: groups.tombstones.clone(), has_fresh }
+    }
+}
+
+/// See the module.
+pub struct LiveRegion {
+    source: Arc<RemoteSource>,
+    pub(crate) places: Places,
+    /// Readers that no search uses now. Batches that run at once need one each.
+    idle: Mutex<Vec<Reader>>,
+}
+
+/// Connections and the announced line of one batch after another.
+pub(crate) struct Reader {
+    nodes: Nodes,
+    line: Line,
+    seen: Groups,
+    /// Data nodes that do not answer.
+    lost: Vec<u8>,
+}
+
+impl LiveRegion {
+    fn idle(&self) -> MutexGuard<'_, Vec<Reader>> {
+        self.idle.lock().unwrap_or_else(|e| e.into_inner())
+    }
+
+    /// A reader for one search.
+    ///
+    /// # Errors
+    /// No memory node answers.
+    pub(crate) fn reader(&self) -> Result<Reader> {
+        if let Some(reader) = self.idle().pop() {
+            return Ok(reader);
+        }
+        let mut nodes = self.source.connect()?;
+        let number = number(&mut nodes, &self.places);
+        Ok(Reader { nodes, line: Line::new(number), seen: Groups::default(), lost: Vec::new() })
+    }
+
+    /// Keeps a reader for the next search.
+    pub(crate) fn give_back(&self, reader: Reader) {
+        self.idle().push(reader);
+    }
+
+    /// An error of the protocol, with what is known of the node that is lost.
+    pub(crate) fn error(&self, fault: Fault, nodes: &Nodes) -> Error {
+        let kind = match fault {
+            Fault::Lost(_) | Fault::Moved => ErrorKind::Io,
+            Fault::Damaged(_) => ErrorKind::Corrupt,
+        };
+        let why = nodes.last_error().map_or(String::new(), |e| format!(" ({e})"));
+        Error { kind, message: format!("{fault}{why}") }
+    }
+}
+
+/// Compute nodes that stop give their lines back. Those that cannot lose them after a while.
+impl Drop for LiveRegion {
+    fn drop(&mut self) {
+        for mut reader in std::mem::take(&mut *self.idle()) {
+            if let Some(op) = reader.line.leave(&self.places) {
+                reader.nodes.ask(vec![op]);
+            }
+        }
+    }
+}
+
+/// A number that no other compute node has, of 1 to 65535: they are counted in a word of the first node.
+fn number(nodes: &mut Nodes, places: &Places) -> u16 {
+    let Some(first) = places.nodes.first() else { return 1 };
+    let at = stratann_core::format::region::Address::new(0, first.control_at + ControlWords::READERS);
+    match nodes.ask(vec![Op::FetchAdd { at, add: 1 }]).pop() {
+        Some(Answer::Word(count)) => (count % u64::from(u16::MAX)) as u16 + 1,
+        // On a mirror nobody is announced.
+        _ => 1,
+    }
+}
+
+impl Reader {
+    /// Begins a batch: reads the headers, and what has changed. Returns what its queries see, and what that cost.
+    ///
+    /// # Errors
+    /// A node that does not answer and has no mirror; damage.
+    pub(crate) fn begin_batch(&mut self, live: &LiveRegion) -> Result<(Arc<Clusters>, QueryStats)> {
+        self.nodes.asked();
+        let Reader { nodes, line, seen, lost } = self;
+        let places = &live.places;
+        let mut headers = Headers::new(std::mem::take(seen));
+        let mut found = match lost.contains(&0) {
+            false => nodes.run(|answers| headers.step(places, line, answers)),
+            true => Err(Fault::Lost(0)),
+        };
+        if let Err(Fault::Lost(node)) = found
+            && places.mirrors.get(usize::from(node)).is_some()
+        {
+            if !lost.contains(&node) {
+                lost.push(node);
+            }
+            let mut mirror = Headers::on_mirror();
+            found = nodes.run(|answers| mirror.step(places, line, answers));
+        }
+        let found = found.map_err(|fault| live.error(fault, nodes))?;
+        let clusters = Arc::new(Clusters::new(&found.groups, places, lost));
+        *seen = found.groups;
+        let asked = nodes.asked();
+        let (round_trips, bytes_read) = (asked.round_trips, asked.bytes_read);
+        Ok((clusters, QueryStats { reads: round_trips, round_trips, bytes_read, ..QueryStats::default() }))
+    }
+
+    /// Whether what a batch read was still there when it had read it. Only a batch that stood still for long, or that
+    /// could not be announced, can have read what was replaced meanwhile.
+    pub(crate) fn ends_well(&mut self, live: &LiveRegion, clusters: &Clusters) -> bool {
+        let is_announced = matches!(self.line.announced(), Announced::Yes(_));
+        if self.lost.contains(&0) || (is_announced && !clusters.has_fresh) {
+            return true;
+        }
+        let groups: Vec<u32> = (0..self.seen.groups.len() as u32).collect();
+        let mut recheck = Recheck::new(&self.seen, &groups);
+        let (places, line) = (&live.places, &self.line);
+        let found = self.nodes.run(|answers| recheck.step(places, line, answers));
+        !matches!(found, Err(Fault::Moved))
+    }
+
+    /// Notes that a node did not give what was read of it. Later batches read its mirror.
+    pub(crate) fn lose(&mut self, live: &LiveRegion, node: u8) {
+        let has_mirror = live.places.mirrors.get(usize::from(node)).is_some();
+        if has_mirror && !self.lost.contains(&node) {
+            self.lost.push(node);
+        }
+    }
+
+    /// What the last batch saw, and where to ask for changes.
+    pub(crate) fn parts(&mut self) -> (&mut Nodes, &mut Groups, &mut Line) {
+        (&mut self.nodes, &mut self.seen, &mut self.line)
+    }
+
+    /// Steps a machine that changes groups.
+    pub(crate) fn run<T>(&mut self, step: impl FnMut(Vec<Answer>) -> Step<T>) -> T {
+        self.nodes.run(step)
+    }
+}

@@ -1,0 +1,200 @@
+//! Runs the machines of [`stratann_core::remote`] over connections to memory nodes.
+
+use std::time::Duration;
+
+use stratann_core::remote::{Answer, Op, Step};
+
+use super::operation::{OPERATIONS_MAX, READ_BYTES_MAX, WRITE_BYTES_MAX};
+use super::{Credentials, Facts, MemoryError, Operation, RemoteMemory, connect_one};
+
+/// How long a machine waits that has asked to.
+const PAUSE: Duration = Duration::from_millis(1);
+
+/// Connections to memory nodes, for one thread.
+pub struct Nodes {
+    by_number: Vec<Option<Box<dyn RemoteMemory>>>,
+    error: Option<MemoryError>,
+    /// Requests that were sent, and bytes that they read.
+    round_trips: u64,
+    bytes_read: u64,
+}
+
+/// What was asked since the last time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Asked {
+    /// Requests.
+    pub round_trips: u64,
+    /// Bytes that they read.
+    pub bytes_read: u64,
+}
+
+impl Nodes {
+    /// Connects to all nodes that answer. One that does not is lost until [`Nodes::new`] is called again.
+    ///
+    /// # Errors
+    /// No node answers: why the first one does not. Two nodes have one number.
+    pub fn new(addresses: &[String], credentials: &Credentials) -> Result<Nodes, MemoryError> {
+        let (mut by_number, mut error) = (Vec::new(), None);
+        for address in addresses {
+            let memory = match connect_one(address, credentials) {
+                Ok(memory) => memory,
+                Err(e) => {
+                    error.get_or_insert(e);
+                    continue;
+                }
+            };
+            let number = memory.facts().node.0;
+            if by_number.len() <= usize::from(number) {
+                by_number.resize_with(usize::from(number) + 1, || None);
+            }
+            if by_number[usize::from(number)].replace(memory).is_some() {
+                let (first, second) = (addresses.join(","), address.clone());
+                return Err(MemoryError::SameNode { first, second, node: number });
+            }
+        }
+        match error {
+            Some(error) if by_number.is_empty() => Err(error),
+            error => Ok(Nodes { by_number, error, round_trips: 0, bytes_read: 0 }),
+        }
+    }
+
+    /// Properties of the nodes that answered, by number.
+    pub fn facts(&self) -> Vec<Facts> {
+        self.by_number.iter().flatten().map(|memory| memory.facts()).collect()
+    }
+
+    /// Why a node was lost last.
+    pub fn last_error(&self) -> Option<&MemoryError> {
+        self.error.as_ref()
+    }
+
+    /// What was asked since the last call.
+    pub fn asked(&mut self) -> Asked {
+        let (round_trips, bytes_read) =
+            (std::mem::take(&mut self.round_trips), std::mem::take(&mut self.bytes_read));
+        Asked { round_trips, bytes_read }
+    }
+
+    /// Reads bytes of a node, in as many requests as they need.
+    ///
+    /// # Errors
+    /// Why the node does not give them.
+    pub fn read(&mut self, node: u8, offset: u64, bytes: u64) -> Result<Vec<u8>, MemoryError> {
+        let mut out = vec![0; bytes as usize];
+        let parts = out.chunks_mut(READ_BYTES_MAX as usize);
+        for (offset, into) in (offset..).step_by(READ_BYTES_MAX as usize).zip(parts) {
+            self.bytes_read += into.len() as u64;
+            self.execute(node, &mut [Operation::Read { offset, into }])?;
+        }
+        Ok(out)
+    }
+
+    /// Executes operations of one request on a node.
+    ///
+    /// # Errors
+    /// As [`RemoteMemory::execute`].
+    pub fn execute(&mut self, node: u8, operations: &mut [Operation<'_>]) -> Result<(), MemoryError> {
+        self.round_trips += 1;
+        match self.by_number.get_mut(usize::from(node)) {
+            Some(Some(memory)) => memory.execute(operations),
+            _ => Err(MemoryError::Missing { node }),
+        }
+    }
+
+    /// Steps a machine to its end.
+    pub fn run<T>(&mut self, mut step: impl FnMut(Vec<Answer>) -> Step<T>) -> T {
+        let mut answers = Vec::new();
+        loop {
+            match step(std::mem::take(&mut answers)) {
+                Step::Ask(ops) => answers = self.ask(ops),
+                Step::Pause => std::thread::sleep(PAUSE),
+                Step::Done(outcome) => return outcome,
+            }
+        }
+    }
+
+    /// Executes operations: those of each node in order, as one request, or as several where they are many. Once a node
+    /// is lost nothing more is asked of it.
+    pub fn ask(&mut self, ops: Vec<Op>) -> Vec<Answer> {
+        let mut answers: Vec<Option<Answer>> = vec![None; ops.len()];
+        let mut numbers: Vec<u8> = ops.iter().map(|op| op.at().node()).collect();
+        numbers.sort_unstable();
+        numbers.dedup();
+        for node in numbers {
+            let own: Vec<usize> = (0..ops.len()).filter(|&at| ops[at].at().node() == node).collect();
+            let mut is_lost = false;
+            for request in requests(&ops, &own) {
+                if !is_lost && let Err(e) = self.request(node, &ops, request, &mut answers) {
+                    self.error = Some(e);
+                    is_lost = true;
+                }
+            }
+            if is_lost {
+                own.iter().for_each(|&at| answers[at] = Some(Answer::Lost(node)));
+            }
+        }
+        answers.into_iter().map(|answer| answer.unwrap_or(Answer::Written)).collect()
+    }
+
+    fn request(
+        &mut self,
+        node: u8,
+        ops: &[Op],
+        numbers: &[usize],
+        answers: &mut [Option<Answer>],
+    ) -> Result<(), MemoryError> {
+        let mut buffers: Vec<Vec<u8>> = numbers
+            .iter()
+            .map(
+                |&at| if let Op::Read { bytes, .. } = ops[at] { vec![0; bytes as usize] } else { Vec::new() },
+            )
+            .collect();
+        let mut operations: Vec<Operation<'_>> =
+            numbers.iter().zip(&mut buffers).map(|(&at, into)| operation(&ops[at], into)).collect();
+        self.execute(node, &mut operations)?;
+        let words: Vec<u64> = operations.iter().map(Operation::old).collect();
+        for ((&at, bytes), word) in numbers.iter().zip(buffers).zip(words) {
+            self.bytes_read += bytes.len() as u64;
+            answers[at] = Some(match ops[at] {
+                Op::Read { .. } => Answer::Bytes(bytes),
+                Op::Write { .. } => Answer::Written,
+                Op::FetchAdd { .. } | Op::CompareSwap { .. } => Answer::Word(word),
+            });
+        }
+        Ok(())
+    }
+}
+
+fn operation<'a>(op: &'a Op, into: &'a mut [u8]) -> Operation<'a> {
+    let offset = op.at().offset();
+    match op {
+        Op::Read { .. } => Operation::Read { offset, into },
+        Op::Write { bytes, .. } => Operation::Write { offset, from: bytes },
+        Op::FetchAdd { add, .. } => Operation::FetchAdd { offset, add: *add, old: 0 },
+        Op::CompareSwap { expect, new, .. } => {
+            Operation::CompareSwap { offset, expected: *expect, new: *new, old: 0 }
+        }
+    }
+}
+
+/// Cuts the operations of a node into requests within the limits.
+fn requests<'a>(ops: &[Op], own: &'a [usize]) -> Vec<&'a [usize]> {
+    let (mut cut, mut from, mut read, mut written) = (Vec::new(), 0, 0, 0);
+    for (at, &op) in own.iter().enumerate() {
+        let (more_read, more_written) = match &ops[op] {
+            Op::Read { bytes, .. } => (*bytes, 0),
+            Op::Write { bytes, .. } => (0, bytes.len() as u64),
+            _ => (0, 0),
+        };
+        let is_full = at - from == OPERATIONS_MAX
+            || read + more_read > READ_BYTES_MAX
+            || written + more_written > WRITE_BYTES_MAX;
+        if is_full && at > from {
+            cut.push(&own[from..at]);
+            (from, read, written) = (at, 0, 0);
+        }
+        (read, written) = (read + more_read, written + more_written);
+    }
+    cut.push(&own[from..]);
+    cut
+}

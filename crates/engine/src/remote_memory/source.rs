@@ -1,0 +1,80 @@
+//! Memory nodes as the place where an open index reads, in the place of a file.
+
+use std::io;
+use std::sync::{Arc, Mutex};
+
+use stratann_core::query::{Extent, Loss};
+
+use super::{Credentials, MemoryError, Nodes, RemoteCounters, RemoteTier, connect_one};
+use crate::tier::Tier;
+
+/// The memory nodes of an open index.
+pub struct RemoteSource {
+    addresses: Vec<String>,
+    credentials: Credentials,
+    nodes: Mutex<Nodes>,
+    counters: Arc<RemoteCounters>,
+}
+
+impl RemoteSource {
+    /// Connects.
+    ///
+    /// # Errors
+    /// As [`Nodes::new`].
+    pub fn new(addresses: &[String], credentials: &Credentials) -> Result<RemoteSource, MemoryError> {
+        Ok(RemoteSource {
+            nodes: Mutex::new(Nodes::new(addresses, credentials)?),
+            addresses: addresses.to_vec(),
+            credentials: credentials.clone(),
+            counters: Arc::default(),
+        })
+    }
+
+    /// Connections of its own.
+    ///
+    /// # Errors
+    /// As [`Nodes::new`].
+    pub fn connect(&self) -> Result<Nodes, MemoryError> {
+        Nodes::new(&self.addresses, &self.credentials)
+    }
+
+    /// The addresses, as they were given.
+    pub fn addresses(&self) -> &[String] {
+        &self.addresses
+    }
+
+    /// A tier for one thread, over the nodes that answer.
+    ///
+    /// # Errors
+    /// A thread cannot be started, or no node answers.
+    pub fn tier(&self, depth: usize, doorbell: usize) -> io::Result<Box<dyn Tier>> {
+        let mut memories = Vec::new();
+        let mut error = None;
+        for address in &self.addresses {
+            match connect_one(address, &self.credentials) {
+                Ok(memory) => memories.push(memory),
+                Err(e) => error = Some(e),
+            }
+        }
+        match error {
+            Some(error) if memories.is_empty() => Err(io::Error::other(error)),
+            _ => Ok(Box::new(RemoteTier::new(memories, depth, doorbell, &self.counters)?)),
+        }
+    }
+
+    /// Why the last read failed, if one has.
+    pub fn last_error(&self) -> Option<MemoryError> {
+        self.counters.last_error()
+    }
+
+    /// Replaces `out` by the bytes of an extent. The upper bits of its offset are a version and no place.
+    ///
+    /// # Errors
+    /// Why there are none.
+    pub fn read_extent(&self, at: Extent, out: &mut Vec<u8>) -> Result<(), Loss> {
+        let mut nodes = self.nodes.lock().unwrap_or_else(|e| e.into_inner());
+        let offset = stratann_core::format::region::node_offset(at.offset);
+        *out = nodes.read(at.store.0, offset, at.bytes.into()).map_err(|_| Loss::Failed)?;
+        Ok(())
+    }
+}
