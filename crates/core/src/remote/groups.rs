@@ -232,6 +232,10 @@ impl Headers {
             let at = self.at(places, places.tombstone(0));
             return Step::Ask(vec![read(at, capacity * TOMBSTONE_BYTES)]);
         }
+        if self.groups.groups.iter().any(|group| group.descriptor.clock > control.tombstones) {
+            // This group has folded in tombstones whose records are not among the words that were read before.
+            return self.again(places, Fault::Moved);
+        }
         let from = settled.max(control.first_tombstone);
         if settled < from && self.groups.folded() < from {
             // Tombstones that this table still needs are gone: the groups were replaced in between.
