@@ -179,6 +179,7 @@ impl Headers {
         self.groups.groups.resize(first.groups as usize, GroupState::default());
         self.pending.clear();
         let is_read = mem::replace(&mut self.groups.is_read, true);
+        let mut is_torn = false;
         for ((number, own), bytes) in (0..).zip(&mut self.groups.groups).zip(words) {
             let words = GroupWords::decode(bytes).unwrap_or_default();
             if words.version != own.version || !is_read || own.descriptor == Descriptor::default() {
@@ -186,6 +187,12 @@ impl Headers {
             }
             own.version = words.version;
             own.reservations = words.reservations();
+            // The version was read before it was replaced, and the reservations after.
+            is_torn |= !self.mirror && !own.reservations.is_of(own.version.number());
+        }
+        if is_torn {
+            self.forget_moved();
+            return self.again(places, Fault::Moved);
         }
         if self.pending.is_empty() {
             return self.ask_tombstones(places, line);
@@ -194,6 +201,13 @@ impl Headers {
         let at = |group: &u32| first.descriptor_of(*group, self.groups.groups[*group as usize].version);
         let ops = self.pending.iter().map(|group| read(self.at(places, at(group)), DESCRIPTOR_BYTES));
         Step::Ask(ops.collect())
+    }
+
+    /// Descriptors of these groups are still those of the version before.
+    fn forget_moved(&mut self) {
+        for group in mem::take(&mut self.pending) {
+            self.groups.groups[group as usize].descriptor = Descriptor::default();
+        }
     }
 
     fn take_descriptors(
