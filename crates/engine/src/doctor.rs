@@ -11,6 +11,7 @@ use stratann_core::PAGE;
 
 pub use self::network::{LinkListener, LinkSpeed, Served, measure_link};
 use crate::profile::{Order, Reading, ScratchFile, time_reads};
+use crate::remote_memory::BackEnd;
 use crate::tier::{self, IoChoice};
 use crate::{Quiet, Result};
 
@@ -39,8 +40,10 @@ pub struct Machine {
     pub gpu: Gpu,
     /// NVIDIA devices that the kernel lists.
     pub gpus: usize,
-    /// RDMA devices that are visible. Not used by this version.
+    /// RDMA devices that are visible. The ucx back end uses them.
     pub rdma_devices: usize,
+    /// Back ends of remote memory.
+    pub remote_memory: Vec<BackEnd>,
     /// Why io_uring cannot be used; `None` when it can.
     pub io_uring_refusal: Option<String>,
 }
@@ -131,6 +134,7 @@ pub fn machine() -> Machine {
         gpu: Gpu::find(),
         gpus: entries("/proc/driver/nvidia/gpus"),
         rdma_devices: entries("/sys/class/infiniband"),
+        remote_memory: crate::remote_memory::back_ends(),
         io_uring_refusal: tier::uring_refusal(),
     }
 }

@@ -23,6 +23,8 @@ pub enum Need {
     Compiler,
     /// A GPU, its driver and the compiler of kernels.
     Gpu,
+    /// The library of UCX.
+    Ucx,
 }
 
 impl Need {
@@ -36,6 +38,7 @@ impl Need {
             Need::DataSets => "data sets",
             Need::Compiler => "a C++ compiler",
             Need::Gpu => "a GPU",
+            Need::Ucx => "UCX",
         }
     }
 

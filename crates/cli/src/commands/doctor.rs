@@ -127,7 +127,17 @@ fn text(args: &Args, document: &Document) -> String {
     }
     let present = |n: usize| if n == 0 { "none".to_string() } else { format!("{n} present") };
     out += &gpu_lines(&m.gpu);
-    out + &format!("RDMA         {}; not used by this version\n", present(m.rdma_devices))
+    for (line, back_end) in m.remote_memory.iter().enumerate() {
+        let heading = if line == 0 { "memory nodes" } else { "" };
+        let state = match (&back_end.works, &back_end.refusal) {
+            (Some(works), _) => format!("works: {works}"),
+            (None, why) => format!("cannot be used: {}", why.as_deref().unwrap_or("unknown")),
+        };
+        out += &format!("{heading:<12} {} {state}\n", back_end.name);
+    }
+    let rdma =
+        if m.rdma_devices == 0 { "ucx uses other transports" } else { "memory nodes can use them by ucx" };
+    out + &format!("RDMA         {}; {rdma}\n", present(m.rdma_devices))
 }
 
 fn gpu_lines(gpu: &Gpu) -> String {

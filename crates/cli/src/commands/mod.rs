@@ -8,6 +8,7 @@ pub(crate) mod doctor;
 pub(crate) mod explain;
 pub(crate) mod groundtruth;
 pub(crate) mod info;
+pub(crate) mod memory_node;
 pub(crate) mod profile;
 pub(crate) mod replan;
 pub(crate) mod search;

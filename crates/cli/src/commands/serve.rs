@@ -442,7 +442,8 @@ fn http_address(text: &str, output: Output) -> Result<SocketAddr> {
     Ok(http)
 }
 
-fn socket_address(name: &str, text: &str) -> Result<SocketAddr> {
+/// The first address that a text stands for.
+pub(crate) fn socket_address(name: &str, text: &str) -> Result<SocketAddr> {
     let found = text.to_socket_addrs().ok().and_then(|mut all| all.next());
     found.ok_or_else(|| {
         Error::bad_input(format!(
@@ -494,7 +495,7 @@ fn read_tls(config: &Config, folder: &Path) -> Result<Option<Tls>> {
 }
 
 /// Formats a time as `2026-01-31T12:00:00Z`.
-fn utc(moment: SystemTime) -> String {
+pub(crate) fn utc(moment: SystemTime) -> String {
     let seconds = moment.duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs());
     let (days, rest) = (seconds / 86_400, seconds % 86_400);
     // Years start with March here, so that the leap day comes last; 400 years have 146,097 days.

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use xxhash_rust::xxh3::{Xxh3, xxh3_64};
 
 use super::connect::Credentials;
-use super::node::{versions, versions_differ};
+use super::node::{is_quiet, versions, versions_differ};
 use super::operation::check_limits;
 use super::protocol::{self, FrameError, REPLY_HEADER, REPLY_SUM, Refusal, ReplyHeader, Request};
 use super::{Facts, MemoryError, NodeId, Operation, RemoteMemory};
@@ -30,6 +30,8 @@ pub(super) struct TcpMemory {
     credentials: Credentials,
     facts: Facts,
     wire: Option<Wire>,
+    // The socket of `wire`.
+    handle: Option<TcpStream>,
     number: u64,
     frame: Vec<u8>,
     // Set while dialing fails: when to try again, the pause after that, and why.
@@ -67,6 +69,7 @@ impl TcpMemory {
             credentials: credentials.clone(),
             facts: nowhere,
             wire: None,
+            handle: None,
             number: 0,
             frame: Vec::new(),
             failed: None,
@@ -134,7 +137,13 @@ impl TcpMemory {
             return Err(MemoryError::EpochChanged { address, expected, found: facts.epoch });
         }
         self.wire = Some(wire);
+        self.handle = Some(handle);
         Ok(())
+    }
+
+    /// Whether the connection is open, and the node has not closed it.
+    pub(super) fn is_open(&self) -> bool {
+        self.wire.is_some() && self.handle.as_ref().is_some_and(is_quiet)
     }
 
     fn greeting_failed(&self, error: GreetingError) -> MemoryError {

@@ -1,9 +1,17 @@
 //! Connections by address: the scheme names the back end.
 
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+
 use super::client::TcpMemory;
 use super::shm::ShmMemory;
+use super::ucx::UcxMemory;
 use super::{MemoryError, RemoteMemory};
 use crate::link::Tls;
+use crate::{Error, Result as Checked, input};
+
+/// Digits of a key.
+const KEY_DIGITS: usize = 64;
 
 /// What a compute node shows to memory nodes.
 #[derive(Clone, Debug)]
@@ -14,13 +22,15 @@ pub struct Credentials {
     pub tls: Option<Tls>,
 }
 
-/// Connects to one memory node: `HOST:PORT`, or `shm:NAME` for a segment on the same host.
+/// Connects to one memory node: `HOST:PORT`, `shm:NAME` for a segment on the same host, or
+/// `ucx:HOST:PORT`.
 ///
 /// # Errors
 /// A node that cannot be reached, or has another key or version; a back end that cannot be used here.
 pub fn connect_one(address: &str, credentials: &Credentials) -> Result<Box<dyn RemoteMemory>, MemoryError> {
     match address.split_once(':') {
         Some(("shm", name)) => Ok(Box::new(ShmMemory::connect(address, name)?)),
+        Some(("ucx", node)) => Ok(Box::new(UcxMemory::connect(address, node, credentials)?)),
         _ => Ok(Box::new(TcpMemory::connect(address, credentials)?)),
     }
 }
@@ -46,4 +56,53 @@ pub fn connect(
         }
     }
     Ok(nodes.into_iter().map(|(memory, _)| memory).collect())
+}
+
+/// Reads a key: a file of 64 hexadecimal digits. `note` is told when others can read it.
+///
+/// # Errors
+/// A file that cannot be read, or has other content.
+pub fn read_key(path: &Path, note: &dyn Fn(&str)) -> Checked<Vec<u8>> {
+    let bytes = input::read(path)?;
+    let digits = bytes.trim_ascii();
+    if digits.len() != KEY_DIGITS || !digits.iter().all(u8::is_ascii_hexdigit) {
+        return Err(Error::bad_input(format!(
+            "{} is no key of {KEY_DIGITS} hexadecimal digits; create one with `openssl rand -hex 32`",
+            path.display()
+        )));
+    }
+    let mode = std::fs::metadata(path).map_err(|e| Error::io("reading", path, &e))?.permissions().mode();
+    if mode & 0o077 != 0 {
+        note(&format!("other users of this machine can read {}; use chmod 600", path.display()));
+    }
+    // The case of digits does not matter.
+    Ok(digits.to_ascii_lowercase())
+}
+
+/// State of a back end of remote memory on this machine.
+#[derive(Clone, Debug, serde::Serialize)]
+pub struct BackEnd {
+    /// Its name in addresses.
+    pub name: &'static str,
+    /// What it is, where it can be used.
+    pub works: Option<String>,
+    /// Why it cannot be used, and what to do.
+    pub refusal: Option<String>,
+}
+
+/// Which back ends can be used here.
+pub fn back_ends() -> Vec<BackEnd> {
+    let found = [
+        ("tcp", Ok("emulates one-sided access by the memory node's thread".to_string())),
+        ("shm", super::region::segments_work()),
+        (
+            "ucx",
+            super::ucx::version().map(|version| format!("UCX {version}, over the transports of UCX_TLS")),
+        ),
+    ];
+    let back_end = |(name, found): (_, Result<String, String>)| match found {
+        Ok(works) => BackEnd { name, works: Some(works), refusal: None },
+        Err(why) => BackEnd { name, works: None, refusal: Some(why) },
+    };
+    found.into_iter().map(back_end).collect()
 }

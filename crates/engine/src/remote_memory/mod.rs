@@ -25,9 +25,10 @@ mod region;
 mod shm;
 mod source;
 mod tier;
+mod ucx;
 
 pub use self::ask::{Asked, Nodes};
-pub use self::connect::{Credentials, connect, connect_one};
+pub use self::connect::{BackEnd, Credentials, back_ends, connect, connect_one, read_key};
 pub use self::error::MemoryError;
 pub use self::node::{CONNECTIONS_MAX, Node, NodeOptions, Place};
 pub use self::operation::{OPERATIONS_MAX, Operation, READ_BYTES_MAX, WRITE_BYTES_MAX};

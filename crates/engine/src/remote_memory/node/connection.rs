@@ -123,13 +123,13 @@ impl Connection {
     }
 
     /// Reads what has come, and begins to execute a whole request.
-    pub(super) fn receive(&mut self, secret: &[u8], region: &Region, attach: &[u8]) -> Result<(), End> {
+    pub(super) fn receive(&mut self, secret: &[u8], region: &Region) -> Result<(), End> {
         self.is_eager = false;
         let mut taken = 0;
         while self.wants_input() {
             let wanted = self.wanted()?;
             if self.input.len() >= wanted {
-                self.advance(secret, region, attach)?;
+                self.advance(secret, region)?;
                 continue;
             }
             if taken >= INPUT_BYTES {
@@ -165,7 +165,7 @@ impl Connection {
         }
     }
 
-    fn advance(&mut self, secret: &[u8], region: &Region, attach: &[u8]) -> Result<(), End> {
+    fn advance(&mut self, secret: &[u8], region: &Region) -> Result<(), End> {
         let message = std::mem::take(&mut self.input);
         match &self.stage {
             Stage::Greeting { opening, .. } => {
@@ -184,16 +184,16 @@ impl Connection {
                     Err(why) => self.last_words = Some(refusal(&why)),
                 }
             }
-            Stage::Open => self.begin(message, region, attach)?,
+            Stage::Open => self.begin(message, region)?,
         }
         Ok(())
     }
 
     /// Begins the reply to a request.
-    fn begin(&mut self, frame: Vec<u8>, region: &Region, attach: &[u8]) -> Result<(), End> {
+    fn begin(&mut self, frame: Vec<u8>, region: &Region) -> Result<(), End> {
         let (number, requests) = protocol::decode(&frame).map_err(|e| End::Because(e.to_string()))?;
         let checked = match protocol::check(&requests, region.facts().region_bytes) {
-            Ok(()) if attach.is_empty() && requests.contains(&Request::Attach) => {
+            Ok(()) if region.attach().is_empty() && requests.contains(&Request::Attach) => {
                 Err(MemoryError::Unavailable { address: String::new(), why: String::new() })
             }
             checked => checked,
@@ -206,14 +206,14 @@ impl Connection {
             self.output.extend_from_slice(&xxhash_rust::xxh3::xxh3_64(&body).to_le_bytes());
             return Ok(());
         }
-        let body_bytes = requests.iter().map(|request| request.result_bytes(attach.len())).sum();
+        let body_bytes = requests.iter().map(|request| request.result_bytes(region.attach().len())).sum();
         self.output.extend_from_slice(&ReplyHeader { number, code: 0, body_bytes }.bytes());
         self.reply = Some(Reply { requests, frame, at: 0, done: 0, sum: Xxh3::new() });
         Ok(())
     }
 
     /// Executes the request at hand, as long as its results have room.
-    pub(super) fn produce(&mut self, region: &mut Region, attach: &[u8]) {
+    pub(super) fn produce(&mut self, region: &mut Region) {
         let Some(reply) = &mut self.reply else { return };
         while self.output.len() - self.sent < OUTPUT_BYTES {
             let Some(request) = reply.requests.get(reply.at) else {
@@ -222,7 +222,7 @@ impl Connection {
                 return;
             };
             let from = self.output.len();
-            let is_done = reply.execute(*request, region, attach, &mut self.output);
+            let is_done = reply.execute(*request, region, &mut self.output);
             reply.sum.update(&self.output[from..]);
             if is_done {
                 (reply.at, reply.done) = (reply.at + 1, 0);
@@ -259,22 +259,24 @@ impl Connection {
 
 impl Reply {
     /// Executes a part of a request. Returns whether it was the last.
-    fn execute(&mut self, request: Request, region: &mut Region, attach: &[u8], out: &mut Vec<u8>) -> bool {
+    fn execute(&mut self, request: Request, region: &mut Region, out: &mut Vec<u8>) -> bool {
         let frame = &self.frame;
-        let mut atomic = |mut operation: Operation<'_>| {
+        let atomic = |mut operation: Operation<'_>, region: &mut Region, out: &mut Vec<u8>| {
             region.execute(&mut operation);
             out.extend_from_slice(&operation.old().to_le_bytes());
         };
         match request {
             Request::Facts => out.extend_from_slice(&protocol::facts_bytes(&region.facts())),
-            Request::Attach => out.extend_from_slice(attach),
+            Request::Attach => out.extend_from_slice(region.attach()),
             Request::Write { offset, at, bytes } => {
                 let from = &frame[at..at + bytes as usize];
                 region.execute(&mut Operation::Write { offset, from });
             }
-            Request::FetchAdd { offset, add } => atomic(Operation::FetchAdd { offset, add, old: 0 }),
+            Request::FetchAdd { offset, add } => {
+                atomic(Operation::FetchAdd { offset, add, old: 0 }, region, out)
+            }
             Request::CompareSwap { offset, expected, new } => {
-                atomic(Operation::CompareSwap { offset, expected, new, old: 0 });
+                atomic(Operation::CompareSwap { offset, expected, new, old: 0 }, region, out);
             }
             Request::Read { offset, bytes } => {
                 let part = (u64::from(bytes) - self.done).min(OUTPUT_BYTES as u64);

@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 
 pub(super) use self::connection::versions_differ;
 use self::connection::{Connection, End};
+pub(super) use self::sockets::is_quiet;
 pub use super::region::Place;
 use super::region::Region;
 use super::{Facts, NodeId, protocol};
@@ -186,7 +187,11 @@ impl Serving {
         ];
         let watch = |c: &Connection| sockets::watched(c.descriptor(), c.wants_input(), c.wants_output());
         watched.extend(self.connections.iter().map(watch));
-        sockets::wait(&mut watched, self.patience(now))
+        let target = self.region.target();
+        watched.extend(target.map(|target| sockets::watched(target.descriptor(), true, false)));
+        let is_busy = target.is_some_and(|target| !target.progress());
+        let patience = if is_busy { Some(Duration::ZERO) } else { self.patience(now) };
+        sockets::wait(&mut watched, patience)
             .map_err(|e| Error { kind: ErrorKind::Io, message: format!("waiting for connections: {e}") })?;
         if sockets::is_readable(&watched[0]) {
             let _ = self.bell.read(&mut [0; 64]);
@@ -194,10 +199,10 @@ impl Serving {
         let mut ended = Vec::new();
         for (connection, watched) in self.connections.iter_mut().zip(&watched[2..]) {
             if connection.is_eager() || (connection.wants_input() && sockets::is_readable(watched)) {
-                let received = connection.receive(&self.options.secret, &self.region, &[]);
+                let received = connection.receive(&self.options.secret, &self.region);
                 ended.extend(received.err().map(|end| (connection.number(), end)));
             }
-            connection.produce(&mut self.region, &[]);
+            connection.produce(&mut self.region);
             if self.region.uncommitted_bytes() > COMMIT_BYTES {
                 self.region.commit()?;
             }

@@ -57,3 +57,13 @@ pub(super) fn end_when_silent(stream: &TcpStream) -> io::Result<()> {
     }
     Ok(())
 }
+
+/// Whether a connection is open and nothing has come over it.
+pub(in super::super) fn is_quiet(stream: &TcpStream) -> bool {
+    let mut byte = 0u8;
+    // SAFETY: room for one byte, which lives through the call.
+    let read = unsafe {
+        libc::recv(stream.as_raw_fd(), (&raw mut byte).cast(), 1, libc::MSG_PEEK | libc::MSG_DONTWAIT)
+    };
+    read < 0 && io::Error::last_os_error().kind() == io::ErrorKind::WouldBlock
+}

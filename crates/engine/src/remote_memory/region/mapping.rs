@@ -20,6 +20,8 @@ pub(in super::super) struct Mapping {
     // Of the mapping, words before the bytes that `read` and `write` count from.
     skipped: usize,
     bytes: u64,
+    // Whether it ends with this value.
+    is_own: bool,
 }
 
 // SAFETY: the memory is only accessed as atomic words, and lives until the mapping is dropped.
@@ -39,6 +41,20 @@ impl Mapping {
         Mapping::map(Some(file), bytes, skipped_bytes)
     }
 
+    /// Memory that somebody else allocated.
+    ///
+    /// # Safety
+    /// It has `bytes`, rounded up to whole words, lives as long as this value, and others access it like memory of
+    /// another machine: not by references of this program.
+    pub(in super::super) unsafe fn foreign(at: NonNull<u8>, bytes: u64) -> Result<Mapping, &'static str> {
+        let at = at.cast::<AtomicU64>();
+        let mapped_bytes = bytes.next_multiple_of(WORD as u64) as usize;
+        match at.is_aligned() {
+            true => Ok(Mapping { at, mapped_bytes, skipped: 0, bytes, is_own: false }),
+            false => Err("the memory is not aligned"),
+        }
+    }
+
     fn map(file: Option<&File>, bytes: u64, skipped_bytes: usize) -> io::Result<Mapping> {
         let whole = usize::try_from(bytes).ok().and_then(|b| b.checked_next_multiple_of(WORD));
         let mapped = whole.and_then(|b| b.checked_add(skipped_bytes));
@@ -54,7 +70,7 @@ impl Mapping {
             return Err(io::Error::last_os_error());
         }
         let at = NonNull::new(at.cast()).ok_or_else(|| io::Error::from(io::ErrorKind::OutOfMemory))?;
-        Ok(Mapping { at, mapped_bytes, skipped: skipped_bytes / WORD, bytes })
+        Ok(Mapping { at, mapped_bytes, skipped: skipped_bytes / WORD, bytes, is_own: true })
     }
 
     /// Size of the region.
@@ -148,8 +164,10 @@ fn merge(word: &AtomicU64, skip: usize, from: &[u8]) {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: the mapping is this one's own, and nothing borrows from it any more.
-        unsafe { libc::munmap(self.at.as_ptr().cast(), self.mapped_bytes) };
+        if self.is_own {
+            // SAFETY: the mapping is this one's own, and nothing borrows from it any more.
+            unsafe { libc::munmap(self.at.as_ptr().cast(), self.mapped_bytes) };
+        }
     }
 }
 

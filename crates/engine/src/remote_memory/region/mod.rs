@@ -10,8 +10,9 @@ use std::path::PathBuf;
 use ring::rand::{SecureRandom, SystemRandom};
 
 use self::file::RegionFile;
-use self::mapping::Mapping;
-pub(super) use self::segment::Segment;
+pub(super) use self::mapping::Mapping;
+pub(super) use self::segment::{Segment, segments_work};
+use super::ucx::Target;
 use super::{Facts, MemoryError, NodeId, Operation};
 use crate::{Error, ErrorKind, Result};
 
@@ -25,6 +26,8 @@ pub enum Place {
     File(PathBuf),
     /// A named segment of shared memory.
     Shared(String),
+    /// In memory that libucp allocates, for the ucx back end.
+    Ucx,
 }
 
 /// The bytes of a memory node.
@@ -37,6 +40,7 @@ pub(super) struct Region {
 enum Memory {
     Own(Mapping),
     Shared(Segment),
+    Ucx(Target),
 }
 
 impl Region {
@@ -57,6 +61,11 @@ impl Region {
             Place::Shared(name) => {
                 Region { facts, memory: Memory::Shared(Segment::create(name, &facts)?), file: None }
             }
+            Place::Ucx => {
+                let target = Target::new(region_bytes)
+                    .map_err(|why| Error::bad_input(format!("--ucx cannot be used: {why}")))?;
+                Region { facts, memory: Memory::Ucx(target), file: None }
+            }
             Place::File(path) => {
                 let mapping = own()?;
                 let (file, epoch) = RegionFile::open(path, &mapping, facts.epoch)?;
@@ -74,7 +83,21 @@ impl Region {
         match &self.memory {
             Memory::Own(mapping) => mapping,
             Memory::Shared(segment) => segment.bytes(),
+            Memory::Ucx(target) => target.bytes(),
         }
+    }
+
+    /// The part of the region that the ucx back end works for.
+    pub(super) fn target(&self) -> Option<&Target> {
+        match &self.memory {
+            Memory::Ucx(target) => Some(target),
+            Memory::Own(_) | Memory::Shared(_) => None,
+        }
+    }
+
+    /// What the ucx back end needs; empty without it.
+    pub(super) fn attach(&self) -> &[u8] {
+        self.target().map_or(&[], Target::attach)
     }
 
     /// Reads a range that is in the region.
@@ -111,6 +134,7 @@ impl Region {
         let memory = match &self.memory {
             Memory::Own(mapping) => mapping,
             Memory::Shared(segment) => segment.bytes(),
+            Memory::Ucx(target) => target.bytes(),
         };
         file.commit(memory)
     }

@@ -148,6 +148,15 @@ impl Segment {
     }
 }
 
+/// Tries a small segment. Returns what there is to say of them, or why there can be none.
+pub(in super::super) fn segments_work() -> std::result::Result<String, String> {
+    let facts = Facts { node: NodeId(0), region_bytes: 4096, epoch: 1, has_file: false };
+    let mut segment =
+        Segment::create(&format!("stratann-doctor-{}", std::process::id()), &facts).map_err(|e| e.message)?;
+    segment.remove();
+    Ok("segments in /dev/shm, for memory nodes on this host".into())
+}
+
 fn sum(content: [u64; 4]) -> u64 {
     xxh3_64(&content.map(u64::to_le_bytes).concat())
 }

@@ -1,0 +1,151 @@
+//! `stratann memory-node`: memory that compute nodes read and write.
+
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, mpsc};
+use std::time::{Duration, SystemTime};
+
+use stratann_engine::link::{Log, Tls};
+use stratann_engine::remote_memory::{CONNECTIONS_MAX, Node, NodeId, NodeOptions, Place, read_key};
+use stratann_engine::{Error, Result};
+
+use super::serve::{Stop, socket_address, stops, utc};
+use crate::Verdict;
+use crate::options;
+use crate::output::{Output, print};
+
+/// Give memory to compute nodes
+///
+/// Serves one region of bytes: compute nodes read it, write it and change words of it atomically. It has one thread,
+/// knows no index and does not search. Runs until SIGTERM or Ctrl-C.
+#[derive(clap::Args)]
+#[command(after_long_help = EXAMPLES)]
+pub(crate) struct Args {
+    /// Size of the region, such as 8GiB
+    #[arg(long, value_name = "SIZE", value_parser = options::size)]
+    size: u64,
+    /// Address for compute nodes; port 0 takes a free one
+    #[arg(long, value_name = "HOST:PORT")]
+    listen: String,
+    /// File with the key that compute nodes must have: 64 hexadecimal digits
+    #[arg(long, value_name = "FILE")]
+    key_file: PathBuf,
+    /// Keep the region on this file too: a write is durable when it is answered, and a restart keeps all. FILE.journal
+    /// lies beside it
+    #[arg(long, value_name = "FILE")]
+    file: Option<PathBuf>,
+    /// Have the region in the segment /dev/shm/NAME: compute nodes on this host connect to shm:NAME, and need no thread
+    /// of the memory node
+    #[arg(long, value_name = "NAME", conflicts_with = "file")]
+    shm: Option<String>,
+    /// Allocate the region with UCX: compute nodes connect to ucx:HOST:PORT, over RDMA where there is a device. UCX_TLS
+    /// names the transports
+    #[arg(long, conflicts_with_all = ["file", "shm"])]
+    ucx: bool,
+    /// Number of this memory node: each has its own
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    node_id: u8,
+    /// PEM file of this node's certificate; encrypts traffic with compute nodes
+    #[arg(long, value_name = "FILE", requires = "tls_key", requires = "tls_authority")]
+    tls_certificate: Option<PathBuf>,
+    /// PEM file of the key of --tls-certificate
+    #[arg(long, value_name = "FILE", requires = "tls_certificate")]
+    tls_key: Option<PathBuf>,
+    /// PEM file of the authority whose certificates are trusted
+    #[arg(long, value_name = "FILE", requires = "tls_certificate")]
+    tls_authority: Option<PathBuf>,
+    /// Stop when standard input ends too, with the program that started the node
+    #[arg(long)]
+    until_eof: bool,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  openssl rand -hex 32 > key
+  stratann memory-node --size 8GiB --listen 10.0.0.9:8900 --key-file key
+  stratann memory-node --size 8GiB --listen 10.0.0.9:8900 --key-file key --file /data/region
+  stratann memory-node --size 8GiB --listen 127.0.0.1:8900 --key-file key --shm region
+
+A node without --file comes back empty, with another epoch, and compute nodes say so. Requests over TCP are executed by
+the node's thread; over --shm compute nodes access the memory themselves.";
+
+/// Interval of checks whether the node still runs.
+const LOOK: Duration = Duration::from_millis(200);
+
+/// Runs `stratann memory-node`.
+pub(crate) fn run(args: &Args, output: Output) -> Result<Verdict> {
+    let log: Log = Arc::new(move |line: &str| output.note(&format!("{} {line}", utc(SystemTime::now()))));
+    let stop = stops(args.until_eof)?;
+    let node = Node::start(NodeOptions {
+        node: NodeId(args.node_id),
+        region_bytes: args.size,
+        listen: socket_address("--listen", &args.listen)?,
+        secret: read_key(&args.key_file, &|line| output.note(&format!("note: {line}")))?,
+        tls: tls(args)?,
+        place: place(args),
+        connections_max: CONNECTIONS_MAX,
+        log: Arc::clone(&log),
+    })?;
+    tell_ready(args, &node, &log, output)?;
+    let why = loop {
+        match stop.recv_timeout(LOOK) {
+            Ok(why) => break why,
+            Err(mpsc::RecvTimeoutError::Disconnected) => break Stop::Requested,
+            Err(mpsc::RecvTimeoutError::Timeout) if node.has_ended() => break Stop::Requested,
+            Err(mpsc::RecvTimeoutError::Timeout) => {}
+        }
+    };
+    log("stopping");
+    node.stop()?;
+    log("stopped");
+    Ok(if why == Stop::Interrupted { Verdict::Interrupted } else { Verdict::Fine })
+}
+
+fn place(args: &Args) -> Place {
+    match (&args.file, &args.shm) {
+        (Some(path), _) => Place::File(path.clone()),
+        (None, Some(name)) => Place::Shared(name.clone()),
+        (None, None) if args.ucx => Place::Ucx,
+        (None, None) => Place::Memory,
+    }
+}
+
+fn tls(args: &Args) -> Result<Option<Tls>> {
+    match (&args.tls_certificate, &args.tls_key, &args.tls_authority) {
+        (None, None, None) => Ok(None),
+        (Some(certificate), Some(key), Some(authority)) => {
+            Tls::read(Path::new(certificate), Path::new(key), Path::new(authority)).map(Some)
+        }
+        _ => Err(Error::bad_input(
+            "--tls-certificate, --tls-key and --tls-authority go together; give all of them, or none",
+        )),
+    }
+}
+
+fn tell_ready(args: &Args, node: &Node, log: &Log, output: Output) -> Result<()> {
+    let (address, facts) = (node.address(), node.facts());
+    if output.json {
+        let ready = serde_json::json!({
+            "listen": address.to_string(),
+            "shm": args.shm,
+            "pid": std::process::id(),
+            "node": facts.node.0,
+            "region_bytes": facts.region_bytes,
+            "epoch": format!("{:016x}", facts.epoch),
+            "durable": facts.has_file,
+        });
+        print(&format!("{ready}\n"))?;
+    }
+    let place = match place(args) {
+        Place::Memory => "in memory alone".to_string(),
+        Place::Ucx => format!("for ucx:{address}, in memory alone"),
+        Place::File(path) => format!("on {}", path.display()),
+        Place::Shared(name) => format!("as shm:{name}, in memory alone"),
+    };
+    log(&format!(
+        "memory node {} has {}, {place}, on {address}; epoch {:016x}",
+        facts.node.0,
+        stratann_engine::budget::size(facts.region_bytes),
+        facts.epoch
+    ));
+    Ok(())
+}

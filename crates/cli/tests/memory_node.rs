@@ -1,0 +1,208 @@
+//! `stratann memory-node`, as a real process that is stopped, killed and started again.
+#![allow(missing_docs)]
+
+mod common;
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use common::*;
+use stratann_engine::remote_memory::{Credentials, MemoryError, Range, RemoteMemory, connect_one, read_key};
+
+struct Place {
+    folder: tempfile::TempDir,
+    key: PathBuf,
+}
+
+impl Place {
+    fn new() -> Place {
+        let folder = folder();
+        let key = folder.path().join("key");
+        std::fs::write(&key, "0123456789abcdef".repeat(4) + "\n").unwrap();
+        Place { folder, key }
+    }
+
+    fn start(&self, listen: &str, more: &[&str]) -> Running {
+        let args = [
+            "memory-node",
+            "--size",
+            "4MiB",
+            "--listen",
+            listen,
+            "--key-file",
+            arg(&self.key),
+            "--until-eof",
+        ];
+        Running::start(&[&args[..], more].concat())
+    }
+
+    fn connect(&self, address: &str) -> Result<Box<dyn RemoteMemory>, MemoryError> {
+        let secret = read_key(&self.key, &|_| {}).unwrap();
+        connect_one(address, &Credentials { secret, tls: None })
+    }
+
+    /// Reads until the pauses between attempts are over.
+    fn read(memory: &mut dyn RemoteMemory, bytes: usize) -> Result<Vec<u8>, MemoryError> {
+        let start = Instant::now();
+        loop {
+            let mut into = vec![0; bytes];
+            match memory.read(&[Range { offset: 0, bytes: bytes as u32 }], &mut into) {
+                Err(MemoryError::Disconnected { .. }) if start.elapsed() < Duration::from_secs(20) => {
+                    std::thread::sleep(Duration::from_millis(20));
+                }
+                result => return result.map(|()| into),
+            }
+        }
+    }
+}
+
+fn listen(node: &Running) -> String {
+    node.ready["listen"].as_str().unwrap().to_string()
+}
+
+fn segment(test: &str) -> String {
+    format!("stratann-{test}-{}", std::process::id())
+}
+
+const SIGTERM: i32 = 15;
+const SIGKILL: i32 = 9;
+const SIGSTOP: i32 = 19;
+const SIGCONT: i32 = 18;
+
+#[test]
+fn it_ends_by_sigterm_while_a_client_is_connected() {
+    let place = Place::new();
+    let node = place.start("127.0.0.1:0", &["--node-id", "3"]);
+    assert_eq!((&node.ready["node"], &node.ready["durable"]), (&3.into(), &false.into()));
+    let mut memory = place.connect(&listen(&node)).unwrap();
+    assert_eq!(memory.facts().node.0, 3);
+    assert_eq!(format!("{:016x}", memory.facts().epoch), node.ready["epoch"].as_str().unwrap());
+    memory.fetch_add(0, 1).unwrap();
+    let start = Instant::now();
+    node.signal(SIGTERM);
+    let (code, said) = node.end();
+    assert_eq!(code, Some(0), "{said}");
+    assert!(start.elapsed() < Duration::from_secs(10));
+    assert!(said.contains("memory node 3 has 4.0 MiB") && said.contains("stopped"), "{said}");
+}
+
+/// Killed at any moment, a node with a file has all that was acknowledged, under the same epoch; one without says by
+/// its epoch that it is empty.
+#[test]
+fn what_was_acknowledged_survives_kill_with_a_file() {
+    let place = Place::new();
+    let file = place.folder.path().join("region");
+    let mut address = "127.0.0.1:0".to_string();
+    let mut memory: Option<Box<dyn RemoteMemory>> = None;
+    let mut acknowledged = 0u64;
+    for round in 0..4 {
+        let node = place.start(&address, &["--file", arg(&file)]);
+        address = listen(&node);
+        let memory = memory.get_or_insert_with(|| place.connect(&address).unwrap());
+        let found = Place::read(memory.as_mut(), 16).unwrap();
+        let words = [0, 8].map(|at| u64::from_le_bytes(found[at..at + 8].try_into().unwrap()));
+        // The last change may have been made without an answer.
+        assert!(words[0] == acknowledged || words[0] == acknowledged + 1, "round {round}: {words:?}");
+        assert!(words[1] + 1 >= words[0] && words[1] <= words[0], "round {round}: {words:?}");
+        acknowledged = words[0];
+        let killer = std::thread::spawn(move || {
+            std::thread::sleep(Duration::from_millis(150 + 37 * round));
+            node.signal(SIGKILL);
+            drop(node);
+        });
+        loop {
+            match memory.fetch_add(0, 1) {
+                Ok(old) => acknowledged = old + 1,
+                Err(e) => break assert!(matches!(e, MemoryError::Disconnected { .. }), "{e}"),
+            }
+            if memory.write(&[(8, &acknowledged.to_le_bytes())]).is_err() {
+                break;
+            }
+        }
+        killer.join().unwrap();
+    }
+    assert!(acknowledged > 20, "{acknowledged}");
+    let _empty = place.start(&address, &[]);
+    let error = Place::read(memory.unwrap().as_mut(), 8).unwrap_err();
+    assert!(matches!(&error, MemoryError::EpochChanged { .. }), "{error}");
+    assert!(error.to_string().contains("memory-node load"), "{error}");
+}
+
+/// A stopped node has no part in shared memory. TCP says that it does not answer.
+#[test]
+fn reads_and_atomic_operations_over_shm_go_on_while_the_node_is_stopped() {
+    let place = Place::new();
+    let name = segment("stopped");
+    let node = place.start("127.0.0.1:0", &["--shm", &name]);
+    assert_eq!(node.ready["shm"], name.as_str());
+    let address = format!("shm:{name}");
+    let mut before = place.connect(&address).unwrap();
+    node.signal(SIGSTOP);
+    let mut after = place.connect(&address).unwrap();
+    for round in 0..1000u64 {
+        assert_eq!(before.fetch_add(0, 1), Ok(round));
+        assert_eq!(Place::read(after.as_mut(), 8).unwrap(), (round + 1).to_le_bytes());
+        assert_eq!(after.compare_swap(8, round, round + 1), Ok(round));
+    }
+    let error = place.connect(&listen(&node)).err().unwrap();
+    assert!(error.to_string().contains("does not answer"), "{error}");
+    node.signal(SIGCONT);
+    let mut tcp = place.connect(&listen(&node)).unwrap();
+    assert_eq!(tcp.fetch_add(0, 0), Ok(1000));
+    node.signal(SIGTERM);
+    let (code, said) = node.end();
+    assert_eq!(code, Some(0), "{said}");
+    assert!(!Path::new("/dev/shm").join(name).exists());
+}
+
+#[test]
+fn mistakes_are_refused_by_name() {
+    let place = Place::new();
+    let short = place.folder.path().join("short");
+    std::fs::write(&short, "abc").unwrap();
+    let file = place.folder.path().join("region");
+    let base = |key: &'static str| ["memory-node", "--listen", "127.0.0.1:0", "--size", key];
+    let refuse = |more: &[&str], size: &'static str| refused(&[&base(size)[..], more].concat(), 2);
+    let key = arg(&place.key);
+    let error = refuse(&["--key-file", arg(&short)], "1MiB");
+    assert!(error.contains("64 hexadecimal digits"), "{error}");
+    let error = refuse(&["--key-file", key, "--shm", "x", "--file", arg(&file)], "1MiB");
+    assert!(error.contains("--shm") && error.contains("--file"), "{error}");
+    let error = refuse(&["--key-file", key, "--shm", "../x"], "1MiB");
+    assert!(error.contains("letters"), "{error}");
+    let error = refuse(&["--key-file", key, "--tls-certificate", "x"], "1MiB");
+    assert!(error.contains("--tls-key"), "{error}");
+    let node = place.start("127.0.0.1:0", &["--file", arg(&file)]);
+    let error = refuse(&["--key-file", key, "--file", arg(&file)], "4MiB");
+    assert!(error.contains("in use"), "{error}");
+    drop(node);
+    let error = refuse(&["--key-file", key, "--file", arg(&file)], "5MiB");
+    assert!(error.contains("--size 4194304"), "{error}");
+}
+
+/// Over ucx's shared memory, reads go on while the node is stopped. Its TCP connection is open then.
+#[test]
+fn reads_over_ucx_go_on_while_the_node_is_stopped() {
+    let refusal = stratann_engine::remote_memory::back_ends()
+        .into_iter()
+        .find_map(|b| b.refusal.filter(|_| b.name == "ucx"));
+    if let Some(why) = refusal {
+        stratann_testing::leave_out(stratann_testing::Need::Ucx, &why);
+        return;
+    }
+    let place = Place::new();
+    let node = place.start("127.0.0.1:0", &["--ucx"]);
+    let mut memory = place.connect(&format!("ucx:{}", listen(&node))).unwrap();
+    memory.write(&[(0, &[7; 100_000])]).unwrap();
+    assert_eq!(memory.fetch_add(0, 0), Ok(0x0707_0707_0707_0707));
+    node.signal(SIGSTOP);
+    for round in 0..200usize {
+        let mut into = vec![0; 1 + 500 * round];
+        memory.read(&[Range { offset: 0, bytes: into.len() as u32 }], &mut into).unwrap();
+        assert!(into.iter().all(|byte| *byte == 7));
+    }
+    node.signal(SIGCONT);
+    assert_eq!(memory.fetch_add(0, 1), Ok(0x0707_0707_0707_0707));
+    node.signal(SIGTERM);
+    assert_eq!(node.end().0, Some(0));
+}
