@@ -26,8 +26,24 @@ fn main() {
     write("block", "two-nodes", &[&[0], &block(0)]);
     write("block", "coded", &[&[2], &block(3)]);
     changes();
+    memory_frames();
     link();
     http();
+}
+
+/// Operations of a request to a memory node.
+fn memory_frames() {
+    let word = |n: u64| n.to_le_bytes();
+    let read = [&[1][..], &word(64), &8u32.to_le_bytes()].concat();
+    let write = [&[2][..], &word(64), &3u32.to_le_bytes(), b"abc"].concat();
+    let atomics = [&[3][..], &word(8), &word(1), &[4], &word(8), &word(1), &word(2)].concat();
+    write_memory_frame("facts", 1, &[0]);
+    write_memory_frame("read", 1, &read);
+    write_memory_frame("write-atomics", 3, &[write, atomics].concat());
+}
+
+fn write_memory_frame(name: &str, count: u8, body: &[u8]) {
+    write("memory_frame", name, &[&[1, count], body]);
 }
 
 /// A few changes of each file, and of each manifest.

@@ -17,7 +17,8 @@ const SKIPPED: [&str; 5] = ["target", "demo-out", "out", "node_modules", "__pyca
 /// Endings of what is.
 const WRITTEN: [&str; 8] = [".rs", ".py", ".pyi", ".sh", ".md", ".toml", "Makefile", ".ci/run"];
 
-/// Where `unsafe` may stand: arithmetic, what talks to the kernel of the machine or to a C library, and arrays that Python owns.
+/// Where `unsafe` may stand: arithmetic, what talks to the kernel of the machine or to a C library, and arrays that
+/// Python owns.
 const UNSAFE_ALLOWED: [&str; 8] = [
     "crates/kernel/",
     "crates/gpu/src/",
