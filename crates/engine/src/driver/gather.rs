@@ -18,6 +18,7 @@ use stratann_core::query::{Loss, QueryStats, Read, StoreId};
 
 use super::shared_reads::{Asker, Delivery, Mailbox, SharedBytes};
 use super::{Driver, Queries};
+use crate::kinds::snapshot::Snapshot;
 use crate::tier::{Buffer, Waker};
 
 /// How a batch is loaded.
@@ -167,6 +168,8 @@ pub(super) struct Gathering<'a> {
     loads: Vec<Option<(Load, Arc<Doorbell>)>>,
     under_way: usize,
     doorbells: VecDeque<Weak<Doorbell>>,
+    // What the queries of the batch see.
+    pub(super) snapshot: Option<Snapshot>,
 }
 
 /// What the driver does next.
@@ -189,6 +192,7 @@ impl<'a> Gathering<'a> {
             loads: Vec::new(),
             under_way: 0,
             doorbells: VecDeque::new(),
+            snapshot: None,
         }
     }
 
@@ -319,6 +323,7 @@ impl Driver<'_> {
                     queue.extend(std::mem::take(&mut state.wanted).into_values());
                 })?;
                 gathering.stage = Stage::Load;
+                gathering.snapshot = queries.batch_snapshot();
                 if gather.lock().admitted == 0 {
                     return Ok(Next::End);
                 }
@@ -330,6 +335,7 @@ impl Driver<'_> {
                 }
                 gather.end_stage(is_loader, |state| {
                     (state.left, state.admitted) = (batch, 0);
+                    queries.end_batch();
                 })?;
                 gathering.stage = Stage::Admit;
             }

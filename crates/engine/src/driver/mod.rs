@@ -106,6 +106,12 @@ pub trait Queries {
     fn begin_batch(&mut self) -> io::Result<()> {
         Ok(())
     }
+    /// Ends a gathered batch, all of whose queries have ended.
+    fn end_batch(&mut self) {}
+    /// The snapshot that the queries of a gathered batch see; `None` where the index never changes.
+    fn batch_snapshot(&mut self) -> Option<Snapshot> {
+        None
+    }
     /// Notes that a read failed; its query learns of it as well.
     fn lost(&mut self, _read: Read, _loss: Loss) {}
     /// Asks another server for the scores of a job, which [`Queries::scored`] gives later. Returns false where there is

@@ -305,7 +305,10 @@ impl<'a> Driver<'a> {
         let checked = match result {
             Err(_) => Err(Loss::Failed),
             Ok(n) if n < range.end => Err(Loss::Short),
-            Ok(_) => self.view.verify(&read, &buffer.bytes()[range.clone()]),
+            Ok(_) => {
+                let snapshot = self.gathering.as_ref().and_then(|gathering| gathering.snapshot.as_ref());
+                seen(&self.view, snapshot).verify(&read, &buffer.bytes()[range.clone()])
+            }
         };
         if let Some(cache) = self.cache.filter(|_| checked.is_ok()) {
             cache.put(at, &buffer.bytes()[range.clone()]);

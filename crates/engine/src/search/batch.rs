@@ -1,11 +1,13 @@
 //! The queries of one call, shared by its threads.
 
+use std::io;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
-use stratann_core::query::{Budget, Outcome, Params, QueryState, QueryStats, Step};
+use stratann_core::query::{Budget, Loss, Outcome, Params, QueryState, QueryStats, Read, Step};
 
 use super::Answers;
+use super::live::LiveBatches;
 use crate::Progress;
 use crate::budget::Account;
 use crate::driver::{MergedReads, Queries, Times, failure};
@@ -17,6 +19,7 @@ use crate::kinds::snapshot::Snapshot;
 pub(super) struct Batch<'a> {
     pub(super) index: &'a Index,
     pub(super) learning: Option<&'a Learning>,
+    pub(super) live: Option<LiveBatches<'a>>,
     pub(super) first_number: u64,
     pub(super) queries: &'a [u8],
     pub(super) params: Params,
@@ -49,6 +52,7 @@ impl<'a> Batch<'a> {
         Batch {
             index,
             learning: None,
+            live: None,
             first_number: 0,
             queries,
             params,
@@ -148,6 +152,10 @@ impl Queries for Share<'_, '_> {
         if self.batch.stopped.load(Ordering::Relaxed) {
             return None;
         }
+        let again = self.batch.live.as_ref().and_then(LiveBatches::next);
+        if again.is_some() {
+            return again;
+        }
         let number = self.waiting.take().unwrap_or_else(|| self.batch.next.fetch_add(1, Ordering::Relaxed));
         if number >= self.batch.count {
             return None;
@@ -177,7 +185,29 @@ impl Queries for Share<'_, '_> {
         self.sums.stats.add(loads);
     }
 
+    fn begin_batch(&mut self) -> io::Result<()> {
+        let Some(live) = &self.batch.live else { return Ok(()) };
+        let cost = live.begin()?;
+        self.loaded(&cost);
+        Ok(())
+    }
+
+    fn end_batch(&mut self) {
+        self.batch.live.iter().for_each(LiveBatches::end);
+    }
+
+    fn lost(&mut self, read: Read, _: Loss) {
+        self.batch.live.iter().for_each(|live| live.lose(read.at.store.0));
+    }
+
+    fn batch_snapshot(&mut self) -> Option<Snapshot> {
+        self.batch.live.as_ref().map(LiveBatches::snapshot)
+    }
+
     fn snapshot(&mut self, number: usize) -> Option<Snapshot> {
+        if self.batch.live.is_some() {
+            return self.batch_snapshot();
+        }
         let learning = self.batch.learning?;
         learning.snapshot_for(self.batch.epoch(number)).map(Snapshot::from)
     }
@@ -201,6 +231,10 @@ impl Queries for Share<'_, '_> {
 
     fn ended(&mut self, number: usize, _: Step, state: &QueryState, times: Times) {
         let batch = self.batch;
+        let is_lost = matches!(state.outcome(), Outcome::Lost { .. });
+        if batch.live.as_ref().is_some_and(|live| live.ended(number, is_lost)) {
+            return;
+        }
         if let Some(learning) = batch.learning {
             learning.ended(self.worker, batch.epoch(number), Some(state));
         }

@@ -12,6 +12,7 @@ use crate::{Error, Progress, Result};
 
 mod answers;
 mod batch;
+mod live;
 mod memory;
 pub(crate) mod options;
 mod params;
@@ -27,6 +28,7 @@ pub use together::{INDEXES_MAX, Together};
 pub use crate::index::Reserve;
 pub use crate::kinds::IN_FLIGHT;
 use batch::{Batch, Share};
+use live::LiveBatches;
 
 impl Index {
     /// Default budget of a query.
@@ -101,6 +103,9 @@ impl Index {
         let mut batch = Batch::new(self, queries, params, exclude, progress, options.threads);
         batch.learning = self.learning().filter(|_| learns);
         batch.first_number = batch.learning.map_or(0, |l| if l.is_on() { l.number(count as u64) } else { 0 });
+        if let Some(region) = self.kind.live() {
+            batch.live = Some(LiveBatches::new(region, count)?);
+        }
         let gather = self.base.kind.shares_reads().then(|| Gather::new(options.gather, options.threads));
         let gather = gather.as_ref();
         let (cpu, started) = (budget::process().cpu_us, Instant::now());

@@ -1,0 +1,111 @@
+//! Batches over an index in memory nodes, whose groups others change meanwhile.
+
+use std::io;
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use stratann_core::query::QueryStats;
+
+use crate::Result;
+use crate::kinds::snapshot::Snapshot;
+use crate::kinds::{LiveClusters, LiveReader, LiveRegion};
+
+/// How often a query is asked again whose clusters moved, or whose memory node was lost.
+const TRIES_MAX: u8 = 8;
+
+/// What the batches of one search see, one after another.
+pub(super) struct LiveBatches<'a> {
+    region: &'a LiveRegion,
+    reader: Mutex<Option<LiveReader>>,
+    state: Mutex<State>,
+    tries: Vec<AtomicU8>,
+}
+
+#[derive(Default)]
+struct State {
+    clusters: Arc<LiveClusters>,
+    /// Queries of the present batch that have ended, and those to ask again.
+    ended: Vec<usize>,
+    again: Vec<usize>,
+}
+
+impl<'a> LiveBatches<'a> {
+    pub(super) fn new(region: &'a LiveRegion, queries: usize) -> Result<LiveBatches<'a>> {
+        Ok(LiveBatches {
+            reader: Mutex::new(Some(region.reader()?)),
+            region,
+            state: Mutex::default(),
+            tries: (0..queries).map(|_| AtomicU8::new(0)).collect(),
+        })
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(|e| e.into_inner())
+    }
+
+    fn with_reader<T>(&self, f: impl FnOnce(&mut LiveReader) -> T) -> Option<T> {
+        self.reader.lock().unwrap_or_else(|e| e.into_inner()).as_mut().map(f)
+    }
+
+    /// Reads the headers. Returns what that cost.
+    pub(super) fn begin(&self) -> io::Result<QueryStats> {
+        let begun = self.with_reader(|reader| reader.begin_batch(self.region));
+        let (clusters, cost) = match begun {
+            Some(Ok(begun)) => begun,
+            Some(Err(e)) => return Err(io::Error::other(e.message)),
+            None => return Err(io::Error::other("the search has ended")),
+        };
+        let mut state = self.state();
+        (state.clusters, state.ended) = (clusters, Vec::new());
+        Ok(cost)
+    }
+
+    /// What the queries of the present batch see.
+    pub(super) fn snapshot(&self) -> Snapshot {
+        Snapshot::RemoteHnsw(self.state().clusters.clone())
+    }
+
+    /// A query to ask again.
+    pub(super) fn next(&self) -> Option<usize> {
+        self.state().again.pop()
+    }
+
+    /// Notes that a memory node did not give a cluster.
+    pub(super) fn lose(&self, node: u8) {
+        self.with_reader(|reader| reader.lose(self.region, node));
+    }
+
+    /// Notes that a query has ended. Returns whether it will be asked again because it `lost` a cluster.
+    pub(super) fn ended(&self, number: usize, lost: bool) -> bool {
+        if lost && self.may_try(number) {
+            self.state().again.push(number);
+            return true;
+        }
+        self.state().ended.push(number);
+        false
+    }
+
+    fn may_try(&self, number: usize) -> bool {
+        self.tries[number].fetch_add(1, Ordering::Relaxed) < TRIES_MAX
+    }
+
+    /// Ends a batch. Where what it read may have been replaced meanwhile, its queries are asked again.
+    pub(super) fn end(&self) {
+        let (clusters, ended) = {
+            let mut state = self.state();
+            (state.clusters.clone(), std::mem::take(&mut state.ended))
+        };
+        let is_sound = self.with_reader(|reader| reader.ends_well(self.region, &clusters));
+        if is_sound == Some(false) {
+            let again = ended.into_iter().filter(|&number| self.may_try(number)).collect::<Vec<_>>();
+            self.state().again.extend(again);
+        }
+    }
+}
+
+impl Drop for LiveBatches<'_> {
+    fn drop(&mut self) {
+        let reader = self.reader.get_mut().unwrap_or_else(|e| e.into_inner()).take();
+        reader.into_iter().for_each(|reader| self.region.give_back(reader));
+    }
+}
