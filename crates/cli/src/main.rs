@@ -1,7 +1,9 @@
 //! Command line program. One file of [`commands`] per subcommand; it contains no search logic.
 
 mod commands;
+mod gathering;
 mod memory;
+mod memory_nodes;
 mod options;
 mod output;
 mod plans;

@@ -12,6 +12,7 @@ use stratann_engine::index::CacheBudget;
 use stratann_engine::tier::IoChoice;
 use stratann_engine::{DType, Error, Metric, Result as Checked, build, dataset};
 
+use crate::memory_nodes::KeyArgs;
 use crate::remote;
 
 /// `--metric`.
@@ -412,6 +413,12 @@ pub(crate) struct Searched {
     /// once to each. CPU time and memory are sums over the listed servers.
     #[arg(long, value_name = "HOST:PORT", value_delimiter = ',', value_parser = remote::address)]
     pub(crate) connect: Vec<String>,
+    /// Search an index that memory nodes hold, instead of a folder: HOST:PORT, shm:NAME or ucx:HOST:PORT of each, with
+    /// --key-file
+    #[arg(long, value_name = "ADDRESS", value_delimiter = ',', conflicts_with = "connect")]
+    pub(crate) memory: Vec<String>,
+    #[command(flatten)]
+    pub(crate) key: KeyArgs,
 }
 
 /// Target of a search, from [`Searched`].
@@ -420,6 +427,8 @@ pub(crate) enum Target<'a> {
     Index { index: &'a Path, queries: &'a Path },
     /// Running servers.
     Servers { addresses: &'a [String], queries: &'a Path },
+    /// Memory nodes.
+    Memory { addresses: &'a [String], queries: &'a Path },
 }
 
 impl Searched {
@@ -429,6 +438,16 @@ impl Searched {
         let Some(first) = self.first.as_deref() else {
             return Err(Error::bad_input("an index and queries are required; see --help"));
         };
+        if !self.memory.is_empty() {
+            return match &self.second {
+                None => Ok(Target::Memory { addresses: &self.memory, queries: first }),
+                Some(queries) => Err(Error::bad_input(format!(
+                    "--memory searches what memory nodes hold; leave out {} and give {} only",
+                    first.display(),
+                    queries.display()
+                ))),
+            };
+        }
         match (self.connect.as_slice(), &self.second) {
             ([], Some(queries)) => Ok(Target::Index { index: first, queries }),
             ([], None) => Err(Error::bad_input(format!(

@@ -2,11 +2,14 @@
 
 use clap::ValueEnum;
 use stratann_core::plan::gpu_ivf::Rule;
+use stratann_engine::driver::GatherOptions;
 use stratann_engine::index::OpenBaselines;
 use stratann_engine::kinds::options::{
     Baseline, GpuSwitches, GraphSwitches, GridSwitches, ListSwitches, RemoteSwitches, Switches,
 };
 use stratann_engine::{Error, Result as Checked};
+
+use crate::gathering::{LoadBaseline, RemoteTechniques};
 
 /// Techniques of hybrid-ivf, to switch off for comparison.
 #[derive(Clone, Debug, clap::Args)]
@@ -109,15 +112,6 @@ struct GpuTechniques {
     margin: Option<f32>,
 }
 
-/// Numbers of a search in a remote-hnsw.
-#[derive(Clone, Debug, clap::Args)]
-#[command(next_help_heading = "Searches in remote-hnsw")]
-struct RemoteTechniques {
-    /// Length of the beam in each cluster (efSearch) [default: from the curve; 48 or 1.5 k with --nprobe]
-    #[arg(long, value_name = "EF")]
-    ef: Option<u32>,
-}
-
 /// `--baseline`.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum BaselineName {
@@ -144,11 +138,28 @@ enum BaselineName {
     NoDedup,
     /// Algorithm 1 over vectors in the order of rows.
     NoLayout,
+    /// Of remote-hnsw: each query reads its clusters for itself, one after another, without a cache.
+    Naive,
+    /// Of remote-hnsw: a round trip for each cluster.
+    NoDoorbell,
+    /// Of remote-hnsw: a doorbell begins when the one before has been searched.
+    NoOverlap,
 }
 
-impl From<BaselineName> for Baseline {
-    fn from(name: BaselineName) -> Baseline {
-        match name {
+impl BaselineName {
+    /// The one of remote-hnsw.
+    fn of_loads(self) -> Option<LoadBaseline> {
+        match self {
+            BaselineName::Naive => Some(LoadBaseline::Naive),
+            BaselineName::NoDoorbell => Some(LoadBaseline::NoDoorbell),
+            BaselineName::NoOverlap => Some(LoadBaseline::NoOverlap),
+            _ => None,
+        }
+    }
+
+    /// The one of gpu-ivf.
+    fn of_gpu(self) -> Option<Baseline> {
+        Some(match self {
             BaselineName::Spann => Baseline::Spann,
             BaselineName::HiPq => Baseline::ListsOfCodes,
             BaselineName::HiGpu => Baseline::SpannOnGpu,
@@ -159,7 +170,8 @@ impl From<BaselineName> for Baseline {
             BaselineName::StaticN => Baseline::StaticCandidates,
             BaselineName::NoDedup => Baseline::NoDeduplication,
             BaselineName::NoLayout => Baseline::NoLayout,
-        }
+            BaselineName::Naive | BaselineName::NoDoorbell | BaselineName::NoOverlap => return None,
+        })
     }
 }
 
@@ -182,7 +194,7 @@ impl GpuTechniques {
             RuleName::Margin => Rule::Margin,
         };
         GpuSwitches {
-            baseline: self.baseline.map(Baseline::from),
+            baseline: self.baseline.and_then(BaselineName::of_gpu),
             rule: self.rule.map(rule),
             candidates: self.candidates,
             batch: self.batch_size,
@@ -222,7 +234,7 @@ pub(crate) enum BoundsName {
 /// When techniques of several kinds are switched.
 pub(crate) fn switches(graph: GraphSwitches, techniques: &Techniques) -> Checked<Switches> {
     let (lists, grid, gpu) = (techniques.lists(), techniques.grid.switches(), techniques.gpu.switches());
-    let remote = RemoteSwitches { ef: techniques.remote.ef };
+    let remote = techniques.remote.switches();
     if gpu != GpuSwitches::default() {
         // It shares a switch of disk-graph.
         let others = GraphSwitches { whole_blocks: true, ..graph };
@@ -287,12 +299,22 @@ impl Techniques {
 
     /// Whether a baseline ranks codes with this machine's threads, whatever GPU there is.
     pub(crate) fn wants_processor(&self) -> bool {
-        self.gpu.baseline.map(Baseline::from).is_some_and(|baseline| !baseline.uses_scorer())
+        self.gpu.baseline.and_then(BaselineName::of_gpu).is_some_and(|baseline| !baseline.uses_scorer())
+    }
+
+    /// How a batch of a remote-hnsw is loaded.
+    pub(crate) fn gather(&self) -> GatherOptions {
+        self.remote.gather(self.gpu.baseline.and_then(BaselineName::of_loads))
+    }
+
+    /// Whether nothing is cached.
+    pub(crate) fn is_uncached(&self) -> bool {
+        self.gpu.baseline.and_then(BaselineName::of_loads) == Some(LoadBaseline::Naive)
     }
 
     /// The files that a baseline needs.
     pub(crate) fn baselines(&self) -> OpenBaselines {
-        match self.gpu.baseline.map(Baseline::from) {
+        match self.gpu.baseline.and_then(BaselineName::of_gpu) {
             Some(baseline) if baseline.is_resident() => OpenBaselines::Resident,
             Some(baseline) if baseline.needs_files() => OpenBaselines::OnDisk,
             _ => OpenBaselines::No,

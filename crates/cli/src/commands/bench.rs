@@ -7,10 +7,10 @@ use stratann_engine::driver::Width;
 use stratann_engine::index::{CacheBudget, OpenOptions};
 use stratann_engine::kinds::options::GraphSwitches;
 use stratann_engine::search::SearchOptions;
-use stratann_engine::{Progress, Result};
+use stratann_engine::{Error, Progress, Result};
 
 use crate::Verdict;
-use crate::commands::search::{Bench, Run, verdict};
+use crate::commands::search::{Bench, Run, Source, verdict};
 use crate::options::{self, AdmissionName, IoName, ModeName, Target};
 use crate::output::{Output, count, table};
 use crate::progress::ProgressPrinter;
@@ -136,6 +136,9 @@ pub(crate) fn run(args: &Args, output: Output) -> Result<Verdict> {
         Target::Servers { addresses, queries } => {
             open_loop::run(&args.open_loop, addresses, queries, &settings, output)
         }
+        Target::Memory { .. } => Err(Error::bad_input(
+            "bench does not search memory nodes; use `stratann search --memory`, or `stratann bench ablation`",
+        )),
     }
 }
 
@@ -148,7 +151,7 @@ fn sweep(
 ) -> Result<Verdict> {
     let budgets = OpenOptions { ram_budget: args.ram_budget, ..OpenOptions::default() };
     let mut bench = Bench::open(
-        index,
+        Source::Folder(index),
         queries,
         args.groundtruth.as_deref(),
         settings,

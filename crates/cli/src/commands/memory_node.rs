@@ -13,13 +13,30 @@ use crate::Verdict;
 use crate::options;
 use crate::output::{Output, print};
 
+mod load;
+
 /// Give memory to compute nodes
 ///
 /// Serves one region of bytes: compute nodes read it, write it and change words of it atomically. It has one thread,
 /// knows no index and does not search. Runs until SIGTERM or Ctrl-C.
 #[derive(clap::Args)]
-#[command(after_long_help = EXAMPLES)]
+#[command(after_long_help = EXAMPLES, args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 pub(crate) struct Args {
+    #[command(subcommand)]
+    other: Option<Other>,
+    #[command(flatten)]
+    node: Option<NodeArgs>,
+}
+
+/// What else is done with memory nodes.
+#[derive(clap::Subcommand)]
+enum Other {
+    Load(load::Args),
+}
+
+/// Options of a memory node.
+#[derive(clap::Args)]
+struct NodeArgs {
     /// Size of the region, such as 8GiB
     #[arg(long, value_name = "SIZE", value_parser = options::size)]
     size: u64,
@@ -64,6 +81,8 @@ Examples:
   stratann memory-node --size 8GiB --listen 10.0.0.9:8900 --key-file key
   stratann memory-node --size 8GiB --listen 10.0.0.9:8900 --key-file key --file /data/region
   stratann memory-node --size 8GiB --listen 127.0.0.1:8900 --key-file key --shm region
+  stratann memory-node load base.idx --nodes 10.0.0.9:8900 --key-file key
+  stratann search --memory 10.0.0.9:8900 --key-file key query.fbin --recall 0.95
 
 A node without --file comes back empty, with another epoch, and compute nodes say so. Requests over TCP are executed by
 the node's thread; over --shm compute nodes access the memory themselves.";
@@ -73,6 +92,14 @@ const LOOK: Duration = Duration::from_millis(200);
 
 /// Runs `stratann memory-node`.
 pub(crate) fn run(args: &Args, output: Output) -> Result<Verdict> {
+    match (&args.other, &args.node) {
+        (Some(Other::Load(load)), _) => load::run(load, output),
+        (None, Some(node)) => serve(node, output),
+        (None, None) => Err(Error::bad_input("--size, --listen and --key-file are required; see --help")),
+    }
+}
+
+fn serve(args: &NodeArgs, output: Output) -> Result<Verdict> {
     let log: Log = Arc::new(move |line: &str| output.note(&format!("{} {line}", utc(SystemTime::now()))));
     let stop = stops(args.until_eof)?;
     let node = Node::start(NodeOptions {
@@ -100,7 +127,7 @@ pub(crate) fn run(args: &Args, output: Output) -> Result<Verdict> {
     Ok(if why == Stop::Interrupted { Verdict::Interrupted } else { Verdict::Fine })
 }
 
-fn place(args: &Args) -> Place {
+fn place(args: &NodeArgs) -> Place {
     match (&args.file, &args.shm) {
         (Some(path), _) => Place::File(path.clone()),
         (None, Some(name)) => Place::Shared(name.clone()),
@@ -109,7 +136,7 @@ fn place(args: &Args) -> Place {
     }
 }
 
-fn tls(args: &Args) -> Result<Option<Tls>> {
+fn tls(args: &NodeArgs) -> Result<Option<Tls>> {
     match (&args.tls_certificate, &args.tls_key, &args.tls_authority) {
         (None, None, None) => Ok(None),
         (Some(certificate), Some(key), Some(authority)) => {
@@ -121,7 +148,7 @@ fn tls(args: &Args) -> Result<Option<Tls>> {
     }
 }
 
-fn tell_ready(args: &Args, node: &Node, log: &Log, output: Output) -> Result<()> {
+fn tell_ready(args: &NodeArgs, node: &Node, log: &Log, output: Output) -> Result<()> {
     let (address, facts) = (node.address(), node.facts());
     if output.json {
         let ready = serde_json::json!({

@@ -28,7 +28,7 @@ mod sum;
 mod text;
 mod together;
 
-pub(crate) use local::Bench;
+pub(crate) use local::{Bench, Source};
 use result_file::{ResultFile, ResultPath};
 use servers::Servers;
 use sum::Sum;
@@ -82,7 +82,8 @@ pub(crate) struct Args {
 
 const USAGE: &str = "\
 stratann search [OPTIONS] <INDEX> <QUERIES>
-       stratann search [OPTIONS] --connect <HOST:PORT,…> <QUERIES>";
+       stratann search [OPTIONS] --connect <HOST:PORT,…> <QUERIES>
+       stratann search [OPTIONS] --memory <ADDRESS,…> --key-file <FILE> <QUERIES>";
 
 /// Options of a run.
 #[derive(clap::Args)]
@@ -157,6 +158,11 @@ impl How {
         Ok(if self.techniques.wants_processor() { ScorerOptions::default() } else { options })
     }
 
+    fn cache(&self) -> (CacheBudget, bool) {
+        let budget = if self.techniques.is_uncached() { CacheBudget::Bytes(0) } else { self.cache_budget };
+        (budget, self.preload)
+    }
+
     fn learning(&self) -> LearnOptions {
         let learn = match (self.no_learning, self.frozen) {
             (true, _) => Learn::Off,
@@ -183,6 +189,7 @@ impl How {
             threads: self.threads.unwrap_or_else(options::all_cores),
             io: self.io.into(),
             merge: !self.no_merge,
+            gather: self.techniques.gather(),
             switches: techniques::switches(graph, &self.techniques)?,
         })
     }
@@ -282,16 +289,16 @@ impl Serialize for PerQuery {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error> {
         let mut map = serializer.serialize_map(None)?;
         for (name, value) in QueryStats::NAMES.iter().zip(self.stats.values()) {
-            map.serialize_entry(name, &(value as f64 / self.queries.max(1) as f64))?;
+            let mean = value as f64 / self.queries.max(1) as f64;
+            // Requests of the client are beside those of its servers, which make none to memory nodes.
+            let requests = self.round_trips.filter(|_| *name == "round_trips");
+            map.serialize_entry(name, &requests.unwrap_or(mean))?;
         }
         map.serialize_entry("bytes_sent", &self.bytes_sent)?;
         if let Some(merged) = self.merged {
             let each = |n: u64| n as f64 / self.queries.max(1) as f64;
             map.serialize_entry("merged_reads", &each(merged.reads))?;
             map.serialize_entry("merged_bytes", &each(merged.bytes))?;
-        }
-        if let Some(round_trips) = self.round_trips {
-            map.serialize_entry("round_trips", &round_trips)?;
         }
         if let Some(share) = self.largest_share {
             map.serialize_entry("largest_share", &share)?;
@@ -382,11 +389,12 @@ pub(crate) fn run(args: &Args, output: Output) -> Result<Verdict> {
                     to.check_ids(Manifest::read(index)?.1.blocks.id_bytes)?;
                 }
             }
-            let cache = (args.how.cache_budget, args.how.preload);
+            let cache = args.how.cache();
             if !args.also.is_empty() {
                 return together(args, (index, queries), (&settings, to.as_ref()), (budgets, cache), output);
             }
-            let mut bench = Bench::open(index, queries, truth, &settings, (budgets, cache), output)?;
+            let mut bench =
+                Bench::open(Source::Folder(index), queries, truth, &settings, (budgets, cache), output)?;
             for options in &settings {
                 // All settings are checked before the first one runs.
                 bench.index.params(options)?;
@@ -395,6 +403,20 @@ pub(crate) fn run(args: &Args, output: Output) -> Result<Verdict> {
             let (document, failed) = run_all(to, &settings, (index, queries), &mut bench, output)?;
             output.result(&document, || text(&document))?;
             Ok(verdict(failed, index))
+        }
+        Target::Memory { addresses, queries } => {
+            let budgets = OpenOptions { ram_budget: args.how.ram_budget, ..OpenOptions::default() };
+            let credentials = args.searched.key.credentials(output)?;
+            let (source, cache) = (Source::Memory(addresses, &credentials), args.how.cache());
+            let mut bench = Bench::open(source, queries, truth, &settings, (budgets, cache), output)?;
+            for options in &settings {
+                bench.index.params(options)?;
+            }
+            let name = PathBuf::from(addresses.join(","));
+            let to = (to.as_ref(), args.show);
+            let (document, failed) = run_all(to, &settings, (&name, queries), &mut bench, output)?;
+            output.result(&document, || text(&document))?;
+            Ok(verdict(failed, &name))
         }
         Target::Servers { addresses, queries } => {
             args.how.techniques.check_usual()?;
@@ -442,7 +464,7 @@ fn result_path(args: &Args, target: &Target<'_>) -> Result<Option<ResultPath>> {
     let mut inputs: Vec<&Path> = args.groundtruth.as_deref().into_iter().collect();
     match *target {
         Target::Index { index, queries } => inputs.extend([index, queries]),
-        Target::Servers { queries, .. } => inputs.push(queries),
+        Target::Servers { queries, .. } | Target::Memory { queries, .. } => inputs.push(queries),
     }
     ResultPath::check(path, args.force, &inputs).map(Some)
 }

@@ -5,7 +5,7 @@ use std::time::Instant;
 use stratann_core::query::{Budget, Params};
 
 use crate::budget;
-use crate::driver::{Admission, Driver, DriverOptions, Gather};
+use crate::driver::{Admission, Driver, DriverOptions, Gather, GatherOptions};
 use crate::index::Index;
 use crate::tier::{self, Tier};
 use crate::{Error, Progress, Result};
@@ -70,6 +70,13 @@ impl Index {
         options: &SearchOptions,
         progress: &dyn Progress,
     ) -> Result<Answers> {
+        if !self.base.kind.shares_reads() && options.gather != GatherOptions::default() {
+            return Err(Error::bad_input(format!(
+                "--batch, --doorbell, and the baselines naive, no-doorbell and no-overlap are for a remote-hnsw, and \
+                 this index is a {}; leave them out",
+                self.base.kind.name()
+            )));
+        }
         let params = self.params(options)?;
         self.search_batch(queries, params, &|_| u32::MAX, options, progress, true)
     }

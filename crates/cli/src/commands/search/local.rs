@@ -7,6 +7,7 @@ use stratann_engine::groundtruth::CheckedTruth;
 use stratann_engine::index::{CacheBudget, Index, OpenOptions};
 use stratann_engine::manifest::Manifest;
 use stratann_engine::recall::curve::{REMOTE, remoteness};
+use stratann_engine::remote_memory::Credentials;
 use stratann_engine::search::{Answers, Effort, Reserve, SearchOptions};
 use stratann_engine::{Error, Progress, Result};
 
@@ -30,17 +31,39 @@ pub(crate) struct Bench {
     warned_remote: bool,
 }
 
+/// Where an index is.
+#[derive(Clone, Copy)]
+pub(crate) enum Source<'a> {
+    /// In a folder.
+    Folder(&'a Path),
+    /// In memory nodes with these addresses.
+    Memory(&'a [String], &'a Credentials),
+}
+
+impl Source<'_> {
+    /// The manifest. To read that of memory nodes their index is opened, without a cache.
+    fn manifest(&self, budgets: OpenOptions) -> Result<(Manifest, Option<Index>)> {
+        match *self {
+            Source::Folder(folder) => Ok((Manifest::read(folder)?.1, None)),
+            Source::Memory(addresses, credentials) => {
+                let index = Index::open_memory(addresses, credentials, budgets)?;
+                Ok((index.manifest().clone(), Some(index)))
+            }
+        }
+    }
+}
+
 impl Bench {
     /// Opens the index, unless the budget cannot allow it.
     pub(crate) fn open(
-        index: &Path,
+        source: Source<'_>,
         queries: &Path,
         groundtruth: Option<&Path>,
         options: &[SearchOptions],
         (mut budgets, (cache, preload)): (OpenOptions, (CacheBudget, bool)),
         output: Output,
     ) -> Result<Bench> {
-        let (_, manifest) = Manifest::read(index)?;
+        let (manifest, in_memory) = source.manifest(budgets)?;
         let queries = Queries::open(queries, &manifest, output)?;
         let mut extra = vec![("latencies", queries.count() as u64 * 16)];
         if let Some(path) = groundtruth {
@@ -73,7 +96,16 @@ impl Bench {
         let search_reserve = options.iter().map(aside).fold(Reserve::default(), larger);
         let others = manifest.planned_account(0).total() + search_reserve.bytes;
         budgets.cache_budget = cache.bytes(&manifest, budgets.ram_budget, others);
-        let index = Index::open(index, OpenOptions { search_reserve, ..budgets })?;
+        let index = match (source, in_memory) {
+            (_, Some(mut index)) => {
+                index.set_cache_budget(budgets.cache_budget);
+                index
+            }
+            (Source::Folder(folder), None) => Index::open(folder, OpenOptions { search_reserve, ..budgets })?,
+            (Source::Memory(addresses, credentials), None) => {
+                Index::open_memory(addresses, credentials, budgets)?
+            }
+        };
         if preload && !index.preload(&ProgressPrinter::new(output))? {
             output.note("note: the cache has no room for all blocks; they are read when they are needed");
         }

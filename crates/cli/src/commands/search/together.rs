@@ -9,7 +9,7 @@ use stratann_engine::manifest::Manifest;
 use stratann_engine::search::{Answers, SearchOptions, Together};
 use stratann_engine::{Error, Progress, Result};
 
-use super::local::Bench;
+use super::local::{Bench, Source};
 use super::{Run, Searcher, Sum};
 use crate::output::Output;
 use crate::progress::ProgressPrinter;
@@ -57,7 +57,8 @@ impl Indexes {
                 CacheBudget::Auto if budgets.ram_budget.is_none() => CacheBudget::Bytes(0),
                 CacheBudget::Auto => CacheBudget::Auto,
             };
-            let opened = Bench::open(path, queries, None, settings, (own, (cache, preload)), output);
+            let opened =
+                Bench::open(Source::Folder(path), queries, None, settings, (own, (cache, preload)), output);
             each.push(opened.map_err(|e| match budgets.ram_budget {
                 Some(_) if e.kind == stratann_engine::ErrorKind::Budget => Error {
                     message: format!("{}, with its share of the budget: {}", path.display(), e.message),
