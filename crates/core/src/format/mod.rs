@@ -13,5 +13,6 @@ pub mod inverted_list;
 pub mod posting_file;
 pub mod posting_lists;
 pub mod region;
+pub mod words;
 
 pub use crate::hash::{checksum, seeded_checksum};
