@@ -22,6 +22,9 @@ pub use contents::{Contents, Record};
 use slots::Decide;
 use space::Allocate;
 
+/// Bytes of a group that are written by one operation.
+const WRITE_BYTES: usize = 8 << 20;
+
 /// What a rebuild may take.
 #[derive(Clone, Copy, Debug)]
 pub struct RebuildLimits {
@@ -364,10 +367,18 @@ impl Rebuild {
         let descriptor = descriptor.encode(places.build(), self.group).to_vec();
         self.phase = Phase::Writing;
         let first = Address(at.0 - DESCRIPTOR_BYTES);
-        let mirrored = [(at, &bytes), (first, &descriptor)]
-            .map(|(at, bytes)| places.mirrored(at).map(|at| Op::Write { at, bytes: bytes.clone() }));
-        let mut ops: Vec<Op> = mirrored.into_iter().flatten().collect();
-        ops.extend([Op::Write { at, bytes }, Op::Write { at: first, bytes: descriptor }]);
+        // Parts that a request can carry; the descriptor last.
+        let parts = (0..).step_by(WRITE_BYTES).zip(bytes.chunks(WRITE_BYTES));
+        let mut ops: Vec<Op> = parts
+            .map(|(from, bytes)| Op::Write { at: Address(at.0 + from), bytes: bytes.to_vec() })
+            .collect();
+        ops.push(Op::Write { at: first, bytes: descriptor });
+        let mirrored = |op: &Op| match op {
+            Op::Write { at, bytes } => places.mirrored(*at).map(|at| Op::Write { at, bytes: bytes.clone() }),
+            _ => None,
+        };
+        let copies: Vec<Op> = ops.iter().filter_map(mirrored).collect();
+        ops.extend(copies);
         Step::Ask(ops)
     }
 
