@@ -3,6 +3,7 @@
 //! The memory nodes have all that an index folder has, also the manifest. Compute nodes change groups at any time
 //! ([`stratann_core::remote`]), so each batch begins with the headers of all groups and keeps to what they say.
 
+mod change;
 pub mod load;
 pub(crate) mod open;
 
