@@ -394,3 +394,35 @@ fn connections_beyond_the_limit_are_closed() {
         assert!(start.elapsed() < Duration::from_secs(10));
     }
 }
+
+/// Certificate and key of one authority, for the host of these tests.
+#[cfg(feature = "tls")]
+fn tls(folder: &std::path::Path, authority: &str) -> stratann_engine::link::Tls {
+    use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
+    let key = KeyPair::generate().unwrap();
+    let mut params = CertificateParams::new(vec![]).unwrap();
+    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    let root = params.self_signed(&key).unwrap();
+    let issuer = Issuer::new(params, key);
+    let key = KeyPair::generate().unwrap();
+    let host = vec!["127.0.0.1".to_string()];
+    let own = CertificateParams::new(host).unwrap().signed_by(&key, &issuer).unwrap();
+    let file = |ending: &str| folder.join(format!("{authority}.{ending}"));
+    std::fs::write(file("pem"), own.pem()).unwrap();
+    std::fs::write(file("key"), key.serialize_pem()).unwrap();
+    std::fs::write(file("root"), root.pem()).unwrap();
+    stratann_engine::link::Tls::read(&file("pem"), &file("key"), &file("root")).unwrap()
+}
+
+#[cfg(feature = "tls")]
+#[test]
+fn tcp_conforms_under_tls_which_both_sides_need() {
+    let folder = tempfile::tempdir().unwrap();
+    let (ours, theirs) = (tls(folder.path(), "ours"), tls(folder.path(), "theirs"));
+    let node = Node::start(NodeOptions { tls: Some(ours.clone()), ..options(Place::Memory) }).unwrap();
+    let address = node.address().to_string();
+    let with = |tls| connect_one(&address, &Credentials { secret: SECRET.to_vec(), tls });
+    conformance::check(&|| with(Some(ours.clone())).unwrap());
+    assert!(with(None).is_err() && with(Some(theirs)).is_err());
+    assert_eq!(with(Some(ours)).unwrap().backend(), "tcp");
+}
