@@ -80,7 +80,9 @@ fn shm_conforms_and_shares_its_region_with_tcp() {
     conformance::check(&|| dial(&tcp));
     let turn = AtomicUsize::new(0);
     // Half of the connections by each back end.
-    conformance::check(&|| dial(if turn.fetch_add(1, Ordering::SeqCst) % 2 == 0 { &shm } else { &tcp }));
+    conformance::check(&|| {
+        dial(if turn.fetch_add(1, Ordering::SeqCst).is_multiple_of(2) { &shm } else { &tcp })
+    });
     let mode = std::os::unix::fs::PermissionsExt::mode(
         &std::fs::metadata(format!("/dev/shm/{name}")).unwrap().permissions(),
     );
