@@ -93,7 +93,47 @@ impl Hnsw {
     pub fn build<P: Points>(points: &P, options: &HnswOptions, scratch: &mut HnswScratch) -> Hnsw {
         let mut graph = Hnsw::new(points.len(), options);
         (0..points.len() as u32).for_each(|node| graph.insert(points, node, options, scratch));
+        graph.finish(points, options, scratch);
         graph
+    }
+
+    /// Links nodes that no walk from the entry reaches on the bottom layer: pruning has dropped the last link to them,
+    /// which happens where many points are equal. Called once, after the last insertion.
+    pub fn finish<P: Points>(&mut self, points: &P, options: &HnswOptions, scratch: &mut HnswScratch) {
+        let mut seen = alloc::vec![false; self.nodes()];
+        if seen.is_empty() {
+            return;
+        }
+        let mut next = alloc::vec![self.entry];
+        self.mark(&mut seen, &mut next);
+        for node in 0..self.nodes() as u32 {
+            if seen[node as usize] {
+                continue;
+            }
+            let HnswScratch { walk, near, .. } = scratch;
+            near.clear();
+            let own = Layer { graph: self, layer: 0 };
+            let distance = |id| points.distance(node, id);
+            greedy_walk(points, &own, self.entry, distance, options.ef_construction, walk, near);
+            near.sort_unstable_by(Near::order);
+            let has_room = |id: &u32| self.list(0, *id).len() < 2 * self.m;
+            let reached = (0..).zip(&seen).filter(|(_, is_seen)| **is_seen).map(|(id, _)| id);
+            let Some(from) = near.iter().map(|near| near.id).chain(reached).find(has_room) else { return };
+            let (at, count) = (from as usize * (2 * self.m + 1), self.list(0, from).len());
+            self.bottom[at] += 1;
+            self.bottom[at + 1 + count] = node;
+            next.push(node);
+            self.mark(&mut seen, &mut next);
+        }
+    }
+
+    /// Marks all nodes that can be reached from those in `next`.
+    fn mark(&self, seen: &mut [bool], next: &mut Vec<u32>) {
+        while let Some(node) = next.pop() {
+            if !core::mem::replace(&mut seen[node as usize], true) {
+                next.extend(self.list(0, node));
+            }
+        }
     }
 
     /// A graph of no nodes, with room for `nodes`.
@@ -251,5 +291,102 @@ impl Hnsw {
             self.set(layer, other, pruned);
         }
         nearest
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::collections::BTreeSet;
+    use alloc::vec;
+    use proptest::prelude::*;
+
+    struct Plane(Vec<[f32; 4]>);
+
+    impl Points for Plane {
+        fn len(&self) -> usize {
+            self.0.len()
+        }
+        fn distance(&self, a: u32, b: u32) -> f32 {
+            self.0[a as usize].iter().zip(&self.0[b as usize]).map(|(x, y)| (x - y) * (x - y)).sum()
+        }
+    }
+
+    fn points(n: usize) -> Plane {
+        let number = |i: usize, c: u64| (hash(3, c, i as u64) % 1000) as f32;
+        Plane((0..n).map(|i| [number(i, 0), number(i, 1), number(i, 2), number(i, 3)]).collect())
+    }
+
+    proptest! {
+        #[test]
+        fn lists_are_within_their_layers_and_lengths(n in 1usize..300, m in 2usize..9, seed: u64, layers in 0usize..4) {
+            let upper_layers = layers.checked_sub(1);
+            let options = HnswOptions { m, ef_construction: 20, seed, upper_layers };
+            let graph = Hnsw::build(&points(n), &options, &mut HnswScratch::default());
+            let upper = graph.upper();
+            let counts: Vec<u32> = upper.iter().map(|nodes| nodes.len() as u32).collect();
+            prop_assert_eq!(counts, options.upper_counts(n));
+            if let Some(layers) = upper_layers {
+                prop_assert_eq!(upper.len(), layers);
+            }
+            for layer in 0..=upper.len() {
+                let on: BTreeSet<u32> = match layer {
+                    0 => (0..n as u32).collect(),
+                    _ => upper[layer - 1].iter().copied().collect(),
+                };
+                for node in 0..n as u32 {
+                    let list = graph.list(layer, node);
+                    let most = if layer == 0 { 2 * m } else { m };
+                    prop_assert!(list.len() <= most);
+                    prop_assert!(list.iter().all(|other| *other != node && on.contains(other)));
+                    prop_assert!(on.contains(&node) || list.is_empty());
+                    let distinct: BTreeSet<&u32> = list.iter().collect();
+                    prop_assert_eq!(distinct.len(), list.len());
+                }
+            }
+            if let Some(top) = upper.last() {
+                prop_assert!((graph.entry_slot() as usize) < top.len());
+            }
+        }
+    }
+
+    #[test]
+    fn layers_are_drawn_with_the_share_of_m() {
+        let options = HnswOptions { m: 16, ef_construction: 20, seed: 8, upper_layers: None };
+        let counts = options.upper_counts(160_000);
+        assert!((9_500..10_500).contains(&counts[0]), "{counts:?}");
+        assert!((500..750).contains(&counts[1]), "{counts:?}");
+        let other = HnswOptions { seed: 9, ..options };
+        assert_ne!(counts, other.upper_counts(160_000));
+    }
+
+    #[test]
+    fn a_search_of_the_graph_finds_each_node() {
+        let set = points(3000);
+        let options = HnswOptions { m: 8, ef_construction: 60, seed: 1, upper_layers: None };
+        let mut scratch = HnswScratch::default();
+        let graph = Hnsw::build(&set, &options, &mut scratch);
+        assert_eq!(
+            graph.bottom,
+            Hnsw::build(&set, &options, &mut scratch).bottom,
+            "reused memory changes nothing"
+        );
+        let mut found = 0;
+        for node in 0..3000u32 {
+            let (mut near, layer) = (Vec::new(), Layer { graph: &graph, layer: 0 });
+            let distance = |id| set.distance(node, id);
+            greedy_walk(&set, &layer, graph.entry, distance, 30, &mut scratch.walk, &mut near);
+            found += usize::from(near.iter().any(|c| c.id == node));
+        }
+        assert!(found > 2985, "{found} of 3000 nodes find themselves");
+    }
+
+    #[test]
+    fn equal_points_are_all_reached() {
+        let options = HnswOptions { m: 4, ef_construction: 30, seed: 1, upper_layers: None };
+        let graph = Hnsw::build(&Plane(vec![[1.0; 4]; 400]), &options, &mut HnswScratch::default());
+        let mut seen = vec![false; 400];
+        graph.mark(&mut seen, &mut vec![graph.entry]);
+        assert!(seen.iter().all(|&is_seen| is_seen));
     }
 }

@@ -363,14 +363,14 @@ impl<'a> SubHnsw<'a> {
         self.head.get(at..at + size).unwrap_or(&[])
     }
 
-    /// The member and the slot on the layer below of each of these slots of an upper layer, counted from 1.
+    /// A slot of an upper layer, counted from 1; `None` for one that does not exist.
     pub fn slot(&self, layer: u32, slot: u32) -> Option<UpperSlot<'a>> {
         let link = self.link_bytes as usize;
         let size = (self.m as usize + 3) * link;
-        let before: usize = (1..layer).map(|layer| self.nodes_of(layer) as usize).sum();
         if layer == 0 || slot >= self.nodes_of(layer) {
             return None;
         }
+        let before: usize = (1..layer).map(|layer| self.nodes_of(layer) as usize).sum();
         let at = self.upper + (before + slot as usize) * size;
         let (head, links) = self.head.get(at..at + size)?.split_at_checked(2 * link)?;
         let (member, below) = (self.number(head.get(..link)?), self.number(head.get(link..)?));
@@ -412,4 +412,109 @@ pub struct UpperSlot<'a> {
     /// Its slot on the layer below.
     pub below: u32,
     links: &'a [u8],
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::build::Points;
+    use crate::build::hnsw::{HnswOptions, HnswScratch};
+    use proptest::prelude::*;
+
+    struct Line(Vec<u8>);
+
+    impl Points for Line {
+        fn len(&self) -> usize {
+            self.0.len()
+        }
+        fn distance(&self, a: u32, b: u32) -> f32 {
+            f32::from(self.0[a as usize].abs_diff(self.0[b as usize])).powi(2)
+        }
+    }
+
+    const NAME: HnswName = HnswName { cluster: 7, version: 3, seed: 11 };
+
+    fn written(layout: &HnswLayout, options: &HnswOptions, id_bytes: usize, set: &[u8]) -> (Hnsw, Vec<u8>) {
+        let graph = Hnsw::build(&Line(set.to_vec()), options, &mut HnswScratch::default());
+        let members = set.iter().zip(5u64..).map(|(x, external_id)| HnswMember {
+            external_id,
+            inverse_norm: f32::from(*x),
+            vector: core::slice::from_ref(x),
+        });
+        let mut out = Vec::new();
+        write(layout, &NAME, id_bytes, &graph, members, &mut out);
+        (graph, out)
+    }
+
+    proptest! {
+        #[test]
+        fn everything_that_was_written_is_read(
+            set in prop::collection::vec(any::<u8>(), 1..200), m in 2usize..6, seed: u64, norms: bool, wide: bool,
+        ) {
+            let layout = HnswLayout { vector_bytes: 1, norms };
+            let options = HnswOptions { m, ef_construction: 16, seed, upper_layers: None };
+            let id_bytes = if wide { 8 } else { 4 };
+            let (graph, bytes) = written(&layout, &options, id_bytes, &set);
+            let upper = options.upper_counts(set.len());
+            let shape = HnswShape { members: set.len(), m, id_bytes, upper: &upper };
+            prop_assert_eq!(bytes.len(), layout.bytes(&shape));
+            prop_assert!(SubHnsw::verify(&layout, &NAME, &bytes));
+            for other in [HnswName { cluster: 8, ..NAME }, HnswName { version: 4, ..NAME }, HnswName { seed: 1, ..NAME }] {
+                prop_assert!(!SubHnsw::verify(&layout, &other, &bytes));
+            }
+            let own = SubHnsw::open(&layout, &bytes).unwrap();
+            prop_assert_eq!((own.members() as usize, own.layers() as usize, own.m() as usize), (set.len(), upper.len(), m));
+            prop_assert_eq!(own.entry(), graph.entry_slot());
+            for (member, &x) in (0..).zip(&set) {
+                prop_assert_eq!(own.vector(member), &[x]);
+                prop_assert_eq!(own.external_id(member), u64::from(member) + 5);
+                prop_assert_eq!(own.inverse_norm(member), if norms { f32::from(x) } else { 1.0 });
+                let mut list = Vec::new();
+                own.each_neighbour(member, |other| list.push(other));
+                prop_assert_eq!(&list[..], graph.list(0, member));
+            }
+            for (layer, nodes) in (1..).zip(graph.upper()) {
+                prop_assert_eq!(own.nodes_of(layer) as usize, nodes.len());
+                for (slot, &node) in (0..).zip(&nodes) {
+                    let held = own.slot(layer, slot).unwrap();
+                    let below = if layer == 1 { held.below } else { own.slot(layer - 1, held.below).unwrap().member };
+                    prop_assert_eq!((held.member, below), (node, node));
+                    let mut list = Vec::new();
+                    own.each_slot(&held, |other| list.push(nodes[other as usize]));
+                    prop_assert_eq!(&list[..], graph.list(layer as usize, node));
+                }
+            }
+        }
+
+        #[test]
+        fn any_bytes_are_opened_without_a_panic(
+            set in prop::collection::vec(any::<u8>(), 1..40), at: usize, to: u8, cut: usize, norms: bool,
+        ) {
+            let layout = HnswLayout { vector_bytes: 1, norms };
+            let options = HnswOptions { m: 2, ef_construction: 8, seed: 1, upper_layers: None };
+            let (_, mut bytes) = written(&layout, &options, 4, &set);
+            let at = at % bytes.len().min(HEADER_BYTES + 64);
+            let is_changed = bytes[at] != to;
+            bytes[at] = to;
+            prop_assert_eq!(SubHnsw::verify(&layout, &NAME, &bytes), !is_changed);
+            for bytes in [&bytes[..], &bytes[..cut % bytes.len()]] {
+                let Some(own) = SubHnsw::open(&layout, bytes) else { continue };
+                for member in [0, own.members() - 1, own.members(), u32::MAX] {
+                    own.each_neighbour(member, |_| {});
+                    let _ = (own.vector(member), own.external_id(member), own.inverse_norm(member));
+                }
+                for layer in [0, 1, own.layers(), u32::MAX] {
+                    let _ = own.slot(layer, own.nodes_of(layer).wrapping_sub(1));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn more_members_than_two_bytes_count_have_links_of_four() {
+        let layout = HnswLayout { vector_bytes: 1, norms: false };
+        let bytes = |members| layout.bytes(&HnswShape { members, m: 2, id_bytes: 4, upper: &[] });
+        assert_eq!(bytes(65_536), 64 + 65_536 * (2 * 5 + 4 + 1));
+        assert_eq!(bytes(65_544), 64 + 65_544 * (4 * 5 + 4 + 1));
+    }
 }

@@ -10,19 +10,22 @@ use crate::recall::curve::{Grid, Point, StopRule};
 use crate::{Error, Result};
 
 /// By path: how much longer than the answer the beam in each cluster is.
-const EF_BEYOND_K: [u32; 5] = [2, 12, 30, 70, 180];
+const EF_BEYOND_K: [u32; 5] = [2, 14, 40, 100, 300];
 
-/// What is measured on an index of so many clusters: their numbers, each about a third more than the last.
-pub(crate) fn grid(clusters: u32) -> Grid {
+/// What is measured for k results on an index of so many clusters, of so many vectors by the mean: numbers of clusters,
+/// each about a half more than the last. Beams far longer than a cluster are left out.
+pub(crate) fn grid(k: u32, clusters: u32, members: f64) -> Grid {
     let rule = StopRule::by_slack(None, 0.0);
     let most = clusters.clamp(1, MAX_PROBES);
+    let shorter = EF_BEYOND_K.iter().filter(|&&beyond| f64::from(k + beyond) < members / 2.0).count();
+    let beams = (shorter + 1).min(EF_BEYOND_K.len());
     let (mut path, mut effort) = (Vec::new(), 1u32);
     while effort < most {
         path.push((effort, rule));
-        effort += (effort / 3).max(1);
+        effort += (effort / 2).max(1);
     }
     path.push((most, rule));
-    Grid { paths: vec![path; EF_BEYOND_K.len()], reads_max: f64::INFINITY }
+    Grid { paths: vec![path; beams], reads_max: f64::INFINITY }
 }
 
 /// The parameters of a point: its effort is the number of clusters, its path tells the beam.

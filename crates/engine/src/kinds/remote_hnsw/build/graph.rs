@@ -104,6 +104,7 @@ pub(crate) fn sub_hnsw(
         progress.advance(nodes.len() as u64);
         nodes.for_each(|node| graph.insert(&points, node as u32, options, &mut scratch));
     }
+    graph.finish(&points, options, &mut scratch);
     drop(points);
     let layout = layout(metric, own.vector_bytes);
     let norm = |vector: &[u8]| if layout.norms { inverse_norm(dtype, vector) } else { 1.0 };
