@@ -122,6 +122,8 @@ fn check_run(run: &Value) {
         "mini_batches",
         "reads_saved_in_batch",
         "reads_saved_across",
+        "shared_reads",
+        "round_trips",
         "components",
         "components_unpruned",
         "merged_bytes",

@@ -161,6 +161,31 @@ fn counters_of_gpu_indexes_are_those_of_the_golden_file() {
 }
 
 #[test]
+fn counters_of_remote_indexes_are_those_of_the_golden_file() {
+    let mut all = Map::new();
+    for (dtype, metric) in [("f32", "l2"), ("f32", "ip"), ("u8", "l2"), ("f16", "cosine"), ("i8", "ip")] {
+        let data = Data::new(2000, 24, dtype);
+        let index = data.path("remote");
+        let place = ["build", arg(&data.base), "-o", arg(&index), "--kind", "remote-hnsw"];
+        let how = ["--partitions", "20", "-M", "6", "--calibration-queries", "60", "--threads", "2"];
+        json(&[&place[..], &["--metric", metric], &how].concat());
+        let truth = data.truth(metric);
+        let common = ["search", arg(&index), arg(&data.queries), "--groundtruth", arg(&truth)];
+        for (name, more) in [
+            ("nprobe 2 and 8", &["--nprobe", "2,8"][..]),
+            ("nprobe 8, ef 12", &["--nprobe", "8", "--ef", "12"]),
+            ("recall 0.9", &["--recall", "0.9"]),
+            ("recall 1", &["--recall", "1"]),
+        ] {
+            let found = json(&[&common[..], &COUNTED, more].concat());
+            let runs: Vec<Value> = found["runs"].as_array().unwrap().iter().map(counters).collect();
+            all.insert(format!("{dtype} {metric}: {name}"), runs.into());
+        }
+    }
+    compare("remote.json", all);
+}
+
+#[test]
 fn counters_of_clusters_are_those_of_the_golden_file() {
     let mut all = Map::new();
     for (dtype, metric) in [("f32", "l2"), ("u8", "l2"), ("i8", "ip")] {

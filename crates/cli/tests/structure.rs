@@ -225,8 +225,8 @@ fn rooms_of_core_use_those_below() {
 
 #[test]
 fn kinds_stay_in_their_rooms() {
-    let kinds = ["flat", "disk_graph", "hybrid_ivf", "grid_ivf", "gpu_ivf", "sorted"];
-    let variants = ["Flat", "DiskGraph", "HybridIvf", "GridIvf", "GpuIvf", "Sorted"];
+    let kinds = ["flat", "disk_graph", "hybrid_ivf", "grid_ivf", "gpu_ivf", "remote_hnsw", "sorted"];
+    let variants = ["Flat", "DiskGraph", "HybridIvf", "GridIvf", "GpuIvf", "RemoteHnsw", "Sorted"];
     let mut violations = Vec::new();
     let mut excused = BTreeSet::new();
     for name in ["core", "engine"] {

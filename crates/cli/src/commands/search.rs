@@ -260,7 +260,7 @@ pub(crate) struct PerQuery {
     pub(crate) bytes_sent: f64,
     /// Reads that were not made because an equal one was under way; `None` where these are not counted.
     pub(crate) merged: Option<MergedReads>,
-    /// Requests to other servers that the query waited for; `None` where no query makes any.
+    /// Requests to other servers that the query waited for, instead of the counter; `None` for the counter.
     pub(crate) round_trips: Option<f64>,
     /// Components compared by the busiest server over the mean of all; `None` where that is not counted.
     pub(crate) largest_share: Option<f64>,

@@ -6,7 +6,7 @@ use alloc::vec::Vec;
 use super::prune::{Near, PruneScratch, robust_prune};
 use super::walk::{WalkScratch, greedy_walk};
 use super::{Lists, Points, hash};
-use crate::format::hnsw::UPPER_MAX;
+use crate::format::hnsw::{Layers, UPPER_MAX};
 
 /// Options of a graph.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -151,25 +151,6 @@ impl Hnsw {
         nodes as u64 * (4 * (2 * m as u64 + 1) + 5 + 4 * (m as u64 + 1) / (m as u64).saturating_sub(1).max(1))
     }
 
-    /// Nodes.
-    pub fn nodes(&self) -> usize {
-        self.layer_of.len()
-    }
-
-    /// Most neighbours on an upper layer.
-    pub fn m(&self) -> usize {
-        self.m
-    }
-
-    /// The neighbours of a node on a layer; 0 is the bottom. Empty where the node is not on the layer.
-    pub fn list(&self, layer: usize, node: u32) -> &[u32] {
-        let own = self.slot(layer, node).and_then(|(at, size)| {
-            let all = if layer == 0 { &self.bottom } else { &self.upper };
-            all.get(at..at + size)?.split_first()
-        });
-        own.map_or(&[], |(&count, list)| &list[..list.len().min(count as usize)])
-    }
-
     /// Where the list of a node is, and its length with the count.
     fn slot(&self, layer: usize, node: u32) -> Option<(usize, usize)> {
         let node = node as usize;
@@ -193,20 +174,6 @@ impl Hnsw {
     /// Number of upper layers.
     fn layers(&self) -> usize {
         self.layer_of.get(self.entry as usize).map_or(0, |&layer| usize::from(layer))
-    }
-
-    /// The nodes of each upper layer, ascending, the lowest layer first.
-    pub fn upper(&self) -> Vec<Vec<u32>> {
-        let on = |layer: usize| move |&(_, &own): &(u32, &u8)| usize::from(own) >= layer;
-        let nodes = |layer| (0..).zip(&self.layer_of).filter(on(layer)).map(|(node, _)| node).collect();
-        (1..=self.layers()).map(nodes).collect()
-    }
-
-    /// Where searches begin: the place of the entry among the nodes of the uppermost layer.
-    pub fn entry_slot(&self) -> u32 {
-        let layers = self.layers();
-        let before = &self.layer_of[..self.entry as usize];
-        before.iter().filter(|&&layer| usize::from(layer) >= layers).count() as u32
     }
 
     /// Inserts the next node: its number is that of the nodes before it.
@@ -291,6 +258,36 @@ impl Hnsw {
             self.set(layer, other, pruned);
         }
         nearest
+    }
+}
+
+impl Layers for Hnsw {
+    fn nodes(&self) -> usize {
+        self.layer_of.len()
+    }
+
+    fn m(&self) -> usize {
+        self.m
+    }
+
+    fn list(&self, layer: usize, node: u32) -> &[u32] {
+        let own = self.slot(layer, node).and_then(|(at, size)| {
+            let all = if layer == 0 { &self.bottom } else { &self.upper };
+            all.get(at..at + size)?.split_first()
+        });
+        own.map_or(&[], |(&count, list)| &list[..list.len().min(count as usize)])
+    }
+
+    fn upper(&self) -> Vec<Vec<u32>> {
+        let on = |layer: usize| move |&(_, &own): &(u32, &u8)| usize::from(own) >= layer;
+        let nodes = |layer| (0..).zip(&self.layer_of).filter(on(layer)).map(|(node, _)| node).collect();
+        (1..=self.layers()).map(nodes).collect()
+    }
+
+    fn entry_slot(&self) -> u32 {
+        let layers = self.layers();
+        let before = &self.layer_of[..self.entry as usize];
+        before.iter().filter(|&&layer| usize::from(layer) >= layers).count() as u32
     }
 }
 

@@ -31,7 +31,6 @@
 use alloc::vec::Vec;
 
 use super::seeded_checksum;
-use crate::build::hnsw::Hnsw;
 
 /// Bytes of the header.
 pub const HEADER_BYTES: usize = 64;
@@ -117,6 +116,20 @@ impl HnswLayout {
     }
 }
 
+/// A graph of several layers, as it is written.
+pub trait Layers {
+    /// Nodes of the bottom layer: all.
+    fn nodes(&self) -> usize;
+    /// Most neighbours on an upper layer.
+    fn m(&self) -> usize;
+    /// The neighbours of a node on a layer; 0 is the bottom. Empty where the node is not on the layer.
+    fn list(&self, layer: usize, node: u32) -> &[u32];
+    /// The nodes of each upper layer, ascending, the lowest layer first.
+    fn upper(&self) -> Vec<Vec<u32>>;
+    /// Where searches begin: the place of a node among those of the uppermost layer.
+    fn entry_slot(&self) -> u32;
+}
+
 /// A vector on its way into a sub-HNSW.
 #[derive(Clone, Copy, Debug)]
 pub struct HnswMember<'a> {
@@ -144,7 +157,7 @@ pub fn write<'m>(
     layout: &HnswLayout,
     name: &HnswName,
     id_bytes: usize,
-    graph: &Hnsw,
+    graph: &impl Layers,
     members: impl Iterator<Item = HnswMember<'m>> + Clone,
     out: &mut Vec<u8>,
 ) {
@@ -179,7 +192,7 @@ pub fn write<'m>(
     bytes[..8].copy_from_slice(&sum.to_le_bytes());
 }
 
-fn write_links(graph: &Hnsw, upper: &[Vec<u32>], places: &Places, bytes: &mut [u8]) {
+fn write_links(graph: &impl Layers, upper: &[Vec<u32>], places: &Places, bytes: &mut [u8]) {
     let (m, link) = (graph.m(), link_bytes(graph.nodes()));
     let mut at = places.bottom;
     let mut put = |bytes: &mut [u8], number: u32| {
@@ -418,7 +431,7 @@ pub struct UpperSlot<'a> {
 mod tests {
     use super::*;
     use crate::build::Points;
-    use crate::build::hnsw::{HnswOptions, HnswScratch};
+    use crate::build::hnsw::{Hnsw, HnswOptions, HnswScratch};
     use proptest::prelude::*;
 
     struct Line(Vec<u8>);

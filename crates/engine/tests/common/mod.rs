@@ -95,7 +95,8 @@ pub fn quick(kind: Kind, metric: Metric) -> BuildOptions {
     options.threads = 2;
     options.calibration_queries = 0;
     match &mut options.kind {
-        KindOptions::Flat | KindOptions::GridIvf(_) | KindOptions::GpuIvf(_) => {}
+        KindOptions::Flat | KindOptions::GridIvf(_) | KindOptions::GpuIvf(_) | KindOptions::RemoteHnsw(_) => {
+        }
         KindOptions::DiskGraph(own) => (own.degree, own.build_list) = (32, 64),
         KindOptions::HybridIvf(own) => own.profile = Some(profile()),
     }
