@@ -8,7 +8,7 @@ use stratann_core::format::directory::LocalKind;
 use stratann_engine as engine;
 use stratann_engine::build::{
     BuildOptions, CodeKind, CodePlace, GpuOptions, GraphOptions, GridOptions, Kind, ListOptions, LocalPlan,
-    OptionsByKind,
+    OptionsByKind, RemoteOptions, Representatives,
 };
 use stratann_engine::dataset::{OnBadRow, Reader};
 use stratann_engine::profile::Profile;
@@ -55,6 +55,11 @@ pub(crate) struct Options {
     list_share: Option<f64>,
     epsilon: Option<f32>,
     baselines: Option<bool>,
+    partitions: Option<usize>,
+    representatives: Option<String>,
+    overflow: Option<u64>,
+    m: Option<usize>,
+    ef_construction: Option<usize>,
 }
 
 fn unknown(what: &str, given: &str, known: &str) -> Error {
@@ -68,7 +73,7 @@ pub(crate) fn metric(name: &str) -> Result<Metric> {
 impl Options {
     /// Returns the options of a build of vectors with `dim` components, whose kind is given.
     pub(crate) fn read(self, dim: usize) -> Result<BuildOptions> {
-        let known = "\"disk-graph\", \"hybrid-ivf\", \"grid-ivf\", \"gpu-ivf\" or \"flat\"";
+        let known = "\"disk-graph\", \"hybrid-ivf\", \"grid-ivf\", \"gpu-ivf\", \"remote-hnsw\" or \"flat\"";
         let kind = Kind::from_name(&self.kind).ok_or_else(|| unknown("kind", &self.kind, known))?;
         self.check_kind(kind)?;
         let (by_kind, common) = self.read_all(dim)?;
@@ -78,7 +83,8 @@ impl Options {
     /// Returns the options of a build of `base`. The kind `"auto"` is chosen by its vectors, and noted.
     fn read_for(self, base: &Reader, progress: &dyn Progress) -> Result<BuildOptions> {
         if self.kind != "auto" {
-            let known = "\"auto\", \"disk-graph\", \"hybrid-ivf\", \"grid-ivf\", \"gpu-ivf\" or \"flat\"";
+            let known = "\"auto\", \"disk-graph\", \"hybrid-ivf\", \"grid-ivf\", \"gpu-ivf\", \"remote-hnsw\" or \
+                         \"flat\"";
             if Kind::from_name(&self.kind).is_none() {
                 return Err(unknown("kind", &self.kind, known));
             }
@@ -101,7 +107,8 @@ impl Options {
         let grid_ivf = GridOptions { lists: self.lists, centroids: self.centroids.clone() };
         let (disk_graph, hybrid_ivf) = (self.read_graph()?, self.read_lists()?);
         let gpu_ivf = self.read_gpu(&disk_graph);
-        let by_kind = OptionsByKind { disk_graph, hybrid_ivf, grid_ivf, gpu_ivf };
+        let remote_hnsw = self.read_remote()?;
+        let by_kind = OptionsByKind { disk_graph, hybrid_ivf, grid_ivf, gpu_ivf, remote_hnsw };
         // A value out of range is refused in the options of another kind as well.
         by_kind.check(dim)?;
         let defaults = BuildOptions::new(Kind::Flat, metric);
@@ -165,6 +172,23 @@ impl Options {
         }
     }
 
+    /// Options of `remote-hnsw`.
+    fn read_remote(&self) -> Result<RemoteOptions> {
+        let defaults = RemoteOptions::default();
+        let representatives = match self.representatives.as_deref() {
+            None => defaults.representatives,
+            Some(name) => Representatives::from_name(name)
+                .ok_or_else(|| unknown("representatives", name, "\"sample\" or \"kmeans\""))?,
+        };
+        Ok(RemoteOptions {
+            partitions: self.partitions,
+            representatives,
+            overflow_bytes: self.overflow,
+            m: self.m.unwrap_or(defaults.m),
+            ef_construction: self.ef_construction.unwrap_or(defaults.ef_construction),
+        })
+    }
+
     /// Refuses options that do not apply to this kind.
     fn check_kind(&self, kind: Kind) -> Result<()> {
         let given = [
@@ -178,6 +202,11 @@ impl Options {
             ("list_share", Kind::GpuIvf, self.list_share.is_some()),
             ("epsilon", Kind::GpuIvf, self.epsilon.is_some()),
             ("baselines", Kind::GpuIvf, self.baselines.is_some()),
+            ("partitions", Kind::RemoteHnsw, self.partitions.is_some()),
+            ("representatives", Kind::RemoteHnsw, self.representatives.is_some()),
+            ("overflow", Kind::RemoteHnsw, self.overflow.is_some()),
+            ("m", Kind::RemoteHnsw, self.m.is_some()),
+            ("ef_construction", Kind::RemoteHnsw, self.ef_construction.is_some()),
         ];
         match given.into_iter().find(|&(_, of, is_given)| is_given && of != kind) {
             Some((name, of, _)) => Err(Error::bad_input(format!(

@@ -270,6 +270,7 @@ impl Index {
             Explained::Lists(trace) => report::trace(py, &trace, &trace.stats),
             Explained::Grid(trace) => report::trace(py, &trace, &trace.stats),
             Explained::Gpu(trace) => report::trace(py, &trace, &trace.stats),
+            Explained::Remote(trace) => report::trace(py, &trace, &trace.stats),
             Explained::Blocks(trace) => report::trace(py, &trace, &trace.stats),
         }
     }

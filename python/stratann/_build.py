@@ -75,7 +75,7 @@ _OPTIONS = (
     "calibration_queries",
 )
 #: Those of kinds with lists, which not every function accepts.
-_LIST_OPTIONS = ("clusters", "plan", "nav_samples", "lists", "baselines")
+_LIST_OPTIONS = ("clusters", "plan", "nav_samples", "lists", "baselines", "representatives")
 #: Those that are numbers.
 _WHOLE_OPTIONS = (
     "seed",
@@ -89,6 +89,9 @@ _WHOLE_OPTIONS = (
     "calibration_queries",
     "clusters",
     "lists",
+    "partitions",
+    "m",
+    "ef_construction",
 )
 _REAL_OPTIONS = ("alpha", "head_share", "nav_samples", "list_share", "epsilon")
 
@@ -103,6 +106,7 @@ def engine_options(given: dict[str, Any]) -> dict[str, Any]:
         "threads": whole(given["threads"], "threads", 1),
         "ram_budget": byte_size(given["ram_budget"], "ram_budget"),
         "search_budget": byte_size(given.get("search_budget"), "search_budget"),
+        "overflow": byte_size(given.get("overflow"), "overflow"),
         "profile": None if profile is None else os.fspath(profile),
         "centroids": None if centroids is None else os.fspath(centroids),
         "ids": None,
@@ -148,6 +152,11 @@ def build(
     list_share: float | None = None,
     epsilon: float | None = None,
     baselines: bool | None = None,
+    partitions: int | None = None,
+    representatives: str | None = None,
+    overflow: int | str | None = None,
+    m: int | None = None,
+    ef_construction: int | None = None,
 ) -> BuildReport:
     """Builds an index of `base` in the folder `path`.
 
@@ -162,8 +171,8 @@ def build(
         kind: ``"auto"`` (the kind whose queries are predicted to cost least, in the RAM given), ``"disk-graph"``
             (graph on disk, codes in RAM), ``"hybrid-ivf"`` (inverted lists on disk, each with its own local index:
             for RAM far below the size of the vectors), ``"grid-ivf"`` (inverted lists in RAM, which drop most vectors
-            after a few of their components), ``"gpu-ivf"`` (codes on a GPU or in RAM, vectors on disk) or ``"flat"``
-            (exact scan).
+            after a few of their components), ``"gpu-ivf"`` (codes on a GPU or in RAM, vectors on disk),
+            ``"remote-hnsw"`` (clusters of vectors, each with an HNSW, for memory nodes) or ``"flat"`` (exact scan).
         metric: ``"l2"`` (squared), ``"ip"`` (minus the inner product) or ``"cosine"`` (one minus the cosine).
             Smaller is closer.
         ram_budget: limit in bytes of the engine, as int or text (``"2GiB"``); None for no limit. It does not include
@@ -208,6 +217,11 @@ def build(
         epsilon: a vector of a gpu-ivf is also in lists whose centroids are farther than the nearest by this share of
             the distance, in 8 at most; 0.15.
         baselines: write files that searches with ``baseline`` need, and measure their recall; False.
+        partitions: clusters of vectors of a remote-hnsw; 500, or one for 64 rows of small sets.
+        representatives: how the vectors that represent clusters are chosen: ``"sample"`` (drawn) or ``"kmeans"``.
+        overflow: bytes for vectors that are inserted later, for each two clusters; an eighth of their bytes.
+        m: neighbours of a node of a remote-hnsw on upper layers, half of those on the bottom layer; 16.
+        ef_construction: length of the beam that finds them; 200.
 
     Raises:
         InputError: a wrong argument or bad row; the message names it.

@@ -225,7 +225,6 @@ fn bad_options_and_queries_are_refused() {
         assert_eq!(build(&set.reader(), dir.path(), &options, &Quiet).unwrap_err().kind, ErrorKind::BadInput);
     }
     let (_dir, index) = built(&set, &options(Metric::L2, 4));
-    assert!(index.search(&[0; 7], &probe(3, 2, None), &Quiet).is_err());
     assert!(index.search(&set.bytes[..32], &probe(3, 2, Some(0)), &Quiet).is_err());
     let list = SearchOptions { k: 3, effort: Effort::List(40, None), ..SearchOptions::default() };
     assert!(index.search(&set.bytes[..32], &list, &Quiet).unwrap_err().message.contains("--nprobe"));

@@ -402,6 +402,10 @@ macro_rules! kinds {
                 match self { $($(#[$attr])* KindState::$variant(state) => $module::Marker::uses_codes(state),)* }
             }
 
+            pub(crate) fn shares_reads(&self) -> bool {
+                match self { $($(#[$attr])* KindState::$variant(_) => $module::Marker::shares_reads(),)* }
+            }
+
             pub(crate) fn takes_any_order(&self) -> bool {
                 match self { $($(#[$attr])* KindState::$variant(_) => $module::Marker::takes_any_order(),)* }
             }
