@@ -472,11 +472,13 @@ mod tests {
             let shape = HnswShape { members: set.len(), m, id_bytes, upper: &upper };
             prop_assert_eq!(bytes.len(), layout.bytes(&shape));
             prop_assert!(SubHnsw::verify(&layout, &NAME, &bytes));
-            for other in [HnswName { cluster: 8, ..NAME }, HnswName { version: 4, ..NAME }, HnswName { seed: 1, ..NAME }] {
+            let by_cluster = HnswName { cluster: 8, ..NAME };
+            for other in [by_cluster, HnswName { version: 4, ..NAME }, HnswName { seed: 1, ..NAME }] {
                 prop_assert!(!SubHnsw::verify(&layout, &other, &bytes));
             }
             let own = SubHnsw::open(&layout, &bytes).unwrap();
-            prop_assert_eq!((own.members() as usize, own.layers() as usize, own.m() as usize), (set.len(), upper.len(), m));
+            let numbers = (own.members() as usize, own.layers() as usize, own.m() as usize);
+            prop_assert_eq!(numbers, (set.len(), upper.len(), m));
             prop_assert_eq!(own.entry(), graph.entry_slot());
             for (member, &x) in (0..).zip(&set) {
                 prop_assert_eq!(own.vector(member), &[x]);

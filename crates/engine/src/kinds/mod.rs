@@ -4,6 +4,7 @@
 
 mod asked;
 pub mod blocks;
+mod builds;
 pub mod choice;
 pub mod disk_graph;
 pub mod division;
@@ -34,6 +35,7 @@ use stratann_core::plan::{IndexView, KindView};
 use stratann_core::query::StoreId;
 
 pub(crate) use asked::{asked_bytes, sized_params};
+pub(crate) use builds::{build, forecast, plan};
 pub use disk_graph::account::IN_FLIGHT;
 pub(crate) use explained::explain;
 pub use explained::{Explained, traces};
@@ -45,12 +47,7 @@ pub(crate) use remote_hnsw::live::{Clusters as LiveClusters, LiveRegion, Reader 
 
 use crate::base::{Base, OpenOptions, shape};
 use crate::budget::Account;
-use crate::build::forecast::Forecast;
-use crate::build::options::BuildOptions;
-use crate::build::plan::BuildPlan;
-use crate::build::stages::Build;
 use crate::cache::ExtentCache;
-use crate::dataset::{Reader, Scan, Shape};
 use crate::manifest::Manifest;
 use crate::recall::curve::Grid;
 use crate::scorer::Scorer;
@@ -63,7 +60,7 @@ use grid_ivf::open::GridIndex;
 use hybrid_ivf::open::ListIndex;
 use hybrid_ivf::residency::ResidencyBudget;
 use kind::Kind;
-use options::{GpuSwitches, GraphOptions, KindOptions, Switches};
+use options::{GpuSwitches, Switches};
 use remote_hnsw::open::RemoteIndex;
 use units::{Held, HeldRanges, UnitRanges, Units};
 
@@ -594,44 +591,5 @@ pub(crate) fn verify_parts(
             grid_ivf::verify::check_parts(folder, manifest, placement, progress, report).map(|()| true)
         }
         Some(Kind::Flat | Kind::DiskGraph | Kind::GpuIvf | Kind::RemoteHnsw) | None => Ok(false),
-    }
-}
-
-/// Plans the memory and the disk of a build.
-///
-/// # Errors
-/// `ErrorKind::Budget` when no plan fits; the error names the smallest budget that works.
-pub(crate) fn plan(base: &Reader, options: &BuildOptions) -> Result<BuildPlan> {
-    match &options.kind {
-        KindOptions::Flat => blocks::plan::plan(base, options, &GraphOptions::default(), false),
-        KindOptions::DiskGraph(own) => blocks::plan::plan(base, options, own, true),
-        KindOptions::HybridIvf(own) => hybrid_ivf::build::memory::plan(base, options, own),
-        KindOptions::GridIvf(own) => grid_ivf::build::memory::plan(base, options, own),
-        KindOptions::GpuIvf(own) => gpu_ivf::build::memory::plan(base, options, own),
-        KindOptions::RemoteHnsw(own) => remote_hnsw::build::memory::plan(base, options, own),
-    }
-}
-
-/// What the stages of a build are expected to take.
-pub(crate) fn forecast(shape: &Shape, options: &BuildOptions, plan: &BuildPlan) -> Forecast {
-    match &options.kind {
-        KindOptions::Flat => flat::build::forecast(shape, plan),
-        KindOptions::DiskGraph(own) => disk_graph::build::forecast::forecast(shape, options, own, plan),
-        KindOptions::HybridIvf(own) => hybrid_ivf::build::forecast::forecast(shape, options, own, plan),
-        KindOptions::GridIvf(own) => grid_ivf::build::memory::forecast(shape, options, own, plan),
-        KindOptions::GpuIvf(own) => gpu_ivf::build::memory::forecast(shape, options, own, plan),
-        KindOptions::RemoteHnsw(own) => remote_hnsw::build::memory::forecast(shape, options, own, plan),
-    }
-}
-
-/// Runs the stages of a build but the calibration; returns the manifest of the finished files.
-pub(crate) fn build(build: &mut Build<'_>, scan: &Scan) -> Result<Manifest> {
-    match &build.options.kind {
-        KindOptions::DiskGraph(own) => disk_graph::build::run(build, own, scan),
-        KindOptions::HybridIvf(own) => hybrid_ivf::build::run(build, own, scan),
-        KindOptions::GridIvf(own) => grid_ivf::build::run(build, own, scan),
-        KindOptions::GpuIvf(own) => gpu_ivf::build::run(build, own, scan),
-        KindOptions::RemoteHnsw(own) => remote_hnsw::build::run(build, own, scan),
-        KindOptions::Flat => flat::build::run(build, scan),
     }
 }
