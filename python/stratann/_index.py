@@ -154,8 +154,7 @@ class Index:
             recall: target recall@k, by the curve that the build measured; 0.95 unless `search_list` or
                 `nprobe` is given.
             search_list: beam length instead of a recall, on a disk-graph.
-            nprobe: most inverted lists to visit instead of a recall, on a hybrid-ivf, a grid-ivf or a gpu-ivf, or
-                clusters to search in a remote-hnsw.
+            nprobe: most inverted lists to visit instead of a recall, on a hybrid-ivf, grid-ivf or gpu-ivf; clusters of a remote-hnsw.
             early_stop: with `nprobe`: stop after this share of the lists, consecutively without a new result;
                 None for never.
             stop_slack: with `search_list`: stop when the best candidate is this many standard errors of its
@@ -237,8 +236,7 @@ class Index:
 
     @property
     def _harder(self) -> str:
-        has_lists = self.kind in ("hybrid-ivf", "grid-ivf", "gpu-ivf", "remote-hnsw")
-        return "a larger nprobe" if has_lists else "a longer search_list"
+        return "a longer search_list" if self.kind in ("disk-graph", "flat") else "a larger nprobe"
 
     def _queries(self, queries: ArrayLike) -> NDArray[Any]:
         array = numbers(queries, "queries", self._index.dtype)

@@ -289,8 +289,8 @@ impl QueryState {
         self.own.is_job()
     }
 
-    /// Notes that a cache answers a pending read: it is counted as a hit and no longer as a read. Nothing is noted where
-    /// reads are counted with the batch.
+    /// Notes that a cache answers a pending read: it is counted as a hit and no longer as a read. Reads that are counted
+    /// with the batch are not noted.
     pub fn count_cache_hit(&mut self, tag: Tag) {
         let Some(read) = self.read_of(tag).filter(|_| !self.own.shares_reads()) else { return };
         let stats = &mut self.q.stats;
