@@ -154,7 +154,7 @@ class Index:
             recall: target recall@k, by the curve that the build measured; 0.95 unless `search_list` or
                 `nprobe` is given.
             search_list: beam length instead of a recall, on a disk-graph.
-            nprobe: most inverted lists to visit instead of a recall, on a hybrid-ivf, grid-ivf or gpu-ivf; clusters of a remote-hnsw.
+            nprobe: most inverted lists to visit, or clusters of a remote-hnsw, instead of a recall.
             early_stop: with `nprobe`: stop after this share of the lists, consecutively without a new result;
                 None for never.
             stop_slack: with `search_list`: stop when the best candidate is this many standard errors of its
