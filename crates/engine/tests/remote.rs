@@ -84,7 +84,7 @@ fn a_search_of_everything_is_a_scan_and_one_of_all_clusters_comes_near() {
         let near: usize =
             (0..40).map(|q| hits(&all.ids[10 * q..10 * q + 10], &found.ids[10 * q..10 * q + 10])).sum();
         assert!(near >= 392, "{dtype:?} {metric:?}: {near} of 400");
-        assert_eq!((all.stats.reads, all.stats.bytes_read), (0, 0), "loads are those of the batch");
+        assert!((1..=2 * 21).contains(&all.stats.reads), "each cluster is loaded once a batch");
         assert_eq!(all.stats.shared_reads, 40 * 21);
         let few = search(&index, &asked.bytes, &probe(10, 3, Some(20)));
         assert_eq!((few.stats.clusters, few.stats.shared_reads), (120, 120));

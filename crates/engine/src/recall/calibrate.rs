@@ -101,7 +101,9 @@ fn fill(point: &mut Point, index: &Index, known: &Known, classes: &[Vec<usize>],
     point.hardest = classes.iter().map(|class| mean(class)).min_by(f64::total_cmp);
     // Reads of resident lists are counted: searches may have less memory.
     let resident = index.kind.resident_share();
-    let asked = answers.stats.reads_asked() + answers.stats.shared_reads;
+    // Loads of a batch depend on the batch; what its queries need does not.
+    let shared = Some(answers.stats.shared_reads).filter(|&shared| shared > 0);
+    let asked = shared.unwrap_or(answers.stats.reads_asked());
     point.reads = (asked as f64 + resident * answers.stats.lists as f64) / count;
     if index.kind.has_lists() {
         // Reads of records depend on what is cached meanwhile; the vectors that are scored do not.
