@@ -395,28 +395,18 @@ pub(crate) fn run(args: &Args, output: Output) -> Result<Verdict> {
             }
             let mut bench =
                 Bench::open(Source::Folder(index), queries, truth, &settings, (budgets, cache), output)?;
-            for options in &settings {
-                // All settings are checked before the first one runs.
-                bench.index.params(options)?;
-            }
-            let to = (to.as_ref(), args.show);
-            let (document, failed) = run_all(to, &settings, (index, queries), &mut bench, output)?;
-            output.result(&document, || text(&document))?;
-            Ok(verdict(failed, index))
+            one(args, (index, queries), (&settings, to.as_ref()), &mut bench, output)
         }
         Target::Memory { addresses, queries } => {
             let budgets = OpenOptions { ram_budget: args.how.ram_budget, ..OpenOptions::default() };
             let credentials = args.searched.key.credentials(output)?;
             let (source, cache) = (Source::Memory(addresses, &credentials), args.how.cache());
             let mut bench = Bench::open(source, queries, truth, &settings, (budgets, cache), output)?;
-            for options in &settings {
-                bench.index.params(options)?;
+            if let Some(to) = &to {
+                to.check_ids(bench.index.manifest().blocks.id_bytes)?;
             }
             let name = PathBuf::from(addresses.join(","));
-            let to = (to.as_ref(), args.show);
-            let (document, failed) = run_all(to, &settings, (&name, queries), &mut bench, output)?;
-            output.result(&document, || text(&document))?;
-            Ok(verdict(failed, &name))
+            one(args, (&name, queries), (&settings, to.as_ref()), &mut bench, output)
         }
         Target::Servers { addresses, queries } => {
             args.how.techniques.check_usual()?;
@@ -434,6 +424,23 @@ pub(crate) fn run(args: &Args, output: Output) -> Result<Verdict> {
             Ok(if failed > 0 { Verdict::Failed } else { Verdict::Fine })
         }
     }
+}
+
+/// Searches one index, in a folder or in memory nodes.
+fn one(
+    args: &Args,
+    (name, queries): (&Path, &Path),
+    (settings, to): (&[SearchOptions], Option<&ResultPath>),
+    bench: &mut Bench,
+    output: Output,
+) -> Result<Verdict> {
+    for options in settings {
+        // All settings are checked before the first one runs.
+        bench.index.params(options)?;
+    }
+    let (document, failed) = run_all((to, args.show), settings, (name, queries), bench, output)?;
+    output.result(&document, || text(&document))?;
+    Ok(verdict(failed, name))
 }
 
 /// Searches several indexes as one.

@@ -80,6 +80,11 @@ impl<'a> FreshRecord<'a> {
     }
 }
 
+/// Whether a slot has a record, or will never have one.
+pub fn is_decided(seed: u64, slot: &[u8]) -> bool {
+    is_sealed(seed, slot) || [Some(KILLED), Some(GIVEN_UP)].contains(&number(slot, 0))
+}
+
 /// A deletion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tombstone {

@@ -53,4 +53,9 @@ impl IndexView<'_> {
         }
         Ok(())
     }
+
+    /// Whether bytes that were verified will never change, so that a cache may keep them.
+    pub fn is_settled(&self, read: &Read, bytes: &[u8]) -> bool {
+        self.kind.is_settled(read, bytes)
+    }
 }

@@ -136,6 +136,11 @@ pub(crate) trait Kind: Sized {
     /// unit in it.
     fn verify(base: &Base<'_>, view: &Self::View<'_>, read: &Read, bytes: &[u8]) -> bool;
 
+    /// Whether verified bytes will never change, so that a cache may keep them.
+    fn is_settled(_view: &Self::View<'_>, _read: &Read, _bytes: &[u8]) -> bool {
+        true
+    }
+
     /// The counter of reads of this purpose, if there is one besides `reads`.
     fn read_counter<'s>(_stats: &'s mut QueryStats, _read: &Read) -> Option<&'s mut u64> {
         None
@@ -266,6 +271,12 @@ macro_rules! kinds {
             pub(crate) fn verify(&self, base: &Base<'_>, read: &Read, bytes: &[u8]) -> bool {
                 match self {
                     $($(#[$attr])* KindView::$variant(view) => $module::Marker::verify(base, view, read, bytes),)*
+                }
+            }
+
+            pub(crate) fn is_settled(&self, read: &Read, bytes: &[u8]) -> bool {
+                match self {
+                    $($(#[$attr])* KindView::$variant(view) => $module::Marker::is_settled(view, read, bytes),)*
                 }
             }
 

@@ -9,7 +9,7 @@ pub mod wire;
 pub use join::{Join, join_hits};
 pub use params::{MAX_K, MAX_WIDTH, Params};
 pub use run::{outcome, run};
-pub use state::{QueryState, Scratch};
+pub use state::{QueryState, Scratch, StepTables};
 
 pub use crate::plan::disk_graph::MAX_SEARCH_LIST;
 pub use crate::search::{

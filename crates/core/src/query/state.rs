@@ -28,6 +28,9 @@ pub struct Scratch {
     rank: RankScratch,
 }
 
+/// Tables that a step uses and a waiting query does not need.
+pub type StepTables = remote_hnsw::Tables;
+
 impl Scratch {
     /// Prepares distances for `query`: `dim` components of the index's element type, as bytes.
     pub fn prepare(&mut self, view: &IndexView<'_>, query: &[u8]) {
@@ -107,7 +110,7 @@ impl Scratch {
 
     /// Exchanges the tables that a step uses and a waiting query does not need. A thread that lends its tables for each
     /// step, and takes them back, has them once for all of its queries. Nothing is done for a kind without such tables.
-    pub fn swap_tables(&mut self, tables: &mut remote_hnsw::Tables) {
+    pub fn swap_tables(&mut self, tables: &mut StepTables) {
         if let KindScratch::RemoteHnsw(own) = &mut self.own {
             own.swap_tables(tables);
         }
@@ -289,8 +292,8 @@ impl QueryState {
         self.own.is_job()
     }
 
-    /// Notes that a cache answers a pending read: it is counted as a hit and no longer as a read. Reads that are counted
-    /// with the batch are not noted.
+    /// Notes that a cache answers a pending read: it is counted as a hit and no longer as a read. Reads that are
+    /// counted with the batch are not noted.
     pub fn count_cache_hit(&mut self, tag: Tag) {
         let Some(read) = self.read_of(tag).filter(|_| !self.own.shares_reads()) else { return };
         let stats = &mut self.q.stats;

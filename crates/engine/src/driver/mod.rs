@@ -32,8 +32,7 @@ use std::time::Instant;
 
 use stratann_core::place::Others;
 use stratann_core::plan::IndexView;
-use stratann_core::plan::remote_hnsw::Tables;
-use stratann_core::query::{Loss, Outcome, QueryState, QueryStats, Read, Step, Tag, Threshold};
+use stratann_core::query::{Loss, Outcome, QueryState, QueryStats, Read, Step, StepTables, Tag, Threshold};
 
 use self::buffers::BufferPool;
 use self::codes::CodeScorer;
@@ -161,7 +160,7 @@ pub struct Driver<'a> {
     // Gathers the reads of a batch.
     gathering: Option<Gathering<'a>>,
     // What a step needs and a query that waits does not.
-    tables: Tables,
+    tables: StepTables,
     // Ranks codes for queries of a kind with a scorer.
     codes: Option<CodeScorer<'a>>,
     slots: Vec<Slot<'a>>,
@@ -216,7 +215,7 @@ impl<'a> Driver<'a> {
             tier,
             sharing: None,
             gathering: None,
-            tables: Tables::default(),
+            tables: StepTables::default(),
             codes: None,
             slots: (0..in_flight).map(|_| Slot::new()).collect(),
             idle: (0..in_flight).rev().collect(),

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
 
-use stratann_core::query::{Extent, Loss, MAX_WIDTH, Read, ScorerId, Tag, Want};
+use stratann_core::query::{Extent, Loss, MAX_WIDTH, QueryStats, Read, ScorerId, Tag, Want};
 
 use super::codes::CodeScorer;
 use super::gather::Gathering;
@@ -114,6 +114,9 @@ impl<'a> Driver<'a> {
             let Some(read) = self.slots[slot].state.read_of(tag) else { continue };
             let result = if let Some(bytes) = self.cache.and_then(|cache| cache.get(at)) {
                 self.slots[slot].state.count_cache_hit(tag);
+                if self.gathering.is_some() {
+                    queries.loaded(&QueryStats { cache_hits: 1, ..QueryStats::default() });
+                }
                 Some(ReadResult::Cached(bytes))
             } else {
                 let asker = Asker { slot: slot as u32, generation: self.slots[slot].generation, tag };
@@ -302,16 +305,18 @@ impl<'a> Driver<'a> {
         self.background_reads -= usize::from(is_background);
         let at = read.at;
         let range = skip..skip + at.bytes as usize;
+        let snapshot = self.gathering.as_ref().and_then(|gathering| gathering.snapshot.as_ref());
+        let view = seen(&self.view, snapshot);
         let checked = match result {
             Err(_) => Err(Loss::Failed),
             Ok(n) if n < range.end => Err(Loss::Short),
-            Ok(_) => {
-                let snapshot = self.gathering.as_ref().and_then(|gathering| gathering.snapshot.as_ref());
-                seen(&self.view, snapshot).verify(&read, &buffer.bytes()[range.clone()])
-            }
+            Ok(_) => view.verify(&read, &buffer.bytes()[range.clone()]),
         };
         if let Some(cache) = self.cache.filter(|_| checked.is_ok()) {
-            cache.put(at, &buffer.bytes()[range.clone()]);
+            let bytes = &buffer.bytes()[range.clone()];
+            if view.is_settled(&read, bytes) {
+                cache.put(at, bytes);
+            }
         }
         // The cache has the bytes before the read ends: who finds it ended finds them there.
         if let Some((shared, _)) = self.sharing.as_ref().filter(|_| is_shared) {

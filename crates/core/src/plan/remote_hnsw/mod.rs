@@ -117,6 +117,10 @@ impl Kind for Marker {
         view.verify(base, read, bytes)
     }
 
+    fn is_settled(view: &View<'_>, read: &Read, bytes: &[u8]) -> bool {
+        view.is_settled(read, bytes)
+    }
+
     fn size(base: &Base<'_>, view: &View<'_>) -> IndexSize {
         let clusters = view.clusters.len() as u32;
         IndexSize { nodes: base.nodes, units: clusters, clusters }

@@ -76,6 +76,15 @@ impl View<'_> {
         at.is_ok_and(|at| self.tombstones[at].clock > clock)
     }
 
+    /// Whether nothing more will be written: every slot has a record, or will never have one.
+    pub(super) fn is_settled(&self, read: &Read, bytes: &[u8]) -> bool {
+        let Some(located) = self.clusters.get(read.unit as usize).filter(|_| read.note == FRESH) else {
+            return read.note == BASE;
+        };
+        let seed = fresh::seed(self.build, located.group, located.version);
+        bytes.chunks_exact(self.record_bytes()).all(|slot| fresh::is_decided(seed, slot))
+    }
+
     /// Whether these bytes are what a read must bring. Fresh records have a checksum each, which is checked when they
     /// are read: one that is written just now is none yet, and no damage.
     pub(super) fn verify(&self, _: &Base<'_>, read: &Read, bytes: &[u8]) -> bool {

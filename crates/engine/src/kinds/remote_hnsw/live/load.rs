@@ -75,8 +75,8 @@ pub fn load(
 fn data_nodes(facts: &[Facts], mirror: bool) -> Result<usize> {
     if let Some((wanted, own)) = facts.iter().enumerate().find(|(at, own)| usize::from(own.node.0) != *at) {
         return Err(Error::bad_input(format!(
-            "memory nodes must have the numbers from 0 on, but one of {} has the number {} and none has {wanted}; start \
-             them with --node-id",
+            "memory nodes must have the numbers from 0 on, but one of {} has the number {} and none has {wanted}; \
+             start them with --node-id",
             facts.len(),
             own.node.0
         )));
@@ -85,7 +85,8 @@ fn data_nodes(facts: &[Facts], mirror: bool) -> Result<usize> {
         false => Ok(facts.len()),
         true if facts.len().is_multiple_of(2) => Ok(facts.len() / 2),
         true => Err(Error::bad_input(format!(
-            "--mirror needs as many mirrors as nodes, and {} memory nodes are an odd number; name one more or one fewer",
+            "--mirror needs as many mirrors as nodes, and {} memory nodes are an odd number; name one more or one \
+             fewer",
             facts.len()
         ))),
     }

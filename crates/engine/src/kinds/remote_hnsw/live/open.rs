@@ -31,7 +31,8 @@ pub(crate) fn find(source: &Arc<RemoteSource>) -> Result<Found> {
         let bytes = nodes.read(number, 0, 2 * SUPERBLOCK_BYTES)?;
         let own = Superblock::newest(&bytes).ok_or_else(|| {
             Error::bad_input(format!(
-                "memory node {number} holds no index (epoch {:016x}); load one into it with `stratann memory-node load`",
+                "memory node {number} holds no index (epoch {:016x}); load one into it with `stratann memory-node \
+                 load`",
                 facts.epoch
             ))
         })?;
