@@ -410,20 +410,30 @@ pub(crate) fn run(args: &Args, output: Output) -> Result<Verdict> {
         }
         Target::Servers { addresses, queries } => {
             args.how.techniques.check_usual()?;
-            let mut servers = Servers::open(addresses, queries, truth, &settings, args.partial, output)?;
-            let name = PathBuf::from(servers.name());
-            let to = (to.as_ref(), args.show);
-            let (document, failed) = run_all(to, &settings, (&name, queries), &mut servers, output)?;
-            output.result(&document, || text(&document))?;
-            if failed > 0 {
-                eprint_line(&format!(
-                    "stratann: {failed} queries failed on {}; the reasons are listed above",
-                    name.display()
-                ));
-            }
-            Ok(if failed > 0 { Verdict::Failed } else { Verdict::Fine })
+            let servers = Servers::open(addresses, queries, truth, &settings, args.partial, output)?;
+            on_servers(args, queries, (&settings, to.as_ref()), servers, output)
         }
     }
+}
+
+/// Searches running servers.
+fn on_servers(
+    args: &Args,
+    queries: &Path,
+    (settings, to): (&[SearchOptions], Option<&ResultPath>),
+    mut servers: Servers,
+    output: Output,
+) -> Result<Verdict> {
+    let name = PathBuf::from(servers.name());
+    let (document, failed) = run_all((to, args.show), settings, (&name, queries), &mut servers, output)?;
+    output.result(&document, || text(&document))?;
+    if failed > 0 {
+        eprint_line(&format!(
+            "stratann: {failed} queries failed on {}; the reasons are listed above",
+            name.display()
+        ));
+    }
+    Ok(if failed > 0 { Verdict::Failed } else { Verdict::Fine })
 }
 
 /// Searches one index, in a folder or in memory nodes.

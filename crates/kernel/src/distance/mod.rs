@@ -157,27 +157,35 @@ impl Exact {
         // SAFETY: the current table is one that this machine can run.
         match (metric, dtype) {
             (Metric::L2, DType::F32) => {
+                // SAFETY: as above.
                 self.each_row(rows, numbers, out, |x| unsafe { (kernels.l2_f32.pair)(floats, x) })
             }
             (Metric::L2, DType::F16) => {
+                // SAFETY: as above.
                 self.each_row(rows, numbers, out, |x| unsafe { (kernels.l2_f16.pair)(floats, x) })
             }
             (Metric::L2, DType::U8) => {
+                // SAFETY: as above.
                 self.each_row(rows, numbers, out, |x| unsafe { (kernels.l2_u8)(bytes, x) as f32 })
             }
             (Metric::L2, DType::I8) => {
+                // SAFETY: as above.
                 self.each_row(rows, numbers, out, |x| unsafe { (kernels.l2_i8)(bytes, x) as f32 })
             }
             (_, DType::F32) => {
+                // SAFETY: as above.
                 self.each_row(rows, numbers, out, |x| unsafe { (kernels.dot_f32.pair)(floats, x) })
             }
             (_, DType::F16) => {
+                // SAFETY: as above.
                 self.each_row(rows, numbers, out, |x| unsafe { (kernels.dot_f16.pair)(floats, x) })
             }
             (_, DType::U8) => {
+                // SAFETY: as above.
                 self.each_row(rows, numbers, out, |x| unsafe { (kernels.dot_u8.pair)(bytes, x) as f32 });
             }
             (_, DType::I8) => {
+                // SAFETY: as above.
                 self.each_row(rows, numbers, out, |x| unsafe {
                     (kernels.dot_i8.pair)(bytes, x) as i32 as f32
                 });
