@@ -3,6 +3,7 @@
 use std::io;
 use std::sync::{Arc, Mutex};
 
+use stratann_core::format::region::node_offset;
 use stratann_core::query::{Extent, Loss};
 
 use super::{Credentials, MemoryError, Nodes, RemoteCounters, RemoteTier, connect_one};
@@ -67,13 +68,26 @@ impl RemoteSource {
         self.counters.last_error()
     }
 
+    /// The reason why a query has no answer that lacks this extent.
+    pub fn failure(&self, at: Extent, loss: Loss) -> String {
+        let (node, offset) = (at.store.0, node_offset(at.offset));
+        let place = format!("memory node {node} at byte {offset} ({} bytes)", at.bytes);
+        match loss {
+            Loss::Damaged => format!("{place} is damaged; load the index again"),
+            Loss::Failed | Loss::Short | Loss::Expired => {
+                let why = self.last_error().map_or(String::new(), |e| format!(": {e}"));
+                format!("{place} was not read{why}; check that the node runs, or load the index with mirrors")
+            }
+        }
+    }
+
     /// Replaces `out` by the bytes of an extent. The upper bits of its offset are a version and no place.
     ///
     /// # Errors
     /// Why there are none.
     pub fn read_extent(&self, at: Extent, out: &mut Vec<u8>) -> Result<(), Loss> {
         let mut nodes = self.nodes.lock().unwrap_or_else(|e| e.into_inner());
-        let offset = stratann_core::format::region::node_offset(at.offset);
+        let offset = node_offset(at.offset);
         *out = nodes.read(at.store.0, offset, at.bytes.into()).map_err(|_| Loss::Failed)?;
         Ok(())
     }

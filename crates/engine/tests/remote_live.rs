@@ -1,0 +1,252 @@
+//! A `remote-hnsw` in memory nodes: what is loaded is what is searched, on one node or several, and mirrors answer.
+
+mod common;
+
+use std::path::Path;
+use std::sync::Arc;
+
+use common::{Set, clustered, quick};
+use stratann_engine::build::{BuildOptions, Kind, KindOptions, RemoteOptions, build};
+use stratann_engine::driver::GatherOptions;
+use stratann_engine::index::{Index, OpenOptions};
+use stratann_engine::kinds::remote_hnsw::live::load::{Loaded, load};
+use stratann_engine::remote_memory::{Credentials, Node, NodeId, NodeOptions, Place};
+use stratann_engine::search::{Answers, Effort, SearchOptions};
+use stratann_engine::{DType, ErrorKind, Metric, Quiet};
+use tempfile::TempDir;
+
+const ASKED: usize = 50;
+const CLUSTERS: usize = 24;
+
+fn built(metric: Metric) -> (TempDir, Index, Set) {
+    let set = Set::new(DType::F32, 16, &clustered(2000, 16, 12, 1));
+    let own =
+        RemoteOptions { partitions: Some(CLUSTERS), m: 8, ef_construction: 60, ..RemoteOptions::default() };
+    let options = BuildOptions { kind: KindOptions::RemoteHnsw(own), ..quick(Kind::RemoteHnsw, metric) };
+    let dir = tempfile::tempdir().unwrap();
+    build(&set.reader(), dir.path(), &options, &Quiet).unwrap();
+    let index = Index::open(dir.path(), OpenOptions::default()).unwrap();
+    (dir, index, Set::new(DType::F32, 16, &clustered(ASKED, 16, 12, 2)))
+}
+
+fn node(number: u8, region_bytes: u64, place: Place) -> Node {
+    Node::start(NodeOptions {
+        node: NodeId(number),
+        region_bytes,
+        listen: "127.0.0.1:0".parse().unwrap(),
+        secret: vec![7; 32],
+        tls: None,
+        place,
+        connections_max: 64,
+        log: Arc::new(|_| {}),
+    })
+    .unwrap()
+}
+
+fn nodes(count: u8) -> Vec<Node> {
+    (0..count).map(|number| node(number, 4 << 20, Place::Memory)).collect()
+}
+
+fn addresses(nodes: &[Node]) -> Vec<String> {
+    nodes.iter().map(|node| node.address().to_string()).collect()
+}
+
+fn credentials() -> Credentials {
+    Credentials { secret: vec![7; 32], tls: None }
+}
+
+fn loaded(folder: &Path, nodes: &[Node], mirror: bool) -> Loaded {
+    load(folder, &addresses(nodes), &credentials(), mirror, &Quiet).unwrap()
+}
+
+fn opened(nodes: &[Node]) -> Index {
+    Index::open_memory(&addresses(nodes), &credentials(), OpenOptions::default()).unwrap()
+}
+
+fn options(threads: usize) -> SearchOptions {
+    let gather = GatherOptions { doorbell: 4, ..GatherOptions::default() };
+    SearchOptions { effort: Effort::Clusters(6, None, None), threads, gather, ..SearchOptions::default() }
+}
+
+fn search(index: &Index, asked: &Set, threads: usize) -> Answers {
+    let answers = index.search(&asked.bytes, &options(threads), &Quiet).unwrap();
+    assert!(answers.failed.is_empty(), "{:?}", answers.failed);
+    answers
+}
+
+#[test]
+fn memory_nodes_answer_as_the_folder_does() {
+    for metric in [Metric::L2, Metric::Ip, Metric::Cosine] {
+        let (dir, index, asked) = built(metric);
+        let alone = search(&index, &asked, 1);
+        for count in [1, 3] {
+            let nodes = nodes(count);
+            let placed = loaded(dir.path(), &nodes, false);
+            assert_eq!((placed.nodes.len(), placed.groups), (usize::from(count), CLUSTERS as u32 / 2));
+            let remote = opened(&nodes);
+            for threads in [1, 2] {
+                let found = search(&remote, &asked, threads);
+                assert_eq!((&found.ids, &found.distances), (&alone.ids, &alone.distances), "{metric:?}");
+                // Every cluster once, and the headers.
+                let loads = alone.stats.reads;
+                assert_eq!(found.stats.reads, loads + 1);
+                let doorbells = loads.div_ceil(4);
+                let most = doorbells * u64::from(count) + 1;
+                assert!((doorbells + 1..=most).contains(&found.stats.round_trips), "{:?}", found.stats);
+            }
+        }
+    }
+}
+
+#[test]
+fn batches_and_doorbells_change_costs_alone() {
+    let (dir, _, asked) = built(Metric::L2);
+    let nodes = nodes(1);
+    loaded(dir.path(), &nodes, false);
+    let remote = opened(&nodes);
+    let usual = search(&remote, &asked, 1);
+    for gather in [
+        GatherOptions { batch: 1, doorbell: 1, overlap: false },
+        GatherOptions { batch: 7, doorbell: 3, overlap: true },
+        GatherOptions { batch: 2000, doorbell: 1, overlap: false },
+    ] {
+        let found = remote.search(&asked.bytes, &SearchOptions { gather, ..options(2) }, &Quiet).unwrap();
+        assert_eq!((found.failed.len(), &found.ids, &found.distances), (0, &usual.ids, &usual.distances));
+        assert!(found.stats.round_trips > usual.stats.round_trips, "{gather:?}");
+    }
+}
+
+#[test]
+fn a_cache_saves_exactly_the_loads_of_what_it_holds() {
+    let (dir, _, asked) = built(Metric::L2);
+    let nodes = nodes(1);
+    loaded(dir.path(), &nodes, false);
+    let mut remote = opened(&nodes);
+    let first = search(&remote, &asked, 1);
+    remote.set_cache_budget(64 << 20);
+    assert_eq!(search(&remote, &asked, 2).stats.reads, first.stats.reads);
+    let cached = search(&remote, &asked, 2);
+    assert_eq!((cached.stats.reads, cached.stats.round_trips), (1, 1), "the headers alone");
+    assert_eq!((cached.ids, cached.distances), (first.ids, first.distances));
+}
+
+#[test]
+fn a_mirror_answers_when_its_node_is_lost() {
+    let (dir, index, asked) = built(Metric::L2);
+    let alone = search(&index, &asked, 1);
+    for lost in 0..2 {
+        let mut all = nodes(4);
+        loaded(dir.path(), &all, true);
+        let remote = opened(&all);
+        assert_eq!(search(&remote, &asked, 2).ids, alone.ids);
+        let known = addresses(&all);
+        all.remove(lost).stop().unwrap();
+        // An open index goes on, and one that opens now knows no better.
+        assert_eq!(search(&remote, &asked, 2).ids, alone.ids, "without node {lost}");
+        let late = Index::open_memory(&known, &credentials(), OpenOptions::default()).unwrap();
+        assert_eq!(search(&late, &asked, 2).ids, alone.ids, "opened without node {lost}");
+    }
+}
+
+#[test]
+fn a_node_without_a_mirror_is_missed_by_name() {
+    let (dir, _, asked) = built(Metric::L2);
+    let mut all = nodes(2);
+    loaded(dir.path(), &all, false);
+    let (remote, known) = (opened(&all), addresses(&all));
+    all.remove(1).stop().unwrap();
+    let answers = remote.search(&asked.bytes, &options(2), &Quiet).unwrap();
+    let why = &answers.failed[0].1;
+    assert!(why.contains("memory node 1") && why.contains("was not read"), "{why}");
+    let refused = Index::open_memory(&known, &credentials(), OpenOptions::default()).unwrap_err();
+    assert!(refused.message.contains("memory node 1 of 2 does not answer"), "{}", refused.message);
+    all.remove(0).stop().unwrap();
+    let failed = remote.search(&asked.bytes, &options(1), &Quiet).unwrap_err();
+    assert!(failed.message.contains("cannot be reached"), "{}", failed.message);
+}
+
+#[test]
+fn a_node_that_comes_back_empty_is_told_from_one_with_its_file() {
+    let (dir, _, asked) = built(Metric::L2);
+    let folder = tempfile::tempdir().unwrap();
+    let on_file = || Place::File(folder.path().join("region"));
+    for place in [Place::Memory, on_file()] {
+        let first = node(0, 4 << 20, place.clone());
+        loaded(dir.path(), std::slice::from_ref(&first), false);
+        let listen = first.address();
+        let before = search(&opened(std::slice::from_ref(&first)), &asked, 1);
+        first.stop().unwrap();
+        let again = Node::start(NodeOptions {
+            node: NodeId(0),
+            region_bytes: 4 << 20,
+            listen,
+            secret: vec![7; 32],
+            tls: None,
+            place: place.clone(),
+            connections_max: 64,
+            log: Arc::new(|_| {}),
+        })
+        .unwrap();
+        let opened = Index::open_memory(&[listen.to_string()], &credentials(), OpenOptions::default());
+        match place {
+            Place::Memory => {
+                let refused = opened.unwrap_err();
+                assert!(refused.message.contains("holds no index"), "{}", refused.message);
+            }
+            _ => assert_eq!(search(&opened.unwrap(), &asked, 1).ids, before.ids),
+        }
+        again.stop().unwrap();
+    }
+}
+
+#[test]
+fn what_cannot_be_loaded_is_refused() {
+    let (dir, ..) = built(Metric::L2);
+    let refused = |nodes: &[Node], mirror: bool| {
+        let e = load(dir.path(), &addresses(nodes), &credentials(), mirror, &Quiet).unwrap_err();
+        (e.kind, e.message)
+    };
+    let (kind, message) = refused(&[node(0, 64 << 10, Place::Memory)], false);
+    assert!(kind == ErrorKind::Budget && message.contains("--size"), "{message}");
+    // The size that it names is enough.
+    let size: u64 = message.split("--size ").nth(1).unwrap().split(' ').next().unwrap().parse().unwrap();
+    loaded(dir.path(), &[node(0, size, Place::Memory)], false);
+    assert!(refused(&[node(1, 4 << 20, Place::Memory)], false).1.contains("the numbers from 0 on"));
+    assert!(refused(&[node(0, 4 << 20, Place::Memory)], true).1.contains("--mirror"));
+    let own = nodes(1);
+    let wrong = Credentials { secret: vec![8; 32], tls: None };
+    let e = load(dir.path(), &addresses(&own), &wrong, false, &Quiet).unwrap_err();
+    assert!(e.message.contains("another key"), "{}", e.message);
+    let e = Index::open_memory(&addresses(&own), &credentials(), OpenOptions::default()).unwrap_err();
+    assert!(e.message.contains("holds no index"), "{}", e.message);
+    let flat = tempfile::tempdir().unwrap();
+    let set = Set::new(DType::F32, 16, &clustered(100, 16, 12, 1));
+    build(&set.reader(), flat.path(), &quick(Kind::Flat, Metric::L2), &Quiet).unwrap();
+    let e = load(flat.path(), &addresses(&own), &credentials(), false, &Quiet).unwrap_err();
+    assert!(e.message.contains("--kind remote-hnsw"), "{}", e.message);
+}
+
+/// What is damaged in a region is named, and is no answer; on a mirror it is read there.
+#[test]
+fn damage_is_named() {
+    let (dir, index, asked) = built(Metric::L2);
+    let alone = search(&index, &asked, 1);
+    for mirror in [false, true] {
+        let all = nodes(if mirror { 2 } else { 1 });
+        let placed = loaded(dir.path(), &all, mirror);
+        let remote = opened(&all);
+        let mut memory =
+            stratann_engine::remote_memory::connect_one(&addresses(&all)[0], &credentials()).unwrap();
+        // In the middle of the groups.
+        let at = placed.nodes[0].0 / 8 * 8 - (placed.nodes[0].0 / 4) / 8 * 8;
+        memory.write(&[(at, &[0xA5; 64])]).unwrap();
+        let found = remote.search(&asked.bytes, &options(1), &Quiet).unwrap();
+        if mirror {
+            assert_eq!((found.failed.len(), found.ids), (0, alone.ids.clone()));
+        } else {
+            assert!(!found.failed.is_empty());
+            let why = &found.failed[0].1;
+            assert!(why.contains("memory node 0") && why.contains("damaged"), "{why}");
+        }
+    }
+}
