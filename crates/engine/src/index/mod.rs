@@ -12,10 +12,12 @@ use stratann_core::query::wire::Carry;
 use stratann_core::query::{Extent, Loss, StoreId};
 use stratann_kernel::codes::Codebook;
 
+mod changes;
 mod spare;
 
 pub use crate::base::{OpenOptions, Reserve};
 pub use crate::kinds::options::OpenBaselines;
+pub use crate::kinds::{Acknowledged, ChangeOptions, Durability, Unfinished};
 pub use spare::CacheBudget;
 
 use crate::base::Base;

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use super::KindIndex;
 use super::remote_hnsw::live::LiveRegion;
+use super::remote_hnsw::live::changes::{Changes, refused};
 use super::remote_hnsw::live::open::find;
 use super::remote_hnsw::open::RemoteIndex;
 use crate::Result;
@@ -38,5 +39,13 @@ impl KindIndex {
     /// Where it is in memory nodes, and changes; `None` of an index in a folder.
     pub(crate) fn live(&self) -> Option<&LiveRegion> {
         if let KindIndex::RemoteHnsw(own) = self { own.live.as_ref() } else { None }
+    }
+
+    /// What inserts and deletes.
+    ///
+    /// # Errors
+    /// Another kind, or an index in a folder.
+    pub(crate) fn changes<'a>(&'a self, base: &'a Base) -> Result<Changes<'a>> {
+        if let KindIndex::RemoteHnsw(own) = self { Changes::new(base, own) } else { Err(refused(base)) }
     }
 }

@@ -34,6 +34,18 @@ impl Nodes {
     /// # Errors
     /// No node answers: why the first one does not. Two nodes have one number.
     pub fn new(addresses: &[String], credentials: &Credentials) -> Result<Nodes, MemoryError> {
+        Nodes::again(addresses, credentials, &[])
+    }
+
+    /// As [`Nodes::new`], where the nodes must have the regions that they are known by.
+    ///
+    /// # Errors
+    /// As [`Nodes::new`]; a node that came back with another region.
+    pub(super) fn again(
+        addresses: &[String],
+        credentials: &Credentials,
+        known: &[Facts],
+    ) -> Result<Nodes, MemoryError> {
         let (mut by_number, mut error) = (Vec::new(), None);
         for address in addresses {
             let memory = match connect_one(address, credentials) {
@@ -43,7 +55,12 @@ impl Nodes {
                     continue;
                 }
             };
-            let number = memory.facts().node.0;
+            let found = memory.facts();
+            if let Some(own) = known.iter().find(|own| own.node == found.node && own.epoch != found.epoch) {
+                let (expected, found) = (own.epoch, found.epoch);
+                return Err(MemoryError::EpochChanged { address: address.clone(), expected, found });
+            }
+            let number = found.node.0;
             if by_number.len() <= usize::from(number) {
                 by_number.resize_with(usize::from(number) + 1, || None);
             }

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use stratann_core::format::region::node_offset;
 use stratann_core::query::{Extent, Loss};
 
-use super::{Credentials, MemoryError, Nodes, RemoteCounters, RemoteTier, connect_one};
+use super::{Credentials, Facts, MemoryError, Nodes, RemoteCounters, RemoteTier, connect_one};
 use crate::tier::Tier;
 
 /// The memory nodes of an open index.
@@ -31,12 +31,21 @@ impl RemoteSource {
         })
     }
 
-    /// Connections of its own.
+    fn facts(&self) -> Vec<Facts> {
+        self.nodes.lock().unwrap_or_else(|e| e.into_inner()).facts()
+    }
+
+    /// Connections of its own, to the regions that it was opened with.
     ///
     /// # Errors
-    /// As [`Nodes::new`].
+    /// As [`Nodes::new`]; a node that has another region now.
     pub fn connect(&self) -> Result<Nodes, MemoryError> {
-        Nodes::new(&self.addresses, &self.credentials)
+        Nodes::again(&self.addresses, &self.credentials, &self.facts())
+    }
+
+    /// Whether all nodes have a file.
+    pub fn have_files(&self) -> bool {
+        self.facts().iter().all(|own| own.has_file)
     }
 
     /// The addresses, as they were given.

@@ -33,6 +33,13 @@ pub struct RemoteFacts {
     pub tombstones: u64,
     /// Bytes of the meta-HNSW.
     pub meta_bytes: u64,
+    /// Under inner product, the largest squared norm: inserts find their clusters by it, as the build did. Otherwise 0.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub squared_norm_max: f64,
+}
+
+fn is_zero(number: &f64) -> bool {
+    *number == 0.0
 }
 
 impl RemoteFacts {

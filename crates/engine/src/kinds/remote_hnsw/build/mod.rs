@@ -5,7 +5,7 @@
 //! | clusters | a sample, then all rows | `representatives.tmp`: a row for each cluster; `clusters.tmp`: the cluster of each row |
 //! | sub-hnsws | all rows | `region.bin`, `meta.bin`, `ids.tmp` |
 
-mod graph;
+pub(crate) mod graph;
 pub(crate) mod memory;
 mod region;
 mod representatives;

@@ -12,6 +12,7 @@ use stratann_core::format::hnsw::{HnswName, HnswShape, seed};
 use stratann_core::format::region::{
     Address, ClusterPlace, ControlWords, Descriptor, GROUP_ALIGN, NODE_BYTES_MAX, Superblock,
 };
+use stratann_kernel::Metric;
 
 use super::graph::{Cluster, sub_hnsw};
 use super::{CLUSTERS, REPRESENTATIVES};
@@ -72,7 +73,10 @@ pub(super) fn run(
     let rows = ListRows { build, list_of_row: &cluster_of_row, first: &first, vector_bytes };
     let writer = Writer { build, own, space, seed: checksum_seed, vector_bytes };
     let meta = writer.meta(&read_table::<u32>(&tables[0])?)?;
-    let image = writer.image(&sizes, meta.len() as u64)?;
+    let mut image = writer.image(&sizes, meta.len() as u64)?;
+    if build.options.metric == Metric::Ip {
+        image.facts.squared_norm_max = scan.max_squared_norm;
+    }
     let id_of_row = writer.write(&image, &meta, (&rows, scan))?;
     write_table(&build.partial.path(IDS), &id_of_row)?;
     let blocks = BlockShape {
@@ -177,6 +181,7 @@ impl Writer<'_> {
             record_bytes,
             tombstones,
             meta_bytes,
+            squared_norm_max: 0.0,
         };
         Ok(Image { superblock, groups: descriptors, facts })
     }

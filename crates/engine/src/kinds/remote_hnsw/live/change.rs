@@ -1,27 +1,51 @@
-//! Changes of a live region: inserts, deletes, and rebuilds of groups that are full.
+//! Single changes of a live region: one insert, one delete, and rebuilds of groups that are full.
 
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::time::Duration;
+
+use stratann_core::format::region::{Address, Version};
 use stratann_core::remote::{
     Contents, Delete, Deleted, Insert, Inserted, NewGroup, NewVector, Rebuild, RebuildLimits, Rebuilt,
     Truncate,
 };
 
+use super::group::GroupBuilder;
 use super::{LiveRegion, Reader};
 use crate::{Error, ErrorKind, Result};
 
 /// How often a change waits for a rebuild before it is refused.
 const REBUILDS_MAX: u32 = 16;
+/// Rounds of at least 1 ms after which what stands still counts as stopped. A live rebuilder's heart beats some 40
+/// times as often, also on a machine that is busy.
+const PATIENCE_ROUNDS: u32 = 2000;
+/// Interval of the heart of a rebuilder while it builds.
+const BEAT: Duration = Duration::from_millis(50);
 
 impl Reader {
-    /// Inserts a vector and rebuilds its group where that is full. `build` builds the sub-HNSWs of a group.
+    /// Reads the headers, for a change. Changes are made where all nodes answer.
+    ///
+    /// # Errors
+    /// A node that does not answer, though its mirror may; damage.
+    pub(super) fn begin_change(&mut self, live: &LiveRegion) -> Result<()> {
+        self.begin_batch(live)?;
+        let Some(node) = self.lost.first() else { return Ok(()) };
+        let why = self.nodes.last_error().map_or(String::new(), |e| format!(" ({e})"));
+        let message = format!(
+            "memory node {node} does not answer, and its mirror alone takes no changes: searches go on; start the node \
+             with its file, or load the index again{why}"
+        );
+        Err(Error { kind: ErrorKind::Io, message })
+    }
+
+    /// Inserts a vector and rebuilds its group where that is full. Returns the clock of the record.
     ///
     /// # Errors
     /// A node that does not answer, damage, a region without space for the group, or a log without space.
-    pub(crate) fn insert(
+    pub(super) fn insert(
         &mut self,
         live: &LiveRegion,
         new: NewVector,
-        limits: RebuildLimits,
-        build: &mut dyn FnMut(u32, &Contents) -> Result<NewGroup>,
+        builder: &GroupBuilder,
     ) -> Result<u64> {
         let group = new.group;
         let mut insert = Insert::new(new, &self.seen);
@@ -30,86 +54,134 @@ impl Reader {
             let inserted = self.nodes.run(|answers| insert.step(places, answers));
             match inserted.map_err(|fault| live.error(fault, &self.nodes))? {
                 Inserted::Done { clock } => return Ok(clock),
-                Inserted::Full { .. } | Inserted::Sealed { .. } => {
-                    self.begin_batch(live)?;
-                    self.rebuild(live, group, limits, build)?;
+                Inserted::Full { version } | Inserted::Sealed { version } => {
+                    self.begin_change(live)?;
+                    self.replace(live, (group, version), builder)?;
                 }
-                Inserted::LogFull => self.free_tombstones(live, limits, build)?,
+                Inserted::LogFull => self.free_tombstones(live, builder)?,
             }
         }
         let message = format!("group {group} filled up {REBUILDS_MAX} times during one insert; try again");
         Err(Error { kind: ErrorKind::Io, message })
     }
 
-    /// Deletes an id.
+    /// Deletes an id. Returns the clock of the tombstone.
     ///
     /// # Errors
     /// As [`Reader::insert`].
-    pub(crate) fn delete(
-        &mut self,
-        live: &LiveRegion,
-        id: u64,
-        limits: RebuildLimits,
-        build: &mut dyn FnMut(u32, &Contents) -> Result<NewGroup>,
-    ) -> Result<u64> {
+    pub(super) fn delete(&mut self, live: &LiveRegion, id: u64, builder: &GroupBuilder) -> Result<u64> {
         for _ in 0..REBUILDS_MAX {
             let mut delete = Delete::new(id, &self.seen);
             let deleted = self.nodes.run(|answers| delete.step(&live.places, answers));
             match deleted.map_err(|fault| live.error(fault, &self.nodes))? {
                 Deleted::Done { clock } => return Ok(clock),
-                Deleted::LogFull => self.free_tombstones(live, limits, build)?,
+                Deleted::LogFull => self.free_tombstones(live, builder)?,
             }
         }
         let message = "tombstones are written faster than they are freed; try again".into();
         Err(Error { kind: ErrorKind::Io, message })
     }
 
-    /// Rebuilds a group as the last batch saw it. It is done as well when somebody else has rebuilt it.
+    fn version_of(&self, group: u32) -> Version {
+        self.seen.groups.get(group as usize).map(|own| own.version).unwrap_or_default()
+    }
+
+    /// Rebuilds a version of a group, unless the last headers show a later one.
+    fn replace(
+        &mut self,
+        live: &LiveRegion,
+        (group, version): (u32, Version),
+        builder: &GroupBuilder,
+    ) -> Result<()> {
+        if self.version_of(group) == version { self.rebuild(live, group, builder) } else { Ok(()) }
+    }
+
+    /// Rebuilds a group as the last headers show it. It is done as well when somebody else has rebuilt it.
     ///
     /// # Errors
     /// As [`Reader::insert`].
-    pub(crate) fn rebuild(
-        &mut self,
-        live: &LiveRegion,
-        group: u32,
-        mut limits: RebuildLimits,
-        build: &mut dyn FnMut(u32, &Contents) -> Result<NewGroup>,
-    ) -> Result<()> {
+    pub(super) fn rebuild(&mut self, live: &LiveRegion, group: u32, builder: &GroupBuilder) -> Result<()> {
+        let version = self.version_of(group);
+        let state = self.seen.groups.get(group as usize).copied().unwrap_or_default();
+        let mut limits = RebuildLimits {
+            rebuilder: self.number,
+            patience: PATIENCE_ROUNDS,
+            group_bytes: builder.group_bytes(group, &state),
+        };
         let mut rebuild = Rebuild::new(limits, group, &self.seen);
         loop {
             let rebuilt = self.nodes.run(|answers| rebuild.step(&live.places, answers));
             match rebuilt.map_err(|fault| live.error(fault, &self.nodes))? {
-                Rebuilt::Build(contents) => rebuild.built(build(group, &contents)?),
-                Rebuilt::Published { .. } | Rebuilt::Replaced => return self.begin_batch(live).map(drop),
+                Rebuilt::Build(contents) => match self.build(live, (&rebuild, group), &contents, builder) {
+                    Ok(built) => rebuild.built(built),
+                    Err(damage) => {
+                        // Whoever stood still for long is replaced, and finds the space of another group.
+                        self.begin_change(live)?;
+                        return if self.version_of(group) == version { Err(damage) } else { Ok(()) };
+                    }
+                },
+                Rebuilt::Published { .. } => {
+                    live.counters.count_rebuild();
+                    return self.begin_change(live);
+                }
+                Rebuilt::Replaced => return self.begin_change(live),
                 Rebuilt::TooLarge { group_bytes } => {
                     limits.group_bytes = group_bytes;
                     rebuild = Rebuild::new(limits, group, &self.seen);
                 }
-                Rebuilt::NoSpace => {
-                    let bytes = limits.group_bytes;
-                    let message = format!(
-                        "no memory node has {bytes} free bytes for group {group}; start it with a larger --size, and \
-                         load the index again"
-                    );
-                    return Err(Error { kind: ErrorKind::Io, message });
-                }
+                Rebuilt::NoSpace => return Err(no_space(limits.group_bytes, group, state.descriptor.at)),
             }
         }
     }
 
-    /// Rebuilds all groups, so that no tombstone is needed, and frees their places.
-    fn free_tombstones(
+    /// Builds a group, while the heart of this rebuilder beats.
+    fn build(
         &mut self,
         live: &LiveRegion,
-        limits: RebuildLimits,
-        build: &mut dyn FnMut(u32, &Contents) -> Result<NewGroup>,
-    ) -> Result<()> {
-        self.begin_batch(live)?;
-        for group in 0..self.seen.groups.len() as u32 {
-            self.rebuild(live, group, limits, build)?;
+        (rebuild, group): (&Rebuild, u32),
+        contents: &Contents,
+        builder: &GroupBuilder,
+    ) -> Result<NewGroup> {
+        let nodes = &mut self.nodes;
+        std::thread::scope(|scope| {
+            let (built, is_built) = channel::<()>();
+            scope.spawn(move || {
+                while is_built.recv_timeout(BEAT) == Err(RecvTimeoutError::Timeout) {
+                    nodes.ask(vec![rebuild.beat(&live.places)]);
+                }
+            });
+            let group = builder.build(group, contents);
+            drop(built);
+            group
+        })
+    }
+
+    /// Rebuilds the groups that need the older half of the tombstones, and frees the places of those.
+    fn free_tombstones(&mut self, live: &LiveRegion, builder: &GroupBuilder) -> Result<()> {
+        self.begin_change(live)?;
+        let half = live.places.nodes.first().map_or(0, |first| first.tombstones) / 2;
+        let until = self.seen.control.first_tombstone + half.max(1);
+        let groups = self.seen.groups.len() as u32;
+        // Compute nodes that do this at once begin with different groups.
+        for at in 0..groups {
+            let group = (at + u32::from(self.number)) % groups;
+            let state = self.seen.groups[group as usize];
+            if state.descriptor.clock < until {
+                self.rebuild(live, group, builder)?;
+            }
         }
         let mut truncate = Truncate::new(&self.seen);
         let freed = self.nodes.run(|answers| truncate.step(&live.places, answers));
-        freed.map(drop).map_err(|fault| live.error(fault, &self.nodes))
+        freed.map_err(|fault| live.error(fault, &self.nodes))?;
+        self.begin_change(live)
     }
+}
+
+fn no_space(bytes: u64, group: u32, at: Address) -> Error {
+    let message = format!(
+        "memory node {} has no {bytes} free bytes for the next version of group {group}; start it with a larger --size, \
+         and load the index again",
+        at.node()
+    );
+    Error { kind: ErrorKind::Budget, message }
 }

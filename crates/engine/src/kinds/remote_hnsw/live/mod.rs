@@ -4,6 +4,8 @@
 //! ([`stratann_core::remote`]), so each batch begins with the headers of all groups and keeps to what they say.
 
 mod change;
+pub mod changes;
+mod group;
 pub mod load;
 pub(crate) mod open;
 
@@ -13,10 +15,11 @@ use stratann_core::format::fresh::Tombstone;
 use stratann_core::format::region::ControlWords;
 use stratann_core::plan::remote_hnsw::{Located, View};
 use stratann_core::query::QueryStats;
-use stratann_core::remote::{Announced, Answer, Fault, Groups, Headers, Line, Op, Places, Recheck, Step};
+use stratann_core::remote::{Announced, Answer, Fault, Groups, Headers, Line, Op, Places, Recheck};
 
-use crate::remote_memory::{Nodes, RemoteSource};
+use crate::remote_memory::{MemoryError, Nodes, RemoteSource};
 use crate::{Error, ErrorKind, Result};
+use changes::{ChangeCounters, Durability};
 
 /// What queries of one batch see: where the clusters are, and what is deleted.
 #[derive(Debug, Default)]
@@ -66,11 +69,16 @@ pub struct LiveRegion {
     pub(crate) places: Places,
     /// Readers that no search uses now. Batches that run at once need one each.
     idle: Mutex<Vec<Reader>>,
+    /// The same for changes.
+    idle_writers: Mutex<Vec<Reader>>,
+    pub(crate) counters: ChangeCounters,
 }
 
 /// Connections and the announced line of one batch after another.
 pub(crate) struct Reader {
     nodes: Nodes,
+    /// A number that no other reader has.
+    number: u16,
     line: Line,
     seen: Groups,
     /// Data nodes that do not answer.
@@ -90,9 +98,51 @@ impl LiveRegion {
         if let Some(reader) = self.idle().pop() {
             return Ok(reader);
         }
+        self.connect()
+    }
+
+    fn connect(&self) -> Result<Reader> {
         let mut nodes = self.source.connect()?;
         let number = number(&mut nodes, &self.places);
-        Ok(Reader { nodes, line: Line::new(number), seen: Groups::default(), lost: Vec::new() })
+        Ok(Reader { nodes, number, line: Line::new(number), seen: Groups::default(), lost: Vec::new() })
+    }
+
+    fn idle_writers(&self) -> MutexGuard<'_, Vec<Reader>> {
+        self.idle_writers.lock().unwrap_or_else(|e| e.into_inner())
+    }
+
+    /// A reader for changes, which knows the groups.
+    ///
+    /// # Errors
+    /// A node that does not answer; damage.
+    pub(crate) fn writer(&self) -> Result<Reader> {
+        if let Some(writer) = self.idle_writers().pop() {
+            return Ok(writer);
+        }
+        let mut writer = self.connect()?;
+        writer.begin_change(self)?;
+        Ok(writer)
+    }
+
+    /// Keeps a reader for the next changes. Its line is free until then: changes read nothing that may be replaced.
+    pub(crate) fn give_back_writer(&self, mut writer: Reader) {
+        writer.leave(self);
+        self.idle_writers().push(writer);
+    }
+
+    /// Whether a node that does not answer may come back with what it had.
+    pub(crate) fn may_retry(&self) -> bool {
+        !matches!(self.source.connect(), Err(MemoryError::EpochChanged { .. }))
+    }
+
+    /// Where changes are once they are acknowledged.
+    pub(crate) fn durability(&self) -> Durability {
+        match (self.source.have_files(), self.places.mirrors.is_empty()) {
+            (false, true) => Durability::Memory,
+            (true, true) => Durability::File,
+            (false, false) => Durability::MemoryAndMirror,
+            (true, false) => Durability::FileAndMirror,
+        }
     }
 
     /// Keeps a reader for the next search.
@@ -106,8 +156,12 @@ impl LiveRegion {
             Fault::Lost(_) | Fault::Moved => ErrorKind::Io,
             Fault::Damaged(_) => ErrorKind::Corrupt,
         };
-        let why = nodes.last_error().map_or(String::new(), |e| format!(" ({e})"));
-        Error { kind, message: format!("{fault}{why}") }
+        match nodes.last_error() {
+            // What a node had is gone: its own error says what to do.
+            Some(gone @ MemoryError::EpochChanged { .. }) => gone.clone().into(),
+            Some(why) => Error { kind, message: format!("{fault} ({why})") },
+            None => Error { kind, message: fault.to_string() },
+        }
     }
 }
 
@@ -115,9 +169,7 @@ impl LiveRegion {
 impl Drop for LiveRegion {
     fn drop(&mut self) {
         for mut reader in std::mem::take(&mut *self.idle()) {
-            if let Some(op) = reader.line.leave(&self.places) {
-                reader.nodes.ask(vec![op]);
-            }
+            reader.leave(self);
         }
     }
 }
@@ -140,7 +192,7 @@ impl Reader {
     /// A node that does not answer and has no mirror; damage.
     pub(crate) fn begin_batch(&mut self, live: &LiveRegion) -> Result<(Arc<Clusters>, QueryStats)> {
         self.nodes.asked();
-        let Reader { nodes, line, seen, lost } = self;
+        let Reader { nodes, line, seen, lost, .. } = self;
         let places = &live.places;
         let mut headers = Headers::new(std::mem::take(seen));
         let mut found = match lost.contains(&0) {
@@ -186,13 +238,10 @@ impl Reader {
         }
     }
 
-    /// What the last batch saw, and where to ask for changes.
-    pub(crate) fn parts(&mut self) -> (&mut Nodes, &mut Groups, &mut Line) {
-        (&mut self.nodes, &mut self.seen, &mut self.line)
-    }
-
-    /// Steps a machine that changes groups.
-    pub(crate) fn run<T>(&mut self, step: impl FnMut(Vec<Answer>) -> Step<T>) -> T {
-        self.nodes.run(step)
+    /// Gives the line back.
+    fn leave(&mut self, live: &LiveRegion) {
+        if let Some(op) = self.line.leave(&live.places) {
+            self.nodes.ask(vec![op]);
+        }
     }
 }

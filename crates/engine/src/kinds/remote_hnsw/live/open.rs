@@ -7,6 +7,7 @@ use stratann_core::format::region::{SUPERBLOCK_BYTES, Superblock};
 use stratann_core::remote::Places;
 
 use super::LiveRegion;
+use super::changes::ChangeCounters;
 use crate::kinds::kind::Kind;
 use crate::manifest::Manifest;
 use crate::remote_memory::RemoteSource;
@@ -76,6 +77,12 @@ pub(crate) fn find(source: &Arc<RemoteSource>) -> Result<Found> {
     }
     let vector_bytes = manifest.dim * manifest.dtype().map_or(0, |dtype| dtype.size());
     let places = Places { nodes: own.into_iter().map(|(_, own)| own).collect(), mirrors, vector_bytes };
-    let live = LiveRegion { source: source.clone(), places, idle: Mutex::default() };
+    let live = LiveRegion {
+        source: source.clone(),
+        places,
+        idle: Mutex::default(),
+        idle_writers: Mutex::default(),
+        counters: ChangeCounters::default(),
+    };
     Ok(Found { manifest, meta, live })
 }

@@ -1,0 +1,42 @@
+//! Inserts and deletes of an open index.
+
+use super::Index;
+use crate::kinds::{Acknowledged, Change, ChangeOptions, Unfinished};
+use crate::{Progress, Result};
+
+impl Index {
+    /// Inserts vectors of the index's element type, one after another, under these ids. What is under an id is replaced.
+    /// Every batch that begins after the return, on any compute node, finds them.
+    ///
+    /// # Errors
+    /// An index that is not in memory nodes; a bad vector or id, after which nothing is changed; nodes that do not
+    /// answer, damage, a region without space, an interruption: the error tells which vectors are acknowledged.
+    pub fn upsert(
+        &self,
+        ids: &[u64],
+        vectors: &[u8],
+        options: &ChangeOptions,
+        progress: &dyn Progress,
+    ) -> Result<Acknowledged, Unfinished> {
+        let change = Change::Upsert(ids, vectors, options.new_ids);
+        self.kind.changes(&self.base)?.run(change, options.threads, progress)
+    }
+
+    /// Deletes ids. Those that do not exist are no error. No batch that begins after the return finds them.
+    ///
+    /// # Errors
+    /// As [`Index::upsert`].
+    pub fn delete(
+        &self,
+        ids: &[u64],
+        threads: usize,
+        progress: &dyn Progress,
+    ) -> Result<Acknowledged, Unfinished> {
+        self.kind.changes(&self.base)?.run(Change::Delete(ids), threads, progress)
+    }
+
+    /// Groups that this process has rebuilt since it opened the index.
+    pub fn rebuilds(&self) -> u64 {
+        self.kind.live().map_or(0, |live| live.counters.rebuilds())
+    }
+}

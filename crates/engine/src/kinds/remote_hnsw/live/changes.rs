@@ -1,0 +1,342 @@
+//! Inserts and deletes of many vectors, on several threads.
+
+use std::fmt;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use stratann_core::build::hash;
+use stratann_core::format::hnsw::SubHnsw;
+use stratann_core::remote::NewVector;
+
+use super::group::GroupBuilder;
+use super::{LiveRegion, Reader};
+use crate::base::Base;
+use crate::dataset::check_row;
+use crate::kinds::remote_hnsw::open::RemoteIndex;
+use crate::{Error, ErrorKind, Progress, Result};
+
+/// How long a change waits for a memory node that does not answer.
+const RETRY: Duration = Duration::from_secs(5);
+const RETRY_PAUSE: Duration = Duration::from_millis(200);
+/// Changes between two reports of progress.
+const REPORT_EVERY: u64 = 32;
+/// Most threads of one call.
+const THREADS_MAX: usize = 256;
+
+/// How vectors are inserted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ChangeOptions {
+    /// The caller promises that no id was ever inserted. Else an insert replaces what is under its id.
+    pub new_ids: bool,
+    /// Threads, each with connections of its own.
+    pub threads: usize,
+}
+
+impl Default for ChangeOptions {
+    fn default() -> Self {
+        ChangeOptions { new_ids: false, threads: 1 }
+    }
+}
+
+/// Where a change is once it is acknowledged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Durability {
+    /// In the memory of a memory node.
+    Memory,
+    /// On the file of a memory node.
+    File,
+    /// In the memory of a memory node and of its mirror.
+    MemoryAndMirror,
+    /// On the files of a memory node and of its mirror.
+    FileAndMirror,
+}
+
+impl Durability {
+    /// The name in documents.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Durability::Memory => "memory",
+            Durability::File => "file",
+            Durability::MemoryAndMirror => "memory and mirror",
+            Durability::FileAndMirror => "file and mirror",
+        }
+    }
+}
+
+/// Every batch that begins now sees all changes of the call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Acknowledged {
+    /// How many changes.
+    pub count: u64,
+    /// Where they are.
+    pub place: Durability,
+}
+
+/// Why a call has not made all of its changes.
+#[derive(Clone, Debug)]
+pub struct Unfinished {
+    /// What happened. The message says how many changes are acknowledged.
+    pub error: Error,
+    /// Numbers of the changes of the call that are acknowledged, ascending. Of the others each one that was under way
+    /// may have been made or not.
+    pub acknowledged: Vec<usize>,
+}
+
+impl fmt::Display for Unfinished {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.error)
+    }
+}
+
+impl std::error::Error for Unfinished {}
+
+/// Nothing was changed.
+impl From<Error> for Unfinished {
+    fn from(error: Error) -> Unfinished {
+        Unfinished { error, acknowledged: Vec::new() }
+    }
+}
+
+impl From<Unfinished> for Error {
+    fn from(unfinished: Unfinished) -> Error {
+        unfinished.error
+    }
+}
+
+/// Changes of one call.
+pub(crate) struct Changes<'a> {
+    live: &'a LiveRegion,
+    builder: GroupBuilder,
+    representatives: Vec<f32>,
+    base: &'a Base,
+}
+
+/// Vectors with their ids, or ids to delete.
+#[derive(Clone, Copy)]
+pub(crate) enum Change<'a> {
+    /// Ids, vectors one after another, and whether the ids are new.
+    Upsert(&'a [u64], &'a [u8], bool),
+    /// Ids.
+    Delete(&'a [u64]),
+}
+
+impl<'a> Change<'a> {
+    fn ids(self) -> &'a [u64] {
+        match self {
+            Change::Upsert(ids, ..) | Change::Delete(ids) => ids,
+        }
+    }
+}
+
+impl<'a> Changes<'a> {
+    /// Of an open index.
+    ///
+    /// # Errors
+    /// An index in a folder; a manifest that does not say how groups are built.
+    pub(crate) fn new(base: &'a Base, own: &'a RemoteIndex) -> Result<Changes<'a>> {
+        let Some(live) = &own.live else { return Err(refused(base)) };
+        let builder = GroupBuilder::new(base, &own.facts, own.layout)?;
+        let view = own.view();
+        let representatives =
+            SubHnsw::open(view.layout, view.meta).map(|meta| builder.representatives(&meta));
+        Ok(Changes { live, builder, representatives: representatives.unwrap_or_default(), base })
+    }
+
+    /// Makes the changes. Those of one id keep their order.
+    ///
+    /// # Errors
+    /// A bad id or vector: nothing is changed then. Nodes that do not answer for some seconds, damage, no space, an
+    /// interruption: the error tells which changes are acknowledged.
+    pub(crate) fn run(
+        &self,
+        change: Change<'_>,
+        threads: usize,
+        progress: &dyn Progress,
+    ) -> Result<Acknowledged, Unfinished> {
+        self.check(change)?;
+        let ids = change.ids();
+        let threads = threads.clamp(1, THREADS_MAX).min(ids.len().max(1)) as u64;
+        let call = Call {
+            changes: self,
+            change,
+            progress,
+            stopped: AtomicBool::new(false),
+            failed: Mutex::default(),
+        };
+        let done: Vec<Vec<usize>> = std::thread::scope(|scope| {
+            let own = |thread: u64| {
+                let rows = (0..ids.len()).filter(move |&row| hash(0, 41, ids[row]) % threads == thread);
+                rows.collect::<Vec<usize>>()
+            };
+            let call = &call;
+            let running: Vec<_> = (1..threads)
+                .map(|thread| (own(thread), scope))
+                .map(|(rows, scope)| scope.spawn(move || call.thread(&rows)))
+                .collect();
+            let first = call.thread(&own(0));
+            let others = running.into_iter().map(|thread| thread.join().unwrap_or_default());
+            [first].into_iter().chain(others).collect()
+        });
+        let mut acknowledged = done.concat();
+        let failed = call.failed.into_inner().unwrap_or_else(|e| e.into_inner());
+        if let Some(mut error) = failed {
+            acknowledged.sort_unstable();
+            error.message = format!(
+                "{}; {} of {} changes are acknowledged",
+                error.message,
+                acknowledged.len(),
+                ids.len()
+            );
+            return Err(Unfinished { error, acknowledged });
+        }
+        Ok(Acknowledged { count: ids.len() as u64, place: self.live.durability() })
+    }
+
+    /// Refuses what a build would refuse.
+    fn check(&self, change: Change<'_>) -> Result<()> {
+        if let Some(row) = change.ids().iter().position(|&id| id == u64::MAX) {
+            return Err(Error::bad_input(format!(
+                "row {row} has the id {}, which stands for no result; use another",
+                u64::MAX
+            )));
+        }
+        let Change::Upsert(ids, vectors, _) = change else { return Ok(()) };
+        let row_bytes = self.base.row_bytes();
+        if vectors.len() != ids.len() * row_bytes {
+            return Err(Error::bad_input(format!(
+                "{} ids and {} bytes of vectors, but a vector of the index has {row_bytes} bytes ({} components of \
+                 {}); give one id for each vector",
+                ids.len(),
+                vectors.len(),
+                self.base.manifest.dim,
+                self.base.dtype.name()
+            )));
+        }
+        let bad = |(row, vector)| check_row(self.base.dtype, self.base.metric, vector).map(|bad| (row, bad));
+        match vectors.chunks_exact(row_bytes).enumerate().find_map(bad) {
+            Some((row, bad)) => Err(Error::bad_input(format!(
+                "row {row} (id {}): {bad}; correct it, or leave it out. Nothing was inserted",
+                ids[row]
+            ))),
+            None => Ok(()),
+        }
+    }
+
+    fn new_vector(
+        &self,
+        change: Change<'_>,
+        (row, again): (usize, bool),
+        point: &mut Vec<f32>,
+    ) -> Option<NewVector> {
+        let Change::Upsert(ids, vectors, new_ids) = change else { return None };
+        let size = self.base.row_bytes();
+        let vector = &vectors[row * size..(row + 1) * size];
+        let cluster = self.builder.cluster_of(&self.representatives, vector, point);
+        Some(NewVector {
+            id: ids[row],
+            cluster,
+            group: cluster / 2,
+            side: cluster as usize & 1,
+            inverse_norm: self.builder.inverse_norm(vector),
+            vector: vector.to_vec(),
+            // What was tried before may have been inserted.
+            is_new: new_ids && !again,
+        })
+    }
+}
+
+/// The error of a kind or a place that takes no changes.
+pub(crate) fn refused(base: &Base) -> Error {
+    Error::bad_input(format!(
+        "{} takes no inserts and deletes: it is a published version. Load a remote-hnsw into memory nodes with \
+         `stratann memory-node load`, and name them by --memory",
+        base.folder.display()
+    ))
+}
+
+/// One call, shared by its threads.
+struct Call<'a> {
+    changes: &'a Changes<'a>,
+    change: Change<'a>,
+    progress: &'a dyn Progress,
+    stopped: AtomicBool,
+    failed: Mutex<Option<Error>>,
+}
+
+impl Call<'_> {
+    /// Makes the changes of one thread. Returns those that are acknowledged.
+    fn thread(&self, rows: &[usize]) -> Vec<usize> {
+        let (mut reader, mut done, mut point) = (None, Vec::with_capacity(rows.len()), Vec::new());
+        for &row in rows {
+            if self.stopped.load(Ordering::Relaxed) {
+                break;
+            }
+            let made = match self.progress.interrupted() {
+                true => Err(Error::interrupted()),
+                false => self.make(&mut reader, row, &mut point),
+            };
+            if let Err(error) = made {
+                self.stopped.store(true, Ordering::Relaxed);
+                self.failed.lock().unwrap_or_else(|e| e.into_inner()).get_or_insert(error);
+                break;
+            }
+            done.push(row);
+            if done.len() as u64 % REPORT_EVERY == 0 {
+                self.progress.advance(REPORT_EVERY);
+            }
+        }
+        self.progress.advance(done.len() as u64 % REPORT_EVERY);
+        if let Some(reader) = reader {
+            self.changes.live.give_back_writer(reader);
+        }
+        done
+    }
+
+    /// Makes one change. Where a node does not answer it is made again over new connections, for some time.
+    fn make(&self, reader: &mut Option<Reader>, row: usize, point: &mut Vec<f32>) -> Result<()> {
+        let live = self.changes.live;
+        let mut until = None;
+        loop {
+            let again = until.is_some();
+            let made = self.attempt(reader, (row, again), point);
+            let Err(error) = made else { return Ok(()) };
+            *reader = None;
+            let until = *until.get_or_insert_with(|| Instant::now() + RETRY);
+            let may_retry = error.kind == ErrorKind::Io && live.may_retry();
+            if !may_retry || Instant::now() > until || self.progress.interrupted() {
+                return Err(error);
+            }
+            std::thread::sleep(RETRY_PAUSE);
+        }
+    }
+
+    fn attempt(&self, held: &mut Option<Reader>, row: (usize, bool), point: &mut Vec<f32>) -> Result<()> {
+        let Changes { live, builder, .. } = self.changes;
+        let reader = match held {
+            Some(reader) => reader,
+            None => held.insert(live.writer()?),
+        };
+        match self.changes.new_vector(self.change, row, point) {
+            Some(new) => reader.insert(live, new, builder).map(drop),
+            None => reader.delete(live, self.change.ids()[row.0], builder).map(drop),
+        }
+    }
+}
+
+/// What this process has done in a region.
+#[derive(Debug, Default)]
+pub(crate) struct ChangeCounters {
+    rebuilds: AtomicU64,
+}
+
+impl ChangeCounters {
+    pub(super) fn count_rebuild(&self) {
+        self.rebuilds.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Groups that were rebuilt.
+    pub(crate) fn rebuilds(&self) -> u64 {
+        self.rebuilds.load(Ordering::Relaxed)
+    }
+}
