@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use stratann_engine::index::{Index, OpenOptions};
 use stratann_engine::link::Tls;
 use stratann_engine::remote_memory::{Credentials, read_key};
 use stratann_engine::{Error, Result as Checked};
@@ -23,6 +24,26 @@ pub(crate) struct KeyArgs {
     /// PEM file of the authority whose memory nodes are trusted
     #[arg(long, value_name = "FILE")]
     memory_authority: Option<PathBuf>,
+}
+
+/// An index that memory nodes hold.
+#[derive(Clone, Debug, clap::Args)]
+pub(crate) struct MemoryArgs {
+    /// Addresses of the memory nodes that hold the index: HOST:PORT, shm:NAME or ucx:HOST:PORT of each
+    #[arg(long, value_name = "ADDRESS", value_delimiter = ',', required = true)]
+    memory: Vec<String>,
+    #[command(flatten)]
+    key: KeyArgs,
+}
+
+impl MemoryArgs {
+    /// Opens the index, without a cache.
+    ///
+    /// # Errors
+    /// Without a key; nodes that do not answer or hold no index.
+    pub(crate) fn open(&self, output: Output) -> Checked<Index> {
+        Index::open_memory(&self.memory, &self.key.credentials(output)?, OpenOptions::default())
+    }
 }
 
 impl KeyArgs {

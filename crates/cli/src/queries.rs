@@ -1,4 +1,4 @@
-//! File of queries, read part by part as rows of the index's element type.
+//! File of queries or of vectors to insert, read part by part as rows of the index's element type.
 
 use std::path::Path;
 
@@ -17,9 +17,27 @@ pub(crate) struct Wanted {
     pub(crate) metric: Metric,
 }
 
+/// What the rows of a file are, for messages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Rows {
+    Queries,
+    Vectors,
+}
+
+impl Rows {
+    /// One, and several.
+    fn names(self) -> (&'static str, &'static str) {
+        match self {
+            Rows::Queries => ("query", "queries"),
+            Rows::Vectors => ("vector", "vectors"),
+        }
+    }
+}
+
 /// Queries that match an index.
 pub(crate) struct Queries {
     reader: Reader,
+    rows: Rows,
     dtype: DType,
     metric: Metric,
 }
@@ -27,36 +45,50 @@ pub(crate) struct Queries {
 impl Queries {
     /// Opens the file and checks it against the index. Converts floats of the other width and notes it.
     pub(crate) fn open(path: &Path, manifest: &Manifest, output: Output) -> Result<Queries> {
+        Queries::of(path, manifest, Rows::Queries, output)
+    }
+
+    /// As [`Queries::open`], for vectors to insert.
+    pub(crate) fn to_insert(path: &Path, manifest: &Manifest, output: Output) -> Result<Queries> {
+        Queries::of(path, manifest, Rows::Vectors, output)
+    }
+
+    fn of(path: &Path, manifest: &Manifest, rows: Rows, output: Output) -> Result<Queries> {
         let (Some(dtype), Some(metric)) = (manifest.dtype(), manifest.metric()) else {
             return Err(Error::bad_input("the index is of a newer version; use a newer stratann"));
         };
-        Queries::open_for(path, Wanted { dim: manifest.dim, dtype, metric }, output)
+        Queries::check_shape(path, Wanted { dim: manifest.dim, dtype, metric }, rows, output)
     }
 
     /// As [`Queries::open`], for known requirements.
     pub(crate) fn open_for(path: &Path, wanted: Wanted, output: Output) -> Result<Queries> {
+        Queries::check_shape(path, wanted, Rows::Queries, output)
+    }
+
+    fn check_shape(path: &Path, wanted: Wanted, rows: Rows, output: Output) -> Result<Queries> {
         let reader = Reader::open(path)?;
         let (found, name) = (reader.shape(), path.display());
         let Wanted { dim, dtype, metric } = wanted;
+        let all = rows.names().1;
         if found.dim != dim {
             return Err(Error::bad_input(format!(
-                "{name} has {} dimensions, the index has {dim}; search with vectors of the same model",
-                found.dim
+                "{name} has {} dimensions, the index has {dim}; {} vectors of the same model",
+                found.dim,
+                if rows == Rows::Queries { "search with" } else { "insert" }
             )));
         }
         let (have, want) = (found.dtype.name(), dtype.name());
         if found.dtype != dtype && !(found.dtype.is_float() && dtype.is_float()) {
             return Err(Error::bad_input(format!(
-                "{name} holds {have}, the index holds {want}; convert the queries to {want}"
+                "{name} holds {have}, the index holds {want}; convert the {all} to {want}"
             )));
         }
         if found.dtype != dtype {
             let how = if dtype == DType::F16 { "narrowed" } else { "widened" };
-            output.note(&format!(
-                "note: the queries are {have} and are {how} to {want}, the type of the index"
-            ));
+            output
+                .note(&format!("note: the {all} are {have} and are {how} to {want}, the type of the index"));
         }
-        Ok(Queries { reader, dtype, metric })
+        Ok(Queries { reader, rows, dtype, metric })
     }
 
     /// Dimensions, type and metric of the index.
@@ -106,7 +138,7 @@ impl Queries {
         for (i, row) in rows.chunks_exact(self.reader.shape().dim * dtype.size()).enumerate() {
             if let Some(bad) = check_row(dtype, self.metric, row) {
                 let message = bad.message(&self.reader, (first + i) as u64);
-                return Err(Error::bad_input(format!("{message}; correct the query")));
+                return Err(Error::bad_input(format!("{message}; correct the {}", self.rows.names().0)));
             }
         }
         Ok(())

@@ -2,6 +2,7 @@
 
 pub(crate) mod bench;
 pub(crate) mod build;
+pub(crate) mod change;
 pub(crate) mod cluster;
 pub(crate) mod completions;
 pub(crate) mod doctor;

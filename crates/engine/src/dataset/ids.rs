@@ -21,8 +21,20 @@ pub fn read_ids(path: &Path, rows: u64) -> Result<Vec<u64>> {
     Ok(ids)
 }
 
+/// Reads all ids of a file, however many. Equal ones are allowed.
+///
+/// # Errors
+/// As [`read_ids`].
+pub fn read_all_ids(path: &Path) -> Result<Vec<u64>> {
+    load(path, None)
+}
+
 /// As [`read_ids`], for a file whose ids are known to be distinct. Takes 8 bytes of memory per row.
 pub(crate) fn load_ids(path: &Path, rows: u64) -> Result<Vec<u64>> {
+    load(path, Some(rows))
+}
+
+fn load(path: &Path, rows: Option<u64>) -> Result<Vec<u64>> {
     let source = Source::open(path)?;
     let name = path.display();
     let (found, start, signed) = match super::suffix(path).as_str() {
@@ -41,6 +53,7 @@ pub(crate) fn load_ids(path: &Path, rows: u64) -> Result<Vec<u64>> {
         );
         return Err(Error::bad_input(message));
     }
+    let rows = rows.unwrap_or(found);
     if found != rows {
         let message = format!("{name} has {found} ids for {rows} rows; give one for each row");
         return Err(Error::bad_input(message));

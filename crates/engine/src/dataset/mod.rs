@@ -35,7 +35,7 @@ use source::Source;
 pub use atomic::AtomicFile;
 pub use bin::write_bin;
 pub(crate) use ids::load_ids;
-pub use ids::read_ids;
+pub use ids::{read_all_ids, read_ids};
 pub use source::SharedBytes;
 pub use truth::GroundTruth;
 pub use validate::{BadRow, OnBadRow, Scan, check_row, scan};

@@ -76,16 +76,21 @@ pub struct Acknowledged {
 /// Why a call has not made all of its changes.
 #[derive(Clone, Debug)]
 pub struct Unfinished {
-    /// What happened. The message says how many changes are acknowledged.
+    /// What happened.
     pub error: Error,
-    /// Numbers of the changes of the call that are acknowledged, ascending. Of the others each one that was under way
-    /// may have been made or not.
+    /// Numbers of the changes of the call that are acknowledged, ascending. Each of the others may have been made if it
+    /// was under way.
     pub acknowledged: Vec<usize>,
+    /// Changes of the call; 0 where none was tried.
+    pub tried: usize,
 }
 
 impl fmt::Display for Unfinished {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}", self.error)
+        match (&self.error, self.acknowledged.len(), self.tried) {
+            (error, _, 0) => write!(f, "{error}"),
+            (error, done, tried) => write!(f, "{error}; {done} of {tried} changes are acknowledged"),
+        }
     }
 }
 
@@ -94,13 +99,13 @@ impl std::error::Error for Unfinished {}
 /// Nothing was changed.
 impl From<Error> for Unfinished {
     fn from(error: Error) -> Unfinished {
-        Unfinished { error, acknowledged: Vec::new() }
+        Unfinished { error, acknowledged: Vec::new(), tried: 0 }
     }
 }
 
 impl From<Unfinished> for Error {
     fn from(unfinished: Unfinished) -> Error {
-        unfinished.error
+        Error { kind: unfinished.error.kind, message: unfinished.to_string() }
     }
 }
 
@@ -171,8 +176,10 @@ impl<'a> Changes<'a> {
             };
             let call = &call;
             let running: Vec<_> = (1..threads)
-                .map(|thread| (own(thread), scope))
-                .map(|(rows, scope)| scope.spawn(move || call.thread(&rows)))
+                .map(|thread| {
+                    let rows = own(thread);
+                    scope.spawn(move || call.thread(&rows))
+                })
                 .collect();
             let first = call.thread(&own(0));
             let others = running.into_iter().map(|thread| thread.join().unwrap_or_default());
@@ -180,15 +187,9 @@ impl<'a> Changes<'a> {
         });
         let mut acknowledged = done.concat();
         let failed = call.failed.into_inner().unwrap_or_else(|e| e.into_inner());
-        if let Some(mut error) = failed {
+        if let Some(error) = failed {
             acknowledged.sort_unstable();
-            error.message = format!(
-                "{}; {} of {} changes are acknowledged",
-                error.message,
-                acknowledged.len(),
-                ids.len()
-            );
-            return Err(Unfinished { error, acknowledged });
+            return Err(Unfinished { error, acknowledged, tried: ids.len() });
         }
         Ok(Acknowledged { count: ids.len() as u64, place: self.live.durability() })
     }

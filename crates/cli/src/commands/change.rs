@@ -1,0 +1,212 @@
+//! `stratann insert` and `stratann delete`: change an index that memory nodes hold.
+
+use std::path::PathBuf;
+use std::time::Instant;
+
+use serde::Serialize;
+use stratann_engine::dataset::{read_all_ids, read_ids};
+use stratann_engine::index::{Acknowledged, ChangeOptions, Index, Unfinished};
+use stratann_engine::{Error, Progress, Result};
+
+use crate::memory_nodes::MemoryArgs;
+use crate::output::{Output, count, duration};
+use crate::progress::ProgressPrinter;
+use crate::queries::Queries;
+use crate::{Verdict, options};
+
+/// Vectors of one call of the engine.
+const PART: usize = 16_384;
+/// Ranges of rows that an error names, at most.
+const RANGES_MAX: usize = 8;
+
+/// Insert vectors into an index that memory nodes hold
+///
+/// What is under an id is replaced. Every search that begins afterwards, on any compute node, finds the vectors. All
+/// vectors are checked before the first one is inserted. An insert into a full group rebuilds the group, while searches
+/// go on.
+#[derive(clap::Args)]
+#[command(after_long_help = INSERT_EXAMPLES)]
+pub(crate) struct InsertArgs {
+    /// Vectors, in any vector format; f32 and f16 are converted to each other
+    vectors: PathBuf,
+    #[command(flatten)]
+    nodes: MemoryArgs,
+    /// Their ids, one u64 per row, .u64bin or .npy [default: the row number]
+    #[arg(long, value_name = "FILE")]
+    ids: Option<PathBuf>,
+    /// No id was ever inserted before: saves a tombstone for each vector. With an id that was, searches find two
+    /// vectors under it
+    #[arg(long)]
+    new: bool,
+    /// Threads, each with a connection of its own
+    #[arg(long, value_parser = options::threads, default_value_t = 4)]
+    threads: usize,
+}
+
+const INSERT_EXAMPLES: &str = "\
+Examples:
+  stratann insert new.fbin --memory 10.0.0.9:8900 --key-file key --ids new.u64bin
+  stratann insert new.fbin --memory 10.0.0.9:8900,10.0.0.10:8900 --key-file key --ids new.u64bin --new
+
+The report says where the vectors are: in memory, on the file of the memory node, or there and on the mirror. An error
+says which rows are acknowledged. Rows that are inserted again replace themselves.";
+
+/// Delete vectors of an index that memory nodes hold
+///
+/// No search that begins afterwards, on any compute node, finds them. Ids that do not exist are no error.
+#[derive(clap::Args)]
+#[command(after_long_help = DELETE_EXAMPLES)]
+pub(crate) struct DeleteArgs {
+    /// Ids, one u64 per row, .u64bin or .npy
+    #[arg(value_name = "IDS", required_unless_present = "id", conflicts_with = "id")]
+    ids: Option<PathBuf>,
+    #[command(flatten)]
+    nodes: MemoryArgs,
+    /// Ids, separated by commas, instead of a file
+    #[arg(long, value_name = "ID", value_delimiter = ',')]
+    id: Vec<u64>,
+    /// Threads, each with a connection of its own
+    #[arg(long, value_parser = options::threads, default_value_t = 4)]
+    threads: usize,
+}
+
+const DELETE_EXAMPLES: &str = "\
+Examples:
+  stratann delete --id 3,5 --memory 10.0.0.9:8900 --key-file key
+  stratann delete old.u64bin --memory 10.0.0.9:8900 --key-file key";
+
+#[derive(Serialize)]
+struct InsertDocument {
+    inserted: u64,
+    place: &'static str,
+    groups_rebuilt: u64,
+    seconds: f64,
+}
+
+#[derive(Serialize)]
+struct DeleteDocument {
+    deleted: u64,
+    place: &'static str,
+    groups_rebuilt: u64,
+    seconds: f64,
+}
+
+/// Runs `stratann insert`.
+pub(crate) fn insert(args: &InsertArgs, output: Output) -> Result<Verdict> {
+    let index = args.nodes.open(output)?;
+    let vectors = Queries::to_insert(&args.vectors, index.manifest(), output)?;
+    let rows = vectors.count();
+    let ids = match &args.ids {
+        Some(path) => read_ids(path, rows as u64)?,
+        None => (0..rows as u64).collect(),
+    };
+    let printer = ProgressPrinter::new(output);
+    let mut bytes = Vec::new();
+    printer.stage("checking vectors", rows as u64, "vectors");
+    let parts: Vec<_> = ids.chunks(PART).enumerate().map(|(part, ids)| (part * PART, ids)).collect();
+    for (first, ids) in &parts {
+        vectors.read(*first, ids.len(), &mut bytes)?;
+        printer.advance(ids.len() as u64);
+    }
+    printer.stage("inserting", rows as u64, "vectors");
+    let options = ChangeOptions { new_ids: args.new, threads: args.threads };
+    let started = Instant::now();
+    let change = |first: usize, ids: &[u64]| {
+        vectors.read(first, ids.len(), &mut bytes)?;
+        index.upsert(ids, &bytes, &options, &printer)
+    };
+    let made = in_parts(&parts, rows, change)?;
+    printer.finish();
+    let (groups_rebuilt, seconds) = (index.rebuilds(), started.elapsed().as_secs_f64());
+    let document = InsertDocument { inserted: rows as u64, place: place(made), groups_rebuilt, seconds };
+    output.result(&document, || text("inserted", document.inserted, (&index, document.place), seconds))?;
+    Ok(Verdict::Fine)
+}
+
+/// Runs `stratann delete`.
+pub(crate) fn delete(args: &DeleteArgs, output: Output) -> Result<Verdict> {
+    let ids = match &args.ids {
+        Some(path) => read_all_ids(path)?,
+        None => args.id.clone(),
+    };
+    let index = args.nodes.open(output)?;
+    let printer = ProgressPrinter::new(output);
+    printer.stage("deleting", ids.len() as u64, "ids");
+    let parts: Vec<_> = ids.chunks(PART).enumerate().map(|(part, ids)| (part * PART, ids)).collect();
+    let started = Instant::now();
+    let made = in_parts(&parts, ids.len(), |_, ids| index.delete(ids, args.threads, &printer))?;
+    printer.finish();
+    let (groups_rebuilt, seconds) = (index.rebuilds(), started.elapsed().as_secs_f64());
+    let document = DeleteDocument { deleted: ids.len() as u64, place: place(made), groups_rebuilt, seconds };
+    output.result(&document, || text("deleted", document.deleted, (&index, document.place), seconds))?;
+    Ok(Verdict::Fine)
+}
+
+fn place(made: Option<Acknowledged>) -> &'static str {
+    made.map_or("nowhere", |made| made.place.name())
+}
+
+fn text(what: &str, changes: u64, (index, place): (&Index, &str), seconds: f64) -> String {
+    format!(
+        "{what} {} vectors in {}: they are in {place}; {} groups were rebuilt\n",
+        count(changes),
+        duration(seconds),
+        count(index.rebuilds())
+    )
+}
+
+/// Makes the changes part by part. An error names the rows of all parts that are acknowledged.
+fn in_parts(
+    parts: &[(usize, &[u64])],
+    rows: usize,
+    mut change: impl FnMut(usize, &[u64]) -> Result<Acknowledged, Unfinished>,
+) -> Result<Option<Acknowledged>> {
+    let mut last = None;
+    for &(first, ids) in parts {
+        match change(first, ids) {
+            Ok(made) => last = Some(made),
+            Err(Unfinished { error, acknowledged, .. }) => {
+                let done: Vec<usize> = acknowledged.into_iter().map(|row| first + row).collect();
+                let message = format!(
+                    "{}; {} of {} rows are acknowledged{}",
+                    error.message,
+                    count((first + done.len()) as u64),
+                    count(rows as u64),
+                    named(first, &done)
+                );
+                return Err(Error { message, ..error });
+            }
+        }
+    }
+    Ok(last)
+}
+
+/// The rows before the first one of a part, and some of the part, as ranges.
+fn named(first: usize, done: &[usize]) -> String {
+    let mut ranges: Vec<(usize, usize)> = if first > 0 { vec![(0, first - 1)] } else { Vec::new() };
+    for &row in done {
+        match ranges.last_mut() {
+            Some(last) if last.1 + 1 == row => last.1 = row,
+            _ => ranges.push((row, row)),
+        }
+    }
+    let more = if ranges.len() > RANGES_MAX { ", …" } else { "" };
+    let range =
+        |&(from, to): &(usize, usize)| if from == to { from.to_string() } else { format!("{from}-{to}") };
+    let ranges: Vec<String> = ranges.iter().take(RANGES_MAX).map(range).collect();
+    if ranges.is_empty() { String::new() } else { format!(" ({}{more})", ranges.join(", ")) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn acknowledged_rows_are_named_as_ranges() {
+        assert_eq!(named(0, &[]), "");
+        assert_eq!(named(0, &[0, 1, 2, 5, 7, 8]), " (0-2, 5, 7-8)");
+        assert_eq!(named(100, &[100, 103]), " (0-100, 103)");
+        let many: Vec<usize> = (0..20).map(|row| 2 * row).collect();
+        assert_eq!(named(0, &many), " (0, 2, 4, 6, 8, 10, 12, 14, …)");
+    }
+}
