@@ -10,20 +10,20 @@ use stratann_engine::{Error, Result as Checked};
 use crate::output::Output;
 
 /// What a compute node shows to memory nodes.
-#[derive(Clone, Debug, clap::Args)]
+#[derive(Clone, Debug, Default, clap::Args)]
 pub(crate) struct KeyArgs {
     /// File with the key of the memory nodes: 64 hexadecimal digits
     #[arg(long, value_name = "FILE")]
-    key_file: Option<PathBuf>,
+    pub(crate) key_file: Option<PathBuf>,
     /// PEM file of the certificate for encrypted connections to memory nodes
     #[arg(long, value_name = "FILE")]
-    memory_certificate: Option<PathBuf>,
+    pub(crate) memory_certificate: Option<PathBuf>,
     /// PEM file of the key of --memory-certificate
     #[arg(long, value_name = "FILE")]
-    memory_certificate_key: Option<PathBuf>,
+    pub(crate) memory_certificate_key: Option<PathBuf>,
     /// PEM file of the authority whose memory nodes are trusted
     #[arg(long, value_name = "FILE")]
-    memory_authority: Option<PathBuf>,
+    pub(crate) memory_authority: Option<PathBuf>,
 }
 
 /// An index that memory nodes hold.

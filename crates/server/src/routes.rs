@@ -357,12 +357,18 @@ async fn ask(
         }
     }
     drop(server);
-    let mut answers = Vec::with_capacity(waiting.len());
+    let (mut answers, mut lost) = (Vec::with_capacity(waiting.len()), None);
     for mut pending in waiting {
-        answers.push(answered(pending.wait().await));
+        let answer = pending.wait().await;
+        match &answer {
+            Err(why @ Unanswered::MemoryLost(_)) if answers.is_empty() => lost = Some(why.to_string()),
+            Err(Unanswered::MemoryLost(_)) => {}
+            _ => lost = None,
+        }
+        answers.push(answered(answer));
     }
     let params = used.ok_or_else(|| Rejection::bad("there are no queries; send at least one"))?;
-    Ok(Reply { error: overload(&answers), answers, server: shared.number, params })
+    Ok(Reply { error: lost.or_else(|| overload(&answers)), answers, server: shared.number, params })
 }
 
 fn answered(answer: Result<Answer, Unanswered>) -> Answered {
@@ -379,7 +385,7 @@ fn answered(answer: Result<Answer, Unanswered>) -> Answered {
             let kind = match why {
                 Unanswered::Overloaded => FailureKind::Overloaded,
                 Unanswered::Expired => FailureKind::Expired,
-                Unanswered::Unreachable(_) => FailureKind::Unreachable,
+                Unanswered::Unreachable(_) | Unanswered::MemoryLost(_) => FailureKind::Unreachable,
                 Unanswered::Failed(_) => FailureKind::Failed,
             };
             Answered::Failed(Failed { error: why.to_string(), kind })

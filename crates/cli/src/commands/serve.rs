@@ -14,8 +14,6 @@ use stratann_core::query::Remote;
 use stratann_engine::index::CacheBudget;
 use stratann_engine::ledger::Ledger;
 use stratann_engine::link::Tls;
-use stratann_engine::manifest::Manifest;
-use stratann_engine::search::usual_reserve;
 use stratann_engine::serve::{ServeOptions, Server, Versions};
 use stratann_engine::{Error, ErrorKind, Result, input};
 use stratann_server::{Front, FrontOptions, Limits, Log, Signal, watch_signals};
@@ -28,21 +26,23 @@ use crate::scorer::ScorerArgs;
 mod caps;
 mod config;
 mod learning;
+mod memory;
 mod sources;
 mod watch;
 use caps::CapArgs;
 use config::{Config, SizeText, read_config};
+use memory::{MemoryArgs, cache_bytes};
 use sources::Sources;
 
 /// Answer searches over HTTP
 ///
-/// Serves one index, or one server's shard of an index from `stratann cluster partition`. Runs until SIGTERM or Ctrl-C,
+/// Serves one index, one server's shard of an index from `stratann cluster partition`, or what memory nodes hold. Runs until SIGTERM or Ctrl-C,
 /// then finishes running requests. There is no authentication: everyone who reaches the address can search.
 #[derive(clap::Args)]
 #[command(after_long_help = EXAMPLES)]
 pub(crate) struct Args {
     /// File of options in TOML; options of the command line take precedence
-    #[arg(long, value_name = "FILE", required_unless_present = "index")]
+    #[arg(long, value_name = "FILE", required_unless_present_any = ["index", "memory"])]
     config: Option<PathBuf>,
     /// Folder of the index
     #[arg(long, value_name = "INDEX")]
@@ -94,6 +94,8 @@ pub(crate) struct Args {
     #[arg(long, conflicts_with = "frozen")]
     no_learning: bool,
     #[command(flatten)]
+    memory: MemoryArgs,
+    #[command(flatten)]
     scorer: ScorerArgs,
     /// Stop when standard input ends too, with the program that started the server
     #[arg(long)]
@@ -104,6 +106,7 @@ const EXAMPLES: &str = "\
 Examples:
   stratann serve --index base.idx
   stratann serve --config server-0.toml
+  stratann serve --memory 10.0.0.9:8900 --key-file key
   curl -s 127.0.0.1:8700/v1/search -d '{\"queries\": [[0.1, 0.2, …]], \"k\": 10}'
 
 Keys of the file:
@@ -115,6 +118,8 @@ Keys of the file:
   tls_certificate, tls_key, tls_authority: PEM files that encrypt traffic between servers
   store, data: fetch the index from a store; poll_s: seconds between checks for a new version (10; 0 for never)
   etcd, cluster, advertise: find the other servers by etcd
+  memory, key_file, memory_certificate, memory_certificate_key, memory_authority: serve what memory nodes hold
+  batch, doorbell: how batches of a remote-hnsw are loaded
 
 A server of a partitioned index needs server, listen, peers, and secret_file unless all servers are on this machine:
 
@@ -300,7 +305,14 @@ pub(crate) fn stops(until_eof: bool) -> Result<mpsc::Receiver<Stop>> {
 }
 
 /// The folder of the index; empty where a store has it.
-fn index_folder(args: &Args, config: &Config, folder: &Path) -> Result<PathBuf> {
+fn index_folder(args: &Args, config: &Config, has_memory: bool, folder: &Path) -> Result<PathBuf> {
+    match (has_memory, config.index.is_some() || config.store.is_some()) {
+        (true, true) => {
+            return Err(Error::bad_input("both memory and an index or store are set; remove one of them"));
+        }
+        (true, false) => return Ok(PathBuf::new()),
+        (false, _) => {}
+    }
     match (&args.index, &config.index, &config.store) {
         (Some(_), _, Some(_)) | (_, Some(_), Some(_)) => {
             Err(Error::bad_input("both index and store are set; remove one of them"))
@@ -325,7 +337,8 @@ fn setup(args: &Args, log: Log, output: Output) -> Result<Setup> {
         Some(path) => (read_config(path)?, path.parent().unwrap_or(Path::new(""))),
         None => (Config::default(), Path::new("")),
     };
-    let index = index_folder(args, &config, folder)?;
+    let memory_keys = config.memory();
+    let index = index_folder(args, &config, args.memory.is_used(&memory_keys), folder)?;
     let sources = config.sources();
     let (keys, scorer_keys) = (config.caps(), config.scorer());
     let learning = learning::learning(args, &config)?;
@@ -351,6 +364,8 @@ fn setup(args: &Args, log: Log, output: Output) -> Result<Setup> {
     in_range("poll_s", usize::try_from(sources.poll_s).unwrap_or(usize::MAX), 0, 86_400)?;
     let mut engine = ServeOptions {
         index,
+        memory: args.memory.nodes(&memory_keys, folder, output)?,
+        gather: args.memory.gather(&memory_keys)?,
         server: config.server,
         listen,
         tls,
@@ -374,8 +389,10 @@ fn setup(args: &Args, log: Log, output: Output) -> Result<Setup> {
         log,
         ..ServeOptions::default()
     };
+    memory::check(&engine, etcd.is_some())?;
     let (claim, version) = sources.complete(&mut engine, etcd.as_ref(), folder)?;
-    engine.cache_budget = cache_bytes(args.cache_budget.or(cache_budget), &engine);
+    let cache = args.cache_budget.or(cache_budget).unwrap_or(usual_cache(&engine));
+    engine.cache_budget = cache_bytes(cache, &engine);
     Ok(Setup {
         http,
         engine,
@@ -391,16 +408,13 @@ fn setup(args: &Args, log: Log, output: Output) -> Result<Setup> {
     })
 }
 
-/// Bytes of the cache. With a RAM budget there is one only when it was asked for: what the budget leaves is shared by
-/// queries, and by a next version of the index.
-fn cache_bytes(asked: Option<CacheBudget>, engine: &ServeOptions) -> u64 {
-    let asked = asked.unwrap_or(match engine.ram_budget {
-        None => CacheBudget::Auto,
-        Some(_) => CacheBudget::Bytes(0),
-    });
-    // An index that cannot be read is refused when it is opened.
-    let Ok((_, manifest)) = Manifest::read(&engine.index) else { return asked.given().unwrap_or(0) };
-    asked.shared_bytes(&manifest, engine.ram_budget, usual_reserve(&manifest).bytes)
+/// The usual cache. With a RAM budget there is one only when it was asked for: what the budget leaves is shared by
+/// queries, and by a next version of the index. What memory nodes hold has no versions.
+fn usual_cache(engine: &ServeOptions) -> CacheBudget {
+    match engine.ram_budget {
+        Some(_) if engine.memory.is_none() => CacheBudget::Bytes(0),
+        _ => CacheBudget::Auto,
+    }
 }
 
 /// Returns a value that is in range.

@@ -296,9 +296,9 @@ impl<'a> Driver<'a> {
                 continue;
             }
             // Nothing wakes a thread that has no reads under way, unless its queries do.
-            let wait = !is_busy
-                && queries.may_wait(!self.idle.is_empty())
-                && (self.has_reads() || queries.can_wake());
+            let may_admit =
+                !self.idle.is_empty() && !self.gathering.as_ref().is_some_and(Gathering::is_loading);
+            let wait = !is_busy && queries.may_wait(may_admit) && (self.has_reads() || queries.can_wake());
             self.collect(wait, queries)?;
         }
     }

@@ -16,7 +16,7 @@ use crate::{Result, kinds};
 /// Bad options, or a query of the wrong length. A lost read ends the trace, which names it.
 pub fn explain(index: &Index, query: &[u8], options: &SearchOptions) -> Result<Explained> {
     let params = explained_params(index, options)?;
-    kinds::explain(&index.base, &index.kind, query, params)
+    kinds::explain(&index.base, (&index.kind, index.cache.as_ref()), query, params)
 }
 
 /// The parameters of `options`. Without a width, the narrow rounds of a busy server: the fewest reads, and the

@@ -13,6 +13,7 @@ use stratann_core::query::{Extent, Loss, StoreId};
 use stratann_kernel::codes::Codebook;
 
 mod changes;
+mod live;
 mod spare;
 
 pub use crate::base::{OpenOptions, Reserve};

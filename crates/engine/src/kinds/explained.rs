@@ -5,12 +5,18 @@ use stratann_core::query::Params;
 use super::{KindIndex, blocks, gpu_ivf, grid_ivf, hybrid_ivf, remote_hnsw};
 use crate::Result;
 use crate::base::Base;
+use crate::cache::ExtentCache;
 
 /// Runs one query on its own and records it.
 ///
 /// # Errors
 /// A query of the wrong length.
-pub(crate) fn explain(base: &Base, kind: &KindIndex, query: &[u8], params: Params) -> Result<Explained> {
+pub(crate) fn explain(
+    base: &Base,
+    (kind, cache): (&KindIndex, Option<&ExtentCache>),
+    query: &[u8],
+    params: Params,
+) -> Result<Explained> {
     base.check_query(query)?;
     Ok(match kind {
         KindIndex::Flat => Explained::Blocks(blocks::explain::explain(base, kind, None, query, params)),
@@ -24,7 +30,7 @@ pub(crate) fn explain(base: &Base, kind: &KindIndex, query: &[u8], params: Param
         KindIndex::GridIvf(_) => Explained::Grid(grid_ivf::explain::explain(&kind.view(base), query, params)),
         KindIndex::GpuIvf(_) => Explained::Gpu(gpu_ivf::explain::explain(base, kind, query, params)),
         KindIndex::RemoteHnsw(_) => {
-            Explained::Remote(remote_hnsw::explain::explain(base, kind, query, params))
+            Explained::Remote(remote_hnsw::explain::explain(base, (kind, cache), query, params)?)
         }
     })
 }

@@ -5,13 +5,14 @@ use std::sync::Arc;
 use super::KindIndex;
 use super::remote_hnsw::live::LiveRegion;
 use super::remote_hnsw::live::changes::{Changes, refused};
+use super::remote_hnsw::live::inspect::{self, MemoryReport};
 use super::remote_hnsw::live::open::find;
 use super::remote_hnsw::open::RemoteIndex;
-use crate::Result;
 use crate::base::Base;
 use crate::driver::GatherOptions;
 use crate::manifest::Manifest;
 use crate::remote_memory::RemoteSource;
+use crate::{Progress, Result};
 
 impl KindIndex {
     /// Bytes of the doorbells of a search; 0 of a kind whose queries read for themselves.
@@ -34,6 +35,15 @@ impl KindIndex {
         let open =
             move |base: &Base| Ok(KindIndex::RemoteHnsw(Box::new(RemoteIndex::of_memory(base, meta, live)?)));
         Ok((found.manifest, open))
+    }
+
+    /// Checks all that the memory nodes of a live index hold; `None` of an index in a folder.
+    ///
+    /// # Errors
+    /// Nodes that do not answer; an interruption.
+    pub(crate) fn verify_memory(&self, base: &Base, progress: &dyn Progress) -> Option<Result<MemoryReport>> {
+        let KindIndex::RemoteHnsw(own) = self else { return None };
+        own.live.as_ref().map(|live| inspect::check(base, own, live, progress))
     }
 
     /// Where it is in memory nodes, and changes; `None` of an index in a folder.

@@ -83,15 +83,16 @@ pub(crate) enum KindIndex {
 }
 
 /// Bytes of a cache that holds all that queries read. A `hybrid-ivf` holds lists and vectors in memory itself, as many
-/// as its budget has room for, so that a cache would hold them twice.
+/// as its budget has room for, so that a cache would hold them twice. Of a `remote-hnsw` a tenth is usual.
 pub(crate) fn usable_cache_bytes(manifest: &Manifest) -> u64 {
     match manifest.kind() {
         Some(Kind::Flat | Kind::DiskGraph | Kind::GpuIvf) => {
             ExtentCache::bytes_of_blocks(manifest.blocks.count, manifest.blocks.bytes as u64)
         }
-        Some(Kind::RemoteHnsw) => {
-            manifest.section.remote().map_or(0, |section| remote_hnsw::account::cache_bytes(&section.facts))
-        }
+        Some(Kind::RemoteHnsw) => manifest
+            .section
+            .remote()
+            .map_or(0, |section| remote_hnsw::account::usual_cache_bytes(&section.facts)),
         Some(Kind::HybridIvf | Kind::GridIvf) | None => 0,
     }
 }

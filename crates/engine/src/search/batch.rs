@@ -193,7 +193,8 @@ impl Queries for Share<'_, '_> {
     }
 
     fn end_batch(&mut self) {
-        self.batch.live.iter().for_each(LiveBatches::end);
+        let Some(live) = &self.batch.live else { return };
+        live.end();
     }
 
     fn lost(&mut self, read: Read, _: Loss) {

@@ -1,7 +1,8 @@
-//! Batches over an index in memory nodes, whose groups others change meanwhile.
+//! Batches over an index in memory nodes, whose groups others change meanwhile: those of a search, and those of a
+//! thread of a server.
 
+use std::collections::BTreeMap;
 use std::io;
-use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use stratann_core::query::QueryStats;
@@ -13,12 +14,11 @@ use crate::kinds::{LiveClusters, LiveReader, LiveRegion};
 /// How often a query is asked again whose clusters moved, or whose memory node was lost.
 const TRIES_MAX: u8 = 8;
 
-/// What the batches of one search see, one after another.
-pub(super) struct LiveBatches<'a> {
+/// What batches see, one after another.
+pub(crate) struct LiveBatches<'a> {
     region: &'a LiveRegion,
     reader: Mutex<Option<LiveReader>>,
     state: Mutex<State>,
-    tries: Vec<AtomicU8>,
 }
 
 #[derive(Default)]
@@ -27,16 +27,15 @@ struct State {
     /// Queries of the present batch that have ended, and those to ask again.
     ended: Vec<usize>,
     again: Vec<usize>,
+    /// How often these were asked again.
+    tries: BTreeMap<usize, u8>,
 }
 
 impl<'a> LiveBatches<'a> {
-    pub(super) fn new(region: &'a LiveRegion, queries: usize) -> Result<LiveBatches<'a>> {
-        Ok(LiveBatches {
-            reader: Mutex::new(Some(region.reader()?)),
-            region,
-            state: Mutex::default(),
-            tries: (0..queries).map(|_| AtomicU8::new(0)).collect(),
-        })
+    /// # Errors
+    /// No memory node answers.
+    pub(crate) fn new(region: &'a LiveRegion) -> Result<LiveBatches<'a>> {
+        Ok(LiveBatches { reader: Mutex::new(Some(region.reader()?)), region, state: Mutex::default() })
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -48,7 +47,7 @@ impl<'a> LiveBatches<'a> {
     }
 
     /// Reads the headers. Returns what that cost.
-    pub(super) fn begin(&self) -> io::Result<QueryStats> {
+    pub(crate) fn begin(&self) -> io::Result<QueryStats> {
         let begun = self.with_reader(|reader| reader.begin_batch(self.region));
         let (clusters, cost) = match begun {
             Some(Ok(begun)) => begun,
@@ -61,22 +60,22 @@ impl<'a> LiveBatches<'a> {
     }
 
     /// What the queries of the present batch see.
-    pub(super) fn snapshot(&self) -> Snapshot {
+    pub(crate) fn snapshot(&self) -> Snapshot {
         Snapshot::RemoteHnsw(self.state().clusters.clone())
     }
 
     /// A query to ask again.
-    pub(super) fn next(&self) -> Option<usize> {
+    pub(crate) fn next(&self) -> Option<usize> {
         self.state().again.pop()
     }
 
     /// Notes that a memory node did not give a cluster.
-    pub(super) fn lose(&self, node: u8) {
+    pub(crate) fn lose(&self, node: u8) {
         self.with_reader(|reader| reader.lose(self.region, node));
     }
 
     /// Notes that a query has ended. Returns whether it will be asked again because it `lost` a cluster.
-    pub(super) fn ended(&self, number: usize, lost: bool) -> bool {
+    pub(crate) fn ended(&self, number: usize, lost: bool) -> bool {
         if lost && self.may_try(number) {
             self.state().again.push(number);
             return true;
@@ -85,21 +84,39 @@ impl<'a> LiveBatches<'a> {
         false
     }
 
+    /// Whether a query may be asked once more.
     fn may_try(&self, number: usize) -> bool {
-        self.tries[number].fetch_add(1, Ordering::Relaxed) < TRIES_MAX
+        let mut state = self.state();
+        let tries = state.tries.entry(number).or_default();
+        *tries = tries.saturating_add(1);
+        *tries <= TRIES_MAX
     }
 
-    /// Ends a batch. Where what it read may have been replaced meanwhile, its queries are asked again.
-    pub(super) fn end(&self) {
+    /// Notes that this number is that of another query from now on.
+    pub(crate) fn forget(&self, number: usize) {
+        self.state().tries.remove(&number);
+    }
+
+    /// Whether only the end of the present batch tells that what it read was there.
+    pub(crate) fn ends_with_check(&self) -> bool {
+        let clusters = self.state().clusters.clone();
+        self.with_reader(|reader| reader.ends_with_check(&clusters)).unwrap_or(true)
+    }
+
+    /// Ends a batch. Where what it read may have been replaced meanwhile, its queries are asked again: these are
+    /// returned.
+    pub(crate) fn end(&self) -> Vec<usize> {
         let (clusters, ended) = {
             let mut state = self.state();
             (state.clusters.clone(), std::mem::take(&mut state.ended))
         };
         let is_sound = self.with_reader(|reader| reader.ends_well(self.region, &clusters));
-        if is_sound == Some(false) {
-            let again = ended.into_iter().filter(|&number| self.may_try(number)).collect::<Vec<_>>();
-            self.state().again.extend(again);
+        if is_sound != Some(false) {
+            return Vec::new();
         }
+        let again: Vec<usize> = ended.into_iter().filter(|&number| self.may_try(number)).collect();
+        self.state().again.extend(&again);
+        again
     }
 }
 

@@ -79,8 +79,21 @@ impl Index {
     fn gathered_bytes(&self, options: &SearchOptions, queries: usize) -> u64 {
         let batch = options.gather.batch.min(queries.max(1)) as u64;
         let asked = self.params(options).map_or(0, |params| kinds::asked_bytes(&params));
-        let query = asked + self.base.manifest.dim as u64 * 16 + SLOT_BYTES;
-        batch * query + options.threads as u64 * self.tables_bytes(options)
+        batch * self.gathered_slot_bytes(asked) + options.threads as u64 * self.tables_bytes(options)
+    }
+
+    /// Bytes of a query that waits in a batch, whose state has `asked_bytes`.
+    fn gathered_slot_bytes(&self, asked_bytes: u64) -> u64 {
+        asked_bytes + self.base.manifest.dim as u64 * 16 + SLOT_BYTES
+    }
+
+    /// The same for `slots` queries of the usual size on each of the threads of a server. The answers of an index that
+    /// others change are kept until the end of their batch.
+    pub(crate) fn served_slots_bytes(&self, threads: usize, slots: usize) -> u64 {
+        let asked = kinds::asked_bytes(&self.usual_params());
+        let kept = if self.kind.live().is_some() { asked } else { 0 };
+        let tables = self.tables_bytes(&SearchOptions::default());
+        threads as u64 * (slots as u64 * (self.gathered_slot_bytes(asked) + kept) + tables)
     }
 
     /// Bytes of the reads of one query that are under way at once; 0 where they are those of its batch.

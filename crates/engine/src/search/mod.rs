@@ -1,5 +1,6 @@
 //! Many queries over an open index: threads, parameters, and what it cost.
 
+use std::io;
 use std::time::Instant;
 
 use stratann_core::query::{Budget, Params};
@@ -7,12 +8,12 @@ use stratann_core::query::{Budget, Params};
 use crate::budget;
 use crate::driver::{Admission, Driver, DriverOptions, Gather, GatherOptions};
 use crate::index::Index;
-use crate::tier::{self, Tier};
+use crate::tier::{self, IoChoice, Tier};
 use crate::{Error, Progress, Result};
 
 mod answers;
 mod batch;
-mod live;
+pub(crate) mod live;
 mod memory;
 pub(crate) mod options;
 mod params;
@@ -111,7 +112,7 @@ impl Index {
         batch.learning = self.learning().filter(|_| learns);
         batch.first_number = batch.learning.map_or(0, |l| if l.is_on() { l.number(count as u64) } else { 0 });
         if let Some(region) = self.kind.live() {
-            batch.live = Some(LiveBatches::new(region, count)?);
+            batch.live = Some(LiveBatches::new(region)?);
         }
         let gather = self.base.kind.shares_reads().then(|| Gather::new(options.gather, options.threads));
         let gather = gather.as_ref();
@@ -142,17 +143,17 @@ impl Index {
         Ok(Answers { seconds, cpu_us, io_backend, account, ..batch.into_answers() })
     }
 
-    /// Where a thread reads.
-    fn tier(&self, depth: usize, options: &SearchOptions) -> Result<Box<dyn Tier>> {
-        let failed = |message: String| Error { kind: crate::ErrorKind::Io, message };
+    /// Where a thread reads: files, or memory nodes.
+    ///
+    /// # Errors
+    /// io_uring is refused; no memory node answers.
+    pub(crate) fn tier(&self, depth: usize, io: IoChoice, doorbell: usize) -> io::Result<Box<dyn Tier>> {
         if let Some(memory) = &self.base.memory {
-            let tier = memory.tier(depth, options.gather.doorbell);
-            return tier.map_err(|e| failed(e.to_string()));
+            return memory.tier(depth, doorbell);
         }
         let mut stores = vec![self.base.blocks_file.clone()];
         stores.extend_from_slice(self.kind.stores());
-        tier::open_stores(&stores, depth, self.base.block.block_bytes, options.io)
-            .map_err(|e| failed(format!("io_uring was asked for but refused: {e}; use --io auto or pread")))
+        tier::open_stores(&stores, depth, self.base.block.block_bytes, io)
     }
 
     fn work(
@@ -169,7 +170,13 @@ impl Index {
             None => in_flight * self.width_limit(options) as usize,
         };
         let depth = depth.clamp(1, 1024);
-        let tier = self.tier(depth, options)?;
+        let tier = self.tier(depth, options.io, options.gather.doorbell).map_err(|e| {
+            let message = match self.base.memory {
+                Some(_) => e.to_string(),
+                None => format!("io_uring was asked for but refused: {e}; use --io auto or pread"),
+            };
+            Error { kind: crate::ErrorKind::Io, message }
+        })?;
         let name = tier.name();
         let driver_options = DriverOptions {
             buffer_bytes: self.base.block.block_bytes,

@@ -12,6 +12,7 @@
 
 mod actions;
 mod inbox;
+mod memory;
 mod options;
 mod question;
 mod scores;
@@ -33,7 +34,7 @@ use stratann_core::peer::message::Refused;
 use stratann_core::query::Params;
 
 use self::inbox::Place;
-pub use self::options::{Caps, ServeOptions};
+pub use self::options::{Caps, MemoryNodes, ServeOptions};
 pub use self::question::{Answer, Question, Reply, Unanswered};
 use self::served_index::ServedIndex;
 use self::state::{Client, QUEUE_BYTES, ServerState};
@@ -111,6 +112,10 @@ impl Server {
         server.start_link(beside)?;
         let ticking = server.state.clone();
         server.threads.push(std::thread::spawn(move || ticking.keep_ticking()));
+        if server.state.index.index().kind.live().is_some() {
+            let looking = server.state.clone();
+            server.threads.push(std::thread::spawn(move || looking.look_for_memory()));
+        }
         Ok(server)
     }
 

@@ -7,9 +7,11 @@ use std::time::Duration;
 
 use stratann_core::query::wire::{Carry, Results};
 
+use crate::driver::GatherOptions;
 use crate::kinds::options::{Learn, LearnOptions};
 use crate::ledger::Ledger;
 use crate::link::{Log, Tls, Versions};
+use crate::remote_memory::Credentials;
 use crate::scorer::ScorerOptions;
 use crate::search::{Effort, SearchOptions};
 use crate::tier::IoChoice;
@@ -60,11 +62,24 @@ impl Caps {
     }
 }
 
+/// Memory nodes, and what they are shown.
+#[derive(Clone, Debug)]
+pub struct MemoryNodes {
+    /// `HOST:PORT`, `shm:NAME` or `ucx:HOST:PORT` of each.
+    pub addresses: Vec<String>,
+    /// The key, and certificates.
+    pub credentials: Credentials,
+}
+
 /// Options of a server.
 #[derive(Clone)]
 pub struct ServeOptions {
     /// A plain index, an index that is partitioned over servers, or a folder of separate indexes for scatter-gather.
     pub index: PathBuf,
+    /// Memory nodes that hold a `remote-hnsw`, instead of a folder.
+    pub memory: Option<MemoryNodes>,
+    /// How batches of a `remote-hnsw` are loaded: `batch` is shared by the threads.
+    pub gather: GatherOptions,
     /// This server's number in a spread index or among separate ones; `None` for a plain index.
     pub server: Option<u8>,
     /// Address for the other servers; `None` when it is alone.
@@ -122,6 +137,8 @@ impl Default for ServeOptions {
     fn default() -> Self {
         ServeOptions {
             index: PathBuf::new(),
+            memory: None,
+            gather: GatherOptions::default(),
             server: None,
             listen: None,
             peers: Vec::new(),

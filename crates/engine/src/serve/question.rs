@@ -50,6 +50,8 @@ pub enum Unanswered {
     /// No live server holds a part of the index that the query needs. Of a cluster with several indexes these are
     /// named, by number.
     Unreachable(Vec<u8>),
+    /// Memory nodes do not give what the query needs; why.
+    MemoryLost(String),
     /// Any other failure, in words.
     Failed(String),
 }
@@ -79,6 +81,9 @@ impl std::fmt::Display for Unanswered {
                 "no server that answers holds a part of the index that the query needs; \
                  start the missing servers, or accept a partial answer"
             ),
+            Unanswered::MemoryLost(why) => {
+                write!(f, "memory nodes are lost: {why}; ask again later, or another server")
+            }
             Unanswered::Failed(why) => write!(f, "{why}"),
         }
     }

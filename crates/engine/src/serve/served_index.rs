@@ -12,7 +12,7 @@ use crate::budget::Account;
 use crate::index::{Index, OpenOptions};
 use crate::spread::Shard;
 use crate::spread::scatter::{self, Description, PartIndex};
-use crate::tier::{self, IoChoice, Tier};
+use crate::tier::{IoChoice, Tier};
 use crate::{Error, Result};
 
 /// Vectors of other servers' queries that are kept for each query of own clients, where queries are handed over.
@@ -43,6 +43,17 @@ impl ServedIndex {
             scorer: options.scorer,
             ..OpenOptions::default()
         };
+        if let Some(memory) = &options.memory {
+            if options.server.is_some() {
+                return Err(Error::bad_input(
+                    "an index in memory nodes is not divided over servers; leave server out, and start as many servers \
+                     as you need",
+                ));
+            }
+            let index = Index::open_memory(&memory.addresses, &memory.credentials, open)?;
+            let held = PartIndex::Whole(Box::new(index));
+            return Ok(ServedIndex { held, description: None, server: 0 });
+        }
         let folder = &options.index;
         let (held, description) = match options.server {
             Some(server) if scatter::is_apart(folder) => {
@@ -98,10 +109,14 @@ impl ServedIndex {
         }
     }
 
-    pub(super) fn tier(&self, depth: usize, io: IoChoice) -> std::io::Result<Box<dyn Tier + '_>> {
+    pub(super) fn tier(
+        &self,
+        depth: usize,
+        (io, doorbell): (IoChoice, usize),
+    ) -> std::io::Result<Box<dyn Tier + '_>> {
         match &self.held {
             PartIndex::Whole(index) => {
-                let tier = tier::open(&index.base.blocks_file, depth, index.base.block.block_bytes, io)?;
+                let tier = index.tier(depth, io, doorbell)?;
                 Ok(tier)
             }
             PartIndex::Shard(shard) => shard.tier(depth, io),

@@ -63,6 +63,9 @@ pub(super) struct Counters {
     pub(super) lost_reads: AtomicU64,
     pub(super) merged_reads: AtomicU64,
     pub(super) merged_bytes: AtomicU64,
+    pub(super) loads: AtomicU64,
+    pub(super) loaded_bytes: AtomicU64,
+    pub(super) round_trips: AtomicU64,
     pub(super) usual_waits: Waits,
     pub(super) heavy_waits: Waits,
 }
@@ -158,6 +161,8 @@ pub(super) struct ServerState {
     pub(super) backend: OnceLock<String>,
     // Ranges of blocks with failed reads; each is logged once.
     pub(super) unreadable: Mutex<BTreeSet<u32>>,
+    // Why memory nodes cannot be read now.
+    pub(super) memory_lost: Mutex<Option<String>>,
     // The reason why a driver thread ended early.
     pub(super) broken: OnceLock<String>,
     pub(super) stopped: (Mutex<bool>, Condvar),
@@ -169,12 +174,16 @@ fn search_options(options: &ServeOptions) -> SearchOptions {
         effort: Effort::Recall(0.95),
         in_flight: options.in_flight,
         threads: options.threads,
+        gather: options.gather,
         ..SearchOptions::default()
     }
 }
 
 /// Most reads under way of one driver thread.
 fn tier_depth(index: &Index, options: &ServeOptions) -> usize {
+    if index.base.kind.shares_reads() {
+        return (2 * options.gather.doorbell).clamp(1, 1024);
+    }
     let options = search_options(options);
     (index.in_flight(&options) * index.width_limit(&options) as usize).clamp(8, 1024)
 }
@@ -256,6 +265,7 @@ impl ServerState {
             started: beside.map_or_else(Instant::now, |other| other.started),
             backend: OnceLock::new(),
             unreadable: Mutex::default(),
+            memory_lost: Mutex::default(),
             broken: OnceLock::new(),
             stopped: Default::default(),
             is_stopped: AtomicBool::new(false),
@@ -344,10 +354,17 @@ impl ServerState {
             account.add("block cache", self.options.cache_budget);
         }
         let slots = index.in_flight(&options) + self.job_slots();
-        let in_flight = (self.options.threads * slots) as u64;
-        account.add("queries in flight", in_flight * self.slot_bytes());
+        let threads = self.options.threads;
+        let in_flight = match index.base.kind.shares_reads() {
+            true => index.served_slots_bytes(threads, slots),
+            false => (threads * slots) as u64 * self.slot_bytes(),
+        };
+        account.add("queries in flight", in_flight);
+        if index.base.kind.shares_reads() {
+            account.add("doorbells", threads as u64 * index.kind.doorbells_bytes(&self.options.gather));
+        }
         account.add("largest query", self.largest_bytes());
-        let threads = self.options.threads as u64;
+        let threads = threads as u64;
         let each = THREAD_BYTES + THREAD_POOL_BYTES as u64 + self.readers as u64 * READER_BYTES;
         account.add("threads", threads * each);
         if index.manifest().kind().is_some_and(Kind::is_sliced) && self.options.server.is_some() {
@@ -464,11 +481,12 @@ impl ServerState {
         let index = self.index.index();
         let in_flight = self.query_slots() + self.job_slots();
         let depth = tier_depth(index, &self.options);
-        let opened = self.index.tier(depth, self.options.io).and_then(|mut tier| {
+        let reads = (self.options.io, self.options.gather.doorbell);
+        let opened = self.index.tier(depth, reads).and_then(|mut tier| {
             let waker = tier.waker()?;
-            Ok((tier, waker))
+            Ok((tier, waker, self.live_thread()?))
         });
-        let (tier, waker) = match opened {
+        let (tier, waker, live) = match opened {
             Ok(opened) => opened,
             Err(e) => {
                 let _ = ready.send(Err(format!("reading blocks is not possible: {e}; use another io")));
@@ -483,14 +501,20 @@ impl ServerState {
             in_flight,
             admission: Default::default(),
             width: Width::Auto,
-            buffers_bytes: in_flight * (self.usual.width * self.usual.buffer_bytes) as usize,
+            buffers_bytes: match index.base.kind.shares_reads() {
+                // Those of its doorbells.
+                true => usize::MAX,
+                false => in_flight * (self.usual.width * self.usual.buffer_bytes) as usize,
+            },
             turn_ns: TURN_NS,
         };
+        let gather = self.gather();
         let view = self.index.view(self.others().live);
         let ran = Driver::new(view, index.cache.as_ref(), tier, driver)
             .scoring(index.kind.scorer())
             .sharing(self.options.merge.then_some(&index.shared_reads))
-            .run(&mut Worker::new(self, thread));
+            .gathering(gather.as_ref().map(|gather| (gather.member(0), &index.shared_reads)))
+            .run(&mut Worker::new(self, live, thread));
         if let Err(e) = ran {
             let why = format!(
                 "reading {} failed: {e}; check the disk and start the server again",

@@ -73,6 +73,15 @@ pub struct Status {
     pub merged_reads: u64,
     /// Bytes of their pages.
     pub merged_bytes: u64,
+    /// Reads of gathered batches, each of which serves all queries that wait for it; with those of headers.
+    pub loads: u64,
+    /// Bytes of these.
+    pub loaded_bytes: u64,
+    /// Round trips to memory nodes, or submissions of reads, that they took.
+    pub round_trips: u64,
+    /// Why memory nodes cannot be read now.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub memory_lost: Option<String>,
     /// Ranges of 1,024 blocks with failed reads.
     pub unreadable_ranges: usize,
     /// Bytes sent to other servers.
@@ -139,7 +148,9 @@ impl Status {
             server: state.options.server.unwrap_or(0),
             servers,
             live: (0..servers).map(|s| live >> s & 1 == 1).collect(),
-            is_complete: state.broken.get().is_none() && state.replica_sets.iter().all(|r| r & live != 0),
+            is_complete: state.broken.get().is_none()
+                && lock(&state.memory_lost).is_none()
+                && state.replica_sets.iter().all(|r| r & live != 0),
             build_id: state.index.build_id(),
             version: None,
             builds: vec![state.index.build_id()],
@@ -165,6 +176,10 @@ impl Status {
             lost_reads: count(&state.counters.lost_reads),
             merged_reads: count(&state.counters.merged_reads),
             merged_bytes: count(&state.counters.merged_bytes),
+            loads: count(&state.counters.loads),
+            loaded_bytes: count(&state.counters.loaded_bytes),
+            round_trips: count(&state.counters.round_trips),
+            memory_lost: lock(&state.memory_lost).clone(),
             unreadable_ranges: lock(&state.unreadable).len(),
             bytes_sent: traffic.bytes,
             frames_sent: traffic.frames,

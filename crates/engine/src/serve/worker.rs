@@ -1,5 +1,6 @@
 //! The queries of one driver thread of a server.
 
+use std::io;
 use std::sync::atomic::Ordering;
 
 use stratann_core::peer::Run;
@@ -8,6 +9,7 @@ use stratann_core::plan::IndexView;
 use stratann_core::query::{Loss, QueryState, QueryStats, Read, Step, Tag, Threshold, wire};
 
 use super::inbox::{Free, Job, Size};
+use super::memory::LiveThread;
 use super::scores::Scored;
 use super::state::{Permit, ServerState};
 use crate::driver::{self, MergedReads, Queries, Times};
@@ -17,7 +19,9 @@ use crate::ledger::Reservation;
 
 /// The queries that run on one thread.
 pub(super) struct Worker<'a> {
-    server: &'a ServerState,
+    pub(super) server: &'a ServerState,
+    // Of an index in memory nodes.
+    pub(super) live: Option<LiveThread<'a>>,
     thread: usize,
     running: Vec<RunningQuery<'a>>,
     free: Vec<usize>,
@@ -54,6 +58,8 @@ struct RunningQuery<'a> {
     number: Option<u64>,
     size: Size,
     permit: Option<Permit<'a>>,
+    // Whether it has left its slot and keeps its state and its permit: it may be asked again.
+    is_kept: bool,
 }
 
 impl<'a> RunningQuery<'a> {
@@ -70,14 +76,16 @@ impl<'a> RunningQuery<'a> {
             number: None,
             size: Size::default(),
             permit: None,
+            is_kept: false,
         }
     }
 }
 
 impl<'a> Worker<'a> {
-    pub(super) fn new(server: &'a ServerState, thread: usize) -> Worker<'a> {
+    pub(super) fn new(server: &'a ServerState, live: Option<LiveThread<'a>>, thread: usize) -> Worker<'a> {
         Worker {
             server,
+            live,
             thread,
             running: Vec::new(),
             free: Vec::new(),
@@ -121,6 +129,7 @@ impl<'a> Worker<'a> {
         (query.run, query.number, query.is_abandoned) = (run, number, false);
         (query.size, query.permit) = (size, Some(permit));
         self.queries += usize::from(run.job.is_none());
+        self.live.iter().for_each(|live| live.forget(at));
         peer.recycle_state(std::mem::replace(&mut query.state, state));
         Some(at)
     }
@@ -135,7 +144,7 @@ impl<'a> Worker<'a> {
     }
 
     /// Frees the place of a query. Returns its run.
-    fn leave(&mut self, number: usize, state: Option<&QueryState>) -> Run {
+    pub(super) fn leave(&mut self, number: usize, state: Option<&QueryState>) -> Run {
         let query = &mut self.running[number];
         if let (Some(learning), Some(counted)) = (learning(self.server), query.number.take()) {
             learning.ended(self.thread, learning.epoch(counted), state);
@@ -153,6 +162,33 @@ impl<'a> Worker<'a> {
         self.server.running.fetch_sub(1, Ordering::Relaxed);
         query.run
     }
+
+    /// The state of a query has ended, or goes on at another server.
+    pub(super) fn depart(&mut self, number: usize, step: Step, state: &QueryState) {
+        let is_kept = self.running[number].is_kept;
+        let run = self.leave(number, Some(state));
+        if matches!(step, Step::HandOver(_)) && run.job.is_none() {
+            self.server.counters.hand_overs_out.fetch_add(1, Ordering::Relaxed);
+        }
+        self.server.depart(run, step, state);
+        if is_kept {
+            self.release_large(number);
+        }
+    }
+
+    /// Frees what a query had, if that was more than a usual one has.
+    pub(super) fn release_large(&mut self, number: usize) {
+        if self.running[number].size.extra_bytes > 0 {
+            self.release(number);
+        }
+    }
+
+    fn release(&mut self, number: usize) {
+        let query = &mut self.running[number];
+        // The state that the slot had before may be large, too.
+        *query.state = QueryState::default();
+        query.permit = None;
+    }
 }
 
 fn learning(server: &ServerState) -> Option<&Learning> {
@@ -161,6 +197,9 @@ fn learning(server: &ServerState) -> Option<&Learning> {
 
 impl Queries for Worker<'_> {
     fn next(&mut self) -> Option<usize> {
+        if let Some(again) = self.live.as_ref().and_then(LiveThread::next) {
+            return Some(again);
+        }
         while !self.server.is_stopped() {
             let server = self.server;
             let (job, permit) = server.inbox.pop(self.thread, self.free(), |job| server.permit(job))?;
@@ -174,6 +213,9 @@ impl Queries for Worker<'_> {
     }
 
     fn snapshot(&mut self, _: usize) -> Option<Snapshot> {
+        if self.live.is_some() {
+            return self.batch_snapshot();
+        }
         learning(self.server).map(|l| l.newest().into())
     }
 
@@ -191,6 +233,7 @@ impl Queries for Worker<'_> {
         } else {
             std::mem::swap(state, &mut query.state);
         }
+        query.is_kept = false;
         query.components_elsewhere = state.stats().components;
         &query.vector
     }
@@ -199,11 +242,33 @@ impl Queries for Worker<'_> {
         self.server.counters.waits(&self.running[number].size).note_run(&times);
         let here = state.stats().components.saturating_sub(self.running[number].components_elsewhere);
         self.server.counters.components.fetch_add(here, Ordering::Relaxed);
-        let run = self.leave(number, Some(state));
-        if matches!(step, Step::HandOver(_)) && run.job.is_none() {
-            self.server.counters.hand_overs_out.fetch_add(1, Ordering::Relaxed);
+        if let Some(live) = &mut self.live
+            && !live.ended(number, step, state)
+        {
+            self.running[number].is_kept = true;
+            return;
         }
-        self.server.depart(run, step, state);
+        match self.why_lost(state) {
+            Some(why) => self.refuse_lost(number, why),
+            None => self.depart(number, step, state),
+        }
+    }
+
+    fn loaded(&mut self, loads: &QueryStats) {
+        self.server.note_loads(loads);
+    }
+
+    fn begin_batch(&mut self) -> io::Result<()> {
+        self.begin_live_batch();
+        Ok(())
+    }
+
+    fn end_batch(&mut self) {
+        self.end_live_batch();
+    }
+
+    fn batch_snapshot(&mut self) -> Option<Snapshot> {
+        self.live.as_ref().map(LiveThread::snapshot)
     }
 
     fn has_unwanted(&mut self) -> bool {
@@ -219,7 +284,8 @@ impl Queries for Worker<'_> {
 
     fn is_wanted(&mut self, number: usize) -> bool {
         let query = &self.running[number];
-        !query.is_abandoned && !self.has_stopped && self.server.now_us() < query.expires_at_us
+        let has_failed = self.live.as_ref().is_some_and(|live| live.failure().is_some());
+        !has_failed && !query.is_abandoned && !self.has_stopped && self.server.now_us() < query.expires_at_us
     }
 
     fn is_background(&mut self, number: usize, stats: &QueryStats) -> bool {
@@ -233,13 +299,16 @@ impl Queries for Worker<'_> {
     }
 
     fn freed(&mut self, number: usize) {
-        let query = &mut self.running[number];
-        // The state that the slot had before may be large, too.
-        *query.state = QueryState::default();
-        query.permit = None;
+        if !self.running[number].is_kept {
+            self.release(number);
+        }
     }
 
     fn dropped(&mut self, number: usize, _: &QueryState) {
+        let failure = self.live.as_ref().and_then(LiveThread::failure);
+        if let Some(why) = failure.map(str::to_string) {
+            return self.refuse_lost(number, why);
+        }
         let run = self.leave(number, None);
         self.server.counters.dropped_runs.fetch_add(1, Ordering::Relaxed);
         self.server.with_peer(|peer, now_us, out| peer.dropped(now_us, &run, out));
@@ -251,7 +320,13 @@ impl Queries for Worker<'_> {
     }
 
     fn lost(&mut self, read: Read, loss: Loss) {
-        self.server.note_lost(read.unit(), loss);
+        match &self.live {
+            Some(live) => {
+                live.lose(read.at.store.0);
+                self.server.counters.lost_reads.fetch_add(1, Ordering::Relaxed);
+            }
+            None => self.server.note_lost(read.unit(), loss),
+        }
     }
 
     fn score(&mut self, number: usize, job: (Tag, u8), view: &IndexView<'_>, state: &QueryState) -> bool {

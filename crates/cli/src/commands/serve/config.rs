@@ -8,6 +8,7 @@ use stratann_engine::{Error, Result, input};
 
 use super::USUAL_POLL_S;
 use super::caps::CapKeys;
+use super::memory::MemoryKeys;
 use super::sources::Sources;
 use crate::options;
 use crate::scorer::ScorerKeys;
@@ -58,6 +59,14 @@ pub(super) struct Config {
     pub(super) etcd: Vec<String>,
     pub(super) cluster: Option<String>,
     pub(super) advertise: Option<String>,
+    #[serde(default)]
+    pub(super) memory: Vec<String>,
+    pub(super) key_file: Option<PathBuf>,
+    pub(super) memory_certificate: Option<PathBuf>,
+    pub(super) memory_certificate_key: Option<PathBuf>,
+    pub(super) memory_authority: Option<PathBuf>,
+    pub(super) batch: Option<usize>,
+    pub(super) doorbell: Option<usize>,
 }
 
 impl Config {
@@ -83,6 +92,19 @@ impl Config {
             gpu_budget: self.gpu_budget.take(),
             spill: self.spill,
             early_tables: self.early_tables,
+        }
+    }
+
+    /// Keys of memory nodes.
+    pub(super) fn memory(&mut self) -> MemoryKeys {
+        MemoryKeys {
+            memory: std::mem::take(&mut self.memory),
+            key_file: self.key_file.take(),
+            certificate: self.memory_certificate.take(),
+            certificate_key: self.memory_certificate_key.take(),
+            authority: self.memory_authority.take(),
+            batch: self.batch,
+            doorbell: self.doorbell,
         }
     }
 

@@ -13,8 +13,20 @@ const USUAL_PROBES: u64 = 64;
 /// A cluster that a query waits for: its number, its read and its want.
 const PENDING_BYTES: u64 = 128;
 
+/// Part of the clusters that the usual cache holds (d-HNSW §4).
+const CACHED_SHARE: u64 = 10;
+/// Of few clusters it holds more.
+const CACHED_LEAST: u64 = 8;
+
+/// Bytes of the usual cache: a tenth of the clusters, as in the paper.
+pub(crate) fn usual_cache_bytes(facts: &RemoteFacts) -> u64 {
+    let few = CACHED_LEAST * (facts.cluster_bytes_max + ExtentCache::bytes_of_blocks(1, 0));
+    let all = cache_bytes(facts);
+    (all / CACHED_SHARE).max(few).min(all)
+}
+
 /// Bytes of a cache that holds all clusters, with what each of them costs besides.
-pub(crate) fn cache_bytes(facts: &RemoteFacts) -> u64 {
+fn cache_bytes(facts: &RemoteFacts) -> u64 {
     // A cache evicts before it is quite full.
     ExtentCache::bytes_of_blocks(facts.clusters(), 0) + facts.cluster_bytes + facts.cluster_bytes / 16
 }

@@ -1,9 +1,16 @@
 //! The trace of one `remote-hnsw` query, for `explain`: its clusters, and what each of them cost.
 
-use serde::Serialize;
-use stratann_core::query::{Outcome, Params, QueryState, QueryStats, Scratch, run};
+use std::collections::BTreeMap;
 
+use serde::Serialize;
+use stratann_core::plan::KindView;
+use stratann_core::query::{Extent, Outcome, Params, QueryState, QueryStats, Scratch, StoreId, run};
+
+use super::live::LiveRegion;
+use crate::Result;
 use crate::base::Base;
+use crate::cache::ExtentCache;
+use crate::driver::GatherOptions;
 use crate::kinds::KindIndex;
 
 /// One cluster that was searched.
@@ -29,6 +36,15 @@ pub struct ClusterVisit {
     pub expanded: u64,
 }
 
+/// What a batch reads before its first query.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct Headers {
+    /// Round trips.
+    pub round_trips: u64,
+    /// Bytes.
+    pub bytes: u64,
+}
+
 /// One result.
 #[derive(Clone, Debug, Serialize)]
 pub struct FoundResult {
@@ -51,6 +67,16 @@ pub struct RemoteTrace {
     pub meta_comparisons: u64,
     /// The clusters, the nearest first.
     pub clusters: Vec<ClusterVisit>,
+    /// Reads of clusters and of their fresh records that were made.
+    pub loads: u64,
+    /// Bytes of these.
+    pub loaded_bytes: u64,
+    /// Doorbells of reads, a round trip to each node that has some of them; without those of `headers`.
+    pub round_trips: u64,
+    /// Reads that the cache had.
+    pub cache_hits: u64,
+    /// What reading the headers of an index in memory nodes cost.
+    pub headers: Option<Headers>,
     /// Whether the query ended as it should.
     pub complete: bool,
     /// The results.
@@ -60,14 +86,58 @@ pub struct RemoteTrace {
     pub stats: QueryStats,
 }
 
-/// Runs one query on its own and records it.
-pub(crate) fn explain(base: &Base, kind: &KindIndex, query: &[u8], params: Params) -> RemoteTrace {
-    let view = kind.view(base);
+/// What the reads of a query cost.
+#[derive(Default)]
+struct Loads {
+    loads: u64,
+    bytes: u64,
+    cache_hits: u64,
+    nodes: BTreeMap<StoreId, usize>,
+}
+
+impl Loads {
+    fn load(&mut self, at: Extent) {
+        self.loads += 1;
+        self.bytes += u64::from(at.bytes);
+        *self.nodes.entry(at.store).or_default() += 1;
+    }
+
+    fn round_trips(&self) -> u64 {
+        let doorbell = GatherOptions::default().doorbell;
+        self.nodes.values().map(|reads| reads.div_ceil(doorbell) as u64).sum()
+    }
+}
+
+/// Runs one query as a batch of its own and records it. What the cache has is not read.
+///
+/// # Errors
+/// Headers in memory nodes that cannot be read.
+pub(crate) fn explain(
+    base: &Base,
+    (kind, cache): (&KindIndex, Option<&ExtentCache>),
+    query: &[u8],
+    params: Params,
+) -> Result<RemoteTrace> {
+    let mut view = kind.view(base);
+    let begun = kind.live().map(LiveRegion::begin_alone).transpose()?;
+    if let Some((clusters, _)) = &begun
+        && let KindView::RemoteHnsw(own) = &mut view.kind
+    {
+        clusters.apply(own);
+    }
+    let headers =
+        begun.as_ref().map(|(_, cost)| Headers { round_trips: cost.round_trips, bytes: cost.bytes_read });
+    let mut loads = Loads::default();
     let mut state = QueryState::new(params, view.budget());
     let mut scratch = Scratch::default();
     scratch.prepare(&view, query);
     scratch.trace_lists();
     run(&mut state, &view, &mut scratch, |at| {
+        if let Some(bytes) = cache.and_then(|cache| cache.get(at)) {
+            loads.cache_hits += 1;
+            return Ok(bytes.to_vec());
+        }
+        loads.load(at);
         let mut bytes = Vec::new();
         base.read_extent(kind.stores(), at, &mut bytes).map(|()| bytes)
     });
@@ -86,14 +156,19 @@ pub(crate) fn explain(base: &Base, kind: &KindIndex, query: &[u8], params: Param
         expanded: visit.expanded,
     });
     let results = state.results().iter();
-    RemoteTrace {
+    Ok(RemoteTrace {
         k: params.k,
         nprobe: own.map_or(0, |own| own.nprobe),
         ef: own.map_or(0, |own| own.ef),
         meta_comparisons: trace.meta_comparisons,
         clusters: clusters.collect(),
+        loads: loads.loads,
+        loaded_bytes: loads.bytes,
+        round_trips: loads.round_trips(),
+        cache_hits: loads.cache_hits,
+        headers,
         complete: state.outcome() == Outcome::Complete,
         results: results.map(|hit| FoundResult { id: hit.external_id, distance: hit.distance }).collect(),
         stats: *state.stats(),
-    }
+    })
 }

@@ -54,7 +54,7 @@ pub(crate) fn check(
 }
 
 /// What is wrong with a cluster; `None` for nothing. Adds its edges.
-fn check_cluster(
+pub(super) fn check_cluster(
     base: &Base,
     found: &SubHnsw<'_>,
     ids: &mut HashSet<u64>,

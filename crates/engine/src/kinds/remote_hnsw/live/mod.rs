@@ -6,6 +6,7 @@
 mod change;
 pub mod changes;
 mod group;
+pub mod inspect;
 pub mod load;
 pub(crate) mod open;
 
@@ -145,6 +146,17 @@ impl LiveRegion {
         }
     }
 
+    /// What a single query sees that begins now, and what that cost.
+    ///
+    /// # Errors
+    /// As [`Reader::begin_batch`].
+    pub(crate) fn begin_alone(&self) -> Result<(Arc<Clusters>, QueryStats)> {
+        let mut reader = self.reader()?;
+        let begun = reader.begin_batch(self);
+        self.give_back(reader);
+        begun
+    }
+
     /// Keeps a reader for the next search.
     pub(crate) fn give_back(&self, reader: Reader) {
         self.idle().push(reader);
@@ -216,11 +228,16 @@ impl Reader {
         Ok((clusters, QueryStats { reads: round_trips, round_trips, bytes_read, ..QueryStats::default() }))
     }
 
+    /// Whether the end of a batch checks that what it read was still there.
+    pub(crate) fn ends_with_check(&self, clusters: &Clusters) -> bool {
+        let is_announced = matches!(self.line.announced(), Announced::Yes(_));
+        !self.lost.contains(&0) && (!is_announced || clusters.has_fresh)
+    }
+
     /// Whether what a batch read was still there when it had read it. Only a batch that stood still for long, or that
     /// could not be announced, can have read what was replaced meanwhile.
     pub(crate) fn ends_well(&mut self, live: &LiveRegion, clusters: &Clusters) -> bool {
-        let is_announced = matches!(self.line.announced(), Announced::Yes(_));
-        if self.lost.contains(&0) || (is_announced && !clusters.has_fresh) {
+        if !self.ends_with_check(clusters) {
             return true;
         }
         let groups: Vec<u32> = (0..self.seen.groups.len() as u32).collect();

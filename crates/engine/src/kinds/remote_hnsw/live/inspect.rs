@@ -1,0 +1,402 @@
+//! What memory nodes hold, for `info`, and whether it is sound, for `verify`.
+
+use std::collections::HashSet;
+
+use serde::Serialize;
+use stratann_core::format::fresh::{FreshRecord, GIVEN_UP, KILLED, seed};
+use stratann_core::format::hnsw::{HnswName, SubHnsw, seed as hnsw_seed};
+use stratann_core::format::region::{
+    Address, CONTROL_BYTES, ControlWords, DESCRIPTOR_BYTES, SUPERBLOCK_BYTES, Superblock,
+};
+use stratann_core::remote::GroupState;
+
+use super::super::open::RemoteIndex;
+use super::super::verify::check_cluster;
+use super::{LiveRegion, Reader};
+use crate::base::Base;
+use crate::verify::report::{Finding, Report};
+use crate::{Error, Progress, Result};
+
+/// How often a group is checked again that is replaced meanwhile.
+const TRIES_MAX: u32 = 8;
+
+/// One memory node.
+#[derive(Clone, Debug, Serialize)]
+pub struct NodeFacts {
+    /// Its number.
+    pub node: u8,
+    /// The node whose mirror it is.
+    pub mirror_of: Option<u8>,
+    /// Bytes of its region.
+    pub region_bytes: u64,
+    /// Bytes that tables and groups have, or had before they were replaced.
+    pub used_bytes: u64,
+    /// The epoch of its region, in hexadecimal digits.
+    pub epoch: String,
+    /// Whether the region is on a file.
+    pub durable: bool,
+}
+
+/// What memory nodes hold besides what was loaded.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct LiveFacts {
+    /// The nodes that answer, by number.
+    pub nodes: Vec<NodeFacts>,
+    /// Groups of two clusters each.
+    pub groups: u32,
+    /// Of these, rebuilt since they were loaded.
+    pub rebuilt_groups: u32,
+    /// Slots for fresh records that are reserved.
+    pub fresh_reserved: u64,
+    /// Slots for fresh records in all groups.
+    pub fresh_slots: u64,
+    /// Ids that are deleted, and not yet by a rebuild.
+    pub tombstones: u64,
+    /// Tombstones that there is room for.
+    pub tombstones_max: u64,
+    /// The clock: changes since the index was loaded.
+    pub clock: u64,
+}
+
+/// Slots for fresh records, and what was found in them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct FreshFacts {
+    /// Records.
+    pub published: u64,
+    /// Slots that were reserved and have no record, yet or ever.
+    pub holes: u64,
+    /// Slots that a rebuilder took, or their writer gave up.
+    pub killed: u64,
+}
+
+/// What a verification of memory nodes found.
+#[derive(Clone, Debug, Serialize)]
+pub struct MemoryReport {
+    /// Clusters, vectors, edges, and what is wrong; the names of files are those of nodes.
+    #[serde(flatten)]
+    pub report: Report,
+    /// What the nodes hold.
+    pub live: LiveFacts,
+    /// The fresh records.
+    pub fresh: FreshFacts,
+    /// Bytes that were compared with those of a mirror.
+    pub mirrored_bytes: u64,
+}
+
+impl LiveRegion {
+    /// What the memory nodes hold now.
+    ///
+    /// # Errors
+    /// Nodes that do not answer, or are damaged.
+    pub(crate) fn facts(&self) -> Result<LiveFacts> {
+        let mut reader = self.reader()?;
+        let found = reader.begin_batch(self).and_then(|_| reader.facts(self));
+        self.give_back(reader);
+        found
+    }
+}
+
+impl Reader {
+    fn facts(&mut self, live: &LiveRegion) -> Result<LiveFacts> {
+        let places = &live.places;
+        let data = places.nodes.len() as u8;
+        let mut nodes = Vec::new();
+        for facts in self.nodes.facts() {
+            let number = facts.node.0;
+            let Some(own) = places.nodes.get(usize::from(number % data.max(1))) else { continue };
+            let words = self.nodes.read(number, own.control_at, CONTROL_BYTES)?;
+            nodes.push(NodeFacts {
+                node: number,
+                mirror_of: (number >= data).then(|| number % data.max(1)),
+                region_bytes: facts.region_bytes,
+                used_bytes: ControlWords::decode(&words).map_or(0, |words| words.used),
+                epoch: format!("{:016x}", facts.epoch),
+                durable: facts.has_file,
+            });
+        }
+        let groups = &self.seen.groups;
+        let capacity = |group: &GroupState| u64::from(group.descriptor.capacity);
+        let used = |(number, group): (u32, &GroupState)| {
+            (0..2).map(|side| u64::from(self.seen.used(number, side))).sum::<u64>().min(capacity(group))
+        };
+        Ok(LiveFacts {
+            nodes,
+            groups: groups.len() as u32,
+            rebuilt_groups: groups.iter().filter(|group| group.descriptor.version > 0).count() as u32,
+            fresh_reserved: (0..).zip(groups).map(used).sum(),
+            fresh_slots: groups.iter().map(capacity).sum(),
+            tombstones: self.seen.tombstones.len() as u64,
+            tombstones_max: places.nodes.first().map_or(0, |own| own.tombstones),
+            clock: self.seen.control.tombstones,
+        })
+    }
+}
+
+/// Checks all that memory nodes hold: superblocks, descriptors, every sub-HNSW and fresh record, and that mirrors are
+/// equal.
+///
+/// # Errors
+/// Nodes that do not answer; an interruption. Damage is no error but a finding.
+pub(crate) fn check(
+    base: &Base,
+    own: &RemoteIndex,
+    live: &LiveRegion,
+    progress: &dyn Progress,
+) -> Result<MemoryReport> {
+    let mut reader = live.reader()?;
+    reader.begin_batch(live)?;
+    let facts = reader.facts(live)?;
+    let (report, fresh) = (Report::default(), FreshFacts::default());
+    let report = MemoryReport { report, live: facts, fresh, mirrored_bytes: 0 };
+    let mut check = Check { base, own, live, reader, ids: HashSet::new(), report, edges: 0 };
+    check.superblocks()?;
+    check.tables()?;
+    let groups = check.reader.seen.groups.len() as u32;
+    progress.stage("verifying memory nodes", groups.into(), "groups");
+    for group in 0..groups {
+        if progress.interrupted() {
+            return Err(Error::interrupted());
+        }
+        check.group(group)?;
+        progress.advance(1);
+    }
+    let Check { live, reader, mut report, edges, .. } = check;
+    live.give_back(reader);
+    report.report.edges = edges;
+    report.report.lists = Some(own.facts.clusters());
+    Ok(report)
+}
+
+struct Check<'a> {
+    base: &'a Base,
+    own: &'a RemoteIndex,
+    live: &'a LiveRegion,
+    reader: Reader,
+    /// Ids that were found.
+    ids: HashSet<u64>,
+    report: MemoryReport,
+    edges: u64,
+}
+
+/// What was found in one version of a group.
+#[derive(Default)]
+struct Checked {
+    findings: Vec<Finding>,
+    ids: Vec<u64>,
+    fresh: FreshFacts,
+    nodes: u64,
+    edges: u64,
+    mirrored_bytes: u64,
+    bytes: u64,
+}
+
+impl Checked {
+    fn found(&mut self, node: u8, offset: u64, list: Option<u32>, what: impl Into<String>) {
+        let file = format!("memory node {node}");
+        self.findings.push(Finding { file, block: None, list, offset: Some(offset), what: what.into() });
+    }
+}
+
+impl Check<'_> {
+    fn found(&mut self, node: u8, offset: u64, what: impl Into<String>) {
+        let mut checked = Checked::default();
+        checked.found(node, offset, None, what);
+        checked.findings.into_iter().for_each(|finding| self.report.report.found(finding));
+    }
+
+    fn mirror_of(&self, node: u8) -> Option<u8> {
+        self.live.places.mirrors.get(usize::from(node)).copied()
+    }
+
+    fn read(&mut self, node: u8, offset: u64, bytes: u64) -> Result<Vec<u8>> {
+        Ok(self.reader.nodes.read(node, offset, bytes)?)
+    }
+
+    /// Both copies of the superblock of each node. The second one is zeros until it is written.
+    fn superblocks(&mut self) -> Result<()> {
+        for facts in self.reader.nodes.facts() {
+            let node = facts.node.0;
+            let bytes = self.read(node, 0, 2 * SUPERBLOCK_BYTES)?;
+            for (offset, copy) in
+                (0..).step_by(SUPERBLOCK_BYTES as usize).zip(bytes.chunks(SUPERBLOCK_BYTES as usize))
+            {
+                let is_empty = copy.iter().all(|&byte| byte == 0);
+                if !is_empty && Superblock::decode(copy).is_none() {
+                    self.found(node, offset, "the superblock is damaged");
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The meta-HNSW and the manifest were checked when the index was opened: here those of the mirror.
+    fn tables(&mut self) -> Result<()> {
+        let Some(first) = self.live.places.nodes.first().copied() else { return Ok(()) };
+        let bytes = first.meta_bytes + first.manifest_bytes;
+        self.report.report.bytes += bytes;
+        let Some(mirror) = self.mirror_of(0) else { return Ok(()) };
+        if self.read(0, first.meta_at, bytes)? != self.read(mirror, first.meta_at, bytes)? {
+            self.found(mirror, first.meta_at, "meta-HNSW or manifest differ from those that it mirrors");
+        }
+        self.report.mirrored_bytes += bytes;
+        Ok(())
+    }
+
+    /// Checks a group as it is now. One that was replaced meanwhile is checked again.
+    fn group(&mut self, group: u32) -> Result<()> {
+        for last in (0..TRIES_MAX).map(|try_| try_ + 1 == TRIES_MAX) {
+            let state = self.reader.seen.groups[group as usize];
+            let checked = self.checked(group, &state)?;
+            if !checked.findings.is_empty() && !last {
+                self.reader.begin_batch(self.live)?;
+                if self.reader.seen.groups[group as usize].version != state.version {
+                    // Vectors may have moved between groups.
+                    self.ids.clear();
+                    continue;
+                }
+            }
+            self.take(state.descriptor.at, checked);
+            break;
+        }
+        Ok(())
+    }
+
+    fn take(&mut self, at: Address, mut checked: Checked) {
+        let twice: Vec<u64> = checked.ids.iter().copied().filter(|&id| !self.ids.insert(id)).collect();
+        for id in twice {
+            checked.found(at.node(), at.offset(), None, format!("id {id} is that of two vectors"));
+        }
+        let MemoryReport { report, fresh, mirrored_bytes, .. } = &mut self.report;
+        checked.findings.into_iter().for_each(|finding| report.found(finding));
+        fresh.published += checked.fresh.published;
+        fresh.holes += checked.fresh.holes;
+        fresh.killed += checked.fresh.killed;
+        *mirrored_bytes += checked.mirrored_bytes;
+        report.nodes += checked.nodes;
+        report.bytes += checked.bytes;
+        self.edges += checked.edges;
+    }
+
+    fn checked(&mut self, group: u32, state: &GroupState) -> Result<Checked> {
+        let mut checked = Checked::default();
+        self.descriptor(group, state, &mut checked)?;
+        for side in 0..2 {
+            let cluster = 2 * group + side as u32;
+            if cluster < self.own.facts.clusters() {
+                self.sub_hnsw((group, side), state, &mut checked)?;
+                self.fresh((group, side), state, &mut checked)?;
+            }
+        }
+        Ok(checked)
+    }
+
+    /// The headers have checked the descriptor; its mirror has the same bytes.
+    fn descriptor(&mut self, group: u32, state: &GroupState, checked: &mut Checked) -> Result<()> {
+        let Some(first) = self.live.places.nodes.first().copied() else { return Ok(()) };
+        let at = first.descriptor_of(group, state.version);
+        checked.bytes += DESCRIPTOR_BYTES;
+        let Some(mirror) = self.mirror_of(at.node()) else { return Ok(()) };
+        let wanted = state.descriptor.encode(first.build, group);
+        if self.read(mirror, at.offset(), DESCRIPTOR_BYTES)? != wanted {
+            checked.found(
+                mirror,
+                at.offset(),
+                None,
+                format!("the descriptor of group {group} differs from the mirrored one"),
+            );
+        }
+        checked.mirrored_bytes += DESCRIPTOR_BYTES;
+        Ok(())
+    }
+
+    fn sub_hnsw(
+        &mut self,
+        (group, side): (u32, usize),
+        state: &GroupState,
+        checked: &mut Checked,
+    ) -> Result<()> {
+        let first = self.live.places.nodes.first().copied().unwrap_or_default();
+        let (descriptor, node) = (&state.descriptor, state.descriptor.at.node());
+        let span = descriptor.cluster(side, first.record_bytes);
+        let cluster = 2 * group + side as u32;
+        let bytes = self.read(node, span.offset, span.bytes)?;
+        checked.bytes += span.bytes;
+        let seed = hnsw_seed(first.build, group, descriptor.version, side);
+        let name = HnswName { cluster, version: descriptor.version, seed };
+        let found = SubHnsw::open(&self.own.layout, &bytes)
+            .filter(|_| SubHnsw::verify(&self.own.layout, &name, &bytes));
+        let Some(found) = found else {
+            checked.found(
+                node,
+                span.offset,
+                Some(cluster),
+                "the sub-HNSW is damaged: its checksum does not match",
+            );
+            return Ok(());
+        };
+        let (seen, clock) = (&self.reader.seen, descriptor.clock);
+        let mut ids = HashSet::new();
+        if let Some(what) = check_cluster(self.base, &found, &mut ids, &mut checked.edges) {
+            checked.found(node, span.offset, Some(cluster), what);
+        }
+        checked.nodes += u64::from(found.members());
+        checked.ids.extend(ids.into_iter().filter(|&id| !seen.is_deleted(id, clock)));
+        let Some(mirror) = self.mirror_of(node) else { return Ok(()) };
+        if self.read(mirror, span.offset, span.bytes)? != bytes {
+            checked.found(mirror, span.offset, Some(cluster), "the sub-HNSW differs from the mirrored one");
+        }
+        checked.mirrored_bytes += span.bytes;
+        Ok(())
+    }
+
+    /// The slots of a cluster. A record is on the mirror before it is published.
+    fn fresh(
+        &mut self,
+        (group, side): (u32, usize),
+        state: &GroupState,
+        checked: &mut Checked,
+    ) -> Result<()> {
+        let first = self.live.places.nodes.first().copied().unwrap_or_default();
+        let (node, vector_bytes) = (state.descriptor.at.node(), self.live.places.vector_bytes);
+        let span = state.descriptor.fresh(side, self.reader.seen.used(group, side), first.record_bytes);
+        let cluster = 2 * group + side as u32;
+        let bytes = self.read(node, span.offset, span.bytes)?;
+        checked.bytes += span.bytes;
+        let seed = seed(first.build, group, state.descriptor.version);
+        let slots = bytes.chunks_exact(first.record_bytes as usize);
+        let mut published = Vec::new();
+        for (offset, slot) in (span.offset..).step_by(first.record_bytes as usize).zip(slots) {
+            let word = u64::from_le_bytes(slot[..8].try_into().unwrap_or_default());
+            match FreshRecord::decode(seed, vector_bytes, slot) {
+                Some(record) if record.cluster == cluster => {
+                    if !self.reader.seen.is_deleted(record.id, record.clock) {
+                        checked.ids.push(record.id);
+                    }
+                    published.push((offset, slot));
+                }
+                Some(_) => checked.found(node, offset, Some(cluster), "a fresh record is of another cluster"),
+                None if [KILLED, GIVEN_UP].contains(&word) => checked.fresh.killed += 1,
+                None if word == 0 => checked.fresh.holes += 1,
+                None => checked.found(
+                    node,
+                    offset,
+                    Some(cluster),
+                    "a fresh record is damaged: its checksum does not match",
+                ),
+            }
+        }
+        checked.fresh.published += published.len() as u64;
+        checked.nodes += published.len() as u64;
+        let Some(mirror) = self.mirror_of(node).filter(|_| !published.is_empty()) else { return Ok(()) };
+        let mirrored = self.read(mirror, span.offset, span.bytes)?;
+        for (offset, slot) in published {
+            let at = (offset - span.offset) as usize;
+            // The first word of the mirror may lag.
+            if mirrored[at + 8..at + slot.len()] != slot[8..] {
+                checked.found(mirror, offset, Some(cluster), "a fresh record differs from the mirrored one");
+            }
+            checked.mirrored_bytes += slot.len() as u64;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,177 @@
+//! Gathered batches of a server: what they see of an index in memory nodes, and what happens when these are lost.
+
+use std::io;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use stratann_core::query::{Outcome, QueryState, QueryStats, Step};
+
+use super::lock;
+use super::question::Unanswered;
+use super::state::ServerState;
+use super::worker::Worker;
+use crate::driver::{Gather, GatherOptions, failure};
+use crate::kinds::snapshot::Snapshot;
+use crate::search::live::LiveBatches;
+
+/// Interval at which lost memory nodes are looked for.
+const LOOK: Duration = Duration::from_millis(500);
+
+/// Batches of one thread over memory nodes.
+pub(super) struct LiveThread<'a> {
+    batches: LiveBatches<'a>,
+    /// Why the present batch could not begin.
+    failure: Option<String>,
+    /// Queries that have ended and whose answers count once the batch has.
+    kept: Vec<(usize, Step, QueryState)>,
+}
+
+impl<'a> LiveThread<'a> {
+    pub(super) fn new(batches: LiveBatches<'a>) -> LiveThread<'a> {
+        LiveThread { batches, failure: None, kept: Vec::new() }
+    }
+
+    /// Why no query of the present batch can be answered.
+    pub(super) fn failure(&self) -> Option<&str> {
+        self.failure.as_deref()
+    }
+
+    /// A query to ask again.
+    pub(super) fn next(&self) -> Option<usize> {
+        self.batches.next()
+    }
+
+    /// Notes that this number is that of another query from now on.
+    pub(super) fn forget(&self, number: usize) {
+        self.batches.forget(number);
+    }
+
+    /// Notes that a memory node did not give a cluster.
+    pub(super) fn lose(&self, node: u8) {
+        self.batches.lose(node);
+    }
+
+    pub(super) fn snapshot(&self) -> Snapshot {
+        self.batches.snapshot()
+    }
+
+    /// Takes the state of a query that has ended. Returns whether it counts now: otherwise the query is asked again, or
+    /// its answer waits for the end of the batch.
+    pub(super) fn ended(&mut self, number: usize, step: Step, state: &QueryState) -> bool {
+        let is_lost = matches!(state.outcome(), Outcome::Lost { .. });
+        if self.batches.ended(number, is_lost) {
+            return false;
+        }
+        if self.batches.ends_with_check() {
+            self.kept.push((number, step, state.clone()));
+            return false;
+        }
+        true
+    }
+}
+
+impl ServerState {
+    /// The batches of one thread, of a kind whose queries share their reads.
+    pub(super) fn gather(&self) -> Option<Gather> {
+        let options = GatherOptions { batch: self.query_slots(), ..self.options.gather };
+        self.index.index().base.kind.shares_reads().then(|| Gather::new(options, 1))
+    }
+
+    /// What the batches of one thread see of memory nodes; `None` of an index in files.
+    ///
+    /// # Errors
+    /// No memory node answers.
+    pub(super) fn live_thread(&self) -> io::Result<Option<LiveThread<'_>>> {
+        let region = self.index.index().kind.live();
+        let batches = region.map(LiveBatches::new).transpose();
+        Ok(batches.map_err(|e| io::Error::other(e.message))?.map(LiveThread::new))
+    }
+
+    /// Notes whether the headers of the index could be read.
+    fn note_memory(&self, failure: Option<String>) {
+        let mut lost = lock(&self.memory_lost);
+        match (&*lost, &failure) {
+            (None, Some(why)) => {
+                (self.options.log)(&format!("memory nodes are lost: {why}; queries fail until they answer"))
+            }
+            (Some(_), None) => (self.options.log)("memory nodes answer again"),
+            _ => {}
+        }
+        *lost = failure;
+    }
+
+    /// Looks for lost memory nodes until the server stops: while they are lost a server may get no query by which it
+    /// would notice that they are back.
+    pub(super) fn look_for_memory(&self) {
+        let Some(region) = self.index.index().kind.live() else { return };
+        let mut stopped = lock(&self.stopped.0);
+        while !*stopped {
+            let waited = self.stopped.1.wait_timeout(stopped, LOOK);
+            stopped = waited.unwrap_or_else(|e| e.into_inner()).0;
+            if *stopped || lock(&self.memory_lost).is_none() {
+                continue;
+            }
+            drop(stopped);
+            if let Ok(mut reader) = region.reader() {
+                if reader.begin_batch(region).is_ok() {
+                    self.note_memory(None);
+                }
+                region.give_back(reader);
+            }
+            stopped = lock(&self.stopped.0);
+        }
+    }
+
+    /// Adds what reads of batches cost.
+    pub(super) fn note_loads(&self, loads: &QueryStats) {
+        self.counters.loads.fetch_add(loads.reads, Ordering::Relaxed);
+        self.counters.loaded_bytes.fetch_add(loads.bytes_read, Ordering::Relaxed);
+        self.counters.round_trips.fetch_add(loads.round_trips, Ordering::Relaxed);
+    }
+}
+
+impl Worker<'_> {
+    /// Reads the headers. Where they cannot be read, the queries of the batch fail and the thread goes on.
+    pub(super) fn begin_live_batch(&mut self) {
+        let Some(live) = &mut self.live else { return };
+        live.failure = match live.batches.begin() {
+            Ok(cost) => {
+                self.server.note_loads(&cost);
+                None
+            }
+            Err(e) => Some(e.to_string()),
+        };
+        self.server.note_memory(live.failure.clone());
+    }
+
+    /// Ends a batch. Answers that waited for it count, but those of queries that are asked again.
+    pub(super) fn end_live_batch(&mut self) {
+        let Some(live) = self.live.as_mut().filter(|live| live.failure.is_none()) else { return };
+        let again = live.batches.end();
+        for (number, step, state) in std::mem::take(&mut live.kept) {
+            if again.contains(&number) {
+                continue;
+            }
+            match self.why_lost(&state) {
+                Some(why) => self.refuse_lost(number, why),
+                None => self.depart(number, step, &state),
+            }
+        }
+    }
+
+    /// Why memory nodes did not give this query a cluster, however often it was asked; `None` where they did.
+    pub(super) fn why_lost(&self, state: &QueryState) -> Option<String> {
+        let base = &self.server.index.index().base;
+        let memory = base.memory.as_ref().filter(|_| matches!(state.outcome(), Outcome::Lost { .. }))?;
+        let failed = || failure(state.outcome(), &base.blocks_path).unwrap_or_default();
+        Some(memory.last_error().map_or_else(failed, |e| e.to_string()))
+    }
+
+    /// Refuses a query because memory nodes do not give what it needs.
+    pub(super) fn refuse_lost(&mut self, number: usize, why: String) {
+        let run = self.leave(number, None);
+        self.server.with_peer(|peer, _, out| peer.cancel(run.query.number, out));
+        self.server.refuse(run.query.number, Unanswered::MemoryLost(why));
+        self.release_large(number);
+    }
+}
