@@ -1,6 +1,6 @@
 //! Options that name memory nodes.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use stratann_engine::index::{Index, OpenOptions};
 use stratann_engine::link::Tls;
@@ -36,13 +36,57 @@ pub(crate) struct MemoryArgs {
     key: KeyArgs,
 }
 
+/// An index in a folder, or in memory nodes.
+#[derive(Clone, Debug, clap::Args)]
+pub(crate) struct PlaceArgs {
+    /// Folder of the index; not given with --memory
+    #[arg(value_name = "INDEX", required_unless_present = "memory", conflicts_with = "memory")]
+    index: Option<PathBuf>,
+    /// Look at the index that memory nodes hold, instead of a folder: HOST:PORT, shm:NAME or ucx:HOST:PORT of each,
+    /// with --key-file
+    #[arg(long, value_name = "ADDRESS", value_delimiter = ',')]
+    memory: Vec<String>,
+    #[command(flatten)]
+    key: KeyArgs,
+}
+
+/// Where an index is.
+pub(crate) enum IndexPlace<'a> {
+    /// In a folder.
+    Folder(&'a Path),
+    /// In memory nodes; its name, and the open index.
+    Memory(String, Box<Index>),
+}
+
+impl PlaceArgs {
+    /// Where the index is. One in memory nodes is opened.
+    ///
+    /// # Errors
+    /// As [`MemoryArgs::open`].
+    pub(crate) fn place(&self, output: Output) -> Checked<IndexPlace<'_>> {
+        if let Some(folder) = &self.index {
+            return Ok(IndexPlace::Folder(folder));
+        }
+        let index = open(&self.memory, &self.key, output)?;
+        Ok(IndexPlace::Memory(self.memory.join(","), Box::new(index)))
+    }
+}
+
+/// Opens what memory nodes hold, without a cache.
+///
+/// # Errors
+/// As [`MemoryArgs::open`].
+pub(crate) fn open(addresses: &[String], key: &KeyArgs, output: Output) -> Checked<Index> {
+    Index::open_memory(addresses, &key.credentials(output)?, OpenOptions::default())
+}
+
 impl MemoryArgs {
     /// Opens the index, without a cache.
     ///
     /// # Errors
     /// Without a key; nodes that do not answer or hold no index.
     pub(crate) fn open(&self, output: Output) -> Checked<Index> {
-        Index::open_memory(&self.memory, &self.key.credentials(output)?, OpenOptions::default())
+        open(&self.memory, &self.key, output)
     }
 }
 

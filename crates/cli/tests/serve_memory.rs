@@ -9,6 +9,8 @@ use std::path::{Path, PathBuf};
 
 use common::*;
 use serde_json::{Value, json};
+use stratann_core::format::region::{SUPERBLOCK_BYTES, Superblock};
+use stratann_engine::remote_memory::{Credentials, Range, RemoteMemory, connect_one, read_key};
 
 const SIGKILL: i32 = 9;
 
@@ -23,6 +25,14 @@ struct Loaded {
 
 impl Loaded {
     fn new() -> Loaded {
+        let mut own = Loaded::empty();
+        own.start_node();
+        own.load(&own.address, &[]);
+        own
+    }
+
+    /// The index alone.
+    fn empty() -> Loaded {
         let data = Data::new(2000, 16, "f32");
         let (index, key) = (data.path("remote"), data.path("key"));
         std::fs::write(&key, "0123456789abcdef".repeat(4) + "\n").unwrap();
@@ -44,10 +54,28 @@ impl Loaded {
             "--threads",
             "2",
         ]);
-        let mut own = Loaded { data, key, index, node: None, address: "127.0.0.1:0".into() };
-        own.start_node();
-        json(&["memory-node", "load", arg(&own.index), "--nodes", &own.address, "--key-file", arg(&own.key)]);
-        own
+        Loaded { data, key, index, node: None, address: "127.0.0.1:0".into() }
+    }
+
+    fn load(&self, nodes: &str, more: &[&str]) {
+        let load = ["memory-node", "load", arg(&self.index), "--nodes", nodes, "--key-file", arg(&self.key)];
+        json(&[&load[..], more].concat());
+    }
+
+    /// Writes into the memory of a node what should not be there.
+    fn damage(&self, address: &str, offset: u64) {
+        let secret = read_key(&self.key, &|_| {}).unwrap();
+        let mut memory = connect_one(address, &Credentials { secret, tls: None }).unwrap();
+        memory.write(&[(offset, &[0x5a; 8])]).unwrap();
+    }
+
+    /// Where the first group begins.
+    fn groups_at(&self, address: &str) -> u64 {
+        let secret = read_key(&self.key, &|_| {}).unwrap();
+        let mut memory = connect_one(address, &Credentials { secret, tls: None }).unwrap();
+        let mut bytes = vec![0; 2 * SUPERBLOCK_BYTES as usize];
+        memory.read(&[Range { offset: 0, bytes: bytes.len() as u32 }], &mut bytes).unwrap();
+        Superblock::newest(&bytes).unwrap().groups_at
     }
 
     fn start_node(&mut self) {
@@ -184,4 +212,92 @@ fn what_does_not_go_with_memory_nodes_is_refused_by_name() {
     std::fs::write(&file, text.replace("server = 1", "http = \"127.0.0.1:0\"\nbatch = 100")).unwrap();
     let server = Running::start(&["serve", "--config", arg(&file), "--until-eof"]);
     assert_eq!(search(server.address(), &loaded.data.query_rows[..1]).0, 200);
+}
+
+#[test]
+fn info_verify_and_explain_see_what_was_changed() {
+    let loaded = Loaded::new();
+    let (memory, queries) = (loaded.memory(), arg(&loaded.data.queries));
+    let of = |command: &[&str]| json(&[command, &memory].concat());
+    let fresh = of(&["info"])["memory_nodes"].clone();
+    assert_eq!(
+        (&fresh["tombstones"], &fresh["fresh_reserved"], &fresh["groups"]),
+        (&0.into(), &0.into(), &12.into())
+    );
+    assert_eq!(
+        (&fresh["nodes"][0]["durable"], &fresh["nodes"][0]["mirror_of"]),
+        (&true.into(), &Value::Null)
+    );
+
+    // The 50 queries under ids that rows have already, and five ids that go.
+    of(&["insert", queries]);
+    of(&["delete", "--id", "100,101,102,103,104"]);
+    let live = of(&["info"])["memory_nodes"].clone();
+    assert_eq!(
+        (&live["tombstones"], &live["fresh_reserved"], &live["clock"]),
+        (&55.into(), &50.into(), &55.into())
+    );
+    let sound = of(&["verify"]);
+    assert_eq!((&sound["violations_found"], &sound["lists"]), (&0.into(), &24.into()));
+    assert_eq!(sound["fresh"], json!({"published": 50, "holes": 0, "killed": 0}));
+    assert_eq!((&sound["nodes"], &sound["mirrored_bytes"]), (&2050.into(), &0.into()));
+    let text = run(&[&["verify"][..], &memory].concat());
+    assert!(String::from_utf8_lossy(&text.stdout).contains("fresh records: 50 published"), "{text:?}");
+
+    let trace = of(&["explain", queries, "--query", "3", "--nprobe", "24", "-k", "1"]);
+    assert_eq!((&trace["results"][0]["id"], &trace["results"][0]["distance"]), (&3.into(), &0.0.into()));
+    let fresh: u64 = trace["clusters"].as_array().unwrap().iter().map(|c| c["fresh"].as_u64().unwrap()).sum();
+    assert_eq!(fresh, 50, "all records of all clusters: {trace}");
+    assert!(trace["headers"]["round_trips"].as_u64() > Some(0) && trace["round_trips"] == 1, "{trace}");
+    let loads = trace["loads"].as_u64().unwrap();
+    assert!((24..=48).contains(&loads) && trace["cache_hits"] == 0, "{trace}");
+    let folder = json(&["explain", arg(&loaded.index), queries, "--nprobe", "5"]);
+    assert_eq!(
+        (&folder["loads"], &folder["round_trips"], &folder["headers"]),
+        (&5.into(), &1.into(), &Value::Null)
+    );
+    let error = refused(&[&["explain", arg(&loaded.index), queries][..], &memory].concat(), 2);
+    assert!(error.contains("leave out"), "{error}");
+
+    loaded.damage(&loaded.address, loaded.groups_at(&loaded.address) + 400);
+    let output = run(&[&["verify", "--json"][..], &memory].concat());
+    let found: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!((output.status.code(), &found["violations_found"]), (Some(1), &1.into()), "{found}");
+    let violation = &found["violations"][0];
+    assert!(violation["file"] == "memory node 0" && violation["list"].as_u64() < Some(24), "{violation}");
+}
+
+#[test]
+fn a_mirror_that_differs_is_a_finding() {
+    let loaded = Loaded::empty();
+    let node = |number: &str| {
+        Running::start(&[
+            "memory-node",
+            "--size",
+            "16MiB",
+            "--listen",
+            "127.0.0.1:0",
+            "--key-file",
+            arg(&loaded.key),
+            "--until-eof",
+            "--node-id",
+            number,
+        ])
+    };
+    let nodes = [node("0"), node("1")];
+    let addresses = [0, 1].map(|at: usize| nodes[at].ready["listen"].as_str().unwrap().to_string());
+    let both = addresses.join(",");
+    loaded.load(&both, &["--mirror"]);
+    let memory = ["--memory", &both, "--key-file", arg(&loaded.key)];
+    json(&[&["insert", arg(&loaded.data.queries)][..], &memory].concat());
+    let sound = json(&[&["verify"][..], &memory].concat());
+    assert_eq!((&sound["violations_found"], &sound["fresh"]["published"]), (&0.into(), &50.into()));
+    assert!(sound["mirrored_bytes"].as_u64() > Some(200_000), "{sound}");
+    assert_eq!(sound["live"]["nodes"][1]["mirror_of"], 0);
+    loaded.damage(&addresses[1], loaded.groups_at(&addresses[0]) + 400);
+    let output = run(&[&["verify", "--json"][..], &memory].concat());
+    let found: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let what = found["violations"][0]["what"].as_str().unwrap();
+    assert!(found["violations_found"] == 1 && what.contains("differs from the mirrored"), "{found}");
+    assert_eq!(found["violations"][0]["file"], "memory node 1");
 }

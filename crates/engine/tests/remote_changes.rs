@@ -100,9 +100,8 @@ impl Plan {
         let file = |node: u8| self.files.then(|| dir.path().join(format!("region-{node}")));
         let files: Vec<Option<PathBuf>> = (0..self.nodes).map(file).collect();
         let of_file = (0..).zip(&files);
-        let nodes: Vec<Node> = of_file
-            .map(|(node, file)| start(node, "127.0.0.1:0", file.clone(), self.region_bytes))
-            .collect();
+        let nodes: Vec<Node> =
+            of_file.map(|(node, file)| start(node, "127.0.0.1:0", file.clone(), self.region_bytes)).collect();
         let addresses: Vec<String> = nodes.iter().map(|node| node.address().to_string()).collect();
         load(&folder, &addresses, &credentials(), self.mirror, &Quiet).unwrap();
         World { plan: self, _dir: dir, nodes: nodes.into_iter().map(Some).collect(), addresses, files }

@@ -13,6 +13,7 @@ use stratann_engine::kinds::options::{GraphSwitches, Learn, LearnOptions};
 use stratann_engine::search::SearchOptions;
 use stratann_engine::{Error, Result};
 
+use crate::memory_nodes::{self, KeyArgs};
 use crate::options;
 use crate::output::{Output, count};
 use crate::queries::Queries;
@@ -33,11 +34,19 @@ mod remote;
 #[derive(clap::Args)]
 #[command(after_long_help = EXAMPLES)]
 pub(crate) struct Args {
-    /// Folder of the index
-    index: PathBuf,
+    /// Folder of the index; not given with --memory
+    #[arg(value_name = "INDEX", required = true)]
+    // Optional only so that the usage is right.
+    first: Option<PathBuf>,
     /// Queries, in any vector format [default with --plan: rows of the index, each excluded from its own results]
-    #[arg(required_unless_present = "plan")]
-    queries: Option<PathBuf>,
+    #[arg(value_name = "QUERIES", required_unless_present_any = ["plan", "memory"])]
+    second: Option<PathBuf>,
+    /// Trace a query of an index that memory nodes hold, instead of a folder: HOST:PORT, shm:NAME or ucx:HOST:PORT of
+    /// each, with --key-file
+    #[arg(long, value_name = "ADDRESS", value_delimiter = ',', conflicts_with = "plan")]
+    memory: Vec<String>,
+    #[command(flatten)]
+    key: KeyArgs,
     /// Number of the query, from 0
     #[arg(long, default_value_t = 0, value_name = "N", conflicts_with = "plan")]
     query: usize,
@@ -83,7 +92,29 @@ Examples:
   stratann explain base.idx query.fbin --query 17 --search-list 40 --json
   stratann explain clusters.idx query.fbin --query 17 --nprobe 20
   stratann explain clusters.idx --plan
+  stratann explain --memory 10.0.0.9:8900 --key-file key query.fbin --nprobe 8
   stratann explain grid.idx query.fbin --plan --servers 8 --nprobe 16";
+
+impl Args {
+    /// The folder; `None` with --memory.
+    ///
+    /// # Errors
+    /// Both.
+    fn index(&self) -> Result<Option<&Path>> {
+        match (self.memory.is_empty(), &self.second, self.first.as_deref()) {
+            (true, _, folder) => Ok(folder),
+            (false, None, _) => Ok(None),
+            (false, Some(_), folder) => Err(Error::bad_input(format!(
+                "--memory explains what memory nodes hold; leave out {}",
+                folder.unwrap_or(Path::new("")).display()
+            ))),
+        }
+    }
+
+    fn queries(&self) -> Option<&Path> {
+        if self.memory.is_empty() { self.second.as_deref() } else { self.first.as_deref() }
+    }
+}
 
 #[derive(Serialize)]
 struct Document<'a> {
@@ -106,7 +137,10 @@ pub(crate) fn run(args: &Args, output: Output) -> Result<Verdict> {
         baselines: args.techniques.baselines(),
         ..OpenOptions::default()
     };
-    let index = Index::open(&args.index, open)?;
+    let index = match args.index()? {
+        Some(folder) => Index::open(folder, open)?,
+        None => memory_nodes::open(&args.memory, &args.key, output)?,
+    };
     index.warnings().iter().for_each(|warning| output.note(&format!("warning: {warning}")));
     let options = SearchOptions {
         k: args.k,
@@ -123,7 +157,11 @@ pub(crate) fn run(args: &Args, output: Output) -> Result<Verdict> {
         ..SearchOptions::default()
     };
     if args.plan && index.manifest().kind().is_some_and(Kind::is_sliced) {
-        return grid::explain_plan(&index, (args.servers, args.queries.clone(), effort), output);
+        return grid::explain_plan(
+            &index,
+            (args.servers, args.queries().map(Path::to_path_buf), effort),
+            output,
+        );
     }
     if args.plan {
         return plan::run(args, &index, &options, output);
@@ -142,7 +180,7 @@ pub(crate) fn run(args: &Args, output: Output) -> Result<Verdict> {
 
 /// Reads the selected query.
 fn row(args: &Args, index: &Index, output: Output) -> Result<Vec<u8>> {
-    let path = args.queries.as_deref().unwrap_or(Path::new(""));
+    let path = args.queries().unwrap_or(Path::new(""));
     let queries = Queries::open(path, index.manifest(), output)?;
     if args.query >= queries.count() {
         return Err(Error::bad_input(format!(

@@ -1,6 +1,6 @@
 //! `stratann info`: shows what an index contains.
 
-use std::path::PathBuf;
+use std::path::Path;
 
 use stratann_engine::budget::{Account, size};
 use stratann_engine::kinds::gpu_ivf::facts::GpuFacts;
@@ -13,27 +13,54 @@ use stratann_engine::{Result, verify};
 
 use crate::Verdict;
 use crate::memory;
+use crate::memory_nodes::{IndexPlace, PlaceArgs};
 use crate::options::dtype_text;
 use crate::output::{Output, count, table};
 
 mod clusters;
+mod in_memory;
 
 /// Show an index's contents, memory and disk use
 ///
-/// Reads only the manifest and the learnt statistics, so that it is fast for every size.
+/// Reads only the manifest and the learnt statistics, so that it is fast for every size. With --memory: the manifest and
+/// the headers that memory nodes hold, with their fresh records and tombstones.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Folder of the index
-    index: PathBuf,
+    #[command(flatten)]
+    place: PlaceArgs,
 }
 
 /// Runs `stratann info`.
 pub(crate) fn run(args: &Args, output: Output) -> Result<Verdict> {
-    let (version, manifest) = Manifest::read(&args.index)?;
+    let folder = match args.place.place(output)? {
+        IndexPlace::Folder(folder) => folder,
+        IndexPlace::Memory(name, index) => return in_memory::show(&name, &index, output),
+    };
+    let (version, manifest) = Manifest::read(folder)?;
     manifest.damaged_note(version).iter().for_each(|note| output.note(&format!("warning: {note}")));
     let account = manifest.planned_account(0);
     let left: Vec<String> =
-        verify::left_over(&args.index, &manifest, version)?.iter().map(|p| p.display().to_string()).collect();
+        verify::left_over(folder, &manifest, version)?.iter().map(|p| p.display().to_string()).collect();
+    let mut document = document(version, &manifest, &account);
+    document["left_over"] = serde_json::json!(left);
+    let learnt = clusters::learnt(folder, &manifest, output);
+    if let Some(section) = manifest.section.lists() {
+        document["clusters"] = serde_json::json!(section.facts);
+        document["plan"] = serde_json::json!(section.plan);
+        document["learnt"] = serde_json::json!(learnt);
+    }
+    if let Some(section) = manifest.section.gpu() {
+        document["gpu"] = serde_json::json!(section.facts);
+    }
+    if let Some(section) = manifest.section.grid() {
+        document["grid"] = serde_json::json!(section.facts);
+    }
+    output.result(&document, || text(folder, version, &manifest, &account, &left, learnt))?;
+    Ok(Verdict::Fine)
+}
+
+/// What the manifest says, of every kind.
+fn document(version: u64, manifest: &Manifest, account: &Account) -> serde_json::Value {
     let disk: u64 = manifest.files.values().map(|f| f.bytes).sum();
     let vector_bytes = manifest.dim * manifest.dtype().map_or(0, |d| d.size());
     let mut document = serde_json::json!({
@@ -50,29 +77,16 @@ pub(crate) fn run(args: &Args, output: Output) -> Result<Verdict> {
         "files": manifest.files,
         "index_bytes": disk,
         "vector_bytes": manifest.rows * vector_bytes as u64,
-        "memory": memory::json(&account),
-        "ram_bytes_per_vector": ram_per_vector(&account, &manifest),
+        "memory": memory::json(account),
+        "ram_bytes_per_vector": ram_per_vector(account, manifest),
         "curves": manifest.curves,
-        "left_over": left,
+        "left_over": [],
         "cluster": manifest.spread,
     });
-    let learnt = clusters::learnt(&args.index, &manifest, output);
-    if let Some(section) = manifest.section.lists() {
-        document["clusters"] = serde_json::json!(section.facts);
-        document["plan"] = serde_json::json!(section.plan);
-        document["learnt"] = serde_json::json!(learnt);
-    }
-    if let Some(section) = manifest.section.gpu() {
-        document["gpu"] = serde_json::json!(section.facts);
-    }
     if let Some(section) = manifest.section.remote() {
         document["remote"] = serde_json::json!(section.facts);
     }
-    if let Some(section) = manifest.section.grid() {
-        document["grid"] = serde_json::json!(section.facts);
-    }
-    output.result(&document, || text(args, version, &manifest, &account, &left, learnt))?;
-    Ok(Verdict::Fine)
+    document
 }
 
 /// Memory of the program, which does not depend on the index.
@@ -90,7 +104,7 @@ fn plain(value: &serde_json::Value) -> String {
 }
 
 fn text(
-    args: &Args,
+    folder: &Path,
     version: u64,
     m: &Manifest,
     account: &Account,
@@ -100,7 +114,7 @@ fn text(
     let disk: u64 = m.files.values().map(|f| f.bytes).sum();
     let mut out = format!(
         "{}: {}, {}, {} vectors of {} {}\n",
-        args.index.display(),
+        folder.display(),
         m.kind,
         m.metric,
         count(m.rows),

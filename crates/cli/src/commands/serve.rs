@@ -31,7 +31,7 @@ mod sources;
 mod watch;
 use caps::CapArgs;
 use config::{Config, SizeText, read_config};
-use memory::{MemoryArgs, cache_bytes};
+use memory::{ServedMemory, cache_bytes};
 use sources::Sources;
 
 /// Answer searches over HTTP
@@ -94,7 +94,7 @@ pub(crate) struct Args {
     #[arg(long, conflicts_with = "frozen")]
     no_learning: bool,
     #[command(flatten)]
-    memory: MemoryArgs,
+    memory: ServedMemory,
     #[command(flatten)]
     scorer: ScorerArgs,
     /// Stop when standard input ends too, with the program that started the server

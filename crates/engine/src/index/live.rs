@@ -11,6 +11,11 @@ impl Index {
         Error::bad_input(format!("{folder} is a folder; only an index in memory nodes is asked this"))
     }
 
+    /// Whether it is in memory nodes.
+    pub fn is_in_memory_nodes(&self) -> bool {
+        self.kind.live().is_some()
+    }
+
     /// What the memory nodes hold now.
     ///
     /// # Errors

@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
 
 use stratann_core::query::QueryStats;
 
@@ -13,6 +14,11 @@ use crate::kinds::{LiveClusters, LiveReader, LiveRegion};
 
 /// How often a query is asked again whose clusters moved, or whose memory node was lost.
 const TRIES_MAX: u8 = 8;
+
+/// Pauses before a batch after one that lost reads: they double up to the last. Connections are dialed again after
+/// pauses of their own.
+const FIRST_PAUSE: Duration = Duration::from_millis(25);
+const LAST_PAUSE: Duration = Duration::from_millis(400);
 
 /// What batches see, one after another.
 pub(crate) struct LiveBatches<'a> {
@@ -29,6 +35,9 @@ struct State {
     again: Vec<usize>,
     /// How often these were asked again.
     tries: BTreeMap<usize, u8>,
+    /// Whether the present batch has lost reads, and how many batches before it did, one after another.
+    has_lost: bool,
+    losses: u32,
 }
 
 impl<'a> LiveBatches<'a> {
@@ -47,16 +56,47 @@ impl<'a> LiveBatches<'a> {
     }
 
     /// Reads the headers. Returns what that cost.
+    ///
+    /// # Errors
+    /// Memory nodes that do not answer; damage.
     pub(crate) fn begin(&self) -> io::Result<QueryStats> {
-        let begun = self.with_reader(|reader| reader.begin_batch(self.region));
-        let (clusters, cost) = match begun {
-            Some(Ok(begun)) => begun,
-            Some(Err(e)) => return Err(io::Error::other(e.message)),
-            None => return Err(io::Error::other("the search has ended")),
+        self.pause();
+        let (clusters, cost) = match self.begin_once() {
+            Err(_) => {
+                // A reader that others have used meanwhile may be connected again.
+                self.change_reader();
+                self.begin_once()?
+            }
+            begun => begun?,
         };
         let mut state = self.state();
         (state.clusters, state.ended) = (clusters, Vec::new());
         Ok(cost)
+    }
+
+    fn begin_once(&self) -> io::Result<(Arc<LiveClusters>, QueryStats)> {
+        match self.with_reader(|reader| reader.begin_batch(self.region)) {
+            Some(begun) => begun.map_err(|e| io::Error::other(e.message)),
+            None => Err(io::Error::other("the search has ended")),
+        }
+    }
+
+    fn change_reader(&self) {
+        let Ok(other) = self.region.reader() else { return };
+        let before = self.reader.lock().unwrap_or_else(|e| e.into_inner()).replace(other);
+        before.into_iter().for_each(|before| self.region.give_back(before));
+    }
+
+    /// Waits where the batch before lost reads.
+    fn pause(&self) {
+        let losses = {
+            let mut state = self.state();
+            state.losses = if std::mem::take(&mut state.has_lost) { state.losses + 1 } else { 0 };
+            state.losses
+        };
+        if losses > 0 {
+            std::thread::sleep((FIRST_PAUSE * 2u32.pow((losses - 1).min(8))).min(LAST_PAUSE));
+        }
     }
 
     /// What the queries of the present batch see.
@@ -71,6 +111,7 @@ impl<'a> LiveBatches<'a> {
 
     /// Notes that a memory node did not give a cluster.
     pub(crate) fn lose(&self, node: u8) {
+        self.state().has_lost = true;
         self.with_reader(|reader| reader.lose(self.region, node));
     }
 

@@ -31,7 +31,8 @@ pub(super) fn run(args: &Args, index: &Index, options: &SearchOptions, output: O
     let report = plan::report(index)?;
     let measured = measured(args, index, options, output)?;
     let sizes = index.manifest().section.lists().map(|l| l.facts.sizes).unwrap_or_default();
-    let document = Document { index: &args.index, sizes, plan: report, measured: measured.as_ref() };
+    let folder = args.index()?.unwrap_or(Path::new(""));
+    let document = Document { index: folder, sizes, plan: report, measured: measured.as_ref() };
     output.result(&document, || text(&document))?;
     Ok(Verdict::Fine)
 }
@@ -41,7 +42,7 @@ fn measured(args: &Args, index: &Index, options: &SearchOptions, output: Output)
         return Ok(None);
     }
     let mut rows = Vec::new();
-    let asked = match &args.queries {
+    let asked = match args.queries() {
         None => MeasuredQueries::Rows { sample: args.sample, seed: args.seed },
         Some(path) => {
             let queries = Queries::open(path, index.manifest(), output)?;

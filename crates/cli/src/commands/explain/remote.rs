@@ -45,7 +45,19 @@ fn text(query: usize, trace: &RemoteTrace) -> String {
     };
     let heads = ["cluster", "group", "distance", "members", "fresh", "bytes", "compared", "expanded"];
     out += &table(&heads, &trace.clusters.iter().map(row).collect::<Vec<_>>());
-    out += &format!("\n{} in all\n\n", size(trace.clusters.iter().map(bytes).sum()));
+    out += &format!("\n{} in all\n", size(trace.clusters.iter().map(bytes).sum()));
+    out += &format!(
+        "{} loads of {} in {} round trips; {} cache hits\n",
+        count(trace.loads),
+        size(trace.loaded_bytes),
+        count(trace.round_trips),
+        count(trace.cache_hits)
+    );
+    if let Some(headers) = &trace.headers {
+        let (trips, bytes) = (count(headers.round_trips), size(headers.bytes));
+        out += &format!("before them the headers of all groups: {bytes} in {trips} round trips\n");
+    }
+    out += "\n";
     for (rank, result) in (1..).zip(&trace.results) {
         out += &format!("{rank:>4}. id {}, distance {:.6}\n", result.id, result.distance);
     }

@@ -14,7 +14,7 @@ use crate::output::Output;
 
 /// Memory nodes, and how batches are loaded.
 #[derive(Clone, Debug, clap::Args)]
-pub(super) struct MemoryArgs {
+pub(super) struct ServedMemory {
     /// Serve the index that memory nodes hold, instead of a folder: HOST:PORT, shm:NAME or ucx:HOST:PORT of each, with
     /// --key-file
     #[arg(long, value_name = "ADDRESS", value_delimiter = ',', conflicts_with = "index")]
@@ -42,7 +42,7 @@ pub(super) struct MemoryKeys {
     pub(super) doorbell: Option<usize>,
 }
 
-impl MemoryArgs {
+impl ServedMemory {
     /// Whether there are memory nodes, in options or file.
     pub(super) fn is_used(&self, keys: &MemoryKeys) -> bool {
         !self.memory.is_empty() || !keys.memory.is_empty()
