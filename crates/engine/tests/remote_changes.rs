@@ -5,13 +5,17 @@ mod common;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use common::{Set, clustered, quick};
+use common::{Set, clustered, hits, nearest, quick};
+use stratann_core::format::region::{
+    CONTROL_BYTES, GROUP_WORDS_BYTES, GroupWords, SUPERBLOCK_BYTES, Superblock,
+};
 use stratann_engine::build::{BuildOptions, Kind, KindOptions, RemoteOptions, build};
 use stratann_engine::index::{ChangeOptions, Durability, Index, OpenOptions, Unfinished};
 use stratann_engine::kinds::options::RemoteSwitches;
 use stratann_engine::kinds::remote_hnsw::live::load::load;
-use stratann_engine::remote_memory::{Credentials, Node, NodeId, NodeOptions, Place};
+use stratann_engine::remote_memory::{Credentials, Node, NodeId, NodeOptions, Nodes, Place};
 use stratann_engine::search::{Answers, Effort, SearchOptions};
 use stratann_engine::{DType, ErrorKind, Metric, Quiet};
 use tempfile::TempDir;
@@ -48,7 +52,7 @@ fn start(node: u8, listen: &str, file: Option<PathBuf>, region_bytes: u64) -> No
 /// Memory nodes with an index.
 struct World {
     plan: Plan,
-    _dir: TempDir,
+    dir: TempDir,
     nodes: Vec<Option<Node>>,
     addresses: Vec<String>,
     files: Vec<Option<PathBuf>>,
@@ -104,7 +108,7 @@ impl Plan {
             of_file.map(|(node, file)| start(node, "127.0.0.1:0", file.clone(), self.region_bytes)).collect();
         let addresses: Vec<String> = nodes.iter().map(|node| node.address().to_string()).collect();
         load(&folder, &addresses, &credentials(), self.mirror, &Quiet).unwrap();
-        World { plan: self, _dir: dir, nodes: nodes.into_iter().map(Some).collect(), addresses, files }
+        World { plan: self, dir, nodes: nodes.into_iter().map(Some).collect(), addresses, files }
     }
 }
 
@@ -113,6 +117,24 @@ impl World {
     fn open(&self) -> Index {
         let options = OpenOptions { cache_budget: 1 << 20, ..OpenOptions::default() };
         Index::open_memory(&self.addresses, &credentials(), options).unwrap()
+    }
+
+    /// The version of each group.
+    fn versions(&self) -> Vec<u32> {
+        let mut nodes = Nodes::new(&self.addresses, &credentials()).unwrap();
+        let own = Superblock::newest(&nodes.read(0, 0, 2 * SUPERBLOCK_BYTES).unwrap()).unwrap();
+        let words = nodes.read(0, own.control_at + CONTROL_BYTES, own.groups * GROUP_WORDS_BYTES).unwrap();
+        let groups = words.chunks_exact(GROUP_WORDS_BYTES as usize);
+        groups.map(|bytes| GroupWords::decode(bytes).unwrap().version.number()).collect()
+    }
+
+    fn stop(&mut self, node: usize) {
+        self.nodes[node].take().unwrap().stop().unwrap();
+    }
+
+    fn start_again(&mut self, node: usize) {
+        let (address, file) = (self.addresses[node].clone(), self.files[node].clone());
+        self.nodes[node] = Some(start(node as u8, &address, file, self.plan.region_bytes));
     }
 }
 
@@ -181,4 +203,369 @@ fn every_compute_node_finds_what_one_inserts_and_misses_what_one_deletes() {
     }
     let rebuilds: u64 = nodes.iter().map(Index::rebuilds).sum();
     assert!(rebuilds > 1, "{rebuilds} groups were rebuilt");
+}
+
+/// An upsert moves a vector to another cluster: no search finds what was under its id before.
+#[test]
+fn an_upsert_replaces_what_is_under_its_id() {
+    let world = Plan::new(900).start();
+    let [writer, other] = [world.open(), world.open()];
+    let set = &world.plan.set;
+    let ids: Vec<u64> = (0..200).collect();
+    let new = vectors(200, 9);
+    upsert(&writer, &ids, &new.bytes);
+    let old = part(set, 0, 200);
+    for node in [&writer, &other] {
+        assert_eq!(found(node, &new, &ids), 200);
+        let answers = search(node, &old.bytes, 1);
+        assert!(
+            answers
+                .ids
+                .iter()
+                .zip(&ids)
+                .all(|(found, id)| found != id || answers.distances[*id as usize] > 0.0)
+        );
+    }
+    // Back again, the last one of equal ids counts.
+    let both = [&new.bytes[..], &old.bytes[..]].concat();
+    let twice: Vec<u64> = ids.iter().chain(&ids).copied().collect();
+    let options = ChangeOptions { new_ids: false, threads: 4 };
+    writer.upsert(&twice, &both, &options, &Quiet).unwrap();
+    assert_eq!(found(&other, &old, &ids), 200);
+    assert_eq!(found(&other, &new, &ids), 0);
+}
+
+/// All metrics and element types find what was inserted, in overflows and in rebuilt groups, and miss what is deleted.
+#[test]
+fn every_type_and_metric_takes_inserts() {
+    for (dtype, metric) in [
+        (DType::F32, Metric::Ip),
+        (DType::F16, Metric::Cosine),
+        (DType::U8, Metric::L2),
+        (DType::I8, Metric::L2),
+        (DType::I8, Metric::Cosine),
+    ] {
+        let set = Set::new(dtype, DIM, &clustered(900, DIM, 12, 1));
+        let new = Set::new(dtype, DIM, &clustered(300, DIM, 12, 4));
+        let world = Plan { set, metric, ..Plan::new(1) }.start();
+        let [writer, other] = [world.open(), world.open()];
+        // The first ids need 4 bytes, the last ones 8.
+        let ids: Vec<u64> = (0..300).map(|at| if at < 150 { 1000 + at } else { (1 << 40) + at }).collect();
+        upsert(&writer, &ids, &new.bytes);
+        assert!(writer.rebuilds() > 0);
+        writer.delete(&(0..100).collect::<Vec<u64>>(), 2, &Quiet).unwrap();
+        let all = [&world.plan.set.bytes[..], &new.bytes].concat();
+        let mut union = new.clone();
+        (union.bytes, union.shape.rows) = (all, 1200);
+        let id_of = |row: u64| if row < 900 { row } else { ids[row as usize - 900] };
+        let asked = Set::new(dtype, DIM, &clustered(40, DIM, 12, 5));
+        let answers = search(&other, &asked.bytes, 10);
+        let near = |q: usize| -> Vec<u64> {
+            nearest(&union, metric, asked.row(q), 10, |row| row < 100).into_iter().map(id_of).collect()
+        };
+        let hit: usize = (0..40).map(|q| hits(&answers.ids[10 * q..10 * q + 10], &near(q))).sum();
+        assert!(hit >= 385, "{dtype:?} {metric:?}: {hit} of 400");
+    }
+}
+
+#[test]
+fn a_full_overflow_rebuilds_its_group_alone() {
+    let world = Plan::new(1200).start();
+    let [writer, other] = [world.open(), world.open()];
+    let before = world.versions();
+    assert!(before.iter().all(|&version| version == 0));
+    // Vectors near one vector are in its cluster, for the most part.
+    let near: Vec<f32> = {
+        let one = world.plan.set.wide(77);
+        (0..60)
+            .flat_map(|row| one.iter().map(move |&x| x as f32 + 0.001 * row as f32).collect::<Vec<_>>())
+            .collect()
+    };
+    let near = Set::new(DType::F32, DIM, &near);
+    let ids: Vec<u64> = (7000..7060).collect();
+    for (row, id) in ids.iter().enumerate() {
+        let options = ChangeOptions { new_ids: true, threads: 1 };
+        writer.upsert(&[*id], near.row(row), &options, &Quiet).unwrap();
+    }
+    let after = world.versions();
+    let changed: Vec<&u32> = after.iter().filter(|&&version| version != 0).collect();
+    assert_eq!((changed.len(), writer.rebuilds()), (1, u64::from(*changed[0])), "{after:?}");
+    assert!(*changed[0] >= 2, "60 records in room for 20");
+    assert_eq!(found(&other, &near, &ids), 60);
+}
+
+#[test]
+fn recall_after_changes_is_that_of_a_fresh_build() {
+    let world = Plan { overflow_records: 40, ..Plan::new(3000) }.start();
+    let (writer, other) = (world.open(), world.open());
+    let new = vectors(1500, 3);
+    let ids: Vec<u64> = (10_000..11_500).collect();
+    writer.upsert(&ids, &new.bytes, &ChangeOptions { new_ids: true, threads: 3 }, &Quiet).unwrap();
+    let gone: Vec<u64> = (0..500).collect();
+    writer.delete(&gone, 2, &Quiet).unwrap();
+    // The same vectors, built at once.
+    let mut all = part(&world.plan.set, 500, 2500);
+    all.bytes.extend_from_slice(&new.bytes);
+    all.shape.rows = 4000;
+    let id_of: Vec<u64> = (500..3000).chain(ids).collect();
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("ids.u64bin");
+    let words: Vec<u8> = id_of.iter().flat_map(|id| id.to_le_bytes()).collect();
+    std::fs::write(&file, [&4000u32.to_le_bytes()[..], &1u32.to_le_bytes(), &words].concat()).unwrap();
+    world.plan.build(&all, Some(&file), &folder.path().join("index"));
+    let fresh = Index::open(&folder.path().join("index"), OpenOptions::default()).unwrap();
+    let asked = vectors(300, 5);
+    let truth: Vec<Vec<u64>> = (0..300)
+        .map(|q| nearest(&all, Metric::L2, asked.row(q), 10, |_| false))
+        .map(|rows| rows.into_iter().map(|row| id_of[row as usize]).collect())
+        .collect();
+    for (nprobe, ef) in [(3, 12), (6, 30), (12, 60)] {
+        let options =
+            SearchOptions { switches: RemoteSwitches { ef: Some(ef) }.into(), ..options(10, nprobe) };
+        let recall = |index: &Index| {
+            let answers = index.search(&asked.bytes, &options, &Quiet).unwrap();
+            let hit: usize = (0..300).map(|q| hits(&answers.ids[10 * q..10 * q + 10], &truth[q])).sum();
+            hit as f64 / 3000.0
+        };
+        let [changed, built] = [recall(&other), recall(&fresh)];
+        // Representatives differ, so that a few probes are not comparable to the point.
+        let slack = if nprobe == 12 { 0.01 } else { 0.04 };
+        assert!(
+            changed >= built - slack,
+            "{nprobe} clusters, beam {ef}: {changed} after changes, {built} built"
+        );
+    }
+}
+
+#[test]
+fn a_full_log_of_tombstones_is_freed() {
+    let world = Plan::new(900).start();
+    let nodes = [world.open(), world.open()];
+    std::thread::scope(|scope| {
+        for (node, first) in nodes.iter().zip([0u64, 100_000]) {
+            scope.spawn(move || {
+                // The log has room for 1024.
+                let ids: Vec<u64> = (first..first + 1500).collect();
+                assert_eq!(node.delete(&ids, 2, &Quiet).unwrap().count, 1500);
+            });
+        }
+    });
+    let asked = part(&world.plan.set, 0, 100);
+    for node in &nodes {
+        let found = node.search(&asked.bytes, &options(3, 12), &Quiet).unwrap();
+        assert!(found.failed.is_empty() && found.ids.iter().all(|&id| id == u64::MAX), "all are deleted");
+    }
+    // Clusters without members take vectors again.
+    let ids: Vec<u64> = (0..100).collect();
+    upsert(&nodes[0], &ids, &asked.bytes);
+    assert_eq!(found(&nodes[1], &asked, &ids), 100);
+}
+
+/// Writers race for the last slot, and those that find the group full race to rebuild it.
+#[test]
+fn writers_and_rebuilders_of_one_group_do_not_lose_a_vector() {
+    let world = Plan { overflow_records: 1, ..Plan::new(300) }.start();
+    let nodes: Vec<Index> = (0..4).map(|_| world.open()).collect();
+    let one = world.plan.set.wide(5);
+    let all: Vec<f32> = (0..60)
+        .flat_map(|row| one.iter().map(move |&x| x as f32 + 0.01 * row as f32).collect::<Vec<_>>())
+        .collect();
+    let all = Set::new(DType::F32, DIM, &all);
+    std::thread::scope(|scope| {
+        for (node, index) in nodes.iter().enumerate() {
+            let all = &all;
+            scope.spawn(move || {
+                for row in (node..60).step_by(4) {
+                    let options = ChangeOptions { new_ids: row % 8 < 4, threads: 1 };
+                    index.upsert(&[9000 + row as u64], all.row(row), &options, &Quiet).unwrap();
+                }
+            });
+        }
+    });
+    let ids: Vec<u64> = (9000..9060).collect();
+    for node in &nodes {
+        assert_eq!(found(node, &all, &ids), 60);
+    }
+    let rebuilt: u32 = world.versions().iter().sum();
+    let published: u64 = nodes.iter().map(Index::rebuilds).sum();
+    assert_eq!(u64::from(rebuilt), published, "each version has one publisher");
+}
+
+/// A compute node that sees an old table of groups for long goes on with the new one.
+#[test]
+fn a_compute_node_that_stood_still_goes_on() {
+    let world = Plan::new(900).start();
+    let [still, busy] = [world.open(), world.open()];
+    let asked = part(&world.plan.set, 0, 50);
+    let first = vectors(10, 6);
+    upsert(&still, &(5000..5010).collect::<Vec<u64>>(), &first.bytes);
+    assert_eq!(found(&still, &asked, &(0..50).collect::<Vec<u64>>()), 50);
+    let new = vectors(600, 8);
+    let ids: Vec<u64> = (6000..6600).collect();
+    upsert(&busy, &ids, &new.bytes);
+    busy.delete(&(0..50).collect::<Vec<u64>>(), 1, &Quiet).unwrap();
+    assert!(busy.rebuilds() >= 6, "{} rebuilds", busy.rebuilds());
+    // Its writer knows versions that are gone, and its reader has cached clusters that were replaced.
+    upsert(&still, &(5000..5010).collect::<Vec<u64>>(), &first.bytes);
+    for node in [&still, &busy] {
+        assert_eq!(found(node, &new, &ids), 600);
+        assert_eq!(found(node, &first, &(5000..5010).collect::<Vec<u64>>()), 10);
+        assert_eq!(found(node, &asked, &(0..50).collect::<Vec<u64>>()), 0);
+    }
+}
+
+#[test]
+fn a_node_that_comes_back_empty_is_named() {
+    let mut world = Plan::new(900).start();
+    let index = world.open();
+    let new = vectors(20, 6);
+    let ids: Vec<u64> = (5000..5020).collect();
+    upsert(&index, &ids, &new.bytes);
+    world.stop(0);
+    world.start_again(0);
+    let refused = index.upsert(&ids, &new.bytes, &ChangeOptions::default(), &Quiet).unwrap_err();
+    assert_eq!(refused.acknowledged.len(), 0);
+    assert_eq!(refused.error.kind, ErrorKind::Corrupt, "{refused}");
+    assert!(refused.to_string().contains("epoch") && refused.to_string().contains("load"), "{refused}");
+    let answers = index.search(&new.bytes, &options(3, 12), &Quiet);
+    assert!(answers.as_ref().map_or(true, |answers| answers.failed.len() == 20), "{answers:?}");
+}
+
+/// The node ends and comes back again and again, with its file. Each vector that was acknowledged is there.
+#[test]
+fn a_node_with_a_file_keeps_all_through_inserts_and_rebuilds() {
+    let mut world = Plan { files: true, overflow_records: 6, ..Plan::new(900) }.start();
+    let (index, other) = (world.open(), world.open());
+    let new = vectors(2000, 6);
+    let (ended, inserted) = (AtomicBool::new(false), AtomicU64::new(0));
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for row in 0..new.len() {
+                if ended.load(Ordering::Relaxed) {
+                    break;
+                }
+                let options = ChangeOptions { new_ids: row % 2 == 0, threads: 1 };
+                let done = index.upsert(&[20_000 + row as u64], new.row(row), &options, &Quiet).unwrap();
+                assert_eq!(done.place, Durability::File);
+                inserted.fetch_add(1, Ordering::Relaxed);
+            }
+        });
+        for _ in 0..4 {
+            let before = inserted.load(Ordering::Relaxed);
+            while inserted.load(Ordering::Relaxed) < before + 30 {
+                std::thread::sleep(std::time::Duration::from_millis(5));
+            }
+            world.stop(0);
+            std::thread::sleep(std::time::Duration::from_millis(200));
+            world.start_again(0);
+        }
+        ended.store(true, Ordering::Relaxed);
+    });
+    let count = inserted.load(Ordering::Relaxed) as usize;
+    let ids: Vec<u64> = (20_000..).take(count).collect();
+    assert!(count >= 120 && index.rebuilds() > 2, "{count} inserts, {} rebuilds", index.rebuilds());
+    assert_eq!(found(&other, &part(&new, 0, count), &ids), count);
+}
+
+#[test]
+fn a_mirror_answers_without_its_node_and_takes_no_changes() {
+    let mut world = Plan { nodes: 4, mirror: true, ..Plan::new(1200) }.start();
+    let (writer, other) = (world.open(), world.open());
+    let new = vectors(200, 6);
+    let ids: Vec<u64> = (5000..5200).collect();
+    let done =
+        writer.upsert(&ids, &new.bytes, &ChangeOptions { new_ids: false, threads: 2 }, &Quiet).unwrap();
+    assert_eq!(done.place, Durability::MemoryAndMirror);
+    writer.delete(&[5000, 3], 1, &Quiet).unwrap();
+    assert_eq!(found(&other, &new, &ids), 199);
+    assert!(writer.rebuilds() > 0);
+    // The first node has all words, the second one groups alone.
+    for lost in [1, 0] {
+        world.stop(lost);
+        for node in [&writer, &other, &world.open()] {
+            assert_eq!(found(node, &new, &ids), 199, "without node {lost}");
+        }
+        // Those that need the lost node are refused; the others are what they were.
+        let (again, same) = (&ids[1..], part(&new, 1, 199));
+        let refused = writer.upsert(again, &same.bytes, &ChangeOptions::default(), &Quiet).unwrap_err();
+        assert_eq!(refused.error.kind, ErrorKind::Io);
+        assert!(lost == 1 || refused.acknowledged.is_empty());
+        assert!(refused.to_string().contains("does not answer"), "{refused}");
+    }
+}
+
+/// Fresh records cost their own bytes, and each group 64 bytes of headers.
+#[test]
+fn a_batch_reads_the_used_part_of_overflows_alone() {
+    let world = Plan { overflow_records: 200, ..Plan::new(900) }.start();
+    let (writer, other) = (world.open(), world.open());
+    let asked = vectors(60, 6);
+    let all = options(5, 12);
+    other.search(&asked.bytes, &all, &Quiet).unwrap();
+    let groups = PARTITIONS.div_ceil(2) as u64;
+    let mut used = 0;
+    for count in [1u64, 7, 20] {
+        let ids: Vec<u64> = (5000 + used..5000 + used + count).collect();
+        let new = vectors(count as usize, 100 + count);
+        writer.upsert(&ids, &new.bytes, &ChangeOptions { new_ids: true, threads: 1 }, &Quiet).unwrap();
+        used += count;
+        let stats = other.search(&asked.bytes, &all, &Quiet).unwrap().stats;
+        let record_bytes = 32 + 4 * DIM as u64;
+        let most = used * record_bytes + 64 * (groups + 1);
+        assert!(stats.bytes_read <= most, "{} bytes, {used} records: {most}", stats.bytes_read);
+        let stats = other.search(&asked.bytes, &all, &Quiet).unwrap().stats;
+        assert_eq!((stats.bytes_read, stats.round_trips), (64 * (groups + 1), 1), "all is cached");
+    }
+}
+
+#[test]
+fn bad_vectors_and_ids_change_nothing() {
+    let world = Plan { metric: Metric::Cosine, ..Plan::new(300) }.start();
+    let index = world.open();
+    let good = vectors(3, 6);
+    let try_with = |at: usize, value: f32, ids: &[u64]| -> Unfinished {
+        let mut bytes = good.bytes.clone();
+        if at < 3 * DIM {
+            bytes[4 * at..4 * at + 4].copy_from_slice(&value.to_le_bytes());
+        }
+        index.upsert(ids, &bytes, &ChangeOptions::default(), &Quiet).unwrap_err()
+    };
+    let nan = try_with(DIM + 2, f32::NAN, &[500, 501, 502]);
+    assert!(nan.to_string().contains("row 1 (id 501): component 2 is NaN"), "{nan}");
+    let infinite = try_with(2 * DIM, f32::INFINITY, &[500, 501, 502]);
+    assert!(infinite.to_string().contains("row 2"), "{infinite}");
+    let few = try_with(usize::MAX, 0.0, &[500, 501]);
+    assert!(few.to_string().contains("2 ids") && few.to_string().contains("16 components"), "{few}");
+    let id = try_with(usize::MAX, 0.0, &[500, u64::MAX, 502]);
+    assert!(id.to_string().contains("row 1"), "{id}");
+    for refused in [nan, infinite, few, id] {
+        assert_eq!((refused.error.kind, refused.acknowledged.len()), (ErrorKind::BadInput, 0));
+    }
+    let mut zero = good.bytes.clone();
+    zero[..4 * DIM].fill(0);
+    let refused = index.upsert(&[1, 2, 3], &zero, &ChangeOptions::default(), &Quiet).unwrap_err();
+    assert!(refused.to_string().contains("zero vector"), "{refused}");
+    assert!(world.versions().iter().all(|&version| version == 0));
+    assert_eq!(found(&index, &good, &[500, 501, 502]), 0);
+    let folder = world.dir.path().join("index");
+    let index = Index::open(&folder, OpenOptions::default()).unwrap();
+    let refused = index.delete(&[1], 1, &Quiet).unwrap_err();
+    assert!(refused.to_string().contains("memory-node load"), "{refused}");
+}
+
+/// A region without room for the next version of a group says how much it needs; with room again, changes go on.
+#[test]
+fn a_region_without_space_is_named() {
+    let world = Plan { region_bytes: 520 << 10, ..Plan::new(900) }.start();
+    let index = world.open();
+    let new = vectors(3000, 6);
+    let ids: Vec<u64> = (5000..8000).collect();
+    let refused =
+        index.upsert(&ids, &new.bytes, &ChangeOptions { new_ids: true, threads: 1 }, &Quiet).unwrap_err();
+    assert_eq!(refused.error.kind, ErrorKind::Budget, "{refused}");
+    assert!(refused.to_string().contains("--size"), "{refused}");
+    let done = refused.acknowledged.len();
+    assert!(done > 20 && done < 3000, "{done}");
+    assert_eq!(refused.acknowledged, (0..done).collect::<Vec<_>>());
+    assert_eq!(found(&index, &part(&new, 0, done), &ids[..done]), done);
 }

@@ -304,10 +304,10 @@ impl Call<'_> {
             let Err(error) = made else { return Ok(()) };
             *reader = None;
             let until = *until.get_or_insert_with(|| Instant::now() + RETRY);
-            let may_retry = error.kind == ErrorKind::Io && live.may_retry();
-            if !may_retry || Instant::now() > until || self.progress.interrupted() {
+            if error.kind != ErrorKind::Io || Instant::now() > until || self.progress.interrupted() {
                 return Err(error);
             }
+            live.may_come_back()?;
             std::thread::sleep(RETRY_PAUSE);
         }
     }

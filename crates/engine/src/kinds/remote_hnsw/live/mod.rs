@@ -132,8 +132,14 @@ impl LiveRegion {
     }
 
     /// Whether a node that does not answer may come back with what it had.
-    pub(crate) fn may_retry(&self) -> bool {
-        !matches!(self.source.connect(), Err(MemoryError::EpochChanged { .. }))
+    ///
+    /// # Errors
+    /// It has come back without.
+    pub(crate) fn may_come_back(&self) -> Result<()> {
+        match self.source.connect() {
+            Err(gone @ MemoryError::EpochChanged { .. }) => Err(gone.into()),
+            _ => Ok(()),
+        }
     }
 
     /// Where changes are once they are acknowledged.
@@ -206,11 +212,15 @@ impl Reader {
         self.nodes.asked();
         let Reader { nodes, line, seen, lost, .. } = self;
         let places = &live.places;
-        let mut headers = Headers::new(std::mem::take(seen));
-        let mut found = match lost.contains(&0) {
-            false => nodes.run(|answers| headers.step(places, line, answers)),
-            true => Err(Fault::Lost(0)),
+        let mut read = |seen| {
+            let mut headers = Headers::new(seen);
+            nodes.run(|answers| headers.step(places, line, answers))
         };
+        let mut found = if lost.contains(&0) { Err(Fault::Lost(0)) } else { read(std::mem::take(seen)) };
+        // A node that was started again has closed the connection, which is found out only now.
+        if matches!(found, Err(Fault::Lost(node)) if !lost.contains(&node)) {
+            found = read(Groups::default());
+        }
         if let Err(Fault::Lost(node)) = found
             && places.mirrors.get(usize::from(node)).is_some()
         {
