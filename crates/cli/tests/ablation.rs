@@ -392,3 +392,71 @@ fn what_no_gpu_ablation_can_be_made_of_is_refused() {
     let args = ["bench", "ablation", base, arg(&data.queries), "--groundtruth", arg(&truth)];
     assert!(refused(&args, 2).contains("--output is missing"));
 }
+
+fn check_remote_schemes(found: &serde_json::Value) {
+    for k in [1, 10] {
+        let of = |scheme: &str| {
+            let own = rows_with(&found["breakdown"], &[("scheme", scheme)]);
+            own.into_iter().find(|row| row["k"] == k).unwrap_or_else(|| panic!("{scheme} at {k}"))
+        };
+        let all = ["naive", "no-doorbell", "no-overlap", "remote-hnsw"].map(of);
+        let each = |counter: &str| all.map(|row| number(&row[counter]));
+        let [naive, no_doorbell, no_overlap, own] = each("round_trips");
+        assert!(naive > no_doorbell && no_doorbell > own && own == no_overlap, "{found}");
+        // All but naive load each cluster once.
+        let [naive, no_doorbell, no_overlap, own] = each("bytes");
+        assert!(naive > own && no_doorbell == own && no_overlap == own);
+        let [naive, no_doorbell, no_overlap, own] = each("recall");
+        assert!(no_doorbell == own && no_overlap == own && own > 0.5 && naive > 0.5);
+        for row in all {
+            let stages = ["network_us", "sub_hnsw_us", "meta_hnsw_us"].map(|stage| number(&row[stage]));
+            assert!(
+                stages.iter().sum::<f64>() >= 0.999 * number(&row["time_us"]) && stages[1] > 0.0,
+                "{row}"
+            );
+        }
+        assert_eq!(number(&all[0]["speedup"]), 1.0);
+    }
+}
+
+#[test]
+fn a_remote_index_is_compared_with_other_ways_to_load() {
+    let data = Data::new(2000, 16, "u8");
+    let (truth, index, out) = (data.truth("l2"), data.path("remote.idx"), data.path("indexes"));
+    let (base, queries) = (arg(&data.base), arg(&data.queries));
+    let quick = ["--calibration-queries", "0"];
+    json(&[&["build", base, "-o", arg(&index), "--kind", "remote-hnsw"][..], &quick].concat());
+    let plot = data.path("remote.svg");
+    let args =
+        ["bench", "ablation", "--kind", "remote-hnsw", arg(&index), queries, "--groundtruth", arg(&truth)];
+    let more =
+        ["--nprobe", "4", "--sample", "10", "--vectors", base, "-o", arg(&out), "--partitions", "8,16"];
+    let found = json(&[&args[..], &more, &["--svg", arg(&plot)]].concat());
+    check_remote_schemes(&found);
+    let curve: Vec<f64> =
+        found["curve"].as_array().unwrap().iter().map(|row| number(&row["recall"])).collect();
+    assert!(curve.len() == 2 * 9 * 3 && curve[53] > curve[29], "a longer beam finds more: {curve:?}");
+    let partitions: Vec<_> =
+        found["partitions"].as_array().unwrap().iter().map(|at| at["partitions"].as_u64().unwrap()).collect();
+    assert_eq!(partitions, [8, 16]);
+    let lengths = found["doorbells"]["lengths"].as_array().unwrap();
+    assert!(number(&lengths[0]["round_trips"]) > number(&lengths[3]["round_trips"]), "{found}");
+    assert!(lengths.iter().all(|at| at["foreground_queries"].as_u64().unwrap() >= 1));
+    let modelled = rows_with(&found["model"]["schemes"], &[("scheme", "remote-hnsw")])[0];
+    assert!(number(&modelled["network_speedup"]) > 1.0, "{found}");
+    assert_eq!(found["model"]["nodes"].as_array().unwrap().len(), 16);
+    let svg = std::fs::read_to_string(&plot).unwrap();
+    assert!(svg.contains("model: QPS by compute nodes") && svg.trim_end().ends_with("</svg>"));
+    let text = run(&[&args[..], &["--nprobe", "4", "--sample", "10"]].concat());
+    let said = String::from_utf8(text.stdout).unwrap();
+    assert!(said.contains("model, not measured") && said.contains("give --vectors and --output"), "{said}");
+    for (more, words) in [
+        (&["--cache-share", "2"][..], "--cache-share is out of range"),
+        (&["--link-gbps", "0"], "--link-gbps is out of range"),
+        (&["--clients", "0"], "--clients is 0"),
+        (&["--metric", "l2"], "--metric is not for remote-hnsw"),
+    ] {
+        let said = refused(&[&args[..], more].concat(), 2);
+        assert!(said.contains(words), "{words}: {said}");
+    }
+}

@@ -1,0 +1,200 @@
+//! The figures as tables.
+
+use stratann_engine::budget::size;
+
+use super::Document;
+use super::measure::Measured;
+use super::overflow::AtOverflow;
+use crate::output::{count, table};
+
+pub(super) fn text(document: &Document<'_>) -> String {
+    let at = if document.memory.is_empty() { "its folder".into() } else { document.memory.join(", ") };
+    let mut out = format!(
+        "{} vectors of {} components in {} clusters, meta-HNSW {}; {} of them searched for a query, from {at}\n",
+        count(document.rows),
+        document.dim,
+        count(document.clusters.into()),
+        size(document.meta_bytes),
+        document.nprobe,
+    );
+    out += &format!(
+        "batches of {}, doorbells of {}, a cache for {} % of the clusters, {} threads; for each query:\n\n",
+        count(document.batch as u64),
+        document.doorbell,
+        100.0 * document.cache_share,
+        document.threads
+    );
+    out += "where the time goes, and exact counters (tables 1 and 2)\n";
+    out += &table(&HEAD, &document.breakdown.iter().map(row).collect::<Vec<_>>());
+    out += "\nagainst naive: time that naive takes over that of the scheme, and shares of its counters\n";
+    out += &against(&document.breakdown);
+    out += "\nrecall and time over lengths of the beam (figure 6)\n";
+    out += &table(&HEAD, &document.curve.iter().map(row).collect::<Vec<_>>());
+    out += &partitions(document);
+    out += &doorbells(document);
+    out += "\nroom for fresh records of a group, computed from these counters: bytes of a query where loads read\n";
+    out += "the whole room as in the paper, and where they read the part that is used\n";
+    out += &table(
+        &["room", "of the region", "whole", "unused", "half used", "all used"],
+        &document.overflow.iter().map(room).collect::<Vec<_>>(),
+    );
+    out += &model(document);
+    out + "\ntime: of all threads for a batch, over its queries. meta-HNSW: choosing clusters; sub-HNSW: searching \
+           them;\nnetwork: the rest, waiting for loads, checking and delivering them\n"
+}
+
+const HEAD: [&str; 12] = [
+    "",
+    "k",
+    "ef",
+    "recall",
+    "time us",
+    "network us",
+    "sub-HNSW us",
+    "meta-HNSW us",
+    "round trips",
+    "bytes",
+    "loads",
+    "needs",
+];
+
+/// A number with four digits that count.
+fn short(number: f64) -> String {
+    match number {
+        0.0 => "0".into(),
+        n if n >= 1000.0 => count(n as u64),
+        n if n >= 1.0 => format!("{n:.2}"),
+        n if n >= 0.001 => format!("{n:.5}"),
+        n => format!("{n:.3e}"),
+    }
+}
+
+fn row(of: &Measured) -> Vec<String> {
+    vec![
+        of.scheme.to_string(),
+        of.k.to_string(),
+        of.ef.to_string(),
+        format!("{:.4}", of.recall),
+        short(of.time_us),
+        short(of.network_us),
+        short(of.sub_hnsw_us),
+        short(of.meta_hnsw_us),
+        short(of.round_trips),
+        short(of.bytes),
+        short(of.loads),
+        short(of.needs),
+    ]
+}
+
+fn against(all: &[Measured]) -> String {
+    let part = |share: Option<f64>| share.map_or("-".into(), short);
+    let row = |of: &Measured| {
+        vec![
+            of.scheme.to_string(),
+            of.k.to_string(),
+            of.speedup.map_or("-".into(), |times| format!("{times:.2} x")),
+            part(of.round_trips_of_naive),
+            part(of.bytes_of_naive),
+            part(of.loads_of_naive),
+        ]
+    };
+    table(&["", "k", "faster", "round trips", "bytes", "loads"], &all.iter().map(row).collect::<Vec<_>>())
+}
+
+fn partitions(document: &Document<'_>) -> String {
+    if document.partitions.is_empty() {
+        return "\nnumbers of clusters (figure 7): not measured; give --vectors and --output\n".into();
+    }
+    let rows: Vec<Vec<String>> = document
+        .partitions
+        .iter()
+        .map(|at| {
+            let mut cells = row(&at.measured);
+            cells[0] = at.partitions.to_string();
+            cells.push(size(at.meta_bytes));
+            cells
+        })
+        .collect();
+    let mut head = HEAD.to_vec();
+    head[0] = "clusters";
+    head.push("meta-HNSW");
+    format!("\nnumbers of clusters (figure 7)\n{}", table(&head, &rows))
+}
+
+fn doorbells(document: &Document<'_>) -> String {
+    let alone = &document.doorbells.alone_us;
+    let rows: Vec<Vec<String>> = document
+        .doorbells
+        .lengths
+        .iter()
+        .map(|at| {
+            vec![
+                at.doorbell.to_string(),
+                short(at.time_us),
+                short(at.round_trips),
+                size(at.doorbell_bytes),
+                at.foreground_queries.to_string(),
+                short(at.foreground_us.p50),
+                short(at.foreground_us.p99),
+            ]
+        })
+        .collect();
+    let head = ["doorbell", "time us", "round trips", "memory", "singles", "p50 us", "p99 us"];
+    format!(
+        "\nlengths of the doorbell, with single queries meanwhile; alone these take {} us by the median, {} by the \
+         99th percentile\n{}",
+        short(alone.p50),
+        short(alone.p99),
+        table(&head, &rows)
+    )
+}
+
+fn room(at: &AtOverflow) -> Vec<String> {
+    vec![
+        format!("{}{}", size(at.overflow_bytes), if at.is_own { " (its own)" } else { "" }),
+        size(at.region_bytes),
+        size(at.bytes_whole as u64),
+        size(at.bytes_used_0 as u64),
+        size(at.bytes_used_50 as u64),
+        size(at.bytes_used_100 as u64),
+    ]
+}
+
+fn model(document: &Document<'_>) -> String {
+    let model = &document.model;
+    let rows: Vec<Vec<String>> = model
+        .schemes
+        .iter()
+        .map(|of| {
+            vec![
+                of.scheme.to_string(),
+                short(of.network_us),
+                short(of.sub_hnsw_us),
+                short(of.meta_hnsw_us),
+                short(of.latency_us),
+                format!("{:.1} x", of.speedup),
+                format!("{:.1} x", of.network_speedup),
+            ]
+        })
+        .collect();
+    let head = ["", "network us", "sub-HNSW us", "meta-HNSW us", "latency us", "faster", "network faster"];
+    let nodes: Vec<Vec<String>> = model
+        .nodes
+        .iter()
+        .map(|at| {
+            let (qps, most) = (count(at.qps as u64), count(at.link_qps as u64));
+            vec![at.scheme.to_string(), at.compute_nodes.to_string(), qps, most, at.limit.to_string()]
+        })
+        .collect();
+    format!(
+        "\nmodel, not measured: these round trips and bytes on a link of {} Gbit/s with {} us a round trip, which {} \
+         clients share;\nprocessor times are measured here\n{}\nmodel: compute nodes of {} threads on one memory \
+         node\n{}",
+        model.prices.gbps,
+        model.prices.round_trip_us,
+        model.prices.clients,
+        table(&head, &rows),
+        model.threads,
+        table(&["", "compute nodes", "QPS", "link allows", "limit"], &nodes)
+    )
+}
