@@ -28,7 +28,7 @@ FUZZ_NIGHTLY := 20
 LEFT_OUT := $(CURDIR)/target/left-out
 PYTEST := STRATANN_LEFT_OUT=$(LEFT_OUT) PYTHONPATH=.ci $(VENV_PYTHON) -m pytest -p left_out
 
-.PHONY: help demo hostile test test-build test-rust test-python test-sample test-bench build wheel bench bench-recall bench-calibrate bench-grid bench-gpu gpu gpu-compile lint tools tools-etcd tools-s3 tools-fuzz fuzz nightly docs clean
+.PHONY: help demo hostile test test-build test-rust test-python test-sample test-bench build wheel bench bench-recall bench-calibrate bench-grid bench-gpu bench-remote gpu gpu-compile lint tools tools-etcd tools-s3 tools-fuzz fuzz nightly docs clean
 
 help: ## Show this
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -95,6 +95,9 @@ bench-grid: build ## A grid-ivf beside faiss: make bench-grid BASE=vectors QUERI
 
 bench-gpu: build ## Ranking codes of a gpu-ivf beside faiss: make bench-gpu BASE=vectors QUERIES=queries GPU_FLAGS='--metric cosine'
 	bench/.venv/bin/python bench/gpu.py $(BASE) $(QUERIES) $(GPU_FLAGS)
+
+bench-remote: build ## A remote-hnsw beside hnswlib, and memory nodes: make bench-remote BASE=vectors QUERIES=queries REMOTE_FLAGS='--groundtruth truth'
+	bench/.venv/bin/python bench/remote.py $(BASE) $(QUERIES) $(REMOTE_FLAGS)
 
 bench-calibrate: build ## Simulated times against real processes: make bench-calibrate INDEX=index QUERIES=queries
 	$(PYTHON) bench/calibrate.py $(INDEX) $(QUERIES) $(CALIBRATE_FLAGS)
