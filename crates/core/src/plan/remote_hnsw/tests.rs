@@ -45,7 +45,7 @@ fn vector(number: u64) -> [f32; DIM] {
 
 fn sub_hnsw(name: &HnswName, vectors: &[[f32; DIM]], ids: &[u64]) -> Vec<u8> {
     let graph = Hnsw::build(&Floats(vectors.to_vec()), &OPTIONS, &mut Default::default());
-    let bytes: Vec<Vec<u8>> = vectors.iter().map(|v| bytes(v)).collect();
+    let bytes: Vec<Vec<u8>> = vectors.iter().map(bytes).collect();
     let members = bytes.iter().zip(ids).map(|(vector, &external_id)| HnswMember {
         external_id,
         inverse_norm: 1.0,

@@ -283,7 +283,7 @@ impl Call<'_> {
                 break;
             }
             done.push(row);
-            if done.len() as u64 % REPORT_EVERY == 0 {
+            if (done.len() as u64).is_multiple_of(REPORT_EVERY) {
                 self.progress.advance(REPORT_EVERY);
             }
         }
