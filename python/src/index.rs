@@ -10,9 +10,9 @@ use serde_json::Value;
 use stratann_core::query::{Mode, QueryStats};
 use stratann_engine::budget::Account;
 use stratann_engine::dataset::check_row;
-use stratann_engine::driver::Width;
+use stratann_engine::driver::{GatherOptions, Width};
 use stratann_engine::explain::Explained;
-use stratann_engine::index::{self, CacheBudget, OpenOptions};
+use stratann_engine::index::{self, CacheBudget, ChangeOptions, OpenOptions};
 use stratann_engine::kinds::options::{Learn, LearnOptions};
 use stratann_engine::kinds::{reported_params, setting};
 use stratann_engine::manifest::Manifest;
@@ -20,8 +20,9 @@ use stratann_engine::search::{self, Answers, Effort, Latency, SearchOptions, Tog
 use stratann_engine::tier::IoChoice;
 use stratann_engine::{Error, Quiet, Result};
 
-use crate::techniques::{GpuTechniques, GridTechniques};
-use crate::{error, report, techniques, work};
+use crate::memory::MemoryOpening;
+use crate::techniques::{GpuTechniques, GridTechniques, RemoteTechniques};
+use crate::{error, memory, report, techniques, work};
 
 /// Largest batch that is answered in the calling thread. Larger ones run in another thread, so that signals are
 /// handled.
@@ -104,6 +105,7 @@ pub(crate) struct How {
     stop_slack: Option<f32>,
     grid: GridTechniques,
     gpu: GpuTechniques,
+    remote: RemoteTechniques,
     threads: Option<usize>,
     mode: String,
     width: Option<u32>,
@@ -160,6 +162,10 @@ impl How {
                 stratann_core::query::MAX_WIDTH
             )));
         }
+        let gather = match index.manifest().kind() {
+            Some(kind) => self.remote.gather(kind)?,
+            None => GatherOptions::default(),
+        };
         let cores = std::thread::available_parallelism().map_or(1, |n| n.get());
         let threads = self.threads.unwrap_or(cores).clamp(1, queries.max(1));
         let in_flight = self.in_flight.or_else(|| index.in_flight_of_few(queries.div_ceil(threads)));
@@ -172,13 +178,21 @@ impl How {
             in_flight,
             threads,
             io,
-            switches: techniques::switches(&self.grid, &self.gpu)?,
+            gather,
+            switches: techniques::switches(&self.grid, &self.gpu, &self.remote)?,
             ..SearchOptions::default()
         })
     }
 }
 
 impl Index {
+    fn of(opened: index::Index) -> Index {
+        let view = opened.view();
+        let (dim, metric, dtype) = (view.base.dim, view.base.metric.name(), view.base.dtype.name());
+        let (rows, kind) = (opened.manifest().rows, opened.manifest().kind.clone());
+        Index { open: Mutex::new(Some(Arc::new(opened))), rows, dim, metric, dtype, kind }
+    }
+
     pub(crate) fn opened(&self, py: Python<'_>) -> PyResult<Arc<index::Index>> {
         let open = self.open.lock().unwrap_or_else(|e| e.into_inner()).clone();
         open.ok_or_else(|| error::input(py, "the index is closed; open it again"))
@@ -202,11 +216,14 @@ impl Index {
             }
             Ok(index)
         });
-        let opened = opened.map_err(|e| error::to_python(py, &e))?;
-        let view = opened.view();
-        let (dim, metric, dtype) = (view.base.dim, view.base.metric.name(), view.base.dtype.name());
-        let (rows, kind) = (opened.manifest().rows, opened.manifest().kind.clone());
-        Ok(Index { open: Mutex::new(Some(Arc::new(opened))), rows, dim, metric, dtype, kind })
+        opened.map(Index::of).map_err(|e| error::to_python(py, &e))
+    }
+
+    /// Opens what memory nodes hold.
+    #[staticmethod]
+    fn of_memory(py: Python<'_>, addresses: Vec<String>, how: MemoryOpening) -> PyResult<Index> {
+        let opened = py.detach(|| how.open(&addresses));
+        opened.map(Index::of).map_err(|e| error::to_python(py, &e))
     }
 
     fn close(&self) {
@@ -257,6 +274,61 @@ impl Index {
             })?
         };
         answers_dict(py, answers, &options)
+    }
+
+    /// Inserts vectors given as bytes.
+    fn upsert<'py>(
+        &self,
+        py: Python<'py>,
+        ids: PyReadonlyArray1<'py, u64>,
+        vectors: PyReadonlyArray1<'py, u8>,
+        new_ids: bool,
+        threads: Option<usize>,
+        on_progress: Option<Py<PyAny>>,
+    ) -> PyResult<Bound<'py, PyDict>> {
+        let (open, ids, vectors) = (self.opened(py)?, ids.as_slice()?, vectors.as_slice()?);
+        let options = ChangeOptions { new_ids, threads: threads.unwrap_or(1) };
+        let made = work::run(py, on_progress.as_ref(), |progress| {
+            progress.stage("insert", ids.len() as u64, "vectors");
+            memory::made(open.upsert(ids, vectors, &options, progress))
+        })?;
+        memory::changes_dict(py, made, open.rebuilds())
+    }
+
+    /// Deletes ids.
+    fn delete<'py>(
+        &self,
+        py: Python<'py>,
+        ids: PyReadonlyArray1<'py, u64>,
+        threads: Option<usize>,
+        on_progress: Option<Py<PyAny>>,
+    ) -> PyResult<Bound<'py, PyDict>> {
+        let (open, ids) = (self.opened(py)?, ids.as_slice()?);
+        let made = work::run(py, on_progress.as_ref(), |progress| {
+            progress.stage("delete", ids.len() as u64, "ids");
+            memory::made(open.delete(ids, threads.unwrap_or(1), progress))
+        })?;
+        memory::changes_dict(py, made, open.rebuilds())
+    }
+
+    /// Returns what memory nodes hold as JSON; `None` of an index in a folder.
+    fn live_facts(&self, py: Python<'_>) -> PyResult<Option<String>> {
+        let open = self.opened(py)?;
+        if !open.is_in_memory_nodes() {
+            return Ok(None);
+        }
+        let facts = py.detach(|| open.live_facts()).map_err(|e| error::to_python(py, &e))?;
+        crate::json(py, &facts).map(Some)
+    }
+
+    /// Verifies what memory nodes hold. Returns the report as JSON; `None` of an index in a folder.
+    fn verify_memory(&self, py: Python<'_>, on_progress: Option<Py<PyAny>>) -> PyResult<Option<String>> {
+        let open = self.opened(py)?;
+        if !open.is_in_memory_nodes() {
+            return Ok(None);
+        }
+        let report = work::run(py, on_progress.as_ref(), |progress| open.verify_memory(progress))?;
+        crate::json(py, &report).map(Some)
     }
 
     /// Traces a query given as bytes. Returns the document of `stratann explain` as JSON.

@@ -5,6 +5,7 @@
 mod build;
 mod error;
 mod index;
+mod memory;
 mod report;
 mod split;
 mod techniques;

@@ -2,8 +2,10 @@
 
 use pyo3::prelude::*;
 use stratann_core::plan::gpu_ivf::Rule;
+use stratann_engine::driver::GatherOptions;
 use stratann_engine::index::OpenBaselines;
-use stratann_engine::kinds::options::{Baseline, GpuSwitches, GridSwitches, Switches};
+use stratann_engine::kinds::kind::Kind;
+use stratann_engine::kinds::options::{Baseline, GpuSwitches, GridSwitches, RemoteSwitches, Switches};
 use stratann_engine::scorer::{ScorerChoice, ScorerOptions};
 use stratann_engine::{Error, Result};
 
@@ -31,6 +33,46 @@ pub(crate) struct GpuTechniques {
     epsilon_stop: Option<f32>,
     beta: Option<u32>,
     margin: Option<f32>,
+}
+
+/// Numbers of a search in a `remote-hnsw`.
+#[derive(FromPyObject)]
+#[pyo3(from_item_all)]
+pub(crate) struct RemoteTechniques {
+    ef: Option<u32>,
+    batch: Option<usize>,
+    doorbell: Option<usize>,
+}
+
+impl RemoteTechniques {
+    /// How batches are loaded.
+    ///
+    /// # Errors
+    /// An index of another kind; a number out of range.
+    pub(crate) fn gather(&self, kind: Kind) -> Result<GatherOptions> {
+        let usual = GatherOptions::default();
+        let given = [
+            ("ef", self.ef.is_some()),
+            ("batch", self.batch.is_some()),
+            ("doorbell", self.doorbell.is_some()),
+        ];
+        if let Some((name, _)) = given.iter().find(|given| given.1 && !kind.shares_reads()) {
+            let kind = kind.name();
+            return Err(Error::bad_input(format!(
+                "{name} is for a remote-hnsw, and this index is a {kind}; leave it out"
+            )));
+        }
+        for (name, value, most) in [("batch", self.batch, 65_536), ("doorbell", self.doorbell, 512)] {
+            if let Some(value) = value.filter(|&value| value == 0 || value > most) {
+                return Err(Error::bad_input(format!("{name} is {value}; use 1 to {most}")));
+            }
+        }
+        Ok(GatherOptions {
+            batch: self.batch.unwrap_or(usual.batch),
+            doorbell: self.doorbell.unwrap_or(usual.doorbell),
+            ..usual
+        })
+    }
 }
 
 impl GridTechniques {
@@ -74,8 +116,15 @@ impl GpuTechniques {
 ///
 /// # Errors
 /// Unknown names.
-pub(crate) fn switches(grid: &GridTechniques, gpu: &GpuTechniques) -> Result<Switches> {
+pub(crate) fn switches(
+    grid: &GridTechniques,
+    gpu: &GpuTechniques,
+    remote: &RemoteTechniques,
+) -> Result<Switches> {
     let gpu = gpu.switches()?;
+    if remote.ef.is_some() && gpu == GpuSwitches::default() {
+        return Ok(RemoteSwitches { ef: remote.ef }.into());
+    }
     Ok(if gpu == GpuSwitches::default() { grid.switches().into() } else { gpu.into() })
 }
 

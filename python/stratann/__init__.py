@@ -17,9 +17,11 @@ Build an index under one RAM budget, open it, and search with a recall target:
 
 from ._arrays import read_vectors, write_vectors
 from ._build import BuildReport, Neighbors, build, groundtruth
+from ._changes import Changes
 from ._client import Client, connect
 from ._errors import (
     BudgetError,
+    ChangeError,
     CorruptIndexError,
     DiskError,
     Error,
@@ -28,12 +30,16 @@ from ._errors import (
     ServerError,
     WorkerError,
 )
-from ._index import Index, SearchResult, open, search_together
+from ._index import Index, search_together
+from ._open import open, open_memory
+from ._results import SearchResult
 from ._stratann import __version__
 
 __all__ = [
     "BudgetError",
     "BuildReport",
+    "ChangeError",
+    "Changes",
     "Client",
     "CorruptIndexError",
     "DiskError",
@@ -50,6 +56,7 @@ __all__ = [
     "connect",
     "groundtruth",
     "open",
+    "open_memory",
     "read_vectors",
     "search_together",
     "write_vectors",

@@ -18,7 +18,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from ._arrays import DTYPES, dtype_name, rows_of
 from ._errors import Error, InputError, QueryError, ServerError
-from ._index import SearchResult
+from ._results import SearchResult
 from ._techniques import grid_techniques
 
 #: Queries per request.

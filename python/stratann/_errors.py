@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from ._index import SearchResult
+    from ._results import SearchResult
 
 
 class Error(Exception):
@@ -34,6 +34,21 @@ class ServerError(Error, ConnectionError):
 
 class WorkerError(Error, RuntimeError):
     """A machine of a cluster cannot do its part of a build, or was lost too often."""
+
+
+class ChangeError(Error):
+    """Some changes of a call are made, and others are not.
+
+    Attributes:
+        acknowledged: numbers of the vectors or ids of the call that are acknowledged, ascending. Each of the others
+            may have been made if it was under way.
+    """
+
+    acknowledged: list[int]
+
+    def __init__(self, message: str, acknowledged: list[int] | None = None) -> None:
+        super().__init__(message)
+        self.acknowledged = [] if acknowledged is None else acknowledged
 
 
 class QueryError(Error):

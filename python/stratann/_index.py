@@ -6,7 +6,6 @@ import json
 import os
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
 
@@ -14,33 +13,13 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from . import _stratann
-from ._arrays import DTYPES, Path, as_bytes, byte_size, dtype_name, is_path, numbers, rows_of, whole
+from ._arrays import DTYPES, Path, as_bytes, byte_size, dtype_name, numbers, rows_of, whole
 from ._build import Neighbors
+from ._changes import Changes, changed, ids_of
 from ._errors import InputError, QueryError
 from ._progress import Progress, listening
-from ._techniques import effort, gpu_techniques, grid_techniques
-
-
-@dataclass(frozen=True, eq=False)
-class SearchResult:
-    """Results of a batch of queries, closest first.
-
-    The fields have names and cannot be unpacked as a pair: hnswlib returns (labels, distances), faiss
-    (distances, labels), and code that unpacks the wrong order still runs.
-    """
-
-    #: Ids, shape (nq, k), uint64.
-    ids: NDArray[np.uint64]
-    #: Distances, shape (nq, k), float32: squared l2, minus the inner product, or one minus the cosine.
-    distances: NDArray[np.float32]
-    #: Microseconds from the start of each query to its answer, shape (nq,), float64.
-    latency_us: NDArray[np.float64]
-    #: Cost of the search: ``queries``, ``seconds``, ``qps``, ``latency_us`` (mean, p50, p95, p99), ``stage_us``
-    #: (its mean by route, access and verify), ``cpu_us`` per query, ``threads``, ``params``, counters
-    #: ``per_query`` (means) and in ``totals``, ``io_backend``, ``memory`` by component in bytes. ``reads``,
-    #: ``pages_read`` and ``bytes_read`` do not include cache hits. For a hybrid-ivf, ``clusters`` counts visited
-    #: inverted lists.
-    stats: dict[str, Any]
+from ._results import SearchResult, result_of, truth_of
+from ._techniques import effort, gpu_techniques, grid_techniques, remote_techniques
 
 
 class Index:
@@ -81,6 +60,16 @@ class Index:
         self._index = _stratann.Index(self._path, self._how)
         for warning in self._index.warnings():
             warnings.warn(warning, stacklevel=3)
+
+    @classmethod
+    def _of_memory(cls, addresses: list[str], how: dict[str, Any]) -> Index:
+        """Opens what memory nodes hold; see `open_memory`."""
+        self = cls.__new__(cls)
+        self._path, self._how = ",".join(addresses), how
+        self._index = _stratann.Index.of_memory(addresses, how)
+        for warning in self._index.warnings():
+            warnings.warn(warning, stacklevel=3)
+        return self
 
     @property
     def rows(self) -> int:
@@ -136,6 +125,9 @@ class Index:
         epsilon_stop: float | None = None,
         beta: int | None = None,
         margin: float | None = None,
+        ef: int | None = None,
+        batch: int | None = None,
+        doorbell: int | None = None,
         threads: int | None = None,
         mode: str = "barrier",
         width: int | None = None,
@@ -181,6 +173,10 @@ class Index:
             beta: with the rule ``"changes"``: stop after this many of them, consecutively.
             margin: with the rule ``"margin"``: stop when the next candidate is farther by its code than is expected
                 of a result by this share of the distance.
+            ef: on a remote-hnsw: length of the beam in each cluster; None for the curve's, or 48 or 1.5 k with
+                `nprobe`.
+            batch: on a remote-hnsw: queries of a batch, for all of which a cluster is read once; None for 2000.
+            doorbell: on a remote-hnsw: most reads of a round trip; None for 64.
             threads: None for one per core, at most one per query.
             mode: ``"barrier"`` (equal results for every order of reads) or ``"eager"`` (lower latency).
             width: concurrent reads of a query; None chooses by load.
@@ -213,6 +209,7 @@ class Index:
                 prune_dimension, prune_vector, prewarm, fan_out, static_order, balance, pipeline
             ),
             "gpu": gpu_techniques(baseline, rule, candidates, batch_size, epsilon_stop, beta, margin),
+            "remote": remote_techniques(ef, batch, doorbell),
             "threads": whole(threads, "threads", 1),
             "mode": mode,
             "width": whole(width, "width"),
@@ -221,7 +218,7 @@ class Index:
         }
         with listening(progress) as on_progress:
             answers = self._index.search(as_bytes(rows), how, on_progress)
-        columns, result = answers["k"], _result(answers)
+        columns, result = answers["k"], result_of(answers)
         if columns < k:
             warnings.warn(
                 f"k is {k}, the index has {self.rows} rows: {columns} columns are returned", stacklevel=2
@@ -264,10 +261,56 @@ class Index:
 
     def info(self) -> dict[str, Any]:
         """The manifest: kind, metric, dtype, shape, parameters, files with checksums, recall curves and
-        version.
+        version. Of an index in memory nodes also ``memory_nodes``: what they hold now.
         """
         version, manifest = self._index.manifest()
-        return {**json.loads(manifest), "version": version, "path": self._path}
+        live = self._index.live_facts()
+        nodes = {} if live is None else {"memory_nodes": json.loads(live)}
+        return {**json.loads(manifest), "version": version, "path": self._path, **nodes}
+
+    def upsert(
+        self,
+        ids: ArrayLike,
+        vectors: ArrayLike,
+        *,
+        new_ids: bool = False,
+        threads: int = 4,
+        progress: Progress = None,
+    ) -> Changes:
+        """Inserts vectors into an index that `open_memory` opened. What is under an id is replaced.
+
+        Every search that begins after the return finds them, on any compute node.
+
+        Args:
+            ids: an id for each vector, whole numbers below 2**64 - 1.
+            vectors: shape (n, d), of the dtype of the index.
+            new_ids: a promise that no id was ever inserted before, which saves a tombstone each.
+            threads: threads, each with a connection of its own.
+            progress: as in `build`.
+
+        Raises:
+            InputError: an index in a folder; bad vectors or ids, after which nothing is changed.
+            ChangeError: some vectors are inserted and others are not; it tells which.
+        """
+        rows = self._queries(vectors)
+        numbers = ids_of(ids, len(rows))
+        with listening(progress) as on_progress:
+            return changed(
+                self._index.upsert(numbers, as_bytes(rows), bool(new_ids), whole(threads, "threads", 1), on_progress)
+            )
+
+    def delete(self, ids: ArrayLike, *, threads: int = 4, progress: Progress = None) -> Changes:
+        """Deletes ids from an index that `open_memory` opened. Those that do not exist are no error.
+
+        Args:
+            ids: whole numbers.
+            threads: as in `upsert`; so is `progress`.
+
+        Raises:
+            InputError: as in `upsert`; so is ChangeError.
+        """
+        with listening(progress) as on_progress:
+            return changed(self._index.delete(ids_of(ids), whole(threads, "threads", 1), on_progress))
 
     def recall(
         self,
@@ -298,7 +341,7 @@ class Index:
             np.ascontiguousarray(ids, dtype=np.uint64),
             np.ascontiguousarray(distances, dtype=np.float32),
             result.ids.shape[1],
-            _truth(truth),
+            truth_of(truth),
         )
 
     def tune(
@@ -336,6 +379,8 @@ class Index:
         Raises:
             InputError: a flat index, too few queries, or ground truth of another index or metric.
         """
+        if self._index.live_facts() is not None:
+            raise InputError("an index in memory nodes is not tuned; tune its folder, and load that again")
         if (queries is None) != (truth is None):
             raise InputError("queries and truth go together; give both, or none to tune with rows of the index")
         how = {
@@ -347,7 +392,7 @@ class Index:
             "ram_budget": self._how["ram_budget"],
         }
         rows = None if queries is None else as_bytes(self._queries(queries))
-        given = None if truth is None else _truth(truth)
+        given = None if truth is None else truth_of(truth)
         with listening(progress) as on_progress:
             report = json.loads(_stratann.tune(self._path, rows, given, how, on_progress))
         old, self._index = self._index, _stratann.Index(self._path, self._how)
@@ -355,14 +400,15 @@ class Index:
         return report
 
     def verify(self, *, progress: Progress = None) -> dict[str, Any]:
-        """Reads the whole index in its folder, the newest version, and reports what is wrong.
+        """Reads the whole index in its folder, the newest version, or in its memory nodes, and reports what is wrong.
 
         Returns:
             The report of ``stratann verify --json``: ``violations_found`` is 0 for a sound index, ``violations`` lists
             file, offset and what is wrong.
         """
         with listening(progress) as on_progress:
-            return json.loads(_stratann.verify(self._path, on_progress))
+            live = self._index.verify_memory(on_progress)
+            return json.loads(_stratann.verify(self._path, on_progress) if live is None else live)
 
     def explain(
         self,
@@ -384,6 +430,7 @@ class Index:
         epsilon_stop: float | None = None,
         beta: int | None = None,
         margin: float | None = None,
+        ef: int | None = None,
         width: int = 1,
     ) -> dict[str, Any]:
         """Traces one query step by step: what it reads, and why. Arguments are those of `search`.
@@ -404,6 +451,7 @@ class Index:
             "stop_slack": stop_slack,
             "grid": grid_techniques(prune_dimension, prune_vector, prewarm),
             "gpu": gpu_techniques(baseline, rule, candidates, batch_size, epsilon_stop, beta, margin),
+            "remote": remote_techniques(ef),
             "threads": 1,
             "mode": "barrier",
             "width": width,
@@ -500,6 +548,7 @@ def search_together(
         **effort(k, recall, search_list, nprobe, early_stop, stop_slack),
         "grid": grid_techniques(),
         "gpu": gpu_techniques(),
+        "remote": remote_techniques(),
         "threads": whole(threads, "threads", 1),
         "mode": "barrier",
         "width": whole(width, "width"),
@@ -510,91 +559,9 @@ def search_together(
         answers = _stratann.search_together(
             [index._index for index in indexes], as_bytes(rows), how, partial, on_progress
         )
-    result = _result(answers)
+    result = result_of(answers)
     if partial:
         result.stats["failed"] = answers["failed"]
     else:
         first._check_complete(result, answers["failed"])
     return result
-
-
-def _result(answers: dict[str, Any]) -> SearchResult:
-    columns = answers["k"]
-    return SearchResult(
-        answers["ids"].reshape(-1, columns),
-        answers["distances"].reshape(-1, columns),
-        answers["latency_us"],
-        answers["stats"],
-    )
-
-
-def _truth(truth: Neighbors | ArrayLike | Path) -> Any:
-    """Converts ground truth for the engine: a path, or k, ids and distances."""
-    if is_path(truth):
-        return os.fspath(truth)  # type: ignore[arg-type]
-    given = truth.distances if isinstance(truth, Neighbors) else np.empty(0)
-    ids = np.asarray(truth.ids if isinstance(truth, Neighbors) else truth)
-    if ids.ndim != 2 or ids.dtype.kind not in "ui" or ids.shape[1] == 0:
-        raise InputError(f"truth has shape {ids.shape} and dtype {ids.dtype}; pass ids of shape (queries, k)")
-    if ids.size and (int(ids.min()) < 0 or int(ids.max()) > 0xFFFFFFFF):
-        raise InputError("truth has ids below 0 or above 4294967295; ground truth has ids of 32 bits")
-    narrow = np.ascontiguousarray(ids, dtype=np.uint32).reshape(-1)
-    return ids.shape[1], narrow, np.ascontiguousarray(given, dtype=np.float32).reshape(-1)
-
-
-def open(
-    path: Path,
-    ram_budget: int | str | None = None,
-    cache_budget: int | str = "auto",
-    *,
-    preload: bool = False,
-    head_budget: int | str | None = None,
-    learning: str = "on",
-    epoch_queries: int = 2000,
-    scorer: str = "auto",
-    device: int | None = None,
-    gpu_budget: int | str | None = None,
-    spill: bool = False,
-    early_tables: bool = True,
-    baselines: str = "none",
-) -> Index:
-    """Opens the index in the folder `path`.
-
-    Args:
-        path: the index folder.
-        ram_budget: limit in bytes of the open index and its searches, as int or text; None for no limit.
-        cache_budget: memory that caches blocks, in bytes as int or text. ``"auto"``: half of what `ram_budget`
-            leaves, and without it up to half of the memory that is available. 0: every read is made and counted.
-        preload: whether all blocks are read into the cache at once, when it has room for them.
-        head_budget: bytes of it for list codes of a hybrid-ivf, which then need no reads; None for the rest.
-        learning: whether a hybrid-ivf learns from its queries: ``"on"``, ``"frozen"`` (it uses earlier
-            statistics without updating them) or ``"off"``. The statistics are kept in the folder.
-        epoch_queries: queries per learning epoch.
-        scorer: what ranks the codes of a gpu-ivf: ``"auto"`` (a GPU where one can be used, otherwise the threads of
-            the search), ``"cuda"`` or ``"cpu"``.
-        device: number of the GPU; 0.
-        gpu_budget: limit in bytes of the GPU's memory; None for nine tenths of what is free.
-        spill: whether the threads of the search rank codes that do not fit on the GPU; otherwise they are refused.
-        early_tables: whether a GPU builds the look-up table of a query while the processor finds its candidates.
-        baselines: files of a gpu-ivf for baselines: ``"none"``, ``"disk"``, or ``"ram"`` with lists of vectors in RAM.
-
-    Raises:
-        InputError: no index, an index of a newer format, or a wrong argument.
-        BudgetError: the index does not fit; the message names the smallest budget that does.
-        CorruptIndexError: a damaged or missing file.
-    """
-    return Index(
-        path,
-        ram_budget,
-        cache_budget,
-        preload=preload,
-        head_budget=head_budget,
-        learning=learning,
-        epoch_queries=epoch_queries,
-        scorer=scorer,
-        device=device,
-        gpu_budget=gpu_budget,
-        spill=spill,
-        early_tables=early_tables,
-        baselines=baselines,
-    )

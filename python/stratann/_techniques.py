@@ -58,6 +58,13 @@ def grid_techniques(
     return {**{name: bool(value) for name, value in switches.items()}, "fan_out": int(fan_out)}
 
 
+def remote_techniques(
+    ef: int | None = None, batch: int | None = None, doorbell: int | None = None
+) -> dict[str, Any]:
+    """Checks the types of the numbers of a search in a remote-hnsw; the engine checks the range of `ef`."""
+    return {"ef": whole(ef, "ef"), "batch": whole(batch, "batch", 1), "doorbell": whole(doorbell, "doorbell", 1)}
+
+
 def gpu_techniques(
     baseline: str | None = None,
     rule: str | None = None,

@@ -29,7 +29,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from ._arrays import Path
 from ._build import build
 from ._index import Index
-from ._index import open as open_index
+from ._open import open as open_index
 
 _METRICS = {"euclidean": "l2", "l2": "l2", "sqeuclidean": "l2", "cosine": "cosine"}
 

@@ -1,0 +1,151 @@
+"""remote-hnsw: in a folder, and in the memory of a memory node, which is the real program when it is there."""
+
+import contextlib
+import json
+import subprocess
+
+import numpy as np
+import pytest
+from conftest import brute_force, recall, vectors
+from test_client import program
+
+import stratann
+
+OPTIONS = {"kind": "remote-hnsw", "partitions": 32, "calibration_queries": 100, "threads": 2}
+
+
+@pytest.fixture(scope="module")
+def path(base, tmp_path_factory):
+    path = tmp_path_factory.mktemp("remote") / "index"
+    stratann.build(base, path, **OPTIONS)
+    return path
+
+
+@pytest.fixture(scope="module")
+def key(tmp_path_factory):
+    key = tmp_path_factory.mktemp("key") / "key"
+    key.write_text("0123456789abcdef" * 4 + "\n")
+    key.chmod(0o600)
+    return key
+
+
+@contextlib.contextmanager
+def memory_node(key):
+    """An empty memory node; gives its address."""
+    command = [program(), "memory-node", "--json", "--until-eof", "--size", "32MiB", "--listen", "127.0.0.1:0"]
+    process = subprocess.Popen(
+        [*command, "--key-file", str(key)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        line = process.stdout.readline()
+        assert line.startswith("{"), process.stderr.read()
+        yield json.loads(line)["listen"]
+    finally:
+        process.communicate()
+    assert process.returncode == 0
+
+
+@pytest.fixture
+def address(path, key):
+    with memory_node(key) as address:
+        load = [program(), "memory-node", "load", str(path), "--nodes", address, "--key-file", str(key)]
+        subprocess.run(load, check=True, capture_output=True)
+        yield address
+
+
+def test_a_folder_and_the_numbers_of_a_search(path, base, queries):
+    truth, _ = brute_force(base, queries, 10, "l2")
+    with stratann.open(path, cache_budget=0) as index:
+        assert index.kind == "remote-hnsw"
+        assert recall(index.search(queries, recall=0.95).ids, truth) > 0.9
+        short, long = (index.search(queries, nprobe=8, ef=ef).stats["totals"] for ef in (10, 200))
+        assert short["full_comparisons"] < long["full_comparisons"]
+        together = index.search(queries, nprobe=8, doorbell=4).stats["totals"]
+        alone = index.search(queries, nprobe=8, batch=1, doorbell=1).stats["totals"]
+        assert together["reads"] <= 32 and alone["reads"] == alone["round_trips"] == 8 * len(queries)
+        assert together["round_trips"] == -(-together["reads"] // 4)
+        trace = index.explain(queries[0], nprobe=5, ef=20)
+        assert (trace["loads"], trace["round_trips"], trace["cache_hits"], trace["ef"]) == (5, 1, 0, 20)
+        assert "memory_nodes" not in index.info()
+        for change in (lambda: index.upsert([1], base[:1]), lambda: index.delete([1])):
+            with pytest.raises(stratann.InputError, match="memory"):
+                change()
+        for numbers, what in [({"batch": 70_000}, "batch is 70000"), ({"doorbell": 0}, "doorbell")]:
+            with pytest.raises(stratann.InputError, match=what):
+                index.search(queries, nprobe=5, **numbers)
+
+
+def test_numbers_of_a_remote_hnsw_are_refused_elsewhere(index, queries):
+    for name in ("ef", "batch", "doorbell"):
+        with pytest.raises(stratann.InputError, match=f"{name} is for a remote-hnsw"):
+            index.search(queries, **{name: 20})
+
+
+def test_memory_nodes_are_searched_and_changed(path, key, address, base, queries):
+    with stratann.open(path) as folder, stratann.open_memory(address, key) as index:
+        assert (index.kind, index.rows, index.dim) == ("remote-hnsw", len(base), 24)
+        assert address in repr(index)
+        here, there = (opened.search(queries, nprobe=8) for opened in (folder, index))
+        assert np.array_equal(here.ids, there.ids) and np.array_equal(here.distances, there.distances)
+        assert index.search(queries, nprobe=8, batch=50).stats["per_query"]["round_trips"] > 0
+
+        new = vectors(7, 60, 24)
+        made = index.upsert(np.arange(3970, 4030), new)
+        assert (made.count, made.place) == (60, "memory")
+        with stratann.open_memory([address], key, cache_budget=0) as other:
+            found = other.search(new, k=1, nprobe=32)
+            assert found.ids[:, 0].tolist() == list(range(3970, 4030)) and found.distances.max() < 1e-3
+            assert other.delete([4000, 123456]).count == 2
+        assert 4000 not in index.search(new[30], k=50, nprobe=32).ids
+        nodes = index.info()["memory_nodes"]
+        assert (nodes["fresh_reserved"], nodes["tombstones"]) == (60, 61)
+        report = index.verify()
+        assert report["violations_found"] == 0 and report["fresh"]["published"] == 60
+        assert index.explain(new[0], nprobe=4)["headers"]["round_trips"] > 0
+
+
+def test_bad_changes_change_nothing(key, address, base):
+    with stratann.open_memory(address, key) as index:
+        bad = base[:3].copy()
+        bad[1, 5] = np.nan
+        for ids, rows, what in [
+            ([1, 2, 3], bad, "NaN|finite"),
+            ([1, 2], base[:3], "2 ids and 3 vectors"),
+            ([1, -2, 3], base[:3], "-2"),
+            ([0.5, 1.5, 2.5], base[:3], "whole numbers"),
+            ([1, 2, 3], base[:3, :5], "5 dimensions"),
+        ]:
+            with pytest.raises(stratann.InputError, match=what):
+                index.upsert(ids, rows)
+        assert index.info()["memory_nodes"]["clock"] == 0
+        with pytest.raises(stratann.InputError, match="tune its folder"):
+            index.tune()
+
+
+def test_what_cannot_be_opened_says_why(key, tmp_path):
+    with memory_node(key) as address:
+        with pytest.raises(stratann.InputError, match="memory-node load"):
+            stratann.open_memory(address, key)
+        other = tmp_path / "other"
+        other.write_text("f" * 64)
+        other.chmod(0o600)
+        with pytest.raises(stratann.Error, match=r"key|secret"):
+            stratann.open_memory(address, other)
+    with pytest.raises(stratann.DiskError, match=address):
+        stratann.open_memory(address, key)
+    with pytest.raises(stratann.InputError, match="no address"):
+        stratann.open_memory(" , ", key)
+    with pytest.raises(stratann.InputError, match="go together"):
+        stratann.open_memory(address, key, authority=key)
+
+
+def test_an_unfinished_change_names_what_is_acknowledged():
+    from stratann._changes import changed
+
+    with pytest.raises(stratann.ChangeError, match="1 of 3") as raised:
+        changed({"error": "gone; 1 of 3 changes are acknowledged", "acknowledged": [2]})
+    assert raised.value.acknowledged == [2]
