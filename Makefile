@@ -24,11 +24,12 @@ CARGO_FUZZ := 0.13.2
 FUZZ_SECONDS ?= 60
 FUZZ_TARGETS ?=
 FUZZ_NIGHTLY := 20
+STORM_SECONDS ?= 300
 # One line for each test that was left out.
 LEFT_OUT := $(CURDIR)/target/left-out
 PYTEST := STRATANN_LEFT_OUT=$(LEFT_OUT) PYTHONPATH=.ci $(VENV_PYTHON) -m pytest -p left_out
 
-.PHONY: help demo hostile test test-build test-rust test-python test-sample test-bench build wheel bench bench-recall bench-calibrate bench-grid bench-gpu bench-remote gpu gpu-compile lint tools tools-etcd tools-s3 tools-fuzz fuzz nightly docs clean
+.PHONY: help demo hostile test test-build test-rust test-python test-sample test-bench build wheel bench bench-recall bench-calibrate bench-grid bench-gpu bench-remote gpu gpu-compile lint tools tools-etcd tools-s3 tools-fuzz fuzz storm-remote nightly docs clean
 
 help: ## Show this
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -136,6 +137,9 @@ tools-fuzz: .tools/bin/cargo-fuzz
 .tools/bin/cargo-fuzz:
 	cargo install cargo-fuzz --locked --version $(CARGO_FUZZ) --root .tools || \
 		{ echo "make: cargo-fuzz $(CARGO_FUZZ) cannot be installed; put it into .tools/bin, or leave out make fuzz" >&2; exit 1; }
+
+storm-remote: ## Four compute nodes insert, delete and search in one memory node: make storm-remote STORM_SECONDS=60
+	STRATANN_STORM_SECONDS=$(STORM_SECONDS) cargo test --workspace --locked --test remote_storm -- --ignored --nocapture
 
 nightly: wheel ## The long tests: many more random cases, builds killed again and again, every decoder fuzzed, and the wheel in an environment of its own
 	PROPTEST_CASES=$(PROPTEST_NIGHTLY) cargo test --workspace --locked --lib --bins --tests -- --include-ignored

@@ -37,6 +37,11 @@ impl Index {
 
     /// Groups that this process has rebuilt since it opened the index.
     pub fn rebuilds(&self) -> u64 {
-        self.kind.live().map_or(0, |live| live.counters.rebuilds())
+        self.kind.live().map_or(0, |live| live.rebuilds.published())
+    }
+
+    /// Groups that this process is building now.
+    pub fn rebuilds_under_way(&self) -> u64 {
+        self.kind.live().map_or(0, |live| live.rebuilds.under_way())
     }
 }

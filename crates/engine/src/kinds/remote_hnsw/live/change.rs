@@ -121,7 +121,7 @@ impl Reader {
                     }
                 },
                 Rebuilt::Published { .. } => {
-                    live.counters.count_rebuild();
+                    live.rebuilds.count_published();
                     return self.begin_change(live);
                 }
                 Rebuilt::Replaced => return self.begin_change(live),
@@ -143,6 +143,7 @@ impl Reader {
         builder: &GroupBuilder,
     ) -> Result<NewGroup> {
         let nodes = &mut self.nodes;
+        let _under_way = live.rebuilds.begin();
         std::thread::scope(|scope| {
             let (built, is_built) = channel::<()>();
             scope.spawn(move || {

@@ -325,19 +325,39 @@ impl Call<'_> {
     }
 }
 
-/// What this process has done in a region.
+/// Rebuilds of this process in a region.
 #[derive(Debug, Default)]
-pub(crate) struct ChangeCounters {
-    rebuilds: AtomicU64,
+pub(crate) struct RebuildCounters {
+    under_way: AtomicU64,
+    published: AtomicU64,
 }
 
-impl ChangeCounters {
-    pub(super) fn count_rebuild(&self) {
-        self.rebuilds.fetch_add(1, Ordering::Relaxed);
+/// A rebuild that is under way as long as this lives.
+pub(super) struct UnderWay<'a>(&'a AtomicU64);
+
+impl Drop for UnderWay<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl RebuildCounters {
+    pub(super) fn begin(&self) -> UnderWay<'_> {
+        self.under_way.fetch_add(1, Ordering::Relaxed);
+        UnderWay(&self.under_way)
+    }
+
+    pub(super) fn count_published(&self) {
+        self.published.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Groups that were rebuilt.
-    pub(crate) fn rebuilds(&self) -> u64 {
-        self.rebuilds.load(Ordering::Relaxed)
+    pub(crate) fn published(&self) -> u64 {
+        self.published.load(Ordering::Relaxed)
+    }
+
+    /// Groups that are being rebuilt.
+    pub(crate) fn under_way(&self) -> u64 {
+        self.under_way.load(Ordering::Relaxed)
     }
 }

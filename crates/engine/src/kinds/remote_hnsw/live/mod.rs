@@ -20,7 +20,7 @@ use stratann_core::remote::{Announced, Answer, Fault, Groups, Headers, Line, Op,
 
 use crate::remote_memory::{MemoryError, Nodes, RemoteSource};
 use crate::{Error, ErrorKind, Result};
-use changes::{ChangeCounters, Durability};
+use changes::{Durability, RebuildCounters};
 
 /// What queries of one batch see: where the clusters are, and what is deleted.
 #[derive(Debug, Default)]
@@ -72,7 +72,7 @@ pub struct LiveRegion {
     idle: Mutex<Vec<Reader>>,
     /// The same for changes.
     idle_writers: Mutex<Vec<Reader>>,
-    pub(crate) counters: ChangeCounters,
+    pub(crate) rebuilds: RebuildCounters,
 }
 
 /// Connections and the announced line of one batch after another.

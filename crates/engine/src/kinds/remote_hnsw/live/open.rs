@@ -7,7 +7,7 @@ use stratann_core::format::region::{SUPERBLOCK_BYTES, Superblock};
 use stratann_core::remote::Places;
 
 use super::LiveRegion;
-use super::changes::ChangeCounters;
+use super::changes::RebuildCounters;
 use crate::kinds::kind::Kind;
 use crate::manifest::Manifest;
 use crate::remote_memory::RemoteSource;
@@ -82,7 +82,7 @@ pub(crate) fn find(source: &Arc<RemoteSource>) -> Result<Found> {
         places,
         idle: Mutex::default(),
         idle_writers: Mutex::default(),
-        counters: ChangeCounters::default(),
+        rebuilds: RebuildCounters::default(),
     };
     Ok(Found { manifest, meta, live })
 }
