@@ -27,6 +27,7 @@ fn main() {
     write("block", "coded", &[&[2], &block(3)]);
     changes();
     memory_frames();
+    regions();
     link();
     http();
 }
@@ -44,6 +45,15 @@ fn memory_frames() {
 
 fn write_memory_frame(name: &str, count: u8, body: &[u8]) {
     write("memory_frame", name, &[&[1, count], body]);
+}
+
+/// One change of each part of a region, and none.
+fn regions() {
+    let parts = ["superblock", "words", "descriptor", "records", "hnsw", "hnsw-norms"];
+    for (choice, part) in [0, 1, 2, 3, 69, 4].into_iter().zip(parts) {
+        write("region", part, &[&[choice, 1]]);
+        write("region", &format!("{part}-changed"), &[&[choice, 1, 3, 24, 0, 0, 0, 0, 9]]);
+    }
 }
 
 /// A few changes of each file, and of each manifest.

@@ -27,6 +27,7 @@ PREPARED = {
     "building.md": ["base.fbin"],
     "grid.md": ["base.fbin", "query.fbin"],
     "gpu.md": ["base.fbin", "query.fbin"],
+    "remote.md": ["base.fbin", "query.fbin"],
     "searching.md": ["base.fbin", "query.fbin", "my.idx"],
     "benchmarking.md": ["query.fbin", "truth.ibin", "my.idx"],
     "python.md": ["base.npy"],
