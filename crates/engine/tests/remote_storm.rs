@@ -1,6 +1,7 @@
 //! Four compute nodes insert into, delete from and search one `remote-hnsw`: `make storm-remote`.
 //!
 //! STRATANN_STORM_SECONDS is how long, 300 by default.
+#![allow(clippy::print_stdout, reason = "figures are what the storm is for")]
 
 mod common;
 

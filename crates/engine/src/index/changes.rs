@@ -5,8 +5,8 @@ use crate::kinds::{Acknowledged, Change, ChangeOptions, Unfinished};
 use crate::{Progress, Result};
 
 impl Index {
-    /// Inserts vectors of the index's element type, one after another, under these ids. What is under an id is replaced.
-    /// Every batch that begins after the return, on any compute node, finds them.
+    /// Inserts vectors of the index's element type, one after another, under these ids. What is under an id is
+    /// replaced. Every batch that begins after the return, on any compute node, finds them.
     ///
     /// # Errors
     /// An index that is not in memory nodes; a bad vector or id, after which nothing is changed; nodes that do not

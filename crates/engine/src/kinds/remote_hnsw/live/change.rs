@@ -180,8 +180,8 @@ impl Reader {
 
 fn no_space(bytes: u64, group: u32, at: Address) -> Error {
     let message = format!(
-        "memory node {} has no {bytes} free bytes for the next version of group {group}; start it with a larger --size, \
-         and load the index again",
+        "memory node {} has no {bytes} free bytes for the next version of group {group}; start it with a larger \
+         --size, and load the index again",
         at.node()
     );
     Error { kind: ErrorKind::Budget, message }
