@@ -63,6 +63,7 @@ fn changes() {
         ("list_files", 24),
         ("grid_files", 12),
         ("gpu_files", 22),
+        ("remote_files", 8),
         ("shard_files", 12),
         ("manifest", 18),
     ];

@@ -25,6 +25,7 @@ fuzz_target!(|data: &[u8]| {
         carry: if view.rescores() { Carry::Ids } else { Carry::Distances },
         results: if choice & 4 == 0 { Results::Along } else { Results::Origin },
         rescores: view.rescores(),
+        jobs_have_queries: false,
         parts: match choice & 24 {
             24 => Parts::new([1; 3]).expect("three parts"),
             16 => Parts::new([2, 1]).expect("two parts"),

@@ -16,7 +16,7 @@ use stratann_fuzz::{edits, run, seal};
 
 fuzz_target!(|data: &[u8]| {
     let (choice, data) = edits::first(data);
-    let which = WHOLE.into_iter().chain([Which::Spread]).nth(usize::from(choice % 9)).expect("an index");
+    let which = WHOLE.into_iter().chain([Which::Spread]).nth(usize::from(choice % 10)).expect("an index");
     let place = place(which);
     let text = place.manifest.to_text().expect("a manifest");
     let valid: Value = serde_json::from_str(&text).expect("JSON");

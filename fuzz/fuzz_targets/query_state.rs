@@ -33,6 +33,7 @@ fuzz_target!(|data: &[u8]| {
         (KindParams::HybridIvf(_), _) => place(Which::Divided),
         (KindParams::GridIvf(_), _) => place(Which::Grid),
         (KindParams::GpuIvf(_), _) => place(Which::Gpu),
+        (KindParams::RemoteHnsw(_), _) => place(Which::Remote),
     };
     step(state, place, choice);
 });

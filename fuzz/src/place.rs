@@ -67,10 +67,12 @@ pub enum Which {
     Grid,
     /// A `gpu-ivf` with the files of baselines.
     Gpu,
+    /// A `remote-hnsw`.
+    Remote,
 }
 
 /// Those that are one index on one machine.
-pub const WHOLE: [Which; 8] = [
+pub const WHOLE: [Which; 9] = [
     Which::Flat,
     Which::Graph,
     Which::CodedGraph,
@@ -79,11 +81,12 @@ pub const WHOLE: [Which; 8] = [
     Which::Divided,
     Which::Grid,
     Which::Gpu,
+    Which::Remote,
 ];
 
 /// The place of an index; it is built when it is first asked for.
 pub fn place(which: Which) -> &'static Place {
-    static PLACES: [OnceLock<Place>; 9] = [const { OnceLock::new() }; 9];
+    static PLACES: [OnceLock<Place>; 10] = [const { OnceLock::new() }; 10];
     PLACES[which as usize].get_or_init(|| Place::new(which))
 }
 
@@ -95,12 +98,14 @@ fn options(which: Which) -> BuildOptions {
         Which::Graphs | Which::Divided => (Kind::HybridIvf, Metric::L2),
         Which::Grid => (Kind::GridIvf, Metric::Cosine),
         Which::Gpu => (Kind::GpuIvf, Metric::Cosine),
+        Which::Remote => (Kind::RemoteHnsw, Metric::Cosine),
     };
     let mut options = BuildOptions::new(kind, metric);
     (options.threads, options.calibration_queries) = (1, 20);
     match &mut options.kind {
         KindOptions::Flat => {}
         KindOptions::GridIvf(own) => own.lists = Some(6),
+        KindOptions::RemoteHnsw(own) => (own.partitions, own.m, own.ef_construction) = (Some(6), 4, 20),
         KindOptions::GpuIvf(own) => {
             (own.list_share, own.epsilon, own.code_bytes, own.baselines) = (0.05, 0.4, Some(4), true);
         }
@@ -224,8 +229,9 @@ impl Place {
 
     /// The file that queries read.
     pub fn data(&self) -> &[u8] {
-        let is_data =
-            |name: &&String| ["-blocks.bin", "-lists.bin", "-grid.bin"].iter().any(|end| name.ends_with(end));
+        let is_data = |name: &&String| {
+            ["-blocks.bin", "-lists.bin", "-grid.bin", "-region.bin"].iter().any(|end| name.ends_with(end))
+        };
         let name = self.files.keys().find(is_data).expect("a file of data");
         &self.files[name]
     }

@@ -23,6 +23,7 @@ pub fn params(view: &IndexView<'_>) -> Params {
         KindView::HybridIvf(_) => Params::hybrid_ivf(5, 6),
         KindView::GridIvf(_) => Params::grid_ivf(5, 6),
         KindView::GpuIvf(_) => Params::gpu_ivf(5, 12),
+        KindView::RemoteHnsw(_) => Params::remote_hnsw(5, 6),
     }
 }
 
