@@ -66,7 +66,6 @@ fn segment(test: &str) -> String {
 
 const SIGTERM: i32 = 15;
 const SIGKILL: i32 = 9;
-const SIGSTOP: i32 = 19;
 const SIGCONT: i32 = 18;
 
 #[test]
@@ -137,7 +136,7 @@ fn reads_and_atomic_operations_over_shm_go_on_while_the_node_is_stopped() {
     assert_eq!(node.ready["shm"], name.as_str());
     let address = format!("shm:{name}");
     let mut before = place.connect(&address).unwrap();
-    node.signal(SIGSTOP);
+    node.suspend();
     let mut after = place.connect(&address).unwrap();
     for round in 0..1000u64 {
         assert_eq!(before.fetch_add(0, 1), Ok(round));
@@ -195,7 +194,7 @@ fn reads_over_ucx_go_on_while_the_node_is_stopped() {
     let mut memory = place.connect(&format!("ucx:{}", listen(&node))).unwrap();
     memory.write(&[(0, &[7; 100_000])]).unwrap();
     assert_eq!(memory.fetch_add(0, 0), Ok(0x0707_0707_0707_0707));
-    node.signal(SIGSTOP);
+    node.suspend();
     for round in 0..200usize {
         let mut into = vec![0; 1 + 500 * round];
         memory.read(&[Range { offset: 0, bytes: into.len() as u32 }], &mut into).unwrap();

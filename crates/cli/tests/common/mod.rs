@@ -233,10 +233,13 @@ impl Data {
     }
 }
 
-/// All files of an index with their bytes, the lock aside.
+/// All files of an index with their bytes, the lock aside, and hidden ones that a killed process left.
 pub fn files(index: &Path) -> std::collections::BTreeMap<String, Vec<u8>> {
     let entries = std::fs::read_dir(index).unwrap().map(|e| e.unwrap());
-    let plain = entries.filter(|e| e.file_type().unwrap().is_file() && e.file_name() != "lock");
+    let plain = entries.filter(|e| {
+        let name = e.file_name();
+        e.file_type().unwrap().is_file() && name != "lock" && !name.to_string_lossy().starts_with('.')
+    });
     plain.map(|e| (e.file_name().into_string().unwrap(), std::fs::read(e.path()).unwrap())).collect()
 }
 
@@ -297,6 +300,22 @@ impl Running {
 
     pub fn signal(&self, signal: i32) {
         send_signal(self.child.id(), signal);
+    }
+
+    /// Stops it, and waits until each of its threads stands still: on a busy machine one may run on for a while.
+    pub fn suspend(&self) {
+        self.signal(libc::SIGSTOP);
+        let tasks = std::path::PathBuf::from(format!("/proc/{}/task", self.child.id()));
+        let is_stopped = |task: &std::path::Path| {
+            let status = std::fs::read_to_string(task.join("stat")).unwrap_or_default();
+            // The name in brackets may have any characters.
+            status.rsplit(')').next().is_some_and(|rest| rest.trim_start().starts_with('T'))
+        };
+        let deadline = std::time::Instant::now() + std::time::Duration::from_secs(20);
+        while !std::fs::read_dir(&tasks).unwrap().all(|task| is_stopped(&task.unwrap().path())) {
+            assert!(std::time::Instant::now() < deadline, "it does not stop");
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
     }
 
     /// The lines that it says on stderr from now on; [`Running::end`] has none of them.
