@@ -36,8 +36,9 @@ use sources::Sources;
 
 /// Answer searches over HTTP
 ///
-/// Serves one index, one server's shard of an index from `stratann cluster partition`, or what memory nodes hold. Runs until SIGTERM or Ctrl-C,
-/// then finishes running requests. There is no authentication: everyone who reaches the address can search.
+/// Serves one index, one server's shard of an index from `stratann cluster partition`, or what memory nodes hold. Runs
+/// until SIGTERM or Ctrl-C, then finishes running requests. There is no authentication: everyone who reaches the
+/// address can search.
 #[derive(clap::Args)]
 #[command(after_long_help = EXAMPLES)]
 pub(crate) struct Args {
@@ -331,6 +332,25 @@ fn remote(args: &Args, key: Option<&str>) -> Result<Remote> {
     Ok(remote.unwrap_or_default().into())
 }
 
+/// The address for other servers, and the secret that they share.
+fn address_of_servers(
+    config: &Config,
+    folder: &Path,
+    output: Output,
+) -> Result<(Option<SocketAddr>, Option<Vec<u8>>)> {
+    let listen = config.listen.as_deref().map(|l| socket_address("listen", l)).transpose()?;
+    let secret = config.secret_file.as_ref().map(|f| read_secret(&folder.join(f), output)).transpose()?;
+    check_exposure(listen, secret.is_some())?;
+    Ok((listen, secret))
+}
+
+/// Queries in flight per thread, where they are given.
+fn in_flight(args: &Args, key: Option<usize>) -> Result<Option<usize>> {
+    let in_flight = args.in_flight.or(key);
+    in_range("in_flight", in_flight.unwrap_or(1), 1, 4096)?;
+    Ok(in_flight)
+}
+
 /// Merges the file and the command line.
 fn setup(args: &Args, log: Log, output: Output) -> Result<Setup> {
     let (mut config, folder) = match &args.config {
@@ -339,28 +359,23 @@ fn setup(args: &Args, log: Log, output: Output) -> Result<Setup> {
     };
     let memory_keys = config.memory();
     let index = index_folder(args, &config, args.memory.is_used(&memory_keys), folder)?;
-    let sources = config.sources();
-    let (keys, scorer_keys) = (config.caps(), config.scorer());
-    let learning = learning::learning(args, &config)?;
-    let asks_for_learning = learning::is_asked(args, &config);
+    let (sources, keys, scorer_keys) = (config.sources(), config.caps(), config.scorer());
+    let (learning, asks_for_learning) =
+        (learning::learning(args, &config)?, learning::is_asked(args, &config));
     let etcd = sources.etcd(&log)?;
     let http = http_address(args.http.as_deref().or(config.http.as_deref()).unwrap_or(USUAL_HTTP), output)?;
-    let listen = config.listen.as_deref().map(|l| socket_address("listen", l)).transpose()?;
-    let secret = config.secret_file.as_ref().map(|f| read_secret(&folder.join(f), output)).transpose()?;
+    let (listen, secret) = address_of_servers(&config, folder, output)?;
     let tls = read_tls(&config, folder)?;
-    check_exposure(listen, secret.is_some())?;
     let bytes = |name: &str, size: Option<SizeText>| size.map(|s| s.bytes(name)).transpose();
     let ram_budget = args.ram_budget.or(bytes("ram_budget", config.ram_budget)?);
     let cache_budget = config.cache_budget.map(SizeText::cache_budget).transpose()?;
     let threads = args.threads.or(config.threads).unwrap_or_else(options::all_cores);
     in_range("threads", threads, 1, 1024)?;
-    let in_flight = args.in_flight.or(config.in_flight);
-    in_range("in_flight", in_flight.unwrap_or(1), 1, 4096)?;
+    let in_flight = in_flight(args, config.in_flight)?;
     let queue = in_range("queue", args.queue.or(config.queue).unwrap_or(USUAL_QUEUE), 1, 1 << 20)?;
     let caps = args.caps.caps(&keys)?;
     let limits = args.caps.limits(keys, ram_budget)?;
-    let ledger = Ledger::new(ram_budget);
-    let http_threads = threads.div_ceil(SEARCH_THREADS_PER_HTTP);
+    let (ledger, http_threads) = (Ledger::new(ram_budget), threads.div_ceil(SEARCH_THREADS_PER_HTTP));
     in_range("poll_s", usize::try_from(sources.poll_s).unwrap_or(usize::MAX), 0, 86_400)?;
     let mut engine = ServeOptions {
         index,
@@ -391,8 +406,8 @@ fn setup(args: &Args, log: Log, output: Output) -> Result<Setup> {
     };
     memory::check(&engine, etcd.is_some())?;
     let (claim, version) = sources.complete(&mut engine, etcd.as_ref(), folder)?;
-    let cache = args.cache_budget.or(cache_budget).unwrap_or(usual_cache(&engine));
-    engine.cache_budget = cache_bytes(cache, &engine);
+    engine.cache_budget =
+        cache_bytes(args.cache_budget.or(cache_budget).unwrap_or(usual_cache(&engine)), &engine);
     Ok(Setup {
         http,
         engine,

@@ -18,8 +18,8 @@ use crate::progress::ProgressPrinter;
 /// Compares every file with its checksum in the manifest and every block with its own, and checks the invariants of the
 /// graph. Of a hybrid-ivf it checks every list and vector, and the bounds by which searches prune. The exit code is 1
 /// when anything is wrong. Damage is reported by file, block or list, and offset; restore that file from a copy, or
-/// build the index again. With --memory it checks what memory nodes hold, while it is searched and changed: superblocks,
-/// descriptors, every cluster and fresh record, and that mirrors are equal.
+/// build the index again. With --memory it checks what memory nodes hold, while it is searched and changed:
+/// superblocks, descriptors, every cluster and fresh record, and that mirrors are equal.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     #[command(flatten)]

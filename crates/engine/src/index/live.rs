@@ -1,8 +1,7 @@
 //! What memory nodes hold, of an index that is opened from them.
 
 use super::Index;
-use crate::kinds::LiveRegion;
-use crate::kinds::remote_hnsw::live::inspect::{LiveFacts, MemoryReport};
+use crate::kinds::{LiveFacts, LiveRegion, MemoryReport};
 use crate::{Error, Progress, Result};
 
 impl Index {

@@ -66,7 +66,8 @@ pub(crate) struct Args {
     /// Queries per epoch of learning (hybrid-ivf) [default: 2000]
     #[arg(long, value_name = "N")]
     epoch_queries: Option<u32>,
-    /// Lists to visit while learning (hybrid-ivf) [default: 64]; clusters to search (remote-hnsw) [default: from the curve]
+    /// Lists to visit while learning (hybrid-ivf) [default: 64]; clusters to search (remote-hnsw) [default: from the
+    /// curve]
     #[arg(long, value_name = "N")]
     nprobe: Option<u32>,
     /// Numbers of simulated servers; the first one also under skewed loads (grid-ivf) [default: 4,8,16]
