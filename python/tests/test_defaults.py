@@ -39,6 +39,11 @@ ENGINE = {
     "device": "0",
     "list_share": "0.1",
     "epsilon": "0.15",
+    "representatives": "sample",
+    "m": "16",
+    "ef_construction": "200",
+    "batch": "2000",
+    "doorbell": "64",
 }
 #: Switches: the program names what they turn off.
 SWITCHES = {
