@@ -6,6 +6,7 @@ use stratann_kernel::distance::Exact;
 use stratann_kernel::prefetch;
 
 use crate::format::hnsw::SubHnsw;
+use crate::order::{from_order_key, order_key};
 
 /// Reusable memory of searches; one for each thread is enough.
 #[derive(Clone, Debug, Default)]
@@ -29,19 +30,15 @@ pub(crate) struct HnswCost {
 
 /// A candidate as a number that has its order: distance, member, and in the lowest bit whether it is expanded.
 fn entry(distance: f32, member: u32) -> u64 {
-    // The bits of floats are in their order once those of negative ones are turned.
-    let bits = (distance + 0.0).to_bits();
-    let key = if bits >> 31 == 0 { bits | 1 << 31 } else { !bits };
-    u64::from(key) << 32 | u64::from(member) << 1
+    // Both zeros are equally near.
+    u64::from(order_key(distance + 0.0)) << 32 | u64::from(member) << 1
 }
 
 const EXPANDED: u64 = 1;
 
 /// Distance and member of an entry.
 fn candidate(entry: u64) -> (f32, u32) {
-    let key = (entry >> 32) as u32;
-    let bits = if key >> 31 == 1 { key & !(1 << 31) } else { !key };
-    (f32::from_bits(bits), entry as u32 >> 1)
+    (from_order_key((entry >> 32) as u32), entry as u32 >> 1)
 }
 
 impl HnswScratch {

@@ -118,7 +118,7 @@ fn seal(seed: u64, slot: &mut [u8]) {
 }
 
 fn is_sealed(seed: u64, slot: &[u8]) -> bool {
-    // What was never written is told apart without its checksum.
+    // A slot that was never written needs no checksum.
     let held = number(slot, 0).unwrap_or(0);
     held & PUBLISHED != 0 && held == seeded_checksum(seed, &slot[8..]) | PUBLISHED
 }

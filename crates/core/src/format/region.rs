@@ -28,7 +28,7 @@
 //! An address has the number of its node in its upper 8 bits and an offset in its lower 40.
 
 use super::seeded_checksum;
-pub use super::words::{ControlWords, GroupWords, Owner, ReaderLine, Reservations, Spare, Version};
+pub use super::words::{ControlWords, FreeSpan, GroupWords, Owner, ReaderLine, Reservations, Version};
 
 /// Bytes of a superblock.
 pub const SUPERBLOCK_BYTES: u64 = 4096;
@@ -50,7 +50,7 @@ pub const GROUP_ALIGN: u64 = 4096;
 pub const NODE_BYTES_MAX: u64 = 1 << 40;
 
 /// The offset of an extent of a version of a group. The version is in the bits above those of the offset on the node,
-/// so that equal extents of two versions are told apart.
+/// so that equal extents of two versions differ.
 pub const fn versioned_offset(version: u32, offset: u64) -> u64 {
     (version as u64 & 0xFF_FFFF) << 40 | offset & (NODE_BYTES_MAX - 1)
 }
@@ -433,9 +433,12 @@ mod tests {
         assert_ne!(taken.released(true), Owner::default());
 
         let space = Span { offset: 9 * GROUP_ALIGN, bytes: 3 * GROUP_ALIGN };
-        let spare = Spare::new(space, 0x1_2345).expect("a space that fits");
-        assert_eq!((spare.space(), spare.era(0x1_2346), spare.era(0x1_2345)), (space, 0x1_2345, 0x1_2345));
-        assert_eq!(Spare::new(Span::default(), 0), None);
+        let free_span = FreeSpan::new(space, 0x1_2345).expect("a space that fits");
+        assert_eq!(
+            (free_span.space(), free_span.era(0x1_2346), free_span.era(0x1_2345)),
+            (space, 0x1_2345, 0x1_2345)
+        );
+        assert_eq!(FreeSpan::new(Span::default(), 0), None);
         let line = ReaderLine::new(7, 20, u16::MAX).beat(21);
         assert_eq!((line.reader(), line.era(25)), (7, 21));
 

@@ -168,14 +168,14 @@ impl Owner {
 
 /// Space that a replaced group left, in one word. Who swaps it for 0 has the space.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Spare(pub u64);
+pub struct FreeSpan(pub u64);
 
-impl Spare {
+impl FreeSpan {
     /// Space that no reader of this era or a later one reads; `None` where it does not fit into the word.
-    pub fn new(space: Span, era: u64) -> Option<Spare> {
+    pub fn new(space: Span, era: u64) -> Option<FreeSpan> {
         let (page, pages) = (space.offset / GROUP_ALIGN, space.bytes / GROUP_ALIGN);
         let fits = page > 0 && page < 1 << 28 && pages > 0 && pages < 1 << 20;
-        fits.then_some(Spare(page | pages << 28 | era << 48))
+        fits.then_some(FreeSpan(page | pages << 28 | era << 48))
     }
 
     /// The space; no bytes where there is none.
@@ -202,7 +202,7 @@ pub struct GroupWords {
     /// Grows while the owner lives.
     pub heartbeat: u64,
     /// Spaces for groups to come, on the node of this group.
-    pub spares: [Spare; 2],
+    pub free_spans: [FreeSpan; 2],
 }
 
 impl GroupWords {
@@ -214,8 +214,8 @@ impl GroupWords {
     pub const OWNER: u64 = 24;
     /// Of the heartbeat.
     pub const HEARTBEAT: u64 = 32;
-    /// Of the first spare space; the second one follows.
-    pub const SPARES: u64 = 40;
+    /// Of the first free span; the second one follows.
+    pub const FREE_SPANS: u64 = 40;
 
     /// The reservations of the version that counts.
     pub fn reservations(&self) -> Reservations {
@@ -234,7 +234,7 @@ impl GroupWords {
             reserved: [Reservations(number(bytes, 1)?), Reservations(number(bytes, 2)?)],
             owner: Owner(number(bytes, 3)?),
             heartbeat: number(bytes, 4)?,
-            spares: [Spare(number(bytes, 5)?), Spare(number(bytes, 6)?)],
+            free_spans: [FreeSpan(number(bytes, 5)?), FreeSpan(number(bytes, 6)?)],
         })
     }
 
@@ -242,7 +242,7 @@ impl GroupWords {
     pub fn encode(&self) -> [u8; GROUP_WORDS_BYTES as usize] {
         let mut out = [0; GROUP_WORDS_BYTES as usize];
         let [even, odd] = self.reserved;
-        let [first, second] = self.spares;
+        let [first, second] = self.free_spans;
         let words = [self.version.0, even.0, odd.0, self.owner.0, self.heartbeat, first.0, second.0];
         words.into_iter().enumerate().for_each(|(at, word)| put(&mut out, at, word));
         out

@@ -1,7 +1,8 @@
 //! How compute nodes change groups in remote memory at once, without a server (d-HNSW §3.2).
 //!
 //! Each machine here is one task of one compute node. It asks for operations on remote memory, gets their results, and
-//! ends with an outcome. There is no I/O and no clock: who stands still is told by counters that do not move.
+//! ends with an outcome. There is no I/O and no clock: a counter that does not move shows that its
+//! owner has stopped.
 //!
 //! | machine | what it does |
 //! |---|---|

@@ -267,7 +267,7 @@ impl Drop for Gathering<'_> {
 impl Driver<'_> {
     /// Starts the doorbells that may begin. Only the loader has any.
     pub(super) fn ring_doorbells(&mut self, queries: &mut dyn Queries) -> io::Result<()> {
-        while self.tier.room() > 0 && self.gathering.as_mut().is_some_and(Gathering::may_ring) {
+        while self.gathering.as_mut().is_some_and(Gathering::may_ring) && self.tier.room() > 0 {
             let waker = self.tier.waker().ok();
             let doorbell = Arc::new(Doorbell(waker));
             let mut stats = QueryStats::default();

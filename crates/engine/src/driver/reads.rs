@@ -180,11 +180,11 @@ impl<'a> Driver<'a> {
         let is_background = self.slots[asker.slot as usize].is_background;
         self.has_urgent |= !is_background;
         if share == Share::Join {
-            queries.merged(MergedReads { reads: 1, bytes: self.aligned(at).1 as u64 });
+            queries.merged(MergedReads { reads: 1, bytes: aligned(&*self.tier, at).1 as u64 });
             self.joined += 1;
             return None;
         }
-        let (offset, bytes) = self.aligned(at);
+        let (offset, bytes) = aligned(&*self.tier, at);
         let buffer = self.buffers.take(bytes);
         self.background_reads += usize::from(is_background);
         let is_shared = share == Share::Read;
@@ -193,10 +193,6 @@ impl<'a> Driver<'a> {
         self.tier.submit(tag, at.store, offset, buffer);
         self.unstarted += 1;
         None
-    }
-
-    fn aligned(&self, at: Extent) -> (u64, usize) {
-        aligned(&*self.tier, at)
     }
 
     pub(super) fn usual_begin(&mut self, count: usize) {
@@ -217,7 +213,7 @@ impl<'a> Driver<'a> {
         let most = if has_usual { READS_WANTED } else { MAX_WIDTH as usize };
         (!is_background || self.background_reads < most)
             && self.tier.room() > 0
-            && self.buffers.has_room(self.aligned(self.tier.locate(read.at).unwrap_or(read.at)).1)
+            && self.buffers.has_room(aligned(&*self.tier, self.tier.locate(read.at).unwrap_or(read.at)).1)
     }
 
     fn postponed(&mut self, is_background: bool) -> &mut VecDeque<(Asker, Read)> {

@@ -38,3 +38,9 @@ impl From<Arc<hybrid_ivf::snapshot::Snapshot>> for Snapshot {
         Snapshot::HybridIvf(snapshot)
     }
 }
+
+impl From<Arc<remote_hnsw::live::Clusters>> for Snapshot {
+    fn from(clusters: Arc<remote_hnsw::live::Clusters>) -> Snapshot {
+        Snapshot::RemoteHnsw(clusters)
+    }
+}

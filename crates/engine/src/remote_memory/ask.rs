@@ -4,8 +4,9 @@ use std::time::Duration;
 
 use stratann_core::remote::{Answer, Op, Step};
 
+use super::connect::connect_answering;
 use super::operation::{OPERATIONS_MAX, READ_BYTES_MAX, WRITE_BYTES_MAX};
-use super::{Credentials, Facts, MemoryError, Operation, RemoteMemory, connect_one};
+use super::{Credentials, Facts, MemoryError, Operation, RemoteMemory};
 
 /// How long a machine waits that has asked to.
 const PAUSE: Duration = Duration::from_millis(1);
@@ -46,33 +47,13 @@ impl Nodes {
         credentials: &Credentials,
         known: &[Facts],
     ) -> Result<Nodes, MemoryError> {
-        let (mut by_number, mut error) = (Vec::new(), None);
-        for address in addresses {
-            let memory = match connect_one(address, credentials) {
-                Ok(memory) => memory,
-                Err(e) => {
-                    error.get_or_insert(e);
-                    continue;
-                }
-            };
-            let found = memory.facts();
-            if let Some(own) = known.iter().find(|own| own.node == found.node && own.epoch != found.epoch) {
-                let (expected, found) = (own.epoch, found.epoch);
-                return Err(MemoryError::EpochChanged { address: address.clone(), expected, found });
-            }
-            let number = found.node.0;
-            if by_number.len() <= usize::from(number) {
-                by_number.resize_with(usize::from(number) + 1, || None);
-            }
-            if by_number[usize::from(number)].replace(memory).is_some() {
-                let (first, second) = (addresses.join(","), address.clone());
-                return Err(MemoryError::SameNode { first, second, node: number });
-            }
+        let (nodes, error) = connect_answering(addresses, credentials, known)?;
+        let mut by_number = Vec::new();
+        for memory in nodes {
+            by_number.resize_with(usize::from(memory.facts().node.0), || None);
+            by_number.push(Some(memory));
         }
-        match error {
-            Some(error) if by_number.is_empty() => Err(error),
-            error => Ok(Nodes { by_number, error, round_trips: 0, bytes_read: 0 }),
-        }
+        Ok(Nodes { by_number, error, round_trips: 0, bytes_read: 0 })
     }
 
     /// Properties of the nodes that answered, by number.

@@ -6,7 +6,7 @@ use std::path::Path;
 use super::client::TcpMemory;
 use super::shm::ShmMemory;
 use super::ucx::UcxMemory;
-use super::{MemoryError, RemoteMemory};
+use super::{Facts, MemoryError, RemoteMemory};
 use crate::link::Tls;
 use crate::{Error, Result as Checked, input};
 
@@ -43,9 +43,39 @@ pub fn connect(
     addresses: &[String],
     credentials: &Credentials,
 ) -> Result<Vec<Box<dyn RemoteMemory>>, MemoryError> {
-    let mut nodes = Vec::with_capacity(addresses.len());
+    match connect_answering(addresses, credentials, &[])? {
+        (_, Some(missed)) => Err(missed),
+        (nodes, None) => Ok(nodes),
+    }
+}
+
+/// Nodes by number, and why the first one that is missed does not answer.
+pub(super) type Answering = (Vec<Box<dyn RemoteMemory>>, Option<MemoryError>);
+
+/// Connects to those memory nodes that answer, one or more. Nodes that are `known` must have the regions that they had.
+///
+/// # Errors
+/// No node answers; two nodes have one number; a node came back with another region.
+pub(super) fn connect_answering(
+    addresses: &[String],
+    credentials: &Credentials,
+    known: &[Facts],
+) -> Result<Answering, MemoryError> {
+    let (mut nodes, mut missed) = (Vec::with_capacity(addresses.len()), None);
     for address in addresses {
-        nodes.push((connect_one(address, credentials)?, address));
+        let memory = match connect_one(address, credentials) {
+            Ok(memory) => memory,
+            Err(e) => {
+                missed.get_or_insert(e);
+                continue;
+            }
+        };
+        let found = memory.facts();
+        if let Some(own) = known.iter().find(|own| own.node == found.node && own.epoch != found.epoch) {
+            let (expected, found) = (own.epoch, found.epoch);
+            return Err(MemoryError::EpochChanged { address: address.clone(), expected, found });
+        }
+        nodes.push((memory, address));
     }
     nodes.sort_by_key(|(memory, _)| memory.facts().node);
     for pair in nodes.windows(2) {
@@ -55,7 +85,10 @@ pub fn connect(
             return Err(MemoryError::SameNode { first, second, node: one.facts().node.0 });
         }
     }
-    Ok(nodes.into_iter().map(|(memory, _)| memory).collect())
+    match missed {
+        Some(missed) if nodes.is_empty() => Err(missed),
+        missed => Ok((nodes.into_iter().map(|(memory, _)| memory).collect(), missed)),
+    }
 }
 
 /// Reads a key: a file of 64 hexadecimal digits. `note` is told when others can read it.

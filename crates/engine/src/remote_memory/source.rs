@@ -1,12 +1,14 @@
 //! Memory nodes as the place where an open index reads, in the place of a file.
 
 use std::io;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use stratann_core::format::region::node_offset;
 use stratann_core::query::{Extent, Loss};
 
-use super::{Credentials, Facts, MemoryError, Nodes, RemoteCounters, RemoteTier, connect_one};
+use super::connect::connect_answering;
+use super::tier::IdleConnections;
+use super::{Credentials, Facts, MemoryError, Nodes, RemoteCounters, RemoteMemory, RemoteTier};
 use crate::tier::Tier;
 
 /// The memory nodes of an open index.
@@ -15,6 +17,8 @@ pub struct RemoteSource {
     credentials: Credentials,
     nodes: Mutex<Nodes>,
     counters: Arc<RemoteCounters>,
+    /// Connections of tiers that have ended, so that a short search need not connect.
+    idle: IdleConnections,
 }
 
 impl RemoteSource {
@@ -28,6 +32,7 @@ impl RemoteSource {
             addresses: addresses.to_vec(),
             credentials: credentials.clone(),
             counters: Arc::default(),
+            idle: Arc::default(),
         })
     }
 
@@ -56,20 +61,21 @@ impl RemoteSource {
     /// A tier for one thread, over the nodes that answer.
     ///
     /// # Errors
-    /// A thread cannot be started, or no node answers.
+    /// A thread cannot be started, no node answers, or one has another region now.
     pub fn tier(&self, depth: usize, doorbell: usize) -> io::Result<Box<dyn Tier>> {
-        let mut memories = Vec::new();
-        let mut error = None;
-        for address in &self.addresses {
-            match connect_one(address, &self.credentials) {
-                Ok(memory) => memories.push(memory),
-                Err(e) => error = Some(e),
-            }
-        }
-        match error {
-            Some(error) if memories.is_empty() => Err(io::Error::other(error)),
-            _ => Ok(Box::new(RemoteTier::new(memories, depth, doorbell, &self.counters)?)),
-        }
+        let idle = self.idle().pop();
+        let (memories, missed) = match idle {
+            Some(memories) => (memories, None),
+            None => connect_answering(&self.addresses, &self.credentials, &self.facts())
+                .map_err(io::Error::other)?,
+        };
+        let tier = RemoteTier::new(memories, depth, doorbell, &self.counters)?;
+        // A set without all nodes is not kept: the next search may find them.
+        Ok(Box::new(if missed.is_none() { tier.returning(self.idle.clone()) } else { tier }))
+    }
+
+    fn idle(&self) -> MutexGuard<'_, Vec<Vec<Box<dyn RemoteMemory>>>> {
+        self.idle.lock().unwrap_or_else(|e| e.into_inner())
     }
 
     /// Why the last read failed, if one has.

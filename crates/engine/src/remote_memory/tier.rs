@@ -59,8 +59,11 @@ struct NodeThread {
     facts: Facts,
     waiting: Vec<Job>,
     doorbells: Sender<Vec<Job>>,
-    thread: Option<JoinHandle<()>>,
+    thread: Option<JoinHandle<Option<Box<dyn RemoteMemory>>>>,
 }
+
+/// Sets of connections that no tier uses now: one to each node.
+pub(super) type IdleConnections = Arc<Mutex<Vec<Vec<Box<dyn RemoteMemory>>>>>;
 
 /// Regions of memory nodes; store `n` is the region of node `n`.
 ///
@@ -75,6 +78,7 @@ pub struct RemoteTier {
     done: Receiver<Option<Vec<Completion>>>,
     finished: Sender<Option<Vec<Completion>>>,
     is_wakeable: bool,
+    idle: Option<IdleConnections>,
 }
 
 impl RemoteTier {
@@ -109,7 +113,14 @@ impl RemoteTier {
             done,
             finished,
             is_wakeable: false,
+            idle: None,
         })
+    }
+
+    /// Leaves its connections there when it ends, if all of them are sound.
+    pub(super) fn returning(mut self, idle: IdleConnections) -> RemoteTier {
+        self.idle = Some(idle);
+        self
     }
 
     fn take(&mut self, completed: Option<Vec<Completion>>, done: &mut Vec<Completion>) {
@@ -119,13 +130,14 @@ impl RemoteTier {
     }
 }
 
-/// Rings doorbells one after the other.
+/// Rings doorbells one after the other. Returns the connection, if every one succeeded.
 fn serve(
     mut memory: Box<dyn RemoteMemory>,
     queue: &Receiver<Vec<Job>>,
     finished: &Sender<Option<Vec<Completion>>>,
     counters: &RemoteCounters,
-) {
+) -> Option<Box<dyn RemoteMemory>> {
+    let mut is_sound = true;
     for mut jobs in queue {
         counters.round_trips.fetch_add(1, Ordering::Relaxed);
         counters.ranges.fetch_add(jobs.len() as u64, Ordering::Relaxed);
@@ -139,6 +151,7 @@ fn serve(
             *counters.last_error.lock().unwrap_or_else(|e| e.into_inner()) = Some(e);
             text
         });
+        is_sound &= result.is_ok();
         let complete = |job: Job| Completion {
             tag: job.tag,
             buffer: job.buffer,
@@ -147,6 +160,7 @@ fn serve(
         // The tier waits for its threads when it is dropped, so it may have gone only then.
         let _ = finished.send(Some(jobs.into_iter().map(complete).collect()));
     }
+    is_sound.then_some(memory)
 }
 
 /// Cuts reads into doorbells of one request each.
@@ -243,8 +257,11 @@ impl Drop for RemoteTier {
             // Ends the queue, and with it the thread.
             node.doorbells = channel().0;
         }
-        for thread in self.nodes.values_mut().filter_map(|node| node.thread.take()) {
-            let _ = thread.join();
+        let threads: Vec<_> = self.nodes.values_mut().filter_map(|node| node.thread.take()).collect();
+        let ended: Vec<_> = threads.into_iter().map(|thread| thread.join().ok().flatten()).collect();
+        let left: Option<Vec<_>> = ended.into_iter().collect();
+        if let (Some(idle), Some(memories)) = (&self.idle, left) {
+            idle.lock().unwrap_or_else(|e| e.into_inner()).push(memories);
         }
     }
 }

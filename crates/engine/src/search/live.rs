@@ -101,7 +101,7 @@ impl<'a> LiveBatches<'a> {
 
     /// What the queries of the present batch see.
     pub(crate) fn snapshot(&self) -> Snapshot {
-        Snapshot::RemoteHnsw(self.state().clusters.clone())
+        self.state().clusters.clone().into()
     }
 
     /// A query to ask again.

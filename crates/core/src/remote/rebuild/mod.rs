@@ -10,8 +10,8 @@ use super::{
 };
 use crate::format::fresh::{FreshRecord, GIVEN_UP, KILLED, seed};
 use crate::format::region::{
-    Address, CONTROL_BYTES, ClusterPlace, ControlWords, DESCRIPTOR_BYTES, Descriptor, GROUP_ALIGN,
-    GROUP_WORDS_BYTES, GroupWords, Owner, Reservations, Span, Spare, TOMBSTONE_BYTES, Version,
+    Address, CONTROL_BYTES, ClusterPlace, ControlWords, DESCRIPTOR_BYTES, Descriptor, FreeSpan, GROUP_ALIGN,
+    GROUP_WORDS_BYTES, GroupWords, Owner, Reservations, Span, TOMBSTONE_BYTES, Version,
 };
 
 mod contents;
@@ -103,7 +103,7 @@ pub struct Rebuild {
     owner: Owner,
     still: Standstill,
     space: Option<Span>,
-    spare: Option<Spare>,
+    free_span: Option<FreeSpan>,
     clock: u64,
     killed: u32,
     damaged: u32,
@@ -128,7 +128,7 @@ impl Rebuild {
             owner: Owner::default(),
             still: Standstill::default(),
             space: None,
-            spare: None,
+            free_span: None,
             clock: 0,
             killed: 0,
             damaged: 0,
@@ -435,9 +435,9 @@ impl Rebuild {
         let old = self.old.version.space(&self.old.descriptor);
         self.owner = Owner::default();
         // Somebody may still write there: another rebuilder, or the writer of a slot that was killed.
-        self.spare = if was_replaced || self.killed > 0 { None } else { Spare::new(old, era) };
+        self.free_span = if was_replaced || self.killed > 0 { None } else { FreeSpan::new(old, era) };
         let (version, damaged) = (self.next, self.damaged);
-        let lost_bytes = if self.spare.is_none() { old.bytes } else { 0 };
+        let lost_bytes = if self.free_span.is_none() { old.bytes } else { 0 };
         self.outcome = Some(Rebuilt::Published { version, lost_bytes, damaged });
         self.mirror(places, None)
     }
@@ -471,24 +471,24 @@ impl Rebuild {
     fn abort(&mut self, places: &Places, outcome: Rebuilt) -> Next {
         self.outcome = Some(outcome);
         // Nobody else knows of this space.
-        self.spare = self.space.and_then(|space| Spare::new(space, 0));
+        self.free_span = self.space.and_then(|space| FreeSpan::new(space, 0));
         self.phase = Phase::Aborting;
         let owner = places.word(self.group, GroupWords::OWNER);
         let released = self.owner.released(false);
         Step::Ask(vec![swap(owner, mem::take(&mut self.owner).0, released.0)])
     }
 
-    /// Puts a space into the first word for spares that is free, its own first.
+    /// Puts a space into the first empty word for free spans, its own first.
     fn give_space(&mut self, places: &Places, word: u32) -> Next {
         let words = 2 * places.first().groups as u32;
         let group = |word: u32| (self.group + word / 2) % (words / 2).max(1);
         let free = (word..words).find(|word| self.allocate.is_near(group(*word)));
-        let (Some(spare), Some(word)) = (self.spare, free) else {
+        let (Some(free_span), Some(word)) = (self.free_span, free) else {
             return self.end();
         };
         self.phase = Phase::GivingSpace { next: word + 1 };
-        let at = places.word(group(word), GroupWords::SPARES + 8 * u64::from(word % 2));
-        Step::Ask(vec![swap(at, 0, spare.0)])
+        let at = places.word(group(word), GroupWords::FREE_SPANS + 8 * u64::from(word % 2));
+        Step::Ask(vec![swap(at, 0, free_span.0)])
     }
 
     fn end(&mut self) -> Next {

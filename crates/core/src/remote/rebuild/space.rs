@@ -1,4 +1,4 @@
-//! Free space for a group: a spare space that no reader can be in, or space that was never used.
+//! Free space for a group: a free span that no reader can be in, or space that was never used.
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -20,7 +20,7 @@ enum Phase {
 pub(crate) struct Allocate {
     bytes: u64,
     node: u8,
-    /// Whether the spares of each group are on this node.
+    /// Whether the free spans of each group are on this node.
     is_near: Vec<bool>,
     lines: Lines,
     rounds: u32,
@@ -35,7 +35,7 @@ impl Allocate {
         Allocate { bytes, node, is_near, lines: Lines::default(), rounds: 0, phase: Phase::Start }
     }
 
-    /// Whether the spares of a group are on the node.
+    /// Whether the free spans of a group are on the node.
     pub(crate) fn is_near(&self, group: u32) -> bool {
         self.is_near.get(group as usize).copied().unwrap_or(false)
     }
@@ -75,15 +75,17 @@ impl Allocate {
         let mut best = None;
         let mut is_blocked = false;
         for ((words, group), _) in groups.zip(0..).zip(&self.is_near).filter(|(_, is_near)| **is_near) {
-            let spares = GroupWords::decode(words).unwrap_or_default().spares;
-            for (spare, at) in spares.into_iter().zip([GroupWords::SPARES, GroupWords::SPARES + 8]) {
-                let fits = spare.space().bytes >= self.bytes;
-                let is_free = spare.era(era) <= earliest;
+            let free_spans = GroupWords::decode(words).unwrap_or_default().free_spans;
+            for (free_span, at) in
+                free_spans.into_iter().zip([GroupWords::FREE_SPANS, GroupWords::FREE_SPANS + 8])
+            {
+                let fits = free_span.space().bytes >= self.bytes;
+                let is_free = free_span.era(era) <= earliest;
                 is_blocked |= fits && !is_free;
                 let is_better =
-                    best.is_none_or(|(space, ..): (Span, _, _)| spare.space().bytes < space.bytes);
+                    best.is_none_or(|(space, ..): (Span, _, _)| free_span.space().bytes < space.bytes);
                 if fits && is_free && is_better {
-                    best = Some((spare.space(), places.word(group, at), spare.0));
+                    best = Some((free_span.space(), places.word(group, at), free_span.0));
                 }
             }
         }
