@@ -92,6 +92,14 @@ impl ExtentCache {
         }
     }
 
+    /// Whether an extent is here. That it was asked for is not counted.
+    pub(crate) fn has(&self, at: Extent) -> bool {
+        match &self.0 {
+            Extents::All { .. } => self.get(at).is_some(),
+            Extents::Part(cache) => cache.peek(&at).is_some(),
+        }
+    }
+
     /// Keeps the verified bytes of an extent.
     pub fn put(&self, at: Extent, bytes: &[u8]) {
         match &self.0 {

@@ -3,7 +3,10 @@
 //! A batch has two stages on all threads of a search. First its queries are admitted and stepped until each waits for
 //! reads, which go into one table; equal ones meet there. Then one thread, the loader, makes each read once, in the
 //! order of addresses. It starts up to a *doorbell* of them at a time, one round trip, and delivers the bytes to every
-//! query that waits for them, on any thread. While the bytes of one doorbell are searched the next is under way.
+//! query that waits for them, on any thread. While the bytes of one doorbell are searched the next is under way. What
+//! the cache has comes first, in doorbells of its own that read nothing.
+//!
+//! All queries that wait for one read use its bytes in a row, so that these stay in the processor's caches.
 //!
 //! Bytes of a doorbell are freed when the last query has used them, and only then the doorbell after the next begins.
 //! So a batch takes the memory of two doorbells, however many queries wait. It also follows that a query must take each
@@ -13,11 +16,14 @@ use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::ops::Range;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, Weak};
+use std::time::Instant;
 
-use stratann_core::query::{Loss, QueryStats, Read, StoreId};
+use stratann_core::query::{Extent, Loss, QueryStats, Read, StoreId};
 
-use super::shared_reads::{Asker, Delivery, Mailbox, SharedBytes};
+use super::shared_reads::{Asker, Mailbox};
+use super::slot::ReadResult;
 use super::{Driver, Queries};
+use crate::cache::{Cached, ExtentCache};
 use crate::kinds::snapshot::Snapshot;
 use crate::tier::{Buffer, Waker};
 
@@ -60,22 +66,38 @@ struct GatherState {
     is_broken: bool,
 }
 
-/// One read and the queries that wait for it.
+/// One read, and the queries that wait for it on each thread.
 struct Load {
     read: Read,
-    waiting: Vec<(Arc<Mailbox>, Asker, Read)>,
+    is_cached: bool,
+    waiting: Vec<(Arc<Mailbox>, Vec<Asker>)>,
+}
+
+/// What came of a load, for the queries of one thread.
+pub(super) struct LoadDelivery {
+    read: Read,
+    result: Result<Arc<Loaded>, Loss>,
+    askers: Vec<Asker>,
+    since: Instant,
 }
 
 /// The bytes of a load, which all queries that wait for it share.
 pub(super) struct Loaded {
-    buffer: Buffer,
-    range: Range<usize>,
+    bytes: LoadedBytes,
     _doorbell: Arc<Doorbell>,
+}
+
+enum LoadedBytes {
+    Read(Buffer, Range<usize>),
+    Cached(Arc<[u8]>),
 }
 
 impl Loaded {
     pub(super) fn bytes(&self) -> &[u8] {
-        &self.buffer.bytes()[self.range.clone()]
+        match &self.bytes {
+            LoadedBytes::Read(buffer, range) => &buffer.bytes()[range.clone()],
+            LoadedBytes::Cached(bytes) => bytes,
+        }
     }
 }
 
@@ -168,6 +190,8 @@ pub(super) struct Gathering<'a> {
     loads: Vec<Option<(Load, Arc<Doorbell>)>>,
     under_way: usize,
     doorbells: VecDeque<Weak<Doorbell>>,
+    // What has come for queries of this thread.
+    pub(super) deliveries: VecDeque<LoadDelivery>,
     // What the queries of the batch see.
     pub(super) snapshot: Option<Snapshot>,
 }
@@ -192,6 +216,7 @@ impl<'a> Gathering<'a> {
             loads: Vec::new(),
             under_way: 0,
             doorbells: VecDeque::new(),
+            deliveries: VecDeque::new(),
             snapshot: None,
         }
     }
@@ -222,8 +247,12 @@ impl<'a> Gathering<'a> {
     pub(super) fn want(&self, read: Read, mailbox: &Arc<Mailbox>, asker: Asker) {
         let mut state = self.member.gather.lock();
         let key = (read.at.store, read.at.offset, read.at.bytes);
-        let load = state.wanted.entry(key).or_insert_with(|| Load { read, waiting: Vec::new() });
-        load.waiting.push((mailbox.clone(), asker, read));
+        let load =
+            state.wanted.entry(key).or_insert_with(|| Load { read, is_cached: false, waiting: Vec::new() });
+        match load.waiting.iter_mut().find(|(other, _)| Arc::ptr_eq(other, mailbox)) {
+            Some((_, askers)) => askers.push(asker),
+            None => load.waiting.push((mailbox.clone(), vec![asker])),
+        }
     }
 
     pub(super) fn is_loading(&self) -> bool {
@@ -243,24 +272,49 @@ impl<'a> Gathering<'a> {
     pub(super) fn deliver(&mut self, number: usize, result: Result<(Buffer, Range<usize>), Loss>) {
         let Some((load, doorbell)) = self.loads.get_mut(number).and_then(Option::take) else { return };
         self.under_way -= 1;
-        let result = result.map(|(buffer, range)| {
-            SharedBytes::Loaded(Arc::new(Loaded { buffer, range, _doorbell: doorbell }))
-        });
-        give(load, &result);
+        load.give(result.map(|(buffer, range)| (LoadedBytes::Read(buffer, range), doorbell)));
+    }
+
+    /// Takes the loads of the next doorbell from the queue: all cached, or none.
+    fn next_loads(&mut self, room: usize) -> Vec<Load> {
+        let most = self.member.gather.options.doorbell.min(room).min(self.queue.len());
+        let is_cached = self.queue.front().is_some_and(|load| load.is_cached);
+        let same = self.queue.iter().take(most).take_while(|load| load.is_cached == is_cached).count();
+        self.queue.drain(..same).collect()
     }
 }
 
-fn give(load: Load, result: &Result<SharedBytes, Loss>) {
-    for (mailbox, to, read) in load.waiting {
-        mailbox.deliver(Delivery { to, read, result: result.clone() });
+impl Load {
+    /// Delivers what came of it to all that wait.
+    fn give(self, result: Result<(LoadedBytes, Arc<Doorbell>), Loss>) {
+        let result = result.map(|(bytes, doorbell)| Arc::new(Loaded { bytes, _doorbell: doorbell }));
+        for (mailbox, askers) in self.waiting {
+            let since = Instant::now();
+            mailbox.deliver_load(LoadDelivery { read: self.read, result: result.clone(), askers, since });
+        }
     }
+
+    /// How many queries wait for it.
+    fn queries(&self) -> usize {
+        self.waiting.iter().map(|(_, askers)| askers.len()).sum()
+    }
+}
+
+/// The loads of a batch in the order in which they are made: by address, after those that the cache has.
+fn in_order(loads: impl Iterator<Item = Load>, cache: Option<&ExtentCache>) -> VecDeque<Load> {
+    let mut loads: Vec<Load> = loads.collect();
+    for load in &mut loads {
+        load.is_cached = cache.is_some_and(|cache| cache.has(load.read.at));
+    }
+    loads.sort_by_key(|load| !load.is_cached);
+    loads.into()
 }
 
 /// A loader that ends early leaves no query waiting.
 impl Drop for Gathering<'_> {
     fn drop(&mut self) {
         let under_way = self.loads.drain(..).flatten().map(|(load, _)| load);
-        under_way.chain(self.queue.drain(..)).for_each(|load| give(load, &Err(Loss::Failed)));
+        under_way.chain(self.queue.drain(..)).for_each(|load| load.give(Err(Loss::Failed)));
     }
 }
 
@@ -268,42 +322,94 @@ impl Driver<'_> {
     /// Starts the doorbells that may begin. Only the loader has any.
     pub(super) fn ring_doorbells(&mut self, queries: &mut dyn Queries) -> io::Result<()> {
         while self.gathering.as_mut().is_some_and(Gathering::may_ring) && self.tier.room() > 0 {
-            let waker = self.tier.waker().ok();
-            let doorbell = Arc::new(Doorbell(waker));
-            let mut stats = QueryStats::default();
-            let mut nodes = [false; 256];
+            let doorbell = Arc::new(Doorbell(self.tier.waker().ok()));
             let Some(gathering) = &mut self.gathering else { return Ok(()) };
+            let loads = gathering.next_loads(self.tier.room());
             gathering.doorbells.push_back(Arc::downgrade(&doorbell));
-            let most = gathering.member.gather.options.doorbell.min(gathering.queue.len());
-            let most = most.min(self.tier.room());
-            let loads: Vec<Load> = gathering.queue.drain(..most).collect();
             if gathering.under_way == 0 {
                 gathering.loads.clear();
             }
+            let mut stats = QueryStats::default();
+            let mut nodes = [false; 256];
             for load in loads {
-                let read = load.read;
-                let number = gathering.loads.len();
-                let at = self.tier.locate(read.at).filter(|at| {
-                    self.tier.store_bytes(at.store).is_some_and(|store_bytes| at.end() <= store_bytes)
-                });
-                gathering.loads.push(Some((load, doorbell.clone())));
-                gathering.under_way += 1;
-                let Some(at) = at else {
-                    queries.lost(read, Loss::Short);
-                    gathering.deliver(number, Err(Loss::Short));
-                    continue;
-                };
-                stats.reads += 1;
-                stats.bytes_read += u64::from(at.bytes);
-                stats.pages_read += at.pages();
-                nodes[usize::from(at.store.0)] = true;
-                self.reads.load(&mut *self.tier, read, at, number);
+                if load.is_cached {
+                    self.give_cached(load, &doorbell, &mut stats);
+                } else if let Some(at) = self.load(load, &doorbell, queries) {
+                    stats.reads += 1;
+                    stats.bytes_read += u64::from(at.bytes);
+                    stats.pages_read += at.pages();
+                    nodes[usize::from(at.store.0)] = true;
+                }
             }
             stats.round_trips = nodes.iter().filter(|&&is_used| is_used).count() as u64;
             queries.loaded(&stats);
             self.start_reads_now()?;
         }
         Ok(())
+    }
+
+    /// Delivers what the cache has. What it has no longer is read with the last loads of the batch.
+    fn give_cached(&mut self, mut load: Load, doorbell: &Arc<Doorbell>, stats: &mut QueryStats) {
+        let bytes = match self.cache.and_then(|cache| cache.get(load.read.at)) {
+            Some(Cached::Shared(bytes)) => bytes,
+            Some(Cached::Resident(bytes)) => Arc::from(bytes),
+            None => {
+                load.is_cached = false;
+                if let Some(gathering) = &mut self.gathering {
+                    gathering.queue.push_back(load);
+                }
+                return;
+            }
+        };
+        stats.cache_hits += load.queries() as u64;
+        load.give(Ok((LoadedBytes::Cached(bytes), doorbell.clone())));
+    }
+
+    /// Gives a load to the tier. `None` where there can be no such read, which those that wait for it learn.
+    fn load(&mut self, load: Load, doorbell: &Arc<Doorbell>, queries: &mut dyn Queries) -> Option<Extent> {
+        let read = load.read;
+        let gathering = self.gathering.as_mut()?;
+        let number = gathering.loads.len();
+        gathering.loads.push(Some((load, doorbell.clone())));
+        gathering.under_way += 1;
+        let at = self
+            .tier
+            .locate(read.at)
+            .filter(|at| self.tier.store_bytes(at.store).is_some_and(|store_bytes| at.end() <= store_bytes));
+        let Some(at) = at else {
+            queries.lost(read, Loss::Short);
+            gathering.deliver(number, Err(Loss::Short));
+            return None;
+        };
+        self.reads.load(&mut *self.tier, read, at, number);
+        Some(at)
+    }
+
+    /// Gives the bytes of one load to all queries of this thread that wait for it, one after another. Returns whether
+    /// there was one.
+    pub(super) fn take_load(&mut self, queries: &mut dyn Queries) -> io::Result<bool> {
+        let Some(gathering) = &mut self.gathering else { return Ok(false) };
+        let Some(LoadDelivery { read, result, askers, since }) = gathering.deliveries.pop_front() else {
+            return Ok(false);
+        };
+        self.joined -= askers.len();
+        for asker in askers {
+            let result = match &result {
+                Ok(loaded) => ReadResult::Loaded(loaded.clone()),
+                Err(loss) => self.lost(read, *loss, queries),
+            };
+            let at = asker.slot as usize;
+            let slot = &mut self.slots[at];
+            if !slot.is_active || slot.generation != asker.generation {
+                continue;
+            }
+            slot.results.push((asker.tag, result));
+            if slot.is_ready() {
+                slot.waited_since(since);
+                self.take_turn(at, queries)?;
+            }
+        }
+        Ok(true)
     }
 
     /// Goes on to the next stage of a batch where this thread has ended the present one.
@@ -318,9 +424,9 @@ impl Driver<'_> {
                 return Ok(Next::Wait);
             }
             Stage::Admit => {
-                let queue = &mut gathering.queue;
+                let (queue, cache) = (&mut gathering.queue, self.cache);
                 gather.end_stage(is_loader, |state| {
-                    queue.extend(std::mem::take(&mut state.wanted).into_values());
+                    *queue = in_order(std::mem::take(&mut state.wanted).into_values(), cache);
                 })?;
                 gathering.stage = Stage::Load;
                 gathering.snapshot = queries.batch_snapshot();

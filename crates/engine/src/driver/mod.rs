@@ -279,8 +279,9 @@ impl<'a> Driver<'a> {
             let turns = self.ready.len() + self.background.len();
             let has_admitted = self.admit(queries)?;
             self.ring_doorbells(queries)?;
+            let has_load = self.take_load(queries)?;
             self.take_turns(has_admitted, queries)?;
-            let is_busy = has_admitted || turns > 0;
+            let is_busy = has_admitted || has_load || turns > 0;
             if !is_busy && self.gathering.is_some() {
                 match self.advance_batch(queries)? {
                     Next::Round => continue,

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
 
-use stratann_core::query::{Extent, Loss, MAX_WIDTH, QueryStats, Read, ScorerId, Tag, Want};
+use stratann_core::query::{Extent, Loss, MAX_WIDTH, Read, ScorerId, Tag, Want};
 
 use super::codes::CodeScorer;
 use super::gather::Gathering;
@@ -112,20 +112,17 @@ impl<'a> Driver<'a> {
                 }
             };
             let Some(read) = self.slots[slot].state.read_of(tag) else { continue };
+            let asker = Asker { slot: slot as u32, generation: self.slots[slot].generation, tag };
+            let gathering = self.gathering.as_ref().filter(|own| !own.is_loading());
+            if let (Some(gathering), Some((_, mailbox))) = (gathering, &self.sharing) {
+                gathering.want(read, mailbox, asker);
+                self.joined += 1;
+                continue;
+            }
             let result = if let Some(bytes) = self.cache.and_then(|cache| cache.get(at)) {
                 self.slots[slot].state.count_cache_hit(tag);
-                if self.gathering.is_some() {
-                    queries.loaded(&QueryStats { cache_hits: 1, ..QueryStats::default() });
-                }
                 Some(ReadResult::Cached(bytes))
             } else {
-                let asker = Asker { slot: slot as u32, generation: self.slots[slot].generation, tag };
-                let gathering = self.gathering.as_ref().filter(|own| !own.is_loading());
-                if let (Some(gathering), Some((_, mailbox))) = (gathering, &self.sharing) {
-                    gathering.want(read, mailbox, asker);
-                    self.joined += 1;
-                    continue;
-                }
                 let is_background = self.slots[slot].is_background;
                 if self.postponed(is_background).is_empty() && self.has_room(read, is_background) {
                     self.read(asker, read, queries).map(|loss| self.lost(read, loss, queries))
@@ -282,7 +279,12 @@ impl<'a> Driver<'a> {
             mailbox.end_wait();
         }
         let mut deliveries = std::mem::take(&mut self.deliveries);
-        mailbox.take(&mut deliveries);
+        let gathered = &mut self.gathering;
+        mailbox.take(&mut deliveries, |load| {
+            if let Some(gathering) = gathered {
+                gathering.deliveries.push_back(load);
+            }
+        });
         for Delivery { to, read, result } in deliveries.drain(..) {
             self.joined -= 1;
             let result = match result {
@@ -340,7 +342,7 @@ impl<'a> Driver<'a> {
         self.give(asker, result);
     }
 
-    fn lost(&self, read: Read, loss: Loss, queries: &mut dyn Queries) -> ReadResult<'a> {
+    pub(super) fn lost(&self, read: Read, loss: Loss, queries: &mut dyn Queries) -> ReadResult<'a> {
         queries.lost(read, loss);
         ReadResult::Lost(loss)
     }

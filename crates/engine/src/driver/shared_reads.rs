@@ -6,13 +6,12 @@
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
-use std::ops::Deref;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use stratann_core::query::{Extent, Loss, Read, Tag};
 
-use super::gather::Loaded;
+use super::gather::LoadDelivery;
 use crate::tier::Waker;
 
 /// A query's want, as its thread knows it: its slot, the number of the query in that slot, and the tag of the want.
@@ -27,33 +26,14 @@ pub(super) struct Asker {
 pub(super) struct Delivery {
     pub(super) to: Asker,
     pub(super) read: Read,
-    pub(super) result: Result<SharedBytes, Loss>,
-}
-
-/// Bytes of a read that several queries use.
-#[derive(Clone)]
-pub(super) enum SharedBytes {
-    /// A copy.
-    Copied(Arc<[u8]>),
-    /// The buffer of a gathered load.
-    Loaded(Arc<Loaded>),
-}
-
-impl Deref for SharedBytes {
-    type Target = [u8];
-
-    fn deref(&self) -> &[u8] {
-        match self {
-            SharedBytes::Copied(bytes) => bytes,
-            SharedBytes::Loaded(loaded) => loaded.bytes(),
-        }
-    }
+    pub(super) result: Result<Arc<[u8]>, Loss>,
 }
 
 /// Deliveries to one driver thread.
 pub(super) struct Mailbox {
     number: u64,
     deliveries: Mutex<Vec<Delivery>>,
+    loads: Mutex<Vec<LoadDelivery>>,
     has_deliveries: AtomicBool,
     is_waiting: AtomicBool,
     // Without a waker the thread joins its own reads alone.
@@ -63,6 +43,16 @@ pub(super) struct Mailbox {
 impl Mailbox {
     pub(super) fn deliver(&self, delivery: Delivery) {
         lock(&self.deliveries).push(delivery);
+        self.note_delivery();
+    }
+
+    /// The same for a gathered load.
+    pub(super) fn deliver_load(&self, delivery: LoadDelivery) {
+        lock(&self.loads).push(delivery);
+        self.note_delivery();
+    }
+
+    fn note_delivery(&self) {
         self.has_deliveries.store(true, Ordering::SeqCst);
         if self.is_waiting.swap(false, Ordering::SeqCst)
             && let Some(waker) = &self.waker
@@ -87,12 +77,12 @@ impl Mailbox {
         self.is_waiting.store(false, Ordering::SeqCst);
     }
 
-    /// Moves all deliveries to `out`, which is empty.
-    pub(super) fn take(&self, out: &mut Vec<Delivery>) {
-        if self.has_deliveries.load(Ordering::Acquire) {
-            let mut deliveries = lock(&self.deliveries);
-            self.has_deliveries.store(false, Ordering::SeqCst);
-            std::mem::swap(&mut *deliveries, out);
+    /// Moves all deliveries to `out`, which is empty. Those of gathered loads go to `load`.
+    pub(super) fn take(&self, out: &mut Vec<Delivery>, load: impl FnMut(LoadDelivery)) {
+        // What comes after the note is taken down is noted again.
+        if self.has_deliveries.swap(false, Ordering::SeqCst) {
+            std::mem::swap(&mut *lock(&self.deliveries), out);
+            lock(&self.loads).drain(..).for_each(load);
         }
     }
 }
@@ -170,6 +160,7 @@ impl SharedReads {
         Arc::new(Mailbox {
             number: self.mailboxes.fetch_add(1, Ordering::Relaxed),
             deliveries: Mutex::default(),
+            loads: Mutex::default(),
             has_deliveries: AtomicBool::new(false),
             is_waiting: AtomicBool::new(false),
             waker,
@@ -204,7 +195,7 @@ impl SharedReads {
         if joined.is_empty() {
             return;
         }
-        let result = shared().map(SharedBytes::Copied);
+        let result = shared();
         for Joined { mailbox, asker, read } in joined {
             mailbox.deliver(Delivery { to: asker, read, result: result.clone() });
         }

@@ -1,6 +1,7 @@
 //! One query in flight: its state, its scratch, and what has arrived for it.
 
 use std::ops::Range;
+use std::sync::Arc;
 use std::time::Instant;
 
 use stratann_core::plan::IndexView;
@@ -9,7 +10,7 @@ use stratann_core::score::Ranking;
 
 use super::Times;
 use super::buffers::BufferPool;
-use super::shared_reads::SharedBytes;
+use super::gather::Loaded;
 use crate::cache::Cached;
 use crate::kinds::snapshot::Snapshot;
 use crate::scorer::EarlyTable;
@@ -20,7 +21,9 @@ pub(super) enum ReadResult<'a> {
     /// Bytes read for this query: a range of the pages in the buffer.
     Buffer(Buffer, Range<usize>),
     /// Bytes of a read that this query joined.
-    Shared(SharedBytes),
+    Shared(Arc<[u8]>),
+    /// Bytes of a gathered load.
+    Loaded(Arc<Loaded>),
     /// Bytes from the cache.
     Cached(Cached<'a>),
     /// The reply of another server to a job.
@@ -45,7 +48,7 @@ pub(super) struct Slot<'a> {
     /// successor's.
     pub(super) generation: u32,
     pub(super) started: Instant,
-    /// When it was last put into a queue of ready queries.
+    /// When it was last put into a queue of ready queries, or had its turn after a gathered load.
     pub(super) queued: Instant,
     pub(super) times: Times,
     pub(super) is_active: bool,
@@ -94,6 +97,13 @@ impl<'a> Slot<'a> {
     /// Whether enough has arrived for the next step.
     pub(super) fn is_ready(&self) -> bool {
         self.state.is_ready(self.results.len())
+    }
+
+    /// Counts the time since a read completed as waiting for the thread, but none twice.
+    pub(super) fn waited_since(&mut self, completed: Instant) {
+        let from = completed.max(self.queued);
+        self.queued = Instant::now();
+        self.times.ready += self.queued.saturating_duration_since(from).as_nanos() as u64;
     }
 
     /// Steps the query with all that has arrived. Returns the time that it took as well, in nanoseconds.
@@ -161,6 +171,7 @@ impl ReadResult<'_> {
         match self {
             ReadResult::Buffer(buffer, range) => Arrived::Bytes(&buffer.bytes()[range.clone()]),
             ReadResult::Shared(bytes) => Arrived::Bytes(bytes),
+            ReadResult::Loaded(loaded) => Arrived::Bytes(loaded.bytes()),
             ReadResult::Cached(bytes) => Arrived::Bytes(bytes),
             ReadResult::Scores(bytes) => {
                 wire::read_scores(bytes).map_or(Arrived::Lost(Loss::Damaged), Arrived::Scores)
