@@ -76,8 +76,11 @@ impl Runner {
         let read = |(pending, is_read): (Pending, bool)| {
             let mut bytes = Vec::new();
             let is_read = is_read && stores.read(pending.read.at, &mut bytes);
-            let read = if is_read { Ok(bytes) } else { Err(Loss::Failed) };
-            (pending.tag, read.and_then(|bytes| view.verify(&pending.read, &bytes).map(|()| bytes)))
+            let verified = if is_read { view.verify(&pending.read, &bytes) } else { Err(Loss::Failed) };
+            if verified.is_ok() {
+                view.settle(&pending.read, &mut bytes);
+            }
+            (pending.tag, verified.map(|()| bytes))
         };
         let held: Vec<(Tag, Result<Vec<u8>, Loss>)> = self.completed.drain(..).map(read).collect();
         let reads_count = held.len();

@@ -136,8 +136,8 @@ pub(crate) trait Kind: Sized {
     /// unit in it.
     fn verify(base: &Base<'_>, view: &Self::View<'_>, read: &Read, bytes: &[u8]) -> bool;
 
-    /// Whether verified bytes will never change, so that a cache may keep them.
-    fn is_settled(_view: &Self::View<'_>, _read: &Read, _bytes: &[u8]) -> bool {
+    /// Makes verified bytes ready for steps. Returns whether they will never change, so that a cache may keep them.
+    fn settle(_view: &Self::View<'_>, _read: &Read, _bytes: &mut [u8]) -> bool {
         true
     }
 
@@ -274,9 +274,9 @@ macro_rules! kinds {
                 }
             }
 
-            pub(crate) fn is_settled(&self, read: &Read, bytes: &[u8]) -> bool {
+            pub(crate) fn settle(&self, read: &Read, bytes: &mut [u8]) -> bool {
                 match self {
-                    $($(#[$attr])* KindView::$variant(view) => $module::Marker::is_settled(view, read, bytes),)*
+                    $($(#[$attr])* KindView::$variant(view) => $module::Marker::settle(view, read, bytes),)*
                 }
             }
 

@@ -5,17 +5,17 @@ use alloc::vec::Vec;
 use super::{QueryState, Scratch};
 use crate::plan::IndexView;
 use crate::score::Ranking;
-use crate::search::{Arrival, Arrived, Extent, Loss, Step, Tag};
+use crate::search::{Arrival, Arrived, Extent, Loss, Read, Step, Tag};
 
 /// Steps `state` until it hands over or is done. `read` returns the bytes of an extent; they are verified here. The
 /// state must not ask other servers for scores: nothing replies here.
-pub fn run<B: AsRef<[u8]>>(
+pub fn run<B: Into<Vec<u8>>>(
     state: &mut QueryState,
     view: &IndexView<'_>,
     scratch: &mut Scratch,
     mut read: impl FnMut(Extent) -> Result<B, Loss>,
 ) -> Step {
-    let mut arrived: Vec<(Tag, Result<B, Loss>)> = Vec::new();
+    let mut arrived: Vec<(Tag, Result<Vec<u8>, Loss>)> = Vec::new();
     let mut ranked: Vec<(Tag, Ranking)> = Vec::new();
     loop {
         let reads = arrived.iter().map(|(tag, read)| Arrival { tag: *tag, what: outcome(read) });
@@ -34,12 +34,18 @@ pub fn run<B: AsRef<[u8]>>(
         }
         for (tag, at) in state.fetches() {
             let what = state.read_of(tag);
-            let verified =
-                |bytes: &B| what.map_or(Err(Loss::Failed), |what| view.verify(&what, bytes.as_ref()));
-            let bytes = read(at).and_then(|bytes| verified(&bytes).map(|()| bytes));
+            let bytes = read(at).and_then(|bytes| taken_in(view, what, bytes.into()));
             arrived.push((tag, bytes));
         }
     }
+}
+
+/// Bytes of a read as a step takes them.
+fn taken_in(view: &IndexView<'_>, read: Option<Read>, mut bytes: Vec<u8>) -> Result<Vec<u8>, Loss> {
+    let read = read.ok_or(Loss::Failed)?;
+    view.verify(&read, &bytes)?;
+    view.settle(&read, &mut bytes);
+    Ok(bytes)
 }
 
 /// A read as an arrival.

@@ -6,7 +6,8 @@
 //! query that waits for them, on any thread. While the bytes of one doorbell are searched the next is under way. What
 //! the cache has comes first, in doorbells of its own that read nothing.
 //!
-//! All queries that wait for one read use its bytes in a row, so that these stay in the processor's caches.
+//! All queries that wait for one read use its bytes in a row, so that these stay in the processor's caches. Reads of one
+//! unit that lie side by side, a cluster and its fresh records, are one read.
 //!
 //! Bytes of a doorbell are freed when the last query has used them, and only then the doorbell after the next begins.
 //! So a batch takes the memory of two doorbells, however many queries wait. It also follows that a query must take each
@@ -20,8 +21,9 @@ use std::time::Instant;
 
 use stratann_core::query::{Extent, Loss, QueryStats, Read, StoreId};
 
+use super::reads::take_in;
 use super::shared_reads::{Asker, Mailbox};
-use super::slot::ReadResult;
+use super::slot::{ReadResult, seen};
 use super::{Driver, Queries};
 use crate::cache::{Cached, ExtentCache};
 use crate::kinds::snapshot::Snapshot;
@@ -88,7 +90,7 @@ pub(super) struct Loaded {
 }
 
 enum LoadedBytes {
-    Read(Buffer, Range<usize>),
+    Read(Arc<Buffer>, Range<usize>),
     Cached(Arc<[u8]>),
 }
 
@@ -99,6 +101,15 @@ impl Loaded {
             LoadedBytes::Cached(bytes) => bytes,
         }
     }
+}
+
+/// A read of the loader that has ended.
+pub(super) struct Completed {
+    pub(super) buffer: Buffer,
+    /// Bytes before the first that was asked for.
+    pub(super) skip: usize,
+    /// Bytes that have come.
+    pub(super) end: usize,
 }
 
 /// Lives as long as bytes of its loads are in use; then the loader may start another.
@@ -187,7 +198,7 @@ pub(super) struct Gathering<'a> {
     stage: Stage,
     // Of the loader: what is not started yet, what is under way by its number, and doorbells whose bytes are in use.
     queue: VecDeque<Load>,
-    loads: Vec<Option<(Load, Arc<Doorbell>)>>,
+    loads: Vec<Option<(Vec<Load>, Arc<Doorbell>)>>,
     under_way: usize,
     doorbells: VecDeque<Weak<Doorbell>>,
     // What has come for queries of this thread.
@@ -268,19 +279,30 @@ impl<'a> Gathering<'a> {
         self.doorbells.len() < most && !self.queue.is_empty()
     }
 
-    /// The bytes of a load have come, or were lost: delivers them to all that wait.
-    pub(super) fn deliver(&mut self, number: usize, result: Result<(Buffer, Range<usize>), Loss>) {
-        let Some((load, doorbell)) = self.loads.get_mut(number).and_then(Option::take) else { return };
+    /// The loads of a read that has ended, each with its place in the read, and their doorbell.
+    fn ended(&mut self, number: usize) -> Option<(Vec<Load>, Arc<Doorbell>)> {
+        let ended = self.loads.get_mut(number).and_then(Option::take)?;
         self.under_way -= 1;
-        load.give(result.map(|(buffer, range)| (LoadedBytes::Read(buffer, range), doorbell)));
+        Some(ended)
     }
 
-    /// Takes the loads of the next doorbell from the queue: all cached, or none.
-    fn next_loads(&mut self, room: usize) -> Vec<Load> {
-        let most = self.member.gather.options.doorbell.min(room).min(self.queue.len());
+    /// Takes the loads of the next doorbell from the queue, by reads: all cached, or none.
+    fn next_loads(&mut self, room: usize) -> Vec<Vec<Load>> {
+        let most = self.member.gather.options.doorbell.min(room);
         let is_cached = self.queue.front().is_some_and(|load| load.is_cached);
-        let same = self.queue.iter().take(most).take_while(|load| load.is_cached == is_cached).count();
-        self.queue.drain(..same).collect()
+        let mut reads: Vec<Vec<Load>> = Vec::new();
+        while let Some(load) = self.queue.pop_front() {
+            let has_room = reads.len() < most && load.is_cached == is_cached;
+            match reads.last_mut() {
+                Some(read) if read.last().is_some_and(|last| last.is_beside(&load)) => read.push(load),
+                _ if has_room => reads.push(vec![load]),
+                _ => {
+                    self.queue.push_front(load);
+                    break;
+                }
+            }
+        }
+        reads
     }
 }
 
@@ -292,6 +314,14 @@ impl Load {
             let since = Instant::now();
             mailbox.deliver_load(LoadDelivery { read: self.read, result: result.clone(), askers, since });
         }
+    }
+
+    /// Whether another one is of the same unit, and its bytes follow.
+    fn is_beside(&self, other: &Load) -> bool {
+        let (at, next) = (self.read.at, other.read.at);
+        !(self.is_cached || other.is_cached)
+            && self.read.unit() == other.read.unit()
+            && (at.store, at.end()) == (next.store, next.offset)
     }
 
     /// How many queries wait for it.
@@ -313,7 +343,7 @@ fn in_order(loads: impl Iterator<Item = Load>, cache: Option<&ExtentCache>) -> V
 /// A loader that ends early leaves no query waiting.
 impl Drop for Gathering<'_> {
     fn drop(&mut self) {
-        let under_way = self.loads.drain(..).flatten().map(|(load, _)| load);
+        let under_way = self.loads.drain(..).flatten().flat_map(|(loads, _)| loads);
         under_way.chain(self.queue.drain(..)).for_each(|load| load.give(Err(Loss::Failed)));
     }
 }
@@ -324,17 +354,17 @@ impl Driver<'_> {
         while self.gathering.as_mut().is_some_and(Gathering::may_ring) && self.tier.room() > 0 {
             let doorbell = Arc::new(Doorbell(self.tier.waker().ok()));
             let Some(gathering) = &mut self.gathering else { return Ok(()) };
-            let loads = gathering.next_loads(self.tier.room());
+            let reads = gathering.next_loads(self.tier.room());
             gathering.doorbells.push_back(Arc::downgrade(&doorbell));
             if gathering.under_way == 0 {
                 gathering.loads.clear();
             }
             let mut stats = QueryStats::default();
             let mut nodes = [false; 256];
-            for load in loads {
-                if load.is_cached {
-                    self.give_cached(load, &doorbell, &mut stats);
-                } else if let Some(at) = self.load(load, &doorbell, queries) {
+            for loads in reads {
+                if loads[0].is_cached {
+                    loads.into_iter().for_each(|load| self.give_cached(load, &doorbell, &mut stats));
+                } else if let Some(at) = self.load(loads, &doorbell, queries) {
                     stats.reads += 1;
                     stats.bytes_read += u64::from(at.bytes);
                     stats.pages_read += at.pages();
@@ -365,24 +395,65 @@ impl Driver<'_> {
         load.give(Ok((LoadedBytes::Cached(bytes), doorbell.clone())));
     }
 
-    /// Gives a load to the tier. `None` where there can be no such read, which those that wait for it learn.
-    fn load(&mut self, load: Load, doorbell: &Arc<Doorbell>, queries: &mut dyn Queries) -> Option<Extent> {
-        let read = load.read;
-        let gathering = self.gathering.as_mut()?;
-        let number = gathering.loads.len();
-        gathering.loads.push(Some((load, doorbell.clone())));
-        gathering.under_way += 1;
+    /// Gives loads that lie side by side to the tier, as one read. `None` where there can be no such read, which those
+    /// that wait for it learn.
+    fn load(
+        &mut self,
+        loads: Vec<Load>,
+        doorbell: &Arc<Doorbell>,
+        queries: &mut dyn Queries,
+    ) -> Option<Extent> {
+        let (first, last) = (loads.first()?.read, loads.last()?.read);
+        let whole = Extent { bytes: (last.at.end() - first.at.offset) as u32, ..first.at };
         let at = self
             .tier
-            .locate(read.at)
+            .locate(whole)
             .filter(|at| self.tier.store_bytes(at.store).is_some_and(|store_bytes| at.end() <= store_bytes));
+        let gathering = self.gathering.as_mut()?;
+        let number = gathering.loads.len();
+        gathering.loads.push(Some((loads, doorbell.clone())));
+        gathering.under_way += 1;
         let Some(at) = at else {
-            queries.lost(read, Loss::Short);
-            gathering.deliver(number, Err(Loss::Short));
+            self.loaded(number, Err(Loss::Short), queries);
             return None;
         };
-        self.reads.load(&mut *self.tier, read, at, number);
+        self.reads.load(&mut *self.tier, first, at, number);
         Some(at)
+    }
+
+    /// A read of the loader has ended: takes in the bytes of each of its loads, and delivers them to all that wait.
+    pub(super) fn loaded(
+        &mut self,
+        number: usize,
+        result: Result<Completed, Loss>,
+        queries: &mut dyn Queries,
+    ) {
+        let Some((loads, doorbell)) = self.gathering.as_mut().and_then(|own| own.ended(number)) else {
+            return;
+        };
+        let snapshot = self.gathering.as_ref().and_then(|own| own.snapshot.as_ref());
+        let view = seen(&self.view, snapshot);
+        let first = loads.first().map_or(0, |load| load.read.at.offset);
+        let taken = result.map(|Completed { mut buffer, skip, end }| {
+            let take = |load: &Load| {
+                let from = skip + (load.read.at.offset - first) as usize;
+                let range = from..from + load.read.at.bytes as usize;
+                let bytes = buffer.bytes_mut()[..end].get_mut(range.clone()).ok_or(Loss::Short)?;
+                take_in(&view, self.cache, &load.read, bytes).map(|()| range)
+            };
+            let ranges: Vec<Result<Range<usize>, Loss>> = loads.iter().map(take).collect();
+            (Arc::new(buffer), ranges)
+        });
+        for (at, load) in loads.into_iter().enumerate() {
+            let taken = taken.as_ref().map_err(|&loss| loss);
+            let taken = taken.and_then(|(buffer, ranges)| Ok((buffer, ranges[at].clone()?)));
+            if let Err(loss) = taken {
+                queries.lost(load.read, loss);
+            }
+            load.give(
+                taken.map(|(buffer, range)| (LoadedBytes::Read(buffer.clone(), range), doorbell.clone())),
+            );
+        }
     }
 
     /// Gives the bytes of one load to all queries of this thread that wait for it, one after another. Returns whether

@@ -4,14 +4,16 @@ use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
 
+use stratann_core::plan::IndexView;
 use stratann_core::query::{Extent, Loss, MAX_WIDTH, Read, ScorerId, Tag, Want};
 
 use super::codes::CodeScorer;
-use super::gather::Gathering;
+use super::gather::{Completed, Gathering};
 use super::options::READS_WANTED;
 use super::shared_reads::{Asker, Delivery, Share};
 use super::slot::{ReadResult, seen};
 use super::{Driver, MergedReads, Queries};
+use crate::cache::ExtentCache;
 use crate::tier::{Buffer, Completion, Tier};
 
 /// Queued reads are started, before further steps, once there are so many. A system call for each would cost more
@@ -90,6 +92,22 @@ fn aligned(tier: &dyn Tier, at: Extent) -> (u64, usize) {
     let alignment = tier.alignment() as u64;
     let offset = at.offset / alignment * alignment;
     (offset, (at.end() - offset).next_multiple_of(alignment) as usize)
+}
+
+/// Verifies bytes that were read and makes them ready for steps. The cache keeps those that will never change.
+pub(super) fn take_in(
+    view: &IndexView<'_>,
+    cache: Option<&ExtentCache>,
+    read: &Read,
+    bytes: &mut [u8],
+) -> Result<(), Loss> {
+    view.verify(read, bytes)?;
+    if view.settle(read, bytes)
+        && let Some(cache) = cache
+    {
+        cache.put(read.at, bytes);
+    }
+    Ok(())
 }
 
 impl<'a> Driver<'a> {
@@ -296,43 +314,31 @@ impl<'a> Driver<'a> {
         self.deliveries = deliveries;
     }
 
-    fn complete(&mut self, Completion { tag, buffer, result }: Completion, queries: &mut dyn Queries) {
+    fn complete(&mut self, Completion { tag, mut buffer, result }: Completion, queries: &mut dyn Queries) {
         let Some(TierRead { read, skip, to, is_shared, is_background }) = self.reads.remove(tag) else {
             return;
         };
         self.background_reads -= usize::from(is_background);
-        let at = read.at;
-        let range = skip..skip + at.bytes as usize;
-        let snapshot = self.gathering.as_ref().and_then(|gathering| gathering.snapshot.as_ref());
-        let view = seen(&self.view, snapshot);
-        let checked = match result {
-            Err(_) => Err(Loss::Failed),
-            Ok(n) if n < range.end => Err(Loss::Short),
-            Ok(_) => view.verify(&read, &buffer.bytes()[range.clone()]),
-        };
-        if let Some(cache) = self.cache.filter(|_| checked.is_ok()) {
-            let bytes = &buffer.bytes()[range.clone()];
-            if view.is_settled(&read, bytes) {
-                cache.put(at, bytes);
-            }
-        }
-        // The cache has the bytes before the read ends: who finds it ended finds them there.
-        if let Some((shared, _)) = self.sharing.as_ref().filter(|_| is_shared) {
-            shared.complete(at, || checked.map(|()| Arc::from(&buffer.bytes()[range.clone()])));
-        }
+        let result = result.map_err(|_| Loss::Failed);
         let asker = match to {
             To::Query(asker) => asker,
             To::Gathered(number) => {
-                if let Err(loss) = checked {
-                    queries.lost(read, loss);
-                }
-                if let Some(gathering) = &mut self.gathering {
-                    gathering.deliver(number, checked.map(|()| (buffer, range)));
-                }
+                self.loaded(number, result.map(|end| Completed { buffer, skip, end }), queries);
                 return;
             }
         };
-        let result = match checked {
+        let at = read.at;
+        let range = skip..skip + at.bytes as usize;
+        let taken = result.and_then(|end| {
+            let bytes = buffer.bytes_mut()[..end].get_mut(range.clone()).ok_or(Loss::Short)?;
+            let snapshot = self.gathering.as_ref().and_then(|gathering| gathering.snapshot.as_ref());
+            take_in(&seen(&self.view, snapshot), self.cache, &read, bytes)
+        });
+        // The cache has the bytes before the read ends: who finds it ended finds them there.
+        if let Some((shared, _)) = self.sharing.as_ref().filter(|_| is_shared) {
+            shared.complete(at, || taken.map(|()| Arc::from(&buffer.bytes()[range.clone()])));
+        }
+        let result = match taken {
             Ok(()) => ReadResult::Buffer(buffer, range),
             Err(loss) => {
                 self.buffers.recycle(buffer);

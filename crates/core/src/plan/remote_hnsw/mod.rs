@@ -91,8 +91,9 @@ impl Kind for Marker {
 
     fn budget(view: &View<'_>) -> Budget {
         let usual = Budget::default();
-        // Of each cluster its sub-HNSW and its fresh records.
-        Budget { reads: usual.reads.max(2 * view.clusters.len() as u32), ..usual }
+        // Of each cluster its sub-HNSW and the parts of its fresh records.
+        let reads = (1 + view::FRESH_PARTS).saturating_mul(view.clusters.len() as u32);
+        Budget { reads: usual.reads.max(reads), ..usual }
     }
 
     fn prepare(_: &Base<'_>, _: &View<'_>, _: &[u8], _: &mut Scratch) {}
@@ -117,8 +118,8 @@ impl Kind for Marker {
         view.verify(base, read, bytes)
     }
 
-    fn is_settled(view: &View<'_>, read: &Read, bytes: &[u8]) -> bool {
-        view.is_settled(read, bytes)
+    fn settle(view: &View<'_>, read: &Read, bytes: &mut [u8]) -> bool {
+        view.settle(read, bytes)
     }
 
     fn size(base: &Base<'_>, view: &View<'_>) -> IndexSize {

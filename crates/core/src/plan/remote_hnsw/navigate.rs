@@ -21,7 +21,8 @@ pub(super) fn choose(cx: &mut Cx<'_, Marker>) {
     for at in 0..cx.own.clusters.len() {
         let cluster = cx.own.clusters[at];
         let Some(&located) = cx.view.clusters.get(cluster as usize) else { continue };
-        let mut wanted = [(located.base, BASE), (located.fresh, FRESH)].into_iter();
+        let fresh = located.fresh_parts(cluster as usize % 2, cx.view.record_bytes());
+        let mut wanted = core::iter::once((located.base, BASE)).chain(fresh.map(|part| (part, FRESH)));
         let is_in_budget = wanted.all(|(extent, note): (Extent, u64)| {
             extent.bytes == 0 || cx.fetch(extent, cluster, note).is_some()
         });

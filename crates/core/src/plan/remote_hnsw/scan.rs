@@ -3,7 +3,7 @@
 use super::found::{Found, offer};
 use super::view::FRESH;
 use super::{Marker, Scratch, State};
-use crate::format::fresh::{self, FreshRecord};
+use crate::format::fresh::FreshRecord;
 use crate::format::hnsw::SubHnsw;
 use crate::plan::Cx;
 use crate::search::Read;
@@ -50,15 +50,13 @@ fn take_base(cx: &mut Cx<'_, Marker>, cluster: u32, bytes: &[u8]) -> Option<()> 
     Some(())
 }
 
-/// Compares all fresh records of a cluster. A slot without a record is passed over: it was reserved, and not written
+/// Compares some fresh records of a cluster. A slot without a record is passed over: it was reserved, and not written
 /// yet.
 fn take_fresh(cx: &mut Cx<'_, Marker>, cluster: u32, bytes: &[u8]) -> Option<()> {
-    let located = cx.view.clusters.get(cluster as usize)?;
-    let seed = fresh::seed(cx.view.build, located.group, located.version);
     let k = cx.q.top.k as usize;
     let mut compared = 0;
     for slot in bytes.chunks_exact(cx.view.record_bytes()) {
-        let record = FreshRecord::decode(seed, cx.view.layout.vector_bytes, slot);
+        let record = FreshRecord::of_settled(cx.view.layout.vector_bytes, slot);
         let Some(record) = record.filter(|record| record.cluster == cluster) else { continue };
         if cx.view.is_hidden(record.id, record.clock) {
             continue;
@@ -69,7 +67,8 @@ fn take_fresh(cx: &mut Cx<'_, Marker>, cluster: u32, bytes: &[u8]) -> Option<()>
     }
     cx.q.stats.full_comparisons += u64::from(compared);
     if let Some(visit) = cx.scratch.trace.as_mut().and_then(|trace| trace.visit(cluster)) {
-        (visit.fresh, visit.fresh_bytes) = (compared, bytes.len() as u32);
+        visit.fresh += compared;
+        visit.fresh_bytes += bytes.len() as u32;
     }
     Some(())
 }

@@ -107,7 +107,7 @@ impl Set {
                 records.resize(records.len() + fresh::record_bytes(4 * DIM) * (number % 3 / 2), 0);
             }
             let fresh = set.put(records);
-            set.clusters.push(Located { base, fresh, version: 0, group, clock: 0 });
+            set.clusters.push(Located { base, fresh, version: 0, group, clock: 0, part_records: 3 });
             id += members as u64;
         }
         set.tombstones.sort_unstable_by_key(|t| t.id);
@@ -139,8 +139,10 @@ impl Set {
     }
 
     fn read(&self, at: Extent) -> Result<&[u8], Loss> {
-        let found = self.files.iter().find(|(own, bytes)| *own == at && !bytes.is_empty());
-        found.map(|(_, bytes)| &bytes[..]).ok_or(Loss::Failed)
+        let found = self.files.iter().find(|(own, _)| own.offset <= at.offset && at.end() <= own.end());
+        let (own, bytes) = found.ok_or(Loss::Failed)?;
+        let from = (at.offset - own.offset) as usize;
+        Ok(&bytes[from..from + at.bytes as usize])
     }
 
     /// Distances and ids of the k nearest of what was not deleted, by a scan.
@@ -185,6 +187,26 @@ proptest! {
         prop_assert_eq!(results(&state), set.truth(&query, k));
         let live: BTreeSet<u64> = state.results().iter().map(|hit| hit.external_id).collect();
         prop_assert_eq!(live.len(), state.results().len(), "none twice");
+    }
+
+    /// Parts cover the fresh records of a cluster, and one record more changes only the last of them.
+    #[test]
+    fn a_record_more_changes_one_part(used in 0u32..40, capacity in 40u32..90, side in 0usize..2) {
+        let record_bytes = fresh::record_bytes(4 * DIM) as u64;
+        let clusters = [Span32 { members: 1, bytes: 512 }; 2];
+        let group = Descriptor { capacity, clusters, ..Descriptor::default() };
+        let parts = |used| -> Vec<Extent> {
+            let own = Located::new(&group, 3, (side, used), record_bytes);
+            let parts: Vec<Extent> = own.fresh_parts(side, record_bytes as usize).collect();
+            let (first, last) = (parts.iter().map(|p| p.offset).min(), parts.iter().map(Extent::end).max());
+            assert_eq!(parts.iter().map(|p| u64::from(p.bytes)).sum::<u64>(), u64::from(used) * record_bytes);
+            assert!(used == 0 || (first, last) == (Some(own.fresh.offset), Some(own.fresh.end())));
+            parts
+        };
+        let (before, after) = (parts(used), parts(used + 1));
+        prop_assert!(after.len() <= FRESH_PARTS as usize + 1);
+        let kept = before.iter().filter(|part| after.contains(part)).count();
+        prop_assert!(kept + 1 >= before.len());
     }
 
     /// Arrivals are taken one by one in any order, and nothing else is waited for.

@@ -11,6 +11,10 @@ pub(super) const BASE: u64 = 0;
 /// See [`BASE`].
 pub(super) const FRESH: u64 = 1;
 
+/// Parts of the room for fresh records. Each is read and cached by itself, so that a record more does not make a
+/// reader fetch all that it has.
+pub(super) const FRESH_PARTS: u32 = 8;
+
 /// Where a cluster is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Located {
@@ -24,6 +28,8 @@ pub struct Located {
     pub group: u32,
     /// The clock up to which changes are in the sub-HNSW.
     pub clock: u64,
+    /// Fresh records that are read at once, at most: a part of them.
+    pub part_records: u32,
 }
 
 impl Located {
@@ -35,8 +41,19 @@ impl Located {
             bytes: u32::try_from(span.bytes).unwrap_or(u32::MAX),
         };
         let (base, fresh) = (at.cluster(side, record_bytes), at.fresh(side, used, record_bytes));
-        let Descriptor { version, clock, .. } = *at;
-        Located { base: extent(base), fresh: extent(fresh), version, group, clock }
+        let Descriptor { version, clock, capacity, .. } = *at;
+        let part_records = capacity.div_ceil(FRESH_PARTS).max(1);
+        Located { base: extent(base), fresh: extent(fresh), version, group, clock, part_records }
+    }
+
+    /// The parts of its fresh records, the oldest first. Those of `A` grow up from the sub-HNSW, those of `B` down.
+    pub fn fresh_parts(&self, side: usize, record_bytes: usize) -> impl Iterator<Item = Extent> {
+        let (fresh, part) = (self.fresh, self.part_records.saturating_mul(record_bytes as u32).max(1));
+        (0..fresh.bytes).step_by(part as usize).map(move |done| {
+            let bytes = part.min(fresh.bytes - done);
+            let from = if side == 0 { done } else { fresh.bytes - done - bytes };
+            Extent { offset: fresh.offset + u64::from(from), bytes, ..fresh }
+        })
     }
 }
 
@@ -76,17 +93,19 @@ impl View<'_> {
         at.is_ok_and(|at| self.tombstones[at].clock > clock)
     }
 
-    /// Whether nothing more will be written: every slot has a record, or will never have one.
-    pub(super) fn is_settled(&self, read: &Read, bytes: &[u8]) -> bool {
+    /// Takes what is no whole record out of slots, so that a query needs no checksum. Returns whether nothing more will
+    /// be written: every slot has a record, or will never have one.
+    pub(super) fn settle(&self, read: &Read, bytes: &mut [u8]) -> bool {
         let Some(located) = self.clusters.get(read.unit as usize).filter(|_| read.note == FRESH) else {
             return read.note == BASE;
         };
         let seed = fresh::seed(self.build, located.group, located.version);
-        bytes.chunks_exact(self.record_bytes()).all(|slot| fresh::is_decided(seed, slot))
+        let slots = bytes.chunks_exact_mut(self.record_bytes());
+        slots.fold(true, |is_settled, slot| fresh::settle(seed, slot) && is_settled)
     }
 
-    /// Whether these bytes are what a read must bring. Fresh records have a checksum each, which is checked when they
-    /// are read: one that is written just now is none yet, and no damage.
+    /// Whether these bytes are what a read must bring. Fresh records have a checksum each, which [`View::settle`]
+    /// checks: one that is written just now is none yet, and no damage.
     pub(super) fn verify(&self, _: &Base<'_>, read: &Read, bytes: &[u8]) -> bool {
         let Some(located) = self.clusters.get(read.unit as usize) else { return false };
         match read.note {
@@ -94,7 +113,10 @@ impl View<'_> {
                 located.base == read.at
                     && self.name(read.unit).is_some_and(|name| SubHnsw::verify(self.layout, &name, bytes))
             }
-            FRESH => located.fresh == read.at && bytes.len().is_multiple_of(self.record_bytes()),
+            FRESH => {
+                let mut parts = located.fresh_parts(read.unit as usize % 2, self.record_bytes());
+                bytes.len().is_multiple_of(self.record_bytes()) && parts.any(|part| part == read.at)
+            }
             _ => false,
         }
     }
