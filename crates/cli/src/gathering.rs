@@ -20,9 +20,12 @@ pub(crate) struct RemoteTechniques {
     doorbell: Option<u32>,
 }
 
-/// A remote-hnsw without some of its techniques.
+/// How the clusters of a batch are loaded: as the kind does, or without some of its techniques, to compare.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum LoadBaseline {
+pub(crate) enum LoadScheme {
+    /// That of the kind.
+    #[value(name = "none")]
+    Own,
     /// Each query reads its clusters for itself, one after another, without a cache.
     Naive,
     /// A round trip for each cluster.
@@ -31,25 +34,50 @@ pub(crate) enum LoadBaseline {
     NoOverlap,
 }
 
+/// All of them, naive first.
+pub(crate) const ALL_SCHEMES: [LoadScheme; 4] =
+    [LoadScheme::Naive, LoadScheme::NoDoorbell, LoadScheme::NoOverlap, LoadScheme::Own];
+
+impl LoadScheme {
+    /// The name in reports.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            LoadScheme::Own => "remote-hnsw",
+            LoadScheme::Naive => "naive",
+            LoadScheme::NoDoorbell => "no-doorbell",
+            LoadScheme::NoOverlap => "no-overlap",
+        }
+    }
+
+    /// How it loads a batch, where the kind does it by `own`.
+    pub(crate) fn gather(self, own: GatherOptions) -> GatherOptions {
+        match self {
+            LoadScheme::Own => own,
+            LoadScheme::Naive => GatherOptions { batch: 1, doorbell: 1, overlap: false },
+            LoadScheme::NoDoorbell => GatherOptions { doorbell: 1, ..own },
+            LoadScheme::NoOverlap => GatherOptions { overlap: false, ..own },
+        }
+    }
+}
+
 impl RemoteTechniques {
     /// The switches of the kind.
     pub(crate) fn switches(&self) -> RemoteSwitches {
         RemoteSwitches { ef: self.ef }
     }
 
+    /// Whether an option is given.
+    pub(crate) fn is_given(&self) -> bool {
+        self.ef.is_some() || self.batch.is_some() || self.doorbell.is_some()
+    }
+
     /// How a batch is loaded.
-    pub(crate) fn gather(&self, baseline: Option<LoadBaseline>) -> GatherOptions {
+    pub(crate) fn gather(&self, scheme: LoadScheme) -> GatherOptions {
         let usual = GatherOptions::default();
-        let own = GatherOptions {
+        scheme.gather(GatherOptions {
             batch: self.batch.map_or(usual.batch, |batch| batch as usize),
             doorbell: self.doorbell.map_or(usual.doorbell, |doorbell| doorbell as usize),
             ..usual
-        };
-        match baseline {
-            None => own,
-            Some(LoadBaseline::Naive) => GatherOptions { batch: 1, doorbell: 1, overlap: false },
-            Some(LoadBaseline::NoDoorbell) => GatherOptions { doorbell: 1, ..own },
-            Some(LoadBaseline::NoOverlap) => GatherOptions { overlap: false, ..own },
-        }
+        })
     }
 }

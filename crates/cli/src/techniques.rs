@@ -9,7 +9,7 @@ use stratann_engine::kinds::options::{
 };
 use stratann_engine::{Error, Result as Checked};
 
-use crate::gathering::{LoadBaseline, RemoteTechniques};
+use crate::gathering::{LoadScheme, RemoteTechniques};
 
 /// Techniques of hybrid-ivf, to switch off for comparison.
 #[derive(Clone, Debug, clap::Args)]
@@ -148,12 +148,12 @@ enum BaselineName {
 
 impl BaselineName {
     /// The one of remote-hnsw.
-    fn of_loads(self) -> Option<LoadBaseline> {
+    fn of_loads(self) -> LoadScheme {
         match self {
-            BaselineName::Naive => Some(LoadBaseline::Naive),
-            BaselineName::NoDoorbell => Some(LoadBaseline::NoDoorbell),
-            BaselineName::NoOverlap => Some(LoadBaseline::NoOverlap),
-            _ => None,
+            BaselineName::Naive => LoadScheme::Naive,
+            BaselineName::NoDoorbell => LoadScheme::NoDoorbell,
+            BaselineName::NoOverlap => LoadScheme::NoOverlap,
+            _ => LoadScheme::Own,
         }
     }
 
@@ -304,12 +304,16 @@ impl Techniques {
 
     /// How a batch of a remote-hnsw is loaded.
     pub(crate) fn gather(&self) -> GatherOptions {
-        self.remote.gather(self.gpu.baseline.and_then(BaselineName::of_loads))
+        self.remote.gather(self.load_scheme())
     }
 
     /// Whether nothing is cached.
     pub(crate) fn is_uncached(&self) -> bool {
-        self.gpu.baseline.and_then(BaselineName::of_loads) == Some(LoadBaseline::Naive)
+        self.load_scheme() == LoadScheme::Naive
+    }
+
+    fn load_scheme(&self) -> LoadScheme {
+        self.gpu.baseline.map_or(LoadScheme::Own, BaselineName::of_loads)
     }
 
     /// The files that a baseline needs.

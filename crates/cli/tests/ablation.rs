@@ -442,8 +442,9 @@ fn a_remote_index_is_compared_with_other_ways_to_load() {
     let lengths = found["doorbells"]["lengths"].as_array().unwrap();
     assert!(number(&lengths[0]["round_trips"]) > number(&lengths[3]["round_trips"]), "{found}");
     assert!(lengths.iter().all(|at| at["foreground_queries"].as_u64().unwrap() >= 1));
-    let modelled = rows_with(&found["model"]["schemes"], &[("scheme", "remote-hnsw")])[0];
-    assert!(number(&modelled["network_speedup"]) > 1.0, "{found}");
+    let modelled = rows_with(&found["model"]["against_naive"], &[("scheme", "remote-hnsw")])[0];
+    assert!(number(&modelled["network"]) > 1.0 && modelled["compute_nodes"] == 24, "{found}");
+    assert_eq!(found["model"]["schemes"].as_array().unwrap().len(), 4);
     assert_eq!(found["model"]["nodes"].as_array().unwrap().len(), 16);
     let svg = std::fs::read_to_string(&plot).unwrap();
     assert!(svg.contains("model: QPS by compute nodes") && svg.trim_end().ends_with("</svg>"));

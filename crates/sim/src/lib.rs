@@ -10,11 +10,15 @@
 //! under a load, on servers with threads, a disk and a link, at the prices of [`Costs`]. [`scatter_gather`] and
 //! [`fetch`] make the traces of two other ways to search.
 //!
+//! [`replay_loads`] does the same for compute nodes whose batches read clusters of memory nodes.
+//!
 //! Equal seeds give equal runs, and equal replays. Nothing here depends on the kind of index: a query is a state that
 //! the index view steps.
 
 mod baselines;
 mod costs;
+mod memory_nodes;
+mod queue;
 mod recorder;
 mod replay;
 mod runner;
@@ -24,6 +28,7 @@ mod world;
 
 pub use baselines::{BaselineResult, Partition, fetch, scatter_gather};
 pub use costs::Costs;
+pub use memory_nodes::{BatchTrace, Fleet, GatheredLoad, LoadCosts, LoadTiming, Spent, replay_loads};
 pub use replay::{Load, Timing, Utilisation, replay};
 pub use trace::{Draft, Task, TaskId, Timed, Trace, Work};
 

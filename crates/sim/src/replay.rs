@@ -10,6 +10,7 @@ use std::collections::{BinaryHeap, VecDeque};
 use stratann_core::hash::hash;
 
 use crate::costs::Costs;
+use crate::queue::Queue;
 use crate::trace::{Task, TaskId, Trace};
 
 /// Arrival of queries.
@@ -74,38 +75,6 @@ impl Timing {
     /// Highest utilisation of any server, for each resource.
     pub fn busiest(&self) -> Utilisation {
         self.servers.iter().fold(Utilisation::default(), |most, &u| most.most(u))
-    }
-}
-
-/// A queue of tasks for equal servers of one resource, first come, first served.
-#[derive(Clone, Debug)]
-struct Queue {
-    free_at: Vec<u64>,
-    assigned_ns: u64,
-}
-
-impl Queue {
-    fn new(count: usize) -> Queue {
-        Queue { free_at: vec![0; count.max(1)], assigned_ns: 0 }
-    }
-
-    /// Adds a task that is ready at `now` and takes `busy_ns`. Returns its end.
-    fn take(&mut self, now: u64, busy_ns: u64) -> u64 {
-        self.assigned_ns += busy_ns;
-        let Some(first) = self.free_at.iter_mut().min() else { return now };
-        *first = now.max(*first) + busy_ns;
-        *first
-    }
-
-    /// Busy time of all together until `now`.
-    fn busy_ns(&self, now: u64) -> u64 {
-        let scheduled: u64 = self.free_at.iter().map(|at| at.saturating_sub(now)).sum();
-        self.assigned_ns - scheduled
-    }
-
-    fn share(&self, from: (u64, u64), to: (u64, u64)) -> f64 {
-        let spent = (to.0 - from.0) * self.free_at.len() as u64;
-        if spent == 0 { 0.0 } else { (to.1 - from.1) as f64 / spent as f64 }
     }
 }
 

@@ -11,7 +11,7 @@ use stratann_engine::kinds;
 use stratann_engine::kinds::division::{GridPartition, Mode};
 use stratann_engine::kinds::kind::Kind;
 use stratann_engine::kinds::options::GraphSwitches;
-use stratann_engine::search::{IN_FLIGHT, Latency, SearchOptions};
+use stratann_engine::search::{Effort, IN_FLIGHT, Latency, SearchOptions};
 use stratann_engine::spread::{self, PartitionOptions, scatter};
 use stratann_engine::{Error, Progress, Result};
 use stratann_sim::{Costs, Load, Timing, Trace, replay};
@@ -24,13 +24,17 @@ use crate::progress::ProgressPrinter;
 use crate::queries::Queries;
 
 pub(super) mod calibrate;
+mod check;
 pub(super) mod costs;
+pub(super) mod memory;
 pub(super) mod passes;
 mod rows;
 mod sockets;
 
 use calibrate::{Comparison, OneServer};
+use check::check;
 use costs::{CostArgs, Origin, Prices};
+use memory::MemoryArgs;
 use passes::{Pass, Passes};
 use rows::{Document, Row, text};
 
@@ -48,7 +52,7 @@ pub(crate) struct Args {
     /// Queries, in any vector format
     queries: PathBuf,
     /// Numbers of servers, such as 1,4,10
-    #[arg(long, value_name = "N,…", value_delimiter = ',', required = true)]
+    #[arg(long, value_name = "N,…", value_delimiter = ',', required_unless_present = "compute_nodes")]
     servers: Vec<usize>,
     /// Modes to simulate, in turn
     #[arg(long, value_enum, value_delimiter = ',', default_value = "baton", value_name = "MODE,…")]
@@ -102,6 +106,8 @@ pub(crate) struct Args {
     scatter: ScatterArgs,
     #[command(flatten)]
     times: CostArgs,
+    #[command(flatten)]
+    memory: MemoryArgs,
 }
 
 /// Options of `--mode scatter-gather`.
@@ -172,7 +178,8 @@ Examples:
     --groundtruth truth.ibin --json
   stratann simulate base.idx query.fbin --servers 10 --rate 1000,5000,20000 --threads 8 \\
     --disk-iops 300000 --disk-latency-us 90
-  stratann simulate base.idx query.fbin --servers 1 --calibrate           # how far is the model off?";
+  stratann simulate base.idx query.fbin --servers 1 --calibrate           # how far is the model off?
+  stratann simulate remote.idx query.fbin --compute-nodes 1,2,4,8 --baseline none,naive";
 
 /// Largest loss of a matched recall.
 const RECALL_TOLERANCE: f64 = 0.002;
@@ -209,8 +216,11 @@ pub(crate) fn run(args: &Args, output: Output) -> Result<Verdict> {
         return Err(Error::bad_input("simulate takes one --recall, --search-list or --nprobe"));
     };
     // A server has no room for the lists of others: none is resident, and every visit counts.
-    let index = Index::open(&args.index, OpenOptions { head_budget: Some(0), ..OpenOptions::default() })?;
+    let mut index = Index::open(&args.index, OpenOptions { head_budget: Some(0), ..OpenOptions::default() })?;
     check(args, index.manifest().kind())?;
+    if index.manifest().kind() == Some(Kind::RemoteHnsw) {
+        return run_memory(args, effort, &mut index, output);
+    }
     let queries = Queries::open(&args.queries, index.manifest(), output)?;
     let switches = GraphSwitches { patience: args.effort.patience, ..GraphSwitches::default() };
     let options = SearchOptions { k: args.k, effort, switches: switches.into(), ..SearchOptions::default() };
@@ -258,31 +268,22 @@ pub(crate) fn run(args: &Args, output: Output) -> Result<Verdict> {
     if failed { Err(Error::corrupt("some queries failed; run `stratann verify`")) } else { Ok(Verdict::Fine) }
 }
 
-/// Checks for options that exclude each other.
-fn check(args: &Args, kind: Option<Kind>) -> Result<()> {
-    let wrong = |what: String| Err(Error::bad_input(what));
-    if let Some(rate) = args.rate.iter().find(|&r| !(f64::MIN_POSITIVE..=1e9).contains(r)) {
-        return wrong(format!("--rate is {rate}; use queries a second, above 0 and up to 1e9"));
-    }
-    let scatters = args.mode.contains(&ModeName::ScatterGather);
-    let ScatterArgs { partitions, partition_list, match_recall } = &args.scatter;
-    let scores = args.mode.iter().find(|mode| mode.remote() != Remote::HandOver);
-    if let Some(mode) = scores.filter(|_| !kind.is_some_and(Kind::scores_remotely)) {
-        return wrong(format!("--mode {} is for hybrid-ivf; use baton", mode.name()));
-    }
-    if !scatters && (partitions.is_some() || partition_list.is_some() || *match_recall) {
-        return wrong(
-            "--partitions, --partition-list and --match-recall belong to --mode scatter-gather; add it"
-                .into(),
-        );
-    }
-    if partitions.is_some() && args.servers.len() > 1 {
-        return wrong("--partitions is for one number of servers; give only that number to --servers".into());
-    }
-    if let Some(list) = partition_list.filter(|l| !(1..=MAX_SEARCH_LIST).contains(l)) {
-        return wrong(format!("--partition-list is {list}; use k to {MAX_SEARCH_LIST}"));
-    }
-    Ok(())
+/// Simulates the compute nodes and memory nodes of a `remote-hnsw`.
+fn run_memory(args: &Args, effort: Effort, index: &mut Index, output: Output) -> Result<Verdict> {
+    let queries = Queries::open(&args.queries, index.manifest(), output)?;
+    let printer = ProgressPrinter::new(output);
+    let truth =
+        args.groundtruth.as_deref().map(|path| truth(args, path, index, &queries, &printer)).transpose()?;
+    let search = SearchOptions { k: args.k, effort, ..SearchOptions::default() };
+    let job = memory::Job {
+        args: &args.memory,
+        times: &args.times,
+        queries: &queries,
+        truth,
+        search,
+        seed: args.seed,
+    };
+    memory::run(job, index, &printer, output)
 }
 
 struct Job<'a> {

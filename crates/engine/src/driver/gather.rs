@@ -361,6 +361,10 @@ impl Driver<'_> {
             }
             let mut stats = QueryStats::default();
             let mut nodes = [false; 256];
+            if queries.is_recorded() {
+                let loads = reads.iter().flatten();
+                queries.rang(&loads.map(|load| (load.read, load.is_cached)).collect::<Vec<_>>());
+            }
             for loads in reads {
                 if loads[0].is_cached {
                     loads.into_iter().for_each(|load| self.give_cached(load, &doorbell, &mut stats));

@@ -32,7 +32,9 @@ use std::time::Instant;
 
 use stratann_core::place::Others;
 use stratann_core::plan::IndexView;
-use stratann_core::query::{Loss, Outcome, QueryState, QueryStats, Read, Step, StepTables, Tag, Threshold};
+use stratann_core::query::{
+    Loss, Outcome, QueryState, QueryStats, Read, Scratch, Step, StepTables, Tag, Threshold,
+};
 
 use self::buffers::BufferPool;
 use self::codes::CodeScorer;
@@ -98,6 +100,14 @@ pub trait Queries {
     /// Notes what the loads of a doorbell cost: they are gathered, and each counts once for all queries that wait for
     /// it.
     fn loaded(&mut self, _loads: &QueryStats) {}
+    /// Whether [`Queries::rang`] and [`Queries::traced`] are called.
+    fn is_recorded(&self) -> bool {
+        false
+    }
+    /// Notes the loads of a doorbell that begins, each with whether the cache has it.
+    fn rang(&mut self, _loads: &[(Read, bool)]) {}
+    /// Notes what a query did, before it ends: its scratch has a trace.
+    fn traced(&mut self, _number: usize, _scratch: &Scratch) {}
     /// Begins a gathered batch, before the snapshot of its first query is asked for.
     ///
     /// # Errors
@@ -374,6 +384,9 @@ impl<'a> Driver<'a> {
         slot.snapshot = queries.snapshot(number);
         let vector = queries.begin(number, self.options.width.at_load(load), &mut slot.state);
         slot.scratch.prepare_for(&self.view, vector, &slot.state);
+        if queries.is_recorded() {
+            slot.scratch.trace_lists();
+        }
         self.begin_table(at);
         self.usual_begin(usize::from(is_usual));
         self.take_turn(at, queries)?;
@@ -435,6 +448,9 @@ impl<'a> Driver<'a> {
     fn finish(&mut self, at: usize, step: Step, queries: &mut dyn Queries) {
         let slot = &mut self.slots[at];
         slot.times.latency = slot.started.elapsed().as_nanos() as u64;
+        if queries.is_recorded() {
+            queries.traced(slot.number, &slot.scratch);
+        }
         queries.ended(slot.number, step, &slot.state, slot.times);
         self.free(at, queries);
     }

@@ -2,10 +2,13 @@
 
 use std::sync::Arc;
 
+use stratann_core::plan::remote_hnsw::Located;
+
 use super::KindIndex;
 use super::remote_hnsw::live::LiveRegion;
 use super::remote_hnsw::live::changes::{Changes, refused};
 use super::remote_hnsw::live::inspect::{self, MemoryReport};
+use super::remote_hnsw::live::load::divide;
 use super::remote_hnsw::live::open::find;
 use super::remote_hnsw::open::RemoteIndex;
 use crate::base::Base;
@@ -21,6 +24,20 @@ impl KindIndex {
             KindIndex::RemoteHnsw(own) => own.doorbells_bytes(options),
             _ => 0,
         }
+    }
+
+    /// The memory node of each cluster where groups are divided over so many nodes by their bytes, as loading them
+    /// does; empty of a kind without memory nodes.
+    pub(crate) fn nodes_of_clusters(&self, nodes: usize) -> Vec<u8> {
+        let KindIndex::RemoteHnsw(own) = self else { return Vec::new() };
+        let bytes = |group: &[Located]| group.iter().map(|at| u64::from(at.base.bytes)).sum::<u64>();
+        let spaces: Vec<u64> =
+            own.clusters.chunks(2).map(|group| bytes(group) + own.facts.overflow_bytes()).collect();
+        let mut placed = vec![0; spaces.len()];
+        divide(&spaces, &mut vec![0; nodes.max(1)])
+            .into_iter()
+            .for_each(|(group, at)| placed[group] = at.node());
+        (0..own.clusters.len()).map(|cluster| placed[cluster / 2]).collect()
     }
 
     /// What memory nodes hold: the manifest, and what opens the kind once there is a base for it.

@@ -4,10 +4,11 @@ use std::io;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
-use stratann_core::query::{Budget, Loss, Outcome, Params, QueryState, QueryStats, Read, Step};
+use stratann_core::query::{Budget, Loss, Outcome, Params, QueryState, QueryStats, Read, Scratch, Step};
 
 use super::Answers;
 use super::live::LiveBatches;
+use super::record::Recording;
 use crate::Progress;
 use crate::budget::Account;
 use crate::driver::{MergedReads, Queries, Times, failure};
@@ -20,6 +21,7 @@ pub(super) struct Batch<'a> {
     pub(super) index: &'a Index,
     pub(super) learning: Option<&'a Learning>,
     pub(super) live: Option<LiveBatches<'a>>,
+    pub(super) recording: Option<&'a Recording>,
     pub(super) first_number: u64,
     pub(super) queries: &'a [u8],
     pub(super) params: Params,
@@ -53,6 +55,7 @@ impl<'a> Batch<'a> {
             index,
             learning: None,
             live: None,
+            recording: None,
             first_number: 0,
             queries,
             params,
@@ -185,7 +188,20 @@ impl Queries for Share<'_, '_> {
         self.sums.stats.add(loads);
     }
 
+    fn is_recorded(&self) -> bool {
+        self.batch.recording.is_some()
+    }
+
+    fn rang(&mut self, loads: &[(Read, bool)]) {
+        self.batch.recording.iter().for_each(|recording| recording.rang(loads));
+    }
+
+    fn traced(&mut self, number: usize, scratch: &Scratch) {
+        self.batch.recording.iter().for_each(|recording| recording.ended(number, scratch));
+    }
+
     fn begin_batch(&mut self) -> io::Result<()> {
+        self.batch.recording.iter().for_each(|recording| recording.begin_batch());
         let Some(live) = &self.batch.live else { return Ok(()) };
         let cost = live.begin()?;
         self.loaded(&cost);

@@ -17,6 +17,7 @@ pub(crate) mod live;
 mod memory;
 pub(crate) mod options;
 mod params;
+mod record;
 mod together;
 mod truth;
 
@@ -24,12 +25,24 @@ pub use crate::kinds::effort::{Effort, ExactCost};
 pub use answers::{Answers, Latency, recall};
 pub use memory::{reserve, usual_reserve};
 pub use options::SearchOptions;
+use record::Recording;
+pub use record::{RecordedBatch, RecordedLoad, RecordedQuery, RecordedVisit};
 pub use together::{INDEXES_MAX, Together};
 
 pub use crate::index::Reserve;
 pub use crate::kinds::IN_FLIGHT;
 use batch::{Batch, Share};
 use live::LiveBatches;
+
+/// What a search is for.
+enum Purpose<'a> {
+    /// Its answers: the index learns from it.
+    Answer,
+    /// What it costs.
+    Measure,
+    /// What its batches do.
+    Record(&'a Recording),
+}
 
 impl Index {
     /// Default budget of a query.
@@ -79,7 +92,7 @@ impl Index {
             )));
         }
         let params = self.params(options)?;
-        self.search_batch(queries, params, &|_| u32::MAX, options, progress, true)
+        self.search_batch(queries, params, &|_| u32::MAX, options, progress, Purpose::Answer)
     }
 
     /// Like [`Index::search`], with given parameters and, for each query, a node that it must not see.
@@ -91,7 +104,7 @@ impl Index {
         options: &SearchOptions,
         progress: &dyn Progress,
     ) -> Result<Answers> {
-        self.search_batch(queries, params, exclude, options, progress, false)
+        self.search_batch(queries, params, exclude, options, progress, Purpose::Measure)
     }
 
     fn search_batch(
@@ -101,7 +114,7 @@ impl Index {
         exclude: &(dyn Fn(usize) -> u32 + Sync),
         options: &SearchOptions,
         progress: &dyn Progress,
-        learns: bool,
+        purpose: Purpose<'_>,
     ) -> Result<Answers> {
         let count = queries.len() / self.base.row_bytes();
         let threads = options.threads.clamp(1, 1024);
@@ -109,7 +122,11 @@ impl Index {
         let options = &self.fitted(options, count);
         account.check(self.ram_budget, "search this index so")?;
         let mut batch = Batch::new(self, queries, params, exclude, progress, options.threads);
-        batch.learning = self.learning().filter(|_| learns);
+        match purpose {
+            Purpose::Answer => batch.learning = self.learning(),
+            Purpose::Record(recording) => batch.recording = Some(recording),
+            Purpose::Measure => {}
+        }
         batch.first_number = batch.learning.map_or(0, |l| if l.is_on() { l.number(count as u64) } else { 0 });
         if let Some(region) = self.kind.live() {
             batch.live = Some(LiveBatches::new(region)?);

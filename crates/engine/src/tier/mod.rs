@@ -125,6 +125,8 @@ pub enum IoChoice {
     Uring,
     /// A pool of threads that call `pread`.
     Pread,
+    /// One thread that calls `pread`: reads complete in the order in which they were submitted.
+    InOrder,
 }
 
 /// Lengths of stores.
@@ -164,7 +166,7 @@ pub fn open_stores(
     choice: IoChoice,
 ) -> io::Result<Box<dyn Tier>> {
     #[cfg(target_os = "linux")]
-    if choice != IoChoice::Pread {
+    if !matches!(choice, IoChoice::Pread | IoChoice::InOrder) {
         match UringTier::new(files, depth, bytes) {
             Ok(tier) => return Ok(Box::new(tier)),
             Err(e) if choice == IoChoice::Uring => return Err(e),
@@ -175,7 +177,8 @@ pub fn open_stores(
     if choice == IoChoice::Uring {
         return Err(io::Error::new(io::ErrorKind::Unsupported, "io_uring exists on Linux alone"));
     }
-    Ok(Box::new(PreadTier::new(files, depth)?))
+    let threads = if choice == IoChoice::InOrder { 1 } else { pread::THREADS_MAX };
+    Ok(Box::new(PreadTier::with_threads(files, depth, threads)?))
 }
 
 /// Threads that [`open_stores`] starts for `depth` reads under way.
@@ -183,6 +186,7 @@ pub(crate) fn threads(choice: IoChoice, depth: usize) -> usize {
     match choice {
         IoChoice::Uring => 0,
         IoChoice::Auto if uring_refusal().is_none() => 0,
+        IoChoice::InOrder => 1,
         IoChoice::Auto | IoChoice::Pread => depth.clamp(1, pread::THREADS_MAX),
     }
 }

@@ -42,12 +42,18 @@ impl PreadTier {
     /// # Errors
     /// When a file has no length.
     pub fn new(files: &[Arc<File>], depth: usize) -> io::Result<PreadTier> {
+        PreadTier::with_threads(files, depth, THREADS_MAX)
+    }
+
+    /// Room for `depth` reads, by up to `threads` threads.
+    pub(super) fn with_threads(files: &[Arc<File>], depth: usize, threads: usize) -> io::Result<PreadTier> {
         let lengths = super::lengths(files)?;
         let depth = depth.max(1);
         let (finished, done) = channel();
         let mut jobs = Vec::new();
+        let most = depth.min(threads.max(1));
         let mut threads = Vec::new();
-        for _ in 0..depth.min(THREADS_MAX) {
+        for _ in 0..most {
             let (sender, queue) = channel::<Job>();
             let (files, finished) = (files.to_vec(), finished.clone());
             jobs.push(sender);

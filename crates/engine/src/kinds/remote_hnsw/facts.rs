@@ -1,6 +1,7 @@
 //! What the manifest of a `remote-hnsw` holds besides that of every index.
 
 use serde::{Deserialize, Serialize};
+use stratann_core::format::region::{CONTROL_BYTES, GROUP_WORDS_BYTES};
 
 pub use crate::clusterings::sizes::SizeStats;
 
@@ -51,6 +52,11 @@ impl RemoteFacts {
     /// Room for fresh records in each group, bytes.
     pub fn overflow_bytes(&self) -> u64 {
         u64::from(self.capacity) * self.record_bytes
+    }
+
+    /// Bytes of the headers that each batch reads from memory nodes.
+    pub fn headers_bytes(&self) -> u64 {
+        CONTROL_BYTES + u64::from(self.groups) * GROUP_WORDS_BYTES
     }
 
     /// Bytes in RAM of where the clusters are.

@@ -15,6 +15,7 @@ use stratann_engine::{Error, Result};
 
 use super::{Args, plot_path};
 use crate::Verdict;
+use crate::gathering::{ALL_SCHEMES, LoadScheme};
 use crate::memory_nodes::KeyArgs;
 use crate::options;
 use crate::output::Output;
@@ -27,18 +28,18 @@ mod measure;
 mod model;
 mod overflow;
 mod partitions;
-mod schemes;
 mod text;
 
 use doorbells::Doorbells;
 use measure::Measured;
-use model::{Model, Prices};
+use model::{Link, Model};
 use overflow::AtOverflow;
 use partitions::AtPartitions;
-use schemes::{ALL, COMPARED, Scheme};
 
 /// Lengths of the beam in each cluster, as in figure 6.
 const EFS: [u32; 9] = [1, 2, 4, 8, 16, 24, 32, 40, 48];
+/// Ways to load clusters that the paper compares.
+const COMPARED: [LoadScheme; 3] = [LoadScheme::Naive, LoadScheme::NoDoorbell, LoadScheme::Own];
 /// That of the tables.
 const TABLE_EF: u32 = 48;
 
@@ -69,9 +70,9 @@ pub(super) struct RemoteArgs {
     /// Modelled link: bandwidth of a memory node, Gbit/s [default: 100]
     #[arg(long, value_name = "GBPS")]
     pub(super) link_gbps: Option<f64>,
-    /// Modelled link: compute threads that share it, all loading at the same time [default: 24]
+    /// Modelled link: clients that share it, each with one batch after another [default: 24]
     #[arg(long, value_name = "N")]
-    pub(super) clients: Option<u32>,
+    pub(super) clients: Option<usize>,
 }
 
 impl RemoteArgs {
@@ -94,8 +95,8 @@ impl RemoteArgs {
         self.batch.map_or(2000, |batch| batch as usize)
     }
 
-    fn prices(&self) -> Prices {
-        Prices {
+    fn link(&self) -> Link {
+        Link {
             round_trip_us: self.link_latency_us.unwrap_or(4.0),
             gbps: self.link_gbps.unwrap_or(100.0),
             clients: self.clients.unwrap_or(24),
@@ -103,19 +104,21 @@ impl RemoteArgs {
     }
 
     fn check(&self) -> Result<()> {
-        let prices = self.prices();
+        let link = self.link();
         let wrong = |text: &str| Err(Error::bad_input(text));
         match self {
             own if !(0.0..=1.0).contains(&own.share()) => {
                 wrong("--cache-share is out of range; give a share from 0 to 1")
             }
-            _ if !(0.0..=1e9).contains(&prices.round_trip_us) => {
+            _ if !(0.0..=1e9).contains(&link.round_trip_us) => {
                 wrong("--link-latency-us is out of range; give microseconds, 0 or more")
             }
-            _ if !(prices.gbps > 0.0 && prices.gbps <= 1e6) => {
-                wrong("--link-gbps is out of range; give a bandwidth above 0")
+            _ if !(1e-3..=1e6).contains(&link.gbps) => {
+                wrong("--link-gbps is out of range; give a bandwidth from 0.001 to 1e6")
             }
-            _ if prices.clients == 0 => wrong("--clients is 0; give 1 or more"),
+            _ if !(1..=1024).contains(&link.clients) => {
+                Err(Error::bad_input(format!("--clients is {}; use 1 to 1024", link.clients)))
+            }
             _ => Ok(()),
         }
     }
@@ -146,7 +149,7 @@ struct Document<'a> {
     doorbells: Doorbells,
     /// Room for fresh records, computed from exact counters.
     overflow: Vec<AtOverflow>,
-    /// The same counters with prices of a link.
+    /// Batches replayed with prices of a link.
     model: Model,
 }
 
@@ -170,7 +173,7 @@ pub(super) fn run(args: &Args, output: Output) -> Result<Verdict> {
     let mut bench = Bench::open(args, &printer, output)?;
     let mut breakdown = Vec::new();
     for k in bench.ks() {
-        breakdown.extend(bench.compare(&ALL, k, TABLE_EF)?);
+        breakdown.extend(bench.compare(&ALL_SCHEMES, k, TABLE_EF)?);
     }
     let mut curve = Vec::new();
     for k in bench.ks() {
@@ -180,10 +183,9 @@ pub(super) fn run(args: &Args, output: Output) -> Result<Verdict> {
     }
     let doorbells = bench.doorbells()?;
     let at_k = |of: &Measured| of.k == args.k;
-    let own = breakdown.iter().find(|of| at_k(of) && of.scheme == Scheme::Own.name());
+    let own = breakdown.iter().find(|of| at_k(of) && of.scheme == LoadScheme::Own.name());
     let overflow = own.map_or_else(Vec::new, |own| AtOverflow::all(&bench.facts, own));
-    let of_k: Vec<&Measured> = breakdown.iter().filter(|of| at_k(of)).collect();
-    let model = Model::of(args.remote.prices(), args.remote.batch(), bench.threads(), &of_k);
+    let model = bench.model()?;
     let partitions = bench.partitions(output)?;
     let document = Document {
         index: &args.base,

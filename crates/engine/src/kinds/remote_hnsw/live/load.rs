@@ -141,15 +141,10 @@ impl Image {
         let mut used: Vec<u64> = superblocks.iter().map(|own| own.groups_at).collect();
         let bytes =
             |group: &Descriptor| group.bytes(self.superblock.record_bytes).next_multiple_of(GROUP_ALIGN);
-        let mut order: Vec<usize> = (0..self.groups.len()).collect();
-        order.sort_by_key(|&group| std::cmp::Reverse(bytes(&self.groups[group])));
         let mut descriptors = self.groups.clone();
-        for group in order {
-            let node = (0..used.len()).min_by_key(|&node| used[node]).unwrap_or(0);
-            let space = bytes(&self.groups[group]);
-            let at = Address::new(node as u8, used[node]);
-            descriptors[group] = Descriptor { at, space, ..self.groups[group] };
-            used[node] += space;
+        let spaces: Vec<u64> = self.groups.iter().map(bytes).collect();
+        for (group, at) in divide(&spaces, &mut used) {
+            descriptors[group] = Descriptor { at, space: spaces[group], ..self.groups[group] };
         }
         for own in all {
             let needed = used[usize::from(own.node.0) % used.len().max(1)];
@@ -274,6 +269,20 @@ impl Load<'_> {
         }
         Ok(())
     }
+}
+
+/// Where groups of so many bytes go: each to the node with the fewest bytes so far, those with the most first. Adds
+/// their bytes to those in use by node.
+pub(crate) fn divide(spaces: &[u64], used: &mut [u64]) -> Vec<(usize, Address)> {
+    let mut order: Vec<usize> = (0..spaces.len()).collect();
+    order.sort_by_key(|&group| std::cmp::Reverse(spaces[group]));
+    let mut place = |group: usize| {
+        let node = (0..used.len()).min_by_key(|&node| used[node]).unwrap_or(0);
+        let at = Address::new(node as u8, used[node]);
+        used[node] += spaces[group];
+        (group, at)
+    };
+    order.into_iter().map(&mut place).collect()
 }
 
 fn write(nodes: &mut Nodes, number: usize, offset: u64, bytes: &[u8]) -> Result<()> {

@@ -5,10 +5,10 @@ use stratann_engine::output::OutputPath;
 use stratann_engine::{Error, Result};
 
 use super::super::figure::{Area, Drawn, Line, Part, bars, lines};
-use super::Document;
 use super::measure::Measured;
-use super::model::Scaled;
-use super::schemes::{ALL, COMPARED};
+use super::{COMPARED, Document};
+use crate::commands::simulate::memory::rows::Row;
+use crate::gathering::ALL_SCHEMES;
 
 const SIZE: (u32, u32) = (1840, 860);
 
@@ -93,7 +93,8 @@ fn overflow(area: &Area<'_>, document: &Document<'_>) -> Drawn {
 
 fn modelled(area: &Area<'_>, document: &Document<'_>) -> Drawn {
     let all: Vec<_> = document.model.schemes.iter().filter(|of| of.scheme != "naive").collect();
-    let names: Vec<String> = all.iter().map(|of| format!("{}, {:.0} x", of.scheme, of.speedup)).collect();
+    let against = &document.model.against_naive;
+    let names: Vec<String> = against.iter().map(|of| format!("{}, {:.0} x", of.scheme, of.time)).collect();
     let parts: [Part; 3] = [
         ("meta-HNSW", all.iter().map(|of| of.meta_hnsw_us).collect()),
         ("sub-HNSW", all.iter().map(|of| of.sub_hnsw_us).collect()),
@@ -102,11 +103,11 @@ fn modelled(area: &Area<'_>, document: &Document<'_>) -> Drawn {
     bars(area, ("model: times, and faster than naive", "us"), &names, &parts)
 }
 
-fn nodes(area: &Area<'_>, all: &[Scaled]) -> Drawn {
+fn nodes(area: &Area<'_>, all: &[Row]) -> Drawn {
     let line = |scheme: &'static str| -> Line {
         let own = all.iter().filter(|at| at.scheme == scheme);
-        (scheme.into(), own.map(|at| (f64::from(at.compute_nodes), at.qps)).collect())
+        (scheme.into(), own.map(|at| (at.compute_nodes as f64, at.qps)).collect())
     };
-    let all: Vec<Line> = ALL.iter().map(|scheme| line(scheme.name())).collect();
+    let all: Vec<Line> = ALL_SCHEMES.iter().map(|scheme| line(scheme.name())).collect();
     lines(area, ("model: QPS by compute nodes", "compute nodes", "QPS"), &all)
 }

@@ -8,7 +8,7 @@ use stratann_engine::search::{Answers, Effort, Latency, SearchOptions, recall};
 use stratann_engine::{Error, Progress, Result};
 
 use super::Bench;
-use super::schemes::Scheme;
+use crate::gathering::LoadScheme;
 
 /// Runs of a batch after the one that fills the cache; the median counts.
 const ROUNDS: usize = 3;
@@ -44,7 +44,12 @@ pub(super) struct Measured {
 }
 
 impl Measured {
-    fn of((scheme, k, ef): (Scheme, usize, u32), answers: &Answers, threads: usize, recall: f64) -> Measured {
+    fn of(
+        (scheme, k, ef): (LoadScheme, usize, u32),
+        answers: &Answers,
+        threads: usize,
+        recall: f64,
+    ) -> Measured {
         let queries = answers.latency_ns.len();
         let each = |sum: u64| sum as f64 / queries.max(1) as f64;
         let us = |ns: u64| each(ns) / 1000.0;
@@ -117,12 +122,12 @@ impl Bench<'_> {
     }
 
     /// Measures schemes at one setting, each against naive.
-    pub(super) fn compare(&mut self, schemes: &[Scheme], k: usize, ef: u32) -> Result<Vec<Measured>> {
+    pub(super) fn compare(&mut self, schemes: &[LoadScheme], k: usize, ef: u32) -> Result<Vec<Measured>> {
         let mut found = Vec::new();
         for &scheme in schemes {
             found.push(self.measure(scheme, k, ef)?);
         }
-        let naive = found.iter().find(|of| of.scheme == Scheme::Naive.name()).cloned();
+        let naive = found.iter().find(|of| of.scheme == LoadScheme::Naive.name()).cloned();
         if let Some(naive) = naive {
             found.iter_mut().for_each(|of| of.compare(&naive));
         }
@@ -130,9 +135,10 @@ impl Bench<'_> {
     }
 
     /// Measures a scheme. All but naive have a cache that an equal batch has filled.
-    pub(super) fn measure(&mut self, scheme: Scheme, k: usize, ef: u32) -> Result<Measured> {
-        let options = self.options(k, ef, scheme.gather(self.args.remote.batch()));
-        let is_naive = scheme == Scheme::Naive;
+    pub(super) fn measure(&mut self, scheme: LoadScheme, k: usize, ef: u32) -> Result<Measured> {
+        let own = GatherOptions { batch: self.args.remote.batch(), ..GatherOptions::default() };
+        let options = self.options(k, ef, scheme.gather(own));
+        let is_naive = scheme == LoadScheme::Naive;
         if is_naive {
             self.index.set_cache_budget(0);
         } else {
@@ -164,7 +170,7 @@ pub(super) mod tests {
     use super::*;
 
     /// A scheme with these round trips, bytes and microseconds of the search.
-    pub(in super::super) fn measured(scheme: Scheme, [round_trips, bytes, sub]: [f64; 3]) -> Measured {
+    pub(in super::super) fn measured(scheme: LoadScheme, [round_trips, bytes, sub]: [f64; 3]) -> Measured {
         let key = (scheme, 10, 48);
         let answers = Answers { latency_ns: vec![1000; 2000], seconds: 0.0, ..empty() };
         let loads = round_trips;
@@ -203,7 +209,7 @@ pub(super) mod tests {
         let mut answers = Answers { latency_ns: vec![9000; 4], seconds: 40e-6, ..empty() };
         (answers.times.route, answers.times.verify) = (4000, 20_000);
         answers.stats = QueryStats { reads: 8, round_trips: 2, bytes_read: 400, ..QueryStats::default() };
-        let mut own = Measured::of((Scheme::Own, 10, 48), &answers, 2, 0.9);
+        let mut own = Measured::of((LoadScheme::Own, 10, 48), &answers, 2, 0.9);
         assert_eq!((own.time_us, own.meta_hnsw_us, own.sub_hnsw_us, own.network_us), (20.0, 1.0, 5.0, 14.0));
         assert_eq!((own.loads, own.round_trips, own.bytes), (2.0, 0.5, 100.0));
         let naive = Measured { time_us: 200.0, round_trips: 5.0, ..own.clone() };

@@ -56,8 +56,8 @@ impl AtOverflow {
 #[cfg(test)]
 mod tests {
     use super::super::measure::tests::measured;
-    use super::super::schemes::Scheme;
     use super::*;
+    use crate::gathering::LoadScheme;
 
     #[test]
     fn a_load_reads_its_own_half_of_what_is_used() {
@@ -68,7 +68,7 @@ mod tests {
             record_bytes: 40,
             ..RemoteFacts::default()
         };
-        let own = measured(Scheme::Own, [2.0, 1000.0, 5.0]);
+        let own = measured(LoadScheme::Own, [2.0, 1000.0, 5.0]);
         let all = AtOverflow::all(&facts, &own);
         let sizes: Vec<_> = all.iter().map(|at| (at.overflow_bytes, at.is_own)).collect();
         assert_eq!(sizes, [(0, false), (100, false), (200, false), (200, true), (400, false), (800, false)]);

@@ -9,8 +9,8 @@ use stratann_engine::manifest::Manifest;
 use stratann_engine::{Error, Result};
 
 use super::measure::Measured;
-use super::schemes::Scheme;
 use super::{Bench, TABLE_EF, facts_of};
+use crate::gathering::LoadScheme;
 use crate::output::Output;
 
 /// Those of the figure, and more.
@@ -77,7 +77,7 @@ impl Bench<'_> {
             truth: self.truth.clone(),
             nprobe: self.nprobe,
         };
-        let measured = bench.measure(Scheme::Own, 1, TABLE_EF)?;
+        let measured = bench.measure(LoadScheme::Own, 1, TABLE_EF)?;
         Ok(AtPartitions { partitions: bench.facts.clusters(), meta_bytes: bench.facts.meta_bytes, measured })
     }
 }

@@ -5,6 +5,7 @@ use stratann_engine::budget::size;
 use super::Document;
 use super::measure::Measured;
 use super::overflow::AtOverflow;
+use crate::commands::simulate::memory::rows::{Against, Row};
 use crate::output::{count, table};
 
 pub(super) fn text(document: &Document<'_>) -> String {
@@ -162,39 +163,31 @@ fn room(at: &AtOverflow) -> Vec<String> {
 
 fn model(document: &Document<'_>) -> String {
     let model = &document.model;
-    let rows: Vec<Vec<String>> = model
-        .schemes
-        .iter()
-        .map(|of| {
-            vec![
-                of.scheme.to_string(),
-                short(of.network_us),
-                short(of.sub_hnsw_us),
-                short(of.meta_hnsw_us),
-                short(of.latency_us),
-                format!("{:.1} x", of.speedup),
-                format!("{:.1} x", of.network_speedup),
-            ]
-        })
-        .collect();
-    let head = ["", "network us", "sub-HNSW us", "meta-HNSW us", "latency us", "faster", "network faster"];
-    let nodes: Vec<Vec<String>> = model
-        .nodes
-        .iter()
-        .map(|at| {
-            let (qps, most) = (count(at.qps as u64), count(at.link_qps as u64));
-            vec![at.scheme.to_string(), at.compute_nodes.to_string(), qps, most, at.limit.to_string()]
-        })
-        .collect();
+    let scheme = |of: &Row| {
+        let against = model.against_naive.iter().find(|against| against.scheme == of.scheme);
+        let times =
+            |of: &dyn Fn(&Against) -> f64| against.map_or("-".into(), |own| format!("{:.1} x", of(own)));
+        vec![
+            of.scheme.to_string(),
+            short(of.network_us),
+            short(of.sub_hnsw_us),
+            short(of.meta_hnsw_us),
+            short(of.time_us),
+            times(&|of| of.time),
+            times(&|of| of.network),
+        ]
+    };
+    let node = |at: &Row| {
+        let qps = count(at.qps as u64);
+        vec![at.scheme.to_string(), at.compute_nodes.to_string(), qps, at.bottleneck.clone()]
+    };
+    let head = ["", "network us", "sub-HNSW us", "meta-HNSW us", "time us", "faster", "network faster"];
     format!(
-        "\nmodel, not measured: these round trips and bytes on a link of {} Gbit/s with {} us a round trip, which {} \
-         clients share;\nprocessor times are measured here\n{}\nmodel: compute nodes of {} threads on one memory \
-         node\n{}",
-        model.prices.gbps,
-        model.prices.round_trip_us,
-        model.prices.clients,
-        table(&head, &rows),
-        model.threads,
-        table(&["", "compute nodes", "QPS", "link allows", "limit"], &nodes)
+        "\nmodel, not measured: batches replayed on a compute node for each of {} clients, and on few; one memory \
+         node\n{}\n{}\n{}",
+        model.clients,
+        table(&head, &model.schemes.iter().map(scheme).collect::<Vec<_>>()),
+        table(&["", "compute nodes", "QPS", "bound by"], &model.nodes.iter().map(node).collect::<Vec<_>>()),
+        model.costs.text(),
     )
 }

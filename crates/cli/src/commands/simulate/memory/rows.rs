@@ -1,0 +1,144 @@
+//! Rows of the report: one number of compute nodes, one way to load clusters.
+
+use serde::Serialize;
+use stratann_engine::search::Latency;
+use stratann_sim::{Fleet, LoadTiming, replay_loads};
+
+use super::prices::LoadPrices;
+use super::recorded::{Counters, Recorded};
+use crate::gathering::LoadScheme;
+
+/// Batches of each client that are measured. Those of naive have one query each.
+const ROUNDS: usize = 8;
+const ROUNDS_OF_ONE: usize = 48;
+
+/// Memory nodes and clients, whatever the compute nodes.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::commands) struct Nodes {
+    pub(in crate::commands) memory_nodes: usize,
+    pub(in crate::commands) clients: usize,
+    /// Batches that a compute node has under way at the same time.
+    pub(in crate::commands) at_once: usize,
+}
+
+/// Utilisation: all threads, the link of each memory node, and the busiest link of a compute node.
+#[derive(Clone, Debug, Serialize)]
+pub(in crate::commands) struct Utilisation {
+    pub(in crate::commands) cpu: f64,
+    pub(in crate::commands) memory_links: Vec<f64>,
+    pub(in crate::commands) compute_link: f64,
+}
+
+/// One row.
+#[derive(Clone, Debug, Serialize)]
+pub(in crate::commands) struct Row {
+    pub(in crate::commands) scheme: &'static str,
+    pub(in crate::commands) compute_nodes: usize,
+    pub(in crate::commands) recall: Option<f64>,
+    pub(in crate::commands) per_query: Counters,
+    pub(in crate::commands) qps: f64,
+    /// Time in which a client has its answers, over their number.
+    pub(in crate::commands) time_us: f64,
+    /// Of a worker, over the queries: waiting for doorbells and headers, searching clusters, choosing them. The first
+    /// two may be at the same time.
+    pub(in crate::commands) network_us: f64,
+    pub(in crate::commands) sub_hnsw_us: f64,
+    pub(in crate::commands) meta_hnsw_us: f64,
+    /// Share of the smaller of transfer and search that overlap hides.
+    pub(in crate::commands) hidden: f64,
+    /// From a client's request for a batch to the answer of a query, and to that of the last.
+    pub(in crate::commands) latency_us: Latency,
+    pub(in crate::commands) batch_latency_us: Latency,
+    pub(in crate::commands) utilisation: Utilisation,
+    pub(in crate::commands) bottleneck: String,
+}
+
+/// A row against that of naive with as many compute nodes.
+#[derive(Clone, Debug, Serialize)]
+pub(in crate::commands) struct Against {
+    pub(in crate::commands) scheme: &'static str,
+    pub(in crate::commands) compute_nodes: usize,
+    /// So many times is naive slower.
+    pub(in crate::commands) time: f64,
+    pub(in crate::commands) network: f64,
+    /// So many times as much it reads.
+    pub(in crate::commands) round_trips: f64,
+    pub(in crate::commands) bytes: f64,
+}
+
+impl Row {
+    /// Replays recorded batches.
+    pub(in crate::commands) fn of(
+        recorded: &Recorded,
+        prices: &LoadPrices,
+        nodes: Nodes,
+        compute_nodes: usize,
+    ) -> Row {
+        let threads = (prices.threads / nodes.at_once.max(1)).max(1);
+        let is_naive = recorded.scheme == LoadScheme::Naive;
+        // Each thread of a naive batch reads for one of its queries at a time.
+        let (parts, threads) = if is_naive { (threads, 1) } else { (1, threads) };
+        let fleet = Fleet {
+            compute_nodes,
+            memory_nodes: nodes.memory_nodes,
+            workers: nodes.at_once * parts,
+            threads,
+            clients: nodes.clients * parts,
+            overlaps: recorded.overlaps,
+            rounds: if is_naive { ROUNDS_OF_ONE } else { ROUNDS },
+        };
+        let timing = replay_loads(&recorded.streams, &prices.costs(), fleet);
+        Row::timed(recorded, (compute_nodes, nodes.clients, parts), &timing)
+    }
+
+    fn timed(
+        recorded: &Recorded,
+        (compute_nodes, clients, parts): (usize, usize, usize),
+        timing: &LoadTiming,
+    ) -> Row {
+        let spent = &timing.spent;
+        let each = |ns: u64| ns as f64 / 1000.0 / (timing.queries * parts).max(1) as f64;
+        let cut = |share: f64| (share * 1e4).round() / 1e4;
+        Row {
+            scheme: recorded.scheme.name(),
+            compute_nodes,
+            recall: recorded.recall,
+            per_query: recorded.counters,
+            qps: (timing.qps * 10.0).round() / 10.0,
+            time_us: if timing.qps > 0.0 { clients as f64 * 1e6 / timing.qps } else { 0.0 },
+            network_us: each(spent.transfer_ns),
+            sub_hnsw_us: each(spent.search_ns),
+            meta_hnsw_us: each(spent.meta_ns),
+            hidden: cut(spent.hidden()),
+            latency_us: Latency::of(&timing.query_ns),
+            batch_latency_us: Latency::of(&timing.batch_ns),
+            utilisation: Utilisation {
+                cpu: cut(timing.processors),
+                memory_links: timing.memory_links.iter().map(|&share| cut(share)).collect(),
+                compute_link: cut(timing.compute_link),
+            },
+            bottleneck: timing.bottleneck(),
+        }
+    }
+}
+
+impl Against {
+    /// Every row that has a naive one.
+    pub(in crate::commands) fn all(rows: &[Row]) -> Vec<Against> {
+        let over = |naive: f64, own: f64| if own > 0.0 { naive / own } else { 0.0 };
+        let against = |own: &Row| {
+            let is_naive =
+                |row: &&Row| row.scheme == LoadScheme::Naive.name() && row.compute_nodes == own.compute_nodes;
+            let naive = rows.iter().find(is_naive)?;
+            Some(Against {
+                scheme: own.scheme,
+                compute_nodes: own.compute_nodes,
+                time: over(naive.time_us, own.time_us),
+                network: over(naive.network_us, own.network_us),
+                round_trips: over(naive.per_query.round_trips, own.per_query.round_trips),
+                bytes: over(naive.per_query.bytes, own.per_query.bytes),
+            })
+        };
+        rows.iter().filter(|row| row.scheme != LoadScheme::Naive.name()).filter_map(against).collect()
+    }
+}

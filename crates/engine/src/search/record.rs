@@ -1,0 +1,121 @@
+//! What gathered batches do, recorded for a simulation: which clusters each doorbell reads, and what every query
+//! compares in them. None of it depends on time.
+
+use std::sync::{Mutex, MutexGuard};
+
+use stratann_core::query::{Read, Scratch};
+
+use super::{Answers, Purpose, SearchOptions};
+use crate::index::Index;
+use crate::tier::IoChoice;
+use crate::{Error, Progress, Result};
+
+/// A batch of queries whose reads were gathered.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RecordedBatch {
+    /// Its queries, in the order in which they ended.
+    pub queries: Vec<RecordedQuery>,
+    /// What each doorbell read, in order. What the cache has comes first, in doorbells of its own.
+    pub doorbells: Vec<Vec<RecordedLoad>>,
+}
+
+/// A read that was made once for all queries that wanted it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RecordedLoad {
+    /// The cluster of which it is.
+    pub cluster: u32,
+    /// Its bytes; 0 where the cache has it.
+    pub bytes: u32,
+}
+
+/// A query of a batch.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RecordedQuery {
+    /// Its number in the search.
+    pub number: usize,
+    /// Distances to representatives.
+    pub meta_comparisons: u64,
+    /// The clusters that it searched, the nearest first.
+    pub visits: Vec<RecordedVisit>,
+}
+
+/// A query's search of a cluster.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RecordedVisit {
+    /// The cluster.
+    pub cluster: u32,
+    /// Distances to its vectors.
+    pub comparisons: u64,
+}
+
+/// The batches of a search under way.
+#[derive(Default)]
+pub(super) struct Recording(Mutex<Vec<RecordedBatch>>);
+
+impl Recording {
+    fn batches(&self) -> MutexGuard<'_, Vec<RecordedBatch>> {
+        self.0.lock().unwrap_or_else(|e| e.into_inner())
+    }
+
+    pub(super) fn begin_batch(&self) {
+        self.batches().push(RecordedBatch::default());
+    }
+
+    pub(super) fn rang(&self, loads: &[(Read, bool)]) {
+        let load = |(read, is_cached): &(Read, bool)| RecordedLoad {
+            cluster: read.unit(),
+            bytes: if *is_cached { 0 } else { read.at.bytes },
+        };
+        if let Some(batch) = self.batches().last_mut() {
+            batch.doorbells.push(loads.iter().map(load).collect());
+        }
+    }
+
+    pub(super) fn ended(&self, number: usize, scratch: &Scratch) {
+        let Some(trace) = scratch.remote_hnsw().and_then(|own| own.traced()) else { return };
+        let visits = trace.visits.iter();
+        let visits = visits
+            .map(|visit| RecordedVisit {
+                cluster: visit.cluster,
+                comparisons: visit.comparisons + u64::from(visit.fresh),
+            })
+            .collect();
+        if let Some(batch) = self.batches().last_mut() {
+            batch.queries.push(RecordedQuery { number, meta_comparisons: trace.meta_comparisons, visits });
+        }
+    }
+}
+
+impl Index {
+    /// Answers `queries` on one thread and records what their batches do. What the cache holds afterwards, and so the
+    /// next recording, depends on the order of the reads: they are made one after another.
+    ///
+    /// # Errors
+    /// As [`Index::search`]; a kind whose queries read for themselves.
+    pub fn search_recorded(
+        &self,
+        queries: &[u8],
+        options: &SearchOptions,
+        progress: &dyn Progress,
+    ) -> Result<(Answers, Vec<RecordedBatch>)> {
+        if !self.base.kind.shares_reads() {
+            return Err(Error::bad_input(format!(
+                "only searches of a remote-hnsw are recorded, and this index is a {}",
+                self.base.kind.name()
+            )));
+        }
+        let params = self.params(options)?;
+        let options = SearchOptions { threads: 1, io: IoChoice::InOrder, ..*options };
+        let recording = Recording::default();
+        let purpose = Purpose::Record(&recording);
+        let answers = self.search_batch(queries, params, &|_| u32::MAX, &options, progress, purpose)?;
+        let batches = recording.0.into_inner().unwrap_or_else(|e| e.into_inner());
+        Ok((answers, batches))
+    }
+
+    /// The memory node of each cluster where the index is loaded into so many nodes; empty of a kind without memory
+    /// nodes.
+    pub fn nodes_of_clusters(&self, nodes: usize) -> Vec<u8> {
+        self.kind.nodes_of_clusters(nodes)
+    }
+}
