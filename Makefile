@@ -85,7 +85,7 @@ bench: build $(VENV)/.tools ## Compare with the peers that are installed: make b
 	$(VENV_PYTHON) bench/compare.py --data $(DATA) $(if $(filter sample,$(DATA)),--metric cosine) $(BENCH_FLAGS)
 
 bench-recall: build ## Recall asked for and reached, and its cost: make bench-recall DATA=folder BENCH_FLAGS='--metric cosine'
-	for kind in disk-graph hybrid-ivf; do \
+	for kind in disk-graph hybrid-ivf remote-hnsw; do \
 	    target/release/stratann build $(DATA)/base.*bin --kind $$kind -o bench/out/recall-$$kind --force $(BENCH_FLAGS) \
 	    && python3 bench/recall.py bench/out/recall-$$kind $(DATA)/query.*bin $(DATA)/groundtruth.ibin \
 	        --stratann target/release/stratann || exit 1; \

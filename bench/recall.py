@@ -14,6 +14,8 @@ import sys
 RECALLS = ("0.9", "0.95", "0.99")
 # Slacks of bounds of the fixed settings.
 SLACKS = ("1", "1.5", "2.5")
+# Beams of the fixed settings in clusters, beyond k.
+BEAMS = (2, 14, 40, 100, 300, 1000)
 # The recall reached may be lower than asked by so much, and its cost higher than the cheapest by this factor.
 MISS_MAX = 0.02
 COST_MAX = 1.15
@@ -37,6 +39,8 @@ def fixed_paths(args, k):
         lists = sorted({max(k, round(k * (1 + 0.5 * i) + 2**i)) for i in range(0, 11)})
         return [search(args, k, "--search-list", ",".join(map(str, lists)))]
     lists = ",".join(str(2**i) for i in range(1, args.probes + 1))
+    if args.kind == "remote-hnsw":
+        return [search(args, k, "--nprobe", lists, "--ef", str(k + beyond)) for beyond in BEAMS]
     orders = ("evidence", "expected")
     return [
         search(args, k, "--nprobe", lists, "--order", order, "--stop-slack", slack)
@@ -46,11 +50,11 @@ def fixed_paths(args, k):
 
 
 def cost(run, counter):
-    """The cost of a run in one counter."""
+    """The cost of a run in one counter. A remote-hnsw has no codes, and the queries of a batch share its reads."""
     per_query = run["per_query"]
     if counter == "reads":
-        return per_query["reads"]
-    return per_query["code_comparisons"]
+        return per_query["shared_reads"] or per_query["reads"]
+    return per_query["code_comparisons"] or per_query["full_comparisons"]
 
 
 def cheapest(paths, recall, counter):

@@ -42,18 +42,23 @@ fn candidate(entry: u64) -> (f32, u32) {
 }
 
 impl HnswScratch {
-    /// The `ef` nearest members that a beam of that length finds, ascending by distance.
+    /// The `ef` nearest members that a beam of that length finds, ascending by distance. No path leads over the member
+    /// `absent`, unless the search begins at it.
     pub(crate) fn search(
         &mut self,
         own: &SubHnsw<'_>,
         exact: &Exact,
         ef: usize,
+        absent: Option<u32>,
     ) -> (HnswCost, impl Iterator<Item = (f32, u32)> + '_) {
         let mut cost = HnswCost::default();
-        let from = self.descend(own, exact, &mut cost);
+        let from = self.descend(own, exact, absent, &mut cost);
         self.visited.clear();
         self.visited.resize(own.members().div_ceil(64) as usize, 0);
         self.beam.clear();
+        if let Some(absent) = absent.filter(|&absent| from.is_none_or(|from| from.1 != absent)) {
+            self.visit(absent);
+        }
         if let Some((distance, member)) = from.filter(|&(_, member)| self.visit(member)) {
             self.beam.push(entry(distance, member));
         }
@@ -133,7 +138,13 @@ impl HnswScratch {
     }
 
     /// Steps to nearer neighbours on the upper layers. The member where the bottom layer is entered.
-    fn descend(&mut self, own: &SubHnsw<'_>, exact: &Exact, cost: &mut HnswCost) -> Option<(f32, u32)> {
+    fn descend(
+        &mut self,
+        own: &SubHnsw<'_>,
+        exact: &Exact,
+        absent: Option<u32>,
+        cost: &mut HnswCost,
+    ) -> Option<(f32, u32)> {
         let mut slot = own.entry();
         let distance = |member: u32| exact.distance(own.vector(member), own.inverse_norm(member));
         let mut nearest: Option<(f32, u32)> = None;
@@ -144,7 +155,8 @@ impl HnswScratch {
                 cost.comparisons += u64::from(nearest.is_none());
                 let mut best = (from, slot, node.member);
                 own.each_slot(&node, |other| {
-                    let Some(neighbour) = own.slot(layer, other) else { return };
+                    let neighbour = own.slot(layer, other).filter(|node| Some(node.member) != absent);
+                    let Some(neighbour) = neighbour else { return };
                     let distance = distance(neighbour.member);
                     cost.comparisons += 1;
                     if distance < best.0 {

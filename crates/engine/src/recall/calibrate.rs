@@ -4,7 +4,7 @@
 //! on queries whose neighbours are known exactly: a mixture made from rows of the index (build, and `tune` without
 //! queries), or the user's own queries (`tune`).
 
-use super::curve::{Curve, Point};
+use super::curve::{Curve, Point, RECALL_ENOUGH};
 use super::known::Known;
 use crate::driver::{GatherOptions, Width};
 use crate::index::Index;
@@ -72,7 +72,8 @@ fn measure(
     };
     for (number, path) in (0..).zip(&grid.paths) {
         let earlier = curve.clone();
-        for &(effort, stop) in path {
+        let begin = if grid.has_longer_beams { curve.begin_longer(number) } else { Some(0) };
+        for &(effort, stop) in path.iter().filter(|setting| begin.is_some_and(|begin| setting.0 >= begin)) {
             let mut point = Point { effort, stop, path: Some(number), ..Point::default() };
             let params = kinds::params_at(kind, k, &point, variant);
             let answers =
@@ -83,7 +84,10 @@ fn measure(
             fill(&mut point, index, &known, &hardest, &answers);
             curve.points.push(point);
             let has_ended = point.safe_recall() > RECALL_ENOUGH || point.reads > grid.reads_max;
-            if has_ended || earlier.is_far_cheaper(&point) {
+            // Where shorter beams find too little, longer ones are no waste at any cost.
+            let may_be_dear = grid.has_longer_beams && !earlier.is_complete();
+            let has_stalled = grid.has_longer_beams && curve.has_stalled();
+            if has_ended || has_stalled || (!may_be_dear && earlier.is_far_cheaper(&point)) {
                 break;
             }
         }
@@ -159,8 +163,6 @@ fn best_variant(
 /// Neighbours looked for by all queries of a point together, at most, but by so many queries at least.
 const QUERY_NEIGHBOURS: usize = 10_000;
 const QUERIES_MIN: usize = 150;
-/// A path ends where even the hardest queries reach this.
-const RECALL_ENOUGH: f64 = 0.999;
 /// Classes of queries, and the fewest queries of a class.
 const CLASSES: usize = 5;
 const CLASS_MIN: usize = 10;

@@ -119,6 +119,13 @@ impl Point {
         self.hardest.filter(|&hardest| hardest < HARDEST_ENOUGH).unwrap_or(self.recall)
     }
 
+    /// Whether it misses so much less than another one that the difference is no chance.
+    fn gains_on(&self, other: &Point) -> bool {
+        let fewer = |own: f64, other: f64| 1.0 - own < (1.0 - GAIN_MIN) * (1.0 - other);
+        fewer(self.recall, other.recall)
+            || self.hardest.zip(other.hardest).is_some_and(|(own, other)| fewer(own, other))
+    }
+
     /// Reads and comparisons count alike: which of them costs more depends on the memory of the search. Reads of lists
     /// go with the comparisons, and are none where lists are resident. Vectors count twice: they are read in any case,
     /// and the last percent of them takes many lists.
@@ -169,6 +176,27 @@ impl Curve {
     pub(crate) fn is_far_cheaper(&self, point: &Point) -> bool {
         let times = if point.vectors.is_some() { FAR_CHEAPER.powi(3) } else { FAR_CHEAPER };
         self.setting(point.safe_recall()).is_some_and(|own| times * own.cost() < point.cost())
+    }
+
+    /// The effort to begin a path with, when each path has the efforts of the one before with longer beams: where the
+    /// last lengthening first took its part of the misses. With less effort a longer beam finds no more. `None` where it
+    /// never did.
+    pub(crate) fn begin_longer(&self, path: u32) -> Option<u32> {
+        let of = |path: u32| self.points.iter().filter(move |p| p.path == Some(path));
+        let Some(shorter) = path.checked_sub(2) else { return Some(0) };
+        let gains = |p: &&Point| of(shorter).any(|s| s.effort == p.effort && p.gains_on(s));
+        of(path - 1).find(gains).map(|p| p.effort)
+    }
+
+    /// Whether more effort on the path of its last point is in vain.
+    pub(crate) fn has_stalled(&self) -> bool {
+        let [.., before, _, last] = self.points.as_slice() else { return false };
+        before.path == last.path && !last.gains_on(before)
+    }
+
+    /// Whether it reaches all that calibration looks for.
+    pub(crate) fn is_complete(&self) -> bool {
+        self.points.iter().any(|p| p.safe_recall() > RECALL_ENOUGH)
     }
 
     fn setting_of(&self, path: &Point, recall: f64) -> Option<Point> {
@@ -268,6 +296,8 @@ pub(crate) struct Grid {
     pub(crate) paths: Vec<Vec<(u32, StopRule)>>,
     /// A setting with more reads ends its path.
     pub(crate) reads_max: f64,
+    /// Whether each path has the efforts of the one before, with longer beams.
+    pub(crate) has_longer_beams: bool,
 }
 
 /// How many times as far queries lie from the k-th of their neighbours as those do that the curve for k was measured
@@ -302,6 +332,11 @@ const MISSES_AIMED_ROWS: f64 = 0.82;
 /// The recall of the hardest fifth from which on the mean counts. A fifth has a hundred queries: with one neighbour
 /// each, two or three misses are as good as none.
 const HARDEST_ENOUGH: f64 = 0.98;
+
+/// The part of the misses that more effort must take.
+const GAIN_MIN: f64 = 0.1;
+/// A path ends where even the hardest queries reach this.
+pub(crate) const RECALL_ENOUGH: f64 = 0.999;
 
 /// How many times the cost is too much: the rest of such a path would not be chosen. A point that costs somewhat more
 /// may be followed by one that costs less, because few hundred queries make curves uneven. The cost of lists is a

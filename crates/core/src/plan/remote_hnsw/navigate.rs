@@ -55,7 +55,7 @@ fn rank(cx: &mut Cx<'_, Marker>) {
         nearest.for_each(&mut note);
         cost
     } else {
-        let (cost, nearest) = tables.0.search(&meta, cx.exact, beam);
+        let (cost, nearest) = tables.0.search(&meta, cx.exact, beam, None);
         nearest.take(wanted).for_each(&mut note);
         cost
     };

@@ -22,6 +22,9 @@ fn take_base(cx: &mut Cx<'_, Marker>, cluster: u32, bytes: &[u8]) -> Option<()> 
     let Scratch { tables, trace } = &mut *cx.scratch;
     let State { found, .. } = &mut *cx.own;
     let q = &mut *cx.q;
+    // The row of a made query leads to its own neighbours: a search of a vector that is not there has no such step.
+    let absent =
+        first.and_then(|first| q.exclude.checked_sub(first)).filter(|&member| member < own.members());
     let mut left = k;
     let mut see = |(distance, member): (f32, u32)| {
         let id = own.external_id(member);
@@ -36,7 +39,7 @@ fn take_base(cx: &mut Cx<'_, Marker>, cluster: u32, bytes: &[u8]) -> Option<()> 
         nearest.for_each(&mut see);
         cost
     } else {
-        let (cost, nearest) = tables.0.search(&own, cx.exact, cx.params.ef as usize);
+        let (cost, nearest) = tables.0.search(&own, cx.exact, cx.params.ef as usize, absent);
         nearest.for_each(&mut see);
         cost
     };

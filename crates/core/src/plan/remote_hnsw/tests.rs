@@ -64,6 +64,8 @@ fn bytes(vector: &[f32; DIM]) -> Vec<u8> {
 struct Set {
     meta: Vec<u8>,
     clusters: Vec<Located>,
+    /// Number of the first member of each cluster.
+    first: Vec<u32>,
     files: Vec<(Extent, Vec<u8>)>,
     tombstones: Vec<Tombstone>,
     /// Id, clock and vector of all that was ever inserted.
@@ -73,7 +75,14 @@ struct Set {
 impl Set {
     /// `sizes` are members and fresh records of each cluster. Fresh records of odd number are upserts of members.
     fn new(sizes: &[(usize, usize)]) -> Set {
-        let mut set = Set { meta: vec![], clusters: vec![], files: vec![], tombstones: vec![], all: vec![] };
+        let mut set = Set {
+            meta: vec![],
+            clusters: vec![],
+            first: vec![],
+            files: vec![],
+            tombstones: vec![],
+            all: vec![],
+        };
         let (mut id, mut clock) = (0u64, 0u64);
         for (cluster, &(members, fresh)) in sizes.iter().enumerate() {
             let (group, side) = (cluster as u32 / 2, cluster % 2);
@@ -107,6 +116,7 @@ impl Set {
                 records.resize(records.len() + fresh::record_bytes(4 * DIM) * (number % 3 / 2), 0);
             }
             let fresh = set.put(records);
+            set.first.push(id as u32);
             set.clusters.push(Located { base, fresh, version: 0, group, clock: 0, part_records: 3 });
             id += members as u64;
         }
@@ -132,7 +142,7 @@ impl Set {
             meta: &self.meta,
             build: BUILD,
             clusters: &self.clusters,
-            first: &[],
+            first: &self.first,
             tombstones: &self.tombstones,
         };
         IndexView { base, kind: KindView::RemoteHnsw(kind) }
@@ -260,7 +270,7 @@ proptest! {
             let mut exact = stratann_kernel::distance::Exact::default();
             exact.set(Metric::L2, DType::F32, DIM, &bytes(&vector(2)));
             let mut tables = Tables::default();
-            let (_, found) = tables.0.search(&own, &exact, 20);
+            let (_, found) = tables.0.search(&own, &exact, 20, None);
             prop_assert!(found.count() <= 20);
         }
     }
@@ -307,4 +317,17 @@ fn a_cluster_that_cannot_be_read_ends_the_query_by_its_number() {
     set.files.retain(|(at, _)| *at != set.clusters[1].base);
     let state = search(&set, &vector(4), params(3, 2, 10, false));
     assert!(matches!(state.outcome(), Outcome::Lost { unit: 1, loss: Loss::Failed, .. }));
+}
+
+#[test]
+fn a_vector_that_does_not_exist_for_a_query_leads_nowhere() {
+    let set = Set::new(&[(80, 0)]);
+    let without = |exclude: u32| {
+        let params = QueryParams { exclude, ..params(1, 1, 1, false) };
+        results(&search(&set, &vector(exclude.into()), params))
+    };
+    let found: Vec<_> = (0..80).map(without).collect();
+    // The shortest beam ends at the vector itself if that is there. Only the entry has to be passed.
+    assert!(found.iter().filter(|found| found.is_empty()).count() <= 1, "{found:?}");
+    assert!((0..80).all(|id| found[id as usize].iter().all(|hit| hit.1 != id)));
 }

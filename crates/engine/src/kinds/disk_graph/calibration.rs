@@ -25,7 +25,8 @@ pub(crate) fn grid(k: u32, blocks: u32) -> Grid {
         let point = |&margin: &f32| (beam(k, length, margin), StopRule::by_margin(margin, idle_share));
         MARGINS.iter().map(point).collect()
     };
-    Grid { paths: PATHS.iter().map(path).collect(), reads_max: READS_SHARE_MAX * f64::from(blocks) }
+    let reads_max = READS_SHARE_MAX * f64::from(blocks);
+    Grid { paths: PATHS.iter().map(path).collect(), reads_max, has_longer_beams: false }
 }
 
 /// The beam for a margin: long enough that the margin ends a search, not the beam.

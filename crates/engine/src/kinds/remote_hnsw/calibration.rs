@@ -9,15 +9,17 @@ use crate::kinds::Setting;
 use crate::recall::curve::{Grid, Point, StopRule};
 use crate::{Error, Result};
 
-/// By path: how much longer than the answer the beam in each cluster is.
-const EF_BEYOND_K: [u32; 5] = [2, 14, 40, 100, 300];
+/// By path: how much longer than the answer the beam in each cluster is. A cluster may hold a part of all vectors, so the
+/// longest are those of large clusters.
+const EF_BEYOND_K: [u32; 8] = [2, 14, 40, 100, 300, 1000, 3000, 10_000];
 
-/// What is measured for k results on an index of so many clusters, of so many vectors by the mean: numbers of clusters,
-/// each about a half more than the last. Beams far longer than a cluster are left out.
-pub(crate) fn grid(k: u32, clusters: u32, members: f64) -> Grid {
+/// What is measured for k results on an index of so many clusters, the largest with so many members: numbers of clusters,
+/// each about a half more than the last, for beams up to the first that is as long as half of the largest cluster.
+pub(crate) fn grid(k: u32, clusters: u32, largest: u64) -> Grid {
     let rule = StopRule::by_slack(None, 0.0);
     let most = clusters.clamp(1, MAX_PROBES);
-    let shorter = EF_BEYOND_K.iter().filter(|&&beyond| f64::from(k + beyond) < members / 2.0).count();
+    let shorter =
+        EF_BEYOND_K.iter().filter(|&&beyond| u64::from(k.saturating_add(beyond)) < largest / 2).count();
     let beams = (shorter + 1).min(EF_BEYOND_K.len());
     let (mut path, mut effort) = (Vec::new(), 1u32);
     while effort < most {
@@ -25,7 +27,7 @@ pub(crate) fn grid(k: u32, clusters: u32, members: f64) -> Grid {
         effort += (effort / 2).max(1);
     }
     path.push((most, rule));
-    Grid { paths: vec![path; beams], reads_max: f64::INFINITY }
+    Grid { paths: vec![path; beams], reads_max: f64::INFINITY, has_longer_beams: true }
 }
 
 /// The parameters of a point: its effort is the number of clusters, its path tells the beam.

@@ -144,3 +144,26 @@ fn points_of_older_manifests_are_read_and_written_as_they_were() {
     assert_eq!(read, point(88, StopRule::by_slack(Some(0.5), 0.25), 0.9, 12.5));
     assert_eq!(serde_json::to_string(&read).unwrap(), old);
 }
+
+#[test]
+fn a_longer_beam_begins_where_the_last_lengthening_helped() {
+    let on = |path: u32, effort: u32, recall: f64| Point {
+        path: Some(path),
+        hardest: Some(recall),
+        ..point(effort, FULL, recall, effort.into())
+    };
+    let mut c = curve(&[]);
+    assert_eq!((c.begin_longer(0), c.begin_longer(1), c.has_stalled()), (Some(0), Some(0), false));
+    // Of twice as many clusters the short beam finds hardly more than of four.
+    c.points = vec![on(0, 1, 0.4), on(0, 2, 0.6), on(0, 4, 0.7)];
+    assert!(!c.has_stalled());
+    c.points.extend([on(0, 8, 0.71), on(0, 16, 0.715)]);
+    assert!(c.has_stalled());
+    c.points.extend([on(1, 1, 0.41), on(1, 2, 0.62), on(1, 4, 0.8), on(1, 8, 0.99)]);
+    assert!(!c.has_stalled() && !c.is_complete());
+    assert_eq!(c.begin_longer(2), Some(4));
+    c.points.extend([on(2, 4, 0.801), on(2, 8, 0.99)]);
+    assert_eq!(c.begin_longer(3), None);
+    c.points.push(on(2, 16, 0.9995));
+    assert!(c.is_complete());
+}
