@@ -287,7 +287,7 @@ impl Index {
         on_progress: Option<Py<PyAny>>,
     ) -> PyResult<Bound<'py, PyDict>> {
         let (open, ids, vectors) = (self.opened(py)?, ids.as_slice()?, vectors.as_slice()?);
-        let options = ChangeOptions { new_ids, threads: threads.unwrap_or(1) };
+        let options = ChangeOptions { new_ids, threads: threads.unwrap_or(1), ..ChangeOptions::default() };
         let made = work::run(py, on_progress.as_ref(), |progress| {
             progress.stage("insert", ids.len() as u64, "vectors");
             memory::made(open.upsert(ids, vectors, &options, progress))
@@ -304,9 +304,10 @@ impl Index {
         on_progress: Option<Py<PyAny>>,
     ) -> PyResult<Bound<'py, PyDict>> {
         let (open, ids) = (self.opened(py)?, ids.as_slice()?);
+        let options = ChangeOptions { threads: threads.unwrap_or(1), ..ChangeOptions::default() };
         let made = work::run(py, on_progress.as_ref(), |progress| {
             progress.stage("delete", ids.len() as u64, "ids");
-            memory::made(open.delete(ids, threads.unwrap_or(1), progress))
+            memory::made(open.delete(ids, &options, progress))
         })?;
         memory::changes_dict(py, made, open.rebuilds())
     }

@@ -188,14 +188,16 @@ fn every_compute_node_finds_what_one_inserts_and_misses_what_one_deletes() {
         let ids: Vec<u64> = (0..30).map(|id| 5000 + 30 * turn as u64 + id).collect();
         let own = part(&new, 30 * turn, 30);
         let threads = 1 + turn % 3;
-        let options = ChangeOptions { new_ids: turn % 2 == 0, threads };
+        let options = ChangeOptions { new_ids: turn % 2 == 0, threads, ..ChangeOptions::default() };
         let done = nodes[turn % 3].upsert(&ids, &own.bytes, &options, &Quiet).unwrap();
         assert_eq!((done.count, done.place), (30, Durability::Memory));
         for node in &nodes {
             assert_eq!(found(node, &own, &ids), 30, "turn {turn}");
         }
         let gone = &ids[..5];
-        nodes[(turn + 1) % 3].delete(gone, threads, &Quiet).unwrap();
+        nodes[(turn + 1) % 3]
+            .delete(gone, &ChangeOptions { threads, ..ChangeOptions::default() }, &Quiet)
+            .unwrap();
         for node in &nodes {
             let found = search(node, &own.bytes, 10);
             assert!(found.ids.iter().all(|id| !gone.contains(id)), "turn {turn}");
@@ -206,6 +208,39 @@ fn every_compute_node_finds_what_one_inserts_and_misses_what_one_deletes() {
 }
 
 /// An upsert moves a vector to another cluster: no search finds what was under its id before.
+/// Changes side by side share their requests, and end as those that are made one by one.
+#[test]
+fn changes_side_by_side_share_requests() {
+    let new = vectors(48, 7);
+    let ids: Vec<u64> = (50_000..50_048).collect();
+    let mut asked = Vec::new();
+    for batch in [1, 16] {
+        let world = Plan { overflow_records: 100, ..Plan::new(300) }.start();
+        let index = world.open();
+        let options = ChangeOptions { batch, ..ChangeOptions::default() };
+        let inserted = index.upsert(&ids, &new.bytes, &options, &Quiet).unwrap();
+        let deleted = index.delete(&ids[..16], &options, &Quiet).unwrap();
+        assert_eq!((inserted.count, deleted.count), (48, 16));
+        assert_eq!(found(&world.open(), &part(&new, 16, 32), &ids[16..]), 32);
+        assert_eq!(found(&world.open(), &part(&new, 0, 16), &ids[..16]), 0);
+        asked.push((inserted.round_trips, deleted.round_trips));
+    }
+    let (alone, together) = (asked[0], asked[1]);
+    assert!(8 * together.0 < alone.0 && 8 * together.1 < alone.1, "{alone:?} {together:?}");
+}
+
+/// Of several changes of one id in a call the last one counts, also where others are made side by side.
+#[test]
+fn changes_of_one_id_in_a_call_keep_their_order() {
+    let world = Plan::new(300).start();
+    let index = world.open();
+    let new = vectors(30, 8);
+    let ids: Vec<u64> = (0..30).map(|row| 60_000 + row % 3).collect();
+    upsert(&index, &ids, &new.bytes);
+    assert_eq!(found(&index, &part(&new, 27, 3), &ids[27..]), 3);
+    assert_eq!(found(&index, &part(&new, 0, 27), &ids[..27]), 0);
+}
+
 #[test]
 fn an_upsert_replaces_what_is_under_its_id() {
     let world = Plan::new(900).start();
@@ -229,7 +264,7 @@ fn an_upsert_replaces_what_is_under_its_id() {
     // Back again, the last one of equal ids counts.
     let both = [&new.bytes[..], &old.bytes[..]].concat();
     let twice: Vec<u64> = ids.iter().chain(&ids).copied().collect();
-    let options = ChangeOptions { new_ids: false, threads: 4 };
+    let options = ChangeOptions { new_ids: false, threads: 4, ..ChangeOptions::default() };
     writer.upsert(&twice, &both, &options, &Quiet).unwrap();
     assert_eq!(found(&other, &old, &ids), 200);
     assert_eq!(found(&other, &new, &ids), 0);
@@ -253,7 +288,13 @@ fn every_type_and_metric_takes_inserts() {
         let ids: Vec<u64> = (0..300).map(|at| if at < 150 { 1000 + at } else { (1 << 40) + at }).collect();
         upsert(&writer, &ids, &new.bytes);
         assert!(writer.rebuilds() > 0);
-        writer.delete(&(0..100).collect::<Vec<u64>>(), 2, &Quiet).unwrap();
+        writer
+            .delete(
+                &(0..100).collect::<Vec<u64>>(),
+                &ChangeOptions { threads: 2, ..ChangeOptions::default() },
+                &Quiet,
+            )
+            .unwrap();
         let all = [&world.plan.set.bytes[..], &new.bytes].concat();
         let mut union = new.clone();
         (union.bytes, union.shape.rows) = (all, 1200);
@@ -284,7 +325,7 @@ fn a_full_overflow_rebuilds_its_group_alone() {
     let near = Set::new(DType::F32, DIM, &near);
     let ids: Vec<u64> = (7000..7060).collect();
     for (row, id) in ids.iter().enumerate() {
-        let options = ChangeOptions { new_ids: true, threads: 1 };
+        let options = ChangeOptions { new_ids: true, threads: 1, ..ChangeOptions::default() };
         writer.upsert(&[*id], near.row(row), &options, &Quiet).unwrap();
     }
     let after = world.versions();
@@ -300,9 +341,16 @@ fn recall_after_changes_is_that_of_a_fresh_build() {
     let (writer, other) = (world.open(), world.open());
     let new = vectors(1500, 3);
     let ids: Vec<u64> = (10_000..11_500).collect();
-    writer.upsert(&ids, &new.bytes, &ChangeOptions { new_ids: true, threads: 3 }, &Quiet).unwrap();
+    writer
+        .upsert(
+            &ids,
+            &new.bytes,
+            &ChangeOptions { new_ids: true, threads: 3, ..ChangeOptions::default() },
+            &Quiet,
+        )
+        .unwrap();
     let gone: Vec<u64> = (0..500).collect();
-    writer.delete(&gone, 2, &Quiet).unwrap();
+    writer.delete(&gone, &ChangeOptions { threads: 2, ..ChangeOptions::default() }, &Quiet).unwrap();
     // The same vectors, built at once.
     let mut all = part(&world.plan.set, 500, 2500);
     all.bytes.extend_from_slice(&new.bytes);
@@ -346,7 +394,12 @@ fn a_full_log_of_tombstones_is_freed() {
             scope.spawn(move || {
                 // The log has room for 1024.
                 let ids: Vec<u64> = (first..first + 1500).collect();
-                assert_eq!(node.delete(&ids, 2, &Quiet).unwrap().count, 1500);
+                assert_eq!(
+                    node.delete(&ids, &ChangeOptions { threads: 2, ..ChangeOptions::default() }, &Quiet)
+                        .unwrap()
+                        .count,
+                    1500
+                );
             });
         }
     });
@@ -376,7 +429,8 @@ fn writers_and_rebuilders_of_one_group_do_not_lose_a_vector() {
             let all = &all;
             scope.spawn(move || {
                 for row in (node..60).step_by(4) {
-                    let options = ChangeOptions { new_ids: row % 8 < 4, threads: 1 };
+                    let options =
+                        ChangeOptions { new_ids: row % 8 < 4, threads: 1, ..ChangeOptions::default() };
                     index.upsert(&[9000 + row as u64], all.row(row), &options, &Quiet).unwrap();
                 }
             });
@@ -403,7 +457,12 @@ fn a_compute_node_that_stood_still_goes_on() {
     let new = vectors(600, 8);
     let ids: Vec<u64> = (6000..6600).collect();
     upsert(&busy, &ids, &new.bytes);
-    busy.delete(&(0..50).collect::<Vec<u64>>(), 1, &Quiet).unwrap();
+    busy.delete(
+        &(0..50).collect::<Vec<u64>>(),
+        &ChangeOptions { threads: 1, ..ChangeOptions::default() },
+        &Quiet,
+    )
+    .unwrap();
     assert!(busy.rebuilds() >= 6, "{} rebuilds", busy.rebuilds());
     // Its writer knows versions that are gone, and its reader has cached clusters that were replaced.
     upsert(&still, &(5000..5010).collect::<Vec<u64>>(), &first.bytes);
@@ -444,7 +503,7 @@ fn a_node_with_a_file_keeps_all_through_inserts_and_rebuilds() {
                 if ended.load(Ordering::Relaxed) {
                     break;
                 }
-                let options = ChangeOptions { new_ids: row % 2 == 0, threads: 1 };
+                let options = ChangeOptions { new_ids: row % 2 == 0, threads: 1, ..ChangeOptions::default() };
                 let done = index.upsert(&[20_000 + row as u64], new.row(row), &options, &Quiet).unwrap();
                 assert_eq!(done.place, Durability::File);
                 inserted.fetch_add(1, Ordering::Relaxed);
@@ -473,10 +532,16 @@ fn a_mirror_answers_without_its_node_and_takes_no_changes() {
     let (writer, other) = (world.open(), world.open());
     let new = vectors(200, 6);
     let ids: Vec<u64> = (5000..5200).collect();
-    let done =
-        writer.upsert(&ids, &new.bytes, &ChangeOptions { new_ids: false, threads: 2 }, &Quiet).unwrap();
+    let done = writer
+        .upsert(
+            &ids,
+            &new.bytes,
+            &ChangeOptions { new_ids: false, threads: 2, ..ChangeOptions::default() },
+            &Quiet,
+        )
+        .unwrap();
     assert_eq!(done.place, Durability::MemoryAndMirror);
-    writer.delete(&[5000, 3], 1, &Quiet).unwrap();
+    writer.delete(&[5000, 3], &ChangeOptions { threads: 1, ..ChangeOptions::default() }, &Quiet).unwrap();
     assert_eq!(found(&other, &new, &ids), 199);
     assert!(writer.rebuilds() > 0);
     // The first node has all words, the second one groups alone.
@@ -507,7 +572,14 @@ fn a_batch_reads_the_used_part_of_overflows_alone() {
     for count in [1u64, 7, 20] {
         let ids: Vec<u64> = (5000 + used..5000 + used + count).collect();
         let new = vectors(count as usize, 100 + count);
-        writer.upsert(&ids, &new.bytes, &ChangeOptions { new_ids: true, threads: 1 }, &Quiet).unwrap();
+        writer
+            .upsert(
+                &ids,
+                &new.bytes,
+                &ChangeOptions { new_ids: true, threads: 1, ..ChangeOptions::default() },
+                &Quiet,
+            )
+            .unwrap();
         used += count;
         let stats = other.search(&asked.bytes, &all, &Quiet).unwrap().stats;
         let record_bytes = 32 + 4 * DIM as u64;
@@ -549,7 +621,8 @@ fn bad_vectors_and_ids_change_nothing() {
     assert_eq!(found(&index, &good, &[500, 501, 502]), 0);
     let folder = world.dir.path().join("index");
     let index = Index::open(&folder, OpenOptions::default()).unwrap();
-    let refused = index.delete(&[1], 1, &Quiet).unwrap_err();
+    let refused =
+        index.delete(&[1], &ChangeOptions { threads: 1, ..ChangeOptions::default() }, &Quiet).unwrap_err();
     assert!(refused.to_string().contains("memory-node load"), "{refused}");
 }
 
@@ -560,8 +633,14 @@ fn a_region_without_space_is_named() {
     let index = world.open();
     let new = vectors(3000, 6);
     let ids: Vec<u64> = (5000..8000).collect();
-    let refused =
-        index.upsert(&ids, &new.bytes, &ChangeOptions { new_ids: true, threads: 1 }, &Quiet).unwrap_err();
+    let refused = index
+        .upsert(
+            &ids,
+            &new.bytes,
+            &ChangeOptions { new_ids: true, threads: 1, ..ChangeOptions::default() },
+            &Quiet,
+        )
+        .unwrap_err();
     assert_eq!(refused.error.kind, ErrorKind::Budget, "{refused}");
     assert!(refused.to_string().contains("--size"), "{refused}");
     let done = refused.acknowledged.len();

@@ -132,10 +132,10 @@ impl Storm {
         let ids: Vec<u64> = ids.into_iter().collect();
         let index = &self.indexes[node];
         if deletes {
-            index.delete(&ids, 1, &Quiet).unwrap();
+            index.delete(&ids, &ChangeOptions { threads: 1, ..ChangeOptions::default() }, &Quiet).unwrap();
         } else {
             let vectors = rows.iter().flatten().flat_map(|&row| self.pool.row(row).to_vec());
-            let options = ChangeOptions { new_ids: is_new, threads: 1 };
+            let options = ChangeOptions { new_ids: is_new, threads: 1, ..ChangeOptions::default() };
             index.upsert(&ids, &vectors.collect::<Vec<u8>>(), &options, &Quiet).unwrap();
         }
         let mut board = self.board();

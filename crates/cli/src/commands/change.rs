@@ -19,6 +19,24 @@ const PART: usize = 16_384;
 /// Ranges of rows that an error names, at most.
 const RANGES_MAX: usize = 8;
 
+/// How changes are made.
+#[derive(clap::Args)]
+struct HowArgs {
+    /// Threads, each with a connection of its own
+    #[arg(long, value_parser = options::threads, default_value_t = 4)]
+    threads: usize,
+    /// Changes that a thread makes side by side: what they need is asked for in one request. With 1 each change makes
+    /// its own requests (to compare)
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024), default_value_t = 64)]
+    batch: u16,
+}
+
+impl HowArgs {
+    fn options(&self, new_ids: bool) -> ChangeOptions {
+        ChangeOptions { new_ids, threads: self.threads, batch: self.batch.into() }
+    }
+}
+
 /// Insert vectors into an index that memory nodes hold
 ///
 /// What is under an id is replaced. Every search that begins afterwards, on any compute node, finds the vectors. All
@@ -38,9 +56,8 @@ pub(crate) struct InsertArgs {
     /// vectors under it
     #[arg(long)]
     new: bool,
-    /// Threads, each with a connection of its own
-    #[arg(long, value_parser = options::threads, default_value_t = 4)]
-    threads: usize,
+    #[command(flatten)]
+    how: HowArgs,
 }
 
 const INSERT_EXAMPLES: &str = "\
@@ -65,9 +82,8 @@ pub(crate) struct DeleteArgs {
     /// Ids, separated by commas, instead of a file
     #[arg(long, value_name = "ID", value_delimiter = ',')]
     id: Vec<u64>,
-    /// Threads, each with a connection of its own
-    #[arg(long, value_parser = options::threads, default_value_t = 4)]
-    threads: usize,
+    #[command(flatten)]
+    how: HowArgs,
 }
 
 const DELETE_EXAMPLES: &str = "\
@@ -80,6 +96,7 @@ struct InsertDocument {
     inserted: u64,
     place: &'static str,
     groups_rebuilt: u64,
+    round_trips: u64,
     seconds: f64,
 }
 
@@ -88,6 +105,7 @@ struct DeleteDocument {
     deleted: u64,
     place: &'static str,
     groups_rebuilt: u64,
+    round_trips: u64,
     seconds: f64,
 }
 
@@ -109,7 +127,7 @@ pub(crate) fn insert(args: &InsertArgs, output: Output) -> Result<Verdict> {
         printer.advance(ids.len() as u64);
     }
     printer.stage("inserting", rows as u64, "vectors");
-    let options = ChangeOptions { new_ids: args.new, threads: args.threads };
+    let options = args.how.options(args.new);
     let started = Instant::now();
     let change = |first: usize, ids: &[u64]| {
         vectors.read(first, ids.len(), &mut bytes)?;
@@ -118,7 +136,8 @@ pub(crate) fn insert(args: &InsertArgs, output: Output) -> Result<Verdict> {
     let made = in_parts(&parts, rows, change)?;
     printer.finish();
     let (groups_rebuilt, seconds) = (index.rebuilds(), started.elapsed().as_secs_f64());
-    let document = InsertDocument { inserted: rows as u64, place: place(made), groups_rebuilt, seconds };
+    let (place, round_trips) = (place(made), made.map_or(0, |made| made.round_trips));
+    let document = InsertDocument { inserted: rows as u64, place, groups_rebuilt, round_trips, seconds };
     output.result(&document, || text("inserted", document.inserted, (&index, document.place), seconds))?;
     Ok(Verdict::Fine)
 }
@@ -134,10 +153,12 @@ pub(crate) fn delete(args: &DeleteArgs, output: Output) -> Result<Verdict> {
     printer.stage("deleting", ids.len() as u64, "ids");
     let parts: Vec<_> = ids.chunks(PART).enumerate().map(|(part, ids)| (part * PART, ids)).collect();
     let started = Instant::now();
-    let made = in_parts(&parts, ids.len(), |_, ids| index.delete(ids, args.threads, &printer))?;
+    let options = args.how.options(false);
+    let made = in_parts(&parts, ids.len(), |_, ids| index.delete(ids, &options, &printer))?;
     printer.finish();
     let (groups_rebuilt, seconds) = (index.rebuilds(), started.elapsed().as_secs_f64());
-    let document = DeleteDocument { deleted: ids.len() as u64, place: place(made), groups_rebuilt, seconds };
+    let (place, round_trips) = (place(made), made.map_or(0, |made| made.round_trips));
+    let document = DeleteDocument { deleted: ids.len() as u64, place, groups_rebuilt, round_trips, seconds };
     output.result(&document, || text("deleted", document.deleted, (&index, document.place), seconds))?;
     Ok(Verdict::Fine)
 }
@@ -161,10 +182,13 @@ fn in_parts(
     rows: usize,
     mut change: impl FnMut(usize, &[u64]) -> Result<Acknowledged, Unfinished>,
 ) -> Result<Option<Acknowledged>> {
-    let mut last = None;
+    let mut all: Option<Acknowledged> = None;
     for &(first, ids) in parts {
         match change(first, ids) {
-            Ok(made) => last = Some(made),
+            Ok(made) => {
+                let round_trips = made.round_trips + all.map_or(0, |all| all.round_trips);
+                all = Some(Acknowledged { round_trips, ..made });
+            }
             Err(Unfinished { error, acknowledged, .. }) => {
                 let done: Vec<usize> = acknowledged.into_iter().map(|row| first + row).collect();
                 let message = format!(
@@ -178,7 +202,7 @@ fn in_parts(
             }
         }
     }
-    Ok(last)
+    Ok(all)
 }
 
 /// The rows before the first one of a part, and some of the part, as ranges.

@@ -103,6 +103,11 @@ impl Insert {
         }
     }
 
+    /// The group of the vector.
+    pub fn group(&self) -> u32 {
+        self.new.group
+    }
+
     /// The next step.
     pub fn step(&mut self, places: &Places, answers: Vec<Answer>) -> Step<Result<Inserted, Fault>> {
         let mut answers = match Answers::new(answers) {

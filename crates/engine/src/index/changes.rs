@@ -19,7 +19,7 @@ impl Index {
         progress: &dyn Progress,
     ) -> Result<Acknowledged, Unfinished> {
         let change = Change::Upsert(ids, vectors, options.new_ids);
-        self.kind.changes(&self.base)?.run(change, options.threads, progress)
+        self.kind.changes(&self.base)?.run(change, options, progress)
     }
 
     /// Deletes ids. Those that do not exist are no error. No batch that begins after the return finds them.
@@ -29,10 +29,10 @@ impl Index {
     pub fn delete(
         &self,
         ids: &[u64],
-        threads: usize,
+        options: &ChangeOptions,
         progress: &dyn Progress,
     ) -> Result<Acknowledged, Unfinished> {
-        self.kind.changes(&self.base)?.run(Change::Delete(ids), threads, progress)
+        self.kind.changes(&self.base)?.run(Change::Delete(ids), options, progress)
     }
 
     /// Groups that this process has rebuilt since it opened the index.

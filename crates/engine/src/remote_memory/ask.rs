@@ -18,6 +18,8 @@ pub struct Nodes {
     /// Requests that were sent, and bytes that they read.
     round_trips: u64,
     bytes_read: u64,
+    /// Requests that [`Nodes::asked`] has counted, and [`Nodes::requests`] has not.
+    requests: u64,
 }
 
 /// What was asked since the last time.
@@ -53,7 +55,7 @@ impl Nodes {
             by_number.resize_with(usize::from(memory.facts().node.0), || None);
             by_number.push(Some(memory));
         }
-        Ok(Nodes { by_number, error, round_trips: 0, bytes_read: 0 })
+        Ok(Nodes { by_number, error, round_trips: 0, bytes_read: 0, requests: 0 })
     }
 
     /// Properties of the nodes that answered, by number.
@@ -70,7 +72,13 @@ impl Nodes {
     pub fn asked(&mut self) -> Asked {
         let (round_trips, bytes_read) =
             (std::mem::take(&mut self.round_trips), std::mem::take(&mut self.bytes_read));
+        self.requests += round_trips;
         Asked { round_trips, bytes_read }
+    }
+
+    /// All requests since the last call, whatever [`Nodes::asked`] has counted.
+    pub fn requests(&mut self) -> u64 {
+        std::mem::take(&mut self.requests) + std::mem::take(&mut self.round_trips)
     }
 
     /// Reads bytes of a node, in as many requests as they need.
@@ -109,6 +117,39 @@ impl Nodes {
                 Step::Done(outcome) => return outcome,
             }
         }
+    }
+
+    /// Steps machines side by side to their ends: what all of them ask for at a time goes out together. `step` steps the
+    /// machine with a number.
+    pub fn run_together<T>(
+        &mut self,
+        machines: usize,
+        mut step: impl FnMut(usize, Vec<Answer>) -> Step<T>,
+    ) -> Vec<T> {
+        let mut ends: Vec<Option<T>> = (0..machines).map(|_| None).collect();
+        let mut answers: Vec<Vec<Answer>> = (0..machines).map(|_| Vec::new()).collect();
+        while ends.iter().any(Option::is_none) {
+            let (mut all, mut counts) = (Vec::new(), vec![0; machines]);
+            for (machine, end) in ends.iter_mut().enumerate().filter(|(_, end)| end.is_none()) {
+                match step(machine, std::mem::take(&mut answers[machine])) {
+                    Step::Ask(ops) => {
+                        counts[machine] = ops.len();
+                        all.extend(ops);
+                    }
+                    Step::Pause => {}
+                    Step::Done(outcome) => *end = Some(outcome),
+                }
+            }
+            if all.is_empty() {
+                std::thread::sleep(PAUSE);
+                continue;
+            }
+            let mut found = self.ask(all).into_iter();
+            for (own, count) in answers.iter_mut().zip(counts) {
+                own.extend(found.by_ref().take(count));
+            }
+        }
+        ends.into_iter().flatten().collect()
     }
 
     /// Executes operations: those of each node in order, as one request, or as several where they are many. Once a node

@@ -12,6 +12,7 @@ use crate::build::Points;
 use crate::build::hnsw::{Hnsw, HnswOptions};
 use crate::format::fresh::{self, FreshRecord, Tombstone};
 use crate::format::hnsw::{self as layout, HnswLayout, HnswMember, HnswName};
+use crate::format::region::{ClusterPlace, Descriptor};
 use crate::hash::hash;
 use crate::plan::{IndexView, KindParams, KindView};
 use crate::query::{
@@ -203,7 +204,7 @@ proptest! {
     #[test]
     fn a_record_more_changes_one_part(used in 0u32..40, capacity in 40u32..90, side in 0usize..2) {
         let record_bytes = fresh::record_bytes(4 * DIM) as u64;
-        let clusters = [Span32 { members: 1, bytes: 512 }; 2];
+        let clusters = [ClusterPlace { members: 1, bytes: 512 }; 2];
         let group = Descriptor { capacity, clusters, ..Descriptor::default() };
         let parts = |used| -> Vec<Extent> {
             let own = Located::new(&group, 3, (side, used), record_bytes);
@@ -214,7 +215,7 @@ proptest! {
             parts
         };
         let (before, after) = (parts(used), parts(used + 1));
-        prop_assert!(after.len() <= FRESH_PARTS as usize + 1);
+        prop_assert!(after.len() <= view::FRESH_PARTS as usize + 1);
         let kept = before.iter().filter(|part| after.contains(part)).count();
         prop_assert!(kept + 1 >= before.len());
     }

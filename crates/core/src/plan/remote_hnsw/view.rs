@@ -100,8 +100,11 @@ impl View<'_> {
             return read.note == BASE;
         };
         let seed = fresh::seed(self.build, located.group, located.version);
-        let slots = bytes.chunks_exact_mut(self.record_bytes());
-        slots.fold(true, |is_settled, slot| fresh::settle(seed, slot) && is_settled)
+        let mut is_settled = true;
+        for slot in bytes.chunks_exact_mut(self.record_bytes()) {
+            is_settled &= fresh::settle(seed, slot);
+        }
+        is_settled
     }
 
     /// Whether these bytes are what a read must bring. Fresh records have a checksum each, which [`View::settle`]

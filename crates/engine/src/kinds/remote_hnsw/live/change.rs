@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use stratann_core::format::region::{Address, Version};
 use stratann_core::remote::{
-    Contents, Delete, Deleted, Insert, Inserted, NewGroup, NewVector, Rebuild, RebuildLimits, Rebuilt,
+    Contents, Delete, Deleted, Fault, Insert, Inserted, NewGroup, NewVector, Rebuild, RebuildLimits, Rebuilt,
     Truncate,
 };
 
@@ -22,6 +22,11 @@ const PATIENCE_ROUNDS: u32 = 2000;
 const BEAT: Duration = Duration::from_millis(50);
 
 impl Reader {
+    /// Requests since the last call.
+    pub(super) fn requests(&mut self) -> u64 {
+        self.nodes.requests()
+    }
+
     /// Reads the headers, for a change. Changes are made where all nodes answer.
     ///
     /// # Errors
@@ -47,11 +52,37 @@ impl Reader {
         new: NewVector,
         builder: &GroupBuilder,
     ) -> Result<u64> {
-        let group = new.group;
-        let mut insert = Insert::new(new, &self.seen);
+        let insert = Insert::new(new, &self.seen);
+        self.go_on(live, insert, None, builder)
+    }
+
+    /// Inserts vectors of different ids. What all inserts ask for at a time is one request. Returns how each one went.
+    pub(super) fn insert_together(
+        &mut self,
+        live: &LiveRegion,
+        new: Vec<NewVector>,
+        builder: &GroupBuilder,
+    ) -> Vec<Result<u64>> {
+        let mut inserts: Vec<Insert> = new.into_iter().map(|new| Insert::new(new, &self.seen)).collect();
+        let count = inserts.len();
+        let ends = self.nodes.run_together(count, |at, answers| inserts[at].step(&live.places, answers));
+        let ends = inserts.into_iter().zip(ends);
+        ends.map(|(insert, end)| self.go_on(live, insert, Some(end), builder)).collect()
+    }
+
+    /// Goes on with an insert after it has ended in some way, until it is done.
+    fn go_on(
+        &mut self,
+        live: &LiveRegion,
+        mut insert: Insert,
+        mut end: Option<std::result::Result<Inserted, Fault>>,
+        builder: &GroupBuilder,
+    ) -> Result<u64> {
+        let group = insert.group();
         for _ in 0..REBUILDS_MAX {
             let places = &live.places;
-            let inserted = self.nodes.run(|answers| insert.step(places, answers));
+            let inserted =
+                end.take().unwrap_or_else(|| self.nodes.run(|answers| insert.step(places, answers)));
             match inserted.map_err(|fault| live.error(fault, &self.nodes))? {
                 Inserted::Done { clock } => return Ok(clock),
                 Inserted::Full { version } | Inserted::Sealed { version } => {
@@ -70,9 +101,35 @@ impl Reader {
     /// # Errors
     /// As [`Reader::insert`].
     pub(super) fn delete(&mut self, live: &LiveRegion, id: u64, builder: &GroupBuilder) -> Result<u64> {
+        self.go_on_deleting(live, id, None, builder)
+    }
+
+    /// Deletes different ids. What all deletes ask for at a time is one request. Returns how each one went.
+    pub(super) fn delete_together(
+        &mut self,
+        live: &LiveRegion,
+        ids: Vec<u64>,
+        builder: &GroupBuilder,
+    ) -> Vec<Result<u64>> {
+        let mut deletes: Vec<Delete> = ids.iter().map(|&id| Delete::new(id, &self.seen)).collect();
+        let ends = self.nodes.run_together(ids.len(), |at, answers| deletes[at].step(&live.places, answers));
+        let ends = ids.into_iter().zip(ends);
+        ends.map(|(id, end)| self.go_on_deleting(live, id, Some(end), builder)).collect()
+    }
+
+    /// Goes on with a delete after it has ended in some way, until it is done.
+    fn go_on_deleting(
+        &mut self,
+        live: &LiveRegion,
+        id: u64,
+        mut end: Option<std::result::Result<Deleted, Fault>>,
+        builder: &GroupBuilder,
+    ) -> Result<u64> {
         for _ in 0..REBUILDS_MAX {
-            let mut delete = Delete::new(id, &self.seen);
-            let deleted = self.nodes.run(|answers| delete.step(&live.places, answers));
+            let deleted = end.take().unwrap_or_else(|| {
+                let mut delete = Delete::new(id, &self.seen);
+                self.nodes.run(|answers| delete.step(&live.places, answers))
+            });
             match deleted.map_err(|fault| live.error(fault, &self.nodes))? {
                 Deleted::Done { clock } => return Ok(clock),
                 Deleted::LogFull => self.free_tombstones(live, builder)?,

@@ -1,5 +1,6 @@
 //! Inserts and deletes of many vectors, on several threads.
 
+use std::collections::HashSet;
 use std::fmt;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -19,8 +20,6 @@ use crate::{Error, ErrorKind, Progress, Result};
 /// How long a change waits for a memory node that does not answer.
 const RETRY: Duration = Duration::from_secs(5);
 const RETRY_PAUSE: Duration = Duration::from_millis(200);
-/// Changes between two reports of progress.
-const REPORT_EVERY: u64 = 32;
 /// Most threads of one call.
 const THREADS_MAX: usize = 256;
 
@@ -31,11 +30,14 @@ pub struct ChangeOptions {
     pub new_ids: bool,
     /// Threads, each with connections of its own.
     pub threads: usize,
+    /// Changes that a thread makes side by side: one request asks for what all of them need. With 1 each change makes
+    /// its own requests (to compare).
+    pub batch: usize,
 }
 
 impl Default for ChangeOptions {
     fn default() -> Self {
-        ChangeOptions { new_ids: false, threads: 1 }
+        ChangeOptions { new_ids: false, threads: 1, batch: 64 }
     }
 }
 
@@ -71,6 +73,8 @@ pub struct Acknowledged {
     pub count: u64,
     /// Where they are.
     pub place: Durability,
+    /// Requests to memory nodes that they took, those of rebuilds included.
+    pub round_trips: u64,
 }
 
 /// Why a call has not made all of its changes.
@@ -156,16 +160,18 @@ impl<'a> Changes<'a> {
     pub(crate) fn run(
         &self,
         change: Change<'_>,
-        threads: usize,
+        options: &ChangeOptions,
         progress: &dyn Progress,
     ) -> Result<Acknowledged, Unfinished> {
         self.check(change)?;
         let ids = change.ids();
-        let threads = threads.clamp(1, THREADS_MAX).min(ids.len().max(1)) as u64;
+        let threads = options.threads.clamp(1, THREADS_MAX).min(ids.len().max(1)) as u64;
         let call = Call {
             changes: self,
             change,
             progress,
+            batch: options.batch.max(1),
+            round_trips: AtomicU64::new(0),
             stopped: AtomicBool::new(false),
             failed: Mutex::default(),
         };
@@ -191,7 +197,8 @@ impl<'a> Changes<'a> {
             acknowledged.sort_unstable();
             return Err(Unfinished { error, acknowledged, tried: ids.len() });
         }
-        Ok(Acknowledged { count: ids.len() as u64, place: self.live.durability() })
+        let round_trips = call.round_trips.into_inner();
+        Ok(Acknowledged { count: ids.len() as u64, place: self.live.durability(), round_trips })
     }
 
     /// Refuses what a build would refuse.
@@ -261,66 +268,131 @@ struct Call<'a> {
     changes: &'a Changes<'a>,
     change: Change<'a>,
     progress: &'a dyn Progress,
+    batch: usize,
+    round_trips: AtomicU64,
     stopped: AtomicBool,
     failed: Mutex<Option<Error>>,
 }
 
 impl Call<'_> {
-    /// Makes the changes of one thread. Returns those that are acknowledged.
+    /// Makes the changes of one thread, a batch of them at a time. Returns those that are acknowledged.
     fn thread(&self, rows: &[usize]) -> Vec<usize> {
         let (mut reader, mut done, mut point) = (None, Vec::with_capacity(rows.len()), Vec::new());
-        for &row in rows {
-            if self.stopped.load(Ordering::Relaxed) {
-                break;
-            }
-            let made = match self.progress.interrupted() {
-                true => Err(Error::interrupted()),
-                false => self.make(&mut reader, row, &mut point),
+        let mut left = rows;
+        while !left.is_empty() && !self.stopped.load(Ordering::Relaxed) {
+            let (now, later) = left.split_at(self.distinct(left));
+            left = later;
+            let (made, failed) = match self.progress.interrupted() {
+                true => (Vec::new(), Some(Error::interrupted())),
+                false => self.make_together(&mut reader, now, &mut point),
             };
-            if let Err(error) = made {
+            let requests = reader.as_mut().map_or(0, Reader::requests);
+            self.round_trips.fetch_add(requests, Ordering::Relaxed);
+            self.progress.advance(made.len() as u64);
+            done.extend(made);
+            if let Some(error) = failed {
                 self.stopped.store(true, Ordering::Relaxed);
                 self.failed.lock().unwrap_or_else(|e| e.into_inner()).get_or_insert(error);
                 break;
             }
-            done.push(row);
-            if (done.len() as u64).is_multiple_of(REPORT_EVERY) {
-                self.progress.advance(REPORT_EVERY);
-            }
         }
-        self.progress.advance(done.len() as u64 % REPORT_EVERY);
         if let Some(reader) = reader {
             self.changes.live.give_back_writer(reader);
         }
         done
     }
 
-    /// Makes one change. Where a node does not answer it is made again over new connections, for some time.
+    /// How many of the first rows go together: changes of one id keep their order.
+    fn distinct(&self, rows: &[usize]) -> usize {
+        let ids = self.change.ids();
+        let mut met = HashSet::new();
+        rows.iter().take(self.batch).take_while(|&&row| met.insert(ids[row])).count()
+    }
+
+    /// Makes changes of different ids. Returns those that are acknowledged, and why others are not.
+    fn make_together(
+        &self,
+        reader: &mut Option<Reader>,
+        rows: &[usize],
+        point: &mut Vec<f32>,
+    ) -> (Vec<usize>, Option<Error>) {
+        let mut done = Vec::with_capacity(rows.len());
+        let (mut left, mut failed) = (Vec::new(), None);
+        let made = self.attempt_together(reader, rows, point);
+        for (&row, made) in rows.iter().zip(made) {
+            match made {
+                Ok(()) => done.push(row),
+                Err(error) if error.kind == ErrorKind::Io => left.push(row),
+                Err(error) => failed = failed.or(Some(error)),
+            }
+        }
+        if failed.is_some() {
+            return (done, failed);
+        }
+        if !left.is_empty() {
+            *reader = None;
+        }
+        for row in left {
+            match self.make(reader, row, point) {
+                Ok(()) => done.push(row),
+                Err(error) => return (done, Some(error)),
+            }
+        }
+        (done, None)
+    }
+
+    /// Makes one change that has failed, over new connections, for some time.
     fn make(&self, reader: &mut Option<Reader>, row: usize, point: &mut Vec<f32>) -> Result<()> {
         let live = self.changes.live;
-        let mut until = None;
+        let until = Instant::now() + RETRY;
         loop {
-            let again = until.is_some();
-            let made = self.attempt(reader, (row, again), point);
+            live.may_come_back()?;
+            std::thread::sleep(RETRY_PAUSE);
+            let made = self.attempt(reader, row, point);
             let Err(error) = made else { return Ok(()) };
             *reader = None;
-            let until = *until.get_or_insert_with(|| Instant::now() + RETRY);
             if error.kind != ErrorKind::Io || Instant::now() > until || self.progress.interrupted() {
                 return Err(error);
             }
-            live.may_come_back()?;
-            std::thread::sleep(RETRY_PAUSE);
         }
     }
 
-    fn attempt(&self, held: &mut Option<Reader>, row: (usize, bool), point: &mut Vec<f32>) -> Result<()> {
+    fn attempt(&self, held: &mut Option<Reader>, row: usize, point: &mut Vec<f32>) -> Result<()> {
         let Changes { live, builder, .. } = self.changes;
-        let reader = match held {
-            Some(reader) => reader,
-            None => held.insert(live.writer()?),
-        };
-        match self.changes.new_vector(self.change, row, point) {
+        let reader = self.reader(held)?;
+        match self.changes.new_vector(self.change, (row, true), point) {
             Some(new) => reader.insert(live, new, builder).map(drop),
-            None => reader.delete(live, self.change.ids()[row.0], builder).map(drop),
+            None => reader.delete(live, self.change.ids()[row], builder).map(drop),
+        }
+    }
+
+    fn attempt_together(
+        &self,
+        held: &mut Option<Reader>,
+        rows: &[usize],
+        point: &mut Vec<f32>,
+    ) -> Vec<Result<()>> {
+        let Changes { live, builder, .. } = self.changes;
+        let reader = match self.reader(held) {
+            Ok(reader) => reader,
+            Err(error) => return rows.iter().map(|_| Err(error.clone())).collect(),
+        };
+        let new: Option<Vec<NewVector>> =
+            rows.iter().map(|&row| self.changes.new_vector(self.change, (row, false), point)).collect();
+        let made = match new {
+            Some(new) => reader.insert_together(live, new, builder),
+            None => {
+                let ids = rows.iter().map(|&row| self.change.ids()[row]).collect();
+                reader.delete_together(live, ids, builder)
+            }
+        };
+        made.into_iter().map(|made| made.map(drop)).collect()
+    }
+
+    fn reader<'r>(&self, held: &'r mut Option<Reader>) -> Result<&'r mut Reader> {
+        match held {
+            Some(reader) => Ok(reader),
+            None => Ok(held.insert(self.changes.live.writer()?)),
         }
     }
 }
