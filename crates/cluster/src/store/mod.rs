@@ -210,6 +210,23 @@ impl Store {
     }
 }
 
+/// Returns whether a place is a store with published versions rather than the folder of an index: an address, or a
+/// folder that has manifests and the folders of builds.
+pub fn is_store(place: &str) -> bool {
+    if place.contains("://") {
+        return true;
+    }
+    let Ok(entries) = std::fs::read_dir(place) else { return false };
+    let (mut has_manifest, mut has_build) = (false, false);
+    for entry in entries.flatten() {
+        let name = entry.file_name();
+        let name = name.to_string_lossy();
+        has_manifest |= name.starts_with("manifest-") && name.ends_with(".json");
+        has_build |= is_build_name(&name) && entry.path().is_dir();
+    }
+    has_manifest && has_build
+}
+
 /// Whether a name is that of the folder of a build.
 fn is_build_name(name: &str) -> bool {
     name.len() == 16 && name.bytes().all(|b| b.is_ascii_hexdigit())

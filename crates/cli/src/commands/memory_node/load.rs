@@ -1,26 +1,36 @@
 //! `stratann memory-node load`: copies an index into memory nodes.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use serde::Serialize;
-use stratann_engine::Result;
+use stratann_cluster::store::is_store;
 use stratann_engine::budget::size;
 use stratann_engine::kinds::remote_hnsw::live::load::load;
+use stratann_engine::{Error, Result};
 
 use crate::Verdict;
 use crate::memory_nodes::KeyArgs;
 use crate::output::Output;
 use crate::progress::ProgressPrinter;
 
+mod fetched;
+use fetched::Fetched;
+
 /// Copy a published version of an index into memory nodes
 ///
 /// The index is a remote-hnsw. Its groups are divided over the nodes by their bytes. What the nodes held before is
-/// overwritten. The folder stays as it is, and is not needed by compute nodes.
+/// overwritten. The folder or the store stays as it is, and is not needed by compute nodes. Of a store, the newest
+/// version is fetched first; region, endpoint and credentials are read from the usual AWS_… variables of the
+/// environment.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// The folder of the index
+    /// The folder of the index; or where `stratann cluster publish` put it: s3://BUCKET/PREFIX, or a folder
     #[arg(value_name = "INDEX")]
     index: PathBuf,
+    /// Keep what is fetched from a store in this folder; the next load fetches only what is new. Without it, files are
+    /// fetched into a temporary folder (below TMPDIR) and removed
+    #[arg(long, value_name = "FOLDER")]
+    data: Option<PathBuf>,
     /// Addresses of the memory nodes: HOST:PORT, shm:NAME or ucx:HOST:PORT of each
     #[arg(long, value_name = "ADDRESS", value_delimiter = ',', required = true)]
     nodes: Vec<String>,
@@ -34,6 +44,9 @@ pub(crate) struct Args {
 #[derive(Serialize)]
 struct Document {
     build_id: String,
+    /// Number of the version in the store.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    version: Option<u64>,
     groups: u32,
     nodes: Vec<NodeDocument>,
 }
@@ -49,11 +62,22 @@ struct NodeDocument {
 pub(crate) fn run(args: &Args, output: Output) -> Result<Verdict> {
     let credentials = args.key.credentials(output)?;
     let printer = ProgressPrinter::new(output);
-    let loaded = load(&args.index, &args.nodes, &credentials, args.mirror, &printer)?;
+    let fetched = match args.index.to_str() {
+        Some(place) if is_store(place) => Some(Fetched::new(place, args.data.as_deref(), &printer)?),
+        _ if args.data.is_some() => return Err(not_a_store(&args.index)),
+        _ => None,
+    };
+    let folder = fetched.as_ref().map_or(&args.index, |fetched| &fetched.folder);
+    let loaded = load(folder, &args.nodes, &credentials, args.mirror, &printer)?;
     printer.finish();
+    fetched
+        .iter()
+        .filter_map(|own| own.warning.as_ref())
+        .for_each(|why| output.note(&format!("warning: {why}")));
     let nodes = loaded.nodes.iter().enumerate();
     let document = Document {
         build_id: loaded.build_id.clone(),
+        version: fetched.as_ref().map(|fetched| fetched.version),
         groups: loaded.groups,
         nodes: nodes
             .map(|(node, &(used_bytes, region_bytes))| NodeDocument { node, used_bytes, region_bytes })
@@ -71,4 +95,12 @@ pub(crate) fn run(args: &Args, output: Output) -> Result<Verdict> {
         )
     })?;
     Ok(Verdict::Fine)
+}
+
+fn not_a_store(place: &Path) -> Error {
+    Error::bad_input(format!(
+        "--data is for what is fetched from a store, and {} is none; publish an index there with `stratann cluster \
+         publish`, or leave out --data",
+        place.display()
+    ))
 }
