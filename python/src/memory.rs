@@ -31,7 +31,7 @@ impl MemoryOpening {
         let tls =
             self.tls.as_ref().map(|(own, key, authority)| Tls::read(own, key, authority)).transpose()?;
         let options = OpenOptions { ram_budget: self.ram_budget, ..OpenOptions::default() };
-        let mut index = Index::open_memory(addresses, &Credentials { secret, tls }, options)?;
+        let mut index = Index::open_memory(addresses, &Credentials::new(secret, tls), options)?;
         let cache = self.cache_budget.map_or(CacheBudget::Auto, CacheBudget::Bytes);
         let reserve = search::usual_reserve(index.manifest()).bytes;
         let bytes = cache.shared_bytes(index.manifest(), self.ram_budget, reserve);

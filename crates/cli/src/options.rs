@@ -413,8 +413,8 @@ pub(crate) struct Searched {
     /// once to each. CPU time and memory are sums over the listed servers.
     #[arg(long, value_name = "HOST:PORT", value_delimiter = ',', value_parser = remote::address)]
     pub(crate) connect: Vec<String>,
-    /// Search an index that memory nodes hold, instead of a folder: HOST:PORT, shm:NAME or ucx:HOST:PORT of each, with
-    /// --key-file
+    /// Search an index that memory nodes hold, instead of a folder: HOST:PORT, shm:NAME or ucx:HOST:PORT of each, or
+    /// etcd:CLUSTER@URL, with --key-file
     #[arg(long, value_name = "ADDRESS", value_delimiter = ',', conflicts_with = "connect")]
     pub(crate) memory: Vec<String>,
     #[command(flatten)]

@@ -38,7 +38,7 @@ impl Place {
 
     fn connect(&self, address: &str) -> Result<Box<dyn RemoteMemory>, MemoryError> {
         let secret = read_key(&self.key, &|_| {}).unwrap();
-        connect_one(address, &Credentials { secret, tls: None })
+        connect_one(address, &Credentials::new(secret, None))
     }
 
     /// Reads until the pauses between attempts are over.

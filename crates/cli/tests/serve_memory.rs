@@ -65,14 +65,14 @@ impl Loaded {
     /// Writes into the memory of a node what should not be there.
     fn damage(&self, address: &str, offset: u64) {
         let secret = read_key(&self.key, &|_| {}).unwrap();
-        let mut memory = connect_one(address, &Credentials { secret, tls: None }).unwrap();
+        let mut memory = connect_one(address, &Credentials::new(secret, None)).unwrap();
         memory.write(&[(offset, &[0x5a; 8])]).unwrap();
     }
 
     /// Where the first group begins.
     fn groups_at(&self, address: &str) -> u64 {
         let secret = read_key(&self.key, &|_| {}).unwrap();
-        let mut memory = connect_one(address, &Credentials { secret, tls: None }).unwrap();
+        let mut memory = connect_one(address, &Credentials::new(secret, None)).unwrap();
         let mut bytes = vec![0; 2 * SUPERBLOCK_BYTES as usize];
         memory.read(&[Range { offset: 0, bytes: bytes.len() as u32 }], &mut bytes).unwrap();
         Superblock::newest(&bytes).unwrap().groups_at

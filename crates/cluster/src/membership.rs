@@ -3,9 +3,10 @@
 //! | key | value |
 //! |---|---|
 //! | `/stratann/CLUSTER/servers/NN` | JSON: addresses of server NN for servers and for clients, and its build |
+//! | `/stratann/CLUSTER/memory/NNN` | JSON: address of memory node NNN |
 //! | `/stratann/CLUSTER/version` | number of the newest version in the store |
 //!
-//! A server's key is under a lease: it expires a few seconds after its server. The version only wakes the servers: the
+//! The key of a server or memory node is under a lease: it expires a few seconds after its process. The version only wakes the servers: the
 //! store decides.
 //!
 //! All of it can be rebuilt, and nothing waits for it: without etcd a server continues with the addresses that it
@@ -37,11 +38,20 @@ pub struct Member {
     pub build: String,
 }
 
+/// A memory node, as its key describes it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MemoryMember {
+    /// Address for compute nodes, in any form that they take.
+    pub address: String,
+}
+
 /// The members of a cluster, as in etcd.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Members {
     /// Servers by number.
     pub servers: BTreeMap<u8, Member>,
+    /// Memory nodes by number.
+    pub memory: BTreeMap<u8, MemoryMember>,
     /// Newest version in the store, if announced.
     pub version: Option<u64>,
 }
@@ -64,8 +74,8 @@ const PAUSE: Duration = Duration::from_secs(1);
 /// A request that takes longer has failed.
 const TIMEOUT: Duration = Duration::from_secs(3);
 
-/// A server's membership: a thread that keeps its key alive and watches those of the others. Dropping it removes the
-/// key.
+/// A membership: a thread that keeps the key of a server or memory node alive, if there is one, and watches those of the
+/// others. Dropping it removes the key.
 pub struct Membership {
     stop: watch::Sender<bool>,
     own: watch::Sender<String>,
@@ -84,11 +94,39 @@ impl Membership {
         member: Member,
         changed: impl Fn(&Members) + Send + 'static,
     ) -> Result<Membership> {
-        options.check()?;
         let (own, value) = watch::channel(text(&member)?);
+        let mine = Own { key: options.key(number), address: member.address, value };
+        Membership::start(options, Some(mine), own, changed)
+    }
+
+    /// Announces memory node `number`. Returns at once, whether or not etcd answers.
+    ///
+    /// # Errors
+    /// As [`Membership::join`].
+    pub fn join_memory(options: EtcdOptions, number: u8, member: &MemoryMember) -> Result<Membership> {
+        let (own, value) = watch::channel(text(member)?);
+        let key = format!("{}memory/{number:03}", options.prefix());
+        let mine = Own { key, address: member.address.clone(), value };
+        Membership::start(options, Some(mine), own, |_| {})
+    }
+
+    /// Calls `changed` with the members, as [`Membership::join`] does, and announces nothing.
+    ///
+    /// # Errors
+    /// As [`Membership::join`].
+    pub fn watch(options: EtcdOptions, changed: impl Fn(&Members) + Send + 'static) -> Result<Membership> {
+        Membership::start(options, None, watch::channel(String::new()).0, changed)
+    }
+
+    fn start(
+        options: EtcdOptions,
+        mine: Option<Own>,
+        own: watch::Sender<String>,
+        changed: impl Fn(&Members) + Send + 'static,
+    ) -> Result<Membership> {
+        options.check()?;
         let (stop, stopped) = watch::channel(false);
         let runtime = crate::runtime()?;
-        let mine = Own { number, address: member.address, value };
         let thread = std::thread::spawn(move || runtime.block_on(stay(options, mine, stopped, changed)));
         Ok(Membership { stop, own, thread: Some(thread) })
     }
@@ -160,6 +198,20 @@ impl EtcdOptions {
         answer.map(|number| Claim { number, _holder: holder })
     }
 
+    /// Returns the members that are announced now.
+    ///
+    /// # Errors
+    /// An etcd that does not answer.
+    pub fn members(&self) -> Result<Members> {
+        self.check()?;
+        let runtime = crate::runtime()?;
+        let read = async { Etcd::reach(self).await?.0.members(self).await };
+        let found = runtime.block_on(read);
+        found
+            .map(|(members, _)| members)
+            .map_err(|why| Error { kind: ErrorKind::Io, message: format!("etcd: {why}; check that it runs") })
+    }
+
     /// Announces version `number` to all servers.
     ///
     /// # Errors
@@ -179,15 +231,25 @@ impl EtcdOptions {
     }
 }
 
-/// The entry of this server.
+/// The entry of this server or memory node.
 struct Own {
-    number: u8,
+    key: String,
     address: String,
     value: watch::Receiver<String>,
 }
 
+impl Own {
+    /// Its name in the log.
+    fn name(&self) -> String {
+        let mut parts = self.key.rsplit('/');
+        let number = parts.next().map_or("", |number| number.trim_start_matches('0'));
+        let kind = if parts.next() == Some("memory") { "memory node" } else { "server" };
+        format!("{kind} {}", if number.is_empty() { "0" } else { number })
+    }
+}
+
 /// The value of a member's key.
-fn text(member: &Member) -> Result<String> {
+fn text(member: &impl Serialize) -> Result<String> {
     serde_json::to_string(member).map_err(|e| Error::bad_input(e.to_string()))
 }
 
@@ -317,13 +379,31 @@ impl Members {
         let value = decode(&kv["value"]).filter(|_| !is_gone);
         if name == "version" {
             self.version = value.and_then(|v| v.parse().ok());
-        } else if let Some(server) = name.strip_prefix("servers/").and_then(|n| n.parse::<u8>().ok()) {
-            match value.and_then(|v| serde_json::from_str(&v).ok()) {
-                Some(member) => self.servers.insert(server, member),
-                None => self.servers.remove(&server),
-            };
+        } else if let Some(server) = name.strip_prefix("servers/").and_then(|n| n.parse().ok()) {
+            set(&mut self.servers, server, value);
+        } else if let Some(node) = name.strip_prefix("memory/").and_then(|n| n.parse().ok()) {
+            set(&mut self.memory, node, value);
         }
     }
+
+    /// The address under a key of a server or memory node.
+    fn address_of(&self, options: &EtcdOptions, key: &str) -> Option<&str> {
+        let name = key.strip_prefix(&options.prefix())?;
+        let (room, number) = name.split_once('/')?;
+        let number = number.parse().ok()?;
+        match room {
+            "memory" => self.memory.get(&number).map(|node| node.address.as_str()),
+            _ => self.servers.get(&number).map(|server| server.address.as_str()),
+        }
+    }
+}
+
+/// Takes over the value of one key; one that cannot be read counts as gone.
+fn set<M: serde::de::DeserializeOwned>(all: &mut BTreeMap<u8, M>, number: u8, value: Option<String>) {
+    match value.and_then(|v| serde_json::from_str(&v).ok()) {
+        Some(member) => all.insert(number, member),
+        None => all.remove(&number),
+    };
 }
 
 /// Holds the lowest free number until it is stopped.
@@ -374,7 +454,7 @@ async fn hold(
 /// Announces and watches, again and again, until it is stopped.
 async fn stay(
     options: EtcdOptions,
-    own: Own,
+    own: Option<Own>,
     mut stopped: watch::Receiver<bool>,
     changed: impl Fn(&Members),
 ) {
@@ -389,9 +469,16 @@ async fn stay(
     };
     let mut logged = String::new();
     loop {
+        let mut session = std::pin::pin!(session(&options, own.as_ref(), &tell, stopped.clone()));
         let why = tokio::select! {
-            why = session(&options, &own, &tell, stopped.clone()) => why,
-            _ = stopped.wait_for(|stop| *stop) => return,
+            why = &mut session => why,
+            _ = stopped.wait_for(|stop| *stop) => {
+                // It takes back its key, if it has one.
+                if own.is_some() {
+                    let _ = tokio::time::timeout(PAUSE, session).await;
+                }
+                return;
+            }
         };
         match why {
             Ok(()) => return,
@@ -410,22 +497,25 @@ async fn stay(
 /// One lease, from its beginning to its end, or until stopped.
 async fn session(
     options: &EtcdOptions,
-    own: &Own,
+    own: Option<&Own>,
     changed: &impl Fn(&Members),
     mut stopped: watch::Receiver<bool>,
 ) -> Described<()> {
     let (etcd, _) = Etcd::reach(options).await?;
-    let (members, _) = etcd.members(options).await?;
+    let (members, revision) = etcd.members(options).await?;
     changed(&members);
-    if let Some(other) = members.servers.get(&own.number).filter(|m| m.address != own.address) {
-        // An earlier process of this server, or another server that took the number after its lease had expired.
+    let Some(own) = own else {
+        return Err(watch_keys(&etcd, options, members, revision, changed).await);
+    };
+    if let Some(other) = members.address_of(options, &own.key).filter(|other| *other != own.address) {
+        // An earlier process of this number, or another one that took it after its lease had expired.
         return Err(format!(
-            "server {} is at {} already, and this one says nothing there until that key goes; stop one of the two",
-            own.number, other.address
+            "{} is at {other} already, and this one says nothing there until that key goes; stop one of the two",
+            own.name()
         ));
     }
     let lease = etcd.grant(options.lease_s).await?;
-    let (key, mut value) = (options.key(own.number), own.value.clone());
+    let (key, mut value) = (own.key.clone(), own.value.clone());
     let put = |value: &str| json!({ "key": code(&key), "value": code(value), "lease": lease.to_string() });
     let first = put(&value.borrow_and_update());
     etcd.call("kv/put", &first).await?;

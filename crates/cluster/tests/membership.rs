@@ -7,7 +7,7 @@ use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use stratann_cluster::membership::{EtcdOptions, Member, Members, Membership};
+use stratann_cluster::membership::{EtcdOptions, Member, Members, Membership, MemoryMember};
 use stratann_testing::{Need, leave_out};
 use tempfile::TempDir;
 
@@ -135,6 +135,50 @@ fn servers_join_and_leave_and_all_others_are_notified() {
     until(&heard_anew, &[0, 2]);
     drop(first);
     until(&heard_anew, &[2]);
+}
+
+#[test]
+fn memory_nodes_are_announced_beside_servers() {
+    let Some(etcd) = Etcd::start() else { return };
+    let said: Arc<Mutex<Vec<String>>> = Arc::default();
+    let (_server, heard) = join(etcd.options(&said), 0);
+    until(&heard, &[0]);
+    let node = |port: u16| MemoryMember { address: format!("ucx:127.0.0.1:{port}") };
+    let first = Membership::join_memory(etcd.options(&said), 0, &node(1)).unwrap();
+    let (sender, seen) = channel();
+    let _watch =
+        Membership::watch(etcd.options(&said), move |members| drop(sender.send(members.clone()))).unwrap();
+    let reached = |nodes: &[(u8, MemoryMember)]| {
+        while !seen
+            .recv_timeout(PATIENCE)
+            .expect("news come")
+            .memory
+            .iter()
+            .map(|(n, m)| (*n, m.clone()))
+            .eq(nodes.to_vec())
+        {}
+    };
+    reached(&[(0, node(1))]);
+    // Another process of this number waits until the key goes.
+    let second = Membership::join_memory(etcd.options(&said), 0, &node(2)).unwrap();
+    let _third = Membership::join_memory(etcd.options(&said), 200, &node(3)).unwrap();
+    reached(&[(0, node(1)), (200, node(3))]);
+    let start = Instant::now();
+    while !said
+        .lock()
+        .unwrap()
+        .iter()
+        .any(|line| line.contains("memory node 0 is at ucx:127.0.0.1:1 already"))
+    {
+        assert!(start.elapsed() < PATIENCE);
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    drop(first);
+    reached(&[(0, node(2)), (200, node(3))]);
+    let members = etcd.options(&said).members().unwrap();
+    assert_eq!((members.memory[&0].clone(), members.servers.len()), (node(2), 1));
+    drop(second);
+    reached(&[(200, node(3))]);
 }
 
 #[test]

@@ -25,7 +25,7 @@ const DIM: usize = 16;
 const PARTITIONS: usize = 12;
 
 fn credentials() -> Credentials {
-    Credentials { secret: SECRET.to_vec(), tls: None }
+    Credentials::new(SECRET.to_vec(), None)
 }
 
 fn start(node: u8, listen: &str, file: Option<PathBuf>, region_bytes: u64) -> Node {

@@ -52,7 +52,7 @@ fn addresses(nodes: &[Node]) -> Vec<String> {
 }
 
 fn credentials() -> Credentials {
-    Credentials { secret: vec![7; 32], tls: None }
+    Credentials::new(vec![7; 32], None)
 }
 
 fn loaded(folder: &Path, nodes: &[Node], mirror: bool) -> Loaded {
@@ -214,7 +214,7 @@ fn what_cannot_be_loaded_is_refused() {
     assert!(refused(&[node(1, 4 << 20, Place::Memory)], false).1.contains("the numbers from 0 on"));
     assert!(refused(&[node(0, 4 << 20, Place::Memory)], true).1.contains("--mirror"));
     let own = nodes(1);
-    let wrong = Credentials { secret: vec![8; 32], tls: None };
+    let wrong = Credentials::new(vec![8; 32], None);
     let e = load(dir.path(), &addresses(&own), &wrong, false, &Quiet).unwrap_err();
     assert!(e.message.contains("another key"), "{}", e.message);
     let e = Index::open_memory(&addresses(&own), &credentials(), OpenOptions::default()).unwrap_err();

@@ -30,7 +30,7 @@ fn options(place: Place) -> NodeOptions {
 }
 
 fn credentials() -> Credentials {
-    Credentials { secret: SECRET.to_vec(), tls: None }
+    Credentials::new(SECRET.to_vec(), None)
 }
 
 fn dial(address: &str) -> Box<dyn RemoteMemory> {
@@ -167,7 +167,7 @@ fn another_key_is_refused_and_named() {
     let log: stratann_engine::link::Log = Arc::new(move |line| heard.lock().unwrap().push(line.to_string()));
     let node = Node::start(NodeOptions { log, ..options(Place::Memory) }).unwrap();
     let address = node.address().to_string();
-    let wrong = Credentials { secret: vec![1; 32], tls: None };
+    let wrong = Credentials::new(vec![1; 32], None);
     let error = connect_one(&address, &wrong).err().unwrap();
     assert_eq!(error, MemoryError::Key { address: address.clone() });
     assert!(error.to_string().contains("--key-file"));
@@ -423,7 +423,7 @@ fn tcp_conforms_under_tls_which_both_sides_need() {
     let (ours, theirs) = (tls(folder.path(), "ours"), tls(folder.path(), "theirs"));
     let node = Node::start(NodeOptions { tls: Some(ours.clone()), ..options(Place::Memory) }).unwrap();
     let address = node.address().to_string();
-    let with = |tls| connect_one(&address, &Credentials { secret: SECRET.to_vec(), tls });
+    let with = |tls| connect_one(&address, &Credentials::new(SECRET.to_vec(), tls));
     conformance::check(&|| with(Some(ours.clone())).unwrap());
     assert!(with(None).is_err() && with(Some(theirs)).is_err());
     assert_eq!(with(Some(ours)).unwrap().backend(), "tcp");

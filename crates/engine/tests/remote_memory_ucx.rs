@@ -55,7 +55,7 @@ fn in_a_process_of_its_own() {
     })
     .unwrap();
     let address = format!("ucx:{}", node.address());
-    let credentials = Credentials { secret: vec![7; 32], tls: None };
+    let credentials = Credentials::new(vec![7; 32], None);
     conformance::check(&|| connect_one(&address, &credentials).unwrap());
     // The same region by the thread of the node.
     let tcp = node.address().to_string();

@@ -240,7 +240,7 @@ fn four_compute_nodes_insert_delete_and_search() {
     let set = Set::new(DType::F32, DIM, &clustered(ROWS, DIM, 30, 1));
     let index = folder.path().join("index");
     built(&set, None, &index);
-    let credentials = Credentials { secret: SECRET.to_vec(), tls: None };
+    let credentials = Credentials::new(SECRET.to_vec(), None);
     let memory = Node::start(NodeOptions {
         node: NodeId(0),
         region_bytes: 256 << 20,

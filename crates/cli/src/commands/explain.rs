@@ -42,7 +42,7 @@ pub(crate) struct Args {
     #[arg(value_name = "QUERIES", required_unless_present_any = ["plan", "memory"])]
     second: Option<PathBuf>,
     /// Trace a query of an index that memory nodes hold, instead of a folder: HOST:PORT, shm:NAME or ucx:HOST:PORT of
-    /// each, with --key-file
+    /// each, or etcd:CLUSTER@URL, with --key-file
     #[arg(long, value_name = "ADDRESS", value_delimiter = ',', conflicts_with = "plan")]
     memory: Vec<String>,
     #[command(flatten)]

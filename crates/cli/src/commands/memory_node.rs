@@ -4,12 +4,14 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, SystemTime};
 
+use stratann_cluster::membership::{EtcdOptions, Membership, MemoryMember};
 use stratann_engine::link::{Log, Tls};
 use stratann_engine::remote_memory::{CONNECTIONS_MAX, Node, NodeId, NodeOptions, Place, read_key};
 use stratann_engine::{Error, Result};
 
 use super::serve::{Stop, socket_address, stops, utc};
 use crate::Verdict;
+use crate::memory_nodes::etcd_options;
 use crate::options;
 use crate::output::{Output, print};
 
@@ -61,6 +63,15 @@ struct NodeArgs {
     /// Number of this memory node: each has its own
     #[arg(long, value_name = "N", default_value_t = 0)]
     node_id: u8,
+    /// Announce this node in etcd at these addresses: compute nodes find it by etcd:CLUSTER@URL. The key is not there
+    #[arg(long, value_name = "URL,…", value_delimiter = ',', requires = "cluster")]
+    etcd: Vec<String>,
+    /// Name of the cluster in etcd
+    #[arg(long, value_name = "NAME", requires = "etcd")]
+    cluster: Option<String>,
+    /// Address at which compute nodes reach this node, in any form that --memory takes [default: that of --listen]
+    #[arg(long, value_name = "ADDRESS", requires = "etcd")]
+    advertise: Option<String>,
     /// PEM file of this node's certificate; encrypts traffic with compute nodes
     #[arg(long, value_name = "FILE", requires = "tls_key", requires = "tls_authority")]
     tls_certificate: Option<PathBuf>,
@@ -81,7 +92,9 @@ Examples:
   stratann memory-node --size 8GiB --listen 10.0.0.9:8900 --key-file key
   stratann memory-node --size 8GiB --listen 10.0.0.9:8900 --key-file key --file /data/region
   stratann memory-node --size 8GiB --listen 127.0.0.1:8900 --key-file key --shm region
+  stratann memory-node --size 8GiB --listen 10.0.0.9:8900 --key-file key --etcd http://10.0.0.5:2379 --cluster products
   stratann memory-node load base.idx --nodes 10.0.0.9:8900 --key-file key
+  stratann memory-node load s3://indexes/products --nodes etcd:products@http://10.0.0.5:2379 --key-file key
   stratann search --memory 10.0.0.9:8900 --key-file key query.fbin --recall 0.95
 
 A node without --file comes back empty, with another epoch, and compute nodes say so. Requests over TCP are executed by
@@ -101,11 +114,17 @@ pub(crate) fn run(args: &Args, output: Output) -> Result<Verdict> {
 
 fn serve(args: &NodeArgs, output: Output) -> Result<Verdict> {
     let log: Log = Arc::new(move |line: &str| output.note(&format!("{} {line}", utc(SystemTime::now()))));
+    let listen = socket_address("--listen", &args.listen)?;
+    if listen.ip().is_unspecified() && args.cluster.is_some() && args.advertise.is_none() {
+        return Err(Error::bad_input(format!(
+            "{listen} is no address for other machines; say with --advertise HOST:PORT where they reach this node"
+        )));
+    }
     let stop = stops(args.until_eof)?;
     let node = Node::start(NodeOptions {
         node: NodeId(args.node_id),
         region_bytes: args.size,
-        listen: socket_address("--listen", &args.listen)?,
+        listen,
         secret: read_key(&args.key_file, &|line| output.note(&format!("note: {line}")))?,
         tls: tls(args)?,
         place: place(args),
@@ -113,6 +132,7 @@ fn serve(args: &NodeArgs, output: Output) -> Result<Verdict> {
         log: Arc::clone(&log),
     })?;
     tell_ready(args, &node, &log, output)?;
+    let membership = announce(args, &node, &log)?;
     let why = loop {
         match stop.recv_timeout(LOOK) {
             Ok(why) => break why,
@@ -122,9 +142,24 @@ fn serve(args: &NodeArgs, output: Output) -> Result<Verdict> {
         }
     };
     log("stopping");
+    // First, compute nodes no longer find it.
+    drop(membership);
     node.stop()?;
     log("stopped");
     Ok(if why == Stop::Interrupted { Verdict::Interrupted } else { Verdict::Fine })
+}
+
+/// Announces the node in etcd, when there is one, as long as the result lives.
+fn announce(args: &NodeArgs, node: &Node, log: &Log) -> Result<Option<Membership>> {
+    let Some(cluster) = &args.cluster else { return Ok(None) };
+    let options = EtcdOptions { log: Arc::clone(log), ..etcd_options(args.etcd.clone(), cluster) };
+    let own = node.address();
+    let address = match &args.advertise {
+        Some(address) => address.clone(),
+        None if args.ucx => format!("ucx:{own}"),
+        None => own.to_string(),
+    };
+    Membership::join_memory(options, args.node_id, &MemoryMember { address }).map(Some)
 }
 
 fn place(args: &NodeArgs) -> Place {

@@ -19,7 +19,7 @@ use crate::options::{self, AdmissionName, IoName, ModeName, Target};
 use crate::output::{Output, eprint_line};
 use crate::progress::ProgressPrinter;
 use crate::scorer::{ScorerArgs, ScorerKeys};
-use crate::techniques;
+use crate::{memory_nodes, techniques};
 
 mod local;
 mod result_file;
@@ -400,7 +400,8 @@ pub(crate) fn run(args: &Args, output: Output) -> Result<Verdict> {
         Target::Memory { addresses, queries } => {
             let budgets = OpenOptions { ram_budget: args.how.ram_budget, ..OpenOptions::default() };
             let credentials = args.searched.key.credentials(output)?;
-            let (source, cache) = (Source::Memory(addresses, &credentials), args.how.cache());
+            let nodes = memory_nodes::found(addresses)?;
+            let (source, cache) = (Source::Memory(&nodes, &credentials), args.how.cache());
             let mut bench = Bench::open(source, queries, truth, &settings, (budgets, cache), output)?;
             if let Some(to) = &to {
                 to.check_ids(bench.index.manifest().blocks.id_bytes)?;

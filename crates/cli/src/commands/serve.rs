@@ -119,7 +119,8 @@ Keys of the file:
   tls_certificate, tls_key, tls_authority: PEM files that encrypt traffic between servers
   store, data: fetch the index from a store; poll_s: seconds between checks for a new version (10; 0 for never)
   etcd, cluster, advertise: find the other servers by etcd
-  memory, key_file, memory_certificate, memory_certificate_key, memory_authority: serve what memory nodes hold
+  memory, key_file, memory_certificate, memory_certificate_key, memory_authority: serve what memory nodes hold;
+  memory = [\"etcd:CLUSTER@URL\"] finds them by etcd
   batch, doorbell: how batches of a remote-hnsw are loaded
 
 A server of a partitioned index needs server, listen, peers, and secret_file unless all servers are on this machine:
@@ -159,6 +160,8 @@ struct Setup {
     asks_for_learning: bool,
     // Held as long as the process lives: it reserves this server's number.
     _claim: Option<Claim>,
+    // The same: it follows memory nodes in etcd.
+    _followed: Option<Membership>,
 }
 
 /// Runs `stratann serve`.
@@ -377,9 +380,10 @@ fn setup(args: &Args, log: Log, output: Output) -> Result<Setup> {
     let limits = args.caps.limits(keys, ram_budget)?;
     let (ledger, http_threads) = (Ledger::new(ram_budget), threads.div_ceil(SEARCH_THREADS_PER_HTTP));
     in_range("poll_s", usize::try_from(sources.poll_s).unwrap_or(usize::MAX), 0, 86_400)?;
+    let (memory, followed) = args.memory.nodes(&memory_keys, (folder, &log), output)?;
     let mut engine = ServeOptions {
         index,
-        memory: args.memory.nodes(&memory_keys, folder, output)?,
+        memory,
         gather: args.memory.gather(&memory_keys)?,
         server: config.server,
         listen,
@@ -420,6 +424,7 @@ fn setup(args: &Args, log: Log, output: Output) -> Result<Setup> {
         etcd,
         asks_for_learning,
         _claim: claim,
+        _followed: followed,
     })
 }
 

@@ -26,6 +26,8 @@ const ATTACH_BYTES_MAX: u64 = 64 << 10;
 
 /// A connection to a memory node, which is dialed again when it breaks.
 pub(super) struct TcpMemory {
+    // Where it was at first, and where it was dialed last.
+    opened: String,
     address: String,
     credentials: Credentials,
     facts: Facts,
@@ -65,6 +67,7 @@ impl TcpMemory {
     pub(super) fn connect(address: &str, credentials: &Credentials) -> Result<TcpMemory, MemoryError> {
         let nowhere = Facts { node: NodeId(0), region_bytes: 0, epoch: 0, has_file: false };
         let mut memory = TcpMemory {
+            opened: address.into(),
             address: address.into(),
             credentials: credentials.clone(),
             facts: nowhere,
@@ -114,6 +117,7 @@ impl TcpMemory {
 
     /// Dials and greets. The first time it learns the facts, later it compares the epoch.
     fn dial(&mut self) -> Result<(), MemoryError> {
+        self.address = self.credentials.moved.now(&self.opened);
         let gone = |e: io::Error| self.disconnected(reason(&e), false);
         let stream = open(&self.address).map_err(gone)?;
         let handle = stream.try_clone().map_err(gone)?;

@@ -4,6 +4,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 use super::client::TcpMemory;
+use super::moved::Moved;
 use super::shm::ShmMemory;
 use super::ucx::UcxMemory;
 use super::{Facts, MemoryError, RemoteMemory};
@@ -20,6 +21,15 @@ pub struct Credentials {
     pub secret: Vec<u8>,
     /// Certificates for encrypted connections; `None` for connections in the clear.
     pub tls: Option<Tls>,
+    /// Where nodes are that have come back at another address.
+    pub moved: Moved,
+}
+
+impl Credentials {
+    /// The key and the certificates, for nodes that stay where they are until [`Moved::set`] says otherwise.
+    pub fn new(secret: Vec<u8>, tls: Option<Tls>) -> Credentials {
+        Credentials { secret, tls, moved: Moved::default() }
+    }
 }
 
 /// Connects to one memory node: `HOST:PORT`, `shm:NAME` for a segment on the same host, or

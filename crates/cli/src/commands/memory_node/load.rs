@@ -9,7 +9,7 @@ use stratann_engine::kinds::remote_hnsw::live::load::load;
 use stratann_engine::{Error, Result};
 
 use crate::Verdict;
-use crate::memory_nodes::KeyArgs;
+use crate::memory_nodes::{KeyArgs, found};
 use crate::output::Output;
 use crate::progress::ProgressPrinter;
 
@@ -31,7 +31,8 @@ pub(crate) struct Args {
     /// fetched into a temporary folder (below TMPDIR) and removed
     #[arg(long, value_name = "FOLDER")]
     data: Option<PathBuf>,
-    /// Addresses of the memory nodes: HOST:PORT, shm:NAME or ucx:HOST:PORT of each
+    /// Addresses of the memory nodes: HOST:PORT, shm:NAME or ucx:HOST:PORT of each; or etcd:CLUSTER@URL, where etcd has
+    /// them
     #[arg(long, value_name = "ADDRESS", value_delimiter = ',', required = true)]
     nodes: Vec<String>,
     #[command(flatten)]
@@ -61,6 +62,7 @@ struct NodeDocument {
 /// Runs `stratann memory-node load`.
 pub(crate) fn run(args: &Args, output: Output) -> Result<Verdict> {
     let credentials = args.key.credentials(output)?;
+    let nodes = found(&args.nodes)?;
     let printer = ProgressPrinter::new(output);
     let fetched = match args.index.to_str() {
         Some(place) if is_store(place) => Some(Fetched::new(place, args.data.as_deref(), &printer)?),
@@ -68,7 +70,7 @@ pub(crate) fn run(args: &Args, output: Output) -> Result<Verdict> {
         _ => None,
     };
     let folder = fetched.as_ref().map_or(&args.index, |fetched| &fetched.folder);
-    let loaded = load(folder, &args.nodes, &credentials, args.mirror, &printer)?;
+    let loaded = load(folder, &nodes, &credentials, args.mirror, &printer)?;
     printer.finish();
     fetched
         .iter()

@@ -16,7 +16,7 @@ use stratann_engine::{Error, Result};
 use super::{Args, plot_path};
 use crate::Verdict;
 use crate::gathering::{ALL_SCHEMES, LoadScheme};
-use crate::memory_nodes::KeyArgs;
+use crate::memory_nodes::{KeyArgs, found};
 use crate::options;
 use crate::output::Output;
 use crate::progress::ProgressPrinter;
@@ -224,7 +224,7 @@ impl<'a> Bench<'a> {
         let index = if memory.is_empty() {
             Index::open(&args.base, open)?
         } else {
-            Index::open_memory(memory, &args.remote.key.credentials(output)?, open)?
+            Index::open_memory(&found(memory)?, &args.remote.key.credentials(output)?, open)?
         };
         if index.manifest().blocks.checksum_seed != manifest.blocks.checksum_seed {
             return Err(Error::bad_input(format!(
