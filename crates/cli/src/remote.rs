@@ -16,7 +16,9 @@ use ureq::Agent;
 
 use crate::queries::Wanted;
 
+mod affinity;
 mod liveness;
+pub(crate) use affinity::Affinity;
 use liveness::Liveness;
 
 /// Longest wait for a connection, because a machine that is down does not reply.
@@ -52,6 +54,12 @@ pub(crate) struct Status {
     pub(crate) merged_bytes: u64,
     #[serde(default)]
     pub(crate) components: u64,
+    #[serde(default)]
+    pub(crate) loads: u64,
+    #[serde(default)]
+    pub(crate) loaded_bytes: u64,
+    #[serde(default)]
+    pub(crate) round_trips: u64,
     pub(crate) memory: Value,
     pub(crate) ram_budget_bytes: Option<u64>,
 }
@@ -76,6 +84,8 @@ pub(crate) struct Remote {
     addresses: Vec<String>,
     agent: Agent,
     liveness: Liveness,
+    /// Of several servers of a `remote-hnsw`, once it was asked for.
+    affinity: Option<Affinity>,
     /// Vectors of the index they serve.
     pub(crate) rows: u64,
     /// Requirements of queries.
@@ -144,7 +154,27 @@ impl Remote {
             return Err(Error::bad_input("the servers are of a newer version; use a newer stratann"));
         };
         let wanted = Wanted { dim: status.dim, dtype, metric };
-        Ok(Remote { addresses: addresses.to_vec(), agent, liveness, rows: status.rows, wanted })
+        let addresses = addresses.to_vec();
+        Ok(Remote { addresses, agent, liveness, affinity: None, rows: status.rows, wanted })
+    }
+
+    /// Asks the servers of a `remote-hnsw` what they have cached, where there are several.
+    pub(crate) fn find_caches(&mut self) {
+        if self.addresses.len() > 1 {
+            self.affinity = Affinity::fetch(&self.agent, &self.addresses, self.wanted);
+        }
+    }
+
+    /// What the servers have cached as a run begins, and how many clusters each of its queries needs; `None` where
+    /// queries go to servers in turn.
+    pub(crate) fn caches(&self, parameters: &str) -> Option<(&Affinity, u32)> {
+        let own = self.affinity.as_ref()?;
+        Some((own, own.begin(&self.agent, &self.addresses, parameters)?))
+    }
+
+    /// Whether a server answers, as far as is known.
+    pub(crate) fn answers(&self, server: usize) -> bool {
+        !self.liveness.is_silent(server)
     }
 
     /// The addresses as given.
@@ -242,7 +272,8 @@ impl Remote {
         parameters: &str,
     ) -> Result<std::result::Result<Reply, Failed>> {
         let address = &self.addresses[server];
-        let url = format!("http://{address}/v1/search?{parameters}");
+        let cached = self.affinity.as_ref().map(|own| own.parameter(server)).unwrap_or_default();
+        let url = format!("http://{address}/v1/search?{parameters}{cached}");
         let agent = self.agent.clone();
         let send = move || {
             let sent = agent.post(url).content_type("application/octet-stream").send(&rows[..]);
@@ -257,7 +288,12 @@ impl Remote {
         let refusal =
             || serde_json::from_slice::<Refusal>(&body).map_or_else(|_| status.to_string(), |r| r.error);
         match (status, serde_json::from_slice::<Reply>(&body)) {
-            (200 | 503, Ok(reply)) => Ok(Ok(reply)),
+            (200 | 503, Ok(reply)) => {
+                if let (Some(own), Some(cached)) = (&self.affinity, &reply.cached) {
+                    own.note(server, cached);
+                }
+                Ok(Ok(reply))
+            }
             (400, _) => Err(Error::bad_input(format!("{address}: {}", refusal()))),
             (503, _) => {
                 let error = format!("{address}: {}", refusal());
@@ -327,16 +363,27 @@ pub(crate) fn agent() -> Agent {
 /// Time limit of a request on the server, milliseconds.
 const TIMEOUT_MS: u64 = 60_000;
 
+/// The status of a GET, and its body.
+fn get_raw(agent: &Agent, address: &str, path: &str) -> std::result::Result<(u16, Vec<u8>), String> {
+    let asked = agent.get(format!("http://{address}{path}"));
+    let asked = asked.config().timeout_global(Some(STATUS_TIME)).build().call();
+    let mut response = asked.map_err(|e| e.to_string())?;
+    let body =
+        response.body_mut().with_config().limit(REPLY_BYTES).read_to_vec().map_err(|e| e.to_string())?;
+    Ok((response.status().as_u16(), body))
+}
+
+/// The body of a GET that succeeds.
+fn get_bytes(agent: &Agent, address: &str, path: &str) -> Option<Vec<u8>> {
+    get_raw(agent, address, path).ok().filter(|(status, _)| *status == 200).map(|(_, body)| body)
+}
+
 fn get<T: DeserializeOwned>(
     agent: &Agent,
     address: &str,
     path: &str,
 ) -> std::result::Result<(u16, T), String> {
-    let asked = agent.get(format!("http://{address}{path}"));
-    let asked = asked.config().timeout_global(Some(STATUS_TIME)).build().call();
-    let mut response = asked.map_err(|e| e.to_string())?;
-    let body = response.body_mut().read_to_vec().map_err(|e| e.to_string())?;
-    let status = response.status().as_u16();
+    let (status, body) = get_raw(agent, address, path)?;
     let read = serde_json::from_slice(&body);
     read.map(|body| (status, body)).map_err(|_| format!("status {status}; this is not a stratann server"))
 }

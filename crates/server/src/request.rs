@@ -75,6 +75,8 @@ pub(crate) struct Request {
     pub(crate) options: SearchOptions,
     pub(crate) timeout: Duration,
     pub(crate) partial: bool,
+    /// The version of the cached clusters that the client knows; `None` where it does not ask for them.
+    pub(crate) cached: Option<u64>,
 }
 
 /// The fields of a body in JSON, or the parameters of a URL.
@@ -103,6 +105,19 @@ struct RequestFields<'a> {
     pipeline: Option<bool>,
     timeout_ms: Option<u64>,
     partial: Option<bool>,
+    cached: Option<VersionName>,
+}
+
+/// A version of cached clusters: hexadecimal digits.
+struct VersionName(u64);
+
+impl<'de> Deserialize<'de> for VersionName {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = std::borrow::Cow::<str>::deserialize(deserializer)?;
+        u64::from_str_radix(&text, 16)
+            .map(VersionName)
+            .map_err(|_| de::Error::custom("cached is no version of up to 16 hexadecimal digits"))
+    }
 }
 
 #[derive(Clone, Copy, Deserialize)]
@@ -234,30 +249,7 @@ fn finish(
     if count == 0 {
         return Err("there are no queries; send at least one".into());
     }
-    let usual = SearchOptions::default();
-    let graph = GraphSwitches {
-        head: fields.head.unwrap_or(true),
-        whole_blocks: fields.whole_blocks.unwrap_or(true),
-        patience: fields.patience,
-    };
-    let switches = match grid_switches(fields)? {
-        grid if grid == GridSwitches::default() => graph.into(),
-        grid if graph == GraphSwitches::default() => grid.into(),
-        _ => {
-            return Err("techniques of several kinds of index are switched; leave out those of others".into());
-        }
-    };
-    let options = SearchOptions {
-        k: fields.k.unwrap_or(USUAL_K),
-        effort: effort(fields)?,
-        mode: match fields.mode {
-            Some(ModeName::Eager) => Mode::Eager,
-            Some(ModeName::Barrier) | None => Mode::Barrier,
-        },
-        width: fields.width.map_or(usual.width, |w| w.0),
-        switches,
-        ..usual
-    };
+    let options = options(fields)?;
     let most = limits.large_bytes;
     if Limits::answer_bytes(count, options.k) > most {
         return Err(format!(
@@ -271,7 +263,45 @@ fn finish(
         return Err(format!("timeout_ms is {timeout_ms}; give 1 to {} (max_timeout_ms)", limits.timeout_ms));
     }
     let partial = fields.partial.unwrap_or(false);
-    Ok(Request { rows, options, timeout: Duration::from_millis(timeout_ms), partial })
+    let cached = fields.cached.as_ref().map(|version| version.0);
+    Ok(Request { rows, options, timeout: Duration::from_millis(timeout_ms), partial, cached })
+}
+
+/// Reads how queries would be searched from the parameters of a URL without queries.
+///
+/// # Errors
+/// One line for the client.
+pub(crate) fn options_of(url_query: &str) -> Result<SearchOptions, String> {
+    let fields: RequestFields<'_> = serde_urlencoded::from_str(url_query)
+        .map_err(|e| format!("the parameters of the URL: {}", quoting(&e)))?;
+    options(&fields)
+}
+
+fn options(fields: &RequestFields<'_>) -> Result<SearchOptions, String> {
+    let usual = SearchOptions::default();
+    let graph = GraphSwitches {
+        head: fields.head.unwrap_or(true),
+        whole_blocks: fields.whole_blocks.unwrap_or(true),
+        patience: fields.patience,
+    };
+    let switches = match grid_switches(fields)? {
+        grid if grid == GridSwitches::default() => graph.into(),
+        grid if graph == GraphSwitches::default() => grid.into(),
+        _ => {
+            return Err("techniques of several kinds of index are switched; leave out those of others".into());
+        }
+    };
+    Ok(SearchOptions {
+        k: fields.k.unwrap_or(USUAL_K),
+        effort: effort(fields)?,
+        mode: match fields.mode {
+            Some(ModeName::Eager) => Mode::Eager,
+            Some(ModeName::Barrier) | None => Mode::Barrier,
+        },
+        width: fields.width.map_or(usual.width, |w| w.0),
+        switches,
+        ..usual
+    })
 }
 
 fn effort(fields: &RequestFields<'_>) -> Result<Effort, String> {

@@ -25,6 +25,8 @@ use crate::wire::{
     Answered, Counters, Failed, FailureKind, Found, QUERIES_PER_REQUEST, Refusal, Reply, Used,
 };
 
+mod clusters;
+
 /// A request with more queries is a batch: its queries' steps come after those of others.
 const BATCH: usize = QUERIES_PER_REQUEST;
 /// Bodies and answers of more bytes are read and written beside the threads that serve connections.
@@ -109,6 +111,8 @@ pub(crate) fn router(shared: Arc<FrontState>) -> Router {
         .route("/v1/health", get(health))
         .route("/v1/status", get(status))
         .route("/v1/visits", get(visits))
+        .route("/v1/clusters", get(clusters::clusters))
+        .route("/v1/meta", get(clusters::meta))
         .fallback(no_such_path)
         .method_not_allowed_fallback(wrong_method)
         .with_state(shared)
@@ -193,7 +197,8 @@ async fn answer(
     request.rows.shrink_to_fit();
     memory.shrink_to(request.rows.len() as u64);
     let count = request.rows.len() / shared.shape.row_bytes();
-    let answers = Limits::answer_bytes(count, request.options.k) as u64;
+    let mut answers = Limits::answer_bytes(count, request.options.k) as u64;
+    answers += request.cached.map_or(0, |_| clusters::cached_bytes(shared));
     if !memory.grow(answers) {
         return Err(Rejection::overloaded());
     }
@@ -368,7 +373,8 @@ async fn ask(
         answers.push(answered(answer));
     }
     let params = used.ok_or_else(|| Rejection::bad("there are no queries; send at least one"))?;
-    Ok(Reply { error: lost.or_else(|| overload(&answers)), answers, server: shared.number, params })
+    let cached = asked.cached.and_then(|known| clusters::cached(shared, known));
+    Ok(Reply { error: lost.or_else(|| overload(&answers)), answers, server: shared.number, params, cached })
 }
 
 fn answered(answer: Result<Answer, Unanswered>) -> Answered {
@@ -454,7 +460,8 @@ fn by_component(components: &[(String, u64)]) -> Value {
 
 async fn no_such_path() -> Response {
     let error =
-        "no such path; there are POST /v1/search, GET /v1/health, GET /v1/status and GET /v1/visits".into();
+        "no such path; there are POST /v1/search and GET /v1/health, /v1/status, /v1/visits, /v1/clusters and /v1/meta"
+            .into();
     Rejection { status: StatusCode::NOT_FOUND, error }.response()
 }
 

@@ -7,6 +7,7 @@ use serde::de::{IgnoredAny, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use stratann_core::plan::KindParams;
 use stratann_core::query::{Params, QueryStats};
+use stratann_engine::kinds::gathered::CachedClusters;
 use stratann_engine::kinds::{Setting, params_of, setting};
 
 /// Largest number of queries in one request of this project's clients.
@@ -21,9 +22,59 @@ pub struct Reply {
     pub server: u8,
     /// Parameters of its queries.
     pub params: Used,
+    /// Of a `remote-hnsw`, when the request asks for it: the clusters that the server has cached now.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cached: Option<Cached>,
     /// One line, when there is no answer because the server is overloaded.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
+}
+
+/// The clusters of a `remote-hnsw` that a server has in its cache.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Cached {
+    /// Equal for equal sets of one build: 16 hexadecimal digits.
+    pub version: String,
+    /// Two hexadecimal digits for each eight clusters, the lowest bit for the first of them. It is left out where the
+    /// client has this version.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bitmap: Option<String>,
+}
+
+impl Cached {
+    /// What a server says to a client that knows a version, or 0.
+    pub fn of(own: &CachedClusters, known: u64) -> Cached {
+        let digits = || own.bitmap.iter().map(|byte| format!("{byte:02x}")).collect();
+        let bitmap = (own.version != known).then(digits);
+        Cached { version: format!("{:016x}", own.version), bitmap }
+    }
+
+    /// The version and the bitmap, if there is one; `None` where they are not written as they should be.
+    pub fn read(&self) -> Option<(u64, Option<Vec<u8>>)> {
+        let version = u64::from_str_radix(&self.version, 16).ok()?;
+        let Some(text) = &self.bitmap else { return Some((version, None)) };
+        if !text.len().is_multiple_of(2) || !text.bytes().all(|digit| digit.is_ascii_hexdigit()) {
+            return None;
+        }
+        let byte = |at: usize| u8::from_str_radix(&text[at..at + 2], 16).ok();
+        let bytes = (0..text.len()).step_by(2).map(byte).collect::<Option<Vec<u8>>>()?;
+        Some((version, Some(bytes)))
+    }
+}
+
+/// The answer to `GET /v1/clusters`, of a `remote-hnsw`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Clusters {
+    /// The build of the index.
+    pub build_id: String,
+    /// The same as a number, of which the checksum of the meta-HNSW depends: 16 hexadecimal digits.
+    pub build: String,
+    /// Clusters that a query with the parameters of the URL needs.
+    pub nprobe: u32,
+    /// Bytes of each cluster.
+    pub bytes: Vec<u32>,
+    /// The clusters that are cached now.
+    pub cached: Cached,
 }
 
 /// The answer to any request that was refused.
@@ -326,6 +377,19 @@ mod tests {
         let newer = r#"{"kind":"of-later","k":3,"search_list":9,"stop_slack":null,"patience":0}"#;
         let used: Used = serde_json::from_str(newer).unwrap();
         assert_eq!((used.kind, used.params().k), (Some(UsedKind::Unknown), 3));
+    }
+
+    #[test]
+    fn cached_clusters_survive_json() {
+        let own = CachedClusters { version: 0xAB, bitmap: vec![0x01, 0xF0, 0x00] };
+        let said = Cached::of(&own, 0);
+        assert_eq!(said.bitmap.as_deref(), Some("01f000"));
+        let back: Cached = serde_json::from_str(&serde_json::to_string(&said).unwrap()).unwrap();
+        assert_eq!(back.read(), Some((0xAB, Some(own.bitmap.clone()))));
+        assert_eq!(Cached::of(&own, 0xAB).read(), Some((0xAB, None)));
+        for bad in ["0", "0g", "\u{e9}\u{e9}"] {
+            assert_eq!(Cached { bitmap: Some(bad.into()), ..said.clone() }.read(), None, "{bad}");
+        }
     }
 
     #[test]

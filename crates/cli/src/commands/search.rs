@@ -115,6 +115,9 @@ pub(crate) struct How {
     /// With --connect: ask for one query at a time of each server, which then waits for the others (to compare)
     #[arg(long, requires = "connect", conflicts_with = "in_flight")]
     blocking: bool,
+    /// With --connect to several servers of a remote-hnsw: ask them in turn, whatever they have cached (to compare)
+    #[arg(long, requires = "connect")]
+    no_affinity: bool,
     /// Policy that admits the next query
     #[arg(long, value_enum, default_value = "fixed", conflicts_with = "connect")]
     admission: AdmissionName,
@@ -225,6 +228,9 @@ pub(crate) struct Run {
     in_flight: usize,
     pub(crate) params: serde_json::Value,
     pub(crate) per_query: PerQuery,
+    /// Queries that went to a server because it had more of their clusters cached; `None` where that is not considered.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    routed_by_cache: Option<u64>,
     peak_rss_bytes: u64,
     ram_budget_bytes: Option<u64>,
     io_backend: String,
@@ -411,7 +417,8 @@ pub(crate) fn run(args: &Args, output: Output) -> Result<Verdict> {
         }
         Target::Servers { addresses, queries } => {
             args.how.techniques.check_usual()?;
-            let servers = Servers::open(addresses, queries, truth, &settings, args.partial, output)?;
+            let how = (args.partial, !args.how.no_affinity);
+            let servers = Servers::open(addresses, queries, truth, &settings, how, output)?;
             on_servers(args, queries, (&settings, to.as_ref()), servers, output)
         }
     }

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use stratann_core::format::seeded_checksum;
 use stratann_core::plan::remote_hnsw::Located;
 
 use super::KindIndex;
@@ -12,12 +13,74 @@ use super::remote_hnsw::live::load::divide;
 use super::remote_hnsw::live::open::find;
 use super::remote_hnsw::open::RemoteIndex;
 use crate::base::Base;
+use crate::cache::ExtentCache;
 use crate::driver::GatherOptions;
 use crate::manifest::Manifest;
 use crate::remote_memory::RemoteSource;
 use crate::{Progress, Result};
 
+/// The clusters of an index, for a client that sends queries where their clusters are cached.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ClusterMap {
+    /// The build of the index, as a number.
+    pub build: u64,
+    /// Bytes of the sub-HNSW of each cluster.
+    pub bytes: Vec<u32>,
+}
+
+/// Which clusters a compute node has in its cache.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CachedClusters {
+    /// Equal for equal sets of one build.
+    pub version: u64,
+    /// A bit for each cluster, the lowest bit of the first byte for cluster 0.
+    pub bitmap: Vec<u8>,
+}
+
+impl CachedClusters {
+    fn new(build: u64, cached: impl ExactSizeIterator<Item = bool>) -> CachedClusters {
+        let mut bitmap = vec![0; cached.len().div_ceil(8)];
+        for (cluster, _) in cached.enumerate().filter(|(_, is_cached)| *is_cached) {
+            bitmap[cluster / 8] |= 1 << (cluster % 8);
+        }
+        CachedClusters { version: seeded_checksum(build, &bitmap), bitmap }
+    }
+}
+
 impl KindIndex {
+    /// Runs `f` with where the clusters are, as the newest batch saw them; `None` of a kind whose queries read for
+    /// themselves.
+    fn with_clusters<T>(&self, f: impl FnOnce(&[Located]) -> T) -> Option<T> {
+        let KindIndex::RemoteHnsw(own) = self else { return None };
+        let newest = own.live.as_ref().map(|live| live.newest());
+        let located = newest.as_ref().map_or(&own.clusters[..], |newest| newest.located());
+        Some(f(located))
+    }
+
+    /// The clusters; `None` of a kind without any that are cached whole.
+    pub(crate) fn cluster_map(&self, base: &Base) -> Option<ClusterMap> {
+        let build = base.manifest.blocks.checksum_seed;
+        let bytes = |located: &Located| located.base.bytes;
+        self.with_clusters(|all| ClusterMap { build, bytes: all.iter().map(bytes).collect() })
+    }
+
+    /// Number of the clusters; 0 of a kind without any that are cached whole.
+    pub(crate) fn cluster_count(&self) -> usize {
+        self.with_clusters(|all| all.len()).unwrap_or(0)
+    }
+
+    /// The clusters that are in the cache; `None` as of [`KindIndex::cluster_map`].
+    pub(crate) fn cached_clusters(&self, base: &Base, cache: Option<&ExtentCache>) -> Option<CachedClusters> {
+        let is_cached = |located: &Located| cache.is_some_and(|cache| cache.has(located.base));
+        let build = base.manifest.blocks.checksum_seed;
+        self.with_clusters(|all| CachedClusters::new(build, all.iter().map(is_cached)))
+    }
+
+    /// The meta-HNSW; `None` of a kind without one.
+    pub(crate) fn meta_hnsw(&self) -> Option<&[u8]> {
+        if let KindIndex::RemoteHnsw(own) = self { Some(own.meta()) } else { None }
+    }
+
     /// Bytes of the doorbells of a search; 0 of a kind whose queries read for themselves.
     pub(crate) fn doorbells_bytes(&self, options: &GatherOptions) -> u64 {
         match self {

@@ -12,7 +12,7 @@ pub mod division;
 pub mod effort;
 mod explained;
 pub mod flat;
-mod gathered;
+pub mod gathered;
 pub mod gpu_ivf;
 pub mod grid_ivf;
 pub mod hybrid_ivf;

@@ -42,6 +42,7 @@ pub use self::status::{LedgerUse, Status};
 pub use self::versions::{Changed, Versions};
 pub use self::waits::{WaitTimes, WaitsByClass};
 use crate::budget::{PROGRAM_BYTES, size};
+use crate::kinds::gathered::{CachedClusters, ClusterMap};
 use crate::kinds::{self, kind::Kind};
 use crate::ledger::{Part, Reservation};
 use crate::link::{Agreed, Link, LinkOptions, LinkReceiver};
@@ -291,6 +292,28 @@ impl Server {
     /// The inverted lists that each of the last queries of clients visited, of a server of a partitioned `grid-ivf`.
     pub fn recent_visits(&self) -> Vec<Vec<u32>> {
         self.state.recent_visits()
+    }
+
+    /// The clusters of a `remote-hnsw`; `None` of another kind.
+    pub fn cluster_map(&self) -> Option<ClusterMap> {
+        let index = self.state.index.index();
+        index.kind.cluster_map(&index.base)
+    }
+
+    /// Number of the clusters of a `remote-hnsw`; 0 of another kind.
+    pub fn cluster_count(&self) -> usize {
+        self.state.index.index().kind.cluster_count()
+    }
+
+    /// The clusters of a `remote-hnsw` that are in the cache now; `None` of another kind.
+    pub fn cached_clusters(&self) -> Option<CachedClusters> {
+        let index = self.state.index.index();
+        index.kind.cached_clusters(&index.base, index.cache.as_ref())
+    }
+
+    /// The meta-HNSW of a `remote-hnsw`, by which a client chooses the clusters of a query; `None` of another kind.
+    pub fn meta_hnsw(&self) -> Option<&[u8]> {
+        self.state.index.index().kind.meta_hnsw()
     }
 
     /// Number of queries of clients, and of vectors, that the protocol holds.

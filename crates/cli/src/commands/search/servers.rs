@@ -11,6 +11,7 @@ use stratann_core::query::{Params, QueryStats};
 use stratann_engine::budget::Account;
 use stratann_engine::driver::{MergedReads, Times};
 use stratann_engine::groundtruth::CheckedTruth;
+use stratann_engine::kinds::remote_hnsw::affinity::Batch;
 use stratann_engine::search::{Answers, Effort, IN_FLIGHT, SearchOptions};
 use stratann_engine::{Error, Progress, Result};
 use stratann_server::wire::{QUERIES_PER_REQUEST, Used};
@@ -19,7 +20,7 @@ use super::{Run, Searcher, Sum};
 use crate::output::{Output, eprint_line};
 use crate::progress::ProgressPrinter;
 use crate::queries::Queries;
-use crate::remote::{Remote, Replies, Status, parameters, run_clients};
+use crate::remote::{Affinity, Remote, Replies, Status, parameters, run_clients};
 use crate::truth;
 
 /// Most concurrent requests; each takes a thread.
@@ -43,10 +44,13 @@ impl Servers {
         queries: &Path,
         groundtruth: Option<&Path>,
         options: &[SearchOptions],
-        accepts_partial: bool,
+        (accepts_partial, by_cache): (bool, bool),
         output: Output,
     ) -> Result<Servers> {
-        let remote = Remote::connect(addresses)?;
+        let mut remote = Remote::connect(addresses)?;
+        if by_cache {
+            remote.find_caches();
+        }
         let queries = Queries::open_for(queries, remote.wanted, output)?;
         let k = options.iter().map(|o| o.k).max().unwrap_or(0);
         let truth = groundtruth.map(|path| truth::read(path, &queries, k, remote.rows)).transpose()?;
@@ -83,9 +87,10 @@ impl Searcher for Servers {
         let part = (PART_BYTES / (self.queries.row_bytes() + 24 * k + 64)).clamp(1, count.max(1));
         let before = self.remote.statuses();
         let (mut sum, mut partial, mut in_flight) = (Sum::new(count), 0, 0);
+        let caches = self.remote.caches(&parameters(options, None, false));
         for first in (0..count).step_by(part) {
             self.queries.read(first, part.min(count - first), &mut self.rows)?;
-            let batch = Batch::new(&self.remote, &self.rows, k, options, self.accepts_partial);
+            let batch = Requests::new(&self.remote, &self.rows, (k, options), self.accepts_partial, caches);
             in_flight = in_flight.max((batch.requests * batch.each).min(batch.count));
             let (answers, lacking) = batch.run(printer)?;
             sum.add(first, &self.rows, &answers, self.truth.as_mut())?;
@@ -114,6 +119,11 @@ impl Searcher for Servers {
         run.per_query.largest_share = cost.largest_share;
         run.per_query.bytes_sent = cost.bytes_sent as f64 / count.max(1) as f64;
         run.io_backend = cost.io_backend;
+        let counted = &mut run.per_query.stats;
+        counted.reads += cost.loads.reads;
+        counted.bytes_read += cost.loads.bytes_read;
+        counted.round_trips += cost.loads.round_trips;
+        run.routed_by_cache = caches.map(|(own, _)| own.by_cache());
         Ok(run)
     }
 }
@@ -123,6 +133,8 @@ struct Cost {
     cpu_us: u64,
     bytes_sent: u64,
     merged: MergedReads,
+    /// Loads of batches, which queries share.
+    loads: QueryStats,
     largest_share: Option<f64>,
     peak_rss_bytes: u64,
     /// `None` as soon as one server has no limit.
@@ -150,6 +162,12 @@ impl Cost {
             merged: MergedReads {
                 reads: pairs.iter().map(|(b, a)| a.merged_reads.saturating_sub(b.merged_reads)).sum(),
                 bytes: pairs.iter().map(|(b, a)| a.merged_bytes.saturating_sub(b.merged_bytes)).sum(),
+            },
+            loads: QueryStats {
+                reads: pairs.iter().map(|(b, a)| a.loads.saturating_sub(b.loads)).sum(),
+                bytes_read: pairs.iter().map(|(b, a)| a.loaded_bytes.saturating_sub(b.loaded_bytes)).sum(),
+                round_trips: pairs.iter().map(|(b, a)| a.round_trips.saturating_sub(b.round_trips)).sum(),
+                ..QueryStats::default()
             },
             largest_share: largest_share(
                 pairs.iter().map(|(b, a)| a.components.saturating_sub(b.components)),
@@ -183,7 +201,7 @@ fn account<'a>(memories: impl Iterator<Item = &'a Value>) -> Account {
 }
 
 /// Queries that are sent to the servers, and their answers.
-struct Batch<'a> {
+struct Requests<'a> {
     remote: &'a Remote,
     rows: &'a [u8],
     count: usize,
@@ -194,6 +212,9 @@ struct Batch<'a> {
     each: usize,
     /// Concurrent requests.
     requests: usize,
+    /// The batches in the order in which they are sent, and what the servers have cached; otherwise queries go to servers
+    /// in turn.
+    by_cache: Option<(Vec<Batch>, &'a Affinity)>,
     next: AtomicUsize,
     is_stopped: AtomicBool,
     collected: Mutex<Collected>,
@@ -205,20 +226,21 @@ struct Collected {
     used: Option<Used>,
 }
 
-impl<'a> Batch<'a> {
+impl<'a> Requests<'a> {
     fn new(
         remote: &'a Remote,
         rows: &'a [u8],
-        k: usize,
-        options: &'a SearchOptions,
+        (k, options): (usize, &'a SearchOptions),
         accepts_partial: bool,
-    ) -> Batch<'a> {
+        caches: Option<(&'a Affinity, u32)>,
+    ) -> Requests<'a> {
         let count = rows.len() / (remote.wanted.dim * remote.wanted.dtype.size());
         let in_flight = options.in_flight.unwrap_or(IN_FLIGHT);
         let each = in_flight.min(QUERIES_PER_REQUEST);
         let wanted = options.threads * in_flight.div_ceil(each);
         let collected = Collected { answers: unanswered(count, k, options), partial: 0, used: None };
-        Batch {
+        let by_cache = caches.map(|(own, nprobe)| (own.divide(rows, nprobe, each, options.threads), own));
+        Requests {
             remote,
             rows,
             count,
@@ -227,10 +249,21 @@ impl<'a> Batch<'a> {
             parameters: parameters(options, None, accepts_partial),
             each,
             requests: wanted.min(REQUESTS_MAX).min(count.div_ceil(each)),
+            by_cache,
             next: AtomicUsize::new(0),
             is_stopped: AtomicBool::new(false),
             collected: Mutex::new(collected),
         }
+    }
+
+    /// The queries of a request, and the server that it begins with; `None` after the last one.
+    fn request(&self, number: usize) -> Option<(Vec<usize>, usize)> {
+        if let Some((batches, own)) = &self.by_cache {
+            let batch = batches.get(number)?;
+            return Some((batch.queries.clone(), own.choose(batch, |server| self.remote.answers(server))));
+        }
+        let first = number * self.each;
+        (first < self.count).then(|| ((first..(first + self.each).min(self.count)).collect(), number))
     }
 
     /// Returns the answers, and the number of partial ones.
@@ -260,35 +293,31 @@ impl<'a> Batch<'a> {
 
     fn ask_until_done(&self, printer: &ProgressPrinter) -> Result<()> {
         while !self.is_stopped.load(Ordering::Relaxed) && !printer.interrupted() {
-            let request = self.next.fetch_add(1, Ordering::Relaxed);
-            let first = request * self.each;
-            if first >= self.count {
-                break;
-            }
+            let number = self.next.fetch_add(1, Ordering::Relaxed);
+            let Some((queries, server)) = self.request(number) else { break };
             let row_bytes = self.rows.len() / self.count;
-            let end = (first + self.each).min(self.count);
+            let row = |&query: &usize| &self.rows[query * row_bytes..(query + 1) * row_bytes];
+            let rows: Vec<u8> = queries.iter().flat_map(row).copied().collect();
             let started = Instant::now();
-            let asked =
-                self.remote.ask(request, &self.rows[first * row_bytes..end * row_bytes], &self.parameters);
+            let asked = self.remote.ask(server, &rows, &self.parameters);
             let latency_ns = started.elapsed().as_nanos() as u64;
             match asked {
-                Ok(asked) => self.collect(first, asked, latency_ns),
+                Ok(asked) => self.collect(&queries, asked, latency_ns),
                 Err(e) => {
                     self.is_stopped.store(true, Ordering::Relaxed);
                     return Err(e);
                 }
             }
-            printer.advance((end - first) as u64);
+            printer.advance(queries.len() as u64);
         }
         Ok(())
     }
 
-    fn collect(&self, first: usize, replies: Replies, latency_ns: u64) {
+    fn collect(&self, queries: &[usize], replies: Replies, latency_ns: u64) {
         let mut guard = self.collected.lock().unwrap_or_else(|e| e.into_inner());
         let Collected { answers, partial, used } = &mut *guard;
         *used = used.or(replies.used);
-        for (i, answer) in replies.answers.into_iter().enumerate() {
-            let query = first + i;
+        for (&query, answer) in queries.iter().zip(replies.answers) {
             let found = match answer {
                 Ok(found) => found,
                 Err(failed) => {

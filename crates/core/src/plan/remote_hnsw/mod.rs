@@ -4,6 +4,7 @@
 //! route = the meta-HNSW, in [`navigate`] · access = all chosen clusters at once · verify = [`scan`], cluster by
 //! cluster: what one finds does not depend on the others.
 
+mod chooser;
 mod found;
 mod navigate;
 mod params;
@@ -22,6 +23,7 @@ use crate::plan::{Carry, Cx, Kind, Ordered};
 use crate::search::{Budget, Candidate, IndexSize, Outcome, Read};
 use crate::view::Base;
 
+pub use chooser::Chooser;
 use found::Found;
 pub use params::{MAX_EF, MAX_PROBES, Params};
 pub use trace::{Trace, Visit};

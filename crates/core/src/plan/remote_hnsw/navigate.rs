@@ -2,9 +2,12 @@
 
 use alloc::vec::Vec;
 
+use stratann_kernel::distance::Exact;
+
 use super::trace::Visit;
 use super::view::{BASE, FRESH};
-use super::{Marker, Scratch};
+use super::{Marker, Scratch, Tables};
+use crate::access::hnsw::HnswCost;
 use crate::format::hnsw::SubHnsw;
 use crate::plan::Cx;
 use crate::search::{Extent, Outcome};
@@ -40,7 +43,6 @@ fn rank(cx: &mut Cx<'_, Marker>) {
     let all = cx.view.clusters.len();
     let wanted = if cx.params.exact { all } else { all.min(cx.params.nprobe as usize) };
     let Scratch { tables, trace } = &mut *cx.scratch;
-    let beam = wanted.max(BEAM_MIN);
     let clusters = &mut cx.own.clusters;
     let mut visits = Vec::new();
     let is_traced = trace.is_some();
@@ -50,19 +52,30 @@ fn rank(cx: &mut Cx<'_, Marker>) {
             visits.push(Visit { cluster, distance, ..Visit::default() });
         }
     };
-    let cost = if SCAN_PART * beam >= all {
-        let (cost, nearest) = tables.0.nearest(&meta, cx.exact, wanted);
-        nearest.for_each(&mut note);
-        cost
-    } else {
-        let (cost, nearest) = tables.0.search(&meta, cx.exact, beam, None);
-        nearest.take(wanted).for_each(&mut note);
-        cost
-    };
+    let cost = each_nearest(tables, &meta, cx.exact, (all, wanted), &mut note);
     cx.q.stats.full_comparisons += cost.comparisons;
     cx.q.stats.expanded += cost.expanded;
     if let Some(trace) = trace {
         trace.meta_comparisons += cost.comparisons;
         trace.visits = visits;
     }
+}
+
+/// Passes the `wanted` nearest of `all` clusters to `note`, ascending by distance.
+pub(super) fn each_nearest(
+    tables: &mut Tables,
+    meta: &SubHnsw<'_>,
+    exact: &Exact,
+    (all, wanted): (usize, usize),
+    note: &mut dyn FnMut((f32, u32)),
+) -> HnswCost {
+    let beam = wanted.max(BEAM_MIN);
+    if SCAN_PART * beam >= all {
+        let (cost, nearest) = tables.0.nearest(meta, exact, wanted);
+        nearest.for_each(note);
+        return cost;
+    }
+    let (cost, nearest) = tables.0.search(meta, exact, beam, None);
+    nearest.take(wanted).for_each(note);
+    cost
 }

@@ -332,3 +332,29 @@ fn a_vector_that_does_not_exist_for_a_query_leads_nowhere() {
     assert!(found.iter().filter(|found| found.is_empty()).count() <= 1, "{found:?}");
     assert!((0..80).all(|id| found[id as usize].iter().all(|hit| hit.1 != id)));
 }
+
+/// By the graph where there are many clusters, and by a scan where there are few.
+#[test]
+fn a_client_chooses_the_clusters_that_a_search_takes() {
+    for clusters in [3, 300] {
+        let set = Set::new(&vec![(2, 0); clusters]);
+        let name = HnswName { cluster: u32::MAX, version: 0, seed: layout::meta_seed(BUILD) };
+        let mut chooser = Chooser::open(&LAYOUT, &name, &set.meta).unwrap();
+        for number in 0..50 {
+            let query = vector(7_000 + number);
+            let state = search(&set, &query, params(3, 5, 9, false));
+            let own =
+                if let crate::plan::KindState::RemoteHnsw(own) = &state.own { own } else { unreachable!() };
+            let mut chosen = Vec::new();
+            chooser.choose((Metric::L2, DType::F32), &bytes(&query), 5, &mut chosen);
+            assert_eq!(chosen, own.clusters);
+            assert_eq!(chosen.len(), clusters.min(5));
+        }
+        let mut none = Vec::new();
+        chooser.choose((Metric::L2, DType::F32), &[1, 2, 3], 5, &mut none);
+        assert!(none.is_empty(), "a query of another length");
+        let other = HnswName { seed: 1, ..name };
+        assert!(Chooser::open(&LAYOUT, &other, &set.meta).is_none());
+        assert!(Chooser::open(&LAYOUT, &name, &set.meta[..40]).is_none());
+    }
+}

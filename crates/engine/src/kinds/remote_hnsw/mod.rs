@@ -1,6 +1,7 @@
 //! `remote-hnsw`: clusters of vectors, each with a graph of its own, laid out as memory nodes hold them.
 
 pub(crate) mod account;
+pub mod affinity;
 pub(crate) mod build;
 pub(crate) mod calibration;
 pub mod explain;

@@ -110,6 +110,11 @@ impl RemoteIndex {
         }
     }
 
+    /// The meta-HNSW.
+    pub(crate) fn meta(&self) -> &[u8] {
+        &self.meta
+    }
+
     /// What a query that searches everything goes through.
     pub(crate) fn exact_cost(&self) -> ExactCost {
         let bytes = self.clusters.iter().map(|cluster| u64::from(cluster.base.bytes)).sum();

@@ -73,6 +73,8 @@ pub struct LiveRegion {
     /// The same for changes.
     idle_writers: Mutex<Vec<Reader>>,
     pub(crate) rebuilds: RebuildCounters,
+    /// What the newest batch saw.
+    newest: Mutex<Arc<Clusters>>,
 }
 
 /// Connections and the announced line of one batch after another.
@@ -106,6 +108,11 @@ impl LiveRegion {
         let mut nodes = self.source.connect()?;
         let number = number(&mut nodes, &self.places);
         Ok(Reader { nodes, number, line: Line::new(number), seen: Groups::default(), lost: Vec::new() })
+    }
+
+    /// What the newest batch saw.
+    pub(crate) fn newest(&self) -> Arc<Clusters> {
+        self.newest.lock().unwrap_or_else(|e| e.into_inner()).clone()
     }
 
     fn idle_writers(&self) -> MutexGuard<'_, Vec<Reader>> {
@@ -233,6 +240,7 @@ impl Reader {
         let found = found.map_err(|fault| live.error(fault, nodes))?;
         let clusters = Arc::new(Clusters::new(&found.groups, places, lost));
         *seen = found.groups;
+        *live.newest.lock().unwrap_or_else(|e| e.into_inner()) = clusters.clone();
         let asked = nodes.asked();
         let (round_trips, bytes_read) = (asked.round_trips, asked.bytes_read);
         Ok((clusters, QueryStats { reads: round_trips, round_trips, bytes_read, ..QueryStats::default() }))

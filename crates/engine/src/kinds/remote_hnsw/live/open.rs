@@ -83,6 +83,7 @@ pub(crate) fn find(source: &Arc<RemoteSource>) -> Result<Found> {
         idle: Mutex::default(),
         idle_writers: Mutex::default(),
         rebuilds: RebuildCounters::default(),
+        newest: Mutex::default(),
     };
     Ok(Found { manifest, meta, live })
 }

@@ -1,0 +1,127 @@
+//! Queries that go to the server that has their clusters cached: several servers of one memory node, as processes.
+#![allow(missing_docs)]
+
+mod common;
+
+use std::path::PathBuf;
+
+use common::*;
+use serde_json::Value;
+
+const SERVERS: usize = 3;
+
+struct Place {
+    data: Data,
+    _node: Running,
+    servers: Vec<Running>,
+    queries: PathBuf,
+}
+
+impl Place {
+    fn new() -> Place {
+        let data = Data::new(4000, 16, "f32");
+        let (index, key, queries) = (data.path("remote"), data.path("key"), data.path("many.fbin"));
+        std::fs::write(&key, "0123456789abcdef".repeat(4) + "\n").unwrap();
+        write(&queries, &rows(960, 16, "f32", 5), "f32");
+        let build =
+            ["build", arg(&data.base), "-o", arg(&index), "--kind", "remote-hnsw", "--partitions", "48"];
+        json(&[&build[..], &["-M", "8", "--ef-construction", "60", "--calibration-queries", "60"]].concat());
+        let node = ["memory-node", "--size", "16MiB", "--listen", "127.0.0.1:0", "--key-file", arg(&key)];
+        let node = Running::start(&[&node[..], &["--until-eof"]].concat());
+        let memory = node.ready["listen"].as_str().unwrap().to_string();
+        json(&["memory-node", "load", arg(&index), "--nodes", &memory, "--key-file", arg(&key)]);
+        // The cache of a server has room for some of the clusters.
+        let serve =
+            ["serve", "--http", "127.0.0.1:0", "--until-eof", "--threads", "1", "--cache-budget", "100KiB"];
+        let serve = [&serve[..], &["--memory", &memory, "--key-file", arg(&key)]].concat();
+        let servers = (0..SERVERS).map(|_| Running::start(&serve)).collect();
+        Place { data, _node: node, servers, queries }
+    }
+
+    fn connect(&self) -> String {
+        self.servers.iter().map(Running::address).collect::<Vec<_>>().join(",")
+    }
+
+    /// The run, and its answers.
+    fn search(&self, more: &[&str]) -> (Value, (usize, Vec<u32>, Vec<f32>)) {
+        let (connect, out) = (self.connect(), self.data.path("out"));
+        let args = ["search", "--connect", &connect, arg(&self.queries), "-k", "5", "--in-flight", "16"];
+        let own = ["--threads", "2", "-o", arg(&out), "--force"];
+        let run = json(&[&args[..], &own, more].concat())["runs"][0].clone();
+        assert_eq!(run["failed_queries"], 0, "{run}");
+        (run, read_answers(&out))
+    }
+
+    fn queries_of_servers(&self) -> Vec<u64> {
+        let count = |server: &Running| get(server.address(), "/v1/status").1["queries"].as_u64().unwrap();
+        self.servers.iter().map(count).collect()
+    }
+}
+
+fn counter(run: &Value, name: &str) -> f64 {
+    run["per_query"][name].as_f64().unwrap()
+}
+
+#[test]
+fn queries_that_go_where_their_clusters_are_cached_load_less() {
+    let place = Place::new();
+    for effort in [["--nprobe", "3"], ["--recall", "0.9"]] {
+        let (in_turn, expected) = place.search(&[&effort[..], &["--no-affinity"]].concat());
+        assert_eq!(in_turn["routed_by_cache"], Value::Null);
+        let before = place.queries_of_servers();
+        let (routed, found) = place.search(&effort);
+        assert_eq!(found, expected, "{effort:?}");
+        assert!(routed["routed_by_cache"].as_u64().unwrap() > 200, "{routed}");
+        for name in ["reads", "bytes_read"] {
+            let (own, other) = (counter(&routed, name), counter(&in_turn, name));
+            assert!(own > 0.0 && own < 0.7 * other, "{effort:?}: {name} {own} and {other} in turn");
+        }
+        let after = place.queries_of_servers();
+        let most = after.iter().zip(&before).map(|(a, b)| a - b).max().unwrap();
+        assert!(most <= 960 / 3 * 5 / 4 + 16, "{before:?} {after:?}");
+    }
+}
+
+#[test]
+fn a_server_says_which_clusters_it_has_cached() {
+    let place = Place::new();
+    let address = place.servers[0].address();
+    let (status, all) = get(address, "/v1/clusters?nprobe=3");
+    assert_eq!(
+        (status, all["nprobe"].as_u64(), all["bytes"].as_array().unwrap().len()),
+        (200, Some(3), 48),
+        "{all}"
+    );
+    let set = |cached: &Value| {
+        let digits = cached["bitmap"].as_str().unwrap().as_bytes().to_vec();
+        digits.iter().map(|&digit| (digit as char).to_digit(16).unwrap().count_ones()).sum::<u32>()
+    };
+    assert_eq!(set(&all["cached"]), 0);
+    let row: Vec<u8> = place.data.query_rows[0].iter().flat_map(|&x| (x as f32).to_le_bytes()).collect();
+    let path = "/v1/search?k=5&nprobe=3&timeout_ms=20000";
+    let (_, reply) = post(address, path, &row);
+    assert_eq!(reply["cached"], Value::Null, "only who asks is told");
+    let (_, reply) = post(address, &format!("{path}&cached=0"), &row);
+    assert_eq!(set(&reply["cached"]), 3, "{reply}");
+    let known = reply["cached"]["version"].as_str().unwrap();
+    let (_, reply) = post(address, &format!("{path}&cached={known}"), &row);
+    assert_eq!((&reply["cached"]["version"], &reply["cached"]["bitmap"]), (&known.into(), &Value::Null));
+    let (status, refused) = post(address, &format!("{path}&cached=x"), &row);
+    assert!(status == 400 && refused["error"].as_str().unwrap().contains("hexadecimal"), "{refused}");
+    // A server that is lost is left out, and its queries go to the others.
+    send_signal(place.servers[1].child.id(), libc::SIGKILL);
+    let (run, _) = place.search(&["--nprobe", "3"]);
+    assert!(run["routed_by_cache"].as_u64().is_some(), "{run}");
+}
+
+#[test]
+fn servers_of_other_kinds_are_asked_in_turn() {
+    let data = Data::new(500, 8, "f32");
+    let index = data.build("graph", &["--calibration-queries", "0"]);
+    let servers = [Running::serve(&index, &[]), Running::serve(&index, &[])];
+    assert_eq!(get(servers[0].address(), "/v1/clusters").0, 404);
+    assert_eq!(get(servers[0].address(), "/v1/meta").0, 404);
+    let connect = format!("{},{}", servers[0].address(), servers[1].address());
+    let found = json(&["search", "--connect", &connect, arg(&data.queries), "--search-list", "30"]);
+    assert_eq!(found["runs"][0]["routed_by_cache"], Value::Null);
+}
