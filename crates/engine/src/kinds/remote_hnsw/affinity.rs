@@ -240,7 +240,7 @@ mod tests {
         let mut counts = [0u64; 3];
         for sent in 1..=300u64 {
             let Choice { server, .. } = table.choose(&[(sent % 8) as u32], 1, |_| true);
-            [0, 2].map(|other| table.update(other, 0, None));
+            [0, 2].into_iter().for_each(|other| table.update(other, 0, None));
             counts[server] += 1;
             // One batch above the even share, or a quarter of that.
             assert!(
