@@ -123,8 +123,8 @@ pub(crate) fn in_etcd(etcd: &EtcdOptions) -> Checked<Members> {
     match members.memory.is_empty() {
         false => Ok(members),
         true => Err(Error::bad_input(format!(
-            "no memory node of the cluster {} is in etcd at {}; start one with `stratann memory-node --etcd {} --cluster \
-             {}`",
+            "no memory node of the cluster {} is in etcd at {}; start one with `stratann memory-node --etcd {} \
+             --cluster {}`",
             etcd.cluster,
             etcd.endpoints.join(", "),
             etcd.endpoints.join(","),

@@ -6,8 +6,8 @@
 //! | `/stratann/CLUSTER/memory/NNN` | JSON: address of memory node NNN |
 //! | `/stratann/CLUSTER/version` | number of the newest version in the store |
 //!
-//! The key of a server or memory node is under a lease: it expires a few seconds after its process. The version only wakes the servers: the
-//! store decides.
+//! The key of a server or memory node is under a lease: it expires a few seconds after its process. The version only
+//! wakes the servers: the store decides.
 //!
 //! All of it can be rebuilt, and nothing waits for it: without etcd a server continues with the addresses that it
 //! knows, and logs so once. Connections notice a dead server sooner than a lease does.
@@ -74,8 +74,8 @@ const PAUSE: Duration = Duration::from_secs(1);
 /// A request that takes longer has failed.
 const TIMEOUT: Duration = Duration::from_secs(3);
 
-/// A membership: a thread that keeps the key of a server or memory node alive, if there is one, and watches those of the
-/// others. Dropping it removes the key.
+/// A membership: a thread that keeps the key of a server or memory node alive, if there is one, and watches those of
+/// the others. Dropping it removes the key.
 pub struct Membership {
     stop: watch::Sender<bool>,
     own: watch::Sender<String>,

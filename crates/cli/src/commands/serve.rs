@@ -354,12 +354,17 @@ fn in_flight(args: &Args, key: Option<usize>) -> Result<Option<usize>> {
     Ok(in_flight)
 }
 
+/// The file of options, if there is one, and the folder that its paths are relative to.
+fn config_of(args: &Args) -> Result<(Config, &Path)> {
+    match &args.config {
+        Some(path) => Ok((read_config(path)?, path.parent().unwrap_or(Path::new("")))),
+        None => Ok((Config::default(), Path::new(""))),
+    }
+}
+
 /// Merges the file and the command line.
 fn setup(args: &Args, log: Log, output: Output) -> Result<Setup> {
-    let (mut config, folder) = match &args.config {
-        Some(path) => (read_config(path)?, path.parent().unwrap_or(Path::new(""))),
-        None => (Config::default(), Path::new("")),
-    };
+    let (mut config, folder) = config_of(args)?;
     let memory_keys = config.memory();
     let index = index_folder(args, &config, args.memory.is_used(&memory_keys), folder)?;
     let (sources, keys, scorer_keys) = (config.sources(), config.caps(), config.scorer());

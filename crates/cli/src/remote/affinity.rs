@@ -25,8 +25,8 @@ pub(crate) struct Affinity {
 }
 
 impl Affinity {
-    /// Asks the first server that answers for its clusters and the meta-HNSW. `None` where there is none, or its index is
-    /// of another kind.
+    /// Asks the first server that answers for its clusters and the meta-HNSW. `None` where there is none, or its index
+    /// is of another kind.
     pub(super) fn fetch(agent: &Agent, addresses: &[String], wanted: Wanted) -> Option<Affinity> {
         let mut all = addresses.iter();
         let (address, clusters) = all.find_map(|address| Some((address, clusters(agent, address, "")?)))?;

@@ -6,8 +6,8 @@
 //! query that waits for them, on any thread. While the bytes of one doorbell are searched the next is under way. What
 //! the cache has comes first, in doorbells of its own that read nothing.
 //!
-//! All queries that wait for one read use its bytes in a row, so that these stay in the processor's caches. Reads of one
-//! unit that lie side by side, a cluster and its fresh records, are one read.
+//! All queries that wait for one read use its bytes in a row, so that these stay in the processor's caches. Reads of
+//! one unit that lie side by side, a cluster and its fresh records, are one read.
 //!
 //! Bytes of a doorbell are freed when the last query has used them, and only then the doorbell after the next begins.
 //! So a batch takes the memory of two doorbells, however many queries wait. It also follows that a query must take each

@@ -212,8 +212,8 @@ struct Requests<'a> {
     each: usize,
     /// Concurrent requests.
     requests: usize,
-    /// The batches in the order in which they are sent, and what the servers have cached; otherwise queries go to servers
-    /// in turn.
+    /// The batches in the order in which they are sent, and what the servers have cached; otherwise queries go to
+    /// servers in turn.
     by_cache: Option<(Vec<Batch>, &'a Affinity)>,
     next: AtomicUsize,
     is_stopped: AtomicBool,

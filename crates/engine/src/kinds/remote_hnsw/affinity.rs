@@ -64,8 +64,8 @@ impl CacheTable {
         self.servers.get(server).map_or(0, |own| own.version)
     }
 
-    /// Takes over which clusters a server has cached; without a bitmap they are those of the version that is known. What
-    /// was expected is forgotten. A bitmap of another length is ignored.
+    /// Takes over which clusters a server has cached; without a bitmap they are those of the version that is known.
+    /// What was expected is forgotten. A bitmap of another length is ignored.
     pub fn update(&mut self, server: usize, version: u64, bitmap: Option<Vec<u8>>) {
         let length = self.bytes.len().div_ceil(8);
         let Some(own) = self.servers.get_mut(server) else { return };
@@ -134,9 +134,9 @@ pub struct Batch {
     pub needs: Vec<u32>,
 }
 
-/// Divides queries into batches of up to `each`, so that those that need the same clusters are together. `needs` has the
-/// clusters of each query, the nearest first. Consecutive batches are far from each other: each of the `servers` can
-/// work on an end of its own.
+/// Divides queries into batches of up to `each`, so that those that need the same clusters are together. `needs` has
+/// the clusters of each query, the nearest first. Consecutive batches are far from each other: each of the `servers`
+/// can work on an end of its own.
 pub fn divide(needs: &[Vec<u32>], each: usize, servers: usize) -> Vec<Batch> {
     let rank = order_of_clusters(needs);
     let place = |query: &usize| {

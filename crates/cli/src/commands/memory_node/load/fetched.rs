@@ -50,8 +50,8 @@ fn check(place: &str, number: u64, version: &Version) -> Result<()> {
         Version::Parts(..) => "separate indexes for several servers".to_string(),
     };
     Err(Error::bad_input(format!(
-        "version {number} in {place} is {kind}; memory nodes hold a remote-hnsw, so build one with --kind remote-hnsw and \
-         publish it"
+        "version {number} in {place} is {kind}; memory nodes hold a remote-hnsw, so build one with --kind remote-hnsw \
+         and publish it"
     )))
 }
 
