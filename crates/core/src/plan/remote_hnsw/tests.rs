@@ -7,7 +7,6 @@ use alloc::vec::Vec;
 use proptest::prelude::*;
 use stratann_kernel::{DType, Metric};
 
-use super::view::FRESH_PARTS;
 use super::*;
 use crate::build::Points;
 use crate::build::hnsw::{Hnsw, HnswOptions};
