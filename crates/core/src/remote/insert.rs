@@ -84,16 +84,24 @@ pub struct Insert {
     clock: u64,
     phase: Phase,
     tries: u32,
+    others: u64,
 }
 
 impl Insert {
     /// Inserts a vector. The groups may be those of an old batch.
     pub fn new(new: NewVector, seen: &Groups) -> Insert {
+        Insert::after(new, seen, 0)
+    }
+
+    /// The same where `others` take the same steps in the same requests, each before this one. All of them reserve their
+    /// tombstones at once then.
+    pub fn after(new: NewVector, seen: &Groups, others: u64) -> Insert {
         Insert {
             group: seen.groups.get(new.group as usize).copied().unwrap_or_default(),
             words: GroupWords::default(),
             control: seen.control,
-            tombstone: Entomb::new(new.id, seen.control),
+            tombstone: Entomb::new(new.id, seen.control, others),
+            others,
             reserved: None,
             slot: 0,
             clock: 0,
@@ -135,6 +143,8 @@ impl Insert {
 
     fn later(&mut self, outcome: Inserted) -> Step<Result<Inserted, Fault>> {
         self.phase = Phase::Reserve;
+        // It goes on alone.
+        self.others = 0;
         // The next step reads the words of the group first.
         self.group.descriptor.capacity = 0;
         Step::Done(Ok(outcome))
@@ -164,7 +174,7 @@ impl Insert {
             self.clock = self.control.tombstones;
             return self.write(places);
         }
-        self.tombstone = Entomb::new(self.new.id, self.control);
+        self.tombstone = Entomb::new(self.new.id, self.control, self.others);
         self.phase = Phase::Entombing;
         let nothing = Answers::none();
         self.entomb(places, nothing)

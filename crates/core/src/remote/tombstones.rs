@@ -43,11 +43,17 @@ pub(crate) struct Entomb {
     is_fresh: bool,
     slot: u64,
     phase: Phase,
+    /// Others that reserve a place before it in the same requests, as far as is known.
+    ahead: u64,
+    tries: u32,
 }
 
+/// How often others in the same requests are counted on. After that some have their places.
+const TRIES_IN_STEP: u32 = 2;
+
 impl Entomb {
-    pub(crate) fn new(id: u64, control: ControlWords) -> Entomb {
-        Entomb { id, control, is_fresh: false, slot: 0, phase: Phase::Idle }
+    pub(crate) fn new(id: u64, control: ControlWords, ahead: u64) -> Entomb {
+        Entomb { id, control, is_fresh: false, slot: 0, phase: Phase::Idle, ahead, tries: 0 }
     }
 
     /// Reserves a slot: `Done(None)` where there is none.
@@ -61,7 +67,9 @@ impl Entomb {
                 return Step::Done(Some(self.slot));
             }
         }
-        let next = self.control.tombstones;
+        let ahead = if self.tries < TRIES_IN_STEP { self.ahead } else { 0 };
+        self.tries += 1;
+        let next = self.control.tombstones + ahead;
         let is_full = next - self.control.held_tombstone.min(next) >= places.first().tombstones;
         if is_full && self.is_fresh {
             self.phase = Phase::Idle;
@@ -108,7 +116,13 @@ pub struct Delete {
 impl Delete {
     /// Deletes what was inserted under the id before now. The words are those of the last headers, or older.
     pub fn new(id: u64, seen: &Groups) -> Delete {
-        Delete { tombstone: Entomb::new(id, seen.control), is_reserved: false }
+        Delete::after(id, seen, 0)
+    }
+
+    /// The same where `others` take the same steps in the same requests, each before this one. All of them reserve their
+    /// tombstones at once then.
+    pub fn after(id: u64, seen: &Groups, others: u64) -> Delete {
+        Delete { tombstone: Entomb::new(id, seen.control, others), is_reserved: false }
     }
 
     /// The next step.

@@ -129,20 +129,20 @@ impl Nodes {
         let mut ends: Vec<Option<T>> = (0..machines).map(|_| None).collect();
         let mut answers: Vec<Vec<Answer>> = (0..machines).map(|_| Vec::new()).collect();
         while ends.iter().any(Option::is_none) {
-            let (mut all, mut counts) = (Vec::new(), vec![0; machines]);
+            let (mut all, mut counts, mut has_pause) = (Vec::new(), vec![0; machines], false);
             for (machine, end) in ends.iter_mut().enumerate().filter(|(_, end)| end.is_none()) {
                 match step(machine, std::mem::take(&mut answers[machine])) {
                     Step::Ask(ops) => {
                         counts[machine] = ops.len();
                         all.extend(ops);
                     }
-                    Step::Pause => {}
+                    Step::Pause => has_pause = true,
                     Step::Done(outcome) => *end = Some(outcome),
                 }
             }
-            if all.is_empty() {
+            // Machines count their pauses to find out who stands still.
+            if has_pause {
                 std::thread::sleep(PAUSE);
-                continue;
             }
             let mut found = self.ask(all).into_iter();
             for (own, count) in answers.iter_mut().zip(counts) {

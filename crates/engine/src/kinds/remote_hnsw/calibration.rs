@@ -5,6 +5,7 @@ use stratann_core::plan::remote_hnsw::{self, MAX_EF, MAX_PROBES};
 use stratann_core::query::Params;
 
 use super::options::RemoteSwitches;
+use crate::build::calibrate::CURVE_KS;
 use crate::kinds::Setting;
 use crate::recall::curve::{Grid, Point, StopRule};
 use crate::{Error, Result};
@@ -18,8 +19,10 @@ const EF_BEYOND_K: [u32; 8] = [2, 14, 40, 100, 300, 1000, 3000, 10_000];
 pub(crate) fn grid(k: u32, clusters: u32, largest: u64) -> Grid {
     let rule = StopRule::by_slack(None, 0.0);
     let most = clusters.clamp(1, MAX_PROBES);
-    let shorter =
-        EF_BEYOND_K.iter().filter(|&&beyond| u64::from(k.saturating_add(beyond)) < largest / 2).count();
+    let shorter = EF_BEYOND_K
+        .iter()
+        .filter(|&&beyond| u64::from(measured_k(k).saturating_add(beyond)) < largest / 2)
+        .count();
     let beams = (shorter + 1).min(EF_BEYOND_K.len());
     let (mut path, mut effort) = (Vec::new(), 1u32);
     while effort < most {
@@ -30,13 +33,18 @@ pub(crate) fn grid(k: u32, clusters: u32, largest: u64) -> Grid {
     Grid { paths: vec![path; beams], reads_max: f64::INFINITY, has_longer_beams: true }
 }
 
+/// The k of the curve that a search for k results uses: its beams are longer than that.
+fn measured_k(k: u32) -> u32 {
+    CURVE_KS.into_iter().find(|&own| own >= k).unwrap_or(k)
+}
+
 /// The parameters of a point: its effort is the number of clusters, its path tells the beam.
 pub(crate) fn params(k: u32, point: &Point) -> Params {
     let mut params = Params::remote_hnsw(k, point.effort.min(MAX_PROBES));
     if let KindParams::RemoteHnsw(own) = &mut params.kind {
         own.exact = point.is_exact();
         if let Some(beyond) = point.path.and_then(|path| EF_BEYOND_K.get(path as usize)) {
-            own.ef = params.k.saturating_add(*beyond).min(MAX_EF);
+            own.ef = measured_k(k).saturating_add(*beyond).min(MAX_EF);
         }
     }
     params

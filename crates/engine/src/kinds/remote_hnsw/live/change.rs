@@ -63,7 +63,8 @@ impl Reader {
         new: Vec<NewVector>,
         builder: &GroupBuilder,
     ) -> Vec<Result<u64>> {
-        let mut inserts: Vec<Insert> = new.into_iter().map(|new| Insert::new(new, &self.seen)).collect();
+        let insert = |(others, new)| Insert::after(new, &self.seen, others);
+        let mut inserts: Vec<Insert> = (0..).zip(new).map(insert).collect();
         let count = inserts.len();
         let ends = self.nodes.run_together(count, |at, answers| inserts[at].step(&live.places, answers));
         let ends = inserts.into_iter().zip(ends);
@@ -111,7 +112,8 @@ impl Reader {
         ids: Vec<u64>,
         builder: &GroupBuilder,
     ) -> Vec<Result<u64>> {
-        let mut deletes: Vec<Delete> = ids.iter().map(|&id| Delete::new(id, &self.seen)).collect();
+        let delete = |(others, &id)| Delete::after(id, &self.seen, others);
+        let mut deletes: Vec<Delete> = (0..).zip(&ids).map(delete).collect();
         let ends = self.nodes.run_together(ids.len(), |at, answers| deletes[at].step(&live.places, answers));
         let ends = ids.into_iter().zip(ends);
         ends.map(|(id, end)| self.go_on_deleting(live, id, Some(end), builder)).collect()
