@@ -71,6 +71,7 @@ class Client:
         *,
         search_list: int | None = None,
         nprobe: int | None = None,
+        ef: int | None = None,
         early_stop: float | None = None,
         stop_slack: float | None = None,
         prune_dimension: bool = True,
@@ -96,7 +97,9 @@ class Client:
             k: results per query. With k above the number of rows there are fewer columns, and a warning.
             recall: target recall@k; 0.95 unless `search_list` or `nprobe` is given.
             search_list: beam length instead of a recall, on a disk-graph.
-            nprobe, early_stop: instead of a recall, on a hybrid-ivf or a grid-ivf (`nprobe`); as in `Index.search`.
+            nprobe, early_stop: instead of a recall, on a hybrid-ivf, or an index of another kind with clusters
+                (`nprobe`); as in `Index.search`.
+            ef: length of the beam in each cluster of a remote-hnsw; None for that of the curve.
             stop_slack: with `search_list` or `nprobe`; as in `Index.search`.
             prune_dimension, prune_vector, prewarm: techniques of a grid-ivf; as in `Index.search`.
             fan_out: rows of lists that a grid-ivf visits at a time, 1 to 64. More take less time and more work, since
@@ -126,6 +129,7 @@ class Client:
             "recall": recall,
             "search_list": search_list,
             "nprobe": nprobe,
+            "ef": ef,
             "early_stop": early_stop,
             "stop_slack": stop_slack,
             **_switched(prune_dimension, prune_vector, prewarm, fan_out, static_order, balance, pipeline),

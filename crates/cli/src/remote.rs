@@ -420,6 +420,9 @@ pub(crate) fn parameters(options: &SearchOptions, timeout_ms: Option<u64>, parti
     if let Some(patience) = graph.patience {
         text += &format!("&patience={patience}");
     }
+    if let Some(ef) = options.switches.remote().ef {
+        text += &format!("&ef={ef}");
+    }
     if let Width::Fixed(width) = options.width {
         text += &format!("&width={width}");
     }
@@ -455,7 +458,7 @@ pub(crate) fn address(text: &str) -> std::result::Result<String, String> {
 
 #[cfg(test)]
 mod tests {
-    use stratann_engine::kinds::options::GraphSwitches;
+    use stratann_engine::kinds::options::{GraphSwitches, RemoteSwitches};
 
     use super::*;
 
@@ -490,6 +493,11 @@ mod tests {
             parameters(&SearchOptions { effort, switches: grid.into(), ..usual }, None, false),
             "k=10&timeout_ms=60000&nprobe=9&fan_out=4&prune_dimension=false&prune_vector=false&prewarm=false\
              &busy_last=false&balance=false&pipeline=false"
+        );
+        let switches = RemoteSwitches { ef: Some(50) }.into();
+        assert_eq!(
+            parameters(&SearchOptions { effort, switches, ..usual }, None, false),
+            "k=10&timeout_ms=60000&nprobe=9&ef=50"
         );
     }
 

@@ -289,10 +289,9 @@ impl Techniques {
     pub(crate) fn check_usual(&self) -> Checked<()> {
         match switches(GraphSwitches::default(), self)? {
             // Requests carry these.
-            Switches::Default | Switches::GridIvf(_) => Ok(()),
+            Switches::Default | Switches::GridIvf(_) | Switches::RemoteHnsw(_) => Ok(()),
             _ => Err(Error::bad_input(
-                "techniques of hybrid-ivf and gpu-ivf, and --ef, cannot be set with --connect; leave out --connect or \
-                 the switches",
+                "techniques of hybrid-ivf and gpu-ivf cannot be set with --connect; leave out --connect or them",
             )),
         }
     }

@@ -160,6 +160,15 @@ fn two_servers_of_a_memory_node_answer_as_a_search_of_it_and_of_the_folder() {
             "{status}"
         );
     }
+    // The beam in each cluster is a parameter of requests too.
+    let with_beam = |from: &[&str], ef| answers(&[from, &["--ef", ef]].concat(), &out);
+    let connected = ["search", "--connect", servers[0].address(), queries];
+    let beams = ["5", "200"].map(|ef| {
+        let found = with_beam(&connected, ef);
+        assert_eq!(found, with_beam(&[&["search", queries][..], &loaded.memory()].concat(), ef));
+        found
+    });
+    assert_ne!(beams[0], beams[1]);
     // All clusters are in the cache of this one now: it reads the headers of each batch alone.
     let bytes = || get(servers[1].address(), "/v1/status").1["loaded_bytes"].as_u64().unwrap();
     let before = bytes();

@@ -8,10 +8,11 @@ use serde::de::{self, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 use stratann_core::plan::grid_ivf::MAX_FAN_OUT;
+use stratann_core::plan::remote_hnsw::MAX_EF;
 use stratann_core::query::{MAX_WIDTH, Mode};
 use stratann_engine::dataset::check_row;
 use stratann_engine::driver::Width;
-use stratann_engine::kinds::options::{GraphSwitches, GridSwitches};
+use stratann_engine::kinds::options::{GraphSwitches, GridSwitches, RemoteSwitches, Switches};
 use stratann_engine::manifest::Manifest;
 use stratann_engine::search::{Effort, SearchOptions};
 use stratann_engine::{DType, Metric};
@@ -61,7 +62,7 @@ pub(crate) fn shortened(text: &str) -> String {
 fn quoting(error: &impl fmt::Display) -> String {
     let text = error.to_string();
     match text.strip_prefix("unknown field `").and_then(|rest| rest.rsplit_once("`, expected ")) {
-        Some(_) if text.chars().count() <= 2 * QUOTED_MAX => text,
+        Some((name, _)) if name.chars().count() <= QUOTED_MAX => text,
         Some((_, known)) => format!("an unknown field of many characters, expected {}", shortened(known)),
         None => shortened(&text),
     }
@@ -89,6 +90,7 @@ struct RequestFields<'a> {
     recall: Option<f64>,
     search_list: Option<u32>,
     nprobe: Option<u32>,
+    ef: Option<u32>,
     early_stop: Option<f32>,
     stop_slack: Option<f32>,
     patience: Option<u32>,
@@ -239,6 +241,35 @@ fn grid_switches(fields: &RequestFields<'_>) -> Result<GridSwitches, String> {
     })
 }
 
+/// The length of the beam in each cluster of a remote-hnsw.
+fn remote_switches(fields: &RequestFields<'_>) -> Result<RemoteSwitches, String> {
+    match fields.ef {
+        Some(ef) if !(1..=MAX_EF).contains(&ef) => Err(format!("ef is {ef}; give 1 to {MAX_EF}")),
+        ef => Ok(RemoteSwitches { ef }),
+    }
+}
+
+/// The techniques of the one kind whose techniques are given.
+fn switches(fields: &RequestFields<'_>) -> Result<Switches, String> {
+    let graph = GraphSwitches {
+        head: fields.head.unwrap_or(true),
+        whole_blocks: fields.whole_blocks.unwrap_or(true),
+        patience: fields.patience,
+    };
+    let (grid, remote) = (grid_switches(fields)?, remote_switches(fields)?);
+    let all = [
+        (graph != GraphSwitches::default()).then_some(Switches::from(graph)),
+        (grid != GridSwitches::default()).then_some(grid.into()),
+        (remote != RemoteSwitches::default()).then_some(remote.into()),
+    ];
+    let mut given = all.into_iter().flatten();
+    match (given.next(), given.next()) {
+        (None, _) => Ok(graph.into()),
+        (Some(one), None) => Ok(one),
+        _ => Err("techniques of several kinds of index are switched; leave out those of others".into()),
+    }
+}
+
 fn finish(
     fields: &RequestFields<'_>,
     rows: Vec<u8>,
@@ -279,18 +310,6 @@ pub(crate) fn options_of(url_query: &str) -> Result<SearchOptions, String> {
 
 fn options(fields: &RequestFields<'_>) -> Result<SearchOptions, String> {
     let usual = SearchOptions::default();
-    let graph = GraphSwitches {
-        head: fields.head.unwrap_or(true),
-        whole_blocks: fields.whole_blocks.unwrap_or(true),
-        patience: fields.patience,
-    };
-    let switches = match grid_switches(fields)? {
-        grid if grid == GridSwitches::default() => graph.into(),
-        grid if graph == GraphSwitches::default() => grid.into(),
-        _ => {
-            return Err("techniques of several kinds of index are switched; leave out those of others".into());
-        }
-    };
     Ok(SearchOptions {
         k: fields.k.unwrap_or(USUAL_K),
         effort: effort(fields)?,
@@ -299,7 +318,7 @@ fn options(fields: &RequestFields<'_>) -> Result<SearchOptions, String> {
             Some(ModeName::Barrier) | None => Mode::Barrier,
         },
         width: fields.width.map_or(usual.width, |w| w.0),
-        switches,
+        switches: switches(fields)?,
         ..usual
     })
 }
@@ -478,6 +497,9 @@ mod tests {
             (r#"{"queries":[[1,2]],"recall":0.9,"nprobe":9}"#, "recall and nprobe are both given"),
             (r#"{"queries":[[1,2]],"early_stop":0.3}"#, "early_stop goes with nprobe"),
             (r#"{"queries":[[1,2]],"nprobe":-3}"#, "invalid value"),
+            (r#"{"queries":[[1,2]],"nprobe":3,"ef":0}"#, "ef is 0; give 1 to 65536"),
+            (r#"{"queries":[[1,2]],"nprobe":3,"ef":65537}"#, "ef is 65537; give 1 to 65536"),
+            (r#"{"queries":[[1,2]],"nprobe":3,"ef":50,"fan_out":2}"#, "techniques of several kinds"),
             (r#"{"queries":[[1,2]],"width":65}"#, "1 to 64"),
             (r#"{"queries":[[1,2]],"width":"wide"}"#, "1 to 64"),
             (r#"{"queries":[[1,2]],"mode":"slow"}"#, "barrier"),

@@ -156,6 +156,10 @@ fn invalid_requests_are_refused_in_one_line() {
             json!({ "queries": row, "search_list": 9000 }),
             "search_list is 9000, and this server takes up to 8192 (max_list)",
         ),
+        (
+            json!({ "queries": row, "nprobe": 3, "ef": 9000 }),
+            "ef is 9000, and this server takes up to 8192 (max_list)",
+        ),
         (json!({ "queries": row, "recall": 1.5 }), "recall is 1.5"),
         (json!({ "queries": row, "search_list": 0 }), "search list is 0"),
         (json!({ "queries": row, "colour": "red" }), "unknown field `colour`"),
@@ -178,7 +182,7 @@ fn invalid_requests_are_refused_in_one_line() {
         assert!(reply["error"].as_str().unwrap().contains(said), "{reply}");
     }
     let (_, _, status) = place.ask("GET", "/v1/status", "", b"");
-    assert_eq!((&status["http"]["requests"], &status["http"]["refused"]), (&json!(13), &json!(13)));
+    assert_eq!((&status["http"]["requests"], &status["http"]["refused"]), (&json!(14), &json!(14)));
 }
 
 #[test]

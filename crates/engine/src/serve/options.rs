@@ -50,6 +50,9 @@ impl Caps {
         if options.k > self.max_k {
             return above("k", options.k as u64, "max_k", self.max_k as u64);
         }
+        if let Some(ef) = options.switches.remote().ef.filter(|&ef| ef > self.max_list) {
+            return above("ef", ef.into(), "max_list", self.max_list.into());
+        }
         match options.effort {
             Effort::List(list, _) if list > self.max_list => {
                 above("search_list", list.into(), "max_list", self.max_list.into())
