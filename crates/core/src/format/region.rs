@@ -87,7 +87,7 @@ impl Address {
 /// What a region holds, and where.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Superblock {
-    /// Grows with each superblock that is written.
+    /// The superblock with the highest one counts. In memory nodes it is the number of the load, equal on all of them.
     pub sequence: u64,
     /// The build of the index, as a number.
     pub build: u64,

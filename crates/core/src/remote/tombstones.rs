@@ -5,7 +5,9 @@ use alloc::vec::Vec;
 
 use super::{Answer, Answers, Fault, Groups, Places, Step, first_word, publish, read, swap};
 use crate::format::fresh::{GIVEN_UP, Tombstone};
-use crate::format::region::{CONTROL_BYTES, ControlWords, TOMBSTONE_BYTES};
+use crate::format::region::{
+    Address, CONTROL_BYTES, ControlWords, GROUP_WORDS_BYTES, GroupWords, TOMBSTONE_BYTES, Version,
+};
 use crate::remote::groups::{SlotState, log_bytes, log_reads, slot_state};
 
 /// How a deletion ended.
@@ -154,6 +156,8 @@ impl Delete {
 
 enum Freeing {
     Start,
+    Mirror,
+    Following,
     Advancing,
     Reading,
     Clearing,
@@ -161,7 +165,11 @@ enum Freeing {
 }
 
 /// Frees the places of tombstones that all groups have folded in. Machines of several compute nodes may run at once.
+///
+/// A rebuilder may have died, or lost the mirror, before it published there: then the mirror has an old version, which
+/// needs its tombstones. So the mirror follows before any place is freed.
 pub struct Truncate {
+    versions: Vec<Version>,
     until: u64,
     from: u64,
     held: u64,
@@ -172,7 +180,8 @@ impl Truncate {
     /// Frees what every group of this snapshot has folded in.
     pub fn new(seen: &Groups) -> Truncate {
         let until = seen.folded().min(seen.control.tombstones);
-        Truncate { until, from: seen.control.first_tombstone, held: 0, phase: Freeing::Start }
+        let versions = seen.groups.iter().map(|group| group.version).collect();
+        Truncate { versions, until, from: seen.control.first_tombstone, held: 0, phase: Freeing::Start }
     }
 
     /// The next step; it ends with the number of places that were freed.
@@ -182,7 +191,8 @@ impl Truncate {
             Err(lost) => return Step::Done(Err(lost)),
         };
         match self.phase {
-            Freeing::Start => self.advance(places),
+            Freeing::Start | Freeing::Following => self.look_at_mirror(places),
+            Freeing::Mirror => self.follow(places, &answers.bytes()),
             Freeing::Advancing => {
                 let was = answers.word();
                 let control = ControlWords::decode(&answers.bytes()).unwrap_or_default();
@@ -218,6 +228,31 @@ impl Truncate {
                 Step::Done(Ok(freed))
             }
         }
+    }
+
+    fn look_at_mirror(&mut self, places: &Places) -> Step<Result<u64, Fault>> {
+        let words = Address(places.control(0).0 + CONTROL_BYTES);
+        let Some(words) = places.mirrored(words) else { return self.advance(places) };
+        self.phase = Freeing::Mirror;
+        Step::Ask(vec![read(words, places.first().headers_bytes() - CONTROL_BYTES)])
+    }
+
+    /// Publishes on the mirror what only the first copy has. The bytes of a version are on both before it counts.
+    fn follow(&mut self, places: &Places, words: &[u8]) -> Step<Result<u64, Fault>> {
+        let held = words.chunks_exact(GROUP_WORDS_BYTES as usize).map(GroupWords::decode);
+        let both = (0..).zip(held).zip(&self.versions);
+        let late = both.filter_map(|((group, held), version)| {
+            let held = held.unwrap_or_default().version;
+            let at = places.mirrored(places.word(group, GroupWords::VERSION))?;
+            (held.number() < version.number()).then(|| swap(at, held.0, version.0))
+        });
+        let ops: Vec<_> = late.collect();
+        if ops.is_empty() {
+            return self.advance(places);
+        }
+        // Somebody else may have published a version between them, so the words are read again.
+        self.phase = Freeing::Following;
+        Step::Ask(ops)
     }
 
     fn advance(&mut self, places: &Places) -> Step<Result<u64, Fault>> {

@@ -78,6 +78,11 @@ impl Client {
         self.task = Some(Task::Rebuild(Box::new(Rebuild::new(limits, group, &self.seen)), group));
     }
 
+    pub(crate) fn begin_delete(&mut self, id: u64, history: &mut History, now: u64) {
+        let change = history.begin(id, None, now);
+        self.task = Some(Task::Delete(Delete::new(id, &self.seen), change));
+    }
+
     pub(crate) fn begin_truncate(&mut self) {
         self.task = Some(Task::Truncate(Truncate::new(&self.seen)));
     }
@@ -92,8 +97,7 @@ impl Client {
             7 | 8 => {
                 let ids = shared.history.ids();
                 let id = ids[shared.dice.below(ids.len() as u64) as usize];
-                let change = shared.history.begin(id, None, shared.now);
-                self.task = Some(Task::Delete(Delete::new(id, &self.seen), change));
+                self.begin_delete(id, shared.history, shared.now);
             }
             _ if shared.dice.one_in(3) => self.begin_truncate(),
             _ => self.begin_rebuild(shared.dice.below(world::GROUPS) as u32),

@@ -59,6 +59,17 @@ fn a_storm_reaches_everything_and_is_repeated_by_its_seed() {
     assert!(reached.iter().chain(&rare).all(|count| *count > 0), "{counts:?}");
 }
 
+/// A mirror that was away while a rebuild published needs tombstones that the first copy does not need any more.
+#[test]
+fn a_mirror_that_missed_a_rebuild_shows_nothing_that_was_deleted() {
+    for group in [0, 1] {
+        let calm = Weather { clients: 1, steps: 0, deaths: false, stops: false, loses_first_copy: true };
+        let mut storm = Storm::new(5, Settings { has_mirror: true, ..SETTINGS }, &calm);
+        storm.lose_mirror_in_a_rebuild(group);
+        storm.read_mirror();
+    }
+}
+
 #[test]
 fn space_is_used_again_once_no_reader_is_in_it() {
     // Nobody dies or stops, so no space is lost: far more groups are written than there is room for.

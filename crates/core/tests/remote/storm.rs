@@ -139,6 +139,44 @@ impl Storm {
         assert_eq!(self.clients[client].batches, before + 1, "a batch that failed");
     }
 
+    /// Deletes all that was loaded, and loses the mirror for the moment in which the last rebuild publishes there. Then
+    /// all places of tombstones are used again.
+    pub(crate) fn lose_mirror_in_a_rebuild(&mut self, group: u32) {
+        self.batch(0);
+        for id in 0..self.settings.members {
+            self.delete(id);
+        }
+        self.batch(0);
+        let other = 1 - group;
+        self.clients[0].begin_rebuild(other);
+        self.until(0, "a rebuild", |client| client.task.is_none());
+        let version_at = self.places.nodes[0].words_at(group) as usize;
+        let version = |memory: &Memory| memory.nodes[0][version_at..version_at + 8].to_vec();
+        let before = version(&self.memory);
+        self.clients[0].begin_rebuild(group);
+        while self.clients[0].task.is_some() {
+            self.memory.is_dead[1] = version(&self.memory) != before;
+            self.step(0, false);
+        }
+        assert!(self.counts.faults == 1 && self.memory.is_dead[1], "the mirror was lost in time");
+        assert_ne!(self.memory.nodes[0][version_at..][..8], self.memory.nodes[1][version_at..][..8]);
+        self.memory.is_dead[1] = false;
+        self.batch(0);
+        self.clients[0].begin_truncate();
+        self.until(0, "freeing tombstones", |client| client.task.is_none());
+        self.batch(0);
+        // Of ids that never were.
+        (0..self.settings.tombstones).for_each(|id| self.delete(1000 + id));
+    }
+
+    fn delete(&mut self, id: u64) {
+        let now = self.now;
+        self.clients[0].begin_delete(id, &mut self.history, now);
+        let before = self.counts.deleted;
+        self.until(0, "a delete", |client| client.task.is_none());
+        assert_eq!(self.counts.deleted, before + 1);
+    }
+
     /// A new compute node reads the mirror.
     pub(crate) fn read_mirror(&mut self) {
         let mut fresh = self.newcomer();
