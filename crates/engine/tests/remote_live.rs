@@ -2,17 +2,20 @@
 
 mod common;
 
+use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use common::{Set, clustered, quick};
+use stratann_core::format::region::{READER_BYTES, READERS_MAX, SUPERBLOCK_BYTES, Superblock};
 use stratann_engine::build::{BuildOptions, Kind, KindOptions, RemoteOptions, build};
 use stratann_engine::driver::GatherOptions;
-use stratann_engine::index::{Index, OpenOptions};
+use stratann_engine::index::{ChangeOptions, Index, OpenOptions};
 use stratann_engine::kinds::remote_hnsw::live::load::{Loaded, load};
-use stratann_engine::remote_memory::{Credentials, Node, NodeId, NodeOptions, Place};
+use stratann_engine::remote_memory::{Credentials, Node, NodeId, NodeOptions, Nodes, Place, Range};
 use stratann_engine::search::{Answers, Effort, SearchOptions};
-use stratann_engine::{DType, ErrorKind, Metric, Quiet};
+use stratann_engine::{DType, ErrorKind, Metric, Progress, Quiet};
 use tempfile::TempDir;
 
 const ASKED: usize = 50;
@@ -30,10 +33,14 @@ fn built(metric: Metric) -> (TempDir, Index, Set) {
 }
 
 fn node(number: u8, region_bytes: u64, place: Place) -> Node {
+    node_at("127.0.0.1:0".parse().unwrap(), number, region_bytes, place)
+}
+
+fn node_at(listen: SocketAddr, number: u8, region_bytes: u64, place: Place) -> Node {
     Node::start(NodeOptions {
         node: NodeId(number),
         region_bytes,
-        listen: "127.0.0.1:0".parse().unwrap(),
+        listen,
         secret: vec![7; 32],
         tls: None,
         place,
@@ -148,6 +155,132 @@ fn a_mirror_answers_when_its_node_is_lost() {
     }
 }
 
+/// Waits until a search gets all answers.
+fn search_in_time(index: &Index, asked: &Set) -> Answers {
+    let until = Instant::now() + Duration::from_secs(60);
+    loop {
+        let answers = index.search(&asked.bytes, &options(2), &Quiet);
+        if let Some(answers) = answers.ok().filter(|answers| answers.failed.is_empty()) {
+            return answers;
+        }
+        assert!(Instant::now() < until, "no answers");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+/// Each of the nodes is lost and comes back with its file. Then its mirror is lost, so only it can answer.
+#[test]
+fn a_node_that_comes_back_is_used_again() {
+    let (dir, index, asked) = built(Metric::L2);
+    let alone = search(&index, &asked, 1);
+    let folder = tempfile::tempdir().unwrap();
+    let file = |number: u8| Place::File(folder.path().join(format!("region-{number}")));
+    for lost in 0..2 {
+        let mut all: Vec<Option<Node>> =
+            (0..4).map(|number| Some(node(number, 4 << 20, file(4 * lost + number)))).collect();
+        let listen: Vec<SocketAddr> = all.iter().flatten().map(Node::address).collect();
+        let known: Vec<String> = listen.iter().map(SocketAddr::to_string).collect();
+        load(dir.path(), &known, &credentials(), true, &Quiet).unwrap();
+        let remote = Index::open_memory(&known, &credentials(), OpenOptions::default()).unwrap();
+        assert_eq!(search(&remote, &asked, 2).ids, alone.ids);
+        let at = usize::from(lost);
+        all[at].take().unwrap().stop().unwrap();
+        assert_eq!(search_in_time(&remote, &asked).ids, alone.ids, "without node {lost}");
+        all[at] = Some(node_at(listen[at], lost, 4 << 20, file(5 * lost)));
+        let mirror = all[2 + at].take().unwrap();
+        mirror.stop().unwrap();
+        assert_eq!(search_in_time(&remote, &asked).ids, alone.ids, "back at node {lost}");
+        // The mirror comes back as well, and changes go on. What they write is found on both.
+        all[2 + at] = Some(node_at(listen[2 + at], 2 + lost, 4 << 20, file(5 * lost + 2)));
+        let ids: Vec<u64> = (9000..9000 + ASKED as u64).collect();
+        remote.upsert(&ids, &asked.bytes, &ChangeOptions::default(), &Quiet).unwrap();
+        let after = search(&remote, &asked, 2);
+        assert_eq!(after.ids.iter().step_by(10).copied().collect::<Vec<_>>(), ids);
+        all[at].take().unwrap().stop().unwrap();
+        assert_eq!(search_in_time(&remote, &asked).ids, after.ids);
+    }
+}
+
+/// A node that comes back empty, or with what it had before a later load, is not read: its mirror is.
+#[test]
+fn a_node_that_lacks_changes_is_not_used_again() {
+    let (dir, index, asked) = built(Metric::L2);
+    let alone = search(&index, &asked, 1);
+    let mut all = nodes(2);
+    loaded(dir.path(), &all, true);
+    let (remote, known, listen) = (opened(&all), addresses(&all), all[0].address());
+    assert_eq!(search(&remote, &asked, 2).ids, alone.ids);
+    all.remove(0).stop().unwrap();
+    assert_eq!(search_in_time(&remote, &asked).ids, alone.ids);
+    let empty = node_at(listen, 0, 4 << 20, Place::Memory);
+    // Longer than it takes to find it.
+    for _ in 0..15 {
+        assert_eq!(search(&remote, &asked, 2).ids, alone.ids);
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    let refused =
+        remote.upsert(&[1], asked.row(0), &ChangeOptions::default(), &Quiet).unwrap_err().to_string();
+    assert!(refused.contains("epoch"), "{refused}");
+    let late = Index::open_memory(&known, &credentials(), OpenOptions::default()).unwrap_err();
+    assert!(late.message.contains("memory node 0 holds no index"), "{}", late.message);
+    // Loaded together with another mirror, it does not go with the first one.
+    let other = node(1, 4 << 20, Place::Memory);
+    let newer = [empty.address().to_string(), other.address().to_string()];
+    load(dir.path(), &newer, &credentials(), true, &Quiet).unwrap();
+    let refused = Index::open_memory(&known, &credentials(), OpenOptions::default()).unwrap_err();
+    assert!(refused.message.contains("were not loaded together"), "{}", refused.message);
+    let newer = Index::open_memory(&newer, &credentials(), OpenOptions::default()).unwrap();
+    assert_eq!(search(&newer, &asked, 1).ids, alone.ids);
+}
+
+/// The user stops it at once.
+struct Interrupted;
+
+impl Progress for Interrupted {
+    fn stage(&self, _: &str, _: u64, _: &str) {}
+
+    fn advance(&self, _: u64) {}
+
+    fn note(&self, _: &str) {}
+
+    fn interrupted(&self) -> bool {
+        true
+    }
+}
+
+/// Lines of readers that are taken.
+fn lines(nodes: &[Node]) -> usize {
+    let mut nodes = Nodes::new(&addresses(nodes), &credentials()).unwrap();
+    let own = Superblock::newest(&nodes.read(0, 0, 2 * SUPERBLOCK_BYTES).unwrap()).unwrap();
+    let lines = nodes.read(0, own.readers_at, READERS_MAX * READER_BYTES).unwrap();
+    lines.chunks_exact(READER_BYTES as usize).filter(|line| line.iter().any(|&byte| byte != 0)).count()
+}
+
+/// Space of old groups waits for every line that is taken, so one that nobody uses must not stay.
+#[test]
+fn a_reader_or_a_writer_that_fails_gives_its_line_back() {
+    let (dir, _, asked) = built(Metric::L2);
+    let nodes = nodes(1);
+    loaded(dir.path(), &nodes, false);
+    let index = opened(&nodes);
+    assert_eq!(lines(&nodes), 1, "that of the index");
+    let stopped = index.verify_memory(&Interrupted).unwrap_err();
+    assert_eq!((stopped.kind, lines(&nodes)), (ErrorKind::Interrupted, 0));
+    search(&index, &asked, 1);
+    assert_eq!(lines(&nodes), 1);
+    // A writer that reads damaged descriptors fails after it has announced itself.
+    let mut memory =
+        stratann_engine::remote_memory::connect_one(&addresses(&nodes)[0], &credentials()).unwrap();
+    let mut bytes = vec![0; 2 * SUPERBLOCK_BYTES as usize];
+    memory.read(&[Range { offset: 0, bytes: bytes.len() as u32 }], &mut bytes).unwrap();
+    let own = Superblock::newest(&bytes).unwrap();
+    memory.write(&[(own.descriptor_at(0, 0), &[0xA5; 64])]).unwrap();
+    let refused = index.upsert(&[1], asked.row(0), &ChangeOptions::default(), &Quiet).unwrap_err();
+    assert_eq!((refused.error.kind, lines(&nodes)), (ErrorKind::Corrupt, 1), "{refused}");
+    drop(index);
+    assert_eq!(lines(&nodes), 0);
+}
+
 #[test]
 fn a_node_without_a_mirror_is_missed_by_name() {
     let (dir, _, asked) = built(Metric::L2);
@@ -176,17 +309,7 @@ fn a_node_that_comes_back_empty_is_told_from_one_with_its_file() {
         let listen = first.address();
         let before = search(&opened(std::slice::from_ref(&first)), &asked, 1);
         first.stop().unwrap();
-        let again = Node::start(NodeOptions {
-            node: NodeId(0),
-            region_bytes: 4 << 20,
-            listen,
-            secret: vec![7; 32],
-            tls: None,
-            place: place.clone(),
-            connections_max: 64,
-            log: Arc::new(|_| {}),
-        })
-        .unwrap();
+        let again = node_at(listen, 0, 4 << 20, place.clone());
         let opened = Index::open_memory(&[listen.to_string()], &credentials(), OpenOptions::default());
         match place {
             Place::Memory => {

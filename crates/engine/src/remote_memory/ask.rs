@@ -1,10 +1,12 @@
 //! Runs the machines of [`stratann_core::remote`] over connections to memory nodes.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use stratann_core::remote::{Answer, Op, Step};
 
 use super::connect::connect_answering;
+use super::lost::Known;
 use super::operation::{OPERATIONS_MAX, READ_BYTES_MAX, WRITE_BYTES_MAX};
 use super::{Credentials, Facts, MemoryError, Operation, RemoteMemory};
 
@@ -15,6 +17,10 @@ const PAUSE: Duration = Duration::from_millis(1);
 pub struct Nodes {
     by_number: Vec<Option<Box<dyn RemoteMemory>>>,
     error: Option<MemoryError>,
+    /// A node that came back with another region.
+    gone: Option<MemoryError>,
+    /// Nodes that did not answer the last request to them.
+    lost: BTreeSet<u8>,
     /// Requests that were sent, and bytes that they read.
     round_trips: u64,
     bytes_read: u64,
@@ -40,10 +46,10 @@ impl Nodes {
         Nodes::again(addresses, credentials, &[])
     }
 
-    /// As [`Nodes::new`], where the nodes must have the regions that they are known by.
+    /// As [`Nodes::new`], where a node that is known by another region is lost.
     ///
     /// # Errors
-    /// As [`Nodes::new`]; a node that came back with another region.
+    /// As [`Nodes::new`].
     pub(super) fn again(
         addresses: &[String],
         credentials: &Credentials,
@@ -55,7 +61,16 @@ impl Nodes {
             by_number.resize_with(usize::from(memory.facts().node.0), || None);
             by_number.push(Some(memory));
         }
-        Ok(Nodes { by_number, error, round_trips: 0, bytes_read: 0, requests: 0 })
+        let gone = error.clone().filter(|why| matches!(why, MemoryError::EpochChanged { .. }));
+        Ok(Nodes {
+            by_number,
+            error,
+            gone,
+            lost: BTreeSet::new(),
+            round_trips: 0,
+            bytes_read: 0,
+            requests: 0,
+        })
     }
 
     /// Properties of the nodes that answered, by number.
@@ -63,9 +78,30 @@ impl Nodes {
         self.by_number.iter().flatten().map(|memory| memory.facts()).collect()
     }
 
+    /// Why a node has no more what it had.
+    pub(crate) fn gone(&self) -> Option<&MemoryError> {
+        self.gone.as_ref()
+    }
+
+    /// The addresses of the nodes that answered, and their properties.
+    pub(super) fn known(&self) -> Vec<Known> {
+        let nodes = self.by_number.iter().flatten();
+        nodes.map(|memory| Known { address: memory.address().into(), facts: memory.facts() }).collect()
+    }
+
+    /// Whether there is a connection to a node.
+    pub(crate) fn has(&self, node: u8) -> bool {
+        self.by_number.get(usize::from(node)).is_some_and(Option::is_some)
+    }
+
     /// Why a node was lost last.
     pub fn last_error(&self) -> Option<&MemoryError> {
         self.error.as_ref()
+    }
+
+    /// Whether a node did not answer the last request to it.
+    pub(crate) fn is_lost(&self, node: u8) -> bool {
+        self.lost.contains(&node)
     }
 
     /// What was asked since the last call.
@@ -103,7 +139,7 @@ impl Nodes {
         self.round_trips += 1;
         match self.by_number.get_mut(usize::from(node)) {
             Some(Some(memory)) => memory.execute(operations),
-            _ => Err(MemoryError::Missing { node }),
+            _ => Err(self.gone.clone().unwrap_or(MemoryError::Missing { node })),
         }
     }
 
@@ -168,7 +204,9 @@ impl Nodes {
                     is_lost = true;
                 }
             }
+            self.lost.remove(&node);
             if is_lost {
+                self.lost.insert(node);
                 own.iter().for_each(|&at| answers[at] = Some(Answer::Lost(node)));
             }
         }

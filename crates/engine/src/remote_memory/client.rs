@@ -199,6 +199,10 @@ impl RemoteMemory for TcpMemory {
         self.facts
     }
 
+    fn address(&self) -> &str {
+        &self.address
+    }
+
     fn execute(&mut self, operations: &mut [Operation<'_>]) -> Result<(), MemoryError> {
         check_limits(operations.iter().map(Operation::access))?;
         let changes = operations.iter().any(Operation::changes);

@@ -62,16 +62,17 @@ pub fn connect(
 /// Nodes by number, and why the first one that is missed does not answer.
 pub(super) type Answering = (Vec<Box<dyn RemoteMemory>>, Option<MemoryError>);
 
-/// Connects to those memory nodes that answer, one or more. Nodes that are `known` must have the regions that they had.
+/// Connects to those memory nodes that answer, one or more. A node that is `known` and came back with another region is
+/// missed, and is the one that is named.
 ///
 /// # Errors
-/// No node answers; two nodes have one number; a node came back with another region.
+/// No node answers; two nodes have one number.
 pub(super) fn connect_answering(
     addresses: &[String],
     credentials: &Credentials,
     known: &[Facts],
 ) -> Result<Answering, MemoryError> {
-    let (mut nodes, mut missed) = (Vec::with_capacity(addresses.len()), None);
+    let (mut nodes, mut missed) = (Vec::<Box<dyn RemoteMemory>>::with_capacity(addresses.len()), None);
     for address in addresses {
         let memory = match connect_one(address, credentials) {
             Ok(memory) => memory,
@@ -83,21 +84,22 @@ pub(super) fn connect_answering(
         let found = memory.facts();
         if let Some(own) = known.iter().find(|own| own.node == found.node && own.epoch != found.epoch) {
             let (expected, found) = (own.epoch, found.epoch);
-            return Err(MemoryError::EpochChanged { address: address.clone(), expected, found });
+            missed = Some(MemoryError::EpochChanged { address: address.clone(), expected, found });
+            continue;
         }
-        nodes.push((memory, address));
+        nodes.push(memory);
     }
-    nodes.sort_by_key(|(memory, _)| memory.facts().node);
+    nodes.sort_by_key(|memory| memory.facts().node);
     for pair in nodes.windows(2) {
-        let [(one, first), (other, second)] = pair else { continue };
+        let [one, other] = pair else { continue };
         if one.facts().node == other.facts().node {
-            let (first, second) = (first.to_string(), second.to_string());
+            let (first, second) = (one.address().to_string(), other.address().to_string());
             return Err(MemoryError::SameNode { first, second, node: one.facts().node.0 });
         }
     }
     match missed {
         Some(missed) if nodes.is_empty() => Err(missed),
-        missed => Ok((nodes.into_iter().map(|(memory, _)| memory).collect(), missed)),
+        missed => Ok((nodes, missed)),
     }
 }
 

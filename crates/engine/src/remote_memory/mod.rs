@@ -18,6 +18,7 @@ mod client;
 pub mod conformance;
 mod connect;
 mod error;
+mod lost;
 mod moved;
 mod node;
 mod operation;
@@ -35,6 +36,7 @@ pub use self::moved::Moved;
 pub use self::node::{CONNECTIONS_MAX, Node, NodeOptions, Place};
 pub use self::operation::{OPERATIONS_MAX, Operation, READ_BYTES_MAX, WRITE_BYTES_MAX};
 pub use self::protocol::{FrameError, check_frame, seal_frame};
+pub(crate) use self::region::random;
 pub use self::source::RemoteSource;
 pub use self::tier::{RemoteCounters, RemoteTier};
 
@@ -69,6 +71,9 @@ pub trait RemoteMemory: Send {
     /// Properties of the node, as of the first connection. They do not change: a node that comes back with another
     /// region is an error.
     fn facts(&self) -> Facts;
+
+    /// The address, as it was given.
+    fn address(&self) -> &str;
 
     /// Executes operations in order, as one request: one round trip. Results are stored in the operations. Nothing is
     /// executed when one of them is refused.

@@ -42,6 +42,10 @@ impl RemoteMemory for ShmMemory {
         self.segment.facts()
     }
 
+    fn address(&self) -> &str {
+        &self.address
+    }
+
     fn execute(&mut self, operations: &mut [Operation<'_>]) -> Result<(), MemoryError> {
         check_limits(operations.iter().map(Operation::access))?;
         check_bounds(operations.iter().map(Operation::access), self.facts().region_bytes)?;

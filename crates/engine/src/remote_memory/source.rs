@@ -3,10 +3,11 @@
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use stratann_core::format::region::node_offset;
+use stratann_core::format::region::{Superblock, node_offset};
 use stratann_core::query::{Extent, Loss};
 
 use super::connect::connect_answering;
+use super::lost::{Awaited, LostNodes};
 use super::tier::IdleConnections;
 use super::{Credentials, Facts, MemoryError, Nodes, RemoteCounters, RemoteMemory, RemoteTier};
 use crate::tier::Tier;
@@ -16,6 +17,8 @@ pub struct RemoteSource {
     addresses: Vec<String>,
     credentials: Credentials,
     nodes: Mutex<Nodes>,
+    facts: Vec<Facts>,
+    lost: Arc<LostNodes>,
     counters: Arc<RemoteCounters>,
     /// Connections of tiers that have ended, so that a short search need not connect.
     idle: IdleConnections,
@@ -27,8 +30,11 @@ impl RemoteSource {
     /// # Errors
     /// As [`Nodes::new`].
     pub fn new(addresses: &[String], credentials: &Credentials) -> Result<RemoteSource, MemoryError> {
+        let nodes = Nodes::new(addresses, credentials)?;
         Ok(RemoteSource {
-            nodes: Mutex::new(Nodes::new(addresses, credentials)?),
+            facts: nodes.facts(),
+            lost: LostNodes::new(nodes.known(), credentials.clone()),
+            nodes: Mutex::new(nodes),
             addresses: addresses.to_vec(),
             credentials: credentials.clone(),
             counters: Arc::default(),
@@ -36,21 +42,33 @@ impl RemoteSource {
         })
     }
 
-    fn facts(&self) -> Vec<Facts> {
-        self.nodes.lock().unwrap_or_else(|e| e.into_inner()).facts()
+    /// Notes what the superblocks of all nodes say.
+    pub(crate) fn expect(&self, superblock: &Superblock) {
+        self.lost.expect(superblock);
     }
 
-    /// Connections of its own, to the regions that it was opened with.
+    /// Notes that a node does not answer, which is looked for from then on. Returns how often it has answered again so
+    /// far.
+    pub(crate) fn lose(&self, node: u8) -> u64 {
+        self.lost.lose(node)
+    }
+
+    /// How often a node that was lost has answered again, with what it had.
+    pub(crate) fn returns(&self, node: u8) -> u64 {
+        self.lost.returns(node)
+    }
+
+    /// Connections of its own, to the regions that it was opened with. A node that has another one now is lost.
     ///
     /// # Errors
-    /// As [`Nodes::new`]; a node that has another region now.
+    /// As [`Nodes::new`].
     pub fn connect(&self) -> Result<Nodes, MemoryError> {
-        Nodes::again(&self.addresses, &self.credentials, &self.facts())
+        Nodes::again(&self.addresses, &self.credentials, &self.facts)
     }
 
     /// Whether all nodes have a file.
     pub fn have_files(&self) -> bool {
-        self.facts().iter().all(|own| own.has_file)
+        self.facts.iter().all(|own| own.has_file)
     }
 
     /// The addresses, as they were given.
@@ -58,17 +76,22 @@ impl RemoteSource {
         &self.addresses
     }
 
-    /// A tier for one thread, over the nodes that answer.
+    /// A tier for one thread. A node that does not answer now is dialed when something is read of it.
     ///
     /// # Errors
-    /// A thread cannot be started, no node answers, or one has another region now.
+    /// A thread cannot be started, or no node answers.
     pub fn tier(&self, depth: usize, doorbell: usize) -> io::Result<Box<dyn Tier>> {
         let idle = self.idle().pop();
-        let (memories, missed) = match idle {
+        let (mut memories, missed) = match idle {
             Some(memories) => (memories, None),
-            None => connect_answering(&self.addresses, &self.credentials, &self.facts())
+            None => connect_answering(&self.addresses, &self.credentials, &self.facts)
                 .map_err(io::Error::other)?,
         };
+        for known in &self.lost.known {
+            if memories.iter().all(|memory| memory.facts().node != known.facts.node) {
+                memories.push(Box::new(Awaited::new(known, &self.credentials)));
+            }
+        }
         let tier = RemoteTier::new(memories, depth, doorbell, &self.counters)?;
         // A set without all nodes is not kept: the next search may find them.
         Ok(Box::new(if missed.is_none() { tier.returning(self.idle.clone()) } else { tier }))

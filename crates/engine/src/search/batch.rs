@@ -213,8 +213,8 @@ impl Queries for Share<'_, '_> {
         live.end();
     }
 
-    fn lost(&mut self, read: Read, _: Loss) {
-        self.batch.live.iter().for_each(|live| live.lose(read.at.store.0));
+    fn lost(&mut self, read: Read, loss: Loss) {
+        self.batch.live.iter().for_each(|live| live.lose(read.at.store.0, loss));
     }
 
     fn batch_snapshot(&mut self) -> Option<Snapshot> {

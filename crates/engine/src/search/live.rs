@@ -6,7 +6,7 @@ use std::io;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-use stratann_core::query::QueryStats;
+use stratann_core::query::{Loss, QueryStats};
 
 use crate::Result;
 use crate::kinds::snapshot::Snapshot;
@@ -110,9 +110,9 @@ impl<'a> LiveBatches<'a> {
     }
 
     /// Notes that a memory node did not give a cluster.
-    pub(crate) fn lose(&self, node: u8) {
+    pub(crate) fn lose(&self, node: u8, loss: Loss) {
         self.state().has_lost = true;
-        self.with_reader(|reader| reader.lose(self.region, node));
+        self.with_reader(|reader| reader.lose(self.region, node, loss));
     }
 
     /// Notes that a query has ended. Returns whether it will be asked again because it `lost` a cluster.

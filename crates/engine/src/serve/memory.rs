@@ -4,7 +4,7 @@ use std::io;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use stratann_core::query::{Outcome, QueryState, QueryStats, Step};
+use stratann_core::query::{Loss, Outcome, QueryState, QueryStats, Step};
 
 use super::lock;
 use super::question::Unanswered;
@@ -47,8 +47,8 @@ impl<'a> LiveThread<'a> {
     }
 
     /// Notes that a memory node did not give a cluster.
-    pub(super) fn lose(&self, node: u8) {
-        self.batches.lose(node);
+    pub(super) fn lose(&self, node: u8, loss: Loss) {
+        self.batches.lose(node, loss);
     }
 
     pub(super) fn snapshot(&self) -> Snapshot {

@@ -159,7 +159,7 @@ pub(super) fn open_segment(address: &str, name: &str) -> std::result::Result<Seg
 }
 
 /// A random number that is not 0.
-fn random() -> Result<u64> {
+pub(crate) fn random() -> Result<u64> {
     let mut bytes = [0; 8];
     SystemRandom::new().fill(&mut bytes).map_err(|_| Error {
         kind: ErrorKind::Io,

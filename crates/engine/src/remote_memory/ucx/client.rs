@@ -94,6 +94,10 @@ impl RemoteMemory for UcxMemory {
         self.tcp.facts()
     }
 
+    fn address(&self) -> &str {
+        &self.address
+    }
+
     fn execute(&mut self, operations: &mut [Operation<'_>]) -> Result<(), MemoryError> {
         check_limits(operations.iter().map(Operation::access))?;
         check_bounds(operations.iter().map(Operation::access), self.facts().region_bytes)?;

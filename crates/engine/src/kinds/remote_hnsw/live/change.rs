@@ -10,7 +10,7 @@ use stratann_core::remote::{
 };
 
 use super::group::GroupBuilder;
-use super::{LiveRegion, Reader};
+use super::{LiveRegion, LostNode, Reader};
 use crate::{Error, ErrorKind, Result};
 
 /// How often a change waits for a rebuild before it is refused.
@@ -33,7 +33,7 @@ impl Reader {
     /// A node that does not answer, though its mirror may; damage.
     pub(super) fn begin_change(&mut self, live: &LiveRegion) -> Result<()> {
         self.begin_batch(live)?;
-        let Some(node) = self.lost.first() else { return Ok(()) };
+        let Some(LostNode { node, .. }) = self.lost.first() else { return Ok(()) };
         let why = self.nodes.last_error().map_or(String::new(), |e| format!(" ({e})"));
         let message = format!(
             "memory node {node} does not answer, and its mirror alone takes no changes: searches go on; start the node \

@@ -330,7 +330,7 @@ impl Call<'_> {
             return (done, failed);
         }
         if !left.is_empty() {
-            *reader = None;
+            self.drop_failed(reader);
         }
         for row in left {
             match self.make(reader, row, point) {
@@ -339,6 +339,11 @@ impl Call<'_> {
             }
         }
         (done, None)
+    }
+
+    /// Ends a writer over whose connections a change has failed.
+    fn drop_failed(&self, reader: &mut Option<Reader>) {
+        reader.take().into_iter().for_each(|reader| self.changes.live.end(reader));
     }
 
     /// Makes one change that has failed, over new connections, for some time.
@@ -350,7 +355,7 @@ impl Call<'_> {
             std::thread::sleep(RETRY_PAUSE);
             let made = self.attempt(reader, row, point);
             let Err(error) = made else { return Ok(()) };
-            *reader = None;
+            self.drop_failed(reader);
             if error.kind != ErrorKind::Io || Instant::now() > until || self.progress.interrupted() {
                 return Err(error);
             }

@@ -89,10 +89,10 @@ impl LiveRegion {
     /// # Errors
     /// Nodes that do not answer, or are damaged.
     pub(crate) fn facts(&self) -> Result<LiveFacts> {
-        let mut reader = self.reader()?;
-        let found = reader.begin_batch(self).and_then(|_| reader.facts(self));
-        self.give_back(reader);
-        found
+        self.with_reader(|reader| {
+            reader.begin_batch(self)?;
+            reader.facts(self)
+        })
     }
 }
 
@@ -143,7 +143,15 @@ pub(crate) fn check(
     live: &LiveRegion,
     progress: &dyn Progress,
 ) -> Result<MemoryReport> {
-    let mut reader = live.reader()?;
+    live.with_reader(|reader| check_all(base, own, (live, reader), progress))
+}
+
+fn check_all(
+    base: &Base,
+    own: &RemoteIndex,
+    (live, reader): (&LiveRegion, &mut Reader),
+    progress: &dyn Progress,
+) -> Result<MemoryReport> {
     reader.begin_batch(live)?;
     let facts = reader.facts(live)?;
     let (report, fresh) = (Report::default(), FreshFacts::default());
@@ -160,8 +168,7 @@ pub(crate) fn check(
         check.group(group)?;
         progress.advance(1);
     }
-    let Check { live, reader, mut report, edges, .. } = check;
-    live.give_back(reader);
+    let Check { mut report, edges, .. } = check;
     report.report.edges = edges;
     report.report.lists = Some(own.facts.clusters());
     Ok(report)
@@ -171,7 +178,7 @@ struct Check<'a> {
     base: &'a Base,
     own: &'a RemoteIndex,
     live: &'a LiveRegion,
-    reader: Reader,
+    reader: &'a mut Reader,
     /// Ids that were found.
     ids: HashSet<u64>,
     report: MemoryReport,

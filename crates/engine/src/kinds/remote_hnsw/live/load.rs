@@ -15,7 +15,7 @@ use crate::budget::size;
 use crate::index::{Index, OpenOptions};
 use crate::kinds::kind::Kind;
 use crate::kinds::remote_hnsw::open::read_superblock;
-use crate::remote_memory::{Credentials, Facts, Nodes, Operation};
+use crate::remote_memory::{Credentials, Facts, Nodes, Operation, random};
 use crate::{Error, Progress, Result, files};
 
 /// Bytes that are copied by one request.
@@ -60,7 +60,10 @@ pub fn load(
     let facts = nodes.facts();
     let data_nodes = data_nodes(&facts, mirror)?;
     let image = Image::read(&index, folder)?;
-    let plan = image.plan(&facts[..data_nodes], &facts)?;
+    let mut plan = image.plan(&facts[..data_nodes], &facts)?;
+    // A node of another load is known by it, and by what it lacks.
+    let sequence = random()?;
+    plan.superblocks.iter_mut().for_each(|own| own.sequence = sequence);
     let load = Load { index: &index, image: &image, plan: &plan, progress };
     load.copy(&mut nodes, mirror)?;
     let used = plan.used.iter().chain(plan.used.iter().filter(|_| mirror));

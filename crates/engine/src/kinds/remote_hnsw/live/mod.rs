@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use stratann_core::format::fresh::Tombstone;
 use stratann_core::format::region::ControlWords;
 use stratann_core::plan::remote_hnsw::{Located, View};
-use stratann_core::query::QueryStats;
+use stratann_core::query::{Loss, QueryStats};
 use stratann_core::remote::{Announced, Answer, Fault, Groups, Headers, Line, Op, Places, Recheck};
 
 use crate::remote_memory::{MemoryError, Nodes, RemoteSource};
@@ -41,7 +41,7 @@ impl Clusters {
         &self.clusters
     }
 
-    fn new(groups: &Groups, places: &Places, lost: &[u8]) -> Clusters {
+    fn new(groups: &Groups, places: &Places, lost: &[LostNode]) -> Clusters {
         let first = places.nodes.first().copied().unwrap_or_default();
         let (mut clusters, mut has_fresh) = (Vec::with_capacity(first.clusters as usize), false);
         for (number, group) in (0..).zip(&groups.groups) {
@@ -52,7 +52,7 @@ impl Clusters {
                 let used = groups.used(number, side);
                 has_fresh |= used > 0;
                 let mut own = Located::new(&group.descriptor, number, (side, used), first.record_bytes);
-                if lost.contains(&own.base.store.0)
+                if lost.iter().any(|lost| lost.node == own.base.store.0)
                     && let Some(mirror) = places.mirrors.get(usize::from(own.base.store.0))
                 {
                     (own.base.store.0, own.fresh.store.0) = (*mirror, *mirror);
@@ -84,8 +84,22 @@ pub(crate) struct Reader {
     number: u16,
     line: Line,
     seen: Groups,
-    /// Data nodes that do not answer.
-    lost: Vec<u8>,
+    /// Data nodes whose mirrors are read.
+    lost: Vec<LostNode>,
+}
+
+/// A node whose mirror is read.
+#[derive(Clone, Copy)]
+struct LostNode {
+    node: u8,
+    /// How often it had answered again when it was lost; `None` where it answers, and what it has is damaged.
+    returns: Option<u64>,
+}
+
+impl LostNode {
+    fn is_back(&self, live: &LiveRegion) -> bool {
+        self.returns.is_some_and(|before| live.source.returns(self.node) > before)
+    }
 }
 
 impl LiveRegion {
@@ -119,6 +133,26 @@ impl LiveRegion {
         self.idle_writers.lock().unwrap_or_else(|e| e.into_inner())
     }
 
+    /// Lends a reader, which is kept for the next search. One that fails is ended.
+    ///
+    /// # Errors
+    /// No memory node answers; what `f` returns.
+    pub(crate) fn with_reader<T>(&self, f: impl FnOnce(&mut Reader) -> Result<T>) -> Result<T> {
+        let mut reader = self.reader()?;
+        let found = f(&mut reader);
+        match found {
+            Ok(_) => self.give_back(reader),
+            Err(_) => self.end(reader),
+        }
+        found
+    }
+
+    /// Ends a reader that has failed. Its line becomes free where the first node answers: while it is taken, no space
+    /// that readers of its era may be in is used again.
+    pub(crate) fn end(&self, mut reader: Reader) {
+        reader.leave(self);
+    }
+
     /// A reader for changes, which knows the groups.
     ///
     /// # Errors
@@ -128,8 +162,13 @@ impl LiveRegion {
             return Ok(writer);
         }
         let mut writer = self.connect()?;
-        writer.begin_change(self)?;
-        Ok(writer)
+        match writer.begin_change(self) {
+            Ok(()) => Ok(writer),
+            Err(why) => {
+                self.end(writer);
+                Err(why)
+            }
+        }
     }
 
     /// Keeps a reader for the next changes. Its line is free until then: changes read nothing that may be replaced.
@@ -145,7 +184,8 @@ impl LiveRegion {
     pub(crate) fn may_come_back(&self) -> Result<()> {
         match self.source.connect() {
             Err(gone @ MemoryError::EpochChanged { .. }) => Err(gone.into()),
-            _ => Ok(()),
+            Ok(nodes) => nodes.gone().map_or(Ok(()), |gone| Err(gone.clone().into())),
+            Err(_) => Ok(()),
         }
     }
 
@@ -164,10 +204,7 @@ impl LiveRegion {
     /// # Errors
     /// As [`Reader::begin_batch`].
     pub(crate) fn begin_alone(&self) -> Result<(Arc<Clusters>, QueryStats)> {
-        let mut reader = self.reader()?;
-        let begun = reader.begin_batch(self);
-        self.give_back(reader);
-        begun
+        self.with_reader(|reader| reader.begin_batch(self))
     }
 
     /// Keeps a reader for the next search.
@@ -216,6 +253,7 @@ impl Reader {
     /// # Errors
     /// A node that does not answer and has no mirror; damage.
     pub(crate) fn begin_batch(&mut self, live: &LiveRegion) -> Result<(Arc<Clusters>, QueryStats)> {
+        self.take_back(live);
         self.nodes.asked();
         let Reader { nodes, line, seen, lost, .. } = self;
         let places = &live.places;
@@ -223,16 +261,17 @@ impl Reader {
             let mut headers = Headers::new(seen);
             nodes.run(|answers| headers.step(places, line, answers))
         };
-        let mut found = if lost.contains(&0) { Err(Fault::Lost(0)) } else { read(std::mem::take(seen)) };
+        let has_lost = |lost: &[LostNode], node| lost.iter().any(|lost| lost.node == node);
+        let mut found = if has_lost(lost, 0) { Err(Fault::Lost(0)) } else { read(std::mem::take(seen)) };
         // A node that was started again has closed the connection, which is found out only now.
-        if matches!(found, Err(Fault::Lost(node)) if !lost.contains(&node)) {
+        if matches!(found, Err(Fault::Lost(node)) if !has_lost(lost, node)) {
             found = read(Groups::default());
         }
         if let Err(Fault::Lost(node)) = found
             && places.mirrors.get(usize::from(node)).is_some()
         {
-            if !lost.contains(&node) {
-                lost.push(node);
+            if !has_lost(lost, node) {
+                lost.push(LostNode { node, returns: Some(live.source.lose(node)) });
             }
             let mut mirror = Headers::on_mirror();
             found = nodes.run(|answers| mirror.step(places, line, answers));
@@ -249,7 +288,7 @@ impl Reader {
     /// Whether the end of a batch checks that what it read was still there.
     pub(crate) fn ends_with_check(&self, clusters: &Clusters) -> bool {
         let is_announced = matches!(self.line.announced(), Announced::Yes(_));
-        !self.lost.contains(&0) && (!is_announced || clusters.has_fresh)
+        !self.has_lost(0) && (!is_announced || clusters.has_fresh)
     }
 
     /// Whether what a batch read was still there when it had read it. Only a batch that stood still for long, or that
@@ -265,16 +304,47 @@ impl Reader {
         !matches!(found, Err(Fault::Moved))
     }
 
-    /// Notes that a node did not give what was read of it. Later batches read its mirror.
-    pub(crate) fn lose(&mut self, live: &LiveRegion, node: u8) {
+    fn has_lost(&self, node: u8) -> bool {
+        self.lost.iter().any(|lost| lost.node == node)
+    }
+
+    /// Notes that a node did not give what was read of it. Later batches read its mirror: of a node with damage for
+    /// good, of another one until it answers again.
+    pub(crate) fn lose(&mut self, live: &LiveRegion, node: u8, loss: Loss) {
         let has_mirror = live.places.mirrors.get(usize::from(node)).is_some();
-        if has_mirror && !self.lost.contains(&node) {
-            self.lost.push(node);
+        if has_mirror && !self.has_lost(node) {
+            let returns = (loss != Loss::Damaged).then(|| live.source.lose(node));
+            self.lost.push(LostNode { node, returns });
         }
     }
 
-    /// Gives the line back.
+    /// Goes back to nodes that were lost and answer again. They lack nothing: a change is acknowledged once it is on a
+    /// node and on its mirror, and the node has what it had.
+    fn take_back(&mut self, live: &LiveRegion) {
+        if !self.lost.iter().any(|lost| lost.is_back(live)) {
+            return;
+        }
+        let Ok(nodes) = live.source.connect() else { return };
+        let before = self.lost.len();
+        self.lost.retain(|lost| !(lost.is_back(live) && nodes.has(lost.node)));
+        if self.lost.len() == before {
+            return;
+        }
+        let had_first = self.nodes.has(0) && !self.nodes.is_lost(0);
+        (self.nodes, self.seen) = (nodes, Groups::default());
+        if !had_first && !self.has_lost(0) {
+            // The line may be somebody else's now, and a reader that began on the mirror has no number of its own.
+            self.leave(live);
+            self.number = number(&mut self.nodes, &live.places);
+            self.line = Line::new(self.number);
+        }
+    }
+
+    /// Gives the line back. A first node that did not answer is not asked again: lines that stand still are taken.
     fn leave(&mut self, live: &LiveRegion) {
+        if self.nodes.is_lost(0) {
+            return;
+        }
         if let Some(op) = self.line.leave(&live.places) {
             self.nodes.ask(vec![op]);
         }

@@ -42,13 +42,8 @@ pub(crate) fn find(source: &Arc<RemoteSource>) -> Result<Found> {
     let Some(&(_, any)) = superblocks.first() else {
         return Err(Error::bad_input("no memory node answers; name their addresses in --memory"));
     };
-    if let Some((number, other)) = superblocks.iter().find(|(_, own)| own.build != any.build) {
-        return Err(Error::bad_input(format!(
-            "memory node {number} holds build {:016x} of an index, memory node {} build {:016x}; load one index into \
-             all of them",
-            other.build, superblocks[0].0, any.build
-        )));
-    }
+    check_together(&superblocks)?;
+    source.expect(&any);
     let mut own = Vec::with_capacity(any.nodes as usize);
     for node in 0..any.nodes as u8 {
         // A mirror has the same bytes as the node that it mirrors.
@@ -86,4 +81,24 @@ pub(crate) fn find(source: &Arc<RemoteSource>) -> Result<Found> {
         newest: Mutex::default(),
     };
     Ok(Found { manifest, meta, live })
+}
+
+/// Refuses nodes of different builds or loads.
+fn check_together(superblocks: &[(u8, Superblock)]) -> Result<()> {
+    let Some(&(first, any)) = superblocks.first() else { return Ok(()) };
+    if let Some((number, other)) = superblocks.iter().find(|(_, own)| own.build != any.build) {
+        return Err(Error::bad_input(format!(
+            "memory node {number} holds build {:016x} of an index, memory node {} build {:016x}; load one index into \
+             all of them",
+            other.build, first, any.build
+        )));
+    }
+    if let Some((number, _)) = superblocks.iter().find(|(_, own)| own.sequence != any.sequence) {
+        return Err(Error::bad_input(format!(
+            "memory nodes {} and {number} were not loaded together, so one of them lacks changes; name the nodes of \
+             the last load, or load the index into all of them again",
+            first
+        )));
+    }
+    Ok(())
 }
