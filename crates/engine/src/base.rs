@@ -49,6 +49,14 @@ pub struct Reserve {
     pub threads: usize,
 }
 
+/// Where queries read.
+pub(crate) enum Source {
+    /// A file: blocks, or lists in pages.
+    File(Arc<File>),
+    /// Memory nodes: there is no file.
+    MemoryNodes(Arc<RemoteSource>),
+}
+
 /// See the module.
 pub(crate) struct Base {
     pub(crate) folder: PathBuf,
@@ -59,11 +67,9 @@ pub(crate) struct Base {
     pub(crate) metric: Metric,
     pub(crate) dtype: DType,
     pub(crate) block: BlockLayout,
-    /// The file that queries read: blocks, or lists in pages.
-    pub(crate) blocks_file: Arc<File>,
+    source: Source,
+    /// The path of the file, or the addresses of the memory nodes.
     pub(crate) blocks_path: PathBuf,
-    /// Memory nodes that have what queries read, in the place of the file.
-    pub(crate) memory: Option<Arc<RemoteSource>>,
     /// Whether it is read past the page cache.
     direct: bool,
 }
@@ -84,22 +90,19 @@ impl Base {
             metric,
             dtype,
             block,
-            blocks_file: Arc::new(blocks_file),
+            source: Source::File(Arc::new(blocks_file)),
             blocks_path,
-            memory: None,
             direct,
         })
     }
 
-    /// What is in the memory of memory nodes: there is no file, and nothing is read of one.
+    /// What is in the memory of memory nodes.
     ///
     /// # Errors
     /// As [`Base::open`].
     pub(crate) fn of_memory(manifest: Manifest, source: Arc<RemoteSource>) -> Result<Base> {
         let folder = PathBuf::from(source.addresses().join(","));
         let (kind, metric, dtype, block) = shape(&folder, &manifest)?;
-        let empty = Path::new("/dev/null");
-        let file = File::open(empty).map_err(|e| Error::io("opening", empty, &e))?;
         Ok(Base {
             blocks_path: folder.clone(),
             folder,
@@ -109,10 +112,31 @@ impl Base {
             metric,
             dtype,
             block,
-            blocks_file: Arc::new(file),
-            memory: Some(source),
+            source: Source::MemoryNodes(source),
             direct: false,
         })
+    }
+
+    /// The file that queries read.
+    ///
+    /// # Errors
+    /// An index in memory nodes has none.
+    pub(crate) fn blocks_file(&self) -> Result<&Arc<File>> {
+        match &self.source {
+            Source::File(file) => Ok(file),
+            Source::MemoryNodes(_) => Err(Error::bad_input(format!(
+                "{} are memory nodes, and this reads a file; name the folder that was loaded into them",
+                self.blocks_path.display()
+            ))),
+        }
+    }
+
+    /// The memory nodes that have what queries read.
+    pub(crate) fn memory(&self) -> Option<&Arc<RemoteSource>> {
+        match &self.source {
+            Source::File(_) => None,
+            Source::MemoryNodes(nodes) => Some(nodes),
+        }
     }
 
     /// What queries of any kind see.
@@ -156,11 +180,12 @@ impl Base {
         at: Extent,
         out: &mut Vec<u8>,
     ) -> std::result::Result<(), Loss> {
-        if let Some(memory) = &self.memory {
-            return memory.read_extent(at, out);
-        }
+        let blocks = match &self.source {
+            Source::File(file) => file,
+            Source::MemoryNodes(nodes) => return nodes.read_extent(at, out),
+        };
         let file = match usize::from(at.store.0).checked_sub(1) {
-            None => &self.blocks_file,
+            None => blocks,
             Some(store) => stores.get(store).ok_or(Loss::Failed)?,
         };
         let mut buffer = Buffer::new(at.pages() as usize * stratann_core::PAGE);
@@ -183,7 +208,8 @@ impl Base {
     pub(crate) fn read_block(&self, number: u32) -> std::result::Result<Buffer, Loss> {
         let mut buffer = Buffer::new(self.block.block_bytes);
         let offset = u64::from(number) * self.block.block_bytes as u64;
-        match self.blocks_file.read_exact_at(buffer.bytes_mut(), offset) {
+        let file = self.blocks_file().map_err(|_| Loss::Failed)?;
+        match file.read_exact_at(buffer.bytes_mut(), offset) {
             Err(e) if e.kind() == std::io::ErrorKind::UnexpectedEof => Err(Loss::Short),
             Err(_) => Err(Loss::Failed),
             Ok(()) if block::verify(&self.block, number, buffer.bytes()).is_err() => Err(Loss::Damaged),
@@ -193,7 +219,7 @@ impl Base {
 
     /// The name of what reads go through: `io_uring` or `pread`, and whether the file system allows direct reads.
     pub(crate) fn backend_name(&self, tier: &str) -> String {
-        if self.memory.is_some() {
+        if self.memory().is_some() {
             return tier.to_string();
         }
         if self.direct { format!("{tier}, O_DIRECT") } else { format!("{tier}, buffered") }

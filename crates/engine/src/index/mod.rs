@@ -180,7 +180,7 @@ impl Index {
             let blocks = (buffer.bytes().len() / size).min((count - first) as usize);
             let (bytes, offset) = (&mut buffer.bytes_mut()[..blocks * size], u64::from(first) * size as u64);
             let failed = |e| Error::io("reading", &self.base.blocks_path, &e);
-            self.base.blocks_file.read_exact_at(bytes, offset).map_err(failed)?;
+            self.base.blocks_file()?.read_exact_at(bytes, offset).map_err(failed)?;
             for (number, bytes) in (first..).zip(bytes.chunks_exact(size)) {
                 if block::verify(&self.base.block, number, bytes).is_err() {
                     let path = self.base.blocks_path.display();
@@ -276,7 +276,7 @@ impl Index {
     /// A kind without clusters; a file that cannot be read, or is damaged.
     pub fn clusters_of(&self, ids: &HashSet<u64>) -> Result<HashMap<u64, u32>> {
         let lists = self.kind.lists(&self.base)?;
-        lists.tables.clusters_of(&self.base.blocks_file, &self.base.blocks_path, ids)
+        lists.tables.clusters_of(self.base.blocks_file()?, &self.base.blocks_path, ids)
     }
 
     /// Replaces `out` by the bytes of an extent of any store, read past any cache and not verified.

@@ -165,10 +165,11 @@ impl Index {
     /// # Errors
     /// io_uring is refused; no memory node answers.
     pub(crate) fn tier(&self, depth: usize, io: IoChoice, doorbell: usize) -> io::Result<Box<dyn Tier>> {
-        if let Some(memory) = &self.base.memory {
+        if let Some(memory) = self.base.memory() {
             return memory.tier(depth, doorbell);
         }
-        let mut stores = vec![self.base.blocks_file.clone()];
+        let file = self.base.blocks_file().map_err(io::Error::other)?;
+        let mut stores = vec![file.clone()];
         stores.extend_from_slice(self.kind.stores());
         tier::open_stores(&stores, depth, self.base.block.block_bytes, io)
     }
@@ -188,7 +189,7 @@ impl Index {
         };
         let depth = depth.clamp(1, 1024);
         let tier = self.tier(depth, options.io, options.gather.doorbell).map_err(|e| {
-            let message = match self.base.memory {
+            let message = match self.base.memory() {
                 Some(_) => e.to_string(),
                 None => format!("io_uring was asked for but refused: {e}; use --io auto or pread"),
             };

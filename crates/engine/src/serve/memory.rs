@@ -162,7 +162,7 @@ impl Worker<'_> {
     /// Why memory nodes did not give this query a cluster, however often it was asked; `None` where they did.
     pub(super) fn why_lost(&self, state: &QueryState) -> Option<String> {
         let base = &self.server.index.index().base;
-        let memory = base.memory.as_ref().filter(|_| matches!(state.outcome(), Outcome::Lost { .. }))?;
+        let memory = base.memory().filter(|_| matches!(state.outcome(), Outcome::Lost { .. }))?;
         let failed = || failure(state.outcome(), &base.blocks_path).unwrap_or_default();
         Some(memory.last_error().map_or_else(failed, |e| e.to_string()))
     }

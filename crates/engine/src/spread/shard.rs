@@ -220,8 +220,8 @@ impl Shard {
     /// # Errors
     /// When `choice` names io_uring and the kernel refuses it.
     pub fn tier(&self, depth: usize, choice: IoChoice) -> io::Result<Box<dyn Tier + '_>> {
-        let inner =
-            tier::open(&self.index.base.blocks_file, depth, self.index.base.block.block_bytes, choice)?;
+        let file = self.index.base.blocks_file().map_err(io::Error::other)?;
+        let inner = tier::open(file, depth, self.index.base.block.block_bytes, choice)?;
         Ok(Box::new(ShardTier { shard: self, inner }))
     }
 }

@@ -70,7 +70,7 @@ fn members<'a>(block: &'a Block<'a>) -> impl Iterator<Item = Member<'a>> + use<'
 fn read(base: &Base, first: u32, count: u32) -> Result<Buffer> {
     let size = base.block.block_bytes;
     let mut buffer = Buffer::new(count as usize * size);
-    let read = base.blocks_file.read_exact_at(buffer.bytes_mut(), u64::from(first) * size as u64);
+    let read = base.blocks_file()?.read_exact_at(buffer.bytes_mut(), u64::from(first) * size as u64);
     read.map(|()| buffer).map_err(|e| Error::io("reading", &base.blocks_path, &e))
 }
 

@@ -69,7 +69,7 @@ fn run(
     })?;
     let pages = Pages::of(stored, bytes);
     let mut buffer = Buffer::new(pages.count as usize * PAGE);
-    base.blocks_file
+    base.blocks_file()?
         .read_exact_at(buffer.bytes_mut(), u64::from(pages.first) * PAGE as u64)
         .map_err(|e| Error::io("reading", &base.blocks_path, &e))?;
     let bytes = &buffer.bytes()[pages.skip as usize..];

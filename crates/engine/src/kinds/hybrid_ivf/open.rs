@@ -48,7 +48,7 @@ impl ListIndex {
         let tables = Arc::new(tables);
         let source = LearningSource {
             tables: tables.clone(),
-            file: base.blocks_file.clone(),
+            file: base.blocks_file()?.clone(),
             lists: base.blocks_path.clone(),
             metric: base.metric,
             dtype: base.dtype,
@@ -111,7 +111,7 @@ impl ListIndex {
         let Some(plan) = &self.section.plan else { return Ok(()) };
         let model = cost_model(plan, &self.tables.shape, self.tables.read_max());
         let newest = self.learning.newest();
-        let mut reader = ListReader::new(&self.tables, &base.blocks_file, &base.blocks_path);
+        let mut reader = ListReader::new(&self.tables, base.blocks_file()?, &base.blocks_path);
         let costs = CostModel { model: &model, visits: &newest.visits };
         let resident = Arc::new(ResidentLists::load(&mut reader, budget, &costs)?);
         if self.learning.is_on() {

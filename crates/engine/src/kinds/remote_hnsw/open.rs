@@ -195,10 +195,12 @@ fn read_at(base: &Base, offset: u64, bytes: usize) -> Result<Vec<u8>> {
     let at = Extent { store: StoreId(0), offset, bytes: bytes as u32 };
     let mut out = Vec::new();
     base.read_extent(&[], at, &mut out).map_err(|_| {
-        let length = base.blocks_file.metadata().map_or(0, |m| m.len());
-        let mut byte = [0];
-        let why = base.blocks_file.read_at(&mut byte, 0).err();
-        match why {
+        let file = match base.blocks_file() {
+            Ok(file) => file,
+            Err(why) => return why,
+        };
+        let length = file.metadata().map_or(0, |m| m.len());
+        match file.read_at(&mut [0], 0).err() {
             Some(e) => Error::io("reading", &base.blocks_path, &e),
             None => Error::corrupt(format!(
                 "{} has {length} bytes and ends within its tables; restore it or build the index again",
