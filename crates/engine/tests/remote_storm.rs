@@ -199,6 +199,30 @@ impl Storm {
         self.latency_ms.lock().unwrap()[usize::from(is_during)].push(ms);
     }
 
+    /// Of an insert, a node that has all else in its cache reads no more than the used part of overflows, and 64 bytes of
+    /// headers a group. Returns false where a group was rebuilt meanwhile.
+    fn reads_used_bytes_alone(&self, reader: &Index, turn: u64) -> bool {
+        let asked = Set::new(DType::F32, DIM, &clustered(50, DIM, 30, 6));
+        let all = options(10, Effort::Clusters(PARTITIONS as u32, None, None), 80);
+        reader.search(&asked.bytes, &all, &Quiet).unwrap();
+        let rebuilds = self.indexes[0].rebuilds();
+        let ids: Vec<u64> = (0..CHANGES as u64).map(|at| (1 << 40) + turn * CHANGES as u64 + at).collect();
+        let rows: Vec<u8> = (0..CHANGES).flat_map(|row| self.pool.row(row).to_vec()).collect();
+        let new = ChangeOptions { new_ids: true, threads: 1, ..ChangeOptions::default() };
+        self.indexes[0].upsert(&ids, &rows, &new, &Quiet).unwrap();
+        if self.indexes[0].rebuilds() > rebuilds {
+            return false;
+        }
+        let stats = reader.search(&asked.bytes, &all, &Quiet).unwrap().stats;
+        let record_bytes = 32 + 4 * DIM as u64;
+        let used = reader.live_facts().unwrap().fresh_reserved * record_bytes;
+        let most = used + 64 * (PARTITIONS.div_ceil(2) as u64 + 1);
+        let least = CHANGES as u64 * record_bytes;
+        assert!((least..=most).contains(&stats.bytes_read), "{} bytes of {used} used", stats.bytes_read);
+        self.indexes[0].delete(&ids, &ChangeOptions::default(), &Quiet).unwrap();
+        true
+    }
+
     /// Recall of what is held now, after all changes, and in a fresh build of it.
     fn recall(&self, set: &Set) -> [f64; 2] {
         let board = self.board();
@@ -283,6 +307,9 @@ fn four_compute_nodes_insert_delete_and_search() {
     let rebuilds: u64 = storm.indexes.iter().map(Index::rebuilds).sum();
     let counts = [before.len(), between.len(), during.len()];
     let [before, between, during] = [p99(&mut before), p99(&mut between), p99(&mut during)];
+    let options = OpenOptions { cache_budget: 64 << 20, ..OpenOptions::default() };
+    let reader = Index::open_memory(&addresses, &credentials, options).unwrap();
+    assert!((0..8).any(|turn| storm.reads_used_bytes_alone(&reader, turn)), "a rebuild in every turn");
     let [changed, fresh] = storm.recall(&set);
     let board = storm.board();
     println!(

@@ -4,8 +4,10 @@ use proptest::prelude::*;
 
 mod client;
 mod history;
+mod last_slot;
 mod memory;
 mod storm;
+mod torn;
 mod world;
 
 use storm::{Counts, Storm, Weather};
