@@ -93,8 +93,8 @@ impl Insert {
         Insert::after(new, seen, 0)
     }
 
-    /// The same where `others` take the same steps in the same requests, each before this one. All of them reserve their
-    /// tombstones at once then.
+    /// The same where `others` take the same steps in the same requests, each before this one. All of them reserve
+    /// their tombstones at once then.
     pub fn after(new: NewVector, seen: &Groups, others: u64) -> Insert {
         Insert {
             group: seen.groups.get(new.group as usize).copied().unwrap_or_default(),

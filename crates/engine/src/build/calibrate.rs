@@ -9,16 +9,13 @@ use crate::groundtruth;
 use crate::index::{Index, OpenOptions};
 use crate::manifest::Manifest;
 use crate::recall::calibrate::measure_all;
-use crate::recall::curve::{Curve, FROM_MIXTURE};
+use crate::recall::curve::{CURVE_KS, Curve, FROM_MIXTURE};
 use crate::recall::known::Known;
 use crate::recall::mixture::{Maker, NEAR};
 use crate::{Error, Result};
 
 /// Less than this makes the scan for exact neighbours crawl.
 const GROUNDTRUTH_MIN: u64 = 6 << 20;
-
-/// The numbers of results that get a curve.
-pub(crate) const CURVE_KS: [u32; 3] = [1, 10, 100];
 
 pub(crate) fn run(
     build: &Build<'_>,

@@ -179,8 +179,8 @@ impl Curve {
     }
 
     /// The effort to begin a path with, when each path has the efforts of the one before with longer beams: where the
-    /// last lengthening first took its part of the misses. With less effort a longer beam finds no more. `None` where it
-    /// never did.
+    /// last lengthening first took its part of the misses. With less effort a longer beam finds no more. `None` where
+    /// it never did.
     pub(crate) fn begin_longer(&self, path: u32) -> Option<u32> {
         let of = |path: u32| self.points.iter().filter(move |p| p.path == Some(path));
         let Some(shorter) = path.checked_sub(2) else { return Some(0) };
@@ -332,6 +332,9 @@ const MISSES_AIMED_ROWS: f64 = 0.82;
 /// The recall of the hardest fifth from which on the mean counts. A fifth has a hundred queries: with one neighbour
 /// each, two or three misses are as good as none.
 const HARDEST_ENOUGH: f64 = 0.98;
+
+/// The numbers of results that get a curve.
+pub(crate) const CURVE_KS: [u32; 3] = [1, 10, 100];
 
 /// The part of the misses that more effort must take.
 const GAIN_MIN: f64 = 0.1;

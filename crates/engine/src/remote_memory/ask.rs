@@ -155,8 +155,8 @@ impl Nodes {
         }
     }
 
-    /// Steps machines side by side to their ends: what all of them ask for at a time goes out together. `step` steps the
-    /// machine with a number.
+    /// Steps machines side by side to their ends: what all of them ask for at a time goes out together. `step` steps
+    /// the machine with a number.
     pub fn run_together<T>(
         &mut self,
         machines: usize,

@@ -5,17 +5,17 @@ use stratann_core::plan::remote_hnsw::{self, MAX_EF, MAX_PROBES};
 use stratann_core::query::Params;
 
 use super::options::RemoteSwitches;
-use crate::build::calibrate::CURVE_KS;
 use crate::kinds::Setting;
-use crate::recall::curve::{Grid, Point, StopRule};
+use crate::recall::curve::{CURVE_KS, Grid, Point, StopRule};
 use crate::{Error, Result};
 
-/// By path: how much longer than the answer the beam in each cluster is. A cluster may hold a part of all vectors, so the
-/// longest are those of large clusters.
+/// By path: how much longer than the answer the beam in each cluster is. A cluster may hold a part of all vectors, so
+/// the longest are those of large clusters.
 const EF_BEYOND_K: [u32; 8] = [2, 14, 40, 100, 300, 1000, 3000, 10_000];
 
-/// What is measured for k results on an index of so many clusters, the largest with so many members: numbers of clusters,
-/// each about a half more than the last, for beams up to the first that is as long as half of the largest cluster.
+/// What is measured for k results on an index of so many clusters, the largest with so many members: numbers of
+/// clusters, each about a half more than the last, for beams up to the first that is as long as half of the largest
+/// cluster.
 pub(crate) fn grid(k: u32, clusters: u32, largest: u64) -> Grid {
     let rule = StopRule::by_slack(None, 0.0);
     let most = clusters.clamp(1, MAX_PROBES);
