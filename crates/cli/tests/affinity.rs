@@ -112,6 +112,7 @@ fn a_server_says_which_clusters_it_has_cached() {
     send_signal(place.servers[1].child.id(), libc::SIGKILL);
     let (run, _) = place.search(&["--nprobe", "3"]);
     assert!(run["routed_by_cache"].as_u64().is_some(), "{run}");
+    assert_eq!(run["failed_queries"], 0, "{run}");
 }
 
 #[test]

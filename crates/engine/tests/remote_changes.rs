@@ -207,7 +207,6 @@ fn every_compute_node_finds_what_one_inserts_and_misses_what_one_deletes() {
     assert!(rebuilds > 1, "{rebuilds} groups were rebuilt");
 }
 
-/// An upsert moves a vector to another cluster: no search finds what was under its id before.
 /// Changes side by side share their requests, and end as those that are made one by one.
 #[test]
 fn changes_side_by_side_share_requests() {
@@ -241,6 +240,7 @@ fn changes_of_one_id_in_a_call_keep_their_order() {
     assert_eq!(found(&index, &part(&new, 0, 27), &ids[..27]), 0);
 }
 
+/// An upsert moves a vector to another cluster: no search finds what was under its id before.
 #[test]
 fn an_upsert_replaces_what_is_under_its_id() {
     let world = Plan::new(900).start();

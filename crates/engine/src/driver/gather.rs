@@ -47,6 +47,12 @@ impl Default for GatherOptions {
     }
 }
 
+/// The error of a thread that ends because another one has: that one's error tells why.
+pub(crate) const OTHER_THREAD_FAILED: &str = "another thread of the search failed";
+
+/// Most bytes of a doorbell, which is one request then.
+const DOORBELL_BYTES_MAX: u64 = 256 << 20;
+
 /// The gathered reads of a search, shared by its threads.
 pub struct Gather {
     options: GatherOptions,
@@ -77,7 +83,6 @@ struct Load {
 
 /// What came of a load, for the queries of one thread.
 pub(super) struct LoadDelivery {
-    read: Read,
     result: Result<Arc<Loaded>, Loss>,
     askers: Vec<Asker>,
     since: Instant,
@@ -165,11 +170,7 @@ impl Gather {
             }
         }
         // A thread that left after this stage had ended is noticed at the next.
-        if state.stages == stage {
-            Err(io::Error::other("another thread of the search failed"))
-        } else {
-            Ok(())
-        }
+        if state.stages == stage { Err(io::Error::other(OTHER_THREAD_FAILED)) } else { Ok(()) }
     }
 }
 
@@ -291,10 +292,18 @@ impl<'a> Gathering<'a> {
         let most = self.member.gather.options.doorbell.min(room);
         let is_cached = self.queue.front().is_some_and(|load| load.is_cached);
         let mut reads: Vec<Vec<Load>> = Vec::new();
+        let mut all_bytes = 0;
         while let Some(load) = self.queue.pop_front() {
+            all_bytes += u64::from(load.read.at.bytes);
             let has_room = reads.len() < most && load.is_cached == is_cached;
+            let has_room = has_room && (reads.is_empty() || all_bytes <= DOORBELL_BYTES_MAX);
             match reads.last_mut() {
-                Some(read) if read.last().is_some_and(|last| last.is_beside(&load)) => read.push(load),
+                Some(read)
+                    if all_bytes <= DOORBELL_BYTES_MAX
+                        && read.last().is_some_and(|last| last.is_beside(&load)) =>
+                {
+                    read.push(load);
+                }
                 _ if has_room => reads.push(vec![load]),
                 _ => {
                     self.queue.push_front(load);
@@ -312,7 +321,7 @@ impl Load {
         let result = result.map(|(bytes, doorbell)| Arc::new(Loaded { bytes, _doorbell: doorbell }));
         for (mailbox, askers) in self.waiting {
             let since = Instant::now();
-            mailbox.deliver_load(LoadDelivery { read: self.read, result: result.clone(), askers, since });
+            mailbox.deliver_load(LoadDelivery { result: result.clone(), askers, since });
         }
     }
 
@@ -464,14 +473,14 @@ impl Driver<'_> {
     /// there was one.
     pub(super) fn take_load(&mut self, queries: &mut dyn Queries) -> io::Result<bool> {
         let Some(gathering) = &mut self.gathering else { return Ok(false) };
-        let Some(LoadDelivery { read, result, askers, since }) = gathering.deliveries.pop_front() else {
+        let Some(LoadDelivery { result, askers, since }) = gathering.deliveries.pop_front() else {
             return Ok(false);
         };
         self.joined -= askers.len();
         for asker in askers {
             let result = match &result {
                 Ok(loaded) => ReadResult::Loaded(loaded.clone()),
-                Err(loss) => self.lost(read, *loss, queries),
+                Err(loss) => ReadResult::Lost(*loss),
             };
             let at = asker.slot as usize;
             let slot = &mut self.slots[at];
@@ -489,7 +498,8 @@ impl Driver<'_> {
 
     /// Goes on to the next stage of a batch where this thread has ended the present one.
     pub(super) fn advance_batch(&mut self, queries: &mut dyn Queries) -> io::Result<Next> {
-        let is_idle = self.idle.len() == self.slots.len();
+        // Bytes that are still to come for queries that have ended are taken too: their doorbell waits for it.
+        let is_idle = self.idle.len() == self.slots.len() && self.joined == 0;
         let Some(gathering) = &mut self.gathering else { return Ok(Next::Wait) };
         let GatherMember { gather, is_loader } = gathering.member;
         let batch = gather.options.batch;

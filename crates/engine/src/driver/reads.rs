@@ -370,7 +370,8 @@ impl<'a> Driver<'a> {
 /// A driver that ends early leaves no query of another thread waiting.
 impl Drop for Driver<'_> {
     fn drop(&mut self) {
-        let Some((shared, _)) = &self.sharing else { return };
+        let Some((shared, mailbox)) = &self.sharing else { return };
+        mailbox.close();
         for at in self.reads.shared() {
             shared.complete(at, || Err(Loss::Failed));
         }

@@ -35,6 +35,7 @@ pub(super) struct Mailbox {
     deliveries: Mutex<Vec<Delivery>>,
     loads: Mutex<Vec<LoadDelivery>>,
     has_deliveries: AtomicBool,
+    is_closed: AtomicBool,
     is_waiting: AtomicBool,
     // Without a waker the thread joins its own reads alone.
     waker: Option<Waker>,
@@ -48,8 +49,20 @@ impl Mailbox {
 
     /// The same for a gathered load.
     pub(super) fn deliver_load(&self, delivery: LoadDelivery) {
-        lock(&self.loads).push(delivery);
+        let mut loads = lock(&self.loads);
+        if !self.is_closed.load(Ordering::SeqCst) {
+            loads.push(delivery);
+        }
+        drop(loads);
         self.note_delivery();
+    }
+
+    /// Takes no more gathered loads, and drops those that are here: their doorbells must not wait for a thread that has
+    /// ended.
+    pub(super) fn close(&self) {
+        self.is_closed.store(true, Ordering::SeqCst);
+        let left = std::mem::take(&mut *lock(&self.loads));
+        drop(left);
     }
 
     fn note_delivery(&self) {
@@ -162,6 +175,7 @@ impl SharedReads {
             deliveries: Mutex::default(),
             loads: Mutex::default(),
             has_deliveries: AtomicBool::new(false),
+            is_closed: AtomicBool::new(false),
             is_waiting: AtomicBool::new(false),
             waker,
         })

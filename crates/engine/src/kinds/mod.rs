@@ -355,9 +355,7 @@ impl KindIndex {
             }
             KindIndex::GridIvf(grid) => grid_ivf::calibration::grid(grid.facts.lists()),
             KindIndex::GpuIvf(own) => own.grid(k, family),
-            KindIndex::RemoteHnsw(own) => {
-                remote_hnsw::calibration::grid(k, own.facts.clusters(), own.facts.sizes.max)
-            }
+            KindIndex::RemoteHnsw(own) => remote_hnsw::calibration::grid(k, &own.facts),
         }
     }
 

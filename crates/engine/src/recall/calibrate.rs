@@ -83,7 +83,10 @@ fn measure(
             }
             fill(&mut point, index, &known, &hardest, &answers);
             curve.points.push(point);
-            let has_ended = point.safe_recall() > RECALL_ENOUGH || point.reads > grid.reads_max;
+            let comparisons = answers.stats.full_comparisons as f64 / count.max(1) as f64;
+            let has_ended = point.safe_recall() > RECALL_ENOUGH
+                || point.reads > grid.reads_max
+                || comparisons > grid.comparisons_max;
             // Where shorter beams find too little, longer ones are no waste at any cost.
             let may_be_dear = grid.has_longer_beams && !earlier.is_complete();
             let has_stalled = grid.has_longer_beams && curve.has_stalled();

@@ -296,8 +296,21 @@ pub(crate) struct Grid {
     pub(crate) paths: Vec<Vec<(u32, StopRule)>>,
     /// A setting with more reads ends its path.
     pub(crate) reads_max: f64,
+    /// The same for more comparisons with vectors.
+    pub(crate) comparisons_max: f64,
     /// Whether each path has the efforts of the one before, with longer beams.
     pub(crate) has_longer_beams: bool,
+}
+
+impl Default for Grid {
+    fn default() -> Grid {
+        Grid {
+            paths: Vec::new(),
+            reads_max: f64::INFINITY,
+            comparisons_max: f64::INFINITY,
+            has_longer_beams: false,
+        }
+    }
 }
 
 /// How many times as far queries lie from the k-th of their neighbours as those do that the curve for k was measured

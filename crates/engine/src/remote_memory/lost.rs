@@ -10,7 +10,7 @@ use stratann_core::format::region::{SUPERBLOCK_BYTES, Superblock};
 use super::connect::connect_one;
 use super::{Credentials, Facts, MemoryError, Operation, RemoteMemory};
 
-/// Interval at which lost nodes are looked for. It doubles with each loss of a node, up to the last.
+/// Interval at which lost nodes are looked for. The first look comes later for a node that was lost more often.
 const LOOK: Duration = Duration::from_millis(500);
 const DOUBLINGS_MAX: u64 = 4;
 

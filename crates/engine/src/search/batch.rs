@@ -1,5 +1,6 @@
 //! The queries of one call, shared by its threads.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
@@ -36,7 +37,6 @@ pub(super) struct Batch<'a> {
     pub(super) distances: Vec<AtomicU32>,
     pub(super) latency_ns: Vec<AtomicU64>,
     pub(super) failed: Mutex<Vec<(usize, String)>>,
-    pub(super) short: AtomicUsize,
     pub(super) sums: Mutex<Sums>,
 }
 
@@ -70,7 +70,6 @@ impl<'a> Batch<'a> {
             distances: (0..cells).map(|_| AtomicU32::new(f32::INFINITY.to_bits())).collect(),
             latency_ns: (0..count).map(|_| AtomicU64::new(0)).collect(),
             failed: Mutex::default(),
-            short: AtomicUsize::new(0),
             sums: Mutex::default(),
         }
     }
@@ -89,7 +88,30 @@ impl<'a> Batch<'a> {
         }
     }
 
+    /// Takes back the answer of a query that is asked again.
+    fn take_back(&self, number: usize) {
+        let k = self.params.k as usize;
+        for at in number * k..(number + 1) * k {
+            self.ids[at].store(u64::MAX, Ordering::Relaxed);
+            self.distances[at].store(f32::INFINITY.to_bits(), Ordering::Relaxed);
+        }
+        self.failed.lock().unwrap_or_else(|e| e.into_inner()).retain(|failed| failed.0 != number);
+    }
+
+    /// Queries that have fewer results than were asked for. No vector has the largest id.
+    fn short(&self) -> usize {
+        let failed = self.failed.lock().unwrap_or_else(|e| e.into_inner());
+        let failed: BTreeSet<usize> = failed.iter().map(|failed| failed.0).collect();
+        let k = self.params.k as usize;
+        let is_short = |&number: &usize| {
+            self.latency_ns[number].load(Ordering::Relaxed) > 0
+                && self.ids[(number + 1) * k - 1].load(Ordering::Relaxed) == u64::MAX
+        };
+        (0..self.count).filter(is_short).filter(|number| !failed.contains(number)).count()
+    }
+
     pub(super) fn into_answers(self) -> Answers {
+        let short = self.short();
         let mut failed = self.failed.into_inner().unwrap_or_else(|e| e.into_inner());
         let Sums { stats, largest, times, merged } =
             self.sums.into_inner().unwrap_or_else(|e| e.into_inner());
@@ -104,7 +126,7 @@ impl<'a> Batch<'a> {
             times,
             merged,
             failed,
-            short: self.short.into_inner(),
+            short,
             seconds: 0.0,
             cpu_us: 0,
             params: self.params,
@@ -210,7 +232,7 @@ impl Queries for Share<'_, '_> {
 
     fn end_batch(&mut self) {
         let Some(live) = &self.batch.live else { return };
-        live.end();
+        live.end().into_iter().for_each(|number| self.batch.take_back(number));
     }
 
     fn lost(&mut self, read: Read, loss: Loss) {
@@ -274,9 +296,6 @@ impl Queries for Share<'_, '_> {
         if let Some(why) = why {
             batch.failed.lock().unwrap_or_else(|e| e.into_inner()).push((number, why));
         } else {
-            if state.results().len() < batch.params.k as usize {
-                batch.short.fetch_add(1, Ordering::Relaxed);
-            }
             let at = number * batch.params.k as usize;
             for (i, hit) in state.results().iter().enumerate() {
                 batch.ids[at + i].store(hit.external_id, Ordering::Relaxed);

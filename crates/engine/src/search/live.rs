@@ -38,6 +38,8 @@ struct State {
     /// Whether the present batch has lost reads, and how many batches before it did, one after another.
     has_lost: bool,
     losses: u32,
+    /// Nodes whose bytes in the present batch were damaged, or replaced.
+    damaged: Vec<u8>,
 }
 
 impl<'a> LiveBatches<'a> {
@@ -84,7 +86,7 @@ impl<'a> LiveBatches<'a> {
     fn change_reader(&self) {
         let Ok(other) = self.region.reader() else { return };
         let before = self.reader.lock().unwrap_or_else(|e| e.into_inner()).replace(other);
-        before.into_iter().for_each(|before| self.region.give_back(before));
+        before.into_iter().for_each(|before| self.region.end(before));
     }
 
     /// Waits where the batch before lost reads.
@@ -111,7 +113,14 @@ impl<'a> LiveBatches<'a> {
 
     /// Notes that a memory node did not give a cluster.
     pub(crate) fn lose(&self, node: u8, loss: Loss) {
-        self.state().has_lost = true;
+        let mut state = self.state();
+        state.has_lost = true;
+        if loss == Loss::Damaged {
+            // What a batch read that stood still may have been replaced: its end tells.
+            state.damaged.push(node);
+            return;
+        }
+        drop(state);
         self.with_reader(|reader| reader.lose(self.region, node, loss));
     }
 
@@ -140,18 +149,23 @@ impl<'a> LiveBatches<'a> {
 
     /// Whether only the end of the present batch tells that what it read was there.
     pub(crate) fn ends_with_check(&self) -> bool {
-        let clusters = self.state().clusters.clone();
-        self.with_reader(|reader| reader.ends_with_check(&clusters)).unwrap_or(true)
+        let state = self.state();
+        let (clusters, is_damaged) = (state.clusters.clone(), !state.damaged.is_empty());
+        drop(state);
+        is_damaged || self.with_reader(|reader| reader.ends_with_check(&clusters)).unwrap_or(true)
     }
 
     /// Ends a batch. Where what it read may have been replaced meanwhile, its queries are asked again: these are
     /// returned.
     pub(crate) fn end(&self) -> Vec<usize> {
-        let (clusters, ended) = {
+        let (clusters, ended, damaged) = {
             let mut state = self.state();
-            (state.clusters.clone(), std::mem::take(&mut state.ended))
+            (state.clusters.clone(), std::mem::take(&mut state.ended), std::mem::take(&mut state.damaged))
         };
-        let is_sound = self.with_reader(|reader| reader.ends_well(self.region, &clusters));
+        let is_sound = self.with_reader(|reader| match damaged.is_empty() {
+            true => reader.ends_well(self.region, &clusters),
+            false => reader.ends_damaged(self.region, &damaged),
+        });
         if is_sound != Some(false) {
             return Vec::new();
         }

@@ -6,7 +6,7 @@ use std::time::Instant;
 use stratann_core::query::{Budget, Params};
 
 use crate::budget;
-use crate::driver::{Admission, Driver, DriverOptions, Gather, GatherOptions};
+use crate::driver::{Admission, Driver, DriverOptions, Gather, GatherOptions, OTHER_THREAD_FAILED};
 use crate::index::Index;
 use crate::tier::{self, IoChoice, Tier};
 use crate::{Error, Progress, Result};
@@ -145,7 +145,12 @@ impl Index {
                 let ended = worker
                     .join()
                     .map_err(|_| Error::corrupt("a search thread ended unexpectedly; please report it"));
-                name = name.and_then(|name| ended.and_then(|other| other.map(|_| name)));
+                let ended = ended.and_then(|other| other);
+                name = match (name, ended) {
+                    // The thread whose failure ended the others says why.
+                    (Err(own), Err(other)) if own.message.ends_with(OTHER_THREAD_FAILED) => Err(other),
+                    (name, ended) => name.and_then(|name| ended.map(|_| name)),
+                };
             }
             name
         });

@@ -113,10 +113,14 @@ impl ServerState {
             }
             drop(stopped);
             if let Ok(mut reader) = region.reader() {
-                if reader.begin_batch(region).is_ok() {
-                    self.note_memory(None);
+                // One that fails may have no connection to a node that is back.
+                match reader.begin_batch(region) {
+                    Ok(_) => {
+                        self.note_memory(None);
+                        region.give_back(reader);
+                    }
+                    Err(_) => region.end(reader),
                 }
-                region.give_back(reader);
             }
             stopped = lock(&self.stopped.0);
         }

@@ -90,9 +90,10 @@ impl Searcher for Servers {
         let caches = self.remote.caches(&parameters(options, None, false));
         for first in (0..count).step_by(part) {
             self.queries.read(first, part.min(count - first), &mut self.rows)?;
+            let started = Instant::now();
             let batch = Requests::new(&self.remote, &self.rows, (k, options), self.accepts_partial, caches);
             in_flight = in_flight.max((batch.requests * batch.each).min(batch.count));
-            let (answers, lacking) = batch.run(printer)?;
+            let (answers, lacking) = batch.run(started, printer)?;
             sum.add(first, &self.rows, &answers, self.truth.as_mut())?;
             partial += lacking;
             take(first, &answers)?;
@@ -267,8 +268,7 @@ impl<'a> Requests<'a> {
     }
 
     /// Returns the answers, and the number of partial ones.
-    fn run(self, printer: &ProgressPrinter) -> Result<(Answers, usize)> {
-        let started = Instant::now();
+    fn run(self, started: Instant, printer: &ProgressPrinter) -> Result<(Answers, usize)> {
         let (over, watched) = std::sync::mpsc::channel();
         std::thread::scope(|scope| {
             let remote = self.remote;

@@ -25,8 +25,8 @@ pub(super) struct ServedMemory {
     memory: Vec<String>,
     #[command(flatten)]
     key: KeyArgs,
-    /// Most queries of a batch of a remote-hnsw, on all threads: each cluster that they need is read once for all of
-    /// them. A batch has the queries that wait when the one before ends [default: 2000]
+    /// Most queries of a batch of a remote-hnsw, divided over the threads: each reads a cluster once for its part. A
+    /// batch has the queries that wait when the one before ends [default: 2000]
     #[arg(long, value_name = "N")]
     batch: Option<usize>,
     /// Most reads of a round trip of a remote-hnsw [default: 64]

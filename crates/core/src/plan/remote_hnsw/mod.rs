@@ -1,5 +1,6 @@
-//! `remote-hnsw`: d-HNSW (Fu et al., 2025). A small HNSW over representatives, the meta-HNSW, is in memory; each of its
-//! nodes is a cluster of vectors with an HNSW of its own, the sub-HNSW, which is read whole and searched where it lies.
+//! `remote-hnsw`: d-HNSW (Liu, Fang and Qian, 2025). A small HNSW over representatives, the meta-HNSW, is in memory;
+//! each of its nodes is a cluster of vectors with an HNSW of its own, the sub-HNSW, which is read whole and searched
+//! where it lies.
 //!
 //! route = the meta-HNSW, in [`navigate`] · access = all chosen clusters at once · verify = [`scan`], cluster by
 //! cluster: what one finds does not depend on the others.

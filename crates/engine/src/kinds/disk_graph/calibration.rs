@@ -26,7 +26,7 @@ pub(crate) fn grid(k: u32, blocks: u32) -> Grid {
         MARGINS.iter().map(point).collect()
     };
     let reads_max = READS_SHARE_MAX * f64::from(blocks);
-    Grid { paths: PATHS.iter().map(path).collect(), reads_max, has_longer_beams: false }
+    Grid { paths: PATHS.iter().map(path).collect(), reads_max, ..Grid::default() }
 }
 
 /// The beam for a margin: long enough that the margin ends a search, not the beam.

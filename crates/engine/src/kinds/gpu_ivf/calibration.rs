@@ -52,7 +52,7 @@ pub(crate) fn grid(k: u32, lists: u32, family: Option<&str>, baselines: bool) ->
         Some("changes") => (0..CHANGES.len()).map(changes).collect(),
         Some(_) => vec![efforts().collect()],
     };
-    Grid { paths, reads_max: f64::INFINITY, has_longer_beams: false }
+    Grid { paths, ..Grid::default() }
 }
 
 fn margins(first: f32, count: usize, most: u32) -> Vec<(u32, StopRule)> {

@@ -17,7 +17,7 @@ pub(crate) fn grid(lists: u32) -> Grid {
         effort += (effort / 4).max(1);
     }
     path.push((lists.clamp(1, grid_ivf::MAX_PROBES), rule));
-    Grid { paths: vec![path], reads_max: f64::INFINITY, has_longer_beams: false }
+    Grid { paths: vec![path], ..Grid::default() }
 }
 
 /// The parameters of a point: its effort is the number of lists.

@@ -33,7 +33,7 @@ pub(crate) fn grid(k: u32, clusters: u32) -> Grid {
             .collect()
     };
     let paths = if k == 1 { &PATHS_OF_ONE[..] } else { &PATHS };
-    Grid { paths: paths.iter().map(path).collect(), reads_max: f64::INFINITY, has_longer_beams: false }
+    Grid { paths: paths.iter().map(path).collect(), ..Grid::default() }
 }
 
 /// A point with this many of all clusters. Where there are fewer, the share grows instead.

@@ -4,6 +4,7 @@ use stratann_core::plan::KindParams;
 use stratann_core::plan::remote_hnsw::{self, MAX_EF, MAX_PROBES};
 use stratann_core::query::Params;
 
+use super::facts::RemoteFacts;
 use super::options::RemoteSwitches;
 use crate::kinds::Setting;
 use crate::recall::curve::{CURVE_KS, Grid, Point, StopRule};
@@ -13,10 +14,11 @@ use crate::{Error, Result};
 /// the longest are those of large clusters.
 const EF_BEYOND_K: [u32; 8] = [2, 14, 40, 100, 300, 1000, 3000, 10_000];
 
-/// What is measured for k results on an index of so many clusters, the largest with so many members: numbers of
-/// clusters, each about a half more than the last, for beams up to the first that is as long as half of the largest
-/// cluster.
-pub(crate) fn grid(k: u32, clusters: u32, largest: u64) -> Grid {
+/// What is measured for k results: numbers of clusters, each about a half more than the last, for beams up to the first
+/// that is as long as half of the largest cluster.
+pub(crate) fn grid(k: u32, facts: &RemoteFacts) -> Grid {
+    let (clusters, largest) = (facts.clusters(), facts.sizes.max);
+    let rows = facts.sizes.mean * f64::from(clusters);
     let rule = StopRule::by_slack(None, 0.0);
     let most = clusters.clamp(1, MAX_PROBES);
     let shorter = EF_BEYOND_K
@@ -30,7 +32,8 @@ pub(crate) fn grid(k: u32, clusters: u32, largest: u64) -> Grid {
         effort += (effort / 2).max(1);
     }
     path.push((most, rule));
-    Grid { paths: vec![path; beams], reads_max: f64::INFINITY, has_longer_beams: true }
+    // A scan of all vectors compares each once, and takes less time for it.
+    Grid { paths: vec![path; beams], comparisons_max: rows / 2.0, has_longer_beams: true, ..Grid::default() }
 }
 
 /// The k of the curve that a search for k results uses: its beams are longer than that.

@@ -188,7 +188,7 @@ impl<'a> Changes<'a> {
                 })
                 .collect();
             let first = call.thread(&own(0));
-            let others = running.into_iter().map(|thread| thread.join().unwrap_or_default());
+            let others = running.into_iter().map(|thread| thread.join().unwrap_or_else(|_| call.panicked()));
             [first].into_iter().chain(others).collect()
         });
         let mut acknowledged = done.concat();
@@ -275,6 +275,13 @@ struct Call<'a> {
 }
 
 impl Call<'_> {
+    /// What a thread has acknowledged that ended unexpectedly: nothing that is known.
+    fn panicked(&self) -> Vec<usize> {
+        let error = Error::corrupt("a thread of the changes ended unexpectedly; please report it");
+        self.failed.lock().unwrap_or_else(|e| e.into_inner()).get_or_insert(error);
+        Vec::new()
+    }
+
     /// Makes the changes of one thread, a batch of them at a time. Returns those that are acknowledged.
     fn thread(&self, rows: &[usize]) -> Vec<usize> {
         let (mut reader, mut done, mut point) = (None, Vec::with_capacity(rows.len()), Vec::new());
@@ -346,19 +353,19 @@ impl Call<'_> {
         reader.take().into_iter().for_each(|reader| self.changes.live.end(reader));
     }
 
-    /// Makes one change that has failed, over new connections, for some time.
+    /// Makes one change that has failed again, over new connections, for some time.
     fn make(&self, reader: &mut Option<Reader>, row: usize, point: &mut Vec<f32>) -> Result<()> {
         let live = self.changes.live;
         let until = Instant::now() + RETRY;
         loop {
-            live.may_come_back()?;
-            std::thread::sleep(RETRY_PAUSE);
             let made = self.attempt(reader, row, point);
             let Err(error) = made else { return Ok(()) };
             self.drop_failed(reader);
             if error.kind != ErrorKind::Io || Instant::now() > until || self.progress.interrupted() {
                 return Err(error);
             }
+            live.may_come_back()?;
+            std::thread::sleep(RETRY_PAUSE);
         }
     }
 

@@ -294,13 +294,25 @@ impl Reader {
     /// Whether what a batch read was still there when it had read it. Only a batch that stood still for long, or that
     /// could not be announced, can have read what was replaced meanwhile.
     pub(crate) fn ends_well(&mut self, live: &LiveRegion, clusters: &Clusters) -> bool {
-        if !self.ends_with_check(clusters) {
-            return true;
-        }
+        !self.ends_with_check(clusters) || !matches!(self.recheck(live), Err(Fault::Moved))
+    }
+
+    /// Tells whether what the batch read is still there.
+    fn recheck(&mut self, live: &LiveRegion) -> std::result::Result<(), Fault> {
         let groups: Vec<u32> = (0..self.seen.groups.len() as u32).collect();
         let mut recheck = Recheck::new(&self.seen, &groups);
         let (places, line) = (&live.places, &self.line);
-        let found = self.nodes.run(|answers| recheck.step(places, line, answers));
+        self.nodes.run(|answers| recheck.step(places, line, answers))
+    }
+
+    /// Ends a batch that found damage on nodes. Returns whether what it read was still there: then the damage is real,
+    /// and later batches read the mirrors of these nodes.
+    pub(crate) fn ends_damaged(&mut self, live: &LiveRegion, damaged: &[u8]) -> bool {
+        // A mirror has no lines by which a batch could find out.
+        let found = if self.has_lost(0) { Ok(()) } else { self.recheck(live) };
+        if found.is_ok() {
+            damaged.iter().for_each(|&node| self.lose(live, node, Loss::Damaged));
+        }
         !matches!(found, Err(Fault::Moved))
     }
 
