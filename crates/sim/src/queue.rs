@@ -42,7 +42,8 @@ impl Queue {
         self.runs.get_mut(server).map_or(now, |run| run.take(now, busy_ns))
     }
 
-    /// Busy time of all together until `now`. Of tasks that are ready later, those before a pause count too.
+    /// Busy time of all together until `now`. Tasks that begin only after `now` are left out, but for those of a server
+    /// that has a pause before its last ones.
     pub(crate) fn busy_ns(&self, now: u64) -> u64 {
         let scheduled: u64 = self.runs.iter().map(|run| run.free_at.saturating_sub(now.max(run.from))).sum();
         self.assigned_ns - scheduled

@@ -89,8 +89,8 @@ impl KindIndex {
         }
     }
 
-    /// The memory node of each cluster where groups are divided over so many nodes by their bytes, as loading them
-    /// does; empty of a kind without memory nodes.
+    /// The memory node of each cluster where groups are divided over so many nodes by their bytes, nearly as loading
+    /// them does, which also counts the tables of the first node. Empty of a kind without memory nodes.
     pub(crate) fn nodes_of_clusters(&self, nodes: usize) -> Vec<u8> {
         let KindIndex::RemoteHnsw(own) = self else { return Vec::new() };
         let bytes = |group: &[Located]| group.iter().map(|at| u64::from(at.base.bytes)).sum::<u64>();

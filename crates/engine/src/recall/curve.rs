@@ -178,9 +178,9 @@ impl Curve {
         self.setting(point.safe_recall()).is_some_and(|own| times * own.cost() < point.cost())
     }
 
-    /// The effort to begin a path with, when each path has the efforts of the one before with longer beams: where the
-    /// last lengthening first took its part of the misses. With less effort a longer beam finds no more. `None` where
-    /// it never did.
+    /// The effort to begin a path with, when each path has the efforts of the one before with longer beams. It is the
+    /// least effort at which the last longer beam has missed clearly less than the beam before it: with less effort, a
+    /// still longer beam finds no more. `None` where there is no such effort.
     pub(crate) fn begin_longer(&self, path: u32) -> Option<u32> {
         let of = |path: u32| self.points.iter().filter(move |p| p.path == Some(path));
         let Some(shorter) = path.checked_sub(2) else { return Some(0) };

@@ -128,9 +128,12 @@ impl RemoteIndex {
     /// Bytes of the doorbells of a search: one that is searched, and one that is under way.
     pub(crate) fn doorbells_bytes(&self, options: &GatherOptions) -> u64 {
         let at_once = options.doorbell.saturating_mul(if options.overlap { 2 } else { 1 });
-        let bytes = |cluster: &Located| u64::from(cluster.base.bytes) + u64::from(cluster.fresh.bytes);
-        let mut all: Vec<u64> =
-            self.clusters.iter().map(|cluster| bytes(cluster) + 2 * PAGE as u64).collect();
+        // Where others insert, a cluster may come with all fresh records that its group has room for.
+        let newest = self.live.as_ref().map(LiveRegion::newest);
+        let clusters = newest.as_ref().map(|newest| newest.located()).filter(|all| !all.is_empty());
+        let fresh_bytes = if newest.is_some() { self.facts.overflow_bytes() } else { 0 };
+        let bytes = |cluster: &Located| u64::from(cluster.base.bytes) + fresh_bytes + 2 * PAGE as u64;
+        let mut all: Vec<u64> = clusters.unwrap_or(&self.clusters).iter().map(bytes).collect();
         all.sort_unstable_by(|a, b| b.cmp(a));
         all.iter().take(at_once).sum()
     }

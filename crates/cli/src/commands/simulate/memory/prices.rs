@@ -52,7 +52,8 @@ pub(in crate::commands) struct LoadPrices {
 }
 
 impl LoadPrices {
-    /// Measures them on this machine, from a recorded search. Comparisons have a share of all else that it did.
+    /// Measures them on this machine, from a recorded search. All other work of the search is spread over its
+    /// comparisons.
     pub(in crate::commands) fn of(work: RecordedWork, threads: usize) -> LoadPrices {
         LoadPrices::from_work(work, taken_byte_ps(), threads)
     }

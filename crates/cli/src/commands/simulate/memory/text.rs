@@ -49,8 +49,8 @@ pub(super) fn text(document: &Document) -> String {
         };
         let rows: Vec<Vec<String>> = document.against_naive.iter().map(row).collect();
         let name = LoadScheme::Naive.name();
-        out += &format!("\n{name}, which has no cache, is a model too; it takes so many times as much\n");
-        out += &table(&["than", "compute nodes", "time", "network", "round trips", "bytes"], &rows);
+        out += &format!("\n{name} is simulated too. It takes so many times as much as each other scheme:\n");
+        out += &table(&["scheme", "compute nodes", "time", "network", "round trips", "bytes"], &rows);
         out.push('\n');
     }
     out + &document.costs.text()

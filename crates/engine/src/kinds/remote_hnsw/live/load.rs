@@ -61,7 +61,7 @@ pub fn load(
     let data_nodes = data_nodes(&facts, mirror)?;
     let image = Image::read(&index, folder)?;
     let mut plan = image.plan(&facts[..data_nodes], &facts)?;
-    // A node of another load is known by it, and by what it lacks.
+    // Nodes of different loads are told from each other by this number.
     let sequence = random()?;
     plan.superblocks.iter_mut().for_each(|own| own.sequence = sequence);
     let load = Load { index: &index, image: &image, plan: &plan, progress };

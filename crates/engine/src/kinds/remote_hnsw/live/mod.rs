@@ -242,7 +242,7 @@ fn number(nodes: &mut Nodes, places: &Places) -> u16 {
     let at = stratann_core::format::region::Address::new(0, first.control_at + ControlWords::READERS);
     match nodes.ask(vec![Op::FetchAdd { at, add: 1 }]).pop() {
         Some(Answer::Word(count)) => (count % u64::from(u16::MAX)) as u16 + 1,
-        // On a mirror nobody is announced.
+        // Readers of a mirror need no number: they are not announced.
         _ => 1,
     }
 }
