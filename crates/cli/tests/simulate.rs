@@ -459,7 +459,7 @@ fn compute_nodes_share_the_link_of_a_memory_node() {
         &document(&["--compute-nodes", "8", "--network-gbps", "0.5", "--memory-nodes", "2"])["runs"][0];
     assert!(number(halves, "/qps") > 1.5 * number(slow, "/qps"), "{halves} {slow}");
     let text = String::from_utf8(run(&[&asked[..], &all].concat()).stdout).unwrap();
-    assert!(text.contains("times are simulated") && text.contains("is a model too"), "{text}");
+    assert!(text.contains("times are simulated") && text.contains("is simulated too"), "{text}");
     for (more, said) in [
         (&["--servers", "2"][..], "--servers is for servers"),
         (&["--compute-nodes", "0"], "--compute-nodes is 0"),
