@@ -200,7 +200,7 @@ def main():
     parser.add_argument("--out", type=Path, default=ROOT / "demo-out", help="where everything is written")
     parser.add_argument("--rows", type=int, default=300_000, help="rows of the large set")
     parser.add_argument("--dim", type=int, default=128)
-    parser.add_argument("--ram-budget", default="38MiB", help="memory for the large set")
+    parser.add_argument("--ram-budget", default="39MiB", help="memory for the large set")
     args = parser.parse_args()
     started = time.monotonic()
     try:
