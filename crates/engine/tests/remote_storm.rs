@@ -267,7 +267,7 @@ fn four_compute_nodes_insert_delete_and_search() {
     let credentials = Credentials::new(SECRET.to_vec(), None);
     let memory = Node::start(NodeOptions {
         node: NodeId(0),
-        region_bytes: 256 << 20,
+        region_bytes: 2 << 30,
         listen: "127.0.0.1:0".parse().unwrap(),
         secret: SECRET.to_vec(),
         tls: None,
