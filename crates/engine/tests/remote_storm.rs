@@ -27,7 +27,7 @@ const ROWS: usize = 20_000;
 const DIM: usize = 32;
 const PARTITIONS: usize = 40;
 /// Rows that vectors are inserted of.
-const POOL: usize = 8_000;
+const POOL: usize = 200_000;
 /// Changes of one call, and vectors that are searched after it.
 const CHANGES: usize = 8;
 const CHECKED: usize = 24;
