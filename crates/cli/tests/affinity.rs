@@ -100,7 +100,7 @@ fn a_server_says_which_clusters_it_has_cached() {
     let row: Vec<u8> = place.data.query_rows[0].iter().flat_map(|&x| (x as f32).to_le_bytes()).collect();
     let path = "/v1/search?k=5&nprobe=3&timeout_ms=20000";
     let (_, reply) = post(address, path, &row);
-    assert_eq!(reply["cached"], Value::Null, "only who asks is told");
+    assert_eq!(reply["cached"], Value::Null, "a request that does not ask for the cached clusters gets none");
     let (_, reply) = post(address, &format!("{path}&cached=0"), &row);
     assert_eq!(set(&reply["cached"]), 3, "{reply}");
     let known = reply["cached"]["version"].as_str().unwrap();

@@ -30,7 +30,7 @@ mod memory;
 mod sources;
 mod watch;
 use caps::CapArgs;
-use config::{Config, SizeText, read_config};
+use config::{Config, SizeText, config_of, in_flight};
 use memory::{ServedMemory, cache_bytes};
 use sources::Sources;
 
@@ -347,24 +347,9 @@ fn address_of_servers(
     Ok((listen, secret))
 }
 
-/// Queries in flight per thread, where they are given.
-fn in_flight(args: &Args, key: Option<usize>) -> Result<Option<usize>> {
-    let in_flight = args.in_flight.or(key);
-    in_range("in_flight", in_flight.unwrap_or(1), 1, 4096)?;
-    Ok(in_flight)
-}
-
-/// The file of options, if there is one, and the folder that its paths are relative to.
-fn config_of(args: &Args) -> Result<(Config, &Path)> {
-    match &args.config {
-        Some(path) => Ok((read_config(path)?, path.parent().unwrap_or(Path::new("")))),
-        None => Ok((Config::default(), Path::new(""))),
-    }
-}
-
 /// Merges the file and the command line.
 fn setup(args: &Args, log: Log, output: Output) -> Result<Setup> {
-    let (mut config, folder) = config_of(args)?;
+    let (mut config, folder) = config_of(args.config.as_deref())?;
     let memory_keys = config.memory();
     let index = index_folder(args, &config, args.memory.is_used(&memory_keys), folder)?;
     let (sources, keys, scorer_keys) = (config.sources(), config.caps(), config.scorer());
@@ -379,7 +364,7 @@ fn setup(args: &Args, log: Log, output: Output) -> Result<Setup> {
     let cache_budget = config.cache_budget.map(SizeText::cache_budget).transpose()?;
     let threads = args.threads.or(config.threads).unwrap_or_else(options::all_cores);
     in_range("threads", threads, 1, 1024)?;
-    let in_flight = in_flight(args, config.in_flight)?;
+    let in_flight = in_flight(args.in_flight, config.in_flight)?;
     let queue = in_range("queue", args.queue.or(config.queue).unwrap_or(USUAL_QUEUE), 1, 1 << 20)?;
     let caps = args.caps.caps(&keys)?;
     let limits = args.caps.limits(keys, ram_budget)?;

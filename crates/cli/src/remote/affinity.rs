@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard};
 
-use stratann_core::format::hnsw::{HnswLayout, HnswName, meta_seed};
+use stratann_core::format::hnsw::{HnswLayout, HnswName};
 use stratann_core::plan::remote_hnsw::Chooser;
 use stratann_engine::kinds::remote_hnsw::affinity::{Batch, CacheTable, Choice, divide};
 use stratann_engine::{DType, Metric};
@@ -37,7 +37,7 @@ impl Affinity {
         };
         let own = Affinity {
             layout,
-            name: HnswName { cluster: u32::MAX, version: 0, seed: meta_seed(build) },
+            name: HnswName::meta(build),
             meta: get_bytes(agent, address, "/v1/meta")?,
             types: (wanted.metric, wanted.dtype),
             table: Mutex::new(CacheTable::new(clusters.bytes, addresses.len())),

@@ -70,11 +70,6 @@ pub fn seed(build: u64, group: u32, version: u32, side: usize) -> u64 {
     crate::hash::hash(super::fresh::seed(build, group, version), 1, side as u64)
 }
 
-/// The seed of the checksum of the meta-HNSW of a build.
-pub fn meta_seed(build: u64) -> u64 {
-    crate::hash::hash(build, 2, 0)
-}
-
 const fn link_bytes(members: usize) -> usize {
     if members <= 1 << 16 { 2 } else { 4 }
 }
@@ -150,6 +145,13 @@ pub struct HnswName {
     pub version: u32,
     /// See [`seed`].
     pub seed: u64,
+}
+
+impl HnswName {
+    /// The name of the meta-HNSW of a build.
+    pub fn meta(build: u64) -> HnswName {
+        HnswName { cluster: u32::MAX, version: 0, seed: crate::hash::hash(build, 2, 0) }
+    }
 }
 
 /// Appends the sub-HNSW of `members`, one or more, whose graph is `graph`.

@@ -188,7 +188,7 @@ impl Curve {
         of(path - 1).find(gains).map(|p| p.effort)
     }
 
-    /// Whether more effort on the path of its last point is in vain.
+    /// Whether the last two steps of its last path have hardly raised the recall.
     pub(crate) fn has_stalled(&self) -> bool {
         let [.., before, _, last] = self.points.as_slice() else { return false };
         before.path == last.path && !last.gains_on(before)

@@ -6,12 +6,27 @@ use serde::Deserialize;
 use stratann_engine::index::CacheBudget;
 use stratann_engine::{Error, Result, input};
 
-use super::USUAL_POLL_S;
 use super::caps::CapKeys;
 use super::memory::MemoryKeys;
 use super::sources::Sources;
+use super::{USUAL_POLL_S, in_range};
 use crate::options;
 use crate::scorer::ScorerKeys;
+
+/// The file of options, if there is one, and the folder that its paths are relative to.
+pub(super) fn config_of(path: Option<&Path>) -> Result<(Config, &Path)> {
+    match path {
+        Some(path) => Ok((read_config(path)?, path.parent().unwrap_or(Path::new("")))),
+        None => Ok((Config::default(), Path::new(""))),
+    }
+}
+
+/// Queries in flight per thread, where they are given.
+pub(super) fn in_flight(given: Option<usize>, key: Option<usize>) -> Result<Option<usize>> {
+    let in_flight = given.or(key);
+    in_range("in_flight", in_flight.unwrap_or(1), 1, 4096)?;
+    Ok(in_flight)
+}
 
 /// File of options.
 #[derive(Default, Deserialize)]
@@ -129,7 +144,7 @@ pub(super) enum SizeText {
     Text(String),
 }
 
-pub(super) fn read_config(path: &Path) -> Result<Config> {
+fn read_config(path: &Path) -> Result<Config> {
     let text = input::read_text(path)?;
     toml::from_str(&text).map_err(|e| {
         let before = e.span().and_then(|s| text.get(..s.start)).unwrap_or("");

@@ -124,7 +124,7 @@ impl Set {
         set.tombstones.sort_unstable_by_key(|t| t.id);
         let heads: Vec<[f32; DIM]> =
             (0..sizes.len()).map(|c| vector(sizes[..c].iter().map(|s| s.0 as u64).sum())).collect();
-        let meta = HnswName { cluster: u32::MAX, version: 0, seed: layout::meta_seed(BUILD) };
+        let meta = HnswName::meta(BUILD);
         set.meta = sub_hnsw(&meta, &heads, &vec![0; heads.len()]);
         set
     }
@@ -338,7 +338,7 @@ fn a_vector_that_does_not_exist_for_a_query_leads_nowhere() {
 fn a_client_chooses_the_clusters_that_a_search_takes() {
     for clusters in [3, 300] {
         let set = Set::new(&vec![(2, 0); clusters]);
-        let name = HnswName { cluster: u32::MAX, version: 0, seed: layout::meta_seed(BUILD) };
+        let name = HnswName::meta(BUILD);
         let mut chooser = Chooser::open(&LAYOUT, &name, &set.meta).unwrap();
         for number in 0..50 {
             let query = vector(7_000 + number);

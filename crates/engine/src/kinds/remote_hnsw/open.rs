@@ -5,7 +5,7 @@ use std::path::Path;
 
 use stratann_core::PAGE;
 use stratann_core::format::fresh::record_bytes;
-use stratann_core::format::hnsw::{HnswLayout, HnswName, SubHnsw, meta_seed};
+use stratann_core::format::hnsw::{HnswLayout, HnswName, SubHnsw};
 use stratann_core::format::region::{DESCRIPTOR_BYTES, Descriptor, SUPERBLOCK_BYTES, Superblock};
 use stratann_core::plan::remote_hnsw::{Located, View};
 use stratann_kernel::Metric;
@@ -50,14 +50,9 @@ pub(crate) fn layout(metric: Metric, vector_bytes: usize) -> HnswLayout {
     HnswLayout { vector_bytes, norms: metric == Metric::Cosine }
 }
 
-/// The name of the meta-HNSW of a build.
-pub(crate) fn meta_name(build: u64) -> HnswName {
-    HnswName { cluster: u32::MAX, version: 0, seed: meta_seed(build) }
-}
-
 /// Whether these are the bytes of the meta-HNSW.
 fn check_meta(layout: &HnswLayout, build: u64, facts: &RemoteFacts, meta: &[u8]) -> Option<()> {
-    let is_sound = SubHnsw::verify(layout, &meta_name(build), meta);
+    let is_sound = SubHnsw::verify(layout, &HnswName::meta(build), meta);
     let own = SubHnsw::open(layout, meta).filter(|_| is_sound)?;
     (own.members() == facts.clusters()).then_some(())
 }

@@ -22,7 +22,7 @@ use crate::build::stages::{Build, IDS};
 use crate::build::tables::{read_table, write_table};
 use crate::dataset::{AtomicFile, Scan};
 use crate::kinds::remote_hnsw::facts::{RemoteFacts, SizeStats};
-use crate::kinds::remote_hnsw::open::{layout, meta_name};
+use crate::kinds::remote_hnsw::open::layout;
 use crate::kinds::remote_hnsw::options::RemoteOptions;
 use crate::manifest::BlockShape;
 use crate::{Error, Result, files};
@@ -112,7 +112,7 @@ impl Writer<'_> {
         let mut vectors = Vec::with_capacity(rows.len() * self.vector_bytes);
         self.build.base.for_each(rows, |vector| vectors.extend_from_slice(vector))?;
         let ids: Vec<u64> = rows.iter().map(|&row| u64::from(row)).collect();
-        let (name, vector_bytes) = (meta_name(self.seed), self.vector_bytes);
+        let (name, vector_bytes) = (HnswName::meta(self.seed), self.vector_bytes);
         let cluster = Cluster { vectors: &vectors, vector_bytes, ids: &ids, id_bytes: 4, name };
         let options = HnswOptions { upper_layers: Some(META_LAYERS), ..self.options(u32::MAX) };
         let kind = (self.build.options.metric, self.build.base.shape().dtype);

@@ -61,7 +61,7 @@ pub fn load(
     let data_nodes = data_nodes(&facts, mirror)?;
     let image = Image::read(&index, folder)?;
     let mut plan = image.plan(&facts[..data_nodes], &facts)?;
-    // Nodes of different loads are told from each other by this number.
+    // Each load has a random number, by which nodes of different loads are recognised.
     let sequence = random()?;
     plan.superblocks.iter_mut().for_each(|own| own.sequence = sequence);
     let load = Load { index: &index, image: &image, plan: &plan, progress };
