@@ -18,7 +18,7 @@ use crate::queries::Wanted;
 
 mod affinity;
 mod liveness;
-pub(crate) use affinity::Affinity;
+pub(crate) use affinity::{Affinity, Routed};
 use liveness::Liveness;
 
 /// Longest wait for a connection, because a machine that is down does not reply.

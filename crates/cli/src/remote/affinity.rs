@@ -13,6 +13,19 @@ use ureq::Agent;
 use super::{get, get_bytes};
 use crate::queries::Wanted;
 
+/// A batch that a server was chosen for, until its reply.
+pub(crate) struct Routed<'a> {
+    affinity: &'a Affinity,
+    pub(crate) server: usize,
+    needs: &'a [u32],
+}
+
+impl Drop for Routed<'_> {
+    fn drop(&mut self) {
+        self.affinity.table().end(self.server, self.needs);
+    }
+}
+
 /// Servers of one `remote-hnsw`, and what they have cached.
 pub(crate) struct Affinity {
     layout: HnswLayout,
@@ -92,11 +105,12 @@ impl Affinity {
         self.table().servers()
     }
 
-    /// Chooses the server of a batch among those that answer.
-    pub(crate) fn choose(&self, batch: &Batch, answers: impl Fn(usize) -> bool) -> usize {
+    /// Chooses the server of a batch among those that answer. Its clusters are expected there until the result is
+    /// dropped.
+    pub(crate) fn choose<'a>(&'a self, batch: &'a Batch, answers: impl Fn(usize) -> bool) -> Routed<'a> {
         let Choice { server, by_cache } = self.table().choose(&batch.needs, batch.queries.len(), answers);
         self.by_cache.fetch_add(if by_cache { batch.queries.len() as u64 } else { 0 }, Ordering::Relaxed);
-        server
+        Routed { affinity: self, server, needs: &batch.needs }
     }
 
     /// The parameter by which a request asks a server what it has cached.

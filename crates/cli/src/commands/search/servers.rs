@@ -20,7 +20,7 @@ use super::{Run, Searcher, Sum};
 use crate::output::{Output, eprint_line};
 use crate::progress::ProgressPrinter;
 use crate::queries::Queries;
-use crate::remote::{Affinity, Remote, Replies, Status, parameters, run_clients};
+use crate::remote::{Affinity, Remote, Replies, Routed, Status, parameters, run_clients};
 use crate::truth;
 
 /// Most concurrent requests; each takes a thread.
@@ -221,6 +221,15 @@ struct Requests<'a> {
     collected: Mutex<Collected>,
 }
 
+/// One request, until its reply.
+struct Request<'a> {
+    queries: Vec<usize>,
+    /// The server that it begins with.
+    server: usize,
+    /// Holds what is expected there.
+    _routed: Option<Routed<'a>>,
+}
+
 struct Collected {
     answers: Answers,
     partial: usize,
@@ -257,14 +266,20 @@ impl<'a> Requests<'a> {
         }
     }
 
-    /// The queries of a request, and the server that it begins with; `None` after the last one.
-    fn request(&self, number: usize) -> Option<(Vec<usize>, usize)> {
+    /// The next request; `None` after the last one.
+    fn request(&self, number: usize) -> Option<Request<'_>> {
         if let Some((batches, own)) = &self.by_cache {
             let batch = batches.get(number)?;
-            return Some((batch.queries.clone(), own.choose(batch, |server| self.remote.answers(server))));
+            let routed = own.choose(batch, |server| self.remote.answers(server));
+            return Some(Request {
+                queries: batch.queries.clone(),
+                server: routed.server,
+                _routed: Some(routed),
+            });
         }
         let first = number * self.each;
-        (first < self.count).then(|| ((first..(first + self.each).min(self.count)).collect(), number))
+        let queries = first..(first + self.each).min(self.count);
+        (first < self.count).then(|| Request { queries: queries.collect(), server: number, _routed: None })
     }
 
     /// Returns the answers, and the number of partial ones.
@@ -294,15 +309,16 @@ impl<'a> Requests<'a> {
     fn ask_until_done(&self, printer: &ProgressPrinter) -> Result<()> {
         while !self.is_stopped.load(Ordering::Relaxed) && !printer.interrupted() {
             let number = self.next.fetch_add(1, Ordering::Relaxed);
-            let Some((queries, server)) = self.request(number) else { break };
+            let Some(request) = self.request(number) else { break };
+            let Request { queries, server, .. } = &request;
             let row_bytes = self.rows.len() / self.count;
             let row = |&query: &usize| &self.rows[query * row_bytes..(query + 1) * row_bytes];
             let rows: Vec<u8> = queries.iter().flat_map(row).copied().collect();
             let started = Instant::now();
-            let asked = self.remote.ask(server, &rows, &self.parameters);
+            let asked = self.remote.ask(*server, &rows, &self.parameters);
             let latency_ns = started.elapsed().as_nanos() as u64;
             match asked {
-                Ok(asked) => self.collect(&queries, asked, latency_ns),
+                Ok(asked) => self.collect(queries, asked, latency_ns),
                 Err(e) => {
                     self.is_stopped.store(true, Ordering::Relaxed);
                     return Err(e);

@@ -15,8 +15,8 @@ struct Server {
     /// The version of what it said last, and a bit for each cluster that it had cached then.
     version: u64,
     cached: Vec<u8>,
-    /// A bit for each cluster that is needed by what it was sent since.
-    expected: Vec<u8>,
+    /// For each cluster the batches under way there that need it: it will be cached.
+    expected: Vec<u32>,
     /// Queries that it was sent in this run.
     queries: u64,
 }
@@ -43,8 +43,8 @@ pub struct CacheTable {
 impl CacheTable {
     /// Nothing is known of the servers yet. `bytes` has the size of each cluster.
     pub fn new(bytes: Vec<u32>, servers: usize) -> CacheTable {
-        let none = vec![0; bytes.len().div_ceil(8)];
-        let unknown = Server { cached: none.clone(), expected: none, ..Server::default() };
+        let (cached, expected) = (vec![0; bytes.len().div_ceil(8)], vec![0; bytes.len()]);
+        let unknown = Server { cached, expected, ..Server::default() };
         CacheTable { bytes, servers: vec![unknown; servers], turn: 0 }
     }
 
@@ -64,22 +64,29 @@ impl CacheTable {
         self.servers.get(server).map_or(0, |own| own.version)
     }
 
-    /// Takes over which clusters a server has cached; without a bitmap they are those of the version that is known.
-    /// What was expected is forgotten. A bitmap of another length is ignored.
+    /// Takes over which clusters a server has cached; without a bitmap they are those of the version that is known. A
+    /// bitmap of another length is ignored. What is under way stays expected.
     pub fn update(&mut self, server: usize, version: u64, bitmap: Option<Vec<u8>>) {
         let length = self.bytes.len().div_ceil(8);
         let Some(own) = self.servers.get_mut(server) else { return };
-        match bitmap {
-            Some(bitmap) if bitmap.len() == length => (own.version, own.cached) = (version, bitmap),
-            None if own.version == version => {}
-            _ => return,
+        if let Some(bitmap) = bitmap.filter(|bitmap| bitmap.len() == length) {
+            (own.version, own.cached) = (version, bitmap);
         }
-        own.expected.fill(0);
+    }
+
+    /// Ends what [`CacheTable::choose`] noted for a batch: its reply is there, or none will come.
+    pub fn end(&mut self, server: usize, needs: &[u32]) {
+        let Some(own) = self.servers.get_mut(server) else { return };
+        for &cluster in needs {
+            if let Some(batches) = own.expected.get_mut(cluster as usize) {
+                *batches = batches.saturating_sub(1);
+            }
+        }
     }
 
     /// Chooses the server for a batch that needs these clusters, each named once: of those that `answers` the one whose
     /// cache holds the most bytes of them. None gets more than 1.25 of its even share, unless it has the least. Notes
-    /// that the clusters will be cached there, until the server says what is.
+    /// that the clusters will be cached there, until [`CacheTable::end`].
     pub fn choose(&mut self, needs: &[u32], queries: usize, answers: impl Fn(usize) -> bool) -> Choice {
         let answering: Vec<usize> = (0..self.servers.len()).filter(|&server| answers(server)).collect();
         let all = if answering.is_empty() { (0..self.servers.len()).collect() } else { answering };
@@ -105,21 +112,21 @@ impl CacheTable {
         if let Some(own) = self.servers.get_mut(server) {
             own.queries += queries as u64;
             for &cluster in needs {
-                if let Some(byte) = own.expected.get_mut(cluster as usize / 8) {
-                    *byte |= 1 << (cluster % 8);
+                if let Some(batches) = own.expected.get_mut(cluster as usize) {
+                    *batches += 1;
                 }
             }
         }
         Choice { server, by_cache }
     }
 
-    /// Bytes of these clusters that a server has cached.
+    /// Bytes of these clusters that a server has cached, or will have.
     fn held(&self, server: usize, needs: &[u32]) -> u64 {
         let Server { cached, expected, .. } = &self.servers[server];
-        let has = |bits: &[u8], cluster: u32| {
-            bits.get(cluster as usize / 8).is_some_and(|byte| byte >> (cluster % 8) & 1 == 1)
+        let is_cached = |cluster: u32| {
+            cached.get(cluster as usize / 8).is_some_and(|byte| byte >> (cluster % 8) & 1 == 1)
+                || expected.get(cluster as usize).is_some_and(|&batches| batches > 0)
         };
-        let is_cached = |cluster| has(cached, cluster) || has(expected, cluster);
         let held = needs.iter().filter(|&&cluster| is_cached(cluster));
         held.filter_map(|&cluster| self.bytes.get(cluster as usize)).map(|&bytes| u64::from(bytes)).sum()
     }
@@ -221,11 +228,14 @@ mod tests {
         // Bytes count, not clusters.
         assert_eq!(chosen(&mut table, &[0, 1, 2, 3]), (2, true));
         assert_eq!(chosen(&mut table, &[0, 4]), (0, true));
-        // What it was sent is expected to be cached.
+        // What is under way there is expected to be cached, until its own reply.
         table.begin();
         assert_eq!(chosen(&mut table, &[4]), (0, true));
-        // Until it says what is, which may be what it said before.
+        table.end(0, &[0, 4]);
         table.update(0, 7, None);
+        table.begin();
+        assert_eq!(chosen(&mut table, &[4]), (0, true), "another batch with it is under way");
+        (0..2).for_each(|_| table.end(0, &[4]));
         table.update(1, 9, Some(vec![0xFF]));
         table.begin();
         assert_eq!(chosen(&mut table, &[4]), (0, false), "a bitmap of another length is ignored");
@@ -234,13 +244,31 @@ mod tests {
     }
 
     #[test]
+    fn a_reply_leaves_what_other_requests_will_bring() {
+        let mut table = CacheTable::new(vec![1; 8], 3);
+        let batches = [[0u32, 1], [2, 3], [4, 5]];
+        assert_eq!(batches.each_ref().map(|needs| chosen(&mut table, needs).0), [0, 1, 2]);
+        // Server 1 answers a batch of its own; the one before it is still under way there.
+        assert_eq!(chosen(&mut table, &[2, 6]), (1, true));
+        table.update(1, 5, Some(bits(&[2, 6], 8)));
+        table.end(1, &[2, 6]);
+        table.begin();
+        assert_eq!(chosen(&mut table, &[3]), (1, true));
+        // A batch that fails brings nothing.
+        table.end(2, &[4, 5]);
+        table.begin();
+        assert_eq!(chosen(&mut table, &[4, 5]), (0, false));
+    }
+
+    #[test]
     fn no_server_gets_much_more_than_its_share() {
         let mut table = CacheTable::new(vec![1; 8], 3);
         table.update(1, 1, Some(bits(&[0, 1, 2, 3, 4, 5, 6, 7], 8)));
         let mut counts = [0u64; 3];
         for sent in 1..=300u64 {
-            let Choice { server, .. } = table.choose(&[(sent % 8) as u32], 1, |_| true);
-            [0, 2].into_iter().for_each(|other| table.update(other, 0, None));
+            let needs = [(sent % 8) as u32];
+            let Choice { server, .. } = table.choose(&needs, 1, |_| true);
+            table.end(server, &needs);
             counts[server] += 1;
             // One batch above the even share, or a quarter of that.
             assert!(
