@@ -1,6 +1,7 @@
 //! HTTP client of running servers.
 
 use std::sync::mpsc::{self, RecvTimeoutError};
+use std::sync::{Mutex, OnceLock};
 use std::time::Duration;
 
 use serde::Deserialize;
@@ -14,10 +15,12 @@ use stratann_engine::{DType, Error, ErrorKind, Metric, Result};
 use stratann_server::wire::{Answered, Failed, FailureKind, Found, Refusal, Reply, Used};
 use ureq::Agent;
 
+use crate::output::eprint_line;
 use crate::queries::Wanted;
 
 mod affinity;
 mod liveness;
+use affinity::Fetched;
 pub(crate) use affinity::{Affinity, Routed};
 use liveness::Liveness;
 
@@ -25,6 +28,8 @@ use liveness::Liveness;
 const CONNECT_TIME: Duration = Duration::from_secs(3);
 /// Time for a server to report its health or its status.
 const STATUS_TIME: Duration = Duration::from_secs(3);
+/// Longest time for the servers' clusters and their meta-HNSW.
+const CACHES_TIME_MAX: Duration = Duration::from_secs(60);
 /// Interval at which a waiting request looks whether its server still lives.
 const LOOK: Duration = Duration::from_millis(200);
 /// Additional time for a reply, beyond the time limit of the server.
@@ -84,8 +89,10 @@ pub(crate) struct Remote {
     addresses: Vec<String>,
     agent: Agent,
     liveness: Liveness,
-    /// Of several servers of a `remote-hnsw`, once it was asked for.
-    affinity: Option<Affinity>,
+    /// Of several servers of a `remote-hnsw`, once they gave it.
+    affinity: OnceLock<Affinity>,
+    /// Time for the next attempt to get it; `None` where queries are not routed.
+    attempt: Mutex<Option<Duration>>,
     /// Vectors of the index they serve.
     pub(crate) rows: u64,
     /// Requirements of queries.
@@ -155,20 +162,45 @@ impl Remote {
         };
         let wanted = Wanted { dim: status.dim, dtype, metric };
         let addresses = addresses.to_vec();
-        Ok(Remote { addresses, agent, liveness, affinity: None, rows: status.rows, wanted })
+        let (affinity, attempt) = (OnceLock::new(), Mutex::new(None));
+        Ok(Remote { addresses, agent, liveness, affinity, attempt, rows: status.rows, wanted })
     }
 
-    /// Asks the servers of a `remote-hnsw` what they have cached, where there are several.
-    pub(crate) fn find_caches(&mut self) {
-        if self.addresses.len() > 1 {
-            self.affinity = Affinity::fetch(&self.agent, &self.addresses, self.wanted);
-        }
+    /// Routes queries by the caches of the servers, where there are several of a `remote-hnsw`.
+    pub(crate) fn route_by_cache(&mut self) {
+        let has_choice = self.addresses.len() > 1;
+        self.attempt = Mutex::new(has_choice.then_some(STATUS_TIME));
+    }
+
+    /// Asks the servers what routing needs, unless it is here. An attempt that fails is said once; the next one has
+    /// twice the time.
+    fn fetch_caches(&self) {
+        let mut attempt = self.attempt.lock().unwrap_or_else(|e| e.into_inner());
+        let Some(limit) = attempt.filter(|_| self.affinity.get().is_none()) else { return };
+        let answers = |server| self.answers(server);
+        *attempt = match Affinity::fetch(&self.agent, &self.addresses, self.wanted, limit, answers) {
+            Fetched::Here(own) => {
+                let _ = self.affinity.set(*own);
+                None
+            }
+            Fetched::OtherKind => None,
+            Fetched::Failed(why) => {
+                if limit == STATUS_TIME {
+                    eprint_line(&format!(
+                        "warning: the meta-HNSW did not arrive, so queries go to the servers in turn ({why}); it is \
+                         asked for again before the next run; check the link, or give --no-affinity"
+                    ));
+                }
+                Some((2 * limit).min(CACHES_TIME_MAX))
+            }
+        };
     }
 
     /// What the servers have cached as a run begins, and how many clusters each of its queries needs; `None` where
     /// queries go to servers in turn.
     pub(crate) fn caches(&self, parameters: &str) -> Option<(&Affinity, u32)> {
-        let own = self.affinity.as_ref()?;
+        self.fetch_caches();
+        let own = self.affinity.get()?;
         Some((own, own.begin(&self.agent, &self.addresses, parameters)?))
     }
 
@@ -272,7 +304,7 @@ impl Remote {
         parameters: &str,
     ) -> Result<std::result::Result<Reply, Failed>> {
         let address = &self.addresses[server];
-        let cached = self.affinity.as_ref().map(|own| own.parameter(server)).unwrap_or_default();
+        let cached = self.affinity.get().map(|own| own.parameter(server)).unwrap_or_default();
         let url = format!("http://{address}/v1/search?{parameters}{cached}");
         let agent = self.agent.clone();
         let send = move || {
@@ -289,7 +321,7 @@ impl Remote {
             || serde_json::from_slice::<Refusal>(&body).map_or_else(|_| status.to_string(), |r| r.error);
         match (status, serde_json::from_slice::<Reply>(&body)) {
             (200 | 503, Ok(reply)) => {
-                if let (Some(own), Some(cached)) = (&self.affinity, &reply.cached) {
+                if let (Some(own), Some(cached)) = (self.affinity.get(), &reply.cached) {
                     own.note(server, cached);
                 }
                 Ok(Ok(reply))
@@ -363,19 +395,19 @@ pub(crate) fn agent() -> Agent {
 /// Time limit of a request on the server, milliseconds.
 const TIMEOUT_MS: u64 = 60_000;
 
-/// The status of a GET, and its body.
-fn get_raw(agent: &Agent, address: &str, path: &str) -> std::result::Result<(u16, Vec<u8>), String> {
+/// The status of a GET, and its body, which takes up to `limit`.
+fn get_raw(
+    agent: &Agent,
+    address: &str,
+    path: &str,
+    limit: Duration,
+) -> std::result::Result<(u16, Vec<u8>), String> {
     let asked = agent.get(format!("http://{address}{path}"));
-    let asked = asked.config().timeout_global(Some(STATUS_TIME)).build().call();
+    let asked = asked.config().timeout_global(Some(limit)).build().call();
     let mut response = asked.map_err(|e| e.to_string())?;
     let body =
         response.body_mut().with_config().limit(REPLY_BYTES).read_to_vec().map_err(|e| e.to_string())?;
     Ok((response.status().as_u16(), body))
-}
-
-/// The body of a GET that succeeds.
-fn get_bytes(agent: &Agent, address: &str, path: &str) -> Option<Vec<u8>> {
-    get_raw(agent, address, path).ok().filter(|(status, _)| *status == 200).map(|(_, body)| body)
 }
 
 fn get<T: DeserializeOwned>(
@@ -383,7 +415,7 @@ fn get<T: DeserializeOwned>(
     address: &str,
     path: &str,
 ) -> std::result::Result<(u16, T), String> {
-    let (status, body) = get_raw(agent, address, path)?;
+    let (status, body) = get_raw(agent, address, path, STATUS_TIME)?;
     let read = serde_json::from_slice(&body);
     read.map(|body| (status, body)).map_err(|_| format!("status {status}; this is not a stratann server"))
 }

@@ -3,7 +3,11 @@
 
 mod common;
 
+use std::io::{Read, Write};
+use std::net::{Shutdown, TcpListener, TcpStream};
 use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use common::*;
 use serde_json::Value;
@@ -113,6 +117,68 @@ fn a_server_says_which_clusters_it_has_cached() {
     let (run, _) = place.search(&["--nprobe", "3"]);
     assert!(run["routed_by_cache"].as_u64().is_some(), "{run}");
     assert_eq!(run["failed_queries"], 0, "{run}");
+}
+
+/// Passes connections on to a server, but for the first request for the meta-HNSW: that one is never answered.
+struct SlowLink {
+    address: String,
+    withheld: Arc<AtomicUsize>,
+}
+
+impl SlowLink {
+    fn new(to: &str) -> SlowLink {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        let (to, withheld) = (to.to_string(), Arc::new(AtomicUsize::new(0)));
+        let count = withheld.clone();
+        std::thread::spawn(move || {
+            for client in listener.incoming() {
+                let (to, count) = (to.clone(), count.clone());
+                // A connection that breaks off ends its thread.
+                std::thread::spawn(move || pass_on(client?, &to, &count));
+            }
+        });
+        SlowLink { address, withheld }
+    }
+}
+
+fn pass_on(mut client: TcpStream, to: &str, withheld: &AtomicUsize) -> std::io::Result<()> {
+    let mut server = TcpStream::connect(to)?;
+    let (mut from, mut back) = (server.try_clone()?, client.try_clone()?);
+    std::thread::spawn(move || {
+        let _ = std::io::copy(&mut from, &mut back);
+        let _ = back.shutdown(Shutdown::Both);
+    });
+    let mut bytes = [0; 64 << 10];
+    loop {
+        let count = client.read(&mut bytes)?;
+        if count == 0 {
+            return server.shutdown(Shutdown::Both);
+        }
+        let is_meta = bytes[..count].starts_with(b"GET /v1/meta");
+        if !is_meta || withheld.fetch_add(1, Ordering::Relaxed) > 0 {
+            server.write_all(&bytes[..count])?;
+        }
+    }
+}
+
+#[test]
+fn a_link_that_is_slow_at_first_is_said_and_tried_again() {
+    let place = Place::new();
+    let links = [0, 1].map(|server: usize| SlowLink::new(place.servers[server].address()));
+    let connect = links.each_ref().map(|link| link.address.clone()).join(",");
+    let args = ["search", "--connect", &connect, arg(&place.queries), "-k", "5", "--threads", "2", "--json"];
+    let output = run(&[&args[..], &["--nprobe", "2,3,4"]].concat());
+    assert!(output.status.success(), "{}", stderr(&output));
+    let found: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let routed: Vec<bool> =
+        found["runs"].as_array().unwrap().iter().map(|run| run["routed_by_cache"].is_u64()).collect();
+    assert_eq!(routed, [false, true, true], "{found}");
+    let said = stderr(&output);
+    let warnings: Vec<&str> = said.lines().filter(|line| line.starts_with("warning: ")).collect();
+    assert!(matches!(warnings[..], [one] if one.contains("--no-affinity")), "{said}");
+    assert!(links.iter().all(|link| warnings[0].contains(&link.address)), "{said}");
+    assert_eq!(links.each_ref().map(|link| link.withheld.load(Ordering::Relaxed)), [2, 1]);
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard};
+use std::time::Duration;
 
 use stratann_core::format::hnsw::{HnswLayout, HnswName};
 use stratann_core::plan::remote_hnsw::Chooser;
@@ -10,7 +11,7 @@ use stratann_engine::{DType, Metric};
 use stratann_server::wire::{Cached, Clusters};
 use ureq::Agent;
 
-use super::{get, get_bytes};
+use super::{get, get_raw};
 use crate::queries::Wanted;
 
 /// A batch that a server was chosen for, until its reply.
@@ -26,6 +27,16 @@ impl Drop for Routed<'_> {
     }
 }
 
+/// What servers say of their caches.
+pub(super) enum Fetched {
+    /// They are of a `remote-hnsw`.
+    Here(Box<Affinity>),
+    /// Queries to them are not routed.
+    OtherKind,
+    /// None of them gave it in time, and why.
+    Failed(String),
+}
+
 /// Servers of one `remote-hnsw`, and what they have cached.
 pub(crate) struct Affinity {
     layout: HnswLayout,
@@ -38,12 +49,42 @@ pub(crate) struct Affinity {
 }
 
 impl Affinity {
-    /// Asks the first server that answers for its clusters and the meta-HNSW. `None` where there is none, or its index
-    /// is of another kind.
-    pub(super) fn fetch(agent: &Agent, addresses: &[String], wanted: Wanted) -> Option<Affinity> {
-        let mut all = addresses.iter();
-        let (address, clusters) = all.find_map(|address| Some((address, clusters(agent, address, "")?)))?;
-        let build = u64::from_str_radix(&clusters.build, 16).ok()?;
+    /// Asks the servers for their clusters and the meta-HNSW, one after another until one gives both within `limit`.
+    pub(super) fn fetch(
+        agent: &Agent,
+        addresses: &[String],
+        wanted: Wanted,
+        limit: Duration,
+        answers: impl Fn(usize) -> bool,
+    ) -> Fetched {
+        let mut failed = Vec::new();
+        for (_, address) in addresses.iter().enumerate().filter(|(server, _)| answers(*server)) {
+            match Affinity::of(agent, (address, addresses.len()), wanted, limit) {
+                Ok(Some(own)) => return Fetched::Here(Box::new(own)),
+                Ok(None) => return Fetched::OtherKind,
+                Err(why) => failed.push(format!("{address}: {why}")),
+            }
+        }
+        Fetched::Failed(failed.join(", "))
+    }
+
+    /// What one server gives; `None` of an index of another kind.
+    fn of(
+        agent: &Agent,
+        (address, servers): (&str, usize),
+        wanted: Wanted,
+        limit: Duration,
+    ) -> std::result::Result<Option<Affinity>, String> {
+        let bytes = |path| match get_raw(agent, address, path, limit)? {
+            (200, body) => Ok(Some(body)),
+            (404, _) => Ok(None),
+            (status, _) => Err(format!("status {status} of {path}")),
+        };
+        let Some(clusters) = bytes("/v1/clusters")? else { return Ok(None) };
+        let damaged = || "its clusters cannot be read".to_string();
+        let clusters: Clusters = serde_json::from_slice(&clusters).map_err(|_| damaged())?;
+        let build = u64::from_str_radix(&clusters.build, 16).map_err(|_| damaged())?;
+        let Some(meta) = bytes("/v1/meta")? else { return Ok(None) };
         let layout = HnswLayout {
             vector_bytes: wanted.dim * wanted.dtype.size(),
             norms: wanted.metric == Metric::Cosine,
@@ -51,13 +92,13 @@ impl Affinity {
         let own = Affinity {
             layout,
             name: HnswName::meta(build),
-            meta: get_bytes(agent, address, "/v1/meta")?,
+            meta,
             types: (wanted.metric, wanted.dtype),
-            table: Mutex::new(CacheTable::new(clusters.bytes, addresses.len())),
+            table: Mutex::new(CacheTable::new(clusters.bytes, servers)),
             by_cache: AtomicU64::new(0),
         };
         let is_sound = own.chooser().is_some();
-        is_sound.then_some(own)
+        if is_sound { Ok(Some(own)) } else { Err("its meta-HNSW is damaged, or of another version".into()) }
     }
 
     fn chooser(&self) -> Option<Chooser<'_>> {

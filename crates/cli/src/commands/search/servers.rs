@@ -49,7 +49,7 @@ impl Servers {
     ) -> Result<Servers> {
         let mut remote = Remote::connect(addresses)?;
         if by_cache {
-            remote.find_caches();
+            remote.route_by_cache();
         }
         let queries = Queries::open_for(queries, remote.wanted, output)?;
         let k = options.iter().map(|o| o.k).max().unwrap_or(0);
