@@ -373,7 +373,10 @@ async fn ask(
         answers.push(answered(answer));
     }
     let params = used.ok_or_else(|| Rejection::bad("there are no queries; send at least one"))?;
-    let cached = asked.cached.and_then(|known| clusters::cached(shared, known));
+    let cached = match asked.cached {
+        Some(known) => clusters::cached(shared, known).await,
+        None => None,
+    };
     Ok(Reply { error: lost.or_else(|| overload(&answers)), answers, server: shared.number, params, cached })
 }
 

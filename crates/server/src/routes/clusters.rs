@@ -6,6 +6,7 @@ use axum::body::Bytes;
 use axum::extract::{RawQuery, State};
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::Response;
+use tokio::sync::Semaphore;
 
 use super::{FrontState, Rejection, ReservedBytes, response};
 use crate::limits::RequestMemory;
@@ -21,8 +22,20 @@ pub(super) fn cached_bytes(shared: &FrontState) -> u64 {
 }
 
 /// The clusters that are cached now; `None` of another kind of index.
-pub(super) fn cached(shared: &FrontState, known: u64) -> Option<Cached> {
-    shared.versions.current().cached_clusters().map(|own| Cached::of(&own, known))
+pub(super) async fn cached(shared: &Arc<FrontState>, known: u64) -> Option<Cached> {
+    let own = shared.clone();
+    let read = move || own.versions.current().cached_clusters().map(|cached| Cached::of(&cached, known));
+    beside(&shared.long_work, read).await.flatten()
+}
+
+/// Runs work on another thread than those that serve connections: it takes the locks of the cache, and time for each
+/// cluster. `None` when it panics.
+async fn beside<T: Send + 'static>(
+    permits: &Semaphore,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Option<T> {
+    let _permit = permits.acquire().await;
+    tokio::task::spawn_blocking(work).await.ok()
 }
 
 /// The size of each cluster, those that are cached, and how many a query with these parameters needs.
@@ -31,8 +44,9 @@ pub(super) async fn clusters(
     RawQuery(url_query): RawQuery,
 ) -> Response {
     let count = shared.versions.current().cluster_count();
-    let written = || {
-        let read = read_clusters(&shared, url_query.as_deref().unwrap_or(""))?;
+    let own = shared.clone();
+    let written = move || {
+        let read = read_clusters(&own, url_query.as_deref().unwrap_or(""))?;
         Ok(serde_json::to_vec(&read).unwrap_or_default())
     };
     reserved(&shared, "application/json", CLUSTER_BYTES * count + 512, written).await
@@ -43,20 +57,24 @@ async fn reserved(
     shared: &FrontState,
     content: &'static str,
     bytes: usize,
-    write: impl FnOnce() -> Result<Vec<u8>, Rejection>,
+    write: impl FnOnce() -> Result<Vec<u8>, Rejection> + Send + 'static,
 ) -> Response {
     let mut memory = RequestMemory::new(&shared.ledger);
     if !memory.grow(bytes as u64) {
         return Rejection::overloaded().response();
     }
-    match shared.work(bytes, write).await {
-        Ok(bytes) => {
+    match beside(&shared.long_work, write).await {
+        Some(Ok(bytes)) => {
             let body = Bytes::from_owner(ReservedBytes { bytes, _memory: memory });
             let mut response = response(StatusCode::OK, body);
             response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(content));
             response
         }
-        Err(refused) => refused.response(),
+        Some(Err(refused)) => refused.response(),
+        None => {
+            let error = "the clusters cannot be read; please report it".into();
+            Rejection { status: StatusCode::INTERNAL_SERVER_ERROR, error }.response()
+        }
     }
 }
 
@@ -75,13 +93,33 @@ fn read_clusters(shared: &FrontState, url_query: &str) -> Result<Clusters, Rejec
 /// The bytes of the meta-HNSW.
 pub(super) async fn meta(State(shared): State<Arc<FrontState>>) -> Response {
     let server = shared.versions.current();
-    let meta = server.meta_hnsw();
-    let bytes = meta.map_or(0, <[u8]>::len);
-    let written = || meta.map(<[u8]>::to_vec).ok_or_else(no_clusters);
+    let bytes = server.meta_hnsw().map_or(0, <[u8]>::len);
+    let written = move || server.meta_hnsw().map(<[u8]>::to_vec).ok_or_else(no_clusters);
     reserved(&shared, "application/octet-stream", bytes, written).await
 }
 
 fn no_clusters() -> Rejection {
     let error = "this server's index is no remote-hnsw; ask /v1/search".into();
     Rejection { status: StatusCode::NOT_FOUND, error }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn requests_go_on_while_clusters_are_read() {
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        runtime.block_on(async {
+            let permits = Semaphore::new(1);
+            let (others_go_on, waiting) = mpsc::channel();
+            let work = beside(&permits, move || waiting.recv_timeout(Duration::from_secs(20)).is_ok());
+            let (done, _) = tokio::join!(work, async { others_go_on.send(()) });
+            assert_eq!(done, Some(true));
+            assert_eq!(permits.available_permits(), 1);
+        });
+    }
 }
