@@ -32,7 +32,7 @@ impl Fetched {
         }
         let temporary = if data.is_none() { Some(Temporary::new()?) } else { None };
         let home = data.or(temporary.as_ref().map(|own| own.0.as_path())).unwrap_or(Path::new(""));
-        let fetched = store.fetch(home, None, progress).map_err(|e| full_disk(e, temporary.is_some()))?;
+        let fetched = store.fetch(home, None, progress).map_err(|e| with_way_out(e, temporary.as_ref()))?;
         Ok(Fetched {
             version: fetched.number,
             folder: fetched.folder,
@@ -55,10 +55,11 @@ fn check(place: &str, number: u64, version: &Version) -> Result<()> {
     )))
 }
 
-/// Names the way out where the disk of temporary files may be too small.
-fn full_disk(error: Error, is_temporary: bool) -> Error {
+/// Names the way out where the temporary folder is what cannot be written. An error of the store has another one.
+fn with_way_out(error: Error, temporary: Option<&Temporary>) -> Error {
+    let is_there = |own: &Temporary| error.message.contains(&*own.0.to_string_lossy());
     match error.kind {
-        ErrorKind::Io if is_temporary => Error {
+        ErrorKind::Io if temporary.is_some_and(is_there) => Error {
             message: format!("{}; --data names another folder for what is fetched", error.message),
             ..error
         },
@@ -89,5 +90,24 @@ impl Drop for Temporary {
     fn drop(&mut self) {
         // What cannot be removed stays for the system to clean.
         let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn another_folder_is_named_where_the_temporary_one_fails() {
+        let own = Temporary::new().unwrap();
+        let full = std::io::Error::from(std::io::ErrorKind::StorageFull);
+        let there = Error::io("writing", &own.0.join("index/region.bin"), &full);
+        assert!(with_way_out(there.clone(), Some(&own)).message.contains("--data"));
+        assert!(!with_way_out(there.clone(), None).message.contains("--data"));
+        let refused = std::io::Error::from(std::io::ErrorKind::ConnectionRefused);
+        let store = Error::io("reading", Path::new("s3://bucket/index"), &refused);
+        assert_eq!(with_way_out(store.clone(), Some(&own)).message, store.message);
+        let damaged = Error::corrupt(there.message);
+        assert_eq!(with_way_out(damaged.clone(), Some(&own)).message, damaged.message);
     }
 }
