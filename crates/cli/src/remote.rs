@@ -10,6 +10,7 @@ use serde_json::Value;
 use stratann_core::query::Mode;
 use stratann_engine::driver::Width;
 use stratann_engine::kinds::options::GridSwitches;
+use stratann_engine::kinds::remote_hnsw::router::Router;
 use stratann_engine::search::{Effort, SearchOptions};
 use stratann_engine::{DType, Error, ErrorKind, Metric, Result};
 use stratann_server::wire::{Answered, Failed, FailureKind, Found, Refusal, Reply, Used};
@@ -21,7 +22,6 @@ use crate::queries::Wanted;
 mod affinity;
 mod liveness;
 use affinity::Fetched;
-pub(crate) use affinity::{Affinity, Routed};
 use liveness::Liveness;
 
 /// Longest wait for a connection, because a machine that is down does not reply.
@@ -90,7 +90,7 @@ pub(crate) struct Remote {
     agent: Agent,
     liveness: Liveness,
     /// Of several servers of a `remote-hnsw`, once they gave it.
-    affinity: OnceLock<Affinity>,
+    router: OnceLock<Router>,
     /// Time for the next attempt to get it; `None` where queries are not routed.
     attempt: Mutex<Option<Duration>>,
     /// Vectors of the index they serve.
@@ -162,8 +162,8 @@ impl Remote {
         };
         let wanted = Wanted { dim: status.dim, dtype, metric };
         let addresses = addresses.to_vec();
-        let (affinity, attempt) = (OnceLock::new(), Mutex::new(None));
-        Ok(Remote { addresses, agent, liveness, affinity, attempt, rows: status.rows, wanted })
+        let (router, attempt) = (OnceLock::new(), Mutex::new(None));
+        Ok(Remote { addresses, agent, liveness, router, attempt, rows: status.rows, wanted })
     }
 
     /// Routes queries by the caches of the servers, where there are several of a `remote-hnsw`.
@@ -176,11 +176,11 @@ impl Remote {
     /// twice the time.
     fn fetch_caches(&self) {
         let mut attempt = self.attempt.lock().unwrap_or_else(|e| e.into_inner());
-        let Some(limit) = attempt.filter(|_| self.affinity.get().is_none()) else { return };
+        let Some(limit) = attempt.filter(|_| self.router.get().is_none()) else { return };
         let answers = |server| self.answers(server);
-        *attempt = match Affinity::fetch(&self.agent, &self.addresses, self.wanted, limit, answers) {
+        *attempt = match affinity::fetch(&self.agent, &self.addresses, self.wanted, limit, answers) {
             Fetched::Here(own) => {
-                let _ = self.affinity.set(*own);
+                let _ = self.router.set(*own);
                 None
             }
             Fetched::OtherKind => None,
@@ -198,10 +198,10 @@ impl Remote {
 
     /// What the servers have cached as a run begins, and how many clusters each of its queries needs; `None` where
     /// queries go to servers in turn.
-    pub(crate) fn caches(&self, parameters: &str) -> Option<(&Affinity, u32)> {
+    pub(crate) fn caches(&self, parameters: &str) -> Option<(&Router, u32)> {
         self.fetch_caches();
-        let own = self.affinity.get()?;
-        Some((own, own.begin(&self.agent, &self.addresses, parameters)?))
+        let own = self.router.get()?;
+        Some((own, affinity::begin(own, &self.agent, &self.addresses, parameters)?))
     }
 
     /// Whether a server answers, as far as is known.
@@ -304,7 +304,7 @@ impl Remote {
         parameters: &str,
     ) -> Result<std::result::Result<Reply, Failed>> {
         let address = &self.addresses[server];
-        let cached = self.affinity.get().map(|own| own.parameter(server)).unwrap_or_default();
+        let cached = self.router.get().map(|own| affinity::parameter(own, server)).unwrap_or_default();
         let url = format!("http://{address}/v1/search?{parameters}{cached}");
         let agent = self.agent.clone();
         let send = move || {
@@ -321,8 +321,8 @@ impl Remote {
             || serde_json::from_slice::<Refusal>(&body).map_or_else(|_| status.to_string(), |r| r.error);
         match (status, serde_json::from_slice::<Reply>(&body)) {
             (200 | 503, Ok(reply)) => {
-                if let (Some(own), Some(cached)) = (self.affinity.get(), &reply.cached) {
-                    own.note(server, cached);
+                if let (Some(own), Some(cached)) = (self.router.get(), &reply.cached) {
+                    affinity::note(own, server, cached);
                 }
                 Ok(Ok(reply))
             }

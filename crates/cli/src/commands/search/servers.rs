@@ -12,6 +12,7 @@ use stratann_engine::budget::Account;
 use stratann_engine::driver::{MergedReads, Times};
 use stratann_engine::groundtruth::CheckedTruth;
 use stratann_engine::kinds::remote_hnsw::affinity::Batch;
+use stratann_engine::kinds::remote_hnsw::router::{Routed, Router};
 use stratann_engine::search::{Answers, Effort, IN_FLIGHT, SearchOptions};
 use stratann_engine::{Error, Progress, Result};
 use stratann_server::wire::{QUERIES_PER_REQUEST, Used};
@@ -20,7 +21,7 @@ use super::{Run, Searcher, Sum};
 use crate::output::{Output, eprint_line};
 use crate::progress::ProgressPrinter;
 use crate::queries::Queries;
-use crate::remote::{Affinity, Remote, Replies, Routed, Status, parameters, run_clients};
+use crate::remote::{Remote, Replies, Status, parameters, run_clients};
 use crate::truth;
 
 /// Most concurrent requests; each takes a thread.
@@ -215,7 +216,7 @@ struct Requests<'a> {
     requests: usize,
     /// The batches in the order in which they are sent, and what the servers have cached; otherwise queries go to
     /// servers in turn.
-    by_cache: Option<(Vec<Batch>, &'a Affinity)>,
+    by_cache: Option<(Vec<Batch>, &'a Router)>,
     next: AtomicUsize,
     is_stopped: AtomicBool,
     collected: Mutex<Collected>,
@@ -242,7 +243,7 @@ impl<'a> Requests<'a> {
         rows: &'a [u8],
         (k, options): (usize, &'a SearchOptions),
         accepts_partial: bool,
-        caches: Option<(&'a Affinity, u32)>,
+        caches: Option<(&'a Router, u32)>,
     ) -> Requests<'a> {
         let count = rows.len() / (remote.wanted.dim * remote.wanted.dtype.size());
         let in_flight = options.in_flight.unwrap_or(IN_FLIGHT);
@@ -270,7 +271,7 @@ impl<'a> Requests<'a> {
     fn request(&self, number: usize) -> Option<Request<'_>> {
         if let Some((batches, own)) = &self.by_cache {
             let batch = batches.get(number)?;
-            let routed = own.choose(batch, |server| self.remote.answers(server));
+            let routed = own.route(&batch.needs, batch.queries.len(), |server| self.remote.answers(server));
             return Some(Request {
                 queries: batch.queries.clone(),
                 server: routed.server,

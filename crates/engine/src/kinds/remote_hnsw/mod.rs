@@ -10,4 +10,5 @@ pub mod live;
 pub(crate) mod members;
 pub(crate) mod open;
 pub mod options;
+pub mod router;
 pub(crate) mod verify;
