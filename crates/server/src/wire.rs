@@ -44,7 +44,7 @@ pub struct Cached {
 impl Cached {
     /// What a server says to a client that knows a version, or 0.
     pub fn of(own: &CachedClusters, known: u64) -> Cached {
-        let digits = || own.bitmap.iter().map(|byte| format!("{byte:02x}")).collect();
+        let digits = || own.clusters.bytes().iter().map(|byte| format!("{byte:02x}")).collect();
         let bitmap = (own.version != known).then(digits);
         Cached { version: format!("{:016x}", own.version), bitmap }
     }
@@ -342,6 +342,8 @@ impl<'de> Deserialize<'de> for Answered {
 
 #[cfg(test)]
 mod tests {
+    use stratann_engine::kinds::remote_hnsw::cluster_set::ClusterSet;
+
     use super::*;
 
     #[test]
@@ -381,11 +383,13 @@ mod tests {
 
     #[test]
     fn cached_clusters_survive_json() {
-        let own = CachedClusters { version: 0xAB, bitmap: vec![0x01, 0xF0, 0x00] };
+        let bits = vec![0x01, 0xF0, 0x00];
+        let clusters = ClusterSet::from_bytes(bits.clone(), 20).unwrap();
+        let own = CachedClusters { version: 0xAB, clusters };
         let said = Cached::of(&own, 0);
         assert_eq!(said.bitmap.as_deref(), Some("01f000"));
         let back: Cached = serde_json::from_str(&serde_json::to_string(&said).unwrap()).unwrap();
-        assert_eq!(back.read(), Some((0xAB, Some(own.bitmap.clone()))));
+        assert_eq!(back.read(), Some((0xAB, Some(bits))));
         assert_eq!(Cached::of(&own, 0xAB).read(), Some((0xAB, None)));
         for bad in ["0", "0g", "\u{e9}\u{e9}"] {
             assert_eq!(Cached { bitmap: Some(bad.into()), ..said.clone() }.read(), None, "{bad}");

@@ -6,6 +6,7 @@ use stratann_core::format::seeded_checksum;
 use stratann_core::plan::remote_hnsw::Located;
 
 use super::KindIndex;
+use super::remote_hnsw::cluster_set::ClusterSet;
 use super::remote_hnsw::live::LiveRegion;
 use super::remote_hnsw::live::changes::{Changes, refused};
 use super::remote_hnsw::live::inspect::{self, MemoryReport};
@@ -33,17 +34,18 @@ pub struct ClusterMap {
 pub struct CachedClusters {
     /// Equal for equal sets of one build.
     pub version: u64,
-    /// A bit for each cluster, the lowest bit of the first byte for cluster 0.
-    pub bitmap: Vec<u8>,
+    /// The clusters.
+    pub clusters: ClusterSet,
 }
 
 impl CachedClusters {
     fn new(build: u64, cached: impl ExactSizeIterator<Item = bool>) -> CachedClusters {
-        let mut bitmap = vec![0; cached.len().div_ceil(8)];
-        for (cluster, _) in cached.enumerate().filter(|(_, is_cached)| *is_cached) {
-            bitmap[cluster / 8] |= 1 << (cluster % 8);
-        }
-        CachedClusters { version: seeded_checksum(build, &bitmap), bitmap }
+        let mut clusters = ClusterSet::new(cached.len());
+        cached
+            .enumerate()
+            .filter(|(_, is_cached)| *is_cached)
+            .for_each(|(cluster, _)| clusters.insert(cluster));
+        CachedClusters { version: seeded_checksum(build, clusters.bytes()), clusters }
     }
 }
 

@@ -4,6 +4,8 @@
 
 use std::collections::BTreeMap;
 
+use super::cluster_set::ClusterSet;
+
 /// Most that a server gets, as a fraction of its even share: 5 / 4.
 const SHARE: (u64, u64) = (5, 4);
 /// Clusters of a query that count towards the order of clusters, besides its nearest one.
@@ -12,9 +14,9 @@ const NEIGHBOURS: usize = 3;
 /// What a client knows of one server.
 #[derive(Clone, Debug, Default)]
 struct Server {
-    /// The version of what it said last, and a bit for each cluster that it had cached then.
+    /// The version of what it said last, and the clusters that it had cached then.
     version: u64,
-    cached: Vec<u8>,
+    cached: ClusterSet,
     /// For each cluster the batches under way there that need it: it will be cached.
     expected: Vec<u32>,
     /// Queries that it was sent in this run.
@@ -43,7 +45,7 @@ pub struct CacheTable {
 impl CacheTable {
     /// Nothing is known of the servers yet. `bytes` has the size of each cluster.
     pub fn new(bytes: Vec<u32>, servers: usize) -> CacheTable {
-        let (cached, expected) = (vec![0; bytes.len().div_ceil(8)], vec![0; bytes.len()]);
+        let (cached, expected) = (ClusterSet::new(bytes.len()), vec![0; bytes.len()]);
         let unknown = Server { cached, expected, ..Server::default() };
         CacheTable { bytes, servers: vec![unknown; servers], turn: 0 }
     }
@@ -67,10 +69,9 @@ impl CacheTable {
     /// Takes over which clusters a server has cached; without a bitmap they are those of the version that is known. A
     /// bitmap of another length is ignored. What is under way stays expected.
     pub fn update(&mut self, server: usize, version: u64, bitmap: Option<Vec<u8>>) {
-        let length = self.bytes.len().div_ceil(8);
-        let Some(own) = self.servers.get_mut(server) else { return };
-        if let Some(bitmap) = bitmap.filter(|bitmap| bitmap.len() == length) {
-            (own.version, own.cached) = (version, bitmap);
+        let cached = bitmap.and_then(|bits| ClusterSet::from_bytes(bits, self.bytes.len()));
+        if let (Some(own), Some(cached)) = (self.servers.get_mut(server), cached) {
+            (own.version, own.cached) = (version, cached);
         }
     }
 
@@ -124,8 +125,7 @@ impl CacheTable {
     fn held(&self, server: usize, needs: &[u32]) -> u64 {
         let Server { cached, expected, .. } = &self.servers[server];
         let is_cached = |cluster: u32| {
-            cached.get(cluster as usize / 8).is_some_and(|byte| byte >> (cluster % 8) & 1 == 1)
-                || expected.get(cluster as usize).is_some_and(|&batches| batches > 0)
+            cached.has(cluster as usize) || expected.get(cluster as usize).is_some_and(|&batches| batches > 0)
         };
         let held = needs.iter().filter(|&&cluster| is_cached(cluster));
         held.filter_map(|&cluster| self.bytes.get(cluster as usize)).map(|&bytes| u64::from(bytes)).sum()
@@ -204,9 +204,9 @@ mod tests {
     use super::*;
 
     fn bits(clusters: &[u32], all: usize) -> Vec<u8> {
-        let mut bitmap = vec![0; all.div_ceil(8)];
-        clusters.iter().for_each(|&cluster| bitmap[cluster as usize / 8] |= 1 << (cluster % 8));
-        bitmap
+        let mut set = ClusterSet::new(all);
+        clusters.iter().for_each(|&cluster| set.insert(cluster as usize));
+        set.bytes().to_vec()
     }
 
     fn chosen(table: &mut CacheTable, needs: &[u32]) -> (usize, bool) {

@@ -4,6 +4,7 @@ pub(crate) mod account;
 pub mod affinity;
 pub(crate) mod build;
 pub(crate) mod calibration;
+pub mod cluster_set;
 pub mod explain;
 pub mod facts;
 pub mod live;
