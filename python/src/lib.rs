@@ -7,6 +7,7 @@ mod error;
 mod index;
 mod memory;
 mod report;
+mod router;
 mod split;
 mod techniques;
 mod vectors;
@@ -24,6 +25,7 @@ fn json(py: Python<'_>, value: &impl serde::Serialize) -> PyResult<String> {
 fn _stratann(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
     module.add_class::<index::Index>()?;
+    module.add_class::<router::Router>()?;
     module.add_class::<split::Split>()?;
     module.add_function(wrap_pyfunction!(build::build, module)?)?;
     module.add_function(wrap_pyfunction!(build::groundtruth, module)?)?;

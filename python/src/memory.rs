@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
+use stratann_cluster::memory::found;
 use stratann_engine::index::{Acknowledged, CacheBudget, Index, OpenOptions, Unfinished};
 use stratann_engine::link::Tls;
 use stratann_engine::remote_memory::{Credentials, read_key};
@@ -25,13 +26,13 @@ impl MemoryOpening {
     /// Opens it, with a cache.
     ///
     /// # Errors
-    /// A key that cannot be read; as `Index::open_memory`.
+    /// A key that cannot be read; an etcd that has no memory node; as `Index::open_memory`.
     pub(crate) fn open(&self, addresses: &[String]) -> Result<Index> {
         let secret = read_key(&self.key_file, &|_| {})?;
         let tls =
             self.tls.as_ref().map(|(own, key, authority)| Tls::read(own, key, authority)).transpose()?;
         let options = OpenOptions { ram_budget: self.ram_budget, ..OpenOptions::default() };
-        let mut index = Index::open_memory(addresses, &Credentials::new(secret, tls), options)?;
+        let mut index = Index::open_memory(&found(addresses)?, &Credentials::new(secret, tls), options)?;
         let cache = self.cache_budget.map_or(CacheBudget::Auto, CacheBudget::Bytes);
         let reserve = search::usual_reserve(index.manifest()).bytes;
         let bytes = cache.shared_bytes(index.manifest(), self.ram_budget, reserve);

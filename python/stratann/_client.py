@@ -16,9 +16,11 @@ from urllib.parse import urlencode
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from . import _stratann
 from ._arrays import DTYPES, dtype_name, rows_of
-from ._errors import Error, InputError, QueryError, ServerError
+from ._errors import InputError, QueryError, ServerError
 from ._results import SearchResult
+from ._routing import Routing, Silent, note
 from ._techniques import grid_techniques
 
 #: Queries per request.
@@ -35,13 +37,16 @@ _Json = dict[str, Any]
 class Client:
     """Client of running servers of one index, for any number of threads. Created by `connect`."""
 
-    def __init__(self, addresses: str | Sequence[str], timeout: float = 5.0) -> None:
+    def __init__(
+        self, addresses: str | Sequence[str], timeout: float = 5.0, affinity: bool = True
+    ) -> None:
         self._addresses = _read_addresses(addresses)
         self._timeout = _read_timeout(timeout)
         self._idle: dict[str, list[http.client.HTTPConnection]] = {a: [] for a in self._addresses}
         self._lock = threading.Lock()
         self._turn = 0
         self._status = self._first_status()
+        self._routing = self._find_routing() if affinity else None
 
     @property
     def rows(self) -> int:
@@ -88,8 +93,8 @@ class Client:
     ) -> SearchResult:
         """Finds the `k` nearest vectors of each query.
 
-        Queries are sent in requests of up to 64, to the servers in turn. Queries that one server cannot
-        answer go to the next one, once to each.
+        Queries are sent in requests of up to 64, to the servers in turn, or to those of a remote-hnsw that have
+        their clusters cached. Queries that one server cannot answer go to the next one, once to each.
 
         Args:
             queries: shape (nq, d), or (d,) for one query, of the dtype of the index. One query gives results
@@ -115,7 +120,8 @@ class Client:
         Returns:
             As `Index.search`. `latency_us` is measured by the servers; `stats` has ``queries``,
             ``seconds``, ``qps``, ``latency_us`` (mean, p50, p95, p99), ``params``, counters ``per_query``
-            (means) and in ``totals``, and ``partial``, the number of partial results.
+            (means) and in ``totals``, and ``partial``, the number of partial results. Where queries are routed by what
+            servers have cached, ``routed_by_cache`` counts those that went to a server for that.
 
         Raises:
             InputError: wrong dimension, dtype or argument, NaN in a query, or a recall below 1 on an
@@ -140,11 +146,17 @@ class Client:
         }
         parameters = urlencode({name: value for name, value in asked.items() if value is not None})
         started = time.perf_counter()
-        parts = [rows[i : i + _EACH] for i in range(0, len(rows), _EACH)]
-        answers, params = self._ask_all(parts, parameters)
+        routed = self._routing.found(parameters) if self._routing else None
+        if routed is not None:
+            answers, params = self._ask_routed(rows, parameters, *routed)
+        else:
+            parts = [rows[i : i + _EACH] for i in range(0, len(rows), _EACH)]
+            answers, params = self._ask_all(parts, parameters)
         seconds = time.perf_counter() - started
         columns = min(k, self.rows)
         result, failed = _collect(answers, columns, seconds, params)
+        if routed is not None:
+            result.stats["routed_by_cache"] = routed[0].by_cache()
         if columns < k:
             warnings.warn(
                 f"k is {k}, the index has {self.rows} rows: {columns} columns are returned", stacklevel=2
@@ -196,13 +208,21 @@ class Client:
         for address in self._addresses:
             try:
                 code, status = self._request(address, "GET", "/v1/status")
-            except _Silent as e:
+            except Silent as e:
                 silent.append(str(e))
                 continue
             if code == 200 and status.get("dtype") in DTYPES:
                 return status
             raise ServerError(f"{address} is not a stratann server, or has another version")
         raise ServerError(f"no server answers ({'; '.join(silent)}); start one with `stratann serve`")
+
+    def _find_routing(self) -> Routing:
+        return Routing(
+            self._addresses,
+            (self.dim, self.metric, str(self._status["dtype"])),
+            lambda address, path: self._request(address, "GET", path),
+            lambda address, path: self._send(address, "GET", path),
+        )
 
     def _queries(self, queries: ArrayLike) -> NDArray[Any]:
         array = np.asarray(queries)
@@ -233,7 +253,37 @@ class Client:
         answers = [answer for found, _ in replies for answer in found]
         return answers, next((params for _, params in replies if params), {})
 
-    def _ask(self, turn: int, rows: NDArray[Any], parameters: str) -> tuple[list[_Json], _Json]:
+    def _ask_routed(
+        self, rows: NDArray[Any], parameters: str, router: _stratann.Router, nprobe: int
+    ) -> tuple[list[_Json], _Json]:
+        """Returns the answers to all queries, in order, from the servers that have their clusters cached."""
+        router.begin()
+        batches = router.divide(rows.view(np.uint8).reshape(-1), nprobe, _EACH)
+
+        def ask(batch: tuple[list[int], list[int]]) -> tuple[list[_Json], _Json]:
+            numbers, needs = batch
+            answering = self._routing.answering() if self._routing else []
+            server = router.choose(needs, len(numbers), answering)
+            try:
+                return self._ask(server, rows[numbers], parameters, router)
+            finally:
+                router.end(server, needs)
+
+        threads = min(len(batches), _REQUESTS_PER_SERVER * len(self._addresses))
+        if threads == 1:
+            replies = [ask(batch) for batch in batches]
+        else:
+            with ThreadPoolExecutor(threads, "stratann") as pool:
+                replies = list(pool.map(ask, batches))
+        answers: list[_Json] = [{} for _ in rows]
+        for (numbers, _), (found, _) in zip(batches, replies):
+            for number, answer in zip(numbers, found):
+                answers[number] = answer
+        return answers, next((params for _, params in replies if params), {})
+
+    def _ask(
+        self, turn: int, rows: NDArray[Any], parameters: str, router: _stratann.Router | None = None
+    ) -> tuple[list[_Json], _Json]:
         """Returns the answers to some queries, from server number `turn` or a later one."""
         answers: list[_Json] = [{"error": "", "kind": "unreachable"} for _ in rows]
         params: _Json = {}
@@ -241,11 +291,15 @@ class Client:
             left = [i for i, a in enumerate(answers) if a.get("kind") in ("overloaded", "unreachable")]
             if not left:
                 break
-            address = self._addresses[(turn + attempt) % len(self._addresses)]
+            server = (turn + attempt) % len(self._addresses)
+            address = self._addresses[server]
             body = (rows if len(left) == len(rows) else rows[left]).tobytes()
+            cached = "" if router is None else f"&cached={router.version(server):016x}"
             try:
-                code, reply = self._request(address, "POST", f"/v1/search?{parameters}", body)
-            except _Silent as e:
+                code, reply = self._request(address, "POST", f"/v1/search?{parameters}{cached}", body)
+            except Silent as e:
+                if self._routing:
+                    self._routing.leave_out(server)
                 found = [{"error": str(e), "kind": "unreachable"}] * len(left)
             else:
                 if code == 400:
@@ -254,6 +308,8 @@ class Client:
                 refused = {"error": f"{address}: {reply.get('error', code)}", "kind": kind}
                 found = reply.get("answers", [refused] * len(left))
                 params = reply.get("params", params)
+                if router is not None and "cached" in reply:
+                    note(router, server, reply["cached"])
             for i, answer in zip(left, found):
                 answers[i] = answer
         return answers, params
@@ -263,11 +319,22 @@ class Client:
         for address in self._addresses:
             try:
                 found.append({"address": address, **self._request(address, "GET", path)[1]})
-            except _Silent as e:
+            except Silent as e:
                 found.append({"address": address, **silent, "error": str(e)})
         return found
 
     def _request(self, address: str, method: str, path: str, body: bytes | None = None) -> tuple[int, _Json]:
+        """Sends one request, whose reply is an object."""
+        status, data = self._send(address, method, path, body)
+        try:
+            reply = json.loads(data)
+        except ValueError as e:
+            raise Silent(f"{address}: {e}") from None
+        if not isinstance(reply, dict):
+            raise Silent(f"{address}: not a stratann server")
+        return status, reply
+
+    def _send(self, address: str, method: str, path: str, body: bytes | None = None) -> tuple[int, bytes]:
         """Sends one request. A closed idle connection is replaced."""
         headers = {"Content-Type": "application/octet-stream"} if body is not None else {}
         while True:
@@ -276,12 +343,11 @@ class Client:
                 connection.request(method, path, body, headers)
                 response = connection.getresponse()
                 data = response.read()
-                reply = json.loads(data)
-            except (OSError, http.client.HTTPException, ValueError) as e:
+            except (OSError, http.client.HTTPException) as e:
                 connection.close()
                 if is_kept and isinstance(e, (ConnectionError, http.client.HTTPException)):
                     continue
-                raise _Silent(f"{address}: {e or type(e).__name__}") from None
+                raise Silent(f"{address}: {e or type(e).__name__}") from None
             except BaseException:
                 connection.close()
                 raise
@@ -290,9 +356,7 @@ class Client:
             else:
                 with self._lock:
                     self._idle[address].append(connection)
-            if not isinstance(reply, dict):
-                raise _Silent(f"{address}: not a stratann server")
-            return response.status, reply
+            return response.status, data
 
     def _connection(self, address: str) -> tuple[http.client.HTTPConnection, bool]:
         with self._lock:
@@ -319,10 +383,6 @@ class Client:
         if short:
             lack = "missing results have distance infinity; increase recall, search_list or nprobe"
             warnings.warn(f"{short} queries found fewer results than requested: {lack}", stacklevel=3)
-
-
-class _Silent(Error):
-    """A server did not respond, or is not a StratANN server."""
 
 
 def _switched(*switches: Any) -> _Json:
@@ -399,12 +459,14 @@ def _read_timeout(timeout: float) -> float:
     return float(timeout)
 
 
-def connect(addresses: str | Sequence[str], timeout: float = 5.0) -> Client:
+def connect(addresses: str | Sequence[str], timeout: float = 5.0, affinity: bool = True) -> Client:
     """Connects to running servers of one index, to search there.
 
     Args:
         addresses: ``"HOST:PORT"``, several with commas between them, or a list of them.
         timeout: default time limit of a query on a server, seconds; up to 60.
+        affinity: of several servers of a remote-hnsw, send queries to those that have their clusters cached; False
+            sends them to the servers in turn.
 
     Raises:
         InputError: an invalid address.
@@ -415,4 +477,4 @@ def connect(addresses: str | Sequence[str], timeout: float = 5.0) -> Client:
         servers = stratann.connect("127.0.0.1:8700")
         r = servers.search(queries, k=10, recall=0.95)
     """
-    return Client(addresses, timeout)
+    return Client(addresses, timeout, affinity)

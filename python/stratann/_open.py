@@ -82,7 +82,7 @@ def open_memory(
 
     Args:
         addresses: ``"HOST:PORT"``, ``"shm:NAME"`` or ``"ucx:HOST:PORT"`` of each memory node; one text may have
-            several, separated by commas.
+            several, separated by commas. Or ``"etcd:CLUSTER@http://HOST:PORT"``, where etcd has them.
         key_file: file with the key of the memory nodes: 64 hexadecimal digits.
         ram_budget: limit in bytes of the open index and its searches, as int or text; None for no limit.
         cache_budget: memory that caches clusters, in bytes as int or text. ``"auto"``: a tenth of them. 0: none.
@@ -92,7 +92,7 @@ def open_memory(
 
     Raises:
         InputError: memory nodes that hold no index, or a wrong argument.
-        DiskError: memory nodes that do not answer, or have another key.
+        DiskError: memory nodes or an etcd that do not answer, or nodes that have another key.
         BudgetError: as `open`; so is CorruptIndexError.
     """
     texts = [addresses] if isinstance(addresses, str) else list(addresses)

@@ -2,14 +2,19 @@
 
 import contextlib
 import json
+import re
+import shutil
 import subprocess
+import time
+import warnings
 
 import numpy as np
 import pytest
 from conftest import brute_force, recall, vectors
-from test_client import program
+from test_client import free_address, program, serving
 
 import stratann
+from stratann._routing import Routing, Silent
 
 OPTIONS = {"kind": "remote-hnsw", "partitions": 32, "calibration_queries": 100, "threads": 2}
 
@@ -30,11 +35,10 @@ def key(tmp_path_factory):
 
 
 @contextlib.contextmanager
-def memory_node(key):
-    """An empty memory node; gives its address."""
-    command = [program(), "memory-node", "--json", "--until-eof", "--size", "32MiB", "--listen", "127.0.0.1:0"]
+def started(*command):
+    """The program with this command, until it is left; gives what it says once it is ready."""
     process = subprocess.Popen(
-        [*command, "--key-file", str(key)],
+        [program(), *command, "--json", "--until-eof"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -43,18 +47,60 @@ def memory_node(key):
     try:
         line = process.stdout.readline()
         assert line.startswith("{"), process.stderr.read()
-        yield json.loads(line)["listen"]
+        yield json.loads(line)
     finally:
         process.communicate()
     assert process.returncode == 0
 
 
+@contextlib.contextmanager
+def memory_node(key, *more):
+    """An empty memory node; gives its address."""
+    node = ["memory-node", "--size", "32MiB", "--listen", "127.0.0.1:0", "--key-file", str(key)]
+    with started(*node, *more) as ready:
+        yield ready["listen"]
+
+
+def load(path, address, key):
+    """Copies an index into a memory node."""
+    command = [program(), "memory-node", "load", str(path), "--nodes", address, "--key-file", str(key)]
+    subprocess.run(command, check=True, capture_output=True)
+
+
 @pytest.fixture
 def address(path, key):
     with memory_node(key) as address:
-        load = [program(), "memory-node", "load", str(path), "--nodes", address, "--key-file", str(key)]
-        subprocess.run(load, check=True, capture_output=True)
+        load(path, address, key)
         yield address
+
+
+@contextlib.contextmanager
+def etcd(folder):
+    """An etcd of one member; gives its URL."""
+    if shutil.which("etcd") is None:
+        pytest.skip("the program etcd is not installed")
+    client, peer = (f"http://{free_address()}" for _ in range(2))
+    command = ["etcd", "--data-dir", str(folder), "--listen-client-urls", client, "--advertise-client-urls", client]
+    command += ["--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer]
+    command += ["--initial-cluster", f"default={peer}"]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        yield client
+    finally:
+        process.kill()
+        process.wait()
+
+
+def opened_in_etcd(url, key):
+    """Opens what the memory nodes of cluster ``tests`` in etcd hold, once one is there."""
+    end = time.monotonic() + 30
+    while True:
+        try:
+            return stratann.open_memory(f"etcd:tests@{url}", key)
+        except stratann.Error as e:
+            if time.monotonic() > end or not re.search("no memory node|etcd: ", str(e)):
+                raise
+        time.sleep(0.05)
 
 
 def test_a_folder_and_the_numbers_of_a_search(path, base, queries):
@@ -106,6 +152,65 @@ def test_memory_nodes_are_searched_and_changed(path, key, address, base, queries
         report = index.verify()
         assert report["violations_found"] == 0 and report["fresh"]["published"] == 60
         assert index.explain(new[0], nprobe=4)["headers"]["round_trips"] > 0
+
+
+def test_memory_nodes_are_found_in_etcd(path, key, queries, tmp_path):
+    with etcd(tmp_path / "etcd") as url, memory_node(key, "--etcd", url, "--cluster", "tests") as address:
+        load(path, address, key)
+        with opened_in_etcd(url, key) as index, stratann.open_memory(address, key) as other:
+            here, there = (opened.search(queries, nprobe=4) for opened in (index, other))
+            assert np.array_equal(here.ids, there.ids)
+    with pytest.raises(stratann.InputError, match="etcd:CLUSTER@http"):
+        stratann.open_memory("etcd:tests", key)
+
+
+def loads(client):
+    return sum(status["loads"] for status in client.status())
+
+
+def test_queries_go_to_the_servers_that_have_their_clusters_cached(address, key, queries):
+    serve = ["serve", "--http", "127.0.0.1:0", "--threads", "1", "--cache-budget", "150KiB"]
+    with contextlib.ExitStack() as stack:
+        servers = [
+            stack.enter_context(started(*serve, "--memory", address, "--key-file", str(key)))["http"]
+            for _ in range(3)
+        ]
+        many = np.concatenate([queries] * 5)
+        in_turn = stack.enter_context(stratann.connect(servers, affinity=False))
+        expected = in_turn.search(many, k=5, nprobe=2)
+        usual = loads(in_turn)
+        assert "routed_by_cache" not in expected.stats
+        client = stack.enter_context(stratann.connect(servers))
+        found = client.search(many, k=5, nprobe=2)
+        assert np.array_equal(found.ids, expected.ids)
+        assert found.stats["routed_by_cache"] > 0
+        assert 0 < loads(client) - usual < 0.8 * usual
+        with stratann.connect([servers[0], free_address(), servers[2]]) as other:
+            assert np.array_equal(other.search(many, k=5, nprobe=2).ids, expected.ids)
+
+
+def test_one_server_and_other_kinds_are_asked_in_turn(address, key, graph_path, queries):
+    with started("serve", "--http", "127.0.0.1:0", "--memory", address, "--key-file", str(key)) as server:
+        with stratann.connect(server["http"]) as client:
+            assert "routed_by_cache" not in client.search(queries, nprobe=2).stats
+    with serving(graph_path) as first, serving(graph_path) as second:
+        with stratann.connect([first, second]) as client:
+            assert "routed_by_cache" not in client.search(queries, search_list=20).stats
+
+
+def test_a_meta_hnsw_that_does_not_arrive_is_a_warning():
+    def clusters(address, path):
+        return 200, {"build": "1", "nprobe": 2, "bytes": [1], "cached": {"version": "0"}}
+
+    def silent(address, path):
+        raise Silent(f"{address}: timed out")
+
+    routing = Routing(["a:1", "b:1"], (2, "l2", "f32"), clusters, silent)
+    with pytest.warns(UserWarning, match="a:1: timed out; b:1: timed out.*affinity=False"):
+        assert routing.found("nprobe=2") is None
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert routing.found("nprobe=2") is None
 
 
 def test_bad_changes_change_nothing(key, address, base):

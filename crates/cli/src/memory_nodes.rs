@@ -1,9 +1,8 @@
 //! Options that name memory nodes.
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
-use stratann_cluster::membership::{EtcdOptions, Members};
+use stratann_cluster::memory::found;
 use stratann_engine::index::{Index, OpenOptions};
 use stratann_engine::link::Tls;
 use stratann_engine::remote_memory::{Credentials, read_key};
@@ -81,56 +80,6 @@ impl PlaceArgs {
 /// As [`MemoryArgs::open`].
 pub(crate) fn open(addresses: &[String], key: &KeyArgs, output: Output) -> Checked<Index> {
     Index::open_memory(&found(addresses)?, &key.credentials(output)?, OpenOptions::default())
-}
-
-/// Seconds after which etcd forgets a memory node that does not respond.
-const LEASE_S: u64 = 5;
-
-/// Etcd, where memory nodes are to be found there: `etcd:CLUSTER@URL`, and further URLs. `None` for addresses of nodes.
-///
-/// # Errors
-/// A text that begins so and is none.
-pub(crate) fn etcd(addresses: &[String]) -> Checked<Option<EtcdOptions>> {
-    let Some((first, more)) = addresses.split_first() else { return Ok(None) };
-    let Some(rest) = first.strip_prefix("etcd:") else { return Ok(None) };
-    let (cluster, url) = rest.split_once('@').ok_or_else(|| {
-        Error::bad_input(format!("{first:?} names no cluster; write etcd:CLUSTER@http://HOST:PORT"))
-    })?;
-    let endpoints = [&[url.to_string()], more].concat();
-    Ok(Some(etcd_options(endpoints, cluster)))
-}
-
-/// Etcd with these URLs.
-pub(crate) fn etcd_options(endpoints: Vec<String>, cluster: &str) -> EtcdOptions {
-    EtcdOptions { endpoints, cluster: cluster.into(), lease_s: LEASE_S, log: Arc::new(|_| {}) }
-}
-
-/// The addresses of memory nodes: those given, or those in etcd, by number.
-///
-/// # Errors
-/// An etcd that does not answer, or has no memory node.
-pub(crate) fn found(addresses: &[String]) -> Checked<Vec<String>> {
-    let Some(etcd) = etcd(addresses)? else { return Ok(addresses.to_vec()) };
-    in_etcd(&etcd).map(|members| members.memory.into_values().map(|node| node.address).collect())
-}
-
-/// The members in etcd, of which at least one is a memory node.
-///
-/// # Errors
-/// As [`found`].
-pub(crate) fn in_etcd(etcd: &EtcdOptions) -> Checked<Members> {
-    let members = etcd.members()?;
-    match members.memory.is_empty() {
-        false => Ok(members),
-        true => Err(Error::bad_input(format!(
-            "no memory node of the cluster {} is in etcd at {}; start one with `stratann memory-node --etcd {} \
-             --cluster {}`",
-            etcd.cluster,
-            etcd.endpoints.join(", "),
-            etcd.endpoints.join(","),
-            etcd.cluster
-        ))),
-    }
 }
 
 impl MemoryArgs {

@@ -1,9 +1,10 @@
 //! Data of a cluster outside of its servers: versions of its index in a [`store`], and its members in etcd
-//! ([`membership`]).
+//! ([`membership`]), of which some are memory nodes ([`memory`]).
 //!
 //! No query needs either. A running server continues without them.
 
 pub mod membership;
+pub mod memory;
 pub mod store;
 
 /// Returns a runtime for the clients of both. The interface of this crate is synchronous.

@@ -5,13 +5,13 @@ use std::sync::{Arc, mpsc};
 use std::time::{Duration, SystemTime};
 
 use stratann_cluster::membership::{EtcdOptions, Membership, MemoryMember};
+use stratann_cluster::memory::etcd_options;
 use stratann_engine::link::{Log, Tls};
 use stratann_engine::remote_memory::{CONNECTIONS_MAX, Node, NodeId, NodeOptions, Place, read_key};
 use stratann_engine::{Error, Result};
 
 use super::serve::{Stop, socket_address, stops, utc};
 use crate::Verdict;
-use crate::memory_nodes::etcd_options;
 use crate::options;
 use crate::output::{Output, print};
 

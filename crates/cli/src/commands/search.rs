@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 use serde::ser::SerializeMap;
+use stratann_cluster::memory::found;
 use stratann_core::query::QueryStats;
 use stratann_engine::budget::Account;
 use stratann_engine::driver::{MergedReads, Times};
@@ -19,7 +20,7 @@ use crate::options::{self, AdmissionName, IoName, ModeName, Target};
 use crate::output::{Output, eprint_line};
 use crate::progress::ProgressPrinter;
 use crate::scorer::{ScorerArgs, ScorerKeys};
-use crate::{memory_nodes, techniques};
+use crate::techniques;
 
 mod local;
 mod result_file;
@@ -406,7 +407,7 @@ pub(crate) fn run(args: &Args, output: Output) -> Result<Verdict> {
         Target::Memory { addresses, queries } => {
             let budgets = OpenOptions { ram_budget: args.how.ram_budget, ..OpenOptions::default() };
             let credentials = args.searched.key.credentials(output)?;
-            let nodes = memory_nodes::found(addresses)?;
+            let nodes = found(addresses)?;
             let (source, cache) = (Source::Memory(&nodes, &credentials), args.how.cache());
             let mut bench = Bench::open(source, queries, truth, &settings, (budgets, cache), output)?;
             if let Some(to) = &to {

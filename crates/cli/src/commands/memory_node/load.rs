@@ -3,13 +3,14 @@
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
+use stratann_cluster::memory::found;
 use stratann_cluster::store::is_store;
 use stratann_engine::budget::size;
 use stratann_engine::kinds::remote_hnsw::live::load::load;
 use stratann_engine::{Error, Result};
 
 use crate::Verdict;
-use crate::memory_nodes::{KeyArgs, found};
+use crate::memory_nodes::KeyArgs;
 use crate::output::Output;
 use crate::progress::ProgressPrinter;
 

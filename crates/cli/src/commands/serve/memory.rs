@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use stratann_cluster::membership::{EtcdOptions, Members, Membership};
+use stratann_cluster::memory::{etcd, in_etcd};
 use stratann_engine::driver::GatherOptions;
 use stratann_engine::index::{CacheBudget, Index, OpenOptions};
 use stratann_engine::manifest::Manifest;
@@ -13,7 +14,7 @@ use stratann_engine::{Error, Result};
 use stratann_server::Log;
 
 use super::in_range;
-use crate::memory_nodes::{KeyArgs, etcd, in_etcd};
+use crate::memory_nodes::KeyArgs;
 use crate::output::Output;
 
 /// Memory nodes, and how batches are loaded.

@@ -4,6 +4,7 @@
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
+use stratann_cluster::memory::found;
 use stratann_engine::dataset::GroundTruth;
 use stratann_engine::index::{Index, OpenOptions};
 use stratann_engine::kinds::kind::Kind;
@@ -16,7 +17,7 @@ use stratann_engine::{Error, Result};
 use super::{Args, plot_path};
 use crate::Verdict;
 use crate::gathering::{ALL_SCHEMES, LoadScheme};
-use crate::memory_nodes::{KeyArgs, found};
+use crate::memory_nodes::KeyArgs;
 use crate::options;
 use crate::output::Output;
 use crate::progress::ProgressPrinter;
