@@ -56,9 +56,20 @@ impl Place {
         (run, read_answers(&out))
     }
 
-    fn queries_of_servers(&self) -> Vec<u64> {
-        let count = |server: &Running| get(server.address(), "/v1/status").1["queries"].as_u64().unwrap();
+    /// A number of each server's status.
+    fn of_servers(&self, name: &str) -> Vec<u64> {
+        let count = |server: &Running| get(server.address(), "/v1/status").1[name].as_u64().unwrap();
         self.servers.iter().map(count).collect()
+    }
+
+    /// An open loop, and the loads of the servers meanwhile.
+    fn bench(&self, more: &[&str]) -> (Value, u64) {
+        let loads = || self.of_servers("loads").iter().sum::<u64>();
+        let (connect, before) = (self.connect(), loads());
+        let args = ["bench", "--connect", &connect, arg(&self.queries), "-k", "5", "--nprobe", "3"];
+        let run = json(&[&args[..], &["--rate", "600", "--seconds", "2"], more].concat())["runs"][0].clone();
+        assert_eq!(run["requests"], run["answered"], "{run}");
+        (run, loads() - before)
     }
 }
 
@@ -72,7 +83,7 @@ fn queries_that_go_where_their_clusters_are_cached_load_less() {
     for effort in [["--nprobe", "3"], ["--recall", "0.9"]] {
         let (in_turn, expected) = place.search(&[&effort[..], &["--no-affinity"]].concat());
         assert_eq!(in_turn["routed_by_cache"], Value::Null);
-        let before = place.queries_of_servers();
+        let before = place.of_servers("queries");
         let (routed, found) = place.search(&effort);
         assert_eq!(found, expected, "{effort:?}");
         assert!(routed["routed_by_cache"].as_u64().unwrap() > 200, "{routed}");
@@ -80,10 +91,20 @@ fn queries_that_go_where_their_clusters_are_cached_load_less() {
             let (own, other) = (counter(&routed, name), counter(&in_turn, name));
             assert!(own > 0.0 && own < 0.7 * other, "{effort:?}: {name} {own} and {other} in turn");
         }
-        let after = place.queries_of_servers();
+        let after = place.of_servers("queries");
         let most = after.iter().zip(&before).map(|(a, b)| a - b).max().unwrap();
         assert!(most <= 960 / 3 * 5 / 4 + 16, "{before:?} {after:?}");
     }
+}
+
+#[test]
+fn an_open_loop_sends_queries_where_their_clusters_are_cached() {
+    let place = Place::new();
+    let (in_turn, usual) = place.bench(&["--no-affinity"]);
+    assert_eq!(in_turn["routed_by_cache"], Value::Null);
+    let (routed, loads) = place.bench(&[]);
+    assert!(routed["routed_by_cache"].as_u64().unwrap() > 200, "{routed}");
+    assert!(loads > 0 && loads * 10 < usual * 9, "{loads} loads, and {usual} in turn");
 }
 
 #[test]

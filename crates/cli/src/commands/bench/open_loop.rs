@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use serde::Serialize;
 use stratann_core::build::hash;
+use stratann_engine::kinds::remote_hnsw::router::Router;
 use stratann_engine::search::{Latency, SearchOptions};
 use stratann_engine::{Error, Progress, Result};
 use stratann_server::wire::{FailureKind, Used};
@@ -45,6 +46,9 @@ pub(super) struct OpenLoop {
     /// With --rate: seed of the arrivals
     #[arg(long, default_value_t = 1, requires = "rate")]
     seed: u64,
+    /// With --connect to several servers of a remote-hnsw: ask them in turn, whatever they have cached (to compare)
+    #[arg(long, requires = "rate")]
+    no_affinity: bool,
 }
 
 fn positive(text: &str) -> std::result::Result<f64, String> {
@@ -67,6 +71,9 @@ struct Run {
     late: usize,
     seconds: f64,
     params: serde_json::Value,
+    /// Queries that went to a server because it had more of their clusters cached; `None` where that is not considered.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    routed_by_cache: Option<u64>,
 }
 
 /// Latency of the answered queries, from their scheduled moments.
@@ -101,7 +108,10 @@ pub(super) fn run(
              --connect`",
         ));
     }
-    let remote = Remote::connect(addresses)?;
+    let mut remote = Remote::connect(addresses)?;
+    if !options.no_affinity {
+        remote.route_by_cache();
+    }
     let file = Queries::open_for(queries, remote.wanted, output)?;
     let held = file.count().min((QUERIES_BYTES / file.row_bytes()).max(1));
     let mut rows = Vec::new();
@@ -112,12 +122,14 @@ pub(super) fn run(
         for &rate in &options.rate {
             let due = arrivals(rate, options.seconds, options.seed)?;
             printer.stage(&format!("{rate} queries per second"), due.len() as u64, "queries");
+            let parameters = parameters(search, Some(TIMEOUT_MS), false);
             let load = Load {
                 remote: &remote,
+                caches: remote.caches(&parameters),
                 rows: &rows,
                 row_bytes: file.row_bytes(),
                 due: &due,
-                parameters: parameters(search, Some(TIMEOUT_MS), false),
+                parameters,
                 next: AtomicUsize::new(0),
                 is_stopped: AtomicBool::new(false),
                 sum: Mutex::default(),
@@ -158,6 +170,8 @@ fn arrivals(rate: f64, seconds: f64, seed: u64) -> Result<Vec<Duration>> {
 /// Runs the queries of one rate.
 struct Load<'a> {
     remote: &'a Remote,
+    /// What the servers have cached, and the clusters that a query needs; otherwise servers are asked in turn.
+    caches: Option<(&'a Router, u32)>,
     rows: &'a [u8],
     row_bytes: usize,
     due: &'a [Duration],
@@ -210,10 +224,13 @@ impl Load<'_> {
                 "width": options::width_name(search.width),
                 "mode": search.mode.name(),
             }),
+            routed_by_cache: self.caches.map(|(router, _)| router.by_cache()),
         })
     }
 
     fn ask_until_done(&self, start: Instant, printer: &ProgressPrinter) -> Result<()> {
+        let mut routes = self.caches.and_then(|(router, nprobe)| Some((router, router.needs()?, nprobe)));
+        let mut needs = Vec::new();
         loop {
             let number = self.next.fetch_add(1, Ordering::Relaxed);
             let Some(&due) = self.due.get(number) else { return Ok(()) };
@@ -222,7 +239,18 @@ impl Load<'_> {
             }
             let is_late = start.elapsed() > due + LATE;
             let at = number % (self.rows.len() / self.row_bytes) * self.row_bytes;
-            let asked = self.remote.ask(number, &self.rows[at..at + self.row_bytes], &self.parameters);
+            let row = &self.rows[at..at + self.row_bytes];
+            let routed = match &mut routes {
+                Some((router, found, nprobe)) => {
+                    needs.clear();
+                    found.of(row, *nprobe, &mut needs);
+                    Some(router.route(&needs, 1, |server| self.remote.answers(server)))
+                }
+                None => None,
+            };
+            let first = routed.as_ref().map_or(number, |routed| routed.server);
+            let asked = self.remote.ask(first, row, &self.parameters);
+            drop(routed);
             let latency = start.elapsed().saturating_sub(due);
             let asked = asked.inspect_err(|_| self.is_stopped.store(true, Ordering::Relaxed))?;
             let mut sum = self.sum.lock().unwrap_or_else(|e| e.into_inner());
@@ -275,6 +303,14 @@ fn text(document: &Document<'_>) -> String {
     };
     let mut out = table(&headings, &document.runs.iter().map(row).collect::<Vec<_>>());
     for run in &document.runs {
+        if let Some(routed) = run.routed_by_cache {
+            out += &format!(
+                "at {}/s: {} of {} queries went where their clusters are cached\n",
+                run.rate,
+                count(routed),
+                count(run.requests as u64)
+            );
+        }
         for (kind, number) in run.errors.iter().filter(|e| *e.1 > 0) {
             out += &format!("at {}/s: {} {kind}\n", run.rate, count(*number as u64));
         }
