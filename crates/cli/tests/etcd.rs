@@ -5,9 +5,9 @@ mod common;
 
 use std::path::PathBuf;
 
-use common::etcd::Etcd;
 use common::*;
 use serde_json::{Value, json as value};
+use stratann_testing::etcd::Etcd;
 
 struct Place {
     data: Data,

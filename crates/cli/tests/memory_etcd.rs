@@ -5,8 +5,8 @@ mod common;
 
 use std::path::PathBuf;
 
-use common::etcd::Etcd;
 use common::*;
+use stratann_testing::etcd::Etcd;
 
 const SIGKILL: i32 = 9;
 const SIGTERM: i32 = 15;

@@ -1,83 +1,28 @@
 //! Membership against a real etcd, where the program `etcd` is installed.
 
-use std::net::{TcpListener, TcpStream};
-use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use stratann_cluster::membership::{EtcdOptions, Member, Members, Membership, MemoryMember};
-use stratann_testing::{Need, leave_out};
+use stratann_testing::etcd::Etcd;
 use tempfile::TempDir;
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
-struct Etcd {
-    child: Child,
-    port: u16,
-    folder: TempDir,
+/// An etcd, and the folder of its data; `None` where the program is not installed.
+fn start() -> Option<(Etcd, TempDir)> {
+    let folder = tempfile::tempdir().unwrap();
+    Some((Etcd::start(folder.path().join("data"))?, folder))
 }
 
-impl Etcd {
-    fn start() -> Option<Etcd> {
-        let path = std::env::var_os("PATH").unwrap_or_default();
-        if !std::env::split_paths(&path).any(|dir| dir.join("etcd").is_file()) {
-            leave_out(Need::Etcd, "the program etcd is not installed");
-            return None;
-        }
-        let [port, other] =
-            [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port());
-        let folder = tempfile::tempdir().unwrap();
-        let mut etcd = Etcd { child: Etcd::run(&folder.path().join("data"), port, other), port, folder };
-        etcd.wait();
-        Some(etcd)
-    }
-
-    fn run(data: &PathBuf, port: u16, other: u16) -> Child {
-        let (client, peer) = (format!("http://127.0.0.1:{port}"), format!("http://127.0.0.1:{other}"));
-        Command::new("etcd")
-            .arg("--data-dir")
-            .arg(data)
-            .args(["--listen-client-urls", &client, "--advertise-client-urls", &client])
-            .args(["--listen-peer-urls", &peer, "--initial-advertise-peer-urls", &peer])
-            .args(["--initial-cluster", &format!("default={peer}")])
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .spawn()
-            .unwrap()
-    }
-
-    fn wait(&mut self) {
-        let start = Instant::now();
-        while TcpStream::connect(("127.0.0.1", self.port)).is_err() {
-            assert!(
-                start.elapsed() < PATIENCE && self.child.try_wait().unwrap().is_none(),
-                "etcd does not listen"
-            );
-            std::thread::sleep(Duration::from_millis(20));
-        }
-    }
-
-    fn kill(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-
-    fn options(&self, said: &Arc<Mutex<Vec<String>>>) -> EtcdOptions {
-        let said = said.clone();
-        EtcdOptions {
-            endpoints: vec!["http://127.0.0.1:9".into(), format!("http://127.0.0.1:{}", self.port)],
-            cluster: "tests".into(),
-            lease_s: 2,
-            log: Arc::new(move |line| said.lock().unwrap().push(line.into())),
-        }
-    }
-}
-
-impl Drop for Etcd {
-    fn drop(&mut self) {
-        self.kill();
+fn options(etcd: &Etcd, said: &Arc<Mutex<Vec<String>>>) -> EtcdOptions {
+    let said = said.clone();
+    EtcdOptions {
+        endpoints: vec!["http://127.0.0.1:9".into(), etcd.url()],
+        cluster: "tests".into(),
+        lease_s: 2,
+        log: Arc::new(move |line| said.lock().unwrap().push(line.into())),
     }
 }
 
@@ -103,14 +48,14 @@ fn until(news: &Receiver<Members>, servers: &[u8]) -> Members {
 
 #[test]
 fn servers_join_and_leave_and_all_others_are_notified() {
-    let Some(mut etcd) = Etcd::start() else { return };
+    let Some((mut etcd, folder)) = start() else { return };
     let said = Arc::default();
-    let (first, heard) = join(etcd.options(&said), 0);
+    let (first, heard) = join(options(&etcd, &said), 0);
     until(&heard, &[0]);
-    let (second, other) = join(etcd.options(&said), 1);
+    let (second, other) = join(options(&etcd, &said), 1);
     assert_eq!(until(&other, &[0, 1]).servers[&0], member(1000));
     assert_eq!(until(&heard, &[0, 1]).servers[&1], member(1001));
-    etcd.options(&said).announce_version(7).unwrap();
+    options(&etcd, &said).announce_version(7).unwrap();
     assert_eq!(heard.recv_timeout(PATIENCE).unwrap().version, Some(7));
     // A server that changes to another build updates its key.
     first.update(&Member { build: "c".into(), ..member(1000) }).unwrap();
@@ -121,17 +66,14 @@ fn servers_join_and_leave_and_all_others_are_notified() {
     until(&heard, &[0]);
 
     // etcd goes and comes back: nothing ends, and the key is there again.
-    let port = etcd.port;
     etcd.kill();
     let start = Instant::now();
     while !said.lock().unwrap().iter().any(|line| line.contains("serving on")) {
         assert!(start.elapsed() < PATIENCE);
         std::thread::sleep(Duration::from_millis(20));
     }
-    let other = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-    etcd.child = Etcd::run(&etcd.folder.path().join("data2"), port, other);
-    etcd.wait();
-    let (_third, heard_anew) = join(etcd.options(&said), 2);
+    etcd.restart_empty(folder.path().join("data2"));
+    let (_third, heard_anew) = join(options(&etcd, &said), 2);
     until(&heard_anew, &[0, 2]);
     drop(first);
     until(&heard_anew, &[2]);
@@ -139,15 +81,15 @@ fn servers_join_and_leave_and_all_others_are_notified() {
 
 #[test]
 fn memory_nodes_are_announced_beside_servers() {
-    let Some(etcd) = Etcd::start() else { return };
+    let Some((etcd, _folder)) = start() else { return };
     let said: Arc<Mutex<Vec<String>>> = Arc::default();
-    let (_server, heard) = join(etcd.options(&said), 0);
+    let (_server, heard) = join(options(&etcd, &said), 0);
     until(&heard, &[0]);
     let node = |port: u16| MemoryMember { address: format!("ucx:127.0.0.1:{port}") };
-    let first = Membership::join_memory(etcd.options(&said), 0, &node(1)).unwrap();
+    let first = Membership::join_memory(options(&etcd, &said), 0, &node(1)).unwrap();
     let (sender, seen) = channel();
     let _watch =
-        Membership::watch(etcd.options(&said), move |members| drop(sender.send(members.clone()))).unwrap();
+        Membership::watch(options(&etcd, &said), move |members| drop(sender.send(members.clone()))).unwrap();
     let reached = |nodes: &[(u8, MemoryMember)]| {
         while !seen
             .recv_timeout(PATIENCE)
@@ -160,8 +102,8 @@ fn memory_nodes_are_announced_beside_servers() {
     };
     reached(&[(0, node(1))]);
     // Another process of this number waits until the key goes.
-    let second = Membership::join_memory(etcd.options(&said), 0, &node(2)).unwrap();
-    let _third = Membership::join_memory(etcd.options(&said), 200, &node(3)).unwrap();
+    let second = Membership::join_memory(options(&etcd, &said), 0, &node(2)).unwrap();
+    let _third = Membership::join_memory(options(&etcd, &said), 200, &node(3)).unwrap();
     reached(&[(0, node(1)), (200, node(3))]);
     let start = Instant::now();
     while !said
@@ -175,7 +117,7 @@ fn memory_nodes_are_announced_beside_servers() {
     }
     drop(first);
     reached(&[(0, node(2)), (200, node(3))]);
-    let members = etcd.options(&said).members().unwrap();
+    let members = options(&etcd, &said).members().unwrap();
     assert_eq!((members.memory[&0].clone(), members.servers.len()), (node(2), 1));
     drop(second);
     reached(&[(200, node(3))]);
@@ -183,9 +125,9 @@ fn memory_nodes_are_announced_beside_servers() {
 
 #[test]
 fn a_number_is_claimed_once_and_free_again_after_its_server() {
-    let Some(etcd) = Etcd::start() else { return };
+    let Some((etcd, _folder)) = start() else { return };
     let said = Arc::default();
-    let options = etcd.options(&said);
+    let options = options(&etcd, &said);
     let (_zero, heard) = join(options.clone(), 0);
     until(&heard, &[0]);
     let claims: Vec<_> = (0..2).map(|_| options.claim(3).unwrap()).collect();
@@ -201,13 +143,13 @@ fn a_number_is_claimed_once_and_free_again_after_its_server() {
 
 #[test]
 fn a_number_that_another_server_has_is_left_to_it() {
-    let Some(etcd) = Etcd::start() else { return };
+    let Some((etcd, _folder)) = start() else { return };
     let said: Arc<Mutex<Vec<String>>> = Arc::default();
-    let (first, heard) = join(etcd.options(&said), 0);
+    let (first, heard) = join(options(&etcd, &said), 0);
     until(&heard, &[0]);
     let (sender, news) = channel();
     let tell = move |members: &Members| drop(sender.send(members.clone()));
-    let _second = Membership::join(etcd.options(&said), 0, member(2000), tell).unwrap();
+    let _second = Membership::join(options(&etcd, &said), 0, member(2000), tell).unwrap();
     assert_eq!(until(&news, &[0]).servers[&0], member(1000));
     let start = Instant::now();
     while !said.lock().unwrap().iter().any(|line| line.contains("server 0 is at 127.0.0.1:1000 already")) {

@@ -1,7 +1,9 @@
 //! Tests that need more than every machine has: a program, or a feature of the kernel. One that is left out is
-//! recorded, for `make test` to list.
+//! recorded, for `make test` to list. [`etcd`] starts such a program.
 //!
 //! With `STRATANN_REQUIRE=all` a test fails when what it needs could be there.
+
+pub mod etcd;
 
 use std::fs::OpenOptions;
 use std::io::Write;

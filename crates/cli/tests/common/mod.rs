@@ -1,8 +1,6 @@
 //! What the tests of the real binary share: small generated data, a naive search, and running `stratann`.
 #![allow(dead_code, missing_docs, unreachable_pub, reason = "each test file uses its own part")]
 
-pub mod etcd;
-
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};

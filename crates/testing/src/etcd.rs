@@ -4,12 +4,11 @@ use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use serde_json::json as value;
-use stratann_testing::{Need, leave_out};
+use crate::{Need, leave_out};
 
-use super::PATIENCE;
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// An etcd of one member that can be killed and started again with its data.
 pub struct Etcd {
@@ -21,14 +20,17 @@ pub struct Etcd {
 
 impl Etcd {
     /// `None` where the program is not installed.
+    ///
+    /// # Panics
+    /// When it does not start.
     pub fn start(data: PathBuf) -> Option<Etcd> {
         let path = std::env::var_os("PATH").unwrap_or_default();
         if !std::env::split_paths(&path).any(|dir| dir.join("etcd").is_file()) {
             leave_out(Need::Etcd, "the program etcd is not installed");
             return None;
         }
-        let held = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
-        let ports = held.each_ref().map(|l| l.local_addr().unwrap().port());
+        let held = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").expect("a free port"));
+        let ports = held.each_ref().map(|l| l.local_addr().expect("its address").port());
         drop(held);
         let mut etcd = Etcd { child: Etcd::run(&data, ports), data, ports };
         etcd.wait();
@@ -46,26 +48,40 @@ impl Etcd {
             .stdout(Stdio::null())
             .stderr(Stdio::null())
             .spawn()
-            .unwrap()
+            .expect("etcd starts")
     }
 
     fn wait(&mut self) {
         let start = Instant::now();
         while TcpStream::connect(("127.0.0.1", self.ports[0])).is_err() {
-            let is_running = self.child.try_wait().unwrap().is_none();
+            let is_running = self.child.try_wait().is_ok_and(|ended| ended.is_none());
             assert!(start.elapsed() < PATIENCE && is_running, "etcd does not listen");
-            std::thread::sleep(std::time::Duration::from_millis(20));
+            std::thread::sleep(Duration::from_millis(20));
         }
     }
 
+    /// Ends it at once.
     pub fn kill(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 
+    /// Starts it again with its data.
+    ///
+    /// # Panics
+    /// When it does not start.
     pub fn again(&mut self) {
         self.child = Etcd::run(&self.data, self.ports);
         self.wait();
+    }
+
+    /// Starts it again without its data, on the same ports.
+    ///
+    /// # Panics
+    /// When it does not start.
+    pub fn restart_empty(&mut self, data: PathBuf) {
+        self.data = data;
+        self.again();
     }
 
     /// Its address for clients.
@@ -78,7 +94,8 @@ impl Etcd {
         let prefix = format!("/stratann/tests/{under}/");
         let code = |text: &str| base64(text.as_bytes());
         let end = format!("/stratann/tests/{under}0");
-        let body = value!({ "key": code(&prefix), "range_end": code(&end), "keys_only": true }).to_string();
+        let (key, range_end) = (code(&prefix), code(&end));
+        let body = format!(r#"{{"key":"{key}","range_end":"{range_end}","keys_only":true}}"#);
         let Ok(mut stream) = TcpStream::connect(("127.0.0.1", self.ports[0])) else { return Vec::new() };
         let head = format!(
             "POST /v3/kv/range HTTP/1.1\r\nHost: here\r\nConnection: close\r\nContent-Length: {}\r\n\r\n",
