@@ -10,7 +10,7 @@
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 
-use crate::queue::Queue;
+use crate::queue::{Queue, share};
 
 mod timeline;
 
@@ -450,17 +450,16 @@ impl<'a> Replay<'a> {
 
     fn finish(self, from: &Mark, to: &Mark) -> LoadTiming {
         let spent_ns = to.at_ns.saturating_sub(from.at_ns);
-        let share = |busy_ns: u64, servers: usize| {
-            let all = spent_ns as f64 * servers as f64;
-            if all > 0.0 { busy_ns as f64 / all } else { 0.0 }
+        let share = |servers: usize, (before, after): (u64, u64)| {
+            share(servers, (from.at_ns, before), (to.at_ns, after))
         };
         let shares = |from: &[u64], to: &[u64]| -> Vec<f64> {
-            from.iter().zip(to).map(|(from, to)| share(to.saturating_sub(*from), 1)).collect()
+            from.iter().zip(to).map(|(from, to)| share(1, (*from, *to))).collect()
         };
         let threads = self.workers.len() * self.fleet.threads.max(1);
         LoadTiming {
             qps: if spent_ns == 0 { 0.0 } else { self.timing.queries as f64 * 1e9 / spent_ns as f64 },
-            processors: share(to.processors_ns.saturating_sub(from.processors_ns), threads),
+            processors: share(threads, (from.processors_ns, to.processors_ns)),
             memory_links: shares(&from.memory_ns, &to.memory_ns),
             compute_link: shares(&from.receive_ns, &to.receive_ns).into_iter().fold(0.0, f64::max),
             ..self.timing

@@ -51,9 +51,14 @@ impl Queue {
 
     /// Share of the time between two marks (time, busy time) that was busy.
     pub(crate) fn share(&self, from: (u64, u64), to: (u64, u64)) -> f64 {
-        let spent = (to.0 - from.0) * self.runs.len() as u64;
-        if spent == 0 { 0.0 } else { (to.1.saturating_sub(from.1)) as f64 / spent as f64 }
+        share(self.runs.len(), from, to)
     }
+}
+
+/// Share of the time between two marks (time, busy time) that so many servers were busy.
+pub(crate) fn share(servers: usize, from: (u64, u64), to: (u64, u64)) -> f64 {
+    let spent = to.0.saturating_sub(from.0) * servers as u64;
+    if spent == 0 { 0.0 } else { to.1.saturating_sub(from.1) as f64 / spent as f64 }
 }
 
 #[cfg(test)]
