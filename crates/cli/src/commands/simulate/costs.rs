@@ -136,32 +136,26 @@ struct MeasuredLink {
     gbps: f64,
 }
 
-/// Latency and bandwidth between machines, and where they are from.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Network {
-    /// One way.
-    pub(super) latency_us: f64,
-    pub(super) gbps: f64,
-    pub(super) latency_from: Origin,
-    pub(super) gbps_from: Origin,
-}
-
-impl Network {
-    /// Replaces figures by measured or given ones.
-    pub(super) fn with(mut self, args: &CostArgs) -> Result<Network> {
-        if let Some(path) = &args.link {
+impl CostArgs {
+    /// Replaces latency and bandwidth between machines, and where they are from, by measured or given ones.
+    pub(super) fn replace_link(
+        &self,
+        (latency_us, latency_from): (&mut f64, &mut Origin),
+        (gbps, gbps_from): (&mut f64, &mut Origin),
+    ) -> Result<()> {
+        if let Some(path) = &self.link {
             let what = "the document of `stratann doctor --link HOST:PORT --json`";
             let link: MeasuredLink = read_part(path, "link", what)?;
-            (self.latency_us, self.gbps) = (link.latency_us, link.gbps);
-            (self.latency_from, self.gbps_from) = (Origin::Measured, Origin::Measured);
+            (*latency_us, *gbps) = (link.latency_us, link.gbps);
+            (*latency_from, *gbps_from) = (Origin::Measured, Origin::Measured);
         }
-        if let Some(us) = args.network_latency_us {
-            (self.latency_us, self.latency_from) = (us, Origin::Given);
+        if let Some(us) = self.network_latency_us {
+            (*latency_us, *latency_from) = (us, Origin::Given);
         }
-        if let Some(gbps) = args.network_gbps {
-            (self.gbps, self.gbps_from) = (gbps, Origin::Given);
+        if let Some(given) = self.network_gbps {
+            (*gbps, *gbps_from) = (given, Origin::Given);
         }
-        Ok(self)
+        Ok(())
     }
 }
 
@@ -169,15 +163,6 @@ impl Prices {
     /// Reads costs from a file.
     pub(in crate::commands) fn read(path: &Path) -> Result<Prices> {
         read_part(path, "costs", "the \"costs\" that `stratann simulate --json` prints")
-    }
-
-    fn network(&self) -> Network {
-        Network {
-            latency_us: self.network_latency_us,
-            gbps: self.network_gbps,
-            latency_from: self.network_latency_from,
-            gbps_from: self.network_gbps_from,
-        }
     }
 
     /// What the planner of a `grid-ivf` takes of them. Both servers handle a message.
@@ -194,8 +179,7 @@ impl Prices {
 
     /// Replaces measured or read costs by given ones.
     pub(in crate::commands) fn with(self, args: &CostArgs) -> Result<Prices> {
-        let network = self.network().with(args)?;
-        let prices = Prices {
+        let mut prices = Prices {
             threads: args.threads.unwrap_or(self.threads),
             request_us: args.request_us.unwrap_or(self.request_us),
             disk_iops: args.disk_iops.unwrap_or(self.disk_iops),
@@ -203,12 +187,12 @@ impl Prices {
             disk_mb_per_s: args.disk_mb_per_s.or(self.disk_mb_per_s),
             servers_per_host: args.servers_per_host.or(self.servers_per_host),
             cores_per_host: args.cores_per_host.or(self.cores_per_host),
-            network_latency_us: network.latency_us,
-            network_gbps: network.gbps,
-            network_latency_from: network.latency_from,
-            network_gbps_from: network.gbps_from,
             ..self
         };
+        args.replace_link(
+            (&mut prices.network_latency_us, &mut prices.network_latency_from),
+            (&mut prices.network_gbps, &mut prices.network_gbps_from),
+        )?;
         prices.check()?;
         Ok(prices)
     }

@@ -9,7 +9,7 @@ use stratann_core::format::checksum;
 use stratann_engine::{Error, Result};
 use stratann_sim::LoadCosts;
 
-use super::super::costs::{CostArgs, Network, Origin, read_part};
+use super::super::costs::{CostArgs, Origin, read_part};
 
 /// One way, where nothing is known: half a round trip of an RDMA network.
 const LATENCY_US: f64 = 2.0;
@@ -85,37 +85,26 @@ impl LoadPrices {
 
     /// Replaces measured or read costs by given ones.
     pub(super) fn with(self, args: &CostArgs, range_ns: Option<u64>) -> Result<LoadPrices> {
-        let network = Network {
-            latency_us: self.network_latency_us,
-            gbps: self.network_gbps,
-            latency_from: self.network_latency_from,
-            gbps_from: self.network_gbps_from,
-        };
-        let network = network.with(args)?;
-        let prices = LoadPrices {
+        let mut prices = LoadPrices {
             threads: args.threads.unwrap_or(self.threads),
             range_ns: range_ns.unwrap_or(self.range_ns),
             ..self
         };
-        prices.on_link(network)
+        args.replace_link(
+            (&mut prices.network_latency_us, &mut prices.network_latency_from),
+            (&mut prices.network_gbps, &mut prices.network_gbps_from),
+        )?;
+        prices.check()?;
+        Ok(prices)
     }
 
     /// With a link of a round trip and a bandwidth that are given.
     pub(in crate::commands) fn with_link(self, round_trip_us: f64, gbps: f64) -> Result<LoadPrices> {
-        self.on_link(Network {
-            latency_us: round_trip_us / 2.0,
-            gbps,
-            latency_from: Origin::Given,
-            gbps_from: Origin::Given,
-        })
-    }
-
-    fn on_link(self, network: Network) -> Result<LoadPrices> {
         let prices = LoadPrices {
-            network_latency_us: network.latency_us,
-            network_gbps: network.gbps,
-            network_latency_from: network.latency_from,
-            network_gbps_from: network.gbps_from,
+            network_latency_us: round_trip_us / 2.0,
+            network_gbps: gbps,
+            network_latency_from: Origin::Given,
+            network_gbps_from: Origin::Given,
             ..self
         };
         prices.check()?;
