@@ -10,19 +10,19 @@ mod storm;
 mod torn;
 mod world;
 
-use storm::{Counts, Storm, Weather};
+use storm::{Counts, FaultModel, Storm};
 use world::Settings;
 
 const SETTINGS: Settings =
     Settings { capacity: 6, tombstones: 48, spare_pages: 400, has_mirror: false, members: 12 };
 
-fn weather() -> Weather {
-    Weather { clients: 5, steps: 60_000, deaths: true, stops: true, loses_first_copy: false }
+fn usual_faults() -> FaultModel {
+    FaultModel { clients: 5, steps: 60_000, deaths: true, stops: true, loses_first_copy: false }
 }
 
-fn storm(seed: u64, settings: Settings, weather: &Weather) -> Counts {
-    let mut storm = Storm::new(seed, settings, weather);
-    storm.run(weather);
+fn storm(seed: u64, settings: Settings, faults: &FaultModel) -> Counts {
+    let mut storm = Storm::new(seed, settings, faults);
+    storm.run(faults);
     storm.counts
 }
 
@@ -31,26 +31,26 @@ proptest! {
 
     #[test]
     fn every_batch_finds_what_was_acknowledged(seed: u64) {
-        storm(seed, SETTINGS, &weather());
+        storm(seed, SETTINGS, &usual_faults());
     }
 
     #[test]
     fn space_is_reused_without_harm(seed: u64) {
-        storm(seed, Settings { spare_pages: 14, ..SETTINGS }, &weather());
+        storm(seed, Settings { spare_pages: 14, ..SETTINGS }, &usual_faults());
     }
 
     #[test]
     fn a_mirror_has_what_was_acknowledged(seed: u64, steps in 1000u64..60_000) {
-        let weather = Weather { loses_first_copy: true, steps, ..weather() };
-        let mut storm = Storm::new(seed, Settings { has_mirror: true, spare_pages: 60, ..SETTINGS }, &weather);
-        storm.run(&weather);
+        let faults = FaultModel { loses_first_copy: true, steps, ..usual_faults() };
+        let mut storm = Storm::new(seed, Settings { has_mirror: true, spare_pages: 60, ..SETTINGS }, &faults);
+        storm.run(&faults);
         storm.read_mirror();
     }
 }
 
 #[test]
 fn a_storm_reaches_everything_and_is_repeated_by_its_seed() {
-    let long = Weather { steps: 600_000, ..weather() };
+    let long = FaultModel { steps: 600_000, ..usual_faults() };
     let settings = || Settings { spare_pages: 14, ..SETTINGS };
     let counts = storm(7, settings(), &long);
     assert_eq!(counts, storm(7, settings(), &long));
@@ -65,8 +65,9 @@ fn a_storm_reaches_everything_and_is_repeated_by_its_seed() {
 #[test]
 fn a_mirror_that_missed_a_rebuild_shows_nothing_that_was_deleted() {
     for group in [0, 1] {
-        let calm = Weather { clients: 1, steps: 0, deaths: false, stops: false, loses_first_copy: true };
-        let mut storm = Storm::new(5, Settings { has_mirror: true, ..SETTINGS }, &calm);
+        let no_faults =
+            FaultModel { clients: 1, steps: 0, deaths: false, stops: false, loses_first_copy: true };
+        let mut storm = Storm::new(5, Settings { has_mirror: true, ..SETTINGS }, &no_faults);
         storm.lose_mirror_in_a_rebuild(group);
         storm.read_mirror();
     }
@@ -75,7 +76,7 @@ fn a_mirror_that_missed_a_rebuild_shows_nothing_that_was_deleted() {
 #[test]
 fn space_is_used_again_once_no_reader_is_in_it() {
     // Nobody dies or stops, so no space is lost: far more groups are written than there is room for.
-    let calm = Weather { deaths: false, stops: false, steps: 300_000, ..weather() };
-    let counts = storm(3, Settings { spare_pages: 24, ..SETTINGS }, &calm);
+    let no_faults = FaultModel { deaths: false, stops: false, steps: 300_000, ..usual_faults() };
+    let counts = storm(3, Settings { spare_pages: 24, ..SETTINGS }, &no_faults);
     assert!(counts.rebuilt > 40 && counts.lost_spaces * 3 <= 24, "{counts:?}");
 }

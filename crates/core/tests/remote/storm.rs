@@ -26,7 +26,8 @@ pub(crate) struct Counts {
     pub(crate) faults: u64,
 }
 
-pub(crate) struct Weather {
+/// What may happen in a storm.
+pub(crate) struct FaultModel {
     pub(crate) clients: u16,
     pub(crate) steps: u64,
     pub(crate) deaths: bool,
@@ -49,12 +50,12 @@ pub(crate) struct Storm {
 const PATIENCE: u32 = 4;
 
 impl Storm {
-    pub(crate) fn new(seed: u64, settings: Settings, weather: &Weather) -> Storm {
+    pub(crate) fn new(seed: u64, settings: Settings, faults: &FaultModel) -> Storm {
         let mut dice = Dice::new(seed);
         let mut history = History::default();
         let (places, memory) = world::load(&settings, &mut history, &mut dice);
-        let clients = (1..=weather.clients).map(|n| Client::new(n, settings.capacity, PATIENCE)).collect();
-        let next_number = weather.clients + 1;
+        let clients = (1..=faults.clients).map(|n| Client::new(n, settings.capacity, PATIENCE)).collect();
+        let next_number = faults.clients + 1;
         let counts = Counts::default();
         Storm { places, memory, history, dice, clients, next_number, settings, counts, now: 1 }
     }
@@ -75,20 +76,20 @@ impl Storm {
         Client::new(self.next_number - 1, self.settings.capacity, PATIENCE)
     }
 
-    pub(crate) fn run(&mut self, weather: &Weather) {
-        for _ in 0..weather.steps {
+    pub(crate) fn run(&mut self, faults: &FaultModel) {
+        for _ in 0..faults.steps {
             let client = self.dice.below(self.clients.len() as u64) as usize;
-            if weather.deaths && self.dice.one_in(3000) {
+            if faults.deaths && self.dice.one_in(3000) {
                 self.clients[client] = self.newcomer();
                 self.counts.died += 1;
             }
-            if weather.stops && self.dice.one_in(2500) {
+            if faults.stops && self.dice.one_in(2500) {
                 self.clients[client].sleeps = self.dice.below(40_000);
                 self.counts.stopped += 1;
             }
             self.step(client, true);
         }
-        if weather.loses_first_copy {
+        if faults.loses_first_copy {
             self.memory.is_dead[0] = true;
         } else {
             self.settle();
