@@ -16,8 +16,11 @@ use stratann_engine::profile::{
     ComputeCosts, DiskCosts, DistanceCost, LocalCosts, Origin, Profile, ReadLine,
 };
 use stratann_engine::spread::{Method, PartitionOptions, partition};
+use stratann_engine::verify::verify;
 use stratann_engine::{DType, Metric, Quiet};
 use tempfile::TempDir;
+
+use crate::edits;
 
 /// Components of a vector.
 pub const DIM: usize = 8;
@@ -250,6 +253,23 @@ impl Place {
         manifest.files.insert(name.to_string(), entry);
         self.write("manifest-1.json", manifest.to_text().expect("a manifest").as_bytes());
         changed
+    }
+
+    /// Changes the data file that the first byte of `data` chooses, and checks and opens the index. Calls `search` with
+    /// what opens, and with the name and the content of that file.
+    pub fn with_changed_file(&self, data: &[u8], search: impl FnOnce(&Index, &str, &[u8])) {
+        let (choice, data) = edits::first(data);
+        let at = usize::from(choice) % self.files.len();
+        let (name, valid) = self.files.iter().nth(at).expect("a data file");
+        let content = edits::bytes(valid, data);
+        let _lock = self.replace(name, &content);
+        // Not every time, because it takes as long as everything else.
+        if choice % 4 == 0 {
+            verify(self.path(), &Quiet).expect("a report");
+        }
+        let Ok(index) = Index::open(self.path(), OpenOptions::default()) else { return };
+        search(&index, name, &content);
+        let _ = index.account();
     }
 
     /// Replaces the manifest. The data files must be the valid ones.
