@@ -207,9 +207,9 @@ impl Index {
         let mut options = how.read().map_err(|e| error::to_python(py, &e))?;
         let opened = py.detach(|| {
             let (_, manifest) = Manifest::read(&path)?;
-            options.search_reserve = search::usual_reserve(&manifest);
-            let reserve_bytes = options.search_reserve.bytes;
-            options.cache_budget = cache.shared_bytes(&manifest, options.ram_budget, reserve_bytes);
+            options.search_reserve = search::usual_reserve(&manifest, GatherOptions::default(), 1);
+            let reserve = &options.search_reserve;
+            options.cache_budget = cache.shared_bytes(&manifest, options.ram_budget, reserve);
             let index = index::Index::open(&path, options)?;
             if preload {
                 index.preload(&Quiet)?;

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use stratann_cluster::memory::found;
+use stratann_engine::driver::GatherOptions;
 use stratann_engine::index::{Acknowledged, CacheBudget, Index, OpenOptions, Unfinished};
 use stratann_engine::link::Tls;
 use stratann_engine::remote_memory::{Credentials, read_key};
@@ -34,8 +35,8 @@ impl MemoryOpening {
         let options = OpenOptions { ram_budget: self.ram_budget, ..OpenOptions::default() };
         let mut index = Index::open_memory(&found(addresses)?, &Credentials::new(secret, tls), options)?;
         let cache = self.cache_budget.map_or(CacheBudget::Auto, CacheBudget::Bytes);
-        let reserve = search::usual_reserve(index.manifest()).bytes;
-        let bytes = cache.shared_bytes(index.manifest(), self.ram_budget, reserve);
+        let reserve = search::usual_reserve(index.manifest(), GatherOptions::default(), 1);
+        let bytes = cache.shared_bytes(index.manifest(), self.ram_budget, &reserve);
         index.set_cache_budget(bytes);
         index.account().check(self.ram_budget, "open this index")?;
         Ok(index)

@@ -70,6 +70,7 @@ impl RemoteTechniques {
         Ok(GatherOptions {
             batch: self.batch.unwrap_or(usual.batch),
             doorbell: self.doorbell.unwrap_or(usual.doorbell),
+            is_doorbell_chosen: self.doorbell.is_some(),
             ..usual
         })
     }

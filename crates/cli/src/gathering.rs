@@ -15,7 +15,7 @@ pub(crate) struct RemoteTechniques {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=65_536))]
     batch: Option<u32>,
     /// Most reads of a round trip. While one is searched the next is under way: the memory of both is needed
-    /// [default: 64]
+    /// [default: 64]. Without this option --ram-budget may shorten them
     #[arg(long, value_name = "D", value_parser = clap::value_parser!(u32).range(1..=512))]
     doorbell: Option<u32>,
 }
@@ -53,7 +53,7 @@ impl LoadScheme {
     pub(crate) fn gather(self, own: GatherOptions) -> GatherOptions {
         match self {
             LoadScheme::Own => own,
-            LoadScheme::Naive => GatherOptions { batch: 1, doorbell: 1, overlap: false },
+            LoadScheme::Naive => GatherOptions { batch: 1, doorbell: 1, overlap: false, ..own },
             LoadScheme::NoDoorbell => GatherOptions { doorbell: 1, ..own },
             LoadScheme::NoOverlap => GatherOptions { overlap: false, ..own },
         }
@@ -77,6 +77,7 @@ impl RemoteTechniques {
         scheme.gather(GatherOptions {
             batch: self.batch.map_or(usual.batch, |batch| batch as usize),
             doorbell: self.doorbell.map_or(usual.doorbell, |doorbell| doorbell as usize),
+            is_doorbell_chosen: self.doorbell.is_some(),
             ..usual
         })
     }

@@ -2,9 +2,10 @@
 
 use stratann_engine::Result;
 use stratann_engine::budget::{Account, size};
+use stratann_engine::driver::GatherOptions;
 use stratann_engine::index::Index;
 use stratann_engine::manifest::Manifest;
-use stratann_engine::search::{Reserve, SearchOptions, reserve};
+use stratann_engine::search::{DOORBELLS, Reserve, SearchOptions, reserve};
 
 use crate::queries::Queries;
 
@@ -25,12 +26,18 @@ pub(crate) fn planned(
     mut account: Account,
     queries: &Queries,
 ) -> Account {
-    for (what, bytes) in reserve(manifest, options, true) {
+    for (what, bytes) in reserve(manifest, &at_most(options, queries), true) {
         account.add(what, bytes);
     }
     let each = part_bytes(queries, options) + 12 * options.k as u64 + queries.row_bytes() as u64 + 8;
     account.add("queries and answers", queries.count().min(FEWEST_QUERIES) as u64 * each);
     account
+}
+
+/// The options with batches of no more queries than there are.
+fn at_most(options: &SearchOptions, queries: &Queries) -> SearchOptions {
+    let batch = options.gather.batch.min(queries.count());
+    SearchOptions { gather: GatherOptions { batch, ..options.gather }, ..*options }
 }
 
 /// Bytes per query of a part that the engine does not count: its conversion and its ground truth.
@@ -49,6 +56,7 @@ pub(crate) fn set_aside(
     const PART_BYTES: u64 = 2 << 20;
     let each = part_bytes(queries, options) + 12 * options.k as u64 + queries.row_bytes() as u64 + 8;
     let part = (PART_BYTES / each).max(FEWEST_QUERIES as u64).min(queries.count() as u64);
+    let options = &at_most(options, queries);
     let fixed =
         |low_memory| reserve(manifest, options, low_memory).iter().chain(extra).map(|e| e.1).sum::<u64>();
     let parts = 2 * part * each;
@@ -71,6 +79,25 @@ pub(crate) fn of_search(
     }
     extra.iter().for_each(|(what, bytes)| account.add(what, *bytes));
     account
+}
+
+/// Computes `options` whose doorbells fit into `budget` beside a whole batch, or beside a few queries into half of what
+/// these leave.
+pub(crate) fn with_doorbells(
+    index: &Index,
+    options: &SearchOptions,
+    (queries, per_query_extra): (usize, u64),
+    (cache_budget, extra): (u64, &[(&str, u64)]),
+    budget: u64,
+) -> SearchOptions {
+    let left = |count: usize| {
+        let account = of_search(index, options, count, cache_budget, extra);
+        let others = account.total() - account.bytes_of(DOORBELLS) + count as u64 * per_query_extra;
+        budget.saturating_sub(others)
+    };
+    let batch = queries.min(options.gather.batch);
+    let bytes = left(batch).max(left(batch.min(FEWEST_QUERIES)) / 2);
+    index.with_doorbells_in(options, bytes)
 }
 
 /// Computes how many of `queries` fit into `budget` at a time.

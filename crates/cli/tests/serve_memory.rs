@@ -178,6 +178,33 @@ fn two_servers_of_a_memory_node_answer_as_a_search_of_it_and_of_the_folder() {
 }
 
 #[test]
+fn a_budget_of_a_search_follows_its_doorbells() {
+    let loaded = Loaded::new();
+    let usual = ["--threads", "1", "-k", "5", "--nprobe", "24", "--cache-budget", "0", "--json"];
+    let search = [&["search", arg(&loaded.data.queries)][..], &loaded.memory(), &usual].concat();
+    let run = |more: &[&str]| json(&[&search[..], more].concat())["runs"][0].clone();
+    let roomy = run(&["--ram-budget", "1GiB"]);
+    let bytes = |run: &Value, part: &str| run["memory"][part].as_u64().unwrap();
+    let (total, doorbells) = (bytes(&roomy, "total_bytes"), bytes(&roomy, "doorbells_bytes"));
+    assert_eq!(
+        (&roomy["params"]["doorbell"], &roomy["params"]["doorbell_bytes"]),
+        (&64.into(), &Value::Null)
+    );
+    let budget = (total - doorbells / 2).to_string();
+    let tight = run(&["--ram-budget", &budget]);
+    assert!(bytes(&tight, "doorbells_bytes") <= doorbells / 2 && tight["params"]["doorbell_bytes"].is_u64());
+    let chosen = ["--doorbell", "64", "--ram-budget"];
+    let error = refused(&[&search[..], &chosen, &[&budget]].concat(), 2);
+    let named = error.split("give --ram-budget ").nth(1).unwrap().split_whitespace().next().unwrap();
+    run(&[&chosen[..], &[named]].concat());
+    // One budget has room for short doorbells, and not for long ones.
+    let least = run(&["--doorbell", "1"]);
+    let budget = bytes(&least, "total_bytes").to_string();
+    run(&["--doorbell", "1", "--ram-budget", &budget]);
+    refused(&[&search[..], &["--doorbell", "2", "--ram-budget", &budget]].concat(), 2);
+}
+
+#[test]
 fn a_memory_node_that_is_killed_is_an_error_until_it_is_back() {
     let mut loaded = Loaded::new();
     let server = loaded.serve(&[]);

@@ -40,6 +40,11 @@ impl Account {
         }
     }
 
+    /// Bytes of one component; 0 where it is missing.
+    pub fn bytes_of(&self, what: &str) -> u64 {
+        self.components.iter().filter(|component| component.0 == what).map(|component| component.1).sum()
+    }
+
     /// Sum of all components.
     pub fn total(&self) -> u64 {
         self.components.iter().fold(0, |sum, c| sum.saturating_add(c.1))

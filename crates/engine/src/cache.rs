@@ -114,6 +114,17 @@ impl ExtentCache {
         }
     }
 
+    /// Bytes that it may still take.
+    pub(crate) fn left_bytes(&self) -> u64 {
+        match &self.0 {
+            Extents::All { entries, block_bytes, .. } => {
+                let all = ExtentCache::bytes_of_blocks(entries.len() as u32, u64::from(*block_bytes));
+                all.saturating_sub(self.used_bytes())
+            }
+            Extents::Part(cache) => cache.capacity().saturating_sub(cache.weight()),
+        }
+    }
+
     /// Bytes in use, bookkeeping included.
     pub fn used_bytes(&self) -> u64 {
         match &self.0 {

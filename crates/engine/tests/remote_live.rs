@@ -14,7 +14,8 @@ use stratann_engine::driver::GatherOptions;
 use stratann_engine::index::{ChangeOptions, Index, OpenOptions};
 use stratann_engine::kinds::remote_hnsw::live::load::{Loaded, load};
 use stratann_engine::remote_memory::{Credentials, Node, NodeId, NodeOptions, Nodes, Place, Range};
-use stratann_engine::search::{Answers, Effort, SearchOptions};
+use stratann_engine::search::{Answers, DOORBELLS, Effort, SearchOptions};
+use stratann_engine::serve::{MemoryNodes, ServeOptions, Server};
 use stratann_engine::{DType, ErrorKind, Metric, Progress, Quiet};
 use tempfile::TempDir;
 
@@ -113,14 +114,71 @@ fn batches_and_doorbells_change_costs_alone() {
     let remote = opened(&nodes);
     let usual = search(&remote, &asked, 1);
     for gather in [
-        GatherOptions { batch: 1, doorbell: 1, overlap: false },
-        GatherOptions { batch: 7, doorbell: 3, overlap: true },
-        GatherOptions { batch: 2000, doorbell: 1, overlap: false },
+        GatherOptions { batch: 1, doorbell: 1, overlap: false, ..GatherOptions::default() },
+        GatherOptions { batch: 7, doorbell: 3, overlap: true, ..GatherOptions::default() },
+        GatherOptions { batch: 2000, doorbell: 1, overlap: false, ..GatherOptions::default() },
     ] {
         let found = remote.search(&asked.bytes, &SearchOptions { gather, ..options(2) }, &Quiet).unwrap();
         assert_eq!((found.failed.len(), &found.ids, &found.distances), (0, &usual.ids, &usual.distances));
         assert!(found.stats.round_trips > usual.stats.round_trips, "{gather:?}");
     }
+}
+
+fn opened_within(nodes: &[Node], budget: u64) -> Index {
+    let options = OpenOptions { ram_budget: Some(budget), ..OpenOptions::default() };
+    Index::open_memory(&addresses(nodes), &credentials(), options).unwrap()
+}
+
+#[test]
+fn a_budget_shortens_doorbells_whose_length_was_not_chosen() {
+    let (dir, _, asked) = built(Metric::L2);
+    let nodes = nodes(1);
+    loaded(dir.path(), &nodes, false);
+    let with = |gather| SearchOptions { gather, ..options(1) };
+    let (usual, chosen) =
+        (GatherOptions::default(), GatherOptions { is_doorbell_chosen: true, ..GatherOptions::default() });
+    let remote = opened(&nodes);
+    let whole = remote.search(&asked.bytes, &with(usual), &Quiet).unwrap();
+    let (total, doorbells) = (whole.account.total(), whole.account.bytes_of(DOORBELLS));
+    let short = remote.search_account(&with(GatherOptions { doorbell: 2, ..usual }), ASKED);
+    assert!(short.bytes_of(DOORBELLS) < doorbells / 4, "{short:?}");
+    let budget = total - doorbells / 2;
+    let tight = opened_within(&nodes, budget);
+    let found = tight.search(&asked.bytes, &with(usual), &Quiet).unwrap();
+    assert_eq!((&found.ids, &found.distances), (&whole.ids, &whole.distances));
+    assert!(found.account.total() <= budget && found.account.bytes_of(DOORBELLS) > 0);
+    assert!(found.stats.round_trips > whole.stats.round_trips, "{:?}", found.stats);
+    assert_eq!(found.stats.reads, whole.stats.reads);
+    // A length that was chosen is refused, with a budget that has room for it.
+    let refused = tight.search(&asked.bytes, &with(chosen), &Quiet).unwrap_err();
+    assert_eq!(refused.kind, ErrorKind::Budget);
+    let chosen_few = GatherOptions { doorbell: 2, ..chosen };
+    tight.search(&asked.bytes, &with(chosen_few), &Quiet).unwrap();
+    opened_within(&nodes, total).search(&asked.bytes, &with(chosen), &Quiet).unwrap();
+    // Not even a read at a time has room.
+    let refused = opened_within(&nodes, total - doorbells).search(&asked.bytes, &with(usual), &Quiet);
+    assert_eq!(refused.unwrap_err().kind, ErrorKind::Budget);
+}
+
+#[test]
+fn a_server_shortens_doorbells_too() {
+    let (dir, ..) = built(Metric::L2);
+    let nodes = nodes(1);
+    loaded(dir.path(), &nodes, false);
+    let start = |ram_budget, gather| {
+        let memory = MemoryNodes { addresses: addresses(&nodes), credentials: credentials() };
+        let memory = Some(memory);
+        Server::start(ServeOptions { memory, ram_budget, gather, threads: 2, ..ServeOptions::default() })
+    };
+    let usual = GatherOptions::default();
+    let roomy = start(None, usual).unwrap().status();
+    assert_eq!(roomy.doorbell_bytes, None);
+    let doorbells = roomy.memory.iter().find(|part| part.0 == DOORBELLS).unwrap().1;
+    let budget = roomy.memory.iter().map(|part| part.1).sum::<u64>() - doorbells / 2;
+    let tight = start(Some(budget), usual).unwrap().status();
+    assert!(tight.doorbell_bytes.is_some_and(|bytes| 4 * bytes <= doorbells / 2), "{tight:?}");
+    let refused = start(Some(budget), GatherOptions { is_doorbell_chosen: true, ..usual });
+    assert_eq!(refused.err().unwrap().kind, ErrorKind::Budget);
 }
 
 #[test]

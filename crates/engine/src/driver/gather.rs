@@ -36,6 +36,11 @@ pub struct GatherOptions {
     pub batch: usize,
     /// Most reads of a doorbell.
     pub doorbell: usize,
+    /// Most bytes of a doorbell, with the pages in which its reads begin and end. One read may have more.
+    pub doorbell_bytes: u64,
+    /// Whether the user chose `doorbell`: a RAM budget without room for it is refused. Otherwise `doorbell_bytes` is
+    /// lowered until it fits.
+    pub is_doorbell_chosen: bool,
     /// Whether a doorbell is under way while the one before is searched.
     pub overlap: bool,
 }
@@ -43,7 +48,25 @@ pub struct GatherOptions {
 impl Default for GatherOptions {
     /// Batches as in d-HNSW §4, and doorbells so long that a batch of 2,000 queries over 500 clusters waits for few.
     fn default() -> Self {
-        GatherOptions { batch: 2000, doorbell: 64, overlap: true }
+        GatherOptions {
+            batch: 2000,
+            doorbell: 64,
+            doorbell_bytes: DOORBELL_BYTES_MAX,
+            is_doorbell_chosen: false,
+            overlap: true,
+        }
+    }
+}
+
+impl GatherOptions {
+    /// Most bytes of a doorbell, where these were lowered to fit a RAM budget.
+    pub fn lowered_bytes(&self) -> Option<u64> {
+        Some(self.doorbell_bytes).filter(|&bytes| bytes < DOORBELL_BYTES_MAX)
+    }
+
+    /// Doorbells whose bytes are in memory at once: one that is searched, and one that is under way.
+    pub(crate) fn doorbells_at_once(&self) -> usize {
+        if self.overlap { 2 } else { 1 }
     }
 }
 
@@ -51,7 +74,9 @@ impl Default for GatherOptions {
 pub(crate) const OTHER_THREAD_FAILED: &str = "another thread of the search failed";
 
 /// Most bytes of a doorbell, which is one request then.
-const DOORBELL_BYTES_MAX: u64 = 256 << 20;
+pub(crate) const DOORBELL_BYTES_MAX: u64 = 256 << 20;
+/// Bytes of a read beyond those that were asked for: it begins and ends with a page.
+pub(crate) const READ_EDGES_BYTES: u64 = 2 * stratann_core::PAGE as u64;
 
 /// The gathered reads of a search, shared by its threads.
 pub struct Gather {
@@ -276,8 +301,7 @@ impl<'a> Gathering<'a> {
         while self.doorbells.front().is_some_and(|doorbell| doorbell.strong_count() == 0) {
             self.doorbells.pop_front();
         }
-        let most = if self.member.gather.options.overlap { 2 } else { 1 };
-        self.doorbells.len() < most && !self.queue.is_empty()
+        self.doorbells.len() < self.member.gather.options.doorbells_at_once() && !self.queue.is_empty()
     }
 
     /// The loads of a read that has ended, each with its place in the read, and their doorbell.
@@ -289,17 +313,19 @@ impl<'a> Gathering<'a> {
 
     /// Takes the loads of the next doorbell from the queue, by reads: all cached, or none.
     fn next_loads(&mut self, room: usize) -> Vec<Vec<Load>> {
-        let most = self.member.gather.options.doorbell.min(room);
+        let options = &self.member.gather.options;
+        let (most, bytes_max) = (options.doorbell.min(room), options.doorbell_bytes.min(DOORBELL_BYTES_MAX));
         let is_cached = self.queue.front().is_some_and(|load| load.is_cached);
         let mut reads: Vec<Vec<Load>> = Vec::new();
         let mut all_bytes = 0;
         while let Some(load) = self.queue.pop_front() {
             all_bytes += u64::from(load.read.at.bytes);
+            let with_edges = all_bytes + (reads.len() as u64 + 1) * READ_EDGES_BYTES;
             let has_room = reads.len() < most && load.is_cached == is_cached;
-            let has_room = has_room && (reads.is_empty() || all_bytes <= DOORBELL_BYTES_MAX);
+            let has_room = has_room && (reads.is_empty() || with_edges <= bytes_max);
             match reads.last_mut() {
                 Some(read)
-                    if all_bytes <= DOORBELL_BYTES_MAX
+                    if with_edges - READ_EDGES_BYTES <= bytes_max
                         && read.last().is_some_and(|last| last.is_beside(&load)) =>
                 {
                     read.push(load);

@@ -39,6 +39,7 @@ use stratann_core::query::{
 use self::buffers::BufferPool;
 use self::codes::CodeScorer;
 pub(crate) use self::gather::OTHER_THREAD_FAILED;
+pub(crate) use self::gather::{DOORBELL_BYTES_MAX, READ_EDGES_BYTES};
 pub use self::gather::{Gather, GatherMember, GatherOptions};
 use self::gather::{Gathering, Next};
 pub use self::options::{Admission, DriverOptions, MergedReads, Times, Width};

@@ -1,5 +1,6 @@
 //! Memory that is left over, for the cache of an index.
 
+use crate::base::Reserve;
 use crate::manifest::Manifest;
 use crate::{doctor, kinds};
 
@@ -23,21 +24,25 @@ impl CacheBudget {
     }
 
     /// As [`CacheBudget::bytes`], where the searches are not known when the index is opened: half of what a RAM budget
-    /// leaves is theirs, beside the usual `reserve_bytes`.
-    pub fn shared_bytes(self, manifest: &Manifest, ram_budget: Option<u64>, reserve_bytes: u64) -> u64 {
-        let bytes = self.bytes(manifest, ram_budget, manifest.planned_account(0).total() + reserve_bytes);
+    /// leaves is theirs, beside the usual `reserve`.
+    pub fn shared_bytes(self, manifest: &Manifest, ram_budget: Option<u64>, reserve: &Reserve) -> u64 {
+        let bytes = self.bytes(manifest, ram_budget, reserve);
         match (self, ram_budget) {
             (CacheBudget::Auto, Some(_)) => bytes / 2,
             _ => bytes,
         }
     }
 
-    /// Bytes of the cache of an index that is about to be opened. `others_bytes` is all else within the RAM budget: the
-    /// open index without a cache, and its searches. No more than the index can use.
-    pub fn bytes(self, manifest: &Manifest, ram_budget: Option<u64>, others_bytes: u64) -> u64 {
+    /// Bytes of the cache of an index that is about to be opened: what a RAM budget leaves beside the open index and
+    /// `reserve`, or half of what it leaves beside the least reserve. No more than the index can use.
+    pub fn bytes(self, manifest: &Manifest, ram_budget: Option<u64>, reserve: &Reserve) -> u64 {
         let left = match (self, ram_budget) {
             (CacheBudget::Bytes(bytes), _) => return bytes,
-            (CacheBudget::Auto, Some(budget)) => budget.saturating_sub(others_bytes),
+            (CacheBudget::Auto, Some(budget)) => {
+                let left = budget.saturating_sub(manifest.planned_account(0).total());
+                let least = reserve.low_memory_bytes.min(reserve.bytes);
+                left.saturating_sub(reserve.bytes).max(left.saturating_sub(least) / 2)
+            }
             (CacheBudget::Auto, None) => doctor::available_memory_bytes().unwrap_or(0) / 2,
         };
         left.min(kinds::usable_cache_bytes(manifest))
@@ -64,11 +69,16 @@ mod tests {
         let (_, manifest) = Manifest::read(dir.path()).unwrap();
         let all = kinds::usable_cache_bytes(&manifest);
         assert!(all > 192_000 && all < 400_000, "{all}");
-        assert_eq!(CacheBudget::Bytes(7).bytes(&manifest, Some(1), 0), 7);
-        assert_eq!(CacheBudget::Auto.bytes(&manifest, Some(1000), 2000), 0);
-        assert_eq!(CacheBudget::Auto.bytes(&manifest, Some(5000), 2000), 3000);
-        assert_eq!(CacheBudget::Auto.bytes(&manifest, Some(1 << 40), 0), all);
-        assert_eq!(CacheBudget::Auto.bytes(&manifest, None, 0), all);
+        let open_bytes = manifest.planned_account(0).total();
+        let beside = |bytes, low_memory_bytes| Reserve { bytes, low_memory_bytes, threads: 1 };
+        let auto =
+            |budget: u64, reserve| CacheBudget::Auto.bytes(&manifest, Some(open_bytes + budget), &reserve);
+        assert_eq!(CacheBudget::Bytes(7).bytes(&manifest, Some(1), &beside(0, 0)), 7);
+        assert_eq!((auto(1000, beside(2000, 2000)), auto(5000, beside(2000, 2000))), (0, 3000));
+        // Where not all searches have room for all that they can use, the cache has a half.
+        assert_eq!((auto(5000, beside(6000, 1000)), auto(5000, beside(1000, 1000))), (2000, 4000));
+        assert_eq!(auto(1 << 40, beside(0, 0)), all);
+        assert_eq!(CacheBudget::Auto.bytes(&manifest, None, &beside(0, 0)), all);
 
         // With all of it the second search reads nothing; preloaded, the first one neither.
         let open = |cache_budget| {

@@ -91,6 +91,14 @@ impl KindIndex {
         }
     }
 
+    /// `options` whose doorbells take at most `left_bytes`, unless their length was chosen.
+    pub(crate) fn fit_doorbells(&self, options: &GatherOptions, left_bytes: u64) -> GatherOptions {
+        match self {
+            KindIndex::RemoteHnsw(own) => own.fit_doorbells(options, left_bytes),
+            _ => *options,
+        }
+    }
+
     /// The memory node of each cluster where groups are divided over so many nodes by their bytes, nearly as loading
     /// them does, which also counts the tables of the first node. Empty of a kind without memory nodes.
     pub(crate) fn nodes_of_clusters(&self, nodes: usize) -> Vec<u8> {

@@ -7,6 +7,7 @@ use super::kind::Kind;
 use super::options::Switches;
 use super::{disk_graph, flat, gpu_ivf, grid_ivf, hybrid_ivf, remote_hnsw};
 use crate::Result;
+use crate::driver::GatherOptions;
 use crate::manifest::Manifest;
 use crate::recall::curve::Point;
 
@@ -88,6 +89,12 @@ pub(crate) fn reads_at_once(params: &Params) -> u32 {
 /// The same before the parameters are known.
 pub(crate) fn planned_reads_at_once(manifest: &Manifest, switches: &Switches) -> u32 {
     manifest.section.gpu().map_or(0, |_| gpu_ivf::account::reads_at_once(switches.gpu().batch))
+}
+
+/// Bytes of the doorbells of a search on an index that is not open yet; 0 of a kind whose queries read for themselves.
+pub(crate) fn planned_doorbells_bytes(manifest: &Manifest, options: &GatherOptions) -> u64 {
+    let section = manifest.section.remote();
+    section.map_or(0, |section| remote_hnsw::account::planned_doorbells_bytes(&section.facts, options))
 }
 
 /// The variants of a kind that calibration compares, and the point that it compares them at.

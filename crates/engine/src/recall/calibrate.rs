@@ -6,7 +6,7 @@
 
 use super::curve::{Curve, Point, RECALL_ENOUGH};
 use super::known::Known;
-use crate::driver::{GatherOptions, Width};
+use crate::driver::{DOORBELL_BYTES_MAX, GatherOptions, Width};
 use crate::index::Index;
 use crate::kinds;
 use crate::search::{self, Answers, SearchOptions};
@@ -14,7 +14,13 @@ use crate::{Error, Progress, Result};
 
 /// Batches whose reads are gathered take little memory while a curve is measured: the counters of queries do not depend
 /// on it.
-const CALIBRATION_GATHER: GatherOptions = GatherOptions { batch: 256, doorbell: 4, overlap: true };
+const CALIBRATION_GATHER: GatherOptions = GatherOptions {
+    batch: 256,
+    doorbell: 4,
+    doorbell_bytes: DOORBELL_BYTES_MAX,
+    is_doorbell_chosen: true,
+    overlap: true,
+};
 
 /// Measures the curves for `k` results on queries with known neighbours: one for each way to search that the open index
 /// allows.

@@ -4,38 +4,63 @@ use stratann_core::query::Params;
 
 use super::{Reserve, SearchOptions};
 use crate::budget::{Account, THREAD_BYTES};
-use crate::driver::SLOT_BYTES;
+use crate::driver::{GatherOptions, SLOT_BYTES};
 use crate::index::Index;
 use crate::kinds;
 use crate::kinds::effort::Effort;
 use crate::manifest::Manifest;
 use crate::recall::curve;
 
-/// What queries in flight and their threads take on an index that is not open yet, as far as its manifest tells;
-/// rounded up where it does not. With `low_memory` fewer are in flight.
-pub fn reserve(manifest: &Manifest, options: &SearchOptions, low_memory: bool) -> [(&'static str, u64); 2] {
+/// What queries in flight, their threads and their doorbells take on an index that is not open yet, as far as its
+/// manifest tells; rounded up where it does not. With `low_memory` fewer are in flight, and doorbells are as short as
+/// they may be.
+pub fn reserve(manifest: &Manifest, options: &SearchOptions, low_memory: bool) -> [(&'static str, u64); 3] {
     let planned = kinds::planned_query(manifest, low_memory);
-    let in_flight = options.in_flight.unwrap_or(planned.in_flight);
+    let threads = options.threads as u64;
     let state = planned.tables_bytes
         + longest_list(manifest, options) * 24
         + options.k as u64 * 16
         + manifest.dim as u64 * 16
         + 4096;
-    let batch = kinds::planned_reads_at_once(manifest, &options.switches);
-    let reads = u64::from(options.width.at_load(in_flight).1.max(batch)) * planned.read_bytes as u64;
-    let queries = options.threads as u64 * in_flight as u64 * (state + reads);
-    [("queries in flight", queries), ("threads", options.threads as u64 * THREAD_BYTES)]
+    let queries = match manifest.kind().filter(|kind| kind.shares_reads()) {
+        Some(kind) => {
+            let least = if low_memory { FEWEST_QUERIES } else { usize::MAX };
+            let batch = options.gather.batch.min(least) as u64;
+            let effort = if let Effort::Clusters(nprobe, ..) = options.effort { nprobe } else { 0 };
+            let params = kinds::sized_params(kind, options.k as u32, effort.max(USUAL_EFFORT));
+            batch * gathered_slot_bytes(manifest.dim, kinds::asked_bytes(&params)) + threads * state
+        }
+        None => {
+            let in_flight = options.in_flight.unwrap_or(planned.in_flight);
+            let batch = kinds::planned_reads_at_once(manifest, &options.switches);
+            let at_once = options.width.at_load(in_flight).1.max(batch);
+            let reads = u64::from(at_once) * planned.read_bytes as u64;
+            threads * in_flight as u64 * (state + reads)
+        }
+    };
+    let shortest = low_memory && !options.gather.is_doorbell_chosen;
+    let doorbell_bytes = if shortest { 0 } else { options.gather.doorbell_bytes };
+    let gather = GatherOptions { doorbell_bytes, ..options.gather };
+    let doorbells = kinds::planned_doorbells_bytes(manifest, &gather);
+    [("queries in flight", queries), ("threads", threads * THREAD_BYTES), (DOORBELLS, doorbells)]
 }
 
 /// Room for searches of a usual kind on an index that is opened before it is known which will come: all cores, and
-/// some thousand queries at a time.
-pub fn usual_reserve(manifest: &Manifest) -> Reserve {
+/// some thousand queries at a time. `loaders` threads load batches of their own.
+pub fn usual_reserve(manifest: &Manifest, gather: GatherOptions, loaders: usize) -> Reserve {
     const QUERIES_BYTES: u64 = 4 << 20;
     let threads = std::thread::available_parallelism().map_or(1, |n| n.get());
-    let options = SearchOptions { threads, ..SearchOptions::default() };
-    let bytes =
-        |low_memory| QUERIES_BYTES + reserve(manifest, &options, low_memory).iter().map(|r| r.1).sum::<u64>();
+    let options = SearchOptions { threads, gather, ..SearchOptions::default() };
+    let bytes = |low_memory| {
+        let [queries, threads, doorbells] = reserve(manifest, &options, low_memory).map(|part| part.1);
+        QUERIES_BYTES + queries + threads + loaders as u64 * doorbells
+    };
     Reserve { bytes: bytes(false), low_memory_bytes: bytes(true), threads }
+}
+
+/// Bytes of a query that waits in a batch, whose state has `asked_bytes`.
+fn gathered_slot_bytes(dim: usize, asked_bytes: u64) -> u64 {
+    asked_bytes + dim as u64 * 16 + SLOT_BYTES
 }
 
 fn longest_list(manifest: &Manifest, options: &SearchOptions) -> u64 {
@@ -65,7 +90,7 @@ impl Index {
         account.add("queries in flight", queries_bytes);
         account.add("threads", options.threads as u64 * THREAD_BYTES);
         if self.base.kind.shares_reads() {
-            account.add("doorbells", self.kind.doorbells_bytes(&options.gather));
+            account.add(DOORBELLS, self.kind.doorbells_bytes(&options.gather));
         }
         if let Some(learning) = self.learning() {
             account.add("learning", learning.bytes(options.threads));
@@ -75,16 +100,26 @@ impl Index {
         account
     }
 
+    /// `options` whose doorbells take at most `left_bytes`, unless the user chose their length.
+    pub fn with_doorbells_in(&self, options: &SearchOptions, left_bytes: u64) -> SearchOptions {
+        SearchOptions { gather: self.kind.fit_doorbells(&options.gather, left_bytes), ..*options }
+    }
+
+    /// `options` whose doorbells fit into the RAM budget beside all else, with a full cache.
+    pub(super) fn with_fitting_doorbells(&self, options: &SearchOptions, queries: usize) -> SearchOptions {
+        let Some(budget) = self.ram_budget else { return *options };
+        let account = self.search_account(options, queries);
+        let to_come = self.cache.as_ref().map_or(0, |cache| cache.left_bytes());
+        let others = account.total() - account.bytes_of(DOORBELLS) + to_come;
+        self.with_doorbells_in(options, budget.saturating_sub(others))
+    }
+
     /// Bytes of the queries of a gathered batch. Tables belong to their threads.
     fn gathered_bytes(&self, options: &SearchOptions, queries: usize) -> u64 {
         let batch = options.gather.batch.min(queries.max(1)) as u64;
         let asked = self.params(options).map_or(0, |params| kinds::asked_bytes(&params));
-        batch * self.gathered_slot_bytes(asked) + options.threads as u64 * self.tables_bytes(options)
-    }
-
-    /// Bytes of a query that waits in a batch, whose state has `asked_bytes`.
-    fn gathered_slot_bytes(&self, asked_bytes: u64) -> u64 {
-        asked_bytes + self.base.manifest.dim as u64 * 16 + SLOT_BYTES
+        batch * gathered_slot_bytes(self.base.manifest.dim, asked)
+            + options.threads as u64 * self.tables_bytes(options)
     }
 
     /// The same for `slots` queries of the usual size on each of the threads of a server. The answers of an index that
@@ -93,7 +128,8 @@ impl Index {
         let asked = kinds::asked_bytes(&self.usual_params());
         let kept = if self.kind.live().is_some() { asked } else { 0 };
         let tables = self.tables_bytes(&SearchOptions::default());
-        threads as u64 * (slots as u64 * (self.gathered_slot_bytes(asked) + kept) + tables)
+        let slot = gathered_slot_bytes(self.base.manifest.dim, asked) + kept;
+        threads as u64 * (slots as u64 * slot + tables)
     }
 
     /// Bytes of the reads of one query that are under way at once; 0 where they are those of its batch.
@@ -146,6 +182,10 @@ impl Index {
     }
 }
 
+/// The component of accounts that doorbells are.
+pub const DOORBELLS: &str = "doorbells";
+/// Queries that a budget has room for at least.
+const FEWEST_QUERIES: usize = 64;
 /// Results, candidate queue and clusters of a usual query.
 const USUAL_K: u32 = 100;
 const USUAL_EFFORT: u32 = 256;

@@ -23,7 +23,7 @@ mod truth;
 
 pub use crate::kinds::effort::{Effort, ExactCost};
 pub use answers::{Answers, Latency, recall};
-pub use memory::{reserve, usual_reserve};
+pub use memory::{DOORBELLS, reserve, usual_reserve};
 pub use options::SearchOptions;
 use record::Recording;
 pub use record::{RecordedBatch, RecordedLoad, RecordedQuery, RecordedVisit};
@@ -118,7 +118,8 @@ impl Index {
     ) -> Result<Answers> {
         let count = queries.len() / self.base.row_bytes();
         let threads = options.threads.clamp(1, 1024);
-        let account = self.search_account(&SearchOptions { threads, ..*options }, count);
+        let options = &self.with_fitting_doorbells(&SearchOptions { threads, ..*options }, count);
+        let account = self.search_account(options, count);
         let options = &self.fitted(options, count);
         account.check(self.ram_budget, "search this index so")?;
         let mut batch = Batch::new(self, queries, params, exclude, progress, options.threads);

@@ -10,8 +10,10 @@ use super::lock;
 use super::question::Unanswered;
 use super::state::ServerState;
 use super::worker::Worker;
+use crate::budget::size;
 use crate::driver::{Gather, GatherOptions, failure};
 use crate::kinds::snapshot::Snapshot;
+use crate::search::DOORBELLS;
 use crate::search::live::LiveBatches;
 
 /// Interval at which lost memory nodes are looked for.
@@ -75,6 +77,25 @@ impl ServerState {
     pub(super) fn gather(&self) -> Option<Gather> {
         let options = GatherOptions { batch: self.query_slots(), ..self.options.gather };
         self.index.index().base.kind.shares_reads().then(|| Gather::new(options, 1))
+    }
+
+    /// Shortens the doorbells of all threads so that they fit into the RAM budget, unless the user chose their length.
+    pub(super) fn fit_doorbells(&mut self) {
+        let Some(budget) = self.options.ram_budget else { return };
+        let account = self.account();
+        let left = budget.saturating_sub(account.total() - account.bytes_of(DOORBELLS));
+        let each = left / self.options.threads.max(1) as u64;
+        let usual_bytes = self.options.gather.doorbell_bytes;
+        self.options.gather = self.index.index().kind.fit_doorbells(&self.options.gather, each);
+        if self.options.gather.doorbell_bytes < usual_bytes {
+            (self.options.log)(&format!(
+                "the RAM budget has no room for doorbells of {} reads on {} threads: they have up to {} each; with a \
+                 larger one, or fewer threads, a batch needs fewer round trips",
+                self.options.gather.doorbell,
+                self.options.threads,
+                size(self.options.gather.doorbell_bytes)
+            ));
+        }
     }
 
     /// What the batches of one thread see of memory nodes; `None` of an index in files.

@@ -101,6 +101,7 @@ impl Server {
         }
         let mut state = ServerState::new(options, index, beside.map(|other| &*other.state));
         state.load_resident(used)?;
+        state.fit_doorbells();
         let state = Arc::new(state);
         let mut account = state.account();
         if used > 0 {

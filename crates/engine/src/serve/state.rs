@@ -26,7 +26,7 @@ use crate::kinds::kind::Kind;
 use crate::kinds::{self, asked_bytes};
 use crate::ledger::{Guarantee, Ledger, Part, Reservation};
 use crate::link::Link;
-use crate::search::{Effort, SearchOptions};
+use crate::search::{DOORBELLS, Effort, SearchOptions};
 use crate::tier;
 
 /// Bytes that may wait for one other server.
@@ -361,7 +361,7 @@ impl ServerState {
         };
         account.add("queries in flight", in_flight);
         if index.base.kind.shares_reads() {
-            account.add("doorbells", threads as u64 * index.kind.doorbells_bytes(&self.options.gather));
+            account.add(DOORBELLS, threads as u64 * index.kind.doorbells_bytes(&self.options.gather));
         }
         account.add("largest query", self.largest_bytes());
         let threads = threads as u64;

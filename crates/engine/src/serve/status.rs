@@ -79,6 +79,9 @@ pub struct Status {
     pub loaded_bytes: u64,
     /// Round trips to memory nodes, or submissions of reads, that they took.
     pub round_trips: u64,
+    /// Most bytes of a doorbell, where the RAM budget limits it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub doorbell_bytes: Option<u64>,
     /// Why memory nodes cannot be read now.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub memory_lost: Option<String>,
@@ -179,6 +182,7 @@ impl Status {
             loads: count(&state.counters.loads),
             loaded_bytes: count(&state.counters.loaded_bytes),
             round_trips: count(&state.counters.round_trips),
+            doorbell_bytes: state.options.gather.lowered_bytes(),
             memory_lost: lock(&state.memory_lost).clone(),
             unreadable_ranges: lock(&state.unreadable).len(),
             bytes_sent: traffic.bytes,

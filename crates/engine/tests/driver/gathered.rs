@@ -69,7 +69,8 @@ fn gathered(
     tier: impl Fn(usize) -> Box<dyn Tier> + Sync,
 ) -> (Shared, Vec<io::Result<()>>) {
     let (shared, reads) = (Shared::default(), SharedReads::default());
-    let gather = Gather::new(GatherOptions { batch, doorbell: 5, overlap }, threads);
+    let gather =
+        Gather::new(GatherOptions { batch, doorbell: 5, overlap, ..GatherOptions::default() }, threads);
     let run = |thread: usize| {
         let driver = Driver::new(place().built.index.view(), None, tier(thread), options(batch, 1));
         driver.gathering(Some((gather.member(thread), &reads))).run(&mut OfThread(&shared))

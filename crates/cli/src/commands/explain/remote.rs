@@ -47,10 +47,11 @@ fn text(query: usize, trace: &RemoteTrace) -> String {
     out += &table(&heads, &trace.clusters.iter().map(row).collect::<Vec<_>>());
     out += &format!("\n{} in all\n", size(trace.clusters.iter().map(bytes).sum()));
     out += &format!(
-        "{} loads of {} in {} round trips; {} cache hits\n",
+        "{} loads of {} in {} round trips of up to {} loads; {} cache hits\n",
         count(trace.loads),
         size(trace.loaded_bytes),
         count(trace.round_trips),
+        trace.doorbell,
         count(trace.cache_hits)
     );
     if let Some(headers) = &trace.headers {

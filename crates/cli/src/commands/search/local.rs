@@ -29,6 +29,7 @@ pub(crate) struct Bench {
     held: Option<(usize, usize)>,
     rows: Vec<u8>,
     warned_remote: bool,
+    noted_doorbells: bool,
 }
 
 /// Where an index is.
@@ -77,7 +78,8 @@ impl Bench {
             budgets.cache_budget = bytes;
         }
         let account = memory::opened(&manifest, budgets.cache_budget, &extra);
-        if budgets.ram_budget.is_some_and(|b| account.total() > b) {
+        // What is open already is accounted exactly, before its first search.
+        if in_memory.is_none() && budgets.ram_budget.is_some_and(|b| account.total() > b) {
             // Not even opening fits. The error names a budget that suffices for the search too.
             let most = options
                 .iter()
@@ -94,8 +96,7 @@ impl Bench {
             threads: a.threads.max(b.threads),
         };
         let search_reserve = options.iter().map(aside).fold(Reserve::default(), larger);
-        let others = manifest.planned_account(0).total() + search_reserve.bytes;
-        budgets.cache_budget = cache.bytes(&manifest, budgets.ram_budget, others);
+        budgets.cache_budget = cache.bytes(&manifest, budgets.ram_budget, &search_reserve);
         let index = match (source, in_memory) {
             (_, Some(mut index)) => {
                 index.set_cache_budget(budgets.cache_budget);
@@ -120,6 +121,7 @@ impl Bench {
             held: None,
             rows: Vec::new(),
             warned_remote: false,
+            noted_doorbells: false,
         })
     }
 
@@ -131,6 +133,16 @@ impl Bench {
         take: &mut dyn FnMut(usize, &Answers) -> Result<()>,
     ) -> Result<Run> {
         let count = self.queries.count();
+        let options = &self.with_doorbells(options);
+        if let Some(bytes) = options.gather.lowered_bytes().filter(|_| !self.noted_doorbells) {
+            self.noted_doorbells = true;
+            printer.note(&format!(
+                "note: the RAM budget has no room for doorbells of {} reads; they have up to {}, so that a batch needs \
+                 more round trips",
+                options.gather.doorbell,
+                size(bytes)
+            ));
+        }
         let part = self.part(options)?;
         let mut sum = Sum::new(count);
         for first in (0..count).step_by(part) {
@@ -154,12 +166,19 @@ impl Bench {
         Ok(run)
     }
 
+    /// The options with doorbells that fit into the budget.
+    fn with_doorbells(&self, options: &SearchOptions) -> SearchOptions {
+        let Some(budget) = self.ram_budget else { return *options };
+        let queries = (self.queries.count(), memory::part_bytes(&self.queries, options));
+        memory::with_doorbells(&self.index, options, queries, (self.cache_budget, &self.extra), budget)
+    }
+
     /// How many queries fit into the budget at a time.
     pub(super) fn part(&self, options: &SearchOptions) -> Result<usize> {
         let per_query = memory::part_bytes(&self.queries, options);
         memory::part(
             &self.index,
-            options,
+            &self.with_doorbells(options),
             self.queries.count(),
             per_query,
             self.cache_budget,

@@ -155,5 +155,10 @@ fn params_json(options: &SearchOptions, used: Option<&Params>, k: usize) -> serd
     for (name, value) in used.map(reported_params).unwrap_or_default() {
         params[name] = value;
     }
+    if used.is_some_and(|used| used.kind.remote_hnsw().is_some()) {
+        let gather = &options.gather;
+        (params["batch"], params["doorbell"]) = (gather.batch.into(), gather.doorbell.into());
+        params["doorbell_bytes"] = gather.lowered_bytes().into();
+    }
     params
 }

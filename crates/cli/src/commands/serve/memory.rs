@@ -30,7 +30,7 @@ pub(super) struct ServedMemory {
     /// batch has the queries that wait when the one before ends [default: 2000]
     #[arg(long, value_name = "N")]
     batch: Option<usize>,
-    /// Most reads of a round trip of a remote-hnsw [default: 64]
+    /// Most reads of a round trip of a remote-hnsw [default: 64]. Without this option --ram-budget may shorten them
     #[arg(long, value_name = "D")]
     doorbell: Option<usize>,
 }
@@ -96,10 +96,12 @@ impl ServedMemory {
     pub(super) fn gather(&self, keys: &MemoryKeys) -> Result<GatherOptions> {
         let usual = GatherOptions::default();
         let batch = self.batch.or(keys.batch).unwrap_or(usual.batch);
-        let doorbell = self.doorbell.or(keys.doorbell).unwrap_or(usual.doorbell);
+        let chosen = self.doorbell.or(keys.doorbell);
+        let doorbell = chosen.unwrap_or(usual.doorbell);
         Ok(GatherOptions {
             batch: in_range("batch", batch, 1, 65_536)?,
             doorbell: in_range("doorbell", doorbell, 1, 512)?,
+            is_doorbell_chosen: chosen.is_some(),
             ..usual
         })
     }
@@ -147,6 +149,6 @@ pub(super) fn check(engine: &ServeOptions, has_etcd: bool) -> Result<()> {
 /// Bytes of the cache: a given size, or what is usual.
 pub(super) fn cache_bytes(asked: CacheBudget, engine: &ServeOptions) -> u64 {
     let Some(manifest) = manifest(engine) else { return asked.given().unwrap_or(0) };
-    let reserve = stratann_engine::search::usual_reserve(&manifest).bytes;
-    asked.shared_bytes(&manifest, engine.ram_budget, reserve)
+    let reserve = stratann_engine::search::usual_reserve(&manifest, engine.gather, engine.threads);
+    asked.shared_bytes(&manifest, engine.ram_budget, &reserve)
 }

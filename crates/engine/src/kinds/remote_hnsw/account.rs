@@ -3,6 +3,7 @@
 use super::super::PlannedQuery;
 use super::facts::RemoteFacts;
 use crate::cache::ExtentCache;
+use crate::driver::{GatherOptions, READ_EDGES_BYTES};
 use crate::manifest::Manifest;
 
 /// Queries in flight per thread where each reads for itself: one cluster after another is in memory for each of them.
@@ -48,6 +49,15 @@ pub(crate) fn planned_query(manifest: &Manifest, facts: &RemoteFacts) -> Planned
         tables_bytes: query_bytes(facts),
         read_bytes: read_bytes_max(facts).max(manifest.blocks.bytes),
     }
+}
+
+/// Bytes of the doorbells of a search, as far as the manifest tells: as if all clusters were as large as the largest.
+pub(crate) fn planned_doorbells_bytes(facts: &RemoteFacts, options: &GatherOptions) -> u64 {
+    let beside = facts.overflow_bytes() + READ_EDGES_BYTES;
+    let all = facts.cluster_bytes + u64::from(facts.clusters()) * beside;
+    let (read, at_once) = (facts.cluster_bytes_max + beside, options.doorbells_at_once() as u64);
+    let by_length = (at_once * options.doorbell as u64).saturating_mul(read).min(all);
+    by_length.min(at_once * options.doorbell_bytes.max(read))
 }
 
 /// Bytes of the longest read: the largest cluster, which may begin and end within a page.

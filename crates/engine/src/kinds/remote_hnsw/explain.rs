@@ -71,6 +71,8 @@ pub struct RemoteTrace {
     pub loads: u64,
     /// Bytes of these.
     pub loaded_bytes: u64,
+    /// Most reads of a doorbell.
+    pub doorbell: usize,
     /// Doorbells of reads, a round trip to each node that has some of them; without those of `headers`.
     pub round_trips: u64,
     /// Reads that the cache had.
@@ -102,8 +104,7 @@ impl Loads {
         *self.nodes.entry(at.store).or_default() += 1;
     }
 
-    fn round_trips(&self) -> u64 {
-        let doorbell = GatherOptions::default().doorbell;
+    fn round_trips(&self, doorbell: usize) -> u64 {
         self.nodes.values().map(|reads| reads.div_ceil(doorbell) as u64).sum()
     }
 }
@@ -156,6 +157,7 @@ pub(crate) fn explain(
         expanded: visit.expanded,
     });
     let results = state.results().iter();
+    let doorbell = GatherOptions::default().doorbell;
     Ok(RemoteTrace {
         k: params.k,
         nprobe: own.map_or(0, |own| own.nprobe),
@@ -164,7 +166,8 @@ pub(crate) fn explain(
         clusters: clusters.collect(),
         loads: loads.loads,
         loaded_bytes: loads.bytes,
-        round_trips: loads.round_trips(),
+        doorbell,
+        round_trips: loads.round_trips(doorbell),
         cache_hits: loads.cache_hits,
         headers,
         complete: state.outcome() == Outcome::Complete,

@@ -3,7 +3,6 @@
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-use stratann_core::PAGE;
 use stratann_core::format::fresh::record_bytes;
 use stratann_core::format::hnsw::{HnswLayout, HnswName, SubHnsw};
 use stratann_core::format::region::{DESCRIPTOR_BYTES, Descriptor, SUPERBLOCK_BYTES, Superblock};
@@ -15,7 +14,7 @@ use super::live::LiveRegion;
 use crate::base::{Base, read_role};
 use crate::budget::Account;
 use crate::cache::ExtentCache;
-use crate::driver::GatherOptions;
+use crate::driver::{GatherOptions, READ_EDGES_BYTES};
 use crate::kinds::effort::ExactCost;
 use crate::manifest::Manifest;
 use crate::{Error, Result, files};
@@ -122,15 +121,31 @@ impl RemoteIndex {
 
     /// Bytes of the doorbells of a search: one that is searched, and one that is under way.
     pub(crate) fn doorbells_bytes(&self, options: &GatherOptions) -> u64 {
-        let at_once = options.doorbell.saturating_mul(if options.overlap { 2 } else { 1 });
+        let at_once = options.doorbells_at_once();
+        let reads = self.largest_reads(options.doorbell.saturating_mul(at_once));
+        let longest = reads.first().copied().unwrap_or(0);
+        reads.iter().sum::<u64>().min(at_once as u64 * options.doorbell_bytes.max(longest))
+    }
+
+    /// `options` whose doorbells take at most `left_bytes`, but have one read each, unless their length was chosen.
+    pub(crate) fn fit_doorbells(&self, options: &GatherOptions, left_bytes: u64) -> GatherOptions {
+        if options.is_doorbell_chosen || self.doorbells_bytes(options) <= left_bytes {
+            return *options;
+        }
+        GatherOptions { doorbell_bytes: left_bytes / options.doorbells_at_once() as u64, ..*options }
+    }
+
+    /// Bytes of the `count` longest reads, the longest first.
+    fn largest_reads(&self, count: usize) -> Vec<u64> {
         // Where others insert, a cluster may come with all fresh records that its group has room for.
         let newest = self.live.as_ref().map(LiveRegion::newest);
         let clusters = newest.as_ref().map(|newest| newest.located()).filter(|all| !all.is_empty());
         let fresh_bytes = if newest.is_some() { self.facts.overflow_bytes() } else { 0 };
-        let bytes = |cluster: &Located| u64::from(cluster.base.bytes) + fresh_bytes + 2 * PAGE as u64;
+        let bytes = |cluster: &Located| u64::from(cluster.base.bytes) + fresh_bytes + READ_EDGES_BYTES;
         let mut all: Vec<u64> = clusters.unwrap_or(&self.clusters).iter().map(bytes).collect();
         all.sort_unstable_by(|a, b| b.cmp(a));
-        all.iter().take(at_once).sum()
+        all.truncate(count);
+        all
     }
 
     /// Adds its memory, by component.

@@ -50,7 +50,12 @@ impl Bench<'_> {
     }
 
     fn gather(&self, doorbell: usize) -> GatherOptions {
-        GatherOptions { batch: self.args.remote.batch(), doorbell, overlap: true }
+        GatherOptions {
+            batch: self.args.remote.batch(),
+            doorbell,
+            is_doorbell_chosen: true,
+            ..GatherOptions::default()
+        }
     }
 
     fn doorbell(&self, doorbell: usize) -> Result<AtDoorbell> {
