@@ -8,9 +8,13 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use common::{Set, clustered, quick};
+use serde_json::Value;
 use stratann_core::format::region::{READER_BYTES, READERS_MAX, SUPERBLOCK_BYTES, Superblock};
+use stratann_core::hash::checksum;
 use stratann_engine::build::{BuildOptions, Kind, KindOptions, RemoteOptions, build};
+use stratann_engine::dataset::{Reader, Shape};
 use stratann_engine::driver::GatherOptions;
+use stratann_engine::durable::hex;
 use stratann_engine::index::{ChangeOptions, Index, OpenOptions};
 use stratann_engine::kinds::remote_hnsw::live::load::{Loaded, load};
 use stratann_engine::remote_memory::{Credentials, Node, NodeId, NodeOptions, Nodes, Place, Range};
@@ -257,6 +261,28 @@ fn a_node_that_comes_back_is_used_again() {
         all[at].take().unwrap().stop().unwrap();
         assert_eq!(search_in_time(&remote, &asked).ids, after.ids);
     }
+}
+
+#[test]
+fn clusters_longer_than_a_read_are_refused() {
+    let (rows, dim) = (135_000, 8);
+    let bytes: Vec<u8> = (0..rows * dim as u64).map(|i| (i * 37 % 251) as u8).collect();
+    let base = Reader::from_memory(Shape { rows, dim, dtype: DType::U8 }, bytes).unwrap();
+    let own = RemoteOptions { partitions: Some(1), m: 256, ..RemoteOptions::default() };
+    let options = BuildOptions { kind: KindOptions::RemoteHnsw(own), ..quick(Kind::RemoteHnsw, Metric::L2) };
+    let refused = build(&base, tempfile::tempdir().unwrap().path(), &options, &Quiet).unwrap_err();
+    assert_eq!(refused.kind, ErrorKind::BadInput);
+    assert!(refused.message.contains("build with --partitions 2 or more"), "{}", refused.message);
+    // A folder of an earlier version, as far as its manifest says.
+    let (dir, ..) = built(Metric::L2);
+    let path = dir.path().join("manifest-1.json");
+    let mut manifest: Value = serde_json::from_str(&std::fs::read_to_string(&path).unwrap()).unwrap();
+    manifest["remote"]["cluster_bytes_max"] = (300u64 << 20).into();
+    manifest.as_object_mut().unwrap().remove("checksum");
+    manifest["checksum"] = hex(checksum(manifest.to_string().as_bytes())).into();
+    std::fs::write(&path, manifest.to_string() + "\n").unwrap();
+    let refused = load(dir.path(), &addresses(&nodes(1)), &credentials(), false, &Quiet).unwrap_err();
+    assert!(refused.message.contains("build with --partitions 36 or more"), "{}", refused.message);
 }
 
 /// A node that comes back empty, or with what it had before a later load, is not read: its mirror is.

@@ -7,6 +7,7 @@ pub(crate) mod calibration;
 pub mod cluster_set;
 pub mod explain;
 pub mod facts;
+pub(crate) mod limits;
 pub mod live;
 pub(crate) mod members;
 pub(crate) mod open;

@@ -4,6 +4,8 @@ use serde_json::Value;
 use stratann_core::format::hnsw::M_MAX;
 use stratann_core::plan::remote_hnsw::MAX_EF;
 
+use super::limits::CLUSTER_BYTES_MAX;
+use crate::budget::size;
 use crate::{Error, Result};
 
 /// How the vectors that represent clusters are chosen.
@@ -79,9 +81,10 @@ impl RemoteOptions {
             RemoteOptions { ef_construction: ef, .. } if !(1..=MAX_EF as usize).contains(ef) => {
                 bad(format!("--ef-construction is {ef}; use 1 to {MAX_EF}"))
             }
-            RemoteOptions { overflow_bytes: Some(bytes), .. } if *bytes > u64::from(u32::MAX) => {
-                bad(format!("--overflow is {bytes} bytes; two clusters can share less than 4 GiB"))
-            }
+            RemoteOptions { overflow_bytes: Some(bytes), .. } if *bytes > CLUSTER_BYTES_MAX => bad(format!(
+                "--overflow is {bytes} bytes; two clusters can share up to {}, which is a read",
+                size(CLUSTER_BYTES_MAX)
+            )),
             _ => Ok(()),
         }
     }

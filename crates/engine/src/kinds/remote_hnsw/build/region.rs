@@ -22,6 +22,7 @@ use crate::build::stages::{Build, IDS};
 use crate::build::tables::{read_table, write_table};
 use crate::dataset::{AtomicFile, Scan};
 use crate::kinds::remote_hnsw::facts::{RemoteFacts, SizeStats};
+use crate::kinds::remote_hnsw::limits::check_clusters;
 use crate::kinds::remote_hnsw::open::layout;
 use crate::kinds::remote_hnsw::options::RemoteOptions;
 use crate::manifest::BlockShape;
@@ -127,13 +128,8 @@ impl Writer<'_> {
             let upper = self.options(cluster).upper_counts(members as usize);
             let (m, id_bytes) = (self.own.m, self.id_bytes());
             let bytes = layout.bytes(&HnswShape { members: members as usize, m, id_bytes, upper: &upper });
-            let bytes = u32::try_from(bytes).ok().filter(|&bytes| bytes < u32::MAX - PAGE as u32);
-            let bytes = bytes.ok_or_else(|| {
-                Error::bad_input(format!(
-                    "cluster {cluster} has {members} vectors, which take 4 GiB or more; raise --partitions"
-                ))
-            })?;
-            places.push(ClusterPlace { members, bytes });
+            check_clusters(sizes.len() as u64, bytes as u64)?;
+            places.push(ClusterPlace { members, bytes: bytes as u32 });
         }
         let cluster_bytes: u64 = places.iter().map(|place| u64::from(place.bytes)).sum();
         let groups = places.len().div_ceil(2) as u64;

@@ -14,6 +14,7 @@ use stratann_core::query::{Extent, StoreId};
 use crate::budget::size;
 use crate::index::{Index, OpenOptions};
 use crate::kinds::kind::Kind;
+use crate::kinds::remote_hnsw::limits::check_clusters;
 use crate::kinds::remote_hnsw::open::read_superblock;
 use crate::remote_memory::{Credentials, Facts, Nodes, Operation, random};
 use crate::{Error, Progress, Result, files};
@@ -53,6 +54,8 @@ pub fn load(
             manifest.kind
         )));
     }
+    let own = &manifest.remote(folder)?.facts;
+    check_clusters(own.clusters().into(), own.cluster_bytes_max.max(own.overflow_bytes()))?;
     let mut nodes = Nodes::new(addresses, credentials)?;
     if let (Some(error), true) = (nodes.last_error(), nodes.facts().len() < addresses.len()) {
         return Err(error.clone().into());
