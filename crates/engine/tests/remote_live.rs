@@ -263,6 +263,29 @@ fn a_node_that_comes_back_is_used_again() {
     }
 }
 
+/// Requests over connections that have failed meanwhile count too.
+#[test]
+fn round_trips_of_a_change_have_those_of_lost_connections() {
+    let (dir, _, asked) = built(Metric::L2);
+    let folder = tempfile::tempdir().unwrap();
+    let on_file = || Place::File(folder.path().join("region"));
+    let first = node(0, 4 << 20, on_file());
+    loaded(dir.path(), std::slice::from_ref(&first), false);
+    let (listen, known) = (first.address(), vec![first.address().to_string()]);
+    let open = || Index::open_memory(&known, &credentials(), OpenOptions::default()).unwrap();
+    let upsert = |index: &Index, id: u64| {
+        let made = index.upsert(&[id], asked.row(0), &ChangeOptions::default(), &Quiet);
+        made.unwrap().round_trips
+    };
+    let index = open();
+    upsert(&index, 9000);
+    first.stop().unwrap();
+    let _again = node_at(listen, 0, 4 << 20, on_file());
+    let over_lost = upsert(&index, 9001);
+    let alone = upsert(&open(), 9002);
+    assert!(over_lost > alone, "{over_lost} with a connection that was lost, {alone} without");
+}
+
 #[test]
 fn clusters_longer_than_a_read_are_refused() {
     let (rows, dim) = (135_000, 8);

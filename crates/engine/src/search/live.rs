@@ -86,7 +86,9 @@ impl<'a> LiveBatches<'a> {
     fn change_reader(&self) {
         let Ok(other) = self.region.reader() else { return };
         let before = self.reader.lock().unwrap_or_else(|e| e.into_inner()).replace(other);
-        before.into_iter().for_each(|before| self.region.end(before));
+        if let Some(before) = before {
+            self.region.end(before);
+        }
     }
 
     /// Waits where the batch before lost reads.

@@ -140,7 +140,9 @@ impl ServerState {
                         self.note_memory(None);
                         region.give_back(reader);
                     }
-                    Err(_) => region.end(reader),
+                    Err(_) => {
+                        region.end(reader);
+                    }
                 }
             }
             stopped = lock(&self.stopped.0);

@@ -350,7 +350,8 @@ impl Call<'_> {
 
     /// Ends a writer over whose connections a change has failed.
     fn drop_failed(&self, reader: &mut Option<Reader>) {
-        reader.take().into_iter().for_each(|reader| self.changes.live.end(reader));
+        let requests = reader.take().map_or(0, |reader| self.changes.live.end(reader));
+        self.round_trips.fetch_add(requests, Ordering::Relaxed);
     }
 
     /// Makes one change that has failed again, over new connections, for some time.
@@ -404,7 +405,7 @@ impl Call<'_> {
     fn reader<'r>(&self, held: &'r mut Option<Reader>) -> Result<&'r mut Reader> {
         match held {
             Some(reader) => Ok(reader),
-            None => Ok(held.insert(self.changes.live.writer()?)),
+            None => Ok(held.insert(self.changes.live.writer(&self.round_trips)?)),
         }
     }
 }

@@ -10,6 +10,7 @@ pub mod inspect;
 pub mod load;
 pub(crate) mod open;
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use stratann_core::format::fresh::Tombstone;
@@ -142,22 +143,25 @@ impl LiveRegion {
         let found = f(&mut reader);
         match found {
             Ok(_) => self.give_back(reader),
-            Err(_) => self.end(reader),
+            Err(_) => {
+                self.end(reader);
+            }
         }
         found
     }
 
     /// Ends a reader that has failed. Its line becomes free where the first node answers: while it is taken, no space
-    /// that readers of its era may be in is used again.
-    pub(crate) fn end(&self, mut reader: Reader) {
+    /// that readers of its era may be in is used again. Returns the requests that it has made and nobody has counted.
+    pub(crate) fn end(&self, mut reader: Reader) -> u64 {
         reader.leave(self);
+        reader.requests()
     }
 
-    /// A reader for changes, which knows the groups.
+    /// A reader for changes, which knows the groups. The requests of one that fails are added to `requests`.
     ///
     /// # Errors
     /// A node that does not answer; damage.
-    pub(crate) fn writer(&self) -> Result<Reader> {
+    pub(crate) fn writer(&self, requests: &AtomicU64) -> Result<Reader> {
         if let Some(writer) = self.idle_writers().pop() {
             return Ok(writer);
         }
@@ -165,7 +169,7 @@ impl LiveRegion {
         match writer.begin_change(self) {
             Ok(()) => Ok(writer),
             Err(why) => {
-                self.end(writer);
+                requests.fetch_add(self.end(writer), Ordering::Relaxed);
                 Err(why)
             }
         }
