@@ -268,4 +268,18 @@ fn a_server_goes_back_to_a_memory_node_that_is_back() {
     let new = world.new_vectors("new", FIRST_ID, 50);
     inserted(world.inserts(&new), 50);
     world.check_found(&new, FIRST_ID, 50);
+    // The same of a server that never saw the node.
+    let (code, before) = answer(&server);
+    assert_eq!(code, 200, "{before}");
+    drop(server);
+    world.kill(0);
+    let server = serve(&world);
+    let answers = || {
+        let (code, found) = answer(&server);
+        code == 200 && ids(&found) == ids(&before)
+    };
+    wait_for("answers of the mirror", answers);
+    world.start(0);
+    world.kill(1);
+    wait_for("answers of the node that is back", answers);
 }

@@ -69,7 +69,7 @@ impl Index {
         options: OpenOptions,
     ) -> Result<Index> {
         let source = Arc::new(RemoteSource::new(addresses, credentials)?);
-        let (manifest, kind) = KindIndex::of_memory(&source)?;
+        let (manifest, kind, warnings) = KindIndex::of_memory(&source)?;
         let base = Base::of_memory(manifest, source)?;
         let kind = kind(&base)?;
         let cache = kind.cache(&base, options.cache_budget);
@@ -79,7 +79,7 @@ impl Index {
             cache,
             shared_reads: SharedReads::default(),
             ram_budget: options.ram_budget,
-            warnings: Vec::new(),
+            warnings,
         })
     }
 

@@ -113,18 +113,18 @@ impl KindIndex {
         (0..own.clusters.len()).map(|cluster| placed[cluster / 2]).collect()
     }
 
-    /// What memory nodes hold: the manifest, and what opens the kind once there is a base for it.
+    /// What memory nodes hold: the manifest, what opens the kind once there is a base for it, and warnings.
     ///
     /// # Errors
     /// Nodes that hold no index, or parts of several.
     pub(crate) fn of_memory(
         source: &Arc<RemoteSource>,
-    ) -> Result<(Manifest, impl FnOnce(&Base) -> Result<KindIndex> + use<>)> {
+    ) -> Result<(Manifest, impl FnOnce(&Base) -> Result<KindIndex> + use<>, Vec<String>)> {
         let found = find(source)?;
         let (meta, live) = (found.meta, found.live);
         let open =
             move |base: &Base| Ok(KindIndex::RemoteHnsw(Box::new(RemoteIndex::of_memory(base, meta, live)?)));
-        Ok((found.manifest, open))
+        Ok((found.manifest, open, found.warnings))
     }
 
     /// Checks all that the memory nodes of a live index hold; `None` of an index in a folder.

@@ -43,17 +43,17 @@ impl Nodes {
     /// # Errors
     /// No node answers: why the first one does not. Two nodes have one number.
     pub fn new(addresses: &[String], credentials: &Credentials) -> Result<Nodes, MemoryError> {
-        Nodes::again(addresses, credentials, &[])
+        Nodes::among(addresses, credentials, None)
     }
 
-    /// As [`Nodes::new`], where a node that is known by another region is lost.
+    /// As [`Nodes::new`], where of an open index only known nodes with their regions are used.
     ///
     /// # Errors
     /// As [`Nodes::new`].
-    pub(super) fn again(
+    pub(super) fn among(
         addresses: &[String],
         credentials: &Credentials,
-        known: &[Facts],
+        known: Option<&[Facts]>,
     ) -> Result<Nodes, MemoryError> {
         let (nodes, error) = connect_answering(addresses, credentials, known)?;
         let mut by_number = Vec::new();
@@ -87,6 +87,13 @@ impl Nodes {
     pub(super) fn known(&self) -> Vec<Known> {
         let nodes = self.by_number.iter().flatten();
         nodes.map(|memory| Known { address: memory.address().into(), facts: memory.facts() }).collect()
+    }
+
+    /// Ends the connection to a node: it is lost.
+    pub(crate) fn leave_out(&mut self, node: u8) {
+        if let Some(own) = self.by_number.get_mut(usize::from(node)) {
+            *own = None;
+        }
     }
 
     /// Whether there is a connection to a node.

@@ -53,7 +53,7 @@ pub fn connect(
     addresses: &[String],
     credentials: &Credentials,
 ) -> Result<Vec<Box<dyn RemoteMemory>>, MemoryError> {
-    match connect_answering(addresses, credentials, &[])? {
+    match connect_answering(addresses, credentials, None)? {
         (_, Some(missed)) => Err(missed),
         (nodes, None) => Ok(nodes),
     }
@@ -62,15 +62,15 @@ pub fn connect(
 /// Nodes by number, and why the first one that is missed does not answer.
 pub(super) type Answering = (Vec<Box<dyn RemoteMemory>>, Option<MemoryError>);
 
-/// Connects to those memory nodes that answer, one or more. A node that is `known` and came back with another region is
-/// missed, and is the one that is named.
+/// Connects to those memory nodes that answer, one or more. Of an open index only `known` nodes are used. One that came
+/// back with another region is missed, and is the one that is named.
 ///
 /// # Errors
 /// No node answers; two nodes have one number.
 pub(super) fn connect_answering(
     addresses: &[String],
     credentials: &Credentials,
-    known: &[Facts],
+    known: Option<&[Facts]>,
 ) -> Result<Answering, MemoryError> {
     let (mut nodes, mut missed) = (Vec::<Box<dyn RemoteMemory>>::with_capacity(addresses.len()), None);
     for address in addresses {
@@ -82,10 +82,17 @@ pub(super) fn connect_answering(
             }
         };
         let found = memory.facts();
-        if let Some(own) = known.iter().find(|own| own.node == found.node && own.epoch != found.epoch) {
-            let (expected, found) = (own.epoch, found.epoch);
-            missed = Some(MemoryError::EpochChanged { address: address.clone(), expected, found });
-            continue;
+        match known.map(|known| known.iter().find(|own| own.node == found.node)) {
+            Some(Some(own)) if own.epoch != found.epoch => {
+                let (expected, found) = (own.epoch, found.epoch);
+                missed = Some(MemoryError::EpochChanged { address: address.clone(), expected, found });
+                continue;
+            }
+            Some(None) => {
+                missed.get_or_insert(MemoryError::LeftOut { address: address.clone() });
+                continue;
+            }
+            Some(Some(_)) | None => {}
         }
         nodes.push(memory);
     }

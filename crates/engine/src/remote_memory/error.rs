@@ -66,6 +66,16 @@ pub enum MemoryError {
         /// Epoch now.
         found: u64,
     },
+    /// A node that did not answer, or held no index, when the index was opened.
+    #[error(
+        "the memory node at {address} is not used: it did not answer, or held no index, when this index was opened, \
+         and it does not hold the same load of it now. Load the index again with `stratann memory-node load`, with \
+         --mirror if it has mirrors"
+    )]
+    LeftOut {
+        /// Address of the node.
+        address: String,
+    },
     /// None of the addresses is that of a node with a part of the index.
     #[error("no memory node with the number {node} answers; start it, and name its address in --memory")]
     Missing {

@@ -8,13 +8,13 @@ use std::time::{Duration, Instant};
 use stratann_core::format::region::{SUPERBLOCK_BYTES, Superblock};
 
 use super::connect::connect_one;
-use super::{Credentials, Facts, MemoryError, Operation, RemoteMemory};
+use super::{Credentials, Facts, MemoryError, NodeId, Operation, RemoteMemory};
 
 /// Interval at which lost nodes are looked for. The first look comes later for a node that was lost more often.
 const LOOK: Duration = Duration::from_millis(500);
 const DOUBLINGS_MAX: u64 = 4;
 
-/// A node that answered when the index was opened.
+/// A node that has answered with its part of the index.
 #[derive(Clone)]
 pub(super) struct Known {
     pub(super) address: String,
@@ -31,24 +31,75 @@ struct Looked {
     is_lost: bool,
 }
 
+/// What the superblocks of all nodes say.
+struct Load {
+    build: u64,
+    sequence: u64,
+    /// Nodes with a part of the index, and the bytes of their regions that it may use.
+    nodes: Vec<(u8, u64)>,
+}
+
 /// Nodes that were lost, and which of them answer again.
 pub(super) struct LostNodes {
-    pub(super) known: Vec<Known>,
+    known: Mutex<Vec<Known>>,
+    addresses: Vec<String>,
     credentials: Credentials,
-    /// The build and the load that the superblocks of all nodes name.
-    load: OnceLock<(u64, u64)>,
+    load: OnceLock<Load>,
     looked: Mutex<BTreeMap<u8, Looked>>,
 }
 
 impl LostNodes {
-    pub(super) fn new(known: Vec<Known>, credentials: Credentials) -> Arc<LostNodes> {
-        Arc::new(LostNodes { known, credentials, load: OnceLock::new(), looked: Mutex::default() })
+    pub(super) fn new(known: Vec<Known>, addresses: &[String], credentials: Credentials) -> Arc<LostNodes> {
+        let (load, looked) = (OnceLock::new(), Mutex::default());
+        Arc::new(LostNodes {
+            known: Mutex::new(known),
+            addresses: addresses.to_vec(),
+            credentials,
+            load,
+            looked,
+        })
     }
 
-    /// Notes the build and the load of the open index.
-    pub(super) fn expect(&self, superblock: &Superblock) {
+    /// Notes the load of the open index and the nodes that have parts of it. Those that are not known are looked for.
+    pub(super) fn expect(self: &Arc<Self>, superblock: &Superblock, nodes: Vec<(u8, u64)>) {
+        let Superblock { build, sequence, .. } = *superblock;
+        let unknown: Vec<u8> = nodes.iter().map(|node| node.0).filter(|&n| self.find(n).is_none()).collect();
         // An index is opened once, and the nodes were compared with each other.
-        let _ = self.load.set((superblock.build, superblock.sequence));
+        let _ = self.load.set(Load { build, sequence, nodes });
+        for node in unknown {
+            self.lose(node);
+        }
+    }
+
+    fn known(&self) -> MutexGuard<'_, Vec<Known>> {
+        self.known.lock().unwrap_or_else(|e| e.into_inner())
+    }
+
+    fn find(&self, node: u8) -> Option<Known> {
+        self.known().iter().find(|own| own.facts.node.0 == node).cloned()
+    }
+
+    /// Properties of the known nodes.
+    pub(super) fn facts(&self) -> Vec<Facts> {
+        self.known().iter().map(|own| own.facts).collect()
+    }
+
+    /// The same, and of nodes that are not known yet what is known of them.
+    pub(super) fn all_facts(&self) -> Vec<Facts> {
+        let mut all = self.facts();
+        for &(node, region_bytes) in self.load.get().map_or(&[][..], |load| &load.nodes) {
+            if all.iter().all(|own| own.node.0 != node) {
+                all.push(Facts { node: NodeId(node), region_bytes, epoch: 0, has_file: false });
+            }
+        }
+        all
+    }
+
+    /// Forgets a node, and returns its address.
+    pub(super) fn leave_out(&self, node: u8) -> String {
+        let mut known = self.known();
+        let at = known.iter().position(|own| own.facts.node.0 == node);
+        at.map_or(String::new(), |at| known.remove(at).address)
     }
 
     fn looked(&self) -> MutexGuard<'_, BTreeMap<u8, Looked>> {
@@ -97,16 +148,29 @@ impl LostNodes {
         looked.values().any(|own| own.is_lost)
     }
 
-    /// Whether a node answers with the region that it had, and that holds the same load of the index.
+    /// Whether a node answers with the region that it had, and that holds the same load of the index. A node that is
+    /// not known yet is then.
     fn answers(&self, node: u8) -> bool {
-        let Some(known) = self.known.iter().find(|own| own.facts.node.0 == node) else { return false };
-        let Ok(mut memory) = connect_one(&known.address, &self.credentials) else { return false };
+        if let Some(known) = self.find(node) {
+            return self.facts_of_load(&known.address) == Some(known.facts);
+        }
+        let taken: Vec<String> = self.known().iter().map(|own| own.address.clone()).collect();
+        for address in self.addresses.iter().filter(|address| !taken.contains(address)) {
+            if let Some(facts) = self.facts_of_load(address).filter(|facts| facts.node.0 == node) {
+                self.known().push(Known { address: address.clone(), facts });
+                return true;
+            }
+        }
+        false
+    }
+
+    /// Properties of the node at an address, if it holds the load of the open index.
+    fn facts_of_load(&self, address: &str) -> Option<Facts> {
+        let mut memory = connect_one(address, &self.credentials).ok()?;
         let mut bytes = vec![0; 2 * SUPERBLOCK_BYTES as usize];
-        let read = memory.execute(&mut [Operation::Read { offset: 0, into: &mut bytes }]);
-        let found = Superblock::newest(&bytes).map(|own| (own.build, own.sequence));
-        let facts = memory.facts();
-        let is_same = (facts.node, facts.epoch) == (known.facts.node, known.facts.epoch);
-        read.is_ok() && is_same && found.as_ref() == self.load.get()
+        memory.execute(&mut [Operation::Read { offset: 0, into: &mut bytes }]).ok()?;
+        let (found, load) = (Superblock::newest(&bytes)?, self.load.get()?);
+        ((found.build, found.sequence) == (load.build, load.sequence)).then(|| memory.facts())
     }
 }
 
@@ -121,23 +185,26 @@ fn look(lost: &Weak<LostNodes>) {
     }
 }
 
-/// A known node without a connection, which is dialed when something is asked of it.
+/// A node without a connection, which is dialed when something is asked of it and it is known.
 pub(super) struct Awaited {
-    known: Known,
-    credentials: Credentials,
+    facts: Facts,
+    address: String,
+    lost: Arc<LostNodes>,
     memory: Option<Box<dyn RemoteMemory>>,
     /// When it is dialed again, and why not before.
     failed: Option<(Instant, MemoryError)>,
 }
 
 impl Awaited {
-    pub(super) fn new(known: &Known, credentials: &Credentials) -> Awaited {
-        Awaited { known: known.clone(), credentials: credentials.clone(), memory: None, failed: None }
+    pub(super) fn new(facts: Facts, lost: &Arc<LostNodes>) -> Awaited {
+        let address = lost.find(facts.node.0).map_or(String::new(), |known| known.address);
+        Awaited { facts, address, lost: lost.clone(), memory: None, failed: None }
     }
 
     fn dial(&self) -> Result<Box<dyn RemoteMemory>, MemoryError> {
-        let Known { address, facts } = &self.known;
-        let memory = connect_one(address, &self.credentials)?;
+        let node = self.facts.node.0;
+        let Known { address, facts } = &self.lost.find(node).ok_or(MemoryError::Missing { node })?;
+        let memory = connect_one(address, &self.lost.credentials)?;
         let found = memory.facts();
         match found.node == facts.node {
             true if found.epoch == facts.epoch => Ok(memory),
@@ -152,11 +219,11 @@ impl Awaited {
 
 impl RemoteMemory for Awaited {
     fn facts(&self) -> Facts {
-        self.known.facts
+        self.facts
     }
 
     fn address(&self) -> &str {
-        &self.known.address
+        &self.address
     }
 
     fn execute(&mut self, operations: &mut [Operation<'_>]) -> Result<(), MemoryError> {

@@ -9,7 +9,7 @@ use stratann_core::query::{Extent, Loss};
 use super::connect::connect_answering;
 use super::lost::{Awaited, LostNodes};
 use super::tier::IdleConnections;
-use super::{Credentials, Facts, MemoryError, Nodes, RemoteCounters, RemoteMemory, RemoteTier};
+use super::{Credentials, MemoryError, Nodes, RemoteCounters, RemoteMemory, RemoteTier};
 use crate::tier::Tier;
 
 /// The memory nodes of an open index.
@@ -17,7 +17,6 @@ pub struct RemoteSource {
     addresses: Vec<String>,
     credentials: Credentials,
     nodes: Mutex<Nodes>,
-    facts: Vec<Facts>,
     lost: Arc<LostNodes>,
     counters: Arc<RemoteCounters>,
     /// Connections of tiers that have ended, so that a short search need not connect.
@@ -32,8 +31,7 @@ impl RemoteSource {
     pub fn new(addresses: &[String], credentials: &Credentials) -> Result<RemoteSource, MemoryError> {
         let nodes = Nodes::new(addresses, credentials)?;
         Ok(RemoteSource {
-            facts: nodes.facts(),
-            lost: LostNodes::new(nodes.known(), credentials.clone()),
+            lost: LostNodes::new(nodes.known(), addresses, credentials.clone()),
             nodes: Mutex::new(nodes),
             addresses: addresses.to_vec(),
             credentials: credentials.clone(),
@@ -42,9 +40,16 @@ impl RemoteSource {
         })
     }
 
-    /// Notes what the superblocks of all nodes say.
-    pub(crate) fn expect(&self, superblock: &Superblock) {
-        self.lost.expect(superblock);
+    /// Notes the load that the superblocks of all nodes name, and which nodes have a part of it, with the bytes of
+    /// their regions. Those that do not answer are looked for.
+    pub(crate) fn expect(&self, superblock: &Superblock, nodes: Vec<(u8, u64)>) {
+        self.lost.expect(superblock, nodes);
+    }
+
+    /// Leaves out a node that answers and has no part of the index, and returns its address. It is used once it has.
+    pub(crate) fn leave_out(&self, node: u8) -> String {
+        self.nodes.lock().unwrap_or_else(|e| e.into_inner()).leave_out(node);
+        self.lost.leave_out(node)
     }
 
     /// Notes that a node does not answer, which is looked for from then on. Returns how often it has answered again so
@@ -63,12 +68,12 @@ impl RemoteSource {
     /// # Errors
     /// As [`Nodes::new`].
     pub fn connect(&self) -> Result<Nodes, MemoryError> {
-        Nodes::again(&self.addresses, &self.credentials, &self.facts)
+        Nodes::among(&self.addresses, &self.credentials, Some(&self.lost.facts()))
     }
 
     /// Whether all nodes have a file.
     pub fn have_files(&self) -> bool {
-        self.facts.iter().all(|own| own.has_file)
+        self.lost.facts().iter().all(|own| own.has_file)
     }
 
     /// The addresses, as they were given.
@@ -84,12 +89,12 @@ impl RemoteSource {
         let idle = self.idle().pop();
         let (mut memories, missed) = match idle {
             Some(memories) => (memories, None),
-            None => connect_answering(&self.addresses, &self.credentials, &self.facts)
+            None => connect_answering(&self.addresses, &self.credentials, Some(&self.lost.facts()))
                 .map_err(io::Error::other)?,
         };
-        for known in &self.lost.known {
-            if memories.iter().all(|memory| memory.facts().node != known.facts.node) {
-                memories.push(Box::new(Awaited::new(known, &self.credentials)));
+        for facts in self.lost.all_facts() {
+            if memories.iter().all(|memory| memory.facts().node != facts.node) {
+                memories.push(Box::new(Awaited::new(facts, &self.lost)));
             }
         }
         let tier = RemoteTier::new(memories, depth, doorbell, &self.counters)?;
