@@ -87,6 +87,10 @@ impl Client {
         self.task = Some(Task::Truncate(Truncate::new(&self.seen)));
     }
 
+    pub(crate) fn is_rebuilding(&self) -> bool {
+        matches!(self.task, Some(Task::Rebuild(..)))
+    }
+
     fn choose(&mut self, shared: &mut Shared<'_>) {
         if self.seen.groups.is_empty() {
             return self.begin_batch(shared.now);

@@ -92,7 +92,14 @@ fn race(world: &mut World, inserts: &mut [Insert; 2], order: u32) -> [Inserted; 
 
 #[test]
 fn one_of_two_writers_gets_the_last_slot_and_the_other_goes_on_in_the_rebuilt_group() {
-    let settings = Settings { capacity: 1, tombstones: 48, spare_pages: 40, has_mirror: false, members: 4 };
+    let settings = Settings {
+        capacity: 1,
+        tombstones: 48,
+        spare_pages: 40,
+        has_mirror: false,
+        data_nodes: 1,
+        members: 4,
+    };
     for order in 0..1 << 9 {
         for (sides, is_new) in [([0, 0], true), ([0, 1], true), ([1, 0], false)] {
             let mut dice = Dice::new(u64::from(order));

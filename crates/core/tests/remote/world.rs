@@ -22,6 +22,8 @@ pub(crate) struct Settings {
     /// Pages of a node after the loaded groups.
     pub(crate) spare_pages: u64,
     pub(crate) has_mirror: bool,
+    /// Nodes over which the groups are divided; without mirrors.
+    pub(crate) data_nodes: u8,
     pub(crate) members: u64,
 }
 
@@ -61,10 +63,10 @@ fn members(seed: u64, side: u64, bytes: &[u8]) -> Option<Vec<(u64, u64)>> {
 }
 
 pub(crate) fn load(settings: &Settings, history: &mut History, dice: &mut Dice) -> (Places, Memory) {
-    let mut first = Superblock {
+    let first = Superblock {
         sequence: 1,
         build: BUILD,
-        nodes: 1,
+        nodes: settings.data_nodes.into(),
         groups: GROUPS,
         clusters: 2 * GROUPS,
         record_bytes: record_bytes(VECTOR_BYTES) as u64,
@@ -78,15 +80,21 @@ pub(crate) fn load(settings: &Settings, history: &mut History, dice: &mut Dice) 
         lists[cluster_of(value) as usize].push((id, value));
         history.loaded(id, value);
     }
-    let mut region = vec![0; first.groups_at as usize];
+    let empty = Superblock { groups: 0, clusters: 0, tombstones: 0, ..first };
+    let others =
+        (1..settings.data_nodes).map(|node| Superblock { node: node.into(), ..empty }.with_sections());
+    let mut nodes: Vec<Superblock> = std::iter::once(first).chain(others).collect();
+    let mut regions: Vec<Vec<u8>> = nodes.iter().map(|own| vec![0; own.groups_at as usize]).collect();
     for group in 0..GROUPS as u32 {
+        let node = group as usize % nodes.len();
+        let region = &mut regions[node];
         let seed = seed(BUILD, group, 0);
         let [a, b] = [0, 1].map(|side| list(seed, side, &lists[2 * group as usize + side as usize]));
         let place = |side: u32, bytes: &[u8]| ClusterPlace {
             members: lists[(2 * group + side) as usize].len() as u32,
             bytes: bytes.len() as u32,
         };
-        let at = Address::new(0, region.len() as u64);
+        let at = Address::new(node as u8, region.len() as u64);
         let clusters = [place(0, &a), place(1, &b)];
         let mut own =
             Descriptor { version: 0, capacity: settings.capacity, at, space: 0, clock: 0, clusters };
@@ -94,22 +102,26 @@ pub(crate) fn load(settings: &Settings, history: &mut History, dice: &mut Dice) 
         region.extend(&a);
         region.resize(region.len() + settings.capacity as usize * first.record_bytes as usize, 0);
         region.extend(&b);
-        region.resize((at.0 + own.space) as usize, 0);
+        region.resize((at.offset() + own.space) as usize, 0);
+        let (first, region) = (&nodes[0], &mut regions[0]);
         let words_at = first.words_at(group) as usize;
         region[words_at..words_at + GROUP_WORDS_BYTES as usize]
             .copy_from_slice(&GroupWords::default().encode());
         let at = first.descriptor_at(group, 0) as usize;
         region[at..at + 64].copy_from_slice(&own.encode(BUILD, group));
     }
-    let used_at = first.control_at as usize + 32;
-    let used = region.len() as u64;
-    region[used_at..used_at + 8].copy_from_slice(&used.to_le_bytes());
-    region.resize(region.len() + (settings.spare_pages * GROUP_ALIGN) as usize, 0);
-    first.end = region.len() as u64;
-    let copies = if settings.has_mirror { 2 } else { 1 };
-    let mirrors = if settings.has_mirror { vec![1] } else { Vec::new() };
-    let places = Places { nodes: vec![first], mirrors, vector_bytes: VECTOR_BYTES };
-    (places, Memory { nodes: vec![region; copies], is_dead: vec![false; copies] })
+    for (own, region) in nodes.iter_mut().zip(&mut regions) {
+        let used_at = own.control_at as usize + 32;
+        let used = region.len() as u64;
+        region[used_at..used_at + 8].copy_from_slice(&used.to_le_bytes());
+        region.resize(region.len() + (settings.spare_pages * GROUP_ALIGN) as usize, 0);
+        own.end = region.len() as u64;
+    }
+    let mirrors = if settings.has_mirror { settings.data_nodes..2 * settings.data_nodes } else { 0..0 };
+    regions.extend_from_within(..mirrors.len());
+    let is_dead = vec![false; regions.len()];
+    let places = Places { nodes, mirrors: mirrors.collect(), vector_bytes: VECTOR_BYTES };
+    (places, Memory { nodes: regions, is_dead })
 }
 
 /// Builds the lists of a group anew.
