@@ -152,6 +152,12 @@ fn two_servers_of_a_memory_node_answer_as_a_search_of_it_and_of_the_folder() {
         assert_eq!(answers(&["search", "--connect", server.address(), queries], &out), of_memory);
         let (code, status) = get(server.address(), "/v1/status");
         assert_eq!((code, status["answered"].as_u64()), (200, Some(50)));
+        // A folder has no memory nodes.
+        let by_node: Vec<u64> =
+            serde_json::from_value(status["memory_node_bytes"].clone()).unwrap_or_default();
+        let loaded = status["loaded_bytes"].as_u64().unwrap();
+        assert!(by_node.is_empty() || (by_node.len() == 1 && by_node[0] >= loaded), "{status}");
+        assert_eq!(by_node.is_empty(), std::ptr::eq(server, &folder));
         let (loads, trips) = (status["loads"].as_u64().unwrap(), status["round_trips"].as_u64().unwrap());
         assert!(loads > 0 && trips > 0 && trips <= loads, "{status}");
         assert!(
@@ -160,6 +166,12 @@ fn two_servers_of_a_memory_node_answer_as_a_search_of_it_and_of_the_folder() {
             "{status}"
         );
     }
+    let found = json(&[&["search", queries, "--nprobe", "6"][..], &loaded.memory()].concat());
+    let run = &found["runs"][0];
+    // What is counted for a query are extents. Buffers are whole pages, and all of a buffer is read.
+    let all = run["per_query"]["bytes_read"].as_f64().unwrap() * run["queries"].as_f64().unwrap();
+    let read = run["memory_node_bytes"][0].as_u64().unwrap() as f64;
+    assert!(read > 0.999 * all && read < all + 24.0 * 4096.0, "{run}");
     // The beam in each cluster is a parameter of requests too.
     let with_beam = |from: &[&str], ef| answers(&[from, &["--ef", ef]].concat(), &out);
     let connected = ["search", "--connect", servers[0].address(), queries];
@@ -202,6 +214,28 @@ fn a_budget_of_a_search_follows_its_doorbells() {
     let budget = ((total("1") + total("2")) / 2).to_string();
     run(&["--doorbell", "1", "--ram-budget", &budget]);
     refused(&[&search[..], &["--doorbell", "2", "--ram-budget", &budget]].concat(), 2);
+}
+
+#[test]
+fn what_is_loaded_is_told_with_the_traffic_that_is_expected() {
+    let loaded = Loaded::new();
+    let queries = arg(&loaded.data.queries);
+    let load = ["memory-node", "load", arg(&loaded.index), "--nodes", &loaded.address];
+    let load = [&load[..], &["--key-file", arg(&loaded.key)]].concat();
+    let usual = json(&load);
+    assert_eq!((&usual["placement"], &usual["traffic"]["queries"]), (&json!("traffic"), &json!(0)));
+    assert_eq!(usual["traffic"]["batch"], 2000);
+    let given = ["--traffic", queries, "--nprobe", "3", "--batch", "1", "--placement", "bytes"];
+    let found = json(&[&load[..], &given].concat());
+    assert_eq!(found["placement"], "bytes");
+    assert_eq!(found["traffic"], json!({ "queries": 50, "nprobe": 3, "batch": 1 }));
+    let bytes = |of: &Value| of["nodes"][0]["traffic_bytes"].as_u64().unwrap();
+    assert!(bytes(&found) > 0 && bytes(&found) < bytes(&usual), "{found} {usual}");
+    let said = String::from_utf8(run(&[&load[..], &given].concat()).stdout).unwrap();
+    assert!(said.contains("expected traffic") && said.contains("by 50 queries"), "{said}");
+    let other = Data::new(50, 8, "f32");
+    let error = refused(&[&load[..], &["--traffic", arg(&other.base)]].concat(), 2);
+    assert!(error.contains("8 dimensions, the index has 16"), "{error}");
 }
 
 #[test]

@@ -523,7 +523,7 @@ fn damage_is_named() {
         let mut memory =
             stratann_engine::remote_memory::connect_one(&addresses(&all)[0], &credentials()).unwrap();
         // In the middle of the groups.
-        let at = placed.nodes[0].0 / 8 * 8 - (placed.nodes[0].0 / 4) / 8 * 8;
+        let at = placed.nodes[0].used_bytes / 8 * 8 - (placed.nodes[0].used_bytes / 4) / 8 * 8;
         memory.write(&[(at, &[0xA5; 64])]).unwrap();
         let found = remote.search(&asked.bytes, &options(1), &Quiet).unwrap();
         if mirror {

@@ -239,6 +239,9 @@ pub(crate) struct Run {
     #[serde(skip_serializing_if = "Option::is_none")]
     scorer: Option<ScorerReport>,
     memory: serde_json::Value,
+    /// Bytes that were read of each memory node, by its number; none of an index in a folder.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    memory_node_bytes: Vec<u64>,
     #[serde(skip)]
     account: Account,
 }

@@ -15,6 +15,12 @@ impl Index {
         self.kind.live().is_some()
     }
 
+    /// Bytes that were read of each memory node since the index was opened, by its number: headers, clusters and fresh
+    /// records. Empty for an index in a folder.
+    pub fn memory_node_bytes(&self) -> Vec<u64> {
+        self.base.memory().map_or_else(Vec::new, |nodes| nodes.bytes_by_node())
+    }
+
     /// What the memory nodes hold now.
     ///
     /// # Errors

@@ -10,9 +10,10 @@ use super::remote_hnsw::cluster_set::ClusterSet;
 use super::remote_hnsw::live::LiveRegion;
 use super::remote_hnsw::live::changes::{Changes, refused};
 use super::remote_hnsw::live::inspect::{self, MemoryReport};
-use super::remote_hnsw::live::load::divide;
 use super::remote_hnsw::live::open::find;
+use super::remote_hnsw::live::placement::{Room, Weight, divide};
 use super::remote_hnsw::open::RemoteIndex;
+use super::remote_hnsw::traffic;
 use crate::base::Base;
 use crate::cache::ExtentCache;
 use crate::driver::GatherOptions;
@@ -99,18 +100,32 @@ impl KindIndex {
         }
     }
 
-    /// The memory node of each cluster where groups are divided over so many nodes by their bytes, nearly as loading
-    /// them does, which also counts the tables of the first node. Empty of a kind without memory nodes.
-    pub(crate) fn nodes_of_clusters(&self, nodes: usize) -> Vec<u8> {
+    /// Bytes that a batch of queries is expected to load of each cluster; `None` of a kind without any.
+    pub(crate) fn expected_bytes(
+        &self,
+        base: &Base,
+        queries: Option<&[u8]>,
+        search: (u32, usize),
+    ) -> Option<Vec<u64>> {
+        let KindIndex::RemoteHnsw(own) = self else { return None };
+        Some(traffic::expected_bytes(own, (base.metric, base.dtype), queries, search))
+    }
+
+    /// The memory node of each cluster where groups are divided over so many nodes, nearly as loading them does, which
+    /// also counts the tables of the first node. Empty of a kind without memory nodes.
+    pub(crate) fn nodes_of_clusters(&self, nodes: usize, traffic_by_cluster: &[u64]) -> Vec<u8> {
         let KindIndex::RemoteHnsw(own) = self else { return Vec::new() };
-        let bytes = |group: &[Located]| group.iter().map(|at| u64::from(at.base.bytes)).sum::<u64>();
-        let spaces: Vec<u64> =
-            own.clusters.chunks(2).map(|group| bytes(group) + own.facts.overflow_bytes()).collect();
-        let mut placed = vec![0; spaces.len()];
-        divide(&spaces, &mut vec![0; nodes.max(1)])
-            .into_iter()
-            .for_each(|(group, at)| placed[group] = at.node());
-        (0..own.clusters.len()).map(|cluster| placed[cluster / 2]).collect()
+        let groups = own.clusters.chunks(2).zip(traffic_by_cluster.chunks(2));
+        let weight = |(clusters, traffic): (&[Located], &[u64])| Weight {
+            bytes: clusters.iter().map(|at| u64::from(at.base.bytes)).sum::<u64>()
+                + own.facts.overflow_bytes(),
+            traffic: traffic.iter().sum(),
+        };
+        let groups: Vec<Weight> = groups.map(weight).collect();
+        let mut rooms = vec![Room::unlimited(0, 0); nodes.max(1)];
+        rooms[0].traffic = own.facts.headers_bytes();
+        let placed = divide(&groups, &rooms).places;
+        (0..own.clusters.len()).map(|cluster| placed[cluster / 2].node()).collect()
     }
 
     /// What memory nodes hold: the manifest, what opens the kind once there is a base for it, and warnings.

@@ -1,6 +1,7 @@
 //! Runs the machines of [`stratann_core::remote`] over connections to memory nodes.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::time::Duration;
 
 use stratann_core::remote::{Answer, Op, Step};
@@ -8,7 +9,7 @@ use stratann_core::remote::{Answer, Op, Step};
 use super::connect::connect_answering;
 use super::lost::Known;
 use super::operation::{OPERATIONS_MAX, READ_BYTES_MAX, WRITE_BYTES_MAX};
-use super::{Credentials, Facts, MemoryError, Operation, RemoteMemory};
+use super::{Credentials, Facts, MemoryError, NodeId, Operation, RemoteCounters, RemoteMemory};
 
 /// How long a machine waits that has asked to.
 const PAUSE: Duration = Duration::from_millis(1);
@@ -26,6 +27,8 @@ pub struct Nodes {
     bytes_read: u64,
     /// Requests that [`Nodes::asked`] has counted, and [`Nodes::requests`] has not.
     requests: u64,
+    /// Counters of all connections of a compute node.
+    counters: Option<Arc<RemoteCounters>>,
 }
 
 /// What was asked since the last time.
@@ -70,7 +73,18 @@ impl Nodes {
             round_trips: 0,
             bytes_read: 0,
             requests: 0,
+            counters: None,
         })
+    }
+
+    /// Counts what is read also there.
+    pub(super) fn counted(self, counters: &Arc<RemoteCounters>) -> Nodes {
+        Nodes { counters: Some(counters.clone()), ..self }
+    }
+
+    fn note_read(&mut self, node: u8, bytes: u64) {
+        self.bytes_read += bytes;
+        self.counters.iter().for_each(|counters| counters.read(NodeId(node), bytes));
     }
 
     /// Properties of the nodes that answered, by number.
@@ -132,7 +146,7 @@ impl Nodes {
         let mut out = vec![0; bytes as usize];
         let parts = out.chunks_mut(READ_BYTES_MAX as usize);
         for (offset, into) in (offset..).step_by(READ_BYTES_MAX as usize).zip(parts) {
-            self.bytes_read += into.len() as u64;
+            self.note_read(node, into.len() as u64);
             self.execute(node, &mut [Operation::Read { offset, into }])?;
         }
         Ok(out)
@@ -238,7 +252,7 @@ impl Nodes {
         self.execute(node, &mut operations)?;
         let words: Vec<u64> = operations.iter().map(Operation::old).collect();
         for ((&at, bytes), word) in numbers.iter().zip(buffers).zip(words) {
-            self.bytes_read += bytes.len() as u64;
+            self.note_read(node, bytes.len() as u64);
             answers[at] = Some(match ops[at] {
                 Op::Read { .. } => Answer::Bytes(bytes),
                 Op::Write { .. } => Answer::Written,

@@ -68,7 +68,8 @@ impl RemoteSource {
     /// # Errors
     /// As [`Nodes::new`].
     pub fn connect(&self) -> Result<Nodes, MemoryError> {
-        Nodes::among(&self.addresses, &self.credentials, Some(&self.lost.facts()))
+        let nodes = Nodes::among(&self.addresses, &self.credentials, Some(&self.lost.facts()))?;
+        Ok(nodes.counted(&self.counters))
     }
 
     /// Whether all nodes have a file.
@@ -104,6 +105,14 @@ impl RemoteSource {
 
     fn idle(&self) -> MutexGuard<'_, Vec<Vec<Box<dyn RemoteMemory>>>> {
         self.idle.lock().unwrap_or_else(|e| e.into_inner())
+    }
+
+    /// Bytes that were read of each node, by number.
+    pub(crate) fn bytes_by_node(&self) -> Vec<u64> {
+        let mut bytes = self.counters.bytes_by_node();
+        let nodes = self.facts.iter().map(|own| usize::from(own.node.0) + 1).max().unwrap_or(0);
+        bytes.resize(bytes.len().max(nodes), 0);
+        bytes
     }
 
     /// Why the last read failed, if one has.

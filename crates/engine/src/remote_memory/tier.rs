@@ -19,7 +19,8 @@ use crate::tier::{Buffer, Completion, Tier, Waker};
 pub struct RemoteCounters {
     round_trips: AtomicU64,
     ranges: AtomicU64,
-    bytes: AtomicU64,
+    /// Bytes that were read, by node.
+    bytes: Mutex<Vec<u64>>,
     last_error: Mutex<Option<MemoryError>>,
 }
 
@@ -41,7 +42,22 @@ impl RemoteCounters {
 
     /// Bytes that were read.
     pub fn bytes(&self) -> u64 {
-        self.bytes.load(Ordering::Relaxed)
+        self.bytes_by_node().iter().sum()
+    }
+
+    /// Bytes that were read of each node, by number. Nodes after the last that was read are left out.
+    pub fn bytes_by_node(&self) -> Vec<u64> {
+        self.bytes.lock().unwrap_or_else(|e| e.into_inner()).clone()
+    }
+
+    /// Notes bytes that were read of a node.
+    pub(super) fn read(&self, node: NodeId, bytes: u64) {
+        let mut all = self.bytes.lock().unwrap_or_else(|e| e.into_inner());
+        let node = usize::from(node.0);
+        if all.len() <= node {
+            all.resize(node + 1, 0);
+        }
+        all[node] += bytes;
     }
 }
 
@@ -141,7 +157,7 @@ fn serve(
     for mut jobs in queue {
         counters.round_trips.fetch_add(1, Ordering::Relaxed);
         counters.ranges.fetch_add(jobs.len() as u64, Ordering::Relaxed);
-        counters.bytes.fetch_add(jobs.iter().map(|job| job.bytes as u64).sum(), Ordering::Relaxed);
+        counters.read(memory.facts().node, jobs.iter().map(|job| job.bytes as u64).sum());
         let mut operations: Vec<Operation<'_>> = jobs
             .iter_mut()
             .map(|job| Operation::Read { offset: job.offset, into: &mut job.buffer.bytes_mut()[..job.bytes] })

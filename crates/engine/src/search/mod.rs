@@ -19,6 +19,7 @@ pub(crate) mod options;
 mod params;
 mod record;
 mod together;
+mod traffic;
 mod truth;
 
 pub use crate::kinds::effort::{Effort, ExactCost};
@@ -28,6 +29,7 @@ pub use options::SearchOptions;
 use record::Recording;
 pub use record::{RecordedBatch, RecordedLoad, RecordedQuery, RecordedVisit};
 pub use together::{INDEXES_MAX, Together};
+pub use traffic::{Traffic, TrafficOptions};
 
 pub use crate::index::Reserve;
 pub use crate::kinds::IN_FLIGHT;

@@ -5,7 +5,7 @@ use std::sync::{Mutex, MutexGuard};
 
 use stratann_core::query::{Read, Scratch};
 
-use super::{Answers, Purpose, SearchOptions};
+use super::{Answers, Purpose, SearchOptions, TrafficOptions};
 use crate::index::Index;
 use crate::tier::IoChoice;
 use crate::{Error, Progress, Result};
@@ -113,9 +113,16 @@ impl Index {
         Ok((answers, batches))
     }
 
-    /// The memory node of each cluster where the index is loaded into so many nodes; empty of a kind without memory
-    /// nodes.
-    pub fn nodes_of_clusters(&self, nodes: usize) -> Vec<u8> {
-        self.kind.nodes_of_clusters(nodes)
+    /// Bytes of each cluster that is loaded whole; empty of a kind without any.
+    pub fn cluster_bytes(&self) -> Vec<u32> {
+        self.kind.cluster_map(&self.base).map_or_else(Vec::new, |map| map.bytes)
+    }
+
+    /// The memory node of each cluster where the index is loaded into so many nodes.
+    ///
+    /// # Errors
+    /// As [`Index::expected_traffic`].
+    pub fn nodes_of_clusters(&self, nodes: usize, traffic: &TrafficOptions<'_>) -> Result<Vec<u8>> {
+        Ok(self.kind.nodes_of_clusters(nodes, &self.expected_traffic(traffic)?.cluster_bytes))
     }
 }

@@ -82,6 +82,9 @@ pub struct Status {
     /// Most bytes of a doorbell, where the RAM budget limits it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub doorbell_bytes: Option<u64>,
+    /// Bytes that were read of each memory node, by its number.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub memory_node_bytes: Vec<u64>,
     /// Why memory nodes cannot be read now.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub memory_lost: Option<String>,
@@ -183,6 +186,7 @@ impl Status {
             loaded_bytes: count(&state.counters.loaded_bytes),
             round_trips: count(&state.counters.round_trips),
             doorbell_bytes: state.options.gather.lowered_bytes(),
+            memory_node_bytes: state.index.index().memory_node_bytes(),
             memory_lost: lock(&state.memory_lost).clone(),
             unreadable_ranges: lock(&state.unreadable).len(),
             bytes_sent: traffic.bytes,

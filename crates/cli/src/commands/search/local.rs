@@ -145,6 +145,7 @@ impl Bench {
         }
         let part = self.part(options)?;
         let mut sum = Sum::new(count);
+        let before = self.index.memory_node_bytes();
         for first in (0..count).step_by(part) {
             let rows = self.load(first, part.min(count - first))?;
             let rows = &self.rows[..rows * self.queries.row_bytes()];
@@ -152,6 +153,7 @@ impl Bench {
             sum.add(first, rows, &answers, self.truth.as_mut())?;
             take(first, &answers)?;
         }
+        let after = self.index.memory_node_bytes();
         if let Some(truth) = &self.truth {
             self.index.settle(truth, printer)?;
         }
@@ -163,6 +165,8 @@ impl Bench {
         let mut run = sum.into_run(options, account, self.ram_budget, self.truth.is_some());
         run.in_flight = self.index.queries_in_flight(options, part.min(count));
         run.scorer = self.index.scorer_report();
+        let before = before.into_iter().chain(std::iter::repeat(0));
+        run.memory_node_bytes = after.iter().zip(before).map(|(after, before)| after - before).collect();
         Ok(run)
     }
 

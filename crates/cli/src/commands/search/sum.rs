@@ -125,6 +125,7 @@ impl Sum {
             io_backend: self.io_backend,
             scorer: None,
             memory: memory::json(&account),
+            memory_node_bytes: Vec::new(),
             account,
         }
     }

@@ -24,6 +24,12 @@ pub(super) fn text(document: &Document<'_>) -> String {
             time(run.cpu_us),
             memory::text(&run.account)
         );
+        if run.memory_node_bytes.len() > 1 {
+            let nodes = (0..).zip(&run.memory_node_bytes);
+            let nodes: Vec<String> =
+                nodes.map(|(node, &bytes): (usize, _)| format!("node {node} {}", size(bytes))).collect();
+            out += &format!("read of memory nodes: {}\n", nodes.join(", "));
+        }
         if let Some(gpu) = run.scorer.as_ref().and_then(|scorer| scorer.gpu.as_ref()) {
             out += &gpu_lines(gpu);
         }

@@ -13,4 +13,5 @@ pub(crate) mod members;
 pub(crate) mod open;
 pub mod options;
 pub mod router;
+pub(crate) mod traffic;
 pub(crate) mod verify;

@@ -107,6 +107,18 @@ impl RemoteIndex {
         &self.meta
     }
 
+    /// The build of the index, as a number.
+    pub(crate) fn build(&self) -> u64 {
+        self.build
+    }
+
+    /// Members of a cluster; 1 where these are not known.
+    pub(crate) fn members(&self, cluster: u32) -> u64 {
+        let at = cluster as usize;
+        let count = self.first.get(at..at + 2).map_or(1, |range| range[1] - range[0]);
+        u64::from(count)
+    }
+
     /// What a query that searches everything goes through.
     pub(crate) fn exact_cost(&self) -> ExactCost {
         let bytes = self.clusters.iter().map(|cluster| u64::from(cluster.base.bytes)).sum();

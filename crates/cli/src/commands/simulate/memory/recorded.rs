@@ -7,7 +7,7 @@ use stratann_core::hash::hash;
 use stratann_engine::dataset::GroundTruth;
 use stratann_engine::index::Index;
 use stratann_engine::kinds::kind::Kind;
-use stratann_engine::search::{Answers, RecordedBatch, SearchOptions, recall};
+use stratann_engine::search::{Answers, RecordedBatch, SearchOptions, TrafficOptions, recall};
 use stratann_engine::{Error, Progress, Result};
 use stratann_sim::{BatchTrace, GatheredLoad};
 
@@ -161,7 +161,8 @@ impl Recorder<'_> {
         let bytes = section.map_or(0, |section| section.facts.headers_bytes());
         let headers_bytes =
             if scheme == LoadScheme::Naive { 0 } else { u32::try_from(bytes).unwrap_or(u32::MAX) };
-        Ok(Tracer { nodes: self.index.nodes_of_clusters(self.memory_nodes), headers_bytes })
+        let nodes = self.index.nodes_of_clusters(self.memory_nodes, &TrafficOptions::default())?;
+        Ok(Tracer { nodes, headers_bytes })
     }
 
     fn recall(&self, answers: &Answers, order: &[usize]) -> Option<f64> {

@@ -1,48 +1,90 @@
 //! Copies a published version of an index into memory nodes.
 //!
-//! The version stays the truth: what is in the nodes can be loaded again. Groups go to the node that has the fewest
-//! bytes so far, those with the most first. With mirrors, node `n + i` of `2 n` gets what node `i` has.
+//! The version stays the truth: what is in the nodes can be loaded again. Groups are placed by their bytes and by the
+//! traffic that is expected of them. With mirrors, node `n + i` of `2 n` gets what node `i` has.
 
 use std::path::Path;
 
 use stratann_core::format::region::{
-    Address, CONTROL_BYTES, ControlWords, DESCRIPTOR_BYTES, Descriptor, GROUP_ALIGN, GROUP_WORDS_BYTES,
-    GroupWords, READER_BYTES, READERS_MAX, SUPERBLOCK_BYTES, Superblock, TOMBSTONE_BYTES,
+    CONTROL_BYTES, ControlWords, DESCRIPTOR_BYTES, Descriptor, GROUP_ALIGN, GROUP_WORDS_BYTES, GroupWords,
+    READER_BYTES, READERS_MAX, SUPERBLOCK_BYTES, Superblock, TOMBSTONE_BYTES,
 };
 use stratann_core::query::{Extent, StoreId};
 
+use super::placement::{Division, Room, Weight, divide, divide_by_bytes};
 use crate::budget::size;
 use crate::index::{Index, OpenOptions};
 use crate::kinds::kind::Kind;
 use crate::kinds::remote_hnsw::limits::check_clusters;
 use crate::kinds::remote_hnsw::open::read_superblock;
 use crate::remote_memory::{Credentials, Facts, Nodes, Operation, random};
+use crate::search::{Traffic, TrafficOptions};
 use crate::{Error, Progress, Result, files};
 
 /// Bytes that are copied by one request.
 const CHUNK_BYTES: usize = 4 << 20;
+
+/// How to load.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct LoadOptions<'a> {
+    /// Write everything twice, to a node and to its mirror.
+    pub mirror: bool,
+    /// Place groups by their bytes alone.
+    pub by_bytes: bool,
+    /// What traffic is expected.
+    pub traffic: TrafficOptions<'a>,
+}
+
+/// What a node has.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LoadedNode {
+    /// Bytes that it holds.
+    pub used_bytes: u64,
+    /// Bytes of its region.
+    pub region_bytes: u64,
+    /// Bytes that a batch is expected to read of it. Mirrors are read where their nodes are lost.
+    pub traffic_bytes: u64,
+}
 
 /// What was loaded.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Loaded {
     /// The build of the index.
     pub build_id: String,
-    /// Of each node, mirrors included, by number: the bytes that it holds, and the bytes of its region.
-    pub nodes: Vec<(u64, u64)>,
+    /// Each node, mirrors included, by number.
+    pub nodes: Vec<LoadedNode>,
     /// Groups of two clusters.
     pub groups: u32,
+    /// The traffic that is expected.
+    pub traffic: Traffic,
 }
 
-/// Loads the newest version in a folder into memory nodes, whose regions are overwritten.
+/// Loads the newest version in a folder into memory nodes, whose regions are overwritten. Groups are placed by the
+/// traffic that the index itself tells.
 ///
 /// # Errors
-/// Another kind of index; nodes that do not answer, whose numbers have gaps, or that are too small: the error names the
-/// smallest size that works; damage; an interruption, after which the nodes hold no index.
+/// As [`load_with`].
 pub fn load(
     folder: &Path,
     addresses: &[String],
     credentials: &Credentials,
     mirror: bool,
+    progress: &dyn Progress,
+) -> Result<Loaded> {
+    let options = LoadOptions { mirror, ..LoadOptions::default() };
+    load_with(folder, addresses, credentials, &options, progress)
+}
+
+/// As [`load`], with options.
+///
+/// # Errors
+/// Another kind of index; nodes that do not answer, whose numbers have gaps, or that are too small: the error names the
+/// smallest size that works; damage; a number out of range; an interruption, after which the nodes hold no index.
+pub fn load_with(
+    folder: &Path,
+    addresses: &[String],
+    credentials: &Credentials,
+    options: &LoadOptions<'_>,
     progress: &dyn Progress,
 ) -> Result<Loaded> {
     let index = Index::open(folder, OpenOptions::default())?;
@@ -56,24 +98,27 @@ pub fn load(
     }
     let own = &manifest.remote(folder)?.facts;
     check_clusters(own.clusters().into(), own.cluster_bytes_max.max(own.overflow_bytes()))?;
+    let traffic = index.expected_traffic(&options.traffic)?;
     let mut nodes = Nodes::new(addresses, credentials)?;
     if let (Some(error), true) = (nodes.last_error(), nodes.facts().len() < addresses.len()) {
         return Err(error.clone().into());
     }
     let facts = nodes.facts();
+    let mirror = options.mirror;
     let data_nodes = data_nodes(&facts, mirror)?;
     let image = Image::read(&index, folder)?;
-    let mut plan = image.plan(&facts[..data_nodes], &facts)?;
+    let weights = image.weights(&traffic.cluster_bytes);
+    let mut plan = image.plan(&weights, options.by_bytes, &facts[..data_nodes], &facts)?;
     // Each load has a random number, by which nodes of different loads are recognised.
     let sequence = random()?;
     plan.superblocks.iter_mut().for_each(|own| own.sequence = sequence);
     let load = Load { index: &index, image: &image, plan: &plan, progress };
     load.copy(&mut nodes, mirror)?;
-    let used = plan.used.iter().chain(plan.used.iter().filter(|_| mirror));
     Ok(Loaded {
         build_id: manifest.build_id.clone(),
-        nodes: used.copied().zip(facts.iter().map(|own| own.region_bytes)).collect(),
+        nodes: plan.nodes(&facts),
         groups: image.superblock.groups as u32,
+        traffic,
     })
 }
 
@@ -104,6 +149,8 @@ struct Image {
     groups: Vec<Descriptor>,
     meta: Vec<u8>,
     manifest: Vec<u8>,
+    /// Bytes that each batch reads before its clusters.
+    headers_bytes: u64,
 }
 
 /// Where everything goes.
@@ -112,8 +159,22 @@ struct Plan {
     superblocks: Vec<Superblock>,
     /// By group.
     descriptors: Vec<Descriptor>,
-    /// By node: bytes in use.
-    used: Vec<u64>,
+    division: Division,
+    /// By node: bytes that a batch is expected to read.
+    traffic: Vec<u64>,
+}
+
+impl Plan {
+    /// All nodes, after those with data their mirrors.
+    fn nodes(&self, facts: &[Facts]) -> Vec<LoadedNode> {
+        let (used, traffic) = (&self.division.used, &self.traffic);
+        let node = |(number, own): (usize, &Facts)| LoadedNode {
+            used_bytes: used[number % used.len()],
+            region_bytes: own.region_bytes,
+            traffic_bytes: traffic.get(number).copied().unwrap_or(0),
+        };
+        facts.iter().enumerate().map(node).collect()
+    }
 }
 
 impl Image {
@@ -137,23 +198,43 @@ impl Image {
             groups.push(found.ok_or_else(|| damaged("the table of groups"))?);
         }
         let manifest = index.manifest().to_text()?.into_bytes();
-        Ok(Image { superblock, groups, meta, manifest })
+        Ok(Image { superblock, groups, meta, manifest, headers_bytes: facts.headers_bytes() })
+    }
+
+    /// Space and traffic of each group.
+    fn weights(&self, traffic_by_cluster: &[u64]) -> Vec<Weight> {
+        let groups = self.groups.iter().zip(traffic_by_cluster.chunks(2));
+        groups
+            .map(|(group, traffic)| Weight {
+                bytes: group.bytes(self.superblock.record_bytes).next_multiple_of(GROUP_ALIGN),
+                traffic: traffic.iter().sum(),
+            })
+            .collect()
     }
 
     /// Divides the groups over nodes.
-    fn plan(&self, data: &[Facts], all: &[Facts]) -> Result<Plan> {
+    fn plan(&self, groups: &[Weight], by_bytes: bool, data: &[Facts], all: &[Facts]) -> Result<Plan> {
         let mut superblocks: Vec<Superblock> =
             data.iter().map(|own| self.superblock_of(own, data.len())).collect();
-        let mut used: Vec<u64> = superblocks.iter().map(|own| own.groups_at).collect();
-        let bytes =
-            |group: &Descriptor| group.bytes(self.superblock.record_bytes).next_multiple_of(GROUP_ALIGN);
-        let mut descriptors = self.groups.clone();
-        let spaces: Vec<u64> = self.groups.iter().map(bytes).collect();
-        for (group, at) in divide(&spaces, &mut used) {
-            descriptors[group] = Descriptor { at, space: spaces[group], ..self.groups[group] };
+        for (own, facts) in superblocks.iter_mut().zip(data) {
+            // A mirror must have all that its node may use.
+            let mirrors = all
+                .iter()
+                .filter(|other| usize::from(other.node.0) % data.len() == usize::from(facts.node.0));
+            own.end = mirrors.map(|other| other.region_bytes).min().unwrap_or(facts.region_bytes)
+                / GROUP_ALIGN
+                * GROUP_ALIGN;
         }
+        let room = |own: &Superblock| Room {
+            used: own.groups_at,
+            limit: own.end,
+            // Headers are read of the first node.
+            traffic: if own.node == 0 { self.headers_bytes } else { 0 },
+        };
+        let rooms: Vec<Room> = superblocks.iter().map(room).collect();
+        let division = if by_bytes { divide_by_bytes(groups, &rooms) } else { divide(groups, &rooms) };
         for own in all {
-            let needed = used[usize::from(own.node.0) % used.len().max(1)];
+            let needed = division.used[usize::from(own.node.0) % division.used.len().max(1)];
             if needed > own.region_bytes {
                 return Err(Error::budget(format!(
                     "memory node {} has a region of {}, and its part of the index takes {}; start it with --size {} or \
@@ -165,16 +246,10 @@ impl Image {
                 )));
             }
         }
-        for (own, facts) in superblocks.iter_mut().zip(data) {
-            // A mirror must have all that its node may use.
-            let mirrors = all
-                .iter()
-                .filter(|other| usize::from(other.node.0) % data.len() == usize::from(facts.node.0));
-            own.end = mirrors.map(|other| other.region_bytes).min().unwrap_or(facts.region_bytes)
-                / GROUP_ALIGN
-                * GROUP_ALIGN;
-        }
-        Ok(Plan { superblocks, descriptors, used })
+        let placed = self.groups.iter().zip(&division.places).zip(groups);
+        let descriptors =
+            placed.map(|((group, &at), weight)| Descriptor { at, space: weight.bytes, ..*group }).collect();
+        Ok(Plan { superblocks, descriptors, traffic: division.traffic(groups, &rooms), division })
     }
 
     fn superblock_of(&self, own: &Facts, nodes: usize) -> Superblock {
@@ -189,7 +264,7 @@ impl Image {
     /// Everything of a node but its superblocks and the sub-HNSWs.
     fn tables(&self, plan: &Plan, node: usize) -> Vec<(u64, Vec<u8>)> {
         let own = &plan.superblocks[node];
-        let control = ControlWords { used: plan.used[node], ..ControlWords::default() };
+        let control = ControlWords { used: plan.division.used[node], ..ControlWords::default() };
         let mut all = vec![
             (own.control_at, control.encode().to_vec()),
             (own.control_at + CONTROL_BYTES, GroupWords::default().encode().repeat(own.groups as usize)),
@@ -275,20 +350,6 @@ impl Load<'_> {
         }
         Ok(())
     }
-}
-
-/// Where groups of so many bytes go: each to the node with the fewest bytes so far, those with the most first. Adds
-/// their bytes to those in use by node.
-pub(crate) fn divide(spaces: &[u64], used: &mut [u64]) -> Vec<(usize, Address)> {
-    let mut order: Vec<usize> = (0..spaces.len()).collect();
-    order.sort_by_key(|&group| std::cmp::Reverse(spaces[group]));
-    let mut place = |group: usize| {
-        let node = (0..used.len()).min_by_key(|&node| used[node]).unwrap_or(0);
-        let at = Address::new(node as u8, used[node]);
-        used[node] += spaces[group];
-        (group, at)
-    };
-    order.into_iter().map(&mut place).collect()
 }
 
 fn write(nodes: &mut Nodes, number: usize, offset: u64, bytes: &[u8]) -> Result<()> {

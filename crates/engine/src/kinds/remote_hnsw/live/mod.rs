@@ -9,6 +9,7 @@ mod group;
 pub mod inspect;
 pub mod load;
 pub(crate) mod open;
+pub(crate) mod placement;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
