@@ -419,6 +419,25 @@ fn check_remote_schemes(found: &serde_json::Value) {
     }
 }
 
+fn check_fresh_and_caches(found: &serde_json::Value) {
+    let fresh = found["fresh"]["numbers"].as_array().unwrap();
+    assert!(!fresh.is_empty() && number(&found["fresh"]["queries_per_load"]) > 1.0, "{found}");
+    for at in fresh {
+        assert!(number(&at["scanned_comparisons"]) > number(&at["fresh"]), "{at}");
+        assert!(number(&at["scanned_recall"]) > 0.9 && number(&at["linked_recall"]) > 0.9, "{at}");
+        assert!(number(&at["link_comparisons"]) > number(&at["linked_comparisons"]), "{at}");
+    }
+    let caches = found["caches"].as_array().unwrap();
+    assert_eq!(caches.len(), 6, "two streams with three lengths of batches");
+    for at in caches {
+        let [without, lru, own] = ["loads_without", "loads_lru", "loads"].map(|name| number(&at[name]));
+        assert!(without > 0.0 && lru <= without && own <= without, "{at}");
+        assert_eq!(number(&at["wanted"]) / number(&at["batch"]), without);
+    }
+    let lru_of = |stream| number(&rows_with(&found["caches"], &[("stream", stream)])[0]["loads_lru"]);
+    assert!(lru_of("skewed") < lru_of("uniform"), "{caches:?}");
+}
+
 #[test]
 fn a_remote_index_is_compared_with_other_ways_to_load() {
     let data = Data::new(2000, 16, "u8");
@@ -442,6 +461,7 @@ fn a_remote_index_is_compared_with_other_ways_to_load() {
     let lengths = found["doorbells"]["lengths"].as_array().unwrap();
     assert!(number(&lengths[0]["round_trips"]) > number(&lengths[3]["round_trips"]), "{found}");
     assert!(lengths.iter().all(|at| at["foreground_queries"].as_u64().unwrap() >= 1));
+    check_fresh_and_caches(&found);
     let modelled = rows_with(&found["model"]["against_naive"], &[("scheme", "remote-hnsw")])[0];
     assert!(number(&modelled["network"]) > 1.0 && modelled["compute_nodes"] == 24, "{found}");
     assert_eq!(found["model"]["schemes"].as_array().unwrap().len(), 4);

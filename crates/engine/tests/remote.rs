@@ -13,6 +13,7 @@ use stratann_engine::driver::GatherOptions;
 use stratann_engine::groundtruth;
 use stratann_engine::index::{Index, OpenOptions};
 use stratann_engine::kinds::options::RemoteSwitches;
+use stratann_engine::kinds::{Linking, LinkingOptions};
 use stratann_engine::search::{Answers, Effort, SearchOptions};
 use stratann_engine::{DType, ErrorKind, Metric, Quiet, verify};
 use tempfile::TempDir;
@@ -289,4 +290,36 @@ fn a_recall_is_reached_without_a_scan_where_few_clusters_hold_most_vectors() {
         // Nearly all neighbours of such vectors take as long to find as a scan.
         assert!(recall > 0.95 || found.stats.full_comparisons < 200 * 6000, "{recall} is no scan");
     }
+}
+
+#[test]
+fn scanning_fresh_records_is_compared_with_linking_them() {
+    for (dtype, metric) in [(DType::F32, Metric::L2), (DType::U8, Metric::L2), (DType::F32, Metric::Cosine)] {
+        let set = Set::new(dtype, 16, &clustered(2000, 16, 12, 1));
+        let (_dir, index) = built(&set, &options(metric, 16));
+        let asked = Set::new(dtype, 16, &clustered(50, 16, 12, 2));
+        let measure = |fresh: &[u32]| {
+            let how = LinkingOptions { queries: &asked.bytes, nprobe: 16, ef: 20, k: 5, fresh };
+            index.measure_linking(&how, &Quiet).unwrap()
+        };
+        let found = measure(&[4, 0, 12, 5000]);
+        assert_eq!(found.iter().map(|at| at.fresh).collect::<Vec<_>>(), [4, 12], "5000 have no room");
+        assert_eq!(found, measure(&[4, 12]));
+        assert!(found[0].clusters >= 8 && found[0].queries == 50 * found[0].clusters, "{found:?}");
+        for at in &found {
+            // A record that is scanned is found.
+            assert!(at.scanned.recall > 0.9 && at.linked.recall > 0.9, "{at:?}");
+            assert!(at.scanned.comparisons > f64::from(at.fresh) && at.linked.comparisons > 20.0, "{at:?}");
+        }
+        // Each insertion compares a record with more than the beam of a search does.
+        let each = |at: &Linking| at.link_comparisons / f64::from(at.fresh);
+        assert!(each(&found[0]) > found[0].linked.comparisons, "{found:?}");
+        assert!(found[1].link_comparisons > 2.0 * found[0].link_comparisons, "{found:?}");
+    }
+    let flat = tempfile::tempdir().unwrap();
+    let set = Set::new(DType::F32, 16, &clustered(100, 16, 12, 1));
+    build(&set.reader(), flat.path(), &quick(Kind::Flat, Metric::L2), &Quiet).unwrap();
+    let flat = Index::open(flat.path(), OpenOptions::default()).unwrap();
+    let how = LinkingOptions { queries: &set.bytes, nprobe: 1, ef: 1, k: 1, fresh: &[1] };
+    assert!(flat.measure_linking(&how, &Quiet).unwrap_err().message.contains("remote-hnsw"));
 }

@@ -7,6 +7,7 @@ use stratann_core::plan::remote_hnsw::Located;
 
 use super::KindIndex;
 use super::remote_hnsw::cluster_set::ClusterSet;
+use super::remote_hnsw::linking::{self, Linking, LinkingOptions};
 use super::remote_hnsw::live::LiveRegion;
 use super::remote_hnsw::live::changes::{Changes, refused};
 use super::remote_hnsw::live::inspect::{self, MemoryReport};
@@ -109,6 +110,20 @@ impl KindIndex {
     ) -> Option<Vec<u64>> {
         let KindIndex::RemoteHnsw(own) = self else { return None };
         Some(traffic::expected_bytes(own, (base.metric, base.dtype), queries, search))
+    }
+
+    /// Measures what linking fresh records would cost and save; `None` of a kind without any.
+    ///
+    /// # Errors
+    /// As [`linking::measure`].
+    pub(crate) fn measure_linking(
+        &self,
+        base: &Base,
+        options: &LinkingOptions<'_>,
+        progress: &dyn Progress,
+    ) -> Result<Option<Vec<Linking>>> {
+        let KindIndex::RemoteHnsw(own) = self else { return Ok(None) };
+        linking::measure(base, own, options, progress).map(Some)
     }
 
     /// The memory node of each cluster where groups are divided over so many nodes, nearly as loading them does, which

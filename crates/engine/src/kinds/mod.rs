@@ -43,6 +43,7 @@ pub(crate) use hybrid_ivf::learning::Learning;
 pub use params::{Setting, params_of, reported_params, setting, with_remote, with_setting};
 pub(crate) use params::{apply_switches, fit_to_k, is_exact, needed_candidates, params_at, variants};
 pub(crate) use params::{planned_doorbells_bytes, planned_reads_at_once, reads_at_once};
+pub use remote_hnsw::linking::{ClusterCost, Linking, LinkingOptions};
 pub(crate) use remote_hnsw::live::changes::Change;
 pub use remote_hnsw::live::changes::{Acknowledged, ChangeOptions, Durability, Unfinished};
 pub use remote_hnsw::live::inspect::{LiveFacts, MemoryReport};

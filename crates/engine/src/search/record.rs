@@ -7,6 +7,7 @@ use stratann_core::query::{Read, Scratch};
 
 use super::{Answers, Purpose, SearchOptions, TrafficOptions};
 use crate::index::Index;
+use crate::kinds::{Linking, LinkingOptions};
 use crate::tier::IoChoice;
 use crate::{Error, Progress, Result};
 
@@ -116,6 +117,25 @@ impl Index {
     /// Bytes of each cluster that is loaded whole; empty of a kind without any.
     pub fn cluster_bytes(&self) -> Vec<u32> {
         self.kind.cluster_map(&self.base).map_or_else(Vec::new, |map| map.bytes)
+    }
+
+    /// Measures what it would cost and save to link fresh records into the graphs of loaded clusters. Exact: nothing
+    /// depends on time.
+    ///
+    /// # Errors
+    /// Another kind; a cluster that cannot be read; an interruption.
+    pub fn measure_linking(
+        &self,
+        options: &LinkingOptions<'_>,
+        progress: &dyn Progress,
+    ) -> Result<Vec<Linking>> {
+        let found = self.kind.measure_linking(&self.base, options, progress)?;
+        found.ok_or_else(|| {
+            Error::bad_input(format!(
+                "fresh records are those of a remote-hnsw, and this index is a {}",
+                self.base.kind.name()
+            ))
+        })
     }
 
     /// The memory node of each cluster where the index is loaded into so many nodes.

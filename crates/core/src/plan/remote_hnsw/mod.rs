@@ -6,6 +6,7 @@
 //! cluster: what one finds does not depend on the others.
 
 mod chooser;
+mod cluster;
 mod found;
 mod navigate;
 mod params;
@@ -25,6 +26,7 @@ use crate::search::{Budget, Candidate, IndexSize, Outcome, Read};
 use crate::view::Base;
 
 pub use chooser::Chooser;
+pub use cluster::ClusterSearch;
 use found::Found;
 pub use params::{MAX_EF, MAX_PROBES, Params};
 pub use trace::{Trace, Visit};

@@ -8,6 +8,7 @@ pub mod cluster_set;
 pub mod explain;
 pub mod facts;
 pub(crate) mod limits;
+pub mod linking;
 pub mod live;
 pub(crate) mod members;
 pub(crate) mod open;

@@ -1,5 +1,6 @@
 //! The techniques of a `remote-hnsw` (d-HNSW §4): where the time of a query goes, recall and latency, numbers of
-//! clusters, lengths of doorbells, room for fresh records, and a model of the paper's link.
+//! clusters, lengths of doorbells, room for fresh records, scanning or linking them, caches, and a model of the paper's
+//! link.
 
 use std::path::{Path, PathBuf};
 
@@ -23,15 +24,19 @@ use crate::output::Output;
 use crate::progress::ProgressPrinter;
 use crate::queries::Queries;
 
+mod cache;
 mod doorbells;
 mod figure;
+mod fresh;
 mod measure;
 mod model;
 mod overflow;
 mod partitions;
 mod text;
 
+use cache::AtStream;
 use doorbells::Doorbells;
+use fresh::Fresh;
 use measure::Measured;
 use model::{Link, Model};
 use overflow::AtOverflow;
@@ -150,6 +155,10 @@ struct Document<'a> {
     doorbells: Doorbells,
     /// Room for fresh records, computed from exact counters.
     overflow: Vec<AtOverflow>,
+    /// Fresh records, scanned or linked into the graph.
+    fresh: Option<Fresh>,
+    /// The cache, an exact LRU, and none.
+    caches: Vec<AtStream>,
     /// Batches replayed with prices of a link.
     model: Model,
 }
@@ -186,6 +195,8 @@ pub(super) fn run(args: &Args, output: Output) -> Result<Verdict> {
     let at_k = |of: &Measured| of.k == args.k;
     let own = breakdown.iter().find(|of| at_k(of) && of.scheme == LoadScheme::Own.name());
     let overflow = own.map_or_else(Vec::new, |own| AtOverflow::all(&bench.facts, own));
+    let fresh = own.map(|own| bench.fresh(own)).transpose()?;
+    let caches = bench.caches()?;
     let model = bench.model()?;
     let partitions = bench.partitions(output)?;
     let document = Document {
@@ -206,6 +217,8 @@ pub(super) fn run(args: &Args, output: Output) -> Result<Verdict> {
         partitions,
         doorbells,
         overflow,
+        fresh,
+        caches,
         model,
     };
     printer.finish();

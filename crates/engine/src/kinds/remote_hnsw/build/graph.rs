@@ -1,5 +1,8 @@
 //! Builds the graph of one cluster, or of all representatives.
 
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+
 use stratann_core::build::Points;
 use stratann_core::build::hnsw::{Hnsw, HnswOptions, HnswScratch};
 use stratann_core::format::hnsw::{HnswMember, HnswName, write};
@@ -106,6 +109,11 @@ pub(crate) fn sub_hnsw(
     }
     graph.finish(&points, options, &mut scratch);
     drop(points);
+    Ok(to_bytes((metric, dtype), own, &graph))
+}
+
+/// The bytes of a graph over the first vectors of a cluster.
+fn to_bytes((metric, dtype): (Metric, DType), own: &Cluster<'_>, graph: &Hnsw) -> Vec<u8> {
     let layout = layout(metric, own.vector_bytes);
     let norm = |vector: &[u8]| if layout.norms { inverse_norm(dtype, vector) } else { 1.0 };
     let vectors = own.vectors.chunks_exact(own.vector_bytes);
@@ -115,6 +123,54 @@ pub(crate) fn sub_hnsw(
         vector,
     });
     let mut bytes = Vec::new();
-    write(&layout, &own.name, own.id_bytes, &graph, members, &mut bytes);
-    Ok(bytes)
+    write(&layout, &own.name, own.id_bytes, graph, members, &mut bytes);
+    bytes
+}
+
+/// A sub-HNSW of the first vectors of a cluster.
+pub(crate) struct Grown {
+    pub(crate) bytes: Vec<u8>,
+    /// Distances that the insertions of all its vectors have computed.
+    pub(crate) comparisons: u64,
+}
+
+/// Points that count their distances.
+struct Counted<'a> {
+    points: ClusterPoints<'a>,
+    comparisons: AtomicU64,
+}
+
+impl Points for Counted<'_> {
+    fn len(&self) -> usize {
+        self.points.len()
+    }
+
+    fn distance(&self, a: u32, b: u32) -> f32 {
+        self.comparisons.fetch_add(1, Ordering::Relaxed);
+        self.points.distance(a, b)
+    }
+}
+
+/// The sub-HNSWs of the first `sizes` vectors of a cluster, ascending numbers, as one graph grows through them.
+pub(crate) fn grown(
+    space: &Space,
+    (metric, dtype): (Metric, DType),
+    own: &Cluster<'_>,
+    options: &HnswOptions,
+    sizes: &[u32],
+) -> BTreeMap<u32, Grown> {
+    let points = ClusterPoints::new(space, (metric, dtype), own.vectors, own.vector_bytes);
+    let points = Counted { points, comparisons: AtomicU64::new(0) };
+    let mut graph = Hnsw::new(points.len(), options);
+    let mut scratch = HnswScratch::default();
+    let (mut from, mut all) = (0, BTreeMap::new());
+    for &size in sizes.iter().filter(|&&size| size as usize <= points.len()) {
+        (from..size).for_each(|node| graph.insert(&points, node, options, &mut scratch));
+        from = size;
+        let comparisons = points.comparisons.load(Ordering::Relaxed);
+        let mut finished = graph.clone();
+        finished.finish(&points.points, options, &mut scratch);
+        all.insert(size, Grown { bytes: to_bytes((metric, dtype), own, &finished), comparisons });
+    }
+    all
 }

@@ -1,5 +1,7 @@
 //! Builds the sub-HNSWs of a group anew, of those that it had and of its fresh records (d-HNSW §3.2).
 
+use std::collections::BTreeMap;
+
 use stratann_core::build::hash;
 use stratann_core::build::hnsw::HnswOptions;
 use stratann_core::format::hnsw::{HnswLayout, HnswName, HnswShape, SubHnsw, seed};
@@ -9,7 +11,7 @@ use stratann_kernel::{DType, Metric};
 
 use crate::base::Base;
 use crate::build::space::Space;
-use crate::kinds::remote_hnsw::build::graph::{Cluster, sub_hnsw};
+use crate::kinds::remote_hnsw::build::graph::{Cluster, Grown, grown, sub_hnsw};
 use crate::kinds::remote_hnsw::facts::RemoteFacts;
 use crate::{Error, Quiet, Result};
 
@@ -166,6 +168,22 @@ impl GroupBuilder {
         let kind = (self.metric, self.dtype);
         let bytes = sub_hnsw(&self.space, kind, &own, &self.options(cluster), &Quiet)?;
         Ok((bytes, ids.len() as u32))
+    }
+
+    /// The sub-HNSWs of the first `sizes` members of another one, ascending numbers.
+    pub(crate) fn grown(&self, whole: &SubHnsw<'_>, sizes: &[u32]) -> BTreeMap<u32, Grown> {
+        let members = 0..whole.members();
+        let ids: Vec<u64> = members.clone().map(|member| whole.external_id(member)).collect();
+        let vectors: Vec<u8> = members.flat_map(|member| whole.vector(member)).copied().collect();
+        let own = Cluster {
+            vectors: &vectors,
+            vector_bytes: self.layout.vector_bytes,
+            ids: &ids,
+            id_bytes: self.id_bytes,
+            name: self.name(whole.cluster, whole.version),
+        };
+        let kind = (self.metric, self.dtype);
+        grown(&self.space, kind, &own, &self.options(whole.cluster), sizes)
     }
 
     fn name(&self, cluster: u32, version: u32) -> HnswName {

@@ -5,7 +5,7 @@
 
 mod change;
 pub mod changes;
-mod group;
+pub(crate) mod group;
 pub mod inspect;
 pub mod load;
 pub(crate) mod open;

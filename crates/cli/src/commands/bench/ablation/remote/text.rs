@@ -3,6 +3,8 @@
 use stratann_engine::budget::size;
 
 use super::Document;
+use super::cache::AtStream;
+use super::fresh::{AtFresh, Fresh};
 use super::measure::Measured;
 use super::overflow::AtOverflow;
 use crate::commands::simulate::memory::rows::{Against, Row};
@@ -39,6 +41,8 @@ pub(super) fn text(document: &Document<'_>) -> String {
         &["room", "of the region", "whole", "unused", "half used", "all used"],
         &document.overflow.iter().map(room).collect::<Vec<_>>(),
     );
+    out += &document.fresh.as_ref().map_or(String::new(), fresh);
+    out += &caches(document);
     out += &model(document);
     out + "\ntime: of all threads for a batch, over its queries. meta-HNSW: choosing clusters; sub-HNSW: searching \
            them;\nnetwork: the rest, waiting for loads, checking and delivering them\n"
@@ -159,6 +163,46 @@ fn room(at: &AtOverflow) -> Vec<String> {
         size(at.bytes_used_50 as u64),
         size(at.bytes_used_100 as u64),
     ]
+}
+
+fn fresh(of: &Fresh) -> String {
+    let row = |at: &AtFresh| {
+        vec![
+            at.fresh.to_string(),
+            short(at.members),
+            short(at.scanned_comparisons),
+            format!("{:.4}", at.scanned_recall),
+            short(at.linked_comparisons),
+            format!("{:.4}", at.linked_recall),
+            short(at.link_comparisons),
+            at.pays_after_queries.map_or("never".into(), short),
+        ]
+    };
+    let head = ["fresh", "vectors", "scanned", "recall", "linked", "recall", "to link", "pays after"];
+    format!(
+        "\nfresh records of a cluster, scanned or linked into its graph when it is loaded: distances of a query there,\n\
+         those that linking takes, and the queries of a load after which it pays; a load serves {} queries\n{}",
+        short(of.queries_per_load),
+        table(&head, &of.numbers.iter().map(row).collect::<Vec<_>>())
+    )
+}
+
+fn caches(document: &Document<'_>) -> String {
+    let row = |at: &AtStream| {
+        vec![
+            at.name().to_string(),
+            at.batch.to_string(),
+            short(at.wanted),
+            short(at.loads_without),
+            short(at.loads_lru),
+            short(at.loads),
+        ]
+    };
+    let head = ["queries", "batch", "clusters of a batch", "no cache", "LRU", "this cache"];
+    format!(
+        "\nloads of a query: without a cache, with an exact LRU of as many bytes, and with the cache as it is\n{}",
+        table(&head, &document.caches.iter().map(row).collect::<Vec<_>>())
+    )
 }
 
 fn model(document: &Document<'_>) -> String {
