@@ -11,6 +11,7 @@ use stratann_core::remote::{
 
 use super::group::GroupBuilder;
 use super::{LiveRegion, LostNode, Reader};
+use crate::budget::yield_cores;
 use crate::{Error, ErrorKind, Result};
 
 /// How often a change waits for a rebuild before it is refused.
@@ -193,7 +194,7 @@ impl Reader {
         }
     }
 
-    /// Builds a group, while the heart of this rebuilder beats.
+    /// Builds a group while the heart of this rebuilder beats. Queries of this machine go first.
     fn build(
         &mut self,
         live: &LiveRegion,
@@ -201,18 +202,20 @@ impl Reader {
         contents: &Contents,
         builder: &GroupBuilder,
     ) -> Result<NewGroup> {
-        let nodes = &mut self.nodes;
         let _under_way = live.rebuilds.begin();
         std::thread::scope(|scope| {
             let (built, is_built) = channel::<()>();
-            scope.spawn(move || {
-                while is_built.recv_timeout(BEAT) == Err(RecvTimeoutError::Timeout) {
-                    nodes.ask(vec![rebuild.beat(&live.places)]);
-                }
+            let building = scope.spawn(move || {
+                yield_cores();
+                let group = builder.build(group, contents);
+                drop(built);
+                group
             });
-            let group = builder.build(group, contents);
-            drop(built);
-            group
+            while is_built.recv_timeout(BEAT) == Err(RecvTimeoutError::Timeout) {
+                self.nodes.ask(vec![rebuild.beat(&live.places)]);
+            }
+            let ended = "a thread that rebuilt a group ended unexpectedly; please report it";
+            building.join().unwrap_or_else(|_| Err(Error::corrupt(ended)))
         })
     }
 
