@@ -1,10 +1,10 @@
 //! Query-aware loading (d-HNSW §3.3): the reads of a batch of queries are gathered before the first one is made.
 //!
 //! A batch has two stages on all threads of a search. First its queries are admitted and stepped until each waits for
-//! reads, which go into one table; equal ones meet there. Then one thread, the loader, makes each read once, in the
-//! order of addresses. It starts up to a *doorbell* of them at a time, one round trip, and delivers the bytes to every
-//! query that waits for them, on any thread. While the bytes of one doorbell are searched the next is under way. What
-//! the cache has comes first, in doorbells of its own that read nothing.
+//! reads, which go into one table; equal ones meet there. Then one thread, the loader, makes each read once. It starts
+//! up to a *doorbell* of them at a time, one round trip, and delivers the bytes to every query that waits for them, on
+//! any thread. While the bytes of one doorbell are searched the next is under way. Nothing hides the first one, so all
+//! doorbells of a batch have about the same bytes. What the cache has comes before, in doorbells that read nothing.
 //!
 //! All queries that wait for one read use its bytes in a row, so that these stay in the processor's caches. Reads of
 //! one unit that lie side by side, a cluster and its fresh records, are one read.
@@ -13,6 +13,7 @@
 //! So a batch takes the memory of two doorbells, however many queries wait. It also follows that a query must take each
 //! arrival alone: one that waits for two of them would keep the first from being freed.
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::ops::Range;
@@ -73,6 +74,8 @@ impl GatherOptions {
 /// The error of a thread that ends because another one has: that one's error tells why.
 pub(crate) const OTHER_THREAD_FAILED: &str = "another thread of the search failed";
 
+/// The number of doorbells of what the cache has.
+const CACHED: usize = 0;
 /// Most bytes of a doorbell, which is one request then.
 pub(crate) const DOORBELL_BYTES_MAX: u64 = 256 << 20;
 /// Bytes of a read beyond those that were asked for: it begins and ends with a page.
@@ -103,6 +106,8 @@ struct GatherState {
 struct Load {
     read: Read,
     is_cached: bool,
+    /// Loads of one number go out together.
+    doorbell: usize,
     waiting: Vec<(Arc<Mailbox>, Vec<Asker>)>,
 }
 
@@ -284,8 +289,12 @@ impl<'a> Gathering<'a> {
     pub(super) fn want(&self, read: Read, mailbox: &Arc<Mailbox>, asker: Asker) {
         let mut state = self.member.gather.lock();
         let key = (read.at.store, read.at.offset, read.at.bytes);
-        let load =
-            state.wanted.entry(key).or_insert_with(|| Load { read, is_cached: false, waiting: Vec::new() });
+        let load = state.wanted.entry(key).or_insert_with(|| Load {
+            read,
+            is_cached: false,
+            doorbell: CACHED,
+            waiting: Vec::new(),
+        });
         match load.waiting.iter_mut().find(|(other, _)| Arc::ptr_eq(other, mailbox)) {
             Some((_, askers)) => askers.push(asker),
             None => load.waiting.push((mailbox.clone(), vec![asker])),
@@ -311,17 +320,17 @@ impl<'a> Gathering<'a> {
         Some(ended)
     }
 
-    /// Takes the loads of the next doorbell from the queue, by reads: all cached, or none.
+    /// Takes the loads of the next doorbell from the queue, by reads.
     fn next_loads(&mut self, room: usize) -> Vec<Vec<Load>> {
         let options = &self.member.gather.options;
         let (most, bytes_max) = (options.doorbell.min(room), options.doorbell_bytes.min(DOORBELL_BYTES_MAX));
-        let is_cached = self.queue.front().is_some_and(|load| load.is_cached);
+        let doorbell = self.queue.front().map_or(CACHED, |load| load.doorbell);
         let mut reads: Vec<Vec<Load>> = Vec::new();
         let mut all_bytes = 0;
         while let Some(load) = self.queue.pop_front() {
             all_bytes += u64::from(load.read.at.bytes);
             let with_edges = all_bytes + (reads.len() as u64 + 1) * READ_EDGES_BYTES;
-            let has_room = reads.len() < most && load.is_cached == is_cached;
+            let has_room = reads.len() < most && load.doorbell == doorbell;
             let has_room = has_room && (reads.is_empty() || with_edges <= bytes_max);
             match reads.last_mut() {
                 Some(read)
@@ -365,14 +374,49 @@ impl Load {
     }
 }
 
-/// The loads of a batch in the order in which they are made: by address, after those that the cache has.
-fn in_order(loads: impl Iterator<Item = Load>, cache: Option<&ExtentCache>) -> VecDeque<Load> {
-    let mut loads: Vec<Load> = loads.collect();
-    for load in &mut loads {
+/// The loads of a batch in the order in which they are made: those that the cache has, then doorbells of equal bytes.
+fn in_order(
+    loads: impl Iterator<Item = Load>,
+    cache: Option<&ExtentCache>,
+    options: &GatherOptions,
+) -> VecDeque<Load> {
+    let (mut queue, mut reads): (VecDeque<Load>, Vec<Vec<Load>>) = Default::default();
+    for mut load in loads {
         load.is_cached = cache.is_some_and(|cache| cache.has(load.read.at));
+        match reads.last_mut() {
+            _ if load.is_cached => queue.push_back(load),
+            Some(read) if read.last().is_some_and(|last| last.is_beside(&load)) => read.push(load),
+            _ => reads.push(vec![load]),
+        }
     }
-    loads.sort_by_key(|load| !load.is_cached);
-    loads.into()
+    let bytes = |read: &Vec<Load>| read.iter().map(|load| u64::from(load.read.at.bytes)).sum();
+    let bytes: Vec<u64> = reads.iter().map(bytes).collect();
+    // A part is left free: the doorbells are not quite equal.
+    let usual_bytes = options.doorbell_bytes.min(DOORBELL_BYTES_MAX) / 10 * 9;
+    let by_bytes =
+        bytes.iter().map(|bytes| bytes + READ_EDGES_BYTES).sum::<u64>().div_ceil(usual_bytes.max(1));
+    let count = reads.len().div_ceil(options.doorbell).max(by_bytes as usize).min(reads.len());
+    let numbers = of_equal_bytes(&bytes, count);
+    let mut loads: Vec<Load> = Vec::new();
+    for (read, number) in reads.into_iter().zip(numbers) {
+        loads.extend(read.into_iter().map(|load| Load { doorbell: CACHED + 1 + number, ..load }));
+    }
+    loads.sort_by_key(|load| load.doorbell);
+    queue.extend(loads);
+    queue
+}
+
+/// Divides reads of so many bytes over doorbells: the number of that of each read. The largest are dealt out first, to
+/// and fro.
+fn of_equal_bytes(bytes: &[u64], count: usize) -> Vec<usize> {
+    let mut by_bytes: Vec<usize> = (0..bytes.len()).collect();
+    by_bytes.sort_by_key(|&read| Reverse(bytes[read]));
+    let mut numbers = vec![0; bytes.len()];
+    for (dealt, read) in by_bytes.into_iter().enumerate() {
+        let (round, place) = (dealt / count, dealt % count);
+        numbers[read] = if round % 2 == 0 { place } else { count - 1 - place };
+    }
+    numbers
 }
 
 /// A loader that ends early leaves no query waiting.
@@ -423,7 +467,7 @@ impl Driver<'_> {
             Some(Cached::Shared(bytes)) => bytes,
             Some(Cached::Resident(bytes)) => Arc::from(bytes),
             None => {
-                load.is_cached = false;
+                (load.is_cached, load.doorbell) = (false, usize::MAX);
                 if let Some(gathering) = &mut self.gathering {
                     gathering.queue.push_back(load);
                 }
@@ -536,8 +580,9 @@ impl Driver<'_> {
             }
             Stage::Admit => {
                 let (queue, cache) = (&mut gathering.queue, self.cache);
+                let options = &gather.options;
                 gather.end_stage(is_loader, |state| {
-                    *queue = in_order(std::mem::take(&mut state.wanted).into_values(), cache);
+                    *queue = in_order(std::mem::take(&mut state.wanted).into_values(), cache, options);
                 })?;
                 gathering.stage = Stage::Load;
                 gathering.snapshot = queries.batch_snapshot();
@@ -560,3 +605,6 @@ impl Driver<'_> {
         Ok(Next::Round)
     }
 }
+
+#[cfg(test)]
+mod tests;
