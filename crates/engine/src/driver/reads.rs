@@ -73,7 +73,7 @@ impl TierReads {
         let load = TierRead { read, skip, to: To::Gathered(number), is_shared: false, is_background: false };
         let tag = self.add(load);
         let mut buffer = Buffer::new(bytes);
-        buffer.show(bytes);
+        buffer.show_exactly(bytes);
         tier.submit(tag, at.store, offset, buffer);
     }
 
