@@ -13,7 +13,6 @@
 //! So a batch takes the memory of two doorbells, however many queries wait. It also follows that a query must take each
 //! arrival alone: one that waits for two of them would keep the first from being freed.
 
-use std::cmp::Reverse;
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::ops::Range;
@@ -26,9 +25,13 @@ use super::reads::take_in;
 use super::shared_reads::{Asker, Mailbox};
 use super::slot::{ReadResult, seen};
 use super::{Driver, Queries};
-use crate::cache::{Cached, ExtentCache};
+use crate::cache::Cached;
 use crate::kinds::snapshot::Snapshot;
 use crate::tier::{Buffer, Waker};
+
+mod order;
+
+use order::in_order;
 
 /// How a batch is loaded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -374,51 +377,6 @@ impl Load {
     }
 }
 
-/// The loads of a batch in the order in which they are made: those that the cache has, then doorbells of equal bytes.
-fn in_order(
-    loads: impl Iterator<Item = Load>,
-    cache: Option<&ExtentCache>,
-    options: &GatherOptions,
-) -> VecDeque<Load> {
-    let (mut queue, mut reads): (VecDeque<Load>, Vec<Vec<Load>>) = Default::default();
-    for mut load in loads {
-        load.is_cached = cache.is_some_and(|cache| cache.has(load.read.at));
-        match reads.last_mut() {
-            _ if load.is_cached => queue.push_back(load),
-            Some(read) if read.last().is_some_and(|last| last.is_beside(&load)) => read.push(load),
-            _ => reads.push(vec![load]),
-        }
-    }
-    let bytes = |read: &Vec<Load>| read.iter().map(|load| u64::from(load.read.at.bytes)).sum();
-    let bytes: Vec<u64> = reads.iter().map(bytes).collect();
-    // A part is left free: the doorbells are not quite equal.
-    let usual_bytes = options.doorbell_bytes.min(DOORBELL_BYTES_MAX) / 10 * 9;
-    let by_bytes =
-        bytes.iter().map(|bytes| bytes + READ_EDGES_BYTES).sum::<u64>().div_ceil(usual_bytes.max(1));
-    let count = reads.len().div_ceil(options.doorbell).max(by_bytes as usize).min(reads.len());
-    let numbers = of_equal_bytes(&bytes, count);
-    let mut loads: Vec<Load> = Vec::new();
-    for (read, number) in reads.into_iter().zip(numbers) {
-        loads.extend(read.into_iter().map(|load| Load { doorbell: CACHED + 1 + number, ..load }));
-    }
-    loads.sort_by_key(|load| load.doorbell);
-    queue.extend(loads);
-    queue
-}
-
-/// Divides reads of so many bytes over doorbells: the number of that of each read. The largest are dealt out first, to
-/// and fro.
-fn of_equal_bytes(bytes: &[u64], count: usize) -> Vec<usize> {
-    let mut by_bytes: Vec<usize> = (0..bytes.len()).collect();
-    by_bytes.sort_by_key(|&read| Reverse(bytes[read]));
-    let mut numbers = vec![0; bytes.len()];
-    for (dealt, read) in by_bytes.into_iter().enumerate() {
-        let (round, place) = (dealt / count, dealt % count);
-        numbers[read] = if round % 2 == 0 { place } else { count - 1 - place };
-    }
-    numbers
-}
-
 /// A loader that ends early leaves no query waiting.
 impl Drop for Gathering<'_> {
     fn drop(&mut self) {
@@ -605,6 +563,3 @@ impl Driver<'_> {
         Ok(Next::Round)
     }
 }
-
-#[cfg(test)]
-mod tests;

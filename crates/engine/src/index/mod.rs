@@ -69,9 +69,9 @@ impl Index {
         options: OpenOptions,
     ) -> Result<Index> {
         let source = Arc::new(RemoteSource::new(addresses, credentials)?);
-        let (manifest, kind, warnings) = KindIndex::of_memory(&source)?;
-        let base = Base::of_memory(manifest, source)?;
-        let kind = kind(&base)?;
+        let held = KindIndex::of_memory(&source)?;
+        let base = Base::of_memory(held.manifest, source)?;
+        let kind = (held.open)(&base)?;
         let cache = kind.cache(&base, options.cache_budget);
         Ok(Index {
             base,
@@ -79,7 +79,7 @@ impl Index {
             cache,
             shared_reads: SharedReads::default(),
             ram_budget: options.ram_budget,
-            warnings,
+            warnings: held.warnings,
         })
     }
 

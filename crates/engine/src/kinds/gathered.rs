@@ -51,6 +51,14 @@ impl CachedClusters {
     }
 }
 
+/// What memory nodes hold.
+pub(crate) struct HeldByNodes<F> {
+    pub(crate) manifest: Manifest,
+    pub(crate) warnings: Vec<String>,
+    /// Opens the kind, once there is a base for it.
+    pub(crate) open: F,
+}
+
 impl KindIndex {
     /// Runs `f` with where the clusters are, as the newest batch saw them; `None` of a kind whose queries read for
     /// themselves.
@@ -143,18 +151,18 @@ impl KindIndex {
         (0..own.clusters.len()).map(|cluster| placed[cluster / 2].node()).collect()
     }
 
-    /// What memory nodes hold: the manifest, what opens the kind once there is a base for it, and warnings.
+    /// What memory nodes hold.
     ///
     /// # Errors
     /// Nodes that hold no index, or parts of several.
     pub(crate) fn of_memory(
         source: &Arc<RemoteSource>,
-    ) -> Result<(Manifest, impl FnOnce(&Base) -> Result<KindIndex> + use<>, Vec<String>)> {
+    ) -> Result<HeldByNodes<impl FnOnce(&Base) -> Result<KindIndex> + use<>>> {
         let found = find(source)?;
         let (meta, live) = (found.meta, found.live);
         let open =
             move |base: &Base| Ok(KindIndex::RemoteHnsw(Box::new(RemoteIndex::of_memory(base, meta, live)?)));
-        Ok((found.manifest, open, found.warnings))
+        Ok(HeldByNodes { manifest: found.manifest, warnings: found.warnings, open })
     }
 
     /// Checks all that the memory nodes of a live index hold; `None` of an index in a folder.

@@ -110,7 +110,8 @@ impl RemoteSource {
     /// Bytes that were read of each node, by number.
     pub(crate) fn bytes_by_node(&self) -> Vec<u64> {
         let mut bytes = self.counters.bytes_by_node();
-        let nodes = self.facts.iter().map(|own| usize::from(own.node.0) + 1).max().unwrap_or(0);
+        let facts = self.lost.all_facts();
+        let nodes = facts.iter().map(|own| usize::from(own.node.0) + 1).max().unwrap_or(0);
         bytes.resize(bytes.len().max(nodes), 0);
         bytes
     }
