@@ -180,8 +180,9 @@ fn fresh(of: &Fresh) -> String {
     };
     let head = ["fresh", "vectors", "scanned", "recall", "linked", "recall", "to link", "pays after"];
     format!(
-        "\nfresh records of a cluster, scanned or linked into its graph when it is loaded: distances of a query there,\n\
-         those that linking takes, and the queries of a load after which it pays; a load serves {} queries\n{}",
+        "\nfresh records of a cluster, scanned or linked into its graph when it is loaded: distances of a query\n\
+         there, those that linking takes, and the queries of a load after which it pays; a load serves {}\n\
+         queries\n{}",
         short(of.queries_per_load),
         table(&head, &of.numbers.iter().map(row).collect::<Vec<_>>())
     )
