@@ -14,7 +14,7 @@ use crate::kinds::remote_hnsw::open::layout;
 use crate::{Error, Progress, Result};
 
 /// Nodes between two looks at interruptions.
-const NODES: usize = 256;
+const NODES: usize = 4;
 
 /// Vectors as a graph compares them: integers under l2 as they are, all others as floats of the space.
 enum ClusterPoints<'a> {

@@ -13,12 +13,30 @@ use crate::base::Base;
 use crate::build::space::Space;
 use crate::kinds::remote_hnsw::build::graph::{Cluster, Grown, grown, sub_hnsw};
 use crate::kinds::remote_hnsw::facts::RemoteFacts;
-use crate::{Error, Quiet, Result};
+use crate::{Error, Progress, Result};
 
 /// Bytes of an id, at most.
 const ID_BYTES: usize = 8;
 /// Space is taken in steps of one part in so many of its size, so that what one group leaves fits another.
 const SPACE_PART: u64 = 32;
+
+/// Leaves the processor, after every few vectors, to whoever waits for it: a thread that only has a low priority may keep
+/// it for milliseconds.
+struct Yielding;
+
+impl Progress for Yielding {
+    fn stage(&self, _: &str, _: u64, _: &str) {}
+
+    fn advance(&self, _: u64) {
+        std::thread::yield_now();
+    }
+
+    fn note(&self, _: &str) {}
+
+    fn interrupted(&self) -> bool {
+        false
+    }
+}
 
 /// How the groups of an index are built: as its manifest says.
 pub(crate) struct GroupBuilder {
@@ -166,7 +184,7 @@ impl GroupBuilder {
             name: self.name(cluster, contents.version),
         };
         let kind = (self.metric, self.dtype);
-        let bytes = sub_hnsw(&self.space, kind, &own, &self.options(cluster), &Quiet)?;
+        let bytes = sub_hnsw(&self.space, kind, &own, &self.options(cluster), &Yielding)?;
         Ok((bytes, ids.len() as u32))
     }
 
