@@ -126,8 +126,12 @@ pub(crate) fn part(
         return Ok(queries.min((PART_BYTES / each.max(1)) as usize).max(least));
     };
     total(least).check(Some(budget), "search this index with these options")?;
-    let each = total(1).total() - total(0).total();
-    let room = (budget - total(0).total()) / each.max(1);
+    // Queries of a batch take more than those after it.
+    let batch = queries.min(options.gather.batch);
+    let from = if total(batch).total() <= budget { batch.max(least) } else { least };
+    let own = total(from).total();
+    let each = total(from + 1).total() - own;
+    let room = from as u64 + budget.saturating_sub(own) / each.max(1);
     Ok(queries.min(room as usize).max(least))
 }
 

@@ -217,6 +217,24 @@ fn a_budget_of_a_search_follows_its_doorbells() {
 }
 
 #[test]
+fn a_budget_holds_for_a_batch_of_many_queries() {
+    let loaded = Loaded::new();
+    let usual =
+        ["--threads", "1", "-k", "5", "--nprobe", "24", "--cache-budget", "0", "--json", "--doorbell", "2"];
+    let search = [&["search", arg(&loaded.data.base)][..], &loaded.memory(), &usual].concat();
+    let run = |budget: u64| {
+        json(&[&search[..], &["--ram-budget", &budget.to_string()]].concat())["runs"][0].clone()
+    };
+    let bytes = |run: &Value, part: &str| run["memory"][part].as_u64().unwrap();
+    let roomy = run(1 << 30);
+    let queries = bytes(&roomy, "queries_in_flight_bytes") + bytes(&roomy, "queries_and_answers_bytes");
+    let budget = bytes(&roomy, "total_bytes") - queries / 2;
+    let tight = run(budget);
+    assert!(bytes(&tight, "total_bytes") <= budget, "{budget} bytes and {tight}");
+    assert_eq!(tight["queries"], roomy["queries"]);
+}
+
+#[test]
 fn what_is_loaded_is_told_with_the_traffic_that_is_expected() {
     let loaded = Loaded::new();
     let queries = arg(&loaded.data.queries);
