@@ -20,8 +20,8 @@ const ID_BYTES: usize = 8;
 /// Space is taken in steps of one part in so many of its size, so that what one group leaves fits another.
 const SPACE_PART: u64 = 32;
 
-/// Leaves the processor, after every few vectors, to whoever waits for it: a thread that only has a low priority may keep
-/// it for milliseconds.
+/// Leaves the processor, after every few vectors, to whoever waits for it. A thread of low priority may keep it for
+/// milliseconds.
 struct Yielding;
 
 impl Progress for Yielding {
