@@ -215,7 +215,7 @@ fn a_memory_node_that_is_killed_keeps_on_its_file_what_was_acknowledged() {
 #[test]
 #[ignore = "takes minutes"]
 fn a_memory_node_that_is_killed_again_and_again_keeps_what_was_acknowledged() {
-    kill_with_file(40);
+    kill_with_file(20);
 }
 
 fn answer(server: &Running) -> (u16, Value) {
