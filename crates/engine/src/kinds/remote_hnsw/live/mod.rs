@@ -74,6 +74,8 @@ pub struct LiveRegion {
     idle: Mutex<Vec<Reader>>,
     /// The same for changes.
     idle_writers: Mutex<Vec<Reader>>,
+    /// Lines of readers that failed while the first node did not answer. It may have kept them.
+    abandoned: Mutex<Vec<Line>>,
     pub(crate) rebuilds: RebuildCounters,
     /// What the newest batch saw.
     newest: Mutex<Arc<Clusters>>,
@@ -122,6 +124,7 @@ impl LiveRegion {
 
     fn connect(&self) -> Result<Reader> {
         let mut nodes = self.source.connect()?;
+        self.free_abandoned(&mut nodes);
         let number = number(&mut nodes, &self.places);
         Ok(Reader { nodes, number, line: Line::new(number), seen: Groups::default(), lost: Vec::new() })
     }
@@ -154,8 +157,28 @@ impl LiveRegion {
     /// Ends a reader that has failed. Its line becomes free where the first node answers: while it is taken, no space
     /// that readers of its era may be in is used again. Returns the requests that it has made and nobody has counted.
     pub(crate) fn end(&self, mut reader: Reader) -> u64 {
+        let line = reader.line.clone();
         reader.leave(self);
+        if reader.nodes.is_lost(0) {
+            self.abandoned().push(line);
+        }
         reader.requests()
+    }
+
+    fn abandoned(&self) -> MutexGuard<'_, Vec<Line>> {
+        self.abandoned.lock().unwrap_or_else(|e| e.into_inner())
+    }
+
+    /// Frees lines that were left while the first node did not answer. A line that stays taken keeps all old space.
+    fn free_abandoned(&self, nodes: &mut Nodes) {
+        let lines = std::mem::take(&mut *self.abandoned());
+        let ops: Vec<Op> = lines.iter().flat_map(|line| line.clone().leave_unsure(&self.places)).collect();
+        if !ops.is_empty() {
+            nodes.ask(ops);
+        }
+        if nodes.is_lost(0) {
+            self.abandoned().extend(lines);
+        }
     }
 
     /// A reader for changes, which knows the groups. The requests of one that fails are added to `requests`.

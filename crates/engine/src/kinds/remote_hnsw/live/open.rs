@@ -80,6 +80,7 @@ pub(crate) fn find(source: &Arc<RemoteSource>) -> Result<Found> {
         places,
         idle: Mutex::default(),
         idle_writers: Mutex::default(),
+        abandoned: Mutex::default(),
         rebuilds: RebuildCounters::default(),
         newest: Mutex::default(),
     };
