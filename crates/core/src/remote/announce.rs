@@ -95,18 +95,12 @@ impl Line {
         self.word.is_some_and(|own| own.0 == word)
     }
 
-    /// Gives the line back though the answer to the last announcement is lost, so that one of two words is in it. The
-    /// answers do not matter.
-    pub fn leave_unsure(&mut self, places: &Places) -> Vec<Op> {
+    /// Gives the line back. Where the answer to the last announcement is lost, one of two words is in it. The answers
+    /// do not matter.
+    pub fn leave(&mut self, places: &Places) -> Vec<Op> {
         let at = self.at(places);
         let words = self.word.take().into_iter().chain(self.sent.take().map(|(_, new)| new));
         words.map(|word| swap(at, word.0, 0)).collect()
-    }
-
-    /// Gives the line back; the answer does not matter.
-    pub fn leave(&mut self, places: &Places) -> Option<Op> {
-        let at = self.at(places);
-        self.word.take().map(|word| swap(at, word.0, 0))
     }
 }
 

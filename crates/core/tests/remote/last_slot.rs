@@ -39,7 +39,7 @@ impl World {
     fn seen(&mut self) -> Groups {
         let (mut headers, mut line) = (Headers::new(Groups::default()), Line::new(9));
         let seen = self.run(|places, answers| headers.step(places, &mut line, answers)).unwrap();
-        let left = line.leave(&self.places).into_iter().collect();
+        let left = line.leave(&self.places);
         self.execute(left);
         seen.groups
     }

@@ -177,14 +177,7 @@ impl Storm {
         let other = 1 - group;
         self.clients[0].begin_rebuild(other);
         self.until(0, "a rebuild", |client| client.task.is_none());
-        let version_at = self.places.nodes[0].words_at(group) as usize;
-        let version = |memory: &Memory| memory.nodes[0][version_at..version_at + 8].to_vec();
-        let before = version(&self.memory);
-        self.clients[0].begin_rebuild(group);
-        while self.clients[0].task.is_some() {
-            self.memory.is_dead[1] = version(&self.memory) != before;
-            self.step(0, false);
-        }
+        let version_at = self.miss_a_rebuild(group);
         assert!(self.counts.faults == 1 && self.memory.is_dead[1], "the mirror was lost in time");
         assert_ne!(self.memory.nodes[0][version_at..][..8], self.memory.nodes[1][version_at..][..8]);
         self.memory.is_dead[1] = false;
@@ -196,14 +189,8 @@ impl Storm {
         (0..self.settings.tombstones).for_each(|id| self.delete(1000 + id));
     }
 
-    /// A rebuilder dies after `steps` steps when the mirror has missed what another one published. Others go on, and use
-    /// free space and places of tombstones again. Returns whether the rebuilder had ended before.
-    pub(crate) fn die_in_a_second_rebuild(&mut self, group: u32, steps: u64, truncates: bool) -> bool {
-        self.batch(0);
-        (0..self.settings.members / 2).for_each(|id| self.delete(id));
-        self.batch(0);
-        let other = 1 - group;
-        self.rebuild(other);
+    /// Rebuilds a group, whose mirror is lost once the new version counts. Returns where the version is.
+    fn miss_a_rebuild(&mut self, group: u32) -> usize {
         let version_at = self.places.nodes[0].words_at(group) as usize;
         let version = |memory: &Memory| memory.nodes[0][version_at..version_at + 8].to_vec();
         let before = version(&self.memory);
@@ -212,6 +199,18 @@ impl Storm {
             self.memory.is_dead[1] = version(&self.memory) != before;
             self.step(0, false);
         }
+        version_at
+    }
+
+    /// A rebuilder dies after `steps` steps when the mirror has missed what another one published. Others go on, and
+    /// use free space and places of tombstones again. Returns whether the rebuilder had ended before.
+    pub(crate) fn die_in_a_second_rebuild(&mut self, group: u32, steps: u64, truncates: bool) -> bool {
+        self.batch(0);
+        (0..self.settings.members / 2).for_each(|id| self.delete(id));
+        self.batch(0);
+        let other = 1 - group;
+        self.rebuild(other);
+        self.miss_a_rebuild(group);
         self.memory.is_dead[1] = false;
         self.batch(0);
         (0..self.settings.members / 4).for_each(|id| self.delete(self.settings.members / 2 + id));

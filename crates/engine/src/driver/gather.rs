@@ -108,8 +108,7 @@ struct GatherState {
 /// One read, and the queries that wait for it on each thread.
 struct Load {
     read: Read,
-    is_cached: bool,
-    /// Loads of one number go out together.
+    /// Loads of one number go out together; [`CACHED`] is that of what the cache has.
     doorbell: usize,
     waiting: Vec<(Arc<Mailbox>, Vec<Asker>)>,
 }
@@ -294,8 +293,7 @@ impl<'a> Gathering<'a> {
         let key = (read.at.store, read.at.offset, read.at.bytes);
         let load = state.wanted.entry(key).or_insert_with(|| Load {
             read,
-            is_cached: false,
-            doorbell: CACHED,
+            doorbell: usize::MAX,
             waiting: Vec::new(),
         });
         match load.waiting.iter_mut().find(|(other, _)| Arc::ptr_eq(other, mailbox)) {
@@ -363,10 +361,14 @@ impl Load {
         }
     }
 
+    fn is_cached(&self) -> bool {
+        self.doorbell == CACHED
+    }
+
     /// Whether another one is of the same unit, and its bytes follow.
     fn is_beside(&self, other: &Load) -> bool {
         let (at, next) = (self.read.at, other.read.at);
-        !(self.is_cached || other.is_cached)
+        !(self.is_cached() || other.is_cached())
             && self.read.unit() == other.read.unit()
             && (at.store, at.end()) == (next.store, next.offset)
     }
@@ -400,10 +402,10 @@ impl Driver<'_> {
             let mut nodes = [false; 256];
             if queries.is_recorded() {
                 let loads = reads.iter().flatten();
-                queries.rang(&loads.map(|load| (load.read, load.is_cached)).collect::<Vec<_>>());
+                queries.rang(&loads.map(|load| (load.read, load.is_cached())).collect::<Vec<_>>());
             }
             for loads in reads {
-                if loads[0].is_cached {
+                if loads[0].is_cached() {
                     loads.into_iter().for_each(|load| self.give_cached(load, &doorbell, &mut stats));
                 } else if let Some(at) = self.load(loads, &doorbell, queries) {
                     stats.reads += 1;
@@ -425,7 +427,7 @@ impl Driver<'_> {
             Some(Cached::Shared(bytes)) => bytes,
             Some(Cached::Resident(bytes)) => Arc::from(bytes),
             None => {
-                (load.is_cached, load.doorbell) = (false, usize::MAX);
+                load.doorbell = usize::MAX;
                 if let Some(gathering) = &mut self.gathering {
                     gathering.queue.push_back(load);
                 }

@@ -14,9 +14,12 @@ pub(super) fn in_order(
 ) -> VecDeque<Load> {
     let (mut queue, mut reads): (VecDeque<Load>, Vec<Vec<Load>>) = Default::default();
     for mut load in loads {
-        load.is_cached = cache.is_some_and(|cache| cache.has(load.read.at));
+        if cache.is_some_and(|cache| cache.has(load.read.at)) {
+            load.doorbell = CACHED;
+            queue.push_back(load);
+            continue;
+        }
         match reads.last_mut() {
-            _ if load.is_cached => queue.push_back(load),
             Some(read) if read.last().is_some_and(|last| last.is_beside(&load)) => read.push(load),
             _ => reads.push(vec![load]),
         }

@@ -13,7 +13,7 @@ use crate::build::space::Space;
 use crate::kinds::remote_hnsw::open::layout;
 use crate::{Error, Progress, Result};
 
-/// Nodes between two looks at interruptions.
+/// Nodes between two reports of progress, at which a rebuild also yields its processor.
 const NODES: usize = 4;
 
 /// Vectors as a graph compares them: integers under l2 as they are, all others as floats of the space.

@@ -172,7 +172,7 @@ impl LiveRegion {
     /// Frees lines that were left while the first node did not answer. A line that stays taken keeps all old space.
     fn free_abandoned(&self, nodes: &mut Nodes) {
         let lines = std::mem::take(&mut *self.abandoned());
-        let ops: Vec<Op> = lines.iter().flat_map(|line| line.clone().leave_unsure(&self.places)).collect();
+        let ops: Vec<Op> = lines.iter().flat_map(|line| line.clone().leave(&self.places)).collect();
         if !ops.is_empty() {
             nodes.ask(ops);
         }
@@ -385,8 +385,9 @@ impl Reader {
         if self.nodes.is_lost(0) {
             return;
         }
-        if let Some(op) = self.line.leave(&live.places) {
-            self.nodes.ask(vec![op]);
+        let ops = self.line.leave(&live.places);
+        if !ops.is_empty() {
+            self.nodes.ask(ops);
         }
     }
 }
