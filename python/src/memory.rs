@@ -6,7 +6,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use stratann_cluster::memory::found;
 use stratann_engine::driver::GatherOptions;
-use stratann_engine::index::{Acknowledged, CacheBudget, Index, OpenOptions, Unfinished};
+use stratann_engine::index::{Acknowledged, CacheBudget, Index, OpenOptions, PLACE, Unfinished};
 use stratann_engine::link::Tls;
 use stratann_engine::remote_memory::{Credentials, read_key};
 use stratann_engine::{Result, search};
@@ -63,7 +63,7 @@ pub(crate) fn changes_dict(py: Python<'_>, made: Made, groups_rebuilt: u64) -> P
     match made {
         Ok(made) => {
             dict.set_item("count", made.count)?;
-            dict.set_item("place", made.place.name())?;
+            dict.set_item("place", PLACE)?;
             dict.set_item("groups_rebuilt", groups_rebuilt)?;
         }
         Err(unfinished) => {

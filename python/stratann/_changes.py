@@ -17,7 +17,7 @@ class Changes:
 
     #: Number of vectors or ids.
     count: int
-    #: Where they are: ``"memory"``, ``"file"``, ``"memory and mirror"`` or ``"file and mirror"``.
+    #: Where they are: ``"memory"``, which ends with its memory node.
     place: str
     #: Groups that this process has rebuilt since it opened the index.
     groups_rebuilt: int

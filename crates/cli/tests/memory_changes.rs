@@ -20,7 +20,7 @@ const DIM: usize = 16;
 
 impl Place {
     /// A memory node that holds an index.
-    fn new(size: &str, more: &[&str]) -> Place {
+    fn new(size: &str) -> Place {
         let data = Data::new(ROWS, DIM, "f32");
         let key = data.path("key");
         std::fs::write(&key, "0123456789abcdef".repeat(4) + "\n").unwrap();
@@ -38,7 +38,7 @@ impl Place {
             arg(&key),
             "--until-eof",
         ];
-        let node = Running::start(&[&args[..], more].concat());
+        let node = Running::start(&args);
         let place = Place { data, key, node };
         json(&[
             "memory-node",
@@ -93,7 +93,7 @@ impl Place {
 
 #[test]
 fn inserts_deletes_and_searches_go_round() {
-    let place = Place::new("16MiB", &[]);
+    let place = Place::new("16MiB");
     let new = place.data.path("new.fbin");
     write(&new, &rows(300, DIM, "f32", 9), "f32");
     let ids: Vec<u64> = (5000..5300).collect();
@@ -121,16 +121,8 @@ fn inserts_deletes_and_searches_go_round() {
 }
 
 #[test]
-fn a_file_is_named_as_the_place() {
-    let data = folder();
-    let file = data.path().join("region");
-    let place = Place::new("16MiB", &["--file", arg(&file)]);
-    assert_eq!(json(&place.args(&["delete", "--id", "3"]))["place"], "file");
-}
-
-#[test]
 fn mistakes_are_refused_and_change_nothing() {
-    let place = Place::new("16MiB", &[]);
+    let place = Place::new("16MiB");
     let new = place.data.path("new.fbin");
     let mut bad = rows(50, DIM, "f32", 9);
     write(&new, &bad, "f32");
@@ -164,7 +156,7 @@ fn mistakes_are_refused_and_change_nothing() {
 /// A region that is full says which rows are acknowledged; they are found.
 #[test]
 fn a_full_region_names_the_rows_that_are_acknowledged() {
-    let place = Place::new("400KiB", &[]);
+    let place = Place::new("400KiB");
     let new = place.data.path("new.fbin");
     let own = rows(2000, DIM, "f32", 9);
     write(&new, &own, "f32");

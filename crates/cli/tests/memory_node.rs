@@ -72,7 +72,7 @@ const SIGCONT: i32 = 18;
 fn it_ends_by_sigterm_while_a_client_is_connected() {
     let place = Place::new();
     let node = place.start("127.0.0.1:0", &["--node-id", "3"]);
-    assert_eq!((&node.ready["node"], &node.ready["durable"]), (&3.into(), &false.into()));
+    assert_eq!(node.ready["node"], 3);
     let mut memory = place.connect(&listen(&node)).unwrap();
     assert_eq!(memory.facts().node.0, 3);
     assert_eq!(format!("{:016x}", memory.facts().epoch), node.ready["epoch"].as_str().unwrap());
@@ -85,46 +85,45 @@ fn it_ends_by_sigterm_while_a_client_is_connected() {
     assert!(said.contains("memory node 3 has 4.0 MiB") && said.contains("stopped"), "{said}");
 }
 
-/// Killed at any moment, a node with a file has all that was acknowledged, under the same epoch; one without says by
-/// its epoch that it is empty.
+/// A node that was killed comes back empty, and says so by its epoch.
 #[test]
-fn what_was_acknowledged_survives_kill_with_a_file() {
+fn a_node_that_was_killed_comes_back_empty() {
     let place = Place::new();
-    let file = place.folder.path().join("region");
-    let mut address = "127.0.0.1:0".to_string();
-    let mut memory: Option<Box<dyn RemoteMemory>> = None;
-    let mut acknowledged = 0u64;
-    for round in 0..4 {
-        let node = place.start(&address, &["--file", arg(&file)]);
-        address = listen(&node);
-        let memory = memory.get_or_insert_with(|| place.connect(&address).unwrap());
-        let found = Place::read(memory.as_mut(), 16).unwrap();
-        let words = [0, 8].map(|at| u64::from_le_bytes(found[at..at + 8].try_into().unwrap()));
-        // The last change may have been made without an answer.
-        assert!(words[0] == acknowledged || words[0] == acknowledged + 1, "round {round}: {words:?}");
-        assert!(words[1] + 1 >= words[0] && words[1] <= words[0], "round {round}: {words:?}");
-        acknowledged = words[0];
-        let killer = std::thread::spawn(move || {
-            std::thread::sleep(Duration::from_millis(150 + 37 * round));
-            node.signal(SIGKILL);
-            drop(node);
-        });
-        loop {
-            match memory.fetch_add(0, 1) {
-                Ok(old) => acknowledged = old + 1,
-                Err(e) => break assert!(matches!(e, MemoryError::Disconnected { .. }), "{e}"),
-            }
-            if memory.write(&[(8, &acknowledged.to_le_bytes())]).is_err() {
-                break;
-            }
-        }
-        killer.join().unwrap();
-    }
-    assert!(acknowledged > 20, "{acknowledged}");
+    let node = place.start("127.0.0.1:0", &[]);
+    let address = listen(&node);
+    let mut memory = place.connect(&address).unwrap();
+    memory.fetch_add(0, 1).unwrap();
+    node.signal(SIGKILL);
+    drop(node);
     let _empty = place.start(&address, &[]);
-    let error = Place::read(memory.unwrap().as_mut(), 8).unwrap_err();
+    let error = Place::read(memory.as_mut(), 8).unwrap_err();
     assert!(matches!(&error, MemoryError::EpochChanged { .. }), "{error}");
     assert!(error.to_string().contains("memory-node load"), "{error}");
+    assert_eq!(Place::read(place.connect(&address).unwrap().as_mut(), 8).unwrap(), [0; 8]);
+}
+
+/// One error says why there is neither a file nor a mirror, and nothing is made.
+#[test]
+fn options_that_kept_a_region_are_refused() {
+    let place = Place::new();
+    let file = place.folder.path().join("region");
+    let (key, file) = (arg(&place.key), arg(&file));
+    let node = ["memory-node", "--listen", "127.0.0.1:0", "--size", "1MiB", "--key-file", key];
+    let load = ["memory-node", "load", "no.idx", "--nodes", "127.0.0.1:1", "--key-file", key];
+    for (command, option) in [
+        (&node[..], &["--file", file][..]),
+        (&node, &["--mirror"]),
+        (&load, &["--mirror"]),
+        (&load, &["--file", file]),
+    ] {
+        let error = refused(&[command, option].concat(), 2);
+        assert!(
+            error.contains("durability is not here") && error.contains("load the index again"),
+            "{error}"
+        );
+        assert_eq!(error.trim().lines().count(), 1, "{error}");
+    }
+    assert!(!Path::new(file).exists());
 }
 
 /// A stopped node has no part in shared memory. TCP says that it does not answer.
@@ -159,24 +158,15 @@ fn mistakes_are_refused_by_name() {
     let place = Place::new();
     let short = place.folder.path().join("short");
     std::fs::write(&short, "abc").unwrap();
-    let file = place.folder.path().join("region");
     let base = |key: &'static str| ["memory-node", "--listen", "127.0.0.1:0", "--size", key];
     let refuse = |more: &[&str], size: &'static str| refused(&[&base(size)[..], more].concat(), 2);
     let key = arg(&place.key);
     let error = refuse(&["--key-file", arg(&short)], "1MiB");
     assert!(error.contains("64 hexadecimal digits"), "{error}");
-    let error = refuse(&["--key-file", key, "--shm", "x", "--file", arg(&file)], "1MiB");
-    assert!(error.contains("--shm") && error.contains("--file"), "{error}");
     let error = refuse(&["--key-file", key, "--shm", "../x"], "1MiB");
     assert!(error.contains("letters"), "{error}");
     let error = refuse(&["--key-file", key, "--tls-certificate", "x"], "1MiB");
     assert!(error.contains("--tls-key"), "{error}");
-    let node = place.start("127.0.0.1:0", &["--file", arg(&file)]);
-    let error = refuse(&["--key-file", key, "--file", arg(&file)], "4MiB");
-    assert!(error.contains("in use"), "{error}");
-    drop(node);
-    let error = refuse(&["--key-file", key, "--file", arg(&file)], "5MiB");
-    assert!(error.contains("--size 4194304"), "{error}");
 }
 
 /// Over ucx's shared memory, reads go on while the node is stopped. Its TCP connection is open then.

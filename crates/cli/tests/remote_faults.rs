@@ -13,7 +13,7 @@ use serde_json::Value;
 use stratann_core::format::region::{
     CONTROL_BYTES, ControlWords, GROUP_WORDS_BYTES, GroupWords, SUPERBLOCK_BYTES, Superblock,
 };
-use stratann_engine::remote_memory::{Credentials, Moved, Nodes, read_key};
+use stratann_engine::remote_memory::{Credentials, Nodes, read_key};
 
 const SIGKILL: i32 = 9;
 const SIGCONT: i32 = 18;
@@ -21,63 +21,54 @@ const DIM: usize = 16;
 const FIRST_ID: u64 = 100_000;
 const CLUSTERS: &str = "10";
 
-/// Memory nodes with a small index, whose overflows fill up soon.
+/// A memory node with a small index, whose overflows fill up soon.
 struct World {
     data: Data,
     key: PathBuf,
-    nodes: Vec<Option<Running>>,
-    addresses: Vec<String>,
-    has_files: bool,
+    node: Option<Running>,
+    address: String,
 }
 
 /// What the headers in the first node say.
 struct Seen {
     /// Changes since the index was loaded.
     clock: u64,
-    /// Groups that somebody rebuilds.
-    taken: usize,
     /// Groups that were rebuilt, and how often.
     versions: Vec<u32>,
 }
 
 impl World {
-    /// With a mirror where there are two nodes.
-    fn new(nodes: usize, has_files: bool) -> World {
+    fn new() -> World {
         let data = Data::new(800, DIM, "f32");
         let (key, index) = (data.path("key"), data.path("remote.idx"));
         std::fs::write(&key, "0123456789abcdef".repeat(4) + "\n").unwrap();
         let args = ["build", arg(&data.base), "-o", arg(&index), "--kind", "remote-hnsw", "--metric", "l2"];
         let own = ["--partitions", CLUSTERS, "-M", "8", "--ef-construction", "60", "--overflow", "4KiB"];
         json(&[&args[..], &own].concat());
-        let (none, addresses) = ((0..nodes).map(|_| None).collect(), vec!["127.0.0.1:0".to_string(); nodes]);
-        let mut world = World { data, key, nodes: none, addresses, has_files };
-        (0..nodes).for_each(|node| world.start(node));
-        let (all, key) = (world.addresses.join(","), arg(&world.key));
-        let load = ["memory-node", "load", arg(&index), "--nodes", &all, "--key-file", key];
-        json(&[&load[..], if nodes == 2 { &["--mirror"] } else { &[] }].concat());
+        let mut world = World { data, key, node: None, address: "127.0.0.1:0".into() };
+        world.start();
+        let load = ["memory-node", "load", arg(&index), "--nodes", &world.address, "--key-file"];
+        json(&[&load[..], &[arg(&world.key)]].concat());
         world
     }
 
-    /// Starts a node, at the address that it had.
-    fn start(&mut self, node: usize) {
-        let (file, number) = (self.data.path(&format!("region-{node}")), node.to_string());
-        let (address, key) = (&self.addresses[node], arg(&self.key));
+    /// Starts the node, at the address that it had.
+    fn start(&mut self) {
+        let (address, key) = (&self.address, arg(&self.key));
         let args = ["memory-node", "--size", "64MiB", "--listen", address, "--key-file", key, "--until-eof"];
-        let of_file = ["--file", arg(&file)];
-        let of_file = if self.has_files { &of_file[..] } else { &[] };
-        let started = Running::start(&[&args[..], &["--node-id", &number], of_file].concat());
-        self.addresses[node] = started.ready["listen"].as_str().unwrap().to_string();
-        self.nodes[node] = Some(started);
+        let started = Running::start(&args);
+        self.address = started.ready["listen"].as_str().unwrap().to_string();
+        self.node = Some(started);
     }
 
-    fn kill(&mut self, node: usize) {
-        let mut running = self.nodes[node].take().unwrap();
+    fn kill(&mut self) {
+        let mut running = self.node.take().unwrap();
         running.signal(SIGKILL);
         running.child.wait().unwrap();
     }
 
     fn args(&self, args: &[&str]) -> Vec<String> {
-        let memory = ["--memory", &self.addresses.join(","), "--key-file", arg(&self.key)].map(String::from);
+        let memory = ["--memory", &self.address, "--key-file", arg(&self.key)].map(String::from);
         args.iter().map(|own| own.to_string()).chain(memory).collect()
     }
 
@@ -106,9 +97,8 @@ impl World {
 
     fn seen(&self) -> Seen {
         let secret = read_key(&self.key, &|_| {}).unwrap();
-        let mut nodes =
-            Nodes::new(&self.addresses[..1], &Credentials { secret, tls: None, moved: Moved::default() })
-                .unwrap();
+        let address = std::slice::from_ref(&self.address);
+        let mut nodes = Nodes::new(address, &Credentials::new(secret, None)).unwrap();
         let own = Superblock::newest(&nodes.read(0, 0, 2 * SUPERBLOCK_BYTES).unwrap()).unwrap();
         let words = nodes.read(0, own.control_at, CONTROL_BYTES + own.groups * GROUP_WORDS_BYTES).unwrap();
         let (control, groups) = words.split_at(CONTROL_BYTES as usize);
@@ -116,7 +106,6 @@ impl World {
         let groups: Vec<GroupWords> = groups.map(|group| GroupWords::decode(group).unwrap()).collect();
         Seen {
             clock: ControlWords::decode(control).unwrap().tombstones,
-            taken: groups.iter().filter(|group| group.owner.holder() != 0).count(),
             versions: groups.iter().map(|group| group.version.number()).collect(),
         }
     }
@@ -152,7 +141,7 @@ fn inserted(running: Running, count: usize) {
 /// A compute node is stopped while it inserts, wherever it is. Others fill and rebuild every group, and take what it
 /// holds. Then it goes on.
 fn stand_still(at_least: Duration, stops: usize) {
-    let world = World::new(1, false);
+    let world = World::new();
     let own = world.new_vectors("own", FIRST_ID, 3000);
     let own_inserts = world.inserts(&own);
     for stop in 0..stops {
@@ -187,37 +176,6 @@ fn a_compute_node_that_stands_still_for_a_minute_loses_nothing() {
     stand_still(Duration::from_secs(60), 2);
 }
 
-/// The memory node is killed at once where a rebuild was seen, and else during inserts.
-fn kill_with_file(kills: usize) {
-    let mut world = World::new(1, true);
-    let count = 400 * (kills + 1);
-    let new = world.new_vectors("new", FIRST_ID, count);
-    let inserts = world.inserts(&new);
-    for kill in 0..kills {
-        let before = world.seen().clock;
-        wait_for("inserts", || world.seen().clock >= before + 60);
-        if kill % 2 == 1 {
-            wait_for("a rebuild", || world.seen().taken > 0);
-        }
-        world.kill(0);
-        world.start(0);
-    }
-    inserted(inserts, count);
-    world.check_found(&new, FIRST_ID, count);
-    world.check_sound();
-}
-
-#[test]
-fn a_memory_node_that_is_killed_keeps_on_its_file_what_was_acknowledged() {
-    kill_with_file(2);
-}
-
-#[test]
-#[ignore = "takes minutes"]
-fn a_memory_node_that_is_killed_again_and_again_keeps_what_was_acknowledged() {
-    kill_with_file(20);
-}
-
 fn answer(server: &Running) -> (u16, Value) {
     let query = [0.5f32; DIM].map(f32::to_le_bytes).concat();
     post(server.address(), "/v1/search?k=5&nprobe=10", &query)
@@ -230,14 +188,14 @@ fn serve(world: &World) -> Running {
 
 #[test]
 fn every_client_is_told_of_a_memory_node_that_comes_back_empty() {
-    let mut world = World::new(1, false);
+    let mut world = World::new();
     let server = serve(&world);
     assert_eq!(answer(&server).0, 200);
     let new = world.new_vectors("new", FIRST_ID, 4000);
     let inserts = world.inserts(&new);
     wait_for("inserts", || world.seen().clock >= 100);
-    world.kill(0);
-    world.start(0);
+    world.kill();
+    world.start();
     let (code, said) = inserts.end();
     assert_eq!(code, Some(1), "{said}");
     assert!(said.contains("epoch") && said.contains("rows are acknowledged"), "{said}");
@@ -247,39 +205,4 @@ fn every_client_is_told_of_a_memory_node_that_comes_back_empty() {
     let args = world.args(&["search", arg(&new[0]), "-k", "1"]);
     let late = refused(&args.iter().map(String::as_str).collect::<Vec<_>>(), 2);
     assert!(late.contains("holds no index"), "{late}");
-}
-
-/// A server reads the mirror while its node is lost. When the node is back it reads that again, and not the mirror.
-#[test]
-fn a_server_goes_back_to_a_memory_node_that_is_back() {
-    let mut world = World::new(2, true);
-    let server = serve(&world);
-    let (code, before) = answer(&server);
-    assert_eq!(code, 200, "{before}");
-    let ids = |answered: &Value| answered["answers"][0]["ids"].clone();
-    for lost in [0, 1, 0] {
-        world.kill(lost);
-        wait_for("answers of the other node", || {
-            let (code, found) = answer(&server);
-            code == 200 && ids(&found) == ids(&before)
-        });
-        world.start(lost);
-    }
-    let new = world.new_vectors("new", FIRST_ID, 50);
-    inserted(world.inserts(&new), 50);
-    world.check_found(&new, FIRST_ID, 50);
-    // The same of a server that never saw the node.
-    let (code, before) = answer(&server);
-    assert_eq!(code, 200, "{before}");
-    drop(server);
-    world.kill(0);
-    let server = serve(&world);
-    let answers = || {
-        let (code, found) = answer(&server);
-        code == 200 && ids(&found) == ids(&before)
-    };
-    wait_for("answers of the mirror", answers);
-    world.start(0);
-    world.kill(1);
-    wait_for("answers of the node that is back", answers);
 }

@@ -74,8 +74,8 @@ const PAUSE: Duration = Duration::from_secs(1);
 /// A request that takes longer has failed.
 const TIMEOUT: Duration = Duration::from_secs(3);
 
-/// A membership: a thread that keeps the key of a server or memory node alive, if there is one, and watches those of
-/// the others. Dropping it removes the key.
+/// A membership: a thread that keeps the key of a server or memory node alive, and watches those of the others.
+/// Dropping it removes the key.
 pub struct Membership {
     stop: watch::Sender<bool>,
     own: watch::Sender<String>,
@@ -96,7 +96,7 @@ impl Membership {
     ) -> Result<Membership> {
         let (own, value) = watch::channel(text(&member)?);
         let mine = Own { key: options.key(number), address: member.address, value };
-        Membership::start(options, Some(mine), own, changed)
+        Membership::start(options, mine, own, changed)
     }
 
     /// Announces memory node `number`. Returns at once, whether or not etcd answers.
@@ -107,20 +107,12 @@ impl Membership {
         let (own, value) = watch::channel(text(member)?);
         let key = format!("{}memory/{number:03}", options.prefix());
         let mine = Own { key, address: member.address.clone(), value };
-        Membership::start(options, Some(mine), own, |_| {})
-    }
-
-    /// Calls `changed` with the members, as [`Membership::join`] does, and announces nothing.
-    ///
-    /// # Errors
-    /// As [`Membership::join`].
-    pub fn watch(options: EtcdOptions, changed: impl Fn(&Members) + Send + 'static) -> Result<Membership> {
-        Membership::start(options, None, watch::channel(String::new()).0, changed)
+        Membership::start(options, mine, own, |_| {})
     }
 
     fn start(
         options: EtcdOptions,
-        mine: Option<Own>,
+        mine: Own,
         own: watch::Sender<String>,
         changed: impl Fn(&Members) + Send + 'static,
     ) -> Result<Membership> {
@@ -454,7 +446,7 @@ async fn hold(
 /// Announces and watches, again and again, until it is stopped.
 async fn stay(
     options: EtcdOptions,
-    own: Option<Own>,
+    own: Own,
     mut stopped: watch::Receiver<bool>,
     changed: impl Fn(&Members),
 ) {
@@ -469,14 +461,12 @@ async fn stay(
     };
     let mut logged = String::new();
     loop {
-        let mut session = std::pin::pin!(session(&options, own.as_ref(), &tell, stopped.clone()));
+        let mut session = std::pin::pin!(session(&options, &own, &tell, stopped.clone()));
         let why = tokio::select! {
             why = &mut session => why,
             _ = stopped.wait_for(|stop| *stop) => {
-                // It takes back its key, if it has one.
-                if own.is_some() {
-                    let _ = tokio::time::timeout(PAUSE, session).await;
-                }
+                // It takes back its key.
+                let _ = tokio::time::timeout(PAUSE, session).await;
                 return;
             }
         };
@@ -497,16 +487,13 @@ async fn stay(
 /// One lease, from its beginning to its end, or until stopped.
 async fn session(
     options: &EtcdOptions,
-    own: Option<&Own>,
+    own: &Own,
     changed: &impl Fn(&Members),
     mut stopped: watch::Receiver<bool>,
 ) -> Described<()> {
     let (etcd, _) = Etcd::reach(options).await?;
-    let (members, revision) = etcd.members(options).await?;
+    let (members, _) = etcd.members(options).await?;
     changed(&members);
-    let Some(own) = own else {
-        return Err(watch_keys(&etcd, options, members, revision, changed).await);
-    };
     if let Some(other) = members.address_of(options, &own.key).filter(|other| *other != own.address) {
         // An earlier process of this number, or another one that took it after its lease had expired.
         return Err(format!(

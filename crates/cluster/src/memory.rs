@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use stratann_engine::{Error, Result};
 
-use crate::membership::{EtcdOptions, Members};
+use crate::membership::EtcdOptions;
 
 /// Seconds after which etcd forgets a memory node that does not respond.
 const LEASE_S: u64 = 5;
@@ -13,7 +13,7 @@ const LEASE_S: u64 = 5;
 ///
 /// # Errors
 /// A text that begins so and is none.
-pub fn etcd(addresses: &[String]) -> Result<Option<EtcdOptions>> {
+fn etcd(addresses: &[String]) -> Result<Option<EtcdOptions>> {
     let Some((first, more)) = addresses.split_first() else { return Ok(None) };
     let Some(rest) = first.strip_prefix("etcd:") else { return Ok(None) };
     let (cluster, url) = rest.split_once('@').ok_or_else(|| {
@@ -34,17 +34,9 @@ pub fn etcd_options(endpoints: Vec<String>, cluster: &str) -> EtcdOptions {
 /// An etcd that does not answer, or has no memory node.
 pub fn found(addresses: &[String]) -> Result<Vec<String>> {
     let Some(etcd) = etcd(addresses)? else { return Ok(addresses.to_vec()) };
-    in_etcd(&etcd).map(|members| members.memory.into_values().map(|node| node.address).collect())
-}
-
-/// The members in etcd, of which at least one is a memory node.
-///
-/// # Errors
-/// As [`found`].
-pub fn in_etcd(etcd: &EtcdOptions) -> Result<Members> {
     let members = etcd.members()?;
     match members.memory.is_empty() {
-        false => Ok(members),
+        false => Ok(members.memory.into_values().map(|node| node.address).collect()),
         true => Err(Error::bad_input(format!(
             "no memory node of the cluster {} is in etcd at {}; start one with `stratann memory-node --etcd {} \
              --cluster {}`",

@@ -87,11 +87,8 @@ fn memory_nodes_are_announced_beside_servers() {
     until(&heard, &[0]);
     let node = |port: u16| MemoryMember { address: format!("ucx:127.0.0.1:{port}") };
     let first = Membership::join_memory(options(&etcd, &said), 0, &node(1)).unwrap();
-    let (sender, seen) = channel();
-    let _watch =
-        Membership::watch(options(&etcd, &said), move |members| drop(sender.send(members.clone()))).unwrap();
     let reached = |nodes: &[(u8, MemoryMember)]| {
-        while !seen
+        while !heard
             .recv_timeout(PATIENCE)
             .expect("news come")
             .memory

@@ -161,7 +161,7 @@ fn the_image_is_what_a_memory_node_holds() {
     let (dir, index) =
         built(&set, &with_own(options(Metric::L2, 15), |own| own.overflow_bytes = Some(10_000)));
     let image = std::fs::read(dir.path().join("v1-region.bin")).unwrap();
-    let superblock = Superblock::newest(&image[..2 * SUPERBLOCK_BYTES as usize]).unwrap();
+    let superblock = Superblock::newest_of_image(&image[..2 * SUPERBLOCK_BYTES as usize]).unwrap();
     assert_eq!((superblock.groups, superblock.clusters, superblock.end), (8, 15, image.len() as u64));
     assert_eq!((superblock.record_bytes, superblock.manifest_bytes), (32 + 96, 0));
     let meta = std::fs::read(dir.path().join("v1-meta.bin")).unwrap();

@@ -3,16 +3,15 @@
 mod common;
 
 use std::collections::BTreeSet;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use common::{Set, clustered, hits, nearest, quick};
 use stratann_core::format::region::{
     CONTROL_BYTES, GROUP_WORDS_BYTES, GroupWords, SUPERBLOCK_BYTES, Superblock,
 };
 use stratann_engine::build::{BuildOptions, Kind, KindOptions, RemoteOptions, build};
-use stratann_engine::index::{ChangeOptions, Durability, Index, OpenOptions, Unfinished};
+use stratann_engine::index::{ChangeOptions, Index, OpenOptions, Unfinished};
 use stratann_engine::kinds::options::RemoteSwitches;
 use stratann_engine::kinds::remote_hnsw::live::load::load;
 use stratann_engine::remote_memory::{Credentials, Node, NodeId, NodeOptions, Nodes, Place};
@@ -28,14 +27,14 @@ fn credentials() -> Credentials {
     Credentials::new(SECRET.to_vec(), None)
 }
 
-fn start(node: u8, listen: &str, file: Option<PathBuf>, region_bytes: u64) -> Node {
+fn start(node: u8, listen: &str, region_bytes: u64) -> Node {
     let options = || NodeOptions {
         node: NodeId(node),
         region_bytes,
         listen: listen.parse().unwrap(),
         secret: SECRET.to_vec(),
         tls: None,
-        place: file.clone().map_or(Place::Memory, Place::File),
+        place: Place::Memory,
         connections_max: 64,
         log: Arc::new(|_| {}),
     };
@@ -55,7 +54,6 @@ struct World {
     dir: TempDir,
     nodes: Vec<Option<Node>>,
     addresses: Vec<String>,
-    files: Vec<Option<PathBuf>>,
 }
 
 /// What a world has.
@@ -63,8 +61,6 @@ struct Plan {
     set: Set,
     metric: Metric,
     nodes: u8,
-    mirror: bool,
-    files: bool,
     overflow_records: u64,
     region_bytes: u64,
 }
@@ -75,8 +71,6 @@ impl Plan {
             set: vectors(rows, 1),
             metric: Metric::L2,
             nodes: 1,
-            mirror: false,
-            files: false,
             overflow_records: 20,
             region_bytes: 24 << 20,
         }
@@ -101,14 +95,11 @@ impl Plan {
         let dir = tempfile::tempdir().unwrap();
         let folder = dir.path().join("index");
         self.build(&self.set, None, &folder);
-        let file = |node: u8| self.files.then(|| dir.path().join(format!("region-{node}")));
-        let files: Vec<Option<PathBuf>> = (0..self.nodes).map(file).collect();
-        let of_file = (0..).zip(&files);
-        let nodes: Vec<Node> =
-            of_file.map(|(node, file)| start(node, "127.0.0.1:0", file.clone(), self.region_bytes)).collect();
+        let start = |node| start(node, "127.0.0.1:0", self.region_bytes);
+        let nodes: Vec<Node> = (0..self.nodes).map(start).collect();
         let addresses: Vec<String> = nodes.iter().map(|node| node.address().to_string()).collect();
-        load(&folder, &addresses, &credentials(), self.mirror, &Quiet).unwrap();
-        World { plan: self, dir, nodes: nodes.into_iter().map(Some).collect(), addresses, files }
+        load(&folder, &addresses, &credentials(), &Quiet).unwrap();
+        World { plan: self, dir, nodes: nodes.into_iter().map(Some).collect(), addresses }
     }
 }
 
@@ -133,8 +124,7 @@ impl World {
     }
 
     fn start_again(&mut self, node: usize) {
-        let (address, file) = (self.addresses[node].clone(), self.files[node].clone());
-        self.nodes[node] = Some(start(node as u8, &address, file, self.plan.region_bytes));
+        self.nodes[node] = Some(start(node as u8, &self.addresses[node], self.plan.region_bytes));
     }
 }
 
@@ -190,7 +180,7 @@ fn every_compute_node_finds_what_one_inserts_and_misses_what_one_deletes() {
         let threads = 1 + turn % 3;
         let options = ChangeOptions { new_ids: turn % 2 == 0, threads, ..ChangeOptions::default() };
         let done = nodes[turn % 3].upsert(&ids, &own.bytes, &options, &Quiet).unwrap();
-        assert_eq!((done.count, done.place), (30, Durability::Memory));
+        assert_eq!(done.count, 30);
         for node in &nodes {
             assert_eq!(found(node, &own, &ids), 30, "turn {turn}");
         }
@@ -488,75 +478,6 @@ fn a_node_that_comes_back_empty_is_named() {
     assert!(refused.to_string().contains("epoch") && refused.to_string().contains("load"), "{refused}");
     let answers = index.search(&new.bytes, &options(3, 12), &Quiet);
     assert!(answers.as_ref().map_or(true, |answers| answers.failed.len() == 20), "{answers:?}");
-}
-
-/// The node ends and comes back again and again, with its file. Each vector that was acknowledged is there.
-#[test]
-fn a_node_with_a_file_keeps_all_through_inserts_and_rebuilds() {
-    let mut world = Plan { files: true, overflow_records: 6, ..Plan::new(900) }.start();
-    let (index, other) = (world.open(), world.open());
-    let new = vectors(2000, 6);
-    let (ended, inserted) = (AtomicBool::new(false), AtomicU64::new(0));
-    std::thread::scope(|scope| {
-        scope.spawn(|| {
-            for row in 0..new.len() {
-                if ended.load(Ordering::Relaxed) {
-                    break;
-                }
-                let options = ChangeOptions { new_ids: row % 2 == 0, threads: 1, ..ChangeOptions::default() };
-                let done = index.upsert(&[20_000 + row as u64], new.row(row), &options, &Quiet).unwrap();
-                assert_eq!(done.place, Durability::File);
-                inserted.fetch_add(1, Ordering::Relaxed);
-            }
-        });
-        for _ in 0..4 {
-            let before = inserted.load(Ordering::Relaxed);
-            while inserted.load(Ordering::Relaxed) < before + 30 {
-                std::thread::sleep(std::time::Duration::from_millis(5));
-            }
-            world.stop(0);
-            std::thread::sleep(std::time::Duration::from_millis(200));
-            world.start_again(0);
-        }
-        ended.store(true, Ordering::Relaxed);
-    });
-    let count = inserted.load(Ordering::Relaxed) as usize;
-    let ids: Vec<u64> = (20_000..).take(count).collect();
-    assert!(count >= 120 && index.rebuilds() > 2, "{count} inserts, {} rebuilds", index.rebuilds());
-    assert_eq!(found(&other, &part(&new, 0, count), &ids), count);
-}
-
-#[test]
-fn a_mirror_answers_without_its_node_and_takes_no_changes() {
-    let mut world = Plan { nodes: 4, mirror: true, ..Plan::new(1200) }.start();
-    let (writer, other) = (world.open(), world.open());
-    let new = vectors(200, 6);
-    let ids: Vec<u64> = (5000..5200).collect();
-    let done = writer
-        .upsert(
-            &ids,
-            &new.bytes,
-            &ChangeOptions { new_ids: false, threads: 2, ..ChangeOptions::default() },
-            &Quiet,
-        )
-        .unwrap();
-    assert_eq!(done.place, Durability::MemoryAndMirror);
-    writer.delete(&[5000, 3], &ChangeOptions { threads: 1, ..ChangeOptions::default() }, &Quiet).unwrap();
-    assert_eq!(found(&other, &new, &ids), 199);
-    assert!(writer.rebuilds() > 0);
-    // The first node has all words, the second one groups alone.
-    for lost in [1, 0] {
-        world.stop(lost);
-        for node in [&writer, &other, &world.open()] {
-            assert_eq!(found(node, &new, &ids), 199, "without node {lost}");
-        }
-        // Those that need the lost node are refused; the others are what they were.
-        let (again, same) = (&ids[1..], part(&new, 1, 199));
-        let refused = writer.upsert(again, &same.bytes, &ChangeOptions::default(), &Quiet).unwrap_err();
-        assert_eq!(refused.error.kind, ErrorKind::Io);
-        assert!(lost == 1 || refused.acknowledged.is_empty());
-        assert!(refused.to_string().contains("does not answer"), "{refused}");
-    }
 }
 
 /// Fresh records cost their own bytes, and each group 64 bytes of headers.

@@ -1,4 +1,4 @@
-//! A `remote-hnsw` in memory nodes: what is loaded is what is searched, on one node or several, and mirrors answer.
+//! A `remote-hnsw` in memory nodes: what is loaded is what is searched, on one node or several, and lost nodes are named.
 
 mod common;
 
@@ -21,6 +21,7 @@ use stratann_engine::remote_memory::{Credentials, Node, NodeId, NodeOptions, Nod
 use stratann_engine::search::{Answers, DOORBELLS, Effort, SearchOptions};
 use stratann_engine::serve::{MemoryNodes, ServeOptions, Server};
 use stratann_engine::{DType, ErrorKind, Metric, Progress, Quiet};
+use stratann_testing::way::Way;
 use tempfile::TempDir;
 
 const ASKED: usize = 50;
@@ -67,8 +68,8 @@ fn credentials() -> Credentials {
     Credentials::new(vec![7; 32], None)
 }
 
-fn loaded(folder: &Path, nodes: &[Node], mirror: bool) -> Loaded {
-    load(folder, &addresses(nodes), &credentials(), mirror, &Quiet).unwrap()
+fn loaded(folder: &Path, nodes: &[Node]) -> Loaded {
+    load(folder, &addresses(nodes), &credentials(), &Quiet).unwrap()
 }
 
 fn opened(nodes: &[Node]) -> Index {
@@ -93,7 +94,7 @@ fn memory_nodes_answer_as_the_folder_does() {
         let alone = search(&index, &asked, 1);
         for count in [1, 3] {
             let nodes = nodes(count);
-            let placed = loaded(dir.path(), &nodes, false);
+            let placed = loaded(dir.path(), &nodes);
             assert_eq!((placed.nodes.len(), placed.groups), (usize::from(count), CLUSTERS as u32 / 2));
             let remote = opened(&nodes);
             for threads in [1, 2] {
@@ -114,7 +115,7 @@ fn memory_nodes_answer_as_the_folder_does() {
 fn batches_and_doorbells_change_costs_alone() {
     let (dir, _, asked) = built(Metric::L2);
     let nodes = nodes(1);
-    loaded(dir.path(), &nodes, false);
+    loaded(dir.path(), &nodes);
     let remote = opened(&nodes);
     let usual = search(&remote, &asked, 1);
     for gather in [
@@ -137,7 +138,7 @@ fn opened_within(nodes: &[Node], budget: u64) -> Index {
 fn a_budget_shortens_doorbells_whose_length_was_not_chosen() {
     let (dir, _, asked) = built(Metric::L2);
     let nodes = nodes(1);
-    loaded(dir.path(), &nodes, false);
+    loaded(dir.path(), &nodes);
     let with = |gather| SearchOptions { gather, ..options(1) };
     let (usual, chosen) =
         (GatherOptions::default(), GatherOptions { is_doorbell_chosen: true, ..GatherOptions::default() });
@@ -168,7 +169,7 @@ fn a_budget_shortens_doorbells_whose_length_was_not_chosen() {
 fn a_server_shortens_doorbells_too() {
     let (dir, ..) = built(Metric::L2);
     let nodes = nodes(1);
-    loaded(dir.path(), &nodes, false);
+    loaded(dir.path(), &nodes);
     let start = |ram_budget, gather| {
         let memory = MemoryNodes { addresses: addresses(&nodes), credentials: credentials() };
         let memory = Some(memory);
@@ -189,7 +190,7 @@ fn a_server_shortens_doorbells_too() {
 fn a_cache_saves_exactly_the_loads_of_what_it_holds() {
     let (dir, _, asked) = built(Metric::L2);
     let nodes = nodes(1);
-    loaded(dir.path(), &nodes, false);
+    loaded(dir.path(), &nodes);
     let mut remote = opened(&nodes);
     let first = search(&remote, &asked, 1);
     remote.set_cache_budget(64 << 20);
@@ -197,24 +198,6 @@ fn a_cache_saves_exactly_the_loads_of_what_it_holds() {
     let cached = search(&remote, &asked, 2);
     assert_eq!((cached.stats.reads, cached.stats.round_trips), (1, 1), "the headers alone");
     assert_eq!((cached.ids, cached.distances), (first.ids, first.distances));
-}
-
-#[test]
-fn a_mirror_answers_when_its_node_is_lost() {
-    let (dir, index, asked) = built(Metric::L2);
-    let alone = search(&index, &asked, 1);
-    for lost in 0..2 {
-        let mut all = nodes(4);
-        loaded(dir.path(), &all, true);
-        let remote = opened(&all);
-        assert_eq!(search(&remote, &asked, 2).ids, alone.ids);
-        let known = addresses(&all);
-        all.remove(lost).stop().unwrap();
-        // An open index goes on, and one that opens now knows no better.
-        assert_eq!(search(&remote, &asked, 2).ids, alone.ids, "without node {lost}");
-        let late = Index::open_memory(&known, &credentials(), OpenOptions::default()).unwrap();
-        assert_eq!(search(&late, &asked, 2).ids, alone.ids, "opened without node {lost}");
-    }
 }
 
 /// Waits until a search gets all answers.
@@ -230,115 +213,35 @@ fn search_in_time(index: &Index, asked: &Set) -> Answers {
     }
 }
 
-/// Each of the nodes is lost and comes back with its file. Then its mirror is lost, so only it can answer.
+/// A node that was cut off has what it had: an open index goes back to it, and changes go on.
 #[test]
-fn a_node_that_comes_back_is_used_again() {
+fn a_node_that_was_cut_off_is_used_again() {
     let (dir, index, asked) = built(Metric::L2);
     let alone = search(&index, &asked, 1);
-    let folder = tempfile::tempdir().unwrap();
-    let file = |number: u8| Place::File(folder.path().join(format!("region-{number}")));
     for lost in 0..2 {
-        let mut all: Vec<Option<Node>> =
-            (0..4).map(|number| Some(node(number, 4 << 20, file(4 * lost + number)))).collect();
-        let listen: Vec<SocketAddr> = all.iter().flatten().map(Node::address).collect();
-        let known: Vec<String> = listen.iter().map(SocketAddr::to_string).collect();
-        load(dir.path(), &known, &credentials(), true, &Quiet).unwrap();
+        let all = nodes(2);
+        let ways: Vec<Way> = all.iter().map(|node| Way::to(node.address()).unwrap()).collect();
+        let known: Vec<String> = ways.iter().map(|way| way.address().to_string()).collect();
+        load(dir.path(), &known, &credentials(), &Quiet).unwrap();
         let remote = Index::open_memory(&known, &credentials(), OpenOptions::default()).unwrap();
         assert_eq!(search(&remote, &asked, 2).ids, alone.ids);
-        let at = usize::from(lost);
-        all[at].take().unwrap().stop().unwrap();
-        assert_eq!(search_in_time(&remote, &asked).ids, alone.ids, "without node {lost}");
-        all[at] = Some(node_at(listen[at], lost, 4 << 20, file(5 * lost)));
-        let mirror = all[2 + at].take().unwrap();
-        mirror.stop().unwrap();
-        assert_eq!(search_in_time(&remote, &asked).ids, alone.ids, "back at node {lost}");
-        // The mirror comes back as well, and changes go on. What they write is found on both.
-        all[2 + at] = Some(node_at(listen[2 + at], 2 + lost, 4 << 20, file(5 * lost + 2)));
+        ways[lost].cut();
+        let failed = remote.search(&asked.bytes, &options(2), &Quiet);
+        assert!(failed.is_err() || !failed.unwrap().failed.is_empty(), "without node {lost}");
+        let refused = remote.upsert(&[9000], asked.row(0), &ChangeOptions::default(), &Quiet);
+        assert!(refused.is_ok() || refused.unwrap_err().error.kind == ErrorKind::Io);
+        ways[lost].mend();
         let ids: Vec<u64> = (9000..9000 + ASKED as u64).collect();
         remote.upsert(&ids, &asked.bytes, &ChangeOptions::default(), &Quiet).unwrap();
-        let after = search(&remote, &asked, 2);
-        assert_eq!(after.ids.iter().step_by(10).copied().collect::<Vec<_>>(), ids);
-        all[at].take().unwrap().stop().unwrap();
-        assert_eq!(search_in_time(&remote, &asked).ids, after.ids);
+        let after = search_in_time(&remote, &asked);
+        assert_eq!(after.ids.iter().step_by(10).copied().collect::<Vec<_>>(), ids, "back at node {lost}");
+        // Requests over connections that have failed meanwhile count too.
+        let upsert = || remote.upsert(&[9999], asked.row(0), &ChangeOptions::default(), &Quiet).unwrap();
+        let alone = upsert().round_trips;
+        ways[lost].cut();
+        ways[lost].mend();
+        assert!(upsert().round_trips >= alone, "{alone} without a lost connection");
     }
-}
-
-/// An index that is opened without a node uses it once it is back, and changes go to both again.
-#[test]
-fn a_node_that_was_away_at_opening_is_used_once_it_is_back() {
-    let (dir, index, asked) = built(Metric::L2);
-    let alone = search(&index, &asked, 1);
-    let folder = tempfile::tempdir().unwrap();
-    let file = |load: u8, number: u8| Place::File(folder.path().join(format!("region-{load}-{number}")));
-    // The last one is a mirror.
-    for lost in 0..3 {
-        let start = |number: u8| Some(node(number, 4 << 20, file(lost, number)));
-        let mut all: Vec<Option<Node>> = (0..4).map(start).collect();
-        let listen: Vec<SocketAddr> = all.iter().flatten().map(Node::address).collect();
-        let known: Vec<String> = listen.iter().map(SocketAddr::to_string).collect();
-        load(dir.path(), &known, &credentials(), true, &Quiet).unwrap();
-        let at = usize::from(lost);
-        all[at].take().unwrap().stop().unwrap();
-        let late = Index::open_memory(&known, &credentials(), OpenOptions::default()).unwrap();
-        assert_eq!(search_in_time(&late, &asked).ids, alone.ids, "opened without node {lost}");
-        all[at] = Some(node_at(listen[at], lost, 4 << 20, file(lost, lost)));
-        let other = (at + 2) % 4;
-        let again = |all: &mut Vec<Option<Node>>| {
-            all[other] = Some(node_at(listen[other], other as u8, 4 << 20, file(lost, other as u8)));
-        };
-        all[other].take().unwrap().stop().unwrap();
-        assert_eq!(search_in_time(&late, &asked).ids, alone.ids, "back at node {lost}");
-        again(&mut all);
-        let ids: Vec<u64> = (9000..9000 + ASKED as u64).collect();
-        late.upsert(&ids, &asked.bytes, &ChangeOptions::default(), &Quiet).unwrap();
-        all[other].take().unwrap().stop().unwrap();
-        let after = search_in_time(&late, &asked);
-        assert_eq!(after.ids.iter().step_by(10).copied().collect::<Vec<_>>(), ids, "node {lost}");
-    }
-}
-
-#[test]
-fn an_index_opens_on_the_mirror_of_a_node_that_came_back_empty() {
-    let (dir, index, asked) = built(Metric::L2);
-    let alone = search(&index, &asked, 1);
-    for lost in 0..4 {
-        let mut all = nodes(4);
-        loaded(dir.path(), &all, true);
-        let (known, listen) = (addresses(&all), all[lost].address());
-        all.remove(lost).stop().unwrap();
-        let _empty = node_at(listen, lost as u8, 4 << 20, Place::Memory);
-        let late = Index::open_memory(&known, &credentials(), OpenOptions::default()).unwrap();
-        let [warning] = late.warnings() else { panic!("{:?}", late.warnings()) };
-        assert!(warning.contains(&format!("memory node {lost} at {listen} holds no index")), "{warning}");
-        assert!(warning.contains("memory-node load … --mirror"), "{warning}");
-        assert_eq!(search_in_time(&late, &asked).ids, alone.ids, "node {lost} is empty");
-        // Some of them are for groups of the node, or of the one that it mirrors.
-        let ids: Vec<u64> = (9000..9000 + ASKED as u64).collect();
-        assert!(late.upsert(&ids, &asked.bytes, &ChangeOptions::default(), &Quiet).is_err());
-    }
-}
-
-/// Requests over connections that have failed meanwhile count too.
-#[test]
-fn round_trips_of_a_change_have_those_of_lost_connections() {
-    let (dir, _, asked) = built(Metric::L2);
-    let folder = tempfile::tempdir().unwrap();
-    let on_file = || Place::File(folder.path().join("region"));
-    let first = node(0, 4 << 20, on_file());
-    loaded(dir.path(), std::slice::from_ref(&first), false);
-    let (listen, known) = (first.address(), vec![first.address().to_string()]);
-    let open = || Index::open_memory(&known, &credentials(), OpenOptions::default()).unwrap();
-    let upsert = |index: &Index, id: u64| {
-        let made = index.upsert(&[id], asked.row(0), &ChangeOptions::default(), &Quiet);
-        made.unwrap().round_trips
-    };
-    let index = open();
-    upsert(&index, 9000);
-    first.stop().unwrap();
-    let _again = node_at(listen, 0, 4 << 20, on_file());
-    let over_lost = upsert(&index, 9001);
-    let alone = upsert(&open(), 9002);
-    assert!(over_lost > alone, "{over_lost} with a connection that was lost, {alone} without");
 }
 
 #[test]
@@ -359,40 +262,59 @@ fn clusters_longer_than_a_read_are_refused() {
     manifest.as_object_mut().unwrap().remove("checksum");
     manifest["checksum"] = hex(checksum(manifest.to_string().as_bytes())).into();
     std::fs::write(&path, manifest.to_string() + "\n").unwrap();
-    let refused = load(dir.path(), &addresses(&nodes(1)), &credentials(), false, &Quiet).unwrap_err();
+    let refused = load(dir.path(), &addresses(&nodes(1)), &credentials(), &Quiet).unwrap_err();
     assert!(refused.message.contains("build with --partitions 36 or more"), "{}", refused.message);
 }
 
-/// A node that comes back empty, or with what it had before a later load, is not read: its mirror is.
+/// A node that comes back empty is named as empty, to those that have the index open and to those that open it.
 #[test]
-fn a_node_that_lacks_changes_is_not_used_again() {
+fn a_node_that_comes_back_empty_is_named() {
     let (dir, index, asked) = built(Metric::L2);
     let alone = search(&index, &asked, 1);
-    let mut all = nodes(2);
-    loaded(dir.path(), &all, true);
-    let (remote, known, listen) = (opened(&all), addresses(&all), all[0].address());
-    assert_eq!(search(&remote, &asked, 2).ids, alone.ids);
-    all.remove(0).stop().unwrap();
-    assert_eq!(search_in_time(&remote, &asked).ids, alone.ids);
-    let empty = node_at(listen, 0, 4 << 20, Place::Memory);
-    // Longer than it takes to find it.
-    for _ in 0..15 {
+    for lost in 0..2 {
+        let mut all = nodes(2);
+        loaded(dir.path(), &all);
+        let (remote, known, listen) = (opened(&all), addresses(&all), all[lost].address());
         assert_eq!(search(&remote, &asked, 2).ids, alone.ids);
-        std::thread::sleep(Duration::from_millis(100));
+        all.remove(lost).stop().unwrap();
+        all.insert(lost, node_at(listen, lost as u8, 4 << 20, Place::Memory));
+        let found = remote.search(&asked.bytes, &options(2), &Quiet);
+        let why = found.map_or_else(|e| e.message, |found| found.failed[0].1.clone());
+        assert!(why.contains("another region") && why.contains("memory-node load"), "{why}");
+        // Some of them are for groups of the node.
+        let ids: Vec<u64> = (9000..9000 + ASKED as u64).collect();
+        let refused = remote.upsert(&ids, &asked.bytes, &ChangeOptions::default(), &Quiet).unwrap_err();
+        assert!(refused.to_string().contains("another region"), "{refused}");
+        let refused = Index::open_memory(&known, &credentials(), OpenOptions::default()).unwrap_err();
+        let named = format!("memory node {lost} holds no index");
+        assert!(refused.message.contains(&named) && refused.message.contains("load"), "{}", refused.message);
+        // Loaded again it answers; what was inserted is gone.
+        loaded(dir.path(), &all);
+        assert_eq!(search(&opened(&all), &asked, 1).ids, alone.ids);
     }
-    let refused =
-        remote.upsert(&[1], asked.row(0), &ChangeOptions::default(), &Quiet).unwrap_err().to_string();
-    assert!(refused.contains("epoch"), "{refused}");
-    let late = Index::open_memory(&known, &credentials(), OpenOptions::default()).unwrap();
-    assert!(late.warnings()[0].contains("memory node 0"), "{:?}", late.warnings());
-    // Loaded together with another mirror, it does not go with the first one.
-    let other = node(1, 4 << 20, Place::Memory);
-    let newer = [empty.address().to_string(), other.address().to_string()];
-    load(dir.path(), &newer, &credentials(), true, &Quiet).unwrap();
-    let refused = Index::open_memory(&known, &credentials(), OpenOptions::default()).unwrap_err();
-    assert!(refused.message.contains("were not loaded together"), "{}", refused.message);
-    let newer = Index::open_memory(&newer, &credentials(), OpenOptions::default()).unwrap();
-    assert_eq!(search(&newer, &asked, 1).ids, alone.ids);
+}
+
+/// Nodes of two loads lack each other's changes. A region that another version has loaded is refused.
+#[test]
+fn nodes_of_another_load_or_format_are_refused() {
+    let (dir, ..) = built(Metric::L2);
+    let (mut all, others) = (nodes(2), nodes(2));
+    loaded(dir.path(), &all);
+    loaded(dir.path(), &others);
+    let refused = |known: &[Node]| {
+        Index::open_memory(&addresses(known), &credentials(), OpenOptions::default()).unwrap_err().message
+    };
+    all.truncate(1);
+    all.extend(others.into_iter().skip(1));
+    assert!(refused(&all).contains("were not loaded together"), "{}", refused(&all));
+    let mut memory =
+        stratann_engine::remote_memory::connect_one(&addresses(&all)[0], &credentials()).unwrap();
+    for copy in [0, SUPERBLOCK_BYTES] {
+        memory.write(&[(copy + 8, &1u64.to_le_bytes())]).unwrap();
+    }
+    assert!(refused(&all).contains("format 1 of regions"), "{}", refused(&all));
+    loaded(dir.path(), &all);
+    opened(&all);
 }
 
 /// The user stops it at once.
@@ -423,7 +345,7 @@ fn lines(nodes: &[Node]) -> usize {
 fn a_reader_or_a_writer_that_fails_gives_its_line_back() {
     let (dir, _, asked) = built(Metric::L2);
     let nodes = nodes(1);
-    loaded(dir.path(), &nodes, false);
+    loaded(dir.path(), &nodes);
     let index = opened(&nodes);
     assert_eq!(lines(&nodes), 1, "that of the index");
     let stopped = index.verify_memory(&Interrupted).unwrap_err();
@@ -444,10 +366,10 @@ fn a_reader_or_a_writer_that_fails_gives_its_line_back() {
 }
 
 #[test]
-fn a_node_without_a_mirror_is_missed_by_name() {
+fn a_lost_node_is_missed_by_name() {
     let (dir, _, asked) = built(Metric::L2);
     let mut all = nodes(2);
-    loaded(dir.path(), &all, false);
+    loaded(dir.path(), &all);
     let (remote, known) = (opened(&all), addresses(&all));
     all.remove(1).stop().unwrap();
     let answers = remote.search(&asked.bytes, &options(2), &Quiet).unwrap();
@@ -461,77 +383,44 @@ fn a_node_without_a_mirror_is_missed_by_name() {
 }
 
 #[test]
-fn a_node_that_comes_back_empty_is_told_from_one_with_its_file() {
-    let (dir, _, asked) = built(Metric::L2);
-    let folder = tempfile::tempdir().unwrap();
-    let on_file = || Place::File(folder.path().join("region"));
-    for place in [Place::Memory, on_file()] {
-        let first = node(0, 4 << 20, place.clone());
-        loaded(dir.path(), std::slice::from_ref(&first), false);
-        let listen = first.address();
-        let before = search(&opened(std::slice::from_ref(&first)), &asked, 1);
-        first.stop().unwrap();
-        let again = node_at(listen, 0, 4 << 20, place.clone());
-        let opened = Index::open_memory(&[listen.to_string()], &credentials(), OpenOptions::default());
-        match place {
-            Place::Memory => {
-                let refused = opened.unwrap_err();
-                assert!(refused.message.contains("holds no index"), "{}", refused.message);
-            }
-            _ => assert_eq!(search(&opened.unwrap(), &asked, 1).ids, before.ids),
-        }
-        again.stop().unwrap();
-    }
-}
-
-#[test]
 fn what_cannot_be_loaded_is_refused() {
     let (dir, ..) = built(Metric::L2);
-    let refused = |nodes: &[Node], mirror: bool| {
-        let e = load(dir.path(), &addresses(nodes), &credentials(), mirror, &Quiet).unwrap_err();
+    let refused = |nodes: &[Node]| {
+        let e = load(dir.path(), &addresses(nodes), &credentials(), &Quiet).unwrap_err();
         (e.kind, e.message)
     };
-    let (kind, message) = refused(&[node(0, 64 << 10, Place::Memory)], false);
+    let (kind, message) = refused(&[node(0, 64 << 10, Place::Memory)]);
     assert!(kind == ErrorKind::Budget && message.contains("--size"), "{message}");
     // The size that it names is enough.
     let size: u64 = message.split("--size ").nth(1).unwrap().split(' ').next().unwrap().parse().unwrap();
-    loaded(dir.path(), &[node(0, size, Place::Memory)], false);
-    assert!(refused(&[node(1, 4 << 20, Place::Memory)], false).1.contains("the numbers from 0 on"));
-    assert!(refused(&[node(0, 4 << 20, Place::Memory)], true).1.contains("--mirror"));
+    loaded(dir.path(), &[node(0, size, Place::Memory)]);
+    assert!(refused(&[node(1, 4 << 20, Place::Memory)]).1.contains("the numbers from 0 on"));
     let own = nodes(1);
     let wrong = Credentials::new(vec![8; 32], None);
-    let e = load(dir.path(), &addresses(&own), &wrong, false, &Quiet).unwrap_err();
+    let e = load(dir.path(), &addresses(&own), &wrong, &Quiet).unwrap_err();
     assert!(e.message.contains("another key"), "{}", e.message);
     let e = Index::open_memory(&addresses(&own), &credentials(), OpenOptions::default()).unwrap_err();
     assert!(e.message.contains("holds no index"), "{}", e.message);
     let flat = tempfile::tempdir().unwrap();
     let set = Set::new(DType::F32, 16, &clustered(100, 16, 12, 1));
     build(&set.reader(), flat.path(), &quick(Kind::Flat, Metric::L2), &Quiet).unwrap();
-    let e = load(flat.path(), &addresses(&own), &credentials(), false, &Quiet).unwrap_err();
+    let e = load(flat.path(), &addresses(&own), &credentials(), &Quiet).unwrap_err();
     assert!(e.message.contains("--kind remote-hnsw"), "{}", e.message);
 }
 
-/// What is damaged in a region is named, and is no answer; on a mirror it is read there.
+/// What is damaged in a region is named, and is no answer.
 #[test]
 fn damage_is_named() {
-    let (dir, index, asked) = built(Metric::L2);
-    let alone = search(&index, &asked, 1);
-    for mirror in [false, true] {
-        let all = nodes(if mirror { 2 } else { 1 });
-        let placed = loaded(dir.path(), &all, mirror);
-        let remote = opened(&all);
-        let mut memory =
-            stratann_engine::remote_memory::connect_one(&addresses(&all)[0], &credentials()).unwrap();
-        // In the middle of the groups.
-        let at = placed.nodes[0].used_bytes / 8 * 8 - (placed.nodes[0].used_bytes / 4) / 8 * 8;
-        memory.write(&[(at, &[0xA5; 64])]).unwrap();
-        let found = remote.search(&asked.bytes, &options(1), &Quiet).unwrap();
-        if mirror {
-            assert_eq!((found.failed.len(), found.ids), (0, alone.ids.clone()));
-        } else {
-            assert!(!found.failed.is_empty());
-            let why = &found.failed[0].1;
-            assert!(why.contains("memory node 0") && why.contains("damaged"), "{why}");
-        }
-    }
+    let (dir, _, asked) = built(Metric::L2);
+    let all = nodes(1);
+    let placed = loaded(dir.path(), &all);
+    let remote = opened(&all);
+    let mut memory =
+        stratann_engine::remote_memory::connect_one(&addresses(&all)[0], &credentials()).unwrap();
+    // In the middle of the groups.
+    let at = placed.nodes[0].used_bytes / 8 * 8 - (placed.nodes[0].used_bytes / 4) / 8 * 8;
+    memory.write(&[(at, &[0xA5; 64])]).unwrap();
+    let found = remote.search(&asked.bytes, &options(1), &Quiet).unwrap();
+    let why = &found.failed[0].1;
+    assert!(why.contains("memory node 0") && why.contains("damaged"), "{why}");
 }

@@ -56,22 +56,6 @@ fn tcp_conforms() {
 }
 
 #[test]
-fn tcp_conforms_with_a_file_which_keeps_all() {
-    let folder = tempfile::tempdir().unwrap();
-    let place = Place::File(folder.path().join("region"));
-    let node = Node::start(options(place.clone())).unwrap();
-    let (address, facts) = (node.address().to_string(), node.facts());
-    assert!(facts.has_file);
-    conformance::check(&|| dial(&address));
-    let before = read(dial(&address).as_mut(), 0, 1 << 20).unwrap();
-    node.stop().unwrap();
-    let node = Node::start(options(place)).unwrap();
-    assert_eq!(node.facts(), facts);
-    let after = read(dial(&node.address().to_string()).as_mut(), 0, 1 << 20).unwrap();
-    assert!(before == after, "the file lost bytes");
-}
-
-#[test]
 fn shm_conforms_and_shares_its_region_with_tcp() {
     let name = segment_name("conforms");
     let node = Node::start(options(Place::Shared(name.clone()))).unwrap();
@@ -198,7 +182,7 @@ fn what_is_no_memory_node_is_named() {
     assert!(matches!(nobody, MemoryError::Disconnected { may_have_run: false, .. }), "{nobody}");
 }
 
-/// A node that comes back without its region is an error that says what to do; one with its file goes on.
+/// A node that comes back has another region: an error that says what to do.
 #[test]
 fn a_restarted_node_is_told_by_its_epoch() {
     let node = Node::start(options(Place::Memory)).unwrap();
@@ -215,17 +199,6 @@ fn a_restarted_node_is_told_by_its_epoch() {
     let lost = MemoryError::EpochChanged { address: address.to_string(), expected, found };
     assert_eq!(eventually(memory.as_mut()), Err(lost.clone()));
     assert_eq!(memory.fetch_add(0, 1), Err(lost), "it stays an error");
-    drop(again);
-
-    let folder = tempfile::tempdir().unwrap();
-    let place = Place::File(folder.path().join("region"));
-    let node = Node::start(options(place.clone())).unwrap();
-    let address = node.address();
-    let mut memory = dial(&address.to_string());
-    memory.write(&[(0, b"here")]).unwrap();
-    node.stop().unwrap();
-    let _again = Node::start(NodeOptions { listen: address, ..options(place) }).unwrap();
-    assert_eq!(eventually(memory.as_mut()).unwrap(), b"here");
 }
 
 /// Reads until the pauses between attempts are over.

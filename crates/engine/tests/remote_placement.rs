@@ -58,7 +58,7 @@ impl Home {
     }
 
     fn load(&self, by_bytes: bool, traffic: TrafficOptions<'_>) -> Loaded {
-        let options = LoadOptions { mirror: false, by_bytes, traffic };
+        let options = LoadOptions { by_bytes, traffic };
         load_with(self.folder.path(), &self.addresses(), &self.credentials, &options, &Quiet).unwrap()
     }
 

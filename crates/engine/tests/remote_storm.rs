@@ -300,7 +300,7 @@ impl Place {
         })
         .unwrap();
         let addresses = [memory.address().to_string()];
-        load(&index, &addresses, &credentials, false, &Quiet).unwrap();
+        load(&index, &addresses, &credentials, &Quiet).unwrap();
         let open = |_| {
             let options = OpenOptions { cache_budget: 2 << 20, ..OpenOptions::default() };
             Index::open_memory(&addresses, &credentials, options).unwrap()

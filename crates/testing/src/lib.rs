@@ -1,9 +1,10 @@
 //! Tests that need more than every machine has: a program, or a feature of the kernel. One that is left out is
-//! recorded, for `make test` to list. [`etcd`] starts such a program.
+//! recorded, for `make test` to list. [`etcd`] starts such a program. [`way`] is a way to a server that can be cut.
 //!
 //! With `STRATANN_REQUIRE=all` a test fails when what it needs could be there.
 
 pub mod etcd;
+pub mod way;
 
 use std::fs::OpenOptions;
 use std::io::Write;

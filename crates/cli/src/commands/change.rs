@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use serde::Serialize;
 use stratann_engine::dataset::{read_all_ids, read_ids};
-use stratann_engine::index::{Acknowledged, ChangeOptions, Index, Unfinished};
+use stratann_engine::index::{Acknowledged, ChangeOptions, Index, PLACE, Unfinished};
 use stratann_engine::{Error, Progress, Result};
 
 use crate::memory_nodes::MemoryArgs;
@@ -65,8 +65,8 @@ Examples:
   stratann insert new.fbin --memory 10.0.0.9:8900 --key-file key --ids new.u64bin
   stratann insert new.fbin --memory 10.0.0.9:8900,10.0.0.10:8900 --key-file key --ids new.u64bin --new
 
-The report says where the vectors are: in memory, on the file of the memory node, or there and on the mirror. An error
-says which rows are acknowledged. Rows that are inserted again replace themselves.";
+The vectors are in memory: they end with their memory node, and with the next load. An error says which rows are
+acknowledged. Rows that are inserted again replace themselves.";
 
 /// Delete vectors of an index that memory nodes hold
 ///
@@ -136,9 +136,10 @@ pub(crate) fn insert(args: &InsertArgs, output: Output) -> Result<Verdict> {
     let made = in_parts(&parts, rows, change)?;
     printer.finish();
     let (groups_rebuilt, seconds) = (index.rebuilds(), started.elapsed().as_secs_f64());
-    let (place, round_trips) = (place(made), made.map_or(0, |made| made.round_trips));
-    let document = InsertDocument { inserted: rows as u64, place, groups_rebuilt, round_trips, seconds };
-    output.result(&document, || text("inserted", document.inserted, (&index, document.place), seconds))?;
+    let round_trips = made.map_or(0, |made| made.round_trips);
+    let document =
+        InsertDocument { inserted: rows as u64, place: PLACE, groups_rebuilt, round_trips, seconds };
+    output.result(&document, || text("inserted", document.inserted, &index, seconds))?;
     Ok(Verdict::Fine)
 }
 
@@ -157,19 +158,16 @@ pub(crate) fn delete(args: &DeleteArgs, output: Output) -> Result<Verdict> {
     let made = in_parts(&parts, ids.len(), |_, ids| index.delete(ids, &options, &printer))?;
     printer.finish();
     let (groups_rebuilt, seconds) = (index.rebuilds(), started.elapsed().as_secs_f64());
-    let (place, round_trips) = (place(made), made.map_or(0, |made| made.round_trips));
-    let document = DeleteDocument { deleted: ids.len() as u64, place, groups_rebuilt, round_trips, seconds };
-    output.result(&document, || text("deleted", document.deleted, (&index, document.place), seconds))?;
+    let round_trips = made.map_or(0, |made| made.round_trips);
+    let document =
+        DeleteDocument { deleted: ids.len() as u64, place: PLACE, groups_rebuilt, round_trips, seconds };
+    output.result(&document, || text("deleted", document.deleted, &index, seconds))?;
     Ok(Verdict::Fine)
 }
 
-fn place(made: Option<Acknowledged>) -> &'static str {
-    made.map_or("nowhere", |made| made.place.name())
-}
-
-fn text(what: &str, changes: u64, (index, place): (&Index, &str), seconds: f64) -> String {
+fn text(what: &str, changes: u64, index: &Index, seconds: f64) -> String {
     format!(
-        "{what} {} vectors in {}: they are in {place}; {} groups were rebuilt\n",
+        "{what} {} vectors in {}: they are in {PLACE}; {} groups were rebuilt\n",
         count(changes),
         duration(seconds),
         count(index.rebuilds())

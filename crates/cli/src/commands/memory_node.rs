@@ -20,7 +20,8 @@ mod load;
 /// Give memory to compute nodes
 ///
 /// Serves one region of bytes: compute nodes read it, write it and change words of it atomically. It has one thread,
-/// knows no index and does not search. Runs until SIGTERM or Ctrl-C.
+/// knows no index and does not search. Runs until SIGTERM or Ctrl-C. The region is memory and ends with it: after that,
+/// start it and load the index again.
 #[derive(clap::Args)]
 #[command(after_long_help = EXAMPLES, args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 pub(crate) struct Args {
@@ -48,17 +49,17 @@ struct NodeArgs {
     /// File with the key that compute nodes must have: 64 hexadecimal digits
     #[arg(long, value_name = "FILE")]
     key_file: PathBuf,
-    /// Keep the region on this file too: a write is durable when it is answered, and a restart keeps all. FILE.journal
-    /// lies beside it
-    #[arg(long, value_name = "FILE")]
-    file: Option<PathBuf>,
+    #[arg(long, hide = true, num_args = 0..=1)]
+    file: Option<Option<PathBuf>>,
+    #[arg(long, hide = true)]
+    mirror: bool,
     /// Have the region in the segment /dev/shm/NAME: compute nodes on this host connect to shm:NAME, and need no thread
     /// of the memory node
-    #[arg(long, value_name = "NAME", conflicts_with = "file")]
+    #[arg(long, value_name = "NAME")]
     shm: Option<String>,
     /// Allocate the region with UCX: compute nodes connect to ucx:HOST:PORT, over RDMA where there is a device. UCX_TLS
     /// names the transports
-    #[arg(long, conflicts_with_all = ["file", "shm"])]
+    #[arg(long, conflicts_with = "shm")]
     ucx: bool,
     /// Number of this memory node: each has its own
     #[arg(long, value_name = "N", default_value_t = 0)]
@@ -90,15 +91,25 @@ const EXAMPLES: &str = "\
 Examples:
   openssl rand -hex 32 > key
   stratann memory-node --size 8GiB --listen 10.0.0.9:8900 --key-file key
-  stratann memory-node --size 8GiB --listen 10.0.0.9:8900 --key-file key --file /data/region
   stratann memory-node --size 8GiB --listen 127.0.0.1:8900 --key-file key --shm region
   stratann memory-node --size 8GiB --listen 10.0.0.9:8900 --key-file key --etcd http://10.0.0.5:2379 --cluster products
   stratann memory-node load base.idx --nodes 10.0.0.9:8900 --key-file key
   stratann memory-node load s3://indexes/products --nodes etcd:products@http://10.0.0.5:2379 --key-file key
   stratann search --memory 10.0.0.9:8900 --key-file key query.fbin --recall 0.95
 
-A node without --file comes back empty, with another epoch, and compute nodes say so. Requests over TCP are executed by
-the node's thread; over --shm compute nodes access the memory themselves.";
+A node that was started again is empty and has another epoch, and compute nodes say so: load the index again. Requests
+over TCP are executed by the node's thread; over --shm compute nodes access the memory themselves.";
+
+/// Refuses options of earlier versions, which kept what memory nodes hold.
+fn refuse_durable(is_asked: bool) -> Result<()> {
+    match is_asked {
+        false => Ok(()),
+        true => Err(Error::bad_input(
+            "durability is not here, so there is no --file and no --mirror: a memory node is memory, and what it holds \
+             ends with it; leave the option out, and load the index again after a node was lost",
+        )),
+    }
+}
 
 /// Interval of checks whether the node still runs.
 const LOOK: Duration = Duration::from_millis(200);
@@ -113,6 +124,7 @@ pub(crate) fn run(args: &Args, output: Output) -> Result<Verdict> {
 }
 
 fn serve(args: &NodeArgs, output: Output) -> Result<Verdict> {
+    refuse_durable(args.file.is_some() || args.mirror)?;
     let log: Log = Arc::new(move |line: &str| output.note(&format!("{} {line}", utc(SystemTime::now()))));
     let listen = socket_address("--listen", &args.listen)?;
     if listen.ip().is_unspecified() && args.cluster.is_some() && args.advertise.is_none() {
@@ -163,11 +175,10 @@ fn announce(args: &NodeArgs, node: &Node, log: &Log) -> Result<Option<Membership
 }
 
 fn place(args: &NodeArgs) -> Place {
-    match (&args.file, &args.shm) {
-        (Some(path), _) => Place::File(path.clone()),
-        (None, Some(name)) => Place::Shared(name.clone()),
-        (None, None) if args.ucx => Place::Ucx,
-        (None, None) => Place::Memory,
+    match &args.shm {
+        Some(name) => Place::Shared(name.clone()),
+        None if args.ucx => Place::Ucx,
+        None => Place::Memory,
     }
 }
 
@@ -193,15 +204,13 @@ fn tell_ready(args: &NodeArgs, node: &Node, log: &Log, output: Output) -> Result
             "node": facts.node.0,
             "region_bytes": facts.region_bytes,
             "epoch": format!("{:016x}", facts.epoch),
-            "durable": facts.has_file,
         });
         print(&format!("{ready}\n"))?;
     }
     let place = match place(args) {
-        Place::Memory => "in memory alone".to_string(),
-        Place::Ucx => format!("for ucx:{address}, in memory alone"),
-        Place::File(path) => format!("on {}", path.display()),
-        Place::Shared(name) => format!("as shm:{name}, in memory alone"),
+        Place::Memory => "in memory".to_string(),
+        Place::Ucx => format!("in memory for ucx:{address}"),
+        Place::Shared(name) => format!("in memory as shm:{name}"),
     };
     log(&format!(
         "memory node {} has {}, {place}, on {address}; epoch {:016x}",

@@ -161,7 +161,6 @@ struct Setup {
     // Held as long as the process lives: it reserves this server's number.
     _claim: Option<Claim>,
     // The same: it follows memory nodes in etcd.
-    _followed: Option<Membership>,
 }
 
 /// Runs `stratann serve`.
@@ -370,7 +369,7 @@ fn setup(args: &Args, log: Log, output: Output) -> Result<Setup> {
     let limits = args.caps.limits(keys, ram_budget)?;
     let (ledger, http_threads) = (Ledger::new(ram_budget), threads.div_ceil(SEARCH_THREADS_PER_HTTP));
     in_range("poll_s", usize::try_from(sources.poll_s).unwrap_or(usize::MAX), 0, 86_400)?;
-    let (memory, followed) = args.memory.nodes(&memory_keys, (folder, &log), output)?;
+    let memory = args.memory.nodes(&memory_keys, folder, output)?;
     let mut engine = ServeOptions {
         index,
         memory,
@@ -414,7 +413,6 @@ fn setup(args: &Args, log: Log, output: Output) -> Result<Setup> {
         etcd,
         asks_for_learning,
         _claim: claim,
-        _followed: followed,
     })
 }
 

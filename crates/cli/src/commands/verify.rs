@@ -19,7 +19,7 @@ use crate::progress::ProgressPrinter;
 /// graph. Of a hybrid-ivf it checks every list and vector, and the bounds by which searches prune. The exit code is 1
 /// when anything is wrong. Damage is reported by file, block or list, and offset; restore that file from a copy, or
 /// build the index again. With --memory it checks what memory nodes hold, while it is searched and changed:
-/// superblocks, descriptors, every cluster and fresh record, and that mirrors are equal.
+/// superblocks, descriptors, every cluster and fresh record.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     #[command(flatten)]
@@ -58,7 +58,7 @@ fn memory_text(name: &str, found: &MemoryReport) -> String {
     let (report, fresh, live) = (&found.report, &found.fresh, &found.live);
     let read = format!(
         "{} nodes, {} clusters in {} groups ({} rebuilt), {} vectors, {}; fresh records: {} published, {} holes, {} \
-         killed; {} tombstones; {} equal on mirrors",
+         killed; {} tombstones",
         live.nodes.len(),
         count(report.lists.unwrap_or(0).into()),
         count(live.groups.into()),
@@ -68,8 +68,7 @@ fn memory_text(name: &str, found: &MemoryReport) -> String {
         count(fresh.published),
         count(fresh.holes),
         count(fresh.killed),
-        count(live.tombstones),
-        size(found.mirrored_bytes)
+        count(live.tombstones)
     );
     let mut out = findings(report);
     out += &match report.violations_found {

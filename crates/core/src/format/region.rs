@@ -61,7 +61,10 @@ pub const fn node_offset(versioned: u64) -> u64 {
 }
 
 const MAGIC: u64 = u64::from_le_bytes(*b"STRATREG");
-const FORMAT: u64 = 1;
+/// Format of a region in memory nodes.
+const FORMAT: u64 = 2;
+/// Format of the image of a region in a folder.
+const IMAGE_FORMAT: u64 = 1;
 
 /// A place in the memory of all nodes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -192,20 +195,39 @@ impl Superblock {
         ]
     }
 
-    /// The bytes of a superblock.
+    /// The bytes of the superblock of a region in memory nodes.
     pub fn encode(&self) -> [u8; SUPERBLOCK_BYTES as usize] {
+        self.encode_as(FORMAT)
+    }
+
+    /// The bytes of the superblock of an image in a folder.
+    pub fn encode_image(&self) -> [u8; SUPERBLOCK_BYTES as usize] {
+        self.encode_as(IMAGE_FORMAT)
+    }
+
+    fn encode_as(&self, format: u64) -> [u8; SUPERBLOCK_BYTES as usize] {
         let mut out = [0; SUPERBLOCK_BYTES as usize];
         put(&mut out, 0, MAGIC);
-        put(&mut out, 1, FORMAT);
+        put(&mut out, 1, format);
         (2..).zip(self.numbers()).for_each(|(at, number)| put(&mut out, at, number));
         let sum = seeded_checksum(MAGIC, &out[..8 * (2 + Self::NUMBERS)]);
         put(&mut out, 2 + Self::NUMBERS, sum);
         out
     }
 
-    /// Reads one superblock. `None` where the bytes are none, or their numbers cannot be.
+    /// Reads one superblock of a memory node. `None` where the bytes are none, or their numbers cannot be.
     pub fn decode(bytes: &[u8]) -> Option<Superblock> {
-        if number(bytes, 0)? != MAGIC || number(bytes, 1)? != FORMAT {
+        Superblock::decode_as(FORMAT, bytes)
+    }
+
+    /// The format of the bytes, where it is not that of a memory node of this program.
+    pub fn other_format(bytes: &[u8]) -> Option<u64> {
+        let format = number(bytes, 1).filter(|&format| format != FORMAT)?;
+        (number(bytes, 0)? == MAGIC).then_some(format)
+    }
+
+    fn decode_as(format: u64, bytes: &[u8]) -> Option<Superblock> {
+        if number(bytes, 0)? != MAGIC || number(bytes, 1)? != format {
             return None;
         }
         let sum = seeded_checksum(MAGIC, bytes.get(..8 * (2 + Self::NUMBERS))?);
@@ -238,10 +260,19 @@ impl Superblock {
         own.is_sane().then_some(own)
     }
 
-    /// The newer one of the two superblocks at the start of a region; `None` where neither is whole.
+    /// The newer one of the two superblocks at the start of a region in memory nodes; `None` where neither is whole.
     pub fn newest(bytes: &[u8]) -> Option<Superblock> {
+        Superblock::newest_as(FORMAT, bytes)
+    }
+
+    /// The same of an image in a folder.
+    pub fn newest_of_image(bytes: &[u8]) -> Option<Superblock> {
+        Superblock::newest_as(IMAGE_FORMAT, bytes)
+    }
+
+    fn newest_as(format: u64, bytes: &[u8]) -> Option<Superblock> {
         let (first, rest) = bytes.split_at_checked(SUPERBLOCK_BYTES as usize)?;
-        let both = [Superblock::decode(first), Superblock::decode(rest)];
+        let both = [first, rest].map(|bytes| Superblock::decode_as(format, bytes));
         both.into_iter().flatten().max_by_key(|own| own.sequence)
     }
 
@@ -407,8 +438,15 @@ mod tests {
         assert_eq!(Superblock::newest(&region), Some(newer));
         region[SUPERBLOCK_BYTES as usize + 40] ^= 1;
         assert_eq!(Superblock::newest(&region), Some(own));
+        assert_eq!((Superblock::newest_of_image(&region), Superblock::other_format(&region)), (None, None));
         region[9] ^= 1;
         assert_eq!(Superblock::newest(&region), None);
+        let image = [own.encode_image(); 2].concat();
+        assert_eq!(Superblock::newest_of_image(&image), Some(own));
+        assert_eq!(
+            (Superblock::newest(&image), Superblock::other_format(&image)),
+            (None, Some(IMAGE_FORMAT))
+        );
         let apart = own.words_at(4) + GROUP_WORDS_BYTES;
         assert_eq!((own.control_at + own.headers_bytes(), own.descriptors_at), (apart, apart));
     }

@@ -1,6 +1,5 @@
 //! The table of groups as a batch sees it, and how it is kept.
 
-use alloc::vec;
 use alloc::vec::Vec;
 use core::mem;
 
@@ -37,15 +36,13 @@ pub struct Groups {
     /// Tombstones before this one are in `tombstones`, were never published, or are folded into all groups.
     settled: u64,
     is_read: bool,
-    is_mirror: bool,
 }
 
 impl Groups {
-    /// Slots of a cluster to read. On a mirror words lag, so all slots are read; each record names its cluster.
+    /// Slots of a cluster to read.
     pub fn used(&self, group: u32, side: usize) -> u32 {
         let Some(own) = self.groups.get(group as usize) else { return 0 };
-        let capacity = own.descriptor.capacity;
-        if self.is_mirror { capacity } else { own.reservations.used(side, capacity) }
+        own.reservations.used(side, own.descriptor.capacity)
     }
 
     /// Whether a tombstone deletes what was inserted under the id at this clock. That of members of a sub-HNSW is the
@@ -92,19 +89,13 @@ pub struct Headers {
     pending: Vec<u32>,
     phase: Phase,
     tries: u32,
-    mirror: bool,
 }
 
 impl Headers {
     /// Begins from what the last batch saw.
     pub fn new(last: Groups) -> Headers {
         let (changed, pending) = (Vec::new(), Vec::new());
-        Headers { mirror: false, groups: last, changed, pending, phase: Phase::Start, tries: 0 }
-    }
-
-    /// Reads the mirror of the first node, whose line table nobody reads. It needs all descriptors again.
-    pub fn on_mirror() -> Headers {
-        Headers { mirror: true, ..Headers::new(Groups::default()) }
+        Headers { groups: last, changed, pending, phase: Phase::Start, tries: 0 }
     }
 
     /// The next step.
@@ -118,10 +109,6 @@ impl Headers {
             Ok(answers) => self.take(places, line, answers),
             Err(lost) => Step::Done(Err(lost)),
         }
-    }
-
-    fn at(&self, places: &Places, at: Address) -> Address {
-        if self.mirror { places.mirrored(at).unwrap_or(at) } else { at }
     }
 
     fn take(&mut self, places: &Places, line: &mut Line, mut answers: Answers) -> Step<Result<Seen, Fault>> {
@@ -139,9 +126,9 @@ impl Headers {
     }
 
     fn ask_words(&mut self, places: &Places, line: &mut Line) -> Step<Result<Seen, Fault>> {
-        let announce = if self.mirror { None } else { line.beat(places) };
+        let announce = line.beat(places);
         self.phase = Phase::Words { is_announced: announce.is_some() };
-        Step::Ask(announce.into_iter().chain(self.reads(places)).collect())
+        Step::Ask(announce.into_iter().chain(Headers::reads(places)).collect())
     }
 
     fn again(&mut self, places: &Places, fault: Fault) -> Step<Result<Seen, Fault>> {
@@ -150,13 +137,13 @@ impl Headers {
             return Step::Done(Err(fault));
         }
         self.phase = Phase::Words { is_announced: false };
-        Step::Ask(self.reads(places).to_vec())
+        Step::Ask(Headers::reads(places).to_vec())
     }
 
     /// The control words are read first: the record of an upsert is reserved before its tombstone, so whoever sees the
     /// tombstone sees the record.
-    fn reads(&self, places: &Places) -> [Op; 2] {
-        let control = self.at(places, places.control(0));
+    fn reads(places: &Places) -> [Op; 2] {
+        let control = places.control(0);
         let words = Address(control.0 + CONTROL_BYTES);
         [read(control, CONTROL_BYTES), read(words, places.first().headers_bytes() - CONTROL_BYTES)]
     }
@@ -175,7 +162,6 @@ impl Headers {
             return Step::Done(Err(Fault::Damaged(places.control(0))));
         };
         self.groups.control = control;
-        self.groups.is_mirror = self.mirror;
         self.groups.groups.resize(first.groups as usize, GroupState::default());
         self.pending.clear();
         let is_read = mem::replace(&mut self.groups.is_read, true);
@@ -188,7 +174,7 @@ impl Headers {
             own.version = words.version;
             own.reservations = words.reservations();
             // The version was read before it was replaced, and the reservations after.
-            is_torn |= !self.mirror && !own.reservations.is_of(own.version.number());
+            is_torn |= !own.reservations.is_of(own.version.number());
         }
         if is_torn {
             self.forget_moved();
@@ -199,7 +185,7 @@ impl Headers {
         }
         self.phase = Phase::Descriptors;
         let at = |group: &u32| first.descriptor_of(*group, self.groups.groups[*group as usize].version);
-        let ops = self.pending.iter().map(|group| read(self.at(places, at(group)), DESCRIPTOR_BYTES));
+        let ops = self.pending.iter().map(|group| read(at(group), DESCRIPTOR_BYTES));
         Step::Ask(ops.collect())
     }
 
@@ -241,11 +227,6 @@ impl Headers {
     fn ask_tombstones(&mut self, places: &Places, line: &mut Line) -> Step<Result<Seen, Fault>> {
         let Groups { control, settled, .. } = self.groups;
         let capacity = places.first().tombstones;
-        if self.mirror {
-            self.phase = Phase::Tombstones { from: 0 };
-            let at = self.at(places, places.tombstone(0));
-            return Step::Ask(vec![read(at, capacity * TOMBSTONE_BYTES)]);
-        }
         if self.groups.groups.iter().any(|group| group.descriptor.clock > control.tombstones) {
             // This group has folded in tombstones whose records are not among the words that were read before.
             return self.again(places, Fault::Moved);
@@ -272,14 +253,6 @@ impl Headers {
         from: u64,
         mut answers: Answers,
     ) -> Step<Result<Seen, Fault>> {
-        if self.mirror {
-            for slot in answers.bytes().chunks_exact(TOMBSTONE_BYTES as usize) {
-                if let Some(tombstone) = Tombstone::decode(places.build(), slot) {
-                    self.groups.learn(tombstone);
-                }
-            }
-            return self.finish(line);
-        }
         let (log, until) = log_bytes(places, from, self.groups.control.tombstones, &mut answers);
         let mut settled = until;
         for (slot, number) in log.chunks_exact(TOMBSTONE_BYTES as usize).zip(from..) {

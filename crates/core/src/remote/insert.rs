@@ -4,7 +4,7 @@ use alloc::vec;
 use alloc::vec::Vec;
 
 use super::tombstones::{Entomb, Entombed};
-use super::{Answer, Answers, Fault, GroupState, Groups, Op, Places, Step, first_word, publish, read, swap};
+use super::{Answer, Answers, Fault, GroupState, Groups, Op, Places, Step, publish, read, swap};
 use crate::format::fresh::{FreshRecord, GIVEN_UP, seed};
 use crate::format::region::{
     Address, CONTROL_BYTES, ControlWords, DESCRIPTOR_BYTES, Descriptor, GROUP_WORDS_BYTES, GroupWords,
@@ -64,7 +64,6 @@ enum Phase {
     Descriptor,
     Entombing,
     GivingUp,
-    Mirroring { lag: Option<u64> },
     Publishing,
     Ending,
 }
@@ -129,7 +128,6 @@ impl Insert {
             Phase::Descriptor => self.take_descriptor(places, &answers.bytes()),
             Phase::Entombing => self.entomb(places, answers),
             Phase::GivingUp => self.later(Inserted::LogFull),
-            Phase::Mirroring { lag } => self.take_mirror(places, lag, answers),
             Phase::Publishing => {
                 answers.skip();
                 if answers.word() != 0 {
@@ -249,39 +247,6 @@ impl Insert {
     }
 
     fn write(&mut self, places: &Places) -> Step<Result<Inserted, Fault>> {
-        let (at, record) = (self.at(places), self.record(places));
-        let word = places.word(self.new.group, GroupWords::VERSION);
-        if let (Some(mirror), Some(word)) = (places.mirrored(at), places.mirrored(word)) {
-            self.phase = Phase::Mirroring { lag: None };
-            return Step::Ask(vec![Op::Write { at: mirror, bytes: record }, read(word, 8)]);
-        }
-        self.phase = Phase::Publishing;
-        Step::Ask(publish(at, &record).to_vec())
-    }
-
-    /// A rebuilder may have died before it published on the mirror. The record counts there only under its version.
-    fn take_mirror(
-        &mut self,
-        places: &Places,
-        lag: Option<u64>,
-        mut answers: Answers,
-    ) -> Step<Result<Inserted, Fault>> {
-        let version = self.group.version;
-        let held = match lag {
-            None => {
-                answers.skip();
-                first_word(&answers.bytes())
-            }
-            Some(expected) => match answers.word() {
-                was if was == expected => version.0,
-                was => was,
-            },
-        };
-        let word = places.mirrored(places.word(self.new.group, GroupWords::VERSION));
-        if let (Some(word), true) = (word, Version(held).number() < version.number()) {
-            self.phase = Phase::Mirroring { lag: Some(held) };
-            return Step::Ask(vec![swap(word, held, version.0)]);
-        }
         self.phase = Phase::Publishing;
         Step::Ask(publish(self.at(places), &self.record(places)).to_vec())
     }

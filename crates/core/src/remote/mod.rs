@@ -24,9 +24,6 @@
 //! **Space.** What a replaced group leaves is reused once all announced readers began later. It is never reused where
 //! somebody may still write: after a slot was killed, or after a rebuilder was replaced. Readers whose line was taken
 //! from them find out by [`Recheck`].
-//!
-//! **Mirror.** A record is whole on the mirror before it is published on the first copy. Words of the mirror may lag,
-//! so its readers read all slots.
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -130,7 +127,10 @@ impl fmt::Display for Fault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Fault::Lost(node) => {
-                write!(f, "memory node {node} does not answer; start it, or load the index with a mirror")
+                write!(
+                    f,
+                    "memory node {node} does not answer; if it has ended, start it and load the index again"
+                )
             }
             Fault::Damaged(at) => write!(
                 f,
@@ -145,13 +145,11 @@ impl fmt::Display for Fault {
     }
 }
 
-/// Where things are: the superblock of each node, and which node mirrors which.
+/// Where things are: the superblock of each node.
 #[derive(Clone, Debug, Default)]
 pub struct Places {
-    /// Of all nodes but mirrors, by number. The first one has all words.
+    /// By number. The first one has all words.
     pub nodes: Vec<Superblock>,
-    /// The number of the mirror of each node; empty without mirrors.
-    pub mirrors: Vec<u8>,
     /// Bytes of a vector.
     pub vector_bytes: usize,
 }
@@ -159,12 +157,6 @@ pub struct Places {
 impl Places {
     pub(crate) fn first(&self) -> Superblock {
         self.nodes.first().copied().unwrap_or_default()
-    }
-
-    /// The same place on the mirror.
-    pub fn mirrored(&self, at: Address) -> Option<Address> {
-        let mirror = self.mirrors.get(usize::from(at.node()))?;
-        Some(Address::new(*mirror, at.offset()))
     }
 
     pub(crate) fn control(&self, word: u64) -> Address {

@@ -5,9 +5,7 @@ use alloc::vec::Vec;
 
 use super::{Answer, Answers, Fault, Groups, Places, Step, first_word, publish, read, swap};
 use crate::format::fresh::{GIVEN_UP, Tombstone};
-use crate::format::region::{
-    Address, CONTROL_BYTES, ControlWords, GROUP_WORDS_BYTES, GroupWords, TOMBSTONE_BYTES, Version,
-};
+use crate::format::region::{CONTROL_BYTES, ControlWords, TOMBSTONE_BYTES};
 use crate::remote::groups::{SlotState, log_bytes, log_reads, slot_state};
 
 /// How a deletion ended.
@@ -26,7 +24,6 @@ pub enum Deleted {
 enum Phase {
     Idle,
     Reserving,
-    Mirroring,
     Publishing,
 }
 
@@ -87,24 +84,15 @@ impl Entomb {
 
     /// Publishes the tombstone in the slot that was reserved.
     pub(crate) fn publish(&mut self, places: &Places, answers: &mut Answers) -> Step<Entombed> {
-        let bytes = Tombstone { id: self.id, clock: self.slot + 1 }.encode(places.build());
-        let at = places.tombstone(self.slot);
-        match (self.phase, places.mirrored(at)) {
-            (Phase::Publishing, _) => {
-                answers.skip();
-                let is_published = answers.word() == 0;
-                self.phase = Phase::Idle;
-                Step::Done(if is_published { Entombed::Published } else { Entombed::Killed })
-            }
-            (Phase::Idle, Some(mirror)) => {
-                self.phase = Phase::Mirroring;
-                Step::Ask(vec![super::Op::Write { at: mirror, bytes: bytes.to_vec() }])
-            }
-            _ => {
-                self.phase = Phase::Publishing;
-                Step::Ask(publish(at, &bytes).to_vec())
-            }
+        if let Phase::Publishing = self.phase {
+            answers.skip();
+            let is_published = answers.word() == 0;
+            self.phase = Phase::Idle;
+            return Step::Done(if is_published { Entombed::Published } else { Entombed::Killed });
         }
+        let bytes = Tombstone { id: self.id, clock: self.slot + 1 }.encode(places.build());
+        self.phase = Phase::Publishing;
+        Step::Ask(publish(places.tombstone(self.slot), &bytes).to_vec())
     }
 }
 
@@ -156,8 +144,6 @@ impl Delete {
 
 enum Freeing {
     Start,
-    Mirror,
-    Following,
     Advancing,
     Reading,
     Clearing,
@@ -165,11 +151,7 @@ enum Freeing {
 }
 
 /// Frees the places of tombstones that all groups have folded in. Machines of several compute nodes may run at once.
-///
-/// A rebuilder may have died, or lost the mirror, before it published there: then the mirror has an old version, which
-/// needs its tombstones. So the mirror follows before any place is freed.
 pub struct Truncate {
-    versions: Vec<Version>,
     until: u64,
     from: u64,
     held: u64,
@@ -180,8 +162,7 @@ impl Truncate {
     /// Frees what every group of this snapshot has folded in.
     pub fn new(seen: &Groups) -> Truncate {
         let until = seen.folded().min(seen.control.tombstones);
-        let versions = seen.groups.iter().map(|group| group.version).collect();
-        Truncate { versions, until, from: seen.control.first_tombstone, held: 0, phase: Freeing::Start }
+        Truncate { until, from: seen.control.first_tombstone, held: 0, phase: Freeing::Start }
     }
 
     /// The next step; it ends with the number of places that were freed.
@@ -191,8 +172,7 @@ impl Truncate {
             Err(lost) => return Step::Done(Err(lost)),
         };
         match self.phase {
-            Freeing::Start | Freeing::Following => self.look_at_mirror(places),
-            Freeing::Mirror => self.follow(places, &answers.bytes()),
+            Freeing::Start => self.advance(places),
             Freeing::Advancing => {
                 let was = answers.word();
                 let control = ControlWords::decode(&answers.bytes()).unwrap_or_default();
@@ -228,31 +208,6 @@ impl Truncate {
                 Step::Done(Ok(freed))
             }
         }
-    }
-
-    fn look_at_mirror(&mut self, places: &Places) -> Step<Result<u64, Fault>> {
-        let words = Address(places.control(0).0 + CONTROL_BYTES);
-        let Some(words) = places.mirrored(words) else { return self.advance(places) };
-        self.phase = Freeing::Mirror;
-        Step::Ask(vec![read(words, places.first().headers_bytes() - CONTROL_BYTES)])
-    }
-
-    /// Publishes on the mirror what only the first copy has. The bytes of a version are on both before it counts.
-    fn follow(&mut self, places: &Places, words: &[u8]) -> Step<Result<u64, Fault>> {
-        let held = words.chunks_exact(GROUP_WORDS_BYTES as usize).map(GroupWords::decode);
-        let both = (0..).zip(held).zip(&self.versions);
-        let late = both.filter_map(|((group, held), version)| {
-            let held = held.unwrap_or_default().version;
-            let at = places.mirrored(places.word(group, GroupWords::VERSION))?;
-            (held.number() < version.number()).then(|| swap(at, held.0, version.0))
-        });
-        let ops: Vec<_> = late.collect();
-        if ops.is_empty() {
-            return self.advance(places);
-        }
-        // Somebody else may have published a version between them, so the words are read again.
-        self.phase = Freeing::Following;
-        Step::Ask(ops)
     }
 
     fn advance(&mut self, places: &Places) -> Step<Result<u64, Fault>> {

@@ -26,7 +26,6 @@ pub(crate) struct Client {
     pub(crate) seen: Groups,
     pub(crate) line: Line,
     pub(crate) task: Option<Task>,
-    pub(crate) on_mirror: bool,
     request: Option<Request>,
     batch_began: u64,
     retries: u32,
@@ -55,7 +54,6 @@ impl Client {
             seen: Groups::default(),
             line: Line::new(number),
             task: None,
-            on_mirror: false,
             request: None,
             batch_began: 0,
             retries: 0,
@@ -69,8 +67,7 @@ impl Client {
 
     pub(crate) fn begin_batch(&mut self, now: u64) {
         self.batch_began = now;
-        let headers = if self.on_mirror { Headers::on_mirror() } else { Headers::new(self.seen.clone()) };
-        self.task = Some(Task::Headers(headers));
+        self.task = Some(Task::Headers(Headers::new(self.seen.clone())));
     }
 
     pub(crate) fn begin_rebuild(&mut self, group: u32) {
@@ -85,10 +82,6 @@ impl Client {
 
     pub(crate) fn begin_truncate(&mut self) {
         self.task = Some(Task::Truncate(Truncate::new(&self.seen)));
-    }
-
-    pub(crate) fn is_rebuilding(&self) -> bool {
-        matches!(self.task, Some(Task::Rebuild(..)))
     }
 
     fn choose(&mut self, shared: &mut Shared<'_>) {
@@ -175,7 +168,7 @@ impl Client {
                 if let Some((done, _)) = self.go_on(step, task, shared) {
                     match done {
                         Ok(seen) => {
-                            let ops = world::loads(places, &seen.groups, self.on_mirror);
+                            let ops = world::loads(places, &seen.groups);
                             self.request = Some(Request::new(ops, shared.dice));
                             self.task = Some(Task::Loads(seen));
                         }
@@ -189,7 +182,7 @@ impl Client {
                 }
                 let (_, is_suspect) = world::found(&seen.groups, answers.clone());
                 let seen = seen.clone();
-                if is_suspect && !self.on_mirror {
+                if is_suspect {
                     let groups: Vec<u32> = (0..world::GROUPS as u32).collect();
                     let recheck = Recheck::new(&seen.groups, &groups);
                     self.advance(Task::Recheck(seen, answers, recheck), Vec::new(), shared);
@@ -315,11 +308,7 @@ impl Client {
     }
 
     fn finish_batch(&mut self, seen: Seen, answers: Vec<Answer>, shared: &mut Shared<'_>) {
-        let (mut found, _) = world::found(&seen.groups, answers);
-        if self.on_mirror {
-            // Words of a mirror lag, so the latest copy counts.
-            found.values_mut().for_each(|copies| copies.truncate(1));
-        }
+        let (found, _) = world::found(&seen.groups, answers);
         let place = format!("client {}", self.number);
         shared.history.check(&found, self.batch_began, shared.now, &place);
         shared.counts.batches += 1;

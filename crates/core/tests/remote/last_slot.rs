@@ -92,14 +92,7 @@ fn race(world: &mut World, inserts: &mut [Insert; 2], order: u32) -> [Inserted; 
 
 #[test]
 fn one_of_two_writers_gets_the_last_slot_and_the_other_goes_on_in_the_rebuilt_group() {
-    let settings = Settings {
-        capacity: 1,
-        tombstones: 48,
-        spare_pages: 40,
-        has_mirror: false,
-        data_nodes: 1,
-        members: 4,
-    };
+    let settings = Settings { capacity: 1, tombstones: 48, spare_pages: 40, data_nodes: 1, members: 4 };
     for order in 0..1 << 9 {
         for (sides, is_new) in [([0, 0], true), ([0, 1], true), ([1, 0], false)] {
             let mut dice = Dice::new(u64::from(order));
@@ -119,7 +112,7 @@ fn one_of_two_writers_gets_the_last_slot_and_the_other_goes_on_in_the_rebuilt_gr
             let last = world.run(|places, answers| insert.step(places, answers));
             assert!(matches!(last, Ok(Inserted::Done { .. })), "order {order:b}: {last:?}");
             let seen = world.seen();
-            let loaded = world.execute(world::loads(&world.places, &seen, false));
+            let loaded = world.execute(world::loads(&world.places, &seen));
             let (found, is_suspect) = world::found(&seen, loaded);
             assert!(!is_suspect && found[&500].len() == 1 && found[&501].len() == 1, "{order:b}: {found:?}");
             assert_eq!(found.len(), 6);

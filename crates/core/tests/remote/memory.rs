@@ -88,12 +88,12 @@ impl Request {
             (0..self.running.len()).filter(|&node| !self.running[node].is_empty()).collect();
         if let Some(&node) = busy.get(dice.below(busy.len() as u64) as usize) {
             let queue = &mut self.running[node];
-            let running = queue.front_mut().expect("a busy node");
-            let answer =
-                if memory.is_dead[node] { Some(Answer::Lost(node as u8)) } else { running.step(memory) };
-            if let Some(answer) = answer {
-                self.answers[running.index] = answer;
-                queue.pop_front();
+            if memory.is_dead[node] {
+                // Its connection broke: nothing more of the request is executed.
+                self.left -= queue.len();
+                queue.drain(..).for_each(|lost| self.answers[lost.index] = Answer::Lost(node as u8));
+            } else if let Some(answer) = queue.front_mut().expect("a busy node").step(memory) {
+                self.answers[queue.pop_front().expect("a busy node").index] = answer;
                 self.left -= 1;
             }
         }

@@ -21,8 +21,7 @@ pub(crate) struct Settings {
     pub(crate) tombstones: u64,
     /// Pages of a node after the loaded groups.
     pub(crate) spare_pages: u64,
-    pub(crate) has_mirror: bool,
-    /// Nodes over which the groups are divided; without mirrors.
+    /// Nodes over which the groups are divided.
     pub(crate) data_nodes: u8,
     pub(crate) members: u64,
 }
@@ -117,10 +116,8 @@ pub(crate) fn load(settings: &Settings, history: &mut History, dice: &mut Dice) 
         region.resize(region.len() + (settings.spare_pages * GROUP_ALIGN) as usize, 0);
         own.end = region.len() as u64;
     }
-    let mirrors = if settings.has_mirror { settings.data_nodes..2 * settings.data_nodes } else { 0..0 };
-    regions.extend_from_within(..mirrors.len());
     let is_dead = vec![false; regions.len()];
-    let places = Places { nodes, mirrors: mirrors.collect(), vector_bytes: VECTOR_BYTES };
+    let places = Places { nodes, vector_bytes: VECTOR_BYTES };
     (places, Memory { nodes: regions, is_dead })
 }
 
@@ -149,7 +146,7 @@ fn used_bytes(bytes: &[u8]) -> usize {
 }
 
 /// The loads of a batch: the clusters and the used fresh records of all groups.
-pub(crate) fn loads(places: &Places, seen: &Groups, on_mirror: bool) -> Vec<Op> {
+pub(crate) fn loads(places: &Places, seen: &Groups) -> Vec<Op> {
     let mut ops = Vec::new();
     let bytes = places.nodes[0].record_bytes;
     for (group, own) in (0..).zip(&seen.groups) {
@@ -157,7 +154,6 @@ pub(crate) fn loads(places: &Places, seen: &Groups, on_mirror: bool) -> Vec<Op> 
             let used = seen.used(group, side);
             for span in [own.descriptor.cluster(side, bytes), own.descriptor.fresh(side, used, bytes)] {
                 let at = Address::new(own.descriptor.at.node(), span.offset);
-                let at = if on_mirror { places.mirrored(at).expect("a mirror") } else { at };
                 ops.push(Op::Read { at, bytes: span.bytes });
             }
         }
@@ -187,7 +183,7 @@ pub(crate) fn found(seen: &Groups, answers: Vec<Answer>) -> (BTreeMap<u64, Vec<u
             }
             for slot in fresh.chunks_exact(record_bytes(VECTOR_BYTES)) {
                 match FreshRecord::decode(seed, VECTOR_BYTES, slot) {
-                    // Ranges of both sides share slots on a mirror, or once the overflow is full.
+                    // Ranges of both sides share slots once the overflow is full.
                     Some(record) if !slots.contains(&slot.to_vec()) => {
                         slots.push(slot.to_vec());
                         let value = value_of(record.id, record.vector);

@@ -18,7 +18,7 @@ mod spare;
 
 pub use crate::base::{OpenOptions, Reserve};
 pub use crate::kinds::options::OpenBaselines;
-pub use crate::kinds::{Acknowledged, ChangeOptions, Durability, Unfinished};
+pub use crate::kinds::{Acknowledged, ChangeOptions, PLACE, Unfinished};
 pub use spare::CacheBudget;
 
 use crate::base::Base;
@@ -79,7 +79,7 @@ impl Index {
             cache,
             shared_reads: SharedReads::default(),
             ram_budget: options.ram_budget,
-            warnings: held.warnings,
+            warnings: Vec::new(),
         })
     }
 

@@ -54,7 +54,6 @@ impl CachedClusters {
 /// What memory nodes hold.
 pub(crate) struct HeldByNodes<F> {
     pub(crate) manifest: Manifest,
-    pub(crate) warnings: Vec<String>,
     /// Opens the kind, once there is a base for it.
     pub(crate) open: F,
 }
@@ -162,7 +161,7 @@ impl KindIndex {
         let (meta, live) = (found.meta, found.live);
         let open =
             move |base: &Base| Ok(KindIndex::RemoteHnsw(Box::new(RemoteIndex::of_memory(base, meta, live)?)));
-        Ok(HeldByNodes { manifest: found.manifest, warnings: found.warnings, open })
+        Ok(HeldByNodes { manifest: found.manifest, open })
     }
 
     /// Checks all that the memory nodes of a live index hold; `None` of an index in a folder.

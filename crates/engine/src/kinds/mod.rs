@@ -45,7 +45,7 @@ pub(crate) use params::{apply_switches, fit_to_k, is_exact, needed_candidates, p
 pub(crate) use params::{planned_doorbells_bytes, planned_reads_at_once, reads_at_once};
 pub use remote_hnsw::linking::{ClusterCost, Linking, LinkingOptions};
 pub(crate) use remote_hnsw::live::changes::Change;
-pub use remote_hnsw::live::changes::{Acknowledged, ChangeOptions, Durability, Unfinished};
+pub use remote_hnsw::live::changes::{Acknowledged, ChangeOptions, PLACE, Unfinished};
 pub use remote_hnsw::live::inspect::{LiveFacts, MemoryReport};
 pub(crate) use remote_hnsw::live::{Clusters as LiveClusters, LiveRegion, Reader as LiveReader};
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 use stratann_core::remote::{Answer, Op, Step};
 
 use super::connect::connect_answering;
-use super::lost::Known;
+use super::known::{Dialed, Known};
 use super::operation::{OPERATIONS_MAX, READ_BYTES_MAX, WRITE_BYTES_MAX};
 use super::{Credentials, Facts, MemoryError, NodeId, Operation, RemoteCounters, RemoteMemory};
 
@@ -18,8 +18,6 @@ const PAUSE: Duration = Duration::from_millis(1);
 pub struct Nodes {
     by_number: Vec<Option<Box<dyn RemoteMemory>>>,
     error: Option<MemoryError>,
-    /// A node that came back with another region.
-    gone: Option<MemoryError>,
     /// Nodes that did not answer the last request to them.
     lost: BTreeSet<u8>,
     /// Requests that were sent, and bytes that they read.
@@ -41,40 +39,36 @@ pub struct Asked {
 }
 
 impl Nodes {
-    /// Connects to all nodes that answer. One that does not is lost until [`Nodes::new`] is called again.
+    /// Connects to all nodes that answer. One that does not is lost.
     ///
     /// # Errors
     /// No node answers: why the first one does not. Two nodes have one number.
     pub fn new(addresses: &[String], credentials: &Credentials) -> Result<Nodes, MemoryError> {
-        Nodes::among(addresses, credentials, None)
+        let (nodes, error) = connect_answering(addresses, credentials)?;
+        Ok(Nodes { error, ..Nodes::of(nodes) })
     }
 
-    /// As [`Nodes::new`], where of an open index only known nodes with their regions are used.
-    ///
-    /// # Errors
-    /// As [`Nodes::new`].
-    pub(super) fn among(
-        addresses: &[String],
-        credentials: &Credentials,
-        known: Option<&[Facts]>,
-    ) -> Result<Nodes, MemoryError> {
-        let (nodes, error) = connect_answering(addresses, credentials, known)?;
+    /// Those of an open index, which are dialed when something is asked of them.
+    pub(super) fn dialed(known: &[Known], credentials: &Credentials) -> Nodes {
+        Nodes::of(known.iter().map(|own| Dialed::new(own, credentials)).collect())
+    }
+
+    /// Of nodes by number.
+    fn of(nodes: Vec<Box<dyn RemoteMemory>>) -> Nodes {
         let mut by_number = Vec::new();
         for memory in nodes {
             by_number.resize_with(usize::from(memory.facts().node.0), || None);
             by_number.push(Some(memory));
         }
-        let gone = error.clone().filter(|why| matches!(why, MemoryError::EpochChanged { .. }));
-        Ok(Nodes {
+        Nodes {
             by_number,
-            error,
-            gone,
+            error: None,
             lost: BTreeSet::new(),
             round_trips: 0,
             bytes_read: 0,
             requests: 0,
             counters: None,
-        })
+        }
     }
 
     /// Counts what is read also there.
@@ -92,27 +86,10 @@ impl Nodes {
         self.by_number.iter().flatten().map(|memory| memory.facts()).collect()
     }
 
-    /// Why a node has no more what it had.
-    pub(crate) fn gone(&self) -> Option<&MemoryError> {
-        self.gone.as_ref()
-    }
-
     /// The addresses of the nodes that answered, and their properties.
     pub(super) fn known(&self) -> Vec<Known> {
         let nodes = self.by_number.iter().flatten();
         nodes.map(|memory| Known { address: memory.address().into(), facts: memory.facts() }).collect()
-    }
-
-    /// Ends the connection to a node: it is lost.
-    pub(crate) fn leave_out(&mut self, node: u8) {
-        if let Some(own) = self.by_number.get_mut(usize::from(node)) {
-            *own = None;
-        }
-    }
-
-    /// Whether there is a connection to a node.
-    pub(crate) fn has(&self, node: u8) -> bool {
-        self.by_number.get(usize::from(node)).is_some_and(Option::is_some)
     }
 
     /// Why a node was lost last.
@@ -160,7 +137,7 @@ impl Nodes {
         self.round_trips += 1;
         match self.by_number.get_mut(usize::from(node)) {
             Some(Some(memory)) => memory.execute(operations),
-            _ => Err(self.gone.clone().unwrap_or(MemoryError::Missing { node })),
+            _ => Err(MemoryError::Missing { node }),
         }
     }
 

@@ -16,7 +16,7 @@ use crate::link::secure::Wire;
 use crate::link::timed::Timed;
 use crate::link::{GREETING, SILENCE};
 
-/// A node that sends nothing for this long, within a reply, counts as dead. It covers a slow disk of its file.
+/// A node that sends nothing for this long, within a reply, counts as dead.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// Pauses between attempts to reach a node: they double from the first to the last.
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
@@ -26,8 +26,6 @@ const ATTACH_BYTES_MAX: u64 = 64 << 10;
 
 /// A connection to a memory node, which is dialed again when it breaks.
 pub(super) struct TcpMemory {
-    // Where it was at first, and where it was dialed last.
-    opened: String,
     address: String,
     credentials: Credentials,
     facts: Facts,
@@ -65,9 +63,8 @@ impl From<FrameError> for Failure {
 impl TcpMemory {
     /// Dials a node.
     pub(super) fn connect(address: &str, credentials: &Credentials) -> Result<TcpMemory, MemoryError> {
-        let nowhere = Facts { node: NodeId(0), region_bytes: 0, epoch: 0, has_file: false };
+        let nowhere = Facts { node: NodeId(0), region_bytes: 0, epoch: 0 };
         let mut memory = TcpMemory {
-            opened: address.into(),
             address: address.into(),
             credentials: credentials.clone(),
             facts: nowhere,
@@ -117,7 +114,6 @@ impl TcpMemory {
 
     /// Dials and greets. The first time it learns the facts, later it compares the epoch.
     fn dial(&mut self) -> Result<(), MemoryError> {
-        self.address = self.credentials.moved.now(&self.opened);
         let gone = |e: io::Error| self.disconnected(reason(&e), false);
         let stream = open(&self.address).map_err(gone)?;
         let handle = stream.try_clone().map_err(gone)?;

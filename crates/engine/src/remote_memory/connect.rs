@@ -4,10 +4,9 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 use super::client::TcpMemory;
-use super::moved::Moved;
 use super::shm::ShmMemory;
 use super::ucx::UcxMemory;
-use super::{Facts, MemoryError, RemoteMemory};
+use super::{MemoryError, RemoteMemory};
 use crate::link::Tls;
 use crate::{Error, Result as Checked, input};
 
@@ -21,14 +20,12 @@ pub struct Credentials {
     pub secret: Vec<u8>,
     /// Certificates for encrypted connections; `None` for connections in the clear.
     pub tls: Option<Tls>,
-    /// Where nodes are that have come back at another address.
-    pub moved: Moved,
 }
 
 impl Credentials {
-    /// The key and the certificates, for nodes that stay where they are until [`Moved::set`] says otherwise.
+    /// The key and the certificates.
     pub fn new(secret: Vec<u8>, tls: Option<Tls>) -> Credentials {
-        Credentials { secret, tls, moved: Moved::default() }
+        Credentials { secret, tls }
     }
 }
 
@@ -53,7 +50,7 @@ pub fn connect(
     addresses: &[String],
     credentials: &Credentials,
 ) -> Result<Vec<Box<dyn RemoteMemory>>, MemoryError> {
-    match connect_answering(addresses, credentials, None)? {
+    match connect_answering(addresses, credentials)? {
         (_, Some(missed)) => Err(missed),
         (nodes, None) => Ok(nodes),
     }
@@ -62,39 +59,20 @@ pub fn connect(
 /// Nodes by number, and why the first one that is missed does not answer.
 pub(super) type Answering = (Vec<Box<dyn RemoteMemory>>, Option<MemoryError>);
 
-/// Connects to those memory nodes that answer, one or more. Of an open index only `known` nodes are used. One that came
-/// back with another region is missed, and is the one that is named.
+/// Connects to those memory nodes that answer, one or more.
 ///
 /// # Errors
 /// No node answers; two nodes have one number.
 pub(super) fn connect_answering(
     addresses: &[String],
     credentials: &Credentials,
-    known: Option<&[Facts]>,
 ) -> Result<Answering, MemoryError> {
     let (mut nodes, mut missed) = (Vec::<Box<dyn RemoteMemory>>::with_capacity(addresses.len()), None);
     for address in addresses {
-        let memory = match connect_one(address, credentials) {
-            Ok(memory) => memory,
-            Err(e) => {
-                missed.get_or_insert(e);
-                continue;
-            }
-        };
-        let found = memory.facts();
-        match known.map(|known| known.iter().find(|own| own.node == found.node)) {
-            Some(Some(own)) if own.epoch != found.epoch => {
-                let (expected, found) = (own.epoch, found.epoch);
-                missed = Some(MemoryError::EpochChanged { address: address.clone(), expected, found });
-                continue;
-            }
-            Some(None) => {
-                missed.get_or_insert(MemoryError::LeftOut { address: address.clone() });
-                continue;
-            }
-            Some(Some(_)) | None => {}
+        match connect_one(address, credentials) {
+            Ok(memory) => nodes.push(memory),
+            Err(e) => _ = missed.get_or_insert(e),
         }
-        nodes.push(memory);
     }
     nodes.sort_by_key(|memory| memory.facts().node);
     for pair in nodes.windows(2) {

@@ -42,7 +42,8 @@ pub enum MemoryError {
     },
     /// There is no connection.
     #[error(
-        "the memory node at {address} cannot be reached: {why}; check that it runs{}",
+        "the memory node at {address} cannot be reached: {why}; check that it runs, and load the index again if it \
+         was started again{}",
         if *may_have_run { ". Changes of this request may have been made: read before you repeat them" } else { "" }
     )]
     Disconnected {
@@ -65,16 +66,6 @@ pub enum MemoryError {
         expected: u64,
         /// Epoch now.
         found: u64,
-    },
-    /// A node that did not answer, or held no index, when the index was opened.
-    #[error(
-        "the memory node at {address} is not used: it did not answer, or held no index, when this index was opened, \
-         and it does not hold the same load of it now. Load the index again with `stratann memory-node load`, with \
-         --mirror if it has mirrors"
-    )]
-    LeftOut {
-        /// Address of the node.
-        address: String,
     },
     /// None of the addresses is that of a node with a part of the index.
     #[error("no memory node with the number {node} answers; start it, and name its address in --memory")]

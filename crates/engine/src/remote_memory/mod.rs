@@ -18,8 +18,7 @@ mod client;
 pub mod conformance;
 mod connect;
 mod error;
-mod lost;
-mod moved;
+mod known;
 mod node;
 mod operation;
 mod protocol;
@@ -32,7 +31,6 @@ mod ucx;
 pub use self::ask::{Asked, Nodes};
 pub use self::connect::{BackEnd, Credentials, back_ends, connect, connect_one, read_key};
 pub use self::error::MemoryError;
-pub use self::moved::Moved;
 pub use self::node::{CONNECTIONS_MAX, Node, NodeOptions, Place};
 pub use self::operation::{OPERATIONS_MAX, Operation, READ_BYTES_MAX, WRITE_BYTES_MAX};
 pub use self::protocol::{FrameError, check_frame, seal_frame};
@@ -62,8 +60,6 @@ pub struct Facts {
     pub region_bytes: u64,
     /// Random number of the region's content. A node that comes back empty has another.
     pub epoch: u64,
-    /// Whether the region is on a file: writes are durable when they return.
-    pub has_file: bool,
 }
 
 /// The region of one memory node, for one thread of a compute node.
@@ -101,7 +97,7 @@ pub trait RemoteMemory: Send {
         self.execute(&mut operations)
     }
 
-    /// Writes bytes at offsets, in order, as one request. They are durable on return when the node has a file.
+    /// Writes bytes at offsets, in order, as one request.
     ///
     /// # Errors
     /// As [`RemoteMemory::execute`].

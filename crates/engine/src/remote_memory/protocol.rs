@@ -27,7 +27,7 @@
 //! | | body: the results of the operations, in order, or three numbers of a refusal |
 //! | 8 | XXH3 of the body |
 //!
-//! A result is the bytes of a read, the value before an atomic operation, nothing for a write, five numbers for facts,
+//! A result is the bytes of a read, the value before an atomic operation, nothing for a write, three numbers for facts,
 //! and for attach what the ucx back end needs. The sum of the body comes last, so that the node
 //! sends a long reply without holding it.
 
@@ -37,7 +37,7 @@ use super::operation::{Access, OPERATIONS_MAX, WRITE_BYTES_MAX, check_bounds, ch
 use super::{Facts, MemoryError, NodeId, Operation};
 
 /// Version of the frames.
-pub(super) const VERSION: u16 = 1;
+pub(super) const VERSION: u16 = 2;
 /// Bytes before the body of a request.
 pub(super) const REQUEST_HEADER: usize = 24;
 /// Bytes before the body of a reply.
@@ -49,7 +49,7 @@ const OPERATION_BYTES_MAX: usize = 25;
 /// Most bytes of the body of a request.
 pub(super) const BODY_BYTES_MAX: usize = WRITE_BYTES_MAX as usize + OPERATIONS_MAX * OPERATION_BYTES_MAX;
 /// Bytes of the result of facts.
-pub(super) const FACTS_BYTES: usize = 40;
+pub(super) const FACTS_BYTES: usize = 24;
 /// Bytes of the body of a refusal.
 const REFUSAL_BYTES: usize = 24;
 
@@ -308,7 +308,7 @@ impl Refusal {
 
 /// Encodes facts.
 pub(super) fn facts_bytes(facts: &Facts) -> [u8; FACTS_BYTES] {
-    let words = [facts.node.0.into(), facts.region_bytes, facts.epoch, facts.has_file.into(), 0];
+    let words = [facts.node.0.into(), facts.region_bytes, facts.epoch];
     let mut out = [0; FACTS_BYTES];
     out.chunks_exact_mut(8)
         .zip(words)
@@ -320,11 +320,11 @@ pub(super) fn facts_bytes(facts: &Facts) -> [u8; FACTS_BYTES] {
 pub(super) fn read_facts(bytes: &[u8]) -> Result<Facts, FrameError> {
     let field = |at| word(bytes, at).ok_or(FrameError::Content);
     let node = u8::try_from(field(0)?).map_err(|_| FrameError::Content)?;
-    let (region_bytes, epoch, has_file) = (field(8)?, field(16)?, field(24)? != 0);
+    let (region_bytes, epoch) = (field(8)?, field(16)?);
     if bytes.len() != FACTS_BYTES {
         return Err(FrameError::Content);
     }
-    Ok(Facts { node: NodeId(node), region_bytes, epoch, has_file })
+    Ok(Facts { node: NodeId(node), region_bytes, epoch })
 }
 
 /// Decodes a frame of either side, for fuzzing: it must not panic, and what it decodes encodes to the same bytes.

@@ -235,8 +235,8 @@ impl Queries for Share<'_, '_> {
         live.end().into_iter().for_each(|number| self.batch.take_back(number));
     }
 
-    fn lost(&mut self, read: Read, loss: Loss) {
-        self.batch.live.iter().for_each(|live| live.lose(read.at.store.0, loss));
+    fn lost(&mut self, _: Read, loss: Loss) {
+        self.batch.live.iter().for_each(|live| live.lose(loss));
     }
 
     fn batch_snapshot(&mut self) -> Option<Snapshot> {

@@ -38,13 +38,13 @@ struct State {
     /// Whether the present batch has lost reads, and how many batches before it did, one after another.
     has_lost: bool,
     losses: u32,
-    /// Nodes whose bytes in the present batch were damaged, or replaced.
-    damaged: Vec<u8>,
+    /// Whether bytes of the present batch were damaged, or replaced.
+    found_damage: bool,
 }
 
 impl<'a> LiveBatches<'a> {
     /// # Errors
-    /// No memory node answers.
+    /// The first memory node does not answer.
     pub(crate) fn new(region: &'a LiveRegion) -> Result<LiveBatches<'a>> {
         Ok(LiveBatches { reader: Mutex::new(Some(region.reader()?)), region, state: Mutex::default() })
     }
@@ -114,16 +114,11 @@ impl<'a> LiveBatches<'a> {
     }
 
     /// Notes that a memory node did not give a cluster.
-    pub(crate) fn lose(&self, node: u8, loss: Loss) {
+    pub(crate) fn lose(&self, loss: Loss) {
         let mut state = self.state();
         state.has_lost = true;
-        if loss == Loss::Damaged {
-            // What a batch read that stood still may have been replaced: its end tells.
-            state.damaged.push(node);
-            return;
-        }
-        drop(state);
-        self.with_reader(|reader| reader.lose(self.region, node, loss));
+        // What a batch read that stood still may have been replaced: its end tells.
+        state.found_damage |= loss == Loss::Damaged;
     }
 
     /// Notes that a query has ended. Returns whether it will be asked again because it `lost` a cluster.
@@ -152,22 +147,23 @@ impl<'a> LiveBatches<'a> {
     /// Whether only the end of the present batch tells that what it read was there.
     pub(crate) fn ends_with_check(&self) -> bool {
         let state = self.state();
-        let (clusters, is_damaged) = (state.clusters.clone(), !state.damaged.is_empty());
+        let (clusters, found_damage) = (state.clusters.clone(), state.found_damage);
         drop(state);
-        is_damaged || self.with_reader(|reader| reader.ends_with_check(&clusters)).unwrap_or(true)
+        found_damage || self.with_reader(|reader| reader.ends_with_check(&clusters)).unwrap_or(true)
     }
 
     /// Ends a batch. Where what it read may have been replaced meanwhile, its queries are asked again: these are
     /// returned.
     pub(crate) fn end(&self) -> Vec<usize> {
-        let (clusters, ended, damaged) = {
+        let (clusters, ended, found_damage) = {
             let mut state = self.state();
-            (state.clusters.clone(), std::mem::take(&mut state.ended), std::mem::take(&mut state.damaged))
+            (
+                state.clusters.clone(),
+                std::mem::take(&mut state.ended),
+                std::mem::take(&mut state.found_damage),
+            )
         };
-        let is_sound = self.with_reader(|reader| match damaged.is_empty() {
-            true => reader.ends_well(self.region, &clusters),
-            false => reader.ends_damaged(self.region, &damaged),
-        });
+        let is_sound = self.with_reader(|reader| reader.ends_well(self.region, &clusters, found_damage));
         if is_sound != Some(false) {
             return Vec::new();
         }

@@ -49,8 +49,8 @@ impl<'a> LiveThread<'a> {
     }
 
     /// Notes that a memory node did not give a cluster.
-    pub(super) fn lose(&self, node: u8, loss: Loss) {
-        self.batches.lose(node, loss);
+    pub(super) fn lose(&self, loss: Loss) {
+        self.batches.lose(loss);
     }
 
     pub(super) fn snapshot(&self) -> Snapshot {
@@ -101,7 +101,7 @@ impl ServerState {
     /// What the batches of one thread see of memory nodes; `None` of an index in files.
     ///
     /// # Errors
-    /// No memory node answers.
+    /// The first memory node does not answer.
     pub(super) fn live_thread(&self) -> io::Result<Option<LiveThread<'_>>> {
         let region = self.index.index().kind.live();
         let batches = region.map(LiveBatches::new).transpose();

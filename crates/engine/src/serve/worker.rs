@@ -322,7 +322,7 @@ impl Queries for Worker<'_> {
     fn lost(&mut self, read: Read, loss: Loss) {
         match &self.live {
             Some(live) => {
-                live.lose(read.at.store.0, loss);
+                live.lose(loss);
                 self.server.counters.lost_reads.fetch_add(1, Ordering::Relaxed);
             }
             None => self.server.note_lost(read.unit(), loss),

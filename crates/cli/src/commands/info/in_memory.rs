@@ -47,17 +47,7 @@ fn text(name: &str, m: &Manifest, live: &LiveFacts) -> String {
         count(live.tombstones_max)
     );
     let row = |node: &NodeFacts| {
-        vec![
-            node.node.to_string(),
-            node.mirror_of.map_or("data".into(), |of| format!("mirror of {of}")),
-            size(node.region_bytes),
-            size(node.used_bytes),
-            if node.durable { "file" } else { "memory" }.into(),
-            node.epoch.clone(),
-        ]
+        vec![node.node.to_string(), size(node.region_bytes), size(node.used_bytes), node.epoch.clone()]
     };
-    out + &table(
-        &["node", "role", "region", "used", "kept in", "epoch"],
-        &live.nodes.iter().map(row).collect::<Vec<_>>(),
-    )
+    out + &table(&["node", "region", "used", "epoch"], &live.nodes.iter().map(row).collect::<Vec<_>>())
 }

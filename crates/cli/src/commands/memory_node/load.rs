@@ -41,8 +41,9 @@ pub(crate) struct Args {
     nodes: Vec<String>,
     #[command(flatten)]
     key: KeyArgs,
-    /// Load everything twice: of 2 n nodes, node n + i mirrors node i
-    #[arg(long)]
+    #[arg(long, hide = true, num_args = 0..=1)]
+    file: Option<Option<PathBuf>>,
+    #[arg(long, hide = true)]
     mirror: bool,
     /// What groups are divided by: traffic, with an eighth more bytes than its share for a node at most, or bytes alone
     #[arg(long, value_enum, value_name = "WHAT", default_value = "traffic")]
@@ -94,12 +95,13 @@ struct NodeDocument {
     node: usize,
     used_bytes: u64,
     region_bytes: u64,
-    /// Bytes that a batch is expected to read of it; 0 of a mirror.
+    /// Bytes that a batch is expected to read of it.
     traffic_bytes: u64,
 }
 
 /// Runs `stratann memory-node load`.
 pub(crate) fn run(args: &Args, output: Output) -> Result<Verdict> {
+    super::refuse_durable(args.file.is_some() || args.mirror)?;
     let credentials = args.key.credentials(output)?;
     let nodes = found(&args.nodes)?;
     let printer = ProgressPrinter::new(output);
@@ -111,7 +113,6 @@ pub(crate) fn run(args: &Args, output: Output) -> Result<Verdict> {
     let folder = fetched.as_ref().map_or(&args.index, |fetched| &fetched.folder);
     let traffic = args.traffic.as_ref().map(|path| read_queries(path, folder, output)).transpose()?;
     let options = LoadOptions {
-        mirror: args.mirror,
         by_bytes: args.placement == Placement::Bytes,
         traffic: TrafficOptions {
             queries: traffic.as_deref(),

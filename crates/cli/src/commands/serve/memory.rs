@@ -1,17 +1,13 @@
 //! Options of a server of an index in memory nodes.
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
-use stratann_cluster::membership::{EtcdOptions, Members, Membership};
-use stratann_cluster::memory::{etcd, in_etcd};
+use stratann_cluster::memory::found;
 use stratann_engine::driver::GatherOptions;
 use stratann_engine::index::{CacheBudget, Index, OpenOptions};
 use stratann_engine::manifest::Manifest;
-use stratann_engine::remote_memory::Moved;
 use stratann_engine::serve::{MemoryNodes, ServeOptions};
 use stratann_engine::{Error, Result};
-use stratann_server::Log;
 
 use super::in_range;
 use crate::memory_nodes::KeyArgs;
@@ -53,19 +49,19 @@ impl ServedMemory {
         !self.memory.is_empty() || !keys.memory.is_empty()
     }
 
-    /// The memory nodes, if there are any, and what follows them in etcd. Paths of the file are relative to `folder`.
+    /// The memory nodes, if there are any. Paths of the file are relative to `folder`.
     ///
     /// # Errors
     /// No key, or one that cannot be read; an etcd without memory nodes.
     pub(super) fn nodes(
         &self,
         keys: &MemoryKeys,
-        (folder, log): (&Path, &Log),
+        folder: &Path,
         output: Output,
-    ) -> Result<(Option<MemoryNodes>, Option<Membership>)> {
+    ) -> Result<Option<MemoryNodes>> {
         let addresses = if self.memory.is_empty() { &keys.memory } else { &self.memory };
         if addresses.is_empty() {
-            return Ok((None, None));
+            return Ok(None);
         }
         let given = |own: &Option<PathBuf>, key: &Option<PathBuf>| {
             own.clone().or_else(|| key.as_ref().map(|path| folder.join(path)))
@@ -77,16 +73,7 @@ impl ServedMemory {
             memory_authority: given(&self.key.memory_authority, &keys.authority),
         };
         let credentials = key.credentials(output)?;
-        let Some(etcd) = etcd(addresses)? else {
-            return Ok((Some(MemoryNodes { addresses: addresses.clone(), credentials }), None));
-        };
-        let etcd = EtcdOptions { log: Arc::clone(log), ..etcd };
-        let found = in_etcd(&etcd)?;
-        let addresses = found.memory.values().map(|node| node.address.clone()).collect();
-        let moved = credentials.moved.clone();
-        let follow = follow(found, moved, Arc::clone(log));
-        let membership = Membership::watch(etcd, follow)?;
-        Ok((Some(MemoryNodes { addresses, credentials }), Some(membership)))
+        Ok(Some(MemoryNodes { addresses: found(addresses)?, credentials }))
     }
 
     /// How batches are loaded.
@@ -104,19 +91,6 @@ impl ServedMemory {
             is_doorbell_chosen: chosen.is_some(),
             ..usual
         })
-    }
-}
-
-/// Notes where memory nodes are that come back at another address.
-fn follow(opened: Members, moved: Moved, log: Log) -> impl Fn(&Members) + Send + 'static {
-    move |members: &Members| {
-        for (number, node) in &members.memory {
-            let Some(before) = opened.memory.get(number) else { continue };
-            if moved.now(&before.address) != node.address {
-                log(&format!("memory node {number} is at {} now", node.address));
-                moved.set(&before.address, &node.address);
-            }
-        }
     }
 }
 

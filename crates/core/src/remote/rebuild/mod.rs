@@ -88,7 +88,6 @@ enum Phase {
     Emptying(Option<Reservations>),
     Publishing,
     Releasing,
-    Mirroring(Option<Version>),
     Aborting,
     GivingSpace { next: u32 },
 }
@@ -200,7 +199,6 @@ impl Rebuild {
             Phase::Publishing if answers.word() == self.old.version.0 => self.release(places),
             Phase::Publishing => self.abort(places, Rebuilt::Replaced),
             Phase::Releasing => self.take_release(places, answers),
-            Phase::Mirroring(expect) => self.take_mirror(places, expect, answers),
             Phase::Aborting => self.give_space(places, 0),
             Phase::GivingSpace { .. } if answers.word() == 0 => self.end(),
             Phase::GivingSpace { next } => self.give_space(places, next),
@@ -373,12 +371,6 @@ impl Rebuild {
             .map(|(from, bytes)| Op::Write { at: Address(at.0 + from), bytes: bytes.to_vec() })
             .collect();
         ops.push(Op::Write { at: first, bytes: descriptor });
-        let mirrored = |op: &Op| match op {
-            Op::Write { at, bytes } => places.mirrored(*at).map(|at| Op::Write { at, bytes: bytes.clone() }),
-            _ => None,
-        };
-        let copies: Vec<Op> = ops.iter().filter_map(mirrored).collect();
-        ops.extend(copies);
         Step::Ask(ops)
     }
 
@@ -439,33 +431,7 @@ impl Rebuild {
         let (version, damaged) = (self.next, self.damaged);
         let lost_bytes = if self.free_span.is_none() { old.bytes } else { 0 };
         self.outcome = Some(Rebuilt::Published { version, lost_bytes, damaged });
-        self.mirror(places, None)
-    }
-
-    /// Publishes on the mirror, before the old space can be used again.
-    fn mirror(&mut self, places: &Places, held: Option<Version>) -> Next {
-        let Some(at) = places.mirrored(places.word(self.group, GroupWords::VERSION)) else {
-            return self.give_space(places, 0);
-        };
-        self.phase = Phase::Mirroring(held);
-        match held {
-            None => Step::Ask(vec![read(at, 8)]),
-            Some(held) if held.number() < self.next.number() => {
-                Step::Ask(vec![swap(at, held.0, self.next.0)])
-            }
-            Some(_) => self.give_space(places, 0),
-        }
-    }
-
-    fn take_mirror(&mut self, places: &Places, expect: Option<Version>, mut answers: Answers) -> Next {
-        let held = match expect {
-            None => Version(first_word(&answers.bytes())),
-            Some(expect) => match Version(answers.word()) {
-                was if was == expect => self.next,
-                was => was,
-            },
-        };
-        self.mirror(places, Some(held))
+        self.give_space(places, 0)
     }
 
     fn abort(&mut self, places: &Places, outcome: Rebuilt) -> Next {

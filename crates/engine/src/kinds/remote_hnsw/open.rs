@@ -173,7 +173,7 @@ impl RemoteIndex {
 /// One that is damaged, or of another build than the manifest.
 pub(crate) fn read_superblock(base: &Base, facts: &RemoteFacts) -> Result<Superblock> {
     let bytes = read_at(base, 0, 2 * SUPERBLOCK_BYTES as usize)?;
-    let found = Superblock::newest(&bytes).filter(|own| {
+    let found = Superblock::newest_of_image(&bytes).filter(|own| {
         own.build == base.manifest.blocks.checksum_seed
             && own.clusters == u64::from(facts.clusters())
             && own.record_bytes == record_bytes(base.row_bytes()) as u64

@@ -213,7 +213,7 @@ impl Connection {
     }
 
     /// Executes the request at hand, as long as its results have room.
-    pub(super) fn produce(&mut self, region: &mut Region) {
+    pub(super) fn produce(&mut self, region: &Region) {
         let Some(reply) = &mut self.reply else { return };
         while self.output.len() - self.sent < OUTPUT_BYTES {
             let Some(request) = reply.requests.get(reply.at) else {
@@ -259,9 +259,9 @@ impl Connection {
 
 impl Reply {
     /// Executes a part of a request. Returns whether it was the last.
-    fn execute(&mut self, request: Request, region: &mut Region, out: &mut Vec<u8>) -> bool {
+    fn execute(&mut self, request: Request, region: &Region, out: &mut Vec<u8>) -> bool {
         let frame = &self.frame;
-        let atomic = |mut operation: Operation<'_>, region: &mut Region, out: &mut Vec<u8>| {
+        let atomic = |mut operation: Operation<'_>, out: &mut Vec<u8>| {
             region.execute(&mut operation);
             out.extend_from_slice(&operation.old().to_le_bytes());
         };
@@ -272,11 +272,9 @@ impl Reply {
                 let from = &frame[at..at + bytes as usize];
                 region.execute(&mut Operation::Write { offset, from });
             }
-            Request::FetchAdd { offset, add } => {
-                atomic(Operation::FetchAdd { offset, add, old: 0 }, region, out)
-            }
+            Request::FetchAdd { offset, add } => atomic(Operation::FetchAdd { offset, add, old: 0 }, out),
             Request::CompareSwap { offset, expected, new } => {
-                atomic(Operation::CompareSwap { offset, expected, new, old: 0 }, region, out);
+                atomic(Operation::CompareSwap { offset, expected, new, old: 0 }, out);
             }
             Request::Read { offset, bytes } => {
                 let part = (u64::from(bytes) - self.done).min(OUTPUT_BYTES as u64);

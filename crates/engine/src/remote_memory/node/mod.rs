@@ -25,8 +25,6 @@ use crate::{Error, ErrorKind, Result};
 pub const CONNECTIONS_MAX: usize = 1024;
 /// Time without new connections after one could not be accepted.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-/// Bytes of changes after which they are made durable before more are executed.
-const COMMIT_BYTES: usize = 16 << 20;
 
 /// Options of a memory node.
 #[derive(Clone)]
@@ -74,7 +72,7 @@ impl Node {
     /// Opens the region, listens, and starts the thread.
     ///
     /// # Errors
-    /// A region that cannot be had, a file that is damaged or of another size, an address that cannot be listened on.
+    /// A region that cannot be had, an address that cannot be listened on.
     pub fn start(options: NodeOptions) -> Result<Node> {
         let region = Region::open(options.node, options.region_bytes, &options.place)?;
         let facts = region.facts();
@@ -119,15 +117,15 @@ impl Node {
         self.facts
     }
 
-    /// Whether it has ended by itself: its file cannot be written any more. [`Node::stop`] says why.
+    /// Whether it has ended by itself. [`Node::stop`] says why.
     pub fn has_ended(&self) -> bool {
         self.state.has_ended.load(Ordering::SeqCst)
     }
 
-    /// Closes all connections and ends the thread. The file of the region is up to date then.
+    /// Closes all connections and ends the thread: the region is gone then.
     ///
     /// # Errors
-    /// A file that cannot be written.
+    /// Why it had ended before.
     pub fn stop(mut self) -> Result<()> {
         self.end();
         let error = self.state.error.lock().unwrap_or_else(|e| e.into_inner()).take();
@@ -168,16 +166,15 @@ impl Serving {
         while ended.is_ok() && !self.state.is_stopping.load(Ordering::SeqCst) {
             ended = self.round();
         }
-        // A file that failed is not written again: what it lacks was never acknowledged.
-        let closed = ended.and_then(|()| self.region.close());
-        if let Err(error) = closed {
+        self.region.close();
+        if let Err(error) = ended {
             (self.options.log)(&error.message);
             *self.state.error.lock().unwrap_or_else(|e| e.into_inner()) = Some(error);
         }
         self.state.has_ended.store(true, Ordering::SeqCst);
     }
 
-    /// Waits, executes what has come, makes it durable, and only then sends.
+    /// Waits, executes what has come, and sends.
     fn round(&mut self) -> Result<()> {
         let now = Instant::now();
         self.accept_after = self.accept_after.filter(|after| *after > now);
@@ -202,13 +199,7 @@ impl Serving {
                 let received = connection.receive(&self.options.secret, &self.region);
                 ended.extend(received.err().map(|end| (connection.number(), end)));
             }
-            connection.produce(&mut self.region);
-            if self.region.uncommitted_bytes() > COMMIT_BYTES {
-                self.region.commit()?;
-            }
-        }
-        self.region.commit()?;
-        for (connection, watched) in self.connections.iter_mut().zip(&watched[2..]) {
+            connection.produce(&self.region);
             let is_broken = watched.revents & (libc::POLLERR | libc::POLLNVAL) != 0;
             let sent = match connection.wants_output() {
                 _ if is_broken => Err(End::Closed),

@@ -19,7 +19,6 @@ pub(in super::super) struct Mapping {
     mapped_bytes: usize,
     // Of the mapping, words before the bytes that `read` and `write` count from.
     skipped: usize,
-    bytes: u64,
     // Whether it ends with this value.
     is_own: bool,
 }
@@ -50,7 +49,7 @@ impl Mapping {
         let at = at.cast::<AtomicU64>();
         let mapped_bytes = bytes.next_multiple_of(WORD as u64) as usize;
         match at.is_aligned() {
-            true => Ok(Mapping { at, mapped_bytes, skipped: 0, bytes, is_own: false }),
+            true => Ok(Mapping { at, mapped_bytes, skipped: 0, is_own: false }),
             false => Err("the memory is not aligned"),
         }
     }
@@ -70,12 +69,7 @@ impl Mapping {
             return Err(io::Error::last_os_error());
         }
         let at = NonNull::new(at.cast()).ok_or_else(|| io::Error::from(io::ErrorKind::OutOfMemory))?;
-        Ok(Mapping { at, mapped_bytes, skipped: skipped_bytes / WORD, bytes, is_own: true })
-    }
-
-    /// Size of the region.
-    pub(super) fn len(&self) -> u64 {
-        self.bytes
+        Ok(Mapping { at, mapped_bytes, skipped: skipped_bytes / WORD, is_own: true })
     }
 
     /// All words of the mapping, those before the region included.

@@ -1,15 +1,10 @@
-//! The region of a memory node: anonymous memory, memory with a file, or a segment of shared memory.
+//! The region of a memory node: anonymous memory, or a segment of shared memory. It ends with its node.
 
-mod file;
-mod journal;
 mod mapping;
 mod segment;
 
-use std::path::PathBuf;
-
 use ring::rand::{SecureRandom, SystemRandom};
 
-use self::file::RegionFile;
 pub(super) use self::mapping::Mapping;
 pub(super) use self::segment::{Segment, segments_work};
 use super::ucx::Target;
@@ -19,11 +14,9 @@ use crate::{Error, ErrorKind, Result};
 /// Where a region is.
 #[derive(Clone, Debug, Default)]
 pub enum Place {
-    /// In memory alone.
+    /// In memory of the process.
     #[default]
     Memory,
-    /// In memory, and durable on a file.
-    File(PathBuf),
     /// A named segment of shared memory.
     Shared(String),
     /// In memory that libucp allocates, for the ucx back end.
@@ -34,7 +27,6 @@ pub enum Place {
 pub(super) struct Region {
     facts: Facts,
     memory: Memory,
-    file: Option<RegionFile>,
 }
 
 enum Memory {
@@ -44,35 +36,24 @@ enum Memory {
 }
 
 impl Region {
-    /// Makes a region, or opens that of a file.
+    /// Makes a region of zeros.
     pub(super) fn open(node: NodeId, region_bytes: u64, place: &Place) -> Result<Region> {
         if region_bytes == 0 {
             return Err(Error::bad_input("a region of 0 bytes; give a --size such as 8GiB"));
         }
-        let own = || {
-            Mapping::anonymous(region_bytes).map_err(|e| {
+        let facts = Facts { node, region_bytes, epoch: random()? };
+        let memory = match place {
+            Place::Memory => Memory::Own(Mapping::anonymous(region_bytes).map_err(|e| {
                 let why = format!("{region_bytes} bytes of memory cannot be had: {e}; give a smaller --size");
                 Error { kind: ErrorKind::Io, message: why }
-            })
+            })?),
+            Place::Shared(name) => Memory::Shared(Segment::create(name, &facts)?),
+            Place::Ucx => Memory::Ucx(
+                Target::new(region_bytes)
+                    .map_err(|why| Error::bad_input(format!("--ucx cannot be used: {why}")))?,
+            ),
         };
-        let facts = Facts { node, region_bytes, epoch: random()?, has_file: false };
-        Ok(match place {
-            Place::Memory => Region { facts, memory: Memory::Own(own()?), file: None },
-            Place::Shared(name) => {
-                Region { facts, memory: Memory::Shared(Segment::create(name, &facts)?), file: None }
-            }
-            Place::Ucx => {
-                let target = Target::new(region_bytes)
-                    .map_err(|why| Error::bad_input(format!("--ucx cannot be used: {why}")))?;
-                Region { facts, memory: Memory::Ucx(target), file: None }
-            }
-            Place::File(path) => {
-                let mapping = own()?;
-                let (file, epoch) = RegionFile::open(path, &mapping, facts.epoch)?;
-                let facts = Facts { epoch, has_file: true, ..facts };
-                Region { facts, memory: Memory::Own(mapping), file: Some(file) }
-            }
-        })
+        Ok(Region { facts, memory })
     }
 
     pub(super) fn facts(&self) -> Facts {
@@ -105,50 +86,15 @@ impl Region {
         self.bytes().read(offset, into);
     }
 
-    /// Executes one operation, whose range is in the region. With a file, a change is durable after the next
-    /// [`Region::commit`].
-    pub(super) fn execute(&mut self, operation: &mut Operation<'_>) {
+    /// Executes one operation, whose range is in the region.
+    pub(super) fn execute(&self, operation: &mut Operation<'_>) {
         self.bytes().execute(operation);
-        let Some(file) = &mut self.file else { return };
-        match operation {
-            Operation::Read { .. } => {}
-            Operation::Write { offset, from } => file.note(*offset, from),
-            Operation::FetchAdd { offset, add, old } => {
-                file.note(*offset, &old.wrapping_add(*add).to_le_bytes());
-            }
-            Operation::CompareSwap { offset, expected, new, old } if old == expected => {
-                file.note(*offset, &new.to_le_bytes());
-            }
-            Operation::CompareSwap { .. } => {}
-        }
     }
 
-    /// Bytes of changes that are not durable yet.
-    pub(super) fn uncommitted_bytes(&self) -> usize {
-        self.file.as_ref().map_or(0, RegionFile::noted_bytes)
-    }
-
-    /// Makes all changes durable, when there is a file.
-    pub(super) fn commit(&mut self) -> Result<()> {
-        let Some(file) = &mut self.file else { return Ok(()) };
-        let memory = match &self.memory {
-            Memory::Own(mapping) => mapping,
-            Memory::Shared(segment) => segment.bytes(),
-            Memory::Ucx(target) => target.bytes(),
-        };
-        file.commit(memory)
-    }
-
-    /// Ends the region: a file is brought up to date, and a segment is removed.
-    pub(super) fn close(&mut self) -> Result<()> {
-        self.commit()?;
-        match (&mut self.file, &mut self.memory) {
-            (Some(file), Memory::Own(memory)) => file.checkpoint(memory),
-            (_, Memory::Shared(segment)) => {
-                segment.remove();
-                Ok(())
-            }
-            _ => Ok(()),
+    /// Ends the region: a segment is removed.
+    pub(super) fn close(&mut self) {
+        if let Memory::Shared(segment) = &mut self.memory {
+            segment.remove();
         }
     }
 }

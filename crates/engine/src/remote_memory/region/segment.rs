@@ -26,7 +26,7 @@ use super::{Facts, MemoryError, NodeId};
 use crate::{Error, Result};
 
 const MAGIC: u64 = u64::from_le_bytes(*b"STRATSHM");
-const VERSION: u64 = 1;
+const VERSION: u64 = 2;
 const HEADER_BYTES: usize = 4096;
 /// Word that says whether the segment is still a node's.
 const ENDED: usize = 6;
@@ -122,7 +122,7 @@ impl Segment {
             return Err(foreign());
         }
         let mapping = Mapping::shared(&file, HEADER_BYTES, region_bytes).map_err(|e| gone(&e))?;
-        let facts = Facts { node: NodeId(node as u8), region_bytes, epoch, has_file: false };
+        let facts = Facts { node: NodeId(node as u8), region_bytes, epoch };
         Ok(Segment { mapping, facts, owner: None })
     }
 
@@ -150,7 +150,7 @@ impl Segment {
 
 /// Tries a small segment. Returns what there is to say of them, or why there can be none.
 pub(in super::super) fn segments_work() -> std::result::Result<String, String> {
-    let facts = Facts { node: NodeId(0), region_bytes: 4096, epoch: 1, has_file: false };
+    let facts = Facts { node: NodeId(0), region_bytes: 4096, epoch: 1 };
     let mut segment =
         Segment::create(&format!("stratann-doctor-{}", std::process::id()), &facts).map_err(|e| e.message)?;
     segment.remove();

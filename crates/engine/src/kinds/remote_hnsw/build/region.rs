@@ -218,7 +218,7 @@ impl Writer<'_> {
         // The clock of the vectors is 0; that of the first change is not.
         let control = ControlWords { used: superblock.end, ..ControlWords::default() };
         let mut all = vec![
-            (0, superblock.encode().to_vec()),
+            (0, superblock.encode_image().to_vec()),
             (superblock.control_at, control.encode().to_vec()),
             (superblock.meta_at, meta.to_vec()),
         ];

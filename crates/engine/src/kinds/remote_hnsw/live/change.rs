@@ -10,7 +10,7 @@ use stratann_core::remote::{
 };
 
 use super::group::GroupBuilder;
-use super::{LiveRegion, LostNode, Reader};
+use super::{LiveRegion, Reader};
 use crate::budget::yield_cores;
 use crate::{Error, ErrorKind, Result};
 
@@ -28,19 +28,12 @@ impl Reader {
         self.nodes.requests()
     }
 
-    /// Reads the headers, for a change. Changes are made where all nodes answer.
+    /// Reads the headers, for a change.
     ///
     /// # Errors
-    /// A node that does not answer, though its mirror may; damage.
+    /// A node that does not answer; damage.
     pub(super) fn begin_change(&mut self, live: &LiveRegion) -> Result<()> {
-        self.begin_batch(live)?;
-        let Some(LostNode { node, .. }) = self.lost.first() else { return Ok(()) };
-        let why = self.nodes.last_error().map_or(String::new(), |e| format!(" ({e})"));
-        let message = format!(
-            "memory node {node} does not answer, and its mirror alone takes no changes: searches go on; start the node \
-             with its file, or load the index again{why}"
-        );
-        Err(Error { kind: ErrorKind::Io, message })
+        self.begin_batch(live).map(drop)
     }
 
     /// Inserts a vector and rebuilds its group where that is full. Returns the clock of the record.

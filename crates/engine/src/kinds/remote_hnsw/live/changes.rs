@@ -41,38 +41,14 @@ impl Default for ChangeOptions {
     }
 }
 
-/// Where a change is once it is acknowledged.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Durability {
-    /// In the memory of a memory node.
-    Memory,
-    /// On the file of a memory node.
-    File,
-    /// In the memory of a memory node and of its mirror.
-    MemoryAndMirror,
-    /// On the files of a memory node and of its mirror.
-    FileAndMirror,
-}
-
-impl Durability {
-    /// The name in documents.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Durability::Memory => "memory",
-            Durability::File => "file",
-            Durability::MemoryAndMirror => "memory and mirror",
-            Durability::FileAndMirror => "file and mirror",
-        }
-    }
-}
+/// Where a change is once it is acknowledged: in the memory of a memory node, and lost with it.
+pub const PLACE: &str = "memory";
 
 /// Every batch that begins now sees all changes of the call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Acknowledged {
     /// How many changes.
     pub count: u64,
-    /// Where they are.
-    pub place: Durability,
     /// Requests to memory nodes that they took, those of rebuilds included.
     pub round_trips: u64,
 }
@@ -198,7 +174,7 @@ impl<'a> Changes<'a> {
             return Err(Unfinished { error, acknowledged, tried: ids.len() });
         }
         let round_trips = call.round_trips.into_inner();
-        Ok(Acknowledged { count: ids.len() as u64, place: self.live.durability(), round_trips })
+        Ok(Acknowledged { count: ids.len() as u64, round_trips })
     }
 
     /// Refuses what a build would refuse.
@@ -356,7 +332,6 @@ impl Call<'_> {
 
     /// Makes one change that has failed again, over new connections, for some time.
     fn make(&self, reader: &mut Option<Reader>, row: usize, point: &mut Vec<f32>) -> Result<()> {
-        let live = self.changes.live;
         let until = Instant::now() + RETRY;
         loop {
             let made = self.attempt(reader, row, point);
@@ -365,7 +340,6 @@ impl Call<'_> {
             if error.kind != ErrorKind::Io || Instant::now() > until || self.progress.interrupted() {
                 return Err(error);
             }
-            live.may_come_back()?;
             std::thread::sleep(RETRY_PAUSE);
         }
     }

@@ -25,16 +25,12 @@ const TRIES_MAX: u32 = 8;
 pub struct NodeFacts {
     /// Its number.
     pub node: u8,
-    /// The node whose mirror it is.
-    pub mirror_of: Option<u8>,
     /// Bytes of its region.
     pub region_bytes: u64,
     /// Bytes that tables and groups have, or had before they were replaced.
     pub used_bytes: u64,
     /// The epoch of its region, in hexadecimal digits.
     pub epoch: String,
-    /// Whether the region is on a file.
-    pub durable: bool,
 }
 
 /// What memory nodes hold besides what was loaded.
@@ -79,8 +75,6 @@ pub struct MemoryReport {
     pub live: LiveFacts,
     /// The fresh records.
     pub fresh: FreshFacts,
-    /// Bytes that were compared with those of a mirror.
-    pub mirrored_bytes: u64,
 }
 
 impl LiveRegion {
@@ -99,19 +93,16 @@ impl LiveRegion {
 impl Reader {
     fn facts(&mut self, live: &LiveRegion) -> Result<LiveFacts> {
         let places = &live.places;
-        let data = places.nodes.len() as u8;
         let mut nodes = Vec::new();
         for facts in self.nodes.facts() {
             let number = facts.node.0;
-            let Some(own) = places.nodes.get(usize::from(number % data.max(1))) else { continue };
+            let Some(own) = places.nodes.get(usize::from(number)) else { continue };
             let words = self.nodes.read(number, own.control_at, CONTROL_BYTES)?;
             nodes.push(NodeFacts {
                 node: number,
-                mirror_of: (number >= data).then(|| number % data.max(1)),
                 region_bytes: facts.region_bytes,
                 used_bytes: ControlWords::decode(&words).map_or(0, |words| words.used),
                 epoch: format!("{:016x}", facts.epoch),
-                durable: facts.has_file,
             });
         }
         let groups = &self.seen.groups;
@@ -132,8 +123,7 @@ impl Reader {
     }
 }
 
-/// Checks all that memory nodes hold: superblocks, descriptors, every sub-HNSW and fresh record, and that mirrors are
-/// equal.
+/// Checks all that memory nodes hold: superblocks, descriptors, every sub-HNSW and fresh record.
 ///
 /// # Errors
 /// Nodes that do not answer; an interruption. Damage is no error but a finding.
@@ -155,10 +145,12 @@ fn check_all(
     reader.begin_batch(live)?;
     let facts = reader.facts(live)?;
     let (report, fresh) = (Report::default(), FreshFacts::default());
-    let report = MemoryReport { report, live: facts, fresh, mirrored_bytes: 0 };
+    let report = MemoryReport { report, live: facts, fresh };
     let mut check = Check { base, own, live, reader, ids: HashSet::new(), report, edges: 0 };
     check.superblocks()?;
-    check.tables()?;
+    let first = live.places.nodes.first().copied().unwrap_or_default();
+    // They were checked when the index was opened.
+    check.report.report.bytes += first.meta_bytes + first.manifest_bytes;
     let groups = check.reader.seen.groups.len() as u32;
     progress.stage("verifying memory nodes", groups.into(), "groups");
     for group in 0..groups {
@@ -193,7 +185,6 @@ struct Checked {
     fresh: FreshFacts,
     nodes: u64,
     edges: u64,
-    mirrored_bytes: u64,
     bytes: u64,
 }
 
@@ -209,10 +200,6 @@ impl Check<'_> {
         let mut checked = Checked::default();
         checked.found(node, offset, None, what);
         checked.findings.into_iter().for_each(|finding| self.report.report.found(finding));
-    }
-
-    fn mirror_of(&self, node: u8) -> Option<u8> {
-        self.live.places.mirrors.get(usize::from(node)).copied()
     }
 
     fn read(&mut self, node: u8, offset: u64, bytes: u64) -> Result<Vec<u8>> {
@@ -233,19 +220,6 @@ impl Check<'_> {
                 }
             }
         }
-        Ok(())
-    }
-
-    /// The meta-HNSW and the manifest were checked when the index was opened: here those of the mirror.
-    fn tables(&mut self) -> Result<()> {
-        let Some(first) = self.live.places.nodes.first().copied() else { return Ok(()) };
-        let bytes = first.meta_bytes + first.manifest_bytes;
-        self.report.report.bytes += bytes;
-        let Some(mirror) = self.mirror_of(0) else { return Ok(()) };
-        if self.read(0, first.meta_at, bytes)? != self.read(mirror, first.meta_at, bytes)? {
-            self.found(mirror, first.meta_at, "meta-HNSW or manifest differ from those that it mirrors");
-        }
-        self.report.mirrored_bytes += bytes;
         Ok(())
     }
 
@@ -273,20 +247,19 @@ impl Check<'_> {
         for id in twice {
             checked.found(at.node(), at.offset(), None, format!("id {id} is that of two vectors"));
         }
-        let MemoryReport { report, fresh, mirrored_bytes, .. } = &mut self.report;
+        let MemoryReport { report, fresh, .. } = &mut self.report;
         checked.findings.into_iter().for_each(|finding| report.found(finding));
         fresh.published += checked.fresh.published;
         fresh.holes += checked.fresh.holes;
         fresh.killed += checked.fresh.killed;
-        *mirrored_bytes += checked.mirrored_bytes;
         report.nodes += checked.nodes;
         report.bytes += checked.bytes;
         self.edges += checked.edges;
     }
 
     fn checked(&mut self, group: u32, state: &GroupState) -> Result<Checked> {
-        let mut checked = Checked::default();
-        self.descriptor(group, state, &mut checked)?;
+        // The headers have checked the descriptor.
+        let mut checked = Checked { bytes: DESCRIPTOR_BYTES, ..Checked::default() };
         for side in 0..2 {
             let cluster = 2 * group + side as u32;
             if cluster < self.own.facts.clusters() {
@@ -295,25 +268,6 @@ impl Check<'_> {
             }
         }
         Ok(checked)
-    }
-
-    /// The headers have checked the descriptor; its mirror has the same bytes.
-    fn descriptor(&mut self, group: u32, state: &GroupState, checked: &mut Checked) -> Result<()> {
-        let Some(first) = self.live.places.nodes.first().copied() else { return Ok(()) };
-        let at = first.descriptor_of(group, state.version);
-        checked.bytes += DESCRIPTOR_BYTES;
-        let Some(mirror) = self.mirror_of(at.node()) else { return Ok(()) };
-        let wanted = state.descriptor.encode(first.build, group);
-        if self.read(mirror, at.offset(), DESCRIPTOR_BYTES)? != wanted {
-            checked.found(
-                mirror,
-                at.offset(),
-                None,
-                format!("the descriptor of group {group} differs from the mirrored one"),
-            );
-        }
-        checked.mirrored_bytes += DESCRIPTOR_BYTES;
-        Ok(())
     }
 
     fn sub_hnsw(
@@ -348,15 +302,10 @@ impl Check<'_> {
         }
         checked.nodes += u64::from(found.members());
         checked.ids.extend(ids.into_iter().filter(|&id| !seen.is_deleted(id, clock)));
-        let Some(mirror) = self.mirror_of(node) else { return Ok(()) };
-        if self.read(mirror, span.offset, span.bytes)? != bytes {
-            checked.found(mirror, span.offset, Some(cluster), "the sub-HNSW differs from the mirrored one");
-        }
-        checked.mirrored_bytes += span.bytes;
         Ok(())
     }
 
-    /// The slots of a cluster. A record is on the mirror before it is published.
+    /// The slots of a cluster.
     fn fresh(
         &mut self,
         (group, side): (u32, usize),
@@ -371,7 +320,6 @@ impl Check<'_> {
         checked.bytes += span.bytes;
         let seed = seed(first.build, group, state.descriptor.version);
         let slots = bytes.chunks_exact(first.record_bytes as usize);
-        let mut published = Vec::new();
         for (offset, slot) in (span.offset..).step_by(first.record_bytes as usize).zip(slots) {
             let word = u64::from_le_bytes(slot[..8].try_into().unwrap_or_default());
             match FreshRecord::decode(seed, vector_bytes, slot) {
@@ -379,7 +327,8 @@ impl Check<'_> {
                     if !self.reader.seen.is_deleted(record.id, record.clock) {
                         checked.ids.push(record.id);
                     }
-                    published.push((offset, slot));
+                    checked.fresh.published += 1;
+                    checked.nodes += 1;
                 }
                 Some(_) => checked.found(node, offset, Some(cluster), "a fresh record is of another cluster"),
                 None if [KILLED, GIVEN_UP].contains(&word) => checked.fresh.killed += 1,
@@ -391,18 +340,6 @@ impl Check<'_> {
                     "a fresh record is damaged: its checksum does not match",
                 ),
             }
-        }
-        checked.fresh.published += published.len() as u64;
-        checked.nodes += published.len() as u64;
-        let Some(mirror) = self.mirror_of(node).filter(|_| !published.is_empty()) else { return Ok(()) };
-        let mirrored = self.read(mirror, span.offset, span.bytes)?;
-        for (offset, slot) in published {
-            let at = (offset - span.offset) as usize;
-            // The first word of the mirror may lag.
-            if mirrored[at + 8..at + slot.len()] != slot[8..] {
-                checked.found(mirror, offset, Some(cluster), "a fresh record differs from the mirrored one");
-            }
-            checked.mirrored_bytes += slot.len() as u64;
         }
         Ok(())
     }

@@ -1,7 +1,7 @@
 //! Copies a published version of an index into memory nodes.
 //!
 //! The version stays the truth: what is in the nodes can be loaded again. Groups are placed by their bytes and by the
-//! traffic that is expected of them. With mirrors, node `n + i` of `2 n` gets what node `i` has.
+//! traffic that is expected of them.
 
 use std::path::Path;
 
@@ -27,8 +27,6 @@ const CHUNK_BYTES: usize = 4 << 20;
 /// How to load.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct LoadOptions<'a> {
-    /// Write everything twice, to a node and to its mirror.
-    pub mirror: bool,
     /// Place groups by their bytes alone.
     pub by_bytes: bool,
     /// What traffic is expected.
@@ -42,7 +40,7 @@ pub struct LoadedNode {
     pub used_bytes: u64,
     /// Bytes of its region.
     pub region_bytes: u64,
-    /// Bytes that a batch is expected to read of it. Mirrors are read where their nodes are lost.
+    /// Bytes that a batch is expected to read of it.
     pub traffic_bytes: u64,
 }
 
@@ -51,7 +49,7 @@ pub struct LoadedNode {
 pub struct Loaded {
     /// The build of the index.
     pub build_id: String,
-    /// Each node, mirrors included, by number.
+    /// Each node, by number.
     pub nodes: Vec<LoadedNode>,
     /// Groups of two clusters.
     pub groups: u32,
@@ -68,11 +66,9 @@ pub fn load(
     folder: &Path,
     addresses: &[String],
     credentials: &Credentials,
-    mirror: bool,
     progress: &dyn Progress,
 ) -> Result<Loaded> {
-    let options = LoadOptions { mirror, ..LoadOptions::default() };
-    load_with(folder, addresses, credentials, &options, progress)
+    load_with(folder, addresses, credentials, &LoadOptions::default(), progress)
 }
 
 /// As [`load`], with options.
@@ -104,16 +100,15 @@ pub fn load_with(
         return Err(error.clone().into());
     }
     let facts = nodes.facts();
-    let mirror = options.mirror;
-    let data_nodes = data_nodes(&facts, mirror)?;
+    check_numbers(&facts)?;
     let image = Image::read(&index, folder)?;
     let weights = image.weights(&traffic.cluster_bytes);
-    let mut plan = image.plan(&weights, options.by_bytes, &facts[..data_nodes], &facts)?;
+    let mut plan = image.plan(&weights, options.by_bytes, &facts)?;
     // Each load has a random number, by which nodes of different loads are recognised.
     let sequence = random()?;
     plan.superblocks.iter_mut().for_each(|own| own.sequence = sequence);
     let load = Load { index: &index, image: &image, plan: &plan, progress };
-    load.copy(&mut nodes, mirror)?;
+    load.copy(&mut nodes)?;
     Ok(Loaded {
         build_id: manifest.build_id.clone(),
         nodes: plan.nodes(&facts),
@@ -122,23 +117,15 @@ pub fn load_with(
     })
 }
 
-/// How many nodes have parts of the index: all, or with mirrors half of them.
-fn data_nodes(facts: &[Facts], mirror: bool) -> Result<usize> {
-    if let Some((wanted, own)) = facts.iter().enumerate().find(|(at, own)| usize::from(own.node.0) != *at) {
-        return Err(Error::bad_input(format!(
+/// Checks that nodes have the numbers from 0 on.
+fn check_numbers(facts: &[Facts]) -> Result<()> {
+    match facts.iter().enumerate().find(|(at, own)| usize::from(own.node.0) != *at) {
+        None => Ok(()),
+        Some((wanted, own)) => Err(Error::bad_input(format!(
             "memory nodes must have the numbers from 0 on, but one of {} has the number {} and none has {wanted}; \
              start them with --node-id",
             facts.len(),
             own.node.0
-        )));
-    }
-    match mirror {
-        false => Ok(facts.len()),
-        true if facts.len().is_multiple_of(2) => Ok(facts.len() / 2),
-        true => Err(Error::bad_input(format!(
-            "--mirror needs as many mirrors as nodes, and {} memory nodes are an odd number; name one more or one \
-             fewer",
-            facts.len()
         ))),
     }
 }
@@ -165,15 +152,14 @@ struct Plan {
 }
 
 impl Plan {
-    /// All nodes, after those with data their mirrors.
     fn nodes(&self, facts: &[Facts]) -> Vec<LoadedNode> {
-        let (used, traffic) = (&self.division.used, &self.traffic);
-        let node = |(number, own): (usize, &Facts)| LoadedNode {
-            used_bytes: used[number % used.len()],
+        let held = self.division.used.iter().zip(&self.traffic);
+        let node = |((&used_bytes, &traffic_bytes), own): ((&u64, &u64), &Facts)| LoadedNode {
+            used_bytes,
             region_bytes: own.region_bytes,
-            traffic_bytes: traffic.get(number).copied().unwrap_or(0),
+            traffic_bytes,
         };
-        facts.iter().enumerate().map(node).collect()
+        held.zip(facts).map(node).collect()
     }
 }
 
@@ -213,18 +199,9 @@ impl Image {
     }
 
     /// Divides the groups over nodes.
-    fn plan(&self, groups: &[Weight], by_bytes: bool, data: &[Facts], all: &[Facts]) -> Result<Plan> {
-        let mut superblocks: Vec<Superblock> =
-            data.iter().map(|own| self.superblock_of(own, data.len())).collect();
-        for (own, facts) in superblocks.iter_mut().zip(data) {
-            // A mirror must have all that its node may use.
-            let mirrors = all
-                .iter()
-                .filter(|other| usize::from(other.node.0) % data.len() == usize::from(facts.node.0));
-            own.end = mirrors.map(|other| other.region_bytes).min().unwrap_or(facts.region_bytes)
-                / GROUP_ALIGN
-                * GROUP_ALIGN;
-        }
+    fn plan(&self, groups: &[Weight], by_bytes: bool, nodes: &[Facts]) -> Result<Plan> {
+        let superblock = |own: &Facts| self.superblock_of(own, nodes.len());
+        let superblocks: Vec<Superblock> = nodes.iter().map(superblock).collect();
         let room = |own: &Superblock| Room {
             used: own.groups_at,
             limit: own.end,
@@ -233,8 +210,7 @@ impl Image {
         };
         let rooms: Vec<Room> = superblocks.iter().map(room).collect();
         let division = if by_bytes { divide_by_bytes(groups, &rooms) } else { divide(groups, &rooms) };
-        for own in all {
-            let needed = division.used[usize::from(own.node.0) % division.used.len().max(1)];
+        for (own, &needed) in nodes.iter().zip(&division.used) {
             if needed > own.region_bytes {
                 return Err(Error::budget(format!(
                     "memory node {} has a region of {}, and its part of the index takes {}; start it with --size {} or \
@@ -252,13 +228,13 @@ impl Image {
         Ok(Plan { superblocks, descriptors, traffic: division.traffic(groups, &rooms), division })
     }
 
-    fn superblock_of(&self, own: &Facts, nodes: usize) -> Superblock {
-        let place = Superblock { node: own.node.0.into(), nodes: nodes as u64, ..self.superblock };
-        let own = match own.node.0 {
+    fn superblock_of(&self, facts: &Facts, nodes: usize) -> Superblock {
+        let place = Superblock { node: facts.node.0.into(), nodes: nodes as u64, ..self.superblock };
+        let own = match facts.node.0 {
             0 => Superblock { manifest_bytes: self.manifest.len() as u64, ..place },
             _ => Superblock { groups: 0, clusters: 0, tombstones: 0, meta_bytes: 0, ..place },
         };
-        own.with_sections()
+        Superblock { end: facts.region_bytes / GROUP_ALIGN * GROUP_ALIGN, ..own.with_sections() }
     }
 
     /// Everything of a node but its superblocks and the sub-HNSWs.
@@ -294,38 +270,29 @@ struct Load<'a> {
 
 impl Load<'_> {
     /// Writes everything. The superblocks go first, as zeros, and last: a node holds all of the index, or none of it.
-    fn copy(&self, nodes: &mut Nodes, mirror: bool) -> Result<()> {
-        let data = self.plan.superblocks.len();
-        let copies = |node: usize| (node..).step_by(data).take(if mirror { 2 } else { 1 });
+    fn copy(&self, nodes: &mut Nodes) -> Result<()> {
         let all: u64 =
             self.image.groups.iter().map(|group| group.bytes(self.image.superblock.record_bytes)).sum();
         self.progress.stage("loading memory nodes", all, "bytes");
         let empty = vec![0; 2 * SUPERBLOCK_BYTES as usize];
-        for number in (0..data).flat_map(copies) {
-            write(nodes, number, 0, &empty)?;
-            for (offset, bytes) in self.image.tables(self.plan, number % data) {
-                write(nodes, number, offset, &bytes)?;
+        for node in 0..self.plan.superblocks.len() {
+            write(nodes, node, 0, &empty)?;
+            for (offset, bytes) in self.image.tables(self.plan, node) {
+                write(nodes, node, offset, &bytes)?;
             }
         }
         for group in 0..self.image.groups.len() {
-            let node = self.plan.descriptors[group].at.node();
-            self.copy_group(nodes, group, copies(usize::from(node)))?;
+            self.copy_group(nodes, group)?;
             self.progress.advance(self.image.groups[group].bytes(self.image.superblock.record_bytes));
         }
-        for number in (0..data).rev().flat_map(copies) {
-            let superblock = self.plan.superblocks[number % data].encode();
-            write(nodes, number, 0, &superblock)?;
+        for (node, superblock) in self.plan.superblocks.iter().enumerate().rev() {
+            write(nodes, node, 0, &superblock.encode())?;
         }
         Ok(())
     }
 
     /// The room for fresh records becomes zeros: what an earlier index left there must not look like records.
-    fn copy_group(
-        &self,
-        nodes: &mut Nodes,
-        group: usize,
-        copies: impl Iterator<Item = usize> + Clone,
-    ) -> Result<()> {
+    fn copy_group(&self, nodes: &mut Nodes, group: usize) -> Result<()> {
         let (from, to) = (&self.image.groups[group], &self.plan.descriptors[group]);
         let record_bytes = self.image.superblock.record_bytes;
         let mut offset = from.at.offset();
@@ -343,18 +310,16 @@ impl Load<'_> {
                     self.index.folder().display()
                 ))
             })?;
-            for number in copies.clone() {
-                write(nodes, number, to.at.offset() + (offset - from.at.offset()), &bytes)?;
-            }
+            write(nodes, to.at.node().into(), to.at.offset() + (offset - from.at.offset()), &bytes)?;
             offset += u64::from(length);
         }
         Ok(())
     }
 }
 
-fn write(nodes: &mut Nodes, number: usize, offset: u64, bytes: &[u8]) -> Result<()> {
+fn write(nodes: &mut Nodes, node: usize, offset: u64, bytes: &[u8]) -> Result<()> {
     for (at, part) in (offset..).step_by(CHUNK_BYTES).zip(bytes.chunks(CHUNK_BYTES)) {
-        nodes.execute(number as u8, &mut [Operation::Write { offset: at, from: part }])?;
+        nodes.execute(node as u8, &mut [Operation::Write { offset: at, from: part }])?;
     }
     Ok(())
 }

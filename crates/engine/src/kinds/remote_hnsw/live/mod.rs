@@ -15,14 +15,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use stratann_core::format::fresh::Tombstone;
-use stratann_core::format::region::ControlWords;
+use stratann_core::format::region::{Address, ControlWords};
 use stratann_core::plan::remote_hnsw::{Located, View};
-use stratann_core::query::{Loss, QueryStats};
+use stratann_core::query::QueryStats;
 use stratann_core::remote::{Announced, Answer, Fault, Groups, Headers, Line, Op, Places, Recheck};
 
 use crate::remote_memory::{MemoryError, Nodes, RemoteSource};
 use crate::{Error, ErrorKind, Result};
-use changes::{Durability, RebuildCounters};
+use changes::RebuildCounters;
 
 /// What queries of one batch see: where the clusters are, and what is deleted.
 #[derive(Debug, Default)]
@@ -43,7 +43,7 @@ impl Clusters {
         &self.clusters
     }
 
-    fn new(groups: &Groups, places: &Places, lost: &[LostNode]) -> Clusters {
+    fn new(groups: &Groups, places: &Places) -> Clusters {
         let first = places.nodes.first().copied().unwrap_or_default();
         let (mut clusters, mut has_fresh) = (Vec::with_capacity(first.clusters as usize), false);
         for (number, group) in (0..).zip(&groups.groups) {
@@ -53,13 +53,7 @@ impl Clusters {
                 }
                 let used = groups.used(number, side);
                 has_fresh |= used > 0;
-                let mut own = Located::new(&group.descriptor, number, (side, used), first.record_bytes);
-                if lost.iter().any(|lost| lost.node == own.base.store.0)
-                    && let Some(mirror) = places.mirrors.get(usize::from(own.base.store.0))
-                {
-                    (own.base.store.0, own.fresh.store.0) = (*mirror, *mirror);
-                }
-                clusters.push(own);
+                clusters.push(Located::new(&group.descriptor, number, (side, used), first.record_bytes));
             }
         }
         Clusters { clusters, tombstones: groups.tombstones.clone(), has_fresh }
@@ -88,22 +82,6 @@ pub(crate) struct Reader {
     number: u16,
     line: Line,
     seen: Groups,
-    /// Data nodes whose mirrors are read.
-    lost: Vec<LostNode>,
-}
-
-/// A node whose mirror is read.
-#[derive(Clone, Copy)]
-struct LostNode {
-    node: u8,
-    /// How often it had answered again when it was lost; `None` where it answers, and what it has is damaged.
-    returns: Option<u64>,
-}
-
-impl LostNode {
-    fn is_back(&self, live: &LiveRegion) -> bool {
-        self.returns.is_some_and(|before| live.source.returns(self.node) > before)
-    }
 }
 
 impl LiveRegion {
@@ -114,7 +92,7 @@ impl LiveRegion {
     /// A reader for one search.
     ///
     /// # Errors
-    /// No memory node answers.
+    /// The first memory node does not answer.
     pub(crate) fn reader(&self) -> Result<Reader> {
         if let Some(reader) = self.idle().pop() {
             return Ok(reader);
@@ -123,10 +101,10 @@ impl LiveRegion {
     }
 
     fn connect(&self) -> Result<Reader> {
-        let mut nodes = self.source.connect()?;
+        let mut nodes = self.source.connect();
         self.free_abandoned(&mut nodes);
-        let number = number(&mut nodes, &self.places);
-        Ok(Reader { nodes, number, line: Line::new(number), seen: Groups::default(), lost: Vec::new() })
+        let number = number(&mut nodes, &self.places).map_err(|fault| self.error(fault, &nodes))?;
+        Ok(Reader { nodes, number, line: Line::new(number), seen: Groups::default() })
     }
 
     /// What the newest batch saw.
@@ -141,7 +119,7 @@ impl LiveRegion {
     /// Lends a reader, which is kept for the next search. One that fails is ended.
     ///
     /// # Errors
-    /// No memory node answers; what `f` returns.
+    /// The first memory node does not answer; what `f` returns.
     pub(crate) fn with_reader<T>(&self, f: impl FnOnce(&mut Reader) -> Result<T>) -> Result<T> {
         let mut reader = self.reader()?;
         let found = f(&mut reader);
@@ -205,28 +183,6 @@ impl LiveRegion {
         self.idle_writers().push(writer);
     }
 
-    /// Whether a node that does not answer may come back with what it had.
-    ///
-    /// # Errors
-    /// It has come back without.
-    pub(crate) fn may_come_back(&self) -> Result<()> {
-        match self.source.connect() {
-            Err(gone @ MemoryError::EpochChanged { .. }) => Err(gone.into()),
-            Ok(nodes) => nodes.gone().map_or(Ok(()), |gone| Err(gone.clone().into())),
-            Err(_) => Ok(()),
-        }
-    }
-
-    /// Where changes are once they are acknowledged.
-    pub(crate) fn durability(&self) -> Durability {
-        match (self.source.have_files(), self.places.mirrors.is_empty()) {
-            (false, true) => Durability::Memory,
-            (true, true) => Durability::File,
-            (false, false) => Durability::MemoryAndMirror,
-            (true, false) => Durability::FileAndMirror,
-        }
-    }
-
     /// What a single query sees that begins now, and what that cost.
     ///
     /// # Errors
@@ -265,13 +221,12 @@ impl Drop for LiveRegion {
 }
 
 /// A number that no other compute node has, of 1 to 65535: they are counted in a word of the first node.
-fn number(nodes: &mut Nodes, places: &Places) -> u16 {
-    let Some(first) = places.nodes.first() else { return 1 };
-    let at = stratann_core::format::region::Address::new(0, first.control_at + ControlWords::READERS);
+fn number(nodes: &mut Nodes, places: &Places) -> std::result::Result<u16, Fault> {
+    let at =
+        Address::new(0, places.nodes.first().map_or(0, |first| first.control_at) + ControlWords::READERS);
     match nodes.ask(vec![Op::FetchAdd { at, add: 1 }]).pop() {
-        Some(Answer::Word(count)) => (count % u64::from(u16::MAX)) as u16 + 1,
-        // Readers of a mirror need no number: they are not announced.
-        _ => 1,
+        Some(Answer::Word(count)) => Ok((count % u64::from(u16::MAX)) as u16 + 1),
+        _ => Err(Fault::Lost(0)),
     }
 }
 
@@ -279,33 +234,21 @@ impl Reader {
     /// Begins a batch: reads the headers, and what has changed. Returns what its queries see, and what that cost.
     ///
     /// # Errors
-    /// A node that does not answer and has no mirror; damage.
+    /// A node that does not answer; damage.
     pub(crate) fn begin_batch(&mut self, live: &LiveRegion) -> Result<(Arc<Clusters>, QueryStats)> {
-        self.take_back(live);
         self.nodes.asked();
-        let Reader { nodes, line, seen, lost, .. } = self;
-        let places = &live.places;
+        let Reader { nodes, line, seen, .. } = self;
         let mut read = |seen| {
             let mut headers = Headers::new(seen);
-            nodes.run(|answers| headers.step(places, line, answers))
+            nodes.run(|answers| headers.step(&live.places, line, answers))
         };
-        let has_lost = |lost: &[LostNode], node| lost.iter().any(|lost| lost.node == node);
-        let mut found = if has_lost(lost, 0) { Err(Fault::Lost(0)) } else { read(std::mem::take(seen)) };
-        // A node that was started again has closed the connection, which is found out only now.
-        if matches!(found, Err(Fault::Lost(node)) if !has_lost(lost, node)) {
+        let mut found = read(std::mem::take(seen));
+        // A connection that broke is found out only now.
+        if matches!(found, Err(Fault::Lost(_))) {
             found = read(Groups::default());
         }
-        if let Err(Fault::Lost(node)) = found
-            && places.mirrors.get(usize::from(node)).is_some()
-        {
-            if !has_lost(lost, node) {
-                lost.push(LostNode { node, returns: Some(live.source.lose(node)) });
-            }
-            let mut mirror = Headers::on_mirror();
-            found = nodes.run(|answers| mirror.step(places, line, answers));
-        }
         let found = found.map_err(|fault| live.error(fault, nodes))?;
-        let clusters = Arc::new(Clusters::new(&found.groups, places, lost));
+        let clusters = Arc::new(Clusters::new(&found.groups, &live.places));
         *seen = found.groups;
         *live.newest.lock().unwrap_or_else(|e| e.into_inner()) = clusters.clone();
         let asked = nodes.asked();
@@ -315,14 +258,14 @@ impl Reader {
 
     /// Whether the end of a batch checks that what it read was still there.
     pub(crate) fn ends_with_check(&self, clusters: &Clusters) -> bool {
-        let is_announced = matches!(self.line.announced(), Announced::Yes(_));
-        !self.has_lost(0) && (!is_announced || clusters.has_fresh)
+        !matches!(self.line.announced(), Announced::Yes(_)) || clusters.has_fresh
     }
 
-    /// Whether what a batch read was still there when it had read it. Only a batch that stood still for long, or that
-    /// could not be announced, can have read what was replaced meanwhile.
-    pub(crate) fn ends_well(&mut self, live: &LiveRegion, clusters: &Clusters) -> bool {
-        !self.ends_with_check(clusters) || !matches!(self.recheck(live), Err(Fault::Moved))
+    /// Whether what a batch read was still there when it had read it. Only a batch that found damage, that stood still
+    /// for long, or that could not be announced, can have read what was replaced meanwhile.
+    pub(crate) fn ends_well(&mut self, live: &LiveRegion, clusters: &Clusters, found_damage: bool) -> bool {
+        let must_check = found_damage || self.ends_with_check(clusters);
+        !must_check || !matches!(self.recheck(live), Err(Fault::Moved))
     }
 
     /// Tells whether what the batch read is still there.
@@ -331,53 +274,6 @@ impl Reader {
         let mut recheck = Recheck::new(&self.seen, &groups);
         let (places, line) = (&live.places, &self.line);
         self.nodes.run(|answers| recheck.step(places, line, answers))
-    }
-
-    /// Ends a batch that found damage on nodes. Returns whether what it read was still there: then the damage is real,
-    /// and later batches read the mirrors of these nodes.
-    pub(crate) fn ends_damaged(&mut self, live: &LiveRegion, damaged: &[u8]) -> bool {
-        // A mirror has no lines by which a batch could find out.
-        let found = if self.has_lost(0) { Ok(()) } else { self.recheck(live) };
-        if found.is_ok() {
-            damaged.iter().for_each(|&node| self.lose(live, node, Loss::Damaged));
-        }
-        !matches!(found, Err(Fault::Moved))
-    }
-
-    fn has_lost(&self, node: u8) -> bool {
-        self.lost.iter().any(|lost| lost.node == node)
-    }
-
-    /// Notes that a node did not give what was read of it. Later batches read its mirror: of a node with damage for
-    /// good, of another one until it answers again.
-    pub(crate) fn lose(&mut self, live: &LiveRegion, node: u8, loss: Loss) {
-        let has_mirror = live.places.mirrors.get(usize::from(node)).is_some();
-        if has_mirror && !self.has_lost(node) {
-            let returns = (loss != Loss::Damaged).then(|| live.source.lose(node));
-            self.lost.push(LostNode { node, returns });
-        }
-    }
-
-    /// Goes back to nodes that were lost and answer again. They lack nothing: a change is acknowledged once it is on a
-    /// node and on its mirror, and the node has what it had.
-    fn take_back(&mut self, live: &LiveRegion) {
-        if !self.lost.iter().any(|lost| lost.is_back(live)) {
-            return;
-        }
-        let Ok(nodes) = live.source.connect() else { return };
-        let before = self.lost.len();
-        self.lost.retain(|lost| !(lost.is_back(live) && nodes.has(lost.node)));
-        if self.lost.len() == before {
-            return;
-        }
-        let had_first = self.nodes.has(0) && !self.nodes.is_lost(0);
-        (self.nodes, self.seen) = (nodes, Groups::default());
-        if !had_first && !self.has_lost(0) {
-            // The line may be somebody else's now, and a reader that began on the mirror has no number of its own.
-            self.leave(live);
-            self.number = number(&mut self.nodes, &live.places);
-            self.line = Line::new(self.number);
-        }
     }
 
     /// Gives the line back. A first node that did not answer is not asked again: lines that stand still are taken.
