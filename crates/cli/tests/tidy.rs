@@ -23,7 +23,7 @@ const UNSAFE_ALLOWED: [&str; 8] = [
     "crates/kernel/",
     "crates/gpu/src/",
     "crates/engine/src/tier/",
-    "crates/engine/src/remote_memory/node/sockets.rs",
+    "crates/engine/src/link/sockets.rs",
     "crates/engine/src/remote_memory/region/",
     "crates/engine/src/remote_memory/ucx/",
     "crates/engine/src/budget.rs",

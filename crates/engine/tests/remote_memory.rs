@@ -1,8 +1,9 @@
 //! Memory nodes and their back ends: the contract, and what goes wrong.
 
+use std::collections::VecDeque;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -321,6 +322,41 @@ fn strangers_do_not_stall_the_node() {
         assert!(!end.is_err_and(|e| e.kind() == std::io::ErrorKind::WouldBlock), "still open");
     }
     assert_eq!(memory.fetch_add(0, 1).unwrap(), 100);
+}
+
+/// Strangers without a key hold all places at all times: who has the key is served, and who is connected goes on.
+#[test]
+fn a_flood_of_strangers_keeps_nobody_out() {
+    let node = Node::start(options(Place::Memory)).unwrap();
+    let address = node.address();
+    let mut connected = dial(&address.to_string());
+    let (made, is_over) = (AtomicUsize::new(0), AtomicBool::new(false));
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut held = VecDeque::new();
+            while !is_over.load(Ordering::Relaxed) && made.load(Ordering::Relaxed) < 50_000 {
+                held.push_back(TcpStream::connect(address).unwrap());
+                // Fewer than a process may have open, more than the node takes with the key.
+                held.drain(..held.len().saturating_sub(300));
+                made.fetch_add(1, Ordering::Relaxed);
+            }
+        });
+        while made.load(Ordering::Relaxed) < 300 {
+            std::thread::yield_now();
+        }
+        let served = (0..40).filter(|_| {
+            let served = connect_one(&address.to_string(), &credentials());
+            served.is_ok_and(|mut memory| memory.fetch_add(0, 1).is_ok())
+        });
+        assert_eq!(served.count(), 40);
+        let counted = (0..100).filter(|_| connected.fetch_add(8, 1).is_ok()).count();
+        assert_eq!(counted, 100);
+        is_over.store(true, Ordering::Relaxed);
+    });
+    assert_eq!(
+        read(connected.as_mut(), 0, 16).unwrap(),
+        [40u64.to_le_bytes(), 100u64.to_le_bytes()].concat()
+    );
 }
 
 /// A client that does not take its reply holds no more than a bounded part of it in the node, and delays nobody.

@@ -1,6 +1,7 @@
 //! Connections in the clear, in a program that was compiled without TLS.
 
 use std::io::{self, Read, Write};
+use std::net::TcpStream;
 use std::path::Path;
 
 use super::timed::Timed;
@@ -36,6 +37,11 @@ impl Wire {
             None => Ok(Wire(stream)),
             Some(tls) => match *tls {},
         }
+    }
+
+    /// The connection below.
+    pub(crate) fn socket(&self) -> &TcpStream {
+        self.0.socket()
     }
 
     /// The greeting has ended, and with it its deadline.

@@ -42,7 +42,7 @@ pub(crate) struct Role {
 }
 
 /// Two servers of a cluster.
-const PEERS: Role = Role { magic: b"STRATANN", dials: b"dials", answers: b"answers" };
+pub(crate) const PEERS: Role = Role { magic: b"STRATANN", dials: b"dials", answers: b"answers" };
 /// A compute node, which dials, and a memory node.
 pub(crate) const REMOTE_MEMORY: Role =
     Role { magic: b"STRATMEM", dials: b"uses remote memory", answers: b"has remote memory" };
@@ -188,7 +188,7 @@ pub(crate) fn dial_as(
 ) -> Result<Agreed, GreetingError> {
     let mut opening = [0; OPENING_BYTES];
     stream.read_exact(&mut opening)?;
-    check_magic(role, &opening)?;
+    check_start(role, &opening)?;
     let theirs = Versions::read(&opening);
     let agreed = me.versions.agree(&theirs);
     let mut claim = Vec::with_capacity(CLAIM_BYTES + PROOF_BYTES);
@@ -218,23 +218,6 @@ pub(crate) fn dial_as(
     }
 }
 
-/// Greets the dialing server. `find` returns the identity that serves a build here; `build` is reported when there is
-/// none. Returns the number of the dialing server and the value that `find` returned.
-pub(crate) fn answer<'a, T>(
-    secret: &[u8],
-    (build, versions): (u64, Versions),
-    find: impl FnOnce(u64) -> Option<(Identity<'a>, T)>,
-    stream: &mut (impl Read + Write),
-) -> Result<(u8, T), GreetingError> {
-    let opening = opening(&PEERS, versions)?;
-    stream.write_all(&opening)?;
-    let mut received = [0; ANSWERED_BYTES];
-    stream.read_exact(&mut received)?;
-    let (reply, verdict) = judge(&PEERS, secret, (&opening, &received), (build, versions), find);
-    stream.write_all(&reply)?;
-    verdict
-}
-
 /// What the dialed side sends first.
 pub(crate) fn opening(role: &Role, versions: Versions) -> io::Result<Vec<u8>> {
     let mut opening = Vec::with_capacity(OPENING_BYTES);
@@ -245,8 +228,9 @@ pub(crate) fn opening(role: &Role, versions: Versions) -> io::Result<Vec<u8>> {
     Ok(opening)
 }
 
-/// Judges what came in answer to an opening. Returns the reply, which is empty for a stranger, and the outcome, as
-/// [`answer`] does.
+/// Judges what came in answer to an opening. `find` returns the identity that serves a build here; `build` is reported
+/// when there is none. Returns the reply, which is empty for a stranger, and the number of the dialing server with the
+/// value that `find` returned.
 pub(crate) fn judge<'a, T>(
     role: &Role,
     secret: &[u8],
@@ -254,7 +238,7 @@ pub(crate) fn judge<'a, T>(
     (build, versions): (u64, Versions),
     find: impl FnOnce(u64) -> Option<(Identity<'a>, T)>,
 ) -> (Vec<u8>, Result<(u8, T), GreetingError>) {
-    if let Err(why) = check_magic(role, received) {
+    if let Err(why) = check_start(role, received) {
         return (Vec::new(), Err(why));
     }
     let (claim, proof) = received.split_at(CLAIM_BYTES);
@@ -279,11 +263,13 @@ pub(crate) fn judge<'a, T>(
     (reply, verdict.map_err(|(_, why)| why))
 }
 
-fn check_magic(role: &Role, bytes: &[u8]) -> Result<(), GreetingError> {
-    if bytes[..8] != *role.magic {
+/// Checks as much as has come of magic number and version, which are the first bytes.
+pub(crate) fn check_start(role: &Role, bytes: &[u8]) -> Result<(), GreetingError> {
+    if role.magic.iter().zip(bytes).any(|(a, b)| a != b) {
         return Err(GreetingError::Stranger);
     }
-    let version = bytes[8..12].try_into().map_or(0, u32::from_le_bytes);
+    let version =
+        bytes.get(8..12).and_then(|bytes| bytes.try_into().ok()).map_or(VERSION, u32::from_le_bytes);
     if version == VERSION { Ok(()) } else { Err(GreetingError::Version(version)) }
 }
 

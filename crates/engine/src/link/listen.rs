@@ -1,21 +1,21 @@
-//! The listening threads: one for new connections, and one for each accepted connection.
+//! The listening threads: one greets new connections, and each one that has greeted has its own.
 
 use std::io::{self, Read};
-use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use stratann_core::peer::message::{self, HEADER, Refused};
 
-use super::greeting::{self, GreetingError, Versions};
+use super::entrance::{Bell, Entrance, Welcome};
+use super::greeting::{self, PEERS, Versions};
 use super::outbox::Outbox;
 use super::secure::Wire;
-use super::timed::Timed;
-use super::{GREETING, LinkOptions, LinkState, Log, OpenConnections, SILENCE, Tls, lock};
+use super::{LinkOptions, LinkState, SILENCE, lock, sockets};
 
-/// Open connections besides those of two builds: greetings under way, and broken connections that are not yet noticed.
+/// Open connections besides those of two builds: broken ones that are not yet noticed.
 const SPARE_CONNECTIONS: usize = 32;
 /// Bytes of one read.
 const READ_BYTES: usize = 64 << 10;
@@ -25,39 +25,40 @@ const READ_BYTES: usize = 64 << 10;
 pub(super) struct Listener {
     inner: Arc<Inner>,
     address: SocketAddr,
+    bell: Bell,
     thread: Option<JoinHandle<()>>,
 }
 
 struct Inner {
     secret: Vec<u8>,
     versions: Versions,
-    tls: Option<Tls>,
-    log: Log,
     limit: usize,
     // Newest last.
     links: Mutex<Vec<Weak<LinkState>>>,
-    open: OpenConnections,
-    last_refusal: Mutex<String>,
+    is_closed: AtomicBool,
 }
 
 impl Listener {
     /// Starts to listen.
     pub(super) fn open(options: &LinkOptions) -> io::Result<Listener> {
-        let listener = TcpListener::bind(options.listen)?;
-        let address = listener.local_addr()?;
+        let welcome = Welcome {
+            role: &PEERS,
+            versions: options.versions,
+            tls: options.tls.clone(),
+            refusal: ToString::to_string,
+            log: options.log.clone(),
+        };
+        let (entrance, bell, address) = Entrance::open(options.listen, welcome)?;
         let inner = Arc::new(Inner {
             secret: options.secret.clone(),
             versions: options.versions,
-            tls: options.tls.clone(),
-            log: options.log.clone(),
             limit: 2 * options.peers.len() + SPARE_CONNECTIONS,
             links: Mutex::default(),
-            open: OpenConnections::default(),
-            last_refusal: Mutex::default(),
+            is_closed: AtomicBool::new(false),
         });
         let listening = inner.clone();
-        let thread = std::thread::spawn(move || run(&listening, &listener));
-        Ok(Listener { inner, address, thread: Some(thread) })
+        let thread = std::thread::spawn(move || run(&listening, entrance));
+        Ok(Listener { inner, address, bell, thread: Some(thread) })
     }
 
     pub(super) fn address(&self) -> SocketAddr {
@@ -74,16 +75,8 @@ impl Listener {
 
 impl Drop for Listener {
     fn drop(&mut self) {
-        self.inner.open.close();
-        // The listening thread waits in `accept`; a connection wakes it.
-        let mut address = self.address;
-        if address.ip().is_unspecified() {
-            address.set_ip(match address.is_ipv4() {
-                true => std::net::Ipv4Addr::LOCALHOST.into(),
-                false => std::net::Ipv6Addr::LOCALHOST.into(),
-            });
-        }
-        let _ = TcpStream::connect_timeout(&address, Duration::from_secs(1));
+        self.inner.is_closed.store(true, Ordering::SeqCst);
+        self.bell.ring();
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
@@ -96,69 +89,59 @@ impl Inner {
         let links = lock(&self.links);
         links.iter().rev().filter_map(Weak::upgrade).filter(|link| !link.is_stopped()).collect()
     }
-
-    /// A refused server dials again and again: a refusal that repeats is logged once.
-    fn log_refusal(&self, from: &str, why: &GreetingError) {
-        let line = format!("connection from {from} refused: {why}");
-        let mut last = lock(&self.last_refusal);
-        if !self.open.is_closed() && *last != line {
-            (self.log)(&line);
-            *last = line;
-        }
-    }
 }
 
-/// Accepts connections until the listener closes.
-fn run(inner: &Arc<Inner>, listener: &TcpListener) {
+/// Greets connections until the listener closes, and gives each to its link.
+fn run(inner: &Arc<Inner>, mut entrance: Entrance) {
     let open = Arc::new(AtomicUsize::new(0));
     let mut threads = Vec::new();
-    while !inner.open.is_closed() {
-        let stream = match listener.accept() {
-            Ok((stream, _)) => stream,
-            Err(e) => {
-                // Perhaps out of descriptors: open connections go on, and this may pass.
-                (inner.log)(&format!("accepting a connection failed: {e}"));
-                std::thread::sleep(Duration::from_millis(100));
-                continue;
-            }
-        };
-        // The oldest greeting gives way. Its thread ends at once; until then it counts.
-        let is_full = open.load(Ordering::SeqCst) >= inner.limit;
-        if inner.open.is_closed() || (is_full && !inner.open.close_oldest()) {
+    while !inner.is_closed.load(Ordering::SeqCst) {
+        let now = Instant::now();
+        let mut watched = entrance.watched(now);
+        let time = entrance.deadline().map(|deadline| sockets::until(deadline, now));
+        if let Err(e) = sockets::wait(&mut watched, time) {
+            entrance.log(format!("waiting for connections: {e}"));
+            std::thread::sleep(Duration::from_millis(100));
             continue;
         }
+        let links = inner.links();
+        let newest = links.first().map_or(0, |link| link.options.build);
+        let greeted = entrance.turn(&watched, |opening, received| {
+            let find = |build| {
+                let link = links.iter().find(|link| link.options.build == build)?;
+                Some((link.options.identity(), link.clone()))
+            };
+            let own = (newest, inner.versions);
+            greeting::judge(&PEERS, &inner.secret, (opening, received), own, find)
+        });
         threads.retain(|t: &JoinHandle<()>| !t.is_finished());
-        open.fetch_add(1, Ordering::SeqCst);
-        let (inner, open) = (inner.clone(), open.clone());
-        threads.push(std::thread::spawn(move || {
-            receive(&inner, stream);
-            open.fetch_sub(1, Ordering::SeqCst);
-        }));
+        for (wire, from, (server, link)) in greeted {
+            if open.fetch_add(1, Ordering::SeqCst) >= inner.limit {
+                open.fetch_sub(1, Ordering::SeqCst);
+                entrance.log(format!("connection from {from} closed: there are {}, the most", inner.limit));
+                continue;
+            }
+            let open = open.clone();
+            threads.push(std::thread::spawn(move || {
+                receive(&link, server, &from.to_string(), wire);
+                open.fetch_sub(1, Ordering::SeqCst);
+            }));
+        }
     }
     for thread in threads {
         let _ = thread.join();
     }
 }
 
-/// Greets the dialing server and gives its frames to its link, until the connection ends.
-fn receive(inner: &Inner, stream: TcpStream) {
-    let from = stream.peer_addr().map_or_else(|_| "somewhere".into(), |a| a.ip().to_string());
-    let (Ok(handle), Some(greeted)) = (stream.try_clone(), inner.open.register(&stream)) else { return };
-    let greeting = greet(inner, stream);
-    match greeting {
-        Ok((server, link, mut wire)) => {
-            // The link closes it when it stops.
-            let number = link.begin_receiving(&handle);
-            inner.open.unregister(greeted);
-            if let Some(number) = number {
-                take(&link, server, number, &from, &mut wire);
-                link.end_receiving(number);
-            }
-        }
-        Err(why) => {
-            inner.open.unregister(greeted);
-            inner.log_refusal(&from, &why);
-        }
+/// Gives the frames of a server to its link, until the connection ends.
+fn receive(link: &LinkState, server: u8, from: &str, mut wire: Wire) {
+    let socket = wire.socket();
+    let handle = socket.set_nonblocking(false).and_then(|()| socket.try_clone());
+    // The link closes it when it stops.
+    let number = handle.ok().and_then(|handle| link.begin_receiving(&handle));
+    if let Some(number) = number {
+        take(link, server, number, from, &mut wire);
+        link.end_receiving(number);
     }
 }
 
@@ -181,19 +164,6 @@ fn take(link: &LinkState, server: u8, number: u64, from: &str, wire: &mut Wire) 
             link.outboxes[usize::from(server)].set_open(false);
         }
     });
-}
-
-fn greet(inner: &Inner, stream: TcpStream) -> Result<(u8, Arc<LinkState>, Wire), GreetingError> {
-    let mut wire = Wire::accept(inner.tls.as_ref(), Timed::new(stream, GREETING)?)?;
-    let links = inner.links();
-    let newest = links.first().map_or(0, |link| link.options.build);
-    let find = |build| {
-        let link = links.iter().find(|link| link.options.build == build)?;
-        Some((link.options.identity(), link.clone()))
-    };
-    let (server, link) = greeting::answer(&inner.secret, (newest, inner.versions), find, &mut wire)?;
-    wire.end_greeting()?;
-    Ok((server, link, wire))
 }
 
 /// Reads until the end of the stream. The error says why the stream is not trusted any further.

@@ -12,6 +12,7 @@
 //! the link of its build.
 
 mod dial;
+pub(crate) mod entrance;
 pub(crate) mod greeting;
 mod listen;
 mod outbox;
@@ -20,6 +21,7 @@ pub(crate) mod secure;
 #[cfg(not(feature = "tls"))]
 #[path = "clear.rs"]
 pub(crate) mod secure;
+pub(crate) mod sockets;
 pub(crate) mod timed;
 
 use std::io;
@@ -35,6 +37,7 @@ use self::greeting::Identity;
 use self::listen::Listener;
 use self::outbox::Outbox;
 
+pub use self::entrance::client_of;
 pub use self::greeting::{Agreed, Versions};
 pub use self::secure::Tls;
 use crate::ledger::Reservation;
@@ -157,17 +160,6 @@ impl OpenConnections {
         }
         streams.push((number, handle));
         Some(number)
-    }
-
-    /// Shuts down the connection that is open for longest. Returns whether there is one.
-    fn close_oldest(&self) -> bool {
-        let mut streams = lock(&self.streams);
-        if streams.is_empty() {
-            return false;
-        }
-        let (_, stream) = streams.remove(0);
-        let _ = stream.shutdown(std::net::Shutdown::Both);
-        true
     }
 
     fn unregister(&self, number: u64) {

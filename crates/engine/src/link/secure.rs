@@ -1,6 +1,7 @@
 //! Connections in the clear, or under TLS with certificates on both sides.
 
 use std::io::{self, Read, Write};
+use std::net::TcpStream;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -100,6 +101,15 @@ impl Wire {
         let Some(tls) = tls else { return Ok(Wire::Plain(stream)) };
         let connection = ServerConnection::new(tls.server.clone()).map_err(io::Error::other)?;
         Ok(Wire::Accepted(Box::new(StreamOwned::new(connection, stream))))
+    }
+
+    /// The connection below.
+    pub(crate) fn socket(&self) -> &TcpStream {
+        match self {
+            Wire::Plain(stream) => stream.socket(),
+            Wire::Dialed(stream) => stream.sock.socket(),
+            Wire::Accepted(stream) => stream.sock.socket(),
+        }
     }
 
     /// The greeting has ended, and with it its deadline.

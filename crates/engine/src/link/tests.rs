@@ -6,7 +6,7 @@ use std::time::Instant;
 use stratann_core::peer::Run;
 use stratann_core::peer::message::{FRAME_MAX, HEADER, Message, QueryId, VERSION, decode, frame_len};
 
-use super::greeting::{Agreed, NONCE_BYTES, Versions};
+use super::greeting::{ANSWERED_BYTES, Agreed, GreetingError, NONCE_BYTES, PEERS, Versions};
 use super::*;
 use crate::ledger::{Ledger, Part};
 
@@ -202,6 +202,18 @@ fn greeted(node: &Node) -> TcpStream {
     stream
 }
 
+/// Greets the dialing server over an accepted connection.
+fn answer(me: greeting::Identity<'_>, stream: &mut TcpStream) -> Result<(), GreetingError> {
+    let opening = greeting::opening(&PEERS, me.versions)?;
+    stream.write_all(&opening)?;
+    let mut received = [0; ANSWERED_BYTES];
+    stream.read_exact(&mut received)?;
+    let own = (BUILD, me.versions);
+    let (reply, verdict) = greeting::judge(&PEERS, SECRET, (&opening, &received), own, |_| Some((me, ())));
+    stream.write_all(&reply)?;
+    verdict.map(drop)
+}
+
 fn is_closed(mut stream: TcpStream) {
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
     // The end, or a reset where bytes were left unread.
@@ -319,9 +331,7 @@ fn a_server_that_does_not_read_fills_its_own_queue_alone() {
         let mut kept = Vec::new();
         while kept.len() < 2 {
             let (mut stream, _) = deaf.accept().unwrap();
-            if greeting::answer(SECRET, (BUILD, Versions::default()), |_| Some((me.clone(), ())), &mut stream)
-                .is_ok()
-            {
+            if answer(me.clone(), &mut stream).is_ok() {
                 kept.push(stream);
             }
         }
@@ -346,6 +356,17 @@ fn a_server_that_does_not_read_fills_its_own_queue_alone() {
     drop(kept);
 }
 
+/// More strangers than there are places for servers: a server is still greeted.
+#[test]
+fn silent_strangers_keep_no_server_out() {
+    let at = addresses(2);
+    let a = Node::start(0, at[0], &at, SECRET, BUILD);
+    let silent: Vec<TcpStream> = (0..300).map(|_| TcpStream::connect(at[0]).unwrap()).collect();
+    let b = Node::start(1, at[1], &at, SECRET, BUILD);
+    assert_eq!((a.next(), b.next()), (LinkEvent::Up(1), LinkEvent::Up(0)));
+    drop(silent);
+}
+
 #[test]
 fn a_silent_server_counts_as_dead_and_stopping_does_not_wait_for_it() {
     let at = addresses(2);
@@ -360,7 +381,7 @@ fn a_silent_server_counts_as_dead_and_stopping_does_not_wait_for_it() {
     };
     let dialed = greeted(&a);
     let (mut heard, _) = mute.accept().unwrap();
-    greeting::answer(SECRET, (BUILD, Versions::default()), |_| Some((me, ())), &mut heard).unwrap();
+    answer(me, &mut heard).unwrap();
     assert_eq!(a.next(), LinkEvent::Up(1));
     assert_eq!(a.next(), LinkEvent::Down(1));
     a.waits_for_line("nothing came for");

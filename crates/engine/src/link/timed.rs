@@ -28,6 +28,10 @@ impl Timed {
         self.stream.set_write_timeout(Some(SILENCE))
     }
 
+    pub(crate) fn socket(&self) -> &TcpStream {
+        &self.stream
+    }
+
     /// What is left until the deadline; `None` once the greeting has ended.
     fn left(&self) -> io::Result<Option<Duration>> {
         let Some(deadline) = self.deadline else { return Ok(None) };

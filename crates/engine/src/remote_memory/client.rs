@@ -7,12 +7,13 @@ use std::time::{Duration, Instant};
 use xxhash_rust::xxh3::{Xxh3, xxh3_64};
 
 use super::connect::Credentials;
-use super::node::{is_quiet, versions, versions_differ};
+use super::node::{versions, versions_differ};
 use super::operation::check_limits;
 use super::protocol::{self, FrameError, REPLY_HEADER, REPLY_SUM, Refusal, ReplyHeader, Request};
 use super::{Facts, MemoryError, NodeId, Operation, RemoteMemory};
 use crate::link::greeting::{self, GreetingError, Identity, REMOTE_MEMORY};
 use crate::link::secure::Wire;
+use crate::link::sockets::is_quiet;
 use crate::link::timed::Timed;
 use crate::link::{GREETING, SILENCE};
 

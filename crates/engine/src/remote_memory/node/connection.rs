@@ -1,25 +1,21 @@
-//! One connection of a memory node: the greeting, and requests in order.
+//! One connection of a memory node that has greeted: requests in order.
 
 use std::io::{self, Read, Write};
-use std::net::TcpStream;
 use std::os::fd::{AsRawFd, RawFd};
-use std::time::{Duration, Instant};
 
 use xxhash_rust::xxh3::Xxh3;
 
 use super::super::protocol::{self, Refusal, ReplyHeader, Request};
 use super::super::region::Region;
 use super::super::{MemoryError, Operation};
-use crate::link::greeting::{self, ANSWERED_BYTES, GreetingError, Identity, REMOTE_MEMORY, Versions};
-use crate::link::secure::{Tls, Wire};
-use crate::link::timed::Timed;
+use crate::link::greeting::{GreetingError, Versions};
+use crate::link::secure::Wire;
+use crate::link::sockets;
 
 /// Bytes of a reply that wait to be sent.
 const OUTPUT_BYTES: usize = 256 << 10;
 /// Bytes that are read from one connection before others have their turn.
 const INPUT_BYTES: usize = 1 << 20;
-/// Time for a whole greeting.
-const GREETING: Duration = crate::link::GREETING;
 
 /// Why a connection is closed.
 #[derive(Debug)]
@@ -36,11 +32,10 @@ impl From<io::Error> for End {
     }
 }
 
-/// An accepted connection.
+/// A connection that has greeted.
 pub(super) struct Connection {
     wire: Wire,
     descriptor: RawFd,
-    stage: Stage,
     input: Vec<u8>,
     output: Vec<u8>,
     sent: usize,
@@ -48,14 +43,7 @@ pub(super) struct Connection {
     // Bytes may wait where poll(2) does not see them.
     is_eager: bool,
     is_unflushed: bool,
-    // No more is read: it closes when all is sent.
-    last_words: Option<String>,
     number: u64,
-}
-
-enum Stage {
-    Greeting { opening: Vec<u8>, deadline: Instant },
-    Open,
 }
 
 /// A reply that is being made.
@@ -69,24 +57,19 @@ struct Reply {
 }
 
 impl Connection {
-    /// Begins to greet.
-    pub(super) fn new(stream: TcpStream, tls: Option<&Tls>, number: u64) -> io::Result<Connection> {
-        stream.set_nonblocking(true)?;
-        stream.set_nodelay(true)?;
-        super::sockets::end_when_silent(&stream)?;
-        let descriptor = stream.as_raw_fd();
-        let opening = greeting::opening(&REMOTE_MEMORY, super::versions())?;
+    /// Begins to take requests.
+    pub(super) fn new(wire: Wire, number: u64) -> io::Result<Connection> {
+        sockets::end_when_silent(wire.socket())?;
         Ok(Connection {
-            wire: Wire::accept(tls, Timed::new(stream, GREETING)?)?,
-            descriptor,
-            output: opening.clone(),
-            stage: Stage::Greeting { opening, deadline: Instant::now() + GREETING },
+            descriptor: wire.socket().as_raw_fd(),
+            wire,
             input: Vec::new(),
+            output: Vec::new(),
             sent: 0,
             reply: None,
-            is_eager: false,
+            // A request may have come with the greeting.
+            is_eager: true,
             is_unflushed: false,
-            last_words: None,
             number,
         })
     }
@@ -99,17 +82,9 @@ impl Connection {
         self.descriptor
     }
 
-    /// When it must have greeted.
-    pub(super) fn deadline(&self) -> Option<Instant> {
-        match &self.stage {
-            Stage::Greeting { deadline, .. } => Some(*deadline),
-            Stage::Open => None,
-        }
-    }
-
     /// Whether it takes more bytes. One whose reply is not made yet takes none.
     pub(super) fn wants_input(&self) -> bool {
-        self.reply.is_none() && self.last_words.is_none()
+        self.reply.is_none()
     }
 
     /// Whether it has bytes that poll(2) does not see.
@@ -123,13 +98,14 @@ impl Connection {
     }
 
     /// Reads what has come, and begins to execute a whole request.
-    pub(super) fn receive(&mut self, secret: &[u8], region: &Region) -> Result<(), End> {
+    pub(super) fn receive(&mut self, region: &Region) -> Result<(), End> {
         self.is_eager = false;
         let mut taken = 0;
         while self.wants_input() {
             let wanted = self.wanted()?;
             if self.input.len() >= wanted {
-                self.advance(secret, region)?;
+                let request = std::mem::take(&mut self.input);
+                self.begin(request, region)?;
                 continue;
             }
             if taken >= INPUT_BYTES {
@@ -154,39 +130,10 @@ impl Connection {
         Ok(())
     }
 
-    /// Bytes of the whole message at the front.
+    /// Bytes of the whole request at the front.
     fn wanted(&self) -> Result<usize, End> {
-        match &self.stage {
-            Stage::Greeting { .. } => Ok(ANSWERED_BYTES),
-            Stage::Open => {
-                let length = protocol::request_len(&self.input).map_err(|e| End::Because(e.to_string()))?;
-                Ok(length.unwrap_or(protocol::REQUEST_HEADER))
-            }
-        }
-    }
-
-    fn advance(&mut self, secret: &[u8], region: &Region) -> Result<(), End> {
-        let message = std::mem::take(&mut self.input);
-        match &self.stage {
-            Stage::Greeting { opening, .. } => {
-                let received = message.first_chunk().ok_or(End::Closed)?;
-                let versions = super::versions();
-                let me = Identity { server: 0, servers: 2, build: 0, secret, versions };
-                let find = |_| Some((me, ()));
-                let (reply, verdict) =
-                    greeting::judge(&REMOTE_MEMORY, secret, (opening, received), (0, versions), find);
-                self.output.extend_from_slice(&reply);
-                match verdict {
-                    Ok(_) => {
-                        self.wire.end_greeting()?;
-                        self.stage = Stage::Open;
-                    }
-                    Err(why) => self.last_words = Some(refusal(&why)),
-                }
-            }
-            Stage::Open => self.begin(message, region)?,
-        }
-        Ok(())
+        let length = protocol::request_len(&self.input).map_err(|e| End::Because(e.to_string()))?;
+        Ok(length.unwrap_or(protocol::REQUEST_HEADER))
     }
 
     /// Begins the reply to a request.
@@ -250,10 +197,7 @@ impl Connection {
             Err(e) if e.kind() == io::ErrorKind::WouldBlock => true,
             Err(e) => return Err(e.into()),
         };
-        match &self.last_words {
-            Some(why) if !self.wants_output() => Err(End::Because(why.clone())),
-            _ => Ok(()),
-        }
+        Ok(())
     }
 }
 
@@ -289,7 +233,8 @@ impl Reply {
     }
 }
 
-fn refusal(why: &GreetingError) -> String {
+/// Why a greeting fails, in words for a memory node.
+pub(super) fn refusal(why: &GreetingError) -> String {
     match why {
         GreetingError::Secret => {
             "it has another key; give it the file of --key-file that this node has".into()

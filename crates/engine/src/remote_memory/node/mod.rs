@@ -1,12 +1,8 @@
 //! The memory node: one thread that serves its region to all connections.
 
 mod connection;
-mod sockets;
 
-use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpListener};
-use std::os::fd::AsRawFd;
-use std::os::unix::net::UnixStream;
+use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
@@ -14,17 +10,16 @@ use std::time::{Duration, Instant};
 
 pub(super) use self::connection::versions_differ;
 use self::connection::{Connection, End};
-pub(super) use self::sockets::is_quiet;
 pub use super::region::Place;
 use super::region::Region;
 use super::{Facts, NodeId, protocol};
-use crate::link::{Log, Tls, Versions};
+use crate::link::entrance::{Bell, Entrance, Welcome};
+use crate::link::greeting::{self, Identity, REMOTE_MEMORY};
+use crate::link::{Log, Tls, Versions, sockets};
 use crate::{Error, ErrorKind, Result};
 
 /// Most connections of a node.
 pub const CONNECTIONS_MAX: usize = 1024;
-/// Time without new connections after one could not be accepted.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// Options of a memory node.
 #[derive(Clone)]
@@ -52,7 +47,7 @@ pub struct Node {
     address: SocketAddr,
     facts: Facts,
     state: Arc<State>,
-    wake: UnixStream,
+    bell: Bell,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -76,35 +71,24 @@ impl Node {
     pub fn start(options: NodeOptions) -> Result<Node> {
         let region = Region::open(options.node, options.region_bytes, &options.place)?;
         let facts = region.facts();
-        let system = |what: String| {
-            move |e: std::io::Error| Error { kind: ErrorKind::Io, message: format!("{what}: {e}") }
+        let welcome = Welcome {
+            role: &REMOTE_MEMORY,
+            versions: versions(),
+            tls: options.tls.clone(),
+            refusal: connection::refusal,
+            log: options.log.clone(),
         };
-        let listener = TcpListener::bind(options.listen).map_err(|e| {
+        let (entrance, bell, address) = Entrance::open(options.listen, welcome).map_err(|e| {
             Error::bad_input(format!("listening on {}: {e}; give another --listen", options.listen))
         })?;
-        let address = listener.local_addr().map_err(system("listening".into()))?;
-        listener.set_nonblocking(true).map_err(system("listening".into()))?;
-        let (wake, bell) = UnixStream::pair().map_err(system("making a socket".into()))?;
-        for socket in [&wake, &bell] {
-            socket.set_nonblocking(true).map_err(system("making a socket".into()))?;
-        }
         let state = Arc::new(State::default());
-        let serving = Serving {
-            region,
-            listener,
-            bell,
-            state: state.clone(),
-            options,
-            connections: Vec::new(),
-            accepted: 0,
-            accept_after: None,
-            last_line: String::new(),
-        };
+        let serving =
+            Serving { region, entrance, state: state.clone(), options, connections: Vec::new(), accepted: 0 };
         let thread = std::thread::Builder::new()
             .name("memory-node".into())
             .spawn(move || serving.run())
-            .map_err(system("starting a thread".into()))?;
-        Ok(Node { address, facts, state, wake, thread: Some(thread) })
+            .map_err(|e| Error { kind: ErrorKind::Io, message: format!("starting a thread: {e}") })?;
+        Ok(Node { address, facts, state, bell, thread: Some(thread) })
     }
 
     /// The address that it listens on.
@@ -134,7 +118,7 @@ impl Node {
 
     fn end(&mut self) {
         self.state.is_stopping.store(true, Ordering::SeqCst);
-        let _ = self.wake.write(&[1]);
+        self.bell.ring();
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
@@ -150,14 +134,11 @@ impl Drop for Node {
 /// What the thread of a node has.
 struct Serving {
     region: Region,
-    listener: TcpListener,
-    bell: UnixStream,
+    entrance: Entrance,
     state: Arc<State>,
     options: NodeOptions,
     connections: Vec<Connection>,
     accepted: u64,
-    accept_after: Option<Instant>,
-    last_line: String,
 }
 
 impl Serving {
@@ -177,11 +158,8 @@ impl Serving {
     /// Waits, executes what has come, and sends.
     fn round(&mut self) -> Result<()> {
         let now = Instant::now();
-        self.accept_after = self.accept_after.filter(|after| *after > now);
-        let mut watched = vec![
-            sockets::watched(self.bell.as_raw_fd(), true, false),
-            sockets::watched(self.listener.as_raw_fd(), self.accept_after.is_none(), false),
-        ];
+        let mut watched = self.entrance.watched(now);
+        let guests = watched.len();
         let watch = |c: &Connection| sockets::watched(c.descriptor(), c.wants_input(), c.wants_output());
         watched.extend(self.connections.iter().map(watch));
         let target = self.region.target();
@@ -190,13 +168,10 @@ impl Serving {
         let patience = if is_busy { Some(Duration::ZERO) } else { self.patience(now) };
         sockets::wait(&mut watched, patience)
             .map_err(|e| Error { kind: ErrorKind::Io, message: format!("waiting for connections: {e}") })?;
-        if sockets::is_readable(&watched[0]) {
-            let _ = self.bell.read(&mut [0; 64]);
-        }
         let mut ended = Vec::new();
-        for (connection, watched) in self.connections.iter_mut().zip(&watched[2..]) {
+        for (connection, watched) in self.connections.iter_mut().zip(&watched[guests..]) {
             if connection.is_eager() || (connection.wants_input() && sockets::is_readable(watched)) {
-                let received = connection.receive(&self.options.secret, &self.region);
+                let received = connection.receive(&self.region);
                 ended.extend(received.err().map(|end| (connection.number(), end)));
             }
             connection.produce(&self.region);
@@ -208,13 +183,8 @@ impl Serving {
             };
             ended.extend(sent.err().map(|end| (connection.number(), end)));
         }
-        let now = Instant::now();
-        let late = self.connections.iter().filter(|c| c.deadline().is_some_and(|deadline| deadline <= now));
-        ended.extend(late.map(|c| (c.number(), End::Because("the greeting took too long".into()))));
-        self.close(ended);
-        if sockets::is_readable(&watched[1]) {
-            self.accept();
-        }
+        self.close(&ended);
+        self.welcome(&watched[..guests]);
         Ok(())
     }
 
@@ -223,55 +193,38 @@ impl Serving {
         if self.connections.iter().any(Connection::is_eager) {
             return Some(Duration::ZERO);
         }
-        let deadlines = self.connections.iter().filter_map(Connection::deadline).chain(self.accept_after);
-        // Rounded up: a wait that ends just before its deadline would be repeated.
-        deadlines.min().map(|deadline| deadline.saturating_duration_since(now) + Duration::from_millis(1))
+        self.entrance.deadline().map(|deadline| sockets::until(deadline, now))
     }
 
-    fn close(&mut self, ended: Vec<(u64, End)>) {
-        for (number, end) in ended {
-            self.connections.retain(|connection| connection.number() != number);
+    fn close(&mut self, ended: &[(u64, End)]) {
+        self.connections.retain(|own| ended.iter().all(|(number, _)| *number != own.number()));
+        for (_, end) in ended {
             if let End::Because(why) = end {
-                self.log(format!("a connection was closed: {why}"));
+                self.entrance.log(format!("a connection was closed: {why}"));
             }
         }
     }
 
-    fn accept(&mut self) {
-        loop {
-            let stream = match self.listener.accept() {
-                Ok((stream, _)) => stream,
-                Err(e) if e.kind() == std::io::ErrorKind::WouldBlock => return,
-                Err(e) if e.kind() == std::io::ErrorKind::Interrupted => continue,
-                Err(e) => {
-                    // Perhaps out of descriptors: open connections go on, and this may pass.
-                    self.log(format!("accepting a connection failed: {e}"));
-                    self.accept_after = Some(Instant::now() + ACCEPT_PAUSE);
-                    return;
-                }
-            };
-            if self.connections.len() >= self.options.connections_max {
-                let limit = self.options.connections_max;
-                self.log(format!("a connection was closed: there are {limit}, the most of this node"));
+    /// Greets who has come. Nothing but a small greeting is kept before.
+    fn welcome(&mut self, watched: &[sockets::Watched]) {
+        let secret = &self.options.secret;
+        let me = Identity { server: 0, servers: 2, build: 0, secret, versions: versions() };
+        let judge = |opening: &[u8], received: &_| {
+            let find = |_| Some((me.clone(), ()));
+            greeting::judge(&REMOTE_MEMORY, secret, (opening, received), (0, versions()), find)
+        };
+        for (wire, _, _) in self.entrance.turn(watched, judge) {
+            let limit = self.options.connections_max;
+            if self.connections.len() >= limit {
+                let line = format!("a connection was closed: there are {limit}, the most of this node");
+                self.entrance.log(line);
                 continue;
             }
             self.accepted += 1;
-            match Connection::new(stream, self.options.tls.as_ref(), self.accepted) {
-                Ok(mut connection) => {
-                    if connection.send().is_ok() {
-                        self.connections.push(connection);
-                    }
-                }
-                Err(e) => self.log(format!("a connection was closed: {e}")),
+            match Connection::new(wire, self.accepted) {
+                Ok(connection) => self.connections.push(connection),
+                Err(e) => self.entrance.log(format!("a connection was closed: {e}")),
             }
-        }
-    }
-
-    /// A line that repeats is logged once.
-    fn log(&mut self, line: String) {
-        if line != self.last_line {
-            (self.options.log)(&line);
-            self.last_line = line;
         }
     }
 }

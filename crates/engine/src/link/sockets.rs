@@ -1,29 +1,36 @@
 //! Waiting for many sockets, and options of sockets that the standard library lacks.
 
 use std::io;
-use std::net::TcpStream;
+use std::net::{TcpListener, TcpStream};
 use std::os::fd::{AsRawFd, RawFd};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Seconds without a sign of life, or with data that is not taken, after which a connection is closed.
 const SILENCE_S: libc::c_int = 30;
+/// Connections that wait to be accepted.
+const QUEUE: libc::c_int = 1024;
 
 /// A descriptor to wait for, and what has come of it.
-pub(super) type Watched = libc::pollfd;
+pub(crate) type Watched = libc::pollfd;
 
 /// Waits for bytes to read, for space to write, or for both.
-pub(super) fn watched(descriptor: RawFd, reads: bool, writes: bool) -> Watched {
+pub(crate) fn watched(descriptor: RawFd, reads: bool, writes: bool) -> Watched {
     let events = if reads { libc::POLLIN } else { 0 } | if writes { libc::POLLOUT } else { 0 };
     Watched { fd: descriptor, events, revents: 0 }
 }
 
 /// Whether a read brings bytes, an end or an error.
-pub(super) fn is_readable(watched: &Watched) -> bool {
+pub(crate) fn is_readable(watched: &Watched) -> bool {
     watched.revents & (libc::POLLIN | libc::POLLHUP | libc::POLLERR) != 0
 }
 
+/// The time until a deadline, rounded up: a wait that ends just before it would be repeated.
+pub(crate) fn until(deadline: Instant, now: Instant) -> Duration {
+    deadline.saturating_duration_since(now) + Duration::from_millis(1)
+}
+
 /// Waits until one is ready, or for `time`.
-pub(super) fn wait(all: &mut [Watched], time: Option<Duration>) -> io::Result<()> {
+pub(crate) fn wait(all: &mut [Watched], time: Option<Duration>) -> io::Result<()> {
     let milliseconds = time.map_or(-1, |t| t.as_millis().min(60_000) as libc::c_int);
     // SAFETY: the array is valid for as many entries as are given.
     let count = unsafe { libc::poll(all.as_mut_ptr(), all.len() as libc::nfds_t, milliseconds) };
@@ -37,8 +44,15 @@ pub(super) fn wait(all: &mut [Watched], time: Option<Duration>) -> io::Result<()
     }
 }
 
+/// Gives a listening socket room for a burst: the standard library gives less.
+pub(crate) fn lengthen_queue(listener: &TcpListener) -> io::Result<()> {
+    // SAFETY: the call takes an open descriptor and a number.
+    let set = unsafe { libc::listen(listener.as_raw_fd(), QUEUE) };
+    if set == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
 /// Lets the kernel close a connection whose other side has gone silently.
-pub(super) fn end_when_silent(stream: &TcpStream) -> io::Result<()> {
+pub(crate) fn end_when_silent(stream: &TcpStream) -> io::Result<()> {
     let options = [
         (libc::SOL_SOCKET, libc::SO_KEEPALIVE, 1),
         (libc::IPPROTO_TCP, libc::TCP_KEEPIDLE, SILENCE_S / 3),
@@ -59,7 +73,7 @@ pub(super) fn end_when_silent(stream: &TcpStream) -> io::Result<()> {
 }
 
 /// Whether a connection is open and nothing has come over it.
-pub(in super::super) fn is_quiet(stream: &TcpStream) -> bool {
+pub(crate) fn is_quiet(stream: &TcpStream) -> bool {
     let mut byte = 0u8;
     // SAFETY: room for one byte, which lives through the call.
     let read = unsafe {
