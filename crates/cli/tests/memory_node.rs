@@ -153,6 +153,32 @@ fn reads_and_atomic_operations_over_shm_go_on_while_the_node_is_stopped() {
     assert!(!Path::new("/dev/shm").join(name).exists());
 }
 
+/// Clients of shared memory find out that its node was killed. The next node of that name begins with zeros.
+#[test]
+fn a_segment_ends_with_its_node() {
+    let place = Place::new();
+    let name = segment("killed");
+    let address = format!("shm:{name}");
+    let node = place.start("127.0.0.1:0", &["--shm", &name]);
+    let mut memory = place.connect(&address).unwrap();
+    assert_eq!(memory.fetch_add(0, 7), Ok(0));
+    node.signal(SIGKILL);
+    let error = loop {
+        match memory.fetch_add(0, 1) {
+            Ok(_) => std::thread::yield_now(),
+            Err(error) => break error,
+        }
+    };
+    assert!(matches!(error, MemoryError::Disconnected { .. }), "{error}");
+    drop(node);
+    let error = place.connect(&address).err().unwrap();
+    assert!(matches!(error, MemoryError::Disconnected { .. }), "{error}");
+    let _again = place.start("127.0.0.1:0", &["--shm", &name]);
+    let error = memory.fetch_add(0, 1).unwrap_err();
+    assert!(matches!(error, MemoryError::EpochChanged { .. }), "{error}");
+    assert_eq!(place.connect(&address).unwrap().fetch_add(0, 1), Ok(0));
+}
+
 #[test]
 fn mistakes_are_refused_by_name() {
     let place = Place::new();

@@ -237,6 +237,112 @@ fn an_ended_segment_is_told() {
     assert!(matches!(error, MemoryError::Disconnected { .. }), "{error}");
 }
 
+/// A segment that lies under a name, as one file of text says.
+fn note(name: &str) -> (std::path::PathBuf, Vec<String>) {
+    let path = std::path::Path::new("/dev/shm").join(name);
+    let text = std::fs::read_to_string(&path).unwrap();
+    (path, text.split_whitespace().map(str::to_string).collect())
+}
+
+/// Nobody can cut off the memory under those that have it mapped, and a file that is cut off names nothing.
+#[test]
+fn a_segment_cannot_be_cut_off() {
+    let name = segment_name("cut");
+    let node = Node::start(options(Place::Shared(name.clone()))).unwrap();
+    let mut memory = dial(&format!("shm:{name}"));
+    memory.write(&[(REGION_BYTES - 4, b"here")]).unwrap();
+    let (path, fields) = note(&name);
+    let region = format!("/proc/{}/fd/{}", fields[2], fields[3]);
+    let region = std::fs::OpenOptions::new().write(true).open(region).unwrap();
+    for length in [0, 4096, 1 << 40] {
+        let refused = region.set_len(length).unwrap_err();
+        assert_eq!(refused.kind(), std::io::ErrorKind::PermissionDenied, "{length}");
+    }
+    std::fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(0).unwrap();
+    assert_eq!(read(memory.as_mut(), REGION_BYTES - 4, 4).unwrap(), b"here");
+    let mut tcp = dial(&node.address().to_string());
+    assert_eq!(read(tcp.as_mut(), REGION_BYTES - 4, 4).unwrap(), b"here");
+    let error = connect_one(&format!("shm:{name}"), &credentials()).err().unwrap();
+    assert!(matches!(&error, MemoryError::Version { why, .. } if why.contains("no segment")), "{error}");
+    node.stop().unwrap();
+}
+
+/// What others could have made or could change is not trusted, whoever names it.
+#[test]
+fn a_segment_of_somebody_else_is_refused() {
+    use std::os::unix::fs::PermissionsExt;
+    let name = segment_name("foreign");
+    let _node = Node::start(options(Place::Shared(name.clone()))).unwrap();
+    let address = format!("shm:{name}");
+    let refused = |expected: &str| {
+        let error = connect_one(&address, &credentials()).err().unwrap().to_string();
+        assert!(error.contains(expected), "{error}");
+    };
+    let other = connect_one(&address, &Credentials::new(vec![1; 32], None)).err().unwrap();
+    assert_eq!(other, MemoryError::Key { address: address.clone() });
+    let (path, fields) = note(&name);
+    let mode = |mode| std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).unwrap();
+    for writable in [0o620, 0o602] {
+        mode(writable);
+        refused("other users can write it");
+    }
+    mode(0o600);
+    let text = std::fs::read_to_string(&path).unwrap();
+    // Memory that is not sealed: a file of this process.
+    let plain = tempfile::tempfile().unwrap();
+    plain.set_len(8 << 20).unwrap();
+    let descriptor = std::os::fd::AsRawFd::as_raw_fd(&plain);
+    for (what, expected) in [
+        (format!("STRATSHM 2 {} {descriptor} {}", fields[2], fields[4]), "no memory of a memory node"),
+        (format!("STRATSHM 2 {} {} {:016x}", fields[2], fields[3], 7), "do not belong together"),
+        (format!("STRATSHM 2 999999999 {} {}", fields[3], fields[4]), "has ended"),
+        (format!("STRATSHM 1 {} {} {}", fields[2], fields[3], fields[4]), "another version"),
+        ("STRATSHM\x01\0\0\0\0\0\0\0".to_string() + &"\0".repeat(9000), "another version"),
+        ("some text".to_string(), "no segment of a memory node"),
+    ] {
+        std::fs::write(&path, what).unwrap();
+        refused(expected);
+    }
+    std::fs::write(&path, text).unwrap();
+    dial(&address);
+    // Only the superuser can give a file away.
+    if std::os::unix::fs::chown(&path, Some(1), None).is_ok() {
+        refused("belongs to user 1");
+        std::os::unix::fs::chown(&path, Some(0), None).unwrap();
+    }
+    let link = format!("{name}-link");
+    std::os::unix::fs::symlink(&path, format!("/dev/shm/{link}")).unwrap();
+    let linked = connect_one(&format!("shm:{link}"), &credentials());
+    std::fs::remove_file(format!("/dev/shm/{link}")).unwrap();
+    assert!(matches!(linked, Err(MemoryError::Unavailable { .. })));
+}
+
+/// What a dead node left is replaced, and what is no segment stays. Nothing of either is in the region.
+#[test]
+fn a_node_never_takes_over_what_is_under_its_name() {
+    let name = segment_name("stale");
+    let path = format!("/dev/shm/{name}");
+    for stale in ["STRATSHM 2 999999999 3 00000000000000ff\n", "STRATSHM\x01\0\0\0\0\0\0\0\x7f\x7f\x7f"] {
+        std::fs::write(&path, stale.to_string() + &"\x7f".repeat(REGION_BYTES as usize)).unwrap();
+        let node = Node::start(options(Place::Shared(name.clone()))).unwrap();
+        let mut memory = dial(&format!("shm:{name}"));
+        assert!(read(memory.as_mut(), 0, 1 << 20).unwrap().iter().all(|&byte| byte == 0));
+        assert_eq!(memory.facts(), node.facts());
+        node.stop().unwrap();
+        assert!(!std::path::Path::new(&path).exists());
+    }
+    for foreign in ["", "some text of somebody else"] {
+        std::fs::write(&path, foreign).unwrap();
+        let error = Node::start(options(Place::Shared(name.clone()))).err().unwrap();
+        assert!(error.message.contains("no segment"), "{}", error.message);
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), foreign);
+    }
+    std::fs::remove_file(&path).unwrap();
+    std::os::unix::fs::symlink("/dev/null", &path).unwrap();
+    assert!(Node::start(options(Place::Shared(name))).is_err());
+    std::fs::remove_file(&path).unwrap();
+}
+
 /// Passes bytes on in both directions. Closes a connection once `limit` bytes came from the node.
 fn proxy(to: SocketAddr, limits: Vec<usize>) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();

@@ -1,32 +1,33 @@
 //! Remote memory on the same host: a segment of shared memory, without a thread of the memory node.
 
 use super::operation::{check_bounds, check_limits};
-use super::region::{Segment, open_segment};
+use super::region::Segment;
 use super::{Facts, MemoryError, Operation, RemoteMemory};
 
 /// The segment of a node. Reads and writes are copies of words, atomic operations those of the processor.
 pub(super) struct ShmMemory {
     address: String,
     name: String,
+    secret: Vec<u8>,
     segment: Segment,
 }
 
 impl ShmMemory {
     /// Maps the segment of a node.
-    pub(super) fn connect(address: &str, name: &str) -> Result<ShmMemory, MemoryError> {
-        let segment = open_segment(address, name)?;
-        let memory = ShmMemory { address: address.into(), name: name.into(), segment };
+    pub(super) fn connect(address: &str, name: &str, secret: &[u8]) -> Result<ShmMemory, MemoryError> {
+        let segment = Segment::open(address, name, secret)?;
+        let memory = ShmMemory { address: address.into(), name: name.into(), secret: secret.into(), segment };
         memory.check(false)?;
         Ok(memory)
     }
 
-    /// Checks that the segment is still the node's.
+    /// Checks that the node has not ended.
     fn check(&self, may_have_run: bool) -> Result<(), MemoryError> {
         if !self.segment.has_ended() {
             return Ok(());
         }
         let (address, expected) = (self.address.clone(), self.segment.facts().epoch);
-        match open_segment(&self.address, &self.name) {
+        match Segment::open(&self.address, &self.name, &self.secret) {
             Ok(other) if other.facts().epoch != expected => {
                 Err(MemoryError::EpochChanged { address, expected, found: other.facts().epoch })
             }

@@ -69,7 +69,7 @@ impl Node {
     /// # Errors
     /// A region that cannot be had, an address that cannot be listened on.
     pub fn start(options: NodeOptions) -> Result<Node> {
-        let region = Region::open(options.node, options.region_bytes, &options.place)?;
+        let region = Region::open(options.node, options.region_bytes, &options.place, &options.secret)?;
         let facts = region.facts();
         let welcome = Welcome {
             role: &REMOTE_MEMORY,

@@ -37,7 +37,7 @@ enum Memory {
 
 impl Region {
     /// Makes a region of zeros.
-    pub(super) fn open(node: NodeId, region_bytes: u64, place: &Place) -> Result<Region> {
+    pub(super) fn open(node: NodeId, region_bytes: u64, place: &Place, secret: &[u8]) -> Result<Region> {
         if region_bytes == 0 {
             return Err(Error::bad_input("a region of 0 bytes; give a --size such as 8GiB"));
         }
@@ -47,7 +47,7 @@ impl Region {
                 let why = format!("{region_bytes} bytes of memory cannot be had: {e}; give a smaller --size");
                 Error { kind: ErrorKind::Io, message: why }
             })?),
-            Place::Shared(name) => Memory::Shared(Segment::create(name, &facts)?),
+            Place::Shared(name) => Memory::Shared(Segment::create(name, &facts, secret)?),
             Place::Ucx => Memory::Ucx(
                 Target::new(region_bytes)
                     .map_err(|why| Error::bad_input(format!("--ucx cannot be used: {why}")))?,
@@ -97,11 +97,6 @@ impl Region {
             segment.remove();
         }
     }
-}
-
-/// Opens a segment of shared memory for a client.
-pub(super) fn open_segment(address: &str, name: &str) -> std::result::Result<Segment, MemoryError> {
-    Segment::open(address, name)
 }
 
 /// A random number that is not 0.
