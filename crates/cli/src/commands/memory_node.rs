@@ -53,8 +53,8 @@ struct NodeArgs {
     file: Option<Option<PathBuf>>,
     #[arg(long, hide = true)]
     mirror: bool,
-    /// Share the region with compute nodes of this user on this host, which connect to shm:NAME with the key, and need no
-    /// thread of the memory node. /dev/shm/NAME says where it is
+    /// Share the region with compute nodes of this user on this host, which connect to shm:NAME with the key and need
+    /// no thread of the memory node. /dev/shm/NAME says where it is
     #[arg(long, value_name = "NAME")]
     shm: Option<String>,
     /// Allocate the region with UCX: compute nodes connect to ucx:HOST:PORT, over RDMA where there is a device. UCX_TLS

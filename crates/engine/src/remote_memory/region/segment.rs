@@ -1,8 +1,8 @@
 //! A region in memory that processes of one user on one host share.
 //!
 //! The memory has no name in a folder, and its length is sealed: nobody can cut it off under a process that has it
-//! mapped. `/dev/shm/NAME`, a file of the node's user, says where to open it: `STRATSHM`, the version, the process of the
-//! node, the number of its descriptor and the epoch, as text.
+//! mapped. `/dev/shm/NAME`, a file of the node's user, says where to open it: `STRATSHM`, the version, the process of
+//! the node, the number of its descriptor and the epoch, as text.
 //!
 //! | word of the header | content |
 //! |---|---|
