@@ -50,7 +50,7 @@ impl Nodes {
 
     /// Those of an open index, which are dialed when something is asked of them.
     pub(super) fn dialed(known: &[Known], credentials: &Credentials) -> Nodes {
-        Nodes::of(known.iter().map(|own| Dialed::new(own, credentials)).collect())
+        Nodes::of(known.iter().map(|own| Dialed::boxed(own, credentials)).collect())
     }
 
     /// Of nodes by number.

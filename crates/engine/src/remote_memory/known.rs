@@ -25,7 +25,7 @@ pub(super) struct Dialed {
 }
 
 impl Dialed {
-    pub(super) fn new(known: &Known, credentials: &Credentials) -> Box<dyn RemoteMemory> {
+    pub(super) fn boxed(known: &Known, credentials: &Credentials) -> Box<dyn RemoteMemory> {
         let (known, credentials) = (known.clone(), credentials.clone());
         Box::new(Dialed { known, credentials, memory: None, failed: None })
     }

@@ -61,7 +61,7 @@ impl RemoteSource {
     /// A thread cannot be started.
     pub fn tier(&self, depth: usize, doorbell: usize) -> io::Result<Box<dyn Tier>> {
         let idle = self.idle().pop();
-        let dialed = || self.known.iter().map(|own| Dialed::new(own, &self.credentials)).collect();
+        let dialed = || self.known.iter().map(|own| Dialed::boxed(own, &self.credentials)).collect();
         let tier = RemoteTier::new(idle.unwrap_or_else(dialed), depth, doorbell, &self.counters)?;
         Ok(Box::new(tier.returning(self.idle.clone())))
     }
