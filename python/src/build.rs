@@ -277,10 +277,9 @@ pub(crate) fn groundtruth<'py>(
     let metric = self::metric(metric).map_err(|e| error::to_python(py, &e))?;
     let (base, queries) = (base.open(py)?, queries.open(py)?);
     let truth = work::run(py, on_progress.as_ref(), |progress| {
-        let pool = rayon::ThreadPoolBuilder::new().num_threads(threads.unwrap_or(0)).build();
-        let pool = pool.map_err(|e| Error::bad_input(format!("cannot start the threads asked for: {e}")))?;
         let budget = ram_budget.unwrap_or(u64::MAX);
-        pool.install(|| engine::groundtruth::exact(&base, &queries, metric, k, budget, progress))
+        let exact = || engine::groundtruth::exact(&base, &queries, metric, k, budget, progress);
+        work::in_pool(threads.unwrap_or(0), exact)
     })?;
     Ok((truth.k, truth.ids.into_pyarray(py), truth.distances.into_pyarray(py)))
 }

@@ -21,6 +21,7 @@ use stratann_engine::tier::IoChoice;
 use stratann_engine::{Error, Quiet, Result};
 
 use crate::memory::MemoryOpening;
+use crate::process::Own;
 use crate::techniques::{GpuTechniques, GridTechniques, RemoteTechniques};
 use crate::{error, memory, report, techniques, work};
 
@@ -30,7 +31,7 @@ const SMALL_BATCH: usize = 256;
 
 #[pyclass(frozen, module = "stratann._stratann")]
 pub(crate) struct Index {
-    open: Mutex<Option<Arc<index::Index>>>,
+    open: Own<Mutex<Option<Arc<index::Index>>>>,
     #[pyo3(get)]
     rows: u64,
     #[pyo3(get)]
@@ -190,11 +191,12 @@ impl Index {
         let view = opened.view();
         let (dim, metric, dtype) = (view.base.dim, view.base.metric.name(), view.base.dtype.name());
         let (rows, kind) = (opened.manifest().rows, opened.manifest().kind.clone());
-        Index { open: Mutex::new(Some(Arc::new(opened))), rows, dim, metric, dtype, kind }
+        Index { open: Own::new(Mutex::new(Some(Arc::new(opened)))), rows, dim, metric, dtype, kind }
     }
 
     pub(crate) fn opened(&self, py: Python<'_>) -> PyResult<Arc<index::Index>> {
-        let open = self.open.lock().unwrap_or_else(|e| e.into_inner()).clone();
+        let open = self.open.get(py, "the index")?;
+        let open = open.lock().unwrap_or_else(|e| e.into_inner()).clone();
         open.ok_or_else(|| error::input(py, "the index is closed; open it again"))
     }
 }
@@ -227,12 +229,14 @@ impl Index {
     }
 
     fn close(&self) {
-        self.open.lock().unwrap_or_else(|e| e.into_inner()).take();
+        if let Some(open) = self.open.here() {
+            open.lock().unwrap_or_else(|e| e.into_inner()).take();
+        }
     }
 
     #[getter]
     fn closed(&self) -> bool {
-        self.open.lock().unwrap_or_else(|e| e.into_inner()).is_none()
+        self.open.here().is_none_or(|open| open.lock().unwrap_or_else(|e| e.into_inner()).is_none())
     }
 
     /// Returns the number of the opened manifest, and the manifest as JSON.
@@ -405,6 +409,7 @@ fn answers_dict<'py>(
     dict.set_item("k", answers.k)?;
     dict.set_item("ids", answers.ids.into_pyarray(py))?;
     dict.set_item("distances", answers.distances.into_pyarray(py))?;
+    dict.set_item("counts", answers.counts.into_pyarray(py))?;
     dict.set_item("latency_us", PyArray1::from_vec(py, latency_us))?;
     dict.set_item("short", answers.short)?;
     dict.set_item("failed", answers.failed)?;

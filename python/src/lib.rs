@@ -6,6 +6,7 @@ mod build;
 mod error;
 mod index;
 mod memory;
+mod process;
 mod report;
 mod router;
 mod split;

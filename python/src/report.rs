@@ -164,8 +164,9 @@ pub(crate) fn recall<'py>(
 /// Reads the whole index at `path`. Returns what is wrong as JSON.
 #[pyfunction]
 pub(crate) fn verify(py: Python<'_>, path: PathBuf, on_progress: Option<Py<PyAny>>) -> PyResult<String> {
-    let report =
-        work::run(py, on_progress.as_ref(), |progress| stratann_engine::verify::verify(&path, progress))?;
+    let report = work::run(py, on_progress.as_ref(), |progress| {
+        work::in_pool(0, || stratann_engine::verify::verify(&path, progress))
+    })?;
     crate::json(py, &report)
 }
 

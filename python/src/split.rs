@@ -11,6 +11,7 @@ use stratann_engine::kinds::split::tasks::{self, Done, Job, Task};
 use stratann_engine::{Error, Result};
 
 use crate::build::Options;
+use crate::process::Own;
 use crate::{error, work};
 
 fn from_json<T: for<'a> serde::Deserialize<'a>>(what: &str, text: &str) -> Result<T> {
@@ -21,12 +22,17 @@ fn from_json<T: for<'a> serde::Deserialize<'a>>(what: &str, text: &str) -> Resul
 /// Leader of a split build. It holds the folder's lock until it is closed.
 #[pyclass(frozen, module = "stratann._stratann")]
 pub(crate) struct Split {
-    open: Mutex<Option<split::Split>>,
+    open: Own<Mutex<Option<split::Split>>>,
 }
 
 impl Split {
-    fn lock(&self) -> MutexGuard<'_, Option<split::Split>> {
-        self.open.lock().unwrap_or_else(|e| e.into_inner())
+    /// The open build; `None` in a child of its process.
+    fn lock(&self) -> Option<MutexGuard<'_, Option<split::Split>>> {
+        self.open.here().map(|open| open.lock().unwrap_or_else(|e| e.into_inner()))
+    }
+
+    fn take(&self) -> Option<split::Split> {
+        self.lock()?.take()
     }
 
     /// Calls a function on the open build with the GIL released.
@@ -35,13 +41,16 @@ impl Split {
         py: Python<'_>,
         work: impl FnOnce(&mut split::Split) -> Result<T> + Send,
     ) -> PyResult<T> {
-        let done = py.detach(|| self.lock().as_mut().map_or_else(|| Err(closed()), work));
+        let done = py.detach(|| match self.lock().as_mut().and_then(|open| open.as_mut()) {
+            Some(split) => work(split),
+            None => Err(closed()),
+        });
         done.map_err(|e| error::to_python(py, &e))
     }
 }
 
 fn closed() -> Error {
-    Error::bad_input("the build is closed")
+    Error::bad_input("the build is closed, or of the process that this one was forked from")
 }
 
 #[pymethods]
@@ -54,7 +63,7 @@ impl Split {
             split::Split::begin(base, &path, options)
         });
         let split = begun.map_err(|e| error::to_python(py, &e))?;
-        Ok(Split { open: Mutex::new(Some(split)) })
+        Ok(Split { open: Own::new(Mutex::new(Some(split))) })
     }
 
     /// Returns the partition of the work.
@@ -91,21 +100,21 @@ impl Split {
 
     /// Publishes the index. Returns the report as JSON.
     fn publish(&self, py: Python<'_>) -> PyResult<String> {
-        let published = py.detach(|| self.lock().take().map_or_else(|| Err(closed()), split::Split::publish));
+        let published = py.detach(|| self.take().map_or_else(|| Err(closed()), split::Split::publish));
         let report = published.map_err(|e| error::to_python(py, &e))?;
         crate::json(py, &report)
     }
 
     /// Removes the unfinished build.
     fn abandon(&self) {
-        if let Some(split) = self.lock().take() {
+        if let Some(split) = self.take() {
             split.abandon();
         }
     }
 
     /// Releases the folder; finished work stays there.
     fn close(&self) {
-        self.lock().take();
+        self.take();
     }
 }
 

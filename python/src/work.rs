@@ -129,6 +129,13 @@ pub(crate) fn run<T: Send>(
     }
 }
 
+/// Runs `work` with threads of its own, as many as processors for 0. The shared ones of the process are not there in a
+/// child that is forked.
+pub(crate) fn in_pool<T: Send>(threads: usize, work: impl FnOnce() -> Result<T> + Send) -> Result<T> {
+    let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build();
+    pool.map_err(|e| Error::bad_input(format!("cannot start the threads asked for: {e}")))?.install(work)
+}
+
 /// Runs `work` in a new thread until it ends. Returns its result, and an exception that Python raised meanwhile.
 fn watch<T: Send>(
     state: &ProgressState,

@@ -29,6 +29,12 @@ def is_path(value: object) -> bool:
     return isinstance(value, (str, os.PathLike))
 
 
+def fixed(path: Path) -> str:
+    """Returns the path from the root, for work that outlasts the current folder. `..` is left to the system."""
+    text = os.fspath(path)
+    return text if os.path.isabs(text) or not text else os.path.join(os.getcwd(), text)
+
+
 def dtype_name(array: NDArray[Any], what: str) -> str:
     """Returns the name of the element type of an array.
 
@@ -110,7 +116,7 @@ def as_bytes(rows: NDArray[Any]) -> NDArray[np.uint8]:
 def source(vectors: ArrayLike | Path, what: str) -> str | tuple[NDArray[np.uint8], int, int, str]:
     """Converts a path, or an array with its shape and type, for the engine."""
     if is_path(vectors):
-        return os.fspath(vectors)  # type: ignore[arg-type]
+        return fixed(vectors)  # type: ignore[arg-type]
     rows = rows_of(vectors, what, warn=True)  # type: ignore[arg-type]
     return as_bytes(rows), rows.shape[0], rows.shape[1], dtype_name(rows, what)
 

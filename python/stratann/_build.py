@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from . import _stratann
-from ._arrays import Path, byte_size, is_path, real, source, whole
+from ._arrays import Path, byte_size, fixed, is_path, real, source, whole
 from ._errors import InputError
 from ._progress import Progress, listening
 
@@ -107,8 +107,8 @@ def engine_options(given: dict[str, Any]) -> dict[str, Any]:
         "ram_budget": byte_size(given["ram_budget"], "ram_budget"),
         "search_budget": byte_size(given.get("search_budget"), "search_budget"),
         "overflow": byte_size(given.get("overflow"), "overflow"),
-        "profile": None if profile is None else os.fspath(profile),
-        "centroids": None if centroids is None else os.fspath(centroids),
+        "profile": None if profile is None else fixed(profile),
+        "centroids": None if centroids is None else fixed(centroids),
         "ids": None,
     }
 
@@ -240,8 +240,8 @@ def build(
     vectors = source(base, "base")
     with listening(progress) as on_progress:
         if ids is None or is_path(ids):
-            options["ids"] = None if ids is None else os.fspath(ids)  # type: ignore[arg-type]
-            report = _stratann.build(vectors, os.fspath(path), options, on_progress)
+            options["ids"] = None if ids is None else fixed(ids)  # type: ignore[arg-type]
+            report = _stratann.build(vectors, fixed(path), options, on_progress)
         else:
             report = _build_with_ids(vectors, path, options, on_progress, checked_ids(ids))  # type: ignore[arg-type]
     return BuildReport(**json.loads(report))
@@ -265,7 +265,7 @@ def _build_with_ids(
         np.save(file, ids)
         options["ids"] = file
         try:
-            return _stratann.build(vectors, os.fspath(path), options, on_progress)
+            return _stratann.build(vectors, fixed(path), options, on_progress)
         except InputError as e:
             raise InputError(str(e).replace(file, "ids")) from None
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import http.client
 import json
+import os
 import threading
 import time
 import warnings
+import weakref
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
@@ -29,7 +31,6 @@ _EACH = 64
 _REQUESTS_PER_SERVER = 4
 #: Additional seconds for a reply, beyond the time limit of the server.
 _TRANSFER = 10.0
-_NO_ID = 2**64 - 1
 
 _Json = dict[str, Any]
 
@@ -42,11 +43,20 @@ class Client:
     ) -> None:
         self._addresses = _read_addresses(addresses)
         self._timeout = _read_timeout(timeout)
-        self._idle: dict[str, list[http.client.HTTPConnection]] = {a: [] for a in self._addresses}
-        self._lock = threading.Lock()
+        self._begin()
         self._turn = 0
         self._status = self._first_status()
         self._routing = self._find_routing() if affinity else None
+        _clients.add(self)
+
+    def _begin(self) -> None:
+        self._idle: dict[str, list[http.client.HTTPConnection]] = {a: [] for a in self._addresses}
+        self._lock = threading.Lock()
+
+    def _begin_in_child(self) -> None:
+        """Gives a child connections and locks of its own: the parent reads from those that both have."""
+        self._begin()
+        self._routing = self._find_routing() if self._routing else None
 
     @property
     def rows(self) -> int:
@@ -379,10 +389,14 @@ class Client:
         if partial:
             reason = "because no live server holds a part of the index"
             warnings.warn(f"{partial} results are partial, {reason}", stacklevel=3)
-        short = int(np.count_nonzero(np.isposinf(result.distances[:, -1:])))
+        short = int(np.count_nonzero(result.counts < result.ids.shape[1])) - len(failed)
         if short:
             lack = "missing results have distance infinity; increase recall, search_list or nprobe"
             warnings.warn(f"{short} queries found fewer results than requested: {lack}", stacklevel=3)
+
+
+_clients: weakref.WeakSet[Client] = weakref.WeakSet()
+os.register_at_fork(after_in_child=lambda: [client._begin_in_child() for client in list(_clients)])
 
 
 def _switched(*switches: Any) -> _Json:
@@ -398,8 +412,9 @@ def _collect(
 ) -> tuple[SearchResult, list[tuple[int, str]]]:
     """Converts answers to arrays and statistics. Returns also the failed queries with their reasons."""
     count = len(answers)
-    ids = np.full((count, columns), _NO_ID, dtype=np.uint64)
+    ids = np.zeros((count, columns), dtype=np.uint64)
     distances = np.full((count, columns), np.inf, dtype=np.float32)
+    counts = np.zeros(count, dtype=np.uint32)
     latency_us = np.zeros(count, dtype=np.float64)
     failed = []
     totals: dict[str, int] = {}
@@ -407,7 +422,7 @@ def _collect(
         if "error" in answer:
             failed.append((i, str(answer["error"])))
             continue
-        found = len(answer["ids"])
+        counts[i] = found = len(answer["ids"])
         # Through int, because float64 would round ids above 2**53.
         ids[i, :found] = [int(x) for x in answer["ids"]]
         distances[i, :found] = answer["distances"]
@@ -434,7 +449,7 @@ def _collect(
         "totals": totals,
         "partial": sum(bool(a.get("partial")) for a in answers),
     }
-    return SearchResult(ids, distances, latency_us, stats), failed
+    return SearchResult(ids, distances, latency_us, stats, counts), failed
 
 
 def _read_addresses(addresses: str | Sequence[str]) -> list[str]:

@@ -56,7 +56,7 @@ class QueryError(Error):
 
     Attributes:
         failed: pairs of a query's number and the reason, in order.
-        result: the results of all queries; rows of failed ones have id 2**64 - 1 and distance infinity.
+        result: the results of all queries; failed ones have none: count 0, distance infinity.
     """
 
     failed: list[tuple[int, str]]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import warnings
 from collections.abc import Sequence
 from types import TracebackType
@@ -13,7 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from . import _stratann
-from ._arrays import DTYPES, Path, as_bytes, byte_size, dtype_name, numbers, rows_of, whole
+from ._arrays import DTYPES, Path, as_bytes, byte_size, dtype_name, fixed, numbers, rows_of, whole
 from ._build import Neighbors
 from ._changes import Changes, changed, ids_of
 from ._errors import InputError, QueryError
@@ -42,7 +41,7 @@ class Index:
         early_tables: bool = True,
         baselines: str = "none",
     ) -> None:
-        self._path = os.fspath(path)
+        self._path = fixed(path)
         self._how = {
             "ram_budget": byte_size(ram_budget, "ram_budget"),
             "cache_budget": None if cache_budget == "auto" else byte_size(cache_budget, "cache_budget") or 0,
@@ -254,7 +253,7 @@ class Index:
             number, why = failed[0]
             message = f"{len(failed)} of {len(result.ids)} queries failed, the first is query {number}: {why}"
             raise QueryError(message, failed, result)
-        short = np.count_nonzero(np.isposinf(result.distances[:, -1:]))
+        short = np.count_nonzero(result.counts < result.ids.shape[1])
         if short:
             lack = "missing results have distance infinity; increase recall, search_list or nprobe"
             warnings.warn(f"{short} queries found fewer results than requested: {lack}", stacklevel=3)
@@ -282,7 +281,7 @@ class Index:
         Every search that begins after the return finds them, on any compute node.
 
         Args:
-            ids: an id for each vector, whole numbers below 2**64 - 1.
+            ids: an id for each vector, whole numbers below 2**64.
             vectors: shape (n, d), of the dtype of the index.
             new_ids: a promise that no id was ever inserted before, which saves a tombstone each.
             threads: threads, each with a connection of its own.

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ._arrays import Path, is_path
+from ._arrays import Path, fixed, is_path
 from ._build import Neighbors
 from ._errors import InputError
 
@@ -22,9 +21,10 @@ class SearchResult:
     (distances, labels), and code that unpacks the wrong order still runs.
     """
 
-    #: Ids, shape (nq, k), uint64.
+    #: Ids, shape (nq, k), uint64. Each number is a possible id: those past the count of a query mean nothing.
     ids: NDArray[np.uint64]
     #: Distances, shape (nq, k), float32: squared l2, minus the inner product, or one minus the cosine.
+    #: Infinite past the count of a query.
     distances: NDArray[np.float32]
     #: Microseconds from the start of each query to its answer, shape (nq,), float64.
     latency_us: NDArray[np.float64]
@@ -34,6 +34,8 @@ class SearchResult:
     #: ``pages_read`` and ``bytes_read`` do not include cache hits. For a hybrid-ivf, ``clusters`` counts visited
     #: inverted lists.
     stats: dict[str, Any]
+    #: Results of each query, shape (nq,), uint32: k, or fewer.
+    counts: NDArray[np.uint32]
 
 
 def result_of(answers: dict[str, Any]) -> SearchResult:
@@ -43,13 +45,14 @@ def result_of(answers: dict[str, Any]) -> SearchResult:
         answers["distances"].reshape(-1, columns),
         answers["latency_us"],
         answers["stats"],
+        answers["counts"],
     )
 
 
 def truth_of(truth: Neighbors | ArrayLike | Path) -> Any:
     """Converts ground truth for the engine: a path, or k, ids and distances."""
     if is_path(truth):
-        return os.fspath(truth)  # type: ignore[arg-type]
+        return fixed(truth)  # type: ignore[arg-type]
     given = truth.distances if isinstance(truth, Neighbors) else np.empty(0)
     ids = np.asarray(truth.ids if isinstance(truth, Neighbors) else truth)
     if ids.ndim != 2 or ids.dtype.kind not in "ui" or ids.shape[1] == 0:

@@ -26,7 +26,7 @@ from scipy.sparse import csr_matrix
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from ._arrays import Path
+from ._arrays import Path, fixed
 from ._build import build
 from ._index import Index
 from ._open import open as open_index
@@ -92,7 +92,7 @@ class StratannTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bas
             raise ValueError(f"mode is {self.mode!r}; use 'distance' or 'connectivity'")
         rows = validate_data(self, X, dtype=np.float32, order="C")
         self._temporary = None if self.path is not None else tempfile.TemporaryDirectory(prefix="stratann-")
-        self._folder = os.fspath(self.path) if self.path is not None else self._temporary.name  # type: ignore[union-attr]
+        self._folder = fixed(self.path) if self.path is not None else self._temporary.name  # type: ignore[union-attr]
         os.makedirs(self._folder, exist_ok=True)
         # On disk, so that `kneighbors()` can search for the fitted data without holding it in RAM.
         np.save(self._fit_data, rows)

@@ -1,9 +1,10 @@
 //! Output: results to stdout, everything else to stderr.
 
 use std::io::Write;
+use std::ops::Deref;
 use std::path::Path;
 
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 use stratann_engine::{Error, ErrorKind, Result};
 
 /// Output options of the user.
@@ -13,6 +14,23 @@ pub(crate) struct Output {
     pub(crate) json: bool,
     /// Print only errors on stderr.
     pub(crate) quiet: bool,
+}
+
+/// A path in a JSON document; bytes that are not UTF-8 are replaced.
+pub(crate) struct Named<'a>(pub(crate) &'a Path);
+
+impl Serialize for Named<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error> {
+        serializer.collect_str(&self.0.display())
+    }
+}
+
+impl Deref for Named<'_> {
+    type Target = Path;
+
+    fn deref(&self) -> &Path {
+        self.0
+    }
 }
 
 impl Output {

@@ -195,6 +195,35 @@ fn unsafe_stands_where_it_may_and_says_why() {
 }
 
 #[test]
+fn files_are_opened_in_one_way() {
+    const ALLOWED: [&str; 9] = [
+        "engine/src/input.rs",
+        // They sync what they have written, a folder among it.
+        "engine/src/durable.rs",
+        "engine/src/dataset/atomic.rs",
+        "engine/src/spread/parts.rs",
+        "cluster/src/store/fetch/before.rs",
+        // They read what the system says of itself.
+        "engine/src/budget.rs",
+        "engine/src/doctor.rs",
+        "engine/src/profile/origin.rs",
+        "cli/src/commands/cluster/up.rs",
+    ];
+    let mut found = Vec::new();
+    for source in rust_sources().iter().filter(|s| s.name.contains("/src/") && !s.is_test()) {
+        let is_allowed =
+            ALLOWED.iter().any(|name| source.has_suffix(name)) || source.name.contains("testing");
+        for line in source.body().into_iter().filter(|_| !is_allowed) {
+            let opens = ["File::open(", "fs::read(", "fs::read_to_string("];
+            if opens.iter().any(|call| code(line).contains(call)) {
+                found.push(format!("{}: {}", source.name, line.trim()));
+            }
+        }
+    }
+    demand_none("`stratann_engine::input` opens files, which refuses what is no regular file", &found);
+}
+
+#[test]
 fn files_fit_in_the_head() {
     let mut violations = Vec::new();
     for source in sources().iter().filter(|s| s.has_suffix(".rs") || s.has_suffix(".py")) {

@@ -12,7 +12,7 @@ use stratann_kernel::{DType, Metric};
 
 use crate::kinds::kind::Kind;
 use crate::kinds::options::{LearnOptions, OpenBaselines};
-use crate::manifest::{Manifest, read_file};
+use crate::manifest::{Manifest, failed, read_file};
 use crate::remote_memory::RemoteSource;
 use crate::scorer::ScorerOptions;
 use crate::tier::{self, Buffer};
@@ -80,10 +80,12 @@ impl Base {
     /// # Errors
     /// A name that this program does not know, numbers that cannot be, a file that is missing or of another length.
     pub(crate) fn open(folder: &Path, number: u64, manifest: Manifest, blocks_role: &str) -> Result<Base> {
-        let (kind, metric, dtype, block) = shape(folder, &manifest)?;
-        let (blocks_path, blocks_file, direct) = open_blocks(folder, &manifest, blocks_role)?;
+        // The process may go to another folder while the index is open.
+        let folder = std::path::absolute(folder).map_err(|e| Error::io("opening", folder, &e))?;
+        let (kind, metric, dtype, block) = shape(&folder, &manifest)?;
+        let (blocks_path, blocks_file, direct) = open_blocks(&folder, &manifest, blocks_role)?;
         Ok(Base {
-            folder: folder.to_path_buf(),
+            folder,
             manifest,
             number,
             kind,
@@ -342,7 +344,7 @@ impl PlainBlocks {
 fn open_blocks(folder: &Path, manifest: &Manifest, role: &str) -> Result<(PathBuf, File, bool)> {
     let (name, entry) = manifest.file(role)?;
     let path = folder.join(name);
-    let (file, direct) = tier::open_direct(&path).map_err(|e| Error::io("opening", &path, &e))?;
+    let (file, direct) = tier::open_direct(&path).map_err(|e| failed("opening", &path, &e))?;
     let length = file.metadata().map_err(|e| Error::io("opening", &path, &e))?.len();
     // A server's file holds as much as its placement says, which the caller knows.
     let expected = match &manifest.spread {

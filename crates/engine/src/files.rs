@@ -81,7 +81,7 @@ use stratann_kernel::codes::Codebook;
 use xxhash_rust::xxh3::Xxh3;
 
 use crate::durable::hex;
-use crate::{Error, Result};
+use crate::{Error, Result, input};
 
 /// One data file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -397,7 +397,7 @@ pub(crate) fn entry_of(bytes: &[u8]) -> FileEntry {
 pub(crate) fn entry(path: &Path) -> Result<FileEntry> {
     use std::io::Read;
     let failed = |e: std::io::Error| Error::io("reading", path, &e);
-    let mut file = std::fs::File::open(path).map_err(failed)?;
+    let mut file = input::open(path)?;
     let (mut sum, mut buffer) = (Sum::default(), vec![0u8; 1 << 18]);
     loop {
         let count = file.read(&mut buffer).map_err(failed)?;

@@ -1,7 +1,7 @@
-//! Files that a user names as input. Only regular files are read: a FIFO would be waited for, a device has no end.
+//! Files that are read. Only regular files are: a FIFO would be waited for, a device has no end.
 
 use std::fs::{File, FileType, OpenOptions};
-use std::io::Read;
+use std::io::{self, Read};
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::Path;
 
@@ -12,13 +12,42 @@ use crate::{Error, Result};
 /// # Errors
 /// `BadInput` for a missing path, a folder, a FIFO, a socket or a device; `Io` when the file cannot be opened.
 pub fn open(path: &Path) -> Result<File> {
-    let failed = |e: std::io::Error| Error::io("opening", path, &e);
+    open_regular(path, 0).map_err(|e| failed("opening", path, &e))
+}
+
+/// Opens a regular file with more flags of `open(2)`; `InvalidInput` says what else it is.
+pub(crate) fn open_regular(path: &Path, flags: i32) -> io::Result<File> {
     // Checked before opening, because opening a device may have effects.
-    check(path, std::fs::metadata(path).map_err(failed)?.file_type())?;
+    check(std::fs::metadata(path)?.file_type())?;
     // The path may become a FIFO in between: O_NONBLOCK opens it without a writer, and the second check refuses it.
-    let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path).map_err(failed)?;
-    check(path, file.metadata().map_err(failed)?.file_type())?;
+    let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK | flags).open(path)?;
+    check(file.metadata()?.file_type())?;
     Ok(file)
+}
+
+fn failed(what: &str, path: &Path, e: &io::Error) -> Error {
+    match e.kind() {
+        io::ErrorKind::InvalidInput => {
+            Error::bad_input(format!("{} is {e}; give a regular file", path.display()))
+        }
+        _ => Error::io(what, path, e),
+    }
+}
+
+/// Longest file that is read whole without a length that is known before: JSON, keys, what was learned.
+const WHOLE_BYTES_MAX: u64 = 256 << 20;
+
+/// Reads a whole regular file, whose length is checked before.
+pub(crate) fn read_up_to(path: &Path, bytes_max: u64) -> io::Result<Vec<u8>> {
+    let file = open_regular(path, 0)?;
+    let length = file.metadata()?.len();
+    if length > bytes_max {
+        let what = format!("too long: {length} bytes, at most {bytes_max} are read");
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, what));
+    }
+    let mut bytes = Vec::with_capacity(length as usize);
+    file.take(bytes_max).read_to_end(&mut bytes)?;
+    Ok(bytes)
 }
 
 /// Reads a whole regular file.
@@ -26,9 +55,7 @@ pub fn open(path: &Path) -> Result<File> {
 /// # Errors
 /// As [`open`], and when reading fails.
 pub fn read(path: &Path) -> Result<Vec<u8>> {
-    let mut bytes = Vec::new();
-    open(path)?.read_to_end(&mut bytes).map_err(|e| Error::io("reading", path, &e))?;
-    Ok(bytes)
+    read_up_to(path, WHOLE_BYTES_MAX).map_err(|e| failed("reading", path, &e))
 }
 
 /// Reads a whole regular file of UTF-8 text.
@@ -36,17 +63,16 @@ pub fn read(path: &Path) -> Result<Vec<u8>> {
 /// # Errors
 /// As [`open`], and when reading fails or the bytes are not UTF-8.
 pub fn read_text(path: &Path) -> Result<String> {
-    let mut text = String::new();
-    open(path)?.read_to_string(&mut text).map_err(|e| Error::io("reading", path, &e))?;
-    Ok(text)
+    String::from_utf8(read(path)?)
+        .map_err(|e| Error::io("reading", path, &io::Error::new(io::ErrorKind::InvalidData, e)))
 }
 
-fn check(path: &Path, kind: FileType) -> Result<()> {
+fn check(kind: FileType) -> io::Result<()> {
     if kind.is_file() {
         return Ok(());
     }
-    let (name, kind) = (path.display(), kind_name(kind));
-    Err(Error::bad_input(format!("{name} is {kind}, not a regular file; give a regular file")))
+    let what = format!("{}, not a regular file", kind_name(kind));
+    Err(io::Error::new(io::ErrorKind::InvalidInput, what))
 }
 
 /// Name of a kind of file, with its article.

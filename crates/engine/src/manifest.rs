@@ -5,23 +5,25 @@
 //! Its own checksum is over its canonical JSON (keys sorted, no spaces) without the field `checksum`.
 
 use std::collections::BTreeMap;
-use std::fs::File;
-use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_64;
 
+mod content;
+
 use crate::budget::Account;
 use crate::durable::{hex, seal, sync_folder, unseal, write_synced};
 pub use crate::files::FileEntry;
+pub(crate) use content::{check_entry, failed, read_resident};
+pub use content::{open_file, read_file};
 
 use crate::files;
+use crate::input;
 use crate::kinds::kind::Kind;
 use crate::kinds::options::OpenBaselines;
 use crate::kinds::section::{ListSection, Section};
 use crate::recall::curve::Curve;
-use crate::tier::Resident;
 use crate::{DType, Error, ErrorKind, Metric, Result};
 
 /// The version of the format that this program writes, the newest that it reads. Version 4 has seeded checksums; 2 was
@@ -345,6 +347,16 @@ impl Manifest {
             .collect())
     }
 
+    /// Compares the files that are in the folder with the lengths here, without reading them. A server has some.
+    ///
+    /// # Errors
+    /// One that is no regular file, cannot be opened, or has another length.
+    pub fn check_lengths(&self, folder: &Path) -> Result<()> {
+        let files = self.files.iter().map(|(name, entry)| (folder.join(name), entry));
+        let present = files.filter(|(path, _)| path.symlink_metadata().is_ok());
+        present.map(|(path, entry)| open_file(&path, entry).map(drop)).collect()
+    }
+
     /// Publishes this manifest as `number`. The name must be free: of two writers one fails.
     pub fn publish(&self, folder: &Path, number: u64) -> Result<()> {
         let text = self.to_text()?;
@@ -374,10 +386,15 @@ pub(crate) fn placement_bytes(units: u32) -> u64 {
 /// Where an unfinished build keeps its stages, inside the index folder.
 pub const PARTIAL: &str = "partial";
 
+/// Longest text of a manifest; one of a million clusters has a few MiB.
+pub const TEXT_BYTES_MAX: u64 = 64 << 20;
+
+fn damaged(path: &Path, why: &str) -> Error {
+    Error::corrupt(format!("{} is damaged ({why}); restore it or build the index again", path.display()))
+}
+
 fn parse(text: &str, path: &Path) -> Result<Manifest> {
-    let damaged = |why: String| {
-        Error::corrupt(format!("{} is damaged ({why}); restore it or build the index again", path.display()))
-    };
+    let damaged = |why: String| damaged(path, &why);
     let mut value: serde_json::Value = serde_json::from_str(text).map_err(|e| damaged(e.to_string()))?;
     let version = value["format_version"].as_u64().ok_or_else(|| damaged("no format_version".into()))?;
     if version > u64::from(FORMAT_VERSION) {
@@ -454,8 +471,9 @@ fn newest_sound(folder: &Path, newest: u64) -> Result<(u64, Manifest)> {
 
 fn read_numbered(folder: &Path, number: u64) -> Result<Manifest> {
     let path = path_of(folder, number);
-    let text = std::fs::read_to_string(&path).map_err(|e| Error::io("reading", &path, &e))?;
-    Manifest::from_text(&text, &path)
+    let bytes = input::read_up_to(&path, TEXT_BYTES_MAX).map_err(|e| failed("reading", &path, &e))?;
+    let text = std::str::from_utf8(&bytes).map_err(|e| damaged(&path, &e.to_string()))?;
+    Manifest::from_text(text, &path)
 }
 
 fn not_an_index(folder: &Path) -> Error {
@@ -483,66 +501,28 @@ fn numbers(folder: &Path) -> Result<Vec<u64>> {
         }
         Err(e) => return Err(Error::io("opening index", folder, &e)),
     };
-    let number = |entry: std::fs::DirEntry| {
-        let name = entry.file_name();
-        name.to_str()?.strip_prefix("manifest-")?.strip_suffix(".json")?.parse::<u64>().ok()
-    };
-    Ok(entries.flatten().filter_map(number).collect())
+    Ok(entries.flatten().filter_map(|entry| number_of(entry.file_name().to_str()?)).collect())
 }
 
-/// Reads a whole data file and checks it against the manifest.
-pub fn read_file(folder: &Path, name: &str, entry: &FileEntry) -> Result<Vec<u8>> {
-    let path = folder.join(name);
-    let bytes = std::fs::read(&path).map_err(|e| Error::io("reading", &path, &e))?;
-    check_length(&path, bytes.len() as u64, entry)?;
-    check_sum(&path, &bytes, entry)?;
-    Ok(bytes)
+/// The number in the name of a manifest.
+pub fn number_of(name: &str) -> Option<u64> {
+    let digits = name.strip_prefix("manifest-")?.strip_suffix(".json")?;
+    // Only as it is written: neither `+1` nor `01` is the name of manifest 1.
+    digits.parse::<u64>().ok().filter(|number| number.to_string() == digits)
 }
 
-/// [`read_file`], for what is looked up at random while searches run.
-pub(crate) fn read_resident(folder: &Path, name: &str, entry: &FileEntry) -> Result<Resident> {
-    let path = folder.join(name);
-    let failed = |e| Error::io("reading", &path, &e);
-    let mut file = File::open(&path).map_err(failed)?;
-    let length = file.metadata().map_err(failed)?.len();
-    check_length(&path, length, entry)?;
-    // The mapping is not taken from what the allocator keeps of freed memory, so that goes back first.
-    crate::budget::release_freed();
-    let mut bytes = Resident::new(length as usize)
-        .ok_or_else(|| failed(std::io::Error::from(std::io::ErrorKind::OutOfMemory)))?;
-    file.read_exact(&mut bytes).map_err(failed)?;
-    check_sum(&path, &bytes, entry)?;
-    Ok(bytes)
-}
-
-pub(crate) fn check_length(path: &Path, length: u64, entry: &FileEntry) -> Result<()> {
-    if length == entry.bytes {
-        return Ok(());
-    }
-    Err(Error::corrupt(format!(
-        "{} has {length} bytes, the manifest says {}; restore it or build the index again",
-        path.display(),
-        entry.bytes
-    )))
-}
-
-fn check_sum(path: &Path, bytes: &[u8], entry: &FileEntry) -> Result<()> {
-    let found = FileEntry { bytes: entry.bytes, xxh3: hex(xxh3_64(bytes)) };
-    check_entry(path, &found, entry)
-}
-
-/// Compares what was read of a file of the right length with the manifest.
+/// The number of the version after `number`; `place` is where they are.
 ///
 /// # Errors
-/// Another checksum.
-pub(crate) fn check_entry(path: &Path, found: &FileEntry, entry: &FileEntry) -> Result<()> {
-    if found == entry {
-        return Ok(());
-    }
-    Err(Error::corrupt(format!(
-        "{} is damaged: its checksum does not match; restore it or build the index again",
-        path.display()
-    )))
+/// There is none.
+pub fn number_after(number: u64, place: &Path) -> Result<u64> {
+    number.checked_add(1).ok_or_else(|| {
+        Error::bad_input(format!(
+            "{}: manifest-{number}.json has the largest number, no version can follow; rename it to \
+             manifest-1.json if it is sound, else delete it",
+            place.display()
+        ))
+    })
 }
 
 /// Removes the files of versions before `number`, now that it is published, but for those that it shares.
@@ -551,13 +531,9 @@ pub(crate) fn remove_older(out: &Path, number: u64, manifest: &Manifest) {
     for entry in entries.flatten() {
         let name = entry.file_name();
         let Some(name) = name.to_str() else { continue };
-        let version = name.strip_prefix("manifest-").and_then(|n| n.strip_suffix(".json")).or_else(|| {
-            files::role(name)
-                .and_then(|_| name.strip_prefix('v'))
-                .and_then(|n| n.split_once('-'))
-                .map(|n| n.0)
-        });
-        let is_older = version.and_then(|v| v.parse::<u64>().ok()).is_some_and(|v| v < number);
+        let of_file =
+            || files::role(name).and_then(|_| name.strip_prefix('v')?.split_once('-')?.0.parse().ok());
+        let is_older = number_of(name).or_else(of_file).is_some_and(|version| version < number);
         if is_older && !manifest.files.contains_key(name) {
             let _ = std::fs::remove_file(entry.path());
         }

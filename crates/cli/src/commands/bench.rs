@@ -12,7 +12,7 @@ use stratann_engine::{Error, Progress, Result};
 use crate::Verdict;
 use crate::commands::search::{Bench, Run, Source, verdict};
 use crate::options::{self, AdmissionName, IoName, ModeName, Target};
-use crate::output::{Output, count, table};
+use crate::output::{Named, Output, count, table};
 use crate::progress::ProgressPrinter;
 
 mod ablation;
@@ -115,8 +115,8 @@ struct Swept {
 
 #[derive(Serialize)]
 struct Document<'a> {
-    index: &'a Path,
-    queries: &'a Path,
+    index: Named<'a>,
+    queries: Named<'a>,
     rounds: u32,
     runs: Vec<Swept>,
 }
@@ -173,7 +173,7 @@ fn sweep(
     printer.finish();
     let failed = runs.iter().flatten().map(|r| r.failed_queries).sum();
     let runs = runs.into_iter().filter_map(median).collect();
-    let document = Document { index, queries, rounds: args.rounds, runs };
+    let document = Document { index: Named(index), queries: Named(queries), rounds: args.rounds, runs };
     output.result(&document, || text(&document))?;
     Ok(verdict(failed, index))
 }

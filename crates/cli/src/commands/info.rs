@@ -22,7 +22,7 @@ mod in_memory;
 
 /// Show an index's contents, memory and disk use
 ///
-/// Reads only the manifest and the learnt statistics, so that it is fast for every size. With --memory: the manifest
+/// Reads only the manifest and the learnt statistics, and compares the lengths of the files with the manifest, so that it is fast for every size. With --memory: the manifest
 /// and the headers that memory nodes hold, with their fresh records and tombstones.
 #[derive(clap::Args)]
 pub(crate) struct Args {
@@ -38,6 +38,7 @@ pub(crate) fn run(args: &Args, output: Output) -> Result<Verdict> {
     };
     let (version, manifest) = Manifest::read(folder)?;
     manifest.damaged_note(version).iter().for_each(|note| output.note(&format!("warning: {note}")));
+    manifest.check_lengths(folder)?;
     let account = manifest.planned_account(0);
     let left: Vec<String> =
         verify::left_over(folder, &manifest, version)?.iter().map(|p| p.display().to_string()).collect();

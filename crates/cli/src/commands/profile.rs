@@ -12,7 +12,7 @@ use stratann_engine::{Error, Result};
 
 use crate::Verdict;
 use crate::options::{self, IoName};
-use crate::output::{Output, count, duration, table};
+use crate::output::{Named, Output, count, duration, table};
 use crate::progress::ProgressPrinter;
 
 /// Measure the costs of reads and distances on this machine and one of its disks, and write them to a file
@@ -52,7 +52,7 @@ Examples:
 
 #[derive(Serialize)]
 struct Document<'a> {
-    file: &'a Path,
+    file: Named<'a>,
     /// Why the profile does not apply to this machine and disk.
     differs: Option<String>,
     #[serde(flatten)]
@@ -84,7 +84,7 @@ pub(crate) fn run(args: &Args, output: Output) -> Result<Verdict> {
 }
 
 fn report(file: &Path, profile: Profile, folder: &Path, output: Output) -> Result<Verdict> {
-    let document = Document { file, differs: profile.differs_from_here(folder), profile };
+    let document = Document { file: Named(file), differs: profile.differs_from_here(folder), profile };
     output.result(&document, || text(&document))?;
     Ok(Verdict::Fine)
 }

@@ -17,7 +17,7 @@ use stratann_engine::{Error, Progress, Result};
 
 use crate::Verdict;
 use crate::options::{self, AdmissionName, IoName, ModeName, Target};
-use crate::output::{Output, eprint_line};
+use crate::output::{Named, Output, eprint_line};
 use crate::progress::ProgressPrinter;
 use crate::scorer::{ScorerArgs, ScorerKeys};
 use crate::techniques;
@@ -319,8 +319,8 @@ impl Serialize for PerQuery {
 
 #[derive(Serialize)]
 struct Document<'a> {
-    index: &'a Path,
-    queries: &'a Path,
+    index: Named<'a>,
+    queries: Named<'a>,
     runs: Vec<Run>,
     /// First results, for a person.
     #[serde(skip)]
@@ -336,9 +336,7 @@ struct Shown {
 impl Shown {
     /// Takes the first results of the query at position `at` of `answers`.
     fn of(query: usize, answers: &Answers, at: usize) -> Shown {
-        let row = at * answers.k..(at + 1) * answers.k;
-        let results = answers.ids[row.clone()].iter().copied().zip(answers.distances[row].iter().copied());
-        Shown { query, results: results.filter(|r| r.0 != u64::MAX).take(text::RESULTS_SHOWN).collect() }
+        Shown { query, results: answers.results(at).take(text::RESULTS_SHOWN).collect() }
     }
 }
 
@@ -524,7 +522,7 @@ fn run_all<'a>(
                 shown.extend((0..wanted).map(|q| Shown::of(first + q, answers, q)));
             }
             match &mut file {
-                Some(file) => file.put(first, &answers.ids, &answers.distances),
+                Some(file) => file.put(first, answers),
                 None => Ok(()),
             }
         })?;
@@ -535,7 +533,7 @@ fn run_all<'a>(
         file.commit()?;
     }
     let failed = runs.iter().map(|r| r.failed_queries).sum();
-    Ok((Document { index, queries, runs, shown }, failed))
+    Ok((Document { index: Named(index), queries: Named(queries), runs, shown }, failed))
 }
 
 /// Returns the verdict of a search with `failed` failed queries.

@@ -7,7 +7,7 @@ use std::path::{Path as FilePath, PathBuf};
 use futures_util::StreamExt;
 use object_store::ObjectStoreExt;
 use stratann_engine::durable::{hex, sync_folder, write_synced};
-use stratann_engine::manifest::{FileEntry, Manifest};
+use stratann_engine::manifest::{FileEntry, Manifest, open_file};
 use stratann_engine::spread::moved::PartOf;
 use stratann_engine::spread::scatter::{self, Description};
 use stratann_engine::{Error, ErrorKind, Progress, Result};
@@ -215,10 +215,7 @@ impl Store {
 
 /// Whether a file exists and has the content of its manifest entry.
 fn is_sound(path: &FilePath, entry: &FileEntry, progress: &dyn Progress) -> Result<bool> {
-    let Ok(mut file) = File::open(path) else { return Ok(false) };
-    if file.metadata().is_ok_and(|m| m.len() != entry.bytes) {
-        return Ok(false);
-    }
+    let Ok(mut file) = open_file(path, entry) else { return Ok(false) };
     let mut sum = Xxh3::new();
     let mut chunk = vec![0; CHUNK_BYTES];
     loop {

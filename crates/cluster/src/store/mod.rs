@@ -23,7 +23,7 @@ use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey, S3ConditionalPut};
 use object_store::local::LocalFileSystem;
 use object_store::path::Path;
 use object_store::{ObjectStore, ObjectStoreExt, RetryConfig};
-use stratann_engine::manifest::{DamagedManifest, Manifest};
+use stratann_engine::manifest::{DamagedManifest, Manifest, number_of};
 use stratann_engine::{Error, ErrorKind, Result};
 
 pub use fetch::{Fetched, drop_others, newest_fetched};
@@ -107,10 +107,8 @@ impl Store {
         let under = (!self.prefix.as_ref().is_empty()).then_some(&self.prefix);
         let listed = self.runtime.block_on(self.objects.list_with_delimiter(under));
         let listed = listed.map_err(|e| self.failed("listing", &self.prefix, &e))?;
-        let number = |path: &Path| {
-            path.filename()?.strip_prefix("manifest-")?.strip_suffix(".json")?.parse::<u64>().ok()
-        };
-        let mut numbers: Vec<u64> = listed.objects.iter().filter_map(|o| number(&o.location)).collect();
+        let names = listed.objects.iter().filter_map(|object| object.location.filename());
+        let mut numbers: Vec<u64> = names.filter_map(number_of).collect();
         numbers.sort_unstable();
         Ok(numbers)
     }

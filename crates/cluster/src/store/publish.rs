@@ -1,13 +1,12 @@
 //! Publishing the newest version of a folder into a store.
 
-use std::fs::File;
 use std::io::Read;
 use std::path::{Path as FilePath, PathBuf};
 
 use object_store::path::Path;
 use object_store::{ObjectStore, ObjectStoreExt, PutMode, PutOptions, PutPayload, WriteMultipart};
 use stratann_engine::durable::hex;
-use stratann_engine::manifest::{FileEntry, Manifest};
+use stratann_engine::manifest::{FileEntry, Manifest, number_after, open_file};
 use stratann_engine::spread::scatter::{self, Description};
 use stratann_engine::{Error, Progress, Result};
 use xxhash_rust::xxh3::Xxh3;
@@ -54,7 +53,8 @@ impl Store {
             }
         }
         // The number of a damaged manifest is taken too.
-        let number = self.versions()?.last().copied().unwrap_or(0) + 1;
+        let newest = self.versions()?.last().copied().unwrap_or(0);
+        let number = number_after(newest, &self.shown(&self.prefix))?;
         self.create_manifest(number, text)?;
         Ok(number)
     }
@@ -116,7 +116,7 @@ impl Store {
         upload: &mut WriteMultipart,
         progress: &dyn Progress,
     ) -> Result<()> {
-        let mut source = File::open(file).map_err(|e| Error::io("opening", file, &e))?;
+        let mut source = open_file(file, entry)?;
         let (mut sum, mut length) = (Xxh3::new(), 0u64);
         let mut chunk = vec![0; CHUNK_BYTES.min(entry.bytes as usize + 1)];
         loop {

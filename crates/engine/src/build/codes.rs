@@ -1,7 +1,6 @@
 //! Encodes every row, part by part in the order of rows, and then sorts the codes by id. Where blocks
 //! carry the codes, as many are sorted at a time as the memory allows.
 
-use std::fs::File;
 use std::io::Read;
 use std::ops::Range;
 use std::path::Path;
@@ -17,7 +16,7 @@ use super::space::Space;
 use super::stages::{self, Build, IDS};
 use super::tables::{read_table, write_table};
 use crate::dataset::{AtomicFile, Scan};
-use crate::{Error, Result, files};
+use crate::{Error, Result, files, input};
 
 /// Rounds of training of the codebook.
 pub(crate) const ITERATIONS: usize = 12;
@@ -147,7 +146,7 @@ fn read_parts(build: &Build<'_>, size: usize, by_id: &mut ById<'_>) -> Result<()
         }
         let path = build.partial.path(&part_name(part));
         let failed = |e: std::io::Error| Error::io("reading", &path, &e);
-        let mut file = File::open(&path).map_err(failed)?;
+        let mut file = input::open(&path)?;
         let mut rows = build.parts().rows_of(part);
         while !rows.is_empty() {
             let count = (codes.len() / size).min((rows.end - rows.start) as usize);

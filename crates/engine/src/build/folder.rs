@@ -38,7 +38,7 @@ pub(crate) fn claim_folder(out: &Path, force: bool) -> Result<(u64, FolderLock)>
 fn prepare_folder(out: &Path, force: bool) -> Result<u64> {
     check_folder(out, force)?;
     std::fs::create_dir_all(out).map_err(|e| Error::io("creating", out, &e))?;
-    Ok(manifest::newest(out)?.unwrap_or(0) + 1)
+    manifest::number_after(manifest::newest(out)?.unwrap_or(0), out)
 }
 
 /// Refuses an index folder that holds files of another origin.

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use super::regions::Regions;
 use super::stages::Build;
 use crate::dataset::Scan;
-use crate::{Error, Result};
+use crate::{Error, Result, input};
 
 /// Where vectors wait for their lists when not all fit in memory.
 const SPILL: &str = "spill.tmp";
@@ -149,7 +149,7 @@ impl ListRows<'_> {
     fn read_spilled(&self, lists: Range<u32>, path: &Path) -> Result<Part> {
         const ROWS: usize = 4096;
         let failed = |e: std::io::Error| Error::io("reading", path, &e);
-        let file = File::open(path).map_err(failed)?;
+        let file = input::open(path)?;
         let size = self.vector_bytes + 4;
         let ids = self.first_id(lists.start)..self.first_id(lists.end);
         let mut next = self.starts(&lists);

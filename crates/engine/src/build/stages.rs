@@ -21,7 +21,7 @@ use super::state::Partial;
 use crate::dataset::{self, Reader, Scan};
 use crate::files::FileEntry;
 use crate::manifest::{FORMAT_VERSION, Manifest};
-use crate::{Error, Progress, Result, budget, files};
+use crate::{Error, Progress, Result, budget, files, input};
 
 /// Partition of a set's rows into parts, for work row by row. It depends on the set only, because sums of floats depend
 /// on it.
@@ -250,7 +250,10 @@ pub(crate) fn content_of_ids(ids: &[u64]) -> u64 {
 /// New id by row, as u32.
 pub(crate) const IDS: &str = "ids.tmp";
 
+/// Longer files hold no codebook: one has a matrix of MAX_DIM × MAX_DIM numbers at most.
+const CODEBOOK_BYTES_MAX: u64 = 5 * (stratann_kernel::distance::MAX_DIM as u64).pow(2);
+
 pub(crate) fn read_codebook(path: &Path) -> Result<Codebook> {
-    let bytes = std::fs::read(path).map_err(|e| Error::io("reading", path, &e))?;
+    let bytes = input::read_up_to(path, CODEBOOK_BYTES_MAX).map_err(|e| Error::io("reading", path, &e))?;
     files::decode_codebook(&bytes).ok_or_else(|| files::senseless(path))
 }

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use crate::dataset::AtomicFile;
 use crate::durable::write_synced;
 use crate::manifest::PARTIAL;
-use crate::{Error, Result};
+use crate::{Error, Result, input};
 
 /// The finished stages, and what they were made with.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -47,7 +47,7 @@ impl Partial {
     ) -> Result<Partial> {
         let folder = out.join(PARTIAL);
         let path = folder.join("state.json");
-        let found = std::fs::read(&path).ok().and_then(|b| serde_json::from_slice::<State>(&b).ok());
+        let found = input::read(&path).ok().and_then(|b| serde_json::from_slice::<State>(&b).ok());
         if resume && let Some(state) = found {
             if let Some(differs) = state.differs(&made_with) {
                 return Err(Error::bad_input(format!(
@@ -117,7 +117,7 @@ impl Partial {
 
     /// The facts of a finished task; `None` when it has not finished.
     pub(crate) fn task_facts(&self, task: &str) -> Option<serde_json::Value> {
-        std::fs::read(self.task_path(task)).ok().and_then(|bytes| serde_json::from_slice(&bytes).ok())
+        input::read(&self.task_path(task)).ok().and_then(|bytes| serde_json::from_slice(&bytes).ok())
     }
 
     /// Remembers that a task has finished; its files are durable by now.

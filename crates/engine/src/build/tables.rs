@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use crate::dataset::AtomicFile;
-use crate::{Error, Result};
+use crate::{Error, Result, input};
 
 /// Writes a table of numbers, atomically.
 pub(crate) fn write_table<T: bytemuck::NoUninit>(path: &Path, table: &[T]) -> Result<()> {
@@ -22,7 +22,7 @@ pub(crate) fn read_table<T: bytemuck::Pod>(path: &Path) -> Result<Vec<T>> {
 pub(crate) fn read_entries<T: bytemuck::Pod>(path: &Path, start: u64, end: u64) -> Result<Vec<T>> {
     use std::os::unix::fs::FileExt;
     let failed = |e: std::io::Error| Error::io("reading", path, &e);
-    let file = std::fs::File::open(path).map_err(failed)?;
+    let file = input::open(path)?;
     let mut table = vec![T::zeroed(); (end - start) as usize];
     file.read_exact_at(bytemuck::cast_slice_mut(&mut table), start * size_of::<T>() as u64)
         .map_err(failed)?;

@@ -123,9 +123,9 @@ pub struct Found<'a> {
     pub queries: &'a [u8],
     /// Results per query.
     pub k: usize,
-    /// `queries × k` ids; `u64::MAX` for none.
+    /// `queries × k` ids.
     pub ids: &'a [u64],
-    /// `queries × k` distances.
+    /// `queries × k` distances; infinite where there is no result.
     pub distances: &'a [f32],
 }
 
@@ -288,8 +288,8 @@ impl CheckedTruth {
                 positions.binary_search_by_key(&id, |p| p.0).ok().map(|at| -> usize { positions[at].1 })
             };
             let (mut shared, mut others) = (Vec::new(), Vec::new());
-            for (&id, &distance) in ids.iter().zip(distances).filter(|r| *r.0 != u64::MAX && r.1.is_finite())
-            {
+            for (&id, &distance) in ids.iter().zip(distances).filter(|r| r.1.is_finite()) {
+                self.is_beyond_found |= id >= rows;
                 match position(id) {
                     Some(at) => shared.push((at, id, f64::from(distance))),
                     None => others.push((id, f64::from(distance))),
@@ -297,7 +297,6 @@ impl CheckedTruth {
             }
             self.results += shared.len() + others.len();
             self.hits += shared.len();
-            self.is_beyond_found |= ids.iter().any(|&id| id != u64::MAX && id >= rows);
             self.suspect(query, vector, tolerance, &others);
             match self.truth.distances.is_empty() {
                 true => self.compare_order(query, tolerance, &mut shared, &others)?,

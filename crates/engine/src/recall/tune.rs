@@ -20,7 +20,7 @@ use crate::build::lock_folder;
 use crate::driver::Width;
 use crate::index::{Index, OpenOptions};
 use crate::kinds::{self, Member};
-use crate::manifest::Manifest;
+use crate::manifest::{Manifest, number_after};
 use crate::search::{SearchOptions, recall};
 use crate::{Error, Progress, Result};
 
@@ -235,8 +235,9 @@ fn publish(folder: &Path, index: &Index, curves: &[Curve]) -> Result<u64> {
     manifest.curves.retain(|old| curves.iter().all(|new| new.k != old.k));
     manifest.curves.extend_from_slice(curves);
     manifest.curves.sort_by_key(|c| c.k);
-    manifest.publish(folder, index.base.number + 1)?;
-    Ok(index.base.number + 1)
+    let number = number_after(index.base.number, folder)?;
+    manifest.publish(folder, number)?;
+    Ok(number)
 }
 
 /// Makes queries from drawn nodes of the index, and finds their exact neighbours. Reads all of the index twice.

@@ -11,10 +11,12 @@ use crate::driver::{MergedReads, Times};
 pub struct Answers {
     /// Results per query: k, or the number of rows when that is less.
     pub k: usize,
-    /// `queries × k` external ids, closest first.
+    /// `queries × k` external ids, closest first; those past the [`counts`](Answers::counts) mean nothing.
     pub ids: Vec<u64>,
-    /// `queries × k` distances.
+    /// `queries × k` distances; infinite past the counts.
     pub distances: Vec<f32>,
+    /// Results of each query, up to k. Every number is an id of some vector, so no id says that there is none.
+    pub counts: Vec<u32>,
     /// Per query, nanoseconds from admission to answer.
     pub latency_ns: Vec<u64>,
     /// Sum over the queries.
@@ -25,10 +27,9 @@ pub struct Answers {
     pub times: Times,
     /// Sum over the queries: reads that were not made because an equal one was under way.
     pub merged: MergedReads,
-    /// Queries that have no answer, and why. Their rows hold id `u64::MAX` and distance infinity.
+    /// Queries that have no answer, and why. They have no results.
     pub failed: Vec<(usize, String)>,
-    /// Queries with fewer than k results, because the graph led the search to no more. The rest of their rows holds
-    /// id `u64::MAX`.
+    /// Queries with fewer than k results, because the graph led the search to no more.
     pub short: usize,
     /// Wall-clock seconds.
     pub seconds: f64,
@@ -40,6 +41,14 @@ pub struct Answers {
     pub io_backend: String,
     /// Memory while searching, by component.
     pub account: Account,
+}
+
+impl Answers {
+    /// Ids and distances of the results of a query.
+    pub fn results(&self, query: usize) -> impl Iterator<Item = (u64, f32)> + '_ {
+        let row = query * self.k..query * self.k + self.counts[query] as usize;
+        self.ids[row.clone()].iter().copied().zip(self.distances[row].iter().copied())
+    }
 }
 
 /// Percentiles of a set of latencies, in microseconds.

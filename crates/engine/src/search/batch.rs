@@ -35,6 +35,7 @@ pub(super) struct Batch<'a> {
     pub(super) stopped: AtomicBool,
     pub(super) ids: Vec<AtomicU64>,
     pub(super) distances: Vec<AtomicU32>,
+    pub(super) counts: Vec<AtomicU32>,
     pub(super) latency_ns: Vec<AtomicU64>,
     pub(super) failed: Mutex<Vec<(usize, String)>>,
     pub(super) sums: Mutex<Sums>,
@@ -68,6 +69,7 @@ impl<'a> Batch<'a> {
             stopped: AtomicBool::new(false),
             ids: (0..cells).map(|_| AtomicU64::new(u64::MAX)).collect(),
             distances: (0..cells).map(|_| AtomicU32::new(f32::INFINITY.to_bits())).collect(),
+            counts: (0..count).map(|_| AtomicU32::new(0)).collect(),
             latency_ns: (0..count).map(|_| AtomicU64::new(0)).collect(),
             failed: Mutex::default(),
             sums: Mutex::default(),
@@ -95,17 +97,17 @@ impl<'a> Batch<'a> {
             self.ids[at].store(u64::MAX, Ordering::Relaxed);
             self.distances[at].store(f32::INFINITY.to_bits(), Ordering::Relaxed);
         }
+        self.counts[number].store(0, Ordering::Relaxed);
         self.failed.lock().unwrap_or_else(|e| e.into_inner()).retain(|failed| failed.0 != number);
     }
 
-    /// Queries that have fewer results than were asked for. No vector has the largest id.
+    /// Queries that have fewer results than were asked for.
     fn short(&self) -> usize {
         let failed = self.failed.lock().unwrap_or_else(|e| e.into_inner());
         let failed: BTreeSet<usize> = failed.iter().map(|failed| failed.0).collect();
-        let k = self.params.k as usize;
         let is_short = |&number: &usize| {
             self.latency_ns[number].load(Ordering::Relaxed) > 0
-                && self.ids[(number + 1) * k - 1].load(Ordering::Relaxed) == u64::MAX
+                && self.counts[number].load(Ordering::Relaxed) < self.params.k
         };
         (0..self.count).filter(is_short).filter(|number| !failed.contains(number)).count()
     }
@@ -120,6 +122,7 @@ impl<'a> Batch<'a> {
             k: self.params.k as usize,
             ids: self.ids.into_iter().map(AtomicU64::into_inner).collect(),
             distances: self.distances.into_iter().map(|d| f32::from_bits(d.into_inner())).collect(),
+            counts: self.counts.into_iter().map(AtomicU32::into_inner).collect(),
             latency_ns: self.latency_ns.into_iter().map(AtomicU64::into_inner).collect(),
             stats,
             largest,
@@ -301,6 +304,7 @@ impl Queries for Share<'_, '_> {
                 batch.ids[at + i].store(hit.external_id, Ordering::Relaxed);
                 batch.distances[at + i].store(hit.distance.to_bits(), Ordering::Relaxed);
             }
+            batch.counts[number].store(state.results().len() as u32, Ordering::Relaxed);
         }
         self.unreported += 1;
         if self.unreported == REPORT_EVERY {

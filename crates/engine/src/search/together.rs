@@ -97,18 +97,17 @@ impl<'a> Together<'a> {
             failed.extend(answers.failed.iter().map(|(query, why)| (*query, format!("{name}: {why}"))));
         }
         failed.sort_by_key(|failure| failure.0);
-        let (mut ids, mut distances, mut short) = (Vec::new(), Vec::new(), 0);
+        let (mut ids, mut distances, mut counts, mut short) = (Vec::new(), Vec::new(), Vec::new(), 0);
         let mut hits: Vec<Hit> = Vec::new();
         for query in 0..count {
             hits.clear();
             let is_failed = failed.binary_search_by_key(&query, |failure| failure.0).is_ok();
             for answers in all.iter().filter(|_| partial || !is_failed) {
-                let row = query * answers.k..(query + 1) * answers.k;
-                let found = answers.ids[row.clone()].iter().zip(&answers.distances[row]);
-                let found = found.filter(|found| *found.0 != u64::MAX);
-                let found = found.map(|(&external_id, &distance)| Hit { distance, external_id });
+                let found = answers.results(query);
+                let found = found.map(|(external_id, distance)| Hit { distance, external_id });
                 join_hits(&mut hits, found, k);
             }
+            counts.push(hits.len() as u32);
             short += usize::from(hits.len() < k && !is_failed);
             let missing = std::iter::repeat_n((u64::MAX, f32::INFINITY), k - hits.len());
             for (id, distance) in hits.iter().map(|hit| (hit.external_id, hit.distance)).chain(missing) {
@@ -125,7 +124,7 @@ impl<'a> Together<'a> {
             sum.merged.add(&answers.merged);
             sum.account.join(&answers.account);
         }
-        Some(Answers { k, ids, distances, failed, short, ..sum })
+        Some(Answers { k, ids, distances, counts, failed, short, ..sum })
     }
 }
 

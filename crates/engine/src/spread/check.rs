@@ -2,7 +2,7 @@
 //! the blocks.
 
 use std::fs::File;
-use std::io::{BufReader, Read};
+use std::io::{BufReader, Read, Take};
 use std::path::Path;
 
 use stratann_core::check::{Blocks, Checker, Violation};
@@ -17,13 +17,14 @@ use crate::files::FileEntry;
 use crate::index::OpenOptions;
 use crate::manifest::{Manifest, SpreadFacts};
 use crate::verify::report::{Finding, Report, damage_words, finding};
-use crate::{Error, Progress, Result, kinds};
+use crate::{Error, Progress, Result, input, kinds};
 
 /// One server's file while it is read.
 struct PartReader<'a> {
     name: &'a str,
     entry: &'a FileEntry,
-    file: Option<BufReader<File>>,
+    length: u64,
+    file: Option<BufReader<Take<File>>>,
     hash: Xxh3,
     bytes: u64,
     block: Vec<u8>,
@@ -44,14 +45,17 @@ impl<'a> PartReader<'a> {
                 return None;
             }
         };
-        let file = match File::open(folder.join(name)) {
-            Ok(file) => Some(BufReader::with_capacity(256 << 10, file)),
+        let opened =
+            input::open_regular(&folder.join(name), 0).and_then(|file| Ok((file.metadata()?.len(), file)));
+        // No more is read than belongs there.
+        let (length, file) = match opened {
+            Ok((length, file)) => (length, Some(BufReader::with_capacity(256 << 10, file.take(entry.bytes)))),
             Err(e) => {
                 report.found(said(name, format!("it cannot be opened: {e}")));
-                None
+                (0, None)
             }
         };
-        Some(PartReader { name, entry, file, hash: Xxh3::new(), bytes: 0, block: vec![0; size] })
+        Some(PartReader { name, entry, length, file, hash: Xxh3::new(), bytes: 0, block: vec![0; size] })
     }
 
     /// Reads the next block; false once the file has ended or failed.
@@ -83,8 +87,8 @@ impl<'a> PartReader<'a> {
         }
         report.files += 1;
         report.bytes += self.bytes;
-        if self.bytes != self.entry.bytes {
-            let what = format!("it has {} bytes, the manifest says {}", self.bytes, self.entry.bytes);
+        if self.length != self.entry.bytes {
+            let what = format!("it has {} bytes, the manifest says {}", self.length, self.entry.bytes);
             report.found(said(self.name, what));
         } else if self.bytes != expected {
             let what = format!("it has {} bytes, by the placement {expected}", self.bytes);

@@ -13,7 +13,7 @@ use super::source::{CHUNK_BYTES, Source, Targets};
 use crate::durable::{hex, write_synced};
 use crate::files::{FileEntry, Sum};
 use crate::kinds::units::UnitRanges;
-use crate::manifest::Manifest;
+use crate::manifest::{Manifest, open_file};
 use crate::{Error, Progress, Result, files};
 
 /// Bytes that are gathered for a server before they are written.
@@ -100,7 +100,7 @@ pub(super) fn write_ranges(
     let failed = |e: std::io::Error| Error::io("reading", &from, &e);
     let parts: Result<Vec<Part>> = (0..placement.servers()).map(|s| Part::create(path(s))).collect();
     let (mut parts, mut sum) = (parts?, Sum::default());
-    let mut file = File::open(&from).map_err(failed)?;
+    let mut file = open_file(&from, entry)?;
     let (mut chunk, mut pieces) = (vec![0u8; CHUNK_BYTES], Vec::new());
     let (mut at, mut number) = (0u64, 0);
     progress.stage("writing", entry.bytes, "bytes");
@@ -166,6 +166,7 @@ pub(super) fn link(from: &Path, to: &Path) -> Result<()> {
     if std::fs::hard_link(from, to).is_ok() {
         return Ok(());
     }
+    crate::input::open(from)?;
     let copied = std::fs::copy(from, to).and_then(|_| File::open(to)).and_then(|f| f.sync_all());
     copied.map_err(|e| Error::io("copying", to, &e))
 }

@@ -30,7 +30,7 @@ use crate::durable::{sync_folder, write_synced};
 use crate::index::{Index, OpenOptions};
 use crate::kinds::kind::Kind;
 use crate::manifest::Manifest;
-use crate::{DType, Error, Progress, Result};
+use crate::{DType, Error, Progress, Result, input};
 
 /// Bytes gathered for each of a server's two files before they are written.
 const BUFFER_BYTES: usize = 128 << 10;
@@ -120,15 +120,14 @@ fn servers_of_part(options: &PartitionOptions, parts: usize) -> Result<Partition
 /// No such folder, or a damaged description.
 pub fn describe(folder: &Path) -> Result<Description> {
     let path = folder.join(DESCRIPTION);
-    let text = std::fs::read_to_string(&path).map_err(|e| match e.kind() {
-        std::io::ErrorKind::NotFound => Error::bad_input(format!(
+    if !path.exists() {
+        return Err(Error::bad_input(format!(
             "{} holds no separate indexes; make them with `stratann cluster partition INDEX -o DIR --servers N \
              --scatter-gather`",
             folder.display()
-        )),
-        _ => Error::io("reading", &path, &e),
-    })?;
-    Description::from_text(&text, &path)
+        )));
+    }
+    Description::from_text(&input::read_text(&path)?, &path)
 }
 
 /// Opens all indexes of a folder that was made from the index of `source`.

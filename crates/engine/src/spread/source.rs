@@ -10,7 +10,7 @@ use stratann_core::format::block::{self, Block, BlockLayout};
 use stratann_core::format::block_map::BlockMap;
 use stratann_kernel::codes::Codebook;
 
-use crate::manifest::{Manifest, read_file};
+use crate::manifest::{Manifest, open_file, read_file};
 use crate::{Error, Progress, Result, files};
 
 /// Bytes of blocks that are in memory at a time.
@@ -53,8 +53,8 @@ impl<'a> Source<'a> {
             read_file(folder, name, entry)
         };
         let carried = shape.code_bytes > 0;
-        let (blocks, codes_path) =
-            (path(files::BLOCKS)?, path(if carried { files::BLOCKS } else { files::CODES })?);
+        let role = if carried { files::BLOCKS } else { files::CODES };
+        let (blocks, codes_path) = (path(files::BLOCKS)?, path(role)?);
         let codebook = files::decode_codebook(&read(files::CODEBOOK)?)
             .filter(|c| c.dim == manifest.dim)
             .ok_or_else(|| path(files::CODEBOOK).map_or_else(|e| e, |p| files::senseless(&p)))?;
@@ -63,7 +63,7 @@ impl<'a> Source<'a> {
             .filter(|m| u64::from(m.nodes()) == manifest.rows && m.blocks() == manifest.blocks.count)
             .ok_or_else(|| path(files::MAP).map_or_else(|e| e, |p| files::senseless(&p)))?;
         let counts = bytes.chunks_exact(2).map(|c| u16::from_le_bytes([c[0], c[1]])).collect();
-        let codes = File::open(&codes_path).map_err(|e| Error::io("opening", &codes_path, &e))?;
+        let codes = open_file(&codes_path, manifest.file(role)?.1)?;
         let fits = match carried {
             true => shape.code_bytes == codebook.code_bytes(),
             false => {
@@ -104,7 +104,7 @@ impl<'a> Source<'a> {
         let failed = |e: std::io::Error| Error::io("reading", &self.blocks, &e);
         let size = self.shape.block_bytes;
         let per_chunk = (CHUNK_BYTES / size).clamp(1, self.len().max(1));
-        let mut file = File::open(&self.blocks).map_err(failed)?;
+        let mut file = open_file(&self.blocks, self.manifest.file(files::BLOCKS)?.1)?;
         let mut bytes = vec![0u8; per_chunk * size];
         let mut targets: Targets = vec![Vec::new(); per_chunk];
         self.progress.stage(stage, self.len() as u64, "blocks");

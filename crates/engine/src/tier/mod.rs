@@ -14,11 +14,14 @@ mod uring;
 
 use std::fs::File;
 use std::io;
+use std::os::fd::AsRawFd;
 use std::path::Path;
 use std::sync::Arc;
 
 use stratann_core::PAGE;
 use stratann_core::query::{Extent, StoreId};
+
+use crate::input;
 
 pub use buffer::Buffer;
 pub use memory::{Fault, MemoryTier};
@@ -134,17 +137,22 @@ fn lengths(files: &[Arc<File>]) -> io::Result<Vec<u64>> {
     files.iter().map(|file| file.metadata().map(|m| m.len())).collect()
 }
 
-/// Opens a file for reads that go past the page cache. The flag says whether the file system allowed that.
+/// Opens a regular file for reads that go past the page cache. The flag says whether the file system allowed that.
 pub fn open_direct(path: &Path) -> io::Result<(File, bool)> {
     #[cfg(target_os = "linux")]
     {
-        use std::os::unix::fs::OpenOptionsExt;
-        let direct = std::fs::OpenOptions::new().read(true).custom_flags(libc::O_DIRECT).open(path);
-        if let Ok(file) = direct {
-            return Ok((file, true));
+        if let Ok(file) = input::open_regular(path, libc::O_DIRECT) {
+            return waiting(file, libc::O_DIRECT).map(|file| (file, true));
         }
     }
-    File::open(path).map(|file| (file, false))
+    waiting(input::open_regular(path, 0)?, 0).map(|file| (file, false))
+}
+
+/// A file with these flags alone: of a file with O_NONBLOCK io_uring refuses reads that would wait.
+fn waiting(file: File, flags: i32) -> io::Result<File> {
+    // SAFETY: a plain system call on a file that is open; its result is checked.
+    let set = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_SETFL, flags) };
+    if set < 0 { Err(io::Error::last_os_error()) } else { Ok(file) }
 }
 
 /// A tier over one store, see [`open_stores`].

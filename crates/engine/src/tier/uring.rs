@@ -48,12 +48,13 @@ impl UringTier {
     /// When the kernel, or a seccomp profile, refuses.
     pub fn new(files: &[Arc<File>], depth: usize, bytes: usize) -> io::Result<UringTier> {
         let entries = depth.clamp(1, 4096).next_power_of_two() as u32;
-        let ring = IoUring::builder()
+        let mut ring = IoUring::builder()
             .setup_single_issuer()
             .setup_defer_taskrun()
             .setup_taskrun_flag()
             .build(entries)
             .or_else(|_| IoUring::new(entries))?;
+        enter_once(&mut ring)?;
         let descriptors: Vec<RawFd> = files.iter().map(|file| file.as_raw_fd()).collect();
         ring.submitter().register_files(&descriptors)?;
         let own = register(&ring, depth.clamp(1, 4096), bytes);
@@ -70,12 +71,12 @@ impl UringTier {
         })
     }
 
-    /// Whether a ring can be made here.
+    /// Whether a ring can be made and entered here.
     ///
     /// # Errors
     /// With the kernel's reason.
     pub fn probe() -> io::Result<()> {
-        IoUring::new(2).map(|_| ())
+        enter_once(&mut IoUring::new(2)?)
     }
 
     fn in_flight(&self) -> usize {
@@ -134,6 +135,16 @@ impl UringTier {
             self.unsubmitted += 1;
         }
     }
+}
+
+/// Enters the ring for an operation that does nothing: containers may allow a ring and refuse to enter it.
+fn enter_once(ring: &mut IoUring) -> io::Result<()> {
+    // SAFETY: the operation has no memory of its own.
+    let pushed = unsafe { ring.submission().push(&opcode::Nop::new().build()) };
+    pushed.map_err(io::Error::other)?;
+    ring.submit_and_wait(1)?;
+    ring.completion().for_each(drop);
+    Ok(())
 }
 
 /// Makes buffers and registers them with the ring, which saves the kernel from mapping their pages at every read.

@@ -1,6 +1,5 @@
 //! Compares a file with the manifest.
 
-use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 
@@ -9,7 +8,7 @@ use xxhash_rust::xxh3::Xxh3;
 use super::report::{Finding, Report};
 use crate::durable::hex;
 use crate::files::FileEntry;
-use crate::{Error, Progress, Result};
+use crate::{Error, Progress, Result, input};
 
 /// Reads a file in pieces, gives them to `each`, and compares length and checksum with the manifest.
 pub(crate) fn check_file(
@@ -22,8 +21,10 @@ pub(crate) fn check_file(
 ) -> Result<()> {
     let path = folder.join(name);
     let finding = |what: String| Finding { file: name.into(), what, ..Finding::default() };
-    let mut file = match File::open(&path) {
-        Ok(file) => file,
+    let opened = input::open_regular(&path, 0).and_then(|file| Ok((file.metadata()?.len(), file)));
+    // No more is read than belongs there.
+    let (length, mut file) = match opened {
+        Ok((length, file)) => (length, file.take(entry.bytes)),
         Err(e) => {
             report.found(finding(format!("it cannot be opened: {e}")));
             return Ok(());
@@ -52,15 +53,15 @@ pub(crate) fn check_file(
     }
     report.files += 1;
     report.bytes += bytes;
-    if bytes != entry.bytes {
-        report.found(finding(format!("it has {bytes} bytes, the manifest says {}", entry.bytes)));
+    if length != entry.bytes {
+        report.found(finding(format!("it has {length} bytes, the manifest says {}", entry.bytes)));
     } else if hex(hash.digest()) != entry.xxh3 {
         report.found(finding("its checksum does not match the manifest".into()));
     }
     Ok(())
 }
 
-fn fill(file: &mut File, buffer: &mut [u8]) -> std::io::Result<usize> {
+fn fill(file: &mut impl Read, buffer: &mut [u8]) -> std::io::Result<usize> {
     let mut have = 0;
     while have < buffer.len() {
         match file.read(&mut buffer[have..]) {

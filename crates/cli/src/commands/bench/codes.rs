@@ -1,6 +1,6 @@
 //! `stratann bench codes`: what ranking candidates by their codes takes on one thread.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Instant;
 
 use serde::Serialize;
@@ -11,7 +11,7 @@ use stratann_engine::search::{Effort, SearchOptions};
 use stratann_engine::{Error, Result};
 
 use crate::Verdict;
-use crate::output::{Output, count};
+use crate::output::{Named, Output, count};
 use crate::queries::Queries;
 
 /// Measure what ranking candidates by their codes takes on one thread (gpu-ivf)
@@ -37,7 +37,7 @@ pub(crate) struct Args {
 
 #[derive(Serialize)]
 struct Document<'a> {
-    index: &'a Path,
+    index: Named<'a>,
     queries: usize,
     nprobe: u32,
     code_bytes: usize,
@@ -72,7 +72,7 @@ pub(crate) fn run(args: &Args, output: Output) -> Result<Verdict> {
     let each_us = |ns: f64| ns / 1000.0 / queries.count().max(1) as f64;
     let code_bytes = index.view().kind.gpu_ivf().map_or(0, |own| own.codebook.code_bytes());
     let document = Document {
-        index: &args.index,
+        index: Named(&args.index),
         queries: queries.count(),
         nprobe: args.nprobe,
         code_bytes,

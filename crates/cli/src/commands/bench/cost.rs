@@ -13,7 +13,7 @@ use stratann_engine::manifest::Manifest;
 use stratann_engine::{Error, Result};
 
 use crate::Verdict;
-use crate::output::{Output, count, table};
+use crate::output::{Named, Output, count, table};
 
 /// Show what many vectors would take and cost, and throughput per dollar and per GB of RAM
 ///
@@ -123,7 +123,7 @@ struct Table2 {
 
 #[derive(Serialize)]
 struct Document<'a> {
-    index: &'a Path,
+    index: Named<'a>,
     index_rows: u64,
     rows: u64,
     prices: Prices,
@@ -159,7 +159,7 @@ pub(crate) fn run(args: &Args, output: Output) -> Result<Verdict> {
         .map(|&name| Ok(System::of(name, sizes.parts(name)?, qps(name), &args.prices)))
         .collect::<Result<Vec<_>>>()?;
     let document = Document {
-        index: &args.index,
+        index: Named(&args.index),
         index_rows: sizes.rows,
         rows: args.rows,
         prices: args.prices,

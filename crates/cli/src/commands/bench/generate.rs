@@ -10,7 +10,7 @@ use stratann_engine::output::OutputPath;
 use stratann_engine::{DType, Error, Result};
 
 use crate::Verdict;
-use crate::output::{Output, count};
+use crate::output::{Named, Output, count};
 
 /// Generate vectors for measurements, with queries of the same distribution
 ///
@@ -90,7 +90,7 @@ pub(crate) fn run(args: &Args, output: Output) -> Result<Verdict> {
         write_bin(path, shape, (0..rows).map(row))?;
     }
     let document = serde_json::json!({
-        "base": paths[0].path(), "queries": paths[1].path(), "rows": args.rows, "dim": args.dim, "seed": args.seed,
+        "base": Named(paths[0].path()), "queries": Named(paths[1].path()), "rows": args.rows, "dim": args.dim, "seed": args.seed,
     });
     output.result(&document, || {
         let (rows, queries) = (count(args.rows.into()), count(args.queries.into()));

@@ -15,7 +15,7 @@ use stratann_server::wire::{FailureKind, Used};
 
 use crate::Verdict;
 use crate::options;
-use crate::output::{Output, count, table};
+use crate::output::{Named, Output, count, table};
 use crate::progress::ProgressPrinter;
 use crate::queries::Queries;
 use crate::remote::{Remote, parameters, run_clients};
@@ -87,7 +87,7 @@ struct Spread {
 #[derive(Serialize)]
 struct Document<'a> {
     connect: &'a [String],
-    queries: &'a Path,
+    queries: Named<'a>,
     seconds: f64,
     clients: usize,
     seed: u64,
@@ -140,7 +140,7 @@ pub(super) fn run(
     printer.finish();
     let is_fine = runs.iter().all(|r| r.answered == r.requests);
     let (seconds, clients, seed) = (options.seconds, options.clients, options.seed);
-    let document = Document { connect: addresses, queries, seconds, clients, seed, runs };
+    let document = Document { connect: addresses, queries: Named(queries), seconds, clients, seed, runs };
     output.result(&document, || text(&document))?;
     Ok(if is_fine { Verdict::Fine } else { Verdict::Failed })
 }

@@ -14,13 +14,13 @@ use stratann_engine::search::SearchOptions;
 
 use super::Args;
 use crate::Verdict;
-use crate::output::{Output, count, table};
+use crate::output::{Named, Output, count, table};
 use crate::progress::ProgressPrinter;
 use crate::queries::Queries;
 
 #[derive(Serialize)]
 struct Document<'a> {
-    index: &'a Path,
+    index: Named<'a>,
     sizes: SizeStats,
     plan: &'a PlanReport,
     measured: Option<&'a Measured>,
@@ -32,7 +32,7 @@ pub(super) fn run(args: &Args, index: &Index, options: &SearchOptions, output: O
     let measured = measured(args, index, options, output)?;
     let sizes = index.manifest().section.lists().map(|l| l.facts.sizes).unwrap_or_default();
     let folder = args.index()?.unwrap_or(Path::new(""));
-    let document = Document { index: folder, sizes, plan: report, measured: measured.as_ref() };
+    let document = Document { index: Named(folder), sizes, plan: report, measured: measured.as_ref() };
     output.result(&document, || text(&document))?;
     Ok(Verdict::Fine)
 }

@@ -5,12 +5,11 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
 use stratann_engine::output::{AtomicFile, OutputPath};
+use stratann_engine::search::Answers;
 use stratann_engine::{Error, Result};
 
 /// Bytes of the counts before the ids of `.ibin` and `.i64bin`.
 const HEADER: u64 = 8;
-/// Id that marks the results of a failed query in `.ibin`.
-const NO_ID: u32 = u32::MAX;
 /// Bytes of an `.npy` header: a multiple of 64, as NumPy aligns data.
 const NPY_HEADER: usize = 128;
 
@@ -135,18 +134,19 @@ impl ResultFile {
     ///
     /// # Errors
     /// When an id is too large for the layout, or writing fails.
-    pub(super) fn put(&mut self, first: usize, ids: &[u64], distances: &[f32]) -> Result<()> {
+    pub(super) fn put(&mut self, first: usize, answers: &Answers) -> Result<()> {
         if matches!(self.layout, Layout::Jsonl | Layout::Csv) {
-            return self.put_text(first, ids, distances);
+            return self.put_text(first, answers);
         }
-        self.refuse_long_ids(first, ids)?;
+        self.refuse_long_ids(first, answers)?;
+        let Answers { ids, distances, .. } = answers;
         let start = if self.layout == Layout::Npy { NPY_HEADER as u64 } else { HEADER };
         let (cell, id_bytes) = ((first * self.k) as u64, self.layout.id_bytes());
         if self.layout == Layout::Ibin {
-            let narrow: Vec<u32> = ids.iter().map(|&id| u32::try_from(id).unwrap_or(NO_ID)).collect();
+            // Where there is no result the distance is infinite, and the id means nothing.
+            let narrow: Vec<u32> = ids.iter().map(|&id| u32::try_from(id).unwrap_or(u32::MAX)).collect();
             self.file.write_at(bytemuck::cast_slice(&narrow), start + cell * id_bytes)?;
         } else {
-            // No id is u64::MAX: -1 as i64.
             self.file.write_at(bytemuck::cast_slice(ids), start + cell * id_bytes)?;
         }
         let bytes = bytemuck::cast_slice(distances);
@@ -159,34 +159,33 @@ impl ResultFile {
         }
     }
 
-    fn refuse_long_ids(&self, first: usize, ids: &[u64]) -> Result<()> {
+    fn refuse_long_ids(&self, first: usize, answers: &Answers) -> Result<()> {
         let most = match self.layout {
-            Layout::Ibin => u64::from(NO_ID) - 1,
+            Layout::Ibin => u64::from(u32::MAX),
             Layout::I64bin => i64::MAX as u64,
             Layout::Npy | Layout::Jsonl | Layout::Csv => u64::MAX,
         };
-        let Some(at) = ids.iter().position(|&id| id > most && id != u64::MAX) else { return Ok(()) };
-        let other = if self.layout == Layout::Ibin { ".i64bin" } else { ".npy" };
+        let results =
+            (0..answers.counts.len()).flat_map(|at| answers.results(at).map(move |hit| (at, hit.0)));
+        let Some((at, id)) = results.into_iter().find(|result| result.1 > most) else { return Ok(()) };
+        let other = if i64::try_from(id).is_ok() { ".i64bin" } else { ".npy" };
         Err(Error::bad_input(format!(
-            "{}: id {}, a result of query {}, is too large for this layout; name the file {other}",
+            "{}: id {id}, a result of query {}, is too large for this layout; name the file {other}",
             self.file.path().display(),
-            ids[at],
-            first + at / self.k
+            first + at
         )))
     }
 
-    fn put_text(&mut self, first: usize, ids: &[u64], distances: &[f32]) -> Result<()> {
+    fn put_text(&mut self, first: usize, answers: &Answers) -> Result<()> {
         self.text.clear();
-        let rows = ids.chunks_exact(self.k.max(1)).zip(distances.chunks_exact(self.k.max(1)));
-        for (query, (ids, distances)) in (first..).zip(rows) {
-            let count = ids.iter().position(|&id| id == u64::MAX).unwrap_or(ids.len());
-            let (ids, distances) = (&ids[..count], &distances[..count]);
+        for (at, query) in (0..answers.counts.len()).zip(first..) {
             if self.layout == Layout::Jsonl {
+                let (ids, distances): (Vec<u64>, Vec<f32>) = answers.results(at).unzip();
                 let line = serde_json::json!({ "query": query, "ids": ids, "distances": distances });
                 let _ = writeln!(self.text, "{line}");
                 continue;
             }
-            for (rank, (id, distance)) in ids.iter().zip(distances).enumerate() {
+            for (rank, (id, distance)) in answers.results(at).enumerate() {
                 let _ = writeln!(self.text, "{query},{rank},{id},{distance}");
             }
         }

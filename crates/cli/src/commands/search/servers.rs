@@ -353,6 +353,7 @@ impl<'a> Requests<'a> {
             let at = query * self.k;
             answers.ids[at..at + results].copy_from_slice(&found.ids[..results]);
             answers.distances[at..at + results].copy_from_slice(&found.distances[..results]);
+            answers.counts[query] = results as u32;
         }
     }
 }
@@ -367,6 +368,7 @@ fn unanswered(count: usize, k: usize, options: &SearchOptions) -> Answers {
         k,
         ids: vec![u64::MAX; count * k],
         distances: vec![f32::INFINITY; count * k],
+        counts: vec![0; count],
         latency_ns: vec![0; count],
         stats: QueryStats::default(),
         largest: QueryStats::default(),

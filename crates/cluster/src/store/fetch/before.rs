@@ -10,7 +10,7 @@ use object_store::path::Path;
 use stratann_engine::durable::{hex, sync_folder};
 use stratann_engine::manifest::{FileEntry, Manifest};
 use stratann_engine::spread::moved::{MovedUnits, Origin, PartOf, Piece, moved};
-use stratann_engine::{Error, ErrorKind, Progress, Result};
+use stratann_engine::{Error, ErrorKind, Progress, Result, input};
 use xxhash_rust::xxh3::Xxh3;
 
 use super::super::Store;
@@ -160,7 +160,7 @@ impl Store {
         let old = old.ok_or_else(|| Error::corrupt("the version before names no part"))?;
         let failed = |e: std::io::Error| Error::io("writing", aside, &e);
         let mut part = PartFile {
-            old: File::open(&old).map_err(|e| Error::io("opening", &old, &e))?,
+            old: input::open(&old)?,
             new: File::create(aside).map_err(failed)?,
             sum: Xxh3::new(),
             copied: 0,

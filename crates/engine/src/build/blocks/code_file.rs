@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use rayon::prelude::*;
 
-use crate::{Error, Result};
+use crate::{Error, Result, input};
 
 /// Name of the file.
 pub(crate) const NAME: &str = "codes.tmp";
@@ -29,7 +29,7 @@ pub(crate) struct CodeFile {
 impl CodeFile {
     pub(crate) fn open(folder: &Path, code_bytes: usize) -> Result<CodeFile> {
         let path = folder.join(NAME);
-        let file = File::open(&path).map_err(|e| Error::io("opening", &path, &e))?;
+        let file = input::open(&path)?;
         Ok(CodeFile { file, path, code_bytes })
     }
 

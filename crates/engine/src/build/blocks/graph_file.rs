@@ -1,12 +1,11 @@
 //! Graph files between two stages of a build, one per cell: one record of `degree + 1` u32 per node (length, then rows
 //! of the neighbours, closest first), in the order of the cell's rows.
 
-use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use crate::dataset::AtomicFile;
-use crate::{Error, Result};
+use crate::{Error, Result, input};
 
 /// Nodes of a cell: positions `start..end` of the order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
@@ -63,7 +62,7 @@ impl GraphReader {
         let path = self.folder.join(name(cell));
         let words = self.degree + 1;
         let mut data = vec![0u32; (range.end - range.start) as usize * words];
-        let read = File::open(&path).and_then(|mut f| f.read_exact(bytemuck::cast_slice_mut(&mut data)));
+        let read = input::open(&path)?.read_exact(bytemuck::cast_slice_mut(&mut data));
         read.map_err(|e| Error::io("reading", &path, &e))?;
         Ok(Records { words, data })
     }

@@ -19,7 +19,7 @@ use super::facts::{GpuFacts, GpuSection};
 use crate::base::{Base, OpenOptions, decode_role, read_role};
 use crate::budget::{Account, release_freed};
 use crate::kinds::effort::ExactCost;
-use crate::manifest::{Manifest, read_resident};
+use crate::manifest::{Manifest, failed, read_resident};
 use crate::recall::curve::Grid;
 use crate::scorer::{self, CodeFile, OpenScorer, Scorer};
 use crate::tier::{self, Resident};
@@ -246,7 +246,7 @@ impl BaselineFiles {
         for (role, pages) in STORES.into_iter().zip(lengths) {
             let (name, entry) = manifest.file(role)?;
             let path = folder.join(name);
-            let (file, _) = tier::open_direct(&path).map_err(|e| Error::io("opening", &path, &e))?;
+            let (file, _) = tier::open_direct(&path).map_err(|e| failed("opening", &path, &e))?;
             let length = file.metadata().map_err(|e| Error::io("opening", &path, &e))?.len();
             let expected = pages.map_or(entry.bytes, |&pages| u64::from(pages) * PAGE as u64);
             if length != entry.bytes || length != expected {

@@ -1,6 +1,5 @@
 //! The units of one server in memory, each by itself, so that two versions of a partition share what both have.
 
-use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 use std::sync::Arc;
@@ -9,7 +8,7 @@ use stratann_core::plan::grid_ivf::{Line, Unit};
 
 use crate::files::{FileEntry, Sum};
 use crate::kinds::units::{Held, UnitRanges};
-use crate::manifest::{check_entry, check_length};
+use crate::manifest::{check_entry, open_file};
 use crate::{Error, Result};
 
 /// See the module.
@@ -35,8 +34,7 @@ impl HeldUnits {
     ) -> Result<HeldUnits> {
         let path = folder.join(name);
         let failed = |e| Error::io("reading", &path, &e);
-        let mut file = File::open(&path).map_err(failed)?;
-        check_length(&path, file.metadata().map_err(failed)?.len(), entry)?;
+        let mut file = open_file(&path, entry)?;
         crate::budget::release_freed();
         let mut sum = Sum::default();
         let mut found = HeldUnits { units: vec![None; ranges.len()], bytes: 0, shared: 0 };

@@ -21,10 +21,10 @@ use super::learning::file as summary_file;
 use super::tables::ListTables;
 use crate::base::{Base, shape};
 use crate::kinds::units::{Held, HeldRanges};
-use crate::manifest::Manifest;
+use crate::manifest::{Manifest, open_file};
 use crate::verify::files::check_file;
 use crate::verify::report::{Finding, Report, file_in};
-use crate::{Error, Progress, Result, files};
+use crate::{Error, Progress, Result, files, input};
 
 /// Bytes of lists that are checked at a time.
 const BATCH_BYTES: u64 = 8 << 20;
@@ -65,8 +65,8 @@ pub(crate) fn check(
         Base::open(folder, number, manifest.clone(), files::LISTS).and_then(|_| open(folder, manifest));
     let Some((view, tables)) = found_or(opened, manifest, report) else { return Ok(()) };
     check_learned(folder, manifest, &tables, report);
-    let (name, _) = manifest.file(files::LISTS)?;
-    let file = File::open(folder.join(name)).map_err(|e| Error::io("opening", &folder.join(name), &e))?;
+    let (name, entry) = manifest.file(files::LISTS)?;
+    let file = open_file(&folder.join(name), entry)?;
     let mut checking = Checking::new(view, &tables, manifest, progress, report);
     checking.file(&ListFile { name: name.to_string(), file, held: None })
 }
@@ -107,7 +107,7 @@ pub(crate) fn check_parts(
     for server in 0..placement.servers() {
         let Ok((name, _)) = manifest.file(&manifest.part_role(server)) else { continue };
         // What cannot be opened was found above.
-        let Ok(file) = File::open(folder.join(name)) else { continue };
+        let Ok(file) = input::open(&folder.join(name)) else { continue };
         let held = Some(HeldRanges::new(&ranges, Held { placement, server }));
         checking.file(&ListFile { name: name.to_string(), file, held })?;
     }

@@ -1,8 +1,6 @@
 //! The techniques of a `gpu-ivf` beside other systems (FusionANNS §2.1, §2.3 and §6.1 to §6.3): every way to search at
 //! its cheapest setting that reaches a recall, threads, candidates that queries need, and reads that are saved.
 
-use std::path::Path;
-
 use serde::Serialize;
 use stratann_engine::dataset::GroundTruth;
 use stratann_engine::driver::Width;
@@ -16,7 +14,7 @@ use stratann_engine::{Error, Result};
 use super::{Args, plot_path};
 use crate::Verdict;
 use crate::options;
-use crate::output::Output;
+use crate::output::{Named, Output};
 use crate::progress::ProgressPrinter;
 use crate::queries::Queries;
 
@@ -43,8 +41,8 @@ const WIDTH: u32 = 64;
 
 #[derive(Serialize)]
 struct Document<'a> {
-    index: &'a Path,
-    queries: &'a Path,
+    index: Named<'a>,
+    queries: Named<'a>,
     rows: u64,
     dim: usize,
     lists: u32,
@@ -98,8 +96,8 @@ pub(super) fn run(args: &Args, output: Output) -> Result<Verdict> {
     let techniques = bench.techniques(&saved)?;
     let threads = bench.threads(&chosen)?;
     let document = Document {
-        index: &args.base,
-        queries: &args.queries,
+        index: Named(&args.base),
+        queries: Named(&args.queries),
         rows: bench.index.manifest().rows,
         dim: bench.index.manifest().dim,
         lists: bench.index.view().size().clusters,

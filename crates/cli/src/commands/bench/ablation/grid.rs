@@ -12,12 +12,12 @@ use stratann_engine::index::{Index, OpenOptions};
 use stratann_engine::kinds::options::{GridOptions, GridSwitches};
 use stratann_engine::manifest::Manifest;
 use stratann_engine::search::{Effort, SearchOptions};
-use stratann_engine::{Error, Result};
+use stratann_engine::{Error, Result, input};
 
 use super::{Args, plot_path};
 use crate::Verdict;
 use crate::commands::simulate::costs::Prices;
-use crate::output::Output;
+use crate::output::{Named, Output};
 use crate::progress::ProgressPrinter;
 use crate::queries::Queries;
 
@@ -35,8 +35,8 @@ use servers::{Choice, Simulated, Simulation, Skewed};
 
 #[derive(Serialize)]
 struct Document<'a> {
-    base: &'a Path,
-    queries: &'a Path,
+    base: Named<'a>,
+    queries: Named<'a>,
     rows: u64,
     dim: usize,
     lists: u32,
@@ -118,8 +118,8 @@ pub(super) fn run(args: &Args, output: Output) -> Result<Verdict> {
     let Skewed { loads, modes: skewed, techniques } = simulation.skewed(servers[0], &skews, &probes)?;
     let divisions = bench.divisions(&folder, &simulation, &servers)?;
     let document = Document {
-        base: &args.base,
-        queries: &args.queries,
+        base: Named(&args.base),
+        queries: Named(&args.queries),
         rows: bench.index.manifest().rows,
         dim: bench.index.manifest().dim,
         lists: bench.lists(),
@@ -177,7 +177,7 @@ fn built(
         }
         output.note(&format!("{} exists and is used again", folder.display()));
         // Without the file, the times are not known.
-        let known = std::fs::read(&times).ok().and_then(|text| serde_json::from_slice(&text).ok());
+        let known = input::read(&times).ok().and_then(|text| serde_json::from_slice(&text).ok());
         return Ok((folder, known));
     }
     let own = GridOptions { lists: args.clusters, centroids: None };

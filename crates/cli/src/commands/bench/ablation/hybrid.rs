@@ -16,7 +16,7 @@ use stratann_engine::search::{Effort, SearchOptions, recall};
 use stratann_engine::{Error, ErrorKind, Progress, Result};
 
 use super::{Args, figure, plot_path};
-use crate::output::{Output, count, table};
+use crate::output::{Named, Output, count, table};
 use crate::progress::ProgressPrinter;
 use crate::queries::Queries;
 use crate::{Verdict, memory};
@@ -87,8 +87,8 @@ pub(super) struct Epoch {
 
 #[derive(Serialize)]
 pub(super) struct Document<'a> {
-    base: &'a Path,
-    queries: &'a Path,
+    base: Named<'a>,
+    queries: Named<'a>,
     ram_budget_bytes: Option<u64>,
     recalls: &'a [f64],
     pub(super) local_indexes: Vec<Sweep>,
@@ -128,8 +128,8 @@ pub(super) fn run(args: &Args, output: Output) -> Result<Verdict> {
         }
     }
     let document = Document {
-        base: &args.base,
-        queries: &args.queries,
+        base: Named(&args.base),
+        queries: Named(&args.queries),
         ram_budget_bytes: args.ram_budget,
         recalls: &args.recall,
         local_indexes: bench.local_indexes(&indexes)?,

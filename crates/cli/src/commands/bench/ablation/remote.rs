@@ -20,7 +20,7 @@ use crate::Verdict;
 use crate::gathering::{ALL_SCHEMES, LoadScheme};
 use crate::memory_nodes::KeyArgs;
 use crate::options;
-use crate::output::Output;
+use crate::output::{Named, Output};
 use crate::progress::ProgressPrinter;
 use crate::queries::Queries;
 
@@ -132,10 +132,10 @@ impl RemoteArgs {
 
 #[derive(Serialize)]
 struct Document<'a> {
-    index: &'a Path,
+    index: Named<'a>,
     /// Memory nodes that were searched; empty where the folder was.
     memory: &'a [String],
-    queries: &'a Path,
+    queries: Named<'a>,
     rows: u64,
     dim: usize,
     clusters: u32,
@@ -200,9 +200,9 @@ pub(super) fn run(args: &Args, output: Output) -> Result<Verdict> {
     let model = bench.model()?;
     let partitions = bench.partitions(output)?;
     let document = Document {
-        index: &args.base,
+        index: Named(&args.base),
         memory: &args.remote.memory,
-        queries: &args.queries,
+        queries: Named(&args.queries),
         rows: bench.index.manifest().rows,
         dim: bench.index.manifest().dim,
         clusters: bench.facts.clusters(),

@@ -6,7 +6,6 @@
 //! | [`nearest`], for each part of the rows | `nearest-P.tmp`: for each of its live rows 8 u16, the nearest small cells, nearest first |
 //! | [`divide`] | `order.tmp`: rows by home, u32; `members.tmp`: all rows of each cell, two u32: row and home |
 
-use std::fs::File;
 use std::io::Read;
 use std::path::PathBuf;
 
@@ -26,7 +25,7 @@ use crate::clusterings::{evenly, kmeans, sample_of};
 use crate::dataset::{AtomicFile, Scan};
 use crate::kinds::blocks::plan::{OVERLAP, points_of_cell};
 use crate::kinds::disk_graph::options::GraphOptions;
-use crate::{Error, Result};
+use crate::{Error, Result, input};
 
 /// Small cells per cell: enough for cells of nearly equal size.
 const SMALL_PER_CELL: usize = 24;
@@ -168,7 +167,7 @@ fn for_each_nearest(build: &Build<'_>, mut visit: impl FnMut(usize, &Near)) -> R
     for part in 0..build.parts().count() {
         let path = nearest_path(build, part);
         let failed = |e: std::io::Error| Error::io("reading", &path, &e);
-        let mut file = File::open(&path).map_err(failed)?;
+        let mut file = input::open(&path)?;
         let mut left = file.metadata().map_err(failed)?.len() as usize / size_of::<Near>();
         while left > 0 {
             let count = left.min(nearest.len());

@@ -1,7 +1,6 @@
 //! The stage that gives every row its place and writes the blocks: first cell by cell which rows share a block, then
 //! ids over all cells, then the blocks.
 
-use std::fs::File;
 use std::io::Read;
 
 use stratann_core::PAGE;
@@ -20,7 +19,7 @@ use crate::build::tables::{read_entries, read_table, write_table};
 use crate::dataset::{AtomicFile, Scan};
 use crate::files::FileEntry;
 use crate::kinds::disk_graph::options::{CodePlace, GraphOptions};
-use crate::{Error, Result, budget, files};
+use crate::{Error, Result, budget, files, input};
 
 /// Share of the mean list that a block must have room for; the rest of the longest lists is cut from the far end.
 const LIST_KEEP: f64 = 0.9;
@@ -233,7 +232,7 @@ pub(crate) fn join(
     for cell in 0..graph.cells.len() {
         let path = build.partial.path(&blocks_name(cell));
         let failed = |e: std::io::Error| Error::io("reading", &path, &e);
-        let mut file = File::open(&path).map_err(failed)?;
+        let mut file = input::open(&path)?;
         loop {
             let count = file.read(&mut buffer).map_err(failed)?;
             if count == 0 {

@@ -18,7 +18,7 @@ use crate::build::space::Space;
 use crate::build::stages::Build;
 use crate::build::vamana::VamanaOptions;
 use crate::kinds::disk_graph::options::GraphOptions;
-use crate::{Error, Result};
+use crate::{Error, Result, input};
 
 /// Merges cell by cell.
 pub(crate) fn run(
@@ -169,7 +169,7 @@ impl Part {
     /// Opens the lists of an owning cell in the file of a cell; `None` when it has no such row.
     fn open(path: PathBuf, home: usize) -> Result<Option<Part>> {
         let failed = |e: std::io::Error| Error::io("reading", &path, &e);
-        let mut file = File::open(&path).map_err(failed)?;
+        let mut file = input::open(&path)?;
         let mut range = [0u64; 2];
         file.read_exact_at(bytemuck::cast_slice_mut(&mut range), 8 * home as u64).map_err(failed)?;
         if range[0] >= range[1] {

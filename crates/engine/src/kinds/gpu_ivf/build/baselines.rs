@@ -1,7 +1,6 @@
 //! Files for searches as other systems do them: lists with copies of vectors and of codes, and vectors in the order of
 //! rows. All blocks and codes are in memory meanwhile.
 
-use std::fs::File;
 use std::os::unix::fs::FileExt;
 
 use stratann_core::format::block::{self, Block, BlockLayout, Node};
@@ -14,7 +13,7 @@ use crate::build::stages::{Build, IDS, read_codebook};
 use crate::build::tables::{read_table, write_table};
 use crate::dataset::{AtomicFile, Scan};
 use crate::kinds::gpu_ivf::open::layouts;
-use crate::{Error, Result, files};
+use crate::{Error, Result, files, input};
 
 /// Writes the files.
 pub(super) fn run(build: &Build<'_>, scan: &Scan, written: &Written) -> Result<()> {
@@ -47,7 +46,7 @@ pub(super) fn run(build: &Build<'_>, scan: &Scan, written: &Written) -> Result<(
 fn read_all(build: &Build<'_>, role: &str) -> Result<Vec<u8>> {
     let path = build.file(role);
     let failed = |e: std::io::Error| Error::io("reading", &path, &e);
-    let file = File::open(&path).map_err(failed)?;
+    let file = input::open(&path)?;
     let mut bytes = vec![0u8; file.metadata().map_err(failed)?.len() as usize];
     file.read_exact_at(&mut bytes, 0).map_err(failed)?;
     Ok(bytes)

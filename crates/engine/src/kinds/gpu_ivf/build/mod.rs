@@ -26,7 +26,7 @@ use crate::kinds::gpu_ivf::facts::{GpuFacts, GpuSection};
 use crate::kinds::gpu_ivf::options::GpuOptions;
 use crate::kinds::section::Section;
 use crate::manifest::Manifest;
-use crate::{Result, files};
+use crate::{Result, files, input};
 
 /// Runs all stages but the calibration; returns the manifest of the finished files.
 pub(crate) fn run(build: &mut Build<'_>, own: &GpuOptions, scan: &Scan) -> Result<Manifest> {
@@ -66,7 +66,7 @@ fn root_mean_square_norm(build: &Build<'_>) -> Result<f32> {
     let codebook = read_codebook(&build.file(files::CODEBOOK))?;
     let path = build.file(files::CODES);
     let failed = |e: std::io::Error| crate::Error::io("reading", &path, &e);
-    let file = std::fs::File::open(&path).map_err(failed)?;
+    let file = input::open(&path)?;
     let size = codebook.code_bytes();
     let mut code = vec![0u8; size];
     let mut decoded = vec![0f32; codebook.dim];

@@ -16,13 +16,15 @@ use serde::Serialize;
 use stratann_core::format::checksum;
 
 use super::{LearningSource, TrafficSummary};
-use crate::Result;
 use crate::dataset::AtomicFile;
 use crate::files::{LEARNT, learnt};
 use crate::kinds::hybrid_ivf::snapshot::Snapshot;
 use crate::manifest::Manifest;
+use crate::{Result, input};
 
 const HEADER: usize = 8 + 16 + 8 + 16;
+/// Longer files are of no index: each vector is hot at most once, and few are.
+const BYTES_MAX: u64 = 256 << 20;
 
 /// What the file of learned state holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -66,7 +68,7 @@ pub(crate) fn load(
     build_id: &str,
     clusters: u32,
 ) -> std::result::Result<Option<TrafficSummary>, String> {
-    let bytes = match std::fs::read(path) {
+    let bytes = match input::read_up_to(path, BYTES_MAX) {
         Ok(bytes) => bytes,
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(None),
         Err(e) => {
@@ -82,7 +84,7 @@ pub(crate) fn load(
 /// of another build is sound, and not used.
 pub(crate) fn damaged(folder: &Path, manifest: &Manifest, clusters: u32) -> Vec<String> {
     let servers = (0..manifest.spread.as_ref().map_or(0, |spread| spread.servers)).map(Some);
-    let is_damaged = |name: &String| match std::fs::read(folder.join(name)) {
+    let is_damaged = |name: &String| match input::read_up_to(&folder.join(name), BYTES_MAX) {
         Ok(bytes) => matches!(decode(&bytes, &manifest.build_id, clusters), Err(Unusable::Damaged)),
         Err(e) => e.kind() != std::io::ErrorKind::NotFound,
     };

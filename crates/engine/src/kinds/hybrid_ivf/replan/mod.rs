@@ -28,7 +28,7 @@ use crate::kinds::hybrid_ivf::options::LocalPlan;
 use crate::kinds::hybrid_ivf::residency::weights;
 use crate::kinds::hybrid_ivf::tables::{ListTables, cost_model};
 use crate::kinds::section::Section;
-use crate::manifest::{FORMAT_VERSION, Manifest};
+use crate::manifest::{FORMAT_VERSION, Manifest, number_after};
 use crate::{Error, Progress, Result, files};
 use moved::Moved;
 use rewrite::{Rewrite, Written};
@@ -82,7 +82,8 @@ pub struct Replanned {
 /// The version that is there.
 struct Old {
     folder: PathBuf,
-    number: u64,
+    /// Number of the version that is written.
+    next: u64,
     manifest: Manifest,
     facts: ListFacts,
     plan: PlanReport,
@@ -109,7 +110,7 @@ fn locked(folder: &Path, options: &ReplanOptions, progress: &dyn Progress) -> Re
     let before = &old.tables.directory.kinds;
     let rebuilt = before.iter().zip(&decided.kinds).filter(|(a, b)| a != b).count() as u64;
     let mut replanned = Replanned {
-        version: old.number + 1,
+        version: old.next,
         observed: decided.report.observed,
         kinds_before: count(before),
         kinds_after: count(&decided.kinds),
@@ -180,8 +181,8 @@ impl Old {
             progress.note(&format!("warning: {why}"));
             None
         });
-        let folder = folder.to_path_buf();
-        Ok(Old { folder, number, manifest, facts, plan, metric, dtype, tables, summary })
+        let (folder, next) = (folder.to_path_buf(), number_after(number, folder)?);
+        Ok(Old { folder, next, manifest, facts, plan, metric, dtype, tables, summary })
     }
 
     /// Members of each cluster.

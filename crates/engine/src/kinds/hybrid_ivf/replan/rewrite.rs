@@ -30,7 +30,7 @@ use crate::kinds::hybrid_ivf::build::lists::{ListFrame, WrittenList, end, layout
 use crate::kinds::hybrid_ivf::build::local_costs::DEGREE;
 use crate::kinds::hybrid_ivf::build::page_blocks;
 use crate::kinds::hybrid_ivf::residual::Encoder;
-use crate::manifest::BlockShape;
+use crate::manifest::{BlockShape, open_file};
 use crate::{Error, Progress, Result, files};
 
 /// What waits between dividing a cluster and writing its lists.
@@ -95,8 +95,9 @@ impl<'a> Rewrite<'a> {
         scratch: &'a Scratch,
         progress: &'a dyn Progress,
     ) -> Result<Rewrite<'a>> {
-        let source_path = old.folder.join(old.manifest.file(files::LISTS)?.0);
-        let source = File::open(&source_path).map_err(|e| Error::io("opening", &source_path, &e))?;
+        let (name, entry) = old.manifest.file(files::LISTS)?;
+        let source_path = old.folder.join(name);
+        let source = open_file(&source_path, entry)?;
         Ok(Rewrite { old, kinds, scratch, progress, source, source_path })
     }
 
@@ -125,8 +126,7 @@ impl<'a> Rewrite<'a> {
     /// The seed of the checksums of the new version's lists.
     fn checksum_seed(&self, directory: &Directory) -> u64 {
         let layout = checksum(&files::encode_directory(directory));
-        let version = self.old.number + 1;
-        hash(self.old.tables.shape.checksum_seed, version, layout).max(1)
+        hash(self.old.tables.shape.checksum_seed, self.old.next, layout).max(1)
     }
 
     /// Whether a cluster's lists are to be others. A graph has those of a flat cluster.

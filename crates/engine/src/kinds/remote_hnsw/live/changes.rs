@@ -179,12 +179,6 @@ impl<'a> Changes<'a> {
 
     /// Refuses what a build would refuse.
     fn check(&self, change: Change<'_>) -> Result<()> {
-        if let Some(row) = change.ids().iter().position(|&id| id == u64::MAX) {
-            return Err(Error::bad_input(format!(
-                "row {row} has the id {}, which stands for no result; use another",
-                u64::MAX
-            )));
-        }
         let Change::Upsert(ids, vectors, _) = change else { return Ok(()) };
         let row_bytes = self.base.row_bytes();
         if vectors.len() != ids.len() * row_bytes {

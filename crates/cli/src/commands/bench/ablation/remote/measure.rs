@@ -189,6 +189,7 @@ pub(super) mod tests {
             k: 10,
             ids: Vec::new(),
             distances: Vec::new(),
+            counts: Vec::new(),
             latency_ns: Vec::new(),
             stats: QueryStats::default(),
             largest: QueryStats::default(),
