@@ -173,10 +173,13 @@ fn a_segment_ends_with_its_node() {
     drop(node);
     let error = place.connect(&address).err().unwrap();
     assert!(matches!(error, MemoryError::Disconnected { .. }), "{error}");
-    let _again = place.start("127.0.0.1:0", &["--shm", &name]);
+    let again = place.start("127.0.0.1:0", &["--shm", &name]);
     let error = memory.fetch_add(0, 1).unwrap_err();
     assert!(matches!(error, MemoryError::EpochChanged { .. }), "{error}");
     assert_eq!(place.connect(&address).unwrap().fetch_add(0, 1), Ok(0));
+    again.signal(SIGTERM);
+    assert_eq!(again.end().0, Some(0));
+    assert!(!Path::new("/dev/shm").join(name).exists());
 }
 
 #[test]
