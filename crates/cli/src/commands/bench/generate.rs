@@ -90,7 +90,8 @@ pub(crate) fn run(args: &Args, output: Output) -> Result<Verdict> {
         write_bin(path, shape, (0..rows).map(row))?;
     }
     let document = serde_json::json!({
-        "base": Named(paths[0].path()), "queries": Named(paths[1].path()), "rows": args.rows, "dim": args.dim, "seed": args.seed,
+        "base": Named(paths[0].path()), "queries": Named(paths[1].path()), "rows": args.rows, "dim": args.dim,
+        "seed": args.seed,
     });
     output.result(&document, || {
         let (rows, queries) = (count(args.rows.into()), count(args.queries.into()));
