@@ -194,10 +194,23 @@ impl Index {
         Index { open: Own::new(Mutex::new(Some(Arc::new(opened)))), rows, dim, metric, dtype, kind }
     }
 
+    /// The open index. One whose memory nodes have another load by now is opened again.
     pub(crate) fn opened(&self, py: Python<'_>) -> PyResult<Arc<index::Index>> {
-        let open = self.open.get(py, "the index")?;
-        let open = open.lock().unwrap_or_else(|e| e.into_inner()).clone();
-        open.ok_or_else(|| error::input(py, "the index is closed; open it again"))
+        let held = self.open.get(py, "the index")?;
+        let open = held.lock().unwrap_or_else(|e| e.into_inner()).clone();
+        let open = open.ok_or_else(|| error::input(py, "the index is closed; open it again"))?;
+        if open.replaced().is_none() {
+            return Ok(open);
+        }
+        let next = py.detach(|| {
+            let next = open.reopened()?;
+            open.check_successor(&next).map(|()| Arc::new(next))
+        });
+        let next = next.map_err(|e| error::to_python(py, &e))?;
+        if let Some(held) = &mut *held.lock().unwrap_or_else(|e| e.into_inner()) {
+            held.clone_from(&next);
+        }
+        Ok(next)
     }
 }
 
@@ -264,18 +277,24 @@ impl Index {
     ) -> PyResult<Bound<'py, PyDict>> {
         let open = self.opened(py)?;
         let bytes = queries.as_slice()?;
-        let row_bytes = open.row_bytes();
-        let count = bytes.len() / row_bytes;
+        let count = bytes.len() / open.row_bytes();
         let options = how.read(count, &open).map_err(|e| error::to_python(py, &e))?;
-        let answers = if count <= SMALL_BATCH && on_progress.is_none() {
-            py.detach(|| check_queries(&open, bytes).and_then(|()| open.search(bytes, &options, &Quiet)))
-                .map_err(|e| error::to_python(py, &e))?
-        } else {
+        let search = |open: &index::Index| {
+            if count <= SMALL_BATCH && on_progress.is_none() {
+                return py
+                    .detach(|| check_queries(open, bytes).and_then(|()| open.search(bytes, &options, &Quiet)))
+                    .map_err(|e| error::to_python(py, &e));
+            }
             work::run(py, on_progress.as_ref(), |progress| {
-                check_queries(&open, bytes)?;
+                check_queries(open, bytes)?;
                 progress.stage("search", count as u64, "queries");
                 open.search(bytes, &options, progress)
-            })?
+            })
+        };
+        let answers = match search(&open) {
+            // The memory nodes have another load, which is asked in its place.
+            Err(_) if open.replaced().is_some() => search(&*self.opened(py)?)?,
+            answers => answers?,
         };
         answers_dict(py, answers, &options)
     }

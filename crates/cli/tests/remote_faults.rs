@@ -25,6 +25,7 @@ const CLUSTERS: &str = "10";
 struct World {
     data: Data,
     key: PathBuf,
+    index: PathBuf,
     node: Option<Running>,
     address: String,
 }
@@ -45,11 +46,16 @@ impl World {
         let args = ["build", arg(&data.base), "-o", arg(&index), "--kind", "remote-hnsw", "--metric", "l2"];
         let own = ["--partitions", CLUSTERS, "-M", "8", "--ef-construction", "60", "--overflow", "4KiB"];
         json(&[&args[..], &own].concat());
-        let mut world = World { data, key, node: None, address: "127.0.0.1:0".into() };
+        let mut world = World { data, key, index, node: None, address: "127.0.0.1:0".into() };
         world.start();
-        let load = ["memory-node", "load", arg(&index), "--nodes", &world.address, "--key-file"];
-        json(&[&load[..], &[arg(&world.key)]].concat());
+        world.load();
         world
+    }
+
+    /// Loads the index. Returns the number of the load.
+    fn load(&self) -> String {
+        let load = ["memory-node", "load", arg(&self.index), "--nodes", &self.address, "--key-file"];
+        json(&[&load[..], &[arg(&self.key)]].concat())["load"].as_str().unwrap().to_string()
     }
 
     /// Starts the node, at the address that it had.
@@ -176,6 +182,30 @@ fn a_compute_node_that_stands_still_for_a_minute_loses_nothing() {
     stand_still(Duration::from_secs(60), 2);
 }
 
+/// Of writers that are stopped somewhere, or work, while the index is loaded again, nothing is in the new load.
+#[test]
+fn writers_of_the_load_before_are_refused() {
+    let world = World::new();
+    let rows = world.json(&["info"])["rows"].clone();
+    for round in 0..12 {
+        let new = world.new_vectors("new", FIRST_ID, 4000);
+        let inserts = world.inserts(&new);
+        wait_for("inserts", || world.seen().clock >= 100 + 10 * round);
+        if round % 2 == 0 {
+            inserts.suspend();
+        }
+        let load = world.load();
+        if round % 2 == 0 {
+            inserts.signal(SIGCONT);
+        }
+        let (code, said) = inserts.end();
+        assert_eq!(code, Some(1), "{said}");
+        assert!(said.contains(&load) && said.contains("rows are acknowledged"), "{said}");
+        world.check_sound();
+        assert_eq!((world.seen().clock, &world.json(&["info"])["rows"]), (0, &rows), "round {round}");
+    }
+}
+
 fn answer(server: &Running) -> (u16, Value) {
     let query = [0.5f32; DIM].map(f32::to_le_bytes).concat();
     post(server.address(), "/v1/search?k=5&nprobe=10", &query)
@@ -198,10 +228,10 @@ fn every_client_is_told_of_a_memory_node_that_comes_back_empty() {
     world.start();
     let (code, said) = inserts.end();
     assert_eq!(code, Some(1), "{said}");
-    assert!(said.contains("epoch") && said.contains("rows are acknowledged"), "{said}");
+    assert!(said.contains("was open") && said.contains("rows are acknowledged"), "{said}");
     let (code, lost) = answer(&server);
     assert_eq!(code, 503, "{lost}");
-    assert!(lost["error"].as_str().unwrap().contains("epoch"), "{lost}");
+    assert!(lost["error"].as_str().unwrap().contains("was open"), "{lost}");
     let args = world.args(&["search", arg(&new[0]), "-k", "1"]);
     let late = refused(&args.iter().map(String::as_str).collect::<Vec<_>>(), 2);
     assert!(late.contains("holds no index"), "{late}");

@@ -156,6 +156,11 @@ impl Manifest {
         }
     }
 
+    /// Dimension, element type and distance, in words.
+    pub fn vectors(&self) -> String {
+        format!("{} × {}, {}", self.dim, self.dtype, self.metric)
+    }
+
     /// Kind, when known to this program.
     pub fn kind(&self) -> Option<Kind> {
         Kind::from_name(&self.kind)

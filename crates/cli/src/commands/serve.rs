@@ -214,7 +214,7 @@ pub(crate) fn run(args: &Args, output: Output) -> Result<Verdict> {
     Ok(if why == Stop::Interrupted { Verdict::Interrupted } else { Verdict::Fine })
 }
 
-/// Waits for the request to stop. Announces the served build in etcd meanwhile.
+/// Waits for the request to stop. Announces the served build in etcd meanwhile, and follows loads of memory nodes.
 fn wait_for_end(
     stop: &mpsc::Receiver<Stop>,
     news: &mpsc::Receiver<()>,
@@ -225,7 +225,7 @@ fn wait_for_end(
         match stop.recv_timeout(LOOK) {
             Ok(why) => return Ok(why),
             Err(mpsc::RecvTimeoutError::Disconnected) => return Ok(Stop::Requested),
-            Err(mpsc::RecvTimeoutError::Timeout) => {}
+            Err(mpsc::RecvTimeoutError::Timeout) => versions.follow_load(),
         }
         if let (Some((membership, own)), Ok(())) = (membership, news.try_recv()) {
             let build = versions.current().manifest().build_id.clone();

@@ -1,6 +1,6 @@
 //! What memory nodes hold, of an index that is opened from them.
 
-use super::Index;
+use super::{Index, OpenOptions};
 use crate::kinds::{LiveFacts, LiveRegion, MemoryReport};
 use crate::{Error, Progress, Result};
 
@@ -13,6 +13,38 @@ impl Index {
     /// Whether it is in memory nodes.
     pub fn is_in_memory_nodes(&self) -> bool {
         self.kind.live().is_some()
+    }
+
+    /// Why its memory nodes do not have what was opened any more, once a search or a change has noticed: another load
+    /// has begun, or a node was started again. Nothing is answered or changed then.
+    pub fn replaced(&self) -> Option<Error> {
+        self.base.memory().and_then(|nodes| nodes.replaced().cloned()).map(Error::from)
+    }
+
+    /// Opens what its memory nodes have now, with the same options.
+    ///
+    /// # Errors
+    /// An index in a folder; as [`Index::open_memory`].
+    pub fn reopened(&self) -> Result<Index> {
+        let source = self.base.memory().ok_or_else(|| self.no_live())?.again()?;
+        let cache_budget = self.cache.as_ref().map_or(0, |cache| cache.used_bytes() + cache.left_bytes());
+        let options = OpenOptions { ram_budget: self.ram_budget, cache_budget, ..OpenOptions::default() };
+        Index::of_memory(source, options)
+    }
+
+    /// Refuses an index that cannot take the place of this one: who asks this one has other vectors.
+    ///
+    /// # Errors
+    /// Another dimension, element type or distance. The error names both.
+    pub fn check_successor(&self, next: &Index) -> Result<()> {
+        let (before, now) = (self.manifest().vectors(), next.manifest().vectors());
+        match before == now {
+            true => Ok(()),
+            false => Err(Error::bad_input(format!(
+                "memory nodes have a new load, of vectors of {now}, and what was opened has vectors of {before}; open \
+                 the index again, or restart the server, for such vectors"
+            ))),
+        }
     }
 
     /// Bytes that were read of each memory node since the index was opened, by its number: headers, clusters and fresh

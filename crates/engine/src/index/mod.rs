@@ -68,7 +68,11 @@ impl Index {
         credentials: &Credentials,
         options: OpenOptions,
     ) -> Result<Index> {
-        let source = Arc::new(RemoteSource::new(addresses, credentials)?);
+        Index::of_memory(RemoteSource::new(addresses, credentials)?, options)
+    }
+
+    fn of_memory(source: RemoteSource, options: OpenOptions) -> Result<Index> {
+        let source = Arc::new(source);
         let held = KindIndex::of_memory(&source)?;
         let base = Base::of_memory(held.manifest, source)?;
         let kind = (held.open)(&base)?;

@@ -135,10 +135,19 @@ impl Nodes {
     /// As [`RemoteMemory::execute`].
     pub fn execute(&mut self, node: u8, operations: &mut [Operation<'_>]) -> Result<(), MemoryError> {
         self.round_trips += 1;
-        match self.by_number.get_mut(usize::from(node)) {
+        let done = match self.by_number.get_mut(usize::from(node)) {
             Some(Some(memory)) => memory.execute(operations),
             _ => Err(MemoryError::Missing { node }),
-        }
+        };
+        done.inspect_err(|e| self.counters.iter().for_each(|counters| counters.note(e)))
+    }
+
+    /// Begins a load on all nodes, which are empty then. Only these connections may write it.
+    ///
+    /// # Errors
+    /// As [`RemoteMemory::begin_load`].
+    pub fn begin_load(&mut self, load: u64) -> Result<(), MemoryError> {
+        self.by_number.iter_mut().flatten().try_for_each(|memory| memory.begin_load(load))
     }
 
     /// Steps a machine to its end.

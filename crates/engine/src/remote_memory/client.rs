@@ -87,6 +87,16 @@ impl TcpMemory {
         self.finish(wire, attached, false)
     }
 
+    /// Begins a load: the region is zeros then, and only this connection is bound to it.
+    pub(super) fn begin_load(&mut self, load: u64) -> Result<(), MemoryError> {
+        let mut wire = self.take_wire()?;
+        protocol::encode_plain(self.next_number(), Request::Load { load }, &mut self.frame);
+        let begun = plain(&mut wire, &self.frame, (self.number, &self.address), 0);
+        self.finish(wire, begun, true)?;
+        self.facts.epoch = load;
+        Ok(())
+    }
+
     fn next_number(&mut self) -> u64 {
         self.number += 1;
         self.number
@@ -210,6 +220,10 @@ impl RemoteMemory for TcpMemory {
             }
             result => result,
         }
+    }
+
+    fn begin_load(&mut self, load: u64) -> Result<(), MemoryError> {
+        TcpMemory::begin_load(self, load)
     }
 
     fn backend(&self) -> &'static str {

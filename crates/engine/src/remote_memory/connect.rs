@@ -36,7 +36,7 @@ impl Credentials {
 /// A node that cannot be reached, or has another key or version; a back end that cannot be used here.
 pub fn connect_one(address: &str, credentials: &Credentials) -> Result<Box<dyn RemoteMemory>, MemoryError> {
     match address.split_once(':') {
-        Some(("shm", name)) => Ok(Box::new(ShmMemory::connect(address, name, &credentials.secret)?)),
+        Some(("shm", name)) => Ok(Box::new(ShmMemory::connect(address, name, credentials)?)),
         Some(("ucx", node)) => Ok(Box::new(UcxMemory::connect(address, node, credentials)?)),
         _ => Ok(Box::new(TcpMemory::connect(address, credentials)?)),
     }

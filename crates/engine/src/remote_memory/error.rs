@@ -54,10 +54,10 @@ pub enum MemoryError {
         /// Whether the request may have changed the region.
         may_have_run: bool,
     },
-    /// The node came back with another region.
+    /// A load has begun, or the node was started again.
     #[error(
-        "the memory node at {address} came back with another region (epoch {found:016x}, before {expected:016x}): \
-         what it had is gone. Load the index into it with `stratann memory-node load`, and connect again"
+        "the memory node at {address} has load {found:016x} now, and load {expected:016x} was open, whose changes are \
+         gone: open the index again. If nothing was loaded, do so with `stratann memory-node load`"
     )]
     EpochChanged {
         /// Address of the node.

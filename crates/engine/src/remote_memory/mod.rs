@@ -58,7 +58,7 @@ pub struct Facts {
     pub node: NodeId,
     /// Size of the region.
     pub region_bytes: u64,
-    /// Random number of the region's content. A node that comes back empty has another.
+    /// Number of the load that the region is of; before the first load a random one.
     pub epoch: u64,
 }
 
@@ -125,6 +125,16 @@ pub trait RemoteMemory: Send {
         let mut operations = [Operation::CompareSwap { offset, expected, new, old: 0 }];
         self.execute(&mut operations)?;
         Ok(operations[0].old())
+    }
+
+    /// Begins a load: the node replaces its region by one of zeros, whose epoch is the number of the load. Connections
+    /// to the region before, whatever their back end, can change nothing in the new one.
+    ///
+    /// # Errors
+    /// As [`RemoteMemory::execute`]; a connection that can begin none.
+    fn begin_load(&mut self, _load: u64) -> Result<(), MemoryError> {
+        let why = "a connection of an open index begins no load".into();
+        Err(MemoryError::Unavailable { address: self.address().into(), why })
     }
 
     /// Name of the back end in reports.

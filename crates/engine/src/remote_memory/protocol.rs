@@ -16,6 +16,7 @@
 //! | 3 fetch-and-add | offset u64, summand u64 |
 //! | 4 compare-and-swap | offset u64, expected u64, new u64 |
 //! | 5 attach | |
+//! | 6 begin a load | number of the load u64 |
 //!
 //! | bytes of a reply | content |
 //! |---|---|
@@ -26,6 +27,9 @@
 //! | 8 | XXH3 of all above |
 //! | | body: the results of the operations, in order, or three numbers of a refusal |
 //! | 8 | XXH3 of the body |
+//!
+//! A connection is bound to the epoch that facts told last. Once a load begins, requests of others are refused: the
+//! region that they know is gone. To begin a load is a request of its own.
 //!
 //! A result is the bytes of a read, the value before an atomic operation, nothing for a write, three numbers for facts,
 //! and for attach what the ucx back end needs. The sum of the body comes last, so that the node
@@ -76,12 +80,13 @@ pub(super) enum Request {
     FetchAdd { offset: u64, add: u64 },
     CompareSwap { offset: u64, expected: u64, new: u64 },
     Attach,
+    Load { load: u64 },
 }
 
 impl Request {
     fn access(&self) -> Option<Access> {
         Some(match *self {
-            Request::Facts | Request::Attach => return None,
+            Request::Facts | Request::Attach | Request::Load { .. } => return None,
             Request::Read { offset, bytes } => Access::Read { offset, bytes: bytes.into() },
             Request::Write { offset, bytes, .. } => Access::Write { offset, bytes: bytes.into() },
             Request::FetchAdd { offset, .. } | Request::CompareSwap { offset, .. } => {
@@ -95,7 +100,7 @@ impl Request {
         match *self {
             Request::Facts => FACTS_BYTES as u64,
             Request::Read { bytes, .. } => bytes.into(),
-            Request::Write { .. } => 0,
+            Request::Write { .. } | Request::Load { .. } => 0,
             Request::FetchAdd { .. } | Request::CompareSwap { .. } => 8,
             Request::Attach => attach_bytes as u64,
         }
@@ -113,7 +118,11 @@ pub(super) fn check(requests: &[Request], region_bytes: u64) -> Result<(), Memor
 pub(super) fn encode_plain(number: u64, request: Request, out: &mut Vec<u8>) {
     out.clear();
     out.resize(REQUEST_HEADER, 0);
-    out.push(if request == Request::Attach { 5 } else { 0 });
+    match request {
+        Request::Attach => out.push(5),
+        Request::Load { load } => put(out, 6, &[load]),
+        _ => out.push(0),
+    }
     seal(number, 1, out);
 }
 
@@ -231,6 +240,7 @@ fn operation(frame: &[u8], at: usize) -> Option<(Request, usize)> {
             (Request::CompareSwap { offset, expected, new: word(frame, first + 16)? }, 25)
         }
         5 => (Request::Attach, 1),
+        6 => (Request::Load { load: word(frame, first).filter(|load| *load > 0)? }, 9),
         _ => return None,
     })
 }
@@ -279,6 +289,7 @@ impl Refusal {
             MemoryError::TooMany { operations, limit } => (3, [operations, limit, 0]),
             MemoryError::TooLarge { bytes, limit } => (4, [bytes, limit, 0]),
             MemoryError::Unavailable { .. } => (5, [0; 3]),
+            MemoryError::EpochChanged { expected, found, .. } => (6, [expected, found, 0]),
             _ => return None,
         };
         let mut body = [0; REFUSAL_BYTES];
@@ -298,6 +309,9 @@ impl Refusal {
                 address: address.into(),
                 why: "the memory node runs without this back end; start it with --ucx, or use tcp".into(),
             },
+            (6, [expected, found, _]) => {
+                MemoryError::EpochChanged { address: address.into(), expected, found }
+            }
             _ => return None,
         })
     }
@@ -344,6 +358,7 @@ pub fn check_frame(bytes: &[u8]) -> Result<(), FrameError> {
         match *request {
             Request::Facts => put(&mut again, 0, &[]),
             Request::Attach => put(&mut again, 5, &[]),
+            Request::Load { load } => put(&mut again, 6, &[load]),
             Request::Read { offset, bytes } => {
                 put(&mut again, 1, &[offset]);
                 again.extend_from_slice(&bytes.to_le_bytes());
@@ -424,6 +439,7 @@ mod tests {
             MemoryError::Unaligned { offset: 4 },
             MemoryError::TooMany { operations: 5, limit: 6 },
             MemoryError::TooLarge { bytes: 7, limit: 8 },
+            MemoryError::EpochChanged { address: String::new(), expected: 9, found: 10 },
         ];
         for error in errors {
             let refusal = Refusal::of(&error).unwrap();
@@ -439,7 +455,7 @@ mod tests {
 
         #[test]
         fn any_sealed_body_is_decoded_or_refused(
-            body in prop::collection::vec(prop_oneof![0u8..7, any::<u8>()], 0..100),
+            body in prop::collection::vec(prop_oneof![0u8..8, any::<u8>()], 0..100),
             count in 0u32..6,
         ) {
             let _ = check_frame(&seal_frame(count, &body));

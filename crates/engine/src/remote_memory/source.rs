@@ -40,6 +40,29 @@ impl RemoteSource {
         })
     }
 
+    /// Why the load that was opened is over, once that was noticed.
+    pub fn replaced(&self) -> Option<&MemoryError> {
+        self.counters.replaced()
+    }
+
+    /// Looks whether the nodes still have the load that was opened. One that does not answer says nothing.
+    pub(crate) fn look(&self) {
+        let mut nodes = self.nodes.lock().unwrap_or_else(|e| e.into_inner());
+        for own in &self.known {
+            let looked = nodes.read(own.facts.node.0, 0, 8);
+            looked.err().iter().for_each(|e| self.counters.note(e));
+        }
+    }
+
+    /// Connects again to what the nodes have now.
+    ///
+    /// # Errors
+    /// As [`Nodes::new`].
+    pub(crate) fn again(&self) -> Result<RemoteSource, MemoryError> {
+        let addresses: Vec<String> = self.known.iter().map(|own| own.address.clone()).collect();
+        RemoteSource::new(&addresses, &self.credentials)
+    }
+
     /// Why an address gave no node when the index was opened.
     pub(crate) fn missed(&self) -> Option<&MemoryError> {
         self.missed.as_ref()

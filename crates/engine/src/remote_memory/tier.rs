@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::thread::JoinHandle;
 
 use stratann_core::format::region::node_offset;
@@ -22,12 +22,27 @@ pub struct RemoteCounters {
     /// Bytes that were read, by node.
     bytes: Mutex<Vec<u64>>,
     last_error: Mutex<Option<MemoryError>>,
+    /// Set once a node has another load.
+    replaced: OnceLock<MemoryError>,
 }
 
 impl RemoteCounters {
     /// The error of the last doorbell that failed.
     pub fn last_error(&self) -> Option<MemoryError> {
         self.last_error.lock().unwrap_or_else(|e| e.into_inner()).clone()
+    }
+
+    /// Why the load that was opened is over, once it is.
+    pub fn replaced(&self) -> Option<&MemoryError> {
+        self.replaced.get()
+    }
+
+    /// Notes the error of a request that shows that the load is over.
+    pub(super) fn note(&self, error: &MemoryError) {
+        if let MemoryError::EpochChanged { .. } = error {
+            // The first one says what was open.
+            let _ = self.replaced.set(error.clone());
+        }
     }
 
     /// Doorbells that were rung.
@@ -164,6 +179,7 @@ fn serve(
             .collect();
         let result = memory.execute(&mut operations).map_err(|e| {
             let text = e.to_string();
+            counters.note(&e);
             *counters.last_error.lock().unwrap_or_else(|e| e.into_inner()) = Some(e);
             text
         });

@@ -8,7 +8,7 @@ use stratann_core::query::{Loss, Outcome, QueryState, QueryStats, Step};
 
 use super::lock;
 use super::question::Unanswered;
-use super::state::ServerState;
+use super::state::{Client, ServerState};
 use super::worker::Worker;
 use crate::budget::size;
 use crate::driver::{Gather, GatherOptions, failure};
@@ -108,8 +108,9 @@ impl ServerState {
         Ok(batches.map_err(|e| io::Error::other(e.message))?.map(LiveThread::new))
     }
 
-    /// Notes whether the headers of the index could be read.
-    fn note_memory(&self, failure: Option<String>) {
+    /// Notes whether the headers of the index could be read. Returns why not.
+    pub(super) fn note_memory(&self, failure: Option<String>) -> Option<String> {
+        let failure = failure.map(|why| self.unfit_load.get().cloned().unwrap_or(why));
         let mut lost = lock(&self.memory_lost);
         match (&*lost, &failure) {
             (None, Some(why)) => {
@@ -118,22 +119,40 @@ impl ServerState {
             (Some(_), None) => (self.options.log)("memory nodes answer again"),
             _ => {}
         }
-        *lost = failure;
+        lost.clone_from(&failure);
+        failure
     }
 
-    /// Looks for lost memory nodes until the server stops: while they are lost a server may get no query by which it
-    /// would notice that they are back.
+    /// Ends all queries, because the load that they ask is over, and gives the memory back that was set aside.
+    pub(super) fn retire(&self, why: String) {
+        self.note_memory(Some(why.clone()));
+        let _ = self.broken.set(why.clone());
+        self.stop();
+        let waiting: Vec<Client> = lock(&self.clients).drain().map(|(_, client)| client).collect();
+        waiting.into_iter().for_each(|client| (client.reply)(Err(Unanswered::MemoryLost(why.clone()))));
+        lock(&self.guarantees).clear();
+    }
+
+    /// Looks for lost memory nodes, and for another load in them, until the server stops: it may get no query by which
+    /// it would notice.
     pub(super) fn look_for_memory(&self) {
         let Some(region) = self.index.index().kind.live() else { return };
         let mut stopped = lock(&self.stopped.0);
         while !*stopped {
             let waited = self.stopped.1.wait_timeout(stopped, LOOK);
             stopped = waited.unwrap_or_else(|e| e.into_inner()).0;
-            if *stopped || lock(&self.memory_lost).is_none() {
-                continue;
+            if *stopped {
+                return;
             }
             drop(stopped);
-            if let Ok(mut reader) = region.reader() {
+            // A server without queries would not notice a new load either.
+            let source = self.index.index().base.memory();
+            source.iter().for_each(|source| source.look());
+            if let Some(why) = source.and_then(|source| source.replaced()) {
+                self.note_memory(Some(why.to_string()));
+            } else if lock(&self.memory_lost).is_some()
+                && let Ok(mut reader) = region.reader()
+            {
                 // One that fails may have no connection to a node that is back.
                 match reader.begin_batch(region) {
                     Ok(_) => {
@@ -161,14 +180,14 @@ impl Worker<'_> {
     /// Reads the headers. Where they cannot be read, the queries of the batch fail and the thread goes on.
     pub(super) fn begin_live_batch(&mut self) {
         let Some(live) = &mut self.live else { return };
-        live.failure = match live.batches.begin() {
+        let failure = match live.batches.begin() {
             Ok(cost) => {
                 self.server.note_loads(&cost);
                 None
             }
             Err(e) => Some(e.to_string()),
         };
-        self.server.note_memory(live.failure.clone());
+        live.failure = self.server.note_memory(failure);
     }
 
     /// Ends a batch. Answers that waited for it count, but those of queries that are asked again.

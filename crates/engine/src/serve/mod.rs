@@ -64,7 +64,7 @@ impl Server {
     /// As [`crate::index::Index::open`] and [`crate::spread::Shard::open`]; a list of peers that does not fit the
     /// index; an address that cannot be listened on; a budget that is too small.
     pub fn start(options: ServeOptions) -> Result<Server> {
-        Server::open(options, None)
+        Server::open(options, None, true)
     }
 
     /// Starts a server of another build beside this one. It listens at the same address and continues the same
@@ -73,11 +73,23 @@ impl Server {
     /// # Errors
     /// As [`Server::start`].
     pub fn start_beside(&self, options: ServeOptions) -> Result<Server> {
-        Server::open(options, Some(self))
+        Server::open(options, Some(self), false)
     }
 
-    fn open(options: ServeOptions, beside: Option<&Server>) -> Result<Server> {
+    /// Starts a server of what memory nodes have now, in the place of this one, whose load is over. It continues the
+    /// same counters. This one answers nothing more, whatever comes of it.
+    ///
+    /// # Errors
+    /// As [`Server::start`].
+    pub(super) fn start_instead(&self, why: &Error) -> Result<Server> {
+        self.state.retire(why.message.clone());
+        Server::open(self.state.options.clone(), Some(self), true)
+    }
+
+    /// `before` is the server of another version. It goes on beside this one unless it is `over`.
+    fn open(options: ServeOptions, before: Option<&Server>, over: bool) -> Result<Server> {
         options.check()?;
+        let beside = before.filter(|_| !over);
         let used = beside.map_or(0, |other| other.state.account().total().saturating_sub(PROGRAM_BYTES));
         let index = ServedIndex::open(&options, used, beside.map(|other| &other.state.index))?;
         // What both versions have is counted once.
@@ -99,7 +111,7 @@ impl Server {
                 options.peers.len()
             )));
         }
-        let mut state = ServerState::new(options, index, beside.map(|other| &*other.state));
+        let mut state = ServerState::new(options, index, before.map(|other| &*other.state));
         state.load_resident(used)?;
         state.fit_doorbells();
         let state = Arc::new(state);
@@ -329,10 +341,7 @@ impl Server {
 impl Drop for Server {
     fn drop(&mut self) {
         let state = &self.state;
-        state.is_stopped.store(true, Ordering::SeqCst);
-        *lock(&state.stopped.0) = true;
-        state.stopped.1.notify_all();
-        state.inbox.wake_all();
+        state.stop();
         if let Some(link) = state.link.get() {
             link.stop();
         }

@@ -145,7 +145,7 @@ pub(super) struct ServerState {
     pub(super) running: AtomicUsize,
     pub(super) ledger: Arc<Ledger>,
     // What the ledger has set aside for this server.
-    guarantees: OnceLock<Vec<Guarantee>>,
+    pub(super) guarantees: Mutex<Vec<Guarantee>>,
     // For what it shared with the version before, since that was closed.
     shared_guarantee: OnceLock<Guarantee>,
     usual: Usual,
@@ -163,6 +163,8 @@ pub(super) struct ServerState {
     pub(super) unreadable: Mutex<BTreeSet<u32>>,
     // Why memory nodes cannot be read now.
     pub(super) memory_lost: Mutex<Option<String>>,
+    // Why the load that memory nodes have now cannot be served here.
+    pub(super) unfit_load: OnceLock<String>,
     // The reason why a driver thread ended early.
     pub(super) broken: OnceLock<String>,
     pub(super) stopped: (Mutex<bool>, Condvar),
@@ -239,7 +241,7 @@ impl ServerState {
         let states_version = AtomicU32::new(peer.states_version());
         ServerState {
             ledger,
-            guarantees: OnceLock::new(),
+            guarantees: Mutex::default(),
             shared_guarantee: OnceLock::new(),
             usual,
             heavy: AtomicUsize::new(0),
@@ -266,12 +268,21 @@ impl ServerState {
             backend: OnceLock::new(),
             unreadable: Mutex::default(),
             memory_lost: Mutex::default(),
+            unfit_load: OnceLock::new(),
             broken: OnceLock::new(),
             stopped: Default::default(),
             is_stopped: AtomicBool::new(false),
             options,
             index,
         }
+    }
+
+    /// Lets all threads end.
+    pub(super) fn stop(&self) {
+        self.is_stopped.store(true, Ordering::SeqCst);
+        *lock(&self.stopped.0) = true;
+        self.stopped.1.notify_all();
+        self.inbox.wake_all();
     }
 
     pub(super) fn is_stopped(&self) -> bool {
@@ -461,8 +472,8 @@ impl ServerState {
         let fixed = fixed.saturating_sub(shared);
         let all = parts.into_iter().chain([(Part::Fixed, fixed)]);
         let guarantees =
-            all.map(|(part, bytes)| self.ledger.guarantee(part, bytes)).collect::<Result<_>>()?;
-        let _ = self.guarantees.set(guarantees);
+            all.map(|(part, bytes)| self.ledger.guarantee(part, bytes)).collect::<Result<Vec<_>>>()?;
+        *lock(&self.guarantees) = guarantees;
         Ok(())
     }
 

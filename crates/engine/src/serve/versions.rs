@@ -136,6 +136,33 @@ impl Versions {
         Ok(())
     }
 
+    /// Serves what memory nodes have now, where another load has begun since the index was opened. Call it several
+    /// times a second. Until the load is complete queries are refused with the reason.
+    pub fn follow_load(&self) {
+        let current = self.current();
+        let Some(why) = current.state.index.index().replaced() else { return };
+        // A load that is under way holds no index yet.
+        let Ok(next) = current.state.index.index().reopened() else { return };
+        if let Err(unfit) = current.state.index.index().check_successor(&next) {
+            let _ = current.state.unfit_load.set(unfit.message);
+            current.state.note_memory(Some(why.message));
+            return;
+        }
+        drop(next);
+        match current.start_instead(&why) {
+            Ok(server) => {
+                let next = Arc::new(server);
+                let before = std::mem::replace(&mut lock(&self.open).current.server, next);
+                (self.log)("memory nodes have another load, which is served from now on");
+                // Its threads take time to end.
+                drop(before);
+            }
+            Err(e) => {
+                (self.log)(&format!("the load that memory nodes have now cannot be served: {}", e.message))
+            }
+        }
+    }
+
     /// Takes the next step of a rollout, if one is due, and sends this server's status to the others. Call it several
     /// times a second.
     pub fn step(&self) -> Option<Changed> {
@@ -243,14 +270,13 @@ fn add_traffic(sum: &mut LinkTraffic, version: &ServedVersion) {
 /// Clients send vectors of one dimension and element type, and compare distances of one metric: a new version must not
 /// change them.
 fn check_vectors(number: u64, old: &Manifest, new: &Manifest) -> Result<()> {
-    let describe = |m: &Manifest| format!("{} × {}, {}", m.dim, m.dtype, m.metric);
-    if describe(old) == describe(new) {
+    if old.vectors() == new.vectors() {
         return Ok(());
     }
     Err(Error::bad_input(format!(
         "version {number} holds vectors of {}, the one that is served of {}; restart the servers to serve it",
-        describe(new),
-        describe(old)
+        new.vectors(),
+        old.vectors()
     )))
 }
 

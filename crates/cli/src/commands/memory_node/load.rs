@@ -71,6 +71,8 @@ enum Placement {
 
 #[derive(Serialize)]
 struct Document {
+    /// Number of the load, which errors of those name that had opened another one.
+    load: String,
     build_id: String,
     /// Number of the version in the store.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -133,6 +135,7 @@ pub(crate) fn run(args: &Args, output: Output) -> Result<Verdict> {
         traffic_bytes: own.traffic_bytes,
     };
     let document = Document {
+        load: format!("{:016x}", loaded.load),
         build_id: loaded.build_id.clone(),
         version: fetched.as_ref().map(|fetched| fetched.version),
         groups: loaded.groups,
@@ -149,7 +152,10 @@ pub(crate) fn run(args: &Args, output: Output) -> Result<Verdict> {
 }
 
 fn text(document: &Document) -> String {
-    let mut out = format!("loaded {} groups of build {}\n", document.groups, document.build_id);
+    let mut out = format!(
+        "loaded {} groups of build {} as load {}\n",
+        document.groups, document.build_id, document.load
+    );
     for own in &document.nodes {
         out += &format!(
             "  node {}: {} of {}, expected traffic {}\n",

@@ -44,6 +44,10 @@ pub(super) struct Connection {
     is_eager: bool,
     is_unflushed: bool,
     number: u64,
+    // Of the region that it knows.
+    epoch: u64,
+    // Whether it may access the region without requests.
+    is_attached: bool,
 }
 
 /// A reply that is being made.
@@ -58,7 +62,7 @@ struct Reply {
 
 impl Connection {
     /// Begins to take requests.
-    pub(super) fn new(wire: Wire, number: u64) -> io::Result<Connection> {
+    pub(super) fn new(wire: Wire, number: u64, epoch: u64) -> io::Result<Connection> {
         sockets::end_when_silent(wire.socket())?;
         Ok(Connection {
             descriptor: wire.socket().as_raw_fd(),
@@ -71,6 +75,8 @@ impl Connection {
             is_eager: true,
             is_unflushed: false,
             number,
+            epoch,
+            is_attached: false,
         })
     }
 
@@ -139,7 +145,18 @@ impl Connection {
     /// Begins the reply to a request.
     fn begin(&mut self, frame: Vec<u8>, region: &Region) -> Result<(), End> {
         let (number, requests) = protocol::decode(&frame).map_err(|e| End::Because(e.to_string()))?;
+        let now = region.facts().epoch;
+        if requests == [Request::Facts] {
+            self.epoch = now;
+        }
+        let begins_load = requests.iter().any(|request| matches!(request, Request::Load { .. }));
+        if begins_load && requests.len() > 1 {
+            return Err(End::Because("a load begins in a request of its own".into()));
+        }
         let checked = match protocol::check(&requests, region.facts().region_bytes) {
+            _ if self.epoch != now && !begins_load => {
+                Err(MemoryError::EpochChanged { address: String::new(), expected: self.epoch, found: now })
+            }
             Ok(()) if region.attach().is_empty() && requests.contains(&Request::Attach) => {
                 Err(MemoryError::Unavailable { address: String::new(), why: String::new() })
             }
@@ -159,8 +176,27 @@ impl Connection {
         Ok(())
     }
 
-    /// Executes the request at hand, as long as its results have room.
+    /// The number of the load that its request begins. The connection is bound to it.
+    pub(super) fn begins_load(&mut self) -> Option<u64> {
+        match self.reply.as_ref().and_then(|reply| reply.requests.get(reply.at)) {
+            Some(&Request::Load { load }) => {
+                self.epoch = load;
+                Some(load)
+            }
+            _ => None,
+        }
+    }
+
+    /// Whether it is to be closed once the region has this epoch.
+    pub(super) fn is_late(&self, epoch: u64) -> bool {
+        self.epoch != epoch && (self.is_attached || self.reply.is_some())
+    }
+
+    /// Executes the present request, as long as its results have room.
     pub(super) fn produce(&mut self, region: &Region) {
+        if self.epoch != region.facts().epoch {
+            return;
+        }
         let Some(reply) = &mut self.reply else { return };
         while self.output.len() - self.sent < OUTPUT_BYTES {
             let Some(request) = reply.requests.get(reply.at) else {
@@ -169,6 +205,7 @@ impl Connection {
                 return;
             };
             let from = self.output.len();
+            self.is_attached |= *request == Request::Attach;
             let is_done = reply.execute(*request, region, &mut self.output);
             reply.sum.update(&self.output[from..]);
             if is_done {
@@ -212,6 +249,7 @@ impl Reply {
         match request {
             Request::Facts => out.extend_from_slice(&protocol::facts_bytes(&region.facts())),
             Request::Attach => out.extend_from_slice(region.attach()),
+            Request::Load { .. } => {}
             Request::Write { offset, at, bytes } => {
                 let from = &frame[at..at + bytes as usize];
                 region.execute(&mut Operation::Write { offset, from });

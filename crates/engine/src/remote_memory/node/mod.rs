@@ -69,7 +69,7 @@ impl Node {
     /// # Errors
     /// A region that cannot be had, an address that cannot be listened on.
     pub fn start(options: NodeOptions) -> Result<Node> {
-        let region = Region::open(options.node, options.region_bytes, &options.place, &options.secret)?;
+        let mut region = Region::open(options.node, options.region_bytes, &options.place, &options.secret)?;
         let facts = region.facts();
         let welcome = Welcome {
             role: &REMOTE_MEMORY,
@@ -81,6 +81,7 @@ impl Node {
         let (entrance, bell, address) = Entrance::open(options.listen, welcome).map_err(|e| {
             Error::bad_input(format!("listening on {}: {e}; give another --listen", options.listen))
         })?;
+        region.set_door(address);
         let state = Arc::new(State::default());
         let serving =
             Serving { region, entrance, state: state.clone(), options, connections: Vec::new(), accepted: 0 };
@@ -96,7 +97,7 @@ impl Node {
         self.address
     }
 
-    /// Properties of the node.
+    /// Properties of the node, as it was started.
     pub fn facts(&self) -> Facts {
         self.facts
     }
@@ -174,6 +175,10 @@ impl Serving {
                 let received = connection.receive(&self.region);
                 ended.extend(received.err().map(|end| (connection.number(), end)));
             }
+            if let Some(load) = connection.begins_load() {
+                self.region.begin_load(load, &self.options.secret)?;
+                (self.options.log)(&format!("load {load:016x} begins; the region is empty"));
+            }
             connection.produce(&self.region);
             let is_broken = watched.revents & (libc::POLLERR | libc::POLLNVAL) != 0;
             let sent = match connection.wants_output() {
@@ -183,6 +188,10 @@ impl Serving {
             };
             ended.extend(sent.err().map(|end| (connection.number(), end)));
         }
+        // Whoever reads of the region before, or accesses it without this thread, finds out.
+        let epoch = self.region.facts().epoch;
+        let late = self.connections.iter().filter(|own| own.is_late(epoch));
+        ended.extend(late.map(|own| (own.number(), End::Closed)));
         self.close(&ended);
         self.welcome(&watched[..guests]);
         Ok(())
@@ -221,7 +230,7 @@ impl Serving {
                 continue;
             }
             self.accepted += 1;
-            match Connection::new(wire, self.accepted) {
+            match Connection::new(wire, self.accepted, self.region.facts().epoch) {
                 Ok(connection) => self.connections.push(connection),
                 Err(e) => self.entrance.log(format!("a connection was closed: {e}")),
             }

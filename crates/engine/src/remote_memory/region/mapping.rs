@@ -12,6 +12,8 @@ use std::sync::atomic::{AtomicU64, Ordering, fence};
 use super::super::Operation;
 
 const WORD: usize = 8;
+/// Bytes of a page, or a multiple of them.
+const PAGE: usize = 64 << 10;
 
 /// Mapped memory.
 pub(in super::super) struct Mapping {
@@ -70,6 +72,13 @@ impl Mapping {
         }
         let at = NonNull::new(at.cast()).ok_or_else(|| io::Error::from(io::ErrorKind::OutOfMemory))?;
         Ok(Mapping { at, mapped_bytes, skipped: skipped_bytes / WORD, is_own: true })
+    }
+
+    /// Address and length of the whole pages of the mapping.
+    pub(super) fn pages(&self) -> (usize, usize) {
+        let at = self.at.as_ptr() as usize;
+        let (from, to) = (at.next_multiple_of(PAGE), (at + self.mapped_bytes) / PAGE * PAGE);
+        (from, to.saturating_sub(from))
     }
 
     /// All words of the mapping, those before the region included.
@@ -143,6 +152,17 @@ impl Mapping {
             }
         }
     }
+}
+
+/// Keeps pages that are not mapped any more from being used again, without memory. Who accesses them fails.
+pub(super) fn hold((at, bytes): (usize, usize)) -> io::Result<()> {
+    if bytes == 0 {
+        return Ok(());
+    }
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED_NOREPLACE;
+    // SAFETY: the kernel refuses an address where something is mapped.
+    let held = unsafe { libc::mmap(at as *mut libc::c_void, bytes, libc::PROT_NONE, flags, -1, 0) };
+    if held == libc::MAP_FAILED { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
 /// Replaces some bytes of a word; the others may change meanwhile.

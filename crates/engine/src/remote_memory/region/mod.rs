@@ -1,7 +1,10 @@
-//! The region of a memory node: anonymous memory, or a segment of shared memory. It ends with its node.
+//! The region of a memory node: anonymous memory, or a segment of shared memory. It ends with its node, or when a load
+//! begins: then another one takes its place.
 
 mod mapping;
 mod segment;
+
+use std::net::SocketAddr;
 
 use ring::rand::{SecureRandom, SystemRandom};
 
@@ -26,13 +29,41 @@ pub enum Place {
 /// The bytes of a memory node.
 pub(super) struct Region {
     facts: Facts,
+    place: Place,
     memory: Memory,
+    door: Option<SocketAddr>,
 }
 
 enum Memory {
     Own(Mapping),
     Shared(Segment),
     Ucx(Target),
+}
+
+impl Memory {
+    fn of(facts: &Facts, place: &Place, secret: &[u8]) -> Result<Memory> {
+        let region_bytes = facts.region_bytes;
+        Ok(match place {
+            Place::Memory => Memory::Own(Mapping::anonymous(region_bytes).map_err(|e| {
+                let why = format!("{region_bytes} bytes of memory cannot be had: {e}; give a smaller --size");
+                Error { kind: ErrorKind::Io, message: why }
+            })?),
+            Place::Shared(name) => Memory::Shared(Segment::create(name, facts, secret)?),
+            Place::Ucx => Memory::Ucx(
+                Target::new(region_bytes)
+                    .map_err(|why| Error::bad_input(format!("--ucx cannot be used: {why}")))?,
+            ),
+        })
+    }
+
+    /// Gives the memory back. Where libucp had it, nothing else comes to its addresses: a client may still write there.
+    fn release(&mut self) -> std::io::Result<()> {
+        let before = std::mem::replace(self, Memory::Own(Mapping::anonymous(8)?));
+        let Memory::Ucx(target) = before else { return Ok(()) };
+        let pages = target.bytes().pages();
+        drop(target);
+        mapping::hold(pages)
+    }
 }
 
 impl Region {
@@ -42,18 +73,32 @@ impl Region {
             return Err(Error::bad_input("a region of 0 bytes; give a --size such as 8GiB"));
         }
         let facts = Facts { node, region_bytes, epoch: random()? };
-        let memory = match place {
-            Place::Memory => Memory::Own(Mapping::anonymous(region_bytes).map_err(|e| {
-                let why = format!("{region_bytes} bytes of memory cannot be had: {e}; give a smaller --size");
-                Error { kind: ErrorKind::Io, message: why }
-            })?),
-            Place::Shared(name) => Memory::Shared(Segment::create(name, &facts, secret)?),
-            Place::Ucx => Memory::Ucx(
-                Target::new(region_bytes)
-                    .map_err(|why| Error::bad_input(format!("--ucx cannot be used: {why}")))?,
-            ),
-        };
-        Ok(Region { facts, memory })
+        let memory = Memory::of(&facts, place, secret)?;
+        Ok(Region { facts, place: place.clone(), memory, door: None })
+    }
+
+    /// Notes where the node listens.
+    pub(super) fn set_door(&mut self, door: SocketAddr) {
+        self.door = Some(door);
+        if let Memory::Shared(segment) = &self.memory {
+            segment.set_door(door);
+        }
+    }
+
+    /// Replaces the region by one of zeros. Whoever has access to the one before keeps to memory that nobody reads.
+    ///
+    /// # Errors
+    /// Memory that cannot be had: there is no region then.
+    pub(super) fn begin_load(&mut self, load: u64, secret: &[u8]) -> Result<()> {
+        self.close();
+        self.memory.release().map_err(|e| Error {
+            kind: ErrorKind::Io,
+            message: format!("the memory of the last load cannot be given back: {e}; start the node again"),
+        })?;
+        self.facts.epoch = load;
+        self.memory = Memory::of(&self.facts, &self.place, secret)?;
+        self.door.into_iter().for_each(|door| self.set_door(door));
+        Ok(())
     }
 
     pub(super) fn facts(&self) -> Facts {

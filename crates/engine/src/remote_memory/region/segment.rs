@@ -10,12 +10,14 @@
 //! | 1 | size of the region |
 //! | 2 | epoch |
 //! | 3 to 6 | HMAC-SHA256 of the version and the words above, by the key of the node |
-//! | 7 | 1 once the node has ended |
+//! | 7 | 1 once the node has ended, or a load has begun |
+//! | 8 to 10 | where the node listens: the address as one of IPv6, and the port |
 //!
 //! The region begins at byte 4096.
 
 use std::fs::{File, OpenOptions, Permissions, TryLockError};
 use std::io::{self, Read, Write};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
@@ -31,8 +33,10 @@ const MAGIC: &str = "STRATSHM";
 const VERSION: u64 = 2;
 const HEADER_BYTES: usize = 4096;
 const TAG_WORDS: std::ops::Range<usize> = 3..7;
-/// Word that says whether the node has ended.
+/// Word that says whether the segment is over.
 const ENDED: usize = 7;
+/// Words of where the node listens.
+const DOOR: usize = 8;
 const NAME_BYTES_MAX: usize = 200;
 /// Most bytes of the file that says where the memory is.
 const NOTE_BYTES_MAX: u64 = 128;
@@ -47,7 +51,7 @@ pub(in super::super) struct Segment {
 /// Who holds the memory.
 enum Holder {
     /// This process is the node: it holds the lock of the file, and the memory by its descriptor.
-    Node { note: PathBuf, _lock: File, _memory: File },
+    Node { note: PathBuf, _lock: File, memory: File },
     /// Another process, whose end this descriptor tells.
     Process(OwnedFd),
     /// This segment was removed.
@@ -88,7 +92,7 @@ impl Segment {
             io::ErrorKind::AlreadyExists => in_use(&note),
             _ => Error::io("making the segment", &note, &e),
         })?;
-        let holder = Holder::Node { note, _lock: lock, _memory: memory };
+        let holder = Holder::Node { note, _lock: lock, memory };
         Ok(Segment { mapping, facts: *facts, holder })
     }
 
@@ -155,16 +159,42 @@ impl Segment {
         &self.mapping
     }
 
-    /// Whether its node has ended.
+    /// Whether its node has ended, or a load has begun.
     pub(in super::super) fn has_ended(&self) -> bool {
         self.mapping.words()[ENDED].load(Ordering::SeqCst) != 0
             || matches!(&self.holder, Holder::Process(process) if process_has_ended(process))
     }
 
-    /// Ends the segment of a node.
+    /// Notes where the node listens.
+    pub(super) fn set_door(&self, door: SocketAddr) {
+        let ip = match door.ip() {
+            IpAddr::V4(v4) => v4.to_ipv6_mapped(),
+            IpAddr::V6(v6) => v6,
+        };
+        let bits = ip.to_bits();
+        let words = [bits as u64, (bits >> 64) as u64, door.port().into()];
+        for (word, value) in self.mapping.words()[DOOR..].iter().zip(words) {
+            word.store(value, Ordering::SeqCst);
+        }
+    }
+
+    /// Where the node listens, as seen from this host.
+    pub(in super::super) fn door(&self) -> SocketAddr {
+        let word = |at: usize| self.mapping.words()[DOOR + at].load(Ordering::SeqCst);
+        let ip = Ipv6Addr::from_bits(u128::from(word(0)) | u128::from(word(1)) << 64).to_canonical();
+        let ip = match ip {
+            IpAddr::V4(v4) if v4.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
+            IpAddr::V6(v6) if v6.is_unspecified() => Ipv6Addr::LOCALHOST.into(),
+            ip => ip,
+        };
+        SocketAddr::new(ip, word(2) as u16)
+    }
+
+    /// Ends the segment of a node, and gives its memory back: clients that have it mapped find zeros.
     pub(super) fn remove(&mut self) {
-        if let Holder::Node { note, .. } = &self.holder {
+        if let Holder::Node { note, memory, .. } = &self.holder {
             self.mapping.words()[ENDED].store(1, Ordering::SeqCst);
+            discard(memory, HEADER_BYTES as u64, self.facts.region_bytes);
             // One that is gone already stays so.
             let _ = std::fs::remove_file(note);
             self.holder = Holder::Nobody;
@@ -305,6 +335,13 @@ fn sealed(bytes: u64) -> io::Result<File> {
         0 => Ok(file),
         _ => Err(io::Error::last_os_error()),
     }
+}
+
+/// Gives a part of the memory back. Where that fails it is kept until the last client has gone.
+fn discard(memory: &File, from: u64, bytes: u64) {
+    let how = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
+    // SAFETY: a plain system call on an open descriptor.
+    unsafe { libc::fallocate(memory.as_raw_fd(), how, from as libc::off_t, bytes as libc::off_t) };
 }
 
 /// Whether nobody can cut a file off.

@@ -110,7 +110,19 @@ impl RemoteMemory for UcxMemory {
             self.execute_run(run, changes)?;
             rest = others;
         }
-        Ok(())
+        // The node closes connections when a load begins: what was done since then is in no region.
+        match self.tcp.is_open() {
+            true => Ok(()),
+            false => {
+                let why = "its connection ended; a load may have begun".into();
+                Err(MemoryError::Disconnected { address: self.address.clone(), why, may_have_run: changes })
+            }
+        }
+    }
+
+    fn begin_load(&mut self, load: u64) -> Result<(), MemoryError> {
+        self.attached = None;
+        self.tcp.begin_load(load)
     }
 
     fn backend(&self) -> &'static str {

@@ -5,10 +5,7 @@
 
 use std::path::Path;
 
-use stratann_core::format::region::{
-    CONTROL_BYTES, ControlWords, DESCRIPTOR_BYTES, Descriptor, GROUP_ALIGN, GROUP_WORDS_BYTES, GroupWords,
-    READER_BYTES, READERS_MAX, SUPERBLOCK_BYTES, Superblock, TOMBSTONE_BYTES,
-};
+use stratann_core::format::region::{ControlWords, DESCRIPTOR_BYTES, Descriptor, GROUP_ALIGN, Superblock};
 use stratann_core::query::{Extent, StoreId};
 
 use super::placement::{Division, Room, Weight, divide, divide_by_bytes};
@@ -47,6 +44,8 @@ pub struct LoadedNode {
 /// What was loaded.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Loaded {
+    /// The number of the load.
+    pub load: u64,
     /// The build of the index.
     pub build_id: String,
     /// Each node, by number.
@@ -57,7 +56,7 @@ pub struct Loaded {
     pub traffic: Traffic,
 }
 
-/// Loads the newest version in a folder into memory nodes, whose regions are overwritten. Groups are placed by the
+/// Loads the newest version in a folder into memory nodes, whose regions are replaced. Groups are placed by the
 /// traffic that the index itself tells.
 ///
 /// # Errors
@@ -75,7 +74,8 @@ pub fn load(
 ///
 /// # Errors
 /// Another kind of index; nodes that do not answer, whose numbers have gaps, or that are too small: the error names the
-/// smallest size that works; damage; a number out of range; an interruption, after which the nodes hold no index.
+/// smallest size that works; damage; a number out of range; another load that begins; an interruption, after which the
+/// nodes hold no index.
 pub fn load_with(
     folder: &Path,
     addresses: &[String],
@@ -104,12 +104,14 @@ pub fn load_with(
     let image = Image::read(&index, folder)?;
     let weights = image.weights(&traffic.cluster_bytes);
     let mut plan = image.plan(&weights, options.by_bytes, &facts)?;
-    // Each load has a random number, by which nodes of different loads are recognised.
+    // Each load has a random number. It is the epoch of the regions too: whoever knows an earlier one is refused.
     let sequence = random()?;
     plan.superblocks.iter_mut().for_each(|own| own.sequence = sequence);
     let load = Load { index: &index, image: &image, plan: &plan, progress };
+    nodes.begin_load(sequence)?;
     load.copy(&mut nodes)?;
     Ok(Loaded {
+        load: sequence,
         build_id: manifest.build_id.clone(),
         nodes: plan.nodes(&facts),
         groups: image.superblock.groups as u32,
@@ -237,17 +239,11 @@ impl Image {
         Superblock { end: facts.region_bytes / GROUP_ALIGN * GROUP_ALIGN, ..own.with_sections() }
     }
 
-    /// Everything of a node but its superblocks and the sub-HNSWs.
+    /// Everything of a node but its superblocks, the sub-HNSWs, and what begins as zeros: the region has them.
     fn tables(&self, plan: &Plan, node: usize) -> Vec<(u64, Vec<u8>)> {
         let own = &plan.superblocks[node];
         let control = ControlWords { used: plan.division.used[node], ..ControlWords::default() };
-        let mut all = vec![
-            (own.control_at, control.encode().to_vec()),
-            (own.control_at + CONTROL_BYTES, GroupWords::default().encode().repeat(own.groups as usize)),
-            (own.descriptors_at, vec![0; (2 * own.groups * DESCRIPTOR_BYTES) as usize]),
-            (own.readers_at, vec![0; (READERS_MAX * READER_BYTES) as usize]),
-            (own.tombstones_at, vec![0; (own.tombstones * TOMBSTONE_BYTES) as usize]),
-        ];
+        let mut all = vec![(own.control_at, control.encode().to_vec())];
         if node == 0 {
             let descriptors = (0..).zip(&plan.descriptors);
             all.extend(descriptors.map(|(group, descriptor)| {
@@ -256,7 +252,6 @@ impl Image {
             all.push((own.meta_at, self.meta.clone()));
             all.push((own.meta_at + own.meta_bytes, self.manifest.clone()));
         }
-        debug_assert_eq!(GROUP_WORDS_BYTES as usize, GroupWords::default().encode().len());
         all
     }
 }
@@ -269,14 +264,12 @@ struct Load<'a> {
 }
 
 impl Load<'_> {
-    /// Writes everything. The superblocks go first, as zeros, and last: a node holds all of the index, or none of it.
+    /// Writes everything. The superblocks go last: a node holds all of the index, or none of it.
     fn copy(&self, nodes: &mut Nodes) -> Result<()> {
         let all: u64 =
             self.image.groups.iter().map(|group| group.bytes(self.image.superblock.record_bytes)).sum();
         self.progress.stage("loading memory nodes", all, "bytes");
-        let empty = vec![0; 2 * SUPERBLOCK_BYTES as usize];
         for node in 0..self.plan.superblocks.len() {
-            write(nodes, node, 0, &empty)?;
             for (offset, bytes) in self.image.tables(self.plan, node) {
                 write(nodes, node, offset, &bytes)?;
             }
@@ -291,7 +284,6 @@ impl Load<'_> {
         Ok(())
     }
 
-    /// The room for fresh records becomes zeros: what an earlier index left there must not look like records.
     fn copy_group(&self, nodes: &mut Nodes, group: usize) -> Result<()> {
         let (from, to) = (&self.image.groups[group], &self.plan.descriptors[group]);
         let record_bytes = self.image.superblock.record_bytes;
