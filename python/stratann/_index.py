@@ -178,7 +178,8 @@ class Index:
             doorbell: on a remote-hnsw: most reads of a round trip; None for 64.
             threads: None for one per core, at most one per query.
             mode: ``"barrier"`` (equal results for every order of reads) or ``"eager"`` (lower latency).
-            width: concurrent reads of a query; None chooses by load.
+            width: concurrent reads of a query; None chooses by load: then answers of a disk-graph depend on the
+                number of queries in flight and on their order. With a number they do not, in the mode ``"barrier"``.
             in_flight: queries in flight per thread; None chooses.
             io: ``"auto"``, ``"io_uring"`` or ``"pread"``.
             progress: as in `build`.

@@ -104,6 +104,9 @@ pub(crate) struct How {
     #[arg(long, conflicts_with = "connect")]
     preload: bool,
     /// Concurrent reads of a query; auto reads more at once when few queries are in flight
+    ///
+    /// With auto, answers of a disk-graph depend on the number of queries in flight and on their order. With a number
+    /// they do not, in the mode barrier.
     #[arg(long, value_parser = options::width, default_value = "auto", value_name = "auto|N")]
     width: stratann_engine::driver::Width,
     /// Whether a step waits for all of its reads
