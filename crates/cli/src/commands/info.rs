@@ -22,9 +22,9 @@ mod in_memory;
 
 /// Show an index's contents, memory and disk use
 ///
-/// Reads only the manifest and the learnt statistics, and compares the lengths of files with the manifest, so that it is
-/// fast for every size. With --memory: the manifest and the headers that memory nodes hold, with their fresh records and
-/// tombstones.
+/// Reads only the manifest and the learnt statistics, and compares the lengths of files with the manifest, so that
+/// it is fast for every size. With --memory: the manifest and the headers that memory nodes hold, with their fresh
+/// records and tombstones.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     #[command(flatten)]
