@@ -7,7 +7,7 @@ use std::ops::Range;
 
 use rayon::prelude::*;
 use stratann_kernel::distance::{
-    block_dot_f32, block_dot_i8, block_dot_u8, block_l2_f32, block_l2_i8, block_l2_u8, inverse_norm,
+    balance, block_dot_f32, block_dot_i8, block_dot_u8, block_l2_f32, block_l2_i8, block_l2_u8, inverse_norm,
 };
 use stratann_kernel::element::widen;
 use stratann_kernel::topk::{Scored, TopK};
@@ -201,7 +201,13 @@ impl Matrix {
             self.floats.resize(count * dim, 0.0);
             raw.par_chunks_exact(row_bytes)
                 .zip(self.floats.par_chunks_exact_mut(dim))
-                .for_each(|(row, wide)| widen(dtype, row, wide));
+                .zip(&mut self.inverse_norms)
+                .for_each(|((row, wide), inverse)| {
+                    widen(dtype, row, wide);
+                    if metric == Metric::Cosine {
+                        *inverse = balance(wide, *inverse);
+                    }
+                });
         } else {
             std::mem::swap(&mut self.bytes, raw);
         }

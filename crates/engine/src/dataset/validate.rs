@@ -22,9 +22,9 @@ pub enum BadRow {
         /// True for NaN, false for infinity.
         nan: bool,
     },
-    /// A zero vector under cosine (or one so small that its squared norm is 0).
+    /// A zero vector under cosine.
     ZeroVector,
-    /// The squared norm exceeds [`LARGEST_SQUARED_NORM`].
+    /// The squared norm exceeds [`LARGEST_SQUARED_NORM`], under other metrics than cosine.
     TooLarge,
 }
 
@@ -62,12 +62,15 @@ pub fn check_row(dtype: DType, metric: Metric, row: &[u8]) -> Option<BadRow> {
     let zero = match dtype {
         DType::F32 => {
             let squared = squared_norm(row);
-            // A component that is not finite makes the sum so; `<=` is false for NaN.
-            if squared <= LARGEST_SQUARED_NORM {
-                squared == 0.0
-            } else {
-                return Some(first_not_finite(dtype, row).unwrap_or(BadRow::TooLarge));
+            // A component that is not finite makes the sum so.
+            let is_large = squared.is_nan() || squared > LARGEST_SQUARED_NORM;
+            if let Some(bad) = is_large.then(|| first_not_finite(dtype, row)).flatten() {
+                return Some(bad);
             }
+            if is_large && metric != Metric::Cosine {
+                return Some(BadRow::TooLarge);
+            }
+            squared == 0.0 && row.as_chunks::<4>().0.iter().all(|c| f32::from_le_bytes(*c) == 0.0)
         }
         DType::F16 => {
             let (mut highest, mut any) = (0u16, 0u16);
@@ -288,7 +291,8 @@ impl Sums {
             sum[i] += shifted;
             squares[i] += shifted * shifted;
         }
-        let squared = f64::from(squared_norm(bytemuck::cast_slice(row)));
+        // Rows of any length have a direction, which cosine compares.
+        let squared = f64::from(squared_norm(bytemuck::cast_slice(row)).min(f32::MAX));
         self.max_squared_norm = self.max_squared_norm.max(squared);
         self.squared_norms += squared;
     }

@@ -110,6 +110,9 @@ impl Exact {
         self.floats.resize(dim, 0.0);
         crate::element::widen(dtype, &self.bytes, &mut self.floats);
         self.inverse_norm = inverse_norm(dtype, &self.bytes);
+        if metric == Metric::Cosine {
+            self.inverse_norm = balance(&mut self.floats, self.inverse_norm);
+        }
     }
 
     /// Computes the distances to contiguous rows, each with the bits of [`distance`](Self::distance).
@@ -252,7 +255,10 @@ impl Exact {
     }
 }
 
-/// 1 / ‖row‖, or 0 for a zero row.
+/// Squared norms beyond these bounds lose digits as f32, or have none.
+const SQUARED_NORMS: core::ops::RangeInclusive<f32> = 1e-30..=1e30;
+
+/// 1 / ‖row‖, or 0 for a zero row. Right for rows whose squared norm is no f32, too.
 pub fn inverse_norm(dtype: DType, row: &[u8]) -> f32 {
     let squared = match dtype {
         DType::F32 if let Ok(aligned) = bytemuck::try_cast_slice(row) => dot_f32(aligned, row),
@@ -264,5 +270,24 @@ pub fn inverse_norm(dtype: DType, row: &[u8]) -> f32 {
         DType::U8 => dot_u8(row, row) as f32,
         DType::I8 => dot_i8(row, row) as f32,
     };
-    if squared > 0.0 { 1.0 / squared.sqrt() } else { 0.0 }
+    if SQUARED_NORMS.contains(&squared) {
+        return 1.0 / squared.sqrt();
+    }
+    let mut wide = vec![0f32; row.len() / dtype.size()];
+    crate::element::widen(dtype, row, &mut wide);
+    let squared: f64 = wide.iter().map(|&x| f64::from(x) * f64::from(x)).sum();
+    if squared > 0.0 { ((1.0 / squared.sqrt()) as f32).min(f32::MAX) } else { 0.0 }
+}
+
+/// Scales a vector by a power of two to a length near 1, unless its squared length is a good f32 already. Returns the
+/// inverse of its length, given that of before. Products of very long or very short vectors keep their digits.
+pub fn balance(vector: &mut [f32], inverse_norm: f32) -> f32 {
+    let squared = 1.0 / (inverse_norm * inverse_norm);
+    if inverse_norm == 0.0 || SQUARED_NORMS.contains(&squared) {
+        return inverse_norm;
+    }
+    // Halves of the exponent, since the whole of it may be no f32.
+    let half = 2f32.powi((inverse_norm.log2() / 2.0).round() as i32);
+    vector.iter_mut().for_each(|x| *x = *x * half * half);
+    inverse_norm / half / half
 }
