@@ -3,16 +3,18 @@
 use alloc::vec::Vec;
 
 use stratann_kernel::Metric;
-use stratann_kernel::distance::{dot_f16, l2_f16};
+use stratann_kernel::distance::{dot_f16, dot_f32, l2_f16, l2_f32};
 
 use super::NavGraph;
 use crate::search::{Beam, Progress};
 
-/// The distance from the query to a centroid of f16, on the scale of codes: squared l2 or minus the inner product.
+/// The distance from the query to a centroid, f16 or f32, on the scale of codes: squared l2 or minus the inner product.
 pub(crate) fn to_centroid(metric: Metric, wide: &[f32], centroid: &[u8]) -> f32 {
-    match metric {
-        Metric::Ip => -dot_f16(wide, centroid),
-        Metric::L2 | Metric::Cosine => l2_f16(wide, centroid),
+    match (metric, centroid.len() == size_of_val(wide)) {
+        (Metric::Ip, false) => -dot_f16(wide, centroid),
+        (Metric::Ip, true) => -dot_f32(wide, centroid),
+        (Metric::L2 | Metric::Cosine, false) => l2_f16(wide, centroid),
+        (Metric::L2 | Metric::Cosine, true) => l2_f32(wide, centroid),
     }
 }
 

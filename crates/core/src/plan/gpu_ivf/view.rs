@@ -38,7 +38,7 @@ pub struct View<'a> {
     pub codes_from: u32,
     /// Members of the lists.
     pub lists: &'a PostingLists,
-    /// A centroid for each list: `dim` f16, as bytes.
+    /// A centroid for each list: `dim` f16 or f32, as bytes.
     pub centroids: &'a [u8],
     /// The navigation graph over the centroids.
     pub nav: &'a NavGraph,
@@ -77,9 +77,11 @@ impl<'a> View<'a> {
         Blocks { base, layout: self.block, count: self.blocks, links: None }
     }
 
-    /// A centroid, `dim` f16 as bytes; empty for a list that does not exist.
+    /// A centroid as bytes; empty for a list that does not exist.
     pub fn centroid(&self, list: u32) -> &'a [u8] {
-        let size = 2 * self.codebook.dim;
+        let halves = 2 * self.codebook.dim;
+        let is_wide = self.centroids.len() > halves * self.lists.count() as usize;
+        let size = if is_wide { 2 * halves } else { halves };
         self.centroids.get(list as usize * size..(list as usize + 1) * size).unwrap_or(&[])
     }
 

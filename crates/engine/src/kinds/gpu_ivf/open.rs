@@ -92,7 +92,8 @@ impl GpuIndex {
         // What was read for the tables is free again before the largest of them come.
         release_freed();
         let (path, centroids) = read_role(folder, manifest, files::CENTROIDS)?;
-        if centroids.len() as u64 != 2 * manifest.dim as u64 * u64::from(lists) {
+        let components = manifest.dim as u64 * u64::from(lists);
+        if ![2 * components, 4 * components].contains(&(centroids.len() as u64)) {
             return Err(files::senseless(&path));
         }
         let (name, entry) = manifest.file(files::CODES)?;

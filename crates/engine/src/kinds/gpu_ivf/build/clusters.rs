@@ -13,7 +13,7 @@ use crate::dataset::Scan;
 use crate::kinds::gpu_ivf::options::GpuOptions;
 use crate::{Error, Result};
 
-/// The centroids as points, f32: rounded as they are stored.
+/// The centroids as points, f32: rounded to f16 where that tells them apart.
 const CENTROIDS: &str = "list-centroids.tmp";
 /// Rows that groups are found from, for each of them, and rounds.
 const SAMPLE_PER_GROUP: usize = 128;
@@ -41,7 +41,7 @@ pub(super) fn run(build: &Build<'_>, own: &GpuOptions, space: &Space, scan: &Sca
     let mut numbers: Vec<u32> = (0..(found.len() / dim) as u32).collect();
     order::halve(&found, dim, &mut numbers, 1);
     let sorted = numbers.iter().flat_map(|&c| &found[c as usize * dim..][..dim]).copied();
-    let stored: Vec<f32> = rounded(sorted.collect());
+    let stored: Vec<f32> = rounded(sorted.collect(), dim);
     write_table(&build.partial.path(CENTROIDS), &stored)?;
     Ok((stored.len() / dim) as u32)
 }
@@ -51,12 +51,24 @@ pub(super) fn read(build: &Build<'_>) -> Result<Vec<f32>> {
     read_table(&build.partial.path(CENTROIDS))
 }
 
-/// Floats as f16 has them.
-fn rounded(floats: Vec<f32>) -> Vec<f32> {
-    let halves: Vec<u8> = narrow_f16(&floats).collect();
-    let mut back = floats;
+/// Sorted centroids as f16 has them. Unchanged where one in twenty moves by more than a share of its distance from the
+/// next one: far from zero, or very near to it, f16 does not tell them apart.
+fn rounded(floats: Vec<f32>, dim: usize) -> Vec<f32> {
+    const SHARE: f32 = 1e-3;
+    let mut back = floats.clone();
+    widen(DType::F16, &narrow_f16(&floats).collect::<Vec<u8>>(), &mut back);
+    let moved = floats.chunks_exact(dim).zip(back.chunks_exact(dim)).map(|(a, b)| squared(a, b));
+    let next = floats.chunks_exact(dim).zip(floats.chunks_exact(dim).skip(1)).map(|(a, b)| squared(a, b));
+    let lost = moved.zip(next).filter(|(moved, next)| *moved > SHARE * next).count();
+    if 20 * dim * lost > floats.len() { floats } else { back }
+}
+
+/// Centroids as they are stored: as f16 where that has all of their digits, else as f32.
+pub(super) fn stored(centroids: &[f32]) -> Vec<u8> {
+    let halves: Vec<u8> = narrow_f16(centroids).collect();
+    let mut back = vec![0f32; centroids.len()];
     widen(DType::F16, &halves, &mut back);
-    back
+    if back == centroids { halves } else { bytemuck::cast_slice(centroids).to_vec() }
 }
 
 /// Groups that are clustered one after another, so that each fits in memory.

@@ -5,7 +5,6 @@ use serde::{Deserialize, Serialize};
 use stratann_core::PAGE;
 use stratann_core::format::posting_lists::PostingLists;
 use stratann_core::route::{NONE, NavGraph};
-use stratann_kernel::element::narrow_f16;
 
 use super::members::{self, DEGREE, Navigation};
 use super::{clusters, pack};
@@ -181,9 +180,9 @@ fn write_routes(build: &Build<'_>, space: &Space, lists: &[u32]) -> Result<()> {
     write_table(&build.file(files::NAV), &files::encode_nav(&nav))?;
     drop(nav);
     let centroids = clusters::read(build)?;
-    let halves: Vec<u8> =
-        lists.iter().flat_map(|&old| narrow_f16(&centroids[old as usize * point_dim..][..dim])).collect();
-    write_table(&build.file(files::CENTROIDS), &halves)
+    let of_lists: Vec<f32> =
+        lists.iter().flat_map(|&old| &centroids[old as usize * point_dim..][..dim]).copied().collect();
+    write_table(&build.file(files::CENTROIDS), &clusters::stored(&of_lists))
 }
 
 fn write_blocks(build: &Build<'_>, scan: &Scan, design: &Design, placement: &Placement) -> Result<()> {
