@@ -5,7 +5,7 @@ use std::io;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use stratann_core::query::{Mode, Outcome, QueryState, QueryStats, Step};
+use stratann_core::query::{Mode, Outcome, QueryState, QueryStats, Read, Step};
 use stratann_engine::driver::{Driver, Gather, GatherOptions, Queries, SharedReads, Times};
 use stratann_engine::tier::{Fault, MemoryTier, Tier};
 
@@ -19,6 +19,9 @@ struct Shared {
     loads: Mutex<QueryStats>,
     doorbells: AtomicUsize,
     batches: AtomicUsize,
+    /// Doorbells that have begun, and how many of them had when the first bytes were searched.
+    rung: AtomicUsize,
+    rung_at_first_use: AtomicUsize,
 }
 
 struct OfThread<'a>(&'a Shared);
@@ -42,6 +45,22 @@ impl Queries for OfThread<'_> {
         assert!(loads.reads <= 5, "{loads:?}");
         self.0.doorbells.fetch_add(1, Ordering::Relaxed);
         self.0.loads.lock().unwrap().add(loads);
+    }
+
+    fn is_recorded(&self) -> bool {
+        true
+    }
+
+    fn rang(&mut self, loads: &[(Read, bool)]) {
+        assert!(!loads.is_empty());
+        self.0.rung.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Asked before each turn.
+    fn is_wanted(&mut self, _: usize) -> bool {
+        let rung = self.0.rung.load(Ordering::Relaxed);
+        let _ = self.0.rung_at_first_use.compare_exchange(0, rung, Ordering::Relaxed, Ordering::Relaxed);
+        true
     }
 
     fn begin_batch(&mut self) -> io::Result<()> {
@@ -124,6 +143,17 @@ fn a_batch_makes_each_of_its_reads_once() {
         assert_eq!(loads.round_trips, (distinct.len() as u64).div_ceil(5));
         assert_eq!(shared.doorbells.into_inner() as u64, loads.round_trips);
     }
+}
+
+/// Overlap (d-HNSW §3.3): while the bytes of one doorbell are searched the next is under way.
+#[test]
+fn a_doorbell_begins_before_the_one_ahead_of_it_is_searched() {
+    let rung_at_first_use = |overlap| {
+        let (shared, ran) = gathered(1, ASKED, overlap, |thread| memory(64, thread as u64));
+        assert!(ran[0].is_ok() && shared.doorbells.into_inner() > 2);
+        shared.rung_at_first_use.into_inner()
+    };
+    assert_eq!([rung_at_first_use(true), rung_at_first_use(false)], [2, 1]);
 }
 
 #[test]

@@ -1,8 +1,10 @@
 //! Grids that are divided over servers answer as one server does.
 
+use core::cell::Cell;
+
 use super::*;
 use crate::format::grid::Copies;
-use crate::place::{LocalShard, Others, Placement};
+use crate::place::{LocalShard, Others, Placement, SERVERS_MAX};
 use crate::plan::grid_ivf::{ELSEWHERE, Firsts, prewarmed};
 use crate::search::{Arrival, Arrived};
 
@@ -12,6 +14,9 @@ struct Servers<'g> {
     slices: Vec<u32>,
     placement: Placement,
     live: u64,
+    loads: [u8; SERVERS_MAX],
+    // Components that each server has compared.
+    compared: [Cell<u64>; SERVERS_MAX],
     starts: Vec<Vec<u64>>,
     firsts: (Vec<u32>, Vec<u8>),
 }
@@ -47,12 +52,13 @@ impl<'g> Servers<'g> {
             firsts.0.push(firsts.0[list as usize] + count as u32);
         }
         copies.write(&grid.layout, &mut firsts.1);
-        Servers { grid, slices, placement, live: u64::MAX, starts, firsts }
+        let (loads, compared) = ([0; SERVERS_MAX], [const { Cell::new(0) }; SERVERS_MAX]);
+        Servers { grid, slices, placement, live: u64::MAX, loads, compared, starts, firsts }
     }
 
     fn view(&self, server: u8) -> IndexView<'_> {
         let mut view = self.grid.view();
-        let others = Others::live(self.live);
+        let others = Others { loads: self.loads, ..Others::live(self.live) };
         view.base.here = Some(LocalShard { placement: &self.placement, server, others });
         let KindView::GridIvf(own) = &mut view.kind else { panic!() };
         own.slices = &self.slices;
@@ -71,7 +77,13 @@ impl<'g> Servers<'g> {
         let view = self.view(server);
         let mut scratch = Scratch::default();
         scratch.prepare_for(&view, query, state);
-        state.step(&view, &mut scratch, arrived)
+        // What arrived was compared by others, and is in the counters of the query from then on.
+        let arrived_components: u64 = arrived.iter().map(components_of).sum();
+        let before = state.stats().components + arrived_components;
+        let step = state.step(&view, &mut scratch, arrived);
+        let compared = &self.compared[usize::from(server)];
+        compared.set(compared.get() + state.stats().components - before);
+        step
     }
 
     fn search(&self, origin: u8, query: &[u8], params: Params) -> QueryState {
@@ -154,6 +166,14 @@ fn wire_bytes(state: &QueryState) -> u64 {
     let mut bytes = vec![];
     wire::encode(state, wire::Carry::Ids, &mut bytes);
     bytes.len() as u64
+}
+
+/// Components that the servers of a job have compared.
+fn components_of(arrival: &Arrival<'_>) -> u64 {
+    match &arrival.what {
+        Arrived::Scores(scores) => scores.stats.components,
+        _ => 0,
+    }
 }
 
 fn servers_of(seed: u64, servers: u64, replicas: u64, list: usize, slice: usize) -> u64 {
@@ -288,4 +308,84 @@ fn a_row_that_is_not_begun_takes_no_bytes_for_its_vectors() {
     // The query goes along: its components, and those of its pilot.
     let query_bytes = 4 * (DIM + 24);
     assert!(to == 1 && bytes.len() < 200 + query_bytes, "{}", bytes.len());
+}
+
+/// What some queries cost with these switches: the sum of their counters, and the components of each server. All of
+/// them are asked at the last server.
+fn cost_of(cluster: &Servers<'_>, own: Own) -> (Vec<QueryState>, Vec<u64>) {
+    cluster.compared.iter().for_each(|compared| compared.set(0));
+    let params = Params { kind: KindParams::GridIvf(own), ..Params::grid_ivf(10, 6) };
+    let origin = cluster.placement.servers() as u8 - 1;
+    let queries = (0..20).map(|query| &cluster.grid.vectors[340 * query]);
+    let ended = queries.map(|query| cluster.search(origin, query, params)).collect();
+    (ended, cluster.compared[..=usize::from(origin)].iter().map(Cell::get).collect())
+}
+
+fn sum(ended: &[QueryState], of: fn(&crate::search::QueryStats) -> u64) -> u64 {
+    ended.iter().map(|state| of(state.stats())).sum()
+}
+
+/// The same queries with a technique and without it: equal answers, and each way's counters.
+fn with_and_without(cluster: &Servers<'_>, with: Own, without: Own) -> [(Vec<QueryState>, Vec<u64>); 2] {
+    let both = [cost_of(cluster, with), cost_of(cluster, without)];
+    for (a, b) in both[0].0.iter().zip(&both[1].0) {
+        assert_eq!((a.outcome(), a.results()), (Outcome::Complete, b.results()));
+    }
+    both
+}
+
+/// The order of slices by load (HARMONY §4.3): few vectors are left for a busy server that comes last.
+#[test]
+fn a_busy_server_compares_less_where_its_slice_comes_last() {
+    let grid = Grid::new(Metric::L2, DType::F32, 2, 7);
+    // The slice of the largest variance is on server 0, and usually comes first.
+    let mut cluster = Servers::new(&grid, vec![0, 1, 2, 3, 5], 4, |_, slice| 1 << slice);
+    let (with, without) = (Own::new(6), Own { busy_last: false, ..Own::new(6) });
+    let [(_, idle), (_, fixed)] = with_and_without(&cluster, with, without);
+    assert_eq!(idle, fixed, "no server is busier than others");
+    // A few queries more are chance, and the order of variance saves most.
+    cluster.loads[0] = 16;
+    assert_eq!(cost_of(&cluster, with).1, idle);
+    cluster.loads[0] = 200;
+    let [(_, relieved), (_, busy)] = with_and_without(&cluster, with, without);
+    assert_eq!(busy, idle);
+    assert!(3 * relieved[0] < 2 * busy[0], "{relieved:?} components beside {busy:?}");
+}
+
+/// Of replicas the idlest one scores.
+#[test]
+fn a_busy_server_compares_nothing_that_a_replica_can() {
+    let grid = Grid::new(Metric::L2, DType::F32, 2, 7);
+    let mut cluster = Servers::new(&grid, vec![0, 2, 5], 3, |_, _| 0b11);
+    cluster.loads[1] = 9;
+    let (with, without) = (Own::new(6), Own { balance: false, ..Own::new(6) });
+    let [(_, relieved), (_, busy)] = with_and_without(&cluster, with, without);
+    assert!(relieved[1] == 0 && busy[1] > 0, "{relieved:?} components beside {busy:?}");
+}
+
+/// Prewarming (HARMONY §4.3, algorithm 1, stage 0): lists that are begun at the same time on different servers have a
+/// threshold from the start.
+#[test]
+fn prewarming_saves_components_where_lists_are_begun_apart() {
+    let grid = Grid::new(Metric::L2, DType::F32, 2, 7);
+    let cluster = Servers::new(&grid, vec![0, 1, 2, 5], 4, |list, slice| 1 << ((list + slice) % 3));
+    let with = Own { fan_out: 6, ..Own::new(6) };
+    let both = with_and_without(&cluster, with, Own { prewarm: false, ..with });
+    let [(few, sums), (many, all_sums)] =
+        both.map(|(ended, _)| (sum(&ended, |s| s.components), sum(&ended, |s| s.sum_bytes)));
+    assert!(10 * few < 9 * many, "{few} components beside {many}");
+    assert!(2 * sums < all_sums, "{sums} bytes of sums beside {all_sums}");
+}
+
+/// The pipeline of slices (HARMONY figure 9): each slice drops vectors for those that follow.
+#[test]
+fn slices_one_after_another_compare_less_than_all_at_once() {
+    let grid = Grid::new(Metric::L2, DType::F32, 2, 7);
+    let cluster = Servers::new(&grid, vec![0, 1, 2, 3, 5], 4, |_, slice| 1 << slice);
+    let with = Own::new(6);
+    let [(with, each), (without, all)] = with_and_without(&cluster, with, Own { pipeline: false, ..with });
+    let (few, many) = (sum(&with, |s| s.components), sum(&without, |s| s.components));
+    assert!(3 * few < 2 * many, "{few} components beside {many}");
+    // The first slice sees all vectors either way.
+    assert!(each[0] == all[0] && (1..4).all(|server| 2 * each[server] < all[server]), "{each:?} {all:?}");
 }
