@@ -285,6 +285,23 @@ fn lists_are_handed_over_and_cost_what_they_cost_on_one_server() {
     }
 }
 
+#[test]
+fn modes_that_a_kind_does_not_have_are_refused() {
+    let data = Data::new(300, 16, "f32");
+    for (kind, missing, offered) in [
+        ("grid-ivf", &["fetch", "score", "forward"][..], "use baton, scatter-gather"),
+        ("disk-graph", &["score", "forward"], "use baton, scatter-gather, fetch"),
+    ] {
+        let index = data.build(kind, &["--kind", kind, "--calibration-queries", "0"]);
+        for mode in missing {
+            let asked =
+                ["simulate", arg(&index), arg(&data.queries), "--servers", "2", "--no-times", "--mode", mode];
+            let error = refused(&asked, 2);
+            assert!(error.contains(kind) && error.contains(mode) && error.contains(offered), "{error}");
+        }
+    }
+}
+
 /// One process listens while another measures; what it prints is the network of a simulation.
 #[test]
 fn the_network_is_measured_given_or_said_to_be_assumed() {

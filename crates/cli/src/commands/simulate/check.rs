@@ -1,6 +1,6 @@
 //! Options of `simulate` that exclude each other, and those of other kinds of index.
 
-use stratann_core::query::{MAX_SEARCH_LIST, Remote};
+use stratann_core::query::MAX_SEARCH_LIST;
 use stratann_engine::kinds::kind::Kind;
 use stratann_engine::{Error, Result};
 
@@ -28,6 +28,17 @@ fn given_for_servers(args: &Args) -> Option<&'static str> {
     all.into_iter().find(|(_, is_given)| *is_given).map(|(name, _)| name)
 }
 
+/// The modes that a kind has: one without reads has nothing to fetch, and only a `hybrid-ivf` chooses whether lists of
+/// other servers are scored there.
+fn modes(kind: Option<Kind>) -> &'static [ModeName] {
+    use ModeName::{Baton, Fetch, Forward, ScatterGather, Score};
+    match kind {
+        Some(Kind::HybridIvf) => &[Baton, Score, Forward, ScatterGather, Fetch],
+        Some(Kind::GridIvf) => &[Baton, ScatterGather],
+        _ => &[Baton, ScatterGather, Fetch],
+    }
+}
+
 /// Checks for options that exclude each other.
 pub(super) fn check(args: &Args, kind: Option<Kind>) -> Result<()> {
     let wrong = |what: String| Err(Error::bad_input(what));
@@ -53,9 +64,15 @@ pub(super) fn check(args: &Args, kind: Option<Kind>) -> Result<()> {
     }
     let scatters = args.mode.contains(&ModeName::ScatterGather);
     let ScatterArgs { partitions, partition_list, match_recall } = &args.scatter;
-    let scores = args.mode.iter().find(|mode| mode.remote() != Remote::HandOver);
-    if let Some(mode) = scores.filter(|_| !kind.is_some_and(Kind::scores_remotely)) {
-        return wrong(format!("--mode {} is for hybrid-ivf; use baton", mode.name()));
+    let possible = modes(kind);
+    if let Some(mode) = args.mode.iter().find(|mode| !possible.contains(mode)) {
+        let names: Vec<_> = possible.iter().map(|mode| mode.name()).collect();
+        return wrong(format!(
+            "--mode {}: a {} does not work like this; use {}",
+            mode.name(),
+            kind.map_or("index of an unknown kind", Kind::name),
+            names.join(", ")
+        ));
     }
     if !scatters && (partitions.is_some() || partition_list.is_some() || *match_recall) {
         return wrong(
