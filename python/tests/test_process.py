@@ -8,9 +8,9 @@ import traceback
 
 import numpy as np
 import pytest
+from conftest import vectors
 
 import stratann
-from conftest import vectors
 
 #: Seconds after which a child that has not ended hangs.
 LIMIT = 60.0
@@ -96,7 +96,7 @@ def test_a_child_opens_builds_and_verifies_while_its_parent_works(tmp_path):
     stop = threading.Event()
 
     def work():
-        for i in iter(lambda: None if stop.is_set() else 1, None):
+        for _ in iter(lambda: None if stop.is_set() else 1, None):
             stratann.build(base, tmp_path / "parent", kind="hybrid-ivf", calibration_queries=20, force=True)
 
     def everything():

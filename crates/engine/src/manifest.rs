@@ -358,8 +358,8 @@ impl Manifest {
     /// One that is no regular file, cannot be opened, or has another length.
     pub fn check_lengths(&self, folder: &Path) -> Result<()> {
         let files = self.files.iter().map(|(name, entry)| (folder.join(name), entry));
-        let present = files.filter(|(path, _)| path.symlink_metadata().is_ok());
-        present.map(|(path, entry)| open_file(&path, entry).map(drop)).collect()
+        let mut present = files.filter(|(path, _)| path.symlink_metadata().is_ok());
+        present.try_for_each(|(path, entry)| open_file(&path, entry).map(drop))
     }
 
     /// Publishes this manifest as `number`. The name must be free: of two writers one fails.
