@@ -241,16 +241,21 @@ impl Server {
         state.counters.queries.fetch_add(1, Ordering::Relaxed);
         let client = state.next_client.fetch_add(1, Ordering::Relaxed);
         let refusal = match state.broken.get() {
-            Some(why) => Some(why.clone()),
-            None if state.is_stopped() => Some("the server stops".to_string()),
+            // The server of the next load takes its place in a moment.
+            Some(why) if state.index.index().replaced().is_some() => {
+                Some(Unanswered::MemoryLost(why.clone()))
+            }
+            Some(why) => Some(Unanswered::Failed(why.clone())),
+            None if state.is_stopped() => Some(Unanswered::Failed("the server stops".into())),
             None if question.vector.len() != state.index.index().base.row_bytes() => {
-                Some("the query has another number of bytes than a vector of the index".to_string())
+                let why = "the query has another number of bytes than a vector of the index";
+                Some(Unanswered::Failed(why.into()))
             }
             None => None,
         };
         if let Some(why) = refusal {
             state.counters.refused.fetch_add(1, Ordering::Relaxed);
-            reply(Err(Unanswered::Failed(why)));
+            reply(Err(why));
             return client;
         }
         let bytes = state.waiting_bytes(question.params.k.into());
