@@ -74,7 +74,7 @@ pub(super) fn begin(cx: &mut Cx<'_, Marker>) {
 
 /// The limit of a query that has not begun its lists.
 fn first_limit(cx: &Cx<'_, Marker>) -> f64 {
-    if cx.params.prune_dimension { limit(&cx.q.top, cx.base.metric, cx.view) } else { f64::INFINITY }
+    if cx.params.prune_dimension { limit(&cx.q.top, cx.base.metric, cx.view.scale) } else { f64::INFINITY }
 }
 
 /// Begins rows until as many are under way as may be, and ends the query when none is left.
@@ -100,7 +100,7 @@ pub(super) fn tell(cx: &mut Cx<'_, Marker>) {
     else {
         return;
     };
-    let now = limit(&cx.q.top, cx.base.metric, cx.view);
+    let now = limit(&cx.q.top, cx.base.metric, cx.view.scale);
     let mut servers = 0;
     for (_, row) in cx.own.rows.iter_mut().filter(|row| row.1.limit > now) {
         row.limit = now;

@@ -4,8 +4,6 @@
 //! of its components. Sums of l2 and of cosine, as the squared distance of unit vectors, only grow. A sum of products
 //! may still fall, by at most the product of both norms in each group that is missing (Cauchy–Schwarz).
 
-use alloc::vec;
-use alloc::vec::Vec;
 use core::ops::Range;
 
 use stratann_kernel::columns::{
@@ -86,31 +84,12 @@ pub(super) fn prewarm(cx: &mut Cx<'_, Marker>, ranked: &[(f32, u32)]) -> usize {
 }
 
 /// The largest sum, in units, of a vector that may be among the results.
-pub(super) fn limit(top: &TopK, metric: Metric, view: &View<'_>) -> f64 {
+pub(super) fn limit(top: &TopK, metric: Metric, scale: f32) -> f64 {
     let Some((worst, _)) = top.worst().filter(|_| top.is_full()) else { return f64::INFINITY };
     // Everything up to the middle between this float and the next one may be rounded to it.
     let next = worst.next_up();
     let middle = f64::from(worst) + (f64::from(next) - f64::from(worst)) / 2.0;
-    let limit = middle * f64::from(view.scale) * unit_distance(metric);
-    // The results are not those sums then.
-    match is_coarse(view, metric, limit) {
-        true if limit > SUM_MOST => f64::INFINITY,
-        true => limit + view.layout.groups() as f64,
-        false => limit,
-    }
-}
-
-/// The largest sum whose groups are all below the largest float.
-const SUM_MOST: f64 = 1e30;
-/// Units of a group's sum that make its rounding small beside it.
-const UNITS_LEAST: f64 = 262_144.0;
-
-/// Whether a sum says too little of a distance: rounding to units is not small beside it, or it is near the end of what
-/// floats hold. Under cosine distances are right to a share of 1.
-fn is_coarse(view: &View<'_>, metric: Metric, sum: f64) -> bool {
-    let sum = sum.abs();
-    let is_outside = sum < UNITS_LEAST * view.layout.groups() as f64 || sum > SUM_MOST || sum.is_nan();
-    is_outside && view.layout.dtype.is_float() && metric != Metric::Cosine
+    middle * f64::from(scale) * unit_distance(metric)
 }
 
 /// Sums of distance 1: half the squared distance of unit vectors is one minus their cosine.
@@ -221,7 +200,7 @@ impl<'s> Scanner<'s> {
         if self.is_fixed {
             return;
         }
-        self.limit = self.limit.min(limit(&self.q.top, self.metric, self.view));
+        self.limit = self.limit.min(limit(&self.q.top, self.metric, self.view.scale));
     }
 
     /// Adds the groups of this slice to the sums of some lanes; the others are no numbers. Those that stay come first,
@@ -262,11 +241,6 @@ impl<'s> Scanner<'s> {
         let nearest = stratann_kernel::sqrt((self.limit / f64::from(self.view.scale)).max(0.0) as f32);
         // More than all of this loses by rounding.
         let reach = f64::from((nearest + radius + 1e-5 * self.length) / pilot.step);
-        // Squares of longer ones are no floats.
-        const REACH_MOST: f64 = 1e15;
-        if reach > REACH_MOST {
-            return lanes.len();
-        }
         let limit = reach * reach * f64::from(SCALE) * (1.0 + 1e-4) + self.pilot.len() as f64;
         let (stride, rests) = (self.list.places_of(block), [0.0; LANES]);
         let (mut sums, mut left) = ([f64::NAN; LANES], lanes.len());
@@ -367,26 +341,10 @@ impl<'s> Scanner<'s> {
         for &lane in lanes {
             let member = block * LANES + usize::from(lane);
             if self.q.admits(self.first_id.wrapping_add(member as u32)) {
-                let sum = sums[usize::from(lane)];
-                let is_whole = self.list.range().len() == self.view.layout.groups();
-                let is_exact = is_whole && is_coarse(self.view, self.metric, sum);
-                let distance = if is_exact { self.exact(member) } else { (sum / scale) as f32 };
+                let distance = (sums[usize::from(lane)] / scale) as f32;
                 self.q.top.offer(distance, || self.list.external_id(member));
             }
         }
-    }
-
-    /// The distance of a member by all of its components, in double precision.
-    fn exact(&self, member: usize) -> f32 {
-        let (mut stored, mut point) = (Vec::new(), vec![0f32; self.query.len()]);
-        self.list.vector(member, &mut stored);
-        stratann_kernel::element::widen(self.view.layout.dtype, &stored, &mut point);
-        let pairs = self.query.iter().zip(&point).map(|(&q, &x)| (f64::from(q), f64::from(x)));
-        let sum: f64 = match self.metric {
-            Metric::Ip => pairs.map(|(q, x)| -q * x).sum(),
-            Metric::L2 | Metric::Cosine => pairs.map(|(q, x)| (q - x) * (q - x)).sum(),
-        };
-        sum as f32
     }
 
     /// Whether components are multiplied to those of unit vectors. Floats are stored as unit vectors.

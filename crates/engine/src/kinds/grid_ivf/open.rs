@@ -4,9 +4,9 @@ use std::path::Path;
 
 use stratann_core::format::grid::GridLayout;
 use stratann_core::plan::grid_ivf::{Axes, Firsts, Pilot, View};
-use stratann_kernel::{DType, Metric};
+use stratann_kernel::DType;
 
-use super::facts::{Extent, GridFacts, GridSection};
+use super::facts::{GridFacts, GridSection};
 use super::held::HeldUnits;
 use super::stripes::Striped;
 use super::units::{self, Places};
@@ -73,10 +73,9 @@ pub(crate) fn decode_axes(
     dim: usize,
     pilot: usize,
 ) -> Option<(StoredAxes, Option<StoredPilot>)> {
-    let is_rotated = dtype == DType::F32 && bytes.len() > 4 * dim;
-    let axes_bytes = 4 * if is_rotated { (dim + 1) * dim } else { dim };
+    let axes_bytes = 4 * if dtype == DType::F32 { (dim + 1) * dim } else { dim };
     let (axes, rest) = bytes.split_at_checked(axes_bytes)?;
-    let axes = StoredAxes::decode(axes, is_rotated, dim)?;
+    let axes = StoredAxes::decode(axes, dtype, dim)?;
     let floats: Vec<f32> = rest.as_chunks::<4>().0.iter().map(|b| f32::from_le_bytes(*b)).collect();
     if rest.len() != 4 * pilot * (dim + 1) || floats.iter().any(|x| !x.is_finite()) {
         return None;
@@ -87,9 +86,9 @@ pub(crate) fn decode_axes(
 }
 
 impl StoredAxes {
-    fn decode(bytes: &[u8], is_rotated: bool, dim: usize) -> Option<StoredAxes> {
+    fn decode(bytes: &[u8], dtype: DType, dim: usize) -> Option<StoredAxes> {
         let words = || bytes.as_chunks::<4>().0.iter();
-        if is_rotated {
+        if dtype == DType::F32 {
             let matrix: Vec<f32> = words().map(|b| f32::from_le_bytes(*b)).collect();
             let is_sane = bytes.len() == 4 * (dim + 1) * dim && matrix.iter().all(|x| x.is_finite());
             return is_sane.then_some(StoredAxes::Rotated(matrix));
@@ -180,38 +179,7 @@ impl GridIndex {
             Some(_) => Resident::new(0).ok_or_else(|| files::senseless(&folder.join(&name)))?,
             None => read_resident(folder, &name, entry)?,
         };
-        let index = GridIndex { facts, layout, axes, pilot, centroids, places, data, share };
-        if index.has_lost_digits() {
-            return Err(Error::bad_input(format!(
-                "{}: neighbours lie so near each other that this old grid-ivf lost their differences; build it again",
-                folder.display()
-            )));
-        }
-        Ok(index)
-    }
-
-    /// Whether it was built by a program that rotated vectors whose neighbours are much nearer than the rest. Looks at
-    /// the first members of its lists.
-    fn has_lost_digits(&self) -> bool {
-        const LISTS: usize = 64;
-        const MEMBERS: usize = 16;
-        let is_rotated = matches!(self.axes, StoredAxes::Rotated(_)) && self.layout.metric == Metric::L2;
-        if !is_rotated {
-            return false;
-        }
-        let view = self.view();
-        let firsts = self
-            .share
-            .as_ref()
-            .and_then(|share| self.layout.list(*self.places.firsts.last()? as usize, &share.firsts));
-        let every = (view.lists() as usize).div_ceil(LISTS).max(1);
-        let lists = (0..view.lists()).step_by(every).filter_map(|list| view.list(list)).chain(firsts);
-        let mut rows = Vec::new();
-        for list in lists {
-            (0..list.members().min(MEMBERS)).for_each(|member| list.vector(member, &mut rows));
-        }
-        let floats: Vec<f32> = rows.as_chunks::<4>().0.iter().map(|b| f32::from_le_bytes(*b)).collect();
-        Extent::of(Metric::L2, &floats, self.layout.dim()).has_lost_digits()
+        Ok(GridIndex { facts, layout, axes, pilot, centroids, places, data, share })
     }
 
     /// What queries see.

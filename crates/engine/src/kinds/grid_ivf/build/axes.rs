@@ -1,6 +1,5 @@
 //! The axes of the stored components: the directions of largest variance first, so that the first components tell most
 //! of a distance. Floats of 32 bits are turned to their principal axes; other types keep their values in another order.
-//! So do floats whose neighbours are much nearer than the rest: a rotation would round their differences away.
 
 use serde::{Deserialize, Serialize};
 use stratann_kernel::distance::dot_f32;
@@ -11,7 +10,7 @@ use crate::build::space::Space;
 use crate::build::stages::Build;
 use crate::build::tables::write_table;
 use crate::dataset::Scan;
-use crate::kinds::grid_ivf::facts::{Extent, keeps_values, pilot_of, scale_exponent};
+use crate::kinds::grid_ivf::facts::{pilot_of, scale_exponent};
 use crate::kinds::grid_ivf::open::{StoredAxes, StoredPilot};
 use crate::{Result, files};
 
@@ -33,21 +32,20 @@ pub(super) fn run(build: &Build<'_>, space: &Space, scan: &Scan) -> Result<AxesF
     let spreads = spreads(&sample, dim);
     build.progress.stage("finding axes", 1, "matrix");
     let pilot = pilot_of(shape.dtype, metric, dim);
-    let extent = Extent::of(metric, &sample, dim);
-    let is_rotated = shape.dtype == DType::F32 && !keeps_values(metric, dim, &extent);
-    let rotation = if is_rotated || pilot > 0 { rotation(build, &sample, dim)? } else { vec![] };
+    let rotation =
+        if shape.dtype == DType::F32 || pilot > 0 { rotation(build, &sample, dim)? } else { vec![] };
     let (stored, step) = of_pilot(&rotation[..(pilot * dim).min(rotation.len())], &sample, &means);
-    let axes = match (is_rotated, metric) {
-        (false, _) => StoredAxes::Ordered(by_spread(&spreads)),
-        (true, Metric::L2) => StoredAxes::Rotated([&rotation[..], &means].concat()),
+    let axes = match shape.dtype {
+        DType::F32 if metric == Metric::L2 => StoredAxes::Rotated([&rotation[..], &means].concat()),
         // Products need the vectors themselves, and unit vectors are near zero.
-        (true, _) => StoredAxes::Rotated([&rotation[..], &vec![0.0; dim]].concat()),
+        DType::F32 => StoredAxes::Rotated([&rotation[..], &vec![0.0; dim]].concat()),
+        _ => StoredAxes::Ordered(by_spread(&spreads)),
     };
     build.progress.advance(1);
     let floats = stored.axes.iter().chain(&stored.offsets).flat_map(|x| x.to_le_bytes());
     let bytes: Vec<u8> = axes.encode().iter().copied().chain(floats).collect();
     write_table(&build.file(files::AXES), &bytes)?;
-    let scale_exponent = scale_exponent(shape.dtype, metric, extent.usual());
+    let scale_exponent = scale_exponent(shape.dtype, metric, spreads.iter().sum());
     Ok(AxesFacts { scale_exponent, pilot, pilot_step: step })
 }
 
