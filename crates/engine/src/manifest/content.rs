@@ -34,8 +34,8 @@ pub fn open_file(path: &Path, entry: &FileEntry) -> Result<File> {
 /// Reads a whole data file and checks it against the manifest.
 pub fn read_file(folder: &Path, name: &str, entry: &FileEntry) -> Result<Vec<u8>> {
     let path = folder.join(name);
-    let mut bytes = Vec::with_capacity(entry.bytes as usize);
     let file = open_file(&path, entry)?;
+    let mut bytes = Vec::with_capacity(entry.bytes as usize);
     file.take(entry.bytes).read_to_end(&mut bytes).map_err(|e| Error::io("reading", &path, &e))?;
     check_length(&path, bytes.len() as u64, entry)?;
     check_sum(&path, &bytes, entry)?;
