@@ -193,10 +193,10 @@ impl Entrance {
         }
     }
 
-    /// Closes the oldest guest of the address that has most, counting a newcomer. Returns whether there is one.
-    fn give_way(&mut self, newcomer: Option<u64>) -> bool {
+    /// Closes the oldest guest of the address that has most, counting the client that waits. Returns whether there is one.
+    fn give_way(&mut self, waiting: Option<u64>) -> bool {
         let mut all = self.guests_of_clients();
-        newcomer.into_iter().for_each(|client| *all.entry(client).or_default() += 1);
+        waiting.into_iter().for_each(|client| *all.entry(client).or_default() += 1);
         let most = self.guests.iter().map(|guest| all[&guest.client]).max();
         let oldest = self.guests.iter().position(|guest| Some(all[&guest.client]) == most);
         oldest.map(|number| self.guests.remove(number)).is_some()
