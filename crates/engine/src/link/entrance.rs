@@ -193,7 +193,7 @@ impl Entrance {
         }
     }
 
-    /// Closes the oldest guest of the address that has most, counting the client that waits. Returns whether there is one.
+    /// Closes the oldest guest of the address that has most, the waiting one counted. Returns whether there is one.
     fn give_way(&mut self, waiting: Option<u64>) -> bool {
         let mut all = self.guests_of_clients();
         waiting.into_iter().for_each(|client| *all.entry(client).or_default() += 1);

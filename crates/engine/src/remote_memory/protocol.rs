@@ -28,7 +28,7 @@
 //! | | body: the results of the operations, in order, or three numbers of a refusal |
 //! | 8 | XXH3 of the body |
 //!
-//! A connection is bound to the epoch that the last facts reply named. Once a load begins, requests of others are refused: the
+//! A connection is bound to the epoch that its facts named. Once a load begins, requests of others are refused: the
 //! region that they know is gone. To begin a load is a request of its own.
 //!
 //! A result is the bytes of a read, the value before an atomic operation, nothing for a write, three numbers for facts,
