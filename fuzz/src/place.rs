@@ -157,6 +157,7 @@ pub fn profile() -> Profile {
         format_version: 1,
         origin,
         seconds: 0.0,
+        measurement: None,
         disk: DiskCosts {
             direct: true,
             file_bytes: 1 << 30,

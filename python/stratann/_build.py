@@ -208,8 +208,8 @@ def build(
             ``"uniform-flat"``, ``"uniform-graph"`` or ``"uniform-ivf"``.
         search_budget: bytes of RAM of later searches, as int or text: which kinds ``"auto"`` considers, and which
             lists of a hybrid-ivf are scanned, divided or graphs; None for no limit (of lists: the smallest possible).
-        profile: cost profile of this machine, from ``stratann profile``; None to measure now, which takes 12
-            seconds.
+        profile: cost profile of this machine, from ``stratann profile``; None for that of the disk, which the
+            first build measures for 8 seconds and keeps for later ones.
         nav_samples: sampled vectors per list in the navigation graph of a hybrid-ivf; 2.
         lists: number of inverted lists of a grid-ivf; the square root of the rows.
         centroids: a file of float32 vectors, the centroids of the lists of a grid-ivf; None to find them.

@@ -1,8 +1,13 @@
 import os
 import signal
+import tempfile
 
 # One of scikit-learn's own checks needs this before SciPy is imported.
 os.environ.setdefault("SCIPY_ARRAY_API", "1")
+
+# Builds keep the profile of the disk here, not in the folder of the user.
+_cache = tempfile.TemporaryDirectory()
+os.environ.setdefault("STRATANN_CACHE", _cache.name)
 
 import numpy as np
 import pytest

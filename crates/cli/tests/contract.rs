@@ -207,7 +207,7 @@ fn a_profile_is_measured_kept_and_shown() {
     let quick = ["--seconds", "0.2", "--scratch", "4MiB"];
     let profile = |rest: &[&str]| run(&[&["profile"], rest].concat());
     let measured = json(&[&["profile", arg(folder.path())], &quick[..]].concat());
-    let parts = ["file", "differs", "format_version", "origin", "seconds", "disk", "compute"];
+    let parts = ["file", "differs", "format_version", "origin", "seconds", "measurement", "disk", "compute"];
     assert_eq!(keys(&measured), set(&parts));
     assert!(measured["differs"].is_null() && measured["disk"]["latency_us"].as_f64().unwrap() > 0.0);
     let file = folder.path().join("stratann-profile.json");

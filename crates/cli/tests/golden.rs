@@ -74,6 +74,7 @@ fn profile() -> Profile {
             io_backend: said(),
         },
         seconds: 0.0,
+        measurement: None,
         disk: DiskCosts {
             direct: true,
             file_bytes: 1 << 30,

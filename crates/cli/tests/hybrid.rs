@@ -3,15 +3,18 @@
 
 mod common;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use common::*;
 use serde_json::Value;
+use stratann_engine::output::OutputPath;
+use stratann_engine::profile::{Profile, ReadLine};
 
-/// One profile for all tests: a build would measure for 12 seconds.
+/// One profile for all tests: a build would measure for 8 seconds.
 fn profile() -> &'static str {
     static PROFILE: OnceLock<(TempDir, PathBuf)> = OnceLock::new();
     let (_, path) = PROFILE.get_or_init(|| {
@@ -364,7 +367,7 @@ fn a_profile_is_believed_or_refused() {
     assert!(output.status.success(), "{}", stderr(&output));
     let said = stderr(&output);
     let is_other = said.contains("warning: the profile is not of this machine and disk");
-    assert!(is_other && said.contains("leave --profile out to have the build measure"), "{said}");
+    assert!(is_other && said.contains("leave --profile out to use that of this disk"), "{said}");
     std::fs::remove_dir_all(&index).unwrap();
 
     let good = std::fs::read_to_string(&path).unwrap();
@@ -386,6 +389,74 @@ fn a_profile_is_believed_or_refused() {
         assert!(output.status.code() == Some(code) && text.contains(said), "{code}: {text}");
         assert!(!index.join("manifest-1.json").exists());
     }
+}
+
+/// The names and bytes of the files in a folder.
+fn contents(folder: &Path) -> BTreeMap<String, Vec<u8>> {
+    let entries = std::fs::read_dir(folder).unwrap().map(|e| e.unwrap());
+    let files = entries.filter(|e| e.file_type().unwrap().is_file());
+    files.map(|e| (e.file_name().into_string().unwrap(), std::fs::read(e.path()).unwrap())).collect()
+}
+
+#[test]
+fn builds_on_a_disk_share_its_profile() {
+    let data = Data::new(3000, 16, "f32");
+    let cache = data.path("cache");
+    let ask = |args: &[&str]| {
+        let output = command(args).env("STRATANN_CACHE", &cache).output().unwrap();
+        assert!(output.status.success(), "{args:?}: {}", stderr(&output));
+        (serde_json::from_slice::<Value>(&output.stdout).unwrap_or_default(), stderr(&output))
+    };
+    let build = |name: &str| {
+        let index = data.path(name);
+        let place = ["build", arg(&data.base), "-o", arg(&index), "--kind", "hybrid-ivf"];
+        let said = ask(&[&place[..], &["--calibration-queries", "60", "--threads", "2"]].concat()).1;
+        (ask(&["info", arg(&index), "--json"]).0, contents(&index), said)
+    };
+    let folder = arg(data.folder.path());
+    let doctor = || ask(&["doctor", "--path", folder, "--json"]).0["profile"].clone();
+    assert!(doctor()["measurement"].is_null());
+    let quick = ["--keep", "--seconds", "0.2", "--scratch", "4MiB", "--json"];
+    let (kept, _) = ask(&[&["profile", folder], &quick[..]].concat());
+    let file = PathBuf::from(kept["file"].as_str().unwrap());
+    assert!(file.starts_with(&cache) && doctor()["measurement"] == kept["measurement"], "{kept}");
+
+    // A disk that was never measured like this.
+    let mut planted = Profile::read(&file).unwrap();
+    planted.disk.loaded = ReadLine { depth: 32, fixed_us: 512.0, ns_per_byte: 1.0 };
+    planted.write(&OutputPath::check(&file, true, &[]).unwrap()).unwrap();
+    let (first, of_first, said) = build("first");
+    assert!(!said.contains("timing reads"), "{said}");
+    assert_eq!(first["clusters"]["read_max"], 63 * 4096);
+    assert_eq!(first["plan"]["profile"]["fixed_us"], 512.0);
+    assert_eq!(build("second").1, of_first);
+    let shown = ask(&["profile", folder, "--kept", "--json"]).0;
+    assert_eq!(shown["disk"]["loaded"]["fixed_us"], 512.0);
+
+    // A damaged one is measured again beside other work, and replaced.
+    std::fs::write(&file, "no profile").unwrap();
+    assert!(doctor()["error"].as_str().unwrap().contains("damaged"));
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                while !is_over.load(Ordering::Relaxed) {
+                    std::hint::black_box(std::fs::read(&data.base).unwrap());
+                }
+            });
+        }
+        let ((third, of_third, said), (fourth, of_fourth, _)) = (build("third"), build("fourth"));
+        is_over.store(true, Ordering::Relaxed);
+        assert!(said.contains("measured again"), "{said}");
+        assert_eq!((&third["plan"], of_third), (&fourth["plan"], of_fourth));
+        assert_ne!(third["plan"]["profile"]["fixed_us"], 512.0);
+    });
+    assert!(Profile::read(&file).is_ok());
+
+    // Where nothing can be kept, a build measures and says so.
+    std::fs::remove_dir_all(&cache).unwrap();
+    std::fs::write(&cache, "a file").unwrap();
+    assert!(build("fifth").2.contains("set STRATANN_CACHE"));
 }
 
 #[test]

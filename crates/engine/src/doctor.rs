@@ -273,7 +273,7 @@ pub fn probe_disk(folder: &Path, io: IoChoice) -> Result<Disk> {
     let scratch = ScratchFile::create(folder, FILE_BYTES, WRITE_TIME, &Quiet)?;
     let time = |bytes: u32, depth: usize, time| {
         let reading = Reading { bytes, depth: depth as u32, order: Order::Random };
-        time_reads(&scratch, reading, io, time, &Quiet)
+        time_reads(&scratch, reading, 0, io, time, &Quiet)
     };
     let page = PAGE as u32;
     let (deep, alone) = (time(page, DEPTH, THROUGHPUT_TIME)?, time(page, 1, LATENCY_TIME)?);

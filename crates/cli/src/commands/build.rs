@@ -86,7 +86,8 @@ struct ClusterArgs {
     /// graphs [default: no limit for auto; the smallest possible for lists]
     #[arg(long, value_name = "SIZE", value_parser = options::size)]
     search_budget: Option<u64>,
-    /// Cost profile of this machine, from `stratann profile` [default: measured now, up to 12 s]
+    /// Cost profile, from `stratann profile` [default: that of the disk, measured once for 8 s and then kept in
+    /// STRATANN_CACHE or ~/.cache/stratann, so that equal builds get equal plans]
     #[arg(long, value_name = "FILE")]
     profile: Option<PathBuf>,
     /// Sampled vectors in the navigation graph, per list

@@ -1,13 +1,16 @@
 //! `stratann doctor`: shows what this machine supports.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde::Serialize;
 use stratann_engine::Result;
 use stratann_engine::budget::{free_disk_bytes, size};
 use stratann_engine::doctor::{self, Disk, Gpu, LinkListener, LinkSpeed, Machine};
+use stratann_engine::profile::{KeptProfile, Measurement};
 use stratann_engine::tier::IoChoice;
 
+use super::profile::measured_words;
 use crate::Verdict;
 use crate::options::IoName;
 use crate::output::{Output, count, eprint_line};
@@ -48,8 +51,32 @@ struct Document {
     disk: Option<Disk>,
     disk_free_bytes: Option<u64>,
     disk_error: Option<String>,
+    profile: KeptFacts,
     #[serde(skip_serializing_if = "Option::is_none")]
     link: Option<LinkSpeed>,
+}
+
+/// The profile that builds on the disk use.
+#[derive(Serialize)]
+struct KeptFacts {
+    file: Option<PathBuf>,
+    /// When it was measured; `None` where none is kept.
+    measurement: Option<Measurement>,
+    /// Why the next build measures although there is a file, or cannot keep what it measures.
+    error: Option<String>,
+}
+
+impl KeptFacts {
+    fn of_disk(folder: &Path) -> KeptFacts {
+        let kept = KeptProfile::of_disk(folder);
+        let found =
+            kept.as_ref().map_err(|e| e.message.clone()).and_then(|k| k.read().map_err(|e| e.message));
+        let (measurement, error) = match found {
+            Ok(profile) => (profile.and_then(|p| p.measurement), None),
+            Err(why) => (None, Some(why)),
+        };
+        KeptFacts { file: kept.ok().map(|k| k.path), measurement, error }
+    }
 }
 
 /// Runs `stratann doctor`.
@@ -69,6 +96,7 @@ pub(crate) fn run(args: &Args, output: Output) -> Result<Verdict> {
         disk,
         disk_free_bytes: free_disk_bytes(&args.path),
         disk_error,
+        profile: KeptFacts::of_disk(&args.path),
         link,
     };
     output.result(&document, || text(args, &document))?;
@@ -119,6 +147,7 @@ fn text(args: &Args, document: &Document) -> String {
         (Some(disk), _) => disk_line(args, disk, document.disk_free_bytes),
         (None, error) => format!("disk         {}\n", error.as_deref().unwrap_or("not probed")),
     };
+    out += &profile_line(&document.profile);
     if let Some(link) = &document.link {
         out += &format!(
             "link         {}: {:.1} us one way (median), {:.1} us (99 %), {:.2} Gbit/s over one connection\n",
@@ -163,6 +192,28 @@ fn gpu_lines(gpu: &Gpu) -> String {
     }
     gpu.missing.iter().for_each(|why| out += &format!("             {why}\n"));
     out
+}
+
+fn profile_line(kept: &KeptFacts) -> String {
+    let state = match (kept, &kept.file) {
+        (KeptFacts { error: Some(why), .. }, _) => {
+            format!("{why}; a build of a hybrid-ivf measures the disk")
+        }
+        (KeptFacts { measurement: Some(m), .. }, Some(file)) => {
+            format!("measured {}, kept in {}", age(m), file.display())
+        }
+        _ => "none is kept for this disk; the first build of a hybrid-ivf measures one".into(),
+    };
+    format!("profile      {state}\n")
+}
+
+/// A date, and how long ago that is.
+fn age(m: &Measurement) -> String {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+    match now.saturating_sub(m.unix_s) / 86_400 {
+        0 => format!("{} (today)", measured_words(m)),
+        days => format!("{} ({days} days ago)", measured_words(m)),
+    }
 }
 
 fn disk_line(args: &Args, disk: &Disk, free: Option<u64>) -> String {

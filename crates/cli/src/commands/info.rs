@@ -125,7 +125,7 @@ fn text(
     );
     out += &format!("version {version}, format {}, build {}\n", m.format_version, m.build_id);
     out += &match m.section.lists() {
-        Some(section) => clusters::text(m, &section.facts, learnt),
+        Some(section) => clusters::text(m, section, learnt),
         None => match (m.section.grid(), m.section.gpu(), m.section.remote()) {
             (Some(section), ..) => grid(&section.facts),
             (_, Some(section), _) => gpu(m, &section.facts),

@@ -1,15 +1,18 @@
 //! `stratann profile`: measures costs of reads and distances and writes them to a file.
 
 use std::path::{Path, PathBuf};
+use std::time::{Duration, UNIX_EPOCH};
 
 use serde::Serialize;
 use stratann_engine::budget::size as size_text;
 use stratann_engine::output::OutputPath;
 use stratann_engine::profile::{
-    self, ComputeCosts, DEPTHS, DiskCosts, DistanceCost, Profile, ProfileOptions, SIZES,
+    self, ComputeCosts, DEPTHS, DiskCosts, DistanceCost, KeptProfile, Measurement, Profile, ProfileOptions,
+    SIZES,
 };
 use stratann_engine::{Error, Result};
 
+use super::serve::utc;
 use crate::Verdict;
 use crate::options::{self, IoName};
 use crate::output::{Named, Output, count, duration, table};
@@ -19,6 +22,9 @@ use crate::progress::ProgressPrinter;
 ///
 /// Measures sequential reads, random reads of several sizes and depths, and exact and code distances on one core. A
 /// scratch file in FOLDER is removed afterwards. Run nothing else meanwhile.
+///
+/// The first build of a hybrid-ivf on a disk measures it too, in 8 s, and keeps the profile for all later builds on
+/// that disk, in the folder STRATANN_CACHE or ~/.cache/stratann. --kept shows it, --keep replaces it.
 #[derive(clap::Args)]
 #[command(after_long_help = EXAMPLES)]
 pub(crate) struct Args {
@@ -39,8 +45,14 @@ pub(crate) struct Args {
     /// I/O back end
     #[arg(long, value_enum, default_value = "auto")]
     io: IoName,
+    /// Keep the profile for all builds on the disk of FOLDER, instead of writing it to a file in FOLDER
+    #[arg(long, conflicts_with_all = ["output", "force", "io"])]
+    keep: bool,
+    /// Measure nothing: print the profile that is kept for builds on the disk of FOLDER
+    #[arg(long, conflicts_with_all = ["keep", "output", "force", "seconds", "scratch", "io", "show"])]
+    kept: bool,
     /// Measure nothing: print this profile, and whether it is from this machine and the disk of FOLDER
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["output", "seconds", "scratch", "io"])]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["keep", "output", "seconds", "scratch", "io"])]
     show: Option<PathBuf>,
 }
 
@@ -48,6 +60,8 @@ const EXAMPLES: &str = "\
 Examples:
   stratann profile /data
   stratann profile /data --seconds 5 -o nvme.json
+  stratann profile /data --keep
+  stratann profile /data --kept
   stratann profile --show /data/stratann-profile.json";
 
 #[derive(Serialize)]
@@ -68,19 +82,67 @@ pub(crate) fn run(args: &Args, output: Output) -> Result<Verdict> {
         return report(file, profile, folder, output);
     }
     let folder = args.folder.as_deref().unwrap_or(Path::new("."));
-    let file = args.output.clone().unwrap_or_else(|| folder.join(profile::FILE_NAME));
     if !folder.is_dir() {
         return Err(Error::bad_input(format!("{}: no such folder; create it first", folder.display())));
     }
+    if args.kept {
+        return show_kept(folder, output);
+    }
     // Checked before time is spent.
-    let to = OutputPath::check(&file, args.force, &[])?;
-    profile::may_write(&to)?;
+    let target = Target::of(args, folder)?;
     let options = ProfileOptions { seconds: args.seconds, scratch_bytes: args.scratch, io: args.io.into() };
     let printer = ProgressPrinter::new(output);
     let measured = Profile::measure(folder, &options, &printer)?;
-    measured.write(&to)?;
+    target.write(&measured)?;
     printer.finish();
-    report(&file, measured, folder, output)
+    report(target.path(), measured, folder, output)
+}
+
+/// Where a profile goes.
+enum Target {
+    File(OutputPath),
+    Kept(KeptProfile),
+}
+
+impl Target {
+    fn of(args: &Args, folder: &Path) -> Result<Target> {
+        if args.keep {
+            return KeptProfile::of_disk(folder).map(Target::Kept);
+        }
+        let file = args.output.clone().unwrap_or_else(|| folder.join(profile::FILE_NAME));
+        let file = OutputPath::check(&file, args.force, &[])?;
+        profile::may_write(&file)?;
+        Ok(Target::File(file))
+    }
+
+    fn path(&self) -> &Path {
+        match self {
+            Target::File(file) => file.path(),
+            Target::Kept(kept) => &kept.path,
+        }
+    }
+
+    fn write(&self, profile: &Profile) -> Result<()> {
+        match self {
+            Target::File(file) => profile.write(file),
+            Target::Kept(kept) => kept.write(profile),
+        }
+    }
+}
+
+/// Prints the profile that builds on the disk of `folder` use.
+fn show_kept(folder: &Path, output: Output) -> Result<Verdict> {
+    let kept = KeptProfile::of_disk(folder)?;
+    let profile = kept.read()?.ok_or_else(|| {
+        Error::bad_input(format!(
+            "no profile is kept for the disk of {} ({} does not exist): the next build of a hybrid-ivf there measures \
+             one; or measure now with `stratann profile {} --keep`",
+            folder.display(),
+            kept.path.display(),
+            folder.display()
+        ))
+    })?;
+    report(&kept.path, profile, folder, output)
 }
 
 fn report(file: &Path, profile: Profile, folder: &Path, output: Output) -> Result<Verdict> {
@@ -91,7 +153,8 @@ fn report(file: &Path, profile: Profile, folder: &Path, output: Output) -> Resul
 
 fn text(document: &Document<'_>) -> String {
     let (origin, profile) = (&document.profile.origin, &document.profile);
-    let mut out = format!("{}: measured in {}\n", document.file.display(), duration(profile.seconds));
+    let when = profile.measurement.as_ref().map_or(String::new(), |m| format!(" {}", measured_words(m)));
+    let mut out = format!("{}: measured{when} in {}\n", document.file.display(), duration(profile.seconds));
     if let Some(reason) = &document.differs {
         out += &format!("not of this machine and disk: {reason}\n");
     }
@@ -100,6 +163,11 @@ fn text(document: &Document<'_>) -> String {
         origin.cpu, origin.cores, origin.isa, origin.file_system, origin.device, origin.io_backend
     );
     out + &disk_text(&profile.disk) + "\n" + &compute_text(&profile.compute)
+}
+
+/// When and by which version, such as `2026-01-31T12:00:00Z by stratann 0.1.0`.
+pub(crate) fn measured_words(m: &Measurement) -> String {
+    format!("{} by stratann {}", utc(UNIX_EPOCH + Duration::from_secs(m.unix_s)), m.version)
 }
 
 fn disk_text(disk: &DiskCosts) -> String {

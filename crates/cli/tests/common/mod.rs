@@ -23,7 +23,7 @@ pub fn folder() -> TempDir {
 /// `stratann` with `args`, to be started.
 pub fn command(args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_stratann"));
-    command.args(args).env_remove("STRATANN_ISA");
+    command.args(args).env_remove("STRATANN_ISA").env("STRATANN_CACHE", env!("CARGO_TARGET_TMPDIR"));
     command
 }
 

@@ -13,7 +13,8 @@ use super::fit;
 use crate::tier::Resident;
 use crate::{Error, Progress, Result};
 
-/// Cost of one kind of distance by the size of its vectors: `fixed_ns + size × ns_per_unit`, fitted by relative errors.
+/// Cost of one kind of distance by the size of its vectors: `fixed_ns + size × ns_per_unit`, fitted by relative errors
+/// and rounded to powers of √2.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct DistanceCost {
     /// Fixed cost, nanoseconds.
@@ -37,7 +38,7 @@ impl DistanceCost {
     fn fit(measured: Vec<TimedDistance>) -> DistanceCost {
         let points: Vec<(f64, f64)> = measured.iter().map(|m| (f64::from(m.size), m.ns)).collect();
         let (fixed_ns, ns_per_unit) = fit::line(&points);
-        DistanceCost { fixed_ns, ns_per_unit, measured }
+        DistanceCost { fixed_ns: fit::rounded(fixed_ns), ns_per_unit: fit::rounded(ns_per_unit), measured }
     }
 
     /// Time of one distance, nanoseconds.

@@ -29,7 +29,8 @@ pub struct RandomReads {
     pub median_us: f64,
 }
 
-/// What a random read takes by its size: `fixed_us + bytes × ns_per_byte / 1000`, fitted by relative errors.
+/// What a random read takes by its size: `fixed_us + bytes × ns_per_byte / 1000`, fitted by relative errors and
+/// rounded to powers of √2.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ReadLine {
     /// Reads under way.
@@ -46,6 +47,11 @@ impl ReadLine {
         let points: Vec<(f64, f64)> = of_depth.map(|r| (f64::from(r.bytes), r.mean_us)).collect();
         let (fixed_us, us_per_byte) = fit::line(&points);
         ReadLine { depth, fixed_us, ns_per_byte: 1000.0 * us_per_byte }
+    }
+
+    fn rounded(self) -> ReadLine {
+        let (fixed_us, ns_per_byte) = (fit::rounded(self.fixed_us), fit::rounded(self.ns_per_byte));
+        ReadLine { fixed_us, ns_per_byte, ..self }
     }
 
     /// From submission to completion, microseconds.
@@ -128,6 +134,9 @@ pub const SIZES: [u32; 7] = [4 << 10, 8 << 10, 16 << 10, 32 << 10, 64 << 10, 128
 /// Of a stream, and how many of them are under way.
 const STREAM_BYTES: u32 = PIECE_BYTES as u32;
 const STREAM_DEPTH: u32 = 8;
+/// How often all settings are measured, one after the other. The median counts: what disturbs the disk for less than
+/// half of the time changes nothing.
+const PASSES: u32 = 5;
 
 /// Measures for about `time`. Gives the name of the back end, too.
 pub(super) fn measure(
@@ -138,28 +147,47 @@ pub(super) fn measure(
 ) -> Result<(DiskCosts, &'static str)> {
     let mut settings: Vec<(u32, u32)> = DEPTHS.iter().map(|&depth| (SIZES[0], depth)).collect();
     settings.extend(SIZES[1..].iter().flat_map(|&bytes| [(bytes, ALONE), (bytes, LOADED)]));
-    let slice = time / (settings.len() as u32 + 1);
-    progress.stage("timing reads", settings.len() as u64 + 1, "settings");
-    let stream = Reading { bytes: STREAM_BYTES, depth: STREAM_DEPTH, order: Order::Sequential };
-    let streamed = time_reads(scratch, stream, io, slice, progress)?;
-    progress.advance(1);
-    let mut random = Vec::new();
-    for (bytes, depth) in settings {
-        let reading = Reading { bytes, depth, order: Order::Random };
-        random.push(time_reads(scratch, reading, io, slice, progress)?.reads);
-        progress.advance(1);
+    let mut readings = vec![Reading { bytes: STREAM_BYTES, depth: STREAM_DEPTH, order: Order::Sequential }];
+    readings.extend(settings.iter().map(|&(bytes, depth)| Reading { bytes, depth, order: Order::Random }));
+    let slice = time / (PASSES * readings.len() as u32);
+    progress.stage("timing reads", u64::from(PASSES) * readings.len() as u64, "settings");
+    let mut passes: Vec<Vec<RandomReads>> = vec![Vec::new(); readings.len()];
+    let mut io_backend = "";
+    for pass in 0..PASSES {
+        for (reading, of_setting) in readings.iter().zip(&mut passes) {
+            let timed = time_reads(scratch, *reading, pass, io, slice, progress)?;
+            of_setting.push(timed.reads);
+            io_backend = timed.io_backend;
+            progress.advance(1);
+        }
     }
+    let mut all = passes.iter().map(|reads| middle(reads));
+    let streamed = all.next().map_or(0.0, |reads| reads.per_second * f64::from(STREAM_BYTES));
+    let random: Vec<RandomReads> = all.collect();
     let costs = DiskCosts {
         direct: scratch.direct,
         file_bytes: scratch.bytes,
-        sequential_bytes_per_s: streamed.reads.per_second * f64::from(STREAM_BYTES),
+        sequential_bytes_per_s: streamed,
         latency_us: random[0].median_us,
         latency_mean_us: random[0].mean_us,
-        alone: ReadLine::fit(ALONE, &random),
-        loaded: ReadLine::fit(LOADED, &random),
+        alone: ReadLine::fit(ALONE, &random).rounded(),
+        loaded: ReadLine::fit(LOADED, &random).rounded(),
         random,
     };
-    Ok((costs, streamed.io_backend))
+    Ok((costs, io_backend))
+}
+
+/// The medians of several passes of one setting, of which there is at least one.
+fn middle(passes: &[RandomReads]) -> RandomReads {
+    let of = |figure: fn(&RandomReads) -> f64| fit::median(passes.iter().map(figure));
+    RandomReads {
+        bytes: passes[0].bytes,
+        depth: passes[0].depth,
+        reads: passes.iter().map(|p| p.reads).sum(),
+        per_second: of(|p| p.per_second),
+        mean_us: of(|p| p.mean_us),
+        median_us: of(|p| p.median_us),
+    }
 }
 
 /// Where reads go.
@@ -198,13 +226,14 @@ pub(crate) struct Timed {
     pub(crate) io_backend: &'static str,
 }
 
-/// Reads for `time`, and at least `depth` times.
+/// Reads for `time`, and at least `depth` times, at other places in each pass.
 ///
 /// # Errors
 /// When a read fails or ends early, or the work is interrupted.
 pub(crate) fn time_reads(
     scratch: &ScratchFile,
     reading: Reading,
+    pass: u32,
     io: IoChoice,
     time: Duration,
     progress: &dyn Progress,
@@ -214,7 +243,7 @@ pub(crate) fn time_reads(
     let mut tier = tier::open(&scratch.file, depth, bytes, io).map_err(failed)?;
     let started = Instant::now();
     let is_over = || started.elapsed() >= time || progress.interrupted();
-    let at = |n| reading.offset(n, scratch.bytes);
+    let at = |n| reading.offset(n + (u64::from(pass) << 32), scratch.bytes);
     let mut taken_us = read_until(tier.as_mut(), depth, bytes, &at, &is_over).map_err(failed)?;
     let seconds = started.elapsed().as_secs_f64().max(1e-9);
     if progress.interrupted() {

@@ -22,9 +22,50 @@ pub(super) fn line(points: &[(f64, f64)]) -> (f64, f64) {
     }
 }
 
+/// Rounds to the nearest power of √2, and keeps 0: equal machines then have equal figures, for all that a busy moment
+/// adds to one of them.
+pub(super) fn rounded(x: f64) -> f64 {
+    if x <= 0.0 || !x.is_finite() {
+        return x;
+    }
+    let halves = (2.0 * x.log2()).round() as i32;
+    let odd = if halves.rem_euclid(2) == 1 { std::f64::consts::SQRT_2 } else { 1.0 };
+    2f64.powi(halves.div_euclid(2)) * odd
+}
+
+/// The middle of measurements; of an even number the upper one. 0 of none.
+pub(super) fn median(values: impl Iterator<Item = f64>) -> f64 {
+    let mut values: Vec<f64> = values.collect();
+    values.sort_by(f64::total_cmp);
+    values.get(values.len() / 2).copied().unwrap_or(0.0)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn figures_are_rounded_to_coarse_steps() {
+        for (x, expected) in [
+            (1.0, 1.0),
+            (1.1, 1.0),
+            (1.3, 2f64.sqrt()),
+            (384.0, 362.038),
+            (0.02, 0.0221),
+            (0.0, 0.0),
+            (-1.0, -1.0),
+        ] {
+            assert!((rounded(x) - expected).abs() <= 1e-3 * expected.abs(), "{x}: {}", rounded(x));
+            assert_eq!(rounded(rounded(x)), rounded(x));
+        }
+        assert!(rounded(f64::NAN).is_nan());
+    }
+
+    #[test]
+    fn one_disturbed_pass_does_not_count() {
+        assert_eq!(median([3.0, 900.0, 4.0].into_iter()), 4.0);
+        assert_eq!(median(std::iter::empty()), 0.0);
+    }
 
     #[track_caller]
     fn check(points: &[(f64, f64)], fixed: f64, slope: f64) {

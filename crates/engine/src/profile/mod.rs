@@ -7,18 +7,21 @@
 mod compute;
 mod disk;
 mod fit;
+mod kept;
 pub(crate) mod network;
 mod origin;
 mod scratch;
 
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
 
 pub use compute::{ComputeCosts, DistanceCost, TimedDistance};
 pub use disk::{ALONE, DEPTHS, DiskCosts, LOADED, RandomReads, ReadLine, SIZES};
 pub(crate) use disk::{Order, Reading, time_reads};
+pub(crate) use kept::BUILD_OPTIONS;
+pub use kept::KeptProfile;
 pub use origin::Origin;
 pub(crate) use scratch::ScratchFile;
 
@@ -44,6 +47,9 @@ pub struct Profile {
     pub origin: Origin,
     /// How long that took.
     pub seconds: f64,
+    /// When that was; absent in profiles of before it was recorded.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub measurement: Option<Measurement>,
     /// Reads.
     pub disk: DiskCosts,
     /// Distances.
@@ -51,6 +57,22 @@ pub struct Profile {
     /// Constants of the model of local indexes, where they have been fitted: builds then take these.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub local: Option<LocalCosts>,
+}
+
+/// When, and by which program, a profile was measured.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Measurement {
+    /// Seconds since 1970.
+    pub unix_s: u64,
+    /// Version of stratann.
+    pub version: String,
+}
+
+impl Measurement {
+    fn now() -> Measurement {
+        let unix_s = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+        Measurement { unix_s, version: env!("CARGO_PKG_VERSION").into() }
+    }
 }
 
 /// What the model of OrchANN (§5.1, "Latency Prediction") leaves to be fitted. There N is the number of vectors in a
@@ -117,6 +139,7 @@ impl Profile {
             format_version: FORMAT_VERSION,
             origin: Origin::here(folder, io_backend),
             seconds: started.elapsed().as_secs_f64(),
+            measurement: Some(Measurement::now()),
             disk,
             compute,
             local: None,
@@ -170,12 +193,16 @@ impl Profile {
     /// See [`may_write`]; and when the file cannot be written.
     pub fn write(&self, output: &OutputPath) -> Result<()> {
         may_write(output)?;
+        output.write(self.text()?.as_bytes())
+    }
+
+    /// The content of its file.
+    fn text(&self) -> Result<String> {
         let wrong = |e: serde_json::Error| Error::bad_input(format!("profile: {e}"));
         let mut document = serde_json::to_value(self).map_err(wrong)?;
         document["format"] = FORMAT.into();
         seal(&mut document);
-        let text = serde_json::to_string_pretty(&document).map_err(wrong)? + "\n";
-        output.write(text.as_bytes())
+        Ok(serde_json::to_string_pretty(&document).map_err(wrong)? + "\n")
     }
 }
 

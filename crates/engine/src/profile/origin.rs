@@ -1,5 +1,6 @@
 //! Origin of a profile, to detect its use on another machine.
 
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
@@ -64,6 +65,27 @@ impl Origin {
     }
 }
 
+/// Serial number, or another lasting identity, of the disk that holds `folder`; partitions of a disk share it. `None`
+/// where the kernel knows none: network and layered file systems, some virtual disks.
+pub(super) fn disk_identity(folder: &Path) -> Option<String> {
+    let at = |device: u64| {
+        let numbers = format!("{}:{}", libc::major(device), libc::minor(device));
+        let block = Path::new("/sys/dev/block").join(numbers).canonicalize().ok()?;
+        let is_partition = block.join("partition").exists();
+        identity_of_block(if is_partition { block.parent()? } else { &block })
+    };
+    // Some file systems have a device number of their own; the mounted device has that of the disk.
+    let mounted = || std::fs::metadata(Origin::of_searches(folder).device).ok();
+    at(std::fs::metadata(folder).ok()?.dev()).or_else(|| at(mounted()?.rdev()))
+}
+
+/// Identity that the kernel gives for a block device.
+fn identity_of_block(block: &Path) -> Option<String> {
+    let names = ["dm/uuid", "md/uuid", "wwid", "device/wwid", "serial", "device/serial"];
+    let texts = names.iter().filter_map(|name| std::fs::read_to_string(block.join(name)).ok());
+    texts.map(|text| text.trim().to_string()).find(|text| !text.is_empty())
+}
+
 /// On x86 the kernel gives a name; on Arm the numbers of implementer and part.
 fn cpu_model(cpuinfo: &str) -> Option<String> {
     let field = |name: &str| {
@@ -123,6 +145,18 @@ broken line
         assert_eq!(mount("/data two"), ("tmpfs".into(), "tmpfs".into()));
         assert_eq!(mount("/database").0, "ext4");
         assert_eq!(mount_of("", Path::new("/")), None);
+    }
+
+    #[test]
+    fn a_disk_is_known_by_what_lasts() {
+        let block = tempfile::tempdir().unwrap();
+        assert_eq!(identity_of_block(block.path()), None);
+        std::fs::write(block.path().join("serial"), "  S123 \n").unwrap();
+        assert_eq!(identity_of_block(block.path()).as_deref(), Some("S123"));
+        std::fs::write(block.path().join("wwid"), "\n").unwrap();
+        assert_eq!(identity_of_block(block.path()).as_deref(), Some("S123"), "an empty one does not count");
+        std::fs::write(block.path().join("wwid"), "eui.1\n").unwrap();
+        assert_eq!(identity_of_block(block.path()).as_deref(), Some("eui.1"));
     }
 
     #[test]

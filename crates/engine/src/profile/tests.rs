@@ -4,7 +4,7 @@ use crate::{ErrorKind, Quiet};
 const SMALL: ProfileOptions =
     ProfileOptions { seconds: 0.05, scratch_bytes: SCRATCH_BYTES_MIN, io: IoChoice::Pread };
 
-fn measured() -> Profile {
+pub(super) fn measured() -> Profile {
     let folder = tempfile::tempdir().unwrap();
     let profile = Profile::measure(folder.path(), &SMALL, &Quiet).unwrap();
     assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0, "the scratch file is gone");
@@ -142,8 +142,8 @@ impl Progress for Impatient {
 
 #[test]
 fn an_interruption_leaves_nothing() {
-    // Among 1 to 4 pieces, 21 settings of reads, 15 of distances.
-    for after in [-1, 0, 5, 12, 30] {
+    // Among 1 to 4 pieces, five passes of 21 settings of reads, 15 of distances.
+    for after in [-1, 0, 5, 40, 112] {
         let folder = tempfile::tempdir().unwrap();
         let impatient = Impatient(after.into());
         let error = Profile::measure(folder.path(), &SMALL, &impatient).unwrap_err();

@@ -131,6 +131,7 @@ pub fn profile() -> Profile {
             io_backend: "pread".into(),
         },
         seconds: 0.0,
+        measurement: None,
         disk: DiskCosts {
             direct: true,
             file_bytes: 1 << 30,

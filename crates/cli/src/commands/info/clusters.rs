@@ -3,10 +3,11 @@
 use std::path::Path;
 
 use stratann_engine::budget::size;
-use stratann_engine::kinds::hybrid_ivf::facts::ListFacts;
+use stratann_engine::kinds::hybrid_ivf::facts::{ListSection, PlanProfile};
 use stratann_engine::kinds::hybrid_ivf::learning::{self, LearnedFacts};
 use stratann_engine::manifest::Manifest;
 
+use crate::commands::profile::measured_words;
 use crate::output::{Output, count};
 
 /// Reads the learned statistics. Reports an unusable file and treats it as empty.
@@ -18,7 +19,8 @@ pub(super) fn learnt(folder: &Path, manifest: &Manifest, output: Output) -> Opti
     })
 }
 
-pub(super) fn text(m: &Manifest, facts: &ListFacts, learnt: Option<LearnedFacts>) -> String {
+pub(super) fn text(m: &Manifest, section: &ListSection, learnt: Option<LearnedFacts>) -> String {
+    let (facts, plan) = (&section.facts, section.plan.as_ref());
     let (sizes, [flat, graph, ivf]) = (&facts.sizes, facts.kinds.map(|n| count(u64::from(n))));
     let mut out = format!(
         "{} inverted lists of {} to {} vectors (mean {:.0}, standard deviation {:.0}, Gini {:.2}): \
@@ -38,6 +40,7 @@ pub(super) fn text(m: &Manifest, facts: &ListFacts, learnt: Option<LearnedFacts>
         count(u64::from(facts.nav_nodes)),
         size(u64::from(facts.read_max))
     );
+    out += &plan.and_then(|plan| plan.profile.as_ref()).map_or(String::new(), profile_line);
     out + &match learnt {
         None => "nothing was learnt from queries yet\n".to_string(),
         Some(learnt) => format!(
@@ -49,4 +52,19 @@ pub(super) fn text(m: &Manifest, facts: &ListFacts, learnt: Option<LearnedFacts>
             size(learnt.bytes)
         ),
     }
+}
+
+/// The profile that the plan was made from.
+fn profile_line(profile: &PlanProfile) -> String {
+    let measured =
+        profile.measurement.as_ref().map_or(String::new(), |m| format!("; measured {}", measured_words(m)));
+    format!(
+        "planned for reads of {:.0} us + {:.3} us per KiB, {} in flight ({} on {}, by {}{measured})\n",
+        profile.fixed_us,
+        1.024 * profile.ns_per_byte,
+        profile.depth,
+        profile.file_system,
+        profile.device,
+        profile.io_backend
+    )
 }

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 pub use crate::clusterings::sizes::SizeStats;
 use crate::kinds::units::ranges_bytes;
-use crate::profile::LocalCosts;
+use crate::profile::{LocalCosts, Measurement, Profile};
 
 /// The section of a `hybrid-ivf` in the manifest.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -76,6 +76,47 @@ pub struct PlanReport {
     pub kib_us: f64,
     /// A distance to a full vector, microseconds.
     pub distance_us: f64,
+    /// What was measured where; absent in indexes from before it was kept.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub profile: Option<PlanProfile>,
+}
+
+/// The profile that a plan was made from.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct PlanProfile {
+    /// Model of the processor.
+    pub cpu: String,
+    /// Kind of the file system, and the mounted device.
+    pub file_system: String,
+    /// See `file_system`.
+    pub device: String,
+    /// I/O back end of the reads that were measured.
+    pub io_backend: String,
+    /// When it was measured; absent in profiles of before it was recorded.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub measurement: Option<Measurement>,
+    /// Reads under way, what a read took then, microseconds, and what each of its bytes did, nanoseconds.
+    pub depth: u32,
+    /// See `depth`.
+    pub fixed_us: f64,
+    /// See `depth`.
+    pub ns_per_byte: f64,
+}
+
+impl PlanProfile {
+    pub(crate) fn of(profile: &Profile) -> PlanProfile {
+        let (origin, loaded) = (profile.origin.clone(), profile.disk.loaded);
+        PlanProfile {
+            cpu: origin.cpu,
+            file_system: origin.file_system,
+            device: origin.device,
+            io_backend: origin.io_backend,
+            measurement: profile.measurement.clone(),
+            depth: loaded.depth,
+            fixed_us: loaded.fixed_us,
+            ns_per_byte: loaded.ns_per_byte,
+        }
+    }
 }
 
 /// What one way to hold a cluster was chosen for.

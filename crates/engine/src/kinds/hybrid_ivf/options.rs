@@ -29,7 +29,8 @@ pub struct ListOptions {
     pub local_plan: LocalPlan,
     /// RAM of later searches, bytes: decides the plan; `None` for the smallest possible.
     pub search_budget: Option<u64>,
-    /// Costs of reads and distances on this machine; `None` to measure.
+    /// Costs of reads and distances on this machine; `None` for those of the disk, which are measured
+    /// once and kept.
     pub profile: Option<Profile>,
     /// Sampled members in the navigation graph, for each cluster.
     pub nav_samples: f64,

@@ -12,43 +12,25 @@ use crate::build::space::Space;
 use crate::build::stages::Build;
 use crate::dataset::Scan;
 use crate::kinds::hybrid_ivf::account::IN_FLIGHT_LOW_MEMORY;
-use crate::kinds::hybrid_ivf::facts::{PlanReport, WayReport};
+use crate::kinds::hybrid_ivf::facts::{PlanProfile, PlanReport, WayReport};
 use crate::kinds::hybrid_ivf::options::{ListOptions, LocalPlan};
 use crate::kinds::hybrid_ivf::tables::cost_sizes;
-use crate::profile::{LocalCosts, Profile, ProfileOptions};
+use crate::profile::{LocalCosts, Profile};
 use crate::{Error, Result};
 
-/// Seconds that a build measures for when it is given no profile.
-const PROFILE_SECONDS: f64 = 12.0;
-
-/// Bytes of vectors from which on a profile is measured for the whole time; smaller sets get a share of it.
-const WHOLE_PROFILE_BYTES: u64 = 256 << 20;
-
-/// How a profile is measured for a set of so many bytes: a small one is built in seconds.
-pub(crate) fn profile_options(bytes: u64) -> ProfileOptions {
-    let share = (bytes as f64 / WHOLE_PROFILE_BYTES as f64).clamp(0.125, 1.0);
-    let usual = ProfileOptions::default();
-    let scratch_bytes = (usual.scratch_bytes as f64 * share) as u64;
-    ProfileOptions { seconds: PROFILE_SECONDS * share, scratch_bytes, ..usual }
-}
-
-/// The profile that was given, or one measured now on the disk of the index.
+/// The profile that was given, or that of the disk of the index.
 pub(crate) fn profile(build: &Build<'_>, own: &ListOptions) -> Result<Profile> {
     match &own.profile {
         Some(profile) => {
             if let Some(differs) = profile.differs_from_here(build.partial.folder()) {
                 build.progress.note(&format!(
                     "warning: the profile is not of this machine and disk ({differs}); the plan may suit another \
-                     better; leave --profile out to have the build measure this one, or measure with `stratann profile`"
+                     better; leave --profile out to use that of this disk, or measure with `stratann profile`"
                 ));
             }
             Ok(profile.clone())
         }
-        None => {
-            let shape = build.base.shape();
-            let options = profile_options(shape.rows.saturating_mul(shape.row_bytes() as u64));
-            Profile::measure(build.partial.folder(), &options, build.progress)
-        }
+        None => Profile::of_disk(build.partial.folder(), build.progress),
     }
 }
 
@@ -78,7 +60,8 @@ pub(crate) fn run(
     let weights: Vec<f64> = members.iter().map(|&n| n as f64 / total.max(1.0)).collect();
     let graph_members = build.options.ram_budget.map_or(u64::MAX, |_| graphs::members_max(build, space));
     let planner = Planner { model, members, weights: &weights, budget, search_budget, graph_members };
-    planner.choose(own.local_plan, local, false)
+    let (kinds, report) = planner.choose(own.local_plan, local, false)?;
+    Ok((kinds, PlanReport { profile: Some(PlanProfile::of(profile)), ..report }))
 }
 
 /// What the budget of searches leaves for codes, once everything else has its place.
@@ -161,6 +144,7 @@ impl Planner<'_> {
             read_us: unit_costs.read_us,
             kib_us: unit_costs.byte_us * 1024.0,
             distance_us: unit_costs.distance_us,
+            profile: None,
         };
         Ok((kinds, report))
     }

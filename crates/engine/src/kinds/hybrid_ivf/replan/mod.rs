@@ -217,6 +217,7 @@ impl Old {
             graph_members: u64::MAX,
         };
         let (kinds, report) = planner.choose(options.local_plan, self.plan.local, observed)?;
+        let report = PlanReport { profile: self.plan.profile.clone(), ..report };
         let before_us = planner.cost_of(&self.tables.directory.kinds);
         Ok(Decided { kinds, report, before_us })
     }
