@@ -4,6 +4,7 @@
 //! route = the nearest centroids, in [`rank`] · access = [`scan`], in memory · verify = the same sums, which are exact
 //! once all components are in. Lists may be divided over servers, in slices of their components: see [`rows`].
 
+mod fine;
 mod rank;
 mod rows;
 mod scan;
@@ -117,6 +118,9 @@ pub struct Scratch {
     values: Vec<u8>,
     factor: f32,
     length: f32,
+    // The unit of this query is larger than that of the index by so many powers of two, and has this scale.
+    shift: u8,
+    scale: f32,
     distances: Vec<f32>,
     ranked: Vec<(f32, u32)>,
     rests: Vec<[f64; stratann_kernel::columns::LANES]>,

@@ -11,6 +11,7 @@ use alloc::vec::Vec;
 
 pub(super) use self::at_once::Gathered;
 use self::at_once::Part;
+use super::fine::Fine;
 use super::scan::{Scanner, begin as begin_scan, count_list, limit, prewarm, scan_list};
 use super::turned::Turned;
 use super::{Marker, State, View};
@@ -48,6 +49,8 @@ pub(super) struct Row {
     pub(super) alive: Vec<u64>,
     // Their sums, whole numbers of units.
     pub(super) sums: Vec<f64>,
+    // Those of each group, of vectors whose sum in units has too few digits.
+    pub(super) fine: Fine,
     // What the slices that are missing need of the query.
     pub(super) query: Turned,
     // It is one slice of a row whose other slices are scored at the same time.
@@ -74,7 +77,7 @@ pub(super) fn begin(cx: &mut Cx<'_, Marker>) {
 
 /// The limit of a query that has not begun its lists.
 fn first_limit(cx: &Cx<'_, Marker>) -> f64 {
-    if cx.params.prune_dimension { limit(&cx.q.top, cx.base.metric, cx.view.scale) } else { f64::INFINITY }
+    if cx.params.prune_dimension { limit(&cx.q.top, cx.view.layout, cx.scratch.scale) } else { f64::INFINITY }
 }
 
 /// Begins rows until as many are under way as may be, and ends the query when none is left.
@@ -100,7 +103,7 @@ pub(super) fn tell(cx: &mut Cx<'_, Marker>) {
     else {
         return;
     };
-    let now = limit(&cx.q.top, cx.base.metric, cx.view.scale);
+    let now = limit(&cx.q.top, cx.view.layout, cx.scratch.scale);
     let mut servers = 0;
     for (_, row) in cx.own.rows.iter_mut().filter(|row| row.1.limit > now) {
         row.limit = now;
@@ -154,6 +157,7 @@ fn begin_row(cx: &mut Cx<'_, Marker>) -> Option<()> {
                 // The first scorer begins it: all vectors are left, with sums of 0.
                 row.alive.clear();
                 row.sums.clear();
+                row.fine.clear();
             }
             count_bytes(cx, &row);
             cx.own.rows.push((tag, row));
@@ -220,22 +224,20 @@ fn scan_here(cx: &mut Cx<'_, Marker>, row: &mut Row) -> Option<Vec<u32>> {
 /// Bytes of what is left of a row.
 #[cfg(test)]
 pub(super) fn left_bytes(row: &Row) -> u64 {
-    wire::left_bytes(&row.alive, &row.sums)
+    wire::left_bytes(row)
 }
 
 /// Counts what a job carries to a server.
 fn count_bytes(cx: &mut Cx<'_, Marker>, row: &Row) {
     cx.q.stats.query_bytes += row.query.bytes();
-    cx.q.stats.sum_bytes += wire::left_bytes(&row.alive, &row.sums);
+    cx.q.stats.sum_bytes += wire::left_bytes(row) + u64::from(!row.fine.is_empty());
 }
 
 /// Bytes of sums and of results that a job replies with.
 fn reply_bytes(own: &State, row: &Row) -> (u64, u64) {
     match &row.part {
         None => (0, own.found.iter().map(|hit| 4 + varint_bytes(hit.external_id)).sum()),
-        Some(part) => {
-            (wire::left_bytes(&row.alive, &row.sums), part.ids.iter().map(|&id| varint_bytes(id)).sum())
-        }
+        Some(part) => (wire::left_bytes(row), part.ids.iter().map(|&id| varint_bytes(id)).sum()),
     }
 }
 
@@ -332,6 +334,7 @@ impl Row {
     /// All members of all lists are left but those that were scored before.
     fn begin(&mut self, view: &View<'_>) {
         self.sums.clear();
+        self.fine.clear();
         for probe in &self.lists {
             let members = view.members(probe.list);
             let skipped = if probe.is_warm { view.prewarmed(probe.list) } else { 0 };
@@ -376,12 +379,16 @@ impl Row {
     /// Adds a slice to the sums of all vectors that are left, and drops those beyond the limit. When no slice is
     /// missing then, offers them.
     fn add_slice(&mut self, cx: &mut Cx<'_, Marker>, slice: usize) -> Option<()> {
+        // A part has only its own slice.
+        let is_first = self.done == 0 || self.part.is_some();
         self.done |= 1 << slice;
         let missing = match &self.part {
             Some(_) => full(cx.view.slice_count()) & !(1 << slice),
             None => full(cx.view.slice_count()) & !self.done,
         };
         let (mut word, mut read, mut write) = (0, 0, 0);
+        let before = core::mem::take(&mut self.fine);
+        let groups = cx.view.layout.groups();
         for at in 0..self.lists.len() {
             let list = self.lists[at].list;
             let view = *cx.view;
@@ -392,8 +399,10 @@ impl Row {
             for block in 0..blocks {
                 let bits = self.alive[word];
                 let (mut sums, mut lanes, mut count) = ([f64::NAN; LANES], [0u8; LANES], 0);
+                let mut places = [0; LANES];
                 for lane in ones(bits) {
                     sums[usize::from(lane)] = self.sums[read];
+                    places[usize::from(lane)] = read;
                     lanes[count] = lane;
                     (read, count) = (read + 1, count + 1);
                 }
@@ -403,11 +412,19 @@ impl Row {
                 lanes.sort_unstable();
                 self.alive[word] = lanes.iter().map(|lane| 1u64 << lane).sum();
                 for &lane in &*lanes {
-                    self.sums[write] = sums[usize::from(lane)];
+                    let sum = sums[usize::from(lane)];
+                    self.sums[write] = sum;
+                    if scanner.is_coarse(block, lane, sum) {
+                        let known = before.of(places[usize::from(lane)], groups);
+                        if known.is_none() && !is_first {
+                            return None;
+                        }
+                        self.fine.push(write, groups, known, scanner.fine_sums(block, lane));
+                    }
+                    if missing == 0 {
+                        scanner.offer_one((block, lane), sum, self.fine.sum_of(write, groups));
+                    }
                     write += 1;
-                }
-                if missing == 0 {
-                    scanner.offer(block, &sums, lanes);
                 }
                 word += 1;
             }
@@ -443,6 +460,7 @@ pub(super) fn memory_bytes(state: &State) -> usize {
     let of_row = |row: &Row| {
         row.lists.capacity() * size_of::<Probe>()
             + 8 * (row.alive.capacity() + row.sums.capacity())
+            + row.fine.memory_bytes()
             + row.query.memory_bytes()
             + row.part.as_ref().map_or(0, |part| 8 * part.ids.capacity() + 4 * part.norms.capacity())
     };

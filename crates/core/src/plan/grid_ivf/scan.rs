@@ -4,16 +4,20 @@
 //! of its components. Sums of l2 and of cosine, as the squared distance of unit vectors, only grow. A sum of products
 //! may still fall, by at most the product of both norms in each group that is missing (Cauchy–Schwarz).
 
+use alloc::vec;
+use alloc::vec::Vec;
 use core::ops::Range;
 
 use stratann_kernel::columns::{
     Group, LANES, Sums, Term, add_columns, add_columns_of, add_rows_of, count_within, keep_within,
 };
+use stratann_kernel::element::widen;
 use stratann_kernel::{DType, Metric, prefetch};
 
+use super::fine::{coarse_below, slack};
 use super::trace::{ScannedList, Trace};
 use super::{Axes, Marker, Scratch, View};
-use crate::format::grid::{List, PILOT_GROUP};
+use crate::format::grid::{GridLayout, List, PILOT_GROUP};
 use crate::plan::Cx;
 use crate::search::{Query, TopK};
 
@@ -84,12 +88,15 @@ pub(super) fn prewarm(cx: &mut Cx<'_, Marker>, ranked: &[(f32, u32)]) -> usize {
 }
 
 /// The largest sum, in units, of a vector that may be among the results.
-pub(super) fn limit(top: &TopK, metric: Metric, scale: f32) -> f64 {
+pub(super) fn limit(top: &TopK, layout: &GridLayout, scale: f32) -> f64 {
     let Some((worst, _)) = top.worst().filter(|_| top.is_full()) else { return f64::INFINITY };
     // Everything up to the middle between this float and the next one may be rounded to it.
     let next = worst.next_up();
     let middle = f64::from(worst) + (f64::from(next) - f64::from(worst)) / 2.0;
-    middle * f64::from(scale) * unit_distance(metric)
+    let units = middle * f64::from(scale) * unit_distance(layout.metric);
+    let below = coarse_below(layout);
+    let is_coarse = below > 0.0 && (layout.metric == Metric::Ip || units < below);
+    if is_coarse { units + slack(layout) } else { units }
 }
 
 /// Sums of distance 1: half the squared distance of unit vectors is one minus their cosine.
@@ -107,6 +114,9 @@ pub(super) struct Scanner<'s> {
     norms: &'s [f32],
     pilot: &'s [f32],
     length: f32,
+    scale: f32,
+    // Sums, or products of norms, below this have too few digits.
+    coarse_below: f64,
     rests: &'s mut [Sums],
     metric: Metric,
     // The largest sum of a vector that may be among the results.
@@ -131,7 +141,7 @@ impl<'s> Scanner<'s> {
         limit: f64,
         (is_traced, is_ordered): (bool, bool),
     ) -> Scanner<'s> {
-        let Scratch { query, norms, pilot, length, rests, trace, .. } = &mut *cx.scratch;
+        let Scratch { query, norms, pilot, length, scale, rests, trace, .. } = &mut *cx.scratch;
         let is_ordered = is_ordered && cx.base.metric != Metric::Ip;
         let order = group_order(cx.view, number, &list, query, is_ordered);
         Scanner {
@@ -143,6 +153,8 @@ impl<'s> Scanner<'s> {
             norms,
             pilot,
             length: *length,
+            scale: *scale,
+            coarse_below: coarse_below(cx.view.layout),
             rests,
             metric: cx.base.metric,
             limit,
@@ -200,7 +212,7 @@ impl<'s> Scanner<'s> {
         if self.is_fixed {
             return;
         }
-        self.limit = self.limit.min(limit(&self.q.top, self.metric, self.view.scale));
+        self.limit = self.limit.min(limit(&self.q.top, self.view.layout, self.scale));
     }
 
     /// Adds the groups of this slice to the sums of some lanes; the others are no numbers. Those that stay come first,
@@ -238,7 +250,7 @@ impl<'s> Scanner<'s> {
         let is_used = self.list.has_pilot() && self.limit < f64::INFINITY;
         let Some(pilot) = self.view.pilot.filter(|_| is_used) else { return lanes.len() };
         let (radius, _) = self.list.pilot(block, 0);
-        let nearest = stratann_kernel::sqrt((self.limit / f64::from(self.view.scale)).max(0.0) as f32);
+        let nearest = stratann_kernel::sqrt((self.limit / f64::from(self.scale)).max(0.0) as f32);
         // More than all of this loses by rounding.
         let reach = f64::from((nearest + radius + 1e-5 * self.length) / pilot.step);
         let limit = reach * reach * f64::from(SCALE) * (1.0 + 1e-4) + self.pilot.len() as f64;
@@ -335,16 +347,65 @@ impl<'s> Scanner<'s> {
         }
     }
 
-    /// Offers lanes whose sums are whole.
-    pub(super) fn offer(&mut self, block: usize, sums: &Sums, lanes: &[u8]) {
-        let scale = f64::from(self.view.scale) * unit_distance(self.metric);
+    /// Offers lanes of a whole list whose sums are whole.
+    fn offer(&mut self, block: usize, sums: &Sums, lanes: &[u8]) {
         for &lane in lanes {
-            let member = block * LANES + usize::from(lane);
-            if self.q.admits(self.first_id.wrapping_add(member as u32)) {
-                let distance = (sums[usize::from(lane)] / scale) as f32;
-                self.q.top.offer(distance, || self.list.external_id(member));
-            }
+            let sum = sums[usize::from(lane)];
+            let is_coarse = self.is_coarse(block, lane, sum);
+            let fine = is_coarse.then(|| self.fine_sums(block, lane).map(|(_, sum)| f64::from(sum)).sum());
+            self.offer_one((block, lane), sum, fine);
         }
+    }
+
+    /// Offers a lane whose sum is whole, in units, and as a float where units have too few digits.
+    pub(super) fn offer_one(&mut self, (block, lane): (usize, u8), sum: f64, fine: Option<f64>) {
+        let member = block * LANES + usize::from(lane);
+        if self.q.admits(self.first_id.wrapping_add(member as u32)) {
+            let sum = fine.unwrap_or(sum / f64::from(self.scale));
+            let distance = (sum / unit_distance(self.metric)) as f32;
+            self.q.top.offer(distance, || self.list.external_id(member));
+        }
+    }
+
+    /// Whether the sum of a lane has too few digits. Under ip its norm tells, which is the same before and after each
+    /// slice; other sums only grow.
+    pub(super) fn is_coarse(&self, block: usize, lane: u8, sum: f64) -> bool {
+        if self.metric != Metric::Ip {
+            return sum < self.coarse_below;
+        }
+        if self.coarse_below == 0.0 {
+            return false;
+        }
+        let shortest = self.coarse_below / (f64::from(self.length) * f64::from(self.scale));
+        let mut square = 0.0;
+        (0..self.view.layout.groups()).all(|group| {
+            let (largest, codes) = self.list.norms(group, block);
+            let norm = f64::from(largest) / 255.0 * f64::from(codes[usize::from(lane)]);
+            square += norm * norm;
+            square < shortest * shortest
+        })
+    }
+
+    /// The sum of each group of this slice, as a float, for a lane.
+    pub(super) fn fine_sums(&self, block: usize, lane: u8) -> impl Iterator<Item = (usize, f32)> + '_ {
+        let layout = self.view.layout;
+        let factor = f64::from(self.factors(block)[usize::from(lane)]);
+        let mut bytes = Vec::new();
+        self.list.vector(block * LANES + usize::from(lane), &mut bytes);
+        let mut row = vec![0f32; bytes.len() / layout.dtype.size()];
+        widen(layout.dtype, &bytes, &mut row);
+        let start = layout.components(self.list.range().start).start;
+        self.list.range().map(move |group| {
+            let components = layout.components(group);
+            let row = &row[components.start - start..components.end - start];
+            let pairs =
+                self.query[components].iter().zip(row).map(|(&q, &x)| (f64::from(q), f64::from(x) * factor));
+            let sum: f64 = match self.metric {
+                Metric::Ip => pairs.map(|(q, x)| -q * x).sum(),
+                Metric::L2 | Metric::Cosine => pairs.map(|(q, x)| (q - x) * (q - x)).sum(),
+            };
+            (group, sum as f32)
+        })
     }
 
     /// Whether components are multiplied to those of unit vectors. Floats are stored as unit vectors.
@@ -370,7 +431,7 @@ impl<'s> Scanner<'s> {
             term: if self.metric == Metric::Ip { Term::MinusProduct } else { Term::Square },
             dtype: layout.dtype,
             query: &self.query[layout.components(group)],
-            scale: self.view.scale,
+            scale: self.scale,
             factors: if has_factors { factors } else { &[] },
         }
     }
@@ -394,7 +455,7 @@ impl<'s> Scanner<'s> {
     fn add_norms(&self, group: usize, block: usize, rest: &mut Sums) {
         let (largest, codes) = self.list.norms(group, block);
         // More than a product of floats loses by rounding, and half a unit.
-        let step = f64::from(self.norms[group]) * f64::from(largest) / 255.0 * f64::from(self.view.scale);
+        let step = f64::from(self.norms[group]) * f64::from(largest) / 255.0 * f64::from(self.scale);
         for (rest, &code) in rest.iter_mut().zip(codes) {
             *rest += step * (1.0 + 1e-4) * f64::from(code) + 1.0;
         }

@@ -152,6 +152,20 @@ impl Grid {
         (ordered, factor)
     }
 
+    /// With a unit that is larger by so many bits, where units are not whole numbers.
+    fn in_units(self, bits: i32) -> Grid {
+        let scale = if self.scale > 1.0 { self.scale * 2f32.powi(-bits) } else { self.scale };
+        Grid { scale, ..self }
+    }
+
+    /// A query; so much longer where it is of floats of 32 bits.
+    fn query(&self, seed: u64, length: f32) -> Vec<u8> {
+        let dtype = self.layout.dtype;
+        let length = if dtype == DType::F32 { length } else { 1.0 };
+        let floats: Vec<f32> = (0..DIM).rev().map(|c| length * random(seed, 77_000_000, c)).collect();
+        encode(dtype, &floats)
+    }
+
     fn view(&self) -> IndexView<'_> {
         let Grid { layout, order, centroids, first, starts, slices, .. } = self;
         let Grid { data, pilot_axes, pilot_offsets, .. } = self;
@@ -202,6 +216,16 @@ impl Grid {
     }
 }
 
+/// By how many bits the unit of an index is larger than it would be, and how long a query is: the shortest and the
+/// longest have sums of few digits, and many.
+fn units_and_lengths() -> impl Strategy<Value = (i32, f32)> {
+    (prop::sample::select(vec![0, 0, 12, 30]), prop::sample::select(vec![1.0, 1.0, 1e-3, 1e4, 1e12]))
+}
+
+fn norm_of(dtype: DType, vector: &[u8]) -> f64 {
+    floats_of(dtype, vector).iter().map(|&x| f64::from(x) * f64::from(x)).sum::<f64>().sqrt()
+}
+
 /// All switches of a search over this many lists.
 fn variants(k: u32, nprobe: u32) -> Vec<Params> {
     let mut all = vec![];
@@ -223,11 +247,11 @@ proptest! {
         columns in 0..4usize,
         k in prop::sample::select(vec![1u32, 10, 300, 1000]),
         nprobe in 1..8u32,
+        (bits, length) in units_and_lengths(),
         seed in 0..1000u64,
     ) {
-        let grid = Grid::new(metric, dtype, columns, seed);
-        let floats: Vec<f32> = (0..DIM).rev().map(|c| random(seed, 77_000_000, c)).collect();
-        let query = encode(dtype, &floats);
+        let grid = Grid::new(metric, dtype, columns, seed).in_units(bits);
+        let query = grid.query(seed, length);
         let searches: Vec<QueryState> =
             variants(k, nprobe).into_iter().map(|params| grid.search(&query, params)).collect();
         let plain = &searches[0];
@@ -241,7 +265,13 @@ proptest! {
         for hit in plain.results() {
             let exact = grid.distance(&query, hit.external_id);
             let error = (f64::from(hit.distance) - exact).abs();
-            prop_assert!(error <= 1e-5 * (1.0 + exact.abs()), "{} {exact}", hit.distance);
+            let norms = norm_of(dtype, &query) * norm_of(dtype, &grid.vectors[hit.external_id as usize]);
+            let bound = match metric {
+                Metric::L2 => exact,
+                Metric::Ip => norms,
+                Metric::Cosine => 1.0,
+            };
+            prop_assert!(error <= 1e-5 * bound, "{} {exact}", hit.distance);
         }
     }
 }

@@ -13,7 +13,7 @@
 use alloc::vec::Vec;
 
 use stratann_kernel::DType;
-use stratann_kernel::distance::{dot_f32, inverse_norm};
+use stratann_kernel::distance::{dot_f32, inverse_norm, l2_f32};
 use stratann_kernel::element::widen;
 
 use super::{Axes, Scratch, View};
@@ -31,6 +31,8 @@ pub(super) struct Turned {
     factor: f32,
     length: f32,
     pilot: Vec<f32>,
+    /// The unit of the query is larger than that of the index by so many powers of two.
+    pub(super) shift: u8,
 }
 
 /// Turns a query into the axes of the index.
@@ -61,8 +63,29 @@ pub(super) fn prepare(base: &Base<'_>, view: &View<'_>, query: &[u8], scratch: &
     if let Some(of) = &view.pilot {
         of.turn(point, pilot);
     }
-    *length = stratann_kernel::sqrt(dot_f32(point, bytemuck::cast_slice(point)));
+    let square = dot_f32(point, bytemuck::cast_slice(point));
+    *length = stratann_kernel::sqrt(square);
+    let reach = match (base.metric, view.centroids.get(..base.dim)) {
+        (Metric::L2 | Metric::Cosine, Some(centroid)) => l2_f32(point, bytemuck::cast_slice(centroid)),
+        _ => square,
+    };
+    let shift = shift_of(reach, view.scale);
+    scale(view, shift, scratch);
     norms(view, scratch);
+}
+
+/// By how many powers of two the unit of a query must be larger, so that sums to vectors this far away stay exact: far
+/// from all vectors, their sums differ little.
+fn shift_of(reach: f32, scale: f32) -> u8 {
+    const BITS_MAX: u64 = 50;
+    let units = f64::from(reach.min(f32::MAX)) * f64::from(scale);
+    let exponent = (units.to_bits() >> 52).saturating_sub(1023);
+    exponent.saturating_sub(BITS_MAX) as u8
+}
+
+fn scale(view: &View<'_>, shift: u8, scratch: &mut Scratch) {
+    let factor = f64::from_bits((1023 - u64::from(shift)) << 52);
+    (scratch.shift, scratch.scale) = (shift, (f64::from(view.scale) * factor) as f32);
 }
 
 /// The norm of the query in each group.
@@ -94,7 +117,7 @@ impl Turned {
             values.extend_from_slice(scratch.values.get(range.start * size..range.end * size).unwrap_or(&[]));
         }
         let pilot = if done & 1 == 0 { scratch.pilot.clone() } else { Vec::new() };
-        Turned { values, factor: scratch.factor, length: scratch.length, pilot }
+        Turned { values, factor: scratch.factor, length: scratch.length, pilot, shift: scratch.shift }
     }
 
     /// Prepares a query of which `done` slices are added: their components are 0. `None` where it does not fit: a job
@@ -131,6 +154,7 @@ impl Turned {
         if *factor != 1.0 {
             query.iter_mut().for_each(|x| *x *= *factor);
         }
+        scale(view, self.shift, scratch);
         norms(view, scratch);
         rest.is_empty().then_some(())
     }

@@ -33,6 +33,13 @@ pub struct GridFacts {
     pub pilot: usize,
     /// The difference between two of these codes that follow each other.
     pub pilot_step: f32,
+    /// Whether the build made sure that near vectors keep the digits of their distance where they are rotated.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub keeps_digits: bool,
+}
+
+fn is_false(flag: &bool) -> bool {
+    !flag
 }
 
 fn one() -> u32 {
@@ -83,7 +90,7 @@ impl GridFacts {
 }
 
 /// Principal components of a pilot: an eighth of the bytes of a vector, and a quarter of its components at most. Floats
-/// of 32 bits are stored rotated, and need none.
+/// of 32 bits are usually stored rotated, and have none.
 pub(crate) fn pilot_of(dtype: DType, metric: Metric, dim: usize) -> usize {
     let most = (dim * dtype.size() / 8).min(dim / 4);
     if dtype == DType::F32 || metric == Metric::Ip { 0 } else { most / 8 * 8 }
@@ -91,12 +98,38 @@ pub(crate) fn pilot_of(dtype: DType, metric: Metric, dim: usize) -> usize {
 
 /// Bits that a sum of the size of `spread`, the mean of what is summed, has in units.
 const SUM_BITS: i32 = 30;
+/// Bits that the largest sum may have: a few more can be told from each other.
+const LARGEST_BITS: i32 = 48;
+/// Neighbours may be nearer than the mean by such a factor, and have 22 bits.
+const NEAR: f64 = 256.0;
 
-/// The exponent of the unit of sums. Integers are exact in units of 1.
-pub(crate) fn scale_exponent(dtype: DType, metric: Metric, spread: f64) -> i32 {
+/// The exponent of the unit of sums, for vectors of this mean square and squared distance of near ones. Integers are
+/// exact in units of 1.
+pub(crate) fn scale_exponent(dtype: DType, metric: Metric, spread: f64, near: f64) -> i32 {
     if !dtype.is_float() && metric != Metric::Cosine {
         return 0;
     }
-    let exponent = if spread > 0.0 { spread.log2().ceil() as i32 } else { 0 };
-    (SUM_BITS - exponent).clamp(-EXPONENT_MAX, EXPONENT_MAX)
+    SUM_BITS - exponent_of(spread.min(NEAR * near))
+}
+
+/// The mean square of vectors with this exponent, as builds chose it that did not know of near ones.
+pub(crate) fn spread_of(scale_exponent: i32) -> f64 {
+    2f64.powi(SUM_BITS - scale_exponent)
+}
+
+/// The exponent of a unit, that finest one, unless vectors are so far from each other that sums would not be exact.
+pub(crate) fn coarser(scale_exponent: i32, reach: f64) -> i32 {
+    scale_exponent.min(LARGEST_BITS - exponent_of(reach)).clamp(-EXPONENT_MAX, EXPONENT_MAX)
+}
+
+fn exponent_of(square: f64) -> i32 {
+    if square > 0.0 { square.log2().ceil() as i32 } else { 0 }
+}
+
+/// Whether vectors of this mean square have five digits of the squared distance of near ones once they are rotated.
+///
+/// A rotation rounds each component to a float, by some 2⁻²² of a component of mean size altogether.
+pub(crate) fn keeps_digits(dim: usize, spread: f64, near: f64) -> bool {
+    const RATIO: f64 = 256.0;
+    spread <= RATIO * dim as f64 * near
 }

@@ -1,6 +1,7 @@
 //! Vectors of a `grid-ivf`, as they are in the data set.
 
 use stratann_core::format::grid::List;
+use stratann_kernel::DType;
 use stratann_kernel::distance::inverse_norm;
 
 use super::super::Member;
@@ -11,7 +12,7 @@ use crate::{Error, Progress, Result};
 /// Members that are shown at a time.
 const RUN: usize = 1024;
 
-/// The vector of one member. One that is stored rotated is turned back, and differs by rounding.
+/// The vector of one member. One that is stored rotated, or as a unit vector, is turned back, and differs by rounding.
 ///
 /// # Errors
 /// An id that does not exist.
@@ -65,13 +66,20 @@ pub(crate) fn for_each_member(
 /// Turns stored vectors back into those of the data set.
 struct Turner<'a> {
     size: usize,
+    // Whether floats are stored as unit vectors, where lists have lengths.
+    is_unit: bool,
     axes: &'a StoredAxes,
     stored: Vec<u8>,
 }
 
 impl<'a> Turner<'a> {
     fn new(base: &Base, grid: &'a GridIndex) -> Turner<'a> {
-        Turner { size: base.dtype.size(), axes: grid.axes(), stored: Vec::new() }
+        Turner {
+            size: base.dtype.size(),
+            is_unit: base.dtype == DType::F32,
+            axes: grid.axes(),
+            stored: Vec::new(),
+        }
     }
 
     fn vector(&mut self, list: &List<'_>, member: usize) -> Vec<u8> {
@@ -82,6 +90,11 @@ impl<'a> Turner<'a> {
                 let mut out = vec![0; self.stored.len()];
                 for (&c, bytes) in order.iter().zip(self.stored.chunks_exact(self.size)) {
                     out[self.size * c as usize..][..self.size].copy_from_slice(bytes);
+                }
+                if let Some(length) = list.length(member).filter(|_| self.is_unit) {
+                    for x in out.as_chunks_mut::<4>().0 {
+                        *x = (f32::from_le_bytes(*x) * length).to_le_bytes();
+                    }
                 }
                 out
             }

@@ -3,6 +3,7 @@
 pub(crate) mod account;
 pub(crate) mod build;
 pub(crate) mod calibration;
+mod digits;
 pub mod divide;
 pub mod explain;
 pub mod facts;

@@ -6,6 +6,7 @@ use stratann_core::format::grid::GridLayout;
 use stratann_core::plan::grid_ivf::{Axes, Firsts, Pilot, View};
 use stratann_kernel::DType;
 
+use super::digits;
 use super::facts::{GridFacts, GridSection};
 use super::held::HeldUnits;
 use super::stripes::Striped;
@@ -65,7 +66,7 @@ impl StoredPilot {
     }
 }
 
-/// What a file of axes holds, for vectors of this type and dimension and a pilot of so many components; `None` when it
+/// What a file of axes holds; its length tells whether floats of 32 bits are rotated. For vectors of this type and dimension and a pilot of so many components; `None` when it
 /// makes no sense.
 pub(crate) fn decode_axes(
     bytes: &[u8],
@@ -73,9 +74,10 @@ pub(crate) fn decode_axes(
     dim: usize,
     pilot: usize,
 ) -> Option<(StoredAxes, Option<StoredPilot>)> {
-    let axes_bytes = 4 * if dtype == DType::F32 { (dim + 1) * dim } else { dim };
+    let is_rotated = dtype == DType::F32 && bytes.len() != 4 * dim;
+    let axes_bytes = 4 * if is_rotated { (dim + 1) * dim } else { dim };
     let (axes, rest) = bytes.split_at_checked(axes_bytes)?;
-    let axes = StoredAxes::decode(axes, dtype, dim)?;
+    let axes = StoredAxes::decode(axes, is_rotated, dim)?;
     let floats: Vec<f32> = rest.as_chunks::<4>().0.iter().map(|b| f32::from_le_bytes(*b)).collect();
     if rest.len() != 4 * pilot * (dim + 1) || floats.iter().any(|x| !x.is_finite()) {
         return None;
@@ -86,9 +88,9 @@ pub(crate) fn decode_axes(
 }
 
 impl StoredAxes {
-    fn decode(bytes: &[u8], dtype: DType, dim: usize) -> Option<StoredAxes> {
+    fn decode(bytes: &[u8], is_rotated: bool, dim: usize) -> Option<StoredAxes> {
         let words = || bytes.as_chunks::<4>().0.iter();
-        if dtype == DType::F32 {
+        if is_rotated {
             let matrix: Vec<f32> = words().map(|b| f32::from_le_bytes(*b)).collect();
             let is_sane = bytes.len() == 4 * (dim + 1) * dim && matrix.iter().all(|x| x.is_finite());
             return is_sane.then_some(StoredAxes::Rotated(matrix));
@@ -179,7 +181,9 @@ impl GridIndex {
             Some(_) => Resident::new(0).ok_or_else(|| files::senseless(&folder.join(&name)))?,
             None => read_resident(folder, &name, entry)?,
         };
-        Ok(GridIndex { facts, layout, axes, pilot, centroids, places, data, share })
+        let grid = GridIndex { facts, layout, axes, pilot, centroids, places, data, share };
+        digits::check(folder, &grid)?;
+        Ok(grid)
     }
 
     /// What queries see.

@@ -3,12 +3,14 @@
 
 use alloc::vec::Vec;
 
+use super::super::fine::{Fine, coarse_below};
 use super::super::scan::{count_list, unit_distance};
 use super::super::turned::Turned;
 use super::super::{Marker, State, View};
 use super::wire::{put_left, take_left};
 use super::{Probe, Row, count_bytes, full, is_here, ones};
 use crate::codec::{Reader, Refused, Writer};
+use crate::format::grid::GridLayout;
 use crate::place::Reach;
 use crate::plan::Cx;
 use stratann_kernel::Metric;
@@ -35,6 +37,8 @@ pub(crate) struct Gathered {
     pub(super) lists: Vec<Probe>,
     pub(super) alive: Vec<u64>,
     pub(super) sums: Vec<f64>,
+    /// Those of each group, of vectors whose sum in units has too few digits.
+    pub(super) fine: Fine,
     /// The ids of all vectors that are left; empty before they are known.
     pub(super) ids: Vec<u64>,
 }
@@ -66,7 +70,7 @@ pub(super) fn begin(cx: &mut Cx<'_, Marker>, row: Row) -> Option<()> {
             part.with_ids = slice == own[0];
         }
         note_ids(cx.view, &mut row);
-        gathered.add(&row);
+        gathered.add(&row, cx.view.layout);
     }
     let mut needs_ids = own.is_empty();
     for slice in slices.filter(|slice| !own.contains(slice)) {
@@ -123,6 +127,9 @@ pub(super) fn encode(row: &Row, w: &mut Writer<'_>) {
     put_left(&row.alive, &row.sums, w);
     let ids = row.part.as_ref().map_or(&[][..], |part| &part.ids);
     ids.iter().for_each(|&id| w.varint(id));
+    if !row.fine.is_empty() {
+        row.fine.encode(w);
+    }
 }
 
 /// Takes the reply for a slice, whose job is at this place of the rows.
@@ -144,13 +151,16 @@ pub(super) fn take(cx: &mut Cx<'_, Marker>, at: usize, r: &mut Reader<'_>) -> Re
         }
     }
     if !r.0.is_empty() {
+        row.fine = Fine::decode(r, row.sums.len())?;
+    }
+    if !r.0.is_empty() {
         return Err(Refused::Length);
     }
     let number = part.row;
     cx.own.rows.swap_remove(at);
     // Without its row another slice was lost.
     if let Some(gathered) = cx.own.gathered.iter_mut().find(|gathered| gathered.row == number) {
-        gathered.add(&row);
+        gathered.add(&row, cx.view.layout);
         finish(cx, number);
     }
     Ok(())
@@ -168,8 +178,11 @@ fn finish(cx: &mut Cx<'_, Marker>, number: u32) {
     whole.begin(cx.view);
     cx.q.stats.full_comparisons += gathered.sums.len() as u64;
     cx.q.stats.pruned += (whole.sums.len() - gathered.sums.len()) as u64;
-    let scale = f64::from(cx.view.scale) * unit_distance(cx.base.metric);
-    let (mut words, mut left) = (gathered.alive.iter(), gathered.sums.iter().zip(&gathered.ids));
+    let groups = cx.view.layout.groups();
+    let scale = f64::from(cx.scratch.scale);
+    let sum = |(at, &units): (usize, &f64)| gathered.fine.sum_of(at, groups).unwrap_or(units / scale);
+    let sums = gathered.sums.iter().enumerate().map(sum);
+    let (mut words, mut left) = (gathered.alive.iter(), sums.zip(&gathered.ids));
     for list in gathered.lists.iter().map(|probe| probe.list) {
         let first = cx.view.first[list as usize];
         let blocks = cx.view.members(list).div_ceil(LANES);
@@ -177,7 +190,7 @@ fn finish(cx: &mut Cx<'_, Marker>, number: u32) {
             for (lane, (sum, &id)) in ones(word).zip(left.by_ref()) {
                 let member = (block * LANES + usize::from(lane)) as u32;
                 if cx.q.admits(first.wrapping_add(member)) {
-                    cx.q.top.offer((sum / scale) as f32, || id);
+                    cx.q.top.offer((sum / unit_distance(cx.base.metric)) as f32, || id);
                 }
             }
         }
@@ -187,16 +200,25 @@ fn finish(cx: &mut Cx<'_, Marker>, number: u32) {
 
 impl Gathered {
     /// Adds the sums of a slice. What it has dropped is dropped.
-    fn add(&mut self, slice: &Row) {
+    fn add(&mut self, slice: &Row, layout: &GridLayout) {
         let ids = slice.part.as_ref().map_or(&[][..], |part| &part.ids);
         let has_ids = !self.ids.is_empty();
         let (mut own, mut theirs) = (0, 0);
         let (mut sums, mut kept) = (Vec::with_capacity(slice.sums.len()), Vec::new());
+        let (mut fine, groups) = (Fine::default(), layout.groups());
+        // Other sums than products only grow.
+        let below = if layout.metric == Metric::Ip { f64::INFINITY } else { coarse_below(layout) };
+        let is_first = self.fine.is_empty() && self.sums.iter().all(|&sum| sum == 0.0);
         for (word, &other) in self.alive.iter_mut().zip(&slice.alive) {
             let both = *word & other;
             for lane in ones(*word | other).map(|lane| 1u64 << lane) {
                 if both & lane != 0 {
-                    sums.push(self.sums[own] + slice.sums[theirs]);
+                    let sum = self.sums[own] + slice.sums[theirs];
+                    let (known, more) = (self.fine.of(own, groups), slice.fine.of(theirs, groups));
+                    if let Some(more) = more.filter(|_| sum < below && (is_first || known.is_some())) {
+                        fine.push(sums.len(), groups, known, (0..).zip(more.iter().copied()));
+                    }
+                    sums.push(sum);
                     let id = if has_ids { self.ids.get(own) } else { ids.get(theirs) };
                     kept.extend(id);
                 }
@@ -205,12 +227,13 @@ impl Gathered {
             }
             *word = both;
         }
-        (self.sums, self.ids) = (sums, kept);
+        (self.sums, self.ids, self.fine) = (sums, kept, fine);
     }
 
     /// Memory beside the struct itself, bytes.
     pub(super) fn memory_bytes(&self) -> usize {
         self.lists.capacity() * size_of::<Probe>()
             + 8 * (self.alive.capacity() + self.sums.capacity() + self.ids.capacity())
+            + self.fine.memory_bytes()
     }
 }

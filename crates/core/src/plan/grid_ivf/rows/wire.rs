@@ -2,13 +2,15 @@
 //!
 //! | bytes | content |
 //! |---|---|
-//! | 1 | 2, or 3 for a job; 4 or 5 where slices of a row are scored at the same time; rows of 0 and 1 had no query |
+//! | 1 | 2, and 1 more for a job, 2 where slices of a row are scored at the same time, 4 where sums have too few digits; rows of 0 and 1 had no query |
 //! | 8 | the limit before any list was scanned, as a double |
 //! | … | lists that are open: count, then each as below |
 //! | … | rows: count, and for each its tag (4 bytes) and the row |
 //! | … | what a job has found: count, then distance (4 bytes) and id (a varint) each |
-//! | … | of 4 and 5: for each row 0, or 1 for a slice of one, then its number (4 bytes), whether it wants ids, and norms: count, 4 bytes each |
-//! | … | of 4 and 5: gathered rows: count, then number (4 bytes), lists, what is left, and the ids (varints), if known |
+//! | … | of slices at the same time: for each row 0, or 1 for a slice of one, then its number (4 bytes), whether it wants ids, and norms: count, 4 bytes each |
+//! | … | of slices at the same time: gathered rows: count, then number (4 bytes), lists, what is left, and the ids (varints), if known |
+//!
+//! | … | of few digits: for each row by how many powers of two the unit is larger than that of the index (1 byte), and the sums of groups: count of vectors, how many are skipped before each (varints), count of sums, 4 bytes each; then the sums of groups of each gathered row |
 //!
 //! A list is a varint: 8 × its number, 2 × times that it was lost, and 1 where its first members were scored. A row is
 //!
@@ -29,6 +31,7 @@
 
 use alloc::vec::Vec;
 
+use super::super::fine::Fine;
 use super::super::turned::DIM_MAX;
 use super::super::{MAX_FAN_OUT, MAX_PROBES, State};
 use super::at_once::Part;
@@ -42,7 +45,10 @@ const BLOCKS_MAX: u32 = 1 << 24;
 /// Appends the state.
 pub(in super::super) fn encode(state: &State, w: &mut Writer<'_>) {
     let has_parts = !state.gathered.is_empty() || state.rows.iter().any(|row| row.1.part.is_some());
-    w.u8(if has_parts { 4 } else { 2 } + u8::from(state.is_job));
+    let is_fine = |row: &Row| row.query.shift > 0 || !row.fine.is_empty();
+    let has_fine = state.rows.iter().any(|(_, row)| is_fine(row))
+        || state.gathered.iter().any(|gathered| !gathered.fine.is_empty());
+    w.u8(FORM + u8::from(state.is_job) + PARTS * u8::from(has_parts) + FINE * u8::from(has_fine));
     put_u64(state.limit.to_bits(), w);
     put_probes(&state.open, w);
     w.varint(state.rows.len() as u64);
@@ -56,14 +62,23 @@ pub(in super::super) fn encode(state: &State, w: &mut Writer<'_>) {
         w.varint(state.gathered.len() as u64);
         state.gathered.iter().for_each(|gathered| put_gathered(gathered, w));
     }
+    if has_fine {
+        for (_, row) in &state.rows {
+            w.u8(row.query.shift);
+            row.fine.encode(w);
+        }
+        state.gathered.iter().for_each(|gathered| gathered.fine.encode(w));
+    }
 }
+
+/// The first byte of a state, and what is added to it.
+const FORM: u8 = 2;
+const PARTS: u8 = 2;
+const FINE: u8 = 4;
 
 /// Reads what [`encode`] wrote.
 pub(in super::super) fn decode(state: &mut State, k: u32, r: &mut Reader<'_>) -> Result<(), Refused> {
-    let form = r.u8()?;
-    if !(2..=5).contains(&form) {
-        return Err(Refused::Content);
-    }
+    let form = r.u8()?.checked_sub(FORM).filter(|&form| form < 2 * FINE).ok_or(Refused::Content)?;
     state.is_job = form & 1 == 1;
     state.limit = f64::from_bits(r.u64()?);
     if state.limit.is_nan() {
@@ -78,12 +93,21 @@ pub(in super::super) fn decode(state: &mut State, k: u32, r: &mut Reader<'_>) ->
         return Err(Refused::Content);
     }
     take_hits(r, k, &mut state.found)?;
-    if form >= 4 {
+    if form & PARTS > 0 {
         for (_, row) in &mut state.rows {
             row.part = take_part(r)?;
         }
         for _ in 0..r.count(MAX_FAN_OUT.into())? {
             state.gathered.push(take_gathered(r)?);
+        }
+    }
+    if form & FINE > 0 {
+        for (_, row) in &mut state.rows {
+            row.query.shift = r.u8()?;
+            row.fine = Fine::decode(r, row.sums.len())?;
+        }
+        for gathered in &mut state.gathered {
+            gathered.fine = Fine::decode(r, gathered.sums.len())?;
         }
     }
     Ok(())
@@ -194,8 +218,10 @@ pub(super) fn put_left(alive: &[u64], sums: &[f64], w: &mut Writer<'_>) {
     put_sums(sums, w);
 }
 
-/// Bytes that [`put_left`] appends.
-pub(super) fn left_bytes(alive: &[u64], sums: &[f64]) -> u64 {
+/// Bytes of what is left of a row.
+pub(super) fn left_bytes(row: &Row) -> u64 {
+    let Row { alive, sums, fine, .. } = row;
+    let fine = if fine.is_empty() { 0 } else { fine.bytes() };
     let mut next = 0;
     let is_short = sums.len() < 4 * alive.len();
     let gaps = (0u64..)
@@ -205,7 +231,7 @@ pub(super) fn left_bytes(alive: &[u64], sums: &[f64]) -> u64 {
     let gaps: u64 = gaps.map(|at| varint_bytes(at - core::mem::replace(&mut next, at + 1))).sum();
     let vectors = if is_short { varint_bytes(sums.len() as u64) + gaps } else { 8 * alive.len() as u64 };
     let sums = if are_near(sums).0 { 8 + 4 * sums.len() } else { 8 * sums.len() };
-    varint_bytes(alive.len() as u64) + 1 + vectors + 1 + sums as u64
+    varint_bytes(alive.len() as u64) + 1 + vectors + 1 + sums as u64 + fine
 }
 
 fn take_row(r: &mut Reader<'_>) -> Result<Row, Refused> {

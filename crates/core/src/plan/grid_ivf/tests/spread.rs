@@ -156,10 +156,12 @@ fn assert_counted(job: &QueryState) {
         let crate::plan::KindState::GridIvf(own) = &mut empty.own else { panic!() };
         own.rows[0].1.alive.clear();
         own.rows[0].1.sums.clear();
+        own.rows[0].1.fine.clear();
         wire_bytes(&empty)
     });
     let left = |row: &super::super::Row| super::super::rows::left_bytes(row);
-    assert_eq!(left(row) - left(&super::super::Row::default()), one_row - none);
+    let shift = u64::from(!row.fine.is_empty());
+    assert_eq!(left(row) + shift - left(&super::super::Row::default()), one_row - none);
 }
 
 fn wire_bytes(state: &QueryState) -> u64 {
@@ -197,11 +199,11 @@ proptest! {
         replicas in 1..3u64,
         (k, nprobe) in (prop::sample::select(vec![1u32, 10, 300, 1000]), 1..8u32),
         (fan_out, busy_last, pipeline) in (1..4u8, any::<bool>(), any::<bool>()),
+        (bits, length) in units_and_lengths(),
         seed in 0..1000u64,
     ) {
-        let grid = Grid::new(metric, dtype, 2, seed);
-        let floats: Vec<f32> = (0..DIM).rev().map(|c| random(seed, 77_000_000, c)).collect();
-        let query = encode(dtype, &floats);
+        let grid = Grid::new(metric, dtype, 2, seed).in_units(bits);
+        let query = grid.query(seed, length);
         let replicas = replicas.min(servers);
         let on = |list, slice| servers_of(seed, servers, replicas, list, slice);
         let cluster = Servers::new(&grid, slices, servers as usize, on);

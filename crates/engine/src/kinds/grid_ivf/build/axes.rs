@@ -1,8 +1,11 @@
 //! The axes of the stored components: the directions of largest variance first, so that the first components tell most
-//! of a distance. Floats of 32 bits are turned to their principal axes; other types keep their values in another order.
+//! of a distance. Floats of 32 bits are turned to their principal axes, where they keep their digits; other types, and
+//! vectors of one group of components, keep their values in another order.
 
+use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
-use stratann_kernel::distance::dot_f32;
+use stratann_core::format::grid::GridLayout;
+use stratann_kernel::distance::{dot_f32, l2_f32};
 use stratann_kernel::{DType, Metric};
 
 use crate::build::codebook::rotation::{RotationWork, principal_axes};
@@ -10,7 +13,7 @@ use crate::build::space::Space;
 use crate::build::stages::Build;
 use crate::build::tables::write_table;
 use crate::dataset::Scan;
-use crate::kinds::grid_ivf::facts::{pilot_of, scale_exponent};
+use crate::kinds::grid_ivf::facts::{keeps_digits, pilot_of, scale_exponent};
 use crate::kinds::grid_ivf::open::{StoredAxes, StoredPilot};
 use crate::{Result, files};
 
@@ -20,6 +23,8 @@ pub(super) struct AxesFacts {
     pub(super) scale_exponent: i32,
     pub(super) pilot: usize,
     pub(super) pilot_step: f32,
+    #[serde(default)]
+    pub(super) keeps_digits: bool,
 }
 
 /// Finds the axes and writes them.
@@ -30,23 +35,27 @@ pub(super) fn run(build: &Build<'_>, space: &Space, scan: &Scan) -> Result<AxesF
     // Differences do not depend on the mean; products do.
     let means = if metric == Metric::Ip { vec![0.0; dim] } else { centre(&mut sample, dim) };
     let spreads = spreads(&sample, dim);
+    let spread: f64 = spreads.iter().sum();
+    let near = if metric == Metric::Ip { Near::norms(&sample, dim) } else { Near::neighbours(&sample, dim) };
+    let is_rotated = shape.dtype == DType::F32
+        && GridLayout::edges_of(dim).len() > 2
+        && (metric == Metric::Ip || keeps_digits(dim, spread, near.tenth));
     build.progress.stage("finding axes", 1, "matrix");
     let pilot = pilot_of(shape.dtype, metric, dim);
-    let rotation =
-        if shape.dtype == DType::F32 || pilot > 0 { rotation(build, &sample, dim)? } else { vec![] };
+    let rotation = if is_rotated || pilot > 0 { rotation(build, &sample, dim)? } else { vec![] };
     let (stored, step) = of_pilot(&rotation[..(pilot * dim).min(rotation.len())], &sample, &means);
-    let axes = match shape.dtype {
-        DType::F32 if metric == Metric::L2 => StoredAxes::Rotated([&rotation[..], &means].concat()),
+    let axes = match () {
+        _ if !is_rotated => StoredAxes::Ordered(by_spread(&spreads)),
+        _ if metric == Metric::L2 => StoredAxes::Rotated([&rotation[..], &means].concat()),
         // Products need the vectors themselves, and unit vectors are near zero.
-        DType::F32 => StoredAxes::Rotated([&rotation[..], &vec![0.0; dim]].concat()),
-        _ => StoredAxes::Ordered(by_spread(&spreads)),
+        _ => StoredAxes::Rotated([&rotation[..], &vec![0.0; dim]].concat()),
     };
     build.progress.advance(1);
     let floats = stored.axes.iter().chain(&stored.offsets).flat_map(|x| x.to_le_bytes());
     let bytes: Vec<u8> = axes.encode().iter().copied().chain(floats).collect();
     write_table(&build.file(files::AXES), &bytes)?;
-    let scale_exponent = scale_exponent(shape.dtype, metric, spreads.iter().sum());
-    Ok(AxesFacts { scale_exponent, pilot, pilot_step: step })
+    let scale_exponent = scale_exponent(shape.dtype, metric, spread, near.median);
+    Ok(AxesFacts { scale_exponent, pilot, pilot_step: step, keeps_digits: is_rotated })
 }
 
 /// A pilot with these axes, whose codes reach over the rows of the centred sample and a little farther, and its step.
@@ -76,6 +85,41 @@ fn centre(sample: &mut [f32], dim: usize) -> Vec<f32> {
     let means: Vec<f32> = sums.iter().map(|sum| (sum / count) as f32).collect();
     sample.chunks_exact_mut(dim).for_each(|row| row.iter_mut().zip(&means).for_each(|(x, m)| *x -= m));
     means
+}
+
+/// Squared distances that are small among all.
+struct Near {
+    tenth: f64,
+    median: f64,
+}
+
+impl Near {
+    /// Those of some rows of a sample to their nearest neighbours in it, which are not equal to them.
+    fn neighbours(sample: &[f32], dim: usize) -> Near {
+        const ROWS: usize = 64;
+        const OTHERS: usize = 32_768;
+        let rows = sample.len() / dim;
+        let others = &sample[..rows.min(OTHERS) * dim];
+        let nearest = |row: &[f32]| {
+            let distances = others.chunks_exact(dim).map(|other| l2_f32(row, bytemuck::cast_slice(other)));
+            distances.filter(|&distance| distance > 0.0).fold(f32::INFINITY, f32::min)
+        };
+        let chosen: Vec<&[f32]> = sample.chunks_exact(dim).step_by(rows.div_ceil(ROWS).max(1)).collect();
+        Near::of(chosen.into_par_iter().map(nearest).collect())
+    }
+
+    /// Those of all rows to zero.
+    fn norms(sample: &[f32], dim: usize) -> Near {
+        Near::of(sample.chunks_exact(dim).map(|row| dot_f32(row, bytemuck::cast_slice(row))).collect())
+    }
+
+    /// Without any number that is finite and more than zero all are far.
+    fn of(mut squares: Vec<f32>) -> Near {
+        squares.retain(|&square| square > 0.0 && square.is_finite());
+        squares.sort_unstable_by(f32::total_cmp);
+        let at = |part: usize| squares.get(squares.len() / part).map_or(f64::INFINITY, |&x| f64::from(x));
+        Near { tenth: at(10), median: at(2) }
+    }
 }
 
 /// The mean square of each component.

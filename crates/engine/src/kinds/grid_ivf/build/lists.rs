@@ -17,7 +17,7 @@ use crate::build::space::Space;
 use crate::build::stages::{Build, IDS};
 use crate::build::tables::{read_table, write_table};
 use crate::dataset::{AtomicFile, Scan};
-use crate::kinds::grid_ivf::facts::{GridFacts, SizeStats};
+use crate::kinds::grid_ivf::facts::{GridFacts, SizeStats, coarser};
 use crate::kinds::grid_ivf::open::{StoredAxes, decode_axes};
 use crate::kinds::grid_ivf::units::Places;
 use crate::manifest::BlockShape;
@@ -63,19 +63,21 @@ pub(super) fn run(
     let pilot = pilot.as_ref().map(|pilot| pilot.view(found.pilot_step));
     let writer = Writer { build, space, layout: &layout, axes: &axes, pilot, centroids: &centroids };
     let mut id_of_row = vec![u32::MAX; list_of_row.len()];
+    let mut farthest = 0f32;
     rows.each_part(scan, |part| {
-        let written: Vec<Vec<u32>> = part
+        let written: Vec<(Vec<u32>, f32)> = part
             .lists
             .clone()
             .into_par_iter()
             .map(|list| {
-                let (bytes, order) = writer.list(&rows, &part, list)?;
+                let (bytes, order, farthest) = writer.list(&rows, &part, list)?;
                 let written = out.file().write_all_at(&bytes, places.starts[2 * list as usize]);
                 written.map_err(|e| Error::io("writing", &path, &e))?;
-                Ok(order)
+                Ok((order, farthest))
             })
             .collect::<Result<_>>()?;
-        for (list, rows) in part.lists.clone().zip(written) {
+        for (list, (rows, distance)) in part.lists.clone().zip(written) {
+            farthest = farthest.max(distance);
             rows.iter().zip(first[list as usize]..).for_each(|(&row, id)| id_of_row[row as usize] = id);
         }
         Ok(())
@@ -91,11 +93,24 @@ pub(super) fn run(
         checksum_seed: build.checksum_seed(&made_from)?,
     };
     let sizes: Vec<u64> = sizes.iter().map(|&size| u64::from(size)).collect();
-    let AxesFacts { scale_exponent, pilot, pilot_step } = found;
+    let AxesFacts { scale_exponent, pilot, pilot_step, keeps_digits } = found;
+    let is_exact = !shape.dtype.is_float() && layout.metric != Metric::Cosine;
+    let reach = reach(&centroids, shape.dim, layout.metric, farthest);
+    let scale_exponent = if is_exact { 0 } else { coarser(scale_exponent, reach) };
     let GridLayout { edges, columns, .. } = layout;
     let sizes = SizeStats::of(&sizes);
-    let facts = GridFacts { sizes, stripes: 1, edges, columns, scale_exponent, pilot, pilot_step };
+    let facts =
+        GridFacts { sizes, stripes: 1, edges, columns, scale_exponent, pilot, pilot_step, keeps_digits };
     Ok(Written { facts, blocks })
+}
+
+/// The square of how far vectors may be from the first centroid, or from zero where products are summed. No vector is
+/// farther than `farthest`, squared, from its centroid.
+fn reach(centroids: &[f32], dim: usize, metric: Metric, farthest: f32) -> f64 {
+    let zero = vec![0.0; dim];
+    let from = if metric == Metric::Ip { &zero[..] } else { &centroids[..dim] };
+    let distances = centroids.chunks_exact(dim).map(|point| l2_f32(from, bytemuck::cast_slice(point)));
+    2.0 * (f64::from(distances.fold(0f32, f32::max)) + f64::from(farthest))
 }
 
 /// The layout of the lists of this build.
@@ -120,8 +135,9 @@ struct Writer<'a> {
 }
 
 impl Writer<'_> {
-    /// The bytes of a list, and its rows in the order of their ids.
-    fn list(&self, of: &ListRows<'_>, part: &Part, list: u32) -> Result<(Vec<u8>, Vec<u32>)> {
+    /// The bytes of a list, its rows in the order of their ids, and the squared distance of the last one from the
+    /// centroid.
+    fn list(&self, of: &ListRows<'_>, part: &Part, list: u32) -> Result<(Vec<u8>, Vec<u32>, f32)> {
         if self.build.progress.interrupted() {
             return Err(Error::interrupted());
         }
@@ -155,7 +171,8 @@ impl Writer<'_> {
         let mut bytes = Vec::new();
         write_list(self.layout, &members, radius, &mut bytes);
         self.build.progress.advance(rows.len() as u64);
-        Ok((bytes, order.iter().map(|&(_, i)| rows[i]).collect()))
+        let farthest = order.last().map_or(0.0, |last| last.0);
+        Ok((bytes, order.iter().map(|&(_, i)| rows[i]).collect(), farthest))
     }
 
     /// The code of a vector, and a bound of its distance from it.
@@ -180,6 +197,10 @@ impl Writer<'_> {
                 let mut turned = Vec::with_capacity(floats.len());
                 self.axes.view(floats.len()).turn(floats, &mut turned);
                 bytemuck::cast_slice(&turned).to_vec()
+            }
+            StoredAxes::Ordered(order) if self.layout.dtype == DType::F32 => {
+                self.space.code_floats(vector, floats);
+                order.iter().flat_map(|&c| floats[c as usize].to_le_bytes()).collect()
             }
             StoredAxes::Ordered(order) => {
                 let size = self.layout.dtype.size();
