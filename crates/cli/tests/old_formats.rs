@@ -166,6 +166,25 @@ fn info_and_verify_know_them() {
     assert_eq!((&learnt["queries"], &learnt["epochs"]), (&12.into(), &4.into()), "{learnt}");
 }
 
+/// Earlier programs rotated vectors that lie in groups far from each other, and lost what tells neighbours apart.
+#[test]
+fn a_grid_that_lost_the_digits_of_its_vectors_must_be_built_again() {
+    let old = Old::new("format-4", "grid-ivf-islands");
+    let index = old.index();
+    let out = old.copy.path().join("out");
+    let queries = old.copy.path().join("query.fbin");
+    fs::write(&queries, [&[1, 0, 0, 0, 24, 0, 0, 0][..], &[0; 4 * 24]].concat()).unwrap();
+    for asked in
+        [&["search", arg(&index), arg(&queries), "-k", "5", "-o", arg(&out)][..], &["verify", arg(&index)]]
+    {
+        let refused = run(asked);
+        assert_eq!(refused.status.code(), Some(1), "{asked:?}: {}", stderr(&refused));
+        let said = format!("{}{}", stderr(&refused), String::from_utf8_lossy(&refused.stdout));
+        assert!(said.contains("build the index again"), "{asked:?}: {said}");
+    }
+    assert!(!out.exists());
+}
+
 #[test]
 fn damage_is_found_in_them() {
     for old in all() {

@@ -66,8 +66,8 @@ impl StoredPilot {
     }
 }
 
-/// What a file of axes holds; its length tells whether floats of 32 bits are rotated. For vectors of this type and dimension and a pilot of so many components; `None` when it
-/// makes no sense.
+/// What a file of axes holds, for vectors of this type and dimension and a pilot of so many components; `None` when it
+/// makes no sense. Its length tells whether floats of 32 bits are rotated.
 pub(crate) fn decode_axes(
     bytes: &[u8],
     dtype: DType,
