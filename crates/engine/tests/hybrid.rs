@@ -9,8 +9,9 @@ use std::sync::{Arc, OnceLock};
 
 use common::{Impatient, Set, clustered, list_options, normal, queries, quick, run_plain, with_lists};
 use proptest::prelude::*;
+use stratann_core::build::hash;
 use stratann_core::format::directory::LocalKind;
-use stratann_core::plan::hybrid_ivf::MAX_PROBES;
+use stratann_core::plan::hybrid_ivf::{MAX_PROBES, Order};
 use stratann_core::query::{Budget, Mode, Outcome, Params};
 use stratann_core::verify::Bounds;
 use stratann_engine::build::{BuildOptions, Kind, LocalPlan, build};
@@ -556,4 +557,64 @@ fn a_cluster_too_large_for_a_graph_under_the_budget_is_refused_or_planned_around
     let why = made(named, GRAPH).unwrap_err();
     assert!(why.contains("a cluster has 40000 vectors") && why.contains("--plan auto"), "{why}");
     made(2 * named, LocalPlan::Auto).unwrap();
+}
+
+/// Rows along 12 lines, most of them near the middle: several lists share a line, and some lie across another.
+fn lines(rows: u64, seed: u64) -> Set {
+    let value = |row: u64, i: u64| {
+        let line = hash(seed, 1, row) % 12;
+        let along = 1.5 * normal(seed, 2, row);
+        1.5 * normal(11, line, i) + along * normal(12, line, i) + 0.3 * normal(seed, 500 + row, i)
+    };
+    let values: Vec<f32> = (0..rows).flat_map(|row| (0..24).map(move |i| value(row, i))).collect();
+    Set::new(DType::F32, 24, &values)
+}
+
+/// An index, queries, and their true neighbours.
+struct Asked {
+    _dir: TempDir,
+    index: Index,
+    queries: Set,
+    truth: Vec<u32>,
+}
+
+impl Asked {
+    fn new() -> Asked {
+        let (set, queries) = (lines(9000, 1), lines(150, 2));
+        let (_dir, index) = built(&set, &options(Metric::L2, 90, FLAT));
+        let truth = groundtruth::exact(&set.reader(), &queries.reader(), Metric::L2, 10, 1 << 30, &Quiet);
+        Asked { _dir, index, queries, truth: truth.unwrap().ids }
+    }
+
+    /// True neighbours that are found, of ten each, and clusters that are visited.
+    fn found(&self, effort: Effort, switches: ListSwitches) -> (usize, u64) {
+        let options = SearchOptions { k: 10, effort, switches: switches.into(), ..SearchOptions::default() };
+        let answers = search(&self.index, &self.queries.bytes, &options);
+        let pairs = answers.ids.chunks(10).zip(self.truth.chunks(10));
+        let hits = pairs.map(|(ids, truth)| truth.iter().filter(|&&id| ids.contains(&u64::from(id))).count());
+        (hits.sum(), answers.stats.clusters)
+    }
+}
+
+/// The order of lists and the early stop (OrchANN §5.3), and the weights of what fruitless lists tell.
+#[test]
+fn the_order_of_lists_finds_more_in_few_and_the_early_stop_visits_fewer() {
+    let asked = Asked::new();
+    let usual = ListSwitches::default();
+    let few = Effort::Clusters(2, None, None);
+    let by = |order| asked.found(few, ListSwitches { order: Some(order), ..usual });
+    let [evidence, votes, centroid, expected] = Order::ALL.map(by);
+    // All visit two lists; they differ in which ones. Counts of sampled members rank badly.
+    assert!([votes, centroid, expected].iter().all(|other| other.1 == evidence.1));
+    assert!(evidence.0 > 1400 && evidence.0 > 3 * votes.0, "{evidence:?} beside {votes:?}");
+    assert!(centroid.0 > 1400 && centroid.0 != evidence.0, "{centroid:?} beside {evidence:?}");
+    assert!(expected.0 < centroid.0 && expected.0 > votes.0, "{expected:?}");
+
+    let share = Effort::Clusters(90, None, Some(0.2));
+    let (all, every) = asked.found(share, ListSwitches { early_stop: false, ..usual });
+    assert_eq!((all, every), (1500, 90 * 150));
+    let (unweighted, visited) = asked.found(share, ListSwitches { weighed: false, ..usual });
+    assert!(unweighted >= 1490 && 3 * visited < every, "{unweighted} in {visited}");
+    let (weighted, fewer) = asked.found(share, usual);
+    assert!(weighted >= 1490 && 3 * fewer < 2 * visited, "{weighted} in {fewer} beside {visited}");
 }
