@@ -29,7 +29,7 @@ STORM_SECONDS ?= 300
 LEFT_OUT := $(CURDIR)/target/left-out
 PYTEST := STRATANN_LEFT_OUT=$(LEFT_OUT) PYTHONPATH=.ci $(VENV_PYTHON) -m pytest -p left_out
 
-.PHONY: help demo hostile test test-build test-rust test-python test-sample test-bench build wheel bench bench-recall bench-calibrate bench-grid bench-gpu bench-remote gpu gpu-compile lint tools tools-etcd tools-s3 tools-fuzz fuzz storm-remote nightly docs clean
+.PHONY: help demo hostile test test-build test-rust test-python test-sample test-bench build wheel bench bench-recall bench-calibrate bench-grid bench-gpu bench-remote gpu gpu-kit gpu-compile lint tools tools-etcd tools-s3 tools-fuzz fuzz storm-remote nightly docs clean
 
 help: ## Show this
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -106,8 +106,11 @@ bench-calibrate: build ## Simulated times against real processes: make bench-cal
 gpu-compile: bench/.venv-gpu/.made ## Compile the GPU kernels for several architectures, without a GPU; the log is in bench/results
 	bench/.venv-gpu/bin/python bench/gpu_compile.py
 
-gpu: build ## Where there is a GPU: the tests that need it, and its speed beside this machine's threads, to bench/results
-	$(PYTHON) bench/gpu_run.py $(GPU_FLAGS)
+gpu-kit: build ## Pack the program, the GPU's tests and a script in target/gpu-kit.tar.gz, for a machine with a GPU alone
+	$(PYTHON) bench/gpu_kit.py
+
+gpu: gpu-kit ## Where there is a GPU: its tests, and its speed beside this machine's threads, to bench/results
+	$(PYTHON) bench/gpu_run.py --kit target/gpu-kit --results bench/results $(GPU_FLAGS)
 
 bench/.venv-gpu/.made:
 	$(PYTHON) -m venv bench/.venv-gpu

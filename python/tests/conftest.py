@@ -5,14 +5,14 @@ import tempfile
 # One of scikit-learn's own checks needs this before SciPy is imported.
 os.environ.setdefault("SCIPY_ARRAY_API", "1")
 
-# Builds keep the profile of the disk here, not in the folder of the user.
-_cache = tempfile.TemporaryDirectory()
-os.environ.setdefault("STRATANN_CACHE", _cache.name)
-
 import numpy as np
 import pytest
 
 import stratann
+
+# Builds keep the profile of the disk here, not in the folder of the user.
+_cache = tempfile.TemporaryDirectory()
+os.environ.setdefault("STRATANN_CACHE", _cache.name)
 
 DTYPES = {"f32": np.float32, "f16": np.float16, "u8": np.uint8, "i8": np.int8}
 

@@ -275,9 +275,11 @@ fn a_flipped_bit_is_an_error_and_no_answer() {
 
 /// Whether kernels can run on this machine's processor.
 fn has_compiler() -> bool {
-    let found = std::process::Command::new("c++").arg("--version").output().is_ok_and(|o| o.status.success());
+    let compiler = std::env::var("CXX").unwrap_or_else(|_| "c++".into());
+    let run = std::process::Command::new(&compiler).arg("--version").output();
+    let found = run.is_ok_and(|run| run.status.success());
     if !found {
-        leave_out(Need::Compiler, "c++ is not installed");
+        leave_out(Need::Compiler, &format!("{compiler} is not installed"));
     }
     found
 }

@@ -26,6 +26,8 @@ pub enum Need {
     Compiler,
     /// A GPU, its driver and the compiler of kernels.
     Gpu,
+    /// The compiler of kernels.
+    Nvrtc,
     /// The library of UCX.
     Ucx,
 }
@@ -41,13 +43,18 @@ impl Need {
             Need::DataSets => "data sets",
             Need::Compiler => "a C++ compiler",
             Need::Gpu => "a GPU",
+            Need::Nvrtc => "NVRTC",
             Need::Ucx => "UCX",
         }
     }
 
-    /// Whether `make tools` installs it.
-    pub fn is_installable(self) -> bool {
-        matches!(self, Need::Etcd | Need::S3Server)
+    /// How it is installed, where every machine can have it.
+    pub fn remedy(self) -> Option<&'static str> {
+        match self {
+            Need::Etcd | Need::S3Server => Some("install it with `make tools`"),
+            Need::Compiler => Some("install g++, or set CXX to a C++ compiler"),
+            _ => None,
+        }
     }
 }
 
@@ -60,11 +67,9 @@ pub fn leave_out(need: Need, why: &str) {
     let thread = std::thread::current();
     let test = thread.name().unwrap_or("a test");
     eprintln!("left out for want of {}: {why}", need.name());
-    assert!(
-        !(is_required() && need.is_installable()),
-        "STRATANN_REQUIRE=all, but there is no {} ({why}); install it with `make tools`",
-        need.name()
-    );
+    if let Some(remedy) = need.remedy().filter(|_| is_required()) {
+        panic!("STRATANN_REQUIRE=all, but {} is missing ({why}); {remedy}", need.name());
+    }
     if let Some(path) = std::env::var_os("STRATANN_LEFT_OUT") {
         let line = format!("{}\t{test}\t{}\n", need.name(), why.replace(['\t', '\n'], " "));
         let file = OpenOptions::new().create(true).append(true).open(&path);

@@ -5,6 +5,7 @@ use crate::common::{self, Random, Shape, twin};
 use crate::{Device, DeviceOptions, EarlyTable, Failure, Job, Ranked};
 use std::sync::mpsc::channel;
 use std::time::Duration;
+use stratann_testing::Need;
 
 /// Compiles the libraries, one file for both; `None` without a compiler.
 fn libraries(folder: &std::path::Path) -> Option<String> {
@@ -23,7 +24,7 @@ fn libraries(folder: &std::path::Path) -> Option<String> {
             Some(library.to_str().expect("UTF-8").to_string())
         }
         Err(error) => {
-            common::leave_out(common::COMPILER, &format!("{compiler}: {error}"));
+            stratann_testing::leave_out(Need::Compiler, &format!("{compiler}: {error}"));
             None
         }
     }
@@ -143,7 +144,7 @@ fn libraries_that_are_absent_or_too_old_are_named() {
 fn kernels_compile_where_the_compiler_is() {
     let nvrtc = match Nvrtc::open() {
         Ok(nvrtc) => nvrtc,
-        Err(error) => return common::leave_out("NVRTC", &error.to_string()),
+        Err(error) => return stratann_testing::leave_out(Need::Nvrtc, &error.to_string()),
     };
     assert!(nvrtc.cuda_version().expect("a version") >= (11, 2));
     // Machine code is an ELF file; a GPU that is newer than the compiler gets the intermediate language.

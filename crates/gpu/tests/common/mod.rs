@@ -8,6 +8,7 @@ use proptest::prelude::*;
 use std::collections::BTreeSet;
 use std::time::Duration;
 use stratann_kernel::codes::{CENTROIDS, Codebook, Table};
+use stratann_testing::{Need, leave_out};
 
 /// Random numbers from a seed (splitmix64).
 pub(crate) struct Random(pub(crate) u64);
@@ -168,25 +169,9 @@ pub(crate) fn opened<T>(result: Result<T, Error>) -> Option<T> {
     match result {
         Ok(opened) => Some(opened),
         Err(error @ Error::Missing { .. }) => {
-            leave_out(COMPILER, &error.to_string());
+            leave_out(Need::Compiler, &error.to_string());
             None
         }
         Err(error) => panic!("{error}"),
-    }
-}
-
-/// What most tests here need.
-pub(crate) const COMPILER: &str = "a C++ compiler";
-
-/// Records that a test is left out for want of something, in the list that `make test` shows.
-pub(crate) fn leave_out(need: &str, why: &str) {
-    use std::io::Write;
-    let thread = std::thread::current();
-    let test = thread.name().unwrap_or("a test");
-    eprintln!("left out for want of {need}: {why}");
-    if let Some(path) = std::env::var_os("STRATANN_LEFT_OUT") {
-        let line = format!("{need}\t{test}\t{}\n", why.replace(['\t', '\n'], " "));
-        let file = std::fs::OpenOptions::new().create(true).append(true).open(&path);
-        file.and_then(|mut file| file.write_all(line.as_bytes())).expect("the file of STRATANN_LEFT_OUT");
     }
 }
