@@ -11,6 +11,7 @@ use stratann_engine::dataset::{Reader, Shape};
 use stratann_engine::durable::hex;
 use stratann_engine::index::{Index, OpenBaselines, OpenOptions};
 use stratann_engine::manifest::{FileEntry, Manifest};
+use stratann_engine::names::FileName;
 use stratann_engine::output::OutputPath;
 use stratann_engine::profile::{
     ComputeCosts, DiskCosts, DistanceCost, LocalCosts, Origin, Profile, ReadLine,
@@ -251,7 +252,8 @@ impl Place {
         *changed = Some(name.to_string());
         let mut manifest = self.manifest.clone();
         let entry = FileEntry { bytes: content.len() as u64, xxh3: hex(checksum(content)) };
-        manifest.files.insert(name.to_string(), entry);
+        manifest.files.insert(FileName::parse(name).expect("the name of a data file"), entry);
+        manifest.build_id = manifest.content_id();
         self.write("manifest-1.json", manifest.to_text().expect("a manifest").as_bytes());
         changed
     }

@@ -11,6 +11,7 @@ use stratann_core::query::Mode;
 use stratann_engine::driver::Width;
 use stratann_engine::kinds::options::GridSwitches;
 use stratann_engine::kinds::remote_hnsw::router::Router;
+use stratann_engine::names::BuildId;
 use stratann_engine::search::{Effort, SearchOptions};
 use stratann_engine::{DType, Error, ErrorKind, Metric, Result};
 use stratann_server::wire::{Answered, Failed, FailureKind, Found, Refusal, Reply, Used};
@@ -46,9 +47,9 @@ pub(crate) struct Status {
     dim: usize,
     dtype: String,
     metric: String,
-    build_id: String,
+    build_id: BuildId,
     #[serde(default)]
-    builds: Vec<String>,
+    builds: Vec<BuildId>,
     pub(crate) io_backend: String,
     pub(crate) cpu_us: u64,
     pub(crate) peak_rss_bytes: u64,
@@ -72,7 +73,7 @@ pub(crate) struct Status {
 impl Status {
     /// Returns whether two servers serve one index. During a change of versions they may have different builds.
     fn has_in_common(&self, other: &Status) -> bool {
-        let is_held = |build: &String| *build == other.build_id || other.builds.contains(build);
+        let is_held = |build: &BuildId| *build == other.build_id || other.builds.contains(build);
         is_held(&self.build_id) || self.builds.iter().any(is_held)
     }
 }
@@ -80,7 +81,7 @@ impl Status {
 /// What a server says of its last queries.
 #[derive(Deserialize)]
 struct Visits {
-    build_id: String,
+    build_id: BuildId,
     queries: Vec<Vec<u32>>,
 }
 
@@ -228,7 +229,7 @@ impl Remote {
     ///
     /// # Errors
     /// When a server has another build than `build_id`.
-    pub(crate) fn visits(&self, build_id: &str) -> Result<Vec<Vec<u32>>> {
+    pub(crate) fn visits(&self, build_id: BuildId) -> Result<Vec<Vec<u32>>> {
         let mut all = Vec::new();
         for (server, address) in self.addresses.iter().enumerate() {
             let visits: std::result::Result<(_, Visits), _> = get(&self.agent, address, "/v1/visits");

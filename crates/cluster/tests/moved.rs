@@ -204,7 +204,8 @@ fn an_interruption_or_a_damaged_store_leaves_no_part_that_looks_whole() {
     let build = Manifest::read(&second).unwrap().1.build_id;
     let (path, _) = part(&second, 0);
     let name = path.file_name().unwrap();
-    let (stored, here) = (place.path().join(&build).join(name), home.path().join(&build).join(name));
+    let (stored, here) =
+        (place.path().join(build.to_string()).join(name), home.path().join(build.to_string()).join(name));
     let good = std::fs::read(&path).unwrap();
     let mut bad = good.clone();
     bad.iter_mut().for_each(|byte| *byte ^= 1);

@@ -7,10 +7,12 @@ use std::path::Path;
 use std::sync::atomic::{AtomicI64, Ordering};
 
 use gateway::Gateway;
+use serde_json::Value;
 use stratann_cluster::store::{Store, drop_others, newest_fetched};
 use stratann_engine::durable::hex;
 use stratann_engine::kinds::section::Section;
 use stratann_engine::manifest::{BlockShape, FORMAT_VERSION, FileEntry, Manifest, SpreadFacts};
+use stratann_engine::names::{BuildId, FileName};
 use stratann_engine::spread::scatter::{DESCRIPTION, Description, describe};
 use stratann_engine::{ErrorKind, Progress, Quiet};
 use stratann_testing::{Need, leave_out};
@@ -30,7 +32,10 @@ fn index(seed: u64) -> TempDir {
         let bytes: Vec<u8> = (0..length as u64).map(|x| (x.wrapping_mul(seed + 77) >> 7) as u8).collect();
         let name = format!("v1-{role}");
         std::fs::write(dir.path().join(&name), &bytes).unwrap();
-        files.insert(name, FileEntry { bytes: length as u64, xxh3: hex(xxh3_64(&bytes)) });
+        files.insert(
+            FileName::parse(&name).unwrap(),
+            FileEntry { bytes: length as u64, xxh3: hex(xxh3_64(&bytes)) },
+        );
     }
     let mut manifest = Manifest {
         format_version: FORMAT_VERSION,
@@ -42,7 +47,7 @@ fn index(seed: u64) -> TempDir {
         blocks: BlockShape { count: 100, bytes: 4096, id_bytes: 4, code_bytes: 0, checksum_seed: 0 },
         code_error: 0.25,
         build: BTreeMap::new(),
-        build_id: String::new(),
+        build_id: BuildId::default(),
         files,
         curves: Vec::new(),
         section: Section::None {},
@@ -52,7 +57,7 @@ fn index(seed: u64) -> TempDir {
             overlap: 0.0,
             method: "cells".into(),
             seed,
-            source: "0".into(),
+            source: BuildId::default(),
             held: vec![40, 30, 30],
             cut_share: 0.1,
             slices: Vec::new(),
@@ -141,7 +146,7 @@ fn apart(seeds: [u64; 2]) -> TempDir {
         replicas: None,
         method: "cells".into(),
         seed: 1,
-        source: "0".into(),
+        source: BuildId::default(),
         rows: vec![1000, 1000],
         builds: Vec::new(),
         version: None,
@@ -314,7 +319,9 @@ fn damaged_files_are_neither_published_nor_fetched() {
         let home = tempfile::tempdir().unwrap();
         let error = store.fetch(home.path(), Some(0), &Quiet).unwrap_err();
         assert!(error.kind == ErrorKind::Corrupt && error.message.contains(word), "{error}");
-        assert!(stratann_engine::manifest::newest(&home.path().join(&build)).ok().flatten().is_none());
+        assert!(
+            stratann_engine::manifest::newest(&home.path().join(build.to_string())).ok().flatten().is_none()
+        );
         std::fs::write(&stored, &good).unwrap();
     }
     let error = Store::open("gopher://x/y").unwrap_err();
@@ -341,7 +348,7 @@ fn separate_indexes_that_do_not_fit_together_are_neither_published_nor_fetched()
     assert_eq!(store.publish(dir.path(), &Quiet).unwrap(), 1);
 
     let builds = describe(dir.path()).unwrap().builds;
-    let part = |part: usize| place.path().join(&builds[part]).join("manifest.json");
+    let part = |part: usize| place.path().join(builds[part].to_string()).join("manifest.json");
     let damage = |path: &Path, change: &dyn Fn(&[u8]) -> Vec<u8>, word: &str| {
         let good = std::fs::read(path).unwrap();
         std::fs::write(path, change(&good)).unwrap();
@@ -358,4 +365,31 @@ fn separate_indexes_that_do_not_fit_together_are_neither_published_nor_fetched()
     damage(&version, &|good| text(good, "\"servers\": 6", "\"servers\": 8"), "checksum");
     damage(&version, &|good| good[..good.len() / 2].to_vec(), "damaged");
     store.fetch(tempfile::tempdir().unwrap().path(), Some(4), &Quiet).unwrap();
+}
+
+/// The document of a version with another value at `pointer`, and the checksum that belongs to it.
+fn forged(good: &[u8], change: impl FnOnce(&mut Value)) -> Vec<u8> {
+    let mut document: Value = serde_json::from_slice(good).unwrap();
+    document.as_object_mut().unwrap().remove("checksum");
+    change(&mut document);
+    document["checksum"] = hex(xxh3_64(document.to_string().as_bytes())).into();
+    (document.to_string() + "\n").into_bytes()
+}
+
+#[test]
+fn builds_of_separate_indexes_are_no_paths() {
+    let (dir, place, home) = (apart([31, 32]), tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let store = Store::open(place.path().to_str().unwrap()).unwrap();
+    store.publish(dir.path(), &Quiet).unwrap();
+    let version = place.path().join("manifest-1.json");
+    let good = std::fs::read(&version).unwrap();
+    let data = home.path().join("data");
+    for name in ["../../outside", "/outside", "..", "0123456789ABCDEF"] {
+        std::fs::write(&version, forged(&good, |document| document["builds"][1] = name.into())).unwrap();
+        let error = store.fetch(&data, Some(4), &Quiet).unwrap_err();
+        assert!(error.kind == ErrorKind::Corrupt && error.message.contains("no id of a build"), "{error}");
+        assert_eq!(names(home.path()), Vec::<String>::new());
+    }
+    std::fs::write(&version, good).unwrap();
+    store.fetch(&data, Some(4), &Quiet).unwrap();
 }

@@ -81,6 +81,7 @@ use stratann_kernel::codes::Codebook;
 use xxhash_rust::xxh3::Xxh3;
 
 use crate::durable::hex;
+use crate::names::FileName;
 use crate::{Error, Result, input};
 
 /// One data file.
@@ -157,8 +158,8 @@ pub(crate) fn part(whole: &str, server: usize) -> String {
 }
 
 /// The name of a file in version `number` of an index.
-pub(crate) fn name(number: u64, role: &str) -> String {
-    format!("v{number}-{role}")
+pub(crate) fn name(number: u64, role: &str) -> FileName {
+    FileName::of(number, role)
 }
 
 /// The role that a name says.

@@ -19,6 +19,7 @@ pub mod kinds;
 pub mod ledger;
 pub mod link;
 pub mod manifest;
+pub mod names;
 pub mod output;
 pub mod profile;
 pub mod progress;

@@ -13,7 +13,7 @@ use xxhash_rust::xxh3::xxh3_64;
 mod content;
 
 use crate::budget::Account;
-use crate::durable::{hex, seal, sync_folder, unseal, write_synced};
+use crate::durable::{seal, sync_folder, unseal, write_synced};
 pub use crate::files::FileEntry;
 pub(crate) use content::{check_entry, failed, read_resident};
 pub use content::{open_file, read_file};
@@ -23,6 +23,7 @@ use crate::input;
 use crate::kinds::kind::Kind;
 use crate::kinds::options::OpenBaselines;
 use crate::kinds::section::{ListSection, Section};
+use crate::names::{BuildId, FileName};
 use crate::recall::curve::Curve;
 use crate::{DType, Error, ErrorKind, Metric, Result};
 
@@ -71,7 +72,7 @@ pub struct SpreadFacts {
     /// Seed of that.
     pub seed: u64,
     /// `build_id` of the index that was spread.
-    pub source: String,
+    pub source: BuildId,
     /// Number of blocks, or of inverted lists, that each server holds.
     pub held: Vec<u32>,
     /// Of the edges that leave their block, the share that leads to one without a common server; of inverted lists that
@@ -104,9 +105,9 @@ pub struct Manifest {
     /// Parameters of the build.
     pub build: BTreeMap<String, serde_json::Value>,
     /// Hash over the content of all data files and the parameters.
-    pub build_id: String,
+    pub build_id: BuildId,
     /// Data files by name.
-    pub files: BTreeMap<String, FileEntry>,
+    pub files: BTreeMap<FileName, FileEntry>,
     /// What recall costs, for several k.
     pub curves: Vec<Curve>,
     /// What its kind adds.
@@ -190,7 +191,7 @@ impl Manifest {
     /// The file that has this role.
     pub(crate) fn file(&self, wanted: &str) -> Result<(&str, &FileEntry)> {
         let is_it = |name: &str| name.split_once('-').is_some_and(|(_, role)| role == wanted);
-        let found = self.files.iter().find(|(name, _)| is_it(name) && !name.contains('/'));
+        let found = self.files.iter().find(|(name, _)| is_it(name));
         let (name, entry) = found.ok_or_else(|| {
             Error::corrupt(format!("the manifest names no {wanted}; build the index again"))
         })?;
@@ -284,7 +285,7 @@ impl Manifest {
     }
 
     /// The hash that identifies the content.
-    pub fn content_id(&self) -> String {
+    pub fn content_id(&self) -> BuildId {
         let mut parts = serde_json::json!({
             "kind": self.kind, "metric": self.metric, "dtype": self.dtype, "rows": self.rows, "dim": self.dim,
             "blocks": self.blocks, "build": self.build, "files": self.files,
@@ -293,7 +294,7 @@ impl Manifest {
             parts["cluster"] = serde_json::json!(spread);
         }
         self.section.identify(&mut parts);
-        hex(xxh3_64(parts.to_string().as_bytes()))
+        BuildId::of(xxh3_64(parts.to_string().as_bytes()))
     }
 
     /// Reads the newest manifest of the folder that is sound. Gives its number too.
@@ -326,11 +327,11 @@ impl Manifest {
     /// The data files that one server of a spread index opens, or all of them.
     ///
     /// # Errors
-    /// A server that the index does not have; names that could lead out of a folder.
+    /// A server that the index does not have; names that no index has.
     pub fn needed_by(&self, server: Option<usize>) -> Result<Vec<(&str, &FileEntry)>> {
-        if let Some(bad) = self.files.keys().find(|name| files::role(name).is_none() || name.contains('/')) {
+        if let Some(bad) = self.files.keys().find(|name| files::role(name).is_none()) {
             return Err(Error::corrupt(format!(
-                "the manifest names {bad:?}, which no index has; build the index again"
+                "the manifest names {bad}, which no index has; build the index again"
             )));
         }
         let servers = self.spread.as_ref().map_or(0, |c| c.servers);
@@ -344,12 +345,7 @@ impl Manifest {
             let role = name.split_once('-').map(|(_, role)| role);
             own.is_none() || files::role(name) != Some(files::PARTS) || role == own.as_deref()
         };
-        Ok(self
-            .files
-            .iter()
-            .filter(|(name, _)| is_needed(name))
-            .map(|(name, f)| (name.as_str(), f))
-            .collect())
+        Ok(self.files.iter().filter(|(name, _)| is_needed(name)).map(|(name, f)| (&**name, f)).collect())
     }
 
     /// Compares the files that are in the folder with the lengths here, without reading them. A server has some.
@@ -417,7 +413,11 @@ fn parse(text: &str, path: &Path) -> Result<Manifest> {
     if !fits_f32(&value) {
         return Err(damaged("a number is too large".into()));
     }
-    serde_json::from_value(value).map_err(|e| damaged(e.to_string()))
+    let manifest: Manifest = serde_json::from_value(value).map_err(|e| damaged(e.to_string()))?;
+    if manifest.build_id != manifest.content_id() {
+        return Err(damaged("its build_id is not that of its content".into()));
+    }
+    Ok(manifest)
 }
 
 /// Whether all numbers fit into an f32. A larger one would be read as infinity, which JSON cannot hold.

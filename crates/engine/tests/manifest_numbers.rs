@@ -35,9 +35,13 @@ fn document(folder: &Path) -> Value {
     serde_json::from_str(&manifest.to_text().unwrap()).unwrap()
 }
 
+/// With the id of its content, where it can be read, and its checksum.
 fn sealed(document: &Value) -> String {
     let mut document = document.clone();
     document.as_object_mut().unwrap().remove("checksum");
+    if let Ok(manifest) = serde_json::from_value::<Manifest>(document.clone()) {
+        document["build_id"] = manifest.content_id().to_string().into();
+    }
     document["checksum"] = hex(checksum(document.to_string().as_bytes())).into();
     document.to_string() + "\n"
 }

@@ -17,6 +17,7 @@ use stratann_engine::driver::GatherOptions;
 use stratann_engine::durable::hex;
 use stratann_engine::index::{ChangeOptions, Index, OpenOptions};
 use stratann_engine::kinds::remote_hnsw::live::load::{Loaded, load};
+use stratann_engine::manifest::Manifest;
 use stratann_engine::remote_memory::{Credentials, Node, NodeId, NodeOptions, Nodes, Place, Range};
 use stratann_engine::search::{Answers, DOORBELLS, Effort, SearchOptions};
 use stratann_engine::serve::{MemoryNodes, ServeOptions, Server};
@@ -260,6 +261,8 @@ fn clusters_longer_than_a_read_are_refused() {
     let mut manifest: Value = serde_json::from_str(&std::fs::read_to_string(&path).unwrap()).unwrap();
     manifest["remote"]["cluster_bytes_max"] = (300u64 << 20).into();
     manifest.as_object_mut().unwrap().remove("checksum");
+    let changed: Manifest = serde_json::from_value(manifest.clone()).unwrap();
+    manifest["build_id"] = changed.content_id().to_string().into();
     manifest["checksum"] = hex(checksum(manifest.to_string().as_bytes())).into();
     std::fs::write(&path, manifest.to_string() + "\n").unwrap();
     let refused = load(dir.path(), &addresses(&nodes(1)), &credentials(), &Quiet).unwrap_err();

@@ -9,6 +9,7 @@ use stratann_core::plan::KindParams;
 use stratann_core::query::{Params, QueryStats};
 use stratann_engine::kinds::gathered::CachedClusters;
 use stratann_engine::kinds::{Setting, params_of, setting};
+use stratann_engine::names::BuildId;
 
 /// Largest number of queries in one request of this project's clients.
 pub const QUERIES_PER_REQUEST: usize = 16;
@@ -66,7 +67,7 @@ impl Cached {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Clusters {
     /// The build of the index.
-    pub build_id: String,
+    pub build_id: BuildId,
     /// The same as a number, of which the checksum of the meta-HNSW depends: 16 hexadecimal digits.
     pub build: String,
     /// Clusters that a query with the parameters of the URL needs.

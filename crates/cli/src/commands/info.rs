@@ -140,7 +140,8 @@ fn text(
         m.build.iter().map(|(name, value)| format!("{} {}", name.replace('_', " "), plain(value))).collect();
     out += &format!("built with: {}\n\n", parameters.join(", "));
     out += &cluster(m);
-    let files: Vec<Vec<String>> = m.files.iter().map(|(name, f)| vec![name.clone(), size(f.bytes)]).collect();
+    let files: Vec<Vec<String>> =
+        m.files.iter().map(|(name, f)| vec![name.to_string(), size(f.bytes)]).collect();
     out += &table(&["file", "size"], &files);
     out +=
         &format!("all {} on disk, {:.0} bytes per vector\n", size(disk), disk as f64 / m.rows.max(1) as f64);

@@ -228,7 +228,7 @@ fn wait_for_end(
             Err(mpsc::RecvTimeoutError::Timeout) => versions.follow_load(),
         }
         if let (Some((membership, own)), Ok(())) = (membership, news.try_recv()) {
-            let build = versions.current().manifest().build_id.clone();
+            let build = versions.current().manifest().build_id.to_string();
             membership.update(&Member { build, ..own.clone() })?;
         }
     }

@@ -8,6 +8,7 @@ use futures_util::StreamExt;
 use object_store::ObjectStoreExt;
 use stratann_engine::durable::{hex, sync_folder, write_synced};
 use stratann_engine::manifest::{FileEntry, Manifest, open_file};
+use stratann_engine::names::BuildId;
 use stratann_engine::spread::moved::PartOf;
 use stratann_engine::spread::scatter::{self, Description};
 use stratann_engine::{Error, ErrorKind, Progress, Result};
@@ -88,7 +89,7 @@ impl Store {
                 self.name
             ))
         })?;
-        let folder = home.join(version.build_id());
+        let folder = home.join(version.build_id().to_string());
         std::fs::create_dir_all(&folder).map_err(|e| Error::io("creating", &folder, &e))?;
         let mut fetched = Fetched {
             number,
@@ -111,7 +112,7 @@ impl Store {
                     )));
                 };
                 let (part, local) = description.place(server, FilePath::new(&self.name))?;
-                let manifest = self.part_manifest(&description.builds[part])?;
+                let manifest = self.part_manifest(description.builds[part])?;
                 let own = description.folder(&folder, part);
                 std::fs::create_dir_all(&own).map_err(|e| Error::io("creating", &own, &e))?;
                 let server = manifest.spread.is_some().then_some(local);
@@ -162,7 +163,7 @@ impl Store {
                     continue;
                 }
             }
-            self.download(&manifest.build_id, name, entry, folder, progress)?;
+            self.download(manifest.build_id, name, entry, folder, progress)?;
             fetched.downloaded_bytes += entry.bytes;
         }
         if stratann_engine::manifest::newest(folder)? != Some(number) {
@@ -173,7 +174,7 @@ impl Store {
 
     fn download(
         &self,
-        build: &str,
+        build: BuildId,
         name: &str,
         entry: &FileEntry,
         folder: &FilePath,
@@ -248,7 +249,7 @@ pub fn newest_fetched(home: &FilePath, server: Option<u8>) -> Result<Option<Here
 /// Whether a path is named as the folder of a build.
 fn is_build(path: &FilePath) -> bool {
     let name = path.file_name().and_then(|name| name.to_str());
-    name.is_some_and(super::is_build_name) && path.is_dir()
+    name.and_then(BuildId::parse).is_some() && path.is_dir()
 }
 
 /// Removes the folders of other builds under `home`. No process may have them open.

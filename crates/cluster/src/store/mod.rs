@@ -24,6 +24,7 @@ use object_store::local::LocalFileSystem;
 use object_store::path::Path;
 use object_store::{ObjectStore, ObjectStoreExt, RetryConfig};
 use stratann_engine::manifest::{DamagedManifest, Manifest, number_of};
+use stratann_engine::names::BuildId;
 use stratann_engine::{Error, ErrorKind, Result};
 
 pub use fetch::{Fetched, drop_others, newest_fetched};
@@ -119,7 +120,7 @@ impl Store {
     }
 
     /// The manifest of one of several indexes.
-    fn part_manifest(&self, build: &str) -> Result<Manifest> {
+    fn part_manifest(&self, build: BuildId) -> Result<Manifest> {
         let path = self.part_manifest_path(build);
         let manifest = Manifest::from_text(&self.read_text(&path)?, &self.shown(&path))?;
         if manifest.build_id != build {
@@ -138,7 +139,7 @@ impl Store {
         Ok(String::from_utf8_lossy(&bytes).into_owned())
     }
 
-    fn part_manifest_path(&self, build: &str) -> Path {
+    fn part_manifest_path(&self, build: BuildId) -> Path {
         self.file_path(build, "manifest.json")
     }
 
@@ -146,8 +147,8 @@ impl Store {
         self.prefix.clone().join(format!("manifest-{number}.json"))
     }
 
-    fn file_path(&self, build: &str, name: &str) -> Path {
-        self.prefix.clone().join(build).join(name)
+    fn file_path(&self, build: BuildId, name: &str) -> Path {
+        self.prefix.clone().join(build.to_string()).join(name)
     }
 
     /// Deletes all versions but the newest `keep`, and the files that no other version names.
@@ -168,7 +169,7 @@ impl Store {
             // The manifest first: without it the version does not exist, and no server begins to fetch it.
             self.delete(&self.manifest_path(number))?;
             for build in builds.into_iter().filter(|build| !needed.contains(build)) {
-                self.delete_all(&self.prefix.clone().join(build))?;
+                self.delete_all(&self.prefix.clone().join(build.to_string()))?;
             }
         }
         Ok(old.to_vec())
@@ -220,14 +221,9 @@ pub fn is_store(place: &str) -> bool {
         let name = entry.file_name();
         let name = name.to_string_lossy();
         has_manifest |= name.starts_with("manifest-") && name.ends_with(".json");
-        has_build |= is_build_name(&name) && entry.path().is_dir();
+        has_build |= BuildId::parse(&name).is_some() && entry.path().is_dir();
     }
     has_manifest && has_build
-}
-
-/// Whether a name is that of the folder of a build.
-fn is_build_name(name: &str) -> bool {
-    name.len() == 16 && name.bytes().all(|b| b.is_ascii_hexdigit())
 }
 
 fn s3(place: &str, variables: impl IntoIterator<Item = (String, String)>) -> Result<impl ObjectStore> {

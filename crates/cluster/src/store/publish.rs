@@ -7,6 +7,7 @@ use object_store::path::Path;
 use object_store::{ObjectStore, ObjectStoreExt, PutMode, PutOptions, PutPayload, WriteMultipart};
 use stratann_engine::durable::hex;
 use stratann_engine::manifest::{FileEntry, Manifest, number_after, open_file};
+use stratann_engine::names::BuildId;
 use stratann_engine::spread::scatter::{self, Description};
 use stratann_engine::{Error, Progress, Result};
 use xxhash_rust::xxh3::Xxh3;
@@ -32,7 +33,7 @@ impl Store {
             false => {
                 let (_, manifest) = Manifest::read(folder)?;
                 manifest.check_newest()?;
-                (manifest.build_id.clone(), manifest.to_text()?, vec![(folder.to_path_buf(), manifest)])
+                (manifest.build_id, manifest.to_text()?, vec![(folder.to_path_buf(), manifest)])
             }
         };
         if let Some((number, theirs)) = &self.newest()?
@@ -45,7 +46,7 @@ impl Store {
         let has_parts = scatter::is_apart(folder);
         for (folder, manifest) in &indexes {
             for (name, entry) in &manifest.files {
-                let path = self.file_path(&manifest.build_id, name);
+                let path = self.file_path(manifest.build_id, name);
                 self.upload(&folder.join(name), &path, entry, progress)?;
             }
             if has_parts {
@@ -61,7 +62,7 @@ impl Store {
 
     /// Its name has the hash of its build: a repeated upload writes the same bytes.
     fn put_part_manifest(&self, manifest: &Manifest) -> Result<()> {
-        let path = self.part_manifest_path(&manifest.build_id);
+        let path = self.part_manifest_path(manifest.build_id);
         let payload = PutPayload::from(manifest.to_text()?.into_bytes());
         let put = self.runtime.block_on(self.objects.put(&path, payload));
         put.map(|_| ()).map_err(|e| self.failed("publishing", &path, &e))
@@ -147,7 +148,7 @@ impl Store {
 
 /// Id and text of the version of a folder of separate indexes, and the folder and manifest of each.
 #[allow(clippy::type_complexity)]
-fn parts(folder: &FilePath) -> Result<(String, String, Vec<(PathBuf, Manifest)>)> {
+fn parts(folder: &FilePath) -> Result<(BuildId, String, Vec<(PathBuf, Manifest)>)> {
     let description = Description { version: None, ..scatter::describe(folder)? };
     let read = |part: usize| {
         let own = description.folder(folder, part);

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use stratann_engine::manifest::{self, DamagedManifest, Manifest};
+use stratann_engine::names::BuildId;
 use stratann_engine::spread::scatter::{self, Description};
 use stratann_engine::{Error, Result};
 
@@ -17,9 +18,9 @@ pub enum Version {
 
 impl Version {
     /// Identifies its content.
-    pub fn build_id(&self) -> String {
+    pub fn build_id(&self) -> BuildId {
         match self {
-            Version::Index(manifest) => manifest.build_id.clone(),
+            Version::Index(manifest) => manifest.build_id,
             Version::Parts(description, _) => description.build_id(),
         }
     }
@@ -41,9 +42,9 @@ impl Version {
     }
 
     /// The build ids of its indexes.
-    pub(super) fn builds(&self) -> Vec<String> {
+    pub(super) fn builds(&self) -> Vec<BuildId> {
         match self {
-            Version::Index(manifest) => vec![manifest.build_id.clone()],
+            Version::Index(manifest) => vec![manifest.build_id],
             Version::Parts(description, _) => description.builds.clone(),
         }
     }
@@ -62,9 +63,7 @@ impl Version {
         match Description::is_one(text) {
             true => {
                 let description = Description::from_text(text, origin)?;
-                let is_whole = description.builds.len() == description.count();
-                let is_sane = description.builds.iter().all(|build| super::is_build_name(build));
-                if !is_whole || !is_sane {
+                if description.builds.len() != description.count() {
                     return Err(Error::corrupt(format!(
                         "{} is damaged (it names other builds than parts); publish it again",
                         origin.display()

@@ -9,6 +9,7 @@ use crate::durable::sync_folder;
 use crate::files::FileEntry;
 use crate::kinds::section::Section;
 use crate::manifest::{BlockShape, FORMAT_VERSION, Manifest};
+use crate::names::{BuildId, FileName};
 use crate::{Error, Result, files};
 
 /// Under this name the state keeps lengths and checksums that are known before the end.
@@ -22,7 +23,7 @@ pub(crate) fn manifest(
     code_error: f32,
 ) -> Result<Manifest> {
     let shape = build.base.shape();
-    let mut known: BTreeMap<String, FileEntry> = build.partial.facts(FILES).unwrap_or_default();
+    let mut known: BTreeMap<FileName, FileEntry> = build.partial.facts(FILES).unwrap_or_default();
     let mut entries = BTreeMap::new();
     for role in files::BUILT {
         let (name, path) = (files::name(build.number, role), build.file(role));
@@ -42,7 +43,7 @@ pub(crate) fn manifest(
         blocks,
         code_error,
         build: build.options.record(shape.dim),
-        build_id: String::new(),
+        build_id: BuildId::default(),
         files: entries,
         curves: Vec::new(),
         section: Section::None {},

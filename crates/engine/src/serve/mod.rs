@@ -47,6 +47,7 @@ use crate::kinds::{self, kind::Kind};
 use crate::ledger::{Part, Reservation};
 use crate::link::{Agreed, Link, LinkOptions, LinkReceiver};
 use crate::manifest::Manifest;
+use crate::names::BuildId;
 use crate::search::SearchOptions;
 use crate::{Error, Result};
 
@@ -197,7 +198,7 @@ impl Server {
     }
 
     /// Identifies the index of all servers.
-    pub fn build_id(&self) -> String {
+    pub fn build_id(&self) -> BuildId {
         self.state.index.build_id()
     }
 

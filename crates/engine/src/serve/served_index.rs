@@ -10,6 +10,7 @@ use stratann_core::query::wire::Carry;
 use super::ServeOptions;
 use crate::budget::Account;
 use crate::index::{Index, OpenOptions};
+use crate::names::BuildId;
 use crate::spread::Shard;
 use crate::spread::scatter::{self, Description, PartIndex};
 use crate::tier::{IoChoice, Tier};
@@ -162,16 +163,16 @@ impl ServedIndex {
     }
 
     /// Identifies the index of all servers.
-    pub(super) fn build_id(&self) -> String {
+    pub(super) fn build_id(&self) -> BuildId {
         match &self.description {
             Some(description) => description.build_id(),
-            None => self.index().manifest().build_id.clone(),
+            None => self.index().manifest().build_id,
         }
     }
 
     /// The build, as frames carry it.
     pub(super) fn build(&self) -> u64 {
-        checksum(self.build_id().as_bytes())
+        checksum(self.build_id().to_string().as_bytes())
     }
 
     /// Vectors of other servers' queries that are kept for each query of own clients. A part is asked by the servers of

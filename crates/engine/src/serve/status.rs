@@ -10,6 +10,7 @@ use super::waits::WaitsByClass;
 use crate::budget;
 use crate::ledger::{Ledger, PartUse};
 use crate::link::LinkTraffic;
+use crate::names::BuildId;
 use crate::scorer::ScorerReport;
 
 /// Properties of a server, and counters since its start.
@@ -24,11 +25,11 @@ pub struct Status {
     /// Whether every part of the index is on a server that answers, and this server can read its own.
     pub is_complete: bool,
     /// Identifies the index.
-    pub build_id: String,
+    pub build_id: BuildId,
     /// Its version in the store; `None` when it came from no store.
     pub version: Option<u64>,
     /// The open builds: two during the rollout of a new version.
-    pub builds: Vec<String>,
+    pub builds: Vec<BuildId>,
     /// Number of vectors in the index.
     pub rows: u64,
     /// Components of a vector.

@@ -13,6 +13,7 @@ use stratann_core::peer::{Rollout, RolloutStep};
 use super::{ServeOptions, Server, Status, lock};
 use crate::link::{LinkTraffic, Log};
 use crate::manifest::Manifest;
+use crate::names::BuildId;
 use crate::{Error, ErrorKind, Result};
 
 /// One server with the versions of its index.
@@ -74,7 +75,7 @@ impl Versions {
     }
 
     /// The newest open build.
-    pub fn newest_build(&self) -> String {
+    pub fn newest_build(&self) -> BuildId {
         let open = lock(&self.open);
         let newest = match &open.beside {
             Some(Beside::Next(next, _)) => next,

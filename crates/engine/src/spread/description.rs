@@ -6,7 +6,8 @@ use serde::{Deserialize, Serialize};
 use stratann_core::place::{Parts, SERVERS_MAX};
 use xxhash_rust::xxh3::xxh3_64;
 
-use crate::durable::{hex, seal, unseal};
+use crate::durable::{seal, unseal};
+use crate::names::BuildId;
 use crate::{Error, Result};
 
 /// The file that says what the folder is.
@@ -28,12 +29,12 @@ pub struct Description {
     /// Seed of that.
     pub seed: u64,
     /// `build_id` of the index that was divided.
-    pub source: String,
+    pub source: BuildId,
     /// Rows of each part.
     pub rows: Vec<u64>,
     /// `build_id` of each part's index.
     #[serde(default)]
-    pub builds: Vec<String>,
+    pub builds: Vec<BuildId>,
     /// Its version in the store that it was fetched from.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub version: Option<u64>,
@@ -41,9 +42,9 @@ pub struct Description {
 
 impl Description {
     /// Identifies all the indexes together, as the `build_id` of one index does.
-    pub fn build_id(&self) -> String {
+    pub fn build_id(&self) -> BuildId {
         let content = Description { version: None, ..self.clone() };
-        hex(xxh3_64(serde_json::json!(content).to_string().as_bytes()))
+        BuildId::of(xxh3_64(serde_json::json!(content).to_string().as_bytes()))
     }
 
     /// Number of separate indexes.

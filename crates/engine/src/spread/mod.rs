@@ -55,6 +55,7 @@ use crate::kinds::division::GridPlan;
 use crate::kinds::kind::Kind;
 use crate::kinds::{self, SlicedLists, UnitTables};
 use crate::manifest::{Manifest, SpreadFacts};
+use crate::names::{BuildId, FileName};
 use crate::{Error, Progress, Result, files};
 
 pub use self::options::{Method, PartitionOptions};
@@ -98,7 +99,7 @@ pub struct PartitionReport {
     /// Bytes of what every server holds besides.
     pub shared_bytes: u64,
     /// Identifies the result.
-    pub build_id: String,
+    pub build_id: BuildId,
     /// How a `grid-ivf` is divided, and why.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub plan: Option<GridPlan>,
@@ -225,8 +226,8 @@ fn visits(index: &Path, manifest: &Manifest, options: &PartitionOptions) -> Resu
     let mut sum = if options.traffic { kinds::visits(index, manifest, None) } else { Vec::new() };
     for folder in &options.traffic_from {
         let (_, theirs) = Manifest::read(folder)?;
-        let source = theirs.spread.as_ref().map_or(&theirs.build_id, |spread| &spread.source);
-        if *source != manifest.build_id {
+        let source = theirs.spread.as_ref().map_or(theirs.build_id, |spread| spread.source);
+        if source != manifest.build_id {
             return Err(Error::bad_input(format!(
                 "{} is not a partition of {}: what its servers have learnt is about other lists",
                 folder.display(),
@@ -380,7 +381,7 @@ impl Job<'_> {
         &mut self,
         manifest: &mut Manifest,
         partial: &Path,
-        files: &mut BTreeMap<String, FileEntry>,
+        files: &mut BTreeMap<FileName, FileEntry>,
     ) -> Result<Written> {
         let (mut index, options, progress, number) = (self.index, self.options, self.progress, self.number);
         let source = (self.source, &*manifest);
@@ -399,7 +400,7 @@ impl Job<'_> {
         {
             *manifest = striped;
             let whole = manifest.file(files::GRID)?.0.to_string();
-            manifest.files.remove(&whole);
+            manifest.files.remove(whole.as_str());
             manifest.files.insert(names[0].clone(), of_data);
             files.insert(names[1].clone(), of_sizes);
             index = partial;
@@ -418,7 +419,7 @@ impl Job<'_> {
     fn publish(
         &mut self,
         source: Manifest,
-        mut entries: BTreeMap<String, FileEntry>,
+        mut entries: BTreeMap<FileName, FileEntry>,
         written: &Written,
     ) -> Result<PartitionReport> {
         let shared_bytes = entries.values().map(|f| f.bytes).sum();
@@ -437,7 +438,7 @@ impl Job<'_> {
             overlap: self.options.overlap,
             method: written.plan.as_ref().map_or(self.options.method.name(), |plan| plan.mode.name()).into(),
             seed: self.options.seed,
-            source: source.build_id.clone(),
+            source: source.build_id,
             held,
             cut_share: written.cut_share,
             slices: written.plan.as_ref().map_or(Vec::new(), |plan| plan.slices.clone()),
@@ -487,7 +488,7 @@ fn share(
     number: u64,
     manifest: &Manifest,
     progress: &dyn Progress,
-) -> Result<BTreeMap<String, FileEntry>> {
+) -> Result<BTreeMap<FileName, FileEntry>> {
     let mut shared = BTreeMap::new();
     for role in kinds::shared_roles(manifest) {
         if progress.interrupted() {

@@ -77,7 +77,7 @@ impl HeldUnits {
 /// # Errors
 /// A file that cannot be read, or is damaged.
 pub fn moved(old: PartOf<'_>, new: PartOf<'_>) -> Result<Option<MovedUnits>> {
-    let source = |part: PartOf<'_>| part.manifest.spread.as_ref().map(|spread| spread.source.clone());
+    let source = |part: PartOf<'_>| part.manifest.spread.as_ref().map(|spread| spread.source);
     let is_alike = old.manifest.kind == new.manifest.kind
         && old.manifest.blocks == new.manifest.blocks
         && old.manifest.section == new.manifest.section

@@ -342,7 +342,7 @@ impl Job<'_> {
                 replicas: (self.each.replicas > 1).then_some(self.each.replicas),
                 method: self.options.method.name().into(),
                 seed: self.options.seed,
-                source: source.manifest.build_id.clone(),
+                source: source.manifest.build_id,
                 rows,
                 builds: Vec::new(),
                 version: None,

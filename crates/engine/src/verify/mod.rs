@@ -76,7 +76,9 @@ pub fn left_over(folder: &Path, manifest: &Manifest, number: u64) -> Result<Vec<
     let mut names: Vec<String> = entries.flatten().filter_map(|e| e.file_name().into_string().ok()).collect();
     names.sort_unstable();
     let needed = |name: &String| {
-        *name == format!("manifest-{number}.json") || manifest.files.contains_key(name) || name == "lock"
+        *name == format!("manifest-{number}.json")
+            || manifest.files.contains_key(name.as_str())
+            || name == "lock"
     };
     Ok(names.into_iter().filter(|n| !needed(n)).map(|n| folder.join(n)).collect())
 }

@@ -91,6 +91,6 @@ pub(crate) fn damage_words(damage: Damage) -> &'static str {
 
 /// The data file that an error names, else the manifest's folder as a whole.
 pub(crate) fn file_in(message: &str, manifest: &Manifest) -> String {
-    let named = manifest.files.keys().find(|name| message.contains(name.as_str()));
-    named.cloned().unwrap_or_else(|| ".".into())
+    let named = manifest.files.keys().find(|name| message.contains(&***name));
+    named.map_or_else(|| ".".into(), |name| name.to_string())
 }

@@ -9,7 +9,9 @@ use stratann_engine::budget::size;
 use stratann_engine::index::{Index, OpenOptions};
 use stratann_engine::input;
 use stratann_engine::kinds::kind::Kind;
+use stratann_engine::manifest::FileEntry;
 use stratann_engine::manifest::Manifest;
+use stratann_engine::names::FileName;
 use stratann_engine::{Error, Result};
 
 use crate::Verdict;
@@ -251,8 +253,8 @@ impl Sizes {
             )));
         }
         let index = Index::open(folder, OpenOptions::default())?;
-        let of_file = |(name, file): (&String, &stratann_engine::manifest::FileEntry)| {
-            let role = name.split_once('-').map_or(name.as_str(), |(_, role)| role);
+        let of_file = |(name, file): (&FileName, &FileEntry)| {
+            let role = name.split_once('-').map_or(&**name, |(_, role)| role);
             (role.to_string(), file.bytes)
         };
         Ok(Sizes {

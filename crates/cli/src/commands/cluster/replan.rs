@@ -107,7 +107,7 @@ fn round(args: &Replan, store: Option<&Store>, printer: &ProgressPrinter) -> Res
         publish_missing(store, args, &served, printer)?;
     }
     let servers = Remote::connect(&args.connect)?;
-    let visits = servers.visits(&served.build_id)?;
+    let visits = servers.visits(served.build_id)?;
     for silent in servers.silent() {
         eprint_line(&format!("note: {silent}; its queries are not known"));
     }

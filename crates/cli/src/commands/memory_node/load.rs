@@ -8,6 +8,7 @@ use stratann_cluster::store::is_store;
 use stratann_engine::budget::size;
 use stratann_engine::kinds::remote_hnsw::live::load::{LoadOptions, LoadedNode, load_with};
 use stratann_engine::manifest::Manifest;
+use stratann_engine::names::BuildId;
 use stratann_engine::search::TrafficOptions;
 use stratann_engine::{Error, Result};
 
@@ -73,7 +74,7 @@ enum Placement {
 struct Document {
     /// Number of the load, which errors of those name that had opened another one.
     load: String,
-    build_id: String,
+    build_id: BuildId,
     /// Number of the version in the store.
     #[serde(skip_serializing_if = "Option::is_none")]
     version: Option<u64>,
@@ -136,7 +137,7 @@ pub(crate) fn run(args: &Args, output: Output) -> Result<Verdict> {
     };
     let document = Document {
         load: format!("{:016x}", loaded.load),
-        build_id: loaded.build_id.clone(),
+        build_id: loaded.build_id,
         version: fetched.as_ref().map(|fetched| fetched.version),
         groups: loaded.groups,
         placement: args.placement,

@@ -154,7 +154,7 @@ impl Sources {
         let own = Member {
             address: self.advertise.clone().unwrap_or(listening),
             http: http.to_string(),
-            build: versions.newest_build(),
+            build: versions.newest_build().to_string(),
         };
         let (number, versions): (u8, Weak<Versions>) = (versions.status().server, Arc::downgrade(versions));
         let known = AtomicU64::new(0);

@@ -123,7 +123,7 @@ impl Watching {
                 changed();
             }
             Some(Changed::Dropped(number)) => {
-                let kept = home.join(versions.newest_build());
+                let kept = home.join(versions.newest_build().to_string());
                 match drop_others(home, &kept) {
                     Ok(()) => log(&format!("version {number} is no longer used and was closed")),
                     Err(e) => log(&format!(

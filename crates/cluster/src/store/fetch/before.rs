@@ -126,7 +126,7 @@ impl Store {
         }
         let Some(name) = new.manifest.part_name(new.server) else { return Ok(None) };
         let aside = path.with_extension("bin.partial");
-        let from = self.file_path(&new.manifest.build_id, name);
+        let from = self.file_path(new.manifest.build_id, name);
         match self.make_part(before, &moved, &from, &aside, progress) {
             Err(e) if e.kind == ErrorKind::Interrupted => Err(e),
             Ok(made)

@@ -168,12 +168,13 @@ impl GridIndex {
                 let firsts = read_resident(folder, name, entry)?;
                 let name = manifest.file(&manifest.part_role(held.server))?.0.to_string();
                 let known = beside.and_then(|other| other.units_like(&facts, &places));
-                let units = HeldUnits::read((folder, &name), &manifest.files[&name], (&ranges, held), known)?;
+                let units =
+                    HeldUnits::read((folder, &name), &manifest.files[name.as_str()], (&ranges, held), known)?;
                 places.starts = Vec::new();
                 (name, held_ranges.file_bytes(), Some(Share { held: held_ranges, units, firsts }))
             }
         };
-        let entry = &manifest.files[&name];
+        let entry = &manifest.files[name.as_str()];
         if needed > entry.bytes {
             return Err(files::senseless(&folder.join(&name)));
         }

@@ -27,6 +27,7 @@ use crate::kinds::disk_graph::build::layout_stage;
 use crate::kinds::disk_graph::build::{divide, merge, report_layout};
 use crate::kinds::options::{CodePlace, GraphOptions, KindOptions};
 use crate::manifest::PARTIAL;
+use crate::names::FileName;
 use crate::recall::curve::Curve;
 use crate::{Error, Quiet, Result};
 use tasks::{Done, IdFacts, Job, ScanPart, Task, joined};
@@ -398,7 +399,7 @@ impl Split {
                     layout_stage::remove_parts(&self.build(), graph.cells.len());
                 }
                 Task::Calibrate => {
-                    let (curves, entries): (Vec<Curve>, BTreeMap<String, FileEntry>) = read(found)?;
+                    let (curves, entries): (Vec<Curve>, BTreeMap<FileName, FileEntry>) = read(found)?;
                     self.partial.finish(publish::FILES, &entries)?;
                     self.partial.finish("calibrate", &curves)?;
                 }

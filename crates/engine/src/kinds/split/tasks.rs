@@ -29,6 +29,7 @@ use crate::kinds::disk_graph::build::{
 };
 use crate::kinds::flat;
 use crate::kinds::options::{GraphOptions, KindOptions};
+use crate::names::FileName;
 use crate::{Error, Progress, Result, budget, files};
 
 /// One piece of the work.
@@ -286,7 +287,7 @@ fn load_ids(build: &mut Build<'_>) -> Result<()> {
 }
 
 /// What [`Task::Join`] tells of the file that it wrote.
-pub(crate) fn joined(number: u64, entry: FileEntry) -> BTreeMap<String, FileEntry> {
+pub(crate) fn joined(number: u64, entry: FileEntry) -> BTreeMap<FileName, FileEntry> {
     BTreeMap::from([(files::name(number, files::BLOCKS), entry)])
 }
 

@@ -20,6 +20,7 @@ use crate::dataset::AtomicFile;
 use crate::files::{LEARNT, learnt};
 use crate::kinds::hybrid_ivf::snapshot::Snapshot;
 use crate::manifest::Manifest;
+use crate::names::BuildId;
 use crate::{Result, input};
 
 const HEADER: usize = 8 + 16 + 8 + 16;
@@ -47,7 +48,7 @@ pub struct LearnedFacts {
 /// A file that cannot be read, is damaged, or is of another build.
 pub fn describe(folder: &Path, manifest: &Manifest) -> std::result::Result<Option<LearnedFacts>, String> {
     let clusters = manifest.lists(folder).map_or(0, |section| section.facts.sizes.count as u32);
-    let summary = load(&folder.join(LEARNT), &manifest.build_id, clusters)?;
+    let summary = load(&folder.join(LEARNT), manifest.build_id, clusters)?;
     Ok(summary.map(|summary| LearnedFacts {
         epochs: summary.epochs,
         queries: summary.queries,
@@ -59,13 +60,13 @@ pub fn describe(folder: &Path, manifest: &Manifest) -> std::result::Result<Optio
 
 /// Reads what was learned before; `Ok(None)` when nothing was, `Err` says why it cannot be used.
 pub(crate) fn read(source: &LearningSource) -> std::result::Result<Option<TrafficSummary>, String> {
-    load(&source.path, &source.build_id, source.tables.directory.clusters())
+    load(&source.path, source.build_id, source.tables.directory.clusters())
 }
 
 /// Reads the file at `path` for this build; as [`read`].
 pub(crate) fn load(
     path: &Path,
-    build_id: &str,
+    build_id: BuildId,
     clusters: u32,
 ) -> std::result::Result<Option<TrafficSummary>, String> {
     let bytes = match input::read_up_to(path, BYTES_MAX) {
@@ -85,7 +86,7 @@ pub(crate) fn load(
 pub(crate) fn damaged(folder: &Path, manifest: &Manifest, clusters: u32) -> Vec<String> {
     let servers = (0..manifest.spread.as_ref().map_or(0, |spread| spread.servers)).map(Some);
     let is_damaged = |name: &String| match input::read_up_to(&folder.join(name), BYTES_MAX) {
-        Ok(bytes) => matches!(decode(&bytes, &manifest.build_id, clusters), Err(Unusable::Damaged)),
+        Ok(bytes) => matches!(decode(&bytes, manifest.build_id, clusters), Err(Unusable::Damaged)),
         Err(e) => e.kind() != std::io::ErrorKind::NotFound,
     };
     std::iter::once(None).chain(servers).map(learnt).filter(is_damaged).collect()
@@ -106,13 +107,13 @@ impl fmt::Display for Unusable {
     }
 }
 
-fn decode(bytes: &[u8], build_id: &str, clusters: u32) -> std::result::Result<TrafficSummary, Unusable> {
+fn decode(bytes: &[u8], build_id: BuildId, clusters: u32) -> std::result::Result<TrafficSummary, Unusable> {
     let damaged = Unusable::Damaged;
     let Some((head, rest)) = bytes.split_at_checked(HEADER) else { return Err(damaged) };
     if head[..8] != checksum(&bytes[8..]).to_le_bytes() {
         return Err(damaged);
     }
-    if &head[8..24] != build_id.as_bytes() {
+    if &head[8..24] != build_id.to_string().as_bytes() {
         return Err(Unusable::OtherBuild);
     }
     let word = |b: &[u8]| u32::from_le_bytes([b[0], b[1], b[2], b[3]]);
@@ -132,9 +133,9 @@ fn decode(bytes: &[u8], build_id: &str, clusters: u32) -> std::result::Result<Tr
     })
 }
 
-fn encode(build_id: &str, summary: &TrafficSummary) -> Vec<u8> {
+fn encode(build_id: BuildId, summary: &TrafficSummary) -> Vec<u8> {
     let mut out = vec![0u8; 8];
-    out.extend_from_slice(build_id.as_bytes());
+    out.extend_from_slice(build_id.to_string().as_bytes());
     out.resize(24, 0);
     let mut put = |word: u32| out.extend_from_slice(&word.to_le_bytes());
     put(summary.hot.len() as u32);
@@ -161,11 +162,11 @@ pub(super) fn write(source: &LearningSource, snapshot: &Snapshot) -> Result<()> 
     hot.sort_unstable_by(|a, b| b.1.cmp(&a.1).then(a.0.cmp(&b.0)));
     let (epochs, queries) = (snapshot.epochs, snapshot.queries);
     let summary = TrafficSummary { hot, visits: snapshot.visits.clone(), epochs, queries };
-    save(&source.path, &source.build_id, &summary)
+    save(&source.path, source.build_id, &summary)
 }
 
 /// Writes what was learned, for this build.
-pub(crate) fn save(path: &Path, build_id: &str, summary: &TrafficSummary) -> Result<()> {
+pub(crate) fn save(path: &Path, build_id: BuildId, summary: &TrafficSummary) -> Result<()> {
     let mut file = AtomicFile::create(path)?;
     file.write(&encode(build_id, summary))?;
     file.commit()

@@ -37,6 +37,7 @@ use crate::kinds::hybrid_ivf::residency::{
 use crate::kinds::hybrid_ivf::residual::Encoder;
 use crate::kinds::hybrid_ivf::snapshot::Snapshot;
 use crate::kinds::hybrid_ivf::tables::ListTables;
+use crate::names::BuildId;
 
 pub(crate) mod file;
 pub mod options;
@@ -77,7 +78,7 @@ pub(crate) struct LearningSource {
     pub(crate) seed: u64,
     /// The file of what was learned.
     pub(crate) path: PathBuf,
-    pub(crate) build_id: String,
+    pub(crate) build_id: BuildId,
 }
 
 impl LearningSource {

@@ -29,6 +29,7 @@ use crate::kinds::hybrid_ivf::residency::weights;
 use crate::kinds::hybrid_ivf::tables::{ListTables, cost_model};
 use crate::kinds::section::Section;
 use crate::manifest::{FORMAT_VERSION, Manifest, number_after};
+use crate::names::FileName;
 use crate::{Error, Progress, Result, files};
 use moved::Moved;
 use rewrite::{Rewrite, Written};
@@ -176,7 +177,7 @@ impl Old {
         let (_, metric, dtype, block) = shape(folder, &manifest)?;
         let tables = ListTables::load(folder, &manifest, &block)?;
         let path = folder.join(files::LEARNT);
-        let summary = summary_file::load(&path, &manifest.build_id, tables.directory.clusters());
+        let summary = summary_file::load(&path, manifest.build_id, tables.directory.clusters());
         let summary = summary.unwrap_or_else(|why| {
             progress.note(&format!("warning: {why}"));
             None
@@ -244,7 +245,7 @@ impl Old {
         if progress.interrupted() {
             return Err(Error::interrupted());
         }
-        let is_shared = |name: &&String| self.manifest.files.contains_key(name.as_str());
+        let is_shared = |name: &&FileName| self.manifest.files.contains_key(*name);
         for name in manifest.files.keys().filter(|name| !is_shared(name)) {
             scratch.move_up(name, &self.folder)?;
         }
@@ -280,7 +281,7 @@ impl Old {
         ];
         let mut replace = |role: &str, entry| -> Result<()> {
             let before = manifest.file(role)?.0.to_string();
-            manifest.files.remove(&before);
+            manifest.files.remove(before.as_str());
             manifest.files.insert(scratch.name(role), entry);
             Ok(())
         };
@@ -314,7 +315,7 @@ impl Old {
             visits: summary.visits.clone(),
             ..*summary
         };
-        let saved = summary_file::save(&self.folder.join(files::LEARNT), &manifest.build_id, &summary);
+        let saved = summary_file::save(&self.folder.join(files::LEARNT), manifest.build_id, &summary);
         if let Err(e) = saved {
             progress.note(&format!("warning: what was learned is lost: {e}"));
         }

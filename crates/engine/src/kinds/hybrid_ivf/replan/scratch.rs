@@ -5,6 +5,7 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 
 use crate::durable::write_synced;
+use crate::names::FileName;
 use crate::{Error, Result, files};
 
 /// Its name.
@@ -27,7 +28,7 @@ impl Scratch {
     }
 
     /// The name that the file of this role will have.
-    pub(super) fn name(&self, role: &str) -> String {
+    pub(super) fn name(&self, role: &str) -> FileName {
         files::name(self.number, role)
     }
 

@@ -14,6 +14,7 @@ use crate::index::{Index, OpenOptions};
 use crate::kinds::kind::Kind;
 use crate::kinds::remote_hnsw::limits::check_clusters;
 use crate::kinds::remote_hnsw::open::read_superblock;
+use crate::names::BuildId;
 use crate::remote_memory::{Credentials, Facts, Nodes, Operation, random};
 use crate::search::{Traffic, TrafficOptions};
 use crate::{Error, Progress, Result, files};
@@ -47,7 +48,7 @@ pub struct Loaded {
     /// The number of the load.
     pub load: u64,
     /// The build of the index.
-    pub build_id: String,
+    pub build_id: BuildId,
     /// Each node, by number.
     pub nodes: Vec<LoadedNode>,
     /// Groups of two clusters.
@@ -112,7 +113,7 @@ pub fn load_with(
     load.copy(&mut nodes)?;
     Ok(Loaded {
         load: sequence,
-        build_id: manifest.build_id.clone(),
+        build_id: manifest.build_id,
         nodes: plan.nodes(&facts),
         groups: image.superblock.groups as u32,
         traffic,
