@@ -69,7 +69,7 @@ class Client:
         """Status and body of the answer."""
         if self.stream is None:
             self.stream = socket.create_connection(self.address, self.timeout_s)
-        head = (f"{method} {path} HTTP/1.1\r\nHost: here\r\nContent-Type: application/octet-stream\r\n"
+        head = (f"{method} {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/octet-stream\r\n"
                 f"Content-Length: {len(body)}\r\n\r\n")
         try:
             self.stream.sendall(head.encode() + body)
@@ -151,7 +151,7 @@ def probe_health(address, stop, results):
 
 
 def post(path, length, body=b""):
-    head = (f"POST {path} HTTP/1.1\r\nHost: here\r\nContent-Type: application/octet-stream\r\n"
+    head = (f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/octet-stream\r\n"
             f"Content-Length: {length}\r\n\r\n")
     return head.encode() + body
 

@@ -241,7 +241,7 @@ fn signals_stop_a_server_in_order() {
         let server = Running::serve(&flat, &[]);
         // A connection that is kept does not keep the server.
         let mut kept = TcpStream::connect(server.address()).unwrap();
-        kept.write_all(b"GET /v1/health HTTP/1.1\r\nHost: here\r\n\r\n").unwrap();
+        kept.write_all(b"GET /v1/health HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();
         assert!(kept.read(&mut [0; 4096]).unwrap() > 0);
         server.signal(signal);
         let (found, said) = server.end();

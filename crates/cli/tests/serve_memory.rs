@@ -106,7 +106,7 @@ fn search(address: &str, queries: &[Vec<f64>]) -> (u16, Value) {
     let mut stream = TcpStream::connect(address).unwrap();
     write!(
         stream,
-        "POST /v1/search HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Type: application/json\r\n\
+        "POST /v1/search HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Type: application/json\r\n\
          Content-Length: {}\r\n\r\n{body}",
         body.len()
     )

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use axum::Router;
+use axum::http::header;
 use hyper::Request;
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
@@ -21,6 +22,7 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 use crate::activity::{Activity, Connections, Phase, STOP_TIME};
+use crate::callers::Callers;
 use crate::limits::{CONNECTION_BYTES, Limits};
 use crate::patient::Patient;
 use crate::request::RowShape;
@@ -46,6 +48,8 @@ pub struct FrontOptions {
     pub http: SocketAddr,
     /// Its limits.
     pub limits: Limits,
+    /// Whose requests are answered.
+    pub callers: Callers,
     /// Threads for HTTP; searches have their own.
     pub threads: usize,
     /// Where the front reserves its memory: the ledger of the process.
@@ -89,9 +93,9 @@ impl Front {
         let memory = options.limits.set_aside(&options.ledger, threads)?;
         let connections = Connections::new(options.limits, &options.ledger);
         let shared = FrontState::new(versions, shape, (options.limits, threads), options.ledger, connections);
-        let shared = Arc::new(shared);
+        let (shared, callers) = (Arc::new(shared), Arc::new(options.callers));
         let (stop, stopped) = watch::channel(false);
-        let accepting = runtime.spawn(accept(listener, shared, stopped, options.log));
+        let accepting = runtime.spawn(accept(listener, (shared, callers), stopped, options.log));
         Ok(Front { address, runtime, stop, accepting, _memory: memory })
     }
 
@@ -122,7 +126,7 @@ fn listen(address: SocketAddr) -> std::io::Result<TcpListener> {
 
 async fn accept(
     listener: TcpListener,
-    shared: Arc<FrontState>,
+    (shared, callers): (Arc<FrontState>, Arc<Callers>),
     mut stopped: watch::Receiver<bool>,
     log: Log,
 ) {
@@ -142,7 +146,8 @@ async fn accept(
                 // The connection is closed at once where no place is left.
                 let Some((number, activity)) = shared.connections.enter(peer.ip()) else { continue };
                 let stream = Patient::new(stream, &shared.limits, Arc::clone(&activity));
-                let served = serve(stream, router.clone(), graceful.watcher(), Arc::clone(&activity));
+                let answering = (router.clone(), Arc::clone(&callers));
+                let served = serve(stream, answering, graceful.watcher(), Arc::clone(&activity));
                 let shared = Arc::clone(&shared);
                 tokio::spawn(async move {
                     tokio::select! {
@@ -178,18 +183,28 @@ async fn look(shared: Arc<FrontState>, stopped: watch::Receiver<bool>) {
     }
 }
 
-async fn serve(stream: Patient, router: Router, watcher: Watcher, activity: Arc<Activity>) {
+async fn serve(
+    stream: Patient,
+    (router, callers): (Router, Arc<Callers>),
+    watcher: Watcher,
+    activity: Arc<Activity>,
+) {
     let inner = TowerToHyperService::new(router);
     let service = service_fn(move |mut request: Request<Incoming>| {
         activity.begin(Phase::Answering);
         let is_refused = activity.is_reserved && !is_for_reserved(request.uri().path());
+        let stopped = callers.stops(&request).or_else(|| is_refused.then(reserved_refusal));
+        let origin = request.headers().get(header::ORIGIN).cloned();
         request.extensions_mut().insert(Arc::clone(&activity));
-        let call = (!is_refused).then(|| inner.call(request));
-        let activity = Arc::clone(&activity);
+        let call = stopped.is_none().then(|| inner.call(request));
+        let (activity, callers) = (Arc::clone(&activity), Arc::clone(&callers));
         async move {
             let response = match call {
-                Some(call) => call.await,
-                None => Ok(reserved_refusal()),
+                Some(call) => call.await.map(|mut response| {
+                    callers.admit(origin.as_ref(), &mut response);
+                    response
+                }),
+                None => Ok(stopped.unwrap_or_else(reserved_refusal)),
             };
             activity.begin(Phase::Sending);
             response

@@ -1,8 +1,9 @@
 //! The HTTP front: it passes requests to the engine and returns the answers. It takes no decision about a search.
 //!
-//! `POST /v1/search`, `GET /v1/health` and `GET /v1/status`; `docs/book/serve.md` describes them for users.
+//! [`paths`] are the served ones; `docs/book/serve.md` describes them for users.
 
 mod activity;
+pub mod callers;
 mod connections;
 mod limits;
 mod patient;
@@ -13,4 +14,5 @@ pub mod wire;
 
 pub use connections::{Front, FrontOptions, Log};
 pub use limits::Limits;
+pub use routes::paths;
 pub use signals::{Signal, watch_signals};

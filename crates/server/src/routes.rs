@@ -8,7 +8,7 @@ use axum::body::{Body, Bytes, HttpBody};
 use axum::extract::{RawQuery, State};
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::Response;
-use axum::routing::{get, post};
+use axum::routing::{MethodRouter, get, post};
 use axum::{Extension, Router};
 use http_body_util::BodyExt;
 use serde::Serialize;
@@ -105,17 +105,26 @@ impl FrontState {
     }
 }
 
+/// The served paths with their methods.
+fn routes() -> [(&'static str, &'static str, MethodRouter<Arc<FrontState>>); 6] {
+    [
+        ("POST", "/v1/search", post(search)),
+        ("GET", "/v1/health", get(health)),
+        ("GET", "/v1/status", get(status)),
+        ("GET", "/v1/visits", get(visits)),
+        ("GET", "/v1/clusters", get(clusters::clusters)),
+        ("GET", "/v1/meta", get(clusters::meta)),
+    ]
+}
+
+/// Returns the served paths, each after its method.
+pub fn paths() -> Vec<String> {
+    routes().iter().map(|(method, path, _)| format!("{method} {path}")).collect()
+}
+
 pub(crate) fn router(shared: Arc<FrontState>) -> Router {
-    Router::new()
-        .route("/v1/search", post(search))
-        .route("/v1/health", get(health))
-        .route("/v1/status", get(status))
-        .route("/v1/visits", get(visits))
-        .route("/v1/clusters", get(clusters::clusters))
-        .route("/v1/meta", get(clusters::meta))
-        .fallback(no_such_path)
-        .method_not_allowed_fallback(wrong_method)
-        .with_state(shared)
+    let router = routes().into_iter().fold(Router::new(), |router, (_, path, own)| router.route(path, own));
+    router.fallback(no_such_path).method_not_allowed_fallback(wrong_method).with_state(shared)
 }
 
 async fn search(
@@ -140,14 +149,18 @@ async fn search(
 }
 
 /// The reason why a request is not answered.
-struct Rejection {
+pub(crate) struct Rejection {
     status: StatusCode,
     error: String,
 }
 
 impl Rejection {
-    fn bad(error: impl Into<String>) -> Rejection {
+    pub(crate) fn bad(error: impl Into<String>) -> Rejection {
         Rejection { status: StatusCode::BAD_REQUEST, error: error.into() }
+    }
+
+    pub(crate) fn forbidden(error: String) -> Rejection {
+        Rejection { status: StatusCode::FORBIDDEN, error }
     }
 
     fn overloaded() -> Rejection {
@@ -163,7 +176,7 @@ impl Rejection {
         Rejection { status: StatusCode::REQUEST_TIMEOUT, error }
     }
 
-    fn response(self) -> Response {
+    pub(crate) fn response(self) -> Response {
         json_response(self.status, &Refusal { error: self.error })
     }
 }
@@ -175,11 +188,12 @@ async fn answer(
     headers: &HeaderMap,
     body: Body,
 ) -> Result<Response, Rejection> {
-    let is_octets = is_octets(headers)?;
     let mut memory = RequestMemory::new(&shared.ledger);
     activity.begin(Phase::Body);
     let body = read_body(body, &shared.limits, &mut memory).await?;
     activity.begin(Phase::Answering);
+    // After the body: a client that is still sending would not read the refusal.
+    let is_octets = is_octets(headers)?;
     // Numbers as text take at least two bytes; as rows they take four, in a list that may double.
     if !is_octets && !memory.grow(2 * body.len() as u64) {
         return Err(Rejection::overloaded());
@@ -232,17 +246,22 @@ pub(crate) fn reserved_refusal() -> Response {
 }
 
 fn is_octets(headers: &HeaderMap) -> Result<bool, Rejection> {
-    let Some(kind) = headers.get(header::CONTENT_TYPE) else { return Ok(false) };
-    let kind = kind.to_str().unwrap_or("").split(';').next().unwrap_or("").trim().to_ascii_lowercase();
-    match kind.as_str() {
-        "application/octet-stream" => Ok(true),
-        // The default of curl.
-        "application/json" | "application/x-www-form-urlencoded" | "" => Ok(false),
-        other => Err(Rejection::bad(format!(
-            "Content-Type {:?} is not read; send application/json or application/octet-stream",
-            shortened(other)
-        ))),
-    }
+    let kind = headers.get(header::CONTENT_TYPE).map_or("", |kind| kind.to_str().unwrap_or("?"));
+    let kind = kind.split(';').next().unwrap_or("").trim().to_ascii_lowercase();
+    let error = match kind.as_str() {
+        "application/octet-stream" => return Ok(true),
+        "application/json" => return Ok(false),
+        "" => "the request has no Content-Type".to_string(),
+        other => format!("Content-Type {:?} is not read", shortened(other)),
+    };
+    // Pages of any site can send the other types without asking the browser's leave.
+    Err(Rejection {
+        status: StatusCode::UNSUPPORTED_MEDIA_TYPE,
+        error: format!(
+            "{error}; send application/json (curl: -H 'Content-Type: application/json') or \
+                        application/octet-stream"
+        ),
+    })
 }
 
 /// Reads a body, and reserves memory for it as it arrives. A body beyond the limit is read to eight times that and
@@ -462,19 +481,24 @@ fn by_component(components: &[(String, u64)]) -> Value {
 }
 
 async fn no_such_path() -> Response {
-    let error =
-        "no such path; there are POST /v1/search and GET /v1/health, /v1/status, /v1/visits, /v1/clusters and /v1/meta"
-            .into();
+    let error = format!("no such path; there are {}", paths().join(", "));
     Rejection { status: StatusCode::NOT_FOUND, error }.response()
 }
 
 async fn wrong_method() -> Response {
-    let error = "wrong method; POST goes to /v1/search, GET to /v1/health and /v1/status".into();
+    let error = format!("wrong method; there are {}", paths().join(", "));
     Rejection { status: StatusCode::METHOD_NOT_ALLOWED, error }.response()
 }
 
 fn json_response<T: Serialize>(status: StatusCode, body: &T) -> Response {
     response(status, serde_json::to_vec(body).unwrap_or_default().into())
+}
+
+/// The response without a body.
+pub(crate) fn no_content() -> Response {
+    let mut response = Response::new(Body::empty());
+    *response.status_mut() = StatusCode::NO_CONTENT;
+    response
 }
 
 fn response(status: StatusCode, body: Bytes) -> Response {

@@ -17,8 +17,9 @@ use stratann_engine::ledger::Ledger;
 use stratann_engine::search::{Effort, SearchOptions};
 use stratann_engine::serve::{ServeOptions, Server, Versions};
 use stratann_engine::{DType, Metric, Quiet};
+use stratann_server::callers::Callers;
 use stratann_server::wire::{Answered, Reply};
-use stratann_server::{Front, FrontOptions, Limits};
+use stratann_server::{Front, FrontOptions, Limits, paths};
 
 const DIM: usize = 16;
 
@@ -36,6 +37,10 @@ struct Place {
 
 impl Place {
     fn new(queue: usize, limits: Limits) -> Place {
+        Place::of(queue, limits, Callers::default())
+    }
+
+    fn of(queue: usize, limits: Limits, callers: Callers) -> Place {
         let folder = tempfile::tempdir().unwrap();
         let shape = Shape { rows: 1500, dim: DIM, dtype: DType::F32 };
         let own = GraphOptions { degree: 24, build_list: 48, ..GraphOptions::default() };
@@ -46,8 +51,14 @@ impl Place {
         let server =
             Server::start(ServeOptions { index, queue, threads: 2, ..ServeOptions::default() }).unwrap();
         let http = "127.0.0.1:0".parse().unwrap();
-        let options =
-            FrontOptions { http, limits, threads: 1, ledger: Ledger::new(None), log: Arc::new(|_| {}) };
+        let options = FrontOptions {
+            http,
+            limits,
+            callers,
+            threads: 1,
+            ledger: Ledger::new(None),
+            log: Arc::new(|_| {}),
+        };
         let front = Front::start(Versions::of(server, 0, Arc::new(|_| {})), options).unwrap();
         Place { folder, address: front.address(), front: Some(front) }
     }
@@ -72,7 +83,7 @@ impl Place {
 
 fn send(stream: &mut TcpStream, method: &str, path: &str, kind: &str, body: &[u8]) {
     let head = format!(
-        "{method} {path} HTTP/1.1\r\nHost: here\r\nContent-Type: {kind}\r\nContent-Length: {}\r\n\r\n",
+        "{method} {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: {kind}\r\nContent-Length: {}\r\n\r\n",
         body.len()
     );
     stream.write_all(&[head.as_bytes(), body].concat()).unwrap();
@@ -91,6 +102,65 @@ fn receive(stream: &mut TcpStream) -> (u16, String, Value) {
     let mut body = vec![0; length];
     stream.read_exact(&mut body).unwrap();
     (head[9..12].parse().unwrap(), head, serde_json::from_slice(&body).unwrap())
+}
+
+/// Sends a head as it is, and gives the response.
+fn raw(place: &Place, head: &str) -> (u16, String, Value) {
+    let mut stream = place.connect();
+    stream.write_all(format!("{head}\r\n\r\n").as_bytes()).unwrap();
+    receive(&mut stream)
+}
+
+#[test]
+fn requests_of_pages_in_a_browser_are_refused() {
+    let place = Place::new(1000, Limits::default());
+    let error = |reply: &Value| reply["error"].as_str().unwrap_or_default().to_string();
+    for path in paths().iter().map(String::as_str).chain(["GET /", "DELETE /v1/search"]) {
+        for (headers, status, said) in [
+            ("Host: evil.example:8700", 403, "--host-name"),
+            ("Host: localhost.evil.example", 403, "--host-name"),
+            ("Host: localhost\r\nHost: evil.example", 400, "several Host headers"),
+            ("Accept: */*", 400, "no Host header"),
+            ("Host: localhost\r\nOrigin: http://localhost:8700", 403, "--allow-origin"),
+            ("Host: localhost\r\nOrigin: null", 403, "--allow-origin"),
+        ] {
+            let (found, head, reply) = raw(&place, &format!("{path} HTTP/1.1\r\n{headers}"));
+            assert!(found == status && error(&reply).contains(said), "{path}: {headers}: {found} {reply}");
+            assert!(!head.contains("access-control"), "{head}");
+        }
+        let (found, _, reply) =
+            raw(&place, &format!("{} HTTP/1.1\r\nHost: localhost", path.replace(" /", " http://evil/")));
+        assert!(found == 403 && error(&reply).contains("evil"), "{path}: {reply}");
+    }
+    for host in ["localhost", "localhost:8700", "127.0.0.1:8700", "[::1]:8700", "10.9.8.7"] {
+        assert_eq!(raw(&place, &format!("GET /v1/health HTTP/1.1\r\nHost: {host}")).0, 200, "{host}");
+    }
+    assert_eq!(raw(&place, "GET /v1/health HTTP/1.0").0, 200, "an old client");
+}
+
+#[test]
+fn own_names_and_allowed_origins_are_served() {
+    let (name, origin) = ("search.example".to_string(), "https://page.example".to_string());
+    let callers = Callers { host_names: vec![name], origins: vec![origin] };
+    let place = Place::of(1000, Limits::default(), callers);
+    let health = |headers: &str| raw(&place, &format!("GET /v1/health HTTP/1.1\r\n{headers}"));
+    assert_eq!(health("Host: Search.example:8700").0, 200);
+    assert_eq!(health("Host: other.example").0, 403);
+    assert_eq!(health("Host: localhost\r\nOrigin: https://page.example:1").0, 403);
+    let (status, head, _) = health("Host: localhost\r\nOrigin: https://page.example");
+    assert!(status == 200 && head.contains("access-control-allow-origin: https://page.example"), "{head}");
+    // What a browser asks before it sends JSON.
+    let asked = "OPTIONS /v1/search HTTP/1.1\r\nHost: localhost\r\nOrigin: https://page.example\r\n\
+                 Access-Control-Request-Method: POST\r\nAccess-Control-Request-Headers: content-type\r\n\
+                 Connection: close\r\n\r\n";
+    let mut stream = place.connect();
+    stream.write_all(asked.as_bytes()).unwrap();
+    let mut head = String::new();
+    stream.read_to_string(&mut head).unwrap();
+    assert!(
+        head.starts_with("HTTP/1.1 204") && head.contains("access-control-allow-headers: content-type"),
+        "{head}"
+    );
 }
 
 fn numbers(rows: &[u8]) -> Vec<Vec<f32>> {
@@ -170,7 +240,9 @@ fn invalid_requests_are_refused_in_one_line() {
     }
     for (method, path, kind, body, status, said) in [
         ("POST", "/v1/search", "application/json", "{", 400, "the body: EOF"),
-        ("POST", "/v1/search", "text/html", "", 400, "text/html"),
+        ("POST", "/v1/search", "text/html", "", 415, "text/html"),
+        ("POST", "/v1/search", "application/x-www-form-urlencoded", "{}", 415, "send application/json"),
+        ("POST", "/v1/search", "", "{}", 415, "no Content-Type"),
         ("POST", "/v1/search", "application/octet-stream", "odd", 400, "3 bytes"),
         ("POST", "/v1/search?k=3", "application/json", "{}", 400, "in the URL"),
         ("GET", "/v1/search", "", "", 405, "wrong method"),
@@ -182,7 +254,7 @@ fn invalid_requests_are_refused_in_one_line() {
         assert!(reply["error"].as_str().unwrap().contains(said), "{reply}");
     }
     let (_, _, status) = place.ask("GET", "/v1/status", "", b"");
-    assert_eq!((&status["http"]["requests"], &status["http"]["refused"]), (&json!(14), &json!(14)));
+    assert_eq!((&status["http"]["requests"], &status["http"]["refused"]), (&json!(16), &json!(16)));
 }
 
 #[test]
@@ -196,7 +268,7 @@ fn a_body_has_a_limit() {
     assert!(status == 400 && reply["error"].as_str().unwrap().contains("longer than 4096 bytes"), "{reply}");
     // Without a length, in pieces.
     let mut stream = place.connect();
-    let head = "POST /v1/search HTTP/1.1\r\nHost: here\r\nTransfer-Encoding: chunked\r\n\r\n";
+    let head = "POST /v1/search HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n";
     stream.write_all(head.as_bytes()).unwrap();
     for _ in 0..5 {
         stream.write_all(format!("3e8\r\n{}\r\n", " ".repeat(1000)).as_bytes()).unwrap();
@@ -234,7 +306,8 @@ fn clients_that_hang_up_break_nothing() {
             0 => stream.write_all(b"POST /v1/se").unwrap(),
             1 => stream.write_all(b"nonsense\r\n\r\n").unwrap(),
             2 => {
-                let head = "POST /v1/search HTTP/1.1\r\nHost: here\r\nContent-Length: 5000\r\n\r\n{\"quer";
+                let head =
+                    "POST /v1/search HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5000\r\n\r\n{\"quer";
                 stream.write_all(head.as_bytes()).unwrap();
             }
             _ => send(&mut stream, "POST", "/v1/search", "application/json", whole.as_bytes()),
@@ -371,7 +444,7 @@ fn a_body_is_charged_as_it_arrives_and_must_keep_to_a_rate() {
     let announce = || {
         let mut stream = place.connect();
         let head = format!(
-            "POST /v1/search HTTP/1.1\r\nHost: here\r\nContent-Length: {}\r\n\r\n{{\"quer",
+            "POST /v1/search HTTP/1.1\r\nHost: localhost\r\nContent-Length: {}\r\n\r\n{{\"quer",
             limits.body_bytes
         );
         stream.write_all(head.as_bytes()).unwrap();
@@ -446,4 +519,44 @@ fn a_client_that_hangs_up_cancels_its_queries() {
     waits_until("their slots are free", &|s| {
         number(s, "dropped_runs") == cancelled && number(s, "in_flight") == 0
     });
+}
+
+/// The texts of the documents that say what a server answers.
+fn documents() -> Vec<(String, String)> {
+    let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let mut all = Vec::new();
+    for place in ["README.md", "ARCHITECTURE.md", "CHANGELOG.md", "docs/book", "decisions"] {
+        let place = root.join(place);
+        let inner = std::fs::read_dir(&place).into_iter().flatten().map(|entry| entry.unwrap().path());
+        for path in inner.chain([place]).filter(|path| path.is_file()) {
+            let text = std::fs::read_to_string(&path).unwrap_or_default();
+            all.push((path.display().to_string(), text));
+        }
+    }
+    assert!(all.len() > 40, "{} documents", all.len());
+    all
+}
+
+#[test]
+fn documents_name_the_paths_that_are_served() {
+    let served = paths();
+    let ends = |c: char| !(c.is_ascii_alphanumeric() || matches!(c, '/' | '_' | '-'));
+    for (file, text) in documents() {
+        for (at, _) in text.match_indices("/v1/") {
+            let path = text[at..].split(ends).next().unwrap();
+            let before =
+                text[..at].rsplit(|c: char| !c.is_ascii_uppercase() && c != ' ').next().unwrap().trim();
+            let is_method = matches!(before, "GET" | "POST");
+            let is_served = |own: &String| match is_method {
+                true => *own == format!("{before} {path}"),
+                false => own.ends_with(&format!(" {path}")),
+            };
+            assert!(served.iter().any(is_served), "{file}: {before} {path}");
+        }
+        if file.ends_with("book/serve.md") {
+            let section = text.split("\n## Paths\n").nth(1).unwrap().split("\n## ").next().unwrap();
+            let rows = section.lines().filter_map(|line| line.strip_prefix("| `")?.split('`').next());
+            assert_eq!(rows.collect::<Vec<_>>(), served);
+        }
+    }
 }

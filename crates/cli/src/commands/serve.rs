@@ -16,6 +16,7 @@ use stratann_engine::ledger::Ledger;
 use stratann_engine::link::Tls;
 use stratann_engine::serve::{ServeOptions, Server, Versions};
 use stratann_engine::{Error, ErrorKind, Result, input};
+use stratann_server::callers::{self, Callers};
 use stratann_server::{Front, FrontOptions, Limits, Log, Signal, watch_signals};
 
 use crate::Verdict;
@@ -51,6 +52,12 @@ pub(crate) struct Args {
     /// HTTP address for clients; port 0 takes a free one [default: 127.0.0.1:8700]
     #[arg(long, value_name = "HOST:PORT")]
     http: Option<String>,
+    /// Name by which clients address this server, beside IP addresses, localhost and the host of --http; repeatable
+    #[arg(long, value_name = "NAME", value_parser = callers::host_name)]
+    host_name: Vec<String>,
+    /// Origin of a web page that may use this server, such as https://search.example; repeatable [default: none]
+    #[arg(long, value_name = "ORIGIN", value_parser = callers::origin)]
+    allow_origin: Vec<String>,
     /// Search threads [default: all cores]
     #[arg(long, value_parser = options::threads)]
     threads: Option<usize>,
@@ -108,11 +115,12 @@ Examples:
   stratann serve --index base.idx
   stratann serve --config server-0.toml
   stratann serve --memory 10.0.0.9:8900 --key-file key
-  curl -s 127.0.0.1:8700/v1/search -d '{\"queries\": [[0.1, 0.2, …]], \"k\": 10}'
+  curl -s 127.0.0.1:8700/v1/search -H 'Content-Type: application/json' -d '{\"queries\": [[0.1, 0.2, …]], \"k\": 10}'
 
 Keys of the file:
   index, server, listen, peers, http, secret_file, threads, in_flight, io, ram_budget, cache_budget, queue,
   carry, results, remote, scorer, device, gpu_budget, spill, early_tables
+  host_name, allow_origin: lists of names of this server, and of origins of web pages that may use it
   max_k, max_list, max_nprobe, max_batch, max_timeout_ms, http_memory, connections_per_address: what clients may take
   header_time_s, idle_time_s: when a connection is closed
   learning (on, frozen or off), epoch_queries
@@ -149,6 +157,7 @@ struct Setup {
     http: SocketAddr,
     engine: ServeOptions,
     limits: Limits,
+    callers: Callers,
     http_threads: usize,
     // All memory of the process.
     ledger: Arc<Ledger>,
@@ -188,6 +197,7 @@ pub(crate) fn run(args: &Args, output: Output) -> Result<Verdict> {
         FrontOptions {
             http: setup.http,
             limits: setup.limits,
+            callers: setup.callers,
             threads: setup.http_threads,
             ledger: setup.ledger,
             log: Arc::clone(&log),
@@ -355,7 +365,7 @@ fn setup(args: &Args, log: Log, output: Output) -> Result<Setup> {
     let (learning, asks_for_learning) =
         (learning::learning(args, &config)?, learning::is_asked(args, &config));
     let etcd = sources.etcd(&log)?;
-    let http = http_address(args.http.as_deref().or(config.http.as_deref()).unwrap_or(USUAL_HTTP), output)?;
+    let (http, callers) = http_of(args, &config, output)?;
     let (listen, secret) = address_of_servers(&config, folder, output)?;
     let tls = read_tls(&config, folder)?;
     let bytes = |name: &str, size: Option<SizeText>| size.map(|s| s.bytes(name)).transpose();
@@ -405,6 +415,7 @@ fn setup(args: &Args, log: Log, output: Output) -> Result<Setup> {
         http,
         engine,
         limits,
+        callers,
         http_threads,
         ledger,
         sources,
@@ -453,6 +464,24 @@ fn named<T: clap::ValueEnum>(key: &str, given: Option<T>, configured: Option<&st
     T::from_str(name, false)
         .map(Some)
         .map_err(|_| Error::bad_input(format!("{key} is {name:?}; use {}", names.join(" or "))))
+}
+
+/// The address for clients, and whose requests are answered. The host of the address is a name, too.
+fn http_of(args: &Args, config: &Config, output: Output) -> Result<(SocketAddr, Callers)> {
+    let http = args.http.as_deref().or(config.http.as_deref()).unwrap_or(USUAL_HTTP);
+    let checked = |key: &str, texts: &[String], check: fn(&str) -> std::result::Result<String, String>| {
+        let check =
+            |text: &String| check(text).map_err(|why| Error::bad_input(format!("{key} is {text:?}; {why}")));
+        texts.iter().map(check).collect::<Result<Vec<String>>>()
+    };
+    let names = checked("host_name", &config.host_name, callers::host_name)?;
+    let own = http.rsplit_once(':').and_then(|(host, _)| callers::host_name(host).ok());
+    let origins = checked("allow_origin", &config.allow_origin, callers::origin)?;
+    let callers = Callers {
+        host_names: args.host_name.iter().cloned().chain(names).chain(own).collect(),
+        origins: [&args.allow_origin[..], &origins].concat(),
+    };
+    Ok((http_address(http, output)?, callers))
 }
 
 /// The address for clients. Warns when others than this machine can reach it.

@@ -374,7 +374,7 @@ pub fn addresses(up: &Running) -> Vec<String> {
 pub fn post(address: &str, path: &str, body: &[u8]) -> (u16, Value) {
     let mut stream = TcpStream::connect(address).unwrap();
     let head = format!(
-        "POST {path} HTTP/1.1\r\nHost: here\r\nConnection: close\r\nContent-Type: application/octet-stream\r\nContent-Length: {}\r\n\r\n",
+        "POST {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Type: application/octet-stream\r\nContent-Length: {}\r\n\r\n",
         body.len()
     );
     stream.write_all(&[head.as_bytes(), body].concat()).unwrap();
@@ -384,7 +384,7 @@ pub fn post(address: &str, path: &str, body: &[u8]) -> (u16, Value) {
 /// What a server answers to a GET.
 pub fn get(address: &str, path: &str) -> (u16, Value) {
     let mut stream = TcpStream::connect(address).unwrap();
-    write!(stream, "GET {path} HTTP/1.1\r\nHost: here\r\nConnection: close\r\n\r\n").unwrap();
+    write!(stream, "GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").unwrap();
     read_reply(stream)
 }
 

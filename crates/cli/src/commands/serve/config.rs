@@ -38,6 +38,10 @@ pub(super) struct Config {
     #[serde(default)]
     pub(super) peers: Vec<String>,
     pub(super) http: Option<String>,
+    #[serde(default)]
+    pub(super) host_name: Vec<String>,
+    #[serde(default)]
+    pub(super) allow_origin: Vec<String>,
     pub(super) secret_file: Option<PathBuf>,
     pub(super) threads: Option<usize>,
     pub(super) in_flight: Option<usize>,
