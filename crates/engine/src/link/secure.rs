@@ -4,6 +4,7 @@ use std::io::{self, Read, Write};
 use std::net::TcpStream;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use rustls::pki_types::pem::{self, PemObject};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
@@ -118,6 +119,15 @@ impl Wire {
             Wire::Plain(stream) => stream.end_greeting(),
             Wire::Dialed(stream) => stream.sock.end_greeting(),
             Wire::Accepted(stream) => stream.sock.end_greeting(),
+        }
+    }
+
+    /// Begins an exchange that may take so long as a whole.
+    pub(crate) fn begin_exchange(&mut self, time: Duration) {
+        match self {
+            Wire::Plain(stream) => stream.begin_exchange(time),
+            Wire::Dialed(stream) => stream.sock.begin_exchange(time),
+            Wire::Accepted(stream) => stream.sock.begin_exchange(time),
         }
     }
 }

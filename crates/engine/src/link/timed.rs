@@ -1,4 +1,4 @@
-//! A socket whose reads and writes share one deadline, until the greeting has ended.
+//! A socket whose reads and writes share one deadline: that of the greeting, then that of each exchange.
 
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
@@ -11,6 +11,8 @@ pub(crate) struct Timed {
     stream: TcpStream,
     // `None` once the greeting has ended: then each read and write has [`SILENCE`].
     deadline: Option<Instant>,
+    // When the present exchange must have ended.
+    exchange: Option<Instant>,
 }
 
 impl Timed {
@@ -18,7 +20,7 @@ impl Timed {
     pub(crate) fn new(stream: TcpStream, greeting: Duration) -> io::Result<Timed> {
         stream.set_read_timeout(Some(SILENCE))?;
         stream.set_write_timeout(Some(SILENCE))?;
-        Ok(Timed { stream, deadline: Some(Instant::now() + greeting) })
+        Ok(Timed { stream, deadline: Some(Instant::now() + greeting), exchange: None })
     }
 
     /// The greeting has ended.
@@ -28,12 +30,20 @@ impl Timed {
         self.stream.set_write_timeout(Some(SILENCE))
     }
 
+    /// Begins an exchange that may take so long. Each read and write has the time-out of the socket as well.
+    pub(crate) fn begin_exchange(&mut self, time: Duration) {
+        self.exchange = Some(Instant::now() + time);
+    }
+
     pub(crate) fn socket(&self) -> &TcpStream {
         &self.stream
     }
 
     /// What is left until the deadline; `None` once the greeting has ended.
     fn left(&self) -> io::Result<Option<Duration>> {
+        if self.exchange.is_some_and(|end| end <= Instant::now()) {
+            return Err(io::Error::new(io::ErrorKind::TimedOut, "the exchange took too long"));
+        }
         let Some(deadline) = self.deadline else { return Ok(None) };
         match deadline.checked_duration_since(Instant::now()).filter(|left| !left.is_zero()) {
             Some(left) => Ok(Some(left)),

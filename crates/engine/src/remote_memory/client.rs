@@ -19,6 +19,8 @@ use crate::link::{GREETING, SILENCE};
 
 /// A node that sends nothing for this long, within a reply, counts as dead.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// Least rate of a long request and its reply, bytes a second: with it they have more time as a whole.
+const LEAST_RATE: u64 = 256 << 10;
 /// Pauses between attempts to reach a node: they double from the first to the last.
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LAST_PAUSE: Duration = Duration::from_secs(1);
@@ -253,8 +255,14 @@ fn reason(error: &io::Error) -> String {
     }
 }
 
-/// Sends a request and reads the header of its reply. A refusal is read whole.
-fn request(wire: &mut Wire, frame: &[u8], (number, address): (u64, &str)) -> Result<u64, Failure> {
+/// Sends a request and reads the header of its reply, which may have so many bytes. A refusal is read whole.
+fn request(
+    wire: &mut Wire,
+    frame: &[u8],
+    (number, address): (u64, &str),
+    reply_bytes: u64,
+) -> Result<u64, Failure> {
+    wire.begin_exchange(PATIENCE + Duration::from_secs((frame.len() as u64 + reply_bytes) / LEAST_RATE));
     wire.write_all(frame)?;
     wire.flush()?;
     let mut header = [0; REPLY_HEADER];
@@ -284,7 +292,7 @@ fn check_sum(wire: &mut Wire, sum: u64) -> Result<(), Failure> {
 
 /// Sends a request of the node itself, and returns the body of the reply.
 fn plain(wire: &mut Wire, frame: &[u8], call: (u64, &str), bytes_max: u64) -> Result<Vec<u8>, Failure> {
-    let length = request(wire, frame, call)?;
+    let length = request(wire, frame, call, bytes_max)?;
     if length > bytes_max {
         return Err(FrameError::TooLarge.into());
     }
@@ -301,13 +309,13 @@ fn exchange(
     call: (u64, &str),
     operations: &mut [Operation<'_>],
 ) -> Result<(), Failure> {
-    let length = request(wire, frame, call)?;
     let results = operations.iter().map(|operation| match operation {
         Operation::Read { into, .. } => into.len() as u64,
         Operation::Write { .. } => 0,
         Operation::FetchAdd { .. } | Operation::CompareSwap { .. } => 8,
     });
-    if length != results.sum::<u64>() {
+    let results = results.sum();
+    if request(wire, frame, call, results)? != results {
         return Err(FrameError::Content.into());
     }
     let mut sum = Xxh3::new();

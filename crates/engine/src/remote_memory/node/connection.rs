@@ -2,12 +2,14 @@
 
 use std::io::{self, Read, Write};
 use std::os::fd::{AsRawFd, RawFd};
+use std::time::Instant;
 
 use xxhash_rust::xxh3::Xxh3;
 
 use super::super::protocol::{self, Refusal, ReplyHeader, Request};
 use super::super::region::Region;
 use super::super::{MemoryError, Operation};
+use super::frames::{FRAME_TIME, FREE_BYTES, Frames, REPLY_TIME};
 use crate::link::greeting::{GreetingError, Versions};
 use crate::link::secure::Wire;
 use crate::link::sockets;
@@ -48,6 +50,11 @@ pub(super) struct Connection {
     epoch: u64,
     // Whether it may access the region without requests.
     is_attached: bool,
+    // Bytes of the allowance that its request has, and those that it waits for.
+    held: usize,
+    waits_for: Option<usize>,
+    // When the request must have come, or its reply be made.
+    deadline: Option<Instant>,
 }
 
 /// A reply that is being made.
@@ -77,6 +84,9 @@ impl Connection {
             number,
             epoch,
             is_attached: false,
+            held: 0,
+            waits_for: None,
+            deadline: None,
         })
     }
 
@@ -88,9 +98,31 @@ impl Connection {
         self.descriptor
     }
 
-    /// Whether it takes more bytes. One whose reply is not made yet takes none.
+    /// Whether it takes more bytes. One whose reply is not made yet takes none, nor one that waits for memory.
     pub(super) fn wants_input(&self) -> bool {
-        self.reply.is_none()
+        self.reply.is_none() && self.waits_for.is_none()
+    }
+
+    /// Whether the memory that it waits for is there.
+    pub(super) fn can_go_on(&self, frames: &Frames) -> bool {
+        self.waits_for.is_some_and(|bytes| frames.has_room(self.number, bytes))
+    }
+
+    /// When it is closed, unless a request comes or its reply is made.
+    pub(super) fn deadline(&self) -> Option<Instant> {
+        self.deadline
+    }
+
+    /// Bytes of its buffers.
+    pub(super) fn bytes(&self) -> usize {
+        let frame = self.reply.as_ref().map_or(0, |reply| reply.frame.capacity());
+        self.input.capacity() + self.output.capacity() + frame
+    }
+
+    /// Gives back the memory of its request.
+    pub(super) fn release(&mut self, frames: &mut Frames) {
+        frames.give_back(std::mem::take(&mut self.held));
+        self.deadline = None;
     }
 
     /// Whether it has bytes that poll(2) does not see.
@@ -104,15 +136,22 @@ impl Connection {
     }
 
     /// Reads what has come, and begins to execute a whole request.
-    pub(super) fn receive(&mut self, region: &Region) -> Result<(), End> {
-        self.is_eager = false;
+    pub(super) fn receive(&mut self, region: &Region, frames: &mut Frames) -> Result<(), End> {
+        (self.is_eager, self.waits_for) = (false, None);
         let mut taken = 0;
         while self.wants_input() {
             let wanted = self.wanted()?;
             if self.input.len() >= wanted {
                 let request = std::mem::take(&mut self.input);
                 self.begin(request, region)?;
+                match self.reply.is_some() && self.held > 0 {
+                    true => self.deadline = Some(Instant::now() + REPLY_TIME),
+                    false => self.release(frames),
+                }
                 continue;
+            }
+            if !self.makes_room(wanted, frames) {
+                break;
             }
             if taken >= INPUT_BYTES {
                 self.is_eager = true;
@@ -125,7 +164,12 @@ impl Connection {
             match read {
                 Ok(0) if have == 0 => return Err(End::Closed),
                 Ok(0) => return Err(End::Because("it ended within a request".into())),
-                Ok(n) => taken += n,
+                Ok(n) => {
+                    taken += n;
+                    if have == 0 {
+                        self.deadline = Some(Instant::now() + FRAME_TIME);
+                    }
+                }
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => break,
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
                 Err(e) => return Err(e.into()),
@@ -134,6 +178,19 @@ impl Connection {
         // What follows a request waits until its reply is made.
         self.is_eager |= self.reply.is_some();
         Ok(())
+    }
+
+    /// Makes room for a whole request. A long one takes it from the allowance, and waits where there is none.
+    fn makes_room(&mut self, wanted: usize, frames: &mut Frames) -> bool {
+        if self.held == 0 && wanted > FREE_BYTES {
+            if !frames.take(self.number, wanted) {
+                (self.waits_for, self.deadline) = (Some(wanted), None);
+                return false;
+            }
+            (self.held, self.deadline) = (wanted, Some(Instant::now() + FRAME_TIME));
+        }
+        self.input.reserve_exact(wanted - self.input.len());
+        true
     }
 
     /// Bytes of the whole request at the front.
@@ -193,7 +250,7 @@ impl Connection {
     }
 
     /// Executes the present request, as long as its results have room.
-    pub(super) fn produce(&mut self, region: &Region) {
+    pub(super) fn produce(&mut self, region: &Region, frames: &mut Frames) {
         if self.epoch != region.facts().epoch {
             return;
         }
@@ -202,6 +259,7 @@ impl Connection {
             let Some(request) = reply.requests.get(reply.at) else {
                 self.output.extend_from_slice(&reply.sum.digest().to_le_bytes());
                 self.reply = None;
+                self.release(frames);
                 return;
             };
             let from = self.output.len();

@@ -1,15 +1,19 @@
 //! The memory node: one thread that serves its region to all connections.
 
 mod connection;
+mod frames;
+#[cfg(test)]
+mod tests;
 
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 pub(super) use self::connection::versions_differ;
 use self::connection::{Connection, End};
+use self::frames::Frames;
 pub use super::region::Place;
 use super::region::Region;
 use super::{Facts, NodeId, protocol};
@@ -55,6 +59,8 @@ pub struct Node {
 struct State {
     is_stopping: AtomicBool,
     has_ended: AtomicBool,
+    // Most bytes of the buffers of all connections so far.
+    buffers_peak: AtomicUsize,
     error: Mutex<Option<Error>>,
 }
 
@@ -83,8 +89,15 @@ impl Node {
         })?;
         region.set_door(address);
         let state = Arc::new(State::default());
-        let serving =
-            Serving { region, entrance, state: state.clone(), options, connections: Vec::new(), accepted: 0 };
+        let serving = Serving {
+            region,
+            entrance,
+            state: state.clone(),
+            options,
+            connections: Vec::new(),
+            frames: Frames::new(),
+            accepted: 0,
+        };
         let thread = std::thread::Builder::new()
             .name("memory-node".into())
             .spawn(move || serving.run())
@@ -139,6 +152,7 @@ struct Serving {
     state: Arc<State>,
     options: NodeOptions,
     connections: Vec<Connection>,
+    frames: Frames,
     accepted: u64,
 }
 
@@ -171,15 +185,16 @@ impl Serving {
             .map_err(|e| Error { kind: ErrorKind::Io, message: format!("waiting for connections: {e}") })?;
         let mut ended = Vec::new();
         for (connection, watched) in self.connections.iter_mut().zip(&watched[guests..]) {
-            if connection.is_eager() || (connection.wants_input() && sockets::is_readable(watched)) {
-                let received = connection.receive(&self.region);
+            let has_come = connection.wants_input() && sockets::is_readable(watched);
+            if connection.is_eager() || has_come || connection.can_go_on(&self.frames) {
+                let received = connection.receive(&self.region, &mut self.frames);
                 ended.extend(received.err().map(|end| (connection.number(), end)));
             }
             if let Some(load) = connection.begins_load() {
                 self.region.begin_load(load, &self.options.secret)?;
                 (self.options.log)(&format!("load {load:016x} begins; the region is empty"));
             }
-            connection.produce(&self.region);
+            connection.produce(&self.region, &mut self.frames);
             let is_broken = watched.revents & (libc::POLLERR | libc::POLLNVAL) != 0;
             let sent = match connection.wants_output() {
                 _ if is_broken => Err(End::Closed),
@@ -192,6 +207,11 @@ impl Serving {
         let epoch = self.region.facts().epoch;
         let late = self.connections.iter().filter(|own| own.is_late(epoch));
         ended.extend(late.map(|own| (own.number(), End::Closed)));
+        let slow =
+            self.connections.iter().filter(|own| own.deadline().is_some_and(|deadline| deadline <= now));
+        ended.extend(slow.map(|own| (own.number(), End::Because("it was too slow with a request".into()))));
+        let bytes = self.connections.iter().map(Connection::bytes).sum();
+        self.state.buffers_peak.fetch_max(bytes, Ordering::Relaxed);
         self.close(&ended);
         self.welcome(&watched[..guests]);
         Ok(())
@@ -199,14 +219,20 @@ impl Serving {
 
     /// How long to wait at most.
     fn patience(&self, now: Instant) -> Option<Duration> {
-        if self.connections.iter().any(Connection::is_eager) {
+        if self.connections.iter().any(|own| own.is_eager() || own.can_go_on(&self.frames)) {
             return Some(Duration::ZERO);
         }
-        self.entrance.deadline().map(|deadline| sockets::until(deadline, now))
+        let deadlines = self.connections.iter().filter_map(Connection::deadline);
+        deadlines.chain(self.entrance.deadline()).min().map(|deadline| sockets::until(deadline, now))
     }
 
     fn close(&mut self, ended: &[(u64, End)]) {
-        self.connections.retain(|own| ended.iter().all(|(number, _)| *number != own.number()));
+        let has_ended = |own: &Connection| ended.iter().any(|(number, _)| *number == own.number());
+        for own in self.connections.iter_mut().filter(|own| has_ended(own)) {
+            own.release(&mut self.frames);
+            self.frames.forget(own.number());
+        }
+        self.connections.retain(|own| !has_ended(own));
         for (_, end) in ended {
             if let End::Because(why) = end {
                 self.entrance.log(format!("a connection was closed: {why}"));
