@@ -1,4 +1,5 @@
-//! A ring of io_uring that can be made and must not be entered, as the profiles of some containers have it.
+//! A ring of io_uring that must not be entered: from the beginning, or from some moment on, as the profiles of some
+//! containers have it.
 #![cfg(target_os = "linux")]
 #![allow(missing_docs)]
 
@@ -6,7 +7,8 @@ use std::sync::Arc;
 
 use stratann_core::PAGE;
 use stratann_core::query::StoreId;
-use stratann_engine::tier::{Buffer, IoChoice, open, open_direct, uring_refusal};
+use stratann_engine::tier::{Buffer, IoChoice, Tier, open, open_direct, uring_refusal};
+use stratann_testing::{Need, leave_out};
 
 /// Refuses a system call to this thread from now on, as the profile of a container does.
 fn refuse(call: libc::c_long, error: i32) {
@@ -52,5 +54,83 @@ fn a_ring_that_must_not_be_entered_is_replaced_by_pread() {
             assert_eq!(done[0].buffer.bytes(), &bytes[PAGE..2 * PAGE]);
         });
         thread.join().unwrap();
+    }
+}
+
+const DEPTH: usize = 16;
+const PAGES: usize = 64;
+
+/// Submits a read of one page, whose number is the tag.
+fn submit(tier: &mut dyn Tier, page: usize) {
+    tier.submit(page as u64, StoreId(0), (page * PAGE) as u64, Buffer::new(PAGE));
+}
+
+/// Takes completions until `seen` has so many: each page once, with its bytes.
+fn take(tier: &mut dyn Tier, bytes: &[u8], seen: &mut [usize; PAGES], count: usize) {
+    let mut done = Vec::new();
+    while seen.iter().sum::<usize>() < count {
+        tier.poll(true, &mut done).unwrap();
+        for completion in done.drain(..) {
+            let page = completion.tag as usize;
+            assert_eq!(completion.result.unwrap(), PAGE, "page {page}");
+            assert!(completion.buffer.bytes() == &bytes[page * PAGE..][..PAGE], "page {page}");
+            seen[page] += 1;
+        }
+    }
+}
+
+/// Reads before, while and after the ring is refused. `started` of those under way are with the kernel.
+fn refused_with(started: usize, has_bell: bool, error: i32) {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("pages");
+    let bytes: Vec<u8> = (0..PAGES * PAGE).map(|i| (i / 9) as u8).collect();
+    std::fs::write(&path, &bytes).unwrap();
+    let thread = std::thread::spawn(move || {
+        let file = Arc::new(open_direct(&path).unwrap().0);
+        let mut tier = open(&file, DEPTH, PAGE, IoChoice::Uring).unwrap();
+        let waker = has_bell.then(|| tier.waker().unwrap());
+        let mut seen = [0; PAGES];
+        (0..DEPTH).for_each(|page| submit(tier.as_mut(), page));
+        tier.start().unwrap();
+        take(tier.as_mut(), &bytes, &mut seen, DEPTH);
+        assert_eq!(tier.name(), "io_uring");
+
+        let under_way: Vec<usize> = (DEPTH..2 * DEPTH).collect();
+        let (first, rest) = under_way.split_at(started);
+        first.iter().for_each(|&page| submit(tier.as_mut(), page));
+        tier.start().unwrap();
+        rest.iter().for_each(|&page| submit(tier.as_mut(), page));
+        waker.iter().for_each(|waker| waker.wake());
+        refuse(libc::SYS_io_uring_enter, error);
+        take(tier.as_mut(), &bytes, &mut seen, 2 * DEPTH);
+        for page in 2 * DEPTH..PAGES {
+            submit(tier.as_mut(), page);
+            tier.start().unwrap();
+            take(tier.as_mut(), &bytes, &mut seen, page + 1);
+        }
+        assert_eq!(tier.name(), "pread");
+        assert_eq!((seen, tier.room()), ([1; PAGES], DEPTH), "each read ends once");
+        if let Some(waker) = waker {
+            // What was rung before is heard at most once more; then a wait lasts until it is rung.
+            tier.poll(false, &mut Vec::new()).unwrap();
+            std::thread::spawn(move || waker.wake());
+            tier.poll(true, &mut Vec::new()).unwrap();
+        }
+    });
+    thread.join().unwrap();
+}
+
+#[test]
+fn a_ring_that_is_refused_later_is_replaced_and_no_read_is_lost_or_repeated() {
+    if let Some(why) = uring_refusal() {
+        leave_out(Need::IoUring, &why);
+        return;
+    }
+    for started in [0, 1, DEPTH / 2, DEPTH] {
+        for has_bell in [false, true] {
+            for error in [libc::EPERM, libc::ENOSYS, libc::EACCES] {
+                refused_with(started, has_bell, error);
+            }
+        }
     }
 }

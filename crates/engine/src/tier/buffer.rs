@@ -30,6 +30,11 @@ impl Buffer {
         }
     }
 
+    /// Other memory of the same size.
+    pub(super) fn twin(&self) -> Buffer {
+        Buffer { used: self.used, ..Buffer::new(self.pages.len() * PAGE) }
+    }
+
     /// Limits the buffer to the first `bytes`, rounded up to whole pages, at most its original size.
     pub fn show(&mut self, bytes: usize) {
         self.show_exactly(bytes.div_ceil(PAGE).saturating_mul(PAGE));

@@ -2,31 +2,46 @@
 //!
 //! SINGLE_ISSUER and DEFER_TASKRUN keep the kernel's completion work on this thread, at the moment it asks; kernels
 //! that lack them get a plain ring.
+//!
+//! A container may refuse to enter the ring at any time. From then on all reads are those of a [`PreadTier`].
 
 use std::fs::File;
 use std::io;
 use std::io::Write;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use io_uring::{IoUring, opcode, types};
 use stratann_core::query::StoreId;
 
-use super::{Buffer, Completion, Tier, Waker};
+use super::{Buffer, Completion, PreadTier, Tier, Waker};
 
 /// The ring of one thread over its stores.
 pub struct UringTier {
     ring: IoUring,
-    // Buffers of reads under way, by slot; the kernel writes into them until their completion is seen.
-    slots: Vec<Option<(u64, Buffer)>>,
+    // Reads under way, by slot; the kernel writes into their buffers until their completion is seen.
+    slots: Vec<Option<Read>>,
     free: Vec<u32>,
-    unsubmitted: usize,
+    // Entries of the queue that the kernel has not taken yet: slots, or [`BELL`].
+    unsubmitted: Vec<u64>,
+    // Reads that ended while nobody asked for them.
+    ended: Vec<Completion>,
+    // Reads once the kernel refuses to enter the ring.
+    fallback: Option<PreadTier>,
     // Registered, not yet given out.
     own: Vec<Buffer>,
     bell: Option<Bell>,
     lengths: Vec<u64>,
     // Kept open as long as the ring may use them.
-    _files: Vec<Arc<File>>,
+    files: Vec<Arc<File>>,
+}
+
+/// A read under way.
+struct Read {
+    tag: u64,
+    store: StoreId,
+    offset: u64,
+    buffer: Buffer,
 }
 
 /// What a read of the bell is called; slots are far fewer.
@@ -38,6 +53,8 @@ struct Bell {
     // The kernel writes the counter here when the bell rings.
     counter: Box<[u8; 8]>,
     is_rung: bool,
+    // Wakes the fallback, once there is one.
+    other: Arc<OnceLock<Waker>>,
 }
 
 impl UringTier {
@@ -64,10 +81,12 @@ impl UringTier {
             ring,
             slots: (0..depth).map(|_| None).collect(),
             free: (0..depth as u32).rev().collect(),
-            unsubmitted: 0,
+            unsubmitted: Vec::new(),
+            ended: Vec::new(),
+            fallback: None,
             bell: None,
             lengths: super::lengths(files)?,
-            _files: files.to_vec(),
+            files: files.to_vec(),
         })
     }
 
@@ -83,17 +102,50 @@ impl UringTier {
         self.slots.len() - self.free.len()
     }
 
+    /// Lets the kernel take the queue, and waits for so many completions. Where it refuses, the fallback takes over.
     fn enter(&mut self, wait: usize) -> io::Result<()> {
         loop {
             match self.ring.submit_and_wait(wait) {
                 Ok(_) => {
-                    self.unsubmitted = 0;
+                    self.unsubmitted.clear();
                     return Ok(());
                 }
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Err(e) if is_refusal(&e) => return self.fall_back(),
                 Err(e) => return Err(e),
             }
         }
+    }
+
+    /// Gives all reads to threads that call `pread`, those under way too: their completions may never be seen.
+    fn fall_back(&mut self) -> io::Result<()> {
+        let mut pread = PreadTier::new(&self.files, self.slots.len())?;
+        let mut ended = Vec::new();
+        self.reap(&mut ended);
+        self.ended.append(&mut ended);
+        for (slot, read) in (0..).zip(&mut self.slots) {
+            let Some(Read { tag, store, offset, buffer }) = read.take() else { continue };
+            let buffer = match self.unsubmitted.contains(&slot) {
+                true => buffer,
+                false => {
+                    let twin = buffer.twin();
+                    // The kernel may still write into this memory: leaking it is the safe way out.
+                    std::mem::forget(buffer);
+                    twin
+                }
+            };
+            pread.submit(tag, store, offset, buffer);
+        }
+        self.free = (0..self.slots.len() as u32).rev().collect();
+        self.unsubmitted.clear();
+        if let Some(bell) = &self.bell {
+            // It may have been rung since it was last heard.
+            let waker = pread.waker()?;
+            let _ = bell.other.set(waker.clone());
+            waker.wake();
+        }
+        self.fallback = Some(pread);
+        Ok(())
     }
 
     /// Takes completions in; their number, the bell's included.
@@ -106,7 +158,8 @@ impl UringTier {
                 continue;
             }
             let slot = entry.user_data() as usize;
-            let Some((tag, buffer)) = self.slots.get_mut(slot).and_then(Option::take) else { continue };
+            let Some(read) = self.slots.get_mut(slot).and_then(Option::take) else { continue };
+            let Read { tag, buffer, .. } = read;
             self.free.push(slot as u32);
             let result = match entry.result() {
                 n if n < 0 => Err(io::Error::from_raw_os_error(-n)),
@@ -121,20 +174,23 @@ impl UringTier {
     /// Lets the ring read from the bell again, when it has rung.
     fn listen(&mut self) {
         let Some(bell) = self.bell.as_mut().filter(|b| b.is_rung) else { return };
+        if self.unsubmitted.len() >= self.slots.len() {
+            // The queue may be full. The bell is heard again after the next entry.
+            return;
+        }
         let to = types::Fd(bell.event.as_raw_fd());
         let read = opcode::Read::new(to, bell.counter.as_mut_ptr(), 8).build().user_data(BELL);
         // SAFETY: the counter lives in `bell`, at a fixed address, until `drop` has seen the last completion.
-        let mut pushed = unsafe { self.ring.submission().push(&read) };
-        if pushed.is_err() && self.ring.submit().is_ok() {
-            // The queue was full of reads; now it is empty.
-            // SAFETY: as above.
-            pushed = unsafe { self.ring.submission().push(&read) };
-        }
-        if pushed.is_ok() {
+        if unsafe { self.ring.submission().push(&read) }.is_ok() {
             bell.is_rung = false;
-            self.unsubmitted += 1;
+            self.unsubmitted.push(BELL);
         }
     }
+}
+
+/// Whether the kernel, or the profile of a container, does not let a program enter its ring.
+fn is_refusal(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EPERM | libc::EACCES | libc::ENOSYS))
 }
 
 /// Enters the ring for an operation that does nothing: containers may allow a ring and refuse to enter it.
@@ -166,7 +222,7 @@ fn register(ring: &IoUring, count: usize, bytes: usize) -> Vec<Buffer> {
 
 impl Tier for UringTier {
     fn room(&self) -> usize {
-        self.free.len()
+        self.fallback.as_ref().map_or(self.free.len(), Tier::room)
     }
 
     fn store_bytes(&self, store: StoreId) -> Option<u64> {
@@ -174,6 +230,13 @@ impl Tier for UringTier {
     }
 
     fn submit(&mut self, tag: u64, store: StoreId, offset: u64, mut buffer: Buffer) {
+        if self.unsubmitted.len() >= self.slots.len() {
+            // The bell's read took the last place: make room. An error comes again at the next entry.
+            let _ = self.enter(0);
+        }
+        if let Some(pread) = &mut self.fallback {
+            return pread.submit(tag, store, offset, buffer);
+        }
         let slot = self.free.pop().expect("the caller asks for room first");
         let registered = buffer.registered();
         let (at, len) = (buffer.bytes_mut().as_mut_ptr(), buffer.len() as u32);
@@ -184,42 +247,54 @@ impl Tier for UringTier {
             None => opcode::Read::new(file, at, len).offset(offset).build(),
         };
         let read = read.user_data(u64::from(slot));
-        self.slots[slot as usize] = Some((tag, buffer));
+        self.slots[slot as usize] = Some(Read { tag, store, offset, buffer });
         // SAFETY: the buffer stays in `slots`, at a fixed address, until its completion has been reaped; `drop` waits
         // for all.
-        let pushed = unsafe { self.ring.submission().push(&read) };
-        if pushed.is_err() {
-            // The bell's read took the last place: make room.
-            let _ = self.ring.submit();
-            // SAFETY: as above.
-            let pushed = unsafe { self.ring.submission().push(&read) };
-            debug_assert!(pushed.is_ok(), "the queue is empty after a submission");
+        match unsafe { self.ring.submission().push(&read) } {
+            Ok(()) => self.unsubmitted.push(slot.into()),
+            Err(full) => {
+                self.free.push(slot);
+                let read = self.slots[slot as usize].take();
+                let result = Err(io::Error::other(full));
+                self.ended.extend(read.map(|Read { tag, buffer, .. }| Completion { tag, buffer, result }));
+            }
         }
-        self.unsubmitted += 1;
     }
 
     fn start(&mut self) -> io::Result<()> {
-        if self.unsubmitted > 0 { self.enter(0) } else { Ok(()) }
+        if self.unsubmitted.is_empty() || self.fallback.is_some() { Ok(()) } else { self.enter(0) }
     }
 
     fn poll(&mut self, wait: bool, done: &mut Vec<Completion>) -> io::Result<()> {
+        let before = done.len();
+        done.append(&mut self.ended);
+        let wait = wait && done.len() == before;
+        if let Some(pread) = &mut self.fallback {
+            return pread.poll(wait, done);
+        }
         if self.in_flight() == 0 && self.bell.is_none() {
             return Ok(());
         }
         // Two looks at memory that is shared with the kernel; no system call.
         let has_work = self.ring.submission().taskrun();
-        let is_late = wait && self.unsubmitted > 0;
+        let is_late = wait && !self.unsubmitted.is_empty();
         if !has_work && !is_late && (self.reap(done) > 0 || !wait) {
             return Ok(());
         }
         self.enter(usize::from(wait))?;
+        if self.fallback.is_some() {
+            return self.poll(wait, done);
+        }
         self.reap(done);
         Ok(())
     }
 
     fn waker(&mut self) -> io::Result<Waker> {
-        let event = match &self.bell {
-            Some(bell) => bell.event.clone(),
+        if let (Some(pread), None) = (&mut self.fallback, &self.bell) {
+            return pread.waker();
+        }
+        let (event, other) = match &self.bell {
+            Some(bell) => (bell.event.clone(), bell.other.clone()),
             None => {
                 // SAFETY: a plain system call; its result is checked.
                 let fd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC) };
@@ -228,12 +303,17 @@ impl Tier for UringTier {
                 }
                 // SAFETY: the descriptor is new and nobody else's.
                 let event = Arc::new(File::from(unsafe { OwnedFd::from_raw_fd(fd) }));
-                self.bell = Some(Bell { event: event.clone(), counter: Box::new([0; 8]), is_rung: true });
+                let (counter, other) = (Box::new([0; 8]), Arc::<OnceLock<Waker>>::default());
+                self.bell = Some(Bell { event: event.clone(), counter, is_rung: true, other: other.clone() });
                 self.listen();
-                event
+                (event, other)
             }
         };
-        Ok(Waker::new(move || drop((&*event).write(&1u64.to_ne_bytes()))))
+        Ok(Waker::new(move || {
+            // In this order: a fallback that begins in between looks once by itself.
+            let _ = (&*event).write(&1u64.to_ne_bytes());
+            other.get().into_iter().for_each(Waker::wake);
+        }))
     }
 
     fn buffers(&mut self) -> Vec<Buffer> {
@@ -241,7 +321,7 @@ impl Tier for UringTier {
     }
 
     fn name(&self) -> &'static str {
-        "io_uring"
+        self.fallback.as_ref().map_or("io_uring", Tier::name)
     }
 }
 
@@ -250,13 +330,18 @@ impl Drop for UringTier {
         let mut done = Vec::new();
         // A last ring ends the read of the bell; that one is not repeated, for there is no bell to listen to any more.
         let mut bell = self.bell.take();
+        if self.fallback.is_some() {
+            // The ring can no longer be asked to end the bell's read, which writes into this memory.
+            std::mem::forget(bell);
+            return;
+        }
         let mut awaited = self.in_flight();
         if let Some(bell) = bell.as_ref().filter(|b| !b.is_rung) {
             let _ = (&*bell.event).write(&1u64.to_ne_bytes());
             awaited += 1;
         }
         while awaited > 0 {
-            if self.enter(1).is_err() {
+            if self.enter(1).is_err() || self.fallback.is_some() {
                 // The kernel may still write into this memory: leaking it is the safe way out.
                 self.slots.drain(..).for_each(std::mem::forget);
                 std::mem::forget(bell.take());
