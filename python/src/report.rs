@@ -135,11 +135,13 @@ pub(crate) fn recall<'py>(
     queries: PyReadonlyArray1<'py, u8>,
     ids: PyReadonlyArray1<'py, u64>,
     distances: PyReadonlyArray1<'py, f32>,
+    counts: PyReadonlyArray1<'py, u32>,
     k: usize,
     truth: Truth<'py>,
 ) -> PyResult<f64> {
     let open = index.opened(py)?;
     let (queries, ids, distances) = (queries.as_slice()?, ids.as_slice()?, distances.as_slice()?);
+    let counts = counts.as_slice()?;
     let computed = || {
         let (truth, name) = truth.read()?;
         let count = queries.len() / open.row_bytes();
@@ -156,7 +158,7 @@ pub(crate) fn recall<'py>(
         open.settle(&checked, &stratann_engine::Quiet)?;
         let truth = checked.truth();
         let known: Vec<u64> = truth.ids.iter().map(|&id| u64::from(id)).collect();
-        Ok(stratann_engine::search::recall(ids, k, &known, truth.k))
+        Ok(stratann_engine::search::recall((ids, counts), k, &known, truth.k))
     };
     computed().map_err(|e| error::to_python(py, &e))
 }

@@ -340,6 +340,7 @@ class Index:
             as_bytes(rows),
             np.ascontiguousarray(ids, dtype=np.uint64),
             np.ascontiguousarray(distances, dtype=np.float32),
+            np.ascontiguousarray(result.counts, dtype=np.uint32),
             result.ids.shape[1],
             truth_of(truth),
         )

@@ -46,6 +46,7 @@ def recall(
     queries: NDArray[np.uint8],
     ids: NDArray[np.uint64],
     distances: NDArray[np.float32],
+    counts: NDArray[np.uint32],
     k: int,
     truth: _Truth,
 ) -> float: ...

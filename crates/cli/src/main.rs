@@ -157,8 +157,13 @@ fn run(command: Command, output: Output) -> Result<Verdict, Error> {
 fn usage(error: &clap::Error) -> ExitCode {
     use clap::error::ErrorKind::{DisplayHelp, DisplayHelpOnMissingArgumentOrSubcommand, DisplayVersion};
     if matches!(error.kind(), DisplayHelp | DisplayVersion) {
-        let _ = error.print();
-        return ExitCode::SUCCESS;
+        return match error.print() {
+            Err(e) if e.kind() != std::io::ErrorKind::BrokenPipe => {
+                output::eprint_line(&format!("stratann: writing to standard output: {e}"));
+                ExitCode::from(1)
+            }
+            _ => ExitCode::SUCCESS,
+        };
     }
     if error.kind() == DisplayHelpOnMissingArgumentOrSubcommand {
         let _ = error.print();

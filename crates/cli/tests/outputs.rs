@@ -311,7 +311,35 @@ fn inputs_that_are_no_regular_files() {
     place.refused(&simulate, &["FIFO"]);
     let socket = place.path("socket");
     place.refused(&["search", index, queries, "--groundtruth", &socket], &["socket", "not a regular file"]);
-    place.refused(&["search", index, &pipe], &["FIFO", "not a regular file"]);
+    place.refused(&["search", index, &pipe], &["FIFO", "not a regular file", "read at offsets"]);
+    // As a shell names the output of a command.
+    let unnamed = place.path("63");
+    fifo(Path::new(&unnamed));
+    place.refused(&["search", index, &unnamed], &["FIFO", "not a regular file"]);
+}
+
+#[test]
+fn a_full_device_is_an_error() {
+    let place = Place::new();
+    let (index, queries) = (place.path("index"), arg(&place.data.queries));
+    let search = ["search", &index, queries];
+    let asked: [&[&str]; 7] = [
+        &["info", &index],
+        &["info", &index, "--json"],
+        &search,
+        &[&search[..], &["--json"]].concat(),
+        &["completions", "bash"],
+        &["--help"],
+        &["--version"],
+    ];
+    for args in asked {
+        let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+        let output = command(args).stdout(full).output().unwrap();
+        let said = stderr(&output);
+        assert_eq!(output.status.code(), Some(1), "{args:?}: {said}");
+        assert!(said.contains("standard output") && said.contains("No space"), "{args:?}: {said}");
+    }
+    place.refused(&[&search[..], &["-o", "/dev/full", "--force"]].concat(), &["/dev/full", "device"]);
 }
 
 #[test]

@@ -27,9 +27,10 @@ pub(crate) fn open_regular(path: &Path, flags: i32) -> io::Result<File> {
 
 fn failed(what: &str, path: &Path, e: &io::Error) -> Error {
     match e.kind() {
-        io::ErrorKind::InvalidInput => {
-            Error::bad_input(format!("{} is {e}; give a regular file", path.display()))
-        }
+        io::ErrorKind::InvalidInput => Error::bad_input(format!(
+            "{} is {e}; inputs are read at offsets, so give a regular file",
+            path.display()
+        )),
         _ => Error::io(what, path, e),
     }
 }

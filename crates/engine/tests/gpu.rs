@@ -69,7 +69,7 @@ fn search(index: &Index, asked: &[u8], nprobe: u32, switches: GpuSwitches) -> An
 
 fn recall(answers: &Answers, truth: &[u32], truth_k: usize) -> f64 {
     let truth: Vec<u64> = truth.iter().map(|&id| u64::from(id)).collect();
-    stratann_engine::search::recall(&answers.ids, answers.k, &truth, truth_k)
+    answers.recall(&truth, truth_k)
 }
 
 fn everything() -> GpuSwitches {

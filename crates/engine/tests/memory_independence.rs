@@ -14,7 +14,7 @@ use stratann_engine::build::{BuildOptions, CodePlace, Kind, LocalPlan, build};
 use stratann_engine::driver::Width;
 use stratann_engine::index::{Index, OpenOptions};
 use stratann_engine::kinds::options::{GraphSwitches, ListSwitches};
-use stratann_engine::search::{Answers, Effort, SearchOptions, recall};
+use stratann_engine::search::{Answers, Effort, SearchOptions};
 use stratann_engine::{DType, Metric, Quiet, groundtruth};
 use tempfile::TempDir;
 
@@ -197,7 +197,7 @@ fn width_hardly_moves_recall_of_inverted_lists() {
                 search(folder.path(), &asked.bytes, &options, Place { open, threads: 1, in_flight })
             };
             let narrow = at(Width::Fixed(1), 1);
-            let recall = |a: &Answers| recall(&a.ids, 10, &truth, 10);
+            let recall = |a: &Answers| a.recall(&truth, 10);
             for (width, in_flight) in
                 [(Width::Fixed(3), 1), (Width::Fixed(16), 4), (Width::Auto, 1), (Width::Auto, 16)]
             {
@@ -249,7 +249,7 @@ fn width_hardly_moves_recall_of_a_graph() {
         let options = SearchOptions { effort: Effort::List(60, None), width, ..SearchOptions::default() };
         let place = Place { open: OpenOptions::default(), threads: 1, in_flight };
         let answers = search(folder.path(), &asked.bytes, &options, place);
-        recall(&answers.ids, 10, &truth, 10)
+        answers.recall(&truth, 10)
     };
     let narrow = at(Width::Fixed(1), 1);
     for in_flight in [1, 4, 16, 64] {

@@ -123,6 +123,10 @@ impl Reader {
                 return Err(Error::bad_input(message));
             }
             _ => {
+                if std::fs::metadata(&file).is_ok_and(|facts| !facts.is_file()) {
+                    // It says what it is: the suffix is not what is wrong.
+                    crate::input::open(&file)?;
+                }
                 let message = format!(
                     "{}: unknown vector format {suffix:?}; use .fbin .f16bin .u8bin .i8bin .fvecs .bvecs .npy or \
                      .parquet",

@@ -110,7 +110,7 @@ fn fill(point: &mut Point, index: &Index, known: &Known, classes: &[Vec<usize>],
     let mean =
         |queries: &[usize]| queries.iter().map(|&q| found[q]).sum::<f64>() / queries.len().max(1) as f64;
     let count = known.count() as f64;
-    point.recall = search::recall(&answers.ids, answers.k, &known.truth, known.truth_k);
+    point.recall = answers.recall(&known.truth, known.truth_k);
     point.hardest = classes.iter().map(|class| mean(class)).min_by(f64::total_cmp);
     // Reads of resident lists are counted: searches may have less memory.
     let resident = index.kind.resident_share();
@@ -133,8 +133,9 @@ fn fill(point: &mut Point, index: &Index, known: &Known, classes: &[Vec<usize>],
 
 /// The share of each query's true neighbours that was found.
 fn found_shares(answers: &Answers, known: &Known) -> Vec<f64> {
-    let pairs = answers.ids.chunks_exact(answers.k).zip(known.truth.chunks_exact(known.truth_k));
-    pairs.map(|(ids, truth)| search::recall(ids, answers.k, truth, known.truth_k)).collect()
+    let rows = answers.ids.chunks_exact(answers.k).zip(answers.counts.chunks_exact(1));
+    let pairs = rows.zip(known.truth.chunks_exact(known.truth_k));
+    pairs.map(|(found, truth)| search::recall(found, answers.k, truth, known.truth_k)).collect()
 }
 
 /// Divides the queries into classes of equal size, by the distance to the k-th neighbour. None where the distances are
@@ -161,7 +162,7 @@ fn best_variant(
     for &variant in variants {
         let params = kinds::params_at(index.base.kind, options.k as u32, &point, Some(variant));
         let answers = index.search_each(&known.queries, params, &|q| known.hidden(q), options, progress)?;
-        let found = search::recall(&answers.ids, answers.k, &known.truth, known.truth_k);
+        let found = answers.recall(&known.truth, known.truth_k);
         if best.is_none_or(|b| found > b.0) {
             best = Some((found, variant));
         }

@@ -21,7 +21,7 @@ use crate::driver::Width;
 use crate::index::{Index, OpenOptions};
 use crate::kinds::{self, Member};
 use crate::manifest::{Manifest, number_after};
-use crate::search::{SearchOptions, recall};
+use crate::search::SearchOptions;
 use crate::{Error, Progress, Result};
 
 /// What is measured, and with what.
@@ -219,7 +219,7 @@ fn check(
         return Err(Error::corrupt(format!("query {query}: {why}")));
     }
     Ok(Check {
-        measured: Some(recall(&answers.ids, answers.k, &known.truth, known.truth_k)),
+        measured: Some(answers.recall(&known.truth, known.truth_k)),
         reads: Some(answers.stats.reads_asked() as f64 / known.count() as f64),
         search_list: Some(setting.effort),
         stop_slack: setting.slack,

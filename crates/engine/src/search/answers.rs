@@ -49,6 +49,11 @@ impl Answers {
         let row = query * self.k..query * self.k + self.counts[query] as usize;
         self.ids[row.clone()].iter().copied().zip(self.distances[row].iter().copied())
     }
+
+    /// Share of the true first k ids that were found, over all queries. `truth` has `truth_k >= k` ids per query.
+    pub fn recall(&self, truth: &[u64], truth_k: usize) -> f64 {
+        recall((&self.ids, &self.counts), self.k, truth, truth_k)
+    }
 }
 
 /// Percentiles of a set of latencies, in microseconds.
@@ -79,15 +84,36 @@ impl Latency {
 }
 
 /// Share of the true first k ids that were found, over all queries. `truth` has `truth_k >= k` ids per query.
-pub fn recall(ids: &[u64], k: usize, truth: &[u64], truth_k: usize) -> f64 {
+/// Each query has k ids, of which the first `counts` are results.
+pub fn recall((ids, counts): (&[u64], &[u32]), k: usize, truth: &[u64], truth_k: usize) -> f64 {
     if k == 0 || ids.is_empty() {
         return 0.0;
     }
     let wanted = k.min(truth_k);
     let found: usize = ids
         .chunks_exact(k)
+        .zip(counts)
         .zip(truth.chunks_exact(truth_k))
-        .map(|(ids, truth)| truth[..wanted].iter().filter(|t| ids.contains(t)).count())
+        .map(|((ids, &count), truth)| {
+            let results = &ids[..k.min(count as usize)];
+            truth[..wanted].iter().filter(|id| results.contains(id)).count()
+        })
         .sum();
     found as f64 / (ids.len() / k * wanted) as f64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_fills_a_row_up_is_no_result() {
+        // Two queries with k = 3: one has a single result, whose row is filled up with 0, which is a true id as well.
+        let ids = [7, 0, 0, 1, 2, 3];
+        let truth = [0, 7, 9, 3, 2, 1];
+        assert_eq!(recall((&ids, &[1, 3]), 3, &truth, 3), 4.0 / 6.0);
+        assert_eq!(recall((&ids, &[0, 3]), 3, &truth, 3), 3.0 / 6.0);
+        assert_eq!(recall((&ids, &[9, 9]), 3, &truth, 3), 5.0 / 6.0);
+        assert_eq!(recall((&[], &[]), 3, &truth, 3), 0.0);
+    }
 }

@@ -6,7 +6,7 @@ use stratann_engine::budget::{self, Account};
 use stratann_engine::driver::{MergedReads, Times};
 use stratann_engine::groundtruth::{CheckedTruth, Found};
 use stratann_engine::kinds::{reported_params, setting};
-use stratann_engine::search::{Answers, Effort, Latency, SearchOptions, recall};
+use stratann_engine::search::{Answers, Effort, Latency, SearchOptions};
 
 use super::{PerQuery, Run, Stages};
 use crate::output::eprint_line;
@@ -78,7 +78,7 @@ impl Sum {
             let true_ids: Vec<u64> = (first..first + count)
                 .flat_map(|q| truth.ids_of(q)[..answers.k].iter().map(|&id| u64::from(id)))
                 .collect();
-            self.found += recall(&answers.ids, answers.k, &true_ids, answers.k) * count as f64;
+            self.found += answers.recall(&true_ids, answers.k) * count as f64;
         }
         self.params = Some(answers.params);
         self.k = answers.k;

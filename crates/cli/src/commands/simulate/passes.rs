@@ -295,7 +295,7 @@ impl Passes<'_> {
         let mut ids: Vec<u64> = results.iter().map(|h| h.external_id).collect();
         ids.resize(params.k as usize, u64::MAX);
         let known: Vec<u64> = truth.ids_of(query).iter().map(|&id| u64::from(id)).collect();
-        recall(&ids, ids.len(), &known, truth.k)
+        recall((&ids, &[results.len() as u32]), ids.len(), &known, truth.k)
     }
 }
 

@@ -8,7 +8,7 @@ use stratann_engine::index::{Index, OpenOptions};
 use stratann_engine::kinds::gpu_ivf::baseline::OpenBaselines;
 use stratann_engine::kinds::kind::Kind;
 use stratann_engine::manifest::Manifest;
-use stratann_engine::search::{Answers, Effort, SearchOptions, recall};
+use stratann_engine::search::{Answers, Effort, SearchOptions};
 use stratann_engine::{Error, Result};
 
 use super::{Args, plot_path};
@@ -205,7 +205,7 @@ impl<'a> Bench<'a> {
 
     fn recall(&self, answers: &Answers) -> f64 {
         let count = answers.latency_ns.len() * self.args.k;
-        recall(&answers.ids, answers.k, &self.truth[..count], self.args.k)
+        answers.recall(&self.truth[..count], self.args.k)
     }
 
     /// Numbers of threads that are measured.

@@ -12,7 +12,7 @@ use stratann_engine::index::{Index, OpenOptions};
 use stratann_engine::kinds::options::{Learn, LearnOptions, ListSwitches};
 use stratann_engine::manifest::Manifest;
 use stratann_engine::profile::{Profile, ProfileOptions};
-use stratann_engine::search::{Effort, SearchOptions, recall};
+use stratann_engine::search::{Effort, SearchOptions};
 use stratann_engine::{Error, ErrorKind, Progress, Result};
 
 use super::{Args, figure, plot_path};
@@ -262,7 +262,7 @@ impl Bench<'_> {
             let each = |x: u64| x as f64 / sample as f64;
             points.push(Point {
                 nprobe,
-                recall: recall(&answers.ids, answers.k, &truth, self.args.k),
+                recall: answers.recall(&truth, self.args.k),
                 qps: sample as f64 / answers.seconds,
                 reads: each(answers.stats.reads),
                 kib_read: each(answers.stats.pages_read) * 4.0,
@@ -336,7 +336,7 @@ impl Bench<'_> {
             precision,
             cluster_recall,
             f1: 2.0 * precision * cluster_recall / (precision + cluster_recall).max(f64::MIN_POSITIVE),
-            recall: recall(&answers.ids, answers.k, truth, self.args.k),
+            recall: answers.recall(truth, self.args.k),
             reads: s.reads as f64 / queries.max(1) as f64,
             pinned_share: share(s.pinned_hits, s.full_comparisons),
             p99_us: stratann_engine::search::Latency::of(&answers.latency_ns).p99,

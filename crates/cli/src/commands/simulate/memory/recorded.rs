@@ -7,7 +7,7 @@ use stratann_core::hash::hash;
 use stratann_engine::dataset::GroundTruth;
 use stratann_engine::index::Index;
 use stratann_engine::kinds::kind::Kind;
-use stratann_engine::search::{Answers, RecordedBatch, SearchOptions, TrafficOptions, recall};
+use stratann_engine::search::{Answers, RecordedBatch, SearchOptions, TrafficOptions};
 use stratann_engine::{Error, Progress, Result};
 use stratann_sim::{BatchTrace, GatheredLoad};
 
@@ -169,7 +169,7 @@ impl Recorder<'_> {
         let truth = self.truth?;
         let k = answers.k.min(truth.k);
         let wanted = order.iter().flat_map(|&query| truth.ids_of(query)[..k].iter().map(|&id| u64::from(id)));
-        Some(recall(&answers.ids, answers.k, &wanted.collect::<Vec<_>>(), k))
+        Some(answers.recall(&wanted.collect::<Vec<_>>(), k))
     }
 }
 

@@ -3,7 +3,7 @@
 use serde::Serialize;
 use stratann_engine::explain::{Explained, explain};
 use stratann_engine::kinds::options::GridSwitches;
-use stratann_engine::search::{Answers, recall};
+use stratann_engine::search::Answers;
 use stratann_engine::{Error, Progress, Result};
 
 use super::Bench;
@@ -135,7 +135,7 @@ impl Bench<'_> {
         let queries = answers.latency_ns.len();
         let of = |q: usize| self.truth.ids_of(q)[..self.args.k].iter().map(|&id| u64::from(id));
         let truth: Vec<u64> = (0..queries).flat_map(of).collect();
-        recall(&answers.ids, answers.k, &truth, self.args.k)
+        answers.recall(&truth, self.args.k)
     }
 
     /// The least number of lists that reaches a recall.

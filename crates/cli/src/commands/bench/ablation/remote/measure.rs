@@ -4,7 +4,7 @@ use serde::Serialize;
 use stratann_core::query::QueryStats;
 use stratann_engine::driver::GatherOptions;
 use stratann_engine::kinds::options::RemoteSwitches;
-use stratann_engine::search::{Answers, Effort, Latency, SearchOptions, recall};
+use stratann_engine::search::{Answers, Effort, Latency, SearchOptions};
 use stratann_engine::{Error, Progress, Result};
 
 use super::Bench;
@@ -158,7 +158,7 @@ impl Bench<'_> {
         let truth: Vec<u64> = (0..count)
             .flat_map(|query| self.truth.ids_of(query)[..k].iter().map(|&id| u64::from(id)))
             .collect();
-        let reached = recall(&answers.ids, answers.k, &truth, k);
+        let reached = answers.recall(&truth, k);
         // No more threads search than there are queries in flight.
         let threads = if is_naive { 1 } else { self.threads().min(count.max(1)) };
         Ok(Measured::of((scheme, k, ef), &answers, threads, reached))
