@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import http.client
+import io
 import json
 import os
+import socket
 import threading
 import time
 import warnings
@@ -20,7 +22,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from . import _stratann
 from ._arrays import DTYPES, dtype_name, rows_of
-from ._errors import InputError, QueryError, ServerError
+from ._errors import InputError, QueryError, ServerError, plain
 from ._results import SearchResult
 from ._routing import Routing, Silent, note
 from ._techniques import grid_techniques
@@ -31,8 +33,46 @@ _EACH = 64
 _REQUESTS_PER_SERVER = 4
 #: Additional seconds for a reply, beyond the time limit of the server.
 _TRANSFER = 10.0
+#: Longest reply, bytes.
+_REPLY_BYTES = 256 << 20
+#: Bytes that are read at a time.
+_PART_BYTES = 1 << 20
 
 _Json = dict[str, Any]
+
+
+class _Timed(io.RawIOBase):
+    """Reads a reply from a socket within one time for all of it."""
+
+    def __init__(self, sock: socket.socket, seconds: float) -> None:
+        self._sock = sock
+        # Keeps the socket open until it is closed itself.
+        self._raw = sock.makefile("rb", buffering=0)
+        self._end = time.monotonic() + seconds
+
+    def makefile(self, mode: str) -> io.BufferedReader:
+        return io.BufferedReader(self)
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, into: Any) -> int | None:
+        left = self._end - time.monotonic()
+        if left <= 0:
+            raise TimeoutError("the reply does not end")
+        self._sock.settimeout(left)
+        return self._raw.readinto(into)
+
+    def close(self) -> None:
+        self._raw.close()
+        super().close()
+
+
+class _Connection(http.client.HTTPConnection):
+    """A connection whose time-out is for each whole reply."""
+
+    def response_class(self, sock: Any, *options: Any, **named: Any) -> http.client.HTTPResponse:  # type: ignore[override]
+        return http.client.HTTPResponse(_Timed(sock, self.timeout), *options, **named)  # type: ignore[arg-type]
 
 
 class Client:
@@ -338,7 +378,7 @@ class Client:
         status, data = self._send(address, method, path, body)
         try:
             reply = json.loads(data)
-        except ValueError as e:
+        except (ValueError, RecursionError) as e:
             raise Silent(f"{address}: {e}") from None
         if not isinstance(reply, dict):
             raise Silent(f"{address}: not a stratann server")
@@ -350,9 +390,15 @@ class Client:
         while True:
             connection, is_kept = self._connection(address)
             try:
+                if connection.sock is not None:
+                    connection.sock.settimeout(connection.timeout)
                 connection.request(method, path, body, headers)
                 response = connection.getresponse()
-                data = response.read()
+                data = bytearray()
+                while part := response.read(_PART_BYTES):
+                    data += part
+                    if len(data) > _REPLY_BYTES:
+                        raise http.client.HTTPException(f"a reply of more than {_REPLY_BYTES} bytes")
             except (OSError, http.client.HTTPException) as e:
                 connection.close()
                 if is_kept and isinstance(e, (ConnectionError, http.client.HTTPException)):
@@ -366,13 +412,13 @@ class Client:
             else:
                 with self._lock:
                     self._idle[address].append(connection)
-            return response.status, data
+            return response.status, bytes(data)
 
     def _connection(self, address: str) -> tuple[http.client.HTTPConnection, bool]:
         with self._lock:
             if self._idle[address]:
                 return self._idle[address].pop(), True
-        return http.client.HTTPConnection(address, timeout=self._timeout + _TRANSFER), False
+        return _Connection(address, timeout=self._timeout + _TRANSFER), False
 
     @staticmethod
     def _check_complete(
@@ -420,7 +466,7 @@ def _collect(
     totals: dict[str, int] = {}
     for i, answer in enumerate(answers):
         if "error" in answer:
-            failed.append((i, str(answer["error"])))
+            failed.append((i, plain(str(answer["error"]))))
             continue
         counts[i] = found = len(answer["ids"])
         # Through int, because float64 would round ids above 2**53.

@@ -8,8 +8,16 @@ if TYPE_CHECKING:
     from ._results import SearchResult
 
 
+def plain(text: str) -> str:
+    """Returns a text without what steers a terminal: it may quote a file, or another machine."""
+    return "".join(c if c.isprintable() else " " if c.isspace() else "\ufffd" for c in text)
+
+
 class Error(Exception):
     """Base of all errors of this package. The message is one line: what, where, what to do."""
+
+    def __init__(self, message: object = "") -> None:
+        super().__init__(plain(str(message)))
 
 
 class InputError(Error, ValueError):

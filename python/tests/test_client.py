@@ -1,12 +1,14 @@
 """Searching on a running server: the real program, when it is there."""
 
 import contextlib
+import http.client
 import json
 import os
 import pathlib
 import socket
 import subprocess
 import threading
+import time
 
 import numpy as np
 import pytest
@@ -178,3 +180,82 @@ def test_threads_share_a_client(client, queries):
 def test_what_is_no_address(address):
     with pytest.raises(stratann.InputError, match="address"):
         stratann.connect(address)
+
+
+@contextlib.contextmanager
+def answering(reply):
+    """A server that gives `reply(stream, line)` each connection whose request it has read; gives its address."""
+    listener = socket.create_server(("127.0.0.1", 0))
+
+    def serve(stream):
+        with contextlib.suppress(OSError), stream:
+            line = stream.recv(1 << 16).split(b"\r\n")[0].decode()
+            reply(stream, line)
+
+    def accept():
+        with contextlib.suppress(OSError):
+            while True:
+                threading.Thread(target=serve, args=(listener.accept()[0],), daemon=True).start()
+
+    threading.Thread(target=accept, daemon=True).start()
+    try:
+        yield f"127.0.0.1:{listener.getsockname()[1]}"
+    finally:
+        listener.close()
+
+
+def whole(status, body):
+    text = body.encode()
+    head = f"HTTP/1.1 {status}\r\nContent-Length: {len(text)}\r\nConnection: close\r\n\r\n"
+    return head.encode() + text
+
+
+def test_an_endless_reply_ends(monkeypatch):
+    monkeypatch.setattr(stratann._client, "_REPLY_BYTES", 4 << 20)
+    sent = []
+
+    def reply(stream, _):
+        stream.sendall(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
+        while True:
+            stream.sendall(b"10000\r\n" + b" " * 0x10000 + b"\r\n")
+            sent.append(0x10000)
+
+    with answering(reply) as address, pytest.raises(stratann.ServerError, match="reply of more than"):
+        stratann.connect(address)
+    assert sum(sent) < 64 << 20
+
+
+@pytest.mark.parametrize("head", [b"HTTP/1.1 200 OK\r\nX: ", b"HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\n\r\n"])
+def test_a_slow_reply_ends(monkeypatch, head):
+    monkeypatch.setattr(stratann._client, "_TRANSFER", 0.5)
+
+    def reply(stream, _):
+        stream.sendall(head)
+        while True:
+            stream.sendall(b" ")
+            time.sleep(0.05)
+
+    with answering(reply) as address, pytest.raises(stratann.ServerError, match="no server answers"):
+        stratann.connect(address, timeout=0.1)
+
+
+def test_what_a_server_says_does_not_steer_a_terminal(queries):
+    status = {"rows": 9, "dim": queries.shape[1], "dtype": str(stratann._arrays.dtype_name(queries, "q")), "metric": "l2"}
+
+    def reply(stream, line):
+        is_status = "/v1/status" in line
+        bad = json.dumps({"error": "bad\u001b[2J\u009b31m\u0007\u202e"})
+        stream.sendall(whole("200 OK", json.dumps(status)) if is_status else whole("400 Bad", bad))
+
+    with answering(reply) as address:
+        with stratann.connect(address) as client, pytest.raises(stratann.InputError, match="bad") as raised:
+            client.search(queries[:1])
+    assert str(raised.value).isprintable()
+
+
+def test_a_server_refuses_other_hosts_and_pages(address):
+    for headers in ({"Host": "evil.example"}, {"Origin": "http://evil.example"}):
+        connection = http.client.HTTPConnection(address, timeout=20)
+        connection.request("GET", "/v1/status", headers=headers)
+        response = connection.getresponse()
+        assert response.status == 403 and "error" in json.loads(response.read())

@@ -5,6 +5,7 @@ use std::ops::Deref;
 use std::path::Path;
 
 use serde::{Serialize, Serializer};
+use stratann_engine::error::plain;
 use stratann_engine::{Error, ErrorKind, Result};
 
 /// Output options of the user.
@@ -41,7 +42,7 @@ impl Output {
         }
         let document = serde_json::to_string_pretty(document)
             .map_err(|e| Error::bad_input(format!("writing JSON: {e}")))?;
-        print(&(document + "\n"))
+        print(&(escaped(&document) + "\n"))
     }
 
     /// Prints a note to stderr.
@@ -63,15 +64,32 @@ impl Output {
                 ErrorKind::Interrupted => "interrupted",
             };
             let document = serde_json::json!({ "error": error.message, "kind": kind });
-            let _ = print(&format!("{document:#}\n"));
+            let _ = print(&escaped(&format!("{document:#}\n")));
         }
     }
+}
+
+/// Escapes in JSON what [`print`] would replace. JSON itself escapes the lower control characters alone.
+fn escaped(json: &str) -> String {
+    let mut out = String::with_capacity(json.len());
+    for c in json.chars() {
+        match plain(c) == c || c == '\n' {
+            true => out.push(c),
+            false => out += &format!("\\u{:04x}", u32::from(c)),
+        }
+    }
+    out
+}
+
+/// Text as a terminal may have it: what it quotes comes from files and from other machines.
+fn for_terminal(text: &str) -> String {
+    text.chars().map(|c| if matches!(c, '\n' | '\t') { c } else { plain(c) }).collect()
 }
 
 /// Writes to stdout. Exits quietly when the reader has closed the pipe (`| head`).
 pub(crate) fn print(text: &str) -> Result<()> {
     let mut out = std::io::stdout().lock();
-    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+    match out.write_all(for_terminal(text).as_bytes()).and_then(|()| out.flush()) {
         Err(e) if e.kind() == std::io::ErrorKind::BrokenPipe => std::process::exit(0),
         other => other.map_err(|e| Error::io("writing to", Path::new("standard output"), &e)),
     }
@@ -79,7 +97,7 @@ pub(crate) fn print(text: &str) -> Result<()> {
 
 /// Writes a line to stderr and ignores errors.
 pub(crate) fn eprint_line(line: &str) {
-    let _ = writeln!(std::io::stderr(), "{line}");
+    let _ = writeln!(std::io::stderr(), "{}", for_terminal(line));
 }
 
 /// Formats rows under headings, with aligned columns: the first to the left, the others to the right.
@@ -143,6 +161,15 @@ mod tests {
             ["0.5 s", "61 s", "2 min", "2.0 h"],
             [0.5, 61.0, 100.0, 7200.0].map(duration).each_ref().map(String::as_str)
         );
+    }
+
+    #[test]
+    fn nothing_steers_the_terminal() {
+        assert_eq!(for_terminal("a\u{1b}[31m\tb\n\u{9b}c"), "a\u{fffd}[31m\tb\n\u{fffd}c");
+        let text = "a\u{1b}\u{7f}\u{9b}\u{202e}é";
+        let json = escaped(&serde_json::json!({ "x": text }).to_string());
+        assert!(json.chars().all(|c| plain(c) == c), "{json}");
+        assert_eq!(serde_json::from_str::<serde_json::Value>(&json).unwrap()["x"], text);
     }
 
     #[test]

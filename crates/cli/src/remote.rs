@@ -9,6 +9,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 use stratann_core::query::Mode;
 use stratann_engine::driver::Width;
+use stratann_engine::error::quoted;
 use stratann_engine::kinds::options::GridSwitches;
 use stratann_engine::kinds::remote_hnsw::router::Router;
 use stratann_engine::names::BuildId;
@@ -35,8 +36,10 @@ const CACHES_TIME_MAX: Duration = Duration::from_secs(60);
 const LOOK: Duration = Duration::from_millis(200);
 /// Additional time for a reply, beyond the time limit of the server.
 const TRANSFER_TIME: Duration = Duration::from_secs(10);
-/// Longest reply that is read, bytes.
+/// Longest reply that is read, bytes: answers, and the meta-HNSW.
 const REPLY_BYTES: u64 = 256 << 20;
+/// Longest status, health, and numbers of lists that were visited.
+const STATUS_BYTES: u64 = 16 << 20;
 /// Idle connections that are kept per server.
 const KEPT: usize = 1024;
 
@@ -286,7 +289,9 @@ impl Remote {
                     for (i, answer) in open.into_iter().zip(reply.answers) {
                         answers[i] = match answer {
                             Answered::Found(found) => Ok(found),
-                            Answered::Failed(failed) => Err(failed),
+                            Answered::Failed(Failed { error, kind }) => {
+                                Err(Failed { error: quoted(&error), kind })
+                            }
                         };
                     }
                 }
@@ -310,16 +315,17 @@ impl Remote {
         let agent = self.agent.clone();
         let send = move || {
             let sent = agent.post(url).content_type("application/octet-stream").send(&rows[..]);
-            let mut response = sent.map_err(|e| e.to_string())?;
+            let mut response = sent.map_err(|e| quoted(&e.to_string()))?;
             let body = response.body_mut().with_config().limit(REPLY_BYTES).read_to_vec();
-            Ok((response.status().as_u16(), body.map_err(|e| e.to_string())?))
+            Ok((response.status().as_u16(), body.map_err(|e| quoted(&e.to_string()))?))
         };
         let (status, body) = match self.while_alive(server, send)? {
             Ok(read) => read,
             Err(why) => return Ok(Err(unreachable(format!("{address}: {why}")))),
         };
-        let refusal =
-            || serde_json::from_slice::<Refusal>(&body).map_or_else(|_| status.to_string(), |r| r.error);
+        let refusal = || {
+            serde_json::from_slice::<Refusal>(&body).map_or_else(|_| status.to_string(), |r| quoted(&r.error))
+        };
         match (status, serde_json::from_slice::<Reply>(&body)) {
             (200 | 503, Ok(reply)) => {
                 if let (Some(own), Some(cached)) = (self.router.get(), &reply.cached) {
@@ -396,18 +402,18 @@ pub(crate) fn agent() -> Agent {
 /// Time limit of a request on the server, milliseconds.
 const TIMEOUT_MS: u64 = 60_000;
 
-/// The status of a GET, and its body, which takes up to `limit`.
+/// The status of a GET, and its body, which has up to so much time and so many bytes.
 fn get_raw(
     agent: &Agent,
     address: &str,
     path: &str,
-    limit: Duration,
+    (time, bytes): (Duration, u64),
 ) -> std::result::Result<(u16, Vec<u8>), String> {
     let asked = agent.get(format!("http://{address}{path}"));
-    let asked = asked.config().timeout_global(Some(limit)).build().call();
-    let mut response = asked.map_err(|e| e.to_string())?;
+    let asked = asked.config().timeout_global(Some(time)).build().call();
+    let mut response = asked.map_err(|e| quoted(&e.to_string()))?;
     let body =
-        response.body_mut().with_config().limit(REPLY_BYTES).read_to_vec().map_err(|e| e.to_string())?;
+        response.body_mut().with_config().limit(bytes).read_to_vec().map_err(|e| quoted(&e.to_string()))?;
     Ok((response.status().as_u16(), body))
 }
 
@@ -416,7 +422,7 @@ fn get<T: DeserializeOwned>(
     address: &str,
     path: &str,
 ) -> std::result::Result<(u16, T), String> {
-    let (status, body) = get_raw(agent, address, path, STATUS_TIME)?;
+    let (status, body) = get_raw(agent, address, path, (STATUS_TIME, STATUS_BYTES))?;
     let read = serde_json::from_slice(&body);
     read.map(|body| (status, body)).map_err(|_| format!("status {status}; this is not a stratann server"))
 }

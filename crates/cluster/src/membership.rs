@@ -24,6 +24,7 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
+use stratann_engine::error::quoted;
 use stratann_engine::{Error, ErrorKind, Result};
 use tokio::sync::watch;
 
@@ -73,6 +74,12 @@ pub struct EtcdOptions {
 const PAUSE: Duration = Duration::from_secs(1);
 /// A request that takes longer has failed.
 const TIMEOUT: Duration = Duration::from_secs(3);
+/// Longest reply: the keys of all servers and memory nodes have a tenth of that.
+const REPLY_BYTES_MAX: usize = 4 << 20;
+/// Longest line of a watch.
+const LINE_BYTES_MAX: usize = 1 << 20;
+/// Longest value of a key that is taken: an entry has some hundred bytes.
+const VALUE_BYTES_MAX: usize = 16 << 10;
 
 /// A membership: a thread that keeps the key of a server or memory node alive, and watches those of the others.
 /// Dropping it removes the key.
@@ -297,21 +304,33 @@ impl Etcd {
             self.client.post(format!("{}/v3/{path}", self.endpoint)).timeout(TIMEOUT).body(body.to_string());
         let response = request.send().await.map_err(|e| self.describe(&e))?;
         let status = response.status();
-        let text = response.text().await.map_err(|e| self.describe(&e))?;
-        let value: Value = serde_json::from_str(text.lines().next().unwrap_or_default())
+        let body = self.body(response).await?;
+        let value: Value = serde_json::from_slice(body.split(|&b| b == b'\n').next().unwrap_or_default())
             .map_err(|_| format!("{} answers what etcd would not ({status})", self.endpoint))?;
         match value["error"].as_str().or(value["error"]["message"].as_str()) {
-            Some(error) => Err(format!("{} says: {error}", self.endpoint)),
+            Some(error) => Err(format!("{} says: {}", self.endpoint, quoted(error))),
             None if status.is_success() => Ok(value),
             None => Err(format!("{} answers {status}", self.endpoint)),
         }
+    }
+
+    /// Reads a whole reply; its time is that of the request.
+    async fn body(&self, mut response: reqwest::Response) -> Described<Vec<u8>> {
+        let mut body = Vec::new();
+        while let Some(chunk) = response.chunk().await.map_err(|e| self.describe(&e))? {
+            if body.len() + chunk.len() > REPLY_BYTES_MAX {
+                return Err(format!("{} sends a reply of more than {REPLY_BYTES_MAX} bytes", self.endpoint));
+            }
+            body.extend_from_slice(&chunk);
+        }
+        Ok(body)
     }
 
     fn describe(&self, error: &reqwest::Error) -> String {
         let mut all = format!("{} does not answer", self.endpoint);
         let mut source = std::error::Error::source(error);
         while let Some(cause) = source {
-            all = format!("{all}: {cause}");
+            all = format!("{all}: {}", quoted(&cause.to_string()));
             source = cause.source();
         }
         all
@@ -368,7 +387,7 @@ impl Members {
     fn put(&mut self, options: &EtcdOptions, kv: &Value, is_gone: bool) {
         let Some(key) = decode(&kv["key"]) else { return };
         let Some(name) = key.strip_prefix(&options.prefix()) else { return };
-        let value = decode(&kv["value"]).filter(|_| !is_gone);
+        let value = decode(&kv["value"]).filter(|value| !is_gone && value.len() <= VALUE_BYTES_MAX);
         if name == "version" {
             self.version = value.and_then(|v| v.parse().ok());
         } else if let Some(server) = name.strip_prefix("servers/").and_then(|n| n.parse().ok()) {
@@ -544,9 +563,11 @@ async fn watch_keys(
     let mut create = range(options);
     create["start_revision"] = (revision + 1).to_string().into();
     let request = etcd.client.post(format!("{}/v3/watch", etcd.endpoint));
-    let mut response = match request.body(json!({ "create_request": create }).to_string()).send().await {
-        Ok(response) => response,
-        Err(e) => return etcd.describe(&e),
+    let sent = request.body(json!({ "create_request": create }).to_string()).send();
+    let mut response = match tokio::time::timeout(TIMEOUT, sent).await {
+        Ok(Ok(response)) => response,
+        Ok(Err(e)) => return etcd.describe(&e),
+        Err(_) => return format!("{} does not begin the watch", etcd.endpoint),
     };
     let mut line = Vec::new();
     loop {
@@ -568,7 +589,7 @@ async fn watch_keys(
             }
             changed(&members);
         }
-        if line.len() > 1 << 20 {
+        if line.len() > LINE_BYTES_MAX {
             return format!("{} sends lines without end", etcd.endpoint);
         }
     }

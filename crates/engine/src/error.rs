@@ -68,3 +68,33 @@ impl Error {
         Error { kind, message: format!("{what} {}: {error}{hint}", path.display()) }
     }
 }
+
+/// Characters that an error quotes of a text from elsewhere.
+const QUOTED_MAX: usize = 400;
+
+/// A text from another machine as an error quotes it: one line of limited length without what steers a terminal.
+pub fn quoted(text: &str) -> String {
+    let line = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    let plain: String = line.chars().map(plain).take(QUOTED_MAX).collect();
+    if line.chars().nth(QUOTED_MAX).is_some() { plain + "…" } else { plain }
+}
+
+/// The character, or a mark in place of one that steers a terminal or changes the direction of what follows.
+pub fn plain(c: char) -> char {
+    let turns = matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+    if c.is_control() || turns { char::REPLACEMENT_CHARACTER } else { c }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_quoted_is_one_plain_line() {
+        assert_eq!(quoted("a\r\n b\tc é 日"), "a b c é 日");
+        assert_eq!(quoted("\u{1b}[2J\u{9b}31m\u{7}\u{202e}x"), "\u{fffd}[2J\u{fffd}31m\u{fffd}\u{fffd}x");
+        let long = quoted(&"é".repeat(10_000));
+        assert!(long.ends_with('…') && long.chars().count() == QUOTED_MAX + 1);
+        assert_eq!(quoted(&"é".repeat(QUOTED_MAX)).chars().count(), QUOTED_MAX);
+    }
+}

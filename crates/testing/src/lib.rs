@@ -1,9 +1,11 @@
 //! Tests that need more than every machine has: a program, or a feature of the kernel. One that is left out is
-//! recorded, for `make test` to list. [`etcd`] starts such a program. [`way`] is a way to a server that can be cut.
+//! recorded, for `make test` to list. [`etcd`] starts such a program. [`way`] is a way to a server that can be cut,
+//! [`hostile`] a server with bad replies.
 //!
 //! With `STRATANN_REQUIRE=all` a test fails when what it needs could be there.
 
 pub mod etcd;
+pub mod hostile;
 pub mod way;
 
 use std::fs::OpenOptions;

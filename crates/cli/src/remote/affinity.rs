@@ -6,7 +6,7 @@ use stratann_engine::kinds::remote_hnsw::router::Router;
 use stratann_server::wire::{Cached, Clusters};
 use ureq::Agent;
 
-use super::{get, get_raw};
+use super::{REPLY_BYTES, get, get_raw};
 use crate::queries::Wanted;
 
 /// What servers say of their caches.
@@ -45,7 +45,7 @@ fn fetch_from(
     wanted: Wanted,
     limit: Duration,
 ) -> std::result::Result<Option<Router>, String> {
-    let bytes = |path| match get_raw(agent, address, path, limit)? {
+    let bytes = |path| match get_raw(agent, address, path, (limit, REPLY_BYTES))? {
         (200, body) => Ok(Some(body)),
         (404, _) => Ok(None),
         (status, _) => Err(format!("status {status} of {path}")),

@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::io::{Read, Write};
 use std::path::{Path as FilePath, PathBuf};
+use std::time::Instant;
 
 use futures_util::StreamExt;
 use object_store::ObjectStoreExt;
@@ -15,7 +16,7 @@ use stratann_engine::{Error, ErrorKind, Progress, Result};
 use xxhash_rust::xxh3::Xxh3;
 
 use super::version::{Here, Version};
-use super::{Store, only_part};
+use super::{Store, only_part, time_for};
 
 mod before;
 
@@ -172,7 +173,7 @@ impl Store {
         Ok(())
     }
 
-    fn download(
+    pub(super) fn download(
         &self,
         build: BuildId,
         name: &str,
@@ -184,9 +185,15 @@ impl Store {
         let aside = folder.join(format!("{name}.partial"));
         let mut file = File::create(&aside).map_err(|e| Error::io("creating", &aside, &e))?;
         let (mut sum, mut length) = (Xxh3::new(), 0u64);
-        let got = self.runtime.block_on(self.objects.get(&from));
-        let mut stream = got.map_err(|e| self.failed("fetching", &from, &e))?.into_stream();
-        while let Some(chunk) = self.runtime.block_on(stream.next()) {
+        let time = time_for(entry.bytes);
+        let deadline = Instant::now() + time;
+        let got = self.run("fetching", &from, time, self.objects.get(&from))?;
+        let mut stream = got.into_stream();
+        // What is longer than the manifest says is not read to its end.
+        while length <= entry.bytes {
+            let left = deadline.saturating_duration_since(Instant::now());
+            let next = self.runtime.block_on(async { tokio::time::timeout(left, stream.next()).await });
+            let Some(chunk) = next.map_err(|_| self.late("fetching", &from, time))? else { break };
             if progress.interrupted() {
                 return Err(Error::interrupted());
             }

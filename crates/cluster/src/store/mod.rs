@@ -12,6 +12,9 @@
 
 mod fetch;
 mod publish;
+mod replies;
+#[cfg(test)]
+mod tests;
 mod version;
 
 use std::path::PathBuf;
@@ -22,22 +25,37 @@ use futures_util::TryStreamExt;
 use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey, S3ConditionalPut};
 use object_store::local::LocalFileSystem;
 use object_store::path::Path;
-use object_store::{ObjectStore, ObjectStoreExt, RetryConfig};
-use stratann_engine::manifest::{DamagedManifest, Manifest, number_of};
+use object_store::{ClientConfigKey, ObjectStore, ObjectStoreExt, RetryConfig};
+use stratann_engine::error::quoted;
+use stratann_engine::manifest::{DamagedManifest, Manifest, TEXT_BYTES_MAX, number_of};
 use stratann_engine::names::BuildId;
 use stratann_engine::{Error, ErrorKind, Result};
+
+use replies::Allowance;
 
 pub use fetch::{Fetched, drop_others, newest_fetched};
 pub use version::{Here, Version, only_part};
 
 /// How long a request to a store that does not answer is repeated. Servers that have their files start without it.
 const RETRY_TIME: Duration = Duration::from_secs(10);
+/// A store that sends nothing for this long does not answer.
+const SILENCE: &str = "30 seconds";
+/// Longest time of an operation, its data aside.
+const OPERATION_TIME: Duration = Duration::from_secs(if cfg!(test) { 3 } else { 120 });
+/// Least rate of data, bytes a second.
+const LEAST_RATE: u64 = 16 << 10;
+
+/// Longest time of an operation with so many bytes of data.
+fn time_for(bytes: u64) -> Duration {
+    OPERATION_TIME + Duration::from_secs(bytes / LEAST_RATE)
+}
 
 /// The place of one index in a store.
 pub struct Store {
     objects: Arc<dyn ObjectStore>,
     prefix: Path,
     name: String,
+    allowance: Allowance,
     // Runs the asynchronous client of the store.
     runtime: tokio::runtime::Runtime,
 }
@@ -63,11 +81,12 @@ impl Store {
     /// # Errors
     /// As [`Store::open`].
     pub fn open_with(place: &str, variables: impl IntoIterator<Item = (String, String)>) -> Result<Store> {
-        let runtime = crate::runtime()?;
+        let (runtime, allowance) = (crate::runtime()?, Allowance::default());
         let (objects, prefix): (Arc<dyn ObjectStore>, Path) = match place.split_once("://") {
-            Some(("s3", rest)) => {
-                (Arc::new(s3(place, variables)?), Path::from(rest.split_once('/').map_or("", |(_, p)| p)))
-            }
+            Some(("s3", rest)) => (
+                Arc::new(s3(place, variables, &allowance)?),
+                Path::from(rest.split_once('/').map_or("", |(_, p)| p)),
+            ),
             Some((other, _)) => {
                 return Err(Error::bad_input(format!(
                     "{place}: stores of kind {other} are unknown; use s3://BUCKET/PREFIX or a folder"
@@ -75,7 +94,7 @@ impl Store {
             }
             None => (Arc::new(folder(place)?), Path::default()),
         };
-        Ok(Store { objects, prefix, name: place.to_string(), runtime })
+        Ok(Store { objects, prefix, name: place.to_string(), allowance, runtime })
     }
 
     /// Returns the newest version whose manifest is sound, and its number, if there is any version. It names the newer
@@ -106,8 +125,8 @@ impl Store {
     /// A store that does not answer.
     pub fn versions(&self) -> Result<Vec<u64>> {
         let under = (!self.prefix.as_ref().is_empty()).then_some(&self.prefix);
-        let listed = self.runtime.block_on(self.objects.list_with_delimiter(under));
-        let listed = listed.map_err(|e| self.failed("listing", &self.prefix, &e))?;
+        let listed =
+            self.run("listing", &self.prefix, OPERATION_TIME, self.objects.list_with_delimiter(under))?;
         let names = listed.objects.iter().filter_map(|object| object.location.filename());
         let mut numbers: Vec<u64> = names.filter_map(number_of).collect();
         numbers.sort_unstable();
@@ -134,9 +153,42 @@ impl Store {
     }
 
     fn read_text(&self, path: &Path) -> Result<String> {
-        let got = self.runtime.block_on(async { self.objects.get(path).await?.bytes().await });
-        let bytes = got.map_err(|e| self.failed("reading", path, &e))?;
+        let got = self.run("reading", path, OPERATION_TIME, self.objects.get(path))?;
+        if got.meta.size > TEXT_BYTES_MAX {
+            return Err(Error::corrupt(format!(
+                "{} has {} bytes, and a manifest at most {TEXT_BYTES_MAX}; publish the index again",
+                self.shown(path).display(),
+                got.meta.size
+            )));
+        }
+        let bytes = self.run("reading", path, OPERATION_TIME, got.bytes())?;
         Ok(String::from_utf8_lossy(&bytes).into_owned())
+    }
+
+    /// Runs one operation to its end, within a time.
+    fn run<T>(
+        &self,
+        what: &str,
+        path: &Path,
+        time: Duration,
+        operation: impl Future<Output = object_store::Result<T>>,
+    ) -> Result<T> {
+        self.allowance.renew();
+        match self.runtime.block_on(async { tokio::time::timeout(time, operation).await }) {
+            Ok(ended) => ended.map_err(|e| self.failed(what, path, &e)),
+            Err(_) => Err(self.late(what, path, time)),
+        }
+    }
+
+    fn late(&self, what: &str, path: &Path, time: Duration) -> Error {
+        Error {
+            kind: ErrorKind::Io,
+            message: format!(
+                "{what} {} has no end after {} s; check the connection to the store",
+                self.shown(path).display(),
+                time.as_secs()
+            ),
+        }
     }
 
     fn part_manifest_path(&self, build: BuildId) -> Path {
@@ -176,15 +228,17 @@ impl Store {
     }
 
     fn delete(&self, path: &Path) -> Result<()> {
-        match self.runtime.block_on(self.objects.delete(path)) {
-            Ok(()) | Err(object_store::Error::NotFound { .. }) => Ok(()),
-            Err(e) => Err(self.failed("deleting", path, &e)),
-        }
+        self.run("deleting", path, OPERATION_TIME, async {
+            match self.objects.delete(path).await {
+                Err(object_store::Error::NotFound { .. }) => Ok(()),
+                deleted => deleted,
+            }
+        })
     }
 
     fn delete_all(&self, under: &Path) -> Result<()> {
-        let listed = self.runtime.block_on(self.objects.list(Some(under)).try_collect::<Vec<_>>());
-        let listed = listed.map_err(|e| self.failed("listing", under, &e))?;
+        let all = self.objects.list(Some(under)).try_collect::<Vec<_>>();
+        let listed = self.run("listing", under, OPERATION_TIME, all)?;
         listed.iter().try_for_each(|object| self.delete(&object.location))
     }
 
@@ -202,9 +256,8 @@ impl Store {
             }
             _ => (ErrorKind::Io, "check that the store can be reached"),
         };
-        // The client's messages can have several lines, one for each attempt.
-        let text = error.to_string();
-        let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
+        // The client's messages can have several lines, one for each attempt, and quote the store.
+        let text = quoted(&error.to_string());
         Error { kind, message: format!("{what} {}: {text}; {hint}", shown.display()) }
     }
 }
@@ -226,14 +279,23 @@ pub fn is_store(place: &str) -> bool {
     has_manifest && has_build
 }
 
-fn s3(place: &str, variables: impl IntoIterator<Item = (String, String)>) -> Result<impl ObjectStore> {
+fn s3(
+    place: &str,
+    variables: impl IntoIterator<Item = (String, String)>,
+    allowance: &Allowance,
+) -> Result<impl ObjectStore> {
     crate::install_cryptography();
     let known = variables.into_iter().filter_map(|(name, value)| {
         let key = name.starts_with("AWS_").then(|| name.to_ascii_lowercase().parse::<AmazonS3ConfigKey>())?;
         Some((key.ok()?, value))
     });
+    // The client's own limit is one time for a request of any length. Each operation has its own here.
+    let timed = AmazonS3Builder::new()
+        .with_config(AmazonS3ConfigKey::Client(ClientConfigKey::ReadTimeout), SILENCE)
+        .with_config(AmazonS3ConfigKey::Client(ClientConfigKey::Timeout), "365 days");
     known
-        .fold(AmazonS3Builder::new(), |builder, (key, value)| builder.with_config(key, value))
+        .fold(timed, |builder, (key, value)| builder.with_config(key, value))
+        .with_http_connector(allowance.clone())
         .with_url(place)
         .with_conditional_put(S3ConditionalPut::ETagMatch)
         .with_retry(RetryConfig { max_retries: 4, retry_timeout: RETRY_TIME, ..RetryConfig::default() })

@@ -2,6 +2,7 @@
 
 use std::io::Read;
 use std::path::{Path as FilePath, PathBuf};
+use std::time::Duration;
 
 use object_store::path::Path;
 use object_store::{ObjectStore, ObjectStoreExt, PutMode, PutOptions, PutPayload, WriteMultipart};
@@ -12,12 +13,14 @@ use stratann_engine::spread::scatter::{self, Description};
 use stratann_engine::{Error, Progress, Result};
 use xxhash_rust::xxh3::Xxh3;
 
-use super::Store;
+use super::{OPERATION_TIME, Store};
 
 /// Bytes that are read, hashed and sent at a time.
 const CHUNK_BYTES: usize = 8 << 20;
 /// Chunks under way.
 const CHUNKS: usize = 2;
+/// Longest time until one of them is stored.
+const CHUNKS_TIME: Duration = Duration::from_secs(1800);
 
 impl Store {
     /// Uploads the newest version in `folder` and makes it the store's newest. Returns its number there; when the
@@ -64,46 +67,46 @@ impl Store {
     fn put_part_manifest(&self, manifest: &Manifest) -> Result<()> {
         let path = self.part_manifest_path(manifest.build_id);
         let payload = PutPayload::from(manifest.to_text()?.into_bytes());
-        let put = self.runtime.block_on(self.objects.put(&path, payload));
-        put.map(|_| ()).map_err(|e| self.failed("publishing", &path, &e))
+        self.run("publishing", &path, OPERATION_TIME, self.objects.put(&path, payload)).map(|_| ())
     }
 
     fn create_manifest(&self, number: u64, text: String) -> Result<()> {
         let path = self.manifest_path(number);
         let payload = PutPayload::from(text.into_bytes());
         let options = PutOptions { mode: PutMode::Create, ..PutOptions::default() };
-        match self.runtime.block_on(self.objects.put_opts(&path, payload, options)) {
-            Ok(_) => Ok(()),
-            Err(object_store::Error::AlreadyExists { .. } | object_store::Error::Precondition { .. }) => {
-                Err(Error::bad_input(format!(
-                    "{} was published by somebody else meanwhile; run this again to publish the next version",
-                    self.shown(&path).display()
-                )))
+        let is_created = self.run("publishing", &path, OPERATION_TIME, async {
+            use object_store::Error::{AlreadyExists, Precondition};
+            match self.objects.put_opts(&path, payload, options).await {
+                Ok(_) => Ok(true),
+                Err(AlreadyExists { .. } | Precondition { .. }) => Ok(false),
+                Err(e) => Err(e),
             }
-            Err(e) => Err(self.failed("publishing", &path, &e)),
+        })?;
+        if is_created {
+            return Ok(());
         }
+        Err(Error::bad_input(format!(
+            "{} was published by somebody else meanwhile; run this again to publish the next version",
+            self.shown(&path).display()
+        )))
     }
 
     /// Uploads one file, unless it is there, and checks it meanwhile.
     fn upload(&self, file: &FilePath, path: &Path, entry: &FileEntry, progress: &dyn Progress) -> Result<()> {
-        let there = self.runtime.block_on(self.objects.head(path));
+        let there = self.run("looking for", path, OPERATION_TIME, self.objects.head(path));
         // Its name has the hash of its build, and uploads appear whole or not at all: an object of the right length is
         // the right one.
         if there.is_ok_and(|meta| meta.size == entry.bytes) {
             progress.advance(entry.bytes);
             return Ok(());
         }
-        let begun = self.runtime.block_on(self.objects.put_multipart(path));
-        let upload = begun.map_err(|e| self.failed("uploading", path, &e))?;
+        let upload = self.run("uploading", path, OPERATION_TIME, self.objects.put_multipart(path))?;
         let mut upload = WriteMultipart::new_with_chunk_size(upload, CHUNK_BYTES);
         match self.send(file, path, entry, &mut upload, progress) {
-            Ok(()) => {
-                let ended = self.runtime.block_on(upload.finish());
-                ended.map(|_| ()).map_err(|e| self.failed("uploading", path, &e))
-            }
+            Ok(()) => self.run("uploading", path, CHUNKS_TIME, upload.finish()).map(|_| ()),
             Err(e) => {
                 // The sent parts are of no use. If this fails too, the store's own rules clean up.
-                let _ = self.runtime.block_on(upload.abort());
+                let _ = self.run("uploading", path, OPERATION_TIME, upload.abort());
                 Err(e)
             }
         }
@@ -130,8 +133,7 @@ impl Store {
             }
             sum.update(&chunk[..count]);
             length += count as u64;
-            let room = self.runtime.block_on(upload.wait_for_capacity(CHUNKS));
-            room.map_err(|e| self.failed("uploading", path, &e))?;
+            self.run("uploading", path, CHUNKS_TIME, upload.wait_for_capacity(CHUNKS))?;
             // Inside the runtime, because the call begins to send.
             self.runtime.block_on(async { upload.write(&chunk[..count]) });
             progress.advance(count as u64);

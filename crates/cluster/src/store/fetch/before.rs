@@ -13,7 +13,7 @@ use stratann_engine::spread::moved::{MovedUnits, Origin, PartOf, Piece, moved};
 use stratann_engine::{Error, ErrorKind, Progress, Result, input};
 use xxhash_rust::xxh3::Xxh3;
 
-use super::super::Store;
+use super::super::{Store, time_for};
 use super::{CHUNK_BYTES, is_build, is_sound, only_part};
 
 /// Pieces that are copied and fetched together, and their bytes.
@@ -189,8 +189,7 @@ impl Store {
             let fetched = match ranges.is_empty() {
                 true => Vec::new(),
                 false => {
-                    let got = self.runtime.block_on(self.objects.get_ranges(from, &ranges));
-                    got.map_err(|e| self.failed("fetching", from, &e))?
+                    self.run("fetching", from, time_for(length), self.objects.get_ranges(from, &ranges))?
                 }
             };
             let mut fetched = fetched.into_iter();
