@@ -5,7 +5,7 @@ mod common;
 use std::fmt::Debug;
 
 use common::{Set, clustered, normal, quick};
-use stratann_engine::build::{Kind, build};
+use stratann_engine::build::{BuildOptions, Kind, build};
 use stratann_engine::index::{Index, OpenOptions};
 use stratann_engine::search::{Effort, SearchOptions};
 use stratann_engine::{DType, Metric, Quiet};
@@ -40,6 +40,7 @@ fn spreads() -> Vec<Spread> {
         shaped("one short row", &|row, x| if row == 7 { 1e-6 * x } else { x }),
         shaped("an offset", &|_, x| x + 1e5),
         shaped("small", &|_, x| 1e-12 * x),
+        shaped("tiny", &|_, x| 1e-22 * x),
         shaped("large", &|_, x| 1e12 * x),
         shaped("all lengths", &|row, x| x * 10f32.powi((row % 13) as i32 - 6)),
         shaped("equal rows", &|row, x| if row % 3 == 0 { 1.0 } else { x }),
@@ -128,6 +129,11 @@ fn fits(spread: &Spread, dtype: DType) -> bool {
     spread.values.chunks_exact(spread.dim).all(|row| sizes.contains(&largest(row)))
 }
 
+/// Squares of tiny components are no floats, but they have directions.
+fn metrics(spread: &Spread) -> &'static [Metric] {
+    if spread.name == "tiny" { &[Metric::Cosine] } else { &Metric::ALL }
+}
+
 fn assert_kind(kind: Kind) {
     for spread in spreads() {
         let asked = queries(&spread);
@@ -135,7 +141,7 @@ fn assert_kind(kind: Kind) {
             if !fits(&spread, dtype) {
                 continue;
             }
-            for metric in Metric::ALL {
+            for &metric in metrics(&spread) {
                 let what = (kind, spread.name, dtype, metric);
                 let set = Set::new(dtype, spread.dim, &spread.values);
                 assert_exact(&set, &Set::new(dtype, spread.dim, &asked), kind, metric, &what);
@@ -167,4 +173,39 @@ fn lists_on_disk_are_exact_at_every_spread() {
 #[test]
 fn codes_of_a_gpu_are_exact_at_every_spread() {
     assert_kind(Kind::GpuIvf);
+}
+
+/// The share of wanted neighbours that a search finds, of equally far ones any.
+fn recall(set: &Set, asked: &Set, kind: Kind, wanted: f64) -> f64 {
+    let dir = tempfile::tempdir().unwrap();
+    let options = BuildOptions { calibration_queries: 200, ..quick(kind, Metric::L2) };
+    build(&set.reader(), dir.path(), &options, &Quiet).unwrap();
+    let index = Index::open(dir.path(), OpenOptions::default()).unwrap();
+    let options = SearchOptions { k: K, effort: Effort::Recall(wanted), ..SearchOptions::default() };
+    let found = index.search(&asked.bytes, &options, &Quiet).unwrap();
+    let rows: Vec<Vec<f64>> = (0..set.len()).map(|i| set.wide(i)).collect();
+    let mut near = 0;
+    for at in 0..asked.len() {
+        let query = asked.wide(at);
+        let all: Vec<f64> = rows.iter().map(|row| distance(Metric::L2, &query, row)).collect();
+        let mut sorted = all.clone();
+        sorted.sort_by(f64::total_cmp);
+        let is_near = |&&id: &&u64| all.get(id as usize).is_some_and(|&x| x <= sorted[K - 1] * (1.0 + 1e-4));
+        near += found.ids[at * K..][..K].iter().filter(is_near).count();
+    }
+    near as f64 / (K * asked.len()) as f64
+}
+
+/// Coordinates in metres from the centre of the Earth.
+#[test]
+fn a_recall_that_is_asked_holds_where_vectors_lie_in_groups_far_apart() {
+    let at = |stream: u64, row: u64, i: u64| 4e6 * normal(3, row / 150, i) + 40.0 * normal(stream, row, i);
+    let rows = |stream: u64, step: u64| -> Vec<f32> {
+        (0..3000).step_by(step as usize).flat_map(|row| (0..3).map(move |i| at(stream, row, i))).collect()
+    };
+    let (set, asked) = (Set::new(DType::F32, 3, &rows(4, 1)), Set::new(DType::F32, 3, &rows(5, 20)));
+    for kind in [Kind::GridIvf, Kind::DiskGraph, Kind::HybridIvf, Kind::GpuIvf] {
+        let found = recall(&set, &asked, kind, 0.95);
+        assert!(found >= 0.93, "{kind:?}: {found}");
+    }
 }
