@@ -240,7 +240,7 @@ def test_a_slow_reply_ends(monkeypatch, head):
 
 
 def test_what_a_server_says_does_not_steer_a_terminal(queries):
-    status = {"rows": 9, "dim": queries.shape[1], "dtype": str(stratann._arrays.dtype_name(queries, "q")), "metric": "l2"}
+    status = {"rows": 9, "dim": queries.shape[1], "dtype": "f32", "metric": "l2"}
 
     def reply(stream, line):
         is_status = "/v1/status" in line
