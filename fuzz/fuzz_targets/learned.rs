@@ -10,7 +10,7 @@ use stratann_fuzz::{run, seal};
 
 fuzz_target!(|data: &[u8]| {
     let place = place(Which::Graphs);
-    let mut content = [&[0; 8], place.manifest.build_id.as_bytes(), data].concat();
+    let mut content = [&[0; 8], place.manifest.build_id.to_string().as_bytes(), data].concat();
     seal::content(0, &mut content);
     std::fs::write(place.path().join("learnt.bin"), &content).expect("a file in the scratch folder");
     let Ok(Some(facts)) = describe(place.path(), &place.manifest) else { return };

@@ -213,8 +213,8 @@ impl Place {
         // A short manifest is parsed faster.
         manifest.curves.truncate(1);
         manifest.curves.iter_mut().for_each(|curve| curve.points.truncate(3));
-        let read = |name: &String| std::fs::read(dir.path().join(name)).expect("a data file");
-        let files = manifest.files.keys().map(|name| (name.clone(), read(name))).collect();
+        let read = |name: &FileName| std::fs::read(dir.path().join(name)).expect("a data file");
+        let files = manifest.files.keys().map(|name| (name.to_string(), read(name))).collect();
         let index = manifest
             .spread
             .is_none()

@@ -7,7 +7,7 @@ use stratann_core::peer::message;
 use stratann_core::plan::hybrid_ivf::View;
 use stratann_core::query::wire;
 use stratann_engine::durable::hex;
-use stratann_engine::manifest::BlockShape;
+use stratann_engine::manifest::{BlockShape, Manifest};
 
 /// A query state with this body.
 pub fn state(body: &[u8]) -> Vec<u8> {
@@ -93,10 +93,13 @@ pub fn posting_lists(seed: u64, pages: &[u32], file: &mut [u8]) {
     }
 }
 
-/// Recomputes the checksum of a JSON document.
+/// Recomputes the checksum of a JSON document, and the id of its content where it is a manifest.
 pub fn json(document: &mut Value) {
     if let Some(fields) = document.as_object_mut() {
         fields.remove("checksum");
+        if let Ok(manifest) = serde_json::from_value::<Manifest>(document.clone()) {
+            document["build_id"] = manifest.content_id().to_string().into();
+        }
         let sum = hex(checksum(document.to_string().as_bytes()));
         document["checksum"] = sum.into();
     }

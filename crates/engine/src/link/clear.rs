@@ -3,6 +3,7 @@
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
 use std::path::Path;
+use std::time::Duration;
 
 use super::timed::Timed;
 use crate::{Error, Result};
@@ -47,6 +48,11 @@ impl Wire {
     /// The greeting has ended, and with it its deadline.
     pub(crate) fn end_greeting(&mut self) -> io::Result<()> {
         self.0.end_greeting()
+    }
+
+    /// Begins an exchange that may take so long as a whole.
+    pub(crate) fn begin_exchange(&mut self, time: Duration) {
+        self.0.begin_exchange(time);
     }
 }
 

@@ -34,7 +34,7 @@ fn node(region_bytes: u64) -> Node {
 fn peer(node: &Node) -> TcpStream {
     let stream = TcpStream::connect(node.address()).unwrap();
     let own = stream.try_clone().unwrap();
-    let mut wire = Wire::Plain(Timed::new(stream, GREETING).unwrap());
+    let mut wire = Wire::dial(None, "", Timed::new(stream, GREETING).unwrap()).unwrap();
     let me = Identity { server: 1, servers: 2, build: 0, secret: SECRET, versions: versions() };
     greeting::dial_as(&REMOTE_MEMORY, &me, 0, &mut wire).unwrap();
     own
