@@ -423,15 +423,15 @@ fn builds_on_a_disk_share_its_profile() {
 
     // A disk that was never measured like this.
     let mut planted = Profile::read(&file).unwrap();
-    planted.disk.loaded = ReadLine { depth: 32, fixed_us: 512.0, ns_per_byte: 1.0 };
+    planted.disk.loaded = ReadLine { depth: 32, fixed_us: 513.0, ns_per_byte: 1.0 };
     planted.write(&OutputPath::check(&file, true, &[]).unwrap()).unwrap();
     let (first, of_first, said) = build("first");
     assert!(!said.contains("timing reads"), "{said}");
     assert_eq!(first["clusters"]["read_max"], 63 * 4096);
-    assert_eq!(first["plan"]["profile"]["fixed_us"], 512.0);
+    assert_eq!(first["plan"]["profile"]["fixed_us"], 513.0);
     assert_eq!(build("second").1, of_first);
     let shown = ask(&["profile", folder, "--kept", "--json"]).0;
-    assert_eq!(shown["disk"]["loaded"]["fixed_us"], 512.0);
+    assert_eq!(shown["disk"]["loaded"]["fixed_us"], 513.0);
 
     // A damaged one is measured again beside other work, and replaced.
     std::fs::write(&file, "no profile").unwrap();
@@ -449,7 +449,7 @@ fn builds_on_a_disk_share_its_profile() {
         is_over.store(true, Ordering::Relaxed);
         assert!(said.contains("measured again"), "{said}");
         assert_eq!((&third["plan"], of_third), (&fourth["plan"], of_fourth));
-        assert_ne!(third["plan"]["profile"]["fixed_us"], 512.0);
+        assert_ne!(third["plan"]["profile"]["fixed_us"], 513.0);
     });
     assert!(Profile::read(&file).is_ok());
 

@@ -311,6 +311,7 @@ proptest! {
 fn vouch_for(folder: &Path, name: &str, bytes: &[u8]) {
     let (number, mut manifest) = Manifest::read(folder).unwrap();
     manifest.files.get_mut(name).unwrap().xxh3 = hex(checksum(bytes));
+    manifest.build_id = manifest.content_id();
     manifest.publish(folder, number + 1).unwrap();
 }
 

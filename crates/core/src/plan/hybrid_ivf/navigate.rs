@@ -120,7 +120,7 @@ fn rank_clusters(cx: &mut Cx<'_, Marker>, estimator: &BoundEstimator, [centroids
     if order == Order::Expected && threshold < f32::INFINITY {
         return rank_by_expectation(cx, (estimator, threshold), [centroids, members]);
     }
-    let ranking = &mut cx.scratch.ranking;
+    let Scratch { ranking, query, .. } = &mut *cx.scratch;
     ranking.clear();
     for entry in centroids.entries() {
         if !cx.view.directory.lists_of(entry.id).is_empty() {
@@ -138,7 +138,11 @@ fn rank_clusters(cx: &mut Cx<'_, Marker>, estimator: &BoundEstimator, [centroids
                     (entry.1, entry.2) = (1, entry.2 - nearer);
                 }
                 Some(entry) => entry.1 += 1,
-                None => ranking.push((cluster, 1, beyond - if order == Order::Votes { 0.0 } else { nearer })),
+                None if order == Order::Votes => ranking.push((cluster, 1, beyond)),
+                None => {
+                    let base = to_centroid(cx.base.metric, &query.wide, cx.view.centroid(cluster));
+                    ranking.push((cluster, 1, base - nearer));
+                }
             }
         }
     }
