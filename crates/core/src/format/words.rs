@@ -92,9 +92,16 @@ impl Reservations {
         !self.is_sealed() && self.count(0) + self.count(1) < u64::from(capacity)
     }
 
-    /// Slots of this side that may hold records.
+    /// Slots of this side that may hold records. Reservations that did not fit are counted too, so that the slots of
+    /// both sides overlap where their sum passes the capacity: a slot in both holds a record of either.
     pub fn used(self, side: usize, capacity: u32) -> u32 {
         self.count(side).min(u64::from(capacity)) as u32
+    }
+
+    /// Slots from the end of A and from that of B that hold all records, each slot once.
+    pub fn disjoint(self, capacity: u32) -> [u32; 2] {
+        let a = self.used(0, capacity);
+        [a, self.used(1, capacity).min(capacity - a)]
     }
 }
 

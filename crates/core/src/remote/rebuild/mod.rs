@@ -264,8 +264,7 @@ impl Rebuild {
         }
         let Descriptor { capacity, at, .. } = self.old.descriptor;
         let bytes = places.record_bytes();
-        let a = was.used(0, capacity);
-        let b = was.used(1, capacity).min(capacity - a);
+        let [a, b] = was.disjoint(capacity);
         let range = |side, used: u32| {
             let span = self.old.descriptor.fresh(side, used, bytes);
             (Address::new(at.node(), span.offset), u64::from(used))

@@ -107,14 +107,14 @@ impl Reader {
         }
         let groups = &self.seen.groups;
         let capacity = |group: &GroupState| u64::from(group.descriptor.capacity);
-        let used = |(number, group): (u32, &GroupState)| {
-            (0..2).map(|side| u64::from(self.seen.used(number, side))).sum::<u64>().min(capacity(group))
+        let used = |group: &GroupState| {
+            group.reservations.disjoint(group.descriptor.capacity).into_iter().map(u64::from).sum::<u64>()
         };
         Ok(LiveFacts {
             nodes,
             groups: groups.len() as u32,
             rebuilt_groups: groups.iter().filter(|group| group.descriptor.version > 0).count() as u32,
-            fresh_reserved: (0..).zip(groups).map(used).sum(),
+            fresh_reserved: groups.iter().map(used).sum(),
             fresh_slots: groups.iter().map(capacity).sum(),
             tombstones: self.seen.tombstones.len() as u64,
             tombstones_max: places.nodes.first().map_or(0, |own| own.tombstones),
@@ -264,9 +264,9 @@ impl Check<'_> {
             let cluster = 2 * group + side as u32;
             if cluster < self.own.facts.clusters() {
                 self.sub_hnsw((group, side), state, &mut checked)?;
-                self.fresh((group, side), state, &mut checked)?;
             }
         }
+        self.fresh(group, state, &mut checked)?;
         Ok(checked)
     }
 
@@ -305,42 +305,55 @@ impl Check<'_> {
         Ok(())
     }
 
-    /// The slots of a cluster.
-    fn fresh(
-        &mut self,
-        (group, side): (u32, usize),
-        state: &GroupState,
-        checked: &mut Checked,
-    ) -> Result<()> {
+    /// The slots of both clusters, each once.
+    fn fresh(&mut self, group: u32, state: &GroupState, checked: &mut Checked) -> Result<()> {
         let first = self.live.places.nodes.first().copied().unwrap_or_default();
-        let (node, vector_bytes) = (state.descriptor.at.node(), self.live.places.vector_bytes);
-        let span = state.descriptor.fresh(side, self.reader.seen.used(group, side), first.record_bytes);
-        let cluster = 2 * group + side as u32;
-        let bytes = self.read(node, span.offset, span.bytes)?;
-        checked.bytes += span.bytes;
-        let seed = seed(first.build, group, state.descriptor.version);
-        let slots = bytes.chunks_exact(first.record_bytes as usize);
-        for (offset, slot) in (span.offset..).step_by(first.record_bytes as usize).zip(slots) {
-            let word = u64::from_le_bytes(slot[..8].try_into().unwrap_or_default());
-            match FreshRecord::decode(seed, vector_bytes, slot) {
-                Some(record) if record.cluster == cluster => {
-                    if !self.reader.seen.is_deleted(record.id, record.clock) {
-                        checked.ids.push(record.id);
-                    }
-                    checked.fresh.published += 1;
-                    checked.nodes += 1;
-                }
-                Some(_) => checked.found(node, offset, Some(cluster), "a fresh record is of another cluster"),
-                None if [KILLED, GIVEN_UP].contains(&word) => checked.fresh.killed += 1,
-                None if word == 0 => checked.fresh.holes += 1,
-                None => checked.found(
-                    node,
-                    offset,
-                    Some(cluster),
-                    "a fresh record is damaged: its checksum does not match",
-                ),
+        let (GroupState { descriptor, reservations, .. }, bytes) = (state, first.record_bytes);
+        let used =
+            [0, 1].map(|side| descriptor.fresh(side, reservations.used(side, descriptor.capacity), bytes));
+        for (side, count) in reservations.disjoint(descriptor.capacity).into_iter().enumerate() {
+            let span = descriptor.fresh(side, count, bytes);
+            let read = self.read(descriptor.at.node(), span.offset, span.bytes)?;
+            checked.bytes += span.bytes;
+            let slots = read.chunks_exact(bytes as usize);
+            for (offset, slot) in (span.offset..).step_by(bytes as usize).zip(slots) {
+                // A slot that both sides have reserved holds a record of either.
+                let may_hold = used.map(|used| (used.offset..used.offset + used.bytes).contains(&offset));
+                self.slot((group, state), (offset, slot), may_hold, checked);
             }
         }
         Ok(())
+    }
+
+    fn slot(
+        &self,
+        (group, state): (u32, &GroupState),
+        (offset, slot): (u64, &[u8]),
+        may_hold: [bool; 2],
+        checked: &mut Checked,
+    ) {
+        let places = &self.live.places;
+        let build = places.nodes.first().map_or(0, |first| first.build);
+        let seed = seed(build, group, state.descriptor.version);
+        let (node, cluster) = (state.descriptor.at.node(), 2 * group + u32::from(!may_hold[0]));
+        let word = slot.first_chunk().copied().map_or(0, u64::from_le_bytes);
+        match FreshRecord::decode(seed, places.vector_bytes, slot) {
+            Some(record) if record.cluster / 2 == group && may_hold[record.cluster as usize % 2] => {
+                if !self.reader.seen.is_deleted(record.id, record.clock) {
+                    checked.ids.push(record.id);
+                }
+                checked.fresh.published += 1;
+                checked.nodes += 1;
+            }
+            Some(_) => checked.found(node, offset, Some(cluster), "a fresh record is of another cluster"),
+            None if [KILLED, GIVEN_UP].contains(&word) => checked.fresh.killed += 1,
+            None if word == 0 => checked.fresh.holes += 1,
+            None => checked.found(
+                node,
+                offset,
+                Some(cluster),
+                "a fresh record is damaged: its checksum does not match",
+            ),
+        }
     }
 }
