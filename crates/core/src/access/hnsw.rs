@@ -13,6 +13,8 @@ use crate::order::{from_order_key, order_key};
 pub(crate) struct HnswScratch {
     /// The nearest candidates, ascending: see [`entry`].
     beam: Vec<u64>,
+    /// Entries of it that are not deleted.
+    live: usize,
     /// A bit for each member.
     visited: Vec<u64>,
     ids: Vec<u32>,
@@ -26,41 +28,51 @@ pub(crate) struct HnswCost {
     pub(crate) comparisons: u64,
     /// Nodes whose neighbours were followed.
     pub(crate) expanded: u64,
+    /// Members that were compared and are deleted.
+    pub(crate) dead: u64,
 }
 
-/// A candidate as a number that has its order: distance, member, and in the lowest bit whether it is expanded.
-fn entry(distance: f32, member: u32) -> u64 {
+/// A candidate as a number that has its order: distance, member, and in the lowest bits whether it is deleted, and
+/// whether it is expanded.
+fn entry(distance: f32, member: u32, is_dead: bool) -> u64 {
     // Both zeros are equally near.
-    u64::from(order_key(distance + 0.0)) << 32 | u64::from(member) << 1
+    u64::from(order_key(distance + 0.0)) << 32 | u64::from(member) << 2 | if is_dead { DEAD } else { 0 }
 }
 
 const EXPANDED: u64 = 1;
+const DEAD: u64 = 2;
 
 /// Distance and member of an entry.
 fn candidate(entry: u64) -> (f32, u32) {
-    (from_order_key((entry >> 32) as u32), entry as u32 >> 1)
+    (from_order_key((entry >> 32) as u32), entry as u32 >> 2)
+}
+
+/// Whether an entry is no deleted member.
+fn is_live(entry: u64) -> bool {
+    entry & DEAD == 0
 }
 
 impl HnswScratch {
     /// The `ef` nearest members that a beam of that length finds, ascending by distance. No path leads over the member
-    /// `absent`, unless the search begins at it.
+    /// `absent`, unless the search begins at it. Deleted members are walked through, and take no place in the beam.
     pub(crate) fn search(
         &mut self,
         own: &SubHnsw<'_>,
         exact: &Exact,
-        ef: usize,
-        absent: Option<u32>,
+        (ef, absent): (usize, Option<u32>),
+        is_dead: impl Fn(u32) -> bool,
     ) -> (HnswCost, impl Iterator<Item = (f32, u32)> + '_) {
         let mut cost = HnswCost::default();
         let from = self.descend(own, exact, absent, &mut cost);
         self.visited.clear();
         self.visited.resize(own.members().div_ceil(64) as usize, 0);
         self.beam.clear();
+        self.live = 0;
         if let Some(absent) = absent.filter(|&absent| from.is_none_or(|from| from.1 != absent)) {
             self.visit(absent);
         }
         if let Some((distance, member)) = from.filter(|&(_, member)| self.visit(member)) {
-            self.beam.push(entry(distance, member));
+            self.offer(distance, (member, ef), &is_dead, &mut cost);
         }
         let mut at = 0;
         while let Some(next) = self.beam.get_mut(at) {
@@ -69,31 +81,55 @@ impl HnswScratch {
                 continue;
             }
             *next |= EXPANDED;
-            let member = *next as u32 >> 1;
+            let member = candidate(*next).1;
             cost.expanded += 1;
-            at = (at + 1).min(self.expand(own, exact, (member, ef), &mut cost));
+            at = (at + 1).min(self.expand(own, exact, (member, ef), (&is_dead, &mut cost)));
         }
-        (cost, self.beam.iter().map(|&entry| candidate(entry)))
+        if cost.dead > 0 && self.live < ef {
+            self.take_rest(own, exact, ef, (&is_dead, &mut cost));
+        }
+        (cost, self.beam.iter().copied().filter(|&entry| is_live(entry)).map(candidate))
     }
 
-    /// The `wanted` nearest of all members, ascending by distance: every one is compared.
+    /// Compares the members that no path has led to: where few are left, none may be missed.
+    fn take_rest(
+        &mut self,
+        own: &SubHnsw<'_>,
+        exact: &Exact,
+        ef: usize,
+        (is_dead, cost): (&impl Fn(u32) -> bool, &mut HnswCost),
+    ) {
+        for member in 0..own.members() {
+            if self.visit(member) && !is_dead(member) {
+                cost.comparisons += 1;
+                let distance = exact.distance(own.vector(member), own.inverse_norm(member));
+                self.offer(distance, (member, ef), is_dead, cost);
+            }
+        }
+    }
+
+    /// The `wanted` nearest of all members that are not deleted, ascending by distance: every one is compared.
     pub(crate) fn nearest(
         &mut self,
         own: &SubHnsw<'_>,
         exact: &Exact,
         wanted: usize,
+        is_dead: impl Fn(u32) -> bool,
     ) -> (HnswCost, impl Iterator<Item = (f32, u32)> + '_) {
         self.ids.clear();
-        self.ids.extend(0..own.members());
+        self.ids.extend((0..own.members()).filter(|&member| !is_dead(member)));
         exact.distances_of(own.vectors(), &self.ids, |member| own.inverse_norm(member), &mut self.distances);
+        let comparisons = self.ids.len() as u64;
         self.beam.clear();
-        self.beam.extend(self.ids.iter().zip(&self.distances).map(|(&id, &distance)| entry(distance, id)));
+        let entries = self.ids.iter().zip(&self.distances).map(|(&id, &distance)| entry(distance, id, false));
+        self.beam.extend(entries);
         if let Some(last) = wanted.checked_sub(1).filter(|_| wanted < self.beam.len()) {
             self.beam.select_nth_unstable(last);
         }
         self.beam.truncate(wanted);
         self.beam.sort_unstable();
-        let cost = HnswCost { comparisons: own.members().into(), expanded: 0 };
+        let dead = u64::from(own.members()) - comparisons;
+        let cost = HnswCost { comparisons, expanded: 0, dead };
         (cost, self.beam.iter().map(|&entry| candidate(entry)))
     }
 
@@ -103,7 +139,7 @@ impl HnswScratch {
         own: &SubHnsw<'_>,
         exact: &Exact,
         (member, ef): (u32, usize),
-        cost: &mut HnswCost,
+        (is_dead, cost): (&impl Fn(u32) -> bool, &mut HnswCost),
     ) -> usize {
         let mut ids = core::mem::take(&mut self.ids);
         ids.clear();
@@ -116,25 +152,44 @@ impl HnswScratch {
         exact.distances_of(own.vectors(), &ids, |member| own.inverse_norm(member), &mut self.distances);
         cost.comparisons += ids.len() as u64;
         let mut first = usize::MAX;
-        for (&id, &distance) in ids.iter().zip(&self.distances) {
-            let new = entry(distance, id);
-            let is_full = self.beam.len() >= ef;
-            if is_full && self.beam.last().is_none_or(|&last| new >= last) {
-                continue;
-            }
-            if is_full {
-                self.beam.pop();
-            }
-            let place = self.beam.partition_point(|&other| other < new);
-            self.beam.insert(place, new);
-            first = first.min(place);
+        for (at, &id) in ids.iter().enumerate() {
+            first = first.min(self.offer(self.distances[at], (id, ef), is_dead, cost));
         }
         self.ids = ids;
         // What is nearest is expanded next.
         if let Some(&next) = self.beam.get(first) {
-            prefetch(own.neighbour_bytes(next as u32 >> 1));
+            prefetch(own.neighbour_bytes(candidate(next).1));
         }
         first
+    }
+
+    /// Offers a member to the beam, which ends with its `ef`-th live member once it has so many. Returns its place.
+    #[inline]
+    fn offer(
+        &mut self,
+        distance: f32,
+        (member, ef): (u32, usize),
+        is_dead: &impl Fn(u32) -> bool,
+        cost: &mut HnswCost,
+    ) -> usize {
+        let is_dead = is_dead(member);
+        cost.dead += u64::from(is_dead);
+        let new = entry(distance, member, is_dead);
+        let is_full = self.live >= ef;
+        if is_full && self.beam.last().is_none_or(|&last| new >= last) {
+            return usize::MAX;
+        }
+        if is_full && !is_dead {
+            self.beam.pop();
+            self.live -= 1;
+        }
+        let place = self.beam.partition_point(|&other| other < new);
+        self.beam.insert(place, new);
+        self.live += usize::from(!is_dead);
+        while self.live >= ef && self.beam.last().is_some_and(|&last| !is_live(last)) {
+            self.beam.pop();
+        }
+        place
     }
 
     /// Steps to nearer neighbours on the upper layers. The member where the bottom layer is entered.

@@ -5,7 +5,7 @@ use std::io;
 use std::sync::Arc;
 
 use stratann_core::plan::IndexView;
-use stratann_core::query::{Extent, Loss, MAX_WIDTH, Read, ScorerId, Tag, Want};
+use stratann_core::query::{Extent, Loss, MAX_WIDTH, QueryStats, Read, ScorerId, Tag, Want};
 
 use super::codes::CodeScorer;
 use super::gather::{Completed, Gathering};
@@ -207,6 +207,17 @@ impl<'a> Driver<'a> {
         let tag = self.reads.add(TierRead { read, skip, to: To::Query(asker), is_shared, is_background });
         self.tier.submit(tag, at.store, offset, buffer);
         self.unstarted += 1;
+        if self.gathering.is_some() {
+            // A query of a gathered batch counts no reads of its own.
+            let (bytes_read, pages_read) = (u64::from(at.bytes), at.pages());
+            queries.loaded(&QueryStats {
+                reads: 1,
+                round_trips: 1,
+                bytes_read,
+                pages_read,
+                ..QueryStats::default()
+            });
+        }
         None
     }
 

@@ -24,7 +24,7 @@ impl ClusterSearch {
     /// Replaces `out` by the `k` nearest members that a beam of `ef` finds, ascending. Returns the distances computed.
     pub fn search(&mut self, own: &SubHnsw<'_>, (ef, k): (usize, usize), out: &mut Vec<(f32, u32)>) -> u64 {
         out.clear();
-        let (cost, nearest) = self.tables.0.search(own, &self.exact, ef, None);
+        let (cost, nearest) = self.tables.0.search(own, &self.exact, (ef, None), |_| false);
         out.extend(nearest.take(k));
         cost.comparisons
     }

@@ -30,7 +30,7 @@ pub use cluster::ClusterSearch;
 use found::Found;
 pub use params::{MAX_EF, MAX_PROBES, Params};
 pub use trace::{Trace, Visit};
-pub use view::{Located, View};
+pub use view::{Located, View, WHOLE};
 
 /// The kind itself.
 pub(crate) struct Marker;
@@ -42,6 +42,8 @@ pub struct State {
     clusters: Vec<u32>,
     /// The nearest vectors, at most k, ascending.
     found: Vec<Found>,
+    /// The sum of the shares of clusters that were searched, in parts of [`WHOLE`].
+    searched: u64,
 }
 
 /// Tables of a step: a beam and the set of visited members. A query that waits does not need them.
@@ -92,6 +94,7 @@ impl Kind for Marker {
     fn reset(state: &mut State, _: &Params, _: u32) {
         state.clusters.clear();
         state.found.clear();
+        state.searched = 0;
     }
 
     fn budget(view: &View<'_>) -> Budget {
@@ -109,6 +112,9 @@ impl Kind for Marker {
         }
         cx.take_in(arrived, |cx, pending, bytes| scan::take(cx, &pending.read, bytes));
         if cx.q.outcome != Outcome::Running {
+            return;
+        }
+        if cx.q.io.pending.is_empty() && navigate::needs_more(cx) && navigate::choose_more(cx) {
             return;
         }
         if cx.q.io.pending.is_empty() {

@@ -3,6 +3,7 @@
 use super::found::{Found, offer};
 use super::view::FRESH;
 use super::{Marker, Scratch, State};
+use crate::access::hnsw::HnswCost;
 use crate::format::fresh::FreshRecord;
 use crate::format::hnsw::SubHnsw;
 use crate::plan::Cx;
@@ -17,9 +18,34 @@ pub(super) fn take(cx: &mut Cx<'_, Marker>, read: &Read, bytes: &[u8]) -> Option
 fn take_base(cx: &mut Cx<'_, Marker>, cluster: u32, bytes: &[u8]) -> Option<()> {
     let own = SubHnsw::open(cx.view.layout, bytes)?;
     let clock = cx.view.clusters.get(cluster as usize)?.clock;
+    let view = cx.view;
+    let cost = match view.is_thinned() {
+        false => take_members(cx, (cluster, clock), &own, |_| false),
+        true => {
+            take_members(cx, (cluster, clock), &own, |member| view.is_hidden(own.external_id(member), clock))
+        }
+    };
+    // Of the members that were compared, the share that is not deleted stands for all.
+    let live = cost.comparisons.saturating_sub(cost.dead);
+    cx.own.searched += u64::from(view.share(cluster)) * live / cost.comparisons.max(1);
+    if let Some(visit) = cx.scratch.trace.as_mut().and_then(|trace| trace.visit(cluster)) {
+        (visit.members, visit.bytes) = (own.members(), bytes.len() as u32);
+        visit.comparisons += cost.comparisons;
+        visit.expanded += cost.expanded;
+    }
+    Some(())
+}
+
+/// Takes the nearest members that are not deleted.
+fn take_members(
+    cx: &mut Cx<'_, Marker>,
+    (cluster, clock): (u32, u64),
+    own: &SubHnsw<'_>,
+    is_dead: impl Fn(u32) -> bool,
+) -> HnswCost {
     let first = cx.view.first.get(cluster as usize).copied();
-    let (view, k) = (cx.view, cx.q.top.k as usize);
-    let Scratch { tables, trace } = &mut *cx.scratch;
+    let k = cx.q.top.k as usize;
+    let Scratch { tables, .. } = &mut *cx.scratch;
     let State { found, .. } = &mut *cx.own;
     let q = &mut *cx.q;
     // The row of a made query leads to its own neighbours: a search of a vector that is not there has no such step.
@@ -27,30 +53,27 @@ fn take_base(cx: &mut Cx<'_, Marker>, cluster: u32, bytes: &[u8]) -> Option<()> 
         first.and_then(|first| q.exclude.checked_sub(first)).filter(|&member| member < own.members());
     let mut left = k;
     let mut see = |(distance, member): (f32, u32)| {
-        let id = own.external_id(member);
         let is_out = first.is_some_and(|first| !q.admits(first.wrapping_add(member)));
-        if left > 0 && !is_out && !view.is_hidden(id, clock) {
+        if left > 0 && !is_out {
             left -= 1;
-            offer(found, k, Found { distance, id, clock });
+            offer(found, k, Found { distance, id: own.external_id(member), clock });
         }
     };
     let cost = if cx.params.exact {
-        let (cost, nearest) = tables.0.nearest(&own, cx.exact, own.members() as usize);
+        let (cost, nearest) = tables.0.nearest(own, cx.exact, own.members() as usize, is_dead);
         nearest.for_each(&mut see);
         cost
     } else {
-        let (cost, nearest) = tables.0.search(&own, cx.exact, cx.params.ef as usize, absent);
+        let ef = cx.params.ef as usize;
+        // Where rows are deleted, k of those that are left are found.
+        let ef = if cx.view.is_thinned() { ef.max(k) } else { ef };
+        let (cost, nearest) = tables.0.search(own, cx.exact, (ef, absent), is_dead);
         nearest.for_each(&mut see);
         cost
     };
     q.stats.full_comparisons += cost.comparisons;
     q.stats.expanded += cost.expanded;
-    if let Some(visit) = trace.as_mut().and_then(|trace| trace.visit(cluster)) {
-        (visit.members, visit.bytes) = (own.members(), bytes.len() as u32);
-        visit.comparisons += cost.comparisons;
-        visit.expanded += cost.expanded;
-    }
-    Some(())
+    cost
 }
 
 /// Compares some fresh records of a cluster. A slot without a record is passed over: it was reserved, and not written

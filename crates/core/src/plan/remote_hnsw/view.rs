@@ -15,6 +15,9 @@ pub(super) const FRESH: u64 = 1;
 /// reader fetch all that it has.
 pub(super) const FRESH_PARTS: u32 = 8;
 
+/// The share of a cluster that has all rows with which it was loaded.
+pub const WHOLE: u32 = 1 << 16;
+
 /// Where a cluster is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Located {
@@ -72,6 +75,9 @@ pub struct View<'a> {
     pub first: &'a [u32],
     /// Deleted ids, ascending, each with the clock of its last deletion.
     pub tombstones: &'a [Tombstone],
+    /// The share of its rows at the load that each cluster still has, in parts of [`WHOLE`], as far as the headers
+    /// tell; empty where all are whole.
+    pub shares: &'a [u32],
 }
 
 impl View<'_> {
@@ -91,6 +97,20 @@ impl View<'_> {
     pub(super) fn is_hidden(&self, id: u64, clock: u64) -> bool {
         let at = self.tombstones.binary_search_by_key(&id, |tombstone| tombstone.id);
         at.is_ok_and(|at| self.tombstones[at].clock > clock)
+    }
+
+    /// Whether rows may be missing that were loaded.
+    pub(super) fn is_thinned(&self) -> bool {
+        !self.tombstones.is_empty() || !self.shares.is_empty()
+    }
+
+    /// The share of a cluster. It is 0 where no row is left: the cluster is not read then.
+    pub(super) fn share(&self, cluster: u32) -> u32 {
+        let is_empty = |own: &Located| own.base.bytes == 0 && own.fresh.bytes == 0;
+        if self.is_thinned() && self.clusters.get(cluster as usize).is_none_or(is_empty) {
+            return 0;
+        }
+        self.shares.get(cluster as usize).map_or(WHOLE, |&share| share.min(WHOLE))
     }
 
     /// Takes what is no whole record out of slots, so that a query needs no checksum. Returns whether nothing more will

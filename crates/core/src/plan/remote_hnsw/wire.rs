@@ -4,6 +4,7 @@
 //! |---|---|
 //! | … | clusters: count, then each (varint) |
 //! | … | found vectors: count, then distance (4 bytes), id and clock (varints) |
+//! | … | sum of the shares of the clusters that were searched (varint) |
 
 use super::params::MAX_PROBES;
 use super::{Found, State};
@@ -18,6 +19,7 @@ pub(super) fn encode(state: &State, w: &mut Writer<'_>) {
         w.varint(found.id);
         w.varint(found.clock);
     }
+    w.varint(state.searched);
 }
 
 pub(super) fn decode(state: &mut State, k: u32, r: &mut Reader<'_>) -> Result<(), Refused> {
@@ -35,5 +37,6 @@ pub(super) fn decode(state: &mut State, k: u32, r: &mut Reader<'_>) -> Result<()
     if !state.found.is_sorted_by(|a, b| a.order(b).is_lt()) {
         return Err(Refused::Content);
     }
+    state.searched = r.varint()?;
     Ok(())
 }

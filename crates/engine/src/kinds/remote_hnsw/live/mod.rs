@@ -16,7 +16,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use stratann_core::format::fresh::Tombstone;
 use stratann_core::format::region::{Address, ControlWords};
-use stratann_core::plan::remote_hnsw::{Located, View};
+use stratann_core::plan::remote_hnsw::{Located, View, WHOLE};
 use stratann_core::query::QueryStats;
 use stratann_core::remote::{Announced, Answer, Fault, Groups, Headers, Line, Op, Places, Recheck};
 
@@ -29,6 +29,8 @@ use changes::RebuildCounters;
 pub struct Clusters {
     clusters: Vec<Located>,
     tombstones: Vec<Tombstone>,
+    /// See [`View::shares`].
+    shares: Vec<u32>,
     has_fresh: bool,
 }
 
@@ -36,6 +38,7 @@ impl Clusters {
     /// Puts them into a view of the index.
     pub(crate) fn apply<'a>(&'a self, view: &mut View<'a>) {
         (view.clusters, view.tombstones, view.first) = (&self.clusters, &self.tombstones, &[]);
+        view.shares = &self.shares;
     }
 
     /// Where each cluster is.
@@ -43,27 +46,42 @@ impl Clusters {
         &self.clusters
     }
 
-    fn new(groups: &Groups, places: &Places) -> Clusters {
+    fn new(groups: &Groups, LiveRegion { places, loaded, .. }: &LiveRegion) -> Clusters {
         let first = places.nodes.first().copied().unwrap_or_default();
         let (mut clusters, mut has_fresh) = (Vec::with_capacity(first.clusters as usize), false);
+        let mut shares = Vec::with_capacity(clusters.capacity());
         for (number, group) in (0..).zip(&groups.groups) {
+            let records = group.reservations.disjoint(group.descriptor.capacity);
             for side in 0..2 {
                 if clusters.len() as u64 == first.clusters {
                     break;
                 }
                 let used = groups.used(number, side);
                 has_fresh |= used > 0;
+                let rows = group.descriptor.clusters[side].members.saturating_add(records[side]);
+                shares.push(share(rows, loaded.get(clusters.len()).copied().unwrap_or(0)));
                 clusters.push(Located::new(&group.descriptor, number, (side, used), first.record_bytes));
             }
         }
-        Clusters { clusters, tombstones: groups.tombstones.clone(), has_fresh }
+        if shares.iter().all(|&share| share == WHOLE) {
+            shares.clear();
+        }
+        Clusters { clusters, tombstones: groups.tombstones.clone(), shares, has_fresh }
     }
+}
+
+/// The share of its rows that a cluster has: 0 for none alone.
+fn share(rows: u32, loaded: u32) -> u32 {
+    let part = u64::from(rows) * u64::from(WHOLE) / u64::from(loaded.max(1));
+    part.clamp(u64::from(rows > 0), WHOLE.into()) as u32
 }
 
 /// See the module.
 pub struct LiveRegion {
     source: Arc<RemoteSource>,
     pub(crate) places: Places,
+    /// Rows of each cluster when it was loaded.
+    loaded: Vec<u32>,
     /// Readers that no search uses now. Batches that run at once need one each.
     idle: Mutex<Vec<Reader>>,
     /// The same for changes.
@@ -248,7 +266,7 @@ impl Reader {
             found = read(Groups::default());
         }
         let found = found.map_err(|fault| live.error(fault, nodes))?;
-        let clusters = Arc::new(Clusters::new(&found.groups, &live.places));
+        let clusters = Arc::new(Clusters::new(&found.groups, live));
         *seen = found.groups;
         *live.newest.lock().unwrap_or_else(|e| e.into_inner()) = clusters.clone();
         let asked = nodes.asked();

@@ -3,14 +3,14 @@
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 
-use stratann_core::format::region::{SUPERBLOCK_BYTES, Superblock};
+use stratann_core::format::region::{DESCRIPTOR_BYTES, Descriptor, SUPERBLOCK_BYTES, Superblock};
 use stratann_core::remote::Places;
 
 use super::LiveRegion;
 use super::changes::RebuildCounters;
 use crate::kinds::kind::Kind;
 use crate::manifest::Manifest;
-use crate::remote_memory::{Facts, RemoteSource};
+use crate::remote_memory::{Facts, Nodes, RemoteSource};
 use crate::{Error, Result};
 
 /// What memory nodes say of the index that they hold.
@@ -52,11 +52,13 @@ pub(crate) fn find(source: &Arc<RemoteSource>) -> Result<Found> {
             "{origin}: the manifest is of another index; load the index again"
         )));
     }
+    let loaded = loaded_rows(&mut nodes, &first)?;
     let vector_bytes = manifest.dim * manifest.dtype().map_or(0, |dtype| dtype.size());
     let places = Places { nodes: own.into_iter().map(|(_, own)| own).collect(), vector_bytes };
     let live = LiveRegion {
         source: source.clone(),
         places,
+        loaded,
         idle: Mutex::default(),
         idle_writers: Mutex::default(),
         abandoned: Mutex::default(),
@@ -64,6 +66,15 @@ pub(crate) fn find(source: &Arc<RemoteSource>) -> Result<Found> {
         newest: Mutex::default(),
     };
     Ok(Found { manifest, meta, live })
+}
+
+/// Rows of each cluster when it was loaded.
+fn loaded_rows(nodes: &mut Nodes, first: &Superblock) -> Result<Vec<u32>> {
+    let bytes = 2 * first.groups * DESCRIPTOR_BYTES;
+    let table = nodes.read(0, first.descriptors_at, bytes)?;
+    let groups = (0..).zip(table.chunks_exact(2 * DESCRIPTOR_BYTES as usize));
+    let found = groups.map(|(group, own)| Descriptor::decode(first.build, group, 0, own).unwrap_or_default());
+    Ok(found.flat_map(|own| own.clusters.map(|cluster| cluster.members)).collect())
 }
 
 /// Why a node whose superblocks cannot be read is of no use.
