@@ -32,7 +32,7 @@ const SMALL_BATCH: usize = 256;
 #[pyclass(frozen, module = "stratann._stratann")]
 pub(crate) struct Index {
     open: Own<Mutex<Option<Arc<index::Index>>>>,
-    #[pyo3(get)]
+    /// When it was opened.
     rows: u64,
     #[pyo3(get)]
     dim: usize,
@@ -333,6 +333,17 @@ impl Index {
             memory::made(open.delete(ids, &options, progress))
         })?;
         memory::changes_dict(py, made, open.rebuilds())
+    }
+
+    /// Number of vectors. Those in memory nodes are counted, since others change them.
+    #[getter]
+    fn rows(&self, py: Python<'_>) -> PyResult<u64> {
+        // A closed index still has its name and size.
+        let Ok(open) = self.opened(py) else { return Ok(self.rows) };
+        if !open.is_in_memory_nodes() {
+            return Ok(self.rows);
+        }
+        py.detach(|| open.rows()).map_err(|e| error::to_python(py, &e))
     }
 
     /// Returns what memory nodes hold as JSON; `None` of an index in a folder.

@@ -72,7 +72,7 @@ class Index:
 
     @property
     def rows(self) -> int:
-        """Number of vectors."""
+        """Number of vectors. Those in memory nodes are counted when something has changed."""
         return self._index.rows
 
     @property

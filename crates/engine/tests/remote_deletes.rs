@@ -27,11 +27,30 @@ fn credentials() -> Credentials {
 struct World {
     set: Set,
     node: Node,
-    _dir: TempDir,
+    dir: TempDir,
+}
+
+fn node(region_bytes: u64) -> Node {
+    Node::start(NodeOptions {
+        node: NodeId(0),
+        region_bytes,
+        listen: "127.0.0.1:0".parse().unwrap(),
+        secret: SECRET.to_vec(),
+        tls: None,
+        place: Place::Memory,
+        connections_max: 64,
+        log: Arc::new(|_| {}),
+    })
+    .unwrap()
 }
 
 impl World {
     fn new(overflow_records: u64) -> World {
+        World::with(overflow_records, false)
+    }
+
+    /// In a region that may be full when the index is loaded.
+    fn with(overflow_records: u64, is_full: bool) -> World {
         let set = Set::new(DType::F32, DIM, &clustered(ROWS, DIM, 12, 1));
         let own = RemoteOptions {
             m: 8,
@@ -43,19 +62,14 @@ impl World {
         let options = BuildOptions { kind, calibration_queries: 200, ..quick(Kind::RemoteHnsw, Metric::L2) };
         let dir = tempfile::tempdir().unwrap();
         build(&set.reader(), dir.path(), &options, &Quiet).unwrap();
-        let node = Node::start(NodeOptions {
-            node: NodeId(0),
-            region_bytes: 16 << 20,
-            listen: "127.0.0.1:0".parse().unwrap(),
-            secret: SECRET.to_vec(),
-            tls: None,
-            place: Place::Memory,
-            connections_max: 64,
-            log: Arc::new(|_| {}),
-        })
-        .unwrap();
-        let world = World { set, node, _dir: dir };
-        load(world._dir.path(), &world.addresses(), &credentials(), &Quiet).unwrap();
+        let mut world = World { set, node: node(if is_full { 64 << 10 } else { 16 << 20 }), dir };
+        let load = |world: &World| load(world.dir.path(), &world.addresses(), &credentials(), &Quiet);
+        if is_full {
+            let refused = load(&world).unwrap_err().to_string();
+            let size = refused.split("--size ").nth(1).and_then(|rest| rest.split(' ').next()).unwrap();
+            world.node = node(size.parse().unwrap());
+        }
+        load(&world).unwrap();
         world
     }
 
@@ -162,4 +176,66 @@ fn reservations_of_a_dead_writer_that_did_not_fit_are_no_damage() {
     let found = search(&index, &new, 3);
     let is_there = |(row, id): (usize, &u64)| found.ids[3 * row..3 * row + 3].contains(id);
     assert!(ids.iter().enumerate().all(is_there));
+}
+
+/// Bytes in use, and those of vectors, graphs and room for records that are left.
+fn space(index: &Index) -> (u64, u64) {
+    let facts = index.live_facts().unwrap();
+    let rows = index.rows().unwrap();
+    assert_eq!(rows, facts.rows);
+    // A vector of 16 floats, its id and 16 neighbours, and its part of the overflow.
+    (facts.nodes.iter().map(|node| node.used_bytes).sum(), rows * (64 + 4 + 34))
+}
+
+/// The whole set is replaced several times by writers at once: space does not grow, and an overflow that was filled
+/// costs a rebuild.
+#[test]
+fn changes_at_constant_size_do_not_fill_a_region() {
+    let world = World::new(40);
+    let nodes = [world.open(), world.open()];
+    let before = space(&nodes[0]);
+    for turn in 0..4 {
+        let new = Set::new(DType::F32, DIM, &clustered(ROWS, DIM, 12, 20 + turn));
+        std::thread::scope(|scope| {
+            for (node, half) in nodes.iter().zip([0, ROWS / 2]) {
+                let bytes = &new.bytes[half * 4 * DIM..(half + ROWS / 2) * 4 * DIM];
+                let ids: Vec<u64> = (half as u64..(half + ROWS / 2) as u64).collect();
+                scope.spawn(move || {
+                    let options = ChangeOptions { threads: 2, ..ChangeOptions::default() };
+                    node.upsert(&ids, bytes, &options, &Quiet).unwrap();
+                });
+            }
+        });
+        let found = search(&nodes[0], &new, 1);
+        let is_there = |(row, id): (usize, &u64)| *id == row as u64;
+        let there = found.ids.iter().enumerate().filter(|(row, id)| is_there((*row, id))).count();
+        assert!(there >= ROWS * 95 / 100, "{there} rows find themselves");
+        let after = space(&nodes[0]);
+        assert_eq!(nodes[1].rows().unwrap(), ROWS as u64);
+        assert!(after.0 <= 2 * before.0 && after.0 <= 3 * after.1.max(before.0), "{before:?} {after:?}");
+    }
+    let rebuilds: u64 = nodes.iter().map(Index::rebuilds).sum();
+    let most = 4 * ROWS as u64 / 40 + 4 * 24;
+    assert!(rebuilds <= most, "{rebuilds} rebuilds, {most} overflows were filled");
+    assert_eq!(nodes[0].verify_memory(&Quiet).unwrap().report.violations_found, 0);
+}
+
+/// Deletes need no space, and many of them no rebuild: what they delete is marked.
+#[test]
+fn deletes_work_in_a_full_region() {
+    let world = World::with(40, true);
+    let (index, other) = (world.open(), world.open());
+    let asked = Set::new(DType::F32, DIM, &clustered(ASKED, DIM, 12, 5));
+    let gone: Vec<u64> = (0..ROWS as u64).filter(|row| row % 6 > 0).collect();
+    let few = index.delete(&gone[..1200], &ChangeOptions::default(), &Quiet).unwrap();
+    assert!(few.round_trips < 300, "{} round trips", few.round_trips);
+    assert_eq!((index.rebuilds(), other.rows().unwrap()), (0, ROWS as u64 - 1200));
+    index.delete(&gone[1200..], &ChangeOptions { threads: 3, ..ChangeOptions::default() }, &Quiet).unwrap();
+    assert_eq!(other.rows().unwrap(), 500);
+    // Ids that are not there are none.
+    index.delete(&gone, &ChangeOptions::default(), &Quiet).unwrap();
+    assert_eq!((index.rows().unwrap(), other.rows().unwrap()), (500, 500));
+    let found = recall(&world, &other, &asked, 10, |row| row % 6 > 0);
+    assert!(found >= 0.95, "recall is {found}");
+    assert_eq!(index.verify_memory(&Quiet).unwrap().report.violations_found, 0);
 }

@@ -172,7 +172,7 @@ impl Writer {
                 let limits = RebuildLimits {
                     rebuilder: 9,
                     patience: 3,
-                    group_bytes: own.bytes(self.places.nodes[0].record_bytes),
+                    group_bytes: own.bytes_with_marks(self.places.nodes[0].record_bytes),
                 };
                 Box::new(Copied(
                     Rebuild::new(limits, on(1), &self.seen),

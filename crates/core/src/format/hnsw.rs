@@ -104,6 +104,24 @@ impl Places {
 }
 
 impl HnswLayout {
+    /// Bytes of the longest header.
+    pub const HEAD_BYTES_MAX: usize = HEADER_BYTES + 4 * UPPER_MAX;
+
+    /// Where the ids begin in a sub-HNSW of so many members and bytes, and the bytes of each, by its header. `None` for
+    /// a header that makes no sense.
+    pub fn ids(&self, head: &[u8], members: usize, bytes: usize) -> Option<(usize, usize)> {
+        let m = usize::from(u16::from_le_bytes(head.get(28..30)?.try_into().ok()?));
+        let (layers, id_bytes) = (usize::from(*head.get(30)?), usize::from(*head.get(31)?));
+        let is_sane = (1..=M_MAX).contains(&m) && layers <= UPPER_MAX && (id_bytes == 4 || id_bytes == 8);
+        let counts = head.get(HEADER_BYTES..HEADER_BYTES + 4 * layers)?.as_chunks::<4>().0;
+        let upper = counts.iter().map(|count| u32::from_le_bytes(*count) as usize);
+        if !is_sane || upper.clone().any(|count| count > members) {
+            return None;
+        }
+        let places = Places::new(self, members, (m, id_bytes), upper);
+        (places.end == bytes).then_some((places.ids, id_bytes))
+    }
+
     /// Bytes of a sub-HNSW of this shape.
     pub fn bytes(&self, shape: &HnswShape<'_>) -> usize {
         let upper = shape.upper.iter().map(|&count| count as usize);

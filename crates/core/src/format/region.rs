@@ -10,6 +10,7 @@
 //! | [`Superblock::tombstones_at`] | [`Superblock::tombstones`] tombstones of [`TOMBSTONE_BYTES`] |
 //! | [`Superblock::meta_at`] | the meta-HNSW, then the manifest |
 //! | [`Superblock::groups_at`] | groups, and free space up to [`Superblock::end`] |
+//! | [`Superblock::end`] | a bit for each page of [`GROUP_ALIGN`] bytes before it, set where the page is in use |
 //!
 //! The first node of an index has all of it. Others have a superblock and groups, and their other sections are empty.
 //!
@@ -21,6 +22,9 @@
 //! | `clusters[0].bytes` | the sub-HNSW of A |
 //! | `capacity` × `record_bytes` | fresh records |
 //! | `clusters[1].bytes` | the sub-HNSW of B |
+//! | a bit each | marks: members of A, members of B, and fresh records that are deleted |
+//!
+//! Marks are set and never cleared. The image of a region in a folder has none, and no bits of pages.
 //!
 //! The descriptor of a group that was rebuilt is not in the table but stands [`DESCRIPTOR_BYTES`] before the group, in
 //! space that its rebuilder alone writes. So a rebuilder that was replaced and goes on cannot overwrite it.
@@ -28,7 +32,9 @@
 //! An address has the number of its node in its upper 8 bits and an offset in its lower 40.
 
 use super::seeded_checksum;
-pub use super::words::{ControlWords, FreeSpan, GroupWords, Owner, ReaderLine, Reservations, Version};
+pub use super::words::{
+    ControlWords, Folded, FreeSpan, GroupWords, Owner, ReaderLine, Reservations, Version,
+};
 
 /// Bytes of a superblock.
 pub const SUPERBLOCK_BYTES: u64 = 4096;
@@ -62,7 +68,7 @@ pub const fn node_offset(versioned: u64) -> u64 {
 
 const MAGIC: u64 = u64::from_le_bytes(*b"STRATREG");
 /// Format of a region in memory nodes.
-const FORMAT: u64 = 2;
+const FORMAT: u64 = 3;
 /// Format of the image of a region in a folder.
 const IMAGE_FORMAT: u64 = 1;
 
@@ -122,7 +128,7 @@ pub struct Superblock {
     pub manifest_bytes: u64,
     /// Where groups begin.
     pub groups_at: u64,
-    /// Where free space ends: the bytes of the region.
+    /// Where free space ends, and the bits of pages begin.
     pub end: u64,
 }
 
@@ -171,6 +177,18 @@ impl Superblock {
     /// The place of a tombstone: the places are a ring.
     pub fn tombstone_at(&self, tombstone: u64) -> u64 {
         self.tombstones_at + tombstone % self.tombstones.max(1) * TOMBSTONE_BYTES
+    }
+
+    /// Where free space of a region of so many bytes ends, so that the bits of its pages follow.
+    pub fn end_of(region_bytes: u64) -> u64 {
+        let pages = region_bytes / GROUP_ALIGN;
+        // A page has the bits of 32,768 others.
+        pages.saturating_sub(pages.div_ceil(8 * GROUP_ALIGN + 1)) * GROUP_ALIGN
+    }
+
+    /// Bytes of the bits of pages, whole words.
+    pub fn page_bits_bytes(&self) -> u64 {
+        (self.end / GROUP_ALIGN).div_ceil(64) * 8
     }
 
     fn numbers(&self) -> [u64; Self::NUMBERS] {
@@ -315,6 +333,24 @@ pub struct Descriptor {
     pub clusters: [ClusterPlace; 2],
 }
 
+/// Whether a bit is set in words, the lowest bit of the first word first. Bits after the last word are not.
+pub fn has_bit(words: &[u64], bit: u64) -> bool {
+    words.get((bit / 64) as usize).is_some_and(|word| word >> (bit % 64) & 1 == 1)
+}
+
+/// How many of `count` bits from this one on are set.
+pub fn count_bits(words: &[u64], from: u64, count: u64) -> u64 {
+    let until = from.saturating_add(count).min(64 * words.len() as u64);
+    let (mut at, mut sum) = (from, 0);
+    while at < until {
+        let bits = (64 - at % 64).min(until - at);
+        let word = words[(at / 64) as usize] >> (at % 64);
+        sum += u64::from((word & (u64::MAX >> (64 - bits))).count_ones());
+        at += bits;
+    }
+    sum
+}
+
 /// Bytes of the fresh records of one cluster that are in use, or of a sub-HNSW.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Span {
@@ -333,6 +369,29 @@ impl Descriptor {
 
     fn overflow(&self, record_bytes: u64) -> u64 {
         u64::from(self.capacity) * record_bytes
+    }
+
+    /// The marks of members of A, of members of B, and of slots for fresh records.
+    pub fn marks(&self, record_bytes: u64) -> Span {
+        let [a, b] = self.clusters.map(|cluster| u64::from(cluster.members));
+        let words = (a + b + u64::from(self.capacity)).div_ceil(64);
+        Span { offset: self.at.offset() + self.bytes(record_bytes), bytes: 8 * words }
+    }
+
+    /// Bytes of the group with its marks.
+    pub fn bytes_with_marks(&self, record_bytes: u64) -> u64 {
+        self.bytes(record_bytes) + self.marks(record_bytes).bytes
+    }
+
+    /// The mark of the first member of A or of B.
+    pub fn member_mark(&self, side: usize) -> u64 {
+        if side == 0 { 0 } else { self.clusters[0].members.into() }
+    }
+
+    /// The mark of the first of so many slots of A or of B, which are in the order of their bytes.
+    pub fn slot_mark(&self, side: usize, used: u32) -> u64 {
+        let members = self.clusters.iter().map(|cluster| u64::from(cluster.members)).sum::<u64>();
+        members + u64::from(if side == 0 { 0 } else { self.capacity - used.min(self.capacity) })
     }
 
     /// The sub-HNSW of A (0) or of B (1).
@@ -452,11 +511,30 @@ mod tests {
     }
 
     #[test]
+    fn the_bits_of_pages_follow_the_pages() {
+        for pages in [1, 2, 3, 100, 32_768, 32_769, 32_770, 70_000] {
+            let own = Superblock { end: Superblock::end_of(pages * GROUP_ALIGN + 5), ..Superblock::default() };
+            assert!(own.end + own.page_bits_bytes() <= pages * GROUP_ALIGN, "{pages} pages");
+            assert!(own.end + 4 * GROUP_ALIGN >= pages * GROUP_ALIGN, "{pages} pages");
+        }
+        let words = [0b1010, u64::MAX, 1];
+        assert!(has_bit(&words, 1) && !has_bit(&words, 2) && has_bit(&words, 128) && !has_bit(&words, 192));
+        let counted = [(0, 64), (2, 10), (63, 3), (60, 500), (130, 9)].map(|(at, n)| count_bits(&words, at, n));
+        assert_eq!(counted, [2, 1, 2, 65, 0]);
+        assert_eq!(count_bits(&words, 0, u64::MAX), 67);
+    }
+
+    #[test]
     fn words_hold_what_was_put_into_them() {
         let at = Address::new(3, 5 * GROUP_ALIGN);
         let next = Version::loaded(6).next(at);
         assert_eq!((next.number(), next.rebuilt_at()), (7, Some(at)));
         assert_eq!(Version::loaded(6).rebuilt_at(), None);
+        let fenced = next.fenced().fenced();
+        assert_eq!((fenced.number(), fenced.rebuilt_at(), fenced == next), (7, Some(at), false));
+        let folded = Folded::new(7, 99, true);
+        assert_eq!((folded.is_of(7), folded.is_of(8), folded.clock(), folded.is_busy()), (true, false, 99, true));
+        assert!(!Folded::default().is_of(0) && Folded::new(0, 1, false).is_of(0));
         assert_eq!(superblock().descriptor_of(2, next), Address::new(3, 5 * GROUP_ALIGN - DESCRIPTOR_BYTES));
         assert_eq!(
             superblock().descriptor_of(2, Version::loaded(1)).offset(),

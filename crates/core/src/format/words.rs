@@ -16,8 +16,8 @@ pub struct ControlWords {
     pub held_tombstone: u64,
     /// Counts groups that were replaced. Their space is reused once no reader is of an earlier era.
     pub era: u64,
-    /// Offset of the first byte after all groups that were ever written on this node.
-    pub used: u64,
+    /// Who frees tombstones.
+    pub freer: Owner,
 }
 
 impl ControlWords {
@@ -30,7 +30,7 @@ impl ControlWords {
     /// See [`ControlWords::HELD_TOMBSTONE`].
     pub const ERA: u64 = 24;
     /// See [`ControlWords::HELD_TOMBSTONE`].
-    pub const USED: u64 = 32;
+    pub const FREER: u64 = 32;
     /// Numbers that were given to compute nodes. It is not among the words that are read.
     pub const READERS: u64 = 40;
 
@@ -41,14 +41,14 @@ impl ControlWords {
             tombstones: number(bytes, 1)?,
             first_tombstone: number(bytes, 2)?,
             era: number(bytes, 3)?,
-            used: number(bytes, 4)?,
+            freer: Owner(number(bytes, 4)?),
         })
     }
 
     /// Their bytes.
     pub fn encode(&self) -> [u8; CONTROL_BYTES as usize] {
         let mut out = [0; CONTROL_BYTES as usize];
-        let words = [self.held_tombstone, self.tombstones, self.first_tombstone, self.era, self.used];
+        let words = [self.held_tombstone, self.tombstones, self.first_tombstone, self.era, self.freer.0];
         words.into_iter().enumerate().for_each(|(at, word)| put(&mut out, at, word));
         out
     }
@@ -124,6 +124,12 @@ impl Version {
         Version(u64::from(self.number() + 1) & Version::NUMBER | page << 24 | u64::from(at.node()) << 52)
     }
 
+    /// The same version, which nobody can replace any more who knew the word before. Of 16 words the first one comes
+    /// again.
+    pub fn fenced(self) -> Version {
+        Version(self.0.wrapping_add(1 << 60))
+    }
+
     /// The number of the version.
     pub fn number(self) -> u32 {
         (self.0 & Version::NUMBER) as u32
@@ -166,6 +172,14 @@ impl Owner {
         Owner((self.0 & !Owner::HOLDER | was_held | u64::from(holder)).wrapping_add(1 << 17))
     }
 
+    /// Added by a holder that lives, where the heartbeat has no word of its own.
+    pub const BEAT: u64 = 1 << 17;
+
+    /// The word after a beat.
+    pub fn beat(self) -> Owner {
+        Owner(self.0.wrapping_add(Owner::BEAT))
+    }
+
     /// The word once nobody holds it. After a publish nothing is known of those who were replaced.
     pub fn released(self, is_published: bool) -> Owner {
         let cleared = if is_published { Owner::HOLDER | Owner::REPLACED } else { Owner::HOLDER };
@@ -173,7 +187,7 @@ impl Owner {
     }
 }
 
-/// Space that a replaced group left, in one word. Who swaps it for 0 has the space.
+/// Space that a replaced group left, in one word. Who swaps it for 0 frees its pages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FreeSpan(pub u64);
 
@@ -197,6 +211,37 @@ impl FreeSpan {
     }
 }
 
+/// The clock up to which the marks of a version of a group have tombstones, in one word.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Folded(pub u64);
+
+impl Folded {
+    const CLOCK: u64 = (1 << 48) - 1;
+    const TAG: u64 = 0x7FFF;
+    const BUSY: u64 = 1 << 63;
+
+    /// Marks of a version that are set now, or have been set.
+    pub fn new(version: u32, clock: u64, is_busy: bool) -> Folded {
+        let busy = if is_busy { Folded::BUSY } else { 0 };
+        Folded(clock & Folded::CLOCK | (u64::from(version) & Folded::TAG) << 48 | busy)
+    }
+
+    /// Whether there are marks of this version. A word returns to the same tag only after 32,768 rebuilds.
+    pub fn is_of(self, version: u32) -> bool {
+        self.0 != 0 && self.0 >> 48 & Folded::TAG == u64::from(version) & Folded::TAG
+    }
+
+    /// No mark is of a later tombstone.
+    pub fn clock(self) -> u64 {
+        self.0 & Folded::CLOCK
+    }
+
+    /// Whether marks up to the clock may be missing.
+    pub fn is_busy(self) -> bool {
+        self.0 & Folded::BUSY != 0
+    }
+}
+
 /// The words of a group.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct GroupWords {
@@ -208,8 +253,10 @@ pub struct GroupWords {
     pub owner: Owner,
     /// Grows while the owner lives.
     pub heartbeat: u64,
-    /// Spaces for groups to come, on the node of this group.
+    /// Spaces on the node of this group that are free once no reader is in them.
     pub free_spans: [FreeSpan; 2],
+    /// The tombstones that are in the marks of the group.
+    pub folded: Folded,
 }
 
 impl GroupWords {
@@ -223,6 +270,8 @@ impl GroupWords {
     pub const HEARTBEAT: u64 = 32;
     /// Of the first free span; the second one follows.
     pub const FREE_SPANS: u64 = 40;
+    /// Of the tombstones that are in the marks.
+    pub const FOLDED: u64 = 56;
 
     /// The reservations of the version that counts.
     pub fn reservations(&self) -> Reservations {
@@ -242,6 +291,7 @@ impl GroupWords {
             owner: Owner(number(bytes, 3)?),
             heartbeat: number(bytes, 4)?,
             free_spans: [FreeSpan(number(bytes, 5)?), FreeSpan(number(bytes, 6)?)],
+            folded: Folded(number(bytes, 7)?),
         })
     }
 
@@ -250,7 +300,8 @@ impl GroupWords {
         let mut out = [0; GROUP_WORDS_BYTES as usize];
         let [even, odd] = self.reserved;
         let [first, second] = self.free_spans;
-        let words = [self.version.0, even.0, odd.0, self.owner.0, self.heartbeat, first.0, second.0];
+        let Folded(folded) = self.folded;
+        let words = [self.version.0, even.0, odd.0, self.owner.0, self.heartbeat, first.0, second.0, folded];
         words.into_iter().enumerate().for_each(|(at, word)| put(&mut out, at, word));
         out
     }

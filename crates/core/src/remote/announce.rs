@@ -48,6 +48,11 @@ impl Line {
         Line { reader, next: u64::from(reader) % READERS_MAX, tried: 0, word: None, sent: None, era: 0 }
     }
 
+    /// A line that is never announced, for changes: they read nothing whose replacement they would not notice.
+    pub fn none() -> Line {
+        Line::new(0)
+    }
+
     /// What it is known to be.
     pub fn announced(&self) -> Announced {
         self.word.map_or(Announced::Full, Announced::Yes)
@@ -59,6 +64,9 @@ impl Line {
 
     /// Announces that what was read before is not needed any more. `None` when no line is free.
     pub(crate) fn beat(&mut self, places: &Places) -> Option<Op> {
+        if self.reader == 0 {
+            return None;
+        }
         let (expect, new) = match self.word {
             Some(word) => (word.0, word.beat(self.era)),
             None if self.tried < READERS_MAX => (0, ReaderLine::new(self.reader, self.era, 0)),

@@ -1,13 +1,14 @@
 //! The table of groups as a batch sees it, and how it is kept.
 
+use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::mem;
 
 use super::{Answer, Answers, Fault, Line, Op, Places, Step, first_word, read};
 use crate::format::fresh::{GIVEN_UP, KILLED, Tombstone};
 use crate::format::region::{
-    Address, CONTROL_BYTES, ControlWords, DESCRIPTOR_BYTES, Descriptor, GROUP_WORDS_BYTES, GroupWords,
-    Reservations, TOMBSTONE_BYTES, Version,
+    Address, CONTROL_BYTES, ControlWords, DESCRIPTOR_BYTES, Descriptor, Folded, GROUP_WORDS_BYTES,
+    GroupWords, Reservations, TOMBSTONE_BYTES, Version, count_bits,
 };
 
 /// How often headers are read again before a machine gives up.
@@ -22,6 +23,16 @@ pub struct GroupState {
     pub descriptor: Descriptor,
     /// What was reserved in it.
     pub reservations: Reservations,
+    /// Which tombstones its marks have.
+    pub folded: Folded,
+}
+
+impl GroupState {
+    /// The clock up to which tombstones are in the sub-HNSWs or in the marks.
+    pub fn clock(&self) -> u64 {
+        let has_marks = self.folded.is_of(self.version.number()) && !self.folded.is_busy();
+        if has_marks { self.folded.clock().max(self.descriptor.clock) } else { self.descriptor.clock }
+    }
 }
 
 /// All groups, and the tombstones that may delete members of them: the snapshot of a batch.
@@ -33,6 +44,8 @@ pub struct Groups {
     pub groups: Vec<GroupState>,
     /// By id; of each id the latest one.
     pub tombstones: Vec<Tombstone>,
+    /// The marks of each group, by number; no words of one that has none.
+    pub marks: Arc<Vec<Vec<u64>>>,
     /// Tombstones before this one are in `tombstones`, were never published, or are folded into all groups.
     settled: u64,
     is_read: bool,
@@ -61,7 +74,20 @@ impl Groups {
 
     /// The clock that all groups have folded in.
     pub(crate) fn folded(&self) -> u64 {
-        self.groups.iter().map(|group| group.descriptor.clock).min().unwrap_or(0)
+        self.groups.iter().map(GroupState::clock).min().unwrap_or(0)
+    }
+
+    /// The marks of a group.
+    pub fn marks_of(&self, group: u32) -> &[u64] {
+        self.marks.get(group as usize).map_or(&[], |words| words)
+    }
+
+    /// Rows of a group that are not deleted, as far as its marks tell.
+    pub fn rows(&self, group: u32) -> u64 {
+        let Some(own) = self.groups.get(group as usize) else { return 0 };
+        let all = own.descriptor.clusters.iter().map(|cluster| u64::from(cluster.members)).sum::<u64>()
+            + own.reservations.disjoint(own.descriptor.capacity).into_iter().map(u64::from).sum::<u64>();
+        all.saturating_sub(count_bits(self.marks_of(group), 0, u64::MAX))
     }
 }
 
@@ -78,6 +104,8 @@ enum Phase {
     Start,
     Words { is_announced: bool },
     Descriptors,
+    Marks,
+    MarksCheck,
     Tombstones { from: u64 },
 }
 
@@ -87,6 +115,8 @@ pub struct Headers {
     groups: Groups,
     changed: Vec<u32>,
     pending: Vec<u32>,
+    /// Groups whose marks are new.
+    marked: Vec<u32>,
     phase: Phase,
     tries: u32,
 }
@@ -94,8 +124,8 @@ pub struct Headers {
 impl Headers {
     /// Begins from what the last batch saw.
     pub fn new(last: Groups) -> Headers {
-        let (changed, pending) = (Vec::new(), Vec::new());
-        Headers { groups: last, changed, pending, phase: Phase::Start, tries: 0 }
+        let (changed, pending, marked) = (Vec::new(), Vec::new(), Vec::new());
+        Headers { groups: last, changed, pending, marked, phase: Phase::Start, tries: 0 }
     }
 
     /// The next step.
@@ -121,6 +151,8 @@ impl Headers {
                 self.take_words(places, line, answers)
             }
             Phase::Descriptors => self.take_descriptors(places, line, answers),
+            Phase::Marks => self.take_marks(places, answers),
+            Phase::MarksCheck => self.check_marks(places, line, answers),
             Phase::Tombstones { from } => self.take_tombstones(places, line, from, answers),
         }
     }
@@ -164,6 +196,7 @@ impl Headers {
         self.groups.control = control;
         self.groups.groups.resize(first.groups as usize, GroupState::default());
         self.pending.clear();
+        self.marked.clear();
         let is_read = mem::replace(&mut self.groups.is_read, true);
         let mut is_torn = false;
         for ((number, own), bytes) in (0..).zip(&mut self.groups.groups).zip(words) {
@@ -171,7 +204,10 @@ impl Headers {
             if words.version != own.version || !is_read || own.descriptor == Descriptor::default() {
                 self.pending.push(number);
             }
-            own.version = words.version;
+            if words.version != own.version || words.folded != own.folded || !is_read {
+                self.marked.push(number);
+            }
+            (own.version, own.folded) = (words.version, words.folded);
             own.reservations = words.reservations();
             // The version was read before it was replaced, and the reservations after.
             is_torn |= !own.reservations.is_of(own.version.number());
@@ -181,7 +217,7 @@ impl Headers {
             return self.again(places, Fault::Moved);
         }
         if self.pending.is_empty() {
-            return self.ask_tombstones(places, line);
+            return self.ask_marks(places, line);
         }
         self.phase = Phase::Descriptors;
         let at = |group: &u32| first.descriptor_of(*group, self.groups.groups[*group as usize].version);
@@ -189,10 +225,13 @@ impl Headers {
         Step::Ask(ops.collect())
     }
 
-    /// Descriptors of these groups are still those of the version before.
+    /// Descriptors and marks of these groups are still those of before.
     fn forget_moved(&mut self) {
         for group in mem::take(&mut self.pending) {
             self.groups.groups[group as usize].descriptor = Descriptor::default();
+        }
+        for group in mem::take(&mut self.marked) {
+            self.groups.groups[group as usize].folded = Folded::default();
         }
     }
 
@@ -219,9 +258,69 @@ impl Headers {
             }
         }
         match damaged {
-            Some(at) => self.again(places, Fault::Damaged(at)),
-            None => self.ask_tombstones(places, line),
+            Some(at) => {
+                self.forget_moved();
+                self.again(places, Fault::Damaged(at))
+            }
+            None => self.ask_marks(places, line),
         }
+    }
+
+    /// Asks for marks that are new. Those of other groups that have changed are none.
+    fn ask_marks(&mut self, places: &Places, line: &mut Line) -> Step<Result<Seen, Fault>> {
+        let Groups { groups, marks, .. } = &mut self.groups;
+        if !self.marked.is_empty() {
+            let marks = Arc::make_mut(marks);
+            marks.resize(groups.len(), Vec::new());
+            self.marked.iter().for_each(|&group| marks[group as usize] = Vec::new());
+        }
+        self.marked.retain(|&group| {
+            let own = &groups[group as usize];
+            own.folded.is_of(own.version.number())
+        });
+        if self.marked.is_empty() {
+            return self.ask_tombstones(places, line);
+        }
+        self.phase = Phase::Marks;
+        let marks = |group: &u32| {
+            let own = &groups[*group as usize].descriptor;
+            let span = own.marks(places.record_bytes());
+            read(Address::new(own.at.node(), span.offset), span.bytes)
+        };
+        Step::Ask(self.marked.iter().map(marks).collect())
+    }
+
+    /// Marks are set before the word says so. Words that are read after them tell whether there may be marks of
+    /// tombstones whose records are not among the words that were read before.
+    fn take_marks(&mut self, places: &Places, mut answers: Answers) -> Step<Result<Seen, Fault>> {
+        let marks = Arc::make_mut(&mut self.groups.marks);
+        for &group in &self.marked {
+            let bytes = answers.bytes();
+            marks[group as usize] = bytes.chunks_exact(8).map(first_word).collect();
+        }
+        self.phase = Phase::MarksCheck;
+        let words = self.marked.iter().map(|group| read(places.word(*group, 0), GROUP_WORDS_BYTES));
+        Step::Ask(words.collect())
+    }
+
+    fn check_marks(
+        &mut self,
+        places: &Places,
+        line: &mut Line,
+        mut answers: Answers,
+    ) -> Step<Result<Seen, Fault>> {
+        let Groups { control, groups, .. } = &self.groups;
+        let is_current = |group: &u32| {
+            let now = GroupWords::decode(&answers.bytes()).unwrap_or_default();
+            let own = &groups[*group as usize];
+            now.version == own.version && now.folded.clock() <= control.tombstones
+        };
+        let current = self.marked.iter().map(is_current).filter(|is_current| *is_current).count();
+        if current < self.marked.len() {
+            self.forget_moved();
+            return self.again(places, Fault::Moved);
+        }
+        self.ask_tombstones(places, line)
     }
 
     fn ask_tombstones(&mut self, places: &Places, line: &mut Line) -> Step<Result<Seen, Fault>> {
@@ -231,11 +330,8 @@ impl Headers {
             // This group has folded in tombstones whose records are not among the words that were read before.
             return self.again(places, Fault::Moved);
         }
+        // Those before the first one are in all groups and their marks, which were read after it.
         let from = settled.max(control.first_tombstone);
-        if settled < from && self.groups.folded() < from {
-            // Tombstones that this table still needs are gone: the groups were replaced in between.
-            return self.again(places, Fault::Moved);
-        }
         self.groups.settled = from;
         if from >= control.tombstones || control.tombstones - control.first_tombstone > capacity {
             return self.finish(line);
@@ -273,7 +369,7 @@ impl Headers {
 
     fn finish(&mut self, line: &mut Line) -> Step<Result<Seen, Fault>> {
         line.knows(self.groups.control.era);
-        let folded = self.groups.folded();
+        let folded = self.groups.folded().max(self.groups.control.first_tombstone);
         self.groups.tombstones.retain(|tombstone| tombstone.clock > folded);
         let (groups, changed) = (mem::take(&mut self.groups), mem::take(&mut self.changed));
         Step::Done(Ok(Seen { groups, changed }))

@@ -222,7 +222,8 @@ impl Insert {
             return self.refresh(places);
         };
         self.tries = 0;
-        self.group = GroupState { version, descriptor, reservations: self.words.reservations() };
+        let (reservations, folded) = (self.words.reservations(), self.words.folded);
+        self.group = GroupState { version, descriptor, reservations, folded };
         if self.group.reservations.is_sealed() {
             return self.later(Inserted::Sealed { version });
         }

@@ -10,6 +10,7 @@
 //! | [`Recheck`] | tells whether what a batch read was still there |
 //! | [`Insert`], [`Delete`] | publish a record, a tombstone, or both |
 //! | [`Rebuild`] | replaces a group by a new version with the fresh records in its sub-HNSWs |
+//! | [`Fold`] | marks what tombstones delete, and frees them; or counts the rows that are left |
 //! | [`Truncate`] | frees tombstones that all groups have folded in |
 //!
 //! **Records and tombstones.** A slot is reserved, its body is written, and a compare-and-swap of its first word from 0
@@ -19,9 +20,11 @@
 //!
 //! **Clocks.** The clock is the number of reserved tombstones. A rebuild decides all tombstones before its clock, so
 //! a later one deletes members of the group exactly if its clock is higher than that of the descriptor. A record is
-//! only written where its clock is not below that of the descriptor: tombstones that could delete it are still there.
+//! only written where its clock is not below that of the descriptor: tombstones that could delete it are still there,
+//! or among the marks of the group.
 //!
-//! **Space.** What a replaced group leaves is reused once all announced readers began later. It is never reused where
+//! **Space.** What a replaced group leaves is reused once all announced readers began later. Each page of a node has a
+//! bit, so that spaces that lie side by side are one. It is never reused where
 //! somebody may still write: after a slot was killed, or after a rebuilder was replaced. Readers whose line was taken
 //! from them find out by [`Recheck`].
 
@@ -32,12 +35,14 @@ use core::fmt;
 use crate::format::region::{Address, Superblock};
 
 mod announce;
+mod fold;
 mod groups;
 mod insert;
 mod rebuild;
 mod tombstones;
 
 pub use announce::{Announced, Line, Standstill};
+pub use fold::{Fold, Freed, MemberIds};
 pub use groups::{GroupState, Groups, Headers, Recheck, Seen};
 pub use insert::{Insert, Inserted, NewVector};
 pub use rebuild::{Contents, NewGroup, Rebuild, RebuildLimits, Rebuilt, Record};
@@ -163,12 +168,6 @@ impl Places {
         Address::new(0, self.first().control_at + word)
     }
 
-    /// A control word of a node that has groups.
-    pub(crate) fn control_of(&self, node: u8, word: u64) -> Address {
-        let own = self.nodes.get(usize::from(node)).copied().unwrap_or_default();
-        Address::new(node, own.control_at + word)
-    }
-
     pub(crate) fn word(&self, group: u32, word: u64) -> Address {
         Address::new(0, self.first().words_at(group) + word)
     }
@@ -218,6 +217,10 @@ impl Answers {
 
     pub(crate) fn skip(&mut self) {
         self.0.next();
+    }
+
+    pub(crate) fn rest(self) -> Vec<Answer> {
+        self.0.collect()
     }
 }
 

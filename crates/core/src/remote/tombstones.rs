@@ -161,8 +161,12 @@ pub struct Truncate {
 impl Truncate {
     /// Frees what every group of this snapshot has folded in.
     pub fn new(seen: &Groups) -> Truncate {
-        let until = seen.folded().min(seen.control.tombstones);
-        Truncate { until, from: seen.control.first_tombstone, held: 0, phase: Freeing::Start }
+        Truncate::until(seen.folded().min(seen.control.tombstones), &seen.control)
+    }
+
+    /// Frees those before this one, which every group has folded in.
+    pub(super) fn until(until: u64, control: &ControlWords) -> Truncate {
+        Truncate { until, from: control.first_tombstone, held: 0, phase: Freeing::Start }
     }
 
     /// The next step; it ends with the number of places that were freed.

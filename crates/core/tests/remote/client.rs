@@ -1,7 +1,7 @@
 //! A compute node that runs batches, inserts, deletes and rebuilds, one after another.
 
 use stratann_core::remote::{
-    Answer, Delete, Deleted, Fault, Groups, Headers, Insert, Inserted, Line, NewVector, Rebuild,
+    Answer, Delete, Deleted, Fault, Fold, Freed, Groups, Headers, Insert, Inserted, Line, NewVector, Rebuild,
     RebuildLimits, Rebuilt, Recheck, Seen, Step, Truncate,
 };
 
@@ -19,6 +19,7 @@ pub(crate) enum Task {
     Delete(Delete, (u64, usize)),
     Rebuild(Box<Rebuild>, u32),
     Truncate(Truncate),
+    Fold(Box<Fold>),
 }
 
 pub(crate) struct Client {
@@ -80,6 +81,15 @@ impl Client {
         self.task = Some(Task::Delete(Delete::new(id, &self.seen), change));
     }
 
+    pub(crate) fn begin_fold(&mut self, is_forced: bool) {
+        self.task = Some(Task::Fold(Box::new(Fold::new(self.number, self.patience, is_forced, &self.seen))));
+    }
+
+    /// Counts the rows of its last batch.
+    pub(crate) fn begin_count(&mut self) {
+        self.task = Some(Task::Fold(Box::new(Fold::count(&self.seen))));
+    }
+
     pub(crate) fn begin_truncate(&mut self) {
         self.task = Some(Task::Truncate(Truncate::new(&self.seen)));
     }
@@ -96,7 +106,8 @@ impl Client {
                 let id = ids[shared.dice.below(ids.len() as u64) as usize];
                 self.begin_delete(id, shared.history, shared.now);
             }
-            _ if shared.dice.one_in(3) => self.begin_truncate(),
+            _ if shared.dice.one_in(4) => self.begin_truncate(),
+            _ if shared.dice.one_in(2) => self.begin_fold(shared.dice.one_in(16)),
             _ => self.begin_rebuild(shared.dice.below(world::GROUPS) as u32),
         }
     }
@@ -220,7 +231,7 @@ impl Client {
                         shared.counts.deleted += 1;
                         shared.history.acknowledge(change, shared.now);
                     }
-                    Some((Ok(Deleted::LogFull), _)) => shared.counts.log_full += 1,
+                    Some((Ok(Deleted::LogFull), _)) => self.log_full(shared),
                     Some((Err(fault), _)) => self.fail(fault, shared),
                     None => {}
                 }
@@ -230,6 +241,17 @@ impl Client {
                 let step = rebuild.step(places, answers);
                 if let Some((done, task)) = self.go_on(step, task, shared) {
                     self.take_rebuild(done, task, group, shared);
+                }
+            }
+            Task::Fold(fold) => {
+                let step = fold.step(places, &world::ListIds, answers);
+                match self.go_on(step, task, shared) {
+                    Some((Ok(Freed::Room), _)) => shared.counts.folded += 1,
+                    Some((Ok(Freed::Counted { rows, is_busy }), _)) => {
+                        shared.counts.rows = if is_busy { u64::MAX } else { rows };
+                    }
+                    Some((Err(fault), _)) => self.fail(fault, shared),
+                    None => {}
                 }
             }
             Task::Truncate(truncate) => {
@@ -267,8 +289,16 @@ impl Client {
                 self.begin_batch(shared.now);
                 self.needed = Some(shared.dice.below(world::GROUPS) as u32);
             }
-            Ok(Inserted::LogFull) => shared.counts.log_full += 1,
+            Ok(Inserted::LogFull) => self.log_full(shared),
             Err(fault) => self.fail(fault, shared),
+        }
+    }
+
+    /// Most of those that find the log full free it.
+    fn log_full(&mut self, shared: &mut Shared<'_>) {
+        shared.counts.log_full += 1;
+        if shared.dice.below(4) > 0 {
+            self.begin_fold(false);
         }
     }
 
@@ -309,6 +339,7 @@ impl Client {
 
     fn finish_batch(&mut self, seen: Seen, answers: Vec<Answer>, shared: &mut Shared<'_>) {
         let (found, _) = world::found(&seen.groups, answers);
+        shared.counts.found = found.values().map(|copies| copies.len() as u64).sum();
         let place = format!("client {}", self.number);
         shared.history.check(&found, self.batch_began, shared.now, &place);
         shared.counts.batches += 1;

@@ -55,11 +55,18 @@ proptest! {
 #[test]
 fn a_storm_reaches_everything_and_is_repeated_by_its_seed() {
     let long = FaultModel { steps: 600_000, ..usual_faults() };
-    let settings = || Settings { spare_pages: 14, ..SETTINGS };
+    let settings = || Settings { spare_pages: 20, ..SETTINGS };
     let counts = storm(7, settings(), &long);
     assert_eq!(counts, storm(7, settings(), &long));
-    let reached =
-        [counts.batches, counts.inserted, counts.deleted, counts.full, counts.log_full, counts.rebuilt];
+    let reached = [
+        counts.batches,
+        counts.inserted,
+        counts.deleted,
+        counts.full,
+        counts.log_full,
+        counts.rebuilt,
+        counts.folded,
+    ];
     let rare =
         [counts.replaced, counts.no_space, counts.lost_spaces, counts.freed, counts.died, counts.stopped];
     assert!(reached.iter().chain(&rare).all(|count| *count > 0), "{counts:?}");

@@ -24,6 +24,10 @@ pub(crate) struct Counts {
     pub(crate) died: u64,
     pub(crate) stopped: u64,
     pub(crate) faults: u64,
+    pub(crate) folded: u64,
+    /// Of the last batch and the last count.
+    pub(crate) found: u64,
+    pub(crate) rows: u64,
 }
 
 /// What may happen in a storm.
@@ -126,6 +130,10 @@ impl Storm {
         self.clients.push(fresh);
         let last = self.clients.len() - 1;
         self.batch(last);
+        self.clients[last].begin_fold(true);
+        self.until(last, "marking", |client| client.task.is_none());
+        self.batch(last);
+        self.count(last);
         for group in 0..world::GROUPS as u32 {
             self.clients[last].begin_rebuild(group);
             self.until(last, "a rebuild", |client| client.task.is_none());
@@ -134,6 +142,15 @@ impl Storm {
         self.clients[last].begin_truncate();
         self.until(last, "freeing tombstones", |client| client.task.is_none());
         self.batch(last);
+        self.count(last);
+    }
+
+    /// Rows are counted as a batch finds them. Slots of dead writers look as if a change were under way.
+    fn count(&mut self, client: usize) {
+        self.clients[client].begin_count();
+        self.until(client, "counting", |client| client.task.is_none());
+        let is_busy = self.counts.rows == u64::MAX;
+        assert!(is_busy || self.counts.rows == self.counts.found, "{:?}", self.counts);
     }
 
     fn batch(&mut self, client: usize) {

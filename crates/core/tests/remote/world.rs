@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 
 use stratann_core::format::fresh::{FreshRecord, record_bytes, seed};
 use stratann_core::format::region::{
-    Address, ClusterPlace, Descriptor, GROUP_ALIGN, GROUP_WORDS_BYTES, GroupWords, Superblock,
+    Address, ClusterPlace, Descriptor, GROUP_ALIGN, GROUP_WORDS_BYTES, GroupWords, Span, Superblock, has_bit,
 };
 use stratann_core::format::seeded_checksum;
-use stratann_core::remote::{Answer, Contents, Groups, NewGroup, Op, Places};
+use stratann_core::remote::{Answer, Contents, Groups, MemberIds, NewGroup, Op, Places};
 
 use crate::history::History;
 use crate::memory::{Dice, Memory};
@@ -97,7 +97,7 @@ pub(crate) fn load(settings: &Settings, history: &mut History, dice: &mut Dice) 
         let clusters = [place(0, &a), place(1, &b)];
         let mut own =
             Descriptor { version: 0, capacity: settings.capacity, at, space: 0, clock: 0, clusters };
-        own.space = own.bytes(first.record_bytes).next_multiple_of(GROUP_ALIGN);
+        own.space = own.bytes_with_marks(first.record_bytes).next_multiple_of(GROUP_ALIGN);
         region.extend(&a);
         region.resize(region.len() + settings.capacity as usize * first.record_bytes as usize, 0);
         region.extend(&b);
@@ -110,15 +110,37 @@ pub(crate) fn load(settings: &Settings, history: &mut History, dice: &mut Dice) 
         region[at..at + 64].copy_from_slice(&own.encode(BUILD, group));
     }
     for (own, region) in nodes.iter_mut().zip(&mut regions) {
-        let used_at = own.control_at as usize + 32;
-        let used = region.len() as u64;
-        region[used_at..used_at + 8].copy_from_slice(&used.to_le_bytes());
+        let used_pages = region.len() as u64 / GROUP_ALIGN;
         region.resize(region.len() + (settings.spare_pages * GROUP_ALIGN) as usize, 0);
         own.end = region.len() as u64;
+        region.resize((own.end + own.page_bits_bytes()) as usize, 0);
+        for page in 0..used_pages {
+            region[(own.end + page / 8) as usize] |= 1 << (page % 8);
+        }
     }
     let is_dead = vec![false; regions.len()];
     let places = Places { nodes, vector_bytes: VECTOR_BYTES };
     (places, Memory { nodes: regions, is_dead })
+}
+
+/// Where ids are in a list: before each value.
+pub(crate) struct ListIds;
+
+impl MemberIds for ListIds {
+    fn head_bytes(&self) -> u64 {
+        16
+    }
+
+    fn place(&self, head: &[u8], cluster: ClusterPlace) -> Option<Span> {
+        let count = u64::from_le_bytes(head.get(8..16)?.try_into().ok()?);
+        (count == u64::from(cluster.members))
+            .then_some(Span { offset: 16, bytes: count * VECTOR_BYTES as u64 })
+    }
+
+    fn ids(&self, _: &[u8], _: ClusterPlace, bytes: &[u8]) -> Vec<u64> {
+        let id = |vector: &[u8]| u64::from_le_bytes(vector[..8].try_into().expect("eight bytes"));
+        bytes.chunks_exact(VECTOR_BYTES).map(id).collect()
+    }
 }
 
 /// Builds the lists of a group anew.
@@ -130,7 +152,10 @@ pub(crate) fn build(group: u32, contents: &Contents, capacity: u32) -> NewGroup 
         let bytes = &contents.clusters[side];
         let mut all =
             members(old, side as u64, bytes.get(..used_bytes(bytes)).unwrap_or(&[])).expect("an old list");
-        all.retain(|(id, _)| contents.keeps(*id));
+        let mut kept = (0..).zip(&all).map(|(member, (id, _))| contents.keeps(side, member, *id));
+        let kept: Vec<bool> = kept.by_ref().collect();
+        let mut kept = kept.into_iter();
+        all.retain(|_| kept.next() == Some(true));
         let records = contents.records.iter().filter(|record| record.cluster == 2 * group + side as u32);
         all.extend(records.map(|record| (record.id, value_of(record.id, &record.vector))));
         built.members[side] = all.len() as u32;
@@ -176,19 +201,23 @@ pub(crate) fn found(seen: &Groups, answers: Vec<Answer>) -> (BTreeMap<u64, Vec<u
             let (base, fresh) = (answers.next().expect("a cluster"), answers.next().expect("its records"));
             let all = members(seed, side, &base);
             is_suspect |= all.is_none();
-            for (id, value) in all.unwrap_or_default() {
-                if !seen.is_deleted(id, own.descriptor.clock) {
+            let marks = seen.marks_of(group);
+            for (mark, (id, value)) in
+                (own.descriptor.member_mark(side as usize)..).zip(all.unwrap_or_default())
+            {
+                if !has_bit(marks, mark) && !seen.is_deleted(id, own.descriptor.clock) {
                     copies.entry(id).or_default().push((own.descriptor.clock, false, value));
                 }
             }
-            for slot in fresh.chunks_exact(record_bytes(VECTOR_BYTES)) {
+            let first_mark = own.descriptor.slot_mark(side as usize, seen.used(group, side as usize));
+            for (mark, slot) in (first_mark..).zip(fresh.chunks_exact(record_bytes(VECTOR_BYTES))) {
                 match FreshRecord::decode(seed, VECTOR_BYTES, slot) {
                     // Ranges of both sides share slots once the overflow is full.
                     Some(record) if !slots.contains(&slot.to_vec()) => {
                         slots.push(slot.to_vec());
                         let value = value_of(record.id, record.vector);
                         assert_eq!(record.cluster, cluster_of(value), "a record of another cluster");
-                        if !seen.is_deleted(record.id, record.clock) {
+                        if !has_bit(marks, mark) && !seen.is_deleted(record.id, record.clock) {
                             copies.entry(record.id).or_default().push((record.clock, true, value));
                         }
                     }

@@ -53,6 +53,14 @@ impl Index {
         self.base.memory().map_or_else(Vec::new, |nodes| nodes.bytes_by_node())
     }
 
+    /// Vectors of the index that are not deleted. Those in memory nodes are counted where they have changed.
+    ///
+    /// # Errors
+    /// Nodes that do not answer, or are damaged.
+    pub fn rows(&self) -> Result<u64> {
+        self.kind.live().map_or(Ok(self.manifest().rows), LiveRegion::rows)
+    }
+
     /// What the memory nodes hold now.
     ///
     /// # Errors

@@ -16,6 +16,7 @@ pub(super) fn show(name: &str, index: &Index, output: Output) -> Result<Verdict>
     let (manifest, live) = (index.manifest(), index.live_facts()?);
     let account = index.account();
     let mut document = super::document(index.version(), manifest, &account);
+    document["rows"] = live.rows.into();
     document["memory_nodes"] = serde_json::json!(live);
     output.result(&document, || {
         let ram = memory::text(&account);
@@ -26,12 +27,13 @@ pub(super) fn show(name: &str, index: &Index, output: Output) -> Result<Verdict>
 
 fn text(name: &str, m: &Manifest, live: &LiveFacts) -> String {
     let mut out = format!(
-        "{name}: {}, {}, {} vectors of {} {} when it was loaded, build {}\n",
+        "{name}: {}, {}, {} vectors of {} {} ({} when it was loaded), build {}\n",
         m.kind,
         m.metric,
-        count(m.rows),
+        count(live.rows),
         m.dim,
         m.dtype().map_or("an unknown type", dtype_text),
+        count(m.rows),
         m.build_id
     );
     if let Some(section) = m.section.remote() {

@@ -6,28 +6,36 @@ use super::{Marker, Scratch, State};
 use crate::access::hnsw::HnswCost;
 use crate::format::fresh::FreshRecord;
 use crate::format::hnsw::SubHnsw;
+use crate::format::region::{count_bits, has_bit};
 use crate::plan::Cx;
 use crate::search::Read;
 
 /// Takes the vectors of a cluster that are near. `None` for bytes that make no sense.
 pub(super) fn take(cx: &mut Cx<'_, Marker>, read: &Read, bytes: &[u8]) -> Option<()> {
-    if read.note == FRESH { take_fresh(cx, read.unit, bytes) } else { take_base(cx, read.unit, bytes) }
+    if read.note == FRESH { take_fresh(cx, read, bytes) } else { take_base(cx, read.unit, bytes) }
 }
 
 /// Searches a sub-HNSW by a beam of its own, so that its results depend on nothing else.
 fn take_base(cx: &mut Cx<'_, Marker>, cluster: u32, bytes: &[u8]) -> Option<()> {
     let own = SubHnsw::open(cx.view.layout, bytes)?;
-    let clock = cx.view.clusters.get(cluster as usize)?.clock;
-    let view = cx.view;
-    let cost = match view.is_thinned() {
-        false => take_members(cx, (cluster, clock), &own, |_| false),
-        true => {
-            take_members(cx, (cluster, clock), &own, |member| view.is_hidden(own.external_id(member), clock))
+    let (view, located) = (cx.view, cx.view.clusters.get(cluster as usize)?);
+    let (clock, marks, first) = (located.clock, view.marks_of(located), located.first_marks[0]);
+    let marked = count_bits(marks, first, own.members().into());
+    let is_marked = |member: u32| has_bit(marks, first + u64::from(member));
+    let is_hidden = |member: u32| view.is_hidden(own.external_id(member), clock);
+    let cost = match (marked > 0, view.tombstones.is_empty()) {
+        (false, true) => take_members(cx, (cluster, clock), &own, |_| false),
+        (true, true) => take_members(cx, (cluster, clock), &own, is_marked),
+        (_, false) => {
+            take_members(cx, (cluster, clock), &own, |member| is_marked(member) || is_hidden(member))
         }
     };
-    // Of the members that were compared, the share that is not deleted stands for all.
-    let live = cost.comparisons.saturating_sub(cost.dead);
-    cx.own.searched += u64::from(view.share(cluster)) * live / cost.comparisons.max(1);
+    // Of the members that were compared, the share that is not deleted stands for all. The headers have told of marks.
+    let compared = cost.comparisons.max(1);
+    let (live, members) = (compared.saturating_sub(cost.dead), u64::from(own.members()));
+    let share = u128::from(view.share(cluster)) * u128::from(live * members);
+    let known = u128::from(compared * (members - marked)).max(1);
+    cx.own.searched += (share / known).min(view.share(cluster).into()) as u64;
     if let Some(visit) = cx.scratch.trace.as_mut().and_then(|trace| trace.visit(cluster)) {
         (visit.members, visit.bytes) = (own.members(), bytes.len() as u32);
         visit.comparisons += cost.comparisons;
@@ -78,13 +86,16 @@ fn take_members(
 
 /// Compares some fresh records of a cluster. A slot without a record is passed over: it was reserved, and not written
 /// yet.
-fn take_fresh(cx: &mut Cx<'_, Marker>, cluster: u32, bytes: &[u8]) -> Option<()> {
-    let k = cx.q.top.k as usize;
+fn take_fresh(cx: &mut Cx<'_, Marker>, read: &Read, bytes: &[u8]) -> Option<()> {
+    let (k, cluster, record_bytes) = (cx.q.top.k as usize, read.unit, cx.view.record_bytes());
+    let located = cx.view.clusters.get(cluster as usize)?;
+    let marks = cx.view.marks_of(located);
+    let before = read.at.offset.saturating_sub(located.fresh.offset) / record_bytes as u64;
     let mut compared = 0;
-    for slot in bytes.chunks_exact(cx.view.record_bytes()) {
+    for (slot, mark) in bytes.chunks_exact(record_bytes).zip(located.first_marks[1] + before..) {
         let record = FreshRecord::of_settled(cx.view.layout.vector_bytes, slot);
         let Some(record) = record.filter(|record| record.cluster == cluster) else { continue };
-        if cx.view.is_hidden(record.id, record.clock) {
+        if has_bit(marks, mark) || cx.view.is_hidden(record.id, record.clock) {
             continue;
         }
         compared += 1;

@@ -118,7 +118,7 @@ impl Set {
             }
             let fresh = set.put(records);
             set.first.push(id as u32);
-            set.clusters.push(Located { base, fresh, version: 0, group, clock: 0, part_records: 3 });
+            set.clusters.push(Located { base, fresh, group, part_records: 3, ..Located::default() });
             id += members as u64;
         }
         set.tombstones.sort_unstable_by_key(|t| t.id);
@@ -145,6 +145,7 @@ impl Set {
             clusters: &self.clusters,
             first: &self.first,
             tombstones: &self.tombstones,
+            marks: &[],
             shares: &[],
         };
         IndexView { base, kind: KindView::RemoteHnsw(kind) }

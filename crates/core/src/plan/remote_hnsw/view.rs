@@ -1,5 +1,7 @@
 //! What a `remote-hnsw` keeps in RAM.
 
+use alloc::vec::Vec;
+
 use crate::format::fresh::{self, Tombstone};
 use crate::format::hnsw::{self, HnswLayout, HnswName, SubHnsw};
 use crate::format::region::{Descriptor, Span, versioned_offset};
@@ -33,6 +35,8 @@ pub struct Located {
     pub clock: u64,
     /// Fresh records that are read at once, at most: a part of them.
     pub part_records: u32,
+    /// The mark of its first member, and that of the first of its slots in `fresh`.
+    pub first_marks: [u64; 2],
 }
 
 impl Located {
@@ -46,7 +50,8 @@ impl Located {
         let (base, fresh) = (at.cluster(side, record_bytes), at.fresh(side, used, record_bytes));
         let Descriptor { version, clock, capacity, .. } = *at;
         let part_records = capacity.div_ceil(FRESH_PARTS).max(1);
-        Located { base: extent(base), fresh: extent(fresh), version, group, clock, part_records }
+        let first_marks = [at.member_mark(side), at.slot_mark(side, used)];
+        Located { base: extent(base), fresh: extent(fresh), version, group, clock, part_records, first_marks }
     }
 
     /// The parts of its fresh records, the oldest first. Those of `A` grow up from the sub-HNSW, those of `B` down.
@@ -75,6 +80,8 @@ pub struct View<'a> {
     pub first: &'a [u32],
     /// Deleted ids, ascending, each with the clock of its last deletion.
     pub tombstones: &'a [Tombstone],
+    /// The marks of each group: what of it is deleted. Groups after the last one, or without words, have none.
+    pub marks: &'a [Vec<u64>],
     /// The share of its rows at the load that each cluster still has, in parts of [`WHOLE`], as far as the headers
     /// tell; empty where all are whole.
     pub shares: &'a [u32],
@@ -102,6 +109,11 @@ impl View<'_> {
     /// Whether rows may be missing that were loaded.
     pub(super) fn is_thinned(&self) -> bool {
         !self.tombstones.is_empty() || !self.shares.is_empty()
+    }
+
+    /// The marks of the group of a cluster.
+    pub(super) fn marks_of(&self, located: &Located) -> &[u64] {
+        self.marks.get(located.group as usize).map_or(&[], |marks| marks)
     }
 
     /// The share of a cluster. It is 0 where no row is left: the cluster is not read then.

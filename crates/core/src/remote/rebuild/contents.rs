@@ -3,6 +3,7 @@
 use alloc::vec::Vec;
 
 use crate::format::fresh::{FreshRecord, Tombstone};
+use crate::format::region::{Descriptor, has_bit};
 
 /// A fresh record that goes into a sub-HNSW.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -35,17 +36,33 @@ pub struct Contents {
     pub clusters: [Vec<u8>; 2],
     /// Fresh records to add, by id, each id once.
     pub records: Vec<Record>,
-    /// Tombstones since the version before, by id.
+    /// Tombstones that are not among the marks, by id.
     pub(super) tombstones: Vec<Tombstone>,
-    /// The clock of members of the version before.
-    pub(super) members_clock: u64,
+    /// Where the version before was.
+    pub(super) old: Descriptor,
+    /// Its marks.
+    pub(super) marks: Vec<u64>,
 }
 
 impl Contents {
-    /// Whether a member of the old sub-HNSWs stays in the new one.
-    pub fn keeps(&self, id: u64) -> bool {
+    /// Whether a member of an old sub-HNSW, which has this id, stays in the new one.
+    pub fn keeps(&self, side: usize, member: u32, id: u64) -> bool {
         let is_replaced = self.records.binary_search_by_key(&id, |record| record.id).is_ok();
-        !is_replaced && !self.is_deleted(id, self.members_clock)
+        let is_marked = has_bit(&self.marks, self.old.member_mark(side) + u64::from(member));
+        !is_replaced && !is_marked && !self.is_deleted(id, self.old.clock)
+    }
+
+    /// Drops records that have marks. They are in the order of `disjoint` slots of A and of B.
+    pub(super) fn drop_marked(&mut self, slots: Vec<Option<Record>>, disjoint: [u32; 2]) {
+        let marks = [0, 1].map(|side| {
+            let first = self.old.slot_mark(side, disjoint[side]);
+            first..first + u64::from(disjoint[side])
+        });
+        let marked = marks.into_iter().flatten().zip(slots);
+        self.records = marked
+            .filter(|(mark, _)| !has_bit(&self.marks, *mark))
+            .filter_map(|(_, record)| record)
+            .collect();
     }
 
     fn is_deleted(&self, id: u64, clock: u64) -> bool {
@@ -55,9 +72,8 @@ impl Contents {
     }
 
     /// Drops records that were deleted, and all but the latest of each id.
-    pub(super) fn fold(&mut self, mut tombstones: Vec<Tombstone>) {
-        tombstones.sort_unstable_by_key(|tombstone| (tombstone.id, tombstone.clock));
-        self.tombstones = tombstones;
+    pub(super) fn fold(&mut self) {
+        self.tombstones.sort_unstable_by_key(|tombstone| (tombstone.id, tombstone.clock));
         let mut records = core::mem::take(&mut self.records);
         records.retain(|record| !self.is_deleted(record.id, record.clock));
         records.sort_by_key(|record| (record.id, core::cmp::Reverse(record.clock)));

@@ -15,12 +15,12 @@ use crate::format::region::{
 };
 
 mod contents;
-mod slots;
+pub(super) mod slots;
 mod space;
 
 pub use contents::{Contents, Record};
 use slots::Decide;
-use space::Allocate;
+use space::{Allocate, free};
 
 /// Bytes of a group that are written by one operation.
 const WRITE_BYTES: usize = 8 << 20;
@@ -103,6 +103,11 @@ pub struct Rebuild {
     still: Standstill,
     space: Option<Span>,
     free_span: Option<FreeSpan>,
+    /// What is in the slots, in the order of `disjoint`.
+    slots: Vec<Option<Record>>,
+    disjoint: [u32; 2],
+    /// The first tombstone that the marks may lack, and the clock of the new version.
+    from: u64,
     clock: u64,
     killed: u32,
     damaged: u32,
@@ -120,7 +125,7 @@ impl Rebuild {
     pub fn new(limits: RebuildLimits, group: u32, seen: &Groups) -> Rebuild {
         let old = seen.groups.get(group as usize).copied().unwrap_or_default();
         Rebuild {
-            allocate: Allocate::new(limits.group_bytes + GROUP_ALIGN, old.descriptor.at.node(), seen),
+            allocate: Allocate::new(limits.group_bytes + GROUP_ALIGN, &old, seen),
             limits,
             group,
             old,
@@ -128,6 +133,9 @@ impl Rebuild {
             still: Standstill::default(),
             space: None,
             free_span: None,
+            slots: Vec::new(),
+            disjoint: [0; 2],
+            from: 0,
             clock: 0,
             killed: 0,
             damaged: 0,
@@ -182,24 +190,19 @@ impl Rebuild {
             Phase::Tombstones(decide) => self.decide_tombstones(places, decide, answers),
             Phase::Doubt => {
                 let control = ControlWords::decode(&answers.bytes()).unwrap_or_default();
-                let clock = self.old.descriptor.clock;
-                if control.first_tombstone > clock {
+                if control.first_tombstone > self.from {
                     return self.abort(places, Rebuilt::Replaced);
                 }
-                Step::Done(Err(Fault::Damaged(places.tombstone(clock))))
+                Step::Done(Err(Fault::Damaged(places.tombstone(self.from))))
             }
-            Phase::Base => {
-                self.contents.clusters = [answers.bytes(), answers.bytes()];
-                self.phase = Phase::Building;
-                Step::Done(Ok(Rebuilt::Build(mem::take(&mut self.contents))))
-            }
+            Phase::Base => self.take_base(answers),
             Phase::Building => self.write(places),
             Phase::Writing => self.empty(places, None),
             Phase::Emptying(expect) => self.take_emptied(places, expect, answers),
             Phase::Publishing if answers.word() == self.old.version.0 => self.release(places),
             Phase::Publishing => self.abort(places, Rebuilt::Replaced),
             Phase::Releasing => self.take_release(places, answers),
-            Phase::Aborting => self.give_space(places, 0),
+            Phase::Aborting => self.end(),
             Phase::GivingSpace { .. } if answers.word() == 0 => self.end(),
             Phase::GivingSpace { next } => self.give_space(places, next),
         }
@@ -230,7 +233,7 @@ impl Rebuild {
         if words.version != self.old.version {
             return self.abort(places, Rebuilt::Replaced);
         }
-        self.old.reservations = words.reservations();
+        (self.old.reservations, self.old.folded) = (words.reservations(), words.folded);
         self.allocate(places, Answers::none())
     }
 
@@ -264,7 +267,8 @@ impl Rebuild {
         }
         let Descriptor { capacity, at, .. } = self.old.descriptor;
         let bytes = places.record_bytes();
-        let [a, b] = was.disjoint(capacity);
+        self.disjoint = was.disjoint(capacity);
+        let [a, b] = self.disjoint;
         let range = |side, used: u32| {
             let span = self.old.descriptor.fresh(side, used, bytes);
             (Address::new(at.node(), span.offset), u64::from(used))
@@ -282,9 +286,9 @@ impl Rebuild {
         match decide.step(self.limits.patience, is_decided, &mut answers) {
             Step::Done(decided) => {
                 (self.killed, self.damaged) = (decided.killed, decided.damaged);
-                let slots = decided.slots.iter();
-                let records = slots.filter_map(|slot| FreshRecord::decode(seed, places.vector_bytes, slot));
-                self.contents.records = records.map(Record::from).collect();
+                let record =
+                    |slot: &Vec<u8>| FreshRecord::decode(seed, places.vector_bytes, slot).map(Record::from);
+                self.slots = decided.slots.iter().map(record).collect();
                 self.phase = Phase::Log;
                 Step::Ask(vec![read(places.control(0), CONTROL_BYTES)])
             }
@@ -300,17 +304,15 @@ impl Rebuild {
 
     fn take_control(&mut self, places: &Places, mut answers: Answers) -> Next {
         let control = ControlWords::decode(&answers.bytes()).unwrap_or_default();
-        let from = self.old.descriptor.clock;
-        if control.first_tombstone > from {
-            return self.abort(places, Rebuilt::Replaced);
-        }
+        // Those before are among the marks, or in all groups.
+        self.from = self.old.clock().max(control.first_tombstone);
         self.clock = control.tombstones;
-        let ranges = log_ranges(places, from, control.tombstones);
+        let ranges = log_ranges(places, self.from, control.tombstones);
         self.decide_tombstones(places, Decide::new(ranges, TOMBSTONE_BYTES), Answers::none())
     }
 
     fn decide_tombstones(&mut self, places: &Places, mut decide: Decide, mut answers: Answers) -> Next {
-        let from = self.old.descriptor.clock;
+        let from = self.from;
         let build = places.build();
         let is_decided = |slot: usize, bytes: &[u8]| {
             !matches!(slot_state(build, from + slot as u64, bytes), SlotState::Undecided)
@@ -330,17 +332,25 @@ impl Rebuild {
                     _ => None,
                 });
                 self.contents.version = self.old.version.number() + 1;
-                self.contents.members_clock = from;
-                self.contents.fold(published.collect());
+                self.contents.old = self.old.descriptor;
+                self.contents.tombstones = published.collect();
                 self.phase = Phase::Base;
-                let node = self.old.descriptor.at.node();
-                let read = |side| {
-                    let span = self.old.descriptor.cluster(side, places.record_bytes());
-                    read(Address::new(node, span.offset), span.bytes)
-                };
-                Step::Ask(vec![read(0), read(1)])
+                let (own, bytes) = (&self.old.descriptor, places.record_bytes());
+                let spans = [own.cluster(0, bytes), own.cluster(1, bytes), own.marks(bytes)];
+                let read = |span: Span| read(Address::new(own.at.node(), span.offset), span.bytes);
+                Step::Ask(spans.map(read).to_vec())
             }
         }
+    }
+
+    fn take_base(&mut self, mut answers: Answers) -> Next {
+        self.contents.clusters = [answers.bytes(), answers.bytes()];
+        // They are read after the log: who had the group before may have marked and freed a part of it since.
+        self.contents.marks = answers.bytes().chunks_exact(8).map(first_word).collect();
+        self.contents.drop_marked(mem::take(&mut self.slots), self.disjoint);
+        self.contents.fold();
+        self.phase = Phase::Building;
+        Step::Done(Ok(Rebuilt::Build(mem::take(&mut self.contents))))
     }
 
     fn write(&mut self, places: &Places) -> Next {
@@ -352,11 +362,21 @@ impl Rebuild {
         let clusters = [place(0, bytes.len()), place(1, b.len())];
         bytes.resize(bytes.len() + capacity as usize * places.record_bytes() as usize, 0);
         bytes.extend_from_slice(&b);
-        let space = self.space.unwrap_or_default();
-        if bytes.len() as u64 + GROUP_ALIGN > space.bytes {
+        let record_bytes = places.record_bytes();
+        let marks = Descriptor { capacity, clusters, ..Descriptor::default() }.marks(record_bytes);
+        bytes.resize(bytes.len() + marks.bytes as usize, 0);
+        let mut space = self.space.unwrap_or_default();
+        let needed = (bytes.len() as u64 + GROUP_ALIGN).next_multiple_of(GROUP_ALIGN);
+        if needed > space.bytes {
             return self.abort(places, Rebuilt::TooLarge { group_bytes: bytes.len() as u64 });
         }
-        let at = Address::new(self.old.descriptor.at.node(), space.offset + GROUP_ALIGN);
+        // Most groups are smaller than they might have been.
+        let node = self.old.descriptor.at.node();
+        let rest = Span { offset: space.offset + needed, bytes: space.bytes - needed };
+        let rest = free(places, node, rest);
+        space.bytes = needed;
+        self.space = Some(space);
+        let at = Address::new(node, space.offset + GROUP_ALIGN);
         self.next = self.old.version.next(at);
         let clock = self.clock;
         let version = self.next.number();
@@ -370,6 +390,7 @@ impl Rebuild {
             .map(|(from, bytes)| Op::Write { at: Address(at.0 + from), bytes: bytes.to_vec() })
             .collect();
         ops.push(Op::Write { at: first, bytes: descriptor });
+        ops.extend(rest);
         Step::Ask(ops)
     }
 
@@ -435,20 +456,26 @@ impl Rebuild {
 
     fn abort(&mut self, places: &Places, outcome: Rebuilt) -> Next {
         self.outcome = Some(outcome);
-        // Nobody else knows of this space.
-        self.free_span = self.space.and_then(|space| FreeSpan::new(space, 0));
         self.phase = Phase::Aborting;
         let owner = places.word(self.group, GroupWords::OWNER);
         let released = self.owner.released(false);
-        Step::Ask(vec![swap(owner, mem::take(&mut self.owner).0, released.0)])
+        let mut ops = vec![swap(owner, mem::take(&mut self.owner).0, released.0)];
+        // Nobody else knows of this space.
+        let node = self.old.descriptor.at.node();
+        ops.extend(self.space.take().into_iter().flat_map(|space| free(places, node, space)));
+        Step::Ask(ops)
     }
 
-    /// Puts a space into the first empty word for free spans, its own first.
+    /// Puts the old space into the first empty word for free spans, its own first.
     fn give_space(&mut self, places: &Places, word: u32) -> Next {
         let words = 2 * places.first().groups as u32;
         let group = |word: u32| (self.group + word / 2) % (words / 2).max(1);
         let free = (word..words).find(|word| self.allocate.is_near(group(*word)));
-        let (Some(free_span), Some(word)) = (self.free_span, free) else {
+        let Some(free_span) = self.free_span else { return self.end() };
+        let Some(word) = free else {
+            if let Some(Rebuilt::Published { lost_bytes, .. }) = &mut self.outcome {
+                *lost_bytes = free_span.space().bytes;
+            }
             return self.end();
         };
         self.phase = Phase::GivingSpace { next: word + 1 };

@@ -99,6 +99,7 @@ impl RemoteIndex {
             clusters: &self.clusters,
             first: &self.first,
             tombstones: &[],
+            marks: &[],
             shares: &[],
         }
     }

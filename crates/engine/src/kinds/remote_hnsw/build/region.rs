@@ -215,8 +215,7 @@ impl Writer<'_> {
     /// Everything before the groups, with its offsets. Zeros are left out.
     fn tables(&self, image: &Image, meta: &[u8]) -> Vec<(u64, Vec<u8>)> {
         let Image { superblock, groups, .. } = image;
-        // The clock of the vectors is 0; that of the first change is not.
-        let control = ControlWords { used: superblock.end, ..ControlWords::default() };
+        let control = ControlWords::default();
         let mut all = vec![
             (0, superblock.encode_image().to_vec()),
             (superblock.control_at, control.encode().to_vec()),

@@ -1,12 +1,13 @@
 //! Single changes of a live region: one insert, one delete, and rebuilds of groups that are full.
 
+use std::collections::BTreeMap;
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::Duration;
 
-use stratann_core::format::region::{Address, Version};
+use stratann_core::format::region::{Address, Version, count_bits};
 use stratann_core::remote::{
-    Contents, Delete, Deleted, Fault, Insert, Inserted, NewGroup, NewVector, Rebuild, RebuildLimits, Rebuilt,
-    Truncate,
+    Contents, Delete, Deleted, Fault, Fold, Insert, Inserted, NewGroup, NewVector, Rebuild, RebuildLimits,
+    Rebuilt,
 };
 
 use super::group::GroupBuilder;
@@ -14,13 +15,20 @@ use super::{LiveRegion, Reader};
 use crate::budget::yield_cores;
 use crate::{Error, ErrorKind, Result};
 
-/// How often a change waits for a rebuild before it is refused.
+/// How often changes wait for rebuilds, and none of them is made, before they are refused.
 const REBUILDS_MAX: u32 = 16;
 /// Rounds of at least 1 ms after which what stands still counts as stopped. A live rebuilder's heart beats some 40
 /// times as often, also on a machine that is busy.
 const PATIENCE_ROUNDS: u32 = 2000;
 /// Interval of the heart of a rebuilder while it builds.
 const BEAT: Duration = Duration::from_millis(50);
+
+/// How a try of one change ended.
+enum Ended {
+    Done(u64),
+    Full(u32, Version),
+    LogFull,
+}
 
 impl Reader {
     /// Requests since the last call.
@@ -36,103 +44,102 @@ impl Reader {
         self.begin_batch(live).map(drop)
     }
 
-    /// Inserts a vector and rebuilds its group where that is full. Returns the clock of the record.
-    ///
-    /// # Errors
-    /// A node that does not answer, damage, a region without space for the group, or a log without space.
-    pub(super) fn insert(
-        &mut self,
-        live: &LiveRegion,
-        new: NewVector,
-        builder: &GroupBuilder,
-    ) -> Result<u64> {
-        let insert = Insert::new(new, &self.seen);
-        self.go_on(live, insert, None, builder)
-    }
-
-    /// Inserts vectors of different ids. What all inserts ask for at a time is one request. Returns how each one went.
+    /// Inserts vectors of different ids, and rebuilds their groups where those are full. What all inserts ask for at a
+    /// time is one request. Returns the clock of each record, or why it is not there: a node that does not answer,
+    /// damage, a region without space for the group, or a log without space.
     pub(super) fn insert_together(
         &mut self,
         live: &LiveRegion,
         new: Vec<NewVector>,
         builder: &GroupBuilder,
     ) -> Vec<Result<u64>> {
-        let insert = |(others, new)| Insert::after(new, &self.seen, others);
-        let mut inserts: Vec<Insert> = (0..).zip(new).map(insert).collect();
-        let count = inserts.len();
-        let ends = self.nodes.run_together(count, |at, answers| inserts[at].step(&live.places, answers));
-        let ends = inserts.into_iter().zip(ends);
-        ends.map(|(insert, end)| self.go_on(live, insert, Some(end), builder)).collect()
-    }
-
-    /// Goes on with an insert after it has ended in some way, until it is done.
-    fn go_on(
-        &mut self,
-        live: &LiveRegion,
-        mut insert: Insert,
-        mut end: Option<std::result::Result<Inserted, Fault>>,
-        builder: &GroupBuilder,
-    ) -> Result<u64> {
-        let group = insert.group();
-        for _ in 0..REBUILDS_MAX {
-            let places = &live.places;
-            let inserted =
-                end.take().unwrap_or_else(|| self.nodes.run(|answers| insert.step(places, answers)));
-            match inserted.map_err(|fault| live.error(fault, &self.nodes))? {
-                Inserted::Done { clock } => return Ok(clock),
-                Inserted::Full { version } | Inserted::Sealed { version } => {
-                    self.begin_change(live)?;
-                    self.replace(live, (group, version), builder)?;
+        self.change_together(live, new.len(), builder, |reader, left| {
+            let insert = |(others, &at): (u64, &usize)| Insert::after(new[at].clone(), &reader.seen, others);
+            let mut inserts: Vec<Insert> = (0..).zip(left).map(insert).collect();
+            let step = |at: usize, answers| inserts[at].step(&live.places, answers);
+            let ends = reader.nodes.run_together(left.len(), step);
+            let group = |at: usize| new[left[at]].group;
+            let ended = |(at, end): (usize, _)| match end {
+                Ok(Inserted::Done { clock }) => Ok(Ended::Done(clock)),
+                Ok(Inserted::Full { version } | Inserted::Sealed { version }) => {
+                    Ok(Ended::Full(group(at), version))
                 }
-                Inserted::LogFull => self.free_tombstones(live, builder)?,
-            }
-        }
-        let message = format!("group {group} filled up {REBUILDS_MAX} times during one insert; try again");
-        Err(Error { kind: ErrorKind::Io, message })
+                Ok(Inserted::LogFull) => Ok(Ended::LogFull),
+                Err(fault) => Err(fault),
+            };
+            ends.into_iter().enumerate().map(ended).collect()
+        })
     }
 
-    /// Deletes an id. Returns the clock of the tombstone.
-    ///
-    /// # Errors
-    /// As [`Reader::insert`].
-    pub(super) fn delete(&mut self, live: &LiveRegion, id: u64, builder: &GroupBuilder) -> Result<u64> {
-        self.go_on_deleting(live, id, None, builder)
-    }
-
-    /// Deletes different ids. What all deletes ask for at a time is one request. Returns how each one went.
+    /// Deletes different ids. What all deletes ask for at a time is one request. Returns the clock of each tombstone,
+    /// or why there is none, as [`Reader::insert_together`].
     pub(super) fn delete_together(
         &mut self,
         live: &LiveRegion,
-        ids: Vec<u64>,
+        ids: &[u64],
         builder: &GroupBuilder,
     ) -> Vec<Result<u64>> {
-        let delete = |(others, &id)| Delete::after(id, &self.seen, others);
-        let mut deletes: Vec<Delete> = (0..).zip(&ids).map(delete).collect();
-        let ends = self.nodes.run_together(ids.len(), |at, answers| deletes[at].step(&live.places, answers));
-        let ends = ids.into_iter().zip(ends);
-        ends.map(|(id, end)| self.go_on_deleting(live, id, Some(end), builder)).collect()
+        self.change_together(live, ids.len(), builder, |reader, left| {
+            let delete = |(others, &at): (u64, &usize)| Delete::after(ids[at], &reader.seen, others);
+            let mut deletes: Vec<Delete> = (0..).zip(left).map(delete).collect();
+            let step = |at: usize, answers| deletes[at].step(&live.places, answers);
+            let ends = reader.nodes.run_together(left.len(), step).into_iter();
+            let ended = |end| match end {
+                Ok(Deleted::Done { clock }) => Ok(Ended::Done(clock)),
+                Ok(Deleted::LogFull) => Ok(Ended::LogFull),
+                Err(fault) => Err(fault),
+            };
+            ends.map(ended).collect()
+        })
     }
 
-    /// Goes on with a delete after it has ended in some way, until it is done.
-    fn go_on_deleting(
+    /// Tries `count` changes until each has ended. Between two tries full groups are rebuilt, and a full log is freed.
+    fn change_together(
         &mut self,
         live: &LiveRegion,
-        id: u64,
-        mut end: Option<std::result::Result<Deleted, Fault>>,
+        count: usize,
         builder: &GroupBuilder,
-    ) -> Result<u64> {
-        for _ in 0..REBUILDS_MAX {
-            let deleted = end.take().unwrap_or_else(|| {
-                let mut delete = Delete::new(id, &self.seen);
-                self.nodes.run(|answers| delete.step(&live.places, answers))
-            });
-            match deleted.map_err(|fault| live.error(fault, &self.nodes))? {
-                Deleted::Done { clock } => return Ok(clock),
-                Deleted::LogFull => self.free_tombstones(live, builder)?,
+        mut attempt: impl FnMut(&mut Reader, &[usize]) -> Vec<std::result::Result<Ended, Fault>>,
+    ) -> Vec<Result<u64>> {
+        let message =
+            "groups and tombstones fill up faster than they are rebuilt and freed; try again".into();
+        let mut ends = vec![Err(Error { kind: ErrorKind::Io, message }); count];
+        let mut left: Vec<usize> = (0..count).collect();
+        let mut tries = 0;
+        while tries < REBUILDS_MAX {
+            let before = left.len();
+            let (mut full, mut is_log_full, mut again) = (BTreeMap::new(), false, Vec::new());
+            for (at, ended) in left.iter().copied().zip(attempt(self, &left)) {
+                match ended {
+                    Ok(Ended::Done(clock)) => ends[at] = Ok(clock),
+                    Ok(Ended::Full(group, version)) => {
+                        full.entry(group).or_insert((version, Vec::new())).1.push(at)
+                    }
+                    Ok(Ended::LogFull) => {
+                        is_log_full = true;
+                        again.push(at);
+                    }
+                    Err(fault) => ends[at] = Err(live.error(fault, &self.nodes)),
+                }
             }
+            if is_log_full && let Err(why) = self.free_tombstones(live, builder) {
+                again.drain(..).for_each(|at| ends[at] = Err(why.clone()));
+            }
+            for (group, (version, of_group)) in full {
+                match self.begin_change(live).and_then(|()| self.replace(live, (group, version), builder)) {
+                    Ok(()) => again.extend(of_group),
+                    Err(why) => of_group.into_iter().for_each(|at| ends[at] = Err(why.clone())),
+                }
+            }
+            if again.is_empty() {
+                break;
+            }
+            again.sort_unstable();
+            left = again;
+            // An overflow may have room for one of them alone.
+            tries = if left.len() < before { 0 } else { tries + 1 };
         }
-        let message = "tombstones are written faster than they are freed; try again".into();
-        Err(Error { kind: ErrorKind::Io, message })
+        ends
     }
 
     fn version_of(&self, group: u32) -> Version {
@@ -149,17 +156,33 @@ impl Reader {
         if self.version_of(group) == version { self.rebuild(live, group, builder) } else { Ok(()) }
     }
 
-    /// Rebuilds a group as the last headers show it. It is done as well when somebody else has rebuilt it.
+    /// Rebuilds a group as the last headers show it. It is done as well when somebody else has rebuilt it. Where there
+    /// is no space, what is deleted is marked first: then the group may be small enough.
     ///
     /// # Errors
-    /// As [`Reader::insert`].
+    /// A node that does not answer, damage, no space.
     pub(super) fn rebuild(&mut self, live: &LiveRegion, group: u32, builder: &GroupBuilder) -> Result<()> {
         let version = self.version_of(group);
-        let state = self.seen.groups.get(group as usize).copied().unwrap_or_default();
+        if let Some(bytes) = self.try_rebuild(live, group, builder)? {
+            self.fold(live, builder, true)?;
+            if self.version_of(group) != version {
+                return Ok(());
+            }
+            let at = self.seen.groups.get(group as usize).map_or(Address::default(), |own| own.descriptor.at);
+            if self.try_rebuild(live, group, builder)?.is_some() {
+                return Err(no_space(bytes, group, at));
+            }
+        }
+        Ok(())
+    }
+
+    /// Rebuilds a group; where there is no space for so many bytes these are returned.
+    fn try_rebuild(&mut self, live: &LiveRegion, group: u32, builder: &GroupBuilder) -> Result<Option<u64>> {
+        let version = self.version_of(group);
         let mut limits = RebuildLimits {
             rebuilder: self.number,
             patience: PATIENCE_ROUNDS,
-            group_bytes: builder.group_bytes(group, &state),
+            group_bytes: builder.group_bytes(group, &self.seen),
         };
         let mut rebuild = Rebuild::new(limits, group, &self.seen);
         loop {
@@ -170,19 +193,19 @@ impl Reader {
                     Err(damage) => {
                         // Whoever stood still for long is replaced, and finds the space of another group.
                         self.begin_change(live)?;
-                        return if self.version_of(group) == version { Err(damage) } else { Ok(()) };
+                        return if self.version_of(group) == version { Err(damage) } else { Ok(None) };
                     }
                 },
                 Rebuilt::Published { .. } => {
                     live.rebuilds.count_published();
-                    return self.begin_change(live);
+                    return self.begin_change(live).map(|()| None);
                 }
-                Rebuilt::Replaced => return self.begin_change(live),
+                Rebuilt::Replaced => return self.begin_change(live).map(|()| None),
                 Rebuilt::TooLarge { group_bytes } => {
                     limits.group_bytes = group_bytes;
                     rebuild = Rebuild::new(limits, group, &self.seen);
                 }
-                Rebuilt::NoSpace => return Err(no_space(limits.group_bytes, group, state.descriptor.at)),
+                Rebuilt::NoSpace => return Ok(Some(limits.group_bytes)),
             }
         }
     }
@@ -212,24 +235,35 @@ impl Reader {
         })
     }
 
-    /// Rebuilds the groups that need the older half of the tombstones, and frees the places of those.
+    /// Frees the log of tombstones where it is full, then replaces groups that are for the most part deleted.
     fn free_tombstones(&mut self, live: &LiveRegion, builder: &GroupBuilder) -> Result<()> {
-        self.begin_change(live)?;
-        let half = live.places.nodes.first().map_or(0, |first| first.tombstones) / 2;
-        let until = self.seen.control.first_tombstone + half.max(1);
+        self.fold(live, builder, false)?;
         let groups = self.seen.groups.len() as u32;
         // Compute nodes that do this at once begin with different groups.
-        for at in 0..groups {
-            let group = (at + u32::from(self.number)) % groups;
-            let state = self.seen.groups[group as usize];
-            if state.descriptor.clock < until {
-                self.rebuild(live, group, builder)?;
+        let order = (0..groups).map(|at| (at + u32::from(self.number)) % groups);
+        for group in order.collect::<Vec<u32>>() {
+            if self.is_mostly_deleted(group) {
+                // Without space the marks are enough.
+                self.try_rebuild(live, group, builder)?;
             }
         }
-        let mut truncate = Truncate::new(&self.seen);
-        let freed = self.nodes.run(|answers| truncate.step(&live.places, answers));
+        Ok(())
+    }
+
+    /// Frees the log of tombstones, and reads the headers.
+    fn fold(&mut self, live: &LiveRegion, builder: &GroupBuilder, is_forced: bool) -> Result<()> {
+        self.begin_change(live)?;
+        let mut fold = Fold::new(self.number, PATIENCE_ROUNDS, is_forced, &self.seen);
+        let freed = self.nodes.run(|answers| fold.step(&live.places, builder.layout(), answers));
         freed.map_err(|fault| live.error(fault, &self.nodes))?;
         self.begin_change(live)
+    }
+
+    /// Whether more rows of a group are deleted than are left, and more than its overflow takes.
+    fn is_mostly_deleted(&self, group: u32) -> bool {
+        let Some(own) = self.seen.groups.get(group as usize) else { return false };
+        let marked = count_bits(self.seen.marks_of(group), 0, u64::MAX);
+        marked > self.seen.rows(group).max(own.descriptor.capacity.into())
     }
 }
 

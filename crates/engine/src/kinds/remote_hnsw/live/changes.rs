@@ -341,10 +341,11 @@ impl Call<'_> {
     fn attempt(&self, held: &mut Option<Reader>, row: usize, point: &mut Vec<f32>) -> Result<()> {
         let Changes { live, builder, .. } = self.changes;
         let reader = self.reader(held)?;
-        match self.changes.new_vector(self.change, (row, true), point) {
-            Some(new) => reader.insert(live, new, builder).map(drop),
-            None => reader.delete(live, self.change.ids()[row], builder).map(drop),
-        }
+        let made = match self.changes.new_vector(self.change, (row, true), point) {
+            Some(new) => reader.insert_together(live, vec![new], builder),
+            None => reader.delete_together(live, &[self.change.ids()[row]], builder),
+        };
+        made.into_iter().try_for_each(|made| made.map(drop))
     }
 
     fn attempt_together(
@@ -363,8 +364,8 @@ impl Call<'_> {
         let made = match new {
             Some(new) => reader.insert_together(live, new, builder),
             None => {
-                let ids = rows.iter().map(|&row| self.change.ids()[row]).collect();
-                reader.delete_together(live, ids, builder)
+                let ids: Vec<u64> = rows.iter().map(|&row| self.change.ids()[row]).collect();
+                reader.delete_together(live, &ids, builder)
             }
         };
         made.into_iter().map(|made| made.map(drop)).collect()

@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use stratann_core::build::hash;
 use stratann_core::build::hnsw::HnswOptions;
 use stratann_core::format::hnsw::{HnswLayout, HnswName, HnswShape, SubHnsw, seed};
-use stratann_core::remote::{Contents, GroupState, NewGroup};
+use stratann_core::format::region::{ClusterPlace, Descriptor, count_bits};
+use stratann_core::remote::{Contents, Groups, NewGroup};
 use stratann_kernel::distance::{inverse_norm, l2_f32};
 use stratann_kernel::{DType, Metric};
 
@@ -17,8 +18,6 @@ use crate::{Error, Progress, Result};
 
 /// Bytes of an id, at most.
 const ID_BYTES: usize = 8;
-/// Space is taken in steps of one part in so many of its size, so that what one group leaves fits another.
-const SPACE_PART: u64 = 32;
 
 /// Leaves the processor, after every few vectors, to whoever waits for it. A thread of low priority may keep it for
 /// milliseconds.
@@ -110,24 +109,34 @@ impl GroupBuilder {
         near.min_by(|a, b| a.1.total_cmp(&b.1)).map_or(0, |(cluster, _)| cluster)
     }
 
+    /// The layout of its sub-HNSWs.
+    pub(crate) fn layout(&self) -> &HnswLayout {
+        &self.layout
+    }
+
     /// What makes a vector a unit vector; 1 but under cosine.
     pub(crate) fn inverse_norm(&self, vector: &[u8]) -> f32 {
         if self.layout.norms { inverse_norm(self.dtype, vector) } else { 1.0 }
     }
 
-    /// Bytes that a group takes once its fresh records are in its sub-HNSWs, if none of them is deleted.
-    pub(crate) fn group_bytes(&self, number: u32, group: &GroupState) -> u64 {
-        let capacity = group.descriptor.capacity;
-        let used = [0, 1].map(|side| group.reservations.used(side, capacity));
+    /// Bytes that a group takes once its fresh records are in its sub-HNSWs, if none is deleted but those with marks.
+    pub(crate) fn group_bytes(&self, number: u32, groups: &Groups) -> u64 {
+        let group = groups.groups.get(number as usize).copied().unwrap_or_default();
+        let (own, marks) = (&group.descriptor, groups.marks_of(number));
+        let used = group.reservations.disjoint(own.capacity);
         // Others may be inserted before the group is sealed.
-        let more = capacity.saturating_sub(used[0].saturating_add(used[1]));
+        let more = own.capacity - used[0] - used[1];
         let mut bytes = u64::from(more) * self.cluster_bytes(2 * number, 1).saturating_sub(64);
+        let mut clusters = [ClusterPlace::default(); 2];
         for (side, used) in used.into_iter().enumerate() {
-            let members = group.descriptor.clusters[side].members.saturating_add(used);
-            bytes += self.cluster_bytes(2 * number + side as u32, members);
+            let members = own.clusters[side].members;
+            let marked = count_bits(marks, own.member_mark(side), members.into())
+                + count_bits(marks, own.slot_mark(side, used), used.into());
+            clusters[side].members = members.saturating_add(used).saturating_sub(marked as u32);
+            bytes += self.cluster_bytes(2 * number + side as u32, clusters[side].members);
         }
-        bytes += u64::from(self.capacity) * self.record_bytes;
-        bytes.next_multiple_of((bytes / SPACE_PART).next_power_of_two())
+        let next = Descriptor { capacity: self.capacity + more, clusters, ..Descriptor::default() };
+        bytes + u64::from(self.capacity) * self.record_bytes + next.marks(self.record_bytes).bytes
     }
 
     fn cluster_bytes(&self, cluster: u32, members: u32) -> u64 {
@@ -162,7 +171,7 @@ impl GroupBuilder {
             let old = self.open(cluster, contents.version.wrapping_sub(1), old)?;
             for member in 0..old.members() {
                 let id = old.external_id(member);
-                if contents.keeps(id) {
+                if contents.keeps(cluster as usize & 1, member, id) {
                     ids.push(id);
                     vectors.extend_from_slice(old.vector(member));
                 }

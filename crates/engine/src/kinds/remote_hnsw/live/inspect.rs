@@ -6,9 +6,9 @@ use serde::Serialize;
 use stratann_core::format::fresh::{FreshRecord, GIVEN_UP, KILLED, seed};
 use stratann_core::format::hnsw::{HnswName, SubHnsw, seed as hnsw_seed};
 use stratann_core::format::region::{
-    Address, CONTROL_BYTES, ControlWords, DESCRIPTOR_BYTES, SUPERBLOCK_BYTES, Superblock,
+    Address, DESCRIPTOR_BYTES, GROUP_ALIGN, SUPERBLOCK_BYTES, Superblock, has_bit,
 };
-use stratann_core::remote::GroupState;
+use stratann_core::remote::{Fold, Freed, GroupState};
 
 use super::super::open::RemoteIndex;
 use super::super::verify::check_cluster;
@@ -27,7 +27,7 @@ pub struct NodeFacts {
     pub node: u8,
     /// Bytes of its region.
     pub region_bytes: u64,
-    /// Bytes that tables and groups have, or had before they were replaced.
+    /// Bytes that tables and groups have, or had before they were replaced and may still be read.
     pub used_bytes: u64,
     /// The epoch of its region, in hexadecimal digits.
     pub epoch: String,
@@ -46,7 +46,9 @@ pub struct LiveFacts {
     pub fresh_reserved: u64,
     /// Slots for fresh records in all groups.
     pub fresh_slots: u64,
-    /// Ids that are deleted, and not yet by a rebuild.
+    /// Vectors that are not deleted.
+    pub rows: u64,
+    /// Ids that are deleted, and not yet marked in their groups.
     pub tombstones: u64,
     /// Tombstones that there is room for.
     pub tombstones_max: u64,
@@ -83,9 +85,31 @@ impl LiveRegion {
     /// # Errors
     /// Nodes that do not answer, or are damaged.
     pub(crate) fn facts(&self) -> Result<LiveFacts> {
+        let rows = self.rows()?;
         self.with_reader(|reader| {
             reader.begin_batch(self)?;
-            reader.facts(self)
+            Ok(LiveFacts { rows, ..reader.facts(self)? })
+        })
+    }
+
+    /// Vectors that are not deleted. Where nothing has changed since the last call they are not counted again.
+    ///
+    /// # Errors
+    /// As [`LiveRegion::facts`].
+    pub(crate) fn rows(&self) -> Result<u64> {
+        self.with_reader(|reader| {
+            reader.begin_batch(self)?;
+            let seen = (reader.seen.control.tombstones, reader.seen.groups.clone());
+            let counted = || self.counted.lock().unwrap_or_else(|e| e.into_inner());
+            if let Some((_, rows)) = counted().as_ref().filter(|counted| counted.0 == seen) {
+                return Ok(*rows);
+            }
+            let mut fold = Fold::count(&reader.seen);
+            let found = reader.nodes.run(|answers| fold.step(&self.places, &self.layout, answers));
+            let found = found.map_err(|fault| self.error(fault, &reader.nodes))?;
+            let Freed::Counted { rows, is_busy } = found else { return Ok(0) };
+            *counted() = (!is_busy).then_some((seen, rows));
+            Ok(rows)
         })
     }
 }
@@ -97,11 +121,12 @@ impl Reader {
         for facts in self.nodes.facts() {
             let number = facts.node.0;
             let Some(own) = places.nodes.get(usize::from(number)) else { continue };
-            let words = self.nodes.read(number, own.control_at, CONTROL_BYTES)?;
+            let bits = self.nodes.read(number, own.end, own.page_bits_bytes())?;
+            let pages: u64 = bits.iter().map(|byte| u64::from(byte.count_ones())).sum();
             nodes.push(NodeFacts {
                 node: number,
                 region_bytes: facts.region_bytes,
-                used_bytes: ControlWords::decode(&words).map_or(0, |words| words.used),
+                used_bytes: pages * GROUP_ALIGN,
                 epoch: format!("{:016x}", facts.epoch),
             });
         }
@@ -116,6 +141,7 @@ impl Reader {
             rebuilt_groups: groups.iter().filter(|group| group.descriptor.version > 0).count() as u32,
             fresh_reserved: groups.iter().map(used).sum(),
             fresh_slots: groups.iter().map(capacity).sum(),
+            rows: 0,
             tombstones: self.seen.tombstones.len() as u64,
             tombstones_max: places.nodes.first().map_or(0, |own| own.tombstones),
             clock: self.seen.control.tombstones,
@@ -296,12 +322,15 @@ impl Check<'_> {
             return Ok(());
         };
         let (seen, clock) = (&self.reader.seen, descriptor.clock);
-        let mut ids = HashSet::new();
-        if let Some(what) = check_cluster(self.base, &found, &mut ids, &mut checked.edges) {
+        let (marks, first_mark) = (seen.marks_of(group), descriptor.member_mark(side));
+        let is_marked = |member: u32| has_bit(marks, first_mark + u64::from(member));
+        if let Some(what) = check_cluster(self.base, &found, &mut HashSet::new(), &mut checked.edges) {
             checked.found(node, span.offset, Some(cluster), what);
         }
         checked.nodes += u64::from(found.members());
-        checked.ids.extend(ids.into_iter().filter(|&id| !seen.is_deleted(id, clock)));
+        let live = (0..found.members()).filter(|&member| !is_marked(member));
+        let ids = live.map(|member| found.external_id(member));
+        checked.ids.extend(ids.filter(|&id| !seen.is_deleted(id, clock)));
         Ok(())
     }
 
@@ -315,11 +344,11 @@ impl Check<'_> {
             let span = descriptor.fresh(side, count, bytes);
             let read = self.read(descriptor.at.node(), span.offset, span.bytes)?;
             checked.bytes += span.bytes;
-            let slots = read.chunks_exact(bytes as usize);
-            for (offset, slot) in (span.offset..).step_by(bytes as usize).zip(slots) {
+            let slots = read.chunks_exact(bytes as usize).zip(descriptor.slot_mark(side, count)..);
+            for (offset, (slot, mark)) in (span.offset..).step_by(bytes as usize).zip(slots) {
                 // A slot that both sides have reserved holds a record of either.
                 let may_hold = used.map(|used| (used.offset..used.offset + used.bytes).contains(&offset));
-                self.slot((group, state), (offset, slot), may_hold, checked);
+                self.slot((group, state), (offset, mark, slot), may_hold, checked);
             }
         }
         Ok(())
@@ -328,7 +357,7 @@ impl Check<'_> {
     fn slot(
         &self,
         (group, state): (u32, &GroupState),
-        (offset, slot): (u64, &[u8]),
+        (offset, mark, slot): (u64, u64, &[u8]),
         may_hold: [bool; 2],
         checked: &mut Checked,
     ) {
@@ -339,7 +368,8 @@ impl Check<'_> {
         let word = slot.first_chunk().copied().map_or(0, u64::from_le_bytes);
         match FreshRecord::decode(seed, places.vector_bytes, slot) {
             Some(record) if record.cluster / 2 == group && may_hold[record.cluster as usize % 2] => {
-                if !self.reader.seen.is_deleted(record.id, record.clock) {
+                let is_marked = has_bit(self.reader.seen.marks_of(group), mark);
+                if !is_marked && !self.reader.seen.is_deleted(record.id, record.clock) {
                     checked.ids.push(record.id);
                 }
                 checked.fresh.published += 1;

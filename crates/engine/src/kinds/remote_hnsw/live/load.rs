@@ -120,6 +120,12 @@ pub fn load_with(
     })
 }
 
+/// Bytes of the smallest region with so many bytes before the bits of its pages.
+fn region_bytes_for(end: u64) -> u64 {
+    let pages = end.div_ceil(GROUP_ALIGN);
+    (pages..).find(|pages| Superblock::end_of(pages * GROUP_ALIGN) >= end).unwrap_or(pages) * GROUP_ALIGN
+}
+
 /// Checks that nodes have the numbers from 0 on.
 fn check_numbers(facts: &[Facts]) -> Result<()> {
     match facts.iter().enumerate().find(|(at, own)| usize::from(own.node.0) != *at) {
@@ -195,7 +201,7 @@ impl Image {
         let groups = self.groups.iter().zip(traffic_by_cluster.chunks(2));
         groups
             .map(|(group, traffic)| Weight {
-                bytes: group.bytes(self.superblock.record_bytes).next_multiple_of(GROUP_ALIGN),
+                bytes: group.bytes_with_marks(self.superblock.record_bytes).next_multiple_of(GROUP_ALIGN),
                 traffic: traffic.iter().sum(),
             })
             .collect()
@@ -214,14 +220,14 @@ impl Image {
         let rooms: Vec<Room> = superblocks.iter().map(room).collect();
         let division = if by_bytes { divide_by_bytes(groups, &rooms) } else { divide(groups, &rooms) };
         for (own, &needed) in nodes.iter().zip(&division.used) {
-            if needed > own.region_bytes {
+            if needed > Superblock::end_of(own.region_bytes) {
                 return Err(Error::budget(format!(
                     "memory node {} has a region of {}, and its part of the index takes {}; start it with --size {} or \
                      more, or add nodes",
                     own.node.0,
                     size(own.region_bytes),
                     size(needed),
-                    needed
+                    region_bytes_for(needed)
                 )));
             }
         }
@@ -237,14 +243,18 @@ impl Image {
             0 => Superblock { manifest_bytes: self.manifest.len() as u64, ..place },
             _ => Superblock { groups: 0, clusters: 0, tombstones: 0, meta_bytes: 0, ..place },
         };
-        Superblock { end: facts.region_bytes / GROUP_ALIGN * GROUP_ALIGN, ..own.with_sections() }
+        Superblock { end: Superblock::end_of(facts.region_bytes), ..own.with_sections() }
     }
 
     /// Everything of a node but its superblocks, the sub-HNSWs, and what begins as zeros: the region has them.
     fn tables(&self, plan: &Plan, node: usize) -> Vec<(u64, Vec<u8>)> {
         let own = &plan.superblocks[node];
-        let control = ControlWords { used: plan.division.used[node], ..ControlWords::default() };
-        let mut all = vec![(own.control_at, control.encode().to_vec())];
+        let pages = plan.division.used[node].div_ceil(GROUP_ALIGN);
+        let bits = |from: u64| (0..8).fold(0, |byte, bit| byte | u8::from(from + bit < pages) << bit);
+        let mut all = vec![
+            (own.control_at, ControlWords::default().encode().to_vec()),
+            (own.end, (0..pages).step_by(8).map(bits).collect()),
+        ];
         if node == 0 {
             let descriptors = (0..).zip(&plan.descriptors);
             all.extend(descriptors.map(|(group, descriptor)| {

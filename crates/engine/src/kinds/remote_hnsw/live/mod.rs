@@ -15,10 +15,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use stratann_core::format::fresh::Tombstone;
-use stratann_core::format::region::{Address, ControlWords};
+use stratann_core::format::hnsw::HnswLayout;
+use stratann_core::format::region::{Address, ControlWords, Descriptor, count_bits};
 use stratann_core::plan::remote_hnsw::{Located, View, WHOLE};
 use stratann_core::query::QueryStats;
-use stratann_core::remote::{Announced, Answer, Fault, Groups, Headers, Line, Op, Places, Recheck};
+use stratann_core::remote::{
+    Announced, Answer, Fault, GroupState, Groups, Headers, Line, Op, Places, Recheck,
+};
 
 use crate::remote_memory::{MemoryError, Nodes, RemoteSource};
 use crate::{Error, ErrorKind, Result};
@@ -29,6 +32,8 @@ use changes::RebuildCounters;
 pub struct Clusters {
     clusters: Vec<Located>,
     tombstones: Vec<Tombstone>,
+    /// See [`View::marks`].
+    marks: Arc<Vec<Vec<u64>>>,
     /// See [`View::shares`].
     shares: Vec<u32>,
     has_fresh: bool,
@@ -38,7 +43,7 @@ impl Clusters {
     /// Puts them into a view of the index.
     pub(crate) fn apply<'a>(&'a self, view: &mut View<'a>) {
         (view.clusters, view.tombstones, view.first) = (&self.clusters, &self.tombstones, &[]);
-        view.shares = &self.shares;
+        (view.marks, view.shares) = (&self.marks, &self.shares);
     }
 
     /// Where each cluster is.
@@ -58,7 +63,7 @@ impl Clusters {
                 }
                 let used = groups.used(number, side);
                 has_fresh |= used > 0;
-                let rows = group.descriptor.clusters[side].members.saturating_add(records[side]);
+                let rows = rows((groups, number), &group.descriptor, (side, records[side]));
                 shares.push(share(rows, loaded.get(clusters.len()).copied().unwrap_or(0)));
                 clusters.push(Located::new(&group.descriptor, number, (side, used), first.record_bytes));
             }
@@ -66,8 +71,17 @@ impl Clusters {
         if shares.iter().all(|&share| share == WHOLE) {
             shares.clear();
         }
-        Clusters { clusters, tombstones: groups.tombstones.clone(), shares, has_fresh }
+        let (tombstones, marks) = (groups.tombstones.clone(), groups.marks.clone());
+        Clusters { clusters, tombstones, marks, shares, has_fresh }
     }
+}
+
+/// Rows of a cluster, without those that have marks.
+fn rows((groups, group): (&Groups, u32), own: &Descriptor, (side, records): (usize, u32)) -> u32 {
+    let (members, marks) = (own.clusters[side].members, groups.marks_of(group));
+    let marked = count_bits(marks, own.member_mark(side), members.into())
+        + count_bits(marks, own.slot_mark(side, records), records.into());
+    members.saturating_add(records).saturating_sub(marked as u32)
 }
 
 /// The share of its rows that a cluster has: 0 for none alone.
@@ -91,6 +105,9 @@ pub struct LiveRegion {
     pub(crate) rebuilds: RebuildCounters,
     /// What the newest batch saw.
     newest: Mutex<Arc<Clusters>>,
+    layout: HnswLayout,
+    /// How many rows there were, at a clock and in these groups.
+    counted: Mutex<Option<((u64, Vec<GroupState>), u64)>>,
 }
 
 /// Connections and the announced line of one batch after another.
@@ -115,14 +132,15 @@ impl LiveRegion {
         if let Some(reader) = self.idle().pop() {
             return Ok(reader);
         }
-        self.connect()
+        self.connect(false)
     }
 
-    fn connect(&self) -> Result<Reader> {
+    fn connect(&self, is_writer: bool) -> Result<Reader> {
         let mut nodes = self.source.connect();
         self.free_abandoned(&mut nodes);
         let number = number(&mut nodes, &self.places).map_err(|fault| self.error(fault, &nodes))?;
-        Ok(Reader { nodes, number, line: Line::new(number), seen: Groups::default() })
+        let line = if is_writer { Line::none() } else { Line::new(number) };
+        Ok(Reader { nodes, number, line, seen: Groups::default() })
     }
 
     /// What the newest batch saw.
@@ -185,7 +203,7 @@ impl LiveRegion {
         if let Some(writer) = self.idle_writers().pop() {
             return Ok(writer);
         }
-        let mut writer = self.connect()?;
+        let mut writer = self.connect(true)?;
         match writer.begin_change(self) {
             Ok(()) => Ok(writer),
             Err(why) => {
@@ -195,9 +213,8 @@ impl LiveRegion {
         }
     }
 
-    /// Keeps a reader for the next changes. Its line is free until then: changes read nothing that may be replaced.
-    pub(crate) fn give_back_writer(&self, mut writer: Reader) {
-        writer.leave(self);
+    /// Keeps a reader for the next changes.
+    pub(crate) fn give_back_writer(&self, writer: Reader) {
         self.idle_writers().push(writer);
     }
 

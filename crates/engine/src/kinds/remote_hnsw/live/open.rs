@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 
+use stratann_core::format::hnsw::HnswLayout;
 use stratann_core::format::region::{DESCRIPTOR_BYTES, Descriptor, SUPERBLOCK_BYTES, Superblock};
 use stratann_core::remote::Places;
 
@@ -11,7 +12,7 @@ use super::changes::RebuildCounters;
 use crate::kinds::kind::Kind;
 use crate::manifest::Manifest;
 use crate::remote_memory::{Facts, Nodes, RemoteSource};
-use crate::{Error, Result};
+use crate::{Error, Metric, Result};
 
 /// What memory nodes say of the index that they hold.
 pub(crate) struct Found {
@@ -64,6 +65,8 @@ pub(crate) fn find(source: &Arc<RemoteSource>) -> Result<Found> {
         abandoned: Mutex::default(),
         rebuilds: RebuildCounters::default(),
         newest: Mutex::default(),
+        layout: HnswLayout { vector_bytes, norms: manifest.metric() == Some(Metric::Cosine) },
+        counted: Mutex::default(),
     };
     Ok(Found { manifest, meta, live })
 }
