@@ -513,13 +513,15 @@ mod tests {
     #[test]
     fn the_bits_of_pages_follow_the_pages() {
         for pages in [1, 2, 3, 100, 32_768, 32_769, 32_770, 70_000] {
-            let own = Superblock { end: Superblock::end_of(pages * GROUP_ALIGN + 5), ..Superblock::default() };
+            let own =
+                Superblock { end: Superblock::end_of(pages * GROUP_ALIGN + 5), ..Superblock::default() };
             assert!(own.end + own.page_bits_bytes() <= pages * GROUP_ALIGN, "{pages} pages");
             assert!(own.end + 4 * GROUP_ALIGN >= pages * GROUP_ALIGN, "{pages} pages");
         }
         let words = [0b1010, u64::MAX, 1];
         assert!(has_bit(&words, 1) && !has_bit(&words, 2) && has_bit(&words, 128) && !has_bit(&words, 192));
-        let counted = [(0, 64), (2, 10), (63, 3), (60, 500), (130, 9)].map(|(at, n)| count_bits(&words, at, n));
+        let counted =
+            [(0, 64), (2, 10), (63, 3), (60, 500), (130, 9)].map(|(at, n)| count_bits(&words, at, n));
         assert_eq!(counted, [2, 1, 2, 65, 0]);
         assert_eq!(count_bits(&words, 0, u64::MAX), 67);
     }
@@ -533,7 +535,10 @@ mod tests {
         let fenced = next.fenced().fenced();
         assert_eq!((fenced.number(), fenced.rebuilt_at(), fenced == next), (7, Some(at), false));
         let folded = Folded::new(7, 99, true);
-        assert_eq!((folded.is_of(7), folded.is_of(8), folded.clock(), folded.is_busy()), (true, false, 99, true));
+        assert_eq!(
+            (folded.is_of(7), folded.is_of(8), folded.clock(), folded.is_busy()),
+            (true, false, 99, true)
+        );
         assert!(!Folded::default().is_of(0) && Folded::new(0, 1, false).is_of(0));
         assert_eq!(superblock().descriptor_of(2, next), Address::new(3, 5 * GROUP_ALIGN - DESCRIPTOR_BYTES));
         assert_eq!(

@@ -108,6 +108,14 @@ impl ServerState {
         Ok(batches.map_err(|e| io::Error::other(e.message))?.map(LiveThread::new))
     }
 
+    /// Number of vectors on all servers. Those in memory nodes are counted while these answer.
+    pub(super) fn rows(&self) -> u64 {
+        let index = self.index.index();
+        let is_live = index.is_in_memory_nodes() && lock(&self.memory_lost).is_none();
+        let rows = is_live.then(|| index.rows().ok()).flatten();
+        rows.unwrap_or_else(|| self.index.rows())
+    }
+
     /// Notes whether the headers of the index could be read. Returns why not.
     pub(super) fn note_memory(&self, failure: Option<String>) -> Option<String> {
         let failure = failure.map(|why| self.unfit_load.get().cloned().unwrap_or(why));

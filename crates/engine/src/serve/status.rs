@@ -161,7 +161,7 @@ impl Status {
             build_id: state.index.build_id(),
             version: None,
             builds: vec![state.index.build_id()],
-            rows: state.index.rows(),
+            rows: state.rows(),
             dim: manifest.dim,
             dtype: manifest.dtype.clone(),
             metric: manifest.metric.clone(),

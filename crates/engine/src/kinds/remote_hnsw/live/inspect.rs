@@ -12,7 +12,7 @@ use stratann_core::remote::{Fold, Freed, GroupState};
 
 use super::super::open::RemoteIndex;
 use super::super::verify::check_cluster;
-use super::{LiveRegion, Reader};
+use super::{Counted, LiveRegion, Reader};
 use crate::base::Base;
 use crate::verify::report::{Finding, Report};
 use crate::{Error, Progress, Result};
@@ -99,16 +99,17 @@ impl LiveRegion {
     pub(crate) fn rows(&self) -> Result<u64> {
         self.with_reader(|reader| {
             reader.begin_batch(self)?;
-            let seen = (reader.seen.control.tombstones, reader.seen.groups.clone());
+            let (clock, groups) = (reader.seen.control.tombstones, reader.seen.groups.clone());
             let counted = || self.counted.lock().unwrap_or_else(|e| e.into_inner());
-            if let Some((_, rows)) = counted().as_ref().filter(|counted| counted.0 == seen) {
-                return Ok(*rows);
+            let is_same = |own: &&Counted| own.clock == clock && own.groups == groups;
+            if let Some(own) = counted().as_ref().filter(is_same) {
+                return Ok(own.rows);
             }
             let mut fold = Fold::count(&reader.seen);
             let found = reader.nodes.run(|answers| fold.step(&self.places, &self.layout, answers));
             let found = found.map_err(|fault| self.error(fault, &reader.nodes))?;
             let Freed::Counted { rows, is_busy } = found else { return Ok(0) };
-            *counted() = (!is_busy).then_some((seen, rows));
+            *counted() = (!is_busy).then_some(Counted { clock, groups, rows });
             Ok(rows)
         })
     }

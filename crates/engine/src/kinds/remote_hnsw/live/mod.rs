@@ -57,13 +57,13 @@ impl Clusters {
         let mut shares = Vec::with_capacity(clusters.capacity());
         for (number, group) in (0..).zip(&groups.groups) {
             let records = group.reservations.disjoint(group.descriptor.capacity);
-            for side in 0..2 {
+            for (side, records) in records.into_iter().enumerate() {
                 if clusters.len() as u64 == first.clusters {
                     break;
                 }
                 let used = groups.used(number, side);
                 has_fresh |= used > 0;
-                let rows = rows((groups, number), &group.descriptor, (side, records[side]));
+                let rows = rows((groups, number), &group.descriptor, (side, records));
                 shares.push(share(rows, loaded.get(clusters.len()).copied().unwrap_or(0)));
                 clusters.push(Located::new(&group.descriptor, number, (side, used), first.record_bytes));
             }
@@ -106,8 +106,14 @@ pub struct LiveRegion {
     /// What the newest batch saw.
     newest: Mutex<Arc<Clusters>>,
     layout: HnswLayout,
-    /// How many rows there were, at a clock and in these groups.
-    counted: Mutex<Option<((u64, Vec<GroupState>), u64)>>,
+    counted: Mutex<Option<Counted>>,
+}
+
+/// How many rows there were at a clock, in these groups.
+struct Counted {
+    clock: u64,
+    groups: Vec<GroupState>,
+    rows: u64,
 }
 
 /// Connections and the announced line of one batch after another.
