@@ -1,6 +1,7 @@
 //! Builds the sub-HNSWs of a group anew, of those that it had and of its fresh records (d-HNSW §3.2).
 
 use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
 
 use stratann_core::build::hash;
 use stratann_core::build::hnsw::HnswOptions;
@@ -19,15 +20,21 @@ use crate::{Error, Progress, Result};
 /// Bytes of an id, at most.
 const ID_BYTES: usize = 8;
 
+/// How long a rebuild leaves the processor to others. Writers wait for it, and where many threads are busy each turn
+/// that it leaves takes milliseconds.
+const YIELDING: Duration = Duration::from_millis(100);
+
 /// Leaves the processor, after every few vectors, to whoever waits for it. A thread of low priority may keep it for
 /// milliseconds.
-struct Yielding;
+struct Yielding(Instant);
 
 impl Progress for Yielding {
     fn stage(&self, _: &str, _: u64, _: &str) {}
 
     fn advance(&self, _: u64) {
-        std::thread::yield_now();
+        if self.0.elapsed() < YIELDING {
+            std::thread::yield_now();
+        }
     }
 
     fn note(&self, _: &str) {}
@@ -193,7 +200,7 @@ impl GroupBuilder {
             name: self.name(cluster, contents.version),
         };
         let kind = (self.metric, self.dtype);
-        let bytes = sub_hnsw(&self.space, kind, &own, &self.options(cluster), &Yielding)?;
+        let bytes = sub_hnsw(&self.space, kind, &own, &self.options(cluster), &Yielding(Instant::now()))?;
         Ok((bytes, ids.len() as u32))
     }
 
