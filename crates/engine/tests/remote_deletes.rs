@@ -220,6 +220,24 @@ fn changes_at_constant_size_do_not_fill_a_region() {
     assert_eq!(nodes[0].verify_memory(&Quiet).unwrap().report.violations_found, 0);
 }
 
+/// Clusters all of whose rows are deleted and folded in have no bytes, which is no damage. Space of what was deleted is
+/// not in use.
+#[test]
+fn an_index_that_is_nearly_empty_is_sound() {
+    let world = World::new(16);
+    let (index, before) = (world.open(), space(&world.open()));
+    let gone: Vec<u64> = (2..ROWS as u64).collect();
+    index.delete(&gone, &ChangeOptions::default(), &Quiet).unwrap();
+    index.delete(&gone, &ChangeOptions::default(), &Quiet).unwrap();
+    let after = space(&index);
+    assert_eq!((index.rows().unwrap(), index.rebuilds() > 0), (2, true));
+    // Two pages for each group are left, and the tables.
+    assert!(after.0 < before.0 * 3 / 4, "{before:?} {after:?}");
+    assert_eq!(index.verify_memory(&Quiet).unwrap().report.violations_found, 0);
+    let asked = Set::new(DType::F32, DIM, &clustered(20, DIM, 12, 5));
+    assert!((recall(&world, &index, &asked, 10, |row| row >= 2) - 1.0).abs() < 1e-9);
+}
+
 /// Deletes need no space, and many of them no rebuild: what they delete is marked.
 #[test]
 fn deletes_work_in_a_full_region() {

@@ -6,9 +6,10 @@ use serde::Serialize;
 use stratann_core::format::fresh::{FreshRecord, GIVEN_UP, KILLED, seed};
 use stratann_core::format::hnsw::{HnswName, SubHnsw, seed as hnsw_seed};
 use stratann_core::format::region::{
-    Address, DESCRIPTOR_BYTES, GROUP_ALIGN, SUPERBLOCK_BYTES, Superblock, has_bit,
+    Address, CONTROL_BYTES, DESCRIPTOR_BYTES, GROUP_ALIGN, GROUP_WORDS_BYTES, GroupWords, SUPERBLOCK_BYTES,
+    Superblock, has_bit,
 };
-use stratann_core::remote::{Fold, Freed, GroupState};
+use stratann_core::remote::{Fold, Freed, GroupState, Places};
 
 use super::super::open::RemoteIndex;
 use super::super::verify::check_cluster;
@@ -27,7 +28,7 @@ pub struct NodeFacts {
     pub node: u8,
     /// Bytes of its region.
     pub region_bytes: u64,
-    /// Bytes that tables and groups have, or had before they were replaced and may still be read.
+    /// Bytes that tables and groups have. Those of replaced groups that are free once nobody reads them are left out.
     pub used_bytes: u64,
     /// The epoch of its region, in hexadecimal digits.
     pub epoch: String,
@@ -118,6 +119,7 @@ impl LiveRegion {
 impl Reader {
     fn facts(&mut self, live: &LiveRegion) -> Result<LiveFacts> {
         let places = &live.places;
+        let waiting = self.waiting_bytes(places)?;
         let mut nodes = Vec::new();
         for facts in self.nodes.facts() {
             let number = facts.node.0;
@@ -127,7 +129,7 @@ impl Reader {
             nodes.push(NodeFacts {
                 node: number,
                 region_bytes: facts.region_bytes,
-                used_bytes: pages * GROUP_ALIGN,
+                used_bytes: (pages * GROUP_ALIGN).saturating_sub(waiting[usize::from(number)]),
                 epoch: format!("{:016x}", facts.epoch),
             });
         }
@@ -147,6 +149,22 @@ impl Reader {
             tombstones_max: places.nodes.first().map_or(0, |own| own.tombstones),
             clock: self.seen.control.tombstones,
         })
+    }
+}
+
+impl Reader {
+    /// Bytes of each node, by number, that replaced groups had and that are free once nobody reads them.
+    fn waiting_bytes(&mut self, places: &Places) -> Result<[u64; 256]> {
+        let first = places.nodes.first().copied().unwrap_or_default();
+        let bytes = first.groups * GROUP_WORDS_BYTES;
+        let words = self.nodes.read(0, first.control_at + CONTROL_BYTES, bytes)?;
+        let mut waiting = [0; 256];
+        for (group, words) in self.seen.groups.iter().zip(words.chunks_exact(GROUP_WORDS_BYTES as usize)) {
+            let spans = GroupWords::decode(words).unwrap_or_default().free_spans;
+            let node = usize::from(group.descriptor.at.node());
+            waiting[node] += spans.iter().map(|own| own.space().bytes).sum::<u64>();
+        }
+        Ok(waiting)
     }
 }
 
@@ -289,7 +307,8 @@ impl Check<'_> {
         let mut checked = Checked { bytes: DESCRIPTOR_BYTES, ..Checked::default() };
         for side in 0..2 {
             let cluster = 2 * group + side as u32;
-            if cluster < self.own.facts.clusters() {
+            // One without members has no bytes.
+            if cluster < self.own.facts.clusters() && state.descriptor.clusters[side].members > 0 {
                 self.sub_hnsw((group, side), state, &mut checked)?;
             }
         }
