@@ -32,6 +32,11 @@ impl Section {
         }
     }
 
+    /// Share of the lists that a plan holds resident; `None` without a plan.
+    pub(crate) fn planned_resident_share(&self) -> Option<f64> {
+        self.lists()?.plan.as_ref().map(|plan| plan.resident_share())
+    }
+
     /// The section of a `grid-ivf`; `None` of another kind.
     pub fn grid(&self) -> Option<&GridSection> {
         match self {

@@ -74,6 +74,7 @@ fn measure(
         kth_distance,
         variant: variant_name,
         family,
+        resident_share: index.base.manifest.section.planned_resident_share(),
         points,
     };
     for (number, path) in (0..).zip(&grid.paths) {

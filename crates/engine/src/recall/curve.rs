@@ -126,12 +126,14 @@ impl Point {
             || self.hardest.zip(other.hardest).is_some_and(|(own, other)| fewer(own, other))
     }
 
-    /// Reads and comparisons count alike: which of them costs more depends on the memory of the search. Reads of lists
-    /// go with the comparisons, and are none where lists are resident. Vectors count twice: they are read in any case,
-    /// and the last percent of them takes many lists.
-    fn cost(&self) -> f64 {
-        let comparisons = self.comparisons.unwrap_or(1.0);
-        self.vectors.map_or(self.reads.max(0.1), |vectors| vectors.max(0.1).powi(2)) * comparisons
+    /// Product of reads and comparisons: which of them costs more depends on the memory of the search. With lists it
+    /// has a factor more: vectors, which are read in any case, times the reads of a search with this share of the lists
+    /// resident. Where all are, vectors alone are read.
+    fn cost(&self, resident_share: f64) -> f64 {
+        let (reads, comparisons) = (self.reads.max(0.1), self.comparisons.unwrap_or(1.0));
+        let Some(vectors) = self.vectors else { return reads * comparisons };
+        let vectors = vectors.max(0.1);
+        vectors * mix(reads, vectors, resident_share) * comparisons
     }
 }
 
@@ -154,6 +156,10 @@ pub struct Curve {
     /// The way to search that it was measured with, where an index has several; absent for the usual one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub family: Option<String>,
+    /// Share of the lists whose codes are resident in searches, by the plan of the index; absent of a kind without one,
+    /// and in indexes of before it was kept: then reads of lists do not count.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub resident_share: Option<f64>,
     /// The points, by effort.
     pub points: Vec<Point>,
 }
@@ -169,13 +175,18 @@ impl Curve {
             }
         });
         let reached = paths.iter().filter_map(|&path| self.setting_of(path, recall));
-        reached.min_by(|a, b| a.cost().total_cmp(&b.cost()).then(a.effort.cmp(&b.effort)))
+        let cost = |point: &Point| self.cost(point);
+        reached.min_by(|a, b| cost(a).total_cmp(&cost(b)).then(a.effort.cmp(&b.effort)))
+    }
+
+    fn cost(&self, point: &Point) -> f64 {
+        point.cost(self.resident_share.unwrap_or(1.0))
     }
 
     /// Whether its points reach the recall of `point` at a small part of the cost.
     pub(crate) fn is_far_cheaper(&self, point: &Point) -> bool {
         let times = if point.vectors.is_some() { FAR_CHEAPER.powi(3) } else { FAR_CHEAPER };
-        self.setting(point.safe_recall()).is_some_and(|own| times * own.cost() < point.cost())
+        self.setting(point.safe_recall()).is_some_and(|own| times * self.cost(&own) < self.cost(point))
     }
 
     /// The effort to begin a path with, when each path has the efforts of the one before with longer beams. It is the
@@ -254,8 +265,7 @@ pub fn choose_of(curves: &[Curve], family: Option<&str>, k: u32, recall: f64) ->
     if recall >= 1.0 {
         return Some(Point::EXACT);
     }
-    let own = || curves.iter().filter(|c| c.family.as_deref() == family);
-    let curve = own().filter(|c| c.k >= k).min_by_key(|c| c.k).or_else(|| own().max_by_key(|c| c.k))?;
+    let curve = nearest(curves, family, k)?;
     let has_hardest = curve.points.iter().all(|p| p.hardest.is_some());
     let share = match &*curve.source {
         _ if has_hardest => 1.0,
@@ -273,6 +283,12 @@ pub fn choose_of(curves: &[Curve], family: Option<&str>, k: u32, recall: f64) ->
     Some(point)
 }
 
+/// The curve of the nearest k that is not smaller, or else the largest.
+fn nearest<'c>(curves: &'c [Curve], family: Option<&str>, k: u32) -> Option<&'c Curve> {
+    let own = || curves.iter().filter(|c| c.family.as_deref() == family);
+    own().filter(|c| c.k >= k).min_by_key(|c| c.k).or_else(|| own().max_by_key(|c| c.k))
+}
+
 /// The cheapest of the settings that several ways to search come to, and its way. `None` where none has a curve.
 pub(crate) fn cheapest<'f>(
     curves: &[Curve],
@@ -281,7 +297,10 @@ pub(crate) fn cheapest<'f>(
     recall: f64,
 ) -> Option<(Option<&'f str>, Point)> {
     let chosen = families.iter().filter_map(|&family| Some((family, choose_of(curves, family, k, recall)?)));
-    chosen.min_by(|a, b| a.1.cost().total_cmp(&b.1.cost()))
+    let cost = |(family, point): &(Option<&str>, Point)| {
+        nearest(curves, *family, k).map_or(f64::INFINITY, |curve| curve.cost(point))
+    };
+    chosen.min_by(|a, b| cost(a).total_cmp(&cost(b)))
 }
 
 /// The variant of the curve for `k`; `None` where no curve has one.

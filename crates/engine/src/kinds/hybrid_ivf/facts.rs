@@ -81,6 +81,14 @@ pub struct PlanReport {
     pub profile: Option<PlanProfile>,
 }
 
+impl PlanReport {
+    /// Share of the members whose codes are planned to lie in RAM.
+    pub(crate) fn resident_share(&self) -> f64 {
+        let of = |ways: &mut dyn Iterator<Item = &WayReport>| ways.map(|way| way.members as f64).sum::<f64>();
+        of(&mut self.ways.iter().filter(|way| way.in_ram)) / of(&mut self.ways.iter()).max(1.0)
+    }
+}
+
 /// The profile that a plan was made from.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PlanProfile {

@@ -15,6 +15,7 @@ fn curve(points: &[(u32, StopRule, f64, f64)]) -> Curve {
         kth_distance: Some(4.0),
         variant: None,
         family: None,
+        resident_share: None,
         points: points
             .iter()
             .map(|&(effort, stop, recall, reads)| point(effort, stop, recall, reads))
@@ -54,6 +55,20 @@ fn the_cheapest_way_that_reaches_is_taken() {
     assert_eq!(chosen(&both[..1], 0.98), (None, f64::INFINITY));
     assert_eq!(chosen(&both, 1.0), (None, f64::INFINITY));
     assert!(cheapest(&curves, &[Some("static")], 10, 0.9).is_none());
+}
+
+#[test]
+fn reads_of_lists_count_where_lists_are_not_resident() {
+    // The first reads many lists for few vectors, the second the other way round.
+    let mut c = curve(&[(900, FULL, 0.99, 260.0), (500, EARLY, 0.99, 150.0)]);
+    for (point, vectors) in c.points.iter_mut().zip([80.0, 118.0]) {
+        (point.vectors, point.comparisons) = (Some(vectors), Some(30_000.0));
+    }
+    for (resident_share, effort) in [(None, 900), (Some(1.0), 900), (Some(0.0), 500), (Some(0.3), 500)] {
+        c.resident_share = resident_share;
+        assert_eq!(c.setting(0.98).unwrap().effort, effort, "{resident_share:?}");
+        assert_eq!(cheapest(std::slice::from_ref(&c), &[None], 10, 0.98).unwrap().1.effort, effort);
+    }
 }
 
 #[test]

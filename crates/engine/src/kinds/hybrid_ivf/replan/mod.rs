@@ -298,6 +298,8 @@ impl Old {
         let lists = written.directory.list_count();
         let facts = ListFacts { lists, kinds: count(&written.directory.kinds), ..self.facts };
         manifest.section = Section::HybridIvf(Box::new(ListSection { facts, plan: Some(report) }));
+        let resident_share = manifest.section.planned_resident_share();
+        manifest.curves.iter_mut().for_each(|curve| curve.resident_share = resident_share);
         manifest.build_id = manifest.content_id();
         Ok(manifest)
     }
