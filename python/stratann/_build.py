@@ -35,6 +35,9 @@ class BuildReport:
     skipped_rows: int
     #: Choices of the build, such as nodes per block.
     facts: dict[str, Any]
+    #: Curves that do not reach the usual recall of 0.95: ``k``, ``asked``, ``reached``. Searches that ask for it go
+    #: through everything.
+    unreached: list[dict[str, Any]]
 
 
 @dataclass(frozen=True, eq=False)

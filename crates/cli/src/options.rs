@@ -9,6 +9,7 @@ use stratann_core::query::wire::{Carry, Results};
 use stratann_engine::budget::parse_size;
 use stratann_engine::driver::{Admission, Width};
 use stratann_engine::index::CacheBudget;
+use stratann_engine::recall::curve::RECALL_USUAL;
 use stratann_engine::tier::IoChoice;
 use stratann_engine::{DType, Error, Metric, Result as Checked, build, dataset};
 
@@ -508,7 +509,7 @@ impl Effort {
             return self.nprobe.iter().map(clusters).collect();
         }
         if self.recall.is_empty() {
-            return vec![SearchEffort::Recall(0.95)];
+            return vec![SearchEffort::Recall(RECALL_USUAL)];
         }
         self.recall.iter().map(|&r| SearchEffort::Recall(r)).collect()
     }

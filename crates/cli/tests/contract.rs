@@ -7,6 +7,7 @@ use std::path::Path;
 
 use common::*;
 use serde_json::Value;
+use stratann_engine::manifest::Manifest;
 
 fn keys(value: &Value) -> BTreeSet<&str> {
     value.as_object().unwrap().keys().map(String::as_str).collect()
@@ -21,7 +22,8 @@ fn json_keys_are_stable() {
     let data = Data::new(1500, 16, "f32");
     let index = data.path("graph");
     let built = json(&data.build_args(&index));
-    let expected = ["seconds", "peak_rss_bytes", "index_bytes", "stages", "rows", "skipped_rows", "facts"];
+    let expected =
+        ["seconds", "peak_rss_bytes", "index_bytes", "stages", "rows", "skipped_rows", "facts", "unreached"];
     assert_eq!(keys(&built), set(&expected));
     assert_eq!(built["rows"], 1500);
 
@@ -229,6 +231,57 @@ fn a_profile_is_measured_kept_and_shown() {
     refused(&["profile", "--show", arg(&file), "--seconds", "3"], 2);
     std::fs::write(&file, &std::fs::read(&file).unwrap()[..100]).unwrap();
     refused(&["profile", "--show", arg(&file)], 1);
+}
+
+/// Publishes the index with curves that reach less.
+fn lower_curves(index: &Path) {
+    let (number, mut manifest) = Manifest::read(index).unwrap();
+    for point in manifest.curves.iter_mut().flat_map(|curve| &mut curve.points) {
+        (point.recall, point.hardest) = (0.8 * point.recall, point.hardest.map(|hardest| 0.8 * hardest));
+    }
+    manifest.publish(index, number + 1).unwrap();
+}
+
+#[test]
+fn a_recall_that_calibration_does_not_reach_is_noted() {
+    let data = Data::new(1500, 16, "f32");
+    for kind in ["disk-graph", "hybrid-ivf", "grid-ivf", "gpu-ivf", "remote-hnsw"] {
+        let index = data.path(kind);
+        let place = ["build", arg(&data.base), "-o", arg(&index), "--kind", kind, "--threads", "2"];
+        let built = json(&[&place[..], &["--calibration-queries", "60"]].concat());
+        // Beams of a remote-hnsw end at a length that misses some of the hardest queries of this set.
+        assert!(kind == "remote-hnsw" || built["unreached"] == serde_json::json!([]), "{kind}: {built}");
+        lower_curves(&index);
+        let info = json(&["info", arg(&index)]);
+        let unreached = info["unreached"].as_array().unwrap();
+        assert!(unreached.len() == 3 && unreached[1]["k"] == 10 && unreached[1]["asked"] == 0.95, "{info}");
+        let shown = String::from_utf8(run(&["info", arg(&index)]).stdout).unwrap();
+        assert_eq!(shown.matches("recall 0.95 asked, 0.").count(), 3, "{shown}");
+        if kind == "remote-hnsw" {
+            continue;
+        }
+        let asked = ["search", arg(&index), arg(&data.queries), "--recall"];
+        let said = |recalls: &str| stderr(&run(&[&asked[..], &[recalls]].concat()));
+        let note = said("0.6,0.95");
+        assert_eq!(note.matches("recall 0.95 asked, 0.").count(), 1, "{kind}: {note}");
+        assert!(note.contains("stratann tune") && note.contains("this search is exact"), "{kind}: {note}");
+        assert!(!said("0.6").contains(" asked, ") && !said("1").contains(" asked, "), "{kind}");
+    }
+}
+
+#[test]
+fn a_build_says_what_calibration_does_not_reach() {
+    // Among thousands of equal vectors a graph finds other ones than the exact search.
+    let data = Data::new(1, 16, "f32");
+    let (base, index) = (data.path("equal.fbin"), data.path("graph"));
+    write(&base, &vec![data.base_rows[0].clone(); 6000], "f32");
+    let place = ["build", arg(&base), "-o", arg(&index), "--kind", "disk-graph", "--threads", "2"];
+    let output = run(&[&place[..], &["--calibration-queries", "60", "--json"]].concat());
+    let built: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let found = built["unreached"].as_array().unwrap();
+    assert!(found.iter().any(|u| u["k"] == 100 && u["reached"].as_f64().unwrap() < 0.9), "{built}");
+    let said = stderr(&output);
+    assert!(said.contains("for k 100") && said.contains("build with more --code-bytes"), "{said}");
 }
 
 #[test]

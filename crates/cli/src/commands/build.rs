@@ -257,6 +257,9 @@ pub(crate) fn run(args: &Args, output: Output) -> Result<Verdict> {
         printer
             .note(&format!("note: {} rows cannot be indexed and were left out", count(report.skipped_rows)));
     }
+    for unreached in &report.unreached {
+        printer.note(&format!("note: {}", unreached.describe(kind)));
+    }
     output.result(&report, || text(args, &report))?;
     Ok(Verdict::Fine)
 }

@@ -9,6 +9,7 @@ use stratann_engine::kinds::hybrid_ivf::learning::LearnedFacts;
 use stratann_engine::kinds::kind::Kind;
 use stratann_engine::kinds::remote_hnsw::facts::RemoteFacts;
 use stratann_engine::manifest::Manifest;
+use stratann_engine::recall::curve::{RECALL_USUAL, all_unreached};
 use stratann_engine::{Result, verify};
 
 use crate::Verdict;
@@ -82,6 +83,7 @@ fn document(version: u64, manifest: &Manifest, account: &Account) -> serde_json:
         "memory": memory::json(account),
         "ram_bytes_per_vector": ram_per_vector(account, manifest),
         "curves": manifest.curves,
+        "unreached": all_unreached(&manifest.curves, RECALL_USUAL),
         "left_over": [],
         "cluster": manifest.spread,
     });
@@ -274,9 +276,15 @@ fn curves(m: &Manifest) -> String {
             format!("\nno recall curve: search with {option}, or run `stratann tune`\n")
         }
         false => format!(
-            "\nrecall curve, as measured:\n{}{}",
+            "\nrecall curve, as measured:\n{}{}{}",
             table(&["curve", "recall", "reads", effort, "slack", stop], &rows),
-            if other.is_empty() { "" } else { "Those for --baseline and --rule are in --json.\n" }
+            if other.is_empty() { "" } else { "Those for --baseline and --rule are in --json.\n" },
+            unreached_lines(m, kind)
         ),
     }
+}
+
+/// Recalls of usual searches that the curves do not reach.
+fn unreached_lines(m: &Manifest, kind: Kind) -> String {
+    all_unreached(&m.curves, RECALL_USUAL).iter().map(|found| found.describe(kind) + "\n").collect()
 }

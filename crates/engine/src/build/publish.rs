@@ -10,6 +10,7 @@ use crate::files::FileEntry;
 use crate::kinds::section::Section;
 use crate::manifest::{BlockShape, FORMAT_VERSION, Manifest};
 use crate::names::{BuildId, FileName};
+use crate::recall::curve::{RECALL_USUAL, all_unreached};
 use crate::{Error, Result, files};
 
 /// Under this name the state keeps lengths and checksums that are known before the end.
@@ -66,6 +67,7 @@ pub(crate) fn publish(mut build: Build<'_>, out: &Path, manifest: &Manifest) -> 
     sync_folder(out)?;
     manifest.publish(out, build.number)?;
     build.report.index_bytes = manifest.files.values().map(|f| f.bytes).sum();
+    build.report.unreached = all_unreached(&manifest.curves, RECALL_USUAL);
     build.partial.remove()?;
     crate::manifest::remove_older(out, build.number, manifest);
     Ok(build.report)

@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
+use crate::recall::curve::UnreachedRecall;
+
 /// What a build did.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct BuildReport {
@@ -21,4 +23,6 @@ pub struct BuildReport {
     pub skipped_rows: u64,
     /// What was decided on the way: nodes per block, mean list, cells, precision, ….
     pub facts: BTreeMap<String, serde_json::Value>,
+    /// Numbers of results for which calibration does not reach the recall of usual searches.
+    pub unreached: Vec<UnreachedRecall>,
 }

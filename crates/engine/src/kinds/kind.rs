@@ -149,6 +149,18 @@ impl Kind {
         }
     }
 
+    /// What raises the highest recall that calibration reaches.
+    pub const fn recall_options(self) -> &'static str {
+        match self {
+            Kind::DiskGraph => "more --code-bytes or --degree",
+            Kind::HybridIvf => "more --code-bytes or --nav-samples",
+            Kind::GridIvf => "fewer --lists",
+            Kind::GpuIvf => "more --code-bytes or --epsilon",
+            Kind::RemoteHnsw => "more --ef-construction, or fewer --partitions",
+            Kind::Flat => "nothing: every search is exact",
+        }
+    }
+
     /// The name of the effort of a search, as tables print it.
     pub const fn effort_name(self) -> &'static str {
         match self {

@@ -1,5 +1,6 @@
 //! A recall curve: what recall costs, and the parameters that reach it. Plain data, kept in the manifest.
 
+use crate::kinds::kind::Kind;
 use crate::{Error, Result};
 use serde::{Deserialize, Serialize};
 use stratann_core::query::MAX_SEARCH_LIST;
@@ -205,6 +206,16 @@ impl Curve {
         before.path == last.path && !last.gains_on(before)
     }
 
+    /// The highest recall that a setting reaches.
+    fn reach(&self) -> f64 {
+        let last_of_path = |at: usize| {
+            let (point, later) = (&self.points[at], &self.points[at + 1..]);
+            point.hardest.is_none() || !later.iter().any(|p| p.shares_path(point))
+        };
+        let ends = (0..self.points.len()).filter(|&at| last_of_path(at));
+        ends.map(|at| self.points[at].safe_recall()).fold(0.0, f64::max)
+    }
+
     /// Whether it reaches all that calibration looks for.
     pub(crate) fn is_complete(&self) -> bool {
         self.points.iter().any(|p| p.safe_recall() > RECALL_ENOUGH)
@@ -281,6 +292,48 @@ pub fn choose_of(curves: &[Curve], family: Option<&str>, k: u32, recall: f64) ->
             .min(u64::from(MAX_SEARCH_LIST)) as u32;
     }
     Some(point)
+}
+
+/// The recall of searches that ask for none.
+pub const RECALL_USUAL: f64 = 0.95;
+
+/// A recall that no setting reaches: searches that ask for it go through everything.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct UnreachedRecall {
+    /// Results of a query, of the curve.
+    pub k: u32,
+    /// What was asked for.
+    pub asked: f64,
+    /// The highest recall that was reached by unseen queries.
+    pub reached: f64,
+}
+
+impl UnreachedRecall {
+    /// What was reached on an index of this kind, what follows, and what to do.
+    pub fn describe(&self, kind: Kind) -> String {
+        format!(
+            "recall {} asked, {} reached for k {} at the widest setting of the calibration: searches that ask for more \
+             go through everything; ask for less, build with {}, or calibrate with your queries: `stratann tune`",
+            self.asked,
+            (1000.0 * self.reached).floor() / 1000.0,
+            self.k,
+            kind.recall_options()
+        )
+    }
+}
+
+/// What a search for `k` results does not reach; `None` where it does, where the search of everything was asked for,
+/// and without a curve.
+pub fn unreached(curves: &[Curve], k: u32, recall: f64) -> Option<UnreachedRecall> {
+    let curve = nearest(curves, None, k)?;
+    let found = UnreachedRecall { k: curve.k, asked: recall, reached: curve.reach() };
+    (recall < 1.0 && curve.setting(recall).is_none()).then_some(found)
+}
+
+/// The curves of the usual way to search that do not reach a recall.
+pub fn all_unreached(curves: &[Curve], recall: f64) -> Vec<UnreachedRecall> {
+    let usual = curves.iter().filter(|curve| curve.family.is_none());
+    usual.filter_map(|curve| unreached(std::slice::from_ref(curve), curve.k, recall)).collect()
 }
 
 /// The curve of the nearest k that is not smaller, or else the largest.

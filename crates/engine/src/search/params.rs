@@ -5,7 +5,7 @@ use stratann_core::query::{MAX_K, Params};
 use super::{Effort, ExactCost, SearchOptions};
 use crate::index::Index;
 use crate::kinds;
-use crate::recall::curve;
+use crate::recall::curve::{self, UnreachedRecall};
 use crate::{Error, Result};
 
 impl Index {
@@ -18,6 +18,18 @@ impl Index {
         let params = self.params(options)?;
         let is_exact = kinds::is_exact(&params.kind) || options.effort == Effort::Recall(1.0);
         Ok(is_exact.then(|| self.kind.exact_cost(&self.base)))
+    }
+
+    /// The recall that a search asks for and the curve does not reach, so that it is exact.
+    ///
+    /// # Errors
+    /// As [`Index::params`].
+    pub fn unreached_recall(&self, options: &SearchOptions) -> Result<Option<UnreachedRecall>> {
+        let (Effort::Recall(recall), params) = (options.effort, self.params(options)?) else {
+            return Ok(None);
+        };
+        let unreached = curve::unreached(&self.base.manifest.curves, params.k, recall);
+        Ok(unreached.filter(|_| kinds::is_exact(&params.kind)))
     }
 
     /// The parameters that `options` come to on this index.

@@ -225,6 +225,12 @@ impl Bench {
         Ok(count)
     }
 
+    /// A note on a recall that the curve does not reach.
+    pub(super) fn unreached(&self, options: &SearchOptions) -> Result<Option<String>> {
+        let (unreached, kind) = (self.index.unreached_recall(options)?, self.index.manifest().kind());
+        Ok(unreached.zip(kind).map(|(unreached, kind)| format!("note: {}", unreached.describe(kind))))
+    }
+
     /// Number of queries.
     pub(crate) fn count(&self) -> usize {
         self.queries.count()
@@ -242,12 +248,13 @@ impl Searcher for Bench {
 
     fn exact_cost(&self, options: &SearchOptions) -> Result<Option<String>> {
         let Some(cost) = self.index.exact_cost(options)? else { return Ok(None) };
+        let why = self.unreached(options)?.map_or(String::new(), |why| format!("{why}\n"));
         let lists = format!("{} {}, {}", count(cost.count), cost.unit, size(cost.bytes));
         let vectors = match cost.vector_bytes_max {
             0 => String::new(),
             most => format!(", and vectors that no bound prunes, up to {}", size(most)),
         };
-        Ok(Some(format!("note: this search is exact: each query goes through {lists}{vectors}")))
+        Ok(Some(format!("{why}note: this search is exact: each query goes through {lists}{vectors}")))
     }
 
     fn run(

@@ -92,8 +92,9 @@ impl Searcher for Indexes {
         self.each.iter().map(|bench| bench.index.manifest().rows).sum()
     }
 
-    fn exact_cost(&self, _: &SearchOptions) -> Result<Option<String>> {
-        Ok(None)
+    fn exact_cost(&self, options: &SearchOptions) -> Result<Option<String>> {
+        let notes = self.each.iter().map(|bench| bench.unreached(options)).collect::<Result<Vec<_>>>()?;
+        Ok(notes.into_iter().flatten().next())
     }
 
     fn run(

@@ -140,6 +140,21 @@ fn what_the_curve_does_not_reach_is_searched_exactly() {
 }
 
 #[test]
+fn a_recall_that_no_setting_reaches_is_named() {
+    let mut c = curve(&[(10, FULL, 0.8, 10.0), (20, FULL, 0.93, 20.0), (10, EARLY, 0.7, 5.0)]);
+    let of = |c: &Curve, recall| unreached(std::slice::from_ref(c), 10, recall).map(|u| (u.asked, u.reached));
+    assert_eq!((of(&c, 0.9), of(&c, 0.95), of(&c, 1.0)), (None, Some((0.95, 0.93)), None));
+    assert_eq!(unreached(&[], 10, 0.95), None);
+    // The hardest queries decide, and the end of each path.
+    for (point, hardest) in c.points.iter_mut().zip([0.9, 0.85, 0.6]) {
+        point.hardest = Some(hardest);
+    }
+    assert_eq!((of(&c, 0.84), of(&c, 0.87)), (None, Some((0.87, 0.85))));
+    let other = Curve { family: Some("changes".into()), ..c.clone() };
+    assert_eq!(all_unreached(&[c, other], 0.95).len(), 1);
+}
+
+#[test]
 fn a_larger_k_takes_a_longer_beam() {
     let curves = [curve(&[(20, FULL, 0.9, 20.0)])];
     assert_eq!(choose(&curves, 100, 0.9).unwrap().effort, 200);
