@@ -64,7 +64,7 @@ fn reads_of_lists_count_where_lists_are_not_resident() {
     for (point, vectors) in c.points.iter_mut().zip([80.0, 118.0]) {
         (point.vectors, point.comparisons) = (Some(vectors), Some(30_000.0));
     }
-    for (resident_share, effort) in [(None, 900), (Some(1.0), 900), (Some(0.0), 500), (Some(0.3), 500)] {
+    for (resident_share, effort) in [(None, 900), (Some(1.0), 900), (Some(0.0), 500), (Some(0.2), 500)] {
         c.resident_share = resident_share;
         assert_eq!(c.setting(0.98).unwrap().effort, effort, "{resident_share:?}");
         assert_eq!(cheapest(std::slice::from_ref(&c), &[None], 10, 0.98).unwrap().1.effort, effort);
