@@ -155,7 +155,7 @@ impl PlanPrices {
 /// `--method`.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 pub(crate) enum MethodName {
-    /// A graph partition of many small cells, refined block by block; for lists as kmeans.
+    /// A graph partition of many small cells, refined block by block.
     Cells,
     /// k-means with one centroid per server, balanced.
     Kmeans,

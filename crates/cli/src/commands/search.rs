@@ -71,7 +71,7 @@ pub(crate) struct Args {
     force: bool,
     /// Search this index too, as one with INDEX; may be repeated. Ids that several indexes hold are of the same row
     ///
-    /// All need equal dimension, element type and metric. The indexes are searched in turn: their latencies add up.
+    /// All need equal dimension, element type and metric. The indexes are searched at the same time.
     #[arg(long, value_name = "INDEX", conflicts_with = "connect")]
     also: Vec<PathBuf>,
     /// With --connect or --also: accept partial results when no live server, or an index, holds a part
