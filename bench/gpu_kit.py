@@ -12,16 +12,19 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 KIT = ROOT / "target/gpu-kit"
-COMPILED = ["cargo", "test", "--release", "--locked", "--no-run", "--package", "stratann-gpu"]
+COMPILED = ["cargo", "test", "--release", "--locked", "--no-run", "--message-format", "json-render-diagnostics"]
+# The kernels' tests, and those of whole searches.
+PACKAGES = [["--package", "stratann-gpu"], ["--package", "stratann-engine", "--test", "gpu"]]
 
 
 def test_programs():
     """Names of the GPU's test programs, and where cargo put them."""
-    words = [*COMPILED, "--message-format", "json-render-diagnostics"]
-    done = subprocess.run(words, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=False)
-    if done.returncode != 0:
-        sys.exit("gpu_kit.py: the tests do not compile")
-    messages = [json.loads(line) for line in done.stdout.splitlines()]
+    messages = []
+    for package in PACKAGES:
+        done = subprocess.run([*COMPILED, *package], cwd=ROOT, stdout=subprocess.PIPE, text=True, check=False)
+        if done.returncode != 0:
+            sys.exit("gpu_kit.py: the tests do not compile")
+        messages += [json.loads(line) for line in done.stdout.splitlines()]
     made = [one for one in messages if one["reason"] == "compiler-artifact" and one["executable"]]
     tests = [one for one in made if one["profile"]["test"]]
     return {one["target"]["name"]: Path(one["executable"]) for one in tests}

@@ -44,11 +44,12 @@ pub(super) fn run(build: &Build<'_>, space: &Space, scan: &Scan) -> Result<AxesF
     let pilot = pilot_of(shape.dtype, metric, dim);
     let rotation = if is_rotated || pilot > 0 { rotation(build, &sample, dim)? } else { vec![] };
     let (stored, step) = of_pilot(&rotation[..(pilot * dim).min(rotation.len())], &sample, &means);
-    let axes = match () {
-        _ if !is_rotated => StoredAxes::Ordered(by_spread(&spreads)),
-        _ if metric == Metric::L2 => StoredAxes::Rotated([&rotation[..], &means].concat()),
+    let axes = if is_rotated {
         // Products need the vectors themselves, and unit vectors are near zero.
-        _ => StoredAxes::Rotated([&rotation[..], &vec![0.0; dim]].concat()),
+        let from = if metric == Metric::L2 { &means } else { &vec![0.0; dim] };
+        StoredAxes::Rotated([&rotation[..], from].concat())
+    } else {
+        StoredAxes::Ordered(by_spread(&spreads))
     };
     build.progress.advance(1);
     let floats = stored.axes.iter().chain(&stored.offsets).flat_map(|x| x.to_le_bytes());
