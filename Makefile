@@ -29,7 +29,7 @@ STORM_SECONDS ?= 300
 LEFT_OUT := $(CURDIR)/target/left-out
 PYTEST := STRATANN_LEFT_OUT=$(LEFT_OUT) PYTHONPATH=.ci $(VENV_PYTHON) -m pytest -p left_out
 
-.PHONY: help demo hostile test test-build test-rust test-python test-sample test-bench build wheel bench bench-recall bench-calibrate bench-grid bench-gpu bench-remote gpu gpu-kit gpu-compile lint tools tools-etcd tools-s3 tools-fuzz fuzz storm-remote nightly docs clean
+.PHONY: help demo hostile test test-build test-rust test-lab test-python test-sample test-bench test-lab build lab wheel bench bench-recall bench-calibrate bench-grid bench-gpu bench-remote gpu gpu-kit gpu-compile lint tools tools-etcd tools-s3 tools-fuzz fuzz storm-remote nightly docs clean
 
 help: ## Show this
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -43,28 +43,36 @@ build: ## The program, target/release/stratann
 	@echo "compiling target/release/stratann (some minutes the first time)"
 	cargo build --release --locked --package stratann
 
+lab: ## The program of studies, target/release/stratann-lab
+	@echo "compiling target/release/stratann-lab (some minutes the first time)"
+	cargo build --release --locked --package stratann-lab
+
 # A part that fails does not keep the others from running.
 test: ## All that must hold before a change is merged
 	@mkdir -p $(dir $(LEFT_OUT)) && rm -f $(LEFT_OUT)
 	@status=0; \
 	$(MAKE) --no-print-directory --keep-going --jobs 2 test-build $(VENV)/.tests || status=$$?; \
-	$(MAKE) --no-print-directory --keep-going test-rust test-python test-sample test-bench lint || status=$$?; \
+	$(MAKE) --no-print-directory --keep-going test-rust test-lab test-python test-sample test-bench lint || status=$$?; \
 	.ci/left-out $(LEFT_OUT) || status=$$?; \
 	exit $$status
 
 # All that the tests need is compiled once: the program, the tests and the Python extension.
 test-build:
-	cargo build --workspace --lib --bins --tests --locked
+	cargo build --workspace --exclude stratann-lab --lib --bins --tests --locked
 
 # The same random cases for everybody; `make nightly` draws others.
 test-rust: test-build
-	PROPTEST_RNG_SEED=1 STRATANN_LEFT_OUT=$(LEFT_OUT) cargo test --workspace --locked --no-fail-fast
+	PROPTEST_RNG_SEED=1 STRATANN_LEFT_OUT=$(LEFT_OUT) cargo test --workspace --exclude stratann-lab --locked --no-fail-fast
+
+# The laboratory compiles the crates below it once more, with the baselines.
+test-lab:
+	PROPTEST_RNG_SEED=1 STRATANN_LEFT_OUT=$(LEFT_OUT) cargo test --package stratann-lab --locked --no-fail-fast
 
 # The package as it is here, with the extension that was compiled for the tests; `make wheel` builds one to install.
-test-python: test-build $(VENV)/.tests
+test-python: test-build test-lab $(VENV)/.tests
 	cp target/debug/lib_stratann.so python/stratann/_stratann.abi3.so
 	cd python && $(CURDIR)/$(VENV)/bin/maturin pep517 write-dist-info --metadata-directory $(CURDIR)/target/wheel-metadata
-	STRATANN_PROGRAM=$(CURDIR)/target/debug/stratann $(PYTEST) python/tests
+	STRATANN_PROGRAM=$(CURDIR)/target/debug/stratann STRATANN_LAB=$(CURDIR)/target/debug/stratann-lab $(PYTEST) python/tests
 
 test-sample: $(VENV)/.tools
 	$(VENV_PYTHON) sample/check_sample.py
@@ -94,7 +102,7 @@ bench-recall: build ## Recall asked for and reached, and its cost: make bench-re
 bench-grid: build ## A grid-ivf beside faiss: make bench-grid BASE=vectors QUERIES=queries GRID_FLAGS='--metric cosine'
 	bench/.venv/bin/python bench/grid.py $(BASE) $(QUERIES) $(GRID_FLAGS)
 
-bench-gpu: build ## Ranking codes of a gpu-ivf beside faiss: make bench-gpu BASE=vectors QUERIES=queries GPU_FLAGS='--metric cosine'
+bench-gpu: lab ## Ranking codes of a gpu-ivf beside faiss: make bench-gpu BASE=vectors QUERIES=queries GPU_FLAGS='--metric cosine'
 	bench/.venv/bin/python bench/gpu.py $(BASE) $(QUERIES) $(GPU_FLAGS)
 
 bench-remote: build ## A remote-hnsw beside hnswlib, and memory nodes: make bench-remote BASE=vectors QUERIES=queries REMOTE_FLAGS='--groundtruth truth'
@@ -142,10 +150,11 @@ tools-fuzz: .tools/bin/cargo-fuzz
 		{ echo "make: cargo-fuzz $(CARGO_FUZZ) cannot be installed; put it into .tools/bin, or leave out make fuzz" >&2; exit 1; }
 
 storm-remote: ## Four compute nodes insert, delete and search in one memory node: make storm-remote STORM_SECONDS=60
-	STRATANN_STORM_SECONDS=$(STORM_SECONDS) cargo test --workspace --locked --test remote_storm -- --ignored --nocapture
+	STRATANN_STORM_SECONDS=$(STORM_SECONDS) cargo test --workspace --exclude stratann-lab --locked --test remote_storm -- --ignored --nocapture
 
 nightly: wheel ## The long tests: many more random cases, builds killed again and again, every decoder fuzzed, and the wheel in an environment of its own
-	PROPTEST_CASES=$(PROPTEST_NIGHTLY) cargo test --workspace --locked --lib --bins --tests -- --include-ignored
+	PROPTEST_CASES=$(PROPTEST_NIGHTLY) cargo test --workspace --exclude stratann-lab --locked --lib --bins --tests -- --include-ignored
+	cargo test --package stratann-lab --locked -- --include-ignored
 	for round in $$(seq $(KILL_ROUNDS)); do \
 		echo "killed builds, round $$round of $(KILL_ROUNDS)"; \
 		cargo test --quiet --locked --package stratann --test interrupted; \

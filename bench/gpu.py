@@ -3,7 +3,7 @@
 
     bench/.venv/bin/python bench/gpu.py base.u8bin query.u8bin --metric l2 --nprobe 16,64
 
-Ours is timed by `stratann bench codes`: table, lists and ranking apart, without the start of the program. Both indexes
+Ours is timed by `stratann-lab codes`: table, lists and ranking apart, without the start of the program. Both indexes
 of faiss have the lists chosen beforehand and search all queries at once, so that Python is not in
 their times; making tables is. Candidates of ours have replicas, which are dropped, and codes that lie apart; lists
 of faiss lie in one piece.
@@ -34,7 +34,7 @@ def arguments(argv):
     parser.add_argument("--nprobe", default="16,64", help="lists of ours (%(default)s)")
     parser.add_argument("--queries-max", type=int, default=1000, help="queries of a round (%(default)s)")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--stratann", type=Path, default=ROOT / "target" / "release" / "stratann")
+    parser.add_argument("--stratann", type=Path, default=ROOT / "target" / "release" / "stratann-lab")
     parser.add_argument("--out", type=Path, help="write the figures here as JSON")
     return parser.parse_args(argv)
 
@@ -93,7 +93,7 @@ def bytes_of(peer):
 
 def compare(args, all_peers, floats, grid, query_file, nprobe):
     """Figures of one nprobe of ours."""
-    words = [args.stratann, "bench", "codes", grid, query_file, "--nprobe", nprobe, "--rounds", 1, "--json"]
+    words = [args.stratann, "codes", grid, query_file, "--nprobe", nprobe, "--rounds", 1, "--json"]
     ours, tables, scans, theirs = [], [], [], {peer.name: [] for peer in all_peers}
     codes, probes = run(*words)["codes"], {}
     for _ in range(args.rounds):

@@ -3,7 +3,7 @@
 
     python3 bench/grid_sizes.py --dims 64,128,256,512 --rows 10000,20000,40000 --servers 4
 
-For each size the vectors are generated (`stratann bench generate`) and `stratann bench ablation --kind grid-ivf`
+For each size the vectors are generated (`stratann bench generate`) and `stratann-lab ablation --kind grid-ivf`
 simulates the servers. Speed-ups are those of the planner's choice over one server that does not prune. The slopes are
 by how much a doubling of the dimensions, or of the rows, multiplies the speed-up: the least-squares plane through the
 logarithms of all sizes. Exit codes: 0 done, 1 something failed.
@@ -34,7 +34,7 @@ def arguments(argv):
     parser.add_argument("--queries", type=int, default=300, help="(%(default)s)")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--costs", type=Path, help="costs of an earlier run, instead of measuring them for each size")
-    parser.add_argument("--stratann", type=Path, default=ROOT / "target" / "release" / "stratann")
+    parser.add_argument("--stratann", type=Path, default=ROOT / "target" / "release" / "stratann-lab")
     parser.add_argument("--out", type=Path, help="write the figures here as JSON")
     return parser.parse_args(argv)
 
@@ -53,7 +53,7 @@ def measure(args, dim, rows):
         run(args.stratann, "groundtruth", base, queries, "-o", truth, "-k", 10)
         more = ["--costs", args.costs] if args.costs else []
         words = ["--kind", "grid-ivf", "--recall", args.recall, "--servers", args.servers, "--skew", 0, *more]
-        found = run(args.stratann, "bench", "ablation", base, queries, "--groundtruth", truth,
+        found = run(args.stratann, "ablation", base, queries, "--groundtruth", truth,
                     "-o", folder / "out", "--metric", "l2", *words)
     finally:
         shutil.rmtree(folder, ignore_errors=True)

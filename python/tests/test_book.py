@@ -30,6 +30,7 @@ PREPARED = {
     "remote.md": ["base.fbin", "query.fbin"],
     "searching.md": ["base.fbin", "query.fbin", "my.idx"],
     "benchmarking.md": ["query.fbin", "truth.ibin", "my.idx"],
+    "lab.md": ["query.fbin"],
     "python.md": ["base.npy"],
     "serve.md": ["query.fbin", "my.idx"],
 }
@@ -81,6 +82,11 @@ def test_commands_run(path, prepared, tmp_path):
         subprocess.run(copy, check=True)
     (tmp_path / "bin").mkdir()
     os.symlink(program, tmp_path / "bin" / "stratann")
+    if path.name == "lab.md":
+        lab = os.environ.get("STRATANN_LAB")
+        if lab is None:
+            pytest.skip("STRATANN_LAB does not name the laboratory: make test-python")
+        os.symlink(lab, tmp_path / "bin" / "stratann-lab")
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = str(free.getsockname()[1])
     shell, python = [], []

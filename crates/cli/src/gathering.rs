@@ -7,7 +7,7 @@ use stratann_engine::kinds::options::RemoteSwitches;
 /// Numbers of a search in a remote-hnsw.
 #[derive(Clone, Debug, clap::Args)]
 #[command(next_help_heading = "Searches in remote-hnsw")]
-pub(crate) struct RemoteTechniques {
+pub struct RemoteTechniques {
     /// Length of the beam in each cluster (efSearch) [default: from the curve; 48 or 1.5 k with --nprobe]
     #[arg(long, value_name = "EF")]
     ef: Option<u32>,
@@ -22,7 +22,7 @@ pub(crate) struct RemoteTechniques {
 
 /// How the clusters of a batch are loaded: as the kind does, or without some of its techniques, to compare.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum LoadScheme {
+pub enum LoadScheme {
     /// That of the kind.
     #[value(name = "none")]
     Own,
@@ -35,12 +35,12 @@ pub(crate) enum LoadScheme {
 }
 
 /// All of them, naive first.
-pub(crate) const ALL_SCHEMES: [LoadScheme; 4] =
+pub const ALL_SCHEMES: [LoadScheme; 4] =
     [LoadScheme::Naive, LoadScheme::NoDoorbell, LoadScheme::NoOverlap, LoadScheme::Own];
 
 impl LoadScheme {
     /// The name in reports.
-    pub(crate) fn name(self) -> &'static str {
+    pub fn name(self) -> &'static str {
         match self {
             LoadScheme::Own => "remote-hnsw",
             LoadScheme::Naive => "naive",
@@ -50,7 +50,7 @@ impl LoadScheme {
     }
 
     /// How it loads a batch, where the kind does it by `own`.
-    pub(crate) fn gather(self, own: GatherOptions) -> GatherOptions {
+    pub fn gather(self, own: GatherOptions) -> GatherOptions {
         match self {
             LoadScheme::Own => own,
             LoadScheme::Naive => GatherOptions { batch: 1, doorbell: 1, overlap: false, ..own },
@@ -62,17 +62,17 @@ impl LoadScheme {
 
 impl RemoteTechniques {
     /// The switches of the kind.
-    pub(crate) fn switches(&self) -> RemoteSwitches {
+    pub fn switches(&self) -> RemoteSwitches {
         RemoteSwitches { ef: self.ef }
     }
 
     /// Whether an option is given.
-    pub(crate) fn is_given(&self) -> bool {
+    pub fn is_given(&self) -> bool {
         self.ef.is_some() || self.batch.is_some() || self.doorbell.is_some()
     }
 
     /// How a batch is loaded.
-    pub(crate) fn gather(&self, scheme: LoadScheme) -> GatherOptions {
+    pub fn gather(&self, scheme: LoadScheme) -> GatherOptions {
         let usual = GatherOptions::default();
         scheme.gather(GatherOptions {
             batch: self.batch.map_or(usual.batch, |batch| batch as usize),

@@ -47,7 +47,7 @@ pub(crate) fn part_bytes(queries: &Queries, options: &SearchOptions) -> u64 {
 
 /// Bytes to reserve for a search before list codes are loaded into RAM, so that its queries need not be cut into small
 /// parts.
-pub(crate) fn set_aside(
+pub fn set_aside(
     manifest: &Manifest,
     options: &SearchOptions,
     extra: &[(&str, u64)],
@@ -136,7 +136,7 @@ pub(crate) fn part(
 }
 
 /// Returns the account as JSON: bytes by component, and their sum.
-pub(crate) fn json(account: &Account) -> serde_json::Value {
+pub fn json(account: &Account) -> serde_json::Value {
     let mut all = serde_json::Map::new();
     for (what, bytes) in &account.components {
         all.insert(what.replace(' ', "_") + "_bytes", (*bytes).into());

@@ -12,24 +12,24 @@ use crate::output::Output;
 
 /// What a compute node shows to memory nodes.
 #[derive(Clone, Debug, Default, clap::Args)]
-pub(crate) struct KeyArgs {
+pub struct KeyArgs {
     /// File with the key of the memory nodes: 64 hexadecimal digits
     #[arg(long, value_name = "FILE")]
-    pub(crate) key_file: Option<PathBuf>,
+    pub key_file: Option<PathBuf>,
     /// PEM file of the certificate for encrypted connections to memory nodes
     #[arg(long, value_name = "FILE")]
-    pub(crate) memory_certificate: Option<PathBuf>,
+    pub memory_certificate: Option<PathBuf>,
     /// PEM file of the key of --memory-certificate
     #[arg(long, value_name = "FILE")]
-    pub(crate) memory_certificate_key: Option<PathBuf>,
+    pub memory_certificate_key: Option<PathBuf>,
     /// PEM file of the authority whose memory nodes are trusted
     #[arg(long, value_name = "FILE")]
-    pub(crate) memory_authority: Option<PathBuf>,
+    pub memory_authority: Option<PathBuf>,
 }
 
 /// An index that memory nodes hold.
 #[derive(Clone, Debug, clap::Args)]
-pub(crate) struct MemoryArgs {
+pub struct MemoryArgs {
     /// Addresses of the memory nodes that hold the index: HOST:PORT, shm:NAME or ucx:HOST:PORT of each; or
     /// etcd:CLUSTER@URL, where etcd has them
     #[arg(long, value_name = "ADDRESS", value_delimiter = ',', required = true)]
@@ -40,7 +40,7 @@ pub(crate) struct MemoryArgs {
 
 /// An index in a folder, or in memory nodes.
 #[derive(Clone, Debug, clap::Args)]
-pub(crate) struct PlaceArgs {
+pub struct PlaceArgs {
     /// Folder of the index; not given with --memory
     #[arg(value_name = "INDEX", required_unless_present = "memory", conflicts_with = "memory")]
     index: Option<PathBuf>,
@@ -53,7 +53,7 @@ pub(crate) struct PlaceArgs {
 }
 
 /// Where an index is.
-pub(crate) enum IndexPlace<'a> {
+pub enum IndexPlace<'a> {
     /// In a folder.
     Folder(&'a Path),
     /// In memory nodes; its name, and the open index.
@@ -65,7 +65,7 @@ impl PlaceArgs {
     ///
     /// # Errors
     /// As [`MemoryArgs::open`].
-    pub(crate) fn place(&self, output: Output) -> Checked<IndexPlace<'_>> {
+    pub fn place(&self, output: Output) -> Checked<IndexPlace<'_>> {
         if let Some(folder) = &self.index {
             return Ok(IndexPlace::Folder(folder));
         }
@@ -78,7 +78,7 @@ impl PlaceArgs {
 ///
 /// # Errors
 /// As [`MemoryArgs::open`].
-pub(crate) fn open(addresses: &[String], key: &KeyArgs, output: Output) -> Checked<Index> {
+pub fn open(addresses: &[String], key: &KeyArgs, output: Output) -> Checked<Index> {
     Index::open_memory(&found(addresses)?, &key.credentials(output)?, OpenOptions::default())
 }
 
@@ -87,7 +87,7 @@ impl MemoryArgs {
     ///
     /// # Errors
     /// Without a key; nodes that do not answer or hold no index.
-    pub(crate) fn open(&self, output: Output) -> Checked<Index> {
+    pub fn open(&self, output: Output) -> Checked<Index> {
         open(&self.memory, &self.key, output)
     }
 }
@@ -97,7 +97,7 @@ impl KeyArgs {
     ///
     /// # Errors
     /// Without a key; with a part of what TLS needs; files that cannot be read.
-    pub(crate) fn credentials(&self, output: Output) -> Checked<Credentials> {
+    pub fn credentials(&self, output: Output) -> Checked<Credentials> {
         let path = self.key_file.as_deref().ok_or_else(|| {
             Error::bad_input("memory nodes need a key; give --key-file the file that they were started with")
         })?;

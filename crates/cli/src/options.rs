@@ -18,7 +18,7 @@ use crate::remote;
 
 /// `--metric`.
 #[derive(Clone, Copy, Debug, ValueEnum)]
-pub(crate) enum MetricName {
+pub enum MetricName {
     /// Squared Euclidean distance.
     L2,
     /// Minus the inner product.
@@ -335,7 +335,7 @@ impl From<ResultsName> for Results {
 }
 
 /// Parses a size such as `512MiB`.
-pub(crate) fn size(text: &str) -> Result<u64, String> {
+pub fn size(text: &str) -> Result<u64, String> {
     parse_size(text)
 }
 
@@ -348,7 +348,7 @@ pub(crate) fn cache_budget(text: &str) -> Result<CacheBudget, String> {
 }
 
 /// Parses a number of threads: 1 to 1024.
-pub(crate) fn threads(text: &str) -> Result<usize, String> {
+pub fn threads(text: &str) -> Result<usize, String> {
     match text.parse::<usize>() {
         Ok(n) if (1..=1024).contains(&n) => Ok(n),
         _ => Err("use 1 to 1024".into()),
@@ -356,7 +356,7 @@ pub(crate) fn threads(text: &str) -> Result<usize, String> {
 }
 
 /// Returns the default number of threads: the cores that this process may use.
-pub(crate) fn all_cores() -> usize {
+pub fn all_cores() -> usize {
     std::thread::available_parallelism().map_or(1, |n| n.get())
 }
 

@@ -10,15 +10,15 @@ use stratann_engine::{Error, ErrorKind, Result};
 
 /// Output options of the user.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Output {
+pub struct Output {
     /// Print one JSON document on stdout.
-    pub(crate) json: bool,
+    pub json: bool,
     /// Print only errors on stderr.
-    pub(crate) quiet: bool,
+    pub quiet: bool,
 }
 
 /// A path in a JSON document; bytes that are not UTF-8 are replaced.
-pub(crate) struct Named<'a>(pub(crate) &'a Path);
+pub struct Named<'a>(pub &'a Path);
 
 impl Serialize for Named<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error> {
@@ -36,7 +36,7 @@ impl Deref for Named<'_> {
 
 impl Output {
     /// Prints the result: the document under `--json`, else the text.
-    pub(crate) fn result<T: Serialize>(self, document: &T, text: impl FnOnce() -> String) -> Result<()> {
+    pub fn result<T: Serialize>(self, document: &T, text: impl FnOnce() -> String) -> Result<()> {
         if !self.json {
             return print(&text());
         }
@@ -46,14 +46,14 @@ impl Output {
     }
 
     /// Prints a note to stderr.
-    pub(crate) fn note(self, line: &str) {
+    pub fn note(self, line: &str) {
         if !self.quiet {
             eprint_line(line);
         }
     }
 
     /// Prints the error that ended a command.
-    pub(crate) fn error(self, error: &Error) {
+    pub fn error(self, error: &Error) {
         eprint_line(&format!("stratann: {}", error.message));
         if self.json {
             let kind = match error.kind {
@@ -87,7 +87,7 @@ fn for_terminal(text: &str) -> String {
 }
 
 /// Writes to stdout. Exits quietly when the reader has closed the pipe (`| head`).
-pub(crate) fn print(text: &str) -> Result<()> {
+pub fn print(text: &str) -> Result<()> {
     let mut out = std::io::stdout().lock();
     match out.write_all(for_terminal(text).as_bytes()).and_then(|()| out.flush()) {
         Err(e) if e.kind() == std::io::ErrorKind::BrokenPipe => std::process::exit(0),
@@ -96,12 +96,12 @@ pub(crate) fn print(text: &str) -> Result<()> {
 }
 
 /// Writes a line to stderr and ignores errors.
-pub(crate) fn eprint_line(line: &str) {
+pub fn eprint_line(line: &str) {
     let _ = writeln!(std::io::stderr(), "{}", for_terminal(line));
 }
 
 /// Formats rows under headings, with aligned columns: the first to the left, the others to the right.
-pub(crate) fn table(headings: &[&str], rows: &[Vec<String>]) -> String {
+pub fn table(headings: &[&str], rows: &[Vec<String>]) -> String {
     let width = |column: usize| {
         let cells = rows.iter().map(|r| r.get(column).map_or(0, |c| c.chars().count()));
         cells.max().unwrap_or(0).max(headings[column].chars().count())
@@ -125,7 +125,7 @@ pub(crate) fn table(headings: &[&str], rows: &[Vec<String>]) -> String {
 }
 
 /// Formats a whole number with separators: `12,345`.
-pub(crate) fn count(number: u64) -> String {
+pub fn count(number: u64) -> String {
     let digits = number.to_string();
     let mut out = String::new();
     for (i, digit) in digits.chars().enumerate() {
@@ -138,7 +138,7 @@ pub(crate) fn count(number: u64) -> String {
 }
 
 /// Formats a duration: `3.2 s`, `4 min`, `2.5 h`.
-pub(crate) fn duration(seconds: f64) -> String {
+pub fn duration(seconds: f64) -> String {
     match seconds {
         s if s < 10.0 => format!("{s:.1} s"),
         s if s < 100.0 => format!("{s:.0} s"),

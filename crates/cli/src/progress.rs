@@ -18,7 +18,7 @@ const NEXT_LINE: Duration = Duration::from_secs(5);
 const WORTH_A_LINE: Duration = Duration::from_millis(500);
 
 /// Sets a flag at the first Ctrl-C (or SIGTERM) that stops running work; the second one ends the program at once.
-pub(crate) fn heed_interrupts() {
+pub fn heed_interrupts() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
         let heeded = ctrlc::set_handler(|| {
@@ -34,7 +34,7 @@ pub(crate) fn heed_interrupts() {
 }
 
 /// Reports progress to a person.
-pub(crate) struct ProgressPrinter {
+pub struct ProgressPrinter {
     quiet: bool,
     bars: bool,
     done: AtomicU64,
@@ -64,7 +64,7 @@ struct Stage {
 
 impl ProgressPrinter {
     /// Creates a reporter within the limits of `output` that handles Ctrl-C.
-    pub(crate) fn new(output: Output) -> ProgressPrinter {
+    pub fn new(output: Output) -> ProgressPrinter {
         heed_interrupts();
         ProgressPrinter {
             quiet: output.quiet,
@@ -76,7 +76,7 @@ impl ProgressPrinter {
     }
 
     /// Ends the last stage.
-    pub(crate) fn finish(&self) {
+    pub fn finish(&self) {
         let ended = self.stage.lock().unwrap_or_else(|e| e.into_inner()).take();
         if let Some(stage) = ended {
             stage.end(self.done.load(Ordering::Relaxed));

@@ -11,10 +11,10 @@ use crate::output::Output;
 
 /// Dimensions, type and metric that an index requires of queries.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Wanted {
-    pub(crate) dim: usize,
-    pub(crate) dtype: DType,
-    pub(crate) metric: Metric,
+pub struct Wanted {
+    pub dim: usize,
+    pub dtype: DType,
+    pub metric: Metric,
 }
 
 /// What the rows of a file are, for messages.
@@ -35,7 +35,7 @@ impl Rows {
 }
 
 /// Queries that match an index.
-pub(crate) struct Queries {
+pub struct Queries {
     reader: Reader,
     rows: Rows,
     dtype: DType,
@@ -44,12 +44,12 @@ pub(crate) struct Queries {
 
 impl Queries {
     /// Opens the file and checks it against the index. Converts floats of the other width and notes it.
-    pub(crate) fn open(path: &Path, manifest: &Manifest, output: Output) -> Result<Queries> {
+    pub fn open(path: &Path, manifest: &Manifest, output: Output) -> Result<Queries> {
         Queries::of(path, manifest, Rows::Queries, output)
     }
 
     /// As [`Queries::open`], for vectors to insert.
-    pub(crate) fn to_insert(path: &Path, manifest: &Manifest, output: Output) -> Result<Queries> {
+    pub fn to_insert(path: &Path, manifest: &Manifest, output: Output) -> Result<Queries> {
         Queries::of(path, manifest, Rows::Vectors, output)
     }
 
@@ -61,7 +61,7 @@ impl Queries {
     }
 
     /// As [`Queries::open`], for known requirements.
-    pub(crate) fn open_for(path: &Path, wanted: Wanted, output: Output) -> Result<Queries> {
+    pub fn open_for(path: &Path, wanted: Wanted, output: Output) -> Result<Queries> {
         Queries::check_shape(path, wanted, Rows::Queries, output)
     }
 
@@ -92,27 +92,27 @@ impl Queries {
     }
 
     /// Dimensions, type and metric of the index.
-    pub(crate) fn wanted(&self) -> Wanted {
+    pub fn wanted(&self) -> Wanted {
         Wanted { dim: self.reader.shape().dim, dtype: self.dtype, metric: self.metric }
     }
 
     /// Number of queries.
-    pub(crate) fn count(&self) -> usize {
+    pub fn count(&self) -> usize {
         self.reader.shape().rows as usize
     }
 
     /// Bytes of one query in the index's type.
-    pub(crate) fn row_bytes(&self) -> usize {
+    pub fn row_bytes(&self) -> usize {
         self.reader.shape().dim * self.dtype.size()
     }
 
     /// Bytes per query of a part that reading takes besides the query itself.
-    pub(crate) fn conversion_bytes(&self) -> usize {
+    pub fn conversion_bytes(&self) -> usize {
         if self.reader.shape().dtype == self.dtype { 0 } else { self.reader.shape().row_bytes() }
     }
 
     /// Replaces `out` with queries `first..first + count`, checked and converted.
-    pub(crate) fn read(&self, first: usize, count: usize, out: &mut Vec<u8>) -> Result<()> {
+    pub fn read(&self, first: usize, count: usize, out: &mut Vec<u8>) -> Result<()> {
         self.reader.read_rows(first as u64, count, out)?;
         self.check(first, out, self.reader.shape().dtype)?;
         match (self.reader.shape().dtype, self.dtype) {

@@ -45,7 +45,7 @@ const KEPT: usize = 1024;
 
 /// Fields of a server's status that a client reads.
 #[derive(Clone, Debug, Deserialize)]
-pub(crate) struct Status {
+pub struct Status {
     rows: u64,
     dim: usize,
     dtype: String,
@@ -55,7 +55,7 @@ pub(crate) struct Status {
     builds: Vec<BuildId>,
     pub(crate) io_backend: String,
     pub(crate) cpu_us: u64,
-    pub(crate) peak_rss_bytes: u64,
+    pub peak_rss_bytes: u64,
     pub(crate) bytes_sent: u64,
     #[serde(default)]
     pub(crate) merged_reads: u64,
@@ -89,7 +89,7 @@ struct Visits {
 }
 
 /// Servers of one index.
-pub(crate) struct Remote {
+pub struct Remote {
     addresses: Vec<String>,
     agent: Agent,
     liveness: Liveness,
@@ -104,8 +104,8 @@ pub(crate) struct Remote {
 }
 
 /// Answers to the queries of one request, in their order, and the parameters used when there is an answer.
-pub(crate) struct Replies {
-    pub(crate) answers: Vec<std::result::Result<Found, Failed>>,
+pub struct Replies {
+    pub answers: Vec<std::result::Result<Found, Failed>>,
     pub(crate) used: Option<Used>,
 }
 
@@ -113,7 +113,7 @@ pub(crate) struct Replies {
 ///
 /// # Errors
 /// Errors of the clients, or an unexpected end of one.
-pub(crate) fn run_clients(count: usize, client: impl Fn() -> Result<()> + Sync) -> Result<()> {
+pub fn run_clients(count: usize, client: impl Fn() -> Result<()> + Sync) -> Result<()> {
     std::thread::scope(|scope| {
         let clients: Vec<_> = (0..count).map(|_| scope.spawn(&client)).collect();
         clients.into_iter().try_for_each(|client| {
@@ -130,7 +130,7 @@ impl Remote {
     ///
     /// # Errors
     /// When no server responds, or they serve different indexes.
-    pub(crate) fn connect(addresses: &[String]) -> Result<Remote> {
+    pub fn connect(addresses: &[String]) -> Result<Remote> {
         let agent = agent();
         let mut found: Option<(&String, Status)> = None;
         let mut silent = Vec::new();
@@ -219,7 +219,7 @@ impl Remote {
     }
 
     /// The status of every server; `None` for one that does not respond.
-    pub(crate) fn statuses(&self) -> Vec<Option<Status>> {
+    pub fn statuses(&self) -> Vec<Option<Status>> {
         let status = |(server, address): (usize, &String)| {
             let status = get(&self.agent, address, "/v1/status").ok();
             self.liveness.set_silent(server, status.is_none());
@@ -269,7 +269,7 @@ impl Remote {
     ///
     /// # Errors
     /// When the request is invalid for every server.
-    pub(crate) fn ask(&self, turn: usize, rows: &[u8], parameters: &str) -> Result<Replies> {
+    pub fn ask(&self, turn: usize, rows: &[u8], parameters: &str) -> Result<Replies> {
         let row_bytes = self.wanted.dim * self.wanted.dtype.size();
         let row = |i: usize| &rows[i * row_bytes..(i + 1) * row_bytes];
         let mut answers: Vec<std::result::Result<Found, Failed>> =
@@ -443,7 +443,7 @@ fn set(answers: &mut [std::result::Result<Found, Failed>], which: &[usize], fail
 }
 
 /// Encodes options as URL parameters.
-pub(crate) fn parameters(options: &SearchOptions, timeout_ms: Option<u64>, partial: bool) -> String {
+pub fn parameters(options: &SearchOptions, timeout_ms: Option<u64>, partial: bool) -> String {
     let mut text = format!("k={}&timeout_ms={}", options.k, timeout_ms.unwrap_or(TIMEOUT_MS));
     match options.effort {
         Effort::Recall(recall) => text += &format!("&recall={recall}"),

@@ -371,3 +371,48 @@ fn queries_of_another_kind_than_the_rows_are_told_to_expect_less() {
     assert_eq!(said(&far, ["--recall", "0.9,0.8"]), 1);
     assert_eq!(said(&far, ["--search-list", "30"]), 0);
 }
+
+#[test]
+fn the_kind_is_chosen_and_why_is_told() {
+    let data = Data::new(300, 16, "f32");
+    let index = data.path("index");
+    let built = run(&["build", arg(&data.base), "-o", arg(&index), "--kind", "auto"]);
+    let text = stderr(&built);
+    assert!(built.status.success() && text.contains("--kind auto: flat: flat takes about "), "{text}");
+    assert_eq!(json(&["info", arg(&index)])["kind"], "flat");
+}
+
+#[test]
+fn generated_vectors_depend_on_their_options_alone() {
+    let folder = folder();
+    let made = |name: &str, shape: &str, more: &[&str]| {
+        let to = folder.path().join(name);
+        json(
+            &[&["bench", "generate", shape, "-o", arg(&to), "--dim", "40", "--queries", "7"], more].concat(),
+        );
+        let read = |file: &str| std::fs::read(to.join(file)).unwrap();
+        (read("base.fbin"), read("query.fbin"))
+    };
+    for shape in ["gaussian", "series"] {
+        let few = made(&format!("{shape}-few"), shape, &["--rows", "20"]);
+        let more = made(&format!("{shape}-more"), shape, &["--rows", "30"]);
+        let other = made(&format!("{shape}-other"), shape, &["--rows", "20", "--seed", "2"]);
+        assert_eq!(few.0.len(), 8 + 20 * 40 * 4);
+        assert_eq!((&few.0[8..], &few.1), (&more.0[8..few.0.len()], &more.1), "rows are not of the others");
+        assert!(few.0 != other.0 && few.1 != other.1);
+        assert!(few.0[8..8 + 160] != few.1[8..8 + 160], "queries are no rows");
+    }
+    let to = folder.path().join("series-few");
+    let again = ["bench", "generate", "series", "-o", arg(&to), "--dim", "40", "--rows", "20"];
+    assert!(refused(&again, 2).contains("--force"));
+}
+
+#[test]
+fn studies_name_the_command_of_the_laboratory() {
+    for study in ["ablation", "codes", "cost"] {
+        for more in [&[][..], &["--help"], &["--groundtruth", "truth", "base", "queries"]] {
+            let said = refused(&[&["bench", study], more].concat(), 2);
+            assert!(said.contains(&format!("stratann-lab {study}")) && said.contains("make lab"), "{said}");
+        }
+    }
+}

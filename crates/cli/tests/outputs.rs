@@ -79,15 +79,12 @@ impl Place {
     fn commands(&self) -> Vec<Vec<String>> {
         let (base, queries, index) = (arg(&self.data.base), arg(&self.data.queries), arg(&self.index));
         let truth = arg(&self.truth);
-        let ablation = ["bench", "ablation", base, queries, "--groundtruth", truth, "-o", &self.path("new")]
-            .map(str::to_string);
         let strings = |args: &[&str]| args.iter().map(|a| (*a).to_string()).collect::<Vec<_>>();
         vec![
             strings(&["search", index, queries, "--groundtruth", truth, "-o"]),
             strings(&["search", "--connect", "127.0.0.1:9", queries, "--groundtruth", truth, "-o"]),
             strings(&["groundtruth", base, queries, "-k", "5", "-o"]),
             strings(&["profile", arg(&self.root), "--seconds", "0.2", "--scratch", "4MiB", "-o"]),
-            [&ablation[..], &["--plot".to_string()]].concat(),
         ]
     }
 }
@@ -158,7 +155,6 @@ fn inputs_are_never_replaced() {
     let read = |command: &[String]| match command[0].as_str() {
         "search" => &["queries", "truth"][..],
         "groundtruth" => &["base", "queries"],
-        "bench" => &["base", "queries", "truth"],
         _ => &[],
     };
     for command in place.commands() {
@@ -289,7 +285,6 @@ fn inputs_that_are_no_regular_files() {
         vec!["tune", index, "--queries", &pipe],
         vec!["explain", index, &pipe],
         vec!["bench", index, queries, "--groundtruth", &plain],
-        vec!["bench", "ablation", base, queries, "--groundtruth", &plain, "-o", &new],
         vec!["profile", "--show", &plain],
         vec!["serve", "--config", &plain],
         vec!["serve", "--config", device],

@@ -155,6 +155,25 @@ fn dependencies_point_downwards() {
 }
 
 #[test]
+fn no_product_depends_on_the_laboratory() {
+    let crates = fs::read_dir(root().join("crates")).expect("crates").flatten().map(|entry| entry.path());
+    let products: Vec<_> = crates
+        .filter(|path| !path.ends_with("lab"))
+        .chain(["python", "fuzz"].map(|name| root().join(name)))
+        .map(|path| path.join("Cargo.toml"))
+        .filter(|path| path.exists())
+        .collect();
+    assert!(products.len() > 8, "{products:?}");
+    let names = |path: &Path, name: &str| fs::read_to_string(path).expect("UTF-8").contains(name);
+    let dependents = products.iter().filter(|path| names(path, "stratann-lab"));
+    let mut violations: Vec<String> = dependents.map(|path| path.display().to_string()).collect();
+    if names(&root().join("Cargo.toml"), "\"crates/lab\"") {
+        violations.push("the default members of the workspace".to_string());
+    }
+    demand_none("these know the laboratory, and would compile it", &violations);
+}
+
+#[test]
 fn core_has_no_std_and_no_unsafe() {
     let lib = fs::read_to_string(root().join("crates/core/src/lib.rs")).expect("core's lib.rs");
     for attribute in ["#![no_std]", "#![forbid(unsafe_code)]"] {

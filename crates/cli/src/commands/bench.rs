@@ -1,5 +1,6 @@
 //! `stratann bench`: sweeps search settings over one index.
 
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
@@ -15,9 +16,6 @@ use crate::options::{self, AdmissionName, IoName, ModeName, Target};
 use crate::output::{Named, Output, count, table};
 use crate::progress::ProgressPrinter;
 
-mod ablation;
-mod codes;
-mod cost;
 mod generate;
 mod open_loop;
 
@@ -31,7 +29,7 @@ mod open_loop;
 #[derive(clap::Args)]
 #[command(override_usage = USAGE, after_long_help = EXAMPLES, args_conflicts_with_subcommands = true)]
 #[command(subcommand_negates_reqs = true)]
-pub(crate) struct Args {
+pub struct Args {
     #[command(subcommand)]
     other: Option<Other>,
     #[command(flatten)]
@@ -81,19 +79,25 @@ pub(crate) struct Args {
 /// Other measurements.
 #[derive(clap::Subcommand)]
 enum Other {
-    Ablation(Box<ablation::Args>),
-    Codes(codes::Args),
-    Cost(cost::Args),
     Generate(generate::Args),
+    #[command(hide = true, disable_help_flag = true)]
+    Ablation(Moved),
+    #[command(hide = true, disable_help_flag = true)]
+    Codes(Moved),
+    #[command(hide = true, disable_help_flag = true)]
+    Cost(Moved),
+}
+
+/// Arguments of a study that the laboratory has.
+#[derive(clap::Args)]
+struct Moved {
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+    _arguments: Vec<OsString>,
 }
 
 const USAGE: &str = "\
 stratann bench [OPTIONS] <INDEX> <QUERIES>
        stratann bench [OPTIONS] --connect <HOST:PORT,…> --rate <QUERIES A SECOND,…> <QUERIES>
-       stratann bench ablation [OPTIONS] --groundtruth <GT> --output <DIR> <BASE> <QUERIES>
-       stratann bench ablation [OPTIONS] --kind gpu-ivf --groundtruth <GT> <INDEX> <QUERIES>
-       stratann bench cost [OPTIONS] <INDEX>
-       stratann bench codes [OPTIONS] <INDEX> <QUERIES>
        stratann bench generate [OPTIONS] --output <DIR> --dim <D> --rows <N> <SHAPE>";
 
 const EXAMPLES: &str = "\
@@ -124,10 +128,10 @@ struct Document<'a> {
 /// Runs `stratann bench`.
 pub(crate) fn run(args: &Args, output: Output) -> Result<Verdict> {
     match &args.other {
-        Some(Other::Ablation(args)) => return ablation::run(args, output),
-        Some(Other::Codes(args)) => return codes::run(args, output),
-        Some(Other::Cost(args)) => return cost::run(args, output),
         Some(Other::Generate(args)) => return generate::run(args, output),
+        Some(Other::Ablation(_)) => return Err(moved("ablation")),
+        Some(Other::Codes(_)) => return Err(moved("codes")),
+        Some(Other::Cost(_)) => return Err(moved("cost")),
         None => {}
     }
     let settings = settings(args);
@@ -136,10 +140,18 @@ pub(crate) fn run(args: &Args, output: Output) -> Result<Verdict> {
         Target::Servers { addresses, queries } => {
             open_loop::run(&args.open_loop, addresses, queries, &settings, output)
         }
-        Target::Memory { .. } => Err(Error::bad_input(
-            "bench does not search memory nodes; use `stratann search --memory`, or `stratann bench ablation`",
-        )),
+        Target::Memory { .. } => {
+            Err(Error::bad_input("bench does not search memory nodes; use `stratann search --memory`"))
+        }
     }
+}
+
+/// Refusal of a study; names the command of the laboratory.
+fn moved(study: &str) -> Error {
+    Error::bad_input(format!(
+        "`bench {study}` is a study of the laboratory; use `stratann-lab {study}`, which `make lab` compiles in the \
+         source tree (or `cargo run --release -p stratann-lab -- {study}`)"
+    ))
 }
 
 fn sweep(

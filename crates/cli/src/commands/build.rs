@@ -24,7 +24,7 @@ use crate::progress::ProgressPrinter;
 /// with --resume. Equal vectors, options and seed give equal files, whatever the number of threads.
 #[derive(clap::Args)]
 #[command(after_long_help = EXAMPLES)]
-pub(crate) struct Args {
+pub struct Args {
     /// Vectors: .fbin .f16bin .u8bin .i8bin .fvecs .bvecs .npy, or FILE.parquet#COLUMN
     base: PathBuf,
     /// Folder of the index

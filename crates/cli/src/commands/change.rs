@@ -44,7 +44,7 @@ impl HowArgs {
 /// go on.
 #[derive(clap::Args)]
 #[command(after_long_help = INSERT_EXAMPLES)]
-pub(crate) struct InsertArgs {
+pub struct InsertArgs {
     /// Vectors, in any vector format; f32 and f16 are converted to each other
     vectors: PathBuf,
     #[command(flatten)]
@@ -73,7 +73,7 @@ acknowledged. Rows that are inserted again replace themselves.";
 /// No search that begins afterwards, on any compute node, finds them. Ids that do not exist are no error.
 #[derive(clap::Args)]
 #[command(after_long_help = DELETE_EXAMPLES)]
-pub(crate) struct DeleteArgs {
+pub struct DeleteArgs {
     /// Ids, one u64 per row, .u64bin or .npy
     #[arg(value_name = "IDS", required_unless_present = "id", conflicts_with = "id")]
     ids: Option<PathBuf>,

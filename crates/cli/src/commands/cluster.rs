@@ -17,11 +17,11 @@ use crate::progress::ProgressPrinter;
 
 mod publish;
 mod replan;
-pub(super) mod up;
+pub mod up;
 
 /// Partition an index over several servers, publish it, and run a cluster on this machine
 #[derive(clap::Args)]
-pub(crate) struct Args {
+pub struct Args {
     #[command(subcommand)]
     command: Command,
 }

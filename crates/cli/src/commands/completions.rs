@@ -10,7 +10,7 @@ use crate::output::print;
 ///
 /// For example: stratann completions bash > ~/.local/share/bash-completion/completions/stratann
 #[derive(clap::Args)]
-pub(crate) struct Args {
+pub struct Args {
     /// Shell
     shell: Shell,
 }

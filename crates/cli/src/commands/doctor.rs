@@ -21,7 +21,7 @@ use crate::output::{Output, count, eprint_line};
 /// network to another host is measured, too, where `stratann doctor --link-listen` runs meanwhile.
 #[derive(clap::Args)]
 #[command(after_long_help = EXAMPLES)]
-pub(crate) struct Args {
+pub struct Args {
     /// A folder on the disk that will hold indexes
     #[arg(long, default_value = ".", value_name = "FOLDER")]
     path: PathBuf,

@@ -33,7 +33,7 @@ mod remote;
 /// with predicted costs of visits; or compares the ways to divide a grid-ivf over servers, as `cluster partition` does.
 #[derive(clap::Args)]
 #[command(after_long_help = EXAMPLES)]
-pub(crate) struct Args {
+pub struct Args {
     /// Folder of the index; not given with --memory
     #[arg(value_name = "INDEX", required = true)]
     // Optional only so that the usage is right.

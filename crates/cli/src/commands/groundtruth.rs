@@ -18,7 +18,7 @@ use crate::progress::ProgressPrinter;
 /// when the new one is complete.
 #[derive(clap::Args)]
 #[command(after_long_help = EXAMPLES)]
-pub(crate) struct Args {
+pub struct Args {
     /// Vectors
     base: PathBuf,
     /// Queries, of the same dimensions and type (f32 and f16 are compatible)

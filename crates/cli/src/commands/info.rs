@@ -27,7 +27,7 @@ mod in_memory;
 /// it is fast for every size. With --memory: the manifest and the headers that memory nodes hold, with their fresh
 /// records and tombstones.
 #[derive(clap::Args)]
-pub(crate) struct Args {
+pub struct Args {
     #[command(flatten)]
     place: PlaceArgs,
 }

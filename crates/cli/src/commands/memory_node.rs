@@ -24,7 +24,7 @@ mod load;
 /// start it and load the index again.
 #[derive(clap::Args)]
 #[command(after_long_help = EXAMPLES, args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
-pub(crate) struct Args {
+pub struct Args {
     #[command(subcommand)]
     other: Option<Other>,
     #[command(flatten)]

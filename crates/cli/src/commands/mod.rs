@@ -3,7 +3,7 @@
 pub(crate) mod bench;
 pub(crate) mod build;
 pub(crate) mod change;
-pub(crate) mod cluster;
+pub mod cluster;
 pub(crate) mod completions;
 pub(crate) mod doctor;
 pub(crate) mod explain;
@@ -14,6 +14,6 @@ pub(crate) mod profile;
 pub(crate) mod replan;
 pub(crate) mod search;
 pub(crate) mod serve;
-pub(crate) mod simulate;
+pub mod simulate;
 pub(crate) mod tune;
 pub(crate) mod verify;

@@ -27,7 +27,7 @@ use crate::progress::ProgressPrinter;
 /// that disk, in the folder STRATANN_CACHE or ~/.cache/stratann. --kept shows it, --keep replaces it.
 #[derive(clap::Args)]
 #[command(after_long_help = EXAMPLES)]
-pub(crate) struct Args {
+pub struct Args {
     /// A folder on the disk that will hold indexes [default: . or, with --show, that of FILE]
     folder: Option<PathBuf>,
     /// File to write [default: FOLDER/stratann-profile.json]

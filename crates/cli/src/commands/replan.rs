@@ -19,7 +19,7 @@ use crate::progress::ProgressPrinter;
 /// stays in use until the new one is complete.
 #[derive(clap::Args)]
 #[command(after_long_help = EXAMPLES)]
-pub(crate) struct Args {
+pub struct Args {
     /// Folder of the index
     index: PathBuf,
     /// RAM of later searches, such as 64MiB

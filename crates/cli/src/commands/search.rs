@@ -42,7 +42,7 @@ use together::Indexes;
 /// parameters. Or set the beam directly. All counters of the report are exact: reads, comparisons, hops per query.
 #[derive(clap::Args)]
 #[command(override_usage = USAGE, after_long_help = EXAMPLES)]
-pub(crate) struct Args {
+pub struct Args {
     #[command(flatten)]
     searched: options::Searched,
     /// Results per query

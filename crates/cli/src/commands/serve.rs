@@ -42,7 +42,7 @@ use sources::Sources;
 /// address can search.
 #[derive(clap::Args)]
 #[command(after_long_help = EXAMPLES)]
-pub(crate) struct Args {
+pub struct Args {
     /// File of options in TOML; options of the command line take precedence
     #[arg(long, value_name = "FILE", required_unless_present_any = ["index", "memory"])]
     config: Option<PathBuf>,

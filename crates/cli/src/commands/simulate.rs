@@ -23,11 +23,11 @@ use crate::output::Output;
 use crate::progress::ProgressPrinter;
 use crate::queries::Queries;
 
-pub(super) mod calibrate;
+pub mod calibrate;
 mod check;
-pub(super) mod costs;
-pub(super) mod memory;
-pub(super) mod passes;
+pub mod costs;
+pub mod memory;
+pub mod passes;
 mod rows;
 mod sockets;
 
@@ -46,7 +46,7 @@ use rows::{Document, Row, text};
 /// second or two, or given.
 #[derive(clap::Args)]
 #[command(after_long_help = EXAMPLES)]
-pub(crate) struct Args {
+pub struct Args {
     /// Folder of the index
     index: PathBuf,
     /// Queries, in any vector format
@@ -163,7 +163,7 @@ impl ModeName {
 
 /// `--entry`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub(super) enum Entry {
+pub enum Entry {
     /// Round robin.
     Any,
     /// A server that holds the first block: a client that knows the head graph could choose it.
@@ -187,12 +187,12 @@ const RECALL_TOLERANCE: f64 = 0.002;
 const BUSY_SHARE: f64 = 0.6;
 /// Queries in flight per thread for the highest throughput: enough to keep all servers busy, and few enough that the
 /// queue of the busiest server soon reaches its final length.
-pub(super) const IN_FLIGHT_EACH: usize = 16;
+pub const IN_FLIGHT_EACH: usize = 16;
 /// Queries that are replayed: with random arrivals, and at least with a constant number in flight, there this many
 /// times that number.
 const QUERIES_OPEN: usize = 10_000;
-pub(super) const QUERIES_CLOSED: usize = 4_000;
-pub(super) const ROUNDS_CLOSED: usize = 64;
+pub const QUERIES_CLOSED: usize = 4_000;
+pub const ROUNDS_CLOSED: usize = 64;
 
 /// Reads the ground truth and compares it with the index.
 fn truth(
@@ -536,7 +536,7 @@ impl Job<'_> {
 }
 
 /// Mean processor time of a query on all servers, microseconds.
-pub(super) fn cpu_us(traces: &[Trace], costs: &Costs) -> f64 {
+pub fn cpu_us(traces: &[Trace], costs: &Costs) -> f64 {
     let all_ns: u64 = traces.iter().map(|trace| costs.work_ns(&trace.work())).sum();
     all_ns as f64 / 1000.0 / traces.len().max(1) as f64
 }

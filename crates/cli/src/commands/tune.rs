@@ -21,7 +21,7 @@ use crate::{options, truth};
 /// it. Data files do not change.
 #[derive(clap::Args)]
 #[command(after_long_help = EXAMPLES)]
-pub(crate) struct Args {
+pub struct Args {
     /// Folder of the index
     index: PathBuf,
     /// Queries of your own [default: rows of the index, each excluded from its own results]

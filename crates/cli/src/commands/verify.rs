@@ -21,7 +21,7 @@ use crate::progress::ProgressPrinter;
 /// build the index again. With --memory it checks what memory nodes hold, while it is searched and changed:
 /// superblocks, descriptors, every cluster and fresh record.
 #[derive(clap::Args)]
-pub(crate) struct Args {
+pub struct Args {
     #[command(flatten)]
     place: PlaceArgs,
 }

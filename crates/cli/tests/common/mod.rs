@@ -20,9 +20,16 @@ pub fn folder() -> TempDir {
     tempfile::tempdir().unwrap()
 }
 
-/// `stratann` with `args`, to be started.
+/// The program under test: that of the laboratory in its tests.
+pub const PROGRAM: &str =
+    match (option_env!("CARGO_BIN_EXE_stratann"), option_env!("CARGO_BIN_EXE_stratann-lab")) {
+        (Some(program), _) | (None, Some(program)) => program,
+        (None, None) => panic!("no program under test"),
+    };
+
+/// The program with `args`, to be started.
 pub fn command(args: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_stratann"));
+    let mut command = Command::new(PROGRAM);
     command.args(args).env_remove("STRATANN_ISA").env("STRATANN_CACHE", env!("CARGO_TARGET_TMPDIR"));
     command
 }

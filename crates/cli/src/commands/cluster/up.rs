@@ -130,7 +130,7 @@ pub(super) fn run(args: &Up, output: Output) -> Result<Verdict> {
 ///
 /// # Errors
 /// A folder that is no partition, or a server that ends or is not ready in two minutes.
-pub(in crate::commands) fn started(index: &Path, threads: usize, output: Output) -> Result<Cluster> {
+pub fn started(index: &Path, threads: usize, output: Output) -> Result<Cluster> {
     let args = Up {
         index: index.to_path_buf(),
         servers: None,
@@ -155,7 +155,7 @@ pub(in crate::commands) fn started(index: &Path, threads: usize, output: Output)
 }
 
 /// Running servers and their files. Dropping it ends them.
-pub(in crate::commands) struct Cluster {
+pub struct Cluster {
     servers: Vec<Running>,
     // Dropped after the servers, which read from it.
     _folder: Folder,
@@ -228,7 +228,7 @@ impl Cluster {
     }
 
     /// HTTP addresses of servers that are ready.
-    pub(in crate::commands) fn addresses(&self) -> Vec<String> {
+    pub fn addresses(&self) -> Vec<String> {
         self.servers.iter().filter_map(|server| server.address.clone()).collect()
     }
 

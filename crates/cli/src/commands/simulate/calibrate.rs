@@ -44,19 +44,19 @@ const COMPARED: usize = 4000;
 const MESSAGE_BYTES: [usize; 2] = [200, 16 << 10];
 
 /// What is measured.
-pub(in crate::commands) struct Measured<'a> {
-    pub(in crate::commands) passes: &'a Passes<'a>,
+pub struct Measured<'a> {
+    pub passes: &'a Passes<'a>,
     /// The first queries.
-    pub(in crate::commands) rows: &'a [u8],
-    pub(in crate::commands) params: Params,
-    pub(in crate::commands) search: SearchOptions,
+    pub rows: &'a [u8],
+    pub params: Params,
+    pub search: SearchOptions,
     /// Of one server, and of several.
-    pub(in crate::commands) placements: &'a [Placed],
+    pub placements: &'a [Placed],
 }
 
 impl Measured<'_> {
     /// Measures all costs that are not given.
-    pub(in crate::commands) fn prices(&self, args: &CostArgs, progress: &dyn Progress) -> Result<Prices> {
+    pub fn prices(&self, args: &CostArgs, progress: &dyn Progress) -> Result<Prices> {
         progress.stage("measuring costs of work", 4, "steps");
         let (index, cores) = (self.passes.index, options::all_cores());
         let threads = args.threads.unwrap_or(cores);
@@ -262,23 +262,23 @@ fn least_squares<const N: usize>(points: &[([f64; N], f64)]) -> [f64; N] {
 
 /// Measured or predicted figures of one server.
 #[derive(Clone, Debug, Serialize)]
-pub(in crate::commands) struct OneServer {
-    pub(in crate::commands) qps: f64,
-    pub(in crate::commands) latency_us: Latency,
-    pub(in crate::commands) cpu_us: f64,
+pub struct OneServer {
+    pub qps: f64,
+    pub latency_us: Latency,
+    pub cpu_us: f64,
 }
 
 /// Comparison of the model with the machine.
 #[derive(Clone, Debug, Serialize)]
-pub(in crate::commands) struct Comparison {
-    pub(in crate::commands) real: OneServer,
-    pub(in crate::commands) simulated: OneServer,
+pub struct Comparison {
+    pub real: OneServer,
+    pub simulated: OneServer,
     /// Simulated over real, less 1.
-    pub(in crate::commands) qps_error: f64,
+    pub qps_error: f64,
 }
 
 /// Searches for real, three times; the run with the median rate counts.
-pub(in crate::commands) fn search(
+pub fn search(
     index: &Index,
     rows: &[u8],
     options: &SearchOptions,

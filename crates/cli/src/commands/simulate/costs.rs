@@ -13,56 +13,56 @@ use crate::options;
 /// Options of costs and capacities of every server.
 #[derive(Default, clap::Args)]
 #[command(next_help_heading = "Times (measured on this machine, unless given)")]
-pub(in crate::commands) struct CostArgs {
+pub struct CostArgs {
     /// Read costs from FILE: a "costs" object, or a whole document of an earlier `simulate --json`
     #[arg(long, value_name = "FILE", conflicts_with = "calibrate")]
-    pub(in crate::commands) costs: Option<PathBuf>,
+    pub costs: Option<PathBuf>,
     /// Compare the model with this machine: also search for real, and report the error of one simulated server
     #[arg(long)]
-    pub(in crate::commands) calibrate: bool,
+    pub calibrate: bool,
     /// Count only: no measurements and no times
     #[arg(long, conflicts_with_all = ["costs", "calibrate", "rate"])]
-    pub(in crate::commands) no_times: bool,
+    pub no_times: bool,
     /// Threads of each server [default: the cores of this machine]
     #[arg(long, value_parser = options::threads)]
-    pub(in crate::commands) threads: Option<usize>,
+    pub threads: Option<usize>,
     /// Reads per second of each server's disk [default: measured on this disk]
     #[arg(long, value_name = "N")]
-    pub(in crate::commands) disk_iops: Option<f64>,
+    pub disk_iops: Option<f64>,
     /// Latency of a single read, microseconds [default: measured on this disk]
     #[arg(long, value_name = "US")]
-    pub(in crate::commands) disk_latency_us: Option<f64>,
+    pub disk_latency_us: Option<f64>,
     /// Megabytes per second of each server's disk, beyond the first page of a read [default: measured on this disk]
     #[arg(long, value_name = "MB")]
-    pub(in crate::commands) disk_mb_per_s: Option<f64>,
+    pub disk_mb_per_s: Option<f64>,
     /// Take latency and bandwidth between servers from FILE: what `doctor --link --json` printed
     #[arg(long, value_name = "FILE")]
-    pub(in crate::commands) link: Option<PathBuf>,
+    pub link: Option<PathBuf>,
     /// Latency between servers, one way, microseconds [default: 20, assumed]
     #[arg(long, value_name = "US")]
-    pub(in crate::commands) network_latency_us: Option<f64>,
+    pub network_latency_us: Option<f64>,
     /// Bandwidth of each server's link, Gbit/s [default: 25, assumed]
     #[arg(long, value_name = "GBPS")]
-    pub(in crate::commands) network_gbps: Option<f64>,
+    pub network_gbps: Option<f64>,
     /// Processor time of a client's request on the server that receives it, microseconds [default: 0]
     #[arg(long, value_name = "US")]
-    pub(in crate::commands) request_us: Option<f64>,
+    pub request_us: Option<f64>,
     /// Servers on each host, which share its cores and its disk [default: 1]
     #[arg(long, value_name = "N")]
-    pub(in crate::commands) servers_per_host: Option<usize>,
+    pub servers_per_host: Option<usize>,
     /// Cores of each host [default: as many as its servers have threads]
     #[arg(long, value_name = "N")]
-    pub(in crate::commands) cores_per_host: Option<usize>,
+    pub cores_per_host: Option<usize>,
 }
 
 /// Default network: Ethernet within a data centre.
-pub(in crate::commands) const NETWORK_LATENCY_US: f64 = 20.0;
-pub(in crate::commands) const NETWORK_GBPS: f64 = 25.0;
+pub const NETWORK_LATENCY_US: f64 = 20.0;
+pub const NETWORK_GBPS: f64 = 25.0;
 
 /// Origin of a figure of the network.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub(in crate::commands) enum Origin {
+pub enum Origin {
     /// By `doctor --link`.
     Measured,
     /// By an option.
@@ -73,7 +73,7 @@ pub(in crate::commands) enum Origin {
 }
 
 impl Origin {
-    pub(in crate::commands) fn name(self) -> &'static str {
+    pub fn name(self) -> &'static str {
         match self {
             Origin::Measured => "measured",
             Origin::Given => "given",
@@ -85,48 +85,48 @@ impl Origin {
 /// [`Costs`] as JSON. Fields that earlier versions did not write have defaults.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(in crate::commands) struct Prices {
-    pub(in crate::commands) threads: usize,
-    pub(in crate::commands) prepare_ns: u64,
-    pub(in crate::commands) step_ns: u64,
-    pub(in crate::commands) read_ns: u64,
+pub struct Prices {
+    pub threads: usize,
+    pub prepare_ns: u64,
+    pub step_ns: u64,
+    pub read_ns: u64,
     /// `None` for that of other comparisons.
     #[serde(default)]
-    pub(in crate::commands) route_comparison_ps: Option<u64>,
-    pub(in crate::commands) code_comparison_ps: u64,
-    pub(in crate::commands) full_comparison_ps: u64,
+    pub route_comparison_ps: Option<u64>,
+    pub code_comparison_ps: u64,
+    pub full_comparison_ps: u64,
     /// 0 where no list is scanned component by component.
     #[serde(default)]
-    pub(in crate::commands) component_ps: u64,
+    pub component_ps: u64,
     /// 0 where threads rank codes.
     #[serde(default)]
-    pub(in crate::commands) scorer_code_ps: u64,
+    pub scorer_code_ps: u64,
     #[serde(default)]
-    pub(in crate::commands) scorer_job_us: f64,
-    pub(in crate::commands) message_ns: u64,
+    pub scorer_job_us: f64,
+    pub message_ns: u64,
     #[serde(default)]
-    pub(in crate::commands) message_byte_ps: u64,
+    pub message_byte_ps: u64,
     #[serde(default)]
-    pub(in crate::commands) wake_ns: u64,
+    pub wake_ns: u64,
     #[serde(default)]
-    pub(in crate::commands) request_us: f64,
-    pub(in crate::commands) disk_iops: f64,
-    pub(in crate::commands) disk_latency_us: f64,
+    pub request_us: f64,
+    pub disk_iops: f64,
+    pub disk_latency_us: f64,
     /// `None` where bytes take no time.
     #[serde(default)]
-    pub(in crate::commands) disk_mb_per_s: Option<f64>,
-    pub(in crate::commands) network_latency_us: f64,
-    pub(in crate::commands) network_gbps: f64,
+    pub disk_mb_per_s: Option<f64>,
+    pub network_latency_us: f64,
+    pub network_gbps: f64,
     #[serde(default)]
-    pub(in crate::commands) network_latency_from: Origin,
+    pub network_latency_from: Origin,
     #[serde(default)]
-    pub(in crate::commands) network_gbps_from: Origin,
+    pub network_gbps_from: Origin,
     /// `None` for one.
     #[serde(default)]
-    pub(in crate::commands) servers_per_host: Option<usize>,
+    pub servers_per_host: Option<usize>,
     /// `None` for as many as its servers have threads.
     #[serde(default)]
-    pub(in crate::commands) cores_per_host: Option<usize>,
+    pub cores_per_host: Option<usize>,
 }
 
 /// What a simulation takes of the document of `doctor --link`, or of its object `link`.
@@ -161,12 +161,12 @@ impl CostArgs {
 
 impl Prices {
     /// Reads costs from a file.
-    pub(in crate::commands) fn read(path: &Path) -> Result<Prices> {
+    pub fn read(path: &Path) -> Result<Prices> {
         read_part(path, "costs", "the \"costs\" that `stratann simulate --json` prints")
     }
 
     /// What the planner of a `grid-ivf` takes of them. Both servers handle a message.
-    pub(in crate::commands) fn of_plan(&self) -> GridPartition {
+    pub fn of_plan(&self) -> GridPartition {
         let each = |ps: u64| ps as f64 / 1000.0;
         GridPartition {
             component_ns: (self.component_ps > 0).then(|| each(self.component_ps)),
@@ -178,7 +178,7 @@ impl Prices {
     }
 
     /// Replaces measured or read costs by given ones.
-    pub(in crate::commands) fn with(self, args: &CostArgs) -> Result<Prices> {
+    pub fn with(self, args: &CostArgs) -> Result<Prices> {
         let mut prices = Prices {
             threads: args.threads.unwrap_or(self.threads),
             request_us: args.request_us.unwrap_or(self.request_us),
@@ -197,7 +197,7 @@ impl Prices {
         Ok(prices)
     }
 
-    pub(in crate::commands) fn check(&self) -> Result<()> {
+    pub fn check(&self) -> Result<()> {
         let wrong = |name: &str, value: f64, how: &str| {
             Err(Error::bad_input(format!("{name} is {value}; use a number {how}")))
         };
@@ -248,7 +248,7 @@ impl Prices {
     }
 
     /// Converts to whole numbers.
-    pub(in crate::commands) fn costs(&self) -> Costs {
+    pub fn costs(&self) -> Costs {
         let ns = |us: f64| (us * 1000.0).round() as u64;
         Costs {
             threads: self.threads,

@@ -16,9 +16,9 @@ use crate::output::Output;
 use crate::progress::ProgressPrinter;
 use crate::queries::Queries;
 
-pub(in crate::commands) mod prices;
-pub(in crate::commands) mod recorded;
-pub(in crate::commands) mod rows;
+pub mod prices;
+pub mod recorded;
+pub mod rows;
 mod text;
 
 use prices::LoadPrices;

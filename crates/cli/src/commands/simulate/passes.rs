@@ -37,20 +37,20 @@ impl Stores for FromFile<'_> {
 
 /// Sums over all queries.
 #[derive(Default)]
-pub(in crate::commands) struct Pass {
-    pub(in crate::commands) stats: QueryStats,
-    pub(in crate::commands) baton_bytes: u64,
-    pub(in crate::commands) vector_bytes: u64,
-    pub(in crate::commands) bytes: u64,
-    pub(in crate::commands) messages: u64,
-    pub(in crate::commands) fetched: u64,
-    pub(in crate::commands) reads: Vec<u64>,
-    pub(in crate::commands) found: f64,
-    pub(in crate::commands) queries: usize,
-    pub(in crate::commands) failed: usize,
-    pub(in crate::commands) search_list: u32,
-    pub(in crate::commands) nprobe: Option<u32>,
-    pub(in crate::commands) traces: Vec<Trace>,
+pub struct Pass {
+    pub stats: QueryStats,
+    pub baton_bytes: u64,
+    pub vector_bytes: u64,
+    pub bytes: u64,
+    pub messages: u64,
+    pub fetched: u64,
+    pub reads: Vec<u64>,
+    pub found: f64,
+    pub queries: usize,
+    pub failed: usize,
+    pub search_list: u32,
+    pub nprobe: Option<u32>,
+    pub traces: Vec<Trace>,
 }
 
 impl Pass {
@@ -61,7 +61,7 @@ impl Pass {
     }
 
     /// Share of the true neighbours that were found.
-    pub(in crate::commands) fn recall(&self) -> f64 {
+    pub fn recall(&self) -> f64 {
         self.found / self.queries.max(1) as f64
     }
 
@@ -83,20 +83,20 @@ impl Pass {
 }
 
 /// Queries and their options.
-pub(in crate::commands) struct Passes<'a> {
-    pub(in crate::commands) index: &'a Index,
-    pub(in crate::commands) queries: &'a Queries,
-    pub(in crate::commands) truth: Option<&'a GroundTruth>,
-    pub(in crate::commands) entry: Entry,
-    pub(in crate::commands) seed: u64,
-    pub(in crate::commands) carry: Carry,
-    pub(in crate::commands) results: Results,
-    pub(in crate::commands) progress: &'a dyn Progress,
+pub struct Passes<'a> {
+    pub index: &'a Index,
+    pub queries: &'a Queries,
+    pub truth: Option<&'a GroundTruth>,
+    pub entry: Entry,
+    pub seed: u64,
+    pub carry: Carry,
+    pub results: Results,
+    pub progress: &'a dyn Progress,
 }
 
 impl Passes<'_> {
     /// Runs every query with hand-overs.
-    pub(in crate::commands) fn baton(&self, placed: &Placed, params: Params) -> Result<Pass> {
+    pub fn baton(&self, placed: &Placed, params: Params) -> Result<Pass> {
         self.all("handing over", placed.placement.servers(), params, &|first, rows| {
             let asked = self.submitted(placed, params, first, rows);
             let blocks = FromFile(self.index);
@@ -108,7 +108,7 @@ impl Passes<'_> {
     }
 
     /// Runs queries with hand-overs and takes the time of all work.
-    pub(in crate::commands) fn time(
+    pub fn time(
         &self,
         placed: &Placed,
         params: Params,
@@ -127,7 +127,7 @@ impl Passes<'_> {
     }
 
     /// Vectors one by one.
-    pub(in crate::commands) fn rows_of<'r>(&self, rows: &'r [u8]) -> Vec<&'r [u8]> {
+    pub fn rows_of<'r>(&self, rows: &'r [u8]) -> Vec<&'r [u8]> {
         rows.chunks_exact(self.queries.row_bytes()).collect()
     }
 
@@ -154,7 +154,7 @@ impl Passes<'_> {
     }
 
     /// Runs every query on one server that fetches remote blocks.
-    pub(in crate::commands) fn fetch(&self, placed: &Placed, params: Params) -> Result<Pass> {
+    pub fn fetch(&self, placed: &Placed, params: Params) -> Result<Pass> {
         self.all("fetching", placed.placement.servers(), params, &|first, rows| {
             let blocks = FromFile(self.index);
             let cluster =
@@ -169,7 +169,7 @@ impl Passes<'_> {
     }
 
     /// Runs every query on all indexes.
-    pub(in crate::commands) fn scatter(&self, indexes: &[&Index], params: Params) -> Result<Pass> {
+    pub fn scatter(&self, indexes: &[&Index], params: Params) -> Result<Pass> {
         self.all("scattering", indexes.len(), params, &|first, rows| {
             let files: Vec<FromFile<'_>> = indexes.iter().map(|i| FromFile(i)).collect();
             let parts: Vec<Partition<'_>> =

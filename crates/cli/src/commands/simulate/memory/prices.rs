@@ -24,27 +24,27 @@ const ROUNDS: usize = 5;
 
 /// What a recorded search did, and the processor time that it took.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub(in crate::commands) struct RecordedWork {
-    pub(in crate::commands) meta_comparisons: u64,
-    pub(in crate::commands) comparisons: u64,
-    pub(in crate::commands) loaded_bytes: u64,
+pub struct RecordedWork {
+    pub meta_comparisons: u64,
+    pub comparisons: u64,
+    pub loaded_bytes: u64,
     /// Until the clusters of the queries were chosen.
-    pub(in crate::commands) meta_ns: u64,
+    pub meta_ns: u64,
     /// Everything.
-    pub(in crate::commands) cpu_ns: u64,
+    pub cpu_ns: u64,
 }
 
 /// [`LoadCosts`] as JSON, with the threads of a compute node.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(in crate::commands) struct LoadPrices {
-    pub(in crate::commands) threads: usize,
+pub struct LoadPrices {
+    pub threads: usize,
     meta_comparison_ps: u64,
     comparison_ps: u64,
     load_byte_ps: u64,
     range_ns: u64,
-    pub(in crate::commands) network_latency_us: f64,
-    pub(in crate::commands) network_gbps: f64,
+    pub network_latency_us: f64,
+    pub network_gbps: f64,
     #[serde(default)]
     network_latency_from: Origin,
     #[serde(default)]
@@ -54,7 +54,7 @@ pub(in crate::commands) struct LoadPrices {
 impl LoadPrices {
     /// Measures them on this machine, from a recorded search. All other work of the search is spread over its
     /// comparisons.
-    pub(in crate::commands) fn of(work: RecordedWork, threads: usize) -> LoadPrices {
+    pub fn of(work: RecordedWork, threads: usize) -> LoadPrices {
         LoadPrices::from_work(work, taken_byte_ps(), threads)
     }
 
@@ -99,7 +99,7 @@ impl LoadPrices {
     }
 
     /// With a link of a round trip and a bandwidth that are given.
-    pub(in crate::commands) fn with_link(self, round_trip_us: f64, gbps: f64) -> Result<LoadPrices> {
+    pub fn with_link(self, round_trip_us: f64, gbps: f64) -> Result<LoadPrices> {
         let prices = LoadPrices {
             network_latency_us: round_trip_us / 2.0,
             network_gbps: gbps,
@@ -148,7 +148,7 @@ impl LoadPrices {
     }
 
     /// The prices in a sentence.
-    pub(in crate::commands) fn text(&self) -> String {
+    pub fn text(&self) -> String {
         let ns = |ps: u64| ps as f64 / 1000.0;
         format!(
             "times are simulated: {} threads per compute node; comparison {:.1} ns (meta-HNSW), {:.1} ns (sub-HNSW), \

@@ -22,43 +22,43 @@ const BATCHES_MAX: usize = 4;
 const SINGLES_MAX: usize = 256;
 
 /// What is recorded, and how.
-pub(in crate::commands) struct Recorder<'a> {
-    pub(in crate::commands) index: &'a mut Index,
-    pub(in crate::commands) rows: &'a [u8],
-    pub(in crate::commands) row_bytes: usize,
-    pub(in crate::commands) truth: Option<&'a GroundTruth>,
+pub struct Recorder<'a> {
+    pub index: &'a mut Index,
+    pub rows: &'a [u8],
+    pub row_bytes: usize,
+    pub truth: Option<&'a GroundTruth>,
     /// With the gathering of the kind itself.
-    pub(in crate::commands) search: SearchOptions,
-    pub(in crate::commands) cache_share: f64,
-    pub(in crate::commands) memory_nodes: usize,
-    pub(in crate::commands) seed: u64,
-    pub(in crate::commands) progress: &'a dyn Progress,
+    pub search: SearchOptions,
+    pub cache_share: f64,
+    pub memory_nodes: usize,
+    pub seed: u64,
+    pub progress: &'a dyn Progress,
 }
 
 /// Means of a query, the same on any machine.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
-pub(in crate::commands) struct Counters {
+pub struct Counters {
     /// Doorbells and reads of headers, one for each memory node that has a part.
-    pub(in crate::commands) round_trips: f64,
-    pub(in crate::commands) bytes: f64,
-    pub(in crate::commands) loads: f64,
+    pub round_trips: f64,
+    pub bytes: f64,
+    pub loads: f64,
     /// Clusters that were searched.
-    pub(in crate::commands) needs: f64,
+    pub needs: f64,
     /// Those that were in the cache.
-    pub(in crate::commands) cache_hits: f64,
-    pub(in crate::commands) comparisons: f64,
+    pub cache_hits: f64,
+    pub comparisons: f64,
 }
 
 /// The batches of one way to load clusters.
-pub(in crate::commands) struct Recorded {
-    pub(in crate::commands) scheme: LoadScheme,
+pub struct Recorded {
+    pub scheme: LoadScheme,
     /// By compute node.
-    pub(in crate::commands) streams: Vec<Vec<BatchTrace>>,
-    pub(in crate::commands) overlaps: bool,
-    pub(in crate::commands) recall: Option<f64>,
-    pub(in crate::commands) counters: Counters,
+    pub streams: Vec<Vec<BatchTrace>>,
+    pub overlaps: bool,
+    pub recall: Option<f64>,
+    pub counters: Counters,
     /// Of the first compute node.
-    pub(in crate::commands) work: RecordedWork,
+    pub work: RecordedWork,
 }
 
 /// Turns batches into traces.
@@ -73,11 +73,7 @@ impl Recorder<'_> {
     ///
     /// # Errors
     /// A query that fails; an index of another kind.
-    pub(in crate::commands) fn record(
-        &mut self,
-        scheme: LoadScheme,
-        compute_nodes: usize,
-    ) -> Result<Recorded> {
+    pub fn record(&mut self, scheme: LoadScheme, compute_nodes: usize) -> Result<Recorded> {
         let search = SearchOptions { gather: scheme.gather(self.search.gather), ..self.search };
         let tracer = self.tracer(scheme)?;
         let count = self.rows.len() / self.row_bytes;

@@ -14,66 +14,61 @@ const ROUNDS_OF_ONE: usize = 48;
 
 /// Memory nodes and clients, whatever the compute nodes.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::commands) struct Nodes {
-    pub(in crate::commands) memory_nodes: usize,
-    pub(in crate::commands) clients: usize,
+pub struct Nodes {
+    pub memory_nodes: usize,
+    pub clients: usize,
     /// Batches that a compute node has under way at the same time.
-    pub(in crate::commands) at_once: usize,
+    pub at_once: usize,
 }
 
 /// Utilisation: all threads, the link of each memory node, and the busiest link of a compute node.
 #[derive(Clone, Debug, Serialize)]
-pub(in crate::commands) struct Utilisation {
-    pub(in crate::commands) cpu: f64,
-    pub(in crate::commands) memory_links: Vec<f64>,
-    pub(in crate::commands) compute_link: f64,
+pub struct Utilisation {
+    pub cpu: f64,
+    pub memory_links: Vec<f64>,
+    pub compute_link: f64,
 }
 
 /// One row.
 #[derive(Clone, Debug, Serialize)]
-pub(in crate::commands) struct Row {
-    pub(in crate::commands) scheme: &'static str,
-    pub(in crate::commands) compute_nodes: usize,
-    pub(in crate::commands) recall: Option<f64>,
-    pub(in crate::commands) per_query: Counters,
-    pub(in crate::commands) qps: f64,
+pub struct Row {
+    pub scheme: &'static str,
+    pub compute_nodes: usize,
+    pub recall: Option<f64>,
+    pub per_query: Counters,
+    pub qps: f64,
     /// Time in which a client has its answers, over their number.
-    pub(in crate::commands) time_us: f64,
+    pub time_us: f64,
     /// Of a worker, over the queries: waiting for doorbells and headers, searching clusters, choosing them. The first
     /// two may be at the same time.
-    pub(in crate::commands) network_us: f64,
-    pub(in crate::commands) sub_hnsw_us: f64,
-    pub(in crate::commands) meta_hnsw_us: f64,
+    pub network_us: f64,
+    pub sub_hnsw_us: f64,
+    pub meta_hnsw_us: f64,
     /// Share of the smaller of transfer and search that overlap hides.
-    pub(in crate::commands) hidden: f64,
+    pub hidden: f64,
     /// From a client's request for a batch to the answer of a query, and to that of the last.
-    pub(in crate::commands) latency_us: Latency,
-    pub(in crate::commands) batch_latency_us: Latency,
-    pub(in crate::commands) utilisation: Utilisation,
-    pub(in crate::commands) bottleneck: String,
+    pub latency_us: Latency,
+    pub batch_latency_us: Latency,
+    pub utilisation: Utilisation,
+    pub bottleneck: String,
 }
 
 /// A row against that of naive with as many compute nodes.
 #[derive(Clone, Debug, Serialize)]
-pub(in crate::commands) struct Against {
-    pub(in crate::commands) scheme: &'static str,
-    pub(in crate::commands) compute_nodes: usize,
+pub struct Against {
+    pub scheme: &'static str,
+    pub compute_nodes: usize,
     /// So many times is naive slower.
-    pub(in crate::commands) time: f64,
-    pub(in crate::commands) network: f64,
+    pub time: f64,
+    pub network: f64,
     /// So many times as much it reads.
-    pub(in crate::commands) round_trips: f64,
-    pub(in crate::commands) bytes: f64,
+    pub round_trips: f64,
+    pub bytes: f64,
 }
 
 impl Row {
     /// Replays recorded batches.
-    pub(in crate::commands) fn of(
-        recorded: &Recorded,
-        prices: &LoadPrices,
-        nodes: Nodes,
-        compute_nodes: usize,
-    ) -> Row {
+    pub fn of(recorded: &Recorded, prices: &LoadPrices, nodes: Nodes, compute_nodes: usize) -> Row {
         let threads = (prices.threads / nodes.at_once.max(1)).max(1);
         let is_naive = recorded.scheme == LoadScheme::Naive;
         // Each thread of a naive batch reads for one of its queries at a time.
@@ -124,7 +119,7 @@ impl Row {
 
 impl Against {
     /// Every row that has a naive one.
-    pub(in crate::commands) fn all(rows: &[Row]) -> Vec<Against> {
+    pub fn all(rows: &[Row]) -> Vec<Against> {
         let over = |naive: f64, own: f64| if own > 0.0 { naive / own } else { 0.0 };
         let against = |own: &Row| {
             let is_naive =

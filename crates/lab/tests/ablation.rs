@@ -1,6 +1,7 @@
-//! `bench ablation`, and the kind that `build --kind auto` chooses.
+//! Ablations, costs and codes.
 #![allow(missing_docs)]
 
+#[path = "../../cli/tests/common/mod.rs"]
 mod common;
 
 use common::*;
@@ -16,7 +17,7 @@ fn every_technique_is_compared() {
     let folder = data.base.parent().unwrap();
     json(&["profile", arg(folder), "--seconds", "0.2", "--scratch", "4MiB", "-o", arg(&profile)]);
     let plot = data.path("ablation.svg");
-    let args = ["bench", "ablation", arg(&data.base), arg(&data.queries), "--groundtruth", arg(&truth)];
+    let args = ["ablation", arg(&data.base), arg(&data.queries), "--groundtruth", arg(&truth)];
     let more = ["-o", arg(&out), "--profile", arg(&profile), "--clusters", "40", "--epoch-queries", "10"];
     let found = json(&[&args[..], &more, &["--recall", "0.5,0.8", "--plot", arg(&plot)]].concat());
     let names = |part: &str| -> Vec<String> {
@@ -140,7 +141,7 @@ fn all_ways_to_divide_a_grid_are_compared() {
     let (truth, out, costs) = (data.truth("l2"), data.path("grid"), data.path("costs.json"));
     std::fs::write(&costs, format!(r#"{{"costs": {COSTS}}}"#)).unwrap();
     let plot = data.path("grid.svg");
-    let args = ["bench", "ablation", arg(&data.base), arg(&data.queries), "--groundtruth", arg(&truth)];
+    let args = ["ablation", arg(&data.base), arg(&data.queries), "--groundtruth", arg(&truth)];
     let more = ["-o", arg(&out), "--kind", "grid-ivf", "--clusters", "40", "--threads", "2"];
     let simulated = ["--costs", arg(&costs), "--servers", "2,4", "--skew", "0.9", "--recall", "0.6,1"];
     let all = [&args[..], &more, &simulated].concat();
@@ -176,7 +177,7 @@ fn all_ways_to_divide_a_grid_are_compared() {
 fn options_of_the_other_kind_are_refused() {
     let data = Data::new(300, 16, "f32");
     let (truth, out) = (data.truth("l2"), data.path("grid"));
-    let args = ["bench", "ablation", arg(&data.base), arg(&data.queries), "--groundtruth", arg(&truth)];
+    let args = ["ablation", arg(&data.base), arg(&data.queries), "--groundtruth", arg(&truth)];
     let of = |more: &[&str]| refused(&[&args[..], &["-o", arg(&out)], more].concat(), 2);
     for (more, words) in [
         (&["--kind", "grid-ivf", "--ram-budget", "1GiB"][..], "--ram-budget is not for grid-ivf"),
@@ -194,41 +195,6 @@ fn options_of_the_other_kind_are_refused() {
         assert!(said.contains(words), "{more:?}: {said}");
     }
     assert!(!out.exists(), "nothing was begun");
-}
-
-#[test]
-fn generated_vectors_depend_on_their_options_alone() {
-    let folder = folder();
-    let made = |name: &str, shape: &str, more: &[&str]| {
-        let to = folder.path().join(name);
-        json(
-            &[&["bench", "generate", shape, "-o", arg(&to), "--dim", "40", "--queries", "7"], more].concat(),
-        );
-        let read = |file: &str| std::fs::read(to.join(file)).unwrap();
-        (read("base.fbin"), read("query.fbin"))
-    };
-    for shape in ["gaussian", "series"] {
-        let few = made(&format!("{shape}-few"), shape, &["--rows", "20"]);
-        let more = made(&format!("{shape}-more"), shape, &["--rows", "30"]);
-        let other = made(&format!("{shape}-other"), shape, &["--rows", "20", "--seed", "2"]);
-        assert_eq!(few.0.len(), 8 + 20 * 40 * 4);
-        assert_eq!((&few.0[8..], &few.1), (&more.0[8..few.0.len()], &more.1), "rows are not of the others");
-        assert!(few.0 != other.0 && few.1 != other.1);
-        assert!(few.0[8..8 + 160] != few.1[8..8 + 160], "queries are no rows");
-    }
-    let to = folder.path().join("series-few");
-    let again = ["bench", "generate", "series", "-o", arg(&to), "--dim", "40", "--rows", "20"];
-    assert!(refused(&again, 2).contains("--force"));
-}
-
-#[test]
-fn the_kind_is_chosen_and_why_is_told() {
-    let data = Data::new(300, 16, "f32");
-    let index = data.path("index");
-    let built = run(&["build", arg(&data.base), "-o", arg(&index), "--kind", "auto"]);
-    let text = stderr(&built);
-    assert!(built.status.success() && text.contains("--kind auto: flat: flat takes about "), "{text}");
-    assert_eq!(json(&["info", arg(&index)])["kind"], "flat");
 }
 
 fn check_gpu_ways(found: &serde_json::Value, recalls: &[f64]) {
@@ -299,7 +265,7 @@ fn check_gpu_threads(found: &serde_json::Value) {
 }
 
 fn check_cost(index: &std::path::Path, ablation: &std::path::Path) {
-    let cost = json(&["bench", "cost", arg(index), "--ablation", arg(ablation), "--rows", "1000000000"]);
+    let cost = json(&["cost", arg(index), "--ablation", arg(ablation), "--rows", "1000000000"]);
     let systems = rows_with(&cost["systems"], &[]);
     let names: Vec<&str> = systems.iter().map(|system| system["name"].as_str().unwrap()).collect();
     assert_eq!(names, ["spann", "rummy-like", "gpu-ivf", "mi-cpu"]);
@@ -319,13 +285,13 @@ fn check_cost(index: &std::path::Path, ablation: &std::path::Path) {
     // The index's own codes, a thousand million over three thousand times.
     let code = rows_with(&cost["systems"][2]["parts"], &[("what", "codes")])[0];
     assert_eq!(number(&code["bytes"]), 1e9 * number(&code["bytes_a_vector"]));
-    let text = String::from_utf8(run(&["bench", "cost", arg(index), "--qps", "spann=10"]).stdout).unwrap();
+    let text = String::from_utf8(run(&["cost", arg(index), "--qps", "spann=10"]).stdout).unwrap();
     assert!(text.contains("2.35/1.40 = 1.68") && text.contains("at least 1.68"), "{text}");
-    let wrong = refused(&["bench", "cost", arg(index), "--qps", "diskann=10"], 2);
+    let wrong = refused(&["cost", arg(index), "--qps", "diskann=10"], 2);
     assert!(wrong.contains("--qps diskann=10: write SYSTEM=QPS"), "{wrong}");
-    let wrong = refused(&["bench", "cost", arg(index), "--ram-gb-price=-1"], 2);
+    let wrong = refused(&["cost", arg(index), "--ram-gb-price=-1"], 2);
     assert!(wrong.contains("--ram-gb-price is -1"), "{wrong}");
-    let wrong = refused(&["bench", "cost", arg(index), "--ablation", arg(ablation), "--recall", "0.1"], 2);
+    let wrong = refused(&["cost", arg(index), "--ablation", arg(ablation), "--recall", "0.1"], 2);
     assert!(wrong.contains("no way at a recall of 0.1"), "{wrong}");
 }
 
@@ -338,7 +304,7 @@ fn a_gpu_index_is_compared_with_other_systems() {
     let build = ["build", base, "-o", arg(&index), "--kind", "gpu-ivf", "--calibration-queries", "0"];
     json(&[&build[..], &["--baselines"]].concat());
     let plot = data.path("gpu.svg");
-    let args = ["bench", "ablation", "--kind", "gpu-ivf", arg(&index), queries, "--groundtruth", arg(&truth)];
+    let args = ["ablation", "--kind", "gpu-ivf", arg(&index), queries, "--groundtruth", arg(&truth)];
     let more = ["--recall", "0.6,0.8", "--threads", "1,2", "--costs", arg(&costs), "--sample", "20"];
     let found = json(&[&args[..], &more, &["--svg", arg(&plot)]].concat());
     check_gpu_ways(&found, &[0.6, 0.8]);
@@ -360,7 +326,7 @@ fn a_gpu_index_is_compared_with_other_systems() {
     let ablation = data.path("ablation.json");
     std::fs::write(&ablation, found.to_string()).unwrap();
     check_cost(&index, &ablation);
-    let codes = json(&["bench", "codes", arg(&index), queries, "--nprobe", "8", "--rounds", "1"]);
+    let codes = json(&["codes", arg(&index), queries, "--nprobe", "8", "--rounds", "1"]);
     assert!(codes["code_bytes"] == 32 && number(&codes["ns_a_code"]) > 0.0, "{codes}");
 }
 
@@ -373,7 +339,7 @@ fn what_no_gpu_ablation_can_be_made_of_is_refused() {
     let quick = ["--calibration-queries", "0"];
     json(&[&["build", base, "-o", arg(&plain), "--kind", "gpu-ivf"][..], &quick].concat());
     let of = |index: &std::path::Path, truth: &std::path::Path, more: &[&str]| {
-        let args = ["bench", "ablation", "--kind", "gpu-ivf", arg(index), arg(&data.queries)];
+        let args = ["ablation", "--kind", "gpu-ivf", arg(index), arg(&data.queries)];
         refused(&[&args[..], &["--groundtruth", arg(truth)], more].concat(), 2)
     };
     for (said, words) in [
@@ -383,13 +349,13 @@ fn what_no_gpu_ablation_can_be_made_of_is_refused() {
         (of(&plain, &truth, &["--metric", "l2"]), "--metric is not for gpu-ivf"),
         (of(&plain, &truth, &["--recall", "0.9,0.8"]), "--recall is not ascending"),
         (of(&plain, &truth, &["--codes-per-read", "0"]), "--codes-per-read is out of range"),
-        (refused(&["bench", "cost", arg(&flat)], 2), "is of kind flat; give an index of kind gpu-ivf"),
-        (refused(&["bench", "cost", arg(&plain)], 2), "build it with --baselines"),
-        (refused(&["bench", "codes", arg(&flat), arg(&data.queries)], 2), "give an index of kind gpu-ivf"),
+        (refused(&["cost", arg(&flat)], 2), "is of kind flat; give an index of kind gpu-ivf"),
+        (refused(&["cost", arg(&plain)], 2), "build it with --baselines"),
+        (refused(&["codes", arg(&flat), arg(&data.queries)], 2), "give an index of kind gpu-ivf"),
     ] {
         assert!(said.contains(words), "{words}: {said}");
     }
-    let args = ["bench", "ablation", base, arg(&data.queries), "--groundtruth", arg(&truth)];
+    let args = ["ablation", base, arg(&data.queries), "--groundtruth", arg(&truth)];
     assert!(refused(&args, 2).contains("--output is missing"));
 }
 
@@ -446,8 +412,7 @@ fn a_remote_index_is_compared_with_other_ways_to_load() {
     let quick = ["--calibration-queries", "0"];
     json(&[&["build", base, "-o", arg(&index), "--kind", "remote-hnsw"][..], &quick].concat());
     let plot = data.path("remote.svg");
-    let args =
-        ["bench", "ablation", "--kind", "remote-hnsw", arg(&index), queries, "--groundtruth", arg(&truth)];
+    let args = ["ablation", "--kind", "remote-hnsw", arg(&index), queries, "--groundtruth", arg(&truth)];
     let more =
         ["--nprobe", "4", "--sample", "10", "--vectors", base, "-o", arg(&out), "--partitions", "8,16"];
     let found = json(&[&args[..], &more, &["--svg", arg(&plot)]].concat());

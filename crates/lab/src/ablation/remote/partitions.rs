@@ -10,8 +10,8 @@ use stratann_engine::{Error, Result};
 
 use super::measure::Measured;
 use super::{Bench, TABLE_EF, facts_of};
-use crate::gathering::LoadScheme;
-use crate::output::Output;
+use stratann_cli::gathering::LoadScheme;
+use stratann_cli::output::Output;
 
 /// Those of the figure, and more.
 const PARTITIONS: [usize; 6] = [70, 80, 90, 100, 200, 500];

@@ -8,7 +8,7 @@ use stratann_engine::search::{Answers, Effort, Latency, SearchOptions};
 use stratann_engine::{Error, Progress, Result};
 
 use super::Bench;
-use crate::gathering::LoadScheme;
+use stratann_cli::gathering::LoadScheme;
 
 /// Runs of a batch after the one that fills the cache; the median counts.
 const ROUNDS: usize = 3;

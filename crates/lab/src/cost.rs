@@ -1,4 +1,4 @@
-//! `stratann bench cost`: what an index of many vectors takes, and throughput for the money (FusionANNS §6.4).
+//! `stratann-lab cost`: what an index of many vectors takes, and throughput for the money (FusionANNS §6.4).
 //!
 //! It is a command of its own: prices change without a new measurement, and sizes need an index and no queries.
 
@@ -14,13 +14,13 @@ use stratann_engine::manifest::Manifest;
 use stratann_engine::names::FileName;
 use stratann_engine::{Error, Result};
 
-use crate::Verdict;
-use crate::output::{Named, Output, count, table};
+use stratann_cli::Verdict;
+use stratann_cli::output::{Named, Output, count, table};
 
 /// Show what many vectors would take and cost, and throughput per dollar and per GB of RAM
 ///
 /// Sizes are those of the structures of INDEX, a gpu-ivf that was built with --baselines, in proportion to the vectors.
-/// Throughput is given, or that of an earlier `bench ablation --kind gpu-ivf --json`.
+/// Throughput is given, or that of an earlier `stratann-lab ablation --kind gpu-ivf --json`.
 #[derive(clap::Args)]
 #[command(after_long_help = EXAMPLES)]
 pub(crate) struct Args {
@@ -32,7 +32,7 @@ pub(crate) struct Args {
     /// Queries per second of a system: spann, rummy-like, gpu-ivf or mi-cpu
     #[arg(long, value_name = "SYSTEM=QPS,…", value_delimiter = ',')]
     qps: Vec<String>,
-    /// Take queries per second from FILE: what `bench ablation --kind gpu-ivf --json` printed
+    /// Take queries per second from FILE: what `stratann-lab ablation --kind gpu-ivf --json` printed
     #[arg(long, value_name = "FILE", conflicts_with = "qps")]
     ablation: Option<PathBuf>,
     /// The recall of the ablation [default: its lowest]
@@ -68,9 +68,9 @@ struct Prices {
 
 const EXAMPLES: &str = "\
 Examples:
-  stratann bench cost base.idx --qps spann=1200,rummy-like=5000,gpu-ivf=14000
-  stratann bench ablation base.idx query.u8bin --groundtruth truth.ibin --kind gpu-ivf --json > ablation.json
-  stratann bench cost base.idx --ablation ablation.json --recall 0.9 --ram-gb-price 4";
+  stratann-lab cost base.idx --qps spann=1200,rummy-like=5000,gpu-ivf=14000
+  stratann-lab ablation base.idx query.u8bin --groundtruth truth.ibin --kind gpu-ivf --json > ablation.json
+  stratann-lab cost base.idx --ablation ablation.json --recall 0.9 --ram-gb-price 4";
 
 /// Where a structure is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -144,7 +144,7 @@ struct Sizes {
     files: Vec<(String, u64)>,
 }
 
-/// Runs `stratann bench cost`.
+/// Runs `stratann-lab cost`.
 pub(crate) fn run(args: &Args, output: Output) -> Result<Verdict> {
     args.prices.check()?;
     if args.rows == 0 || args.rows > 1 << 50 {
@@ -210,7 +210,7 @@ fn named_qps(text: &str) -> Result<(String, f64)> {
 fn of_ablation(path: &Path, recall: Option<f64>) -> Result<Vec<(String, f64)>> {
     let wrong = |why: String| {
         Error::bad_input(format!(
-            "{}: {why}; give what `bench ablation --kind gpu-ivf --json` printed",
+            "{}: {why}; give what `stratann-lab ablation --kind gpu-ivf --json` printed",
             path.display()
         ))
     };

@@ -15,11 +15,11 @@ use stratann_engine::search::{Effort, SearchOptions};
 use stratann_engine::{Error, Result, input};
 
 use super::{Args, plot_path};
-use crate::Verdict;
-use crate::commands::simulate::costs::Prices;
-use crate::output::{Named, Output};
-use crate::progress::ProgressPrinter;
-use crate::queries::Queries;
+use stratann_cli::Verdict;
+use stratann_cli::commands::simulate::costs::Prices;
+use stratann_cli::output::{Named, Output};
+use stratann_cli::progress::ProgressPrinter;
+use stratann_cli::queries::Queries;
 
 mod divisions;
 mod figure;

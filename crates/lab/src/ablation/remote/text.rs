@@ -7,8 +7,8 @@ use super::cache::AtStream;
 use super::fresh::{AtFresh, Fresh};
 use super::measure::Measured;
 use super::overflow::AtOverflow;
-use crate::commands::simulate::memory::rows::{Against, Row};
-use crate::output::{count, table};
+use stratann_cli::commands::simulate::memory::rows::{Against, Row};
+use stratann_cli::output::{count, table};
 
 pub(super) fn text(document: &Document<'_>) -> String {
     let at = if document.memory.is_empty() { "its folder".into() } else { document.memory.join(", ") };

@@ -1,13 +1,13 @@
-//! `stratann bench ablation`: measures the effect of each technique of a kind on the user's vectors.
+//! `stratann-lab ablation`: measures the effect of each technique of a kind on the user's vectors.
 
 use std::path::{Path, PathBuf};
 
 use stratann_engine::output::{self, OutputPath};
 use stratann_engine::{Error, Metric, Result};
 
-use crate::Verdict;
-use crate::options::{self, MetricName};
-use crate::output::Output;
+use stratann_cli::Verdict;
+use stratann_cli::options::{self, MetricName};
+use stratann_cli::output::Output;
 
 mod figure;
 mod gpu;
@@ -106,13 +106,13 @@ pub(crate) struct Args {
 
 const EXAMPLES: &str = "\
 Examples:
-  stratann bench ablation base.fbin query.fbin --groundtruth truth.ibin -o /tmp/ablation --ram-budget 64MiB \\
+  stratann-lab ablation base.fbin query.fbin --groundtruth truth.ibin -o /tmp/ablation --ram-budget 64MiB \\
     --plot ablation.svg
-  stratann bench ablation base.fbin query.fbin --groundtruth truth.ibin -o /tmp/ablation --kind grid-ivf \\
+  stratann-lab ablation base.fbin query.fbin --groundtruth truth.ibin -o /tmp/ablation --kind grid-ivf \\
     --servers 4,8 --plot grid.svg
-  stratann bench ablation base.idx query.u8bin --groundtruth truth.ibin --kind gpu-ivf --recall 0.9,0.95 \\
+  stratann-lab ablation base.idx query.u8bin --groundtruth truth.ibin --kind gpu-ivf --recall 0.9,0.95 \\
     --svg gpu.svg
-  stratann bench ablation base.idx query.u8bin --groundtruth truth.ibin --kind remote-hnsw \\
+  stratann-lab ablation base.idx query.u8bin --groundtruth truth.ibin --kind remote-hnsw \\
     --memory 10.0.0.1:8800 --key-file key --vectors base.u8bin -o /tmp/partitions --svg remote.svg";
 
 /// Kinds that can be measured.
@@ -143,7 +143,7 @@ impl KindName {
     }
 }
 
-/// Runs `stratann bench ablation`.
+/// Runs `stratann-lab ablation`.
 pub(crate) fn run(args: &Args, output: Output) -> Result<Verdict> {
     if let Some(wrong) = args.recall.iter().find(|r| !(0.0..=1.0).contains(*r)) {
         return Err(Error::bad_input(format!("--recall is {wrong}; give shares from 0 to 1")));

@@ -6,7 +6,7 @@ use super::settings::Setting;
 use super::threads::Scaled;
 use super::timed::AtRecall;
 use super::ways::DEFAULT;
-use crate::output::{count, table};
+use stratann_cli::output::{count, table};
 
 /// Ways of figure 4, in its order.
 const FIGURE_4: [&str; 4] = ["spann", "hi+pq", "hi+gpu", "hi+pq+gpu"];

@@ -6,10 +6,10 @@ use stratann_engine::Result;
 use stratann_engine::driver::GatherOptions;
 
 use super::{Bench, TABLE_EF};
-use crate::commands::simulate::memory::prices::LoadPrices;
-use crate::commands::simulate::memory::recorded::Recorder;
-use crate::commands::simulate::memory::rows::{Against, Nodes, Row};
-use crate::gathering::{ALL_SCHEMES, LoadScheme};
+use stratann_cli::commands::simulate::memory::prices::LoadPrices;
+use stratann_cli::commands::simulate::memory::recorded::Recorder;
+use stratann_cli::commands::simulate::memory::rows::{Against, Nodes, Row};
+use stratann_cli::gathering::{ALL_SCHEMES, LoadScheme};
 
 /// Numbers of compute nodes.
 const NODES: [usize; 4] = [1, 2, 4, 8];

@@ -16,10 +16,10 @@ use stratann_sim::{Costs, Load as Rate, Task, Timing, Trace, replay};
 use super::Bench;
 use super::loads::{Load, Skew};
 use super::one::{self, ALL};
-use crate::commands::simulate::calibrate::Measured;
-use crate::commands::simulate::costs::{CostArgs, Prices};
-use crate::commands::simulate::passes::{Pass, Passes};
-use crate::commands::simulate::{Entry, IN_FLIGHT_EACH, QUERIES_CLOSED, ROUNDS_CLOSED, cpu_us};
+use stratann_cli::commands::simulate::calibrate::Measured;
+use stratann_cli::commands::simulate::costs::{CostArgs, Prices};
+use stratann_cli::commands::simulate::passes::{Pass, Passes};
+use stratann_cli::commands::simulate::{Entry, IN_FLIGHT_EACH, QUERIES_CLOSED, ROUNDS_CLOSED, cpu_us};
 
 const SEED: u64 = 1;
 /// Queries that are replayed one after another.

@@ -11,9 +11,9 @@ use stratann_engine::{Error, Result};
 
 use super::Bench;
 use super::servers::{MODES, Simulation};
-use crate::commands::cluster::up;
-use crate::output::Output;
-use crate::remote::{self, Remote};
+use stratann_cli::commands::cluster::up;
+use stratann_cli::output::Output;
+use stratann_cli::remote::{self, Remote};
 
 /// Queries of a request, and clients that send requests at a time.
 const EACH: usize = 32;

@@ -12,11 +12,11 @@ use stratann_engine::search::{Answers, Effort, SearchOptions};
 use stratann_engine::{Error, Result};
 
 use super::{Args, plot_path};
-use crate::Verdict;
-use crate::options;
-use crate::output::{Named, Output};
-use crate::progress::ProgressPrinter;
-use crate::queries::Queries;
+use stratann_cli::Verdict;
+use stratann_cli::options;
+use stratann_cli::output::{Named, Output};
+use stratann_cli::progress::ProgressPrinter;
+use stratann_cli::queries::Queries;
 
 mod candidates;
 mod figure;

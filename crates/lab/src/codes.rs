@@ -1,4 +1,4 @@
-//! `stratann bench codes`: what ranking candidates by their codes takes on one thread.
+//! `stratann-lab codes`: what ranking candidates by their codes takes on one thread.
 
 use std::path::PathBuf;
 use std::time::Instant;
@@ -10,9 +10,9 @@ use stratann_engine::kinds::kind::Kind;
 use stratann_engine::search::{Effort, SearchOptions};
 use stratann_engine::{Error, Result};
 
-use crate::Verdict;
-use crate::output::{Named, Output, count};
-use crate::queries::Queries;
+use stratann_cli::Verdict;
+use stratann_cli::output::{Named, Output, count};
+use stratann_cli::queries::Queries;
 
 /// Measure what ranking candidates by their codes takes on one thread (gpu-ivf)
 ///
@@ -52,7 +52,7 @@ struct Document<'a> {
     scan_ns_a_code: f64,
 }
 
-/// Runs `stratann bench codes`.
+/// Runs `stratann-lab codes`.
 pub(crate) fn run(args: &Args, output: Output) -> Result<Verdict> {
     let index = Index::open(&args.index, OpenOptions::default())?;
     let manifest = index.manifest();

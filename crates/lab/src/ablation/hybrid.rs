@@ -16,10 +16,10 @@ use stratann_engine::search::{Effort, SearchOptions};
 use stratann_engine::{Error, ErrorKind, Progress, Result};
 
 use super::{Args, figure, plot_path};
-use crate::output::{Named, Output, count, table};
-use crate::progress::ProgressPrinter;
-use crate::queries::Queries;
-use crate::{Verdict, memory};
+use stratann_cli::output::{Named, Output, count, table};
+use stratann_cli::progress::ProgressPrinter;
+use stratann_cli::queries::Queries;
+use stratann_cli::{Verdict, memory};
 
 /// Queries of an epoch, and lists that are visited while learning, by default.
 const EPOCH: u32 = 2000;

@@ -20,10 +20,10 @@ use super::settings::{Chosen, Family, Setting};
 use super::timed::{Stages, blocking, median};
 use super::ways::Way;
 use super::{Bench, WIDTH};
-use crate::commands::simulate::costs::{NETWORK_GBPS, NETWORK_LATENCY_US, Origin, Prices};
-use crate::commands::simulate::passes::Passes;
-use crate::commands::simulate::{Entry, QUERIES_CLOSED, ROUNDS_CLOSED};
-use crate::options;
+use stratann_cli::commands::simulate::costs::{NETWORK_GBPS, NETWORK_LATENCY_US, Origin, Prices};
+use stratann_cli::commands::simulate::passes::Passes;
+use stratann_cli::commands::simulate::{Entry, QUERIES_CLOSED, ROUNDS_CLOSED};
+use stratann_cli::options;
 
 const SEED: u64 = 1;
 /// Numbers of simulated threads, as in the paper.

@@ -12,7 +12,7 @@ use stratann_engine::output::OutputPath;
 use stratann_engine::{DType, Error, Progress, Result};
 
 use super::Bench;
-use crate::queries::Queries;
+use stratann_cli::queries::Queries;
 
 /// Queries of which skewed loads are drawn, at most.
 const POOL: usize = 2000;

@@ -7,8 +7,8 @@ use stratann_engine::{Error, Result};
 use super::super::figure::{Area, Drawn, Line, Part, bars, lines};
 use super::measure::Measured;
 use super::{COMPARED, Document};
-use crate::commands::simulate::memory::rows::Row;
-use crate::gathering::ALL_SCHEMES;
+use stratann_cli::commands::simulate::memory::rows::Row;
+use stratann_cli::gathering::ALL_SCHEMES;
 
 const SIZE: (u32, u32) = (1840, 860);
 

@@ -16,13 +16,13 @@ use stratann_engine::search::{Effort, SearchOptions};
 use stratann_engine::{Error, Result};
 
 use super::{Args, plot_path};
-use crate::Verdict;
-use crate::gathering::{ALL_SCHEMES, LoadScheme};
-use crate::memory_nodes::KeyArgs;
-use crate::options;
-use crate::output::{Named, Output};
-use crate::progress::ProgressPrinter;
-use crate::queries::Queries;
+use stratann_cli::Verdict;
+use stratann_cli::gathering::{ALL_SCHEMES, LoadScheme};
+use stratann_cli::memory_nodes::KeyArgs;
+use stratann_cli::options;
+use stratann_cli::output::{Named, Output};
+use stratann_cli::progress::ProgressPrinter;
+use stratann_cli::queries::Queries;
 
 mod cache;
 mod doorbells;
