@@ -1,12 +1,13 @@
 //! Small indexes, built when a target starts.
 
+use stratann_params::choices::CodePlace;
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::{Mutex, MutexGuard, OnceLock};
 
 use stratann_core::format::directory::LocalKind;
 use stratann_core::hash::{checksum, hash};
-use stratann_engine::build::{BuildOptions, CodePlace, Kind, KindOptions, LocalPlan, build};
+use stratann_engine::build::{BuildOptions, Kind, KindOptions, LocalPlan, build};
 use stratann_engine::dataset::{Reader, Shape};
 use stratann_engine::durable::hex;
 use stratann_engine::index::{Index, OpenBaselines, OpenOptions};
@@ -106,6 +107,7 @@ fn options(which: Which) -> BuildOptions {
     };
     let mut options = BuildOptions::new(kind, metric);
     (options.threads, options.calibration_queries) = (1, 20);
+    options.profile = Some(profile());
     match &mut options.kind {
         KindOptions::Flat => {}
         KindOptions::GridIvf(own) => own.lists = Some(6),
@@ -121,12 +123,12 @@ fn options(which: Which) -> BuildOptions {
             }
         }
         KindOptions::HybridIvf(own) => {
-            (own.clusters, own.profile) = (Some(6), Some(profile()));
-            own.local_plan = LocalPlan::Uniform(match which {
+            own.clusters = Some(6);
+            own.plan = LocalPlan::Uniform(match which {
                 Which::Graphs => LocalKind::Graph,
                 Which::Divided => LocalKind::Ivf,
                 _ => LocalKind::Flat,
-            });
+            }).into();
         }
     }
     options

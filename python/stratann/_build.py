@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from . import _stratann
-from ._arrays import Path, byte_size, fixed, is_path, real, source, whole
+from ._arrays import Path, byte_size, fixed, is_path, source, whole
 from ._errors import InputError
 from ._progress import Progress, listening
 
@@ -52,68 +52,12 @@ class Neighbors:
     distances: NDArray[np.float32]
 
 
-#: Arguments of a build that are passed to the engine unchanged.
-_OPTIONS = (
-    "kind",
-    "metric",
-    "threads",
-    "seed",
-    "on_bad_row",
-    "force",
-    "resume",
-    "degree",
-    "build_list",
-    "alpha",
-    "passes",
-    "code_bytes",
-    "code_kind",
-    "codes",
-    "head_share",
-    "pack",
-    "compress",
-    "nodes_per_block",
-    "pages_per_block",
-    "exact_points",
-    "cells",
-    "calibration_queries",
-)
-#: Those of kinds with lists, which not every function accepts.
-_LIST_OPTIONS = ("clusters", "plan", "nav_samples", "lists", "baselines", "representatives")
-#: Those that are numbers.
-_WHOLE_OPTIONS = (
-    "seed",
-    "degree",
-    "build_list",
-    "passes",
-    "code_bytes",
-    "nodes_per_block",
-    "pages_per_block",
-    "cells",
-    "calibration_queries",
-    "clusters",
-    "lists",
-    "partitions",
-    "m",
-    "ef_construction",
-)
-_REAL_OPTIONS = ("alpha", "head_share", "nav_samples", "list_share", "epsilon")
-
-
 def engine_options(given: dict[str, Any]) -> dict[str, Any]:
     """Returns the engine's options from the arguments of a function like `build`, without ids."""
-    profile, centroids = given.get("profile"), given.get("centroids")
-    return {name: given[name] for name in _OPTIONS} | {
-        **{name: given.get(name) for name in _LIST_OPTIONS},
-        **{name: whole(given.get(name), name) for name in _WHOLE_OPTIONS},
-        **{name: real(given.get(name), name) for name in _REAL_OPTIONS},
-        "threads": whole(given["threads"], "threads", 1),
-        "ram_budget": byte_size(given["ram_budget"], "ram_budget"),
-        "search_budget": byte_size(given.get("search_budget"), "search_budget"),
-        "overflow": byte_size(given.get("overflow"), "overflow"),
-        "profile": None if profile is None else fixed(profile),
-        "centroids": None if centroids is None else fixed(centroids),
-        "ids": None,
-    }
+    options = {name: given.get(name) for name in _stratann.parameters("build")}
+    paths = {name: fixed(options[name]) for name in ("profile", "centroids") if options.get(name) is not None}
+    budget = byte_size(given["ram_budget"], "ram_budget")
+    return {**options, **paths, "kind": given["kind"], "ram_budget": budget, "ids": None}
 
 
 def build(

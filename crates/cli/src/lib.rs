@@ -12,6 +12,7 @@ pub mod memory;
 pub mod memory_nodes;
 pub mod options;
 pub mod output;
+mod parameters;
 mod plans;
 pub mod program;
 pub mod progress;

@@ -3,17 +3,19 @@
 use std::path::{Path, PathBuf};
 
 use clap::ValueEnum;
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use stratann_core::query::Mode;
 use stratann_core::query::Remote;
 use stratann_core::query::wire::{Carry, Results};
-use stratann_engine::budget::parse_size;
 use stratann_engine::driver::{Admission, Width};
 use stratann_engine::index::CacheBudget;
 use stratann_engine::recall::curve::RECALL_USUAL;
 use stratann_engine::tier::IoChoice;
-use stratann_engine::{DType, Error, Metric, Result as Checked, build, dataset};
+use stratann_engine::{DType, Error, Metric, Result as Checked};
+use stratann_params::{IndexKind, Parameter, Type, Value, parse_size};
 
 use crate::memory_nodes::KeyArgs;
+use crate::parameters::one_line;
 use crate::remote;
 
 /// `--metric`.
@@ -38,139 +40,23 @@ impl From<MetricName> for Metric {
     }
 }
 
-/// `--kind`.
-#[derive(Clone, Copy, Debug, ValueEnum)]
-pub(crate) enum KindName {
-    /// Choose by the vectors and the RAM of --search-budget.
-    Auto,
-    /// A graph on disk with codes in RAM.
-    DiskGraph,
-    /// Inverted lists on disk, each with its own local index: for RAM far below the size of the vectors.
-    HybridIvf,
-    /// Inverted lists in RAM, which drop most vectors after a few of their components.
-    GridIvf,
-    /// Codes on a GPU or in RAM, which get ids alone; vectors on disk, read in mini-batches.
-    GpuIvf,
-    /// Clusters of vectors, each with an HNSW, for memory nodes: loaded as batches of queries need them.
-    RemoteHnsw,
-    /// All vectors on disk, scanned: exact, for small sets.
-    Flat,
+/// `--kind`: `None` for an automatic choice.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct KindChoice(pub(crate) Option<IndexKind>);
+
+/// Parses `--kind`.
+pub(crate) fn kinds() -> impl TypedValueParser<Value = KindChoice> {
+    let auto = PossibleValue::new("auto").help("Choose by the vectors and the RAM of --search-budget");
+    let kinds = IndexKind::CHOICES.iter().map(|kind| PossibleValue::new(kind.name).help(one_line(kind.help)));
+    PossibleValuesParser::new([auto].into_iter().chain(kinds)).map(|name| KindChoice(IndexKind::parse(&name)))
 }
 
-impl KindName {
-    /// Returns the kind, or `None` for automatic choice.
-    pub(crate) fn kind(self) -> Option<build::Kind> {
-        match self {
-            KindName::Auto => None,
-            KindName::DiskGraph => Some(build::Kind::DiskGraph),
-            KindName::HybridIvf => Some(build::Kind::HybridIvf),
-            KindName::GridIvf => Some(build::Kind::GridIvf),
-            KindName::GpuIvf => Some(build::Kind::GpuIvf),
-            KindName::RemoteHnsw => Some(build::Kind::RemoteHnsw),
-            KindName::Flat => Some(build::Kind::Flat),
-        }
-    }
-}
-
-/// `--code-kind`.
-#[derive(Clone, Copy, Debug, ValueEnum)]
-pub(crate) enum CodeKindName {
-    /// Product quantisation.
-    Pq,
-    /// Product quantisation after a learned rotation.
-    Opq,
-    /// Product quantisation of the residual to a coarse centroid, after a learned rotation.
-    ResidualOpq,
-}
-
-impl From<CodeKindName> for build::CodeKind {
-    fn from(name: CodeKindName) -> build::CodeKind {
-        match name {
-            CodeKindName::Pq => build::CodeKind::Pq,
-            CodeKindName::Opq => build::CodeKind::Opq,
-            CodeKindName::ResidualOpq => build::CodeKind::ResidualOpq,
-        }
-    }
-}
-
-/// `--codes`.
-#[derive(Clone, Copy, Debug, ValueEnum)]
-pub(crate) enum CodePlaceName {
-    /// All codes in RAM: fewest bytes read, smallest index.
-    Ram,
-    /// Each block stores the codes of all neighbours: a quarter of the RAM, an index about three times as large.
-    Disk,
-}
-
-impl From<CodePlaceName> for build::CodePlace {
-    fn from(name: CodePlaceName) -> build::CodePlace {
-        match name {
-            CodePlaceName::Ram => build::CodePlace::Ram,
-            CodePlaceName::Disk => build::CodePlace::Disk,
-        }
-    }
-}
-
-/// `--on-bad-row`.
-#[derive(Clone, Copy, Debug, ValueEnum)]
-pub(crate) enum OnBadRowName {
-    /// Stop at the first bad row and name it.
-    Fail,
-    /// Leave bad rows out and count them.
-    Skip,
-}
-
-impl From<OnBadRowName> for dataset::OnBadRow {
-    fn from(name: OnBadRowName) -> dataset::OnBadRow {
-        match name {
-            OnBadRowName::Fail => dataset::OnBadRow::Fail,
-            OnBadRowName::Skip => dataset::OnBadRow::Skip,
-        }
-    }
-}
-
-/// `--plan`.
-#[derive(Clone, Copy, Debug, ValueEnum)]
-pub(crate) enum PlanName {
-    /// The cheapest local index for each list.
-    Auto,
-    /// Scan all codes of a list.
-    UniformFlat,
-    /// A graph over the vectors of each list.
-    UniformGraph,
-    /// Divide each list into sub-lists.
-    UniformIvf,
-}
-
-impl From<PlanName> for build::LocalPlan {
-    fn from(name: PlanName) -> build::LocalPlan {
-        use stratann_core::format::directory::LocalKind;
-
-        match name {
-            PlanName::Auto => build::LocalPlan::Auto,
-            PlanName::UniformFlat => build::LocalPlan::Uniform(LocalKind::Flat),
-            PlanName::UniformGraph => build::LocalPlan::Uniform(LocalKind::Graph),
-            PlanName::UniformIvf => build::LocalPlan::Uniform(LocalKind::Ivf),
-        }
-    }
-}
-
-/// `--representatives`.
-#[derive(Clone, Copy, Debug, ValueEnum)]
-pub(crate) enum RepresentativesName {
-    /// Vectors drawn uniformly.
-    Sample,
-    /// The vectors nearest to the centroids of k-means: clusters of more equal size.
-    Kmeans,
-}
-
-impl From<RepresentativesName> for build::Representatives {
-    fn from(name: RepresentativesName) -> build::Representatives {
-        match name {
-            RepresentativesName::Sample => build::Representatives::Sample,
-            RepresentativesName::Kmeans => build::Representatives::Kmeans,
-        }
-    }
+/// Parses one of the choices of the table.
+pub(crate) fn choice<T: Parameter + Clone + Send + Sync + 'static>() -> impl TypedValueParser<Value = T> {
+    let choices = if let Type::Choice(choices) = T::TYPE { choices } else { &[] };
+    let names = choices.iter().map(|choice| PossibleValue::new(choice.name).help(one_line(choice.help)));
+    let read = |name: String| T::read(&Value::Text(name)).ok_or("an unknown name");
+    PossibleValuesParser::new(names).try_map(read)
 }
 
 /// `--mode`.

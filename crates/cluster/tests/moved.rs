@@ -28,7 +28,7 @@ fn index(kind: Kind) -> TempDir {
     options.calibration_queries = 0;
     if let KindOptions::HybridIvf(own) = &mut options.kind {
         own.clusters = Some(60);
-        own.local_plan = LocalPlan::Uniform(Default::default());
+        own.plan = LocalPlan::Uniform(Default::default()).into();
     }
     let dir = tempfile::tempdir().unwrap();
     build(&base, dir.path(), &options, &Quiet).unwrap();

@@ -89,31 +89,6 @@ pub(crate) fn size_up(bytes: u64) -> String {
     format!("{}MiB", bytes.div_ceil(1 << 20))
 }
 
-/// Parses `512MiB`, `2GiB`, `1.5GB`, `4096`.
-///
-/// # Errors
-/// For other texts.
-pub fn parse_size(text: &str) -> std::result::Result<u64, String> {
-    let split = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
-    let (number, unit) = text.split_at(split);
-    let factor: f64 = match unit.trim().to_ascii_lowercase().as_str() {
-        "" | "b" => 1.0,
-        "k" | "kib" => 1024.0,
-        "m" | "mib" => 1024f64.powi(2),
-        "g" | "gib" => 1024f64.powi(3),
-        "t" | "tib" => 1024f64.powi(4),
-        "kb" => 1e3,
-        "mb" => 1e6,
-        "gb" => 1e9,
-        "tb" => 1e12,
-        other => return Err(format!("{other:?} is not a unit of size; use KiB, MiB, GiB or TiB")),
-    };
-    match number.parse::<f64>() {
-        Ok(x) if x.is_finite() && x * factor < 1e18 => Ok((x * factor) as u64),
-        _ => Err(format!("{text:?} is not a size; write for example 512MiB")),
-    }
-}
-
 /// Figures of the kernel about this process.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Process {
@@ -202,12 +177,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sizes_are_read_and_written() {
-        assert_eq!(parse_size("2GiB"), Ok(2 << 30));
-        assert_eq!(parse_size("1.5k"), Ok(1536));
-        assert_eq!(parse_size("4096"), Ok(4096));
-        assert_eq!(parse_size("1MB"), Ok(1_000_000));
-        assert!(parse_size("two").is_err() && parse_size("5 parsecs").is_err() && parse_size("").is_err());
+    fn sizes_are_written() {
         assert_eq!(size(1536), "1.5 KiB");
     }
 

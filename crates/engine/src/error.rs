@@ -30,6 +30,12 @@ pub struct Error {
 /// The engine's result.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
+impl From<stratann_params::Wrong> for Error {
+    fn from(wrong: stratann_params::Wrong) -> Error {
+        Error::bad_input(wrong.0)
+    }
+}
+
 impl Error {
     /// Creates an error of wrong input, option or usage.
     pub fn bad_input(message: impl Into<String>) -> Error {

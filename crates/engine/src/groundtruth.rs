@@ -4,6 +4,7 @@
 //! depend on the order of scoring, so the result is the same for any number of threads and any budget.
 
 use std::ops::Range;
+use stratann_params::choices::OnBadRow;
 
 use rayon::prelude::*;
 use stratann_kernel::distance::{
@@ -16,7 +17,7 @@ use stratann_kernel::{DType, Metric};
 pub use check::{CheckedTruth, Found, Owner};
 
 pub use crate::dataset::GroundTruth;
-use crate::dataset::{OnBadRow, Reader, check_row};
+use crate::dataset::{Reader, check_row};
 use crate::{Error, Progress, Result};
 
 /// Computes the exact `k` nearest rows of `base` for every query, ordered by `(distance, row number)`.

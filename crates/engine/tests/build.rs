@@ -4,10 +4,10 @@ mod common;
 
 use std::collections::BTreeMap;
 use std::path::Path;
+use stratann_params::choices::{CodeKind, OnBadRow};
 
 use common::{Built, Set, clustered, graph_options, hits, nearest, normal, quick};
-use stratann_engine::build::{BuildOptions, CodeKind, Kind, build};
-use stratann_engine::dataset::OnBadRow;
+use stratann_engine::build::{BuildOptions, Kind, build};
 use stratann_engine::driver::Width;
 use stratann_engine::index::{Index, OpenOptions};
 use stratann_engine::search::{Effort, SearchOptions};

@@ -36,7 +36,7 @@ fn source(local: LocalKind) -> &'static Source {
     SOURCES[at].get_or_init(|| {
         let set = Set::new(DType::F32, DIM, &clustered(3000, DIM, 24, 1));
         let options = list_options(quick(Kind::HybridIvf, Metric::L2), |own| {
-            (own.clusters, own.local_plan) = (Some(40), LocalPlan::Uniform(local));
+            (own.clusters, own.plan) = (Some(40), LocalPlan::Uniform(local).into());
         });
         let built = Built::new(set, &options);
         let lists = std::fs::read(built.dir.path().join("v1-lists.bin")).unwrap();

@@ -7,6 +7,8 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
+use stratann_params::build::GraphOptions;
+use stratann_params::choices::{CodeKind, CodePlace};
 
 use common::{
     Built, Impatient, Set, clustered, graph_options, hits, nearest, queries, quick, run, run_plain,
@@ -15,7 +17,7 @@ use stratann_core::format::block::Block;
 use stratann_core::format::seeded_checksum;
 use stratann_core::query::wire::{Carry, decode, encode};
 use stratann_core::query::{Budget, Mode, Outcome, Params, QueryState, QueryStats, Scratch};
-use stratann_engine::build::{BuildOptions, CodeKind, CodePlace, GraphOptions, Kind, build};
+use stratann_engine::build::{BuildOptions, Kind, build};
 use stratann_engine::driver::Width;
 use stratann_engine::index::{Index, OpenOptions};
 use stratann_engine::kinds::options::GraphSwitches;

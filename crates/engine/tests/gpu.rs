@@ -8,12 +8,14 @@ use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
+use stratann_params::build::GpuOptions;
+use stratann_params::choices::CodeKind;
 
 use common::{Impatient, Set, clustered, normal, quick};
 use stratann_core::plan::gpu_ivf::Rule;
 use stratann_core::query::{Outcome, Params, QueryState, Step};
 use stratann_core::score::{CodeJob, RankScratch, Ranking, rank};
-use stratann_engine::build::{BuildOptions, CodeKind, GpuOptions, Kind, KindOptions, build, plan};
+use stratann_engine::build::{BuildOptions, Kind, KindOptions, build, plan};
 use stratann_engine::driver::{Driver, DriverOptions, Queries, Times};
 use stratann_engine::groundtruth;
 use stratann_engine::index::{Index, OpenBaselines, OpenOptions};
@@ -155,7 +157,7 @@ fn a_budget_is_kept_and_the_smallest_is_named() {
     let e = plan(&set.reader(), &tight).map(|_| ()).unwrap_err();
     assert_eq!(e.kind, ErrorKind::Budget);
     let smallest = e.message.split("--ram-budget ").last().unwrap().split(' ').next().unwrap();
-    let smallest = stratann_engine::budget::parse_size(smallest).unwrap();
+    let smallest = stratann_params::parse_size(smallest).unwrap();
     let least = BuildOptions { ram_budget: Some(smallest), threads: 1, ..free.clone() };
     let planned = plan(&set.reader(), &least).unwrap();
     assert!(planned.ram_bytes <= smallest && !planned.in_ram, "{planned:?}");

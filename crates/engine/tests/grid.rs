@@ -6,9 +6,10 @@ mod common;
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
+use stratann_params::build::GridOptions;
 
 use common::{Impatient, Set, clustered, normal, queries, quick};
-use stratann_engine::build::{BuildOptions, GridOptions, Kind, KindOptions, build};
+use stratann_engine::build::{BuildOptions, Kind, KindOptions, build};
 use stratann_engine::groundtruth;
 use stratann_engine::index::{Index, OpenOptions};
 use stratann_engine::kinds::options::GridSwitches;

@@ -32,7 +32,7 @@ const GRAPH: LocalPlan = LocalPlan::Uniform(LocalKind::Graph);
 
 fn options(metric: Metric, clusters: usize, local_plan: LocalPlan) -> BuildOptions {
     let quick = quick(Kind::HybridIvf, metric);
-    list_options(quick, |own| (own.clusters, own.local_plan) = (Some(clusters), local_plan))
+    list_options(quick, |own| (own.clusters, own.plan) = (Some(clusters), local_plan.into()))
 }
 
 fn built(set: &Set, options: &BuildOptions) -> (TempDir, Index) {

@@ -37,7 +37,7 @@ fn place(kind: LocalKind) -> &'static Place {
         let set = Set::new(DType::F32, 24, &clustered(2000, 24, 12, 1));
         let dir = tempfile::tempdir().unwrap();
         let options = list_options(quick(Kind::HybridIvf, Metric::L2), |own| {
-            (own.clusters, own.local_plan) = (Some(30), LocalPlan::Uniform(kind));
+            (own.clusters, own.plan) = (Some(30), LocalPlan::Uniform(kind).into());
         });
         build(&set.reader(), dir.path(), &options, &Quiet).unwrap();
         let index = Index::open(dir.path(), OpenOptions::default()).unwrap();

@@ -33,7 +33,7 @@ fn copy() -> TempDir {
     let built = BUILT.get_or_init(|| {
         let dir = tempfile::tempdir().unwrap();
         let options = list_options(quick(Kind::HybridIvf, Metric::L2), |own| {
-            (own.clusters, own.local_plan) = (Some(60), LocalPlan::Uniform(LocalKind::Flat));
+            (own.clusters, own.plan) = (Some(60), LocalPlan::Uniform(LocalKind::Flat).into());
         });
         build(&set().reader(), dir.path(), &options, &Quiet).unwrap();
         dir

@@ -35,7 +35,7 @@ fn built(set: &Set, metric: Metric, clusters: usize) -> (TempDir, Index) {
     let dir = tempfile::tempdir().unwrap();
     let options = list_options(quick(Kind::HybridIvf, metric), |own| {
         own.clusters = Some(clusters);
-        own.local_plan = LocalPlan::Uniform(LocalKind::Graph);
+        own.plan = LocalPlan::Uniform(LocalKind::Graph).into();
     });
     build(&set.reader(), dir.path(), &options, &Quiet).unwrap_or_else(|e| panic!("{options:?}: {e}"));
     let index = open(dir.path());

@@ -3,11 +3,12 @@
 mod common;
 
 use std::path::Path;
+use stratann_params::choices::CodePlace;
 
 use common::{Set, clustered, graph_options, list_options, quick};
 use serde_json::{Value, json};
 use stratann_core::hash::checksum;
-use stratann_engine::build::{BuildOptions, CodePlace, Kind, KindOptions, build};
+use stratann_engine::build::{BuildOptions, Kind, KindOptions, build};
 use stratann_engine::durable::hex;
 use stratann_engine::index::{Index, OpenOptions};
 use stratann_engine::manifest::Manifest;

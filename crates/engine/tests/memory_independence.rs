@@ -4,13 +4,14 @@
 mod common;
 
 use std::path::Path;
+use stratann_params::choices::CodePlace;
 
 use common::{Set, clustered, graph_options, list_options, quick};
 use proptest::prelude::*;
 use stratann_core::format::directory::LocalKind;
 use stratann_core::plan::hybrid_ivf::Order;
 use stratann_core::verify::Bounds;
-use stratann_engine::build::{BuildOptions, CodePlace, Kind, LocalPlan, build};
+use stratann_engine::build::{BuildOptions, Kind, LocalPlan, build};
 use stratann_engine::driver::Width;
 use stratann_engine::index::{Index, OpenOptions};
 use stratann_engine::kinds::options::{GraphSwitches, ListSwitches};
@@ -30,7 +31,7 @@ struct Place {
 
 fn lists(metric: Metric, clusters: usize, local_plan: LocalPlan) -> BuildOptions {
     let quick = quick(Kind::HybridIvf, metric);
-    list_options(quick, |own| (own.clusters, own.local_plan) = (Some(clusters), local_plan))
+    list_options(quick, |own| (own.clusters, own.plan) = (Some(clusters), local_plan.into()))
 }
 
 fn built(set: &Set, options: &BuildOptions) -> TempDir {

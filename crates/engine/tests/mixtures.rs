@@ -4,12 +4,13 @@ mod common;
 
 use std::collections::BTreeMap;
 use std::path::Path;
+use stratann_params::choices::CodePlace;
 
 use common::{Set, clustered, graph_options, list_options, queries, quick, run_plain};
 use stratann_core::PAGE;
 use stratann_core::format::directory::LocalKind;
 use stratann_core::query::{Budget, Extent, Outcome, Params, StoreId};
-use stratann_engine::build::{BuildOptions, CodePlace, Kind, LocalPlan, build};
+use stratann_engine::build::{BuildOptions, Kind, LocalPlan, build};
 use stratann_engine::index::{Index, OpenOptions};
 use stratann_engine::kinds::hybrid_ivf::replan::{ReplanOptions, replan};
 use stratann_engine::search::{Effort, SearchOptions};
@@ -191,7 +192,7 @@ fn files_of_two_builds_never_give_wrong_answers() {
     };
     let lists = |kind| {
         list_options(quick(Kind::HybridIvf, Metric::L2), |own| {
-            (own.clusters, own.local_plan) = (Some(20), LocalPlan::Uniform(kind));
+            (own.clusters, own.plan) = (Some(20), LocalPlan::Uniform(kind).into());
         })
     };
     let on_disk = graph_options(quick(Kind::DiskGraph, Metric::Cosine), |own| own.codes = CodePlace::Disk);

@@ -7,9 +7,10 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, OnceLock};
 use std::time::SystemTime;
+use stratann_params::choices::CodePlace;
 
 use common::{Set, clustered, graph_options, hits, nearest, quick};
-use stratann_engine::build::{BuildOptions, BuildReport, CodePlace, Kind, build, plan};
+use stratann_engine::build::{BuildOptions, BuildReport, Kind, build, plan};
 use stratann_engine::index::{Index, OpenOptions};
 use stratann_engine::search::{Effort, SearchOptions};
 use stratann_engine::{DType, Metric, Progress, Quiet, verify};

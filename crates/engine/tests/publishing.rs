@@ -42,7 +42,7 @@ fn readers_open_the_newest_version_while_others_are_published() {
     const VERSIONS: usize = 60;
     let plan = |kind| LocalPlan::Uniform(kind);
     let options = list_options(quick(Kind::HybridIvf, Metric::L2), |own| {
-        (own.clusters, own.local_plan) = (Some(8), plan(LocalKind::Flat));
+        (own.clusters, own.plan) = (Some(8), plan(LocalKind::Flat).into());
     });
     let set = Set::new(DType::F32, 12, &clustered(600, 12, 8, 1));
     let dir = tempfile::tempdir().unwrap();

@@ -33,7 +33,7 @@ fn a_recall_of_one_is_exact_for_every_kind_type_and_metric() {
             let expected = search(&flat, &asked, 10, 1.0);
             let lists = |kind| {
                 list_options(quick(Kind::HybridIvf, metric), |own| {
-                    (own.clusters, own.local_plan) = (Some(12), LocalPlan::Uniform(kind));
+                    (own.clusters, own.plan) = (Some(12), LocalPlan::Uniform(kind).into());
                 })
             };
             for options in [

@@ -5,10 +5,12 @@ mod common;
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
+use stratann_params::build::RemoteOptions;
+use stratann_params::choices::Representatives;
 
 use common::{Impatient, Set, clustered, hits, normal, queries, quick};
 use stratann_core::format::region::{Descriptor, SUPERBLOCK_BYTES, Superblock};
-use stratann_engine::build::{BuildOptions, Kind, KindOptions, RemoteOptions, Representatives, build, plan};
+use stratann_engine::build::{BuildOptions, Kind, KindOptions, build, plan};
 use stratann_engine::driver::GatherOptions;
 use stratann_engine::groundtruth;
 use stratann_engine::index::{Index, OpenOptions};
@@ -158,8 +160,7 @@ fn a_build_that_was_stopped_anywhere_resumes_to_the_same_bytes() {
 #[test]
 fn the_image_is_what_a_memory_node_holds() {
     let set = Set::new(DType::F32, 24, &clustered(2000, 24, 12, 1));
-    let (dir, index) =
-        built(&set, &with_own(options(Metric::L2, 15), |own| own.overflow_bytes = Some(10_000)));
+    let (dir, index) = built(&set, &with_own(options(Metric::L2, 15), |own| own.overflow = Some(10_000)));
     let image = std::fs::read(dir.path().join("v1-region.bin")).unwrap();
     let superblock = Superblock::newest_of_image(&image[..2 * SUPERBLOCK_BYTES as usize]).unwrap();
     assert_eq!((superblock.groups, superblock.clusters, superblock.end), (8, 15, image.len() as u64));
@@ -223,7 +224,7 @@ fn bad_options_and_queries_are_refused() {
         |own| own.partitions = Some(70_000),
         |own| own.m = 1,
         |own| own.ef_construction = 0,
-        |own| own.overflow_bytes = Some(1 << 33),
+        |own| own.overflow = Some(1 << 33),
     ];
     for change in changes {
         let dir = tempfile::tempdir().unwrap();

@@ -5,12 +5,13 @@ mod common;
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
+use stratann_params::build::RemoteOptions;
 
 use common::{Set, clustered, hits, nearest, quick};
 use stratann_core::format::region::{
     CONTROL_BYTES, GROUP_WORDS_BYTES, GroupWords, SUPERBLOCK_BYTES, Superblock,
 };
-use stratann_engine::build::{BuildOptions, Kind, KindOptions, RemoteOptions, build};
+use stratann_engine::build::{BuildOptions, Kind, KindOptions, build};
 use stratann_engine::index::{ChangeOptions, Index, OpenOptions, Unfinished};
 use stratann_engine::kinds::options::RemoteSwitches;
 use stratann_engine::kinds::remote_hnsw::live::load::load;
@@ -82,7 +83,7 @@ impl Plan {
             partitions: Some(PARTITIONS),
             m: 8,
             ef_construction: 60,
-            overflow_bytes: Some(self.overflow_records * record_bytes),
+            overflow: Some(self.overflow_records * record_bytes),
             ..RemoteOptions::default()
         };
         let kind = KindOptions::RemoteHnsw(own);

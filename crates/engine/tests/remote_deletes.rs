@@ -3,10 +3,11 @@
 mod common;
 
 use std::sync::Arc;
+use stratann_params::build::RemoteOptions;
 
 use common::{Set, clustered, hits, nearest, quick};
 use stratann_core::format::region::{GroupWords, Reservations, SUPERBLOCK_BYTES, Superblock};
-use stratann_engine::build::{BuildOptions, Kind, KindOptions, RemoteOptions, build};
+use stratann_engine::build::{BuildOptions, Kind, KindOptions, build};
 use stratann_engine::index::{ChangeOptions, Index, OpenOptions};
 use stratann_engine::kinds::remote_hnsw::live::load::load;
 use stratann_engine::remote_memory::{Credentials, Node, NodeId, NodeOptions, Nodes, Operation, Place};
@@ -55,7 +56,7 @@ impl World {
         let own = RemoteOptions {
             m: 8,
             ef_construction: 60,
-            overflow_bytes: Some(overflow_records * (32 + 4 * DIM as u64)),
+            overflow: Some(overflow_records * (32 + 4 * DIM as u64)),
             ..RemoteOptions::default()
         };
         let kind = KindOptions::RemoteHnsw(own);

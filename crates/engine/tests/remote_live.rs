@@ -6,12 +6,13 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use stratann_params::build::RemoteOptions;
 
 use common::{Set, clustered, quick};
 use serde_json::Value;
 use stratann_core::format::region::{READER_BYTES, READERS_MAX, SUPERBLOCK_BYTES, Superblock};
 use stratann_core::hash::checksum;
-use stratann_engine::build::{BuildOptions, Kind, KindOptions, RemoteOptions, build};
+use stratann_engine::build::{BuildOptions, Kind, KindOptions, build};
 use stratann_engine::dataset::{Reader, Shape};
 use stratann_engine::driver::GatherOptions;
 use stratann_engine::durable::hex;

@@ -6,6 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
+use stratann_params::build::RemoteOptions;
 
 use common::{Set, clustered, quick};
 use stratann_core::format::region::{SUPERBLOCK_BYTES, Superblock};
@@ -13,7 +14,7 @@ use stratann_core::remote::{
     Answer, Delete, Deleted, Fault, Groups, Headers, Insert, Inserted, Line, NewGroup, NewVector, Places,
     Rebuild, RebuildLimits, Rebuilt, Step,
 };
-use stratann_engine::build::{Kind, KindOptions, RemoteOptions, build};
+use stratann_engine::build::{Kind, KindOptions, build};
 use stratann_engine::index::{ChangeOptions, Index, OpenOptions};
 use stratann_engine::kinds::remote_hnsw::live::load::{Loaded, load};
 use stratann_engine::remote_memory::{Credentials, Node, NodeId, NodeOptions, Nodes, Place};

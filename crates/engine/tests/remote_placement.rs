@@ -4,9 +4,10 @@
 mod common;
 
 use std::sync::Arc;
+use stratann_params::build::RemoteOptions;
 
 use common::{Set, clustered, quick};
-use stratann_engine::build::{BuildOptions, Kind, KindOptions, RemoteOptions, build};
+use stratann_engine::build::{BuildOptions, Kind, KindOptions, build};
 use stratann_engine::driver::GatherOptions;
 use stratann_engine::index::{Index, OpenOptions};
 use stratann_engine::kinds::remote_hnsw::live::load::{LoadOptions, Loaded, load_with};

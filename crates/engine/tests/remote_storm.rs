@@ -10,10 +10,11 @@ use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
+use stratann_params::build::RemoteOptions;
 
 use common::{Set, clustered, hits, nearest, quick};
 use stratann_core::build::hash;
-use stratann_engine::build::{BuildOptions, Kind, KindOptions, RemoteOptions, build};
+use stratann_engine::build::{BuildOptions, Kind, KindOptions, build};
 use stratann_engine::index::{ChangeOptions, Index, OpenOptions};
 use stratann_engine::kinds::options::RemoteSwitches;
 use stratann_engine::kinds::remote_hnsw::live::load::load;
@@ -80,7 +81,7 @@ fn built(set: &Set, ids: Option<&Path>, folder: &Path) {
         partitions: Some(PARTITIONS),
         m: 16,
         ef_construction: 100,
-        overflow_bytes: Some(120 * (32 + 4 * DIM as u64)),
+        overflow: Some(120 * (32 + 4 * DIM as u64)),
         ..RemoteOptions::default()
     };
     let (kind, ids) = (KindOptions::RemoteHnsw(own), ids.map(Path::to_path_buf));

@@ -43,7 +43,7 @@ fn built(set: &Set, options: &BuildOptions) -> TempDir {
 
 fn options(metric: Metric, clusters: usize, local_plan: LocalPlan) -> BuildOptions {
     let quick = quick(Kind::HybridIvf, metric);
-    list_options(quick, |own| (own.clusters, own.local_plan) = (Some(clusters), local_plan))
+    list_options(quick, |own| (own.clusters, own.plan) = (Some(clusters), local_plan.into()))
 }
 
 fn open(folder: &Path) -> Index {
@@ -252,18 +252,18 @@ fn divided_in_ram(metric: Metric) -> BuildOptions {
 
 /// What is large and in RAM is a graph, all else is scanned: reads are for nothing, and no list can be left out.
 fn graphs_in_ram(metric: Metric) -> BuildOptions {
-    list_options(divided_in_ram(metric), |own| {
-        let profile = own.profile.as_mut().unwrap();
-        (profile.disk.loaded.fixed_us, profile.disk.loaded.ns_per_byte) = (1e-3, 1e-5);
-        profile.local = Some(LocalCosts {
-            alpha_flat: 1.5,
-            hops_a: 0.0,
-            hops_b: 2.0,
-            beta_scan: 1.4,
-            lists_a: 0.0,
-            lists_b: 1e6,
-        });
-    })
+    let mut options = divided_in_ram(metric);
+    let profile = options.profile.as_mut().unwrap();
+    (profile.disk.loaded.fixed_us, profile.disk.loaded.ns_per_byte) = (1e-3, 1e-5);
+    profile.local = Some(LocalCosts {
+        alpha_flat: 1.5,
+        hops_a: 0.0,
+        hops_b: 2.0,
+        beta_scan: 1.4,
+        lists_a: 0.0,
+        lists_b: 1e6,
+    });
+    options
 }
 
 fn with_budget(options: BuildOptions, bytes: u64) -> BuildOptions {

@@ -10,11 +10,12 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
+use stratann_params::choices::CodePlace;
 
 use common::{Built, Set, clustered, graph_options, queries, quick};
 use stratann_core::query::Mode;
 use stratann_core::query::wire::{Carry, Results};
-use stratann_engine::build::{CodePlace, Kind};
+use stratann_engine::build::Kind;
 use stratann_engine::driver::Width;
 use stratann_engine::search::{Answers, Effort, SearchOptions};
 use stratann_engine::serve::{Answer, Caps, Question, ServeOptions, Server, Unanswered, WaitsByClass};

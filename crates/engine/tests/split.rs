@@ -5,10 +5,11 @@ mod common;
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::atomic::AtomicU64;
+use stratann_params::choices::CodePlace;
 
 use common::{Impatient, Set, clustered, graph_options, quick};
 use stratann_core::build::hash;
-use stratann_engine::build::{BuildOptions, CodePlace, Kind, build};
+use stratann_engine::build::{BuildOptions, Kind, build};
 use stratann_engine::kinds::split::Split;
 use stratann_engine::kinds::split::tasks::{self, Done, Task};
 use stratann_engine::{DType, Metric, Quiet};
@@ -139,7 +140,7 @@ fn ids_and_rows_left_out_are_the_same() {
     assert!(error.message.contains("row 0 of") && error.message.contains("component 0 is NaN"), "{error}");
     split.abandon();
     assert!(!out.exists());
-    options.on_bad_row = stratann_engine::dataset::OnBadRow::Skip;
+    options.on_bad_row = stratann_params::choices::OnBadRow::Skip;
     assert!(split_up(&set, &options, 4).0 == whole(&set, &options));
 }
 

@@ -27,7 +27,7 @@ fn place(local: LocalKind, metric: Metric) -> Place {
     let built = Built::new(
         set,
         &list_options(quick(Kind::HybridIvf, metric), |own| {
-            (own.clusters, own.local_plan) = (Some(12), local_plan);
+            (own.clusters, own.plan) = (Some(12), local_plan.into());
         }),
     );
     let file = std::fs::read(built.dir.path().join("v1-lists.bin")).unwrap();

@@ -5,11 +5,12 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use stratann_params::build::GraphOptions;
 
 use serde_json::{Value, json};
 use stratann_core::hash::hash;
 use stratann_core::query::QueryStats;
-use stratann_engine::build::{BuildOptions, GraphOptions, KindOptions, build};
+use stratann_engine::build::{BuildOptions, KindOptions, build};
 use stratann_engine::dataset::{Reader, Shape};
 use stratann_engine::driver::Width;
 use stratann_engine::index::{Index, OpenOptions};

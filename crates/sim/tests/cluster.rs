@@ -4,6 +4,7 @@
 mod fixture;
 
 use std::mem::take;
+use stratann_params::choices::CodePlace;
 
 use fixture::common::{self, Built, graph_options, graph_set, queries, quick, run_plain};
 use fixture::{
@@ -15,7 +16,7 @@ use stratann_core::place::Placement;
 use stratann_core::plan::KindParams;
 use stratann_core::query::wire::{Carry, Results};
 use stratann_core::query::{Budget, Loss, Mode, Outcome, Params, QueryState};
-use stratann_engine::build::{CodePlace, Kind};
+use stratann_engine::build::Kind;
 use stratann_kernel::Metric;
 use stratann_sim::{Cluster, Crash, Cut, FaultModel, Reply, Report, run};
 

@@ -3,6 +3,7 @@
 mod fixture;
 
 use std::sync::OnceLock;
+use stratann_params::build::GridOptions;
 
 use fixture::common::{Built, Set, clustered, quick, run_plain};
 use fixture::{LONG_US, answer};
@@ -10,7 +11,7 @@ use stratann_core::peer::Limits;
 use stratann_core::plan::KindParams;
 use stratann_core::plan::grid_ivf::Params as Own;
 use stratann_core::query::{Budget, Extent, Mode, Outcome, Params, QueryState};
-use stratann_engine::build::{BuildOptions, GridOptions, Kind, KindOptions};
+use stratann_engine::build::{BuildOptions, Kind, KindOptions};
 use stratann_engine::kinds::division::{GridPartition, Mode as Division};
 use stratann_engine::spread::{self, PartitionOptions, Placed};
 use stratann_engine::{DType, Metric, Quiet};

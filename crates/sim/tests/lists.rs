@@ -53,7 +53,7 @@ fn place(local: LocalKind) -> &'static Place {
     PLACES[at].get_or_init(|| {
         let set = Set::new(DType::F32, DIM, &clustered(3000, DIM, 24, 1));
         let options = list_options(quick(Kind::HybridIvf, Metric::L2), |own| {
-            (own.clusters, own.local_plan) = (Some(40), LocalPlan::Uniform(local));
+            (own.clusters, own.plan) = (Some(40), LocalPlan::Uniform(local).into());
         });
         let mut built = Built::new(set, &options);
         // Nothing is resident: every server reads its lists.

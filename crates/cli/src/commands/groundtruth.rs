@@ -6,9 +6,10 @@ use std::time::Instant;
 use stratann_engine::dataset::{GroundTruth, Reader};
 use stratann_engine::output::OutputPath;
 use stratann_engine::{Error, Result, budget, groundtruth};
+use stratann_params::choices::OnBadRow;
 
 use crate::Verdict;
-use crate::options::{self, MetricName, OnBadRowName};
+use crate::options::{self, MetricName};
 use crate::output::{Output, count, duration};
 use crate::progress::ProgressPrinter;
 
@@ -42,8 +43,8 @@ pub struct Args {
     #[arg(long, value_parser = options::threads)]
     threads: Option<usize>,
     /// Treatment of base rows without valid distances: use skip when the index was built with skip
-    #[arg(long, value_enum, default_value = "fail")]
-    on_bad_row: OnBadRowName,
+    #[arg(long, value_parser = options::choice::<OnBadRow>(), default_value = "fail")]
+    on_bad_row: OnBadRow,
 }
 
 const EXAMPLES: &str = "\
@@ -73,7 +74,7 @@ pub(crate) fn run(args: &Args, output: Output) -> Result<Verdict> {
             args.metric.into(),
             args.k,
             budget,
-            args.on_bad_row.into(),
+            args.on_bad_row,
             &printer,
         )
     })?;

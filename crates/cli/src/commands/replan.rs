@@ -6,9 +6,10 @@ use stratann_core::format::directory::LocalKind;
 use stratann_engine::Result;
 use stratann_engine::budget::size;
 use stratann_engine::kinds::hybrid_ivf::replan::{self, ReplanOptions, Replanned};
+use stratann_params::choices::PlanName;
 
 use crate::Verdict;
-use crate::options::{self, PlanName};
+use crate::options;
 use crate::output::{Output, count, table};
 use crate::progress::ProgressPrinter;
 
@@ -26,7 +27,7 @@ pub struct Args {
     #[arg(long, value_name = "SIZE", value_parser = options::size)]
     search_budget: u64,
     /// Local index of the inverted lists
-    #[arg(long, value_enum, default_value = "auto")]
+    #[arg(long, value_parser = options::choice::<PlanName>(), default_value = "auto")]
     plan: PlanName,
     /// Threads [default: all cores]
     #[arg(long, value_parser = options::threads)]

@@ -6,21 +6,10 @@ use rayon::prelude::*;
 
 use stratann_kernel::codes::{CENTROIDS, Codebook, nearest};
 use stratann_kernel::distance::block_dot_f32;
+use stratann_params::choices::CodeKind;
 
 use crate::clusterings::kmeans::{Members, assign_until, kmeans, mean, spread};
 use crate::{Error, Progress, Result};
-
-/// Kind of compression.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum CodeKind {
-    /// Product quantisation (Jégou et al., PAMI 2011).
-    Pq,
-    /// Product quantisation after a learned rotation (Ge et al., CVPR 2013).
-    Opq,
-    /// As `Opq`, for the residuals of coarse stages of 256 centroids each: a byte per stage, and one for a correction.
-    ResidualOpq,
-}
 
 /// Training options of a codebook.
 #[derive(Clone, Copy, Debug)]

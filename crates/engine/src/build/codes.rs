@@ -4,13 +4,14 @@
 use std::io::Read;
 use std::ops::Range;
 use std::path::Path;
+use stratann_params::choices::CodeKind;
 
 use serde::{Deserialize, Serialize};
 use stratann_kernel::Metric;
 use stratann_kernel::codes::Codebook;
 use stratann_kernel::distance::l2_f32;
 
-use super::codebook::{self, CodeKind, CodebookOptions};
+use super::codebook::{self, CodebookOptions};
 use super::plan::CODEBOOK_SAMPLE;
 use super::space::Space;
 use super::stages::{self, Build, IDS};

@@ -1,10 +1,11 @@
 //! How long a build takes: expected from the size of the set, and corrected by what the first stages took.
 
-use super::codebook::{CodeKind, CodebookOptions, MULTIPLY_NS, PAIR_NS, training_seconds};
+use super::codebook::{CodebookOptions, MULTIPLY_NS, PAIR_NS, training_seconds};
 use super::options::BuildOptions;
 use super::plan::BuildPlan;
 use crate::Expected;
 use crate::dataset::Shape;
+use stratann_params::choices::CodeKind;
 
 /// The stages of a build in their order, each with the seconds that it is expected to take.
 #[derive(Clone, Debug, Default)]

@@ -28,6 +28,7 @@ pub(crate) mod options;
 pub(crate) mod plan;
 pub(crate) mod points;
 pub(crate) mod publish;
+pub(crate) mod record;
 pub(crate) mod regions;
 pub(crate) mod report;
 pub(crate) mod space;
@@ -40,11 +41,7 @@ use std::path::Path;
 
 pub use crate::kinds::choice::{Choice, choose};
 pub use crate::kinds::kind::Kind;
-pub use crate::kinds::options::{
-    CodePlace, GpuOptions, GraphOptions, GridOptions, KindOptions, ListOptions, LocalPlan, OptionsByKind,
-    RemoteOptions, Representatives,
-};
-pub use codebook::CodeKind;
+pub use crate::kinds::options::{KindOptions, LocalPlan, OptionsByKind};
 pub use folder::check_folder;
 pub(crate) use folder::{claim_folder, refuse_other_files};
 pub use options::BuildOptions;

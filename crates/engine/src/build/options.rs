@@ -5,10 +5,14 @@ use std::path::PathBuf;
 
 use serde_json::Value;
 use stratann_kernel::Metric;
+use stratann_params::Given;
+use stratann_params::build::CommonOptions;
+use stratann_params::choices::{MetricName, OnBadRow};
 
-use crate::dataset::{OnBadRow, Reader};
+use crate::dataset::Reader;
 use crate::kinds::kind::Kind;
 use crate::kinds::options::KindOptions;
+use crate::profile::Profile;
 use crate::{Error, Result};
 
 /// Options of a build. [`BuildOptions::new`] gives the defaults.
@@ -34,6 +38,9 @@ pub struct BuildOptions {
     pub force: bool,
     /// Go on with a build that did not finish.
     pub resume: bool,
+    /// Costs of reads and distances on this machine, of a kind that plans by them; `None` for those of the disk, which
+    /// are measured once and kept.
+    pub profile: Option<Profile>,
 }
 
 impl BuildOptions {
@@ -50,7 +57,34 @@ impl BuildOptions {
             calibration_queries: 500,
             force: false,
             resume: false,
+            profile: None,
         }
+    }
+
+    /// Reads what a user gave for every kind, with the options of one.
+    ///
+    /// # Errors
+    /// A profile that cannot be read.
+    pub fn read(given: &Given, kind: impl Into<KindOptions>) -> Result<BuildOptions> {
+        let common: CommonOptions = given.read();
+        let metric = match common.metric {
+            MetricName::L2 => Metric::L2,
+            MetricName::Ip => Metric::Ip,
+            MetricName::Cosine => Metric::Cosine,
+        };
+        let usual = BuildOptions::new(kind, metric);
+        Ok(BuildOptions {
+            ram_budget: common.ram_budget,
+            threads: common.threads.unwrap_or(usual.threads),
+            seed: common.seed,
+            ids: common.ids,
+            on_bad_row: common.on_bad_row,
+            calibration_queries: common.calibration_queries,
+            force: common.force,
+            resume: common.resume,
+            profile: common.profile.as_deref().map(Profile::read).transpose()?,
+            ..usual
+        })
     }
 
     /// The kind of index.

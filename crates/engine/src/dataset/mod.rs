@@ -38,7 +38,7 @@ pub(crate) use ids::load_ids;
 pub use ids::{read_all_ids, read_ids};
 pub use source::SharedBytes;
 pub use truth::GroundTruth;
-pub use validate::{BadRow, OnBadRow, Scan, check_row, scan};
+pub use validate::{BadRow, Scan, check_row, scan};
 pub(crate) use validate::{no_good_row, refuse_row, scan_rows};
 
 /// Rows, dimensions and type of a set.

@@ -1,6 +1,7 @@
 //! Every format: round trips, and everything that must be refused, with the words that tell a person why.
 
 use std::path::{Path, PathBuf};
+use stratann_params::choices::OnBadRow;
 
 use super::*;
 use crate::output::OutputPath;

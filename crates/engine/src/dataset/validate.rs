@@ -1,6 +1,7 @@
 //! Finds rows without valid distances and computes statistics of all others, in one pass over the file.
 
 use rayon::prelude::*;
+use stratann_params::choices::OnBadRow;
 
 use stratann_core::format::seeded_checksum;
 use stratann_kernel::element::widen;
@@ -46,15 +47,6 @@ impl std::fmt::Display for BadRow {
             }
         }
     }
-}
-
-/// Treatment of a row that cannot be indexed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum OnBadRow {
-    /// Stop with an error that names the row.
-    Fail,
-    /// Leave the row out.
-    Skip,
 }
 
 /// Returns why `row` (components of `dtype` as bytes) cannot be used under `metric`; `None` for valid rows.

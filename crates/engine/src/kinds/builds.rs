@@ -1,6 +1,6 @@
 //! The builds of the kinds.
 
-use super::options::{GraphOptions, KindOptions};
+use super::options::KindOptions;
 use super::{blocks, disk_graph, flat, gpu_ivf, grid_ivf, hybrid_ivf, remote_hnsw};
 use crate::Result;
 use crate::build::forecast::Forecast;
@@ -9,6 +9,7 @@ use crate::build::plan::BuildPlan;
 use crate::build::stages::Build;
 use crate::dataset::{Reader, Scan, Shape};
 use crate::manifest::Manifest;
+use stratann_params::build::GraphOptions;
 
 /// Plans the memory and the disk of a build.
 ///

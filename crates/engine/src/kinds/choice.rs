@@ -8,9 +8,10 @@ use rayon::prelude::*;
 use stratann_core::build::hash;
 use stratann_kernel::Metric;
 use stratann_kernel::distance::l2_f32;
+use stratann_params::choices::CodePlace;
 
 use super::kind::Kind;
-use super::options::{CodePlace, OptionsByKind};
+use super::options::OptionsByKind;
 use crate::budget::{PROGRAM_BYTES, size};
 use crate::build::options::BuildOptions;
 use crate::build::space::code_floats;
@@ -58,32 +59,33 @@ impl Candidate {
     }
 }
 
-/// Chooses a kind for `base` among those with these options; `common` has those that all kinds share. Reads a sample of
-/// the rows, drawn by the seed.
+/// Chooses a kind for `base`, one of `among`, by the options of each; `common` has those that all kinds share. Reads a
+/// sample of the rows, drawn by the seed.
 ///
 /// # Errors
 /// Options out of range; rows that cannot be read; budgets in which no kind fits; `ErrorKind::Interrupted`.
 pub fn choose(
     base: &Reader,
+    among: &[Kind],
     by_kind: &OptionsByKind,
     common: &BuildOptions,
     progress: &dyn Progress,
 ) -> Result<Choice> {
     let dimensions = || intrinsic_dimensions(base, common.metric, common.seed, progress);
-    pick(base, by_kind, common, dimensions)
+    pick(base, among, by_kind, common, dimensions)
 }
 
 /// As [`choose`], with the intrinsic dimension of the vectors computed by `dimensions`.
 fn pick(
     base: &Reader,
+    among: &[Kind],
     by_kind: &OptionsByKind,
     common: &BuildOptions,
     dimensions: impl FnOnce() -> Result<f64>,
 ) -> Result<Choice> {
-    by_kind.check(base.shape().dim)?;
     let mut refused = Vec::new();
     let mut fitting = Vec::new();
-    for kind in Kind::ON_DISK {
+    for &kind in among {
         match fits(base, by_kind, common, kind) {
             Ok(()) => fitting.push(kind),
             Err(e) if e.kind == ErrorKind::Budget => refused.push((kind, e)),
@@ -91,14 +93,13 @@ fn pick(
         }
     }
     if fitting.is_empty() {
-        return Err(refused.into_iter().find(|r| r.0 == Kind::Flat).map_or_else(
-            || Error::budget("no kind of index fits in the budgets; raise them"),
-            |flat| flat.1,
-        ));
+        // A scan needs least.
+        let last = refused.pop().map(|refused| refused.1);
+        return Err(last.unwrap_or_else(|| Error::budget("no kind of index fits in the budgets; raise them")));
     }
     let dimensions = dimensions()?;
     let sizes = sizes(base.shape(), by_kind, common.metric, dimensions);
-    let rates = Rates::of(by_kind.hybrid_ivf.profile.as_ref());
+    let rates = Rates::of(common.profile.as_ref());
     let mut candidates: Vec<Candidate> =
         fitting.into_iter().map(|kind| Candidate { kind, us: sizes.query_us(kind, &rates) }).collect();
     candidates.sort_by(|a, b| a.rank().total_cmp(&b.rank()));
@@ -150,7 +151,7 @@ fn sizes(shape: Shape, by_kind: &OptionsByKind, metric: Metric, dimensions: f64)
         shape,
         dimensions,
         graph_code_bytes: by_kind.disk_graph.code_bytes(shape.dim),
-        list_code_bytes: lists.code_bytes(shape.dim, shape.dtype),
+        list_code_bytes: lists.code_bytes(shape.dim, shape.dtype.is_float()),
         clusters: lists.clusters,
         nav_samples: lists.nav_samples,
         norms: metric == Metric::Cosine,

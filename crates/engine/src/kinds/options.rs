@@ -1,16 +1,19 @@
 //! The options of the kinds.
 
-use serde_json::Value;
+use stratann_params::build::{GpuOptions, GraphOptions, GridOptions, ListOptions, RemoteOptions};
+use stratann_params::{Given, IndexKind};
 
-pub use super::disk_graph::options::{CodePlace, GraphOptions, GraphSwitches};
+pub use super::disk_graph::options::GraphSwitches;
 pub use super::gpu_ivf::baseline::{Baseline, OpenBaselines};
-pub use super::gpu_ivf::options::{GpuOptions, GpuSwitches};
-pub use super::grid_ivf::options::{GridOptions, GridSwitches};
+pub use super::gpu_ivf::options::GpuSwitches;
+pub use super::grid_ivf::options::GridSwitches;
 pub use super::hybrid_ivf::learning::options::{Learn, LearnOptions};
-pub use super::hybrid_ivf::options::{ListOptions, ListSwitches, LocalPlan};
+pub use super::hybrid_ivf::options::{ListSwitches, LocalPlan};
 use super::kind::Kind;
-pub use super::remote_hnsw::options::{RemoteOptions, RemoteSwitches, Representatives};
+pub use super::remote_hnsw::options::RemoteSwitches;
+use super::{disk_graph, gpu_ivf, grid_ivf, hybrid_ivf, remote_hnsw};
 use crate::Result;
+use crate::build::record::{Record, recorded};
 
 /// Build options of the kind of an index.
 #[derive(Clone, Debug)]
@@ -46,23 +49,23 @@ impl KindOptions {
     pub(crate) fn check(&self, dim: usize) -> Result<()> {
         match self {
             KindOptions::Flat => Ok(()),
-            KindOptions::DiskGraph(own) => own.check(dim),
-            KindOptions::HybridIvf(own) => own.check(dim),
-            KindOptions::GridIvf(own) => own.check(),
-            KindOptions::GpuIvf(own) => own.check(dim),
-            KindOptions::RemoteHnsw(own) => own.check(),
+            KindOptions::DiskGraph(own) => disk_graph::options::check(own, dim),
+            KindOptions::HybridIvf(own) => hybrid_ivf::options::check(own, dim),
+            KindOptions::GridIvf(own) => grid_ivf::options::check(own),
+            KindOptions::GpuIvf(own) => gpu_ivf::options::check(own, dim),
+            KindOptions::RemoteHnsw(own) => remote_hnsw::options::check(own),
         }
     }
 
     /// The options that the content of an index depends on, as its manifest records them.
-    pub(crate) fn record(&self, dim: usize) -> Vec<(&'static str, Value)> {
+    pub(crate) fn record(&self, dim: usize) -> Record {
         match self {
-            KindOptions::Flat => Vec::new(),
-            KindOptions::DiskGraph(own) => own.record(dim),
-            KindOptions::HybridIvf(own) => own.record(),
-            KindOptions::GridIvf(own) => own.record(),
-            KindOptions::GpuIvf(own) => own.record(dim),
-            KindOptions::RemoteHnsw(own) => own.record(),
+            KindOptions::Flat => Record::new(),
+            KindOptions::DiskGraph(own) => disk_graph::options::record(own, dim),
+            KindOptions::HybridIvf(own) => hybrid_ivf::options::record(own),
+            KindOptions::GridIvf(own) => grid_ivf::options::record(own),
+            KindOptions::GpuIvf(own) => gpu_ivf::options::record(own, dim),
+            KindOptions::RemoteHnsw(own) => recorded(own),
         }
     }
 }
@@ -89,17 +92,42 @@ pub struct OptionsByKind {
     pub remote_hnsw: RemoteOptions,
 }
 
+impl From<Kind> for IndexKind {
+    fn from(kind: Kind) -> IndexKind {
+        match kind {
+            Kind::DiskGraph => IndexKind::DiskGraph,
+            Kind::HybridIvf => IndexKind::HybridIvf,
+            Kind::GridIvf => IndexKind::GridIvf,
+            Kind::GpuIvf => IndexKind::GpuIvf,
+            Kind::RemoteHnsw => IndexKind::RemoteHnsw,
+            Kind::Flat => IndexKind::Flat,
+        }
+    }
+}
+
+impl From<IndexKind> for Kind {
+    fn from(kind: IndexKind) -> Kind {
+        match kind {
+            IndexKind::DiskGraph => Kind::DiskGraph,
+            IndexKind::HybridIvf => Kind::HybridIvf,
+            IndexKind::GridIvf => Kind::GridIvf,
+            IndexKind::GpuIvf => Kind::GpuIvf,
+            IndexKind::RemoteHnsw => Kind::RemoteHnsw,
+            IndexKind::Flat => Kind::Flat,
+        }
+    }
+}
+
 impl OptionsByKind {
-    /// Checks the values of every kind for vectors of `dim` components.
-    ///
-    /// # Errors
-    /// A value out of range.
-    pub fn check(&self, dim: usize) -> Result<()> {
-        self.disk_graph.check(dim)?;
-        self.hybrid_ivf.check(dim)?;
-        self.grid_ivf.check()?;
-        self.gpu_ivf.check(dim)?;
-        self.remote_hnsw.check()
+    /// Reads what a user gave.
+    pub fn read(given: &Given) -> OptionsByKind {
+        OptionsByKind {
+            disk_graph: given.read(),
+            hybrid_ivf: given.read(),
+            grid_ivf: given.read(),
+            gpu_ivf: given.read(),
+            remote_hnsw: given.read(),
+        }
     }
 
     /// Those of one kind.

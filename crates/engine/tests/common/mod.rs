@@ -7,13 +7,14 @@ pub mod sorted;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use stratann_params::build::{GraphOptions, ListOptions};
 
 use stratann_core::build::hash;
 use stratann_core::plan::{IndexView, KindParams, KindView, disk_graph, hybrid_ivf};
 use stratann_core::query::{
     Arrival, Arrived, Budget, Loss, Mode, Params, QueryState, Read, Scratch, Step, Tag,
 };
-use stratann_engine::build::{BuildOptions, GraphOptions, Kind, KindOptions, ListOptions, build};
+use stratann_engine::build::{BuildOptions, Kind, KindOptions, build};
 use stratann_engine::dataset::{Reader, Shape};
 use stratann_engine::index::{Index, OpenOptions};
 use stratann_engine::profile::{
@@ -94,11 +95,9 @@ pub fn quick(kind: Kind, metric: Metric) -> BuildOptions {
     let mut options = BuildOptions::new(kind, metric);
     options.threads = 2;
     options.calibration_queries = 0;
-    match &mut options.kind {
-        KindOptions::Flat | KindOptions::GridIvf(_) | KindOptions::GpuIvf(_) | KindOptions::RemoteHnsw(_) => {
-        }
-        KindOptions::DiskGraph(own) => (own.degree, own.build_list) = (32, 64),
-        KindOptions::HybridIvf(own) => own.profile = Some(profile()),
+    options.profile = Some(profile());
+    if let KindOptions::DiskGraph(own) = &mut options.kind {
+        (own.degree, own.build_list) = (32, 64);
     }
     options
 }

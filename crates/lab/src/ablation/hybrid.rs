@@ -2,11 +2,12 @@
 
 use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
+use stratann_params::build::ListOptions;
 
 use serde::Serialize;
 use stratann_core::plan::hybrid_ivf::Order;
 use stratann_core::verify::Bounds;
-use stratann_engine::build::{self, BuildOptions, KindOptions, ListOptions, LocalPlan};
+use stratann_engine::build::{self, BuildOptions, KindOptions, LocalPlan};
 use stratann_engine::dataset::{GroundTruth, Reader};
 use stratann_engine::index::{Index, OpenOptions};
 use stratann_engine::kinds::options::{Learn, LearnOptions, ListSwitches};
@@ -168,14 +169,14 @@ impl Bench<'_> {
         }
         let own = ListOptions {
             clusters: self.args.clusters,
-            local_plan: plan,
+            plan: plan.into(),
             search_budget: self.args.ram_budget,
-            profile: Some(profile.clone()),
             ..ListOptions::default()
         };
         let options = BuildOptions {
             threads: self.threads(),
             calibration_queries: 0,
+            profile: Some(profile.clone()),
             ..BuildOptions::new(KindOptions::HybridIvf(Box::new(own)), self.args.metric())
         };
         build::build(base, &folder, &options, self.printer)?;

@@ -1,6 +1,8 @@
 //! The memory plan of a build of blocks, with a graph or without.
 
 use stratann_kernel::Metric;
+use stratann_params::build::GraphOptions;
+use stratann_params::choices::CodePlace;
 
 use crate::Result;
 use crate::budget::{Account, PROGRAM_BYTES};
@@ -12,7 +14,6 @@ use crate::build::plan::{
 };
 use crate::build::vamana::Graph;
 use crate::dataset::Reader;
-use crate::kinds::options::{CodePlace, GraphOptions};
 use crate::recall::curve::CALIBRATION_IN_FLIGHT;
 
 /// Out of core, vectors on their way into blocks get one part in so many of the free memory: the lists of a cell and

@@ -52,7 +52,7 @@ impl Shaped {
             threads: 2,
             ..BuildOptions::new(Kind::Flat, Metric::L2)
         };
-        pick(&base, &by_kind, &common, || Ok(self.dimensions))
+        pick(&base, &Kind::ON_DISK, &by_kind, &common, || Ok(self.dimensions))
     }
 }
 

@@ -1,73 +1,26 @@
 //! Options of a `gpu-ivf`.
 
-use serde_json::Value;
 use stratann_core::plan::gpu_ivf::{MAX_BATCH, MAX_CANDIDATES, Rule};
+use stratann_params::Group;
+use stratann_params::build::GpuOptions;
 
 use super::baseline::Baseline;
-use crate::build::codebook::{CodeKind, check_code_bytes};
+use crate::build::codebook::check_code_bytes;
+use crate::build::record::{Record, recorded};
 use crate::{Error, Result};
 
-/// Options of the build of a `gpu-ivf`.
-#[derive(Clone, Debug)]
-pub struct GpuOptions {
-    /// Inverted lists, as a share of the vectors. 0.1 in FusionANNS §4.1.
-    pub list_share: f64,
-    /// A vector is also in lists whose centroids are farther than the nearest one by this share of the distance at most
-    /// (ε of FusionANNS, equation 2).
-    pub epsilon: f32,
-    /// Bytes of a code; `None` for max(32, dim / 4).
-    pub code_bytes: Option<usize>,
-    /// Compression of the codes.
-    pub code_kind: CodeKind,
-    /// Write the files that searches as other systems do them need, and measure their recall.
-    pub baselines: bool,
+/// Checks the values for vectors of `dim` components.
+pub(crate) fn check(own: &GpuOptions, dim: usize) -> Result<()> {
+    own.check_ranges()?;
+    check_code_bytes(own.code_bytes, dim)
 }
 
-impl Default for GpuOptions {
-    fn default() -> Self {
-        GpuOptions {
-            list_share: 0.1,
-            epsilon: 0.15,
-            code_bytes: None,
-            code_kind: CodeKind::ResidualOpq,
-            baselines: false,
-        }
-    }
-}
-
-impl GpuOptions {
-    /// Bytes of a code for vectors of `dim` components.
-    pub fn code_bytes(&self, dim: usize) -> usize {
-        self.code_bytes.unwrap_or((dim / 4).max(32)).min(dim)
-    }
-
-    /// Lists of an index of so many rows.
-    pub(crate) fn lists(&self, rows: u64) -> usize {
-        ((rows as f64 * self.list_share).round() as usize).clamp(1, rows.max(1) as usize)
-    }
-
-    /// Checks the values for vectors of `dim` components.
-    pub(crate) fn check(&self, dim: usize) -> Result<()> {
-        let bad = |text: String| Err(Error::bad_input(text));
-        if !(self.list_share > 0.0 && self.list_share <= 1.0) {
-            return bad(format!("--list-share is {}; give a share above 0 and up to 1", self.list_share));
-        }
-        if !(0.0..=10.0).contains(&self.epsilon) {
-            return bad(format!("--epsilon is {}; give a share from 0 to 10", self.epsilon));
-        }
-        check_code_bytes(self.code_bytes, dim)
-    }
-
-    /// The options that the content of an index depends on, as its manifest records them.
-    pub(crate) fn record(&self, dim: usize) -> Vec<(&'static str, Value)> {
-        vec![
-            ("list_share", self.list_share.into()),
-            ("epsilon", f64::from(self.epsilon).into()),
-            ("code_bytes", self.code_bytes(dim).into()),
-            ("code_kind", format!("{:?}", self.code_kind).to_lowercase().into()),
-            ("baselines", self.baselines.into()),
-        ]
-    }
+/// The options that the content of an index depends on, as its manifest records them.
+pub(crate) fn record(own: &GpuOptions, dim: usize) -> Record {
+    let mut all = recorded(own);
+    all.insert("code_bytes", own.code_bytes(dim).into());
+    all.insert("code_kind", format!("{:?}", own.code_kind).to_lowercase().into());
+    all
 }
 
 /// Techniques of a `gpu-ivf` that may be switched. `None` leaves a number to the curve, or to its default.

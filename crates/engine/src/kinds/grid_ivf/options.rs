@@ -1,45 +1,29 @@
 //! Options of a `grid-ivf`.
 
-use std::path::PathBuf;
+use stratann_params::Group;
+use stratann_params::build::GridOptions;
 
-use serde_json::Value;
-
+use crate::build::record::{Record, recorded};
 use crate::{Error, Result, files};
 
-/// Options of the build of a `grid-ivf`.
-#[derive(Clone, Debug, Default)]
-pub struct GridOptions {
-    /// Inverted lists; `None` for √n.
-    pub lists: Option<usize>,
-    /// A file of f32 vectors, one centroid a row; `None` to find them by k-means.
-    pub centroids: Option<PathBuf>,
+/// Checks the values.
+pub(crate) fn check(own: &GridOptions) -> Result<()> {
+    own.check_ranges()?;
+    match (own.lists, &own.centroids) {
+        (Some(_), Some(_)) => {
+            Err(Error::bad_input("--centroids gives the number of lists; leave out --lists or --centroids"))
+        }
+        _ => Ok(()),
+    }
 }
 
-impl GridOptions {
-    /// Lists of an index of so many rows: finding the nearest centroids then costs about what a list does.
-    pub(crate) fn count(&self, rows: u64) -> usize {
-        let default = || (rows as f64).sqrt().round() as usize;
-        self.lists.unwrap_or_else(default).clamp(1, rows.max(1) as usize)
-    }
-
-    /// Checks the values.
-    pub(crate) fn check(&self) -> Result<()> {
-        let bad = |text: &str| Err(Error::bad_input(text));
-        match (self.lists, &self.centroids) {
-            (Some(0), _) => bad("--lists is 0; use 1 or more"),
-            (Some(_), Some(_)) => {
-                bad("--centroids gives the number of lists; leave out --lists or --centroids")
-            }
-            _ => Ok(()),
-        }
-    }
-
-    /// The options that the content of an index depends on, as its manifest records them.
-    pub(crate) fn record(&self) -> Vec<(&'static str, Value)> {
-        // A file that cannot be read is refused by the build.
-        let given = self.centroids.as_ref().and_then(|path| files::entry(path).ok());
-        vec![("lists", self.lists.into()), ("centroids", given.map(|entry| entry.xxh3).into())]
-    }
+/// The options that the content of an index depends on, as its manifest records them.
+pub(crate) fn record(own: &GridOptions) -> Record {
+    let mut all = recorded(own);
+    // A file that cannot be read is refused by the build.
+    let given = own.centroids.as_ref().and_then(|path| files::entry(path).ok());
+    all.insert("centroids", given.map(|entry| entry.xxh3).into());
+    all
 }
 
 /// Techniques of a `grid-ivf` that may be switched (HARMONY §4.3).

@@ -1,14 +1,15 @@
 //! Options of a `hybrid-ivf`.
 
-use serde_json::Value;
 use stratann_core::format::directory::LocalKind;
 use stratann_core::plan::hybrid_ivf::Order;
 use stratann_core::verify::Bounds;
-use stratann_kernel::DType;
+use stratann_params::Group;
+use stratann_params::build::ListOptions;
+use stratann_params::choices::PlanName;
 
+use crate::Result;
 use crate::build::codebook::check_code_bytes;
-use crate::profile::Profile;
-use crate::{Error, Result};
+use crate::build::record::{Record, recorded};
 
 /// Which local index the clusters get.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -20,66 +21,40 @@ pub enum LocalPlan {
     Uniform(LocalKind),
 }
 
-/// Options of the build of a `hybrid-ivf`.
-#[derive(Clone, Debug)]
-pub struct ListOptions {
-    /// Clusters of vectors; `None` for 4·√n.
-    pub clusters: Option<usize>,
-    /// Local indexes of the clusters.
-    pub local_plan: LocalPlan,
-    /// RAM of later searches, bytes: decides the plan; `None` for the smallest possible.
-    pub search_budget: Option<u64>,
-    /// Costs of reads and distances on this machine; `None` for those of the disk, which are measured
-    /// once and kept.
-    pub profile: Option<Profile>,
-    /// Sampled members in the navigation graph, for each cluster.
-    pub nav_samples: f64,
-    /// Bytes of a code; `None` for four bits a component of a float, two of a byte.
-    pub code_bytes: Option<usize>,
-}
-
-impl Default for ListOptions {
-    fn default() -> Self {
-        ListOptions {
-            clusters: None,
-            local_plan: LocalPlan::Auto,
-            search_budget: None,
-            profile: None,
-            nav_samples: 2.0,
-            code_bytes: None,
+impl From<PlanName> for LocalPlan {
+    fn from(name: PlanName) -> LocalPlan {
+        match name {
+            PlanName::Auto => LocalPlan::Auto,
+            PlanName::UniformFlat => LocalPlan::Uniform(LocalKind::Flat),
+            PlanName::UniformGraph => LocalPlan::Uniform(LocalKind::Graph),
+            PlanName::UniformIvf => LocalPlan::Uniform(LocalKind::Ivf),
         }
     }
 }
 
-impl ListOptions {
-    /// Bytes of a code for vectors of `dim` components.
-    pub fn code_bytes(&self, dim: usize, dtype: DType) -> usize {
-        let default = || (if dtype.is_float() { dim / 2 } else { dim / 4 }).max(1);
-        self.code_bytes.unwrap_or_else(default).min(dim)
-    }
-
-    /// Checks the values for vectors of `dim` components.
-    pub(crate) fn check(&self, dim: usize) -> Result<()> {
-        let bad = |text: String| Err(Error::bad_input(text));
-        if self.clusters == Some(0) {
-            return bad("--clusters is 0; use 1 or more".into());
+impl From<LocalPlan> for PlanName {
+    fn from(plan: LocalPlan) -> PlanName {
+        match plan {
+            LocalPlan::Auto => PlanName::Auto,
+            LocalPlan::Uniform(LocalKind::Flat) => PlanName::UniformFlat,
+            LocalPlan::Uniform(LocalKind::Graph) => PlanName::UniformGraph,
+            LocalPlan::Uniform(LocalKind::Ivf) => PlanName::UniformIvf,
         }
-        if !(0.0..=1000.0).contains(&self.nav_samples) {
-            return bad(format!("--nav-samples is {}; use 0 to 1000 for each cluster", self.nav_samples));
-        }
-        check_code_bytes(self.code_bytes, dim)
     }
+}
 
-    /// The options that the content of an index depends on, as its manifest records them.
-    pub(crate) fn record(&self) -> Vec<(&'static str, Value)> {
-        vec![
-            ("clusters", self.clusters.into()),
-            ("local_plan", format!("{:?}", self.local_plan).to_lowercase().into()),
-            ("nav_samples", self.nav_samples.into()),
-            ("search_budget", self.search_budget.into()),
-            ("code_bytes", self.code_bytes.into()),
-        ]
-    }
+/// Checks the values for vectors of `dim` components.
+pub(crate) fn check(own: &ListOptions, dim: usize) -> Result<()> {
+    own.check_ranges()?;
+    check_code_bytes(own.code_bytes, dim)
+}
+
+/// The options that the content of an index depends on, as its manifest records them.
+pub(crate) fn record(own: &ListOptions) -> Record {
+    let mut all = recorded(own);
+    all.remove("plan");
+    all.insert("local_plan", format!("{:?}", LocalPlan::from(own.plan)).to_lowercase().into());
+    all
 }
 
 /// Techniques of a `hybrid-ivf` that may be switched (OrchANN §5.3).

@@ -5,6 +5,8 @@ pub mod tasks;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use stratann_params::build::GraphOptions;
+use stratann_params::choices::{CodePlace, OnBadRow};
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -19,13 +21,13 @@ use crate::build::stages::{Build, Parts, ScanFacts, made_with};
 use crate::build::state::facts;
 use crate::build::state::{self, Partial};
 use crate::build::{BuildReport, publish};
-use crate::dataset::{self, OnBadRow, Reader, Scan};
+use crate::dataset::{self, Reader, Scan};
 use crate::files::FileEntry;
 use crate::kinds::disk_graph::build::divide::Division;
 use crate::kinds::disk_graph::build::graph_stage::{self, GraphFacts};
 use crate::kinds::disk_graph::build::layout_stage;
 use crate::kinds::disk_graph::build::{divide, merge, report_layout};
-use crate::kinds::options::{CodePlace, GraphOptions, KindOptions};
+use crate::kinds::options::KindOptions;
 use crate::manifest::PARTIAL;
 use crate::names::FileName;
 use crate::recall::curve::Curve;

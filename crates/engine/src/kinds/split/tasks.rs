@@ -8,6 +8,8 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::path::Path;
 use std::str::FromStr;
+use stratann_params::build::GraphOptions;
+use stratann_params::choices::OnBadRow;
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -20,7 +22,7 @@ use crate::build::state::facts;
 use crate::build::state::{Partial, State};
 use crate::build::tables::read_table;
 use crate::build::{calibrate, codes, publish};
-use crate::dataset::{self, OnBadRow, Reader, Scan};
+use crate::dataset::{self, Reader, Scan};
 use crate::files::FileEntry;
 use crate::kinds::disk_graph::build::divide::Division;
 use crate::kinds::disk_graph::build::graph_stage::{self, GraphFacts};
@@ -28,7 +30,7 @@ use crate::kinds::disk_graph::build::{
     cells, code_options, codes_target, divide, layout_stage, merge, write_head_graph,
 };
 use crate::kinds::flat;
-use crate::kinds::options::{GraphOptions, KindOptions};
+use crate::kinds::options::KindOptions;
 use crate::names::FileName;
 use crate::{Error, Progress, Result, budget, files};
 

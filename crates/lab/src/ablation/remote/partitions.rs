@@ -4,9 +4,9 @@ use serde::Serialize;
 use stratann_engine::build::{self, BuildOptions, KindOptions};
 use stratann_engine::dataset::Reader;
 use stratann_engine::index::{Index, OpenOptions};
-use stratann_engine::kinds::options::RemoteOptions;
 use stratann_engine::manifest::Manifest;
 use stratann_engine::{Error, Result};
+use stratann_params::build::RemoteOptions;
 
 use super::measure::Measured;
 use super::{Bench, TABLE_EF, facts_of};

@@ -7,6 +7,7 @@
 //! where DiskANN draws from them at random.
 
 use std::path::{Path, PathBuf};
+use stratann_params::build::GraphOptions;
 
 use stratann_core::build::Lists;
 
@@ -19,7 +20,6 @@ use crate::build::stages::Build;
 use crate::build::tables::write_table;
 use crate::build::vamana;
 use crate::dataset::{AtomicFile, Scan};
-use crate::kinds::disk_graph::options::GraphOptions;
 
 pub(crate) fn run(
     build: &mut Build<'_>,

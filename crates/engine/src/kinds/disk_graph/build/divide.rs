@@ -8,6 +8,7 @@
 
 use std::io::Read;
 use std::path::PathBuf;
+use stratann_params::build::GraphOptions;
 
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
@@ -24,7 +25,6 @@ use crate::clusterings::balanced::{Chained, chain};
 use crate::clusterings::{evenly, kmeans, sample_of};
 use crate::dataset::{AtomicFile, Scan};
 use crate::kinds::blocks::plan::{OVERLAP, points_of_cell};
-use crate::kinds::disk_graph::options::GraphOptions;
 use crate::{Error, Result, input};
 
 /// Small cells per cell: enough for cells of nearly equal size.

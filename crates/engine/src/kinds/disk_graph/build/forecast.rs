@@ -7,7 +7,8 @@ use crate::build::forecast::{Forecast, Size};
 use crate::build::options::BuildOptions;
 use crate::build::plan::BuildPlan;
 use crate::dataset::Shape;
-use crate::kinds::disk_graph::options::{CodePlace, GraphOptions};
+use stratann_params::build::GraphOptions;
+use stratann_params::choices::CodePlace;
 
 /// Nanoseconds of a pair of points while a graph is built, and of a byte of them; of a node in the layout; of a code
 /// comparison of the calibration with all that follows it, and of a byte of a code.

@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 use stratann_core::build::Lists;
+use stratann_params::build::GraphOptions;
 
 use crate::Result;
 use crate::build::blocks::graph_file::{self, Cell, GraphWriter};
@@ -13,7 +14,6 @@ use crate::build::stages::Build;
 use crate::build::tables::write_table;
 use crate::build::vamana::{self, VamanaOptions};
 use crate::dataset::Scan;
-use crate::kinds::disk_graph::options::GraphOptions;
 
 /// Facts of the graph stage.
 #[derive(Clone, Debug, Serialize, Deserialize)]

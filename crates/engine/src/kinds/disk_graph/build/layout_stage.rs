@@ -2,6 +2,8 @@
 //! ids over all cells, then the blocks.
 
 use std::io::Read;
+use stratann_params::build::GraphOptions;
+use stratann_params::choices::CodePlace;
 
 use stratann_core::PAGE;
 
@@ -18,7 +20,6 @@ use crate::build::state::facts;
 use crate::build::tables::{read_entries, read_table, write_table};
 use crate::dataset::{AtomicFile, Scan};
 use crate::files::FileEntry;
-use crate::kinds::disk_graph::options::{CodePlace, GraphOptions};
 use crate::{Error, Result, budget, files, input};
 
 /// Share of the mean list that a block must have room for; the rest of the longest lists is cut from the far end.

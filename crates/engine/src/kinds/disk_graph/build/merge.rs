@@ -5,6 +5,7 @@ use std::fs::File;
 use std::io::{BufReader, ErrorKind, Read, Seek, SeekFrom, Take};
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
+use stratann_params::build::GraphOptions;
 
 use rayon::prelude::*;
 use stratann_core::build::Points;
@@ -17,7 +18,6 @@ use crate::build::blocks::graph_file::{self, GraphWriter};
 use crate::build::space::Space;
 use crate::build::stages::Build;
 use crate::build::vamana::VamanaOptions;
-use crate::kinds::disk_graph::options::GraphOptions;
 use crate::{Error, Result, input};
 
 /// Merges cell by cell.

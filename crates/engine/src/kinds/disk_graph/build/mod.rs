@@ -10,18 +10,18 @@ pub(crate) mod merge;
 pub(crate) mod packing;
 
 use std::path::PathBuf;
+use stratann_params::build::GraphOptions;
+use stratann_params::choices::{CodeKind, CodePlace};
 
 use stratann_core::PAGE;
 
 use crate::build::blocks::code_file;
 use crate::build::blocks::layout::LayoutFacts;
-use crate::build::codebook::CodeKind;
 use crate::build::codes;
 use crate::build::space::Space;
 use crate::build::stages::{Build, IDS};
 use crate::build::tables::{read_table, write_table};
 use crate::dataset::Scan;
-use crate::kinds::disk_graph::options::{CodePlace, GraphOptions};
 use crate::manifest::Manifest;
 use crate::{Result, files};
 use graph_stage::GraphFacts;

@@ -3,6 +3,7 @@
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
+use stratann_params::build::GpuOptions;
 
 use rayon::prelude::*;
 use stratann_core::build::prune::Near;
@@ -19,7 +20,6 @@ use crate::build::tables::{read_table, write_table};
 use crate::build::vamana::{self, VamanaOptions};
 use crate::clusterings::CHUNK;
 use crate::dataset::Scan;
-use crate::kinds::gpu_ivf::options::GpuOptions;
 use crate::{Error, Result};
 
 /// Neighbours of a centroid in the graph. 64 in FusionANNS §4.1; half of them find as many lists.

@@ -2,6 +2,7 @@
 
 use stratann_core::format::posting_lists::LISTS_PER_VECTOR;
 use stratann_kernel::Metric;
+use stratann_params::build::GpuOptions;
 
 use super::members::DEGREE;
 use crate::Result;
@@ -16,7 +17,6 @@ use crate::build::plan::{
 use crate::build::vamana::Graph;
 use crate::clusterings::{CHUNK, hierarchy};
 use crate::dataset::{Reader, Shape};
-use crate::kinds::gpu_ivf::options::GpuOptions;
 use crate::recall::curve::CALIBRATION_IN_FLIGHT;
 
 /// Most that a row takes in tables at any time: its list and its place among the members, its id.

@@ -23,10 +23,10 @@ use crate::build::stages::{Build, IDS, read_codebook};
 use crate::build::tables::read_table;
 use crate::dataset::Scan;
 use crate::kinds::gpu_ivf::facts::{GpuFacts, GpuSection};
-use crate::kinds::gpu_ivf::options::GpuOptions;
 use crate::kinds::section::Section;
 use crate::manifest::Manifest;
 use crate::{Result, files, input};
+use stratann_params::build::GpuOptions;
 
 /// Runs all stages but the calibration; returns the manifest of the finished files.
 pub(crate) fn run(build: &mut Build<'_>, own: &GpuOptions, scan: &Scan) -> Result<Manifest> {

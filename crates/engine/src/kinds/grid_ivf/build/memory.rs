@@ -2,6 +2,7 @@
 
 use stratann_core::format::grid::GridLayout;
 use stratann_kernel::Metric;
+use stratann_params::build::GridOptions;
 
 use super::open_centroids;
 use crate::Result;
@@ -16,7 +17,6 @@ use crate::clusterings::CHUNK;
 use crate::clusterings::memory::{KmeansMemory, PRODUCT_BYTES};
 use crate::dataset::{Reader, Shape};
 use crate::kinds::grid_ivf::facts::pilot_of;
-use crate::kinds::grid_ivf::options::GridOptions;
 use crate::recall::curve::CALIBRATION_IN_FLIGHT;
 
 /// Most that a row takes in tables at any time: its list, its place among the members, its id.

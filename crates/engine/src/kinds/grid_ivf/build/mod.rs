@@ -11,6 +11,8 @@ mod lists;
 pub(crate) mod memory;
 
 use std::path::Path;
+use stratann_params::build::GridOptions;
+use stratann_params::choices::OnBadRow;
 
 use stratann_kernel::{DType, Metric};
 
@@ -22,7 +24,6 @@ use crate::build::stages::Build;
 use crate::build::tables::write_table;
 use crate::dataset::{Reader, Scan};
 use crate::kinds::grid_ivf::facts::GridSection;
-use crate::kinds::grid_ivf::options::GridOptions;
 use crate::kinds::section::Section;
 use crate::manifest::Manifest;
 use crate::{Error, Result, files};
@@ -94,7 +95,7 @@ fn open_centroids(path: &Path, dim: usize) -> Result<Reader> {
 /// are chosen by their products.
 fn given_centroids(path: &Path, dim: usize, point_dim: usize) -> Result<Vec<f32>> {
     let reader = open_centroids(path, dim)?;
-    let scan = crate::dataset::scan(&reader, Metric::L2, crate::dataset::OnBadRow::Fail, &crate::Quiet)?;
+    let scan = crate::dataset::scan(&reader, Metric::L2, OnBadRow::Fail, &crate::Quiet)?;
     let mut centroids = vec![0f32; scan.rows as usize * point_dim];
     let rows: Vec<u32> = (0..scan.rows as u32).collect();
     let mut points = centroids.chunks_exact_mut(point_dim);

@@ -4,6 +4,7 @@ use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 use stratann_core::build::costs::VisitCostModel;
 use stratann_core::format::directory::LocalKind;
+use stratann_params::build::ListOptions;
 
 use super::memory::DIVIDE_BYTES;
 use super::plan;
@@ -14,7 +15,6 @@ use crate::build::tables::{read_table, write_table};
 use crate::clusterings::divide::{Divided, by_centroids, in_order};
 use crate::dataset::Scan;
 use crate::kinds::hybrid_ivf::facts::PlanReport;
-use crate::kinds::hybrid_ivf::options::ListOptions;
 use crate::profile::Profile;
 use crate::{Error, Result};
 

@@ -2,13 +2,14 @@
 
 use super::{clusters, nav, residuals};
 use crate::build::cells;
-use crate::build::codebook::{CodeKind, CodebookOptions, MULTIPLY_NS, PAIR_NS};
+use crate::build::codebook::{CodebookOptions, MULTIPLY_NS, PAIR_NS};
 use crate::build::forecast::{Forecast, Size};
 use crate::build::options::BuildOptions;
 use crate::build::plan::BuildPlan;
 use crate::dataset::Shape;
-use crate::kinds::hybrid_ivf::options::ListOptions;
 use crate::profile::BUILD_OPTIONS;
+use stratann_params::build::ListOptions;
+use stratann_params::choices::CodeKind;
 
 /// Nanoseconds of a pair of vectors in a graph, and of a component of them; of a row that is put into its list, and of
 /// a byte of it; of a code that the calibration compares, and of a byte of it.
@@ -30,11 +31,11 @@ pub(crate) fn forecast(
     build: &BuildPlan,
 ) -> Forecast {
     let size = Size::of(shape, build);
-    let code_bytes = own.code_bytes(shape.dim, shape.dtype);
+    let code_bytes = own.code_bytes(shape.dim, shape.dtype.is_float());
     let count = own.clusters.unwrap_or_else(|| clusters::count(shape.rows)) as f64;
     let assigned = size.rows.min(count * cells::SAMPLE_PER_CELL as f64) * cells::ROUNDS as f64 + size.rows;
     let pair_ns = PAIR_NS + size.dim * MULTIPLY_NS;
-    let profile = if own.profile.is_some() { 0.0 } else { BUILD_OPTIONS.seconds };
+    let profile = if options.profile.is_some() { 0.0 } else { BUILD_OPTIONS.seconds };
     let codebook = CodebookOptions {
         code_bytes,
         kind: CodeKind::Opq,

@@ -4,6 +4,7 @@
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::sync::Mutex;
+use stratann_params::build::ListOptions;
 
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
@@ -27,7 +28,6 @@ use crate::build::tables::{read_table, write_table};
 use crate::clusterings::order::halve;
 use crate::dataset::{AtomicFile, Scan};
 use crate::kinds::hybrid_ivf::facts::SizeStats;
-use crate::kinds::hybrid_ivf::options::ListOptions;
 use crate::kinds::hybrid_ivf::residual::Encoder;
 use crate::manifest::BlockShape;
 use crate::{Error, Result, files};

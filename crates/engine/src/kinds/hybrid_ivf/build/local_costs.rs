@@ -10,6 +10,7 @@ use stratann_core::build::walk::{WalkScratch, greedy_walk};
 use stratann_core::build::{Points, hash};
 use stratann_core::format::inverted_list::ListLayout;
 use stratann_kernel::distance::l2_f32;
+use stratann_params::build::ListOptions;
 
 use super::{list_layout, list_plan};
 use crate::build::points::Floats;
@@ -18,7 +19,6 @@ use crate::build::stages::Build;
 use crate::build::vamana::{self, VamanaOptions};
 use crate::clusterings::kmeans;
 use crate::dataset::Scan;
-use crate::kinds::hybrid_ivf::options::ListOptions;
 use crate::profile::{LocalCosts, Profile};
 use crate::{Progress, Result};
 

@@ -3,6 +3,9 @@
 use stratann_core::format::edges;
 use stratann_core::format::inverted_list::ListLayout;
 use stratann_kernel::Metric;
+use stratann_params::build::ListOptions;
+use stratann_params::choices::CodeKind;
+use stratann_params::choices::PlanName;
 
 use super::clusters;
 use super::local_costs::DEGREE;
@@ -10,7 +13,7 @@ use super::{ReadSizes, nav};
 use crate::Result;
 use crate::budget::THREAD_BYTES;
 use crate::build::cells::SAMPLE_PER_CELL;
-use crate::build::codebook::{self, CodeKind};
+use crate::build::codebook::{self};
 use crate::build::options::BuildOptions;
 use crate::build::plan::{
     BuildMemory, BuildPlan, CODEBOOK_SAMPLE, CODEBOOK_SAMPLE_LEAST, KindPlan, ListPlan,
@@ -19,9 +22,7 @@ use crate::build::vamana::Graph;
 use crate::clusterings::CHUNK;
 use crate::clusterings::memory::{KmeansMemory, PRODUCT_BYTES};
 use crate::dataset::Reader;
-use crate::kinds::hybrid_ivf::options::{ListOptions, LocalPlan};
 use crate::recall::curve::CALIBRATION_IN_FLIGHT;
-use stratann_core::format::directory::LocalKind;
 
 /// Most that a row takes in tables at any time: its cluster, its place among the members, its list, and what a list
 /// is made of.
@@ -64,15 +65,15 @@ impl Sizes {
             vector_bytes: of_base.dim * of_base.dtype.size(),
             id_bytes: if options.ids.is_some() { 8 } else { 4 },
             norms: options.metric == Metric::Cosine,
-            code_bytes: own.code_bytes(of_base.dim, of_base.dtype),
+            code_bytes: own.code_bytes(of_base.dim, of_base.dtype.is_float()),
             checksum_seed: 0,
         };
-        let most = own.profile.as_ref().map_or(READ_MOST, |profile| ReadSizes::of(profile).most);
+        let most = options.profile.as_ref().map_or(READ_MOST, |profile| ReadSizes::of(profile).most);
         let longest = (shape.members_in(most as usize) as u64).min(rows);
         // √N lists of N members come to no more than this, whatever the sizes.
-        let divided = match own.local_plan {
-            LocalPlan::Auto | LocalPlan::Uniform(LocalKind::Ivf) => ((rows * clusters) as f64).sqrt() as u64,
-            LocalPlan::Uniform(_) => 0,
+        let divided = match own.plan {
+            PlanName::Auto | PlanName::UniformIvf => ((rows * clusters) as f64).sqrt() as u64,
+            PlanName::UniformFlat | PlanName::UniformGraph => 0,
         };
         Sizes {
             rows,

@@ -23,6 +23,7 @@ use serde::{Deserialize, Serialize};
 use stratann_core::format::inverted_list::ListLayout;
 use stratann_kernel::element::narrow_f16;
 use stratann_kernel::{DType, Metric};
+use stratann_params::build::ListOptions;
 
 use crate::build::plan::{KindPlan, ListPlan};
 use crate::build::publish;
@@ -30,7 +31,6 @@ use crate::build::stages::{Build, IDS};
 use crate::build::tables::read_table;
 use crate::dataset::Scan;
 use crate::kinds::hybrid_ivf::facts::{ListFacts, ListSection};
-use crate::kinds::hybrid_ivf::options::ListOptions;
 use crate::kinds::section::Section;
 use crate::manifest::{BlockShape, Manifest};
 use crate::profile::Profile;
@@ -65,7 +65,7 @@ impl ReadSizes {
 pub(crate) fn run(build: &mut Build<'_>, own: &ListOptions, scan: &Scan) -> Result<Manifest> {
     let space = build.space(scan, false)?;
     build.stage("clusters", |b| clusters::run(b, own, &space, scan))?;
-    let profile: Profile = build.stage("profile", |b| plan::profile(b, own))?;
+    let profile: Profile = build.stage("profile", |b| plan::profile(b))?;
     let plan: divide::Plan = build.stage("plan", |b| divide::run(b, own, &space, scan, &profile))?;
     build.stage("codebook", |b| residuals::train(b, own, &space, scan))?;
     let layout: lists::ListFacts = build.stage("lists", |b| lists::run(b, own, &space, scan))?;
@@ -100,7 +100,7 @@ pub(crate) fn list_layout(build: &Build<'_>, own: &ListOptions) -> Result<ListLa
         vector_bytes: shape.dim * shape.dtype.size(),
         id_bytes,
         norms: build.options.metric == Metric::Cosine,
-        code_bytes: own.code_bytes(shape.dim, shape.dtype),
+        code_bytes: own.code_bytes(shape.dim, shape.dtype.is_float()),
         checksum_seed: 0,
     })
 }

@@ -2,6 +2,7 @@
 
 use stratann_core::build::{Lists, Points, hash};
 use stratann_core::route::{NONE, NavGraph};
+use stratann_params::build::ListOptions;
 
 use super::{clusters, lists, read_centroids};
 use crate::build::points::Floats;
@@ -10,7 +11,6 @@ use crate::build::stages::{Build, read_codebook};
 use crate::build::tables::{read_table, write_table};
 use crate::build::vamana::{self, VamanaOptions};
 use crate::dataset::Scan;
-use crate::kinds::hybrid_ivf::options::ListOptions;
 use crate::kinds::hybrid_ivf::residual::Encoder;
 use crate::{Result, files};
 

@@ -5,6 +5,7 @@ use stratann_core::build::costs::{LOCAL_INDEXES, LocalIndex, VisitCostModel};
 use stratann_core::build::knapsack::{self, Assignment, Classes, Item};
 use stratann_core::format::directory::LocalKind;
 use stratann_core::format::inverted_list::ListLayout;
+use stratann_params::build::ListOptions;
 
 use super::{ReadSizes, graphs, list_layout, local_costs};
 use crate::budget::{PROGRAM_BYTES, THREAD_BYTES, size};
@@ -13,14 +14,14 @@ use crate::build::stages::Build;
 use crate::dataset::Scan;
 use crate::kinds::hybrid_ivf::account::IN_FLIGHT_LOW_MEMORY;
 use crate::kinds::hybrid_ivf::facts::{PlanProfile, PlanReport, WayReport};
-use crate::kinds::hybrid_ivf::options::{ListOptions, LocalPlan};
+use crate::kinds::hybrid_ivf::options::LocalPlan;
 use crate::kinds::hybrid_ivf::tables::cost_sizes;
 use crate::profile::{LocalCosts, Profile};
 use crate::{Error, Result};
 
 /// The profile that was given, or that of the disk of the index.
-pub(crate) fn profile(build: &Build<'_>, own: &ListOptions) -> Result<Profile> {
-    match &own.profile {
+pub(crate) fn profile(build: &Build<'_>) -> Result<Profile> {
+    match &build.options.profile {
         Some(profile) => {
             if let Some(differs) = profile.differs_from_here(build.partial.folder()) {
                 build.progress.note(&format!(
@@ -60,7 +61,7 @@ pub(crate) fn run(
     let weights: Vec<f64> = members.iter().map(|&n| n as f64 / total.max(1.0)).collect();
     let graph_members = build.options.ram_budget.map_or(u64::MAX, |_| graphs::members_max(build, space));
     let planner = Planner { model, members, weights: &weights, budget, search_budget, graph_members };
-    let (kinds, report) = planner.choose(own.local_plan, local, false)?;
+    let (kinds, report) = planner.choose(own.plan.into(), local, false)?;
     Ok((kinds, PlanReport { profile: Some(PlanProfile::of(profile)), ..report }))
 }
 

@@ -1,15 +1,16 @@
 //! Trains the codebook on residuals to centroids.
 
 use stratann_core::build::hash;
+use stratann_params::build::ListOptions;
+use stratann_params::choices::CodeKind;
 
 use super::{clusters, list_layout, read_centroids};
-use crate::build::codebook::{self, CodeKind, CodebookOptions};
+use crate::build::codebook::{self, CodebookOptions};
 use crate::build::plan::CODEBOOK_SAMPLE;
 use crate::build::space::Space;
 use crate::build::stages::Build;
 use crate::build::tables::write_table;
 use crate::dataset::Scan;
-use crate::kinds::hybrid_ivf::options::ListOptions;
 use crate::kinds::hybrid_ivf::residual::subtract;
 use crate::{Result, files};
 

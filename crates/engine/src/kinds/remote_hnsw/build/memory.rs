@@ -4,6 +4,8 @@ use stratann_core::build::hnsw::Hnsw;
 use stratann_core::format::fresh::record_bytes;
 use stratann_core::format::hnsw::HnswShape;
 use stratann_kernel::Metric;
+use stratann_params::build::RemoteOptions;
+use stratann_params::choices::Representatives;
 
 use crate::Result;
 use crate::budget::THREAD_BYTES;
@@ -15,7 +17,6 @@ use crate::clusterings::CHUNK;
 use crate::clusterings::memory::{KmeansMemory, PRODUCT_BYTES};
 use crate::dataset::{Reader, Shape};
 use crate::kinds::remote_hnsw::open::layout;
-use crate::kinds::remote_hnsw::options::{RemoteOptions, Representatives};
 use crate::recall::curve::CALIBRATION_IN_FLIGHT;
 
 /// Most that a row takes in tables at any time: its cluster, its place among the members, its id.
@@ -58,7 +59,7 @@ impl Sizes {
         let mean = shape.rows.div_ceil(clusters);
         let members_max = (UNEVEN * mean).min(shape.rows);
         let each = 2 * bytes_of(mean);
-        let overflow = own.overflow_bytes.unwrap_or((each / 8).max(16 * record_bytes(vector_bytes) as u64));
+        let overflow = own.overflow.unwrap_or((each / 8).max(16 * record_bytes(vector_bytes) as u64));
         Sizes {
             rows: shape.rows,
             clusters,

@@ -15,9 +15,9 @@ use crate::build::publish;
 use crate::build::stages::Build;
 use crate::dataset::Scan;
 use crate::kinds::remote_hnsw::facts::RemoteSection;
-use crate::kinds::remote_hnsw::options::RemoteOptions;
 use crate::kinds::section::Section;
 use crate::manifest::Manifest;
+use stratann_params::build::RemoteOptions;
 
 /// The cluster of every row, u32; `u32::MAX` for rows that are left out.
 const CLUSTERS: &str = "clusters.tmp";

@@ -1,6 +1,7 @@
 //! Builds the sub-HNSW of each cluster, and writes the image of a region: what a memory node holds of the index.
 
 use std::os::unix::fs::FileExt;
+use stratann_params::build::RemoteOptions;
 
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
@@ -24,7 +25,6 @@ use crate::dataset::{AtomicFile, Scan};
 use crate::kinds::remote_hnsw::facts::{RemoteFacts, SizeStats};
 use crate::kinds::remote_hnsw::limits::check_clusters;
 use crate::kinds::remote_hnsw::open::layout;
-use crate::kinds::remote_hnsw::options::RemoteOptions;
 use crate::manifest::BlockShape;
 use crate::{Error, Result, files};
 
@@ -134,7 +134,7 @@ impl Writer<'_> {
         let cluster_bytes: u64 = places.iter().map(|place| u64::from(place.bytes)).sum();
         let groups = places.len().div_ceil(2) as u64;
         let record_bytes = record_bytes(self.vector_bytes) as u64;
-        let capacity = match self.own.overflow_bytes {
+        let capacity = match self.own.overflow {
             Some(bytes) => bytes / record_bytes,
             None => (cluster_bytes / groups / OVERFLOW_PART / record_bytes).max(CAPACITY_LEAST),
         };

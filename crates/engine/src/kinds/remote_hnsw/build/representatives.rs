@@ -1,6 +1,8 @@
 //! Chooses the representatives, and gives every row to the nearest of them, exactly.
 
 use stratann_core::build::hash;
+use stratann_params::build::RemoteOptions;
+use stratann_params::choices::Representatives;
 
 use super::{CLUSTERS, REPRESENTATIVES};
 use crate::Result;
@@ -11,7 +13,6 @@ use crate::build::stages::Build;
 use crate::build::tables::write_table;
 use crate::clusterings::{evenly, kmeans, sample_of};
 use crate::dataset::Scan;
-use crate::kinds::remote_hnsw::options::{RemoteOptions, Representatives};
 
 /// Number of clusters.
 pub(super) fn run(build: &Build<'_>, own: &RemoteOptions, space: &Space, scan: &Scan) -> Result<u32> {

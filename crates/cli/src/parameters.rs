@@ -1,0 +1,203 @@
+//! Options of the command line that follow from the table of parameters.
+
+use std::marker::PhantomData;
+
+use clap::builder::{PathBufValueParser, PossibleValue, PossibleValuesParser, StringValueParser};
+use clap::builder::{TypedValueParser, ValueParser};
+use clap::parser::ValueSource;
+use clap::{Arg, ArgAction, ArgMatches, Command};
+use stratann_params::Value;
+use stratann_params::{
+    GROUPS, Given, GroupInfo, IndexKind, Param, Place, Scope, Shorthand, Stage, Surface, Type,
+};
+
+/// Rows of the table that a command has as options.
+pub(crate) trait Rows {
+    /// Stages of the rows.
+    const STAGES: &'static [Stage];
+
+    /// Whether the command has a row of these stages.
+    fn has(_: &Param) -> bool {
+        true
+    }
+}
+
+/// The options of a command that follow from the table.
+#[derive(Debug)]
+pub(crate) struct Parameters<R> {
+    /// What the command line gives.
+    pub(crate) given: Given,
+    rows: PhantomData<R>,
+}
+
+impl<R> Clone for Parameters<R> {
+    fn clone(&self) -> Self {
+        Parameters { given: self.given.clone(), rows: PhantomData }
+    }
+}
+
+impl<R: Rows> Parameters<R> {
+    /// What the options are for.
+    pub(crate) fn scope(&self, kind: Option<IndexKind>, place: Place) -> Scope {
+        Scope { stages: R::STAGES, kind, place, surface: Surface::CommandLine }
+    }
+}
+
+/// One option of the table.
+#[derive(Clone, Copy)]
+pub(crate) enum Row {
+    /// A parameter.
+    Param(&'static Param),
+    /// Another name for values.
+    Shorthand(&'static Shorthand),
+}
+
+/// The options of some stages, each with its name and the first group that has it.
+pub(crate) fn rows(stages: &'static [Stage]) -> Vec<(String, &'static GroupInfo, Row)> {
+    let mut all: Vec<(String, &'static GroupInfo, Row)> = Vec::new();
+    for group in GROUPS.iter().filter(|group| stages.contains(&group.stage)) {
+        let params = group.params.iter().filter_map(|param| {
+            let name = group.option(param).or(param.short.map(String::from))?;
+            Some((name, group, Row::Param(param)))
+        });
+        let shorthands = group
+            .shorthands
+            .iter()
+            .map(|shorthand| (shorthand.name.replace('_', "-"), group, Row::Shorthand(shorthand)));
+        for row in params.chain(shorthands) {
+            if !all.iter().any(|known| known.0 == row.0) {
+                all.push(row);
+            }
+        }
+    }
+    all
+}
+
+fn id(option: &str) -> String {
+    option.replace('-', "_")
+}
+
+fn arg(option: &str, group: &GroupInfo, row: Row) -> Arg {
+    let arg = Arg::new(id(option)).required(false);
+    let arg = if group.kinds.is_empty() { arg } else { arg.help_heading(group.heading()) };
+    match row {
+        Row::Shorthand(shorthand) => {
+            arg.long(option.to_string()).action(ArgAction::SetTrue).help(one_line(shorthand.help))
+        }
+        Row::Param(param) => of_param(arg, option, group, param),
+    }
+}
+
+fn of_param(arg: Arg, option: &str, group: &GroupInfo, param: &'static Param) -> Arg {
+    let arg = if group.option(param).is_some() { arg.long(option.to_string()) } else { arg };
+    let arg = if let Some(short) = param.short { arg.short(short) } else { arg };
+    let usual = group.usual(param);
+    if let Type::Flag = param.of {
+        let off = param.off;
+        let help = if usual == Some(Value::Flag(true)) && !off.is_empty() {
+            one_line(off)
+        } else {
+            param.short_help()
+        };
+        return arg.action(ArgAction::SetTrue).help(help);
+    }
+    let mut help = param.long_help();
+    if !param.usual.is_empty() {
+        help[0] += &format!(" [default: {}]", param.usual);
+    }
+    let short = help[0].clone();
+    if let Some(range) = param.range_text() {
+        help.push(format!("Range: {range}"));
+    }
+    let arg = match param.shown {
+        "" => arg,
+        shown => arg.value_name(shown),
+    };
+    let arg = match param.is_swept {
+        true => arg.action(ArgAction::Append).value_delimiter(','),
+        false => arg.action(ArgAction::Set),
+    };
+    let arg = match usual.filter(|_| !param.is_optional) {
+        Some(usual) => arg.default_value(usual.to_string()),
+        None => arg,
+    };
+    let arg = arg.value_parser(parser(param)).help(short);
+    if help.len() > 1 { arg.long_help(help.join("\n\n")) } else { arg }
+}
+
+fn parser(param: &'static Param) -> ValueParser {
+    match param.of {
+        Type::Path => PathBufValueParser::new().map(Value::Path).into(),
+        Type::Choice(choices) => {
+            let value = |choice: &stratann_params::Choice| {
+                let value = PossibleValue::new(choice.name).help(one_line(choice.help));
+                if choice.name == "cosine" { value.alias("cos") } else { value }
+            };
+            let named = move |name: String| Value::Text(if name == "cos" { "cosine".into() } else { name });
+            PossibleValuesParser::new(choices.iter().map(value)).map(named).into()
+        }
+        _ => StringValueParser::new().try_map(|text| param.parse(&text)).into(),
+    }
+}
+
+/// Help in one line.
+pub(crate) fn one_line(text: &str) -> String {
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+impl<R: Rows> clap::Args for Parameters<R> {
+    fn augment_args(command: Command) -> Command {
+        let own = rows(R::STAGES).into_iter().filter(|(_, _, row)| match row {
+            Row::Param(param) => R::has(param),
+            Row::Shorthand(shorthand) => {
+                shorthand.sets.iter().all(|(name, _)| params_named(R::STAGES, name).any(R::has))
+            }
+        });
+        own.fold(command, |command, (option, group, row)| command.arg(arg(&option, group, row)))
+    }
+
+    fn augment_args_for_update(command: Command) -> Command {
+        Self::augment_args(command)
+    }
+}
+
+fn params_named<'a>(stages: &'static [Stage], name: &'a str) -> impl Iterator<Item = &'static Param> + 'a {
+    let groups = GROUPS.iter().filter(move |group| stages.contains(&group.stage));
+    groups.flat_map(|group| group.params).filter(move |param| param.name == name)
+}
+
+impl<R: Rows> clap::FromArgMatches for Parameters<R> {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
+        let mut given = Given::default();
+        for (option, group, row) in rows(R::STAGES) {
+            let id = id(&option);
+            // An option that this command does not have is no id here.
+            if !matches.try_contains_id(&id).unwrap_or(false)
+                || matches.value_source(&id) != Some(ValueSource::CommandLine)
+            {
+                continue;
+            }
+            match row {
+                Row::Shorthand(shorthand) => {
+                    for (name, value) in shorthand.sets {
+                        given.push(name, (*value).into(), format!("--{option}"));
+                    }
+                }
+                Row::Param(param) => {
+                    let written = group.name_on(Surface::CommandLine, param);
+                    let values: Vec<Value> = match param.of {
+                        Type::Flag => vec![Value::Flag(group.usual(param) != Some(Value::Flag(true)))],
+                        _ => matches.get_many::<Value>(&id).into_iter().flatten().cloned().collect(),
+                    };
+                    values.into_iter().for_each(|value| given.push(param.name, value, written.clone()));
+                }
+            }
+        }
+        Ok(Parameters { given, rows: PhantomData })
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
+        *self = Self::from_arg_matches(matches)?;
+        Ok(())
+    }
+}

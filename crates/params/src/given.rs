@@ -1,0 +1,302 @@
+//! The parameters that a user gave, and what is refused of them: one text for every surface.
+
+use std::fmt;
+
+use crate::GROUPS;
+use crate::choices::IndexKind;
+use crate::param::{Group, GroupInfo, Param, Place, Stage, Surface, list_of};
+use crate::value::{Unit, Value};
+
+/// A parameter that is refused: what, where, and what to do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Wrong(pub String);
+
+impl fmt::Display for Wrong {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Wrong {}
+
+/// What parameters are for.
+#[derive(Clone, Copy, Debug)]
+pub struct Scope {
+    /// The stages whose parameters may be given.
+    pub stages: &'static [Stage],
+    /// Kind of the index; `None` before it is known.
+    pub kind: Option<IndexKind>,
+    /// Where queries are searched.
+    pub place: Place,
+    /// Where the parameters are named.
+    pub surface: Surface,
+}
+
+/// One parameter as a user gave it.
+#[derive(Clone, Debug, PartialEq)]
+struct Entry {
+    name: &'static str,
+    value: Value,
+    /// As the user wrote it.
+    written: String,
+}
+
+/// The parameters that a user gave, in their order.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Given {
+    entries: Vec<Entry>,
+}
+
+/// The rows of this name in some stages.
+fn rows(stages: &'static [Stage], name: &str) -> impl Iterator<Item = (&'static GroupInfo, &'static Param)> {
+    let groups = GROUPS.iter().filter(move |group| stages.contains(&group.stage));
+    let name = name.to_string();
+    groups.flat_map(move |group| {
+        let name = name.clone();
+        group.params.iter().filter(move |param| param.name == name).map(move |param| (group, param))
+    })
+}
+
+impl Given {
+    /// Whether nothing is given.
+    pub fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    /// Whether a parameter is given.
+    pub fn has(&self, name: &str) -> bool {
+        self.entries.iter().any(|entry| entry.name == name)
+    }
+
+    /// Every value of a parameter.
+    pub fn values<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a Value> {
+        self.entries.iter().filter(move |entry| entry.name == name).map(|entry| &entry.value)
+    }
+
+    /// Takes a value of a row of the table.
+    pub fn push(&mut self, name: &'static str, value: Value, written: String) {
+        self.entries.push(Entry { name, value, written });
+    }
+
+    /// Takes what others gave, too.
+    pub fn extend(&mut self, others: &Given) {
+        self.entries.extend(others.entries.iter().cloned());
+    }
+
+    /// Takes a parameter by its name.
+    ///
+    /// # Errors
+    /// A name that the stages do not have, with a similar one of the kind; a value of another type.
+    pub fn add(&mut self, scope: &Scope, name: &str, value: Value) -> Result<(), Wrong> {
+        let hidden = |param: &Param| match scope.surface {
+            Surface::CommandLine => false,
+            Surface::Request => !param.in_requests,
+            Surface::Python => !param.in_python,
+        };
+        let all: Vec<_> = rows(scope.stages, name).filter(|(_, param)| !hidden(param)).collect();
+        let Some((group, param)) = all.first() else {
+            return Err(Wrong(match similar(name, &scope.names()) {
+                Some(near) => format!("there is no parameter {name}; use {near}"),
+                None => format!("there is no parameter {name}; leave it out"),
+            }));
+        };
+        let shown = group.name_on(scope.surface, param);
+        let value = match value {
+            // Such as 512MiB.
+            Value::Text(text) if param.unit == Unit::Bytes => {
+                param.parse(&text).map_err(|why| Wrong(format!("{shown} is {text:?}: {why}")))?
+            }
+            value => value,
+        };
+        if !all.iter().any(|(group, param)| group.accepts(param, &value)) {
+            return Err(Wrong(format!("{shown} is {value}; {}", param.wanted())));
+        }
+        self.push(param.name, value, shown);
+        Ok(())
+    }
+
+    /// Refuses what the kind or the place does not have, numbers out of range, and what does not go together.
+    ///
+    /// # Errors
+    /// The first such parameter.
+    pub fn check(&self, scope: &Scope) -> Result<(), Wrong> {
+        for entry in &self.entries {
+            let all: Vec<_> = rows(scope.stages, entry.name).collect();
+            let of_kind = |(group, param): &&(&'static GroupInfo, &'static Param)| {
+                scope.kind.is_none_or(|kind| group.kinds_of(param).contains(&kind))
+            };
+            let Some((group, param)) = all.iter().find(of_kind) else {
+                return Err(scope.foreign(entry, &all));
+            };
+            let here = all.iter().filter(of_kind).any(|(_, param)| param.places.contains(&scope.place));
+            if !here && !all.is_empty() {
+                return Err(scope.misplaced(entry));
+            }
+            self.check_entry(entry, (group, param), scope)?;
+        }
+        Ok(())
+    }
+
+    fn check_entry(
+        &self,
+        entry: &Entry,
+        (group, param): (&GroupInfo, &Param),
+        scope: &Scope,
+    ) -> Result<(), Wrong> {
+        let written = &entry.written;
+        if entry.value.number().is_some_and(|number| !param.range.contains(&number))
+            || !group.accepts(param, &entry.value)
+        {
+            return Err(Wrong(format!("{written} is {}; {}", entry.value, param.wanted())));
+        }
+        let shown = |name: &str| {
+            rows(scope.stages, name)
+                .next()
+                .map_or(name.to_string(), |(group, param)| group.name_on(scope.surface, param))
+        };
+        if let Some(other) = param.conflicts.iter().find(|other| self.has(other)) {
+            return Err(Wrong(format!("{written} and {} are both given; give one of them", shown(other))));
+        }
+        if !param.requires.is_empty() && !param.requires.iter().any(|other| self.has(other)) {
+            let others = list_of(param.requires.iter().map(|other| shown(other)));
+            return Err(Wrong(format!("{written} goes with {others}; leave it out, or give both")));
+        }
+        Ok(())
+    }
+
+    /// The kinds of `among` that have all that is given, for an automatic choice of the kind.
+    ///
+    /// # Errors
+    /// When no kind has it.
+    pub fn kinds(&self, stages: &'static [Stage], among: &[IndexKind]) -> Result<Vec<IndexKind>, Wrong> {
+        let mut left = among.to_vec();
+        let mut narrowed: Option<&Entry> = None;
+        for entry in &self.entries {
+            let all: Vec<_> = rows(stages, entry.name).collect();
+            if all.iter().any(|(_, param)| param.keeps_auto) {
+                continue;
+            }
+            let has =
+                |kind: &IndexKind| all.iter().any(|(group, param)| group.kinds_of(param).contains(kind));
+            let next: Vec<IndexKind> = left.iter().copied().filter(has).collect();
+            if next.is_empty() {
+                let kinds = list_of(IndexKind::ALL.iter().filter(|kind| has(kind)).map(|kind| kind.name()));
+                return Err(Wrong(match narrowed.filter(|_| among.iter().any(has)) {
+                    Some(other) => format!(
+                        "no kind of index has both {} and {}, which is for {kinds}; leave one of them out",
+                        other.written, entry.written
+                    ),
+                    None => format!(
+                        "{} is for {kinds}, and an automatic choice is among {}; give the kind, or leave it out",
+                        entry.written,
+                        list_of(among.iter().map(|kind| kind.name()))
+                    ),
+                }));
+            }
+            if next.len() < left.len() {
+                narrowed = Some(entry);
+            }
+            left = next;
+        }
+        Ok(left)
+    }
+
+    /// The struct of a group with the values that are given.
+    pub fn read<G: Group>(&self) -> G {
+        let mut group = G::default();
+        for entry in &self.entries {
+            group.set(entry.name, &entry.value);
+        }
+        group
+    }
+}
+
+impl Scope {
+    /// The names that may be given: those of the kind, where it is known.
+    pub fn names(&self) -> Vec<String> {
+        let groups = GROUPS.iter().filter(|group| self.stages.contains(&group.stage));
+        let mut names: Vec<String> = groups
+            .flat_map(|group| group.params.iter().map(move |param| (group, param)))
+            .filter(|(group, param)| {
+                self.kind.is_none_or(|kind| group.kinds_of(param).contains(&kind))
+                    && param.places.contains(&self.place)
+            })
+            .map(|(group, param)| group.name_on(self.surface, param))
+            .collect();
+        names.dedup();
+        names
+    }
+
+    fn foreign(&self, entry: &Entry, rows: &[(&'static GroupInfo, &'static Param)]) -> Wrong {
+        let mut kinds: Vec<IndexKind> =
+            rows.iter().flat_map(|(group, param)| group.kinds_of(param).iter().copied()).collect();
+        kinds.dedup();
+        let kinds = list_of(kinds.iter().map(|kind| kind.name()));
+        let kind = self.kind.map_or("of another kind", IndexKind::name);
+        let this = match self.stages.contains(&Stage::Build) {
+            true => format!("the kind is {kind}"),
+            false => format!("this index is a {kind}"),
+        };
+        let role = rows.first().map_or("", |(_, param)| param.role);
+        let instead = self.instead(role);
+        let remedy = match instead.is_empty() {
+            true => "leave it out".to_string(),
+            false => format!("give {} instead", list_of(instead)),
+        };
+        Wrong(format!("{} is for {kinds}, and {this}; {remedy}", entry.written))
+    }
+
+    /// What the kind has for the same purpose.
+    fn instead(&self, role: &str) -> Vec<String> {
+        let groups = GROUPS.iter().filter(|group| self.stages.contains(&group.stage));
+        groups
+            .flat_map(|group| group.params.iter().map(move |param| (group, param)))
+            .filter(|(_, param)| !role.is_empty() && param.role == role)
+            .filter(|(_, param)| param.places.contains(&self.place))
+            .filter(|(group, param)| self.kind.is_some_and(|kind| group.kinds_of(param).contains(&kind)))
+            .map(|(group, param)| group.name_on(self.surface, param))
+            .collect()
+    }
+
+    fn misplaced(&self, entry: &Entry) -> Wrong {
+        let written = &entry.written;
+        Wrong(match (self.place, self.surface) {
+            (Place::Servers, Surface::CommandLine) => format!(
+                "{written} cannot be used with --connect: it is for an index that this process opens; leave it out"
+            ),
+            (Place::MemoryNodes, Surface::CommandLine) => {
+                format!("{written} cannot be used with --memory; leave it out")
+            }
+            (Place::Folder, Surface::CommandLine) => {
+                format!("{written} is for a search on servers, with --connect; leave it out")
+            }
+            (Place::Folder, _) => format!("{written} is for a search on servers; leave it out"),
+            (place, _) => format!("{written} cannot be used in {}; leave it out", place.describe()),
+        })
+    }
+}
+
+/// The name that is most like a misspelt one; `None` where none is.
+pub fn similar<'a>(name: &str, known: &'a [String]) -> Option<&'a str> {
+    let plain = |text: &str| text.trim_start_matches('-').replace('-', "_");
+    let name = plain(name);
+    let distance = |known: &&'a String| edits(&name, &plain(known));
+    let near = known.iter().min_by_key(distance)?;
+    (distance(&near) <= (name.chars().count() / 3).max(1)).then_some(near)
+}
+
+/// Letters to insert, delete or replace between two texts (Levenshtein).
+fn edits(from: &str, to: &str) -> usize {
+    let to: Vec<char> = to.chars().collect();
+    let mut row: Vec<usize> = (0..=to.len()).collect();
+    for (i, a) in from.chars().enumerate() {
+        let mut diagonal = row[0];
+        row[0] = i + 1;
+        for (j, b) in to.iter().enumerate() {
+            let replaced = diagonal + usize::from(a != *b);
+            diagonal = row[j + 1];
+            row[j + 1] = replaced.min(row[j] + 1).min(diagonal + 1);
+        }
+    }
+    row[to.len()]
+}

@@ -1,0 +1,48 @@
+//! The table of parameters: every option of a build, an open index and a search is declared once, here.
+//!
+//! One row of [`params!`](macros) is a field of a typed struct, an option of the command line, a field of a request, a
+//! keyword in Python, a line of the reference. The engine reads the structs. Surfaces walk the rows ([`GROUPS`]),
+//! collect what a user gave in a [`Given`], and fill the structs from it; a row that a kind or a place does not have is
+//! refused there, with one text for all surfaces.
+//!
+//! | to add | edit |
+//! |---|---|
+//! | a parameter of a group | a row in [`build`], [`open`] or [`search`], and the code that reads the field |
+//! | a choice of a parameter | a variant in [`choices`] |
+//! | a group | the struct, and its line in [`GROUPS`] |
+
+#[macro_use]
+mod macros;
+pub mod build;
+pub mod choices;
+mod given;
+pub mod open;
+mod param;
+pub mod search;
+mod value;
+
+pub use choices::IndexKind;
+pub use given::{Given, Scope, Wrong, similar};
+pub use param::{Fixed, Group, GroupInfo, Level, Param, Place, Shorthand, Stage, Surface, list_of};
+pub use value::{AutoOr, Choice, Parameter, Type, Unit, Value, parse_size};
+
+/// Every group of the table, in the order of the reference.
+pub static GROUPS: &[GroupInfo] = &[
+    GroupInfo::of::<build::CommonOptions>(),
+    GroupInfo::of::<build::GraphOptions>(),
+    GroupInfo::of::<build::ListOptions>(),
+    GroupInfo::of::<build::GridOptions>(),
+    GroupInfo::of::<build::GpuOptions>(),
+    GroupInfo::of::<build::RemoteOptions>(),
+    GroupInfo::of::<open::OpenSettings>(),
+    GroupInfo::of::<open::LearnSettings>(),
+    GroupInfo::of::<open::ScorerSettings>(),
+    GroupInfo::of::<search::SearchSettings>(),
+    GroupInfo::of::<search::ClientSettings>(),
+    GroupInfo::of::<search::GraphSwitches>(),
+    GroupInfo::of::<search::ListSwitches>(),
+    GroupInfo::of::<search::GridSwitches>(),
+    GroupInfo::of::<search::GpuSwitches>(),
+    GroupInfo::of::<search::RemoteSwitches>(),
+    GroupInfo::of::<search::BatchSettings>(),
+];

@@ -1,0 +1,66 @@
+//! Parameters of an open index: of every search in it.
+
+use crate::choices::{BaselineFiles, Learn, ScorerName};
+use crate::{AutoOr, Fixed, Level, Place, Unit};
+
+params! {
+    /// Memory of an open index
+    #[derive(Copy)]
+    pub struct OpenSettings: Open of [] {
+        /// Limit of all memory of index and search, such as 512MiB
+        ram_budget: Option<u64> = None,
+            { shown: "SIZE", unit: Unit::Bytes, usual: "no limit", places: Place::LOCAL, level: Level::Usual };
+        /// Memory that caches blocks: a size, or auto for what --ram-budget leaves, and without it up to half of the
+        /// memory that is available. With 0 every read is made and counted
+        cache_budget: AutoOr<u64> = AutoOr::Auto,
+            { shown: "auto|SIZE", unit: Unit::Bytes, places: Place::LOCAL, level: Level::Usual };
+        /// Read all blocks into the cache first, when it has room for them
+        preload: bool = false, { places: Place::LOCAL, level: Level::Usual };
+    }
+}
+
+params! {
+    /// Lists and learning of hybrid-ivf
+    #[derive(Copy)]
+    pub struct LearnSettings: Open of [HybridIvf] {
+        /// Limit of the RAM for list codes, which then need no reads
+        head_budget: Option<u64> = None,
+            { shown: "SIZE", unit: Unit::Bytes, usual: "the rest of --ram-budget", places: &[Place::Folder] };
+        /// Whether the index learns from its queries
+        learning: Learn = Learn::On, { option: Some(""), places: &[Place::Folder] };
+        /// Queries per learning epoch
+        epoch_queries: u32 = 2000, { shown: "N", places: &[Place::Folder], level: Level::Research };
+        /// Hot vectors that are kept in RAM
+        hot: Option<u32> = None,
+            { shown: "N", usual: "one per ten nodes of its navigation graph", places: &[Place::Folder],
+              level: Level::Research };
+    }
+    shorthands {
+        /// Use what was learnt from earlier queries, without learning more
+        frozen: [("learning", Fixed::Name("frozen"))];
+        /// Neither use nor update what was learnt (to compare)
+        no_learning: [("learning", Fixed::Name("off"))];
+    }
+}
+
+params! {
+    /// Scorer of gpu-ivf
+    #[derive(Copy)]
+    pub struct ScorerSettings: Open of [GpuIvf] {
+        /// What ranks candidates by their codes; `stratann doctor` names the GPUs
+        scorer: ScorerName = ScorerName::Auto, { places: &[Place::Folder] };
+        /// Number of the GPU
+        device: Option<u32> = None, { shown: "N", usual: "0", places: &[Place::Folder] };
+        /// Limit of the GPU's memory, such as 8GiB
+        gpu_budget: Option<u64> = None,
+            { shown: "SIZE", unit: Unit::Bytes, usual: "nine tenths of what is free", places: &[Place::Folder] };
+        /// Rank codes that do not fit on the GPU with this machine's threads; otherwise they are refused
+        spill: bool = false, { places: &[Place::Folder] };
+        /// Let the GPU build the look-up table of a query while the processor finds its candidates
+        early_tables: bool = true,
+            { off: "Let the GPU build the look-up table of a query with its candidates, not while the processor finds \
+              these", places: &[Place::Folder], level: Level::Research };
+        /// Files for searches with `baseline` to open
+        baselines: BaselineFiles = BaselineFiles::None, { option: Some(""), places: &[Place::Folder] };
+    }
+}

@@ -1,0 +1,49 @@
+//! Keywords that follow from the table of parameters.
+
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+use stratann_params::{GROUPS, Given, Scope, Value};
+
+use crate::error;
+
+/// What a dict of keywords gives; those without a value are not given.
+///
+/// # Errors
+/// A keyword that the table does not have, a value of another type.
+pub(crate) fn given(keywords: &Bound<'_, PyDict>, scope: &Scope, others: &[&str]) -> PyResult<Given> {
+    let mut given = Given::default();
+    for (name, value) in keywords {
+        let name: String = name.extract()?;
+        if value.is_none() || others.contains(&name.as_str()) {
+            continue;
+        }
+        let py = value.py();
+        given.add(scope, &name, of(&value)?).map_err(|wrong| error::input(py, &wrong.0))?;
+    }
+    Ok(given)
+}
+
+/// The value of a Python object, or of one of NumPy.
+fn of(object: &Bound<'_, PyAny>) -> PyResult<Value> {
+    if let Ok(flag) = object.extract() {
+        return Ok(Value::Flag(flag));
+    }
+    if let Ok(text) = object.extract() {
+        return Ok(Value::Text(text));
+    }
+    if let Ok(number) = object.extract() {
+        return Ok(Value::Whole(number));
+    }
+    match object.extract() {
+        // A negative number is in no range of whole numbers.
+        Ok(number) => Ok(Value::Real(number)),
+        Err(_) => object.extract().map(Value::Path),
+    }
+}
+
+/// The names of keywords of a stage.
+#[pyfunction]
+pub(crate) fn parameters(stage: &str) -> Vec<&'static str> {
+    let groups = GROUPS.iter().filter(|group| format!("{:?}", group.stage).eq_ignore_ascii_case(stage));
+    groups.flat_map(|group| group.params).filter(|param| param.in_python).map(|param| param.name).collect()
+}
