@@ -153,3 +153,17 @@ impl Queries {
         })
     }
 }
+
+impl stratann_capacity::Queries for Queries {
+    fn count(&self) -> usize {
+        self.count()
+    }
+
+    fn row_bytes(&self) -> usize {
+        self.row_bytes()
+    }
+
+    fn read(&self, first: usize, count: usize, out: &mut Vec<u8>) -> Result<()> {
+        self.read(first, count, out)
+    }
+}

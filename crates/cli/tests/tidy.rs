@@ -141,11 +141,22 @@ fn dependencies_point_downwards() {
         violations.extend(strangers.map(|d| format!("{name} depends on {d}")));
     }
     let engine = dependencies("engine").into_iter().filter(|d| {
-        ["stratann", "stratann-server", "clap", "indicatif", "tokio", "axum"].contains(&d.as_str())
+        [
+            "stratann",
+            "stratann-server",
+            "stratann-sim",
+            "stratann-capacity",
+            "clap",
+            "indicatif",
+            "tokio",
+            "axum",
+        ]
+        .contains(&d.as_str())
     });
     violations.extend(engine.map(|d| format!("engine depends on {d}")));
     let server = dependencies("server").into_iter().filter(|d| {
-        ["stratann", "stratann-kernel", "stratann-sim", "clap", "indicatif"].contains(&d.as_str())
+        ["stratann", "stratann-kernel", "stratann-sim", "stratann-capacity", "clap", "indicatif"]
+            .contains(&d.as_str())
     });
     violations.extend(server.map(|d| format!("server depends on {d}")));
     demand_none(

@@ -2,12 +2,11 @@
 
 use std::path::{Path, PathBuf};
 
-use stratann_engine::output::{self, OutputPath};
-use stratann_engine::{Error, Metric, Result};
-
 use stratann_cli::Verdict;
 use stratann_cli::options::{self, MetricName};
 use stratann_cli::output::Output;
+use stratann_engine::output::{self, OutputPath};
+use stratann_engine::{Error, Metric, Result};
 
 mod figure;
 mod gpu;

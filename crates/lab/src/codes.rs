@@ -4,15 +4,14 @@ use std::path::PathBuf;
 use std::time::Instant;
 
 use serde::Serialize;
+use stratann_cli::Verdict;
+use stratann_cli::output::{Named, Output, count};
+use stratann_cli::queries::Queries;
 use stratann_core::query::{QueryState, Scratch};
 use stratann_engine::index::{Index, OpenOptions};
 use stratann_engine::kinds::kind::Kind;
 use stratann_engine::search::{Effort, SearchOptions};
 use stratann_engine::{Error, Result};
-
-use stratann_cli::Verdict;
-use stratann_cli::output::{Named, Output, count};
-use stratann_cli::queries::Queries;
 
 /// Measure what ranking candidates by their codes takes on one thread (gpu-ivf)
 ///

@@ -5,6 +5,8 @@
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
+use stratann_cli::Verdict;
+use stratann_cli::output::{Named, Output, count, table};
 use stratann_engine::budget::size;
 use stratann_engine::index::{Index, OpenOptions};
 use stratann_engine::input;
@@ -13,9 +15,6 @@ use stratann_engine::manifest::FileEntry;
 use stratann_engine::manifest::Manifest;
 use stratann_engine::names::FileName;
 use stratann_engine::{Error, Result};
-
-use stratann_cli::Verdict;
-use stratann_cli::output::{Named, Output, count, table};
 
 /// Show what many vectors would take and cost, and throughput per dollar and per GB of RAM
 ///

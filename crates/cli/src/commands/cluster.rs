@@ -3,13 +3,13 @@
 use std::path::{Path, PathBuf};
 
 use clap::{Subcommand, ValueEnum};
+use stratann_capacity::costs::Prices;
 use stratann_engine::Result;
 use stratann_engine::budget::size;
 use stratann_engine::kinds::division::{GridPartition, Mode};
 use stratann_engine::spread::{self, Method, PartitionOptions, PartitionReport, scatter};
 
 use crate::Verdict;
-use crate::commands::simulate::costs::Prices;
 use crate::options;
 use crate::output::{Output, count, duration, table};
 use crate::plans::plans;

@@ -14,6 +14,6 @@ pub(crate) mod profile;
 pub(crate) mod replan;
 pub(crate) mod search;
 pub(crate) mod serve;
-pub mod simulate;
+pub(crate) mod simulate;
 pub(crate) mod tune;
 pub(crate) mod verify;

@@ -2,19 +2,19 @@
 
 use std::path::{Path, PathBuf};
 
-use stratann_core::query::Remote;
-use stratann_core::query::{MAX_SEARCH_LIST, Params};
+use stratann_capacity::costs::{Origin, Prices};
+use stratann_capacity::passes::{Entry, Passes};
+use stratann_capacity::servers::{Mode, Scatter, Simulation};
 use stratann_engine::dataset::GroundTruth;
 use stratann_engine::driver::Width;
 use stratann_engine::index::{Index, OpenOptions};
 use stratann_engine::kinds;
-use stratann_engine::kinds::division::{GridPartition, Mode};
+use stratann_engine::kinds::division::{self, GridPartition};
 use stratann_engine::kinds::kind::Kind;
 use stratann_engine::kinds::options::GraphSwitches;
-use stratann_engine::search::{Effort, IN_FLIGHT, Latency, SearchOptions};
-use stratann_engine::spread::{self, PartitionOptions, scatter};
+use stratann_engine::search::{Effort, SearchOptions};
+use stratann_engine::spread::PartitionOptions;
 use stratann_engine::{Error, Progress, Result};
-use stratann_sim::{Costs, Load, Timing, Trace, replay};
 
 use super::cluster::{MethodName, PlanName};
 use crate::Verdict;
@@ -23,19 +23,14 @@ use crate::output::Output;
 use crate::progress::ProgressPrinter;
 use crate::queries::Queries;
 
-pub mod calibrate;
 mod check;
-pub mod costs;
-pub mod memory;
-pub mod passes;
+mod costs;
+mod memory;
 mod rows;
-mod sockets;
 
-use calibrate::{Comparison, OneServer};
 use check::check;
-use costs::{CostArgs, Origin, Prices};
+use costs::CostArgs;
 use memory::MemoryArgs;
-use passes::{Pass, Passes};
 use rows::{Document, Row, text};
 
 /// Predict throughput and latency on N servers
@@ -81,7 +76,7 @@ pub struct Args {
     method: MethodName,
     /// Server that receives a query; the way from there counts as a hand-over
     #[arg(long, value_enum, default_value = "any")]
-    entry: Entry,
+    entry: EntryName,
     /// Results per query
     #[arg(short, default_value_t = 10)]
     k: usize,
@@ -140,34 +135,44 @@ enum ModeName {
     Fetch,
 }
 
-impl ModeName {
-    /// How lists and vectors of other servers are used.
-    fn remote(self) -> Remote {
-        match self {
-            ModeName::Score => Remote::Score,
-            ModeName::Forward => Remote::Forward,
-            ModeName::Baton | ModeName::ScatterGather | ModeName::Fetch => Remote::HandOver,
+impl From<ModeName> for Mode {
+    fn from(name: ModeName) -> Mode {
+        match name {
+            ModeName::Baton => Mode::Baton,
+            ModeName::Score => Mode::Score,
+            ModeName::Forward => Mode::Forward,
+            ModeName::ScatterGather => Mode::ScatterGather,
+            ModeName::Fetch => Mode::Fetch,
         }
     }
+}
 
-    fn name(self) -> &'static str {
-        match self {
-            ModeName::Baton => "baton",
-            ModeName::Score => "score",
-            ModeName::Forward => "forward",
-            ModeName::ScatterGather => "scatter-gather",
-            ModeName::Fetch => "fetch",
+impl ScatterArgs {
+    fn scatter(&self) -> Scatter {
+        Scatter {
+            partitions: self.partitions.clone(),
+            search_list: self.partition_list,
+            matches_recall: self.match_recall,
         }
     }
 }
 
 /// `--entry`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub enum Entry {
+pub(super) enum EntryName {
     /// Round robin.
     Any,
     /// A server that holds the first block: a client that knows the head graph could choose it.
     Nearest,
+}
+
+impl From<EntryName> for Entry {
+    fn from(name: EntryName) -> Entry {
+        match name {
+            EntryName::Any => Entry::Any,
+            EntryName::Nearest => Entry::Nearest,
+        }
+    }
 }
 
 const EXAMPLES: &str = "\
@@ -180,19 +185,6 @@ Examples:
     --disk-iops 300000 --disk-latency-us 90
   stratann simulate base.idx query.fbin --servers 1 --calibrate           # how far is the model off?
   stratann simulate remote.idx query.fbin --compute-nodes 1,2,4,8 --baseline none,naive";
-
-/// Largest loss of a matched recall.
-const RECALL_TOLERANCE: f64 = 0.002;
-/// Least share of processor or disk that a search uses when nothing else runs.
-const BUSY_SHARE: f64 = 0.6;
-/// Queries in flight per thread for the highest throughput: enough to keep all servers busy, and few enough that the
-/// queue of the busiest server soon reaches its final length.
-pub const IN_FLIGHT_EACH: usize = 16;
-/// Queries that are replayed: with random arrivals, and at least with a constant number in flight, there this many
-/// times that number.
-const QUERIES_OPEN: usize = 10_000;
-pub const QUERIES_CLOSED: usize = 4_000;
-pub const ROUNDS_CLOSED: usize = 64;
 
 /// Reads the ground truth and compares it with the index.
 fn truth(
@@ -237,20 +229,31 @@ pub(crate) fn run(args: &Args, output: Output) -> Result<Verdict> {
         index: &index,
         queries: &queries,
         truth: truth.as_ref(),
-        entry: args.entry,
+        entry: args.entry.into(),
         seed: args.seed,
         carry,
         results: args.results.unwrap_or_default().into(),
         progress: &printer,
     };
-    let mut job = Job { args, params, passes, search: options, prices: None, printer: &printer };
+    let modes: Vec<Mode> = args.mode.iter().map(|&mode| mode.into()).collect();
+    let simulation = Simulation {
+        folder: &args.index,
+        params,
+        passes,
+        search: SearchOptions { width: Width::Fixed(args.width), ..options },
+        modes: &modes,
+        partition: partition(args),
+        scatter: args.scatter.scatter(),
+        rates: &args.rate,
+        in_flight: args.in_flight,
+    };
     // Impossible combinations are refused before anything is measured.
-    args.servers.iter().try_for_each(|&n| spread::check_place(&index, &job.spread(n)))?;
-    job.prices = job.prices()?;
-    job.note_what_is_not_measured();
-    let calibration = job.compare()?;
-    let runs = args.servers.iter().map(|&n| job.run(n)).collect::<Result<Vec<_>>>()?.into_iter().flatten();
-    let runs: Vec<Row> = runs.collect();
+    simulation.check(&args.servers)?;
+    let prices = prices(args, &simulation)?;
+    note_what_is_not_measured(args, prices.as_ref(), &printer);
+    let calibrated = prices.as_ref().filter(|_| args.times.calibrate);
+    let calibration = calibrated.map(|prices| simulation.compare(prices)).transpose()?;
+    let runs = rows(&simulation, &args.servers, prices.as_ref())?;
     printer.finish();
     let failed = runs.iter().any(|r| r.failed_queries > 0);
     let document = Document {
@@ -260,7 +263,7 @@ pub(crate) fn run(args: &Args, output: Output) -> Result<Verdict> {
             "overlap": args.overlap, "entry": format!("{:?}", args.entry).to_lowercase(), "seed": args.seed,
             "carry": options::carry_name(carry), "results": args.results.unwrap_or_default().name(),
         }),
-        costs: job.prices,
+        costs: prices,
         calibration,
         runs,
     };
@@ -286,273 +289,59 @@ fn run_memory(args: &Args, effort: Effort, index: &mut Index, output: Output) ->
     memory::run(job, index, &printer, output)
 }
 
-struct Job<'a> {
-    args: &'a Args,
-    params: Params,
-    passes: Passes<'a>,
-    search: SearchOptions,
-    prices: Option<Prices>,
-    printer: &'a ProgressPrinter,
+/// The rows of all numbers of servers.
+fn rows(simulation: &Simulation<'_>, servers: &[usize], prices: Option<&Prices>) -> Result<Vec<Row>> {
+    let mut rows = Vec::new();
+    for &servers in servers {
+        let outcomes = simulation.run(servers, prices)?;
+        let has_truth = simulation.passes.truth.is_some();
+        rows.extend(outcomes.iter().flat_map(|outcome| Row::all(outcome, has_truth)));
+    }
+    Ok(rows)
 }
 
-impl Job<'_> {
-    fn spread(&self, servers: usize) -> PartitionOptions {
-        PartitionOptions {
-            replicas: self.args.replicas.min(servers.max(1)),
-            overlap: if servers > 1 { self.args.overlap } else { 0.0 },
-            method: self.args.method.into(),
-            grid: GridPartition {
-                mode: self.args.partition.map_or(Mode::default(), Mode::from),
-                ..GridPartition::default()
-            },
-            seed: self.args.seed,
-            ..PartitionOptions::new(servers)
-        }
-    }
-
-    /// From the file, or measured; `None` without times.
-    fn prices(&self) -> Result<Option<Prices>> {
-        let args = &self.args.times;
-        if args.no_times {
-            return Ok(None);
-        }
-        let prices = match &args.costs {
-            Some(path) => Prices::read(path)?,
-            None => self.measure()?,
-        };
-        prices.with(args).map(Some)
-    }
-
-    /// Measures costs on this machine, with the largest number of servers.
-    fn measure(&self) -> Result<Prices> {
-        let sample = self.sample()?;
-        let most = self.args.servers.iter().copied().max().unwrap_or(1);
-        let placements = [1, most].map(|n| spread::place(self.passes.index, &self.spread(n), self.printer));
-        let [one, all] = placements;
-        let scores = self.args.mode.iter().map(|mode| mode.remote()).find(|&r| r != Remote::HandOver);
-        let params = scores.map_or(self.params, |remote| kinds::with_remote(self.params, remote));
-        let placements = [one?, all?];
-        let measured = calibrate::Measured {
-            passes: &self.passes,
-            rows: &sample,
-            params,
-            search: self.real_search(),
-            placements: &placements,
-        };
-        measured.prices(&self.args.times, self.printer)
-    }
-
-    fn real_search(&self) -> SearchOptions {
-        SearchOptions { width: Width::Fixed(self.args.width), ..self.search }
-    }
-
-    /// Times that rest on something else than measurements are never silent.
-    fn note_what_is_not_measured(&self) {
-        let Some(prices) = &self.prices else { return };
-        let is_assumed = [prices.network_latency_from, prices.network_gbps_from].contains(&Origin::Assumed);
-        if is_assumed && self.args.servers.iter().any(|&n| n > 1) {
-            self.printer.note(&format!(
-                "note: the network is assumed: {} us, {} Gbit/s; measure it with `stratann doctor --link`, or give it",
-                prices.network_latency_us, prices.network_gbps
-            ));
-        }
-        if prices.disk_mb_per_s.is_none() {
-            self.printer.note(
-                "note: the costs have no disk_mb_per_s, so long reads take no longer than short ones; give \
-                 --disk-mb-per-s",
-            );
-        }
-    }
-
-    /// The first queries.
-    fn sample(&self) -> Result<Vec<u8>> {
-        let mut rows = Vec::new();
-        let queries = self.passes.queries;
-        queries.read(0, queries.count().min(1000), &mut rows)?;
-        Ok(rows)
-    }
-
-    /// Compares one simulated server with a real search, on request.
-    fn compare(&self) -> Result<Option<Comparison>> {
-        let Some(prices) = self.prices.as_ref().filter(|_| self.args.times.calibrate) else {
-            return Ok(None);
-        };
-        let threads = prices.threads.min(options::all_cores());
-        let options = SearchOptions { threads, ..self.real_search() };
-        let real = calibrate::search(self.passes.index, &self.sample()?, &options, self.printer)?;
-        let here = spread::place(self.passes.index, &self.spread(1), self.printer)?;
-        let pass = self.passes.baton(&here, self.params)?;
-        // This process has no clients, and the machine for itself.
-        let alone = Prices {
-            threads,
-            request_us: 0.0,
-            servers_per_host: None,
-            cores_per_host: None,
-            ..prices.clone()
-        };
-        let costs = alone.costs();
-        let timing = self.most(&pass.traces, &costs, IN_FLIGHT * threads, 1);
-        let simulated = OneServer {
-            qps: timing.qps,
-            latency_us: Latency::of(&timing.latency_ns),
-            cpu_us: cpu_us(&pass.traces, &costs) + timing.wakes_ns / 1000.0,
-        };
-        // Otherwise other programs used the processor or the disk during the real search.
-        let threads_used = real.qps * real.cpu_us / 1e6 / threads as f64;
-        let disk_used = real.qps * pass.stats.reads as f64 / pass.queries.max(1) as f64 / prices.disk_iops;
-        if threads_used.max(disk_used) < BUSY_SHARE {
-            self.printer
-                .note("note: this machine was busy with other work; compare the CPU times, not the rates");
-        }
-        Ok(Some(Comparison { qps_error: simulated.qps / real.qps - 1.0, real, simulated }))
-    }
-
-    /// Runs all modes and loads with one number of servers.
-    fn run(&self, servers: usize) -> Result<Vec<Row>> {
-        let modes = &self.args.mode;
-        let matches = self.args.scatter.match_recall;
-        let needs_placement = matches || modes.iter().any(|&m| m != ModeName::ScatterGather);
-        let placement = needs_placement
-            .then(|| spread::place(self.passes.index, &self.spread(servers), self.printer))
-            .transpose()?;
-        let mut handed_over = None;
-        if let Some(placement) = placement.as_ref().filter(|_| matches || modes.contains(&ModeName::Baton)) {
-            handed_over = Some(self.passes.baton(placement, self.params)?);
-        }
-        let mut rows = Vec::new();
-        for &mode in modes {
-            let other = match mode {
-                ModeName::Baton => None,
-                ModeName::Score | ModeName::Forward => {
-                    let params = kinds::with_remote(self.params, mode.remote());
-                    placement.as_ref().map(|p| self.passes.baton(p, params)).transpose()?
-                }
-                ModeName::ScatterGather => Some(self.scatter(servers, handed_over.as_ref())?),
-                ModeName::Fetch => {
-                    placement.as_ref().map(|p| self.passes.fetch(p, self.params)).transpose()?
-                }
-            };
-            if let Some(pass) = other.as_ref().or(handed_over.as_ref()) {
-                rows.extend(self.rows(mode, pass, servers));
-            }
-        }
-        Ok(rows)
-    }
-
-    /// Adds one row per load.
-    fn rows(&self, mode: ModeName, pass: &Pass, servers: usize) -> Vec<Row> {
-        let row = || Row::new(mode, pass, self.passes.truth.is_some());
-        let Some(costs) = self.prices.as_ref().map(Prices::costs) else { return vec![row()] };
-        let mut loads: Vec<Option<f64>> = self.args.rate.iter().copied().map(Some).collect();
-        if loads.is_empty() {
-            loads.push(None);
-        }
-        let cpu_us = cpu_us(&pass.traces, &costs);
-        let timed = |rate: Option<f64>| {
-            let timing = self.replay(&pass.traces, servers, &costs, rate);
-            row().timed(rate, &timing, cpu_us + timing.wakes_ns / 1000.0)
-        };
-        loads.into_iter().map(timed).collect()
-    }
-
-    fn replay(&self, traces: &[Trace], servers: usize, costs: &Costs, rate: Option<f64>) -> Timing {
-        match rate {
-            Some(per_second) => {
-                replay(traces, servers, costs, Load::Open { per_second }, QUERIES_OPEN, self.args.seed)
-            }
-            None => {
-                let in_flight = self.args.in_flight.unwrap_or(IN_FLIGHT_EACH * costs.threads * servers);
-                self.most(traces, costs, in_flight, servers)
-            }
-        }
-    }
-
-    /// Runs at the highest throughput.
-    fn most(&self, traces: &[Trace], costs: &Costs, in_flight: usize, servers: usize) -> Timing {
-        let queries = (ROUNDS_CLOSED * in_flight).max(QUERIES_CLOSED);
-        replay(traces, servers, costs, Load::Closed { in_flight }, queries, self.args.seed)
-    }
-
-    fn scatter(&self, servers: usize, handed_over: Option<&Pass>) -> Result<Pass> {
-        if servers == 1 {
-            return self.scattered(&[self.passes.index], handed_over);
-        }
-        let built;
-        let folder = match &self.args.scatter.partitions {
-            Some(folder) => folder.as_path(),
-            None => {
-                built = Temporary::new(servers);
-                let options = PartitionOptions { replicas: 1, overlap: 0.0, ..self.spread(servers) };
-                scatter::scatter(&self.args.index, &built.0, (&options, servers), self.printer)?;
-                built.0.as_path()
-            }
-        };
-        let (description, indexes) = scatter::open(folder, self.passes.index.manifest())?;
-        if description.servers != servers {
-            return Err(Error::bad_input(format!(
-                "{} is for {} servers; give --servers {}",
-                folder.display(),
-                description.servers,
-                description.servers
-            )));
-        }
-        let indexes: Vec<&Index> = indexes.iter().collect();
-        self.scattered(&indexes, handed_over)
-    }
-
-    fn scattered(&self, indexes: &[&Index], handed_over: Option<&Pass>) -> Result<Pass> {
-        let pass = |list: u32| self.passes.scatter(indexes, self.with_list(list));
-        let longest = kinds::setting(&self.params).search_list;
-        let Some(target) = handed_over.filter(|_| self.args.scatter.match_recall).map(Pass::recall) else {
-            return pass(self.args.scatter.partition_list.unwrap_or(longest));
-        };
-        let is_enough = |pass: &Pass| pass.recall() >= target - RECALL_TOLERANCE;
-        let (mut low, mut best) = (self.params.k, pass(longest)?);
-        while !is_enough(&best) && best.search_list < MAX_SEARCH_LIST {
-            low = best.search_list + 1;
-            best = pass(best.search_list.saturating_mul(2).min(MAX_SEARCH_LIST))?;
-        }
-        // The shortest sufficient list is between `low` and that of `best`.
-        while low < best.search_list && is_enough(&best) {
-            let tried = pass(low + (best.search_list - low) / 2)?;
-            if is_enough(&tried) {
-                best = tried;
-            } else {
-                low = tried.search_list + 1;
-            }
-        }
-        Ok(best)
-    }
-
-    /// Returns the same search with another beam; patience is a share of it.
-    fn with_list(&self, list: u32) -> Params {
-        let list = list.clamp(self.params.k, MAX_SEARCH_LIST);
-        let used = kinds::setting(&self.params);
-        let patience = u64::from(used.patience) * u64::from(list);
-        let patience = patience.div_ceil(u64::from(used.search_list.max(1))) as u32;
-        let longer = kinds::Setting { effort: list, search_list: list, patience, ..used };
-        Params { kind: kinds::with_setting(&self.params, &longer), ..self.params }
+/// How the index is divided over servers.
+fn partition(args: &Args) -> PartitionOptions {
+    PartitionOptions {
+        replicas: args.replicas,
+        overlap: args.overlap,
+        method: args.method.into(),
+        grid: GridPartition {
+            mode: args.partition.map_or(division::Mode::default(), division::Mode::from),
+            ..GridPartition::default()
+        },
+        seed: args.seed,
+        ..PartitionOptions::new(1)
     }
 }
 
-/// Mean processor time of a query on all servers, microseconds.
-pub fn cpu_us(traces: &[Trace], costs: &Costs) -> f64 {
-    let all_ns: u64 = traces.iter().map(|trace| costs.work_ns(&trace.work())).sum();
-    all_ns as f64 / 1000.0 / traces.len().max(1) as f64
-}
-
-/// A folder that is removed on drop.
-struct Temporary(PathBuf);
-
-impl Temporary {
-    fn new(servers: usize) -> Temporary {
-        Temporary(std::env::temp_dir().join(format!("stratann-scatter-{servers}-{}", std::process::id())))
+/// From the file, or measured; `None` without times.
+fn prices(args: &Args, simulation: &Simulation<'_>) -> Result<Option<Prices>> {
+    if args.times.no_times {
+        return Ok(None);
     }
+    let given = args.times.given();
+    let prices = match &args.times.costs {
+        Some(path) => Prices::read(path)?,
+        None => simulation.measure(args.servers.iter().copied().max().unwrap_or(1), &given)?,
+    };
+    prices.with(&given).map(Some)
 }
 
-impl Drop for Temporary {
-    fn drop(&mut self) {
-        // A folder that cannot be removed is left.
-        let _ = std::fs::remove_dir_all(&self.0);
+/// Times that rest on something else than measurements are never silent.
+fn note_what_is_not_measured(args: &Args, prices: Option<&Prices>, printer: &ProgressPrinter) {
+    let Some(prices) = prices else { return };
+    let is_assumed = [prices.network_latency_from, prices.network_gbps_from].contains(&Origin::Assumed);
+    if is_assumed && args.servers.iter().any(|&n| n > 1) {
+        printer.note(&format!(
+            "note: the network is assumed: {} us, {} Gbit/s; measure it with `stratann doctor --link`, or give it",
+            prices.network_latency_us, prices.network_gbps
+        ));
+    }
+    if prices.disk_mb_per_s.is_none() {
+        printer.note(
+            "note: the costs have no disk_mb_per_s, so long reads take no longer than short ones; give \
+             --disk-mb-per-s",
+        );
     }
 }

@@ -2,6 +2,11 @@
 //! its cheapest setting that reaches a recall, threads, candidates that queries need, and reads that are saved.
 
 use serde::Serialize;
+use stratann_cli::Verdict;
+use stratann_cli::options;
+use stratann_cli::output::{Named, Output};
+use stratann_cli::progress::ProgressPrinter;
+use stratann_cli::queries::Queries;
 use stratann_engine::dataset::GroundTruth;
 use stratann_engine::driver::Width;
 use stratann_engine::index::{Index, OpenOptions};
@@ -12,11 +17,6 @@ use stratann_engine::search::{Answers, Effort, SearchOptions};
 use stratann_engine::{Error, Result};
 
 use super::{Args, plot_path};
-use stratann_cli::Verdict;
-use stratann_cli::options;
-use stratann_cli::output::{Named, Output};
-use stratann_cli::progress::ProgressPrinter;
-use stratann_cli::queries::Queries;
 
 mod candidates;
 mod figure;

@@ -6,6 +6,11 @@ use std::path::{Path, PathBuf};
 use stratann_params::build::GridOptions;
 
 use serde::{Deserialize, Serialize};
+use stratann_capacity::costs::Prices;
+use stratann_cli::Verdict;
+use stratann_cli::output::{Named, Output};
+use stratann_cli::progress::ProgressPrinter;
+use stratann_cli::queries::Queries;
 use stratann_core::query::Params;
 use stratann_engine::build::{self, BuildOptions, KindOptions};
 use stratann_engine::dataset::{GroundTruth, Reader};
@@ -16,11 +21,6 @@ use stratann_engine::search::{Effort, SearchOptions};
 use stratann_engine::{Error, Result, input};
 
 use super::{Args, plot_path};
-use stratann_cli::Verdict;
-use stratann_cli::commands::simulate::costs::Prices;
-use stratann_cli::output::{Named, Output};
-use stratann_cli::progress::ProgressPrinter;
-use stratann_cli::queries::Queries;
 
 mod divisions;
 mod figure;

@@ -5,6 +5,10 @@ use std::path::{Path, PathBuf};
 use stratann_params::build::ListOptions;
 
 use serde::Serialize;
+use stratann_cli::output::{Named, Output, count, table};
+use stratann_cli::progress::ProgressPrinter;
+use stratann_cli::queries::Queries;
+use stratann_cli::{Verdict, memory};
 use stratann_core::plan::hybrid_ivf::Order;
 use stratann_core::verify::Bounds;
 use stratann_engine::build::{self, BuildOptions, KindOptions, LocalPlan};
@@ -17,10 +21,6 @@ use stratann_engine::search::{Effort, SearchOptions};
 use stratann_engine::{Error, ErrorKind, Progress, Result};
 
 use super::{Args, figure, plot_path};
-use stratann_cli::output::{Named, Output, count, table};
-use stratann_cli::progress::ProgressPrinter;
-use stratann_cli::queries::Queries;
-use stratann_cli::{Verdict, memory};
 
 /// Queries of an epoch, and lists that are visited while learning, by default.
 const EPOCH: u32 = 2000;

@@ -5,6 +5,13 @@
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
+use stratann_cli::Verdict;
+use stratann_cli::gathering::{ALL_SCHEMES, LoadScheme};
+use stratann_cli::memory_nodes::KeyArgs;
+use stratann_cli::options;
+use stratann_cli::output::{Named, Output};
+use stratann_cli::progress::ProgressPrinter;
+use stratann_cli::queries::Queries;
 use stratann_cluster::memory::found;
 use stratann_engine::dataset::GroundTruth;
 use stratann_engine::index::{Index, OpenOptions};
@@ -16,13 +23,6 @@ use stratann_engine::search::{Effort, SearchOptions};
 use stratann_engine::{Error, Result};
 
 use super::{Args, plot_path};
-use stratann_cli::Verdict;
-use stratann_cli::gathering::{ALL_SCHEMES, LoadScheme};
-use stratann_cli::memory_nodes::KeyArgs;
-use stratann_cli::options;
-use stratann_cli::output::{Named, Output};
-use stratann_cli::progress::ProgressPrinter;
-use stratann_cli::queries::Queries;
 
 mod cache;
 mod doorbells;

@@ -1,10 +1,11 @@
 //! Options of `simulate` that exclude each other, and those of other kinds of index.
 
+use stratann_capacity::servers::Mode;
 use stratann_core::query::MAX_SEARCH_LIST;
 use stratann_engine::kinds::kind::Kind;
 use stratann_engine::{Error, Result};
 
-use super::{Args, Entry, ModeName, ScatterArgs};
+use super::{Args, EntryName, ModeName, ScatterArgs};
 
 /// The first option that is given although only servers have it.
 fn given_for_servers(args: &Args) -> Option<&'static str> {
@@ -17,7 +18,7 @@ fn given_for_servers(args: &Args) -> Option<&'static str> {
         ("--replicas", args.replicas != 1),
         ("--overlap", args.overlap != 0.0),
         ("--partition", args.partition.is_some()),
-        ("--entry", args.entry != Entry::Any),
+        ("--entry", args.entry != EntryName::Any),
         ("--width", args.width != 1),
         ("--carry", args.carry.is_some()),
         ("--results", args.results.is_some()),
@@ -66,10 +67,10 @@ pub(super) fn check(args: &Args, kind: Option<Kind>) -> Result<()> {
     let ScatterArgs { partitions, partition_list, match_recall } = &args.scatter;
     let possible = modes(kind);
     if let Some(mode) = args.mode.iter().find(|mode| !possible.contains(mode)) {
-        let names: Vec<_> = possible.iter().map(|mode| mode.name()).collect();
+        let names: Vec<_> = possible.iter().map(|&mode| Mode::from(mode).name()).collect();
         return wrong(format!(
             "--mode {}: a {} does not work like this; use {}",
-            mode.name(),
+            Mode::from(*mode).name(),
             kind.map_or("index of an unknown kind", Kind::name),
             names.join(", ")
         ));

@@ -2,7 +2,11 @@
 //! several ways to load clusters.
 
 use serde::Serialize;
+use stratann_capacity::memory_nodes::prices::LoadPrices;
+use stratann_capacity::memory_nodes::recorded::{LoadWay, Recorder};
+use stratann_capacity::memory_nodes::rows::{Against, Nodes, Row};
 use stratann_engine::dataset::GroundTruth;
+use stratann_engine::driver::GatherOptions;
 use stratann_engine::index::Index;
 use stratann_engine::kinds;
 use stratann_engine::search::SearchOptions;
@@ -16,14 +20,7 @@ use crate::output::Output;
 use crate::progress::ProgressPrinter;
 use crate::queries::Queries;
 
-pub mod prices;
-pub mod recorded;
-pub mod rows;
 mod text;
-
-use prices::LoadPrices;
-use recorded::Recorder;
-use rows::{Against, Nodes, Row};
 
 /// Options of compute nodes and memory nodes.
 #[derive(clap::Args)]
@@ -132,6 +129,11 @@ impl MemoryArgs {
     }
 }
 
+/// The way of a scheme, where the kind loads by `own`.
+fn way(scheme: LoadScheme, own: GatherOptions) -> LoadWay {
+    LoadWay { name: scheme.name(), gather: scheme.gather(own), is_for_each: scheme == LoadScheme::Naive }
+}
+
 /// What is simulated.
 pub(super) struct Job<'a> {
     pub(super) args: &'a MemoryArgs,
@@ -180,16 +182,16 @@ pub(super) fn run(
     };
     let mut recorded = Vec::new();
     for scheme in args.schemes() {
-        recorded.push(recorder.record(scheme, most)?);
+        recorded.push(recorder.record(way(scheme, gather), most)?);
     }
     let prices = match &times.costs {
         Some(path) => LoadPrices::read(path)?,
         None => {
-            let own = recorded.iter().find(|of| of.scheme != LoadScheme::Naive).or(recorded.first());
+            let own = recorded.iter().find(|of| !of.way.is_for_each).or(recorded.first());
             LoadPrices::of(own.map(|own| own.work).unwrap_or_default(), options::all_cores())
         }
     };
-    let prices = prices.with(times, args.range_ns)?;
+    let prices = prices.with(&times.given(), args.range_ns)?;
     let threads = prices.threads;
     if nodes.at_once > threads {
         return Err(Error::bad_input(format!(

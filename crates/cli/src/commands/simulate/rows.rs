@@ -1,13 +1,12 @@
 //! Rows of a simulation's report.
 
 use serde::Serialize;
+use stratann_capacity::calibrate::Comparison;
+use stratann_capacity::costs::Prices;
+use stratann_capacity::passes::Pass;
+use stratann_capacity::servers::{Mode, Outcome, Replayed};
 use stratann_engine::search::Latency;
-use stratann_sim::Timing;
 
-use super::ModeName;
-use super::calibrate::Comparison;
-use super::costs::Prices;
-use super::passes::Pass;
 use crate::commands::search::PerQuery;
 use crate::output::{count, table};
 
@@ -60,7 +59,16 @@ pub(super) struct Document {
 }
 
 impl Row {
-    pub(super) fn new(mode: ModeName, pass: &Pass, has_truth: bool) -> Row {
+    /// One row per load.
+    pub(super) fn all(outcome: &Outcome, has_truth: bool) -> Vec<Row> {
+        let row = || Row::new(outcome.mode, &outcome.pass, has_truth);
+        match outcome.loads.as_slice() {
+            [] => vec![row()],
+            loads => loads.iter().map(|load| row().timed(load)).collect(),
+        }
+    }
+
+    fn new(mode: Mode, pass: &Pass, has_truth: bool) -> Row {
         let each = |x: u64| x as f64 / pass.queries.max(1) as f64;
         let stats = &pass.stats;
         let mut per_query = PerQuery::of(stats, pass.queries);
@@ -94,11 +102,12 @@ impl Row {
     }
 
     /// Adds the results of a replay.
-    pub(super) fn timed(self, rate: Option<f64>, timing: &Timing, cpu_us: f64) -> Row {
+    fn timed(self, load: &Replayed) -> Row {
+        let (timing, cpu_us) = (&load.timing, load.cpu_us);
         let busiest = timing.busiest();
         let cut = |share: f64| (share * 1e4).round() / 1e4;
         Row {
-            rate,
+            rate: load.rate,
             qps: Some((timing.qps * 10.0).round() / 10.0),
             latency_us: Some(Latency::of(&timing.latency_ns)),
             cpu_us: Some((cpu_us * 10.0).round() / 10.0),

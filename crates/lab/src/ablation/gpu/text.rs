@@ -1,12 +1,13 @@
 //! The figures as tables.
 
+use stratann_cli::output::{count, table};
+
 use super::Document;
 use super::saved::Saved;
 use super::settings::Setting;
 use super::threads::Scaled;
 use super::timed::AtRecall;
 use super::ways::DEFAULT;
-use stratann_cli::output::{count, table};
 
 /// Ways of figure 4, in its order.
 const FIGURE_4: [&str; 4] = ["spann", "hi+pq", "hi+gpu", "hi+pq+gpu"];

@@ -7,6 +7,11 @@
 use std::time::Instant;
 
 use serde::Serialize;
+use stratann_capacity::costs::{NETWORK_GBPS, NETWORK_LATENCY_US, Origin, Prices};
+use stratann_capacity::passes::Entry;
+use stratann_capacity::passes::Passes;
+use stratann_capacity::servers::{QUERIES_CLOSED, ROUNDS_CLOSED};
+use stratann_cli::options;
 use stratann_core::query::wire::{Carry, Results};
 use stratann_core::query::{Params, QueryState, Scratch};
 use stratann_engine::doctor;
@@ -20,10 +25,6 @@ use super::settings::{Chosen, Family, Setting};
 use super::timed::{Stages, blocking, median};
 use super::ways::Way;
 use super::{Bench, WIDTH};
-use stratann_cli::commands::simulate::costs::{NETWORK_GBPS, NETWORK_LATENCY_US, Origin, Prices};
-use stratann_cli::commands::simulate::passes::Passes;
-use stratann_cli::commands::simulate::{Entry, QUERIES_CLOSED, ROUNDS_CLOSED};
-use stratann_cli::options;
 
 const SEED: u64 = 1;
 /// Numbers of simulated threads, as in the paper.

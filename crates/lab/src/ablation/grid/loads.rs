@@ -4,6 +4,7 @@ use std::collections::HashSet;
 use std::path::PathBuf;
 
 use serde::Serialize;
+use stratann_cli::queries::Queries;
 use stratann_core::hash::hash;
 use stratann_engine::dataset::{Shape, write_bin};
 use stratann_engine::explain::{Explained, explain};
@@ -12,7 +13,6 @@ use stratann_engine::output::OutputPath;
 use stratann_engine::{DType, Error, Progress, Result};
 
 use super::Bench;
-use stratann_cli::queries::Queries;
 
 /// Queries of which skewed loads are drawn, at most.
 const POOL: usize = 2000;

@@ -5,6 +5,11 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use serde::Serialize;
+use stratann_capacity::calibrate::Measured;
+use stratann_capacity::costs::{Given, Prices};
+use stratann_capacity::passes::Entry;
+use stratann_capacity::passes::{Pass, Passes};
+use stratann_capacity::servers::{IN_FLIGHT_EACH, QUERIES_CLOSED, ROUNDS_CLOSED, cpu_us};
 use stratann_core::query::wire::{Carry, Results};
 use stratann_engine::kinds::division::{GridPartition, Mode};
 use stratann_engine::kinds::options::GridSwitches;
@@ -16,10 +21,6 @@ use stratann_sim::{Costs, Load as Rate, Task, Timing, Trace, replay};
 use super::Bench;
 use super::loads::{Load, Skew};
 use super::one::{self, ALL};
-use stratann_cli::commands::simulate::calibrate::Measured;
-use stratann_cli::commands::simulate::costs::{CostArgs, Prices};
-use stratann_cli::commands::simulate::passes::{Pass, Passes};
-use stratann_cli::commands::simulate::{Entry, IN_FLIGHT_EACH, QUERIES_CLOSED, ROUNDS_CLOSED, cpu_us};
 
 const SEED: u64 = 1;
 /// Queries that are replayed one after another.
@@ -138,11 +139,11 @@ impl<'a> Simulation<'a> {
                 let measured =
                     Measured { passes: &passes, rows: &rows, params, search, placements: &placements };
                 // Lists are in memory: no disk is measured, and no read is priced.
-                let no_disk = CostArgs {
+                let no_disk = Given {
                     disk_iops: Some(1e6),
                     disk_latency_us: Some(0.0),
                     disk_mb_per_s: Some(1e6),
-                    ..CostArgs::default()
+                    ..Given::default()
                 };
                 measured.prices(&no_disk, bench.printer)?
             }

@@ -1,11 +1,11 @@
 //! The figures as tables.
 
+use stratann_cli::output::{count, table};
 use stratann_engine::budget::size;
 
 use super::Document;
 use super::one::{ALL, AtRecall};
 use super::servers::Simulated;
-use stratann_cli::output::{count, table};
 
 pub(super) fn text(document: &Document<'_>) -> String {
     let mut out = format!(

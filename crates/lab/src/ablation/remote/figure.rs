@@ -1,14 +1,14 @@
 //! Plots eight charts, as SVG.
 
 use plotters::prelude::*;
+use stratann_capacity::memory_nodes::rows::Row;
+use stratann_cli::gathering::ALL_SCHEMES;
 use stratann_engine::output::OutputPath;
 use stratann_engine::{Error, Result};
 
 use super::super::figure::{Area, Drawn, Line, Part, bars, lines};
 use super::measure::Measured;
 use super::{COMPARED, Document};
-use stratann_cli::commands::simulate::memory::rows::Row;
-use stratann_cli::gathering::ALL_SCHEMES;
 
 const SIZE: (u32, u32) = (1840, 860);
 

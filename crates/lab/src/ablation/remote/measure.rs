@@ -1,6 +1,7 @@
 //! Time and exact counters of a scheme.
 
 use serde::Serialize;
+use stratann_cli::gathering::LoadScheme;
 use stratann_core::query::QueryStats;
 use stratann_engine::driver::GatherOptions;
 use stratann_engine::kinds::options::RemoteSwitches;
@@ -8,7 +9,6 @@ use stratann_engine::search::{Answers, Effort, Latency, SearchOptions};
 use stratann_engine::{Error, Progress, Result};
 
 use super::Bench;
-use stratann_cli::gathering::LoadScheme;
 
 /// Runs of a batch after the one that fills the cache; the median counts.
 const ROUNDS: usize = 3;

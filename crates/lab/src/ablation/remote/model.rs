@@ -2,14 +2,14 @@
 //! d-HNSW §4. Prices of the processor are this machine's.
 
 use serde::Serialize;
+use stratann_capacity::memory_nodes::prices::LoadPrices;
+use stratann_capacity::memory_nodes::recorded::{LoadWay, Recorder};
+use stratann_capacity::memory_nodes::rows::{Against, Nodes, Row};
+use stratann_cli::gathering::{ALL_SCHEMES, LoadScheme};
 use stratann_engine::Result;
 use stratann_engine::driver::GatherOptions;
 
 use super::{Bench, TABLE_EF};
-use stratann_cli::commands::simulate::memory::prices::LoadPrices;
-use stratann_cli::commands::simulate::memory::recorded::Recorder;
-use stratann_cli::commands::simulate::memory::rows::{Against, Nodes, Row};
-use stratann_cli::gathering::{ALL_SCHEMES, LoadScheme};
 
 /// Numbers of compute nodes.
 const NODES: [usize; 4] = [1, 2, 4, 8];
@@ -36,6 +36,11 @@ pub(super) struct Model {
     pub(super) nodes: Vec<Row>,
 }
 
+/// The way of a scheme, where the kind loads by `own`.
+fn way(scheme: LoadScheme, own: GatherOptions) -> LoadWay {
+    LoadWay { name: scheme.name(), gather: scheme.gather(own), is_for_each: scheme == LoadScheme::Naive }
+}
+
 impl Bench<'_> {
     /// Replays the batches of all schemes.
     pub(super) fn model(&mut self) -> Result<Model> {
@@ -54,9 +59,9 @@ impl Bench<'_> {
             seed: 1,
             progress: self.printer,
         };
-        let recorded = ALL_SCHEMES.map(|scheme| recorder.record(scheme, 1));
+        let recorded = ALL_SCHEMES.map(|scheme| recorder.record(way(scheme, gather), 1));
         let recorded = recorded.into_iter().collect::<Result<Vec<_>>>()?;
-        let own = recorded.iter().find(|of| of.scheme == LoadScheme::Own);
+        let own = recorded.iter().find(|of| of.way.name == LoadScheme::Own.name());
         let work = own.map(|own| own.work).unwrap_or_default();
         let costs = LoadPrices::of(work, threads).with_link(link.round_trip_us, link.gbps)?;
         let nodes = Nodes { memory_nodes: 1, clients: link.clients, at_once: 1 };

@@ -1,6 +1,8 @@
 //! Numbers of clusters (figure 7): an index is built for each.
 
 use serde::Serialize;
+use stratann_cli::gathering::LoadScheme;
+use stratann_cli::output::Output;
 use stratann_engine::build::{self, BuildOptions, KindOptions};
 use stratann_engine::dataset::Reader;
 use stratann_engine::index::{Index, OpenOptions};
@@ -10,8 +12,6 @@ use stratann_params::build::RemoteOptions;
 
 use super::measure::Measured;
 use super::{Bench, TABLE_EF, facts_of};
-use stratann_cli::gathering::LoadScheme;
-use stratann_cli::output::Output;
 
 /// Those of the figure, and more.
 const PARTITIONS: [usize; 6] = [70, 80, 90, 100, 200, 500];

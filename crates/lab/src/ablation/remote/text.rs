@@ -1,5 +1,7 @@
 //! The figures as tables.
 
+use stratann_capacity::memory_nodes::rows::{Against, Row};
+use stratann_cli::output::{count, table};
 use stratann_engine::budget::size;
 
 use super::Document;
@@ -7,8 +9,6 @@ use super::cache::AtStream;
 use super::fresh::{AtFresh, Fresh};
 use super::measure::Measured;
 use super::overflow::AtOverflow;
-use stratann_cli::commands::simulate::memory::rows::{Against, Row};
-use stratann_cli::output::{count, table};
 
 pub(super) fn text(document: &Document<'_>) -> String {
     let at = if document.memory.is_empty() { "its folder".into() } else { document.memory.join(", ") };

@@ -1,6 +1,7 @@
 //! The report as tables.
 
-use super::rows::{Against, Row};
+use stratann_capacity::memory_nodes::rows::{Against, Row};
+
 use super::{Document, LoadScheme};
 use crate::output::{count, table};
 

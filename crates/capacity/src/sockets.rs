@@ -23,7 +23,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 
 /// What sends the frames back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum By {
+pub(crate) enum By {
     /// The thread of the link that receives them: the search threads are busy.
     Link,
     /// A thread that waits for them, as a search thread without work does.
@@ -85,7 +85,7 @@ impl Echo {
 
 /// Processor time of one side for a frame with `bytes` of content, nanoseconds; and the length of the frame. `None`
 /// without a loopback device.
-pub(super) fn message_ns(bytes: usize, by: By) -> Option<(usize, f64)> {
+pub(crate) fn message_ns(bytes: usize, by: By) -> Option<(usize, f64)> {
     let taken: Vec<TcpListener> =
         (0..2).map(|_| TcpListener::bind((Ipv4Addr::LOCALHOST, 0))).collect::<Result<_, _>>().ok()?;
     let addresses: Vec<SocketAddr> =

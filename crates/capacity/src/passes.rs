@@ -15,8 +15,7 @@ use stratann_sim::{
     fetch, record, scatter_gather, time,
 };
 
-use super::Entry;
-use crate::queries::Queries;
+use crate::Queries;
 
 /// Queries that are read at a time, and those of them that share a simulated cluster, because results are in memory.
 const PART: usize = 1000;
@@ -35,8 +34,17 @@ impl Stores for FromFile<'_> {
     }
 }
 
+/// The server that receives a query.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Entry {
+    /// Round robin.
+    Any,
+    /// A server that holds the first block: a client that knows the head graph could choose it.
+    Nearest,
+}
+
 /// Sums over all queries.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub struct Pass {
     pub stats: QueryStats,
     pub baton_bytes: u64,
@@ -85,7 +93,7 @@ impl Pass {
 /// Queries and their options.
 pub struct Passes<'a> {
     pub index: &'a Index,
-    pub queries: &'a Queries,
+    pub queries: &'a dyn Queries,
     pub truth: Option<&'a GroundTruth>,
     pub entry: Entry,
     pub seed: u64,

@@ -4,7 +4,7 @@
 //! encoding and decoding messages. They do so several times; the fastest time of each piece counts, because other
 //! programs rarely disturb it. The costs of a step and of comparisons are those that explain the times of all steps
 //! best, by least squares. Real searches follow: the CPU time beyond all this, over their reads, is the cost of a read.
-//! What a message takes beyond its encoding is that of real connections ([`super::sockets`]).
+//! What a message takes beyond its encoding is that of real connections ([`crate::sockets`]).
 
 use std::time::Instant;
 
@@ -17,10 +17,9 @@ use stratann_engine::tier::IoChoice;
 use stratann_engine::{Progress, Result, doctor};
 use stratann_sim::{Timed, Work};
 
-use super::costs::{CostArgs, NETWORK_GBPS, NETWORK_LATENCY_US, Origin, Prices};
-use super::passes::Passes;
-use super::sockets::{self, By};
-use crate::options;
+use crate::costs::{Given, NETWORK_GBPS, NETWORK_LATENCY_US, Origin, Prices};
+use crate::passes::Passes;
+use crate::sockets::{self, By};
 
 /// Searches that count as one step of a stage; an interruption still counts.
 struct Unheard<'a>(&'a dyn Progress);
@@ -56,10 +55,10 @@ pub struct Measured<'a> {
 
 impl Measured<'_> {
     /// Measures all costs that are not given.
-    pub fn prices(&self, args: &CostArgs, progress: &dyn Progress) -> Result<Prices> {
+    pub fn prices(&self, given: &Given, progress: &dyn Progress) -> Result<Prices> {
         progress.stage("measuring costs of work", 4, "steps");
-        let (index, cores) = (self.passes.index, options::all_cores());
-        let threads = args.threads.unwrap_or(cores);
+        let (index, cores) = (self.passes.index, crate::all_cores());
+        let threads = given.threads.unwrap_or(cores);
         let mut timed: Vec<Vec<Timed>> = Vec::new();
         for placed in self.placements {
             timed.push(self.time(placed)?);
@@ -71,7 +70,7 @@ impl Measured<'_> {
         progress.advance(1);
         let [fixed_ns, byte_ns, wake_ns] = sockets_ns();
         progress.advance(1);
-        let disk = disk(index, args)?;
+        let disk = disk(index, given)?;
         progress.advance(1);
         let whole = |x: f64| x.round() as u64;
         Ok(Prices {
@@ -142,9 +141,9 @@ struct DiskSpeed {
     mb_per_s: f64,
 }
 
-fn disk(index: &Index, args: &CostArgs) -> Result<DiskSpeed> {
+fn disk(index: &Index, given: &Given) -> Result<DiskSpeed> {
     if let (Some(iops), Some(latency_us), Some(mb_per_s)) =
-        (args.disk_iops, args.disk_latency_us, args.disk_mb_per_s)
+        (given.disk_iops, given.disk_latency_us, given.disk_mb_per_s)
     {
         return Ok(DiskSpeed { iops, latency_us, mb_per_s });
     }

@@ -6,7 +6,6 @@ use stratann_sim::{Fleet, LoadTiming, replay_loads};
 
 use super::prices::LoadPrices;
 use super::recorded::{Counters, Recorded};
-use crate::gathering::LoadScheme;
 
 /// Batches of each client that are measured. Those of naive have one query each.
 const ROUNDS: usize = 8;
@@ -33,6 +32,8 @@ pub struct Utilisation {
 #[derive(Clone, Debug, Serialize)]
 pub struct Row {
     pub scheme: &'static str,
+    #[serde(skip)]
+    is_for_each: bool,
     pub compute_nodes: usize,
     pub recall: Option<f64>,
     pub per_query: Counters,
@@ -70,7 +71,7 @@ impl Row {
     /// Replays recorded batches.
     pub fn of(recorded: &Recorded, prices: &LoadPrices, nodes: Nodes, compute_nodes: usize) -> Row {
         let threads = (prices.threads / nodes.at_once.max(1)).max(1);
-        let is_naive = recorded.scheme == LoadScheme::Naive;
+        let is_naive = recorded.way.is_for_each;
         // Each thread of a naive batch reads for one of its queries at a time.
         let (parts, threads) = if is_naive { (threads, 1) } else { (1, threads) };
         let fleet = Fleet {
@@ -95,7 +96,8 @@ impl Row {
         let each = |ns: u64| ns as f64 / 1000.0 / (timing.queries * parts).max(1) as f64;
         let cut = |share: f64| (share * 1e4).round() / 1e4;
         Row {
-            scheme: recorded.scheme.name(),
+            scheme: recorded.way.name,
+            is_for_each: recorded.way.is_for_each,
             compute_nodes,
             recall: recorded.recall,
             per_query: recorded.counters,
@@ -122,8 +124,7 @@ impl Against {
     pub fn all(rows: &[Row]) -> Vec<Against> {
         let over = |naive: f64, own: f64| if own > 0.0 { naive / own } else { 0.0 };
         let against = |own: &Row| {
-            let is_naive =
-                |row: &&Row| row.scheme == LoadScheme::Naive.name() && row.compute_nodes == own.compute_nodes;
+            let is_naive = |row: &&Row| row.is_for_each && row.compute_nodes == own.compute_nodes;
             let naive = rows.iter().find(is_naive)?;
             Some(Against {
                 scheme: own.scheme,
@@ -134,6 +135,6 @@ impl Against {
                 bytes: over(naive.per_query.bytes, own.per_query.bytes),
             })
         };
-        rows.iter().filter(|row| row.scheme != LoadScheme::Naive.name()).filter_map(against).collect()
+        rows.iter().filter(|row| !row.is_for_each).filter_map(against).collect()
     }
 }

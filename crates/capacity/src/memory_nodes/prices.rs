@@ -9,7 +9,7 @@ use stratann_core::format::checksum;
 use stratann_engine::{Error, Result};
 use stratann_sim::LoadCosts;
 
-use super::super::costs::{CostArgs, Origin, read_part};
+use crate::costs::{Given, Origin, read_part};
 
 /// One way, where nothing is known: half a round trip of an RDMA network.
 const LATENCY_US: f64 = 2.0;
@@ -79,18 +79,18 @@ impl LoadPrices {
     }
 
     /// Reads costs from a file.
-    pub(super) fn read(path: &Path) -> Result<LoadPrices> {
+    pub fn read(path: &Path) -> Result<LoadPrices> {
         read_part(path, "costs", "the \"costs\" that `stratann simulate --json` prints for a remote-hnsw")
     }
 
     /// Replaces measured or read costs by given ones.
-    pub(super) fn with(self, args: &CostArgs, range_ns: Option<u64>) -> Result<LoadPrices> {
+    pub fn with(self, given: &Given, range_ns: Option<u64>) -> Result<LoadPrices> {
         let mut prices = LoadPrices {
-            threads: args.threads.unwrap_or(self.threads),
+            threads: given.threads.unwrap_or(self.threads),
             range_ns: range_ns.unwrap_or(self.range_ns),
             ..self
         };
-        args.replace_link(
+        given.replace_link(
             (&mut prices.network_latency_us, &mut prices.network_latency_from),
             (&mut prices.network_gbps, &mut prices.network_gbps_from),
         )?;
@@ -206,8 +206,8 @@ mod tests {
         for (round_trip_us, gbps) in [(-1.0, 1.0), (1.0, 0.0), (f64::NAN, 1.0), (1.0, f64::INFINITY)] {
             assert!(prices.clone().with_link(round_trip_us, gbps).is_err());
         }
-        let args = CostArgs { threads: Some(0), ..CostArgs::default() };
+        let args = Given { threads: Some(0), ..Given::default() };
         assert!(prices.clone().with(&args, None).is_err());
-        assert!(prices.with(&CostArgs::default(), Some(u64::MAX)).is_err());
+        assert!(prices.with(&Given::default(), Some(u64::MAX)).is_err());
     }
 }

@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use serde::Serialize;
 use stratann_core::hash::hash;
 use stratann_engine::dataset::GroundTruth;
+use stratann_engine::driver::GatherOptions;
 use stratann_engine::index::Index;
 use stratann_engine::kinds::kind::Kind;
 use stratann_engine::search::{Answers, RecordedBatch, SearchOptions, TrafficOptions};
@@ -12,7 +13,6 @@ use stratann_engine::{Error, Progress, Result};
 use stratann_sim::{BatchTrace, GatheredLoad};
 
 use super::prices::RecordedWork;
-use crate::gathering::LoadScheme;
 
 /// Compute nodes of which each has queries in an order of its own. More nodes have the batches of these.
 const STREAMS_MAX: usize = 8;
@@ -21,13 +21,23 @@ const BATCHES_MAX: usize = 4;
 /// Queries of a baseline that reads for each of them.
 const SINGLES_MAX: usize = 256;
 
+/// A way to load the clusters of batches.
+#[derive(Clone, Copy, Debug)]
+pub struct LoadWay {
+    /// The name in reports.
+    pub name: &'static str,
+    pub gather: GatherOptions,
+    /// Each query loads for itself, without a cache, and knows the offsets of clusters.
+    pub is_for_each: bool,
+}
+
 /// What is recorded, and how.
 pub struct Recorder<'a> {
     pub index: &'a mut Index,
     pub rows: &'a [u8],
     pub row_bytes: usize,
     pub truth: Option<&'a GroundTruth>,
-    /// With the gathering of the kind itself.
+    /// Without the way to load.
     pub search: SearchOptions,
     pub cache_share: f64,
     pub memory_nodes: usize,
@@ -51,7 +61,7 @@ pub struct Counters {
 
 /// The batches of one way to load clusters.
 pub struct Recorded {
-    pub scheme: LoadScheme,
+    pub way: LoadWay,
     /// By compute node.
     pub streams: Vec<Vec<BatchTrace>>,
     pub overlaps: bool,
@@ -73,24 +83,24 @@ impl Recorder<'_> {
     ///
     /// # Errors
     /// A query that fails; an index of another kind.
-    pub fn record(&mut self, scheme: LoadScheme, compute_nodes: usize) -> Result<Recorded> {
-        let search = SearchOptions { gather: scheme.gather(self.search.gather), ..self.search };
-        let tracer = self.tracer(scheme)?;
+    pub fn record(&mut self, way: LoadWay, compute_nodes: usize) -> Result<Recorded> {
+        let search = SearchOptions { gather: way.gather, ..self.search };
+        let tracer = self.tracer(way)?;
         let count = self.rows.len() / self.row_bytes;
-        let most = match scheme {
-            LoadScheme::Naive => SINGLES_MAX,
-            _ => BATCHES_MAX.saturating_mul(search.gather.batch),
+        let most = match way.is_for_each {
+            true => SINGLES_MAX,
+            false => BATCHES_MAX.saturating_mul(search.gather.batch),
         };
         // Where all queries are one batch it is the same on each node.
-        let is_one = count <= search.gather.batch || scheme == LoadScheme::Naive;
+        let is_one = count <= search.gather.batch || way.is_for_each;
         let streams = if is_one { 1 } else { compute_nodes.clamp(1, STREAMS_MAX) };
         self.progress.stage(
-            &format!("recording {}", scheme.name()),
+            &format!("recording {}", way.name),
             (2 * streams * count.min(most)) as u64,
             "queries",
         );
         let mut recorded = Recorded {
-            scheme,
+            way,
             streams: Vec::new(),
             overlaps: search.gather.overlap,
             recall: None,
@@ -99,7 +109,7 @@ impl Recorder<'_> {
         };
         for node in 0..streams {
             let order = order(self.seed, node as u64, count.min(most), count);
-            let (answers, batches) = self.record_node(scheme, &search, &order)?;
+            let (answers, batches) = self.record_node(way, &search, &order)?;
             let traces: Vec<BatchTrace> = batches.iter().map(|batch| tracer.trace(batch)).collect();
             if node == 0 {
                 recorded.recall = self.recall(&answers, &order);
@@ -114,14 +124,14 @@ impl Recorder<'_> {
     /// Runs the queries of a compute node, for a second time where it has a cache, which the first fills.
     fn record_node(
         &mut self,
-        scheme: LoadScheme,
+        way: LoadWay,
         search: &SearchOptions,
         order: &[usize],
     ) -> Result<(Answers, Vec<RecordedBatch>)> {
         let size = self.row_bytes;
         let rows: Vec<u8> =
             order.iter().flat_map(|&at| &self.rows[at * size..(at + 1) * size]).copied().collect();
-        let is_cached = scheme != LoadScheme::Naive;
+        let is_cached = !way.is_for_each;
         let cluster_bytes = self.cluster_bytes()?;
         let share = if is_cached { self.cache_share } else { 0.0 };
         self.index.set_cache_budget((cluster_bytes as f64 * share) as u64);
@@ -151,12 +161,11 @@ impl Recorder<'_> {
     }
 
     /// The offsets of clusters are known to a naive client, as in the paper: it reads no headers.
-    fn tracer(&self, scheme: LoadScheme) -> Result<Tracer> {
+    fn tracer(&self, way: LoadWay) -> Result<Tracer> {
         self.cluster_bytes()?;
         let section = self.index.manifest().section.remote();
         let bytes = section.map_or(0, |section| section.facts.headers_bytes());
-        let headers_bytes =
-            if scheme == LoadScheme::Naive { 0 } else { u32::try_from(bytes).unwrap_or(u32::MAX) };
+        let headers_bytes = if way.is_for_each { 0 } else { u32::try_from(bytes).unwrap_or(u32::MAX) };
         let nodes = self.index.nodes_of_clusters(self.memory_nodes, &TrafficOptions::default())?;
         Ok(Tracer { nodes, headers_bytes })
     }
