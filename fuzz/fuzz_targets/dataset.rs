@@ -6,9 +6,10 @@ use std::sync::OnceLock;
 
 use libfuzzer_sys::fuzz_target;
 use stratann_engine::dataset::{OnBadRow, Reader, read_ids, scan, write_bin};
-use stratann_engine::{DType, Metric, Quiet};
+use stratann_engine::{DType, Metric};
 use stratann_fuzz::{edits, place};
 use tempfile::TempDir;
+use stratann_storage::Quiet;
 
 const SUFFIXES: [&str; 9] = ["fbin", "f16bin", "u8bin", "i8bin", "fvecs", "bvecs", "npy", "u64bin", "npy"];
 

@@ -6,11 +6,11 @@ use libfuzzer_sys::fuzz_target;
 use stratann_core::plan::KindParams;
 use stratann_core::plan::gpu_ivf::{CODE_LISTS, LISTS, ROWS, Source};
 use stratann_core::query::{Budget, Extent, Loss, Outcome, Params, QueryState, Scratch, run as run_query};
-use stratann_engine::Quiet;
 use stratann_engine::index::{Index, OpenBaselines, OpenOptions};
 use stratann_engine::verify::verify;
 use stratann_fuzz::place::{Place, Which, place};
 use stratann_fuzz::{edits, run, seal};
+use stratann_storage::Quiet;
 
 /// Files that queries read, each with its store.
 const STORES: [&str; 4] = ["v1-blocks.bin", "v1-list-vectors.bin", "v1-list-codes.bin", "v1-row-blocks.bin"];

@@ -8,12 +8,12 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use libfuzzer_sys::fuzz_target;
-use stratann_engine::ledger::Ledger;
 use stratann_engine::serve::{ServeOptions, Server, Versions};
 use stratann_fuzz::edits;
 use stratann_fuzz::place::{Which, place};
 use stratann_server::wire::{Refusal, Reply};
 use stratann_server::{Front, FrontOptions, Limits};
+use stratann_storage::ledger::Ledger;
 
 fn address() -> SocketAddr {
     static FRONT: OnceLock<Front> = OnceLock::new();

@@ -9,9 +9,9 @@ use std::time::Duration;
 use libfuzzer_sys::fuzz_target;
 use ring::hmac;
 use stratann_core::peer::message::{self, Refused};
-use stratann_engine::ledger::{Ledger, Part, Reservation};
-use stratann_engine::link::{Agreed, Link, LinkOptions, LinkReceiver, Versions};
 use stratann_fuzz::{edits, seal};
+use stratann_storage::ledger::{Ledger, Part, Reservation};
+use stratann_storage::link::{Agreed, Link, LinkOptions, LinkReceiver, Versions};
 
 const SECRET: &[u8] = b"a secret of the cluster";
 const BUILD: u64 = 77;

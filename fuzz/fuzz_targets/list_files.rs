@@ -3,11 +3,11 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use stratann_engine::Quiet;
 use stratann_engine::index::{Index, OpenOptions};
 use stratann_engine::verify::verify;
 use stratann_fuzz::place::{Which, place};
 use stratann_fuzz::{edits, run, seal};
+use stratann_storage::Quiet;
 
 fuzz_target!(|data: &[u8]| {
     let (choice, data) = edits::first(data);

@@ -5,7 +5,6 @@ use std::path::Path;
 
 use libfuzzer_sys::fuzz_target;
 use serde_json::Value;
-use stratann_engine::Quiet;
 use stratann_engine::index::{Index, OpenOptions};
 use stratann_engine::manifest::Manifest;
 use stratann_engine::search::{Effort, SearchOptions};
@@ -13,6 +12,7 @@ use stratann_engine::spread::Shard;
 use stratann_engine::verify::verify;
 use stratann_fuzz::place::{WHOLE, Which, place};
 use stratann_fuzz::{edits, run, seal};
+use stratann_storage::Quiet;
 
 fuzz_target!(|data: &[u8]| {
     let (choice, data) = edits::first(data);

@@ -2,8 +2,8 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use stratann_engine::remote_memory::{check_frame, seal_frame};
 use stratann_fuzz::edits;
+use stratann_storage::remote_memory::{check_frame, seal_frame};
 
 fuzz_target!(|data: &[u8]| {
     let (choice, data) = edits::first(data);

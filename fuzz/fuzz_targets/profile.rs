@@ -5,9 +5,9 @@ use std::sync::OnceLock;
 
 use libfuzzer_sys::fuzz_target;
 use serde_json::Value;
-use stratann_engine::profile::Profile;
 use stratann_fuzz::{edits, place, seal};
 use tempfile::TempDir;
+use stratann_storage::profile::Profile;
 
 fuzz_target!(|data: &[u8]| {
     static FOLDER: OnceLock<(TempDir, Value)> = OnceLock::new();

@@ -3,12 +3,12 @@
 
 use libfuzzer_sys::fuzz_target;
 use stratann_core::query::{Budget, Extent, QueryState, Scratch, StoreId};
-use stratann_engine::Quiet;
 use stratann_engine::index::OpenOptions;
 use stratann_engine::spread::{Shard, scatter};
 use stratann_engine::verify::verify;
 use stratann_fuzz::place::{SERVERS, Which, place};
 use stratann_fuzz::{edits, run, seal};
+use stratann_storage::Quiet;
 
 fuzz_target!(|data: &[u8]| {
     let (choice, data) = edits::first(data);

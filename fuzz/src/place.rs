@@ -9,18 +9,18 @@ use stratann_core::format::directory::LocalKind;
 use stratann_core::hash::{checksum, hash};
 use stratann_engine::build::{BuildOptions, Kind, KindOptions, LocalPlan, build};
 use stratann_engine::dataset::{Reader, Shape};
-use stratann_engine::durable::hex;
 use stratann_engine::index::{Index, OpenBaselines, OpenOptions};
-use stratann_engine::manifest::{FileEntry, Manifest};
-use stratann_engine::names::FileName;
-use stratann_engine::output::OutputPath;
-use stratann_engine::profile::{
-    ComputeCosts, DiskCosts, DistanceCost, LocalCosts, Origin, Profile, ReadLine,
-};
+use stratann_engine::manifest::Manifest;
 use stratann_engine::spread::{Method, PartitionOptions, partition};
 use stratann_engine::verify::verify;
-use stratann_engine::{DType, Metric, Quiet};
+use stratann_engine::{DType, Metric};
 use tempfile::TempDir;
+use stratann_storage::durable::hex;
+use stratann_storage::data_file::FileEntry;
+use stratann_storage::names::FileName;
+use stratann_storage::output::OutputPath;
+use stratann_storage::profile::{ComputeCosts, DiskCosts, DistanceCost, LocalCosts, Origin, Profile, ReadLine};
+use stratann_storage::Quiet;
 
 use crate::edits;
 

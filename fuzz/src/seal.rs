@@ -6,8 +6,8 @@ use stratann_core::hash::{checksum, seeded_checksum};
 use stratann_core::peer::message;
 use stratann_core::plan::hybrid_ivf::View;
 use stratann_core::query::wire;
-use stratann_engine::durable::hex;
 use stratann_engine::manifest::{BlockShape, Manifest};
+use stratann_storage::durable::hex;
 
 /// A query state with this body.
 pub fn state(body: &[u8]) -> Vec<u8> {

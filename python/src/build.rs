@@ -6,11 +6,12 @@ use numpy::{IntoPyArray, PyArray1};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use stratann_engine as engine;
+use stratann_engine::Metric;
 use stratann_engine::build::{BuildOptions, Kind, OptionsByKind};
 use stratann_engine::dataset::Reader;
-use stratann_engine::{Error, Metric, Progress, Result};
 use stratann_params::choices::MetricName;
 use stratann_params::{Given, IndexKind, Place, Scope, Stage, Surface, list_of};
+use stratann_storage::{Error, Progress, Result};
 
 use crate::vectors::Vectors;
 use crate::{error, parameters, work};

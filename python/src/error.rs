@@ -1,7 +1,7 @@
 //! Conversion of engine errors to the exceptions of `stratann._errors`.
 
 use pyo3::prelude::*;
-use stratann_engine::{Error, ErrorKind};
+use stratann_storage::{Error, ErrorKind};
 
 /// Options as the engine's messages name them, and their Python names. Longer names come first.
 const OPTIONS: [(&str, &str); 21] = [

@@ -12,7 +12,7 @@ use stratann_engine::groundtruth::{CheckedTruth, Found, Owner};
 use stratann_engine::index::{self, OpenOptions};
 use stratann_engine::recall::known::Known;
 use stratann_engine::recall::tune::TuneOptions;
-use stratann_engine::{Error, Progress, Result};
+use stratann_storage::{Error, Progress, Result};
 
 use crate::{error, work};
 
@@ -155,7 +155,7 @@ pub(crate) fn recall<'py>(
         }
         let mut checked = CheckedTruth::new(truth, &name, Owner::of(open.manifest())?)?;
         checked.compare(&Found { first: 0, queries, k, ids, distances })?;
-        open.settle(&checked, &stratann_engine::Quiet)?;
+        open.settle(&checked, &stratann_storage::Quiet)?;
         let truth = checked.truth();
         let known: Vec<u64> = truth.ids.iter().map(|&id| u64::from(id)).collect();
         Ok(stratann_engine::search::recall((ids, counts), k, &known, truth.k))

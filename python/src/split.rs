@@ -8,7 +8,7 @@ use pyo3::prelude::*;
 use stratann_engine::dataset::Reader;
 use stratann_engine::kinds::split;
 use stratann_engine::kinds::split::tasks::{self, Done, Job, Task};
-use stratann_engine::{Error, Result};
+use stratann_storage::{Error, Result};
 
 use crate::build::Options;
 use crate::process::Own;

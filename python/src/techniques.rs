@@ -7,7 +7,7 @@ use stratann_engine::index::OpenBaselines;
 use stratann_engine::kinds::kind::Kind;
 use stratann_engine::kinds::options::{Baseline, GpuSwitches, GridSwitches, RemoteSwitches, Switches};
 use stratann_engine::scorer::{ScorerChoice, ScorerOptions};
-use stratann_engine::{Error, Result};
+use stratann_storage::{Error, Result};
 
 /// Those of a `grid-ivf`.
 #[derive(FromPyObject)]

@@ -5,9 +5,10 @@ use std::sync::Arc;
 
 use numpy::{IntoPyArray, PyArray1, PyUntypedArrayMethods};
 use pyo3::prelude::*;
+use stratann_engine::DType;
 use stratann_engine::dataset::{self, Reader, Shape};
-use stratann_engine::output::OutputPath;
-use stratann_engine::{DType, Error};
+use stratann_storage::Error;
+use stratann_storage::output::OutputPath;
 
 use crate::error;
 

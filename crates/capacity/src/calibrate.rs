@@ -10,12 +10,13 @@ use std::time::Instant;
 
 use serde::Serialize;
 use stratann_core::query::Params;
+use stratann_engine::doctor;
 use stratann_engine::index::Index;
 use stratann_engine::search::{Latency, SearchOptions};
 use stratann_engine::spread::Placed;
-use stratann_engine::tier::IoChoice;
-use stratann_engine::{Progress, Result, doctor};
 use stratann_sim::{Timed, Work};
+use stratann_storage::tier::IoChoice;
+use stratann_storage::{Progress, Result};
 
 use crate::costs::{Given, NETWORK_GBPS, NETWORK_LATENCY_US, Origin, Prices};
 use crate::passes::Passes;
@@ -147,7 +148,7 @@ fn disk(index: &Index, given: &Given) -> Result<DiskSpeed> {
     {
         return Ok(DiskSpeed { iops, latency_us, mb_per_s });
     }
-    let probed = doctor::probe_disk(index.folder(), IoChoice::Auto).map_err(|e| stratann_engine::Error {
+    let probed = doctor::probe_disk(index.folder(), IoChoice::Auto).map_err(|e| stratann_storage::Error {
         message: format!("{}; or give --disk-iops, --disk-latency-us and --disk-mb-per-s", e.message),
         ..e
     })?;

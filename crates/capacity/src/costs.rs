@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use stratann_engine::kinds::division::GridPartition;
-use stratann_engine::{Error, Result, input};
 use stratann_sim::Costs;
+use stratann_storage::{Error, Result, input};
 
 /// Costs and capacities that are given, and replace measured ones.
 #[derive(Clone, Debug, Default)]

@@ -5,14 +5,14 @@
 //! on servers with threads, a disk and a link. [`memory_nodes`] does the same for compute nodes and memory nodes.
 #![allow(missing_docs, reason = "fields of reports have the names of their JSON keys")]
 
+use stratann_storage::Result;
+
 pub mod calibrate;
 pub mod costs;
 pub mod memory_nodes;
 pub mod passes;
 pub mod servers;
 mod sockets;
-
-use stratann_engine::Result;
 
 /// The queries of a simulation, in the type of the index.
 pub trait Queries: Sync {

@@ -9,11 +9,11 @@ use stratann_engine::index::Index;
 use stratann_engine::kinds;
 use stratann_engine::search::recall;
 use stratann_engine::spread::Placed;
-use stratann_engine::{Error, Progress, Result};
 use stratann_sim::{
     BaselineResult, Cluster, FaultModel, Partition, Reply, Report, Stores, SubmittedQuery, Timed, Trace,
     fetch, record, scatter_gather, time,
 };
+use stratann_storage::{Error, Progress, Result};
 
 use crate::Queries;
 

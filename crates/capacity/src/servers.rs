@@ -7,8 +7,8 @@ use stratann_engine::index::Index;
 use stratann_engine::kinds;
 use stratann_engine::search::{IN_FLIGHT, Latency, SearchOptions};
 use stratann_engine::spread::{self, PartitionOptions, scatter};
-use stratann_engine::{Error, Progress, Result};
 use stratann_sim::{Costs, Load, Timing, Trace, replay};
+use stratann_storage::{Error, Progress, Result};
 
 use crate::calibrate::{self, Comparison, Measured, OneServer};
 use crate::costs::{Given, Prices};

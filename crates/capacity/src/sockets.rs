@@ -11,9 +11,9 @@ use std::time::Duration;
 
 use stratann_core::peer::Run;
 use stratann_core::peer::message::{Message, QueryId, Refused};
-use stratann_engine::budget;
-use stratann_engine::ledger::{Ledger, Part, Reservation};
-use stratann_engine::link::{Agreed, Link, LinkOptions, LinkReceiver, Versions};
+use stratann_storage::budget;
+use stratann_storage::ledger::{Ledger, Part, Reservation};
+use stratann_storage::link::{Agreed, Link, LinkOptions, LinkReceiver, Versions};
 
 const BUILD: u64 = 0x50CC;
 /// Frames that are sent in each direction.

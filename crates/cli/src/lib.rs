@@ -22,7 +22,7 @@ mod scorer;
 mod techniques;
 mod truth;
 
-use stratann_engine::Error;
+use stratann_storage::Error;
 
 use crate::output::Output;
 

@@ -4,9 +4,9 @@ use std::path::{Path, PathBuf};
 
 use stratann_cluster::memory::found;
 use stratann_engine::index::{Index, OpenOptions};
-use stratann_engine::link::Tls;
-use stratann_engine::remote_memory::{Credentials, read_key};
-use stratann_engine::{Error, Result as Checked};
+use stratann_storage::link::Tls;
+use stratann_storage::remote_memory::{Credentials, read_key};
+use stratann_storage::{Error, Result as Checked};
 
 use crate::output::Output;
 

@@ -10,9 +10,10 @@ use stratann_core::query::wire::{Carry, Results};
 use stratann_engine::driver::{Admission, Width};
 use stratann_engine::index::CacheBudget;
 use stratann_engine::recall::curve::RECALL_USUAL;
-use stratann_engine::tier::IoChoice;
-use stratann_engine::{DType, Error, Metric, Result as Checked};
+use stratann_engine::{DType, Metric};
 use stratann_params::{IndexKind, Parameter, Type, Value, parse_size};
+use stratann_storage::tier::IoChoice;
+use stratann_storage::{Error, Result as Checked};
 
 use crate::memory_nodes::KeyArgs;
 use crate::parameters::one_line;

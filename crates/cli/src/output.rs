@@ -5,8 +5,8 @@ use std::ops::Deref;
 use std::path::Path;
 
 use serde::{Serialize, Serializer};
-use stratann_engine::error::plain;
-use stratann_engine::{Error, ErrorKind, Result};
+use stratann_storage::error::plain;
+use stratann_storage::{Error, ErrorKind, Result};
 
 /// Output options of the user.
 #[derive(Clone, Copy, Debug)]

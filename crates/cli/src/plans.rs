@@ -1,7 +1,7 @@
 //! Ways to divide a `grid-ivf` over servers, as a table.
 
-use stratann_engine::budget::size;
 use stratann_engine::kinds::division::{Candidate, GridPlan};
+use stratann_storage::budget::size;
 
 use crate::output::{count, table};
 

@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use clap::{CommandFactory, FromArgMatches};
-use stratann_engine::{Error, ErrorKind};
+use stratann_storage::{Error, ErrorKind};
 
 use crate::Verdict;
 use crate::output::{self, Output};
@@ -38,7 +38,7 @@ pub trait CommandLine: CommandFactory + FromArgMatches {
 
 /// Runs the program with the arguments of the process.
 pub fn main<C: CommandLine>() -> ExitCode {
-    stratann_engine::budget::keep_little_freed();
+    stratann_storage::budget::keep_little_freed();
     let parsed = command::<C>().try_get_matches().and_then(|matches| C::from_arg_matches(&matches));
     let line = match parsed {
         Ok(line) => line,

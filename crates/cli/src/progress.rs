@@ -6,7 +6,7 @@ use std::sync::{Mutex, Once};
 use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use stratann_engine::{Expected, Progress};
+use stratann_storage::{Expected, Progress};
 
 use crate::output::{Output, count, duration, eprint_line};
 

@@ -5,7 +5,8 @@ use std::path::Path;
 use half::f16;
 use stratann_engine::dataset::{Reader, check_row};
 use stratann_engine::manifest::Manifest;
-use stratann_engine::{DType, Error, Metric, Result};
+use stratann_engine::{DType, Metric};
+use stratann_storage::{Error, Result};
 
 use crate::output::Output;
 

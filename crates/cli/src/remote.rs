@@ -9,13 +9,14 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 use stratann_core::query::Mode;
 use stratann_engine::driver::Width;
-use stratann_engine::error::quoted;
 use stratann_engine::kinds::options::GridSwitches;
 use stratann_engine::kinds::remote_hnsw::router::Router;
-use stratann_engine::names::BuildId;
 use stratann_engine::search::{Effort, SearchOptions};
-use stratann_engine::{DType, Error, ErrorKind, Metric, Result};
+use stratann_engine::{DType, Metric};
 use stratann_server::wire::{Answered, Failed, FailureKind, Found, Refusal, Reply, Used};
+use stratann_storage::error::quoted;
+use stratann_storage::names::BuildId;
+use stratann_storage::{Error, ErrorKind, Result};
 use ureq::Agent;
 
 use crate::output::eprint_line;

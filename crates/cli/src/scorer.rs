@@ -2,7 +2,7 @@
 
 use clap::ValueEnum;
 use stratann_engine::scorer::{ScorerChoice, ScorerOptions};
-use stratann_engine::{Error, Result as Checked};
+use stratann_storage::{Error, Result as Checked};
 
 use crate::options;
 

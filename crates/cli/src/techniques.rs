@@ -7,7 +7,7 @@ use stratann_engine::index::OpenBaselines;
 use stratann_engine::kinds::options::{
     Baseline, GpuSwitches, GraphSwitches, GridSwitches, ListSwitches, RemoteSwitches, Switches,
 };
-use stratann_engine::{Error, Result as Checked};
+use stratann_storage::{Error, Result as Checked};
 
 use crate::gathering::{LoadScheme, RemoteTechniques};
 

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use stratann_engine::dataset::GroundTruth;
 use stratann_engine::groundtruth::{CheckedTruth, Owner};
-use stratann_engine::{Error, Result};
+use stratann_storage::{Error, Result};
 
 use crate::queries::Queries;
 

@@ -6,8 +6,8 @@
 mod common;
 use common::*;
 use serde_json::{Map, Value, json as value};
-use stratann_engine::output::OutputPath;
-use stratann_engine::profile::{
+use stratann_storage::output::OutputPath;
+use stratann_storage::profile::{
     ComputeCosts, DiskCosts, DistanceCost, LocalCosts, Origin, Profile, ReadLine,
 };
 

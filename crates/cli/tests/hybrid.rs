@@ -11,8 +11,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use common::*;
 use serde_json::Value;
-use stratann_engine::output::OutputPath;
-use stratann_engine::profile::{Profile, ReadLine};
+use stratann_storage::output::OutputPath;
+use stratann_storage::profile::{Profile, ReadLine};
 
 /// One profile for all tests: a build would measure for 8 seconds.
 fn profile() -> &'static str {

@@ -7,7 +7,8 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use common::*;
-use stratann_engine::remote_memory::{Credentials, MemoryError, Range, RemoteMemory, connect_one, read_key};
+
+use stratann_storage::remote_memory::{Credentials, MemoryError, Range, RemoteMemory, connect_one, read_key};
 
 struct Place {
     folder: tempfile::TempDir,
@@ -201,7 +202,7 @@ fn mistakes_are_refused_by_name() {
 /// Over ucx's shared memory, reads go on while the node is stopped. Its TCP connection is open then.
 #[test]
 fn reads_over_ucx_go_on_while_the_node_is_stopped() {
-    let refusal = stratann_engine::remote_memory::back_ends()
+    let refusal = stratann_storage::remote_memory::back_ends()
         .into_iter()
         .find_map(|b| b.refusal.filter(|_| b.name == "ucx"));
     if let Some(why) = refusal {

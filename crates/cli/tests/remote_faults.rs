@@ -13,7 +13,7 @@ use serde_json::Value;
 use stratann_core::format::region::{
     CONTROL_BYTES, ControlWords, GROUP_WORDS_BYTES, GroupWords, SUPERBLOCK_BYTES, Superblock,
 };
-use stratann_engine::remote_memory::{Credentials, Nodes, read_key};
+use stratann_storage::remote_memory::{Credentials, Nodes, read_key};
 
 const SIGKILL: i32 = 9;
 const SIGCONT: i32 = 18;

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use common::*;
 use serde_json::{Value, json};
 use stratann_core::format::region::{SUPERBLOCK_BYTES, Superblock};
-use stratann_engine::remote_memory::{Credentials, Range, connect_one, read_key};
+use stratann_storage::remote_memory::{Credentials, Range, connect_one, read_key};
 use stratann_testing::way::Way;
 
 const SIGKILL: i32 = 9;

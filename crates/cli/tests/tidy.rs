@@ -22,11 +22,11 @@ const WRITTEN: [&str; 8] = [".rs", ".py", ".pyi", ".sh", ".md", ".toml", "Makefi
 const UNSAFE_ALLOWED: [&str; 8] = [
     "crates/kernel/",
     "crates/gpu/src/",
-    "crates/engine/src/tier/",
-    "crates/engine/src/link/sockets.rs",
-    "crates/engine/src/remote_memory/region/",
-    "crates/engine/src/remote_memory/ucx/",
-    "crates/engine/src/budget.rs",
+    "crates/storage/src/tier/",
+    "crates/storage/src/link/sockets.rs",
+    "crates/storage/src/remote_memory/region/",
+    "crates/storage/src/remote_memory/ucx/",
+    "crates/storage/src/budget.rs",
     "python/src/vectors.rs",
 ];
 
@@ -154,6 +154,11 @@ fn dependencies_point_downwards() {
         .contains(&d.as_str())
     });
     violations.extend(engine.map(|d| format!("engine depends on {d}")));
+    let storage = dependencies("storage").into_iter().filter(|d| {
+        d.starts_with("stratann")
+            && !["stratann-kernel", "stratann-params", "stratann-core"].contains(&d.as_str())
+    });
+    violations.extend(storage.map(|d| format!("storage depends on {d}")));
     let server = dependencies("server").into_iter().filter(|d| {
         ["stratann", "stratann-kernel", "stratann-sim", "stratann-capacity", "clap", "indicatif"]
             .contains(&d.as_str())
@@ -227,16 +232,16 @@ fn unsafe_stands_where_it_may_and_says_why() {
 #[test]
 fn files_are_opened_in_one_way() {
     const ALLOWED: [&str; 9] = [
-        "engine/src/input.rs",
+        "storage/src/input.rs",
         // They sync what they have written, a folder among it.
-        "engine/src/durable.rs",
-        "engine/src/dataset/atomic.rs",
+        "storage/src/durable.rs",
+        "storage/src/output/atomic.rs",
         "engine/src/spread/parts.rs",
         "cluster/src/store/fetch/before.rs",
         // They read what the system says of itself.
-        "engine/src/budget.rs",
+        "storage/src/budget.rs",
         "engine/src/doctor.rs",
-        "engine/src/profile/origin.rs",
+        "storage/src/profile/origin.rs",
         "cli/src/commands/cluster/up.rs",
     ];
     let mut found = Vec::new();
@@ -251,7 +256,7 @@ fn files_are_opened_in_one_way() {
             }
         }
     }
-    demand_none("`stratann_engine::input` opens files, which refuses what is no regular file", &found);
+    demand_none("`stratann_storage::input` opens files, which refuses what is no regular file", &found);
 }
 
 #[test]

@@ -8,9 +8,9 @@ pub mod memory;
 pub mod store;
 
 /// Returns a runtime for the clients of both. The interface of this crate is synchronous.
-fn runtime() -> stratann_engine::Result<tokio::runtime::Runtime> {
-    tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(|e| stratann_engine::Error {
-        kind: stratann_engine::ErrorKind::Io,
+fn runtime() -> stratann_storage::Result<tokio::runtime::Runtime> {
+    tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(|e| stratann_storage::Error {
+        kind: stratann_storage::ErrorKind::Io,
         message: format!("starting a client of the network failed: {e}"),
     })
 }

@@ -24,8 +24,8 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
-use stratann_engine::error::quoted;
-use stratann_engine::{Error, ErrorKind, Result};
+use stratann_storage::error::quoted;
+use stratann_storage::{Error, ErrorKind, Result};
 use tokio::sync::watch;
 
 /// A server, as its key describes it.

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use stratann_engine::{Error, Result};
+use stratann_storage::{Error, Result};
 
 use crate::membership::EtcdOptions;
 

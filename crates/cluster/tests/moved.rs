@@ -13,7 +13,8 @@ use stratann_engine::index::OpenOptions;
 use stratann_engine::manifest::Manifest;
 use stratann_engine::spread::moved::{Origin, PartOf, moved};
 use stratann_engine::spread::{Method, PartitionOptions, Shard, partition};
-use stratann_engine::{DType, ErrorKind, Metric, Progress, Quiet, verify};
+use stratann_engine::{DType, Metric, verify};
+use stratann_storage::{ErrorKind, Progress, Quiet};
 use stratann_testing::{Need, leave_out};
 use tempfile::TempDir;
 

@@ -9,14 +9,15 @@ use stratann_core::format::block::{self, BlockLayout};
 use stratann_core::query::{Extent, Loss};
 use stratann_core::{check, view};
 use stratann_kernel::{DType, Metric};
+use stratann_storage::data_file::{failed, read_file};
+use stratann_storage::remote_memory::RemoteSource;
+use stratann_storage::tier::{self, Buffer};
+use stratann_storage::{Error, Result};
 
 use crate::kinds::kind::Kind;
 use crate::kinds::options::{LearnOptions, OpenBaselines};
-use crate::manifest::{Manifest, failed, read_file};
-use crate::remote_memory::RemoteSource;
+use crate::manifest::Manifest;
 use crate::scorer::ScorerOptions;
-use crate::tier::{self, Buffer};
-use crate::{Error, Result};
 
 /// How an index is opened.
 #[derive(Clone, Copy, Debug, Default)]

@@ -8,12 +8,12 @@ use std::time::Duration;
 
 use serde::Serialize;
 use stratann_core::PAGE;
+use stratann_storage::profile::{Order, Reading, ScratchFile, time_reads};
+use stratann_storage::remote_memory::BackEnd;
+use stratann_storage::tier::{self, IoChoice};
+use stratann_storage::{Quiet, Result};
 
 pub use self::network::{LinkListener, LinkSpeed, Served, measure_link};
-use crate::profile::{Order, Reading, ScratchFile, time_reads};
-use crate::remote_memory::BackEnd;
-use crate::tier::{self, IoChoice};
-use crate::{Quiet, Result};
 
 /// Cores and memory.
 #[derive(Clone, Debug, Serialize)]
@@ -134,7 +134,7 @@ pub fn machine() -> Machine {
         gpu: Gpu::find(),
         gpus: entries("/proc/driver/nvidia/gpus"),
         rdma_devices: entries("/sys/class/infiniband"),
-        remote_memory: crate::remote_memory::back_ends(),
+        remote_memory: stratann_storage::remote_memory::back_ends(),
         io_uring_refusal: tier::uring_refusal(),
     }
 }
@@ -142,7 +142,7 @@ pub fn machine() -> Machine {
 /// Memory that this process may still take: what the system has available, and its control group allows.
 pub fn available_memory_bytes() -> Option<u64> {
     let meminfo = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
-    let own = crate::budget::process().peak_rss_bytes;
+    let own = stratann_storage::budget::process().peak_rss_bytes;
     let of_group = cgroup_limit().map(|limit| limit.saturating_sub(own));
     [meminfo_bytes(&meminfo, "MemAvailable:"), of_group].into_iter().flatten().min()
 }

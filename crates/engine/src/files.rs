@@ -69,7 +69,6 @@
 
 use std::path::Path;
 
-use serde::{Deserialize, Serialize};
 use stratann_core::format::block_map::BlockMap;
 use stratann_core::format::directory::{Directory, LocalKind};
 use stratann_core::format::posting_lists::PostingLists;
@@ -77,21 +76,8 @@ use stratann_core::place::Placement;
 use stratann_core::plan::hybrid_ivf::SubLists;
 use stratann_core::route::{HeadGraph, NavGraph};
 use stratann_kernel::codes::Codebook;
-
-use xxhash_rust::xxh3::Xxh3;
-
-use crate::durable::hex;
-use crate::names::FileName;
-use crate::{Error, Result, input};
-
-/// One data file.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct FileEntry {
-    /// Length.
-    pub bytes: u64,
-    /// xxh3-64 of the content, 16 hexadecimal digits.
-    pub xxh3: String,
-}
+use stratann_storage::Error;
+use stratann_storage::names::FileName;
 
 pub(crate) const BLOCKS: &str = "blocks.bin";
 pub(crate) const CODES: &str = "codes.bin";
@@ -367,46 +353,6 @@ pub(crate) fn decode_placement(bytes: &[u8]) -> Option<Placement> {
         u64::from_le_bytes(word)
     });
     Placement::new(servers as usize, homes.collect())
-}
-
-/// Length and checksum of bytes that come in pieces.
-#[derive(Default)]
-pub(crate) struct Sum {
-    hash: Xxh3,
-    bytes: u64,
-}
-
-impl Sum {
-    pub(crate) fn add(&mut self, piece: &[u8]) {
-        self.hash.update(piece);
-        self.bytes += piece.len() as u64;
-    }
-
-    pub(crate) fn entry(&self) -> FileEntry {
-        FileEntry { bytes: self.bytes, xxh3: hex(self.hash.digest()) }
-    }
-}
-
-/// Length and checksum of bytes.
-pub(crate) fn entry_of(bytes: &[u8]) -> FileEntry {
-    let mut sum = Sum::default();
-    sum.add(bytes);
-    sum.entry()
-}
-
-/// Length and checksum of a file, read in pieces.
-pub(crate) fn entry(path: &Path) -> Result<FileEntry> {
-    use std::io::Read;
-    let failed = |e: std::io::Error| Error::io("reading", path, &e);
-    let mut file = input::open(path)?;
-    let (mut sum, mut buffer) = (Sum::default(), vec![0u8; 1 << 18]);
-    loop {
-        let count = file.read(&mut buffer).map_err(failed)?;
-        if count == 0 {
-            return Ok(sum.entry());
-        }
-        sum.add(&buffer[..count]);
-    }
 }
 
 /// Little-endian words, taken from the front.

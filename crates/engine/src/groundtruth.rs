@@ -13,12 +13,12 @@ use stratann_kernel::distance::{
 use stratann_kernel::element::widen;
 use stratann_kernel::topk::{Scored, TopK};
 use stratann_kernel::{DType, Metric};
+use stratann_storage::{Error, Progress, Result};
 
 pub use check::{CheckedTruth, Found, Owner};
 
 pub use crate::dataset::GroundTruth;
 use crate::dataset::{Reader, check_row};
-use crate::{Error, Progress, Result};
 
 /// Computes the exact `k` nearest rows of `base` for every query, ordered by `(distance, row number)`.
 ///

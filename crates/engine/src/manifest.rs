@@ -8,24 +8,18 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
+use stratann_storage::budget::Account;
+use stratann_storage::data_file::{FileEntry, failed, open_file};
+use stratann_storage::durable::{seal, sync_folder, unseal, write_synced};
+use stratann_storage::names::{BuildId, FileName};
+use stratann_storage::{Error, ErrorKind, Result, input};
 use xxhash_rust::xxh3::xxh3_64;
 
-mod content;
-
-use crate::budget::Account;
-use crate::durable::{seal, sync_folder, unseal, write_synced};
-pub use crate::files::FileEntry;
-pub(crate) use content::{check_entry, failed, read_resident};
-pub use content::{open_file, read_file};
-
-use crate::files;
-use crate::input;
 use crate::kinds::kind::Kind;
 use crate::kinds::options::OpenBaselines;
 use crate::kinds::section::{ListSection, Section};
-use crate::names::{BuildId, FileName};
 use crate::recall::curve::Curve;
-use crate::{DType, Error, ErrorKind, Metric, Result};
+use crate::{DType, Metric, files};
 
 /// The version of the format that this program writes, the newest that it reads. Version 4 has seeded checksums; 2 was
 /// the first with codes in blocks, 3 with `hybrid-ivf`.

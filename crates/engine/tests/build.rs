@@ -11,7 +11,8 @@ use stratann_engine::build::{BuildOptions, Kind, build};
 use stratann_engine::driver::Width;
 use stratann_engine::index::{Index, OpenOptions};
 use stratann_engine::search::{Effort, SearchOptions};
-use stratann_engine::{DType, Metric, Quiet, verify};
+use stratann_engine::{DType, Metric, verify};
+use stratann_storage::Quiet;
 
 fn list(k: usize, search_list: u32) -> SearchOptions {
     SearchOptions { k, effort: Effort::List(search_list, None), ..SearchOptions::default() }
@@ -275,7 +276,7 @@ fn a_budget_that_is_too_small_names_one_that_works() {
         )
     };
     let error = open(1 << 20).unwrap_err();
-    assert_eq!(error.kind, stratann_engine::ErrorKind::Budget);
+    assert_eq!(error.kind, stratann_storage::ErrorKind::Budget);
     assert!(open(named_mib(&error.message) << 20).is_ok());
 
     let options = SearchOptions { threads: 4, in_flight: Some(64), width: Width::Fixed(8), ..list(10, 100) };
@@ -291,7 +292,7 @@ fn a_budget_that_is_too_small_names_one_that_works() {
     };
     assert!(search(total).is_ok());
     let error = search(total - 1).unwrap_err();
-    assert_eq!(error.kind, stratann_engine::ErrorKind::Budget);
+    assert_eq!(error.kind, stratann_storage::ErrorKind::Budget);
     assert!(search(named_mib(&error.message) << 20).is_ok());
 }
 
@@ -305,10 +306,10 @@ fn a_build_budget_that_is_too_small_names_one_that_works() {
             build(&set.reader(), &dir.path().join("index"), &options, &Quiet).map(|_| dir)
         };
         let error = attempt(1 << 20).unwrap_err();
-        assert_eq!(error.kind, stratann_engine::ErrorKind::Budget);
+        assert_eq!(error.kind, stratann_storage::ErrorKind::Budget);
         let least = named_mib(&error.message);
         assert!(attempt(least << 20).is_ok(), "{kind:?}: {least} MiB");
-        assert_eq!(attempt((least - 2) << 20).unwrap_err().kind, stratann_engine::ErrorKind::Budget);
+        assert_eq!(attempt((least - 2) << 20).unwrap_err().kind, stratann_storage::ErrorKind::Budget);
     }
 }
 

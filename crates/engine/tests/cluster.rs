@@ -12,8 +12,9 @@ use stratann_core::query::{Arrival, Budget, Extent, Params, QueryState, Read, Sc
 use stratann_engine::build::Kind;
 use stratann_engine::index::{Index, OpenOptions};
 use stratann_engine::spread::{Method, PartitionOptions, PartitionReport, Shard, partition, plan};
-use stratann_engine::tier::{Buffer, IoChoice};
-use stratann_engine::{DType, ErrorKind, Metric, Progress, Quiet, verify};
+use stratann_engine::{DType, Metric, verify};
+use stratann_storage::tier::{Buffer, IoChoice};
+use stratann_storage::{ErrorKind, Progress, Quiet};
 use tempfile::TempDir;
 
 /// About a thousand blocks of six nodes.

@@ -17,8 +17,9 @@ use stratann_engine::build::{Kind, LocalPlan};
 use stratann_engine::index::{Index, OpenOptions};
 use stratann_engine::spread::scatter::scatter;
 use stratann_engine::spread::{Method, PartitionOptions, PartitionReport, Shard, partition, place, plan};
-use stratann_engine::tier::{Buffer, IoChoice};
-use stratann_engine::{DType, ErrorKind, Metric, Progress, Quiet, verify};
+use stratann_engine::{DType, Metric, verify};
+use stratann_storage::tier::{Buffer, IoChoice};
+use stratann_storage::{ErrorKind, Progress, Quiet};
 use tempfile::TempDir;
 
 const DIM: usize = 24;

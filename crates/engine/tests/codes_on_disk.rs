@@ -24,7 +24,8 @@ use stratann_engine::kinds::options::GraphSwitches;
 use stratann_engine::search::{Effort, SearchOptions};
 use stratann_engine::spread::scatter::scatter;
 use stratann_engine::spread::{Method, PartitionOptions, Shard, partition};
-use stratann_engine::{DType, ErrorKind, Metric, Quiet, verify};
+use stratann_engine::{DType, Metric, verify};
+use stratann_storage::{ErrorKind, Quiet};
 
 /// Room for whole lists, so that nothing is cut from them wherever the codes are.
 fn roomy(metric: Metric, codes: CodePlace) -> BuildOptions {

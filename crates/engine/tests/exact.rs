@@ -8,7 +8,8 @@ use common::{Set, clustered, normal, quick};
 use stratann_engine::build::{BuildOptions, Kind, build};
 use stratann_engine::index::{Index, OpenOptions};
 use stratann_engine::search::{Effort, SearchOptions};
-use stratann_engine::{DType, Metric, Quiet};
+use stratann_engine::{DType, Metric};
+use stratann_storage::Quiet;
 
 const ROWS: usize = 700;
 const K: usize = 10;

@@ -22,9 +22,10 @@ use stratann_engine::index::{Index, OpenBaselines, OpenOptions};
 use stratann_engine::kinds::options::{Baseline, GpuSwitches};
 use stratann_engine::scorer::{EmulatedFault, Reply, ScorerChoice, ScorerOptions, conformance};
 use stratann_engine::search::{Answers, Effort, SearchOptions};
-use stratann_engine::tier::MemoryTier;
-use stratann_engine::{DType, ErrorKind, Metric, Quiet, verify};
+use stratann_engine::{DType, Metric, verify};
 use stratann_kernel::codes::{Codebook, Table};
+use stratann_storage::tier::MemoryTier;
+use stratann_storage::{ErrorKind, Quiet};
 use stratann_testing::{Need, leave_out};
 use tempfile::TempDir;
 
@@ -291,7 +292,7 @@ fn on_emulated(fault: EmulatedFault) -> ScorerOptions {
     ScorerOptions { choice: ScorerChoice::Emulated(fault), ..ScorerOptions::default() }
 }
 
-fn emulated(dir: &TempDir, scorer: ScorerOptions) -> stratann_engine::Result<Index> {
+fn emulated(dir: &TempDir, scorer: ScorerOptions) -> stratann_storage::Result<Index> {
     Index::open(dir.path(), OpenOptions { scorer, ..OpenOptions::default() })
 }
 

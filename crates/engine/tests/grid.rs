@@ -14,7 +14,8 @@ use stratann_engine::groundtruth;
 use stratann_engine::index::{Index, OpenOptions};
 use stratann_engine::kinds::options::GridSwitches;
 use stratann_engine::search::{Answers, Effort, SearchOptions};
-use stratann_engine::{DType, ErrorKind, Metric, Quiet, verify};
+use stratann_engine::{DType, Metric, verify};
+use stratann_storage::{ErrorKind, Quiet};
 use tempfile::TempDir;
 
 fn options(metric: Metric, lists: usize) -> BuildOptions {

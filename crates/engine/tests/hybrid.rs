@@ -21,7 +21,8 @@ use stratann_engine::index::{Index, OpenOptions};
 use stratann_engine::kinds::options::ListSwitches;
 use stratann_engine::manifest::Manifest;
 use stratann_engine::search::{Answers, Effort, Reserve, SearchOptions};
-use stratann_engine::{DType, Metric, Quiet, verify};
+use stratann_engine::{DType, Metric, verify};
+use stratann_storage::Quiet;
 use tempfile::TempDir;
 
 const EVERY_BOUND: [Bounds; 4] = [Bounds::Off, Bounds::Centroid, Bounds::Code, Bounds::Both];
@@ -455,7 +456,7 @@ struct StopIn {
     folder: std::path::PathBuf,
 }
 
-impl stratann_engine::Progress for StopIn {
+impl stratann_storage::Progress for StopIn {
     fn stage(&self, _: &str, _: u64, _: &str) {
         let state = std::fs::read(self.folder.join("partial/state.json")).unwrap_or_default();
         let state: serde_json::Value = serde_json::from_slice(&state).unwrap_or_default();

@@ -14,11 +14,12 @@ use stratann_core::format::{checksum, seeded_checksum};
 use stratann_core::query::{Budget, Outcome, Params};
 use stratann_core::verify::Bounds;
 use stratann_engine::build::{Kind, LocalPlan, build};
-use stratann_engine::durable::hex;
 use stratann_engine::index::{Index, OpenOptions};
 use stratann_engine::manifest::Manifest;
 use stratann_engine::search::{Effort, SearchOptions};
-use stratann_engine::{DType, ErrorKind, Metric, Quiet, verify};
+use stratann_engine::{DType, Metric, verify};
+use stratann_storage::durable::hex;
+use stratann_storage::{ErrorKind, Quiet};
 use tempfile::TempDir;
 
 const TABLES: [&str; 5] =
@@ -112,7 +113,7 @@ fn a_flipped_bit_fails_the_query_or_changes_nothing() {
     }
 }
 
-fn search(folder: &Path, head_budget: u64) -> stratann_engine::Result<Vec<(usize, String)>> {
+fn search(folder: &Path, head_budget: u64) -> stratann_storage::Result<Vec<(usize, String)>> {
     let index =
         Index::open(folder, OpenOptions { head_budget: Some(head_budget), ..OpenOptions::default() })?;
     let options = SearchOptions { effort: Effort::Clusters(30, None, None), ..SearchOptions::default() };

@@ -8,8 +8,9 @@ use std::process::Command;
 
 use common::{Set, clustered, quick};
 use stratann_engine::build::{BuildOptions, Kind, build};
-use stratann_engine::{DType, Metric, Quiet};
+use stratann_engine::{DType, Metric};
 use stratann_kernel::isa::{Isa, is_available};
+use stratann_storage::Quiet;
 
 /// Where a child process builds.
 const FOLDER: &str = "STRATANN_TEST_FOLDER";

@@ -16,7 +16,8 @@ use stratann_engine::kinds::hybrid_ivf::learning::describe;
 use stratann_engine::kinds::options::{Learn, LearnOptions};
 use stratann_engine::manifest::Manifest;
 use stratann_engine::search::{Answers, Effort, Reserve, SearchOptions};
-use stratann_engine::{DType, Metric, Quiet};
+use stratann_engine::{DType, Metric};
+use stratann_storage::Quiet;
 use tempfile::TempDir;
 
 const DIM: usize = 16;

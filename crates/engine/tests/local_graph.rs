@@ -15,13 +15,14 @@ use stratann_core::query::{Budget, Mode, Outcome, Params};
 use stratann_core::verify::Bounds;
 use stratann_engine::build::{Kind, LocalPlan, build};
 use stratann_engine::driver::Width;
-use stratann_engine::durable::hex;
 use stratann_engine::groundtruth;
 use stratann_engine::index::{Index, OpenOptions};
 use stratann_engine::kinds::options::ListSwitches;
 use stratann_engine::manifest::Manifest;
 use stratann_engine::search::{Answers, Effort, SearchOptions};
-use stratann_engine::{DType, Metric, Quiet, verify};
+use stratann_engine::{DType, Metric, verify};
+use stratann_storage::Quiet;
+use stratann_storage::durable::hex;
 use tempfile::TempDir;
 
 const METRICS: [Metric; 3] = [Metric::L2, Metric::Cosine, Metric::Ip];

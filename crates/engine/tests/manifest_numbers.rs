@@ -9,12 +9,13 @@ use common::{Set, clustered, graph_options, list_options, quick};
 use serde_json::{Value, json};
 use stratann_core::hash::checksum;
 use stratann_engine::build::{BuildOptions, Kind, KindOptions, build};
-use stratann_engine::durable::hex;
 use stratann_engine::index::{Index, OpenOptions};
 use stratann_engine::manifest::Manifest;
 use stratann_engine::search::{Effort, SearchOptions};
 use stratann_engine::spread::{Method, PartitionOptions, Shard, partition};
-use stratann_engine::{DType, Metric, Quiet, verify};
+use stratann_engine::{DType, Metric, verify};
+use stratann_storage::Quiet;
+use stratann_storage::durable::hex;
 use tempfile::TempDir;
 
 fn built(options: &BuildOptions) -> TempDir {

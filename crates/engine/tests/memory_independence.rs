@@ -16,7 +16,8 @@ use stratann_engine::driver::Width;
 use stratann_engine::index::{Index, OpenOptions};
 use stratann_engine::kinds::options::{GraphSwitches, ListSwitches};
 use stratann_engine::search::{Answers, Effort, SearchOptions};
-use stratann_engine::{DType, Metric, Quiet, groundtruth};
+use stratann_engine::{DType, Metric, groundtruth};
+use stratann_storage::Quiet;
 use tempfile::TempDir;
 
 const QUERIES: usize = 30;

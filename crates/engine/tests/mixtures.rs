@@ -15,8 +15,9 @@ use stratann_engine::index::{Index, OpenOptions};
 use stratann_engine::kinds::hybrid_ivf::replan::{ReplanOptions, replan};
 use stratann_engine::search::{Effort, SearchOptions};
 use stratann_engine::spread::{Method, PartitionOptions, Shard, partition};
-use stratann_engine::tier::{Buffer, IoChoice};
-use stratann_engine::{DType, Metric, Quiet};
+use stratann_engine::{DType, Metric};
+use stratann_storage::Quiet;
+use stratann_storage::tier::{Buffer, IoChoice};
 use tempfile::TempDir;
 
 type Files = BTreeMap<String, Vec<u8>>;

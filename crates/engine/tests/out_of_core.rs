@@ -13,7 +13,8 @@ use common::{Set, clustered, graph_options, hits, nearest, quick};
 use stratann_engine::build::{BuildOptions, BuildReport, Kind, build, plan};
 use stratann_engine::index::{Index, OpenOptions};
 use stratann_engine::search::{Effort, SearchOptions};
-use stratann_engine::{DType, Metric, Progress, Quiet, verify};
+use stratann_engine::{DType, Metric, verify};
+use stratann_storage::{Progress, Quiet};
 use tempfile::TempDir;
 
 const ROWS: usize = 40_000;
@@ -193,7 +194,7 @@ fn a_build_that_was_stopped_between_cells_resumes_to_the_same_bytes() {
     let stop = Impatient { asked: AtomicU64::new(0), patience: 150, in_graph: AtomicBool::new(false) };
     let options = options(2, Some(tight()));
     let error = build(&set().reader(), dir.path(), &options, &stop).unwrap_err();
-    assert_eq!(error.kind, stratann_engine::ErrorKind::Interrupted, "{}", error.message);
+    assert_eq!(error.kind, stratann_storage::ErrorKind::Interrupted, "{}", error.message);
     let partial = dir.path().join("partial");
     let of_cells = |start: &str| -> Vec<PathBuf> {
         let entries = std::fs::read_dir(&partial).unwrap().flatten();

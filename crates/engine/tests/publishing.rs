@@ -14,7 +14,8 @@ use stratann_engine::kinds::hybrid_ivf::replan::{ReplanOptions, replan};
 use stratann_engine::manifest::Manifest;
 use stratann_engine::recall::tune::{TuneOptions, tune};
 use stratann_engine::search::{Effort, SearchOptions};
-use stratann_engine::{DType, Metric, Quiet, verify};
+use stratann_engine::{DType, Metric, verify};
+use stratann_storage::Quiet;
 
 /// What a reader does again and again with the folder.
 type Reading = fn(&Path);

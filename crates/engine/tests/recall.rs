@@ -8,7 +8,8 @@ use stratann_engine::build::Kind;
 use stratann_engine::driver::Width;
 use stratann_engine::kinds::options::LocalPlan;
 use stratann_engine::search::{Answers, Effort, SearchOptions};
-use stratann_engine::{DType, Metric, Quiet};
+use stratann_engine::{DType, Metric};
+use stratann_storage::Quiet;
 
 const DIM: usize = 20;
 

@@ -15,9 +15,10 @@ use stratann_engine::build::{BuildOptions, Kind, KindOptions, build};
 use stratann_engine::index::{ChangeOptions, Index, OpenOptions, Unfinished};
 use stratann_engine::kinds::options::RemoteSwitches;
 use stratann_engine::kinds::remote_hnsw::live::load::load;
-use stratann_engine::remote_memory::{Credentials, Node, NodeId, NodeOptions, Nodes, Place};
 use stratann_engine::search::{Answers, Effort, SearchOptions};
-use stratann_engine::{DType, ErrorKind, Metric, Quiet};
+use stratann_engine::{DType, Metric};
+use stratann_storage::remote_memory::{Credentials, Node, NodeId, NodeOptions, Nodes, Place};
+use stratann_storage::{ErrorKind, Quiet};
 use tempfile::TempDir;
 
 const SECRET: &[u8] = b"a key of memory nodes, 32 bytes!";

@@ -10,9 +10,10 @@ use stratann_core::format::region::{GroupWords, Reservations, SUPERBLOCK_BYTES, 
 use stratann_engine::build::{BuildOptions, Kind, KindOptions, build};
 use stratann_engine::index::{ChangeOptions, Index, OpenOptions};
 use stratann_engine::kinds::remote_hnsw::live::load::load;
-use stratann_engine::remote_memory::{Credentials, Node, NodeId, NodeOptions, Nodes, Operation, Place};
 use stratann_engine::search::{Answers, Effort, SearchOptions};
-use stratann_engine::{DType, Metric, Quiet};
+use stratann_engine::{DType, Metric};
+use stratann_storage::Quiet;
+use stratann_storage::remote_memory::{Credentials, Node, NodeId, NodeOptions, Nodes, Operation, Place};
 use tempfile::TempDir;
 
 const SECRET: &[u8] = b"a key of memory nodes, 32 bytes!";

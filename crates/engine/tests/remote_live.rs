@@ -15,14 +15,15 @@ use stratann_core::hash::checksum;
 use stratann_engine::build::{BuildOptions, Kind, KindOptions, build};
 use stratann_engine::dataset::{Reader, Shape};
 use stratann_engine::driver::GatherOptions;
-use stratann_engine::durable::hex;
 use stratann_engine::index::{ChangeOptions, Index, OpenOptions};
 use stratann_engine::kinds::remote_hnsw::live::load::{Loaded, load};
 use stratann_engine::manifest::Manifest;
-use stratann_engine::remote_memory::{Credentials, Node, NodeId, NodeOptions, Nodes, Place, Range};
 use stratann_engine::search::{Answers, DOORBELLS, Effort, SearchOptions};
 use stratann_engine::serve::{MemoryNodes, ServeOptions, Server};
-use stratann_engine::{DType, ErrorKind, Metric, Progress, Quiet};
+use stratann_engine::{DType, Metric};
+use stratann_storage::durable::hex;
+use stratann_storage::remote_memory::{Credentials, Node, NodeId, NodeOptions, Nodes, Place, Range};
+use stratann_storage::{ErrorKind, Progress, Quiet};
 use stratann_testing::way::Way;
 use tempfile::TempDir;
 
@@ -312,7 +313,7 @@ fn nodes_of_another_load_or_format_are_refused() {
     all.extend(others.into_iter().skip(1));
     assert!(refused(&all).contains("were not loaded together"), "{}", refused(&all));
     let mut memory =
-        stratann_engine::remote_memory::connect_one(&addresses(&all)[0], &credentials()).unwrap();
+        stratann_storage::remote_memory::connect_one(&addresses(&all)[0], &credentials()).unwrap();
     for copy in [0, SUPERBLOCK_BYTES] {
         memory.write(&[(copy + 8, &1u64.to_le_bytes())]).unwrap();
     }
@@ -358,7 +359,7 @@ fn a_reader_or_a_writer_that_fails_gives_its_line_back() {
     assert_eq!(lines(&nodes), 1);
     // A writer that reads damaged descriptors fails after it has announced itself.
     let mut memory =
-        stratann_engine::remote_memory::connect_one(&addresses(&nodes)[0], &credentials()).unwrap();
+        stratann_storage::remote_memory::connect_one(&addresses(&nodes)[0], &credentials()).unwrap();
     let mut bytes = vec![0; 2 * SUPERBLOCK_BYTES as usize];
     memory.read(&[Range { offset: 0, bytes: bytes.len() as u32 }], &mut bytes).unwrap();
     let own = Superblock::newest(&bytes).unwrap();
@@ -420,7 +421,7 @@ fn damage_is_named() {
     let placed = loaded(dir.path(), &all);
     let remote = opened(&all);
     let mut memory =
-        stratann_engine::remote_memory::connect_one(&addresses(&all)[0], &credentials()).unwrap();
+        stratann_storage::remote_memory::connect_one(&addresses(&all)[0], &credentials()).unwrap();
     // In the middle of the groups.
     let at = placed.nodes[0].used_bytes / 8 * 8 - (placed.nodes[0].used_bytes / 4) / 8 * 8;
     memory.write(&[(at, &[0xA5; 64])]).unwrap();

@@ -17,10 +17,11 @@ use stratann_core::remote::{
 use stratann_engine::build::{Kind, KindOptions, build};
 use stratann_engine::index::{ChangeOptions, Index, OpenOptions};
 use stratann_engine::kinds::remote_hnsw::live::load::{Loaded, load};
-use stratann_engine::remote_memory::{Credentials, Node, NodeId, NodeOptions, Nodes, Place};
 use stratann_engine::search::{Effort, SearchOptions};
 use stratann_engine::serve::{MemoryNodes, Question, ServeOptions, Server, Versions};
-use stratann_engine::{DType, Metric, Quiet};
+use stratann_engine::{DType, Metric};
+use stratann_storage::Quiet;
+use stratann_storage::remote_memory::{Credentials, Node, NodeId, NodeOptions, Nodes, Place};
 use tempfile::TempDir;
 
 const REGION_BYTES: u64 = 2 << 20;

@@ -11,9 +11,10 @@ use stratann_engine::build::{BuildOptions, Kind, KindOptions, build};
 use stratann_engine::driver::GatherOptions;
 use stratann_engine::index::{Index, OpenOptions};
 use stratann_engine::kinds::remote_hnsw::live::load::{LoadOptions, Loaded, load_with};
-use stratann_engine::remote_memory::{Credentials, Node, NodeId, NodeOptions, Place};
 use stratann_engine::search::{Effort, SearchOptions, TrafficOptions};
-use stratann_engine::{DType, ErrorKind, Metric, Quiet};
+use stratann_engine::{DType, Metric};
+use stratann_storage::remote_memory::{Credentials, Node, NodeId, NodeOptions, Place};
+use stratann_storage::{ErrorKind, Quiet};
 use tempfile::TempDir;
 
 const CLUSTERS: usize = 48;

@@ -18,9 +18,10 @@ use stratann_engine::build::{BuildOptions, Kind, KindOptions, build};
 use stratann_engine::index::{ChangeOptions, Index, OpenOptions};
 use stratann_engine::kinds::options::RemoteSwitches;
 use stratann_engine::kinds::remote_hnsw::live::load::load;
-use stratann_engine::remote_memory::{Credentials, Node, NodeId, NodeOptions};
 use stratann_engine::search::{Effort, SearchOptions};
-use stratann_engine::{DType, Metric, Quiet};
+use stratann_engine::{DType, Metric};
+use stratann_storage::Quiet;
+use stratann_storage::remote_memory::{Credentials, Node, NodeId, NodeOptions};
 
 const SECRET: &[u8] = b"a key of memory nodes, 32 bytes!";
 const NODES: usize = 4;
@@ -295,7 +296,7 @@ impl Place {
             listen: "127.0.0.1:0".parse().unwrap(),
             secret: SECRET.to_vec(),
             tls: None,
-            place: stratann_engine::remote_memory::Place::Memory,
+            place: stratann_storage::remote_memory::Place::Memory,
             connections_max: 64,
             log: Arc::new(|_| {}),
         })

@@ -11,7 +11,6 @@ use stratann_core::format::directory::{Directory, LocalKind};
 use stratann_core::format::inverted_list::{ListLayout, Record};
 use stratann_core::plan::hybrid_ivf::MAX_PROBES;
 use stratann_core::verify::Bounds;
-use stratann_engine::budget::PROGRAM_BYTES;
 use stratann_engine::build::{BuildOptions, Kind, LocalPlan, build};
 use stratann_engine::groundtruth;
 use stratann_engine::index::{Index, OpenOptions};
@@ -20,9 +19,11 @@ use stratann_engine::kinds::hybrid_ivf::replan::{ReplanOptions, Replanned, repla
 use stratann_engine::kinds::options::ListSwitches;
 use stratann_engine::kinds::options::{Learn, LearnOptions};
 use stratann_engine::manifest::Manifest;
-use stratann_engine::profile::LocalCosts;
 use stratann_engine::search::{Answers, Effort, SearchOptions};
-use stratann_engine::{DType, ErrorKind, Metric, Quiet, verify};
+use stratann_engine::{DType, Metric, verify};
+use stratann_storage::budget::PROGRAM_BYTES;
+use stratann_storage::profile::LocalCosts;
+use stratann_storage::{ErrorKind, Quiet};
 use tempfile::TempDir;
 
 const AMPLE: u64 = 1 << 30;

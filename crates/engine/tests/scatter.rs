@@ -15,7 +15,8 @@ use stratann_engine::index::OpenOptions;
 use stratann_engine::manifest::Manifest;
 use stratann_engine::spread::scatter::{PartIndex, describe, open, open_part, scatter, server_folder};
 use stratann_engine::spread::{Method, PartitionOptions};
-use stratann_engine::{DType, ErrorKind, Metric, Progress, Quiet};
+use stratann_engine::{DType, Metric};
+use stratann_storage::{ErrorKind, Progress, Quiet};
 
 const ROWS: usize = 3000;
 

@@ -20,8 +20,9 @@ use stratann_engine::driver::Width;
 use stratann_engine::search::{Answers, Effort, SearchOptions};
 use stratann_engine::serve::{Answer, Caps, Question, ServeOptions, Server, Unanswered, WaitsByClass};
 use stratann_engine::spread::{PartitionOptions, partition};
-use stratann_engine::tier::IoChoice;
-use stratann_engine::{DType, ErrorKind, Metric, Quiet};
+use stratann_engine::{DType, Metric};
+use stratann_storage::tier::IoChoice;
+use stratann_storage::{ErrorKind, Quiet};
 use tempfile::TempDir;
 
 const DIM: usize = 24;

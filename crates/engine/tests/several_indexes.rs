@@ -6,7 +6,8 @@ use common::{Built, Set, clustered, graph_set, list_options, queries, quick};
 use stratann_engine::build::Kind;
 use stratann_engine::index::{Index, OpenOptions};
 use stratann_engine::search::{Answers, Effort, SearchOptions};
-use stratann_engine::{DType, Metric, Quiet};
+use stratann_engine::{DType, Metric};
+use stratann_storage::Quiet;
 
 fn open(built: &Built) -> Index {
     let cached = OpenOptions { cache_budget: 1 << 20, head_budget: Some(0), ..OpenOptions::default() };

@@ -12,7 +12,8 @@ use stratann_core::build::hash;
 use stratann_engine::build::{BuildOptions, Kind, build};
 use stratann_engine::kinds::split::Split;
 use stratann_engine::kinds::split::tasks::{self, Done, Task};
-use stratann_engine::{DType, Metric, Quiet};
+use stratann_engine::{DType, Metric};
+use stratann_storage::Quiet;
 
 const DIM: usize = 12;
 

@@ -5,8 +5,9 @@ use std::path::{Path, PathBuf};
 use stratann_cli::Verdict;
 use stratann_cli::options::{self, MetricName};
 use stratann_cli::output::Output;
-use stratann_engine::output::{self, OutputPath};
-use stratann_engine::{Error, Metric, Result};
+use stratann_engine::Metric;
+use stratann_storage::output::{self, OutputPath};
+use stratann_storage::{Error, Result};
 
 mod figure;
 mod gpu;

@@ -11,7 +11,7 @@ use stratann_core::query::{QueryState, Scratch};
 use stratann_engine::index::{Index, OpenOptions};
 use stratann_engine::kinds::kind::Kind;
 use stratann_engine::search::{Effort, SearchOptions};
-use stratann_engine::{Error, Result};
+use stratann_storage::{Error, Result};
 
 /// Measure what ranking candidates by their codes takes on one thread (gpu-ivf)
 ///

@@ -7,14 +7,13 @@ use std::path::{Path, PathBuf};
 use serde::Serialize;
 use stratann_cli::Verdict;
 use stratann_cli::output::{Named, Output, count, table};
-use stratann_engine::budget::size;
 use stratann_engine::index::{Index, OpenOptions};
-use stratann_engine::input;
 use stratann_engine::kinds::kind::Kind;
-use stratann_engine::manifest::FileEntry;
 use stratann_engine::manifest::Manifest;
-use stratann_engine::names::FileName;
-use stratann_engine::{Error, Result};
+use stratann_storage::budget::size;
+use stratann_storage::data_file::FileEntry;
+use stratann_storage::names::FileName;
+use stratann_storage::{Error, Result, input};
 
 /// Show what many vectors would take and cost, and throughput per dollar and per GB of RAM
 ///

@@ -11,7 +11,7 @@ use clap::{CommandFactory, Parser};
 use stratann_cli::output::Output;
 use stratann_cli::program::{self, CommandLine, EXIT_CODES, OutputArgs};
 use stratann_cli::{Command, Verdict};
-use stratann_engine::Error;
+use stratann_storage::Error;
 
 /// Studies of the techniques of StratANN.
 #[derive(Parser)]

@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-use stratann_engine::ledger::{Ledger, Part, Reservation};
-use stratann_engine::link::client_of;
+use stratann_storage::ledger::{Ledger, Part, Reservation};
+use stratann_storage::link::client_of;
 use tokio::sync::Notify;
 
 use crate::limits::{CONNECTION_BYTES, Limits, RESERVED_CONNECTIONS};

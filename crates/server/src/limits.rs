@@ -4,9 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use stratann_core::peer::THREAD_POOL_BYTES;
-use stratann_engine::Result;
-use stratann_engine::budget::THREAD_BYTES;
-use stratann_engine::ledger::{Guarantee, Ledger, Part, Reservation};
+use stratann_storage::Result;
+use stratann_storage::budget::THREAD_BYTES;
+use stratann_storage::ledger::{Guarantee, Ledger, Part, Reservation};
 
 /// Bytes of a connection: its state, and buffers for reads and writes.
 pub(crate) const CONNECTION_BYTES: usize = 32 << 10;

@@ -13,8 +13,8 @@ use axum::{Extension, Router};
 use http_body_util::BodyExt;
 use serde::Serialize;
 use serde_json::{Value, json};
-use stratann_engine::ledger::Ledger;
 use stratann_engine::serve::{Answer, Question, Server, Unanswered, Versions};
+use stratann_storage::ledger::Ledger;
 use tokio::sync::{Semaphore, oneshot};
 use tokio::time::Instant;
 

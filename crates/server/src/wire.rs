@@ -9,7 +9,7 @@ use stratann_core::plan::KindParams;
 use stratann_core::query::{Params, QueryStats};
 use stratann_engine::kinds::gathered::CachedClusters;
 use stratann_engine::kinds::{Setting, params_of, setting};
-use stratann_engine::names::BuildId;
+use stratann_storage::names::BuildId;
 
 /// Largest number of queries in one request of this project's clients.
 pub const QUERIES_PER_REQUEST: usize = 16;

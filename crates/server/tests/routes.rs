@@ -14,13 +14,14 @@ use stratann_engine::build::{BuildOptions, KindOptions, build};
 use stratann_engine::dataset::{Reader, Shape};
 use stratann_engine::driver::Width;
 use stratann_engine::index::{Index, OpenOptions};
-use stratann_engine::ledger::Ledger;
 use stratann_engine::search::{Effort, SearchOptions};
 use stratann_engine::serve::{ServeOptions, Server, Versions};
-use stratann_engine::{DType, Metric, Quiet};
+use stratann_engine::{DType, Metric};
 use stratann_server::callers::Callers;
 use stratann_server::wire::{Answered, Reply};
 use stratann_server::{Front, FrontOptions, Limits, paths};
+use stratann_storage::Quiet;
+use stratann_storage::ledger::Ledger;
 
 const DIM: usize = 16;
 

@@ -14,8 +14,9 @@ use stratann_core::query::{Budget, Extent, Mode, Outcome, Params, QueryState};
 use stratann_engine::build::{BuildOptions, Kind, KindOptions};
 use stratann_engine::kinds::division::{GridPartition, Mode as Division};
 use stratann_engine::spread::{self, PartitionOptions, Placed};
-use stratann_engine::{DType, Metric, Quiet};
+use stratann_engine::{DType, Metric};
 use stratann_sim::{Cluster, Crash, Cut, FaultModel, Reply, Report, Stores, SubmittedQuery, run};
+use stratann_storage::Quiet;
 
 const DIM: usize = 96;
 const ASKED: usize = 20;

@@ -6,8 +6,8 @@ use std::time::Instant;
 
 use serde::{Deserialize, Serialize};
 use stratann_core::format::checksum;
-use stratann_engine::{Error, Result};
 use stratann_sim::LoadCosts;
+use stratann_storage::{Error, Result};
 
 use crate::costs::{Given, Origin, read_part};
 

@@ -9,8 +9,8 @@ use stratann_engine::driver::GatherOptions;
 use stratann_engine::index::Index;
 use stratann_engine::kinds::kind::Kind;
 use stratann_engine::search::{Answers, RecordedBatch, SearchOptions, TrafficOptions};
-use stratann_engine::{Error, Progress, Result};
 use stratann_sim::{BatchTrace, GatheredLoad};
+use stratann_storage::{Error, Progress, Result};
 
 use super::prices::RecordedWork;
 

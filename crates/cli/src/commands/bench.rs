@@ -8,7 +8,7 @@ use stratann_engine::driver::Width;
 use stratann_engine::index::{CacheBudget, OpenOptions};
 use stratann_engine::kinds::options::GraphSwitches;
 use stratann_engine::search::SearchOptions;
-use stratann_engine::{Error, Progress, Result};
+use stratann_storage::{Error, Progress, Result};
 
 use crate::Verdict;
 use crate::commands::search::{Bench, Run, Source, verdict};

@@ -2,11 +2,11 @@
 
 use std::path::PathBuf;
 
-use stratann_engine::budget::{free_disk_bytes, size};
 use stratann_engine::build::{self, BuildOptions, BuildPlan, BuildReport, Kind, OptionsByKind};
 use stratann_engine::dataset::Reader;
-use stratann_engine::{Progress, Result};
 use stratann_params::{Place, Stage};
+use stratann_storage::budget::{free_disk_bytes, size};
+use stratann_storage::{Progress, Result};
 
 use crate::Verdict;
 use crate::options::{self, KindChoice};

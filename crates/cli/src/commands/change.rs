@@ -6,7 +6,7 @@ use std::time::Instant;
 use serde::Serialize;
 use stratann_engine::dataset::{read_all_ids, read_ids};
 use stratann_engine::index::{Acknowledged, ChangeOptions, Index, PLACE, Unfinished};
-use stratann_engine::{Error, Progress, Result};
+use stratann_storage::{Error, Progress, Result};
 
 use crate::memory_nodes::MemoryArgs;
 use crate::output::{Output, count, duration};

@@ -4,16 +4,15 @@ use std::path::{Path, PathBuf};
 
 use clap::{Subcommand, ValueEnum};
 use stratann_capacity::costs::Prices;
-use stratann_engine::Result;
-use stratann_engine::budget::size;
 use stratann_engine::kinds::division::{GridPartition, Mode};
 use stratann_engine::spread::{self, Method, PartitionOptions, PartitionReport, scatter};
+use stratann_storage::Result;
+use stratann_storage::budget::size;
 
-use crate::Verdict;
-use crate::options;
 use crate::output::{Output, count, duration, table};
 use crate::plans::plans;
 use crate::progress::ProgressPrinter;
+use crate::{Verdict, options};
 
 mod publish;
 mod replan;

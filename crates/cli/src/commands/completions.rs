@@ -1,7 +1,7 @@
 //! `stratann completions`: prints a completion script.
 
 use clap_complete::Shell;
-use stratann_engine::Result;
+use stratann_storage::Result;
 
 use crate::Verdict;
 use crate::output::print;

@@ -4,11 +4,11 @@ use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde::Serialize;
-use stratann_engine::Result;
-use stratann_engine::budget::{free_disk_bytes, size};
 use stratann_engine::doctor::{self, Disk, Gpu, LinkListener, LinkSpeed, Machine};
-use stratann_engine::profile::{KeptProfile, Measurement};
-use stratann_engine::tier::IoChoice;
+use stratann_storage::Result;
+use stratann_storage::budget::{free_disk_bytes, size};
+use stratann_storage::profile::{KeptProfile, Measurement};
+use stratann_storage::tier::IoChoice;
 
 use super::profile::measured_words;
 use crate::Verdict;

@@ -11,14 +11,13 @@ use stratann_engine::index::{Index, OpenOptions};
 use stratann_engine::kinds::kind::Kind;
 use stratann_engine::kinds::options::{GraphSwitches, Learn, LearnOptions};
 use stratann_engine::search::SearchOptions;
-use stratann_engine::{Error, Result};
+use stratann_storage::{Error, Result};
 
 use crate::memory_nodes::{self, KeyArgs};
-use crate::options;
 use crate::output::{Output, count};
 use crate::queries::Queries;
-use crate::techniques;
 use crate::{Verdict, commands::search::PerQuery};
+use crate::{options, techniques};
 
 mod clusters;
 mod gpu;

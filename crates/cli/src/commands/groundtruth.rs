@@ -4,9 +4,10 @@ use std::path::PathBuf;
 use std::time::Instant;
 
 use stratann_engine::dataset::{GroundTruth, Reader};
-use stratann_engine::output::OutputPath;
-use stratann_engine::{Error, Result, budget, groundtruth};
+use stratann_engine::groundtruth;
 use stratann_params::choices::OnBadRow;
+use stratann_storage::output::OutputPath;
+use stratann_storage::{Error, Result, budget};
 
 use crate::Verdict;
 use crate::options::{self, MetricName};

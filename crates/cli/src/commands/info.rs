@@ -2,7 +2,6 @@
 
 use std::path::Path;
 
-use stratann_engine::budget::{Account, size};
 use stratann_engine::kinds::gpu_ivf::facts::GpuFacts;
 use stratann_engine::kinds::grid_ivf::facts::GridFacts;
 use stratann_engine::kinds::hybrid_ivf::learning::LearnedFacts;
@@ -10,13 +9,14 @@ use stratann_engine::kinds::kind::Kind;
 use stratann_engine::kinds::remote_hnsw::facts::RemoteFacts;
 use stratann_engine::manifest::Manifest;
 use stratann_engine::recall::curve::{RECALL_USUAL, all_unreached};
-use stratann_engine::{Result, verify};
+use stratann_engine::verify;
+use stratann_storage::Result;
+use stratann_storage::budget::{Account, size};
 
-use crate::Verdict;
-use crate::memory;
 use crate::memory_nodes::{IndexPlace, PlaceArgs};
 use crate::options::dtype_text;
 use crate::output::{Output, count, table};
+use crate::{Verdict, memory};
 
 mod clusters;
 mod in_memory;

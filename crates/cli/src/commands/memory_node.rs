@@ -6,14 +6,13 @@ use std::time::{Duration, SystemTime};
 
 use stratann_cluster::membership::{EtcdOptions, Membership, MemoryMember};
 use stratann_cluster::memory::etcd_options;
-use stratann_engine::link::{Log, Tls};
-use stratann_engine::remote_memory::{CONNECTIONS_MAX, Node, NodeId, NodeOptions, Place, read_key};
-use stratann_engine::{Error, Result};
+use stratann_storage::link::{Log, Tls};
+use stratann_storage::remote_memory::{CONNECTIONS_MAX, Node, NodeId, NodeOptions, Place, read_key};
+use stratann_storage::{Error, Result};
 
 use super::serve::{Stop, socket_address, stops, utc};
-use crate::Verdict;
-use crate::options;
 use crate::output::{Output, print};
+use crate::{Verdict, options};
 
 mod load;
 
@@ -215,7 +214,7 @@ fn tell_ready(args: &NodeArgs, node: &Node, log: &Log, output: Output) -> Result
     log(&format!(
         "memory node {} has {}, {place}, on {address}; epoch {:016x}",
         facts.node.0,
-        stratann_engine::budget::size(facts.region_bytes),
+        stratann_storage::budget::size(facts.region_bytes),
         facts.epoch
     ));
     Ok(())

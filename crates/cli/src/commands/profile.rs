@@ -4,13 +4,13 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, UNIX_EPOCH};
 
 use serde::Serialize;
-use stratann_engine::budget::size as size_text;
-use stratann_engine::output::OutputPath;
-use stratann_engine::profile::{
+use stratann_storage::budget::size as size_text;
+use stratann_storage::output::OutputPath;
+use stratann_storage::profile::{
     self, ComputeCosts, DEPTHS, DiskCosts, DistanceCost, KeptProfile, Measurement, Profile, ProfileOptions,
     SIZES,
 };
-use stratann_engine::{Error, Result};
+use stratann_storage::{Error, Result};
 
 use super::serve::utc;
 use crate::Verdict;

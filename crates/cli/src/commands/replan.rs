@@ -3,15 +3,14 @@
 use std::path::PathBuf;
 
 use stratann_core::format::directory::LocalKind;
-use stratann_engine::Result;
-use stratann_engine::budget::size;
 use stratann_engine::kinds::hybrid_ivf::replan::{self, ReplanOptions, Replanned};
 use stratann_params::choices::PlanName;
+use stratann_storage::Result;
+use stratann_storage::budget::size;
 
-use crate::Verdict;
-use crate::options;
 use crate::output::{Output, count, table};
 use crate::progress::ProgressPrinter;
+use crate::{Verdict, options};
 
 /// Plan a hybrid-ivf for another RAM budget, and rebuild the inverted lists that change
 ///

@@ -6,21 +6,20 @@ use serde::Serialize;
 use serde::ser::SerializeMap;
 use stratann_cluster::memory::found;
 use stratann_core::query::QueryStats;
-use stratann_engine::budget::Account;
 use stratann_engine::driver::{MergedReads, Times};
 use stratann_engine::index::{CacheBudget, OpenOptions};
 use stratann_engine::kinds::options::{GraphSwitches, Learn, LearnOptions};
 use stratann_engine::manifest::Manifest;
 use stratann_engine::scorer::{ScorerOptions, ScorerReport};
 use stratann_engine::search::{Answers, Effort, Latency, SearchOptions};
-use stratann_engine::{Error, Progress, Result};
+use stratann_storage::budget::Account;
+use stratann_storage::{Error, Progress, Result};
 
-use crate::Verdict;
 use crate::options::{self, AdmissionName, IoName, ModeName, Target};
 use crate::output::{Named, Output, eprint_line};
 use crate::progress::ProgressPrinter;
 use crate::scorer::{ScorerArgs, ScorerKeys};
-use crate::techniques;
+use crate::{Verdict, techniques};
 
 mod local;
 mod result_file;

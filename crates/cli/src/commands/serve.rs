@@ -12,12 +12,12 @@ use clap::ValueEnum;
 use stratann_cluster::membership::{Claim, EtcdOptions, Member, Membership};
 use stratann_core::query::Remote;
 use stratann_engine::index::CacheBudget;
-use stratann_engine::ledger::Ledger;
-use stratann_engine::link::Tls;
 use stratann_engine::serve::{ServeOptions, Server, Versions};
-use stratann_engine::{Error, ErrorKind, Result, input};
 use stratann_server::callers::{self, Callers};
 use stratann_server::{Front, FrontOptions, Limits, Log, Signal, watch_signals};
+use stratann_storage::ledger::Ledger;
+use stratann_storage::link::Tls;
+use stratann_storage::{Error, ErrorKind, Result, input};
 
 use crate::Verdict;
 use crate::options::{self, CarryName, IoName, RemoteName, ResultsName};
@@ -183,7 +183,7 @@ pub(crate) fn run(args: &Args, output: Output) -> Result<Verdict> {
         // The engine's error names its own need only.
         ErrorKind::Budget if has_budget => Error::budget(format!(
             "without the {} for HTTP, {}, and that for HTTP beside it",
-            stratann_engine::budget::size(front_bytes),
+            stratann_storage::budget::size(front_bytes),
             e.message,
         )),
         _ => e,

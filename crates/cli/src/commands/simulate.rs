@@ -14,7 +14,7 @@ use stratann_engine::kinds::kind::Kind;
 use stratann_engine::kinds::options::GraphSwitches;
 use stratann_engine::search::{Effort, SearchOptions};
 use stratann_engine::spread::PartitionOptions;
-use stratann_engine::{Error, Progress, Result};
+use stratann_storage::{Error, Progress, Result};
 
 use super::cluster::{MethodName, PlanName};
 use crate::Verdict;

@@ -6,13 +6,12 @@ use stratann_engine::index::{Index, OpenOptions};
 use stratann_engine::manifest::Manifest;
 use stratann_engine::recall::known::Known;
 use stratann_engine::recall::tune::{self, TuneOptions, Tuned};
-use stratann_engine::{Error, Result};
+use stratann_storage::{Error, Result};
 
-use crate::Verdict;
 use crate::output::{Output, count, table};
 use crate::progress::ProgressPrinter;
 use crate::queries::Queries;
-use crate::{options, truth};
+use crate::{Verdict, options, truth};
 
 /// Re-measure the recall/cost curve of an index with your queries
 ///

@@ -2,11 +2,11 @@
 
 use std::path::Path;
 
-use stratann_engine::budget::size;
 use stratann_engine::index::Index;
 use stratann_engine::kinds::remote_hnsw::live::inspect::MemoryReport;
 use stratann_engine::verify::{self, Finding, Report};
-use stratann_engine::{Progress, Result};
+use stratann_storage::budget::size;
+use stratann_storage::{Progress, Result};
 
 use crate::Verdict;
 use crate::memory_nodes::{IndexPlace, PlaceArgs};

@@ -7,12 +7,13 @@ use std::time::Instant;
 
 use futures_util::StreamExt;
 use object_store::ObjectStoreExt;
-use stratann_engine::durable::{hex, sync_folder, write_synced};
-use stratann_engine::manifest::{FileEntry, Manifest, open_file};
-use stratann_engine::names::BuildId;
+use stratann_engine::manifest::Manifest;
 use stratann_engine::spread::moved::PartOf;
 use stratann_engine::spread::scatter::{self, Description};
-use stratann_engine::{Error, ErrorKind, Progress, Result};
+use stratann_storage::data_file::{FileEntry, open_file};
+use stratann_storage::durable::{hex, sync_folder, write_synced};
+use stratann_storage::names::BuildId;
+use stratann_storage::{Error, ErrorKind, Progress, Result};
 use xxhash_rust::xxh3::Xxh3;
 
 use super::version::{Here, Version};

@@ -26,10 +26,10 @@ use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey, S3ConditionalPut};
 use object_store::local::LocalFileSystem;
 use object_store::path::Path;
 use object_store::{ClientConfigKey, ObjectStore, ObjectStoreExt, RetryConfig};
-use stratann_engine::error::quoted;
 use stratann_engine::manifest::{DamagedManifest, Manifest, TEXT_BYTES_MAX, number_of};
-use stratann_engine::names::BuildId;
-use stratann_engine::{Error, ErrorKind, Result};
+use stratann_storage::error::quoted;
+use stratann_storage::names::BuildId;
+use stratann_storage::{Error, ErrorKind, Result};
 
 use replies::Allowance;
 

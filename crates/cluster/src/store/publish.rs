@@ -6,11 +6,12 @@ use std::time::Duration;
 
 use object_store::path::Path;
 use object_store::{ObjectStore, ObjectStoreExt, PutMode, PutOptions, PutPayload, WriteMultipart};
-use stratann_engine::durable::hex;
-use stratann_engine::manifest::{FileEntry, Manifest, number_after, open_file};
-use stratann_engine::names::BuildId;
+use stratann_engine::manifest::{Manifest, number_after};
 use stratann_engine::spread::scatter::{self, Description};
-use stratann_engine::{Error, Progress, Result};
+use stratann_storage::data_file::{FileEntry, open_file};
+use stratann_storage::durable::hex;
+use stratann_storage::names::BuildId;
+use stratann_storage::{Error, Progress, Result};
 use xxhash_rust::xxh3::Xxh3;
 
 use super::{OPERATION_TIME, Store};

@@ -80,9 +80,9 @@ fn slow_replies_end() {
 fn a_longer_file_than_the_manifest_says_is_not_read() {
     let (hostile, store) = store(move |_| Reply::Endless(object(1 << 40), vec![b' '; 1 << 20]));
     let folder = tempfile::tempdir().unwrap();
-    let entry = stratann_engine::manifest::FileEntry { bytes: 1000, xxh3: "0".repeat(16) };
+    let entry = stratann_storage::data_file::FileEntry { bytes: 1000, xxh3: "0".repeat(16) };
     let fetched =
-        store.download(BuildId::default(), "v1-blocks.bin", &entry, folder.path(), &stratann_engine::Quiet);
+        store.download(BuildId::default(), "v1-blocks.bin", &entry, folder.path(), &stratann_storage::Quiet);
     let error = fetched.unwrap_err();
     assert!(error.kind == ErrorKind::Corrupt && error.message.contains("arrived damaged"), "{error}");
     assert!(hostile.sent() < FAR_TOO_MUCH, "{} bytes", hostile.sent());

@@ -3,9 +3,9 @@
 use std::path::{Path, PathBuf};
 
 use stratann_engine::manifest::{self, DamagedManifest, Manifest};
-use stratann_engine::names::BuildId;
 use stratann_engine::spread::scatter::{self, Description};
-use stratann_engine::{Error, Result};
+use stratann_storage::names::BuildId;
+use stratann_storage::{Error, Result, data_file};
 
 /// What a version holds.
 #[derive(Clone, Debug, PartialEq)]
@@ -121,7 +121,7 @@ impl Here {
 
 /// Whether all files that a server needs are there, with the lengths of the manifest.
 fn is_complete(folder: &Path, manifest: &Manifest, server: Option<usize>) -> Option<()> {
-    let has = |(name, entry): &(&str, &manifest::FileEntry)| {
+    let has = |(name, entry): &(&str, &data_file::FileEntry)| {
         std::fs::metadata(folder.join(name)).is_ok_and(|file| file.len() == entry.bytes)
     };
     manifest.needed_by(server).ok()?.iter().all(has).then_some(())

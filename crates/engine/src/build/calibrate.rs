@@ -2,8 +2,10 @@
 //!
 //! The drawn row of a query is hidden from its search, and left out of its truth.
 
+use stratann_storage::budget::{PROGRAM_BYTES, release_freed};
+use stratann_storage::{Error, Result};
+
 use super::stages::Build;
-use crate::budget::{PROGRAM_BYTES, release_freed};
 use crate::dataset::Scan;
 use crate::groundtruth;
 use crate::index::{Index, OpenOptions};
@@ -12,7 +14,6 @@ use crate::recall::calibrate::measure_all;
 use crate::recall::curve::{CURVE_KS, Curve, FROM_MIXTURE};
 use crate::recall::known::Known;
 use crate::recall::mixture::{Maker, NEAR};
-use crate::{Error, Result};
 
 /// Less than this makes the scan for exact neighbours crawl.
 const GROUNDTRUTH_MIN: u64 = 6 << 20;

@@ -2,12 +2,12 @@
 //! Sizes follow the data; nothing is moved between cells afterwards (OrchANN §3.2).
 
 use rayon::prelude::*;
+use stratann_storage::{Error, Result};
 
 use crate::build::space::Space;
 use crate::build::stages::Build;
 use crate::clusterings::{CHUNK, evenly, kmeans, nearest_of, order, sample_of};
 use crate::dataset::Scan;
-use crate::{Error, Result};
 
 /// Sampled rows per centroid; fewer fit them poorly, more gain little.
 pub(crate) const SAMPLE_PER_CELL: usize = 32;

@@ -7,9 +7,9 @@ use rayon::prelude::*;
 use stratann_kernel::codes::{CENTROIDS, Codebook, nearest};
 use stratann_kernel::distance::block_dot_f32;
 use stratann_params::choices::CodeKind;
+use stratann_storage::{Error, Progress, Result};
 
 use crate::clusterings::kmeans::{Members, assign_until, kmeans, mean, spread};
-use crate::{Error, Progress, Result};
 
 /// Training options of a codebook.
 #[derive(Clone, Copy, Debug)]
@@ -425,8 +425,8 @@ fn fit_correction(book: &mut Codebook, sample: &[f32]) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Quiet;
     use std::sync::atomic::{AtomicU64, Ordering};
+    use stratann_storage::Quiet;
 
     use stratann_core::build::hash;
     use stratann_kernel::codes::Table;
@@ -582,7 +582,7 @@ mod tests {
         for patience in 0..20 {
             let progress = Impatient { asked: AtomicU64::new(0), patience };
             let trained = train(sample.clone(), 8, false, &options(CodeKind::Opq, 4), &progress);
-            assert_eq!(trained.unwrap_err().kind, crate::ErrorKind::Interrupted);
+            assert_eq!(trained.unwrap_err().kind, stratann_storage::ErrorKind::Interrupted);
             assert!(progress.asked.load(Ordering::Relaxed) < patience + 20);
         }
     }

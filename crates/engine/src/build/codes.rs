@@ -10,14 +10,16 @@ use serde::{Deserialize, Serialize};
 use stratann_kernel::Metric;
 use stratann_kernel::codes::Codebook;
 use stratann_kernel::distance::l2_f32;
+use stratann_storage::output::AtomicFile;
+use stratann_storage::{Error, Result, input};
 
 use super::codebook::{self, CodebookOptions};
 use super::plan::CODEBOOK_SAMPLE;
 use super::space::Space;
 use super::stages::{self, Build, IDS};
 use super::tables::{read_table, write_table};
-use crate::dataset::{AtomicFile, Scan};
-use crate::{Error, Result, files, input};
+use crate::dataset::Scan;
+use crate::files;
 
 /// Rounds of training of the codebook.
 pub(crate) const ITERATIONS: usize = 12;

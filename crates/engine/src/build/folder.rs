@@ -3,9 +3,11 @@
 use std::fs::DirEntry;
 use std::path::Path;
 
+use stratann_storage::{Error, Result, output};
+
 use super::state::{FolderLock, lock as lock_folder};
+use crate::files;
 use crate::manifest::{self, PARTIAL};
-use crate::{Error, Result, files, output};
 
 /// Refuses a folder that an index cannot be built into. Changes nothing.
 ///

@@ -3,9 +3,9 @@
 use super::codebook::{CodebookOptions, MULTIPLY_NS, PAIR_NS, training_seconds};
 use super::options::BuildOptions;
 use super::plan::BuildPlan;
-use crate::Expected;
 use crate::dataset::Shape;
 use stratann_params::choices::CodeKind;
+use stratann_storage::Expected;
 
 /// The stages of a build in their order, each with the seconds that it is expected to take.
 #[derive(Clone, Debug, Default)]

@@ -5,10 +5,11 @@ use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
+use stratann_storage::{Error, Result, input};
+
 use super::regions::Regions;
 use super::stages::Build;
 use crate::dataset::Scan;
-use crate::{Error, Result, input};
 
 /// Where vectors wait for their lists when not all fit in memory.
 const SPILL: &str = "spill.tmp";

@@ -39,6 +39,8 @@ pub mod vamana;
 
 use std::path::Path;
 
+use stratann_storage::{Error, Progress, Result, budget};
+
 pub use crate::kinds::choice::{Choice, choose};
 pub use crate::kinds::kind::Kind;
 pub use crate::kinds::options::{KindOptions, LocalPlan, OptionsByKind};
@@ -53,7 +55,6 @@ pub(crate) use state::{FolderLock, lock as lock_folder};
 use crate::dataset::{self, Reader};
 use crate::kinds;
 use crate::manifest::PARTIAL;
-use crate::{Error, Progress, Result, budget};
 use stages::{Build, IDS, made_with};
 use state::Partial;
 
@@ -97,7 +98,8 @@ pub fn build(
             Ok(report)
         }
         Err(e) => {
-            if e.kind == crate::ErrorKind::Interrupted || e.kind == crate::ErrorKind::Io {
+            if e.kind == stratann_storage::ErrorKind::Interrupted || e.kind == stratann_storage::ErrorKind::Io
+            {
                 // Kept for --resume.
                 let hint = format!(
                     "; run the same command with --resume to go on, or delete {}",

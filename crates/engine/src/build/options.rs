@@ -8,12 +8,12 @@ use stratann_kernel::Metric;
 use stratann_params::Given;
 use stratann_params::build::CommonOptions;
 use stratann_params::choices::{MetricName, OnBadRow};
+use stratann_storage::profile::Profile;
+use stratann_storage::{Error, Result};
 
 use crate::dataset::Reader;
 use crate::kinds::kind::Kind;
 use crate::kinds::options::KindOptions;
-use crate::profile::Profile;
-use crate::{Error, Result};
 
 /// Options of a build. [`BuildOptions::new`] gives the defaults.
 #[derive(Clone, Debug)]

@@ -1,10 +1,10 @@
 //! What a build will take, decided before it begins.
 
 use serde::Serialize;
+use stratann_storage::budget::{Account, PROGRAM_BYTES, THREAD_BYTES, size};
+use stratann_storage::{Error, Result};
 
 use super::options::BuildOptions;
-use crate::budget::{Account, PROGRAM_BYTES, THREAD_BYTES, size};
-use crate::{Error, Result};
 
 /// Rows that train the codebook.
 pub(crate) const CODEBOOK_SAMPLE: usize = 65_536;
@@ -126,9 +126,9 @@ impl BuildPlan {
 
 /// Refuses work whose files cannot fit on the disk of `folder`.
 pub(crate) fn check_disk(folder: &std::path::Path, needed: u64) -> Result<()> {
-    match crate::budget::free_disk_bytes(folder) {
+    match stratann_storage::budget::free_disk_bytes(folder) {
         Some(free) if free < needed => Err(Error {
-            kind: crate::ErrorKind::Io,
+            kind: stratann_storage::ErrorKind::Io,
             message: format!(
                 "{} has {} free, this takes about {}; free some space or choose another disk",
                 folder.display(),

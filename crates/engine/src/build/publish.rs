@@ -3,15 +3,17 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
+use stratann_storage::data_file::FileEntry;
+use stratann_storage::durable::sync_folder;
+use stratann_storage::names::{BuildId, FileName};
+use stratann_storage::{Error, Result, data_file};
+
 use super::report::BuildReport;
 use super::stages::Build;
-use crate::durable::sync_folder;
-use crate::files::FileEntry;
+use crate::files;
 use crate::kinds::section::Section;
 use crate::manifest::{BlockShape, FORMAT_VERSION, Manifest};
-use crate::names::{BuildId, FileName};
 use crate::recall::curve::{RECALL_USUAL, all_unreached};
-use crate::{Error, Result, files};
 
 /// Under this name the state keeps lengths and checksums that are known before the end.
 pub(crate) const FILES: &str = "files";
@@ -31,7 +33,7 @@ pub(crate) fn manifest(
         if let Some(entry) = known.remove(&name) {
             entries.insert(name, entry);
         } else if path.exists() {
-            entries.insert(name, files::entry(&path)?);
+            entries.insert(name, data_file::entry(&path)?);
         }
     }
     let mut manifest = Manifest {

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-use crate::{Error, Result};
+use stratann_storage::{Error, Result};
 
 /// Most bytes that are buffered for one region.
 const HELD_MAX: usize = 1 << 18;

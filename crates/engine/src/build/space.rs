@@ -11,9 +11,9 @@ use stratann_core::build::{Points, hash};
 use stratann_kernel::distance::{inverse_norm, l2_f32, l2_u8};
 use stratann_kernel::element::widen;
 use stratann_kernel::{DType, Metric};
+use stratann_storage::{Error, Progress, Result};
 
 use crate::dataset::{Reader, Scan};
-use crate::{Error, Progress, Result};
 
 /// Representation of points while the graph is built.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]

@@ -9,6 +9,8 @@ use serde::{Deserialize, Serialize};
 use stratann_core::build::hash;
 use stratann_core::format::checksum;
 use stratann_kernel::codes::Codebook;
+use stratann_storage::data_file::FileEntry;
+use stratann_storage::{Error, Progress, Result, budget, data_file, input};
 
 use super::blocks::layout::LayoutFacts;
 use super::forecast::Forecast;
@@ -19,9 +21,8 @@ use super::report::BuildReport;
 use super::space::Space;
 use super::state::Partial;
 use crate::dataset::{self, Reader, Scan};
-use crate::files::FileEntry;
+use crate::files;
 use crate::manifest::{FORMAT_VERSION, Manifest};
-use crate::{Error, Progress, Result, budget, files, input};
 
 /// Partition of a set's rows into parts, for work row by row. It depends on the set only, because sums of floats depend
 /// on it.
@@ -226,7 +227,8 @@ impl<'a> Build<'a> {
     /// that decide where each row goes. Units of another build do not match it.
     pub(crate) fn checksum_seed(&self, made_from: &[PathBuf]) -> Result<u64> {
         let shape = self.base.shape();
-        let files: Vec<FileEntry> = made_from.iter().map(|path| files::entry(path)).collect::<Result<_>>()?;
+        let files: Vec<FileEntry> =
+            made_from.iter().map(|path| data_file::entry(path)).collect::<Result<_>>()?;
         let all = serde_json::json!({
             "kind": self.options.kind().name(), "metric": self.options.metric.name(), "dtype": shape.dtype.name(),
             "rows": shape.rows, "dim": shape.dim, "build": self.options.record(shape.dim),

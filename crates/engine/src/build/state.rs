@@ -6,11 +6,11 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
+use stratann_storage::durable::write_synced;
+use stratann_storage::output::AtomicFile;
+use stratann_storage::{Error, Result, input};
 
-use crate::dataset::AtomicFile;
-use crate::durable::write_synced;
 use crate::manifest::PARTIAL;
-use crate::{Error, Result, input};
 
 /// The finished stages, and what they were made with.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

@@ -2,8 +2,8 @@
 
 use std::path::Path;
 
-use crate::dataset::AtomicFile;
-use crate::{Error, Result, input};
+use stratann_storage::output::AtomicFile;
+use stratann_storage::{Error, Result, input};
 
 /// Writes a table of numbers, atomically.
 pub(crate) fn write_table<T: bytemuck::NoUninit>(path: &Path, table: &[T]) -> Result<()> {

@@ -9,8 +9,7 @@ use rayon::prelude::*;
 use stratann_core::build::prune::{Near, PruneScratch, robust_prune};
 use stratann_core::build::walk::{WalkScratch, greedy_walk};
 use stratann_core::build::{Lists, Points, hash};
-
-use crate::{Error, Progress, Result};
+use stratann_storage::{Error, Progress, Result};
 
 /// Options of a graph.
 #[derive(Clone, Copy, Debug)]
@@ -221,7 +220,7 @@ fn finish_lists<P: Points>(points: &P, graph: &mut Graph, options: &VamanaOption
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::progress::Quiet;
+    use stratann_storage::progress::Quiet;
 
     struct Plane(Vec<[f32; 4]>);
 

@@ -2,9 +2,9 @@
 
 use rayon::prelude::*;
 use stratann_kernel::distance::{block_l2_f32, l2_f32};
+use stratann_storage::{Progress, Result};
 
 use super::kmeans;
-use crate::{Progress, Result};
 
 /// Rounds that adjust the prices.
 const PRICE_ROUNDS: usize = 60;

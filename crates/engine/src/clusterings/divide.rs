@@ -1,7 +1,8 @@
 //! Divides the rows of one cluster into lists of bounded length.
 
+use stratann_storage::{Progress, Result};
+
 use super::{CHUNK, kmeans, nearest_of};
-use crate::{Progress, Result};
 
 /// Rows of a divided cluster that its centroids are found from, for each of them.
 const SAMPLE_PER_LIST: usize = 48;

@@ -4,10 +4,10 @@
 //! Finding c centroids of n rows directly takes n × c distances a round; here it takes n × log c times a constant.
 
 use rayon::prelude::*;
+use stratann_storage::{Error, Progress, Result};
 
 use super::balanced::Balanced;
 use super::{CHUNK, kmeans};
-use crate::{Error, Progress, Result};
 
 /// Groups that one is divided into, at most.
 const BRANCHES: usize = 16;
@@ -122,8 +122,8 @@ pub(crate) fn shares(sizes: &[usize], leaves: usize) -> Vec<usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::progress::Quiet;
     use stratann_core::build::hash;
+    use stratann_storage::progress::Quiet;
 
     fn points(n: usize, dim: usize) -> Vec<f32> {
         (0..n * dim).map(|i| (hash(5, 0, i as u64) >> 40) as f32 / (1 << 24) as f32).collect()

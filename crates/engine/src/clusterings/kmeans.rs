@@ -5,8 +5,7 @@ use rayon::prelude::*;
 
 use stratann_core::build::hash;
 use stratann_kernel::distance::{block_dot_f32, dot_f32};
-
-use crate::{Error, Progress, Quiet, Result};
+use stratann_storage::{Error, Progress, Quiet, Result};
 
 /// Computes `k` centroids of the rows of `data` (n × `width`, row-major), as `k × width`.
 ///

@@ -12,8 +12,7 @@ pub(crate) mod order;
 pub(crate) mod sizes;
 
 use rayon::prelude::*;
-
-use crate::Result;
+use stratann_storage::Result;
 
 /// Rows that each thread assigns at a time.
 pub(crate) const CHUNK: usize = 1024;

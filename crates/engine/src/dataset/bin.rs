@@ -3,11 +3,11 @@
 use std::path::Path;
 
 use stratann_kernel::DType;
+use stratann_storage::output::OutputPath;
+use stratann_storage::{Error, Result};
 
 use super::source::Source;
 use super::{Layout, Reader, Shape, check_length};
-use crate::output::OutputPath;
-use crate::{Error, Result};
 
 /// Bytes before the first row.
 pub(super) const HEADER: u64 = 8;

@@ -3,10 +3,10 @@
 use std::path::Path;
 
 use rayon::prelude::*;
+use stratann_storage::{Error, Result};
 
 use super::source::Source;
 use super::{bin, npy};
-use crate::{Error, Result};
 
 /// Reads one id per row from a `.u64bin` (u32 rows, u32 1, ids) or a `.npy` of `<u8` or non-negative `<i8`.
 ///

@@ -10,7 +10,6 @@
 //! All numbers are little-endian. Other files of a set: [`ids`] (one u64 per row) and [`truth`] (true
 //! neighbours). [`validate`] finds rows without valid distances.
 
-mod atomic;
 mod bin;
 pub mod ids;
 mod npy;
@@ -28,11 +27,11 @@ use std::path::{Path, PathBuf};
 
 use stratann_kernel::DType;
 use stratann_kernel::distance::MAX_DIM;
+use stratann_storage::input::split_column;
+use stratann_storage::{Error, Result};
 
-use crate::{Error, Result};
 use source::Source;
 
-pub use atomic::AtomicFile;
 pub use bin::write_bin;
 pub(crate) use ids::load_ids;
 pub use ids::{read_all_ids, read_ids};
@@ -125,7 +124,7 @@ impl Reader {
             _ => {
                 if std::fs::metadata(&file).is_ok_and(|facts| !facts.is_file()) {
                     // It says what it is: the suffix is not what is wrong.
-                    crate::input::open(&file)?;
+                    stratann_storage::input::open(&file)?;
                 }
                 let message = format!(
                     "{}: unknown vector format {suffix:?}; use .fbin .f16bin .u8bin .i8bin .fvecs .bvecs .npy or \
@@ -235,18 +234,6 @@ fn open_parquet(path: &Path, _: Option<&str>) -> Result<Reader> {
 /// Returns the suffix in lower case, without its dot; empty without a suffix.
 fn suffix(path: &Path) -> String {
     path.extension().map(|s| s.to_string_lossy().to_ascii_lowercase()).unwrap_or_default()
-}
-
-/// Splits `#column` off a path, unless a file of the whole name exists.
-pub(crate) fn split_column(path: &Path) -> (PathBuf, Option<String>) {
-    let whole = (path.to_path_buf(), None);
-    if path.exists() {
-        return whole;
-    }
-    match path.to_str().and_then(|text| text.rsplit_once('#')) {
-        Some((file, column)) if !column.contains('/') => (PathBuf::from(file), Some(column.to_owned())),
-        _ => whole,
-    }
 }
 
 /// Compares the length of a shape (after a header of `start` bytes) with the actual length.

@@ -3,10 +3,10 @@
 use std::path::Path;
 
 use stratann_kernel::DType;
+use stratann_storage::{Error, Result};
 
 use super::source::Source;
 use super::{Layout, Reader, Shape, check_length};
-use crate::{Error, Result};
 
 /// Longest plausible header; NumPy pads headers to a few dozen bytes.
 const LONGEST_HEADER: u64 = 1 << 20;

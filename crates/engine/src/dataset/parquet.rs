@@ -20,10 +20,10 @@ use parquet::file::reader::{FileReader, RowGroupReader};
 use parquet::file::serialized_reader::{ReadOptionsBuilder, SerializedFileReader, SerializedRowGroupReader};
 use parquet::schema::types::ColumnDescriptor;
 use stratann_kernel::DType;
+use stratann_storage::{Error, Result};
 
 use super::source::Source;
 use super::{Layout, Reader, Shape};
-use crate::{Error, Result};
 
 /// Most idle decoders that are kept.
 const CURSORS: usize = 8;
@@ -75,7 +75,7 @@ fn guarded<T>(path: &Path, work: impl FnOnce() -> Result<T>) -> Result<T> {
 
 /// Opens a separate handle, because clones of a handle share its position.
 fn handle(path: &Path) -> Result<(File, (u64, u64, u64))> {
-    let file = crate::input::open(path)?;
+    let file = stratann_storage::input::open(path)?;
     let meta = file.metadata().map_err(|e| Error::io("reading", path, &e))?;
     Ok((file, (meta.dev(), meta.ino(), meta.len())))
 }

@@ -5,7 +5,7 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
 
-use crate::{Error, Result, input};
+use stratann_storage::{Error, Result, input};
 
 /// Bytes that can be shared between threads: a `Vec<u8>`, an `Arc<[u8]>`, an array of another language.
 pub type SharedBytes = Arc<dyn AsRef<[u8]> + Send + Sync>;

@@ -4,9 +4,9 @@ use std::path::{Path, PathBuf};
 use stratann_params::choices::OnBadRow;
 
 use super::*;
-use crate::output::OutputPath;
-use crate::{ErrorKind, Quiet};
 use stratann_kernel::Metric;
+use stratann_storage::output::OutputPath;
+use stratann_storage::{ErrorKind, Quiet};
 
 fn folder() -> tempfile::TempDir {
     tempfile::tempdir().expect("a temporary folder")

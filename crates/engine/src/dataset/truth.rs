@@ -2,10 +2,11 @@
 
 use std::path::Path;
 
+use stratann_storage::output::OutputPath;
+use stratann_storage::{Error, Result};
+
 use super::source::Source;
 use super::{bin, vecs};
-use crate::output::OutputPath;
-use crate::{Error, Result};
 
 /// Suffixes of files that hold vectors or external ids, which are no ground truth.
 const VECTOR_SUFFIXES: [&str; 9] =

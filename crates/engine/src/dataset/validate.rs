@@ -6,9 +6,9 @@ use stratann_params::choices::OnBadRow;
 use stratann_core::format::seeded_checksum;
 use stratann_kernel::element::widen;
 use stratann_kernel::{DType, Metric};
+use stratann_storage::{Error, Progress, Result};
 
 use super::{Reader, Shape};
-use crate::{Error, Progress, Result};
 
 /// Largest squared norm; with all rows below it no squared distance overflows f32.
 pub const LARGEST_SQUARED_NORM: f32 = f32::MAX / 8.0;

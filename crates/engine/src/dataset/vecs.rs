@@ -3,10 +3,10 @@
 use std::path::Path;
 
 use stratann_kernel::DType;
+use stratann_storage::{Error, Result};
 
 use super::source::Source;
 use super::{Layout, Reader, Shape};
-use crate::{Error, Result};
 
 /// Reads the dimension of the first row and splits the file into rows of `4 + dim × size` bytes.
 pub(super) fn divide(path: &Path, source: &Source, size: usize) -> Result<(u64, usize)> {

@@ -16,8 +16,7 @@ use std::net::{SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
-
-use crate::{Error, Result};
+use stratann_storage::{Error, Result};
 
 /// What both sides say first.
 const HELLO: &[u8; 16] = b"stratann-link 1\n";
@@ -256,7 +255,7 @@ fn in_words(error: &io::Error) -> String {
 /// An address that cannot be resolved; a host that refuses, is silent, or where something else listens.
 pub fn measure_link(host: &str) -> Result<LinkSpeed> {
     let failed = |what: String| Error {
-        kind: crate::ErrorKind::Io,
+        kind: stratann_storage::ErrorKind::Io,
         message: format!("{host}: {what}; start `stratann doctor --link-listen` there"),
     };
     let addresses = host.to_socket_addrs().map_err(|e| {
@@ -308,7 +307,7 @@ impl LinkListener {
     pub fn serve_one(&self, note: &dyn Fn(&str)) -> Result<(String, Served)> {
         loop {
             let (stream, peer) = self.listener.accept().map_err(|e| Error {
-                kind: crate::ErrorKind::Io,
+                kind: stratann_storage::ErrorKind::Io,
                 message: format!("waiting for a connection: {e}; run it again"),
             })?;
             match set_up(stream).and_then(|stream| Session::new(stream).serve()) {
@@ -387,7 +386,7 @@ mod tests {
             assert!(wrong.message.contains(expected), "{wrong}");
         }
         for nowhere in ["", "no port", "127.0.0.1:99999"] {
-            assert_eq!(error(nowhere).kind, crate::ErrorKind::BadInput);
+            assert_eq!(error(nowhere).kind, stratann_storage::ErrorKind::BadInput);
         }
         assert!(LinkListener::bind("192.0.2.1:1").is_err_and(|e| e.message.contains("--link-listen")));
     }

@@ -1,6 +1,6 @@
 //! Reusable memory to read into.
 
-use crate::tier::Buffer;
+use stratann_storage::tier::Buffer;
 
 /// Pool of read buffers, by size: one block, two, four, eight, ….
 pub(super) struct BufferPool {

@@ -5,12 +5,12 @@ use std::sync::{Arc, Mutex};
 
 use stratann_core::query::{Loss, Tag};
 use stratann_core::score::{RankScratch, Ranking};
+use stratann_storage::tier::Waker;
 
 use super::Driver;
 use super::shared_reads::Asker;
 use super::slot::{ReadResult, seen};
 use crate::scorer::{Failure, Reply, Scorer};
-use crate::tier::Waker;
 
 type Answer = (Asker, Result<Ranking, Failure>);
 

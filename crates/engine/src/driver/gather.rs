@@ -20,14 +20,14 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, Weak};
 use std::time::Instant;
 
 use stratann_core::query::{Extent, Loss, QueryStats, Read, StoreId};
+use stratann_storage::cache::Cached;
+use stratann_storage::tier::{Buffer, Waker};
 
 use super::reads::take_in;
 use super::shared_reads::{Asker, Mailbox};
 use super::slot::{ReadResult, seen};
 use super::{Driver, Queries};
-use crate::cache::Cached;
 use crate::kinds::snapshot::Snapshot;
-use crate::tier::{Buffer, Waker};
 
 mod order;
 

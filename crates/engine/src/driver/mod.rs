@@ -35,6 +35,8 @@ use stratann_core::plan::IndexView;
 use stratann_core::query::{
     Loss, Outcome, QueryState, QueryStats, Read, Scratch, Step, StepTables, Tag, Threshold,
 };
+use stratann_storage::cache::ExtentCache;
+use stratann_storage::tier::{Completion, Tier};
 
 use self::buffers::BufferPool;
 use self::codes::CodeScorer;
@@ -50,10 +52,8 @@ pub use self::shared_reads::SharedReads;
 use self::shared_reads::{Asker, Delivery, Mailbox};
 pub use self::slot::SLOT_BYTES;
 use self::slot::{Arrivals, Slot};
-use crate::cache::ExtentCache;
 use crate::kinds::snapshot::Snapshot;
 use crate::scorer::Scorer;
-use crate::tier::{Completion, Tier};
 
 /// Scores that have arrived: the query's number, the tag of its job, and what
 /// [`wire::read_scores`](stratann_core::query::wire::read_scores) reads.

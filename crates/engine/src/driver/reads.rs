@@ -6,6 +6,8 @@ use std::sync::Arc;
 
 use stratann_core::plan::IndexView;
 use stratann_core::query::{Extent, Loss, MAX_WIDTH, QueryStats, Read, ScorerId, Tag, Want};
+use stratann_storage::cache::ExtentCache;
+use stratann_storage::tier::{Buffer, Completion, Tier};
 
 use super::codes::CodeScorer;
 use super::gather::{Completed, Gathering};
@@ -13,8 +15,6 @@ use super::options::READS_WANTED;
 use super::shared_reads::{Asker, Delivery, Share};
 use super::slot::{ReadResult, seen};
 use super::{Driver, MergedReads, Queries};
-use crate::cache::ExtentCache;
-use crate::tier::{Buffer, Completion, Tier};
 
 /// Queued reads are started, before further steps, once there are so many. A system call for each would cost more
 /// than the wait.

@@ -7,14 +7,14 @@ use std::time::Instant;
 use stratann_core::plan::IndexView;
 use stratann_core::query::{Arrival, Arrived, Loss, QueryState, Scratch, Step, Tag, wire};
 use stratann_core::score::Ranking;
+use stratann_storage::cache::Cached;
+use stratann_storage::tier::Buffer;
 
 use super::Times;
 use super::buffers::BufferPool;
 use super::gather::Loaded;
-use crate::cache::Cached;
 use crate::kinds::snapshot::Snapshot;
 use crate::scorer::EarlyTable;
-use crate::tier::Buffer;
 
 /// Result of one read. Bytes are verified.
 pub(super) enum ReadResult<'a> {

@@ -1,14 +1,15 @@
 //! One query, step by step.
 
 use stratann_core::query::Params;
+use stratann_storage::Result;
 
 pub use crate::kinds::Explained;
 pub use crate::kinds::traces::{blocks, gpu, grid, lists, remote};
 
 use crate::driver::Width;
 use crate::index::Index;
+use crate::kinds;
 use crate::search::SearchOptions;
-use crate::{Result, kinds};
 
 /// Runs `query` (one row of the index' element type) on its own, and records it.
 ///

@@ -8,9 +8,9 @@ use std::path::{Path, PathBuf};
 
 use stratann_kernel::element::widen;
 use stratann_kernel::{DType, Metric};
+use stratann_storage::{Error, Result};
 
 use crate::dataset::GroundTruth;
-use crate::{Error, Result};
 
 /// Largest number of neighbours that are looked up in the index, because results tell nothing about them.
 const SUSPECTS_MAX: usize = 64;

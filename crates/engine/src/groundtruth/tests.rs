@@ -3,10 +3,10 @@ use std::sync::Mutex;
 
 use proptest::prelude::*;
 use stratann_kernel::distance::Exact;
+use stratann_storage::{ErrorKind, Quiet};
 
 use super::*;
 use crate::dataset::Shape;
-use crate::{ErrorKind, Quiet};
 
 const PLENTY: u64 = 1 << 30;
 

@@ -1,8 +1,9 @@
 //! Inserts and deletes of an open index.
 
+use stratann_storage::{Progress, Result};
+
 use super::Index;
 use crate::kinds::{Acknowledged, Change, ChangeOptions, Unfinished};
-use crate::{Progress, Result};
 
 impl Index {
     /// Inserts vectors of the index's element type, one after another, under these ids. What is under an id is

@@ -1,8 +1,9 @@
 //! What memory nodes hold, of an index that is opened from them.
 
+use stratann_storage::{Error, Progress, Result};
+
 use super::{Index, OpenOptions};
 use crate::kinds::{LiveFacts, LiveRegion, MemoryReport};
-use crate::{Error, Progress, Result};
 
 impl Index {
     fn no_live(&self) -> Error {

@@ -11,6 +11,11 @@ use stratann_core::plan::IndexView;
 use stratann_core::query::wire::Carry;
 use stratann_core::query::{Extent, Loss, StoreId};
 use stratann_kernel::codes::Codebook;
+use stratann_storage::budget::{Account, release_freed};
+use stratann_storage::cache::ExtentCache;
+use stratann_storage::remote_memory::{Credentials, RemoteSource};
+use stratann_storage::tier::Buffer;
+use stratann_storage::{Error, Progress, Result};
 
 mod changes;
 mod live;
@@ -22,16 +27,11 @@ pub use crate::kinds::{Acknowledged, ChangeOptions, PLACE, Unfinished};
 pub use spare::CacheBudget;
 
 use crate::base::Base;
-use crate::budget::{Account, release_freed};
-use crate::cache::ExtentCache;
 use crate::driver::SharedReads;
 use crate::kinds::units::Held;
 use crate::kinds::{KindIndex, Learning};
 use crate::manifest::{Manifest, open_newest};
-use crate::remote_memory::{Credentials, RemoteSource};
 use crate::scorer::{Scorer, ScorerReport};
-use crate::tier::Buffer;
-use crate::{Error, Progress, Result};
 
 /// An open index. Searches may run on it from any number of threads.
 pub struct Index {

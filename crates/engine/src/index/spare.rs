@@ -52,12 +52,12 @@ impl CacheBudget {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Quiet;
     use crate::build::{BuildOptions, Kind, build};
     use crate::dataset::{Reader, Shape};
     use crate::index::{Index, OpenOptions};
     use crate::search::{Effort, SearchOptions};
     use crate::{DType, Metric};
+    use stratann_storage::Quiet;
 
     #[test]
     fn what_a_budget_leaves_is_the_cache_and_no_more_than_can_be_used() {

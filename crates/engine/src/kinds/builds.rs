@@ -2,7 +2,6 @@
 
 use super::options::KindOptions;
 use super::{blocks, disk_graph, flat, gpu_ivf, grid_ivf, hybrid_ivf, remote_hnsw};
-use crate::Result;
 use crate::build::forecast::Forecast;
 use crate::build::options::BuildOptions;
 use crate::build::plan::BuildPlan;
@@ -10,6 +9,7 @@ use crate::build::stages::Build;
 use crate::dataset::{Reader, Scan, Shape};
 use crate::manifest::Manifest;
 use stratann_params::build::GraphOptions;
+use stratann_storage::Result;
 
 /// Plans the memory and the disk of a build.
 ///

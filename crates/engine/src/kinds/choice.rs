@@ -9,14 +9,14 @@ use stratann_core::build::hash;
 use stratann_kernel::Metric;
 use stratann_kernel::distance::l2_f32;
 use stratann_params::choices::CodePlace;
+use stratann_storage::budget::{PROGRAM_BYTES, size};
+use stratann_storage::{Error, ErrorKind, Progress, Result};
 
 use super::kind::Kind;
 use super::options::OptionsByKind;
-use crate::budget::{PROGRAM_BYTES, size};
 use crate::build::options::BuildOptions;
 use crate::build::space::code_floats;
 use crate::dataset::{Reader, Shape};
-use crate::{Error, ErrorKind, Progress, Result};
 
 mod cost;
 

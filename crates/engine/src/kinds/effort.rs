@@ -2,10 +2,10 @@
 
 use stratann_core::plan::hybrid_ivf::MAX_PROBES;
 use stratann_core::query::{MAX_SEARCH_LIST, Params};
+use stratann_storage::{Error, Result};
 
 use super::kind::Kind;
 use super::{disk_graph, gpu_ivf, hybrid_ivf};
-use crate::{Error, Result};
 
 /// How hard to search.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -1,11 +1,11 @@
 //! Traces of single queries, by kind.
 
 use stratann_core::query::Params;
+use stratann_storage::Result;
+use stratann_storage::cache::ExtentCache;
 
 use super::{KindIndex, blocks, gpu_ivf, grid_ivf, hybrid_ivf, remote_hnsw};
-use crate::Result;
 use crate::base::Base;
-use crate::cache::ExtentCache;
 
 /// Runs one query on its own and records it.
 ///

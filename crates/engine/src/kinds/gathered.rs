@@ -4,6 +4,9 @@ use std::sync::Arc;
 
 use stratann_core::format::seeded_checksum;
 use stratann_core::plan::remote_hnsw::Located;
+use stratann_storage::cache::ExtentCache;
+use stratann_storage::remote_memory::RemoteSource;
+use stratann_storage::{Progress, Result};
 
 use super::KindIndex;
 use super::remote_hnsw::cluster_set::ClusterSet;
@@ -16,11 +19,8 @@ use super::remote_hnsw::live::placement::{Room, Weight, divide};
 use super::remote_hnsw::open::RemoteIndex;
 use super::remote_hnsw::traffic;
 use crate::base::Base;
-use crate::cache::ExtentCache;
 use crate::driver::GatherOptions;
 use crate::manifest::Manifest;
-use crate::remote_memory::RemoteSource;
-use crate::{Progress, Result};
 
 /// The clusters of an index, for a client that sends queries where their clusters are cached.
 #[derive(Clone, Debug, PartialEq, Eq)]

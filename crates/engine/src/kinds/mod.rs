@@ -33,6 +33,9 @@ use stratann_core::check::Blocks;
 use stratann_core::place::Placement;
 use stratann_core::plan::{IndexView, KindView};
 use stratann_core::query::StoreId;
+use stratann_storage::budget::Account;
+use stratann_storage::cache::ExtentCache;
+use stratann_storage::{Error, Progress, Result};
 
 pub(crate) use asked::{asked_bytes, sized_params};
 pub(crate) use builds::{build, forecast, plan};
@@ -50,13 +53,11 @@ pub use remote_hnsw::live::inspect::{LiveFacts, MemoryReport};
 pub(crate) use remote_hnsw::live::{Clusters as LiveClusters, LiveRegion, Reader as LiveReader};
 
 use crate::base::{Base, OpenOptions, shape};
-use crate::budget::Account;
-use crate::cache::ExtentCache;
+use crate::files;
 use crate::manifest::Manifest;
 use crate::recall::curve::Grid;
 use crate::scorer::Scorer;
 use crate::verify::report::Report;
-use crate::{Error, Progress, Result, files};
 use disk_graph::open::GraphTables;
 use effort::ExactCost;
 use gpu_ivf::open::GpuIndex;

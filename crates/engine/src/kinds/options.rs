@@ -2,6 +2,7 @@
 
 use stratann_params::build::{GpuOptions, GraphOptions, GridOptions, ListOptions, RemoteOptions};
 use stratann_params::{Given, IndexKind};
+use stratann_storage::Result;
 
 pub use super::disk_graph::options::GraphSwitches;
 pub use super::gpu_ivf::baseline::{Baseline, OpenBaselines};
@@ -12,7 +13,6 @@ pub use super::hybrid_ivf::options::{ListSwitches, LocalPlan};
 use super::kind::Kind;
 pub use super::remote_hnsw::options::RemoteSwitches;
 use super::{disk_graph, gpu_ivf, grid_ivf, hybrid_ivf, remote_hnsw};
-use crate::Result;
 use crate::build::record::{Record, recorded};
 
 /// Build options of the kind of an index.

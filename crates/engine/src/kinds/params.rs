@@ -2,11 +2,11 @@
 
 use stratann_core::plan::KindParams;
 use stratann_core::query::{Params, QueryStats, Remote};
+use stratann_storage::Result;
 
 use super::kind::Kind;
 use super::options::Switches;
 use super::{disk_graph, flat, gpu_ivf, grid_ivf, hybrid_ivf, remote_hnsw};
-use crate::Result;
 use crate::driver::GatherOptions;
 use crate::manifest::Manifest;
 use crate::recall::curve::Point;

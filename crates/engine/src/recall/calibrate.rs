@@ -4,13 +4,14 @@
 //! on queries whose neighbours are known exactly: a mixture made from rows of the index (build, and `tune` without
 //! queries), or the user's own queries (`tune`).
 
+use stratann_storage::{Error, Progress, Result};
+
 use super::curve::{Curve, Point, RECALL_ENOUGH};
 use super::known::Known;
 use crate::driver::{DOORBELL_BYTES_MAX, GatherOptions, Width};
 use crate::index::Index;
 use crate::kinds;
 use crate::search::{self, Answers, SearchOptions};
-use crate::{Error, Progress, Result};
 
 /// Batches whose reads are gathered take little memory while a curve is measured: the counters of queries do not depend
 /// on it.

@@ -1,10 +1,10 @@
 //! A recall curve: what recall costs, and the parameters that reach it. Plain data, kept in the manifest.
 
 use crate::kinds::kind::Kind;
-use crate::{Error, Result};
 use serde::{Deserialize, Serialize};
 use stratann_core::query::MAX_SEARCH_LIST;
 use stratann_kernel::Metric;
+use stratann_storage::{Error, Result};
 
 /// When a search stops before its whole effort is spent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]

@@ -11,6 +11,7 @@ use serde::Serialize;
 use stratann_core::build::hash;
 use stratann_kernel::distance::Exact;
 use stratann_kernel::topk::{Scored, TopK};
+use stratann_storage::{Error, Progress, Result};
 
 use super::calibrate;
 use super::curve::{self, Curve, FROM_MIXTURE};
@@ -22,7 +23,6 @@ use crate::index::{Index, OpenOptions};
 use crate::kinds::{self, Member};
 use crate::manifest::{Manifest, number_after};
 use crate::search::SearchOptions;
-use crate::{Error, Progress, Result};
 
 /// What is measured, and with what.
 #[derive(Clone, Debug)]

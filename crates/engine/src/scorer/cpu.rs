@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use stratann_core::score::{CodeJob, RankScratch, Ranking, rank};
+use stratann_storage::tier::Resident;
 
 use super::{EarlyTable, Failure, Reply, Scorer, ScorerReport};
-use crate::tier::Resident;
 
 /// See the module.
 pub struct CpuScorer {

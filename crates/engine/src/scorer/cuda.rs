@@ -9,6 +9,10 @@ use std::sync::{Arc, OnceLock};
 use stratann_core::score::{CodeJob, RankScratch, Ranking, rank};
 use stratann_gpu::{Device, DeviceOptions, Job};
 use stratann_kernel::codes::Codebook;
+use stratann_storage::budget::size_up;
+use stratann_storage::data_file::{FileEntry, read_resident};
+use stratann_storage::tier::Resident;
+use stratann_storage::{Error, Result};
 
 #[cfg(feature = "emulated")]
 use super::EmulatedFault;
@@ -16,11 +20,6 @@ use super::{
     CodeFile, EarlyTable, Failure, GpuReport, OpenScorer, Reply, Scorer, ScorerChoice, ScorerOptions,
     ScorerReport,
 };
-use crate::budget::size_up;
-use crate::files::FileEntry;
-use crate::manifest::read_resident;
-use crate::tier::Resident;
-use crate::{Error, Result};
 
 /// See the module.
 struct GpuScorer {
@@ -54,7 +53,7 @@ pub(crate) fn open_gpu(
     if fitting < all && !options.spill {
         let needed = Device::needed_bytes(&device_options, codebook, all);
         let budget = options.gpu_budget.map_or("the free memory of the GPU".into(), |budget| {
-            format!("a GPU budget of {}", crate::budget::size(budget))
+            format!("a GPU budget of {}", stratann_storage::budget::size(budget))
         });
         let e = Error::budget(format!(
             "{budget} is too small for the codes of this index; give --gpu-budget {} or more, or rank what does not \
@@ -113,7 +112,7 @@ fn room_for_codes(
         bytes.checked_sub(without).ok_or_else(|| {
             Error::budget(format!(
                 "a GPU budget of {} is too small to rank anything; give --gpu-budget {} or more",
-                crate::budget::size(bytes),
+                stratann_storage::budget::size(bytes),
                 size_up(without)
             ))
         })

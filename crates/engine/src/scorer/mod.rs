@@ -13,15 +13,13 @@ use std::sync::Arc;
 
 use stratann_core::score::{CodeJob, RankScratch, Ranking};
 use stratann_kernel::codes::Codebook;
+use stratann_storage::data_file::{FileEntry, read_resident};
+use stratann_storage::tier::Resident;
+use stratann_storage::{Error, Result};
 
 pub use cpu::CpuScorer;
 pub(crate) use cuda::open_gpu;
 pub use stratann_gpu::{Probe, probe};
-
-use crate::files::FileEntry;
-use crate::manifest::read_resident;
-use crate::tier::Resident;
-use crate::{Error, Result};
 
 /// Which scorer to use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

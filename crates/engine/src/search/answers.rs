@@ -2,8 +2,8 @@
 
 use serde::Serialize;
 use stratann_core::query::{Params, QueryStats};
+use stratann_storage::budget::Account;
 
-use crate::budget::Account;
 use crate::driver::{MergedReads, Times};
 
 /// Answers to a batch of queries, and their cost.

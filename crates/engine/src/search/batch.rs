@@ -6,12 +6,12 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 use stratann_core::query::{Budget, Loss, Outcome, Params, QueryState, QueryStats, Read, Scratch, Step};
+use stratann_storage::Progress;
+use stratann_storage::budget::Account;
 
 use super::Answers;
 use super::live::LiveBatches;
 use super::record::Recording;
-use crate::Progress;
-use crate::budget::Account;
 use crate::driver::{MergedReads, Queries, Times, failure};
 use crate::index::Index;
 use crate::kinds::Learning;

@@ -7,8 +7,8 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use stratann_core::query::{Loss, QueryStats};
+use stratann_storage::Result;
 
-use crate::Result;
 use crate::kinds::snapshot::Snapshot;
 use crate::kinds::{LiveClusters, LiveReader, LiveRegion};
 

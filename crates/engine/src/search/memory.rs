@@ -1,9 +1,9 @@
 //! What searches take of memory: of an open index exactly, of one that is not open yet as far as its manifest tells.
 
 use stratann_core::query::Params;
+use stratann_storage::budget::{Account, THREAD_BYTES};
 
 use super::{Reserve, SearchOptions};
-use crate::budget::{Account, THREAD_BYTES};
 use crate::driver::{GatherOptions, SLOT_BYTES};
 use crate::index::Index;
 use crate::kinds;

@@ -4,12 +4,11 @@ use std::io;
 use std::time::Instant;
 
 use stratann_core::query::{Budget, Params};
+use stratann_storage::tier::{self, IoChoice, Tier};
+use stratann_storage::{Error, Progress, Result, budget};
 
-use crate::budget;
 use crate::driver::{Admission, Driver, DriverOptions, Gather, GatherOptions, OTHER_THREAD_FAILED};
 use crate::index::Index;
-use crate::tier::{self, IoChoice, Tier};
-use crate::{Error, Progress, Result};
 
 mod answers;
 mod batch;
@@ -201,7 +200,7 @@ impl Index {
                 Some(_) => e.to_string(),
                 None => format!("io_uring was asked for but refused: {e}; use --io auto or pread"),
             };
-            Error { kind: crate::ErrorKind::Io, message }
+            Error { kind: stratann_storage::ErrorKind::Io, message }
         })?;
         let name = tier.name();
         let driver_options = DriverOptions {

@@ -1,11 +1,11 @@
 //! What a search can be asked for.
 
 use stratann_core::query::Mode;
+use stratann_storage::tier::IoChoice;
 
 use crate::driver::{Admission, GatherOptions, Width};
 use crate::kinds::effort::Effort;
 use crate::kinds::options::Switches;
-use crate::tier::IoChoice;
 
 /// Options of a search.
 #[derive(Clone, Copy, Debug)]

@@ -4,12 +4,12 @@
 use std::sync::{Mutex, MutexGuard};
 
 use stratann_core::query::{Read, Scratch};
+use stratann_storage::tier::IoChoice;
+use stratann_storage::{Error, Progress, Result};
 
 use super::{Answers, Purpose, SearchOptions, TrafficOptions};
 use crate::index::Index;
 use crate::kinds::{Linking, LinkingOptions};
-use crate::tier::IoChoice;
-use crate::{Error, Progress, Result};
 
 /// A batch of queries whose reads were gathered.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -6,10 +6,10 @@
 use std::time::Instant;
 
 use stratann_core::query::{Hit, join_hits};
+use stratann_storage::{Error, Progress, Result, budget};
 
 use super::{Answers, SearchOptions};
 use crate::index::Index;
-use crate::{Error, Progress, Result, budget};
 
 /// Most indexes that are searched as one.
 pub const INDEXES_MAX: usize = 64;

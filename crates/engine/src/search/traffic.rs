@@ -1,9 +1,10 @@
 //! The traffic that is expected of the clusters of a `remote-hnsw`.
 
+use stratann_storage::{Error, Result};
+
 use super::{Effort, SearchOptions};
 use crate::index::Index;
 use crate::kinds::{is_exact, setting};
-use crate::{Error, Result};
 
 /// Most queries of a batch.
 const BATCH_MAX: usize = 65_536;

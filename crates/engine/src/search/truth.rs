@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 
 use stratann_kernel::distance::Exact;
+use stratann_storage::{Error, Progress, Result};
 
 use super::{Effort, SearchOptions};
 use crate::dataset::GroundTruth;
@@ -10,7 +11,6 @@ use crate::driver::Width;
 use crate::groundtruth::{CheckedTruth, Found, Owner};
 use crate::index::Index;
 use crate::manifest::Manifest;
-use crate::{Error, Progress, Result};
 
 /// Most results and queries of the search that compares ground truth with an index.
 const RESULTS_MAX: usize = 10;

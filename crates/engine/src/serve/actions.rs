@@ -10,13 +10,13 @@ use stratann_core::peer::message::Refused;
 use stratann_core::peer::{Action, BufferPool, Failure, FrameCodec, Peer, Run};
 use stratann_core::plan::IndexView;
 use stratann_core::query::{Budget, Loss, Outcome, Params, QueryState, Step, Tag, Threshold};
+use stratann_storage::ledger::Part;
 
 use super::inbox::{Job, Place};
 use super::lock;
 use super::question::{Answer, Unanswered, named};
 use super::scores::Scored;
 use super::state::{Client, ServerState};
-use crate::ledger::Part;
 
 /// Bytes that a byte of a frame becomes at most, once decoded: an entry of a candidate queue.
 const DECODED_PER_BYTE: u64 = 12;

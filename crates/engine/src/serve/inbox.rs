@@ -6,9 +6,8 @@ use std::sync::{Mutex, OnceLock};
 
 use stratann_core::peer::Run;
 use stratann_core::query::QueryState;
-
-use crate::ledger::Reservation;
-use crate::tier::Waker;
+use stratann_storage::ledger::Reservation;
+use stratann_storage::tier::Waker;
 
 /// A query to be run here.
 pub(super) struct Job {

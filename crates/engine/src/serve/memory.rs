@@ -5,12 +5,12 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use stratann_core::query::{Loss, Outcome, QueryState, QueryStats, Step};
+use stratann_storage::budget::size;
 
 use super::lock;
 use super::question::Unanswered;
 use super::state::{Client, ServerState};
 use super::worker::Worker;
-use crate::budget::size;
 use crate::driver::{Gather, GatherOptions, failure};
 use crate::kinds::snapshot::Snapshot;
 use crate::search::DOORBELLS;

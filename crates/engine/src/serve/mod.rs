@@ -32,6 +32,11 @@ use std::time::Instant;
 
 use stratann_core::peer::message::Refused;
 use stratann_core::query::Params;
+use stratann_storage::budget::{PROGRAM_BYTES, size};
+use stratann_storage::ledger::{Part, Reservation};
+use stratann_storage::link::{Agreed, Link, LinkOptions, LinkReceiver};
+use stratann_storage::names::BuildId;
+use stratann_storage::{Error, Result};
 
 use self::inbox::Place;
 pub use self::options::{Caps, MemoryNodes, ServeOptions};
@@ -41,15 +46,10 @@ use self::state::{Client, QUEUE_BYTES, ServerState};
 pub use self::status::{LedgerUse, Status};
 pub use self::versions::{Changed, Versions};
 pub use self::waits::{WaitTimes, WaitsByClass};
-use crate::budget::{PROGRAM_BYTES, size};
 use crate::kinds::gathered::{CachedClusters, ClusterMap};
 use crate::kinds::{self, kind::Kind};
-use crate::ledger::{Part, Reservation};
-use crate::link::{Agreed, Link, LinkOptions, LinkReceiver};
 use crate::manifest::Manifest;
-use crate::names::BuildId;
 use crate::search::SearchOptions;
-use crate::{Error, Result};
 
 /// A running server. Dropping it stops it.
 pub struct Server {
@@ -145,7 +145,7 @@ impl Server {
             let name = ready
                 .recv()
                 .map_err(|_| Error::corrupt("a driver thread ended at once; please report it"))?
-                .map_err(|e| Error { kind: crate::ErrorKind::Io, message: e })?;
+                .map_err(|e| Error { kind: stratann_storage::ErrorKind::Io, message: e })?;
             let _ = self.state.backend.set(self.state.index.index().base.backend_name(name));
         }
         Ok(())
@@ -173,7 +173,7 @@ impl Server {
             None => Link::start(link, receiver),
         };
         let link = started.map_err(|e| Error {
-            kind: crate::ErrorKind::Io,
+            kind: stratann_storage::ErrorKind::Io,
             message: format!("listening on {listen} failed: {e}; choose another address for listen"),
         })?;
         let _ = self.state.link.set(link);

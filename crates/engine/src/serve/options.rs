@@ -9,14 +9,14 @@ use stratann_core::query::wire::{Carry, Results};
 
 use crate::driver::GatherOptions;
 use crate::kinds::options::{Learn, LearnOptions};
-use crate::ledger::Ledger;
-use crate::link::{Log, Tls, Versions};
-use crate::remote_memory::Credentials;
 use crate::scorer::ScorerOptions;
 use crate::search::{Effort, SearchOptions};
-use crate::tier::IoChoice;
-use crate::{Error, Result};
 use stratann_core::query::Remote;
+use stratann_storage::ledger::Ledger;
+use stratann_storage::link::{Log, Tls, Versions};
+use stratann_storage::remote_memory::Credentials;
+use stratann_storage::tier::IoChoice;
+use stratann_storage::{Error, Result};
 
 /// The largest query that a client may ask. A query by recall may come to more, since the curve of the index decides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

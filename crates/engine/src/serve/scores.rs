@@ -6,9 +6,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use stratann_core::peer::Run;
 use stratann_core::query::{Loss, Tag};
+use stratann_storage::ledger::Reservation;
 
 use super::lock;
-use crate::ledger::Reservation;
 
 /// The reply to a job.
 #[derive(Debug)]

@@ -6,15 +6,15 @@ use stratann_core::format::checksum;
 use stratann_core::place::Parts;
 use stratann_core::plan::IndexView;
 use stratann_core::query::wire::Carry;
+use stratann_storage::budget::Account;
+use stratann_storage::names::BuildId;
+use stratann_storage::tier::{IoChoice, Tier};
+use stratann_storage::{Error, Result};
 
 use super::ServeOptions;
-use crate::budget::Account;
 use crate::index::{Index, OpenOptions};
-use crate::names::BuildId;
 use crate::spread::Shard;
 use crate::spread::scatter::{self, Description, PartIndex};
-use crate::tier::{IoChoice, Tier};
-use crate::{Error, Result};
 
 /// Vectors of other servers' queries that are kept for each query of own clients, where queries are handed over.
 const HOSTED_PER_QUERY: usize = 4;

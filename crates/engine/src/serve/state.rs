@@ -10,6 +10,10 @@ use stratann_core::peer::{FrameCodec, JOB_BYTES, Limits, POOL_BYTES, Peer, Serve
 use stratann_core::place::{Others, Parts};
 use stratann_core::query::wire::Carry;
 use stratann_core::query::{Budget, Params};
+use stratann_storage::budget::{Account, PROGRAM_BYTES, READER_BYTES, THREAD_BYTES, size};
+use stratann_storage::ledger::{Guarantee, Ledger, Part, Reservation};
+use stratann_storage::link::Link;
+use stratann_storage::{Result, tier};
 
 use super::inbox::{Inbox, Job, Place, Size};
 use super::scores::Scores;
@@ -18,16 +22,11 @@ use super::visits::{VISITS_BYTES, Visits};
 use super::waits::Waits;
 use super::worker::Worker;
 use super::{Reply, ServeOptions, lock};
-use crate::Result;
-use crate::budget::{Account, PROGRAM_BYTES, READER_BYTES, THREAD_BYTES, size};
 use crate::driver::{Driver, DriverOptions, Width};
 use crate::index::Index;
 use crate::kinds::kind::Kind;
 use crate::kinds::{self, asked_bytes};
-use crate::ledger::{Guarantee, Ledger, Part, Reservation};
-use crate::link::Link;
 use crate::search::{DOORBELLS, Effort, SearchOptions};
-use crate::tier;
 
 /// Bytes that may wait for one other server.
 pub(super) const QUEUE_BYTES: usize = 512 << 10;

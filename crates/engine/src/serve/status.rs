@@ -3,14 +3,14 @@
 use std::sync::atomic::Ordering;
 
 use serde::Serialize;
+use stratann_storage::budget;
+use stratann_storage::ledger::{Ledger, PartUse};
+use stratann_storage::link::LinkTraffic;
+use stratann_storage::names::BuildId;
 
 use super::lock;
 use super::state::ServerState;
 use super::waits::WaitsByClass;
-use crate::budget;
-use crate::ledger::{Ledger, PartUse};
-use crate::link::LinkTraffic;
-use crate::names::BuildId;
 use crate::scorer::ScorerReport;
 
 /// Properties of a server, and counters since its start.

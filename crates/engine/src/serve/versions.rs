@@ -9,12 +9,12 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 
 use stratann_core::peer::{Rollout, RolloutStep};
+use stratann_storage::link::{LinkTraffic, Log};
+use stratann_storage::names::BuildId;
+use stratann_storage::{Error, ErrorKind, Result};
 
 use super::{ServeOptions, Server, Status, lock};
-use crate::link::{LinkTraffic, Log};
 use crate::manifest::Manifest;
-use crate::names::BuildId;
-use crate::{Error, ErrorKind, Result};
 
 /// One server with the versions of its index.
 pub struct Versions {

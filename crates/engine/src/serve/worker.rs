@@ -7,6 +7,7 @@ use stratann_core::peer::Run;
 use stratann_core::place::Others;
 use stratann_core::plan::IndexView;
 use stratann_core::query::{Loss, QueryState, QueryStats, Read, Step, Tag, Threshold, wire};
+use stratann_storage::ledger::Reservation;
 
 use super::inbox::{Free, Job, Size};
 use super::memory::LiveThread;
@@ -15,7 +16,6 @@ use super::state::{Permit, ServerState};
 use crate::driver::{self, MergedReads, Queries, Times};
 use crate::kinds::Learning;
 use crate::kinds::snapshot::Snapshot;
-use crate::ledger::Reservation;
 
 /// The queries that run on one thread.
 pub(super) struct Worker<'a> {

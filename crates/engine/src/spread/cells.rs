@@ -5,10 +5,10 @@
 //! for each other is the number of the index's own edges between them: these are what a search will follow.
 
 use rayon::prelude::*;
+use stratann_storage::{Error, Result};
 
 use super::source::Source;
 use crate::clusterings::kmeans;
-use crate::{Error, Result};
 
 /// With up to so many blocks each is a cell of its own.
 pub(super) const CELLS_MAX: usize = 8000;

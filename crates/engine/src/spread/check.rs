@@ -8,16 +8,17 @@ use std::path::Path;
 use stratann_core::check::{Blocks, Checker, Violation};
 use stratann_core::format::block;
 use stratann_core::place::Placement;
+use stratann_storage::data_file::FileEntry;
+use stratann_storage::durable::hex;
+use stratann_storage::{Error, Progress, Result, input};
 use xxhash_rust::xxh3::Xxh3;
 
 use super::shard::{Shard, read_placement};
 use crate::base::PlainBlocks;
-use crate::durable::hex;
-use crate::files::FileEntry;
 use crate::index::OpenOptions;
+use crate::kinds;
 use crate::manifest::{Manifest, SpreadFacts};
 use crate::verify::report::{Finding, Report, damage_words, finding};
-use crate::{Error, Progress, Result, input, kinds};
 
 /// One server's file while it is read.
 struct PartReader<'a> {

@@ -2,12 +2,12 @@
 //! come. Replicas for fault tolerance then also save hand-overs.
 
 use rayon::prelude::*;
+use stratann_storage::Result;
 
 use super::SERVERS_MAX;
 use super::divide::capacity;
 use super::refine::{Incoming, tally};
 use super::source::Source;
-use crate::Result;
 
 /// Servers that are remembered per block.
 const WISHES: usize = 4;

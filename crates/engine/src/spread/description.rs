@@ -4,11 +4,10 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 use stratann_core::place::{Parts, SERVERS_MAX};
+use stratann_storage::durable::{seal, unseal};
+use stratann_storage::names::BuildId;
+use stratann_storage::{Error, Result};
 use xxhash_rust::xxh3::xxh3_64;
-
-use crate::durable::{seal, unseal};
-use crate::names::BuildId;
-use crate::{Error, Result};
 
 /// The file that says what the folder is.
 pub const DESCRIPTION: &str = "scatter-gather.json";

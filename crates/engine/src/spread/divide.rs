@@ -1,9 +1,9 @@
 //! First server of every block: by hash, by balanced k-means, or from cells.
 
 use stratann_core::build::hash;
+use stratann_storage::Result;
 
 use super::source::{Source, means_per_chunk};
-use crate::Result;
 use crate::clusterings::balanced::Balanced;
 use crate::clusterings::memory::{KmeansMemory, PRODUCT_BYTES};
 

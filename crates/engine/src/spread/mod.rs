@@ -40,23 +40,24 @@ use std::time::Instant;
 use serde::Serialize;
 use stratann_core::place::{Placement, SERVERS_MAX};
 use stratann_core::plan::IndexView;
+use stratann_storage::budget::{self, Account, THREAD_BYTES};
+use stratann_storage::data_file::FileEntry;
+use stratann_storage::durable::sync_folder;
+use stratann_storage::names::{BuildId, FileName};
+use stratann_storage::{Error, Progress, Result, data_file};
 
 use self::options::OVERLAP_OF_LISTS;
 use self::placing::Placing;
 use self::plan::SpreadPlan;
 use self::source::Source;
 use crate::base::shape;
-use crate::budget::{self, Account, THREAD_BYTES};
 use crate::build::{check_disk, claim_folder};
-use crate::durable::sync_folder;
-use crate::files::FileEntry;
+use crate::files;
 use crate::index::Index;
 use crate::kinds::division::GridPlan;
 use crate::kinds::kind::Kind;
 use crate::kinds::{self, SlicedLists, UnitTables};
 use crate::manifest::{Manifest, SpreadFacts};
-use crate::names::{BuildId, FileName};
-use crate::{Error, Progress, Result, files};
 
 pub use self::options::{Method, PartitionOptions};
 pub use self::shard::Shard;
@@ -496,7 +497,7 @@ fn share(
         }
         let (name, entry) = manifest.file(role)?;
         let from = index.join(name);
-        if files::entry(&from)? != *entry {
+        if data_file::entry(&from)? != *entry {
             return Err(parts::damaged(&from));
         }
         let name = files::name(number, role);

@@ -3,9 +3,12 @@
 
 use std::path::Path;
 
+use stratann_storage::Result;
+use stratann_storage::data_file::read_file;
+
 use crate::kinds::units::{UnitRange, UnitRanges};
-use crate::manifest::{Manifest, read_file};
-use crate::{Result, files, kinds};
+use crate::manifest::Manifest;
+use crate::{files, kinds};
 
 /// A server's part of a partitioned index.
 #[derive(Clone, Copy, Debug)]

@@ -3,13 +3,13 @@
 use std::path::{Path, PathBuf};
 
 use stratann_core::place::SERVERS_MAX;
+use stratann_storage::{Error, Result};
 
 use crate::base::shape;
 use crate::kinds::Over;
 use crate::kinds::division::{GridPartition, Mode};
 use crate::kinds::kind::Kind;
 use crate::manifest::Manifest;
-use crate::{Error, Result};
 
 /// How first replicas are chosen.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

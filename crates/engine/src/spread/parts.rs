@@ -7,14 +7,15 @@ use std::path::{Path, PathBuf};
 use rayon::prelude::*;
 use stratann_core::PAGE;
 use stratann_core::place::Placement;
+use stratann_storage::data_file::{FileEntry, Sum, open_file};
+use stratann_storage::durable::{hex, write_synced};
+use stratann_storage::{Error, Progress, Result, data_file};
 use xxhash_rust::xxh3::Xxh3;
 
 use super::source::{CHUNK_BYTES, Source, Targets};
-use crate::durable::{hex, write_synced};
-use crate::files::{FileEntry, Sum};
+use crate::files;
 use crate::kinds::units::UnitRanges;
-use crate::manifest::{Manifest, open_file};
-use crate::{Error, Progress, Result, files};
+use crate::manifest::Manifest;
 
 /// Bytes that are gathered for a server before they are written.
 pub(super) const BUFFER_BYTES: usize = 256 << 10;
@@ -166,7 +167,7 @@ pub(super) fn link(from: &Path, to: &Path) -> Result<()> {
     if std::fs::hard_link(from, to).is_ok() {
         return Ok(());
     }
-    crate::input::open(from)?;
+    stratann_storage::input::open(from)?;
     let copied = std::fs::copy(from, to).and_then(|_| File::open(to)).and_then(|f| f.sync_all());
     copied.map_err(|e| Error::io("copying", to, &e))
 }
@@ -175,5 +176,5 @@ pub(super) fn link(from: &Path, to: &Path) -> Result<()> {
 pub(super) fn write_placement(placement: &Placement, path: &Path) -> Result<FileEntry> {
     let bytes = files::encode_placement(placement);
     write_synced(path, &bytes).map_err(|e| Error::io("writing", path, &e))?;
-    files::entry(path)
+    data_file::entry(path)
 }

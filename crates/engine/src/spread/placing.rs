@@ -4,13 +4,13 @@ use std::collections::BTreeMap;
 use std::time::Instant;
 
 use stratann_core::place::{Placement, SERVERS_MAX};
+use stratann_storage::{Error, Progress, Result, budget};
 
 use super::divide;
 use super::plan::SpreadPlan;
 use super::refine::{self, Division, Incoming};
 use super::source::Source;
 use super::{Method, PartitionOptions, cells, copies};
-use crate::{Error, Progress, Result, budget};
 
 /// Placement with the time of each stage.
 pub(super) struct Placing<'a> {

@@ -1,12 +1,14 @@
 //! The memory plan of spreading an index, and what is skipped where memory is low.
 
+use stratann_storage::budget::{Account, THREAD_BYTES};
+use stratann_storage::{Error, Result};
+
 use super::parts::BUFFER_BYTES;
 use super::refine::Incoming;
 use super::source::CHUNK_BYTES;
 use super::{Method, PartitionOptions, cells, copies, divide};
-use crate::budget::{Account, THREAD_BYTES};
+use crate::files;
 use crate::manifest::Manifest;
-use crate::{Error, Result, files};
 
 /// Sampled blocks for each cell or centre.
 const SAMPLE_PER_CELL: usize = 12;

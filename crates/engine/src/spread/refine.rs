@@ -8,10 +8,9 @@
 use std::sync::atomic::{AtomicU16, Ordering};
 
 use rayon::prelude::*;
+use stratann_storage::{Progress, Result};
 
 use super::source::{Source, Targets};
-use crate::Progress;
-use crate::Result;
 use crate::spread::SERVERS_MAX;
 
 /// Most passes over the blocks.

@@ -4,6 +4,7 @@ use std::path::Path;
 use std::time::Instant;
 
 use serde::Serialize;
+use stratann_storage::{Error, Progress, Result};
 
 use super::options::PartitionOptions;
 use super::shard::read_placement;
@@ -12,7 +13,6 @@ use crate::build::claim_folder;
 use crate::kinds::division::Candidate;
 use crate::kinds::{self, Adapted};
 use crate::manifest::Manifest;
-use crate::{Error, Progress, Result};
 
 /// What a plan is changed by.
 #[derive(Clone, Debug)]

@@ -17,6 +17,8 @@ use stratann_params::choices::{CodeKind, CodePlace, OnBadRow};
 use serde::Serialize;
 use stratann_core::format::block::{Block, BlockLayout};
 use stratann_core::place::{Placement, SERVERS_MAX};
+use stratann_storage::durable::{sync_folder, write_synced};
+use stratann_storage::{Error, Progress, Result, budget, input};
 
 pub use super::description::{DESCRIPTION, Description, server_folder};
 use super::placing::Placing;
@@ -25,14 +27,12 @@ use super::description::part_folder;
 use super::plan::SpreadPlan;
 use super::source::Source;
 use super::{PartitionOptions, Shard, pool};
-use crate::budget;
+use crate::DType;
 use crate::build::{self, BuildOptions, KindOptions, check_disk};
 use crate::dataset::Reader;
-use crate::durable::{sync_folder, write_synced};
 use crate::index::{Index, OpenOptions};
 use crate::kinds::kind::Kind;
 use crate::manifest::Manifest;
-use crate::{DType, Error, Progress, Result, input};
 
 /// Bytes gathered for each of a server's two files before they are written.
 const BUFFER_BYTES: usize = 128 << 10;
@@ -207,7 +207,7 @@ pub fn open_part(folder: &Path, server: usize, options: OpenOptions) -> Result<(
 /// Refuses a place that holds something, unless it is to be replaced and is of this kind.
 fn check_target(out: &Path, force: bool) -> Result<()> {
     let wrong = |what: &str| Err(Error::bad_input(format!("{} {what}", out.display())));
-    crate::output::check_folder(out)?;
+    stratann_storage::output::check_folder(out)?;
     let Ok(mut entries) = std::fs::read_dir(out) else { return Ok(()) };
     match (entries.next().is_some(), out.join(DESCRIPTION).exists()) {
         (false, _) => Ok(()),

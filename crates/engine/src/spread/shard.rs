@@ -6,15 +6,16 @@ use std::path::Path;
 use stratann_core::place::{LocalShard, Others, Placement};
 use stratann_core::plan::IndexView;
 use stratann_core::query::{Extent, StoreId};
+use stratann_storage::budget::Account;
+use stratann_storage::data_file::read_file;
+use stratann_storage::tier::{self, Buffer, Completion, IoChoice, Tier, Waker};
+use stratann_storage::{Error, Result};
 
-use crate::budget::Account;
 use crate::index::{Index, OpenOptions};
-use crate::kinds;
 use crate::kinds::kind::Kind;
 use crate::kinds::units::Held;
-use crate::manifest::{BLOCKS_PER_RANK, Manifest, SpreadFacts, open_newest, placement_bytes, read_file};
-use crate::tier::{self, Buffer, Completion, IoChoice, Tier, Waker};
-use crate::{Error, Result, files};
+use crate::manifest::{BLOCKS_PER_RANK, Manifest, SpreadFacts, open_newest, placement_bytes};
+use crate::{files, kinds};
 
 /// The only store of an index.
 const DATA: StoreId = StoreId(0);

@@ -9,9 +9,11 @@ use rayon::prelude::*;
 use stratann_core::format::block::{self, Block, BlockLayout};
 use stratann_core::format::block_map::BlockMap;
 use stratann_kernel::codes::Codebook;
+use stratann_storage::data_file::{open_file, read_file};
+use stratann_storage::{Error, Progress, Result};
 
-use crate::manifest::{Manifest, open_file, read_file};
-use crate::{Error, Progress, Result, files};
+use crate::files;
+use crate::manifest::Manifest;
 
 /// Bytes of blocks that are in memory at a time.
 pub(super) const CHUNK_BYTES: usize = 2 << 20;

@@ -9,18 +9,18 @@ use rayon::prelude::*;
 use stratann_core::build::hash;
 use stratann_core::place::Placement;
 use stratann_kernel::distance::block_l2_f32;
+use stratann_storage::budget::{Account, THREAD_BYTES};
+use stratann_storage::{Error, Progress, Result};
 
 use super::cells::{self, Pair};
 use super::parts::BUFFER_BYTES;
 use super::source::CHUNK_BYTES;
 use super::{Method, OVERLAP_OF_LISTS, PartitionOptions};
-use crate::budget::{Account, THREAD_BYTES};
 use crate::clusterings::kmeans::kmeans;
 use crate::clusterings::memory::{KmeansMemory, PRODUCT_BYTES};
 use crate::kinds::UnitTables;
 use crate::kinds::units::Units;
 use crate::manifest::Manifest;
-use crate::{Error, Progress, Result};
 
 /// Rounds of k-means.
 const ROUNDS: usize = 12;
@@ -280,7 +280,7 @@ fn regret(costs: &[f32], taken: u64) -> f32 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Quiet;
+    use stratann_storage::Quiet;
 
     fn units(groups: usize) -> Units {
         let point = |g: usize| [(g % 6 * 100 + g / 6) as f32, (g % 3 * 50) as f32];

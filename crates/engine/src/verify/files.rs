@@ -3,12 +3,12 @@
 use std::io::Read;
 use std::path::Path;
 
+use stratann_storage::data_file::FileEntry;
+use stratann_storage::durable::hex;
+use stratann_storage::{Error, Progress, Result, input};
 use xxhash_rust::xxh3::Xxh3;
 
 use super::report::{Finding, Report};
-use crate::durable::hex;
-use crate::files::FileEntry;
-use crate::{Error, Progress, Result, input};
 
 /// Reads a file in pieces, gives them to `each`, and compares length and checksum with the manifest.
 pub(crate) fn check_file(

@@ -7,8 +7,10 @@ use std::path::{Path, PathBuf};
 
 pub use report::{FINDINGS_MAX, Finding, Report};
 
+use stratann_storage::{Error, ErrorKind, Progress, Result};
+
 use crate::manifest::{self, Manifest};
-use crate::{Error, ErrorKind, Progress, Result, files as roles, kinds, spread};
+use crate::{files as roles, kinds, spread};
 use files::check_file;
 
 /// Checks the newest version in `folder`: the manifest, every file against it, every block, and what must hold
@@ -86,10 +88,10 @@ pub fn left_over(folder: &Path, manifest: &Manifest, number: u64) -> Result<Vec<
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Quiet;
     use crate::build::{BuildOptions, build};
     use crate::dataset::{Reader, Shape as Rows};
     use crate::{DType, Metric};
+    use stratann_storage::Quiet;
 
     fn flat_index(folder: &Path) {
         let rows = Rows { rows: 300, dim: 8, dtype: DType::U8 };

@@ -17,10 +17,11 @@ use stratann_core::query::{
 use stratann_engine::build::{BuildOptions, Kind, KindOptions, build};
 use stratann_engine::dataset::{Reader, Shape};
 use stratann_engine::index::{Index, OpenOptions};
-use stratann_engine::profile::{
+use stratann_engine::{DType, Metric};
+use stratann_storage::profile::{
     ComputeCosts, DiskCosts, DistanceCost, LocalCosts, Origin, Profile, ReadLine,
 };
-use stratann_engine::{DType, Metric, Progress, Quiet};
+use stratann_storage::{Progress, Quiet};
 use tempfile::TempDir;
 
 /// Rows of one element type.

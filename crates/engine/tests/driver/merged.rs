@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use stratann_core::plan::IndexView;
 use stratann_core::query::{Loss, Mode, Outcome, Params, QueryState, Step, StoreId};
 use stratann_engine::driver::{Driver, Queries, SharedReads, Times};
-use stratann_engine::tier::{
+use stratann_storage::tier::{
     Buffer, Completion, Fault, IoChoice, MemoryTier, Tier, Waker, open, open_direct,
 };
 

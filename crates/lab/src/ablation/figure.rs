@@ -1,8 +1,8 @@
 //! Plots three charts side by side, as SVG, and draws the charts of all kinds.
 
 use plotters::prelude::*;
-use stratann_engine::output::OutputPath;
-use stratann_engine::{Error, Result};
+use stratann_storage::output::OutputPath;
+use stratann_storage::{Error, Result};
 
 use super::hybrid::{Document, Sweep};
 

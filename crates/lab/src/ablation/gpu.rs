@@ -14,7 +14,7 @@ use stratann_engine::kinds::gpu_ivf::baseline::OpenBaselines;
 use stratann_engine::kinds::kind::Kind;
 use stratann_engine::manifest::Manifest;
 use stratann_engine::search::{Answers, Effort, SearchOptions};
-use stratann_engine::{Error, Result};
+use stratann_storage::{Error, Result};
 
 use super::{Args, plot_path};
 

@@ -18,7 +18,7 @@ use stratann_engine::index::{Index, OpenOptions};
 use stratann_engine::kinds::options::GridSwitches;
 use stratann_engine::manifest::Manifest;
 use stratann_engine::search::{Effort, SearchOptions};
-use stratann_engine::{Error, Result, input};
+use stratann_storage::{Error, Result, input};
 
 use super::{Args, plot_path};
 

@@ -16,9 +16,9 @@ use stratann_engine::dataset::{GroundTruth, Reader};
 use stratann_engine::index::{Index, OpenOptions};
 use stratann_engine::kinds::options::{Learn, LearnOptions, ListSwitches};
 use stratann_engine::manifest::Manifest;
-use stratann_engine::profile::{Profile, ProfileOptions};
 use stratann_engine::search::{Effort, SearchOptions};
-use stratann_engine::{Error, ErrorKind, Progress, Result};
+use stratann_storage::profile::{Profile, ProfileOptions};
+use stratann_storage::{Error, ErrorKind, Progress, Result};
 
 use super::{Args, figure, plot_path};
 

@@ -20,7 +20,7 @@ use stratann_engine::kinds::remote_hnsw::facts::RemoteFacts;
 use stratann_engine::kinds::setting;
 use stratann_engine::manifest::Manifest;
 use stratann_engine::search::{Effort, SearchOptions};
-use stratann_engine::{Error, Result};
+use stratann_storage::{Error, Result};
 
 use super::{Args, plot_path};
 

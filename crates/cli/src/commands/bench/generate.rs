@@ -5,9 +5,10 @@ use std::path::PathBuf;
 
 use clap::ValueEnum;
 use stratann_core::hash::hash;
+use stratann_engine::DType;
 use stratann_engine::dataset::{Shape, write_bin};
-use stratann_engine::output::OutputPath;
-use stratann_engine::{DType, Error, Result};
+use stratann_storage::output::OutputPath;
+use stratann_storage::{Error, Result};
 
 use crate::Verdict;
 use crate::output::{Named, Output, count};

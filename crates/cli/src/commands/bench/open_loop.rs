@@ -10,15 +10,14 @@ use serde::Serialize;
 use stratann_core::build::hash;
 use stratann_engine::kinds::remote_hnsw::router::Router;
 use stratann_engine::search::{Latency, SearchOptions};
-use stratann_engine::{Error, Progress, Result};
 use stratann_server::wire::{FailureKind, Used};
+use stratann_storage::{Error, Progress, Result};
 
-use crate::Verdict;
-use crate::options;
 use crate::output::{Named, Output, count, table};
 use crate::progress::ProgressPrinter;
 use crate::queries::Queries;
 use crate::remote::{Remote, parameters, run_clients};
+use crate::{Verdict, options};
 
 /// Time limit of a query on the server.
 const TIMEOUT_MS: u64 = 10_000;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use serde_json::json;
 use stratann_cluster::membership::EtcdOptions;
 use stratann_cluster::store::Store;
-use stratann_engine::{Error, Result};
+use stratann_storage::{Error, Result};
 
 use crate::Verdict;
 use crate::output::Output;

@@ -5,18 +5,17 @@ use std::time::{Duration, Instant};
 
 use serde::Serialize;
 use stratann_cluster::store::Store;
-use stratann_engine::budget::size;
 use stratann_engine::manifest::Manifest;
 use stratann_engine::spread::PartitionOptions;
 use stratann_engine::spread::replan::{ReplanOptions, ReplanReport, replan};
-use stratann_engine::{Error, Progress, Result};
+use stratann_storage::budget::size;
+use stratann_storage::{Error, Progress, Result};
 
 use super::PlanPrices;
-use crate::options;
 use crate::output::{Output, count, eprint_line, table};
 use crate::progress::ProgressPrinter;
 use crate::remote::{self, Remote};
-use crate::{Verdict, plans};
+use crate::{Verdict, options, plans};
 
 /// Plan a partitioned grid-ivf again by the queries of its servers, and publish the change
 ///

@@ -15,13 +15,12 @@ use std::time::{Duration, Instant};
 use serde_json::json;
 use stratann_engine::manifest::Manifest;
 use stratann_engine::spread::scatter;
-use stratann_engine::{Error, ErrorKind, Result};
+use stratann_storage::{Error, ErrorKind, Result};
 
 use crate::commands::serve::{ClusterPlace, Stop, config_text, stops};
 use crate::options::{CarryName, RemoteName, ResultsName};
 use crate::output::{Output, eprint_line, print};
-use crate::remote;
-use crate::{Verdict, options};
+use crate::{Verdict, options, remote};
 
 /// Run all servers of an index on this machine, to try it out
 ///

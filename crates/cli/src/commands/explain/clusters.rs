@@ -2,8 +2,8 @@
 
 use serde::Serialize;
 use stratann_core::PAGE;
-use stratann_engine::Result;
 use stratann_engine::explain::lists::{ListTrace, PageRead, ReadFor, Round, VisitTrace};
+use stratann_storage::Result;
 
 use crate::commands::search::PerQuery;
 use crate::output::{Output, count, table};

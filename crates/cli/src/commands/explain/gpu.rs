@@ -1,8 +1,8 @@
 //! Trace of one `gpu-ivf` query, as JSON and as text.
 
 use serde::Serialize;
-use stratann_engine::Result;
 use stratann_engine::explain::gpu::{GpuTrace, MiniBatch};
+use stratann_storage::Result;
 
 use crate::commands::search::PerQuery;
 use crate::output::{Output, count, table};

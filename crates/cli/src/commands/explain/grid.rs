@@ -8,7 +8,7 @@ use stratann_engine::index::Index;
 use stratann_engine::kinds::division::GridPartition;
 use stratann_engine::search::Effort;
 use stratann_engine::spread::{self, PartitionOptions};
-use stratann_engine::{Error, Result};
+use stratann_storage::{Error, Result};
 
 use crate::Verdict;
 use crate::commands::search::PerQuery;

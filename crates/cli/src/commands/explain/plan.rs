@@ -4,13 +4,13 @@
 use std::path::Path;
 
 use serde::Serialize;
-use stratann_engine::Result;
-use stratann_engine::budget::size;
 use stratann_engine::explain::lists::plan::{self, Measured, MeasuredQueries, WayMeasured};
 use stratann_engine::index::Index;
 use stratann_engine::kinds::hybrid_ivf::facts::PlanReport;
 use stratann_engine::kinds::hybrid_ivf::facts::SizeStats;
 use stratann_engine::search::SearchOptions;
+use stratann_storage::Result;
+use stratann_storage::budget::size;
 
 use super::Args;
 use crate::Verdict;

@@ -1,9 +1,9 @@
 //! Trace of one `remote-hnsw` query, as JSON and as text.
 
 use serde::Serialize;
-use stratann_engine::Result;
-use stratann_engine::budget::size;
 use stratann_engine::explain::remote::{ClusterVisit, RemoteTrace};
+use stratann_storage::Result;
+use stratann_storage::budget::size;
 
 use crate::commands::search::PerQuery;
 use crate::output::{Output, count, table};

@@ -2,10 +2,10 @@
 
 use std::path::Path;
 
-use stratann_engine::budget::size;
 use stratann_engine::kinds::hybrid_ivf::facts::{ListSection, PlanProfile};
 use stratann_engine::kinds::hybrid_ivf::learning::{self, LearnedFacts};
 use stratann_engine::manifest::Manifest;
+use stratann_storage::budget::size;
 
 use crate::commands::profile::measured_words;
 use crate::output::{Output, count};

@@ -1,15 +1,14 @@
 //! `stratann info --memory`: what memory nodes hold.
 
-use stratann_engine::Result;
-use stratann_engine::budget::size;
 use stratann_engine::index::Index;
 use stratann_engine::kinds::remote_hnsw::live::inspect::{LiveFacts, NodeFacts};
 use stratann_engine::manifest::Manifest;
+use stratann_storage::Result;
+use stratann_storage::budget::size;
 
-use crate::Verdict;
-use crate::memory;
 use crate::options::dtype_text;
 use crate::output::{Output, count, table};
+use crate::{Verdict, memory};
 
 /// Shows the manifest, the nodes and what was changed.
 pub(super) fn show(name: &str, index: &Index, output: Output) -> Result<Verdict> {

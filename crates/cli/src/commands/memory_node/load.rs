@@ -5,12 +5,12 @@ use std::path::{Path, PathBuf};
 use serde::Serialize;
 use stratann_cluster::memory::found;
 use stratann_cluster::store::is_store;
-use stratann_engine::budget::size;
 use stratann_engine::kinds::remote_hnsw::live::load::{LoadOptions, LoadedNode, load_with};
 use stratann_engine::manifest::Manifest;
-use stratann_engine::names::BuildId;
 use stratann_engine::search::TrafficOptions;
-use stratann_engine::{Error, Result};
+use stratann_storage::budget::size;
+use stratann_storage::names::BuildId;
+use stratann_storage::{Error, Result};
 
 use crate::Verdict;
 use crate::memory_nodes::KeyArgs;

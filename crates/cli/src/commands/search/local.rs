@@ -2,14 +2,14 @@
 
 use std::path::Path;
 
-use stratann_engine::budget::size;
 use stratann_engine::groundtruth::CheckedTruth;
 use stratann_engine::index::{CacheBudget, Index, OpenOptions};
 use stratann_engine::manifest::Manifest;
 use stratann_engine::recall::curve::{REMOTE, remoteness};
-use stratann_engine::remote_memory::Credentials;
 use stratann_engine::search::{Answers, Effort, Reserve, SearchOptions};
-use stratann_engine::{Error, Progress, Result};
+use stratann_storage::budget::size;
+use stratann_storage::remote_memory::Credentials;
+use stratann_storage::{Error, Progress, Result};
 
 use super::{Run, Searcher, Sum};
 use crate::output::{Output, count};

@@ -4,9 +4,9 @@ use std::ffi::OsString;
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
-use stratann_engine::output::{AtomicFile, OutputPath};
 use stratann_engine::search::Answers;
-use stratann_engine::{Error, Result};
+use stratann_storage::output::{AtomicFile, OutputPath};
+use stratann_storage::{Error, Result};
 
 /// Bytes of the counts before the ids of `.ibin` and `.i64bin`.
 const HEADER: u64 = 8;

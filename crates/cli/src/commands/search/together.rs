@@ -2,12 +2,12 @@
 
 use std::path::{Path, PathBuf};
 
-use stratann_engine::budget::PROGRAM_BYTES;
 use stratann_engine::groundtruth::CheckedTruth;
 use stratann_engine::index::{CacheBudget, OpenOptions};
 use stratann_engine::manifest::Manifest;
 use stratann_engine::search::{Answers, SearchOptions, Together};
-use stratann_engine::{Error, Progress, Result};
+use stratann_storage::budget::PROGRAM_BYTES;
+use stratann_storage::{Error, Progress, Result};
 
 use super::local::{Bench, Source};
 use super::{Run, Searcher, Sum};
@@ -60,7 +60,7 @@ impl Indexes {
             let opened =
                 Bench::open(Source::Folder(path), queries, None, settings, (own, (cache, preload)), output);
             each.push(opened.map_err(|e| match budgets.ram_budget {
-                Some(_) if e.kind == stratann_engine::ErrorKind::Budget => Error {
+                Some(_) if e.kind == stratann_storage::ErrorKind::Budget => Error {
                     message: format!("{}, with its share of the budget: {}", path.display(), e.message),
                     ..e
                 },

@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use stratann_core::plan::hybrid_ivf::MAX_PROBES;
 use stratann_core::query::{MAX_K, MAX_SEARCH_LIST};
-use stratann_engine::Result;
 use stratann_engine::serve::Caps;
 use stratann_server::Limits;
+use stratann_storage::Result;
 
 use super::config::SizeText;
 use super::in_range;
@@ -80,7 +80,7 @@ impl CapArgs {
         let seconds = |name, value: Option<u64>, usual: Duration| {
             let value = value.unwrap_or(usual.as_secs());
             in_range(name, usize::try_from(value).unwrap_or(usize::MAX), 1, SECONDS_MAX)?;
-            Ok::<_, stratann_engine::Error>(Duration::from_secs(value))
+            Ok::<_, stratann_storage::Error>(Duration::from_secs(value))
         };
         limits.header_time = seconds("header_time_s", keys.header_time_s, limits.header_time)?;
         limits.idle_time = seconds("idle_time_s", keys.idle_time_s, limits.idle_time)?;

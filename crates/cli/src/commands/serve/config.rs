@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 use stratann_engine::index::CacheBudget;
-use stratann_engine::{Error, Result, input};
+use stratann_storage::{Error, Result, input};
 
 use super::caps::CapKeys;
 use super::memory::MemoryKeys;

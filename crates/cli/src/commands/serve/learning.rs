@@ -2,7 +2,7 @@
 
 use stratann_engine::kinds::options::{Learn, LearnOptions};
 use stratann_engine::serve::Server;
-use stratann_engine::{Error, Result};
+use stratann_storage::{Error, Result};
 
 use super::Args;
 use super::config::Config;

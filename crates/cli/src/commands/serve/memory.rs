@@ -7,7 +7,7 @@ use stratann_engine::driver::GatherOptions;
 use stratann_engine::index::{CacheBudget, Index, OpenOptions};
 use stratann_engine::manifest::Manifest;
 use stratann_engine::serve::{MemoryNodes, ServeOptions};
-use stratann_engine::{Error, Result};
+use stratann_storage::{Error, Result};
 
 use super::in_range;
 use crate::memory_nodes::KeyArgs;

@@ -10,8 +10,8 @@ use stratann_cluster::store::{Here, Store, drop_others, newest_fetched, only_par
 use stratann_engine::manifest::Manifest;
 use stratann_engine::serve::{ServeOptions, Versions};
 use stratann_engine::spread::scatter;
-use stratann_engine::{Error, ErrorKind, Quiet, Result};
 use stratann_server::Log;
+use stratann_storage::{Error, ErrorKind, Quiet, Result};
 
 use super::watch::{Watch, Watched};
 

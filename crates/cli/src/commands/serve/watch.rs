@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 
 use stratann_cluster::store::{Store, drop_others};
 use stratann_engine::serve::{Changed, Versions};
-use stratann_engine::{Error, ErrorKind, Progress, Result};
 use stratann_server::Log;
+use stratann_storage::{Error, ErrorKind, Progress, Result};
 
 /// Interval of checks during a change of versions.
 const STEP: Duration = Duration::from_millis(100);

@@ -3,7 +3,7 @@
 use stratann_capacity::servers::Mode;
 use stratann_core::query::MAX_SEARCH_LIST;
 use stratann_engine::kinds::kind::Kind;
-use stratann_engine::{Error, Result};
+use stratann_storage::{Error, Result};
 
 use super::{Args, EntryName, ModeName, ScatterArgs};
 

@@ -10,15 +10,14 @@ use stratann_engine::driver::GatherOptions;
 use stratann_engine::index::Index;
 use stratann_engine::kinds;
 use stratann_engine::search::SearchOptions;
-use stratann_engine::{Error, Result};
+use stratann_storage::{Error, Result};
 
 use super::costs::CostArgs;
-use crate::Verdict;
 use crate::gathering::{LoadScheme, RemoteTechniques};
-use crate::options;
 use crate::output::Output;
 use crate::progress::ProgressPrinter;
 use crate::queries::Queries;
+use crate::{Verdict, options};
 
 mod text;
 

@@ -7,10 +7,11 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path as FilePath, PathBuf};
 
 use object_store::path::Path;
-use stratann_engine::durable::{hex, sync_folder};
-use stratann_engine::manifest::{FileEntry, Manifest};
+use stratann_engine::manifest::Manifest;
 use stratann_engine::spread::moved::{MovedUnits, Origin, PartOf, Piece, moved};
-use stratann_engine::{Error, ErrorKind, Progress, Result, input};
+use stratann_storage::data_file::FileEntry;
+use stratann_storage::durable::{hex, sync_folder};
+use stratann_storage::{Error, ErrorKind, Progress, Result, input};
 use xxhash_rust::xxh3::Xxh3;
 
 use super::super::{Store, time_for};

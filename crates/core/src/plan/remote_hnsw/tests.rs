@@ -16,9 +16,9 @@ use crate::format::region::{ClusterPlace, Descriptor};
 use crate::hash::hash;
 use crate::plan::{IndexView, KindParams, KindView};
 use crate::query::{
-    Arrival, Arrived, Extent, Loss, Params as QueryParams, QueryState, Scratch as QueryScratch,
+    Arrival, Arrived, Extent, Loss, Params as QueryParams, QueryState, Scratch as QueryScratch, Step,
+    StoreId, Tag, run, wire,
 };
-use crate::query::{Step, StoreId, Tag, run, wire};
 
 const DIM: usize = 6;
 const BUILD: u64 = 99;

@@ -6,8 +6,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use rayon::prelude::*;
-
-use crate::{Error, Result, input};
+use stratann_storage::{Error, Result, input};
 
 /// Name of the file.
 pub(crate) const NAME: &str = "codes.tmp";

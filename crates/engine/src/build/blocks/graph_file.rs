@@ -4,8 +4,8 @@
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-use crate::dataset::AtomicFile;
-use crate::{Error, Result, input};
+use stratann_storage::output::AtomicFile;
+use stratann_storage::{Error, Result, input};
 
 /// Nodes of a cell: positions `start..end` of the order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]

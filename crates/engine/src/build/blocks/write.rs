@@ -11,6 +11,8 @@ use stratann_core::format::adjacency;
 use stratann_core::format::block::{self, BlockLayout, CodedNodes, Node};
 use stratann_kernel::distance::inverse_norm;
 use stratann_kernel::{DType, Metric};
+use stratann_storage::output::AtomicFile;
+use stratann_storage::{Error, Progress, Result};
 
 use super::code_file::{CodeFile, CodeTable};
 use super::coded;
@@ -18,8 +20,7 @@ use super::graph_file::{Cell, GraphReader, Records};
 use super::placement::Placement;
 use crate::build::regions::Regions;
 use crate::build::tables::read_entries;
-use crate::dataset::{AtomicFile, Reader};
-use crate::{Error, Progress, Result};
+use crate::dataset::Reader;
 
 /// Inputs of writing the blocks.
 pub(crate) struct BlockJob<'a> {
@@ -221,7 +222,7 @@ impl BlockJob<'_> {
             Ok(())
         })?;
         regions.finish()?;
-        crate::budget::release_freed();
+        stratann_storage::budget::release_freed();
         // The open handle keeps the bytes; without a name, a killed build leaves nothing.
         let _ = std::fs::remove_file(&path);
         Ok(file)

@@ -14,8 +14,7 @@ use rayon::prelude::*;
 use stratann_core::build::costs::ln;
 use stratann_kernel::codes::Codebook;
 use stratann_kernel::product::{add_product_f32, add_product_f64};
-
-use crate::{Error, ErrorKind, Progress, Result};
+use stratann_storage::{Error, ErrorKind, Progress, Result};
 
 /// Columns of a product that one task computes.
 const COLUMNS: usize = 64;

@@ -3,8 +3,9 @@
 use std::cmp::Reverse;
 use std::collections::VecDeque;
 
+use stratann_storage::cache::ExtentCache;
+
 use super::{CACHED, DOORBELL_BYTES_MAX, GatherOptions, Load, READ_EDGES_BYTES};
-use crate::cache::ExtentCache;
 
 /// The loads of a batch in the order in which they are made: those that the cache has, then doorbells of equal bytes.
 pub(super) fn in_order(

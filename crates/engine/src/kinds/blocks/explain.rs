@@ -7,12 +7,11 @@ use stratann_core::query::{
     Arrival, Arrived, Candidate, Hit, Loss, Outcome, Params, Progress, QueryState, QueryStats, Scratch, Step,
     Tag,
 };
+use stratann_storage::tier::Buffer;
 
 use crate::base::Base;
 use crate::driver::failure;
-use crate::kinds::KindIndex;
-use crate::kinds::setting;
-use crate::tier::Buffer;
+use crate::kinds::{KindIndex, setting};
 
 /// A candidate of the beam.
 #[derive(Clone, Copy, Debug, Serialize)]

@@ -8,12 +8,12 @@ use std::os::unix::fs::FileExt;
 
 use stratann_core::format::block::{self, Block};
 use stratann_core::query::{Extent, Loss, Outcome, StoreId};
+use stratann_storage::tier::Buffer;
+use stratann_storage::{Error, Progress, Result};
 
 use super::Member;
 use crate::base::Base;
 use crate::driver::failure;
-use crate::tier::Buffer;
-use crate::{Error, Progress, Result};
 
 /// Bytes that are read at a time.
 const READ_BYTES: usize = 1 << 20;

@@ -3,9 +3,9 @@
 use stratann_kernel::Metric;
 use stratann_params::build::GraphOptions;
 use stratann_params::choices::CodePlace;
+use stratann_storage::Result;
+use stratann_storage::budget::{Account, PROGRAM_BYTES};
 
-use crate::Result;
-use crate::budget::{Account, PROGRAM_BYTES};
 use crate::build::codebook;
 use crate::build::options::BuildOptions;
 use crate::build::plan::{

@@ -3,13 +3,14 @@
 use std::path::Path;
 
 use stratann_core::check::{self, Checker, Violation};
+use stratann_storage::{Progress, Result};
 
 use crate::base::{Base, OpenOptions, PlainBlocks};
+use crate::files;
 use crate::kinds::KindIndex;
 use crate::manifest::Manifest;
 use crate::verify::files::check_file;
 use crate::verify::report::{Finding, Report, file_in, finding};
-use crate::{Progress, Result, files};
 
 /// Checks the file of blocks as a whole, and block by block while it streams by.
 pub(crate) fn check(

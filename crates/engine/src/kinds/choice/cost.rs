@@ -2,11 +2,11 @@
 
 use stratann_core::PAGE;
 use stratann_core::format::inverted_list::ListLayout;
+use stratann_storage::profile::Profile;
 
 use crate::dataset::Shape;
 use crate::kinds::hybrid_ivf::build::{clusters, plan};
 use crate::kinds::kind::Kind;
-use crate::profile::Profile;
 
 /// Bytes of a read of a scan.
 const SCAN_READ_BYTES: f64 = 65_536.0;
@@ -63,7 +63,7 @@ impl Rates {
         };
         let (loaded, compute) = (&profile.disk.loaded, &profile.compute);
         let depth = f64::from(loaded.depth.max(1));
-        let component = |cost: &crate::profile::DistanceCost| cost.ns(512) / 512.0 / 1000.0;
+        let component = |cost: &stratann_storage::profile::DistanceCost| cost.ns(512) / 512.0 / 1000.0;
         Rates {
             read_us: loaded.fixed_us / depth,
             byte_us: loaded.ns_per_byte / 1000.0 / depth,

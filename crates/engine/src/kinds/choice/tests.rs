@@ -1,9 +1,9 @@
 use std::io::Write;
 
 use stratann_kernel::DType;
+use stratann_storage::Quiet;
 
 use super::*;
-use crate::Quiet;
 
 /// A set of zeros that takes no disk.
 fn set(folder: &tempfile::TempDir, rows: u32, dim: u32, dtype: DType) -> Reader {

@@ -2,9 +2,9 @@
 
 use stratann_core::plan::{KindParams, disk_graph};
 use stratann_core::query::Params;
+use stratann_storage::Result;
 
 use super::options::GraphSwitches;
-use crate::Result;
 use crate::kinds::Setting;
 use crate::recall::curve::{Grid, Point, StopRule, check_slack};
 

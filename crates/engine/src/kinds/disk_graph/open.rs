@@ -6,12 +6,14 @@ use stratann_core::format::block_map::BlockMap;
 use stratann_core::plan::disk_graph::{Codes, View};
 use stratann_core::route::HeadGraph;
 use stratann_kernel::codes::Codebook;
+use stratann_storage::Result;
+use stratann_storage::budget::Account;
+use stratann_storage::data_file::{read_file, read_resident};
+use stratann_storage::tier::Resident;
 
 use crate::base::{Base, read_role};
-use crate::budget::Account;
-use crate::manifest::{Manifest, read_file, read_resident};
-use crate::tier::Resident;
-use crate::{Result, files};
+use crate::files;
+use crate::manifest::Manifest;
 
 /// Codebook, codes, block map and head graph.
 pub(crate) struct GraphTables {

@@ -3,10 +3,10 @@
 use stratann_params::Group;
 use stratann_params::build::GraphOptions;
 use stratann_params::choices::CodePlace;
+use stratann_storage::{Error, Result};
 
 use crate::build::codebook::check_code_bytes;
 use crate::build::record::{Record, recorded};
-use crate::{Error, Result};
 
 /// Checks the values for vectors of `dim` components.
 pub(crate) fn check(own: &GraphOptions, dim: usize) -> Result<()> {

@@ -1,6 +1,7 @@
 //! The build of `flat`: rows in their order, in blocks.
 
-use crate::Result;
+use stratann_storage::Result;
+
 use crate::build::blocks::graph_file::Cell;
 use crate::build::blocks::layout::{Design, LayoutFacts, ORDER, job, shape};
 use crate::build::blocks::placement::{Packed, Placement};

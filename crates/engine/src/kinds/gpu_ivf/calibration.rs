@@ -4,12 +4,12 @@
 use stratann_core::plan::KindParams;
 use stratann_core::plan::gpu_ivf::{self, MAX_CANDIDATES, MAX_PROBES, Rule, Source};
 use stratann_core::query::{Params, QueryStats};
+use stratann_storage::{Error, Result};
 
 use super::baseline::{self, Baseline};
 use super::options::GpuSwitches;
 use crate::kinds::Setting;
 use crate::recall::curve::{Grid, Point, StopRule};
-use crate::{Error, Result};
 
 /// Margins in ascending order, each with the lists that a query visits for it: neither of the two then misses much more
 /// than the other.

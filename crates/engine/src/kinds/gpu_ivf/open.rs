@@ -12,18 +12,20 @@ use stratann_core::format::posting_lists::PostingLists;
 use stratann_core::plan::gpu_ivf::{Baselines, View};
 use stratann_core::route::NavGraph;
 use stratann_kernel::codes::Codebook;
+use stratann_storage::budget::{Account, release_freed};
+use stratann_storage::data_file::{failed, read_resident};
+use stratann_storage::tier::{self, Resident};
+use stratann_storage::{Error, Result};
 
 use super::baseline::{self, Baseline, OpenBaselines};
 use super::calibration;
 use super::facts::{GpuFacts, GpuSection};
 use crate::base::{Base, OpenOptions, decode_role, read_role};
-use crate::budget::{Account, release_freed};
+use crate::files;
 use crate::kinds::effort::ExactCost;
-use crate::manifest::{Manifest, failed, read_resident};
+use crate::manifest::Manifest;
 use crate::recall::curve::Grid;
 use crate::scorer::{self, CodeFile, OpenScorer, Scorer};
-use crate::tier::{self, Resident};
-use crate::{Error, Result, files};
 
 /// See the module.
 pub(crate) struct GpuIndex {

@@ -3,11 +3,11 @@
 use stratann_core::plan::gpu_ivf::{MAX_BATCH, MAX_CANDIDATES, Rule};
 use stratann_params::Group;
 use stratann_params::build::GpuOptions;
+use stratann_storage::{Error, Result};
 
 use super::baseline::Baseline;
 use crate::build::codebook::check_code_bytes;
 use crate::build::record::{Record, recorded};
-use crate::{Error, Result};
 
 /// Checks the values for vectors of `dim` components.
 pub(crate) fn check(own: &GpuOptions, dim: usize) -> Result<()> {

@@ -2,13 +2,15 @@
 
 use std::path::Path;
 
+use stratann_storage::{Progress, Result};
+
 use super::baseline::OpenBaselines;
 use crate::base::{Base, OpenOptions};
+use crate::files;
 use crate::kinds::blocks;
 use crate::kinds::gpu_ivf::open::GpuIndex;
 use crate::manifest::Manifest;
 use crate::verify::report::{Finding, Report};
-use crate::{Progress, Result, files};
 
 /// Checks every block, and that lists name every vector once as their own.
 pub(crate) fn check(

@@ -4,10 +4,10 @@ use std::path::Path;
 
 use stratann_kernel::Metric;
 use stratann_kernel::distance::l2_f32;
+use stratann_storage::{Error, Result};
 
 use super::facts::{keeps_digits, spread_of};
 use super::open::{GridIndex, StoredAxes};
-use crate::{Error, Result};
 
 /// Lists that are looked at, and members of each.
 const LISTS: usize = 64;

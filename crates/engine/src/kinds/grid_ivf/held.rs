@@ -5,11 +5,10 @@ use std::path::Path;
 use std::sync::Arc;
 
 use stratann_core::plan::grid_ivf::{Line, Unit};
+use stratann_storage::data_file::{FileEntry, Sum, check_entry, open_file};
+use stratann_storage::{Error, Result};
 
-use crate::files::{FileEntry, Sum};
 use crate::kinds::units::{Held, UnitRanges};
-use crate::manifest::{check_entry, open_file};
-use crate::{Error, Result};
 
 /// See the module.
 pub(super) struct HeldUnits {
@@ -35,7 +34,7 @@ impl HeldUnits {
         let path = folder.join(name);
         let failed = |e| Error::io("reading", &path, &e);
         let mut file = open_file(&path, entry)?;
-        crate::budget::release_freed();
+        stratann_storage::budget::release_freed();
         let mut sum = Sum::default();
         let mut found = HeldUnits { units: vec![None; ranges.len()], bytes: 0, shared: 0 };
         let mut left = entry.bytes;

@@ -5,6 +5,10 @@ use std::path::Path;
 use stratann_core::format::grid::GridLayout;
 use stratann_core::plan::grid_ivf::{Axes, Firsts, Pilot, View};
 use stratann_kernel::DType;
+use stratann_storage::budget::Account;
+use stratann_storage::data_file::read_resident;
+use stratann_storage::tier::Resident;
+use stratann_storage::{Error, Result};
 
 use super::digits;
 use super::facts::{GridFacts, GridSection};
@@ -12,12 +16,10 @@ use super::held::HeldUnits;
 use super::stripes::Striped;
 use super::units::{self, Places};
 use crate::base::{Base, read_role};
-use crate::budget::Account;
+use crate::files;
 use crate::kinds::effort::ExactCost;
 use crate::kinds::units::{Held, HeldRanges};
-use crate::manifest::{Manifest, read_resident};
-use crate::tier::Resident;
-use crate::{Error, Result, files};
+use crate::manifest::Manifest;
 
 /// See the module.
 pub(crate) struct GridIndex {

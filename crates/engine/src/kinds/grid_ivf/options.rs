@@ -2,9 +2,9 @@
 
 use stratann_params::Group;
 use stratann_params::build::GridOptions;
+use stratann_storage::{Error, Result, data_file};
 
 use crate::build::record::{Record, recorded};
-use crate::{Error, Result, files};
 
 /// Checks the values.
 pub(crate) fn check(own: &GridOptions) -> Result<()> {
@@ -21,7 +21,7 @@ pub(crate) fn check(own: &GridOptions) -> Result<()> {
 pub(crate) fn record(own: &GridOptions) -> Record {
     let mut all = recorded(own);
     // A file that cannot be read is refused by the build.
-    let given = own.centroids.as_ref().and_then(|path| files::entry(path).ok());
+    let given = own.centroids.as_ref().and_then(|path| data_file::entry(path).ok());
     all.insert("centroids", given.map(|entry| entry.xxh3).into());
     all
 }

@@ -4,13 +4,13 @@
 use stratann_core::PAGE;
 use stratann_core::format::grid::{Copies, List};
 use stratann_core::plan::grid_ivf::prewarmed;
+use stratann_storage::tier::Resident;
+use stratann_storage::{Error, Progress, Result};
 
 use super::facts::GridFacts;
 use super::open::GridIndex;
 use super::units::Places;
 use crate::clusterings::sizes::SizeStats;
-use crate::tier::Resident;
-use crate::{Error, Progress, Result};
 
 /// A grid whose lists are striped.
 pub(crate) struct Striped {

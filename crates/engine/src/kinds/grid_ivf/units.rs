@@ -4,11 +4,12 @@ use std::path::Path;
 
 use stratann_core::format::grid::GridLayout;
 use stratann_core::plan::grid_ivf::prewarmed;
+use stratann_storage::{Error, Result};
 
 use crate::base::{read_role, shape};
+use crate::files;
 use crate::kinds::units::UnitRanges;
 use crate::manifest::Manifest;
-use crate::{Error, Result, files};
 
 /// Most slices of a list: the bits of a word.
 pub(crate) const SLICES_MAX: usize = 64;

@@ -8,13 +8,14 @@ use stratann_core::place::Placement;
 use stratann_kernel::columns::LANES;
 use stratann_kernel::distance::dot_f32;
 use stratann_kernel::element::widen;
+use stratann_storage::{Error, Progress, Result};
 
 use super::open::{GridIndex, StoredAxes};
 use crate::base::Base;
+use crate::files;
 use crate::kinds::units::Held;
 use crate::manifest::Manifest;
 use crate::verify::report::{Finding, Report, file_in};
-use crate::{Error, Progress, Result, files};
 
 /// How far a product of two axes may be from that of orthonormal ones.
 const ORTHONORMAL: f32 = 1e-3;

@@ -3,11 +3,11 @@
 use stratann_core::plan::KindParams;
 use stratann_core::plan::hybrid_ivf::{self, MAX_LOCAL_LIST, MAX_PROBES, Order};
 use stratann_core::query::Params;
+use stratann_storage::{Error, Result};
 
 use super::options::ListSwitches;
 use crate::kinds::Setting;
 use crate::recall::curve::{Grid, Point, StopRule, check_slack};
-use crate::{Error, Result};
 
 /// Slacks of bounds, in ascending order. The clusters of a path double from one to the next, so that neither misses
 /// much more than the other.

@@ -1,10 +1,10 @@
 //! What the manifest of a `hybrid-ivf` holds besides that of every index.
 
 use serde::{Deserialize, Serialize};
+use stratann_storage::profile::{LocalCosts, Measurement, Profile};
 
 pub use crate::clusterings::sizes::SizeStats;
 use crate::kinds::units::ranges_bytes;
-use crate::profile::{LocalCosts, Measurement, Profile};
 
 /// The section of a `hybrid-ivf` in the manifest.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

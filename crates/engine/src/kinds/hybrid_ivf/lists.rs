@@ -7,10 +7,10 @@ use std::path::Path;
 use stratann_core::PAGE;
 use stratann_core::format::directory::Pages;
 use stratann_core::format::inverted_list::{ListCodes, Record};
+use stratann_storage::tier::Buffer;
+use stratann_storage::{Error, Result};
 
 use super::tables::ListTables;
-use crate::tier::Buffer;
-use crate::{Error, Result};
 
 /// Lists as they lie on disk, one at a time. All are read into the same buffer: with one each the allocator would be
 /// left with holes between what is kept of them.

@@ -5,12 +5,12 @@ use std::os::unix::fs::FileExt;
 use stratann_core::PAGE;
 use stratann_core::format::directory::Pages;
 use stratann_core::format::inverted_list::Record;
+use stratann_storage::tier::Buffer;
+use stratann_storage::{Error, Progress, Result};
 
 use super::super::Member;
 use super::tables::ListTables;
 use crate::base::Base;
-use crate::tier::Buffer;
-use crate::{Error, Progress, Result};
 
 /// Bytes that are read at a time.
 const RUN_BYTES: usize = 1 << 20;

@@ -3,6 +3,8 @@
 use std::sync::Arc;
 
 use stratann_core::plan::hybrid_ivf::View;
+use stratann_storage::Result;
+use stratann_storage::budget::{Account, release_freed, size, size_up};
 
 use super::account::IN_FLIGHT_LOW_MEMORY;
 use super::facts::ListSection;
@@ -10,9 +12,7 @@ use super::learning::{Learning, LearningSource};
 use super::lists::ListReader;
 use super::residency::{CostModel, ResidencyBudget, ResidentLists};
 use super::tables::{ListTables, cost_model};
-use crate::Result;
 use crate::base::{Base, OpenOptions, Reserve};
-use crate::budget::{Account, release_freed, size, size_up};
 use crate::files;
 use crate::kinds::units::Held;
 

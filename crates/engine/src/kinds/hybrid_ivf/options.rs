@@ -6,8 +6,8 @@ use stratann_core::verify::Bounds;
 use stratann_params::Group;
 use stratann_params::build::ListOptions;
 use stratann_params::choices::PlanName;
+use stratann_storage::Result;
 
-use crate::Result;
 use crate::build::codebook::check_code_bytes;
 use crate::build::record::{Record, recorded};
 

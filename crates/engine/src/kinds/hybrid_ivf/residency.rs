@@ -6,9 +6,9 @@ use std::sync::Arc;
 
 use stratann_core::build::costs::{LocalIndex, VisitCostModel};
 use stratann_core::format::directory::{Directory, LocalKind};
+use stratann_storage::Result;
+use stratann_storage::budget::Account;
 
-use crate::Result;
-use crate::budget::Account;
 use crate::kinds::hybrid_ivf::lists::ListReader;
 use crate::kinds::hybrid_ivf::tables::ListTables;
 

@@ -13,15 +13,16 @@ use stratann_core::plan::hybrid_ivf::{Pinned, SubLists, View};
 use stratann_core::route::NavGraph;
 use stratann_core::{PAGE, format::block};
 use stratann_kernel::codes::Codebook;
+use stratann_storage::budget::Account;
+use stratann_storage::{Error, Result};
 
 use super::facts::{ListFacts, PlanReport};
 use super::lists::ListReader;
 use crate::base::{decode_role, read_role};
-use crate::budget::Account;
+use crate::files;
 use crate::kinds::effort::ExactCost;
 use crate::kinds::units::{Held, HeldRanges, UnitRanges, Units};
 use crate::manifest::{LIST_CHOICE_BYTES, Manifest};
-use crate::{Error, Result, files};
 
 /// Most bytes of one read that a manifest may ask for. Builds choose up to 63 pages.
 const READ_MAX: u32 = 1 << 20;

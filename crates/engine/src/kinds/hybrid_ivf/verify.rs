@@ -15,16 +15,18 @@ use stratann_core::plan::hybrid_ivf::check::{
     GraphChecker, ListChecker, ListFault, TableFault, members_of_nav, tables as check_tables,
 };
 use stratann_core::view;
+use stratann_storage::data_file::open_file;
+use stratann_storage::{Error, Progress, Result, input};
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::learning::file as summary_file;
 use super::tables::ListTables;
 use crate::base::{Base, shape};
+use crate::files;
 use crate::kinds::units::{Held, HeldRanges};
-use crate::manifest::{Manifest, open_file};
+use crate::manifest::Manifest;
 use crate::verify::files::check_file;
 use crate::verify::report::{Finding, Report, file_in};
-use crate::{Error, Progress, Result, files, input};
 
 /// Bytes of lists that are checked at a time.
 const BATCH_BYTES: u64 = 8 << 20;

@@ -1,8 +1,9 @@
 //! The memory of searches in a `remote-hnsw`.
 
+use stratann_storage::cache::ExtentCache;
+
 use super::super::PlannedQuery;
 use super::facts::RemoteFacts;
-use crate::cache::ExtentCache;
 use crate::driver::{GatherOptions, READ_EDGES_BYTES};
 use crate::manifest::Manifest;
 

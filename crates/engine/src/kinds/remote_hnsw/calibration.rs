@@ -3,12 +3,12 @@
 use stratann_core::plan::KindParams;
 use stratann_core::plan::remote_hnsw::{self, MAX_EF, MAX_PROBES};
 use stratann_core::query::Params;
+use stratann_storage::{Error, Result};
 
 use super::facts::RemoteFacts;
 use super::options::RemoteSwitches;
 use crate::kinds::Setting;
 use crate::recall::curve::{CURVE_KS, Grid, Point, StopRule};
-use crate::{Error, Result};
 
 /// By path: how much longer than the answer the beam in each cluster is. A cluster may hold a part of all vectors, so
 /// the longest are those of large clusters.

@@ -5,11 +5,11 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 use stratann_core::plan::KindView;
 use stratann_core::query::{Extent, Outcome, Params, QueryState, QueryStats, Scratch, StoreId, run};
+use stratann_storage::Result;
+use stratann_storage::cache::ExtentCache;
 
 use super::live::LiveRegion;
-use crate::Result;
 use crate::base::Base;
-use crate::cache::ExtentCache;
 use crate::driver::GatherOptions;
 use crate::kinds::KindIndex;
 

@@ -1,10 +1,9 @@
 //! The limit of a cluster: it is read by one request to a memory node.
 
 use stratann_core::PAGE;
-
-use crate::budget::size;
-use crate::remote_memory::READ_BYTES_MAX;
-use crate::{Error, Result};
+use stratann_storage::budget::size;
+use stratann_storage::remote_memory::READ_BYTES_MAX;
+use stratann_storage::{Error, Result};
 
 /// Most bytes of a cluster and of the fresh records of a group: each is one read, which begins and ends with a page.
 pub(crate) const CLUSTER_BYTES_MAX: u64 = READ_BYTES_MAX - 2 * PAGE as u64;

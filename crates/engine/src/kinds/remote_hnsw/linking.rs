@@ -9,12 +9,12 @@ use std::collections::BTreeMap;
 use stratann_core::format::hnsw::{HnswName, SubHnsw};
 use stratann_core::plan::remote_hnsw::{Chooser, ClusterSearch};
 use stratann_kernel::{DType, Metric};
+use stratann_storage::{Error, Progress, Result};
 
 use super::live::group::GroupBuilder;
 use super::members;
 use super::open::RemoteIndex;
 use crate::base::Base;
-use crate::{Error, Progress, Result};
 
 /// Clusters that are measured, evenly from all.
 const CLUSTERS: usize = 16;

@@ -8,16 +8,17 @@ use stratann_core::format::hnsw::{HnswLayout, HnswName, SubHnsw};
 use stratann_core::format::region::{DESCRIPTOR_BYTES, Descriptor, SUPERBLOCK_BYTES, Superblock};
 use stratann_core::plan::remote_hnsw::{Located, View};
 use stratann_kernel::Metric;
+use stratann_storage::budget::Account;
+use stratann_storage::cache::ExtentCache;
+use stratann_storage::{Error, Result};
 
 use super::facts::{RemoteFacts, RemoteSection};
 use super::live::LiveRegion;
 use crate::base::{Base, read_role};
-use crate::budget::Account;
-use crate::cache::ExtentCache;
 use crate::driver::{GatherOptions, READ_EDGES_BYTES};
+use crate::files;
 use crate::kinds::effort::ExactCost;
 use crate::manifest::Manifest;
-use crate::{Error, Result, files};
 
 /// See the module.
 pub(crate) struct RemoteIndex {

@@ -2,10 +2,10 @@
 
 use stratann_params::Group;
 use stratann_params::build::RemoteOptions;
+use stratann_storage::budget::size;
+use stratann_storage::{Error, Result};
 
 use super::limits::CLUSTER_BYTES_MAX;
-use crate::budget::size;
-use crate::{Error, Result};
 
 /// Checks the values.
 pub(crate) fn check(own: &RemoteOptions) -> Result<()> {

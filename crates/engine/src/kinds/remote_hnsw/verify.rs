@@ -5,13 +5,14 @@ use std::path::Path;
 
 use stratann_core::format::hnsw::SubHnsw;
 use stratann_kernel::element::widen;
+use stratann_storage::{Error, Progress, Result};
 
 use super::members;
 use super::open::RemoteIndex;
 use crate::base::Base;
+use crate::files;
 use crate::manifest::Manifest;
 use crate::verify::report::{Finding, Report, file_in};
-use crate::{Error, Progress, Result, files};
 
 /// Opens the index, and checks every cluster: its checksum, its graph and its vectors.
 pub(crate) fn check(

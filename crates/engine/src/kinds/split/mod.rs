@@ -10,6 +10,9 @@ use stratann_params::choices::{CodePlace, OnBadRow};
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use stratann_storage::data_file::FileEntry;
+use stratann_storage::names::FileName;
+use stratann_storage::{Error, Quiet, Result};
 
 use crate::build::blocks::layout::LayoutFacts;
 use crate::build::blocks::write::Written;
@@ -18,20 +21,15 @@ use crate::build::options::BuildOptions;
 use crate::build::plan::{BuildPlan, check_disk};
 use crate::build::space::Space;
 use crate::build::stages::{Build, Parts, ScanFacts, made_with};
-use crate::build::state::facts;
-use crate::build::state::{self, Partial};
+use crate::build::state::{self, Partial, facts};
 use crate::build::{BuildReport, publish};
 use crate::dataset::{self, Reader, Scan};
-use crate::files::FileEntry;
 use crate::kinds::disk_graph::build::divide::Division;
 use crate::kinds::disk_graph::build::graph_stage::{self, GraphFacts};
-use crate::kinds::disk_graph::build::layout_stage;
-use crate::kinds::disk_graph::build::{divide, merge, report_layout};
+use crate::kinds::disk_graph::build::{divide, layout_stage, merge, report_layout};
 use crate::kinds::options::KindOptions;
 use crate::manifest::PARTIAL;
-use crate::names::FileName;
 use crate::recall::curve::Curve;
-use crate::{Error, Quiet, Result};
 use tasks::{Done, IdFacts, Job, ScanPart, Task, joined};
 
 /// Tasks that may be done at the same time, in any order.

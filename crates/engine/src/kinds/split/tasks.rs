@@ -13,17 +13,19 @@ use stratann_params::choices::OnBadRow;
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
+use stratann_storage::data_file::FileEntry;
+use stratann_storage::names::FileName;
+use stratann_storage::{Error, Progress, Result, budget};
 
 use crate::build::blocks::layout::LayoutFacts;
 use crate::build::blocks::write::Written;
 use crate::build::options::BuildOptions;
 use crate::build::stages::{Build, IDS, ScanFacts, content_of_ids, made_with};
-use crate::build::state::facts;
-use crate::build::state::{Partial, State};
+use crate::build::state::{Partial, State, facts};
 use crate::build::tables::read_table;
 use crate::build::{calibrate, codes, publish};
 use crate::dataset::{self, Reader, Scan};
-use crate::files::FileEntry;
+use crate::files;
 use crate::kinds::disk_graph::build::divide::Division;
 use crate::kinds::disk_graph::build::graph_stage::{self, GraphFacts};
 use crate::kinds::disk_graph::build::{
@@ -31,8 +33,6 @@ use crate::kinds::disk_graph::build::{
 };
 use crate::kinds::flat;
 use crate::kinds::options::KindOptions;
-use crate::names::FileName;
-use crate::{Error, Progress, Result, budget, files};
 
 /// One piece of the work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -4,7 +4,7 @@ use rayon::prelude::*;
 use serde::Serialize;
 use stratann_core::plan::gpu_ivf::MAX_CANDIDATES;
 use stratann_engine::explain::{Explained, explain};
-use stratann_engine::{Error, Progress, Result};
+use stratann_storage::{Error, Progress, Result};
 
 use super::Bench;
 use super::settings::{Family, Setting};

@@ -1,8 +1,8 @@
 //! Plots eight charts, as SVG.
 
 use plotters::prelude::*;
-use stratann_engine::output::OutputPath;
-use stratann_engine::{Error, Result};
+use stratann_storage::output::OutputPath;
+use stratann_storage::{Error, Result};
 
 use super::super::figure::{Drawn, Line, Part, bars, lines};
 use super::Document;

@@ -1,7 +1,7 @@
 //! Reads of re-ranking that a rule and shared blocks save (figure 12c), and settings of algorithm 1.
 
 use serde::Serialize;
-use stratann_engine::Result;
+use stratann_storage::Result;
 
 use super::settings::{Chosen, Family, Search, Setting, Tried};
 

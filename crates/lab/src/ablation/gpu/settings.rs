@@ -7,7 +7,7 @@ use serde::Serialize;
 use stratann_core::plan::gpu_ivf::{MAX_BATCH, MAX_CANDIDATES, MAX_PROBES};
 use stratann_engine::kinds::gpu_ivf::baseline::Baseline;
 use stratann_engine::kinds::options::GpuSwitches;
-use stratann_engine::{Error, Progress, Result};
+use stratann_storage::{Error, Progress, Result};
 
 use super::Bench;
 use super::ways::Way;

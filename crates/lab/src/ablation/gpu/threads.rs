@@ -17,9 +17,9 @@ use stratann_core::query::{Params, QueryState, Scratch};
 use stratann_engine::doctor;
 use stratann_engine::kinds::gpu_ivf::baseline::Baseline;
 use stratann_engine::search::{Answers, Latency};
-use stratann_engine::tier::IoChoice;
-use stratann_engine::{Error, Progress, Result};
 use stratann_sim::{Costs, Load, Trace, replay};
+use stratann_storage::tier::IoChoice;
+use stratann_storage::{Error, Progress, Result};
 
 use super::settings::{Chosen, Family, Setting};
 use super::timed::{Stages, blocking, median};

@@ -4,7 +4,7 @@ use serde::Serialize;
 use stratann_engine::driver::Times;
 use stratann_engine::kinds::gpu_ivf::baseline::Baseline;
 use stratann_engine::search::{Answers, Latency, SearchOptions};
-use stratann_engine::{Progress, Result};
+use stratann_storage::{Progress, Result};
 
 use super::Bench;
 use super::saved::Saved;

@@ -10,7 +10,7 @@ use stratann_cli::remote::{self, Remote};
 use stratann_engine::kinds::division::Mode;
 use stratann_engine::kinds::options::GridSwitches;
 use stratann_engine::spread::{self, PartitionReport};
-use stratann_engine::{Error, Result};
+use stratann_storage::{Error, Result};
 
 use super::Bench;
 use super::servers::{MODES, Simulation};

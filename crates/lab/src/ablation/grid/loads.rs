@@ -6,11 +6,12 @@ use std::path::PathBuf;
 use serde::Serialize;
 use stratann_cli::queries::Queries;
 use stratann_core::hash::hash;
+use stratann_engine::DType;
 use stratann_engine::dataset::{Shape, write_bin};
 use stratann_engine::explain::{Explained, explain};
 use stratann_engine::kinds::options::GridSwitches;
-use stratann_engine::output::OutputPath;
-use stratann_engine::{DType, Error, Progress, Result};
+use stratann_storage::output::OutputPath;
+use stratann_storage::{Error, Progress, Result};
 
 use super::Bench;
 

@@ -4,7 +4,7 @@ use serde::Serialize;
 use stratann_engine::explain::{Explained, explain};
 use stratann_engine::kinds::options::GridSwitches;
 use stratann_engine::search::Answers;
-use stratann_engine::{Error, Progress, Result};
+use stratann_storage::{Error, Progress, Result};
 
 use super::Bench;
 

@@ -15,8 +15,8 @@ use stratann_engine::kinds::division::{GridPartition, Mode};
 use stratann_engine::kinds::options::GridSwitches;
 use stratann_engine::search::Latency;
 use stratann_engine::spread::{self, PartitionOptions, Placed};
-use stratann_engine::{Error, Progress, Result};
 use stratann_sim::{Costs, Load as Rate, Task, Timing, Trace, replay};
+use stratann_storage::{Error, Progress, Result};
 
 use super::Bench;
 use super::loads::{Load, Skew};
@@ -242,7 +242,7 @@ impl<'a> Simulation<'a> {
     pub(super) fn unless_refused<T>(&self, mode: Mode, servers: usize, done: Result<T>) -> Result<Option<T>> {
         match done {
             Ok(done) => Ok(Some(done)),
-            Err(e) if e.kind == stratann_engine::ErrorKind::BadInput => {
+            Err(e) if e.kind == stratann_storage::ErrorKind::BadInput => {
                 self.bench.printer.note(&format!(
                     "note: {} on {servers} servers: {}",
                     mode.name(),

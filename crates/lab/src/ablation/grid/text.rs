@@ -1,7 +1,7 @@
 //! The figures as tables.
 
 use stratann_cli::output::{count, table};
-use stratann_engine::budget::size;
+use stratann_storage::budget::size;
 
 use super::Document;
 use super::one::{ALL, AtRecall};

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use serde::Serialize;
 use stratann_engine::driver::GatherOptions;
 use stratann_engine::search::{Latency, SearchOptions};
-use stratann_engine::{Error, Progress, Result};
+use stratann_storage::{Error, Progress, Result};
 
 use super::{Bench, TABLE_EF};
 

@@ -3,8 +3,8 @@
 use plotters::prelude::*;
 use stratann_capacity::memory_nodes::rows::Row;
 use stratann_cli::gathering::ALL_SCHEMES;
-use stratann_engine::output::OutputPath;
-use stratann_engine::{Error, Result};
+use stratann_storage::output::OutputPath;
+use stratann_storage::{Error, Result};
 
 use super::super::figure::{Area, Drawn, Line, Part, bars, lines};
 use super::measure::Measured;

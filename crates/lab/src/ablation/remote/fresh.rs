@@ -3,7 +3,7 @@
 use serde::Serialize;
 use stratann_engine::index::{Index, OpenOptions};
 use stratann_engine::kinds::{ClusterCost, Linking, LinkingOptions};
-use stratann_engine::{Progress, Result};
+use stratann_storage::{Progress, Result};
 
 use super::measure::Measured;
 use super::{Bench, TABLE_EF};

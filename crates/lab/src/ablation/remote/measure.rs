@@ -6,7 +6,7 @@ use stratann_core::query::QueryStats;
 use stratann_engine::driver::GatherOptions;
 use stratann_engine::kinds::options::RemoteSwitches;
 use stratann_engine::search::{Answers, Effort, Latency, SearchOptions};
-use stratann_engine::{Error, Progress, Result};
+use stratann_storage::{Error, Progress, Result};
 
 use super::Bench;
 
@@ -201,7 +201,7 @@ pub(super) mod tests {
             cpu_us: 0,
             params: stratann_core::query::Params::remote_hnsw(10, 1),
             io_backend: String::new(),
-            account: stratann_engine::budget::Account::new(),
+            account: stratann_storage::budget::Account::new(),
         }
     }
 

@@ -6,8 +6,8 @@ use stratann_capacity::memory_nodes::prices::LoadPrices;
 use stratann_capacity::memory_nodes::recorded::{LoadWay, Recorder};
 use stratann_capacity::memory_nodes::rows::{Against, Nodes, Row};
 use stratann_cli::gathering::{ALL_SCHEMES, LoadScheme};
-use stratann_engine::Result;
 use stratann_engine::driver::GatherOptions;
+use stratann_storage::Result;
 
 use super::{Bench, TABLE_EF};
 

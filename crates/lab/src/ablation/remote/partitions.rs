@@ -7,8 +7,8 @@ use stratann_engine::build::{self, BuildOptions, KindOptions};
 use stratann_engine::dataset::Reader;
 use stratann_engine::index::{Index, OpenOptions};
 use stratann_engine::manifest::Manifest;
-use stratann_engine::{Error, Result};
 use stratann_params::build::RemoteOptions;
+use stratann_storage::{Error, Result};
 
 use super::measure::Measured;
 use super::{Bench, TABLE_EF, facts_of};

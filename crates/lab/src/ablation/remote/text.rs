@@ -2,7 +2,7 @@
 
 use stratann_capacity::memory_nodes::rows::{Against, Row};
 use stratann_cli::output::{count, table};
-use stratann_engine::budget::size;
+use stratann_storage::budget::size;
 
 use super::Document;
 use super::cache::AtStream;

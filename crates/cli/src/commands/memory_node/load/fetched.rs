@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use stratann_cluster::store::{Store, Version};
 use stratann_engine::kinds::kind::Kind;
-use stratann_engine::{Error, ErrorKind, Progress, Result};
+use stratann_storage::{Error, ErrorKind, Progress, Result};
 
 /// A version that was fetched from a store.
 pub(super) struct Fetched {

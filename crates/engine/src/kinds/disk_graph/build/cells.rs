@@ -10,16 +10,17 @@ use std::path::{Path, PathBuf};
 use stratann_params::build::GraphOptions;
 
 use stratann_core::build::Lists;
+use stratann_storage::Result;
+use stratann_storage::output::AtomicFile;
 
 use super::divide::{self, Division, Member};
 use super::graph_stage::{self, GraphFacts};
 use super::merge;
-use crate::Result;
 use crate::build::space::Space;
 use crate::build::stages::Build;
 use crate::build::tables::write_table;
 use crate::build::vamana;
-use crate::dataset::{AtomicFile, Scan};
+use crate::dataset::Scan;
 
 pub(crate) fn run(
     build: &mut Build<'_>,
@@ -60,7 +61,7 @@ pub(crate) fn build_cell(
         return write_table(&path, &empty);
     }
     let rows: Vec<u32> = members.iter().map(|m| m.row).collect();
-    let held = space.load(build.base, &rows, &crate::Quiet)?;
+    let held = space.load(build.base, &rows, &stratann_storage::Quiet)?;
     drop(rows);
     let options = graph_stage::vamana_options(build, own);
     let graph = vamana::build(&held, held.medoid(), &options, build.progress)?;

@@ -13,6 +13,8 @@ use stratann_params::build::GraphOptions;
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 use stratann_kernel::distance::block_l2_f32;
+use stratann_storage::output::AtomicFile;
+use stratann_storage::{Error, Result, input};
 
 use crate::build::blocks::graph_file::Cell;
 use crate::build::blocks::layout::ORDER;
@@ -23,9 +25,8 @@ use crate::build::tables::{read_entries, read_table, write_table};
 use crate::build::vamana;
 use crate::clusterings::balanced::{Chained, chain};
 use crate::clusterings::{evenly, kmeans, sample_of};
-use crate::dataset::{AtomicFile, Scan};
+use crate::dataset::Scan;
 use crate::kinds::blocks::plan::{OVERLAP, points_of_cell};
-use crate::{Error, Result, input};
 
 /// Small cells per cell: enough for cells of nearly equal size.
 const SMALL_PER_CELL: usize = 24;

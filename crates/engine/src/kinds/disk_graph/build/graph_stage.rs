@@ -3,8 +3,8 @@
 use serde::{Deserialize, Serialize};
 use stratann_core::build::Lists;
 use stratann_params::build::GraphOptions;
+use stratann_storage::Result;
 
-use crate::Result;
 use crate::build::blocks::graph_file::{self, Cell, GraphWriter};
 use crate::build::blocks::layout::ORDER;
 use crate::build::options::BuildOptions;

@@ -2,11 +2,11 @@
 
 use stratann_core::build::{Lists, hash};
 use stratann_core::route::HeadGraph;
+use stratann_storage::{Progress, Result};
 
 use crate::build::space::Space;
 use crate::build::vamana::{self, VamanaOptions};
 use crate::dataset::Reader;
-use crate::{Progress, Result};
 
 /// Neighbours of a node in the head graph.
 pub(crate) const HEAD_DEGREE: usize = 20;

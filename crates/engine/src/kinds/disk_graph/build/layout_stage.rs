@@ -6,6 +6,9 @@ use stratann_params::build::GraphOptions;
 use stratann_params::choices::CodePlace;
 
 use stratann_core::PAGE;
+use stratann_storage::data_file::FileEntry;
+use stratann_storage::output::AtomicFile;
+use stratann_storage::{Error, Result, budget, data_file, input};
 
 use super::graph_stage::GraphFacts;
 use super::packing::{Density, Packing, pack_cell};
@@ -18,9 +21,8 @@ use crate::build::blocks::write::{BlockJob, Written};
 use crate::build::stages::{Build, IDS};
 use crate::build::state::facts;
 use crate::build::tables::{read_entries, read_table, write_table};
-use crate::dataset::{AtomicFile, Scan};
-use crate::files::FileEntry;
-use crate::{Error, Result, budget, files, input};
+use crate::dataset::Scan;
+use crate::files;
 
 /// Share of the mean list that a block must have room for; the rest of the longest lists is cut from the far end.
 const LIST_KEEP: f64 = 0.9;
@@ -228,7 +230,7 @@ pub(crate) fn join(
     let design = sealed(build, own, scan, graph)?;
     let blocks = std::fs::metadata(build.file(files::MAP)).map_or(0, |m| m.len() as usize / 2);
     let mut out = AtomicFile::create(&build.file(files::BLOCKS))?;
-    let mut sum = files::Sum::default();
+    let mut sum = data_file::Sum::default();
     let mut buffer = vec![0u8; 1 << 20];
     for cell in 0..graph.cells.len() {
         let path = build.partial.path(&blocks_name(cell));

@@ -10,6 +10,7 @@ use stratann_params::build::GraphOptions;
 use rayon::prelude::*;
 use stratann_core::build::Points;
 use stratann_core::build::prune::{Near, PruneScratch, robust_prune};
+use stratann_storage::{Error, Result, input};
 
 use super::cells::lists_path;
 use super::divide::Division;
@@ -18,7 +19,6 @@ use crate::build::blocks::graph_file::{self, GraphWriter};
 use crate::build::space::Space;
 use crate::build::stages::Build;
 use crate::build::vamana::VamanaOptions;
-use crate::{Error, Result, input};
 
 /// Merges cell by cell.
 pub(crate) fn run(
@@ -126,7 +126,7 @@ impl Merge<'_, '_> {
         }
         let mut rows: Vec<u32> = needed.drain().collect();
         rows.sort_unstable();
-        let points = self.space.load(self.build.base, &rows, &crate::Quiet)?;
+        let points = self.space.load(self.build.base, &rows, &stratann_storage::Quiet)?;
         let VamanaOptions { degree, alpha, .. } = self.options;
         let scratch = || (PruneScratch::default(), Vec::new(), Vec::new());
         batch.par_iter_mut().filter(|found| found.lists > 1).for_each_init(

@@ -14,6 +14,7 @@ use stratann_params::build::GraphOptions;
 use stratann_params::choices::{CodeKind, CodePlace};
 
 use stratann_core::PAGE;
+use stratann_storage::Result;
 
 use crate::build::blocks::code_file;
 use crate::build::blocks::layout::LayoutFacts;
@@ -22,8 +23,8 @@ use crate::build::space::Space;
 use crate::build::stages::{Build, IDS};
 use crate::build::tables::{read_table, write_table};
 use crate::dataset::Scan;
+use crate::files;
 use crate::manifest::Manifest;
-use crate::{Result, files};
 use graph_stage::GraphFacts;
 
 /// Runs all stages but the calibration; returns the manifest of the finished files.

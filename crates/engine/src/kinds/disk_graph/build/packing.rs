@@ -3,8 +3,8 @@
 use stratann_core::PAGE;
 use stratann_core::build::{Lists, pack};
 use stratann_core::format::block::{self, BlockLayout};
+use stratann_storage::Result;
 
-use crate::Result;
 use crate::build::blocks::graph_file::{Cell, GraphReader, Records};
 use crate::build::blocks::placement::Packed;
 

@@ -6,14 +6,16 @@ use std::os::unix::fs::FileExt;
 use stratann_core::format::block::{self, Block, BlockLayout, Node};
 use stratann_core::format::posting_file::{self, PostingLayout, PostingMember};
 use stratann_core::format::posting_lists::PostingLists;
+use stratann_storage::output::AtomicFile;
+use stratann_storage::{Error, Result, input};
 
 use super::layout::Written;
 use crate::build::blocks::layout::shape;
 use crate::build::stages::{Build, IDS, read_codebook};
 use crate::build::tables::{read_table, write_table};
-use crate::dataset::{AtomicFile, Scan};
+use crate::dataset::Scan;
+use crate::files;
 use crate::kinds::gpu_ivf::open::layouts;
-use crate::{Error, Result, files, input};
 
 /// Writes the files.
 pub(super) fn run(build: &Build<'_>, scan: &Scan, written: &Written) -> Result<()> {

@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 use stratann_core::PAGE;
 use stratann_core::format::posting_lists::PostingLists;
 use stratann_core::route::{NONE, NavGraph};
+use stratann_storage::{Error, Result, budget};
 
 use super::members::{self, DEGREE, Navigation};
 use super::{clusters, pack};
@@ -17,9 +18,9 @@ use crate::build::stages::{Build, IDS};
 use crate::build::tables::write_table;
 use crate::clusterings::kmeans::Members;
 use crate::dataset::Scan;
+use crate::files;
 use crate::kinds::gpu_ivf::facts::{GpuFacts, SizeStats};
 use crate::manifest::BlockShape;
-use crate::{Error, Result, budget, files};
 
 /// Pages of a block, at most.
 const PAGES_MAX: usize = 4;

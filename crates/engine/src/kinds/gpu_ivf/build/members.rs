@@ -11,6 +11,7 @@ use stratann_core::build::walk::{WalkScratch, greedy_walk};
 use stratann_core::build::{Lists, Points};
 use stratann_core::format::posting_lists::LISTS_PER_VECTOR;
 use stratann_core::route::NONE;
+use stratann_storage::{Error, Result};
 
 use super::clusters::{self, squared};
 use crate::build::points::Floats;
@@ -20,7 +21,6 @@ use crate::build::tables::{read_table, write_table};
 use crate::build::vamana::{self, VamanaOptions};
 use crate::clusterings::CHUNK;
 use crate::dataset::Scan;
-use crate::{Error, Result};
 
 /// Neighbours of a centroid in the graph. 64 in FusionANNS §4.1; half of them find as many lists.
 pub(super) const DEGREE: usize = 32;

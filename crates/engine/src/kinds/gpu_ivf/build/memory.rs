@@ -3,10 +3,10 @@
 use stratann_core::format::posting_lists::LISTS_PER_VECTOR;
 use stratann_kernel::Metric;
 use stratann_params::build::GpuOptions;
+use stratann_storage::Result;
+use stratann_storage::budget::THREAD_BYTES;
 
 use super::members::DEGREE;
-use crate::Result;
-use crate::budget::THREAD_BYTES;
 use crate::build::codebook::CodebookOptions;
 use crate::build::codes::ITERATIONS;
 use crate::build::forecast::{Forecast, Size};

@@ -17,16 +17,16 @@ mod members;
 pub(crate) mod memory;
 mod pack;
 
-use crate::build::codes;
-use crate::build::publish;
 use crate::build::stages::{Build, IDS, read_codebook};
 use crate::build::tables::read_table;
+use crate::build::{codes, publish};
 use crate::dataset::Scan;
+use crate::files;
 use crate::kinds::gpu_ivf::facts::{GpuFacts, GpuSection};
 use crate::kinds::section::Section;
 use crate::manifest::Manifest;
-use crate::{Result, files, input};
 use stratann_params::build::GpuOptions;
+use stratann_storage::{Result, input};
 
 /// Runs all stages but the calibration; returns the manifest of the finished files.
 pub(crate) fn run(build: &mut Build<'_>, own: &GpuOptions, scan: &Scan) -> Result<Manifest> {
@@ -65,7 +65,7 @@ fn root_mean_square_norm(build: &Build<'_>) -> Result<f32> {
     const SAMPLE: u64 = 1024;
     let codebook = read_codebook(&build.file(files::CODEBOOK))?;
     let path = build.file(files::CODES);
-    let failed = |e: std::io::Error| crate::Error::io("reading", &path, &e);
+    let failed = |e: std::io::Error| stratann_storage::Error::io("reading", &path, &e);
     let file = input::open(&path)?;
     let size = codebook.code_bytes();
     let mut code = vec![0u8; size];

@@ -7,15 +7,16 @@ use serde::{Deserialize, Serialize};
 use stratann_core::format::grid::GridLayout;
 use stratann_kernel::distance::{dot_f32, l2_f32};
 use stratann_kernel::{DType, Metric};
+use stratann_storage::Result;
 
 use crate::build::codebook::rotation::{RotationWork, principal_axes};
 use crate::build::space::Space;
 use crate::build::stages::Build;
 use crate::build::tables::write_table;
 use crate::dataset::Scan;
+use crate::files;
 use crate::kinds::grid_ivf::facts::{keeps_digits, pilot_of, scale_exponent};
 use crate::kinds::grid_ivf::open::{StoredAxes, StoredPilot};
-use crate::{Result, files};
 
 /// What the axes came to.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]

@@ -9,6 +9,8 @@ use stratann_core::format::grid::{GridLayout, ListMember, write_list};
 use stratann_core::plan::grid_ivf::Pilot;
 use stratann_kernel::distance::{dot_f32, inverse_norm, l2_f32};
 use stratann_kernel::{DType, Metric};
+use stratann_storage::output::AtomicFile;
+use stratann_storage::{Error, Result};
 
 use super::CLUSTERS;
 use super::axes::AxesFacts;
@@ -16,12 +18,12 @@ use crate::build::list_rows::{ListRows, Part};
 use crate::build::space::Space;
 use crate::build::stages::{Build, IDS};
 use crate::build::tables::{read_table, write_table};
-use crate::dataset::{AtomicFile, Scan};
+use crate::dataset::Scan;
+use crate::files;
 use crate::kinds::grid_ivf::facts::{GridFacts, SizeStats, coarser};
 use crate::kinds::grid_ivf::open::{StoredAxes, decode_axes};
 use crate::kinds::grid_ivf::units::Places;
 use crate::manifest::BlockShape;
-use crate::{Error, Result, files};
 
 /// One part in so many of the components is stored component by component, and one group at least.
 const COLUMN_PART: usize = 4;

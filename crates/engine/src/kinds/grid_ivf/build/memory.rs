@@ -3,10 +3,10 @@
 use stratann_core::format::grid::GridLayout;
 use stratann_kernel::Metric;
 use stratann_params::build::GridOptions;
+use stratann_storage::Result;
+use stratann_storage::budget::THREAD_BYTES;
 
 use super::open_centroids;
-use crate::Result;
-use crate::budget::THREAD_BYTES;
 use crate::build::cells::SAMPLE_PER_CELL;
 use crate::build::forecast::{Forecast, Size};
 use crate::build::options::BuildOptions;

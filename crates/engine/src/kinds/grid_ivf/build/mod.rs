@@ -15,6 +15,7 @@ use stratann_params::build::GridOptions;
 use stratann_params::choices::OnBadRow;
 
 use stratann_kernel::{DType, Metric};
+use stratann_storage::{Error, Result};
 
 use crate::build::cells::{self, Cells};
 use crate::build::plan::{BuildPlan, KindPlan};
@@ -23,10 +24,10 @@ use crate::build::space::Space;
 use crate::build::stages::Build;
 use crate::build::tables::write_table;
 use crate::dataset::{Reader, Scan};
+use crate::files;
 use crate::kinds::grid_ivf::facts::GridSection;
 use crate::kinds::section::Section;
 use crate::manifest::Manifest;
-use crate::{Error, Result, files};
 
 /// The list of every row, u32; `u32::MAX` for rows that are left out.
 const CLUSTERS: &str = "clusters.tmp";
@@ -95,7 +96,7 @@ fn open_centroids(path: &Path, dim: usize) -> Result<Reader> {
 /// are chosen by their products.
 fn given_centroids(path: &Path, dim: usize, point_dim: usize) -> Result<Vec<f32>> {
     let reader = open_centroids(path, dim)?;
-    let scan = crate::dataset::scan(&reader, Metric::L2, OnBadRow::Fail, &crate::Quiet)?;
+    let scan = crate::dataset::scan(&reader, Metric::L2, OnBadRow::Fail, &stratann_storage::Quiet)?;
     let mut centroids = vec![0f32; scan.rows as usize * point_dim];
     let rows: Vec<u32> = (0..scan.rows as u32).collect();
     let mut points = centroids.chunks_exact_mut(point_dim);

@@ -5,11 +5,11 @@ use std::collections::BTreeMap;
 
 use stratann_core::format::grid::GridLayout;
 use stratann_core::place::Placement;
+use stratann_storage::{Error, Result};
 
 use super::plan::{Division, Prices, add_load};
 use super::workload::Workload;
 use super::{Candidate, GridPlan, Mode, Over};
-use crate::{Error, Result};
 
 /// Bytes that a server loads in one step, over what it holds.
 const STEP: f64 = 0.25;

@@ -13,6 +13,9 @@ use serde::{Deserialize, Serialize};
 use stratann_core::format::grid::Copies;
 use stratann_core::place::Placement;
 use stratann_core::plan::grid_ivf::View;
+use stratann_storage::budget::Account;
+use stratann_storage::data_file::FileEntry;
+use stratann_storage::{Progress, Result, data_file};
 
 pub(crate) use self::adapt::Adapted;
 use self::adapt::Current;
@@ -23,12 +26,10 @@ use super::open::GridIndex;
 use super::stripes::Striped;
 use super::units::{Places, SLICES_MAX};
 use crate::base::Base;
-use crate::budget::Account;
 use crate::build::tables::write_table;
-use crate::files::{self, FileEntry};
+use crate::files;
 use crate::kinds::section::Section;
 use crate::manifest::Manifest;
-use crate::{Progress, Result};
 
 /// How the lists of a grid are divided.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -207,7 +208,7 @@ impl Divided {
         let section = Section::GridIvf(Box::new(GridSection { facts: self.grid.facts.clone() }));
         let mut manifest = Manifest { section, ..source.clone() };
         manifest.blocks.count = (bytes.len() / manifest.blocks.bytes) as u32;
-        Ok(Some((manifest, files::entry(data)?, files::entry(sizes)?)))
+        Ok(Some((manifest, data_file::entry(data)?, data_file::entry(sizes)?)))
     }
 
     /// Writes the first members of all lists, which every server holds.
@@ -220,6 +221,6 @@ impl Divided {
         let mut bytes = Vec::new();
         copies.write(&self.grid.layout, &mut bytes);
         write_table(path, &bytes)?;
-        files::entry(path)
+        data_file::entry(path)
     }
 }

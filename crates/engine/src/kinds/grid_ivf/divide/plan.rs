@@ -4,12 +4,12 @@
 use serde::{Deserialize, Serialize};
 use stratann_core::format::grid::GridLayout;
 use stratann_core::place::Placement;
+use stratann_storage::profile::network;
+use stratann_storage::{Error, Result};
 
 use super::super::stripes::sizes_of;
 use super::workload::Workload;
 use super::{GridPartition, Mode, Over};
-use crate::profile::network;
-use crate::{Error, Result};
 
 /// Bytes of a message besides what it is about: headers, parameters, counters.
 const FRAME_BYTES: f64 = 150.0;

@@ -5,6 +5,7 @@ use std::time::Instant;
 use stratann_core::plan::{IndexView, KindView};
 use stratann_core::query::{Params, QueryState, Scratch, Step};
 use stratann_kernel::element::widen;
+use stratann_storage::{Error, Progress, Result};
 
 use super::super::members;
 use super::super::open::GridIndex;
@@ -12,7 +13,6 @@ use super::super::stripes::sizes_of;
 use super::GridPartition;
 use crate::base::Base;
 use crate::dataset::Reader;
-use crate::{Error, Progress, Result};
 
 /// Queries of a sample, at most.
 const SAMPLE: usize = 1000;

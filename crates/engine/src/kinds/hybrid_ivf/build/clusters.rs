@@ -6,8 +6,9 @@ use crate::build::space::Space;
 use crate::build::stages::Build;
 use crate::build::tables::{read_table, write_table};
 use crate::dataset::Scan;
-use crate::{Result, files};
+use crate::files;
 use stratann_params::build::ListOptions;
+use stratann_storage::Result;
 
 /// The cell of every row, u32; `u32::MAX` for rows that are left out.
 pub(crate) const CLUSTERS: &str = "clusters.tmp";

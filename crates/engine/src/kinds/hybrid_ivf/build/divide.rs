@@ -5,6 +5,8 @@ use serde::{Deserialize, Serialize};
 use stratann_core::build::costs::VisitCostModel;
 use stratann_core::format::directory::LocalKind;
 use stratann_params::build::ListOptions;
+use stratann_storage::profile::Profile;
+use stratann_storage::{Error, Result};
 
 use super::memory::DIVIDE_BYTES;
 use super::plan;
@@ -15,8 +17,6 @@ use crate::build::tables::{read_table, write_table};
 use crate::clusterings::divide::{Divided, by_centroids, in_order};
 use crate::dataset::Scan;
 use crate::kinds::hybrid_ivf::facts::PlanReport;
-use crate::profile::Profile;
-use crate::{Error, Result};
 
 /// The list of every row, u32; `u32::MAX` for rows that are left out.
 pub(crate) const LISTS: &str = "list-of-row.tmp";

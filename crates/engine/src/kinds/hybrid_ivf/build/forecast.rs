@@ -7,9 +7,9 @@ use crate::build::forecast::{Forecast, Size};
 use crate::build::options::BuildOptions;
 use crate::build::plan::BuildPlan;
 use crate::dataset::Shape;
-use crate::profile::BUILD_OPTIONS;
 use stratann_params::build::ListOptions;
 use stratann_params::choices::CodeKind;
+use stratann_storage::profile::BUILD_OPTIONS;
 
 /// Nanoseconds of a pair of vectors in a graph, and of a component of them; of a row that is put into its list, and of
 /// a byte of it; of a code that the calibration compares, and of a byte of it.

@@ -12,13 +12,14 @@ use stratann_core::format::directory::Directory;
 use stratann_core::format::edges;
 use stratann_core::format::inverted_list::{ListLayout, Record};
 use stratann_kernel::distance::l2_f32;
+use stratann_storage::{Error, Progress, Result};
 
 use super::local_costs::{BUILD_LIST, DEGREE};
 use crate::build::points::Floats;
 use crate::build::space::Space;
 use crate::build::stages::Build;
 use crate::build::vamana::{self, VamanaOptions};
-use crate::{Error, Progress, Result, files};
+use crate::files;
 
 /// Graphs are built concurrently as long as their memory stays below this share of the memory for parts; a larger one
 /// is built on its own.

@@ -17,6 +17,8 @@ use stratann_kernel::DType;
 use stratann_kernel::codes::Codebook;
 use stratann_kernel::distance::{inverse_norm, l2_f32};
 use stratann_kernel::element::widen;
+use stratann_storage::output::AtomicFile;
+use stratann_storage::{Error, Result};
 
 use super::divide::{self, Plan, SUB_CENTROIDS};
 use super::local_costs::DEGREE;
@@ -26,11 +28,11 @@ use crate::build::space::Space;
 use crate::build::stages::{Build, IDS, read_codebook};
 use crate::build::tables::{read_table, write_table};
 use crate::clusterings::order::halve;
-use crate::dataset::{AtomicFile, Scan};
+use crate::dataset::Scan;
+use crate::files;
 use crate::kinds::hybrid_ivf::facts::SizeStats;
 use crate::kinds::hybrid_ivf::residual::Encoder;
 use crate::manifest::BlockShape;
-use crate::{Error, Result, files};
 
 /// What the lists came to.
 #[derive(Clone, Debug, Serialize, Deserialize)]

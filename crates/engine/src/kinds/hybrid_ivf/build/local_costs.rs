@@ -11,6 +11,8 @@ use stratann_core::build::{Points, hash};
 use stratann_core::format::inverted_list::ListLayout;
 use stratann_kernel::distance::l2_f32;
 use stratann_params::build::ListOptions;
+use stratann_storage::profile::{LocalCosts, Profile};
+use stratann_storage::{Progress, Result};
 
 use super::{list_layout, list_plan};
 use crate::build::points::Floats;
@@ -19,8 +21,6 @@ use crate::build::stages::Build;
 use crate::build::vamana::{self, VamanaOptions};
 use crate::clusterings::kmeans;
 use crate::dataset::Scan;
-use crate::profile::{LocalCosts, Profile};
-use crate::{Progress, Result};
 
 /// Local recall@10 at which the kinds are compared.
 const RECALL: f64 = 0.98;

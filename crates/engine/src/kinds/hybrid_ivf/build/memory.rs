@@ -6,12 +6,12 @@ use stratann_kernel::Metric;
 use stratann_params::build::ListOptions;
 use stratann_params::choices::CodeKind;
 use stratann_params::choices::PlanName;
+use stratann_storage::Result;
+use stratann_storage::budget::THREAD_BYTES;
 
 use super::clusters;
 use super::local_costs::DEGREE;
 use super::{ReadSizes, nav};
-use crate::Result;
-use crate::budget::THREAD_BYTES;
 use crate::build::cells::SAMPLE_PER_CELL;
 use crate::build::codebook::{self};
 use crate::build::options::BuildOptions;

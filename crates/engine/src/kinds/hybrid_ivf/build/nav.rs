@@ -3,6 +3,7 @@
 use stratann_core::build::{Lists, Points, hash};
 use stratann_core::route::{NONE, NavGraph};
 use stratann_params::build::ListOptions;
+use stratann_storage::Result;
 
 use super::{clusters, lists, read_centroids};
 use crate::build::points::Floats;
@@ -11,8 +12,8 @@ use crate::build::stages::{Build, read_codebook};
 use crate::build::tables::{read_table, write_table};
 use crate::build::vamana::{self, VamanaOptions};
 use crate::dataset::Scan;
+use crate::files;
 use crate::kinds::hybrid_ivf::residual::Encoder;
-use crate::{Result, files};
 
 /// Neighbours of a node.
 pub(crate) const DEGREE: usize = 16;

@@ -6,9 +6,11 @@ use stratann_core::build::knapsack::{self, Assignment, Classes, Item};
 use stratann_core::format::directory::LocalKind;
 use stratann_core::format::inverted_list::ListLayout;
 use stratann_params::build::ListOptions;
+use stratann_storage::budget::{PROGRAM_BYTES, THREAD_BYTES, size};
+use stratann_storage::profile::{LocalCosts, Profile};
+use stratann_storage::{Error, Result};
 
 use super::{ReadSizes, graphs, list_layout, local_costs};
-use crate::budget::{PROGRAM_BYTES, THREAD_BYTES, size};
 use crate::build::space::Space;
 use crate::build::stages::Build;
 use crate::dataset::Scan;
@@ -16,8 +18,6 @@ use crate::kinds::hybrid_ivf::account::IN_FLIGHT_LOW_MEMORY;
 use crate::kinds::hybrid_ivf::facts::{PlanProfile, PlanReport, WayReport};
 use crate::kinds::hybrid_ivf::options::LocalPlan;
 use crate::kinds::hybrid_ivf::tables::cost_sizes;
-use crate::profile::{LocalCosts, Profile};
-use crate::{Error, Result};
 
 /// The profile that was given, or that of the disk of the index.
 pub(crate) fn profile(build: &Build<'_>) -> Result<Profile> {

@@ -3,6 +3,7 @@
 use stratann_core::build::hash;
 use stratann_params::build::ListOptions;
 use stratann_params::choices::CodeKind;
+use stratann_storage::Result;
 
 use super::{clusters, list_layout, read_centroids};
 use crate::build::codebook::{self, CodebookOptions};
@@ -11,8 +12,8 @@ use crate::build::space::Space;
 use crate::build::stages::Build;
 use crate::build::tables::write_table;
 use crate::dataset::Scan;
+use crate::files;
 use crate::kinds::hybrid_ivf::residual::subtract;
-use crate::{Result, files};
 
 pub(crate) const ITERATIONS: usize = 12;
 /// Trains the codebook on the residuals of a sample of the rows to the centroids of their cells.

@@ -8,6 +8,7 @@ use stratann_core::PAGE;
 use stratann_core::build::costs::{ListSizes, LocalIndex, UnitCosts, VisitCostModel};
 use stratann_core::format::directory::LocalKind;
 use stratann_core::query::Params;
+use stratann_storage::{Error, Progress, Result};
 
 use super::{ListTrace, VisitTrace, explain};
 use crate::explain::explained_params;
@@ -17,7 +18,6 @@ use crate::kinds::hybrid_ivf::members;
 use crate::kinds::hybrid_ivf::tables::ListTables;
 use crate::recall::tune::draw;
 use crate::search::SearchOptions;
-use crate::{Error, Progress, Result};
 
 /// What visits of clusters that are held in one way came to.
 #[derive(Clone, Debug, Default, Serialize)]

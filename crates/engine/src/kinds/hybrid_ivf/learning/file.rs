@@ -14,14 +14,14 @@ use std::path::Path;
 
 use serde::Serialize;
 use stratann_core::format::checksum;
+use stratann_storage::names::BuildId;
+use stratann_storage::output::AtomicFile;
+use stratann_storage::{Result, input};
 
 use super::{LearningSource, TrafficSummary};
-use crate::dataset::AtomicFile;
 use crate::files::{LEARNT, learnt};
 use crate::kinds::hybrid_ivf::snapshot::Snapshot;
 use crate::manifest::Manifest;
-use crate::names::BuildId;
-use crate::{Result, input};
 
 const HEADER: usize = 8 + 16 + 8 + 16;
 /// Longer files are of no index: each vector is hot at most once, and few are.

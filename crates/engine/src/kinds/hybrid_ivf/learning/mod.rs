@@ -27,8 +27,9 @@ use stratann_core::plan::hybrid_ivf::learn::{
 };
 use stratann_core::query::QueryState;
 use stratann_kernel::{DType, Metric};
+use stratann_storage::budget::{release_freed, yield_cores};
+use stratann_storage::names::BuildId;
 
-use crate::budget::{release_freed, yield_cores};
 use crate::build::space::code_floats;
 use crate::kinds::hybrid_ivf::lists::ListReader;
 use crate::kinds::hybrid_ivf::residency::{
@@ -37,7 +38,6 @@ use crate::kinds::hybrid_ivf::residency::{
 use crate::kinds::hybrid_ivf::residual::Encoder;
 use crate::kinds::hybrid_ivf::snapshot::Snapshot;
 use crate::kinds::hybrid_ivf::tables::ListTables;
-use crate::names::BuildId;
 
 pub(crate) mod file;
 pub mod options;

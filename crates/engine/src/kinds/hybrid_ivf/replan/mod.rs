@@ -15,22 +15,22 @@ use stratann_core::build::costs::VisitCostModel;
 use stratann_core::format::directory::LocalKind;
 use stratann_core::route::NavGraph;
 use stratann_kernel::{DType, Metric};
+use stratann_storage::budget::PROGRAM_BYTES;
+use stratann_storage::durable::sync_folder;
+use stratann_storage::names::FileName;
+use stratann_storage::{Error, Progress, Result, data_file};
 
 use crate::base::shape;
-use crate::budget::PROGRAM_BYTES;
 use crate::build::state::lock as lock_folder;
-use crate::durable::sync_folder;
+use crate::files;
 use crate::kinds::hybrid_ivf::build::plan::{Planner, code_budget};
 use crate::kinds::hybrid_ivf::facts::{ListFacts, ListSection, PlanReport};
-use crate::kinds::hybrid_ivf::learning::TrafficSummary;
-use crate::kinds::hybrid_ivf::learning::file as summary_file;
+use crate::kinds::hybrid_ivf::learning::{TrafficSummary, file as summary_file};
 use crate::kinds::hybrid_ivf::options::LocalPlan;
 use crate::kinds::hybrid_ivf::residency::weights;
 use crate::kinds::hybrid_ivf::tables::{ListTables, cost_model};
 use crate::kinds::section::Section;
 use crate::manifest::{FORMAT_VERSION, Manifest, number_after};
-use crate::names::FileName;
-use crate::{Error, Progress, Result, files};
 use moved::Moved;
 use rewrite::{Rewrite, Written};
 use scratch::Scratch;
@@ -285,9 +285,9 @@ impl Old {
             manifest.files.insert(scratch.name(role), entry);
             Ok(())
         };
-        replace(files::LISTS, files::entry(&scratch.path(files::LISTS))?)?;
+        replace(files::LISTS, data_file::entry(&scratch.path(files::LISTS))?)?;
         for (role, bytes) in tables {
-            let entry = files::entry_of(&bytes);
+            let entry = data_file::entry_of(&bytes);
             if self.manifest.file(role)?.1 != &entry {
                 scratch.write(role, &bytes)?;
                 replace(role, entry)?;

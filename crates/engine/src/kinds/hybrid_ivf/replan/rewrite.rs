@@ -16,22 +16,23 @@ use stratann_core::format::inverted_list::{self, ListCodes, ListLayout, Record, 
 use stratann_core::plan::hybrid_ivf::SubLists;
 use stratann_kernel::element::widen;
 use stratann_kernel::{DType, Metric};
+use stratann_storage::data_file::open_file;
+use stratann_storage::{Error, Progress, Result};
 
 use super::Old;
 use super::moved::Moved;
 use super::scratch::Scratch;
 use crate::build::plan::check_disk;
-use crate::build::space::Space;
-use crate::build::space::code_floats;
+use crate::build::space::{Space, code_floats};
 use crate::build::vamana;
 use crate::clusterings::divide::{Divided, by_centroids, in_order};
+use crate::files;
 use crate::kinds::hybrid_ivf::build::graphs::Graphs;
 use crate::kinds::hybrid_ivf::build::lists::{ListFrame, WrittenList, end, layout, rounded};
 use crate::kinds::hybrid_ivf::build::local_costs::DEGREE;
 use crate::kinds::hybrid_ivf::build::page_blocks;
 use crate::kinds::hybrid_ivf::residual::Encoder;
-use crate::manifest::{BlockShape, open_file};
-use crate::{Error, Progress, Result, files};
+use crate::manifest::BlockShape;
 
 /// What waits between dividing a cluster and writing its lists.
 const DIVIDED: &str = "divided.tmp";

@@ -4,9 +4,11 @@
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
-use crate::durable::write_synced;
-use crate::names::FileName;
-use crate::{Error, Result, files};
+use stratann_storage::durable::write_synced;
+use stratann_storage::names::FileName;
+use stratann_storage::{Error, Result};
+
+use crate::files;
 
 /// Its name.
 const FOLDER: &str = "replan";

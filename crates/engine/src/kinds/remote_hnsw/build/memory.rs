@@ -6,9 +6,9 @@ use stratann_core::format::hnsw::HnswShape;
 use stratann_kernel::Metric;
 use stratann_params::build::RemoteOptions;
 use stratann_params::choices::Representatives;
+use stratann_storage::Result;
+use stratann_storage::budget::THREAD_BYTES;
 
-use crate::Result;
-use crate::budget::THREAD_BYTES;
 use crate::build::cells::SAMPLE_PER_CELL;
 use crate::build::forecast::{Forecast, Size};
 use crate::build::options::BuildOptions;

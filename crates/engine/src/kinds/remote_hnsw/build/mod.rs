@@ -10,7 +10,8 @@ pub(crate) mod memory;
 mod region;
 mod representatives;
 
-use crate::Result;
+use stratann_storage::Result;
+
 use crate::build::publish;
 use crate::build::stages::Build;
 use crate::dataset::Scan;

@@ -14,6 +14,8 @@ use stratann_core::format::region::{
     Address, ClusterPlace, ControlWords, Descriptor, GROUP_ALIGN, NODE_BYTES_MAX, Superblock,
 };
 use stratann_kernel::Metric;
+use stratann_storage::output::AtomicFile;
+use stratann_storage::{Error, Result};
 
 use super::graph::{Cluster, sub_hnsw};
 use super::{CLUSTERS, REPRESENTATIVES};
@@ -21,12 +23,12 @@ use crate::build::list_rows::{ListRows, Part};
 use crate::build::space::Space;
 use crate::build::stages::{Build, IDS};
 use crate::build::tables::{read_table, write_table};
-use crate::dataset::{AtomicFile, Scan};
+use crate::dataset::Scan;
+use crate::files;
 use crate::kinds::remote_hnsw::facts::{RemoteFacts, SizeStats};
 use crate::kinds::remote_hnsw::limits::check_clusters;
 use crate::kinds::remote_hnsw::open::layout;
 use crate::manifest::BlockShape;
-use crate::{Error, Result, files};
 
 /// One part in so many of a group is room for fresh records, by default; so many records at least.
 const OVERFLOW_PART: u64 = 8;
@@ -117,7 +119,7 @@ impl Writer<'_> {
         let cluster = Cluster { vectors: &vectors, vector_bytes, ids: &ids, id_bytes: 4, name };
         let options = HnswOptions { upper_layers: Some(META_LAYERS), ..self.options(u32::MAX) };
         let kind = (self.build.options.metric, self.build.base.shape().dtype);
-        sub_hnsw(self.space, kind, &cluster, &options, &crate::Quiet)
+        sub_hnsw(self.space, kind, &cluster, &options, &stratann_storage::Quiet)
     }
 
     /// Lays out clusters of these sizes.

@@ -3,9 +3,9 @@
 use stratann_core::build::hash;
 use stratann_params::build::RemoteOptions;
 use stratann_params::choices::Representatives;
+use stratann_storage::Result;
 
 use super::{CLUSTERS, REPRESENTATIVES};
-use crate::Result;
 use crate::build::cells::{self, ROUNDS, SAMPLE_PER_CELL};
 use crate::build::plan::KindPlan;
 use crate::build::space::Space;

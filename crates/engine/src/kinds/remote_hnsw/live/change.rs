@@ -9,11 +9,11 @@ use stratann_core::remote::{
     Contents, Delete, Deleted, Fault, Fold, Insert, Inserted, NewGroup, NewVector, Rebuild, RebuildLimits,
     Rebuilt,
 };
+use stratann_storage::budget::yield_cores;
+use stratann_storage::{Error, ErrorKind, Result};
 
 use super::group::GroupBuilder;
 use super::{LiveRegion, Reader};
-use crate::budget::yield_cores;
-use crate::{Error, ErrorKind, Result};
 
 /// How often changes wait for rebuilds, and none of them is made, before they are refused.
 const REBUILDS_MAX: u32 = 16;

@@ -9,13 +9,13 @@ use std::time::{Duration, Instant};
 use stratann_core::build::hash;
 use stratann_core::format::hnsw::SubHnsw;
 use stratann_core::remote::NewVector;
+use stratann_storage::{Error, ErrorKind, Progress, Result};
 
 use super::group::GroupBuilder;
 use super::{LiveRegion, Reader};
 use crate::base::Base;
 use crate::dataset::check_row;
 use crate::kinds::remote_hnsw::open::RemoteIndex;
-use crate::{Error, ErrorKind, Progress, Result};
 
 /// How long a change waits for a memory node that does not answer.
 const RETRY: Duration = Duration::from_secs(5);

@@ -10,12 +10,12 @@ use stratann_core::format::region::{ClusterPlace, Descriptor, count_bits};
 use stratann_core::remote::{Contents, Groups, NewGroup};
 use stratann_kernel::distance::{inverse_norm, l2_f32};
 use stratann_kernel::{DType, Metric};
+use stratann_storage::{Error, Progress, Result};
 
 use crate::base::Base;
 use crate::build::space::Space;
 use crate::kinds::remote_hnsw::build::graph::{Cluster, Grown, grown, sub_hnsw};
 use crate::kinds::remote_hnsw::facts::RemoteFacts;
-use crate::{Error, Progress, Result};
 
 /// Bytes of an id, at most.
 const ID_BYTES: usize = 8;

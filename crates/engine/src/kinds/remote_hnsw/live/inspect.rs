@@ -10,13 +10,13 @@ use stratann_core::format::region::{
     Superblock, has_bit,
 };
 use stratann_core::remote::{Fold, Freed, GroupState, Places};
+use stratann_storage::{Error, Progress, Result};
 
 use super::super::open::RemoteIndex;
 use super::super::verify::check_cluster;
 use super::{Counted, LiveRegion, Reader};
 use crate::base::Base;
 use crate::verify::report::{Finding, Report};
-use crate::{Error, Progress, Result};
 
 /// How often a group is checked again that is replaced meanwhile.
 const TRIES_MAX: u32 = 8;

@@ -7,17 +7,18 @@ use std::path::Path;
 
 use stratann_core::format::region::{ControlWords, DESCRIPTOR_BYTES, Descriptor, GROUP_ALIGN, Superblock};
 use stratann_core::query::{Extent, StoreId};
+use stratann_storage::budget::size;
+use stratann_storage::names::BuildId;
+use stratann_storage::remote_memory::{Credentials, Facts, Nodes, Operation, random};
+use stratann_storage::{Error, Progress, Result};
 
 use super::placement::{Division, Room, Weight, divide, divide_by_bytes};
-use crate::budget::size;
+use crate::files;
 use crate::index::{Index, OpenOptions};
 use crate::kinds::kind::Kind;
 use crate::kinds::remote_hnsw::limits::check_clusters;
 use crate::kinds::remote_hnsw::open::read_superblock;
-use crate::names::BuildId;
-use crate::remote_memory::{Credentials, Facts, Nodes, Operation, random};
 use crate::search::{Traffic, TrafficOptions};
-use crate::{Error, Progress, Result, files};
 
 /// Bytes that are copied by one request.
 const CHUNK_BYTES: usize = 4 << 20;

@@ -22,9 +22,9 @@ use stratann_core::query::QueryStats;
 use stratann_core::remote::{
     Announced, Answer, Fault, GroupState, Groups, Headers, Line, Op, Places, Recheck,
 };
+use stratann_storage::remote_memory::{MemoryError, Nodes, RemoteSource};
+use stratann_storage::{Error, ErrorKind, Result};
 
-use crate::remote_memory::{MemoryError, Nodes, RemoteSource};
-use crate::{Error, ErrorKind, Result};
 use changes::RebuildCounters;
 
 /// What queries of one batch see: where the clusters are, and what is deleted.

@@ -6,13 +6,14 @@ use std::sync::{Arc, Mutex};
 use stratann_core::format::hnsw::HnswLayout;
 use stratann_core::format::region::{DESCRIPTOR_BYTES, Descriptor, SUPERBLOCK_BYTES, Superblock};
 use stratann_core::remote::Places;
+use stratann_storage::remote_memory::{Facts, Nodes, RemoteSource};
+use stratann_storage::{Error, Result};
 
 use super::LiveRegion;
 use super::changes::RebuildCounters;
+use crate::Metric;
 use crate::kinds::kind::Kind;
 use crate::manifest::Manifest;
-use crate::remote_memory::{Facts, Nodes, RemoteSource};
-use crate::{Error, Metric, Result};
 
 /// What memory nodes say of the index that they hold.
 pub(crate) struct Found {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use stratann_core::PAGE;
 use stratann_core::query::StoreId;
-use stratann_engine::tier::{Buffer, IoChoice, Tier, open, open_direct, uring_refusal};
+use stratann_storage::tier::{Buffer, IoChoice, Tier, open, open_direct, uring_refusal};
 use stratann_testing::{Need, leave_out};
 
 /// Refuses a system call to this thread from now on, as the profile of a container does.

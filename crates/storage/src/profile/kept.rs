@@ -13,7 +13,7 @@ use crate::{Error, Progress, Result};
 
 /// Measures for a build that finds no kept profile. The size of the set does not count, since builds of all sizes use
 /// what is kept.
-pub(crate) const BUILD_OPTIONS: ProfileOptions =
+pub const BUILD_OPTIONS: ProfileOptions =
     ProfileOptions { seconds: 8.0, scratch_bytes: 256 << 20, io: IoChoice::Auto };
 
 /// The place of the profile of the disk that holds a folder.

@@ -9,7 +9,7 @@ const HUGE_PAGE_BYTES: usize = 2 << 20;
 /// Zeroed bytes outside the allocator, aligned to a huge page and in huge pages as far as whole ones fit, so that a
 /// random look-up rarely misses the TLB. The tail is in small pages, so it takes no more memory than its length, up to
 /// a page.
-pub(crate) struct Resident {
+pub struct Resident {
     mapped: NonNull<u8>,
     mapped_bytes: usize,
     // Start of the bytes within `mapped`.
@@ -24,7 +24,7 @@ unsafe impl Sync for Resident {}
 
 impl Resident {
     /// Allocates `len` zeroed bytes; `None` when the address space has no room for them.
-    pub(crate) fn new(len: usize) -> Option<Resident> {
+    pub fn new(len: usize) -> Option<Resident> {
         let mapped_bytes = len.checked_add(HUGE_PAGE_BYTES)?;
         // SAFETY: a new anonymous mapping at a place of the kernel's choice touches nothing that exists.
         let at = unsafe {

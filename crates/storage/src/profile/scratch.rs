@@ -11,10 +11,10 @@ use stratann_core::build::hash;
 use crate::{Error, Progress, Result, tier};
 
 /// A file without a name, which is removed with the program that opened it.
-pub(crate) struct ScratchFile {
+pub struct ScratchFile {
     pub(super) file: Arc<File>,
     /// Whether the file system allows reads past the page cache.
-    pub(crate) direct: bool,
+    pub direct: bool,
     pub(super) bytes: u64,
     /// Folder, for errors.
     pub(super) folder: PathBuf,
@@ -30,12 +30,7 @@ impl ScratchFile {
     ///
     /// # Errors
     /// When the file cannot be written, or the work is interrupted.
-    pub(crate) fn create(
-        folder: &Path,
-        bytes: u64,
-        time: Duration,
-        progress: &dyn Progress,
-    ) -> Result<ScratchFile> {
+    pub fn create(folder: &Path, bytes: u64, time: Duration, progress: &dyn Progress) -> Result<ScratchFile> {
         let failed = |e: std::io::Error| Error::io("writing a scratch file in", folder, &e);
         let (mut writer, path) = create_unique(folder).map_err(failed)?;
         let opened = tier::open_direct(&path);

@@ -85,7 +85,7 @@ pub fn size(bytes: u64) -> String {
 }
 
 /// Formats bytes as the value of an option, rounded up: `37MiB`.
-pub(crate) fn size_up(bytes: u64) -> String {
+pub fn size_up(bytes: u64) -> String {
     format!("{}MiB", bytes.div_ceil(1 << 20))
 }
 
@@ -131,7 +131,7 @@ pub fn release_freed() {
 }
 
 /// Lowers the priority of this thread: it uses idle time of the cores, or a tenth of one.
-pub(crate) fn yield_cores() {
+pub fn yield_cores() {
     #[cfg(target_os = "linux")]
     {
         const NICENESS: libc::c_int = 10;

@@ -34,7 +34,7 @@ pub use self::error::MemoryError;
 pub use self::node::{CONNECTIONS_MAX, Node, NodeOptions, Place};
 pub use self::operation::{OPERATIONS_MAX, Operation, READ_BYTES_MAX, WRITE_BYTES_MAX};
 pub use self::protocol::{FrameError, check_frame, seal_frame};
-pub(crate) use self::region::random;
+pub use self::region::random;
 pub use self::source::RemoteSource;
 pub use self::tier::{RemoteCounters, RemoteTier};
 

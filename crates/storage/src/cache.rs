@@ -68,7 +68,7 @@ impl ExtentCache {
     }
 
     /// Whether it has a place for each block of its store.
-    pub(crate) fn holds_all(&self) -> bool {
+    pub fn holds_all(&self) -> bool {
         matches!(self.0, Extents::All { .. })
     }
 
@@ -93,7 +93,7 @@ impl ExtentCache {
     }
 
     /// Whether an extent is here. That it was asked for is not counted.
-    pub(crate) fn has(&self, at: Extent) -> bool {
+    pub fn has(&self, at: Extent) -> bool {
         match &self.0 {
             Extents::All { .. } => self.get(at).is_some(),
             Extents::Part(cache) => cache.peek(&at).is_some(),
@@ -115,7 +115,7 @@ impl ExtentCache {
     }
 
     /// Bytes that it may still take.
-    pub(crate) fn left_bytes(&self) -> u64 {
+    pub fn left_bytes(&self) -> u64 {
         match &self.0 {
             Extents::All { entries, block_bytes, .. } => {
                 let all = ExtentCache::bytes_of_blocks(entries.len() as u32, u64::from(*block_bytes));

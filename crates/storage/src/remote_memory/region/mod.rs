@@ -145,7 +145,7 @@ impl Region {
 }
 
 /// A random number that is not 0.
-pub(crate) fn random() -> Result<u64> {
+pub fn random() -> Result<u64> {
     let mut bytes = [0; 8];
     SystemRandom::new().fill(&mut bytes).map_err(|_| Error {
         kind: ErrorKind::Io,

@@ -98,7 +98,7 @@ impl Nodes {
     }
 
     /// Whether a node did not answer the last request to it.
-    pub(crate) fn is_lost(&self, node: u8) -> bool {
+    pub fn is_lost(&self, node: u8) -> bool {
         self.lost.contains(&node)
     }
 

@@ -19,7 +19,11 @@ pub struct AtomicFile {
 }
 
 impl AtomicFile {
-    pub(crate) fn create(path: &Path) -> Result<AtomicFile> {
+    /// Creates a file of an index, which replaces its predecessor when it is committed.
+    ///
+    /// # Errors
+    /// When the temporary file beside it cannot be created.
+    pub fn create(path: &Path) -> Result<AtomicFile> {
         AtomicFile::create_for(path, None)
     }
 
@@ -71,7 +75,7 @@ impl AtomicFile {
     }
 
     /// The file itself, for writers at offsets that do not use `write`.
-    pub(crate) fn file(&self) -> &File {
+    pub fn file(&self) -> &File {
         self.writer.get_ref()
     }
 

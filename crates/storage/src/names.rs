@@ -15,7 +15,7 @@ pub struct BuildId(u64);
 
 impl BuildId {
     /// The id of content with this hash.
-    pub(crate) fn of(hash: u64) -> BuildId {
+    pub fn of(hash: u64) -> BuildId {
         BuildId(hash)
     }
 
@@ -54,7 +54,7 @@ pub struct FileName(String);
 
 impl FileName {
     /// The name of a role's file in a version.
-    pub(crate) fn of(version: u64, role: &str) -> FileName {
+    pub fn of(version: u64, role: &str) -> FileName {
         FileName(format!("v{version}-{role}"))
     }
 

@@ -46,7 +46,7 @@ impl RemoteSource {
     }
 
     /// Looks whether the nodes still have the load that was opened. One that does not answer says nothing.
-    pub(crate) fn look(&self) {
+    pub fn look(&self) {
         let mut nodes = self.nodes.lock().unwrap_or_else(|e| e.into_inner());
         for own in &self.known {
             let looked = nodes.read(own.facts.node.0, 0, 8);
@@ -58,13 +58,13 @@ impl RemoteSource {
     ///
     /// # Errors
     /// As [`Nodes::new`].
-    pub(crate) fn again(&self) -> Result<RemoteSource, MemoryError> {
+    pub fn again(&self) -> Result<RemoteSource, MemoryError> {
         let addresses: Vec<String> = self.known.iter().map(|own| own.address.clone()).collect();
         RemoteSource::new(&addresses, &self.credentials)
     }
 
     /// Why an address gave no node when the index was opened.
-    pub(crate) fn missed(&self) -> Option<&MemoryError> {
+    pub fn missed(&self) -> Option<&MemoryError> {
         self.missed.as_ref()
     }
 
@@ -94,7 +94,7 @@ impl RemoteSource {
     }
 
     /// Bytes that were read of each node, by number.
-    pub(crate) fn bytes_by_node(&self) -> Vec<u64> {
+    pub fn bytes_by_node(&self) -> Vec<u64> {
         let mut bytes = self.counters.bytes_by_node();
         let nodes = self.known.iter().map(|own| usize::from(own.facts.node.0) + 1).max().unwrap_or(0);
         bytes.resize(bytes.len().max(nodes), 0);

@@ -9,12 +9,12 @@ use xxhash_rust::xxh3::xxh3_64;
 use crate::{Error, Result};
 
 /// Gives a JSON object a checksum over all else that it holds.
-pub(crate) fn seal(document: &mut serde_json::Value) {
+pub fn seal(document: &mut serde_json::Value) {
     document["checksum"] = hex(xxh3_64(document.to_string().as_bytes())).into();
 }
 
 /// Takes the checksum out again; false when it is not that of the rest.
-pub(crate) fn unseal(document: &mut serde_json::Value) -> bool {
+pub fn unseal(document: &mut serde_json::Value) -> bool {
     let sum = document.as_object_mut().and_then(|o| o.remove("checksum"));
     sum.as_ref().and_then(|s| s.as_str()) == Some(&hex(xxh3_64(document.to_string().as_bytes())))
 }

@@ -3,7 +3,7 @@
 use std::process::Command;
 use std::sync::Arc;
 
-use stratann_engine::remote_memory::{
+use stratann_storage::remote_memory::{
     Credentials, Node, NodeId, NodeOptions, Place, back_ends, conformance, connect_one,
 };
 

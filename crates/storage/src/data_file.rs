@@ -1,18 +1,27 @@
-//! Data files, compared with what the manifest says of them.
+//! Data files: length and checksum of each, as the manifest has them.
 
 use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 
-use xxhash_rust::xxh3::xxh3_64;
+use serde::{Deserialize, Serialize};
+use xxhash_rust::xxh3::{Xxh3, xxh3_64};
 
 use crate::durable::hex;
-use crate::files::FileEntry;
 use crate::tier::Resident;
 use crate::{Error, Result, input};
 
+/// One data file.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FileEntry {
+    /// Length.
+    pub bytes: u64,
+    /// xxh3-64 of the content, 16 hexadecimal digits.
+    pub xxh3: String,
+}
+
 /// Why a file of an index cannot be used.
-pub(crate) fn failed(what: &str, path: &Path, e: &std::io::Error) -> Error {
+pub fn failed(what: &str, path: &Path, e: &std::io::Error) -> Error {
     match e.kind() {
         std::io::ErrorKind::InvalidInput => {
             Error::corrupt(format!("{} is {e}; restore it or build the index again", path.display()))
@@ -43,7 +52,7 @@ pub fn read_file(folder: &Path, name: &str, entry: &FileEntry) -> Result<Vec<u8>
 }
 
 /// [`read_file`], for what is looked up at random while searches run.
-pub(crate) fn read_resident(folder: &Path, name: &str, entry: &FileEntry) -> Result<Resident> {
+pub fn read_resident(folder: &Path, name: &str, entry: &FileEntry) -> Result<Resident> {
     let path = folder.join(name);
     let failed = |e| Error::io("reading", &path, &e);
     let mut file = open_file(&path, entry)?;
@@ -76,7 +85,7 @@ fn check_sum(path: &Path, bytes: &[u8], entry: &FileEntry) -> Result<()> {
 ///
 /// # Errors
 /// Another checksum.
-pub(crate) fn check_entry(path: &Path, found: &FileEntry, entry: &FileEntry) -> Result<()> {
+pub fn check_entry(path: &Path, found: &FileEntry, entry: &FileEntry) -> Result<()> {
     if found == entry {
         return Ok(());
     }
@@ -84,4 +93,46 @@ pub(crate) fn check_entry(path: &Path, found: &FileEntry, entry: &FileEntry) -> 
         "{} is damaged: its checksum does not match; restore it or build the index again",
         path.display()
     )))
+}
+
+/// Length and checksum of bytes that come in pieces.
+#[derive(Default)]
+pub struct Sum {
+    hash: Xxh3,
+    bytes: u64,
+}
+
+impl Sum {
+    /// Adds a piece.
+    pub fn add(&mut self, piece: &[u8]) {
+        self.hash.update(piece);
+        self.bytes += piece.len() as u64;
+    }
+
+    /// Length and checksum of the pieces so far.
+    pub fn entry(&self) -> FileEntry {
+        FileEntry { bytes: self.bytes, xxh3: hex(self.hash.digest()) }
+    }
+}
+
+/// Length and checksum of bytes.
+pub fn entry_of(bytes: &[u8]) -> FileEntry {
+    let mut sum = Sum::default();
+    sum.add(bytes);
+    sum.entry()
+}
+
+/// Length and checksum of a file, read in pieces.
+pub fn entry(path: &Path) -> Result<FileEntry> {
+    use std::io::Read;
+    let failed = |e: std::io::Error| Error::io("reading", path, &e);
+    let mut file = input::open(path)?;
+    let (mut sum, mut buffer) = (Sum::default(), vec![0u8; 1 << 18]);
+    loop {
+        let count = file.read(&mut buffer).map_err(failed)?;
+        if count == 0 {
+            return Ok(sum.entry());
+        }
+        sum.add(&buffer[..count]);
+    }
 }

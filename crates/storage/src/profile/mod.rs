@@ -8,7 +8,7 @@ mod compute;
 mod disk;
 mod fit;
 mod kept;
-pub(crate) mod network;
+pub mod network;
 mod origin;
 mod scratch;
 
@@ -19,11 +19,11 @@ use serde::{Deserialize, Serialize};
 
 pub use compute::{ComputeCosts, DistanceCost, TimedDistance};
 pub use disk::{ALONE, DEPTHS, DiskCosts, LOADED, RandomReads, ReadLine, SIZES};
-pub(crate) use disk::{Order, Reading, time_reads};
-pub(crate) use kept::BUILD_OPTIONS;
+pub use disk::{Order, Reading, time_reads};
+pub use kept::BUILD_OPTIONS;
 pub use kept::KeptProfile;
 pub use origin::Origin;
-pub(crate) use scratch::ScratchFile;
+pub use scratch::ScratchFile;
 
 use crate::budget::{free_disk_bytes, size};
 use crate::durable::{seal, unseal};

@@ -3,7 +3,7 @@
 use std::fs::{File, FileType, OpenOptions};
 use std::io::{self, Read};
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use crate::{Error, Result};
 
@@ -16,7 +16,7 @@ pub fn open(path: &Path) -> Result<File> {
 }
 
 /// Opens a regular file with more flags of `open(2)`; `InvalidInput` says what else it is.
-pub(crate) fn open_regular(path: &Path, flags: i32) -> io::Result<File> {
+pub fn open_regular(path: &Path, flags: i32) -> io::Result<File> {
     // Checked before opening, because opening a device may have effects.
     check(std::fs::metadata(path)?.file_type())?;
     // The path may become a FIFO in between: O_NONBLOCK opens it without a writer, and the second check refuses it.
@@ -39,7 +39,7 @@ fn failed(what: &str, path: &Path, e: &io::Error) -> Error {
 const WHOLE_BYTES_MAX: u64 = 256 << 20;
 
 /// Reads a whole regular file, whose length is checked before.
-pub(crate) fn read_up_to(path: &Path, bytes_max: u64) -> io::Result<Vec<u8>> {
+pub fn read_up_to(path: &Path, bytes_max: u64) -> io::Result<Vec<u8>> {
     let file = open_regular(path, 0)?;
     let length = file.metadata()?.len();
     if length > bytes_max {
@@ -85,5 +85,17 @@ pub(crate) fn kind_name(kind: FileType) -> &'static str {
         k if k.is_fifo() => "a FIFO",
         k if k.is_socket() => "a socket",
         _ => "a device",
+    }
+}
+
+/// Splits `#column` off a path, unless a file of the whole name exists.
+pub fn split_column(path: &Path) -> (PathBuf, Option<String>) {
+    let whole = (path.to_path_buf(), None);
+    if path.exists() {
+        return whole;
+    }
+    match path.to_str().and_then(|text| text.rsplit_once('#')) {
+        Some((file, column)) if !column.contains('/') => (PathBuf::from(file), Some(column.to_owned())),
+        _ => whole,
     }
 }

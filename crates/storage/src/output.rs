@@ -1,13 +1,15 @@
 //! Files that a user names as output. An existing file is replaced only on request, and an input never.
 
+mod atomic;
+
 use std::io::ErrorKind;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-pub use crate::dataset::AtomicFile;
-use crate::input::kind_name;
-use crate::{Error, Result, dataset};
+use crate::input::{kind_name, split_column};
+use crate::{Error, Result};
+pub use atomic::AtomicFile;
 
 /// A path that was checked and can be written to.
 #[derive(Clone, Debug)]
@@ -26,7 +28,7 @@ impl OutputPath {
     /// input, a symbolic link, a folder, a FIFO, a socket, a device, and a path in a missing folder.
     pub fn check(path: &Path, force: bool, inputs: &[&Path]) -> Result<OutputPath> {
         // An input that does not exist is reported when it is opened.
-        let inputs = inputs.iter().map(|input| dataset::split_column(input).0).collect();
+        let inputs = inputs.iter().map(|input| split_column(input).0).collect();
         let output = OutputPath { path: path.to_path_buf(), force, inputs };
         output.check_now()?;
         Ok(output)

@@ -26,7 +26,7 @@ use crate::input;
 pub use buffer::Buffer;
 pub use memory::{Fault, MemoryTier};
 pub use pread::PreadTier;
-pub(crate) use resident::Resident;
+pub use resident::Resident;
 #[cfg(target_os = "linux")]
 pub use uring::UringTier;
 
@@ -190,7 +190,7 @@ pub fn open_stores(
 }
 
 /// Threads that [`open_stores`] starts for `depth` reads under way.
-pub(crate) fn threads(choice: IoChoice, depth: usize) -> usize {
+pub fn threads(choice: IoChoice, depth: usize) -> usize {
     match choice {
         IoChoice::Uring => 0,
         IoChoice::Auto if uring_refusal().is_none() => 0,

@@ -192,7 +192,7 @@ fn middle(passes: &[RandomReads]) -> RandomReads {
 
 /// Where reads go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Order {
+pub enum Order {
     /// One after the other, from the start again at the end.
     Sequential,
     /// To any page.
@@ -201,10 +201,13 @@ pub(crate) enum Order {
 
 /// How to read.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Reading {
-    pub(crate) bytes: u32,
-    pub(crate) depth: u32,
-    pub(crate) order: Order,
+pub struct Reading {
+    /// Bytes of each read.
+    pub bytes: u32,
+    /// Reads under way.
+    pub depth: u32,
+    /// Order of their places.
+    pub order: Order,
 }
 
 impl Reading {
@@ -221,16 +224,18 @@ impl Reading {
 }
 
 /// Reads that were timed, and how they were done.
-pub(crate) struct Timed {
-    pub(crate) reads: RandomReads,
-    pub(crate) io_backend: &'static str,
+pub struct Timed {
+    /// Rate and latencies.
+    pub reads: RandomReads,
+    /// How blocks were read: `io_uring` or `pread`.
+    pub io_backend: &'static str,
 }
 
 /// Reads for `time`, and at least `depth` times, at other places in each pass.
 ///
 /// # Errors
 /// When a read fails or ends early, or the work is interrupted.
-pub(crate) fn time_reads(
+pub fn time_reads(
     scratch: &ScratchFile,
     reading: Reading,
     pass: u32,

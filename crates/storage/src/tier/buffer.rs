@@ -51,7 +51,7 @@ impl Buffer {
     }
 
     /// Whether the kernel knows this memory; it is then kept as long as its ring.
-    pub(crate) fn is_registered(&self) -> bool {
+    pub fn is_registered(&self) -> bool {
         self.registered.is_some()
     }
 

@@ -16,7 +16,7 @@ const LONG: usize = 64 << 10;
 ///
 /// # Errors
 /// A machine without that interface.
-pub(crate) fn loopback_prices() -> Result<(f64, f64)> {
+pub fn loopback_prices() -> Result<(f64, f64)> {
     let failed = |e: std::io::Error| {
         Error::bad_input(format!(
             "messages cannot be timed over the loopback interface: {e}; give the prices of a message and of a byte"

@@ -8,11 +8,11 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use stratann_core::query::StoreId;
-use stratann_engine::remote_memory::{
+use stratann_storage::remote_memory::{
     Credentials, MemoryError, Node, NodeId, NodeOptions, Place, Range, RemoteCounters, RemoteMemory,
     RemoteTier, conformance, connect, connect_one,
 };
-use stratann_engine::tier::{self, Buffer, Completion, Tier};
+use stratann_storage::tier::{self, Buffer, Completion, Tier};
 
 const SECRET: &[u8] = b"a key of memory nodes, 32 bytes!";
 const REGION_BYTES: u64 = (4 << 20) + 5;
@@ -149,7 +149,7 @@ fn doorbells_are_cut_and_counted() {
 fn another_key_is_refused_and_named() {
     let lines = Arc::new(Mutex::new(Vec::new()));
     let heard = lines.clone();
-    let log: stratann_engine::link::Log = Arc::new(move |line| heard.lock().unwrap().push(line.to_string()));
+    let log: stratann_storage::link::Log = Arc::new(move |line| heard.lock().unwrap().push(line.to_string()));
     let node = Node::start(NodeOptions { log, ..options(Place::Memory) }).unwrap();
     let address = node.address().to_string();
     let wrong = Credentials::new(vec![1; 32], None);
@@ -377,8 +377,8 @@ fn a_connection_cut_within_a_read_is_dialed_again() {
     let proxy = proxy(node.address(), vec![200, 200, usize::MAX]).to_string();
     let mut memory = dial(&proxy);
     let error = memory.execute(&mut [
-        stratann_engine::remote_memory::Operation::FetchAdd { offset: 2_000_000, add: 1, old: 0 },
-        stratann_engine::remote_memory::Operation::Read { offset: 0, into: &mut [0; 100] },
+        stratann_storage::remote_memory::Operation::FetchAdd { offset: 2_000_000, add: 1, old: 0 },
+        stratann_storage::remote_memory::Operation::Read { offset: 0, into: &mut [0; 100] },
     ]);
     assert!(matches!(error, Err(MemoryError::Disconnected { may_have_run: true, .. })), "{error:?}");
     let sum = dial(&node.address().to_string()).fetch_add(2_000_000, 0).unwrap();
@@ -514,7 +514,7 @@ fn connections_beyond_the_limit_are_closed() {
 
 /// Certificate and key of one authority, for the host of these tests.
 #[cfg(feature = "tls")]
-fn tls(folder: &std::path::Path, authority: &str) -> stratann_engine::link::Tls {
+fn tls(folder: &std::path::Path, authority: &str) -> stratann_storage::link::Tls {
     use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
     let key = KeyPair::generate().unwrap();
     let mut params = CertificateParams::new(vec![]).unwrap();
@@ -528,7 +528,7 @@ fn tls(folder: &std::path::Path, authority: &str) -> stratann_engine::link::Tls 
     std::fs::write(file("pem"), own.pem()).unwrap();
     std::fs::write(file("key"), key.serialize_pem()).unwrap();
     std::fs::write(file("root"), root.pem()).unwrap();
-    stratann_engine::link::Tls::read(&file("pem"), &file("key"), &file("root")).unwrap()
+    stratann_storage::link::Tls::read(&file("pem"), &file("key"), &file("root")).unwrap()
 }
 
 #[cfg(feature = "tls")]
