@@ -67,6 +67,7 @@ test-rust: test-build
 # The laboratory compiles the crates below it once more, with the baselines.
 test-lab:
 	PROPTEST_RNG_SEED=1 STRATANN_LEFT_OUT=$(LEFT_OUT) cargo test --package stratann-lab --locked --no-fail-fast
+	PROPTEST_RNG_SEED=1 cargo test --package stratann-core --features lab --locked --lib -- gpu_ivf
 
 # The package as it is here, with the extension that was compiled for the tests; `make wheel` builds one to install.
 test-python: test-build test-lab $(VENV)/.tests
@@ -83,6 +84,7 @@ test-bench: $(VENV)/.tools
 lint: $(VENV)/.tools ## Format and lints, without changing anything
 	cargo fmt --all --check
 	cargo fmt --manifest-path fuzz/Cargo.toml --check
+	cargo clippy --workspace --exclude stratann-lab --all-targets --locked -- --deny warnings
 	cargo clippy --workspace --all-targets --locked -- --deny warnings
 	$(VENV)/bin/ruff check .ci python bench demo sample
 
@@ -105,7 +107,7 @@ bench-grid: build ## A grid-ivf beside faiss: make bench-grid BASE=vectors QUERI
 bench-gpu: lab ## Ranking codes of a gpu-ivf beside faiss: make bench-gpu BASE=vectors QUERIES=queries GPU_FLAGS='--metric cosine'
 	bench/.venv/bin/python bench/gpu.py $(BASE) $(QUERIES) $(GPU_FLAGS)
 
-bench-remote: build ## A remote-hnsw beside hnswlib, and memory nodes: make bench-remote BASE=vectors QUERIES=queries REMOTE_FLAGS='--groundtruth truth'
+bench-remote: lab ## A remote-hnsw beside hnswlib, and memory nodes: make bench-remote BASE=vectors QUERIES=queries REMOTE_FLAGS='--groundtruth truth'
 	bench/.venv/bin/python bench/remote.py $(BASE) $(QUERIES) $(REMOTE_FLAGS)
 
 bench-calibrate: build ## Simulated times against real processes: make bench-calibrate INDEX=index QUERIES=queries

@@ -50,7 +50,7 @@ def arguments(argv):
     parser.add_argument("--no-peer", action="store_true", help="leave out hnswlib and the index of one cluster")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--port", type=int, default=8790, help="port of the memory node (%(default)s)")
-    parser.add_argument("--stratann", type=Path, default=ROOT / "target" / "release" / "stratann")
+    parser.add_argument("--stratann", type=Path, default=ROOT / "target" / "release" / "stratann-lab")
     parser.add_argument("--out", type=Path, help="write the figures here as JSON")
     return parser.parse_args(argv)
 

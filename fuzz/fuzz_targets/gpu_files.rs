@@ -4,7 +4,7 @@
 
 use libfuzzer_sys::fuzz_target;
 use stratann_core::plan::KindParams;
-use stratann_core::plan::gpu_ivf::{CODE_LISTS, LISTS, ROWS, Source};
+use stratann_core::plan::gpu_ivf::baseline::{CODE_LISTS, LISTS, ROWS, Source};
 use stratann_core::query::{Budget, Extent, Loss, Outcome, Params, QueryState, Scratch, run as run_query};
 use stratann_engine::index::{Index, OpenBaselines, OpenOptions};
 use stratann_engine::verify::verify;
@@ -55,7 +55,7 @@ fn search(place: &Place, index: &Index, changed: (&str, &[u8]), source: Source, 
     let view = index.view();
     let mut params: Params = run::params(&view);
     if let KindParams::GpuIvf(own) = &mut params.kind {
-        (own.source, own.by_rows, own.whole_blocks) = (source, by_rows, !by_rows);
+        (own.compared.source, own.compared.by_rows, own.whole_blocks) = (source, by_rows, !by_rows);
     }
     let (query, mut scratch) = (run::query(), Scratch::default());
     let mut state = QueryState::new(params, Budget::default());

@@ -64,6 +64,7 @@ pub(crate) struct Opening {
 
 impl Opening {
     fn read(&self) -> Result<OpenOptions> {
+        techniques::no_baselines(&self.baselines)?;
         let learn = match self.learning.as_str() {
             "on" => Learn::On,
             "frozen" => Learn::Frozen,
@@ -88,7 +89,6 @@ impl Opening {
                 self.spill,
                 self.early_tables,
             )?,
-            baselines: techniques::baselines(&self.baselines)?,
             ..OpenOptions::default()
         })
     }

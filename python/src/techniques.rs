@@ -3,9 +3,8 @@
 use pyo3::prelude::*;
 use stratann_core::plan::gpu_ivf::Rule;
 use stratann_engine::driver::GatherOptions;
-use stratann_engine::index::OpenBaselines;
 use stratann_engine::kinds::kind::Kind;
-use stratann_engine::kinds::options::{Baseline, GpuSwitches, GridSwitches, RemoteSwitches, Switches};
+use stratann_engine::kinds::options::{GpuSwitches, GridSwitches, RemoteSwitches, Switches};
 use stratann_engine::scorer::{ScorerChoice, ScorerOptions};
 use stratann_storage::{Error, Result};
 
@@ -92,16 +91,13 @@ impl GridTechniques {
 
 impl GpuTechniques {
     fn switches(&self) -> Result<GpuSwitches> {
-        let baseline = named("baseline", self.baseline.as_deref(), Baseline::from_name, || {
-            Baseline::ALL.map(Baseline::name).join(", ")
-        })?;
+        if let Some(name) = &self.baseline {
+            return Err(Error::laboratory(&format!("baseline={name:?}"), "search"));
+        }
         let rule =
             named("rule", self.rule.as_deref(), Rule::from_name, || Rule::ALL.map(Rule::name).join(", "))?;
-        if baseline.is_some() && rule.is_some() {
-            return Err(Error::bad_input("baseline and rule are both given; give one of them"));
-        }
+        #[allow(clippy::needless_update, reason = "the laboratory has more of them")]
         Ok(GpuSwitches {
-            baseline,
             rule,
             candidates: self.candidates,
             batch: self.batch_size,
@@ -109,6 +105,7 @@ impl GpuTechniques {
             beta: self.beta,
             margin: self.margin,
             no_whole_blocks: false,
+            ..GpuSwitches::default()
         })
     }
 }
@@ -157,17 +154,12 @@ pub(crate) fn scorer(
     Ok(ScorerOptions { choice, gpu_budget, spill, early_tables })
 }
 
-/// The files of baselines to open.
+/// Refuses files of baselines, which the laboratory opens.
 ///
 /// # Errors
-/// An unknown name.
-pub(crate) fn baselines(name: &str) -> Result<OpenBaselines> {
-    match name {
-        "none" => Ok(OpenBaselines::No),
-        "disk" => Ok(OpenBaselines::OnDisk),
-        "ram" => Ok(OpenBaselines::Resident),
-        other => Err(Error::bad_input(format!("baselines is {other:?}; use \"none\", \"disk\" or \"ram\""))),
-    }
+/// Any name but `none`.
+pub(crate) fn no_baselines(name: &str) -> Result<()> {
+    if name == "none" { Ok(()) } else { Err(Error::laboratory(&format!("baselines={name:?}"), "search")) }
 }
 
 fn named<T>(

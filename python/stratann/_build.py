@@ -163,7 +163,7 @@ def build(
         list_share: inverted lists of a gpu-ivf, as a share of the rows; 0.1.
         epsilon: a vector of a gpu-ivf is also in lists whose centroids are farther than the nearest by this share of
             the distance, in 8 at most; 0.15.
-        baselines: write files that searches with ``baseline`` need, and measure their recall; False.
+        baselines: of the program ``stratann-lab`` alone; False.
         partitions: clusters of vectors of a remote-hnsw; 500, or one for 64 rows of small sets.
         representatives: how the vectors that represent clusters are chosen: ``"sample"`` (drawn) or ``"kmeans"``.
         overflow: bytes for vectors that are inserted later, for each two clusters; an eighth of their bytes.

@@ -159,10 +159,7 @@ class Index:
             static_order: where servers divide a grid-ivf: visit slices in their order, whatever the load.
             balance: where servers divide a grid-ivf: let their loads count, also among replicas.
             pipeline: where servers divide a grid-ivf: visit the slices of a row one after another, not all at once.
-            baseline: on a gpu-ivf: search as another system does, or without some techniques: ``"spann"``,
-                ``"hi+pq"``, ``"hi+gpu"``, ``"hi+pq+gpu"``, ``"rummy-like"``, ``"mi-cpu"``, ``"mi-gpu"``,
-                ``"static-n"``, ``"no-dedup"`` or ``"no-layout"``. Some need files that `build` writes with
-                ``baselines=True`` and `open` reads with its own ``baselines``.
+            baseline: of the program ``stratann-lab`` alone.
             rule: on a gpu-ivf: what ends re-ranking; by default what costs less. ``"margin"``: the code distance of the
                 next candidate; ``"changes"``: mini-batches that change few results; ``"static"``: `candidates`.
             candidates: on a gpu-ivf: most candidates to re-rank; None for the curve's, or 16 k + 128 with `nprobe`.

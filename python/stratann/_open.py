@@ -44,7 +44,7 @@ def open(
         gpu_budget: limit in bytes of the GPU's memory; None for nine tenths of what is free.
         spill: whether the threads of the search rank codes that do not fit on the GPU; otherwise they are refused.
         early_tables: whether a GPU builds the look-up table of a query while the processor finds its candidates.
-        baselines: files of a gpu-ivf for baselines: ``"none"``, ``"disk"``, or ``"ram"`` with lists of vectors in RAM.
+        baselines: ``"none"``; files of baselines are opened by the program ``stratann-lab`` alone.
 
     Raises:
         InputError: no index, an index of a newer format, or a wrong argument.

@@ -8,7 +8,7 @@ from conftest import brute_force, recall
 
 import stratann
 
-OPTIONS = {"kind": "gpu-ivf", "baselines": True, "calibration_queries": 200, "threads": 2}
+OPTIONS = {"kind": "gpu-ivf", "calibration_queries": 200, "threads": 2}
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +40,7 @@ def test_recall_nprobe_and_counters(path, base, queries):
 
 
 def test_techniques_change_reads(path, queries):
-    with opened(path, baselines="disk") as index:
+    with opened(path) as index:
 
         def reads(**techniques):
             found = index.search(queries, k=10, nprobe=60, candidates=200, **techniques)
@@ -49,17 +49,20 @@ def test_techniques_change_reads(path, queries):
         static, whole = reads(rule="static")
         _, stopped = reads(rule="changes", batch_size=10, epsilon_stop=0.0, beta=1)
         assert stopped["reads"] < whole["reads"] and stopped["mini_batches"] > 0
-        plain, each = reads(baseline="mi-cpu")
-        assert np.array_equal(plain.ids, static.ids) and each["reads"] > whole["reads"]
-        lists = index.search(queries, k=10, nprobe=60, baseline="spann")
-        assert lists.stats["totals"]["reads"] > 0 and lists.ids.shape == static.ids.shape
-        with pytest.raises(stratann.InputError, match="scores all members"):
-            reads(baseline="spann")
         with pytest.raises(stratann.InputError, match="belong to --rule changes"):
             reads(beta=2)
         assert static.stats["params"]["rule"] == "static" and static.stats["params"]["candidates"] == 200
-    with opened(path) as index, pytest.raises(stratann.InputError, match="baselines"):
+
+
+def test_baselines_are_left_to_the_laboratory(path, base, queries, tmp_path):
+    with opened(path) as index, pytest.raises(stratann.InputError, match="stratann-lab search"):
         index.search(queries, k=10, nprobe=60, baseline="spann")
+    for wanted in ("disk", "ram", "all"):
+        with pytest.raises(stratann.InputError, match="stratann-lab search"):
+            stratann.open(path, baselines=wanted)
+    with pytest.raises(stratann.InputError, match="stratann-lab build"):
+        stratann.build(base, tmp_path / "index", **OPTIONS, baselines=True)
+    assert not (tmp_path / "index").exists()
 
 
 def test_scorers(path, queries):
@@ -72,17 +75,13 @@ def test_scorers(path, queries):
         stratann.open(path, scorer="cpu", early_tables=False)
     with pytest.raises(stratann.InputError, match='"auto", "cuda" or "cpu"'):
         stratann.open(path, scorer="tpu")
-    with pytest.raises(stratann.InputError, match='"none", "disk" or "ram"'):
-        stratann.open(path, baselines="all")
 
 
 @pytest.mark.parametrize(
     ("wrong", "told"),
     [
-        ({"baseline": "other"}, "use one of spann, "),
         ({"baseline": 3}, "give a name"),
         ({"rule": "other"}, "use one of static, "),
-        ({"rule": "static", "baseline": "static-n"}, "one of them"),
         ({"candidates": 0}, "candidates"),
         ({"batch_size": 0}, "batch"),
         ({"epsilon_stop": 2.0}, "epsilon"),

@@ -7,7 +7,7 @@
 #![allow(missing_docs, reason = "fields of options and of documents have the names that users read")]
 
 pub mod commands;
-pub mod gathering;
+mod gathering;
 pub mod memory;
 pub mod memory_nodes;
 pub mod options;

@@ -3,13 +3,15 @@
 use clap::ValueEnum;
 use stratann_core::plan::gpu_ivf::Rule;
 use stratann_engine::driver::GatherOptions;
-use stratann_engine::index::OpenBaselines;
 use stratann_engine::kinds::options::{
-    Baseline, GpuSwitches, GraphSwitches, GridSwitches, ListSwitches, RemoteSwitches, Switches,
+    GpuSwitches, GraphSwitches, GridSwitches, ListSwitches, RemoteSwitches, Switches,
 };
 use stratann_storage::{Error, Result as Checked};
 
-use crate::gathering::{LoadScheme, RemoteTechniques};
+use crate::gathering::RemoteTechniques;
+
+#[cfg(feature = "lab")]
+mod baseline;
 
 /// Techniques of hybrid-ivf, to switch off for comparison.
 #[derive(Clone, Debug, clap::Args)]
@@ -89,8 +91,12 @@ struct GridTechniques {
 #[command(next_help_heading = "Techniques of gpu-ivf (to compare)")]
 struct GpuTechniques {
     /// Search as another system does, or without some techniques
+    #[cfg(feature = "lab")]
     #[arg(long, value_enum, value_name = "NAME")]
-    baseline: Option<BaselineName>,
+    baseline: Option<baseline::BaselineName>,
+    #[cfg(not(feature = "lab"))]
+    #[arg(long, value_name = "NAME", hide = true)]
+    baseline: Option<String>,
     /// What ends re-ranking [default: the cheaper of margin and changes with --recall, margin otherwise]
     #[arg(long, value_enum, conflicts_with = "baseline")]
     rule: Option<RuleName>,
@@ -112,69 +118,6 @@ struct GpuTechniques {
     margin: Option<f32>,
 }
 
-/// `--baseline`.
-#[derive(Clone, Copy, Debug, ValueEnum)]
-enum BaselineName {
-    /// Lists of vectors on disk are read whole (SPANN).
-    Spann,
-    /// Lists of codes on disk are read whole, then each candidate is read.
-    #[value(name = "hi+pq")]
-    HiPq,
-    /// As spann, with vectors copied to a GPU.
-    #[value(name = "hi+gpu")]
-    HiGpu,
-    /// As hi+pq, with codes copied to a GPU.
-    #[value(name = "hi+pq+gpu")]
-    HiPqGpu,
-    /// Lists of vectors in RAM, copied to a GPU (RUMMY).
-    RummyLike,
-    /// Codes in RAM, a fixed number of candidates, a read for each.
-    MiCpu,
-    /// The same with codes on a GPU.
-    MiGpu,
-    /// The smallest fixed number of candidates that reaches the recall.
-    StaticN,
-    /// Algorithm 1 with a read for each candidate.
-    NoDedup,
-    /// Algorithm 1 over vectors in the order of rows.
-    NoLayout,
-    /// Of remote-hnsw: each query reads its clusters for itself, one after another, without a cache.
-    Naive,
-    /// Of remote-hnsw: a round trip for each cluster.
-    NoDoorbell,
-    /// Of remote-hnsw: a doorbell begins when the one before has been searched.
-    NoOverlap,
-}
-
-impl BaselineName {
-    /// The one of remote-hnsw.
-    fn of_loads(self) -> LoadScheme {
-        match self {
-            BaselineName::Naive => LoadScheme::Naive,
-            BaselineName::NoDoorbell => LoadScheme::NoDoorbell,
-            BaselineName::NoOverlap => LoadScheme::NoOverlap,
-            _ => LoadScheme::Own,
-        }
-    }
-
-    /// The one of gpu-ivf.
-    fn of_gpu(self) -> Option<Baseline> {
-        Some(match self {
-            BaselineName::Spann => Baseline::Spann,
-            BaselineName::HiPq => Baseline::ListsOfCodes,
-            BaselineName::HiGpu => Baseline::SpannOnGpu,
-            BaselineName::HiPqGpu => Baseline::ListsOfCodesOnGpu,
-            BaselineName::RummyLike => Baseline::Rummy,
-            BaselineName::MiCpu => Baseline::MultiTierOnCpu,
-            BaselineName::MiGpu => Baseline::MultiTierOnGpu,
-            BaselineName::StaticN => Baseline::StaticCandidates,
-            BaselineName::NoDedup => Baseline::NoDeduplication,
-            BaselineName::NoLayout => Baseline::NoLayout,
-            BaselineName::Naive | BaselineName::NoDoorbell | BaselineName::NoOverlap => return None,
-        })
-    }
-}
-
 /// `--rule`.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum RuleName {
@@ -194,7 +137,8 @@ impl GpuTechniques {
             RuleName::Margin => Rule::Margin,
         };
         GpuSwitches {
-            baseline: self.baseline.and_then(BaselineName::of_gpu),
+            #[cfg(feature = "lab")]
+            baseline: self.baseline.and_then(baseline::BaselineName::of_gpu),
             rule: self.rule.map(rule),
             candidates: self.candidates,
             batch: self.batch_size,
@@ -231,8 +175,12 @@ pub(crate) enum BoundsName {
 /// The switches of all kinds as one: those of the kind where one of them differs from its default.
 ///
 /// # Errors
-/// When techniques of several kinds are switched.
+/// When techniques of several kinds are switched; a baseline, which the laboratory has.
 pub(crate) fn switches(graph: GraphSwitches, techniques: &Techniques) -> Checked<Switches> {
+    #[cfg(not(feature = "lab"))]
+    if let Some(name) = &techniques.gpu.baseline {
+        return Err(Error::laboratory(&format!("--baseline {name}"), "search"));
+    }
     let (lists, grid, gpu) = (techniques.lists(), techniques.grid.switches(), techniques.gpu.switches());
     let remote = techniques.remote.switches();
     if gpu != GpuSwitches::default() {
@@ -298,29 +246,37 @@ impl Techniques {
 
     /// Whether a baseline ranks codes with this machine's threads, whatever GPU there is.
     pub(crate) fn wants_processor(&self) -> bool {
-        self.gpu.baseline.and_then(BaselineName::of_gpu).is_some_and(|baseline| !baseline.uses_scorer())
+        #[cfg(feature = "lab")]
+        {
+            self.baseline_wants_processor()
+        }
+        #[cfg(not(feature = "lab"))]
+        {
+            false
+        }
     }
 
     /// How a batch of a remote-hnsw is loaded.
     pub(crate) fn gather(&self) -> GatherOptions {
-        self.remote.gather(self.load_scheme())
+        #[cfg(feature = "lab")]
+        {
+            self.load_scheme().gather(self.remote.gather())
+        }
+        #[cfg(not(feature = "lab"))]
+        {
+            self.remote.gather()
+        }
     }
 
     /// Whether nothing is cached.
     pub(crate) fn is_uncached(&self) -> bool {
-        self.load_scheme() == LoadScheme::Naive
-    }
-
-    fn load_scheme(&self) -> LoadScheme {
-        self.gpu.baseline.map_or(LoadScheme::Own, BaselineName::of_loads)
-    }
-
-    /// The files that a baseline needs.
-    pub(crate) fn baselines(&self) -> OpenBaselines {
-        match self.gpu.baseline.and_then(BaselineName::of_gpu) {
-            Some(baseline) if baseline.is_resident() => OpenBaselines::Resident,
-            Some(baseline) if baseline.needs_files() => OpenBaselines::OnDisk,
-            _ => OpenBaselines::No,
+        #[cfg(feature = "lab")]
+        {
+            self.baseline_is_uncached()
+        }
+        #[cfg(not(feature = "lab"))]
+        {
+            false
         }
     }
 

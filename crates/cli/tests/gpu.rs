@@ -1,4 +1,5 @@
-//! `gpu-ivf` through the program: what it prints, what its techniques and baselines cost, what it refuses.
+//! `gpu-ivf` through the program: what it prints, what its techniques cost, what it refuses. The laboratory runs the same
+//! tests with the baselines.
 #![allow(missing_docs)]
 
 mod common;
@@ -11,6 +12,14 @@ use serde_json::Value;
 /// Baselines that give the answers of the static rule where all candidates are re-ranked.
 const SAME: [&str; 8] =
     ["spann", "hi+pq", "hi+gpu", "hi+pq+gpu", "rummy-like", "mi-cpu", "mi-gpu", "static-n"];
+
+/// What the program is given for files of baselines, which only the laboratory writes.
+const BASELINES: &[&str] = if LAB { &["--baselines"] } else { &[] };
+
+/// The baselines that the program has.
+fn baselines(names: &[&'static str]) -> Vec<&'static str> {
+    if LAB { names.to_vec() } else { Vec::new() }
+}
 
 fn built(data: &Data, name: &str, more: &[&str]) -> PathBuf {
     let index = data.path(name);
@@ -69,12 +78,12 @@ fn searches_report_what_they_cost() {
 #[test]
 fn info_explain_verify_and_tune_know_it() {
     let data = Data::new(2000, 24, "u8");
-    let index = built(&data, "index", &["--baselines"]);
+    let index = built(&data, "index", BASELINES);
     let info = json(&["info", arg(&index)]);
     let facts = &info["gpu"];
     assert_eq!(
         (&info["kind"], &facts["sizes"]["count"], &facts["baselines"]),
-        (&"gpu-ivf".into(), &100.into(), &true.into())
+        (&"gpu-ivf".into(), &100.into(), &LAB.into())
     );
     assert!(number(&facts["replication"]) > 1.0 && number(&facts["replication"]) <= 8.0, "{facts}");
     let text = String::from_utf8(run(&["info", arg(&index)]).stdout).unwrap();
@@ -89,7 +98,8 @@ fn info_explain_verify_and_tune_know_it() {
     let effort = ["--nprobe", "12"];
     let mut ways = vec![vec![], vec!["--no-whole-blocks"]];
     ways.extend(["static", "changes", "margin"].map(|rule| vec!["--rule", rule]));
-    ways.extend(SAME.into_iter().chain(["no-dedup", "no-layout"]).map(|name| vec!["--baseline", name]));
+    let all = [&SAME[..], &["no-dedup", "no-layout"]].concat();
+    ways.extend(baselines(&all).into_iter().map(|name| vec!["--baseline", name]));
     for way in ways {
         let how = [&effort[..], &way].concat();
         let trace = json(&[&["explain", arg(&index), arg(&data.queries), "--query", "0"], &how[..]].concat());
@@ -116,13 +126,13 @@ fn info_explain_verify_and_tune_know_it() {
 #[test]
 fn techniques_cost_less_and_do_not_change_answers() {
     let data = Data::new(3000, 24, "f32");
-    let index = built(&data, "index", &["--baselines"]);
+    let index = built(&data, "index", BASELINES);
     let all = ["--nprobe", "25", "--candidates", "3000"];
     let of = |more: &[&str]| answers(&index, &data, &[&all[..], more].concat());
     let (plain, wanted) = of(&["--rule", "static"]);
     let reads = |counters: &Value| number(&counters["reads"]);
     assert!(number(&plain["duplicates"]) > 0.0, "{plain}");
-    for name in SAME {
+    for name in baselines(&SAME) {
         let scores_lists = matches!(name, "spann" | "hi+gpu" | "rummy-like");
         let all = if scores_lists { &all[..2] } else { &all[..] };
         let (counters, found) = answers(&index, &data, &[all, &["--baseline", name]].concat());
@@ -155,7 +165,7 @@ fn techniques_cost_less_and_do_not_change_answers() {
     for key in ["reads_saved_in_batch", "reads_saved_across"] {
         assert!(number(&changes[key]) > 0.0, "{key}: {changes}");
     }
-    for name in ["no-dedup", "no-layout"] {
+    for name in baselines(&["no-dedup", "no-layout"]) {
         assert!(reads(&each(&["--baseline", name])) > reads(&changes), "{name}");
     }
     // Whole blocks are more vectors by no more reads.
@@ -170,10 +180,10 @@ fn techniques_cost_less_and_do_not_change_answers() {
 #[test]
 fn every_way_has_a_curve_where_baselines_were_built() {
     let data = Data::new(2000, 24, "f32");
-    let (with, without) = (built(&data, "with", &["--baselines"]), built(&data, "without", &[]));
+    let (with, without) = (built(&data, "with", BASELINES), built(&data, "without", &[]));
     let truth = data.truth("l2");
     let asked = ["--recall", "0.8", "--groundtruth", arg(&truth)];
-    for name in SAME.into_iter().chain(["no-dedup", "no-layout"]) {
+    for name in baselines(&[&SAME[..], &["no-dedup", "no-layout"]].concat()) {
         let run = search(&with, &data, &[&asked[..], &["--baseline", name]].concat());
         assert!(number(&run["recall"]) > 0.7, "{name}: {run}");
         if name != "no-dedup" {
@@ -185,13 +195,15 @@ fn every_way_has_a_curve_where_baselines_were_built() {
         }
     }
     // Every index has a curve of algorithm 1.
-    for how in [["--rule", "changes"], ["--baseline", "no-dedup"]] {
+    let no_dedup = baselines(&["no-dedup"]).into_iter().map(|name| ["--baseline", name]);
+    for how in [["--rule", "changes"]].into_iter().chain(no_dedup) {
         let run = search(&without, &data, &[&asked[..], &how[..]].concat());
         assert!(number(&run["recall"]) > 0.7, "{how:?}: {run}");
         assert!(number(&run["params"]["candidates"]) < 288.0, "{how:?}: {run}");
     }
     // Files of baselines are needed by some of them only.
-    for (name, needs) in [("spann", true), ("rummy-like", true), ("no-layout", true), ("mi-cpu", false)] {
+    for name in baselines(&["spann", "rummy-like", "no-layout", "mi-cpu"]) {
+        let needs = name != "mi-cpu";
         let asked = ["search", arg(&without), arg(&data.queries), "--nprobe", "5", "--baseline", name];
         let done = run(&asked);
         assert_eq!(done.status.code(), Some(if needs { 2 } else { 0 }), "{name}: {}", stderr(&done));
@@ -234,8 +246,8 @@ fn wrong_options_of_a_build_are_refused() {
     let index = data.path("index");
     let build = ["build", arg(&data.base), "-o", arg(&index), "--kind", "gpu-ivf"];
     for (more, said) in [
-        (&["--epsilon", "-1"][..], "--epsilon is -1; give a share from 0 to 10"),
-        (&["--list-share", "0"], "--list-share is 0; give a share above 0 and up to 1"),
+        (&["--epsilon", "-1"][..], "--epsilon is -1; use 0 to 10"),
+        (&["--list-share", "0"], "--list-share is 0; use above 0 and up to 1"),
         (&["--list-share", "1.5"], "--list-share is 1.5"),
         (&["--code-bytes", "0"], "--code-bytes is 0; use 1 to 16 for 16 dimensions"),
         (&["--code-bytes", "17"], "--code-bytes is 17"),
@@ -264,12 +276,6 @@ fn wrong_options_of_a_search_are_refused() {
         (&["--beta", "2"], "belong to --rule changes"),
         (&["--rule", "static", "--epsilon-stop", "0.1"], "belong to --rule changes"),
         (&["--rule", "changes", "--margin", "0.1"], "--margin belongs to --rule margin"),
-        (&["--baseline", "mi-cpu", "--beta", "2"], "belong to --rule changes"),
-        (
-            &["--baseline", "spann", "--rule", "margin"],
-            "'--baseline <NAME>' cannot be used with '--rule <RULE>'",
-        ),
-        (&["--baseline", "best"], "possible values: spann, hi+pq"),
         (&["--rule", "none"], "possible values: static, changes, margin"),
         (&["--no-bounds", "--rule", "margin"], "leave out those of the other kinds"),
         (&["--scorer", "cpu", "--gpu-budget", "1GiB"], "leave them out with --scorer cpu"),
@@ -281,6 +287,18 @@ fn wrong_options_of_a_search_are_refused() {
     ] {
         let line = refused(&[&asked[..], &["--nprobe", "5"], more].concat(), 2);
         assert!(line.contains(said), "{line}");
+    }
+    let of_lab = [
+        (&["--baseline", "mi-cpu", "--beta", "2"][..], "belong to --rule changes"),
+        (
+            &["--baseline", "spann", "--rule", "margin"],
+            "'--baseline <NAME>' cannot be used with '--rule <RULE>'",
+        ),
+        (&["--baseline", "best"], "possible values: spann, hi+pq"),
+    ];
+    for (more, said) in of_lab {
+        let line = refused(&[&asked[..], &["--nprobe", "5"], more].concat(), 2);
+        assert!(!LAB || line.contains(said), "{line}");
     }
     let line = refused(&[&asked[..], &["--search-list", "20"]].concat(), 2);
     assert!(line.contains("this index is a gpu-ivf; give --nprobe or --recall"), "{line}");
@@ -334,18 +352,20 @@ fn a_missing_gpu_is_an_error_where_it_is_asked_for() {
 #[test]
 fn damage_names_the_file_that_has_it() {
     let data = Data::new(1500, 16, "f32");
-    let index = built(&data, "index", &["--baselines"]);
-    for (role, name) in [
+    let index = built(&data, "index", BASELINES);
+    let all = [
+        ("v1-blocks.bin", "mi-cpu"),
         ("list-vectors.bin", "spann"),
         ("list-codes.bin", "hi+pq"),
         ("row-blocks.bin", "no-layout"),
-        ("v1-blocks.bin", "mi-cpu"),
-    ] {
+    ];
+    for (role, name) in &all[..if LAB { 4 } else { 1 }] {
         let path = file_of(&index, role);
         let good = std::fs::read(&path).unwrap();
         std::fs::write(&path, good.iter().map(|byte| byte ^ 1).collect::<Vec<u8>>()).unwrap();
-        let asked = ["search", arg(&index), arg(&data.queries), "--nprobe", "20", "--baseline", name];
-        let done = run(&asked);
+        let baseline = if LAB { &["--baseline", name][..] } else { &[] };
+        let asked = ["search", arg(&index), arg(&data.queries), "--nprobe", "20"];
+        let done = run(&[&asked[..], baseline].concat());
         let said = stderr(&done);
         assert!(
             done.status.code() == Some(1) && said.contains(role) && said.contains("damaged"),
@@ -355,5 +375,63 @@ fn damage_names_the_file_that_has_it() {
         assert_eq!(verified.status.code(), Some(1), "{role}");
         assert!(String::from_utf8_lossy(&verified.stdout).contains(role), "{role}");
         std::fs::write(&path, good).unwrap();
+    }
+}
+
+/// Counters of fixed searches depend on no machine; `golden.rs` says how they are written again.
+#[test]
+fn counters_of_gpu_indexes_are_those_of_the_golden_file() {
+    let mut all = serde_json::Map::new();
+    for (dtype, metric) in [("f32", "l2"), ("f32", "ip"), ("u8", "l2"), ("f16", "cosine"), ("i8", "ip")] {
+        let data = Data::new(2000, 24, dtype);
+        let index = data.path("gpu");
+        let place = ["build", arg(&data.base), "-o", arg(&index), "--kind", "gpu-ivf"];
+        let how = ["--code-bytes", "8", "--calibration-queries", "60", "--threads", "2"];
+        json(&[&place[..], BASELINES, &["--metric", metric], &how].concat());
+        let truth = data.truth(metric);
+        let common = ["search", arg(&index), arg(&data.queries), "--groundtruth", arg(&truth)];
+        let searches = [
+            ("nprobe 4 and 20", &["--nprobe", "4,20"][..]),
+            ("recall 0.9", &["--recall", "0.9"]),
+            ("nprobe 20, single nodes", &["--nprobe", "20", "--no-whole-blocks", "--margin", "0.1"]),
+            (
+                "nprobe 20, changes",
+                &["--nprobe", "20", "--rule", "changes", "--batch-size", "5", "--beta", "2"],
+            ),
+            ("nprobe 20, static", &["--nprobe", "20", "--rule", "static", "--candidates", "40"]),
+            ("nprobe 20, spann", &["--nprobe", "20", "--baseline", "spann"]),
+            ("nprobe 20, hi+pq+gpu", &["--nprobe", "20", "--baseline", "hi+pq+gpu", "--candidates", "40"]),
+            ("nprobe 20, rummy-like", &["--nprobe", "20", "--baseline", "rummy-like"]),
+            ("nprobe 20, mi-cpu", &["--nprobe", "20", "--baseline", "mi-cpu", "--candidates", "40"]),
+            ("nprobe 20, no-layout", &["--nprobe", "20", "--baseline", "no-layout", "--candidates", "40"]),
+        ];
+        for &(name, more) in searches.iter().filter(|(_, more)| LAB || !more.contains(&"--baseline")) {
+            let found = json(&[&common[..], &COUNTED, more].concat());
+            let runs: Vec<Value> = found["runs"].as_array().unwrap().iter().map(counters).collect();
+            all.insert(format!("{dtype} {metric}: {name}"), runs.into());
+        }
+    }
+    compare(if LAB { "gpu-baselines.json" } else { "gpu.json" }, all);
+}
+
+#[test]
+fn baselines_are_left_to_the_laboratory() {
+    if LAB {
+        return;
+    }
+    let data = Data::new(600, 16, "f32");
+    let index = built(&data, "index", &[]);
+    let (base, queries, other) = (arg(&data.base), arg(&data.queries), data.path("other"));
+    let build = ["build", base, "-o", arg(&other), "--kind", "gpu-ivf", "--baselines"];
+    assert!(refused(&build, 2).contains("stratann-lab build") && !other.exists());
+    for command in ["search", "explain"] {
+        for name in ["spann", "naive", "anything"] {
+            let said = refused(&[command, arg(&index), queries, "--nprobe", "5", "--baseline", name], 2);
+            assert!(said.contains("stratann-lab search") && said.contains(name), "{said}");
+        }
+    }
+    for command in ["search", "build"] {
+        let help = String::from_utf8(run(&[command, "--help"]).stdout).unwrap();
+        assert!(!help.contains("--baseline <"), "{command}");
     }
 }

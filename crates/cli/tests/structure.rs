@@ -45,6 +45,25 @@ const NAMES_A_KIND: [(&str, &str); 5] = [
     ("engine/src/spread/scatter.rs", "separate indexes are graphs"),
 ];
 
+/// What other systems do, and a kind without a technique: rooms behind the feature `lab` alone know them.
+const BASELINES: [&str; 15] = [
+    "Source::Lists",
+    "Source::CodeLists",
+    "Source::ResidentLists",
+    "::Spann",
+    "::ListsOfCodes",
+    "::SpannOnGpu",
+    "::Rummy",
+    "::MultiTierOnCpu",
+    "::MultiTierOnGpu",
+    "::StaticCandidates",
+    "::NoDeduplication",
+    "::NoLayout",
+    "::Naive",
+    "::NoDoorbell",
+    "::NoOverlap",
+];
+
 type Module = Vec<String>;
 
 struct Crate {
@@ -273,6 +292,31 @@ fn kinds_stay_in_their_rooms() {
     let stale = NAMES_A_KIND.iter().filter(|(file, _)| !excused.contains(file));
     let stale: Vec<String> = stale.map(|(file, _)| (*file).to_string()).collect();
     demand_none("files that no longer name a kind", &stale);
+}
+
+#[test]
+fn baselines_stay_behind_the_feature_of_the_laboratory() {
+    let mut violations = Vec::new();
+    let mut rooms = 0;
+    let lab = crates().join("lab");
+    for path in rust_files(&crates()).iter().filter(|path| !path.starts_with(&lab)) {
+        let (name, text) = (path.display().to_string(), fs::read_to_string(path).expect("UTF-8"));
+        if !name.contains("/src/") || name.contains("/baseline") {
+            continue;
+        }
+        let code = code_of(&text);
+        let known = BASELINES.iter().filter(|variant| code.contains(*variant));
+        violations.extend(known.map(|variant| format!("{name} knows {variant}")));
+        let lines: Vec<&str> = text.lines().collect();
+        for (at, line) in lines.iter().enumerate().filter(|(_, line)| line.ends_with("mod baseline;")) {
+            rooms += 1;
+            if at == 0 || lines[at - 1] != "#[cfg(feature = \"lab\")]" {
+                violations.push(format!("{name}:{}: {line} without the feature", at + 1));
+            }
+        }
+    }
+    assert!(rooms >= 5, "only {rooms} rooms of baselines");
+    demand_none("baselines outside of rooms behind the feature `lab`", &violations);
 }
 
 #[test]

@@ -16,6 +16,8 @@ pub enum Refused {
     Build(u64),
     /// A state of another kind of index: its number.
     Kind(u8),
+    /// A search that only the laboratory has.
+    Laboratory,
     /// A field is outside of its limits.
     Content,
 }
@@ -36,6 +38,10 @@ impl fmt::Display for Refused {
             Refused::Kind(kind) => {
                 write!(f, "it is of another kind of index (number {kind}); give all servers the same index")
             }
+            Refused::Laboratory => write!(
+                f,
+                "it searches as another system does, which only stratann-lab can; run that program on all servers"
+            ),
             Refused::Content => write!(f, "a field is outside of its limits"),
         }
     }

@@ -15,7 +15,9 @@ use stratann_storage::tier::{self, Buffer};
 use stratann_storage::{Error, Result};
 
 use crate::kinds::kind::Kind;
-use crate::kinds::options::{LearnOptions, OpenBaselines};
+use crate::kinds::options::LearnOptions;
+#[cfg(feature = "lab")]
+use crate::kinds::options::OpenBaselines;
 use crate::manifest::Manifest;
 use crate::scorer::ScorerOptions;
 
@@ -36,6 +38,7 @@ pub struct OpenOptions {
     /// How codes of a `gpu-ivf` are ranked.
     pub scorer: ScorerOptions,
     /// Files of a `gpu-ivf` for comparisons.
+    #[cfg(feature = "lab")]
     pub baselines: OpenBaselines,
 }
 

@@ -16,7 +16,6 @@ use stratann_storage::{Error, ErrorKind, Result, input};
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::kinds::kind::Kind;
-use crate::kinds::options::OpenBaselines;
 use crate::kinds::section::{ListSection, Section};
 use crate::recall::curve::Curve;
 use crate::{DType, Metric, files};
@@ -174,12 +173,6 @@ impl Manifest {
         self.section.lists().ok_or_else(|| {
             Error::corrupt(format!("{}: the manifest has no section of clusters", folder.display()))
         })
-    }
-
-    /// The files for searches as other systems do them, where the index has them.
-    pub(crate) fn baselines(&self) -> OpenBaselines {
-        let has_files = self.section.gpu().is_some_and(|section| section.facts.baselines);
-        if has_files { OpenBaselines::OnDisk } else { OpenBaselines::No }
     }
 
     /// The file that has this role.

@@ -1,5 +1,5 @@
 //! `gpu-ivf`: exact answers where all is re-ranked, equal bytes and answers under any number of threads, budget and
-//! scorer, and damage that is never an answer.
+//! scorer, and damage that is never an answer. The laboratory runs the same tests with the baselines.
 
 mod common;
 
@@ -18,11 +18,13 @@ use stratann_core::score::{CodeJob, RankScratch, Ranking, rank};
 use stratann_engine::build::{BuildOptions, Kind, KindOptions, build, plan};
 use stratann_engine::driver::{Driver, DriverOptions, Queries, Times};
 use stratann_engine::groundtruth;
-use stratann_engine::index::{Index, OpenBaselines, OpenOptions};
-use stratann_engine::kinds::options::{Baseline, GpuSwitches};
+use stratann_engine::index::{Index, OpenOptions};
+use stratann_engine::kinds::options::GpuSwitches;
 use stratann_engine::scorer::{EmulatedFault, Reply, ScorerChoice, ScorerOptions, conformance};
 use stratann_engine::search::{Answers, Effort, SearchOptions};
 use stratann_engine::{DType, Metric, verify};
+#[cfg(feature = "lab")]
+use stratann_engine::{index::OpenBaselines, kinds::options::Baseline};
 use stratann_kernel::codes::{Codebook, Table};
 use stratann_storage::tier::MemoryTier;
 use stratann_storage::{ErrorKind, Quiet};
@@ -90,14 +92,19 @@ fn all_candidates_of_all_lists_are_the_exact_answer() {
     ] {
         let set = Set::new(dtype, 12, &clustered(1500, 12, 20, 3));
         let asked = queries_of(&set, 20);
-        let dir = built(&set, &options(metric, GpuOptions { baselines: true, ..small() }));
+        let dir = built(&set, &options(metric, GpuOptions { baselines: cfg!(feature = "lab"), ..small() }));
         let report = verify::verify(dir.path(), &Quiet).unwrap();
         assert_eq!((report.violations.as_slice(), report.nodes), (&[][..], 1500), "{dtype:?} {metric:?}");
         let truth = groundtruth::exact(&set.reader(), &asked.reader(), metric, 10, 1 << 30, &Quiet).unwrap();
-        let opened = OpenOptions { baselines: OpenBaselines::Resident, ..OpenOptions::default() };
+        let opened = OpenOptions {
+            #[cfg(feature = "lab")]
+            baselines: OpenBaselines::Resident,
+            ..OpenOptions::default()
+        };
         let index = Index::open(dir.path(), opened).unwrap();
         let plain = search(&index, &asked.bytes, 2000, everything());
         assert!(recall(&plain, &truth.ids, truth.k) > 0.999, "{dtype:?} {metric:?}");
+        #[cfg(feature = "lab")]
         for baseline in Baseline::ALL {
             // Some score all members of the lists, and have no candidates.
             let has_candidates = !matches!(baseline.name(), "spann" | "hi+gpu" | "rummy-like");
@@ -125,10 +132,10 @@ fn contents(folder: &Path) -> BTreeMap<String, Vec<u8>> {
 #[test]
 fn threads_do_not_change_a_byte_and_an_interrupted_build_goes_on() {
     let set = Set::new(DType::U8, 16, &clustered(6000, 16, 40, 5));
-    let mut plain = options(Metric::L2, GpuOptions { baselines: true, ..small() });
+    let mut plain = options(Metric::L2, GpuOptions { baselines: cfg!(feature = "lab"), ..small() });
     plain.calibration_queries = 20;
     let whole = contents(built(&set, &plain).path());
-    assert_eq!(whole.len(), 11);
+    assert_eq!(whole.len(), if cfg!(feature = "lab") { 11 } else { 7 });
     for threads in [1, 3] {
         assert!(
             contents(built(&set, &BuildOptions { threads, ..plain.clone() }).path()) == whole,
@@ -235,15 +242,28 @@ fn values_out_of_range_are_refused() {
     let options = SearchOptions { k: 50, effort, switches: zero.into(), ..SearchOptions::default() };
     assert_eq!(index.search(set.row(0), &options, &Quiet).unwrap().k, 50);
     // Files that were not built.
-    let opened = OpenOptions { baselines: OpenBaselines::OnDisk, ..OpenOptions::default() };
-    let e = Index::open(dir.path(), opened).map(|_| ()).unwrap_err();
-    assert!(e.message.contains("--baselines"), "{e}");
+    #[cfg(feature = "lab")]
+    {
+        let opened = OpenOptions { baselines: OpenBaselines::OnDisk, ..OpenOptions::default() };
+        let e = Index::open(dir.path(), opened).map(|_| ()).unwrap_err();
+        assert!(e.message.contains("--baselines"), "{e}");
+    }
+}
+
+#[cfg(not(feature = "lab"))]
+#[test]
+fn files_of_baselines_are_left_to_the_laboratory() {
+    let set = Set::new(DType::F32, 8, &clustered(300, 8, 4, 1));
+    let own = GpuOptions { baselines: true, ..small() };
+    let dir = tempfile::tempdir().unwrap();
+    let e = build(&set.reader(), dir.path(), &options(Metric::L2, own), &Quiet).map(|_| ()).unwrap_err();
+    assert!(e.kind == ErrorKind::BadInput && e.message.contains("stratann-lab build"), "{e}");
 }
 
 #[test]
 fn a_flipped_bit_is_an_error_and_no_answer() {
     let set = Set::new(DType::U8, 12, &clustered(2000, 12, 10, 9));
-    let dir = built(&set, &options(Metric::L2, GpuOptions { baselines: true, ..small() }));
+    let dir = built(&set, &options(Metric::L2, GpuOptions { baselines: cfg!(feature = "lab"), ..small() }));
     let asked = queries_of(&set, 10);
     let right = search(&open(&dir), &asked.bytes, 2000, everything());
     for (name, bytes) in contents(dir.path()) {

@@ -42,6 +42,14 @@ impl Error {
         Error { kind: ErrorKind::BadInput, message: message.into() }
     }
 
+    /// Creates the refusal of something that only a command of the laboratory does.
+    pub fn laboratory(what: &str, command: &str) -> Error {
+        Error::bad_input(format!(
+            "{what} is for studies, which the laboratory has; use `stratann-lab {command}`, which `make lab` compiles \
+             in the source tree (or `cargo run --release -p stratann-lab -- {command}`)"
+        ))
+    }
+
     /// Creates an error of a budget that is too small.
     pub fn budget(message: impl Into<String>) -> Error {
         Error { kind: ErrorKind::Budget, message: message.into() }

@@ -129,9 +129,9 @@ struct Document<'a> {
 pub(crate) fn run(args: &Args, output: Output) -> Result<Verdict> {
     match &args.other {
         Some(Other::Generate(args)) => return generate::run(args, output),
-        Some(Other::Ablation(_)) => return Err(moved("ablation")),
-        Some(Other::Codes(_)) => return Err(moved("codes")),
-        Some(Other::Cost(_)) => return Err(moved("cost")),
+        Some(Other::Ablation(_)) => return Err(Error::laboratory("`bench ablation`", "ablation")),
+        Some(Other::Codes(_)) => return Err(Error::laboratory("`bench codes`", "codes")),
+        Some(Other::Cost(_)) => return Err(Error::laboratory("`bench cost`", "cost")),
         None => {}
     }
     let settings = settings(args);
@@ -144,14 +144,6 @@ pub(crate) fn run(args: &Args, output: Output) -> Result<Verdict> {
             Err(Error::bad_input("bench does not search memory nodes; use `stratann search --memory`"))
         }
     }
-}
-
-/// Refusal of a study; names the command of the laboratory.
-fn moved(study: &str) -> Error {
-    Error::bad_input(format!(
-        "`bench {study}` is a study of the laboratory; use `stratann-lab {study}`, which `make lab` compiles in the \
-         source tree (or `cargo run --release -p stratann-lab -- {study}`)"
-    ))
 }
 
 fn sweep(

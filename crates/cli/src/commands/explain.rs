@@ -133,6 +133,7 @@ pub(crate) fn run(args: &Args, output: Output) -> Result<Verdict> {
     let open = OpenOptions {
         head_budget: args.head_budget,
         learning: LearnOptions { learn, ..LearnOptions::default() },
+        #[cfg(feature = "lab")]
         baselines: args.techniques.baselines(),
         ..OpenOptions::default()
     };

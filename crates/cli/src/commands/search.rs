@@ -390,6 +390,7 @@ pub(crate) fn run(args: &Args, output: Output) -> Result<Verdict> {
                 ram_budget: args.how.ram_budget,
                 head_budget: args.how.head_budget,
                 learning: args.how.learning(),
+                #[cfg(feature = "lab")]
                 baselines: args.how.techniques.baselines(),
                 scorer: args.how.scorer()?,
                 ..OpenOptions::default()

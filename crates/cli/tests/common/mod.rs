@@ -27,6 +27,9 @@ pub const PROGRAM: &str =
         (None, None) => panic!("no program under test"),
     };
 
+/// Whether the program under test is the laboratory, which has the baselines.
+pub const LAB: bool = cfg!(feature = "lab");
+
 /// The program with `args`, to be started.
 pub fn command(args: &[&str]) -> Command {
     let mut command = Command::new(PROGRAM);
@@ -194,10 +197,17 @@ impl Data {
         self.folder.path().join(name)
     }
 
-    /// Builds a graph quickly; gives its folder.
+    /// Builds a graph quickly, or the kind that `more` names; gives its folder.
     pub fn build(&self, name: &str, more: &[&str]) -> PathBuf {
         let index = self.path(name);
-        json(&[&self.build_args(&index)[..], more].concat());
+        let mut args = self.build_args(&index);
+        if more.contains(&"--kind") {
+            // Options of a graph are refused for other kinds.
+            args.retain(|word| {
+                !["--kind", "disk-graph", "--degree", "24", "--build-list", "48"].contains(word)
+            });
+        }
+        json(&[&args[..], more].concat());
         index
     }
 
@@ -432,4 +442,31 @@ pub fn configs(data: &Data, name: &str, count: usize, source: &dyn Fn(usize) -> 
 
 pub fn start(config: &Path) -> Running {
     Running::start(&["serve", "--config", arg(config), "--until-eof"])
+}
+
+/// What a golden file holds of a run.
+pub fn counters(run: &Value) -> Value {
+    serde_json::json!({ "per_query": run["per_query"], "recall": run["recall"], "search_list": run["params"]["search_list"] })
+}
+
+/// Compares with a golden file, or writes it again.
+///
+/// Merged reads depend on timing and are not compared.
+pub fn compare(file: &str, mut all: serde_json::Map<String, Value>) {
+    let runs = all.values_mut().filter_map(Value::as_array_mut).flatten();
+    for per_query in runs.filter_map(|run| run["per_query"].as_object_mut()) {
+        per_query.remove("merged_reads");
+        per_query.remove("merged_bytes");
+    }
+    let path = format!("{}/../cli/tests/golden/{file}", env!("CARGO_MANIFEST_DIR"));
+    if std::env::var_os("STRATANN_BLESS").is_some() {
+        std::fs::write(path, format!("{:#}\n", Value::Object(all))).unwrap();
+        return;
+    }
+    let golden: serde_json::Map<String, Value> =
+        serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap();
+    assert_eq!(golden.keys().collect::<Vec<_>>(), all.keys().collect::<Vec<_>>());
+    for (name, runs) in &golden {
+        assert_eq!(&all[name], runs, "{name}");
+    }
 }

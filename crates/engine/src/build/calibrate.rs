@@ -45,7 +45,8 @@ pub(crate) fn run(
         ram_budget: None,
         cache_budget: blocks.min(spare).min(4 << 30),
         head_budget: Some(spare),
-        baselines: manifest.baselines(),
+        #[cfg(feature = "lab")]
+        baselines: crate::index::OpenBaselines::of(manifest.section.gpu()),
         ..OpenOptions::default()
     };
     let index = Index::from_manifest(build.partial.folder(), build.number, manifest.clone(), open)?;

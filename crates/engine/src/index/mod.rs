@@ -22,6 +22,7 @@ mod live;
 mod spare;
 
 pub use crate::base::{OpenOptions, Reserve};
+#[cfg(feature = "lab")]
 pub use crate::kinds::options::OpenBaselines;
 pub use crate::kinds::{Acknowledged, ChangeOptions, PLACE, Unfinished};
 pub use spare::CacheBudget;

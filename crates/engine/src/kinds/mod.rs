@@ -218,7 +218,7 @@ impl KindIndex {
     pub(crate) fn reads_blocks(&self) -> bool {
         match self {
             KindIndex::Flat | KindIndex::DiskGraph(_) => true,
-            KindIndex::GpuIvf(own) => !own.has_baselines(),
+            KindIndex::GpuIvf(own) => own.reads_blocks(),
             KindIndex::HybridIvf(_) | KindIndex::GridIvf(_) | KindIndex::RemoteHnsw(_) => false,
         }
     }
@@ -241,7 +241,7 @@ impl KindIndex {
         match self {
             KindIndex::Flat | KindIndex::DiskGraph(_) | KindIndex::GridIvf(_) => base.block.block_bytes,
             KindIndex::HybridIvf(lists) => lists.tables.pages_max() * base.block.block_bytes,
-            KindIndex::GpuIvf(own) => own.list_bytes_max().max(base.block.block_bytes),
+            KindIndex::GpuIvf(own) => own.read_bytes_max(base),
             KindIndex::RemoteHnsw(own) => remote_hnsw::account::read_bytes_max(&own.facts),
         }
     }
@@ -372,9 +372,7 @@ impl KindIndex {
     /// Refuses techniques of a `gpu-ivf` on another kind, and those whose files are not open.
     pub(crate) fn check_switches(&self, switches: &Switches) -> Result<()> {
         match (self, switches) {
-            (KindIndex::GpuIvf(own), Switches::GpuIvf(gpu)) => {
-                gpu.baseline.map_or(Ok(()), |baseline| own.check_open(baseline))
-            }
+            (KindIndex::GpuIvf(own), Switches::GpuIvf(gpu)) => own.check_switches(gpu),
             (_, Switches::GpuIvf(gpu)) if *gpu != GpuSwitches::default() => Err(Error::bad_input(
                 "techniques of gpu-ivf are switched, and this index is of another kind; leave them out",
             )),
@@ -394,10 +392,7 @@ impl KindIndex {
 
     /// The path of the file of a store.
     pub(crate) fn store_path(&self, base: &Base, store: StoreId) -> PathBuf {
-        let role = match (self, usize::from(store.0).checked_sub(1)) {
-            (KindIndex::GpuIvf(_), Some(number)) => gpu_ivf::open::STORES.get(number),
-            _ => None,
-        };
+        let role = if let KindIndex::GpuIvf(own) = self { own.store_role(store) } else { None };
         let file = role.and_then(|role| base.manifest.file(role).ok());
         file.map_or_else(|| base.blocks_path.clone(), |(name, _)| base.folder.join(name))
     }

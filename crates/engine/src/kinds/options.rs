@@ -5,6 +5,7 @@ use stratann_params::{Given, IndexKind};
 use stratann_storage::Result;
 
 pub use super::disk_graph::options::GraphSwitches;
+#[cfg(feature = "lab")]
 pub use super::gpu_ivf::baseline::{Baseline, OpenBaselines};
 pub use super::gpu_ivf::options::GpuSwitches;
 pub use super::grid_ivf::options::GridSwitches;

@@ -99,8 +99,12 @@ pub fn tune(
     let (_, manifest) = Manifest::read(folder)?;
     manifest.check_newest()?;
     let _lock = lock_folder(folder)?;
-    let baselines = manifest.baselines();
-    let open = OpenOptions { ram_budget: options.ram_budget, baselines, ..OpenOptions::default() };
+    let open = OpenOptions {
+        ram_budget: options.ram_budget,
+        #[cfg(feature = "lab")]
+        baselines: crate::index::OpenBaselines::of(manifest.section.gpu()),
+        ..OpenOptions::default()
+    };
     let mut index = Index::open(folder, open)?;
     if !index.base.kind.has_curve() {
         return Err(Error::bad_input(format!(

@@ -6,7 +6,6 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 use stratann_cli::Verdict;
-use stratann_cli::gathering::{ALL_SCHEMES, LoadScheme};
 use stratann_cli::memory_nodes::KeyArgs;
 use stratann_cli::options;
 use stratann_cli::output::{Named, Output};
@@ -16,6 +15,7 @@ use stratann_cluster::memory::found;
 use stratann_engine::dataset::GroundTruth;
 use stratann_engine::index::{Index, OpenOptions};
 use stratann_engine::kinds::kind::Kind;
+use stratann_engine::kinds::remote_hnsw::baseline::LoadScheme;
 use stratann_engine::kinds::remote_hnsw::facts::RemoteFacts;
 use stratann_engine::kinds::setting;
 use stratann_engine::manifest::Manifest;
@@ -183,7 +183,7 @@ pub(super) fn run(args: &Args, output: Output) -> Result<Verdict> {
     let mut bench = Bench::open(args, &printer, output)?;
     let mut breakdown = Vec::new();
     for k in bench.ks() {
-        breakdown.extend(bench.compare(&ALL_SCHEMES, k, TABLE_EF)?);
+        breakdown.extend(bench.compare(&LoadScheme::ALL, k, TABLE_EF)?);
     }
     let mut curve = Vec::new();
     for k in bench.ks() {

@@ -13,12 +13,14 @@ use stratann_engine::search::SearchOptions;
 use stratann_storage::{Error, Result};
 
 use super::costs::CostArgs;
-use crate::gathering::{LoadScheme, RemoteTechniques};
+use crate::gathering::RemoteTechniques;
 use crate::output::Output;
 use crate::progress::ProgressPrinter;
 use crate::queries::Queries;
 use crate::{Verdict, options};
 
+#[cfg(feature = "lab")]
+mod baseline;
 mod text;
 
 /// Options of compute nodes and memory nodes.
@@ -38,8 +40,12 @@ pub(super) struct MemoryArgs {
     #[arg(long, value_name = "N")]
     batches_at_once: Option<usize>,
     /// Ways to load clusters, in turn; each is compared with naive where that is one of them [default: none]
+    #[cfg(feature = "lab")]
     #[arg(long, value_enum, value_name = "NAME,…", value_delimiter = ',')]
-    baseline: Vec<LoadScheme>,
+    baseline: Vec<baseline::SchemeName>,
+    #[cfg(not(feature = "lab"))]
+    #[arg(long, value_name = "NAME,…", value_delimiter = ',', hide = true)]
+    baseline: Vec<String>,
     /// Share of all clusters that the cache of a compute node has room for, 0 to 1 [default: 0.1]
     #[arg(long, value_name = "SHARE")]
     cache_share: Option<f64>,
@@ -81,6 +87,10 @@ impl MemoryArgs {
 
     /// Checks for numbers out of range, and for options of other kinds.
     pub(super) fn check(&self, times: &CostArgs) -> Result<()> {
+        #[cfg(not(feature = "lab"))]
+        if !self.baseline.is_empty() {
+            return Err(Error::laboratory(&format!("--baseline {}", self.baseline.join(",")), "simulate"));
+        }
         let wrong = |what: String| Err(Error::bad_input(what));
         let nodes = self.nodes();
         let counts = self.compute_nodes.iter().map(|&count| ("--compute-nodes", count, NODES_MAX));
@@ -116,21 +126,17 @@ impl MemoryArgs {
         }
     }
 
-    /// Each scheme once, that of the kind where none is given.
-    fn schemes(&self) -> Vec<LoadScheme> {
-        let mut schemes: Vec<LoadScheme> = Vec::new();
-        for &scheme in &self.baseline {
-            if !schemes.contains(&scheme) {
-                schemes.push(scheme);
-            }
+    /// The ways to load, where the kind loads by `own`.
+    fn ways(&self, own: GatherOptions) -> Vec<LoadWay> {
+        #[cfg(feature = "lab")]
+        {
+            baseline::ways(&self.baseline, own)
         }
-        if schemes.is_empty() { vec![LoadScheme::Own] } else { schemes }
+        #[cfg(not(feature = "lab"))]
+        {
+            vec![LoadWay { name: "remote-hnsw", gather: own, is_for_each: false }]
+        }
     }
-}
-
-/// The way of a scheme, where the kind loads by `own`.
-fn way(scheme: LoadScheme, own: GatherOptions) -> LoadWay {
-    LoadWay { name: scheme.name(), gather: scheme.gather(own), is_for_each: scheme == LoadScheme::Naive }
 }
 
 /// What is simulated.
@@ -163,7 +169,7 @@ pub(super) fn run(
     let Job { args, times, queries, truth, search, seed } = job;
     let mut rows = Vec::new();
     queries.read(0, queries.count(), &mut rows)?;
-    let gather = args.techniques.gather(LoadScheme::Own);
+    let gather = args.techniques.gather();
     let search = SearchOptions { gather, switches: args.techniques.switches().into(), ..search };
     let params = index.params(&search)?;
     let nodes = args.nodes();
@@ -180,8 +186,8 @@ pub(super) fn run(
         progress: printer,
     };
     let mut recorded = Vec::new();
-    for scheme in args.schemes() {
-        recorded.push(recorder.record(way(scheme, gather), most)?);
+    for way in args.ways(gather) {
+        recorded.push(recorder.record(way, most)?);
     }
     let prices = match &times.costs {
         Some(path) => LoadPrices::read(path)?,

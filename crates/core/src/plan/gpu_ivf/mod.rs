@@ -2,12 +2,13 @@
 //! ids and returns the nearest; their vectors are read in mini-batches until more of them change nothing.
 //!
 //! route = the navigation graph over centroids, in [`navigate`] · access = ids go to the scorer of codes
-//! ([`crate::score`]) · verify = re-ranking, in [`rerank`]. Other systems that are compared with it read whole lists:
-//! [`posting`].
+//! ([`crate::score`]) · verify = re-ranking, in [`rerank`]. The feature `lab` has searches as other systems
+//! do them.
 
+#[cfg(feature = "lab")]
+pub mod baseline;
 mod navigate;
 mod params;
-mod posting;
 mod rerank;
 #[cfg(test)]
 mod tests;
@@ -27,9 +28,9 @@ use crate::search::{
 use crate::verify::{BlockScratch, score_block};
 use crate::view::Base;
 
-pub use params::{MAX_BATCH, MAX_CANDIDATES, MAX_PROBES, Params, Rule, Source};
+pub use params::{MAX_BATCH, MAX_CANDIDATES, MAX_PROBES, Params, Rule};
 pub use trace::{Found, Trace};
-pub use view::{Baselines, CODE_LISTS, LISTS, ROWS, View};
+pub use view::View;
 
 /// The kind itself.
 pub(crate) struct Marker;
@@ -88,6 +89,7 @@ pub struct Scratch {
     ids: Vec<u32>,
     keep: u32,
     exclude: u32,
+    #[cfg(feature = "lab")]
     distances: Vec<u32>,
     exact: Vec<f32>,
     norms: Vec<f32>,
@@ -155,14 +157,18 @@ impl Kind for Marker {
     fn step(cx: &mut Cx<'_, Self>, arrived: Ordered<'_>) {
         let is_new = !cx.q.started;
         cx.q.started = true;
-        cx.take_in(arrived, |cx, pending, bytes| match (cx.own.stage, cx.params.source) {
-            (Stage::Scan, _) => {
+        cx.take_in(arrived, |cx, pending, bytes| match cx.own.stage {
+            Stage::Scan => {
                 let block = crate::format::block::Block::open(cx.view.block, bytes).ok()?;
                 score_block(cx.q, cx.exact, &mut cx.scratch.blocks, &block);
                 Some(())
             }
-            (Stage::Rank, _) => posting::take(cx, bytes),
-            (Stage::Rerank, _) => rerank::take(cx, pending, bytes),
+            #[cfg(feature = "lab")]
+            Stage::Rank => baseline::posting::take(cx, bytes),
+            // Candidates are no read.
+            #[cfg(not(feature = "lab"))]
+            Stage::Rank => None,
+            Stage::Rerank => rerank::take(cx, pending, bytes),
         });
         if cx.q.outcome == Outcome::Running {
             choose(cx, is_new);
@@ -186,7 +192,11 @@ impl Kind for Marker {
     }
 
     fn code_query<'s>(params: &Params, scratch: &'s Scratch) -> Option<&'s [f32]> {
-        (params.source == Source::Codes && !params.exact).then_some(&scratch.query.wide)
+        #[cfg(feature = "lab")]
+        if params.compared.source != baseline::Source::Codes {
+            return None;
+        }
+        (!params.exact).then_some(&scratch.query.wide)
     }
 
     fn codes<'v>(view: &Self::View<'v>) -> (&'v [u8], u32) {
@@ -198,7 +208,10 @@ impl Kind for Marker {
     }
 
     fn read_counter<'s>(stats: &'s mut QueryStats, read: &Read) -> Option<&'s mut u64> {
-        matches!(read.at.store, view::BLOCKS | ROWS).then_some(&mut stats.record_reads)
+        let is_record = read.at.store == view::BLOCKS;
+        #[cfg(feature = "lab")]
+        let is_record = is_record || read.at.store == baseline::ROWS;
+        is_record.then_some(&mut stats.record_reads)
     }
 
     fn size(base: &Base<'_>, view: &View<'_>) -> IndexSize {
@@ -235,25 +248,28 @@ impl Kind for Marker {
 
 /// Decides what to do next, after all that arrived was taken in.
 fn choose(cx: &mut Cx<'_, Marker>, is_new: bool) {
-    let went_on = match (cx.own.stage, cx.params.source) {
-        (Stage::Scan, _) => scan(cx),
-        (Stage::Rank, source) => {
-            if is_new {
-                navigate::rank_lists(cx);
-            }
-            match source {
-                Source::Codes if is_new => navigate::ask(cx),
-                Source::Codes => Some(()),
-                Source::Lists | Source::CodeLists | Source::ResidentLists => posting::choose(cx),
-            }
-        }
-        (Stage::Rerank, _) => rerank::choose(cx),
+    let went_on = match cx.own.stage {
+        Stage::Scan => scan(cx),
+        Stage::Rank => rank(cx, is_new),
+        Stage::Rerank => rerank::choose(cx),
     };
     match went_on {
         Some(()) if cx.q.outcome == Outcome::Running => cx.settle(&[]),
         Some(()) => {}
         None => cx.q.finish(Outcome::OutOfBudget),
     }
+}
+
+/// Chooses lists, and asks for their nearest members once.
+fn rank(cx: &mut Cx<'_, Marker>, is_new: bool) -> Option<()> {
+    if is_new {
+        navigate::rank_lists(cx);
+    }
+    #[cfg(feature = "lab")]
+    if cx.params.compared.source != baseline::Source::Codes {
+        return baseline::posting::choose(cx);
+    }
+    if is_new { navigate::ask(cx) } else { Some(()) }
 }
 
 /// Keeps `width` reads under way until every block has been asked for.

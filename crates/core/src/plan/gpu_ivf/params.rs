@@ -1,5 +1,7 @@
 //! The parameters of one query.
 
+#[cfg(feature = "lab")]
+use super::baseline::Compared;
 use crate::codec::{Reader, Refused, Writer};
 
 /// Most lists that a query can visit.
@@ -8,6 +10,16 @@ pub const MAX_PROBES: u32 = 65_536;
 pub const MAX_CANDIDATES: u32 = 65_536;
 /// Most candidates of a mini-batch.
 pub const MAX_BATCH: u32 = 1024;
+
+/// The flags on the wire. Those of searches as other systems do them, and the numbers of their sources up to the
+/// largest, are reserved where the feature `lab` is off.
+const MERGE: u8 = 1;
+const REUSE: u8 = 1 << 1;
+const WHOLE_BLOCKS: u8 = 1 << 2;
+pub(super) const BY_ROWS: u8 = 1 << 3;
+pub(super) const COPIES: u8 = 1 << 4;
+const EXACT: u8 = 1 << 5;
+const SOURCE_MAX: u8 = 3;
 
 /// What ends re-ranking before the last candidate.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -41,25 +53,6 @@ impl Rule {
     }
 }
 
-/// Where candidates come from. All but the first are for comparisons with other systems.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[repr(u8)]
-pub enum Source {
-    /// A scorer that has the codes of all vectors; only ids are sent to it.
-    #[default]
-    Codes = 0,
-    /// Lists of vectors on disk, read whole: all members are results (SPANN).
-    Lists = 1,
-    /// Lists of codes on disk, read whole.
-    CodeLists = 2,
-    /// Lists of vectors in RAM: all members are results (RUMMY).
-    ResidentLists = 3,
-}
-
-impl Source {
-    const ALL: [Source; 4] = [Source::Codes, Source::Lists, Source::CodeLists, Source::ResidentLists];
-}
-
 /// The parameters of one query; plain data that travels with it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Params {
@@ -84,12 +77,9 @@ pub struct Params {
     pub reuse: bool,
     /// Whether all vectors of a block that is read become results.
     pub whole_blocks: bool,
-    /// Where candidates come from.
-    pub source: Source,
-    /// Whether vectors are read from a file in the order of rows, and not from blocks of near vectors.
-    pub by_rows: bool,
-    /// Whether what is scored is copied to a GPU for the query, and its bytes are counted.
-    pub copies: bool,
+    /// How another system searches instead.
+    #[cfg(feature = "lab")]
+    pub compared: Compared,
     /// Whether every vector is read and scored, whatever else is given.
     pub exact: bool,
 }
@@ -108,9 +98,8 @@ impl Params {
             merge: true,
             reuse: true,
             whole_blocks: true,
-            source: Source::Codes,
-            by_rows: false,
-            copies: false,
+            #[cfg(feature = "lab")]
+            compared: Compared::default(),
             exact: false,
         }
     }
@@ -124,29 +113,40 @@ impl Params {
             && self.margin >= -1.0
     }
 
-    fn flags(&self) -> [bool; 6] {
-        [self.merge, self.reuse, self.whole_blocks, self.by_rows, self.copies, self.exact]
-    }
-
     pub(super) fn encode(&self, w: &mut Writer<'_>) {
         [self.nprobe, self.candidates, self.batch, self.beta].into_iter().for_each(|x| w.u32(x));
         w.u32(self.epsilon.to_bits());
         w.u32(self.margin.to_bits());
         w.u8(self.rule as u8);
-        w.u8(self.source as u8);
-        w.u8((0..).zip(self.flags()).map(|(i, flag)| u8::from(flag) << i).sum());
+        #[cfg(feature = "lab")]
+        let (source, compared) = self.compared.numbers();
+        #[cfg(not(feature = "lab"))]
+        let (source, compared) = (0, 0);
+        w.u8(source);
+        let flags = [
+            (MERGE, self.merge),
+            (REUSE, self.reuse),
+            (WHOLE_BLOCKS, self.whole_blocks),
+            (EXACT, self.exact),
+        ];
+        w.u8(flags.into_iter().fold(compared, |all, (bit, is_set)| if is_set { all | bit } else { all }));
     }
 
     pub(super) fn decode(r: &mut Reader<'_>) -> Result<Params, Refused> {
         let [nprobe, candidates, batch, beta] = [r.u32()?, r.u32()?, r.u32()?, r.u32()?];
         let [epsilon, margin] = [f32::from_bits(r.u32()?), f32::from_bits(r.u32()?)];
         let rule = Rule::ALL.get(usize::from(r.u8()?)).copied().ok_or(Refused::Content)?;
-        let source = Source::ALL.get(usize::from(r.u8()?)).copied().ok_or(Refused::Content)?;
-        let flags = match r.u8()? {
-            flags @ 0..64 => [0, 1, 2, 3, 4, 5].map(|i| flags >> i & 1 == 1),
-            _ => return Err(Refused::Content),
-        };
-        let [merge, reuse, whole_blocks, by_rows, copies, exact] = flags;
+        let (source, flags) = (r.u8()?, r.u8()?);
+        if source > SOURCE_MAX || flags >= 64 {
+            return Err(Refused::Content);
+        }
+        #[cfg(feature = "lab")]
+        let compared = Compared::from_numbers(source, flags).ok_or(Refused::Content)?;
+        #[cfg(not(feature = "lab"))]
+        if source != 0 || flags & (BY_ROWS | COPIES) != 0 {
+            return Err(Refused::Laboratory);
+        }
+        let is_set = |bit: u8| flags & bit != 0;
         Ok(Params {
             nprobe,
             candidates,
@@ -155,13 +155,12 @@ impl Params {
             epsilon,
             beta,
             margin,
-            merge,
-            reuse,
-            whole_blocks,
-            source,
-            by_rows,
-            copies,
-            exact,
+            merge: is_set(MERGE),
+            reuse: is_set(REUSE),
+            whole_blocks: is_set(WHOLE_BLOCKS),
+            #[cfg(feature = "lab")]
+            compared,
+            exact: is_set(EXACT),
         })
     }
 }

@@ -5,6 +5,7 @@
 //! mini-batches, its algorithm at ε and below for β of them: this is the algorithm.
 
 use super::trace::{BatchTrace, Found};
+use super::view::Place;
 use super::{Marker, Rule, Scored, Scratch};
 use crate::format::block::Block;
 use crate::plan::Cx;
@@ -47,7 +48,7 @@ fn begin(cx: &mut Cx<'_, Marker>) -> Option<bool> {
             trace.known += 1;
             continue;
         }
-        let place = cx.view.place(id, cx.params.by_rows);
+        let place = place(cx, id);
         if cx.params.merge && cx.scratch.wanted.contains(&place.number) {
             cx.q.stats.reads_saved_in_batch += 1;
             trace.shared += 1;
@@ -61,6 +62,18 @@ fn begin(cx: &mut Cx<'_, Marker>) -> Option<bool> {
         all.batches.push(trace);
     }
     Some(true)
+}
+
+/// Where the vector of a candidate lies.
+fn place<'a>(cx: &Cx<'a, Marker>, id: u32) -> Place<'a> {
+    #[cfg(feature = "lab")]
+    {
+        super::baseline::place(cx.view, cx.params.compared, id)
+    }
+    #[cfg(not(feature = "lab"))]
+    {
+        cx.view.place(id)
+    }
 }
 
 /// Whether a candidate with this code distance may be a result.
@@ -120,17 +133,17 @@ fn offer(cx: &mut Cx<'_, Marker>, hit: Hit, found: Found) {
 pub(super) fn take(cx: &mut Cx<'_, Marker>, pending: &Pending, bytes: &[u8]) -> Option<()> {
     let asker = pending.read.note as usize;
     let own_id = cx.own.candidates.get(asker)?.1;
-    let place = cx.view.place(own_id, cx.params.by_rows);
+    let place = place(cx, own_id);
     let block = Block::open(place.layout, bytes).ok()?;
-    let is_of_block = |cx: &Cx<'_, Marker>, id: u32| match cx.params.by_rows {
-        true => cx.view.place(id, true).number == place.number,
-        false => (id.wrapping_sub(block.first_id()) as usize) < block.count(),
+    let is_of_block = |cx: &Cx<'_, Marker>, id: u32| match place.slot {
+        Some(_) => self::place(cx, id).number == place.number,
+        None => (id.wrapping_sub(block.first_id()) as usize) < block.count(),
     };
     let mut here = core::mem::take(&mut cx.scratch.here);
     here.clear();
     let left = cx.own.candidates.get(cx.own.batch.0 as usize..)?;
     here.extend(left.iter().map(|candidate| candidate.1).filter(|&id| is_of_block(cx, id)));
-    if cx.params.whole_blocks && !cx.params.by_rows {
+    if cx.params.whole_blocks && place.slot.is_none() {
         score_others(cx, &block, &here);
     }
     let (from, to) = (cx.own.batch.0 as usize, cx.own.batch.1 as usize);
@@ -148,7 +161,7 @@ pub(super) fn take(cx: &mut Cx<'_, Marker>, pending: &Pending, bytes: &[u8]) -> 
 /// Scores a candidate, unless that was done before. It waits for its mini-batch.
 fn score(cx: &mut Cx<'_, Marker>, id: u32, block: &Block<'_>) -> Option<()> {
     let Err(at) = cx.own.scored.binary_search_by_key(&id, |s| s.id) else { return Some(()) };
-    let slot = cx.view.place(id, cx.params.by_rows).slot;
+    let slot = place(cx, id).slot;
     let slot = slot.unwrap_or_else(|| id.wrapping_sub(block.first_id()) as usize);
     if slot >= block.count() {
         return None;

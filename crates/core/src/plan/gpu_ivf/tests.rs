@@ -9,7 +9,9 @@ use stratann_kernel::distance::{Exact, inverse_norm};
 use stratann_kernel::element::{narrow_f16, widen};
 use stratann_kernel::{DType, Metric};
 
-use super::{Baselines, Params as Own, Rule, Source, View};
+use super::{Params as Own, Rule, View};
+#[cfg(not(feature = "lab"))]
+use crate::codec::Refused;
 use crate::format::block::{self, BlockLayout, Node};
 use crate::format::block_map::BlockMap;
 use crate::format::posting_file::{self, PostingLayout, PostingMember};
@@ -22,14 +24,14 @@ use crate::score::Ranking;
 use crate::search::{Arrival, Arrived, Extent, Hit, Loss, Outcome, QueryStats, Step, Tag};
 use crate::view::Base;
 
-const DIM: usize = 8;
-const LISTS: usize = 12;
-const ROWS: usize = 600;
+pub(super) const DIM: usize = 8;
+pub(super) const LISTS: usize = 12;
+pub(super) const ROWS: usize = 600;
 /// Vectors of a block.
 const EACH: usize = 20;
 
 /// An index of random vectors around a point for each list.
-struct Index {
+pub(super) struct Index {
     metric: Metric,
     dtype: DType,
     vectors: Vec<Vec<u8>>,
@@ -65,7 +67,7 @@ fn encode(dtype: DType, floats: &[f32]) -> Vec<u8> {
 }
 
 impl Index {
-    fn new(metric: Metric, dtype: DType, seed: u64) -> Index {
+    pub(super) fn new(metric: Metric, dtype: DType, seed: u64) -> Index {
         let center = |list: usize| (0..DIM).map(move |c| random(seed, 10_000 + list, c));
         let vectors: Vec<Vec<u8>> = (0..ROWS)
             .map(|i| {
@@ -202,7 +204,7 @@ impl Index {
         assert!(self.lists.is_consistent(ROWS as u32));
     }
 
-    fn view(&self) -> IndexView<'_> {
+    pub(super) fn view(&self) -> IndexView<'_> {
         let base = Base { metric: self.metric, dtype: self.dtype, dim: DIM, nodes: ROWS as u32, here: None };
         let own = View {
             block: &self.block,
@@ -216,7 +218,8 @@ impl Index {
             nav: &self.nav,
             code_error: 0.1,
             vector_norm: 2.0,
-            baselines: Some(Baselines {
+            #[cfg(feature = "lab")]
+            baselines: Some(super::baseline::Baselines {
                 list_pages: &self.list_pages,
                 list: self.list,
                 code_list_pages: &self.code_list_pages,
@@ -230,12 +233,12 @@ impl Index {
         IndexView { base, kind: KindView::GpuIvf(own) }
     }
 
-    fn read(&self, at: Extent) -> &[u8] {
+    pub(super) fn read(&self, at: Extent) -> &[u8] {
         let store = [&self.blocks, &self.list_bytes, &self.code_list_bytes, &self.row_blocks];
         &store[usize::from(at.store.0)][at.offset as usize..][..at.bytes as usize]
     }
 
-    fn query(&self, seed: u64) -> Vec<u8> {
+    pub(super) fn query(&self, seed: u64) -> Vec<u8> {
         let near = &self.vectors[(hash(seed, 77, 0) % ROWS as u64) as usize];
         let mut floats = vec![0.0; DIM];
         widen(self.dtype, near, &mut floats);
@@ -249,7 +252,7 @@ impl Index {
     }
 
     /// The k nearest of `ids`, one by one.
-    fn plain(&self, query: &[u8], k: usize, ids: impl Iterator<Item = usize>) -> Vec<Hit> {
+    pub(super) fn plain(&self, query: &[u8], k: usize, ids: impl Iterator<Item = usize>) -> Vec<Hit> {
         let mut exact = Exact::default();
         exact.set(self.metric, self.dtype, DIM, query);
         let hit = |id: usize| {
@@ -263,7 +266,7 @@ impl Index {
     }
 
     /// Runs a query whose state is encoded and decoded after every step, and whose reads arrive in any order.
-    fn run(&self, query: &[u8], params: Params, seed: u64) -> QueryState {
+    pub(super) fn run(&self, query: &[u8], params: Params, seed: u64) -> QueryState {
         let view = self.view();
         let (mut state, mut scratch) = (QueryState::new(params, view.budget()), Scratch::default());
         scratch.prepare(&view, query);
@@ -327,20 +330,20 @@ fn codebook(metric: Metric, dtype: DType, seed: u64) -> Codebook {
     }
 }
 
-fn params(k: u32, change: impl FnOnce(&mut Own)) -> Params {
+pub(super) fn params(k: u32, change: impl FnOnce(&mut Own)) -> Params {
     let mut own = Own { rule: Rule::Static, whole_blocks: false, ..Own::new(k, LISTS as u32) };
     own.candidates = ROWS as u32;
     change(&mut own);
     Params { width: 4, kind: KindParams::GpuIvf(own), ..Params::gpu_ivf(k, LISTS as u32) }
 }
 
-fn results(state: &QueryState) -> Vec<Hit> {
+pub(super) fn results(state: &QueryState) -> Vec<Hit> {
     assert_eq!(state.outcome(), Outcome::Complete);
     state.results().to_vec()
 }
 
 prop_compose! {
-    fn settings()(
+    pub(super) fn settings()(
         metric in prop_oneof![Just(Metric::L2), Just(Metric::Cosine), Just(Metric::Ip)],
         dtype in prop_oneof![Just(DType::F32), Just(DType::F16), Just(DType::U8), Just(DType::I8)],
         seed in 0u64..1000, k in 1u32..30,
@@ -358,15 +361,11 @@ proptest! {
         let query = index.query(seed);
         let want = index.plain(&query, k as usize, 0..ROWS);
         type Change = fn(&mut Own);
-        let changes: [Change; 9] = [
+        let changes: [Change; 5] = [
             |own| own.exact = true,
             |_| {},
             |own| own.whole_blocks = true,
             |own| (own.merge, own.reuse) = (false, false),
-            |own| own.by_rows = true,
-            |own| own.source = Source::Lists,
-            |own| (own.source, own.copies) = (Source::CodeLists, true),
-            |own| own.source = Source::ResidentLists,
             |own| (own.rule, own.margin) = (Rule::Margin, f32::INFINITY),
         ];
         for change in changes {
@@ -380,29 +379,6 @@ proptest! {
             let params = Params { exclude: excluded, ..params(k, |own| { own.batch = batch; change(own) }) };
             prop_assert_eq!(&results(&index.run(&query, params, seed)), &without, "{:?}", params);
         }
-    }
-
-    #[test]
-    fn sources_of_equal_lists_agree((metric, dtype, seed, k) in settings(), nprobe in 1u32..6, n in 30u32..80) {
-        let index = Index::new(metric, dtype, seed);
-        let query = index.query(seed);
-        let change = |source| move |own: &mut Own| {
-            (own.nprobe, own.candidates, own.source) = (nprobe, n, source);
-        };
-        let of_codes = index.run(&query, params(k, change(Source::Codes)), seed);
-        let of_code_lists = index.run(&query, params(k, change(Source::CodeLists)), seed);
-        prop_assert_eq!(results(&of_codes), results(&of_code_lists));
-        let of_lists = index.run(&query, params(k, change(Source::Lists)), seed);
-        let resident = index.run(&query, params(k, change(Source::ResidentLists)), seed);
-        prop_assert_eq!(results(&of_lists), results(&resident));
-        let (stats, lists) = (of_codes.stats(), of_lists.stats());
-        prop_assert_eq!((stats.lists, lists.lists, resident.stats().reads), (nprobe.into(), nprobe.into(), 0));
-        prop_assert_eq!(lists.reads, u64::from(nprobe));
-        prop_assert_eq!(stats.reads, stats.record_reads);
-        // Only ids go to the scorer: runs take 8 bytes, replicas 4, results 8.
-        let kept = u64::from(n).min(stats.code_comparisons);
-        let sent = 4 * DIM as u64 + 8 * u64::from(nprobe) + 4 * 17 * u64::from(nprobe);
-        prop_assert!(stats.gpu_bytes <= sent + 8 * kept && stats.gpu_bytes > sent);
     }
 
     #[test]
@@ -506,15 +482,15 @@ proptest! {
 fn a_lost_block_ends_the_query() {
     let index = Index::new(Metric::L2, DType::F32, 3);
     let (view, query) = (index.view(), index.query(3));
-    for (exact, source) in [(true, Source::Codes), (false, Source::Codes), (false, Source::Lists)] {
-        let params = params(5, |own| (own.exact, own.source) = (exact, source));
+    for exact in [true, false] {
+        let params = params(5, |own| own.exact = exact);
         let (mut state, mut scratch) = (QueryState::new(params, view.budget()), Scratch::default());
         scratch.prepare(&view, &query);
         crate::query::run(&mut state, &view, &mut scratch, |at| match at.offset {
             0..8192 => Ok(index.read(at)),
             _ => Err(Loss::Failed),
         });
-        assert!(matches!(state.outcome(), Outcome::Lost { loss: Loss::Failed, .. }), "{exact} {source:?}");
+        assert!(matches!(state.outcome(), Outcome::Lost { loss: Loss::Failed, .. }), "{exact}");
     }
     // The same when the scorer has nothing.
     let (mut state, mut scratch) = (QueryState::new(params(5, |_| {}), view.budget()), Scratch::default());
@@ -543,4 +519,24 @@ fn parameters_come_back_and_limits_hold() {
         let params = params(10, change);
         assert!(!params.is_valid(), "{params:?}");
     }
+}
+
+#[test]
+#[cfg(not(feature = "lab"))]
+fn searches_of_the_laboratory_are_refused_and_their_numbers_are_reserved() {
+    let mut bytes = vec![];
+    Own::new(10, 4).encode(&mut crate::codec::Writer(&mut bytes));
+    let decode = |bytes: &[u8]| Own::decode(&mut crate::codec::Reader(bytes));
+    assert_eq!(decode(&bytes), Ok(Own::new(10, 4)));
+    let (source, flags) = (bytes.len() - 2, bytes.len() - 1);
+    let changed = |at: usize, byte: u8| decode(&[&bytes[..at], &[byte], &bytes[at + 1..]].concat());
+    for number in 1..=3 {
+        assert_eq!(changed(source, number), Err(Refused::Laboratory));
+    }
+    for flag in [1 << 3, 1 << 4] {
+        assert_eq!(changed(flags, bytes[flags] | flag), Err(Refused::Laboratory));
+    }
+    assert_eq!(changed(source, 4), Err(Refused::Content));
+    assert_eq!(changed(flags, bytes[flags] | 1 << 6), Err(Refused::Content));
+    assert!(alloc::format!("{}", Refused::Laboratory).contains("stratann-lab"));
 }

@@ -2,11 +2,12 @@
 
 use stratann_kernel::codes::Codebook;
 
+#[cfg(feature = "lab")]
+use super::baseline::Baselines;
 use crate::access::blocks;
 use crate::check::Blocks;
 use crate::format::block::BlockLayout;
 use crate::format::block_map::BlockMap;
-use crate::format::posting_file::{PostingLayout, PostingList};
 use crate::format::posting_lists::PostingLists;
 use crate::route::NavGraph;
 use crate::search::{Extent, Read, StoreId};
@@ -14,12 +15,6 @@ use crate::view::Base;
 
 /// The store of blocks.
 pub(super) const BLOCKS: StoreId = StoreId(0);
-/// The store of lists of vectors.
-pub const LISTS: StoreId = StoreId(1);
-/// The store of lists of codes.
-pub const CODE_LISTS: StoreId = StoreId(2);
-/// The store of blocks in the order of rows.
-pub const ROWS: StoreId = StoreId(3);
 
 /// What `gpu-ivf` keeps in RAM.
 #[derive(Clone, Copy, Debug)]
@@ -47,28 +42,8 @@ pub struct View<'a> {
     /// Root mean square length of the vectors, as their codes have it. Used under inner product only.
     pub vector_norm: f32,
     /// Files of other systems, where the index has them.
+    #[cfg(feature = "lab")]
     pub baselines: Option<Baselines<'a>>,
-}
-
-/// What comparisons with other systems need.
-#[derive(Clone, Copy, Debug)]
-pub struct Baselines<'a> {
-    /// The page at which each list of vectors begins, and the end of the last.
-    pub list_pages: &'a [u32],
-    /// The layout of lists of vectors.
-    pub list: PostingLayout,
-    /// The page at which each list of codes begins, and the end of the last.
-    pub code_list_pages: &'a [u32],
-    /// The layout of lists of codes.
-    pub code_list: PostingLayout,
-    /// The lists of vectors in RAM; empty where they are not.
-    pub resident: &'a [u8],
-    /// The place of each vector in the order of rows.
-    pub places: &'a [u32],
-    /// The layout of blocks in the order of rows.
-    pub row_block: &'a BlockLayout,
-    /// Vectors of such a block.
-    pub rows_per_block: u32,
 }
 
 impl<'a> View<'a> {
@@ -86,45 +61,18 @@ impl<'a> View<'a> {
     }
 
     /// Where the vector of a candidate lies.
-    pub(super) fn place(&self, id: u32, by_rows: bool) -> Place<'a> {
-        match self.baselines.filter(|_| by_rows) {
-            Some(own) => {
-                let (at, each) =
-                    (own.places.get(id as usize).copied().unwrap_or(0), own.rows_per_block.max(1));
-                let extent = Extent { store: ROWS, ..blocks::extent(own.row_block, at / each) };
-                Place { number: at / each, extent, slot: Some((at % each) as usize), layout: own.row_block }
-            }
-            None => {
-                let number = self.map.block_of(id);
-                Place { number, extent: blocks::extent(self.block, number), slot: None, layout: self.block }
-            }
-        }
-    }
-
-    /// The pages of a list, of vectors or of codes; `None` for a list without members, or that is not there.
-    pub(super) fn list_extent(&self, list: u32, codes: bool) -> Option<Extent> {
-        let own = self.baselines.as_ref()?;
-        let (pages, store) = if codes { (own.code_list_pages, CODE_LISTS) } else { (own.list_pages, LISTS) };
-        let &[from, to] = pages.get(list as usize..)?.first_chunk::<2>()?;
-        let page = crate::PAGE as u32;
-        let bytes = to.checked_sub(from)?.checked_mul(page)?;
-        (bytes > 0).then_some(Extent { store, offset: u64::from(from) * u64::from(page), bytes })
+    pub(super) fn place(&self, id: u32) -> Place<'a> {
+        let number = self.map.block_of(id);
+        Place { number, extent: blocks::extent(self.block, number), slot: None, layout: self.block }
     }
 
     /// Whether these bytes are what a read must bring.
     pub(super) fn verify(&self, read: &Read, bytes: &[u8]) -> bool {
-        let is_list = |codes: bool, layout: &PostingLayout| {
-            self.list_extent(read.unit, codes) == Some(read.at)
-                && PostingList::verify(layout, read.unit, bytes).is_some()
-        };
-        match (read.at.store, &self.baselines) {
-            (BLOCKS, _) => blocks::verify(self.block, self.blocks, read.at, bytes),
-            (LISTS, Some(own)) => is_list(false, &own.list),
-            (CODE_LISTS, Some(own)) => is_list(true, &own.code_list),
-            (ROWS, Some(own)) => {
-                let count = (own.places.len() as u32).div_ceil(own.rows_per_block.max(1));
-                blocks::verify(own.row_block, count, Extent { store: BLOCKS, ..read.at }, bytes)
-            }
+        match read.at.store {
+            BLOCKS => blocks::verify(self.block, self.blocks, read.at, bytes),
+            #[cfg(feature = "lab")]
+            _ => self.baselines.is_some_and(|own| own.verify(read, bytes)),
+            #[cfg(not(feature = "lab"))]
             _ => false,
         }
     }

@@ -2,12 +2,15 @@
 //! of candidates and rules that end re-ranking.
 
 use stratann_core::plan::KindParams;
-use stratann_core::plan::gpu_ivf::{self, MAX_CANDIDATES, MAX_PROBES, Rule, Source};
+use stratann_core::plan::gpu_ivf::{self, MAX_CANDIDATES, MAX_PROBES, Rule};
 use stratann_core::query::{Params, QueryStats};
 use stratann_storage::{Error, Result};
 
-use super::baseline::{self, Baseline};
+#[cfg(feature = "lab")]
+use super::baseline;
 use super::options::GpuSwitches;
+#[cfg(not(feature = "lab"))]
+use super::options::set_rule;
 use crate::kinds::Setting;
 use crate::recall::curve::{Grid, Point, StopRule};
 
@@ -33,6 +36,9 @@ const CHANGES: [(f32, f32, u32); 8] = [
     (1.6, 0.0, 2),
     (1.6, 0.0, 4),
 ];
+
+/// The families of curves that every index has besides the usual one.
+pub(crate) const FAMILIES: [&str; 1] = [Rule::Changes.name()];
 
 /// The paths of algorithm 1 that every index has; the others are to compare it with other systems.
 const USUAL_CHANGES: [usize; 4] = [1, 4, 5, 7];
@@ -88,7 +94,7 @@ pub(crate) fn params(k: u32, point: &Point, family: Option<&str>) -> Params {
     own.margin = point.stop.margin.unwrap_or(own.margin);
     own.candidates = point.candidates.unwrap_or(own.candidates).clamp(k, MAX_CANDIDATES);
     let Some(family) = family else { return params };
-    baseline::family(family, own);
+    set_family(family, own);
     let path = point.path.unwrap_or(0) as usize;
     let times = |times: f32| (times * k as f32).ceil() as u32;
     match (family, CANDIDATES.get(path), CHANGES.get(path)) {
@@ -102,6 +108,14 @@ pub(crate) fn params(k: u32, point: &Point, family: Option<&str>) -> Params {
         _ => {}
     }
     params
+}
+
+/// Sets what all parameters of a family have in common.
+fn set_family(name: &str, own: &mut gpu_ivf::Params) {
+    #[cfg(feature = "lab")]
+    baseline::family(name, own);
+    #[cfg(not(feature = "lab"))]
+    set_rule(name, own);
 }
 
 /// Candidates that were enough for every query of a search, and a mini-batch more. `None` where a fixed number is
@@ -130,8 +144,9 @@ pub(crate) fn apply_switches(k: u32, own: &mut gpu_ivf::Params, switches: &GpuSw
         own.rule = rule;
         own.whole_blocks = rule == Rule::Margin;
     }
+    #[cfg(feature = "lab")]
     if let Some(baseline) = switches.baseline {
-        Baseline::apply(baseline, own);
+        baseline.apply(own);
     }
     own.whole_blocks &= !switches.no_whole_blocks;
     own.candidates = switches.candidates.unwrap_or(own.candidates).max(k);
@@ -150,14 +165,14 @@ pub(crate) fn apply_switches(k: u32, own: &mut gpu_ivf::Params, switches: &GpuSw
 /// Refuses numbers of a rule that does not hold, or for candidates where there are none.
 fn refuse_without_effect(own: &gpu_ivf::Params, switches: &GpuSwitches) -> Result<()> {
     let bad = |text: &str| Err(Error::bad_input(text));
-    let has_candidates = matches!(own.source, Source::Codes | Source::CodeLists);
     if own.rule != Rule::Changes && (switches.beta.is_some() || switches.epsilon_stop.is_some()) {
         return bad("--beta and --epsilon-stop belong to --rule changes; give it, or leave them out");
     }
     if own.rule != Rule::Margin && switches.margin.is_some() {
         return bad("--margin belongs to --rule margin; leave one of the two out");
     }
-    if !has_candidates && (switches.candidates.is_some() || switches.batch.is_some()) {
+    #[cfg(feature = "lab")]
+    if !baseline::has_candidates(own) && (switches.candidates.is_some() || switches.batch.is_some()) {
         return bad(
             "this way to search scores all members of lists; leave --candidates and --batch-size out",
         );
@@ -203,10 +218,14 @@ pub(crate) fn reported_params(own: &gpu_ivf::Params) -> Vec<(&'static str, serde
 mod tests {
     use super::*;
 
+    fn families() -> Vec<Option<&'static str>> {
+        ["static", "changes", "lists", "code-lists"].map(Some).into_iter().chain([None]).collect()
+    }
+
     #[test]
     fn all_points_of_all_families_are_valid() {
         for k in [1, 10, 100, 16_384] {
-            for family in baseline::FAMILIES.map(Some).into_iter().chain([None]) {
+            for family in families() {
                 let grid = grid(k, 9000, family, true);
                 let usual = super::grid(k, 9000, family, false);
                 assert!(

@@ -1,6 +1,7 @@
 //! `gpu-ivf`: codes with a scorer, on a GPU or in RAM; vectors on disk.
 
 pub(crate) mod account;
+#[cfg(feature = "lab")]
 pub mod baseline;
 pub(crate) mod build;
 pub(crate) mod calibration;

@@ -1,10 +1,11 @@
 //! Options of a `gpu-ivf`.
 
-use stratann_core::plan::gpu_ivf::{MAX_BATCH, MAX_CANDIDATES, Rule};
+use stratann_core::plan::gpu_ivf::{MAX_BATCH, MAX_CANDIDATES, Params, Rule};
 use stratann_params::Group;
 use stratann_params::build::GpuOptions;
 use stratann_storage::{Error, Result};
 
+#[cfg(feature = "lab")]
 use super::baseline::Baseline;
 use crate::build::codebook::check_code_bytes;
 use crate::build::record::{Record, recorded};
@@ -12,6 +13,9 @@ use crate::build::record::{Record, recorded};
 /// Checks the values for vectors of `dim` components.
 pub(crate) fn check(own: &GpuOptions, dim: usize) -> Result<()> {
     own.check_ranges()?;
+    if own.baselines && !cfg!(feature = "lab") {
+        return Err(Error::laboratory("--baselines", "build"));
+    }
     check_code_bytes(own.code_bytes, dim)
 }
 
@@ -23,10 +27,17 @@ pub(crate) fn record(own: &GpuOptions, dim: usize) -> Record {
     all
 }
 
+/// Sets the rule that a family is named after. As in the paper, only candidates are scored.
+pub(crate) fn set_rule(name: &str, own: &mut Params) {
+    own.whole_blocks = false;
+    own.rule = Rule::from_name(name).unwrap_or_default();
+}
+
 /// Techniques of a `gpu-ivf` that may be switched. `None` leaves a number to the curve, or to its default.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct GpuSwitches {
     /// Search as another system, or without a technique.
+    #[cfg(feature = "lab")]
     pub baseline: Option<Baseline>,
     /// What ends re-ranking.
     pub rule: Option<Rule>,
@@ -49,12 +60,15 @@ impl GpuSwitches {
     /// one. Without a switch of one rule, the rule is left to the curves.
     pub(crate) fn families(&self) -> Vec<Option<&'static str>> {
         let names_rule = self.margin.is_some() || self.epsilon_stop.is_some() || self.beta.is_some();
-        match (self.baseline, self.rule) {
-            (Some(baseline), _) => vec![Some(baseline.family())],
-            (None, Some(Rule::Margin)) => vec![None],
-            (None, Some(rule)) => vec![Some(rule.name())],
-            (None, None) if names_rule => vec![None],
-            (None, None) => vec![None, Some(Rule::Changes.name())],
+        #[cfg(feature = "lab")]
+        if let Some(baseline) = self.baseline {
+            return vec![Some(baseline.family())];
+        }
+        match self.rule {
+            Some(Rule::Margin) => vec![None],
+            Some(rule) => vec![Some(rule.name())],
+            None if names_rule => vec![None],
+            None => vec![None, Some(Rule::Changes.name())],
         }
     }
 

@@ -4,6 +4,7 @@ use std::path::Path;
 
 use stratann_storage::{Progress, Result};
 
+#[cfg(feature = "lab")]
 use super::baseline::OpenBaselines;
 use crate::base::{Base, OpenOptions};
 use crate::files;
@@ -21,9 +22,11 @@ pub(crate) fn check(
     report: &mut Report,
 ) -> Result<()> {
     blocks::verify::check(folder, number, manifest, progress, report)?;
-    let has_baselines = manifest.gpu(folder)?.facts.baselines;
-    let baselines = if has_baselines { OpenBaselines::OnDisk } else { OpenBaselines::No };
-    let options = OpenOptions { baselines, ..OpenOptions::default() };
+    let options = OpenOptions {
+        #[cfg(feature = "lab")]
+        baselines: OpenBaselines::of(manifest.section.gpu()),
+        ..OpenOptions::default()
+    };
     let opened = Base::open(folder, number, manifest.clone(), files::BLOCKS)
         .and_then(|base| GpuIndex::open(&base, &options, &mut Vec::new()).map(|index| (base, index)));
     let (base, index) = match opened {

@@ -2,6 +2,8 @@
 
 pub(crate) mod account;
 pub mod affinity;
+#[cfg(feature = "lab")]
+pub mod baseline;
 pub(crate) mod build;
 pub(crate) mod calibration;
 pub mod cluster_set;

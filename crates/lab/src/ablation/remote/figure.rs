@@ -2,7 +2,7 @@
 
 use plotters::prelude::*;
 use stratann_capacity::memory_nodes::rows::Row;
-use stratann_cli::gathering::ALL_SCHEMES;
+use stratann_engine::kinds::remote_hnsw::baseline::LoadScheme;
 use stratann_storage::output::OutputPath;
 use stratann_storage::{Error, Result};
 
@@ -108,6 +108,6 @@ fn nodes(area: &Area<'_>, all: &[Row]) -> Drawn {
         let own = all.iter().filter(|at| at.scheme == scheme);
         (scheme.into(), own.map(|at| (at.compute_nodes as f64, at.qps)).collect())
     };
-    let all: Vec<Line> = ALL_SCHEMES.iter().map(|scheme| line(scheme.name())).collect();
+    let all: Vec<Line> = LoadScheme::ALL.iter().map(|scheme| line(scheme.name())).collect();
     lines(area, ("model: QPS by compute nodes", "compute nodes", "QPS"), &all)
 }

@@ -1,10 +1,10 @@
 //! Time and exact counters of a scheme.
 
 use serde::Serialize;
-use stratann_cli::gathering::LoadScheme;
 use stratann_core::query::QueryStats;
 use stratann_engine::driver::GatherOptions;
 use stratann_engine::kinds::options::RemoteSwitches;
+use stratann_engine::kinds::remote_hnsw::baseline::LoadScheme;
 use stratann_engine::search::{Answers, Effort, Latency, SearchOptions};
 use stratann_storage::{Error, Progress, Result};
 

@@ -5,8 +5,8 @@ use serde::Serialize;
 use stratann_capacity::memory_nodes::prices::LoadPrices;
 use stratann_capacity::memory_nodes::recorded::{LoadWay, Recorder};
 use stratann_capacity::memory_nodes::rows::{Against, Nodes, Row};
-use stratann_cli::gathering::{ALL_SCHEMES, LoadScheme};
 use stratann_engine::driver::GatherOptions;
+use stratann_engine::kinds::remote_hnsw::baseline::LoadScheme;
 use stratann_storage::Result;
 
 use super::{Bench, TABLE_EF};
@@ -59,7 +59,7 @@ impl Bench<'_> {
             seed: 1,
             progress: self.printer,
         };
-        let recorded = ALL_SCHEMES.map(|scheme| recorder.record(way(scheme, gather), 1));
+        let recorded = LoadScheme::ALL.map(|scheme| recorder.record(way(scheme, gather), 1));
         let recorded = recorded.into_iter().collect::<Result<Vec<_>>>()?;
         let own = recorded.iter().find(|of| of.way.name == LoadScheme::Own.name());
         let work = own.map(|own| own.work).unwrap_or_default();

@@ -57,7 +57,7 @@ impl AtOverflow {
 mod tests {
     use super::super::measure::tests::measured;
     use super::*;
-    use stratann_cli::gathering::LoadScheme;
+    use stratann_engine::kinds::remote_hnsw::baseline::LoadScheme;
 
     #[test]
     fn a_load_reads_its_own_half_of_what_is_used() {

@@ -1,11 +1,11 @@
 //! Numbers of clusters (figure 7): an index is built for each.
 
 use serde::Serialize;
-use stratann_cli::gathering::LoadScheme;
 use stratann_cli::output::Output;
 use stratann_engine::build::{self, BuildOptions, KindOptions};
 use stratann_engine::dataset::Reader;
 use stratann_engine::index::{Index, OpenOptions};
+use stratann_engine::kinds::remote_hnsw::baseline::LoadScheme;
 use stratann_engine::manifest::Manifest;
 use stratann_params::build::RemoteOptions;
 use stratann_storage::{Error, Result};

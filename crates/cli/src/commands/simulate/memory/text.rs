@@ -2,7 +2,7 @@
 
 use stratann_capacity::memory_nodes::rows::{Against, Row};
 
-use super::{Document, LoadScheme};
+use super::Document;
 use crate::output::{count, table};
 
 type Cell = fn(&Row) -> String;
@@ -49,8 +49,7 @@ pub(super) fn text(document: &Document) -> String {
             [vec![of.scheme.into(), of.compute_nodes.to_string()], times.to_vec()].concat()
         };
         let rows: Vec<Vec<String>> = document.against_naive.iter().map(row).collect();
-        let name = LoadScheme::Naive.name();
-        out += &format!("\n{name} is simulated too. It takes so many times as much as each other scheme:\n");
+        out += &format!("\nnaive is simulated too. It takes so many times as much as each other scheme:\n");
         out += &table(&["scheme", "compute nodes", "time", "network", "round trips", "bytes"], &rows);
         out.push('\n');
     }

@@ -29,12 +29,12 @@ const SHARE: f64 = 0.92;
 
 /// What the layout came to.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(super) struct Written {
-    pub(super) facts: GpuFacts,
-    pub(super) blocks: BlockShape,
+pub(crate) struct Written {
+    pub(crate) facts: GpuFacts,
+    pub(crate) blocks: BlockShape,
 }
 
-pub(super) fn run(build: &Build<'_>, space: &Space, scan: &Scan, lists: u32) -> Result<Written> {
+pub(crate) fn run(build: &Build<'_>, space: &Space, scan: &Scan, lists: u32) -> Result<Written> {
     build.progress.stage("packing", scan.rows, "rows");
     let design = design(build)?;
     // The nearest list of each live row; the others come last.

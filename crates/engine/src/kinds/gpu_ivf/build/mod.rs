@@ -8,11 +8,10 @@
 //! | layout | all rows | `blocks.bin`, `map.bin`, `ids.tmp`, `postings.bin`, `centroids.bin`, `nav.bin` |
 //! | codebook | a sample | `codebook.bin` |
 //! | codes | all rows | `codes.bin` |
-//! | baselines | blocks and codes | `list-vectors.bin`, `list-codes.bin`, `row-blocks.bin`, `places.bin` |
+//! | baselines (the laboratory) | blocks and codes | `list-vectors.bin`, `list-codes.bin`, `row-blocks.bin`, `places.bin` |
 
-mod baselines;
 mod clusters;
-mod layout;
+pub(super) mod layout;
 mod members;
 pub(crate) mod memory;
 mod pack;
@@ -43,8 +42,9 @@ pub(crate) fn run(build: &mut Build<'_>, own: &GpuOptions, scan: &Scan) -> Resul
         let id_of_row: Vec<u32> = read_table(&b.partial.path(IDS))?;
         codes::run(b, &b.file(files::CODES), &space, scan, &id_of_row)
     })?;
+    #[cfg(feature = "lab")]
     if own.baselines {
-        build.stage("baselines", |b| baselines::run(b, scan, &layout))?;
+        build.stage("baselines", |b| super::baseline::build::run(b, scan, &layout))?;
     }
     build.fact("lists", lists);
     build.fact("replication", layout.facts.replication);

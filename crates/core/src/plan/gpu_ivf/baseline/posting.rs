@@ -1,22 +1,23 @@
 //! Whole inverted lists, as systems read them that this kind is compared with: lists of vectors on disk (SPANN) or in
 //! RAM (RUMMY), or lists of codes whose nearest members are re-ranked (FusionANNS §2.3, figure 4).
 
-use super::{Marker, Scratch, Source, Stage};
+use super::Source;
 use crate::format::posting_file::PostingList;
 use crate::plan::Cx;
+use crate::plan::gpu_ivf::{Marker, Scratch, Stage, rerank};
 
 /// Reads the next lists, `width` at a time. When all are taken in, results are complete, or candidates are re-ranked.
-pub(super) fn choose(cx: &mut Cx<'_, Marker>) -> Option<()> {
-    let is_codes = cx.params.source == Source::CodeLists;
-    if cx.own.next == 0 && cx.params.copies {
+pub(in crate::plan::gpu_ivf) fn choose(cx: &mut Cx<'_, Marker>) -> Option<()> {
+    let is_codes = cx.params.compared.source == Source::CodeLists;
+    if cx.own.next == 0 && cx.params.compared.copies {
         cx.q.stats.gpu_bytes += 4 * cx.base.dim as u64;
     }
     while cx.q.io.pending.len() < cx.q.width as usize {
         let Some(&list) = cx.own.lists.get(cx.own.next as usize) else { break };
         cx.own.next += 1;
         cx.q.stats.lists += 1;
-        let Some(at) = cx.view.list_extent(list, is_codes) else { continue };
-        if cx.params.source == Source::ResidentLists {
+        let Some(at) = cx.view.baselines.and_then(|own| own.list_extent(list, is_codes)) else { continue };
+        if cx.params.compared.source == Source::ResidentLists {
             let resident = cx.view.baselines.map_or(&[][..], |own| own.resident);
             let start = usize::try_from(at.offset).ok()?;
             take(cx, resident.get(start..start.checked_add(at.bytes as usize)?)?)?;
@@ -30,18 +31,19 @@ pub(super) fn choose(cx: &mut Cx<'_, Marker>) -> Option<()> {
     if cx.q.io.pending.is_empty() && cx.own.next as usize >= cx.own.lists.len() && is_codes {
         keep_nearest(cx);
         cx.own.stage = Stage::Rerank;
-        cx.q.stats.gpu_bytes += if cx.params.copies { 8 * cx.own.candidates.len() as u64 } else { 0 };
-        return super::rerank::choose(cx);
+        cx.q.stats.gpu_bytes +=
+            if cx.params.compared.copies { 8 * cx.own.candidates.len() as u64 } else { 0 };
+        return rerank::choose(cx);
     }
     Some(())
 }
 
 /// Scores the members of a list that was read.
-pub(super) fn take(cx: &mut Cx<'_, Marker>, bytes: &[u8]) -> Option<()> {
+pub(in crate::plan::gpu_ivf) fn take(cx: &mut Cx<'_, Marker>, bytes: &[u8]) -> Option<()> {
     let own = cx.view.baselines?;
-    let is_codes = cx.params.source == Source::CodeLists;
+    let is_codes = cx.params.compared.source == Source::CodeLists;
     let list = PostingList::open(if is_codes { &own.code_list } else { &own.list }, bytes)?;
-    if cx.params.copies {
+    if cx.params.compared.copies {
         // Ids, and vectors or codes.
         cx.q.stats.gpu_bytes += 4 * list.count() as u64 + list.entries().len() as u64;
     }

@@ -9,16 +9,16 @@ use stratann_core::format::posting_lists::PostingLists;
 use stratann_storage::output::AtomicFile;
 use stratann_storage::{Error, Result, input};
 
-use super::layout::Written;
+use super::files::layouts;
 use crate::build::blocks::layout::shape;
 use crate::build::stages::{Build, IDS, read_codebook};
 use crate::build::tables::{read_table, write_table};
 use crate::dataset::Scan;
 use crate::files;
-use crate::kinds::gpu_ivf::open::layouts;
+use crate::kinds::gpu_ivf::build::layout::Written;
 
 /// Writes the files.
-pub(super) fn run(build: &Build<'_>, scan: &Scan, written: &Written) -> Result<()> {
+pub(crate) fn run(build: &Build<'_>, scan: &Scan, written: &Written) -> Result<()> {
     let plain = shape(build, written.blocks.bytes, false, 0);
     let layout = BlockLayout { checksum_seed: written.blocks.checksum_seed, ..plain };
     let bytes = read_all(build, files::BLOCKS)?;

@@ -1,6 +1,12 @@
 //! Searches as other systems do them, over the same lists and codes, to compare (FusionANNS §2.3 and §6).
 
-use stratann_core::plan::gpu_ivf::{Params, Rule, Source};
+pub(crate) mod build;
+pub(crate) mod files;
+
+use stratann_core::plan::gpu_ivf::baseline::Source;
+use stratann_core::plan::gpu_ivf::{Params, Rule};
+
+use super::options::set_rule;
 
 /// How to search instead.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -107,12 +113,12 @@ impl Baseline {
         family(self.family(), own);
         match self {
             Baseline::Spann | Baseline::ListsOfCodes | Baseline::StaticCandidates => {}
-            Baseline::SpannOnGpu | Baseline::ListsOfCodesOnGpu => own.copies = true,
-            Baseline::Rummy => (own.source, own.copies) = (Source::ResidentLists, true),
+            Baseline::SpannOnGpu | Baseline::ListsOfCodesOnGpu => own.compared.copies = true,
+            Baseline::Rummy => (own.compared.source, own.compared.copies) = (Source::ResidentLists, true),
             Baseline::MultiTierOnCpu | Baseline::MultiTierOnGpu | Baseline::NoDeduplication => {
                 (own.merge, own.reuse) = (false, false);
             }
-            Baseline::NoLayout => own.by_rows = true,
+            Baseline::NoLayout => own.compared.by_rows = true,
         }
     }
 }
@@ -129,22 +135,24 @@ pub enum OpenBaselines {
     Resident,
 }
 
-/// The families of curves that every index has besides the usual one.
-pub(crate) const USUAL_FAMILIES: [&str; 1] = [Rule::Changes.name()];
-
 /// The families of curves besides the usual one, of an index with files of other systems.
 pub(crate) const FAMILIES: [&str; 4] = [Rule::Static.name(), Rule::Changes.name(), "lists", "code-lists"];
+
+/// Whether a query has candidates, which are re-ranked.
+pub(crate) fn has_candidates(own: &Params) -> bool {
+    matches!(own.compared.source, Source::Codes | Source::CodeLists)
+}
 
 /// Sets what all parameters of a family have in common. As in the paper, only candidates are scored.
 pub(crate) fn family(name: &str, own: &mut Params) {
     own.whole_blocks = false;
     match name {
-        "lists" => (own.source, own.rule) = (Source::Lists, Rule::Static),
+        "lists" => (own.compared.source, own.rule) = (Source::Lists, Rule::Static),
         // Each candidate has a read of its own: nothing there knows of blocks.
         "code-lists" => {
-            (own.source, own.rule) = (Source::CodeLists, Rule::Static);
+            (own.compared.source, own.rule) = (Source::CodeLists, Rule::Static);
             (own.merge, own.reuse) = (false, false);
         }
-        name => own.rule = Rule::from_name(name).unwrap_or_default(),
+        name => set_rule(name, own),
     }
 }

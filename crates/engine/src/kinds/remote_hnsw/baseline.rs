@@ -1,0 +1,42 @@
+//! Ways to load the clusters of a batch without some techniques of the kind, to compare (d-HNSW §4).
+
+use crate::driver::GatherOptions;
+
+/// How the clusters of a batch are loaded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LoadScheme {
+    /// That of the kind.
+    Own,
+    /// Each query reads its clusters for itself, one after another, without a cache.
+    Naive,
+    /// A round trip for each cluster.
+    NoDoorbell,
+    /// A doorbell begins when the one before has been searched.
+    NoOverlap,
+}
+
+impl LoadScheme {
+    /// All of them, naive first.
+    pub const ALL: [LoadScheme; 4] =
+        [LoadScheme::Naive, LoadScheme::NoDoorbell, LoadScheme::NoOverlap, LoadScheme::Own];
+
+    /// The name in reports.
+    pub fn name(self) -> &'static str {
+        match self {
+            LoadScheme::Own => "remote-hnsw",
+            LoadScheme::Naive => "naive",
+            LoadScheme::NoDoorbell => "no-doorbell",
+            LoadScheme::NoOverlap => "no-overlap",
+        }
+    }
+
+    /// How it loads a batch, where the kind does it by `own`.
+    pub fn gather(self, own: GatherOptions) -> GatherOptions {
+        match self {
+            LoadScheme::Own => own,
+            LoadScheme::Naive => GatherOptions { batch: 1, doorbell: 1, overlap: false, ..own },
+            LoadScheme::NoDoorbell => GatherOptions { doorbell: 1, ..own },
+            LoadScheme::NoOverlap => GatherOptions { overlap: false, ..own },
+        }
+    }
+}
