@@ -19,7 +19,7 @@ use crate::kinds::options::LearnOptions;
 #[cfg(feature = "lab")]
 use crate::kinds::options::OpenBaselines;
 use crate::manifest::Manifest;
-use crate::scorer::ScorerOptions;
+use crate::exec::scorer::ScorerOptions;
 
 /// How an index is opened.
 #[derive(Clone, Copy, Debug, Default)]

@@ -78,7 +78,7 @@ pub struct GpuDevice {
 
 impl Gpu {
     fn find() -> Gpu {
-        let found = crate::scorer::probe();
+        let found = crate::exec::scorer::probe();
         let mut missing: Vec<String> = Vec::new();
         let mut known = |part: std::result::Result<String, String>| match part {
             Ok(text) => Some(text),

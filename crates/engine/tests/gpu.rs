@@ -16,11 +16,9 @@ use stratann_core::plan::gpu_ivf::Rule;
 use stratann_core::query::{Outcome, Params, QueryState, Step};
 use stratann_core::score::{CodeJob, RankScratch, Ranking, rank};
 use stratann_engine::build::{BuildOptions, Kind, KindOptions, build, plan};
-use stratann_engine::driver::{Driver, DriverOptions, Queries, Times};
 use stratann_engine::groundtruth;
 use stratann_engine::index::{Index, OpenOptions};
 use stratann_engine::kinds::options::GpuSwitches;
-use stratann_engine::scorer::{EmulatedFault, Reply, ScorerChoice, ScorerOptions, conformance};
 use stratann_engine::search::{Answers, Effort, SearchOptions};
 use stratann_engine::{DType, Metric, verify};
 #[cfg(feature = "lab")]
@@ -30,6 +28,8 @@ use stratann_storage::tier::MemoryTier;
 use stratann_storage::{ErrorKind, Quiet};
 use stratann_testing::{Need, leave_out};
 use tempfile::TempDir;
+use stratann_engine::exec::{Driver, DriverOptions, Queries, Times};
+use stratann_engine::exec::scorer::{EmulatedFault, Reply, ScorerChoice, ScorerOptions, conformance};
 
 /// Queries near rows of a set.
 fn queries_of(set: &Set, count: usize) -> Set {
@@ -520,7 +520,7 @@ fn scorers_agree_about_all_jobs() {
 
 #[test]
 fn a_real_gpu_gives_the_answers_of_the_processor() {
-    if !stratann_engine::scorer::probe().is_usable() {
+    if !stratann_engine::exec::scorer::probe().is_usable() {
         return leave_out(Need::Gpu, "`stratann doctor` says what is missing");
     }
     for (dtype, metric) in [(DType::F32, Metric::L2), (DType::U8, Metric::Ip), (DType::F16, Metric::Cosine)] {
@@ -543,7 +543,7 @@ fn a_real_gpu_gives_the_answers_of_the_processor() {
 /// A machine without a GPU: what is missing is named, and without being asked for one nothing is said.
 #[test]
 fn without_a_gpu_the_processor_ranks() {
-    if stratann_engine::scorer::probe().is_usable() {
+    if stratann_engine::exec::scorer::probe().is_usable() {
         return;
     }
     let set = Set::new(DType::F32, 12, &clustered(600, 12, 20, 3));

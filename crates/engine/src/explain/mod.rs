@@ -6,7 +6,7 @@ use stratann_storage::Result;
 pub use crate::kinds::Explained;
 pub use crate::kinds::traces::{blocks, gpu, grid, lists, remote};
 
-use crate::driver::Width;
+use crate::exec::Width;
 use crate::index::Index;
 use crate::kinds;
 use crate::search::SearchOptions;

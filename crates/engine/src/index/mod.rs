@@ -28,11 +28,11 @@ pub use crate::kinds::{Acknowledged, ChangeOptions, PLACE, Unfinished};
 pub use spare::CacheBudget;
 
 use crate::base::Base;
-use crate::driver::SharedReads;
+use crate::exec::SharedReads;
 use crate::kinds::units::Held;
 use crate::kinds::{KindIndex, Learning};
 use crate::manifest::{Manifest, open_newest};
-use crate::scorer::{Scorer, ScorerReport};
+use crate::exec::scorer::{Scorer, ScorerReport};
 
 /// An open index. Searches may run on it from any number of threads.
 pub struct Index {

@@ -19,7 +19,7 @@ use super::remote_hnsw::live::placement::{Room, Weight, divide};
 use super::remote_hnsw::open::RemoteIndex;
 use super::remote_hnsw::traffic;
 use crate::base::Base;
-use crate::driver::GatherOptions;
+use crate::exec::GatherOptions;
 use crate::manifest::Manifest;
 
 /// The clusters of an index, for a client that sends queries where their clusters are cached.

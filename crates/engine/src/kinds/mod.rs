@@ -21,7 +21,6 @@ pub mod options;
 mod params;
 pub mod remote_hnsw;
 pub mod section;
-pub mod snapshot;
 pub mod split;
 pub(crate) mod units;
 
@@ -56,7 +55,7 @@ use crate::base::{Base, OpenOptions, shape};
 use crate::files;
 use crate::manifest::Manifest;
 use crate::recall::curve::Grid;
-use crate::scorer::Scorer;
+use crate::exec::scorer::Scorer;
 use crate::verify::report::Report;
 use disk_graph::open::GraphTables;
 use effort::ExactCost;

@@ -7,7 +7,7 @@ use stratann_storage::Result;
 use super::kind::Kind;
 use super::options::Switches;
 use super::{disk_graph, flat, gpu_ivf, grid_ivf, hybrid_ivf, remote_hnsw};
-use crate::driver::GatherOptions;
+use crate::exec::GatherOptions;
 use crate::manifest::Manifest;
 use crate::recall::curve::Point;
 

@@ -8,7 +8,7 @@ use stratann_storage::{Error, Progress, Result};
 
 use super::curve::{Curve, Point, RECALL_ENOUGH};
 use super::known::Known;
-use crate::driver::{DOORBELL_BYTES_MAX, GatherOptions, Width};
+use crate::exec::{DOORBELL_BYTES_MAX, GatherOptions, Width};
 use crate::index::Index;
 use crate::kinds;
 use crate::search::{self, Answers, SearchOptions};

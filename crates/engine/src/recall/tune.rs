@@ -18,7 +18,7 @@ use super::curve::{self, Curve, FROM_MIXTURE};
 use super::known::Known;
 use super::mixture::{Maker, NEAR};
 use crate::build::lock_folder;
-use crate::driver::Width;
+use crate::exec::Width;
 use crate::index::{Index, OpenOptions};
 use crate::kinds::{self, Member};
 use crate::manifest::{Manifest, number_after};

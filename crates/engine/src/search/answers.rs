@@ -4,7 +4,7 @@ use serde::Serialize;
 use stratann_core::query::{Params, QueryStats};
 use stratann_storage::budget::Account;
 
-use crate::driver::{MergedReads, Times};
+use crate::exec::{MergedReads, Times};
 
 /// Answers to a batch of queries, and their cost.
 #[derive(Debug)]

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeSet;
 use std::io;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 
 use stratann_core::query::{Budget, Loss, Outcome, Params, QueryState, QueryStats, Read, Scratch, Step};
 use stratann_storage::Progress;
@@ -12,10 +12,9 @@ use stratann_storage::budget::Account;
 use super::Answers;
 use super::live::LiveBatches;
 use super::record::Recording;
-use crate::driver::{MergedReads, Queries, Times, failure};
+use crate::exec::{MergedReads, Queries, Snapshot, Times, failure};
 use crate::index::Index;
 use crate::kinds::Learning;
-use crate::kinds::snapshot::Snapshot;
 
 /// The queries of one call, and their answers as they come in from all threads.
 pub(super) struct Batch<'a> {
@@ -242,16 +241,16 @@ impl Queries for Share<'_, '_> {
         self.batch.live.iter().for_each(|live| live.lose(loss));
     }
 
-    fn batch_snapshot(&mut self) -> Option<Snapshot> {
+    fn batch_snapshot(&mut self) -> Option<Arc<dyn Snapshot>> {
         self.batch.live.as_ref().map(LiveBatches::snapshot)
     }
 
-    fn snapshot(&mut self, number: usize) -> Option<Snapshot> {
+    fn snapshot(&mut self, number: usize) -> Option<Arc<dyn Snapshot>> {
         if self.batch.live.is_some() {
             return self.batch_snapshot();
         }
         let learning = self.batch.learning?;
-        learning.snapshot_for(self.batch.epoch(number)).map(Snapshot::from)
+        learning.snapshot_for(self.batch.epoch(number)).map(|seen| seen as Arc<dyn Snapshot>)
     }
 
     fn remaining(&self) -> usize {

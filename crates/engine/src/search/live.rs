@@ -9,7 +9,7 @@ use std::time::Duration;
 use stratann_core::query::{Loss, QueryStats};
 use stratann_storage::Result;
 
-use crate::kinds::snapshot::Snapshot;
+use crate::exec::Snapshot;
 use crate::kinds::{LiveClusters, LiveReader, LiveRegion};
 
 /// How often a query is asked again whose clusters moved, or whose memory node was lost.
@@ -104,8 +104,8 @@ impl<'a> LiveBatches<'a> {
     }
 
     /// What the queries of the present batch see.
-    pub(crate) fn snapshot(&self) -> Snapshot {
-        self.state().clusters.clone().into()
+    pub(crate) fn snapshot(&self) -> Arc<dyn Snapshot> {
+        self.state().clusters.clone()
     }
 
     /// A query to ask again.

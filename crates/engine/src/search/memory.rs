@@ -4,7 +4,7 @@ use stratann_core::query::Params;
 use stratann_storage::budget::{Account, THREAD_BYTES};
 
 use super::{Reserve, SearchOptions};
-use crate::driver::{GatherOptions, SLOT_BYTES};
+use crate::exec::{GatherOptions, SLOT_BYTES};
 use crate::index::Index;
 use crate::kinds;
 use crate::kinds::effort::Effort;

@@ -7,7 +7,7 @@ use stratann_core::query::{Budget, Params};
 use stratann_storage::tier::{self, IoChoice, Tier};
 use stratann_storage::{Error, Progress, Result, budget};
 
-use crate::driver::{Admission, Driver, DriverOptions, Gather, GatherOptions, OTHER_THREAD_FAILED};
+use crate::exec::{Admission, Driver, DriverOptions, Gather, GatherOptions, OTHER_THREAD_FAILED};
 use crate::index::Index;
 
 mod answers;

@@ -3,7 +3,7 @@
 use stratann_core::query::Mode;
 use stratann_storage::tier::IoChoice;
 
-use crate::driver::{Admission, GatherOptions, Width};
+use crate::exec::{Admission, GatherOptions, Width};
 use crate::kinds::effort::Effort;
 use crate::kinds::options::Switches;
 

@@ -7,7 +7,7 @@ use stratann_storage::{Error, Progress, Result};
 
 use super::{Effort, SearchOptions};
 use crate::dataset::GroundTruth;
-use crate::driver::Width;
+use crate::exec::Width;
 use crate::groundtruth::{CheckedTruth, Found, Owner};
 use crate::index::Index;
 use crate::manifest::Manifest;

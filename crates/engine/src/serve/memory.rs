@@ -1,6 +1,7 @@
 //! Gathered batches of a server: what they see of an index in memory nodes, and what happens when these are lost.
 
 use std::io;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -11,8 +12,7 @@ use super::lock;
 use super::question::Unanswered;
 use super::state::{Client, ServerState};
 use super::worker::Worker;
-use crate::driver::{Gather, GatherOptions, failure};
-use crate::kinds::snapshot::Snapshot;
+use crate::exec::{Gather, GatherOptions, Snapshot, failure};
 use crate::search::DOORBELLS;
 use crate::search::live::LiveBatches;
 
@@ -53,7 +53,7 @@ impl<'a> LiveThread<'a> {
         self.batches.lose(loss);
     }
 
-    pub(super) fn snapshot(&self) -> Snapshot {
+    pub(super) fn snapshot(&self) -> Arc<dyn Snapshot> {
         self.batches.snapshot()
     }
 

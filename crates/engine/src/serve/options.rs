@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use stratann_core::query::wire::{Carry, Results};
 
-use crate::driver::GatherOptions;
+use crate::exec::GatherOptions;
 use crate::kinds::options::{Learn, LearnOptions};
-use crate::scorer::ScorerOptions;
+use crate::exec::scorer::ScorerOptions;
 use crate::search::{Effort, SearchOptions};
 use stratann_core::query::Remote;
 use stratann_storage::ledger::Ledger;

@@ -22,7 +22,7 @@ use super::visits::{VISITS_BYTES, Visits};
 use super::waits::Waits;
 use super::worker::Worker;
 use super::{Reply, ServeOptions, lock};
-use crate::driver::{Driver, DriverOptions, Width};
+use crate::exec::{Driver, DriverOptions, Width};
 use crate::index::Index;
 use crate::kinds::kind::Kind;
 use crate::kinds::{self, asked_bytes};

@@ -11,7 +11,7 @@ use stratann_storage::names::BuildId;
 use super::lock;
 use super::state::ServerState;
 use super::waits::WaitsByClass;
-use crate::scorer::ScorerReport;
+use crate::exec::scorer::ScorerReport;
 
 /// Properties of a server, and counters since its start.
 #[derive(Clone, Debug, Serialize)]

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use serde::Serialize;
 
-use crate::driver::Times;
+use crate::exec::Times;
 
 /// Sums over the queries of one class since the start.
 #[derive(Default)]

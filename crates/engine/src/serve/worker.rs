@@ -1,6 +1,7 @@
 //! The queries of one driver thread of a server.
 
 use std::io;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use stratann_core::peer::Run;
@@ -13,9 +14,8 @@ use super::inbox::{Free, Job, Size};
 use super::memory::LiveThread;
 use super::scores::Scored;
 use super::state::{Permit, ServerState};
-use crate::driver::{self, MergedReads, Queries, Times};
+use crate::exec::{self, MergedReads, Queries, Snapshot, Times};
 use crate::kinds::Learning;
-use crate::kinds::snapshot::Snapshot;
 
 /// The queries that run on one thread.
 pub(super) struct Worker<'a> {
@@ -212,11 +212,11 @@ impl Queries for Worker<'_> {
         None
     }
 
-    fn snapshot(&mut self, _: usize) -> Option<Snapshot> {
+    fn snapshot(&mut self, _: usize) -> Option<Arc<dyn Snapshot>> {
         if self.live.is_some() {
             return self.batch_snapshot();
         }
-        learning(self.server).map(|l| l.newest().into())
+        learning(self.server).map(|l| l.newest() as Arc<dyn Snapshot>)
     }
 
     /// Only widths depend on it, and the origin has set them.
@@ -267,7 +267,7 @@ impl Queries for Worker<'_> {
         self.end_live_batch();
     }
 
-    fn batch_snapshot(&mut self) -> Option<Snapshot> {
+    fn batch_snapshot(&mut self) -> Option<Arc<dyn Snapshot>> {
         self.live.as_ref().map(LiveThread::snapshot)
     }
 
@@ -346,7 +346,7 @@ impl Queries for Worker<'_> {
         self.server.tell(&run, to, threshold);
     }
 
-    fn scored(&mut self, out: &mut Vec<driver::Scored>) {
+    fn scored(&mut self, out: &mut Vec<exec::Scored>) {
         if !self.server.scores.has_any(self.thread) {
             return;
         }

@@ -1,7 +1,7 @@
 //! A report of a search as text.
 
-use stratann_engine::scorer::GpuReport;
 use stratann_storage::budget::size;
+use stratann_engine::exec::scorer::GpuReport;
 
 use super::{Document, Run, Shown};
 use crate::memory;

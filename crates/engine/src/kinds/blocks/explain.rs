@@ -10,7 +10,7 @@ use stratann_core::query::{
 use stratann_storage::tier::Buffer;
 
 use crate::base::Base;
-use crate::driver::failure;
+use crate::exec::failure;
 use crate::kinds::{KindIndex, setting};
 
 /// A candidate of the beam.

@@ -13,7 +13,7 @@ use stratann_storage::{Error, Progress, Result};
 
 use super::Member;
 use crate::base::Base;
-use crate::driver::failure;
+use crate::exec::failure;
 
 /// Bytes that are read at a time.
 const READ_BYTES: usize = 1 << 20;

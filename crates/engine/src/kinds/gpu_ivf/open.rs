@@ -27,7 +27,7 @@ use crate::files;
 use crate::kinds::effort::ExactCost;
 use crate::manifest::Manifest;
 use crate::recall::curve::Grid;
-use crate::scorer::{self, CodeFile, OpenScorer, Scorer};
+use crate::exec::scorer::{self, CodeFile, OpenScorer, Scorer};
 
 /// See the module.
 pub(crate) struct GpuIndex {

@@ -2,9 +2,11 @@
 
 use std::sync::Arc;
 
+use stratann_core::plan::{IndexView, KindView};
 use stratann_core::plan::hybrid_ivf::{Pinned, View};
 use stratann_core::route::NavGraph;
 
+use crate::exec;
 use super::residency::{LIST_BYTES, ResidentLists};
 
 /// The navigation graph, the hot members and the resident lists that a query sees. Never changed: a query keeps the
@@ -26,9 +28,17 @@ pub struct Snapshot {
     pub(crate) queries: u64,
 }
 
+impl exec::Snapshot for Snapshot {
+    fn apply<'a>(&'a self, view: &mut IndexView<'a>) {
+        if let KindView::HybridIvf(lists) = &mut view.kind {
+            self.apply_to(lists);
+        }
+    }
+}
+
 impl Snapshot {
     /// Puts what this snapshot holds into a view.
-    pub(crate) fn apply<'a>(&'a self, clusters: &mut View<'a>) {
+    pub(crate) fn apply_to<'a>(&'a self, clusters: &mut View<'a>) {
         clusters.nav = &self.nav;
         clusters.pinned = self.pinned();
         if let Some(lists) = &self.resident {

@@ -4,7 +4,7 @@ use stratann_storage::cache::ExtentCache;
 
 use super::super::PlannedQuery;
 use super::facts::RemoteFacts;
-use crate::driver::{GatherOptions, READ_EDGES_BYTES};
+use crate::exec::{GatherOptions, READ_EDGES_BYTES};
 use crate::manifest::Manifest;
 
 /// Queries in flight per thread where each reads for itself: one cluster after another is in memory for each of them.

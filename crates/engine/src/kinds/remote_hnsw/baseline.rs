@@ -1,6 +1,6 @@
 //! Ways to load the clusters of a batch without some techniques of the kind, to compare (d-HNSW §4).
 
-use crate::driver::GatherOptions;
+use crate::exec::GatherOptions;
 
 /// How the clusters of a batch are loaded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

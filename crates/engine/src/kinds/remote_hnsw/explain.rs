@@ -10,7 +10,7 @@ use stratann_storage::cache::ExtentCache;
 
 use super::live::LiveRegion;
 use crate::base::Base;
-use crate::driver::GatherOptions;
+use crate::exec::GatherOptions;
 use crate::kinds::KindIndex;
 
 /// One cluster that was searched.
@@ -124,7 +124,7 @@ pub(crate) fn explain(
     if let Some((clusters, _)) = &begun
         && let KindView::RemoteHnsw(own) = &mut view.kind
     {
-        clusters.apply(own);
+        clusters.apply_to(own);
     }
     let headers =
         begun.as_ref().map(|(_, cost)| Headers { round_trips: cost.round_trips, bytes: cost.bytes_read });

@@ -15,7 +15,7 @@ use stratann_storage::{Error, Result};
 use super::facts::{RemoteFacts, RemoteSection};
 use super::live::LiveRegion;
 use crate::base::{Base, read_role};
-use crate::driver::{GatherOptions, READ_EDGES_BYTES};
+use crate::exec::{GatherOptions, READ_EDGES_BYTES};
 use crate::files;
 use crate::kinds::effort::ExactCost;
 use crate::manifest::Manifest;

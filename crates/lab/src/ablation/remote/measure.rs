@@ -2,11 +2,11 @@
 
 use serde::Serialize;
 use stratann_core::query::QueryStats;
-use stratann_engine::driver::GatherOptions;
 use stratann_engine::kinds::options::RemoteSwitches;
 use stratann_engine::kinds::remote_hnsw::baseline::LoadScheme;
 use stratann_engine::search::{Answers, Effort, Latency, SearchOptions};
 use stratann_storage::{Error, Progress, Result};
+use stratann_engine::exec::GatherOptions;
 
 use super::Bench;
 
@@ -193,8 +193,8 @@ pub(super) mod tests {
             latency_ns: Vec::new(),
             stats: QueryStats::default(),
             largest: QueryStats::default(),
-            times: stratann_engine::driver::Times::default(),
-            merged: stratann_engine::driver::MergedReads::default(),
+            times: stratann_engine::exec::Times::default(),
+            merged: stratann_engine::exec::MergedReads::default(),
             failed: Vec::new(),
             short: 0,
             seconds: 0.0,

@@ -18,7 +18,7 @@ use stratann_kernel::Metric;
 use super::open::ListIndex;
 use super::snapshot::Snapshot;
 use crate::base::Base;
-use crate::driver::failure;
+use crate::exec::failure;
 
 /// One cluster that was visited.
 #[derive(Clone, Debug, Default, Serialize)]
@@ -418,6 +418,6 @@ impl Tracer<'_> {
 /// The view of queries that hold this snapshot.
 fn view<'a>(base: &'a Base, lists: &'a ListIndex, snapshot: &'a Snapshot) -> IndexView<'a> {
     let mut clusters = lists.view();
-    snapshot.apply(&mut clusters);
+    snapshot.apply_to(&mut clusters);
     IndexView { base: base.view(), kind: KindView::HybridIvf(clusters) }
 }

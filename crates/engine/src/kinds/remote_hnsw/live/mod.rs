@@ -17,6 +17,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use stratann_core::format::fresh::Tombstone;
 use stratann_core::format::hnsw::HnswLayout;
 use stratann_core::format::region::{Address, ControlWords, Descriptor, count_bits};
+use stratann_core::plan::{IndexView, KindView};
 use stratann_core::plan::remote_hnsw::{Located, View, WHOLE};
 use stratann_core::query::QueryStats;
 use stratann_core::remote::{
@@ -26,6 +27,8 @@ use stratann_storage::remote_memory::{MemoryError, Nodes, RemoteSource};
 use stratann_storage::{Error, ErrorKind, Result};
 
 use changes::RebuildCounters;
+
+use crate::exec::Snapshot;
 
 /// What queries of one batch see: where the clusters are, and what is deleted.
 #[derive(Debug, Default)]
@@ -39,9 +42,17 @@ pub struct Clusters {
     has_fresh: bool,
 }
 
+impl Snapshot for Clusters {
+    fn apply<'a>(&'a self, view: &mut IndexView<'a>) {
+        if let KindView::RemoteHnsw(own) = &mut view.kind {
+            self.apply_to(own);
+        }
+    }
+}
+
 impl Clusters {
     /// Puts them into a view of the index.
-    pub(crate) fn apply<'a>(&'a self, view: &mut View<'a>) {
+    pub(crate) fn apply_to<'a>(&'a self, view: &mut View<'a>) {
         (view.clusters, view.tombstones, view.first) = (&self.clusters, &self.tombstones, &[]);
         (view.marks, view.shares) = (&self.marks, &self.shares);
     }

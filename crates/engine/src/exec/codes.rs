@@ -10,7 +10,7 @@ use stratann_storage::tier::Waker;
 use super::Driver;
 use super::shared_reads::Asker;
 use super::slot::{ReadResult, seen};
-use crate::scorer::{Failure, Reply, Scorer};
+use crate::exec::scorer::{Failure, Reply, Scorer};
 
 type Answer = (Asker, Result<Ranking, Failure>);
 

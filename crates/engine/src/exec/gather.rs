@@ -27,7 +27,7 @@ use super::reads::take_in;
 use super::shared_reads::{Asker, Mailbox};
 use super::slot::{ReadResult, seen};
 use super::{Driver, Queries};
-use crate::kinds::snapshot::Snapshot;
+use crate::exec::Snapshot;
 
 mod order;
 
@@ -237,7 +237,7 @@ pub(super) struct Gathering<'a> {
     // What has come for queries of this thread.
     pub(super) deliveries: VecDeque<LoadDelivery>,
     // What the queries of the batch see.
-    pub(super) snapshot: Option<Snapshot>,
+    pub(super) snapshot: Option<Arc<dyn Snapshot>>,
 }
 
 /// What the driver does next.

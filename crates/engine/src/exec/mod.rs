@@ -23,7 +23,9 @@ mod options;
 mod reads;
 mod share;
 mod shared_reads;
+pub mod scorer;
 mod slot;
+mod snapshot;
 
 use std::collections::VecDeque;
 use std::io;
@@ -51,9 +53,9 @@ use self::share::BackgroundShare;
 pub use self::shared_reads::SharedReads;
 use self::shared_reads::{Asker, Delivery, Mailbox};
 pub use self::slot::SLOT_BYTES;
+use self::scorer::Scorer;
 use self::slot::{Arrivals, Slot};
-use crate::kinds::snapshot::Snapshot;
-use crate::scorer::Scorer;
+pub use self::snapshot::Snapshot;
 
 /// Scores that have arrived: the query's number, the tag of its job, and what
 /// [`wire::read_scores`](stratann_core::query::wire::read_scores) reads.
@@ -72,7 +74,7 @@ pub trait Queries {
     fn ended(&mut self, number: usize, step: Step, state: &QueryState, times: Times);
     /// The snapshot of the index that the query sees from its first step to its last; `None` where the index never
     /// changes.
-    fn snapshot(&mut self, _number: usize) -> Option<Snapshot> {
+    fn snapshot(&mut self, _number: usize) -> Option<Arc<dyn Snapshot>> {
         None
     }
     /// Whether a query's answer is still wanted. Asked before each of its turns: a query past its deadline is dropped.
@@ -120,7 +122,7 @@ pub trait Queries {
     /// Ends a gathered batch, all of whose queries have ended.
     fn end_batch(&mut self) {}
     /// The snapshot that the queries of a gathered batch see; `None` where the index never changes.
-    fn batch_snapshot(&mut self) -> Option<Snapshot> {
+    fn batch_snapshot(&mut self) -> Option<Arc<dyn Snapshot>> {
         None
     }
     /// Notes that a read failed; its query learns of it as well.

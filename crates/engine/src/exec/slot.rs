@@ -13,8 +13,8 @@ use stratann_storage::tier::Buffer;
 use super::Times;
 use super::buffers::BufferPool;
 use super::gather::Loaded;
-use crate::kinds::snapshot::Snapshot;
-use crate::scorer::EarlyTable;
+use crate::exec::Snapshot;
+use crate::exec::scorer::EarlyTable;
 
 /// Result of one read. Bytes are verified.
 pub(super) enum ReadResult<'a> {
@@ -37,7 +37,7 @@ pub(super) enum ReadResult<'a> {
 /// Place for one query in flight; memory of its state and scratch is reused by the next.
 pub(super) struct Slot<'a> {
     pub(super) state: QueryState,
-    pub(super) snapshot: Option<Snapshot>,
+    pub(super) snapshot: Option<Arc<dyn Snapshot>>,
     pub(super) scratch: Scratch,
     /// The look-up table that a scorer builds while the first step finds candidates.
     pub(super) early_table: Option<EarlyTable>,
@@ -158,7 +158,7 @@ impl<'a> Slot<'a> {
 }
 
 /// What a query with this snapshot sees of the index.
-pub(super) fn seen<'v>(view: &IndexView<'v>, snapshot: Option<&'v Snapshot>) -> IndexView<'v> {
+pub(super) fn seen<'v>(view: &IndexView<'v>, snapshot: Option<&'v Arc<dyn Snapshot>>) -> IndexView<'v> {
     let mut view = *view;
     if let Some(snapshot) = snapshot {
         snapshot.apply(&mut view);
