@@ -9,6 +9,7 @@ use pyo3::types::PyDict;
 use serde_json::Value;
 use stratann_core::query::{Mode, QueryStats};
 use stratann_engine::dataset::check_row;
+use stratann_engine::exec::{GatherOptions, Width};
 use stratann_engine::explain::Explained;
 use stratann_engine::index::{self, CacheBudget, ChangeOptions, OpenOptions};
 use stratann_engine::kinds::options::{Learn, LearnOptions};
@@ -18,7 +19,6 @@ use stratann_engine::search::{self, Answers, Effort, Latency, SearchOptions, Tog
 use stratann_storage::budget::Account;
 use stratann_storage::tier::IoChoice;
 use stratann_storage::{Error, Quiet, Result};
-use stratann_engine::exec::{GatherOptions, Width};
 
 use crate::memory::MemoryOpening;
 use crate::process::Own;

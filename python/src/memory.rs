@@ -5,12 +5,12 @@ use std::path::PathBuf;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use stratann_cluster::memory::found;
+use stratann_engine::exec::GatherOptions;
 use stratann_engine::index::{Acknowledged, CacheBudget, Index, OpenOptions, PLACE, Unfinished};
 use stratann_engine::search;
 use stratann_storage::Result;
 use stratann_storage::link::Tls;
 use stratann_storage::remote_memory::{Credentials, read_key};
-use stratann_engine::exec::GatherOptions;
 
 use crate::error;
 

@@ -7,7 +7,7 @@ use std::sync::{Mutex, MutexGuard};
 use pyo3::prelude::*;
 use stratann_engine::dataset::Reader;
 use stratann_engine::kinds::split;
-use stratann_engine::kinds::split::tasks::{self, Done, Job, Task};
+use stratann_engine::kinds::split::tasks::{Done, Job, Task};
 use stratann_storage::{Error, Result};
 
 use crate::build::Options;
@@ -131,7 +131,7 @@ pub(crate) fn run_task(
     let done = work::run(py, None, |progress| {
         let (task, job) = (task.parse::<Task>()?, from_json::<Job>("the job", job)?);
         let base = Reader::open(&base)?;
-        tasks::run(&base, &path, &options.read()?, job, task, progress)
+        stratann_engine::build::run_task(&base, &path, &options.read()?, (job, task), progress)
     })?;
     crate::json(py, &done)
 }

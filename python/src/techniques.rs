@@ -2,11 +2,11 @@
 
 use pyo3::prelude::*;
 use stratann_core::plan::gpu_ivf::Rule;
+use stratann_engine::exec::GatherOptions;
+use stratann_engine::exec::scorer::{ScorerChoice, ScorerOptions};
 use stratann_engine::kinds::kind::Kind;
 use stratann_engine::kinds::options::{GpuSwitches, GridSwitches, RemoteSwitches, Switches};
 use stratann_storage::{Error, Result};
-use stratann_engine::exec::GatherOptions;
-use stratann_engine::exec::scorer::{ScorerChoice, ScorerOptions};
 
 /// Those of a `grid-ivf`.
 #[derive(FromPyObject)]

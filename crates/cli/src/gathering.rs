@@ -1,7 +1,7 @@
 //! Options of searches in a remote-hnsw: how batches are loaded.
 
-use stratann_engine::kinds::options::RemoteSwitches;
 use stratann_engine::exec::GatherOptions;
+use stratann_engine::kinds::options::RemoteSwitches;
 
 /// Numbers of a search in a remote-hnsw.
 #[derive(Clone, Debug, clap::Args)]

@@ -1,11 +1,11 @@
 //! Memory forecast of a search, computed before the index is loaded, so that a budget is refused only once.
 
+use stratann_engine::exec::GatherOptions;
 use stratann_engine::index::Index;
 use stratann_engine::manifest::Manifest;
 use stratann_engine::search::{DOORBELLS, Reserve, SearchOptions, reserve};
 use stratann_storage::Result;
 use stratann_storage::budget::{Account, size};
-use stratann_engine::exec::GatherOptions;
 
 use crate::queries::Queries;
 

@@ -7,13 +7,13 @@ use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use stratann_core::query::Mode;
 use stratann_core::query::Remote;
 use stratann_core::query::wire::{Carry, Results};
+use stratann_engine::curve::RECALL_USUAL;
+use stratann_engine::exec::{Admission, Width};
 use stratann_engine::index::CacheBudget;
-use stratann_engine::recall::curve::RECALL_USUAL;
 use stratann_engine::{DType, Metric};
 use stratann_params::{IndexKind, Parameter, Type, Value, parse_size};
 use stratann_storage::tier::IoChoice;
 use stratann_storage::{Error, Result as Checked};
-use stratann_engine::exec::{Admission, Width};
 
 use crate::memory_nodes::KeyArgs;
 use crate::parameters::one_line;

@@ -8,6 +8,7 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 use stratann_core::query::Mode;
+use stratann_engine::exec::Width;
 use stratann_engine::kinds::options::GridSwitches;
 use stratann_engine::kinds::remote_hnsw::router::Router;
 use stratann_engine::search::{Effort, SearchOptions};
@@ -17,7 +18,6 @@ use stratann_storage::error::quoted;
 use stratann_storage::names::BuildId;
 use stratann_storage::{Error, ErrorKind, Result};
 use ureq::Agent;
-use stratann_engine::exec::Width;
 
 use crate::output::eprint_line;
 use crate::queries::Wanted;

@@ -1,8 +1,8 @@
 //! Options that say where codes of a gpu-ivf are ranked.
 
 use clap::ValueEnum;
-use stratann_storage::{Error, Result as Checked};
 use stratann_engine::exec::scorer::{ScorerChoice, ScorerOptions};
+use stratann_storage::{Error, Result as Checked};
 
 use crate::options;
 

@@ -2,11 +2,11 @@
 
 use clap::ValueEnum;
 use stratann_core::plan::gpu_ivf::Rule;
+use stratann_engine::exec::GatherOptions;
 use stratann_engine::kinds::options::{
     GpuSwitches, GraphSwitches, GridSwitches, ListSwitches, RemoteSwitches, Switches,
 };
 use stratann_storage::{Error, Result as Checked};
-use stratann_engine::exec::GatherOptions;
 
 use crate::gathering::RemoteTechniques;
 

@@ -5,6 +5,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use stratann_core::build::hash;
 use stratann_core::format::block::{self, BlockLayout};
 use stratann_core::query::{Extent, Loss};
 use stratann_core::{check, view};
@@ -14,12 +15,12 @@ use stratann_storage::remote_memory::RemoteSource;
 use stratann_storage::tier::{self, Buffer};
 use stratann_storage::{Error, Result};
 
+use crate::exec::scorer::ScorerOptions;
 use crate::kinds::kind::Kind;
 use crate::kinds::options::LearnOptions;
 #[cfg(feature = "lab")]
 use crate::kinds::options::OpenBaselines;
 use crate::manifest::Manifest;
-use crate::exec::scorer::ScorerOptions;
 
 /// How an index is opened.
 #[derive(Clone, Copy, Debug, Default)]
@@ -343,6 +344,14 @@ impl PlainBlocks {
     pub(crate) fn checked(&self) -> check::Blocks<'_> {
         check::Blocks { base: self.base, layout: &self.layout, count: self.count, links: None }
     }
+}
+
+/// Draws members of an index, `sample` of them or half of all where that is less; equal seeds draw the same ones.
+pub(crate) fn draw(rows: u32, sample: usize, seed: u64) -> Vec<u32> {
+    let mut drawn: Vec<(u64, u32)> = (0..rows).map(|id| (hash(seed, 13, u64::from(id)), id)).collect();
+    drawn.sort_unstable();
+    drawn.truncate(sample.min(rows as usize / 2));
+    drawn.into_iter().map(|d| d.1).collect()
 }
 
 fn open_blocks(folder: &Path, manifest: &Manifest, role: &str) -> Result<(PathBuf, File, bool)> {

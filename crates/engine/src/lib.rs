@@ -5,19 +5,26 @@
 mod base;
 pub mod build;
 mod clusterings;
+pub mod codebook;
+pub mod curve;
 pub mod dataset;
 pub mod doctor;
-pub mod explain;
 pub mod exec;
+pub mod explain;
 mod files;
+pub mod findings;
 pub mod groundtruth;
 pub mod index;
 pub mod kinds;
 pub mod manifest;
+pub mod memory_nodes;
 pub mod recall;
+mod record;
 pub mod search;
 pub mod serve;
 pub mod spread;
+pub mod stages;
+mod units;
 pub mod verify;
 
 pub use stratann_kernel::{DType, Metric};

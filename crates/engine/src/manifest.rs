@@ -15,9 +15,9 @@ use stratann_storage::names::{BuildId, FileName};
 use stratann_storage::{Error, ErrorKind, Result, input};
 use xxhash_rust::xxh3::xxh3_64;
 
+use crate::curve::Curve;
 use crate::kinds::kind::Kind;
 use crate::kinds::section::{ListSection, Section};
-use crate::recall::curve::Curve;
 use crate::{DType, Metric, files};
 
 /// The version of the format that this program writes, the newest that it reads. Version 4 has seeded checksums; 2 was

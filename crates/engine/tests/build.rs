@@ -8,11 +8,11 @@ use stratann_params::choices::{CodeKind, OnBadRow};
 
 use common::{Built, Set, clustered, graph_options, hits, nearest, normal, quick};
 use stratann_engine::build::{BuildOptions, Kind, build};
+use stratann_engine::exec::Width;
 use stratann_engine::index::{Index, OpenOptions};
 use stratann_engine::search::{Effort, SearchOptions};
 use stratann_engine::{DType, Metric, verify};
 use stratann_storage::Quiet;
-use stratann_engine::exec::Width;
 
 fn list(k: usize, search_list: u32) -> SearchOptions {
     SearchOptions { k, effort: Effort::List(search_list, None), ..SearchOptions::default() }

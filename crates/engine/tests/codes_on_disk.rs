@@ -18,6 +18,7 @@ use stratann_core::format::seeded_checksum;
 use stratann_core::query::wire::{Carry, decode, encode};
 use stratann_core::query::{Budget, Mode, Outcome, Params, QueryState, QueryStats, Scratch};
 use stratann_engine::build::{BuildOptions, Kind, build};
+use stratann_engine::exec::Width;
 use stratann_engine::index::{Index, OpenOptions};
 use stratann_engine::kinds::options::GraphSwitches;
 use stratann_engine::search::{Effort, SearchOptions};
@@ -25,7 +26,6 @@ use stratann_engine::spread::scatter::scatter;
 use stratann_engine::spread::{Method, PartitionOptions, Shard, partition};
 use stratann_engine::{DType, Metric, verify};
 use stratann_storage::{ErrorKind, Quiet};
-use stratann_engine::exec::Width;
 
 /// Room for whole lists, so that nothing is cut from them wherever the codes are.
 fn roomy(metric: Metric, codes: CodePlace) -> BuildOptions {

@@ -16,6 +16,8 @@ use stratann_core::plan::gpu_ivf::Rule;
 use stratann_core::query::{Outcome, Params, QueryState, Step};
 use stratann_core::score::{CodeJob, RankScratch, Ranking, rank};
 use stratann_engine::build::{BuildOptions, Kind, KindOptions, build, plan};
+use stratann_engine::exec::scorer::{EmulatedFault, Reply, ScorerChoice, ScorerOptions, conformance};
+use stratann_engine::exec::{Driver, DriverOptions, Queries, Times};
 use stratann_engine::groundtruth;
 use stratann_engine::index::{Index, OpenOptions};
 use stratann_engine::kinds::options::GpuSwitches;
@@ -28,8 +30,6 @@ use stratann_storage::tier::MemoryTier;
 use stratann_storage::{ErrorKind, Quiet};
 use stratann_testing::{Need, leave_out};
 use tempfile::TempDir;
-use stratann_engine::exec::{Driver, DriverOptions, Queries, Times};
-use stratann_engine::exec::scorer::{EmulatedFault, Reply, ScorerChoice, ScorerOptions, conformance};
 
 /// Queries near rows of a set.
 fn queries_of(set: &Set, count: usize) -> Set {

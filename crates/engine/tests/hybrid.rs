@@ -15,6 +15,7 @@ use stratann_core::plan::hybrid_ivf::{MAX_PROBES, Order};
 use stratann_core::query::{Budget, Mode, Outcome, Params};
 use stratann_core::verify::Bounds;
 use stratann_engine::build::{BuildOptions, Kind, LocalPlan, build};
+use stratann_engine::exec::Width;
 use stratann_engine::groundtruth;
 use stratann_engine::index::{Index, OpenOptions};
 use stratann_engine::kinds::options::ListSwitches;
@@ -23,7 +24,6 @@ use stratann_engine::search::{Answers, Effort, Reserve, SearchOptions};
 use stratann_engine::{DType, Metric, verify};
 use stratann_storage::Quiet;
 use tempfile::TempDir;
-use stratann_engine::exec::Width;
 
 const EVERY_BOUND: [Bounds; 4] = [Bounds::Off, Bounds::Centroid, Bounds::Code, Bounds::Both];
 const FLAT: LocalPlan = LocalPlan::Uniform(LocalKind::Flat);

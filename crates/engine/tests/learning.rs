@@ -10,6 +10,7 @@ use common::{Set, clustered, list_options, nearest, normal, quick};
 use stratann_core::format::directory::LocalKind;
 use stratann_core::query::QueryStats;
 use stratann_engine::build::{Kind, LocalPlan, build};
+use stratann_engine::exec::Width;
 use stratann_engine::index::{Index, OpenOptions};
 use stratann_engine::kinds::hybrid_ivf::learning::describe;
 use stratann_engine::kinds::options::{Learn, LearnOptions};
@@ -18,7 +19,6 @@ use stratann_engine::search::{Answers, Effort, Reserve, SearchOptions};
 use stratann_engine::{DType, Metric};
 use stratann_storage::Quiet;
 use tempfile::TempDir;
-use stratann_engine::exec::Width;
 
 const DIM: usize = 16;
 const EPOCH: u32 = 100;

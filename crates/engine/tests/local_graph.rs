@@ -14,6 +14,7 @@ use stratann_core::plan::hybrid_ivf::MAX_PROBES;
 use stratann_core::query::{Budget, Mode, Outcome, Params};
 use stratann_core::verify::Bounds;
 use stratann_engine::build::{Kind, LocalPlan, build};
+use stratann_engine::exec::Width;
 use stratann_engine::groundtruth;
 use stratann_engine::index::{Index, OpenOptions};
 use stratann_engine::kinds::options::ListSwitches;
@@ -23,7 +24,6 @@ use stratann_engine::{DType, Metric, verify};
 use stratann_storage::Quiet;
 use stratann_storage::durable::hex;
 use tempfile::TempDir;
-use stratann_engine::exec::Width;
 
 const METRICS: [Metric; 3] = [Metric::L2, Metric::Cosine, Metric::Ip];
 const LISTS: &str = "v1-lists.bin";

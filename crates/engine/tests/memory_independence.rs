@@ -12,13 +12,13 @@ use stratann_core::format::directory::LocalKind;
 use stratann_core::plan::hybrid_ivf::Order;
 use stratann_core::verify::Bounds;
 use stratann_engine::build::{BuildOptions, Kind, LocalPlan, build};
+use stratann_engine::exec::Width;
 use stratann_engine::index::{Index, OpenOptions};
 use stratann_engine::kinds::options::{GraphSwitches, ListSwitches};
 use stratann_engine::search::{Answers, Effort, SearchOptions};
 use stratann_engine::{DType, Metric, groundtruth};
 use stratann_storage::Quiet;
 use tempfile::TempDir;
-use stratann_engine::exec::Width;
 
 const QUERIES: usize = 30;
 

@@ -5,11 +5,11 @@ mod common;
 use common::{Built, Set, clustered, hits, list_options, nearest, normal, quick};
 use stratann_core::format::directory::LocalKind;
 use stratann_engine::build::Kind;
+use stratann_engine::exec::Width;
 use stratann_engine::kinds::options::LocalPlan;
 use stratann_engine::search::{Answers, Effort, SearchOptions};
 use stratann_engine::{DType, Metric};
 use stratann_storage::Quiet;
-use stratann_engine::exec::Width;
 
 const DIM: usize = 20;
 

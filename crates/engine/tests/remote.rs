@@ -11,6 +11,7 @@ use stratann_params::choices::Representatives;
 use common::{Impatient, Set, clustered, hits, normal, queries, quick};
 use stratann_core::format::region::{Descriptor, SUPERBLOCK_BYTES, Superblock};
 use stratann_engine::build::{BuildOptions, Kind, KindOptions, build, plan};
+use stratann_engine::exec::GatherOptions;
 use stratann_engine::groundtruth;
 use stratann_engine::index::{Index, OpenOptions};
 use stratann_engine::kinds::options::RemoteSwitches;
@@ -19,7 +20,6 @@ use stratann_engine::search::{Answers, Effort, SearchOptions};
 use stratann_engine::{DType, Metric, verify};
 use stratann_storage::{ErrorKind, Quiet};
 use tempfile::TempDir;
-use stratann_engine::exec::GatherOptions;
 
 fn options(metric: Metric, partitions: usize) -> BuildOptions {
     let own =

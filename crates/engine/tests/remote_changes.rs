@@ -14,7 +14,7 @@ use stratann_core::format::region::{
 use stratann_engine::build::{BuildOptions, Kind, KindOptions, build};
 use stratann_engine::index::{ChangeOptions, Index, OpenOptions, Unfinished};
 use stratann_engine::kinds::options::RemoteSwitches;
-use stratann_engine::kinds::remote_hnsw::live::load::load;
+use stratann_engine::memory_nodes::load;
 use stratann_engine::search::{Answers, Effort, SearchOptions};
 use stratann_engine::{DType, Metric};
 use stratann_storage::remote_memory::{Credentials, Node, NodeId, NodeOptions, Nodes, Place};

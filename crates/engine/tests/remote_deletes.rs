@@ -9,7 +9,7 @@ use common::{Set, clustered, hits, nearest, quick};
 use stratann_core::format::region::{GroupWords, Reservations, SUPERBLOCK_BYTES, Superblock};
 use stratann_engine::build::{BuildOptions, Kind, KindOptions, build};
 use stratann_engine::index::{ChangeOptions, Index, OpenOptions};
-use stratann_engine::kinds::remote_hnsw::live::load::load;
+use stratann_engine::memory_nodes::load;
 use stratann_engine::search::{Answers, Effort, SearchOptions};
 use stratann_engine::{DType, Metric};
 use stratann_storage::Quiet;

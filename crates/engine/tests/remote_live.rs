@@ -14,9 +14,10 @@ use stratann_core::format::region::{READER_BYTES, READERS_MAX, SUPERBLOCK_BYTES,
 use stratann_core::hash::checksum;
 use stratann_engine::build::{BuildOptions, Kind, KindOptions, build};
 use stratann_engine::dataset::{Reader, Shape};
+use stratann_engine::exec::GatherOptions;
 use stratann_engine::index::{ChangeOptions, Index, OpenOptions};
-use stratann_engine::kinds::remote_hnsw::live::load::{Loaded, load};
 use stratann_engine::manifest::Manifest;
+use stratann_engine::memory_nodes::{Loaded, load};
 use stratann_engine::search::{Answers, DOORBELLS, Effort, SearchOptions};
 use stratann_engine::serve::{MemoryNodes, ServeOptions, Server};
 use stratann_engine::{DType, Metric};
@@ -25,7 +26,6 @@ use stratann_storage::remote_memory::{Credentials, Node, NodeId, NodeOptions, No
 use stratann_storage::{ErrorKind, Progress, Quiet};
 use stratann_testing::way::Way;
 use tempfile::TempDir;
-use stratann_engine::exec::GatherOptions;
 
 const ASKED: usize = 50;
 const CLUSTERS: usize = 24;

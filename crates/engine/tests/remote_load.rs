@@ -16,7 +16,7 @@ use stratann_core::remote::{
 };
 use stratann_engine::build::{Kind, KindOptions, build};
 use stratann_engine::index::{ChangeOptions, Index, OpenOptions};
-use stratann_engine::kinds::remote_hnsw::live::load::{Loaded, load};
+use stratann_engine::memory_nodes::{Loaded, load};
 use stratann_engine::search::{Effort, SearchOptions};
 use stratann_engine::serve::{MemoryNodes, Question, ServeOptions, Server, Versions};
 use stratann_engine::{DType, Metric};

@@ -8,14 +8,14 @@ use stratann_params::build::RemoteOptions;
 
 use common::{Set, clustered, quick};
 use stratann_engine::build::{BuildOptions, Kind, KindOptions, build};
+use stratann_engine::exec::GatherOptions;
 use stratann_engine::index::{Index, OpenOptions};
-use stratann_engine::kinds::remote_hnsw::live::load::{LoadOptions, Loaded, load_with};
+use stratann_engine::memory_nodes::{LoadOptions, Loaded, load_with};
 use stratann_engine::search::{Effort, SearchOptions, TrafficOptions};
 use stratann_engine::{DType, Metric};
 use stratann_storage::remote_memory::{Credentials, Node, NodeId, NodeOptions, Place};
 use stratann_storage::{ErrorKind, Quiet};
 use tempfile::TempDir;
-use stratann_engine::exec::GatherOptions;
 
 const CLUSTERS: usize = 48;
 

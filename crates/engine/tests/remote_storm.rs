@@ -17,7 +17,7 @@ use stratann_core::build::hash;
 use stratann_engine::build::{BuildOptions, Kind, KindOptions, build};
 use stratann_engine::index::{ChangeOptions, Index, OpenOptions};
 use stratann_engine::kinds::options::RemoteSwitches;
-use stratann_engine::kinds::remote_hnsw::live::load::load;
+use stratann_engine::memory_nodes::load;
 use stratann_engine::search::{Effort, SearchOptions};
 use stratann_engine::{DType, Metric};
 use stratann_storage::Quiet;

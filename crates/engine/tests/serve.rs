@@ -16,6 +16,7 @@ use common::{Built, Set, clustered, graph_options, queries, quick};
 use stratann_core::query::Mode;
 use stratann_core::query::wire::{Carry, Results};
 use stratann_engine::build::Kind;
+use stratann_engine::exec::Width;
 use stratann_engine::search::{Answers, Effort, SearchOptions};
 use stratann_engine::serve::{Answer, Caps, Question, ServeOptions, Server, Unanswered, WaitsByClass};
 use stratann_engine::spread::{PartitionOptions, partition};
@@ -23,7 +24,6 @@ use stratann_engine::{DType, Metric};
 use stratann_storage::tier::IoChoice;
 use stratann_storage::{ErrorKind, Quiet};
 use tempfile::TempDir;
-use stratann_engine::exec::Width;
 
 const DIM: usize = 24;
 const PATIENCE: Duration = Duration::from_secs(30);

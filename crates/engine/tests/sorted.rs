@@ -13,9 +13,9 @@ use stratann_core::query::{
     Budget, Extent, Loss, Mode, Outcome, Params, QueryState, QueryStats, Scratch, Step, StoreId,
 };
 use stratann_engine::Metric;
+use stratann_engine::exec::{Driver, DriverOptions, Queries, SharedReads, Times, Width};
 use stratann_storage::cache::ExtentCache;
 use stratann_storage::tier::{Fault, MemoryTier};
-use stratann_engine::exec::{Driver, DriverOptions, Queries, SharedReads, Times, Width};
 
 const ASKED: usize = 24;
 const K: u32 = 10;

@@ -9,9 +9,9 @@ use stratann_params::choices::CodePlace;
 
 use common::{Impatient, Set, clustered, graph_options, quick};
 use stratann_core::build::hash;
-use stratann_engine::build::{BuildOptions, Kind, build};
+use stratann_engine::build::{BuildOptions, Kind, build, run_task};
 use stratann_engine::kinds::split::Split;
-use stratann_engine::kinds::split::tasks::{self, Done, Task};
+use stratann_engine::kinds::split::tasks::{Done, Task};
 use stratann_engine::{DType, Metric};
 use stratann_storage::Quiet;
 
@@ -43,7 +43,7 @@ fn whole(set: &Set, options: &BuildOptions) -> BTreeMap<String, Vec<u8>> {
 fn run(set: &Set, out: &Path, options: &BuildOptions, split: &Split, name: &str) -> Done {
     let job = serde_json::from_str(&serde_json::to_string(&split.job()).unwrap()).unwrap();
     let task: Task = name.parse().unwrap();
-    tasks::run(&set.reader(), out, options, job, task, &Quiet).unwrap_or_else(|e| panic!("{name}: {e}"))
+    run_task(&set.reader(), out, options, (job, task), &Quiet).unwrap_or_else(|e| panic!("{name}: {e}"))
 }
 
 /// Does all tasks of all phases, in an order that `seed` shuffles; each two times under an even one.
@@ -212,7 +212,7 @@ fn a_task_refuses_what_is_not_its_build() {
     let dir = tempfile::tempdir().unwrap();
     let split = Split::begin(set.reader(), dir.path(), options.clone()).unwrap();
     let ask = |out: &Path, options: &BuildOptions, set: &Set, task| {
-        tasks::run(&set.reader(), out, options, split.job(), task, &Quiet).unwrap_err().message
+        run_task(&set.reader(), out, options, (split.job(), task), &Quiet).unwrap_err().message
     };
     let scan = Task::Scan(0);
     let unseen = ask(&dir.path().join("elsewhere"), &options, &set, scan);

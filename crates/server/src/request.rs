@@ -11,11 +11,11 @@ use stratann_core::plan::grid_ivf::MAX_FAN_OUT;
 use stratann_core::plan::remote_hnsw::MAX_EF;
 use stratann_core::query::{MAX_WIDTH, Mode};
 use stratann_engine::dataset::check_row;
+use stratann_engine::exec::Width;
 use stratann_engine::kinds::options::{GraphSwitches, GridSwitches, RemoteSwitches, Switches};
 use stratann_engine::manifest::Manifest;
 use stratann_engine::search::{Effort, SearchOptions};
 use stratann_engine::{DType, Metric};
-use stratann_engine::exec::Width;
 
 use crate::limits::Limits;
 

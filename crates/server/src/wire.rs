@@ -7,8 +7,9 @@ use serde::de::{IgnoredAny, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use stratann_core::plan::KindParams;
 use stratann_core::query::{Params, QueryStats};
+use stratann_engine::kinds::answers::Setting;
 use stratann_engine::kinds::gathered::CachedClusters;
-use stratann_engine::kinds::{Setting, params_of, setting};
+use stratann_engine::kinds::{params_of, setting};
 use stratann_storage::names::BuildId;
 
 /// Largest number of queries in one request of this project's clients.

@@ -12,6 +12,7 @@ use stratann_core::hash::hash;
 use stratann_core::query::QueryStats;
 use stratann_engine::build::{BuildOptions, KindOptions, build};
 use stratann_engine::dataset::{Reader, Shape};
+use stratann_engine::exec::Width;
 use stratann_engine::index::{Index, OpenOptions};
 use stratann_engine::search::{Effort, SearchOptions};
 use stratann_engine::serve::{ServeOptions, Server, Versions};
@@ -21,7 +22,6 @@ use stratann_server::wire::{Answered, Reply};
 use stratann_server::{Front, FrontOptions, Limits, paths};
 use stratann_storage::Quiet;
 use stratann_storage::ledger::Ledger;
-use stratann_engine::exec::Width;
 
 const DIM: usize = 16;
 

@@ -5,12 +5,12 @@ use std::collections::HashMap;
 use serde::Serialize;
 use stratann_core::hash::hash;
 use stratann_engine::dataset::GroundTruth;
+use stratann_engine::exec::GatherOptions;
 use stratann_engine::index::Index;
 use stratann_engine::kinds::kind::Kind;
 use stratann_engine::search::{Answers, RecordedBatch, SearchOptions, TrafficOptions};
 use stratann_sim::{BatchTrace, GatheredLoad};
 use stratann_storage::{Error, Progress, Result};
-use stratann_engine::exec::GatherOptions;
 
 use super::prices::RecordedWork;
 

@@ -4,11 +4,11 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
+use stratann_engine::exec::Width;
 use stratann_engine::index::{CacheBudget, OpenOptions};
 use stratann_engine::kinds::options::GraphSwitches;
 use stratann_engine::search::SearchOptions;
 use stratann_storage::{Error, Progress, Result};
-use stratann_engine::exec::Width;
 
 use crate::Verdict;
 use crate::commands::search::{Bench, Run, Source, verdict};

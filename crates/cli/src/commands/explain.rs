@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 use stratann_core::PAGE;
+use stratann_engine::exec::Width;
 use stratann_engine::explain::blocks::{BlockTrace, Round};
 use stratann_engine::explain::{Explained, explain};
 use stratann_engine::index::{Index, OpenOptions};
@@ -11,7 +12,6 @@ use stratann_engine::kinds::kind::Kind;
 use stratann_engine::kinds::options::{GraphSwitches, Learn, LearnOptions};
 use stratann_engine::search::SearchOptions;
 use stratann_storage::{Error, Result};
-use stratann_engine::exec::Width;
 
 use crate::memory_nodes::{self, KeyArgs};
 use crate::output::{Output, count};

@@ -2,13 +2,13 @@
 
 use std::path::Path;
 
+use stratann_engine::curve::{RECALL_USUAL, all_unreached};
 use stratann_engine::kinds::gpu_ivf::facts::GpuFacts;
 use stratann_engine::kinds::grid_ivf::facts::GridFacts;
 use stratann_engine::kinds::hybrid_ivf::learning::LearnedFacts;
 use stratann_engine::kinds::kind::Kind;
 use stratann_engine::kinds::remote_hnsw::facts::RemoteFacts;
 use stratann_engine::manifest::Manifest;
-use stratann_engine::recall::curve::{RECALL_USUAL, all_unreached};
 use stratann_engine::verify;
 use stratann_storage::Result;
 use stratann_storage::budget::{Account, size};

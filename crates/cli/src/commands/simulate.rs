@@ -6,6 +6,7 @@ use stratann_capacity::costs::{Origin, Prices};
 use stratann_capacity::passes::{Entry, Passes};
 use stratann_capacity::servers::{Mode, Scatter, Simulation};
 use stratann_engine::dataset::GroundTruth;
+use stratann_engine::exec::Width;
 use stratann_engine::index::{Index, OpenOptions};
 use stratann_engine::kinds;
 use stratann_engine::kinds::division::{self, GridPartition};
@@ -14,7 +15,6 @@ use stratann_engine::kinds::options::GraphSwitches;
 use stratann_engine::search::{Effort, SearchOptions};
 use stratann_engine::spread::PartitionOptions;
 use stratann_storage::{Error, Progress, Result};
-use stratann_engine::exec::Width;
 
 use super::cluster::{MethodName, PlanName};
 use crate::Verdict;

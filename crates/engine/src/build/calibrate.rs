@@ -5,15 +5,15 @@
 use stratann_storage::budget::{PROGRAM_BYTES, release_freed};
 use stratann_storage::{Error, Result};
 
-use super::stages::Build;
+use crate::curve::{CURVE_KS, Curve, FROM_MIXTURE};
 use crate::dataset::Scan;
 use crate::groundtruth;
 use crate::index::{Index, OpenOptions};
 use crate::manifest::Manifest;
 use crate::recall::calibrate::measure_all;
-use crate::recall::curve::{CURVE_KS, Curve, FROM_MIXTURE};
 use crate::recall::known::Known;
 use crate::recall::mixture::{Maker, NEAR};
+use crate::stages::build::Build;
 
 /// Less than this makes the scan for exact neighbours crawl.
 const GROUNDTRUTH_MIN: u64 = 6 << 20;

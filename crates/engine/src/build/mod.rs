@@ -11,31 +11,13 @@
 //! | head | a sample | `head.bin`, `head-codes.bin` |
 //! | calibrate | the index so far | `curves.json` |
 //!
-//! Several processes can share the work over one folder: [`tasks`] are its pieces, [`split`] knows their order.
+//! Several processes can share the work over one folder: [`tasks`] are its pieces, and
+//! [`split`](crate::kinds::split) knows their order.
 //!
 //! Each stage depends on the files before it and the options alone. The last step moves the data files up and creates
 //! the manifest.
 
-pub(crate) mod blocks;
 pub(crate) mod calibrate;
-pub(crate) mod cells;
-pub mod codebook;
-pub(crate) mod codes;
-pub(crate) mod folder;
-pub(crate) mod forecast;
-pub(crate) mod list_rows;
-pub(crate) mod options;
-pub(crate) mod plan;
-pub(crate) mod points;
-pub(crate) mod publish;
-pub(crate) mod record;
-pub(crate) mod regions;
-pub(crate) mod report;
-pub(crate) mod space;
-pub(crate) mod stages;
-pub(crate) mod state;
-pub(crate) mod tables;
-pub mod vamana;
 
 use std::path::Path;
 
@@ -44,27 +26,27 @@ use stratann_storage::{Error, Progress, Result, budget};
 pub use crate::kinds::choice::{Choice, choose};
 pub use crate::kinds::kind::Kind;
 pub use crate::kinds::options::{KindOptions, LocalPlan, OptionsByKind};
-pub use folder::check_folder;
-pub(crate) use folder::{claim_folder, refuse_other_files};
-pub use options::BuildOptions;
-pub use plan::BuildPlan;
-pub(crate) use plan::check_disk;
-pub use report::BuildReport;
-pub(crate) use state::{FolderLock, lock as lock_folder};
+pub use crate::stages::folder::check_folder;
+pub use crate::stages::options::BuildOptions;
+pub use crate::stages::plan::BuildPlan;
+pub use crate::stages::report::BuildReport;
 
 use crate::dataset::{self, Reader};
 use crate::kinds;
+use crate::kinds::split::tasks::{self, Done, Job, Task};
 use crate::manifest::PARTIAL;
-use stages::{Build, IDS, made_with};
-use state::Partial;
+use crate::stages::build::{Build, IDS, made_with};
+use crate::stages::folder::claim_folder;
+use crate::stages::plan::check_disk;
+use crate::stages::state::{self, Partial};
+use crate::stages::{pool, publish, tables};
 
 /// What `build` would do: memory, disk, cells. Reads the header of `base` alone.
 ///
 /// # Errors
 /// As [`build`], as far as it can be known beforehand.
 pub fn plan(base: &Reader, options: &BuildOptions) -> Result<BuildPlan> {
-    options.check(base)?;
-    kinds::plan(base, options)
+    kinds::checked_plan(base, options)
 }
 
 /// Seconds that a build of `base` is expected to take on a current machine.
@@ -116,6 +98,22 @@ pub fn build(
     }
 }
 
+/// Does one task of a build that several processes share, in the folder `out`. `base` and `options` are those that the
+/// build was begun with; threads may differ.
+///
+/// # Errors
+/// A folder that cannot be seen from here, another base or other options than the build was begun with; what the task
+/// itself meets. A task that fails leaves nothing that counts.
+pub fn run_task(
+    base: &Reader,
+    out: &Path,
+    options: &BuildOptions,
+    (job, task): (Job, Task),
+    progress: &dyn Progress,
+) -> Result<Done> {
+    tasks::run(base, out, options, job, task, calibrate::run, progress)
+}
+
 /// Runs the stages. One that an earlier, unfinished build has finished is skipped.
 fn run(
     base: &Reader,
@@ -138,9 +136,4 @@ fn run(
         manifest.curves = build.stage("calibrate", |b| calibrate::run(b, &manifest, &scan, &id_of_row))?;
     }
     publish::publish(build, out, &manifest)
-}
-
-pub(crate) fn pool(threads: usize) -> Result<rayon::ThreadPool> {
-    let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build();
-    pool.map_err(|e| Error::bad_input(format!("cannot start {threads} threads: {e}")))
 }

@@ -21,9 +21,9 @@ mod codes;
 mod gather;
 mod options;
 mod reads;
+pub mod scorer;
 mod share;
 mod shared_reads;
-pub mod scorer;
 mod slot;
 mod snapshot;
 
@@ -49,11 +49,11 @@ use self::gather::{Gathering, Next};
 pub use self::options::{Admission, DriverOptions, MergedReads, Times, Width};
 pub use self::reads::START_READS;
 use self::reads::TierReads;
+use self::scorer::Scorer;
 use self::share::BackgroundShare;
 pub use self::shared_reads::SharedReads;
 use self::shared_reads::{Asker, Delivery, Mailbox};
 pub use self::slot::SLOT_BYTES;
-use self::scorer::Scorer;
 use self::slot::{Arrivals, Slot};
 pub use self::snapshot::Snapshot;
 

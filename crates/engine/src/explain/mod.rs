@@ -1,11 +1,12 @@
 //! One query, step by step.
 
 use stratann_core::query::Params;
-use stratann_storage::Result;
+use stratann_storage::{Progress, Result};
 
 pub use crate::kinds::Explained;
 pub use crate::kinds::traces::{blocks, gpu, grid, lists, remote};
 
+use self::lists::plan::{Measured, MeasuredQueries, PlanReport};
 use crate::exec::Width;
 use crate::index::Index;
 use crate::kinds;
@@ -18,6 +19,30 @@ use crate::search::SearchOptions;
 pub fn explain(index: &Index, query: &[u8], options: &SearchOptions) -> Result<Explained> {
     let params = explained_params(index, options)?;
     kinds::explain(&index.base, (&index.kind, index.cache.as_ref()), query, params)
+}
+
+/// The plan of a `hybrid-ivf` that the manifest keeps.
+///
+/// # Errors
+/// An index without clusters, or of before plans were kept.
+pub fn plan(index: &Index) -> Result<&PlanReport> {
+    lists::plan::report(&index.base)
+}
+
+/// Runs queries one after another and compares the reads of their visits with what the plan expected of these clusters.
+///
+/// # Errors
+/// As [`explain`] and [`plan`]; a query that fails; an interruption.
+pub fn measure_plan(
+    index: &Index,
+    asked: &MeasuredQueries<'_>,
+    options: &SearchOptions,
+    progress: &dyn Progress,
+) -> Result<Measured> {
+    plan(index)?;
+    let (base, lists) = (&index.base, index.kind.lists(&index.base)?);
+    let params = explained_params(index, options)?;
+    lists::plan::measure(base, lists, (asked, params), progress)
 }
 
 /// The parameters of `options`. Without a width, the narrow rounds of a busy server: the fewest reads, and the

@@ -29,10 +29,10 @@ pub use spare::CacheBudget;
 
 use crate::base::Base;
 use crate::exec::SharedReads;
-use crate::kinds::units::Held;
+use crate::exec::scorer::{Scorer, ScorerReport};
 use crate::kinds::{KindIndex, Learning};
 use crate::manifest::{Manifest, open_newest};
-use crate::exec::scorer::{Scorer, ScorerReport};
+use crate::units::Held;
 
 /// An open index. Searches may run on it from any number of threads.
 pub struct Index {

@@ -52,10 +52,12 @@ impl CacheBudget {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::build::{BuildOptions, Kind, build};
+    use crate::build::build;
     use crate::dataset::{Reader, Shape};
     use crate::index::{Index, OpenOptions};
+    use crate::kinds::kind::Kind;
     use crate::search::{Effort, SearchOptions};
+    use crate::stages::options::BuildOptions;
     use crate::{DType, Metric};
     use stratann_storage::Quiet;
 

@@ -2,12 +2,12 @@
 
 use super::options::KindOptions;
 use super::{blocks, disk_graph, flat, gpu_ivf, grid_ivf, hybrid_ivf, remote_hnsw};
-use crate::build::forecast::Forecast;
-use crate::build::options::BuildOptions;
-use crate::build::plan::BuildPlan;
-use crate::build::stages::Build;
 use crate::dataset::{Reader, Scan, Shape};
 use crate::manifest::Manifest;
+use crate::stages::build::Build;
+use crate::stages::forecast::Forecast;
+use crate::stages::options::BuildOptions;
+use crate::stages::plan::BuildPlan;
 use stratann_params::build::GraphOptions;
 use stratann_storage::Result;
 
@@ -24,6 +24,12 @@ pub(crate) fn plan(base: &Reader, options: &BuildOptions) -> Result<BuildPlan> {
         KindOptions::GpuIvf(own) => gpu_ivf::build::memory::plan(base, options, own),
         KindOptions::RemoteHnsw(own) => remote_hnsw::build::memory::plan(base, options, own),
     }
+}
+
+/// As [`plan`], after a check of the options.
+pub(crate) fn checked_plan(base: &Reader, options: &BuildOptions) -> Result<BuildPlan> {
+    options.check(base)?;
+    plan(base, options)
 }
 
 /// What the stages of a build are expected to take.

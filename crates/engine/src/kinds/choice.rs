@@ -12,11 +12,11 @@ use stratann_params::choices::CodePlace;
 use stratann_storage::budget::{PROGRAM_BYTES, size};
 use stratann_storage::{Error, ErrorKind, Progress, Result};
 
-use super::kind::Kind;
-use super::options::OptionsByKind;
-use crate::build::options::BuildOptions;
-use crate::build::space::code_floats;
 use crate::dataset::{Reader, Shape};
+use crate::kinds::kind::Kind;
+use crate::kinds::options::OptionsByKind;
+use crate::stages::options::BuildOptions;
+use crate::stages::space::code_floats;
 
 mod cost;
 
@@ -113,7 +113,7 @@ fn pick(
 /// Checks that the build of a kind, and searches in its index, fit in their budgets.
 fn fits(base: &Reader, by_kind: &OptionsByKind, common: &BuildOptions, kind: Kind) -> Result<()> {
     let options = BuildOptions { kind: by_kind.clone().of(kind), ..common.clone() };
-    crate::build::plan(base, &options)?;
+    crate::kinds::checked_plan(base, &options)?;
     let needed = match kind {
         Kind::Flat => FLAT_BYTES,
         Kind::DiskGraph => graph_bytes(base.shape(), by_kind),

@@ -9,9 +9,9 @@ use stratann_storage::{Progress, Result};
 use super::grid_ivf;
 pub use super::grid_ivf::divide::{Candidate, GridPartition, GridPlan, Mode};
 use super::kind::Kind;
-use super::units::Held;
 use super::{Adapted, Divided, KindIndex, Over};
 use crate::manifest::Manifest;
+use crate::units::Held;
 
 /// Where the units of lists in slices are, and the lists themselves where these are striped.
 pub(crate) type SlicedLists = (grid_ivf::units::Places, Option<grid_ivf::stripes::Striped>);

@@ -94,16 +94,3 @@ impl Effort {
         }
     }
 }
-
-/// What each query of an exact search goes through.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ExactCost {
-    /// Blocks, or inverted lists.
-    pub count: u64,
-    /// Their name.
-    pub unit: &'static str,
-    /// Their bytes: whole blocks, or the codes of lists.
-    pub bytes: u64,
-    /// Bytes of vectors that are read besides, unless bounds prune them; 0 where blocks hold them.
-    pub vector_bytes_max: u64,
-}

@@ -4,7 +4,7 @@ use stratann_core::query::Params;
 use stratann_storage::Result;
 use stratann_storage::cache::ExtentCache;
 
-use super::{KindIndex, blocks, gpu_ivf, grid_ivf, hybrid_ivf, remote_hnsw};
+use super::{KindIndex, blocks, gpu_ivf, grid_ivf, hybrid_ivf, remote_hnsw, setting};
 use crate::base::Base;
 
 /// Runs one query on its own and records it.
@@ -18,19 +18,20 @@ pub(crate) fn explain(
     params: Params,
 ) -> Result<Explained> {
     base.check_query(query)?;
+    let seen = (kind.view(base), setting(&params));
     Ok(match kind {
-        KindIndex::Flat => Explained::Blocks(blocks::explain::explain(base, kind, None, query, params)),
+        KindIndex::Flat => Explained::Blocks(blocks::explain::explain(base, seen, None, query, params)),
         KindIndex::DiskGraph(graph) => {
             let block_of = |node| graph.block_of(node);
-            Explained::Blocks(blocks::explain::explain(base, kind, Some(&block_of), query, params))
+            Explained::Blocks(blocks::explain::explain(base, seen, Some(&block_of), query, params))
         }
         KindIndex::HybridIvf(lists) => {
             Explained::Lists(hybrid_ivf::explain::explain(base, lists, query, params))
         }
         KindIndex::GridIvf(_) => Explained::Grid(grid_ivf::explain::explain(&kind.view(base), query, params)),
-        KindIndex::GpuIvf(_) => Explained::Gpu(gpu_ivf::explain::explain(base, kind, query, params)),
-        KindIndex::RemoteHnsw(_) => {
-            Explained::Remote(remote_hnsw::explain::explain(base, (kind, cache), query, params)?)
+        KindIndex::GpuIvf(own) => Explained::Gpu(gpu_ivf::explain::explain(base, own, query, params)),
+        KindIndex::RemoteHnsw(own) => {
+            Explained::Remote(remote_hnsw::explain::explain(base, (own, cache), query, params)?)
         }
     })
 }

@@ -2,10 +2,11 @@
 //!
 //! A kind is a folder here, one in `stratann_core::plan`, its options, and a line in each match.
 
+pub mod answers;
 mod asked;
 pub mod blocks;
 mod builds;
-pub mod choice;
+pub(crate) mod choice;
 pub mod disk_graph;
 pub mod division;
 
@@ -22,7 +23,6 @@ mod params;
 pub mod remote_hnsw;
 pub mod section;
 pub mod split;
-pub(crate) mod units;
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -37,28 +37,33 @@ use stratann_storage::cache::ExtentCache;
 use stratann_storage::{Error, Progress, Result};
 
 pub(crate) use asked::{asked_bytes, sized_params};
-pub(crate) use builds::{build, forecast, plan};
+pub(crate) use builds::{build, checked_plan, forecast};
 pub use disk_graph::account::IN_FLIGHT;
 pub(crate) use explained::explain;
 pub use explained::{Explained, traces};
 pub(crate) use hybrid_ivf::learning::Learning;
-pub use params::{Setting, params_of, reported_params, setting, with_remote, with_setting};
 pub(crate) use params::{apply_switches, fit_to_k, is_exact, needed_candidates, params_at, variants};
+pub use params::{params_of, reported_params, setting, with_remote, with_setting};
 pub(crate) use params::{planned_doorbells_bytes, planned_reads_at_once, reads_at_once};
 pub use remote_hnsw::linking::{ClusterCost, Linking, LinkingOptions};
 pub(crate) use remote_hnsw::live::changes::Change;
 pub use remote_hnsw::live::changes::{Acknowledged, ChangeOptions, PLACE, Unfinished};
 pub use remote_hnsw::live::inspect::{LiveFacts, MemoryReport};
+pub use remote_hnsw::live::load::LoadedNode;
+pub(crate) use remote_hnsw::live::load::{check_loadable, copy_to_nodes};
 pub(crate) use remote_hnsw::live::{Clusters as LiveClusters, LiveRegion, Reader as LiveReader};
 
 use crate::base::{Base, OpenOptions, shape};
-use crate::files;
-use crate::manifest::Manifest;
-use crate::recall::curve::Grid;
+use crate::curve::Grid;
 use crate::exec::scorer::Scorer;
-use crate::verify::report::Report;
+use crate::files;
+use crate::findings::Report;
+use crate::manifest::Manifest;
+use crate::units::{Held, HeldRanges, UnitRanges, Units};
+use answers::ExactCost;
+pub use answers::Setting;
+pub(crate) use answers::{Member, PlannedQuery};
 use disk_graph::open::GraphTables;
-use effort::ExactCost;
 use gpu_ivf::open::GpuIndex;
 use grid_ivf::open::GridIndex;
 use hybrid_ivf::open::ListIndex;
@@ -66,7 +71,6 @@ use hybrid_ivf::residency::ResidencyBudget;
 use kind::Kind;
 use options::{GpuSwitches, Switches};
 use remote_hnsw::open::RemoteIndex;
-use units::{Held, HeldRanges, UnitRanges, Units};
 
 /// What an open index has beyond [`Base`].
 pub(crate) enum KindIndex {
@@ -461,27 +465,6 @@ impl KindIndex {
     }
 }
 
-/// A vector of an open index, and what is stored with it.
-pub(crate) struct Member<'a> {
-    /// Its number in the index.
-    pub(crate) id: u32,
-    pub(crate) vector: &'a [u8],
-    /// 1 but under cosine.
-    pub(crate) inverse_norm: f32,
-    pub(crate) external_id: u64,
-}
-
-/// What queries take on an index that is not open yet.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct PlannedQuery {
-    /// Queries in flight per thread.
-    pub(crate) in_flight: usize,
-    /// Bytes of tables and candidates.
-    pub(crate) tables_bytes: u64,
-    /// Bytes of a read.
-    pub(crate) read_bytes: usize,
-}
-
 /// What queries take, as far as the manifest tells. With `low_memory` fewer of them are in flight.
 pub(crate) fn planned_query(manifest: &Manifest, low_memory: bool) -> PlannedQuery {
     match &manifest.section {
@@ -567,9 +550,18 @@ pub(crate) fn verify(
         Some(Kind::GpuIvf) => gpu_ivf::verify::check(folder, number, manifest, progress, report),
         Some(Kind::RemoteHnsw) => remote_hnsw::verify::check(folder, number, manifest, progress, report),
         Some(Kind::Flat | Kind::DiskGraph) | None => {
-            blocks::verify::check(folder, number, manifest, progress, report)
+            let opened = open_blocks(folder, number, manifest);
+            let blocks = opened.as_ref().map(|(base, kind)| (base, kind.checked(base)));
+            blocks::verify::check(folder, number, (manifest, blocks), progress, report)
         }
     }
+}
+
+/// Opens an index of blocks to check it.
+fn open_blocks(folder: &Path, number: u64, manifest: &Manifest) -> Result<(Base, KindIndex)> {
+    let base = Base::open(folder, number, manifest.clone(), files::BLOCKS)?;
+    let kind = KindIndex::open(&base, None, (&OpenOptions::default(), None), &mut Vec::new())?;
+    Ok((base, kind))
 }
 
 /// Checks the files of all servers of a partitioned index whose units are not blocks of a graph. Returns false, and

@@ -4,17 +4,21 @@ use stratann_params::build::{GpuOptions, GraphOptions, GridOptions, ListOptions,
 use stratann_params::{Given, IndexKind};
 use stratann_storage::Result;
 
+use super::disk_graph::options as disk_graph;
 pub use super::disk_graph::options::GraphSwitches;
 #[cfg(feature = "lab")]
 pub use super::gpu_ivf::baseline::{Baseline, OpenBaselines};
+use super::gpu_ivf::options as gpu_ivf;
 pub use super::gpu_ivf::options::GpuSwitches;
+use super::grid_ivf::options as grid_ivf;
 pub use super::grid_ivf::options::GridSwitches;
 pub use super::hybrid_ivf::learning::options::{Learn, LearnOptions};
+use super::hybrid_ivf::options as hybrid_ivf;
 pub use super::hybrid_ivf::options::{ListSwitches, LocalPlan};
 use super::kind::Kind;
+use super::remote_hnsw::options as remote_hnsw;
 pub use super::remote_hnsw::options::RemoteSwitches;
-use super::{disk_graph, gpu_ivf, grid_ivf, hybrid_ivf, remote_hnsw};
-use crate::build::record::{Record, recorded};
+use crate::record::{Record, recorded};
 
 /// Build options of the kind of an index.
 #[derive(Clone, Debug)]
@@ -50,11 +54,11 @@ impl KindOptions {
     pub(crate) fn check(&self, dim: usize) -> Result<()> {
         match self {
             KindOptions::Flat => Ok(()),
-            KindOptions::DiskGraph(own) => disk_graph::options::check(own, dim),
-            KindOptions::HybridIvf(own) => hybrid_ivf::options::check(own, dim),
-            KindOptions::GridIvf(own) => grid_ivf::options::check(own),
-            KindOptions::GpuIvf(own) => gpu_ivf::options::check(own, dim),
-            KindOptions::RemoteHnsw(own) => remote_hnsw::options::check(own),
+            KindOptions::DiskGraph(own) => disk_graph::check(own, dim),
+            KindOptions::HybridIvf(own) => hybrid_ivf::check(own, dim),
+            KindOptions::GridIvf(own) => grid_ivf::check(own),
+            KindOptions::GpuIvf(own) => gpu_ivf::check(own, dim),
+            KindOptions::RemoteHnsw(own) => remote_hnsw::check(own),
         }
     }
 
@@ -62,10 +66,10 @@ impl KindOptions {
     pub(crate) fn record(&self, dim: usize) -> Record {
         match self {
             KindOptions::Flat => Record::new(),
-            KindOptions::DiskGraph(own) => disk_graph::options::record(own, dim),
-            KindOptions::HybridIvf(own) => hybrid_ivf::options::record(own),
-            KindOptions::GridIvf(own) => grid_ivf::options::record(own),
-            KindOptions::GpuIvf(own) => gpu_ivf::options::record(own, dim),
+            KindOptions::DiskGraph(own) => disk_graph::record(own, dim),
+            KindOptions::HybridIvf(own) => hybrid_ivf::record(own),
+            KindOptions::GridIvf(own) => grid_ivf::record(own),
+            KindOptions::GpuIvf(own) => gpu_ivf::record(own, dim),
             KindOptions::RemoteHnsw(own) => recorded(own),
         }
     }

@@ -4,12 +4,13 @@ use stratann_core::plan::KindParams;
 use stratann_core::query::{Params, QueryStats, Remote};
 use stratann_storage::Result;
 
+use super::answers::Setting;
 use super::kind::Kind;
 use super::options::Switches;
 use super::{disk_graph, flat, gpu_ivf, grid_ivf, hybrid_ivf, remote_hnsw};
+use crate::curve::Point;
 use crate::exec::GatherOptions;
 use crate::manifest::Manifest;
-use crate::recall::curve::Point;
 
 /// The parameters of a point of the recall curve. `variant` is the one that the curve was measured with.
 pub(crate) fn params_at(kind: Kind, k: u32, point: &Point, variant: Option<&str>) -> Params {
@@ -105,23 +106,6 @@ pub(crate) fn variants(kind: Kind) -> (&'static [&'static str], Point) {
         }
         Kind::HybridIvf => hybrid_ivf::calibration::VARIANTS,
     }
-}
-
-/// What a query was run with, for a person.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Setting {
-    /// The effort, in the unit of the kind: the length of the beam, or the clusters visited.
-    pub effort: u32,
-    /// The length of the beam.
-    pub search_list: u32,
-    /// The slack of the stop rule or of bounds; `None` when it is off.
-    pub slack: Option<f32>,
-    /// Fruitless reads in a row after which a query stops; 0 for never.
-    pub patience: u32,
-    /// Clusters visited at most, of a kind that has clusters.
-    pub nprobe: Option<u32>,
-    /// Share of them, in a row without a gain, that ends the visits; `None` when that is off.
-    pub early_stop: Option<f32>,
 }
 
 /// The same search, with lists and vectors of other servers used in this way, for kinds that can.

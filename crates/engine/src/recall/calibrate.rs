@@ -6,8 +6,8 @@
 
 use stratann_storage::{Error, Progress, Result};
 
-use super::curve::{Curve, Point, RECALL_ENOUGH};
 use super::known::Known;
+use crate::curve::{Curve, Point, RECALL_ENOUGH};
 use crate::exec::{DOORBELL_BYTES_MAX, GatherOptions, Width};
 use crate::index::Index;
 use crate::kinds;

@@ -1,7 +1,6 @@
 //! Recall: what it costs on an index, and the parameters that reach it.
 
 pub mod calibrate;
-pub mod curve;
 pub mod known;
 pub(crate) mod mixture;
 pub mod tune;

@@ -8,21 +8,22 @@ use std::path::Path;
 
 use rayon::prelude::*;
 use serde::Serialize;
-use stratann_core::build::hash;
 use stratann_kernel::distance::Exact;
 use stratann_kernel::topk::{Scored, TopK};
 use stratann_storage::{Error, Progress, Result};
 
 use super::calibrate;
-use super::curve::{self, Curve, FROM_MIXTURE};
 use super::known::Known;
 use super::mixture::{Maker, NEAR};
-use crate::build::lock_folder;
+use crate::base::draw;
+use crate::curve::{self, Curve, FROM_MIXTURE};
 use crate::exec::Width;
 use crate::index::{Index, OpenOptions};
-use crate::kinds::{self, Member};
+use crate::kinds;
+use crate::kinds::answers::Member;
 use crate::manifest::{Manifest, number_after};
 use crate::search::SearchOptions;
+use crate::stages::state::lock as lock_folder;
 
 /// What is measured, and with what.
 #[derive(Clone, Debug)]
@@ -303,14 +304,6 @@ fn nearest(
         })
     })?;
     Ok(seekers.into_iter().map(Seeker::into_found).collect())
-}
-
-/// Draws members of an index, `sample` of them or half of all where that is less; equal seeds draw the same ones.
-pub(crate) fn draw(rows: u32, sample: usize, seed: u64) -> Vec<u32> {
-    let mut drawn: Vec<(u64, u32)> = (0..rows).map(|id| (hash(seed, 13, u64::from(id)), id)).collect();
-    drawn.sort_unstable();
-    drawn.truncate(sample.min(rows as usize / 2));
-    drawn.into_iter().map(|d| d.1).collect()
 }
 
 fn pool(threads: usize) -> Result<rayon::ThreadPool> {

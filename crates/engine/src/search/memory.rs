@@ -6,10 +6,9 @@ use stratann_storage::budget::{Account, THREAD_BYTES};
 use super::{Reserve, SearchOptions};
 use crate::exec::{GatherOptions, SLOT_BYTES};
 use crate::index::Index;
-use crate::kinds;
 use crate::kinds::effort::Effort;
 use crate::manifest::Manifest;
-use crate::recall::curve;
+use crate::{curve, kinds};
 
 /// What queries in flight, their threads and their doorbells take on an index that is not open yet, as far as its
 /// manifest tells; rounded up where it does not. With `low_memory` fewer are in flight, and doorbells are as short as

@@ -21,7 +21,8 @@ mod together;
 mod traffic;
 mod truth;
 
-pub use crate::kinds::effort::{Effort, ExactCost};
+pub use crate::kinds::answers::ExactCost;
+pub use crate::kinds::effort::Effort;
 pub use answers::{Answers, Latency, recall};
 pub use memory::{DOORBELLS, reserve, usual_reserve};
 pub use options::SearchOptions;

@@ -4,9 +4,9 @@ use stratann_core::query::{MAX_K, Params};
 use stratann_storage::{Error, Result};
 
 use super::{Effort, ExactCost, SearchOptions};
+use crate::curve::{self, UnreachedRecall};
 use crate::index::Index;
 use crate::kinds;
-use crate::recall::curve::{self, UnreachedRecall};
 
 impl Index {
     /// What each query costs that searches everything: at recall 1, and where the curve ends below the recall. `None`

@@ -8,8 +8,8 @@ use std::time::Duration;
 use stratann_core::query::wire::{Carry, Results};
 
 use crate::exec::GatherOptions;
-use crate::kinds::options::{Learn, LearnOptions};
 use crate::exec::scorer::ScorerOptions;
+use crate::kinds::options::{Learn, LearnOptions};
 use crate::search::{Effort, SearchOptions};
 use stratann_core::query::Remote;
 use stratann_storage::ledger::Ledger;

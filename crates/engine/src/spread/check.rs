@@ -15,10 +15,10 @@ use xxhash_rust::xxh3::Xxh3;
 
 use super::shard::{Shard, read_placement};
 use crate::base::PlainBlocks;
+use crate::findings::{Finding, Report, damage_words, finding};
 use crate::index::OpenOptions;
 use crate::kinds;
 use crate::manifest::{Manifest, SpreadFacts};
-use crate::verify::report::{Finding, Report, damage_words, finding};
 
 /// One server's file while it is read.
 struct PartReader<'a> {

@@ -51,13 +51,14 @@ use self::placing::Placing;
 use self::plan::SpreadPlan;
 use self::source::Source;
 use crate::base::shape;
-use crate::build::{check_disk, claim_folder};
 use crate::files;
 use crate::index::Index;
 use crate::kinds::division::GridPlan;
 use crate::kinds::kind::Kind;
 use crate::kinds::{self, SlicedLists, UnitTables};
 use crate::manifest::{Manifest, SpreadFacts};
+use crate::stages::folder::claim_folder;
+use crate::stages::plan::check_disk;
 
 pub use self::options::{Method, PartitionOptions};
 pub use self::shard::Shard;

@@ -6,8 +6,8 @@ use std::path::Path;
 use stratann_storage::Result;
 use stratann_storage::data_file::read_file;
 
-use crate::kinds::units::{UnitRange, UnitRanges};
 use crate::manifest::Manifest;
+use crate::units::{UnitRange, UnitRanges};
 use crate::{files, kinds};
 
 /// A server's part of a partitioned index.

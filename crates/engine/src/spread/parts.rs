@@ -14,8 +14,8 @@ use xxhash_rust::xxh3::Xxh3;
 
 use super::source::{CHUNK_BYTES, Source, Targets};
 use crate::files;
-use crate::kinds::units::UnitRanges;
 use crate::manifest::Manifest;
+use crate::units::UnitRanges;
 
 /// Bytes that are gathered for a server before they are written.
 pub(super) const BUFFER_BYTES: usize = 256 << 10;

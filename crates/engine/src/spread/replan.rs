@@ -9,10 +9,10 @@ use stratann_storage::{Error, Progress, Result};
 use super::options::PartitionOptions;
 use super::shard::read_placement;
 use super::{Job, PARTIAL, PartitionReport, Plan, pool};
-use crate::build::claim_folder;
 use crate::kinds::division::Candidate;
 use crate::kinds::{self, Adapted};
 use crate::manifest::Manifest;
+use crate::stages::folder::claim_folder;
 
 /// What a plan is changed by.
 #[derive(Clone, Debug)]

@@ -27,12 +27,14 @@ use super::description::part_folder;
 use super::plan::SpreadPlan;
 use super::source::Source;
 use super::{PartitionOptions, Shard, pool};
-use crate::DType;
-use crate::build::{self, BuildOptions, KindOptions, check_disk};
 use crate::dataset::Reader;
 use crate::index::{Index, OpenOptions};
 use crate::kinds::kind::Kind;
+use crate::kinds::options::KindOptions;
 use crate::manifest::Manifest;
+use crate::stages::options::BuildOptions;
+use crate::stages::plan::check_disk;
+use crate::{DType, build};
 
 /// Bytes gathered for each of a server's two files before they are written.
 const BUFFER_BYTES: usize = 128 << 10;
@@ -226,7 +228,7 @@ fn refuse_other_files(out: &Path) -> Result<()> {
     let entries = std::fs::read_dir(out).map_err(|e| Error::io("opening", out, &e))?;
     for path in entries.flatten().map(|entry| entry.path()) {
         if servers.contains(&path) && path.is_dir() {
-            crate::build::refuse_other_files(&path)?;
+            crate::stages::folder::refuse_other_files(&path)?;
         } else if path.file_name().is_none_or(|name| name != DESCRIPTION) {
             return Err(Error::bad_input(format!(
                 "{} holds other files, such as {}; name a new folder",

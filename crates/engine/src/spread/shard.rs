@@ -13,8 +13,8 @@ use stratann_storage::{Error, Result};
 
 use crate::index::{Index, OpenOptions};
 use crate::kinds::kind::Kind;
-use crate::kinds::units::Held;
 use crate::manifest::{BLOCKS_PER_RANK, Manifest, SpreadFacts, open_newest, placement_bytes};
+use crate::units::Held;
 use crate::{files, kinds};
 
 /// The only store of an index.

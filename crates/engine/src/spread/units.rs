@@ -19,8 +19,8 @@ use super::{Method, OVERLAP_OF_LISTS, PartitionOptions};
 use crate::clusterings::kmeans::kmeans;
 use crate::clusterings::memory::{KmeansMemory, PRODUCT_BYTES};
 use crate::kinds::UnitTables;
-use crate::kinds::units::Units;
 use crate::manifest::Manifest;
+use crate::units::Units;
 
 /// Rounds of k-means.
 const ROUNDS: usize = 12;

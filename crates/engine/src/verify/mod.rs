@@ -1,17 +1,14 @@
 //! Reads a whole index and reports everything that is wrong with it.
 
-pub(crate) mod files;
-pub(crate) mod report;
-
 use std::path::{Path, PathBuf};
 
-pub use report::{FINDINGS_MAX, Finding, Report};
+pub use crate::findings::{FINDINGS_MAX, Finding, Report};
 
 use stratann_storage::{Error, ErrorKind, Progress, Result};
 
+use crate::findings::file::check_file;
 use crate::manifest::{self, Manifest};
 use crate::{files as roles, kinds, spread};
-use files::check_file;
 
 /// Checks the newest version in `folder`: the manifest, every file against it, every block, and what must hold
 /// between blocks. Takes three bytes of memory per block besides what opening takes, and four per vector where blocks
@@ -88,8 +85,9 @@ pub fn left_over(folder: &Path, manifest: &Manifest, number: u64) -> Result<Vec<
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::build::{BuildOptions, build};
+    use crate::build::build;
     use crate::dataset::{Reader, Shape as Rows};
+    use crate::stages::options::BuildOptions;
     use crate::{DType, Metric};
     use stratann_storage::Quiet;
 
@@ -97,7 +95,7 @@ mod tests {
         let rows = Rows { rows: 300, dim: 8, dtype: DType::U8 };
         let base = Reader::from_memory(rows, (0..2400u32).map(|i| (i * 37 % 251) as u8).collect::<Vec<u8>>())
             .unwrap();
-        build(&base, folder, &BuildOptions::new(crate::build::Kind::Flat, Metric::L2), &Quiet).unwrap();
+        build(&base, folder, &BuildOptions::new(crate::kinds::kind::Kind::Flat, Metric::L2), &Quiet).unwrap();
     }
 
     #[test]

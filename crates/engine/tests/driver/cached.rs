@@ -3,11 +3,11 @@
 use stratann_core::query::{Mode, QueryStats};
 use stratann_engine::Metric;
 use stratann_engine::build::Kind;
+use stratann_engine::exec::Width;
 use stratann_engine::index::{Index, OpenOptions};
 use stratann_engine::kinds::options::{Learn, LearnOptions};
 use stratann_engine::search::{Effort, SearchOptions};
 use stratann_storage::cache::ExtentCache;
-use stratann_engine::exec::Width;
 
 use super::common::{Built, graph_set, quick};
 use super::{ASKED, Ended, ask, blocks_of, drive, memory, options, params, place};

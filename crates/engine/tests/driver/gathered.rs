@@ -6,8 +6,8 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use stratann_core::query::{Mode, Outcome, QueryState, QueryStats, Read, Step};
-use stratann_storage::tier::{Fault, MemoryTier, Tier};
 use stratann_engine::exec::{Driver, Gather, GatherOptions, Queries, SharedReads, Times};
+use stratann_storage::tier::{Fault, MemoryTier, Tier};
 
 use super::{ASKED, Ended, breaking, drive, memory, options, params, place};
 

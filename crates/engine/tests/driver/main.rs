@@ -15,13 +15,13 @@ use stratann_core::plan::IndexView;
 use stratann_core::query::{Extent, Loss, Mode, Outcome, Params, QueryState, QueryStats, Step, StoreId};
 use stratann_engine::Metric;
 use stratann_engine::build::Kind;
+use stratann_engine::exec::{Admission, Driver, DriverOptions, Queries, Times, Width};
 use stratann_engine::index::{Index, OpenOptions};
 use stratann_engine::search::{Effort, SearchOptions};
 use stratann_storage::Quiet;
 use stratann_storage::cache::ExtentCache;
 use stratann_storage::tier::{self, Buffer, Completion, Fault, IoChoice, MemoryTier, Tier, Waker};
 use stratann_testing::{Need, leave_out};
-use stratann_engine::exec::{Admission, Driver, DriverOptions, Queries, Times, Width};
 
 const ASKED: usize = 60;
 

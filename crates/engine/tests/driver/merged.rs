@@ -7,10 +7,10 @@ use std::sync::{Arc, Mutex};
 
 use stratann_core::plan::IndexView;
 use stratann_core::query::{Loss, Mode, Outcome, Params, QueryState, Step, StoreId};
+use stratann_engine::exec::{Driver, Queries, SharedReads, Times};
 use stratann_storage::tier::{
     Buffer, Completion, Fault, IoChoice, MemoryTier, Tier, Waker, open, open_direct,
 };
-use stratann_engine::exec::{Driver, Queries, SharedReads, Times};
 
 use super::common::blocks_path;
 use super::{ASKED, Ended, breaking, drive, memory, options, params, place, polled};

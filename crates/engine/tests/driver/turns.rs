@@ -7,9 +7,9 @@ use std::sync::{Arc, OnceLock};
 
 use stratann_core::query::{Budget, Mode, Outcome, Params, QueryState, QueryStats, Scratch, Step, StoreId};
 use stratann_engine::build::Kind;
+use stratann_engine::exec::{Driver, DriverOptions, Queries, START_READS, STEPS_PER_TURN, Times};
 use stratann_engine::{DType, Metric};
 use stratann_storage::tier::{Buffer, Completion, MemoryTier, Tier};
-use stratann_engine::exec::{Driver, DriverOptions, Queries, START_READS, STEPS_PER_TURN, Times};
 
 use super::common::{Built, Set, clustered, quick};
 use super::{ASKED, blocks_of, filled, memory, nearly_full, options, params, place};

@@ -8,13 +8,13 @@ use stratann_cli::output::{Named, Output};
 use stratann_cli::progress::ProgressPrinter;
 use stratann_cli::queries::Queries;
 use stratann_engine::dataset::GroundTruth;
+use stratann_engine::exec::Width;
 use stratann_engine::index::{Index, OpenOptions};
 use stratann_engine::kinds::gpu_ivf::baseline::OpenBaselines;
 use stratann_engine::kinds::kind::Kind;
 use stratann_engine::manifest::Manifest;
 use stratann_engine::search::{Answers, Effort, SearchOptions};
 use stratann_storage::{Error, Result};
-use stratann_engine::exec::Width;
 
 use super::{Args, plot_path};
 

@@ -4,7 +4,8 @@
 use std::path::Path;
 
 use serde::Serialize;
-use stratann_engine::explain::lists::plan::{self, Measured, MeasuredQueries, WayMeasured};
+use stratann_engine::explain;
+use stratann_engine::explain::lists::plan::{Measured, MeasuredQueries, WayMeasured};
 use stratann_engine::index::Index;
 use stratann_engine::kinds::hybrid_ivf::facts::PlanReport;
 use stratann_engine::kinds::hybrid_ivf::facts::SizeStats;
@@ -28,7 +29,7 @@ struct Document<'a> {
 
 /// Prints the plan, and its comparison with measurements.
 pub(super) fn run(args: &Args, index: &Index, options: &SearchOptions, output: Output) -> Result<Verdict> {
-    let report = plan::report(index)?;
+    let report = explain::plan(index)?;
     let measured = measured(args, index, options, output)?;
     let sizes = index.manifest().section.lists().map(|l| l.facts.sizes).unwrap_or_default();
     let folder = args.index()?.unwrap_or(Path::new(""));
@@ -51,7 +52,7 @@ fn measured(args: &Args, index: &Index, options: &SearchOptions, output: Output)
         }
     };
     let printer = ProgressPrinter::new(output);
-    let measured = plan::measure(index, &asked, options, &printer)?;
+    let measured = explain::measure_plan(index, &asked, options, &printer)?;
     printer.finish();
     Ok(Some(measured))
 }

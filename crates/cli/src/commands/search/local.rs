@@ -2,10 +2,10 @@
 
 use std::path::Path;
 
+use stratann_engine::curve::{REMOTE, remoteness};
 use stratann_engine::groundtruth::CheckedTruth;
 use stratann_engine::index::{CacheBudget, Index, OpenOptions};
 use stratann_engine::manifest::Manifest;
-use stratann_engine::recall::curve::{REMOTE, remoteness};
 use stratann_engine::search::{Answers, Effort, Reserve, SearchOptions};
 use stratann_storage::budget::size;
 use stratann_storage::remote_memory::Credentials;

@@ -8,6 +8,7 @@ use std::time::Instant;
 
 use serde_json::Value;
 use stratann_core::query::{Params, QueryStats};
+use stratann_engine::exec::{MergedReads, Times};
 use stratann_engine::groundtruth::CheckedTruth;
 use stratann_engine::kinds::remote_hnsw::affinity::Batch;
 use stratann_engine::kinds::remote_hnsw::router::{Routed, Router};
@@ -15,7 +16,6 @@ use stratann_engine::search::{Answers, Effort, IN_FLIGHT, SearchOptions};
 use stratann_server::wire::{QUERIES_PER_REQUEST, Used};
 use stratann_storage::budget::Account;
 use stratann_storage::{Error, Progress, Result};
-use stratann_engine::exec::{MergedReads, Times};
 
 use super::{Run, Searcher, Sum};
 use crate::output::{Output, eprint_line};

@@ -1,12 +1,12 @@
 //! Sums over the parts of a run.
 
 use stratann_core::query::{Params, QueryStats};
+use stratann_engine::exec::{MergedReads, Times};
 use stratann_engine::groundtruth::{CheckedTruth, Found};
 use stratann_engine::kinds::{reported_params, setting};
 use stratann_engine::search::{Answers, Effort, Latency, SearchOptions};
 use stratann_storage::Result;
 use stratann_storage::budget::{self, Account};
-use stratann_engine::exec::{MergedReads, Times};
 
 use super::{PerQuery, Run, Stages};
 use crate::output::eprint_line;

@@ -1,7 +1,7 @@
 //! A report of a search as text.
 
-use stratann_storage::budget::size;
 use stratann_engine::exec::scorer::GpuReport;
+use stratann_storage::budget::size;
 
 use super::{Document, Run, Shown};
 use crate::memory;

@@ -3,11 +3,11 @@
 use std::path::{Path, PathBuf};
 
 use stratann_cluster::memory::found;
+use stratann_engine::exec::GatherOptions;
 use stratann_engine::index::{CacheBudget, Index, OpenOptions};
 use stratann_engine::manifest::Manifest;
 use stratann_engine::serve::{MemoryNodes, ServeOptions};
 use stratann_storage::{Error, Result};
-use stratann_engine::exec::GatherOptions;
 
 use super::in_range;
 use crate::memory_nodes::KeyArgs;

@@ -6,11 +6,11 @@ use stratann_capacity::memory_nodes::prices::LoadPrices;
 use stratann_capacity::memory_nodes::recorded::{LoadWay, Recorder};
 use stratann_capacity::memory_nodes::rows::{Against, Nodes, Row};
 use stratann_engine::dataset::GroundTruth;
+use stratann_engine::exec::GatherOptions;
 use stratann_engine::index::Index;
 use stratann_engine::kinds;
 use stratann_engine::search::SearchOptions;
 use stratann_storage::{Error, Result};
-use stratann_engine::exec::GatherOptions;
 
 use super::costs::CostArgs;
 use crate::gathering::RemoteTechniques;

@@ -11,7 +11,7 @@ use stratann_storage::tier::Buffer;
 
 use crate::base::Base;
 use crate::exec::failure;
-use crate::kinds::{KindIndex, setting};
+use crate::kinds::answers::Setting;
 
 /// A candidate of the beam.
 #[derive(Clone, Copy, Debug, Serialize)]
@@ -89,15 +89,15 @@ pub struct BlockTrace {
 /// names it.
 pub(crate) fn explain(
     base: &Base,
-    kind: &KindIndex,
+    (view, setting): (IndexView<'_>, Setting),
     block_of: Option<&dyn Fn(u32) -> u32>,
     query: &[u8],
     params: Params,
 ) -> BlockTrace {
-    let (view, setting) = (kind.view(base), setting(&params));
     let mut tracer = Tracer {
         base,
         view,
+        setting,
         block_of,
         state: QueryState::new(params, view.budget()),
         scratch: Scratch::default(),
@@ -133,6 +133,7 @@ pub(crate) fn explain(
 struct Tracer<'a> {
     base: &'a Base,
     view: IndexView<'a>,
+    setting: Setting,
     block_of: Option<&'a dyn Fn(u32) -> u32>,
     state: QueryState,
     scratch: Scratch,
@@ -231,7 +232,7 @@ impl Tracer<'_> {
                     "the adaptive stop, before the candidate of rank {rank}: by its code distance ({:.6}) it lies \
                      beyond the k-th result ({kth:.6}), or {} reads in a row changed nothing",
                     self.estimate(next),
-                    setting(self.state.params()).patience
+                    self.setting.patience
                 )
             }
         }

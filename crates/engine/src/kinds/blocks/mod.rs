@@ -11,9 +11,9 @@ use stratann_core::query::{Extent, Loss, Outcome, StoreId};
 use stratann_storage::tier::Buffer;
 use stratann_storage::{Error, Progress, Result};
 
-use super::Member;
 use crate::base::Base;
 use crate::exec::failure;
+use crate::kinds::answers::Member;
 
 /// Bytes that are read at a time.
 const READ_BYTES: usize = 1 << 20;

@@ -6,15 +6,15 @@ use stratann_params::choices::CodePlace;
 use stratann_storage::Result;
 use stratann_storage::budget::{Account, PROGRAM_BYTES};
 
-use crate::build::codebook;
-use crate::build::options::BuildOptions;
-use crate::build::plan::{
+use crate::codebook;
+use crate::curve::CALIBRATION_IN_FLIGHT;
+use crate::dataset::Reader;
+use crate::stages::options::BuildOptions;
+use crate::stages::plan::{
     BUFFER_BYTES, BUILD_THREAD_BYTES, BuildPlan, CODEBOOK_SAMPLE, CODEBOOK_SAMPLE_LEAST, KindPlan,
     THREADS_PART,
 };
-use crate::build::vamana::Graph;
-use crate::dataset::Reader;
-use crate::recall::curve::CALIBRATION_IN_FLIGHT;
+use crate::stages::vamana::Graph;
 
 /// Out of core, vectors on their way into blocks get one part in so many of the free memory: the lists of a cell and
 /// the blocks in the making lie beside them.

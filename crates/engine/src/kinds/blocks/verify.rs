@@ -3,20 +3,22 @@
 use std::path::Path;
 
 use stratann_core::check::{self, Checker, Violation};
-use stratann_storage::{Progress, Result};
+use stratann_storage::{Error, Progress, Result};
 
-use crate::base::{Base, OpenOptions, PlainBlocks};
+use crate::base::{Base, PlainBlocks};
 use crate::files;
-use crate::kinds::KindIndex;
+use crate::findings::file::check_file;
+use crate::findings::{Finding, Report, file_in, finding};
 use crate::manifest::Manifest;
-use crate::verify::files::check_file;
-use crate::verify::report::{Finding, Report, file_in, finding};
+
+/// An index of blocks as it was opened, or the reason why it could not be.
+pub(crate) type Opened<'a> = std::result::Result<(&'a Base, Option<check::Blocks<'a>>), &'a Error>;
 
 /// Checks the file of blocks as a whole, and block by block while it streams by.
 pub(crate) fn check(
     folder: &Path,
     number: u64,
-    manifest: &Manifest,
+    (manifest, opened): (&Manifest, Opened<'_>),
     progress: &dyn Progress,
     report: &mut Report,
 ) -> Result<()> {
@@ -28,11 +30,10 @@ pub(crate) fn check(
             return Ok(());
         }
     };
-    let opened = open(folder, number, manifest);
     let length = std::fs::metadata(folder.join(name)).map_or(0, |file| file.len());
     let plain = PlainBlocks::new(manifest).filter(|plain| plain.may_be_in(length));
     let index = match (&opened, &plain) {
-        (Ok((base, kind)), _) => kind.checked(base),
+        (Ok((_, blocks)), _) => *blocks,
         (Err(e), plain) => {
             // Mostly a damaged file again; without it blocks are checked one by one, not against each other.
             let (file, what) = (file_in(&e.message, manifest), e.message.clone());
@@ -63,12 +64,6 @@ pub(crate) fn check(
         report.found(finding(name, &violation, &index));
     }
     Ok(())
-}
-
-fn open(folder: &Path, number: u64, manifest: &Manifest) -> Result<(Base, KindIndex)> {
-    let base = Base::open(folder, number, manifest.clone(), files::BLOCKS)?;
-    let kind = KindIndex::open(&base, None, (&OpenOptions::default(), None), &mut Vec::new())?;
-    Ok((base, kind))
 }
 
 /// Cuts a stream of bytes into blocks.

@@ -108,7 +108,7 @@ fn what_does_not_fit_is_left_out_before_any_work() {
         by_kind.hybrid_ivf.search_budget = shaped.search_budget;
         let options = BuildOptions { kind: by_kind.of(kind), ..BuildOptions::new(Kind::Flat, Metric::L2) };
         let options = BuildOptions { ram_budget: shaped.ram_budget, ..options };
-        crate::build::plan(&base, &options).unwrap();
+        crate::kinds::checked_plan(&base, &options).unwrap();
     }
 }
 

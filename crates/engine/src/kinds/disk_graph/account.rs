@@ -1,7 +1,7 @@
 //! The memory of searches in a `disk-graph`.
 
-use super::super::PlannedQuery;
 use crate::base::Base;
+use crate::kinds::answers::PlannedQuery;
 use crate::manifest::Manifest;
 
 /// Queries in flight per thread: enough to keep the disk's queue long. See `decisions/` for the measurement.

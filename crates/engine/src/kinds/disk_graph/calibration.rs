@@ -5,8 +5,8 @@ use stratann_core::query::Params;
 use stratann_storage::Result;
 
 use super::options::GraphSwitches;
-use crate::kinds::Setting;
-use crate::recall::curve::{Grid, Point, StopRule, check_slack};
+use crate::curve::{Grid, Point, StopRule, check_slack};
+use crate::kinds::answers::Setting;
 
 /// Margins that are tried: the share of the distance to the k-th result by which the best unread candidate must be
 /// farther.

@@ -5,8 +5,8 @@ use stratann_params::build::GraphOptions;
 use stratann_params::choices::CodePlace;
 use stratann_storage::{Error, Result};
 
-use crate::build::codebook::check_code_bytes;
-use crate::build::record::{Record, recorded};
+use crate::codebook::check_code_bytes;
+use crate::record::{Record, recorded};
 
 /// Checks the values for vectors of `dim` components.
 pub(crate) fn check(own: &GraphOptions, dim: usize) -> Result<()> {

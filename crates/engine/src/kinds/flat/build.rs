@@ -2,17 +2,17 @@
 
 use stratann_storage::Result;
 
-use crate::build::blocks::graph_file::Cell;
-use crate::build::blocks::layout::{Design, LayoutFacts, ORDER, job, shape};
-use crate::build::blocks::placement::{Packed, Placement};
-use crate::build::blocks::write::BlockJob;
-use crate::build::forecast::{Forecast, Size};
-use crate::build::plan::BuildPlan;
-use crate::build::stages::Build;
-use crate::build::tables::write_table;
 use crate::dataset::{Scan, Shape};
 use crate::files;
 use crate::manifest::Manifest;
+use crate::stages::blocks::graph_file::Cell;
+use crate::stages::blocks::layout::{Design, LayoutFacts, ORDER, job, shape};
+use crate::stages::blocks::placement::{Packed, Placement};
+use crate::stages::blocks::write::BlockJob;
+use crate::stages::build::Build;
+use crate::stages::forecast::{Forecast, Size};
+use crate::stages::plan::BuildPlan;
+use crate::stages::tables::write_table;
 
 /// Bytes of a block.
 const BLOCK_BYTES: usize = 64 << 10;

@@ -5,7 +5,7 @@ pub(crate) mod build;
 use stratann_core::plan::flat::View;
 
 use crate::base::Base;
-use crate::kinds::Setting;
+use crate::kinds::answers::Setting;
 
 /// Queries in flight per thread: each reads every block.
 pub(crate) const IN_FLIGHT: usize = 1;

@@ -1,7 +1,7 @@
 //! The memory of searches in a `gpu-ivf`.
 
-use super::super::PlannedQuery;
 use super::facts::GpuFacts;
+use crate::kinds::answers::PlannedQuery;
 use crate::manifest::Manifest;
 
 /// Queries in flight per thread: enough to keep the disk busy while each waits for one mini-batch after another.

@@ -10,9 +10,9 @@ use stratann_storage::{Error, Result};
 use super::baseline;
 use super::options::GpuSwitches;
 #[cfg(not(feature = "lab"))]
-use super::options::set_rule;
-use crate::kinds::Setting;
-use crate::recall::curve::{Grid, Point, StopRule};
+use super::rule::set_rule;
+use crate::curve::{Grid, Point, StopRule};
+use crate::kinds::answers::Setting;
 
 /// Margins in ascending order, each with the lists that a query visits for it: neither of the two then misses much more
 /// than the other.

@@ -2,10 +2,11 @@
 
 use serde::Serialize;
 use stratann_core::plan::gpu_ivf::{Found, Rule};
+use stratann_core::plan::{IndexView, KindView};
 use stratann_core::query::{Outcome, Params, QueryState, QueryStats, Scratch, run};
 
+use super::open::GpuIndex;
 use crate::base::Base;
-use crate::kinds::KindIndex;
 
 /// One list that was visited.
 #[derive(Clone, Debug, Serialize)]
@@ -78,15 +79,15 @@ pub struct GpuTrace {
 }
 
 /// Runs `query` on its own, and records it.
-pub(crate) fn explain(base: &Base, kind: &KindIndex, query: &[u8], params: Params) -> GpuTrace {
-    let view = kind.view(base);
+pub(crate) fn explain(base: &Base, index: &GpuIndex, query: &[u8], params: Params) -> GpuTrace {
+    let view = IndexView { base: base.view(), kind: KindView::GpuIvf(index.view(base)) };
     let mut state = QueryState::new(params, view.budget());
     let mut scratch = Scratch::default();
     scratch.prepare(&view, query);
     scratch.trace_lists();
     run(&mut state, &view, &mut scratch, |at| {
         let mut bytes = Vec::new();
-        base.read_extent(kind.stores(), at, &mut bytes).map(|()| bytes)
+        base.read_extent(index.stores(), at, &mut bytes).map(|()| bytes)
     });
     let trace = scratch.gpu_ivf().and_then(|own| own.traced()).cloned().unwrap_or_default();
     let lists = view.kind.gpu_ivf().map(|own| own.lists);

@@ -9,4 +9,5 @@ pub mod explain;
 pub mod facts;
 pub(crate) mod open;
 pub mod options;
+pub(crate) mod rule;
 pub(crate) mod verify;

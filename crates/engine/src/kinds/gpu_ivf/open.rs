@@ -23,11 +23,11 @@ use super::facts::{GpuFacts, GpuSection};
 #[cfg(not(feature = "lab"))]
 use super::options::GpuSwitches;
 use crate::base::{Base, OpenOptions, decode_role, read_role};
-use crate::files;
-use crate::kinds::effort::ExactCost;
-use crate::manifest::Manifest;
-use crate::recall::curve::Grid;
+use crate::curve::Grid;
 use crate::exec::scorer::{self, CodeFile, OpenScorer, Scorer};
+use crate::files;
+use crate::kinds::answers::ExactCost;
+use crate::manifest::Manifest;
 
 /// See the module.
 pub(crate) struct GpuIndex {

@@ -1,14 +1,14 @@
 //! Options of a `gpu-ivf`.
 
-use stratann_core::plan::gpu_ivf::{MAX_BATCH, MAX_CANDIDATES, Params, Rule};
+use stratann_core::plan::gpu_ivf::{MAX_BATCH, MAX_CANDIDATES, Rule};
 use stratann_params::Group;
 use stratann_params::build::GpuOptions;
 use stratann_storage::{Error, Result};
 
 #[cfg(feature = "lab")]
 use super::baseline::Baseline;
-use crate::build::codebook::check_code_bytes;
-use crate::build::record::{Record, recorded};
+use crate::codebook::check_code_bytes;
+use crate::record::{Record, recorded};
 
 /// Checks the values for vectors of `dim` components.
 pub(crate) fn check(own: &GpuOptions, dim: usize) -> Result<()> {
@@ -25,12 +25,6 @@ pub(crate) fn record(own: &GpuOptions, dim: usize) -> Record {
     all.insert("code_bytes", own.code_bytes(dim).into());
     all.insert("code_kind", format!("{:?}", own.code_kind).to_lowercase().into());
     all
-}
-
-/// Sets the rule that a family is named after. As in the paper, only candidates are scored.
-pub(crate) fn set_rule(name: &str, own: &mut Params) {
-    own.whole_blocks = false;
-    own.rule = Rule::from_name(name).unwrap_or_default();
 }
 
 /// Techniques of a `gpu-ivf` that may be switched. `None` leaves a number to the curve, or to its default.

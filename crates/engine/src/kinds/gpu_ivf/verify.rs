@@ -8,10 +8,10 @@ use stratann_storage::{Progress, Result};
 use super::baseline::OpenBaselines;
 use crate::base::{Base, OpenOptions};
 use crate::files;
+use crate::findings::{Finding, Report};
 use crate::kinds::blocks;
 use crate::kinds::gpu_ivf::open::GpuIndex;
 use crate::manifest::Manifest;
-use crate::verify::report::{Finding, Report};
 
 /// Checks every block, and that lists name every vector once as their own.
 pub(crate) fn check(
@@ -21,15 +21,13 @@ pub(crate) fn check(
     progress: &dyn Progress,
     report: &mut Report,
 ) -> Result<()> {
-    blocks::verify::check(folder, number, manifest, progress, report)?;
+    check_blocks(folder, number, manifest, progress, report)?;
     let options = OpenOptions {
         #[cfg(feature = "lab")]
         baselines: OpenBaselines::of(manifest.section.gpu()),
         ..OpenOptions::default()
     };
-    let opened = Base::open(folder, number, manifest.clone(), files::BLOCKS)
-        .and_then(|base| GpuIndex::open(&base, &options, &mut Vec::new()).map(|index| (base, index)));
-    let (base, index) = match opened {
+    let (base, index) = match open(folder, number, manifest, &options) {
         Ok(opened) => opened,
         Err(e) => {
             report.found(Finding { file: "manifest".into(), what: e.message, ..Finding::default() });
@@ -53,4 +51,22 @@ pub(crate) fn check(
     }
     report.lists = Some(view.lists.count());
     Ok(())
+}
+
+fn check_blocks(
+    folder: &Path,
+    number: u64,
+    manifest: &Manifest,
+    progress: &dyn Progress,
+    report: &mut Report,
+) -> Result<()> {
+    let opened = open(folder, number, manifest, &OpenOptions::default());
+    let blocks = opened.as_ref().map(|(base, index)| (base, Some(index.view(base).checked(base.view()))));
+    blocks::verify::check(folder, number, (manifest, blocks), progress, report)
+}
+
+fn open(folder: &Path, number: u64, manifest: &Manifest, options: &OpenOptions) -> Result<(Base, GpuIndex)> {
+    let base = Base::open(folder, number, manifest.clone(), files::BLOCKS)?;
+    let index = GpuIndex::open(&base, options, &mut Vec::new())?;
+    Ok((base, index))
 }

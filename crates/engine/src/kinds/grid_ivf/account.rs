@@ -2,8 +2,8 @@
 
 use stratann_kernel::columns::Sums;
 
-use super::super::PlannedQuery;
 use super::facts::GridFacts;
+use crate::kinds::answers::PlannedQuery;
 use crate::manifest::Manifest;
 
 /// Queries in flight per thread: none of them ever waits for a disk.

@@ -5,8 +5,8 @@ use stratann_core::plan::grid_ivf;
 use stratann_core::query::Params;
 
 use super::options::GridSwitches;
-use crate::kinds::Setting;
-use crate::recall::curve::{Grid, Point, StopRule};
+use crate::curve::{Grid, Point, StopRule};
+use crate::kinds::answers::Setting;
 
 /// What is measured on an index of so many lists: numbers of lists, each about a quarter more than the last.
 pub(crate) fn grid(lists: u32) -> Grid {

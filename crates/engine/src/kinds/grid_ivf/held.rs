@@ -8,7 +8,7 @@ use stratann_core::plan::grid_ivf::{Line, Unit};
 use stratann_storage::data_file::{FileEntry, Sum, check_entry, open_file};
 use stratann_storage::{Error, Result};
 
-use crate::kinds::units::{Held, UnitRanges};
+use crate::units::{Held, UnitRanges};
 
 /// See the module.
 pub(super) struct HeldUnits {

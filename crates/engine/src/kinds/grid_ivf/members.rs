@@ -5,9 +5,9 @@ use stratann_kernel::DType;
 use stratann_kernel::distance::inverse_norm;
 use stratann_storage::{Error, Progress, Result};
 
-use super::super::Member;
 use super::open::{GridIndex, StoredAxes};
 use crate::base::Base;
+use crate::kinds::answers::Member;
 
 /// Members that are shown at a time.
 const RUN: usize = 1024;

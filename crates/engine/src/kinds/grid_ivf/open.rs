@@ -17,9 +17,9 @@ use super::stripes::Striped;
 use super::units::{self, Places};
 use crate::base::{Base, read_role};
 use crate::files;
-use crate::kinds::effort::ExactCost;
-use crate::kinds::units::{Held, HeldRanges};
+use crate::kinds::answers::ExactCost;
 use crate::manifest::Manifest;
+use crate::units::{Held, HeldRanges};
 
 /// See the module.
 pub(crate) struct GridIndex {

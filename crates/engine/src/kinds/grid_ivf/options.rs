@@ -4,7 +4,7 @@ use stratann_params::Group;
 use stratann_params::build::GridOptions;
 use stratann_storage::{Error, Result, data_file};
 
-use crate::build::record::{Record, recorded};
+use crate::record::{Record, recorded};
 
 /// Checks the values.
 pub(crate) fn check(own: &GridOptions) -> Result<()> {

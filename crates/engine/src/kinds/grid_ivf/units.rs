@@ -8,8 +8,8 @@ use stratann_storage::{Error, Result};
 
 use crate::base::{read_role, shape};
 use crate::files;
-use crate::kinds::units::UnitRanges;
 use crate::manifest::Manifest;
+use crate::units::UnitRanges;
 
 /// Most slices of a list: the bits of a word.
 pub(crate) const SLICES_MAX: usize = 64;

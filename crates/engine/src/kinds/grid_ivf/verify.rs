@@ -13,9 +13,9 @@ use stratann_storage::{Error, Progress, Result};
 use super::open::{GridIndex, StoredAxes};
 use crate::base::Base;
 use crate::files;
-use crate::kinds::units::Held;
+use crate::findings::{Finding, Report, file_in};
 use crate::manifest::Manifest;
-use crate::verify::report::{Finding, Report, file_in};
+use crate::units::Held;
 
 /// How far a product of two axes may be from that of orthonormal ones.
 const ORTHONORMAL: f32 = 1e-3;

@@ -4,10 +4,10 @@ use stratann_core::PAGE;
 use stratann_core::plan::hybrid_ivf::CANDIDATES_MAX;
 use stratann_core::query::visited_bytes;
 
-use super::super::PlannedQuery;
 use super::facts::ListFacts;
 use super::open::ListIndex;
 use crate::base::Base;
+use crate::kinds::answers::PlannedQuery;
 use crate::manifest::Manifest;
 
 /// Queries in flight per thread: their reads are longer than those of blocks.

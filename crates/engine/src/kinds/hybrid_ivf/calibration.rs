@@ -6,8 +6,8 @@ use stratann_core::query::Params;
 use stratann_storage::{Error, Result};
 
 use super::options::ListSwitches;
-use crate::kinds::Setting;
-use crate::recall::curve::{Grid, Point, StopRule, check_slack};
+use crate::curve::{Grid, Point, StopRule, check_slack};
+use crate::kinds::answers::Setting;
 
 /// Slacks of bounds, in ascending order. The clusters of a path double from one to the next, so that neither misses
 /// much more than the other.

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 use stratann_storage::profile::{LocalCosts, Measurement, Profile};
 
 pub use crate::clusterings::sizes::SizeStats;
-use crate::kinds::units::ranges_bytes;
+use crate::units::ranges_bytes;
 
 /// The section of a `hybrid-ivf` in the manifest.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

@@ -8,9 +8,9 @@ use stratann_core::format::inverted_list::Record;
 use stratann_storage::tier::Buffer;
 use stratann_storage::{Error, Progress, Result};
 
-use super::super::Member;
 use super::tables::ListTables;
 use crate::base::Base;
+use crate::kinds::answers::Member;
 
 /// Bytes that are read at a time.
 const RUN_BYTES: usize = 1 << 20;

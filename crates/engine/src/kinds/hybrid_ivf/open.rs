@@ -14,7 +14,7 @@ use super::residency::{CostModel, ResidencyBudget, ResidentLists};
 use super::tables::{ListTables, cost_model};
 use crate::base::{Base, OpenOptions, Reserve};
 use crate::files;
-use crate::kinds::units::Held;
+use crate::units::Held;
 
 /// See the module.
 pub(crate) struct ListIndex {

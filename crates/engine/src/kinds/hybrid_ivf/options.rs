@@ -8,8 +8,8 @@ use stratann_params::build::ListOptions;
 use stratann_params::choices::PlanName;
 use stratann_storage::Result;
 
-use crate::build::codebook::check_code_bytes;
-use crate::build::record::{Record, recorded};
+use crate::codebook::check_code_bytes;
+use crate::record::{Record, recorded};
 
 /// Which local index the clusters get.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

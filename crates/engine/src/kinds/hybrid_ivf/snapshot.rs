@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
-use stratann_core::plan::{IndexView, KindView};
 use stratann_core::plan::hybrid_ivf::{Pinned, View};
+use stratann_core::plan::{IndexView, KindView};
 use stratann_core::route::NavGraph;
 
-use crate::exec;
 use super::residency::{LIST_BYTES, ResidentLists};
+use crate::exec;
 
 /// The navigation graph, the hot members and the resident lists that a query sees. Never changed: a query keeps the
 /// one that it began with.

@@ -20,9 +20,9 @@ use super::facts::{ListFacts, PlanReport};
 use super::lists::ListReader;
 use crate::base::{decode_role, read_role};
 use crate::files;
-use crate::kinds::effort::ExactCost;
-use crate::kinds::units::{Held, HeldRanges, UnitRanges, Units};
+use crate::kinds::answers::ExactCost;
 use crate::manifest::{LIST_CHOICE_BYTES, Manifest};
+use crate::units::{Held, HeldRanges, UnitRanges, Units};
 
 /// Most bytes of one read that a manifest may ask for. Builds choose up to 63 pages.
 const READ_MAX: u32 = 1 << 20;

@@ -23,10 +23,10 @@ use super::learning::file as summary_file;
 use super::tables::ListTables;
 use crate::base::{Base, shape};
 use crate::files;
-use crate::kinds::units::{Held, HeldRanges};
+use crate::findings::file::check_file;
+use crate::findings::{Finding, Report, file_in};
 use crate::manifest::Manifest;
-use crate::verify::files::check_file;
-use crate::verify::report::{Finding, Report, file_in};
+use crate::units::{Held, HeldRanges};
 
 /// Bytes of lists that are checked at a time.
 const BATCH_BYTES: u64 = 8 << 20;

@@ -2,9 +2,9 @@
 
 use stratann_storage::cache::ExtentCache;
 
-use super::super::PlannedQuery;
 use super::facts::RemoteFacts;
 use crate::exec::{GatherOptions, READ_EDGES_BYTES};
+use crate::kinds::answers::PlannedQuery;
 use crate::manifest::Manifest;
 
 /// Queries in flight per thread where each reads for itself: one cluster after another is in memory for each of them.

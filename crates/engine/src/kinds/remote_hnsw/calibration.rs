@@ -7,8 +7,8 @@ use stratann_storage::{Error, Result};
 
 use super::facts::RemoteFacts;
 use super::options::RemoteSwitches;
-use crate::kinds::Setting;
-use crate::recall::curve::{CURVE_KS, Grid, Point, StopRule};
+use crate::curve::{CURVE_KS, Grid, Point, StopRule};
+use crate::kinds::answers::Setting;
 
 /// By path: how much longer than the answer the beam in each cluster is. A cluster may hold a part of all vectors, so
 /// the longest are those of large clusters.

@@ -3,15 +3,15 @@
 use std::collections::BTreeMap;
 
 use serde::Serialize;
-use stratann_core::plan::KindView;
+use stratann_core::plan::{IndexView, KindView};
 use stratann_core::query::{Extent, Outcome, Params, QueryState, QueryStats, Scratch, StoreId, run};
 use stratann_storage::Result;
 use stratann_storage::cache::ExtentCache;
 
 use super::live::LiveRegion;
+use super::open::RemoteIndex;
 use crate::base::Base;
 use crate::exec::GatherOptions;
-use crate::kinds::KindIndex;
 
 /// One cluster that was searched.
 #[derive(Clone, Debug, Serialize)]
@@ -115,12 +115,12 @@ impl Loads {
 /// Headers in memory nodes that cannot be read.
 pub(crate) fn explain(
     base: &Base,
-    (kind, cache): (&KindIndex, Option<&ExtentCache>),
+    (index, cache): (&RemoteIndex, Option<&ExtentCache>),
     query: &[u8],
     params: Params,
 ) -> Result<RemoteTrace> {
-    let mut view = kind.view(base);
-    let begun = kind.live().map(LiveRegion::begin_alone).transpose()?;
+    let mut view = IndexView { base: base.view(), kind: KindView::RemoteHnsw(index.view()) };
+    let begun = index.live.as_ref().map(LiveRegion::begin_alone).transpose()?;
     if let Some((clusters, _)) = &begun
         && let KindView::RemoteHnsw(own) = &mut view.kind
     {
@@ -140,7 +140,7 @@ pub(crate) fn explain(
         }
         loads.load(at);
         let mut bytes = Vec::new();
-        base.read_extent(kind.stores(), at, &mut bytes).map(|()| bytes)
+        base.read_extent(&[], at, &mut bytes).map(|()| bytes)
     });
     let trace = scratch.remote_hnsw().and_then(|own| own.traced()).cloned().unwrap_or_default();
     let located = view.kind.remote_hnsw().map_or(&[][..], |own| own.clusters);

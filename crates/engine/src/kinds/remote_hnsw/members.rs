@@ -4,9 +4,9 @@ use stratann_core::format::hnsw::SubHnsw;
 use stratann_core::plan::remote_hnsw::View;
 use stratann_storage::{Error, Progress, Result};
 
-use super::super::Member;
 use super::open::RemoteIndex;
 use crate::base::Base;
+use crate::kinds::answers::Member;
 
 /// Replaces `out` by the sub-HNSW of a cluster, verified.
 ///

@@ -17,7 +17,7 @@ use super::live::LiveRegion;
 use crate::base::{Base, read_role};
 use crate::exec::{GatherOptions, READ_EDGES_BYTES};
 use crate::files;
-use crate::kinds::effort::ExactCost;
+use crate::kinds::answers::ExactCost;
 use crate::manifest::Manifest;
 
 /// See the module.

@@ -11,8 +11,8 @@ use super::members;
 use super::open::RemoteIndex;
 use crate::base::Base;
 use crate::files;
+use crate::findings::{Finding, Report, file_in};
 use crate::manifest::Manifest;
-use crate::verify::report::{Finding, Report, file_in};
 
 /// Opens the index, and checks every cluster: its checksum, its graph and its vectors.
 pub(crate) fn check(

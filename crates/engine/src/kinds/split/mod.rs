@@ -14,22 +14,23 @@ use stratann_storage::data_file::FileEntry;
 use stratann_storage::names::FileName;
 use stratann_storage::{Error, Quiet, Result};
 
-use crate::build::blocks::layout::LayoutFacts;
-use crate::build::blocks::write::Written;
-use crate::build::codes::CodeErrors;
-use crate::build::options::BuildOptions;
-use crate::build::plan::{BuildPlan, check_disk};
-use crate::build::space::Space;
-use crate::build::stages::{Build, Parts, ScanFacts, made_with};
-use crate::build::state::{self, Partial, facts};
-use crate::build::{BuildReport, publish};
+use crate::curve::Curve;
 use crate::dataset::{self, Reader, Scan};
 use crate::kinds::disk_graph::build::divide::Division;
 use crate::kinds::disk_graph::build::graph_stage::{self, GraphFacts};
 use crate::kinds::disk_graph::build::{divide, layout_stage, merge, report_layout};
 use crate::kinds::options::KindOptions;
 use crate::manifest::PARTIAL;
-use crate::recall::curve::Curve;
+use crate::stages::blocks::layout::LayoutFacts;
+use crate::stages::blocks::write::Written;
+use crate::stages::build::{Build, Parts, ScanFacts, made_with};
+use crate::stages::codes::CodeErrors;
+use crate::stages::options::BuildOptions;
+use crate::stages::plan::{BuildPlan, check_disk};
+use crate::stages::publish;
+use crate::stages::report::BuildReport;
+use crate::stages::space::Space;
+use crate::stages::state::{self, Partial, facts};
 use tasks::{Done, IdFacts, Job, ScanPart, Task, joined};
 
 /// Tasks that may be done at the same time, in any order.
@@ -108,7 +109,7 @@ pub struct Split {
     partial: Partial,
     number: u64,
     report: BuildReport,
-    _lock: crate::build::FolderLock,
+    _lock: crate::stages::state::FolderLock,
 }
 
 impl Split {
@@ -122,8 +123,8 @@ impl Split {
                 "a hybrid-ivf is not built by several processes; build it on one machine with `stratann build`",
             ));
         }
-        let plan = crate::build::plan(&base, &options)?;
-        let (number, lock) = crate::build::claim_folder(out, options.force)?;
+        let plan = crate::kinds::checked_plan(&base, &options)?;
+        let (number, lock) = crate::stages::folder::claim_folder(out, options.force)?;
         check_disk(out, plan.disk_bytes)?;
         let partial = Partial::open(out, made_with(&base, number, &options), options.resume)?;
         let report = BuildReport::default();

@@ -17,13 +17,7 @@ use stratann_storage::data_file::FileEntry;
 use stratann_storage::names::FileName;
 use stratann_storage::{Error, Progress, Result, budget};
 
-use crate::build::blocks::layout::LayoutFacts;
-use crate::build::blocks::write::Written;
-use crate::build::options::BuildOptions;
-use crate::build::stages::{Build, IDS, ScanFacts, content_of_ids, made_with};
-use crate::build::state::{Partial, State, facts};
-use crate::build::tables::read_table;
-use crate::build::{calibrate, codes, publish};
+use crate::curve::Curve;
 use crate::dataset::{self, Reader, Scan};
 use crate::files;
 use crate::kinds::disk_graph::build::divide::Division;
@@ -33,6 +27,14 @@ use crate::kinds::disk_graph::build::{
 };
 use crate::kinds::flat;
 use crate::kinds::options::KindOptions;
+use crate::manifest::Manifest;
+use crate::stages::blocks::layout::LayoutFacts;
+use crate::stages::blocks::write::Written;
+use crate::stages::build::{Build, IDS, ScanFacts, content_of_ids, made_with};
+use crate::stages::options::BuildOptions;
+use crate::stages::state::{Partial, State, facts};
+use crate::stages::tables::read_table;
+use crate::stages::{codes, publish};
 
 /// One piece of the work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -174,30 +176,33 @@ impl IdFacts {
     }
 }
 
+/// The last stage: measures what recall costs on the files so far.
+pub(crate) type Calibrate = fn(&Build<'_>, &Manifest, &Scan, &[u32]) -> Result<Vec<Curve>>;
+
 /// Does one task of the build in the folder `out`. `base` and `options` are those that the build was begun with;
 /// threads may differ.
 ///
 /// # Errors
 /// A folder that cannot be seen from here, another base or other options than the build was begun with; what the task
 /// itself meets. A task that fails leaves nothing that counts.
-pub fn run(
+pub(crate) fn run(
     base: &Reader,
     out: &Path,
     options: &BuildOptions,
     job: Job,
     task: Task,
+    calibrate: Calibrate,
     progress: &dyn Progress,
 ) -> Result<Done> {
-    options.check(base)?;
-    let plan = crate::kinds::plan(base, options)?;
+    let plan = crate::kinds::checked_plan(base, options)?;
     let mut partial = Partial::attach(out, job.state, &made_with(base, job.number, options))?;
     let name = task.to_string();
     let facts = match partial.task_facts(&name) {
         Some(facts) => facts,
         None => {
-            let pool = crate::build::pool(plan.threads)?;
+            let pool = crate::stages::pool(plan.threads)?;
             let mut build = Build::new(base, options, &plan, &mut partial, job.number, progress);
-            let facts = pool.install(|| work(&mut build, task))?;
+            let facts = pool.install(|| work(&mut build, task, calibrate))?;
             partial.finish_task(&name, &facts)?;
             facts
         }
@@ -206,7 +211,7 @@ pub fn run(
     Ok(Done { facts, peak_rss_bytes: budget::process().peak_rss_bytes })
 }
 
-fn work(build: &mut Build<'_>, task: Task) -> Result<Value> {
+fn work(build: &mut Build<'_>, task: Task, calibrate: Calibrate) -> Result<Value> {
     match task {
         Task::Scan(part) => {
             let (metric, rows) = (build.options.metric, build.parts().rows_of(part));
@@ -228,13 +233,18 @@ fn work(build: &mut Build<'_>, task: Task) -> Result<Value> {
             load_ids(build)?;
             Ok(json!(flat::build::write_blocks(build, &scan)?))
         }
-        (KindOptions::DiskGraph(own), _) => graph_work(build, own, &scan, task),
+        (KindOptions::DiskGraph(own), _) => graph_work(build, own, (&scan, task), calibrate),
         (other, _) => Err(Error::bad_input(format!("{task} is no task of a {}", other.kind().name()))),
     }
 }
 
 /// Does a task of a `disk-graph`.
-fn graph_work(build: &mut Build<'_>, own: &GraphOptions, scan: &Scan, task: Task) -> Result<Value> {
+fn graph_work(
+    build: &mut Build<'_>,
+    own: &GraphOptions,
+    (scan, task): (&Scan, Task),
+    calibrate: Calibrate,
+) -> Result<Value> {
     let space = |b: &Build<'_>| b.space(scan, own.exact_points);
     let division = |b: &Build<'_>| facts::<Division>(b.partial, "divide");
     let graph = |b: &Build<'_>| facts::<GraphFacts>(b.partial, "graph");
@@ -275,7 +285,7 @@ fn graph_work(build: &mut Build<'_>, own: &GraphOptions, scan: &Scan, task: Task
             let manifest =
                 publish::manifest(build, scan.rows, layout.blocks, facts(build.partial, "codes")?)?;
             let ids: Vec<u32> = read_table(&build.partial.path(IDS))?;
-            let curves = calibrate::run(build, &manifest, scan, &ids)?;
+            let curves = calibrate(build, &manifest, scan, &ids)?;
             json!((curves, manifest.files))
         }
     })

@@ -1,10 +1,10 @@
 //! Ways to search at a recall: time, and exact counters (figures 4, 9, 10 and 12).
 
 use serde::Serialize;
+use stratann_engine::exec::Times;
 use stratann_engine::kinds::gpu_ivf::baseline::Baseline;
 use stratann_engine::search::{Answers, Latency, SearchOptions};
 use stratann_storage::{Progress, Result};
-use stratann_engine::exec::Times;
 
 use super::Bench;
 use super::saved::Saved;

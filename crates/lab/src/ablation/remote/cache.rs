@@ -5,11 +5,11 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
 use stratann_core::hash::hash;
+use stratann_engine::exec::GatherOptions;
 use stratann_engine::index::{Index, OpenOptions};
 use stratann_engine::search::{RecordedBatch, SearchOptions};
 use stratann_storage::cache::ExtentCache;
 use stratann_storage::{Error, Progress, Result};
-use stratann_engine::exec::GatherOptions;
 
 use super::Bench;
 

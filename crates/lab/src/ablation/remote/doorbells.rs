@@ -3,9 +3,9 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use serde::Serialize;
+use stratann_engine::exec::GatherOptions;
 use stratann_engine::search::{Latency, SearchOptions};
 use stratann_storage::{Error, Progress, Result};
-use stratann_engine::exec::GatherOptions;
 
 use super::{Bench, TABLE_EF};
 

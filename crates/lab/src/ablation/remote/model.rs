@@ -5,9 +5,9 @@ use serde::Serialize;
 use stratann_capacity::memory_nodes::prices::LoadPrices;
 use stratann_capacity::memory_nodes::recorded::{LoadWay, Recorder};
 use stratann_capacity::memory_nodes::rows::{Against, Nodes, Row};
+use stratann_engine::exec::GatherOptions;
 use stratann_engine::kinds::remote_hnsw::baseline::LoadScheme;
 use stratann_storage::Result;
-use stratann_engine::exec::GatherOptions;
 
 use super::{Bench, TABLE_EF};
 

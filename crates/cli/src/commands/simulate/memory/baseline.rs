@@ -2,8 +2,8 @@
 
 use clap::ValueEnum;
 use stratann_capacity::memory_nodes::recorded::LoadWay;
-use stratann_engine::kinds::remote_hnsw::baseline::LoadScheme;
 use stratann_engine::exec::GatherOptions;
+use stratann_engine::kinds::remote_hnsw::baseline::LoadScheme;
 
 /// `--baseline`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

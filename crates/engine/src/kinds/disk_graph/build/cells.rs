@@ -16,11 +16,11 @@ use stratann_storage::output::AtomicFile;
 use super::divide::{self, Division, Member};
 use super::graph_stage::{self, GraphFacts};
 use super::merge;
-use crate::build::space::Space;
-use crate::build::stages::Build;
-use crate::build::tables::write_table;
-use crate::build::vamana;
 use crate::dataset::Scan;
+use crate::stages::build::Build;
+use crate::stages::space::Space;
+use crate::stages::tables::write_table;
+use crate::stages::vamana;
 
 pub(crate) fn run(
     build: &mut Build<'_>,

@@ -16,17 +16,17 @@ use stratann_kernel::distance::block_l2_f32;
 use stratann_storage::output::AtomicFile;
 use stratann_storage::{Error, Result, input};
 
-use crate::build::blocks::graph_file::Cell;
-use crate::build::blocks::layout::ORDER;
-use crate::build::regions::Regions;
-use crate::build::space::Space;
-use crate::build::stages::Build;
-use crate::build::tables::{read_entries, read_table, write_table};
-use crate::build::vamana;
 use crate::clusterings::balanced::{Chained, chain};
 use crate::clusterings::{evenly, kmeans, sample_of};
 use crate::dataset::Scan;
 use crate::kinds::blocks::plan::{OVERLAP, points_of_cell};
+use crate::stages::blocks::graph_file::Cell;
+use crate::stages::blocks::layout::ORDER;
+use crate::stages::build::Build;
+use crate::stages::regions::Regions;
+use crate::stages::space::Space;
+use crate::stages::tables::{read_entries, read_table, write_table};
+use crate::stages::vamana;
 
 /// Small cells per cell: enough for cells of nearly equal size.
 const SMALL_PER_CELL: usize = 24;

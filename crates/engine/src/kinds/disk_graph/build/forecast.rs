@@ -1,12 +1,12 @@
 //! What the stages of a `disk-graph` are expected to take.
 
 use super::head;
-use crate::build::codebook::CodebookOptions;
-use crate::build::codes::ITERATIONS;
-use crate::build::forecast::{Forecast, Size};
-use crate::build::options::BuildOptions;
-use crate::build::plan::BuildPlan;
+use crate::codebook::CodebookOptions;
 use crate::dataset::Shape;
+use crate::stages::codes::ITERATIONS;
+use crate::stages::forecast::{Forecast, Size};
+use crate::stages::options::BuildOptions;
+use crate::stages::plan::BuildPlan;
 use stratann_params::build::GraphOptions;
 use stratann_params::choices::CodePlace;
 

@@ -5,15 +5,15 @@ use stratann_core::build::Lists;
 use stratann_params::build::GraphOptions;
 use stratann_storage::Result;
 
-use crate::build::blocks::graph_file::{self, Cell, GraphWriter};
-use crate::build::blocks::layout::ORDER;
-use crate::build::options::BuildOptions;
-use crate::build::plan::BuildPlan;
-use crate::build::space::Space;
-use crate::build::stages::Build;
-use crate::build::tables::write_table;
-use crate::build::vamana::{self, VamanaOptions};
 use crate::dataset::Scan;
+use crate::stages::blocks::graph_file::{self, Cell, GraphWriter};
+use crate::stages::blocks::layout::ORDER;
+use crate::stages::build::Build;
+use crate::stages::options::BuildOptions;
+use crate::stages::plan::BuildPlan;
+use crate::stages::space::Space;
+use crate::stages::tables::write_table;
+use crate::stages::vamana::{self, VamanaOptions};
 
 /// Facts of the graph stage.
 #[derive(Clone, Debug, Serialize, Deserialize)]

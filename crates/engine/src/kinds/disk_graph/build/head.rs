@@ -4,9 +4,9 @@ use stratann_core::build::{Lists, hash};
 use stratann_core::route::HeadGraph;
 use stratann_storage::{Progress, Result};
 
-use crate::build::space::Space;
-use crate::build::vamana::{self, VamanaOptions};
 use crate::dataset::Reader;
+use crate::stages::space::Space;
+use crate::stages::vamana::{self, VamanaOptions};
 
 /// Neighbours of a node in the head graph.
 pub(crate) const HEAD_DEGREE: usize = 20;

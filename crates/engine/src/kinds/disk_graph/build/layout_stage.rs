@@ -12,17 +12,17 @@ use stratann_storage::{Error, Result, budget, data_file, input};
 
 use super::graph_stage::GraphFacts;
 use super::packing::{Density, Packing, pack_cell};
-use crate::build::blocks::code_file::CodeFile;
-use crate::build::blocks::coded::{CodedDensity, most_nodes};
-use crate::build::blocks::graph_file::{self, Cell, GraphReader};
-use crate::build::blocks::layout::{Design, LayoutFacts, ORDER, job, shape};
-use crate::build::blocks::placement::{Packed, Placement};
-use crate::build::blocks::write::{BlockJob, Written};
-use crate::build::stages::{Build, IDS};
-use crate::build::state::facts;
-use crate::build::tables::{read_entries, read_table, write_table};
 use crate::dataset::Scan;
 use crate::files;
+use crate::stages::blocks::code_file::CodeFile;
+use crate::stages::blocks::coded::{CodedDensity, most_nodes};
+use crate::stages::blocks::graph_file::{self, Cell, GraphReader};
+use crate::stages::blocks::layout::{Design, LayoutFacts, ORDER, job, shape};
+use crate::stages::blocks::placement::{Packed, Placement};
+use crate::stages::blocks::write::{BlockJob, Written};
+use crate::stages::build::{Build, IDS};
+use crate::stages::state::facts;
+use crate::stages::tables::{read_entries, read_table, write_table};
 
 /// Share of the mean list that a block must have room for; the rest of the longest lists is cut from the far end.
 const LIST_KEEP: f64 = 0.9;

@@ -15,10 +15,10 @@ use stratann_storage::{Error, Result, input};
 use super::cells::lists_path;
 use super::divide::Division;
 use super::graph_stage::{self, GraphFacts};
-use crate::build::blocks::graph_file::{self, GraphWriter};
-use crate::build::space::Space;
-use crate::build::stages::Build;
-use crate::build::vamana::VamanaOptions;
+use crate::stages::blocks::graph_file::{self, GraphWriter};
+use crate::stages::build::Build;
+use crate::stages::space::Space;
+use crate::stages::vamana::VamanaOptions;
 
 /// Merges cell by cell.
 pub(crate) fn run(

@@ -16,15 +16,15 @@ use stratann_params::choices::{CodeKind, CodePlace};
 use stratann_core::PAGE;
 use stratann_storage::Result;
 
-use crate::build::blocks::code_file;
-use crate::build::blocks::layout::LayoutFacts;
-use crate::build::codes;
-use crate::build::space::Space;
-use crate::build::stages::{Build, IDS};
-use crate::build::tables::{read_table, write_table};
 use crate::dataset::Scan;
 use crate::files;
 use crate::manifest::Manifest;
+use crate::stages::blocks::code_file;
+use crate::stages::blocks::layout::LayoutFacts;
+use crate::stages::build::{Build, IDS};
+use crate::stages::codes;
+use crate::stages::space::Space;
+use crate::stages::tables::{read_table, write_table};
 use graph_stage::GraphFacts;
 
 /// Runs all stages but the calibration; returns the manifest of the finished files.

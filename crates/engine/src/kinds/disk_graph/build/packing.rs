@@ -5,8 +5,8 @@ use stratann_core::build::{Lists, pack};
 use stratann_core::format::block::{self, BlockLayout};
 use stratann_storage::Result;
 
-use crate::build::blocks::graph_file::{Cell, GraphReader, Records};
-use crate::build::blocks::placement::Packed;
+use crate::stages::blocks::graph_file::{Cell, GraphReader, Records};
+use crate::stages::blocks::placement::Packed;
 
 /// Inputs of the number of nodes per block.
 #[derive(Clone, Copy, Debug)]

@@ -10,12 +10,12 @@ use stratann_storage::output::AtomicFile;
 use stratann_storage::{Error, Result, input};
 
 use super::files::layouts;
-use crate::build::blocks::layout::shape;
-use crate::build::stages::{Build, IDS, read_codebook};
-use crate::build::tables::{read_table, write_table};
 use crate::dataset::Scan;
 use crate::files;
 use crate::kinds::gpu_ivf::build::layout::Written;
+use crate::stages::blocks::layout::shape;
+use crate::stages::build::{Build, IDS, read_codebook};
+use crate::stages::tables::{read_table, write_table};
 
 /// Writes the files.
 pub(crate) fn run(build: &Build<'_>, scan: &Scan, written: &Written) -> Result<()> {

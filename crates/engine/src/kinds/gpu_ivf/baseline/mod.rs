@@ -6,7 +6,7 @@ pub(crate) mod files;
 use stratann_core::plan::gpu_ivf::baseline::Source;
 use stratann_core::plan::gpu_ivf::{Params, Rule};
 
-use super::options::set_rule;
+use super::rule::set_rule;
 
 /// How to search instead.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -6,12 +6,12 @@ use stratann_kernel::{DType, distance};
 use stratann_params::build::GpuOptions;
 use stratann_storage::{Error, Result};
 
-use crate::build::space::Space;
-use crate::build::stages::Build;
-use crate::build::tables::{read_table, write_table};
 use crate::clusterings::balanced::Balanced;
 use crate::clusterings::{evenly, hierarchy, order, sample_of};
 use crate::dataset::Scan;
+use crate::stages::build::Build;
+use crate::stages::space::Space;
+use crate::stages::tables::{read_table, write_table};
 
 /// The centroids as points, f32: rounded to f16 where that tells them apart.
 const CENTROIDS: &str = "list-centroids.tmp";

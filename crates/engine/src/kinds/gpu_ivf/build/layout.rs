@@ -9,18 +9,18 @@ use stratann_storage::{Error, Result, budget};
 
 use super::members::{self, DEGREE, Navigation};
 use super::{clusters, pack};
-use crate::build::blocks::graph_file::Cell;
-use crate::build::blocks::layout::{Design, ORDER, job, shape};
-use crate::build::blocks::placement::{Packed, Placement};
-use crate::build::blocks::write::BlockJob;
-use crate::build::space::Space;
-use crate::build::stages::{Build, IDS};
-use crate::build::tables::write_table;
 use crate::clusterings::kmeans::Members;
 use crate::dataset::Scan;
 use crate::files;
 use crate::kinds::gpu_ivf::facts::{GpuFacts, SizeStats};
 use crate::manifest::BlockShape;
+use crate::stages::blocks::graph_file::Cell;
+use crate::stages::blocks::layout::{Design, ORDER, job, shape};
+use crate::stages::blocks::placement::{Packed, Placement};
+use crate::stages::blocks::write::BlockJob;
+use crate::stages::build::{Build, IDS};
+use crate::stages::space::Space;
+use crate::stages::tables::write_table;
 
 /// Pages of a block, at most.
 const PAGES_MAX: usize = 4;

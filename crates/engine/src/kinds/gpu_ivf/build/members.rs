@@ -14,13 +14,13 @@ use stratann_core::route::NONE;
 use stratann_storage::{Error, Result};
 
 use super::clusters::{self, squared};
-use crate::build::points::Floats;
-use crate::build::space::Space;
-use crate::build::stages::Build;
-use crate::build::tables::{read_table, write_table};
-use crate::build::vamana::{self, VamanaOptions};
 use crate::clusterings::CHUNK;
 use crate::dataset::Scan;
+use crate::stages::build::Build;
+use crate::stages::points::Floats;
+use crate::stages::space::Space;
+use crate::stages::tables::{read_table, write_table};
+use crate::stages::vamana::{self, VamanaOptions};
 
 /// Neighbours of a centroid in the graph. 64 in FusionANNS §4.1; half of them find as many lists.
 pub(super) const DEGREE: usize = 32;
@@ -127,7 +127,7 @@ pub(super) fn for_each(build: &Build<'_>, mut see: impl FnMut(u32, &[u32])) -> R
     let words = LISTS_PER_VECTOR as u64;
     for first in (0..rows).step_by(ROWS as usize) {
         let end = (first + ROWS).min(rows);
-        let table: Vec<u32> = crate::build::tables::read_entries(&path, first * words, end * words)?;
+        let table: Vec<u32> = crate::stages::tables::read_entries(&path, first * words, end * words)?;
         for (row, lists) in (first as u32..).zip(table.chunks_exact(LISTS_PER_VECTOR)) {
             see(row, &lists[..lists.iter().position(|&list| list == NONE).unwrap_or(LISTS_PER_VECTOR)]);
         }

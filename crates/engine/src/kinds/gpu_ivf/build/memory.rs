@@ -7,17 +7,17 @@ use stratann_storage::Result;
 use stratann_storage::budget::THREAD_BYTES;
 
 use super::members::DEGREE;
-use crate::build::codebook::CodebookOptions;
-use crate::build::codes::ITERATIONS;
-use crate::build::forecast::{Forecast, Size};
-use crate::build::options::BuildOptions;
-use crate::build::plan::{
+use crate::clusterings::{CHUNK, hierarchy};
+use crate::codebook::CodebookOptions;
+use crate::curve::CALIBRATION_IN_FLIGHT;
+use crate::dataset::{Reader, Shape};
+use crate::stages::codes::ITERATIONS;
+use crate::stages::forecast::{Forecast, Size};
+use crate::stages::options::BuildOptions;
+use crate::stages::plan::{
     BuildMemory, BuildPlan, CODEBOOK_SAMPLE, CODEBOOK_SAMPLE_LEAST, KindPlan, ListPlan,
 };
-use crate::build::vamana::Graph;
-use crate::clusterings::{CHUNK, hierarchy};
-use crate::dataset::{Reader, Shape};
-use crate::recall::curve::CALIBRATION_IN_FLIGHT;
+use crate::stages::vamana::Graph;
 
 /// Most that a row takes in tables at any time: its list and its place among the members, its id.
 const TABLE_BYTES: u64 = 12;

@@ -16,14 +16,14 @@ mod members;
 pub(crate) mod memory;
 mod pack;
 
-use crate::build::stages::{Build, IDS, read_codebook};
-use crate::build::tables::read_table;
-use crate::build::{codes, publish};
 use crate::dataset::Scan;
 use crate::files;
 use crate::kinds::gpu_ivf::facts::{GpuFacts, GpuSection};
 use crate::kinds::section::Section;
 use crate::manifest::Manifest;
+use crate::stages::build::{Build, IDS, read_codebook};
+use crate::stages::tables::read_table;
+use crate::stages::{codes, publish};
 use stratann_params::build::GpuOptions;
 use stratann_storage::{Result, input};
 

@@ -9,14 +9,14 @@ use stratann_kernel::distance::{dot_f32, l2_f32};
 use stratann_kernel::{DType, Metric};
 use stratann_storage::Result;
 
-use crate::build::codebook::rotation::{RotationWork, principal_axes};
-use crate::build::space::Space;
-use crate::build::stages::Build;
-use crate::build::tables::write_table;
+use crate::codebook::rotation::{RotationWork, principal_axes};
 use crate::dataset::Scan;
 use crate::files;
 use crate::kinds::grid_ivf::facts::{keeps_digits, pilot_of, scale_exponent};
 use crate::kinds::grid_ivf::open::{StoredAxes, StoredPilot};
+use crate::stages::build::Build;
+use crate::stages::space::Space;
+use crate::stages::tables::write_table;
 
 /// What the axes came to.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]

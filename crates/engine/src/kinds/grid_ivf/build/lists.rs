@@ -14,16 +14,16 @@ use stratann_storage::{Error, Result};
 
 use super::CLUSTERS;
 use super::axes::AxesFacts;
-use crate::build::list_rows::{ListRows, Part};
-use crate::build::space::Space;
-use crate::build::stages::{Build, IDS};
-use crate::build::tables::{read_table, write_table};
 use crate::dataset::Scan;
 use crate::files;
 use crate::kinds::grid_ivf::facts::{GridFacts, SizeStats, coarser};
 use crate::kinds::grid_ivf::open::{StoredAxes, decode_axes};
 use crate::kinds::grid_ivf::units::Places;
 use crate::manifest::BlockShape;
+use crate::stages::build::{Build, IDS};
+use crate::stages::list_rows::{ListRows, Part};
+use crate::stages::space::Space;
+use crate::stages::tables::{read_table, write_table};
 
 /// One part in so many of the components is stored component by component, and one group at least.
 const COLUMN_PART: usize = 4;

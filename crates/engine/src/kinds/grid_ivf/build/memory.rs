@@ -7,17 +7,17 @@ use stratann_storage::Result;
 use stratann_storage::budget::THREAD_BYTES;
 
 use super::open_centroids;
-use crate::build::cells::SAMPLE_PER_CELL;
-use crate::build::forecast::{Forecast, Size};
-use crate::build::options::BuildOptions;
-use crate::build::plan::{
-    BuildMemory, BuildPlan, CODEBOOK_SAMPLE, CODEBOOK_SAMPLE_LEAST, KindPlan, ListPlan,
-};
 use crate::clusterings::CHUNK;
 use crate::clusterings::memory::{KmeansMemory, PRODUCT_BYTES};
+use crate::curve::CALIBRATION_IN_FLIGHT;
 use crate::dataset::{Reader, Shape};
 use crate::kinds::grid_ivf::facts::pilot_of;
-use crate::recall::curve::CALIBRATION_IN_FLIGHT;
+use crate::stages::cells::SAMPLE_PER_CELL;
+use crate::stages::forecast::{Forecast, Size};
+use crate::stages::options::BuildOptions;
+use crate::stages::plan::{
+    BuildMemory, BuildPlan, CODEBOOK_SAMPLE, CODEBOOK_SAMPLE_LEAST, KindPlan, ListPlan,
+};
 
 /// Most that a row takes in tables at any time: its list, its place among the members, its id.
 const TABLE_BYTES: u64 = 16;
@@ -169,7 +169,7 @@ pub(crate) fn forecast(
 ) -> Forecast {
     let size = Size::of(shape, plan);
     let lists = own.count(shape.rows) as f64;
-    let rounds = crate::build::cells::ROUNDS as f64;
+    let rounds = crate::stages::cells::ROUNDS as f64;
     let assigned = size.rows.min(lists * SAMPLE_PER_CELL as f64) * rounds + size.rows;
     let pair_ns = PAIR_NS + size.dim * MULTIPLY_NS;
     let turned = size.rows * size.dim * size.dim * MULTIPLY_NS;

@@ -17,17 +17,17 @@ use stratann_params::choices::OnBadRow;
 use stratann_kernel::{DType, Metric};
 use stratann_storage::{Error, Result};
 
-use crate::build::cells::{self, Cells};
-use crate::build::plan::{BuildPlan, KindPlan};
-use crate::build::publish;
-use crate::build::space::Space;
-use crate::build::stages::Build;
-use crate::build::tables::write_table;
 use crate::dataset::{Reader, Scan};
 use crate::files;
 use crate::kinds::grid_ivf::facts::GridSection;
 use crate::kinds::section::Section;
 use crate::manifest::Manifest;
+use crate::stages::build::Build;
+use crate::stages::cells::{self, Cells};
+use crate::stages::plan::{BuildPlan, KindPlan};
+use crate::stages::publish;
+use crate::stages::space::Space;
+use crate::stages::tables::write_table;
 
 /// The list of every row, u32; `u32::MAX` for rows that are left out.
 const CLUSTERS: &str = "clusters.tmp";

@@ -26,10 +26,10 @@ use super::open::GridIndex;
 use super::stripes::Striped;
 use super::units::{Places, SLICES_MAX};
 use crate::base::Base;
-use crate::build::tables::write_table;
 use crate::files;
 use crate::kinds::section::Section;
 use crate::manifest::Manifest;
+use crate::stages::tables::write_table;
 
 /// How the lists of a grid are divided.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

@@ -1,12 +1,12 @@
 //! The clusters of a `hybrid-ivf`: k-means cells.
 
 use super::list_plan;
-use crate::build::cells;
-use crate::build::space::Space;
-use crate::build::stages::Build;
-use crate::build::tables::{read_table, write_table};
 use crate::dataset::Scan;
 use crate::files;
+use crate::stages::build::Build;
+use crate::stages::cells;
+use crate::stages::space::Space;
+use crate::stages::tables::{read_table, write_table};
 use stratann_params::build::ListOptions;
 use stratann_storage::Result;
 

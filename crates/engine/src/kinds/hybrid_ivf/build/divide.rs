@@ -11,12 +11,12 @@ use stratann_storage::{Error, Result};
 use super::memory::DIVIDE_BYTES;
 use super::plan;
 use super::{ReadSizes, clusters, list_layout};
-use crate::build::space::Space;
-use crate::build::stages::Build;
-use crate::build::tables::{read_table, write_table};
 use crate::clusterings::divide::{Divided, by_centroids, in_order};
 use crate::dataset::Scan;
 use crate::kinds::hybrid_ivf::facts::PlanReport;
+use crate::stages::build::Build;
+use crate::stages::space::Space;
+use crate::stages::tables::{read_table, write_table};
 
 /// The list of every row, u32; `u32::MAX` for rows that are left out.
 pub(crate) const LISTS: &str = "list-of-row.tmp";

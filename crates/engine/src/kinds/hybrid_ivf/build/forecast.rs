@@ -1,12 +1,12 @@
 //! What the stages of a `hybrid-ivf` are expected to take.
 
 use super::{clusters, nav, residuals};
-use crate::build::cells;
-use crate::build::codebook::{CodebookOptions, MULTIPLY_NS, PAIR_NS};
-use crate::build::forecast::{Forecast, Size};
-use crate::build::options::BuildOptions;
-use crate::build::plan::BuildPlan;
+use crate::codebook::{CodebookOptions, MULTIPLY_NS, PAIR_NS};
 use crate::dataset::Shape;
+use crate::stages::cells;
+use crate::stages::forecast::{Forecast, Size};
+use crate::stages::options::BuildOptions;
+use crate::stages::plan::BuildPlan;
 use stratann_params::build::ListOptions;
 use stratann_params::choices::CodeKind;
 use stratann_storage::profile::BUILD_OPTIONS;

@@ -15,11 +15,11 @@ use stratann_kernel::distance::l2_f32;
 use stratann_storage::{Error, Progress, Result};
 
 use super::local_costs::{BUILD_LIST, DEGREE};
-use crate::build::points::Floats;
-use crate::build::space::Space;
-use crate::build::stages::Build;
-use crate::build::vamana::{self, VamanaOptions};
 use crate::files;
+use crate::stages::build::Build;
+use crate::stages::points::Floats;
+use crate::stages::space::Space;
+use crate::stages::vamana::{self, VamanaOptions};
 
 /// Graphs are built concurrently as long as their memory stays below this share of the memory for parts; a larger one
 /// is built on its own.

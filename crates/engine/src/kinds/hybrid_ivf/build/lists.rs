@@ -23,16 +23,16 @@ use stratann_storage::{Error, Result};
 use super::divide::{self, Plan, SUB_CENTROIDS};
 use super::local_costs::DEGREE;
 use super::{graphs, list_layout, page_blocks, read_centroids};
-use crate::build::list_rows::{ListRows, Part};
-use crate::build::space::Space;
-use crate::build::stages::{Build, IDS, read_codebook};
-use crate::build::tables::{read_table, write_table};
 use crate::clusterings::order::halve;
 use crate::dataset::Scan;
 use crate::files;
 use crate::kinds::hybrid_ivf::facts::SizeStats;
 use crate::kinds::hybrid_ivf::residual::Encoder;
 use crate::manifest::BlockShape;
+use crate::stages::build::{Build, IDS, read_codebook};
+use crate::stages::list_rows::{ListRows, Part};
+use crate::stages::space::Space;
+use crate::stages::tables::{read_table, write_table};
 
 /// What the lists came to.
 #[derive(Clone, Debug, Serialize, Deserialize)]

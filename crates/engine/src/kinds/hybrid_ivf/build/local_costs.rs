@@ -15,12 +15,12 @@ use stratann_storage::profile::{LocalCosts, Profile};
 use stratann_storage::{Progress, Result};
 
 use super::{list_layout, list_plan};
-use crate::build::points::Floats;
-use crate::build::space::Space;
-use crate::build::stages::Build;
-use crate::build::vamana::{self, VamanaOptions};
 use crate::clusterings::kmeans;
 use crate::dataset::Scan;
+use crate::stages::build::Build;
+use crate::stages::points::Floats;
+use crate::stages::space::Space;
+use crate::stages::vamana::{self, VamanaOptions};
 
 /// Local recall@10 at which the kinds are compared.
 const RECALL: f64 = 0.98;

@@ -12,17 +12,17 @@ use stratann_storage::budget::THREAD_BYTES;
 use super::clusters;
 use super::local_costs::DEGREE;
 use super::{ReadSizes, nav};
-use crate::build::cells::SAMPLE_PER_CELL;
-use crate::build::codebook::{self};
-use crate::build::options::BuildOptions;
-use crate::build::plan::{
-    BuildMemory, BuildPlan, CODEBOOK_SAMPLE, CODEBOOK_SAMPLE_LEAST, KindPlan, ListPlan,
-};
-use crate::build::vamana::Graph;
 use crate::clusterings::CHUNK;
 use crate::clusterings::memory::{KmeansMemory, PRODUCT_BYTES};
+use crate::codebook;
+use crate::curve::CALIBRATION_IN_FLIGHT;
 use crate::dataset::Reader;
-use crate::recall::curve::CALIBRATION_IN_FLIGHT;
+use crate::stages::cells::SAMPLE_PER_CELL;
+use crate::stages::options::BuildOptions;
+use crate::stages::plan::{
+    BuildMemory, BuildPlan, CODEBOOK_SAMPLE, CODEBOOK_SAMPLE_LEAST, KindPlan, ListPlan,
+};
+use crate::stages::vamana::Graph;
 
 /// Most that a row takes in tables at any time: its cluster, its place among the members, its list, and what a list
 /// is made of.

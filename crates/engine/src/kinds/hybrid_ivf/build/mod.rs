@@ -27,15 +27,15 @@ use stratann_params::build::ListOptions;
 use stratann_storage::Result;
 use stratann_storage::profile::Profile;
 
-use crate::build::plan::{KindPlan, ListPlan};
-use crate::build::publish;
-use crate::build::stages::{Build, IDS};
-use crate::build::tables::read_table;
 use crate::dataset::Scan;
 use crate::files;
 use crate::kinds::hybrid_ivf::facts::{ListFacts, ListSection};
 use crate::kinds::section::Section;
 use crate::manifest::{BlockShape, Manifest};
+use crate::stages::build::{Build, IDS};
+use crate::stages::plan::{KindPlan, ListPlan};
+use crate::stages::publish;
+use crate::stages::tables::read_table;
 
 /// How long reads are, by what the disk of a profile asks for a read and for each of its bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -6,14 +6,14 @@ use stratann_params::build::ListOptions;
 use stratann_storage::Result;
 
 use super::{clusters, lists, read_centroids};
-use crate::build::points::Floats;
-use crate::build::space::Space;
-use crate::build::stages::{Build, read_codebook};
-use crate::build::tables::{read_table, write_table};
-use crate::build::vamana::{self, VamanaOptions};
 use crate::dataset::Scan;
 use crate::files;
 use crate::kinds::hybrid_ivf::residual::Encoder;
+use crate::stages::build::{Build, read_codebook};
+use crate::stages::points::Floats;
+use crate::stages::space::Space;
+use crate::stages::tables::{read_table, write_table};
+use crate::stages::vamana::{self, VamanaOptions};
 
 /// Neighbours of a node.
 pub(crate) const DEGREE: usize = 16;

@@ -11,13 +11,13 @@ use stratann_storage::profile::{LocalCosts, Profile};
 use stratann_storage::{Error, Result};
 
 use super::{ReadSizes, graphs, list_layout, local_costs};
-use crate::build::space::Space;
-use crate::build::stages::Build;
 use crate::dataset::Scan;
 use crate::kinds::hybrid_ivf::account::IN_FLIGHT_LOW_MEMORY;
 use crate::kinds::hybrid_ivf::facts::{PlanProfile, PlanReport, WayReport};
 use crate::kinds::hybrid_ivf::options::LocalPlan;
 use crate::kinds::hybrid_ivf::tables::cost_sizes;
+use crate::stages::build::Build;
+use crate::stages::space::Space;
 
 /// The profile that was given, or that of the disk of the index.
 pub(crate) fn profile(build: &Build<'_>) -> Result<Profile> {

@@ -6,14 +6,14 @@ use stratann_params::choices::CodeKind;
 use stratann_storage::Result;
 
 use super::{clusters, list_layout, read_centroids};
-use crate::build::codebook::{self, CodebookOptions};
-use crate::build::plan::CODEBOOK_SAMPLE;
-use crate::build::space::Space;
-use crate::build::stages::Build;
-use crate::build::tables::write_table;
+use crate::codebook::{self, CodebookOptions};
 use crate::dataset::Scan;
 use crate::files;
 use crate::kinds::hybrid_ivf::residual::subtract;
+use crate::stages::build::Build;
+use crate::stages::plan::CODEBOOK_SAMPLE;
+use crate::stages::space::Space;
+use crate::stages::tables::write_table;
 
 pub(crate) const ITERATIONS: usize = 12;
 /// Trains the codebook on the residuals of a sample of the rows to the centroids of their cells.

@@ -11,13 +11,11 @@ use stratann_core::query::Params;
 use stratann_storage::{Error, Progress, Result};
 
 use super::{ListTrace, VisitTrace, explain};
-use crate::explain::explained_params;
-use crate::index::Index;
-use crate::kinds::hybrid_ivf::facts::PlanReport;
+use crate::base::{Base, draw};
+pub use crate::kinds::hybrid_ivf::facts::PlanReport;
 use crate::kinds::hybrid_ivf::members;
+use crate::kinds::hybrid_ivf::open::ListIndex;
 use crate::kinds::hybrid_ivf::tables::ListTables;
-use crate::recall::tune::draw;
-use crate::search::SearchOptions;
 
 /// What visits of clusters that are held in one way came to.
 #[derive(Clone, Debug, Default, Serialize)]
@@ -85,13 +83,13 @@ pub enum MeasuredQueries<'a> {
 ///
 /// # Errors
 /// An index without clusters, or of before plans were kept.
-pub fn report(index: &Index) -> Result<&PlanReport> {
-    let plan = index.manifest().section.lists().and_then(|section| section.plan.as_ref());
+pub(crate) fn report(base: &Base) -> Result<&PlanReport> {
+    let plan = base.manifest.section.lists().and_then(|section| section.plan.as_ref());
     plan.ok_or_else(|| {
         Error::bad_input(format!(
             "{} is a {} without a plan; --plan is for hybrid-ivf",
-            index.folder().display(),
-            index.manifest().kind
+            base.folder.display(),
+            base.manifest.kind
         ))
     })
 }
@@ -100,20 +98,18 @@ pub fn report(index: &Index) -> Result<&PlanReport> {
 ///
 /// # Errors
 /// As [`super::explain`]; a query that fails; an interruption.
-pub fn measure(
-    index: &Index,
-    asked: &MeasuredQueries<'_>,
-    options: &SearchOptions,
+pub(crate) fn measure(
+    base: &Base,
+    lists: &ListIndex,
+    (asked, params): (&MeasuredQueries<'_>, Params),
     progress: &dyn Progress,
 ) -> Result<Measured> {
-    let report = report(index)?;
-    let (base, lists) = (&index.base, index.kind.lists(&index.base)?);
-    let params = explained_params(index, options)?;
+    let report = report(base)?;
     let mut sum =
         Sum { model: model(report, &lists.tables), report, ways: BTreeMap::new(), candidates: (0, 0) };
     let (queries, source) = match asked {
         MeasuredQueries::Rows { sample, seed } => {
-            let drawn = draw(index.manifest().rows as u32, *sample, *seed);
+            let drawn = draw(base.manifest.rows as u32, *sample, *seed);
             progress.stage("visits of rows", drawn.len() as u64, "queries");
             for &id in &drawn {
                 let vector = members::vector(base, &lists.tables, id)?;

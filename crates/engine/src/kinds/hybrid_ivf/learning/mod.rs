@@ -30,7 +30,6 @@ use stratann_kernel::{DType, Metric};
 use stratann_storage::budget::{release_freed, yield_cores};
 use stratann_storage::names::BuildId;
 
-use crate::build::space::code_floats;
 use crate::kinds::hybrid_ivf::lists::ListReader;
 use crate::kinds::hybrid_ivf::residency::{
     CostModel, LIST_BYTES, ResidencyBudget, ResidentLists, table_bytes,
@@ -38,6 +37,7 @@ use crate::kinds::hybrid_ivf::residency::{
 use crate::kinds::hybrid_ivf::residual::Encoder;
 use crate::kinds::hybrid_ivf::snapshot::Snapshot;
 use crate::kinds::hybrid_ivf::tables::ListTables;
+use crate::stages::space::code_floats;
 
 pub(crate) mod file;
 pub mod options;

@@ -21,7 +21,6 @@ use stratann_storage::names::FileName;
 use stratann_storage::{Error, Progress, Result, data_file};
 
 use crate::base::shape;
-use crate::build::state::lock as lock_folder;
 use crate::files;
 use crate::kinds::hybrid_ivf::build::plan::{Planner, code_budget};
 use crate::kinds::hybrid_ivf::facts::{ListFacts, ListSection, PlanReport};
@@ -31,6 +30,7 @@ use crate::kinds::hybrid_ivf::residency::weights;
 use crate::kinds::hybrid_ivf::tables::{ListTables, cost_model};
 use crate::kinds::section::Section;
 use crate::manifest::{FORMAT_VERSION, Manifest, number_after};
+use crate::stages::state::lock as lock_folder;
 use moved::Moved;
 use rewrite::{Rewrite, Written};
 use scratch::Scratch;

@@ -22,9 +22,6 @@ use stratann_storage::{Error, Progress, Result};
 use super::Old;
 use super::moved::Moved;
 use super::scratch::Scratch;
-use crate::build::plan::check_disk;
-use crate::build::space::{Space, code_floats};
-use crate::build::vamana;
 use crate::clusterings::divide::{Divided, by_centroids, in_order};
 use crate::files;
 use crate::kinds::hybrid_ivf::build::graphs::Graphs;
@@ -33,6 +30,9 @@ use crate::kinds::hybrid_ivf::build::local_costs::DEGREE;
 use crate::kinds::hybrid_ivf::build::page_blocks;
 use crate::kinds::hybrid_ivf::residual::Encoder;
 use crate::manifest::BlockShape;
+use crate::stages::plan::check_disk;
+use crate::stages::space::{Space, code_floats};
+use crate::stages::vamana;
 
 /// What waits between dividing a cluster and writing its lists.
 const DIVIDED: &str = "divided.tmp";

@@ -10,8 +10,8 @@ use stratann_kernel::distance::{inverse_norm, l2_f32, l2_i8, l2_u8};
 use stratann_kernel::{DType, Metric};
 use stratann_storage::{Error, Progress, Result};
 
-use crate::build::space::Space;
 use crate::kinds::remote_hnsw::open::layout;
+use crate::stages::space::Space;
 
 /// Nodes between two reports of progress, at which a rebuild also yields its processor.
 const NODES: usize = 4;

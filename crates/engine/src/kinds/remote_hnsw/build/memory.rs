@@ -9,15 +9,15 @@ use stratann_params::choices::Representatives;
 use stratann_storage::Result;
 use stratann_storage::budget::THREAD_BYTES;
 
-use crate::build::cells::SAMPLE_PER_CELL;
-use crate::build::forecast::{Forecast, Size};
-use crate::build::options::BuildOptions;
-use crate::build::plan::{BuildMemory, BuildPlan, KindPlan, ListPlan};
 use crate::clusterings::CHUNK;
 use crate::clusterings::memory::{KmeansMemory, PRODUCT_BYTES};
+use crate::curve::CALIBRATION_IN_FLIGHT;
 use crate::dataset::{Reader, Shape};
 use crate::kinds::remote_hnsw::open::layout;
-use crate::recall::curve::CALIBRATION_IN_FLIGHT;
+use crate::stages::cells::SAMPLE_PER_CELL;
+use crate::stages::forecast::{Forecast, Size};
+use crate::stages::options::BuildOptions;
+use crate::stages::plan::{BuildMemory, BuildPlan, KindPlan, ListPlan};
 
 /// Most that a row takes in tables at any time: its cluster, its place among the members, its id.
 const TABLE_BYTES: u64 = 16;

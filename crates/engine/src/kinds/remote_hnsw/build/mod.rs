@@ -12,12 +12,12 @@ mod representatives;
 
 use stratann_storage::Result;
 
-use crate::build::publish;
-use crate::build::stages::Build;
 use crate::dataset::Scan;
 use crate::kinds::remote_hnsw::facts::RemoteSection;
 use crate::kinds::section::Section;
 use crate::manifest::Manifest;
+use crate::stages::build::Build;
+use crate::stages::publish;
 use stratann_params::build::RemoteOptions;
 
 /// The cluster of every row, u32; `u32::MAX` for rows that are left out.

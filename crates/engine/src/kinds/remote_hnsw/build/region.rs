@@ -19,16 +19,16 @@ use stratann_storage::{Error, Result};
 
 use super::graph::{Cluster, sub_hnsw};
 use super::{CLUSTERS, REPRESENTATIVES};
-use crate::build::list_rows::{ListRows, Part};
-use crate::build::space::Space;
-use crate::build::stages::{Build, IDS};
-use crate::build::tables::{read_table, write_table};
 use crate::dataset::Scan;
 use crate::files;
 use crate::kinds::remote_hnsw::facts::{RemoteFacts, SizeStats};
 use crate::kinds::remote_hnsw::limits::check_clusters;
 use crate::kinds::remote_hnsw::open::layout;
 use crate::manifest::BlockShape;
+use crate::stages::build::{Build, IDS};
+use crate::stages::list_rows::{ListRows, Part};
+use crate::stages::space::Space;
+use crate::stages::tables::{read_table, write_table};
 
 /// One part in so many of a group is room for fresh records, by default; so many records at least.
 const OVERFLOW_PART: u64 = 8;

@@ -6,13 +6,13 @@ use stratann_params::choices::Representatives;
 use stratann_storage::Result;
 
 use super::{CLUSTERS, REPRESENTATIVES};
-use crate::build::cells::{self, ROUNDS, SAMPLE_PER_CELL};
-use crate::build::plan::KindPlan;
-use crate::build::space::Space;
-use crate::build::stages::Build;
-use crate::build::tables::write_table;
 use crate::clusterings::{evenly, kmeans, sample_of};
 use crate::dataset::Scan;
+use crate::stages::build::Build;
+use crate::stages::cells::{self, ROUNDS, SAMPLE_PER_CELL};
+use crate::stages::plan::KindPlan;
+use crate::stages::space::Space;
+use crate::stages::tables::write_table;
 
 /// Number of clusters.
 pub(super) fn run(build: &Build<'_>, own: &RemoteOptions, space: &Space, scan: &Scan) -> Result<u32> {

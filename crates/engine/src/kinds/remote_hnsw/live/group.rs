@@ -13,9 +13,9 @@ use stratann_kernel::{DType, Metric};
 use stratann_storage::{Error, Progress, Result};
 
 use crate::base::Base;
-use crate::build::space::Space;
 use crate::kinds::remote_hnsw::build::graph::{Cluster, Grown, grown, sub_hnsw};
 use crate::kinds::remote_hnsw::facts::RemoteFacts;
+use crate::stages::space::Space;
 
 /// Bytes of an id, at most.
 const ID_BYTES: usize = 8;

@@ -16,7 +16,7 @@ use super::super::open::RemoteIndex;
 use super::super::verify::check_cluster;
 use super::{Counted, LiveRegion, Reader};
 use crate::base::Base;
-use crate::verify::report::{Finding, Report};
+use crate::findings::{Finding, Report};
 
 /// How often a group is checked again that is replaced meanwhile.
 const TRIES_MAX: u32 = 8;

@@ -8,29 +8,19 @@ use std::path::Path;
 use stratann_core::format::region::{ControlWords, DESCRIPTOR_BYTES, Descriptor, GROUP_ALIGN, Superblock};
 use stratann_core::query::{Extent, StoreId};
 use stratann_storage::budget::size;
-use stratann_storage::names::BuildId;
 use stratann_storage::remote_memory::{Credentials, Facts, Nodes, Operation, random};
 use stratann_storage::{Error, Progress, Result};
 
 use super::placement::{Division, Room, Weight, divide, divide_by_bytes};
+use crate::base::Base;
 use crate::files;
-use crate::index::{Index, OpenOptions};
 use crate::kinds::kind::Kind;
 use crate::kinds::remote_hnsw::limits::check_clusters;
 use crate::kinds::remote_hnsw::open::read_superblock;
-use crate::search::{Traffic, TrafficOptions};
+use crate::manifest::Manifest;
 
 /// Bytes that are copied by one request.
 const CHUNK_BYTES: usize = 4 << 20;
-
-/// How to load.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct LoadOptions<'a> {
-    /// Place groups by their bytes alone.
-    pub by_bytes: bool,
-    /// What traffic is expected.
-    pub traffic: TrafficOptions<'a>,
-}
 
 /// What a node has.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -43,50 +33,21 @@ pub struct LoadedNode {
     pub traffic_bytes: u64,
 }
 
-/// What was loaded.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Loaded {
+/// What was copied.
+pub(crate) struct Copied {
     /// The number of the load.
-    pub load: u64,
-    /// The build of the index.
-    pub build_id: BuildId,
+    pub(crate) load: u64,
     /// Each node, by number.
-    pub nodes: Vec<LoadedNode>,
+    pub(crate) nodes: Vec<LoadedNode>,
     /// Groups of two clusters.
-    pub groups: u32,
-    /// The traffic that is expected.
-    pub traffic: Traffic,
+    pub(crate) groups: u32,
 }
 
-/// Loads the newest version in a folder into memory nodes, whose regions are replaced. Groups are placed by the
-/// traffic that the index itself tells.
+/// Refuses an index that memory nodes cannot hold.
 ///
 /// # Errors
-/// As [`load_with`].
-pub fn load(
-    folder: &Path,
-    addresses: &[String],
-    credentials: &Credentials,
-    progress: &dyn Progress,
-) -> Result<Loaded> {
-    load_with(folder, addresses, credentials, &LoadOptions::default(), progress)
-}
-
-/// As [`load`], with options.
-///
-/// # Errors
-/// Another kind of index; nodes that do not answer, whose numbers have gaps, or that are too small: the error names the
-/// smallest size that works; damage; a number out of range; another load that begins; an interruption, after which the
-/// nodes hold no index.
-pub fn load_with(
-    folder: &Path,
-    addresses: &[String],
-    credentials: &Credentials,
-    options: &LoadOptions<'_>,
-    progress: &dyn Progress,
-) -> Result<Loaded> {
-    let index = Index::open(folder, OpenOptions::default())?;
-    let manifest = index.manifest();
+/// Another kind; more or larger clusters than a region has.
+pub(crate) fn check_loadable(manifest: &Manifest, folder: &Path) -> Result<()> {
     if manifest.kind() != Some(Kind::RemoteHnsw) {
         return Err(Error::bad_input(format!(
             "{} is a {}; memory nodes hold a remote-hnsw, so build one with --kind remote-hnsw",
@@ -95,30 +56,37 @@ pub fn load_with(
         )));
     }
     let own = &manifest.remote(folder)?.facts;
-    check_clusters(own.clusters().into(), own.cluster_bytes_max.max(own.overflow_bytes()))?;
-    let traffic = index.expected_traffic(&options.traffic)?;
+    check_clusters(own.clusters().into(), own.cluster_bytes_max.max(own.overflow_bytes()))
+}
+
+/// Copies an open index into memory nodes. Groups are placed by the bytes that a batch is expected to read of each
+/// cluster too, or by their own bytes alone.
+///
+/// # Errors
+/// Nodes that do not answer, whose numbers have gaps, or that are too small; damage; another load that begins; an
+/// interruption.
+pub(crate) fn copy_to_nodes(
+    (base, folder): (&Base, &Path),
+    (addresses, credentials): (&[String], &Credentials),
+    (cluster_bytes, by_bytes): (&[u64], bool),
+    progress: &dyn Progress,
+) -> Result<Copied> {
     let mut nodes = Nodes::new(addresses, credentials)?;
     if let (Some(error), true) = (nodes.last_error(), nodes.facts().len() < addresses.len()) {
         return Err(error.clone().into());
     }
     let facts = nodes.facts();
     check_numbers(&facts)?;
-    let image = Image::read(&index, folder)?;
-    let weights = image.weights(&traffic.cluster_bytes);
-    let mut plan = image.plan(&weights, options.by_bytes, &facts)?;
+    let image = Image::read(base, folder)?;
+    let weights = image.weights(cluster_bytes);
+    let mut plan = image.plan(&weights, by_bytes, &facts)?;
     // Each load has a random number. It is the epoch of the regions too: whoever knows an earlier one is refused.
     let sequence = random()?;
     plan.superblocks.iter_mut().for_each(|own| own.sequence = sequence);
-    let load = Load { index: &index, image: &image, plan: &plan, progress };
+    let load = Load { base, image: &image, plan: &plan, progress };
     nodes.begin_load(sequence)?;
     load.copy(&mut nodes)?;
-    Ok(Loaded {
-        load: sequence,
-        build_id: manifest.build_id,
-        nodes: plan.nodes(&facts),
-        groups: image.superblock.groups as u32,
-        traffic,
-    })
+    Ok(Copied { load: sequence, nodes: plan.nodes(&facts), groups: image.superblock.groups as u32 })
 }
 
 /// Bytes of the smallest region with so many bytes before the bits of its pages.
@@ -174,26 +142,26 @@ impl Plan {
 }
 
 impl Image {
-    fn read(index: &Index, folder: &Path) -> Result<Image> {
+    fn read(base: &Base, folder: &Path) -> Result<Image> {
         let damaged = |what: &str| {
             Error::corrupt(format!(
                 "{}: {what} is damaged; run `stratann verify`, then restore the file or build the index again",
                 folder.display()
             ))
         };
-        let facts = &index.manifest().remote(folder)?.facts;
-        let superblock = read_superblock(&index.base, facts)?;
-        let (_, meta) = crate::base::read_role(folder, index.manifest(), files::META)?;
+        let facts = &base.manifest.remote(folder)?.facts;
+        let superblock = read_superblock(base, facts)?;
+        let (_, meta) = crate::base::read_role(folder, &base.manifest, files::META)?;
         let mut groups = Vec::with_capacity(superblock.groups as usize);
         let mut bytes = Vec::new();
         for group in 0..superblock.groups as u32 {
             let offset = superblock.descriptor_at(group, 0);
             let at = Extent { store: StoreId(0), offset, bytes: DESCRIPTOR_BYTES as u32 };
-            index.read_extent(at, &mut bytes).map_err(|_| damaged("the table of groups"))?;
+            base.read_extent(&[], at, &mut bytes).map_err(|_| damaged("the table of groups"))?;
             let found = Descriptor::decode(superblock.build, group, 0, &bytes);
             groups.push(found.ok_or_else(|| damaged("the table of groups"))?);
         }
-        let manifest = index.manifest().to_text()?.into_bytes();
+        let manifest = base.manifest.to_text()?.into_bytes();
         Ok(Image { superblock, groups, meta, manifest, headers_bytes: facts.headers_bytes() })
     }
 
@@ -269,7 +237,7 @@ impl Image {
 }
 
 struct Load<'a> {
-    index: &'a Index,
+    base: &'a Base,
     image: &'a Image,
     plan: &'a Plan,
     progress: &'a dyn Progress,
@@ -308,10 +276,10 @@ impl Load<'_> {
             }
             let length = (end - offset).min(CHUNK_BYTES as u64) as u32;
             let at = Extent { store: StoreId(0), offset, bytes: length };
-            self.index.read_extent(at, &mut bytes).map_err(|_| {
+            self.base.read_extent(&[], at, &mut bytes).map_err(|_| {
                 Error::corrupt(format!(
                     "{}: group {group} cannot be read; run `stratann verify`, then restore the file",
-                    self.index.folder().display()
+                    self.base.folder.display()
                 ))
             })?;
             write(nodes, to.at.node().into(), to.at.offset() + (offset - from.at.offset()), &bytes)?;

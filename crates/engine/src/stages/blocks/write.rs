@@ -18,9 +18,9 @@ use super::code_file::{CodeFile, CodeTable};
 use super::coded;
 use super::graph_file::{Cell, GraphReader, Records};
 use super::placement::Placement;
-use crate::build::regions::Regions;
-use crate::build::tables::read_entries;
 use crate::dataset::Reader;
+use crate::stages::regions::Regions;
+use crate::stages::tables::read_entries;
 
 /// Inputs of writing the blocks.
 pub(crate) struct BlockJob<'a> {

@@ -1,5 +1,7 @@
 //! What a verification found.
 
+pub(crate) mod file;
+
 use serde::Serialize;
 use stratann_core::check::{Blocks, Violation};
 use stratann_core::format::block::Damage;

@@ -13,13 +13,13 @@ use stratann_kernel::distance::l2_f32;
 use stratann_storage::output::AtomicFile;
 use stratann_storage::{Error, Result, input};
 
-use super::codebook::{self, CodebookOptions};
 use super::plan::CODEBOOK_SAMPLE;
 use super::space::Space;
-use super::stages::{self, Build, IDS};
 use super::tables::{read_table, write_table};
+use crate::codebook::{self, CodebookOptions};
 use crate::dataset::Scan;
 use crate::files;
+use crate::stages::build::{self, Build, IDS};
 
 /// Rounds of training of the codebook.
 pub(crate) const ITERATIONS: usize = 12;
@@ -74,7 +74,7 @@ pub(crate) fn run(
     scan: &Scan,
     id_of_row: &[u32],
 ) -> Result<f32> {
-    let codebook = stages::read_codebook(&build.file(files::CODEBOOK))?;
+    let codebook = build::read_codebook(&build.file(files::CODEBOOK))?;
     build.progress.stage("encoding", build.base.shape().rows, "rows");
     let mut errors = Vec::new();
     if held_at_a_time(build, scan, codebook.code_bytes()) < scan.rows {
@@ -108,7 +108,7 @@ fn part_name(part: usize) -> String {
 
 /// Encodes a part and writes its codes by row.
 pub(crate) fn encode_part(build: &Build<'_>, space: &Space, scan: &Scan, part: usize) -> Result<CodeErrors> {
-    let codebook = stages::read_codebook(&build.file(files::CODEBOOK))?;
+    let codebook = build::read_codebook(&build.file(files::CODEBOOK))?;
     let mut out = AtomicFile::create(&build.partial.path(&part_name(part)))?;
     let errors = encode(build, space, scan, &codebook, part, &mut |_, codes| out.write(codes))?;
     out.commit()?;
@@ -117,7 +117,7 @@ pub(crate) fn encode_part(build: &Build<'_>, space: &Space, scan: &Scan, part: u
 
 /// Writes all codes by id to `target`, after every part was written by row.
 pub(crate) fn join(build: &Build<'_>, target: &Path, scan: &Scan) -> Result<()> {
-    let size = stages::read_codebook(&build.file(files::CODEBOOK))?.code_bytes();
+    let size = build::read_codebook(&build.file(files::CODEBOOK))?.code_bytes();
     let id_of_row: Vec<u32> = read_table(&build.partial.path(IDS))?;
     join_parts(build, target, scan, &id_of_row, size)
 }

@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 use stratann_storage::{Error, Result, input};
 
 use super::regions::Regions;
-use super::stages::Build;
 use crate::dataset::Scan;
+use crate::stages::build::Build;
 
 /// Where vectors wait for their lists when not all fit in memory.
 const SPILL: &str = "spill.tmp";

@@ -1,8 +1,8 @@
 //! How long a build takes: expected from the size of the set, and corrected by what the first stages took.
 
-use super::codebook::{CodebookOptions, MULTIPLY_NS, PAIR_NS, training_seconds};
 use super::options::BuildOptions;
 use super::plan::BuildPlan;
+use crate::codebook::{CodebookOptions, MULTIPLY_NS, PAIR_NS, training_seconds};
 use crate::dataset::Shape;
 use stratann_params::choices::CodeKind;
 use stratann_storage::Expected;

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use crate::recall::curve::UnreachedRecall;
+use crate::curve::UnreachedRecall;
 
 /// What a build did.
 #[derive(Clone, Debug, Default, Serialize)]

@@ -9,11 +9,11 @@ use stratann_storage::names::{BuildId, FileName};
 use stratann_storage::{Error, Result, data_file};
 
 use super::report::BuildReport;
-use super::stages::Build;
+use crate::curve::{RECALL_USUAL, all_unreached};
 use crate::files;
 use crate::kinds::section::Section;
 use crate::manifest::{BlockShape, FORMAT_VERSION, Manifest};
-use crate::recall::curve::{RECALL_USUAL, all_unreached};
+use crate::stages::build::Build;
 
 /// Under this name the state keeps lengths and checksums that are known before the end.
 pub(crate) const FILES: &str = "files";

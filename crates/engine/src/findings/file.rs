@@ -8,7 +8,7 @@ use stratann_storage::durable::hex;
 use stratann_storage::{Error, Progress, Result, input};
 use xxhash_rust::xxh3::Xxh3;
 
-use super::report::{Finding, Report};
+use crate::findings::{Finding, Report};
 
 /// Reads a file in pieces, gives them to `each`, and compares length and checksum with the manifest.
 pub(crate) fn check_file(

@@ -4,10 +4,10 @@
 use rayon::prelude::*;
 use stratann_storage::{Error, Result};
 
-use crate::build::space::Space;
-use crate::build::stages::Build;
 use crate::clusterings::{CHUNK, evenly, kmeans, nearest_of, order, sample_of};
 use crate::dataset::Scan;
+use crate::stages::build::Build;
+use crate::stages::space::Space;
 
 /// Sampled rows per centroid; fewer fit them poorly, more gain little.
 pub(crate) const SAMPLE_PER_CELL: usize = 32;

@@ -7,8 +7,8 @@ use stratann_kernel::Metric;
 use super::graph_file::Cell;
 use super::placement::Placement;
 use super::write::{BlockJob, Written};
-use crate::build::stages::Build;
 use crate::manifest::BlockShape;
+use crate::stages::build::Build;
 
 /// The rows in the order of their cells, as u32.
 pub(crate) const ORDER: &str = "order.tmp";

@@ -1,0 +1,52 @@
+//! What kinds answer with: settings, costs, members.
+
+/// What a query was run with, for a person.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Setting {
+    /// The effort, in the unit of the kind: the length of the beam, or the clusters visited.
+    pub effort: u32,
+    /// The length of the beam.
+    pub search_list: u32,
+    /// The slack of the stop rule or of bounds; `None` when it is off.
+    pub slack: Option<f32>,
+    /// Fruitless reads in a row after which a query stops; 0 for never.
+    pub patience: u32,
+    /// Clusters visited at most, of a kind that has clusters.
+    pub nprobe: Option<u32>,
+    /// Share of them, in a row without a gain, that ends the visits; `None` when that is off.
+    pub early_stop: Option<f32>,
+}
+
+/// What each query of an exact search goes through.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ExactCost {
+    /// Blocks, or inverted lists.
+    pub count: u64,
+    /// Their name.
+    pub unit: &'static str,
+    /// Their bytes: whole blocks, or the codes of lists.
+    pub bytes: u64,
+    /// Bytes of vectors that are read besides, unless bounds prune them; 0 where blocks hold them.
+    pub vector_bytes_max: u64,
+}
+
+/// A vector of an open index, and what is stored with it.
+pub(crate) struct Member<'a> {
+    /// Its number in the index.
+    pub(crate) id: u32,
+    pub(crate) vector: &'a [u8],
+    /// 1 but under cosine.
+    pub(crate) inverse_norm: f32,
+    pub(crate) external_id: u64,
+}
+
+/// What queries take on an index that is not open yet.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PlannedQuery {
+    /// Queries in flight per thread.
+    pub(crate) in_flight: usize,
+    /// Bytes of tables and candidates.
+    pub(crate) tables_bytes: u64,
+    /// Bytes of a read.
+    pub(crate) read_bytes: usize,
+}
