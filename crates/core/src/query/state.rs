@@ -10,8 +10,9 @@ use alloc::vec::Vec;
 use stratann_kernel::distance::Exact;
 
 use super::Params;
+use crate::plan::kind::Ordered;
 use crate::plan::{
-    self, IndexView, KindScratch, KindState, Ordered, disk_graph, gpu_ivf, grid_ivf, hybrid_ivf, remote_hnsw,
+    self, IndexView, KindScratch, KindState, disk_graph, gpu_ivf, grid_ivf, hybrid_ivf, remote_hnsw,
 };
 use crate::score::{self, CodeJob, RankScratch, Ranking};
 use crate::search::{
@@ -207,7 +208,7 @@ impl QueryState {
             let ordered = Ordered::new(arrived, order);
             plan::step(&mut self.q, &mut self.own, &self.params.kind, view, exact, own, ordered);
         }
-        plan::decision(&self.q)
+        plan::kind::decision(&self.q)
     }
 
     /// What the last step asked for.

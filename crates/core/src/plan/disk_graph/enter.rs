@@ -1,7 +1,7 @@
 //! The first candidates of a search: those nearest in the head graph, by code distance (BatANN §4.2).
 
 use super::{Codes, Marker, Scratch};
-use crate::plan::Cx;
+use crate::plan::kind::Cx;
 use crate::search::{Beam, Progress};
 
 /// Fills the beam of a query that begins.

@@ -18,7 +18,7 @@ use crate::check::{Blocks, Links};
 use crate::codec::{Reader, Refused, Writer};
 use crate::format::block;
 use crate::format::block_map::BlockMap;
-use crate::plan::{Carry, Cx, Kind, Ordered};
+use crate::plan::kind::{Carry, Cx, Kind, Ordered};
 use crate::route::HeadGraph;
 use crate::search::{Beam, Budget, Candidate, IndexSize, Progress, Read, Visited};
 use crate::verify::BlockScratch;

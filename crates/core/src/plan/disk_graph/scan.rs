@@ -7,7 +7,7 @@ use super::Marker;
 use crate::access::blocks;
 use crate::format::block::Block;
 use crate::place::{Reach, bit};
-use crate::plan::{Cx, Ordered};
+use crate::plan::kind::{Cx, Ordered};
 use crate::search::Outcome;
 use crate::verify::score_block;
 

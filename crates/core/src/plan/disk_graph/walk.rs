@@ -10,7 +10,7 @@ use super::{Codes, Marker, Scratch, View, restart};
 use crate::access::blocks;
 use crate::format::block::Block;
 use crate::place::Reach;
-use crate::plan::Cx;
+use crate::plan::kind::Cx;
 use crate::search::{Candidate, Outcome, Progress};
 use crate::verify;
 

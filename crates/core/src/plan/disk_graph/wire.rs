@@ -15,7 +15,7 @@ use alloc::vec::Vec;
 use super::scan::Scan;
 use super::{Params, State, progress};
 use crate::codec::{Packer, Reader, Refused, Unpacker, Writer};
-use crate::plan::Carry;
+use crate::plan::kind::Carry;
 use crate::search::{Beam, Candidate, Progress};
 
 pub(super) fn encode_params(p: &Params, w: &mut Writer<'_>) {

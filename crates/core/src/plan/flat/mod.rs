@@ -8,7 +8,7 @@ use crate::access::blocks;
 use crate::check::Blocks;
 use crate::codec::{Reader, Refused, Writer};
 use crate::format::block::{self, Block};
-use crate::plan::{Carry, Cx, Kind, Ordered};
+use crate::plan::kind::{Carry, Cx, Kind, Ordered};
 use crate::search::{Budget, Candidate, IndexSize, Outcome, Read};
 use crate::verify::{BlockScratch, score_block};
 use crate::view::Base;

@@ -20,7 +20,7 @@ use alloc::vec::Vec;
 
 use crate::access::{CodedQuery, ExpectedDistances, blocks};
 use crate::codec::{Reader, Refused, Writer};
-use crate::plan::{Carry, Cx, Kind, Ordered};
+use crate::plan::kind::{Carry, Cx, Kind, Ordered};
 use crate::score::{CodeJob, RANKED_BYTES, Ranked};
 use crate::search::{
     Beam, Budget, Candidate, Extent, Hit, IndexSize, Loss, Outcome, QueryStats, Read, Visited,

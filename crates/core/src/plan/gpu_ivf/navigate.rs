@@ -4,7 +4,7 @@ use stratann_kernel::prefetch;
 
 use super::{Marker, Scratch};
 use crate::order::{from_order_key, order_key};
-use crate::plan::Cx;
+use crate::plan::kind::Cx;
 use crate::route::{to_centroid, walk};
 use crate::search::{Beam, Progress, ScorerId};
 

@@ -8,7 +8,7 @@ use super::trace::{BatchTrace, Found};
 use super::view::Place;
 use super::{Marker, Rule, Scored, Scratch};
 use crate::format::block::Block;
-use crate::plan::Cx;
+use crate::plan::kind::Cx;
 use crate::search::{Hit, Pending};
 
 /// Takes in the mini-batch that has ended and begins the next. `None` when the budget allows no more reads.

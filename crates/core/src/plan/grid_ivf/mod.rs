@@ -18,7 +18,7 @@ use alloc::vec::Vec;
 
 use crate::codec::{Reader, Refused, Writer};
 use crate::place::SERVERS_MAX;
-use crate::plan::{Carry, Cx, Kind, Ordered};
+use crate::plan::kind::{Carry, Cx, Kind, Ordered};
 use crate::search::{Budget, Candidate, Hit, IndexSize, Loss, Read, Tag, Threshold};
 use crate::view::Base;
 

@@ -4,7 +4,7 @@ use stratann_kernel::Metric;
 use stratann_kernel::distance::{block_dot_f32, block_l2_f32};
 
 use super::{Marker, Params, Scratch, View};
-use crate::plan::Cx;
+use crate::plan::kind::Cx;
 use crate::view::Base;
 
 /// Ranks lists for a query.

@@ -17,7 +17,7 @@ use super::turned::Turned;
 use super::{Marker, State, View};
 use crate::codec::{Reader, Refused, Writer, varint_bytes};
 use crate::place::{Reach, SERVERS_MAX};
-use crate::plan::Cx;
+use crate::plan::kind::Cx;
 use crate::search::{Hit, IndexSize, Outcome, Tag, Threshold};
 use stratann_kernel::columns::LANES;
 

@@ -18,7 +18,7 @@ use super::fine::{coarse_below, slack};
 use super::trace::{ScannedList, Trace};
 use super::{Axes, Marker, Scratch, View};
 use crate::format::grid::{GridLayout, List, PILOT_GROUP};
-use crate::plan::Cx;
+use crate::plan::kind::Cx;
 use crate::search::{Query, TopK};
 
 /// Below this share of a block its vectors go on one by one: a block's cost is that of all its lanes.

@@ -15,7 +15,7 @@ use super::{Marker, ReadKind, Scored, Scratch, State, View, bound_estimator};
 use crate::codec::{Reader, Refused, Writer};
 use crate::format::inverted_list::ListCodes;
 use crate::place::{Reach, bit};
-use crate::plan::Cx;
+use crate::plan::kind::Cx;
 use crate::search::{Extent, IndexSize, KSmallest, Loss, Outcome, Remote, Tag};
 use crate::verify::{Bounds, DistanceBounds};
 

@@ -11,7 +11,7 @@ use crate::PAGE;
 use crate::format::edges::Edges;
 use crate::format::inverted_list::ListCodes;
 use crate::order::order_key;
-use crate::plan::Cx;
+use crate::plan::kind::Cx;
 use crate::route::to_centroid;
 use crate::search::{Candidate, Mode, Pending, Progress};
 use crate::verify::{BoundEstimator, DistanceBounds};

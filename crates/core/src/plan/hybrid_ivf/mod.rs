@@ -26,7 +26,7 @@ use alloc::vec::Vec;
 
 use crate::access::CodedQuery;
 use crate::codec::{Reader, Refused, Writer};
-use crate::plan::{Carry, Cx, Kind, Ordered};
+use crate::plan::kind::{Carry, Cx, Kind, Ordered};
 use crate::search::{
     Beam, Budget, Candidate, IndexSize, Loss, Outcome, QueryStats, Read, Remote, StoreId, Tag, Visited,
 };

@@ -6,7 +6,7 @@ use alloc::vec::Vec;
 use super::scan::prune_candidates;
 use super::{Marker, Order, Scratch, Unread, bound_estimator, likelihood};
 use crate::order::{from_order_key, order_key};
-use crate::plan::Cx;
+use crate::plan::kind::Cx;
 use crate::route::{to_centroid, walk};
 use crate::search::{Beam, Progress};
 use crate::verify::BoundEstimator;

@@ -12,7 +12,7 @@ use super::visit::fetch;
 use super::{Marker, ReadKind, Scored, Scratch, Unread, View};
 use crate::format::inverted_list::Record;
 use crate::place::Reach;
-use crate::plan::Cx;
+use crate::plan::kind::Cx;
 use crate::search::{Hit, Mode, Pending};
 use crate::verify::score_record;
 

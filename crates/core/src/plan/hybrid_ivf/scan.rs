@@ -3,7 +3,7 @@
 use super::rerank;
 use super::{Marker, ScannedList, State, Unread, View, bound_estimator};
 use crate::format::inverted_list::{ListCodes, Record};
-use crate::plan::Cx;
+use crate::plan::kind::Cx;
 use crate::route::to_centroid;
 use crate::verify::{BoundEstimator, DistanceBounds};
 

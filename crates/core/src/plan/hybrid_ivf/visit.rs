@@ -16,7 +16,7 @@ use crate::format::directory::LocalKind;
 use crate::format::inverted_list::ListCodes;
 use crate::order::order_key;
 use crate::place::Reach;
-use crate::plan::Cx;
+use crate::plan::kind::Cx;
 use crate::route::to_centroid;
 use crate::search::{Extent, Mode, Tag};
 use crate::verify::{BoundEstimator, Bounds};

@@ -21,7 +21,7 @@ use alloc::vec::Vec;
 
 use crate::access::hnsw::HnswScratch;
 use crate::codec::{Reader, Refused, Writer};
-use crate::plan::{Carry, Cx, Kind, Ordered};
+use crate::plan::kind::{Carry, Cx, Kind, Ordered};
 use crate::search::{Budget, Candidate, IndexSize, Outcome, Read};
 use crate::view::Base;
 

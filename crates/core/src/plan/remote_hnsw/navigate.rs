@@ -9,7 +9,7 @@ use super::view::{self, BASE, FRESH};
 use super::{Marker, Scratch, Tables};
 use crate::access::hnsw::HnswCost;
 use crate::format::hnsw::SubHnsw;
-use crate::plan::Cx;
+use crate::plan::kind::Cx;
 use crate::search::{Extent, Outcome};
 
 /// Shortest beam in the meta-HNSW.

@@ -7,7 +7,7 @@ use crate::access::hnsw::HnswCost;
 use crate::format::fresh::FreshRecord;
 use crate::format::hnsw::SubHnsw;
 use crate::format::region::{count_bits, has_bit};
-use crate::plan::Cx;
+use crate::plan::kind::Cx;
 use crate::search::Read;
 
 /// Takes the vectors of a cluster that are near. `None` for bytes that make no sense.

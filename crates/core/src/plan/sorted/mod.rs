@@ -12,7 +12,7 @@ use crate::access::blocks;
 use crate::codec::{Reader, Refused, Writer};
 use crate::format::block::{Block, BlockLayout};
 use crate::place::Reach;
-use crate::plan::{Carry, Cx, Kind, Ordered};
+use crate::plan::kind::{Carry, Cx, Kind, Ordered};
 use crate::search::{Budget, Candidate, IndexSize, LOST_UNITS_MAX, Outcome, Read};
 use crate::verify::{BlockScratch, score_block};
 use crate::view::Base;

@@ -3,7 +3,7 @@
 
 use super::Source;
 use crate::format::posting_file::PostingList;
-use crate::plan::Cx;
+use crate::plan::kind::Cx;
 use crate::plan::gpu_ivf::{Marker, Scratch, Stage, rerank};
 
 /// Reads the next lists, `width` at a time. When all are taken in, results are complete, or candidates are re-ranked.

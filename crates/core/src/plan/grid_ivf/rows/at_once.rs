@@ -12,7 +12,7 @@ use super::{Probe, Row, count_bytes, full, is_here, ones};
 use crate::codec::{Reader, Refused, Writer};
 use crate::format::grid::GridLayout;
 use crate::place::Reach;
-use crate::plan::Cx;
+use crate::plan::kind::Cx;
 use stratann_kernel::Metric;
 use stratann_kernel::columns::LANES;
 
