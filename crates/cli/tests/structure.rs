@@ -56,7 +56,7 @@ const STORAGE_ROOMS: [&str; 14] = [
 ];
 
 /// The rooms of engine. Below the manifest is what it records of a kind. A `=` stands for a module without those in it.
-const ENGINE_ROOMS: [&str; 37] = [
+const ENGINE_ROOMS: [&str; 39] = [
     "record",
     "clusterings",
     "dataset",
@@ -80,6 +80,8 @@ const ENGINE_ROOMS: [&str; 37] = [
     "findings",
     "stages",
     "kinds::answers",
+    "kinds::cluster_set",
+    "kinds::shares_loads",
     "kinds::blocks",
     "kinds::*",
     "kinds",

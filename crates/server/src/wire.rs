@@ -8,7 +8,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use stratann_core::plan::KindParams;
 use stratann_core::query::{Params, QueryStats};
 use stratann_engine::kinds::answers::Setting;
-use stratann_engine::kinds::gathered::CachedClusters;
+use stratann_engine::kinds::shares_loads::CachedClusters;
 use stratann_engine::kinds::{params_of, setting};
 use stratann_storage::names::BuildId;
 
@@ -344,7 +344,7 @@ impl<'de> Deserialize<'de> for Answered {
 
 #[cfg(test)]
 mod tests {
-    use stratann_engine::kinds::remote_hnsw::cluster_set::ClusterSet;
+    use stratann_engine::kinds::cluster_set::ClusterSet;
 
     use super::*;
 

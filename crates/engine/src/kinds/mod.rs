@@ -7,21 +7,23 @@ mod asked;
 pub mod blocks;
 mod builds;
 pub(crate) mod choice;
+pub mod cluster_set;
 pub mod disk_graph;
 pub mod division;
 
 pub mod effort;
 mod explained;
 pub mod flat;
-pub mod gathered;
 pub mod gpu_ivf;
 pub mod grid_ivf;
 pub mod hybrid_ivf;
 pub mod kind;
+mod live;
 pub mod options;
 mod params;
 pub mod remote_hnsw;
 pub mod section;
+pub mod shares_loads;
 pub mod split;
 
 use std::fs::File;

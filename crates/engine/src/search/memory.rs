@@ -88,8 +88,8 @@ impl Index {
         };
         account.add("queries in flight", queries_bytes);
         account.add("threads", options.threads as u64 * THREAD_BYTES);
-        if self.base.kind.shares_reads() {
-            account.add(DOORBELLS, self.kind.doorbells_bytes(&options.gather));
+        if let Some(own) = self.kind.shares_loads() {
+            account.add(DOORBELLS, own.doorbells_bytes(&options.gather));
         }
         if let Some(learning) = self.learning() {
             account.add("learning", learning.bytes(options.threads));
@@ -101,7 +101,9 @@ impl Index {
 
     /// `options` whose doorbells take at most `left_bytes`, unless the user chose their length.
     pub fn with_doorbells_in(&self, options: &SearchOptions, left_bytes: u64) -> SearchOptions {
-        SearchOptions { gather: self.kind.fit_doorbells(&options.gather, left_bytes), ..*options }
+        let own = self.kind.shares_loads();
+        let gather = own.map_or(options.gather, |own| own.fit_doorbells(&options.gather, left_bytes));
+        SearchOptions { gather, ..*options }
     }
 
     /// `options` whose doorbells fit into the RAM budget beside all else, with a full cache.

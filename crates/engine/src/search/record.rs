@@ -116,7 +116,7 @@ impl Index {
 
     /// Bytes of each cluster that is loaded whole; empty of a kind without any.
     pub fn cluster_bytes(&self) -> Vec<u32> {
-        self.kind.cluster_map(&self.base).map_or_else(Vec::new, |map| map.bytes)
+        self.kind.shares_loads().map_or_else(Vec::new, |own| own.cluster_map(&self.base).bytes)
     }
 
     /// Measures what it would cost and save to link fresh records into the graphs of loaded clusters. Exact: nothing
@@ -143,6 +143,8 @@ impl Index {
     /// # Errors
     /// As [`Index::expected_traffic`].
     pub fn nodes_of_clusters(&self, nodes: usize, traffic: &TrafficOptions<'_>) -> Result<Vec<u8>> {
-        Ok(self.kind.nodes_of_clusters(nodes, &self.expected_traffic(traffic)?.cluster_bytes))
+        let traffic = self.expected_traffic(traffic)?;
+        let own = self.kind.shares_loads();
+        Ok(own.map_or_else(Vec::new, |own| own.nodes_of_clusters(nodes, &traffic.cluster_bytes)))
     }
 }

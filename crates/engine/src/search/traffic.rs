@@ -4,6 +4,7 @@ use stratann_storage::{Error, Result};
 
 use super::{Effort, SearchOptions};
 use crate::index::Index;
+use crate::kinds::shares_loads::SharesLoads;
 use crate::kinds::{is_exact, setting};
 
 /// Most queries of a batch.
@@ -50,10 +51,10 @@ impl Index {
             return bad(format!("queries that tell the traffic are one or more rows of {row_bytes} bytes"));
         }
         let nprobe = self.usual_nprobe(options.nprobe)?;
-        let found = self.kind.expected_bytes(&self.base, options.queries, (nprobe, batch));
-        let Some(cluster_bytes) = found else {
+        let Some(own) = self.kind.shares_loads() else {
             return bad(format!("a {} has no clusters to load; give a remote-hnsw", self.base.kind.name()));
         };
+        let cluster_bytes = own.expected_bytes(&self.base, options.queries, (nprobe, batch));
         Ok(Traffic { queries, nprobe, batch, cluster_bytes })
     }
 
@@ -66,7 +67,7 @@ impl Index {
                 with(SearchOptions::default().effort).or_else(|_| with(Effort::moderate(self.base.kind)))?
             }
         };
-        let all = self.kind.cluster_count() as u32;
+        let all = self.kind.shares_loads().map_or(0, SharesLoads::cluster_count) as u32;
         let nprobe = setting(&params).nprobe.unwrap_or(all);
         Ok(if is_exact(&params.kind) { all } else { nprobe.min(all) })
     }

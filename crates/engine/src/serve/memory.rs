@@ -86,7 +86,9 @@ impl ServerState {
         let left = budget.saturating_sub(account.total() - account.bytes_of(DOORBELLS));
         let each = left / self.options.threads.max(1) as u64;
         let usual_bytes = self.options.gather.doorbell_bytes;
-        self.options.gather = self.index.index().kind.fit_doorbells(&self.options.gather, each);
+        if let Some(own) = self.index.index().kind.shares_loads() {
+            self.options.gather = own.fit_doorbells(&self.options.gather, each);
+        }
         if self.options.gather.doorbell_bytes < usual_bytes {
             (self.options.log)(&format!(
                 "the RAM budget has no room for doorbells of {} reads on {} threads: they have up to {} each; with a \

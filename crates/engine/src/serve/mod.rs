@@ -46,7 +46,7 @@ use self::state::{Client, QUEUE_BYTES, ServerState};
 pub use self::status::{LedgerUse, Status};
 pub use self::versions::{Changed, Versions};
 pub use self::waits::{WaitTimes, WaitsByClass};
-use crate::kinds::gathered::{CachedClusters, ClusterMap};
+use crate::kinds::shares_loads::{CachedClusters, ClusterMap, SharesLoads};
 use crate::kinds::{self, kind::Kind};
 use crate::manifest::Manifest;
 use crate::search::SearchOptions;
@@ -316,23 +316,23 @@ impl Server {
     /// The clusters of a `remote-hnsw`; `None` of another kind.
     pub fn cluster_map(&self) -> Option<ClusterMap> {
         let index = self.state.index.index();
-        index.kind.cluster_map(&index.base)
+        index.kind.shares_loads().map(|own| own.cluster_map(&index.base))
     }
 
     /// Number of the clusters of a `remote-hnsw`; 0 of another kind.
     pub fn cluster_count(&self) -> usize {
-        self.state.index.index().kind.cluster_count()
+        self.state.index.index().kind.shares_loads().map_or(0, SharesLoads::cluster_count)
     }
 
     /// The clusters of a `remote-hnsw` that are in the cache now; `None` of another kind.
     pub fn cached_clusters(&self) -> Option<CachedClusters> {
         let index = self.state.index.index();
-        index.kind.cached_clusters(&index.base, index.cache.as_ref())
+        index.kind.shares_loads().map(|own| own.cached_clusters(&index.base, index.cache.as_ref()))
     }
 
     /// The meta-HNSW of a `remote-hnsw`, by which a client chooses the clusters of a query; `None` of another kind.
     pub fn meta_hnsw(&self) -> Option<&[u8]> {
-        self.state.index.index().kind.meta_hnsw()
+        self.state.index.index().kind.shares_loads().map(SharesLoads::meta_hnsw)
     }
 
     /// Number of queries of clients, and of vectors, that the protocol holds.

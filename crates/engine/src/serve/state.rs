@@ -370,8 +370,8 @@ impl ServerState {
             false => (threads * slots) as u64 * self.slot_bytes(),
         };
         account.add("queries in flight", in_flight);
-        if index.base.kind.shares_reads() {
-            account.add(DOORBELLS, threads as u64 * index.kind.doorbells_bytes(&self.options.gather));
+        if let Some(own) = index.kind.shares_loads() {
+            account.add(DOORBELLS, threads as u64 * own.doorbells_bytes(&self.options.gather));
         }
         account.add("largest query", self.largest_bytes());
         let threads = threads as u64;

@@ -4,7 +4,7 @@
 
 use std::collections::BTreeMap;
 
-use super::cluster_set::ClusterSet;
+use crate::kinds::cluster_set::ClusterSet;
 
 /// Most that a server gets, as a fraction of its even share: 5 / 4.
 const SHARE: (u64, u64) = (5, 4);

@@ -15,7 +15,7 @@ use stratann_storage::{Error, Result};
 use super::facts::{RemoteFacts, RemoteSection};
 use super::live::LiveRegion;
 use crate::base::{Base, read_role};
-use crate::exec::{GatherOptions, READ_EDGES_BYTES};
+use crate::exec::READ_EDGES_BYTES;
 use crate::files;
 use crate::kinds::answers::ExactCost;
 use crate::manifest::Manifest;
@@ -134,24 +134,8 @@ impl RemoteIndex {
         ExtentCache::new(budget_bytes, self.facts.cluster_bytes / clusters)
     }
 
-    /// Bytes of the doorbells of a search: one that is searched, and one that is under way.
-    pub(crate) fn doorbells_bytes(&self, options: &GatherOptions) -> u64 {
-        let at_once = options.doorbells_at_once();
-        let reads = self.largest_reads(options.doorbell.saturating_mul(at_once));
-        let longest = reads.first().copied().unwrap_or(0);
-        reads.iter().sum::<u64>().min(at_once as u64 * options.doorbell_bytes.max(longest))
-    }
-
-    /// `options` whose doorbells take at most `left_bytes`, but have one read each, unless their length was chosen.
-    pub(crate) fn fit_doorbells(&self, options: &GatherOptions, left_bytes: u64) -> GatherOptions {
-        if options.is_doorbell_chosen || self.doorbells_bytes(options) <= left_bytes {
-            return *options;
-        }
-        GatherOptions { doorbell_bytes: left_bytes / options.doorbells_at_once() as u64, ..*options }
-    }
-
     /// Bytes of the `count` longest reads, the longest first.
-    fn largest_reads(&self, count: usize) -> Vec<u64> {
+    pub(super) fn largest_reads(&self, count: usize) -> Vec<u64> {
         // Where others insert, a cluster may come with all fresh records that its group has room for.
         let newest = self.live.as_ref().map(LiveRegion::newest);
         let clusters = newest.as_ref().map(|newest| newest.located()).filter(|all| !all.is_empty());
