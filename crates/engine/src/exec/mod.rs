@@ -192,7 +192,7 @@ pub struct Driver<'a> {
     postponed_usual: VecDeque<(Asker, Read)>,
     postponed_background: VecDeque<(Asker, Read)>,
     // Queries in flight that are not in the background, and reads under way of those that are.
-    usual_in_flight: usize,
+    foreground_in_flight: usize,
     background_reads: usize,
     // Deliveries that are awaited.
     joined: usize,
@@ -241,7 +241,7 @@ impl<'a> Driver<'a> {
             reads: TierReads::default(),
             postponed_usual: VecDeque::new(),
             postponed_background: VecDeque::new(),
-            usual_in_flight: 0,
+            foreground_in_flight: 0,
             background_reads: 0,
             joined: 0,
             unstarted: 0,

@@ -222,20 +222,20 @@ impl<'a> Driver<'a> {
     }
 
     pub(super) fn usual_begin(&mut self, count: usize) {
-        self.usual_in_flight += count;
+        self.foreground_in_flight += count;
         self.sharing.iter().for_each(|(shared, _)| shared.usual_begin(count));
     }
 
     pub(super) fn usual_end(&mut self, count: usize) {
-        self.usual_in_flight -= count;
+        self.foreground_in_flight -= count;
         self.sharing.iter().for_each(|(shared, _)| shared.usual_end(count));
     }
 
     /// Whether the tier takes one more read, and a buffer for it keeps to the limit. The background has no more reads
     /// under way than the widest query, and few while other queries are in flight on any thread: theirs would wait.
     fn has_room(&self, read: Read, is_background: bool) -> bool {
-        let has_usual =
-            self.usual_in_flight > 0 || self.sharing.as_ref().is_some_and(|(shared, _)| shared.has_usual());
+        let has_usual = self.foreground_in_flight > 0
+            || self.sharing.as_ref().is_some_and(|(shared, _)| shared.has_usual());
         let most = if has_usual { READS_WANTED } else { MAX_WIDTH as usize };
         (!is_background || self.background_reads < most)
             && self.tier.room() > 0
@@ -386,6 +386,6 @@ impl Drop for Driver<'_> {
         for at in self.reads.shared() {
             shared.complete(at, || Err(Loss::Failed));
         }
-        shared.usual_end(self.usual_in_flight);
+        shared.usual_end(self.foreground_in_flight);
     }
 }

@@ -17,15 +17,15 @@ use stratann_storage::remote_memory::{Credentials, RemoteSource};
 use stratann_storage::tier::Buffer;
 use stratann_storage::{Error, Progress, Result};
 
+mod cache_budget;
 mod changes;
 mod live;
-mod spare;
 
 pub use crate::base::{OpenOptions, Reserve};
 #[cfg(feature = "lab")]
 pub use crate::kinds::options::OpenBaselines;
 pub use crate::kinds::{Acknowledged, ChangeOptions, PLACE, Unfinished};
-pub use spare::CacheBudget;
+pub use cache_budget::CacheBudget;
 
 use crate::base::Base;
 use crate::exec::SharedReads;
