@@ -78,43 +78,43 @@ macro_rules! kinds {
             }
 
             pub(crate) fn budget(&self) -> Budget {
-                match self { $($(#[$attr])* KindView::$variant(view) => $module::Marker::budget(view),)* }
+                match self { $($(#[$attr])* KindView::$variant(view) => $module::$variant::budget(view),)* }
             }
 
             pub(crate) fn size(&self, base: &Base<'_>) -> IndexSize {
                 match self {
-                    $($(#[$attr])* KindView::$variant(view) => $module::Marker::size(base, view),)*
+                    $($(#[$attr])* KindView::$variant(view) => $module::$variant::size(base, view),)*
                 }
             }
 
             pub(crate) fn rescores(&self) -> bool {
-                match self { $($(#[$attr])* KindView::$variant(view) => $module::Marker::rescores(view),)* }
+                match self { $($(#[$attr])* KindView::$variant(view) => $module::$variant::rescores(view),)* }
             }
 
             pub(crate) fn jobs_have_queries(&self) -> bool {
-                match self { $($(#[$attr])* KindView::$variant(_) => $module::Marker::jobs_have_queries(),)* }
+                match self { $($(#[$attr])* KindView::$variant(_) => $module::$variant::jobs_have_queries(),)* }
             }
 
             pub(crate) fn verify(&self, base: &Base<'_>, read: &Read, bytes: &[u8]) -> bool {
                 match self {
-                    $($(#[$attr])* KindView::$variant(view) => $module::Marker::verify(base, view, read, bytes),)*
+                    $($(#[$attr])* KindView::$variant(view) => $module::$variant::verify(base, view, read, bytes),)*
                 }
             }
 
             pub(crate) fn settle(&self, read: &Read, bytes: &mut [u8]) -> bool {
                 match self {
-                    $($(#[$attr])* KindView::$variant(view) => $module::Marker::settle(view, read, bytes),)*
+                    $($(#[$attr])* KindView::$variant(view) => $module::$variant::settle(view, read, bytes),)*
                 }
             }
 
             pub(crate) fn codes(&self) -> (&'a [u8], u32) {
-                match self { $($(#[$attr])* KindView::$variant(view) => $module::Marker::codes(view),)* }
+                match self { $($(#[$attr])* KindView::$variant(view) => $module::$variant::codes(view),)* }
             }
 
             pub(crate) fn code_job<'s>(&self, scratch: &'s KindScratch) -> Option<CodeJob<'s>> {
                 match (self, scratch) {
                     $($(#[$attr])* (KindView::$variant(view), KindScratch::$variant(scratch)) => {
-                        $module::Marker::code_job(view, scratch)
+                        $module::$variant::code_job(view, scratch)
                     })*
                     #[allow(unreachable_patterns, reason = "a sum of one kind")]
                     _ => None,
@@ -138,7 +138,7 @@ macro_rules! kinds {
                     $($(#[$attr])* KindView::$variant(view) => {
                         #[allow(irrefutable_let_patterns, reason = "a sum of one kind")]
                         if let KindScratch::$variant(scratch) = scratch {
-                            $module::Marker::prepare(base, view, query, scratch);
+                            $module::$variant::prepare(base, view, query, scratch);
                         }
                     })*
                 }
@@ -156,13 +156,13 @@ macro_rules! kinds {
             )*
 
             pub(crate) fn is_valid(&self, k: u32) -> bool {
-                match self { $($(#[$attr])* KindParams::$variant(p) => $module::Marker::is_valid(p, k),)* }
+                match self { $($(#[$attr])* KindParams::$variant(p) => $module::$variant::is_valid(p, k),)* }
             }
 
             pub(crate) fn code_query<'s>(&self, scratch: &'s KindScratch) -> Option<&'s [f32]> {
                 match (self, scratch) {
                     $($(#[$attr])* (KindParams::$variant(params), KindScratch::$variant(scratch)) => {
-                        $module::Marker::code_query(params, scratch)
+                        $module::$variant::code_query(params, scratch)
                     })*
                     #[allow(unreachable_patterns, reason = "a sum of one kind")]
                     _ => None,
@@ -170,11 +170,11 @@ macro_rules! kinds {
             }
 
             pub(crate) fn forwards_jobs(&self) -> bool {
-                match self { $($(#[$attr])* KindParams::$variant(p) => $module::Marker::forwards_jobs(p),)* }
+                match self { $($(#[$attr])* KindParams::$variant(p) => $module::$variant::forwards_jobs(p),)* }
             }
 
             pub(crate) fn forward_jobs(&mut self) {
-                match self { $($(#[$attr])* KindParams::$variant(p) => $module::Marker::forward_jobs(p),)* }
+                match self { $($(#[$attr])* KindParams::$variant(p) => $module::$variant::forward_jobs(p),)* }
             }
 
             pub(crate) fn number(&self) -> u8 {
@@ -183,13 +183,13 @@ macro_rules! kinds {
 
             pub(crate) fn encode(&self, version: u32, w: &mut Writer<'_>) {
                 match self {
-                    $($(#[$attr])* KindParams::$variant(p) => $module::Marker::encode_params(p, version, w),)*
+                    $($(#[$attr])* KindParams::$variant(p) => $module::$variant::encode_params(p, version, w),)*
                 }
             }
 
             pub(crate) fn decode(number: u8, r: &mut Reader<'_>) -> Result<KindParams, Refused> {
                 match number {
-                    $($(#[$attr])* $number => $module::Marker::decode_params(r).map(KindParams::$variant),)*
+                    $($(#[$attr])* $number => $module::$variant::decode_params(r).map(KindParams::$variant),)*
                     _ => Err(Refused::Kind(number)),
                 }
             }
@@ -205,18 +205,18 @@ macro_rules! kinds {
                         }
                         #[allow(irrefutable_let_patterns, reason = "a sum of one kind")]
                         if let KindState::$variant(state) = self {
-                            $module::Marker::reset(state, params, k);
+                            $module::$variant::reset(state, params, k);
                         }
                     })*
                 }
             }
 
             pub(crate) fn fits(&self, size: &IndexSize) -> bool {
-                match self { $($(#[$attr])* KindState::$variant(state) => $module::Marker::fits(state, size),)* }
+                match self { $($(#[$attr])* KindState::$variant(state) => $module::$variant::fits(state, size),)* }
             }
 
             pub(crate) fn has_distances(&self) -> bool {
-                match self { $($(#[$attr])* KindState::$variant(state) => $module::Marker::has_distances(state),)* }
+                match self { $($(#[$attr])* KindState::$variant(state) => $module::$variant::has_distances(state),)* }
             }
 
             /// Makes `job`, which was reset for the same parameters, the job of this tag.
@@ -226,42 +226,42 @@ macro_rules! kinds {
                         KindState::$variant(state),
                         KindView::$variant(view),
                         KindState::$variant(job),
-                    ) => $module::Marker::job(state, view, tag, job),)*
+                    ) => $module::$variant::job(state, view, tag, job),)*
                     #[allow(unreachable_patterns, reason = "a sum of one kind")]
                     _ => {}
                 }
             }
 
             pub(crate) fn is_job(&self) -> bool {
-                match self { $($(#[$attr])* KindState::$variant(state) => $module::Marker::is_job(state),)* }
+                match self { $($(#[$attr])* KindState::$variant(state) => $module::$variant::is_job(state),)* }
             }
 
             pub(crate) fn uses_codes(&self) -> bool {
-                match self { $($(#[$attr])* KindState::$variant(state) => $module::Marker::uses_codes(state),)* }
+                match self { $($(#[$attr])* KindState::$variant(state) => $module::$variant::uses_codes(state),)* }
             }
 
             pub(crate) fn shares_reads(&self) -> bool {
-                match self { $($(#[$attr])* KindState::$variant(_) => $module::Marker::shares_reads(),)* }
+                match self { $($(#[$attr])* KindState::$variant(_) => $module::$variant::shares_reads(),)* }
             }
 
             pub(crate) fn takes_any_order(&self) -> bool {
-                match self { $($(#[$attr])* KindState::$variant(_) => $module::Marker::takes_any_order(),)* }
+                match self { $($(#[$attr])* KindState::$variant(_) => $module::$variant::takes_any_order(),)* }
             }
 
             pub(crate) fn lower_threshold(&mut self, to: Threshold) {
                 match self {
-                    $($(#[$attr])* KindState::$variant(state) => $module::Marker::lower_threshold(state, to),)*
+                    $($(#[$attr])* KindState::$variant(state) => $module::$variant::lower_threshold(state, to),)*
                 }
             }
 
             pub(crate) fn encode_scores(&self, w: &mut Writer<'_>) {
                 match self {
-                    $($(#[$attr])* KindState::$variant(state) => $module::Marker::encode_scores(state, w),)*
+                    $($(#[$attr])* KindState::$variant(state) => $module::$variant::encode_scores(state, w),)*
                 }
             }
 
             pub(crate) fn memory_bytes(&self) -> usize {
-                match self { $($(#[$attr])* KindState::$variant(state) => $module::Marker::memory_bytes(state),)* }
+                match self { $($(#[$attr])* KindState::$variant(state) => $module::$variant::memory_bytes(state),)* }
             }
 
             pub(crate) fn read_counter<'s>(
@@ -269,7 +269,7 @@ macro_rules! kinds {
                 stats: &'s mut QueryStats,
                 read: &Read,
             ) -> Option<&'s mut u64> {
-                match self { $($(#[$attr])* KindState::$variant(_) => $module::Marker::read_counter(stats, read),)* }
+                match self { $($(#[$attr])* KindState::$variant(_) => $module::$variant::read_counter(stats, read),)* }
             }
 
             pub(crate) fn encode(
@@ -279,7 +279,7 @@ macro_rules! kinds {
                 sorted: &mut Vec<crate::search::Candidate>,
             ) {
                 match self {
-                    $($(#[$attr])* KindState::$variant(state) => $module::Marker::encode(state, carry, w, sorted),)*
+                    $($(#[$attr])* KindState::$variant(state) => $module::$variant::encode(state, carry, w, sorted),)*
                 }
             }
 
@@ -292,7 +292,7 @@ macro_rules! kinds {
             ) -> Result<(), Refused> {
                 match (self, params) {
                     $($(#[$attr])* (KindState::$variant(state), KindParams::$variant(params)) => {
-                        $module::Marker::decode(state, params, k, r)
+                        $module::$variant::decode(state, params, k, r)
                     })*
                     #[allow(unreachable_patterns, reason = "a sum of one kind")]
                     _ => Err(Refused::Content),
@@ -318,7 +318,7 @@ macro_rules! kinds {
                     KindScratch::$variant(scratch),
                 ) => {
                     let mut cx = Cx { q, own, base: &view.base, view: kind, params, exact, scratch };
-                    $module::Marker::step(&mut cx, arrived);
+                    $module::$variant::step(&mut cx, arrived);
                 })*
                 #[allow(unreachable_patterns, reason = "a sum of one kind")]
                 _ => q.finish(Outcome::WrongKind),

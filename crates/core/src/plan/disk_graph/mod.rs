@@ -29,7 +29,7 @@ use scan::Scan;
 pub const MAX_SEARCH_LIST: u32 = 65_536;
 
 /// The kind itself.
-pub(crate) struct Marker;
+pub(crate) struct DiskGraph;
 
 /// What `disk-graph` keeps in RAM.
 #[derive(Clone, Copy, Debug)]
@@ -167,7 +167,7 @@ impl Scratch {
     }
 }
 
-impl Kind for Marker {
+impl Kind for DiskGraph {
     type View<'a> = View<'a>;
     type Params = Params;
     type State = State;
@@ -275,7 +275,7 @@ impl Kind for Marker {
 
 /// Forgets the candidates, as if nothing had been read; results and budget stay. Results that were reported are found
 /// once more.
-fn restart(cx: &mut Cx<'_, Marker>) {
+fn restart(cx: &mut Cx<'_, DiskGraph>) {
     cx.q.top.reported_distances.clear();
     cx.own.beam.reset(cx.params.search_list as usize);
     cx.q.started = false;

@@ -3,7 +3,7 @@
 //! In a cluster each server scans the blocks that it holds and no server before it has scanned. Then the query goes to
 //! a server that holds others, so it is handed over less often than there are servers.
 
-use super::Marker;
+use super::DiskGraph;
 use crate::access::blocks;
 use crate::format::block::Block;
 use crate::place::{Reach, bit};
@@ -21,7 +21,7 @@ pub(crate) struct Scan {
 }
 
 /// Scores what arrived, and asks for the next blocks.
-pub(super) fn step(cx: &mut Cx<'_, Marker>, arrived: Ordered<'_>) {
+pub(super) fn step(cx: &mut Cx<'_, DiskGraph>, arrived: Ordered<'_>) {
     cx.q.started = true;
     let layout = cx.view.block;
     cx.take_in(arrived, |cx, _, bytes| {
@@ -35,14 +35,14 @@ pub(super) fn step(cx: &mut Cx<'_, Marker>, arrived: Ordered<'_>) {
 }
 
 /// Whether a server has scanned this block, and could read it.
-fn is_scanned(cx: &Cx<'_, Marker>, block: u32) -> bool {
+fn is_scanned(cx: &Cx<'_, DiskGraph>, block: u32) -> bool {
     cx.base.here.as_ref().is_some_and(|here| {
         here.placement.replicas(block) & cx.own.scan.servers & !cx.q.lost_units.tried(block) != 0
     })
 }
 
 /// Keeps `width` reads under way until every block of this server has been asked for. Then hands the query over.
-fn choose(cx: &mut Cx<'_, Marker>) {
+fn choose(cx: &mut Cx<'_, DiskGraph>) {
     while cx.q.io.pending.len() < cx.q.width as usize && cx.own.scan.next_block < cx.view.blocks {
         let block = cx.own.scan.next_block;
         cx.own.scan.next_block += 1;
@@ -65,10 +65,10 @@ fn choose(cx: &mut Cx<'_, Marker>) {
 
 /// Ends the scan of this server. Finds a block that is left for another one; where there is none, gives up those that
 /// no server can read.
-fn find_remote(cx: &mut Cx<'_, Marker>, remote_blocks: &mut alloc::vec::Vec<u32>) {
+fn find_remote(cx: &mut Cx<'_, DiskGraph>, remote_blocks: &mut alloc::vec::Vec<u32>) {
     let Some(here) = cx.base.here.as_ref() else { return };
     cx.own.scan.servers |= bit(here.server);
-    let left = |cx: &Cx<'_, Marker>, wanted: Reach| {
+    let left = |cx: &Cx<'_, DiskGraph>, wanted: Reach| {
         let is_left = |&block: &u32| !is_scanned(cx, block) && cx.reach(block) == wanted;
         (0..cx.view.blocks).find(is_left)
     };

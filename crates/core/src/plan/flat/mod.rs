@@ -14,7 +14,7 @@ use crate::verify::{BlockScratch, score_block};
 use crate::view::Base;
 
 /// The kind itself.
-pub(crate) struct Marker;
+pub(crate) struct Flat;
 
 /// What `flat` keeps in RAM.
 #[derive(Clone, Copy, Debug)]
@@ -48,7 +48,7 @@ pub(crate) struct Scratch {
     blocks: BlockScratch,
 }
 
-impl Kind for Marker {
+impl Kind for Flat {
     type View<'a> = View<'a>;
     type Params = Params;
     type State = State;
@@ -115,7 +115,7 @@ impl Kind for Marker {
 }
 
 /// Keeps `width` reads under way until every block has been asked for.
-fn choose(cx: &mut Cx<'_, Marker>) {
+fn choose(cx: &mut Cx<'_, Flat>) {
     while cx.q.io.pending.len() < cx.q.width as usize && cx.own.next_block < cx.view.blocks {
         let at = blocks::extent(cx.view.block, cx.own.next_block);
         if cx.q.budget.hops == 0 || cx.fetch(at, cx.own.next_block, 0).is_none() {

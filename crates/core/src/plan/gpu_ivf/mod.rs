@@ -33,7 +33,7 @@ pub use trace::{Found, Trace};
 pub use view::View;
 
 /// The kind itself.
-pub(crate) struct Marker;
+pub(crate) struct GpuIvf;
 
 /// How far a query has come.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -123,7 +123,7 @@ fn code_job(scratch: &Scratch) -> CodeJob<'_> {
     }
 }
 
-impl Kind for Marker {
+impl Kind for GpuIvf {
     type View<'a> = View<'a>;
     type Params = Params;
     type State = State;
@@ -247,7 +247,7 @@ impl Kind for Marker {
 }
 
 /// Decides what to do next, after all that arrived was taken in.
-fn choose(cx: &mut Cx<'_, Marker>, is_new: bool) {
+fn choose(cx: &mut Cx<'_, GpuIvf>, is_new: bool) {
     let went_on = match cx.own.stage {
         Stage::Scan => scan(cx),
         Stage::Rank => rank(cx, is_new),
@@ -261,7 +261,7 @@ fn choose(cx: &mut Cx<'_, Marker>, is_new: bool) {
 }
 
 /// Chooses lists, and asks for their nearest members once.
-fn rank(cx: &mut Cx<'_, Marker>, is_new: bool) -> Option<()> {
+fn rank(cx: &mut Cx<'_, GpuIvf>, is_new: bool) -> Option<()> {
     if is_new {
         navigate::rank_lists(cx);
     }
@@ -273,7 +273,7 @@ fn rank(cx: &mut Cx<'_, Marker>, is_new: bool) -> Option<()> {
 }
 
 /// Keeps `width` reads under way until every block has been asked for.
-fn scan(cx: &mut Cx<'_, Marker>) -> Option<()> {
+fn scan(cx: &mut Cx<'_, GpuIvf>) -> Option<()> {
     while cx.q.io.pending.len() < cx.q.width as usize && cx.own.next < cx.view.blocks {
         if cx.q.budget.hops == 0 {
             return None;

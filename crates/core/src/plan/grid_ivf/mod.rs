@@ -35,7 +35,7 @@ pub const MAX_FAN_OUT: u8 = 64;
 const SWITCHES_VERSION: u32 = 12;
 
 /// The kind itself.
-pub(crate) struct Marker;
+pub(crate) struct GridIvf;
 
 /// The parameters of one query; plain data that travels with it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -149,7 +149,7 @@ impl Scratch {
     }
 }
 
-impl Kind for Marker {
+impl Kind for GridIvf {
     type View<'a> = View<'a>;
     type Params = Params;
     type State = State;
@@ -181,7 +181,7 @@ impl Kind for Marker {
         if let Some(here) = base.here.as_mut().filter(|_| !cx.params.balance) {
             here.others.loads = [0; SERVERS_MAX];
         }
-        let cx: &mut Cx<'_, Marker> = &mut Cx {
+        let cx: &mut Cx<'_, GridIvf> = &mut Cx {
             q: cx.q,
             own: cx.own,
             base: &base,

@@ -45,7 +45,7 @@ pub use visit::CANDIDATES_MAX;
 pub(crate) const FILE: StoreId = StoreId(0);
 
 /// The kind itself.
-pub(crate) struct Marker;
+pub(crate) struct HybridIvf;
 
 /// Code distances of the query, and reusable buffers.
 #[derive(Clone, Debug, Default)]
@@ -79,7 +79,7 @@ pub struct Scratch {
     scanned: Option<Vec<ScannedList>>,
 }
 
-impl Kind for Marker {
+impl Kind for HybridIvf {
     type View<'a> = View<'a>;
     type Params = Params;
     type State = State;
@@ -220,7 +220,7 @@ impl Kind for Marker {
 }
 
 /// Begins a query again; its budget, its counters and the lists that were lost stay.
-fn begin_again(cx: &mut Cx<'_, Marker>) {
+fn begin_again(cx: &mut Cx<'_, HybridIvf>) {
     cx.q.io.clear();
     cx.q.top.hits.clear();
     cx.q.top.reported_distances.clear();
@@ -229,12 +229,12 @@ fn begin_again(cx: &mut Cx<'_, Marker>) {
 }
 
 /// The bounds of one query.
-fn bound_estimator(cx: &Cx<'_, Marker>) -> BoundEstimator {
+fn bound_estimator(cx: &Cx<'_, HybridIvf>) -> BoundEstimator {
     BoundEstimator::new(cx.base, &cx.scratch.query, cx.params.bounds, cx.params.bound_slack)
 }
 
 /// Scans while lists are left, then re-ranks the candidates; ends the query when none is left.
-fn choose(cx: &mut Cx<'_, Marker>) {
+fn choose(cx: &mut Cx<'_, HybridIvf>) {
     cx.scratch.elsewhere.clear();
     let settled = rerank::settle(cx);
     let chosen = settled.and_then(|()| {
@@ -266,7 +266,7 @@ fn choose(cx: &mut Cx<'_, Marker>) {
 }
 
 /// Counts the visited clusters that hold a result: those that a perfect choice would have visited.
-fn count_result_clusters(cx: &mut Cx<'_, Marker>) {
+fn count_result_clusters(cx: &mut Cx<'_, HybridIvf>) {
     rerank::keep_results(cx);
     let directory = cx.view.directory;
     let found = &mut cx.scratch.ids;

@@ -33,7 +33,7 @@ pub use trace::{Trace, Visit};
 pub use view::{Located, View, WHOLE};
 
 /// The kind itself.
-pub(crate) struct Marker;
+pub(crate) struct RemoteHnsw;
 
 /// The clusters of a query, and what it has found in those that arrived.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -73,7 +73,7 @@ impl Scratch {
     }
 }
 
-impl Kind for Marker {
+impl Kind for RemoteHnsw {
     type View<'a> = View<'a>;
     type Params = Params;
     type State = State;

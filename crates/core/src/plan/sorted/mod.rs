@@ -21,7 +21,7 @@ use crate::view::Base;
 const WANTED_MAX: u32 = 64 + LOST_UNITS_MAX as u32;
 
 /// The kind itself.
-pub(crate) struct Marker;
+pub(crate) struct Sorted;
 
 /// What `sorted` keeps in RAM.
 #[derive(Clone, Copy, Debug)]
@@ -65,7 +65,7 @@ pub(crate) struct Scratch {
     blocks: BlockScratch,
 }
 
-impl Kind for Marker {
+impl Kind for Sorted {
     type View<'a> = View<'a>;
     type Params = Params;
     type State = State;
@@ -157,7 +157,7 @@ impl Kind for Marker {
 }
 
 /// The nearer of the next blocks on both sides, unless it cannot hold a result.
-fn next(cx: &Cx<'_, Marker>) -> Option<u32> {
+fn next(cx: &Cx<'_, Sorted>) -> Option<u32> {
     let bound = |block: &u32| cx.view.bound(*block, cx.scratch.start);
     let above = Some(cx.own.high).filter(|&block| (block as usize) < cx.view.first.len());
     let nearest =
@@ -169,7 +169,7 @@ fn next(cx: &Cx<'_, Marker>) -> Option<u32> {
 
 /// Chooses blocks up to the width and reads those that are here. Hands the query over when all others are on other
 /// servers.
-fn choose(cx: &mut Cx<'_, Marker>) {
+fn choose(cx: &mut Cx<'_, Sorted>) {
     while cx.q.io.pending.len() + cx.own.wanted.len() < cx.q.width as usize {
         let Some(block) = next(cx) else { break };
         cx.own.wanted.push(block);
