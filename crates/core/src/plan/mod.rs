@@ -20,7 +20,7 @@ use stratann_kernel::distance::Exact;
 
 pub use self::index_view::IndexView;
 pub use self::kind::Carry;
-use self::kind::{Cx, Kind, Ordered};
+use self::kind::{Kind, Ordered, StepContext};
 use crate::codec::{Reader, Refused, Writer};
 use crate::score::CodeJob;
 use crate::search::{Budget, IndexSize, Outcome, Query, QueryStats, Read, Tag, Threshold};
@@ -317,7 +317,7 @@ macro_rules! kinds {
                     KindView::$variant(kind),
                     KindScratch::$variant(scratch),
                 ) => {
-                    let mut cx = Cx { q, own, base: &view.base, view: kind, params, exact, scratch };
+                    let mut cx = StepContext { q, own, base: &view.base, view: kind, params, exact, scratch };
                     $module::$variant::step(&mut cx, arrived);
                 })*
                 #[allow(unreachable_patterns, reason = "a sum of one kind")]

@@ -1,11 +1,11 @@
 //! The first candidates of a search: those nearest in the head graph, by code distance (BatANN §4.2).
 
 use super::{Codes, DiskGraph, Scratch};
-use crate::plan::kind::Cx;
+use crate::plan::kind::StepContext;
 use crate::search::{Beam, Progress};
 
 /// Fills the beam of a query that begins.
-pub(super) fn enter(cx: &mut Cx<'_, DiskGraph>) {
+pub(super) fn enter(cx: &mut StepContext<'_, DiskGraph>) {
     let mut beam = core::mem::take(&mut cx.scratch.head_beam);
     beam.reset(if cx.params.head { cx.params.head_list as usize } else { 1 });
     // Candidates are numbered by head node here, not by node.
@@ -32,7 +32,7 @@ pub(super) fn enter(cx: &mut Cx<'_, DiskGraph>) {
     cx.scratch.head_beam = beam;
 }
 
-fn score_head_nodes(cx: &mut Cx<'_, DiskGraph>, beam: &mut Beam) {
+fn score_head_nodes(cx: &mut StepContext<'_, DiskGraph>, beam: &mut Beam) {
     let Scratch { head_nodes, ids, query, distances, visited, .. } = &mut *cx.scratch;
     cx.q.stats.repeats += visited.keep_new(head_nodes) as u64;
     let graph = cx.view;

@@ -18,7 +18,7 @@ use crate::check::{Blocks, Links};
 use crate::codec::{Reader, Refused, Writer};
 use crate::format::block;
 use crate::format::block_map::BlockMap;
-use crate::plan::kind::{Carry, Cx, Kind, Ordered};
+use crate::plan::kind::{Carry, Kind, Ordered, StepContext};
 use crate::route::HeadGraph;
 use crate::search::{Beam, Budget, Candidate, IndexSize, Progress, Read, Visited};
 use crate::verify::BlockScratch;
@@ -199,7 +199,7 @@ impl Kind for DiskGraph {
         scratch.expected = ExpectedDistances::new(base, view.code_error, view.vector_norm);
     }
 
-    fn step(cx: &mut Cx<'_, Self>, arrived: Ordered<'_>) {
+    fn step(cx: &mut StepContext<'_, Self>, arrived: Ordered<'_>) {
         if cx.params.scan {
             return scan::step(cx, arrived);
         }
@@ -275,7 +275,7 @@ impl Kind for DiskGraph {
 
 /// Forgets the candidates, as if nothing had been read; results and budget stay. Results that were reported are found
 /// once more.
-fn restart(cx: &mut Cx<'_, DiskGraph>) {
+fn restart(cx: &mut StepContext<'_, DiskGraph>) {
     cx.q.top.reported_distances.clear();
     cx.own.beam.reset(cx.params.search_list as usize);
     cx.q.started = false;

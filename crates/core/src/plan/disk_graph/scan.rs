@@ -7,7 +7,7 @@ use super::DiskGraph;
 use crate::access::blocks;
 use crate::format::block::Block;
 use crate::place::{Reach, bit};
-use crate::plan::kind::{Cx, Ordered};
+use crate::plan::kind::{Ordered, StepContext};
 use crate::search::Outcome;
 use crate::verify::score_block;
 
@@ -21,7 +21,7 @@ pub(crate) struct Scan {
 }
 
 /// Scores what arrived, and asks for the next blocks.
-pub(super) fn step(cx: &mut Cx<'_, DiskGraph>, arrived: Ordered<'_>) {
+pub(super) fn step(cx: &mut StepContext<'_, DiskGraph>, arrived: Ordered<'_>) {
     cx.q.started = true;
     let layout = cx.view.block;
     cx.take_in(arrived, |cx, _, bytes| {
@@ -35,14 +35,14 @@ pub(super) fn step(cx: &mut Cx<'_, DiskGraph>, arrived: Ordered<'_>) {
 }
 
 /// Whether a server has scanned this block, and could read it.
-fn is_scanned(cx: &Cx<'_, DiskGraph>, block: u32) -> bool {
+fn is_scanned(cx: &StepContext<'_, DiskGraph>, block: u32) -> bool {
     cx.base.here.as_ref().is_some_and(|here| {
         here.placement.replicas(block) & cx.own.scan.servers & !cx.q.lost_units.tried(block) != 0
     })
 }
 
 /// Keeps `width` reads under way until every block of this server has been asked for. Then hands the query over.
-fn choose(cx: &mut Cx<'_, DiskGraph>) {
+fn choose(cx: &mut StepContext<'_, DiskGraph>) {
     while cx.q.io.pending.len() < cx.q.width as usize && cx.own.scan.next_block < cx.view.blocks {
         let block = cx.own.scan.next_block;
         cx.own.scan.next_block += 1;
@@ -65,10 +65,10 @@ fn choose(cx: &mut Cx<'_, DiskGraph>) {
 
 /// Ends the scan of this server. Finds a block that is left for another one; where there is none, gives up those that
 /// no server can read.
-fn find_remote(cx: &mut Cx<'_, DiskGraph>, remote_blocks: &mut alloc::vec::Vec<u32>) {
+fn find_remote(cx: &mut StepContext<'_, DiskGraph>, remote_blocks: &mut alloc::vec::Vec<u32>) {
     let Some(here) = cx.base.here.as_ref() else { return };
     cx.own.scan.servers |= bit(here.server);
-    let left = |cx: &Cx<'_, DiskGraph>, wanted: Reach| {
+    let left = |cx: &StepContext<'_, DiskGraph>, wanted: Reach| {
         let is_left = |&block: &u32| !is_scanned(cx, block) && cx.reach(block) == wanted;
         (0..cx.view.blocks).find(is_left)
     };

@@ -10,13 +10,13 @@ use super::{Codes, DiskGraph, Scratch, View, restart};
 use crate::access::blocks;
 use crate::format::block::Block;
 use crate::place::Reach;
-use crate::plan::kind::Cx;
+use crate::plan::kind::StepContext;
 use crate::search::{Candidate, Outcome, Progress};
 use crate::verify;
 
 /// Computes the distances of a beam that was decoded without them. Codes and tables are the same on every server, so
 /// the distances are, too.
-pub(crate) fn rescore(cx: &mut Cx<'_, DiskGraph>) {
+pub(crate) fn rescore(cx: &mut StepContext<'_, DiskGraph>) {
     if core::mem::replace(&mut cx.own.is_scored, true) {
         return;
     }
@@ -40,7 +40,7 @@ pub(crate) fn rescore(cx: &mut Cx<'_, DiskGraph>) {
 /// would take.
 ///
 /// `None` when an adjacency list is inconsistent.
-pub(crate) fn expand_block(cx: &mut Cx<'_, DiskGraph>, block: &Block<'_>) -> Option<()> {
+pub(crate) fn expand_block(cx: &mut StepContext<'_, DiskGraph>, block: &Block<'_>) -> Option<()> {
     let first = block.first_id();
     score_own(cx.view, cx.scratch, block)?;
     let mut nodes = core::mem::take(&mut cx.scratch.block_nodes);
@@ -89,7 +89,7 @@ fn score_own(view: &View<'_>, scratch: &mut Scratch, block: &Block<'_>) -> Optio
 }
 
 /// Whether this node of the block is to be expanded now; marks it as expanded.
-fn claim(cx: &mut Cx<'_, DiskGraph>, distance: u32, id: u32) -> bool {
+fn claim(cx: &mut StepContext<'_, DiskGraph>, distance: u32, id: u32) -> bool {
     if let Some(at) = cx.own.beam.position(distance, id) {
         if cx.own.beam.entries()[at].progress == Progress::Expanded {
             return false;
@@ -102,7 +102,7 @@ fn claim(cx: &mut Cx<'_, DiskGraph>, distance: u32, id: u32) -> bool {
 
 /// Scores the neighbours of a node that were not visited before by their codes and offers them to the beam. Where
 /// codes are in the block, [`score_own`] has read whose they are. `None` when the adjacency list is inconsistent.
-fn offer_neighbours(cx: &mut Cx<'_, DiskGraph>, block: &Block<'_>, slot: usize) -> Option<()> {
+fn offer_neighbours(cx: &mut StepContext<'_, DiskGraph>, block: &Block<'_>, slot: usize) -> Option<()> {
     let Scratch { ids, coded, ranks, visited, query, distances, .. } = &mut *cx.scratch;
     let table = &query.table;
     ids.clear();
@@ -135,7 +135,7 @@ fn offer_neighbours(cx: &mut Cx<'_, DiskGraph>, block: &Block<'_>, slot: usize) 
 /// In a cluster the width counts blocks on any server (BatANN algorithm 2). Local ones are read. When none is local
 /// and nothing is under way, the query goes to a replica of the first. A read that fails is made at another replica,
 /// once at each.
-pub(crate) fn choose(cx: &mut Cx<'_, DiskGraph>) {
+pub(crate) fn choose(cx: &mut StepContext<'_, DiskGraph>) {
     if cx.q.outcome != Outcome::Running {
         return;
     }
@@ -184,7 +184,7 @@ pub(crate) fn choose(cx: &mut Cx<'_, DiskGraph>) {
 const LOOK_AHEAD: usize = 8;
 
 /// Adds the next unread blocks after those of the width.
-fn look_ahead(cx: &mut Cx<'_, DiskGraph>, blocks: &mut Vec<u32>) {
+fn look_ahead(cx: &mut StepContext<'_, DiskGraph>, blocks: &mut Vec<u32>) {
     let mut from = 0;
     while let Some(at) = cx.own.beam.next_fresh(from).filter(|_| blocks.len() < LOOK_AHEAD) {
         from = at + 1;
@@ -199,14 +199,14 @@ fn look_ahead(cx: &mut Cx<'_, DiskGraph>, blocks: &mut Vec<u32>) {
 /// anyway.
 ///
 /// It settles when the best fresh candidate is no longer among the first k of the beam.
-fn width(cx: &mut Cx<'_, DiskGraph>) -> usize {
+fn width(cx: &mut StepContext<'_, DiskGraph>) -> usize {
     let settled = cx.own.beam.next_fresh(0).is_none_or(|at| at >= cx.q.top.k as usize);
     if settled { cx.q.width as usize } else { cx.q.approach_width as usize }
 }
 
 /// The adaptive stop: once there are k results, a candidate whose code distance lies beyond the k-th by more than
 /// codes err is not read, nor is any after it. An easy query stops early, a hard one late.
-fn is_beyond(cx: &Cx<'_, DiskGraph>, candidate: &Candidate) -> bool {
+fn is_beyond(cx: &StepContext<'_, DiskGraph>, candidate: &Candidate) -> bool {
     if !cx.q.top.is_full() {
         return false;
     }

@@ -8,7 +8,7 @@ use crate::access::blocks;
 use crate::check::Blocks;
 use crate::codec::{Reader, Refused, Writer};
 use crate::format::block::{self, Block};
-use crate::plan::kind::{Carry, Cx, Kind, Ordered};
+use crate::plan::kind::{Carry, Kind, Ordered, StepContext};
 use crate::search::{Budget, Candidate, IndexSize, Outcome, Read};
 use crate::verify::{BlockScratch, score_block};
 use crate::view::Base;
@@ -69,7 +69,7 @@ impl Kind for Flat {
 
     fn prepare(_: &Base<'_>, _: &View<'_>, _: &[u8], _: &mut Scratch) {}
 
-    fn step(cx: &mut Cx<'_, Self>, arrived: Ordered<'_>) {
+    fn step(cx: &mut StepContext<'_, Self>, arrived: Ordered<'_>) {
         cx.q.started = true;
         let layout = cx.view.block;
         cx.take_in(arrived, |cx, _, bytes| {
@@ -115,7 +115,7 @@ impl Kind for Flat {
 }
 
 /// Keeps `width` reads under way until every block has been asked for.
-fn choose(cx: &mut Cx<'_, Flat>) {
+fn choose(cx: &mut StepContext<'_, Flat>) {
     while cx.q.io.pending.len() < cx.q.width as usize && cx.own.next_block < cx.view.blocks {
         let at = blocks::extent(cx.view.block, cx.own.next_block);
         if cx.q.budget.hops == 0 || cx.fetch(at, cx.own.next_block, 0).is_none() {

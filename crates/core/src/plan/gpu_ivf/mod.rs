@@ -20,7 +20,7 @@ use alloc::vec::Vec;
 
 use crate::access::{CodedQuery, ExpectedDistances, blocks};
 use crate::codec::{Reader, Refused, Writer};
-use crate::plan::kind::{Carry, Cx, Kind, Ordered};
+use crate::plan::kind::{Carry, Kind, Ordered, StepContext};
 use crate::score::{CodeJob, RANKED_BYTES, Ranked};
 use crate::search::{
     Beam, Budget, Candidate, Extent, Hit, IndexSize, Loss, Outcome, QueryStats, Read, Visited,
@@ -154,7 +154,7 @@ impl Kind for GpuIvf {
         scratch.expected = ExpectedDistances::new(base, view.code_error, view.vector_norm);
     }
 
-    fn step(cx: &mut Cx<'_, Self>, arrived: Ordered<'_>) {
+    fn step(cx: &mut StepContext<'_, Self>, arrived: Ordered<'_>) {
         let is_new = !cx.q.started;
         cx.q.started = true;
         cx.take_in(arrived, |cx, pending, bytes| match cx.own.stage {
@@ -175,7 +175,7 @@ impl Kind for GpuIvf {
         }
     }
 
-    fn take_ranked(cx: &mut Cx<'_, Self>, ranked: Option<Ranked<'_>>) {
+    fn take_ranked(cx: &mut StepContext<'_, Self>, ranked: Option<Ranked<'_>>) {
         let Some(ranked) = ranked else {
             return cx.q.finish(Outcome::Lost { unit: 0, at: Extent::default(), loss: Loss::Failed });
         };
@@ -247,7 +247,7 @@ impl Kind for GpuIvf {
 }
 
 /// Decides what to do next, after all that arrived was taken in.
-fn choose(cx: &mut Cx<'_, GpuIvf>, is_new: bool) {
+fn choose(cx: &mut StepContext<'_, GpuIvf>, is_new: bool) {
     let went_on = match cx.own.stage {
         Stage::Scan => scan(cx),
         Stage::Rank => rank(cx, is_new),
@@ -261,7 +261,7 @@ fn choose(cx: &mut Cx<'_, GpuIvf>, is_new: bool) {
 }
 
 /// Chooses lists, and asks for their nearest members once.
-fn rank(cx: &mut Cx<'_, GpuIvf>, is_new: bool) -> Option<()> {
+fn rank(cx: &mut StepContext<'_, GpuIvf>, is_new: bool) -> Option<()> {
     if is_new {
         navigate::rank_lists(cx);
     }
@@ -273,7 +273,7 @@ fn rank(cx: &mut Cx<'_, GpuIvf>, is_new: bool) -> Option<()> {
 }
 
 /// Keeps `width` reads under way until every block has been asked for.
-fn scan(cx: &mut Cx<'_, GpuIvf>) -> Option<()> {
+fn scan(cx: &mut StepContext<'_, GpuIvf>) -> Option<()> {
     while cx.q.io.pending.len() < cx.q.width as usize && cx.own.next < cx.view.blocks {
         if cx.q.budget.hops == 0 {
             return None;

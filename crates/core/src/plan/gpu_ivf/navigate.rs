@@ -4,7 +4,7 @@ use stratann_kernel::prefetch;
 
 use super::{GpuIvf, Scratch};
 use crate::order::{from_order_key, order_key};
-use crate::plan::kind::Cx;
+use crate::plan::kind::StepContext;
 use crate::route::{to_centroid, walk};
 use crate::search::{Beam, Progress, ScorerId};
 
@@ -15,7 +15,7 @@ const BEAM_MIN: u32 = 32;
 const PREFETCH_AHEAD: usize = 3;
 
 /// Ranks the lists to visit, the nearest first.
-pub(super) fn rank_lists(cx: &mut Cx<'_, GpuIvf>) {
+pub(super) fn rank_lists(cx: &mut StepContext<'_, GpuIvf>) {
     let mut beams = [core::mem::take(&mut cx.scratch.beam)];
     let mut nodes = core::mem::take(&mut cx.scratch.nodes);
     let count = cx.view.lists.count();
@@ -39,7 +39,7 @@ pub(super) fn rank_lists(cx: &mut Cx<'_, GpuIvf>) {
     cx.scratch.nodes = nodes;
 }
 
-fn score(cx: &mut Cx<'_, GpuIvf>, nodes: &mut alloc::vec::Vec<u32>, beam: &mut Beam) {
+fn score(cx: &mut StepContext<'_, GpuIvf>, nodes: &mut alloc::vec::Vec<u32>, beam: &mut Beam) {
     let Scratch { query, visited, .. } = &mut *cx.scratch;
     cx.q.stats.repeats += visited.keep_new(nodes) as u64;
     cx.q.stats.code_comparisons += nodes.len() as u64;
@@ -55,7 +55,7 @@ fn score(cx: &mut Cx<'_, GpuIvf>, nodes: &mut alloc::vec::Vec<u32>, beam: &mut B
 }
 
 /// Collects the members of the ranked lists as a job for the scorer of codes. `None` when a list is damaged.
-pub(super) fn collect(cx: &mut Cx<'_, GpuIvf>) -> Option<()> {
+pub(super) fn collect(cx: &mut StepContext<'_, GpuIvf>) -> Option<()> {
     let Scratch { ranges, ids, .. } = &mut *cx.scratch;
     ranges.clear();
     ids.clear();
@@ -70,7 +70,7 @@ pub(super) fn collect(cx: &mut Cx<'_, GpuIvf>) -> Option<()> {
 }
 
 /// Asks the scorer of codes for the nearest of the members. Only their ids are sent.
-pub(super) fn ask(cx: &mut Cx<'_, GpuIvf>) -> Option<()> {
+pub(super) fn ask(cx: &mut StepContext<'_, GpuIvf>) -> Option<()> {
     collect(cx)?;
     cx.scratch.keep = cx.params.candidates;
     cx.scratch.exclude = cx.q.exclude;

@@ -8,11 +8,11 @@ use super::trace::{BatchTrace, Found};
 use super::view::Place;
 use super::{GpuIvf, Rule, Scored, Scratch};
 use crate::format::block::Block;
-use crate::plan::kind::Cx;
+use crate::plan::kind::StepContext;
 use crate::search::{Hit, Pending};
 
 /// Takes in the mini-batch that has ended and begins the next. `None` when the budget allows no more reads.
-pub(super) fn choose(cx: &mut Cx<'_, GpuIvf>) -> Option<()> {
+pub(super) fn choose(cx: &mut StepContext<'_, GpuIvf>) -> Option<()> {
     while cx.q.io.pending.is_empty() {
         let has_batch = cx.own.batch.1 > cx.own.batch.0;
         let ends = has_batch && settle(cx);
@@ -27,7 +27,7 @@ pub(super) fn choose(cx: &mut Cx<'_, GpuIvf>) -> Option<()> {
 }
 
 /// Begins a mini-batch. Returns false when there is none.
-fn begin(cx: &mut Cx<'_, GpuIvf>) -> Option<bool> {
+fn begin(cx: &mut StepContext<'_, GpuIvf>) -> Option<bool> {
     let from = cx.own.batch.0 as usize;
     let most = (from + cx.params.batch as usize).min(cx.own.candidates.len());
     let to = from + cx.own.candidates[from..most].iter().take_while(|c| is_likely(cx, c.0)).count();
@@ -65,7 +65,7 @@ fn begin(cx: &mut Cx<'_, GpuIvf>) -> Option<bool> {
 }
 
 /// Where the vector of a candidate lies.
-fn place<'a>(cx: &Cx<'a, GpuIvf>, id: u32) -> Place<'a> {
+fn place<'a>(cx: &StepContext<'a, GpuIvf>, id: u32) -> Place<'a> {
     #[cfg(feature = "lab")]
     {
         super::baseline::place(cx.view, cx.params.compared, id)
@@ -77,7 +77,7 @@ fn place<'a>(cx: &Cx<'a, GpuIvf>, id: u32) -> Place<'a> {
 }
 
 /// Whether a candidate with this code distance may be a result.
-fn is_likely(cx: &Cx<'_, GpuIvf>, code_distance: u32) -> bool {
+fn is_likely(cx: &StepContext<'_, GpuIvf>, code_distance: u32) -> bool {
     let stops = cx.params.rule == Rule::Margin && cx.params.margin < f32::INFINITY && cx.q.top.is_full();
     let worst = cx.q.top.worst().filter(|_| stops);
     let Scratch { query, expected, .. } = &*cx.scratch;
@@ -86,12 +86,12 @@ fn is_likely(cx: &Cx<'_, GpuIvf>, code_distance: u32) -> bool {
     })
 }
 
-fn is_scored(cx: &Cx<'_, GpuIvf>, id: u32) -> bool {
+fn is_scored(cx: &StepContext<'_, GpuIvf>, id: u32) -> bool {
     cx.own.scored.binary_search_by_key(&id, |s| s.id).is_ok()
 }
 
 /// Makes results of the mini-batch. Returns whether it is the last.
-fn settle(cx: &mut Cx<'_, GpuIvf>) -> bool {
+fn settle(cx: &mut StepContext<'_, GpuIvf>) -> bool {
     let (from, to) = (cx.own.batch.0 as usize, cx.own.batch.1 as usize);
     let number = cx.q.stats.mini_batches as u32 - 1;
     cx.scratch.before.clone_from(&cx.q.top.hits);
@@ -122,7 +122,7 @@ fn settle(cx: &mut Cx<'_, GpuIvf>) -> bool {
     is_stable && cx.own.stable >= cx.params.beta
 }
 
-fn offer(cx: &mut Cx<'_, GpuIvf>, hit: Hit, found: Found) {
+fn offer(cx: &mut StepContext<'_, GpuIvf>, hit: Hit, found: Found) {
     let is_result = cx.q.top.offer(hit.distance, || hit.external_id);
     if let Some(trace) = cx.scratch.trace.as_mut().filter(|_| is_result) {
         trace.found.push((hit.external_id, found));
@@ -130,12 +130,12 @@ fn offer(cx: &mut Cx<'_, GpuIvf>, hit: Hit, found: Found) {
 }
 
 /// Scores the candidates in a block that was read, and where all vectors count, the others too.
-pub(super) fn take(cx: &mut Cx<'_, GpuIvf>, pending: &Pending, bytes: &[u8]) -> Option<()> {
+pub(super) fn take(cx: &mut StepContext<'_, GpuIvf>, pending: &Pending, bytes: &[u8]) -> Option<()> {
     let asker = pending.read.note as usize;
     let own_id = cx.own.candidates.get(asker)?.1;
     let place = place(cx, own_id);
     let block = Block::open(place.layout, bytes).ok()?;
-    let is_of_block = |cx: &Cx<'_, GpuIvf>, id: u32| match place.slot {
+    let is_of_block = |cx: &StepContext<'_, GpuIvf>, id: u32| match place.slot {
         Some(_) => self::place(cx, id).number == place.number,
         None => (id.wrapping_sub(block.first_id()) as usize) < block.count(),
     };
@@ -159,7 +159,7 @@ pub(super) fn take(cx: &mut Cx<'_, GpuIvf>, pending: &Pending, bytes: &[u8]) -> 
 }
 
 /// Scores a candidate, unless that was done before. It waits for its mini-batch.
-fn score(cx: &mut Cx<'_, GpuIvf>, id: u32, block: &Block<'_>) -> Option<()> {
+fn score(cx: &mut StepContext<'_, GpuIvf>, id: u32, block: &Block<'_>) -> Option<()> {
     let Err(at) = cx.own.scored.binary_search_by_key(&id, |s| s.id) else { return Some(()) };
     let slot = place(cx, id).slot;
     let slot = slot.unwrap_or_else(|| id.wrapping_sub(block.first_id()) as usize);
@@ -173,7 +173,7 @@ fn score(cx: &mut Cx<'_, GpuIvf>, id: u32, block: &Block<'_>) -> Option<()> {
 }
 
 /// Scores the vectors of a block but for the candidates `here`. The near ones become results with the mini-batch.
-fn score_others(cx: &mut Cx<'_, GpuIvf>, block: &Block<'_>, here: &[u32]) {
+fn score_others(cx: &mut StepContext<'_, GpuIvf>, block: &Block<'_>, here: &[u32]) {
     let Scratch { exact, norms, .. } = &mut *cx.scratch;
     norms.clear();
     if block.has_norms() {

@@ -18,7 +18,7 @@ use alloc::vec::Vec;
 
 use crate::codec::{Reader, Refused, Writer};
 use crate::place::SERVERS_MAX;
-use crate::plan::kind::{Carry, Cx, Kind, Ordered};
+use crate::plan::kind::{Carry, Kind, Ordered, StepContext};
 use crate::search::{Budget, Candidate, Hit, IndexSize, Loss, Read, Tag, Threshold};
 use crate::view::Base;
 
@@ -176,12 +176,12 @@ impl Kind for GridIvf {
         turned::prepare(base, view, query, scratch);
     }
 
-    fn step(cx: &mut Cx<'_, Self>, arrived: Ordered<'_>) {
+    fn step(cx: &mut StepContext<'_, Self>, arrived: Ordered<'_>) {
         let mut base = *cx.base;
         if let Some(here) = base.here.as_mut().filter(|_| !cx.params.balance) {
             here.others.loads = [0; SERVERS_MAX];
         }
-        let cx: &mut Cx<'_, GridIvf> = &mut Cx {
+        let cx: &mut StepContext<'_, GridIvf> = &mut StepContext {
             q: cx.q,
             own: cx.own,
             base: &base,
@@ -234,7 +234,7 @@ impl Kind for GridIvf {
     }
 
     fn take_scores(
-        cx: &mut Cx<'_, Self>,
+        cx: &mut StepContext<'_, Self>,
         (tag, _): (Tag, u8),
         scores: Result<&mut Reader<'_>, Loss>,
     ) -> Result<(), Refused> {

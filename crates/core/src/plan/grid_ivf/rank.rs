@@ -4,11 +4,11 @@ use stratann_kernel::Metric;
 use stratann_kernel::distance::{block_dot_f32, block_l2_f32};
 
 use super::{GridIvf, Params, Scratch, View};
-use crate::plan::kind::Cx;
+use crate::plan::kind::StepContext;
 use crate::view::Base;
 
 /// Ranks lists for a query.
-pub(super) fn rank(cx: &mut Cx<'_, GridIvf>) {
+pub(super) fn rank(cx: &mut StepContext<'_, GridIvf>) {
     rank_lists(cx.base, cx.view, cx.params, cx.scratch);
     cx.q.stats.code_comparisons += u64::from(cx.view.centroid_count());
 }

@@ -17,7 +17,7 @@ use super::turned::Turned;
 use super::{GridIvf, State, View};
 use crate::codec::{Reader, Refused, Writer, varint_bytes};
 use crate::place::{Reach, SERVERS_MAX};
-use crate::plan::kind::Cx;
+use crate::plan::kind::StepContext;
 use crate::search::{Hit, IndexSize, Outcome, Tag, Threshold};
 use stratann_kernel::columns::LANES;
 
@@ -58,7 +58,7 @@ pub(super) struct Row {
 }
 
 /// Scans what is here and not divided; the rest stays open.
-pub(super) fn begin(cx: &mut Cx<'_, GridIvf>) {
+pub(super) fn begin(cx: &mut StepContext<'_, GridIvf>) {
     let ranked = core::mem::take(&mut cx.scratch.ranked);
     begin_scan(cx);
     let warm = if cx.params.prewarm && cx.params.prune_dimension { prewarm(cx, &ranked) } else { 0 };
@@ -76,12 +76,12 @@ pub(super) fn begin(cx: &mut Cx<'_, GridIvf>) {
 }
 
 /// The limit of a query that has not begun its lists.
-fn first_limit(cx: &Cx<'_, GridIvf>) -> f64 {
+fn first_limit(cx: &StepContext<'_, GridIvf>) -> f64 {
     if cx.params.prune_dimension { limit(&cx.q.top, cx.view.layout, cx.scratch.scale) } else { f64::INFINITY }
 }
 
 /// Begins rows until as many are under way as may be, and ends the query when none is left.
-pub(super) fn choose(cx: &mut Cx<'_, GridIvf>) {
+pub(super) fn choose(cx: &mut StepContext<'_, GridIvf>) {
     begin_scan(cx);
     while !cx.own.open.is_empty() && rows_under_way(cx.own) < usize::from(cx.params.fan_out) {
         if begin_row(cx).is_none() {
@@ -98,7 +98,7 @@ fn rows_under_way(state: &State) -> usize {
 
 /// Sends servers that score rows of this query a threshold that has fallen since these rows left. A round of rows ends
 /// as a whole unless the mode is eager: then there is nobody to tell.
-pub(super) fn tell(cx: &mut Cx<'_, GridIvf>) {
+pub(super) fn tell(cx: &mut StepContext<'_, GridIvf>) {
     let Some(here) = cx.base.here.as_ref().filter(|_| cx.params.prune_vector && cx.params.prune_dimension)
     else {
         return;
@@ -126,7 +126,7 @@ pub(super) fn lower_threshold(state: &mut State, limit: f64) {
 }
 
 /// Begins the row of the nearest list that is left. `None` when the budget allows no more jobs.
-fn begin_row(cx: &mut Cx<'_, GridIvf>) -> Option<()> {
+fn begin_row(cx: &mut StepContext<'_, GridIvf>) -> Option<()> {
     let mut row = Row::default();
     let open = core::mem::take(&mut cx.own.open);
     let is_of_row = |probe: &Probe| has_same_servers(cx, probe.list, open[0].list);
@@ -168,13 +168,13 @@ fn begin_row(cx: &mut Cx<'_, GridIvf>) -> Option<()> {
 }
 
 /// Whether this server holds a slice. In a simulation the bytes of all of them are there.
-fn is_here(cx: &Cx<'_, GridIvf>, list: u32, slice: usize) -> bool {
+fn is_here(cx: &StepContext<'_, GridIvf>, list: u32, slice: usize) -> bool {
     let unit = cx.view.unit(list, slice);
     cx.base.here.as_ref().is_none_or(|here| here.holds(unit)) && cx.view.slice(list, slice).is_some()
 }
 
 /// Whether all slices of two lists are on the same servers. Without servers all lists are here.
-fn has_same_servers(cx: &Cx<'_, GridIvf>, a: u32, b: u32) -> bool {
+fn has_same_servers(cx: &StepContext<'_, GridIvf>, a: u32, b: u32) -> bool {
     let Some(here) = &cx.base.here else { return true };
     let on = |list, slice| here.placement.replicas(cx.view.unit(list, slice));
     (0..cx.view.slice_count()).all(|slice| on(a, slice) == on(b, slice))
@@ -182,7 +182,7 @@ fn has_same_servers(cx: &Cx<'_, GridIvf>, a: u32, b: u32) -> bool {
 
 /// The units of the first list of a row that are still missing, in the order in which they are visited: those of the
 /// largest variance first, but for busy servers. Empty where a unit is nowhere.
-fn next_units(cx: &Cx<'_, GridIvf>, row: &Row) -> Vec<u32> {
+fn next_units(cx: &StepContext<'_, GridIvf>, row: &Row) -> Vec<u32> {
     let Some(probe) = row.lists.first() else { return Vec::new() };
     let missing = (0..cx.view.slice_count()).filter(|slice| row.done >> slice & 1 == 0);
     let units: Vec<u32> = missing.map(|slice| cx.view.unit(probe.list, slice)).collect();
@@ -209,7 +209,7 @@ fn is_overloaded(load: u8, least: u8) -> bool {
 
 /// Adds the next slices of a row, as long as they are here. Returns the units that are missing then, in the order in
 /// which they are visited; none where one is nowhere, or nothing is left to do. `None` for a row that cannot be.
-fn scan_here(cx: &mut Cx<'_, GridIvf>, row: &mut Row) -> Option<Vec<u32>> {
+fn scan_here(cx: &mut StepContext<'_, GridIvf>, row: &mut Row) -> Option<Vec<u32>> {
     while !row.is_finished(cx.view) {
         let missing = next_units(cx, row);
         let Some(slice) = missing.first().map(|&unit| cx.view.slice_of(unit)) else { break };
@@ -228,7 +228,7 @@ pub(super) fn left_bytes(row: &Row) -> u64 {
 }
 
 /// Counts what a job carries to a server.
-fn count_bytes(cx: &mut Cx<'_, GridIvf>, row: &Row) {
+fn count_bytes(cx: &mut StepContext<'_, GridIvf>, row: &Row) {
     cx.q.stats.query_bytes += row.query.bytes();
     cx.q.stats.sum_bytes += wire::left_bytes(row) + u64::from(!row.fine.is_empty());
 }
@@ -242,7 +242,7 @@ fn reply_bytes(own: &State, row: &Row) -> (u64, u64) {
 }
 
 /// Goes on with a job.
-pub(super) fn step_job(cx: &mut Cx<'_, GridIvf>) {
+pub(super) fn step_job(cx: &mut StepContext<'_, GridIvf>) {
     let Some((tag, mut row)) = cx.own.rows.pop() else { return cx.q.finish(Outcome::OutOfBudget) };
     begin_scan(cx);
     cx.q.count_hop();
@@ -265,7 +265,7 @@ pub(super) fn step_job(cx: &mut Cx<'_, GridIvf>) {
 }
 
 /// Adds a slice that a job was sent here for, even if this server is busy now, and those that follow.
-fn go_on(cx: &mut Cx<'_, GridIvf>, row: &mut Row) -> Option<Vec<u32>> {
+fn go_on(cx: &mut StepContext<'_, GridIvf>, row: &mut Row) -> Option<Vec<u32>> {
     let is_new = row.alive.is_empty() && (row.done == 0 || row.part.is_some());
     if is_new && row.lists.iter().all(|probe| probe.list < cx.view.lists()) {
         row.begin(cx.view);
@@ -294,7 +294,7 @@ pub(super) fn encode_scores(state: &State, w: &mut Writer<'_>) {
 
 /// Takes what a job has found; nothing where it was lost.
 pub(super) fn take_scores(
-    cx: &mut Cx<'_, GridIvf>,
+    cx: &mut StepContext<'_, GridIvf>,
     tag: Tag,
     scores: Option<&mut Reader<'_>>,
 ) -> Result<(), Refused> {
@@ -347,7 +347,7 @@ impl Row {
         self.sums.resize(self.left(), 0.0);
     }
 
-    fn is_here(&self, cx: &Cx<'_, GridIvf>, slice: usize) -> bool {
+    fn is_here(&self, cx: &StepContext<'_, GridIvf>, slice: usize) -> bool {
         self.lists.iter().all(|probe| is_here(cx, probe.list, slice))
     }
 
@@ -378,7 +378,7 @@ impl Row {
 
     /// Adds a slice to the sums of all vectors that are left, and drops those beyond the limit. When no slice is
     /// missing then, offers them.
-    fn add_slice(&mut self, cx: &mut Cx<'_, GridIvf>, slice: usize) -> Option<()> {
+    fn add_slice(&mut self, cx: &mut StepContext<'_, GridIvf>, slice: usize) -> Option<()> {
         // A part has only its own slice.
         let is_first = self.done == 0 || self.part.is_some();
         self.done |= 1 << slice;

@@ -18,7 +18,7 @@ use super::fine::{coarse_below, slack};
 use super::trace::{ScannedList, Trace};
 use super::{Axes, GridIvf, Scratch, View};
 use crate::format::grid::{GridLayout, List, PILOT_GROUP};
-use crate::plan::kind::Cx;
+use crate::plan::kind::StepContext;
 use crate::search::{Query, TopK};
 
 /// Below this share of a block its vectors go on one by one: a block's cost is that of all its lanes.
@@ -29,7 +29,7 @@ const ORDERED_MAX: usize = 256;
 const AHEAD: usize = 1024;
 
 /// Makes room for what a scan keeps.
-pub(super) fn begin(cx: &mut Cx<'_, GridIvf>) {
+pub(super) fn begin(cx: &mut StepContext<'_, GridIvf>) {
     cx.scratch.rests.clear();
     cx.scratch.rests.resize(cx.view.layout.groups() + 1, [0.0; LANES]);
     if let Some(trace) = &mut cx.scratch.trace {
@@ -40,7 +40,7 @@ pub(super) fn begin(cx: &mut Cx<'_, GridIvf>) {
 /// Scans one list that is here and not divided. `prewarmed` of its members were scored before. Where the threshold does
 /// not fall, `first_limit` is the largest sum.
 pub(super) fn scan_list(
-    cx: &mut Cx<'_, GridIvf>,
+    cx: &mut StepContext<'_, GridIvf>,
     (distance, number): (f32, u32),
     prewarmed: usize,
     first_limit: f64,
@@ -66,7 +66,7 @@ pub(super) fn scan_list(
 }
 
 /// Counts a list that was scanned.
-pub(super) fn count_list(cx: &mut Cx<'_, GridIvf>, list: u32) {
+pub(super) fn count_list(cx: &mut StepContext<'_, GridIvf>, list: u32) {
     // The lists of a centroid count as one.
     let count = u64::from(list.is_multiple_of(cx.view.stripes.max(1)));
     cx.q.stats.lists += count;
@@ -75,7 +75,7 @@ pub(super) fn count_list(cx: &mut Cx<'_, GridIvf>, list: u32) {
 }
 
 /// Scores the first members of the nearest lists, whole, until there are k. Returns the number of these lists.
-pub(super) fn prewarm(cx: &mut Cx<'_, GridIvf>, ranked: &[(f32, u32)]) -> usize {
+pub(super) fn prewarm(cx: &mut StepContext<'_, GridIvf>, ranked: &[(f32, u32)]) -> usize {
     for (rank, &(_, number)) in ranked.iter().enumerate() {
         if cx.q.top.is_full() {
             return rank;
@@ -135,7 +135,7 @@ pub(super) struct Scanner<'s> {
 impl<'s> Scanner<'s> {
     /// Groups of components may be visited in an order of the list's own.
     pub(super) fn new(
-        cx: &'s mut Cx<'_, GridIvf>,
+        cx: &'s mut StepContext<'_, GridIvf>,
         number: u32,
         list: List<'s>,
         limit: f64,

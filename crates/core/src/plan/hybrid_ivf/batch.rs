@@ -15,7 +15,7 @@ use super::{HybridIvf, ReadKind, Scored, Scratch, State, View, bound_estimator};
 use crate::codec::{Reader, Refused, Writer};
 use crate::format::inverted_list::ListCodes;
 use crate::place::{Reach, bit};
-use crate::plan::kind::Cx;
+use crate::plan::kind::StepContext;
 use crate::search::{Extent, IndexSize, KSmallest, Loss, Outcome, Remote, Tag};
 use crate::verify::{Bounds, DistanceBounds};
 
@@ -133,14 +133,14 @@ pub(super) enum Next {
 
 /// Whether lists are scored in batches now. A cluster that is a graph is searched by the query itself, and without
 /// bounds there is nothing that scorers could prune: the query is handed over then.
-pub(super) fn is_used(cx: &Cx<'_, HybridIvf>) -> bool {
+pub(super) fn is_used(cx: &StepContext<'_, HybridIvf>) -> bool {
     let has_local = cx.own.local.is_on || cx.own.local.codes.lists_left > 0;
     cx.params.scores_remotely() && cx.base.here.is_some() && cx.params.bounds != Bounds::Off && !has_local
 }
 
 /// Begins a batch where there is none, asks for its lists, and lets it take effect when all have come. `None` when the
 /// budget allows no more.
-pub(super) fn choose(cx: &mut Cx<'_, HybridIvf>) -> Option<Next> {
+pub(super) fn choose(cx: &mut StepContext<'_, HybridIvf>) -> Option<Next> {
     if cx.own.batch.lists.is_empty() {
         begin(cx)?;
         if cx.own.batch.lists.is_empty() {
@@ -157,7 +157,7 @@ pub(super) fn choose(cx: &mut Cx<'_, HybridIvf>) -> Option<Next> {
 }
 
 /// Takes the next lists, as far as it is likely that they are scanned.
-fn begin(cx: &mut Cx<'_, HybridIvf>) -> Option<()> {
+fn begin(cx: &mut StepContext<'_, HybridIvf>) -> Option<()> {
     let left = cx.params.fruitless_limit(cx.own.ranked.len()) - cx.own.fruitless;
     let mut clusters = 0;
     while cx.own.batch.lists.len() < LISTS_MAX {
@@ -183,7 +183,7 @@ fn begin(cx: &mut Cx<'_, HybridIvf>) -> Option<()> {
 
 /// Scans resident lists and reads others of this server, `width` reads at a time; lists that follow each other in one
 /// read.
-fn ask_here(cx: &mut Cx<'_, HybridIvf>) -> Option<()> {
+fn ask_here(cx: &mut StepContext<'_, HybridIvf>) -> Option<()> {
     let directory = cx.view.directory;
     cx.own.batch.asked.retain(|asked| cx.q.io.get(asked.0).is_some());
     let lists = core::mem::take(&mut cx.own.batch.lists);
@@ -199,7 +199,7 @@ fn ask_here(cx: &mut Cx<'_, HybridIvf>) -> Option<()> {
             done = scan(cx, list, codes, None);
             continue;
         }
-        let can_read = |cx: &Cx<'_, HybridIvf>, list: u32| {
+        let can_read = |cx: &StepContext<'_, HybridIvf>, list: u32| {
             cx.own.batch.is_open(list)
                 && cx.view.resident_codes(list).is_none()
                 && cx.reach(list) == Reach::Here
@@ -226,7 +226,7 @@ fn ask_here(cx: &mut Cx<'_, HybridIvf>) -> Option<()> {
 }
 
 /// Asks other servers for the lists that they hold, each once.
-fn ask_others(cx: &mut Cx<'_, HybridIvf>) -> Option<()> {
+fn ask_others(cx: &mut StepContext<'_, HybridIvf>) -> Option<()> {
     let mut targets = core::mem::take(&mut cx.scratch.targets);
     targets.clear();
     let open = cx.own.batch.lists.iter().filter(|&&list| cx.own.batch.is_open(list));
@@ -237,7 +237,7 @@ fn ask_others(cx: &mut Cx<'_, HybridIvf>) -> Option<()> {
 }
 
 /// The server that scores a list; `None` where it is here, or nowhere.
-fn scorer(cx: &Cx<'_, HybridIvf>, list: u32) -> Option<u8> {
+fn scorer(cx: &StepContext<'_, HybridIvf>, list: u32) -> Option<u8> {
     let here = cx.base.here.as_ref().filter(|_| cx.reach(list) == Reach::Remote)?;
     here.next(&[list], cx.q.lost_units.tried(list))
 }
@@ -245,9 +245,9 @@ fn scorer(cx: &Cx<'_, HybridIvf>, list: u32) -> Option<u8> {
 /// Asks each server for what it holds; where jobs are forwarded, one for all. `note` receives the tag and the list or
 /// member.
 fn ask_each(
-    cx: &mut Cx<'_, HybridIvf>,
+    cx: &mut StepContext<'_, HybridIvf>,
     targets: &mut [(u8, u32)],
-    mut note: impl FnMut(&mut Cx<'_, HybridIvf>, Tag, u32),
+    mut note: impl FnMut(&mut StepContext<'_, HybridIvf>, Tag, u32),
 ) -> Option<()> {
     if cx.params.remote == Remote::Forward
         && let Some(&(first, _)) = targets.first()
@@ -263,7 +263,7 @@ fn ask_each(
 }
 
 /// Asks other servers for the distances of candidates of a round, and of those that later rounds are likely to need.
-pub(super) fn ask_records(cx: &mut Cx<'_, HybridIvf>) -> Option<()> {
+pub(super) fn ask_records(cx: &mut StepContext<'_, HybridIvf>) -> Option<()> {
     let mut targets = core::mem::take(&mut cx.scratch.targets);
     targets.clear();
     let limit = cx.own.estimates.kth();
@@ -284,7 +284,7 @@ pub(super) fn ask_records(cx: &mut Cx<'_, HybridIvf>) -> Option<()> {
 
 /// Scans lists of the batch that were read here.
 pub(super) fn take(
-    cx: &mut Cx<'_, HybridIvf>,
+    cx: &mut StepContext<'_, HybridIvf>,
     (tag, first, count): (Tag, u32, u32),
     bytes: &[u8],
 ) -> Option<()> {
@@ -298,7 +298,7 @@ pub(super) fn take(
 }
 
 /// Scans one list of the batch.
-fn scan(cx: &mut Cx<'_, HybridIvf>, list: u32, codes: &[u8], records: Option<&[u8]>) -> Option<()> {
+fn scan(cx: &mut StepContext<'_, HybridIvf>, list: u32, codes: &[u8], records: Option<&[u8]>) -> Option<()> {
     let codes = ListCodes::open(&cx.view.shape, list, codes)?;
     let (estimator, first) = (bound_estimator(cx), codes.first_id());
     let limit = |batch: &Batch| batch.at_most.min(batch.upper_bounds.kth());
@@ -327,7 +327,7 @@ fn scan(cx: &mut Cx<'_, HybridIvf>, list: u32, codes: &[u8], records: Option<&[u
 
 /// Lets the lists of the batch take effect by rank, as if they had been scanned one after another. Those that no server
 /// could read are given up.
-fn take_effect(cx: &mut Cx<'_, HybridIvf>) {
+fn take_effect(cx: &mut StepContext<'_, HybridIvf>) {
     let estimator = bound_estimator(cx);
     let mut batch = core::mem::take(&mut cx.own.batch);
     for &list in &batch.lists {
@@ -379,7 +379,7 @@ pub(super) fn job(state: &State, view: &View<'_>, tag: Tag, job: &mut State) {
 }
 
 /// Goes on with a job, and ends it when nothing is left that can be read here.
-pub(super) fn choose_job(cx: &mut Cx<'_, HybridIvf>) {
+pub(super) fn choose_job(cx: &mut StepContext<'_, HybridIvf>) {
     let asked = match cx.own.batch.job {
         Job::Lists => ask_here(cx),
         Job::Records | Job::None => read_records(cx),
@@ -400,7 +400,7 @@ pub(super) fn choose_job(cx: &mut Cx<'_, HybridIvf>) {
 }
 
 /// Finds the lists on other servers that a job is to be forwarded for.
-fn find_elsewhere(cx: &Cx<'_, HybridIvf>, out: &mut Vec<u32>) {
+fn find_elsewhere(cx: &StepContext<'_, HybridIvf>, out: &mut Vec<u32>) {
     let batch = &cx.own.batch;
     let is_elsewhere = |&list: &u32| cx.reach(list) == Reach::Remote;
     match batch.job {
@@ -415,14 +415,14 @@ fn find_elsewhere(cx: &Cx<'_, HybridIvf>, out: &mut Vec<u32>) {
 }
 
 /// Scores the candidates of a job.
-fn read_records(cx: &mut Cx<'_, HybridIvf>) -> Option<()> {
+fn read_records(cx: &mut StepContext<'_, HybridIvf>) -> Option<()> {
     cx.own.awaited.retain(|awaited| cx.q.io.get(awaited.0).is_some());
     cx.scratch.here.clear();
     rerank::read_ahead(cx, cx.q.width as usize)
 }
 
 /// Drops entries that the whole job has pruned, where it does not matter what was known when a list was scanned.
-fn drop_pruned(cx: &mut Cx<'_, HybridIvf>) {
+fn drop_pruned(cx: &mut StepContext<'_, HybridIvf>) {
     if cx.params.early_stop.is_finite() {
         return;
     }
@@ -448,7 +448,7 @@ fn drop_pruned(cx: &mut Cx<'_, HybridIvf>) {
 }
 
 /// Forgets the distances of members of whole lists but for those that `list` names.
-fn keep_scored(cx: &mut Cx<'_, HybridIvf>, list: impl Fn(&State, &mut Vec<u32>)) {
+fn keep_scored(cx: &mut StepContext<'_, HybridIvf>, list: impl Fn(&State, &mut Vec<u32>)) {
     let Scratch { ids, .. } = &mut *cx.scratch;
     ids.clear();
     list(cx.own, ids);
@@ -465,7 +465,7 @@ pub(super) fn encode_scores(state: &State, w: &mut Writer<'_>) {
 
 /// Takes the scores of a job. What it was asked for and does not hold could not be read by `scorer`.
 pub(super) fn take_scores(
-    cx: &mut Cx<'_, HybridIvf>,
+    cx: &mut StepContext<'_, HybridIvf>,
     (tag, scorer): (Tag, u8),
     r: &mut Reader<'_>,
 ) -> Result<(), Refused> {
@@ -494,7 +494,7 @@ pub(super) fn take_scores(
 
 /// Lets what a forwarded job did not reach be asked for again, where `scorer`, the first server that it visited, does
 /// not hold it. A server that holds nothing of a job without scores has failed to pass it on.
-fn reopen(cx: &mut Cx<'_, HybridIvf>, (tag, scorer): (Tag, u8), has_scores: bool) {
+fn reopen(cx: &mut StepContext<'_, HybridIvf>, (tag, scorer): (Tag, u8), has_scores: bool) {
     let (Some(here), directory) = (&cx.base.here, cx.view.directory) else { return };
     if cx.params.remote != Remote::Forward {
         return;
@@ -511,7 +511,7 @@ fn reopen(cx: &mut Cx<'_, HybridIvf>, (tag, scorer): (Tag, u8), has_scores: bool
 }
 
 /// Reads scores into the batch and into the scratch memory, and checks that they were asked for.
-fn read_scores(cx: &mut Cx<'_, HybridIvf>, tag: Tag, r: &mut Reader<'_>) -> Result<(), Refused> {
+fn read_scores(cx: &mut StepContext<'_, HybridIvf>, tag: Tag, r: &mut Reader<'_>) -> Result<(), Refused> {
     let directory = cx.view.directory;
     let State { batch, awaited, .. } = &mut *cx.own;
     let from = (batch.scored.len(), batch.entries.len());
@@ -540,7 +540,7 @@ fn read_scores(cx: &mut Cx<'_, HybridIvf>, tag: Tag, r: &mut Reader<'_>) -> Resu
 /// Notes that a server did not score what it was asked for with a tag: another one is asked, if there is one.
 /// `has_scores` tells that it scored some of it.
 pub(super) fn lose_scores(
-    cx: &mut Cx<'_, HybridIvf>,
+    cx: &mut StepContext<'_, HybridIvf>,
     (tag, scorer): (Tag, u8),
     loss: Loss,
     has_scores: bool,

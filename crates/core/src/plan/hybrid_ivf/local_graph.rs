@@ -11,7 +11,7 @@ use crate::PAGE;
 use crate::format::edges::Edges;
 use crate::format::inverted_list::ListCodes;
 use crate::order::order_key;
-use crate::plan::kind::Cx;
+use crate::plan::kind::StepContext;
 use crate::route::to_centroid;
 use crate::search::{Candidate, Mode, Pending, Progress};
 use crate::verify::{BoundEstimator, DistanceBounds};
@@ -39,7 +39,7 @@ pub(super) enum Next {
 
 /// Opens a cluster that is a graph. Returns whether its codes are resident. If not, they are read before the search,
 /// which is the same then.
-pub(super) fn open(cx: &mut Cx<'_, HybridIvf>, cluster: u32) -> Option<bool> {
+pub(super) fn open(cx: &mut StepContext<'_, HybridIvf>, cluster: u32) -> Option<bool> {
     let (directory, shape) = (cx.view.directory, &cx.view.shape);
     let list = cx.params.local_list.max(cx.q.top.k);
     let local = &mut cx.own.local;
@@ -59,7 +59,7 @@ pub(super) fn open(cx: &mut Cx<'_, HybridIvf>, cluster: u32) -> Option<bool> {
 }
 
 /// Keeps codes that were read for the search. Begins it with the last of them.
-pub(super) fn take_codes(cx: &mut Cx<'_, HybridIvf>, list: u32, own: &[u8]) -> Option<()> {
+pub(super) fn take_codes(cx: &mut StepContext<'_, HybridIvf>, list: u32, own: &[u8]) -> Option<()> {
     let LocalSearch { cluster, codes, .. } = &mut cx.own.local;
     let cluster = *cluster;
     let at = list.checked_sub(cx.view.directory.lists_of(cluster).start)?;
@@ -70,7 +70,7 @@ pub(super) fn take_codes(cx: &mut Cx<'_, HybridIvf>, list: u32, own: &[u8]) -> O
 }
 
 /// Enters a cluster at the members that the navigation found, and at its entry.
-pub(super) fn begin(cx: &mut Cx<'_, HybridIvf>, cluster: u32) -> Option<()> {
+pub(super) fn begin(cx: &mut StepContext<'_, HybridIvf>, cluster: u32) -> Option<()> {
     let members = cx.view.directory.members_of(cluster);
     if members.is_empty() {
         return Some(());
@@ -100,7 +100,7 @@ pub(super) fn begin(cx: &mut Cx<'_, HybridIvf>, cluster: u32) -> Option<()> {
 }
 
 /// Asks for the adjacency lists of the nearest fresh candidates, with those of other candidates in the same pages.
-pub(super) fn choose(cx: &mut Cx<'_, HybridIvf>) -> Option<Next> {
+pub(super) fn choose(cx: &mut StepContext<'_, HybridIvf>) -> Option<Next> {
     let room = match cx.q.mode {
         // Other reads under way must not decide the path.
         Mode::Barrier if !cx.q.io.pending.is_empty() => 0,
@@ -150,13 +150,13 @@ fn is_worthwhile(local: &LocalSearch, at: usize) -> bool {
         || local.beam.entries().get(at).is_some_and(is_near)
 }
 
-fn offer(cx: &mut Cx<'_, HybridIvf>, number: u32, estimate: f32) {
+fn offer(cx: &mut StepContext<'_, HybridIvf>, number: u32, estimate: f32) {
     cx.own.local.nearest.offer(estimate);
     cx.own.local.beam.offer(order_key(estimate), number, Progress::Fresh);
 }
 
 /// Follows the edges of all candidates whose adjacency lists are in a page that was read from this offset on.
-pub(super) fn take(cx: &mut Cx<'_, HybridIvf>, offset: u64, bytes: &[u8]) -> Option<()> {
+pub(super) fn take(cx: &mut StepContext<'_, HybridIvf>, offset: u64, bytes: &[u8]) -> Option<()> {
     let page = u32::try_from(offset / PAGE as u64).ok()?;
     let skipped = (offset % PAGE as u64) as u32;
     let cluster = cx.own.local.cluster;
@@ -203,7 +203,7 @@ struct ClusterSearch {
 }
 
 impl ClusterSearch {
-    fn new(cx: &Cx<'_, HybridIvf>, cluster: u32) -> ClusterSearch {
+    fn new(cx: &StepContext<'_, HybridIvf>, cluster: u32) -> ClusterSearch {
         ClusterSearch {
             estimator: bound_estimator(cx),
             cluster,
@@ -236,7 +236,7 @@ impl ClusterSearch {
     /// The bounds of a member's distance by its code, and the range of its distance to the centroid.
     fn bounds(
         &self,
-        cx: &Cx<'_, HybridIvf>,
+        cx: &StepContext<'_, HybridIvf>,
         read: &LocalCodes,
         number: u32,
     ) -> Option<(DistanceBounds, (f32, f32))> {
@@ -252,7 +252,7 @@ impl ClusterSearch {
 
     /// The bounds of the distance of a member whose edges are followed; exact where it is a result or was one.
     /// Resident vectors must not change it.
-    fn pivot(&self, cx: &Cx<'_, HybridIvf>, number: u32) -> Option<DistanceBounds> {
+    fn pivot(&self, cx: &StepContext<'_, HybridIvf>, number: u32) -> Option<DistanceBounds> {
         let id = self.first + number;
         if let Some(&(_, distance)) = cx.own.read.iter().find(|r| r.0 == id) {
             return Some(self.estimator.by_distance(self.base, distance));
@@ -262,7 +262,7 @@ impl ClusterSearch {
 
     /// Scores the members in `cx.scratch.edges` by their codes and offers them to the beam. They were reached from a
     /// member whose distance is within `pivot`. Those that are not pruned become candidates.
-    fn score(&self, cx: &mut Cx<'_, HybridIvf>, pivot: Option<&DistanceBounds>) -> Option<()> {
+    fn score(&self, cx: &mut StepContext<'_, HybridIvf>, pivot: Option<&DistanceBounds>) -> Option<()> {
         let mut edges = core::mem::take(&mut cx.scratch.edges);
         let codes = core::mem::take(&mut cx.own.local.codes);
         let scored = self.score_all(cx, &codes, &edges, pivot);
@@ -274,7 +274,7 @@ impl ClusterSearch {
 
     fn score_all(
         &self,
-        cx: &mut Cx<'_, HybridIvf>,
+        cx: &mut StepContext<'_, HybridIvf>,
         read: &LocalCodes,
         edges: &[Edge],
         pivot: Option<&DistanceBounds>,
@@ -311,7 +311,7 @@ impl ClusterSearch {
     /// Offers a member to the beam and to the candidates. Returns whether its estimate is among the best so far.
     fn offer_member(
         &self,
-        cx: &mut Cx<'_, HybridIvf>,
+        cx: &mut StepContext<'_, HybridIvf>,
         &(number, length): &Edge,
         bounds: &DistanceBounds,
         from_centroid: (f32, f32),

@@ -26,7 +26,7 @@ use alloc::vec::Vec;
 
 use crate::access::CodedQuery;
 use crate::codec::{Reader, Refused, Writer};
-use crate::plan::kind::{Carry, Cx, Kind, Ordered};
+use crate::plan::kind::{Carry, Kind, Ordered, StepContext};
 use crate::search::{
     Beam, Budget, Candidate, IndexSize, Loss, Outcome, QueryStats, Read, Remote, StoreId, Tag, Visited,
 };
@@ -105,7 +105,7 @@ impl Kind for HybridIvf {
         scratch.query.set(base, view.codebook, query);
     }
 
-    fn step(cx: &mut Cx<'_, Self>, arrived: Ordered<'_>) {
+    fn step(cx: &mut StepContext<'_, Self>, arrived: Ordered<'_>) {
         if !cx.q.started {
             cx.q.started = true;
             navigate::navigate(cx);
@@ -164,7 +164,7 @@ impl Kind for HybridIvf {
     }
 
     fn take_scores(
-        cx: &mut Cx<'_, Self>,
+        cx: &mut StepContext<'_, Self>,
         (tag, scorer): (Tag, u8),
         scores: Result<&mut Reader<'_>, Loss>,
     ) -> Result<(), Refused> {
@@ -220,7 +220,7 @@ impl Kind for HybridIvf {
 }
 
 /// Begins a query again; its budget, its counters and the lists that were lost stay.
-fn begin_again(cx: &mut Cx<'_, HybridIvf>) {
+fn begin_again(cx: &mut StepContext<'_, HybridIvf>) {
     cx.q.io.clear();
     cx.q.top.hits.clear();
     cx.q.top.reported_distances.clear();
@@ -229,12 +229,12 @@ fn begin_again(cx: &mut Cx<'_, HybridIvf>) {
 }
 
 /// The bounds of one query.
-fn bound_estimator(cx: &Cx<'_, HybridIvf>) -> BoundEstimator {
+fn bound_estimator(cx: &StepContext<'_, HybridIvf>) -> BoundEstimator {
     BoundEstimator::new(cx.base, &cx.scratch.query, cx.params.bounds, cx.params.bound_slack)
 }
 
 /// Scans while lists are left, then re-ranks the candidates; ends the query when none is left.
-fn choose(cx: &mut Cx<'_, HybridIvf>) {
+fn choose(cx: &mut StepContext<'_, HybridIvf>) {
     cx.scratch.elsewhere.clear();
     let settled = rerank::settle(cx);
     let chosen = settled.and_then(|()| {
@@ -266,7 +266,7 @@ fn choose(cx: &mut Cx<'_, HybridIvf>) {
 }
 
 /// Counts the visited clusters that hold a result: those that a perfect choice would have visited.
-fn count_result_clusters(cx: &mut Cx<'_, HybridIvf>) {
+fn count_result_clusters(cx: &mut StepContext<'_, HybridIvf>) {
     rerank::keep_results(cx);
     let directory = cx.view.directory;
     let found = &mut cx.scratch.ids;

@@ -6,7 +6,7 @@ use alloc::vec::Vec;
 use super::scan::prune_candidates;
 use super::{HybridIvf, Order, Scratch, Unread, bound_estimator, likelihood};
 use crate::order::{from_order_key, order_key};
-use crate::plan::kind::Cx;
+use crate::plan::kind::StepContext;
 use crate::route::{to_centroid, walk};
 use crate::search::{Beam, Progress};
 use crate::verify::BoundEstimator;
@@ -23,7 +23,7 @@ const EXPECTED_REACH: u32 = 2;
 ///
 /// Centroids and members have a beam each: members lie farther from a query than centroids do, and would be crowded
 /// out.
-pub(super) fn navigate(cx: &mut Cx<'_, HybridIvf>) {
+pub(super) fn navigate(cx: &mut StepContext<'_, HybridIvf>) {
     let mut beams =
         [core::mem::take(&mut cx.scratch.centroid_beam), core::mem::take(&mut cx.scratch.member_beam)];
     // The likeliest clusters have near centroids, but not the nearest of all.
@@ -50,7 +50,7 @@ pub(super) fn navigate(cx: &mut Cx<'_, HybridIvf>) {
 }
 
 fn score(
-    cx: &mut Cx<'_, HybridIvf>,
+    cx: &mut StepContext<'_, HybridIvf>,
     estimator: &BoundEstimator,
     nav_nodes: &mut Vec<u32>,
     beams: &mut [Beam; 2],
@@ -86,7 +86,7 @@ fn score(
 
 /// Keeps the members found as candidates, whether their clusters are visited or not. They give a threshold before the
 /// first read.
-fn keep_members(cx: &mut Cx<'_, HybridIvf>, estimator: &BoundEstimator, members: &Beam) {
+fn keep_members(cx: &mut StepContext<'_, HybridIvf>, estimator: &BoundEstimator, members: &Beam) {
     let nav = cx.view.nav;
     let first = cx.view.directory.clusters();
     let Scratch { ids, query, distances, .. } = &mut *cx.scratch;
@@ -114,7 +114,11 @@ fn keep_members(cx: &mut Cx<'_, HybridIvf>, estimator: &BoundEstimator, members:
 }
 
 /// Ranks clusters by [`Order`]. The number of sample hits is the evidence CP in OrchANN §5.3.
-fn rank_clusters(cx: &mut Cx<'_, HybridIvf>, estimator: &BoundEstimator, [centroids, members]: &[Beam; 2]) {
+fn rank_clusters(
+    cx: &mut StepContext<'_, HybridIvf>,
+    estimator: &BoundEstimator,
+    [centroids, members]: &[Beam; 2],
+) {
     let order = cx.params.order;
     let threshold = estimator.code_scale(cx.own.estimates.kth());
     if order == Order::Expected && threshold < f32::INFINITY {
@@ -156,7 +160,7 @@ fn rank_clusters(cx: &mut Cx<'_, HybridIvf>, estimator: &BoundEstimator, [centro
 
 /// Ranks clusters by the number of members to expect nearer than the k-th of the members found.
 fn rank_by_expectation(
-    cx: &mut Cx<'_, HybridIvf>,
+    cx: &mut StepContext<'_, HybridIvf>,
     (estimator, threshold): (&BoundEstimator, f32),
     [centroids, members]: [&Beam; 2],
 ) {

@@ -12,7 +12,7 @@ use super::visit::fetch;
 use super::{HybridIvf, ReadKind, Scored, Scratch, Unread, View};
 use crate::format::inverted_list::Record;
 use crate::place::Reach;
-use crate::plan::kind::Cx;
+use crate::plan::kind::StepContext;
 use crate::search::{Hit, Mode, Pending};
 use crate::verify::score_record;
 
@@ -21,7 +21,7 @@ use crate::verify::score_record;
 ///
 /// A round is `width` groups of near candidates, which become results together. A group whose records are in RAM, or
 /// came with their list, needs no read; nothing else changes, so the answer does not depend on resident vectors.
-pub(super) fn choose(cx: &mut Cx<'_, HybridIvf>, at_most: usize) -> Option<()> {
+pub(super) fn choose(cx: &mut StepContext<'_, HybridIvf>, at_most: usize) -> Option<()> {
     let width = cx.q.width as usize;
     prune_candidates(cx);
     while cx.own.candidates.len() > at_most && cx.q.io.pending.len() < width {
@@ -49,7 +49,7 @@ pub(super) fn choose(cx: &mut Cx<'_, HybridIvf>, at_most: usize) -> Option<()> {
 
 /// Whether the next round needs records of other servers. Notes their lists, and what of the round can be read here.
 /// Candidates that no server can read are dropped.
-fn has_elsewhere(cx: &mut Cx<'_, HybridIvf>, width: usize) -> bool {
+fn has_elsewhere(cx: &mut StepContext<'_, HybridIvf>, width: usize) -> bool {
     let directory = cx.view.directory;
     let mut candidates = core::mem::take(&mut cx.own.candidates);
     candidates.retain(|c| {
@@ -92,7 +92,7 @@ fn has_elsewhere(cx: &mut Cx<'_, HybridIvf>, width: usize) -> bool {
 
 /// Before the query leaves for records of other servers: scores or asks for those of this one that the round needs, and
 /// that later rounds are likely to need, so that it need not come back. What is scored waits for its round.
-pub(super) fn read_ahead(cx: &mut Cx<'_, HybridIvf>, width: usize) -> Option<()> {
+pub(super) fn read_ahead(cx: &mut StepContext<'_, HybridIvf>, width: usize) -> Option<()> {
     let directory = cx.view.directory;
     let mut here = core::mem::take(&mut cx.scratch.here);
     let mut group = core::mem::take(&mut cx.scratch.group);
@@ -133,7 +133,7 @@ pub(super) fn read_ahead(cx: &mut Cx<'_, HybridIvf>, width: usize) -> Option<()>
 }
 
 /// Makes results of the candidates of a round.
-pub(super) fn settle(cx: &mut Cx<'_, HybridIvf>) -> Option<()> {
+pub(super) fn settle(cx: &mut StepContext<'_, HybridIvf>) -> Option<()> {
     if cx.own.round.is_empty() {
         return Some(());
     }
@@ -151,7 +151,7 @@ pub(super) fn settle(cx: &mut Cx<'_, HybridIvf>) -> Option<()> {
 }
 
 /// Scores a record that is in RAM.
-fn score_in_ram(cx: &mut Cx<'_, HybridIvf>, id: u32, record: &Record<'_>) -> Scored {
+fn score_in_ram(cx: &mut StepContext<'_, HybridIvf>, id: u32, record: &Record<'_>) -> Scored {
     match cx.view.is_resident(id) {
         true => cx.q.stats.resident_hits += 1,
         false => cx.q.stats.pinned_hits += 1,
@@ -159,13 +159,13 @@ fn score_in_ram(cx: &mut Cx<'_, HybridIvf>, id: u32, record: &Record<'_>) -> Sco
     score(cx, id, record)
 }
 
-pub(super) fn score(cx: &mut Cx<'_, HybridIvf>, id: u32, record: &Record<'_>) -> Scored {
+pub(super) fn score(cx: &mut StepContext<'_, HybridIvf>, id: u32, record: &Record<'_>) -> Scored {
     let distance = score_record(cx.q, cx.exact, record);
     Scored { id, distance, external_id: record.external_id() }
 }
 
 /// Offers a candidate to the results, and keeps its distance for learning.
-fn keep(cx: &mut Cx<'_, HybridIvf>, scored: Scored) {
+fn keep(cx: &mut StepContext<'_, HybridIvf>, scored: Scored) {
     offer(cx, scored);
     if cx.own.read.len() < READ_MAX {
         cx.own.read.push((scored.id, scored.distance));
@@ -173,7 +173,7 @@ fn keep(cx: &mut Cx<'_, HybridIvf>, scored: Scored) {
 }
 
 /// Offers a scored member to the results.
-pub(super) fn offer(cx: &mut Cx<'_, HybridIvf>, scored: Scored) {
+pub(super) fn offer(cx: &mut StepContext<'_, HybridIvf>, scored: Scored) {
     if !cx.q.top.offer(scored.distance, || scored.external_id) {
         return;
     }
@@ -184,7 +184,7 @@ pub(super) fn offer(cx: &mut Cx<'_, HybridIvf>, scored: Scored) {
 }
 
 /// Forgets the members that are no longer among the results.
-pub(super) fn keep_results(cx: &mut Cx<'_, HybridIvf>) {
+pub(super) fn keep_results(cx: &mut StepContext<'_, HybridIvf>) {
     let hits = &cx.q.top.hits;
     let hit = |scored: &Scored| Hit { distance: scored.distance, external_id: scored.external_id };
     cx.own.results.retain(|scored| hits.binary_search_by(|h| h.order(&hit(scored))).is_ok());
@@ -192,7 +192,7 @@ pub(super) fn keep_results(cx: &mut Cx<'_, HybridIvf>) {
 
 /// Adds a candidate, and others near it in the file that are likely to be read anyway, to the round. Asks for those
 /// whose distances are not known. Returns whether there are any.
-fn ask(cx: &mut Cx<'_, HybridIvf>, candidate: Unread) -> Option<bool> {
+fn ask(cx: &mut StepContext<'_, HybridIvf>, candidate: Unread) -> Option<bool> {
     let mut group = core::mem::take(&mut cx.scratch.group);
     let limit = cx.own.estimates.kth();
     take_group(
@@ -283,18 +283,18 @@ fn run_around(view: &View<'_>, sorted: &[Unread], id: u32) -> Range<usize> {
 }
 
 /// Whether a candidate is scored and waits for its round.
-fn is_scored(cx: &Cx<'_, HybridIvf>, id: u32) -> bool {
+fn is_scored(cx: &StepContext<'_, HybridIvf>, id: u32) -> bool {
     cx.own.scored.binary_search_by_key(&id, |s| s.id).is_ok()
 }
 
 /// Whether the distance of a candidate can be had without a read.
-pub(super) fn is_known(cx: &Cx<'_, HybridIvf>, id: u32) -> bool {
+pub(super) fn is_known(cx: &StepContext<'_, HybridIvf>, id: u32) -> bool {
     is_scored(cx, id) || cx.view.record_in_ram(id).is_some()
 }
 
 /// Asks for the records of near candidates in one read. Where other servers hold lists, each list has a read of its
 /// own: the bytes between two lists may be on another server. Returns whether there are any.
-fn read_group(cx: &mut Cx<'_, HybridIvf>, group: &[Unread]) -> Option<bool> {
+fn read_group(cx: &mut StepContext<'_, HybridIvf>, group: &[Unread]) -> Option<bool> {
     let list_of = |c: &Unread| cx.base.here.map(|_| cx.view.directory.list_of(c.id));
     let lists =
         group.iter().enumerate().filter(|&(i, c)| group[..i].iter().all(|b| list_of(b) != list_of(c)));
@@ -318,18 +318,18 @@ fn read_group(cx: &mut Cx<'_, HybridIvf>, group: &[Unread]) -> Option<bool> {
 const READ_MAX: usize = 1024;
 
 /// Scores a candidate before its round.
-pub(super) fn score_ahead(cx: &mut Cx<'_, HybridIvf>, id: u32, record: &Record<'_>) {
+pub(super) fn score_ahead(cx: &mut StepContext<'_, HybridIvf>, id: u32, record: &Record<'_>) {
     let scored = score(cx, id, record);
     keep_ahead(cx, scored);
 }
 
-fn keep_ahead(cx: &mut Cx<'_, HybridIvf>, scored: Scored) {
+fn keep_ahead(cx: &mut StepContext<'_, HybridIvf>, scored: Scored) {
     let at = cx.own.scored.partition_point(|s| s.id < scored.id);
     cx.own.scored.insert(at, scored);
 }
 
 /// Scores the candidates of a read.
-pub(super) fn take(cx: &mut Cx<'_, HybridIvf>, pending: &Pending, bytes: &[u8]) -> Option<()> {
+pub(super) fn take(cx: &mut StepContext<'_, HybridIvf>, pending: &Pending, bytes: &[u8]) -> Option<()> {
     let mut awaited = core::mem::take(&mut cx.own.awaited);
     let mut ok = Some(());
     for &(_, id) in awaited.iter().filter(|(tag, _)| *tag == pending.tag) {

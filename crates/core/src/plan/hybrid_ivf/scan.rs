@@ -3,12 +3,16 @@
 use super::rerank;
 use super::{HybridIvf, ScannedList, State, Unread, View, bound_estimator};
 use crate::format::inverted_list::{ListCodes, Record};
-use crate::plan::kind::Cx;
+use crate::plan::kind::StepContext;
 use crate::route::to_centroid;
 use crate::verify::{BoundEstimator, DistanceBounds};
 
 /// Scans one of the lists that a read from list `first` on brought.
-pub(super) fn scan_read(cx: &mut Cx<'_, HybridIvf>, (first, list): (u32, u32), bytes: &[u8]) -> Option<()> {
+pub(super) fn scan_read(
+    cx: &mut StepContext<'_, HybridIvf>,
+    (first, list): (u32, u32),
+    bytes: &[u8],
+) -> Option<()> {
     let (codes, after) = codes_of(cx.view, (first, list), bytes)?;
     let records = cx.view.directory.is_whole(&cx.view.shape, list).then_some(after);
     scan(cx, &ListCodes::open(&cx.view.shape, list, codes)?, records)
@@ -28,7 +32,11 @@ pub(super) fn codes_of<'a>(
 
 /// Scans the codes of a list. Members that are not pruned become candidates, or are scored where their records came
 /// along.
-pub(super) fn scan(cx: &mut Cx<'_, HybridIvf>, codes: &ListCodes<'_>, records: Option<&[u8]>) -> Option<()> {
+pub(super) fn scan(
+    cx: &mut StepContext<'_, HybridIvf>,
+    codes: &ListCodes<'_>,
+    records: Option<&[u8]>,
+) -> Option<()> {
     let estimator = bound_estimator(cx);
     let first = codes.first_id();
     let mut fruitful = false;
@@ -63,10 +71,10 @@ pub(super) fn scan(cx: &mut Cx<'_, HybridIvf>, codes: &ListCodes<'_>, records: O
 /// Calls `take` with the slot, the bounds and the lower bound by the centroid of each member of a list that may be
 /// within the cut. Ends with the first `None`.
 pub(super) fn each_member(
-    cx: &mut Cx<'_, HybridIvf>,
+    cx: &mut StepContext<'_, HybridIvf>,
     codes: &ListCodes<'_>,
     (estimator, cut): (&BoundEstimator, f32),
-    mut take: impl FnMut(&mut Cx<'_, HybridIvf>, u32, DistanceBounds, f32) -> Option<()>,
+    mut take: impl FnMut(&mut StepContext<'_, HybridIvf>, u32, DistanceBounds, f32) -> Option<()>,
 ) -> Option<()> {
     let base = to_centroid(cx.base.metric, &cx.scratch.query.wide, codes.centroid());
     let first = codes.first_id();
@@ -107,7 +115,12 @@ pub(super) fn each_member(
 }
 
 /// Scores a member whose record came with its list.
-pub(super) fn score_whole(cx: &mut Cx<'_, HybridIvf>, id: u32, slot: u32, records: &[u8]) -> Option<()> {
+pub(super) fn score_whole(
+    cx: &mut StepContext<'_, HybridIvf>,
+    id: u32,
+    slot: u32,
+    records: &[u8],
+) -> Option<()> {
     let at = slot as usize * cx.view.shape.record_bytes();
     let record = records.get(at..).and_then(|bytes| Record::open(&cx.view.shape, bytes))?;
     rerank::score_ahead(cx, id, &record);
@@ -115,14 +128,14 @@ pub(super) fn score_whole(cx: &mut Cx<'_, HybridIvf>, id: u32, slot: u32, record
 }
 
 /// The place in the navigation's members, which ascend, of the first one from `id` on.
-fn navigated_from(cx: &Cx<'_, HybridIvf>, id: u32) -> usize {
+fn navigated_from(cx: &StepContext<'_, HybridIvf>, id: u32) -> usize {
     cx.own.navigated.partition_point(|&known| known < id)
 }
 
 /// Offers the bounds of a member to the thresholds. Returns whether its estimate is among the best so far, and its
 /// lower bound unless that prunes it.
 pub(super) fn weigh(
-    cx: &mut Cx<'_, HybridIvf>,
+    cx: &mut StepContext<'_, HybridIvf>,
     estimator: &BoundEstimator,
     bounds: &DistanceBounds,
     by_pivot: f32,
@@ -141,21 +154,21 @@ pub(super) fn weigh(
 }
 
 /// Marks the visit of a cluster as fruitful.
-pub(super) fn mark_fruitful(cx: &mut Cx<'_, HybridIvf>, cluster: u32) {
+pub(super) fn mark_fruitful(cx: &mut StepContext<'_, HybridIvf>, cluster: u32) {
     if let Some(visit) = cx.own.visits.iter_mut().find(|v| v.cluster == cluster) {
         visit.fruitful = true;
     }
 }
 
 /// The distance beyond which members are pruned: that of the k-th result, or the k-th smallest upper bound.
-pub(super) fn threshold(cx: &Cx<'_, HybridIvf>) -> f32 {
+pub(super) fn threshold(cx: &StepContext<'_, HybridIvf>) -> f32 {
     let known =
         if cx.q.top.is_full() { cx.q.top.worst().map_or(f32::INFINITY, |w| w.0) } else { f32::INFINITY };
     known.min(cx.own.upper_bounds.kth())
 }
 
 /// Drops candidates whose lower bound is beyond the threshold.
-pub(super) fn prune_candidates(cx: &mut Cx<'_, HybridIvf>) {
+pub(super) fn prune_candidates(cx: &mut StepContext<'_, HybridIvf>) {
     let limit = threshold(cx);
     let State { candidates, scored, .. } = &mut *cx.own;
     candidates.retain(|candidate| {
@@ -171,7 +184,11 @@ pub(super) fn prune_candidates(cx: &mut Cx<'_, HybridIvf>) {
 }
 
 /// Scores a run of members that was read without bounds.
-pub(super) fn take_run(cx: &mut Cx<'_, HybridIvf>, (from, count): (u32, u32), bytes: &[u8]) -> Option<()> {
+pub(super) fn take_run(
+    cx: &mut StepContext<'_, HybridIvf>,
+    (from, count): (u32, u32),
+    bytes: &[u8],
+) -> Option<()> {
     let size = cx.view.shape.record_bytes();
     let before = cx.q.top.worst();
     for (id, bytes) in (from..from.checked_add(count)?).zip(bytes.chunks_exact(size)) {

@@ -16,7 +16,7 @@ use crate::format::directory::LocalKind;
 use crate::format::inverted_list::ListCodes;
 use crate::order::order_key;
 use crate::place::Reach;
-use crate::plan::kind::Cx;
+use crate::plan::kind::StepContext;
 use crate::route::to_centroid;
 use crate::search::{Extent, Mode, Tag};
 use crate::verify::{BoundEstimator, Bounds};
@@ -29,7 +29,7 @@ pub const CANDIDATES_MAX: usize = 2048;
 const QUEUE_MAX: usize = 64;
 
 /// Whether clusters are left to visit, or lists of those that have begun.
-pub(super) fn is_scanning(cx: &Cx<'_, HybridIvf>) -> bool {
+pub(super) fn is_scanning(cx: &StepContext<'_, HybridIvf>) -> bool {
     let own = &*cx.own;
     !own.lists.is_empty()
         || !own.queue.is_empty()
@@ -38,18 +38,18 @@ pub(super) fn is_scanning(cx: &Cx<'_, HybridIvf>) -> bool {
         || has_clusters(cx)
 }
 
-pub(super) fn has_clusters(cx: &Cx<'_, HybridIvf>) -> bool {
+pub(super) fn has_clusters(cx: &StepContext<'_, HybridIvf>) -> bool {
     (cx.own.begun as usize) < cx.own.ranked.len() && !is_fruitless(cx)
 }
 
 /// Whether enough clusters in a row were fruitless to end the visits.
-fn is_fruitless(cx: &Cx<'_, HybridIvf>) -> bool {
+fn is_fruitless(cx: &StepContext<'_, HybridIvf>) -> bool {
     cx.own.fruitless >= cx.params.fruitless_limit(cx.own.ranked.len())
 }
 
 /// Scans resident lists, and asks for others until `width` reads are under way. `None` when the budget allows no more
 /// reads, or a list is inconsistent.
-pub(super) fn choose(cx: &mut Cx<'_, HybridIvf>) -> Option<()> {
+pub(super) fn choose(cx: &mut StepContext<'_, HybridIvf>) -> Option<()> {
     let mut asked = false;
     // With many candidates lists may have to be read a second time, so few are read ahead.
     let width = if cx.own.candidates.len() > CANDIDATES_MAX / 2 { 1 } else { cx.q.width };
@@ -116,7 +116,7 @@ pub(super) fn choose(cx: &mut Cx<'_, HybridIvf>) -> Option<()> {
 }
 
 /// Where a list can be scanned: here where its codes are resident, if they are all that is needed.
-fn reach(cx: &Cx<'_, HybridIvf>, list: u32) -> Reach {
+fn reach(cx: &StepContext<'_, HybridIvf>, list: u32) -> Reach {
     let is_resident = cx.params.bounds != Bounds::Off && cx.view.resident_codes(list).is_some();
     if is_resident { Reach::Here } else { cx.reach(list) }
 }
@@ -125,14 +125,14 @@ fn reach(cx: &Cx<'_, HybridIvf>, list: u32) -> Reach {
 const LOOK_AHEAD: usize = 8;
 
 /// Notes the next lists, of which the first is on another server.
-fn want_elsewhere(cx: &mut Cx<'_, HybridIvf>) {
+fn want_elsewhere(cx: &mut StepContext<'_, HybridIvf>) {
     let State { lists, ranked, begun, .. } = &*cx.own;
     let later = ranked.iter().skip(*begun as usize).flat_map(|&cluster| cx.view.directory.lists_of(cluster));
     cx.scratch.elsewhere.extend(lists.iter().rev().copied().chain(later).take(LOOK_AHEAD));
 }
 
 /// Where a cluster can be searched that is a graph: all its lists and edges are in one place.
-fn reach_of_graph(cx: &Cx<'_, HybridIvf>, cluster: u32) -> Reach {
+fn reach_of_graph(cx: &StepContext<'_, HybridIvf>, cluster: u32) -> Reach {
     let mut lists = cx.view.directory.lists_of(cluster);
     let first = lists.next().map_or(Reach::Here, |list| cx.reach(list));
     let is_whole = first != Reach::Here || lists.all(|list| cx.reach(list) == Reach::Here);
@@ -141,7 +141,7 @@ fn reach_of_graph(cx: &Cx<'_, HybridIvf>, cluster: u32) -> Reach {
 
 /// Puts the lists of the next cluster on the stack, or begins a local search of it. Returns false when the local
 /// search has to wait until the lists before it have taken effect, or is to be made on another server.
-pub(super) fn begin_cluster(cx: &mut Cx<'_, HybridIvf>) -> Option<bool> {
+pub(super) fn begin_cluster(cx: &mut StepContext<'_, HybridIvf>) -> Option<bool> {
     let Some(&cluster) = cx.own.ranked.get(cx.own.begun as usize) else { return Some(false) };
     let is_local = !cx.params.exact && cx.view.directory.has_edges(cluster);
     if is_local && !cx.own.queue.is_empty() {
@@ -182,7 +182,7 @@ pub(super) fn begin_cluster(cx: &mut Cx<'_, HybridIvf>) -> Option<bool> {
 }
 
 /// Begins a visit: the first list of the cluster takes effect, or its local search begins.
-pub(super) fn begin_visit(cx: &mut Cx<'_, HybridIvf>, cluster: u32) {
+pub(super) fn begin_visit(cx: &mut StepContext<'_, HybridIvf>, cluster: u32) {
     let Some(at) = cx.own.visits.iter().position(|v| v.cluster == cluster && !v.has_begun) else { return };
     let weight = weight_of(cx, cluster);
     cx.own.visits[at] = Visit { has_begun: true, weight, ..cx.own.visits[at] };
@@ -190,7 +190,7 @@ pub(super) fn begin_visit(cx: &mut Cx<'_, HybridIvf>, cluster: u32) {
 }
 
 /// What this cluster counts when it is fruitless.
-fn weight_of(cx: &Cx<'_, HybridIvf>, cluster: u32) -> f32 {
+fn weight_of(cx: &StepContext<'_, HybridIvf>, cluster: u32) -> f32 {
     if !cx.params.weighed {
         return 1.0;
     }
@@ -204,7 +204,7 @@ fn weight_of(cx: &Cx<'_, HybridIvf>, cluster: u32) -> f32 {
 }
 
 /// Puts the nearest lists of a divided cluster on the stack, by the codes of their centroids.
-fn push_nearest_lists(cx: &mut Cx<'_, HybridIvf>, cluster: u32) {
+fn push_nearest_lists(cx: &mut StepContext<'_, HybridIvf>, cluster: u32) {
     let lists = cx.view.directory.lists_of(cluster);
     let base = to_centroid(cx.base.metric, &cx.scratch.query.wide, cx.view.centroid(cluster));
     let Scratch { ids, query, distances, nearest_lists, .. } = &mut *cx.scratch;
@@ -231,7 +231,7 @@ fn push_nearest_lists(cx: &mut Cx<'_, HybridIvf>, cluster: u32) {
 }
 
 /// Asks for a list, and in the same read for the next ones on the stack as long as they follow it in the file.
-fn ask_for_list(cx: &mut Cx<'_, HybridIvf>, list: u32) -> Option<()> {
+fn ask_for_list(cx: &mut StepContext<'_, HybridIvf>, list: u32) -> Option<()> {
     let start = cx.view.directory.codes[list as usize];
     let mut end = cx.view.list_end(list);
     let mut last = list;
@@ -254,7 +254,7 @@ fn ask_for_list(cx: &mut Cx<'_, HybridIvf>, list: u32) -> Option<()> {
 }
 
 /// Without bounds: asks for all members of a list, in reads of limited length. Returns whether any was asked for.
-fn ask_for_members(cx: &mut Cx<'_, HybridIvf>, list: u32) -> Option<bool> {
+fn ask_for_members(cx: &mut StepContext<'_, HybridIvf>, list: u32) -> Option<bool> {
     let ids = cx.view.directory.ids[list as usize]..cx.view.directory.ids[list as usize + 1];
     // Those that the navigation found are among them, and not to be read twice.
     cx.own.candidates.retain(|c| !ids.contains(&c.id));
@@ -274,7 +274,7 @@ fn ask_for_members(cx: &mut Cx<'_, HybridIvf>, list: u32) -> Option<bool> {
 /// Takes lists that were read. In `barrier` mode reads come in the order of their ranks; resident lists follow those
 /// before them.
 pub(super) fn take(
-    cx: &mut Cx<'_, HybridIvf>,
+    cx: &mut StepContext<'_, HybridIvf>,
     (tag, first, count): (Tag, u32, u32),
     bytes: &[u8],
 ) -> Option<()> {
@@ -312,7 +312,7 @@ pub(super) fn take(
 
 /// Whether the next list by rank is scanned now. If not, it and the queued lists after it are left for later or,
 /// where enough clusters were fruitless, for good. `end` is the end of the lists that were read with it.
-fn may_scan(cx: &mut Cx<'_, HybridIvf>, list: u32, end: u32) -> bool {
+fn may_scan(cx: &mut StepContext<'_, HybridIvf>, list: u32, end: u32) -> bool {
     if cx.q.mode == Mode::Eager {
         return true;
     }
@@ -330,7 +330,7 @@ fn may_scan(cx: &mut Cx<'_, HybridIvf>, list: u32, end: u32) -> bool {
 
 /// Whether the visits end before this list, the next one by rank: enough clusters were fruitless. All that was to
 /// follow is dropped then.
-pub(super) fn stops_before(cx: &mut Cx<'_, HybridIvf>, list: u32) -> bool {
+pub(super) fn stops_before(cx: &mut StepContext<'_, HybridIvf>, list: u32) -> bool {
     let cluster = cx.view.directory.cluster_of(list);
     let has_begun = cx.own.visits.iter().any(|v| v.cluster == cluster && v.has_begun);
     if has_begun || !is_fruitless(cx) {
@@ -346,7 +346,7 @@ pub(super) fn stops_before(cx: &mut Cx<'_, HybridIvf>, list: u32) -> bool {
 }
 
 /// Scans a resident list.
-fn scan_resident(cx: &mut Cx<'_, HybridIvf>, list: u32) -> Option<()> {
+fn scan_resident(cx: &mut StepContext<'_, HybridIvf>, list: u32) -> Option<()> {
     let codes = ListCodes::open(&cx.view.shape, list, cx.view.resident_codes(list)?)?;
     begin_visit(cx, cx.view.directory.cluster_of(list));
     scan(cx, &codes, None)?;
@@ -355,12 +355,12 @@ fn scan_resident(cx: &mut Cx<'_, HybridIvf>, list: u32) -> Option<()> {
 }
 
 /// Ends a list. With the last of its cluster the visit ends.
-pub(super) fn end_list(cx: &mut Cx<'_, HybridIvf>, list: u32) {
+pub(super) fn end_list(cx: &mut StepContext<'_, HybridIvf>, list: u32) {
     end_part(cx, cx.view.directory.cluster_of(list));
 }
 
 /// Ends a part of a visit. With the last one the cluster was fruitful or fruitless.
-fn end_part(cx: &mut Cx<'_, HybridIvf>, cluster: u32) {
+fn end_part(cx: &mut StepContext<'_, HybridIvf>, cluster: u32) {
     let Some(visit) = cx.own.visits.iter_mut().find(|v| v.cluster == cluster) else { return };
     visit.lists_left = visit.lists_left.saturating_sub(1);
     if visit.lists_left > 0 {
@@ -373,7 +373,12 @@ fn end_part(cx: &mut Cx<'_, HybridIvf>, cluster: u32) {
 }
 
 /// Asks for `length` bytes of the file. `None` when the budget allows no more reads.
-pub(super) fn fetch(cx: &mut Cx<'_, HybridIvf>, offset: u64, length: u64, kind: ReadKind) -> Option<Tag> {
+pub(super) fn fetch(
+    cx: &mut StepContext<'_, HybridIvf>,
+    offset: u64,
+    length: u64,
+    kind: ReadKind,
+) -> Option<Tag> {
     let bytes = u32::try_from(length).ok().filter(|_| kind.is_short())?;
     let (unit, note) = kind.to_read(cx.view.directory);
     cx.fetch(Extent { store: FILE, offset, bytes }, unit, note)

@@ -1,12 +1,12 @@
 //! The trait that each kind implements, and the context of a step.
 
-mod cx;
 mod ordered;
+mod step_context;
 
 use alloc::vec::Vec;
 
-pub(crate) use self::cx::Cx;
 pub(crate) use self::ordered::Ordered;
+pub(crate) use self::step_context::StepContext;
 use crate::codec::{Reader, Refused, Writer};
 use crate::score::{CodeJob, Ranked};
 use crate::search::{Budget, IndexSize, Loss, Outcome, Query, QueryStats, Read, Step, Tag, Threshold};
@@ -36,7 +36,7 @@ pub(crate) trait Kind: Sized {
     fn prepare(base: &Base<'_>, view: &Self::View<'_>, query: &[u8], scratch: &mut Self::Scratch);
 
     /// Uses what arrived and decides what to do next.
-    fn step(cx: &mut Cx<'_, Self>, arrived: Ordered<'_>);
+    fn step(cx: &mut StepContext<'_, Self>, arrived: Ordered<'_>);
 
     /// Makes what waited for a lost unit wait for another replica. Returns false where the kind has no replicas.
     fn requeue(_state: &mut Self::State, _view: &Self::View<'_>, _unit: u32) -> bool {
@@ -91,7 +91,7 @@ pub(crate) trait Kind: Sized {
     /// # Errors
     /// Content that no scorer writes for this job. It counts as lost then.
     fn take_scores(
-        _cx: &mut Cx<'_, Self>,
+        _cx: &mut StepContext<'_, Self>,
         _job: (Tag, u8),
         _scores: Result<&mut Reader<'_>, Loss>,
     ) -> Result<(), Refused> {
@@ -99,7 +99,7 @@ pub(crate) trait Kind: Sized {
     }
 
     /// Uses what a scorer of codes found; `None` where nothing came.
-    fn take_ranked(_cx: &mut Cx<'_, Self>, _ranked: Option<Ranked<'_>>) {}
+    fn take_ranked(_cx: &mut StepContext<'_, Self>, _ranked: Option<Ranked<'_>>) {}
 
     /// The job that a step has made for a scorer of codes; `None` of a kind that asks for none.
     fn code_job<'s>(_view: &Self::View<'_>, _scratch: &'s Self::Scratch) -> Option<CodeJob<'s>> {

@@ -21,7 +21,7 @@ use alloc::vec::Vec;
 
 use crate::access::hnsw::HnswScratch;
 use crate::codec::{Reader, Refused, Writer};
-use crate::plan::kind::{Carry, Cx, Kind, Ordered};
+use crate::plan::kind::{Carry, Kind, Ordered, StepContext};
 use crate::search::{Budget, Candidate, IndexSize, Outcome, Read};
 use crate::view::Base;
 
@@ -106,7 +106,7 @@ impl Kind for RemoteHnsw {
 
     fn prepare(_: &Base<'_>, _: &View<'_>, _: &[u8], _: &mut Scratch) {}
 
-    fn step(cx: &mut Cx<'_, Self>, arrived: Ordered<'_>) {
+    fn step(cx: &mut StepContext<'_, Self>, arrived: Ordered<'_>) {
         if !core::mem::replace(&mut cx.q.started, true) {
             return navigate::choose(cx);
         }

@@ -9,7 +9,7 @@ use super::view::{self, BASE, FRESH};
 use super::{RemoteHnsw, Scratch, Tables};
 use crate::access::hnsw::HnswCost;
 use crate::format::hnsw::SubHnsw;
-use crate::plan::kind::Cx;
+use crate::plan::kind::StepContext;
 use crate::search::{Extent, Outcome};
 
 /// Shortest beam in the meta-HNSW.
@@ -24,7 +24,7 @@ const LOST_MOST: u64 = 64;
 const WHOLE: u64 = view::WHOLE as u64;
 
 /// Asks for the `nprobe` nearest clusters, counted by the shares of their rows that are left.
-pub(super) fn choose(cx: &mut Cx<'_, RemoteHnsw>) {
+pub(super) fn choose(cx: &mut StepContext<'_, RemoteHnsw>) {
     let all = cx.view.clusters.len();
     let wanted = if cx.params.exact { all } else { all.min(cx.params.nprobe as usize) };
     if cx.view.shares.is_empty() {
@@ -44,19 +44,19 @@ pub(super) fn choose(cx: &mut Cx<'_, RemoteHnsw>) {
 }
 
 /// Whether what was searched has too few rows: because of deletions, which only the clusters themselves show.
-pub(super) fn needs_more(cx: &Cx<'_, RemoteHnsw>) -> bool {
+pub(super) fn needs_more(cx: &StepContext<'_, RemoteHnsw>) -> bool {
     let has_more = cx.own.clusters.len() < cx.view.clusters.len() && !cx.params.exact;
     has_more && cx.view.is_thinned() && (missing(cx) > 0 || cx.own.found.len() < cx.q.top.k as usize)
 }
 
 /// How many whole clusters less than `nprobe` were searched, in parts of [`WHOLE`].
-fn missing(cx: &Cx<'_, RemoteHnsw>) -> u64 {
+fn missing(cx: &StepContext<'_, RemoteHnsw>) -> u64 {
     (u64::from(cx.params.nprobe) * WHOLE).saturating_sub(SLACK + cx.own.searched)
 }
 
 /// Asks for the next nearest clusters: for as many as are missing, if those have lost as many rows as the others; for
 /// twice as many as before where there are too few results. Returns false where no other cluster has rows.
-pub(super) fn choose_more(cx: &mut Cx<'_, RemoteHnsw>) -> bool {
+pub(super) fn choose_more(cx: &mut StepContext<'_, RemoteHnsw>) -> bool {
     let before = cx.own.clusters.len();
     let mut known = cx.own.clusters.clone();
     known.sort_unstable();
@@ -81,7 +81,7 @@ pub(super) fn choose_more(cx: &mut Cx<'_, RemoteHnsw>) -> bool {
 }
 
 /// Asks for the clusters of the query from this one on.
-fn ask(cx: &mut Cx<'_, RemoteHnsw>, from: usize) {
+fn ask(cx: &mut StepContext<'_, RemoteHnsw>, from: usize) {
     cx.q.stats.clusters += (cx.own.clusters.len() - from) as u64;
     for at in from..cx.own.clusters.len() {
         let cluster = cx.own.clusters[at];
@@ -103,7 +103,7 @@ fn ask(cx: &mut Cx<'_, RemoteHnsw>, from: usize) {
 
 /// Appends to the clusters of the query those that `is_chosen` takes of the `wanted` nearest, the nearest first. Where
 /// all of them are asked for none is left out, whatever the graph.
-fn rank(cx: &mut Cx<'_, RemoteHnsw>, wanted: usize, mut is_chosen: impl FnMut(u32) -> bool) {
+fn rank(cx: &mut StepContext<'_, RemoteHnsw>, wanted: usize, mut is_chosen: impl FnMut(u32) -> bool) {
     let Some(meta) = SubHnsw::open(cx.view.layout, cx.view.meta) else { return };
     let all = cx.view.clusters.len();
     let Scratch { tables, trace } = &mut *cx.scratch;

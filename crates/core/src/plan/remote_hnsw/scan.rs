@@ -7,16 +7,16 @@ use crate::access::hnsw::HnswCost;
 use crate::format::fresh::FreshRecord;
 use crate::format::hnsw::SubHnsw;
 use crate::format::region::{count_bits, has_bit};
-use crate::plan::kind::Cx;
+use crate::plan::kind::StepContext;
 use crate::search::Read;
 
 /// Takes the vectors of a cluster that are near. `None` for bytes that make no sense.
-pub(super) fn take(cx: &mut Cx<'_, RemoteHnsw>, read: &Read, bytes: &[u8]) -> Option<()> {
+pub(super) fn take(cx: &mut StepContext<'_, RemoteHnsw>, read: &Read, bytes: &[u8]) -> Option<()> {
     if read.note == FRESH { take_fresh(cx, read, bytes) } else { take_base(cx, read.unit, bytes) }
 }
 
 /// Searches a sub-HNSW by a beam of its own, so that its results depend on nothing else.
-fn take_base(cx: &mut Cx<'_, RemoteHnsw>, cluster: u32, bytes: &[u8]) -> Option<()> {
+fn take_base(cx: &mut StepContext<'_, RemoteHnsw>, cluster: u32, bytes: &[u8]) -> Option<()> {
     let own = SubHnsw::open(cx.view.layout, bytes)?;
     let (view, located) = (cx.view, cx.view.clusters.get(cluster as usize)?);
     let (clock, marks, first) = (located.clock, view.marks_of(located), located.first_marks[0]);
@@ -46,7 +46,7 @@ fn take_base(cx: &mut Cx<'_, RemoteHnsw>, cluster: u32, bytes: &[u8]) -> Option<
 
 /// Takes the nearest members that are not deleted.
 fn take_members(
-    cx: &mut Cx<'_, RemoteHnsw>,
+    cx: &mut StepContext<'_, RemoteHnsw>,
     (cluster, clock): (u32, u64),
     own: &SubHnsw<'_>,
     is_dead: impl Fn(u32) -> bool,
@@ -86,7 +86,7 @@ fn take_members(
 
 /// Compares some fresh records of a cluster. A slot without a record is passed over: it was reserved, and not written
 /// yet.
-fn take_fresh(cx: &mut Cx<'_, RemoteHnsw>, read: &Read, bytes: &[u8]) -> Option<()> {
+fn take_fresh(cx: &mut StepContext<'_, RemoteHnsw>, read: &Read, bytes: &[u8]) -> Option<()> {
     let (k, cluster, record_bytes) = (cx.q.top.k as usize, read.unit, cx.view.record_bytes());
     let located = cx.view.clusters.get(cluster as usize)?;
     let marks = cx.view.marks_of(located);

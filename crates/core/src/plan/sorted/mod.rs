@@ -12,7 +12,7 @@ use crate::access::blocks;
 use crate::codec::{Reader, Refused, Writer};
 use crate::format::block::{Block, BlockLayout};
 use crate::place::Reach;
-use crate::plan::kind::{Carry, Cx, Kind, Ordered};
+use crate::plan::kind::{Carry, Kind, Ordered, StepContext};
 use crate::search::{Budget, Candidate, IndexSize, LOST_UNITS_MAX, Outcome, Read};
 use crate::verify::{BlockScratch, score_block};
 use crate::view::Base;
@@ -95,7 +95,7 @@ impl Kind for Sorted {
         scratch.start = start[0];
     }
 
-    fn step(cx: &mut Cx<'_, Self>, arrived: Ordered<'_>) {
+    fn step(cx: &mut StepContext<'_, Self>, arrived: Ordered<'_>) {
         if !cx.q.started {
             cx.q.started = true;
             let at = cx.view.first.partition_point(|&first| first <= cx.scratch.start) as u32;
@@ -157,7 +157,7 @@ impl Kind for Sorted {
 }
 
 /// The nearer of the next blocks on both sides, unless it cannot hold a result.
-fn next(cx: &Cx<'_, Sorted>) -> Option<u32> {
+fn next(cx: &StepContext<'_, Sorted>) -> Option<u32> {
     let bound = |block: &u32| cx.view.bound(*block, cx.scratch.start);
     let above = Some(cx.own.high).filter(|&block| (block as usize) < cx.view.first.len());
     let nearest =
@@ -169,7 +169,7 @@ fn next(cx: &Cx<'_, Sorted>) -> Option<u32> {
 
 /// Chooses blocks up to the width and reads those that are here. Hands the query over when all others are on other
 /// servers.
-fn choose(cx: &mut Cx<'_, Sorted>) {
+fn choose(cx: &mut StepContext<'_, Sorted>) {
     while cx.q.io.pending.len() + cx.own.wanted.len() < cx.q.width as usize {
         let Some(block) = next(cx) else { break };
         cx.own.wanted.push(block);

@@ -3,11 +3,11 @@
 
 use super::Source;
 use crate::format::posting_file::PostingList;
-use crate::plan::kind::Cx;
 use crate::plan::gpu_ivf::{GpuIvf, Scratch, Stage, rerank};
+use crate::plan::kind::StepContext;
 
 /// Reads the next lists, `width` at a time. When all are taken in, results are complete, or candidates are re-ranked.
-pub(in crate::plan::gpu_ivf) fn choose(cx: &mut Cx<'_, GpuIvf>) -> Option<()> {
+pub(in crate::plan::gpu_ivf) fn choose(cx: &mut StepContext<'_, GpuIvf>) -> Option<()> {
     let is_codes = cx.params.compared.source == Source::CodeLists;
     if cx.own.next == 0 && cx.params.compared.copies {
         cx.q.stats.gpu_bytes += 4 * cx.base.dim as u64;
@@ -39,7 +39,7 @@ pub(in crate::plan::gpu_ivf) fn choose(cx: &mut Cx<'_, GpuIvf>) -> Option<()> {
 }
 
 /// Scores the members of a list that was read.
-pub(in crate::plan::gpu_ivf) fn take(cx: &mut Cx<'_, GpuIvf>, bytes: &[u8]) -> Option<()> {
+pub(in crate::plan::gpu_ivf) fn take(cx: &mut StepContext<'_, GpuIvf>, bytes: &[u8]) -> Option<()> {
     let own = cx.view.baselines?;
     let is_codes = cx.params.compared.source == Source::CodeLists;
     let list = PostingList::open(if is_codes { &own.code_list } else { &own.list }, bytes)?;
@@ -55,7 +55,7 @@ pub(in crate::plan::gpu_ivf) fn take(cx: &mut Cx<'_, GpuIvf>, bytes: &[u8]) -> O
     Some(())
 }
 
-fn take_codes(cx: &mut Cx<'_, GpuIvf>, list: &PostingList<'_>) {
+fn take_codes(cx: &mut StepContext<'_, GpuIvf>, list: &PostingList<'_>) {
     let Scratch { query, ids, distances, .. } = &mut *cx.scratch;
     ids.clear();
     ids.extend(0..list.count() as u32);
@@ -73,7 +73,7 @@ fn take_codes(cx: &mut Cx<'_, GpuIvf>, list: &PostingList<'_>) {
 }
 
 /// Keeps the nearest candidates, each once.
-fn keep_nearest(cx: &mut Cx<'_, GpuIvf>) {
+fn keep_nearest(cx: &mut StepContext<'_, GpuIvf>) {
     let count = cx.own.candidates.len();
     cx.own.candidates.sort_unstable();
     cx.own.candidates.dedup();
@@ -81,7 +81,7 @@ fn keep_nearest(cx: &mut Cx<'_, GpuIvf>) {
     cx.own.candidates.truncate(cx.params.candidates as usize);
 }
 
-fn take_vectors(cx: &mut Cx<'_, GpuIvf>, list: &PostingList<'_>) {
+fn take_vectors(cx: &mut StepContext<'_, GpuIvf>, list: &PostingList<'_>) {
     let Scratch { exact, norms, .. } = &mut *cx.scratch;
     norms.clear();
     norms.extend((0..list.count()).map(|member| list.inverse_norm(member)));

@@ -12,7 +12,7 @@ use super::{Probe, Row, count_bytes, full, is_here, ones};
 use crate::codec::{Reader, Refused, Writer};
 use crate::format::grid::GridLayout;
 use crate::place::Reach;
-use crate::plan::kind::Cx;
+use crate::plan::kind::StepContext;
 use stratann_kernel::Metric;
 use stratann_kernel::columns::LANES;
 
@@ -44,7 +44,7 @@ pub(crate) struct Gathered {
 }
 
 /// Asks for all slices of a row. `None` when the budget allows no more jobs.
-pub(super) fn begin(cx: &mut Cx<'_, GridIvf>, row: Row) -> Option<()> {
+pub(super) fn begin(cx: &mut StepContext<'_, GridIvf>, row: Row) -> Option<()> {
     let Some(first) = row.lists.first().map(|probe| probe.list) else { return Some(()) };
     let slices = 0..cx.view.slice_count();
     let units: Vec<u32> = slices.clone().map(|slice| cx.view.unit(first, slice)).collect();
@@ -60,7 +60,8 @@ pub(super) fn begin(cx: &mut Cx<'_, GridIvf>, row: Row) -> Option<()> {
     whole.begin(cx.view);
     (gathered.alive, gathered.sums) = (whole.alive, whole.sums);
     let of_slice = |slice: usize| Row { done: full(cx.view.slice_count()) & !(1 << slice), ..all.clone() };
-    let is_own = |cx: &Cx<'_, GridIvf>, slice| all.lists.iter().all(|probe| is_here(cx, probe.list, slice));
+    let is_own =
+        |cx: &StepContext<'_, GridIvf>, slice| all.lists.iter().all(|probe| is_here(cx, probe.list, slice));
     let own: Vec<usize> = slices.clone().filter(|&slice| is_own(cx, slice)).collect();
     for &slice in &own {
         let mut row = of_slice(slice);
@@ -90,7 +91,7 @@ pub(super) fn begin(cx: &mut Cx<'_, GridIvf>, row: Row) -> Option<()> {
 }
 
 /// Completes the norms of a query that was loaded for one slice. `None` where they do not fit.
-pub(super) fn load_norms(cx: &mut Cx<'_, GridIvf>, part: &Part) -> Option<()> {
+pub(super) fn load_norms(cx: &mut StepContext<'_, GridIvf>, part: &Part) -> Option<()> {
     if cx.base.metric == Metric::Ip {
         (part.norms.len() == cx.scratch.norms.len()).then_some(())?;
         cx.scratch.norms.clone_from(&part.norms);
@@ -133,7 +134,7 @@ pub(super) fn encode(row: &Row, w: &mut Writer<'_>) {
 }
 
 /// Takes the reply for a slice, whose job is at this place of the rows.
-pub(super) fn take(cx: &mut Cx<'_, GridIvf>, at: usize, r: &mut Reader<'_>) -> Result<(), Refused> {
+pub(super) fn take(cx: &mut StepContext<'_, GridIvf>, at: usize, r: &mut Reader<'_>) -> Result<(), Refused> {
     let (_, asked) = &cx.own.rows[at];
     let mut row = Row { lists: asked.lists.clone(), part: asked.part.clone(), ..Row::default() };
     take_left(r, row.lists.len(), (&mut row.alive, &mut row.sums))?;
@@ -167,7 +168,7 @@ pub(super) fn take(cx: &mut Cx<'_, GridIvf>, at: usize, r: &mut Reader<'_>) -> R
 }
 
 /// Ends a row when no slice of it is missing: what is left has been compared in all of its components.
-fn finish(cx: &mut Cx<'_, GridIvf>, number: u32) {
+fn finish(cx: &mut StepContext<'_, GridIvf>, number: u32) {
     let is_of_row = |row: &Row| row.part.as_ref().is_some_and(|part| part.row == number);
     if cx.own.rows.iter().any(|(_, row)| is_of_row(row)) {
         return;

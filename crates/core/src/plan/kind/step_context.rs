@@ -9,7 +9,7 @@ use crate::search::{Arrived, Extent, Loss, Outcome, Pending, Query, Read, Scorer
 use crate::view::Base;
 
 /// All that one step of one kind works with.
-pub(crate) struct Cx<'a, K: Kind> {
+pub(crate) struct StepContext<'a, K: Kind> {
     pub(crate) q: &'a mut Query,
     pub(crate) own: &'a mut K::State,
     pub(crate) base: &'a Base<'a>,
@@ -19,7 +19,7 @@ pub(crate) struct Cx<'a, K: Kind> {
     pub(crate) scratch: &'a mut K::Scratch,
 }
 
-impl<K: Kind> Cx<'_, K> {
+impl<K: Kind> StepContext<'_, K> {
     /// Asks for an extent. `None` when the budget allows no more reads.
     pub(crate) fn fetch(&mut self, at: Extent, unit: u32, note: u64) -> Option<Tag> {
         if self.q.budget.reads == 0 {
