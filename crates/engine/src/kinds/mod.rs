@@ -54,6 +54,7 @@ pub use remote_hnsw::live::inspect::{LiveFacts, MemoryReport};
 pub use remote_hnsw::live::load::LoadedNode;
 pub(crate) use remote_hnsw::live::load::{check_loadable, copy_to_nodes};
 pub(crate) use remote_hnsw::live::{Clusters as LiveClusters, LiveRegion, Reader as LiveReader};
+pub(crate) use remote_hnsw::loads::recorded_visits;
 
 use crate::base::{Base, OpenOptions, shape};
 use crate::curve::Grid;

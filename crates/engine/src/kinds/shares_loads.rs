@@ -37,6 +37,15 @@ impl CachedClusters {
     }
 }
 
+/// A query's search of a cluster.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RecordedVisit {
+    /// The cluster.
+    pub cluster: u32,
+    /// Distances to its vectors.
+    pub comparisons: u64,
+}
+
 /// Answers of a kind whose queries share their loads.
 pub(crate) trait SharesLoads {
     /// Returns the clusters.

@@ -23,11 +23,12 @@ mod truth;
 
 pub use crate::kinds::answers::ExactCost;
 pub use crate::kinds::effort::Effort;
+pub use crate::kinds::shares_loads::RecordedVisit;
 pub use answers::{Answers, Latency, recall};
 pub use memory::{DOORBELLS, reserve, usual_reserve};
 pub use options::SearchOptions;
 use record::Recording;
-pub use record::{RecordedBatch, RecordedLoad, RecordedQuery, RecordedVisit};
+pub use record::{RecordedBatch, RecordedLoad, RecordedQuery};
 pub use together::{INDEXES_MAX, Together};
 pub use traffic::{Traffic, TrafficOptions};
 

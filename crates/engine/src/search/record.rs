@@ -9,7 +9,8 @@ use stratann_storage::{Error, Progress, Result};
 
 use super::{Answers, Purpose, SearchOptions, TrafficOptions};
 use crate::index::Index;
-use crate::kinds::{Linking, LinkingOptions};
+use crate::kinds::shares_loads::RecordedVisit;
+use crate::kinds::{self, Linking, LinkingOptions};
 
 /// A batch of queries whose reads were gathered.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -40,15 +41,6 @@ pub struct RecordedQuery {
     pub visits: Vec<RecordedVisit>,
 }
 
-/// A query's search of a cluster.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct RecordedVisit {
-    /// The cluster.
-    pub cluster: u32,
-    /// Distances to its vectors.
-    pub comparisons: u64,
-}
-
 /// The batches of a search under way.
 #[derive(Default)]
 pub(super) struct Recording(Mutex<Vec<RecordedBatch>>);
@@ -73,16 +65,9 @@ impl Recording {
     }
 
     pub(super) fn ended(&self, number: usize, scratch: &Scratch) {
-        let Some(trace) = scratch.remote_hnsw().and_then(|own| own.traced()) else { return };
-        let visits = trace.visits.iter();
-        let visits = visits
-            .map(|visit| RecordedVisit {
-                cluster: visit.cluster,
-                comparisons: visit.comparisons + u64::from(visit.fresh),
-            })
-            .collect();
+        let Some((meta_comparisons, visits)) = kinds::recorded_visits(scratch) else { return };
         if let Some(batch) = self.batches().last_mut() {
-            batch.queries.push(RecordedQuery { number, meta_comparisons: trace.meta_comparisons, visits });
+            batch.queries.push(RecordedQuery { number, meta_comparisons, visits });
         }
     }
 }

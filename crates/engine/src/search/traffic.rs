@@ -1,4 +1,4 @@
-//! The traffic that is expected of the clusters of a `remote-hnsw`.
+//! Expected traffic of clusters that are loaded whole.
 
 use stratann_storage::{Error, Result};
 

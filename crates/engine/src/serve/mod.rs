@@ -313,24 +313,24 @@ impl Server {
         self.state.recent_visits()
     }
 
-    /// The clusters of a `remote-hnsw`; `None` of another kind.
+    /// Returns the clusters that are loaded whole; `None` of a kind without any.
     pub fn cluster_map(&self) -> Option<ClusterMap> {
         let index = self.state.index.index();
         index.kind.shares_loads().map(|own| own.cluster_map(&index.base))
     }
 
-    /// Number of the clusters of a `remote-hnsw`; 0 of another kind.
+    /// Returns the number of these clusters; 0 of a kind without any.
     pub fn cluster_count(&self) -> usize {
         self.state.index.index().kind.shares_loads().map_or(0, SharesLoads::cluster_count)
     }
 
-    /// The clusters of a `remote-hnsw` that are in the cache now; `None` of another kind.
+    /// Returns those of these clusters that are in the cache now; `None` of a kind without any.
     pub fn cached_clusters(&self) -> Option<CachedClusters> {
         let index = self.state.index.index();
         index.kind.shares_loads().map(|own| own.cached_clusters(&index.base, index.cache.as_ref()))
     }
 
-    /// The meta-HNSW of a `remote-hnsw`, by which a client chooses the clusters of a query; `None` of another kind.
+    /// Returns the graph by which a client chooses the clusters of a query; `None` of a kind without one.
     pub fn meta_hnsw(&self) -> Option<&[u8]> {
         self.state.index.index().kind.shares_loads().map(SharesLoads::meta_hnsw)
     }

@@ -1,6 +1,7 @@
 //! What queries of a `remote-hnsw` share: clusters that are loaded whole, and doorbells.
 
 use stratann_core::plan::remote_hnsw::Located;
+use stratann_core::query::Scratch;
 use stratann_storage::cache::ExtentCache;
 
 use super::live::placement::{Room, Weight, divide};
@@ -8,7 +9,7 @@ use super::open::RemoteIndex;
 use super::traffic;
 use crate::base::Base;
 use crate::exec::GatherOptions;
-use crate::kinds::shares_loads::{CachedClusters, ClusterMap, SharesLoads};
+use crate::kinds::shares_loads::{CachedClusters, ClusterMap, RecordedVisit, SharesLoads};
 
 impl RemoteIndex {
     /// Runs `f` with where the clusters are, as the newest batch saw them.
@@ -70,4 +71,14 @@ impl SharesLoads for RemoteIndex {
         let placed = divide(&groups, &rooms).places;
         (0..self.clusters.len()).map(|cluster| placed[cluster / 2].node()).collect()
     }
+}
+
+/// Distances to representatives, and the clusters that a query searched, the nearest first; `None` without a trace.
+pub(crate) fn recorded_visits(scratch: &Scratch) -> Option<(u64, Vec<RecordedVisit>)> {
+    let trace = scratch.remote_hnsw()?.traced()?;
+    let visits = trace.visits.iter().map(|visit| RecordedVisit {
+        cluster: visit.cluster,
+        comparisons: visit.comparisons + u64::from(visit.fresh),
+    });
+    Some((trace.meta_comparisons, visits.collect()))
 }

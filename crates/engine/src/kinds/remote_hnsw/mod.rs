@@ -11,7 +11,7 @@ pub mod facts;
 pub(crate) mod limits;
 pub mod linking;
 pub mod live;
-mod loads;
+pub(crate) mod loads;
 pub(crate) mod members;
 pub(crate) mod open;
 pub mod options;
