@@ -52,7 +52,7 @@ pub struct Compared {
 impl Compared {
     /// The source and the flags on the wire.
     pub(super) fn numbers(self) -> (u8, u8) {
-        (self.source as u8, u8::from(self.by_rows) * BY_ROWS | u8::from(self.copies) * COPIES)
+        (self.source as u8, (u8::from(self.by_rows) * BY_ROWS) | (u8::from(self.copies) * COPIES))
     }
 
     pub(super) fn from_numbers(source: u8, flags: u8) -> Option<Compared> {
