@@ -35,14 +35,19 @@ impl<'py> FromPyObject<'_, 'py> for Options {
 }
 
 fn scope(kind: Option<IndexKind>) -> Scope {
-    Scope { stages: &[Stage::Build], kind, place: Place::Folder, surface: Surface::Python }
+    Scope {
+        stages: &[Stage::Build],
+        kinds: kind.into_iter().collect(),
+        place: Place::Folder,
+        surface: Surface::Python,
+    }
 }
 
 pub(crate) fn metric(name: &str) -> Result<Metric> {
     Metric::from_name(name).ok_or_else(|| {
         Error::bad_input(format!(
-            "metric is {name}; use {}",
-            list_of(MetricName::ALL.iter().map(|m| m.name()))
+            "metric is {name:?}; use {}",
+            list_of(MetricName::ALL.map(|metric| format!("{:?}", metric.name())))
         ))
     })
 }
@@ -51,8 +56,11 @@ impl Options {
     /// Returns the options of a build whose kind is given.
     pub(crate) fn read(&self) -> Result<BuildOptions> {
         let kind = IndexKind::parse(&self.kind).ok_or_else(|| {
-            let known = IndexKind::ALL.iter().map(|kind| kind.name());
-            Error::bad_input(format!("kind is {}; use {}", self.kind, list_of(known)))
+            let known = ["auto"]
+                .into_iter()
+                .chain(IndexKind::ALL.map(IndexKind::name))
+                .map(|name| format!("{name:?}"));
+            Error::bad_input(format!("kind is {:?}; use {}", self.kind, list_of(known)))
         })?;
         self.given.check(&scope(Some(kind)))?;
         let own = OptionsByKind::read(&self.given).of(kind.into());

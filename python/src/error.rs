@@ -1,39 +1,38 @@
 //! Conversion of engine errors to the exceptions of `stratann._errors`.
 
 use pyo3::prelude::*;
+use stratann_params::GROUPS;
 use stratann_storage::{Error, ErrorKind};
 
-/// Options as the engine's messages name them, and their Python names. Longer names come first.
-const OPTIONS: [(&str, &str); 21] = [
+/// Options that have another form in Python than their name.
+const FORMS: [(&str, &str); 6] = [
     ("--ram-budget ", "ram_budget="),
-    ("--ram-budget", "ram_budget"),
     ("--search-budget ", "search_budget="),
-    ("--search-budget", "search_budget"),
-    ("--search-list", "search_list"),
-    ("--nprobe", "nprobe"),
-    ("--early-stop", "early_stop"),
-    ("--recall", "recall"),
-    ("--clusters", "clusters"),
     ("--plan ", "plan="),
-    ("--build-list", "build_list"),
-    ("--code-bytes", "code_bytes"),
-    ("--head-share", "head_share"),
     ("--on-bad-row ", "on_bad_row="),
-    ("--degree", "degree"),
-    ("--nodes-per-block", "nodes_per_block"),
-    ("--cells", "cells"),
-    ("--alpha", "alpha"),
-    ("--io", "io"),
     ("--resume", "resume=True"),
     ("--force", "force=True"),
 ];
 
 /// Replaces option names in a message. Options follow a space; similar text in a path is not changed.
 pub(crate) fn in_python(message: &str) -> String {
-    let text = OPTIONS.iter().fold(format!(" {message}"), |text, (option, argument)| {
+    let formed = FORMS.iter().fold(format!(" {message}"), |text, (option, argument)| {
         text.replace(&format!(" {option}"), &format!(" {argument}"))
     });
-    text[1..].to_owned()
+    let mut words: Vec<String> = formed.split(' ').map(String::from).collect();
+    for word in &mut words {
+        let Some(option) = word.strip_prefix("--") else { continue };
+        let end = option.find(|c: char| !c.is_ascii_lowercase() && c != '-').unwrap_or(option.len());
+        let (name, rest) = option.split_at(end);
+        let known = GROUPS.iter().find_map(|group| {
+            let param = group.params.iter().find(|p| group.option(p).as_deref() == Some(name))?;
+            Some(param.name)
+        });
+        if let Some(known) = known {
+            *word = format!("{known}{rest}");
+        }
+    }
+    words.join(" ")[1..].to_owned()
 }
 
 /// Creates an exception of `stratann._errors` by name.

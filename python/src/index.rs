@@ -7,23 +7,23 @@ use numpy::{IntoPyArray, PyArray1, PyReadonlyArray1};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use serde_json::Value;
-use stratann_core::query::{Mode, QueryStats};
+use stratann_core::query::QueryStats;
 use stratann_engine::dataset::check_row;
-use stratann_engine::exec::{GatherOptions, Width};
+use stratann_engine::exec::GatherOptions;
 use stratann_engine::explain::Explained;
 use stratann_engine::index::{self, CacheBudget, ChangeOptions, OpenOptions};
-use stratann_engine::kinds::options::{Learn, LearnOptions};
+use stratann_engine::kinds::kind::Kind;
 use stratann_engine::kinds::{reported_params, setting};
 use stratann_engine::manifest::Manifest;
-use stratann_engine::search::{self, Answers, Effort, Latency, SearchOptions, Together};
+use stratann_engine::search::{self, Answers, Latency, SearchOptions, Together};
+use stratann_params::open::OpenSettings;
+use stratann_params::{Given, Place, Scope, Stage, Surface};
 use stratann_storage::budget::Account;
-use stratann_storage::tier::IoChoice;
 use stratann_storage::{Error, Quiet, Result};
 
 use crate::memory::MemoryOpening;
 use crate::process::Own;
-use crate::techniques::{GpuTechniques, GridTechniques, RemoteTechniques};
-use crate::{error, memory, report, techniques, work};
+use crate::{error, memory, parameters, report, work};
 
 /// Largest batch that is answered in the calling thread. Larger ones run in another thread, so that signals are
 /// handled.
@@ -44,145 +44,56 @@ pub(crate) struct Index {
     kind: String,
 }
 
-/// Options of opening.
-#[derive(FromPyObject)]
-#[pyo3(from_item_all)]
-pub(crate) struct Opening {
-    ram_budget: Option<u64>,
-    cache_budget: Option<u64>,
-    preload: bool,
-    head_budget: Option<u64>,
-    learning: String,
-    epoch_queries: u32,
-    scorer: String,
-    device: Option<u32>,
-    gpu_budget: Option<u64>,
-    spill: bool,
-    early_tables: bool,
-    baselines: String,
-}
+/// Parameters of opening.
+pub(crate) struct Opening(Given);
 
-impl Opening {
-    fn read(&self) -> Result<OpenOptions> {
-        techniques::no_baselines(&self.baselines)?;
-        let learn = match self.learning.as_str() {
-            "on" => Learn::On,
-            "frozen" => Learn::Frozen,
-            "off" => Learn::Off,
-            other => {
-                return Err(Error::bad_input(format!(
-                    "learning is {other:?}; use \"on\", \"frozen\" or \"off\""
-                )));
-            }
-        };
-        let learning =
-            LearnOptions { learn, epoch_queries: self.epoch_queries.max(1), ..LearnOptions::default() };
-        Ok(OpenOptions {
-            ram_budget: self.ram_budget,
-            cache_budget: self.cache_budget.unwrap_or(0),
-            head_budget: self.head_budget,
-            learning,
-            scorer: techniques::scorer(
-                &self.scorer,
-                self.device,
-                self.gpu_budget,
-                self.spill,
-                self.early_tables,
-            )?,
-            ..OpenOptions::default()
-        })
+impl<'py> FromPyObject<'_, 'py> for Opening {
+    type Error = PyErr;
+
+    fn extract(object: Borrowed<'_, 'py, PyAny>) -> PyResult<Opening> {
+        parameters::given(&object.cast::<PyDict>()?.to_owned(), &scope(Stage::Open, &[], Place::Folder), &[])
+            .map(Opening)
     }
 }
 
-/// Options of a search.
-#[derive(FromPyObject)]
-#[pyo3(from_item_all)]
-pub(crate) struct How {
-    k: usize,
-    recall: Option<f64>,
-    search_list: Option<u32>,
-    nprobe: Option<u32>,
-    early_stop: Option<f32>,
-    stop_slack: Option<f32>,
-    grid: GridTechniques,
-    gpu: GpuTechniques,
-    remote: RemoteTechniques,
-    threads: Option<usize>,
-    mode: String,
-    width: Option<u32>,
-    in_flight: Option<usize>,
-    io: String,
+/// Parameters of a search.
+pub(crate) struct How(Given);
+
+impl<'py> FromPyObject<'_, 'py> for How {
+    type Error = PyErr;
+
+    fn extract(object: Borrowed<'_, 'py, PyAny>) -> PyResult<How> {
+        parameters::given(
+            &object.cast::<PyDict>()?.to_owned(),
+            &scope(Stage::Search, &[], Place::Folder),
+            &[],
+        )
+        .map(How)
+    }
+}
+
+fn scope(stage: Stage, kinds: &[Kind], place: Place) -> Scope {
+    let stages: &[Stage] = match stage {
+        Stage::Open => &[Stage::Open],
+        Stage::Build | Stage::Search => &[Stage::Search],
+    };
+    Scope { stages, kinds: kinds.iter().map(|&kind| kind.into()).collect(), place, surface: Surface::Python }
 }
 
 impl How {
-    fn effort(&self) -> Result<Effort> {
-        let given = [
-            ("recall", self.recall.is_some()),
-            ("search_list", self.search_list.is_some()),
-            ("nprobe", self.nprobe.is_some()),
-        ];
-        let named: Vec<&str> = given.iter().filter(|g| g.1).map(|g| g.0).collect();
-        if let [first, second, ..] = named.as_slice() {
-            return Err(Error::bad_input(format!("{first} and {second} are both given; give one of them")));
-        }
-        if self.early_stop.is_some() && self.nprobe.is_none() {
-            return Err(Error::bad_input("early_stop goes with nprobe; recall picks both by itself"));
-        }
-        match (self.search_list, self.nprobe) {
-            (Some(list), _) => Ok(Effort::List(list, self.stop_slack)),
-            (None, Some(clusters)) => Ok(Effort::Clusters(clusters, self.stop_slack, self.early_stop)),
-            (None, None) if self.stop_slack.is_some() => Err(Error::bad_input(
-                "stop_slack goes with search_list or nprobe; recall picks both by itself",
-            )),
-            (None, None) => Ok(Effort::Recall(self.recall.unwrap_or(0.95))),
-        }
-    }
-
-    fn read(self, queries: usize, index: &index::Index) -> Result<SearchOptions> {
-        let effort = self.effort()?;
-        let mode = match self.mode.as_str() {
-            "barrier" => Mode::Barrier,
-            "eager" => Mode::Eager,
-            other => {
-                return Err(Error::bad_input(format!("mode is {other:?}; use \"barrier\" or \"eager\"")));
-            }
-        };
-        let io = match self.io.as_str() {
-            "auto" => IoChoice::Auto,
-            "io_uring" => IoChoice::Uring,
-            "pread" => IoChoice::Pread,
-            other => {
-                return Err(Error::bad_input(format!(
-                    "io is {other:?}; use \"auto\", \"io_uring\" or \"pread\""
-                )));
-            }
-        };
-        if self.width.is_some_and(|w| w == 0 || w > stratann_core::query::MAX_WIDTH) {
-            return Err(Error::bad_input(format!(
-                "width is out of range; use 1 to {}",
-                stratann_core::query::MAX_WIDTH
-            )));
-        }
-        let gather = match index.manifest().kind() {
-            Some(kind) => self.remote.gather(kind)?,
-            None => GatherOptions::default(),
-        };
-        let cores = std::thread::available_parallelism().map_or(1, |n| n.get());
-        let threads = self.threads.unwrap_or(cores).clamp(1, queries.max(1));
-        let in_flight = self.in_flight.or_else(|| index.in_flight_of_few(queries.div_ceil(threads)));
-        let width = self.width.map_or(Width::Auto, Width::Fixed);
-        Ok(SearchOptions {
-            k: self.k,
-            effort,
-            mode,
-            width,
-            in_flight,
-            threads,
-            io,
-            gather,
-            switches: techniques::switches(&self.grid, &self.gpu, &self.remote)?,
-            ..SearchOptions::default()
-        })
+    fn read(&self, queries: usize, indexes: &[&index::Index]) -> Result<SearchOptions> {
+        let kinds: Vec<Kind> = indexes.iter().filter_map(|index| index.manifest().kind()).collect();
+        let is_in_memory = indexes.iter().any(|index| index.is_in_memory_nodes());
+        let place = if is_in_memory { Place::MemoryNodes } else { Place::Folder };
+        let scope = scope(Stage::Search, &kinds, place);
+        self.0.check(&scope)?;
+        let having = self.0.kinds(scope.stages, &scope.kinds)?;
+        let kind = having.first().map_or(Kind::Flat, |&kind| kind.into());
+        let options = SearchOptions::read(&self.0, kind)?;
+        let threads = options.threads.clamp(1, queries.max(1));
+        let few = |index: &&index::Index| index.in_flight_of_few(queries.div_ceil(threads));
+        let in_flight = options.in_flight.or_else(|| indexes.first().and_then(few));
+        Ok(SearchOptions { threads, in_flight, ..options })
     }
 }
 
@@ -218,10 +129,13 @@ impl Index {
 impl Index {
     #[new]
     fn new(py: Python<'_>, path: PathBuf, how: Opening) -> PyResult<Index> {
-        let (cache, preload) = (how.cache_budget.map_or(CacheBudget::Auto, CacheBudget::Bytes), how.preload);
-        let mut options = how.read().map_err(|e| error::to_python(py, &e))?;
         let opened = py.detach(|| {
             let (_, manifest) = Manifest::read(&path)?;
+            let kinds: Vec<Kind> = manifest.kind().into_iter().collect();
+            how.0.check(&scope(Stage::Open, &kinds, Place::Folder))?;
+            let settings: OpenSettings = how.0.read();
+            let (cache, preload) = (CacheBudget::from(settings.cache_budget), settings.preload);
+            let mut options = OpenOptions::read(&how.0)?;
             options.search_reserve = search::usual_reserve(&manifest, GatherOptions::default(), 1);
             let reserve = &options.search_reserve;
             options.cache_budget = cache.shared_bytes(&manifest, options.ram_budget, reserve);
@@ -278,7 +192,7 @@ impl Index {
         let open = self.opened(py)?;
         let bytes = queries.as_slice()?;
         let count = bytes.len() / open.row_bytes();
-        let options = how.read(count, &open).map_err(|e| error::to_python(py, &e))?;
+        let options = how.read(count, &[&*open]).map_err(|e| error::to_python(py, &e))?;
         let search = |open: &index::Index| {
             if count <= SMALL_BATCH && on_progress.is_none() {
                 return py
@@ -371,7 +285,7 @@ impl Index {
         let open = self.opened(py)?;
         let query = query.as_slice()?;
         let traced = check_queries(&open, query)
-            .and_then(|()| how.read(1, &open))
+            .and_then(|()| how.read(1, &[&*open]))
             .and_then(|options| stratann_engine::explain::explain(&open, query, &options));
         match traced.map_err(|e| error::to_python(py, &e))? {
             Explained::Lists(trace) => report::trace(py, &trace, &trace.stats),
@@ -399,7 +313,8 @@ pub(crate) fn search_together<'py>(
     let Some(first) = open.first() else { return Err(error::input(py, "no index is given")) };
     let bytes = queries.as_slice()?;
     let count = bytes.len() / first.row_bytes();
-    let options = how.read(count * open.len(), first).map_err(|e| error::to_python(py, &e))?;
+    let all: Vec<&index::Index> = open.iter().map(|index| &**index).collect();
+    let options = how.read(count * open.len(), &all).map_err(|e| error::to_python(py, &e))?;
     let answers = work::run(py, on_progress.as_ref(), |progress| {
         check_queries(first, bytes)?;
         progress.stage("search", (count * open.len()) as u64, "queries");

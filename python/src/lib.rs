@@ -11,7 +11,6 @@ mod process;
 mod report;
 mod router;
 mod split;
-mod techniques;
 mod vectors;
 mod work;
 

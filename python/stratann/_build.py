@@ -14,6 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 from . import _stratann
 from ._arrays import Path, byte_size, fixed, is_path, source, whole
 from ._errors import InputError
+from ._parameters import parameters
 from ._progress import Progress, listening
 
 
@@ -54,10 +55,8 @@ class Neighbors:
 
 def engine_options(given: dict[str, Any]) -> dict[str, Any]:
     """Returns the engine's options from the arguments of a function like `build`, without ids."""
-    options = {name: given.get(name) for name in _stratann.parameters("build")}
-    paths = {name: fixed(options[name]) for name in ("profile", "centroids") if options.get(name) is not None}
     budget = byte_size(given["ram_budget"], "ram_budget")
-    return {**options, **paths, "kind": given["kind"], "ram_budget": budget, "ids": None}
+    return {**parameters("build", given), "kind": given["kind"], "ram_budget": budget, "ids": None}
 
 
 def build(
@@ -74,6 +73,9 @@ def build(
     force: bool = False,
     resume: bool = False,
     progress: Progress = None,
+    # parameters: build
+    profile: Path | None = None,
+    calibration_queries: int | None = None,
     degree: int | None = None,
     build_list: int | None = None,
     alpha: float | None = None,
@@ -88,11 +90,9 @@ def build(
     pages_per_block: int | None = None,
     exact_points: bool | None = None,
     cells: int | None = None,
-    calibration_queries: int | None = None,
     clusters: int | None = None,
     plan: str | None = None,
     search_budget: int | str | None = None,
-    profile: Path | None = None,
     nav_samples: float | None = None,
     lists: int | None = None,
     centroids: Path | None = None,
@@ -104,6 +104,7 @@ def build(
     overflow: int | str | None = None,
     m: int | None = None,
     ef_construction: int | None = None,
+    # end of parameters
 ) -> BuildReport:
     """Builds an index of `base` in the folder `path`.
 
@@ -132,43 +133,57 @@ def build(
         resume: continue an interrupted build of the same arguments.
         progress: True for bars (tqdm where installed, lines on stderr otherwise), or a callable ``(stage,
             done, total, unit)``, called in the calling thread.
-        degree: most neighbours of a node, R; 64.
-        build_list: beam length of the build, L; 128.
-        alpha: pruning factor of edges, larger values keep longer edges; 1.2.
-        passes: passes over all rows; 1.
-        code_bytes: bytes of a vector's code; max(32, d / 4).
-        code_kind: ``"opq"``, ``"pq"`` or ``"residual-opq"``.
-        codes: ``"ram"``, or ``"disk"``: each block carries the codes of all neighbours, which takes a quarter
-            of the RAM and three times the disk.
-        head_share: share of the rows in the head graph.
-        pack: pack neighbours into the same blocks.
-        compress: assume compressed adjacency lists in the design of blocks.
-        nodes_per_block: None chooses.
-        pages_per_block: pages of 4 KiB; None chooses.
-        exact_points: build the graph on float32 even where bytes suffice.
-        cells: build the graph in at least this many overlapping parts; None for as many as `ram_budget`
-            requires.
-        calibration_queries: rows that measure the recall curve; 0 for no curve (`search` then needs
-            ``search_list``, or ``nprobe``).
-        clusters: number of inverted lists of a hybrid-ivf; 4 times the square root of the rows.
-        plan: local index of the lists of a hybrid-ivf: ``"auto"`` (the cheapest for each list),
-            ``"uniform-flat"``, ``"uniform-graph"`` or ``"uniform-ivf"``.
-        search_budget: bytes of RAM of later searches, as int or text: which kinds ``"auto"`` considers, and which
-            lists of a hybrid-ivf are scanned, divided or graphs; None for no limit (of lists: the smallest possible).
-        profile: cost profile of this machine, from ``stratann profile``; None for that of the disk, which the
-            first build measures for 8 seconds and keeps for later ones.
-        nav_samples: sampled vectors per list in the navigation graph of a hybrid-ivf; 2.
-        lists: number of inverted lists of a grid-ivf; the square root of the rows.
-        centroids: a file of float32 vectors, the centroids of the lists of a grid-ivf; None to find them.
-        list_share: inverted lists of a gpu-ivf, as a share of the rows; 0.1.
-        epsilon: a vector of a gpu-ivf is also in lists whose centroids are farther than the nearest by this share of
-            the distance, in 8 at most; 0.15.
-        baselines: of the program ``stratann-lab`` alone; False.
-        partitions: clusters of vectors of a remote-hnsw; 500, or one for 64 rows of small sets.
-        representatives: how the vectors that represent clusters are chosen: ``"sample"`` (drawn) or ``"kmeans"``.
-        overflow: bytes for vectors that are inserted later, for each two clusters; an eighth of their bytes.
-        m: neighbours of a node of a remote-hnsw on upper layers, half of those on the bottom layer; 16.
-        ef_construction: length of the beam that finds them; 200.
+        .. parameters: build
+        profile: of a hybrid-ivf: cost profile, from `stratann profile`; that of the disk, measured once for 8 s and
+            then kept in STRATANN_CACHE or ~/.cache/stratann, so that equal builds get equal plans.
+        calibration_queries: of a disk-graph, hybrid-ivf, grid-ivf, gpu-ivf, remote-hnsw: rows that calibrate
+            `recall`; with 0, searches need `search_list` or `nprobe`; 500.
+        degree: of a disk-graph: most neighbours of a node: more neighbours find more per read and take more space in
+            a block; 64.
+        build_list: of a disk-graph: length of the beam that finds neighbours: a longer one builds slower and better;
+            128.
+        alpha: of a disk-graph: pruning factor of edges (alpha in DiskANN): larger values keep longer edges; 1.2.
+        passes: of a disk-graph: passes over all rows; 1.
+        code_bytes: of a disk-graph, hybrid-ivf, gpu-ivf: bytes of RAM per vector for its code. Larger codes need
+            fewer reads: raise this first when RAM is left, lower it first when RAM is short.; max(32, dimensions / 4).
+        code_kind: of a disk-graph, gpu-ivf: compression of the codes: ``pq``: Product quantisation; ``opq``: Product
+            quantisation after a learned rotation; ``residual-opq``: Product quantisation of the residual to a coarse
+            centroid, after a learned rotation; residual-opq.
+        codes: of a disk-graph: place of the codes during searches. With disk, RAM holds only the head graph with its
+            codes and one bit per vector: about a quarter.: ``ram``: All codes in RAM: fewest bytes read, smallest
+            index; ``disk``: Each block stores the codes of all neighbours: a quarter of the RAM, an index about three
+            times as large; ram.
+        head_share: of a disk-graph: share of the rows in the head graph, the entry points of searches in RAM; 0.05.
+        pack: of a disk-graph: pack nodes that are near in the graph into the same blocks; true.
+        compress: of a disk-graph: assume compressed adjacency lists when choosing the nodes of a block; true.
+        nodes_per_block: of a disk-graph: nodes per block; as many as fit.
+        pages_per_block: of a disk-graph: pages of 4 KiB per block, up to 16; chosen by the build.
+        exact_points: of a disk-graph: build the graph on f32 even where bytes suffice; false.
+        cells: of a disk-graph: build the graph in at least this many overlapping parts; as `ram_budget` requires.
+        clusters: of a hybrid-ivf: number of inverted lists; 4 times the square root of the rows.
+        plan: of a hybrid-ivf: local index of the inverted lists: ``auto``: The cheapest local index for each list;
+            ``uniform-flat``: Scan all codes of a list; ``uniform-graph``: A graph over the vectors of each list;
+            ``uniform-ivf``: Divide each list into sub-lists; auto.
+        search_budget: of a hybrid-ivf: rAM of later searches, such as 64MiB: which kinds kind="auto" considers, and
+            which lists are scanned, divided or graphs; no limit for auto; the smallest possible for lists.
+        nav_samples: of a hybrid-ivf: sampled vectors in the navigation graph, per list; 2.
+        lists: of a grid-ivf: number of inverted lists; the square root of the rows.
+        centroids: of a grid-ivf: centroids of the inverted lists: a file of f32 vectors; found by k-means.
+        list_share: of a gpu-ivf: inverted lists, as a share of the rows; 0.1.
+        epsilon: of a gpu-ivf: put a vector also in lists whose centroids are farther than the nearest by this share
+            of the distance, in 8 at most; 0.15.
+        baselines: of a gpu-ivf: write files that searches with `baseline` need, and measure their recall (to
+            compare); false.
+        partitions: of a remote-hnsw: number of clusters of vectors; 500, or one for 64 rows of small sets.
+        representatives: of a remote-hnsw: how the vectors that represent clusters are chosen: ``sample``: Vectors
+            drawn uniformly; ``kmeans``: The vectors nearest to the centroids of k-means: clusters of more equal size;
+            sample.
+        overflow: of a remote-hnsw: room for vectors that are inserted later, for each two clusters, such as 768KiB;
+            an eighth of their bytes.
+        m: of a remote-hnsw: neighbours of a node on upper layers, half of those on the bottom layer; 16.
+        ef_construction: of a remote-hnsw: length of the beam that finds neighbours: a longer one builds slower and
+            better; 200.
+        .. end of parameters
 
     Raises:
         InputError: a wrong argument or bad row; the message names it.

@@ -23,9 +23,9 @@ from numpy.typing import ArrayLike, NDArray
 from . import _stratann
 from ._arrays import DTYPES, dtype_name, rows_of
 from ._errors import InputError, QueryError, ServerError, plain
+from ._parameters import search_parameters
 from ._results import SearchResult
 from ._routing import Routing, Silent, note
-from ._techniques import grid_techniques
 
 #: Queries per request.
 _EACH = 64
@@ -124,20 +124,39 @@ class Client:
         k: int = 10,
         recall: float | None = None,
         *,
+        # parameters: client
         search_list: int | None = None,
         nprobe: int | None = None,
-        ef: int | None = None,
         early_stop: float | None = None,
         stop_slack: float | None = None,
-        prune_dimension: bool = True,
-        prune_vector: bool = True,
-        prewarm: bool = True,
-        fan_out: int = 1,
-        static_order: bool = False,
-        balance: bool = True,
-        pipeline: bool = True,
-        width: int | None = None,
+        width: int | str = "auto",
         mode: str = "barrier",
+        patience: int | None = None,
+        head: bool | None = None,
+        whole_blocks: bool | None = None,
+        order: str | None = None,
+        stop_early: bool | None = None,
+        weights: bool | None = None,
+        bounds: str | None = None,
+        local_lists: int | None = None,
+        local_list: int | None = None,
+        votes: int | None = None,
+        prune_dimension: bool | None = None,
+        prune_vector: bool | None = None,
+        prewarm: bool | None = None,
+        fan_out: int | None = None,
+        busy_last: bool | None = None,
+        balance: bool | None = None,
+        pipeline: bool | None = None,
+        rule: str | None = None,
+        candidates: int | None = None,
+        batch_size: int | None = None,
+        epsilon_stop: float | None = None,
+        beta: int | None = None,
+        margin: float | None = None,
+        ef: int | None = None,
+        # end of parameters
+        static_order: bool | None = None,
         timeout: float | None = None,
         partial: bool = False,
     ) -> SearchResult:
@@ -151,18 +170,64 @@ class Client:
                 of shape (1, k).
             k: results per query. With k above the number of rows there are fewer columns, and a warning.
             recall: target recall@k; 0.95 unless `search_list` or `nprobe` is given.
-            search_list: beam length instead of a recall, on a disk-graph.
-            nprobe, early_stop: instead of a recall, on a hybrid-ivf, or an index of another kind with clusters
-                (`nprobe`); as in `Index.search`.
-            ef: length of the beam in each cluster of a remote-hnsw; None for that of the curve.
-            stop_slack: with `search_list` or `nprobe`; as in `Index.search`.
-            prune_dimension, prune_vector, prewarm: techniques of a grid-ivf; as in `Index.search`.
-            fan_out: rows of lists that a grid-ivf visits at a time, 1 to 64. More take less time and more work, since
-                rows that begin together do not prune each other.
-            static_order: visit slices of a grid-ivf in their order; otherwise a busy server comes last.
-            balance, pipeline: as in `Index.search`.
-            width: concurrent reads of a query; None chooses by load.
-            mode: ``"barrier"`` (equal results for every order of reads) or ``"eager"`` (lower latency).
+            .. parameters: client
+            search_list: of a disk-graph, flat: length of the beam, instead of a recall (L in DiskANN, ef in HNSW);
+                several values make one run each.
+            nprobe: of a hybrid-ivf, grid-ivf, gpu-ivf, remote-hnsw: most inverted lists to visit, or clusters to
+                search in a remote-hnsw; several values make one run each.
+            early_stop: of a hybrid-ivf: with `nprobe`: stop after this share of the lists, consecutively without a
+                new result; never.
+            stop_slack: of a disk-graph, hybrid-ivf: with `search_list`: stop when the best unread candidate is this
+                many standard errors of its code distance farther than the k-th result. With `nprobe`: prune vectors
+                that are this many standard errors beyond the k-th result [default: prune by exact bounds only]; never.
+            width: concurrent reads of a query; auto reads more at once when few queries are in flight. With auto,
+                answers of a disk-graph depend on the number of queries in flight and on their order. With a number
+                they do not, in the mode barrier.; auto.
+            mode: whether a step waits for all of its reads: ``barrier``: A step waits for all of its reads: equal
+                results on every run; ``eager``: A step uses the reads that have arrived: lower latency, a few more
+                reads; barrier.
+            patience: of a disk-graph: stop after this many consecutive reads without a new result; 0 for never; from
+                the curve; never with `search_list`.
+            head: of a disk-graph: take the first candidates from the head graph; true.
+            whole_blocks: of a disk-graph, gpu-ivf: use all nodes of a block that was read; true.
+            order: of a hybrid-ivf: order in which lists are visited: ``evidence``: By distance to the centroid, less
+                a gain for sampled vectors that were found; ``votes``: By the number of sampled vectors that were
+                found, as in the paper; ``centroid``: By the distance to the centroid, without the navigation graph;
+                ``expected``: By the expected number of results; chosen by calibration.
+            stop_early: of a hybrid-ivf: stop where lists bring nothing more; true.
+            weights: of a hybrid-ivf: weigh a list without a new result by what was to be expected of it, for the
+                early stop; true.
+            bounds: of a hybrid-ivf: bounds that prune vectors before they are read; they never change a result:
+                ``off``: None: every vector of a visited list is read; ``centroid``: Distances to centroids, as in the
+                paper; ``code``: Codes with the radius of their error; ``both``: Both; both.
+            local_lists: of a hybrid-ivf: sub-lists to scan in a divided list; as planned.
+            local_list: of a hybrid-ivf: length of the beam in a list with a graph; 32.
+            votes: of a hybrid-ivf: sampled vectors of the navigation graph that count towards the rank of their
+                lists; 64.
+            prune_dimension: of a grid-ivf: drop a vector as soon as its first components exceed the threshold; true.
+            prune_vector: of a grid-ivf: let the threshold fall from list to list; true.
+            prewarm: of a grid-ivf: score some vectors of every list first, for a first threshold; true.
+            fan_out: of a grid-ivf: rows of lists to visit at a time, where they are divided over servers. More of
+                them take less time and more work: each row is pruned by those that have ended.; 1.
+            busy_last: of a grid-ivf: let slices on busy servers come last; true.
+            balance: of a grid-ivf: let the loads of servers count: for the order of slices, and among replicas; true.
+            pipeline: of a grid-ivf: visit the slices of a row one after another, each pruning for those that follow;
+                true.
+            rule: of a gpu-ivf: what ends re-ranking: ``static``: A fixed number of candidates is re-ranked;
+                ``changes``: Mini-batches that change few results end it (FusionANNS, algorithm 1); ``margin``: The
+                code distance of the next candidate ends it; the cheaper of margin and changes with `recall`, margin
+                otherwise.
+            candidates: of a gpu-ivf: most candidates to re-rank; from the curve; 16 k + 128 with `nprobe`.
+            batch_size: of a gpu-ivf: candidates of a mini-batch; from the curve; 16 with `nprobe`.
+            epsilon_stop: of a gpu-ivf: with `rule` changes: a mini-batch that changes at most this share of the
+                results is without effect.
+            beta: of a gpu-ivf: with `rule` changes: stop after this many mini-batches without effect, consecutively.
+            margin: of a gpu-ivf: with `rule` margin: stop when the next candidate is farther by its code than is
+                expected of a result by this share of the distance.
+            ef: of a remote-hnsw: length of the beam in each cluster (efSearch); from the curve; 48 or 1.5 k with
+                `nprobe`.
+            .. end of parameters
+            static_order: the opposite of `busy_last`.
             timeout: time limit of a query on a server, seconds; None for that of `connect`.
             partial: accept partial results when no live server holds a part of the index; a warning counts
                 them.
@@ -179,18 +244,10 @@ class Client:
             ServerError: no server answered any query.
             QueryError: some queries failed; it holds the reasons and the results of the others.
         """
+        how = search_parameters(locals())
         rows = self._queries(queries)
         asked = {
-            "k": k,
-            "recall": recall,
-            "search_list": search_list,
-            "nprobe": nprobe,
-            "ef": ef,
-            "early_stop": early_stop,
-            "stop_slack": stop_slack,
-            **_switched(prune_dimension, prune_vector, prewarm, fan_out, static_order, balance, pipeline),
-            "width": width,
-            "mode": mode,
+            **{name: str(value).lower() if isinstance(value, bool) else value for name, value in how.items()},
             "timeout_ms": round(1000 * (self._timeout if timeout is None else _read_timeout(timeout))),
             "partial": "true" if partial else None,
         }
@@ -443,14 +500,6 @@ class Client:
 
 _clients: weakref.WeakSet[Client] = weakref.WeakSet()
 os.register_at_fork(after_in_child=lambda: [client._begin_in_child() for client in list(_clients)])
-
-
-def _switched(*switches: Any) -> _Json:
-    """Returns the parameters of switches that differ from their defaults: earlier servers know none of them."""
-    names = {"static_order": "busy_last"}
-    usual = grid_techniques()
-    given = {name: value for name, value in grid_techniques(*switches).items() if value != usual[name]}
-    return {names.get(name, name): value if name == "fan_out" else "false" for name, value in given.items()}
 
 
 def _collect(

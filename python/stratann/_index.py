@@ -18,44 +18,14 @@ from ._changes import Changes, changed, ids_of
 from ._errors import InputError, QueryError
 from ._progress import Progress, listening
 from ._results import SearchResult, result_of, truth_of
-from ._techniques import effort, gpu_techniques, grid_techniques, remote_techniques
+from ._parameters import search_parameters
 
 
 class Index:
     """An open index. Any number of threads may search it concurrently. Created by `open`."""
 
-    def __init__(
-        self,
-        path: Path,
-        ram_budget: int | str | None = None,
-        cache_budget: int | str = "auto",
-        *,
-        preload: bool = False,
-        head_budget: int | str | None = None,
-        learning: str = "on",
-        epoch_queries: int = 2000,
-        scorer: str = "auto",
-        device: int | None = None,
-        gpu_budget: int | str | None = None,
-        spill: bool = False,
-        early_tables: bool = True,
-        baselines: str = "none",
-    ) -> None:
-        self._path = fixed(path)
-        self._how = {
-            "ram_budget": byte_size(ram_budget, "ram_budget"),
-            "cache_budget": None if cache_budget == "auto" else byte_size(cache_budget, "cache_budget") or 0,
-            "preload": preload,
-            "head_budget": byte_size(head_budget, "head_budget"),
-            "learning": learning,
-            "epoch_queries": epoch_queries,
-            "scorer": scorer,
-            "device": whole(device, "device"),
-            "gpu_budget": byte_size(gpu_budget, "gpu_budget"),
-            "spill": spill,
-            "early_tables": early_tables,
-            "baselines": baselines,
-        }
+    def __init__(self, path: Path, parameters: dict[str, Any]) -> None:
+        self._path, self._how = fixed(path), parameters
         self._index = _stratann.Index(self._path, self._how)
         for warning in self._index.warnings():
             warnings.warn(warning, stacklevel=3)
@@ -106,17 +76,35 @@ class Index:
         k: int = 10,
         recall: float | None = None,
         *,
+        # parameters: search
         search_list: int | None = None,
         nprobe: int | None = None,
         early_stop: float | None = None,
         stop_slack: float | None = None,
-        prune_dimension: bool = True,
-        prune_vector: bool = True,
-        prewarm: bool = True,
-        fan_out: int = 1,
-        static_order: bool = False,
-        balance: bool = True,
-        pipeline: bool = True,
+        width: int | str = "auto",
+        mode: str = "barrier",
+        threads: int | None = None,
+        in_flight: int | None = None,
+        admission: str = "fixed",
+        io: str = "auto",
+        merge: bool = True,
+        patience: int | None = None,
+        head: bool | None = None,
+        whole_blocks: bool | None = None,
+        order: str | None = None,
+        stop_early: bool | None = None,
+        weights: bool | None = None,
+        bounds: str | None = None,
+        local_lists: int | None = None,
+        local_list: int | None = None,
+        votes: int | None = None,
+        prune_dimension: bool | None = None,
+        prune_vector: bool | None = None,
+        prewarm: bool | None = None,
+        fan_out: int | None = None,
+        busy_last: bool | None = None,
+        balance: bool | None = None,
+        pipeline: bool | None = None,
         baseline: str | None = None,
         rule: str | None = None,
         candidates: int | None = None,
@@ -127,11 +115,8 @@ class Index:
         ef: int | None = None,
         batch: int | None = None,
         doorbell: int | None = None,
-        threads: int | None = None,
-        mode: str = "barrier",
-        width: int | None = None,
-        in_flight: int | None = None,
-        io: str = "auto",
+        # end of parameters
+        static_order: bool | None = None,
         progress: Progress = None,
     ) -> SearchResult:
         """Finds the `k` nearest vectors of each query.
@@ -144,41 +129,85 @@ class Index:
             k: results per query. With k above the number of rows there are fewer columns, and a warning.
             recall: target recall@k, by the curve that the build measured; 0.95 unless `search_list` or
                 `nprobe` is given.
-            search_list: beam length instead of a recall, on a disk-graph.
-            nprobe: most inverted lists to visit, or clusters of a remote-hnsw, instead of a recall.
-            early_stop: with `nprobe`: stop after this share of the lists, consecutively without a new result;
-                None for never.
-            stop_slack: with `search_list`: stop when the best candidate is this many standard errors of its
-                code distance farther than the k-th result. With `nprobe`: prune vectors that are this many
-                standard errors beyond the k-th result; None to prune by exact bounds only.
-            prune_dimension: on a grid-ivf: drop vectors whose first components exceed the threshold. This and the
-                next two switches are for comparisons; none changes an answer, and other kinds ignore them.
-            prune_vector: on a grid-ivf: let the threshold fall from list to list.
-            prewarm: on a grid-ivf: score some vectors first, for a first threshold.
-            fan_out: rows of lists that a grid-ivf visits at a time, 1 to 64, where servers divide it.
-            static_order: where servers divide a grid-ivf: visit slices in their order, whatever the load.
-            balance: where servers divide a grid-ivf: let their loads count, also among replicas.
-            pipeline: where servers divide a grid-ivf: visit the slices of a row one after another, not all at once.
-            baseline: of the program ``stratann-lab`` alone.
-            rule: on a gpu-ivf: what ends re-ranking; by default what costs less. ``"margin"``: the code distance of the
-                next candidate; ``"changes"``: mini-batches that change few results; ``"static"``: `candidates`.
-            candidates: on a gpu-ivf: most candidates to re-rank; None for the curve's, or 16 k + 128 with `nprobe`.
-            batch_size: candidates of a mini-batch; None for the curve's, or 16.
-            epsilon_stop: with the rule ``"changes"``: a mini-batch that changes at most this share of the results is
-                without effect.
-            beta: with the rule ``"changes"``: stop after this many of them, consecutively.
-            margin: with the rule ``"margin"``: stop when the next candidate is farther by its code than is expected
-                of a result by this share of the distance.
-            ef: on a remote-hnsw: length of the beam in each cluster; None for the curve's, or 48 or 1.5 k with
+            .. parameters: search
+            search_list: of a disk-graph, flat: length of the beam, instead of a recall (L in DiskANN, ef in HNSW);
+                several values make one run each.
+            nprobe: of a hybrid-ivf, grid-ivf, gpu-ivf, remote-hnsw: most inverted lists to visit, or clusters to
+                search in a remote-hnsw; several values make one run each.
+            early_stop: of a hybrid-ivf: with `nprobe`: stop after this share of the lists, consecutively without a
+                new result; never.
+            stop_slack: of a disk-graph, hybrid-ivf: with `search_list`: stop when the best unread candidate is this
+                many standard errors of its code distance farther than the k-th result. With `nprobe`: prune vectors
+                that are this many standard errors beyond the k-th result [default: prune by exact bounds only]; never.
+            width: concurrent reads of a query; auto reads more at once when few queries are in flight. With auto,
+                answers of a disk-graph depend on the number of queries in flight and on their order. With a number
+                they do not, in the mode barrier.; auto.
+            mode: whether a step waits for all of its reads: ``barrier``: A step waits for all of its reads: equal
+                results on every run; ``eager``: A step uses the reads that have arrived: lower latency, a few more
+                reads; barrier.
+            threads: threads; all cores.
+            in_flight: queries in flight per thread; disk-graph 64; hybrid-ivf 16, or 8 where its codes do not fit in
+                RAM; flat 1.
+            admission: policy that admits the next query: ``one``: One query at a time per thread; ``batch``: A batch
+                at a time: the next batch starts when the previous one has ended; ``fixed``: A fixed number: a query
+                that ends is replaced at once; fixed.
+            io: I/O back end: ``auto``: io_uring where the kernel allows it, else pread; ``uring``: io_uring, or an
+                error; ``pread``: Threads that call pread; auto.
+            merge: make equal reads that are under way once; true.
+            patience: of a disk-graph: stop after this many consecutive reads without a new result; 0 for never; from
+                the curve; never with `search_list`.
+            head: of a disk-graph: take the first candidates from the head graph; true.
+            whole_blocks: of a disk-graph, gpu-ivf: use all nodes of a block that was read; true.
+            order: of a hybrid-ivf: order in which lists are visited: ``evidence``: By distance to the centroid, less
+                a gain for sampled vectors that were found; ``votes``: By the number of sampled vectors that were
+                found, as in the paper; ``centroid``: By the distance to the centroid, without the navigation graph;
+                ``expected``: By the expected number of results; chosen by calibration.
+            stop_early: of a hybrid-ivf: stop where lists bring nothing more; true.
+            weights: of a hybrid-ivf: weigh a list without a new result by what was to be expected of it, for the
+                early stop; true.
+            bounds: of a hybrid-ivf: bounds that prune vectors before they are read; they never change a result:
+                ``off``: None: every vector of a visited list is read; ``centroid``: Distances to centroids, as in the
+                paper; ``code``: Codes with the radius of their error; ``both``: Both; both.
+            local_lists: of a hybrid-ivf: sub-lists to scan in a divided list; as planned.
+            local_list: of a hybrid-ivf: length of the beam in a list with a graph; 32.
+            votes: of a hybrid-ivf: sampled vectors of the navigation graph that count towards the rank of their
+                lists; 64.
+            prune_dimension: of a grid-ivf: drop a vector as soon as its first components exceed the threshold; true.
+            prune_vector: of a grid-ivf: let the threshold fall from list to list; true.
+            prewarm: of a grid-ivf: score some vectors of every list first, for a first threshold; true.
+            fan_out: of a grid-ivf: rows of lists to visit at a time, where they are divided over servers. More of
+                them take less time and more work: each row is pruned by those that have ended.; 1.
+            busy_last: of a grid-ivf: let slices on busy servers come last; true.
+            balance: of a grid-ivf: let the loads of servers count: for the order of slices, and among replicas; true.
+            pipeline: of a grid-ivf: visit the slices of a row one after another, each pruning for those that follow;
+                true.
+            baseline: of a gpu-ivf, remote-hnsw: search as another system does, or without some techniques: ``spann``:
+                Lists of vectors on disk are read whole (SPANN); ``hi+pq``: Lists of codes on disk are read whole,
+                then each candidate is read; ``hi+gpu``: As spann, with vectors copied to a GPU; ``hi+pq+gpu``: As
+                hi+pq, with codes copied to a GPU; ``rummy-like``: Lists of vectors in RAM, copied to a GPU (RUMMY);
+                ``mi-cpu``: Codes in RAM, a fixed number of candidates, a read for each; ``mi-gpu``: The same with
+                codes on a GPU; ``static-n``: The smallest fixed number of candidates that reaches the recall;
+                ``no-dedup``: Algorithm 1 with a read for each candidate; ``no-layout``: Algorithm 1 over vectors in
+                the order of rows.
+            rule: of a gpu-ivf: what ends re-ranking: ``static``: A fixed number of candidates is re-ranked;
+                ``changes``: Mini-batches that change few results end it (FusionANNS, algorithm 1); ``margin``: The
+                code distance of the next candidate ends it; the cheaper of margin and changes with `recall`, margin
+                otherwise.
+            candidates: of a gpu-ivf: most candidates to re-rank; from the curve; 16 k + 128 with `nprobe`.
+            batch_size: of a gpu-ivf: candidates of a mini-batch; from the curve; 16 with `nprobe`.
+            epsilon_stop: of a gpu-ivf: with `rule` changes: a mini-batch that changes at most this share of the
+                results is without effect.
+            beta: of a gpu-ivf: with `rule` changes: stop after this many mini-batches without effect, consecutively.
+            margin: of a gpu-ivf: with `rule` margin: stop when the next candidate is farther by its code than is
+                expected of a result by this share of the distance.
+            ef: of a remote-hnsw: length of the beam in each cluster (efSearch); from the curve; 48 or 1.5 k with
                 `nprobe`.
-            batch: on a remote-hnsw: queries of a batch, for all of which a cluster is read once; None for 2000.
-            doorbell: on a remote-hnsw: most reads of a round trip; None for 64.
-            threads: None for one per core, at most one per query.
-            mode: ``"barrier"`` (equal results for every order of reads) or ``"eager"`` (lower latency).
-            width: concurrent reads of a query; None chooses by load: then answers of a disk-graph depend on the
-                number of queries in flight and on their order. With a number they do not, in the mode ``"barrier"``.
-            in_flight: queries in flight per thread; None chooses.
-            io: ``"auto"``, ``"io_uring"`` or ``"pread"``.
+            batch: of a remote-hnsw: queries of a batch: each cluster that they need is read once for all of them;
+                2000.
+            doorbell: of a remote-hnsw: most reads of a round trip. While one is searched the next is under way: the
+                memory of both is needed. Without this option `ram_budget` may shorten them; 64.
+            .. end of parameters
+            static_order: the opposite of `busy_last`.
             progress: as in `build`.
 
         Raises:
@@ -199,20 +228,8 @@ class Index:
         ((1, 2), 3, 0.0)
         >>> folder.cleanup()
         """
+        how = search_parameters(locals())
         rows = self._queries(queries)
-        how = {
-            **effort(k, recall, search_list, nprobe, early_stop, stop_slack),
-            "grid": grid_techniques(
-                prune_dimension, prune_vector, prewarm, fan_out, static_order, balance, pipeline
-            ),
-            "gpu": gpu_techniques(baseline, rule, candidates, batch_size, epsilon_stop, beta, margin),
-            "remote": remote_techniques(ef, batch, doorbell),
-            "threads": whole(threads, "threads", 1),
-            "mode": mode,
-            "width": whole(width, "width"),
-            "in_flight": whole(in_flight, "in_flight"),
-            "io": io,
-        }
         with listening(progress) as on_progress:
             answers = self._index.search(as_bytes(rows), how, on_progress)
         columns, result = answers["k"], result_of(answers)
@@ -387,7 +404,7 @@ class Index:
             "sample": sample,
             "seed": seed,
             "threads": threads,
-            "ram_budget": self._how["ram_budget"],
+            "ram_budget": byte_size(self._how.get("ram_budget"), "ram_budget"),
         }
         rows = None if queries is None else as_bytes(self._queries(queries))
         given = None if truth is None else truth_of(truth)
@@ -414,13 +431,24 @@ class Index:
         k: int = 10,
         recall: float | None = None,
         *,
+        # parameters: explain
         search_list: int | None = None,
         nprobe: int | None = None,
         early_stop: float | None = None,
         stop_slack: float | None = None,
-        prune_dimension: bool = True,
-        prune_vector: bool = True,
-        prewarm: bool = True,
+        patience: int | None = None,
+        head: bool | None = None,
+        whole_blocks: bool | None = None,
+        order: str | None = None,
+        stop_early: bool | None = None,
+        weights: bool | None = None,
+        bounds: str | None = None,
+        local_lists: int | None = None,
+        local_list: int | None = None,
+        votes: int | None = None,
+        prune_dimension: bool | None = None,
+        prune_vector: bool | None = None,
+        prewarm: bool | None = None,
         baseline: str | None = None,
         rule: str | None = None,
         candidates: int | None = None,
@@ -429,7 +457,8 @@ class Index:
         beta: int | None = None,
         margin: float | None = None,
         ef: int | None = None,
-        width: int = 1,
+        # end of parameters
+        width: int | str = 1,
     ) -> dict[str, Any]:
         """Traces one query step by step: what it reads, and why. Arguments are those of `search`.
 
@@ -437,25 +466,10 @@ class Index:
             The document of ``stratann explain --json``: the setting, ``rounds``, ``visits``, ``lists`` or ``batches``,
             ``ids``, ``distances`` and ``counters``.
         """
+        how = search_parameters(locals())
         rows = self._queries(query)
         if len(rows) != 1:
             raise InputError(f"query has {len(rows)} rows; pass one query")
-        how = {
-            "k": k,
-            "recall": recall,
-            "search_list": search_list,
-            "nprobe": nprobe,
-            "early_stop": early_stop,
-            "stop_slack": stop_slack,
-            "grid": grid_techniques(prune_dimension, prune_vector, prewarm),
-            "gpu": gpu_techniques(baseline, rule, candidates, batch_size, epsilon_stop, beta, margin),
-            "remote": remote_techniques(ef),
-            "threads": 1,
-            "mode": "barrier",
-            "width": width,
-            "in_flight": None,
-            "io": "auto",
-        }
         return json.loads(self._index.explain(as_bytes(rows), how))
 
     def memory(self) -> dict[str, int]:
@@ -494,12 +508,42 @@ def search_together(
     k: int = 10,
     recall: float | None = None,
     *,
+    # parameters: together
     search_list: int | None = None,
     nprobe: int | None = None,
     early_stop: float | None = None,
     stop_slack: float | None = None,
+    width: int | str = "auto",
+    mode: str = "barrier",
     threads: int | None = None,
-    width: int | None = None,
+    in_flight: int | None = None,
+    admission: str = "fixed",
+    io: str = "auto",
+    merge: bool = True,
+    patience: int | None = None,
+    head: bool | None = None,
+    whole_blocks: bool | None = None,
+    order: str | None = None,
+    stop_early: bool | None = None,
+    weights: bool | None = None,
+    bounds: str | None = None,
+    local_lists: int | None = None,
+    local_list: int | None = None,
+    votes: int | None = None,
+    prune_dimension: bool | None = None,
+    prune_vector: bool | None = None,
+    prewarm: bool | None = None,
+    baseline: str | None = None,
+    rule: str | None = None,
+    candidates: int | None = None,
+    batch_size: int | None = None,
+    epsilon_stop: float | None = None,
+    beta: int | None = None,
+    margin: float | None = None,
+    ef: int | None = None,
+    batch: int | None = None,
+    doorbell: int | None = None,
+    # end of parameters
     partial: bool = False,
     progress: Progress = None,
 ) -> SearchResult:
@@ -513,8 +557,7 @@ def search_together(
         queries: as in `Index.search`: shape (nq, d), or (d,) for one query.
         k: results per query.
         recall: target recall@k of each index; 0.95 unless `search_list` or `nprobe` is given.
-        search_list: as in `Index.search`, for each index; so are `nprobe`, `early_stop`, `stop_slack` and `width`.
-        threads: None for one per core. They are divided over the indexes.
+        Other parameters are as in `Index.search`, for each index that has them; threads are divided over the indexes.
         partial: whether a query that an index fails has the results of the others. ``stats["failed"]`` then lists
             (query, why) with the name of the index; otherwise `QueryError` does.
         progress: as in `build`.
@@ -535,6 +578,7 @@ def search_together(
     [19, 20]
     >>> folder.cleanup()
     """
+    how = search_parameters(locals())
     if not indexes:
         raise InputError("no index is given; pass 1 to 64 open indexes")
     other = next((index for index in indexes if not isinstance(index, Index)), None)
@@ -542,17 +586,6 @@ def search_together(
         raise InputError(f"indexes holds a {type(other).__name__}; pass indexes that `open` returned")
     first = indexes[0]
     rows = first._queries(queries)
-    how = {
-        **effort(k, recall, search_list, nprobe, early_stop, stop_slack),
-        "grid": grid_techniques(),
-        "gpu": gpu_techniques(),
-        "remote": remote_techniques(),
-        "threads": whole(threads, "threads", 1),
-        "mode": "barrier",
-        "width": whole(width, "width"),
-        "in_flight": None,
-        "io": "auto",
-    }
     with listening(progress) as on_progress:
         answers = _stratann.search_together(
             [index._index for index in indexes], as_bytes(rows), how, partial, on_progress

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from ._arrays import Path, byte_size
 from ._errors import InputError
 from ._index import Index
+from ._parameters import parameters
 
 
 def open(
@@ -15,16 +16,19 @@ def open(
     ram_budget: int | str | None = None,
     cache_budget: int | str = "auto",
     *,
+    # parameters: open
     preload: bool = False,
     head_budget: int | str | None = None,
-    learning: str = "on",
-    epoch_queries: int = 2000,
-    scorer: str = "auto",
+    learning: str | None = None,
+    epoch_queries: int | None = None,
+    hot: int | None = None,
+    scorer: str | None = None,
     device: int | None = None,
     gpu_budget: int | str | None = None,
-    spill: bool = False,
-    early_tables: bool = True,
-    baselines: str = "none",
+    spill: bool | None = None,
+    early_tables: bool | None = None,
+    baselines: str | None = None,
+    # end of parameters
 ) -> Index:
     """Opens the index in the folder `path`.
 
@@ -33,39 +37,34 @@ def open(
         ram_budget: limit in bytes of the open index and its searches, as int or text; None for no limit.
         cache_budget: memory that caches blocks, in bytes as int or text. ``"auto"``: half of what `ram_budget`
             leaves, and without it up to half of the memory that is available. 0: every read is made and counted.
-        preload: whether all blocks are read into the cache at once, when it has room for them.
-        head_budget: bytes of it for list codes of a hybrid-ivf, which then need no reads; None for the rest.
-        learning: whether a hybrid-ivf learns from its queries: ``"on"``, ``"frozen"`` (it uses earlier
-            statistics without updating them) or ``"off"``. The statistics are kept in the folder.
-        epoch_queries: queries per learning epoch.
-        scorer: what ranks the codes of a gpu-ivf: ``"auto"`` (a GPU where one can be used, otherwise the threads of
-            the search), ``"cuda"`` or ``"cpu"``.
-        device: number of the GPU; 0.
-        gpu_budget: limit in bytes of the GPU's memory; None for nine tenths of what is free.
-        spill: whether the threads of the search rank codes that do not fit on the GPU; otherwise they are refused.
-        early_tables: whether a GPU builds the look-up table of a query while the processor finds its candidates.
-        baselines: ``"none"``; files of baselines are opened by the program ``stratann-lab`` alone.
+        .. parameters: open
+        preload: read all blocks into the cache first, when it has room for them; false.
+        head_budget: of a hybrid-ivf: limit of the RAM for list codes, which then need no reads; the rest of
+            `ram_budget`.
+        learning: of a hybrid-ivf: whether the index learns from its queries: ``on``: It learns, and uses what it
+            learnt; ``frozen``: It uses what it learnt from earlier queries, without learning more; ``off``: It
+            neither uses nor updates what it learnt; on.
+        epoch_queries: of a hybrid-ivf: queries per learning epoch; 2000.
+        hot: of a hybrid-ivf: hot vectors that are kept in RAM; one per ten nodes of its navigation graph.
+        scorer: of a gpu-ivf: what ranks candidates by their codes; `stratann doctor` names the GPUs: ``auto``: A GPU
+            where one can be used, otherwise this machine's threads; ``cuda``: A GPU, or an error; ``cpu``: This
+            machine's threads; auto.
+        device: of a gpu-ivf: number of the GPU; 0.
+        gpu_budget: of a gpu-ivf: limit of the GPU's memory, such as 8GiB; nine tenths of what is free.
+        spill: of a gpu-ivf: rank codes that do not fit on the GPU with this machine's threads; otherwise they are
+            refused; false.
+        early_tables: of a gpu-ivf: let the GPU build the look-up table of a query while the processor finds its
+            candidates; true.
+        baselines: of a gpu-ivf: files for searches with `baseline` to open: ``none``: None; ``disk``: All, on disk;
+            ``ram``: All, and lists of vectors are read into RAM; none.
+        .. end of parameters
 
     Raises:
         InputError: no index, an index of a newer format, or a wrong argument.
         BudgetError: the index does not fit; the message names the smallest budget that does.
         CorruptIndexError: a damaged or missing file.
     """
-    return Index(
-        path,
-        ram_budget,
-        cache_budget,
-        preload=preload,
-        head_budget=head_budget,
-        learning=learning,
-        epoch_queries=epoch_queries,
-        scorer=scorer,
-        device=device,
-        gpu_budget=gpu_budget,
-        spill=spill,
-        early_tables=early_tables,
-        baselines=baselines,
-    )
+    return Index(path, parameters("open", locals()))
 
 
 def open_memory(

@@ -13,6 +13,7 @@ __all__ = [
     "__version__",
     "build",
     "groundtruth",
+    "parameters",
     "parse_size",
     "read_vectors",
     "recall",

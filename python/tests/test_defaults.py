@@ -15,7 +15,7 @@ import stratann
 OWN = {
     "build": {"base", "path", "progress", "force", "resume"},
     "groundtruth": {"base", "queries", "progress"},
-    "search": {"self", "queries", "progress"},
+    "search": {"self", "queries", "progress", "busy_last"},
     "tune": {"self", "queries", "truth", "progress"},
     # The program opens the files that the baseline of a search needs.
     "open": {"path", "baselines"},
@@ -44,6 +44,12 @@ ENGINE = {
     "ef_construction": "200",
     "batch": "2000",
     "doorbell": "64",
+    "bounds": "both",
+    "local_list": "32",
+    "votes": "64",
+    "fan_out": "1",
+    "epoch_queries": "2000",
+    "scorer": "auto",
 }
 #: Switches: the program names what they turn off.
 SWITCHES = {
@@ -55,12 +61,17 @@ SWITCHES = {
     "balance": "--no-balance",
     "pipeline": "--no-pipeline",
     "early_tables": "--no-early-tables",
+    "head": "--no-head",
+    "whole_blocks": "--no-whole-blocks",
+    "stop_early": "--no-early-stop",
+    "weights": "--no-weights",
+    "merge": "--no-merge",
 }
 
 
 def options(program, command):
     """Long options of a command with their default in `--help`; None for those without."""
-    text = subprocess.run([program, command, "--help"], capture_output=True, check=True, text=True).stdout
+    text = subprocess.run([program, command, "--help-all"], capture_output=True, check=True, text=True).stdout
     found = {}
     for part in re.split(r"\n\s+(?=(?:-\w, )?--[a-z])", text.split("Options:", 1)[1]):
         name = re.match(r"(?:-\w, )?--([a-z-]+)", part) or re.match(r"-(k)\b", part)
@@ -118,7 +129,7 @@ def test_defaults_are_those_of_the_program(program, command, function):
 
 
 def test_the_first_examples_need_no_kind(program):
-    text = subprocess.run([program, "build", "--help"], capture_output=True, check=True, text=True).stdout
+    text = subprocess.run([program, "build", "--help-all"], capture_output=True, check=True, text=True).stdout
     assert inspect.signature(stratann.build).parameters["kind"].default == "auto"
     first = text.split("Examples:")[1].strip().splitlines()[0]
     assert "--kind" not in first

@@ -80,8 +80,8 @@ def test_scorers(path, queries):
 @pytest.mark.parametrize(
     ("wrong", "told"),
     [
-        ({"baseline": 3}, "give a name"),
-        ({"rule": "other"}, "use one of static, "),
+        ({"baseline": 3}, "baseline is 3; use"),
+        ({"rule": "other"}, "use \"static\", "),
         ({"candidates": 0}, "candidates"),
         ({"batch_size": 0}, "batch"),
         ({"epsilon_stop": 2.0}, "epsilon"),
@@ -95,5 +95,5 @@ def test_wrong_techniques(path, queries, wrong, told):
 
 def test_techniques_of_another_kind_are_refused(base, queries, tmp_path):
     stratann.build(base, tmp_path / "index", kind="grid-ivf", lists=20, calibration_queries=0)
-    with stratann.open(tmp_path / "index") as index, pytest.raises(stratann.InputError, match="another kind"):
+    with stratann.open(tmp_path / "index") as index, pytest.raises(stratann.InputError, match="rule is for gpu-ivf, and this index is a grid-ivf"):
         index.search(queries, k=10, nprobe=5, rule="static")

@@ -76,8 +76,8 @@ def test_it_learns_unless_told_otherwise(path, queries):
 def test_wrong_arguments_are_named(path, graph_path, base, queries, tmp_path):
     with stratann.open(path) as index, stratann.open(graph_path) as graph:
         for where, how, said in [
-            (graph, {"nprobe": 5}, "nprobe is a number of clusters, this index is a disk-graph"),
-            (index, {"search_list": 50}, "search_list is the beam of a graph, this index is a hybrid-ivf"),
+            (graph, {"nprobe": 5}, "nprobe is for .*, and this index is a disk-graph; give search_list instead"),
+            (index, {"search_list": 50}, "search_list is for disk-graph or flat, and this index is a hybrid-ivf; give nprobe instead"),
             (index, {"nprobe": 5, "recall": 0.9}, "recall and nprobe are both given"),
             (index, {"search_list": 5, "nprobe": 5}, "search_list and nprobe are both given"),
             (index, {"early_stop": 0.5}, "early_stop goes with nprobe"),
@@ -91,7 +91,7 @@ def test_wrong_arguments_are_named(path, graph_path, base, queries, tmp_path):
         stratann.open(path, learning="always")
     for how, said in [
         ({"plan": "uniform-tree"}, 'plan is "uniform-tree"; use "auto"'),
-        ({"kind": "disk-graph"}, 'clusters is an option of kind="hybrid-ivf"'),
+        ({"kind": "disk-graph"}, 'clusters is for hybrid-ivf, and the kind is disk-graph'),
         ({"kind": "ivf"}, 'kind is "ivf"; use "auto", "disk-graph", "hybrid-ivf", "grid-ivf", "gpu-ivf", "remote'),
     ]:
         with pytest.raises(stratann.InputError, match=said):

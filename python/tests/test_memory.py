@@ -127,7 +127,7 @@ def test_a_folder_and_the_numbers_of_a_search(path, base, queries):
 
 def test_numbers_of_a_remote_hnsw_are_refused_elsewhere(index, queries):
     for name in ("ef", "batch", "doorbell"):
-        with pytest.raises(stratann.InputError, match=f"{name} is for a remote-hnsw"):
+        with pytest.raises(stratann.InputError, match=f"{name} is for remote-hnsw"):
             index.search(queries, **{name: 20})
 
 

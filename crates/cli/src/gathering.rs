@@ -1,43 +1,48 @@
 //! Options of searches in a remote-hnsw: how batches are loaded.
 
 use stratann_engine::exec::GatherOptions;
-use stratann_engine::kinds::options::RemoteSwitches;
+use stratann_params::search::{BatchSettings, RemoteSwitches};
+use stratann_params::{IndexKind, Param, Place, Stage};
+use stratann_storage::Result as Checked;
 
-/// Numbers of a search in a remote-hnsw.
+use crate::parameters::{Parameters, Rows};
+
+/// Numbers of a search in a remote-hnsw, for `simulate`.
 #[derive(Clone, Debug, clap::Args)]
-#[command(next_help_heading = "Searches in remote-hnsw")]
 pub(crate) struct RemoteTechniques {
-    /// Length of the beam in each cluster (efSearch) [default: from the curve; 48 or 1.5 k with --nprobe]
-    #[arg(long, value_name = "EF")]
-    ef: Option<u32>,
-    /// Queries of a batch: each cluster that they need is read once for all of them [default: 2000]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=65_536))]
-    batch: Option<u32>,
-    /// Most reads of a round trip. While one is searched the next is under way: the memory of both is needed
-    /// [default: 64]. Without this option --ram-budget may shorten them
-    #[arg(long, value_name = "D", value_parser = clap::value_parser!(u32).range(1..=512))]
-    doorbell: Option<u32>,
+    #[command(flatten)]
+    table: Parameters<RemoteRows>,
+}
+
+/// The table's options of searches in a remote-hnsw.
+#[derive(Debug)]
+struct RemoteRows;
+
+impl Rows for RemoteRows {
+    const STAGES: &'static [Stage] = &[Stage::Search];
+
+    fn has(param: &Param) -> bool {
+        ["ef", "batch", "doorbell"].contains(&param.name)
+    }
 }
 
 impl RemoteTechniques {
     /// The switches of the kind.
     pub(crate) fn switches(&self) -> RemoteSwitches {
-        RemoteSwitches { ef: self.ef }
+        self.table.given.read()
     }
 
     /// Whether an option is given.
     pub(crate) fn is_given(&self) -> bool {
-        self.ef.is_some() || self.batch.is_some() || self.doorbell.is_some()
+        !self.table.given.is_empty()
     }
 
     /// How a batch is loaded.
-    pub(crate) fn gather(&self) -> GatherOptions {
-        let usual = GatherOptions::default();
-        GatherOptions {
-            batch: self.batch.map_or(usual.batch, |batch| batch as usize),
-            doorbell: self.doorbell.map_or(usual.doorbell, |doorbell| doorbell as usize),
-            is_doorbell_chosen: self.doorbell.is_some(),
-            ..usual
-        }
+    ///
+    /// # Errors
+    /// A number out of range.
+    pub(crate) fn gather(&self) -> Checked<GatherOptions> {
+        self.table.given.check(&self.table.scope([IndexKind::RemoteHnsw], Place::Folder))?;
+        Ok(self.table.given.read::<BatchSettings>().into())
     }
 }

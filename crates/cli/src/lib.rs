@@ -8,6 +8,7 @@
 
 pub mod commands;
 mod gathering;
+mod help;
 pub mod memory;
 pub mod memory_nodes;
 pub mod options;
@@ -19,7 +20,6 @@ pub mod progress;
 pub mod queries;
 pub mod remote;
 mod scorer;
-mod techniques;
 mod truth;
 
 use stratann_storage::Error;

@@ -4,19 +4,19 @@ use std::path::{Path, PathBuf};
 
 use clap::ValueEnum;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
-use stratann_core::query::Mode;
 use stratann_core::query::Remote;
 use stratann_core::query::wire::{Carry, Results};
-use stratann_engine::curve::RECALL_USUAL;
 use stratann_engine::exec::{Admission, Width};
 use stratann_engine::index::CacheBudget;
+use stratann_engine::kinds::kind::Kind;
+use stratann_engine::search::Effort as SearchEffort;
 use stratann_engine::{DType, Metric};
-use stratann_params::{IndexKind, Parameter, Type, Value, parse_size};
-use stratann_storage::tier::IoChoice;
+use stratann_params::search::GraphSwitches;
+use stratann_params::{IndexKind, Param, Parameter, Place, Stage, Type, Value, parse_size};
 use stratann_storage::{Error, Result as Checked};
 
 use crate::memory_nodes::KeyArgs;
-use crate::parameters::one_line;
+use crate::parameters::{Parameters, Rows, one_line};
 use crate::remote;
 
 /// `--metric`.
@@ -60,72 +60,12 @@ pub(crate) fn choice<T: Parameter + Clone + Send + Sync + 'static>() -> impl Typ
     PossibleValuesParser::new(names).try_map(read)
 }
 
-/// `--mode`.
-#[derive(Clone, Copy, Debug, ValueEnum)]
-pub(crate) enum ModeName {
-    /// A step waits for all of its reads: equal results on every run.
-    Barrier,
-    /// A step uses the reads that have arrived: lower latency, a few more reads.
-    Eager,
-}
-
-impl From<ModeName> for Mode {
-    fn from(name: ModeName) -> Mode {
-        match name {
-            ModeName::Barrier => Mode::Barrier,
-            ModeName::Eager => Mode::Eager,
-        }
-    }
-}
-
-/// `--admission`.
-#[derive(Clone, Copy, Debug, ValueEnum)]
-pub(crate) enum AdmissionName {
-    /// One query at a time per thread.
-    One,
-    /// A batch at a time: the next batch starts when the previous one has ended.
-    Batch,
-    /// A fixed number: a query that ends is replaced at once.
-    Fixed,
-}
-
-impl From<AdmissionName> for Admission {
-    fn from(name: AdmissionName) -> Admission {
-        match name {
-            AdmissionName::One => Admission::One,
-            AdmissionName::Batch => Admission::Batch,
-            AdmissionName::Fixed => Admission::Fixed,
-        }
-    }
-}
-
 /// Returns the name of an admission policy for `--admission`.
 pub(crate) fn admission_name(admission: Admission) -> &'static str {
     match admission {
         Admission::One => "one",
         Admission::Batch => "batch",
         Admission::Fixed => "fixed",
-    }
-}
-
-/// `--io`.
-#[derive(Clone, Copy, Debug, ValueEnum)]
-pub(crate) enum IoName {
-    /// io_uring where the kernel allows it, else pread.
-    Auto,
-    /// io_uring, or an error.
-    Uring,
-    /// Threads that call pread.
-    Pread,
-}
-
-impl From<IoName> for IoChoice {
-    fn from(name: IoName) -> IoChoice {
-        match name {
-            IoName::Auto => IoChoice::Auto,
-            IoName::Uring => IoChoice::Uring,
-            IoName::Pread => IoChoice::Pread,
-        }
     }
 }
 
@@ -352,52 +292,41 @@ impl Searched {
     }
 }
 
-/// Search effort: shared by `search` and `explain`.
+/// Search effort: of `bench` and `simulate`.
 #[derive(Clone, Debug, clap::Args)]
-pub(crate) struct Effort {
-    /// Target recall@k, above 0 and up to 1; several values make one run each [default: 0.95]
-    ///
-    /// The build measured a curve of recall and cost. This option picks the beam length and the stop rule from it.
-    /// `stratann tune` measures the curve again with your queries.
-    #[arg(long, value_delimiter = ',', value_name = "SHARE", conflicts_with = "search_list")]
-    pub(crate) recall: Vec<f64>,
-    /// Length of the beam, instead of a recall (L in DiskANN, ef in HNSW); several values make one run each
-    #[arg(long, value_delimiter = ',', value_name = "L")]
-    pub(crate) search_list: Vec<u32>,
-    /// Most inverted lists to visit in a hybrid-ivf, a grid-ivf or a gpu-ivf, or clusters to search in a remote-hnsw;
-    /// several values make one run each
-    #[arg(long, value_delimiter = ',', value_name = "N", conflicts_with_all = ["recall", "search_list"])]
-    pub(crate) nprobe: Vec<u32>,
-    /// With --nprobe: stop after this share of the lists, consecutively without a new result [default: never]
-    #[arg(long, value_name = "SHARE", requires = "nprobe")]
-    pub(crate) early_stop: Option<f32>,
-    /// With --search-list: stop when the best unread candidate is this many standard errors of its code distance
-    /// farther than the k-th result [default: never]
-    ///
-    /// With --nprobe: prune vectors that are this many standard errors beyond the k-th result [default: prune by exact
-    /// bounds only]
-    #[arg(long, value_name = "X", conflicts_with = "recall", allow_negative_numbers = true)]
-    pub(crate) stop_slack: Option<f32>,
-    /// Stop after this many consecutive reads without a new result; 0 for never [default: from the curve; never with
-    /// --search-list]
-    #[arg(long, value_name = "READS")]
-    pub(crate) patience: Option<u32>,
+pub struct Effort {
+    #[command(flatten)]
+    table: Parameters<EffortRows>,
+}
+
+/// The table's options of effort.
+#[derive(Debug)]
+struct EffortRows;
+
+impl Rows for EffortRows {
+    const STAGES: &'static [Stage] = &[Stage::Search];
+
+    fn has(param: &Param) -> bool {
+        ["recall", "search_list", "nprobe", "early_stop", "stop_slack", "patience"].contains(&param.name)
+    }
 }
 
 impl Effort {
     /// Returns one effort per run.
-    pub(crate) fn each(&self) -> Vec<stratann_engine::search::Effort> {
-        use stratann_engine::search::Effort as SearchEffort;
-        if !self.search_list.is_empty() {
-            return self.search_list.iter().map(|&l| SearchEffort::List(l, self.stop_slack)).collect();
-        }
-        if !self.nprobe.is_empty() {
-            let clusters = |&n: &u32| SearchEffort::Clusters(n, self.stop_slack, self.early_stop);
-            return self.nprobe.iter().map(clusters).collect();
-        }
-        if self.recall.is_empty() {
-            return vec![SearchEffort::Recall(RECALL_USUAL)];
-        }
-        self.recall.iter().map(|&r| SearchEffort::Recall(r)).collect()
+    pub fn each(&self) -> Vec<SearchEffort> {
+        self.table.given.runs().iter().map(|run| SearchEffort::read(&run.read())).collect()
+    }
+
+    /// Reads without a new result after which a query stops, where they are given.
+    pub fn patience(&self) -> Option<u32> {
+        self.table.given.read::<GraphSwitches>().patience
+    }
+
+    /// Refuses what an index of this kind does not have.
+    ///
+    /// # Errors
+    /// The first such option.
+    pub fn check(&self, kind: Option<Kind>, place: Place) -> Checked<()> {
+        Ok(self.table.given.check(&self.table.scope(kind.map(Into::into), place))?)
     }
 }

@@ -38,8 +38,8 @@ impl<R> Clone for Parameters<R> {
 
 impl<R: Rows> Parameters<R> {
     /// What the options are for.
-    pub(crate) fn scope(&self, kind: Option<IndexKind>, place: Place) -> Scope {
-        Scope { stages: R::STAGES, kind, place, surface: Surface::CommandLine }
+    pub(crate) fn scope(&self, kinds: impl IntoIterator<Item = IndexKind>, place: Place) -> Scope {
+        Scope { stages: R::STAGES, kinds: kinds.into_iter().collect(), place, surface: Surface::CommandLine }
     }
 }
 
@@ -73,18 +73,23 @@ pub(crate) fn rows(stages: &'static [Stage]) -> Vec<(String, &'static GroupInfo,
     all
 }
 
-fn id(option: &str) -> String {
+/// The id of an option in the parser.
+pub(crate) fn id(option: &str) -> String {
     option.replace('-', "_")
 }
 
-fn arg(option: &str, group: &GroupInfo, row: Row) -> Arg {
+fn arg(stages: &'static [Stage], option: &str, group: &GroupInfo, row: Row) -> Arg {
     let arg = Arg::new(id(option)).required(false);
     let arg = if group.kinds.is_empty() { arg } else { arg.help_heading(group.heading()) };
     match row {
         Row::Shorthand(shorthand) => {
             arg.long(option.to_string()).action(ArgAction::SetTrue).help(one_line(shorthand.help))
         }
-        Row::Param(param) => of_param(arg, option, group, param),
+        Row::Param(param) => {
+            // Elsewhere they are refused with the name of the laboratory's command.
+            let is_of_lab = ["baseline", "baselines"].contains(&param.name) && !cfg!(feature = "lab");
+            of_param(arg, option, group, param).value_parser(parser(stages, param)).hide(is_of_lab)
+        }
     }
 }
 
@@ -110,7 +115,7 @@ fn of_param(arg: Arg, option: &str, group: &GroupInfo, param: &'static Param) ->
         help.push(format!("Range: {range}"));
     }
     let arg = match param.shown {
-        "" => arg,
+        "" => arg.value_name(param.name.to_uppercase()),
         shown => arg.value_name(shown),
     };
     let arg = match param.is_swept {
@@ -121,15 +126,23 @@ fn of_param(arg: Arg, option: &str, group: &GroupInfo, param: &'static Param) ->
         Some(usual) => arg.default_value(usual.to_string()),
         None => arg,
     };
-    let arg = arg.value_parser(parser(param)).help(short);
+    let arg = arg.help(short);
     if help.len() > 1 { arg.long_help(help.join("\n\n")) } else { arg }
 }
 
-fn parser(param: &'static Param) -> ValueParser {
+/// The parser of an option. Kinds may have one of this name with choices of their own.
+fn parser(stages: &'static [Stage], param: &'static Param) -> ValueParser {
     match param.of {
         Type::Path => PathBufValueParser::new().map(Value::Path).into(),
-        Type::Choice(choices) => {
-            let value = |choice: &stratann_params::Choice| {
+        Type::Flag => clap::value_parser!(bool),
+        Type::Choice(_) => {
+            let mut choices: Vec<&stratann_params::Choice> = Vec::new();
+            for choice in params_named(stages, param.name).flat_map(Param::choices) {
+                if !choices.iter().any(|known| known.name == choice.name) {
+                    choices.push(choice);
+                }
+            }
+            let value = |choice: &&stratann_params::Choice| {
                 let value = PossibleValue::new(choice.name).help(one_line(choice.help));
                 if choice.name == "cosine" { value.alias("cos") } else { value }
             };
@@ -147,18 +160,23 @@ pub(crate) fn one_line(text: &str) -> String {
 
 impl<R: Rows> clap::Args for Parameters<R> {
     fn augment_args(command: Command) -> Command {
-        let own = rows(R::STAGES).into_iter().filter(|(_, _, row)| match row {
-            Row::Param(param) => R::has(param),
-            Row::Shorthand(shorthand) => {
-                shorthand.sets.iter().all(|(name, _)| params_named(R::STAGES, name).any(R::has))
-            }
-        });
-        own.fold(command, |command, (option, group, row)| command.arg(arg(&option, group, row)))
+        own_rows::<R>()
+            .fold(command, |command, (option, group, row)| command.arg(arg(R::STAGES, &option, group, row)))
     }
 
     fn augment_args_for_update(command: Command) -> Command {
         Self::augment_args(command)
     }
+}
+
+/// The rows that a command has.
+fn own_rows<R: Rows>() -> impl Iterator<Item = (String, &'static GroupInfo, Row)> {
+    rows(R::STAGES).into_iter().filter(|(_, _, row)| match row {
+        Row::Param(param) => R::has(param),
+        Row::Shorthand(shorthand) => {
+            shorthand.sets.iter().all(|(name, _)| params_named(R::STAGES, name).any(R::has))
+        }
+    })
 }
 
 fn params_named<'a>(stages: &'static [Stage], name: &'a str) -> impl Iterator<Item = &'static Param> + 'a {
@@ -169,12 +187,9 @@ fn params_named<'a>(stages: &'static [Stage], name: &'a str) -> impl Iterator<It
 impl<R: Rows> clap::FromArgMatches for Parameters<R> {
     fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
         let mut given = Given::default();
-        for (option, group, row) in rows(R::STAGES) {
+        for (option, group, row) in own_rows::<R>() {
             let id = id(&option);
-            // An option that this command does not have is no id here.
-            if !matches.try_contains_id(&id).unwrap_or(false)
-                || matches.value_source(&id) != Some(ValueSource::CommandLine)
-            {
+            if matches.value_source(&id) != Some(ValueSource::CommandLine) {
                 continue;
             }
             match row {

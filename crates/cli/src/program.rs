@@ -6,6 +6,7 @@ use clap::{CommandFactory, FromArgMatches};
 use stratann_storage::{Error, ErrorKind};
 
 use crate::Verdict;
+use crate::help;
 use crate::output::{self, Output};
 
 /// Exit codes, for the end of a program's help.
@@ -39,7 +40,17 @@ pub trait CommandLine: CommandFactory + FromArgMatches {
 /// Runs the program with the arguments of the process.
 pub fn main<C: CommandLine>() -> ExitCode {
     stratann_storage::budget::keep_little_freed();
-    let parsed = command::<C>().try_get_matches().and_then(|matches| C::from_arg_matches(&matches));
+    let program = command::<C>();
+    if let Some(help) = help::asked(&program, std::env::args_os()) {
+        return match output::print(&help.to_string()) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(e) => {
+                output::eprint_line(&format!("stratann: {}", e.message));
+                ExitCode::from(1)
+            }
+        };
+    }
+    let parsed = program.try_get_matches().and_then(|matches| C::from_arg_matches(&matches));
     let line = match parsed {
         Ok(line) => line,
         Err(e) => return usage(&e),

@@ -9,7 +9,6 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 use stratann_core::query::Mode;
 use stratann_engine::exec::Width;
-use stratann_engine::kinds::options::GridSwitches;
 use stratann_engine::kinds::remote_hnsw::router::Router;
 use stratann_engine::search::{Effort, SearchOptions};
 use stratann_engine::{DType, Metric};
@@ -456,32 +455,19 @@ pub fn parameters(options: &SearchOptions, timeout_ms: Option<u64>, partial: boo
         Effort::List(list, None) => text += &format!("&search_list={list}"),
         Effort::List(list, Some(slack)) => text += &format!("&search_list={list}&stop_slack={slack}"),
     }
-    let (graph, grid) = (options.switches.graph(), options.switches.grid());
-    if let Some(patience) = graph.patience {
-        text += &format!("&patience={patience}");
-    }
-    if let Some(ef) = options.switches.remote().ef {
-        text += &format!("&ef={ef}");
-    }
     if let Width::Fixed(width) = options.width {
         text += &format!("&width={width}");
     }
-    let flags = [
-        ("&mode=eager", options.mode == Mode::Eager),
-        ("&head=false", !graph.head),
-        ("&whole_blocks=false", !graph.whole_blocks),
-        ("&prune_dimension=false", !grid.prune_dimension),
-        ("&prune_vector=false", !grid.prune_vector),
-        ("&prewarm=false", !grid.prewarm),
-        ("&busy_last=false", !grid.busy_last),
-        ("&balance=false", !grid.balance),
-        ("&pipeline=false", !grid.pipeline),
-        ("&partial=true", partial),
-    ];
-    if grid.fan_out != GridSwitches::default().fan_out {
-        text += &format!("&fan_out={}", grid.fan_out);
+    if options.mode == Mode::Eager {
+        text += "&mode=eager";
     }
-    flags.iter().filter(|f| f.1).for_each(|f| text += f.0);
+    // Earlier servers do not know all of them.
+    for (name, value) in options.switches.differing() {
+        text += &format!("&{name}={value}");
+    }
+    if partial {
+        text += "&partial=true";
+    }
     text
 }
 
@@ -498,7 +484,8 @@ pub(crate) fn address(text: &str) -> std::result::Result<String, String> {
 
 #[cfg(test)]
 mod tests {
-    use stratann_engine::kinds::options::{GraphSwitches, RemoteSwitches};
+
+    use stratann_params::search::{GraphSwitches, GridSwitches, RemoteSwitches};
 
     use super::*;
 
@@ -516,7 +503,7 @@ mod tests {
         };
         assert_eq!(
             parameters(&options, None, true),
-            "k=3&timeout_ms=60000&search_list=40&stop_slack=1.5&patience=0&width=4&mode=eager&head=false\
+            "k=3&timeout_ms=60000&search_list=40&stop_slack=1.5&width=4&mode=eager&patience=0&head=false\
              &whole_blocks=false&partial=true"
         );
         let grid = GridSwitches {
@@ -531,7 +518,7 @@ mod tests {
         let effort = Effort::Clusters(9, None, None);
         assert_eq!(
             parameters(&SearchOptions { effort, switches: grid.into(), ..usual }, None, false),
-            "k=10&timeout_ms=60000&nprobe=9&fan_out=4&prune_dimension=false&prune_vector=false&prewarm=false\
+            "k=10&timeout_ms=60000&nprobe=9&prune_dimension=false&prune_vector=false&prewarm=false&fan_out=4\
              &busy_last=false&balance=false&pipeline=false"
         );
         let switches = RemoteSwitches { ef: Some(50) }.into();

@@ -277,7 +277,7 @@ fn wrong_options_of_a_search_are_refused() {
         (&["--rule", "static", "--epsilon-stop", "0.1"], "belong to --rule changes"),
         (&["--rule", "changes", "--margin", "0.1"], "--margin belongs to --rule margin"),
         (&["--rule", "none"], "possible values: static, changes, margin"),
-        (&["--no-bounds", "--rule", "margin"], "leave out those of the other kinds"),
+        (&["--no-bounds", "--rule", "margin"], "--no-bounds is for hybrid-ivf, and this index is a gpu-ivf"),
         (&["--scorer", "cpu", "--gpu-budget", "1GiB"], "leave them out with --scorer cpu"),
         (&["--scorer", "cpu", "--device", "0"], "leave them out with --scorer cpu"),
         (&["--scorer", "cpu", "--spill"], "leave them out with --scorer cpu"),
@@ -290,10 +290,7 @@ fn wrong_options_of_a_search_are_refused() {
     }
     let of_lab = [
         (&["--baseline", "mi-cpu", "--beta", "2"][..], "belong to --rule changes"),
-        (
-            &["--baseline", "spann", "--rule", "margin"],
-            "'--baseline <NAME>' cannot be used with '--rule <RULE>'",
-        ),
+        (&["--baseline", "spann", "--rule", "margin"], "--baseline and --rule are both given"),
         (&["--baseline", "best"], "possible values: spann, hi+pq"),
     ];
     for (more, said) in of_lab {
@@ -301,7 +298,7 @@ fn wrong_options_of_a_search_are_refused() {
         assert!(!LAB || line.contains(said), "{line}");
     }
     let line = refused(&[&asked[..], &["--search-list", "20"]].concat(), 2);
-    assert!(line.contains("this index is a gpu-ivf; give --nprobe or --recall"), "{line}");
+    assert!(line.contains("this index is a gpu-ivf; give --nprobe instead"), "{line}");
     for args in [
         &["cluster", "partition", arg(&index), "-o", arg(&data.path("spread")), "--servers", "2"][..],
         &["replan", arg(&index), "--search-budget", "64MiB"],

@@ -332,15 +332,15 @@ fn what_cannot_be_is_refused_in_one_line() {
     std::fs::remove_dir_all(&other).unwrap();
 
     for (effort, said) in [
-        (&["--nprobe", "5"][..], "this index is a disk-graph; give --search-list or --recall"),
-        (&["--nprobe", "5", "--recall", "0.9"], "cannot be used with"),
-        (&["--early-stop", "0.2"], "--nprobe"),
+        (&["--nprobe", "5"][..], "this index is a disk-graph; give --search-list instead"),
+        (&["--nprobe", "5", "--recall", "0.9"], "--recall and --nprobe are both given"),
+        (&["--early-stop", "0.2"], "--early-stop is for hybrid-ivf"),
     ] {
         let error = refused(&[&["search", arg(&graph), queries], effort].concat(), 2);
         assert!(error.contains(said), "{effort:?}: {error}");
     }
     for (effort, said) in [
-        (&["--search-list", "20"][..], "this index is a hybrid-ivf; give --nprobe or --recall"),
+        (&["--search-list", "20"][..], "this index is a hybrid-ivf; give --nprobe instead"),
         (&["--nprobe", "0"], "--nprobe is 0; use 1 to"),
         (&["--nprobe", "5", "--early-stop", "0"], "--early-stop is a share above 0"),
         (&["--nprobe", "5", "--ram-budget", "1MiB"], "--ram-budget"),
@@ -348,8 +348,8 @@ fn what_cannot_be_is_refused_in_one_line() {
         let error = refused(&[&["search", arg(&index), queries], effort].concat(), 2);
         assert!(error.contains(said), "{effort:?}: {error}");
     }
-    let error = refused(&["search", "--connect", &nobody(), queries, "--nprobe", "5", "--no-bounds"], 2);
-    assert!(error.contains("leave out --connect"), "{error}");
+    let error = refused(&["search", "--connect", &nobody(), queries, "--nprobe", "5", "--hot", "9"], 2);
+    assert!(error.contains("--hot cannot be used with --connect"), "{error}");
 }
 
 #[test]

@@ -66,7 +66,7 @@ impl Place {
 }
 
 /// A command line, and what its error contains: where, and what to do.
-const MISTAKES: [(&str, &[&str]); 45] = [
+const MISTAKES: [(&str, &[&str]); 56] = [
     // Files.
     ("build @nothing.fbin -o @new", &["nothing.fbin", "No such file"]),
     ("build @notes.txt -o @new", &["notes.txt", ".fbin"]),
@@ -109,6 +109,27 @@ const MISTAKES: [(&str, &[&str]); 45] = [
     ("search @index @query.fbin --recal 0.9", &["--recal", "--recall"]),
     ("serach @index @query.fbin", &["serach", "search"]),
     ("search @index @query.fbin --nprobe 10", &["--nprobe", "--search-list"]),
+    // Options of other kinds and places.
+    (
+        "search @index @query.fbin --no-bounds",
+        &["--no-bounds is for hybrid-ivf", "a disk-graph; leave it out"],
+    ),
+    ("search @index @query.fbin --ef 30", &["--ef is for remote-hnsw"]),
+    ("search @index @query.fbin --hot 9", &["--hot is for hybrid-ivf"]),
+    ("search @index @query.fbin --fan-out 2", &["--fan-out is for grid-ivf"]),
+    ("search @index @query.fbin --blocking", &["--blocking is for a search on servers"]),
+    ("explain @index @query.fbin --votes 9", &["--votes is for hybrid-ivf"]),
+    ("bench @index @query.fbin --nprobe 9", &["give --search-list instead"]),
+    (
+        "build @base.fbin -o @new --kind grid-ivf --clusters 9",
+        &["--clusters is for hybrid-ivf", "give --lists instead"],
+    ),
+    ("build @base.fbin -o @new --kind flat --degree 9", &["--degree is for disk-graph", "the kind is flat"]),
+    ("build @base.fbin -o @new --lists 9", &["--lists is for grid-ivf", "give the kind"]),
+    (
+        "build @base.fbin -o @new --degree 9 --clusters 9",
+        &["no kind of index has both --degree and --clusters"],
+    ),
     // Outputs.
     ("search @index @query.fbin -o @nowhere/answers.ibin", &["nowhere", "no such folder", "create"]),
     ("search @index @query.fbin -o @answers.txt", &["answers.txt", ".ibin", ".csv"]),

@@ -100,7 +100,9 @@ fn what_cannot_be_searched_as_one_is_refused() {
     let said = refusal(&with(other), &["--recall", "1"]);
     assert!(said.contains("cosine has 16 × f32, cosine; only indexes of equal vectors"), "{said}");
     let short = Data::new(500, 8, "f32");
-    let said = refusal(&with(short.build("short", &["--kind", "flat"])), &["--recall", "1"]);
+    let flat = short.path("short");
+    json(&["build", arg(&short.base), "-o", arg(&flat), "--kind", "flat"]);
+    let said = refusal(&with(flat), &["--recall", "1"]);
     assert!(said.contains("8"), "{said}");
     assert!(refusal(&with(place.data.path("none")), &LONG).contains("none"));
     let small = refusal(&place.parts, &[&LONG[..], &["--ram-budget", "12MiB"]].concat());

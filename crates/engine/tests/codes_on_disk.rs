@@ -9,6 +9,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 use stratann_params::build::GraphOptions;
 use stratann_params::choices::{CodeKind, CodePlace};
+use stratann_params::search::GraphSwitches;
 
 use common::{
     Built, Impatient, Set, clustered, graph_options, hits, nearest, queries, quick, run, run_plain,
@@ -20,7 +21,6 @@ use stratann_core::query::{Budget, Mode, Outcome, Params, QueryState, QueryStats
 use stratann_engine::build::{BuildOptions, Kind, build};
 use stratann_engine::exec::Width;
 use stratann_engine::index::{Index, OpenOptions};
-use stratann_engine::kinds::options::GraphSwitches;
 use stratann_engine::search::{Effort, SearchOptions};
 use stratann_engine::spread::scatter::scatter;
 use stratann_engine::spread::{Method, PartitionOptions, Shard, partition};

@@ -10,9 +10,10 @@ use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 use stratann_params::build::GpuOptions;
 use stratann_params::choices::CodeKind;
+use stratann_params::choices::RuleName;
+use stratann_params::search::GpuSwitches;
 
 use common::{Impatient, Set, clustered, normal, quick};
-use stratann_core::plan::gpu_ivf::Rule;
 use stratann_core::query::{Outcome, Params, QueryState, Step};
 use stratann_core::score::{CodeJob, RankScratch, Ranking, rank};
 use stratann_engine::build::{BuildOptions, Kind, KindOptions, build, plan};
@@ -20,7 +21,6 @@ use stratann_engine::exec::scorer::{EmulatedFault, Reply, ScorerChoice, ScorerOp
 use stratann_engine::exec::{Driver, DriverOptions, Queries, Times};
 use stratann_engine::groundtruth;
 use stratann_engine::index::{Index, OpenOptions};
-use stratann_engine::kinds::options::GpuSwitches;
 use stratann_engine::search::{Answers, Effort, SearchOptions};
 use stratann_engine::{DType, Metric, verify};
 #[cfg(feature = "lab")]
@@ -78,7 +78,7 @@ fn recall(answers: &Answers, truth: &[u32], truth_k: usize) -> f64 {
 }
 
 fn everything() -> GpuSwitches {
-    GpuSwitches { rule: Some(Rule::Static), candidates: Some(60_000), ..GpuSwitches::default() }
+    GpuSwitches { rule: Some(RuleName::Static), candidates: Some(60_000), ..GpuSwitches::default() }
 }
 
 #[test]
@@ -109,7 +109,7 @@ fn all_candidates_of_all_lists_are_the_exact_answer() {
             // Some score all members of the lists, and have no candidates.
             let has_candidates = !matches!(baseline.name(), "spann" | "hi+gpu" | "rummy-like");
             let usual = if has_candidates { everything() } else { GpuSwitches::default() };
-            let switches = GpuSwitches { rule: None, baseline: Some(baseline), ..usual };
+            let switches = GpuSwitches { rule: None, baseline: Some(baseline.into()), ..usual };
             let answers = search(&index, &asked.bytes, 2000, switches);
             if baseline.name() == "no-dedup" || baseline.name() == "no-layout" {
                 assert!(recall(&answers, &truth.ids, truth.k) > 0.5, "{}", baseline.name());
@@ -222,7 +222,7 @@ fn values_out_of_range_are_refused() {
     let effort = Effort::Clusters(4, None, None);
     let wrong = [
         GpuSwitches { candidates: Some(0), ..GpuSwitches::default() },
-        GpuSwitches { batch: Some(0), ..GpuSwitches::default() },
+        GpuSwitches { batch_size: Some(0), ..GpuSwitches::default() },
         GpuSwitches { epsilon_stop: Some(1.5), ..GpuSwitches::default() },
         GpuSwitches { margin: Some(f32::NAN), ..GpuSwitches::default() },
     ];
@@ -233,7 +233,7 @@ fn values_out_of_range_are_refused() {
     }
     // Zero is a value of ε and of β. More results than candidates are as many candidates as results.
     let zero = GpuSwitches {
-        rule: Some(Rule::Changes),
+        rule: Some(RuleName::Changes),
         candidates: Some(5),
         epsilon_stop: Some(0.0),
         beta: Some(0),

@@ -7,12 +7,12 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use stratann_params::build::GridOptions;
+use stratann_params::search::GridSwitches;
 
 use common::{Impatient, Set, clustered, normal, queries, quick};
 use stratann_engine::build::{BuildOptions, Kind, KindOptions, build};
 use stratann_engine::groundtruth;
 use stratann_engine::index::{Index, OpenOptions};
-use stratann_engine::kinds::options::GridSwitches;
 use stratann_engine::search::{Answers, Effort, SearchOptions};
 use stratann_engine::{DType, Metric, verify};
 use stratann_storage::{ErrorKind, Quiet};

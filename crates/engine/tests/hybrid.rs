@@ -6,26 +6,27 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
+use stratann_params::choices::{BoundsName, OrderName};
+use stratann_params::search::ListSwitches;
 
 use common::{Impatient, Set, clustered, list_options, normal, queries, quick, run_plain, with_lists};
 use proptest::prelude::*;
 use stratann_core::build::hash;
 use stratann_core::format::directory::LocalKind;
-use stratann_core::plan::hybrid_ivf::{MAX_PROBES, Order};
+use stratann_core::plan::hybrid_ivf::MAX_PROBES;
 use stratann_core::query::{Budget, Mode, Outcome, Params};
-use stratann_core::verify::Bounds;
 use stratann_engine::build::{BuildOptions, Kind, LocalPlan, build};
 use stratann_engine::exec::Width;
 use stratann_engine::groundtruth;
 use stratann_engine::index::{Index, OpenOptions};
-use stratann_engine::kinds::options::ListSwitches;
 use stratann_engine::manifest::Manifest;
 use stratann_engine::search::{Answers, Effort, Reserve, SearchOptions};
 use stratann_engine::{DType, Metric, verify};
 use stratann_storage::Quiet;
 use tempfile::TempDir;
 
-const EVERY_BOUND: [Bounds; 4] = [Bounds::Off, Bounds::Centroid, Bounds::Code, Bounds::Both];
+const EVERY_BOUND: [BoundsName; 4] =
+    [BoundsName::Off, BoundsName::Centroid, BoundsName::Code, BoundsName::Both];
 const FLAT: LocalPlan = LocalPlan::Uniform(LocalKind::Flat);
 const IVF: LocalPlan = LocalPlan::Uniform(LocalKind::Ivf);
 // Opened without codes in RAM: they are read before the walk. See `local_graph.rs` for walks.
@@ -45,7 +46,7 @@ fn built(set: &Set, options: &BuildOptions) -> (TempDir, Index) {
 }
 
 /// Visits so many clusters, all lists and members of each, with bounds that are certain.
-fn visit(k: usize, clusters: u32, bounds: Bounds) -> SearchOptions {
+fn visit(k: usize, clusters: u32, bounds: BoundsName) -> SearchOptions {
     SearchOptions {
         k,
         effort: Effort::Clusters(clusters, None, None),
@@ -199,8 +200,8 @@ fn bounds_change_no_answer_however_little_is_visited() {
                 options.switches = ListSwitches { local_lists, ..options.switches.lists() }.into();
                 search(index, &asked.bytes, &options)
             };
-            let all = ask(Bounds::Off);
-            for bounds in [Bounds::Centroid, Bounds::Code, Bounds::Both] {
+            let all = ask(BoundsName::Off);
+            for bounds in [BoundsName::Centroid, BoundsName::Code, BoundsName::Both] {
                 let some = ask(bounds);
                 assert_eq!(
                     (&some.ids, &some.distances),
@@ -213,7 +214,7 @@ fn bounds_change_no_answer_however_little_is_visited() {
     }
 }
 
-/// Bounds are there to read less.
+/// BoundsName are there to read less.
 #[test]
 fn bounds_save_comparisons() {
     let asked = queries(20, 24);
@@ -312,7 +313,7 @@ fn heads_in_ram_save_reads_and_change_no_answer() {
     let asked = queries(40, 24);
     for plan in [FLAT, IVF] {
         let place = place(plan);
-        let options = visit(10, 12, Bounds::Both);
+        let options = visit(10, 12, BoundsName::Both);
         let without = search(&place.index, &asked.bytes, &options);
         let mut before = without.stats.reads;
         for head_budget in [60 << 10, 64 << 20] {
@@ -335,7 +336,7 @@ fn where_ram_is_short_fewer_queries_are_in_flight() {
     let set = Set::new(DType::F32, 16, &clustered(3000, 16, 8, 1));
     let (dir, _) = built(&set, &options(Metric::L2, 40, FLAT));
     let unlimited = Index::open(dir.path(), OpenOptions::default()).unwrap();
-    let ask = visit(10, 8, Bounds::Both);
+    let ask = visit(10, 8, BoundsName::Both);
     let of = |index: &Index, what: &str| {
         let account = index.search_account(&ask, 20);
         account.components.iter().filter(|c| c.0 == what).map(|c| c.1).sum::<u64>()
@@ -493,7 +494,7 @@ fn more_results_than_rows_are_all_rows() {
     let set = Set::new(DType::F32, 8, &clustered(30, 8, 4, 1));
     for plan in [FLAT, IVF] {
         let (_dir, index) = built(&set, &options(Metric::L2, 5, plan));
-        let mut ids = search(&index, set.row(3), &visit(400, MAX_PROBES, Bounds::Both)).ids;
+        let mut ids = search(&index, set.row(3), &visit(400, MAX_PROBES, BoundsName::Both)).ids;
         ids.sort_unstable();
         assert_eq!(ids, (0..30).collect::<Vec<u64>>());
     }
@@ -604,7 +605,7 @@ fn the_order_of_lists_finds_more_in_few_and_the_early_stop_visits_fewer() {
     let usual = ListSwitches::default();
     let few = Effort::Clusters(2, None, None);
     let by = |order| asked.found(few, ListSwitches { order: Some(order), ..usual });
-    let [evidence, votes, centroid, expected] = Order::ALL.map(by);
+    let [evidence, votes, centroid, expected] = OrderName::ALL.map(by);
     // All visit two lists; they differ in which ones. Counts of sampled members rank badly.
     assert!([votes, centroid, expected].iter().all(|other| other.1 == evidence.1));
     assert!(evidence.0 > 1400 && evidence.0 > 3 * votes.0, "{evidence:?} beside {votes:?}");
@@ -612,9 +613,9 @@ fn the_order_of_lists_finds_more_in_few_and_the_early_stop_visits_fewer() {
     assert!(expected.0 < centroid.0 && expected.0 > votes.0, "{expected:?}");
 
     let share = Effort::Clusters(90, None, Some(0.2));
-    let (all, every) = asked.found(share, ListSwitches { early_stop: false, ..usual });
+    let (all, every) = asked.found(share, ListSwitches { stop_early: false, ..usual });
     assert_eq!((all, every), (1500, 90 * 150));
-    let (unweighted, visited) = asked.found(share, ListSwitches { weighed: false, ..usual });
+    let (unweighted, visited) = asked.found(share, ListSwitches { weights: false, ..usual });
     assert!(unweighted >= 1490 && 3 * visited < every, "{unweighted} in {visited}");
     let (weighted, fewer) = asked.found(share, usual);
     assert!(weighted >= 1490 && 3 * fewer < 2 * visited, "{weighted} in {fewer} beside {visited}");

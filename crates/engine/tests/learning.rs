@@ -5,6 +5,7 @@ mod common;
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::OnceLock;
+use stratann_params::choices::Learn;
 
 use common::{Set, clustered, list_options, nearest, normal, quick};
 use stratann_core::format::directory::LocalKind;
@@ -13,7 +14,7 @@ use stratann_engine::build::{Kind, LocalPlan, build};
 use stratann_engine::exec::Width;
 use stratann_engine::index::{Index, OpenOptions};
 use stratann_engine::kinds::hybrid_ivf::learning::describe;
-use stratann_engine::kinds::options::{Learn, LearnOptions};
+use stratann_engine::kinds::options::LearnOptions;
 use stratann_engine::manifest::Manifest;
 use stratann_engine::search::{Answers, Effort, Reserve, SearchOptions};
 use stratann_engine::{DType, Metric};

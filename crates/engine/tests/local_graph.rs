@@ -4,6 +4,8 @@ mod common;
 
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
+use stratann_params::choices::BoundsName;
+use stratann_params::search::ListSwitches;
 
 use common::{Set, clustered, list_options, quick, run_plain, with_lists};
 use proptest::prelude::*;
@@ -17,7 +19,6 @@ use stratann_engine::build::{Kind, LocalPlan, build};
 use stratann_engine::exec::Width;
 use stratann_engine::groundtruth;
 use stratann_engine::index::{Index, OpenOptions};
-use stratann_engine::kinds::options::ListSwitches;
 use stratann_engine::manifest::Manifest;
 use stratann_engine::search::{Answers, Effort, SearchOptions};
 use stratann_engine::{DType, Metric, verify};
@@ -44,7 +45,7 @@ fn built(set: &Set, metric: Metric, clusters: usize) -> (TempDir, Index) {
 }
 
 /// Visits so many clusters with beams of `list`.
-fn visit(k: usize, clusters: u32, list: u32, bounds: Bounds) -> SearchOptions {
+fn visit(k: usize, clusters: u32, list: u32, bounds: BoundsName) -> SearchOptions {
     SearchOptions {
         k,
         effort: Effort::Clusters(clusters, None, None),
@@ -63,7 +64,7 @@ fn search(index: &Index, asked: &[u8], options: &SearchOptions) -> Answers {
 /// The same members are met with every bound, and what is discarded is not among the best of them.
 fn assert_bounds_are_lossless(index: &Index, asked: &[u8], options: &SearchOptions) -> Answers {
     let all = search(index, asked, options);
-    for bounds in [Bounds::Centroid, Bounds::Code, Bounds::Both] {
+    for bounds in [BoundsName::Centroid, BoundsName::Code, BoundsName::Both] {
         let mut options = *options;
         options.switches = ListSwitches { bounds, ..options.switches.lists() }.into();
         let some = search(index, asked, &options);
@@ -86,14 +87,14 @@ fn bounds_change_no_answer_and_no_step_of_a_walk() {
             assert_eq!((report.violations.as_slice(), report.nodes), (&[][..], 2500), "{dtype:?} {metric:?}");
             assert!(report.edges > 2500 * 4, "{} edges", report.edges);
             for (clusters, list, width) in [(1, 1, 1), (2, 10, 4), (5, 40, 1), (MAX_PROBES, 64, 8)] {
-                let mut options = visit(10, clusters, list, Bounds::Off);
+                let mut options = visit(10, clusters, list, BoundsName::Off);
                 options.width = Width::Fixed(width);
                 // What a visit brings shows in the codes, whatever is read.
                 options.effort = Effort::Clusters(clusters, None, Some(0.25));
                 assert_bounds_are_lossless(&index, &asked.bytes, &options);
                 options.effort = Effort::Clusters(clusters, None, None);
                 let all = assert_bounds_are_lossless(&index, &asked.bytes, &options);
-                let both = search(&index, &asked.bytes, &visit(10, clusters, list, Bounds::Both));
+                let both = search(&index, &asked.bytes, &visit(10, clusters, list, BoundsName::Both));
                 assert!(both.stats.edge_reads > 0 && both.stats.pruned > 0);
                 assert!(both.stats.record_reads * 2 < all.stats.full_comparisons);
             }
@@ -109,9 +110,9 @@ fn a_walk_through_every_cluster_finds_most() {
         let (_dir, index) = built(&set, metric, 6);
         let truth = groundtruth::exact(&set.reader(), &asked.reader(), metric, 10, 1 << 30, &Quiet).unwrap();
         let recall = |list| {
-            let mut options = visit(10, MAX_PROBES, list, Bounds::Both);
+            let mut options = visit(10, MAX_PROBES, list, BoundsName::Both);
             // Where walks begin is left to the entries.
-            options.switches = ListSwitches { sample_hits: Some(1), ..options.switches.lists() }.into();
+            options.switches = ListSwitches { votes: Some(1), ..options.switches.lists() }.into();
             let answers = search(&index, &asked.bytes, &options);
             let found = answers.ids.chunks(10).zip(truth.ids.chunks(10));
             let found: usize =
@@ -195,7 +196,7 @@ fn the_order_of_arrival_changes_nothing_behind_a_barrier_and_little_without() {
 #[test]
 fn codes_that_do_not_fit_in_ram_are_read_before_the_walk() {
     let place = place();
-    let options = visit(10, MAX_PROBES, 64, Bounds::Both);
+    let options = visit(10, MAX_PROBES, 64, BoundsName::Both);
     let found = [0, 20 << 10, 64 << 20].map(|head_budget| {
         let index = Index::open(
             place.dir.path(),
@@ -264,7 +265,7 @@ proptest! {
         let mut asked: Vec<f32> = rows[..2 * dim].to_vec();
         asked.extend(&odd_rows(what, dim, seed + 1)[..3 * dim]);
         let asked = Set::new(DType::F32, dim, &asked);
-        let answers = assert_bounds_are_lossless(&index, &asked.bytes, &visit(k, MAX_PROBES, list, Bounds::Off));
+        let answers = assert_bounds_are_lossless(&index, &asked.bytes, &visit(k, MAX_PROBES, list, BoundsName::Off));
         // As many as there are: every member can be reached.
         for ids in answers.ids.chunks(answers.k) {
             let mut ids = ids.to_vec();
@@ -302,7 +303,7 @@ proptest! {
         vouch_for(dir.path(), name, &bytes);
         let open = Index::open(dir.path(), OpenOptions { head_budget: Some(64 << 20), ..OpenOptions::default() });
         if let Ok(index) = open {
-            index.search(&place().asked.bytes, &visit(10, MAX_PROBES, 20, Bounds::Both), &Quiet).unwrap();
+            index.search(&place().asked.bytes, &visit(10, MAX_PROBES, 20, BoundsName::Both), &Quiet).unwrap();
         }
         verify::verify(dir.path(), &Quiet).unwrap();
     }
@@ -381,7 +382,7 @@ fn damaged_edges_are_found_through_a_cache_whichever_cluster_is_searched_first()
     let shared: Vec<u32> = (1..directory.clusters()).filter(|&c| directory.edges_at(c, 0).skip > 0).collect();
     assert!(shared.len() > 8, "only {} clusters begin within a page", shared.len());
     let dir = copy();
-    let options = visit(10, MAX_PROBES, 4096, Bounds::Both);
+    let options = visit(10, MAX_PROBES, 4096, BoundsName::Both);
     let open = || {
         let cached =
             OpenOptions { cache_budget: 64 << 20, head_budget: Some(64 << 20), ..OpenOptions::default() };
@@ -427,6 +428,6 @@ fn edges_that_lie_are_found_and_harm_nothing_else() {
         assert_eq!(report.violations_found, 1, "{:?}", report.violations);
         assert!(report.violations[0].what.contains(words), "{edges:?}: {:?}", report.violations);
         let asked = &place().asked.bytes;
-        open(dir.path()).search(asked, &visit(10, MAX_PROBES, 64, Bounds::Both), &Quiet).unwrap();
+        open(dir.path()).search(asked, &visit(10, MAX_PROBES, 64, BoundsName::Both), &Quiet).unwrap();
     }
 }

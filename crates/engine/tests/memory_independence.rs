@@ -5,16 +5,16 @@ mod common;
 
 use std::path::Path;
 use stratann_params::choices::CodePlace;
+use stratann_params::choices::{BoundsName, OrderName};
+use stratann_params::search::{GraphSwitches, ListSwitches};
 
 use common::{Set, clustered, graph_options, list_options, quick};
 use proptest::prelude::*;
+use proptest::sample::select;
 use stratann_core::format::directory::LocalKind;
-use stratann_core::plan::hybrid_ivf::Order;
-use stratann_core::verify::Bounds;
 use stratann_engine::build::{BuildOptions, Kind, LocalPlan, build};
 use stratann_engine::exec::Width;
 use stratann_engine::index::{Index, OpenOptions};
-use stratann_engine::kinds::options::{GraphSwitches, ListSwitches};
 use stratann_engine::search::{Answers, Effort, SearchOptions};
 use stratann_engine::{DType, Metric, groundtruth};
 use stratann_storage::Quiet;
@@ -117,9 +117,9 @@ proptest! {
         local in prop_oneof![Just(LocalKind::Flat), Just(LocalKind::Ivf)],
         (k, nprobe) in (prop_oneof![1usize..20, Just(300)], 1u32..40),
         (slack, early_stop) in (some(0.0f32..2.0), some(0.05f32..0.6)),
-        bounds in prop_oneof![Just(Bounds::Off), Just(Bounds::Centroid), Just(Bounds::Code), Just(Bounds::Both)],
-        order in prop_oneof![Just(Order::Evidence), Just(Order::Votes), Just(Order::Centroid), Just(Order::Expected)],
-        (weighed, local_lists, votes) in (any::<bool>(), some(1u32..8), some(1u32..100)),
+        bounds in select(&BoundsName::ALL[..]),
+        order in select(&OrderName::ALL[..]),
+        (weights, local_lists, votes) in (any::<bool>(), some(1u32..8), some(1u32..100)),
         width in prop_oneof![Just(1u32), 2u32..12],
     ) {
         let (set, asked) = rows(dtype, count, dim, seed);
@@ -127,7 +127,7 @@ proptest! {
         let options = BuildOptions { seed, ..lists(metric, clusters, plan) };
         let folder = built(&set, &options);
         let switches = ListSwitches {
-            order: Some(order), early_stop: true, weighed, bounds, local_lists, local_list: None, sample_hits: votes,
+            order: Some(order), stop_early: true, weights, bounds, local_lists, local_list: None, votes,
         };
         let effort = Effort::Clusters(nprobe, slack, early_stop);
         let width = Width::Fixed(width);
@@ -227,10 +227,10 @@ fn resident_candidates_do_not_end_visits_without_bounds() {
     let options = BuildOptions { seed: 0, ..lists(Metric::L2, 7, LocalPlan::Uniform(LocalKind::Flat)) };
     let folder = built(&set, &options);
     let switches = ListSwitches {
-        order: Some(Order::Evidence),
-        early_stop: true,
-        weighed: false,
-        bounds: Bounds::Off,
+        order: Some(OrderName::Evidence),
+        stop_early: true,
+        weights: false,
+        bounds: BoundsName::Off,
         ..ListSwitches::default()
     };
     for width in 1..5 {

@@ -7,6 +7,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use stratann_params::build::RemoteOptions;
 use stratann_params::choices::Representatives;
+use stratann_params::search::RemoteSwitches;
 
 use common::{Impatient, Set, clustered, hits, normal, queries, quick};
 use stratann_core::format::region::{Descriptor, SUPERBLOCK_BYTES, Superblock};
@@ -14,7 +15,6 @@ use stratann_engine::build::{BuildOptions, Kind, KindOptions, build, plan};
 use stratann_engine::exec::GatherOptions;
 use stratann_engine::groundtruth;
 use stratann_engine::index::{Index, OpenOptions};
-use stratann_engine::kinds::options::RemoteSwitches;
 use stratann_engine::kinds::{Linking, LinkingOptions};
 use stratann_engine::search::{Answers, Effort, SearchOptions};
 use stratann_engine::{DType, Metric, verify};

@@ -6,6 +6,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
 use stratann_params::build::RemoteOptions;
+use stratann_params::search::RemoteSwitches;
 
 use common::{Set, clustered, hits, nearest, quick};
 use stratann_core::format::region::{
@@ -13,7 +14,6 @@ use stratann_core::format::region::{
 };
 use stratann_engine::build::{BuildOptions, Kind, KindOptions, build};
 use stratann_engine::index::{ChangeOptions, Index, OpenOptions, Unfinished};
-use stratann_engine::kinds::options::RemoteSwitches;
 use stratann_engine::memory_nodes::load;
 use stratann_engine::search::{Answers, Effort, SearchOptions};
 use stratann_engine::{DType, Metric};

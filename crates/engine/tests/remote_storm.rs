@@ -11,12 +11,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use stratann_params::build::RemoteOptions;
+use stratann_params::search::RemoteSwitches;
 
 use common::{Set, clustered, hits, nearest, quick};
 use stratann_core::build::hash;
 use stratann_engine::build::{BuildOptions, Kind, KindOptions, build};
 use stratann_engine::index::{ChangeOptions, Index, OpenOptions};
-use stratann_engine::kinds::options::RemoteSwitches;
 use stratann_engine::memory_nodes::load;
 use stratann_engine::search::{Effort, SearchOptions};
 use stratann_engine::{DType, Metric};

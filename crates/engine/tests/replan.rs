@@ -5,19 +5,20 @@ mod common;
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
+use stratann_params::choices::BoundsName;
+use stratann_params::choices::Learn;
+use stratann_params::search::ListSwitches;
 
 use common::{Impatient, Set, clustered, list_options, queries, quick};
 use stratann_core::format::directory::{Directory, LocalKind};
 use stratann_core::format::inverted_list::{ListLayout, Record};
 use stratann_core::plan::hybrid_ivf::MAX_PROBES;
-use stratann_core::verify::Bounds;
 use stratann_engine::build::{BuildOptions, Kind, LocalPlan, build};
 use stratann_engine::groundtruth;
 use stratann_engine::index::{Index, OpenOptions};
 use stratann_engine::kinds::hybrid_ivf::learning::describe;
 use stratann_engine::kinds::hybrid_ivf::replan::{ReplanOptions, Replanned, replan};
-use stratann_engine::kinds::options::ListSwitches;
-use stratann_engine::kinds::options::{Learn, LearnOptions};
+use stratann_engine::kinds::options::LearnOptions;
 use stratann_engine::manifest::Manifest;
 use stratann_engine::search::{Answers, Effort, SearchOptions};
 use stratann_engine::{DType, Metric, verify};
@@ -57,7 +58,7 @@ fn search(folder: &Path, asked: &[u8], clusters: u32) -> Answers {
         k: 10,
         effort: Effort::Clusters(clusters, None, None),
         switches: ListSwitches {
-            bounds: Bounds::Both,
+            bounds: BoundsName::Both,
             local_lists: Some(u32::MAX),
             local_list: Some(4096),
             ..ListSwitches::default()

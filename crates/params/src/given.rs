@@ -20,12 +20,12 @@ impl fmt::Display for Wrong {
 impl std::error::Error for Wrong {}
 
 /// What parameters are for.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Scope {
     /// The stages whose parameters may be given.
     pub stages: &'static [Stage],
-    /// Kind of the index; `None` before it is known.
-    pub kind: Option<IndexKind>,
+    /// Kind of the index, or of several that are searched as one; empty before it is known.
+    pub kinds: Vec<IndexKind>,
     /// Where queries are searched.
     pub place: Place,
     /// Where the parameters are named.
@@ -109,7 +109,11 @@ impl Given {
             value => value,
         };
         if !all.iter().any(|(group, param)| group.accepts(param, &value)) {
-            return Err(Wrong(format!("{shown} is {value}; {}", param.wanted())));
+            return Err(Wrong(format!(
+                "{shown} is {}; {}",
+                scope.surface.shown(&value),
+                param.wanted(scope.surface)
+            )));
         }
         self.push(param.name, value, shown);
         Ok(())
@@ -123,7 +127,7 @@ impl Given {
         for entry in &self.entries {
             let all: Vec<_> = rows(scope.stages, entry.name).collect();
             let of_kind = |(group, param): &&(&'static GroupInfo, &'static Param)| {
-                scope.kind.is_none_or(|kind| group.kinds_of(param).contains(&kind))
+                scope.has_kind(group.kinds_of(param))
             };
             let Some((group, param)) = all.iter().find(of_kind) else {
                 return Err(scope.foreign(entry, &all));
@@ -147,7 +151,11 @@ impl Given {
         if entry.value.number().is_some_and(|number| !param.range.contains(&number))
             || !group.accepts(param, &entry.value)
         {
-            return Err(Wrong(format!("{written} is {}; {}", entry.value, param.wanted())));
+            return Err(Wrong(format!(
+                "{written} is {}; {}",
+                scope.surface.shown(&entry.value),
+                param.wanted(scope.surface)
+            )));
         }
         let shown = |name: &str| {
             rows(scope.stages, name)
@@ -201,6 +209,22 @@ impl Given {
         Ok(left)
     }
 
+    /// What is given for each run: one for each value of a parameter that has several.
+    pub fn runs(&self) -> Vec<Given> {
+        let several = |entry: &&Entry| self.values(entry.name).count() > 1;
+        let is_swept =
+            |name: &str| GROUPS.iter().any(|group| group.params.iter().any(|p| p.name == name && p.is_swept));
+        let Some(swept) = self.entries.iter().find(|entry| several(entry) && is_swept(entry.name)) else {
+            return vec![self.clone()];
+        };
+        let others = self.entries.iter().filter(|entry| entry.name != swept.name);
+        let of_run = |value: &Value| {
+            let own = Entry { value: value.clone(), ..swept.clone() };
+            Given { entries: others.clone().cloned().chain([own]).collect() }
+        };
+        self.values(swept.name).map(of_run).collect()
+    }
+
     /// The struct of a group with the values that are given.
     pub fn read<G: Group>(&self) -> G {
         let mut group = G::default();
@@ -212,14 +236,18 @@ impl Given {
 }
 
 impl Scope {
+    /// Whether one of these kinds is here.
+    fn has_kind(&self, kinds: &[IndexKind]) -> bool {
+        self.kinds.is_empty() || self.kinds.iter().any(|kind| kinds.contains(kind))
+    }
+
     /// The names that may be given: those of the kind, where it is known.
     pub fn names(&self) -> Vec<String> {
         let groups = GROUPS.iter().filter(|group| self.stages.contains(&group.stage));
         let mut names: Vec<String> = groups
             .flat_map(|group| group.params.iter().map(move |param| (group, param)))
             .filter(|(group, param)| {
-                self.kind.is_none_or(|kind| group.kinds_of(param).contains(&kind))
-                    && param.places.contains(&self.place)
+                self.has_kind(group.kinds_of(param)) && param.places.contains(&self.place)
             })
             .map(|(group, param)| group.name_on(self.surface, param))
             .collect();
@@ -232,7 +260,7 @@ impl Scope {
             rows.iter().flat_map(|(group, param)| group.kinds_of(param).iter().copied()).collect();
         kinds.dedup();
         let kinds = list_of(kinds.iter().map(|kind| kind.name()));
-        let kind = self.kind.map_or("of another kind", IndexKind::name);
+        let kind = list_of(self.kinds.iter().map(|kind| kind.name()));
         let this = match self.stages.contains(&Stage::Build) {
             true => format!("the kind is {kind}"),
             false => format!("this index is a {kind}"),
@@ -253,7 +281,7 @@ impl Scope {
             .flat_map(|group| group.params.iter().map(move |param| (group, param)))
             .filter(|(_, param)| !role.is_empty() && param.role == role)
             .filter(|(_, param)| param.places.contains(&self.place))
-            .filter(|(group, param)| self.kind.is_some_and(|kind| group.kinds_of(param).contains(&kind)))
+            .filter(|(group, param)| self.has_kind(group.kinds_of(param)))
             .map(|(group, param)| group.name_on(self.surface, param))
             .collect()
     }

@@ -98,7 +98,7 @@ macro_rules! choices {
 
         impl $enum {
             /// Every choice, in the order of the help.
-            pub const ALL: &'static [$enum] = &[$($enum::$variant),+];
+            pub const ALL: [$enum; [$($name),+].len()] = [$($enum::$variant),+];
             /// Their names and help.
             pub const CHOICES: &'static [$crate::Choice] =
                 &[$($crate::Choice { name: $name, help: concat!($($help, "\n"),+) }),+];
@@ -112,7 +112,7 @@ macro_rules! choices {
 
             /// The choice of this name.
             pub fn parse(name: &str) -> Option<$enum> {
-                $enum::ALL.iter().copied().find(|choice| choice.name() == name)
+                $enum::ALL.into_iter().find(|choice| choice.name() == name)
             }
         }
 

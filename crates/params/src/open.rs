@@ -15,7 +15,7 @@ params! {
         cache_budget: AutoOr<u64> = AutoOr::Auto,
             { shown: "auto|SIZE", unit: Unit::Bytes, places: Place::LOCAL, level: Level::Usual };
         /// Read all blocks into the cache first, when it has room for them
-        preload: bool = false, { places: Place::LOCAL, level: Level::Usual };
+        preload: bool = false, { places: Place::LOCAL };
     }
 }
 

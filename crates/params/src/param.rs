@@ -2,6 +2,7 @@
 
 use std::ops::RangeInclusive;
 
+use crate::GROUPS;
 use crate::choices::IndexKind;
 use crate::given::Wrong;
 use crate::value::{Choice, Parameter, Type, Unit, Value, parse_size};
@@ -53,6 +54,18 @@ pub enum Surface {
     Request,
     /// Keywords in Python: `search_list`.
     Python,
+}
+
+impl Surface {
+    /// A value as users of the surface write it.
+    pub fn shown(self, value: &Value) -> String {
+        match (self, value) {
+            (Surface::Python, Value::Flag(true)) => "True".into(),
+            (Surface::Python, Value::Flag(false)) => "False".into(),
+            (Surface::Python | Surface::Request, Value::Text(text)) => format!("{text:?}"),
+            (_, value) => value.to_string(),
+        }
+    }
 }
 
 /// For whom a parameter is.
@@ -114,6 +127,12 @@ pub struct Param {
 }
 
 impl Param {
+    /// The first row of this name in some stages.
+    pub fn named(stages: &[Stage], name: &str) -> Option<&'static Param> {
+        let groups = GROUPS.iter().filter(|group| stages.contains(&group.stage));
+        groups.flat_map(|group| group.params).find(|param| param.name == name)
+    }
+
     /// A row with usual facts, as the macro starts it.
     pub const fn row<T: Parameter>(name: &'static str, help: &'static str) -> Param {
         Param {
@@ -183,33 +202,42 @@ impl Param {
     pub fn parse(&self, text: &str) -> Result<Value, String> {
         let number = || match self.unit {
             Unit::Bytes => parse_size(text),
-            Unit::None => text.parse::<u64>().map_err(|_| self.wanted()),
+            Unit::None => text.parse::<u64>().map_err(|_| self.wanted(Surface::CommandLine)),
         };
         match self.of {
-            Type::Flag => text.parse().map(Value::Flag).map_err(|_| self.wanted()),
+            Type::Flag => text.parse().map(Value::Flag).map_err(|_| self.wanted(Surface::CommandLine)),
             Type::Whole => number().map(Value::Whole),
             Type::AutoOrWhole if text == "auto" => Ok(Value::Text(text.into())),
             Type::AutoOrWhole if self.unit == Unit::Bytes => {
                 number().map(Value::Whole).map_err(|why| format!("{why}, or auto"))
             }
             Type::AutoOrWhole => number().map(Value::Whole),
-            Type::Real => text.parse().map(Value::Real).map_err(|_| self.wanted()),
+            Type::Real => text.parse().map(Value::Real).map_err(|_| self.wanted(Surface::CommandLine)),
             Type::Path => Ok(Value::Path(text.into())),
             Type::Choice(choices) => match choices.iter().find(|choice| choice.name == text) {
                 Some(choice) => Ok(Value::Text(choice.name.into())),
-                None => Err(self.wanted()),
+                None => Err(self.wanted(Surface::CommandLine)),
             },
         }
     }
 
     /// What to give, for an error.
-    pub fn wanted(&self) -> String {
+    pub fn wanted(&self, surface: Surface) -> String {
         match (self.of, self.range_text()) {
+            (Type::Flag, _) if surface == Surface::Python => "give True or False".into(),
             (Type::Flag, _) => "use true or false".into(),
             (Type::Choice(choices), _) => {
-                format!("use {}", list_of(choices.iter().map(|choice| choice.name)))
+                let name = |choice: &Choice| surface.shown(&Value::Text(choice.name.into()));
+                format!("use {}", list_of(choices.iter().map(name)))
             }
             (Type::Path, _) => "give a path".into(),
+            (Type::Real, Some(range)) if self.shown == "SHARE" => {
+                let from = if range.starts_with("above") { "" } else { "from " };
+                let range = range.replace(" or more", " up");
+                let such =
+                    self.usual.parse().map_or(String::new(), |usual: f64| format!(", such as {usual}"));
+                format!("give a share {from}{range}{such}")
+            }
             (_, Some(range)) => format!("use {range}"),
             (Type::Real, None) => "use a number".into(),
             (Type::AutoOrWhole, None) => "use auto, or a whole number".into(),
@@ -279,6 +307,17 @@ pub trait Group: Default {
     /// The value of a field; `None` where it has none.
     fn get(&self, name: &str) -> Option<Value>;
 
+    /// The parameters that differ from their defaults.
+    fn differing(&self) -> Vec<(&'static str, Value)> {
+        let usual = Self::default();
+        let value = |param: &Param| Some((param.name, self.get(param.name)?));
+        Self::PARAMS
+            .iter()
+            .filter_map(value)
+            .filter(|(name, value)| usual.get(name).as_ref() != Some(value))
+            .collect()
+    }
+
     /// Refuses numbers out of range, of values that no surface has read.
     ///
     /// # Errors
@@ -290,7 +329,8 @@ pub trait Group: Default {
                 value.filter(|value| value.number().is_some_and(|n| !param.range.contains(&n)))
             {
                 let option = param.option(false).unwrap_or(param.name.into());
-                return Err(Wrong(format!("--{option} is {value}; {}", param.wanted())));
+                let wanted = param.wanted(Surface::CommandLine);
+                return Err(Wrong(format!("--{option} is {value}; {wanted}")));
             }
         }
         Ok(())
@@ -347,7 +387,7 @@ impl GroupInfo {
     /// The kinds that have a parameter.
     pub fn kinds_of(&self, param: &Param) -> &'static [IndexKind] {
         match (param.kinds, self.kinds) {
-            ([], []) => IndexKind::ALL,
+            ([], []) => &IndexKind::ALL,
             ([], kinds) => kinds,
             (kinds, _) => kinds,
         }

@@ -11,7 +11,7 @@ params! {
     #[derive(Copy)]
     pub struct SearchSettings: Search of [] {
         /// Results per query
-        k: usize = 10, { short: Some('k'), option: Some(""), range: 1.0..=f64::INFINITY, level: Level::Usual };
+        k: usize = 10, { short: Some('k'), option: Some(""), range: 1.0..=16_384.0, level: Level::Usual };
         /// Target recall@k, above 0 and up to 1; several values make one run each
         ///
         /// The build measured a curve of recall and cost. This option picks the beam length and the stop rule from it.
@@ -55,7 +55,7 @@ params! {
         admission: Admission = Admission::Fixed,
             { places: Place::LOCAL, in_requests: false, level: Level::Research };
         /// I/O back end
-        io: IoName = IoName::Auto, { places: Place::LOCAL, in_requests: false, level: Level::Usual };
+        io: IoName = IoName::Auto, { places: Place::LOCAL, in_requests: false };
         /// Make equal reads that are under way once
         merge: bool = true,
             { off: "Make each read, even while another query makes the same one (to compare)",

@@ -1,26 +1,22 @@
 //! Search requests: their parameters, checked, and their queries as rows of the index's element type.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::time::Duration;
 
 use half::f16;
-use serde::de::{self, SeqAccess, Visitor};
+use serde::de::{self, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
-use stratann_core::plan::grid_ivf::MAX_FAN_OUT;
-use stratann_core::plan::remote_hnsw::MAX_EF;
-use stratann_core::query::{MAX_WIDTH, Mode};
 use stratann_engine::dataset::check_row;
-use stratann_engine::exec::Width;
-use stratann_engine::kinds::options::{GraphSwitches, GridSwitches, RemoteSwitches, Switches};
+use stratann_engine::kinds::kind::Kind;
 use stratann_engine::manifest::Manifest;
-use stratann_engine::search::{Effort, SearchOptions};
+use stratann_engine::search::SearchOptions;
 use stratann_engine::{DType, Metric};
+use stratann_params::{Given, Param, Place, Scope, Stage, Surface, Value};
 
 use crate::limits::Limits;
 
-const USUAL_K: usize = 10;
-const USUAL_RECALL: f64 = 0.95;
 const USUAL_TIMEOUT_MS: u64 = 5000;
 
 /// Layout of the rows of an index.
@@ -29,13 +25,15 @@ pub(crate) struct RowShape {
     pub(crate) dim: usize,
     pub(crate) dtype: DType,
     pub(crate) metric: Metric,
+    /// Kind of the index, whose parameters a request may have.
+    pub(crate) kind: Kind,
 }
 
 impl RowShape {
     /// `None` for types that this program does not know.
     pub(crate) fn of(manifest: &Manifest) -> Option<RowShape> {
-        let (dtype, metric) = (manifest.dtype()?, manifest.metric()?);
-        Some(RowShape { dim: manifest.dim, dtype, metric })
+        let (dtype, metric, kind) = (manifest.dtype()?, manifest.metric()?, manifest.kind()?);
+        Some(RowShape { dim: manifest.dim, dtype, metric, kind })
     }
 
     pub(crate) fn row_bytes(&self) -> usize {
@@ -58,14 +56,9 @@ pub(crate) fn shortened(text: &str) -> String {
     format!("{start}…{end}")
 }
 
-/// An error of a parser, which quotes what it could not read. The list of known fields is the program's own text.
+/// An error of a parser, which quotes what it could not read.
 fn quoting(error: &impl fmt::Display) -> String {
-    let text = error.to_string();
-    match text.strip_prefix("unknown field `").and_then(|rest| rest.rsplit_once("`, expected ")) {
-        Some((name, _)) if name.chars().count() <= QUOTED_MAX => text,
-        Some((_, known)) => format!("an unknown field of many characters, expected {}", shortened(known)),
-        None => shortened(&text),
-    }
+    shortened(&error.to_string())
 }
 
 /// A checked request.
@@ -81,85 +74,150 @@ pub(crate) struct Request {
 }
 
 /// The fields of a body in JSON, or the parameters of a URL.
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
+#[derive(Default)]
 struct RequestFields<'a> {
-    #[serde(borrow)]
     queries: Option<&'a RawValue>,
-    k: Option<usize>,
-    recall: Option<f64>,
-    search_list: Option<u32>,
-    nprobe: Option<u32>,
-    ef: Option<u32>,
-    early_stop: Option<f32>,
-    stop_slack: Option<f32>,
-    patience: Option<u32>,
-    width: Option<WidthName>,
-    mode: Option<ModeName>,
-    head: Option<bool>,
-    whole_blocks: Option<bool>,
-    prune_dimension: Option<bool>,
-    prune_vector: Option<bool>,
-    prewarm: Option<bool>,
-    fan_out: Option<u8>,
-    busy_last: Option<bool>,
-    balance: Option<bool>,
-    pipeline: Option<bool>,
     timeout_ms: Option<u64>,
-    partial: Option<bool>,
-    cached: Option<VersionName>,
+    partial: bool,
+    /// A version of cached clusters.
+    cached: Option<u64>,
+    /// The parameters of the table.
+    given: Given,
 }
 
-/// A version of cached clusters: hexadecimal digits.
-struct VersionName(u64);
-
-impl<'de> Deserialize<'de> for VersionName {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let text = std::borrow::Cow::<str>::deserialize(deserializer)?;
-        u64::from_str_radix(&text, 16)
-            .map(VersionName)
-            .map_err(|_| de::Error::custom("cached is no version of up to 16 hexadecimal digits"))
+fn scope(kind: Kind) -> Scope {
+    Scope {
+        stages: &[Stage::Search],
+        kinds: vec![kind.into()],
+        place: Place::Servers,
+        surface: Surface::Request,
     }
 }
 
-#[derive(Clone, Copy, Deserialize)]
-#[serde(rename_all = "lowercase")]
-enum ModeName {
-    Barrier,
-    Eager,
+impl RequestFields<'_> {
+    /// Takes a field, whose value is of this type.
+    fn set(&mut self, name: &str, value: Value, scope: &Scope) -> Result<(), String> {
+        let wrong = |wanted: &str| Err(format!("{name} is {}; {wanted}", shortened(&value.to_string())));
+        match (name, &value) {
+            ("timeout_ms", Value::Whole(ms)) => self.timeout_ms = Some(*ms),
+            ("timeout_ms", _) => return wrong("use a whole number"),
+            ("partial", Value::Flag(partial)) => self.partial = *partial,
+            ("partial", _) => return wrong("use true or false"),
+            ("cached", Value::Text(version)) => match u64::from_str_radix(version, 16) {
+                Ok(version) => self.cached = Some(version),
+                Err(_) => return Err("cached is no version of up to 16 hexadecimal digits".into()),
+            },
+            ("cached", _) => return Err("cached is no version of up to 16 hexadecimal digits".into()),
+            _ => return self.given.add(scope, name, value).map_err(|wrong| shortened(&wrong.0)),
+        }
+        Ok(())
+    }
+
+    /// Takes a parameter of a URL.
+    fn set_text(&mut self, name: &str, text: String, scope: &Scope) -> Result<(), String> {
+        let number = || text.parse().map_or_else(|_| Value::Text(text.clone()), Value::Whole);
+        let value = match name {
+            "timeout_ms" => number(),
+            "partial" => text.parse().map_or_else(|_| Value::Text(text.clone()), Value::Flag),
+            "cached" => Value::Text(text),
+            _ => match Param::named(scope.stages, name) {
+                Some(param) => {
+                    param.parse(&text).map_err(|why| format!("{name} is {}; {why}", shortened(&text)))?
+                }
+                None => Value::Text(text),
+            },
+        };
+        self.set(name, value, scope)
+    }
 }
 
-/// A number, or `auto`.
-#[derive(Clone, Copy)]
-struct WidthName(Width);
+/// The fields of an object in JSON, in their order.
+struct Fields<'a>(Vec<(Cow<'a, str>, &'a RawValue)>);
 
-impl<'de> Deserialize<'de> for WidthName {
+impl<'de> Deserialize<'de> for Fields<'de> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Name;
-        impl Visitor<'_> for Name {
-            type Value = WidthName;
+        struct Object;
+        impl<'de> Visitor<'de> for Object {
+            type Value = Fields<'de>;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                write!(f, "a width: \"auto\", or 1 to {MAX_WIDTH}")
+                f.write_str("an object")
             }
 
-            fn visit_u64<E: de::Error>(self, number: u64) -> Result<WidthName, E> {
-                match u32::try_from(number) {
-                    Ok(n) if (1..=MAX_WIDTH).contains(&n) => Ok(WidthName(Width::Fixed(n))),
-                    _ => Err(E::invalid_value(de::Unexpected::Unsigned(number), &self)),
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Fields<'de>, A::Error> {
+                let mut fields: Vec<(Cow<'de, str>, &RawValue)> = Vec::new();
+                while let Some((name, value)) = map.next_entry::<Name<'de>, _>()? {
+                    if fields.iter().any(|known| known.0 == name.0) {
+                        return Err(de::Error::custom(format!("duplicate field {}", name.0)));
+                    }
+                    if fields.len() == FIELDS_MAX {
+                        return Err(de::Error::custom("too many fields"));
+                    }
+                    fields.push((name.0, value));
                 }
-            }
-
-            fn visit_str<E: de::Error>(self, text: &str) -> Result<WidthName, E> {
-                match text.parse() {
-                    _ if text == "auto" => Ok(WidthName(Width::Auto)),
-                    Ok(number) => self.visit_u64(number),
-                    Err(_) => Err(E::invalid_value(de::Unexpected::Str(text), &self)),
-                }
+                Ok(Fields(fields))
             }
         }
-        deserializer.deserialize_any(Name)
+        deserializer.deserialize_map(Object)
     }
+}
+
+/// Most fields of a request: more than the table has.
+const FIELDS_MAX: usize = 256;
+
+/// The name of a field.
+#[derive(Deserialize)]
+struct Name<'a>(#[serde(borrow)] Cow<'a, str>);
+
+/// A value of JSON.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Field {
+    Flag(bool),
+    Whole(u64),
+    Real(f64),
+    Text(String),
+    None(()),
+}
+
+/// Reads the fields of a body in JSON.
+fn fields<'a>(body: &'a [u8], kind: Kind) -> Result<RequestFields<'a>, String> {
+    let Fields(all) = serde_json::from_slice(body).map_err(|e| format!("the body: {}", quoting(&e)))?;
+    let (mut fields, scope) = (RequestFields::default(), scope(kind));
+    for (name, raw) in all {
+        if name == "queries" {
+            fields.queries = Some(raw);
+            continue;
+        }
+        let value = match serde_json::from_str(raw.get()) {
+            Ok(Field::Flag(flag)) => Value::Flag(flag),
+            Ok(Field::Whole(number)) => Value::Whole(number),
+            Ok(Field::Real(number)) => Value::Real(number),
+            Ok(Field::Text(text)) => Value::Text(text),
+            Ok(Field::None(())) => continue,
+            // A list or an object is the value of no parameter.
+            Err(_) => Value::Text(raw.get().into()),
+        };
+        fields.set(&name, value, &scope)?;
+    }
+    Ok(fields)
+}
+
+/// Reads the parameters of a URL.
+fn url_fields(url_query: &str, kind: Kind) -> Result<RequestFields<'static>, String> {
+    let within = |why: String| format!("the parameters of the URL: {why}");
+    let all: Vec<(String, String)> =
+        serde_urlencoded::from_str(url_query).map_err(|e| within(quoting(&e)))?;
+    let (mut fields, scope) = (RequestFields::default(), scope(kind));
+    let mut names: Vec<String> = Vec::new();
+    for (name, text) in all {
+        if names.contains(&name) {
+            return Err(within(format!("duplicate field {}", shortened(&name))));
+        }
+        fields.set_text(&name, text, &scope).map_err(within)?;
+        names.push(name);
+    }
+    Ok(fields)
 }
 
 /// Reads a body in JSON.
@@ -167,8 +225,7 @@ impl<'de> Deserialize<'de> for WidthName {
 /// # Errors
 /// One line for the client.
 pub(crate) fn from_json(body: &[u8], shape: &RowShape, limits: &Limits) -> Result<Request, String> {
-    let fields: RequestFields<'_> =
-        serde_json::from_slice(body).map_err(|e| format!("the body: {}", quoting(&e)))?;
+    let fields = fields(body, shape.kind)?;
     let queries = fields.queries.ok_or("the body has no \"queries\"; give a list of vectors")?;
     let mut rows = Rows { shape, limits, bytes: Vec::new(), count: 0, wrong: None };
     let read = serde_json::Deserializer::from_str(queries.get()).deserialize_seq(&mut rows);
@@ -189,8 +246,7 @@ pub(crate) fn from_octets(
     shape: &RowShape,
     limits: &Limits,
 ) -> Result<Request, String> {
-    let fields: RequestFields<'_> = serde_urlencoded::from_str(url_query)
-        .map_err(|e| format!("the parameters of the URL: {}", quoting(&e)))?;
+    let fields = url_fields(url_query, shape.kind)?;
     if !body.len().is_multiple_of(shape.row_bytes()) {
         return Err(format!(
             "the body has {} bytes, a vector of this index has {} ({} × {}); send whole vectors",
@@ -224,52 +280,6 @@ fn check(number: usize, row: &[u8], shape: &RowShape) -> Result<(), String> {
     }
 }
 
-fn grid_switches(fields: &RequestFields<'_>) -> Result<GridSwitches, String> {
-    let usual = GridSwitches::default();
-    let fan_out = fields.fan_out.unwrap_or(usual.fan_out);
-    if !(1..=MAX_FAN_OUT).contains(&fan_out) {
-        return Err(format!("fan_out is {fan_out}; give 1 to {MAX_FAN_OUT}"));
-    }
-    Ok(GridSwitches {
-        prune_dimension: fields.prune_dimension.unwrap_or(usual.prune_dimension),
-        prune_vector: fields.prune_vector.unwrap_or(usual.prune_vector),
-        prewarm: fields.prewarm.unwrap_or(usual.prewarm),
-        fan_out,
-        busy_last: fields.busy_last.unwrap_or(usual.busy_last),
-        balance: fields.balance.unwrap_or(usual.balance),
-        pipeline: fields.pipeline.unwrap_or(usual.pipeline),
-    })
-}
-
-/// The length of the beam in each cluster of a remote-hnsw.
-fn remote_switches(fields: &RequestFields<'_>) -> Result<RemoteSwitches, String> {
-    match fields.ef {
-        Some(ef) if !(1..=MAX_EF).contains(&ef) => Err(format!("ef is {ef}; give 1 to {MAX_EF}")),
-        ef => Ok(RemoteSwitches { ef }),
-    }
-}
-
-/// The techniques of the one kind whose techniques are given.
-fn switches(fields: &RequestFields<'_>) -> Result<Switches, String> {
-    let graph = GraphSwitches {
-        head: fields.head.unwrap_or(true),
-        whole_blocks: fields.whole_blocks.unwrap_or(true),
-        patience: fields.patience,
-    };
-    let (grid, remote) = (grid_switches(fields)?, remote_switches(fields)?);
-    let all = [
-        (graph != GraphSwitches::default()).then_some(Switches::from(graph)),
-        (grid != GridSwitches::default()).then_some(grid.into()),
-        (remote != RemoteSwitches::default()).then_some(remote.into()),
-    ];
-    let mut given = all.into_iter().flatten();
-    match (given.next(), given.next()) {
-        (None, _) => Ok(graph.into()),
-        (Some(one), None) => Ok(one),
-        _ => Err("techniques of several kinds of index are switched; leave out those of others".into()),
-    }
-}
-
 fn finish(
     fields: &RequestFields<'_>,
     rows: Vec<u8>,
@@ -280,7 +290,7 @@ fn finish(
     if count == 0 {
         return Err("there are no queries; send at least one".into());
     }
-    let options = options(fields)?;
+    let options = options(fields, shape.kind)?;
     let most = limits.large_bytes;
     if Limits::answer_bytes(count, options.k) > most {
         return Err(format!(
@@ -293,57 +303,22 @@ fn finish(
     if !(1..=limits.timeout_ms).contains(&timeout_ms) {
         return Err(format!("timeout_ms is {timeout_ms}; give 1 to {} (max_timeout_ms)", limits.timeout_ms));
     }
-    let partial = fields.partial.unwrap_or(false);
-    let cached = fields.cached.as_ref().map(|version| version.0);
+    let RequestFields { partial, cached, .. } = *fields;
     Ok(Request { rows, options, timeout: Duration::from_millis(timeout_ms), partial, cached })
 }
 
-/// Reads how queries would be searched from the parameters of a URL without queries.
+/// Reads how queries would be searched in an index of this kind from the parameters of a URL without queries.
 ///
 /// # Errors
 /// One line for the client.
-pub(crate) fn options_of(url_query: &str) -> Result<SearchOptions, String> {
-    let fields: RequestFields<'_> = serde_urlencoded::from_str(url_query)
-        .map_err(|e| format!("the parameters of the URL: {}", quoting(&e)))?;
-    options(&fields)
+pub(crate) fn options_of(url_query: &str, kind: Kind) -> Result<SearchOptions, String> {
+    options(&url_fields(url_query, kind)?, kind)
 }
 
-fn options(fields: &RequestFields<'_>) -> Result<SearchOptions, String> {
-    let usual = SearchOptions::default();
-    Ok(SearchOptions {
-        k: fields.k.unwrap_or(USUAL_K),
-        effort: effort(fields)?,
-        mode: match fields.mode {
-            Some(ModeName::Eager) => Mode::Eager,
-            Some(ModeName::Barrier) | None => Mode::Barrier,
-        },
-        width: fields.width.map_or(usual.width, |w| w.0),
-        switches: switches(fields)?,
-        ..usual
-    })
-}
-
-fn effort(fields: &RequestFields<'_>) -> Result<Effort, String> {
-    let given = [
-        ("recall", fields.recall.is_some()),
-        ("search_list", fields.search_list.is_some()),
-        ("nprobe", fields.nprobe.is_some()),
-    ];
-    let named: Vec<&str> = given.iter().filter(|g| g.1).map(|g| g.0).collect();
-    if let [first, second, ..] = named.as_slice() {
-        return Err(format!("{first} and {second} are both given; give one of them"));
-    }
-    if fields.early_stop.is_some() && fields.nprobe.is_none() {
-        return Err("early_stop goes with nprobe; leave it out, or give both".into());
-    }
-    match (fields.search_list, fields.nprobe) {
-        (Some(list), _) => Ok(Effort::List(list, fields.stop_slack)),
-        (None, Some(clusters)) => Ok(Effort::Clusters(clusters, fields.stop_slack, fields.early_stop)),
-        (None, None) if fields.stop_slack.is_some() => {
-            Err("stop_slack goes with search_list or nprobe; leave it out, or give both".into())
-        }
-        (None, None) => Ok(Effort::Recall(fields.recall.unwrap_or(USUAL_RECALL))),
-    }
+fn options(fields: &RequestFields<'_>, kind: Kind) -> Result<SearchOptions, String> {
+    fields.given.check(&scope(kind)).map_err(|wrong| shortened(&wrong.0))?;
+    let options = SearchOptions::read(&fields.given, kind).map_err(|e| e.message)?;
+    Ok(SearchOptions { threads: 1, ..options })
 }
 
 /// Converts a list of lists of numbers into rows, one list at a time. An invalid list ends the conversion; `wrong` has
@@ -420,14 +395,24 @@ fn whole(x: f64, dtype: DType) -> Option<u8> {
 
 #[cfg(test)]
 mod tests {
+    use stratann_core::query::Mode;
+    use stratann_engine::exec::Width;
+    use stratann_engine::search::Effort;
+    use stratann_params::search::GraphSwitches;
+
     use super::*;
 
     fn shape(dtype: DType, metric: Metric) -> RowShape {
-        RowShape { dim: 2, dtype, metric }
+        RowShape { dim: 2, dtype, metric, kind: Kind::DiskGraph }
     }
 
     fn json(text: &str, dtype: DType) -> Result<Request, String> {
         from_json(text.as_bytes(), &shape(dtype, Metric::Cosine), &Limits::default())
+    }
+
+    fn of_kind(kind: Kind, text: &str) -> Result<Request, String> {
+        let shape = RowShape { kind, ..shape(DType::F32, Metric::Cosine) };
+        from_json(text.as_bytes(), &shape, &Limits::default())
     }
 
     #[test]
@@ -465,10 +450,10 @@ mod tests {
 
     #[test]
     fn nprobe_is_a_number_of_lists() {
-        let body =
-            json(r#"{"queries":[[1,2]],"nprobe":7,"early_stop":0.25,"stop_slack":2}"#, DType::F32).unwrap();
+        let text = r#"{"queries":[[1,2]],"nprobe":7,"early_stop":0.25,"stop_slack":2}"#;
+        let body = of_kind(Kind::HybridIvf, text).unwrap();
         assert_eq!(body.options.effort, Effort::Clusters(7, Some(2.0), Some(0.25)));
-        let shape = shape(DType::F32, Metric::Cosine);
+        let shape = RowShape { kind: Kind::HybridIvf, ..shape(DType::F32, Metric::Cosine) };
         let octets = from_octets(body.rows.clone(), "nprobe=7", &shape, &Limits::default()).unwrap();
         assert_eq!(octets.options.effort, Effort::Clusters(7, None, None));
     }
@@ -489,26 +474,37 @@ mod tests {
             (r#"{"queries":[[1,NaN]]}"#, "the body: expected value"),
             (r#"{"queries":[[1,1e39]]}"#, "query 0: number out of range"),
             (r#"{"queries":[[1,2],[0,0.0]]}"#, "query 1: a zero vector"),
-            (r#"{"queries":[[1,2]],"colour":1}"#, "unknown field `colour`"),
-            (r#"{"queries":[[1,2]],"k":-1}"#, "invalid value"),
+            (r#"{"queries":[[1,2]],"colour":1}"#, "there is no parameter colour"),
+            (r#"{"queries":[[1,2]],"k":-1}"#, "k is -1; use 1 to 16384"),
             (r#"{"queries":[[1,2]],"recall":0.9,"search_list":9}"#, "give one of them"),
             (r#"{"queries":[[1,2]],"stop_slack":1}"#, "goes with search_list"),
-            (r#"{"queries":[[1,2]],"nprobe":3,"search_list":9}"#, "search_list and nprobe are both given"),
-            (r#"{"queries":[[1,2]],"recall":0.9,"nprobe":9}"#, "recall and nprobe are both given"),
-            (r#"{"queries":[[1,2]],"early_stop":0.3}"#, "early_stop goes with nprobe"),
-            (r#"{"queries":[[1,2]],"nprobe":-3}"#, "invalid value"),
-            (r#"{"queries":[[1,2]],"nprobe":3,"ef":0}"#, "ef is 0; give 1 to 65536"),
-            (r#"{"queries":[[1,2]],"nprobe":3,"ef":65537}"#, "ef is 65537; give 1 to 65536"),
-            (r#"{"queries":[[1,2]],"nprobe":3,"ef":50,"fan_out":2}"#, "techniques of several kinds"),
+            (r#"{"queries":[[1,2]],"nprobe":3,"search_list":9}"#, "nprobe is for hybrid-ivf"),
+            (r#"{"queries":[[1,2]],"recall":0.9,"nprobe":9}"#, "both given"),
+            (r#"{"queries":[[1,2]],"nprobe":-3}"#, "nprobe is -3"),
+            (r#"{"queries":[[1,2]],"serch_list":3}"#, "no parameter serch_list; use search_list"),
+            (
+                r#"{"queries":[[1,2]],"ef":50}"#,
+                "ef is for remote-hnsw, and this index is a disk-graph; leave it out",
+            ),
+            (r#"{"queries":[[1,2]],"nprobe":50}"#, "give search_list instead"),
             (r#"{"queries":[[1,2]],"width":65}"#, "1 to 64"),
             (r#"{"queries":[[1,2]],"width":"wide"}"#, "1 to 64"),
             (r#"{"queries":[[1,2]],"mode":"slow"}"#, "barrier"),
             (r#"{"queries":[[1,2]],"timeout_ms":0}"#, "timeout_ms is 0"),
             (r#"{"queries":[[1,2]],"timeout_ms":60001}"#, "give 1 to 60000"),
-            (r#"{"queries":[[1,2]],"k":18446744073709551615}"#, "ask for less at a time"),
+            (r#"{"queries":[[1,2]],"k":18446744073709551615}"#, "use 1 to 16384"),
         ] {
             let error = json(text, DType::F32).unwrap_err();
             assert!(error.contains(said) && !error.contains('\n'), "{text}: {error}");
+        }
+        for (kind, text, said) in [
+            (Kind::HybridIvf, r#"{"queries":[[1,2]],"early_stop":0.3}"#, "early_stop goes with nprobe"),
+            (Kind::RemoteHnsw, r#"{"queries":[[1,2]],"nprobe":3,"ef":0}"#, "ef is 0; use 1 to 65536"),
+            (Kind::RemoteHnsw, r#"{"queries":[[1,2]],"nprobe":3,"ef":65537}"#, "ef is 65537; use 1 to 65536"),
+            (Kind::GridIvf, r#"{"queries":[[1,2]],"nprobe":3,"ef":50}"#, "ef is for remote-hnsw"),
+        ] {
+            let error = of_kind(kind, text).unwrap_err();
+            assert!(error.contains(said), "{text}: {error}");
         }
         for (text, said) in [("[[1,256]]", "component 1 is 256, the index holds u8"), ("[[0.5,1]]", "is 0.5")]
         {
@@ -529,7 +525,7 @@ mod tests {
             (vec![0; 8 * 1025], "", "1025 queries"),
             (nan, "", "query 0: component 1 is NaN"),
             (vec![0; 8], "k=ten", "URL"),
-            (vec![0; 8], "colour=1", "unknown field `colour`"),
+            (vec![0; 8], "colour=1", "there is no parameter colour"),
             (vec![0; 8], "queries=1", "URL"),
             (vec![0; 8], "k=1&k=2", "duplicate field"),
         ] {

@@ -2,17 +2,20 @@
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
+use stratann_params::search::GraphSwitches;
 
 use serde::Serialize;
 use stratann_engine::exec::Width;
 use stratann_engine::index::{CacheBudget, OpenOptions};
-use stratann_engine::kinds::options::GraphSwitches;
-use stratann_engine::search::SearchOptions;
+use stratann_engine::manifest::Manifest;
+use stratann_engine::search::{SearchOptions, mode_of};
+use stratann_params::Place;
+use stratann_params::choices::{Admission, IoName, ModeName};
 use stratann_storage::{Error, Progress, Result};
 
 use crate::Verdict;
 use crate::commands::search::{Bench, Run, Source, verdict};
-use crate::options::{self, AdmissionName, IoName, ModeName, Target};
+use crate::options::{self, Target};
 use crate::output::{Named, Output, count, table};
 use crate::progress::ProgressPrinter;
 
@@ -52,10 +55,11 @@ pub struct Args {
     #[arg(long, value_delimiter = ',', value_parser = options::width, default_value = "auto", value_name = "auto|N")]
     width: Vec<Width>,
     /// Policy that admits the next query
-    #[arg(long, value_delimiter = ',', value_enum, default_value = "fixed", conflicts_with = "connect")]
-    admission: Vec<AdmissionName>,
+    #[arg(long, value_delimiter = ',', value_parser = options::choice::<Admission>(), default_value = "fixed")]
+    #[arg(conflicts_with = "connect")]
+    admission: Vec<Admission>,
     /// Whether a step waits for all of its reads
-    #[arg(long, value_delimiter = ',', value_enum, default_value = "barrier")]
+    #[arg(long, value_delimiter = ',', value_parser = options::choice::<ModeName>(), default_value = "barrier")]
     mode: Vec<ModeName>,
     /// Runs of every combination
     #[arg(long, default_value_t = 3, conflicts_with = "connect")]
@@ -72,7 +76,7 @@ pub struct Args {
     #[arg(conflicts_with = "connect")]
     cache_budget: CacheBudget,
     /// I/O back end
-    #[arg(long, value_enum, default_value = "auto", conflicts_with = "connect")]
+    #[arg(long, value_parser = options::choice::<IoName>(), default_value = "auto", conflicts_with = "connect")]
     io: IoName,
 }
 
@@ -136,7 +140,10 @@ pub(crate) fn run(args: &Args, output: Output) -> Result<Verdict> {
     }
     let settings = settings(args);
     match args.searched.target()? {
-        Target::Index { index, queries } => sweep(args, &settings, index, queries, output),
+        Target::Index { index, queries } => {
+            args.effort.check(Manifest::read(index)?.1.kind(), Place::Folder)?;
+            sweep(args, &settings, index, queries, output)
+        }
         Target::Servers { addresses, queries } => {
             open_loop::run(&args.open_loop, addresses, queries, &settings, output)
         }
@@ -190,14 +197,14 @@ fn settings(args: &Args) -> Vec<SearchOptions> {
         args.in_flight.iter().map(|&n| Some(n)).collect()
     };
     let threads = args.threads.unwrap_or_else(options::all_cores);
-    let switches = GraphSwitches { patience: args.effort.patience, ..GraphSwitches::default() };
+    let switches = GraphSwitches { patience: args.effort.patience(), ..GraphSwitches::default() };
     let mut all = Vec::new();
     for effort in args.effort.each() {
         for &mode in &args.mode {
             for &admission in &args.admission {
                 for &width in &args.width {
                     for &in_flight in &in_flight {
-                        let (admission, mode, io) = (admission.into(), mode.into(), args.io.into());
+                        let (admission, mode, io) = (admission.into(), mode_of(mode), args.io.into());
                         all.push(SearchOptions {
                             k: args.k,
                             effort,

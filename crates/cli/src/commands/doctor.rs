@@ -12,7 +12,9 @@ use stratann_storage::tier::IoChoice;
 
 use super::profile::measured_words;
 use crate::Verdict;
-use crate::options::IoName;
+use stratann_params::choices::IoName;
+
+use crate::options;
 use crate::output::{Output, count, eprint_line};
 
 /// Show what this machine supports: processor, memory, limits, io_uring and disk speed
@@ -26,7 +28,7 @@ pub struct Args {
     #[arg(long, default_value = ".", value_name = "FOLDER")]
     path: PathBuf,
     /// I/O back end of the probe
-    #[arg(long, value_enum, default_value = "auto")]
+    #[arg(long, value_parser = options::choice::<IoName>(), default_value = "auto")]
     io: IoName,
     /// Also measure latency and bandwidth to the host where `doctor --link-listen` runs, in two or three seconds
     #[arg(long, value_name = "HOST:PORT", conflicts_with = "link_listen")]

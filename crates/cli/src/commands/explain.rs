@@ -4,20 +4,21 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 use stratann_core::PAGE;
-use stratann_engine::exec::Width;
 use stratann_engine::explain::blocks::{BlockTrace, Round};
 use stratann_engine::explain::{Explained, explain};
 use stratann_engine::index::{Index, OpenOptions};
 use stratann_engine::kinds::kind::Kind;
-use stratann_engine::kinds::options::{GraphSwitches, Learn, LearnOptions};
+use stratann_engine::manifest::Manifest;
 use stratann_engine::search::SearchOptions;
+use stratann_params::choices::Learn;
+use stratann_params::{Param, Place, Stage};
 use stratann_storage::{Error, Result};
 
 use crate::memory_nodes::{self, KeyArgs};
 use crate::output::{Output, count};
+use crate::parameters::{Parameters, Rows};
 use crate::queries::Queries;
 use crate::{Verdict, commands::search::PerQuery};
-use crate::{options, techniques};
 
 mod clusters;
 mod gpu;
@@ -61,28 +62,42 @@ pub struct Args {
     /// With --plan: seed of the sample of rows
     #[arg(long, value_name = "N", default_value_t = 1, requires = "plan")]
     seed: u64,
-    /// Results per query
-    #[arg(short, default_value_t = 10)]
-    k: usize,
     #[command(flatten)]
-    effort: options::Effort,
-    /// Concurrent reads [default: 1, which reads least]
-    #[arg(long, value_parser = options::width, value_name = "N")]
-    width: Option<Width>,
-    /// Start at the medoid instead of the head graph
-    #[arg(long)]
-    no_head: bool,
-    /// Use only the requested nodes of a block
-    #[arg(long)]
-    no_whole_blocks: bool,
-    /// Limit of the RAM for list codes of a hybrid-ivf, which then need no reads [default: no limit]
-    #[arg(long, value_name = "SIZE", value_parser = options::size)]
-    head_budget: Option<u64>,
-    /// Do not use what a hybrid-ivf has learnt
-    #[arg(long)]
-    no_learning: bool,
-    #[command(flatten)]
-    techniques: techniques::Techniques,
+    table: Parameters<ExplainRows>,
+}
+
+/// The table's options of one query.
+struct ExplainRows;
+
+impl Rows for ExplainRows {
+    const STAGES: &'static [Stage] = &[Stage::Open, Stage::Search];
+
+    // One query is traced, without a cache: what is for several queries has no effect.
+    fn has(param: &Param) -> bool {
+        const OTHERS: [&str; 20] = [
+            "ram_budget",
+            "cache_budget",
+            "preload",
+            "epoch_queries",
+            "hot",
+            "scorer",
+            "device",
+            "gpu_budget",
+            "spill",
+            "early_tables",
+            "mode",
+            "threads",
+            "in_flight",
+            "admission",
+            "io",
+            "merge",
+            "blocking",
+            "affinity",
+            "batch",
+            "doorbell",
+        ];
+        !OTHERS.contains(&param.name)
+    }
 }
 
 const EXAMPLES: &str = "\
@@ -125,37 +140,29 @@ struct Document<'a> {
 
 /// Runs `stratann explain`.
 pub(crate) fn run(args: &Args, output: Output) -> Result<Verdict> {
-    let efforts = args.effort.each();
-    let &[effort] = efforts.as_slice() else {
+    let given = &args.table.given;
+    let runs = given.runs();
+    let [run] = runs.as_slice() else {
         return Err(Error::bad_input("explain traces one run; give one --recall, --search-list or --nprobe"));
     };
-    let learn = if args.no_learning { Learn::Off } else { Learn::Frozen };
-    let open = OpenOptions {
-        head_budget: args.head_budget,
-        learning: LearnOptions { learn, ..LearnOptions::default() },
-        #[cfg(feature = "lab")]
-        baselines: args.techniques.baselines(),
-        ..OpenOptions::default()
+    let folder = args.index()?;
+    let kind = match folder {
+        Some(folder) => Manifest::read(folder)?.1.kind(),
+        None => Some(Kind::RemoteHnsw),
     };
-    let index = match args.index()? {
+    let place = if folder.is_some() { Place::Folder } else { Place::MemoryNodes };
+    given.check(&args.table.scope(kind.map(Into::into), place))?;
+    let mut open = OpenOptions::read(given)?;
+    if !given.has("learning") {
+        open.learning.learn = Learn::Frozen;
+    }
+    let index = match folder {
         Some(folder) => Index::open(folder, open)?,
         None => memory_nodes::open(&args.memory, &args.key, output)?,
     };
     index.warnings().iter().for_each(|warning| output.note(&format!("warning: {warning}")));
-    let options = SearchOptions {
-        k: args.k,
-        effort,
-        width: args.width.unwrap_or_default(),
-        switches: techniques::switches(
-            GraphSwitches {
-                head: !args.no_head,
-                whole_blocks: !args.no_whole_blocks,
-                patience: args.effort.patience,
-            },
-            &args.techniques,
-        )?,
-        ..SearchOptions::default()
-    };
+    let options = SearchOptions { threads: 1, ..SearchOptions::read(run, kind.unwrap_or(Kind::Flat))? };
+    let effort = options.effort;
     if args.plan && index.manifest().kind().is_some_and(Kind::is_sliced) {
         return grid::explain_plan(
             &index,

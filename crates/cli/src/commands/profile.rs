@@ -14,7 +14,9 @@ use stratann_storage::{Error, Result};
 
 use super::serve::utc;
 use crate::Verdict;
-use crate::options::{self, IoName};
+use stratann_params::choices::IoName;
+
+use crate::options;
 use crate::output::{Named, Output, count, duration, table};
 use crate::progress::ProgressPrinter;
 
@@ -43,7 +45,7 @@ pub struct Args {
     #[arg(long, value_name = "SIZE", value_parser = options::size, default_value = "1GiB")]
     scratch: u64,
     /// I/O back end
-    #[arg(long, value_enum, default_value = "auto")]
+    #[arg(long, value_parser = options::choice::<IoName>(), default_value = "auto")]
     io: IoName,
     /// Keep the profile for all builds on the disk of FOLDER, instead of writing it to a file in FOLDER
     #[arg(long, conflicts_with_all = ["output", "force", "io"])]

@@ -2,24 +2,27 @@
 
 use std::path::{Path, PathBuf};
 
+use crate::Verdict;
+use crate::options::{self, Target};
+use crate::output::{Named, Output, eprint_line};
+use crate::parameters::{Parameters, Rows};
+use crate::progress::ProgressPrinter;
 use serde::Serialize;
 use serde::ser::SerializeMap;
 use stratann_cluster::memory::found;
 use stratann_core::query::QueryStats;
-use stratann_engine::exec::scorer::{ScorerOptions, ScorerReport};
+use stratann_engine::exec::scorer::ScorerReport;
 use stratann_engine::exec::{MergedReads, Times};
 use stratann_engine::index::{CacheBudget, OpenOptions};
-use stratann_engine::kinds::options::{GraphSwitches, Learn, LearnOptions};
+use stratann_engine::kinds::kind::Kind;
 use stratann_engine::manifest::Manifest;
 use stratann_engine::search::{Answers, Effort, Latency, SearchOptions};
+use stratann_params::choices::LoadBaseline;
+use stratann_params::open::OpenSettings;
+use stratann_params::search::{BatchSettings, ClientSettings};
+use stratann_params::{Given, IndexKind, Place, Stage};
 use stratann_storage::budget::Account;
 use stratann_storage::{Error, Progress, Result};
-
-use crate::options::{self, AdmissionName, IoName, ModeName, Target};
-use crate::output::{Named, Output, eprint_line};
-use crate::progress::ProgressPrinter;
-use crate::scorer::{ScorerArgs, ScorerKeys};
-use crate::{Verdict, techniques};
 
 mod local;
 mod result_file;
@@ -44,11 +47,6 @@ use together::Indexes;
 pub struct Args {
     #[command(flatten)]
     searched: options::Searched,
-    /// Results per query
-    #[arg(short, default_value_t = 10)]
-    k: usize,
-    #[command(flatten)]
-    effort: options::Effort,
     /// Ground truth from `stratann groundtruth`, to measure recall@k
     ///
     /// Its ids are compared with the ids of the index. For an index built with --ids, the ground truth must hold these.
@@ -77,129 +75,20 @@ pub struct Args {
     #[arg(long)]
     partial: bool,
     #[command(flatten)]
-    how: How,
+    table: Parameters<SearchRows>,
+}
+
+/// The table's options of searches.
+pub(crate) struct SearchRows;
+
+impl Rows for SearchRows {
+    const STAGES: &'static [Stage] = &[Stage::Open, Stage::Search];
 }
 
 const USAGE: &str = "\
 stratann search [OPTIONS] <INDEX> <QUERIES>
        stratann search [OPTIONS] --connect <HOST:PORT,…> <QUERIES>
        stratann search [OPTIONS] --memory <ADDRESS,…> --key-file <FILE> <QUERIES>";
-
-/// Options of a run.
-#[derive(clap::Args)]
-pub(crate) struct How {
-    /// Threads [default: all cores]
-    #[arg(long, value_parser = options::threads)]
-    threads: Option<usize>,
-    /// Limit of all memory of index and search, such as 512MiB [default: no limit]
-    #[arg(long, value_name = "SIZE", value_parser = options::size, conflicts_with = "connect")]
-    ram_budget: Option<u64>,
-    /// Memory that caches blocks: a size, or auto for what --ram-budget leaves, and without it up to half of the memory
-    /// that is available. With 0 every read is made and counted
-    #[arg(long, value_name = "auto|SIZE", value_parser = options::cache_budget, default_value = "auto")]
-    #[arg(conflicts_with = "connect")]
-    cache_budget: CacheBudget,
-    /// Read all blocks into the cache first, when it has room for them
-    #[arg(long, conflicts_with = "connect")]
-    preload: bool,
-    /// Concurrent reads of a query; auto reads more at once when few queries are in flight
-    ///
-    /// With auto, answers of a disk-graph depend on the number of queries in flight and on their order. With a number
-    /// they do not, in the mode barrier.
-    #[arg(long, value_parser = options::width, default_value = "auto", value_name = "auto|N")]
-    width: stratann_engine::exec::Width,
-    /// Whether a step waits for all of its reads
-    #[arg(long, value_enum, default_value = "barrier")]
-    mode: ModeName,
-    /// Queries in flight per thread [default: disk-graph 64; hybrid-ivf 16, or 8 where its codes do not fit in RAM;
-    /// flat 1]
-    #[arg(long, value_parser = options::in_flight, value_name = "N")]
-    in_flight: Option<usize>,
-    /// With --connect: ask for one query at a time of each server, which then waits for the others (to compare)
-    #[arg(long, requires = "connect", conflicts_with = "in_flight")]
-    blocking: bool,
-    /// With --connect to several servers of a remote-hnsw: ask them in turn, whatever they have cached (to compare)
-    #[arg(long, requires = "connect")]
-    no_affinity: bool,
-    /// Policy that admits the next query
-    #[arg(long, value_enum, default_value = "fixed", conflicts_with = "connect")]
-    admission: AdmissionName,
-    /// I/O back end
-    #[arg(long, value_enum, default_value = "auto", conflicts_with = "connect")]
-    io: IoName,
-    /// Make each read, even while another query makes the same one (to compare)
-    #[arg(long, conflicts_with = "connect")]
-    no_merge: bool,
-    /// Start at the medoid instead of the head graph (to compare)
-    #[arg(long)]
-    no_head: bool,
-    /// Use only the requested nodes of a block (to compare)
-    #[arg(long)]
-    no_whole_blocks: bool,
-    /// Limit of the RAM for list codes of a hybrid-ivf, which then need no reads [default: the rest of --ram-budget]
-    #[arg(long, value_name = "SIZE", value_parser = options::size, conflicts_with = "connect")]
-    head_budget: Option<u64>,
-    /// Queries per learning epoch of a hybrid-ivf
-    #[arg(long, value_name = "N", default_value_t = 2000, conflicts_with = "connect")]
-    epoch_queries: u32,
-    /// Use what a hybrid-ivf has learnt from earlier queries, without learning more
-    #[arg(long, conflicts_with = "connect")]
-    frozen: bool,
-    /// Neither use nor update what a hybrid-ivf has learnt (to compare)
-    #[arg(long, conflicts_with_all = ["connect", "frozen"])]
-    no_learning: bool,
-    /// Hot vectors that a hybrid-ivf keeps in RAM [default: one per ten nodes of its navigation graph]
-    #[arg(long, value_name = "N", conflicts_with = "connect")]
-    hot: Option<u32>,
-    #[command(flatten)]
-    techniques: techniques::Techniques,
-    #[command(flatten)]
-    scorer: ScorerArgs,
-}
-
-impl How {
-    /// The scorer of codes. A baseline may want the processor.
-    fn scorer(&self) -> Result<ScorerOptions> {
-        let options = self.scorer.options(&ScorerKeys::default())?;
-        Ok(if self.techniques.wants_processor() { ScorerOptions::default() } else { options })
-    }
-
-    fn cache(&self) -> (CacheBudget, bool) {
-        let budget = if self.techniques.is_uncached() { CacheBudget::Bytes(0) } else { self.cache_budget };
-        (budget, self.preload)
-    }
-
-    fn learning(&self) -> LearnOptions {
-        let learn = match (self.no_learning, self.frozen) {
-            (true, _) => Learn::Off,
-            (_, true) => Learn::Frozen,
-            _ => Learn::On,
-        };
-        LearnOptions { learn, epoch_queries: self.epoch_queries.max(1), hot: self.hot }
-    }
-
-    fn options(
-        &self,
-        k: usize,
-        effort: stratann_engine::search::Effort,
-        patience: Option<u32>,
-    ) -> Result<SearchOptions> {
-        let graph = GraphSwitches { head: !self.no_head, whole_blocks: !self.no_whole_blocks, patience };
-        Ok(SearchOptions {
-            k,
-            effort,
-            mode: self.mode.into(),
-            width: self.width,
-            in_flight: if self.blocking { Some(1) } else { self.in_flight },
-            admission: self.admission.into(),
-            threads: self.threads.unwrap_or_else(options::all_cores),
-            io: self.io.into(),
-            merge: !self.no_merge,
-            gather: self.techniques.gather(),
-            switches: techniques::switches(graph, &self.techniques)?,
-        })
-    }
-}
 
 const EXAMPLES: &str = "\
 Examples:
@@ -361,16 +250,12 @@ trait Searcher {
 
 /// Runs `stratann search`.
 pub(crate) fn run(args: &Args, output: Output) -> Result<Verdict> {
-    let mut settings: Vec<SearchOptions> = args
-        .effort
-        .each()
-        .iter()
-        .map(|&e| args.how.options(args.k, e, args.effort.patience))
-        .collect::<Result<_>>()?;
-    if args.output.is_some() && settings.len() > 1 {
+    let given = &args.table.given;
+    let runs = given.runs();
+    if args.output.is_some() && runs.len() > 1 {
         return Err(Error::bad_input(format!(
             "-o holds the results of one run, but {} were requested; give one --recall or --search-list",
-            settings.len()
+            runs.len()
         )));
     }
     let truth = args.groundtruth.as_deref();
@@ -378,29 +263,19 @@ pub(crate) fn run(args: &Args, output: Output) -> Result<Verdict> {
     if args.partial && args.also.is_empty() && matches!(target, Target::Index { .. }) {
         return Err(Error::bad_input("--partial is for --connect and --also; leave it out for one index"));
     }
-    if let Target::Servers { addresses, .. } = &target
-        && args.how.blocking
-    {
-        settings.iter_mut().for_each(|options| options.threads = addresses.len());
-    }
     let to = result_path(args, &target)?;
+    let kind = checked_kind(args, &target)?;
+    let mut settings: Vec<SearchOptions> =
+        runs.iter().map(|run| SearchOptions::read(run, kind)).collect::<Result<_>>()?;
+    let budgets = OpenOptions::read(given)?;
     match target {
         Target::Index { index, queries } => {
-            let budgets = OpenOptions {
-                ram_budget: args.how.ram_budget,
-                head_budget: args.how.head_budget,
-                learning: args.how.learning(),
-                #[cfg(feature = "lab")]
-                baselines: args.how.techniques.baselines(),
-                scorer: args.how.scorer()?,
-                ..OpenOptions::default()
-            };
             if let Some(to) = &to {
                 for index in args.also.iter().map(PathBuf::as_path).chain([index]) {
                     to.check_ids(Manifest::read(index)?.1.blocks.id_bytes)?;
                 }
             }
-            let cache = args.how.cache();
+            let cache = cache(given);
             if !args.also.is_empty() {
                 return together(args, (index, queries), (&settings, to.as_ref()), (budgets, cache), output);
             }
@@ -409,10 +284,9 @@ pub(crate) fn run(args: &Args, output: Output) -> Result<Verdict> {
             one(args, (index, queries), (&settings, to.as_ref()), &mut bench, output)
         }
         Target::Memory { addresses, queries } => {
-            let budgets = OpenOptions { ram_budget: args.how.ram_budget, ..OpenOptions::default() };
             let credentials = args.searched.key.credentials(output)?;
             let nodes = found(addresses)?;
-            let (source, cache) = (Source::Memory(&nodes, &credentials), args.how.cache());
+            let (source, cache) = (Source::Memory(&nodes, &credentials), cache(given));
             let mut bench = Bench::open(source, queries, truth, &settings, (budgets, cache), output)?;
             if let Some(to) = &to {
                 to.check_ids(bench.index.manifest().blocks.id_bytes)?;
@@ -421,12 +295,52 @@ pub(crate) fn run(args: &Args, output: Output) -> Result<Verdict> {
             one(args, (&name, queries), (&settings, to.as_ref()), &mut bench, output)
         }
         Target::Servers { addresses, queries } => {
-            args.how.techniques.check_usual()?;
-            let how = (args.partial, !args.how.no_affinity);
+            let client: ClientSettings = given.read();
+            if client.blocking {
+                settings.iter_mut().for_each(|options| {
+                    (options.threads, options.in_flight) = (addresses.len(), Some(1));
+                });
+            }
+            let how = (args.partial, client.affinity);
             let servers = Servers::open(addresses, queries, truth, &settings, how, output)?;
             on_servers(args, queries, (&settings, to.as_ref()), servers, output)
         }
     }
+}
+
+/// The kind whose techniques are switched. Options that it does not have are refused.
+///
+/// # Errors
+/// An option of another kind or another place, or out of range; an index that cannot be read.
+fn checked_kind(args: &Args, target: &Target<'_>) -> Result<Kind> {
+    let given = &args.table.given;
+    let (kinds, place): (Vec<Kind>, Place) = match *target {
+        Target::Index { index, .. } => {
+            let folders = [index].into_iter().chain(args.also.iter().map(PathBuf::as_path));
+            let kinds: Vec<Option<Kind>> =
+                folders.map(|folder| Ok(Manifest::read(folder)?.1.kind())).collect::<Result<_>>()?;
+            (kinds.into_iter().flatten().collect(), Place::Folder)
+        }
+        // Memory nodes hold no other kind.
+        Target::Memory { .. } => (vec![Kind::RemoteHnsw], Place::MemoryNodes),
+        // The servers refuse what their kind does not have.
+        Target::Servers { .. } => (Vec::new(), Place::Servers),
+    };
+    given.check(&args.table.scope(kinds.iter().map(|&kind| kind.into()), place))?;
+    let all: Vec<IndexKind> = match kinds.as_slice() {
+        [] => IndexKind::ALL.to_vec(),
+        kinds => kinds.iter().map(|&kind| kind.into()).collect(),
+    };
+    let having = given.kinds(SearchRows::STAGES, &all)?;
+    Ok(having.first().map_or(Kind::Flat, |&kind| kind.into()))
+}
+
+/// Memory that caches what is read, and whether all is read first.
+fn cache(given: &Given) -> (CacheBudget, bool) {
+    let settings: OpenSettings = given.read();
+    let is_naive = given.read::<BatchSettings>().baseline == Some(LoadBaseline::Naive);
+    let budget = if is_naive { CacheBudget::Bytes(0) } else { settings.cache_budget.into() };
+    (budget, settings.preload)
 }
 
 /// Searches running servers.

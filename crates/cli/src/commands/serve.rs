@@ -8,11 +8,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use clap::ValueEnum;
 use stratann_cluster::membership::{Claim, EtcdOptions, Member, Membership};
 use stratann_core::query::Remote;
 use stratann_engine::index::CacheBudget;
 use stratann_engine::serve::{ServeOptions, Server, Versions};
+use stratann_params::choices::IoName;
 use stratann_server::callers::{self, Callers};
 use stratann_server::{Front, FrontOptions, Limits, Log, Signal, watch_signals};
 use stratann_storage::ledger::Ledger;
@@ -20,7 +20,7 @@ use stratann_storage::link::Tls;
 use stratann_storage::{Error, ErrorKind, Result, input};
 
 use crate::Verdict;
-use crate::options::{self, CarryName, IoName, RemoteName, ResultsName};
+use crate::options::{self, CarryName, RemoteName, ResultsName};
 use crate::output::{Output, print};
 use crate::scorer::ScorerArgs;
 
@@ -78,7 +78,7 @@ pub struct Args {
     #[command(flatten)]
     caps: CapArgs,
     /// I/O back end [default: auto]
-    #[arg(long, value_enum)]
+    #[arg(long, value_parser = options::choice::<IoName>())]
     io: Option<IoName>,
     /// Make each read, even while another query makes the same one (to compare)
     #[arg(long)]
@@ -448,8 +448,8 @@ fn io_choice(given: Option<IoName>, configured: Option<&str>) -> Result<IoName> 
     match (given, configured) {
         (Some(io), _) => Ok(io),
         (None, None) => Ok(IoName::Auto),
-        (None, Some(name)) => IoName::from_str(name, false)
-            .map_err(|_| Error::bad_input(format!("io is {name:?}; use \"auto\", \"uring\" or \"pread\""))),
+        (None, Some(name)) => IoName::parse(name)
+            .ok_or_else(|| Error::bad_input(format!("io is {name:?}; use \"auto\", \"uring\" or \"pread\""))),
     }
 }
 

@@ -1,6 +1,7 @@
 //! `stratann simulate`: predicts how a cluster would serve an index.
 
 use std::path::{Path, PathBuf};
+use stratann_params::search::GraphSwitches;
 
 use stratann_capacity::costs::{Origin, Prices};
 use stratann_capacity::passes::{Entry, Passes};
@@ -11,7 +12,6 @@ use stratann_engine::index::{Index, OpenOptions};
 use stratann_engine::kinds;
 use stratann_engine::kinds::division::{self, GridPartition};
 use stratann_engine::kinds::kind::Kind;
-use stratann_engine::kinds::options::GraphSwitches;
 use stratann_engine::search::{Effort, SearchOptions};
 use stratann_engine::spread::PartitionOptions;
 use stratann_storage::{Error, Progress, Result};
@@ -214,7 +214,7 @@ pub(crate) fn run(args: &Args, output: Output) -> Result<Verdict> {
         return run_memory(args, effort, &mut index, output);
     }
     let queries = Queries::open(&args.queries, index.manifest(), output)?;
-    let switches = GraphSwitches { patience: args.effort.patience, ..GraphSwitches::default() };
+    let switches = GraphSwitches { patience: args.effort.patience(), ..GraphSwitches::default() };
     let options = SearchOptions { k: args.k, effort, switches: switches.into(), ..SearchOptions::default() };
     let mut params = index.params(&options)?;
     (params.width, params.approach_width) = (args.width, args.width);

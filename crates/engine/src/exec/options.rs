@@ -1,5 +1,7 @@
 //! Options of a driver, and the times that it measures.
 
+use stratann_params::choices;
+
 /// When the next query is admitted (BatANN figure 7 compares them).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Admission {
@@ -10,6 +12,16 @@ pub enum Admission {
     /// A fixed number in flight: a query that ends is replaced.
     #[default]
     Fixed,
+}
+
+impl From<choices::Admission> for Admission {
+    fn from(name: choices::Admission) -> Admission {
+        match name {
+            choices::Admission::One => Admission::One,
+            choices::Admission::Batch => Admission::Batch,
+            choices::Admission::Fixed => Admission::Fixed,
+        }
+    }
 }
 
 /// So many reads under way keep a thread of this engine busy.

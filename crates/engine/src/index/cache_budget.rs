@@ -1,5 +1,7 @@
 //! Memory that is left over, for the cache of an index.
 
+use stratann_params::AutoOr;
+
 use crate::base::Reserve;
 use crate::manifest::Manifest;
 use crate::{doctor, kinds};
@@ -12,6 +14,15 @@ pub enum CacheBudget {
     Auto,
     /// So many bytes; with 0 every read is made and counted.
     Bytes(u64),
+}
+
+impl From<AutoOr<u64>> for CacheBudget {
+    fn from(bytes: AutoOr<u64>) -> CacheBudget {
+        match bytes {
+            AutoOr::Auto => CacheBudget::Auto,
+            AutoOr::Given(bytes) => CacheBudget::Bytes(bytes),
+        }
+    }
 }
 
 impl CacheBudget {

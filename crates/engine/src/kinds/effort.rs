@@ -4,8 +4,11 @@ use stratann_core::plan::hybrid_ivf::MAX_PROBES;
 use stratann_core::query::{MAX_SEARCH_LIST, Params};
 use stratann_storage::{Error, Result};
 
+use stratann_params::search::SearchSettings;
+
 use super::kind::Kind;
 use super::{disk_graph, gpu_ivf, hybrid_ivf};
+use crate::curve::RECALL_USUAL;
 
 /// How hard to search.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -20,6 +23,15 @@ pub enum Effort {
 }
 
 impl Effort {
+    /// Reads what a user gave for one run.
+    pub fn read(settings: &SearchSettings) -> Effort {
+        match (settings.search_list, settings.nprobe) {
+            (Some(list), _) => Effort::List(list, settings.stop_slack),
+            (None, Some(nprobe)) => Effort::Clusters(nprobe, settings.stop_slack, settings.early_stop),
+            (None, None) => Effort::Recall(settings.recall.unwrap_or(RECALL_USUAL)),
+        }
+    }
+
     /// A moderate effort without a curve, for searches that compare and do not measure.
     pub(crate) fn moderate(kind: Kind) -> Effort {
         match kind {

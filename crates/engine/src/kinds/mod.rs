@@ -72,8 +72,9 @@ use grid_ivf::open::GridIndex;
 use hybrid_ivf::open::ListIndex;
 use hybrid_ivf::residency::ResidencyBudget;
 use kind::Kind;
-use options::{GpuSwitches, Switches};
+use options::Switches;
 use remote_hnsw::open::RemoteIndex;
+use stratann_params::search::GpuSwitches;
 
 /// What an open index has beyond [`Base`].
 pub(crate) enum KindIndex {

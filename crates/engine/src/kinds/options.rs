@@ -1,23 +1,26 @@
 //! The options of the kinds.
 
 use stratann_params::build::{GpuOptions, GraphOptions, GridOptions, ListOptions, RemoteOptions};
-use stratann_params::{Given, IndexKind};
+#[cfg(not(feature = "lab"))]
+use stratann_params::choices::BaselineFiles;
+use stratann_params::open::{LearnSettings, OpenSettings, ScorerSettings};
+use stratann_params::search::{GpuSwitches, GraphSwitches, GridSwitches, ListSwitches, RemoteSwitches};
+use stratann_params::{Given, Group, IndexKind, Value};
+#[cfg(not(feature = "lab"))]
+use stratann_storage::Error;
 use stratann_storage::Result;
 
 use super::disk_graph::options as disk_graph;
-pub use super::disk_graph::options::GraphSwitches;
 #[cfg(feature = "lab")]
 pub use super::gpu_ivf::baseline::{Baseline, OpenBaselines};
 use super::gpu_ivf::options as gpu_ivf;
-pub use super::gpu_ivf::options::GpuSwitches;
 use super::grid_ivf::options as grid_ivf;
-pub use super::grid_ivf::options::GridSwitches;
-pub use super::hybrid_ivf::learning::options::{Learn, LearnOptions};
+pub use super::hybrid_ivf::learning::options::LearnOptions;
 use super::hybrid_ivf::options as hybrid_ivf;
-pub use super::hybrid_ivf::options::{ListSwitches, LocalPlan};
+pub use super::hybrid_ivf::options::LocalPlan;
 use super::kind::Kind;
 use super::remote_hnsw::options as remote_hnsw;
-pub use super::remote_hnsw::options::RemoteSwitches;
+use crate::base::OpenOptions;
 use crate::record::{Record, recorded};
 
 /// Build options of the kind of an index.
@@ -167,6 +170,35 @@ pub enum Switches {
 }
 
 impl Switches {
+    /// Reads what a user gave for an index of this kind.
+    pub fn read(given: &Given, kind: Kind) -> Switches {
+        match kind {
+            Kind::Flat => Switches::Default,
+            Kind::DiskGraph => Switches::DiskGraph(given.read()),
+            Kind::HybridIvf => Switches::HybridIvf(given.read()),
+            Kind::GridIvf => Switches::GridIvf(given.read()),
+            Kind::GpuIvf => Switches::GpuIvf(given.read()),
+            Kind::RemoteHnsw => Switches::RemoteHnsw(given.read()),
+        }
+    }
+
+    /// The families of recall curves among which a search takes the cheapest; `None` is the usual one.
+    pub(crate) fn families(&self) -> Vec<Option<&'static str>> {
+        gpu_ivf::families(&self.gpu())
+    }
+
+    /// The fields of a request that differ from their defaults.
+    pub fn differing(&self) -> Vec<(&'static str, Value)> {
+        match self {
+            Switches::Default => Vec::new(),
+            Switches::DiskGraph(switches) => switches.differing(),
+            Switches::HybridIvf(switches) => switches.differing(),
+            Switches::GridIvf(switches) => switches.differing(),
+            Switches::GpuIvf(switches) => switches.differing(),
+            Switches::RemoteHnsw(switches) => switches.differing(),
+        }
+    }
+
     /// Those of a `disk-graph`.
     pub fn graph(&self) -> GraphSwitches {
         match self {
@@ -205,7 +237,7 @@ impl Switches {
             Switches::GpuIvf(switches) => *switches,
             // Both have a switch of this name.
             Switches::DiskGraph(switches) => {
-                GpuSwitches { no_whole_blocks: !switches.whole_blocks, ..GpuSwitches::default() }
+                GpuSwitches { whole_blocks: switches.whole_blocks, ..GpuSwitches::default() }
             }
             _ => GpuSwitches::default(),
         }
@@ -239,5 +271,30 @@ impl From<GpuSwitches> for Switches {
 impl From<RemoteSwitches> for Switches {
     fn from(switches: RemoteSwitches) -> Switches {
         Switches::RemoteHnsw(switches)
+    }
+}
+
+impl OpenOptions {
+    /// Reads what a user gave, without the cache.
+    ///
+    /// # Errors
+    /// Options of a GPU for a scorer without; files that only the laboratory opens.
+    pub fn read(given: &Given) -> Result<OpenOptions> {
+        let (open, lists): (OpenSettings, LearnSettings) = (given.read(), given.read());
+        let (scorer, switches): (ScorerSettings, GpuSwitches) = (given.read(), given.read());
+        #[cfg(not(feature = "lab"))]
+        if scorer.baselines != BaselineFiles::None {
+            let name = scorer.baselines.name();
+            return Err(Error::laboratory(&format!("baselines={name:?}"), "search"));
+        }
+        Ok(OpenOptions {
+            ram_budget: open.ram_budget,
+            head_budget: lists.head_budget,
+            learning: lists.into(),
+            scorer: gpu_ivf::scorer(&scorer, &switches)?,
+            #[cfg(feature = "lab")]
+            baselines: gpu_ivf::baseline_files(scorer.baselines, &switches),
+            ..OpenOptions::default()
+        })
     }
 }

@@ -89,7 +89,7 @@ pub(crate) fn reads_at_once(params: &Params) -> u32 {
 
 /// The same before the parameters are known.
 pub(crate) fn planned_reads_at_once(manifest: &Manifest, switches: &Switches) -> u32 {
-    manifest.section.gpu().map_or(0, |_| gpu_ivf::account::reads_at_once(switches.gpu().batch))
+    manifest.section.gpu().map_or(0, |_| gpu_ivf::account::reads_at_once(switches.gpu().batch_size))
 }
 
 /// Bytes of the doorbells of a search on an index that is not open yet; 0 of a kind whose queries read for themselves.

@@ -26,7 +26,7 @@ pub use crate::kinds::effort::Effort;
 pub use crate::kinds::shares_loads::RecordedVisit;
 pub use answers::{Answers, Latency, recall};
 pub use memory::{DOORBELLS, reserve, usual_reserve};
-pub use options::SearchOptions;
+pub use options::{SearchOptions, mode_of};
 use record::Recording;
 pub use record::{RecordedBatch, RecordedLoad, RecordedQuery};
 pub use together::{INDEXES_MAX, Together};

@@ -1,10 +1,15 @@
 //! What a search can be asked for.
 
 use stratann_core::query::Mode;
+use stratann_params::choices::ModeName;
+use stratann_params::search::{BatchSettings, SearchSettings};
+use stratann_params::{AutoOr, Given};
+use stratann_storage::Result;
 use stratann_storage::tier::IoChoice;
 
 use crate::exec::{Admission, GatherOptions, Width};
 use crate::kinds::effort::Effort;
+use crate::kinds::kind::Kind;
 use crate::kinds::options::Switches;
 
 /// Options of a search.
@@ -32,6 +37,46 @@ pub struct SearchOptions {
     pub gather: GatherOptions,
     /// Techniques of the kind that may be switched.
     pub switches: Switches,
+}
+
+/// The core's name of a mode.
+pub fn mode_of(name: ModeName) -> Mode {
+    match name {
+        ModeName::Barrier => Mode::Barrier,
+        ModeName::Eager => Mode::Eager,
+    }
+}
+
+impl SearchOptions {
+    /// Reads what a user gave for one run in an index of this kind.
+    ///
+    /// # Errors
+    /// A baseline, which only the laboratory has.
+    pub fn read(given: &Given, kind: Kind) -> Result<SearchOptions> {
+        #[cfg(not(feature = "lab"))]
+        if let Some(name) = given.values("baseline").next() {
+            return Err(stratann_storage::Error::laboratory(&format!("--baseline {name}"), "search"));
+        }
+        let settings: SearchSettings = given.read();
+        Ok(SearchOptions {
+            k: settings.k,
+            effort: Effort::read(&settings),
+            mode: mode_of(settings.mode),
+            width: match settings.width {
+                AutoOr::Auto => Width::Auto,
+                AutoOr::Given(width) => Width::Fixed(width),
+            },
+            in_flight: settings.in_flight,
+            admission: settings.admission.into(),
+            threads: settings
+                .threads
+                .unwrap_or_else(|| std::thread::available_parallelism().map_or(1, |n| n.get())),
+            io: settings.io.into(),
+            merge: settings.merge,
+            gather: given.read::<BatchSettings>().into(),
+            switches: Switches::read(given, kind),
+        })
+    }
 }
 
 impl Default for SearchOptions {

@@ -42,7 +42,7 @@ impl Index {
         }
         self.kind.check_switches(&options.switches)?;
         let k = options.k.min(self.base.manifest.rows as usize) as u32;
-        let families = options.switches.gpu().families();
+        let families = options.switches.families();
         let by_recall = |recall| self.params_for_recall(k, recall, &families);
         let mut params = options.effort.params(self.base.kind, k, by_recall)?;
         params.mode = options.mode;

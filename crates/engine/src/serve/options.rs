@@ -9,9 +9,10 @@ use stratann_core::query::wire::{Carry, Results};
 
 use crate::exec::GatherOptions;
 use crate::exec::scorer::ScorerOptions;
-use crate::kinds::options::{Learn, LearnOptions};
+use crate::kinds::options::LearnOptions;
 use crate::search::{Effort, SearchOptions};
 use stratann_core::query::Remote;
+use stratann_params::choices::Learn;
 use stratann_storage::ledger::Ledger;
 use stratann_storage::link::{Log, Tls, Versions};
 use stratann_storage::remote_memory::Credentials;

@@ -5,8 +5,9 @@ use stratann_engine::Metric;
 use stratann_engine::build::Kind;
 use stratann_engine::exec::Width;
 use stratann_engine::index::{Index, OpenOptions};
-use stratann_engine::kinds::options::{Learn, LearnOptions};
+use stratann_engine::kinds::options::LearnOptions;
 use stratann_engine::search::{Effort, SearchOptions};
+use stratann_params::choices::Learn;
 use stratann_storage::cache::ExtentCache;
 
 use super::common::{Built, graph_set, quick};

@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use stratann_params::build::GridOptions;
+use stratann_params::search::GridSwitches;
 
 use serde::{Deserialize, Serialize};
 use stratann_capacity::costs::Prices;
@@ -15,7 +16,6 @@ use stratann_core::query::Params;
 use stratann_engine::build::{self, BuildOptions, KindOptions};
 use stratann_engine::dataset::{GroundTruth, Reader};
 use stratann_engine::index::{Index, OpenOptions};
-use stratann_engine::kinds::options::GridSwitches;
 use stratann_engine::manifest::Manifest;
 use stratann_engine::search::{Effort, SearchOptions};
 use stratann_storage::{Error, Result, input};

@@ -3,18 +3,19 @@
 use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use stratann_params::build::ListOptions;
+use stratann_params::choices::Learn;
+use stratann_params::choices::{BoundsName, OrderName};
+use stratann_params::search::ListSwitches;
 
 use serde::Serialize;
 use stratann_cli::output::{Named, Output, count, table};
 use stratann_cli::progress::ProgressPrinter;
 use stratann_cli::queries::Queries;
 use stratann_cli::{Verdict, memory};
-use stratann_core::plan::hybrid_ivf::Order;
-use stratann_core::verify::Bounds;
 use stratann_engine::build::{self, BuildOptions, KindOptions, LocalPlan};
 use stratann_engine::dataset::{GroundTruth, Reader};
 use stratann_engine::index::{Index, OpenOptions};
-use stratann_engine::kinds::options::{Learn, LearnOptions, ListSwitches};
+use stratann_engine::kinds::options::LearnOptions;
 use stratann_engine::manifest::Manifest;
 use stratann_engine::search::{Effort, SearchOptions};
 use stratann_storage::profile::{Profile, ProfileOptions};
@@ -354,12 +355,12 @@ struct Variant {
 
 const ALL_ON: ListSwitches = ListSwitches {
     order: None,
-    early_stop: true,
-    weighed: true,
-    bounds: Bounds::Both,
+    stop_early: true,
+    weights: true,
+    bounds: BoundsName::Both,
     local_lists: None,
     local_list: None,
-    sample_hits: None,
+    votes: None,
 };
 const FULL: Variant = Variant { name: "all", slack: Some(SLACK), switches: ALL_ON };
 const VARIANTS: [Variant; 6] = [
@@ -367,20 +368,20 @@ const VARIANTS: [Variant; 6] = [
     Variant {
         name: "no list pruning",
         slack: Some(SLACK),
-        switches: ListSwitches { early_stop: false, order: Some(Order::Centroid), ..ALL_ON },
+        switches: ListSwitches { stop_early: false, order: Some(OrderName::Centroid), ..ALL_ON },
     },
     Variant {
         name: "no early stop",
         slack: Some(SLACK),
-        switches: ListSwitches { early_stop: false, ..ALL_ON },
+        switches: ListSwitches { stop_early: false, ..ALL_ON },
     },
     Variant { name: "strict bounds by codes", slack: None, switches: ALL_ON },
     Variant {
         name: "bounds by centroids",
         slack: None,
-        switches: ListSwitches { bounds: Bounds::Centroid, ..ALL_ON },
+        switches: ListSwitches { bounds: BoundsName::Centroid, ..ALL_ON },
     },
-    Variant { name: "no bounds", slack: None, switches: ListSwitches { bounds: Bounds::Off, ..ALL_ON } },
+    Variant { name: "no bounds", slack: None, switches: ListSwitches { bounds: BoundsName::Off, ..ALL_ON } },
 ];
 
 fn text(document: &Document<'_>) -> String {

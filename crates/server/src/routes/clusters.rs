@@ -79,11 +79,11 @@ async fn reserved(
 }
 
 fn read_clusters(shared: &FrontState, url_query: &str) -> Result<Clusters, Rejection> {
-    let options = request::options_of(url_query).map_err(Rejection::bad)?;
     let server = shared.versions.current();
     let (Some(map), Some(own)) = (server.cluster_map(), server.cached_clusters()) else {
         return Err(no_clusters());
     };
+    let options = request::options_of(url_query, server.kind()).map_err(Rejection::bad)?;
     let params = server.params(&options).map_err(|e| Rejection::bad(e.message))?;
     let build = format!("{:016x}", map.build);
     let nprobe = Used::of(&params).nprobe.unwrap_or(0);

@@ -21,6 +21,8 @@ use std::sync::Arc;
 use stratann_core::PAGE;
 use stratann_core::query::{Extent, StoreId};
 
+use stratann_params::choices::IoName;
+
 use crate::input;
 
 pub use buffer::Buffer;
@@ -130,6 +132,16 @@ pub enum IoChoice {
     Pread,
     /// One thread that calls `pread`: reads complete in the order in which they were submitted.
     InOrder,
+}
+
+impl From<IoName> for IoChoice {
+    fn from(name: IoName) -> IoChoice {
+        match name {
+            IoName::Auto => IoChoice::Auto,
+            IoName::Uring => IoChoice::Uring,
+            IoName::Pread => IoChoice::Pread,
+        }
+    }
 }
 
 /// Lengths of stores.

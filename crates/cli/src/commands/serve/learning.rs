@@ -1,7 +1,8 @@
 //! Whether a server learns from its queries.
 
-use stratann_engine::kinds::options::{Learn, LearnOptions};
+use stratann_engine::kinds::options::LearnOptions;
 use stratann_engine::serve::Server;
+use stratann_params::choices::Learn;
 use stratann_storage::{Error, Result};
 
 use super::Args;

@@ -169,7 +169,7 @@ pub(super) fn run(
     let Job { args, times, queries, truth, search, seed } = job;
     let mut rows = Vec::new();
     queries.read(0, queries.count(), &mut rows)?;
-    let gather = args.techniques.gather();
+    let gather = args.techniques.gather()?;
     let search = SearchOptions { gather, switches: args.techniques.switches().into(), ..search };
     let params = index.params(&search)?;
     let nodes = args.nodes();

@@ -21,6 +21,8 @@ pub use cpu::CpuScorer;
 pub(crate) use cuda::open_gpu;
 pub use stratann_gpu::{Probe, probe};
 
+use stratann_params::choices::ScorerName;
+use stratann_params::open::ScorerSettings;
 /// Which scorer to use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ScorerChoice {
@@ -84,6 +86,30 @@ pub struct ScorerOptions {
 impl Default for ScorerOptions {
     fn default() -> Self {
         ScorerOptions { choice: ScorerChoice::default(), gpu_budget: None, spill: false, early_tables: true }
+    }
+}
+
+impl ScorerOptions {
+    /// Reads what a user gave.
+    ///
+    /// # Errors
+    /// Options of a GPU for a scorer without.
+    pub fn read(settings: &ScorerSettings) -> Result<ScorerOptions> {
+        let ScorerSettings { scorer, device, gpu_budget, spill, early_tables, .. } = *settings;
+        if scorer == ScorerName::Cpu && (device.is_some() || gpu_budget.is_some() || spill || !early_tables) {
+            return Err(Error::bad_input(
+                "--device, --gpu-budget, --spill and --no-early-tables are for a GPU; leave them out with --scorer cpu",
+            ));
+        }
+        let choice = match (scorer, device) {
+            (ScorerName::Cpu, _) => ScorerChoice::Cpu,
+            (ScorerName::Auto, None) => ScorerChoice::Auto,
+            // A number asks for that GPU.
+            (ScorerName::Auto | ScorerName::Cuda, device) => {
+                ScorerChoice::Cuda { device: device.unwrap_or(0) }
+            }
+        };
+        Ok(ScorerOptions { choice, gpu_budget, spill, early_tables })
     }
 }
 

@@ -1,12 +1,11 @@
 //! The settings of a `disk-graph` that calibration measures: beam lengths and stop rules.
 
-use stratann_core::plan::{KindParams, disk_graph};
-use stratann_core::query::Params;
-use stratann_storage::Result;
-
-use super::options::GraphSwitches;
 use crate::curve::{Grid, Point, StopRule, check_slack};
 use crate::kinds::answers::Setting;
+use stratann_core::plan::{KindParams, disk_graph};
+use stratann_core::query::Params;
+use stratann_params::search::GraphSwitches;
+use stratann_storage::Result;
 
 /// Margins that are tried: the share of the distance to the k-th result by which the best unread candidate must be
 /// farther.

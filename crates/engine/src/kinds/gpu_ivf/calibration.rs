@@ -4,11 +4,13 @@
 use stratann_core::plan::KindParams;
 use stratann_core::plan::gpu_ivf::{self, MAX_CANDIDATES, MAX_PROBES, Rule};
 use stratann_core::query::{Params, QueryStats};
+use stratann_params::Group;
+use stratann_params::search::GpuSwitches;
 use stratann_storage::{Error, Result};
 
 #[cfg(feature = "lab")]
-use super::baseline;
-use super::options::GpuSwitches;
+use super::baseline::{self, Baseline};
+use super::options::rule;
 #[cfg(not(feature = "lab"))]
 use super::rule::set_rule;
 use crate::curve::{Grid, Point, StopRule};
@@ -135,22 +137,22 @@ pub(crate) fn nprobe_params(k: u32, nprobe: u32) -> Params {
 /// # Errors
 /// A value out of range.
 pub(crate) fn apply_switches(k: u32, own: &mut gpu_ivf::Params, switches: &GpuSwitches) -> Result<()> {
-    switches.check()?;
+    switches.check_ranges()?;
     if switches.margin.is_some() {
         // What was enough with the margin of the curve need not be with another one.
         own.candidates = own.candidates.max(gpu_ivf::Params::new(k, own.nprobe).candidates);
     }
-    if let Some(rule) = switches.rule {
-        own.rule = rule;
-        own.whole_blocks = rule == Rule::Margin;
+    if let Some(name) = switches.rule {
+        own.rule = rule(name);
+        own.whole_blocks = own.rule == Rule::Margin;
     }
     #[cfg(feature = "lab")]
     if let Some(baseline) = switches.baseline {
-        baseline.apply(own);
+        Baseline::from(baseline).apply(own);
     }
-    own.whole_blocks &= !switches.no_whole_blocks;
+    own.whole_blocks &= switches.whole_blocks;
     own.candidates = switches.candidates.unwrap_or(own.candidates).max(k);
-    own.batch = switches.batch.unwrap_or(own.batch);
+    own.batch = switches.batch_size.unwrap_or(own.batch);
     own.epsilon = switches.epsilon_stop.unwrap_or(own.epsilon);
     own.beta = switches.beta.unwrap_or(own.beta);
     own.margin = switches.margin.unwrap_or(own.margin);
@@ -172,7 +174,7 @@ fn refuse_without_effect(own: &gpu_ivf::Params, switches: &GpuSwitches) -> Resul
         return bad("--margin belongs to --rule margin; leave one of the two out");
     }
     #[cfg(feature = "lab")]
-    if !baseline::has_candidates(own) && (switches.candidates.is_some() || switches.batch.is_some()) {
+    if !baseline::has_candidates(own) && (switches.candidates.is_some() || switches.batch_size.is_some()) {
         return bad(
             "this way to search scores all members of lists; leave --candidates and --batch-size out",
         );

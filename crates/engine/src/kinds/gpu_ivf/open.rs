@@ -20,14 +20,14 @@ use stratann_storage::{Error, Result};
 use super::baseline::{self, OpenBaselines, files::BaselineFiles};
 use super::calibration;
 use super::facts::{GpuFacts, GpuSection};
-#[cfg(not(feature = "lab"))]
-use super::options::GpuSwitches;
 use crate::base::{Base, OpenOptions, decode_role, read_role};
 use crate::curve::Grid;
 use crate::exec::scorer::{self, CodeFile, OpenScorer, Scorer};
 use crate::files;
 use crate::kinds::answers::ExactCost;
 use crate::manifest::Manifest;
+#[cfg(not(feature = "lab"))]
+use stratann_params::search::GpuSwitches;
 
 /// See the module.
 pub(crate) struct GpuIndex {

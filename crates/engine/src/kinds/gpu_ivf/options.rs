@@ -1,14 +1,20 @@
 //! Options of a `gpu-ivf`.
 
-use stratann_core::plan::gpu_ivf::{MAX_BATCH, MAX_CANDIDATES, Rule};
+use stratann_core::plan::gpu_ivf::Rule;
 use stratann_params::Group;
 use stratann_params::build::GpuOptions;
-use stratann_storage::{Error, Result};
+use stratann_params::choices::RuleName;
+#[cfg(feature = "lab")]
+use stratann_params::choices::{BaselineFiles, BaselineName};
+use stratann_params::open::ScorerSettings;
+use stratann_params::search::GpuSwitches;
 
 #[cfg(feature = "lab")]
-use super::baseline::Baseline;
+use super::baseline::{Baseline, OpenBaselines};
 use crate::codebook::check_code_bytes;
+use crate::exec::scorer::ScorerOptions;
 use crate::record::{Record, recorded};
+use stratann_storage::{Error, Result};
 
 /// Checks the values for vectors of `dim` components.
 pub(crate) fn check(own: &GpuOptions, dim: usize) -> Result<()> {
@@ -27,60 +33,88 @@ pub(crate) fn record(own: &GpuOptions, dim: usize) -> Record {
     all
 }
 
-/// Techniques of a `gpu-ivf` that may be switched. `None` leaves a number to the curve, or to its default.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct GpuSwitches {
-    /// Search as another system, or without a technique.
+/// The families of recall curves among which a search with these switches takes the cheapest; `None` is the usual one.
+/// Without a switch of one rule, the rule is left to the curves.
+pub(crate) fn families(switches: &GpuSwitches) -> Vec<Option<&'static str>> {
+    let names_rule = switches.margin.is_some() || switches.epsilon_stop.is_some() || switches.beta.is_some();
     #[cfg(feature = "lab")]
-    pub baseline: Option<Baseline>,
-    /// What ends re-ranking.
-    pub rule: Option<Rule>,
-    /// Candidates that may be re-ranked (n).
-    pub candidates: Option<u32>,
-    /// Candidates of a mini-batch.
-    pub batch: Option<u32>,
-    /// Share of the results that a mini-batch without effect changes at most (ε).
-    pub epsilon_stop: Option<f32>,
-    /// Mini-batches without effect in a row that end re-ranking (β).
-    pub beta: Option<u32>,
-    /// Share of the distance to the k-th result by which the next candidate must be farther by its code.
-    pub margin: Option<f32>,
-    /// Score only the candidates of a block that was read.
-    pub no_whole_blocks: bool,
+    if let Some(baseline) = switches.baseline {
+        return vec![Some(Baseline::from(baseline).family())];
+    }
+    match switches.rule {
+        Some(RuleName::Margin) => vec![None],
+        Some(rule) => vec![Some(rule.name())],
+        None if names_rule => vec![None],
+        None => vec![None, Some(Rule::Changes.name())],
+    }
 }
 
-impl GpuSwitches {
-    /// The families of recall curves among which a search with these switches takes the cheapest; `None` is the usual
-    /// one. Without a switch of one rule, the rule is left to the curves.
-    pub(crate) fn families(&self) -> Vec<Option<&'static str>> {
-        let names_rule = self.margin.is_some() || self.epsilon_stop.is_some() || self.beta.is_some();
-        #[cfg(feature = "lab")]
-        if let Some(baseline) = self.baseline {
-            return vec![Some(baseline.family())];
-        }
-        match self.rule {
-            Some(Rule::Margin) => vec![None],
-            Some(rule) => vec![Some(rule.name())],
-            None if names_rule => vec![None],
-            None => vec![None, Some(Rule::Changes.name())],
-        }
+/// The core's name of a rule.
+pub(crate) fn rule(name: RuleName) -> Rule {
+    match name {
+        RuleName::Static => Rule::Static,
+        RuleName::Changes => Rule::Changes,
+        RuleName::Margin => Rule::Margin,
     }
+}
 
-    /// Refuses numbers out of range.
-    pub(crate) fn check(&self) -> Result<()> {
-        let bad = |text: String| Err(Error::bad_input(text));
-        if let Some(n) = self.candidates.filter(|n| !(1..=MAX_CANDIDATES).contains(n)) {
-            return bad(format!("--candidates is {n}; use 1 to {MAX_CANDIDATES}"));
+#[cfg(feature = "lab")]
+impl From<BaselineName> for Baseline {
+    fn from(name: BaselineName) -> Baseline {
+        match name {
+            BaselineName::Spann => Baseline::Spann,
+            BaselineName::HiPq => Baseline::ListsOfCodes,
+            BaselineName::HiGpu => Baseline::SpannOnGpu,
+            BaselineName::HiPqGpu => Baseline::ListsOfCodesOnGpu,
+            BaselineName::RummyLike => Baseline::Rummy,
+            BaselineName::MiCpu => Baseline::MultiTierOnCpu,
+            BaselineName::MiGpu => Baseline::MultiTierOnGpu,
+            BaselineName::StaticN => Baseline::StaticCandidates,
+            BaselineName::NoDedup => Baseline::NoDeduplication,
+            BaselineName::NoLayout => Baseline::NoLayout,
         }
-        if let Some(n) = self.batch.filter(|n| !(1..=MAX_BATCH).contains(n)) {
-            return bad(format!("--batch-size is {n}; use 1 to {MAX_BATCH}"));
-        }
-        if let Some(share) = self.epsilon_stop.filter(|share| !(0.0..=1.0).contains(share)) {
-            return bad(format!("--epsilon-stop is {share}; give a share from 0 to 1"));
-        }
-        if let Some(margin) = self.margin.filter(|margin| margin.is_nan() || *margin < -1.0) {
-            return bad(format!("--margin is {margin}; give a share from -1 up"));
-        }
-        Ok(())
     }
+}
+
+#[cfg(feature = "lab")]
+impl From<Baseline> for BaselineName {
+    fn from(baseline: Baseline) -> BaselineName {
+        match baseline {
+            Baseline::Spann => BaselineName::Spann,
+            Baseline::ListsOfCodes => BaselineName::HiPq,
+            Baseline::SpannOnGpu => BaselineName::HiGpu,
+            Baseline::ListsOfCodesOnGpu => BaselineName::HiPqGpu,
+            Baseline::Rummy => BaselineName::RummyLike,
+            Baseline::MultiTierOnCpu => BaselineName::MiCpu,
+            Baseline::MultiTierOnGpu => BaselineName::MiGpu,
+            Baseline::StaticCandidates => BaselineName::StaticN,
+            Baseline::NoDeduplication => BaselineName::NoDedup,
+            Baseline::NoLayout => BaselineName::NoLayout,
+        }
+    }
+}
+
+/// The files that searches with these switches need.
+#[cfg(feature = "lab")]
+pub(crate) fn baseline_files(settings: BaselineFiles, switches: &GpuSwitches) -> OpenBaselines {
+    match (settings, switches.baseline.map(Baseline::from)) {
+        (BaselineFiles::Ram, _) => OpenBaselines::Resident,
+        (_, Some(baseline)) if baseline.is_resident() => OpenBaselines::Resident,
+        (BaselineFiles::Disk, _) => OpenBaselines::OnDisk,
+        (_, Some(baseline)) if baseline.needs_files() => OpenBaselines::OnDisk,
+        (BaselineFiles::None, _) => OpenBaselines::No,
+    }
+}
+
+/// What ranks codes. A baseline may want the processor, whatever GPU there is.
+///
+/// # Errors
+/// Options of a GPU for a scorer without.
+pub(crate) fn scorer(settings: &ScorerSettings, switches: &GpuSwitches) -> Result<ScorerOptions> {
+    let options = ScorerOptions::read(settings)?;
+    #[cfg(not(feature = "lab"))]
+    let wants_processor = switches.baseline.is_some();
+    #[cfg(feature = "lab")]
+    let wants_processor = switches.baseline.is_some_and(|name| !Baseline::from(name).uses_scorer());
+    Ok(if wants_processor { ScorerOptions::default() } else { options })
 }

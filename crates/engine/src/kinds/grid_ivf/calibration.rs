@@ -3,8 +3,8 @@
 use stratann_core::plan::KindParams;
 use stratann_core::plan::grid_ivf;
 use stratann_core::query::Params;
+use stratann_params::search::GridSwitches;
 
-use super::options::GridSwitches;
 use crate::curve::{Grid, Point, StopRule};
 use crate::kinds::answers::Setting;
 

@@ -25,37 +25,3 @@ pub(crate) fn record(own: &GridOptions) -> Record {
     all.insert("centroids", given.map(|entry| entry.xxh3).into());
     all
 }
-
-/// Techniques of a `grid-ivf` that may be switched (HARMONY §4.3).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct GridSwitches {
-    /// Drop a vector as soon as its first components exceed the threshold.
-    pub prune_dimension: bool,
-    /// Let the threshold fall from list to list.
-    pub prune_vector: bool,
-    /// Score some members of every probed list first.
-    pub prewarm: bool,
-    /// Rows that are visited at the same time, 1 to 64, where lists are divided over servers.
-    pub fan_out: u8,
-    /// Let slices on busy servers come last.
-    pub busy_last: bool,
-    /// Let loads of servers count at all: of replicas, the least busy one scores.
-    pub balance: bool,
-    /// Let a row visit its slices one after another, each pruning for those that follow. Otherwise all are scored at
-    /// once, and their sums are added where the query is.
-    pub pipeline: bool,
-}
-
-impl Default for GridSwitches {
-    fn default() -> Self {
-        GridSwitches {
-            prune_dimension: true,
-            prune_vector: true,
-            prewarm: true,
-            fan_out: 1,
-            busy_last: true,
-            balance: true,
-            pipeline: true,
-        }
-    }
-}

@@ -3,9 +3,10 @@
 use stratann_core::plan::KindParams;
 use stratann_core::plan::hybrid_ivf::{self, MAX_LOCAL_LIST, MAX_PROBES, Order};
 use stratann_core::query::Params;
+use stratann_params::search::ListSwitches;
 use stratann_storage::{Error, Result};
 
-use super::options::ListSwitches;
+use super::options::{bounds, order};
 use crate::curve::{Grid, Point, StopRule, check_slack};
 use crate::kinds::answers::Setting;
 
@@ -74,10 +75,10 @@ pub(crate) fn apply_switches(
     variant: Option<&str>,
 ) -> Result<()> {
     check_slack(own.bound_slack)?;
-    own.order = switches.order.or(variant.and_then(Order::from_name)).unwrap_or_default();
-    own.weighed = switches.weighed;
-    own.bounds = switches.bounds;
-    if !switches.early_stop {
+    own.order = switches.order.map(order).or(variant.and_then(Order::from_name)).unwrap_or_default();
+    own.weighed = switches.weights;
+    own.bounds = bounds(switches.bounds);
+    if !switches.stop_early {
         own.early_stop = f32::INFINITY;
     }
     if let Some(lists) = switches.local_lists {
@@ -86,7 +87,7 @@ pub(crate) fn apply_switches(
     if let Some(list) = switches.local_list {
         own.local_list = list;
     }
-    if let Some(hits) = switches.sample_hits {
+    if let Some(hits) = switches.votes {
         own.sample_hits = hits;
     }
     if own.is_valid() {

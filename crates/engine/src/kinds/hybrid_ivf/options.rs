@@ -5,7 +5,7 @@ use stratann_core::plan::hybrid_ivf::Order;
 use stratann_core::verify::Bounds;
 use stratann_params::Group;
 use stratann_params::build::ListOptions;
-use stratann_params::choices::PlanName;
+use stratann_params::choices::{BoundsName, OrderName, PlanName};
 use stratann_storage::Result;
 
 use crate::codebook::check_code_bytes;
@@ -57,35 +57,22 @@ pub(crate) fn record(own: &ListOptions) -> Record {
     all
 }
 
-/// Techniques of a `hybrid-ivf` that may be switched (OrchANN §5.3).
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct ListSwitches {
-    /// Which clusters are visited first; `None` for what the index was calibrated with.
-    pub order: Option<Order>,
-    /// Stop when clusters bring nothing more.
-    pub early_stop: bool,
-    /// Weigh what fruitless clusters tell by what was to be expected of them.
-    pub weighed: bool,
-    /// Bounds that discard vectors before they are read.
-    pub bounds: Bounds,
-    /// Lists that are scanned of a divided cluster; `None` for as many as its plan says.
-    pub local_lists: Option<u32>,
-    /// Length of the beam in a cluster that is a graph.
-    pub local_list: Option<u32>,
-    /// Members found by the navigation that count for the rank of their clusters.
-    pub sample_hits: Option<u32>,
+/// The core's name of an order.
+pub(crate) fn order(name: OrderName) -> Order {
+    match name {
+        OrderName::Evidence => Order::Evidence,
+        OrderName::Votes => Order::Votes,
+        OrderName::Centroid => Order::Centroid,
+        OrderName::Expected => Order::Expected,
+    }
 }
 
-impl Default for ListSwitches {
-    fn default() -> Self {
-        ListSwitches {
-            order: None,
-            weighed: true,
-            early_stop: true,
-            bounds: Bounds::Both,
-            local_lists: None,
-            local_list: None,
-            sample_hits: None,
-        }
+/// The core's name of bounds.
+pub(crate) fn bounds(name: BoundsName) -> Bounds {
+    match name {
+        BoundsName::Off => Bounds::Off,
+        BoundsName::Centroid => Bounds::Centroid,
+        BoundsName::Code => Bounds::Code,
+        BoundsName::Both => Bounds::Both,
     }
 }

@@ -3,10 +3,10 @@
 use stratann_core::plan::KindParams;
 use stratann_core::plan::remote_hnsw::{self, MAX_EF, MAX_PROBES};
 use stratann_core::query::Params;
+use stratann_params::search::RemoteSwitches;
 use stratann_storage::{Error, Result};
 
 use super::facts::RemoteFacts;
-use super::options::RemoteSwitches;
 use crate::curve::{CURVE_KS, Grid, Point, StopRule};
 use crate::kinds::answers::Setting;
 

@@ -1,11 +1,16 @@
 //! Options of a `remote-hnsw`.
 
+#[cfg(feature = "lab")]
+use super::baseline::LoadScheme;
+use super::limits::CLUSTER_BYTES_MAX;
+use crate::exec::GatherOptions;
 use stratann_params::Group;
 use stratann_params::build::RemoteOptions;
+#[cfg(feature = "lab")]
+use stratann_params::choices::LoadBaseline;
+use stratann_params::search::BatchSettings;
 use stratann_storage::budget::size;
 use stratann_storage::{Error, Result};
-
-use super::limits::CLUSTER_BYTES_MAX;
 
 /// Checks the values.
 pub(crate) fn check(own: &RemoteOptions) -> Result<()> {
@@ -19,9 +24,28 @@ pub(crate) fn check(own: &RemoteOptions) -> Result<()> {
     }
 }
 
-/// Numbers of a search in a `remote-hnsw` that may be set.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct RemoteSwitches {
-    /// Length of the beam in each cluster; `None` for that of the curve, or the default.
-    pub ef: Option<u32>,
+impl From<BatchSettings> for GatherOptions {
+    fn from(settings: BatchSettings) -> GatherOptions {
+        let usual = GatherOptions::default();
+        let own = GatherOptions {
+            batch: settings.batch.map_or(usual.batch, |batch| batch as usize),
+            doorbell: settings.doorbell.map_or(usual.doorbell, |doorbell| doorbell as usize),
+            is_doorbell_chosen: settings.doorbell.is_some(),
+            ..usual
+        };
+        #[cfg(feature = "lab")]
+        let own = settings.baseline.map_or(own, |name| LoadScheme::from(name).gather(own));
+        own
+    }
+}
+
+#[cfg(feature = "lab")]
+impl From<LoadBaseline> for LoadScheme {
+    fn from(name: LoadBaseline) -> LoadScheme {
+        match name {
+            LoadBaseline::Naive => LoadScheme::Naive,
+            LoadBaseline::NoDoorbell => LoadScheme::NoDoorbell,
+            LoadBaseline::NoOverlap => LoadScheme::NoOverlap,
+        }
+    }
 }

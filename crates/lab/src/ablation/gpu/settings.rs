@@ -2,11 +2,11 @@
 
 use std::cell::RefCell;
 use std::collections::HashMap;
+use stratann_params::search::GpuSwitches;
 
 use serde::Serialize;
 use stratann_core::plan::gpu_ivf::{MAX_BATCH, MAX_CANDIDATES, MAX_PROBES};
 use stratann_engine::kinds::gpu_ivf::baseline::Baseline;
-use stratann_engine::kinds::options::GpuSwitches;
 use stratann_storage::{Error, Progress, Result};
 
 use super::Bench;
@@ -96,7 +96,7 @@ impl Setting {
     pub(super) fn switches(&self, way: &Way) -> GpuSwitches {
         GpuSwitches {
             candidates: self.candidates,
-            batch: self.batch,
+            batch_size: self.batch,
             epsilon_stop: self.epsilon,
             beta: self.beta,
             margin: self.margin,

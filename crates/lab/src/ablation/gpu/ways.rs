@@ -2,7 +2,8 @@
 
 use stratann_core::plan::gpu_ivf::Rule;
 use stratann_engine::kinds::gpu_ivf::baseline::Baseline;
-use stratann_engine::kinds::options::GpuSwitches;
+use stratann_params::choices::RuleName;
+use stratann_params::search::GpuSwitches;
 
 use super::settings::Family;
 
@@ -44,6 +45,7 @@ impl Way {
 
     /// Its switches, without numbers.
     pub(super) fn switches(&self) -> GpuSwitches {
-        GpuSwitches { rule: self.rule, baseline: self.baseline, ..GpuSwitches::default() }
+        let rule = self.rule.and_then(|rule| RuleName::parse(rule.name()));
+        GpuSwitches { rule, baseline: self.baseline.map(Into::into), ..GpuSwitches::default() }
     }
 }

@@ -2,18 +2,17 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
+use stratann_params::search::GridSwitches;
 
+use super::Bench;
+use super::servers::{MODES, Simulation};
 use serde::Serialize;
 use stratann_cli::commands::cluster::up;
 use stratann_cli::output::Output;
 use stratann_cli::remote::{self, Remote};
 use stratann_engine::kinds::division::Mode;
-use stratann_engine::kinds::options::GridSwitches;
 use stratann_engine::spread::{self, PartitionReport};
 use stratann_storage::{Error, Result};
-
-use super::Bench;
-use super::servers::{MODES, Simulation};
 
 /// Queries of a request, and clients that send requests at a time.
 const EACH: usize = 32;

@@ -2,6 +2,7 @@
 
 use std::collections::HashSet;
 use std::path::PathBuf;
+use stratann_params::search::GridSwitches;
 
 use serde::Serialize;
 use stratann_cli::queries::Queries;
@@ -9,7 +10,6 @@ use stratann_core::hash::hash;
 use stratann_engine::DType;
 use stratann_engine::dataset::{Shape, write_bin};
 use stratann_engine::explain::{Explained, explain};
-use stratann_engine::kinds::options::GridSwitches;
 use stratann_storage::output::OutputPath;
 use stratann_storage::{Error, Progress, Result};
 

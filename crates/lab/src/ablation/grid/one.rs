@@ -2,8 +2,8 @@
 
 use serde::Serialize;
 use stratann_engine::explain::{Explained, explain};
-use stratann_engine::kinds::options::GridSwitches;
 use stratann_engine::search::Answers;
+use stratann_params::search::GridSwitches;
 use stratann_storage::{Error, Progress, Result};
 
 use super::Bench;

@@ -3,6 +3,7 @@
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::path::Path;
+use stratann_params::search::GridSwitches;
 
 use serde::Serialize;
 use stratann_capacity::calibrate::Measured;
@@ -12,7 +13,6 @@ use stratann_capacity::passes::{Pass, Passes};
 use stratann_capacity::servers::{IN_FLIGHT_EACH, QUERIES_CLOSED, ROUNDS_CLOSED, cpu_us};
 use stratann_core::query::wire::{Carry, Results};
 use stratann_engine::kinds::division::{GridPartition, Mode};
-use stratann_engine::kinds::options::GridSwitches;
 use stratann_engine::search::Latency;
 use stratann_engine::spread::{self, PartitionOptions, Placed};
 use stratann_sim::{Costs, Load as Rate, Task, Timing, Trace, replay};

@@ -3,9 +3,9 @@
 use serde::Serialize;
 use stratann_core::query::QueryStats;
 use stratann_engine::exec::GatherOptions;
-use stratann_engine::kinds::options::RemoteSwitches;
 use stratann_engine::kinds::remote_hnsw::baseline::LoadScheme;
 use stratann_engine::search::{Answers, Effort, Latency, SearchOptions};
+use stratann_params::search::RemoteSwitches;
 use stratann_storage::{Error, Progress, Result};
 
 use super::Bench;

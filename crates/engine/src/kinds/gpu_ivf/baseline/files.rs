@@ -18,7 +18,7 @@ use crate::base::{Base, read_role};
 use crate::files;
 use crate::kinds::gpu_ivf::facts::{GpuFacts, GpuSection};
 use crate::kinds::gpu_ivf::open::GpuIndex;
-use crate::kinds::gpu_ivf::options::GpuSwitches;
+use stratann_params::search::GpuSwitches;
 
 /// The roles of the files that queries read besides the blocks, in the order of their stores.
 const STORES: [&str; 3] = [files::LIST_VECTORS, files::LIST_CODES, files::ROW_BLOCKS];
@@ -72,7 +72,7 @@ impl GpuIndex {
 
     /// Refuses a baseline whose files are not open.
     pub(crate) fn check_switches(&self, switches: &GpuSwitches) -> Result<()> {
-        switches.baseline.map_or(Ok(()), |baseline| self.check_open(baseline))
+        switches.baseline.map_or(Ok(()), |baseline| self.check_open(baseline.into()))
     }
 
     fn check_open(&self, baseline: Baseline) -> Result<()> {

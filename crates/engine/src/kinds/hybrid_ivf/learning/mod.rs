@@ -43,7 +43,8 @@ pub(crate) mod file;
 pub mod options;
 
 pub use file::{LearnedFacts, describe};
-use options::{Learn, LearnOptions};
+use options::LearnOptions;
+use stratann_params::choices::Learn;
 
 /// Hot members that come in with one epoch, as a share of those that there is room for.
 const SHARE_PER_EPOCH: usize = 4;

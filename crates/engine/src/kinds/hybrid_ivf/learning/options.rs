@@ -1,16 +1,7 @@
 //! How an index learns.
 
-/// Whether an open index learns.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Learn {
-    /// It ignores what it learned before.
-    #[default]
-    Off,
-    /// It uses what it learned before, and learns no more.
-    Frozen,
-    /// It learns.
-    On,
-}
+use stratann_params::choices::Learn;
+use stratann_params::open::LearnSettings;
 
 /// How an index learns.
 #[derive(Clone, Copy, Debug)]
@@ -26,5 +17,15 @@ pub struct LearnOptions {
 impl Default for LearnOptions {
     fn default() -> Self {
         LearnOptions { learn: Learn::Off, epoch_queries: 2000, hot: None }
+    }
+}
+
+impl From<LearnSettings> for LearnOptions {
+    fn from(settings: LearnSettings) -> LearnOptions {
+        LearnOptions {
+            learn: settings.learning,
+            epoch_queries: settings.epoch_queries.max(1),
+            hot: settings.hot,
+        }
     }
 }
