@@ -5,6 +5,8 @@
 //! a multiple of a unit, so that sums of groups can be added in any order: below 2⁵³ units the result has the same
 //! bits. Where components are stored one after another, a group's sum runs in their order, with a fused multiply-add.
 
+use core::array;
+
 use crate::codes::for_each_isa;
 use crate::{DType, distance};
 
@@ -210,11 +212,9 @@ fn some_rows<T>(
     for ((four, &number), &lane) in fours.iter_mut().zip(numbers).zip(lanes) {
         let row = &rows[width * usize::from(number)..][..width];
         let factor = group.factors.get(usize::from(lane)).copied().unwrap_or(1.0);
-        *four = match (group.term, group.factors.is_empty()) {
-            (Term::Square, true) => folded(group.query, row, |q, x| square(q - float(x))),
-            (Term::Square, false) => folded(group.query, row, |q, x| square(q - float(x) * factor)),
-            (Term::MinusProduct, true) => folded(group.query, row, |q, x| (-q, float(x))),
-            (Term::MinusProduct, false) => folded(group.query, row, |q, x| (-q, float(x) * factor)),
+        *four = match group.term {
+            Term::Square => folded(group.query, row, |x| float(x) * factor, square),
+            Term::MinusProduct => folded(group.query, row, |x| float(x) * factor, minus_product),
         };
     }
     let mut units = [0f64; ROWS];
@@ -228,27 +228,25 @@ fn some_rows<T>(
 
 /// Sums products in 16 sums, which are folded in one order, as all kernels do; to four.
 #[inline(always)]
-fn folded<T>(query: &[f32], row: &[T], product: impl Fn(f32, &T) -> (f32, f32)) -> [f32; 4] {
+fn folded<T>(
+    query: &[f32],
+    row: &[T],
+    float: impl Fn(&T) -> f32,
+    add: impl Fn(f32, f32, f32) -> f32,
+) -> [f32; 4] {
     let mut sums = [0f32; 16];
     let (queries, query_rest) = query.as_chunks::<16>();
     let (rows, row_rest) = row.as_chunks::<16>();
     for (query, row) in queries.iter().zip(rows) {
-        for i in 0..16 {
-            let (a, b) = product(query[i], &row[i]);
-            sums[i] = a.mul_add(b, sums[i]);
-        }
+        // All are floats before they are added: so compilers use whole registers.
+        let floats: [f32; 16] = array::from_fn(|i| float(&row[i]));
+        sums = array::from_fn(|i| add(sums[i], query[i], floats[i]));
     }
-    if !query_rest.is_empty() {
-        for ((&q, x), sum) in query_rest.iter().zip(row_rest).zip(&mut sums) {
-            let (a, b) = product(q, x);
-            *sum = a.mul_add(b, *sum);
-        }
+    for ((&q, x), sum) in query_rest.iter().zip(row_rest).zip(&mut sums) {
+        *sum = add(*sum, q, float(x));
     }
-    let mut out = [0f32; 4];
-    for i in 0..4 {
-        out[i] = (sums[i] + sums[i + 8]) + (sums[i + 4] + sums[i + 12]);
-    }
-    out
+    let eight: [f32; 8] = array::from_fn(|i| sums[i] + sums[i + 8]);
+    array::from_fn(|i| eight[i] + eight[i + 4])
 }
 
 #[inline(always)]
@@ -269,32 +267,42 @@ fn i8_body(group: &Group<'_>, columns: &[u8], stride: usize, sums: &mut Sums) {
 #[inline(always)]
 fn block<T>(group: &Group<'_>, columns: &[T], stride: usize, sums: &mut Sums, float: impl Fn(&T) -> f32) {
     match (group.term, group.factors.is_empty()) {
-        (Term::Square, true) => strips(group, columns, stride, sums, |q, x, _| square(q - float(x))),
-        (Term::Square, false) => strips(group, columns, stride, sums, |q, x, f| square(q - float(x) * f)),
-        (Term::MinusProduct, true) => strips(group, columns, stride, sums, |q, x, _| (-q, float(x))),
-        (Term::MinusProduct, false) => strips(group, columns, stride, sums, |q, x, f| (-q, float(x) * f)),
+        (Term::Square, true) => strips(group, columns, stride, sums, |x, _| float(x), square),
+        (Term::Square, false) => strips(group, columns, stride, sums, |x, factor| float(x) * factor, square),
+        (Term::MinusProduct, true) => strips(group, columns, stride, sums, |x, _| float(x), minus_product),
+        (Term::MinusProduct, false) => {
+            strips(group, columns, stride, sums, |x, factor| float(x) * factor, minus_product);
+        }
     }
 }
 
+/// A sum and the square of a difference.
 #[inline(always)]
-fn square(difference: f32) -> (f32, f32) {
-    (difference, difference)
+fn square(sum: f32, q: f32, x: f32) -> f32 {
+    (q - x).mul_add(q - x, sum)
 }
 
-/// All lanes at once where there are 64, else eight at a time. `factors` gives both factors of a product.
+/// A sum less a product.
+#[inline(always)]
+fn minus_product(sum: f32, q: f32, x: f32) -> f32 {
+    (-q).mul_add(x, sum)
+}
+
+/// All lanes at once where there are 64, else eight at a time.
 #[inline(always)]
 fn strips<T>(
     group: &Group<'_>,
     columns: &[T],
     stride: usize,
     sums: &mut Sums,
-    product: impl Fn(f32, &T, f32) -> (f32, f32),
+    float: impl Fn(&T, f32) -> f32,
+    add: impl Fn(f32, f32, f32) -> f32,
 ) {
     if stride == LANES {
-        return strip::<T, LANES>(group, columns, stride, 0, sums, &product);
+        return strip::<T, LANES>(group, columns, stride, 0, sums, (&float, &add));
     }
     for first in (0..stride).step_by(LANE_STEP) {
-        strip::<T, LANE_STEP>(group, columns, stride, first, sums, &product);
+        strip::<T, LANE_STEP>(group, columns, stride, first, sums, (&float, &add));
     }
 }
 
@@ -305,7 +313,7 @@ fn strip<T, const N: usize>(
     stride: usize,
     first: usize,
     sums: &mut Sums,
-    product: &impl Fn(f32, &T, f32) -> (f32, f32),
+    (float, add): (&impl Fn(&T, f32) -> f32, &impl Fn(f32, f32, f32) -> f32),
 ) {
     let mut factors = [1f32; N];
     if !group.factors.is_empty() {
@@ -314,10 +322,8 @@ fn strip<T, const N: usize>(
     let mut sum = [0f32; N];
     for (&q, column) in group.query.iter().zip(columns[..group.query.len() * stride].chunks_exact(stride)) {
         let column = &column[first..first + N];
-        for lane in 0..N {
-            let (a, b) = product(q, &column[lane], factors[lane]);
-            sum[lane] = a.mul_add(b, sum[lane]);
-        }
+        let floats: [f32; N] = array::from_fn(|lane| float(&column[lane], factors[lane]));
+        sum = array::from_fn(|lane| add(sum[lane], q, floats[lane]));
     }
     for lane in 0..N {
         sums[first + lane] += in_units(sum[lane], group.scale);
