@@ -8,8 +8,8 @@ use libfuzzer_sys::fuzz_target;
 use stratann_engine::dataset::{OnBadRow, Reader, read_ids, scan, write_bin};
 use stratann_engine::{DType, Metric};
 use stratann_fuzz::{edits, place};
-use tempfile::TempDir;
 use stratann_storage::Quiet;
+use tempfile::TempDir;
 
 const SUFFIXES: [&str; 9] = ["fbin", "f16bin", "u8bin", "i8bin", "fvecs", "bvecs", "npy", "u64bin", "npy"];
 

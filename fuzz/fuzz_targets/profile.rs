@@ -6,8 +6,8 @@ use std::sync::OnceLock;
 use libfuzzer_sys::fuzz_target;
 use serde_json::Value;
 use stratann_fuzz::{edits, place, seal};
-use tempfile::TempDir;
 use stratann_storage::profile::Profile;
+use tempfile::TempDir;
 
 fuzz_target!(|data: &[u8]| {
     static FOLDER: OnceLock<(TempDir, Value)> = OnceLock::new();

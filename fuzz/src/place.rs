@@ -1,9 +1,9 @@
 //! Small indexes, built when a target starts.
 
-use stratann_params::choices::CodePlace;
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::{Mutex, MutexGuard, OnceLock};
+use stratann_params::choices::CodePlace;
 
 use stratann_core::format::directory::LocalKind;
 use stratann_core::hash::{checksum, hash};
@@ -14,13 +14,15 @@ use stratann_engine::manifest::Manifest;
 use stratann_engine::spread::{Method, PartitionOptions, partition};
 use stratann_engine::verify::verify;
 use stratann_engine::{DType, Metric};
-use tempfile::TempDir;
-use stratann_storage::durable::hex;
+use stratann_storage::Quiet;
 use stratann_storage::data_file::FileEntry;
+use stratann_storage::durable::hex;
 use stratann_storage::names::FileName;
 use stratann_storage::output::OutputPath;
-use stratann_storage::profile::{ComputeCosts, DiskCosts, DistanceCost, LocalCosts, Origin, Profile, ReadLine};
-use stratann_storage::Quiet;
+use stratann_storage::profile::{
+    ComputeCosts, DiskCosts, DistanceCost, LocalCosts, Origin, Profile, ReadLine,
+};
+use tempfile::TempDir;
 
 use crate::edits;
 
@@ -128,7 +130,8 @@ fn options(which: Which) -> BuildOptions {
                 Which::Graphs => LocalKind::Graph,
                 Which::Divided => LocalKind::Ivf,
                 _ => LocalKind::Flat,
-            }).into();
+            })
+            .into();
         }
     }
     options

@@ -16,9 +16,9 @@ from ._arrays import DTYPES, Path, as_bytes, byte_size, dtype_name, fixed, numbe
 from ._build import Neighbors
 from ._changes import Changes, changed, ids_of
 from ._errors import InputError, QueryError
+from ._parameters import search_parameters
 from ._progress import Progress, listening
 from ._results import SearchResult, result_of, truth_of
-from ._parameters import search_parameters
 
 
 class Index:

@@ -95,5 +95,6 @@ def test_wrong_techniques(path, queries, wrong, told):
 
 def test_techniques_of_another_kind_are_refused(base, queries, tmp_path):
     stratann.build(base, tmp_path / "index", kind="grid-ivf", lists=20, calibration_queries=0)
-    with stratann.open(tmp_path / "index") as index, pytest.raises(stratann.InputError, match="rule is for gpu-ivf, and this index is a grid-ivf"):
+    refused = pytest.raises(stratann.InputError, match="rule is for gpu-ivf, and this index is a grid-ivf")
+    with stratann.open(tmp_path / "index") as index, refused:
         index.search(queries, k=10, nprobe=5, rule="static")

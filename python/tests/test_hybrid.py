@@ -77,7 +77,11 @@ def test_wrong_arguments_are_named(path, graph_path, base, queries, tmp_path):
     with stratann.open(path) as index, stratann.open(graph_path) as graph:
         for where, how, said in [
             (graph, {"nprobe": 5}, "nprobe is for .*, and this index is a disk-graph; give search_list instead"),
-            (index, {"search_list": 50}, "search_list is for disk-graph or flat, and this index is a hybrid-ivf; give nprobe instead"),
+            (
+                index,
+                {"search_list": 50},
+                "search_list is for disk-graph or flat, and this index is a hybrid-ivf; give nprobe instead",
+            ),
             (index, {"nprobe": 5, "recall": 0.9}, "recall and nprobe are both given"),
             (index, {"search_list": 5, "nprobe": 5}, "search_list and nprobe are both given"),
             (index, {"early_stop": 0.5}, "early_stop goes with nprobe"),

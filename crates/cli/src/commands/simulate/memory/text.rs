@@ -49,7 +49,7 @@ pub(super) fn text(document: &Document) -> String {
             [vec![of.scheme.into(), of.compute_nodes.to_string()], times.to_vec()].concat()
         };
         let rows: Vec<Vec<String>> = document.against_naive.iter().map(row).collect();
-        out += &format!("\nnaive is simulated too. It takes so many times as much as each other scheme:\n");
+        out += "\nnaive is simulated too. It takes so many times as much as each other scheme:\n";
         out += &table(&["scheme", "compute nodes", "time", "network", "round trips", "bytes"], &rows);
         out.push('\n');
     }
