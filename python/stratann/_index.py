@@ -141,7 +141,7 @@ class Index:
                 that are this many standard errors beyond the k-th result [default: prune by exact bounds only]; never.
             width: concurrent reads of a query; auto reads more at once when few queries are in flight. With auto,
                 answers of a disk-graph depend on the number of queries in flight and on their order. With a number
-                they do not, in the mode barrier.; auto.
+                they do not, in the mode barrier; auto.
             mode: whether a step waits for all of its reads: ``barrier``: A step waits for all of its reads: equal
                 results on every run; ``eager``: A step uses the reads that have arrived: lower latency, a few more
                 reads; barrier.
@@ -176,7 +176,7 @@ class Index:
             prune_vector: of a grid-ivf: let the threshold fall from list to list; true.
             prewarm: of a grid-ivf: score some vectors of every list first, for a first threshold; true.
             fan_out: of a grid-ivf: rows of lists to visit at a time, where they are divided over servers. More of
-                them take less time and more work: each row is pruned by those that have ended.; 1.
+                them take less time and more work: each row is pruned by those that have ended; 1.
             busy_last: of a grid-ivf: let slices on busy servers come last; true.
             balance: of a grid-ivf: let the loads of servers count: for the order of slices, and among replicas; true.
             pipeline: of a grid-ivf: visit the slices of a row one after another, each pruning for those that follow;

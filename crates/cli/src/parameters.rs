@@ -7,6 +7,7 @@ use clap::builder::{TypedValueParser, ValueParser};
 use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgMatches, Command};
 use stratann_params::Value;
+use stratann_storage::Error;
 use stratann_params::{
     GROUPS, Given, GroupInfo, IndexKind, Param, Place, Scope, Shorthand, Stage, Surface, Type,
 };
@@ -40,6 +41,24 @@ impl<R: Rows> Parameters<R> {
     /// What the options are for.
     pub(crate) fn scope(&self, kinds: impl IntoIterator<Item = IndexKind>, place: Place) -> Scope {
         Scope { stages: R::STAGES, kinds: kinds.into_iter().collect(), place, surface: Surface::CommandLine }
+    }
+}
+
+impl<R: Rows> Parameters<R> {
+    /// Refuses what kinds or place do not have.
+    ///
+    /// # Errors
+    /// The first such option; a baseline, which the laboratory has.
+    pub(crate) fn check(
+        &self,
+        kinds: impl IntoIterator<Item = IndexKind>,
+        place: Place,
+    ) -> Result<(), Error> {
+        let baseline = self.given.values("baseline").next().filter(|_| !cfg!(feature = "lab"));
+        if let Some(name) = baseline {
+            return Err(Error::laboratory(&format!("--baseline {name}"), "search"));
+        }
+        Ok(self.given.check(&self.scope(kinds, place))?)
     }
 }
 
@@ -86,9 +105,7 @@ fn arg(stages: &'static [Stage], option: &str, group: &GroupInfo, row: Row) -> A
             arg.long(option.to_string()).action(ArgAction::SetTrue).help(one_line(shorthand.help))
         }
         Row::Param(param) => {
-            // Elsewhere they are refused with the name of the laboratory's command.
-            let is_of_lab = ["baseline", "baselines"].contains(&param.name) && !cfg!(feature = "lab");
-            of_param(arg, option, group, param).value_parser(parser(stages, param)).hide(is_of_lab)
+            of_param(arg, option, group, param).value_parser(parser(stages, param)).hide(is_of_lab(param))
         }
     }
 }
@@ -130,11 +147,18 @@ fn of_param(arg: Arg, option: &str, group: &GroupInfo, param: &'static Param) ->
     if help.len() > 1 { arg.long_help(help.join("\n\n")) } else { arg }
 }
 
+/// Whether only the laboratory has a parameter. Elsewhere it is refused with the name of the laboratory's command.
+fn is_of_lab(param: &Param) -> bool {
+    ["baseline", "baselines"].contains(&param.name) && !cfg!(feature = "lab")
+}
+
 /// The parser of an option. Kinds may have one of this name with choices of their own.
 fn parser(stages: &'static [Stage], param: &'static Param) -> ValueParser {
     match param.of {
         Type::Path => PathBufValueParser::new().map(Value::Path).into(),
         Type::Flag => clap::value_parser!(bool),
+        // The laboratory knows the names.
+        Type::Choice(_) if is_of_lab(param) => StringValueParser::new().map(Value::Text).into(),
         Type::Choice(_) => {
             let mut choices: Vec<&stratann_params::Choice> = Vec::new();
             for choice in params_named(stages, param.name).flat_map(Param::choices) {

@@ -246,8 +246,8 @@ fn wrong_options_of_a_build_are_refused() {
     let index = data.path("index");
     let build = ["build", arg(&data.base), "-o", arg(&index), "--kind", "gpu-ivf"];
     for (more, said) in [
-        (&["--epsilon", "-1"][..], "--epsilon is -1; use 0 to 10"),
-        (&["--list-share", "0"], "--list-share is 0; use above 0 and up to 1"),
+        (&["--epsilon", "-1"][..], "--epsilon is -1; give a share from 0 to 10"),
+        (&["--list-share", "0"], "--list-share is 0; give a share above 0 and up to 1"),
         (&["--list-share", "1.5"], "--list-share is 1.5"),
         (&["--code-bytes", "0"], "--code-bytes is 0; use 1 to 16 for 16 dimensions"),
         (&["--code-bytes", "17"], "--code-bytes is 17"),

@@ -151,7 +151,7 @@ pub(crate) fn run(args: &Args, output: Output) -> Result<Verdict> {
         None => Some(Kind::RemoteHnsw),
     };
     let place = if folder.is_some() { Place::Folder } else { Place::MemoryNodes };
-    given.check(&args.table.scope(kind.map(Into::into), place))?;
+    args.table.check(kind.map(Into::into), place)?;
     let mut open = OpenOptions::read(given)?;
     if !given.has("learning") {
         open.learning.learn = Learn::Frozen;

@@ -326,7 +326,7 @@ fn checked_kind(args: &Args, target: &Target<'_>) -> Result<Kind> {
         // The servers refuse what their kind does not have.
         Target::Servers { .. } => (Vec::new(), Place::Servers),
     };
-    given.check(&args.table.scope(kinds.iter().map(|&kind| kind.into()), place))?;
+    args.table.check(kinds.iter().map(|&kind| kind.into()), place)?;
     let all: Vec<IndexKind> = match kinds.as_slice() {
         [] => IndexKind::ALL.to_vec(),
         kinds => kinds.iter().map(|&kind| kind.into()).collect(),

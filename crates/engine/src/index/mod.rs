@@ -19,6 +19,7 @@ use stratann_storage::{Error, Progress, Result};
 
 mod cache_budget;
 mod changes;
+mod given;
 mod live;
 
 pub use crate::base::{OpenOptions, Reserve};

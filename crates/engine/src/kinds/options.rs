@@ -1,13 +1,8 @@
 //! The options of the kinds.
 
 use stratann_params::build::{GpuOptions, GraphOptions, GridOptions, ListOptions, RemoteOptions};
-#[cfg(not(feature = "lab"))]
-use stratann_params::choices::BaselineFiles;
-use stratann_params::open::{LearnSettings, OpenSettings, ScorerSettings};
 use stratann_params::search::{GpuSwitches, GraphSwitches, GridSwitches, ListSwitches, RemoteSwitches};
 use stratann_params::{Given, Group, IndexKind, Value};
-#[cfg(not(feature = "lab"))]
-use stratann_storage::Error;
 use stratann_storage::Result;
 
 use super::disk_graph::options as disk_graph;
@@ -20,7 +15,6 @@ use super::hybrid_ivf::options as hybrid_ivf;
 pub use super::hybrid_ivf::options::LocalPlan;
 use super::kind::Kind;
 use super::remote_hnsw::options as remote_hnsw;
-use crate::base::OpenOptions;
 use crate::record::{Record, recorded};
 
 /// Build options of the kind of an index.
@@ -271,30 +265,5 @@ impl From<GpuSwitches> for Switches {
 impl From<RemoteSwitches> for Switches {
     fn from(switches: RemoteSwitches) -> Switches {
         Switches::RemoteHnsw(switches)
-    }
-}
-
-impl OpenOptions {
-    /// Reads what a user gave, without the cache.
-    ///
-    /// # Errors
-    /// Options of a GPU for a scorer without; files that only the laboratory opens.
-    pub fn read(given: &Given) -> Result<OpenOptions> {
-        let (open, lists): (OpenSettings, LearnSettings) = (given.read(), given.read());
-        let (scorer, switches): (ScorerSettings, GpuSwitches) = (given.read(), given.read());
-        #[cfg(not(feature = "lab"))]
-        if scorer.baselines != BaselineFiles::None {
-            let name = scorer.baselines.name();
-            return Err(Error::laboratory(&format!("baselines={name:?}"), "search"));
-        }
-        Ok(OpenOptions {
-            ram_budget: open.ram_budget,
-            head_budget: lists.head_budget,
-            learning: lists.into(),
-            scorer: gpu_ivf::scorer(&scorer, &switches)?,
-            #[cfg(feature = "lab")]
-            baselines: gpu_ivf::baseline_files(scorer.baselines, &switches),
-            ..OpenOptions::default()
-        })
     }
 }

@@ -1,5 +1,7 @@
 //! Ways to load the clusters of a batch without some techniques of the kind, to compare (d-HNSW §4).
 
+use stratann_params::choices::LoadBaseline;
+
 use crate::exec::GatherOptions;
 
 /// How the clusters of a batch are loaded.
@@ -37,6 +39,16 @@ impl LoadScheme {
             LoadScheme::Naive => GatherOptions { batch: 1, doorbell: 1, overlap: false, ..own },
             LoadScheme::NoDoorbell => GatherOptions { doorbell: 1, ..own },
             LoadScheme::NoOverlap => GatherOptions { overlap: false, ..own },
+        }
+    }
+}
+
+impl From<LoadBaseline> for LoadScheme {
+    fn from(name: LoadBaseline) -> LoadScheme {
+        match name {
+            LoadBaseline::Naive => LoadScheme::Naive,
+            LoadBaseline::NoDoorbell => LoadScheme::NoDoorbell,
+            LoadBaseline::NoOverlap => LoadScheme::NoOverlap,
         }
     }
 }

@@ -4,6 +4,7 @@ pub(crate) mod account;
 pub mod affinity;
 #[cfg(feature = "lab")]
 pub mod baseline;
+mod batch_options;
 pub(crate) mod build;
 pub(crate) mod calibration;
 pub mod explain;

@@ -5,6 +5,7 @@ pub(crate) mod files;
 
 use stratann_core::plan::gpu_ivf::baseline::Source;
 use stratann_core::plan::gpu_ivf::{Params, Rule};
+use stratann_params::choices::BaselineName;
 
 use super::rule::set_rule;
 
@@ -154,5 +155,39 @@ pub(crate) fn family(name: &str, own: &mut Params) {
             (own.merge, own.reuse) = (false, false);
         }
         name => set_rule(name, own),
+    }
+}
+
+impl From<BaselineName> for Baseline {
+    fn from(name: BaselineName) -> Baseline {
+        match name {
+            BaselineName::Spann => Baseline::Spann,
+            BaselineName::HiPq => Baseline::ListsOfCodes,
+            BaselineName::HiGpu => Baseline::SpannOnGpu,
+            BaselineName::HiPqGpu => Baseline::ListsOfCodesOnGpu,
+            BaselineName::RummyLike => Baseline::Rummy,
+            BaselineName::MiCpu => Baseline::MultiTierOnCpu,
+            BaselineName::MiGpu => Baseline::MultiTierOnGpu,
+            BaselineName::StaticN => Baseline::StaticCandidates,
+            BaselineName::NoDedup => Baseline::NoDeduplication,
+            BaselineName::NoLayout => Baseline::NoLayout,
+        }
+    }
+}
+
+impl From<Baseline> for BaselineName {
+    fn from(baseline: Baseline) -> BaselineName {
+        match baseline {
+            Baseline::Spann => BaselineName::Spann,
+            Baseline::ListsOfCodes => BaselineName::HiPq,
+            Baseline::SpannOnGpu => BaselineName::HiGpu,
+            Baseline::ListsOfCodesOnGpu => BaselineName::HiPqGpu,
+            Baseline::Rummy => BaselineName::RummyLike,
+            Baseline::MultiTierOnCpu => BaselineName::MiCpu,
+            Baseline::MultiTierOnGpu => BaselineName::MiGpu,
+            Baseline::StaticCandidates => BaselineName::StaticN,
+            Baseline::NoDeduplication => BaselineName::NoDedup,
+            Baseline::NoLayout => BaselineName::NoLayout,
+        }
     }
 }

@@ -1,0 +1,22 @@
+//! How a batch is loaded, as a user gave it.
+
+use stratann_params::search::BatchSettings;
+
+#[cfg(feature = "lab")]
+use super::baseline::LoadScheme;
+use crate::exec::GatherOptions;
+
+impl From<BatchSettings> for GatherOptions {
+    fn from(settings: BatchSettings) -> GatherOptions {
+        let usual = GatherOptions::default();
+        let own = GatherOptions {
+            batch: settings.batch.map_or(usual.batch, |batch| batch as usize),
+            doorbell: settings.doorbell.map_or(usual.doorbell, |doorbell| doorbell as usize),
+            is_doorbell_chosen: settings.doorbell.is_some(),
+            ..usual
+        };
+        #[cfg(feature = "lab")]
+        let own = settings.baseline.map_or(own, |name| LoadScheme::from(name).gather(own));
+        own
+    }
+}
