@@ -7,10 +7,10 @@ use clap::builder::{TypedValueParser, ValueParser};
 use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgMatches, Command};
 use stratann_params::Value;
-use stratann_storage::Error;
 use stratann_params::{
     GROUPS, Given, GroupInfo, IndexKind, Param, Place, Scope, Shorthand, Stage, Surface, Type,
 };
+use stratann_storage::Error;
 
 /// Rows of the table that a command has as options.
 pub(crate) trait Rows {
