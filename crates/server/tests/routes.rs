@@ -229,8 +229,8 @@ fn invalid_requests_are_refused_in_one_line() {
             "search_list is 9000, and this server takes up to 8192 (max_list)",
         ),
         (
-            json!({ "queries": row, "nprobe": 3, "ef": 9000 }),
-            "ef is 9000, and this server takes up to 8192 (max_list)",
+            json!({ "queries": row, "search_list": 30, "ef": 9000 }),
+            "ef is for remote-hnsw, and this index is a disk-graph",
         ),
         (json!({ "queries": row, "recall": 1.5 }), "recall is 1.5"),
         (json!({ "queries": row, "search_list": 0 }), "search list is 0"),

@@ -17,7 +17,6 @@ use stratann_engine::index::{CacheBudget, OpenOptions};
 use stratann_engine::kinds::kind::Kind;
 use stratann_engine::manifest::Manifest;
 use stratann_engine::search::{Answers, Effort, Latency, SearchOptions};
-use stratann_params::choices::LoadBaseline;
 use stratann_params::open::OpenSettings;
 use stratann_params::search::{BatchSettings, ClientSettings};
 use stratann_params::{Given, IndexKind, Place, Stage};
@@ -338,7 +337,8 @@ fn checked_kind(args: &Args, target: &Target<'_>) -> Result<Kind> {
 /// Memory that caches what is read, and whether all is read first.
 fn cache(given: &Given) -> (CacheBudget, bool) {
     let settings: OpenSettings = given.read();
-    let is_naive = given.read::<BatchSettings>().baseline == Some(LoadBaseline::Naive);
+    let baseline = given.read::<BatchSettings>().baseline;
+    let is_naive = baseline.is_some_and(|baseline| baseline.name() == "naive");
     let budget = if is_naive { CacheBudget::Bytes(0) } else { settings.cache_budget.into() };
     (budget, settings.preload)
 }
