@@ -99,13 +99,15 @@ fn compare_counters(recorded: &mut Value, name: &str, counters: &Value) {
     }
 }
 
-/// The recorded searches of one index, at least one.
+/// The recorded searches of one index, at least one; those with baselines are the laboratory's.
 fn runs(format: &str, name: &str) -> Vec<Value> {
     let answers = answers(format);
     let runs = answers["runs"].as_array().unwrap().iter().filter(|run| run["index"] == name);
     let runs: Vec<Value> = runs.cloned().collect();
     assert!(!runs.is_empty(), "no searches of {name} are recorded");
-    runs
+    let is_of_product =
+        |run: &Value| run["options"].as_array().unwrap().iter().all(|option| option != "--baseline");
+    runs.into_iter().filter(is_of_product).collect()
 }
 
 /// Names of the recorded indexes of a format version.
