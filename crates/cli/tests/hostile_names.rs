@@ -66,9 +66,8 @@ fn names_in_a_manifest_are_no_paths() {
     std::fs::write(&key, "0123456789abcdef".repeat(4) + "\n").unwrap();
     for kind in KINDS {
         let (index, store) = (data.path(kind), data.path(&format!("store-{kind}")));
-        let build =
-            ["build", arg(&data.base), "-o", arg(&index), "--kind", kind, "--calibration-queries", "0"];
-        json(&build);
+        let build = ["build", arg(&data.base), "-o", arg(&index), "--kind", kind];
+        json(&[&build[..], &calibrated(kind, "0")].concat());
         json(&["cluster", "publish", arg(&index), arg(&store)]);
         let text = format!("store = {:?}\ndata = \"deep/er/serve\"\nhttp = \"127.0.0.1:0\"\n", arg(&store));
         std::fs::write(&config, text).unwrap();

@@ -71,7 +71,7 @@ impl Place {
 }
 
 fn build(base: &Path, index: &Path, kind: &str) {
-    let args = ["build", arg(base), "-o", arg(index), "--kind", kind, "--calibration-queries", "0"];
+    let args = [&["build", arg(base), "-o", arg(index), "--kind", kind][..], &calibrated(kind, "0")].concat();
     let own = ["--partitions", "12", "-M", "8", "--ef-construction", "60"];
     json(&[&args[..], if kind == "remote-hnsw" { &own } else { &[] }].concat());
 }

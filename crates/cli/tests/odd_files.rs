@@ -50,7 +50,8 @@ fn odd_files_of_an_index_are_refused_by_every_command() {
     let data = Data::new(300, 8, "f32");
     for kind in KINDS {
         let index = data.path(kind);
-        json(&["build", arg(&data.base), "-o", arg(&index), "--kind", kind, "--calibration-queries", "20"]);
+        let build = ["build", arg(&data.base), "-o", arg(&index), "--kind", kind];
+        json(&[&build[..], &calibrated(kind, "20")].concat());
         let names: Vec<String> = files(&index).into_keys().filter(|name| name != "lock").collect();
         for what in ["fifo", "sparse file", "endless device", "folder", "loop"] {
             for name in &names {
@@ -116,7 +117,7 @@ fn the_largest_id_comes_out_in_every_layout() {
     bytes.extend(own.iter().flat_map(|id| id.to_le_bytes()));
     std::fs::write(&ids, bytes).unwrap();
     for kind in KINDS {
-        let calibration = ["--calibration-queries", "20", "--force"];
+        let calibration = [calibrated(kind, "20"), vec!["--force"]].concat();
         json(
             &[
                 &["build", arg(&data.base), "-o", arg(&index), "--kind", kind, "--ids", arg(&ids)],

@@ -114,7 +114,8 @@ fn an_exact_search_says_before_what_it_costs() {
     let data = Data::new(1500, 16, "f32");
     for kind in ["disk-graph", "hybrid-ivf", "flat"] {
         let index = data.path(kind);
-        json(&["build", arg(&data.base), "-o", arg(&index), "--kind", kind, "--calibration-queries", "100"]);
+        let build = ["build", arg(&data.base), "-o", arg(&index), "--kind", kind];
+        json(&[&build[..], &calibrated(kind, "100")].concat());
         let asked = ["search", arg(&index), arg(&data.queries), "--cache-budget", "0", "--recall"];
         let searched = |recall: &str| run(&[&asked[..], &[recall, "--json"]].concat());
         let output = searched("1");

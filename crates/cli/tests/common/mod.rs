@@ -470,3 +470,8 @@ pub fn compare(file: &str, mut all: serde_json::Map<String, Value>) {
         assert_eq!(&all[name], runs, "{name}");
     }
 }
+
+/// The option that calibrates with so many queries, which a `flat` has not.
+pub fn calibrated<'a>(kind: &str, queries: &'a str) -> Vec<&'a str> {
+    if kind == "flat" { Vec::new() } else { vec!["--calibration-queries", queries] }
+}
