@@ -13,11 +13,11 @@ import stratann
 
 #: Arguments that only one of the two has, or that name files; and what has another form there.
 OWN = {
-    "build": {"base", "path", "progress", "force", "resume"},
+    "build": {"base", "path", "progress", "force", "resume", "baselines"},
     "groundtruth": {"base", "queries", "progress"},
-    "search": {"self", "queries", "progress", "busy_last"},
+    "search": {"self", "queries", "progress", "busy_last", "baseline"},
     "tune": {"self", "queries", "truth", "progress"},
-    # The program opens the files that the baseline of a search needs.
+    # Baselines are the laboratory's.
     "open": {"path", "baselines"},
 }
 #: What the package leaves to the engine, as the engine has it.

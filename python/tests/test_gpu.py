@@ -49,7 +49,7 @@ def test_techniques_change_reads(path, queries):
         static, whole = reads(rule="static")
         _, stopped = reads(rule="changes", batch_size=10, epsilon_stop=0.0, beta=1)
         assert stopped["reads"] < whole["reads"] and stopped["mini_batches"] > 0
-        with pytest.raises(stratann.InputError, match="belong to --rule changes"):
+        with pytest.raises(stratann.InputError, match="belong to rule changes"):
             reads(beta=2)
         assert static.stats["params"]["rule"] == "static" and static.stats["params"]["candidates"] == 200
 
@@ -57,7 +57,7 @@ def test_techniques_change_reads(path, queries):
 def test_baselines_are_left_to_the_laboratory(path, base, queries, tmp_path):
     with opened(path) as index, pytest.raises(stratann.InputError, match="stratann-lab search"):
         index.search(queries, k=10, nprobe=60, baseline="spann")
-    for wanted in ("disk", "ram", "all"):
+    for wanted in ("disk", "ram"):
         with pytest.raises(stratann.InputError, match="stratann-lab search"):
             stratann.open(path, baselines=wanted)
     with pytest.raises(stratann.InputError, match="stratann-lab build"):

@@ -83,7 +83,7 @@ def test_wrong_arguments_are_named(path, graph_path, base, queries, tmp_path):
                 "search_list is for disk-graph or flat, and this index is a hybrid-ivf; give nprobe instead",
             ),
             (index, {"nprobe": 5, "recall": 0.9}, "recall and nprobe are both given"),
-            (index, {"search_list": 5, "nprobe": 5}, "search_list and nprobe are both given"),
+            (index, {"search_list": 5, "nprobe": 5}, "search_list is for disk-graph or flat"),
             (index, {"early_stop": 0.5}, "early_stop goes with nprobe"),
             (index, {"stop_slack": 2.0}, "stop_slack goes with search_list or nprobe"),
             (index, {"nprobe": 0}, "nprobe is 0; use 1 to"),
