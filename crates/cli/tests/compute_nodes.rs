@@ -1,5 +1,5 @@
-//! `stratann simulate` of compute nodes that share the link of a memory node. The laboratory runs the same test with the
-//! baselines.
+//! `stratann simulate` of compute nodes that share the link of a memory node. The laboratory runs the same test with
+//! the baselines.
 #![allow(missing_docs)]
 
 mod common;

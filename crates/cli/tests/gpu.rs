@@ -1,5 +1,5 @@
-//! `gpu-ivf` through the program: what it prints, what its techniques cost, what it refuses. The laboratory runs the same
-//! tests with the baselines.
+//! `gpu-ivf` through the program: what it prints, what its techniques cost, what it refuses. The laboratory runs the
+//! same tests with the baselines.
 #![allow(missing_docs)]
 
 mod common;

@@ -1,4 +1,5 @@
-//! The structure of core, storage and engine: no circle of modules across rooms, no kind outside its room, lines that fit.
+//! The structure of core, storage and engine: no circle of modules across rooms, no kind outside its room, lines
+//! that fit.
 //!
 //! A room is a module directly below a crate's root.
 

@@ -50,9 +50,7 @@ pub struct Given {
 /// The rows of this name in some stages.
 fn rows(stages: &'static [Stage], name: &str) -> impl Iterator<Item = (&'static GroupInfo, &'static Param)> {
     let groups = GROUPS.iter().filter(move |group| stages.contains(&group.stage));
-    let name = name.to_string();
     groups.flat_map(move |group| {
-        let name = name.clone();
         group.params.iter().filter(move |param| param.name == name).map(move |param| (group, param))
     })
 }

@@ -12,7 +12,7 @@
 ///     }                                                    braces: facts of `Param` that differ from the usual ones
 ///     shorthands {
 ///         /// Rank lists by their centroids alone          another name on the command line for a value, or some
-///         no_reorder: [order = Value::Text("centroid".into())];
+///         no_reorder: [("order", Fixed::Name("centroid"))];
 ///     }
 /// }
 /// ```

@@ -15,10 +15,12 @@ use stratann_engine::exec::scorer::ScorerReport;
 use stratann_engine::exec::{MergedReads, Times};
 use stratann_engine::index::{CacheBudget, OpenOptions};
 use stratann_engine::kinds::kind::Kind;
+#[cfg(feature = "lab")]
+use stratann_engine::kinds::remote_hnsw::baseline::LoadScheme;
 use stratann_engine::manifest::Manifest;
 use stratann_engine::search::{Answers, Effort, Latency, SearchOptions};
 use stratann_params::open::OpenSettings;
-use stratann_params::search::{BatchSettings, ClientSettings};
+use stratann_params::search::ClientSettings;
 use stratann_params::{Given, IndexKind, Place, Stage};
 use stratann_storage::budget::Account;
 use stratann_storage::{Error, Progress, Result};
@@ -337,10 +339,13 @@ fn checked_kind(args: &Args, target: &Target<'_>) -> Result<Kind> {
 /// Memory that caches what is read, and whether all is read first.
 fn cache(given: &Given) -> (CacheBudget, bool) {
     let settings: OpenSettings = given.read();
-    let baseline = given.read::<BatchSettings>().baseline;
-    let is_naive = baseline.is_some_and(|baseline| baseline.name() == "naive");
-    let budget = if is_naive { CacheBudget::Bytes(0) } else { settings.cache_budget.into() };
-    (budget, settings.preload)
+    #[cfg(feature = "lab")]
+    if let Some(baseline) = given.read::<stratann_params::search::BatchSettings>().baseline
+        && LoadScheme::from(baseline).is_uncached()
+    {
+        return (CacheBudget::Bytes(0), settings.preload);
+    }
+    (settings.cache_budget.into(), settings.preload)
 }
 
 /// Searches running servers.

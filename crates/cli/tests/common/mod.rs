@@ -446,7 +446,8 @@ pub fn start(config: &Path) -> Running {
 
 /// What a golden file holds of a run.
 pub fn counters(run: &Value) -> Value {
-    serde_json::json!({ "per_query": run["per_query"], "recall": run["recall"], "search_list": run["params"]["search_list"] })
+    let search_list = &run["params"]["search_list"];
+    serde_json::json!({ "per_query": run["per_query"], "recall": run["recall"], "search_list": search_list })
 }
 
 /// Compares with a golden file, or writes it again.

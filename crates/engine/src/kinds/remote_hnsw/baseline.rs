@@ -32,6 +32,11 @@ impl LoadScheme {
         }
     }
 
+    /// Whether no cluster stays for the queries that follow.
+    pub fn is_uncached(self) -> bool {
+        self == LoadScheme::Naive
+    }
+
     /// How it loads a batch, where the kind does it by `own`.
     pub fn gather(self, own: GatherOptions) -> GatherOptions {
         match self {
