@@ -27,11 +27,10 @@ FUZZ_NIGHTLY := 20
 STORM_SECONDS ?= 300
 # One line for each test that was left out.
 LEFT_OUT := $(CURDIR)/target/left-out
-# The book's page of the laboratory is tried where `make test-lab` compiled it.
-LAB = $(addprefix STRATANN_LAB=,$(wildcard $(CURDIR)/target/debug/stratann-lab))
+BOOK := STRATANN_PROGRAM=$(CURDIR)/target/debug/stratann
 PYTEST := STRATANN_LEFT_OUT=$(LEFT_OUT) PYTHONPATH=.ci $(VENV_PYTHON) -m pytest -p left_out
 
-.PHONY: help demo hostile test test-build test-rust test-python test-sample test-bench test-lab build lab wheel bench bench-recall bench-calibrate bench-grid bench-gpu bench-remote gpu gpu-kit gpu-compile lint tools tools-etcd tools-s3 tools-fuzz fuzz storm-remote nightly docs clean
+.PHONY: help demo hostile test test-build test-rust test-extension test-python test-sample test-bench test-lab build lab wheel bench bench-recall bench-calibrate bench-grid bench-gpu bench-remote gpu gpu-kit gpu-compile lint tools tools-etcd tools-s3 tools-fuzz fuzz storm-remote nightly docs clean
 
 help: ## Show this
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -67,15 +66,19 @@ test-rust: test-build
 	PROPTEST_RNG_SEED=1 STRATANN_LEFT_OUT=$(LEFT_OUT) cargo test --workspace --exclude stratann-lab --locked --no-fail-fast
 
 # The laboratory compiles the crates below it once more, with the baselines: eight minutes, so it is no part of `test`.
-test-lab: ## The tests of the laboratory, and of the baselines of kinds
+test-lab: test-extension ## The tests of the laboratory, of the baselines of kinds, and of the book's page about them
 	PROPTEST_RNG_SEED=1 STRATANN_LEFT_OUT=$(LEFT_OUT) cargo test --package stratann-lab --locked --no-fail-fast
 	PROPTEST_RNG_SEED=1 cargo test --package stratann-core --features lab --locked --lib -- gpu_ivf
+	cargo build --package stratann-lab --locked
+	$(BOOK) STRATANN_LAB=$(CURDIR)/target/debug/stratann-lab $(PYTEST) python/tests/test_book.py -k lab
 
 # The package as it is here, with the extension that was compiled for the tests; `make wheel` builds one to install.
-test-python: test-build $(VENV)/.tests
+test-extension: test-build $(VENV)/.tests
 	cp target/debug/lib_stratann.so python/stratann/_stratann.abi3.so
 	cd python && $(CURDIR)/$(VENV)/bin/maturin pep517 write-dist-info --metadata-directory $(CURDIR)/target/wheel-metadata
-	STRATANN_PROGRAM=$(CURDIR)/target/debug/stratann $(LAB) $(PYTEST) python/tests
+
+test-python: test-extension
+	$(BOOK) $(PYTEST) python/tests
 
 test-sample: $(VENV)/.tools
 	$(VENV_PYTHON) sample/check_sample.py
