@@ -61,11 +61,11 @@ pub enum Verdict {
 }
 
 impl Command {
-    /// Runs the command. `program` is the whole command line, for `completions`.
+    /// Runs the command. `program` makes the whole command line, for `completions`.
     ///
     /// # Errors
     /// Those of the command.
-    pub fn run(self, output: Output, program: clap::Command) -> Result<Verdict, Error> {
+    pub fn run(self, output: Output, program: fn() -> clap::Command) -> Result<Verdict, Error> {
         match self {
             Command::Build(args) => commands::build::run(&args, output),
             Command::Search(args) => commands::search::run(&args, output),
@@ -84,7 +84,7 @@ impl Command {
             Command::Simulate(args) => commands::simulate::run(&args, output),
             Command::Doctor(args) => commands::doctor::run(&args, output),
             Command::Profile(args) => commands::profile::run(&args, output),
-            Command::Completions(args) => commands::completions::run(&args, program),
+            Command::Completions(args) => commands::completions::run(&args, program()),
         }
     }
 }

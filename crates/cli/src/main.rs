@@ -50,7 +50,7 @@ impl CommandLine for Cli {
     }
 
     fn run(self, output: Output) -> Result<Verdict, Error> {
-        self.command.run(output, Cli::command())
+        self.command.run(output, Cli::command)
     }
 }
 

@@ -57,6 +57,8 @@ pub fn main<C: CommandLine>() -> ExitCode {
     };
     let OutputArgs { json, quiet } = line.output();
     let output = Output { json, quiet };
+    // The tables of the command line are free now.
+    stratann_storage::budget::release_freed();
     match line.run(output) {
         Ok(Verdict::Fine) => ExitCode::SUCCESS,
         Ok(Verdict::Failed) => ExitCode::from(1),

@@ -54,7 +54,7 @@ impl CommandLine for Cli {
             LabCommand::Ablation(args) => ablation::run(&args, output),
             LabCommand::Codes(args) => codes::run(&args, output),
             LabCommand::Cost(args) => cost::run(&args, output),
-            LabCommand::Product(command) => command.run(output, Cli::command()),
+            LabCommand::Product(command) => command.run(output, Cli::command),
         }
     }
 }
