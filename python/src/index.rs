@@ -10,7 +10,6 @@ use serde_json::Value;
 use stratann_core::query::QueryStats;
 use stratann_engine::dataset::check_row;
 use stratann_engine::exec::GatherOptions;
-use stratann_engine::explain::Explained;
 use stratann_engine::index::{self, CacheBudget, ChangeOptions, OpenOptions};
 use stratann_engine::kinds::kind::Kind;
 use stratann_engine::kinds::{reported_params, setting};
@@ -287,13 +286,7 @@ impl Index {
         let traced = check_queries(&open, query)
             .and_then(|()| how.read(1, &[&*open]))
             .and_then(|options| stratann_engine::explain::explain(&open, query, &options));
-        match traced.map_err(|e| error::to_python(py, &e))? {
-            Explained::Lists(trace) => report::trace(py, &trace, &trace.stats),
-            Explained::Grid(trace) => report::trace(py, &trace, &trace.stats),
-            Explained::Gpu(trace) => report::trace(py, &trace, &trace.stats),
-            Explained::Remote(trace) => report::trace(py, &trace, &trace.stats),
-            Explained::Blocks(trace) => report::trace(py, &trace, &trace.stats),
-        }
+        report::trace(py, &traced.map_err(|e| error::to_python(py, &e))?)
     }
 }
 

@@ -12,6 +12,7 @@ use stratann_engine::groundtruth::{CheckedTruth, Found, Owner};
 use stratann_engine::index::{self, OpenOptions};
 use stratann_engine::recall::known::Known;
 use stratann_engine::recall::tune::TuneOptions;
+use stratann_engine::trace::Trace;
 use stratann_storage::{Error, Progress, Result};
 
 use crate::{error, work};
@@ -174,15 +175,15 @@ pub(crate) fn verify(py: Python<'_>, path: PathBuf, on_progress: Option<Py<PyAny
 
 /// The document of `stratann explain`.
 #[derive(Serialize)]
-struct Document<'a, T> {
+struct Document<'a> {
     query: usize,
     #[serde(flatten)]
-    trace: &'a T,
+    trace: &'a Trace,
     counters: BTreeMap<&'static str, u64>,
 }
 
 /// Returns the trace of one query, with its counters, as JSON.
-pub(crate) fn trace(py: Python<'_>, trace: &impl Serialize, stats: &QueryStats) -> PyResult<String> {
-    let counters = QueryStats::NAMES.iter().copied().zip(stats.values()).collect();
+pub(crate) fn trace(py: Python<'_>, trace: &Trace) -> PyResult<String> {
+    let counters = QueryStats::NAMES.iter().copied().zip(trace.stats.values()).collect();
     crate::json(py, &Document { query: 0, trace, counters })
 }

@@ -57,7 +57,7 @@ const STORAGE_ROOMS: [&str; 14] = [
 ];
 
 /// The rooms of engine. Below the manifest is what it records of a kind. A `=` stands for a module without those in it.
-const ENGINE_ROOMS: [&str; 39] = [
+const ENGINE_ROOMS: [&str; 40] = [
     "record",
     "clusterings",
     "dataset",
@@ -77,6 +77,7 @@ const ENGINE_ROOMS: [&str; 39] = [
     "kinds::section",
     "manifest",
     "exec",
+    "trace",
     "base",
     "findings",
     "stages",

@@ -24,6 +24,7 @@ pub mod search;
 pub mod serve;
 pub mod spread;
 pub mod stages;
+pub mod trace;
 mod units;
 pub mod verify;
 

@@ -3,28 +3,25 @@
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
-use stratann_core::PAGE;
-use stratann_engine::explain::blocks::{BlockTrace, Round};
-use stratann_engine::explain::{Explained, explain};
+use stratann_engine::explain::explain;
 use stratann_engine::index::{Index, OpenOptions};
 use stratann_engine::kinds::kind::Kind;
 use stratann_engine::manifest::Manifest;
 use stratann_engine::search::SearchOptions;
+use stratann_engine::trace::Trace;
 use stratann_params::choices::Learn;
 use stratann_params::{Param, Place, Stage};
 use stratann_storage::{Error, Result};
 
 use crate::memory_nodes::{self, KeyArgs};
-use crate::output::{Output, count};
+use crate::output::Output;
 use crate::parameters::{Parameters, Rows};
 use crate::queries::Queries;
 use crate::{Verdict, commands::search::PerQuery};
 
-mod clusters;
-mod gpu;
-mod grid;
+mod division;
 mod plan;
-mod remote;
+mod text;
 
 /// Trace one query step by step: what it reads, and why
 ///
@@ -134,7 +131,7 @@ impl Args {
 struct Document<'a> {
     query: usize,
     #[serde(flatten)]
-    trace: &'a BlockTrace,
+    trace: &'a Trace,
     counters: PerQuery,
 }
 
@@ -164,7 +161,7 @@ pub(crate) fn run(args: &Args, output: Output) -> Result<Verdict> {
     let options = SearchOptions { threads: 1, ..SearchOptions::read(run, kind.unwrap_or(Kind::Flat))? };
     let effort = options.effort;
     if args.plan && index.manifest().kind().is_some_and(Kind::is_sliced) {
-        return grid::explain_plan(
+        return division::explain_plan(
             &index,
             (args.servers, args.queries().map(Path::to_path_buf), effort),
             output,
@@ -174,15 +171,13 @@ pub(crate) fn run(args: &Args, output: Output) -> Result<Verdict> {
         return plan::run(args, &index, &options, output);
     }
     let row = row(args, &index, output)?;
-    let block_bytes = index.block_bytes();
-    let (complete, stop) = match explain(&index, &row, &options)? {
-        Explained::Lists(trace) => clusters::show(args.query, trace, output)?,
-        Explained::Grid(trace) => grid::show(args.query, trace, output)?,
-        Explained::Gpu(trace) => gpu::show(args.query, trace, output)?,
-        Explained::Remote(trace) => remote::show(args.query, trace, output)?,
-        Explained::Blocks(trace) => show(args, trace, block_bytes, output)?,
-    };
-    if complete { Ok(Verdict::Fine) } else { Err(Error::corrupt(format!("query {}: {stop}", args.query))) }
+    let trace = explain(&index, &row, &options)?;
+    let document = Document { query: args.query, trace: &trace, counters: PerQuery::of(&trace.stats, 1) };
+    output.result(&document, || text::text(args.query, &trace, index.block_bytes()))?;
+    match trace.complete {
+        true => Ok(Verdict::Fine),
+        false => Err(Error::corrupt(format!("query {}: {}", args.query, trace.failure))),
+    }
 }
 
 /// Reads the selected query.
@@ -200,82 +195,4 @@ fn row(args: &Args, index: &Index, output: Output) -> Result<Vec<u8>> {
     let mut row = Vec::new();
     queries.read(args.query, 1, &mut row)?;
     Ok(row)
-}
-
-/// Traces a query that reads blocks. Returns whether it is complete, and why it ended.
-fn show(args: &Args, trace: BlockTrace, block_bytes: usize, output: Output) -> Result<(bool, String)> {
-    let document = Document { query: args.query, trace: &trace, counters: PerQuery::of(&trace.stats, 1) };
-    output.result(&document, || text(args, &trace, block_bytes))?;
-    Ok((trace.complete, trace.stop))
-}
-
-/// Most printed candidates of the head graph.
-const CANDIDATES_PRINTED: usize = 8;
-
-fn text(args: &Args, trace: &BlockTrace, block_bytes: usize) -> String {
-    let slack = trace.stop_slack.map_or(String::new(), |s| format!(", slack {s:.2}"));
-    let patience = if trace.patience > 0 { format!(", patience {}", trace.patience) } else { String::new() };
-    let mut out =
-        format!("query {}: k {}, search list {}{slack}{patience}\n", args.query, trace.k, trace.search_list);
-    if !trace.head.is_empty() {
-        let first: Vec<String> = trace
-            .head
-            .iter()
-            .take(CANDIDATES_PRINTED)
-            .map(|g| format!("{} ({:.4})", g.node, g.code_distance))
-            .collect();
-        out += &format!(
-            "route: the head graph compared {} codes and gave {} candidates: node (code distance) {}{}\n",
-            trace.head_code_comparisons,
-            trace.head.len(),
-            first.join(", "),
-            if trace.head.len() > CANDIDATES_PRINTED { ", …" } else { "" }
-        );
-    }
-    for (i, round) in trace.rounds.iter().enumerate() {
-        out += &round_line(i + 1, round, trace.k as usize);
-    }
-    out += &format!("stop: {}\n\n", trace.stop);
-    let s = &trace.stats;
-    out += &format!(
-        "{} reads of {} KiB in {} hops; {} codes and {} full vectors compared, {} nodes expanded\n",
-        s.reads,
-        block_bytes / 1024,
-        s.hops,
-        count(s.code_comparisons),
-        count(s.full_comparisons),
-        s.expanded
-    );
-    out += &format!("{} pages of {} bytes\n\n", s.pages_read, PAGE);
-    out + &results(&trace.ids, &trace.distances)
-}
-
-fn results(ids: &[u64], distances: &[f32]) -> String {
-    let line = |(rank, (id, distance)): (usize, (&u64, &f32))| {
-        format!("{:>4}. id {id}, distance {distance:.6}\n", rank + 1)
-    };
-    ids.iter().zip(distances).enumerate().map(line).collect()
-}
-
-fn round_line(number: usize, round: &Round, k: usize) -> String {
-    let reads: Vec<String> = round
-        .reads
-        .iter()
-        .map(|read| {
-            let why = read.asked_by.map(|g| {
-                format!(" for node {} (rank {}, code distance {:.4})", g.node, g.rank, g.code_distance)
-            });
-            format!("block {} at offset {}{}", read.block, read.offset, why.unwrap_or_default())
-        })
-        .collect();
-    let kth = match round.kth_distance {
-        Some(distance) => format!("k-th distance {distance:.4}"),
-        None => format!("{} of {k} results", round.results),
-    };
-    format!(
-        "step {number}: {}; {} scored, {} expanded; {kth}\n",
-        reads.join(", "),
-        round.scored,
-        round.expanded
-    )
 }

@@ -3,20 +3,18 @@
 use stratann_core::query::Params;
 use stratann_storage::{Progress, Result};
 
-pub use crate::kinds::Explained;
-pub use crate::kinds::traces::{blocks, gpu, grid, lists, remote};
-
-use self::lists::plan::{Measured, MeasuredQueries, PlanReport};
 use crate::exec::Width;
 use crate::index::Index;
-use crate::kinds;
+use crate::kinds::{self, list_plan};
 use crate::search::SearchOptions;
+use crate::trace::Trace;
+pub use list_plan::{Measured, MeasuredQueries, PlanReport, WayMeasured};
 
 /// Runs `query` (one row of the index' element type) on its own, and records it.
 ///
 /// # Errors
 /// Bad options, or a query of the wrong length. A lost read ends the trace, which names it.
-pub fn explain(index: &Index, query: &[u8], options: &SearchOptions) -> Result<Explained> {
+pub fn explain(index: &Index, query: &[u8], options: &SearchOptions) -> Result<Trace> {
     let params = explained_params(index, options)?;
     kinds::explain(&index.base, (&index.kind, index.cache.as_ref()), query, params)
 }
@@ -26,7 +24,7 @@ pub fn explain(index: &Index, query: &[u8], options: &SearchOptions) -> Result<E
 /// # Errors
 /// An index without clusters, or of before plans were kept.
 pub fn plan(index: &Index) -> Result<&PlanReport> {
-    lists::plan::report(&index.base)
+    list_plan::report(&index.base)
 }
 
 /// Runs queries one after another and compares the reads of their visits with what the plan expected of these clusters.
@@ -42,7 +40,7 @@ pub fn measure_plan(
     plan(index)?;
     let (base, lists) = (&index.base, index.kind.lists(&index.base)?);
     let params = explained_params(index, options)?;
-    lists::plan::measure(base, lists, (asked, params), progress)
+    list_plan::measure(base, lists, (asked, params), progress)
 }
 
 /// The parameters of `options`. Without a width, the narrow rounds of a busy server: the fewest reads, and the

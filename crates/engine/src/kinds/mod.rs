@@ -42,7 +42,7 @@ pub(crate) use asked::{asked_bytes, sized_params};
 pub(crate) use builds::{build, checked_plan, forecast};
 pub use disk_graph::account::IN_FLIGHT;
 pub(crate) use explained::explain;
-pub use explained::{Explained, traces};
+pub(crate) use hybrid_ivf::explain::plan as list_plan;
 pub(crate) use hybrid_ivf::learning::Learning;
 pub(crate) use params::{apply_switches, fit_to_k, is_exact, needed_candidates, params_at, variants};
 pub use params::{params_of, reported_params, setting, with_remote, with_setting};

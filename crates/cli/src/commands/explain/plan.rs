@@ -5,7 +5,7 @@ use std::path::Path;
 
 use serde::Serialize;
 use stratann_engine::explain;
-use stratann_engine::explain::lists::plan::{Measured, MeasuredQueries, WayMeasured};
+use stratann_engine::explain::{Measured, MeasuredQueries, WayMeasured};
 use stratann_engine::index::Index;
 use stratann_engine::kinds::hybrid_ivf::facts::PlanReport;
 use stratann_engine::kinds::hybrid_ivf::facts::SizeStats;

@@ -1,88 +1,16 @@
 //! The trace of one query that reads blocks, for `explain`.
 
-use serde::Serialize;
 use stratann_core::format::block;
 use stratann_core::plan::IndexView;
 use stratann_core::query::{
-    Arrival, Arrived, Candidate, Hit, Loss, Outcome, Params, Progress, QueryState, QueryStats, Scratch, Step,
-    Tag,
+    Arrival, Arrived, Candidate, Loss, Outcome, Params, Progress, QueryState, Scratch, Step, Tag,
 };
 use stratann_storage::tier::Buffer;
 
 use crate::base::Base;
 use crate::exec::failure;
 use crate::kinds::answers::Setting;
-
-/// A candidate of the beam.
-#[derive(Clone, Copy, Debug, Serialize)]
-pub struct Guess {
-    /// Its number in the index.
-    pub node: u32,
-    /// Its place in the beam, 0 for the closest.
-    pub rank: usize,
-    /// Its distance by its code, on the scale of exact distances.
-    pub code_distance: f32,
-}
-
-/// One block that was read.
-#[derive(Clone, Debug, Serialize)]
-pub struct Read {
-    /// The block.
-    pub block: u32,
-    /// Where it begins in the file, bytes.
-    pub offset: u64,
-    /// Nodes in it; 0 when it was lost.
-    pub nodes: usize,
-    /// The candidate that asked for it; `None` in a scan.
-    pub asked_by: Option<Guess>,
-}
-
-/// One round: its reads, and what they changed.
-#[derive(Clone, Debug, Serialize)]
-pub struct Round {
-    /// Blocks that were asked for together.
-    pub reads: Vec<Read>,
-    /// Vectors compared in full.
-    pub scored: u64,
-    /// Nodes whose neighbours were followed.
-    pub expanded: u64,
-    /// Neighbours compared by their codes.
-    pub code_comparisons: u64,
-    /// Results so far.
-    pub results: usize,
-    /// Distance of the k-th result; `None` as long as there are fewer.
-    pub kth_distance: Option<f32>,
-}
-
-/// The trace of one query.
-#[derive(Clone, Debug, Serialize)]
-pub struct BlockTrace {
-    /// Parameters that were used.
-    pub k: u32,
-    /// Length of the beam.
-    pub search_list: u32,
-    /// Slack of the adaptive stop; `None` when it is off.
-    pub stop_slack: Option<f32>,
-    /// Fruitless reads in a row after which it stops; 0 when that is off.
-    pub patience: u32,
-    /// Candidates that the head graph gave, closest first; empty in a scan.
-    pub head: Vec<Guess>,
-    /// Codes compared on the way there.
-    pub head_code_comparisons: u64,
-    /// The rounds.
-    pub rounds: Vec<Round>,
-    /// Why it ended.
-    pub stop: String,
-    /// Whether the results are what was asked for.
-    pub complete: bool,
-    /// External ids, closest first.
-    pub ids: Vec<u64>,
-    /// Exact distances.
-    pub distances: Vec<f32>,
-    /// Sums over the query.
-    #[serde(skip)]
-    pub stats: QueryStats,
-}
+use crate::trace::{BlockRead, BlockRound, BlockRounds, BlockSearch, Guess, HeadWalk, Stop, Trace, traced};
 
 /// Runs `query` on its own, and records it. Blocks are read one after another, past the cache. `block_of` gives the
 /// block of a node where a graph is searched; without it all blocks are scanned. A lost block ends the trace, which
@@ -93,17 +21,9 @@ pub(crate) fn explain(
     block_of: Option<&dyn Fn(u32) -> u32>,
     query: &[u8],
     params: Params,
-) -> BlockTrace {
-    let mut tracer = Tracer {
-        base,
-        view,
-        setting,
-        block_of,
-        state: QueryState::new(params, view.budget()),
-        scratch: Scratch::default(),
-        buffers: Vec::new(),
-    };
-    tracer.scratch.prepare(&view, query);
+) -> Trace {
+    let (state, scratch) = traced(&view, query, params);
+    let mut tracer = Tracer { base, view, setting, block_of, state, scratch, buffers: Vec::new() };
     let mut step = tracer.state.step(&view, &mut tracer.scratch, &[]);
     let head = tracer.beam();
     let head_code_comparisons = tracer.state.stats().code_comparisons;
@@ -113,20 +33,16 @@ pub(crate) fn explain(
         rounds.push(round);
         step = next;
     }
-    BlockTrace {
-        k: params.k,
-        search_list: setting.search_list,
-        stop_slack: setting.slack,
-        patience: setting.patience,
-        head: if block_of.is_some() { head } else { Vec::new() },
-        head_code_comparisons,
-        rounds,
-        stop: tracer.stop(),
-        complete: tracer.state.outcome() == Outcome::Complete,
-        ids: tracer.state.results().iter().map(|h: &Hit| h.external_id).collect(),
-        distances: tracer.state.results().iter().map(|h| h.distance).collect(),
-        stats: *tracer.state.stats(),
-    }
+    let head = if block_of.is_some() { head } else { Vec::new() };
+    let stop = tracer.stop();
+    let Setting { search_list, slack: stop_slack, patience, .. } = setting;
+    let events = vec![
+        BlockSearch { search_list, stop_slack, patience }.into(),
+        HeadWalk { head, head_code_comparisons }.into(),
+        BlockRounds { rounds }.into(),
+        Stop { stop: stop.clone() }.into(),
+    ];
+    Trace::of(&tracer.state, events, stop)
 }
 
 /// Runs one query, round by round.
@@ -160,7 +76,7 @@ impl Tracer<'_> {
     }
 
     /// Reads what the last step asked for, and steps.
-    fn round(&mut self) -> (Round, Step) {
+    fn round(&mut self) -> (BlockRound, Step) {
         let view = self.view;
         let wants: Vec<Tag> = self.state.fetches().map(|(tag, _)| tag).collect();
         let mut reads = Vec::new();
@@ -172,7 +88,7 @@ impl Tracer<'_> {
                 Err(_) => 0,
             };
             let offset = u64::from(block) * self.base.block.block_bytes as u64;
-            reads.push(Read { block, offset, nodes, asked_by: self.asker(block) });
+            reads.push(BlockRead { block, offset, nodes, asked_by: self.asker(block) });
             self.buffers.push((tag, arrived));
         }
         let before = *self.state.stats();
@@ -187,7 +103,7 @@ impl Tracer<'_> {
         let step = self.state.step(&view, &mut self.scratch, &arrivals);
         self.buffers.clear();
         let (after, results) = (self.state.stats(), self.state.results());
-        let round = Round {
+        let round = BlockRound {
             reads,
             scored: after.full_comparisons - before.full_comparisons,
             expanded: after.expanded - before.expanded,

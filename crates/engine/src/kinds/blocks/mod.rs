@@ -1,6 +1,6 @@
 //! Reads vectors out of blocks, past any search: shared by the kinds whose blocks hold vectors.
 
-pub mod explain;
+pub(crate) mod explain;
 pub(crate) mod plan;
 pub(crate) mod verify;
 

@@ -5,7 +5,7 @@ pub(crate) mod account;
 pub mod baseline;
 pub(crate) mod build;
 pub(crate) mod calibration;
-pub mod explain;
+pub(crate) mod explain;
 pub mod facts;
 pub(crate) mod open;
 pub mod options;

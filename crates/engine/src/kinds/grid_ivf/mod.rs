@@ -5,7 +5,7 @@ pub(crate) mod build;
 pub(crate) mod calibration;
 mod digits;
 pub mod divide;
-pub mod explain;
+pub(crate) mod explain;
 pub mod facts;
 mod held;
 pub(crate) mod members;

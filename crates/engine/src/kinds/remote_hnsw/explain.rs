@@ -2,9 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use serde::Serialize;
 use stratann_core::plan::{IndexView, KindView};
-use stratann_core::query::{Extent, Outcome, Params, QueryState, QueryStats, Scratch, StoreId, run};
+use stratann_core::query::{Extent, Params, StoreId, run};
 use stratann_storage::Result;
 use stratann_storage::cache::ExtentCache;
 
@@ -12,83 +11,9 @@ use super::live::LiveRegion;
 use super::open::RemoteIndex;
 use crate::base::Base;
 use crate::exec::GatherOptions;
+use crate::trace::{ClusterChoice, ClusterLoads, ClusterVisit, Headers, Results, Trace, traced};
 
-/// One cluster that was searched.
-#[derive(Clone, Debug, Serialize)]
-pub struct ClusterVisit {
-    /// Its number.
-    pub cluster: u32,
-    /// Its group.
-    pub group: u32,
-    /// From the query to its representative.
-    pub distance: f32,
-    /// Vectors in its sub-HNSW.
-    pub members: u32,
-    /// Bytes of its sub-HNSW.
-    pub bytes: u32,
-    /// Fresh records that were compared.
-    pub fresh: u32,
-    /// Bytes of its fresh records.
-    pub fresh_bytes: u32,
-    /// Distances to its vectors.
-    pub comparisons: u64,
-    /// Nodes whose neighbours were followed.
-    pub expanded: u64,
-}
-
-/// What a batch reads before its first query.
-#[derive(Clone, Copy, Debug, Serialize)]
-pub struct Headers {
-    /// Round trips.
-    pub round_trips: u64,
-    /// Bytes.
-    pub bytes: u64,
-}
-
-/// One result.
-#[derive(Clone, Debug, Serialize)]
-pub struct FoundResult {
-    /// Its id.
-    pub id: u64,
-    /// Its distance.
-    pub distance: f32,
-}
-
-/// The trace of one query.
-#[derive(Clone, Debug, Serialize)]
-pub struct RemoteTrace {
-    /// Results wanted.
-    pub k: u32,
-    /// Clusters searched at most.
-    pub nprobe: u32,
-    /// Length of the beam in each.
-    pub ef: u32,
-    /// Distances to representatives.
-    pub meta_comparisons: u64,
-    /// The clusters, the nearest first.
-    pub clusters: Vec<ClusterVisit>,
-    /// Reads of clusters and of their fresh records that were made.
-    pub loads: u64,
-    /// Bytes of these.
-    pub loaded_bytes: u64,
-    /// Most reads of a doorbell.
-    pub doorbell: usize,
-    /// Doorbells of reads, a round trip to each node that has some of them; without those of `headers`.
-    pub round_trips: u64,
-    /// Reads that the cache had.
-    pub cache_hits: u64,
-    /// What reading the headers of an index in memory nodes cost.
-    pub headers: Option<Headers>,
-    /// Whether the query ended as it should.
-    pub complete: bool,
-    /// The results.
-    pub results: Vec<FoundResult>,
-    /// What it cost.
-    #[serde(skip)]
-    pub stats: QueryStats,
-}
-
-/// What the reads of a query cost.
+/// Costs of the reads of a query.
 #[derive(Default)]
 struct Loads {
     loads: u64,
@@ -118,7 +43,7 @@ pub(crate) fn explain(
     (index, cache): (&RemoteIndex, Option<&ExtentCache>),
     query: &[u8],
     params: Params,
-) -> Result<RemoteTrace> {
+) -> Result<Trace> {
     let mut view = IndexView { base: base.view(), kind: KindView::RemoteHnsw(index.view()) };
     let begun = index.live.as_ref().map(LiveRegion::begin_alone).transpose()?;
     if let Some((clusters, _)) = &begun
@@ -129,10 +54,7 @@ pub(crate) fn explain(
     let headers =
         begun.as_ref().map(|(_, cost)| Headers { round_trips: cost.round_trips, bytes: cost.bytes_read });
     let mut loads = Loads::default();
-    let mut state = QueryState::new(params, view.budget());
-    let mut scratch = Scratch::default();
-    scratch.prepare(&view, query);
-    scratch.trace_lists();
+    let (mut state, mut scratch) = traced(&view, query, params);
     run(&mut state, &view, &mut scratch, |at| {
         if let Some(bytes) = cache.and_then(|cache| cache.get(at)) {
             loads.cache_hits += 1;
@@ -156,22 +78,22 @@ pub(crate) fn explain(
         comparisons: visit.comparisons,
         expanded: visit.expanded,
     });
-    let results = state.results().iter();
     let doorbell = GatherOptions::default().doorbell;
-    Ok(RemoteTrace {
-        k: params.k,
+    let choice = ClusterChoice {
         nprobe: own.map_or(0, |own| own.nprobe),
         ef: own.map_or(0, |own| own.ef),
         meta_comparisons: trace.meta_comparisons,
         clusters: clusters.collect(),
+    };
+    let cost = ClusterLoads {
         loads: loads.loads,
         loaded_bytes: loads.bytes,
         doorbell,
         round_trips: loads.round_trips(doorbell),
         cache_hits: loads.cache_hits,
         headers,
-        complete: state.outcome() == Outcome::Complete,
-        results: results.map(|hit| FoundResult { id: hit.external_id, distance: hit.distance }).collect(),
-        stats: *state.stats(),
-    })
+    };
+    let lost = "a cluster could not be read, or is damaged; run `stratann verify`";
+    let all = Trace::of(&state, vec![choice.into(), cost.into()], lost);
+    Ok(Trace { results: Results::Rows(all.results.all().to_vec()), ..all })
 }

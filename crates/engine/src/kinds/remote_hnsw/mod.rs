@@ -7,7 +7,7 @@ pub mod baseline;
 mod batch_options;
 pub(crate) mod build;
 pub(crate) mod calibration;
-pub mod explain;
+pub(crate) mod explain;
 pub mod facts;
 pub(crate) mod limits;
 pub mod linking;

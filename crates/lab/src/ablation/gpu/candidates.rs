@@ -3,8 +3,8 @@
 use rayon::prelude::*;
 use serde::Serialize;
 use stratann_core::plan::gpu_ivf::MAX_CANDIDATES;
-use stratann_engine::explain::{Explained, explain};
-use stratann_storage::{Error, Progress, Result};
+use stratann_engine::explain::explain;
+use stratann_storage::{Progress, Result};
 
 use super::Bench;
 use super::settings::{Family, Setting};
@@ -72,14 +72,10 @@ impl Bench<'_> {
         let queries: Vec<&[u8]> = self.rows.chunks_exact(self.queries.row_bytes()).collect();
         let truths: Vec<&[u64]> = self.truth.chunks_exact(self.args.k).collect();
         let each = queries.par_iter().zip(&truths).map(|(query, truth)| {
-            let Explained::Gpu(trace) = explain(&self.index, query, &options)? else {
-                return Err(Error::corrupt(
-                    "the index is of another kind than its manifest says; build it again",
-                ));
-            };
+            let trace = explain(&self.index, query, &options)?;
             self.printer.advance(1);
-            let true_ones = trace.results.iter().filter(|result| truth.contains(&result.id));
-            let last = true_ones.filter_map(|result| result.candidate).max();
+            let true_ones = trace.results.all().iter().filter(|result| truth.contains(&result.id));
+            let last = true_ones.filter_map(|result| result.found?.candidate).max();
             Ok(last.map_or(0, |rank| rank + 1))
         });
         Ok(Needed::of(nprobe, most, self.k(), each.collect::<Result<Vec<u32>>>()?))

@@ -9,7 +9,8 @@ use stratann_cli::queries::Queries;
 use stratann_core::hash::hash;
 use stratann_engine::DType;
 use stratann_engine::dataset::{Shape, write_bin};
-use stratann_engine::explain::{Explained, explain};
+use stratann_engine::explain::explain;
+use stratann_engine::trace::Scans;
 use stratann_storage::output::OutputPath;
 use stratann_storage::{Error, Progress, Result};
 
@@ -119,9 +120,10 @@ impl Bench<'_> {
             if self.printer.interrupted() {
                 return Err(Error::interrupted());
             }
-            let Explained::Grid(trace) = explain(&self.index, vector, &options)? else { continue };
+            let trace = explain(&self.index, vector, &options)?;
+            let Some(Scans { lists, .. }) = trace.event() else { continue };
             let mut own = vec![0.0; rows];
-            for scan in &trace.lists {
+            for scan in lists {
                 own[row_of_list[scan.list as usize] as usize] += scan.components as f64;
             }
             work.push(own);

@@ -1,8 +1,9 @@
 //! One server: what pruning is worth at a recall, and how many vectors are left after each quarter of the components.
 
 use serde::Serialize;
-use stratann_engine::explain::{Explained, explain};
+use stratann_engine::explain::explain;
 use stratann_engine::search::Answers;
+use stratann_engine::trace::Scans;
 use stratann_params::search::GridSwitches;
 use stratann_storage::{Error, Progress, Result};
 
@@ -172,14 +173,15 @@ impl Bench<'_> {
         let (mut left, mut members): (Vec<(u32, f64)>, f64) = (Vec::new(), 0.0);
         let mut skipped = Vec::new();
         for row in rows.chunks_exact(self.queries.row_bytes()) {
-            let Explained::Grid(trace) = explain(&self.index, row, &options)? else { continue };
-            left.resize(trace.left.len(), (0, 0.0));
-            for (sum, own) in left.iter_mut().zip(&trace.left) {
+            let trace = explain(&self.index, row, &options)?;
+            let Some(scans) = trace.event::<Scans>() else { continue };
+            left.resize(scans.left.len(), (0, 0.0));
+            for (sum, own) in left.iter_mut().zip(&scans.left) {
                 *sum = (own.components, sum.1 + own.vectors as f64);
             }
             let stats = &trace.stats;
             skipped.push(1.0 - stats.components as f64 / stats.components_unpruned.max(1) as f64);
-            members += trace.lists.iter().map(|list| f64::from(list.members)).sum::<f64>();
+            members += scans.lists.iter().map(|list| f64::from(list.members)).sum::<f64>();
             if self.printer.interrupted() {
                 return Err(Error::interrupted());
             }

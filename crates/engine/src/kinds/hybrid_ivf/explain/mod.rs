@@ -5,193 +5,27 @@ pub mod plan;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use serde::Serialize;
 use stratann_core::PAGE;
 use stratann_core::format::directory::LocalKind;
 use stratann_core::plan::hybrid_ivf::{self, RankedCluster, ReadPurpose, View};
 use stratann_core::plan::{IndexView, KindView};
-use stratann_core::query::{
-    Arrival, Loss, Outcome, Params, QueryState, QueryStats, Read, Scratch, Step, Tag, outcome,
-};
+use stratann_core::query::{Arrival, Loss, Outcome, Params, QueryState, Read, Scratch, Step, Tag, outcome};
 use stratann_kernel::Metric;
 
 use super::open::ListIndex;
 use super::snapshot::Snapshot;
 use crate::base::Base;
 use crate::exec::failure;
-
-/// One cluster that was visited.
-#[derive(Clone, Debug, Default, Serialize)]
-pub struct VisitTrace {
-    /// Its number.
-    pub cluster: u32,
-    /// Its local index: `flat`, `graph` or `ivf`.
-    pub kind: &'static str,
-    /// Its members.
-    pub members: u64,
-    /// Its lists.
-    pub lists: usize,
-    /// From the query to its centroid, on the scale of exact distances.
-    pub centroid_distance: f32,
-    /// How near it was taken to be: that, less what members found by the navigation say for it.
-    pub ranked_distance: f32,
-    /// Members found that were counted for it.
-    #[serde(rename = "votes")]
-    pub sample_hits: u32,
-    /// Lists that were looked through.
-    pub lists_scanned: u32,
-    /// Of them, those whose codes lay in RAM.
-    pub lists_in_ram: u32,
-    /// Members looked at.
-    pub scanned: u64,
-    /// Of them, those that no bound discarded at once.
-    pub kept: u64,
-    /// Reads for it, those of candidates not counted.
-    pub reads: u64,
-    /// Pages of 4 KiB in them.
-    pub pages: u64,
-    /// Whether it had a member among the best so far, by the codes.
-    pub fruitful: bool,
-    /// Results that are its members; `None` without bounds, where the members that were read are not recorded.
-    pub results: Option<usize>,
-}
-
-/// What a read was for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum ReadFor {
-    /// Codes of lists, with their vectors where these follow.
-    Lists {
-        /// Their cluster.
-        cluster: u32,
-        /// How many.
-        lists: u32,
-    },
-    /// Edges of the graph of a cluster.
-    Edges {
-        /// The cluster.
-        cluster: u32,
-    },
-    /// Vectors that no bound discarded.
-    #[serde(rename = "survivors")]
-    Candidates {
-        /// How many.
-        vectors: u32,
-    },
-    /// Vectors of a list one after another, because bounds are off.
-    Run {
-        /// Their cluster.
-        cluster: u32,
-        /// How many.
-        vectors: u32,
-    },
-    /// Anything else.
-    Other,
-}
-
-/// One read.
-#[derive(Clone, Copy, Debug, Serialize)]
-pub struct PageRead {
-    /// Where it begins in the file of lists, bytes.
-    pub offset: u64,
-    /// Pages of 4 KiB.
-    pub pages: u32,
-    /// What for.
-    #[serde(rename = "what")]
-    pub purpose: ReadFor,
-}
-
-/// One round: its reads, and what they changed.
-#[derive(Clone, Debug, Serialize)]
-pub struct Round {
-    /// What was asked for together.
-    pub reads: Vec<PageRead>,
-    /// Clusters whose visits had begun by then.
-    pub clusters: usize,
-    /// Codes compared.
-    pub code_comparisons: u64,
-    /// Vectors compared in full.
-    pub scored: u64,
-    /// Vectors discarded by a bound.
-    pub pruned: u64,
-    /// Vectors that may still be among the best and have not been read.
-    #[serde(rename = "survivors")]
-    pub candidates: usize,
-    /// Results so far.
-    pub results: usize,
-    /// Distance of the k-th result; `None` as long as there are fewer.
-    pub kth_distance: Option<f32>,
-}
-
-/// Reads of one sort.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct ReadSum {
-    /// Reads.
-    pub reads: u64,
-    /// Pages of 4 KiB in them.
-    pub pages: u64,
-}
-
-/// The whole way of one query.
-#[derive(Clone, Debug, Serialize)]
-pub struct ListTrace {
-    /// Results wanted.
-    pub k: u32,
-    /// Clusters that may be visited.
-    pub nprobe: u32,
-    /// Share of them, one after another without a gain, that ends the visits; `None` when that is off.
-    pub early_stop: Option<f32>,
-    /// How many that is.
-    pub patience: Option<f32>,
-    /// Slack of the bounds, standard errors; `None` for bounds that hold for certain.
-    pub stop_slack: Option<f32>,
-    /// What decides which cluster comes first.
-    pub order: &'static str,
-    /// Bounds that discard vectors before they are read.
-    pub bounds: &'static str,
-    /// Lists that are scanned of a divided cluster, at most.
-    pub local_lists: u32,
-    /// Nodes of the navigation graph that was used.
-    pub nav_nodes: u32,
-    /// Of them, those that were learned from queries.
-    #[serde(rename = "nav_learnt")]
-    pub nav_learned: u32,
-    /// Codes and centroids compared on the way through it.
-    pub nav_comparisons: u64,
-    /// The clusters that were visited, in their order.
-    pub visits: Vec<VisitTrace>,
-    /// Reads of codes, and of edges of graphs.
-    pub list_reads: ReadSum,
-    /// Reads of vectors that no bound discarded.
-    #[serde(rename = "survivor_reads")]
-    pub candidate_reads: ReadSum,
-    /// Results that the navigation found and whose clusters were not visited.
-    #[serde(rename = "results_elsewhere")]
-    pub results_unvisited: Option<usize>,
-    /// The rounds.
-    pub rounds: Vec<Round>,
-    /// Why it ended.
-    pub stop: String,
-    /// Whether the results are what was asked for.
-    pub complete: bool,
-    /// External ids, closest first.
-    pub ids: Vec<u64>,
-    /// Exact distances.
-    pub distances: Vec<f32>,
-    /// Sums over the query.
-    #[serde(skip)]
-    pub stats: QueryStats,
-}
+use crate::trace::{
+    ListRound, ListRounds, ListSearch, Navigation, PageRead, ReadFor, ReadSum, Stop, Trace, Visit, Visits,
+    traced,
+};
 
 /// Runs `query` on its own, and records it. Of learned state the newest is used. A read that fails ends the trace,
 /// which names it.
-pub(crate) fn explain(base: &Base, lists: &ListIndex, query: &[u8], params: Params) -> ListTrace {
+pub(crate) fn explain(base: &Base, lists: &ListIndex, query: &[u8], params: Params) -> Trace {
     let snapshot = lists.learning.newest();
-    let base_view = view(base, lists, &snapshot);
-    let state = QueryState::new(params, base_view.budget());
-    let mut scratch = Scratch::default();
-    scratch.prepare(&base_view, query);
-    scratch.trace_lists();
+    let (state, scratch) = traced(&view(base, lists, &snapshot), query, params);
     let tracer = Tracer { base, lists, snapshot: snapshot.clone(), state, scratch, sums: Sums::default() };
     tracer.run(&params)
 }
@@ -235,7 +69,7 @@ impl Tracer<'_> {
         view(self.base, self.lists, &self.snapshot)
     }
 
-    fn run(mut self, params: &Params) -> ListTrace {
+    fn run(mut self, params: &Params) -> Trace {
         let mut step = self.step(&[]);
         let ranked: Vec<RankedCluster> =
             self.scratch.hybrid_ivf().map_or_else(Vec::new, |s| s.ranked().collect());
@@ -251,31 +85,36 @@ impl Tracer<'_> {
         let visits = view.kind.hybrid_ivf().map_or_else(Vec::new, |c| self.visits(&view, c, &ranked));
         let own = params.kind.hybrid_ivf().copied().unwrap_or_else(|| hybrid_ivf::Params::new(1));
         let patience = own.fruitless_limit(ranked.len());
-        let results = self.state.results();
         let known: Option<usize> = visits.iter().map(|v| v.results).sum();
-        ListTrace {
-            k: params.k,
-            nprobe: own.nprobe,
-            early_stop: Some(own.early_stop).filter(|s| s.is_finite()),
-            patience: Some(patience).filter(|p| p.is_finite()),
-            stop_slack: Some(own.bound_slack).filter(|s| s.is_finite()),
-            order: own.order.name(),
-            bounds: own.bounds.name(),
-            local_lists: own.local_lists,
-            nav_nodes: nav.map_or(0, |n| n.0),
-            nav_learned: nav.map_or(0, |n| n.1),
-            nav_comparisons,
-            list_reads: self.sums.lists,
-            candidate_reads: self.sums.candidates,
-            results_unvisited: known.map(|k| results.len().saturating_sub(k)),
-            rounds,
-            stop: self.stop(patience, ranked.len()),
-            complete: self.state.outcome() == Outcome::Complete,
-            ids: results.iter().map(|h| h.external_id).collect(),
-            distances: results.iter().map(|h| h.distance).collect(),
-            stats: *self.state.stats(),
-            visits,
-        }
+        let stop = self.stop(patience, ranked.len());
+        let events = vec![
+            ListSearch {
+                nprobe: own.nprobe,
+                early_stop: Some(own.early_stop).filter(|s| s.is_finite()),
+                patience: Some(patience).filter(|p| p.is_finite()),
+                stop_slack: Some(own.bound_slack).filter(|s| s.is_finite()),
+                order: own.order.name(),
+                bounds: own.bounds.name(),
+                local_lists: own.local_lists,
+            }
+            .into(),
+            Navigation {
+                nav_nodes: nav.map_or(0, |n| n.0),
+                nav_learned: nav.map_or(0, |n| n.1),
+                nav_comparisons,
+            }
+            .into(),
+            Visits {
+                visits,
+                list_reads: self.sums.lists,
+                candidate_reads: self.sums.candidates,
+                results_unvisited: known.map(|k| self.state.results().len().saturating_sub(k)),
+            }
+            .into(),
+            ListRounds { rounds }.into(),
+            Stop { stop: stop.clone() }.into(),
+        ];
+        Trace::of(&self.state, events, stop)
     }
 
     /// Codes compared so far in the clusters visited: members, and centroids of lists.
@@ -303,7 +142,7 @@ impl Tracer<'_> {
     }
 
     /// Reads what the last step asked for, and steps.
-    fn round(&mut self) -> (Round, Step) {
+    fn round(&mut self) -> (ListRound, Step) {
         let wants: Vec<Tag> = self.state.fetches().map(|(tag, _)| tag).collect();
         let (mut reads, mut held) = (Vec::new(), Vec::new());
         for tag in wants {
@@ -319,7 +158,7 @@ impl Tracer<'_> {
             held.iter().map(|(tag, read)| Arrival { tag: *tag, what: outcome(read) }).collect();
         let step = self.step(&arrivals);
         let (after, results) = (self.state.stats(), self.state.results());
-        let round = Round {
+        let round = ListRound {
             reads,
             clusters: self.visited().len(),
             code_comparisons: after.code_comparisons - before.code_comparisons,
@@ -353,7 +192,7 @@ impl Tracer<'_> {
         self.view().verify(read, &bytes).map(|()| bytes)
     }
 
-    fn visits(&self, view: &IndexView<'_>, clusters: &View<'_>, ranked: &[RankedCluster]) -> Vec<VisitTrace> {
+    fn visits(&self, view: &IndexView<'_>, clusters: &View<'_>, ranked: &[RankedCluster]) -> Vec<Visit> {
         // Codes of unit vectors measure twice the cosine distance.
         let scale = if view.base.metric == Metric::Cosine { 0.5 } else { 1.0 };
         let worst = self.state.results().last().map_or(f32::NEG_INFINITY, |h| h.distance);
@@ -367,7 +206,7 @@ impl Tracer<'_> {
             let lists = clusters.directory.lists_of(cluster);
             let rank = ranked.iter().find(|r| r.cluster == cluster);
             let reads = self.sums.of_cluster.get(&cluster).copied().unwrap_or_default();
-            let mut visit = VisitTrace {
+            let mut visit = Visit {
                 cluster,
                 kind: clusters.directory.kinds[cluster as usize].name(),
                 members: lists.clone().map(|l| u64::from(clusters.directory.members(l))).sum(),
@@ -378,7 +217,7 @@ impl Tracer<'_> {
                 reads: reads.reads,
                 pages: reads.pages,
                 results: of_result.as_ref().map(|of| of.iter().filter(|&&c| c == cluster).count()),
-                ..VisitTrace::default()
+                ..Visit::default()
             };
             for list in self.scanned().iter().filter(|s| s.cluster == cluster) {
                 visit.lists_scanned += u32::from(list.list.is_some());

@@ -10,12 +10,13 @@ use stratann_core::format::directory::LocalKind;
 use stratann_core::query::Params;
 use stratann_storage::{Error, Progress, Result};
 
-use super::{ListTrace, VisitTrace, explain};
+use super::explain;
 use crate::base::{Base, draw};
 pub use crate::kinds::hybrid_ivf::facts::PlanReport;
 use crate::kinds::hybrid_ivf::members;
 use crate::kinds::hybrid_ivf::open::ListIndex;
 use crate::kinds::hybrid_ivf::tables::ListTables;
+use crate::trace::{Trace, Visit, Visits};
 
 /// What visits of clusters that are held in one way came to.
 #[derive(Clone, Debug, Default, Serialize)]
@@ -179,17 +180,19 @@ struct Sum<'a> {
 }
 
 impl Sum<'_> {
-    fn add(&mut self, trace: &ListTrace) -> Result<()> {
+    fn add(&mut self, trace: &Trace) -> Result<()> {
         if !trace.complete {
-            return Err(Error::corrupt(trace.stop.clone()));
+            return Err(Error::corrupt(trace.failure.clone()));
         }
-        trace.visits.iter().for_each(|visit| self.add_visit(visit));
-        self.candidates.0 += trace.candidate_reads.reads;
-        self.candidates.1 += trace.candidate_reads.pages;
+        if let Some(Visits { visits, candidate_reads, .. }) = trace.event() {
+            visits.iter().for_each(|visit| self.add_visit(visit));
+            self.candidates.0 += candidate_reads.reads;
+            self.candidates.1 += candidate_reads.pages;
+        }
         Ok(())
     }
 
-    fn add_visit(&mut self, visit: &VisitTrace) {
+    fn add_visit(&mut self, visit: &Visit) {
         let kind = LocalKind::ALL.into_iter().find(|k| k.name() == visit.kind).unwrap_or_default();
         // The codes of a local graph are resident; its lists are read nevertheless.
         let is_in_ram = visit.lists_scanned > 0 && visit.lists_in_ram == visit.lists_scanned;
