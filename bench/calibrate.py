@@ -54,9 +54,10 @@ def arguments(argv):
 class Cluster:
     """Processes that serve an index."""
 
-    def __init__(self, args, index, mode=None, budget=None, cache="0"):
-        words = [args.stratann, "cluster", "up", index, "--threads", 1, "--no-merge", "--no-learning", "--json",
-                 "--cache-budget", cache]
+    def __init__(self, args, index, mode=None, budget=None, cache="0", learns=False):
+        words = [args.stratann, "cluster", "up", index, "--threads", 1, "--no-merge", "--json", "--cache-budget", cache]
+        if learns:
+            words += ["--no-learning"]
         if mode:
             words += ["--remote", {"score": "score", "baton": "hand-over"}[mode]]
         if budget:
@@ -83,7 +84,7 @@ def least_budget(args, index):
     budget = 8
     for _ in range(20):
         try:
-            with Cluster(args, index, budget=f"{budget}MiB"):
+            with Cluster(args, index, budget=f"{budget}MiB", learns=True):
                 return f"{budget}MiB"
         except RuntimeError as error:
             if "--ram-budget" not in str(error):
@@ -182,8 +183,8 @@ def main(argv):
                     "--quiet")
             budget = least_budget(args, index) if info["kind"] == "hybrid-ivf" else None
             for mode in modes if count > 1 else modes[:1]:
-                remote = mode if info["kind"] == "hybrid-ivf" else None
-                with Cluster(args, index, remote, budget) as up:
+                remote = mode if info["kind"] == "hybrid-ivf" and count > 1 else None
+                with Cluster(args, index, remote, budget, learns=info["kind"] == "hybrid-ivf") as up:
                     search(args, up, args.queries, *common)
                     real = quiet(args, lambda: search(args, up, args.queries, *common))
                 # The clients share the cores.

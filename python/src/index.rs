@@ -74,7 +74,7 @@ impl<'py> FromPyObject<'_, 'py> for How {
 fn scope(stage: Stage, kinds: &[Kind], place: Place) -> Scope {
     let stages: &[Stage] = match stage {
         Stage::Open => &[Stage::Open],
-        Stage::Build | Stage::Search => &[Stage::Search],
+        _ => &[Stage::Search],
     };
     Scope { stages, kinds: kinds.iter().map(|&kind| kind.into()).collect(), place, surface: Surface::Python }
 }

@@ -7,7 +7,6 @@
 #![allow(missing_docs, reason = "fields of options and of documents have the names that users read")]
 
 pub mod commands;
-mod gathering;
 mod help;
 pub mod memory;
 pub mod memory_nodes;
@@ -19,8 +18,8 @@ pub mod program;
 pub mod progress;
 pub mod queries;
 pub mod remote;
-mod scorer;
 mod truth;
+mod unknown;
 
 use stratann_storage::Error;
 

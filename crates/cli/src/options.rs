@@ -11,13 +11,14 @@ use stratann_engine::index::CacheBudget;
 use stratann_engine::kinds::kind::Kind;
 use stratann_engine::search::Effort as SearchEffort;
 use stratann_engine::{DType, Metric};
+use stratann_params::choices::{CarryName, RemoteName, ResultsName};
 use stratann_params::search::GraphSwitches;
 use stratann_params::{IndexKind, Param, Parameter, Place, Stage, Type, Value, parse_size};
 use stratann_storage::{Error, Result as Checked};
 
 use crate::memory_nodes::KeyArgs;
 use crate::parameters::{Parameters, Rows, one_line};
-use crate::remote;
+use crate::remote::address;
 
 /// `--metric`.
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -69,95 +70,36 @@ pub(crate) fn admission_name(admission: Admission) -> &'static str {
     }
 }
 
-/// `--carry`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub(crate) enum CarryName {
-    /// Ids only: shorter; the receiver recomputes distances from codes. Not with --codes disk.
-    Ids,
-    /// Ids and distances: twice as long, and nothing is recomputed.
-    Distances,
-}
-
-impl CarryName {
-    pub(crate) fn name(self) -> &'static str {
-        carry_name(self.into())
+/// The form of `--carry`.
+pub(crate) fn carry(name: CarryName) -> Carry {
+    match name {
+        CarryName::Ids => Carry::Ids,
+        CarryName::Distances => Carry::Distances,
     }
 }
 
 /// Returns the name of a form for `--carry`.
 pub(crate) fn carry_name(carry: Carry) -> &'static str {
     match carry {
-        Carry::Ids => "ids",
-        Carry::Distances => "distances",
+        Carry::Ids => CarryName::Ids.name(),
+        Carry::Distances => CarryName::Distances.name(),
     }
 }
 
-impl From<CarryName> for Carry {
-    fn from(name: CarryName) -> Carry {
-        match name {
-            CarryName::Ids => Carry::Ids,
-            CarryName::Distances => Carry::Distances,
-        }
+/// The use of lists of other servers by `--remote`.
+pub(crate) fn remote(name: RemoteName) -> Remote {
+    match name {
+        RemoteName::Score => Remote::Score,
+        RemoteName::Forward => Remote::Forward,
+        RemoteName::HandOver => Remote::HandOver,
     }
 }
 
-/// `--remote`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
-pub(crate) enum RemoteName {
-    /// Score them where they are, on all servers at once.
-    #[default]
-    Score,
-    /// Score them where they are, on one server after another: each prunes by the scores of those before.
-    Forward,
-    /// Hand the query over to the server of the next list.
-    HandOver,
-}
-
-impl RemoteName {
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            RemoteName::Score => "score",
-            RemoteName::Forward => "forward",
-            RemoteName::HandOver => "hand-over",
-        }
-    }
-}
-
-impl From<RemoteName> for Remote {
-    fn from(name: RemoteName) -> Remote {
-        match name {
-            RemoteName::Score => Remote::Score,
-            RemoteName::Forward => Remote::Forward,
-            RemoteName::HandOver => Remote::HandOver,
-        }
-    }
-}
-
-/// `--results`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
-pub(crate) enum ResultsName {
-    /// With the query.
-    #[default]
-    Along,
-    /// Directly to the server that received the query: shorter hand-overs, more messages.
-    Origin,
-}
-
-impl ResultsName {
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            ResultsName::Along => "along",
-            ResultsName::Origin => "origin",
-        }
-    }
-}
-
-impl From<ResultsName> for Results {
-    fn from(name: ResultsName) -> Results {
-        match name {
-            ResultsName::Along => Results::Along,
-            ResultsName::Origin => Results::Origin,
-        }
+/// The way of partial results by `--results`.
+pub(crate) fn results(name: ResultsName) -> Results {
+    match name {
+        ResultsName::Along => Results::Along,
+        ResultsName::Origin => Results::Origin,
     }
 }
 
@@ -239,7 +181,7 @@ pub(crate) struct Searched {
     ///
     /// Several addresses of one index are used in turn. A request that one server cannot answer goes to the next one,
     /// once to each. CPU time and memory are sums over the listed servers.
-    #[arg(long, value_name = "HOST:PORT", value_delimiter = ',', value_parser = remote::address)]
+    #[arg(long, value_name = "HOST:PORT", value_delimiter = ',', value_parser = address)]
     pub(crate) connect: Vec<String>,
     /// Search an index that memory nodes hold, instead of a folder: HOST:PORT, shm:NAME or ucx:HOST:PORT of each, or
     /// etcd:CLUSTER@URL, with --key-file
@@ -292,7 +234,7 @@ impl Searched {
     }
 }
 
-/// Search effort: of `bench` and `simulate`.
+/// Search effort of `bench`.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Effort {
     #[command(flatten)]

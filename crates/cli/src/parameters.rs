@@ -8,7 +8,7 @@ use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgMatches, Command};
 use stratann_params::Value;
 use stratann_params::{
-    GROUPS, Given, GroupInfo, IndexKind, Param, Place, Scope, Shorthand, Stage, Surface, Type,
+    GROUPS, Given, GroupInfo, IndexKind, Param, Place, Scope, Shorthand, Stage, Surface, Type, named,
 };
 use stratann_storage::Error;
 
@@ -38,6 +38,11 @@ impl<R> Clone for Parameters<R> {
 }
 
 impl<R: Rows> Parameters<R> {
+    /// Options as if the command line gave them.
+    pub(crate) fn of(given: Given) -> Parameters<R> {
+        Parameters { given, rows: PhantomData }
+    }
+
     /// What the options are for.
     pub(crate) fn scope(&self, kinds: impl IntoIterator<Item = IndexKind>, place: Place) -> Scope {
         Scope { stages: R::STAGES, kinds: kinds.into_iter().collect(), place, surface: Surface::CommandLine }
@@ -54,9 +59,9 @@ impl<R: Rows> Parameters<R> {
         kinds: impl IntoIterator<Item = IndexKind>,
         place: Place,
     ) -> Result<(), Error> {
-        let baseline = self.given.values("baseline").next().filter(|_| !cfg!(feature = "lab"));
-        if let Some(name) = baseline {
-            return Err(Error::laboratory(&format!("--baseline {name}"), "search"));
+        let command = if R::STAGES.contains(&Stage::Simulate) { "simulate" } else { "search" };
+        if let Some(baseline) = self.given.of_lab(R::STAGES).filter(|_| !cfg!(feature = "lab")) {
+            return Err(Error::laboratory(&baseline, command));
         }
         Ok(self.given.check(&self.scope(kinds, place))?)
     }
@@ -74,14 +79,13 @@ pub(crate) enum Row {
 /// The options of some stages, each with its name and the first group that has it.
 pub(crate) fn rows(stages: &'static [Stage]) -> Vec<(String, &'static GroupInfo, Row)> {
     let mut all: Vec<(String, &'static GroupInfo, Row)> = Vec::new();
-    for group in GROUPS.iter().filter(|group| stages.contains(&group.stage)) {
-        let params = group.params.iter().filter_map(|param| {
+    for group in GROUPS {
+        let params = group.rows(stages).filter_map(|param| {
             let name = group.option(param).or(param.short.map(String::from))?;
             Some((name, group, Row::Param(param)))
         });
         let shorthands = group
-            .shorthands
-            .iter()
+            .shorthands(stages)
             .map(|shorthand| (shorthand.name.replace('_', "-"), group, Row::Shorthand(shorthand)));
         for row in params.chain(shorthands) {
             if !all.iter().any(|known| known.0 == row.0) {
@@ -105,7 +109,7 @@ fn arg(stages: &'static [Stage], option: &str, group: &GroupInfo, row: Row) -> A
             arg.long(option.to_string()).action(ArgAction::SetTrue).help(one_line(shorthand.help))
         }
         Row::Param(param) => {
-            of_param(arg, option, group, param).value_parser(parser(stages, param)).hide(is_of_lab(param))
+            of_param(arg, option, group, param).value_parser(parser(stages, param)).hide(is_refused(param))
         }
     }
 }
@@ -135,10 +139,12 @@ fn of_param(arg: Arg, option: &str, group: &GroupInfo, param: &'static Param) ->
         "" => arg.value_name(param.name.to_uppercase()),
         shown => arg.value_name(shown),
     };
-    let arg = match param.is_swept {
-        true => arg.action(ArgAction::Append).value_delimiter(','),
-        false => arg.action(ArgAction::Set),
+    let arg = match (param.is_swept || param.is_list, param.of) {
+        (true, Type::Path) => arg.action(ArgAction::Append),
+        (true, _) => arg.action(ArgAction::Append).value_delimiter(','),
+        (false, _) => arg.action(ArgAction::Set),
     };
+    let arg = arg.allow_negative_numbers(matches!(param.of, Type::Real));
     let arg = match usual.filter(|_| !param.is_optional) {
         Some(usual) => arg.default_value(usual.to_string()),
         None => arg,
@@ -148,20 +154,21 @@ fn of_param(arg: Arg, option: &str, group: &GroupInfo, param: &'static Param) ->
 }
 
 /// Whether only the laboratory has a parameter. Elsewhere it is refused with the name of the laboratory's command.
-fn is_of_lab(param: &Param) -> bool {
-    ["baseline", "baselines"].contains(&param.name) && !cfg!(feature = "lab")
+fn is_refused(param: &Param) -> bool {
+    param.is_of_lab && !cfg!(feature = "lab")
 }
 
 /// The parser of an option. Kinds may have one of this name with choices of their own.
 fn parser(stages: &'static [Stage], param: &'static Param) -> ValueParser {
     match param.of {
         Type::Path => PathBufValueParser::new().map(Value::Path).into(),
+        Type::Text => StringValueParser::new().map(Value::Text).into(),
         Type::Flag => clap::value_parser!(bool),
         // The laboratory knows the names.
-        Type::Choice(_) if is_of_lab(param) => StringValueParser::new().map(Value::Text).into(),
+        Type::Choice(_) if is_refused(param) => StringValueParser::new().map(Value::Text).into(),
         Type::Choice(_) => {
             let mut choices: Vec<&stratann_params::Choice> = Vec::new();
-            for choice in params_named(stages, param.name).flat_map(Param::choices) {
+            for choice in named(stages, param.name).flat_map(|(_, param)| param.choices()) {
                 if !choices.iter().any(|known| known.name == choice.name) {
                     choices.push(choice);
                 }
@@ -198,14 +205,9 @@ fn own_rows<R: Rows>() -> impl Iterator<Item = (String, &'static GroupInfo, Row)
     rows(R::STAGES).into_iter().filter(|(_, _, row)| match row {
         Row::Param(param) => R::has(param),
         Row::Shorthand(shorthand) => {
-            shorthand.sets.iter().all(|(name, _)| params_named(R::STAGES, name).any(R::has))
+            shorthand.sets.iter().all(|(name, _)| named(R::STAGES, name).any(|(_, param)| R::has(param)))
         }
     })
-}
-
-fn params_named<'a>(stages: &'static [Stage], name: &'a str) -> impl Iterator<Item = &'static Param> + 'a {
-    let groups = GROUPS.iter().filter(move |group| stages.contains(&group.stage));
-    groups.flat_map(|group| group.params).filter(move |param| param.name == name)
 }
 
 impl<R: Rows> clap::FromArgMatches for Parameters<R> {

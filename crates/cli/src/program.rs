@@ -5,9 +5,8 @@ use std::process::ExitCode;
 use clap::{CommandFactory, FromArgMatches};
 use stratann_storage::{Error, ErrorKind};
 
-use crate::Verdict;
-use crate::help;
 use crate::output::{self, Output};
+use crate::{Verdict, help, unknown};
 
 /// Exit codes, for the end of a program's help.
 pub const EXIT_CODES: &str = "\
@@ -53,7 +52,16 @@ pub fn main<C: CommandLine>() -> ExitCode {
     let parsed = program.try_get_matches().and_then(|matches| C::from_arg_matches(&matches));
     let line = match parsed {
         Ok(line) => line,
-        Err(e) => return usage(&e),
+        Err(e) => {
+            let arguments = std::env::args_os().skip(1).map(|text| text.to_string_lossy().into()).collect();
+            return match unknown::text(&command::<C>(), arguments, &e) {
+                Some(text) => {
+                    output::eprint_line(&format!("stratann: {text}"));
+                    ExitCode::from(2)
+                }
+                None => usage(&e),
+            };
+        }
     };
     let OutputArgs { json, quiet } = line.output();
     let output = Output { json, quiet };

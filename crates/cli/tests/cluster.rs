@@ -76,7 +76,7 @@ fn lists_are_spread_checked_and_described() {
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(text.contains("lists on 4 servers") && text.contains("of the edges between lists"), "{text}");
     let refusal = |more: &[&str]| refused(&partition(arg(&index), arg(&data.path("no")), more), 2);
-    assert!(refusal(&["--servers", "3", "--overlap", "0.2"]).contains("overlap is for blocks"));
+    assert!(refusal(&["--servers", "3", "--overlap", "0.2"]).contains("--overlap is for disk-graph"));
     assert!(refusal(&["--servers", "21"]).contains("20 clusters"));
     assert!(refusal(&["--servers", "3", "--scatter-gather"]).contains("only disk-graph"));
     assert!(refusal(&["--servers", "3", "--ram-budget", "1MiB"]).contains("--ram-budget"));

@@ -70,14 +70,14 @@ fn compute_nodes_share_the_link_of_a_memory_node() {
     let text = String::from_utf8(run(&[&asked[..], &all].concat()).stdout).unwrap();
     assert!(text.contains("times are simulated") && text.contains("is simulated too") == LAB, "{text}");
     for (more, said) in [
-        (&["--servers", "2"][..], "--servers is for servers"),
+        (&["--servers", "2"][..], "--servers is for disk-graph"),
         (&["--compute-nodes", "0"], "--compute-nodes is 0"),
         (&["--compute-nodes", "1", "--memory-nodes", "300"], "--memory-nodes is 300"),
         (&["--compute-nodes", "1", "--clients", "0"], "--clients is 0"),
         (&["--compute-nodes", "1", "--cache-share", "2"], "--cache-share is 2"),
         (&["--compute-nodes", "1", "--batches-at-once", "3"], "has 2 threads"),
-        (&["--compute-nodes", "1", "--replicas", "2"], "--replicas is for servers"),
-        (&["--compute-nodes", "1", "--disk-iops", "5"], "--disk-iops is not for a remote-hnsw"),
+        (&["--compute-nodes", "1", "--replicas", "2"], "--replicas is for disk-graph"),
+        (&["--compute-nodes", "1", "--disk-iops", "5"], "--disk-iops is for disk-graph"),
         (&["--compute-nodes", "1", "--network-gbps", "0"], "network Gbit/s is 0"),
         (&["--compute-nodes", "1", "--baseline", "spann"], "spann"),
     ] {

@@ -310,7 +310,7 @@ fn wrong_options_of_a_search_are_refused() {
     }
     let config = data.path("server.toml");
     for (text, said) in [
-        ("scorer = \"fpga\"", "use auto, cuda or cpu"),
+        ("scorer = \"fpga\"", "use \"auto\", \"cuda\" or \"cpu\""),
         ("scorer = \"cpu\"\nspill = true", "leave them out with --scorer cpu"),
         ("scorer = \"cpu\"\nearly_tables = false", "leave them out with --scorer cpu"),
         ("gpu_budget = \"much\"", "gpu_budget is"),

@@ -35,11 +35,9 @@ fn follow(path: &str, text: &str) {
 /// The rows of a stage, each name once.
 fn rows(stages: &[Stage], has: impl Fn(&Param) -> bool) -> Vec<(&'static GroupInfo, &'static Param)> {
     let mut all: Vec<(&GroupInfo, &Param)> = Vec::new();
-    for group in GROUPS.iter().filter(|group| stages.contains(&group.stage)) {
-        for param in group.params.iter().filter(|param| has(param)) {
-            if !all.iter().any(|known| known.1.name == param.name) {
-                all.push((group, param));
-            }
+    for (group, param) in stratann_params::rows(stages).filter(|(_, param)| has(param)) {
+        if !all.iter().any(|known| known.1.name == param.name) {
+            all.push((group, param));
         }
     }
     all
@@ -47,9 +45,8 @@ fn rows(stages: &[Stage], has: impl Fn(&Param) -> bool) -> Vec<(&'static GroupIn
 
 /// Every kind that has a parameter of this name.
 fn kinds(stages: &[Stage], name: &str) -> Vec<IndexKind> {
-    let groups = || GROUPS.iter().filter(|group| stages.contains(&group.stage));
     let has = |kind: &IndexKind| {
-        groups().any(|group| group.params.iter().any(|p| p.name == name && group.kinds_of(p).contains(kind)))
+        stratann_params::named(stages, name).any(|(group, param)| group.kinds_of(param).contains(kind))
     };
     IndexKind::ALL.into_iter().filter(has).collect()
 }
@@ -68,15 +65,26 @@ fn choices(param: &Param) -> String {
     each.collect::<Vec<_>>().join("; ")
 }
 
+/// The stages, in the order of the reference.
+const STAGES: [(Stage, &str); 6] = [
+    (Stage::Build, "build"),
+    (Stage::Open, "open"),
+    (Stage::Search, "search"),
+    (Stage::Partition, "cluster partition"),
+    (Stage::Serve, "serve"),
+    (Stage::Simulate, "simulate"),
+];
+
 #[test]
 fn the_reference_follows_from_the_table() {
     let mut text = String::from(
-        "# Reference of parameters\n\nEvery parameter of builds, open indexes and searches, as the table in \
-         `crates/params` declares it. A parameter that a kind\nof index does not have is refused on every surface. \
-         Fields of requests and keywords in Python have the same name with\nunderscores; a flag that is on by default \
-         is turned off by its option, and by `false` elsewhere.\n",
+        "# Reference of parameters\n\nEvery parameter of builds, open indexes, searches, partitions, servers and \
+         simulations, as the table in `crates/params`\ndeclares it. A parameter that a kind of index does not have is \
+         refused on every surface. Fields of requests, keywords in\nPython and keys of a server's file have the same \
+         name with underscores; a flag that is on by default is turned off by its\noption, and by `false` \
+         elsewhere. Keys of the file without an option are those without one here.\n",
     );
-    for (stage, title) in [(Stage::Build, "build"), (Stage::Open, "open"), (Stage::Search, "search")] {
+    for (stage, title) in STAGES {
         for group in GROUPS.iter().filter(|group| group.stage == stage) {
             write!(text, "\n## {title}: {}\n\n", group.heading()).unwrap();
             text += "| option | name | for | default | range | |\n|---|---|---|---|---|---|\n";
@@ -114,12 +122,20 @@ fn row(group: &GroupInfo, param: &Param) -> String {
     };
     match param.places {
         [Place::Servers] => of.push("servers only"),
+        [Place::Part] => of.push("servers of a partition"),
+        [Place::MemoryNodes] => of.push("memory nodes only"),
         places if !places.contains(&Place::Servers) && group.stage == Stage::Search => of.push("not servers"),
         _ => {}
     }
     if param.level == Level::Research {
         of.push("to compare");
     }
+    let others: Vec<String> = STAGES
+        .iter()
+        .filter(|(stage, _)| param.also.contains(stage))
+        .map(|(_, title)| format!("also `{title}`"))
+        .collect();
+    of.extend(others.iter().map(String::as_str));
     let mut help = param.long_help().join(". ").trim_end_matches('.').to_string();
     if !param.off.is_empty() {
         help += &format!(". Off: {}", param.off.split_whitespace().collect::<Vec<_>>().join(" "));
@@ -157,6 +173,8 @@ fn man_pages_follow_from_the_help() {
         let help = text_of(&[command, if has_all { "--help-all" } else { "--help" }]);
         follow(&format!("docs/man/stratann-{command}.1"), &page(&format!("stratann-{command}"), &help));
     }
+    let help = text_of(&["cluster", "partition", "--help-all"]);
+    follow("docs/man/stratann-cluster-partition.1", &page("stratann-cluster-partition", &help));
 }
 
 fn text_of(arguments: &[&str]) -> String {
@@ -178,8 +196,10 @@ fn page(name: &str, help: &str) -> String {
         plain(name),
         plain(about)
     );
+    let mut is_after_usage = false;
     for line in rest.trim().lines() {
-        match line.strip_suffix(':').filter(|_| !line.starts_with(' ')) {
+        is_after_usage |= line.starts_with("Usage:");
+        match line.strip_suffix(':').filter(|_| is_after_usage && !line.starts_with(' ')) {
             Some(heading) => writeln!(page, ".fi\n.SH {}\n.nf", plain(&heading.to_uppercase())).unwrap(),
             None => writeln!(page, "{}", plain(line)).unwrap(),
         }
@@ -261,6 +281,7 @@ fn argument(group: &GroupInfo, param: &Param) -> String {
         (Type::Whole, Unit::None) => "int",
         (Type::Real, _) => "float",
         (Type::Path, _) => "Path",
+        (Type::Text, _) => "str",
         (Type::Choice(_), _) => "str",
     };
     let is_of_all = group.kinds_of(param).len() == IndexKind::ALL.len();

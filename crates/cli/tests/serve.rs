@@ -204,7 +204,9 @@ fn a_config_file_is_read_and_held_against_what_it_may_say() {
 
     std::fs::write(data.path("short"), "0123456789\n").unwrap();
     for (text, said) in [
-        ("index = \"flat\"\ncolour = 1", "line 2: unknown field `colour`, expected one of `index`"),
+        ("index = \"flat\"\ncolour = 1", "line 2: there is no parameter colour; leave it out"),
+        ("index = \"flat\"\nthread = 1", "line 2: there is no parameter thread; use threads"),
+        ("index = \"flat\"\nhttp = [\"a\", \"b\"]", "line 2: http is a list; give a text"),
         ("http = \"127.0.0.1:0\"", "has no index"),
         ("index = ", "line 1"),
         ("index = \"flat\"\nthreads = 0", "threads is 0"),
@@ -212,9 +214,11 @@ fn a_config_file_is_read_and_held_against_what_it_may_say() {
         ("index = \"flat\"\ntls_key = \"key.pem\"", "go together"),
         ("index = \"flat\"\nserver = 0", "not partitioned"),
         ("index = \"flat\"\nram_budget = \"lots\"", "ram_budget"),
-        ("index = \"flat\"\ncache_budget = true", "line 2: a size is"),
+        ("index = \"flat\"\ncache_budget = true", "line 2: cache_budget is true; use auto, or a size"),
         ("index = \"flat\"\nram_budget = \"1MiB\"", "--ram-budget"),
         ("index = \"flat\"\nio = \"floppy\"", "floppy"),
+        ("index = \"flat\"\nlearning = \"off\"", "learning is for hybrid-ivf, and this index is a flat"),
+        ("index = \"flat\"\nresults = \"origin\"", "results is for a server of a partition"),
         ("index = \"flat\"\ncarry = \"all\"", "carry is \"all\"; use \"ids\" or \"distances\""),
         ("index = \"flat\"\nresults = \"home\"", "use \"along\" or \"origin\""),
         ("index = \"flat\"\nhttp = \"nonsense\"", "HOST:PORT"),

@@ -310,7 +310,7 @@ fn what_does_not_go_with_memory_nodes_is_refused_by_name() {
     let text = format!("memory = [\"{}\"]\nkey_file = \"key\"\nserver = 1\n", loaded.address);
     std::fs::write(&file, &text).unwrap();
     let error = refused(&["serve", "--config", arg(&file)], 2);
-    assert!(error.contains("leave out server"), "{error}");
+    assert!(error.contains("server is for an index in a folder"), "{error}");
     std::fs::write(&file, text.replace("server = 1", "http = \"127.0.0.1:0\"\nbatch = 100")).unwrap();
     let server = Running::start(&["serve", "--config", arg(&file), "--until-eof"]);
     assert_eq!(search(server.address(), &loaded.data.query_rows[..1]).0, 200);

@@ -165,7 +165,7 @@ fn a_server_with_little_memory_keeps_lists_and_does_not_learn() {
 }
 
 #[test]
-fn options_of_learning_are_passed_on_or_said_to_have_no_effect() {
+fn options_of_learning_are_passed_on_or_refused() {
     let data = Data::new(1500, 16, "f32");
     let index = lists(&data, "uniform-flat");
     let folder = spread(&data, &index, "spread", &["--servers", "2"]);
@@ -175,14 +175,11 @@ fn options_of_learning_are_passed_on_or_said_to_have_no_effect() {
         up.signal(libc::SIGTERM);
         let (code, said) = up.end();
         assert_eq!(code, Some(0), "{said}");
-        assert!(!said.contains("have no effect"), "{said}");
         assert!(!index.join("learnt.bin").exists() && !index.join("learnt-00.bin").exists());
     }
     let graph = data.build("graph", &[]);
-    let served = Running::serve(&graph, &["--no-learning"]);
-    served.signal(libc::SIGTERM);
-    let (_, said) = served.end();
-    assert!(said.contains("a disk-graph does not learn"), "{said}");
+    let line = refused(&["serve", "--index", arg(&graph), "--no-learning"], 2);
+    assert!(line.contains("--no-learning is for hybrid-ivf, and this index is a disk-graph"), "{line}");
 }
 
 #[test]

@@ -433,6 +433,6 @@ fn costs_of_compute_nodes_are_measured() {
 #[test]
 fn options_of_memory_nodes_are_for_a_remote_hnsw() {
     let place = place();
-    assert!(place.refusal(&["--compute-nodes", "2"]).contains("are for a remote-hnsw"));
-    assert!(place.refusal(&["--servers", "2", "--clients", "3"]).contains("are for a remote-hnsw"));
+    assert!(place.refusal(&["--compute-nodes", "2"]).contains("is for remote-hnsw"));
+    assert!(place.refusal(&["--servers", "2", "--clients", "3"]).contains("is for remote-hnsw"));
 }

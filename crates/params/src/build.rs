@@ -136,7 +136,7 @@ params! {
         /// Compression of the codes
         code_kind: CodeKind = CodeKind::ResidualOpq;
         /// Write files that searches with --baseline need, and measure their recall (to compare)
-        baselines: bool = false, { level: Level::Research };
+        baselines: bool = false, { is_of_lab: true, level: Level::Research };
     }
 }
 

@@ -233,3 +233,101 @@ choices! {
         NoOverlap = "no-overlap",
     }
 }
+
+choices! {
+    /// Way to load clusters of a simulated remote-hnsw
+    pub enum LoadWayName {
+        /// That of the kind
+        Own = "none",
+        /// Each query reads its clusters for itself, one after another, without a cache
+        Naive = "naive",
+        /// A round trip for each cluster
+        NoDoorbell = "no-doorbell",
+        /// A doorbell begins when the one before has been searched
+        NoOverlap = "no-overlap",
+    }
+}
+
+choices! {
+    /// Choice of the first server of a block or list
+    pub enum MethodName {
+        /// A graph partition of many small cells, refined block by block
+        Cells = "cells",
+        /// k-means with one centroid per server, balanced
+        Kmeans = "kmeans",
+        /// By hash (to compare)
+        Random = "random",
+    }
+}
+
+choices! {
+    /// Division of a grid-ivf over servers
+    pub enum DivisionName {
+        /// The cheapest grid of rows of lists and slices of components, by what a sample of queries costs
+        Harmony = "harmony",
+        /// Whole lists on each server
+        Vector = "vector",
+        /// A slice of the components of every list on each server
+        Dimension = "dimension",
+        /// An equal share of the vectors of every list on each server
+        Striped = "striped",
+    }
+}
+
+choices! {
+    /// Form of the candidates in a hand-over
+    pub enum CarryName {
+        /// Ids only: shorter; the receiver recomputes distances from codes. Not with --codes disk
+        Ids = "ids",
+        /// Ids and distances: twice as long, and nothing is recomputed
+        Distances = "distances",
+    }
+}
+
+choices! {
+    /// Way of partial results at a hand-over
+    pub enum ResultsName {
+        /// With the query
+        Along = "along",
+        /// Directly to the server that received the query: shorter hand-overs, more messages
+        Origin = "origin",
+    }
+}
+
+choices! {
+    /// Use of lists and vectors of other servers
+    pub enum RemoteName {
+        /// Score them where they are, on all servers at once
+        Score = "score",
+        /// Score them where they are, on one server after another: each prunes by the scores of those before
+        Forward = "forward",
+        /// Hand the query over to the server of the next list
+        HandOver = "hand-over",
+    }
+}
+
+choices! {
+    /// Way in which simulated servers search together
+    pub enum SimulatedMode {
+        /// One index; a query is handed over to the server that holds its next blocks
+        Baton = "baton",
+        /// One index; lists and vectors of other servers are scored there, those of all servers at once (hybrid-ivf)
+        Score = "score",
+        /// As score, but one job visits the servers one after another, and the last replies (hybrid-ivf)
+        Forward = "forward",
+        /// One index per server; a query is sent to all, and the origin merges their results
+        ScatterGather = "scatter-gather",
+        /// One index; a query stays on one server and fetches remote blocks
+        Fetch = "fetch",
+    }
+}
+
+choices! {
+    /// Simulated server that receives a query
+    pub enum EntryName {
+        /// Round robin
+        Any = "any",
+        /// A server that holds the first block: a client that knows the head graph could choose it
+        Nearest = "nearest",
+    }
+}

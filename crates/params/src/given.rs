@@ -2,9 +2,8 @@
 
 use std::fmt;
 
-use crate::GROUPS;
 use crate::choices::IndexKind;
-use crate::param::{Group, GroupInfo, Param, Place, Stage, Surface, list_of};
+use crate::param::{Group, GroupInfo, Param, Place, Stage, Surface, list_of, named, rows};
 use crate::value::{Unit, Value};
 
 /// A parameter that is refused: what, where, and what to do.
@@ -47,14 +46,6 @@ pub struct Given {
     entries: Vec<Entry>,
 }
 
-/// The rows of this name in some stages.
-fn rows(stages: &'static [Stage], name: &str) -> impl Iterator<Item = (&'static GroupInfo, &'static Param)> {
-    let groups = GROUPS.iter().filter(move |group| stages.contains(&group.stage));
-    groups.flat_map(move |group| {
-        group.params.iter().filter(move |param| param.name == name).map(move |param| (group, param))
-    })
-}
-
 impl Given {
     /// Whether nothing is given.
     pub fn is_empty(&self) -> bool {
@@ -76,6 +67,21 @@ impl Given {
         self.entries.push(Entry { name, value, written });
     }
 
+    /// The first parameter that only the laboratory has: as it was written, with its values.
+    pub fn of_lab(&self, stages: &'static [Stage]) -> Option<String> {
+        let is_of_lab = |entry: &&Entry| named(stages, entry.name).any(|(_, param)| param.is_of_lab);
+        let first = self.entries.iter().find(is_of_lab)?;
+        let values: Vec<String> = self.values(first.name).map(Value::to_string).collect();
+        Some(format!("{} {}", first.written, values.join(",")))
+    }
+
+    /// Takes what others gave for parameters that are not given here.
+    pub fn or(mut self, others: Given) -> Given {
+        let absent: Vec<Entry> = others.entries.into_iter().filter(|entry| !self.has(entry.name)).collect();
+        self.entries.extend(absent);
+        self
+    }
+
     /// Takes what others gave, too.
     pub fn extend(&mut self, others: &Given) {
         self.entries.extend(others.entries.iter().cloned());
@@ -86,17 +92,9 @@ impl Given {
     /// # Errors
     /// A name that the stages do not have, with a similar one of the kind; a value of another type.
     pub fn add(&mut self, scope: &Scope, name: &str, value: Value) -> Result<(), Wrong> {
-        let hidden = |param: &Param| match scope.surface {
-            Surface::CommandLine => false,
-            Surface::Request => !param.in_requests,
-            Surface::Python => !param.in_python,
-        };
-        let all: Vec<_> = rows(scope.stages, name).filter(|(_, param)| !hidden(param)).collect();
+        let all: Vec<_> = named(scope.stages, name).filter(|(_, param)| param.is_on(scope.surface)).collect();
         let Some((group, param)) = all.first() else {
-            return Err(Wrong(match similar(name, &scope.names()) {
-                Some(near) => format!("there is no parameter {name}; use {near}"),
-                None => format!("there is no parameter {name}; leave it out"),
-            }));
+            return Err(scope.unknown(name, &[]));
         };
         let shown = group.name_on(scope.surface, param);
         let value = match value {
@@ -123,7 +121,7 @@ impl Given {
     /// The first such parameter.
     pub fn check(&self, scope: &Scope) -> Result<(), Wrong> {
         for entry in &self.entries {
-            let all: Vec<_> = rows(scope.stages, entry.name).collect();
+            let all: Vec<_> = named(scope.stages, entry.name).collect();
             let of_kind = |(group, param): &&(&'static GroupInfo, &'static Param)| {
                 scope.has_kind(group.kinds_of(param))
             };
@@ -137,6 +135,24 @@ impl Given {
             self.check_entry(entry, (group, param), scope)?;
         }
         Ok(())
+    }
+
+    /// Refuses numbers out of range, and what does not go together, before kind and place are known.
+    ///
+    /// # Errors
+    /// The first such parameter.
+    pub fn check_values(&self, scope: &Scope) -> Result<(), Wrong> {
+        for entry in &self.entries {
+            if let Some(row) = named(scope.stages, entry.name).next() {
+                self.check_entry(entry, row, scope)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// What is given, by names.
+    pub fn values_by_name(&self) -> impl Iterator<Item = (&'static str, &Value)> {
+        self.entries.iter().map(|entry| (entry.name, &entry.value))
     }
 
     fn check_entry(
@@ -155,8 +171,13 @@ impl Given {
                 param.wanted(scope.surface)
             )));
         }
+        let differs = |other: &&Entry| other.name == entry.name && other.value != entry.value;
+        let is_several = param.is_list || param.is_swept;
+        if let Some(other) = self.entries.iter().find(differs).filter(|_| !is_several) {
+            return Err(Wrong(format!("{written} and {} are both given; give one of them", other.written)));
+        }
         let shown = |name: &str| {
-            rows(scope.stages, name)
+            named(scope.stages, name)
                 .next()
                 .map_or(name.to_string(), |(group, param)| group.name_on(scope.surface, param))
         };
@@ -178,7 +199,7 @@ impl Given {
         let mut left = among.to_vec();
         let mut narrowed: Option<&Entry> = None;
         for entry in &self.entries {
-            let all: Vec<_> = rows(stages, entry.name).collect();
+            let all: Vec<_> = named(stages, entry.name).collect();
             if all.iter().any(|(_, param)| param.keeps_auto) {
                 continue;
             }
@@ -210,8 +231,7 @@ impl Given {
     /// What is given for each run: one for each value of a parameter that has several.
     pub fn runs(&self) -> Vec<Given> {
         let several = |entry: &&Entry| self.values(entry.name).count() > 1;
-        let is_swept =
-            |name: &str| GROUPS.iter().any(|group| group.params.iter().any(|p| p.name == name && p.is_swept));
+        let is_swept = |name: &str| named(&[Stage::Search], name).any(|(_, param)| param.is_swept);
         let Some(swept) = self.entries.iter().find(|entry| several(entry) && is_swept(entry.name)) else {
             return vec![self.clone()];
         };
@@ -239,18 +259,37 @@ impl Scope {
         self.kinds.is_empty() || self.kinds.iter().any(|kind| kinds.contains(kind))
     }
 
+    /// The rows of the kind and the place.
+    fn rows(&self) -> impl Iterator<Item = (&'static GroupInfo, &'static Param)> {
+        rows(self.stages).filter(|(group, param)| {
+            self.has_kind(group.kinds_of(param)) && param.places.contains(&self.place)
+        })
+    }
+
     /// The names that may be given: those of the kind, where it is known.
     pub fn names(&self) -> Vec<String> {
-        let groups = GROUPS.iter().filter(|group| self.stages.contains(&group.stage));
-        let mut names: Vec<String> = groups
-            .flat_map(|group| group.params.iter().map(move |param| (group, param)))
-            .filter(|(group, param)| {
-                self.has_kind(group.kinds_of(param)) && param.places.contains(&self.place)
-            })
-            .map(|(group, param)| group.name_on(self.surface, param))
-            .collect();
+        let here: Vec<_> = self.rows().collect();
+        let on_surface = here.iter().filter(|(_, param)| param.is_on(self.surface));
+        let mut names: Vec<String> =
+            on_surface.map(|(group, param)| group.name_on(self.surface, param)).collect();
+        if self.surface == Surface::CommandLine {
+            let is_here = |name: &str| here.iter().any(|(_, param)| param.name == name);
+            let all = here.iter().flat_map(|(group, _)| group.shorthands(self.stages));
+            let own = all.filter(|shorthand| shorthand.sets.iter().all(|(name, _)| is_here(name)));
+            names.extend(own.map(|shorthand| format!("--{}", shorthand.name.replace('_', "-"))));
+        }
+        names.sort();
         names.dedup();
         names
+    }
+
+    /// The error for a name that the table does not have, with a similar one of the kind or of `others`.
+    pub fn unknown(&self, name: &str, others: &[&str]) -> Wrong {
+        let names = [self.names(), others.iter().map(|&other| other.into()).collect()].concat();
+        Wrong(match similar(name, &names) {
+            Some(near) => format!("there is no parameter {name}; use {near}"),
+            None => format!("there is no parameter {name}; leave it out"),
+        })
     }
 
     fn foreign(&self, entry: &Entry, rows: &[(&'static GroupInfo, &'static Param)]) -> Wrong {
@@ -259,10 +298,7 @@ impl Scope {
         kinds.dedup();
         let kinds = list_of(kinds.iter().map(|kind| kind.name()));
         let kind = list_of(self.kinds.iter().map(|kind| kind.name()));
-        let this = match self.stages.contains(&Stage::Build) {
-            true => format!("the kind is {kind}"),
-            false => format!("this index is a {kind}"),
-        };
+        let this = self.stages.first().map_or(String::new(), |stage| stage.describe(&kind));
         let role = rows.first().map_or("", |(_, param)| param.role);
         let instead = self.instead(role);
         let remedy = match instead.is_empty() {
@@ -274,18 +310,28 @@ impl Scope {
 
     /// What the kind has for the same purpose.
     fn instead(&self, role: &str) -> Vec<String> {
-        let groups = GROUPS.iter().filter(|group| self.stages.contains(&group.stage));
-        groups
-            .flat_map(|group| group.params.iter().map(move |param| (group, param)))
-            .filter(|(_, param)| !role.is_empty() && param.role == role)
-            .filter(|(_, param)| param.places.contains(&self.place))
-            .filter(|(group, param)| self.has_kind(group.kinds_of(param)))
-            .map(|(group, param)| group.name_on(self.surface, param))
-            .collect()
+        let same = self.rows().filter(|(_, param)| !role.is_empty() && param.role == role);
+        let here = same.filter(|(_, param)| param.is_on(self.surface));
+        let mut names: Vec<String> = here.map(|(group, param)| group.name_on(self.surface, param)).collect();
+        names.dedup();
+        names
     }
 
     fn misplaced(&self, entry: &Entry) -> Wrong {
         let written = &entry.written;
+        if self.stages.contains(&Stage::Serve) {
+            return Wrong(match self.place {
+                Place::Part => format!("{written} is for a server of a whole index; leave it out"),
+                Place::MemoryNodes => {
+                    format!(
+                        "{written} is for an index in a folder, and memory nodes hold this one; leave it out"
+                    )
+                }
+                _ => format!(
+                    "{written} is for a server of a partition, and this index is not partitioned; leave it out"
+                ),
+            });
+        }
         Wrong(match (self.place, self.surface) {
             (Place::Servers, Surface::CommandLine) => format!(
                 "{written} cannot be used with --connect: it is for an index that this process opens; leave it out"

@@ -1,4 +1,5 @@
-//! The table of parameters: every option of a build, an open index and a search is declared once, here.
+//! The table of parameters: every option of builds, open indexes, searches, partitions, servers and simulations is
+//! declared once, here.
 //!
 //! One row of [`params!`](macros) is a field of a typed struct, an option of the command line, a field of a request, a
 //! keyword in Python, a line of the reference. The engine reads the structs. Surfaces walk the rows ([`GROUPS`]),
@@ -7,7 +8,7 @@
 //!
 //! | to add | edit |
 //! |---|---|
-//! | a parameter of a group | a row in [`build`], [`open`] or [`search`], and the code that reads the field |
+//! | a parameter of a group | a row in the module of its stage, such as [`build`] or [`search`], and the code that reads the field |
 //! | a choice of a parameter | a variant in [`choices`] |
 //! | a group | the struct, and its line in [`GROUPS`] |
 
@@ -18,12 +19,17 @@ pub mod choices;
 mod given;
 pub mod open;
 mod param;
+pub mod partition;
 pub mod search;
+pub mod serve;
+pub mod simulate;
 mod value;
 
 pub use choices::IndexKind;
 pub use given::{Given, Scope, Wrong, similar};
-pub use param::{Fixed, Group, GroupInfo, Level, Param, Place, Shorthand, Stage, Surface, list_of};
+pub use param::{
+    Fixed, Group, GroupInfo, Level, Param, Place, Shorthand, Stage, Surface, list_of, named, rows,
+};
 pub use value::{AutoOr, Choice, Parameter, Type, Unit, Value, parse_size};
 
 /// Every group of the table, in the order of the reference.
@@ -45,4 +51,18 @@ pub static GROUPS: &[GroupInfo] = &[
     GroupInfo::of::<search::GpuSwitches>(),
     GroupInfo::of::<search::RemoteSwitches>(),
     GroupInfo::of::<search::BatchSettings>(),
+    GroupInfo::of::<partition::PartitionSettings>(),
+    GroupInfo::of::<partition::PlacementSettings>(),
+    GroupInfo::of::<partition::TrafficSettings>(),
+    GroupInfo::of::<partition::SeparateSettings>(),
+    GroupInfo::of::<partition::DivisionSettings>(),
+    GroupInfo::of::<serve::ServeSettings>(),
+    GroupInfo::of::<serve::CapSettings>(),
+    GroupInfo::of::<serve::PeerSettings>(),
+    GroupInfo::of::<serve::NodeSettings>(),
+    GroupInfo::of::<simulate::RunSettings>(),
+    GroupInfo::of::<simulate::SimulateSettings>(),
+    GroupInfo::of::<simulate::ScatterSettings>(),
+    GroupInfo::of::<simulate::ServerCosts>(),
+    GroupInfo::of::<simulate::NodesSettings>(),
 ];

@@ -67,7 +67,7 @@ macro_rules! params {
 
             fn set(&mut self, name: &str, value: &$crate::Value) -> bool {
                 match name {
-                    $(stringify!($name) => $crate::value::put(&mut self.$name, value),)*
+                    $(stringify!($name) => $crate::Parameter::put(&mut self.$name, value),)*
                     _ => false,
                 }
             }

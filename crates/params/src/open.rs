@@ -1,7 +1,7 @@
 //! Parameters of an open index: of every search in it.
 
 use crate::choices::{BaselineFiles, Learn, ScorerName};
-use crate::{AutoOr, Fixed, Level, Place, Unit};
+use crate::{AutoOr, Fixed, Level, Place, Stage, Unit};
 
 params! {
     /// Memory of an open index
@@ -9,7 +9,8 @@ params! {
     pub struct OpenSettings: Open of [] {
         /// Limit of all memory of index and search, such as 512MiB
         ram_budget: Option<u64> = None,
-            { shown: "SIZE", unit: Unit::Bytes, usual: "no limit", places: Place::LOCAL, level: Level::Usual };
+            { shown: "SIZE", unit: Unit::Bytes, usual: "no limit", places: Place::LOCAL,
+              also: &[Stage::Serve], level: Level::Usual };
         /// Memory that caches blocks: a size, or auto for what --ram-budget leaves, and without it up to half of the
         /// memory that is available. With 0 every read is made and counted
         cache_budget: AutoOr<u64> = AutoOr::Auto,
@@ -27,9 +28,11 @@ params! {
         head_budget: Option<u64> = None,
             { shown: "SIZE", unit: Unit::Bytes, usual: "the rest of --ram-budget", places: &[Place::Folder] };
         /// Whether the index learns from its queries
-        learning: Learn = Learn::On, { option: Some(""), places: &[Place::Folder] };
+        learning: Learn = Learn::On, { option: Some(""), places: Place::FOLDERS, also: &[Stage::Serve] };
         /// Queries per learning epoch
-        epoch_queries: u32 = 2000, { shown: "N", places: &[Place::Folder], level: Level::Research };
+        epoch_queries: u32 = 2000,
+            { shown: "N", range: 1.0..=f64::INFINITY, places: Place::FOLDERS, also: &[Stage::Serve],
+              level: Level::Research };
         /// Hot vectors that are kept in RAM
         hot: Option<u32> = None,
             { shown: "N", usual: "one per ten nodes of its navigation graph", places: &[Place::Folder],
@@ -48,19 +51,21 @@ params! {
     #[derive(Copy)]
     pub struct ScorerSettings: Open of [GpuIvf] {
         /// What ranks candidates by their codes; `stratann doctor` names the GPUs
-        scorer: ScorerName = ScorerName::Auto, { places: &[Place::Folder] };
+        scorer: ScorerName = ScorerName::Auto, { places: &[Place::Folder], also: &[Stage::Serve] };
         /// Number of the GPU
-        device: Option<u32> = None, { shown: "N", usual: "0", places: &[Place::Folder] };
+        device: Option<u32> = None, { shown: "N", usual: "0", places: &[Place::Folder], also: &[Stage::Serve] };
         /// Limit of the GPU's memory, such as 8GiB
         gpu_budget: Option<u64> = None,
-            { shown: "SIZE", unit: Unit::Bytes, usual: "nine tenths of what is free", places: &[Place::Folder] };
+            { shown: "SIZE", unit: Unit::Bytes, usual: "nine tenths of what is free",
+              places: &[Place::Folder], also: &[Stage::Serve] };
         /// Rank codes that do not fit on the GPU with this machine's threads; otherwise they are refused
-        spill: bool = false, { places: &[Place::Folder] };
+        spill: bool = false, { places: &[Place::Folder], also: &[Stage::Serve] };
         /// Let the GPU build the look-up table of a query while the processor finds its candidates
         early_tables: bool = true,
             { off: "Let the GPU build the look-up table of a query with its candidates, not while the processor finds \
-              these", places: &[Place::Folder], level: Level::Research };
+              these", places: &[Place::Folder], also: &[Stage::Serve], level: Level::Research };
         /// Files for searches with `baseline` to open
-        baselines: BaselineFiles = BaselineFiles::None, { option: Some(""), places: &[Place::Folder] };
+        baselines: BaselineFiles = BaselineFiles::None,
+            { is_of_lab: true, option: Some(""), places: &[Place::Folder] };
     }
 }

@@ -16,6 +16,22 @@ pub enum Stage {
     Open,
     /// When queries are searched.
     Search,
+    /// When an index is partitioned over servers.
+    Partition,
+    /// When a server starts.
+    Serve,
+    /// When a cluster is simulated.
+    Simulate,
+}
+
+impl Stage {
+    /// Words for the kind that lacks a parameter.
+    pub(crate) fn describe(self, kind: &str) -> String {
+        match self {
+            Stage::Build => format!("the kind is {kind}"),
+            _ => format!("this index is a {kind}"),
+        }
+    }
 }
 
 /// Where queries are searched.
@@ -23,6 +39,8 @@ pub enum Stage {
 pub enum Place {
     /// In this process, in an index in a folder.
     Folder,
+    /// In a server of one part of an index, which is in a folder.
+    Part,
     /// In this process, in an index that memory nodes hold.
     MemoryNodes,
     /// On running servers.
@@ -31,14 +49,17 @@ pub enum Place {
 
 impl Place {
     /// Every place.
-    pub const ALL: &'static [Place] = &[Place::Folder, Place::MemoryNodes, Place::Servers];
+    pub const ALL: &'static [Place] = &[Place::Folder, Place::Part, Place::MemoryNodes, Place::Servers];
     /// Those of an index that this process opens.
-    pub const LOCAL: &'static [Place] = &[Place::Folder, Place::MemoryNodes];
+    pub const LOCAL: &'static [Place] = &[Place::Folder, Place::Part, Place::MemoryNodes];
+    /// Those of files that this process opens.
+    pub const FOLDERS: &'static [Place] = &[Place::Folder, Place::Part];
 
     /// Words for an error.
     pub(crate) fn describe(self) -> &'static str {
         match self {
             Place::Folder => "a search in this process",
+            Place::Part => "a server of a partition",
             Place::MemoryNodes => "a search in memory nodes",
             Place::Servers => "a search on servers",
         }
@@ -54,6 +75,8 @@ pub enum Surface {
     Request,
     /// Keywords in Python: `search_list`.
     Python,
+    /// Keys of a file of options: `search_list`.
+    File,
 }
 
 impl Surface {
@@ -62,7 +85,7 @@ impl Surface {
         match (self, value) {
             (Surface::Python, Value::Flag(true)) => "True".into(),
             (Surface::Python, Value::Flag(false)) => "False".into(),
-            (Surface::Python | Surface::Request, Value::Text(text)) => format!("{text:?}"),
+            (Surface::Python | Surface::Request | Surface::File, Value::Text(text)) => format!("{text:?}"),
             (_, value) => value.to_string(),
         }
     }
@@ -88,6 +111,8 @@ pub struct Param {
     pub of: Type,
     /// Whether it may be without a value.
     pub is_optional: bool,
+    /// Whether it may have several values, all of which count.
+    pub is_list: bool,
     /// Unit of a number.
     pub unit: Unit,
     /// Least and largest number.
@@ -106,6 +131,8 @@ pub struct Param {
     pub short: Option<char>,
     /// For whom it is.
     pub level: Level,
+    /// Stages that have it beside that of its group.
+    pub also: &'static [Stage],
     /// Kinds that have it, of the kinds of its group; empty for all of them.
     pub kinds: &'static [IndexKind],
     /// Places that have it.
@@ -118,6 +145,8 @@ pub struct Param {
     pub in_requests: bool,
     /// Whether Python has it.
     pub in_python: bool,
+    /// Whether only the laboratory has it; elsewhere it is refused by the name of the laboratory.
+    pub is_of_lab: bool,
     /// Whether it leaves the choice of `--kind auto` open, although not every kind has it.
     pub keeps_auto: bool,
     /// Names of parameters that it does not go with.
@@ -127,18 +156,13 @@ pub struct Param {
 }
 
 impl Param {
-    /// The first row of this name in some stages.
-    pub fn named(stages: &[Stage], name: &str) -> Option<&'static Param> {
-        let groups = GROUPS.iter().filter(|group| stages.contains(&group.stage));
-        groups.flat_map(|group| group.params).find(|param| param.name == name)
-    }
-
     /// A row with usual facts, as the macro starts it.
     pub const fn row<T: Parameter>(name: &'static str, help: &'static str) -> Param {
         Param {
             name,
             of: T::TYPE,
             is_optional: T::IS_OPTIONAL,
+            is_list: T::IS_LIST,
             unit: Unit::None,
             range: f64::NEG_INFINITY..=f64::INFINITY,
             help,
@@ -148,15 +172,27 @@ impl Param {
             off: "",
             short: None,
             level: Level::Kind,
+            also: &[],
             kinds: &[],
             places: Place::ALL,
             role: "",
             is_swept: false,
             in_requests: true,
             in_python: true,
+            is_of_lab: false,
             keeps_auto: false,
             conflicts: &[],
             requires: &[],
+        }
+    }
+
+    /// Whether a surface has it.
+    pub fn is_on(&self, surface: Surface) -> bool {
+        match surface {
+            Surface::CommandLine => self.option != Some("") || self.short.is_some(),
+            Surface::Request => self.in_requests,
+            Surface::Python => self.in_python,
+            Surface::File => true,
         }
     }
 
@@ -182,7 +218,7 @@ impl Param {
     pub fn range_text(&self) -> Option<String> {
         let (least, most) = (*self.range.start(), *self.range.end());
         let first = if least == f64::MIN_POSITIVE { "above 0".to_string() } else { least.to_string() };
-        let numbers = match (least.is_finite(), most.is_finite()) {
+        let numbers = match (least.is_finite(), most < f64::MAX) {
             (false, false) => return None,
             (true, true) if least == f64::MIN_POSITIVE => format!("{first} and up to {most}"),
             (true, true) => format!("{first} to {most}"),
@@ -214,6 +250,7 @@ impl Param {
             Type::AutoOrWhole => number().map(Value::Whole),
             Type::Real => text.parse().map(Value::Real).map_err(|_| self.wanted(Surface::CommandLine)),
             Type::Path => Ok(Value::Path(text.into())),
+            Type::Text => Ok(Value::Text(text.into())),
             Type::Choice(choices) => match choices.iter().find(|choice| choice.name == text) {
                 Some(choice) => Ok(Value::Text(choice.name.into())),
                 None => Err(self.wanted(Surface::CommandLine)),
@@ -231,6 +268,7 @@ impl Param {
                 format!("use {}", list_of(choices.iter().map(name)))
             }
             (Type::Path, _) => "give a path".into(),
+            (Type::Text, _) => "give a text".into(),
             (Type::Real, Some(range)) if self.shown == "SHARE" => {
                 let from = if range.starts_with("above") { "" } else { "from " };
                 let range = range.replace(" or more", " up");
@@ -240,6 +278,9 @@ impl Param {
             }
             (_, Some(range)) => format!("use {range}"),
             (Type::Real, None) => "use a number".into(),
+            (Type::AutoOrWhole, None) if self.unit == Unit::Bytes => {
+                "use auto, or a size such as 512MiB".into()
+            }
             (Type::AutoOrWhole, None) => "use auto, or a whole number".into(),
             (Type::Whole, None) if self.unit == Unit::Bytes => "use a size such as 512MiB".into(),
             (Type::Whole, None) => "use a whole number".into(),
@@ -369,6 +410,18 @@ impl GroupInfo {
         }
     }
 
+    /// The rows of some stages.
+    pub fn rows(&'static self, stages: &[Stage]) -> impl Iterator<Item = &'static Param> {
+        let is_of = |stage: Stage, param: &Param| self.stage == stage || param.also.contains(&stage);
+        self.params.iter().filter(move |param| stages.iter().any(|&stage| is_of(stage, param)))
+    }
+
+    /// The shorthands whose parameters are rows of some stages.
+    pub fn shorthands(&'static self, stages: &[Stage]) -> impl Iterator<Item = &'static Shorthand> {
+        let is_row = move |name: &str| self.rows(stages).any(|param| param.name == name);
+        self.shorthands.iter().filter(move |shorthand| shorthand.sets.iter().all(|(name, _)| is_row(name)))
+    }
+
     /// The default of a parameter; `None` where it has none.
     pub fn usual(&self, param: &Param) -> Option<Value> {
         (self.usual)(param.name)
@@ -406,6 +459,19 @@ impl GroupInfo {
             _ => param.name.into(),
         }
     }
+}
+
+/// The rows of some stages, in the order of the table.
+pub fn rows(stages: &[Stage]) -> impl Iterator<Item = (&'static GroupInfo, &'static Param)> + '_ {
+    GROUPS.iter().flat_map(move |group| group.rows(stages).map(move |param| (group, param)))
+}
+
+/// The rows of this name in some stages: one, or one for each of several kinds.
+pub fn named<'a>(
+    stages: &'a [Stage],
+    name: &'a str,
+) -> impl Iterator<Item = (&'static GroupInfo, &'static Param)> + 'a {
+    rows(stages).filter(move |(_, param)| param.name == name)
 }
 
 /// A list of names for a sentence: `a, b or c`.

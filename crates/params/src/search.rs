@@ -4,7 +4,7 @@ use crate::choices::IndexKind::{DiskGraph, Flat, GpuIvf, GridIvf, HybridIvf, Rem
 use crate::choices::{
     Admission, BaselineName, BoundsName, IoName, LoadBaseline, ModeName, OrderName, RuleName,
 };
-use crate::{AutoOr, Fixed, Level, Place};
+use crate::{AutoOr, Fixed, Level, Place, Stage};
 
 params! {
     /// Search
@@ -18,25 +18,27 @@ params! {
         /// `stratann tune` measures the curve again with your queries.
         recall: Option<f64> = None,
             { shown: "SHARE", range: f64::MIN_POSITIVE..=1.0, usual: "0.95", is_swept: true,
-              conflicts: &["search_list", "nprobe", "stop_slack"], level: Level::Usual };
+              conflicts: &["search_list", "nprobe", "stop_slack"], also: &[Stage::Simulate], level: Level::Usual };
         /// Length of the beam, instead of a recall (L in DiskANN, ef in HNSW); several values make one run each
         search_list: Option<u32> = None,
             { shown: "L", is_swept: true, kinds: &[DiskGraph, Flat], role: "effort",
-              conflicts: &["nprobe"], level: Level::Usual };
+              conflicts: &["nprobe"], also: &[Stage::Simulate], level: Level::Usual };
         /// Most inverted lists to visit, or clusters to search in a remote-hnsw; several values make one run each
         nprobe: Option<u32> = None,
             { shown: "N", is_swept: true, kinds: &[HybridIvf, GridIvf, GpuIvf, RemoteHnsw],
-              role: "effort", level: Level::Usual };
+              role: "effort", also: &[Stage::Simulate], level: Level::Usual };
         /// With --nprobe: stop after this share of the lists, consecutively without a new result
         early_stop: Option<f32> = None,
-            { shown: "SHARE", usual: "never", kinds: &[HybridIvf], role: "stop rule", requires: &["nprobe"] };
+            { shown: "SHARE", usual: "never", kinds: &[HybridIvf], role: "stop rule", requires: &["nprobe"],
+              also: &[Stage::Simulate] };
         /// With --search-list: stop when the best unread candidate is this many standard errors of its code distance
         /// farther than the k-th result
         ///
         /// With --nprobe: prune vectors that are this many standard errors beyond the k-th result [default: prune by
         /// exact bounds only]
         stop_slack: Option<f32> = None,
-            { shown: "X", usual: "never", kinds: &[DiskGraph, HybridIvf], requires: &["search_list", "nprobe"] };
+            { shown: "X", usual: "never", kinds: &[DiskGraph, HybridIvf], requires: &["search_list", "nprobe"],
+              also: &[Stage::Simulate] };
         /// Concurrent reads of a query; auto reads more at once when few queries are in flight
         ///
         /// With auto, answers of a disk-graph depend on the number of queries in flight and on their order. With a
@@ -46,20 +48,20 @@ params! {
         mode: ModeName = ModeName::Barrier, { level: Level::Usual };
         /// Threads
         threads: Option<usize> = None,
-            { range: 1.0..=1024.0, usual: "all cores", in_requests: false, level: Level::Usual };
+            { range: 1.0..=1024.0, usual: "all cores", in_requests: false, also: &[Stage::Serve], level: Level::Usual };
         /// Queries in flight per thread
         in_flight: Option<usize> = None,
-            { shown: "N", range: 1.0..=4096.0, in_requests: false, level: Level::Usual,
+            { shown: "N", range: 1.0..=4096.0, in_requests: false, also: &[Stage::Serve], level: Level::Usual,
               usual: "disk-graph 64; hybrid-ivf 16, or 8 where its codes do not fit in RAM; flat 1" };
         /// Policy that admits the next query
         admission: Admission = Admission::Fixed,
             { places: Place::LOCAL, in_requests: false, level: Level::Research };
         /// I/O back end
-        io: IoName = IoName::Auto, { places: Place::LOCAL, in_requests: false };
+        io: IoName = IoName::Auto, { places: Place::LOCAL, in_requests: false, also: &[Stage::Serve] };
         /// Make equal reads that are under way once
         merge: bool = true,
             { off: "Make each read, even while another query makes the same one (to compare)",
-              places: Place::LOCAL, in_requests: false, level: Level::Research };
+              places: Place::LOCAL, in_requests: false, also: &[Stage::Serve], level: Level::Research };
     }
 }
 
@@ -84,7 +86,8 @@ params! {
     pub struct GraphSwitches: Search of [DiskGraph] {
         /// Stop after this many consecutive reads without a new result; 0 for never
         patience: Option<u32> = None,
-            { shown: "READS", usual: "from the curve; never with --search-list", role: "stop rule" };
+            { shown: "READS", usual: "from the curve; never with --search-list", role: "stop rule",
+              also: &[Stage::Simulate] };
         /// Take the first candidates from the head graph
         head: bool = true,
             { off: "Start at the medoid instead of the head graph (to compare)", level: Level::Research };
@@ -166,7 +169,7 @@ params! {
     pub struct GpuSwitches: Search of [GpuIvf] {
         /// Search as another system does, or without some techniques
         baseline: Option<BaselineName> = None,
-            { shown: "NAME", places: &[Place::Folder], in_requests: false, conflicts: &["rule"],
+            { is_of_lab: true, shown: "NAME", places: &[Place::Folder], in_requests: false, conflicts: &["rule"],
               level: Level::Research };
         /// What ends re-ranking
         rule: Option<RuleName> = None,
@@ -197,7 +200,7 @@ params! {
         /// Length of the beam in each cluster (efSearch)
         ef: Option<u32> = None,
             { shown: "EF", range: 1.0..=65_536.0, usual: "from the curve; 48 or 1.5 k with --nprobe",
-              role: "beam in a list" };
+              role: "beam in a list", also: &[Stage::Simulate] };
     }
 }
 
@@ -207,13 +210,15 @@ params! {
     pub struct BatchSettings: Search of [RemoteHnsw] {
         /// Queries of a batch: each cluster that they need is read once for all of them
         batch: Option<u32> = None,
-            { shown: "N", range: 1.0..=65_536.0, usual: "2000", places: Place::LOCAL, in_requests: false };
+            { shown: "N", range: 1.0..=65_536.0, usual: "2000", places: Place::LOCAL, in_requests: false,
+              also: &[Stage::Serve, Stage::Simulate] };
         /// Most reads of a round trip. While one is searched the next is under way: the memory of both is needed.
         /// Without this option --ram-budget may shorten them
         doorbell: Option<u32> = None,
-            { shown: "D", range: 1.0..=512.0, usual: "64", places: Place::LOCAL, in_requests: false };
+            { shown: "D", range: 1.0..=512.0, usual: "64", places: Place::LOCAL, in_requests: false,
+              also: &[Stage::Serve, Stage::Simulate] };
         /// Load batches without some techniques
         baseline: Option<LoadBaseline> = None,
-            { shown: "NAME", places: Place::LOCAL, in_requests: false, level: Level::Research };
+            { is_of_lab: true, shown: "NAME", places: Place::LOCAL, in_requests: false, level: Level::Research };
     }
 }

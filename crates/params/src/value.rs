@@ -66,6 +66,8 @@ pub enum Type {
     AutoOrWhole,
     /// The path of a file.
     Path,
+    /// Any text.
+    Text,
     /// One of some names.
     Choice(&'static [Choice]),
 }
@@ -85,10 +87,17 @@ pub trait Parameter: Sized {
     const TYPE: Type;
     /// Whether the field may be without a value.
     const IS_OPTIONAL: bool = false;
+    /// Whether the field may have several values.
+    const IS_LIST: bool = false;
     /// The value as the field's type; `None` for one of another type.
     fn read(value: &Value) -> Option<Self>;
-    /// The value of the field; `None` of an optional one without.
+    /// The value of the field; `None` of an optional one without, and of a list.
     fn show(&self) -> Option<Value>;
+
+    /// Puts a value into the field, or at the end of a list; false for a value of another type.
+    fn put(&mut self, value: &Value) -> bool {
+        Self::read(value).map(|value| *self = value).is_some()
+    }
 }
 
 impl Parameter for bool {
@@ -168,6 +177,39 @@ impl Parameter for PathBuf {
     }
 }
 
+impl Parameter for String {
+    const TYPE: Type = Type::Text;
+
+    fn read(value: &Value) -> Option<String> {
+        match value {
+            Value::Text(text) => Some(text.clone()),
+            _ => None,
+        }
+    }
+
+    fn show(&self) -> Option<Value> {
+        Some(Value::Text(self.clone()))
+    }
+}
+
+impl<T: Parameter> Parameter for Vec<T> {
+    const TYPE: Type = T::TYPE;
+    const IS_OPTIONAL: bool = true;
+    const IS_LIST: bool = true;
+
+    fn read(value: &Value) -> Option<Vec<T>> {
+        T::read(value).map(|value| vec![value])
+    }
+
+    fn show(&self) -> Option<Value> {
+        None
+    }
+
+    fn put(&mut self, value: &Value) -> bool {
+        T::read(value).map(|value| self.push(value)).is_some()
+    }
+}
+
 impl<T: Parameter> Parameter for Option<T> {
     const TYPE: Type = T::TYPE;
     const IS_OPTIONAL: bool = true;
@@ -231,11 +273,6 @@ pub fn parse_size(text: &str) -> Result<u64, String> {
         Ok(x) if x.is_finite() && x * factor < 1e18 => Ok((x * factor) as u64),
         _ => Err(format!("{text:?} is not a size; write for example 512MiB")),
     }
-}
-
-/// Puts a value into a field; false for one of another type.
-pub(crate) fn put<T: Parameter>(field: &mut T, value: &Value) -> bool {
-    T::read(value).map(|value| *field = value).is_some()
 }
 
 #[cfg(test)]

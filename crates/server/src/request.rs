@@ -13,7 +13,7 @@ use stratann_engine::kinds::kind::Kind;
 use stratann_engine::manifest::Manifest;
 use stratann_engine::search::SearchOptions;
 use stratann_engine::{DType, Metric};
-use stratann_params::{Given, Param, Place, Scope, Stage, Surface, Value};
+use stratann_params::{Given, Place, Scope, Stage, Surface, Value, named};
 
 use crate::limits::Limits;
 
@@ -108,6 +108,9 @@ impl RequestFields<'_> {
                 Err(_) => return Err("cached is no version of up to 16 hexadecimal digits".into()),
             },
             ("cached", _) => return Err("cached is no version of up to 16 hexadecimal digits".into()),
+            _ if named(scope.stages, name).next().is_none() => {
+                return Err(shortened(&scope.unknown(name, &OWN_FIELDS).0));
+            }
             _ => return self.given.add(scope, name, value).map_err(|wrong| shortened(&wrong.0)),
         }
         Ok(())
@@ -120,8 +123,8 @@ impl RequestFields<'_> {
             "timeout_ms" => number(),
             "partial" => text.parse().map_or_else(|_| Value::Text(text.clone()), Value::Flag),
             "cached" => Value::Text(text),
-            _ => match Param::named(scope.stages, name) {
-                Some(param) => {
+            _ => match named(scope.stages, name).next() {
+                Some((_, param)) => {
                     param.parse(&text).map_err(|why| format!("{name} is {}; {why}", shortened(&text)))?
                 }
                 None => Value::Text(text),
@@ -161,6 +164,9 @@ impl<'de> Deserialize<'de> for Fields<'de> {
         deserializer.deserialize_map(Object)
     }
 }
+
+/// Fields that are no parameters of the table.
+const OWN_FIELDS: [&str; 4] = ["queries", "timeout_ms", "partial", "cached"];
 
 /// Most fields of a request: more than the table has.
 const FIELDS_MAX: usize = 256;
@@ -482,6 +488,10 @@ mod tests {
             (r#"{"queries":[[1,2]],"recall":0.9,"nprobe":9}"#, "both given"),
             (r#"{"queries":[[1,2]],"nprobe":-3}"#, "nprobe is -3"),
             (r#"{"queries":[[1,2]],"serch_list":3}"#, "no parameter serch_list; use search_list"),
+            (r#"{"queries":[[1,2]],"timout_ms":3}"#, "no parameter timout_ms; use timeout_ms"),
+            // Another kind has nprobe, and no request has batch.
+            (r#"{"queries":[[1,2]],"n_probe":3}"#, "no parameter n_probe; leave it out"),
+            (r#"{"queries":[[1,2]],"batches":3}"#, "no parameter batches; leave it out"),
             (
                 r#"{"queries":[[1,2]],"ef":50}"#,
                 "ef is for remote-hnsw, and this index is a disk-graph; leave it out",

@@ -2,17 +2,21 @@
 
 use std::path::{Path, PathBuf};
 
-use clap::{Subcommand, ValueEnum};
+use clap::Subcommand;
 use stratann_capacity::costs::Prices;
-use stratann_engine::kinds::division::{GridPartition, Mode};
-use stratann_engine::spread::{self, Method, PartitionOptions, PartitionReport, scatter};
+use stratann_engine::kinds::division::GridPartition;
+use stratann_engine::manifest::Manifest;
+use stratann_engine::spread::{self, PartitionOptions, PartitionReport, scatter};
+use stratann_params::partition::{DivisionSettings, SeparateSettings};
+use stratann_params::{Given, Place, Stage};
 use stratann_storage::Result;
 use stratann_storage::budget::size;
 
+use crate::Verdict;
 use crate::output::{Output, count, duration, table};
+use crate::parameters::{Parameters, Rows};
 use crate::plans::plans;
 use crate::progress::ProgressPrinter;
-use crate::{Verdict, options};
 
 mod publish;
 mod replan;
@@ -51,155 +55,30 @@ struct Partition {
     /// Number of servers, 1 to 64
     #[arg(long, value_name = "N")]
     servers: usize,
-    /// Servers that hold each block or list; further replicas are placed where they save hand-overs
-    #[arg(long, default_value_t = 1, value_name = "R")]
-    replicas: usize,
-    /// Share of the blocks with one additional replica: those with the most cut edges; not for lists [default: 0]
-    #[arg(
-        long,
-        value_name = "SHARE",
-        default_value_t = 0.0,
-        hide_default_value = true,
-        allow_negative_numbers = true
-    )]
-    overlap: f64,
-    /// Partitioning method
-    #[arg(long, value_enum, default_value = "cells")]
-    method: MethodName,
-    /// Plan of a grid-ivf [default: harmony]
-    #[arg(long, value_enum, value_name = "MODE")]
-    mode: Option<PlanName>,
-    /// Queries as they will come, for the planner of a grid-ivf [default: vectors of the index]
-    #[arg(long, value_name = "FILE")]
-    queries: Option<PathBuf>,
-    /// Lists that a query of the sample visits [default: as calibrated for recall 0.95, or 16]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=65536))]
-    nprobe: Option<u32>,
-    /// Recall that queries ask for: visit as many lists as were calibrated for it [default: 0.95]
-    #[arg(long, value_name = "RECALL", conflicts_with = "nprobe")]
-    recall: Option<f64>,
     #[command(flatten)]
-    prices: PlanPrices,
-    /// Deal inverted lists by their bytes alone, not also by what queries have visited
-    ///
-    /// A hybrid-ivf counts visits while it is searched (learnt.bin).
-    #[arg(long)]
-    no_traffic: bool,
-    /// Deal inverted lists by what the servers of an earlier partition in DIR have learnt, too (repeatable)
-    #[arg(long, value_name = "DIR", conflicts_with = "no_traffic")]
-    traffic: Vec<PathBuf>,
-    /// Limit of all memory of this command, such as 512MiB [default: no limit]
-    ///
-    /// When memory is short, incoming edges of blocks have no weights and there are fewer cells: a few more edges are
-    /// cut.
-    #[arg(long, value_name = "SIZE", value_parser = options::size)]
-    ram_budget: Option<u64>,
-    /// Seed of all random choices
-    #[arg(long, default_value_t = 1)]
-    seed: u64,
-    /// Threads [default: all cores]; they do not change the result
-    #[arg(long, value_parser = options::threads)]
-    threads: Option<usize>,
-    /// Replace the index in DIR
-    #[arg(long)]
-    force: bool,
-    /// Build a separate index per server over its own rows instead, for scatter-gather (to compare)
-    ///
-    /// For a disk-graph. Rows are divided like blocks, and each server's index is built with the parameters of the
-    /// source. DIR/server-00, DIR/server-01, … are ordinary indexes.
-    #[arg(long)]
-    scatter_gather: bool,
-    /// Number of separate indexes [default: one per server]; each is partitioned over an equal share of the servers
-    ///
-    /// A query is asked of every part, and handed over within each. --replicas and --overlap hold within a part.
-    #[arg(long, value_name = "N", requires = "scatter_gather")]
-    parts: Option<usize>,
+    table: Parameters<PartitionRows>,
 }
 
-/// What the planner of a grid-ivf weighs work and messages with.
-#[derive(clap::Args)]
-struct PlanPrices {
-    /// Prices of work and messages from FILE, which `stratann simulate --json` printed [default: timed]
-    ///
-    /// Equal costs, index and queries give equal plans.
-    #[arg(long, value_name = "FILE")]
-    costs: Option<PathBuf>,
-    /// Weight of the imbalance of servers against the work of all [default: the number of servers]
-    #[arg(long, value_name = "FACTOR", value_parser = price)]
-    alpha: Option<f64>,
-    /// Microseconds of a message, for the planner [default: measured on the loopback interface]
-    #[arg(long, value_name = "TIME", value_parser = price)]
-    message_us: Option<f64>,
-    /// Nanoseconds of each byte of a message, for the planner [default: measured on the loopback interface]
-    #[arg(long, value_name = "TIME", value_parser = price)]
-    byte_ns: Option<f64>,
+/// The table's options of partitions.
+struct PartitionRows;
+
+impl Rows for PartitionRows {
+    const STAGES: &'static [Stage] = &[Stage::Partition];
 }
 
-impl PlanPrices {
-    /// What is given; the rest is measured.
-    fn read(&self) -> Result<GridPartition> {
-        let costs = match &self.costs {
-            Some(path) => Prices::read(path)?.of_plan(),
-            None => GridPartition::default(),
-        };
-        Ok(GridPartition {
-            alpha: self.alpha,
-            message_ns: self.message_us.map(|us| 1e3 * us).or(costs.message_ns),
-            byte_ns: self.byte_ns.or(costs.byte_ns),
-            ..costs
-        })
-    }
-}
-
-/// `--method`.
-#[derive(Clone, Copy, Debug, ValueEnum)]
-pub(crate) enum MethodName {
-    /// A graph partition of many small cells, refined block by block.
-    Cells,
-    /// k-means with one centroid per server, balanced.
-    Kmeans,
-    /// By hash (to compare).
-    Random,
-}
-
-impl From<MethodName> for Method {
-    fn from(name: MethodName) -> Method {
-        match name {
-            MethodName::Cells => Method::Cells,
-            MethodName::Kmeans => Method::Kmeans,
-            MethodName::Random => Method::Random,
-        }
-    }
-}
-
-/// `--mode`.
-#[derive(Clone, Copy, Debug, ValueEnum)]
-pub(crate) enum PlanName {
-    /// The cheapest grid of rows of lists and slices of components, by what a sample of queries costs.
-    Harmony,
-    /// Whole lists on each server.
-    Vector,
-    /// A slice of the components of every list on each server.
-    Dimension,
-    /// An equal share of the vectors of every list on each server.
-    Striped,
-}
-
-impl From<PlanName> for Mode {
-    fn from(name: PlanName) -> Mode {
-        match name {
-            PlanName::Harmony => Mode::Harmony,
-            PlanName::Vector => Mode::Vector,
-            PlanName::Dimension => Mode::Dimension,
-            PlanName::Striped => Mode::Striped,
-        }
-    }
-}
-
-/// A finite number that is not negative.
-fn price(text: &str) -> Result<f64, String> {
-    let number = text.parse::<f64>().ok().filter(|x| x.is_finite() && *x >= 0.0);
-    number.ok_or_else(|| format!("{text} is not a number from 0 on"))
+/// The division of a grid-ivf that is asked for; prices that are not given are measured.
+fn division(given: &Given) -> Result<GridPartition> {
+    let settings: DivisionSettings = given.read();
+    let own = GridPartition::read(&settings);
+    let Some(path) = &settings.costs else { return Ok(own) };
+    let costs = Prices::read(path)?.of_plan();
+    Ok(GridPartition {
+        component_ns: costs.component_ns,
+        prepare_ns: costs.prepare_ns,
+        message_ns: own.message_ns.or(costs.message_ns),
+        byte_ns: own.byte_ns.or(costs.byte_ns),
+        ..own
+    })
 }
 
 const EXAMPLES: &str = "\
@@ -223,21 +102,15 @@ pub(crate) fn run(args: &Args, output: Output) -> Result<Verdict> {
 }
 
 fn partition(args: &Partition, output: Output) -> Result<Verdict> {
-    let options = PartitionOptions {
-        servers: args.servers,
-        replicas: args.replicas,
-        overlap: args.overlap,
-        method: args.method.into(),
-        grid: args.grid()?,
-        traffic: !args.no_traffic,
-        traffic_from: args.traffic.clone(),
-        ram_budget: args.ram_budget,
-        seed: args.seed,
-        threads: args.threads.unwrap_or_else(options::all_cores),
-        force: args.force,
-    };
-    if args.scatter_gather {
-        return separate(args, &options, output);
+    let given = &args.table.given;
+    // An index that is not partitioned at all is refused with those that are.
+    if let Some(kind) = Manifest::read(&args.index)?.1.kind().filter(|kind| kind.is_spreadable()) {
+        args.table.check([kind.into()], Place::Folder)?;
+    }
+    let options = PartitionOptions { grid: division(given)?, ..PartitionOptions::read(given, args.servers) };
+    let separate_indexes: SeparateSettings = given.read();
+    if separate_indexes.scatter_gather {
+        return separate(args, &options, separate_indexes.parts, output);
     }
     let account = spread::plan(&args.index, &options)?;
     output.note(&format!("{}: memory up to {}", args.index.display(), size(account.total())));
@@ -248,9 +121,14 @@ fn partition(args: &Partition, output: Output) -> Result<Verdict> {
     Ok(Verdict::Fine)
 }
 
-fn separate(args: &Partition, options: &PartitionOptions, output: Output) -> Result<Verdict> {
+fn separate(
+    args: &Partition,
+    options: &PartitionOptions,
+    parts: Option<usize>,
+    output: Output,
+) -> Result<Verdict> {
     let printer = ProgressPrinter::new(output);
-    let parts = args.parts.unwrap_or(options.servers);
+    let parts = parts.unwrap_or(options.servers);
     let report = scatter::scatter(&args.index, &args.output, (options, parts), &printer)?;
     printer.finish();
     output.result(&report, || {
@@ -277,18 +155,6 @@ fn separate(args: &Partition, options: &PartitionOptions, output: Output) -> Res
         )
     })?;
     Ok(Verdict::Fine)
-}
-
-impl Partition {
-    fn grid(&self) -> Result<GridPartition> {
-        Ok(GridPartition {
-            mode: self.mode.map_or(Mode::default(), Mode::from),
-            queries: self.queries.clone(),
-            nprobe: self.nprobe,
-            recall: self.recall,
-            ..self.prices.read()?
-        })
-    }
 }
 
 fn text(args: &Partition, report: &PartitionReport) -> String {

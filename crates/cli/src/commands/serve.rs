@@ -9,30 +9,31 @@ use std::sync::{Arc, mpsc};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use stratann_cluster::membership::{Claim, EtcdOptions, Member, Membership};
-use stratann_core::query::Remote;
+use stratann_engine::exec::scorer::ScorerOptions;
 use stratann_engine::index::CacheBudget;
+use stratann_engine::manifest::Manifest;
 use stratann_engine::serve::{ServeOptions, Server, Versions};
-use stratann_params::choices::IoName;
+use stratann_engine::spread::scatter;
+use stratann_params::open::{LearnSettings, OpenSettings};
+use stratann_params::search::{BatchSettings, SearchSettings};
+use stratann_params::serve::{CapSettings, NodeSettings, PeerSettings, ServeSettings};
+use stratann_params::{Given, IndexKind, Place, Stage, Value};
 use stratann_server::callers::{self, Callers};
 use stratann_server::{Front, FrontOptions, Limits, Log, Signal, watch_signals};
 use stratann_storage::ledger::Ledger;
 use stratann_storage::link::Tls;
 use stratann_storage::{Error, ErrorKind, Result, input};
 
-use crate::Verdict;
-use crate::options::{self, CarryName, RemoteName, ResultsName};
 use crate::output::{Output, print};
-use crate::scorer::ScorerArgs;
+use crate::parameters::{Parameters, Rows};
+use crate::{Verdict, options};
 
 mod caps;
 mod config;
-mod learning;
 mod memory;
 mod sources;
 mod watch;
-use caps::CapArgs;
-use config::{Config, SizeText, config_of, in_flight};
-use memory::{ServedMemory, cache_bytes};
+use memory::cache_bytes;
 use sources::Sources;
 
 /// Answer searches over HTTP
@@ -46,68 +47,18 @@ pub struct Args {
     /// File of options in TOML; options of the command line take precedence
     #[arg(long, value_name = "FILE", required_unless_present_any = ["index", "memory"])]
     config: Option<PathBuf>,
-    /// Folder of the index
-    #[arg(long, value_name = "INDEX")]
-    index: Option<PathBuf>,
-    /// HTTP address for clients; port 0 takes a free one [default: 127.0.0.1:8700]
-    #[arg(long, value_name = "HOST:PORT")]
-    http: Option<String>,
-    /// Name by which clients address this server, beside IP addresses, localhost and the host of --http; repeatable
-    #[arg(long, value_name = "NAME", value_parser = callers::host_name)]
-    host_name: Vec<String>,
-    /// Origin of a web page that may use this server, such as https://search.example; repeatable [default: none]
-    #[arg(long, value_name = "ORIGIN", value_parser = callers::origin)]
-    allow_origin: Vec<String>,
-    /// Search threads [default: all cores]
-    #[arg(long, value_parser = options::threads)]
-    threads: Option<usize>,
-    /// Limit of all memory, such as 512MiB [default: no limit]
-    #[arg(long, value_name = "SIZE", value_parser = options::size)]
-    ram_budget: Option<u64>,
-    /// Memory that caches blocks: a size, or auto for up to half of the memory that is available [default: auto; 0 with
-    /// --ram-budget]
-    #[arg(long, value_name = "auto|SIZE", value_parser = options::cache_budget)]
-    cache_budget: Option<CacheBudget>,
-    /// Queries in flight per thread [default: disk-graph 64; hybrid-ivf 16, or 8 where its codes do not fit in RAM;
-    /// flat 1]
-    #[arg(long, value_parser = options::in_flight, value_name = "N")]
-    in_flight: Option<usize>,
-    /// Most queries that wait or are in flight; more are refused [default: 4096]
-    #[arg(long, value_name = "N")]
-    queue: Option<usize>,
     #[command(flatten)]
-    caps: CapArgs,
-    /// I/O back end [default: auto]
-    #[arg(long, value_parser = options::choice::<IoName>())]
-    io: Option<IoName>,
-    /// Make each read, even while another query makes the same one (to compare)
-    #[arg(long)]
-    no_merge: bool,
-    /// What a hand-over contains of its candidates [default: ids; distances where codes are on disk]
-    #[arg(long, value_enum)]
-    carry: Option<CarryName>,
-    /// Where partial results go at a hand-over [default: along]
-    #[arg(long, value_enum)]
-    results: Option<ResultsName>,
-    /// How a hybrid-ivf query uses lists and vectors of other servers [default: score]
-    #[arg(long, value_enum)]
-    remote: Option<RemoteName>,
-    /// Queries per learning epoch of a hybrid-ivf [default: 2000]
-    #[arg(long, value_name = "N")]
-    epoch_queries: Option<u32>,
-    /// Use what a hybrid-ivf has learnt from earlier queries, without learning more
-    #[arg(long)]
-    frozen: bool,
-    /// Neither use nor update what a hybrid-ivf has learnt
-    #[arg(long, conflicts_with = "frozen")]
-    no_learning: bool,
-    #[command(flatten)]
-    memory: ServedMemory,
-    #[command(flatten)]
-    scorer: ScorerArgs,
+    table: Parameters<ServeRows>,
     /// Stop when standard input ends too, with the program that started the server
     #[arg(long)]
     until_eof: bool,
+}
+
+/// The table's options of servers.
+struct ServeRows;
+
+impl Rows for ServeRows {
+    const STAGES: &'static [Stage] = &[Stage::Serve];
 }
 
 const EXAMPLES: &str = "\
@@ -117,19 +68,13 @@ Examples:
   stratann serve --memory 10.0.0.9:8900 --key-file key
   curl -s 127.0.0.1:8700/v1/search -H 'Content-Type: application/json' -d '{\"queries\": [[0.1, 0.2, …]], \"k\": 10}'
 
-Keys of the file:
-  index, server, listen, peers, http, secret_file, threads, in_flight, io, ram_budget, cache_budget, queue,
-  carry, results, remote, scorer, device, gpu_budget, spill, early_tables
-  host_name, allow_origin: lists of names of this server, and of origins of web pages that may use it
-  max_k, max_list, max_nprobe, max_batch, max_timeout_ms, http_memory, connections_per_address: what clients may take
-  header_time_s, idle_time_s: when a connection is closed
-  learning (on, frozen or off), epoch_queries
-  tls_certificate, tls_key, tls_authority: PEM files that encrypt traffic between servers
-  store, data: fetch the index from a store; poll_s: seconds between checks for a new version (10; 0 for never)
+Keys of the file are names of the reference: those of options with underscores, with a flag as true or false, and
+
+  server, listen, peers, secret_file, tls_certificate, tls_key, tls_authority: the servers of a partition
+  store, data, poll_s: fetch the index from a store, and look for new versions
   etcd, cluster, advertise: find the other servers by etcd
-  memory, key_file, memory_certificate, memory_certificate_key, memory_authority: serve what memory nodes hold;
-  memory = [\"etcd:CLUSTER@URL\"] finds them by etcd
-  batch, doorbell: how batches of a remote-hnsw are loaded
+  learning (on, frozen or off)
+  max_timeout_ms, connections_per_address, header_time_s, idle_time_s: what clients may take
 
 A server of a partitioned index needs server, listen, peers, and secret_file unless all servers are on this machine:
 
@@ -141,10 +86,6 @@ A server of a partitioned index needs server, listen, peers, and secret_file unl
   secret_file = \"secret\"
   ram_budget = \"2GiB\"";
 
-const USUAL_HTTP: &str = "127.0.0.1:8700";
-const USUAL_QUEUE: usize = 4096;
-/// Seconds between two checks for a new version.
-const USUAL_POLL_S: u64 = 10;
 /// Interval of checks while waiting for the end.
 const LOOK: Duration = Duration::from_millis(200);
 /// Shortest secret; shorter ones can be guessed.
@@ -165,11 +106,8 @@ struct Setup {
     folder: PathBuf,
     version: u64,
     etcd: Option<EtcdOptions>,
-    // Whether options say how to learn.
-    asks_for_learning: bool,
     // Held as long as the process lives: it reserves this server's number.
     _claim: Option<Claim>,
-    // The same: it follows memory nodes in etcd.
 }
 
 /// Runs `stratann serve`.
@@ -188,9 +126,6 @@ pub(crate) fn run(args: &Args, output: Output) -> Result<Verdict> {
         )),
         _ => e,
     })?;
-    if let Some(why) = learning::why_ignored(&server).filter(|_| setup.asks_for_learning) {
-        log(&format!("note: {why}"));
-    }
     let versions = Versions::of(server, setup.version, Arc::clone(&log));
     let front = Front::start(
         Arc::clone(&versions),
@@ -317,100 +252,86 @@ pub(crate) fn stops(until_eof: bool) -> Result<mpsc::Receiver<Stop>> {
     Ok(receiver)
 }
 
-/// The folder of the index; empty where a store has it.
-fn index_folder(args: &Args, config: &Config, has_memory: bool, folder: &Path) -> Result<PathBuf> {
-    match (has_memory, config.index.is_some() || config.store.is_some()) {
-        (true, true) => {
-            return Err(Error::bad_input("both memory and an index or store are set; remove one of them"));
-        }
-        (true, false) => return Ok(PathBuf::new()),
-        (false, _) => {}
-    }
-    match (&args.index, &config.index, &config.store) {
-        (Some(_), _, Some(_)) | (_, Some(_), Some(_)) => {
-            Err(Error::bad_input("both index and store are set; remove one of them"))
-        }
-        (Some(index), ..) => Ok(index.clone()),
-        (None, Some(index), _) => Ok(folder.join(index)),
-        (None, None, Some(_)) => Ok(PathBuf::new()),
-        (None, None, None) => {
+/// The folder of the index; empty where a store or memory nodes have it.
+fn index_folder(settings: &ServeSettings, has_memory: bool) -> Result<PathBuf> {
+    match (&settings.index, &settings.store) {
+        (Some(_), Some(_)) => Err(Error::bad_input("both index and store are set; remove one of them")),
+        (Some(index), None) => Ok(index.clone()),
+        (None, Some(_)) => Ok(PathBuf::new()),
+        (None, None) if has_memory => Ok(PathBuf::new()),
+        (None, None) => {
             Err(Error::bad_input("the file has no index; add index = \"FOLDER\", or store and data"))
         }
     }
 }
 
-fn remote(args: &Args, key: Option<&str>) -> Result<Remote> {
-    let remote = named("remote", args.remote, key)?;
-    Ok(remote.unwrap_or_default().into())
+/// Kind and place of what is served; `None` where they cannot be read, which opening the index reports.
+fn served(engine: &ServeOptions) -> Option<(IndexKind, Place)> {
+    if engine.memory.is_some() {
+        return Some((IndexKind::RemoteHnsw, Place::MemoryNodes));
+    }
+    if scatter::is_apart(&engine.index) {
+        return Some((IndexKind::DiskGraph, Place::Part));
+    }
+    let manifest = Manifest::read(&engine.index).ok()?.1;
+    let place = if manifest.spread.is_some() { Place::Part } else { Place::Folder };
+    Some((manifest.kind()?.into(), place))
 }
 
 /// The address for other servers, and the secret that they share.
-fn address_of_servers(
-    config: &Config,
-    folder: &Path,
-    output: Output,
-) -> Result<(Option<SocketAddr>, Option<Vec<u8>>)> {
-    let listen = config.listen.as_deref().map(|l| socket_address("listen", l)).transpose()?;
-    let secret = config.secret_file.as_ref().map(|f| read_secret(&folder.join(f), output)).transpose()?;
+fn address_of_servers(peers: &PeerSettings, output: Output) -> Result<(Option<SocketAddr>, Option<Vec<u8>>)> {
+    let listen = peers.listen.as_deref().map(|l| socket_address("listen", l)).transpose()?;
+    let secret = peers.secret_file.as_ref().map(|f| read_secret(f, output)).transpose()?;
     check_exposure(listen, secret.is_some())?;
     Ok((listen, secret))
 }
 
 /// Merges the file and the command line.
 fn setup(args: &Args, log: Log, output: Output) -> Result<Setup> {
-    let (mut config, folder) = config_of(args.config.as_deref())?;
-    let memory_keys = config.memory();
-    let index = index_folder(args, &config, args.memory.is_used(&memory_keys), folder)?;
-    let (sources, keys, scorer_keys) = (config.sources(), config.caps(), config.scorer());
-    let (learning, asks_for_learning) =
-        (learning::learning(args, &config)?, learning::is_asked(args, &config));
+    let (given, folder) = config::given(args.config.as_deref(), &args.table)?;
+    given.check_values(&args.table.scope([], Place::Folder))?;
+    let check = |kind, place| Ok::<_, Error>(given.check(&args.table.scope([kind], place))?);
+    if given.has("memory") {
+        check(IndexKind::RemoteHnsw, Place::MemoryNodes)?;
+    }
+    let (settings, peers, caps): (ServeSettings, PeerSettings, CapSettings) =
+        (given.read(), given.read(), given.read());
+    let nodes: NodeSettings = given.read();
+    let index = index_folder(&settings, !nodes.memory.is_empty())?;
+    let sources = Sources::from(&settings);
     let etcd = sources.etcd(&log)?;
-    let (http, callers) = http_of(args, &config, output)?;
-    let (listen, secret) = address_of_servers(&config, folder, output)?;
-    let tls = read_tls(&config, folder)?;
-    let bytes = |name: &str, size: Option<SizeText>| size.map(|s| s.bytes(name)).transpose();
-    let ram_budget = args.ram_budget.or(bytes("ram_budget", config.ram_budget)?);
-    let cache_budget = config.cache_budget.map(SizeText::cache_budget).transpose()?;
-    let threads = args.threads.or(config.threads).unwrap_or_else(options::all_cores);
-    in_range("threads", threads, 1, 1024)?;
-    let in_flight = in_flight(args.in_flight, config.in_flight)?;
-    let queue = in_range("queue", args.queue.or(config.queue).unwrap_or(USUAL_QUEUE), 1, 1 << 20)?;
-    let caps = args.caps.caps(&keys)?;
-    let limits = args.caps.limits(keys, ram_budget)?;
+    let (http, callers) = http_of(&settings, output)?;
+    let (listen, secret) = address_of_servers(&peers, output)?;
+    let ram_budget = given.read::<OpenSettings>().ram_budget;
+    let threads = given.read::<SearchSettings>().threads.unwrap_or_else(options::all_cores);
+    let limits = caps::limits(&caps, ram_budget)?;
     let (ledger, http_threads) = (Ledger::new(ram_budget), threads.div_ceil(SEARCH_THREADS_PER_HTTP));
-    in_range("poll_s", usize::try_from(sources.poll_s).unwrap_or(usize::MAX), 0, 86_400)?;
-    let memory = args.memory.nodes(&memory_keys, folder, output)?;
     let mut engine = ServeOptions {
         index,
-        memory,
-        gather: args.memory.gather(&memory_keys)?,
-        server: config.server,
+        memory: memory::nodes(&nodes, output)?,
+        server: peers.server,
         listen,
-        tls,
-        peers: config.peers,
+        tls: read_tls(&peers)?,
         secret: secret.unwrap_or_default(),
         threads,
-        in_flight,
-        io: io_choice(args.io, config.io.as_deref())?.into(),
-        merge: !args.no_merge,
         ram_budget: ram_budget.map(|b| b.saturating_sub(limits.bytes(http_threads))),
-        cache_budget: 0,
-        queue,
-        caps,
+        caps: caps::of_query(&caps),
         ledger: Some(Arc::clone(&ledger)),
         may_change: sources.store.is_some(),
-        learning,
-        scorer: args.scorer.options(&scorer_keys)?,
-        carry: named("carry", args.carry, config.carry.as_deref())?.map(Into::into),
-        results: named("results", args.results, config.results.as_deref())?.unwrap_or_default().into(),
-        remote: remote(args, config.remote.as_deref())?,
+        queue: settings.queue,
+        carry: peers.carry.map(options::carry),
+        results: options::results(peers.results),
+        remote: options::remote(peers.remote),
+        peers: peers.peers,
         log,
-        ..ServeOptions::default()
+        ..of_searches(&given)?
     };
-    memory::check(&engine, etcd.is_some())?;
-    let (claim, version) = sources.complete(&mut engine, etcd.as_ref(), folder)?;
-    engine.cache_budget =
-        cache_bytes(args.cache_budget.or(cache_budget).unwrap_or(usual_cache(&engine)), &engine);
+    let (claim, version) = sources.complete(&mut engine, etcd.as_ref(), &folder)?;
+    if let Some((kind, place)) = served(&engine) {
+        check(kind, place)?;
+    }
+    let cache = settings.cache_budget.map_or(usual_cache(&engine), CacheBudget::from);
+    engine.cache_budget = cache_bytes(cache, &engine);
     Ok(Setup {
         http,
         engine,
@@ -419,11 +340,24 @@ fn setup(args: &Args, log: Log, output: Output) -> Result<Setup> {
         http_threads,
         ledger,
         sources,
-        folder: folder.to_path_buf(),
+        folder,
         version,
         etcd,
-        asks_for_learning,
         _claim: claim,
+    })
+}
+
+/// Options of a server that searches in one process have, too.
+fn of_searches(given: &Given) -> Result<ServeOptions> {
+    let search: SearchSettings = given.read();
+    Ok(ServeOptions {
+        gather: given.read::<BatchSettings>().into(),
+        in_flight: search.in_flight,
+        io: search.io.into(),
+        merge: search.merge,
+        learning: given.read::<LearnSettings>().into(),
+        scorer: ScorerOptions::read(&given.read())?,
+        ..ServeOptions::default()
     })
 }
 
@@ -436,52 +370,18 @@ fn usual_cache(engine: &ServeOptions) -> CacheBudget {
     }
 }
 
-/// Returns a value that is in range.
-fn in_range(name: &str, value: usize, low: usize, high: usize) -> Result<usize> {
-    if (low..=high).contains(&value) {
-        return Ok(value);
-    }
-    Err(Error::bad_input(format!("{name} is {value}; use {low} to {high}")))
-}
-
-fn io_choice(given: Option<IoName>, configured: Option<&str>) -> Result<IoName> {
-    match (given, configured) {
-        (Some(io), _) => Ok(io),
-        (None, None) => Ok(IoName::Auto),
-        (None, Some(name)) => IoName::parse(name)
-            .ok_or_else(|| Error::bad_input(format!("io is {name:?}; use \"auto\", \"uring\" or \"pread\""))),
-    }
-}
-
-/// Returns an option with named values, or the value in the file.
-fn named<T: clap::ValueEnum>(key: &str, given: Option<T>, configured: Option<&str>) -> Result<Option<T>> {
-    let (None, Some(name)) = (&given, configured) else { return Ok(given) };
-    let names: Vec<String> = T::value_variants()
-        .iter()
-        .filter_map(T::to_possible_value)
-        .map(|v| format!("{:?}", v.get_name()))
-        .collect();
-    T::from_str(name, false)
-        .map(Some)
-        .map_err(|_| Error::bad_input(format!("{key} is {name:?}; use {}", names.join(" or "))))
-}
-
 /// The address for clients, and whose requests are answered. The host of the address is a name, too.
-fn http_of(args: &Args, config: &Config, output: Output) -> Result<(SocketAddr, Callers)> {
-    let http = args.http.as_deref().or(config.http.as_deref()).unwrap_or(USUAL_HTTP);
+fn http_of(settings: &ServeSettings, output: Output) -> Result<(SocketAddr, Callers)> {
     let checked = |key: &str, texts: &[String], check: fn(&str) -> std::result::Result<String, String>| {
         let check =
             |text: &String| check(text).map_err(|why| Error::bad_input(format!("{key} is {text:?}; {why}")));
         texts.iter().map(check).collect::<Result<Vec<String>>>()
     };
-    let names = checked("host_name", &config.host_name, callers::host_name)?;
-    let own = http.rsplit_once(':').and_then(|(host, _)| callers::host_name(host).ok());
-    let origins = checked("allow_origin", &config.allow_origin, callers::origin)?;
-    let callers = Callers {
-        host_names: args.host_name.iter().cloned().chain(names).chain(own).collect(),
-        origins: [&args.allow_origin[..], &origins].concat(),
-    };
-    Ok((http_address(http, output)?, callers))
+    let names = checked("host_name", &settings.host_name, callers::host_name)?;
+    let own = settings.http.rsplit_once(':').and_then(|(host, _)| callers::host_name(host).ok());
+    let origins = checked("allow_origin", &settings.allow_origin, callers::origin)?;
+    let callers = Callers { host_names: names.into_iter().chain(own).collect(), origins };
+    Ok((http_address(&settings.http, output)?, callers))
 }
 
 /// The address for clients. Warns when others than this machine can reach it.
@@ -533,12 +433,10 @@ fn read_secret(path: &Path, output: Output) -> Result<Vec<u8>> {
 }
 
 /// Reads the certificates for traffic between servers: all three files, or none.
-fn read_tls(config: &Config, folder: &Path) -> Result<Option<Tls>> {
-    match (&config.tls_certificate, &config.tls_key, &config.tls_authority) {
+fn read_tls(peers: &PeerSettings) -> Result<Option<Tls>> {
+    match (&peers.tls_certificate, &peers.tls_key, &peers.tls_authority) {
         (None, None, None) => Ok(None),
-        (Some(certificate), Some(key), Some(authority)) => {
-            Tls::read(&folder.join(certificate), &folder.join(key), &folder.join(authority)).map(Some)
-        }
+        (Some(certificate), Some(key), Some(authority)) => Tls::read(certificate, key, authority).map(Some),
         _ => Err(Error::bad_input(
             "tls_certificate, tls_key and tls_authority go together; give all of them, or none",
         )),
@@ -562,13 +460,26 @@ pub(crate) fn utc(moment: SystemTime) -> String {
 }
 
 /// Writes a file of options for `stratann serve`.
-pub(crate) fn config_text(index: &Path, http: &str, cluster: Option<&ClusterPlace<'_>>) -> Result<String> {
+pub(crate) fn config_text(
+    index: &Path,
+    http: &str,
+    given: &Given,
+    cluster: Option<&ClusterPlace<'_>>,
+) -> Result<String> {
     let quoted = |path: &Path| match path.to_str() {
         // A JSON string is a valid TOML string.
         Some(text) => Ok(serde_json::Value::from(text).to_string()),
         None => Err(Error::bad_input(format!("{} is not UTF-8; rename it", path.display()))),
     };
     let mut text = format!("index = {}\nhttp = \"{http}\"\n", quoted(index)?);
+    for (name, value) in given.values_by_name() {
+        let value = match value {
+            Value::Text(text) => serde_json::Value::from(text.as_str()).to_string(),
+            Value::Path(path) => quoted(path)?,
+            value => value.to_string(),
+        };
+        text += &format!("{name} = {value}\n");
+    }
     if let Some(place) = cluster {
         text += &format!("server = {}\nlisten = \"{}\"\n", place.server, place.peers[place.server]);
         text += &format!("peers = {}\n", serde_json::Value::from(place.peers));
@@ -603,11 +514,96 @@ mod tests {
     fn a_written_config_is_read_back() {
         let peers = ["127.0.0.1:1".to_string(), "127.0.0.1:2".to_string()];
         let place = ClusterPlace { server: 1, peers: &peers, secret_file: Path::new("/tmp/secret") };
-        let text = config_text(Path::new("/a \"b\"\\c"), "127.0.0.1:0", Some(&place)).unwrap();
-        let config: Config = toml::from_str(&text).unwrap();
-        assert_eq!(config.index.as_deref(), Some(Path::new("/a \"b\"\\c")));
-        assert_eq!((config.server, config.listen.as_deref()), (Some(1), Some("127.0.0.1:2")));
-        assert_eq!(config.peers, peers);
+        let mut more = Given::default();
+        more.push("merge", Value::Flag(false), "--no-merge".into());
+        more.push("learning", Value::Text("frozen".into()), "--frozen".into());
+        let text = config_text(Path::new("/a \"b\"\\c"), "127.0.0.1:0", &more, Some(&place)).unwrap();
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), text).unwrap();
+        let (given, _) = config::given(Some(file.path()), &Parameters::of(Given::default())).unwrap();
+        let (settings, own): (ServeSettings, PeerSettings) = (given.read(), given.read());
+        assert_eq!(settings.index.as_deref(), Some(Path::new("/a \"b\"\\c")));
+        assert_eq!((own.server, own.listen.as_deref()), (Some(1), Some("127.0.0.1:2")));
+        assert_eq!(own.peers, peers);
+        assert_eq!(given.read::<LearnSettings>().learning, stratann_params::choices::Learn::Frozen);
+        assert!(!given.read::<SearchSettings>().merge);
+    }
+
+    /// Every key that a file could have before the table had them.
+    const OLDER: &str = r#"
+        index = "spread"
+        server = 1
+        listen = "10.0.0.2:8800"
+        peers = ["10.0.0.1:8800", "10.0.0.2:8800"]
+        http = "10.0.0.2:8700"
+        host_name = ["search.example"]
+        allow_origin = ["https://search.example"]
+        secret_file = "secret"
+        threads = 4
+        in_flight = 16
+        io = "pread"
+        ram_budget = "2GiB"
+        cache_budget = "auto"
+        queue = 900
+        max_k = 100
+        max_list = 200
+        max_nprobe = 300
+        max_batch = 400
+        max_timeout_ms = 500
+        http_memory = 1048576
+        connections_per_address = 6
+        header_time_s = 7
+        idle_time_s = 8
+        carry = "distances"
+        results = "origin"
+        remote = "hand-over"
+        scorer = "cuda"
+        device = 0
+        gpu_budget = "8GiB"
+        spill = true
+        early_tables = false
+        learning = "frozen"
+        epoch_queries = 77
+        tls_certificate = "certificate.pem"
+        tls_key = "key.pem"
+        tls_authority = "authority.pem"
+        store = "s3://bucket/prefix"
+        data = "data"
+        poll_s = 0
+        etcd = ["http://127.0.0.1:2379"]
+        cluster = "products"
+        advertise = "10.0.0.2:8801"
+        memory = ["10.0.0.9:8900"]
+        key_file = "key"
+        memory_certificate = "certificate.pem"
+        memory_certificate_key = "key.pem"
+        memory_authority = "authority.pem"
+        batch = 100
+        doorbell = 9
+    "#;
+
+    #[test]
+    fn a_file_of_an_older_version_is_read() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("server.toml");
+        std::fs::write(&path, OLDER).unwrap();
+        let (given, beside) = config::given(Some(&path), &Parameters::of(Given::default())).unwrap();
+        let keys = OLDER.lines().filter_map(|line| line.split_once('=')).map(|(key, _)| key.trim());
+        assert!(keys.clone().count() == 50 && keys.clone().all(|key| given.has(key)), "{given:?}");
+        let (settings, peers): (ServeSettings, PeerSettings) = (given.read(), given.read());
+        assert_eq!(
+            settings.index,
+            Some(beside.join("spread")),
+            "paths are relative to the folder of the file"
+        );
+        assert_eq!((settings.queue, settings.poll_s, peers.server), (900, 0, Some(1)));
+        assert_eq!(peers.peers, ["10.0.0.1:8800", "10.0.0.2:8800"]);
+        assert_eq!(given.read::<OpenSettings>().ram_budget, Some(2 << 30));
+        let caps: CapSettings = given.read();
+        assert_eq!((caps.max_k, caps.http_memory, caps.idle_time_s), (100, Some(1 << 20), Some(8)));
+        assert!(!given.read::<stratann_params::open::ScorerSettings>().early_tables);
+        let batches: BatchSettings = given.read();
+        assert_eq!((batches.batch, batches.doorbell), (Some(100), Some(9)));
     }
 
     #[test]

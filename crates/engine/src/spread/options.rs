@@ -3,6 +3,9 @@
 use std::path::{Path, PathBuf};
 
 use stratann_core::place::SERVERS_MAX;
+use stratann_params::Given;
+use stratann_params::choices::MethodName;
+use stratann_params::partition::{PartitionSettings, PlacementSettings, TrafficSettings};
 use stratann_storage::{Error, Result};
 
 use crate::base::shape;
@@ -30,6 +33,16 @@ impl Method {
             Method::Cells => "cells",
             Method::Kmeans => "kmeans",
             Method::Random => "random",
+        }
+    }
+}
+
+impl From<MethodName> for Method {
+    fn from(name: MethodName) -> Method {
+        match name {
+            MethodName::Cells => Method::Cells,
+            MethodName::Kmeans => Method::Kmeans,
+            MethodName::Random => Method::Random,
         }
     }
 }
@@ -76,6 +89,26 @@ impl PartitionOptions {
             seed: 1,
             threads: std::thread::available_parallelism().map_or(1, |n| n.get()),
             force: false,
+        }
+    }
+
+    /// Reads what a user gave, but for the prices of a plan.
+    pub fn read(given: &Given, servers: usize) -> PartitionOptions {
+        let (every, placement): (PartitionSettings, PlacementSettings) = (given.read(), given.read());
+        let traffic: TrafficSettings = given.read();
+        let usual = PartitionOptions::new(servers);
+        PartitionOptions {
+            replicas: every.replicas,
+            overlap: placement.overlap,
+            method: placement.method.into(),
+            grid: GridPartition::read(&given.read()),
+            traffic: traffic.traffic,
+            traffic_from: traffic.traffic_from,
+            ram_budget: every.ram_budget,
+            seed: every.seed,
+            threads: every.threads.unwrap_or(usual.threads),
+            force: every.force,
+            ..usual
         }
     }
 

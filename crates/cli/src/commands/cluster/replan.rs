@@ -8,14 +8,15 @@ use stratann_cluster::store::Store;
 use stratann_engine::manifest::Manifest;
 use stratann_engine::spread::PartitionOptions;
 use stratann_engine::spread::replan::{ReplanOptions, ReplanReport, replan};
+use stratann_params::{IndexKind, Param, Place, Stage};
 use stratann_storage::budget::size;
 use stratann_storage::{Error, Progress, Result};
 
-use super::PlanPrices;
 use crate::output::{Output, count, eprint_line, table};
+use crate::parameters::{Parameters, Rows};
 use crate::progress::ProgressPrinter;
 use crate::remote::{self, Remote};
-use crate::{Verdict, options, plans};
+use crate::{Verdict, plans};
 
 /// Plan a partitioned grid-ivf again by the queries of its servers, and publish the change
 ///
@@ -44,13 +45,18 @@ pub(super) struct Replan {
     #[arg(long, value_name = "S", value_parser = clap::value_parser!(u64).range(1..=86_400))]
     every: Option<u64>,
     #[command(flatten)]
-    prices: PlanPrices,
-    /// Limit of all memory of this command, such as 512MiB [default: no limit]
-    #[arg(long, value_name = "SIZE", value_parser = options::size)]
-    ram_budget: Option<u64>,
-    /// Threads [default: all cores]
-    #[arg(long, value_parser = options::threads)]
-    threads: Option<usize>,
+    table: Parameters<ReplanRows>,
+}
+
+/// The table's options of plans.
+struct ReplanRows;
+
+impl Rows for ReplanRows {
+    const STAGES: &'static [Stage] = &[Stage::Partition];
+
+    fn has(param: &Param) -> bool {
+        ["ram_budget", "threads", "costs", "alpha", "message_us", "byte_ns"].contains(&param.name)
+    }
 }
 
 const EXAMPLES: &str = "\
@@ -74,6 +80,7 @@ struct Round {
 }
 
 pub(super) fn run(args: &Replan, output: Output) -> Result<Verdict> {
+    args.table.check([IndexKind::GridIvf], Place::Folder)?;
     let store = args.store.as_deref().map(Store::open).transpose()?;
     let printer = ProgressPrinter::new(output);
     loop {
@@ -110,12 +117,8 @@ fn round(args: &Replan, store: Option<&Store>, printer: &ProgressPrinter) -> Res
     for silent in servers.silent() {
         eprint_line(&format!("note: {silent}; its queries are not known"));
     }
-    let partition = PartitionOptions {
-        grid: args.prices.read()?,
-        ram_budget: args.ram_budget,
-        threads: args.threads.unwrap_or_else(options::all_cores),
-        ..PartitionOptions::new(1)
-    };
+    let given = &args.table.given;
+    let partition = PartitionOptions { grid: super::division(given)?, ..PartitionOptions::read(given, 1) };
     let options = ReplanOptions { partition, visits, margin: args.margin };
     let report = replan(&args.index, &args.output, &options, printer)?;
     let version = match store.filter(|_| report.is_published) {

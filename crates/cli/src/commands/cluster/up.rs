@@ -13,13 +13,15 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use serde_json::json;
+use stratann_engine::kinds::kind::Kind;
 use stratann_engine::manifest::Manifest;
 use stratann_engine::spread::scatter;
+use stratann_params::{Given, Param, Place, Stage, Value};
 use stratann_storage::{Error, ErrorKind, Result};
 
 use crate::commands::serve::{ClusterPlace, Stop, config_text, stops};
-use crate::options::{CarryName, RemoteName, ResultsName};
 use crate::output::{Output, eprint_line, print};
+use crate::parameters::{Parameters, Rows};
 use crate::{Verdict, options, remote};
 
 /// Run all servers of an index on this machine, to try it out
@@ -34,39 +36,27 @@ pub(super) struct Up {
     /// Number of servers, which must be that of the partition
     #[arg(long, value_name = "N")]
     servers: Option<usize>,
-    /// Search threads per server [default: all cores]
-    #[arg(long, value_parser = options::threads)]
-    threads: Option<usize>,
-    /// Limit of all memory per server, such as 512MiB [default: no limit]
-    #[arg(long, value_name = "SIZE", value_parser = options::size)]
-    ram_budget: Option<u64>,
-    /// Part of it that caches blocks
+    /// Part of --ram-budget that caches blocks
     #[arg(long, value_name = "SIZE", value_parser = options::size, default_value = "0")]
     cache_budget: u64,
-    /// Make each read, even while another query makes the same one (to compare)
-    #[arg(long)]
-    no_merge: bool,
-    /// What a hand-over contains of its candidates [default: ids; distances where codes are on disk]
-    #[arg(long, value_enum)]
-    carry: Option<CarryName>,
-    /// Where partial results go at a hand-over [default: along]
-    #[arg(long, value_enum)]
-    results: Option<ResultsName>,
-    /// How a hybrid-ivf query uses lists and vectors of other servers [default: score]
-    #[arg(long, value_enum)]
-    remote: Option<RemoteName>,
-    /// Use what a hybrid-ivf has learnt from earlier queries, without learning more
-    #[arg(long)]
-    frozen: bool,
-    /// Neither use nor update what a hybrid-ivf has learnt
-    #[arg(long, conflicts_with = "frozen")]
-    no_learning: bool,
-    /// Queries per learning epoch of each server [default: 2000]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
-    epoch_queries: Option<u32>,
+    #[command(flatten)]
+    table: Parameters<UpRows>,
     /// Longest time until all servers are ready, seconds
     #[arg(long, default_value_t = WAIT_S, value_name = "S", value_parser = clap::value_parser!(u64).range(1..=86_400))]
     wait: u64,
+}
+
+/// The table's options of servers that all servers get.
+struct UpRows;
+
+impl Rows for UpRows {
+    const STAGES: &'static [Stage] = &[Stage::Serve];
+
+    fn has(param: &Param) -> bool {
+        let own =
+            ["threads", "ram_budget", "merge", "carry", "results", "remote", "learning", "epoch_queries"];
+        own.contains(&param.name)
+    }
 }
 
 const EXAMPLES: &str = "\
@@ -91,10 +81,15 @@ const GRACE: Duration = Duration::from_secs(15);
 
 /// Runs `stratann cluster up`.
 pub(super) fn run(args: &Up, output: Output) -> Result<Verdict> {
-    let spread = match scatter::is_apart(&args.index) {
-        true => Some(scatter::describe(&args.index)?.servers),
-        false => Manifest::read(&args.index)?.1.spread.map(|c| c.servers),
+    let (kind, spread) = match scatter::is_apart(&args.index) {
+        true => (Some(Kind::DiskGraph), Some(scatter::describe(&args.index)?.servers)),
+        false => {
+            let manifest = Manifest::read(&args.index)?.1;
+            (manifest.kind(), manifest.spread.map(|spread| spread.servers))
+        }
     };
+    let place = if spread.is_some() { Place::Part } else { Place::Folder };
+    args.table.check(kind.map(Into::into), place)?;
     let servers = spread.unwrap_or(1);
     if let Some(wanted) = args.servers.filter(|&wanted| wanted != servers) {
         return Err(Error::bad_input(format!(
@@ -130,19 +125,13 @@ pub(super) fn run(args: &Up, output: Output) -> Result<Verdict> {
 /// # Errors
 /// A folder that is no partition, or a server that ends or is not ready in two minutes.
 pub fn started(index: &Path, threads: usize, output: Output) -> Result<Cluster> {
+    let mut given = Given::default();
+    given.push("threads", Value::Whole(threads as u64), "--threads".into());
     let args = Up {
         index: index.to_path_buf(),
         servers: None,
-        threads: Some(threads),
-        ram_budget: None,
         cache_budget: 0,
-        no_merge: false,
-        carry: None,
-        results: None,
-        remote: None,
-        frozen: false,
-        no_learning: false,
-        epoch_queries: None,
+        table: Parameters::of(given),
         wait: WAIT_S,
     };
     let servers = Manifest::read(index)?.1.spread.map(|spread| spread.servers);
@@ -184,7 +173,7 @@ impl Cluster {
         let mut cluster = Cluster { servers: Vec::new(), _folder: folder };
         for server in 0..spread.unwrap_or(1) {
             let place = ClusterPlace { server, peers: &peers, secret_file: &secret_file };
-            let text = config_text(&index, "127.0.0.1:0", spread.map(|_| &place))?;
+            let text = config_text(&index, "127.0.0.1:0", &args.table.given, spread.map(|_| &place))?;
             let config = cluster._folder.path.join(format!("server-{server:02}.toml"));
             write_private(&config, text.as_bytes())?;
             cluster.servers.push(Running::start(server, &config, args, output)?);
@@ -299,31 +288,7 @@ impl Running {
         let program = std::env::current_exe().map_err(|e| Error::io("finding", Path::new("stratann"), &e))?;
         let mut command = Command::new(&program);
         command.args(["serve", "--json", "--until-eof", "--config"]).arg(config);
-        let options = [
-            ("--threads", args.threads.map(|n| n as u64)),
-            ("--ram-budget", args.ram_budget),
-            ("--cache-budget", Some(args.cache_budget)),
-        ];
-        for (name, value) in options {
-            if let Some(value) = value {
-                command.arg(name).arg(value.to_string());
-            }
-        }
-        let switches =
-            [("--no-merge", args.no_merge), ("--frozen", args.frozen), ("--no-learning", args.no_learning)];
-        command.args(switches.iter().filter(|switch| switch.1).map(|switch| switch.0));
-        if let Some(queries) = args.epoch_queries {
-            command.args(["--epoch-queries", &queries.to_string()]);
-        }
-        if let Some(carry) = args.carry {
-            command.args(["--carry", carry.name()]);
-        }
-        if let Some(results) = args.results {
-            command.args(["--results", results.name()]);
-        }
-        if let Some(remote) = args.remote {
-            command.args(["--remote", remote.name()]);
-        }
+        command.args(["--cache-budget", &args.cache_budget.to_string()]);
         // A separate process group: Ctrl-C in a terminal reaches only this process, which then stops the servers in
         // order.
         command.process_group(0).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());

@@ -10,6 +10,7 @@ use stratann_cluster::store::{Here, Store, drop_others, newest_fetched, only_par
 use stratann_engine::manifest::Manifest;
 use stratann_engine::serve::{ServeOptions, Versions};
 use stratann_engine::spread::scatter;
+use stratann_params::serve::ServeSettings;
 use stratann_server::Log;
 use stratann_storage::{Error, ErrorKind, Quiet, Result};
 
@@ -34,6 +35,19 @@ pub(super) struct Sources {
 
 /// Seconds after which etcd forgets a server that does not respond.
 const LEASE_S: u64 = 5;
+
+impl From<&ServeSettings> for Sources {
+    fn from(settings: &ServeSettings) -> Sources {
+        Sources {
+            store: settings.store.clone(),
+            data: settings.data.clone(),
+            poll_s: settings.poll_s,
+            etcd: settings.etcd.clone(),
+            cluster: settings.cluster.clone(),
+            advertise: settings.advertise.clone(),
+        }
+    }
+}
 
 impl Sources {
     /// Etcd, when it is configured.
@@ -187,7 +201,7 @@ impl Sources {
                     true => store.clone(),
                     false => folder.join(store).display().to_string(),
                 };
-                Ok(Some((place, folder.join(data))))
+                Ok(Some((place, data.clone())))
             }
         }
     }

@@ -13,6 +13,8 @@ use serde::{Deserialize, Serialize};
 use stratann_core::format::grid::Copies;
 use stratann_core::place::Placement;
 use stratann_core::plan::grid_ivf::View;
+use stratann_params::choices::DivisionName;
+use stratann_params::partition::DivisionSettings;
 use stratann_storage::budget::Account;
 use stratann_storage::data_file::FileEntry;
 use stratann_storage::{Progress, Result, data_file};
@@ -58,6 +60,17 @@ impl Mode {
     }
 }
 
+impl From<DivisionName> for Mode {
+    fn from(name: DivisionName) -> Mode {
+        match name {
+            DivisionName::Harmony => Mode::Harmony,
+            DivisionName::Vector => Mode::Vector,
+            DivisionName::Dimension => Mode::Dimension,
+            DivisionName::Striped => Mode::Striped,
+        }
+    }
+}
+
 /// What the planner is told. What is not given is measured.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct GridPartition {
@@ -80,6 +93,22 @@ pub struct GridPartition {
     pub message_ns: Option<f64>,
     /// Nanoseconds of a byte in a message.
     pub byte_ns: Option<f64>,
+}
+
+impl GridPartition {
+    /// Reads what a user gave, but for the file of prices.
+    pub fn read(settings: &DivisionSettings) -> GridPartition {
+        GridPartition {
+            mode: settings.mode.into(),
+            queries: settings.queries.clone(),
+            nprobe: settings.nprobe,
+            recall: settings.recall,
+            alpha: settings.alpha,
+            message_ns: settings.message_us.map(|us| 1e3 * us),
+            byte_ns: settings.byte_ns,
+            ..GridPartition::default()
+        }
+    }
 }
 
 /// What an index is divided over.
