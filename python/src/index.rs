@@ -16,7 +16,8 @@ use stratann_engine::kinds::{reported_params, setting};
 use stratann_engine::manifest::Manifest;
 use stratann_engine::search::{self, Answers, Latency, SearchOptions, Together};
 use stratann_params::open::OpenSettings;
-use stratann_params::{Given, Place, Scope, Stage, Surface};
+use stratann_params::search::SearchSettings;
+use stratann_params::{Given, Key, Place, Scope, Stage, Surface};
 use stratann_storage::budget::Account;
 use stratann_storage::{Error, Quiet, Result};
 
@@ -368,13 +369,13 @@ fn stats_dict<'py>(
         per_query.set_item(name, value as f64 / count.max(1) as f64)?;
     }
     let params = PyDict::new(py);
-    params.set_item("k", answers.params.k)?;
+    params.set_item(Key::<SearchSettings>::k, answers.params.k)?;
     let setting = setting(&answers.params);
-    params.set_item("search_list", setting.search_list)?;
-    params.set_item("stop_slack", setting.slack.unwrap_or(f32::INFINITY))?;
+    params.set_item(Key::<SearchSettings>::search_list, setting.search_list)?;
+    params.set_item(Key::<SearchSettings>::stop_slack, setting.slack.unwrap_or(f32::INFINITY))?;
     if let Some(nprobe) = setting.nprobe {
-        params.set_item("nprobe", nprobe)?;
-        params.set_item("early_stop", setting.early_stop)?;
+        params.set_item(Key::<SearchSettings>::nprobe, nprobe)?;
+        params.set_item(Key::<SearchSettings>::early_stop, setting.early_stop)?;
     }
     for (name, value) in reported_params(&answers.params) {
         if params.contains(name)? {
@@ -388,8 +389,8 @@ fn stats_dict<'py>(
             Value::Null | Value::Array(_) | Value::Object(_) => params.set_item(name, py.None())?,
         }
     }
-    params.set_item("mode", answers.params.mode.name())?;
-    params.set_item("in_flight", options.in_flight)?;
+    params.set_item(Key::<SearchSettings>::mode, answers.params.mode.name())?;
+    params.set_item(Key::<SearchSettings>::in_flight, options.in_flight)?;
     let percentiles = Latency::of(&answers.latency_ns);
     let latency = PyDict::new(py);
     latency.set_item("mean", percentiles.mean)?;

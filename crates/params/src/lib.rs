@@ -28,7 +28,7 @@ mod value;
 pub use choices::IndexKind;
 pub use given::{Given, Scope, Wrong, similar};
 pub use param::{
-    Fixed, Group, GroupInfo, Level, Param, Place, Shorthand, Stage, Surface, list_of, named, rows,
+    Fixed, Group, GroupInfo, Key, Level, Param, Place, Shorthand, Stage, Surface, list_of, named, rows,
 };
 pub use value::{AutoOr, Choice, Parameter, Type, Unit, Value, parse_size};
 

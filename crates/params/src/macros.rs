@@ -46,6 +46,12 @@ macro_rules! params {
             }
         }
 
+        #[allow(non_upper_case_globals, reason = "a key is the name of its field")]
+        impl $crate::Key<$group> {
+            $(#[doc = concat!("`", stringify!($name), "`")]
+            pub const $name: &'static str = stringify!($name);)*
+        }
+
         impl $crate::Group for $group {
             const NAME: &'static str = stringify!($group);
             const ABOUT: &'static str = concat!($($about, "\n"),+);

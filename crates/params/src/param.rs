@@ -1,5 +1,6 @@
 //! A row of the table, a group of rows, and what they say.
 
+use std::marker::PhantomData;
 use std::ops::RangeInclusive;
 
 use crate::GROUPS;
@@ -377,6 +378,9 @@ pub trait Group: Default {
         Ok(())
     }
 }
+
+/// The names of the parameters of a group, for keys of reports: `Key::<SearchSettings>::k`.
+pub struct Key<G>(PhantomData<G>);
 
 /// A group without its struct, to walk the table.
 pub struct GroupInfo {

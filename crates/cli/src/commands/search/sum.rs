@@ -5,6 +5,8 @@ use stratann_engine::exec::{MergedReads, Times};
 use stratann_engine::groundtruth::{CheckedTruth, Found};
 use stratann_engine::kinds::{reported_params, setting};
 use stratann_engine::search::{Answers, Effort, Latency, SearchOptions};
+use stratann_params::Key;
+use stratann_params::search::{BatchSettings, GraphSwitches, SearchSettings};
 use stratann_storage::Result;
 use stratann_storage::budget::{self, Account};
 
@@ -141,24 +143,25 @@ fn params_json(options: &SearchOptions, used: Option<&Params>, k: usize) -> serd
     };
     let setting = used.map(setting);
     let mut params = serde_json::json!({
-        "k": k,
-        "recall": asked,
-        "search_list": setting.map(|s| s.search_list),
-        "stop_slack": setting.and_then(|s| s.slack),
-        "patience": setting.map(|s| s.patience),
-        "width": options::width_name(options.width),
-        "mode": options.mode.name(),
-        "in_flight": options.in_flight,
-        "admission": options::admission_name(options.admission),
-        "head": options.switches.graph().head,
-        "whole_blocks": options.switches.graph().whole_blocks,
+        (Key::<SearchSettings>::k): k,
+        (Key::<SearchSettings>::recall): asked,
+        (Key::<SearchSettings>::search_list): setting.map(|s| s.search_list),
+        (Key::<SearchSettings>::stop_slack): setting.and_then(|s| s.slack),
+        (Key::<GraphSwitches>::patience): setting.map(|s| s.patience),
+        (Key::<SearchSettings>::width): options::width_name(options.width),
+        (Key::<SearchSettings>::mode): options.mode.name(),
+        (Key::<SearchSettings>::in_flight): options.in_flight,
+        (Key::<SearchSettings>::admission): options::admission_name(options.admission),
+        (Key::<GraphSwitches>::head): options.switches.graph().head,
+        (Key::<GraphSwitches>::whole_blocks): options.switches.graph().whole_blocks,
     });
     for (name, value) in used.map(reported_params).unwrap_or_default() {
         params[name] = value;
     }
     if used.is_some_and(|used| used.kind.remote_hnsw().is_some()) {
         let gather = &options.gather;
-        (params["batch"], params["doorbell"]) = (gather.batch.into(), gather.doorbell.into());
+        (params[Key::<BatchSettings>::batch], params[Key::<BatchSettings>::doorbell]) =
+            (gather.batch.into(), gather.doorbell.into());
         params["doorbell_bytes"] = gather.lowered_bytes().into();
     }
     params

@@ -4,8 +4,8 @@
 use stratann_core::plan::KindParams;
 use stratann_core::plan::gpu_ivf::{self, MAX_CANDIDATES, MAX_PROBES, Rule};
 use stratann_core::query::{Params, QueryStats};
-use stratann_params::Group;
-use stratann_params::search::GpuSwitches;
+use stratann_params::search::{GpuSwitches, SearchSettings};
+use stratann_params::{Group, Key};
 use stratann_storage::{Error, Result};
 
 #[cfg(feature = "lab")]
@@ -197,18 +197,21 @@ pub(crate) fn setting(k: u32, own: &gpu_ivf::Params) -> Setting {
 /// The parameters that a report shows, by their names in JSON.
 pub(crate) fn reported_params(own: &gpu_ivf::Params) -> Vec<(&'static str, serde_json::Value)> {
     let mut all = vec![
-        ("nprobe", own.nprobe.into()),
-        ("candidates", own.candidates.into()),
-        ("batch_size", own.batch.into()),
-        ("rule", own.rule.name().into()),
+        (Key::<SearchSettings>::nprobe, own.nprobe.into()),
+        (Key::<GpuSwitches>::candidates, own.candidates.into()),
+        (Key::<GpuSwitches>::batch_size, own.batch.into()),
+        (Key::<GpuSwitches>::rule, own.rule.name().into()),
         ("merge", own.merge.into()),
         ("reuse", own.reuse.into()),
-        ("whole_blocks", own.whole_blocks.into()),
+        (Key::<GpuSwitches>::whole_blocks, own.whole_blocks.into()),
     ];
     match own.rule {
         Rule::Static => {}
-        Rule::Changes => all.extend([("epsilon_stop", own.epsilon.into()), ("beta", own.beta.into())]),
-        Rule::Margin => all.push(("margin", own.margin.into())),
+        Rule::Changes => all.extend([
+            (Key::<GpuSwitches>::epsilon_stop, own.epsilon.into()),
+            (Key::<GpuSwitches>::beta, own.beta.into()),
+        ]),
+        Rule::Margin => all.push((Key::<GpuSwitches>::margin, own.margin.into())),
     }
     if own.exact {
         all.push(("exact", true.into()));

@@ -3,7 +3,8 @@
 use stratann_core::plan::KindParams;
 use stratann_core::plan::grid_ivf;
 use stratann_core::query::Params;
-use stratann_params::search::GridSwitches;
+use stratann_params::Key;
+use stratann_params::search::{GridSwitches, SearchSettings};
 
 use crate::curve::{Grid, Point, StopRule};
 use crate::kinds::answers::Setting;
@@ -55,10 +56,10 @@ pub(crate) fn setting(k: u32, own: &grid_ivf::Params) -> Setting {
 /// The parameters that a report shows, by their names in JSON.
 pub(crate) fn reported_params(own: &grid_ivf::Params) -> Vec<(&'static str, serde_json::Value)> {
     let mut all = vec![
-        ("nprobe", own.nprobe.into()),
-        ("prune_dimension", own.prune_dimension.into()),
-        ("prune_vector", own.prune_vector.into()),
-        ("prewarm", own.prewarm.into()),
+        (Key::<SearchSettings>::nprobe, own.nprobe.into()),
+        (Key::<GridSwitches>::prune_dimension, own.prune_dimension.into()),
+        (Key::<GridSwitches>::prune_vector, own.prune_vector.into()),
+        (Key::<GridSwitches>::prewarm, own.prewarm.into()),
     ];
     if own.exact {
         all.push(("exact", true.into()));

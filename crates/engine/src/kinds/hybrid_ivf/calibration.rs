@@ -3,7 +3,8 @@
 use stratann_core::plan::KindParams;
 use stratann_core::plan::hybrid_ivf::{self, MAX_LOCAL_LIST, MAX_PROBES, Order};
 use stratann_core::query::Params;
-use stratann_params::search::ListSwitches;
+use stratann_params::Key;
+use stratann_params::search::{ListSwitches, SearchSettings};
 use stratann_storage::{Error, Result};
 
 use super::options::{bounds, order};
@@ -115,13 +116,13 @@ pub(crate) fn setting(k: u32, own: &hybrid_ivf::Params) -> Setting {
 /// The parameters that a report shows, by their names in JSON.
 pub(crate) fn reported_params(own: &hybrid_ivf::Params) -> Vec<(&'static str, serde_json::Value)> {
     let mut all = vec![
-        ("nprobe", own.nprobe.into()),
-        ("votes", own.sample_hits.into()),
-        ("early_stop", Some(own.early_stop).filter(|s| s.is_finite()).into()),
-        ("order", own.order.name().into()),
-        ("bounds", own.bounds.name().into()),
-        ("local_lists", own.local_lists.into()),
-        ("local_list", own.local_list.into()),
+        (Key::<SearchSettings>::nprobe, own.nprobe.into()),
+        (Key::<ListSwitches>::votes, own.sample_hits.into()),
+        (Key::<SearchSettings>::early_stop, Some(own.early_stop).filter(|s| s.is_finite()).into()),
+        (Key::<ListSwitches>::order, own.order.name().into()),
+        (Key::<ListSwitches>::bounds, own.bounds.name().into()),
+        (Key::<ListSwitches>::local_lists, own.local_lists.into()),
+        (Key::<ListSwitches>::local_list, own.local_list.into()),
     ];
     if own.exact {
         all.push(("exact", true.into()));

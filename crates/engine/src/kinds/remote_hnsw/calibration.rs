@@ -3,7 +3,8 @@
 use stratann_core::plan::KindParams;
 use stratann_core::plan::remote_hnsw::{self, MAX_EF, MAX_PROBES};
 use stratann_core::query::Params;
-use stratann_params::search::RemoteSwitches;
+use stratann_params::Key;
+use stratann_params::search::{RemoteSwitches, SearchSettings};
 use stratann_storage::{Error, Result};
 
 use super::facts::RemoteFacts;
@@ -80,7 +81,8 @@ pub(crate) fn setting(own: &remote_hnsw::Params) -> Setting {
 
 /// The parameters that a report shows, by their names in JSON.
 pub(crate) fn reported_params(own: &remote_hnsw::Params) -> Vec<(&'static str, serde_json::Value)> {
-    let mut all = vec![("nprobe", own.nprobe.into()), ("ef", own.ef.into())];
+    let mut all =
+        vec![(Key::<SearchSettings>::nprobe, own.nprobe.into()), (Key::<RemoteSwitches>::ef, own.ef.into())];
     if own.exact {
         all.push(("exact", true.into()));
     }
