@@ -457,6 +457,53 @@ fn baselines_stay_behind_the_feature_of_the_laboratory() {
     demand_none("baselines outside of rooms behind the feature `lab`", &violations);
 }
 
+/// The heading of the map that has the rooms of a crate.
+const MAPS: [(&str, &str); 11] = [
+    ("kernel", "kernel"),
+    ("params", "params"),
+    ("core", "core"),
+    ("storage", "storage"),
+    ("engine", "engine"),
+    ("cli", "cli"),
+    ("gpu", "gpu, sim, capacity, server, cluster"),
+    ("sim", "gpu, sim, capacity, server, cluster"),
+    ("capacity", "gpu, sim, capacity, server, cluster"),
+    ("server", "gpu, sim, capacity, server, cluster"),
+    ("cluster", "gpu, sim, capacity, server, cluster"),
+];
+
+#[test]
+fn every_room_is_on_the_map_and_every_place_on_it_exists() {
+    let root = crates().join("..");
+    let map = fs::read_to_string(root.join("ARCHITECTURE.md")).expect("the map");
+    let mut violations = Vec::new();
+    for (name, heading) in MAPS {
+        let section =
+            map.split(&format!("\n## {heading}\n")).nth(1).and_then(|rest| rest.split("\n## ").next());
+        let section = section.unwrap_or_else(|| panic!("the map has no section {heading}"));
+        for entry in fs::read_dir(crates().join(name).join("src")).expect("a folder").flatten() {
+            let file = entry.file_name().into_string().expect("UTF-8");
+            let room = file.strip_suffix(".rs").unwrap_or(&file);
+            let forms = [format!("{room}/"), format!("{room}.rs")];
+            if room != "lib" && !forms.iter().any(|form| section.contains(form)) {
+                violations.push(format!("{name}/src/{file} is not in the section {heading}"));
+            }
+        }
+    }
+    for place in map.split("](").skip(1).filter_map(|rest| rest.split(')').next()) {
+        if !place.contains("://") && !root.join(place).exists() {
+            violations.push(format!("{place} does not exist"));
+        }
+    }
+    for place in map.split('`').filter(|text| text.starts_with("cli/") || text.starts_with("engine/")) {
+        let path = place.split_once('/').map(|(name, rest)| format!("{name}/src/{rest}")).unwrap_or_default();
+        if !place.contains('<') && !place.contains('*') && !crates().join(path).exists() {
+            violations.push(format!("{place} does not exist"));
+        }
+    }
+    demand_none("the map is not true", &violations);
+}
+
 #[test]
 fn lines_fit() {
     let mut violations = Vec::new();
