@@ -5,6 +5,7 @@
 
 pub mod membership;
 pub mod memory;
+#[cfg(feature = "store")]
 pub mod store;
 
 /// Returns a runtime for the clients of both. The interface of this crate is synchronous.
