@@ -284,7 +284,10 @@ impl<'a> Gathering<'a> {
             return Ok(());
         }
         state.admitted += 1;
-        if state.admitted == 1 { queries.begin_batch() } else { Ok(()) }
+        match queries.loads().filter(|_| state.admitted == 1) {
+            Some(loads) => loads.begin_batch(),
+            None => Ok(()),
+        }
     }
 
     /// Adds a query's want to the table.
@@ -389,7 +392,7 @@ impl Drop for Gathering<'_> {
 
 impl Driver<'_> {
     /// Starts the doorbells that may begin. Only the loader has any.
-    pub(super) fn ring_doorbells(&mut self, queries: &mut dyn Queries) -> io::Result<()> {
+    pub(super) fn start_doorbells(&mut self, queries: &mut dyn Queries) -> io::Result<()> {
         while self.gathering.as_mut().is_some_and(Gathering::may_ring) && self.tier.room() > 0 {
             let doorbell = Arc::new(Doorbell(self.tier.waker().ok()));
             let Some(gathering) = &mut self.gathering else { return Ok(()) };
@@ -400,9 +403,9 @@ impl Driver<'_> {
             }
             let mut stats = QueryStats::default();
             let mut nodes = [false; 256];
-            if queries.is_recorded() {
-                let loads = reads.iter().flatten();
-                queries.rang(&loads.map(|load| (load.read, load.is_cached())).collect::<Vec<_>>());
+            if let Some(loads) = queries.loads().filter(|loads| loads.is_recorded()) {
+                let begun = reads.iter().flatten().map(|load| (load.read, load.is_cached()));
+                loads.on_doorbell(&begun.collect::<Vec<_>>());
             }
             for loads in reads {
                 if loads[0].is_cached() {
@@ -415,7 +418,9 @@ impl Driver<'_> {
                 }
             }
             stats.round_trips = nodes.iter().filter(|&&is_used| is_used).count() as u64;
-            queries.loaded(&stats);
+            if let Some(loads) = queries.loads() {
+                loads.loaded(&stats);
+            }
             self.start_reads_now()?;
         }
         Ok(())
@@ -545,7 +550,7 @@ impl Driver<'_> {
                     *queue = in_order(std::mem::take(&mut state.wanted).into_values(), cache, options);
                 })?;
                 gathering.stage = Stage::Load;
-                gathering.snapshot = queries.batch_snapshot();
+                gathering.snapshot = queries.loads().and_then(|loads| loads.batch_snapshot());
                 if gather.lock().admitted == 0 {
                     return Ok(Next::End);
                 }
@@ -557,7 +562,9 @@ impl Driver<'_> {
                 }
                 gather.end_stage(is_loader, |state| {
                     (state.left, state.admitted) = (batch, 0);
-                    queries.end_batch();
+                    if let Some(loads) = queries.loads() {
+                        loads.end_batch();
+                    }
                 })?;
                 gathering.stage = Stage::Admit;
             }

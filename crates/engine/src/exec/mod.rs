@@ -20,6 +20,7 @@ mod buffers;
 mod codes;
 mod gather;
 mod options;
+mod queries;
 mod reads;
 pub mod scorer;
 mod share;
@@ -34,9 +35,7 @@ use std::time::Instant;
 
 use stratann_core::place::Others;
 use stratann_core::plan::IndexView;
-use stratann_core::query::{
-    Loss, Outcome, QueryState, QueryStats, Read, Scratch, Step, StepTables, Tag, Threshold,
-};
+use stratann_core::query::{Loss, Outcome, QueryStats, Read, Step, StepTables};
 use stratann_storage::cache::ExtentCache;
 use stratann_storage::tier::{Completion, Tier};
 
@@ -47,6 +46,7 @@ pub(crate) use self::gather::{DOORBELL_BYTES_MAX, READ_EDGES_BYTES};
 pub use self::gather::{Gather, GatherMember, GatherOptions};
 use self::gather::{Gathering, Next};
 pub use self::options::{Admission, DriverOptions, MergedReads, Times, Width};
+pub use self::queries::{Loads, Peers, Queries, Scored};
 pub use self::reads::START_READS;
 use self::reads::TierReads;
 use self::scorer::Scorer;
@@ -56,106 +56,6 @@ use self::shared_reads::{Asker, Delivery, Mailbox};
 pub use self::slot::SLOT_BYTES;
 use self::slot::{Arrivals, Slot};
 pub use self::snapshot::Snapshot;
-
-/// Scores that have arrived: the query's number, the tag of its job, and what
-/// [`wire::read_scores`](stratann_core::query::wire::read_scores) reads.
-pub type Scored = (usize, Tag, Result<Vec<u8>, Loss>);
-
-/// The queries given to a thread, and where they go from there.
-pub trait Queries {
-    /// Returns the next query's number, or `None` when there is none now. Numbers of queries in flight differ.
-    fn next(&mut self) -> Option<usize>;
-    /// Returns how many more [`Queries::next`] may give, as far as is known.
-    fn remaining(&self) -> usize;
-    /// Puts a query's state in the place of `state`, and returns its vector. `widths` (approaching, settled) are
-    /// those that suit the load.
-    fn begin(&mut self, number: usize, widths: (u32, u32), state: &mut QueryState) -> &[u8];
-    /// Takes the state of a query that can go no further here: it has ended, or goes on at another server.
-    fn ended(&mut self, number: usize, step: Step, state: &QueryState, times: Times);
-    /// The snapshot of the index that the query sees from its first step to its last; `None` where the index never
-    /// changes.
-    fn snapshot(&mut self, _number: usize) -> Option<Arc<dyn Snapshot>> {
-        None
-    }
-    /// Whether a query's answer is still wanted. Asked before each of its turns: a query past its deadline is dropped.
-    fn is_wanted(&mut self, _number: usize) -> bool {
-        true
-    }
-    /// Takes the state of a query that was dropped because its answer is no longer wanted.
-    fn dropped(&mut self, _number: usize, _state: &QueryState) {}
-    /// Whether queries in flight may have become unwanted; then [`Queries::is_wanted`] is asked for each of them, also
-    /// for those that wait for reads. Asked once a round.
-    fn has_unwanted(&mut self) -> bool {
-        false
-    }
-    /// Whether a query's turns come after those of others, given what it has cost so far.
-    fn is_background(&mut self, _number: usize, _stats: &QueryStats) -> bool {
-        false
-    }
-    /// Bytes of read buffers that a query takes beyond those of a usual one; `None` for a usual query. The slot of any
-    /// other frees its memory when the query ends, and then calls [`Queries::freed`].
-    fn extra_bytes(&mut self, _number: usize) -> Option<usize> {
-        None
-    }
-    /// Notes that the slot of a query with [`Queries::extra_bytes`] has freed its memory.
-    fn freed(&mut self, _number: usize) {}
-    /// Notes that a read of a query joined an equal one under way.
-    fn merged(&mut self, _reads: MergedReads) {}
-    /// Notes what the loads of a doorbell cost: they are gathered, and each counts once for all queries that wait for
-    /// it.
-    fn loaded(&mut self, _loads: &QueryStats) {}
-    /// Whether [`Queries::rang`] and [`Queries::traced`] are called.
-    fn is_recorded(&self) -> bool {
-        false
-    }
-    /// Notes the loads of a doorbell that begins, each with whether the cache has it.
-    fn rang(&mut self, _loads: &[(Read, bool)]) {}
-    /// Notes what a query did, before it ends: its scratch has a trace.
-    fn traced(&mut self, _number: usize, _scratch: &Scratch) {}
-    /// Begins a gathered batch, before the snapshot of its first query is asked for.
-    ///
-    /// # Errors
-    /// What the batch needs to know of the index cannot be read.
-    fn begin_batch(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-    /// Ends a gathered batch, all of whose queries have ended.
-    fn end_batch(&mut self) {}
-    /// The snapshot that the queries of a gathered batch see; `None` where the index never changes.
-    fn batch_snapshot(&mut self) -> Option<Arc<dyn Snapshot>> {
-        None
-    }
-    /// Notes that a read failed; its query learns of it as well.
-    fn lost(&mut self, _read: Read, _loss: Loss) {}
-    /// Asks another server for the scores of a job, which [`Queries::scored`] gives later. Returns false where there is
-    /// no other server.
-    fn score(&mut self, _number: usize, _job: (Tag, u8), _view: &IndexView<'_>, _state: &QueryState) -> bool {
-        false
-    }
-    /// Notes the inverted lists that the first step of a query has chosen to visit.
-    fn ranked(&mut self, _number: usize, _lists: &[(f32, u32)]) {}
-    /// Sends the jobs of a query on another server a lower threshold.
-    fn tell(&mut self, _number: usize, _to: u8, _threshold: Threshold) {}
-    /// Adds the scores that have arrived since the last call.
-    fn scored(&mut self, _out: &mut Vec<Scored>) {}
-    /// In a cluster: what is known of the other servers.
-    fn others(&self) -> Others {
-        Others::live(u64::MAX)
-    }
-    /// Whether the thread may wait. Asked before it does; `has_free_slot` tells whether it could admit a query
-    /// meanwhile. Implementations that return false, or that may get queries later, must hold the tier's waker.
-    fn may_wait(&mut self, _has_free_slot: bool) -> bool {
-        true
-    }
-    /// Whether something wakes the tier when [`Queries::next`] has a query again.
-    fn can_wake(&self) -> bool {
-        false
-    }
-    /// Whether [`Queries::next`] may give more later although nothing is in flight: then the thread waits to be woken.
-    fn stays(&self) -> bool {
-        false
-    }
-}
 
 /// Most queries in flight on one thread.
 const IN_FLIGHT_MAX: usize = 1 << 16;
@@ -283,7 +183,7 @@ impl<'a> Driver<'a> {
     pub fn run(&mut self, queries: &mut dyn Queries) -> io::Result<()> {
         loop {
             if let Some(here) = &mut self.view.base.here {
-                here.others = queries.others();
+                here.others = queries.peers().map_or(Others::live(u64::MAX), |peers| peers.others());
             }
             if queries.has_unwanted() {
                 self.drop_unwanted(queries);
@@ -292,7 +192,7 @@ impl<'a> Driver<'a> {
             self.collect_rankings();
             let turns = self.ready.len() + self.background.len();
             let has_admitted = self.admit(queries)?;
-            self.ring_doorbells(queries)?;
+            self.start_doorbells(queries)?;
             let has_load = self.take_load(queries)?;
             self.take_turns(has_admitted, queries)?;
             let is_busy = has_admitted || has_load || turns > 0;
@@ -388,7 +288,7 @@ impl<'a> Driver<'a> {
         slot.snapshot = queries.snapshot(number);
         let vector = queries.begin(number, self.options.width.at_load(load), &mut slot.state);
         slot.scratch.prepare_for(&self.view, vector, &slot.state);
-        if queries.is_recorded() {
+        if queries.loads().is_some_and(|loads| loads.is_recorded()) {
             slot.scratch.trace_lists();
         }
         self.begin_table(at);
@@ -415,8 +315,8 @@ impl<'a> Driver<'a> {
             self.share.spent(is_background, spent_ns);
             self.unstarted_ns += spent_ns;
             turn_ns += spent_ns;
-            if is_new {
-                queries.ranked(self.slots[at].number, self.slots[at].scratch.ranked_lists());
+            if is_new && let Some(peers) = queries.peers() {
+                peers.ranked(self.slots[at].number, self.slots[at].scratch.ranked_lists());
             }
             if step != Step::Wait {
                 self.finish(at, step, queries);
@@ -452,8 +352,8 @@ impl<'a> Driver<'a> {
     fn finish(&mut self, at: usize, step: Step, queries: &mut dyn Queries) {
         let slot = &mut self.slots[at];
         slot.times.latency = slot.started.elapsed().as_nanos() as u64;
-        if queries.is_recorded() {
-            queries.traced(slot.number, &slot.scratch);
+        if let Some(loads) = queries.loads().filter(|loads| loads.is_recorded()) {
+            loads.traced(slot.number, &slot.scratch);
         }
         queries.ended(slot.number, step, &slot.state, slot.times);
         self.free(at, queries);

@@ -125,7 +125,9 @@ impl<'a> Driver<'a> {
                     continue;
                 }
                 Want::Tell { to, threshold } => {
-                    queries.tell(self.slots[slot].number, to, threshold);
+                    if let Some(peers) = queries.peers() {
+                        peers.tell(self.slots[slot].number, to, threshold);
+                    }
                     continue;
                 }
             };
@@ -159,15 +161,17 @@ impl<'a> Driver<'a> {
     fn score(&mut self, slot: usize, job: (Tag, u8), queries: &mut dyn Queries) {
         let own = &mut self.slots[slot];
         let view = seen(&self.view, own.snapshot.as_ref());
-        if !queries.score(own.number, job, &view, &own.state) {
+        let peers = queries.peers();
+        if !peers.is_some_and(|peers| peers.score(own.number, job, &view, &own.state)) {
             own.results.push((job.0, ReadResult::Lost(Loss::Failed)));
         }
     }
 
     /// Gives scores that have arrived to the queries that wait for them.
     pub(super) fn collect_scores(&mut self, queries: &mut dyn Queries) {
+        let Some(peers) = queries.peers() else { return };
         let mut scores = std::mem::take(&mut self.scores);
-        queries.scored(&mut scores);
+        peers.scored(&mut scores);
         for (number, tag, scores) in scores.drain(..) {
             let at = self.slots.iter().position(|slot| slot.is_active && slot.number == number);
             let Some(at) = at else { continue };
@@ -210,13 +214,15 @@ impl<'a> Driver<'a> {
         if self.gathering.is_some() {
             // A query of a gathered batch counts no reads of its own.
             let (bytes_read, pages_read) = (u64::from(at.bytes), at.pages());
-            queries.loaded(&QueryStats {
-                reads: 1,
-                round_trips: 1,
-                bytes_read,
-                pages_read,
-                ..QueryStats::default()
-            });
+            if let Some(loads) = queries.loads() {
+                loads.loaded(&QueryStats {
+                    reads: 1,
+                    round_trips: 1,
+                    bytes_read,
+                    pages_read,
+                    ..QueryStats::default()
+                });
+            }
         }
         None
     }

@@ -12,7 +12,7 @@ use stratann_storage::budget::Account;
 use super::Answers;
 use super::live::LiveBatches;
 use super::record::Recording;
-use crate::exec::{MergedReads, Queries, Snapshot, Times, failure};
+use crate::exec::{Loads, MergedReads, Queries, Snapshot, Times, failure};
 use crate::index::Index;
 use crate::kinds::Learning;
 
@@ -208,41 +208,8 @@ impl Queries for Share<'_, '_> {
         true
     }
 
-    fn loaded(&mut self, loads: &QueryStats) {
-        self.sums.stats.add(loads);
-    }
-
-    fn is_recorded(&self) -> bool {
-        self.batch.recording.is_some()
-    }
-
-    fn rang(&mut self, loads: &[(Read, bool)]) {
-        self.batch.recording.iter().for_each(|recording| recording.rang(loads));
-    }
-
-    fn traced(&mut self, number: usize, scratch: &Scratch) {
-        self.batch.recording.iter().for_each(|recording| recording.ended(number, scratch));
-    }
-
-    fn begin_batch(&mut self) -> io::Result<()> {
-        self.batch.recording.iter().for_each(|recording| recording.begin_batch());
-        let Some(live) = &self.batch.live else { return Ok(()) };
-        let cost = live.begin()?;
-        self.loaded(&cost);
-        Ok(())
-    }
-
-    fn end_batch(&mut self) {
-        let Some(live) = &self.batch.live else { return };
-        live.end().into_iter().for_each(|number| self.batch.take_back(number));
-    }
-
     fn lost(&mut self, _: Read, loss: Loss) {
         self.batch.live.iter().for_each(|live| live.lose(loss));
-    }
-
-    fn batch_snapshot(&mut self) -> Option<Arc<dyn Snapshot>> {
-        self.batch.live.as_ref().map(LiveBatches::snapshot)
     }
 
     fn snapshot(&mut self, number: usize) -> Option<Arc<dyn Snapshot>> {
@@ -313,5 +280,44 @@ impl Queries for Share<'_, '_> {
         if batch.progress.interrupted() {
             batch.stopped.store(true, Ordering::Relaxed);
         }
+    }
+
+    fn loads(&mut self) -> Option<&mut dyn Loads> {
+        Some(self)
+    }
+}
+
+impl Loads for Share<'_, '_> {
+    fn loaded(&mut self, loads: &QueryStats) {
+        self.sums.stats.add(loads);
+    }
+
+    fn is_recorded(&self) -> bool {
+        self.batch.recording.is_some()
+    }
+
+    fn on_doorbell(&mut self, loads: &[(Read, bool)]) {
+        self.batch.recording.iter().for_each(|recording| recording.on_doorbell(loads));
+    }
+
+    fn traced(&mut self, number: usize, scratch: &Scratch) {
+        self.batch.recording.iter().for_each(|recording| recording.ended(number, scratch));
+    }
+
+    fn begin_batch(&mut self) -> io::Result<()> {
+        self.batch.recording.iter().for_each(|recording| recording.begin_batch());
+        let Some(live) = &self.batch.live else { return Ok(()) };
+        let cost = live.begin()?;
+        self.loaded(&cost);
+        Ok(())
+    }
+
+    fn end_batch(&mut self) {
+        let Some(live) = &self.batch.live else { return };
+        live.end().into_iter().for_each(|number| self.batch.take_back(number));
+    }
+
+    fn batch_snapshot(&mut self) -> Option<Arc<dyn Snapshot>> {
+        self.batch.live.as_ref().map(LiveBatches::snapshot)
     }
 }

@@ -54,7 +54,7 @@ impl Recording {
         self.batches().push(RecordedBatch::default());
     }
 
-    pub(super) fn rang(&self, loads: &[(Read, bool)]) {
+    pub(super) fn on_doorbell(&self, loads: &[(Read, bool)]) {
         let load = |(read, is_cached): &(Read, bool)| RecordedLoad {
             cluster: read.unit(),
             bytes: if *is_cached { 0 } else { read.at.bytes },
@@ -84,7 +84,7 @@ impl Index {
         options: &SearchOptions,
         progress: &dyn Progress,
     ) -> Result<(Answers, Vec<RecordedBatch>)> {
-        if !self.base.kind.shares_reads() {
+        if !self.base.facts().shares_reads {
             return Err(Error::bad_input(format!(
                 "only searches of a remote-hnsw are recorded, and this index is a {}",
                 self.base.kind.name()
@@ -114,7 +114,11 @@ impl Index {
         options: &LinkingOptions<'_>,
         progress: &dyn Progress,
     ) -> Result<Vec<Linking>> {
-        let found = self.kind.measure_linking(&self.base, options, progress)?;
+        let found = self
+            .kind
+            .shares_loads()
+            .map(|own| own.measure_linking(&self.base, options, progress))
+            .transpose()?;
         found.ok_or_else(|| {
             Error::bad_input(format!(
                 "fresh records are those of a remote-hnsw, and this index is a {}",

@@ -14,7 +14,7 @@ use super::inbox::{Free, Job, Size};
 use super::memory::LiveThread;
 use super::scores::Scored;
 use super::state::{Permit, ServerState};
-use crate::exec::{self, MergedReads, Queries, Snapshot, Times};
+use crate::exec::{self, Loads, MergedReads, Peers, Queries, Snapshot, Times};
 use crate::kinds::Learning;
 
 /// The queries that run on one thread.
@@ -219,12 +219,10 @@ impl Queries for Worker<'_> {
         learning(self.server).map(|l| l.newest() as Arc<dyn Snapshot>)
     }
 
-    /// Only widths depend on it, and the origin has set them.
     fn remaining(&self) -> usize {
         0
     }
 
-    /// The origin has set the widths, by its own load.
     fn begin(&mut self, number: usize, _: (u32, u32), state: &mut QueryState) -> &[u8] {
         let query = &mut self.running[number];
         if query.state.is_new() {
@@ -252,23 +250,6 @@ impl Queries for Worker<'_> {
             Some(why) => self.refuse_lost(number, why),
             None => self.depart(number, step, state),
         }
-    }
-
-    fn loaded(&mut self, loads: &QueryStats) {
-        self.server.note_loads(loads);
-    }
-
-    fn begin_batch(&mut self) -> io::Result<()> {
-        self.begin_live_batch();
-        Ok(())
-    }
-
-    fn end_batch(&mut self) {
-        self.end_live_batch();
-    }
-
-    fn batch_snapshot(&mut self) -> Option<Arc<dyn Snapshot>> {
-        self.live.as_ref().map(LiveThread::snapshot)
     }
 
     fn has_unwanted(&mut self) -> bool {
@@ -329,6 +310,32 @@ impl Queries for Worker<'_> {
         }
     }
 
+    fn may_wait(&mut self, has_room: bool) -> bool {
+        if self.server.scores.has_any(self.thread) {
+            return false;
+        }
+        // While the server stops, the driver ends by itself once nothing is in flight.
+        !has_room || self.server.is_stopped() || self.server.inbox.may_wait(self.thread, self.free())
+    }
+
+    fn can_wake(&self) -> bool {
+        true
+    }
+
+    fn stays(&self) -> bool {
+        !self.server.is_stopped()
+    }
+
+    fn peers(&mut self) -> Option<&mut dyn Peers> {
+        Some(self)
+    }
+
+    fn loads(&mut self) -> Option<&mut dyn Loads> {
+        Some(self)
+    }
+}
+
+impl Peers for Worker<'_> {
     fn score(&mut self, number: usize, job: (Tag, u8), view: &IndexView<'_>, state: &QueryState) -> bool {
         let query = &mut self.running[number];
         query.has_asked = true;
@@ -364,20 +371,23 @@ impl Queries for Worker<'_> {
     fn others(&self) -> Others {
         self.server.others()
     }
+}
 
-    fn may_wait(&mut self, has_room: bool) -> bool {
-        if self.server.scores.has_any(self.thread) {
-            return false;
-        }
-        // While the server stops, the driver ends by itself once nothing is in flight.
-        !has_room || self.server.is_stopped() || self.server.inbox.may_wait(self.thread, self.free())
+impl Loads for Worker<'_> {
+    fn loaded(&mut self, loads: &QueryStats) {
+        self.server.note_loads(loads);
     }
 
-    fn can_wake(&self) -> bool {
-        true
+    fn begin_batch(&mut self) -> io::Result<()> {
+        self.begin_live_batch();
+        Ok(())
     }
 
-    fn stays(&self) -> bool {
-        !self.server.is_stopped()
+    fn end_batch(&mut self) {
+        self.end_live_batch();
+    }
+
+    fn batch_snapshot(&mut self) -> Option<Arc<dyn Snapshot>> {
+        self.live.as_ref().map(LiveThread::snapshot)
     }
 }

@@ -6,7 +6,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use stratann_core::query::{Mode, Outcome, QueryState, QueryStats, Read, Step};
-use stratann_engine::exec::{Driver, Gather, GatherOptions, Queries, SharedReads, Times};
+use stratann_engine::exec::{Driver, Gather, GatherOptions, Loads, Queries, SharedReads, Times};
 use stratann_storage::tier::{Fault, MemoryTier, Tier};
 
 use super::{ASKED, Ended, breaking, drive, memory, options, params, place};
@@ -41,6 +41,24 @@ impl Queries for OfThread<'_> {
         place().asked.row(number)
     }
 
+    fn is_wanted(&mut self, _: usize) -> bool {
+        let rung = self.0.rung.load(Ordering::Relaxed);
+        let _ = self.0.rung_at_first_use.compare_exchange(0, rung, Ordering::Relaxed, Ordering::Relaxed);
+        true
+    }
+
+    fn ended(&mut self, number: usize, _: Step, state: &QueryState, _: Times) {
+        let results = state.results().iter().map(|h| (h.distance.to_bits(), h.external_id)).collect();
+        let ended = Ended { outcome: state.outcome(), results, stats: *state.stats() };
+        self.0.ended.lock().unwrap().push((number, ended));
+    }
+
+    fn loads(&mut self) -> Option<&mut dyn Loads> {
+        Some(self)
+    }
+}
+
+impl Loads for OfThread<'_> {
     fn loaded(&mut self, loads: &QueryStats) {
         assert!(loads.reads <= 5, "{loads:?}");
         self.0.doorbells.fetch_add(1, Ordering::Relaxed);
@@ -51,27 +69,14 @@ impl Queries for OfThread<'_> {
         true
     }
 
-    fn rang(&mut self, loads: &[(Read, bool)]) {
+    fn on_doorbell(&mut self, loads: &[(Read, bool)]) {
         assert!(!loads.is_empty());
         self.0.rung.fetch_add(1, Ordering::Relaxed);
-    }
-
-    /// Asked before each turn.
-    fn is_wanted(&mut self, _: usize) -> bool {
-        let rung = self.0.rung.load(Ordering::Relaxed);
-        let _ = self.0.rung_at_first_use.compare_exchange(0, rung, Ordering::Relaxed, Ordering::Relaxed);
-        true
     }
 
     fn begin_batch(&mut self) -> io::Result<()> {
         self.0.batches.fetch_add(1, Ordering::Relaxed);
         Ok(())
-    }
-
-    fn ended(&mut self, number: usize, _: Step, state: &QueryState, _: Times) {
-        let results = state.results().iter().map(|h| (h.distance.to_bits(), h.external_id)).collect();
-        let ended = Ended { outcome: state.outcome(), results, stats: *state.stats() };
-        self.0.ended.lock().unwrap().push((number, ended));
     }
 }
 
