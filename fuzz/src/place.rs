@@ -7,7 +7,7 @@ use stratann_params::choices::CodePlace;
 
 use stratann_core::format::directory::LocalKind;
 use stratann_core::hash::{checksum, hash};
-use stratann_engine::build::{BuildOptions, Kind, KindOptions, LocalPlan, build};
+use stratann_engine::build::{BuildOptions, IndexKind, KindOptions, LocalPlan, build};
 use stratann_engine::dataset::{Reader, Shape};
 use stratann_engine::index::{Index, OpenBaselines, OpenOptions};
 use stratann_engine::manifest::Manifest;
@@ -99,13 +99,13 @@ pub fn place(which: Which) -> &'static Place {
 
 fn options(which: Which) -> BuildOptions {
     let (kind, metric) = match which {
-        Which::Flat => (Kind::Flat, Metric::Cosine),
-        Which::Graph | Which::CodedGraph | Which::Spread => (Kind::DiskGraph, Metric::L2),
-        Which::Scanned => (Kind::HybridIvf, Metric::Cosine),
-        Which::Graphs | Which::Divided => (Kind::HybridIvf, Metric::L2),
-        Which::Grid => (Kind::GridIvf, Metric::Cosine),
-        Which::Gpu => (Kind::GpuIvf, Metric::Cosine),
-        Which::Remote => (Kind::RemoteHnsw, Metric::Cosine),
+        Which::Flat => (IndexKind::Flat, Metric::Cosine),
+        Which::Graph | Which::CodedGraph | Which::Spread => (IndexKind::DiskGraph, Metric::L2),
+        Which::Scanned => (IndexKind::HybridIvf, Metric::Cosine),
+        Which::Graphs | Which::Divided => (IndexKind::HybridIvf, Metric::L2),
+        Which::Grid => (IndexKind::GridIvf, Metric::Cosine),
+        Which::Gpu => (IndexKind::GpuIvf, Metric::Cosine),
+        Which::Remote => (IndexKind::RemoteHnsw, Metric::Cosine),
     };
     let mut options = BuildOptions::new(kind, metric);
     (options.threads, options.calibration_queries) = (1, 20);

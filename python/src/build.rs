@@ -7,8 +7,9 @@ use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use stratann_engine as engine;
 use stratann_engine::Metric;
-use stratann_engine::build::{BuildOptions, Kind, OptionsByKind};
+use stratann_engine::build::{BuildOptions, OptionsByKind};
 use stratann_engine::dataset::Reader;
+use stratann_engine::kinds::known::ON_DISK;
 use stratann_params::choices::MetricName;
 use stratann_params::{Given, IndexKind, Place, Scope, Stage, Surface, list_of};
 use stratann_storage::{Error, Progress, Result};
@@ -63,7 +64,7 @@ impl Options {
             Error::bad_input(format!("kind is {:?}; use {}", self.kind, list_of(known)))
         })?;
         self.given.check(&scope(Some(kind)))?;
-        let own = OptionsByKind::read(&self.given).of(kind.into());
+        let own = OptionsByKind::read(&self.given).of(kind);
         BuildOptions::read(&self.given, own)
     }
 
@@ -74,10 +75,9 @@ impl Options {
         }
         let scope = scope(None);
         self.given.check(&scope)?;
-        let among = self.given.kinds(scope.stages, &Kind::ON_DISK.map(Into::into))?;
-        let among: Vec<Kind> = among.into_iter().map(Into::into).collect();
+        let among = self.given.kinds(scope.stages, &ON_DISK)?;
         let (by_kind, common) =
-            (OptionsByKind::read(&self.given), BuildOptions::read(&self.given, Kind::Flat)?);
+            (OptionsByKind::read(&self.given), BuildOptions::read(&self.given, IndexKind::Flat)?);
         let choice = engine::build::choose(base, &among, &by_kind, &common, progress)?;
         progress.note(&format!("kind=\"auto\": {}: {}", choice.kind.name(), choice.why));
         Ok(BuildOptions { kind: by_kind.of(choice.kind), ..common })

@@ -11,10 +11,10 @@ use stratann_core::query::QueryStats;
 use stratann_engine::dataset::check_row;
 use stratann_engine::exec::GatherOptions;
 use stratann_engine::index::{self, CacheBudget, ChangeOptions, OpenOptions};
-use stratann_engine::kinds::kind::Kind;
 use stratann_engine::kinds::{reported_params, setting};
 use stratann_engine::manifest::Manifest;
 use stratann_engine::search::{self, Answers, Latency, SearchOptions, Together};
+use stratann_params::IndexKind;
 use stratann_params::open::OpenSettings;
 use stratann_params::search::SearchSettings;
 use stratann_params::{Given, Key, Place, Scope, Stage, Surface};
@@ -72,23 +72,23 @@ impl<'py> FromPyObject<'_, 'py> for How {
     }
 }
 
-fn scope(stage: Stage, kinds: &[Kind], place: Place) -> Scope {
+fn scope(stage: Stage, kinds: &[IndexKind], place: Place) -> Scope {
     let stages: &[Stage] = match stage {
         Stage::Open => &[Stage::Open],
         _ => &[Stage::Search],
     };
-    Scope { stages, kinds: kinds.iter().map(|&kind| kind.into()).collect(), place, surface: Surface::Python }
+    Scope { stages, kinds: kinds.to_vec(), place, surface: Surface::Python }
 }
 
 impl How {
     fn read(&self, queries: usize, indexes: &[&index::Index]) -> Result<SearchOptions> {
-        let kinds: Vec<Kind> = indexes.iter().filter_map(|index| index.manifest().kind()).collect();
+        let kinds: Vec<IndexKind> = indexes.iter().filter_map(|index| index.manifest().kind()).collect();
         let is_in_memory = indexes.iter().any(|index| index.is_in_memory_nodes());
         let place = if is_in_memory { Place::MemoryNodes } else { Place::Folder };
         let scope = scope(Stage::Search, &kinds, place);
         self.0.check(&scope)?;
         let having = self.0.kinds(scope.stages, &scope.kinds)?;
-        let kind = having.first().map_or(Kind::Flat, |&kind| kind.into());
+        let kind = having.first().copied().unwrap_or(IndexKind::Flat);
         let options = SearchOptions::read(&self.0, kind)?;
         let threads = options.threads.clamp(1, queries.max(1));
         let few = |index: &&index::Index| index.in_flight_of_few(queries.div_ceil(threads));
@@ -131,7 +131,7 @@ impl Index {
     fn new(py: Python<'_>, path: PathBuf, how: Opening) -> PyResult<Index> {
         let opened = py.detach(|| {
             let (_, manifest) = Manifest::read(&path)?;
-            let kinds: Vec<Kind> = manifest.kind().into_iter().collect();
+            let kinds: Vec<IndexKind> = manifest.kind().into_iter().collect();
             how.0.check(&scope(Stage::Open, &kinds, Place::Folder))?;
             let settings: OpenSettings = how.0.read();
             let (cache, preload) = (CacheBudget::from(settings.cache_budget), settings.preload);

@@ -8,7 +8,6 @@ use stratann_core::query::Remote;
 use stratann_core::query::wire::{Carry, Results};
 use stratann_engine::exec::{Admission, Width};
 use stratann_engine::index::CacheBudget;
-use stratann_engine::kinds::kind::Kind;
 use stratann_engine::search::Effort as SearchEffort;
 use stratann_engine::{DType, Metric};
 use stratann_params::choices::{CarryName, RemoteName, ResultsName};
@@ -268,7 +267,7 @@ impl Effort {
     ///
     /// # Errors
     /// The first such option.
-    pub fn check(&self, kind: Option<Kind>, place: Place) -> Checked<()> {
-        Ok(self.table.given.check(&self.table.scope(kind.map(Into::into), place))?)
+    pub fn check(&self, kind: Option<IndexKind>, place: Place) -> Checked<()> {
+        Ok(self.table.given.check(&self.table.scope(kind, place))?)
     }
 }

@@ -57,7 +57,7 @@ const STORAGE_ROOMS: [&str; 14] = [
 ];
 
 /// The rooms of engine. Below the manifest is what it records of a kind. A `=` stands for a module without those in it.
-const ENGINE_ROOMS: [&str; 40] = [
+const ENGINE_ROOMS: [&str; 42] = [
     "record",
     "clusterings",
     "dataset",
@@ -65,13 +65,14 @@ const ENGINE_ROOMS: [&str; 40] = [
     "files",
     "units",
     "groundtruth",
-    "kinds::kind",
-    "curve",
+    "kinds::facts",
     "kinds::*::limits",
     "kinds::gpu_ivf::rule",
     "kinds::gpu_ivf::baseline =",
     "kinds::*::learning::options",
     "kinds::*::facts",
+    "kinds::known",
+    "curve",
     "kinds::*::options",
     "kinds::options",
     "kinds::section",
@@ -85,6 +86,7 @@ const ENGINE_ROOMS: [&str; 40] = [
     "kinds::cluster_set",
     "kinds::shares_loads",
     "kinds::blocks",
+    "kinds::questions",
     "kinds::*",
     "kinds",
     "doctor",

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicI64, Ordering};
 
 use gateway::Gateway;
 use stratann_cluster::store::{Fetched, Store, drop_others};
-use stratann_engine::build::{BuildOptions, Kind, KindOptions, LocalPlan, build};
+use stratann_engine::build::{BuildOptions, IndexKind, KindOptions, LocalPlan, build};
 use stratann_engine::dataset::{Reader, Shape};
 use stratann_engine::index::OpenOptions;
 use stratann_engine::manifest::Manifest;
@@ -21,7 +21,7 @@ use tempfile::TempDir;
 const DIM: usize = 16;
 
 /// An index of vectors that are spread evenly, and its folder.
-fn index(kind: Kind) -> TempDir {
+fn index(kind: IndexKind) -> TempDir {
     let bytes: Vec<u8> =
         (0..4000 * DIM as u64).map(|i| (i.wrapping_mul(0x9E37_79B9_7F4A) >> 33) as u8).collect();
     let base = Reader::from_memory(Shape { rows: 4000, dim: DIM, dtype: DType::U8 }, bytes).unwrap();
@@ -43,7 +43,7 @@ struct Partitions {
 }
 
 impl Partitions {
-    fn of(kind: Kind) -> Partitions {
+    fn of(kind: IndexKind) -> Partitions {
         Partitions { source: index(kind), dir: tempfile::tempdir().unwrap() }
     }
 
@@ -64,12 +64,12 @@ fn part(folder: &Path, server: usize) -> (PathBuf, u64) {
 }
 
 /// Bytes of the units that a server holds in one partition and not in the other.
-fn moved_bytes(kind: Kind, old: &Path, new: &Path, server: usize) -> u64 {
+fn moved_bytes(kind: IndexKind, old: &Path, new: &Path, server: usize) -> u64 {
     let shards = [old, new].map(|folder| Shard::open(folder, server, OpenOptions::default()).unwrap());
     let holds = |s: usize, unit: u32| shards[s].placement().replicas(unit) >> server & 1 == 1;
     let manifest = shards[0].manifest();
     let count = (0..manifest.units()).filter(|&unit| holds(1, unit) && !holds(0, unit)).count();
-    if kind == Kind::DiskGraph {
+    if kind == IndexKind::DiskGraph {
         return count as u64 * manifest.blocks.bytes as u64;
     }
     let of = |s: usize| PartOf { folder: [old, new][s], manifest: shards[s].manifest(), server };
@@ -81,7 +81,7 @@ fn fetch(store: &Store, home: &Path, server: u8) -> Fetched {
     store.fetch(home, Some(server), &Quiet).unwrap()
 }
 
-fn only_what_moved_is_fetched(store: &Store, kind: Kind) {
+fn only_what_moved_is_fetched(store: &Store, kind: IndexKind) {
     let partitions = Partitions::of(kind);
     let first = partitions.make("first", |_| {});
     let second = partitions.make("second", |options| options.seed = 2);
@@ -116,7 +116,7 @@ fn only_what_moved_is_fetched(store: &Store, kind: Kind) {
 
 #[test]
 fn a_server_fetches_only_what_moved_to_it() {
-    for kind in [Kind::DiskGraph, Kind::HybridIvf] {
+    for kind in [IndexKind::DiskGraph, IndexKind::HybridIvf] {
         let place = tempfile::tempdir().unwrap();
         only_what_moved_is_fetched(&Store::open(place.path().to_str().unwrap()).unwrap(), kind);
     }
@@ -131,13 +131,13 @@ fn an_s3_server_gives_ranges_too() {
     let place = format!("s3://{}/indexes/moved", gateway.bucket);
     only_what_moved_is_fetched(
         &Store::open_with(&place, gateway.variables.clone()).unwrap(),
-        Kind::HybridIvf,
+        IndexKind::HybridIvf,
     );
 }
 
 #[test]
 fn what_was_changed_on_the_disk_is_fetched_as_a_whole() {
-    let partitions = Partitions::of(Kind::HybridIvf);
+    let partitions = Partitions::of(IndexKind::HybridIvf);
     let (first, second) =
         (partitions.make("first", |_| {}), partitions.make("second", |options| options.seed = 2));
     let place = tempfile::tempdir().unwrap();
@@ -172,7 +172,7 @@ fn what_was_changed_on_the_disk_is_fetched_as_a_whole() {
         assert!(!got.folder.join(name).with_extension("bin.partial").exists());
     }
     // An index that was partitioned from another build shares nothing.
-    let others = Partitions::of(Kind::DiskGraph);
+    let others = Partitions::of(IndexKind::DiskGraph);
     let other = others.make("other", |_| {});
     store.publish(&other, &Quiet).unwrap();
     let got = fetch(&store, homes[0].path(), 2);
@@ -194,7 +194,7 @@ impl Progress for Stop {
 
 #[test]
 fn an_interruption_or_a_damaged_store_leaves_no_part_that_looks_whole() {
-    let partitions = Partitions::of(Kind::HybridIvf);
+    let partitions = Partitions::of(IndexKind::HybridIvf);
     let (first, second) =
         (partitions.make("first", |_| {}), partitions.make("second", |options| options.seed = 2));
     let (place, home) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());

@@ -16,11 +16,13 @@ use stratann_storage::tier::{self, Buffer};
 use stratann_storage::{Error, Result};
 
 use crate::exec::scorer::ScorerOptions;
-use crate::kinds::kind::Kind;
+use crate::kinds::facts::KindFacts;
+use crate::kinds::known::facts;
 use crate::kinds::options::LearnOptions;
 #[cfg(feature = "lab")]
 use crate::kinds::options::OpenBaselines;
 use crate::manifest::Manifest;
+use stratann_params::IndexKind;
 
 /// How an index is opened.
 #[derive(Clone, Copy, Debug, Default)]
@@ -68,7 +70,7 @@ pub(crate) struct Base {
     pub(crate) manifest: Manifest,
     /// Number of the manifest.
     pub(crate) number: u64,
-    pub(crate) kind: Kind,
+    pub(crate) kind: IndexKind,
     pub(crate) metric: Metric,
     pub(crate) dtype: DType,
     pub(crate) block: BlockLayout,
@@ -80,6 +82,11 @@ pub(crate) struct Base {
 }
 
 impl Base {
+    /// Constants of the kind.
+    pub(crate) fn facts(&self) -> &'static KindFacts {
+        facts(self.kind)
+    }
+
     /// Opens the file of this role: all blocks, or those of one server.
     ///
     /// # Errors
@@ -257,7 +264,7 @@ pub(crate) fn decode_role<T>(
 ///
 /// # Errors
 /// A name that this program does not know, numbers that cannot be.
-pub(crate) fn shape(folder: &Path, manifest: &Manifest) -> Result<(Kind, Metric, DType, BlockLayout)> {
+pub(crate) fn shape(folder: &Path, manifest: &Manifest) -> Result<(IndexKind, Metric, DType, BlockLayout)> {
     let unknown = |what: &str, name: &str| {
         Error::bad_input(format!("{}: unknown {what} {name:?}; use a newer stratann", folder.display()))
     };
@@ -269,7 +276,7 @@ pub(crate) fn shape(folder: &Path, manifest: &Manifest) -> Result<(Kind, Metric,
         vector_bytes: manifest.dim.saturating_mul(dtype.size()),
         id_bytes: manifest.blocks.id_bytes,
         norms: metric == Metric::Cosine,
-        adjacency: kind.has_adjacency_in_blocks(),
+        adjacency: facts(kind).has_adjacency_in_blocks,
         code_bytes: manifest.blocks.code_bytes,
         checksum_seed: manifest.blocks.checksum_seed,
     };
@@ -277,7 +284,7 @@ pub(crate) fn shape(folder: &Path, manifest: &Manifest) -> Result<(Kind, Metric,
     Ok((kind, metric, dtype, block))
 }
 
-fn check_shape(folder: &Path, manifest: &Manifest, kind: Kind, block: &BlockLayout) -> Result<()> {
+fn check_shape(folder: &Path, manifest: &Manifest, kind: IndexKind, block: &BlockLayout) -> Result<()> {
     let sane = manifest.rows > 0
         && manifest.rows < u64::from(u32::MAX)
         && manifest.dim > 0
@@ -288,7 +295,7 @@ fn check_shape(folder: &Path, manifest: &Manifest, kind: Kind, block: &BlockLayo
         && (block.id_bytes == 4 || block.id_bytes == 8)
         && (block.code_bytes == 0
             || (block.adjacency && block.code_bytes <= stratann_kernel::distance::MAX_DIM))
-        && (!kind.has_nodes_in_blocks() || block.node_bytes() <= block.payload_bytes());
+        && (!facts(kind).has_nodes_in_blocks || block.node_bytes() <= block.payload_bytes());
     if sane {
         Ok(())
     } else {
@@ -315,7 +322,7 @@ impl PlainBlocks {
             vector_bytes: manifest.dim.checked_mul(dtype.size())?,
             id_bytes: manifest.blocks.id_bytes,
             norms: metric == Metric::Cosine,
-            adjacency: kind.has_adjacency_in_blocks(),
+            adjacency: facts(kind).has_adjacency_in_blocks,
             code_bytes: manifest.blocks.code_bytes,
             checksum_seed: manifest.blocks.checksum_seed,
         };
@@ -328,7 +335,8 @@ impl PlainBlocks {
         let base = view::Base { metric, dtype, dim: manifest.dim, nodes, here: None };
         let nodes_max = || layout.payload_bytes() / layout.node_bytes();
         let fits = || {
-            !kind.has_nodes_in_blocks() || nodes <= manifest.blocks.count.saturating_mul(nodes_max() as u32)
+            !facts(kind).has_nodes_in_blocks
+                || nodes <= manifest.blocks.count.saturating_mul(nodes_max() as u32)
         };
         (sane && fits()).then_some(PlainBlocks { base, layout, count: manifest.blocks.count })
     }

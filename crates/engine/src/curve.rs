@@ -1,9 +1,10 @@
 //! A recall curve: what recall costs, and the parameters that reach it. Plain data, kept in the manifest.
 
-use crate::kinds::kind::Kind;
+use crate::kinds::known::facts;
 use serde::{Deserialize, Serialize};
 use stratann_core::query::MAX_SEARCH_LIST;
 use stratann_kernel::Metric;
+use stratann_params::IndexKind;
 use stratann_storage::{Error, Result};
 
 /// When a search stops before its whole effort is spent.
@@ -310,14 +311,14 @@ pub struct UnreachedRecall {
 
 impl UnreachedRecall {
     /// What was reached on an index of this kind, what follows, and what to do.
-    pub fn describe(&self, kind: Kind) -> String {
+    pub fn describe(&self, kind: IndexKind) -> String {
         format!(
             "recall {} asked, {} reached for k {} at the widest setting of the calibration: searches that ask for more \
              go through everything; ask for less, build with {}, or calibrate with your queries: `stratann tune`",
             self.asked,
             (1000.0 * self.reached).floor() / 1000.0,
             self.k,
-            kind.recall_options()
+            facts(kind).recall_options
         )
     }
 }

@@ -16,9 +16,11 @@ use stratann_storage::{Error, ErrorKind, Result, input};
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::curve::Curve;
-use crate::kinds::kind::Kind;
+use crate::kinds::facts::KindFacts;
+use crate::kinds::known::facts;
 use crate::kinds::section::{ListSection, Section};
 use crate::{DType, Metric, files};
+use stratann_params::IndexKind;
 
 /// The version of the format that this program writes, the newest that it reads. Version 4 has seeded checksums; 2 was
 /// the first with codes in blocks, 3 with `hybrid-ivf`.
@@ -156,8 +158,13 @@ impl Manifest {
     }
 
     /// Kind, when known to this program.
-    pub fn kind(&self) -> Option<Kind> {
-        Kind::from_name(&self.kind)
+    pub fn kind(&self) -> Option<IndexKind> {
+        IndexKind::parse(&self.kind)
+    }
+
+    /// Constants of the kind; the usual ones of a kind that this program does not know.
+    pub fn facts(&self) -> &'static KindFacts {
+        self.kind().map_or(&KindFacts::USUAL, facts)
     }
 
     /// The seed of the build.
@@ -187,7 +194,7 @@ impl Manifest {
 
     /// The role of the file that queries read.
     pub(crate) fn data_role(&self) -> &'static str {
-        self.kind().map_or(files::BLOCKS, Kind::data_role)
+        self.facts().data_role
     }
 
     /// The role of a server's part of that file.

@@ -4,9 +4,33 @@ use std::collections::BTreeMap;
 
 use serde_json::Value as Json;
 use stratann_params::{Group, Value};
+use stratann_storage::Result;
 
 /// The options that the content of an index depends on, by name.
 pub(crate) type Record = BTreeMap<&'static str, Json>;
+
+/// Options that an index is made with.
+pub(crate) trait Recorded {
+    /// Checks the values for vectors of `dim` components.
+    ///
+    /// # Errors
+    /// A value out of range, options that exclude each other.
+    fn check(&self, dim: usize) -> Result<()>;
+
+    /// Returns the options that the content of an index depends on, as its manifest records them.
+    fn record(&self, dim: usize) -> Record;
+}
+
+/// A kind without options.
+impl Recorded for () {
+    fn check(&self, _dim: usize) -> Result<()> {
+        Ok(())
+    }
+
+    fn record(&self, _dim: usize) -> Record {
+        Record::new()
+    }
+}
 
 /// Every option of a group; null for those without a value.
 pub(crate) fn recorded<G: Group>(options: &G) -> Record {

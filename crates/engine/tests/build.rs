@@ -7,7 +7,7 @@ use std::path::Path;
 use stratann_params::choices::{CodeKind, OnBadRow};
 
 use common::{Built, Set, clustered, graph_options, hits, nearest, normal, quick};
-use stratann_engine::build::{BuildOptions, Kind, build};
+use stratann_engine::build::{BuildOptions, IndexKind, build};
 use stratann_engine::exec::Width;
 use stratann_engine::index::{Index, OpenOptions};
 use stratann_engine::search::{Effort, SearchOptions};
@@ -46,7 +46,7 @@ fn every_type_and_metric_is_built_and_found() {
     let (rows, asked) = (clustered(1200, 20, 10, 1), clustered(25, 20, 10, 2));
     for dtype in [DType::F32, DType::F16, DType::U8, DType::I8] {
         for metric in [Metric::L2, Metric::Ip, Metric::Cosine] {
-            let built = Built::new(Set::new(dtype, 20, &rows), &quick(Kind::DiskGraph, metric));
+            let built = Built::new(Set::new(dtype, 20, &rows), &quick(IndexKind::DiskGraph, metric));
             assert_sound(&built);
             let share = recall(&built, &Set::new(dtype, 20, &asked), 25, 10, 100);
             assert!(share >= 0.95, "{dtype:?} {metric:?}: {share}");
@@ -59,7 +59,7 @@ fn any_dimension_is_built_and_found() {
     for (dim, rows) in [(1, 500), (2, 500), (3, 800), (17, 800), (384, 500), (1536, 150), (4096, 40)] {
         // Learning a rotation of thousands of dimensions takes minutes, and is not what is tested here.
         let code_kind = if dim > 200 { CodeKind::Pq } else { CodeKind::Opq };
-        let options = graph_options(quick(Kind::DiskGraph, Metric::L2), |own| own.code_kind = code_kind);
+        let options = graph_options(quick(IndexKind::DiskGraph, Metric::L2), |own| own.code_kind = code_kind);
         let built = Built::new(Set::new(DType::F32, dim, &clustered(rows, dim, 5, 1)), &options);
         assert_sound(&built);
         let share = recall(&built, &Set::new(DType::F32, dim, &clustered(10, dim, 5, 2)), 10, 10, 100);
@@ -71,7 +71,7 @@ fn any_dimension_is_built_and_found() {
 fn tiny_sets_give_all_they_have() {
     for rows in [1, 2, 5, 30, 300] {
         for metric in [Metric::L2, Metric::Ip, Metric::Cosine] {
-            for kind in [Kind::DiskGraph, Kind::Flat] {
+            for kind in [IndexKind::DiskGraph, IndexKind::Flat] {
                 let set = Set::new(DType::F32, 9, &clustered(rows, 9, 3, 1));
                 let built =
                     Built::new(set.clone(), &BuildOptions { calibration_queries: 20, ..quick(kind, metric) });
@@ -98,7 +98,7 @@ fn identical_rows_are_all_as_good() {
         (DType::F32, Metric::Cosine),
         (DType::F32, Metric::Ip),
     ] {
-        let built = Built::new(Set::new(dtype, 16, &one.repeat(5000)), &quick(Kind::DiskGraph, metric));
+        let built = Built::new(Set::new(dtype, 16, &one.repeat(5000)), &quick(IndexKind::DiskGraph, metric));
         assert_sound(&built);
         for k in [1, 10, 100] {
             let answers = built.index.search(built.set.row(0), &list(k, 100), &Quiet).unwrap();
@@ -119,7 +119,7 @@ fn duplicates_do_not_hide_the_others() {
     let mut rows = clustered(2000, 16, 10, 1);
     let one: Vec<f32> = rows[..16].to_vec();
     rows.extend(one.repeat(1000));
-    let built = Built::new(Set::new(DType::F32, 16, &rows), &quick(Kind::DiskGraph, Metric::L2));
+    let built = Built::new(Set::new(DType::F32, 16, &rows), &quick(IndexKind::DiskGraph, Metric::L2));
     assert_sound(&built);
     let (mut found, mut asked) = (0, 0);
     for row in (1..2000).step_by(20) {
@@ -146,7 +146,7 @@ fn squared_l2(set: &Set, a: usize, b: usize) -> f64 {
 fn far_clusters_are_both_found() {
     let mut rows = clustered(1000, 12, 4, 1);
     rows.extend(clustered(1000, 12, 4, 3).iter().map(|x| x + 5000.0));
-    let built = Built::new(Set::new(DType::F32, 12, &rows), &quick(Kind::DiskGraph, Metric::L2));
+    let built = Built::new(Set::new(DType::F32, 12, &rows), &quick(IndexKind::DiskGraph, Metric::L2));
     assert_sound(&built);
     let mut asked = clustered(10, 12, 4, 2);
     asked.extend(clustered(10, 12, 4, 4).iter().map(|x| x + 5000.0));
@@ -156,7 +156,7 @@ fn far_clusters_are_both_found() {
 
 fn precision(set: &Set) -> String {
     let dir = tempfile::tempdir().unwrap();
-    let report = build(&set.reader(), dir.path(), &quick(Kind::DiskGraph, Metric::L2), &Quiet).unwrap();
+    let report = build(&set.reader(), dir.path(), &quick(IndexKind::DiskGraph, Metric::L2), &Quiet).unwrap();
     report.facts["points"].as_str().unwrap().to_string()
 }
 
@@ -179,7 +179,7 @@ fn mixed_scales_are_both_found() {
     let mut rows = clustered(1500, 16, 5, 1);
     rows[..300 * 16].iter_mut().for_each(|x| *x *= 1e-3);
     rows[300 * 16..].iter_mut().for_each(|x| *x *= 1e6);
-    let built = Built::new(Set::new(DType::F32, 16, &rows), &quick(Kind::DiskGraph, Metric::L2));
+    let built = Built::new(Set::new(DType::F32, 16, &rows), &quick(IndexKind::DiskGraph, Metric::L2));
     assert_sound(&built);
     let large: Vec<f32> = clustered(20, 16, 5, 2).iter().map(|x| x * 1e6).collect();
     let share = recall(&built, &Set::new(DType::F32, 16, &large), 20, 10, 100);
@@ -194,9 +194,11 @@ fn files(folder: &Path) -> BTreeMap<String, Vec<u8>> {
 
 #[test]
 fn the_number_of_threads_changes_no_byte() {
-    for (kind, metric) in
-        [(Kind::DiskGraph, Metric::L2), (Kind::DiskGraph, Metric::Ip), (Kind::Flat, Metric::Cosine)]
-    {
+    for (kind, metric) in [
+        (IndexKind::DiskGraph, Metric::L2),
+        (IndexKind::DiskGraph, Metric::Ip),
+        (IndexKind::Flat, Metric::Cosine),
+    ] {
         let set = Set::new(DType::F32, 16, &clustered(1500, 16, 8, 1));
         let made: Vec<_> = [1, 2, 3]
             .map(|threads| {
@@ -229,9 +231,10 @@ fn bad_rows_are_refused_or_skipped() {
         }
         let set = Set::new(DType::F32, 16, &rows);
         let dir = tempfile::tempdir().unwrap();
-        let error = build(&set.reader(), dir.path(), &quick(Kind::DiskGraph, metric), &Quiet).unwrap_err();
+        let error =
+            build(&set.reader(), dir.path(), &quick(IndexKind::DiskGraph, metric), &Quiet).unwrap_err();
         assert!(error.message.contains("row 0"), "{}", error.message);
-        for kind in [Kind::DiskGraph, Kind::Flat] {
+        for kind in [IndexKind::DiskGraph, IndexKind::Flat] {
             let options =
                 BuildOptions { on_bad_row: OnBadRow::Skip, calibration_queries: 30, ..quick(kind, metric) };
             let dir = tempfile::tempdir().unwrap();
@@ -253,7 +256,7 @@ fn a_few_good_rows_among_many_bad_ones_make_an_index() {
     }
     let set = Set::new(DType::F32, 4, &rows);
     let dir = tempfile::tempdir().unwrap();
-    let options = BuildOptions { on_bad_row: OnBadRow::Skip, ..quick(Kind::DiskGraph, Metric::L2) };
+    let options = BuildOptions { on_bad_row: OnBadRow::Skip, ..quick(IndexKind::DiskGraph, Metric::L2) };
     build(&set.reader(), dir.path(), &options, &Quiet).unwrap();
     let index = Index::open(dir.path(), OpenOptions::default()).unwrap();
     assert_eq!(index.search(set.row(15_000), &list(5, 10), &Quiet).unwrap().ids, [15_000, 11, 29_998]);
@@ -268,7 +271,7 @@ fn named_mib(message: &str) -> u64 {
 #[test]
 fn a_budget_that_is_too_small_names_one_that_works() {
     let set = Set::new(DType::F32, 16, &clustered(2000, 16, 8, 1));
-    let built = Built::new(set, &quick(Kind::DiskGraph, Metric::L2));
+    let built = Built::new(set, &quick(IndexKind::DiskGraph, Metric::L2));
     let open = |ram_budget| {
         Index::open(
             built.dir.path(),
@@ -299,7 +302,7 @@ fn a_budget_that_is_too_small_names_one_that_works() {
 #[test]
 fn a_build_budget_that_is_too_small_names_one_that_works() {
     let set = Set::new(DType::F32, 16, &clustered(2000, 16, 8, 1));
-    for kind in [Kind::DiskGraph, Kind::Flat] {
+    for kind in [IndexKind::DiskGraph, IndexKind::Flat] {
         let attempt = |ram_budget| {
             let dir = tempfile::tempdir().unwrap();
             let options = BuildOptions { ram_budget: Some(ram_budget), ..quick(kind, Metric::L2) };
@@ -316,14 +319,14 @@ fn a_build_budget_that_is_too_small_names_one_that_works() {
 #[test]
 fn a_failed_build_leaves_nothing_and_harms_nothing() {
     let set = Set::new(DType::F32, 16, &clustered(500, 16, 8, 1));
-    let built = Built::new(set.clone(), &quick(Kind::DiskGraph, Metric::L2));
+    let built = Built::new(set.clone(), &quick(IndexKind::DiskGraph, Metric::L2));
     let before = files(built.dir.path());
     let mut bad = set.clone();
     bad.bytes[..4].copy_from_slice(&f32::NAN.to_le_bytes());
-    let forced = BuildOptions { force: true, ..quick(Kind::DiskGraph, Metric::L2) };
+    let forced = BuildOptions { force: true, ..quick(IndexKind::DiskGraph, Metric::L2) };
     assert!(build(&bad.reader(), built.dir.path(), &forced, &Quiet).is_err());
     assert!(
-        build(&set.reader(), built.dir.path(), &quick(Kind::DiskGraph, Metric::L2), &Quiet).is_err(),
+        build(&set.reader(), built.dir.path(), &quick(IndexKind::DiskGraph, Metric::L2), &Quiet).is_err(),
         "not without force"
     );
     assert_eq!(files(built.dir.path()), before);

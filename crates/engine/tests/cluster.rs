@@ -9,7 +9,7 @@ use std::sync::OnceLock;
 
 use common::{Built, Set, arrival, clustered, graph_options, queries, quick, wanted};
 use stratann_core::query::{Arrival, Budget, Extent, Params, QueryState, Read, Scratch, Step, StoreId, Tag};
-use stratann_engine::build::Kind;
+use stratann_engine::build::IndexKind;
 use stratann_engine::index::{Index, OpenOptions};
 use stratann_engine::spread::{Method, PartitionOptions, PartitionReport, Shard, partition, plan};
 use stratann_engine::{DType, Metric, verify};
@@ -22,7 +22,7 @@ fn source() -> &'static Built {
     static BUILT: OnceLock<Built> = OnceLock::new();
     BUILT.get_or_init(|| {
         let set = Set::new(DType::F32, 24, &clustered(6000, 24, 40, 1));
-        let quick = quick(Kind::DiskGraph, Metric::L2);
+        let quick = quick(IndexKind::DiskGraph, Metric::L2);
         let options = graph_options(quick, |own| own.nodes_per_block = Some(6));
         Built::new(set, &options)
     })
@@ -232,7 +232,7 @@ fn replace(path: &Path, bytes: &[u8]) {
 
 #[test]
 fn a_damaged_source_is_not_spread() {
-    let built = Built::new(common::graph_set(), &quick(Kind::DiskGraph, Metric::L2));
+    let built = Built::new(common::graph_set(), &quick(IndexKind::DiskGraph, Metric::L2));
     for (name, bytes) in files(built.dir.path()) {
         let path = built.dir.path().join(&name);
         let mut damaged = bytes.clone();
@@ -267,7 +267,7 @@ fn what_cannot_be_is_refused_and_nothing_is_left() {
     let error = partition(index, index, &options(3), &Quiet).unwrap_err();
     assert!(error.message.contains("the index itself"), "{error}");
 
-    let flat = Built::new(common::graph_set(), &quick(Kind::Flat, Metric::L2));
+    let flat = Built::new(common::graph_set(), &quick(IndexKind::Flat, Metric::L2));
     let error = partition(flat.dir.path(), &out, &options(3), &Quiet).unwrap_err();
     assert!(error.message.contains("kind flat") && !out.exists(), "{error}");
     let error = Shard::open(index, 0, OpenOptions::default()).unwrap_err();

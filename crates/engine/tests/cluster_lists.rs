@@ -13,7 +13,7 @@ use stratann_core::plan::{KindView, hybrid_ivf};
 use stratann_core::query::{
     Arrival, Arrived, Budget, Extent, Loss, Outcome, Params, QueryState, Scratch, Step, StoreId,
 };
-use stratann_engine::build::{Kind, LocalPlan};
+use stratann_engine::build::{IndexKind, LocalPlan};
 use stratann_engine::index::{Index, OpenOptions};
 use stratann_engine::spread::scatter::scatter;
 use stratann_engine::spread::{Method, PartitionOptions, PartitionReport, Shard, partition, place, plan};
@@ -36,7 +36,7 @@ fn source(local: LocalKind) -> &'static Source {
     let at = LocalKind::ALL.iter().position(|&l| l == local).unwrap();
     SOURCES[at].get_or_init(|| {
         let set = Set::new(DType::F32, DIM, &clustered(3000, DIM, 24, 1));
-        let options = list_options(quick(Kind::HybridIvf, Metric::L2), |own| {
+        let options = list_options(quick(IndexKind::HybridIvf, Metric::L2), |own| {
             (own.clusters, own.plan) = (Some(40), LocalPlan::Uniform(local).into());
         });
         let built = Built::new(set, &options);
@@ -354,7 +354,7 @@ fn a_file_of_another_server_or_build_is_not_opened() {
 #[test]
 fn a_damaged_source_is_not_spread() {
     let set = Set::new(DType::F32, 8, &clustered(400, 8, 5, 1));
-    let options_of = list_options(quick(Kind::HybridIvf, Metric::L2), |own| own.clusters = Some(8));
+    let options_of = list_options(quick(IndexKind::HybridIvf, Metric::L2), |own| own.clusters = Some(8));
     let built = Built::new(set, &options_of);
     for (name, bytes) in files(built.dir.path()) {
         let path = built.dir.path().join(&name);
@@ -385,7 +385,7 @@ fn what_cannot_be_is_refused_and_nothing_is_left() {
     refused(&options(41), "has 40 clusters, fewer than 41 servers");
     let error = scatter(index, &out, (&options(3), 3), &Quiet).unwrap_err();
     assert!(error.message.contains("only disk-graph can be divided") && !out.exists(), "{error}");
-    let flat = Built::new(common::graph_set(), &quick(Kind::Flat, Metric::L2));
+    let flat = Built::new(common::graph_set(), &quick(IndexKind::Flat, Metric::L2));
     let error = partition(flat.dir.path(), &out, &options(3), &Quiet).unwrap_err();
     assert!(error.message.contains("over servers: disk-graph, hybrid-ivf, grid-ivf"), "{error}");
     let (dir, _) = spread(LocalKind::Flat, &options(3));

@@ -18,7 +18,7 @@ use stratann_core::format::block::Block;
 use stratann_core::format::seeded_checksum;
 use stratann_core::query::wire::{Carry, decode, encode};
 use stratann_core::query::{Budget, Mode, Outcome, Params, QueryState, QueryStats, Scratch};
-use stratann_engine::build::{BuildOptions, Kind, build};
+use stratann_engine::build::{BuildOptions, IndexKind, build};
 use stratann_engine::exec::Width;
 use stratann_engine::index::{Index, OpenOptions};
 use stratann_engine::search::{Effort, SearchOptions};
@@ -29,7 +29,7 @@ use stratann_storage::{ErrorKind, Quiet};
 
 /// Room for whole lists, so that nothing is cut from them wherever the codes are.
 fn roomy(metric: Metric, codes: CodePlace) -> BuildOptions {
-    graph_options(quick(Kind::DiskGraph, metric), |own| {
+    graph_options(quick(IndexKind::DiskGraph, metric), |own| {
         own.codes = codes;
         own.nodes_per_block = Some(4);
         own.pages_per_block = Some(2);
@@ -232,7 +232,7 @@ fn defaults_fit_and_find() {
     ] {
         let rows = if dim > 1000 { 300 } else { 1500 };
         let set = Set::new(dtype, dim, &clustered(rows, dim, 10, 1));
-        let options = graph_options(quick(Kind::DiskGraph, metric), |own| {
+        let options = graph_options(quick(IndexKind::DiskGraph, metric), |own| {
             (own.codes, own.code_kind) = (CodePlace::Disk, CodeKind::Pq);
         });
         let dir = tempfile::tempdir().unwrap();
@@ -257,7 +257,8 @@ fn defaults_fit_and_find() {
 fn tiny_sets_give_all_they_have() {
     for rows in [1, 2, 5, 40] {
         let set = Set::new(DType::F32, 9, &clustered(rows, 9, 3, 1));
-        let options = graph_options(quick(Kind::DiskGraph, Metric::L2), |own| own.codes = CodePlace::Disk);
+        let options =
+            graph_options(quick(IndexKind::DiskGraph, Metric::L2), |own| own.codes = CodePlace::Disk);
         let built = Built::new(set.clone(), &options);
         assert_eq!(verify::verify(built.dir.path(), &Quiet).unwrap().violations, []);
         let search = SearchOptions { k: 50, effort: Effort::List(50, None), ..SearchOptions::default() };
@@ -271,7 +272,7 @@ fn tiny_sets_give_all_they_have() {
 fn what_cannot_be_asked_for_is_refused() {
     let set = Set::new(DType::F32, 1500, &clustered(40, 1500, 3, 1));
     let refused = |change: fn(&mut GraphOptions), word: &str| {
-        let options = graph_options(quick(Kind::DiskGraph, Metric::L2), |own| {
+        let options = graph_options(quick(IndexKind::DiskGraph, Metric::L2), |own| {
             (own.codes, own.code_kind) = (CodePlace::Disk, CodeKind::Pq);
             change(own);
         });
@@ -352,7 +353,7 @@ fn a_flipped_code_is_found() {
 #[test]
 fn a_build_that_was_stopped_anywhere_resumes_to_the_same_bytes() {
     let set = common::graph_set();
-    let quick = quick(Kind::DiskGraph, Metric::L2);
+    let quick = quick(IndexKind::DiskGraph, Metric::L2);
     let own = graph_options(quick, |own| (own.codes, own.cells) = (CodePlace::Disk, Some(3)));
     let options = BuildOptions { calibration_queries: 20, ..own };
     let whole = tempfile::tempdir().unwrap();

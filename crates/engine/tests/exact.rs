@@ -5,7 +5,7 @@ mod common;
 use std::fmt::Debug;
 
 use common::{Set, clustered, normal, quick};
-use stratann_engine::build::{BuildOptions, Kind, build};
+use stratann_engine::build::{BuildOptions, IndexKind, build};
 use stratann_engine::index::{Index, OpenOptions};
 use stratann_engine::search::{Effort, SearchOptions};
 use stratann_engine::{DType, Metric};
@@ -84,7 +84,7 @@ fn tolerance(metric: Metric, distance: f64, a: &[f64], b: &[f64]) -> f64 {
 }
 
 /// Each result is at its distance, and no row is nearer than the last one.
-fn assert_exact(set: &Set, asked: &Set, kind: Kind, metric: Metric, what: &dyn Debug) {
+fn assert_exact(set: &Set, asked: &Set, kind: IndexKind, metric: Metric, what: &dyn Debug) {
     let dir = tempfile::tempdir().unwrap();
     build(&set.reader(), dir.path(), &quick(kind, metric), &Quiet)
         .unwrap_or_else(|e| panic!("{what:?}: {e}"));
@@ -135,7 +135,7 @@ fn metrics(spread: &Spread) -> &'static [Metric] {
     if spread.name == "tiny" { &[Metric::Cosine] } else { &Metric::ALL }
 }
 
-fn assert_kind(kind: Kind) {
+fn assert_kind(kind: IndexKind) {
     for spread in spreads() {
         let asked = queries(&spread);
         for dtype in DType::ALL {
@@ -153,31 +153,31 @@ fn assert_kind(kind: Kind) {
 
 #[test]
 fn flat_is_exact_at_every_spread() {
-    assert_kind(Kind::Flat);
+    assert_kind(IndexKind::Flat);
 }
 
 #[test]
 fn a_grid_is_exact_at_every_spread() {
-    assert_kind(Kind::GridIvf);
+    assert_kind(IndexKind::GridIvf);
 }
 
 #[test]
 fn a_graph_is_exact_at_every_spread() {
-    assert_kind(Kind::DiskGraph);
+    assert_kind(IndexKind::DiskGraph);
 }
 
 #[test]
 fn lists_on_disk_are_exact_at_every_spread() {
-    assert_kind(Kind::HybridIvf);
+    assert_kind(IndexKind::HybridIvf);
 }
 
 #[test]
 fn codes_of_a_gpu_are_exact_at_every_spread() {
-    assert_kind(Kind::GpuIvf);
+    assert_kind(IndexKind::GpuIvf);
 }
 
 /// The share of wanted neighbours that a search finds, of equally far ones any.
-fn recall(set: &Set, asked: &Set, kind: Kind, wanted: f64) -> f64 {
+fn recall(set: &Set, asked: &Set, kind: IndexKind, wanted: f64) -> f64 {
     let dir = tempfile::tempdir().unwrap();
     let options = BuildOptions { calibration_queries: 200, ..quick(kind, Metric::L2) };
     build(&set.reader(), dir.path(), &options, &Quiet).unwrap();
@@ -205,7 +205,7 @@ fn a_recall_that_is_asked_holds_where_vectors_lie_in_groups_far_apart() {
         (0..3000).step_by(step as usize).flat_map(|row| (0..3).map(move |i| at(stream, row, i))).collect()
     };
     let (set, asked) = (Set::new(DType::F32, 3, &rows(4, 1)), Set::new(DType::F32, 3, &rows(5, 20)));
-    for kind in [Kind::GridIvf, Kind::DiskGraph, Kind::HybridIvf, Kind::GpuIvf] {
+    for kind in [IndexKind::GridIvf, IndexKind::DiskGraph, IndexKind::HybridIvf, IndexKind::GpuIvf] {
         let found = recall(&set, &asked, kind, 0.95);
         assert!(found >= 0.93, "{kind:?}: {found}");
     }

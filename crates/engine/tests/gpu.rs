@@ -16,7 +16,7 @@ use stratann_params::search::GpuSwitches;
 use common::{Impatient, Set, clustered, normal, quick};
 use stratann_core::query::{Outcome, Params, QueryState, Step};
 use stratann_core::score::{CodeJob, RankScratch, Ranking, rank};
-use stratann_engine::build::{BuildOptions, Kind, KindOptions, build, plan};
+use stratann_engine::build::{BuildOptions, IndexKind, KindOptions, build, plan};
 use stratann_engine::exec::scorer::{EmulatedFault, Reply, ScorerChoice, ScorerOptions, conformance};
 use stratann_engine::exec::{Driver, DriverOptions, Queries, Times};
 use stratann_engine::groundtruth;
@@ -47,7 +47,7 @@ fn queries_of(set: &Set, count: usize) -> Set {
 }
 
 fn options(metric: Metric, own: GpuOptions) -> BuildOptions {
-    BuildOptions { kind: KindOptions::GpuIvf(own), ..quick(Kind::GpuIvf, metric) }
+    BuildOptions { kind: KindOptions::GpuIvf(own), ..quick(IndexKind::GpuIvf, metric) }
 }
 
 fn small() -> GpuOptions {

@@ -10,7 +10,7 @@ use stratann_params::build::GridOptions;
 use stratann_params::search::GridSwitches;
 
 use common::{Impatient, Set, clustered, normal, queries, quick};
-use stratann_engine::build::{BuildOptions, Kind, KindOptions, build};
+use stratann_engine::build::{BuildOptions, IndexKind, KindOptions, build};
 use stratann_engine::groundtruth;
 use stratann_engine::index::{Index, OpenOptions};
 use stratann_engine::search::{Answers, Effort, SearchOptions};
@@ -20,7 +20,7 @@ use tempfile::TempDir;
 
 fn options(metric: Metric, lists: usize) -> BuildOptions {
     let own = GridOptions { lists: Some(lists), centroids: None };
-    BuildOptions { kind: KindOptions::GridIvf(own), ..quick(Kind::GridIvf, metric) }
+    BuildOptions { kind: KindOptions::GridIvf(own), ..quick(IndexKind::GridIvf, metric) }
 }
 
 fn built(set: &Set, options: &BuildOptions) -> (TempDir, Index) {
@@ -246,7 +246,7 @@ fn centroids_can_be_given() {
     rows[8 * 24..].fill(1e6);
     write(24, &rows);
     let own = GridOptions { lists: None, centroids: Some(path.clone()) };
-    let given = BuildOptions { kind: KindOptions::GridIvf(own), ..quick(Kind::GridIvf, Metric::L2) };
+    let given = BuildOptions { kind: KindOptions::GridIvf(own), ..quick(IndexKind::GridIvf, Metric::L2) };
     let (_dir, index) = built(&set, &given);
     let facts = &index.manifest().section.grid().unwrap().facts;
     assert_eq!((facts.lists(), facts.sizes.min), (9, 0));

@@ -15,7 +15,7 @@ use stratann_core::build::hash;
 use stratann_core::format::directory::LocalKind;
 use stratann_core::plan::hybrid_ivf::MAX_PROBES;
 use stratann_core::query::{Budget, Mode, Outcome, Params};
-use stratann_engine::build::{BuildOptions, Kind, LocalPlan, build};
+use stratann_engine::build::{BuildOptions, IndexKind, LocalPlan, build};
 use stratann_engine::exec::Width;
 use stratann_engine::groundtruth;
 use stratann_engine::index::{Index, OpenOptions};
@@ -33,7 +33,7 @@ const IVF: LocalPlan = LocalPlan::Uniform(LocalKind::Ivf);
 const GRAPH: LocalPlan = LocalPlan::Uniform(LocalKind::Graph);
 
 fn options(metric: Metric, clusters: usize, local_plan: LocalPlan) -> BuildOptions {
-    let quick = quick(Kind::HybridIvf, metric);
+    let quick = quick(IndexKind::HybridIvf, metric);
     list_options(quick, |own| (own.clusters, own.plan) = (Some(clusters), local_plan.into()))
 }
 

@@ -13,7 +13,7 @@ use stratann_core::format::directory::LocalKind;
 use stratann_core::format::{checksum, seeded_checksum};
 use stratann_core::query::{Budget, Outcome, Params};
 use stratann_core::verify::Bounds;
-use stratann_engine::build::{Kind, LocalPlan, build};
+use stratann_engine::build::{IndexKind, LocalPlan, build};
 use stratann_engine::index::{Index, OpenOptions};
 use stratann_engine::manifest::Manifest;
 use stratann_engine::search::{Effort, SearchOptions};
@@ -37,7 +37,7 @@ fn place(kind: LocalKind) -> &'static Place {
     PLACES[usize::from(kind == LocalKind::Ivf)].get_or_init(|| {
         let set = Set::new(DType::F32, 24, &clustered(2000, 24, 12, 1));
         let dir = tempfile::tempdir().unwrap();
-        let options = list_options(quick(Kind::HybridIvf, Metric::L2), |own| {
+        let options = list_options(quick(IndexKind::HybridIvf, Metric::L2), |own| {
             (own.clusters, own.plan) = (Some(30), LocalPlan::Uniform(kind).into());
         });
         build(&set.reader(), dir.path(), &options, &Quiet).unwrap();

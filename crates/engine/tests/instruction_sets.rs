@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use common::{Set, clustered, quick};
-use stratann_engine::build::{BuildOptions, Kind, build};
+use stratann_engine::build::{BuildOptions, IndexKind, build};
 use stratann_engine::{DType, Metric};
 use stratann_kernel::isa::{Isa, is_available};
 use stratann_storage::Quiet;
@@ -18,8 +18,11 @@ const ISAS: [Isa; 4] = [Isa::Scalar, Isa::Neon, Isa::Avx2, Isa::Avx512];
 
 fn build_all(folder: &Path) {
     let rows = clustered(1200, 20, 12, 1);
-    let kinds =
-        [(Kind::DiskGraph, Metric::L2), (Kind::HybridIvf, Metric::Cosine), (Kind::HybridIvf, Metric::Ip)];
+    let kinds = [
+        (IndexKind::DiskGraph, Metric::L2),
+        (IndexKind::HybridIvf, Metric::Cosine),
+        (IndexKind::HybridIvf, Metric::Ip),
+    ];
     for (number, (kind, metric)) in kinds.into_iter().enumerate() {
         let options = BuildOptions { calibration_queries: 40, ..quick(kind, metric) };
         let set = Set::new(DType::F32, 20, &rows);

@@ -10,7 +10,7 @@ use stratann_params::choices::Learn;
 use common::{Set, clustered, list_options, nearest, normal, quick};
 use stratann_core::format::directory::LocalKind;
 use stratann_core::query::QueryStats;
-use stratann_engine::build::{Kind, LocalPlan, build};
+use stratann_engine::build::{IndexKind, LocalPlan, build};
 use stratann_engine::exec::Width;
 use stratann_engine::index::{Index, OpenOptions};
 use stratann_engine::kinds::hybrid_ivf::learning::describe;
@@ -34,7 +34,7 @@ fn copy() -> TempDir {
     static BUILT: OnceLock<TempDir> = OnceLock::new();
     let built = BUILT.get_or_init(|| {
         let dir = tempfile::tempdir().unwrap();
-        let options = list_options(quick(Kind::HybridIvf, Metric::L2), |own| {
+        let options = list_options(quick(IndexKind::HybridIvf, Metric::L2), |own| {
             (own.clusters, own.plan) = (Some(60), LocalPlan::Uniform(LocalKind::Flat).into());
         });
         build(&set().reader(), dir.path(), &options, &Quiet).unwrap();

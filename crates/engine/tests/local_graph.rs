@@ -15,7 +15,7 @@ use stratann_core::format::edges::{edge_bytes, write_edges};
 use stratann_core::plan::hybrid_ivf::MAX_PROBES;
 use stratann_core::query::{Budget, Mode, Outcome, Params};
 use stratann_core::verify::Bounds;
-use stratann_engine::build::{Kind, LocalPlan, build};
+use stratann_engine::build::{IndexKind, LocalPlan, build};
 use stratann_engine::exec::Width;
 use stratann_engine::groundtruth;
 use stratann_engine::index::{Index, OpenOptions};
@@ -35,7 +35,7 @@ fn open(folder: &Path) -> Index {
 
 fn built(set: &Set, metric: Metric, clusters: usize) -> (TempDir, Index) {
     let dir = tempfile::tempdir().unwrap();
-    let options = list_options(quick(Kind::HybridIvf, metric), |own| {
+    let options = list_options(quick(IndexKind::HybridIvf, metric), |own| {
         own.clusters = Some(clusters);
         own.plan = LocalPlan::Uniform(LocalKind::Graph).into();
     });

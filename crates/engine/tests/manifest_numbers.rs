@@ -8,7 +8,7 @@ use stratann_params::choices::CodePlace;
 use common::{Set, clustered, graph_options, list_options, quick};
 use serde_json::{Value, json};
 use stratann_core::hash::checksum;
-use stratann_engine::build::{BuildOptions, Kind, KindOptions, build};
+use stratann_engine::build::{BuildOptions, IndexKind, KindOptions, build};
 use stratann_engine::index::{Index, OpenOptions};
 use stratann_engine::manifest::Manifest;
 use stratann_engine::search::{Effort, SearchOptions};
@@ -103,21 +103,21 @@ fn try_all_numbers(folder: &Path) {
 
 #[test]
 fn numbers_of_a_flat_and_a_graph() {
-    try_all_numbers(built(&quick(Kind::Flat, Metric::Cosine)).path());
-    let graph = quick(Kind::DiskGraph, Metric::L2);
+    try_all_numbers(built(&quick(IndexKind::Flat, Metric::Cosine)).path());
+    let graph = quick(IndexKind::DiskGraph, Metric::L2);
     try_all_numbers(built(&graph).path());
     try_all_numbers(built(&graph_options(graph, |own| own.codes = CodePlace::Disk)).path());
 }
 
 #[test]
 fn numbers_of_lists() {
-    let options = list_options(quick(Kind::HybridIvf, Metric::L2), |own| own.clusters = Some(5));
+    let options = list_options(quick(IndexKind::HybridIvf, Metric::L2), |own| own.clusters = Some(5));
     try_all_numbers(built(&options).path());
 }
 
 #[test]
 fn numbers_of_a_partitioned_index() {
-    let whole = built(&quick(Kind::DiskGraph, Metric::L2));
+    let whole = built(&quick(IndexKind::DiskGraph, Metric::L2));
     let dir = tempfile::tempdir().unwrap();
     let options =
         PartitionOptions { method: Method::Random, replicas: 2, threads: 1, ..PartitionOptions::new(3) };
@@ -127,7 +127,7 @@ fn numbers_of_a_partitioned_index() {
 
 #[test]
 fn a_manifest_that_lost_its_end_is_refused() {
-    let dir = built(&quick(Kind::Flat, Metric::L2));
+    let dir = built(&quick(IndexKind::Flat, Metric::L2));
     let path = dir.path().join("manifest-1.json");
     let text = std::fs::read_to_string(&path).unwrap();
     for kept in [text.len() - 1, text.len() - 2, text.len() / 2, 1, 0] {

@@ -12,7 +12,7 @@ use common::{Set, clustered, graph_options, list_options, quick};
 use proptest::prelude::*;
 use proptest::sample::select;
 use stratann_core::format::directory::LocalKind;
-use stratann_engine::build::{BuildOptions, Kind, LocalPlan, build};
+use stratann_engine::build::{BuildOptions, IndexKind, LocalPlan, build};
 use stratann_engine::exec::Width;
 use stratann_engine::index::{Index, OpenOptions};
 use stratann_engine::search::{Answers, Effort, SearchOptions};
@@ -31,7 +31,7 @@ struct Place {
 }
 
 fn lists(metric: Metric, clusters: usize, local_plan: LocalPlan) -> BuildOptions {
-    let quick = quick(Kind::HybridIvf, metric);
+    let quick = quick(IndexKind::HybridIvf, metric);
     list_options(quick, |own| (own.clusters, own.plan) = (Some(clusters), local_plan.into()))
 }
 
@@ -161,16 +161,16 @@ proptest! {
         (dtype, metric, seed) in (dtypes(), metrics(), 0u64..1000),
         (count, dim) in (400usize..1500, 4usize..24),
         (kind, codes) in prop_oneof![
-            Just((Kind::Flat, CodePlace::Ram)),
-            Just((Kind::DiskGraph, CodePlace::Ram)),
-            Just((Kind::DiskGraph, CodePlace::Disk)),
+            Just((IndexKind::Flat, CodePlace::Ram)),
+            Just((IndexKind::DiskGraph, CodePlace::Ram)),
+            Just((IndexKind::DiskGraph, CodePlace::Disk)),
         ],
         (k, list, slack, patience) in (1usize..20, 1u32..60, some(0.0f32..2.0), some(0u32..10)),
         width in prop_oneof![Just(1u32), 2u32..12],
     ) {
         let (set, asked) = rows(dtype, count, dim, seed);
         let mut options = BuildOptions { seed, ..quick(kind, metric) };
-        if kind == Kind::DiskGraph {
+        if kind == IndexKind::DiskGraph {
             options = graph_options(options, |own| own.codes = codes);
         }
         let folder = built(&set, &options);
@@ -246,7 +246,7 @@ fn width_hardly_moves_recall_of_a_graph() {
     let asked = Set::new(DType::F32, 24, &clustered(500, 24, 12, 2));
     let truth = groundtruth::exact(&set.reader(), &asked.reader(), Metric::L2, 10, 1 << 30, &Quiet).unwrap();
     let truth: Vec<u64> = truth.ids.iter().map(|&id| u64::from(id)).collect();
-    let folder = built(&set, &quick(Kind::DiskGraph, Metric::L2));
+    let folder = built(&set, &quick(IndexKind::DiskGraph, Metric::L2));
     let at = |width, in_flight| {
         let options = SearchOptions { effort: Effort::List(60, None), width, ..SearchOptions::default() };
         let place = Place { open: OpenOptions::default(), threads: 1, in_flight };

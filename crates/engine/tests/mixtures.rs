@@ -10,7 +10,7 @@ use common::{Set, clustered, graph_options, list_options, queries, quick, run_pl
 use stratann_core::PAGE;
 use stratann_core::format::directory::LocalKind;
 use stratann_core::query::{Budget, Extent, Outcome, Params, StoreId};
-use stratann_engine::build::{BuildOptions, Kind, LocalPlan, build};
+use stratann_engine::build::{BuildOptions, IndexKind, LocalPlan, build};
 use stratann_engine::index::{Index, OpenOptions};
 use stratann_engine::kinds::hybrid_ivf::replan::{ReplanOptions, replan};
 use stratann_engine::search::{Effort, SearchOptions};
@@ -79,7 +79,7 @@ fn search(files: &Files, asked: &Set) -> Answers {
     let options = OpenOptions { head_budget: Some(0), ..OpenOptions::default() };
     let index = Index::open(dir.path(), options).map_err(|e| e.message)?;
     let effort = match index.manifest().kind() {
-        Some(Kind::HybridIvf) => Effort::Clusters(20, None, None),
+        Some(IndexKind::HybridIvf) => Effort::Clusters(20, None, None),
         _ => Effort::List(100, None),
     };
     let options = SearchOptions { k: 5, effort, threads: 1, ..SearchOptions::default() };
@@ -192,14 +192,15 @@ fn files_of_two_builds_never_give_wrong_answers() {
         options
     };
     let lists = |kind| {
-        list_options(quick(Kind::HybridIvf, Metric::L2), |own| {
+        list_options(quick(IndexKind::HybridIvf, Metric::L2), |own| {
             (own.clusters, own.plan) = (Some(20), LocalPlan::Uniform(kind).into());
         })
     };
-    let on_disk = graph_options(quick(Kind::DiskGraph, Metric::Cosine), |own| own.codes = CodePlace::Disk);
-    let graph = graph_options(quick(Kind::DiskGraph, Metric::L2), |own| own.pages_per_block = Some(2));
+    let on_disk =
+        graph_options(quick(IndexKind::DiskGraph, Metric::Cosine), |own| own.codes = CodePlace::Disk);
+    let graph = graph_options(quick(IndexKind::DiskGraph, Metric::L2), |own| own.pages_per_block = Some(2));
     let all = [
-        quick(Kind::Flat, Metric::L2),
+        quick(IndexKind::Flat, Metric::L2),
         graph.clone(),
         on_disk,
         lists(LocalKind::Flat),
@@ -216,7 +217,7 @@ fn files_of_two_builds_never_give_wrong_answers() {
         let one = built(&set, options);
         let name = options.kind().name();
         check(&one, &built(&rows(2), options), format!("{name} of other rows"));
-        if options.kind() != Kind::Flat {
+        if options.kind() != IndexKind::Flat {
             check(&one, &built(&set, &reseeded(options.clone())), format!("{name} with another seed"));
         }
     }

@@ -10,7 +10,7 @@ use std::time::SystemTime;
 use stratann_params::choices::CodePlace;
 
 use common::{Set, clustered, graph_options, hits, nearest, quick};
-use stratann_engine::build::{BuildOptions, BuildReport, Kind, build, plan};
+use stratann_engine::build::{BuildOptions, BuildReport, IndexKind, build, plan};
 use stratann_engine::index::{Index, OpenOptions};
 use stratann_engine::search::{Effort, SearchOptions};
 use stratann_engine::{DType, Metric, verify};
@@ -26,7 +26,7 @@ fn set() -> &'static Set {
 }
 
 fn options(threads: usize, ram_budget: Option<u64>) -> BuildOptions {
-    let quick = quick(Kind::DiskGraph, Metric::L2);
+    let quick = quick(IndexKind::DiskGraph, Metric::L2);
     let own = graph_options(quick, |own| (own.degree, own.build_list) = (16, 32));
     BuildOptions { threads, ram_budget, ..own }
 }

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use common::{Set, clustered, graph_options, graph_set, list_options, quick};
 use stratann_core::format::directory::LocalKind;
-use stratann_engine::build::{BuildOptions, Kind, LocalPlan, build};
+use stratann_engine::build::{BuildOptions, IndexKind, LocalPlan, build};
 use stratann_engine::index::{Index, OpenOptions};
 use stratann_engine::kinds::hybrid_ivf::replan::{ReplanOptions, replan};
 use stratann_engine::manifest::Manifest;
@@ -42,7 +42,7 @@ fn reads_the_manifest(folder: &Path) {
 fn readers_open_the_newest_version_while_others_are_published() {
     const VERSIONS: usize = 60;
     let plan = |kind| LocalPlan::Uniform(kind);
-    let options = list_options(quick(Kind::HybridIvf, Metric::L2), |own| {
+    let options = list_options(quick(IndexKind::HybridIvf, Metric::L2), |own| {
         (own.clusters, own.plan) = (Some(8), plan(LocalKind::Flat).into());
     });
     let set = Set::new(DType::F32, 12, &clustered(600, 12, 8, 1));
@@ -89,7 +89,7 @@ impl Drop for EndsReaders<'_> {
 #[test]
 fn of_several_writers_each_publishes_or_is_refused_before_it_works() {
     let dir = tempfile::tempdir().unwrap();
-    build(&graph_set().reader(), dir.path(), &quick(Kind::DiskGraph, Metric::L2), &Quiet).unwrap();
+    build(&graph_set().reader(), dir.path(), &quick(IndexKind::DiskGraph, Metric::L2), &Quiet).unwrap();
     let options =
         TuneOptions { ks: vec![5], recalls: vec![0.9], sample: 20, seed: 1, threads: 1, ram_budget: None };
     let published = AtomicUsize::new(0);
@@ -119,7 +119,7 @@ fn of_several_writers_each_publishes_or_is_refused_before_it_works() {
 #[test]
 fn a_build_that_another_one_overtook_is_refused_before_it_works() {
     let dir = tempfile::tempdir().unwrap();
-    let options = quick(Kind::Flat, Metric::L2);
+    let options = quick(IndexKind::Flat, Metric::L2);
     let (done, refused) = (AtomicUsize::new(0), AtomicUsize::new(0));
     let start = Barrier::new(3);
     std::thread::scope(|scope| {
@@ -144,7 +144,7 @@ fn a_build_that_another_one_overtook_is_refused_before_it_works() {
 
 #[test]
 fn a_damaged_newest_manifest_is_passed_over_and_never_overwritten() {
-    let options = graph_options(quick(Kind::DiskGraph, Metric::L2), |own| own.degree = 16);
+    let options = graph_options(quick(IndexKind::DiskGraph, Metric::L2), |own| own.degree = 16);
     let dir = tempfile::tempdir().unwrap();
     build(&graph_set().reader(), dir.path(), &options, &Quiet).unwrap();
     let tuning =

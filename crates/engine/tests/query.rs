@@ -8,7 +8,7 @@ use std::sync::{Arc, OnceLock};
 use common::{Built, Set, clustered, graph_set, hits, nearest, queries, quick, run, run_plain, with_graph};
 use proptest::prelude::*;
 use stratann_core::query::{Budget, MAX_K, MAX_SEARCH_LIST, MAX_WIDTH, Mode, Outcome, Params, QueryState};
-use stratann_engine::build::Kind;
+use stratann_engine::build::IndexKind;
 use stratann_engine::{DType, Metric};
 
 struct Place {
@@ -28,10 +28,10 @@ impl Place {
     }
 }
 
-fn place(cell: &'static OnceLock<Place>, kind: Kind) -> &'static Place {
+fn place(cell: &'static OnceLock<Place>, kind: IndexKind) -> &'static Place {
     cell.get_or_init(|| {
         let set = match kind {
-            Kind::DiskGraph => graph_set(),
+            IndexKind::DiskGraph => graph_set(),
             _ => Set::new(DType::F32, 24, &clustered(8000, 24, 12, 1)),
         };
         let built = Built::new(set, &quick(kind, Metric::L2));
@@ -42,12 +42,12 @@ fn place(cell: &'static OnceLock<Place>, kind: Kind) -> &'static Place {
 
 fn graph() -> &'static Place {
     static PLACE: OnceLock<Place> = OnceLock::new();
-    place(&PLACE, Kind::DiskGraph)
+    place(&PLACE, IndexKind::DiskGraph)
 }
 
 fn flat() -> &'static Place {
     static PLACE: OnceLock<Place> = OnceLock::new();
-    place(&PLACE, Kind::Flat)
+    place(&PLACE, IndexKind::Flat)
 }
 
 #[test]

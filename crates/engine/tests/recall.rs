@@ -4,7 +4,7 @@ mod common;
 
 use common::{Built, Set, clustered, hits, list_options, nearest, normal, quick};
 use stratann_core::format::directory::LocalKind;
-use stratann_engine::build::Kind;
+use stratann_engine::build::IndexKind;
 use stratann_engine::exec::Width;
 use stratann_engine::kinds::options::LocalPlan;
 use stratann_engine::search::{Answers, Effort, SearchOptions};
@@ -30,15 +30,15 @@ fn a_recall_of_one_is_exact_for_every_kind_type_and_metric() {
         for metric in Metric::ALL {
             let set = Set::new(dtype, DIM, &clustered(700, DIM, 9, 1));
             let asked = Set::new(dtype, DIM, &clustered(12, DIM, 9, 2));
-            let flat = Built::new(set.clone(), &quick(Kind::Flat, metric));
+            let flat = Built::new(set.clone(), &quick(IndexKind::Flat, metric));
             let expected = search(&flat, &asked, 10, 1.0);
             let lists = |kind| {
-                list_options(quick(Kind::HybridIvf, metric), |own| {
+                list_options(quick(IndexKind::HybridIvf, metric), |own| {
                     (own.clusters, own.plan) = (Some(12), LocalPlan::Uniform(kind).into());
                 })
             };
             for options in [
-                quick(Kind::DiskGraph, metric),
+                quick(IndexKind::DiskGraph, metric),
                 lists(LocalKind::Flat),
                 lists(LocalKind::Ivf),
                 lists(LocalKind::Graph),
@@ -77,7 +77,7 @@ fn queries_unlike_the_rows_reach_the_recall_that_is_asked_for() {
     let (set, asked) = hot_spots(6000, 150);
     let truth: Vec<Vec<u64>> =
         (0..asked.len()).map(|q| nearest(&set, Metric::L2, asked.row(q), 10, |_| false)).collect();
-    for kind in [Kind::DiskGraph, Kind::HybridIvf] {
+    for kind in [IndexKind::DiskGraph, IndexKind::HybridIvf] {
         let mut options = quick(kind, Metric::L2);
         options.calibration_queries = 300;
         let built = Built::new(set.clone(), &options);
@@ -98,7 +98,7 @@ fn queries_unlike_the_rows_reach_the_recall_that_is_asked_for() {
 #[test]
 fn a_recall_of_one_needs_no_curve() {
     let set = Set::new(DType::F32, DIM, &clustered(500, DIM, 9, 1));
-    let built = Built::new(set, &quick(Kind::DiskGraph, Metric::L2));
+    let built = Built::new(set, &quick(IndexKind::DiskGraph, Metric::L2));
     let options = |recall| SearchOptions { effort: Effort::Recall(recall), ..SearchOptions::default() };
     assert!(built.index.params(&options(1.0)).is_ok());
     let refused = built.index.params(&options(0.99)).unwrap_err();

@@ -11,7 +11,7 @@ use stratann_params::search::RemoteSwitches;
 
 use common::{Impatient, Set, clustered, hits, normal, queries, quick};
 use stratann_core::format::region::{Descriptor, SUPERBLOCK_BYTES, Superblock};
-use stratann_engine::build::{BuildOptions, Kind, KindOptions, build, plan};
+use stratann_engine::build::{BuildOptions, IndexKind, KindOptions, build, plan};
 use stratann_engine::exec::GatherOptions;
 use stratann_engine::groundtruth;
 use stratann_engine::index::{Index, OpenOptions};
@@ -24,7 +24,7 @@ use tempfile::TempDir;
 fn options(metric: Metric, partitions: usize) -> BuildOptions {
     let own =
         RemoteOptions { partitions: Some(partitions), m: 8, ef_construction: 60, ..RemoteOptions::default() };
-    BuildOptions { kind: KindOptions::RemoteHnsw(own), ..quick(Kind::RemoteHnsw, metric) }
+    BuildOptions { kind: KindOptions::RemoteHnsw(own), ..quick(IndexKind::RemoteHnsw, metric) }
 }
 
 fn with_own(options: BuildOptions, change: impl FnOnce(&mut RemoteOptions)) -> BuildOptions {
@@ -320,7 +320,7 @@ fn scanning_fresh_records_is_compared_with_linking_them() {
     }
     let flat = tempfile::tempdir().unwrap();
     let set = Set::new(DType::F32, 16, &clustered(100, 16, 12, 1));
-    build(&set.reader(), flat.path(), &quick(Kind::Flat, Metric::L2), &Quiet).unwrap();
+    build(&set.reader(), flat.path(), &quick(IndexKind::Flat, Metric::L2), &Quiet).unwrap();
     let flat = Index::open(flat.path(), OpenOptions::default()).unwrap();
     let how = LinkingOptions { queries: &set.bytes, nprobe: 1, ef: 1, k: 1, fresh: &[1] };
     assert!(flat.measure_linking(&how, &Quiet).unwrap_err().message.contains("remote-hnsw"));

@@ -12,7 +12,7 @@ use common::{Set, clustered, hits, nearest, quick};
 use stratann_core::format::region::{
     CONTROL_BYTES, GROUP_WORDS_BYTES, GroupWords, SUPERBLOCK_BYTES, Superblock,
 };
-use stratann_engine::build::{BuildOptions, Kind, KindOptions, build};
+use stratann_engine::build::{BuildOptions, IndexKind, KindOptions, build};
 use stratann_engine::index::{ChangeOptions, Index, OpenOptions, Unfinished};
 use stratann_engine::memory_nodes::load;
 use stratann_engine::search::{Answers, Effort, SearchOptions};
@@ -89,7 +89,7 @@ impl Plan {
         };
         let kind = KindOptions::RemoteHnsw(own);
         let ids = ids.map(Path::to_path_buf);
-        let options = BuildOptions { kind, ids, ..quick(Kind::RemoteHnsw, self.metric) };
+        let options = BuildOptions { kind, ids, ..quick(IndexKind::RemoteHnsw, self.metric) };
         build(&set.reader(), folder, &options, &Quiet).unwrap();
     }
 

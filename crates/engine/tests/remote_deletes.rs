@@ -7,7 +7,7 @@ use stratann_params::build::RemoteOptions;
 
 use common::{Set, clustered, hits, nearest, quick};
 use stratann_core::format::region::{GroupWords, Reservations, SUPERBLOCK_BYTES, Superblock};
-use stratann_engine::build::{BuildOptions, Kind, KindOptions, build};
+use stratann_engine::build::{BuildOptions, IndexKind, KindOptions, build};
 use stratann_engine::index::{ChangeOptions, Index, OpenOptions};
 use stratann_engine::memory_nodes::load;
 use stratann_engine::search::{Answers, Effort, SearchOptions};
@@ -61,7 +61,8 @@ impl World {
             ..RemoteOptions::default()
         };
         let kind = KindOptions::RemoteHnsw(own);
-        let options = BuildOptions { kind, calibration_queries: 200, ..quick(Kind::RemoteHnsw, Metric::L2) };
+        let options =
+            BuildOptions { kind, calibration_queries: 200, ..quick(IndexKind::RemoteHnsw, Metric::L2) };
         let dir = tempfile::tempdir().unwrap();
         build(&set.reader(), dir.path(), &options, &Quiet).unwrap();
         let mut world = World { set, node: node(if is_full { 64 << 10 } else { 16 << 20 }), dir };

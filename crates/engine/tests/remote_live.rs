@@ -12,7 +12,7 @@ use common::{Set, clustered, quick};
 use serde_json::Value;
 use stratann_core::format::region::{READER_BYTES, READERS_MAX, SUPERBLOCK_BYTES, Superblock};
 use stratann_core::hash::checksum;
-use stratann_engine::build::{BuildOptions, Kind, KindOptions, build};
+use stratann_engine::build::{BuildOptions, IndexKind, KindOptions, build};
 use stratann_engine::dataset::{Reader, Shape};
 use stratann_engine::exec::GatherOptions;
 use stratann_engine::index::{ChangeOptions, Index, OpenOptions};
@@ -34,7 +34,7 @@ fn built(metric: Metric) -> (TempDir, Index, Set) {
     let set = Set::new(DType::F32, 16, &clustered(2000, 16, 12, 1));
     let own =
         RemoteOptions { partitions: Some(CLUSTERS), m: 8, ef_construction: 60, ..RemoteOptions::default() };
-    let options = BuildOptions { kind: KindOptions::RemoteHnsw(own), ..quick(Kind::RemoteHnsw, metric) };
+    let options = BuildOptions { kind: KindOptions::RemoteHnsw(own), ..quick(IndexKind::RemoteHnsw, metric) };
     let dir = tempfile::tempdir().unwrap();
     build(&set.reader(), dir.path(), &options, &Quiet).unwrap();
     let index = Index::open(dir.path(), OpenOptions::default()).unwrap();
@@ -253,7 +253,8 @@ fn clusters_longer_than_a_read_are_refused() {
     let bytes: Vec<u8> = (0..rows * dim as u64).map(|i| (i * 37 % 251) as u8).collect();
     let base = Reader::from_memory(Shape { rows, dim, dtype: DType::U8 }, bytes).unwrap();
     let own = RemoteOptions { partitions: Some(1), m: 256, ..RemoteOptions::default() };
-    let options = BuildOptions { kind: KindOptions::RemoteHnsw(own), ..quick(Kind::RemoteHnsw, Metric::L2) };
+    let options =
+        BuildOptions { kind: KindOptions::RemoteHnsw(own), ..quick(IndexKind::RemoteHnsw, Metric::L2) };
     let refused = build(&base, tempfile::tempdir().unwrap().path(), &options, &Quiet).unwrap_err();
     assert_eq!(refused.kind, ErrorKind::BadInput);
     assert!(refused.message.contains("build with --partitions 2 or more"), "{}", refused.message);
@@ -408,7 +409,7 @@ fn what_cannot_be_loaded_is_refused() {
     assert!(e.message.contains("holds no index"), "{}", e.message);
     let flat = tempfile::tempdir().unwrap();
     let set = Set::new(DType::F32, 16, &clustered(100, 16, 12, 1));
-    build(&set.reader(), flat.path(), &quick(Kind::Flat, Metric::L2), &Quiet).unwrap();
+    build(&set.reader(), flat.path(), &quick(IndexKind::Flat, Metric::L2), &Quiet).unwrap();
     let e = load(flat.path(), &addresses(&own), &credentials(), &Quiet).unwrap_err();
     assert!(e.message.contains("--kind remote-hnsw"), "{}", e.message);
 }

@@ -14,7 +14,7 @@ use stratann_core::remote::{
     Answer, Delete, Deleted, Fault, Groups, Headers, Insert, Inserted, Line, NewGroup, NewVector, Places,
     Rebuild, RebuildLimits, Rebuilt, Step,
 };
-use stratann_engine::build::{Kind, KindOptions, build};
+use stratann_engine::build::{IndexKind, KindOptions, build};
 use stratann_engine::index::{ChangeOptions, Index, OpenOptions};
 use stratann_engine::memory_nodes::{Loaded, load};
 use stratann_engine::search::{Effort, SearchOptions};
@@ -33,7 +33,7 @@ fn built(dim: usize, seed: u64) -> (TempDir, Set) {
     let dir = tempfile::tempdir().unwrap();
     let options = stratann_engine::build::BuildOptions {
         kind: KindOptions::RemoteHnsw(own),
-        ..quick(Kind::RemoteHnsw, Metric::L2)
+        ..quick(IndexKind::RemoteHnsw, Metric::L2)
     };
     build(&set.reader(), dir.path(), &options, &Quiet).unwrap();
     (dir, set)

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use stratann_params::build::RemoteOptions;
 
 use common::{Set, clustered, quick};
-use stratann_engine::build::{BuildOptions, Kind, KindOptions, build};
+use stratann_engine::build::{BuildOptions, IndexKind, KindOptions, build};
 use stratann_engine::exec::GatherOptions;
 use stratann_engine::index::{Index, OpenOptions};
 use stratann_engine::memory_nodes::{LoadOptions, Loaded, load_with};
@@ -36,7 +36,7 @@ impl Home {
             ..RemoteOptions::default()
         };
         let options =
-            BuildOptions { kind: KindOptions::RemoteHnsw(own), ..quick(Kind::RemoteHnsw, Metric::L2) };
+            BuildOptions { kind: KindOptions::RemoteHnsw(own), ..quick(IndexKind::RemoteHnsw, Metric::L2) };
         let folder = tempfile::tempdir().unwrap();
         build(&set.reader(), folder.path(), &options, &Quiet).unwrap();
         let node = |number| {

@@ -15,7 +15,7 @@ use stratann_params::search::RemoteSwitches;
 
 use common::{Set, clustered, hits, nearest, quick};
 use stratann_core::build::hash;
-use stratann_engine::build::{BuildOptions, Kind, KindOptions, build};
+use stratann_engine::build::{BuildOptions, IndexKind, KindOptions, build};
 use stratann_engine::index::{ChangeOptions, Index, OpenOptions};
 use stratann_engine::memory_nodes::load;
 use stratann_engine::search::{Effort, SearchOptions};
@@ -86,7 +86,7 @@ fn built(set: &Set, ids: Option<&Path>, folder: &Path) {
         ..RemoteOptions::default()
     };
     let (kind, ids) = (KindOptions::RemoteHnsw(own), ids.map(Path::to_path_buf));
-    let options = BuildOptions { kind, ids, ..quick(Kind::RemoteHnsw, Metric::L2) };
+    let options = BuildOptions { kind, ids, ..quick(IndexKind::RemoteHnsw, Metric::L2) };
     build(&set.reader(), folder, &options, &Quiet).unwrap();
 }
 

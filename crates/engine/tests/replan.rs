@@ -13,7 +13,7 @@ use common::{Impatient, Set, clustered, list_options, queries, quick};
 use stratann_core::format::directory::{Directory, LocalKind};
 use stratann_core::format::inverted_list::{ListLayout, Record};
 use stratann_core::plan::hybrid_ivf::MAX_PROBES;
-use stratann_engine::build::{BuildOptions, Kind, LocalPlan, build};
+use stratann_engine::build::{BuildOptions, IndexKind, LocalPlan, build};
 use stratann_engine::groundtruth;
 use stratann_engine::index::{Index, OpenOptions};
 use stratann_engine::kinds::hybrid_ivf::learning::describe;
@@ -44,7 +44,7 @@ fn built(set: &Set, options: &BuildOptions) -> TempDir {
 }
 
 fn options(metric: Metric, clusters: usize, local_plan: LocalPlan) -> BuildOptions {
-    let quick = quick(Kind::HybridIvf, metric);
+    let quick = quick(IndexKind::HybridIvf, metric);
     list_options(quick, |own| (own.clusters, own.plan) = (Some(clusters), local_plan.into()))
 }
 
@@ -406,7 +406,7 @@ fn what_cannot_be_is_refused_and_harms_nothing() {
         let small = ReplanOptions { ram_budget: Some(ram_budget), ..asked(AMPLE, ivf) };
         assert_refused(folder, &small, ErrorKind::Budget, &["--ram-budget", "or more"]);
     }
-    for kind in [Kind::DiskGraph, Kind::Flat] {
+    for kind in [IndexKind::DiskGraph, IndexKind::Flat] {
         let other = built(&Set::new(DType::F32, 8, &clustered(200, 8, 4, 1)), &quick(kind, Metric::L2));
         let said = [kind.name(), "only a hybrid-ivf"];
         assert_refused(other.path(), &asked(AMPLE, ivf), ErrorKind::BadInput, &said);

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use common::{Built, Set, clustered, graph_options, quick};
 use stratann_core::format::block::Block;
-use stratann_engine::build::Kind;
+use stratann_engine::build::IndexKind;
 use stratann_engine::index::OpenOptions;
 use stratann_engine::manifest::Manifest;
 use stratann_engine::spread::scatter::{PartIndex, describe, open, open_part, scatter, server_folder};
@@ -29,7 +29,7 @@ fn source() -> &'static Built {
         let header = [ROWS as u32, 1].map(u32::to_le_bytes).concat();
         let names: Vec<u8> = (0..ROWS as u64).flat_map(|row| name(row).to_le_bytes()).collect();
         std::fs::write(&ids, [header, names].concat()).unwrap();
-        let mut options = graph_options(quick(Kind::DiskGraph, Metric::Cosine), |own| {
+        let mut options = graph_options(quick(IndexKind::DiskGraph, Metric::Cosine), |own| {
             (own.nodes_per_block, own.code_bytes) = (Some(9), Some(12));
         });
         options.ids = Some(ids);

@@ -15,7 +15,7 @@ use stratann_params::choices::CodePlace;
 use common::{Built, Set, clustered, graph_options, queries, quick};
 use stratann_core::query::Mode;
 use stratann_core::query::wire::{Carry, Results};
-use stratann_engine::build::Kind;
+use stratann_engine::build::IndexKind;
 use stratann_engine::exec::Width;
 use stratann_engine::search::{Answers, Effort, SearchOptions};
 use stratann_engine::serve::{Answer, Caps, Question, ServeOptions, Server, Unanswered, WaitsByClass};
@@ -32,7 +32,7 @@ fn source() -> &'static Built {
     static BUILT: OnceLock<Built> = OnceLock::new();
     BUILT.get_or_init(|| {
         let set = Set::new(DType::F32, DIM, &clustered(6000, DIM, 40, 1));
-        let quick = quick(Kind::DiskGraph, Metric::L2);
+        let quick = quick(IndexKind::DiskGraph, Metric::L2);
         let options = graph_options(quick, |own| own.nodes_per_block = Some(6));
         Built::new(set, &options)
     })
@@ -604,7 +604,7 @@ fn invalid_options_are_refused() {
 #[test]
 fn servers_without_codes_in_ram_hand_distances_over() {
     let set = Set::new(DType::F32, DIM, &clustered(4000, DIM, 40, 1));
-    let options = graph_options(quick(Kind::DiskGraph, Metric::L2), |own| own.codes = CodePlace::Disk);
+    let options = graph_options(quick(IndexKind::DiskGraph, Metric::L2), |own| own.codes = CodePlace::Disk);
     let built = Built::new(set, &options);
     let asked = queries(30, DIM);
     let expected = built.index.search(&asked.bytes, &one_at_a_time(), &Quiet).unwrap();

@@ -3,7 +3,7 @@
 mod common;
 
 use common::{Built, Set, clustered, graph_set, list_options, queries, quick};
-use stratann_engine::build::Kind;
+use stratann_engine::build::IndexKind;
 use stratann_engine::index::{Index, OpenOptions};
 use stratann_engine::search::{Answers, Effort, SearchOptions};
 use stratann_engine::{DType, Metric};
@@ -22,12 +22,12 @@ fn search(index: &Index, asked: &Set, effort: Effort) -> Answers {
 #[test]
 fn an_index_whose_disk_fails_does_not_touch_the_others() {
     let asked = queries(60, 24);
-    let lists = list_options(quick(Kind::HybridIvf, Metric::L2), |own| own.clusters = Some(20));
+    let lists = list_options(quick(IndexKind::HybridIvf, Metric::L2), |own| own.clusters = Some(20));
     let flat = Set::new(DType::F32, 24, &clustered(2000, 24, 12, 3));
     let built = [
-        (Built::new(graph_set(), &quick(Kind::DiskGraph, Metric::L2)), Effort::List(40, None)),
+        (Built::new(graph_set(), &quick(IndexKind::DiskGraph, Metric::L2)), Effort::List(40, None)),
         (Built::new(graph_set(), &lists), Effort::Clusters(8, None, None)),
-        (Built::new(flat, &quick(Kind::Flat, Metric::L2)), Effort::List(10, None)),
+        (Built::new(flat, &quick(IndexKind::Flat, Metric::L2)), Effort::List(10, None)),
     ];
     let sound: Vec<Answers> =
         built.iter().map(|(built, effort)| search(&open(built), &asked, *effort)).collect();

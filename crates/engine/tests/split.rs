@@ -9,7 +9,7 @@ use stratann_params::choices::CodePlace;
 
 use common::{Impatient, Set, clustered, graph_options, quick};
 use stratann_core::build::hash;
-use stratann_engine::build::{BuildOptions, Kind, build, run_task};
+use stratann_engine::build::{BuildOptions, IndexKind, build, run_task};
 use stratann_engine::kinds::split::Split;
 use stratann_engine::kinds::split::tasks::{Done, Task};
 use stratann_engine::{DType, Metric};
@@ -22,7 +22,7 @@ fn set(dtype: DType, rows: usize) -> Set {
 }
 
 fn options(metric: Metric, cells: Option<usize>) -> BuildOptions {
-    let quick = quick(Kind::DiskGraph, metric);
+    let quick = quick(IndexKind::DiskGraph, metric);
     let own = graph_options(quick, |own| (own.degree, own.build_list, own.cells) = (12, 24, cells));
     BuildOptions { calibration_queries: 40, ..own }
 }
@@ -117,7 +117,7 @@ fn what_is_not_divided_works_too() {
     let (made, names) = split_up(&set, &in_one, 2);
     assert!(made == whole(&set, &in_one));
     assert!(names.contains(&"graph".into()) && !names.iter().any(|n| n.starts_with("cell-")), "{names:?}");
-    let flat = BuildOptions { kind: Kind::Flat.into(), ..in_one };
+    let flat = BuildOptions { kind: IndexKind::Flat.into(), ..in_one };
     assert!(split_up(&set, &flat, 3).0 == whole(&set, &flat));
 }
 

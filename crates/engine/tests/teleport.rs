@@ -13,7 +13,7 @@ use stratann_core::query::{
     Arrival, Arrived, Budget, Candidate, Loss, Mode, Outcome, Params, QueryState, QueryStats, Read, Scratch,
     Step,
 };
-use stratann_engine::build::Kind;
+use stratann_engine::build::IndexKind;
 use stratann_engine::{DType, Metric};
 
 struct Place {
@@ -24,7 +24,7 @@ struct Place {
 fn graph() -> &'static Place {
     static PLACE: OnceLock<Place> = OnceLock::new();
     PLACE.get_or_init(|| {
-        let built = Built::new(graph_set(), &quick(Kind::DiskGraph, Metric::L2));
+        let built = Built::new(graph_set(), &quick(IndexKind::DiskGraph, Metric::L2));
         let blocks = built.blocks();
         Place { built, blocks }
     })
@@ -34,7 +34,7 @@ fn flat() -> &'static Place {
     static PLACE: OnceLock<Place> = OnceLock::new();
     PLACE.get_or_init(|| {
         let set = Set::new(DType::F16, 24, &clustered(9000, 24, 12, 1));
-        let built = Built::new(set, &quick(Kind::Flat, Metric::Cosine));
+        let built = Built::new(set, &quick(IndexKind::Flat, Metric::Cosine));
         let blocks = built.blocks();
         Place { built, blocks }
     })

@@ -11,7 +11,7 @@ use stratann_core::format::directory::LocalKind;
 use stratann_core::query::wire::{self, Carry, decode, encode};
 use stratann_core::query::{Budget, Mode, Outcome, Params, QueryState, QueryStats, Scratch};
 use stratann_core::verify::Bounds;
-use stratann_engine::build::{Kind, LocalPlan};
+use stratann_engine::build::{IndexKind, LocalPlan};
 use stratann_engine::{DType, Metric};
 
 const DIM: usize = 16;
@@ -26,7 +26,7 @@ fn place(local: LocalKind, metric: Metric) -> Place {
     let local_plan = LocalPlan::Uniform(local);
     let built = Built::new(
         set,
-        &list_options(quick(Kind::HybridIvf, metric), |own| {
+        &list_options(quick(IndexKind::HybridIvf, metric), |own| {
             (own.clusters, own.plan) = (Some(12), local_plan.into());
         }),
     );

@@ -9,8 +9,8 @@ use stratann_cli::output::{Named, Output, count};
 use stratann_cli::queries::Queries;
 use stratann_core::query::{QueryState, Scratch};
 use stratann_engine::index::{Index, OpenOptions};
-use stratann_engine::kinds::kind::Kind;
 use stratann_engine::search::{Effort, SearchOptions};
+use stratann_params::IndexKind;
 use stratann_storage::{Error, Result};
 
 /// Measure what ranking candidates by their codes takes on one thread (gpu-ivf)
@@ -55,7 +55,7 @@ struct Document<'a> {
 pub(crate) fn run(args: &Args, output: Output) -> Result<Verdict> {
     let index = Index::open(&args.index, OpenOptions::default())?;
     let manifest = index.manifest();
-    if manifest.kind() != Some(Kind::GpuIvf) {
+    if manifest.kind() != Some(IndexKind::GpuIvf) {
         return Err(Error::bad_input(format!(
             "{} is of kind {}; give an index of kind gpu-ivf",
             args.index.display(),

@@ -8,8 +8,8 @@ use serde::Serialize;
 use stratann_cli::Verdict;
 use stratann_cli::output::{Named, Output, count, table};
 use stratann_engine::index::{Index, OpenOptions};
-use stratann_engine::kinds::kind::Kind;
 use stratann_engine::manifest::Manifest;
+use stratann_params::IndexKind;
 use stratann_storage::budget::size;
 use stratann_storage::data_file::FileEntry;
 use stratann_storage::names::FileName;
@@ -236,7 +236,7 @@ fn of_ablation(path: &Path, recall: Option<f64>) -> Result<Vec<(String, f64)>> {
 impl Sizes {
     fn of(folder: &Path, asked: u64) -> Result<Sizes> {
         let (_, manifest) = Manifest::read(folder)?;
-        let section = manifest.section.gpu().filter(|_| manifest.kind() == Some(Kind::GpuIvf));
+        let section = manifest.section.gpu().filter(|_| manifest.kind() == Some(IndexKind::GpuIvf));
         let Some(facts) = section.map(|section| section.facts.clone()) else {
             return Err(Error::bad_input(format!(
                 "{} is of kind {}; give an index of kind gpu-ivf that was built with --baselines",

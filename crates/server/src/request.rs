@@ -9,7 +9,6 @@ use serde::de::{self, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 use stratann_engine::dataset::check_row;
-use stratann_engine::kinds::kind::Kind;
 use stratann_engine::manifest::Manifest;
 use stratann_engine::search::SearchOptions;
 use stratann_engine::{DType, Metric};
@@ -26,7 +25,7 @@ pub(crate) struct RowShape {
     pub(crate) dtype: DType,
     pub(crate) metric: Metric,
     /// Kind of the index, whose parameters a request may have.
-    pub(crate) kind: Kind,
+    pub(crate) kind: IndexKind,
 }
 
 impl RowShape {
@@ -85,13 +84,8 @@ struct RequestFields<'a> {
     given: Given,
 }
 
-fn scope(kind: Kind) -> Scope {
-    Scope {
-        stages: &[Stage::Search],
-        kinds: vec![kind.into()],
-        place: Place::Servers,
-        surface: Surface::Request,
-    }
+fn scope(kind: IndexKind) -> Scope {
+    Scope { stages: &[Stage::Search], kinds: vec![kind], place: Place::Servers, surface: Surface::Request }
 }
 
 impl RequestFields<'_> {
@@ -187,7 +181,7 @@ enum Field {
 }
 
 /// Reads the fields of a body in JSON.
-fn fields<'a>(body: &'a [u8], kind: Kind) -> Result<RequestFields<'a>, String> {
+fn fields<'a>(body: &'a [u8], kind: IndexKind) -> Result<RequestFields<'a>, String> {
     let Fields(all) = serde_json::from_slice(body).map_err(|e| format!("the body: {}", quoting(&e)))?;
     let (mut fields, scope) = (RequestFields::default(), scope(kind));
     for (name, raw) in all {
@@ -210,7 +204,7 @@ fn fields<'a>(body: &'a [u8], kind: Kind) -> Result<RequestFields<'a>, String> {
 }
 
 /// Reads the parameters of a URL.
-fn url_fields(url_query: &str, kind: Kind) -> Result<RequestFields<'static>, String> {
+fn url_fields(url_query: &str, kind: IndexKind) -> Result<RequestFields<'static>, String> {
     let within = |why: String| format!("the parameters of the URL: {why}");
     let all: Vec<(String, String)> =
         serde_urlencoded::from_str(url_query).map_err(|e| within(quoting(&e)))?;
@@ -317,11 +311,11 @@ fn finish(
 ///
 /// # Errors
 /// One line for the client.
-pub(crate) fn options_of(url_query: &str, kind: Kind) -> Result<SearchOptions, String> {
+pub(crate) fn options_of(url_query: &str, kind: IndexKind) -> Result<SearchOptions, String> {
     options(&url_fields(url_query, kind)?, kind)
 }
 
-fn options(fields: &RequestFields<'_>, kind: Kind) -> Result<SearchOptions, String> {
+fn options(fields: &RequestFields<'_>, kind: IndexKind) -> Result<SearchOptions, String> {
     fields.given.check(&scope(kind)).map_err(|wrong| shortened(&wrong.0))?;
     let options = SearchOptions::read(&fields.given, kind).map_err(|e| e.message)?;
     Ok(SearchOptions { threads: 1, ..options })
@@ -409,14 +403,14 @@ mod tests {
     use super::*;
 
     fn shape(dtype: DType, metric: Metric) -> RowShape {
-        RowShape { dim: 2, dtype, metric, kind: Kind::DiskGraph }
+        RowShape { dim: 2, dtype, metric, kind: IndexKind::DiskGraph }
     }
 
     fn json(text: &str, dtype: DType) -> Result<Request, String> {
         from_json(text.as_bytes(), &shape(dtype, Metric::Cosine), &Limits::default())
     }
 
-    fn of_kind(kind: Kind, text: &str) -> Result<Request, String> {
+    fn of_kind(kind: IndexKind, text: &str) -> Result<Request, String> {
         let shape = RowShape { kind, ..shape(DType::F32, Metric::Cosine) };
         from_json(text.as_bytes(), &shape, &Limits::default())
     }
@@ -457,9 +451,9 @@ mod tests {
     #[test]
     fn nprobe_is_a_number_of_lists() {
         let text = r#"{"queries":[[1,2]],"nprobe":7,"early_stop":0.25,"stop_slack":2}"#;
-        let body = of_kind(Kind::HybridIvf, text).unwrap();
+        let body = of_kind(IndexKind::HybridIvf, text).unwrap();
         assert_eq!(body.options.effort, Effort::Clusters(7, Some(2.0), Some(0.25)));
-        let shape = RowShape { kind: Kind::HybridIvf, ..shape(DType::F32, Metric::Cosine) };
+        let shape = RowShape { kind: IndexKind::HybridIvf, ..shape(DType::F32, Metric::Cosine) };
         let octets = from_octets(body.rows.clone(), "nprobe=7", &shape, &Limits::default()).unwrap();
         assert_eq!(octets.options.effort, Effort::Clusters(7, None, None));
     }
@@ -508,10 +502,14 @@ mod tests {
             assert!(error.contains(said) && !error.contains('\n'), "{text}: {error}");
         }
         for (kind, text, said) in [
-            (Kind::HybridIvf, r#"{"queries":[[1,2]],"early_stop":0.3}"#, "early_stop goes with nprobe"),
-            (Kind::RemoteHnsw, r#"{"queries":[[1,2]],"nprobe":3,"ef":0}"#, "ef is 0; use 1 to 65536"),
-            (Kind::RemoteHnsw, r#"{"queries":[[1,2]],"nprobe":3,"ef":65537}"#, "ef is 65537; use 1 to 65536"),
-            (Kind::GridIvf, r#"{"queries":[[1,2]],"nprobe":3,"ef":50}"#, "ef is for remote-hnsw"),
+            (IndexKind::HybridIvf, r#"{"queries":[[1,2]],"early_stop":0.3}"#, "early_stop goes with nprobe"),
+            (IndexKind::RemoteHnsw, r#"{"queries":[[1,2]],"nprobe":3,"ef":0}"#, "ef is 0; use 1 to 65536"),
+            (
+                IndexKind::RemoteHnsw,
+                r#"{"queries":[[1,2]],"nprobe":3,"ef":65537}"#,
+                "ef is 65537; use 1 to 65536",
+            ),
+            (IndexKind::GridIvf, r#"{"queries":[[1,2]],"nprobe":3,"ef":50}"#, "ef is for remote-hnsw"),
         ] {
             let error = of_kind(kind, text).unwrap_err();
             assert!(error.contains(said), "{text}: {error}");

@@ -12,7 +12,7 @@ use stratann_core::hash::hash;
 use stratann_core::peer::{Failure, Limits};
 use stratann_core::place::Placement;
 use stratann_core::query::{Budget, Outcome, Params, QueryState, QueryStats};
-use stratann_engine::build::Kind;
+use stratann_engine::build::IndexKind;
 use stratann_kernel::Metric;
 use stratann_sim::{
     Cluster, Costs, Crash, FaultModel, Load, Part, Partition, Reply, Report, SubmittedQuery, Task, Trace,
@@ -264,23 +264,23 @@ fn without_a_dead_server_answers_are_partial() {
 /// found twice and given once.
 #[test]
 fn every_kind_runs_through_protocol_and_simulator() {
-    for kind in Kind::ALL {
+    for kind in IndexKind::ALL {
         let built = Built::new(graph_set(), &quick(kind, Metric::L2));
         let file = match kind {
-            Kind::Flat | Kind::DiskGraph | Kind::GpuIvf => "v1-blocks.bin",
-            Kind::HybridIvf => "v1-lists.bin",
-            Kind::GridIvf => "v1-grid.bin",
-            Kind::RemoteHnsw => "v1-region.bin",
+            IndexKind::Flat | IndexKind::DiskGraph | IndexKind::GpuIvf => "v1-blocks.bin",
+            IndexKind::HybridIvf => "v1-lists.bin",
+            IndexKind::GridIvf => "v1-grid.bin",
+            IndexKind::RemoteHnsw => "v1-region.bin",
         };
         let file = std::fs::read(built.dir.path().join(file)).unwrap();
         let view = built.index.view();
         let params = match kind {
-            Kind::Flat => Params::flat(10),
-            Kind::DiskGraph => Params::disk_graph(10, 60),
-            Kind::HybridIvf => Params::hybrid_ivf(10, 6),
-            Kind::GridIvf => Params::grid_ivf(10, 6),
-            Kind::GpuIvf => Params::gpu_ivf(10, 20),
-            Kind::RemoteHnsw => Params::remote_hnsw(10, 6),
+            IndexKind::Flat => Params::flat(10),
+            IndexKind::DiskGraph => Params::disk_graph(10, 60),
+            IndexKind::HybridIvf => Params::hybrid_ivf(10, 6),
+            IndexKind::GridIvf => Params::grid_ivf(10, 6),
+            IndexKind::GpuIvf => Params::gpu_ivf(10, 20),
+            IndexKind::RemoteHnsw => Params::remote_hnsw(10, 6),
         };
         let memory = Memory(&file);
         let partition = Partition { view, stores: &memory };
@@ -306,7 +306,7 @@ fn every_kind_runs_through_protocol_and_simulator() {
 /// A server of another kind of index refuses the queries, although build and version are the same.
 #[test]
 fn queries_of_another_kind_are_refused_and_fail_at_their_deadline() {
-    let flat = Built::new(graph_set(), &quick(Kind::Flat, Metric::L2));
+    let flat = Built::new(graph_set(), &quick(IndexKind::Flat, Metric::L2));
     let flat_file = flat.blocks();
     let place = place();
     let partitions = [

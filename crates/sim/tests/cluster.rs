@@ -16,7 +16,7 @@ use stratann_core::place::Placement;
 use stratann_core::plan::KindParams;
 use stratann_core::query::wire::{Carry, Results};
 use stratann_core::query::{Budget, Loss, Mode, Outcome, Params, QueryState};
-use stratann_engine::build::Kind;
+use stratann_engine::build::IndexKind;
 use stratann_kernel::Metric;
 use stratann_sim::{Cluster, Crash, Cut, FaultModel, Reply, Report, run};
 
@@ -60,7 +60,7 @@ fn best_first_search_costs_and_finds_the_same_on_any_number_of_servers() {
 /// configured.
 #[test]
 fn searches_with_codes_on_disk_cost_and_find_the_same() {
-    let options = graph_options(quick(Kind::DiskGraph, Metric::L2), |own| own.codes = CodePlace::Disk);
+    let options = graph_options(quick(IndexKind::DiskGraph, Metric::L2), |own| own.codes = CodePlace::Disk);
     let built = Built::new(graph_set(), &options);
     let place = Place { blocks: built.blocks(), built, queries: queries(QUERIES, DIM) };
     let view = place.built.index.view();

@@ -11,7 +11,7 @@ use stratann_core::peer::Limits;
 use stratann_core::plan::KindParams;
 use stratann_core::plan::grid_ivf::Params as Own;
 use stratann_core::query::{Budget, Extent, Mode, Outcome, Params, QueryState};
-use stratann_engine::build::{BuildOptions, Kind, KindOptions};
+use stratann_engine::build::{BuildOptions, IndexKind, KindOptions};
 use stratann_engine::kinds::division::{GridPartition, Mode as Division};
 use stratann_engine::spread::{self, PartitionOptions, Placed};
 use stratann_engine::{DType, Metric};
@@ -41,7 +41,7 @@ fn place(metric: Metric) -> &'static Place {
     PLACES[at].get_or_init(|| {
         let dtype = [DType::F32, DType::F16, DType::I8][at];
         let own = GridOptions { lists: Some(40), centroids: None };
-        let options = BuildOptions { kind: KindOptions::GridIvf(own), ..quick(Kind::GridIvf, metric) };
+        let options = BuildOptions { kind: KindOptions::GridIvf(own), ..quick(IndexKind::GridIvf, metric) };
         let built = Built::new(Set::new(dtype, DIM, &clustered(3000, DIM, 24, 1)), &options);
         Place { built, queries: Set::new(dtype, DIM, &clustered(ASKED, DIM, 24, 2)) }
     })

@@ -14,7 +14,7 @@ use stratann_core::place::Placement;
 use stratann_core::plan::KindView;
 use stratann_core::query::{Budget, Extent, Outcome, Params, QueryState, Remote};
 use stratann_core::verify::Bounds;
-use stratann_engine::build::{Kind, LocalPlan};
+use stratann_engine::build::{IndexKind, LocalPlan};
 use stratann_engine::index::{Index, OpenOptions};
 use stratann_engine::{DType, Metric};
 use stratann_sim::{
@@ -52,7 +52,7 @@ fn place(local: LocalKind) -> &'static Place {
     let at = LocalKind::ALL.iter().position(|&l| l == local).unwrap();
     PLACES[at].get_or_init(|| {
         let set = Set::new(DType::F32, DIM, &clustered(3000, DIM, 24, 1));
-        let options = list_options(quick(Kind::HybridIvf, Metric::L2), |own| {
+        let options = list_options(quick(IndexKind::HybridIvf, Metric::L2), |own| {
             (own.clusters, own.plan) = (Some(40), LocalPlan::Uniform(local).into());
         });
         let mut built = Built::new(set, &options);

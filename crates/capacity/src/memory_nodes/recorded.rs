@@ -7,7 +7,6 @@ use stratann_core::hash::hash;
 use stratann_engine::dataset::GroundTruth;
 use stratann_engine::exec::GatherOptions;
 use stratann_engine::index::Index;
-use stratann_engine::kinds::kind::Kind;
 use stratann_engine::search::{Answers, RecordedBatch, SearchOptions, TrafficOptions};
 use stratann_sim::{BatchTrace, GatheredLoad};
 use stratann_storage::{Error, Progress, Result};
@@ -151,7 +150,6 @@ impl Recorder<'_> {
 
     fn cluster_bytes(&self) -> Result<u64> {
         let section = self.index.manifest().section.remote();
-        let section = section.filter(|_| self.index.manifest().kind() == Some(Kind::RemoteHnsw));
         section.map(|section| section.facts.cluster_bytes).ok_or_else(|| {
             Error::bad_input(format!(
                 "the index is of kind {}; give a remote-hnsw",

@@ -2,9 +2,10 @@
 
 use std::path::PathBuf;
 
-use stratann_engine::build::{self, BuildOptions, BuildPlan, BuildReport, Kind, OptionsByKind};
+use stratann_engine::build::{self, BuildOptions, BuildPlan, BuildReport, OptionsByKind};
 use stratann_engine::dataset::Reader;
-use stratann_params::{Place, Stage};
+use stratann_engine::kinds::known::ON_DISK;
+use stratann_params::{IndexKind, Place, Stage};
 use stratann_storage::budget::{free_disk_bytes, size};
 use stratann_storage::{Progress, Result};
 
@@ -63,15 +64,14 @@ pub(crate) fn run(args: &Args, output: Output) -> Result<Verdict> {
     let given = &args.table.given;
     let scope = args.table.scope(args.kind.0, Place::Folder);
     given.check(&scope)?;
-    let common = BuildOptions::read(given, Kind::Flat)?;
+    let common = BuildOptions::read(given, IndexKind::Flat)?;
     build::check_folder(&args.output, common.force)?;
     let base = Reader::open(&args.base)?;
     let by_kind = OptionsByKind::read(given);
     let kind = match args.kind.0 {
-        Some(kind) => kind.into(),
+        Some(kind) => kind,
         None => {
-            let among = given.kinds(scope.stages, &Kind::ON_DISK.map(Into::into))?;
-            let among: Vec<Kind> = among.into_iter().map(Into::into).collect();
+            let among = given.kinds(scope.stages, &ON_DISK)?;
             let printer = ProgressPrinter::new(output);
             let choice = build::choose(&base, &among, &by_kind, &common, &printer)?;
             printer.finish();

@@ -5,7 +5,6 @@ use std::path::{Path, PathBuf};
 use serde::Serialize;
 use stratann_engine::explain::explain;
 use stratann_engine::index::{Index, OpenOptions};
-use stratann_engine::kinds::kind::Kind;
 use stratann_engine::manifest::Manifest;
 use stratann_engine::search::SearchOptions;
 use stratann_engine::trace::Trace;
@@ -145,10 +144,10 @@ pub(crate) fn run(args: &Args, output: Output) -> Result<Verdict> {
     let folder = args.index()?;
     let kind = match folder {
         Some(folder) => Manifest::read(folder)?.1.kind(),
-        None => Some(Kind::RemoteHnsw),
+        None => Some(IndexKind::RemoteHnsw),
     };
     let place = if folder.is_some() { Place::Folder } else { Place::MemoryNodes };
-    args.table.check(kind.map(Into::into), place)?;
+    args.table.check(kind, place)?;
     let mut open = OpenOptions::read(given)?;
     if !given.has("learning") {
         open.learning.learn = Learn::Frozen;
@@ -158,9 +157,9 @@ pub(crate) fn run(args: &Args, output: Output) -> Result<Verdict> {
         None => memory_nodes::open(&args.memory, &args.key, output)?,
     };
     index.warnings().iter().for_each(|warning| output.note(&format!("warning: {warning}")));
-    let options = SearchOptions { threads: 1, ..SearchOptions::read(run, kind.unwrap_or(Kind::Flat))? };
+    let options = SearchOptions { threads: 1, ..SearchOptions::read(run, kind.unwrap_or(IndexKind::Flat))? };
     let effort = options.effort;
-    if args.plan && index.manifest().kind().is_some_and(Kind::is_sliced) {
+    if args.plan && index.manifest().kind().is_some_and(IndexKind::is_sliced) {
         return division::explain_plan(
             &index,
             (args.servers, args.queries().map(Path::to_path_buf), effort),

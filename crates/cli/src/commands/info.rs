@@ -6,10 +6,11 @@ use stratann_engine::curve::{RECALL_USUAL, all_unreached};
 use stratann_engine::kinds::gpu_ivf::facts::GpuFacts;
 use stratann_engine::kinds::grid_ivf::facts::GridFacts;
 use stratann_engine::kinds::hybrid_ivf::learning::LearnedFacts;
-use stratann_engine::kinds::kind::Kind;
+use stratann_engine::kinds::known::facts;
 use stratann_engine::kinds::remote_hnsw::facts::RemoteFacts;
 use stratann_engine::manifest::Manifest;
 use stratann_engine::verify;
+use stratann_params::IndexKind;
 use stratann_storage::Result;
 use stratann_storage::budget::{Account, size};
 
@@ -232,7 +233,7 @@ fn blocks(m: &Manifest) -> String {
 /// Describes the partition over servers, if there is one.
 fn cluster(m: &Manifest) -> String {
     let Some(c) = &m.spread else { return String::new() };
-    let (unit, units) = m.kind().map_or(("block", "blocks"), Kind::unit_names);
+    let (unit, units) = m.facts().unit_names;
     let held = |pick: fn(u32, u32) -> u32| c.held.iter().copied().reduce(pick).unwrap_or(0);
     format!(
         "partitioned over {} servers by {} (seed {}): {} to {} {units} each, {} replicas of a {unit}, \
@@ -252,7 +253,7 @@ fn cluster(m: &Manifest) -> String {
 fn curves(m: &Manifest) -> String {
     // A kind that this program does not know has no curves that it could show.
     let Some(kind) = m.kind() else { return String::new() };
-    let (effort, (stop, unit)) = (kind.effort_name(), kind.stop_name());
+    let (effort, (stop, unit)) = (facts(kind).effort.name(), facts(kind).stop_name);
     let mut rows = Vec::new();
     let (usual, other): (Vec<_>, Vec<_>) = m.curves.iter().partition(|curve| curve.family.is_none());
     for curve in usual {
@@ -270,9 +271,9 @@ fn curves(m: &Manifest) -> String {
         }
     }
     match rows.is_empty() {
-        true if !kind.has_curve() => "\nno recall curve: every search is exact\n".into(),
+        true if !facts(kind).has_curve => "\nno recall curve: every search is exact\n".into(),
         true => {
-            let option = kind.effort_option();
+            let option = facts(kind).effort.option();
             format!("\nno recall curve: search with {option}, or run `stratann tune`\n")
         }
         false => format!(
@@ -285,6 +286,6 @@ fn curves(m: &Manifest) -> String {
 }
 
 /// Recalls of usual searches that the curves do not reach.
-fn unreached_lines(m: &Manifest, kind: Kind) -> String {
+fn unreached_lines(m: &Manifest, kind: IndexKind) -> String {
     all_unreached(&m.curves, RECALL_USUAL).iter().map(|found| found.describe(kind) + "\n").collect()
 }

@@ -14,7 +14,6 @@ use stratann_core::query::QueryStats;
 use stratann_engine::exec::scorer::ScorerReport;
 use stratann_engine::exec::{MergedReads, Times};
 use stratann_engine::index::{CacheBudget, OpenOptions};
-use stratann_engine::kinds::kind::Kind;
 #[cfg(feature = "lab")]
 use stratann_engine::kinds::remote_hnsw::baseline::LoadScheme;
 use stratann_engine::manifest::Manifest;
@@ -313,27 +312,27 @@ pub(crate) fn run(args: &Args, output: Output) -> Result<Verdict> {
 ///
 /// # Errors
 /// An option of another kind or another place, or out of range; an index that cannot be read.
-fn checked_kind(args: &Args, target: &Target<'_>) -> Result<Kind> {
+fn checked_kind(args: &Args, target: &Target<'_>) -> Result<IndexKind> {
     let given = &args.table.given;
-    let (kinds, place): (Vec<Kind>, Place) = match *target {
+    let (kinds, place): (Vec<IndexKind>, Place) = match *target {
         Target::Index { index, .. } => {
             let folders = [index].into_iter().chain(args.also.iter().map(PathBuf::as_path));
-            let kinds: Vec<Option<Kind>> =
+            let kinds: Vec<Option<IndexKind>> =
                 folders.map(|folder| Ok(Manifest::read(folder)?.1.kind())).collect::<Result<_>>()?;
             (kinds.into_iter().flatten().collect(), Place::Folder)
         }
         // Memory nodes hold no other kind.
-        Target::Memory { .. } => (vec![Kind::RemoteHnsw], Place::MemoryNodes),
+        Target::Memory { .. } => (vec![IndexKind::RemoteHnsw], Place::MemoryNodes),
         // The servers refuse what their kind does not have.
         Target::Servers { .. } => (Vec::new(), Place::Servers),
     };
-    args.table.check(kinds.iter().map(|&kind| kind.into()), place)?;
+    args.table.check(kinds.iter().copied(), place)?;
     let all: Vec<IndexKind> = match kinds.as_slice() {
         [] => IndexKind::ALL.to_vec(),
-        kinds => kinds.iter().map(|&kind| kind.into()).collect(),
+        kinds => kinds.to_vec(),
     };
     let having = given.kinds(SearchRows::STAGES, &all)?;
-    Ok(having.first().map_or(Kind::Flat, |&kind| kind.into()))
+    Ok(having.first().copied().unwrap_or(IndexKind::Flat))
 }
 
 /// Memory that caches what is read, and whether all is read first.

@@ -12,7 +12,6 @@ use stratann_engine::exec::Width;
 use stratann_engine::index::{Index, OpenOptions};
 use stratann_engine::kinds;
 use stratann_engine::kinds::division::GridPartition;
-use stratann_engine::kinds::kind::Kind;
 use stratann_engine::search::{Effort, SearchOptions};
 use stratann_engine::spread::PartitionOptions;
 use stratann_params::choices::{EntryName, SimulatedMode};
@@ -135,10 +134,10 @@ pub(crate) fn run(args: &Args, output: Output) -> Result<Verdict> {
     // A server has no room for the lists of others: none is resident, and every visit counts.
     let mut index = Index::open(&args.index, OpenOptions { head_budget: Some(0), ..OpenOptions::default() })?;
     let kind = index.manifest().kind();
-    if let Some(kind) = kind.filter(|&kind| kind.is_spreadable() || kind == Kind::RemoteHnsw) {
+    if let Some(kind) = kind.filter(|&kind| kind.is_spreadable() || kind == IndexKind::RemoteHnsw) {
         args.table.check([kind.into()], Place::Folder)?;
     }
-    if kind == Some(Kind::RemoteHnsw) {
+    if kind == Some(IndexKind::RemoteHnsw) {
         return run_memory(args, effort, &mut index, output);
     }
     let settings = Settings::read(given);

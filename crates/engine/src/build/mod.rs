@@ -24,15 +24,16 @@ use std::path::Path;
 use stratann_storage::{Error, Progress, Result, budget};
 
 pub use crate::kinds::choice::{Choice, choose};
-pub use crate::kinds::kind::Kind;
 pub use crate::kinds::options::{KindOptions, LocalPlan, OptionsByKind};
 pub use crate::stages::folder::check_folder;
 pub use crate::stages::options::BuildOptions;
 pub use crate::stages::plan::BuildPlan;
 pub use crate::stages::report::BuildReport;
+pub use stratann_params::IndexKind;
 
 use crate::dataset::{self, Reader};
 use crate::kinds;
+use crate::kinds::known::facts;
 use crate::kinds::split::tasks::{self, Done, Job, Task};
 use crate::manifest::PARTIAL;
 use crate::stages::build::{Build, IDS, made_with};
@@ -131,7 +132,7 @@ fn run(
     build.forecast = kinds::forecast(&base.shape(), options, plan);
     let scan = build.scan()?;
     let mut manifest = kinds::build(&mut build, &scan)?;
-    if options.kind().has_curve() {
+    if facts(options.kind()).has_curve {
         let id_of_row: Vec<u32> = tables::read_table(&build.partial.path(IDS))?;
         manifest.curves = build.stage("calibrate", |b| calibrate::run(b, &manifest, &scan, &id_of_row))?;
     }

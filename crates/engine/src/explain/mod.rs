@@ -38,7 +38,7 @@ pub fn measure_plan(
     progress: &dyn Progress,
 ) -> Result<Measured> {
     plan(index)?;
-    let (base, lists) = (&index.base, index.kind.lists(&index.base)?);
+    let (base, lists) = (&index.base, index.lists()?);
     let params = explained_params(index, options)?;
     list_plan::measure(base, lists, (asked, params), progress)
 }

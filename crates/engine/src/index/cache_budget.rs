@@ -66,10 +66,10 @@ mod tests {
     use crate::build::build;
     use crate::dataset::{Reader, Shape};
     use crate::index::{Index, OpenOptions};
-    use crate::kinds::kind::Kind;
     use crate::search::{Effort, SearchOptions};
     use crate::stages::options::BuildOptions;
     use crate::{DType, Metric};
+    use stratann_params::IndexKind;
     use stratann_storage::Quiet;
 
     #[test]
@@ -78,7 +78,7 @@ mod tests {
         let shape = Shape { rows: 3000, dim: 64, dtype: DType::U8 };
         let bytes: Vec<u8> = (0..192_000u32).map(|i| (i * 37 % 251) as u8).collect();
         let base = Reader::from_memory(shape, bytes.clone()).unwrap();
-        build(&base, dir.path(), &BuildOptions::new(Kind::Flat, Metric::L2), &Quiet).unwrap();
+        build(&base, dir.path(), &BuildOptions::new(IndexKind::Flat, Metric::L2), &Quiet).unwrap();
         let (_, manifest) = Manifest::read(dir.path()).unwrap();
         let all = kinds::usable_cache_bytes(&manifest);
         assert!(all > 192_000 && all < 400_000, "{all}");

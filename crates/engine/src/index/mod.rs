@@ -31,7 +31,7 @@ pub use cache_budget::CacheBudget;
 use crate::base::Base;
 use crate::exec::SharedReads;
 use crate::exec::scorer::{Scorer, ScorerReport};
-use crate::kinds::{KindIndex, Learning};
+use crate::kinds::{KindIndex, Learning, ListIndex};
 use crate::manifest::{Manifest, open_newest};
 use crate::units::Held;
 
@@ -102,7 +102,7 @@ impl Index {
                  was made from, or run its servers",
                 folder.display(),
                 spread.servers,
-                manifest.kind().map_or("blocks", |kind| kind.unit_names().1)
+                manifest.facts().unit_names.1
             )));
         }
         Index::from_units(folder, number, manifest, None, (options, None))
@@ -119,7 +119,7 @@ impl Index {
         manifest.planned_account(options.cache_budget).check(options.ram_budget, "open this index")?;
         let role = held.map_or_else(|| manifest.data_role().into(), |held| manifest.part_role(held.server));
         let base = Base::open(folder, number, manifest, &role)?;
-        if !base.kind.has_scorer() {
+        if !base.facts().has_scorer {
             options.scorer.choice.refuse_device(base.kind.name())?;
         }
         let mut warnings: Vec<String> = base.manifest.damaged_note(number).into_iter().collect();
@@ -140,7 +140,7 @@ impl Index {
 
     /// Bytes that are in memory once for this version and for the one beside which it was opened.
     pub(crate) fn shared_bytes(&self) -> u64 {
-        self.kind.shared_bytes()
+        self.kind.sliced().map_or(0, |own| own.shared_bytes())
     }
 
     /// Loads what its kind can keep in RAM beyond its tables, as much as `budget_bytes` has room for.
@@ -251,7 +251,7 @@ impl Index {
                 "{} keeps its codes on disk, so no server can compute distances that are left out; use --carry \
                  distances{}",
                 self.base.folder.display(),
-                if self.kind.has_lists() { "" } else { ", or build with --codes ram" }
+                if self.kind.lists().is_some() { "" } else { ", or build with --codes ram" }
             ))),
         }
     }
@@ -276,12 +276,23 @@ impl Index {
         &self.base.folder
     }
 
+    /// Its inverted lists.
+    ///
+    /// # Errors
+    /// A kind without clusters.
+    pub(crate) fn lists(&self) -> Result<&ListIndex> {
+        self.kind.lists().ok_or_else(|| {
+            let (folder, kind) = (self.base.folder.display(), &self.base.manifest.kind);
+            Error::bad_input(format!("{folder} is a {kind} and has no clusters"))
+        })
+    }
+
     /// The clusters of the vectors with these ids; reads the whole index.
     ///
     /// # Errors
     /// A kind without clusters; a file that cannot be read, or is damaged.
     pub fn clusters_of(&self, ids: &HashSet<u64>) -> Result<HashMap<u64, u32>> {
-        let lists = self.kind.lists(&self.base)?;
+        let lists = self.lists()?;
         lists.tables.clusters_of(self.base.blocks_file()?, &self.base.blocks_path, ids)
     }
 

@@ -17,6 +17,19 @@ pub struct Setting {
     pub early_stop: Option<f32>,
 }
 
+impl Setting {
+    /// A search of so many clusters, without rules that end it early. One without a beam gives k as its length.
+    pub(crate) fn of_clusters(nprobe: u32, search_list: u32) -> Setting {
+        let nothing = Setting::of_beam(search_list);
+        Setting { effort: nprobe, nprobe: Some(nprobe), ..nothing }
+    }
+
+    /// A search by a beam of this length, without rules that end it early.
+    pub(crate) fn of_beam(search_list: u32) -> Setting {
+        Setting { effort: search_list, search_list, slack: None, patience: 0, nprobe: None, early_stop: None }
+    }
+}
+
 /// What each query of an exact search goes through.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ExactCost {

@@ -13,10 +13,10 @@ use stratann_storage::budget::{PROGRAM_BYTES, size};
 use stratann_storage::{Error, ErrorKind, Progress, Result};
 
 use crate::dataset::{Reader, Shape};
-use crate::kinds::kind::Kind;
 use crate::kinds::options::OptionsByKind;
 use crate::stages::options::BuildOptions;
 use crate::stages::space::code_floats;
+use stratann_params::IndexKind;
 
 mod cost;
 
@@ -38,7 +38,7 @@ const FLAT_BYTES: u64 = PROGRAM_BYTES + (4 << 20);
 #[derive(Clone, Debug, PartialEq)]
 pub struct Choice {
     /// The kind.
-    pub kind: Kind,
+    pub kind: IndexKind,
     /// Reason.
     pub why: String,
 }
@@ -46,7 +46,7 @@ pub struct Choice {
 /// A kind that fits in its budgets.
 #[derive(Clone, Copy, Debug)]
 struct Candidate {
-    kind: Kind,
+    kind: IndexKind,
     /// Predicted time of a query on one thread, microseconds.
     us: f64,
 }
@@ -55,7 +55,7 @@ impl Candidate {
     /// Time by which candidates are compared. Inverted lists must be a fifth faster than a graph: their build measures
     /// the disk, and the model of their searches is coarser.
     fn rank(&self) -> f64 {
-        if self.kind == Kind::HybridIvf { 1.25 * self.us } else { self.us }
+        if self.kind == IndexKind::HybridIvf { 1.25 * self.us } else { self.us }
     }
 }
 
@@ -66,7 +66,7 @@ impl Candidate {
 /// Options out of range; rows that cannot be read; budgets in which no kind fits; `ErrorKind::Interrupted`.
 pub fn choose(
     base: &Reader,
-    among: &[Kind],
+    among: &[IndexKind],
     by_kind: &OptionsByKind,
     common: &BuildOptions,
     progress: &dyn Progress,
@@ -78,7 +78,7 @@ pub fn choose(
 /// As [`choose`], with the intrinsic dimension of the vectors computed by `dimensions`.
 fn pick(
     base: &Reader,
-    among: &[Kind],
+    among: &[IndexKind],
     by_kind: &OptionsByKind,
     common: &BuildOptions,
     dimensions: impl FnOnce() -> Result<f64>,
@@ -105,24 +105,24 @@ fn pick(
     candidates.sort_by(|a, b| a.rank().total_cmp(&b.rank()));
     if sizes.scan_reads() <= 1.0 {
         // No search takes less than one read, and a scan finds everything.
-        candidates.sort_by_key(|c| c.kind != Kind::Flat);
+        candidates.sort_by_key(|c| c.kind != IndexKind::Flat);
     }
     Ok(Choice { kind: candidates[0].kind, why: why(&candidates, &refused, dimensions) })
 }
 
 /// Checks that the build of a kind, and searches in its index, fit in their budgets.
-fn fits(base: &Reader, by_kind: &OptionsByKind, common: &BuildOptions, kind: Kind) -> Result<()> {
+fn fits(base: &Reader, by_kind: &OptionsByKind, common: &BuildOptions, kind: IndexKind) -> Result<()> {
     let options = BuildOptions { kind: by_kind.clone().of(kind), ..common.clone() };
     crate::kinds::checked_plan(base, &options)?;
     let needed = match kind {
-        Kind::Flat => FLAT_BYTES,
-        Kind::DiskGraph => graph_bytes(base.shape(), by_kind),
+        IndexKind::Flat => FLAT_BYTES,
+        IndexKind::DiskGraph => graph_bytes(base.shape(), by_kind),
         // Its plan has compared searches with the budget.
-        Kind::HybridIvf => return Ok(()),
+        IndexKind::HybridIvf => return Ok(()),
         // It is no candidate.
-        Kind::GpuIvf | Kind::RemoteHnsw => u64::MAX,
+        IndexKind::GpuIvf | IndexKind::RemoteHnsw => u64::MAX,
         // All vectors are in memory.
-        Kind::GridIvf => base.shape().rows * base.shape().row_bytes() as u64,
+        IndexKind::GridIvf => base.shape().rows * base.shape().row_bytes() as u64,
     };
     match by_kind.hybrid_ivf.search_budget.filter(|&budget| budget < needed) {
         Some(budget) => Err(Error::budget(format!(
@@ -160,7 +160,7 @@ fn sizes(shape: Shape, by_kind: &OptionsByKind, metric: Metric, dimensions: f64)
 }
 
 /// The reason, for a person: what the kinds cost, and which do not fit.
-fn why(candidates: &[Candidate], refused: &[(Kind, Error)], dimensions: f64) -> String {
+fn why(candidates: &[Candidate], refused: &[(IndexKind, Error)], dimensions: f64) -> String {
     let cost =
         |c: &Candidate| format!("{} takes about {} us per query", c.kind.name(), c.us.round().max(1.0));
     let costs: Vec<String> = candidates.iter().map(cost).collect();

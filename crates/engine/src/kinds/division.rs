@@ -8,17 +8,15 @@ use stratann_storage::{Progress, Result};
 
 use super::grid_ivf;
 pub use super::grid_ivf::divide::{Candidate, GridPartition, GridPlan, Mode};
-use super::kind::Kind;
-use super::{Adapted, Divided, KindIndex, Over};
+use super::{Adapted, Divided, Over};
 use crate::manifest::Manifest;
-use crate::units::Held;
 
 /// Where the units of lists in slices are, and the lists themselves where these are striped.
 pub(crate) type SlicedLists = (grid_ivf::units::Places, Option<grid_ivf::stripes::Striped>);
 
 /// The memory of dividing an index that a planner slices, from the manifest alone; `None` for another kind.
 pub(crate) fn division_account(manifest: &Manifest, servers: usize, mode: Mode) -> Option<Account> {
-    let is_sliced = manifest.kind().is_some_and(Kind::is_sliced);
+    let is_sliced = manifest.facts().is_sliced;
     is_sliced.then(|| grid_ivf::divide::account(manifest, servers, mode == Mode::Striped))
 }
 
@@ -33,24 +31,6 @@ pub(crate) fn divide(
     progress: &dyn Progress,
 ) -> Result<Divided> {
     grid_ivf::divide::divide(folder, source, over, progress)
-}
-
-/// Bytes of the units that a server holds of a new version and holds in memory of the one beside it.
-///
-/// # Errors
-/// A table that is missing or damaged.
-pub(crate) fn shareable_bytes(
-    folder: &Path,
-    manifest: &Manifest,
-    held: Held<'_>,
-    beside: &KindIndex,
-) -> Result<u64> {
-    match beside {
-        KindIndex::GridIvf(grid) if manifest.kind() == Some(Kind::GridIvf) => {
-            grid.shareable_bytes(folder, manifest, held)
-        }
-        _ => Ok(0),
-    }
 }
 
 /// Plans a partition again by the lists that queries visit, and divides the index by the next step where there is one.

@@ -6,9 +6,10 @@ use stratann_storage::{Error, Result};
 
 use stratann_params::search::SearchSettings;
 
-use super::kind::Kind;
-use super::{disk_graph, gpu_ivf, hybrid_ivf};
+use super::facts::EffortUnit;
+use super::known::facts;
 use crate::curve::RECALL_USUAL;
+use stratann_params::IndexKind;
 
 /// How hard to search.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -33,12 +34,10 @@ impl Effort {
     }
 
     /// A moderate effort without a curve, for searches that compare and do not measure.
-    pub(crate) fn moderate(kind: Kind) -> Effort {
-        match kind {
-            Kind::HybridIvf | Kind::GridIvf | Kind::GpuIvf | Kind::RemoteHnsw => {
-                Effort::Clusters(16, None, None)
-            }
-            Kind::DiskGraph | Kind::Flat => Effort::List(64, None),
+    pub(crate) fn moderate(kind: IndexKind) -> Effort {
+        match facts(kind).effort {
+            EffortUnit::Clusters => Effort::Clusters(16, None, None),
+            EffortUnit::Beam => Effort::List(64, None),
         }
     }
 
@@ -66,12 +65,13 @@ impl Effort {
     /// A number out of range, or in the unit of another kind.
     pub(crate) fn params(
         &self,
-        kind: Kind,
+        kind: IndexKind,
         k: u32,
         by_recall: impl FnOnce(f64) -> Result<Params>,
     ) -> Result<Params> {
         let bad = |why: String| Err(Error::bad_input(why));
-        match (*self, kind) {
+        let (own, name) = (super::kind(kind), kind.name());
+        match (*self, facts(kind).effort) {
             (Effort::Recall(recall), _) => by_recall(recall),
             (Effort::List(list, _), _) if list == 0 || list > MAX_SEARCH_LIST => {
                 bad(format!("search list is {list}; use {k} to {MAX_SEARCH_LIST}"))
@@ -79,29 +79,15 @@ impl Effort {
             (Effort::Clusters(nprobe, ..), _) if nprobe == 0 || nprobe > MAX_PROBES => {
                 bad(format!("--nprobe is {nprobe}; use 1 to {MAX_PROBES}"))
             }
-            (Effort::List(..), Kind::Flat) => Ok(Params::flat(k)),
-            (Effort::List(list, slack), Kind::DiskGraph) => {
-                Ok(disk_graph::calibration::beam_params(k, list, slack))
+            (Effort::List(list, slack), EffortUnit::Beam) => Ok(own.params(k, list, (slack, None))),
+            (Effort::Clusters(nprobe, slack, early_stop), EffortUnit::Clusters) => {
+                Ok(own.params(k, nprobe, (slack, early_stop)))
             }
-            (Effort::Clusters(nprobe, slack, early_stop), Kind::HybridIvf) => {
-                Ok(hybrid_ivf::calibration::nprobe_params(k, nprobe, slack, early_stop))
-            }
-            (Effort::Clusters(nprobe, ..), Kind::GridIvf) => Ok(Params::grid_ivf(k, nprobe)),
-            (Effort::Clusters(nprobe, ..), Kind::GpuIvf) => {
-                Ok(gpu_ivf::calibration::nprobe_params(k, nprobe))
-            }
-            (Effort::Clusters(nprobe, ..), Kind::RemoteHnsw) => Ok(Params::remote_hnsw(k, nprobe)),
-            (Effort::List(..), Kind::RemoteHnsw) => {
-                bad("--search-list alone does not say how many clusters to search; give --nprobe, and --ef"
-                    .into())
-            }
-            (Effort::List(..), Kind::HybridIvf | Kind::GridIvf | Kind::GpuIvf) => bad(format!(
-                "--search-list is the beam of a graph, this index is a {}; give --nprobe or --recall",
-                kind.name()
+            (Effort::List(..), EffortUnit::Clusters) => bad(format!(
+                "--search-list is the beam of a graph, this index is a {name}; give --nprobe or --recall"
             )),
-            (Effort::Clusters(..), Kind::Flat | Kind::DiskGraph) => bad(format!(
-                "--nprobe is a number of clusters, this index is a {}; give --search-list or --recall",
-                kind.name()
+            (Effort::Clusters(..), EffortUnit::Beam) => bad(format!(
+                "--nprobe is a number of clusters, this index is a {name}; give --search-list or --recall"
             )),
         }
     }

@@ -21,7 +21,7 @@ pub(crate) fn explain(
     base.check_query(query)?;
     let seen = (kind.view(base), setting(&params));
     Ok(match kind {
-        KindIndex::Flat => blocks::explain::explain(base, seen, None, query, params),
+        KindIndex::Flat(_) => blocks::explain::explain(base, seen, None, query, params),
         KindIndex::DiskGraph(graph) => {
             let block_of = |node| graph.block_of(node);
             blocks::explain::explain(base, seen, Some(&block_of), query, params)

@@ -1,4 +1,4 @@
-//! What is asked of a kind whose index may be in memory nodes.
+//! Questions about the one kind whose index may be in memory nodes.
 
 use std::sync::Arc;
 
@@ -12,11 +12,10 @@ use super::remote_hnsw::live::changes::{Changes, refused};
 use super::remote_hnsw::live::inspect::{self, MemoryReport};
 use super::remote_hnsw::live::open::find;
 use super::remote_hnsw::open::RemoteIndex;
-use super::shares_loads::SharesLoads;
 use crate::base::Base;
 use crate::manifest::Manifest;
 
-/// What memory nodes hold.
+/// An index that memory nodes hold.
 pub(crate) struct HeldByNodes<F> {
     pub(crate) manifest: Manifest,
     /// Opens the kind, once there is a base for it.
@@ -24,11 +23,6 @@ pub(crate) struct HeldByNodes<F> {
 }
 
 impl KindIndex {
-    /// What queries share; `None` of a kind whose queries read for themselves.
-    pub(crate) fn shares_loads(&self) -> Option<&dyn SharesLoads> {
-        if let KindIndex::RemoteHnsw(own) = self { Some(&**own) } else { None }
-    }
-
     /// Measures what linking fresh records would cost and save; `None` of a kind without any.
     ///
     /// # Errors
@@ -43,7 +37,7 @@ impl KindIndex {
         linking::measure(base, own, options, progress).map(Some)
     }
 
-    /// What memory nodes hold.
+    /// Finds the index that memory nodes hold.
     ///
     /// # Errors
     /// Nodes that hold no index, or parts of several.
@@ -71,7 +65,7 @@ impl KindIndex {
         if let KindIndex::RemoteHnsw(own) = self { own.live.as_ref() } else { None }
     }
 
-    /// What inserts and deletes.
+    /// Inserts and deletes of the index.
     ///
     /// # Errors
     /// Another kind, or an index in a folder.

@@ -3,19 +3,13 @@
 use stratann_params::build::{GpuOptions, GraphOptions, GridOptions, ListOptions, RemoteOptions};
 use stratann_params::search::{GpuSwitches, GraphSwitches, GridSwitches, ListSwitches, RemoteSwitches};
 use stratann_params::{Given, Group, IndexKind, Value};
-use stratann_storage::Result;
 
-use super::disk_graph::options as disk_graph;
 #[cfg(feature = "lab")]
 pub use super::gpu_ivf::baseline::{Baseline, OpenBaselines};
 use super::gpu_ivf::options as gpu_ivf;
-use super::grid_ivf::options as grid_ivf;
 pub use super::hybrid_ivf::learning::options::LearnOptions;
-use super::hybrid_ivf::options as hybrid_ivf;
 pub use super::hybrid_ivf::options::LocalPlan;
-use super::kind::Kind;
-use super::remote_hnsw::options as remote_hnsw;
-use crate::record::{Record, recorded};
+use crate::record::Recorded;
 
 /// Build options of the kind of an index.
 #[derive(Clone, Debug)]
@@ -36,45 +30,33 @@ pub enum KindOptions {
 
 impl KindOptions {
     /// The kind.
-    pub fn kind(&self) -> Kind {
+    pub fn kind(&self) -> IndexKind {
         match self {
-            KindOptions::Flat => Kind::Flat,
-            KindOptions::DiskGraph(_) => Kind::DiskGraph,
-            KindOptions::HybridIvf(_) => Kind::HybridIvf,
-            KindOptions::GridIvf(_) => Kind::GridIvf,
-            KindOptions::GpuIvf(_) => Kind::GpuIvf,
-            KindOptions::RemoteHnsw(_) => Kind::RemoteHnsw,
+            KindOptions::Flat => IndexKind::Flat,
+            KindOptions::DiskGraph(_) => IndexKind::DiskGraph,
+            KindOptions::HybridIvf(_) => IndexKind::HybridIvf,
+            KindOptions::GridIvf(_) => IndexKind::GridIvf,
+            KindOptions::GpuIvf(_) => IndexKind::GpuIvf,
+            KindOptions::RemoteHnsw(_) => IndexKind::RemoteHnsw,
         }
     }
 
-    /// Checks the values for vectors of `dim` components.
-    pub(crate) fn check(&self, dim: usize) -> Result<()> {
+    /// The options of the kind, which are checked and recorded.
+    pub(crate) fn own(&self) -> &dyn Recorded {
         match self {
-            KindOptions::Flat => Ok(()),
-            KindOptions::DiskGraph(own) => disk_graph::check(own, dim),
-            KindOptions::HybridIvf(own) => hybrid_ivf::check(own, dim),
-            KindOptions::GridIvf(own) => grid_ivf::check(own),
-            KindOptions::GpuIvf(own) => gpu_ivf::check(own, dim),
-            KindOptions::RemoteHnsw(own) => remote_hnsw::check(own),
-        }
-    }
-
-    /// The options that the content of an index depends on, as its manifest records them.
-    pub(crate) fn record(&self, dim: usize) -> Record {
-        match self {
-            KindOptions::Flat => Record::new(),
-            KindOptions::DiskGraph(own) => disk_graph::record(own, dim),
-            KindOptions::HybridIvf(own) => hybrid_ivf::record(own),
-            KindOptions::GridIvf(own) => grid_ivf::record(own),
-            KindOptions::GpuIvf(own) => gpu_ivf::record(own, dim),
-            KindOptions::RemoteHnsw(own) => recorded(own),
+            KindOptions::Flat => &(),
+            KindOptions::DiskGraph(own) => own,
+            KindOptions::HybridIvf(own) => &**own,
+            KindOptions::GridIvf(own) => own,
+            KindOptions::GpuIvf(own) => own,
+            KindOptions::RemoteHnsw(own) => own,
         }
     }
 }
 
 /// The defaults of a kind.
-impl From<Kind> for KindOptions {
-    fn from(kind: Kind) -> KindOptions {
+impl From<IndexKind> for KindOptions {
+    fn from(kind: IndexKind) -> KindOptions {
         OptionsByKind::default().of(kind)
     }
 }
@@ -94,32 +76,6 @@ pub struct OptionsByKind {
     pub remote_hnsw: RemoteOptions,
 }
 
-impl From<Kind> for IndexKind {
-    fn from(kind: Kind) -> IndexKind {
-        match kind {
-            Kind::DiskGraph => IndexKind::DiskGraph,
-            Kind::HybridIvf => IndexKind::HybridIvf,
-            Kind::GridIvf => IndexKind::GridIvf,
-            Kind::GpuIvf => IndexKind::GpuIvf,
-            Kind::RemoteHnsw => IndexKind::RemoteHnsw,
-            Kind::Flat => IndexKind::Flat,
-        }
-    }
-}
-
-impl From<IndexKind> for Kind {
-    fn from(kind: IndexKind) -> Kind {
-        match kind {
-            IndexKind::DiskGraph => Kind::DiskGraph,
-            IndexKind::HybridIvf => Kind::HybridIvf,
-            IndexKind::GridIvf => Kind::GridIvf,
-            IndexKind::GpuIvf => Kind::GpuIvf,
-            IndexKind::RemoteHnsw => Kind::RemoteHnsw,
-            IndexKind::Flat => Kind::Flat,
-        }
-    }
-}
-
 impl OptionsByKind {
     /// Reads what a user gave.
     pub fn read(given: &Given) -> OptionsByKind {
@@ -133,14 +89,14 @@ impl OptionsByKind {
     }
 
     /// Those of one kind.
-    pub fn of(self, kind: Kind) -> KindOptions {
+    pub fn of(self, kind: IndexKind) -> KindOptions {
         match kind {
-            Kind::Flat => KindOptions::Flat,
-            Kind::DiskGraph => KindOptions::DiskGraph(self.disk_graph),
-            Kind::HybridIvf => KindOptions::HybridIvf(Box::new(self.hybrid_ivf)),
-            Kind::GridIvf => KindOptions::GridIvf(self.grid_ivf),
-            Kind::GpuIvf => KindOptions::GpuIvf(self.gpu_ivf),
-            Kind::RemoteHnsw => KindOptions::RemoteHnsw(self.remote_hnsw),
+            IndexKind::Flat => KindOptions::Flat,
+            IndexKind::DiskGraph => KindOptions::DiskGraph(self.disk_graph),
+            IndexKind::HybridIvf => KindOptions::HybridIvf(Box::new(self.hybrid_ivf)),
+            IndexKind::GridIvf => KindOptions::GridIvf(self.grid_ivf),
+            IndexKind::GpuIvf => KindOptions::GpuIvf(self.gpu_ivf),
+            IndexKind::RemoteHnsw => KindOptions::RemoteHnsw(self.remote_hnsw),
         }
     }
 }
@@ -165,14 +121,14 @@ pub enum Switches {
 
 impl Switches {
     /// Reads what a user gave for an index of this kind.
-    pub fn read(given: &Given, kind: Kind) -> Switches {
+    pub fn read(given: &Given, kind: IndexKind) -> Switches {
         match kind {
-            Kind::Flat => Switches::Default,
-            Kind::DiskGraph => Switches::DiskGraph(given.read()),
-            Kind::HybridIvf => Switches::HybridIvf(given.read()),
-            Kind::GridIvf => Switches::GridIvf(given.read()),
-            Kind::GpuIvf => Switches::GpuIvf(given.read()),
-            Kind::RemoteHnsw => Switches::RemoteHnsw(given.read()),
+            IndexKind::Flat => Switches::Default,
+            IndexKind::DiskGraph => Switches::DiskGraph(given.read()),
+            IndexKind::HybridIvf => Switches::HybridIvf(given.read()),
+            IndexKind::GridIvf => Switches::GridIvf(given.read()),
+            IndexKind::GpuIvf => Switches::GpuIvf(given.read()),
+            IndexKind::RemoteHnsw => Switches::RemoteHnsw(given.read()),
         }
     }
 
@@ -195,34 +151,22 @@ impl Switches {
 
     /// Those of a `disk-graph`.
     pub fn graph(&self) -> GraphSwitches {
-        match self {
-            Switches::DiskGraph(switches) => *switches,
-            _ => GraphSwitches::default(),
-        }
+        if let Switches::DiskGraph(own) = self { *own } else { GraphSwitches::default() }
     }
 
     /// Those of a `hybrid-ivf`.
     pub fn lists(&self) -> ListSwitches {
-        match self {
-            Switches::HybridIvf(switches) => *switches,
-            _ => ListSwitches::default(),
-        }
+        if let Switches::HybridIvf(own) = self { *own } else { ListSwitches::default() }
     }
 
     /// Those of a `grid-ivf`.
     pub fn grid(&self) -> GridSwitches {
-        match self {
-            Switches::GridIvf(switches) => *switches,
-            _ => GridSwitches::default(),
-        }
+        if let Switches::GridIvf(own) = self { *own } else { GridSwitches::default() }
     }
 
     /// Those of a `remote-hnsw`.
     pub fn remote(&self) -> RemoteSwitches {
-        match self {
-            Switches::RemoteHnsw(switches) => *switches,
-            _ => RemoteSwitches::default(),
-        }
+        if let Switches::RemoteHnsw(own) = self { *own } else { RemoteSwitches::default() }
     }
 
     /// Those of a `gpu-ivf`.

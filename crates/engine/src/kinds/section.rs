@@ -26,10 +26,7 @@ pub enum Section {
 impl Section {
     /// The section of a `hybrid-ivf`; `None` of another kind.
     pub fn lists(&self) -> Option<&ListSection> {
-        match self {
-            Section::HybridIvf(section) => Some(&**section),
-            Section::GridIvf(_) | Section::GpuIvf(_) | Section::RemoteHnsw(_) | Section::None {} => None,
-        }
+        if let Section::HybridIvf(section) = self { Some(section) } else { None }
     }
 
     /// Share of the lists that a plan holds resident; `None` without a plan.
@@ -39,26 +36,17 @@ impl Section {
 
     /// The section of a `grid-ivf`; `None` of another kind.
     pub fn grid(&self) -> Option<&GridSection> {
-        match self {
-            Section::GridIvf(section) => Some(&**section),
-            Section::HybridIvf(_) | Section::GpuIvf(_) | Section::RemoteHnsw(_) | Section::None {} => None,
-        }
+        if let Section::GridIvf(section) = self { Some(section) } else { None }
     }
 
     /// The section of a `gpu-ivf`; `None` of another kind.
     pub fn gpu(&self) -> Option<&GpuSection> {
-        match self {
-            Section::GpuIvf(section) => Some(&**section),
-            Section::HybridIvf(_) | Section::GridIvf(_) | Section::RemoteHnsw(_) | Section::None {} => None,
-        }
+        if let Section::GpuIvf(section) = self { Some(section) } else { None }
     }
 
     /// The section of a `remote-hnsw`; `None` of another kind.
     pub fn remote(&self) -> Option<&RemoteSection> {
-        match self {
-            Section::RemoteHnsw(section) => Some(&**section),
-            Section::HybridIvf(_) | Section::GridIvf(_) | Section::GpuIvf(_) | Section::None {} => None,
-        }
+        if let Section::RemoteHnsw(section) = self { Some(section) } else { None }
     }
 
     /// Adds what the content of the index depends on.

@@ -11,6 +11,8 @@ use crate::curve::{Curve, Point, RECALL_ENOUGH};
 use crate::exec::{DOORBELL_BYTES_MAX, GatherOptions, Width};
 use crate::index::Index;
 use crate::kinds;
+use crate::kinds::kind;
+use crate::kinds::own;
 use crate::search::{self, Answers, SearchOptions};
 
 /// Batches whose reads are gathered take little memory while a curve is measured: the counters of queries do not depend
@@ -33,7 +35,8 @@ pub(crate) fn measure_all(
     share: (usize, usize),
     progress: &dyn Progress,
 ) -> Result<Vec<Curve>> {
-    let families = std::iter::once(None).chain(index.kind.families().iter().copied().map(Some));
+    let families = index.kind.ranks_codes().map_or(&[][..], |own| own.families());
+    let families = std::iter::once(None).chain(families.iter().copied().map(Some));
     families.map(|family| measure(index, known, (k, family), source, share, progress)).collect()
 }
 
@@ -120,15 +123,15 @@ fn fill(point: &mut Point, index: &Index, known: &Known, classes: &[Vec<usize>],
     let shared = Some(answers.stats.shared_reads).filter(|&shared| shared > 0);
     let asked = shared.unwrap_or(answers.stats.reads_asked());
     point.reads = (asked as f64 + resident * answers.stats.lists as f64) / count;
-    if index.kind.has_lists() {
+    if index.kind.lists().is_some() {
         // Reads of records depend on what is cached meanwhile; the vectors that are scored do not.
         point.vectors = Some(answers.stats.full_comparisons as f64 / count);
     }
-    point.candidates = kinds::needed_candidates(&answers.params, &answers.largest);
+    point.candidates = own(&answers.params.kind).needed_candidates(&answers.largest);
     // Components are counted as vectors of them.
     let components = answers.stats.components as f64 / index.base.manifest.dim as f64;
     // A kind without codes compares vectors alone.
-    let vectors = if index.base.kind.compares_vectors() { answers.stats.full_comparisons } else { 0 };
+    let vectors = if index.base.facts().compares_vectors { answers.stats.full_comparisons } else { 0 };
     let compared = answers.stats.code_comparisons + vectors;
     point.comparisons = Some((compared as f64 + components) / count);
 }
@@ -159,7 +162,7 @@ fn best_variant(
     options: &SearchOptions,
     progress: &dyn Progress,
 ) -> Result<Option<&'static str>> {
-    let (variants, point) = kinds::variants(index.base.kind);
+    let (variants, point) = kind(index.base.kind).variants();
     let mut best: Option<(f64, &'static str)> = None;
     for &variant in variants {
         let params = kinds::params_at(index.base.kind, options.k as u32, &point, Some(variant));

@@ -107,7 +107,7 @@ pub fn tune(
         ..OpenOptions::default()
     };
     let mut index = Index::open(folder, open)?;
-    if !index.base.kind.has_curve() {
+    if !index.base.facts().has_curve {
         return Err(Error::bad_input(format!(
             "{} is flat: every search is exact, there is nothing to tune",
             folder.display()
@@ -145,7 +145,7 @@ pub fn tune(
     let version = publish(folder, &index, &curves)?;
     Ok(Tuned {
         version,
-        effort_name: index.base.kind.effort_name(),
+        effort_name: index.base.facts().effort.name(),
         source: source.into(),
         fitted_on: fit.count(),
         checked_on: check.count(),

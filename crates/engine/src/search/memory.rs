@@ -7,6 +7,8 @@ use super::{Reserve, SearchOptions};
 use crate::exec::{GatherOptions, SLOT_BYTES};
 use crate::index::Index;
 use crate::kinds::effort::Effort;
+use crate::kinds::kind;
+use crate::kinds::own;
 use crate::manifest::Manifest;
 use crate::{curve, kinds};
 
@@ -21,17 +23,17 @@ pub fn reserve(manifest: &Manifest, options: &SearchOptions, low_memory: bool) -
         + options.k as u64 * 16
         + manifest.dim as u64 * 16
         + 4096;
-    let queries = match manifest.kind().filter(|kind| kind.shares_reads()) {
-        Some(kind) => {
+    let queries = match manifest.facts().shares_reads {
+        true => {
             let least = if low_memory { FEWEST_QUERIES } else { usize::MAX };
             let batch = options.gather.batch.min(least) as u64;
             let effort = if let Effort::Clusters(nprobe, ..) = options.effort { nprobe } else { 0 };
-            let params = kinds::sized_params(kind, options.k as u32, effort.max(USUAL_EFFORT));
-            batch * gathered_slot_bytes(manifest.dim, kinds::asked_bytes(&params)) + threads * state
+            let params = kinds::kind_of(manifest).usual_params(options.k as u32, effort.max(USUAL_EFFORT));
+            batch * gathered_slot_bytes(manifest.dim, kinds::state_bytes(&params)) + threads * state
         }
-        None => {
+        false => {
             let in_flight = options.in_flight.unwrap_or(planned.in_flight);
-            let batch = kinds::planned_reads_at_once(manifest, &options.switches);
+            let batch = kinds::kind_of(manifest).planned_reads_at_once(&options.switches);
             let at_once = options.width.at_load(in_flight).1.max(batch);
             let reads = u64::from(at_once) * planned.read_bytes as u64;
             threads * in_flight as u64 * (state + reads)
@@ -40,7 +42,7 @@ pub fn reserve(manifest: &Manifest, options: &SearchOptions, low_memory: bool) -
     let shortest = low_memory && !options.gather.is_doorbell_chosen;
     let doorbell_bytes = if shortest { 0 } else { options.gather.doorbell_bytes };
     let gather = GatherOptions { doorbell_bytes, ..options.gather };
-    let doorbells = kinds::planned_doorbells_bytes(manifest, &gather);
+    let doorbells = kinds::kind_of(manifest).planned_doorbells_bytes(manifest, &gather);
     [("queries in flight", queries), ("threads", threads * THREAD_BYTES), (DOORBELLS, doorbells)]
 }
 
@@ -82,7 +84,7 @@ impl Index {
         let mut account = self.account();
         let in_flight = self.in_flight(options);
         let per_query = self.query_bytes(options) + self.reads_bytes(options);
-        let queries_bytes = match self.base.kind.shares_reads() {
+        let queries_bytes = match self.base.facts().shares_reads {
             true => self.gathered_bytes(options, queries),
             false => options.threads as u64 * in_flight as u64 * per_query,
         };
@@ -118,7 +120,7 @@ impl Index {
     /// Bytes of the queries of a gathered batch. Tables belong to their threads.
     fn gathered_bytes(&self, options: &SearchOptions, queries: usize) -> u64 {
         let batch = options.gather.batch.min(queries.max(1)) as u64;
-        let asked = self.params(options).map_or(0, |params| kinds::asked_bytes(&params));
+        let asked = self.params(options).map_or(0, |params| kinds::state_bytes(&params));
         batch * gathered_slot_bytes(self.base.manifest.dim, asked)
             + options.threads as u64 * self.tables_bytes(options)
     }
@@ -126,7 +128,7 @@ impl Index {
     /// The same for `slots` queries of the usual size on each of the threads of a server. The answers of an index that
     /// others change are kept until the end of their batch.
     pub(crate) fn served_slots_bytes(&self, threads: usize, slots: usize) -> u64 {
-        let asked = kinds::asked_bytes(&self.usual_params());
+        let asked = kinds::state_bytes(&self.usual_params());
         let kept = if self.kind.live().is_some() { asked } else { 0 };
         let tables = self.tables_bytes(&SearchOptions::default());
         let slot = gathered_slot_bytes(self.base.manifest.dim, asked) + kept;
@@ -135,11 +137,11 @@ impl Index {
 
     /// Bytes of the reads of one query that are under way at once; 0 where they are those of its batch.
     fn reads_bytes(&self, options: &SearchOptions) -> u64 {
-        if self.base.kind.shares_reads() {
+        if self.base.facts().shares_reads {
             return 0;
         }
         let by_width = u64::from(self.width_limit(options)) * self.read_bytes_max() as u64;
-        let batch = self.params(options).map_or(0, |params| kinds::reads_at_once(&params));
+        let batch = self.params(options).map_or(0, |params| own(&params.kind).reads_at_once());
         by_width.max(u64::from(batch) * self.base.block.block_bytes as u64)
     }
 
@@ -168,12 +170,12 @@ impl Index {
     pub(crate) fn usual_params(&self) -> Params {
         let efforts = self.base.manifest.curves.iter().flat_map(|c| &c.points).map(|p| p.effort);
         let effort = efforts.max().unwrap_or(0).min(USUAL_EFFORT_MAX);
-        kinds::sized_params(self.base.kind, USUAL_K, effort.max(USUAL_EFFORT))
+        kind(self.base.kind).usual_params(USUAL_K, effort.max(USUAL_EFFORT))
     }
 
     /// State and scratch of a query of the usual size.
     pub(crate) fn usual_query_bytes(&self) -> u64 {
-        self.tables_bytes(&SearchOptions::default()) + kinds::asked_bytes(&self.usual_params())
+        self.tables_bytes(&SearchOptions::default()) + kinds::state_bytes(&self.usual_params())
     }
 
     /// Bytes of a buffer for the longest read.

@@ -55,7 +55,7 @@ impl Index {
 
     /// Queries in flight per thread.
     pub(crate) fn in_flight(&self, options: &SearchOptions) -> usize {
-        if self.base.kind.shares_reads() {
+        if self.base.facts().shares_reads {
             return options.gather.batch.div_ceil(options.threads.max(1)).max(1);
         }
         let wanted = options.in_flight.unwrap_or(self.kind.in_flight());
@@ -87,7 +87,7 @@ impl Index {
         options: &SearchOptions,
         progress: &dyn Progress,
     ) -> Result<Answers> {
-        if !self.base.kind.shares_reads() && options.gather != GatherOptions::default() {
+        if !self.base.facts().shares_reads && options.gather != GatherOptions::default() {
             return Err(Error::bad_input(format!(
                 "--batch, --doorbell, and the baselines naive, no-doorbell and no-overlap are for a remote-hnsw, and \
                  this index is a {}; leave them out",
@@ -135,7 +135,7 @@ impl Index {
         if let Some(region) = self.kind.live() {
             batch.live = Some(LiveBatches::new(region)?);
         }
-        let gather = self.base.kind.shares_reads().then(|| Gather::new(options.gather, options.threads));
+        let gather = self.base.facts().shares_reads.then(|| Gather::new(options.gather, options.threads));
         let gather = gather.as_ref();
         let (cpu, started) = (budget::process().cpu_us, Instant::now());
         let name = std::thread::scope(|scope| {

@@ -9,8 +9,8 @@ use stratann_storage::tier::IoChoice;
 
 use crate::exec::{Admission, GatherOptions, Width};
 use crate::kinds::effort::Effort;
-use crate::kinds::kind::Kind;
 use crate::kinds::options::Switches;
+use stratann_params::IndexKind;
 
 /// Options of a search.
 #[derive(Clone, Copy, Debug)]
@@ -52,7 +52,7 @@ impl SearchOptions {
     ///
     /// # Errors
     /// A baseline, which only the laboratory has.
-    pub fn read(given: &Given, kind: Kind) -> Result<SearchOptions> {
+    pub fn read(given: &Given, kind: IndexKind) -> Result<SearchOptions> {
         #[cfg(not(feature = "lab"))]
         if let Some(name) = given.values("baseline").next() {
             return Err(stratann_storage::Error::laboratory(&format!("--baseline {name}"), "search"));

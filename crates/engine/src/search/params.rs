@@ -7,6 +7,8 @@ use super::{Effort, ExactCost, SearchOptions};
 use crate::curve::{self, UnreachedRecall};
 use crate::index::Index;
 use crate::kinds;
+use crate::kinds::known::facts;
+use crate::kinds::{own, own_mut};
 
 impl Index {
     /// What each query costs that searches everything: at recall 1, and where the curve ends below the recall. `None`
@@ -16,7 +18,7 @@ impl Index {
     /// As [`Index::params`].
     pub fn exact_cost(&self, options: &SearchOptions) -> Result<Option<ExactCost>> {
         let params = self.params(options)?;
-        let is_exact = kinds::is_exact(&params.kind) || options.effort == Effort::Recall(1.0);
+        let is_exact = own(&params.kind).is_exact() || options.effort == Effort::Recall(1.0);
         Ok(is_exact.then(|| self.kind.exact_cost(&self.base)))
     }
 
@@ -29,7 +31,7 @@ impl Index {
             return Ok(None);
         };
         let unreached = curve::unreached(&self.base.manifest.curves, params.k, recall);
-        Ok(unreached.filter(|_| kinds::is_exact(&params.kind)))
+        Ok(unreached.filter(|_| own(&params.kind).is_exact()))
     }
 
     /// The parameters that `options` come to on this index.
@@ -47,7 +49,7 @@ impl Index {
         let mut params = options.effort.params(self.base.kind, k, by_recall)?;
         params.mode = options.mode;
         let variant = curve::variant(&self.base.manifest.curves, k);
-        kinds::apply_switches(&mut params, &options.switches, variant)?;
+        own_mut(&mut params.kind).apply_switches(params.k, &options.switches, variant)?;
         Ok(params)
     }
 
@@ -59,10 +61,10 @@ impl Index {
             )));
         }
         let kind = self.base.kind;
-        if !kind.has_curve() {
+        if !facts(kind).has_curve {
             return Ok(Params::flat(k));
         }
-        let instead = kind.effort_option();
+        let instead = facts(kind).effort.option();
         let curves = &self.base.manifest.curves;
         match curve::cheapest(curves, families, k, recall) {
             Some((family, point)) => {

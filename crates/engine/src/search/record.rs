@@ -114,11 +114,7 @@ impl Index {
         options: &LinkingOptions<'_>,
         progress: &dyn Progress,
     ) -> Result<Vec<Linking>> {
-        let found = self
-            .kind
-            .shares_loads()
-            .map(|own| own.measure_linking(&self.base, options, progress))
-            .transpose()?;
+        let found = self.kind.measure_linking(&self.base, options, progress)?;
         found.ok_or_else(|| {
             Error::bad_input(format!(
                 "fresh records are those of a remote-hnsw, and this index is a {}",

@@ -5,7 +5,7 @@ use stratann_storage::{Error, Result};
 use super::{Effort, SearchOptions};
 use crate::index::Index;
 use crate::kinds::shares_loads::SharesLoads;
-use crate::kinds::{is_exact, setting};
+use crate::kinds::{own, setting};
 
 /// Most queries of a batch.
 const BATCH_MAX: usize = 65_536;
@@ -69,6 +69,6 @@ impl Index {
         };
         let all = self.kind.shares_loads().map_or(0, SharesLoads::cluster_count) as u32;
         let nprobe = setting(&params).nprobe.unwrap_or(all);
-        Ok(if is_exact(&params.kind) { all } else { nprobe.min(all) })
+        Ok(if own(&params.kind).is_exact() { all } else { nprobe.min(all) })
     }
 }

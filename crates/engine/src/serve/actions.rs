@@ -194,7 +194,7 @@ impl ServerState {
     fn answer(&self, number: u64, state: &QueryState) {
         let Some(client) = lock(&self.clients).remove(&number) else { return };
         let Client { reply, asked, partial, .. } = client;
-        let verdict = verdict(state, partial, self.index.index().base.kind.unit_names().0);
+        let verdict = verdict(state, partial, self.index.index().base.facts().unit_names.0);
         let counter = if verdict.is_ok() { &self.counters.answered } else { &self.counters.refused };
         counter.fetch_add(1, Ordering::Relaxed);
         reply(verdict.map(|()| Answer {
@@ -215,7 +215,7 @@ impl ServerState {
             return;
         }
         let first = range * UNREADABLE_RANGE;
-        let (one, _) = self.index.index().base.kind.unit_names();
+        let (one, _) = self.index.index().base.facts().unit_names;
         let next = self.index.without_a_unit();
         (self.options.log)(&format!(
             "{one} {unit} (of {first} to {}) of {} cannot be read: {}; {next}; \

@@ -76,7 +76,7 @@ impl ServerState {
     /// The batches of one thread, of a kind whose queries share their reads.
     pub(super) fn gather(&self) -> Option<Gather> {
         let options = GatherOptions { batch: self.query_slots(), ..self.options.gather };
-        self.index.index().base.kind.shares_reads().then(|| Gather::new(options, 1))
+        self.index.index().base.facts().shares_reads.then(|| Gather::new(options, 1))
     }
 
     /// Shortens the doorbells of all threads so that they fit into the RAM budget, unless the user chose their length.

@@ -46,8 +46,11 @@ use self::state::{Client, QUEUE_BYTES, ServerState};
 pub use self::status::{LedgerUse, Status};
 pub use self::versions::{Changed, Versions};
 pub use self::waits::{WaitTimes, WaitsByClass};
+use crate::kinds::own_mut;
 use crate::kinds::shares_loads::{CachedClusters, ClusterMap, SharesLoads};
-use crate::kinds::{self, kind::Kind};
+use stratann_params::IndexKind;
+
+use crate::kinds;
 use crate::manifest::Manifest;
 use crate::search::SearchOptions;
 
@@ -203,7 +206,7 @@ impl Server {
     }
 
     /// The kind of the index.
-    pub fn kind(&self) -> Kind {
+    pub fn kind(&self) -> IndexKind {
         self.state.index.index().base.kind
     }
 
@@ -217,7 +220,7 @@ impl Server {
         let mut params = self.state.index.index().params(options)?;
         // A server with fewer than k rows finds fewer results; all servers together may find k.
         params.k = options.k.min(self.state.index.rows() as usize) as u32;
-        kinds::fit_to_k(&mut params);
+        own_mut(&mut params.kind).fit_to_k(params.k);
         params = kinds::with_remote(params, self.state.options.remote);
         (params.approach_width, params.width) = options.width.at_load(load);
         if !params.is_valid() {

@@ -24,8 +24,8 @@ use super::worker::Worker;
 use super::{Reply, ServeOptions, lock};
 use crate::exec::{Driver, DriverOptions, Width};
 use crate::index::Index;
-use crate::kinds::kind::Kind;
-use crate::kinds::{self, asked_bytes};
+use crate::kinds::kind;
+use crate::kinds::state_bytes;
 use crate::search::{DOORBELLS, Effort, SearchOptions};
 
 /// Bytes that may wait for one other server.
@@ -182,7 +182,7 @@ fn search_options(options: &ServeOptions) -> SearchOptions {
 
 /// Most reads under way of one driver thread.
 fn tier_depth(index: &Index, options: &ServeOptions) -> usize {
-    if index.base.kind.shares_reads() {
+    if index.base.facts().shares_reads {
         return (2 * options.gather.doorbell).clamp(1, 1024);
     }
     let options = search_options(options);
@@ -230,7 +230,7 @@ impl ServerState {
         peer.read_up_to(options.versions.states.1.into());
         let own = index.index();
         let usual = Usual {
-            asked_bytes: asked_bytes(&own.usual_params()),
+            asked_bytes: state_bytes(&own.usual_params()),
             buffer_bytes: own.buffer_bytes_max() as u64,
             width: Width::Auto.at_load(1).1.into(),
         };
@@ -291,7 +291,7 @@ impl ServerState {
     /// Notes the lists that a query of a client visits. Of lists that the members of one are dealt over, the first one
     /// stands for all.
     pub(super) fn note_visits(&self, ranked: &[(f32, u32)]) {
-        let stripes = self.index.index().kind.stripes();
+        let stripes = self.index.index().kind.sliced().map_or(1, |own| own.stripes());
         if !ranked.is_empty() && self.options.server.is_some() {
             self.visits.note(ranked.iter().step_by(stripes as usize).map(|list| list.1 / stripes));
         }
@@ -365,7 +365,7 @@ impl ServerState {
         }
         let slots = index.in_flight(&options) + self.job_slots();
         let threads = self.options.threads;
-        let in_flight = match index.base.kind.shares_reads() {
+        let in_flight = match index.base.facts().shares_reads {
             true => index.served_slots_bytes(threads, slots),
             false => (threads * slots) as u64 * self.slot_bytes(),
         };
@@ -377,7 +377,7 @@ impl ServerState {
         let threads = threads as u64;
         let each = THREAD_BYTES + THREAD_POOL_BYTES as u64 + self.readers as u64 * READER_BYTES;
         account.add("threads", threads * each);
-        if index.manifest().kind().is_some_and(Kind::is_sliced) && self.options.server.is_some() {
+        if index.manifest().facts().is_sliced && self.options.server.is_some() {
             account.add("recent visits", VISITS_BYTES);
         }
         if let Some(learning) = index.learning() {
@@ -390,7 +390,7 @@ impl ServerState {
         let others = self.options.peers.len().saturating_sub(1) as u64;
         if others > 0 {
             account.add("batons that wait", BATON_BYTES);
-            if index.base.kind.scores_remotely() {
+            if index.base.facts().scores_remotely {
                 account.add("jobs of other servers", others * JOB_BYTES);
             }
         }
@@ -407,7 +407,7 @@ impl ServerState {
     fn largest_bytes(&self) -> u64 {
         let (index, caps) = (self.index.index(), &self.options.caps);
         let k = caps.max_k.min(self.index.rows() as usize) as u32;
-        let params = kinds::sized_params(index.base.kind, k, caps.max_list.max(caps.max_nprobe));
+        let params = kind(index.base.kind).usual_params(k, caps.max_list.max(caps.max_nprobe));
         self.size_of(&params, false).extra_bytes
     }
 
@@ -420,7 +420,7 @@ impl ServerState {
     /// What a query takes beyond a usual slot.
     pub(super) fn size_of(&self, params: &Params, is_batch: bool) -> Size {
         let reads = u64::from(params.width).saturating_sub(self.usual.width) * self.usual.buffer_bytes;
-        let extra_bytes = asked_bytes(params).saturating_sub(self.usual.asked_bytes) + reads;
+        let extra_bytes = state_bytes(params).saturating_sub(self.usual.asked_bytes) + reads;
         Size { extra_bytes, buffers_bytes: reads as usize, is_heavy: is_batch || extra_bytes > 0 }
     }
 
@@ -431,7 +431,7 @@ impl ServerState {
 
     /// Slots of a thread for jobs of other servers alone.
     fn job_slots(&self) -> usize {
-        let has_jobs = self.options.peers.len() > 1 && self.index.index().base.kind.scores_remotely();
+        let has_jobs = self.options.peers.len() > 1 && self.index.index().base.facts().scores_remotely;
         if has_jobs { (self.query_slots() / 4).max(2) } else { 0 }
     }
 
@@ -511,7 +511,7 @@ impl ServerState {
             in_flight,
             admission: Default::default(),
             width: Width::Auto,
-            buffers_bytes: match index.base.kind.shares_reads() {
+            buffers_bytes: match index.base.facts().shares_reads {
                 // Those of its doorbells.
                 true => usize::MAX,
                 false => in_flight * (self.usual.width * self.usual.buffer_bytes) as usize,

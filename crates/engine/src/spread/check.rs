@@ -116,7 +116,7 @@ pub(crate) fn check(
     let (Some(plain), Ok(placement)) = (PlainBlocks::new(manifest), read_placement(folder, manifest, spread))
     else {
         // That the placement is damaged was found when its file was read; its content may still make no sense.
-        let units = manifest.kind().map_or("blocks", |kind| kind.unit_names().1);
+        let units = manifest.facts().unit_names.1;
         let what = format!("the placement or the manifest makes no sense; its {units} were not checked");
         report.found(said(".", what));
         return Ok(());

@@ -54,7 +54,6 @@ use crate::base::shape;
 use crate::files;
 use crate::index::Index;
 use crate::kinds::division::GridPlan;
-use crate::kinds::kind::Kind;
 use crate::kinds::{self, SlicedLists, UnitTables};
 use crate::manifest::{Manifest, SpreadFacts};
 use crate::stages::folder::claim_folder;
@@ -169,7 +168,8 @@ impl Placed {
     /// What queries see of the whole index, on servers that hold different units of it.
     pub fn view<'a>(&'a self, index: &'a Index) -> IndexView<'a> {
         let mut view = index.view();
-        if let Some(kind) = self.lists.as_ref().and_then(|lists| index.kind.divided_view(lists)) {
+        let own = index.kind.sliced();
+        if let Some(kind) = self.lists.as_ref().zip(own).map(|(lists, own)| own.divided_view(lists)) {
             view.kind = kind;
         }
         view
@@ -182,11 +182,12 @@ impl Placed {
 /// # Errors
 /// As [`partition`], as far as they concern the index and the options; an overlap of lists.
 pub fn place(index: &Index, options: &PartitionOptions, progress: &dyn Progress) -> Result<Placed> {
-    if index.manifest().kind().is_some_and(Kind::is_sliced) {
+    if index.manifest().facts().is_sliced {
         options.check(index.folder(), index.manifest())?;
     }
-    let divided = pool(options)?.install(|| index.kind.divided(&index.base, options.over(), progress))?;
-    if let Some(kinds::PlacedSlices { plan, placement, places, striped }) = divided {
+    if let Some(own) = index.kind.sliced() {
+        let divided = pool(options)?.install(|| own.divide(&index.base, options.over(), progress))?;
+        let kinds::PlacedSlices { plan, placement, places, striped } = divided;
         return Ok(Placed { placement, plan: Some(plan), lists: Some((places, striped)) });
     }
     if let Some(mut units) = index.kind.units() {
@@ -450,7 +451,7 @@ impl Job<'_> {
             replicas: spread.replicas,
             overlap: spread.overlap,
             method: spread.method.clone(),
-            unit: source.kind().map_or("blocks", |kind| kind.unit_names().1),
+            unit: source.facts().unit_names.1,
             blocks: written.placement.all().len() as u32,
             copies,
             cut_share: spread.cut_share,

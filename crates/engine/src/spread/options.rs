@@ -11,8 +11,9 @@ use stratann_storage::{Error, Result};
 use crate::base::shape;
 use crate::kinds::Over;
 use crate::kinds::division::{GridPartition, Mode};
-use crate::kinds::kind::Kind;
+use crate::kinds::known::facts;
 use crate::manifest::Manifest;
+use stratann_params::IndexKind;
 
 /// How first replicas are chosen.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -129,9 +130,12 @@ impl PartitionOptions {
                 spread.servers
             ));
         }
-        let Some(kind) = manifest.kind().filter(|kind| kind.is_spreadable()) else {
-            let kinds: Vec<&str> =
-                Kind::ALL.into_iter().filter(|kind| kind.is_spreadable()).map(Kind::name).collect();
+        let Some(kind) = manifest.kind().filter(|&kind| facts(kind).is_spreadable) else {
+            let kinds: Vec<&str> = IndexKind::ALL
+                .into_iter()
+                .filter(|&kind| facts(kind).is_spreadable)
+                .map(IndexKind::name)
+                .collect();
             return wrong(format!(
                 "{} is of kind {}; these can be partitioned over servers: {}",
                 folder.display(),
@@ -139,9 +143,12 @@ impl PartitionOptions {
                 kinds.join(", ")
             ));
         };
-        if !kind.is_sliced() && self.grid != GridPartition::default() {
-            let sliced: Vec<&str> =
-                Kind::ALL.into_iter().filter(|kind| kind.is_sliced()).map(Kind::name).collect();
+        if !facts(kind).is_sliced && self.grid != GridPartition::default() {
+            let sliced: Vec<&str> = IndexKind::ALL
+                .into_iter()
+                .filter(|&kind| facts(kind).is_sliced)
+                .map(IndexKind::name)
+                .collect();
             return wrong(format!(
                 "{} is of kind {}; a mode, queries and prices are for the planner of {}",
                 folder.display(),
@@ -149,18 +156,18 @@ impl PartitionOptions {
                 sliced.join(" and ")
             ));
         }
-        if self.overlap > 0.0 && !kind.has_adjacency_in_blocks() {
+        if self.overlap > 0.0 && !facts(kind).has_adjacency_in_blocks {
             return wrong(OVERLAP_OF_LISTS.into());
         }
         // What is planned depends on numbers of the manifest, which must be possible.
         shape(folder, manifest)?;
         // A planner has other ways to divide than by whole groups, and refuses what it cannot.
-        if !kind.is_sliced() && (manifest.groups() as usize) < self.servers {
+        if !facts(kind).is_sliced && (manifest.groups() as usize) < self.servers {
             return wrong(format!(
                 "{} has {} {}, fewer than {} servers; use fewer",
                 folder.display(),
                 manifest.groups(),
-                kind.group_name(),
+                facts(kind).group_name,
                 self.servers
             ));
         }

@@ -29,12 +29,12 @@ use super::source::Source;
 use super::{PartitionOptions, Shard, pool};
 use crate::dataset::Reader;
 use crate::index::{Index, OpenOptions};
-use crate::kinds::kind::Kind;
 use crate::kinds::options::KindOptions;
 use crate::manifest::Manifest;
 use crate::stages::options::BuildOptions;
 use crate::stages::plan::check_disk;
 use crate::{DType, build};
+use stratann_params::IndexKind;
 
 /// Bytes gathered for each of a server's two files before they are written.
 const BUFFER_BYTES: usize = 128 << 10;
@@ -72,12 +72,12 @@ pub fn scatter(
     let each = servers_of_part(options, parts)?;
     let among = PartitionOptions { servers: parts, replicas: 1, overlap: 0.0, ..options.clone() };
     among.check(index, &manifest)?;
-    if !manifest.kind().is_some_and(Kind::has_adjacency_in_blocks) {
+    if !manifest.facts().has_adjacency_in_blocks {
         return Err(Error::bad_input(format!(
             "{} is of kind {}; only {} can be divided into separate indexes",
             index.display(),
             manifest.kind,
-            Kind::DiskGraph.name()
+            IndexKind::DiskGraph.name()
         )));
     }
     check_target(out, options.force)?;

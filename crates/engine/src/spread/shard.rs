@@ -11,11 +11,10 @@ use stratann_storage::data_file::read_file;
 use stratann_storage::tier::{self, Buffer, Completion, IoChoice, Tier, Waker};
 use stratann_storage::{Error, Result};
 
+use crate::files;
 use crate::index::{Index, OpenOptions};
-use crate::kinds::kind::Kind;
 use crate::manifest::{BLOCKS_PER_RANK, Manifest, SpreadFacts, open_newest, placement_bytes};
 use crate::units::Held;
-use crate::{files, kinds};
 
 /// The only store of an index.
 const DATA: StoreId = StoreId(0);
@@ -113,10 +112,8 @@ impl Shard {
         }
         let placement = read_placement(folder, &manifest, spread)?;
         let held = Held { placement: &placement, server };
-        let shared = match beside {
-            Some(other) => kinds::shareable_bytes(folder, &manifest, held, &other.kind)?,
-            None => 0,
-        };
+        let sliced = beside.filter(|_| manifest.facts().is_sliced).and_then(|other| other.kind.sliced());
+        let shared = sliced.map_or(Ok(0), |own| own.shareable_bytes(folder, &manifest, held))?;
         let budget = options.ram_budget.map(|budget| budget.saturating_add(shared));
         planned.check(budget, "open this index")?;
         let index = Index::from_units(folder, number, manifest, Some(held), (options, beside))?;
@@ -230,7 +227,7 @@ impl Shard {
 /// What opening will take, from the manifest alone.
 fn planned_account(manifest: &Manifest, server: usize, cache_budget: u64) -> Result<Account> {
     let mut account = manifest.planned_account(cache_budget);
-    if manifest.kind().is_some_and(Kind::is_resident) {
+    if manifest.facts().is_resident {
         account.add("vectors", manifest.file(&manifest.part_role(server))?.1.bytes);
     }
     Ok(account)

@@ -12,8 +12,9 @@ use stratann_storage::profile::Profile;
 use stratann_storage::{Error, Result};
 
 use crate::dataset::Reader;
-use crate::kinds::kind::Kind;
+use crate::kinds::known::facts;
 use crate::kinds::options::KindOptions;
+use stratann_params::IndexKind;
 
 /// Options of a build. [`BuildOptions::new`] gives the defaults.
 #[derive(Clone, Debug)]
@@ -88,7 +89,7 @@ impl BuildOptions {
     }
 
     /// The kind of index.
-    pub fn kind(&self) -> Kind {
+    pub fn kind(&self) -> IndexKind {
         self.kind.kind()
     }
 
@@ -115,7 +116,7 @@ impl BuildOptions {
                 shape.dim
             ));
         }
-        self.kind.check(shape.dim)
+        self.kind.own().check(shape.dim)
     }
 
     /// The options that the content of an index depends on, for vectors of `dim` components. The manifest records them;
@@ -127,10 +128,10 @@ impl BuildOptions {
             ("on_bad_row", on_bad_row.into()),
             ("ids", self.ids.is_some().into()),
         ];
-        if self.kind().has_curve() {
+        if facts(self.kind()).has_curve {
             all.push(("calibration_queries", self.calibration_queries.into()));
         }
-        all.extend(self.kind.record(dim));
+        all.extend(self.kind.own().record(dim));
         all.into_iter().map(|(key, value)| (key.to_string(), value)).collect()
     }
 }

@@ -95,7 +95,8 @@ mod tests {
         let rows = Rows { rows: 300, dim: 8, dtype: DType::U8 };
         let base = Reader::from_memory(rows, (0..2400u32).map(|i| (i * 37 % 251) as u8).collect::<Vec<u8>>())
             .unwrap();
-        build(&base, folder, &BuildOptions::new(crate::kinds::kind::Kind::Flat, Metric::L2), &Quiet).unwrap();
+        build(&base, folder, &BuildOptions::new(stratann_params::IndexKind::Flat, Metric::L2), &Quiet)
+            .unwrap();
     }
 
     #[test]

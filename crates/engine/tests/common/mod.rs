@@ -14,7 +14,7 @@ use stratann_core::plan::{IndexView, KindParams, KindView, disk_graph, hybrid_iv
 use stratann_core::query::{
     Arrival, Arrived, Budget, Loss, Mode, Params, QueryState, Read, Scratch, Step, Tag,
 };
-use stratann_engine::build::{BuildOptions, Kind, KindOptions, build};
+use stratann_engine::build::{BuildOptions, IndexKind, KindOptions, build};
 use stratann_engine::dataset::{Reader, Shape};
 use stratann_engine::index::{Index, OpenOptions};
 use stratann_engine::{DType, Metric};
@@ -92,7 +92,7 @@ pub fn clustered(n: usize, dim: usize, clusters: usize, seed: u64) -> Vec<f32> {
 }
 
 /// Options for a quick build: short lists, no calibration.
-pub fn quick(kind: Kind, metric: Metric) -> BuildOptions {
+pub fn quick(kind: IndexKind, metric: Metric) -> BuildOptions {
     let mut options = BuildOptions::new(kind, metric);
     options.threads = 2;
     options.calibration_queries = 0;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use stratann_core::plan::{IndexView, KindView, sorted};
-use stratann_engine::build::Kind;
+use stratann_engine::build::IndexKind;
 use stratann_engine::{DType, Metric};
 
 use super::{Built, Set, clustered, quick};
@@ -33,7 +33,7 @@ impl Sorted {
         let values = spread_out(ROWS, 1);
         let mut rows: Vec<&[f32]> = values.chunks_exact(DIM).collect();
         rows.sort_by(|a, b| a[0].total_cmp(&b[0]));
-        let built = Built::new(Set::new(DType::F32, DIM, &rows.concat()), &quick(Kind::Flat, metric));
+        let built = Built::new(Set::new(DType::F32, DIM, &rows.concat()), &quick(IndexKind::Flat, metric));
         let blocks = built.index.manifest().blocks.count as usize;
         let layout = built.index.view().kind.flat().unwrap().block;
         let each = layout.payload_bytes() / layout.node_bytes();

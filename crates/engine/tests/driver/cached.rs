@@ -2,7 +2,7 @@
 
 use stratann_core::query::{Mode, QueryStats};
 use stratann_engine::Metric;
-use stratann_engine::build::Kind;
+use stratann_engine::build::IndexKind;
 use stratann_engine::exec::Width;
 use stratann_engine::index::{Index, OpenOptions};
 use stratann_engine::kinds::options::LearnOptions;
@@ -68,7 +68,7 @@ fn an_index_with_a_cache_counts_its_hits() {
 /// Lists, adjacency lists and records of a `hybrid-ivf` are cached as well, byte by byte, in whole and in part.
 #[test]
 fn lists_are_cached_too() {
-    let built = Built::new(graph_set(), &quick(Kind::HybridIvf, Metric::L2));
+    let built = Built::new(graph_set(), &quick(IndexKind::HybridIvf, Metric::L2));
     let open = |cache_budget| {
         let learning = LearnOptions { learn: Learn::Off, ..LearnOptions::default() };
         let open = OpenOptions { cache_budget, head_budget: Some(0), learning, ..OpenOptions::default() };

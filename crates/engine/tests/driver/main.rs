@@ -14,7 +14,7 @@ use common::{Built, Set, graph_set, hits, nearest, queries, quick};
 use stratann_core::plan::IndexView;
 use stratann_core::query::{Extent, Loss, Mode, Outcome, Params, QueryState, QueryStats, Step, StoreId};
 use stratann_engine::Metric;
-use stratann_engine::build::Kind;
+use stratann_engine::build::IndexKind;
 use stratann_engine::exec::{Admission, Driver, DriverOptions, Queries, Times, Width};
 use stratann_engine::index::{Index, OpenOptions};
 use stratann_engine::search::{Effort, SearchOptions};
@@ -34,7 +34,7 @@ struct Place {
 fn place() -> &'static Place {
     static PLACE: OnceLock<Place> = OnceLock::new();
     PLACE.get_or_init(|| {
-        let built = Built::new(graph_set(), &quick(Kind::DiskGraph, Metric::L2));
+        let built = Built::new(graph_set(), &quick(IndexKind::DiskGraph, Metric::L2));
         let blocks = built.blocks();
         Place { built, blocks, asked: queries(ASKED, 24) }
     })

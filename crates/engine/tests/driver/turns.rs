@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use stratann_core::query::{Budget, Mode, Outcome, Params, QueryState, QueryStats, Scratch, Step, StoreId};
-use stratann_engine::build::Kind;
+use stratann_engine::build::IndexKind;
 use stratann_engine::exec::{Driver, DriverOptions, Queries, START_READS, STEPS_PER_TURN, Times};
 use stratann_engine::{DType, Metric};
 use stratann_storage::tier::{Buffer, Completion, MemoryTier, Tier};
@@ -168,7 +168,7 @@ fn long_queries_take_turns() {
     const DIM: usize = 1024;
     static ROWS: OnceLock<Set> = OnceLock::new();
     let rows = ROWS.get_or_init(|| Set::new(DType::F32, DIM, &clustered(6000, DIM, 12, 1)));
-    let built = Built::new(rows.clone(), &quick(Kind::Flat, Metric::L2));
+    let built = Built::new(rows.clone(), &quick(IndexKind::Flat, Metric::L2));
     let (view, blocks) = (built.index.view(), built.blocks());
     assert!(blocks_of(&view).0 as usize > 3 * STEPS_PER_TURN);
     let cache = filled(&view, &blocks, 0);
@@ -193,7 +193,7 @@ fn a_query_in_the_background_has_turns_and_does_not_hold_up_others() {
     const DIM: usize = 1024;
     static ROWS: OnceLock<Set> = OnceLock::new();
     let rows = ROWS.get_or_init(|| Set::new(DType::F32, DIM, &clustered(6000, DIM, 12, 1)));
-    let built = Built::new(rows.clone(), &quick(Kind::Flat, Metric::L2));
+    let built = Built::new(rows.clone(), &quick(IndexKind::Flat, Metric::L2));
     let (view, blocks) = (built.index.view(), built.blocks());
     let cache = filled(&view, &blocks, 0);
     let tier = Box::new(MemoryTier::new(blocks.clone(), 8, 1));

@@ -11,9 +11,9 @@ use stratann_engine::dataset::GroundTruth;
 use stratann_engine::exec::Width;
 use stratann_engine::index::{Index, OpenOptions};
 use stratann_engine::kinds::gpu_ivf::baseline::OpenBaselines;
-use stratann_engine::kinds::kind::Kind;
 use stratann_engine::manifest::Manifest;
 use stratann_engine::search::{Answers, Effort, SearchOptions};
+use stratann_params::IndexKind;
 use stratann_storage::{Error, Result};
 
 use super::{Args, plot_path};
@@ -133,7 +133,7 @@ impl<'a> Bench<'a> {
             ));
         }
         let (_, manifest) = Manifest::read(&args.base)?;
-        if manifest.kind() != Some(Kind::GpuIvf) {
+        if manifest.kind() != Some(IndexKind::GpuIvf) {
             return Err(Error::bad_input(format!(
                 "{} is of kind {}; give an index of kind gpu-ivf that was built with --baselines",
                 args.base.display(),

@@ -14,12 +14,12 @@ use stratann_cli::queries::Queries;
 use stratann_cluster::memory::found;
 use stratann_engine::dataset::GroundTruth;
 use stratann_engine::index::{Index, OpenOptions};
-use stratann_engine::kinds::kind::Kind;
 use stratann_engine::kinds::remote_hnsw::baseline::LoadScheme;
 use stratann_engine::kinds::remote_hnsw::facts::RemoteFacts;
 use stratann_engine::kinds::setting;
 use stratann_engine::manifest::Manifest;
 use stratann_engine::search::{Effort, SearchOptions};
+use stratann_params::IndexKind;
 use stratann_storage::{Error, Result};
 
 use super::{Args, plot_path};
@@ -311,7 +311,7 @@ impl<'a> Bench<'a> {
 /// An index of another kind.
 fn facts_of(folder: &Path, manifest: &Manifest) -> Result<RemoteFacts> {
     match manifest.section.remote() {
-        Some(section) if manifest.kind() == Some(Kind::RemoteHnsw) => Ok(section.facts.clone()),
+        Some(section) if manifest.kind() == Some(IndexKind::RemoteHnsw) => Ok(section.facts.clone()),
         _ => Err(Error::bad_input(format!(
             "{} is of kind {}; give an index of kind remote-hnsw",
             folder.display(),

@@ -1,6 +1,5 @@
 //! Options of `simulate` that depend on each other beyond what the table says.
 
-use stratann_engine::kinds::kind::Kind;
 use stratann_params::choices::SimulatedMode;
 use stratann_storage::{Error, Result};
 
@@ -8,11 +7,11 @@ use super::Settings;
 
 /// The modes that a kind has: one without reads has nothing to fetch, and only a `hybrid-ivf` chooses whether lists of
 /// other servers are scored there.
-fn modes(kind: Option<Kind>) -> &'static [SimulatedMode] {
+fn modes(kind: Option<IndexKind>) -> &'static [SimulatedMode] {
     use SimulatedMode::{Baton, Fetch, Forward, ScatterGather, Score};
     match kind {
-        Some(Kind::HybridIvf) => &[Baton, Score, Forward, ScatterGather, Fetch],
-        Some(Kind::GridIvf) => &[Baton, ScatterGather],
+        Some(IndexKind::HybridIvf) => &[Baton, Score, Forward, ScatterGather, Fetch],
+        Some(IndexKind::GridIvf) => &[Baton, ScatterGather],
         _ => &[Baton, ScatterGather, Fetch],
     }
 }
@@ -21,7 +20,7 @@ fn modes(kind: Option<Kind>) -> &'static [SimulatedMode] {
 ///
 /// # Errors
 /// No servers; a mode that the kind does not have; options of another mode.
-pub(super) fn check(settings: &Settings, kind: Option<Kind>) -> Result<()> {
+pub(super) fn check(settings: &Settings, kind: Option<IndexKind>) -> Result<()> {
     let wrong = |what: String| Err(Error::bad_input(what));
     let (servers, scatter) = (&settings.servers, &settings.scatter);
     if servers.servers.is_empty() {
@@ -33,7 +32,7 @@ pub(super) fn check(settings: &Settings, kind: Option<Kind>) -> Result<()> {
         return wrong(format!(
             "--mode {}: a {} does not work like this; use {}",
             mode.name(),
-            kind.map_or("index of an unknown kind", Kind::name),
+            kind.map_or("index of an unknown kind", IndexKind::name),
             names.join(", ")
         ));
     }

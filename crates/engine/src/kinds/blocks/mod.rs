@@ -8,15 +8,59 @@ use std::os::unix::fs::FileExt;
 
 use stratann_core::format::block::{self, Block};
 use stratann_core::query::{Extent, Loss, Outcome, StoreId};
+use stratann_storage::cache::ExtentCache;
 use stratann_storage::tier::Buffer;
 use stratann_storage::{Error, Progress, Result};
 
 use crate::base::Base;
 use crate::exec::failure;
-use crate::kinds::answers::Member;
+use crate::files;
+use crate::kinds::answers::{ExactCost, Member, PlannedQuery};
+use crate::manifest::Manifest;
 
 /// Bytes that are read at a time.
 const READ_BYTES: usize = 1 << 20;
+
+/// Queries in flight per thread: enough to keep the disk's queue long. See `decisions/` for the measurement.
+pub const IN_FLIGHT: usize = 64;
+
+/// The memory of queries of a graph of blocks, as far as the manifest tells; rounded up where it does not.
+pub(crate) fn planned_query(manifest: &Manifest) -> PlannedQuery {
+    let code_bytes = manifest.build.get("code_bytes").and_then(|v| v.as_u64()).unwrap_or(0);
+    PlannedQuery {
+        in_flight: IN_FLIGHT,
+        tables_bytes: code_bytes * 1536 + 16_384,
+        read_bytes: manifest.blocks.bytes,
+    }
+}
+
+/// A cache of `budget_bytes` for single blocks; `None` when not even a few fit.
+pub(crate) fn cache(base: &Base, budget_bytes: u64) -> Option<ExtentCache> {
+    let blocks = &base.manifest.blocks;
+    ExtentCache::of_blocks(budget_bytes, blocks.count, blocks.bytes as u32)
+}
+
+/// Bytes of a cache that holds all blocks.
+pub(crate) fn usable_cache_bytes(manifest: &Manifest) -> u64 {
+    ExtentCache::bytes_of_blocks(manifest.blocks.count, manifest.blocks.bytes as u64)
+}
+
+/// The roles of the files besides the blocks that every server of a partitioned index needs whole.
+pub(crate) fn shared_roles(manifest: &Manifest) -> Vec<&'static str> {
+    let codes = if manifest.blocks.code_bytes > 0 { files::HEAD_CODES } else { files::CODES };
+    vec![codes, files::CODEBOOK, files::MAP, files::HEAD]
+}
+
+/// Work of a query that reads all blocks.
+pub(crate) fn exact_cost(base: &Base) -> ExactCost {
+    let (count, unit) = scan_work(base);
+    ExactCost { count, unit, bytes: count * base.block.block_bytes as u64, vector_bytes_max: 0 }
+}
+
+/// Steps by which [`for_each_member`] advances the progress: a number and its unit.
+pub(crate) fn scan_work(base: &Base) -> (u64, &'static str) {
+    (base.manifest.blocks.count.into(), "blocks")
+}
 
 /// The vector of a node that block `number` holds.
 ///

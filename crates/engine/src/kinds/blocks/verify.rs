@@ -57,7 +57,7 @@ pub(crate) fn check(
         let done = checker.finish(&index, &mut found);
         report.edges = done.edges;
         // Without the head graph it is not known what is reachable.
-        let is_known = opened.as_ref().is_ok_and(|(base, _)| base.kind.has_adjacency_in_blocks());
+        let is_known = opened.as_ref().is_ok_and(|(base, _)| base.facts().has_adjacency_in_blocks);
         report.unreachable = if is_known { done.unreachable } else { 0 };
     }
     for violation in found {

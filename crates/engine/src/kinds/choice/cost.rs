@@ -6,7 +6,7 @@ use stratann_storage::profile::Profile;
 
 use crate::dataset::Shape;
 use crate::kinds::hybrid_ivf::build::{clusters, plan};
-use crate::kinds::kind::Kind;
+use stratann_params::IndexKind;
 
 /// Bytes of a read of a scan.
 const SCAN_READ_BYTES: f64 = 65_536.0;
@@ -107,14 +107,14 @@ pub(super) struct Sizes {
 
 impl Sizes {
     /// Predicted time of a query on one thread, microseconds.
-    pub(super) fn query_us(&self, kind: Kind, rates: &Rates) -> f64 {
+    pub(super) fn query_us(&self, kind: IndexKind, rates: &Rates) -> f64 {
         FIXED_US
             + match kind {
-                Kind::Flat => self.flat_us(rates),
-                Kind::DiskGraph => self.graph_us(rates),
-                Kind::HybridIvf => self.lists_us(rates),
+                IndexKind::Flat => self.flat_us(rates),
+                IndexKind::DiskGraph => self.graph_us(rates),
+                IndexKind::HybridIvf => self.lists_us(rates),
                 // It is no candidate.
-                Kind::GridIvf | Kind::GpuIvf | Kind::RemoteHnsw => f64::INFINITY,
+                IndexKind::GridIvf | IndexKind::GpuIvf | IndexKind::RemoteHnsw => f64::INFINITY,
             }
     }
 

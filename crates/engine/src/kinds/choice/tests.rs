@@ -50,9 +50,9 @@ impl Shaped {
         let common = BuildOptions {
             ram_budget: self.ram_budget,
             threads: 2,
-            ..BuildOptions::new(Kind::Flat, Metric::L2)
+            ..BuildOptions::new(IndexKind::Flat, Metric::L2)
         };
-        pick(&base, &Kind::ON_DISK, &by_kind, &common, || Ok(self.dimensions))
+        pick(&base, &crate::kinds::known::ON_DISK, &by_kind, &common, || Ok(self.dimensions))
     }
 }
 
@@ -61,22 +61,22 @@ fn the_fastest_kind_is_chosen() {
     use DType::{F16, F32, U8};
     // One read of 64 KiB holds all, so nothing is faster than a scan.
     let cases = [
-        (Shaped::new(200, 16, F32, 12.0), Kind::Flat),
-        (Shaped::new(300, 128, U8, 14.0), Kind::Flat),
-        (Shaped::new(1, 16, F32, 0.0), Kind::Flat),
+        (Shaped::new(200, 16, F32, 12.0), IndexKind::Flat),
+        (Shaped::new(300, 128, U8, 14.0), IndexKind::Flat),
+        (Shaped::new(1, 16, F32, 0.0), IndexKind::Flat),
         // Measured: a graph answers 7, 17 and 49 times as many queries per second as a scan.
-        (Shaped::new(1000, 384, F32, 22.0), Kind::DiskGraph),
-        (Shaped::new(3000, 384, F32, 24.0), Kind::DiskGraph),
-        (Shaped::new(10_000, 384, F32, 26.0), Kind::DiskGraph),
+        (Shaped::new(1000, 384, F32, 22.0), IndexKind::DiskGraph),
+        (Shaped::new(3000, 384, F32, 24.0), IndexKind::DiskGraph),
+        (Shaped::new(10_000, 384, F32, 26.0), IndexKind::DiskGraph),
         // Measured: 2, 6 and 14 times.
-        (Shaped::new(3000, 128, U8, 16.0), Kind::DiskGraph),
-        (Shaped::new(10_000, 128, U8, 17.0), Kind::DiskGraph),
-        (Shaped::new(30_000, 128, U8, 17.0), Kind::DiskGraph),
+        (Shaped::new(3000, 128, U8, 16.0), IndexKind::DiskGraph),
+        (Shaped::new(10_000, 128, U8, 17.0), IndexKind::DiskGraph),
+        (Shaped::new(30_000, 128, U8, 17.0), IndexKind::DiskGraph),
         // Few reads lead to the neighbours: a graph takes less CPU time.
-        (Shaped::new(100_000, 128, U8, 20.0), Kind::DiskGraph),
-        (Shaped::new(59_722, 384, F16, 14.0), Kind::DiskGraph),
+        (Shaped::new(100_000, 128, U8, 20.0), IndexKind::DiskGraph),
+        (Shaped::new(59_722, 384, F16, 14.0), IndexKind::DiskGraph),
         // Measured: 124 reads of a graph against 13 in inverted lists, a quarter of the queries per second.
-        (Shaped::new(2_000_000, 128, F32, 28.0), Kind::HybridIvf),
+        (Shaped::new(2_000_000, 128, F32, 28.0), IndexKind::HybridIvf),
     ];
     for (shaped, kind) in cases {
         let choice = shaped.pick().unwrap();
@@ -87,15 +87,15 @@ fn the_fastest_kind_is_chosen() {
 #[test]
 fn what_does_not_fit_is_left_out_before_any_work() {
     let large = || Shaped::new(1_000_000, 128, DType::U8, 14.0);
-    assert_eq!(large().pick().unwrap().kind, Kind::DiskGraph);
-    assert_eq!(large().searching_in(69).pick().unwrap().kind, Kind::DiskGraph);
+    assert_eq!(large().pick().unwrap().kind, IndexKind::DiskGraph);
+    assert_eq!(large().searching_in(69).pick().unwrap().kind, IndexKind::DiskGraph);
     // The codes of a graph take 32 bytes for each vector.
     let choice = large().searching_in(37).pick().unwrap();
-    assert_eq!(choice.kind, Kind::HybridIvf, "{}", choice.why);
+    assert_eq!(choice.kind, IndexKind::HybridIvf, "{}", choice.why);
     assert!(choice.why.contains("disk-graph would exceed"), "{}", choice.why);
     // Not even the tables of inverted lists fit.
     let choice = large().searching_in(19).pick().unwrap();
-    assert_eq!(choice.kind, Kind::Flat, "{}", choice.why);
+    assert_eq!(choice.kind, IndexKind::Flat, "{}", choice.why);
     let error = large().built_in(4).pick().unwrap_err();
     assert!(error.kind == ErrorKind::Budget && error.message.contains("MiB"), "{error}");
     // A kind that was chosen can be built and searched: its own plan takes the same budgets.
@@ -106,7 +106,8 @@ fn what_does_not_fit_is_left_out_before_any_work() {
         let base = set(&folder, shaped.rows, shaped.dim, shaped.dtype);
         let mut by_kind = OptionsByKind::default();
         by_kind.hybrid_ivf.search_budget = shaped.search_budget;
-        let options = BuildOptions { kind: by_kind.of(kind), ..BuildOptions::new(Kind::Flat, Metric::L2) };
+        let options =
+            BuildOptions { kind: by_kind.of(kind), ..BuildOptions::new(IndexKind::Flat, Metric::L2) };
         let options = BuildOptions { ram_budget: shaped.ram_budget, ..options };
         crate::kinds::checked_plan(&base, &options).unwrap();
     }

@@ -2,9 +2,10 @@
 
 use crate::curve::{Grid, Point, StopRule, check_slack};
 use crate::kinds::answers::Setting;
+use crate::kinds::options::Switches;
+use crate::kinds::questions::{SearchParams, grown};
 use stratann_core::plan::{KindParams, disk_graph};
 use stratann_core::query::Params;
-use stratann_params::search::GraphSwitches;
 use stratann_storage::Result;
 
 /// Margins that are tried: the share of the distance to the k-th result by which the best unread candidate must be
@@ -73,42 +74,48 @@ pub(crate) fn params_of(k: u32, setting: &Setting) -> Params {
     params
 }
 
-/// Applies the switches of a search.
-///
-/// # Errors
-/// A slack that is out of range.
-pub(crate) fn apply_switches(own: &mut disk_graph::Params, switches: &GraphSwitches) -> Result<()> {
-    check_slack(own.stop_slack)?;
-    own.head = switches.head;
-    own.whole_blocks = switches.whole_blocks;
-    if let Some(patience) = switches.patience {
-        own.patience = patience;
+impl SearchParams for disk_graph::Params {
+    fn setting(&self, _: u32) -> Setting {
+        Setting {
+            slack: Some(self.stop_slack).filter(|s| s.is_finite()),
+            patience: self.patience,
+            ..Setting::of_beam(self.search_list)
+        }
     }
-    Ok(())
-}
 
-/// The parameters that a report shows, by their names in JSON.
-pub(crate) fn reported_params(own: &disk_graph::Params) -> Vec<(&'static str, serde_json::Value)> {
-    let mut all = Vec::new();
-    if own.stop_margin < f32::INFINITY {
-        all.push(("stop_margin", own.stop_margin.into()));
-        all.push(("idle_share", own.idle_share.into()));
+    fn reported(&self) -> Vec<(&'static str, serde_json::Value)> {
+        let mut all = Vec::new();
+        if self.stop_margin < f32::INFINITY {
+            all.push(("stop_margin", self.stop_margin.into()));
+            all.push(("idle_share", self.idle_share.into()));
+        }
+        if self.scan {
+            all.push(("scan", true.into()));
+        }
+        all
     }
-    if own.scan {
-        all.push(("scan", true.into()));
-    }
-    all
-}
 
-/// The setting that these parameters are.
-pub(crate) fn setting(own: &disk_graph::Params) -> Setting {
-    Setting {
-        effort: own.search_list,
-        search_list: own.search_list,
-        slack: Some(own.stop_slack).filter(|s| s.is_finite()),
-        patience: own.patience,
-        nprobe: None,
-        early_stop: None,
+    fn apply_switches(&mut self, _: u32, switches: &Switches, _: Option<&str>) -> Result<()> {
+        let switches = switches.graph();
+        check_slack(self.stop_slack)?;
+        self.head = switches.head;
+        self.whole_blocks = switches.whole_blocks;
+        if let Some(patience) = switches.patience {
+            self.patience = patience;
+        }
+        Ok(())
+    }
+
+    fn state_bytes(&self, _: u64) -> u64 {
+        grown(self.search_list.into(), 12) + grown(self.head_list.into(), 12)
+    }
+
+    fn is_exact(&self) -> bool {
+        self.scan
+    }
+
+    fn fit_to_k(&mut self, k: u32) {
+        self.search_list = self.search_list.max(k);
     }
 }
 
@@ -120,7 +127,7 @@ mod tests {
     fn beams_are_never_shorter_than_the_answer() {
         let point = Point { effort: 20, ..Point::default() };
         assert_eq!(
-            [10, 300].map(|k| setting(params(k, &point).kind.disk_graph().unwrap()).search_list),
+            [10, 300].map(|k| params(k, &point).kind.disk_graph().unwrap().setting(k).search_list),
             [20, 300]
         );
     }

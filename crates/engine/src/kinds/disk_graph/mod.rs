@@ -3,5 +3,71 @@
 pub(crate) mod account;
 pub mod build;
 pub(crate) mod calibration;
+pub(crate) mod facts;
 pub(crate) mod open;
 pub mod options;
+
+use std::path::Path;
+
+use stratann_core::query::Params;
+use stratann_params::build::GraphOptions;
+use stratann_storage::{Progress, Result};
+
+use self::open::GraphTables;
+use crate::base::Base;
+use crate::curve::Point;
+use crate::dataset::{Reader, Scan, Shape};
+use crate::files;
+use crate::findings::Report;
+use crate::kinds::blocks;
+use crate::kinds::questions::{BuildsKind, Kind, OpenKind};
+use crate::manifest::Manifest;
+use crate::stages::build::Build;
+use crate::stages::forecast::Forecast;
+use crate::stages::options::BuildOptions;
+use crate::stages::plan::BuildPlan;
+
+/// Answers about an index that is not open.
+pub(crate) struct DiskGraph;
+
+impl Kind for DiskGraph {
+    fn params(&self, k: u32, list: u32, (slack, _): (Option<f32>, Option<f32>)) -> Params {
+        calibration::beam_params(k, list, slack)
+    }
+
+    fn usual_params(&self, k: u32, list: u32) -> Params {
+        Params::disk_graph(k, list)
+    }
+
+    fn params_at(&self, k: u32, point: &Point, _: Option<&str>) -> Params {
+        calibration::params(k, point)
+    }
+
+    fn verify(
+        &self,
+        folder: &Path,
+        number: u64,
+        manifest: &Manifest,
+        progress: &dyn Progress,
+        report: &mut Report,
+    ) -> Result<()> {
+        let opened = Base::open(folder, number, manifest.clone(), files::BLOCKS)
+            .and_then(|base| GraphTables::open(&base).map(|tables| (base, tables)));
+        let blocks = opened.as_ref().map(|(base, tables)| (base, tables.checked(base)));
+        blocks::verify::check(folder, number, (manifest, blocks), progress, report)
+    }
+}
+
+impl BuildsKind for GraphOptions {
+    fn plan(&self, base: &Reader, options: &BuildOptions) -> Result<BuildPlan> {
+        blocks::plan::plan(base, options, self, true)
+    }
+
+    fn forecast(&self, shape: &Shape, options: &BuildOptions, plan: &BuildPlan) -> Forecast {
+        build::forecast::forecast(shape, options, self, plan)
+    }
+
+    fn run(&self, build: &mut Build<'_>, scan: &Scan) -> Result<Manifest> {
+        build::run(build, self, scan)
+    }
+}

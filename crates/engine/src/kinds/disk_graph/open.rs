@@ -2,7 +2,9 @@
 
 use std::path::Path;
 
+use stratann_core::check::Blocks;
 use stratann_core::format::block_map::BlockMap;
+use stratann_core::plan::KindView;
 use stratann_core::plan::disk_graph::{Codes, View};
 use stratann_core::route::HeadGraph;
 use stratann_kernel::codes::Codebook;
@@ -11,8 +13,12 @@ use stratann_storage::budget::Account;
 use stratann_storage::data_file::{read_file, read_resident};
 use stratann_storage::tier::Resident;
 
+use super::{account, calibration};
 use crate::base::{Base, read_role};
+use crate::curve::Grid;
 use crate::files;
+use crate::kinds::blocks;
+use crate::kinds::questions::OpenKind;
 use crate::manifest::Manifest;
 
 /// Codebook, codes, block map and head graph.
@@ -74,18 +80,18 @@ impl GraphTables {
         }
     }
 
-    /// Bytes of a code.
-    pub(crate) fn code_bytes(&self) -> usize {
-        self.codebook.code_bytes()
-    }
-
     /// The block that holds a node.
     pub(crate) fn block_of(&self, node: u32) -> u32 {
         self.map.block_of(node)
     }
+}
 
-    /// Adds its memory, by component.
-    pub(crate) fn account(&self, account: &mut Account) {
+impl OpenKind for GraphTables {
+    fn view<'a>(&'a self, base: &'a Base) -> KindView<'a> {
+        KindView::DiskGraph(GraphTables::view(self, base))
+    }
+
+    fn account(&self, account: &mut Account) {
         match &self.codes {
             ResidentCodes::All(codes) => account.add("codes", codes.len() as u64),
             ResidentCodes::Head(codes) => account.add("head codes", codes.len() as u64),
@@ -93,6 +99,34 @@ impl GraphTables {
         account.add("head graph", self.head.bytes() as u64);
         account.add("block map", self.map.bytes() as u64);
         account.add("codebook", files::codebook_bytes(&self.codebook));
+    }
+
+    fn in_flight(&self) -> usize {
+        blocks::IN_FLIGHT
+    }
+
+    fn in_flight_of_few(&self, queries: usize) -> Option<usize> {
+        Some(queries.clamp(1, blocks::IN_FLIGHT))
+    }
+
+    fn query_tables_bytes(&self, base: &Base, _: u64) -> u64 {
+        account::query_bytes(self.codebook.code_bytes(), base)
+    }
+
+    fn grid(&self, base: &Base, k: u32, _: Option<&str>) -> Grid {
+        calibration::grid(k, base.manifest.blocks.count)
+    }
+
+    fn vector(&self, base: &Base, id: u32) -> Result<Vec<u8>> {
+        blocks::vector(base, self.block_of(id), id)
+    }
+
+    fn checked<'a>(&'a self, base: &'a Base) -> Option<Blocks<'a>> {
+        Some(GraphTables::view(self, base).checked(base.view()))
+    }
+
+    fn reads_blocks(&self) -> bool {
+        true
     }
 }
 

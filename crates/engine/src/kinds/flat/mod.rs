@@ -1,11 +1,31 @@
 //! `flat`: all vectors, scanned.
 
 pub(crate) mod build;
+pub(crate) mod facts;
 
-use stratann_core::plan::flat::View;
+use std::path::Path;
+
+use stratann_core::check::Blocks;
+use stratann_core::plan::KindView;
+use stratann_core::plan::flat::{self, View};
+use stratann_core::query::Params;
+use stratann_params::build::GraphOptions;
+use stratann_storage::budget::Account;
+use stratann_storage::{Progress, Result};
 
 use crate::base::Base;
+use crate::curve::{Grid, Point};
+use crate::dataset::{Reader, Scan, Shape};
+use crate::files;
+use crate::findings::Report;
 use crate::kinds::answers::Setting;
+use crate::kinds::blocks;
+use crate::kinds::questions::{BuildsKind, Kind, OpenKind, SearchParams};
+use crate::manifest::Manifest;
+use crate::stages::build::Build;
+use crate::stages::forecast::Forecast;
+use crate::stages::options::BuildOptions;
+use crate::stages::plan::BuildPlan;
 
 /// Queries in flight per thread: each reads every block.
 pub(crate) const IN_FLIGHT: usize = 1;
@@ -15,9 +35,82 @@ pub(crate) fn view(base: &Base) -> View<'_> {
     View { block: &base.block, blocks: base.manifest.blocks.count }
 }
 
-/// The setting of a search for `k` results: it has no effort to choose.
-pub(crate) fn setting(k: u32) -> Setting {
-    Setting { effort: k, search_list: k, slack: None, patience: 0, nprobe: None, early_stop: None }
+/// Answers of the kind, about an index that is open or not: it has its blocks alone.
+pub(crate) struct Flat;
+
+impl Kind for Flat {
+    fn params(&self, k: u32, _: u32, _: (Option<f32>, Option<f32>)) -> Params {
+        Params::flat(k)
+    }
+
+    fn params_at(&self, k: u32, _: &Point, _: Option<&str>) -> Params {
+        Params::flat(k)
+    }
+
+    fn verify(
+        &self,
+        folder: &Path,
+        number: u64,
+        manifest: &Manifest,
+        progress: &dyn Progress,
+        report: &mut Report,
+    ) -> Result<()> {
+        let opened = Base::open(folder, number, manifest.clone(), files::BLOCKS);
+        let blocks = opened.as_ref().map(|base| (base, Some(view(base).checked(base.view()))));
+        blocks::verify::check(folder, number, (manifest, blocks), progress, report)
+    }
+}
+
+impl SearchParams for flat::Params {
+    fn setting(&self, k: u32) -> Setting {
+        Setting::of_beam(k)
+    }
+}
+
+impl BuildsKind for Flat {
+    fn plan(&self, base: &Reader, options: &BuildOptions) -> Result<BuildPlan> {
+        blocks::plan::plan(base, options, &GraphOptions::default(), false)
+    }
+
+    fn forecast(&self, shape: &Shape, _: &BuildOptions, plan: &BuildPlan) -> Forecast {
+        build::forecast(shape, plan)
+    }
+
+    fn run(&self, build: &mut Build<'_>, scan: &Scan) -> Result<Manifest> {
+        build::run(build, scan)
+    }
+}
+
+impl OpenKind for Flat {
+    fn view<'a>(&'a self, base: &'a Base) -> KindView<'a> {
+        KindView::Flat(view(base))
+    }
+
+    fn account(&self, _: &mut Account) {}
+
+    fn in_flight(&self) -> usize {
+        IN_FLIGHT
+    }
+
+    fn query_tables_bytes(&self, _: &Base, _: u64) -> u64 {
+        0
+    }
+
+    fn grid(&self, _: &Base, _: u32, _: Option<&str>) -> Grid {
+        Grid::default()
+    }
+
+    fn vector(&self, base: &Base, id: u32) -> Result<Vec<u8>> {
+        blocks::vector(base, block_of(base, id), id)
+    }
+
+    fn checked<'a>(&'a self, base: &'a Base) -> Option<Blocks<'a>> {
+        Some(view(base).checked(base.view()))
+    }
+
+    fn reads_blocks(&self) -> bool {
+        true
+    }
 }
 
 /// The block that holds a row: rows are in order, as many in each block as fit.

@@ -15,6 +15,8 @@ use super::options::rule;
 use super::rule::set_rule;
 use crate::curve::{Grid, Point, StopRule};
 use crate::kinds::answers::Setting;
+use crate::kinds::options::Switches;
+use crate::kinds::questions::{SearchParams, grown};
 
 /// Margins in ascending order, each with the lists that a query visits for it: neither of the two then misses much more
 /// than the other.
@@ -120,50 +122,6 @@ fn set_family(name: &str, own: &mut gpu_ivf::Params) {
     set_rule(name, own);
 }
 
-/// Candidates that were enough for every query of a search, and a mini-batch more. `None` where a fixed number is
-/// re-ranked.
-pub(crate) fn needed_candidates(own: &gpu_ivf::Params, largest: &QueryStats) -> Option<u32> {
-    let batches = u32::try_from(largest.mini_batches).unwrap_or(u32::MAX).saturating_add(1);
-    (own.rule != Rule::Static && !own.exact).then(|| batches.saturating_mul(own.batch).min(own.candidates))
-}
-
-/// Parameters that visit `nprobe` lists.
-pub(crate) fn nprobe_params(k: u32, nprobe: u32) -> Params {
-    Params::gpu_ivf(k, nprobe)
-}
-
-/// Applies the switches of a search.
-///
-/// # Errors
-/// A value out of range.
-pub(crate) fn apply_switches(k: u32, own: &mut gpu_ivf::Params, switches: &GpuSwitches) -> Result<()> {
-    switches.check_ranges()?;
-    if switches.margin.is_some() {
-        // What was enough with the margin of the curve need not be with another one.
-        own.candidates = own.candidates.max(gpu_ivf::Params::new(k, own.nprobe).candidates);
-    }
-    if let Some(name) = switches.rule {
-        own.rule = rule(name);
-        own.whole_blocks = own.rule == Rule::Margin;
-    }
-    #[cfg(feature = "lab")]
-    if let Some(baseline) = switches.baseline {
-        Baseline::from(baseline).apply(own);
-    }
-    own.whole_blocks &= switches.whole_blocks;
-    own.candidates = switches.candidates.unwrap_or(own.candidates).max(k);
-    own.batch = switches.batch_size.unwrap_or(own.batch);
-    own.epsilon = switches.epsilon_stop.unwrap_or(own.epsilon);
-    own.beta = switches.beta.unwrap_or(own.beta);
-    own.margin = switches.margin.unwrap_or(own.margin);
-    refuse_without_effect(own, switches)?;
-    if own.is_valid(k) {
-        Ok(())
-    } else {
-        Err(Error::bad_input(format!("-k {k} is too many for this search")))
-    }
-}
-
 /// Refuses numbers of a rule that does not hold, or for candidates where there are none.
 fn refuse_without_effect(own: &gpu_ivf::Params, switches: &GpuSwitches) -> Result<()> {
     let bad = |text: &str| Err(Error::bad_input(text));
@@ -182,41 +140,90 @@ fn refuse_without_effect(own: &gpu_ivf::Params, switches: &GpuSwitches) -> Resul
     Ok(())
 }
 
-/// The setting that these parameters are. A search without a beam reports k as its length.
-pub(crate) fn setting(k: u32, own: &gpu_ivf::Params) -> Setting {
-    Setting {
-        effort: own.nprobe,
-        search_list: k,
-        slack: None,
-        patience: 0,
-        nprobe: Some(own.nprobe),
-        early_stop: None,
+impl SearchParams for gpu_ivf::Params {
+    fn setting(&self, k: u32) -> Setting {
+        Setting::of_clusters(self.nprobe, k)
     }
-}
 
-/// The parameters that a report shows, by their names in JSON.
-pub(crate) fn reported_params(own: &gpu_ivf::Params) -> Vec<(&'static str, serde_json::Value)> {
-    let mut all = vec![
-        (Key::<SearchSettings>::nprobe, own.nprobe.into()),
-        (Key::<GpuSwitches>::candidates, own.candidates.into()),
-        (Key::<GpuSwitches>::batch_size, own.batch.into()),
-        (Key::<GpuSwitches>::rule, own.rule.name().into()),
-        ("merge", own.merge.into()),
-        ("reuse", own.reuse.into()),
-        (Key::<GpuSwitches>::whole_blocks, own.whole_blocks.into()),
-    ];
-    match own.rule {
-        Rule::Static => {}
-        Rule::Changes => all.extend([
-            (Key::<GpuSwitches>::epsilon_stop, own.epsilon.into()),
-            (Key::<GpuSwitches>::beta, own.beta.into()),
-        ]),
-        Rule::Margin => all.push((Key::<GpuSwitches>::margin, own.margin.into())),
+    fn reported(&self) -> Vec<(&'static str, serde_json::Value)> {
+        let mut all = vec![
+            (Key::<SearchSettings>::nprobe, self.nprobe.into()),
+            (Key::<GpuSwitches>::candidates, self.candidates.into()),
+            (Key::<GpuSwitches>::batch_size, self.batch.into()),
+            (Key::<GpuSwitches>::rule, self.rule.name().into()),
+            ("merge", self.merge.into()),
+            ("reuse", self.reuse.into()),
+            (Key::<GpuSwitches>::whole_blocks, self.whole_blocks.into()),
+        ];
+        match self.rule {
+            Rule::Static => {}
+            Rule::Changes => all.extend([(Key::<GpuSwitches>::epsilon_stop, self.epsilon.into()), (Key::<GpuSwitches>::beta, self.beta.into())]),
+            Rule::Margin => all.push((Key::<GpuSwitches>::margin, self.margin.into())),
+        }
+        if self.exact {
+            all.push(("exact", true.into()));
+        }
+        all
     }
-    if own.exact {
-        all.push(("exact", true.into()));
+
+    fn apply_switches(&mut self, k: u32, switches: &Switches, _: Option<&str>) -> Result<()> {
+        let switches = switches.gpu();
+        switches.check_ranges()?;
+        if switches.margin.is_some() {
+            // What was enough with the margin of the curve need not be with another one.
+            self.candidates = self.candidates.max(gpu_ivf::Params::new(k, self.nprobe).candidates);
+        }
+        if let Some(name) = switches.rule {
+            self.rule = rule(name);
+            self.whole_blocks = self.rule == Rule::Margin;
+        }
+        #[cfg(feature = "lab")]
+        if let Some(baseline) = switches.baseline {
+            Baseline::from(baseline).apply(self);
+        }
+        self.whole_blocks &= switches.whole_blocks;
+        self.candidates = switches.candidates.unwrap_or(self.candidates).max(k);
+        self.batch = switches.batch_size.unwrap_or(self.batch);
+        self.epsilon = switches.epsilon_stop.unwrap_or(self.epsilon);
+        self.beta = switches.beta.unwrap_or(self.beta);
+        self.margin = switches.margin.unwrap_or(self.margin);
+        refuse_without_effect(self, &switches)?;
+        if self.is_valid(k) {
+            Ok(())
+        } else {
+            Err(Error::bad_input(format!("-k {k} is too many for this search")))
+        }
     }
-    all
+
+    fn needed_candidates(&self, largest: &QueryStats) -> Option<u32> {
+        let batches = u32::try_from(largest.mini_batches).unwrap_or(u32::MAX).saturating_add(1);
+        (self.rule != Rule::Static && !self.exact)
+            .then(|| batches.saturating_mul(self.batch).min(self.candidates))
+    }
+
+    fn with_setting(&self, setting: &Setting) -> Option<KindParams> {
+        Some(KindParams::GpuIvf(gpu_ivf::Params { nprobe: setting.effort, ..*self }))
+    }
+
+    fn state_bytes(&self, _: u64) -> u64 {
+        // Lists, their beam and its nodes; candidates as they come, as keys, and those that are scored; other vectors
+        // of the blocks of a mini-batch.
+        grown(self.nprobe.into(), 4 + 12 + 4)
+            + grown(self.candidates.into(), 8 + 16 + 24 + 4)
+            + grown(self.batch.into(), 16 * 40)
+    }
+
+    fn is_exact(&self) -> bool {
+        self.exact
+    }
+
+    fn fit_to_k(&mut self, k: u32) {
+        self.candidates = self.candidates.max(k);
+    }
+
+    fn reads_at_once(&self) -> u32 {
+        self.batch
+    }
 }
 
 #[cfg(test)]

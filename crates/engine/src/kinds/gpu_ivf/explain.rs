@@ -6,11 +6,12 @@ use stratann_core::query::{Params, run};
 
 use super::open::GpuIndex;
 use crate::base::Base;
+use crate::kinds::questions::RanksCodes;
 use crate::trace::{FoundBy, FoundResult, MiniBatch, RankedList, Ranking, Reranking, Results, Trace, traced};
 
 /// Runs `query` on its own, and records it.
 pub(crate) fn explain(base: &Base, index: &GpuIndex, query: &[u8], params: Params) -> Trace {
-    let view = IndexView { base: base.view(), kind: KindView::GpuIvf(index.view(base)) };
+    let view = IndexView { base: base.view(), kind: KindView::GpuIvf(GpuIndex::view(index, base)) };
     let (mut state, mut scratch) = traced(&view, query, params);
     run(&mut state, &view, &mut scratch, |at| {
         let mut bytes = Vec::new();

@@ -1,6 +1,11 @@
 //! What the manifest of a `gpu-ivf` holds besides that of every index.
 
+use crate::kinds::facts::KindFacts;
 use serde::{Deserialize, Serialize};
+
+/// Constants of the kind.
+pub(crate) const FACTS: KindFacts =
+    KindFacts { recall_options: "more --code-bytes or --epsilon", has_scorer: true, ..KindFacts::USUAL };
 
 pub use crate::clusterings::sizes::SizeStats;
 

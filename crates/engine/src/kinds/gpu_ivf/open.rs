@@ -1,14 +1,16 @@
 //! What an open `gpu-ivf` holds in RAM.
 
-#[cfg(not(feature = "lab"))]
+#[cfg(feature = "lab")]
 use std::fs::File;
 use std::path::Path;
 use std::sync::Arc;
 
+use stratann_core::check::Blocks;
 use stratann_core::format::block_map::BlockMap;
 use stratann_core::format::posting_lists::PostingLists;
+use stratann_core::plan::KindView;
 use stratann_core::plan::gpu_ivf::View;
-#[cfg(not(feature = "lab"))]
+#[cfg(feature = "lab")]
 use stratann_core::query::StoreId;
 use stratann_core::route::NavGraph;
 use stratann_kernel::codes::Codebook;
@@ -18,15 +20,16 @@ use stratann_storage::{Error, Result};
 
 #[cfg(feature = "lab")]
 use super::baseline::{self, OpenBaselines, files::BaselineFiles};
-use super::calibration;
 use super::facts::{GpuFacts, GpuSection};
+use super::{account, calibration};
 use crate::base::{Base, OpenOptions, decode_role, read_role};
 use crate::curve::Grid;
 use crate::exec::scorer::{self, CodeFile, OpenScorer, Scorer};
 use crate::files;
-use crate::kinds::answers::ExactCost;
+use crate::kinds::blocks;
+use crate::kinds::questions::{OpenKind, RanksCodes};
 use crate::manifest::Manifest;
-#[cfg(not(feature = "lab"))]
+#[cfg(feature = "lab")]
 use stratann_params::search::GpuSwitches;
 
 /// See the module.
@@ -136,39 +139,14 @@ impl GpuIndex {
             baselines: self.baselines.as_ref().map(|own| own.view(&self.facts)),
         }
     }
+}
 
-    /// What ranks codes.
-    pub(crate) fn scorer(&self) -> &dyn Scorer {
-        &*self.scorer
+impl OpenKind for GpuIndex {
+    fn view<'a>(&'a self, base: &'a Base) -> KindView<'a> {
+        KindView::GpuIvf(GpuIndex::view(self, base))
     }
 
-    /// Ways to search besides the usual one that calibration measures.
-    pub(crate) fn families(&self) -> &'static [&'static str] {
-        #[cfg(feature = "lab")]
-        if self.has_baselines() {
-            return &baseline::FAMILIES;
-        }
-        &calibration::FAMILIES
-    }
-
-    /// The settings that calibration measures for k results.
-    pub(crate) fn grid(&self, k: u32, family: Option<&str>) -> Grid {
-        #[cfg(feature = "lab")]
-        let is_compared = self.has_baselines();
-        #[cfg(not(feature = "lab"))]
-        let is_compared = false;
-        calibration::grid(k, self.facts.lists(), family, is_compared)
-    }
-
-    /// What a query that searches everything goes through.
-    pub(crate) fn exact_cost(&self, base: &Base) -> ExactCost {
-        let count = u64::from(base.manifest.blocks.count);
-        let bytes = count * base.block.block_bytes as u64;
-        ExactCost { count, unit: "blocks", bytes, vector_bytes_max: 0 }
-    }
-
-    /// Adds its memory, by component.
-    pub(crate) fn account(&self, account: &mut Account) {
+    fn account(&self, account: &mut Account) {
         account.add("codes", self.codes.len() as u64);
         if let Some(gpu) = self.scorer.report().gpu {
             account.add("copies to and from the GPU", gpu.host_staging_bytes);
@@ -183,33 +161,77 @@ impl GpuIndex {
             own.account(account);
         }
     }
+
+    fn in_flight(&self) -> usize {
+        account::IN_FLIGHT
+    }
+
+    fn read_bytes_max(&self, base: &Base) -> usize {
+        #[cfg(feature = "lab")]
+        let list_bytes = self.baselines.as_ref().map_or(0, |own| own.list_bytes_max);
+        #[cfg(not(feature = "lab"))]
+        let list_bytes = 0;
+        base.block.block_bytes.max(list_bytes)
+    }
+
+    fn query_tables_bytes(&self, _: &Base, _: u64) -> u64 {
+        account::query_bytes(self.codebook.code_bytes(), &self.facts)
+    }
+
+    fn grid(&self, _: &Base, k: u32, family: Option<&str>) -> Grid {
+        calibration::grid(k, self.facts.lists(), family, self.has_baselines())
+    }
+
+    fn vector(&self, base: &Base, id: u32) -> Result<Vec<u8>> {
+        blocks::vector(base, self.map.block_of(id), id)
+    }
+
+    fn checked<'a>(&'a self, base: &'a Base) -> Option<Blocks<'a>> {
+        Some(GpuIndex::view(self, base).checked(base.view()))
+    }
+
+    fn reads_blocks(&self) -> bool {
+        !self.has_baselines()
+    }
+
+    fn ranks_codes(&self) -> Option<&dyn RanksCodes> {
+        Some(self)
+    }
 }
 
-/// What an index without files of other systems answers.
+impl RanksCodes for GpuIndex {
+    fn scorer(&self) -> &dyn Scorer {
+        &*self.scorer
+    }
+
+    fn families(&self) -> &'static [&'static str] {
+        #[cfg(feature = "lab")]
+        if self.has_baselines() {
+            return &baseline::FAMILIES;
+        }
+        &calibration::FAMILIES
+    }
+
+    #[cfg(feature = "lab")]
+    fn stores(&self) -> &[Arc<File>] {
+        self.baselines.as_ref().map_or(&[], |own| &own.stores)
+    }
+
+    #[cfg(feature = "lab")]
+    fn store_role(&self, store: StoreId) -> Option<&'static str> {
+        baseline::files::store_role(store)
+    }
+
+    #[cfg(feature = "lab")]
+    fn check_switches(&self, switches: &GpuSwitches) -> Result<()> {
+        switches.baseline.map_or(Ok(()), |baseline| self.check_open(baseline.into()))
+    }
+}
+
+/// An index without files of other systems.
 #[cfg(not(feature = "lab"))]
 impl GpuIndex {
-    /// Whether its reads are single blocks.
-    pub(crate) fn reads_blocks(&self) -> bool {
-        true
-    }
-
-    /// Bytes of the longest read.
-    pub(crate) fn read_bytes_max(&self, base: &Base) -> usize {
-        base.block.block_bytes
-    }
-
-    /// Files that queries read besides the blocks: none.
-    pub(crate) fn stores(&self) -> &[Arc<File>] {
-        &[]
-    }
-
-    /// The role of the file of a store besides the blocks: there is none.
-    pub(crate) fn store_role(&self, _: StoreId) -> Option<&'static str> {
-        None
-    }
-
-    /// Refuses no technique: each needs the usual files alone.
-    pub(crate) fn check_switches(&self, _: &GpuSwitches) -> Result<()> {
-        Ok(())
+    fn has_baselines(&self) -> bool {
+        false
     }
 }

@@ -9,24 +9,24 @@ use stratann_params::search::GpuSwitches;
 #[cfg(feature = "lab")]
 use super::baseline::Baseline;
 use crate::codebook::check_code_bytes;
-use crate::record::{Record, recorded};
+use crate::record::{Record, Recorded, recorded};
 use stratann_storage::{Error, Result};
 
-/// Checks the values for vectors of `dim` components.
-pub(crate) fn check(own: &GpuOptions, dim: usize) -> Result<()> {
-    own.check_ranges()?;
-    if own.baselines && !cfg!(feature = "lab") {
-        return Err(Error::laboratory("--baselines", "build"));
+impl Recorded for GpuOptions {
+    fn check(&self, dim: usize) -> Result<()> {
+        self.check_ranges()?;
+        if self.baselines && !cfg!(feature = "lab") {
+            return Err(Error::laboratory("--baselines", "build"));
+        }
+        check_code_bytes(self.code_bytes, dim)
     }
-    check_code_bytes(own.code_bytes, dim)
-}
 
-/// The options that the content of an index depends on, as its manifest records them.
-pub(crate) fn record(own: &GpuOptions, dim: usize) -> Record {
-    let mut all = recorded(own);
-    all.insert("code_bytes", own.code_bytes(dim).into());
-    all.insert("code_kind", format!("{:?}", own.code_kind).to_lowercase().into());
-    all
+    fn record(&self, dim: usize) -> Record {
+        let mut all = recorded(self);
+        all.insert("code_bytes", self.code_bytes(dim).into());
+        all.insert("code_kind", format!("{:?}", self.code_kind).to_lowercase().into());
+        all
+    }
 }
 
 /// The families of recall curves among which a search with these switches takes the cheapest; `None` is the usual one.

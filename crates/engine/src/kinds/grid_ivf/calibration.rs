@@ -3,11 +3,14 @@
 use stratann_core::plan::KindParams;
 use stratann_core::plan::grid_ivf;
 use stratann_core::query::Params;
-use stratann_params::Key;
 use stratann_params::search::{GridSwitches, SearchSettings};
+use stratann_params::Key;
+use stratann_storage::Result;
 
 use crate::curve::{Grid, Point, StopRule};
 use crate::kinds::answers::Setting;
+use crate::kinds::options::Switches;
+use crate::kinds::questions::SearchParams;
 
 /// What is measured on an index of so many lists: numbers of lists, each about a quarter more than the last.
 pub(crate) fn grid(lists: u32) -> Grid {
@@ -30,39 +33,41 @@ pub(crate) fn params(k: u32, point: &Point) -> Params {
     params
 }
 
-/// Applies the switches of a search.
-pub(crate) fn apply_switches(own: &mut grid_ivf::Params, switches: &GridSwitches) {
-    own.prune_dimension = switches.prune_dimension;
-    own.prune_vector = switches.prune_vector;
-    own.prewarm = switches.prewarm;
-    own.fan_out = switches.fan_out.clamp(1, grid_ivf::MAX_FAN_OUT);
-    own.busy_last = switches.busy_last && switches.balance;
-    own.balance = switches.balance;
-    own.pipeline = switches.pipeline;
-}
-
-/// The setting that these parameters are. A search without a beam reports k as its length.
-pub(crate) fn setting(k: u32, own: &grid_ivf::Params) -> Setting {
-    Setting {
-        effort: own.nprobe,
-        search_list: k,
-        slack: None,
-        patience: 0,
-        nprobe: Some(own.nprobe),
-        early_stop: None,
+impl SearchParams for grid_ivf::Params {
+    fn setting(&self, k: u32) -> Setting {
+        Setting::of_clusters(self.nprobe, k)
     }
-}
 
-/// The parameters that a report shows, by their names in JSON.
-pub(crate) fn reported_params(own: &grid_ivf::Params) -> Vec<(&'static str, serde_json::Value)> {
-    let mut all = vec![
-        (Key::<SearchSettings>::nprobe, own.nprobe.into()),
-        (Key::<GridSwitches>::prune_dimension, own.prune_dimension.into()),
-        (Key::<GridSwitches>::prune_vector, own.prune_vector.into()),
-        (Key::<GridSwitches>::prewarm, own.prewarm.into()),
-    ];
-    if own.exact {
-        all.push(("exact", true.into()));
+    fn reported(&self) -> Vec<(&'static str, serde_json::Value)> {
+        let mut all = vec![
+            (Key::<SearchSettings>::nprobe, self.nprobe.into()),
+            (Key::<GridSwitches>::prune_dimension, self.prune_dimension.into()),
+            (Key::<GridSwitches>::prune_vector, self.prune_vector.into()),
+            (Key::<GridSwitches>::prewarm, self.prewarm.into()),
+        ];
+        if self.exact {
+            all.push(("exact", true.into()));
+        }
+        all
     }
-    all
+
+    fn apply_switches(&mut self, _: u32, switches: &Switches, _: Option<&str>) -> Result<()> {
+        let switches = switches.grid();
+        self.prune_dimension = switches.prune_dimension;
+        self.prune_vector = switches.prune_vector;
+        self.prewarm = switches.prewarm;
+        self.fan_out = switches.fan_out.clamp(1, grid_ivf::MAX_FAN_OUT);
+        self.busy_last = switches.busy_last && switches.balance;
+        self.balance = switches.balance;
+        self.pipeline = switches.pipeline;
+        Ok(())
+    }
+
+    fn with_setting(&self, setting: &Setting) -> Option<KindParams> {
+        Some(KindParams::GridIvf(grid_ivf::Params { nprobe: setting.effort, ..*self }))
+    }
+
+    fn is_exact(&self) -> bool {
+        self.exact
+    }
 }

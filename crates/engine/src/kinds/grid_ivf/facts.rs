@@ -1,9 +1,25 @@
 //! What the manifest of a `grid-ivf` holds besides that of every index.
 
+use crate::files;
+use crate::kinds::facts::KindFacts;
 use serde::{Deserialize, Serialize};
 use stratann_core::format::grid::GridLayout;
 use stratann_core::place::SERVERS_MAX;
 use stratann_kernel::{DType, Metric};
+
+/// Constants of the kind.
+pub(crate) const FACTS: KindFacts = KindFacts {
+    recall_options: "fewer --lists",
+    unit_names: ("list", "lists"),
+    group_name: "lists",
+    is_spreadable: true,
+    is_sliced: true,
+    scores_remotely: true,
+    data_role: files::GRID,
+    is_resident: true,
+    has_nodes_in_blocks: false,
+    ..KindFacts::USUAL
+};
 
 pub use crate::clusterings::sizes::SizeStats;
 

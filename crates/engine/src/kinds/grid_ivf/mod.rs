@@ -14,3 +14,94 @@ pub mod options;
 pub(crate) mod stripes;
 pub(crate) mod units;
 pub(crate) mod verify;
+
+use std::path::Path;
+
+use stratann_core::format::block::BlockLayout;
+use stratann_core::place::Placement;
+use stratann_core::query::Params;
+use stratann_params::build::GridOptions;
+use stratann_storage::{Progress, Result};
+
+use crate::curve::Point;
+use crate::dataset::{Reader, Scan, Shape};
+use crate::files;
+use crate::findings::Report;
+use crate::kinds::answers::PlannedQuery;
+use crate::kinds::blocks;
+use crate::kinds::questions::{BuildsKind, Kind};
+use crate::manifest::Manifest;
+use crate::stages::build::Build;
+use crate::stages::forecast::Forecast;
+use crate::stages::options::BuildOptions;
+use crate::stages::plan::BuildPlan;
+use crate::units::UnitRanges;
+
+/// Answers about an index that is not open.
+pub(crate) struct GridIvf;
+
+impl Kind for GridIvf {
+    fn params(&self, k: u32, nprobe: u32, _: (Option<f32>, Option<f32>)) -> Params {
+        Params::grid_ivf(k, nprobe)
+    }
+
+    fn params_at(&self, k: u32, point: &Point, _: Option<&str>) -> Params {
+        calibration::params(k, point)
+    }
+
+    fn planned_query(&self, manifest: &Manifest, _: bool) -> PlannedQuery {
+        let section = manifest.section.grid();
+        section.map_or_else(
+            || blocks::planned_query(manifest),
+            |section| account::planned_query(manifest, &section.facts),
+        )
+    }
+
+    fn usable_cache_bytes(&self, _: &Manifest) -> u64 {
+        0
+    }
+
+    fn shared_roles(&self, _: &Manifest) -> Vec<&'static str> {
+        vec![files::AXES, files::CENTROIDS, files::SIZES]
+    }
+
+    fn unit_ranges(&self, folder: &Path, manifest: &Manifest, _: &BlockLayout) -> Result<UnitRanges> {
+        units::unit_ranges(folder, manifest)
+    }
+
+    fn verify(
+        &self,
+        folder: &Path,
+        number: u64,
+        manifest: &Manifest,
+        progress: &dyn Progress,
+        report: &mut Report,
+    ) -> Result<()> {
+        verify::check(folder, number, manifest, progress, report)
+    }
+
+    fn verify_parts(
+        &self,
+        folder: &Path,
+        manifest: &Manifest,
+        placement: &Placement,
+        progress: &dyn Progress,
+        report: &mut Report,
+    ) -> Result<bool> {
+        verify::check_parts(folder, manifest, placement, progress, report).map(|()| true)
+    }
+}
+
+impl BuildsKind for GridOptions {
+    fn plan(&self, base: &Reader, options: &BuildOptions) -> Result<BuildPlan> {
+        build::memory::plan(base, options, self)
+    }
+
+    fn forecast(&self, shape: &Shape, options: &BuildOptions, plan: &BuildPlan) -> Forecast {
+        build::memory::forecast(shape, options, self, plan)
+    }
+
+    fn run(&self, build: &mut Build<'_>, scan: &Scan) -> Result<Manifest> {
+        build::run(build, self, scan)
+    }
+}

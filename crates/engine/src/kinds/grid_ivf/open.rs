@@ -3,21 +3,26 @@
 use std::path::Path;
 
 use stratann_core::format::grid::GridLayout;
+use stratann_core::plan::KindView;
 use stratann_core::plan::grid_ivf::{Axes, Firsts, Pilot, View};
 use stratann_kernel::DType;
 use stratann_storage::budget::Account;
+use stratann_storage::cache::ExtentCache;
 use stratann_storage::data_file::read_resident;
 use stratann_storage::tier::Resident;
-use stratann_storage::{Error, Result};
+use stratann_storage::{Error, Progress, Result};
 
-use super::digits;
+use super::divide::{Over, Placed, place};
 use super::facts::{GridFacts, GridSection};
 use super::held::HeldUnits;
 use super::stripes::Striped;
 use super::units::{self, Places};
+use super::{account, calibration, digits, members};
 use crate::base::{Base, read_role};
+use crate::curve::Grid;
 use crate::files;
-use crate::kinds::answers::ExactCost;
+use crate::kinds::answers::{ExactCost, Member};
+use crate::kinds::questions::OpenKind;
 use crate::manifest::Manifest;
 use crate::units::{Held, HeldRanges};
 
@@ -217,48 +222,10 @@ impl GridIndex {
         self.share.as_ref().filter(|_| is_alike).map(|share| &share.units)
     }
 
-    /// Bytes of the units that a server holds of another version, and that are in memory here.
-    ///
-    /// # Errors
-    /// As [`Places::read`].
-    pub(crate) fn shareable_bytes(&self, folder: &Path, manifest: &Manifest, held: Held<'_>) -> Result<u64> {
-        let layout = units::layout(folder, manifest)?;
-        let places = Places::read(folder, manifest, &layout)?;
-        let whole = u64::from(manifest.blocks.count) * manifest.blocks.bytes as u64;
-        let own = self.units_like(&manifest.grid(folder)?.facts, &places);
-        Ok(own.map_or(0, |units| units.bytes_in(&places.ranges(whole), held)))
-    }
-
-    /// Bytes of units that are in memory once for this version and for the one beside which it was opened.
-    pub(crate) fn shared_bytes(&self) -> u64 {
-        self.share.as_ref().map_or(0, |share| share.units.shared_bytes())
-    }
-
-    /// What queries see of all lists when these are divided in slices. Servers differ in what they hold of it.
-    pub(crate) fn divided_view<'a>(&'a self, places: &'a Places, striped: Option<&'a Striped>) -> View<'a> {
-        let view = View { slices: &places.slices, starts: &places.starts, ..self.view() };
-        match striped {
-            None => view,
-            Some(lists) => {
-                View { stripes: lists.facts.stripes, first: &places.first, data: &lists.data, ..view }
-            }
-        }
-    }
-
     /// The same index with other lists.
     pub(crate) fn with_lists(self, striped: Striped) -> GridIndex {
         let Striped { facts, places, data, .. } = striped;
         GridIndex { facts, places, data, ..self }
-    }
-
-    /// What a query that searches everything goes through.
-    pub(crate) fn exact_cost(&self, base: &Base) -> ExactCost {
-        ExactCost {
-            count: self.facts.centroids().into(),
-            unit: "lists",
-            bytes: base.manifest.rows * base.row_bytes() as u64,
-            vector_bytes_max: 0,
-        }
     }
 
     /// The bytes of all lists.
@@ -271,18 +238,18 @@ impl GridIndex {
         &self.places
     }
 
-    /// Where a server's units are in its file.
-    pub(crate) fn held_ranges(&self) -> Option<&HeldRanges> {
-        self.share.as_ref().map(|share| &share.held)
-    }
-
     /// Its axes.
     pub(crate) fn axes(&self) -> &StoredAxes {
         &self.axes
     }
+}
 
-    /// Adds its memory, by component.
-    pub(crate) fn account(&self, account: &mut Account) {
+impl OpenKind for GridIndex {
+    fn view<'a>(&'a self, _: &'a Base) -> KindView<'a> {
+        KindView::GridIvf(GridIndex::view(self))
+    }
+
+    fn account(&self, account: &mut Account) {
         let units = self.share.as_ref().map_or(0, |share| share.units.bytes());
         account.add("vectors", self.data.len() as u64 + units);
         let pilot = self.pilot.as_ref().map_or(0, |pilot| 4 * (pilot.axes.len() + pilot.offsets.len()));
@@ -293,5 +260,98 @@ impl GridIndex {
             account.add("first members of lists", share.firsts.len() as u64);
             account.add("ranges of lists", share.held.memory_bytes());
         }
+    }
+
+    fn cache(&self, _: &Base, _: u64) -> Option<ExtentCache> {
+        None
+    }
+
+    fn in_flight(&self) -> usize {
+        account::in_flight(self.share.is_some())
+    }
+
+    fn query_tables_bytes(&self, base: &Base, _: u64) -> u64 {
+        account::query_bytes(base.manifest.dim, &self.facts)
+    }
+
+    fn exact_cost(&self, base: &Base) -> ExactCost {
+        ExactCost {
+            count: self.facts.centroids().into(),
+            unit: "lists",
+            bytes: base.manifest.rows * base.row_bytes() as u64,
+            vector_bytes_max: 0,
+        }
+    }
+
+    fn grid(&self, _: &Base, _: u32, _: Option<&str>) -> Grid {
+        calibration::grid(self.facts.lists())
+    }
+
+    fn vector(&self, base: &Base, id: u32) -> Result<Vec<u8>> {
+        members::vector(base, self, id)
+    }
+
+    fn for_each_member(
+        &self,
+        base: &Base,
+        progress: &dyn Progress,
+        see: &mut (dyn FnMut(&[Member<'_>]) + Send),
+    ) -> Result<()> {
+        members::for_each_member(base, self, progress, see)
+    }
+
+    fn scan_work(&self, base: &Base) -> (u64, &'static str) {
+        (base.manifest.rows, "rows")
+    }
+
+    fn held_ranges(&self) -> Option<&HeldRanges> {
+        self.share.as_ref().map(|share| &share.held)
+    }
+}
+
+/// Slices of the lists, which a planner divides over servers.
+impl GridIndex {
+    /// Divides its lists over servers.
+    ///
+    /// # Errors
+    /// Queries of another shape, an interruption, damage.
+    pub(crate) fn divide(&self, base: &Base, over: Over<'_>, progress: &dyn Progress) -> Result<Placed> {
+        place(base, self, over, progress)
+    }
+
+    /// The view that queries have of the whole index when its lists are divided.
+    pub(crate) fn divided_view<'a>(
+        &'a self,
+        (places, striped): &'a (Places, Option<Striped>),
+    ) -> KindView<'a> {
+        let view = View { slices: &places.slices, starts: &places.starts, ..self.view() };
+        KindView::GridIvf(match striped {
+            None => view,
+            Some(lists) => {
+                View { stripes: lists.facts.stripes, first: &places.first, data: &lists.data, ..view }
+            }
+        })
+    }
+
+    /// Lists that the members of each are dealt over, one after another.
+    pub(crate) fn stripes(&self) -> u32 {
+        self.facts.stripes.max(1)
+    }
+
+    /// Bytes of units that are in memory once for this version and for the one beside which it was opened.
+    pub(crate) fn shared_bytes(&self) -> u64 {
+        self.share.as_ref().map_or(0, |share| share.units.shared_bytes())
+    }
+
+    /// Bytes of the units that a server holds of another version, and that are in memory here.
+    ///
+    /// # Errors
+    /// As [`Places::read`].
+    pub(crate) fn shareable_bytes(&self, folder: &Path, manifest: &Manifest, held: Held<'_>) -> Result<u64> {
+        let layout = units::layout(folder, manifest)?;
+        let places = Places::read(folder, manifest, &layout)?;
+        let whole = u64::from(manifest.blocks.count) * manifest.blocks.bytes as u64;
+        let own = self.units_like(&manifest.grid(folder)?.facts, &places);
+        Ok(own.map_or(0, |units| units.bytes_in(&places.ranges(whole), held)))
     }
 }

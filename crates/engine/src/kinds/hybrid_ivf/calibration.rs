@@ -3,13 +3,15 @@
 use stratann_core::plan::KindParams;
 use stratann_core::plan::hybrid_ivf::{self, MAX_LOCAL_LIST, MAX_PROBES, Order};
 use stratann_core::query::Params;
-use stratann_params::Key;
 use stratann_params::search::{ListSwitches, SearchSettings};
+use stratann_params::Key;
 use stratann_storage::{Error, Result};
 
 use super::options::{bounds, order};
 use crate::curve::{Grid, Point, StopRule, check_slack};
 use crate::kinds::answers::Setting;
+use crate::kinds::options::Switches;
+use crate::kinds::questions::{SearchParams, grown};
 
 /// Slacks of bounds, in ascending order. The clusters of a path double from one to the next, so that neither misses
 /// much more than the other.
@@ -66,66 +68,68 @@ pub(crate) fn nprobe_params(k: u32, nprobe: u32, slack: Option<f32>, early_stop:
     params
 }
 
-/// Applies the switches of a search. `variant` is the order that calibration chose.
-///
-/// # Errors
-/// A value out of range.
-pub(crate) fn apply_switches(
-    own: &mut hybrid_ivf::Params,
-    switches: &ListSwitches,
-    variant: Option<&str>,
-) -> Result<()> {
-    check_slack(own.bound_slack)?;
-    own.order = switches.order.map(order).or(variant.and_then(Order::from_name)).unwrap_or_default();
-    own.weighed = switches.weights;
-    own.bounds = bounds(switches.bounds);
-    if !switches.stop_early {
-        own.early_stop = f32::INFINITY;
+impl SearchParams for hybrid_ivf::Params {
+    fn setting(&self, k: u32) -> Setting {
+        Setting {
+            slack: Some(self.bound_slack).filter(|s| s.is_finite()),
+            early_stop: Some(self.early_stop).filter(|s| s.is_finite()),
+            ..Setting::of_clusters(self.nprobe, k)
+        }
     }
-    if let Some(lists) = switches.local_lists {
-        own.local_lists = lists.max(1);
-    }
-    if let Some(list) = switches.local_list {
-        own.local_list = list;
-    }
-    if let Some(hits) = switches.votes {
-        own.sample_hits = hits;
-    }
-    if own.is_valid() {
-        Ok(())
-    } else {
-        Err(Error::bad_input(format!(
-            "--early-stop is a share above 0, --votes is 1 to {MAX_PROBES}, --local-list is 1 to {MAX_LOCAL_LIST}; \
-             check them"
-        )))
-    }
-}
 
-/// The setting that these parameters are. A search without a beam reports k as its length.
-pub(crate) fn setting(k: u32, own: &hybrid_ivf::Params) -> Setting {
-    Setting {
-        effort: own.nprobe,
-        search_list: k,
-        slack: Some(own.bound_slack).filter(|s| s.is_finite()),
-        patience: 0,
-        nprobe: Some(own.nprobe),
-        early_stop: Some(own.early_stop).filter(|s| s.is_finite()),
+    fn reported(&self) -> Vec<(&'static str, serde_json::Value)> {
+        let mut all = vec![
+            (Key::<SearchSettings>::nprobe, self.nprobe.into()),
+            (Key::<ListSwitches>::votes, self.sample_hits.into()),
+            (Key::<SearchSettings>::early_stop, Some(self.early_stop).filter(|s| s.is_finite()).into()),
+            (Key::<ListSwitches>::order, self.order.name().into()),
+            (Key::<ListSwitches>::bounds, self.bounds.name().into()),
+            (Key::<ListSwitches>::local_lists, self.local_lists.into()),
+            (Key::<ListSwitches>::local_list, self.local_list.into()),
+        ];
+        if self.exact {
+            all.push(("exact", true.into()));
+        }
+        all
     }
-}
 
-/// The parameters that a report shows, by their names in JSON.
-pub(crate) fn reported_params(own: &hybrid_ivf::Params) -> Vec<(&'static str, serde_json::Value)> {
-    let mut all = vec![
-        (Key::<SearchSettings>::nprobe, own.nprobe.into()),
-        (Key::<ListSwitches>::votes, own.sample_hits.into()),
-        (Key::<SearchSettings>::early_stop, Some(own.early_stop).filter(|s| s.is_finite()).into()),
-        (Key::<ListSwitches>::order, own.order.name().into()),
-        (Key::<ListSwitches>::bounds, own.bounds.name().into()),
-        (Key::<ListSwitches>::local_lists, own.local_lists.into()),
-        (Key::<ListSwitches>::local_list, own.local_list.into()),
-    ];
-    if own.exact {
-        all.push(("exact", true.into()));
+    fn apply_switches(&mut self, _: u32, switches: &Switches, variant: Option<&str>) -> Result<()> {
+        let switches = switches.lists();
+        check_slack(self.bound_slack)?;
+        self.order = switches.order.map(order).or(variant.and_then(Order::from_name)).unwrap_or_default();
+        self.weighed = switches.weights;
+        self.bounds = bounds(switches.bounds);
+        if !switches.stop_early {
+            self.early_stop = f32::INFINITY;
+        }
+        if let Some(lists) = switches.local_lists {
+            self.local_lists = lists.max(1);
+        }
+        if let Some(list) = switches.local_list {
+            self.local_list = list;
+        }
+        if let Some(hits) = switches.votes {
+            self.sample_hits = hits;
+        }
+        if self.is_valid() {
+            Ok(())
+        } else {
+            Err(Error::bad_input(format!(
+                "--early-stop is a share above 0, --votes is 1 to {MAX_PROBES}, --local-list is 1 to {MAX_LOCAL_LIST}; \
+                 check them"
+            )))
+        }
     }
-    all
+
+    fn state_bytes(&self, k: u64) -> u64 {
+        // Ranked clusters, their ranks and their beam; results, scored members, estimates, bounds and reads.
+        grown(self.nprobe.into(), 4 + 12 + 24)
+            + grown(self.sample_hits.into(), 12 + 4)
+            + grown(self.local_list.into(), 12 + 4)
+            + grown(k, 24 + 24 + 4 + 4 + 8)
+    }
+
+    fn is_exact(&self) -> bool {
+        self.exact
+    }
 }

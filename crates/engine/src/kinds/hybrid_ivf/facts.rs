@@ -1,7 +1,23 @@
 //! What the manifest of a `hybrid-ivf` holds besides that of every index.
 
+use crate::files;
+use crate::kinds::facts::KindFacts;
 use serde::{Deserialize, Serialize};
 use stratann_storage::profile::{LocalCosts, Measurement, Profile};
+
+/// Constants of the kind.
+pub(crate) const FACTS: KindFacts = KindFacts {
+    stop_name: ("early stop", "M"),
+    recall_options: "more --code-bytes or --nav-samples",
+    unit_names: ("list", "lists"),
+    group_name: "clusters",
+    is_spreadable: true,
+    scores_remotely: true,
+    learns: true,
+    data_role: files::LISTS,
+    has_nodes_in_blocks: false,
+    ..KindFacts::USUAL
+};
 
 pub use crate::clusterings::sizes::SizeStats;
 use crate::units::ranges_bytes;

@@ -16,3 +16,102 @@ pub(crate) mod residual;
 pub mod snapshot;
 pub(crate) mod tables;
 pub(crate) mod verify;
+
+use std::path::Path;
+
+use stratann_core::format::block::BlockLayout;
+use stratann_core::place::Placement;
+use stratann_core::query::Params;
+use stratann_params::build::ListOptions;
+use stratann_storage::{Progress, Result};
+
+use crate::curve::Point;
+use crate::dataset::{Reader, Scan, Shape};
+use crate::files;
+use crate::findings::Report;
+use crate::kinds::answers::PlannedQuery;
+use crate::kinds::blocks;
+use crate::kinds::questions::{BuildsKind, Kind};
+use crate::manifest::Manifest;
+use crate::stages::build::Build;
+use crate::stages::forecast::Forecast;
+use crate::stages::options::BuildOptions;
+use crate::stages::plan::BuildPlan;
+use crate::units::UnitRanges;
+
+/// Answers about an index that is not open.
+pub(crate) struct HybridIvf;
+
+impl Kind for HybridIvf {
+    fn params(&self, k: u32, nprobe: u32, (slack, early_stop): (Option<f32>, Option<f32>)) -> Params {
+        calibration::nprobe_params(k, nprobe, slack, early_stop)
+    }
+
+    fn usual_params(&self, k: u32, nprobe: u32) -> Params {
+        Params::hybrid_ivf(k, nprobe)
+    }
+
+    fn params_at(&self, k: u32, point: &Point, variant: Option<&str>) -> Params {
+        calibration::params(k, point, variant)
+    }
+
+    fn variants(&self) -> (&'static [&'static str], Point) {
+        calibration::VARIANTS
+    }
+
+    fn planned_query(&self, manifest: &Manifest, low_memory: bool) -> PlannedQuery {
+        let section = manifest.section.lists();
+        section.map_or_else(
+            || blocks::planned_query(manifest),
+            |section| account::planned_query(manifest, &section.facts, low_memory),
+        )
+    }
+
+    fn usable_cache_bytes(&self, _: &Manifest) -> u64 {
+        0
+    }
+
+    fn shared_roles(&self, _: &Manifest) -> Vec<&'static str> {
+        vec![files::CODEBOOK, files::DIRECTORY, files::CENTROIDS, files::SUBLISTS, files::NAV]
+    }
+
+    fn unit_ranges(&self, folder: &Path, manifest: &Manifest, block: &BlockLayout) -> Result<UnitRanges> {
+        tables::read_unit_ranges(folder, manifest, block)
+    }
+
+    fn verify(
+        &self,
+        folder: &Path,
+        number: u64,
+        manifest: &Manifest,
+        progress: &dyn Progress,
+        report: &mut Report,
+    ) -> Result<()> {
+        verify::check(folder, number, manifest, progress, report)
+    }
+
+    fn verify_parts(
+        &self,
+        folder: &Path,
+        manifest: &Manifest,
+        placement: &Placement,
+        progress: &dyn Progress,
+        report: &mut Report,
+    ) -> Result<bool> {
+        verify::check_parts(folder, manifest, placement, progress, report).map(|()| true)
+    }
+}
+
+impl BuildsKind for ListOptions {
+    fn plan(&self, base: &Reader, options: &BuildOptions) -> Result<BuildPlan> {
+        build::memory::plan(base, options, self)
+    }
+
+    fn forecast(&self, shape: &Shape, options: &BuildOptions, plan: &BuildPlan) -> Forecast {
+        build::forecast::forecast(shape, options, self, plan)
+    }
+
+    fn run(&self, build: &mut Build<'_>, scan: &Scan) -> Result<Manifest> {
+        build::run(build, self, scan)
+    }
+}

@@ -2,19 +2,26 @@
 
 use std::sync::Arc;
 
+use stratann_core::plan::KindView;
 use stratann_core::plan::hybrid_ivf::View;
-use stratann_storage::Result;
 use stratann_storage::budget::{Account, release_freed, size, size_up};
+use stratann_storage::cache::ExtentCache;
+use stratann_storage::{Progress, Result};
 
-use super::account::IN_FLIGHT_LOW_MEMORY;
+use super::account::{self, IN_FLIGHT_LOW_MEMORY};
+use super::calibration;
 use super::facts::ListSection;
 use super::learning::{Learning, LearningSource};
 use super::lists::ListReader;
+use super::members;
 use super::residency::{CostModel, ResidencyBudget, ResidentLists};
 use super::tables::{ListTables, cost_model};
 use crate::base::{Base, OpenOptions, Reserve};
+use crate::curve::Grid;
 use crate::files;
-use crate::units::Held;
+use crate::kinds::answers::{ExactCost, Member};
+use crate::kinds::questions::OpenKind;
+use crate::units::{Held, HeldRanges};
 
 /// See the module.
 pub(crate) struct ListIndex {
@@ -136,20 +143,73 @@ impl ListIndex {
         self.learning.newest().resident.clone().unwrap_or_else(|| self.resident.clone())
     }
 
-    /// Whether memory is so low that not all list codes are resident.
-    pub(crate) fn is_low_on_memory(&self) -> bool {
-        self.low_memory
-    }
-
-    /// Adds its memory, by component.
-    pub(crate) fn account(&self, account: &mut Account) {
-        self.tables.account(account);
-        self.resident().account(account);
-    }
-
     fn open_bytes(&self) -> u64 {
         let mut account = Account::new();
         self.account(&mut account);
         account.total()
+    }
+}
+
+impl OpenKind for ListIndex {
+    fn view<'a>(&'a self, _: &'a Base) -> KindView<'a> {
+        KindView::HybridIvf(ListIndex::view(self))
+    }
+
+    fn account(&self, account: &mut Account) {
+        self.tables.account(account);
+        self.resident().account(account);
+    }
+
+    fn cache(&self, base: &Base, budget_bytes: u64) -> Option<ExtentCache> {
+        ExtentCache::new(budget_bytes, base.block.block_bytes as u64)
+    }
+
+    fn in_flight(&self) -> usize {
+        account::in_flight(self.low_memory)
+    }
+
+    fn read_bytes_max(&self, base: &Base) -> usize {
+        self.tables.pages_max() * base.block.block_bytes
+    }
+
+    fn query_tables_bytes(&self, base: &Base, local_beam: u64) -> u64 {
+        account::query_bytes(self, base, local_beam)
+    }
+
+    fn exact_cost(&self, _: &Base) -> ExactCost {
+        self.tables.exact_cost()
+    }
+
+    fn grid(&self, _: &Base, k: u32, _: Option<&str>) -> Grid {
+        calibration::grid(k, self.tables.directory.clusters())
+    }
+
+    fn vector(&self, base: &Base, id: u32) -> Result<Vec<u8>> {
+        members::vector(base, &self.tables, id)
+    }
+
+    fn for_each_member(
+        &self,
+        base: &Base,
+        progress: &dyn Progress,
+        see: &mut (dyn FnMut(&[Member<'_>]) + Send),
+    ) -> Result<()> {
+        members::for_each_member(base, &self.tables, progress, see)
+    }
+
+    fn scan_work(&self, base: &Base) -> (u64, &'static str) {
+        (base.manifest.rows, "rows")
+    }
+
+    fn held_ranges(&self) -> Option<&HeldRanges> {
+        self.tables.held_ranges()
+    }
+
+    fn fill_memory(&mut self, base: &Base, budget_bytes: u64) -> Result<()> {
+        self.load_lists(base, ResidencyBudget { codes_bytes: budget_bytes, records_bytes: budget_bytes })
+    }
+
+    fn stop_learning(&mut self) {
+        self.learning.stop();
     }
 }

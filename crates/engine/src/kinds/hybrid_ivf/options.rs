@@ -9,7 +9,7 @@ use stratann_params::choices::{BoundsName, OrderName, PlanName};
 use stratann_storage::Result;
 
 use crate::codebook::check_code_bytes;
-use crate::record::{Record, recorded};
+use crate::record::{Record, Recorded, recorded};
 
 /// Which local index the clusters get.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -43,18 +43,18 @@ impl From<LocalPlan> for PlanName {
     }
 }
 
-/// Checks the values for vectors of `dim` components.
-pub(crate) fn check(own: &ListOptions, dim: usize) -> Result<()> {
-    own.check_ranges()?;
-    check_code_bytes(own.code_bytes, dim)
-}
+impl Recorded for ListOptions {
+    fn check(&self, dim: usize) -> Result<()> {
+        self.check_ranges()?;
+        check_code_bytes(self.code_bytes, dim)
+    }
 
-/// The options that the content of an index depends on, as its manifest records them.
-pub(crate) fn record(own: &ListOptions) -> Record {
-    let mut all = recorded(own);
-    all.remove("plan");
-    all.insert("local_plan", format!("{:?}", LocalPlan::from(own.plan)).to_lowercase().into());
-    all
+    fn record(&self, _: usize) -> Record {
+        let mut all = recorded(self);
+        all.remove("plan");
+        all.insert("local_plan", format!("{:?}", LocalPlan::from(self.plan)).to_lowercase().into());
+        all
+    }
 }
 
 /// The core's name of an order.

@@ -3,13 +3,15 @@
 use stratann_core::plan::KindParams;
 use stratann_core::plan::remote_hnsw::{self, MAX_EF, MAX_PROBES};
 use stratann_core::query::Params;
-use stratann_params::Key;
 use stratann_params::search::{RemoteSwitches, SearchSettings};
+use stratann_params::Key;
 use stratann_storage::{Error, Result};
 
 use super::facts::RemoteFacts;
 use crate::curve::{CURVE_KS, Grid, Point, StopRule};
 use crate::kinds::answers::Setting;
+use crate::kinds::options::Switches;
+use crate::kinds::questions::{SearchParams, grown};
 
 /// By path: how much longer than the answer the beam in each cluster is. A cluster may hold a part of all vectors, so
 /// the longest are those of large clusters.
@@ -54,37 +56,47 @@ pub(crate) fn params(k: u32, point: &Point) -> Params {
     params
 }
 
-/// Applies the numbers of a search.
-///
-/// # Errors
-/// A value out of range.
-pub(crate) fn apply_switches(own: &mut remote_hnsw::Params, switches: &RemoteSwitches) -> Result<()> {
-    own.ef = switches.ef.unwrap_or(own.ef);
-    if own.is_valid() {
-        Ok(())
-    } else {
-        Err(Error::bad_input(format!("--ef is {}; use 1 to {MAX_EF}", own.ef)))
+impl SearchParams for remote_hnsw::Params {
+    fn setting(&self, _: u32) -> Setting {
+        Setting::of_clusters(self.nprobe, self.ef)
     }
-}
 
-/// The setting that these parameters are.
-pub(crate) fn setting(own: &remote_hnsw::Params) -> Setting {
-    Setting {
-        effort: own.nprobe,
-        search_list: own.ef,
-        slack: None,
-        patience: 0,
-        nprobe: Some(own.nprobe),
-        early_stop: None,
+    fn reported(&self) -> Vec<(&'static str, serde_json::Value)> {
+        let mut all = vec![(Key::<SearchSettings>::nprobe, self.nprobe.into()), (Key::<RemoteSwitches>::ef, self.ef.into())];
+        if self.exact {
+            all.push(("exact", true.into()));
+        }
+        all
     }
-}
 
-/// The parameters that a report shows, by their names in JSON.
-pub(crate) fn reported_params(own: &remote_hnsw::Params) -> Vec<(&'static str, serde_json::Value)> {
-    let mut all =
-        vec![(Key::<SearchSettings>::nprobe, own.nprobe.into()), (Key::<RemoteSwitches>::ef, own.ef.into())];
-    if own.exact {
-        all.push(("exact", true.into()));
+    fn apply_switches(&mut self, _: u32, switches: &Switches, _: Option<&str>) -> Result<()> {
+        let switches = switches.remote();
+        self.ef = switches.ef.unwrap_or(self.ef);
+        if self.is_valid() {
+            Ok(())
+        } else {
+            Err(Error::bad_input(format!("--ef is {}; use 1 to {MAX_EF}", self.ef)))
+        }
     }
-    all
+
+    fn with_setting(&self, setting: &Setting) -> Option<KindParams> {
+        Some(KindParams::RemoteHnsw(remote_hnsw::Params {
+            nprobe: setting.effort,
+            ef: setting.search_list,
+            ..*self
+        }))
+    }
+
+    fn state_bytes(&self, k: u64) -> u64 {
+        // Clusters, with a read and a want for each and for its fresh records; a beam; what was found.
+        grown(self.nprobe.into(), 4 + 2 * 128) + grown(self.ef.into(), 8) + grown(k, 24)
+    }
+
+    fn is_exact(&self) -> bool {
+        self.exact
+    }
+
+    fn fit_to_k(&mut self, k: u32) {
+        self.ef = self.ef.max(k);
+    }
 }

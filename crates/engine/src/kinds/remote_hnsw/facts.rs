@@ -1,7 +1,21 @@
 //! What the manifest of a `remote-hnsw` holds besides that of every index.
 
+use crate::files;
+use crate::kinds::facts::KindFacts;
 use serde::{Deserialize, Serialize};
 use stratann_core::format::region::{CONTROL_BYTES, GROUP_WORDS_BYTES};
+
+/// Constants of the kind.
+pub(crate) const FACTS: KindFacts = KindFacts {
+    recall_options: "more --ef-construction, or fewer --partitions",
+    unit_names: ("cluster", "clusters"),
+    group_name: "clusters",
+    shares_reads: true,
+    compares_vectors: true,
+    data_role: files::REGION,
+    has_nodes_in_blocks: false,
+    ..KindFacts::USUAL
+};
 
 pub use crate::clusterings::sizes::SizeStats;
 

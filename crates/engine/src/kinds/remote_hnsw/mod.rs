@@ -19,3 +19,82 @@ pub mod options;
 pub mod router;
 pub(crate) mod traffic;
 pub(crate) mod verify;
+
+use std::path::Path;
+
+use stratann_core::query::Params;
+use stratann_params::build::RemoteOptions;
+use stratann_storage::{Progress, Result};
+
+use crate::curve::Point;
+use crate::dataset::{Reader, Scan, Shape};
+use crate::exec::GatherOptions;
+use crate::files;
+use crate::findings::Report;
+use crate::kinds::answers::PlannedQuery;
+use crate::kinds::blocks;
+use crate::kinds::questions::{BuildsKind, Kind};
+use crate::manifest::Manifest;
+use crate::stages::build::Build;
+use crate::stages::forecast::Forecast;
+use crate::stages::options::BuildOptions;
+use crate::stages::plan::BuildPlan;
+
+/// Answers about an index that is not open.
+pub(crate) struct RemoteHnsw;
+
+impl Kind for RemoteHnsw {
+    fn params(&self, k: u32, nprobe: u32, _: (Option<f32>, Option<f32>)) -> Params {
+        Params::remote_hnsw(k, nprobe)
+    }
+
+    fn params_at(&self, k: u32, point: &Point, _: Option<&str>) -> Params {
+        calibration::params(k, point)
+    }
+
+    fn planned_query(&self, manifest: &Manifest, _: bool) -> PlannedQuery {
+        let section = manifest.section.remote();
+        section.map_or_else(
+            || blocks::planned_query(manifest),
+            |section| account::planned_query(manifest, &section.facts),
+        )
+    }
+
+    fn planned_doorbells_bytes(&self, manifest: &Manifest, options: &GatherOptions) -> u64 {
+        let section = manifest.section.remote();
+        section.map_or(0, |section| account::planned_doorbells_bytes(&section.facts, options))
+    }
+
+    fn usable_cache_bytes(&self, manifest: &Manifest) -> u64 {
+        manifest.section.remote().map_or(0, |section| account::usual_cache_bytes(&section.facts))
+    }
+
+    fn shared_roles(&self, _: &Manifest) -> Vec<&'static str> {
+        vec![files::META]
+    }
+
+    fn verify(
+        &self,
+        folder: &Path,
+        number: u64,
+        manifest: &Manifest,
+        progress: &dyn Progress,
+        report: &mut Report,
+    ) -> Result<()> {
+        verify::check(folder, number, manifest, progress, report)
+    }
+}
+
+impl BuildsKind for RemoteOptions {
+    fn plan(&self, base: &Reader, options: &BuildOptions) -> Result<BuildPlan> {
+        build::memory::plan(base, options, self)
+    }
+
+    fn forecast(&self, shape: &Shape, options: &BuildOptions, plan: &BuildPlan) -> Forecast {
+        build::memory::forecast(shape, options, self, plan)
+    }
+
+    fn run(&self, build: &mut Build<'_>, scan: &Scan) -> Result<Manifest> {
+        build::run(build, self, scan)
+    }
+}

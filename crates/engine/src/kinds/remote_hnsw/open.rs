@@ -6,18 +6,23 @@ use std::path::Path;
 use stratann_core::format::fresh::record_bytes;
 use stratann_core::format::hnsw::{HnswLayout, HnswName, SubHnsw};
 use stratann_core::format::region::{DESCRIPTOR_BYTES, Descriptor, SUPERBLOCK_BYTES, Superblock};
+use stratann_core::plan::KindView;
 use stratann_core::plan::remote_hnsw::{Located, View};
 use stratann_kernel::Metric;
 use stratann_storage::budget::Account;
 use stratann_storage::cache::ExtentCache;
-use stratann_storage::{Error, Result};
+use stratann_storage::{Error, Progress, Result};
 
 use super::facts::{RemoteFacts, RemoteSection};
 use super::live::LiveRegion;
+use super::{account, calibration, members};
 use crate::base::{Base, read_role};
+use crate::curve::Grid;
 use crate::exec::READ_EDGES_BYTES;
 use crate::files;
-use crate::kinds::answers::ExactCost;
+use crate::kinds::answers::{ExactCost, Member};
+use crate::kinds::questions::OpenKind;
+use crate::kinds::shares_loads::SharesLoads;
 use crate::manifest::Manifest;
 
 /// See the module.
@@ -122,18 +127,6 @@ impl RemoteIndex {
         u64::from(count)
     }
 
-    /// What a query that searches everything goes through.
-    pub(crate) fn exact_cost(&self) -> ExactCost {
-        let bytes = self.clusters.iter().map(|cluster| u64::from(cluster.base.bytes)).sum();
-        ExactCost { count: self.facts.clusters().into(), unit: "clusters", bytes, vector_bytes_max: 0 }
-    }
-
-    /// A cache of `budget_bytes`; `None` when not even a few clusters fit.
-    pub(crate) fn cache(&self, budget_bytes: u64) -> Option<ExtentCache> {
-        let clusters = u64::from(self.facts.clusters()).max(1);
-        ExtentCache::new(budget_bytes, self.facts.cluster_bytes / clusters)
-    }
-
     /// Bytes of the `count` longest reads, the longest first.
     pub(super) fn largest_reads(&self, count: usize) -> Vec<u64> {
         // Where others insert, a cluster may come with all fresh records that its group has room for.
@@ -146,11 +139,63 @@ impl RemoteIndex {
         all.truncate(count);
         all
     }
+}
 
-    /// Adds its memory, by component.
-    pub(crate) fn account(&self, account: &mut Account) {
+impl OpenKind for RemoteIndex {
+    fn view<'a>(&'a self, _: &'a Base) -> KindView<'a> {
+        KindView::RemoteHnsw(RemoteIndex::view(self))
+    }
+
+    fn account(&self, account: &mut Account) {
         account.add("meta-HNSW", self.meta.len() as u64);
         account.add("table of clusters", self.facts.table_bytes());
+    }
+
+    fn cache(&self, _: &Base, budget_bytes: u64) -> Option<ExtentCache> {
+        let clusters = u64::from(self.facts.clusters()).max(1);
+        ExtentCache::new(budget_bytes, self.facts.cluster_bytes / clusters)
+    }
+
+    fn in_flight(&self) -> usize {
+        account::IN_FLIGHT
+    }
+
+    fn read_bytes_max(&self, _: &Base) -> usize {
+        account::read_bytes_max(&self.facts)
+    }
+
+    fn query_tables_bytes(&self, _: &Base, _: u64) -> u64 {
+        account::query_bytes(&self.facts)
+    }
+
+    fn exact_cost(&self, _: &Base) -> ExactCost {
+        let bytes = self.clusters.iter().map(|cluster| u64::from(cluster.base.bytes)).sum();
+        ExactCost { count: self.facts.clusters().into(), unit: "clusters", bytes, vector_bytes_max: 0 }
+    }
+
+    fn grid(&self, _: &Base, k: u32, _: Option<&str>) -> Grid {
+        calibration::grid(k, &self.facts)
+    }
+
+    fn vector(&self, base: &Base, id: u32) -> Result<Vec<u8>> {
+        members::vector(base, self, id)
+    }
+
+    fn for_each_member(
+        &self,
+        base: &Base,
+        progress: &dyn Progress,
+        see: &mut (dyn FnMut(&[Member<'_>]) + Send),
+    ) -> Result<()> {
+        members::for_each_member(base, self, progress, see)
+    }
+
+    fn scan_work(&self, base: &Base) -> (u64, &'static str) {
+        (base.manifest.rows, "rows")
+    }
+
+    fn shares_loads(&self) -> Option<&dyn SharesLoads> {
+        Some(self)
     }
 }
 

@@ -6,14 +6,21 @@ use stratann_params::build::RemoteOptions;
 use stratann_storage::budget::size;
 use stratann_storage::{Error, Result};
 
-/// Checks the values.
-pub(crate) fn check(own: &RemoteOptions) -> Result<()> {
-    own.check_ranges()?;
-    match own.overflow {
-        Some(bytes) if bytes > CLUSTER_BYTES_MAX => Err(Error::bad_input(format!(
-            "--overflow is {bytes} bytes; two clusters can share up to {}, which is a read",
-            size(CLUSTER_BYTES_MAX)
-        ))),
-        _ => Ok(()),
+use crate::record::{Record, Recorded, recorded};
+
+impl Recorded for RemoteOptions {
+    fn check(&self, _: usize) -> Result<()> {
+        self.check_ranges()?;
+        match self.overflow {
+            Some(bytes) if bytes > CLUSTER_BYTES_MAX => Err(Error::bad_input(format!(
+                "--overflow is {bytes} bytes; two clusters can share up to {}, which is a read",
+                size(CLUSTER_BYTES_MAX)
+            ))),
+            _ => Ok(()),
+        }
+    }
+
+    fn record(&self, _: usize) -> Record {
+        recorded(self)
     }
 }

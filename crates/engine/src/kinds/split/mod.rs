@@ -19,6 +19,7 @@ use crate::dataset::{self, Reader, Scan};
 use crate::kinds::disk_graph::build::divide::Division;
 use crate::kinds::disk_graph::build::graph_stage::{self, GraphFacts};
 use crate::kinds::disk_graph::build::{divide, layout_stage, merge, report_layout};
+use crate::kinds::known::facts as facts_of;
 use crate::kinds::options::KindOptions;
 use crate::manifest::PARTIAL;
 use crate::stages::blocks::layout::LayoutFacts;
@@ -118,7 +119,7 @@ impl Split {
     /// # Errors
     /// As [`crate::build::build`], as far as it can be known beforehand.
     pub fn begin(base: Reader, out: &Path, options: BuildOptions) -> Result<Split> {
-        if !options.kind().is_built_in_tasks() {
+        if !facts_of(options.kind()).is_built_in_tasks {
             return Err(Error::bad_input(
                 "a hybrid-ivf is not built by several processes; build it on one machine with `stratann build`",
             ));

@@ -5,7 +5,7 @@ use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
 use stratann_cluster::store::{Store, Version};
-use stratann_engine::kinds::kind::Kind;
+use stratann_params::IndexKind;
 use stratann_storage::{Error, ErrorKind, Progress, Result};
 
 /// A version that was fetched from a store.
@@ -45,7 +45,7 @@ impl Fetched {
 /// Refuses what memory nodes cannot hold before any of it is fetched.
 fn check(place: &str, number: u64, version: &Version) -> Result<()> {
     let kind = match version {
-        Version::Index(manifest) if manifest.kind() == Some(Kind::RemoteHnsw) => return Ok(()),
+        Version::Index(manifest) if manifest.kind() == Some(IndexKind::RemoteHnsw) => return Ok(()),
         Version::Index(manifest) => format!("a {}", manifest.kind),
         Version::Parts(..) => "separate indexes for several servers".to_string(),
     };

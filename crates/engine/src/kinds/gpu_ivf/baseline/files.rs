@@ -50,32 +50,8 @@ impl GpuIndex {
         self.baselines.is_some()
     }
 
-    /// Whether its reads are single blocks.
-    pub(crate) fn reads_blocks(&self) -> bool {
-        !self.has_baselines()
-    }
-
-    /// Bytes of the longest read.
-    pub(crate) fn read_bytes_max(&self, base: &Base) -> usize {
-        self.baselines.as_ref().map_or(0, |own| own.list_bytes_max).max(base.block.block_bytes)
-    }
-
-    /// Files that queries read besides the blocks, in the order of their stores.
-    pub(crate) fn stores(&self) -> &[Arc<File>] {
-        self.baselines.as_ref().map_or(&[], |own| &own.stores)
-    }
-
-    /// The role of the file of a store besides the blocks.
-    pub(crate) fn store_role(&self, store: StoreId) -> Option<&'static str> {
-        usize::from(store.0).checked_sub(1).and_then(|number| STORES.get(number)).copied()
-    }
-
     /// Refuses a baseline whose files are not open.
-    pub(crate) fn check_switches(&self, switches: &GpuSwitches) -> Result<()> {
-        switches.baseline.map_or(Ok(()), |baseline| self.check_open(baseline.into()))
-    }
-
-    fn check_open(&self, baseline: Baseline) -> Result<()> {
+    pub(crate) fn check_open(&self, baseline: Baseline) -> Result<()> {
         let is_in_ram = self.baselines.as_ref().is_some_and(|own| !own.resident.is_empty());
         let (is_open, wanted) = match baseline.is_resident() {
             true => (is_in_ram, "ram"),
@@ -89,6 +65,11 @@ impl GpuIndex {
             baseline.name()
         )))
     }
+}
+
+/// The role of the file of a store besides the blocks.
+pub(crate) fn store_role(store: StoreId) -> Option<&'static str> {
+    usize::from(store.0).checked_sub(1).and_then(|number| STORES.get(number)).copied()
 }
 
 impl BaselineFiles {

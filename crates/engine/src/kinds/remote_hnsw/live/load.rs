@@ -14,10 +14,10 @@ use stratann_storage::{Error, Progress, Result};
 use super::placement::{Division, Room, Weight, divide, divide_by_bytes};
 use crate::base::Base;
 use crate::files;
-use crate::kinds::kind::Kind;
 use crate::kinds::remote_hnsw::limits::check_clusters;
 use crate::kinds::remote_hnsw::open::read_superblock;
 use crate::manifest::Manifest;
+use stratann_params::IndexKind;
 
 /// Bytes that are copied by one request.
 const CHUNK_BYTES: usize = 4 << 20;
@@ -48,7 +48,7 @@ pub(crate) struct Copied {
 /// # Errors
 /// Another kind; more or larger clusters than a region has.
 pub(crate) fn check_loadable(manifest: &Manifest, folder: &Path) -> Result<()> {
-    if manifest.kind() != Some(Kind::RemoteHnsw) {
+    if manifest.kind() != Some(IndexKind::RemoteHnsw) {
         return Err(Error::bad_input(format!(
             "{} is a {}; memory nodes hold a remote-hnsw, so build one with --kind remote-hnsw",
             folder.display(),

@@ -12,8 +12,8 @@ use stratann_storage::{Error, Result};
 use super::LiveRegion;
 use super::changes::RebuildCounters;
 use crate::Metric;
-use crate::kinds::kind::Kind;
 use crate::manifest::Manifest;
+use stratann_params::IndexKind;
 
 /// What memory nodes say of the index that they hold.
 pub(crate) struct Found {
@@ -49,7 +49,7 @@ pub(crate) fn find(source: &Arc<RemoteSource>) -> Result<Found> {
     let manifest = String::from_utf8(text)
         .map_err(|_| Error::corrupt(format!("{origin}: the manifest is damaged; load the index again")))
         .and_then(|text| Manifest::from_text(&text, Path::new(&origin)))?;
-    if manifest.kind() != Some(Kind::RemoteHnsw) || manifest.blocks.checksum_seed != first.build {
+    if manifest.kind() != Some(IndexKind::RemoteHnsw) || manifest.blocks.checksum_seed != first.build {
         return Err(Error::corrupt(format!(
             "{origin}: the manifest is of another index; load the index again"
         )));

@@ -1,0 +1,12 @@
+//! The questions that the engine asks of a kind. Each kind answers in its folder; a kind without a capability has no line
+//! for it.
+
+mod builds_kind;
+mod kind;
+mod open_kind;
+mod search_params;
+
+pub(crate) use builds_kind::BuildsKind;
+pub(crate) use kind::Kind;
+pub(crate) use open_kind::{OpenKind, RanksCodes};
+pub(crate) use search_params::{SearchParams, grown};

@@ -1,0 +1,143 @@
+//! The questions about an open index, and the capabilities that some kinds have beside them.
+
+use std::fs::File;
+use std::sync::Arc;
+
+use stratann_core::check::Blocks;
+use stratann_core::plan::KindView;
+use stratann_core::query::StoreId;
+use stratann_params::search::GpuSwitches;
+use stratann_storage::budget::Account;
+use stratann_storage::cache::ExtentCache;
+use stratann_storage::{Progress, Result};
+
+use crate::base::Base;
+use crate::curve::Grid;
+use crate::exec::scorer::Scorer;
+use crate::kinds::answers::{ExactCost, Member};
+use crate::kinds::blocks;
+use crate::kinds::shares_loads::SharesLoads;
+use crate::units::HeldRanges;
+
+/// Answers of an open index of a kind. Those of blocks of whole vectors, and of a kind that lacks a capability, are here
+/// already.
+pub(crate) trait OpenKind: Send + Sync {
+    /// Returns the part of the view that queries have of the kind.
+    fn view<'a>(&'a self, base: &'a Base) -> KindView<'a>;
+
+    /// Adds its memory, by component.
+    fn account(&self, account: &mut Account);
+
+    /// Returns a cache of `budget_bytes` for its reads; `None` when not even a few fit.
+    fn cache(&self, base: &Base, budget_bytes: u64) -> Option<ExtentCache> {
+        blocks::cache(base, budget_bytes)
+    }
+
+    /// Returns the queries in flight per thread, by default.
+    fn in_flight(&self) -> usize;
+
+    /// Returns the bytes of the longest read.
+    fn read_bytes_max(&self, base: &Base) -> usize {
+        base.block.block_bytes
+    }
+
+    /// Returns the bytes of look-up tables and candidates of one query. `local_beam` is the length of a beam within a
+    /// cluster.
+    fn query_tables_bytes(&self, base: &Base, local_beam: u64) -> u64;
+
+    /// Returns the work of a query that searches everything.
+    fn exact_cost(&self, base: &Base) -> ExactCost {
+        blocks::exact_cost(base)
+    }
+
+    /// Returns the settings that calibration measures for k results.
+    fn grid(&self, base: &Base, k: u32, family: Option<&str>) -> Grid;
+
+    /// Returns the vector of one member, read past any search.
+    ///
+    /// # Errors
+    /// A disk that fails, a damaged file.
+    fn vector(&self, base: &Base, id: u32) -> Result<Vec<u8>>;
+
+    /// Shows every member to `see`, in the order of the file, some at a time.
+    ///
+    /// # Errors
+    /// As [`OpenKind::vector`]; an interruption.
+    fn for_each_member(
+        &self,
+        base: &Base,
+        progress: &dyn Progress,
+        see: &mut (dyn FnMut(&[Member<'_>]) + Send),
+    ) -> Result<()> {
+        blocks::for_each_member(base, progress, see)
+    }
+
+    /// Returns the steps by which [`OpenKind::for_each_member`] advances the progress: a number and its unit.
+    fn scan_work(&self, base: &Base) -> (u64, &'static str) {
+        blocks::scan_work(base)
+    }
+
+    /// Returns the blocks as they are checked; `None` of a kind without blocks of whole vectors.
+    fn checked<'a>(&'a self, _base: &'a Base) -> Option<Blocks<'a>> {
+        None
+    }
+
+    /// Whether its reads are single blocks, which a cache can hold all of.
+    fn reads_blocks(&self) -> bool {
+        false
+    }
+
+    /// Returns the queries in flight per thread that has so few of them; `None` for the default.
+    fn in_flight_of_few(&self, _queries: usize) -> Option<usize> {
+        None
+    }
+
+    /// Returns the ranges of a server's units in its file; `None` of a whole index, and where they are blocks.
+    fn held_ranges(&self) -> Option<&HeldRanges> {
+        None
+    }
+
+    /// Loads what the kind can keep in RAM beyond its tables, as much as `budget_bytes` has room for.
+    ///
+    /// # Errors
+    /// What cannot be read, or is damaged.
+    fn fill_memory(&mut self, _base: &Base, _budget_bytes: u64) -> Result<()> {
+        Ok(())
+    }
+
+    /// Stops learning from queries.
+    fn stop_learning(&mut self) {}
+
+    /// The scorer of codes, of a kind that has one.
+    fn ranks_codes(&self) -> Option<&dyn RanksCodes> {
+        None
+    }
+
+    /// The shared loads, of a kind whose queries do not read for themselves.
+    fn shares_loads(&self) -> Option<&dyn SharesLoads> {
+        None
+    }
+}
+
+/// Answers of a kind that ranks codes by a scorer.
+pub(crate) trait RanksCodes {
+    /// Returns the scorer.
+    fn scorer(&self) -> &dyn Scorer;
+    /// Returns the ways to search besides the usual one that have curves of their own.
+    fn families(&self) -> &'static [&'static str];
+    /// Returns the files that queries read besides the blocks, in the order of their stores.
+    fn stores(&self) -> &[Arc<File>] {
+        &[]
+    }
+    /// Returns the role of the file of a store besides the blocks.
+    fn store_role(&self, _store: StoreId) -> Option<&'static str> {
+        None
+    }
+    /// Refuses techniques whose files are not open.
+    ///
+    /// # Errors
+    /// A baseline that reads such a file.
+    fn check_switches(&self, _switches: &GpuSwitches) -> Result<()> {
+        Ok(())
+    }
+}
