@@ -59,5 +59,5 @@ fn kind(arguments: &[String]) -> Option<IndexKind> {
     }
     let manifest = |text: &String| Manifest::read(Path::new(text)).ok();
     let (_, manifest) = arguments.iter().filter(|text| !text.starts_with('-')).find_map(manifest)?;
-    manifest.kind().map(Into::into)
+    manifest.kind()
 }

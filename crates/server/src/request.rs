@@ -12,7 +12,7 @@ use stratann_engine::dataset::check_row;
 use stratann_engine::manifest::Manifest;
 use stratann_engine::search::SearchOptions;
 use stratann_engine::{DType, Metric};
-use stratann_params::{Given, Place, Scope, Stage, Surface, Value, named};
+use stratann_params::{Given, IndexKind, Place, Scope, Stage, Surface, Value, named};
 
 use crate::limits::Limits;
 

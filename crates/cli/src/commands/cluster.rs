@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use clap::Subcommand;
 use stratann_capacity::costs::Prices;
 use stratann_engine::kinds::division::GridPartition;
+use stratann_engine::kinds::known::facts;
 use stratann_engine::manifest::Manifest;
 use stratann_engine::spread::{self, PartitionOptions, PartitionReport, scatter};
 use stratann_params::partition::{DivisionSettings, SeparateSettings};
@@ -104,8 +105,8 @@ pub(crate) fn run(args: &Args, output: Output) -> Result<Verdict> {
 fn partition(args: &Partition, output: Output) -> Result<Verdict> {
     let given = &args.table.given;
     // An index that is not partitioned at all is refused with those that are.
-    if let Some(kind) = Manifest::read(&args.index)?.1.kind().filter(|kind| kind.is_spreadable()) {
-        args.table.check([kind.into()], Place::Folder)?;
+    if let Some(kind) = Manifest::read(&args.index)?.1.kind().filter(|&kind| facts(kind).is_spreadable) {
+        args.table.check([kind], Place::Folder)?;
     }
     let options = PartitionOptions { grid: division(given)?, ..PartitionOptions::read(given, args.servers) };
     let separate_indexes: SeparateSettings = given.read();

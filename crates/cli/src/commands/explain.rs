@@ -8,6 +8,7 @@ use stratann_engine::index::{Index, OpenOptions};
 use stratann_engine::manifest::Manifest;
 use stratann_engine::search::SearchOptions;
 use stratann_engine::trace::Trace;
+use stratann_params::IndexKind;
 use stratann_params::choices::Learn;
 use stratann_params::{Param, Place, Stage};
 use stratann_storage::{Error, Result};
@@ -159,7 +160,7 @@ pub(crate) fn run(args: &Args, output: Output) -> Result<Verdict> {
     index.warnings().iter().for_each(|warning| output.note(&format!("warning: {warning}")));
     let options = SearchOptions { threads: 1, ..SearchOptions::read(run, kind.unwrap_or(IndexKind::Flat))? };
     let effort = options.effort;
-    if args.plan && index.manifest().kind().is_some_and(IndexKind::is_sliced) {
+    if args.plan && index.manifest().facts().is_sliced {
         return division::explain_plan(
             &index,
             (args.servers, args.queries().map(Path::to_path_buf), effort),

@@ -275,7 +275,7 @@ fn served(engine: &ServeOptions) -> Option<(IndexKind, Place)> {
     }
     let manifest = Manifest::read(&engine.index).ok()?.1;
     let place = if manifest.spread.is_some() { Place::Part } else { Place::Folder };
-    Some((manifest.kind()?.into(), place))
+    Some((manifest.kind()?, place))
 }
 
 /// The address for other servers, and the secret that they share.

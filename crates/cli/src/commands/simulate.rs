@@ -12,12 +12,13 @@ use stratann_engine::exec::Width;
 use stratann_engine::index::{Index, OpenOptions};
 use stratann_engine::kinds;
 use stratann_engine::kinds::division::GridPartition;
+use stratann_engine::kinds::known::facts;
 use stratann_engine::search::{Effort, SearchOptions};
 use stratann_engine::spread::PartitionOptions;
 use stratann_params::choices::{EntryName, SimulatedMode};
 use stratann_params::search::{BatchSettings, GraphSwitches, RemoteSwitches};
 use stratann_params::simulate::{NodesSettings, RunSettings, ScatterSettings, ServerCosts, SimulateSettings};
-use stratann_params::{Given, Place, Stage};
+use stratann_params::{Given, IndexKind, Place, Stage};
 use stratann_storage::{Error, Progress, Result};
 
 use crate::output::Output;
@@ -134,8 +135,8 @@ pub(crate) fn run(args: &Args, output: Output) -> Result<Verdict> {
     // A server has no room for the lists of others: none is resident, and every visit counts.
     let mut index = Index::open(&args.index, OpenOptions { head_budget: Some(0), ..OpenOptions::default() })?;
     let kind = index.manifest().kind();
-    if let Some(kind) = kind.filter(|&kind| kind.is_spreadable() || kind == IndexKind::RemoteHnsw) {
-        args.table.check([kind.into()], Place::Folder)?;
+    if let Some(kind) = kind.filter(|&kind| facts(kind).is_spreadable || kind == IndexKind::RemoteHnsw) {
+        args.table.check([kind], Place::Folder)?;
     }
     if kind == Some(IndexKind::RemoteHnsw) {
         return run_memory(args, effort, &mut index, output);

@@ -13,9 +13,9 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use serde_json::json;
-use stratann_engine::kinds::kind::Kind;
 use stratann_engine::manifest::Manifest;
 use stratann_engine::spread::scatter;
+use stratann_params::IndexKind;
 use stratann_params::{Given, Param, Place, Stage, Value};
 use stratann_storage::{Error, ErrorKind, Result};
 
@@ -82,14 +82,14 @@ const GRACE: Duration = Duration::from_secs(15);
 /// Runs `stratann cluster up`.
 pub(super) fn run(args: &Up, output: Output) -> Result<Verdict> {
     let (kind, spread) = match scatter::is_apart(&args.index) {
-        true => (Some(Kind::DiskGraph), Some(scatter::describe(&args.index)?.servers)),
+        true => (Some(IndexKind::DiskGraph), Some(scatter::describe(&args.index)?.servers)),
         false => {
             let manifest = Manifest::read(&args.index)?.1;
             (manifest.kind(), manifest.spread.map(|spread| spread.servers))
         }
     };
     let place = if spread.is_some() { Place::Part } else { Place::Folder };
-    args.table.check(kind.map(Into::into), place)?;
+    args.table.check(kind, place)?;
     let servers = spread.unwrap_or(1);
     if let Some(wanted) = args.servers.filter(|&wanted| wanted != servers) {
         return Err(Error::bad_input(format!(

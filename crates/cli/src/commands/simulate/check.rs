@@ -1,5 +1,6 @@
 //! Options of `simulate` that depend on each other beyond what the table says.
 
+use stratann_params::IndexKind;
 use stratann_params::choices::SimulatedMode;
 use stratann_storage::{Error, Result};
 

@@ -157,7 +157,10 @@ impl SearchParams for gpu_ivf::Params {
         ];
         match self.rule {
             Rule::Static => {}
-            Rule::Changes => all.extend([(Key::<GpuSwitches>::epsilon_stop, self.epsilon.into()), (Key::<GpuSwitches>::beta, self.beta.into())]),
+            Rule::Changes => all.extend([
+                (Key::<GpuSwitches>::epsilon_stop, self.epsilon.into()),
+                (Key::<GpuSwitches>::beta, self.beta.into()),
+            ]),
             Rule::Margin => all.push((Key::<GpuSwitches>::margin, self.margin.into())),
         }
         if self.exact {

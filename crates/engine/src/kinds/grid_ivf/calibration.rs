@@ -3,8 +3,8 @@
 use stratann_core::plan::KindParams;
 use stratann_core::plan::grid_ivf;
 use stratann_core::query::Params;
-use stratann_params::search::{GridSwitches, SearchSettings};
 use stratann_params::Key;
+use stratann_params::search::{GridSwitches, SearchSettings};
 use stratann_storage::Result;
 
 use crate::curve::{Grid, Point, StopRule};

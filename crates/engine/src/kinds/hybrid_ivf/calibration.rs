@@ -3,8 +3,8 @@
 use stratann_core::plan::KindParams;
 use stratann_core::plan::hybrid_ivf::{self, MAX_LOCAL_LIST, MAX_PROBES, Order};
 use stratann_core::query::Params;
-use stratann_params::search::{ListSwitches, SearchSettings};
 use stratann_params::Key;
+use stratann_params::search::{ListSwitches, SearchSettings};
 use stratann_storage::{Error, Result};
 
 use super::options::{bounds, order};

@@ -1,5 +1,5 @@
-//! The questions that the engine asks of a kind. Each kind answers in its folder; a kind without a capability has no line
-//! for it.
+//! The questions that the engine asks of a kind. Each kind answers in its folder; a kind without a capability has no
+//! line for it.
 
 mod builds_kind;
 mod kind;

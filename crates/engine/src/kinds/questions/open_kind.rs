@@ -19,8 +19,8 @@ use crate::kinds::blocks;
 use crate::kinds::shares_loads::SharesLoads;
 use crate::units::HeldRanges;
 
-/// Answers of an open index of a kind. Those of blocks of whole vectors, and of a kind that lacks a capability, are here
-/// already.
+/// Answers of an open index of a kind. Those of blocks of whole vectors, and of a kind that lacks a capability, are
+/// here already.
 pub(crate) trait OpenKind: Send + Sync {
     /// Returns the part of the view that queries have of the kind.
     fn view<'a>(&'a self, base: &'a Base) -> KindView<'a>;

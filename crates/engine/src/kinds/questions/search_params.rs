@@ -32,7 +32,8 @@ pub(crate) trait SearchParams {
         Ok(())
     }
 
-    /// Returns the bytes that state and scratch of a query take by these parameters, besides its results and its tables.
+    /// Returns the bytes that state and scratch of a query take by these parameters, besides its results and its
+    /// tables.
     fn state_bytes(&self, _k: u64) -> u64 {
         0
     }

@@ -3,8 +3,8 @@
 use stratann_core::plan::KindParams;
 use stratann_core::plan::remote_hnsw::{self, MAX_EF, MAX_PROBES};
 use stratann_core::query::Params;
-use stratann_params::search::{RemoteSwitches, SearchSettings};
 use stratann_params::Key;
+use stratann_params::search::{RemoteSwitches, SearchSettings};
 use stratann_storage::{Error, Result};
 
 use super::facts::RemoteFacts;
@@ -62,7 +62,10 @@ impl SearchParams for remote_hnsw::Params {
     }
 
     fn reported(&self) -> Vec<(&'static str, serde_json::Value)> {
-        let mut all = vec![(Key::<SearchSettings>::nprobe, self.nprobe.into()), (Key::<RemoteSwitches>::ef, self.ef.into())];
+        let mut all = vec![
+            (Key::<SearchSettings>::nprobe, self.nprobe.into()),
+            (Key::<RemoteSwitches>::ef, self.ef.into()),
+        ];
         if self.exact {
             all.push(("exact", true.into()));
         }
