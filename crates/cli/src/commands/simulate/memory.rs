@@ -3,9 +3,12 @@
 
 use serde::Serialize;
 use stratann_capacity::memory_nodes::prices::LoadPrices;
-use stratann_capacity::memory_nodes::recorded::{LoadWay, Recorder};
+#[cfg(not(feature = "lab"))]
+use stratann_capacity::memory_nodes::recorded::LoadWay;
+use stratann_capacity::memory_nodes::recorded::Recorder;
 use stratann_capacity::memory_nodes::rows::{Against, Nodes, Row};
 use stratann_engine::dataset::GroundTruth;
+#[cfg(not(feature = "lab"))]
 use stratann_engine::exec::GatherOptions;
 use stratann_engine::index::Index;
 use stratann_engine::kinds;
