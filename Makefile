@@ -93,8 +93,11 @@ lint: $(VENV)/.tools ## Format and lints, without changing anything
 	cargo clippy --workspace --all-targets --locked -- --deny warnings
 	$(VENV)/bin/ruff check .ci python bench demo sample
 
-wheel: $(VENV)/.tests ## The Python package to install, in target/wheels
-	cd python && $(CURDIR)/$(VENV)/bin/maturin build --release --locked
+wheel: build $(VENV)/.tests ## The Python package with the program in it, to install where no compiler is, in target/wheels
+	@echo "compiling the Python extension (some minutes the first time)"
+	rm -f target/wheels/stratann-*.whl
+	cd python && $(CURDIR)/$(VENV)/bin/maturin build --release --locked --out $(CURDIR)/target/wheels
+	$(PYTHON) .ci/wheel.py target/wheels/stratann-*.whl target/release/stratann
 
 bench: build $(VENV)/.tools ## Compare with the peers that are installed: make bench DATA=folder BENCH_FLAGS='--metric cosine'
 	$(VENV_PYTHON) bench/compare.py --data $(DATA) $(if $(filter sample,$(DATA)),--metric cosine) $(BENCH_FLAGS)
@@ -168,9 +171,7 @@ nightly: wheel ## The long tests: many more random cases, builds killed again an
 	done
 	$(MAKE) --no-print-directory test-lab
 	$(MAKE) --no-print-directory fuzz FUZZ_SECONDS=$(FUZZ_NIGHTLY)
-	$(PYTHON) -m venv --clear target/wheel-venv
-	target/wheel-venv/bin/python -m pip --quiet install --constraint $(CONSTRAINTS) target/wheels/stratann-*.whl
-	target/wheel-venv/bin/python -c 'import stratann; print("stratann", stratann.__version__, "as a wheel")'
+	$(PYTHON) .ci/try_wheel.py target/wheels/stratann-*.whl target/wheel-venv
 
 docs: ## API documentation, target/doc
 	RUSTDOCFLAGS='--deny warnings' cargo doc --workspace --no-deps --locked --document-private-items
