@@ -78,7 +78,7 @@ fn lists_are_spread_checked_and_described() {
     let refusal = |more: &[&str]| refused(&partition(arg(&index), arg(&data.path("no")), more), 2);
     assert!(refusal(&["--servers", "3", "--overlap", "0.2"]).contains("--overlap is for disk-graph"));
     assert!(refusal(&["--servers", "21"]).contains("20 clusters"));
-    assert!(refusal(&["--servers", "3", "--scatter-gather"]).contains("only disk-graph"));
+    assert!(refusal(&["--servers", "3", "--scatter-gather"]).contains("--scatter-gather is for disk-graph"));
     assert!(refusal(&["--servers", "3", "--ram-budget", "1MiB"]).contains("--ram-budget"));
     assert!(!data.path("no").exists());
     let part = file_of(&out, "lists-03.bin");

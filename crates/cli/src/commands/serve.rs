@@ -589,7 +589,7 @@ mod tests {
         std::fs::write(&path, OLDER).unwrap();
         let (given, beside) = config::given(Some(&path), &Parameters::of(Given::default())).unwrap();
         let keys = OLDER.lines().filter_map(|line| line.split_once('=')).map(|(key, _)| key.trim());
-        assert!(keys.clone().count() == 50 && keys.clone().all(|key| given.has(key)), "{given:?}");
+        assert!(keys.clone().count() == 49 && keys.clone().all(|key| given.has(key)), "{given:?}");
         let (settings, peers): (ServeSettings, PeerSettings) = (given.read(), given.read());
         assert_eq!(
             settings.index,
