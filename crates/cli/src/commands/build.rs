@@ -112,7 +112,7 @@ fn announce(args: &Args, base: &Reader, options: &BuildOptions, plan: &BuildPlan
         options.kind().name(),
         options.metric.name(),
         plan.describe(),
-        duration(build::expected_seconds(base, options, plan))
+        duration(plan.expected_seconds())
     ));
     let folder =
         args.output.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(std::path::Path::new("."));

@@ -39,6 +39,7 @@ use crate::manifest::PARTIAL;
 use crate::stages::build::{Build, IDS, made_with};
 use crate::stages::folder::claim_folder;
 use crate::stages::plan::check_disk;
+use crate::stages::stage::CALIBRATE;
 use crate::stages::state::{self, Partial};
 use crate::stages::{pool, publish, tables};
 
@@ -48,13 +49,6 @@ use crate::stages::{pool, publish, tables};
 /// As [`build`], as far as it can be known beforehand.
 pub fn plan(base: &Reader, options: &BuildOptions) -> Result<BuildPlan> {
     kinds::checked_plan(base, options)
-}
-
-/// Seconds that a build of `base` is expected to take on a current machine.
-///
-/// Once it runs, the first stages tell how fast this machine is.
-pub fn expected_seconds(base: &Reader, options: &BuildOptions, plan: &BuildPlan) -> f64 {
-    kinds::forecast(&base.shape(), options, plan).total_s()
 }
 
 /// Builds an index of `base` in the folder `out`.
@@ -129,12 +123,11 @@ fn run(
     let external = options.ids.as_ref().map(|path| dataset::read_ids(path, base.shape().rows)).transpose()?;
     let mut build = Build::new(base, options, plan, &mut partial, number, progress);
     build.external = external;
-    build.forecast = kinds::forecast(&base.shape(), options, plan);
     let scan = build.scan()?;
     let mut manifest = kinds::build(&mut build, &scan)?;
     if facts(options.kind()).has_curve {
         let id_of_row: Vec<u32> = tables::read_table(&build.partial.path(IDS))?;
-        manifest.curves = build.stage("calibrate", |b| calibrate::run(b, &manifest, &scan, &id_of_row))?;
+        manifest.curves = build.stage(CALIBRATE, |b| calibrate::run(b, &manifest, &scan, &id_of_row))?;
     }
     publish::publish(build, out, &manifest)
 }

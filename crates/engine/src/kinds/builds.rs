@@ -3,10 +3,9 @@
 use super::flat::Flat;
 use super::options::KindOptions;
 use super::questions::BuildsKind;
-use crate::dataset::{Reader, Scan, Shape};
+use crate::dataset::{Reader, Scan};
 use crate::manifest::Manifest;
 use crate::stages::build::Build;
-use crate::stages::forecast::Forecast;
 use crate::stages::options::BuildOptions;
 use crate::stages::plan::BuildPlan;
 use stratann_storage::Result;
@@ -35,11 +34,6 @@ pub(crate) fn plan(base: &Reader, options: &BuildOptions) -> Result<BuildPlan> {
 pub(crate) fn checked_plan(base: &Reader, options: &BuildOptions) -> Result<BuildPlan> {
     options.check(base)?;
     plan(base, options)
-}
-
-/// The time that the stages of a build are expected to take.
-pub(crate) fn forecast(shape: &Shape, options: &BuildOptions, plan: &BuildPlan) -> Forecast {
-    own(&options.kind).forecast(shape, options, plan)
 }
 
 /// Runs the stages of a build but the calibration; returns the manifest of the finished files.

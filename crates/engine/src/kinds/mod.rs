@@ -39,7 +39,7 @@ use stratann_core::query::StoreId;
 use stratann_storage::{Error, Progress, Result};
 
 pub use blocks::IN_FLIGHT;
-pub(crate) use builds::{build, checked_plan, forecast};
+pub(crate) use builds::{build, checked_plan};
 pub(crate) use explained::explain;
 pub(crate) use hybrid_ivf::explain::plan as list_plan;
 pub(crate) use hybrid_ivf::learning::Learning;

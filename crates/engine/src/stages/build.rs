@@ -19,6 +19,7 @@ use super::plan::BuildPlan;
 use super::publish;
 use super::report::BuildReport;
 use super::space::Space;
+use super::stage::{SCAN, Stage};
 use super::state::Partial;
 use crate::dataset::{self, Reader, Scan};
 use crate::files;
@@ -116,7 +117,7 @@ impl<'a> Build<'a> {
             partial,
             number,
             report: BuildReport::default(),
-            forecast: Forecast::default(),
+            forecast: Forecast::new(plan.stages.clone()),
             external: None,
             largest_id: 0,
             drawn: Vec::new(),
@@ -127,21 +128,21 @@ impl<'a> Build<'a> {
     /// Runs a stage, or returns the facts that it left before.
     pub(crate) fn stage<T: Serialize + for<'b> Deserialize<'b>>(
         &mut self,
-        name: &str,
+        stage: Stage,
         work: impl FnOnce(&mut Self) -> Result<T>,
     ) -> Result<T> {
-        if let Some(facts) = self.partial.facts(name) {
-            self.progress.note(&format!("{name}: done before"));
+        if let Some(facts) = self.partial.facts(stage) {
+            self.progress.note(&format!("{}: done before", stage.name));
             return Ok(facts);
         }
-        self.progress.expect(self.forecast.left_from(name));
+        self.progress.expect(self.forecast.left_from(stage));
         let started = Instant::now();
         let facts = work(self)?;
-        self.partial.finish(name, &facts)?;
+        self.partial.finish(stage, &facts)?;
         budget::release_freed();
         let took_s = started.elapsed().as_secs_f64();
-        self.forecast.ended(name, took_s);
-        self.report.stages.insert(name.into(), took_s);
+        self.forecast.ended(stage, took_s);
+        self.report.stages.insert(stage.reported.into(), took_s);
         Ok(facts)
     }
 
@@ -150,7 +151,7 @@ impl<'a> Build<'a> {
     }
 
     pub(crate) fn scan(&mut self) -> Result<Scan> {
-        let facts: ScanFacts = self.stage("scan", |b| {
+        let facts: ScanFacts = self.stage(SCAN, |b| {
             let scan = dataset::scan(b.base, b.options.metric, b.options.on_bad_row, b.progress)?;
             let rows = b.base.shape().rows;
             let largest_id = b.external.as_ref().map_or(rows, |ids| ids.iter().copied().max().unwrap_or(0));

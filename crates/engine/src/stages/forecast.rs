@@ -2,6 +2,7 @@
 
 use super::options::BuildOptions;
 use super::plan::BuildPlan;
+use super::stage::Stage;
 use crate::codebook::{CodebookOptions, MULTIPLY_NS, PAIR_NS, training_seconds};
 use crate::dataset::Shape;
 use stratann_params::choices::CodeKind;
@@ -10,20 +11,17 @@ use stratann_storage::Expected;
 /// The stages of a build in their order, each with the seconds that it is expected to take.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Forecast {
-    stages: Vec<(&'static str, f64)>,
+    stages: Vec<(Stage, f64)>,
     // Of the stages that have ended: what was expected, and what they took.
     expected_s: f64,
     took_s: f64,
 }
 
-/// Stages of a build that report their progress as several, of which none is most of the work.
-const IN_PARTS: [&str; 3] = ["calibrate", "clusters", "plan"];
-
 /// Stages of less than this say little about the machine.
 const SHORT_S: f64 = 0.2;
 
 impl Forecast {
-    pub(crate) fn new(stages: Vec<(&'static str, f64)>) -> Forecast {
+    pub(crate) fn new(stages: Vec<(Stage, f64)>) -> Forecast {
         Forecast { stages, expected_s: 0.0, took_s: 0.0 }
     }
 
@@ -34,23 +32,19 @@ impl Forecast {
 
     /// A stage and those after it, at the speed of the stages that have ended. Nothing is expected of a stage that has
     /// no forecast.
-    pub(crate) fn left_from(&self, name: &str) -> Expected {
+    pub(crate) fn left_from(&self, stage: Stage) -> Expected {
         let speed = (self.took_s + SHORT_S) / (self.expected_s + SHORT_S);
-        let Some(at) = self.stages.iter().position(|stage| stage.0 == name) else {
+        let Some(at) = self.stages.iter().position(|planned| planned.0 == stage) else {
             return Expected::default();
         };
         let later: f64 = self.stages[at + 1..].iter().map(|stage| stage.1).sum();
-        Expected {
-            now_s: self.stages[at].1 * speed,
-            in_parts: IN_PARTS.contains(&name),
-            later_s: later * speed,
-        }
+        Expected { now_s: self.stages[at].1 * speed, in_parts: stage.in_parts, later_s: later * speed }
     }
 
-    /// Takes in what a stage took.
-    pub(crate) fn ended(&mut self, name: &str, took_s: f64) {
-        if let Some(stage) = self.stages.iter().find(|stage| stage.0 == name) {
-            self.expected_s += stage.1;
+    /// Takes in the seconds that a stage took.
+    pub(crate) fn ended(&mut self, stage: Stage, took_s: f64) {
+        if let Some(planned) = self.stages.iter().find(|planned| planned.0 == stage) {
+            self.expected_s += planned.1;
             self.took_s += took_s;
         }
     }
@@ -64,6 +58,10 @@ pub(crate) struct Size {
     /// Bytes of all rows.
     pub(crate) bytes: f64,
     pub(crate) threads: f64,
+    /// Rows that train the codebook, at most.
+    pub(crate) codebook_sample: f64,
+    /// Whether all points are one cell.
+    pub(crate) is_one_cell: bool,
 }
 
 impl Size {
@@ -73,6 +71,8 @@ impl Size {
             dim: shape.dim as f64,
             bytes: shape.rows as f64 * shape.row_bytes() as f64,
             threads: plan.threads.max(1) as f64,
+            codebook_sample: plan.codebook_sample as f64,
+            is_one_cell: plan.in_ram,
         }
     }
 
@@ -87,8 +87,8 @@ impl Size {
     }
 
     /// Training a codebook of this kind on a sample.
-    pub(crate) fn codebook_s(&self, plan: &BuildPlan, options: &CodebookOptions) -> f64 {
-        let sample = self.rows.min(plan.codebook_sample as f64);
+    pub(crate) fn codebook_s(&self, options: &CodebookOptions) -> f64 {
+        let sample = self.rows.min(self.codebook_sample);
         training_seconds(sample, self.dim, options, self.threads)
     }
 
@@ -112,25 +112,28 @@ const ENCODING_NS: f64 = 0.05;
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::stages::stage::{CALIBRATE, CODEBOOK, SCAN};
+
+    const GRAPH: Stage = Stage::named("graph");
 
     #[test]
     fn a_slow_machine_is_noticed_after_a_stage() {
         let mut forecast =
-            Forecast::new(vec![("scan", 0.1), ("codebook", 10.0), ("graph", 20.0), ("calibrate", 4.0)]);
+            Forecast::new(vec![(SCAN, 0.1), (CODEBOOK, 10.0), (GRAPH, 20.0), (CALIBRATE, 4.0)]);
         let codebook = Expected { now_s: 10.0, in_parts: false, later_s: 24.0 };
-        assert_eq!(forecast.left_from("codebook"), codebook);
-        assert!(forecast.left_from("calibrate").in_parts);
+        assert_eq!(forecast.left_from(CODEBOOK), codebook);
+        assert!(forecast.left_from(CALIBRATE).in_parts);
         assert!((forecast.total_s() - 34.1).abs() < 1e-9);
-        forecast.ended("codebook", 30.0);
-        let Expected { now_s: graph, later_s: later, .. } = forecast.left_from("graph");
+        forecast.ended(CODEBOOK, 30.0);
+        let Expected { now_s: graph, later_s: later, .. } = forecast.left_from(GRAPH);
         assert!((58.0..60.1).contains(&graph) && (11.6..12.1).contains(&later), "{graph} {later}");
-        assert_eq!(forecast.left_from("unknown"), Expected::default());
+        assert_eq!(forecast.left_from(Stage::named("unknown")), Expected::default());
     }
 
     #[test]
     fn stages_without_a_forecast_change_nothing() {
-        let mut forecast = Forecast::new(vec![("graph", 20.0)]);
-        forecast.ended("numbered", 100.0);
-        assert_eq!(forecast.left_from("graph").now_s, 20.0);
+        let mut forecast = Forecast::new(vec![(GRAPH, 20.0)]);
+        forecast.ended(Stage::named("numbered"), 100.0);
+        assert_eq!(forecast.left_from(GRAPH).now_s, 20.0);
     }
 }

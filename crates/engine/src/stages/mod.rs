@@ -14,6 +14,7 @@ pub(crate) mod publish;
 pub(crate) mod regions;
 pub(crate) mod report;
 pub(crate) mod space;
+pub(crate) mod stage;
 pub(crate) mod state;
 pub(crate) mod tables;
 pub mod vamana;

@@ -4,7 +4,10 @@ use serde::Serialize;
 use stratann_storage::budget::{Account, PROGRAM_BYTES, THREAD_BYTES, size};
 use stratann_storage::{Error, Result};
 
+use super::forecast::{Forecast, Size};
 use super::options::BuildOptions;
+use super::stage::{PlannedStage, Stage};
+use crate::dataset::Shape;
 
 /// Rows that train the codebook.
 pub(crate) const CODEBOOK_SAMPLE: usize = 65_536;
@@ -45,6 +48,9 @@ pub struct BuildPlan {
     pub(crate) calibration_in_flight: usize,
     /// What the kind plans besides.
     pub(crate) own: KindPlan,
+    /// Stages in their order, each with the seconds that it is expected to take.
+    #[serde(skip)]
+    pub(crate) stages: Vec<(Stage, f64)>,
 }
 
 /// What a kind plans besides.
@@ -73,19 +79,23 @@ pub(crate) struct BuildMemory {
     pub(crate) fixed: u64,
     /// Bytes that are left for the work of a stage.
     pub(crate) free: u64,
+    /// Bytes without which the largest stage cannot work.
+    pub(crate) work: u64,
 }
 
 impl BuildMemory {
-    /// Divides the budget of `options` for stages of which the largest is `work`, with its name.
+    /// Divides the budget of `options` for these stages.
     ///
     /// # Errors
     /// `ErrorKind::Budget` when it does not fit, naming the smallest budget that works.
     pub(crate) fn divide(
         options: &BuildOptions,
         tables: u64,
-        (what, work): (&'static str, u64),
+        stages: &[PlannedStage<'_>],
         each_thread: u64,
     ) -> Result<BuildMemory> {
+        let needs = stages.iter().filter_map(|stage| stage.memory);
+        let (what, work) = needs.max_by_key(|memory| memory.1).unwrap_or(("", 0));
         let program = PROGRAM_BYTES + BUFFER_BYTES;
         let mut account = Account::default();
         account.add(what, work);
@@ -101,11 +111,26 @@ impl BuildMemory {
             threads: wanted.min(of_threads / each_thread).max(1),
             fixed,
             free: options.ram_budget.map_or(u64::MAX / 4, |budget| budget.saturating_sub(fixed)),
+            work,
         })
     }
 }
 
 impl BuildPlan {
+    /// The plan with its stages, for a set of this shape.
+    pub(crate) fn with_stages(self, shape: &Shape, stages: &[PlannedStage<'_>]) -> BuildPlan {
+        let size = Size::of(shape, &self);
+        let foreseen =
+            stages.iter().filter_map(|planned| Some((planned.stage, planned.seconds.as_ref()?(&size))));
+        BuildPlan { stages: foreseen.collect(), ..self }
+    }
+
+    /// Seconds that the build is expected to take on a current machine. Once it runs, the first stages tell how fast
+    /// this machine is.
+    pub fn expected_seconds(&self) -> f64 {
+        Forecast::new(self.stages.clone()).total_s()
+    }
+
     /// One line for a person.
     pub fn describe(&self) -> String {
         let how = if self.in_ram {

@@ -9,6 +9,7 @@ use stratann_storage::names::{BuildId, FileName};
 use stratann_storage::{Error, Result, data_file};
 
 use super::report::BuildReport;
+use super::stage::Stage;
 use crate::curve::{RECALL_USUAL, all_unreached};
 use crate::files;
 use crate::kinds::section::Section;
@@ -16,7 +17,7 @@ use crate::manifest::{BlockShape, FORMAT_VERSION, Manifest};
 use crate::stages::build::Build;
 
 /// Under this name the state keeps lengths and checksums that are known before the end.
-pub(crate) const FILES: &str = "files";
+pub(crate) const FILES: Stage = Stage::named("files");
 
 /// The manifest of the files so far.
 pub(crate) fn manifest(

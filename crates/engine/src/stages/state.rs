@@ -10,6 +10,7 @@ use stratann_storage::durable::write_synced;
 use stratann_storage::output::AtomicFile;
 use stratann_storage::{Error, Result, input};
 
+use super::stage::Stage;
 use crate::manifest::PARTIAL;
 
 /// The finished stages, and what they were made with.
@@ -106,13 +107,13 @@ impl Partial {
     }
 
     /// The facts of a finished stage; `None` when it has not finished.
-    pub(crate) fn facts<T: for<'a> Deserialize<'a>>(&self, stage: &str) -> Option<T> {
-        serde_json::from_value(self.state.finished.get(stage)?.clone()).ok()
+    pub(crate) fn facts<T: for<'a> Deserialize<'a>>(&self, stage: Stage) -> Option<T> {
+        serde_json::from_value(self.state.finished.get(stage.name)?.clone()).ok()
     }
 
     /// Whether a stage has finished.
-    pub(crate) fn has(&self, stage: &str) -> bool {
-        self.state.finished.contains_key(stage)
+    pub(crate) fn has(&self, stage: Stage) -> bool {
+        self.state.finished.contains_key(stage.name)
     }
 
     /// The facts of a finished task; `None` when it has not finished.
@@ -132,10 +133,10 @@ impl Partial {
     }
 
     /// Remembers that a stage has finished; its files are durable by now.
-    pub(crate) fn finish<T: Serialize>(&mut self, stage: &str, facts: &T) -> Result<()> {
+    pub(crate) fn finish<T: Serialize>(&mut self, stage: Stage, facts: &T) -> Result<()> {
         let value =
             serde_json::to_value(facts).map_err(|e| Error::bad_input(format!("state of the build: {e}")))?;
-        self.state.finished.insert(stage.into(), value);
+        self.state.finished.insert(stage.name.into(), value);
         self.save()
     }
 
@@ -156,10 +157,10 @@ impl Partial {
 }
 
 /// The facts of an earlier stage.
-pub(crate) fn facts<T: for<'a> Deserialize<'a>>(partial: &Partial, stage: &str) -> Result<T> {
+pub(crate) fn facts<T: for<'a> Deserialize<'a>>(partial: &Partial, stage: Stage) -> Result<T> {
     partial.facts(stage).ok_or_else(|| {
         let folder = partial.folder().display();
-        Error::corrupt(format!("{folder} does not say what came of {stage}; start the build again"))
+        Error::corrupt(format!("{folder} does not say what came of {}; start the build again", stage.name))
     })
 }
 

@@ -14,6 +14,7 @@ use crate::stages::plan::{
     BUFFER_BYTES, BUILD_THREAD_BYTES, BuildPlan, CODEBOOK_SAMPLE, CODEBOOK_SAMPLE_LEAST, KindPlan,
     THREADS_PART,
 };
+use crate::stages::stage::PlannedStage;
 use crate::stages::vamana::Graph;
 
 /// Out of core, vectors on their way into blocks get one part in so many of the free memory: the lists of a cell and
@@ -117,8 +118,8 @@ impl Needs {
 pub(crate) fn plan(
     base: &Reader,
     options: &BuildOptions,
-    graph: &GraphOptions,
-    has_graph: bool,
+    (graph, has_graph): (&GraphOptions, bool),
+    stages: &[PlannedStage<'_>],
 ) -> Result<BuildPlan> {
     let needs = Needs::of(base, options, graph, has_graph);
     let (n, point) = (needs.rows, needs.point);
@@ -151,7 +152,7 @@ pub(crate) fn plan(
     let work = (points_per_cell * point).max(code_memory_bytes).max(training);
     let coded = if needs.in_blocks { CODED_BLOCK_BYTES } else { 0 };
     let peak = if has_graph { work } else { 0 };
-    Ok(BuildPlan {
+    let plan = BuildPlan {
         points_per_cell,
         in_ram,
         threads,
@@ -164,7 +165,9 @@ pub(crate) fn plan(
         point_bytes: point,
         calibration_in_flight: CALIBRATION_IN_FLIGHT,
         own: KindPlan::Blocks { has_graph },
-    })
+        stages: Vec::new(),
+    };
+    Ok(plan.with_stages(&base.shape(), stages))
 }
 
 /// Points of a cell when `rows` are divided into `cells`.

@@ -16,14 +16,13 @@ use stratann_storage::{Progress, Result};
 use self::open::GraphTables;
 use crate::base::Base;
 use crate::curve::Point;
-use crate::dataset::{Reader, Scan, Shape};
+use crate::dataset::{Reader, Scan};
 use crate::files;
 use crate::findings::Report;
 use crate::kinds::blocks;
 use crate::kinds::questions::{BuildsKind, Kind, OpenKind};
 use crate::manifest::Manifest;
 use crate::stages::build::Build;
-use crate::stages::forecast::Forecast;
 use crate::stages::options::BuildOptions;
 use crate::stages::plan::BuildPlan;
 
@@ -60,11 +59,8 @@ impl Kind for DiskGraph {
 
 impl BuildsKind for GraphOptions {
     fn plan(&self, base: &Reader, options: &BuildOptions) -> Result<BuildPlan> {
-        blocks::plan::plan(base, options, self, true)
-    }
-
-    fn forecast(&self, shape: &Shape, options: &BuildOptions, plan: &BuildPlan) -> Forecast {
-        build::forecast::forecast(shape, options, self, plan)
+        let stages = build::forecast::stages(&base.shape(), options, self);
+        blocks::plan::plan(base, options, (self, true), &stages)
     }
 
     fn run(&self, build: &mut Build<'_>, scan: &Scan) -> Result<Manifest> {

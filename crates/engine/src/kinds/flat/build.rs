@@ -2,7 +2,7 @@
 
 use stratann_storage::Result;
 
-use crate::dataset::{Scan, Shape};
+use crate::dataset::Scan;
 use crate::files;
 use crate::manifest::Manifest;
 use crate::stages::blocks::graph_file::Cell;
@@ -10,8 +10,8 @@ use crate::stages::blocks::layout::{Design, LayoutFacts, ORDER, job, shape};
 use crate::stages::blocks::placement::{Packed, Placement};
 use crate::stages::blocks::write::BlockJob;
 use crate::stages::build::Build;
-use crate::stages::forecast::{Forecast, Size};
-use crate::stages::plan::BuildPlan;
+use crate::stages::forecast::Size;
+use crate::stages::stage::{LAYOUT, PlannedStage, SCAN};
 use crate::stages::tables::write_table;
 
 /// Bytes of a block.
@@ -19,15 +19,14 @@ const BLOCK_BYTES: usize = 64 << 10;
 /// Nanoseconds of a byte that is written.
 const WRITE_NS: f64 = 2.0;
 
-/// What the stages are expected to take.
-pub(crate) fn forecast(shape: &Shape, plan: &BuildPlan) -> Forecast {
-    let size = Size::of(shape, plan);
-    Forecast::new(vec![("scan", size.scan_s()), ("layout", size.bytes * WRITE_NS * 1e-9)])
+/// The stages.
+pub(crate) fn stages() -> Vec<PlannedStage<'static>> {
+    vec![SCAN.takes(Size::scan_s), LAYOUT.takes(|size| size.bytes * WRITE_NS * 1e-9)]
 }
 
 /// Writes the blocks. Returns the manifest of the finished files.
 pub(crate) fn run(build: &mut Build<'_>, scan: &Scan) -> Result<Manifest> {
-    let layout: LayoutFacts = build.stage("layout", |b| write_blocks(b, scan))?;
+    let layout: LayoutFacts = build.stage(LAYOUT, |b| write_blocks(b, scan))?;
     build.manifest(scan, &layout, 0.0)
 }
 

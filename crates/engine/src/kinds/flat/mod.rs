@@ -15,7 +15,7 @@ use stratann_storage::{Progress, Result};
 
 use crate::base::Base;
 use crate::curve::{Grid, Point};
-use crate::dataset::{Reader, Scan, Shape};
+use crate::dataset::{Reader, Scan};
 use crate::files;
 use crate::findings::Report;
 use crate::kinds::answers::Setting;
@@ -23,7 +23,6 @@ use crate::kinds::blocks;
 use crate::kinds::questions::{BuildsKind, Kind, OpenKind, SearchParams};
 use crate::manifest::Manifest;
 use crate::stages::build::Build;
-use crate::stages::forecast::Forecast;
 use crate::stages::options::BuildOptions;
 use crate::stages::plan::BuildPlan;
 
@@ -69,11 +68,7 @@ impl SearchParams for flat::Params {
 
 impl BuildsKind for Flat {
     fn plan(&self, base: &Reader, options: &BuildOptions) -> Result<BuildPlan> {
-        blocks::plan::plan(base, options, &GraphOptions::default(), false)
-    }
-
-    fn forecast(&self, shape: &Shape, _: &BuildOptions, plan: &BuildPlan) -> Forecast {
-        build::forecast(shape, plan)
+        blocks::plan::plan(base, options, (&GraphOptions::default(), false), &build::stages())
     }
 
     fn run(&self, build: &mut Build<'_>, scan: &Scan) -> Result<Manifest> {

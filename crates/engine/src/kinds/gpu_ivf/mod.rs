@@ -19,7 +19,7 @@ use stratann_params::build::GpuOptions;
 use stratann_storage::{Progress, Result};
 
 use crate::curve::Point;
-use crate::dataset::{Reader, Scan, Shape};
+use crate::dataset::{Reader, Scan};
 use crate::findings::Report;
 use crate::kinds::answers::PlannedQuery;
 use crate::kinds::blocks;
@@ -27,7 +27,6 @@ use crate::kinds::options::Switches;
 use crate::kinds::questions::{BuildsKind, Kind};
 use crate::manifest::Manifest;
 use crate::stages::build::Build;
-use crate::stages::forecast::Forecast;
 use crate::stages::options::BuildOptions;
 use crate::stages::plan::BuildPlan;
 
@@ -70,10 +69,6 @@ impl Kind for GpuIvf {
 impl BuildsKind for GpuOptions {
     fn plan(&self, base: &Reader, options: &BuildOptions) -> Result<BuildPlan> {
         build::memory::plan(base, options, self)
-    }
-
-    fn forecast(&self, shape: &Shape, options: &BuildOptions, plan: &BuildPlan) -> Forecast {
-        build::memory::forecast(shape, options, self, plan)
     }
 
     fn run(&self, build: &mut Build<'_>, scan: &Scan) -> Result<Manifest> {

@@ -24,7 +24,7 @@ use stratann_params::build::GridOptions;
 use stratann_storage::{Progress, Result};
 
 use crate::curve::Point;
-use crate::dataset::{Reader, Scan, Shape};
+use crate::dataset::{Reader, Scan};
 use crate::files;
 use crate::findings::Report;
 use crate::kinds::answers::PlannedQuery;
@@ -32,7 +32,6 @@ use crate::kinds::blocks;
 use crate::kinds::questions::{BuildsKind, Kind};
 use crate::manifest::Manifest;
 use crate::stages::build::Build;
-use crate::stages::forecast::Forecast;
 use crate::stages::options::BuildOptions;
 use crate::stages::plan::BuildPlan;
 use crate::units::UnitRanges;
@@ -95,10 +94,6 @@ impl Kind for GridIvf {
 impl BuildsKind for GridOptions {
     fn plan(&self, base: &Reader, options: &BuildOptions) -> Result<BuildPlan> {
         build::memory::plan(base, options, self)
-    }
-
-    fn forecast(&self, shape: &Shape, options: &BuildOptions, plan: &BuildPlan) -> Forecast {
-        build::memory::forecast(shape, options, self, plan)
     }
 
     fn run(&self, build: &mut Build<'_>, scan: &Scan) -> Result<Manifest> {

@@ -26,7 +26,7 @@ use stratann_params::build::ListOptions;
 use stratann_storage::{Progress, Result};
 
 use crate::curve::Point;
-use crate::dataset::{Reader, Scan, Shape};
+use crate::dataset::{Reader, Scan};
 use crate::files;
 use crate::findings::Report;
 use crate::kinds::answers::PlannedQuery;
@@ -34,7 +34,6 @@ use crate::kinds::blocks;
 use crate::kinds::questions::{BuildsKind, Kind};
 use crate::manifest::Manifest;
 use crate::stages::build::Build;
-use crate::stages::forecast::Forecast;
 use crate::stages::options::BuildOptions;
 use crate::stages::plan::BuildPlan;
 use crate::units::UnitRanges;
@@ -105,10 +104,6 @@ impl Kind for HybridIvf {
 impl BuildsKind for ListOptions {
     fn plan(&self, base: &Reader, options: &BuildOptions) -> Result<BuildPlan> {
         build::memory::plan(base, options, self)
-    }
-
-    fn forecast(&self, shape: &Shape, options: &BuildOptions, plan: &BuildPlan) -> Forecast {
-        build::forecast::forecast(shape, options, self, plan)
     }
 
     fn run(&self, build: &mut Build<'_>, scan: &Scan) -> Result<Manifest> {

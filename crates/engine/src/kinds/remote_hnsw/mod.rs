@@ -27,7 +27,7 @@ use stratann_params::build::RemoteOptions;
 use stratann_storage::{Progress, Result};
 
 use crate::curve::Point;
-use crate::dataset::{Reader, Scan, Shape};
+use crate::dataset::{Reader, Scan};
 use crate::exec::GatherOptions;
 use crate::files;
 use crate::findings::Report;
@@ -36,7 +36,6 @@ use crate::kinds::blocks;
 use crate::kinds::questions::{BuildsKind, Kind};
 use crate::manifest::Manifest;
 use crate::stages::build::Build;
-use crate::stages::forecast::Forecast;
 use crate::stages::options::BuildOptions;
 use crate::stages::plan::BuildPlan;
 
@@ -88,10 +87,6 @@ impl Kind for RemoteHnsw {
 impl BuildsKind for RemoteOptions {
     fn plan(&self, base: &Reader, options: &BuildOptions) -> Result<BuildPlan> {
         build::memory::plan(base, options, self)
-    }
-
-    fn forecast(&self, shape: &Shape, options: &BuildOptions, plan: &BuildPlan) -> Forecast {
-        build::memory::forecast(shape, options, self, plan)
     }
 
     fn run(&self, build: &mut Build<'_>, scan: &Scan) -> Result<Manifest> {

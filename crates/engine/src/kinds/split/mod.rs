@@ -18,7 +18,9 @@ use crate::curve::Curve;
 use crate::dataset::{self, Reader, Scan};
 use crate::kinds::disk_graph::build::divide::Division;
 use crate::kinds::disk_graph::build::graph_stage::{self, GraphFacts};
-use crate::kinds::disk_graph::build::{divide, layout_stage, merge, report_layout};
+use crate::kinds::disk_graph::build::{
+    DIVIDE, GRAPH, HEAD, NUMBERED, divide, layout_stage, merge, report_layout,
+};
 use crate::kinds::known::facts as facts_of;
 use crate::kinds::options::KindOptions;
 use crate::manifest::PARTIAL;
@@ -31,6 +33,7 @@ use crate::stages::plan::{BuildPlan, check_disk};
 use crate::stages::publish;
 use crate::stages::report::BuildReport;
 use crate::stages::space::Space;
+use crate::stages::stage::{CALIBRATE, CODEBOOK, CODES, LAYOUT, SCAN, Stage};
 use crate::stages::state::{self, Partial, facts};
 use tasks::{Done, IdFacts, Job, ScanPart, Task, joined};
 
@@ -63,6 +66,15 @@ enum Step {
     Calibrate,
 }
 
+/// Marks in the state: whether the rows are divided into cells, and the steps that end no stage.
+const DIVIDED: Stage = Stage::named("divided");
+const CENTROIDS: Stage = Stage::named("centroids");
+const NEAREST: Stage = Stage::named("nearest");
+const CELLS: Stage = Stage::named("cells");
+const ENCODED: Stage = Stage::named("encoded");
+const PACKED: Stage = Stage::named("packed");
+const BLOCKS: Stage = Stage::named("blocks");
+
 /// A task, and how much work it is beside the others of its step.
 type TaskAndWork = (Task, u64);
 
@@ -82,21 +94,21 @@ const STEPS: [Step; 12] = [
 ];
 
 impl Step {
-    /// Its stage in the report, what it does, and what its tasks are measured in.
-    const fn words(self) -> (&'static str, &'static str, &'static str) {
+    /// The stage in the report, the name of the step, and the unit of its tasks.
+    const fn words(self) -> (Stage, &'static str, &'static str) {
         match self {
-            Step::Scan => ("scan", "checking vectors", "rows"),
-            Step::Sample => ("codebook", "training the codebook", "tasks"),
-            Step::Nearest => ("divide", "dividing into cells", "rows"),
-            Step::Divide => ("divide", "joining the division", "tasks"),
-            Step::Graph => ("graph", "graph", "points"),
-            Step::Merge => ("graph", "merging cells", "nodes"),
-            Step::Pack => ("layout", "packing", "nodes"),
-            Step::Number => ("layout", "giving ids", "tasks"),
-            Step::Codes => ("codes", "joining codes", "tasks"),
-            Step::Blocks => ("layout", "writing blocks", "nodes"),
-            Step::Join => ("layout", "joining blocks", "tasks"),
-            Step::Calibrate => ("calibrate", "calibrating", "tasks"),
+            Step::Scan => (SCAN, "checking vectors", "rows"),
+            Step::Sample => (CODEBOOK, "training the codebook", "tasks"),
+            Step::Nearest => (DIVIDE, "dividing into cells", "rows"),
+            Step::Divide => (DIVIDE, "joining the division", "tasks"),
+            Step::Graph => (GRAPH, "graph", "points"),
+            Step::Merge => (GRAPH, "merging cells", "nodes"),
+            Step::Pack => (LAYOUT, "packing", "nodes"),
+            Step::Number => (LAYOUT, "giving ids", "tasks"),
+            Step::Codes => (CODES, "joining codes", "tasks"),
+            Step::Blocks => (LAYOUT, "writing blocks", "nodes"),
+            Step::Join => (LAYOUT, "joining blocks", "tasks"),
+            Step::Calibrate => (CALIBRATE, "calibrating", "tasks"),
         }
     }
 }
@@ -170,71 +182,69 @@ impl Split {
 
     /// The tasks of a step; none when it is behind, or this build does without.
     fn tasks(&self, step: Step) -> Result<Vec<TaskAndWork>> {
-        let has = |stage: &str| self.partial.has(stage);
+        let has = |stage: Stage| self.partial.has(stage);
         let mut tasks = Vec::new();
         let KindOptions::DiskGraph(own) = &self.options.kind else {
             match step {
-                Step::Scan if !has("scan") => self.scan_tasks(&mut tasks),
-                Step::Blocks if !has("layout") => tasks.push((Task::Flat, self.base.shape().rows)),
+                Step::Scan if !has(SCAN) => self.scan_tasks(&mut tasks),
+                Step::Blocks if !has(LAYOUT) => tasks.push((Task::Flat, self.base.shape().rows)),
                 _ => {}
             }
             return Ok(tasks);
         };
         match step {
-            Step::Scan if !has("scan") => self.scan_tasks(&mut tasks),
+            Step::Scan if !has(SCAN) => self.scan_tasks(&mut tasks),
             Step::Sample => {
-                if !has("codebook") {
+                if !has(CODEBOOK) {
                     tasks.push((Task::Codebook, 1));
                 }
-                if !has("graph") && !has("divide") && !has("centroids") && self.is_divided(own)? {
+                if !has(GRAPH) && !has(DIVIDE) && !has(CENTROIDS) && self.is_divided(own)? {
                     tasks.push((Task::Centroids, 1));
                 }
             }
-            Step::Nearest
-                if !has("graph") && !has("divide") && !has("nearest") && self.is_divided(own)? =>
-            {
+            Step::Nearest if !has(GRAPH) && !has(DIVIDE) && !has(NEAREST) && self.is_divided(own)? => {
                 self.each_part(Task::Nearest, &mut tasks);
             }
-            Step::Divide if !has("graph") && !has("divide") && self.is_divided(own)? => {
+            Step::Divide if !has(GRAPH) && !has(DIVIDE) && self.is_divided(own)? => {
                 tasks.push((Task::Divide, 1));
             }
             Step::Graph => {
-                if !has("graph") && !has("cells") {
-                    match self.partial.facts::<Division>("divide") {
+                if !has(GRAPH) && !has(CELLS) {
+                    match self.partial.facts::<Division>(DIVIDE) {
                         Some(d) => {
                             tasks.extend((0..d.cells.len()).map(|c| (Task::Cell(c), d.members_of(c))));
                         }
                         None => tasks.push((Task::Graph, self.base.shape().rows)),
                     }
                 }
-                if !has("codes") && !has("encoded") {
+                if !has(CODES) && !has(ENCODED) {
                     // Little work beside the graph's: it fills what the last cells leave idle.
                     let parts = Parts { rows: self.base.shape().rows }.count();
                     tasks.extend((0..parts).map(|part| (Task::Encode(part), 0)));
                 }
             }
-            Step::Merge if !has("graph") => {
-                let division: Division = facts(&self.partial, "divide")?;
+            Step::Merge if !has(GRAPH) => {
+                let division: Division = facts(&self.partial, DIVIDE)?;
                 let cells = division.cells.iter().enumerate();
                 tasks.extend(cells.map(|(c, at)| (Task::Merge(c), u64::from(at.end - at.start))));
             }
-            Step::Pack if !has("layout") && !has("packed") && !has("numbered") => {
+            Step::Pack if !has(LAYOUT) && !has(PACKED) && !has(NUMBERED) => {
                 self.each_cell(Task::Pack, &mut tasks)?;
             }
-            Step::Number if !has("layout") && !has("numbered") => tasks.push((Task::Number, 1)),
+            Step::Number if !has(LAYOUT) && !has(NUMBERED) => tasks.push((Task::Number, 1)),
             // Blocks that carry codes are made from all of them.
-            Step::Codes if own.codes == CodePlace::Disk && !has("codes") => {
+            Step::Codes if own.codes == CodePlace::Disk && !has(CODES) => {
                 tasks.push((Task::Codes, 1));
             }
             Step::Blocks => {
-                if !has("layout") && !has("blocks") {
+                if !has(LAYOUT) && !has(BLOCKS) {
                     self.each_cell(Task::Blocks, &mut tasks)?;
                 }
-                let rest = [("codes", Task::Codes), ("head", Task::Head)];
-                tasks.extend(rest.into_iter().filter(|(stage, _)| !has(stage)).map(|(_, task)| (task, 0)));
+                let rest = [(CODES, Task::Codes), (HEAD, Task::Head)];
+                tasks.extend(rest.into_iter().filter(|(stage, _)| !has(*stage)).map(|(_, task)| (task, 0)));
             }
-            Step::Join if !has("layout") => tasks.push((Task::Join, 1)),
-            Step::Calibrate if !has("calibrate") => tasks.push((Task::Calibrate, 1)),
+            Step::Join if !has(LAYOUT) => tasks.push((Task::Join, 1)),
+            Step::Calibrate if !has(CALIBRATE) => tasks.push((Task::Calibrate, 1)),
             _ => {}
         }
         Ok(tasks)
@@ -242,10 +252,10 @@ impl Split {
 
     /// Whether the graph is built in cells.
     fn is_divided(&self, own: &GraphOptions) -> Result<bool> {
-        if let Some(known) = self.partial.facts("divided") {
+        if let Some(known) = self.partial.facts(DIVIDED) {
             return Ok(known);
         }
-        let scan: ScanFacts = facts(&self.partial, "scan")?;
+        let scan: ScanFacts = facts(&self.partial, SCAN)?;
         let rows = self.base.shape().rows - scan.skipped.len() as u64;
         let ScanFacts { skipped, max_squared_norm, .. } = scan;
         let scan = Scan { rows, skipped, max_squared_norm, ..Scan::default() };
@@ -260,7 +270,7 @@ impl Split {
     }
 
     fn each_cell(&self, task: fn(usize) -> Task, tasks: &mut Vec<TaskAndWork>) -> Result<()> {
-        let graph: GraphFacts = facts(&self.partial, "graph")?;
+        let graph: GraphFacts = facts(&self.partial, GRAPH)?;
         let cells = graph.cells.iter().enumerate();
         tasks.extend(cells.map(|(c, at)| (task(c), u64::from(at.end - at.start))));
         Ok(())
@@ -294,7 +304,7 @@ impl Split {
                 || Error::bad_input(format!("the task {name} was not done; run all tasks of a phase"));
             all.push((task, facts.ok_or_else(missing)?));
         }
-        *self.report.stages.entry(step.words().0.into()).or_default() += seconds;
+        *self.report.stages.entry(step.words().0.reported.into()).or_default() += seconds;
         match step {
             Step::Scan => self.complete_scan(all),
             Step::Graph | Step::Merge => self.complete_graph(all),
@@ -333,10 +343,10 @@ impl Split {
         let ScanFacts { skipped, max_squared_norm, .. } = scan.clone();
         let found = Scan { rows, skipped, max_squared_norm, ..Scan::default() };
         scan.drawn = self.build().draw(&found);
-        self.partial.finish("scan", &scan)?;
+        self.partial.finish(SCAN, &scan)?;
         if let KindOptions::DiskGraph(own) = &self.options.kind {
             let divided = self.is_divided(own)?;
-            self.partial.finish("divided", &divided)?;
+            self.partial.finish(DIVIDED, &divided)?;
         }
         Ok(())
     }
@@ -345,7 +355,7 @@ impl Split {
         let (mut errors, mut edges, mut merged) = (Vec::new(), 0u64, false);
         for (task, facts) in all {
             match task {
-                Task::Graph => self.partial.finish("graph", &read::<GraphFacts>(facts)?)?,
+                Task::Graph => self.partial.finish(GRAPH, &read::<GraphFacts>(facts)?)?,
                 Task::Encode(_) => errors.push(read::<CodeErrors>(facts)?),
                 Task::Merge(_) => {
                     edges += read::<u64>(facts)?;
@@ -355,16 +365,16 @@ impl Split {
             }
         }
         if merged {
-            let division: Division = facts(&self.partial, "divide")?;
+            let division: Division = facts(&self.partial, DIVIDE)?;
             let cells = division.cells.len();
-            self.partial.finish("graph", &GraphFacts::new(division.cells, edges))?;
+            self.partial.finish(GRAPH, &GraphFacts::new(division.cells, edges))?;
             merge::remove_lists(&self.build(), cells);
             return Ok(());
         }
         if !errors.is_empty() {
-            self.partial.finish("encoded", &CodeErrors::mean(errors))?;
+            self.partial.finish(ENCODED, &CodeErrors::mean(errors))?;
         }
-        self.partial.finish("cells", &())
+        self.partial.finish(CELLS, &())
     }
 
     fn complete_blocks(&mut self, all: Vec<(Task, Value)>) -> Result<()> {
@@ -373,44 +383,44 @@ impl Split {
             match task {
                 Task::Blocks(_) => written.get_or_insert_default().add(&read(found)?),
                 Task::Codes => {
-                    let error: f32 = facts(&self.partial, "encoded")?;
-                    self.partial.finish("codes", &error)?;
+                    let error: f32 = facts(&self.partial, ENCODED)?;
+                    self.partial.finish(CODES, &error)?;
                 }
-                Task::Head => self.partial.finish("head", &())?,
-                _ => self.partial.finish("layout", &read::<LayoutFacts>(found)?)?,
+                Task::Head => self.partial.finish(HEAD, &())?,
+                _ => self.partial.finish(LAYOUT, &read::<LayoutFacts>(found)?)?,
             }
         }
-        written.map_or(Ok(()), |written| self.partial.finish("blocks", &written))
+        written.map_or(Ok(()), |written| self.partial.finish(BLOCKS, &written))
     }
 
     fn complete_other(&mut self, step: Step, all: Vec<(Task, Value)>) -> Result<()> {
         for (task, found) in all {
             match task {
-                Task::Codebook => self.partial.finish("codebook", &found)?,
-                Task::Centroids => self.partial.finish("centroids", &())?,
+                Task::Codebook => self.partial.finish(CODEBOOK, &found)?,
+                Task::Centroids => self.partial.finish(CENTROIDS, &())?,
                 Task::Divide => {
-                    self.partial.finish("divide", &read::<Division>(found)?)?;
+                    self.partial.finish(DIVIDE, &read::<Division>(found)?)?;
                     divide::remove_nearest(&self.build());
                 }
-                Task::Number => self.partial.finish("numbered", &())?,
+                Task::Number => self.partial.finish(NUMBERED, &())?,
                 Task::Join => {
                     let (layout, entry): (LayoutFacts, FileEntry) = read(found)?;
                     self.partial.finish(publish::FILES, &joined(self.number, entry))?;
-                    self.partial.finish("layout", &layout)?;
-                    let graph: GraphFacts = facts(&self.partial, "graph")?;
+                    self.partial.finish(LAYOUT, &layout)?;
+                    let graph: GraphFacts = facts(&self.partial, GRAPH)?;
                     layout_stage::remove_parts(&self.build(), graph.cells.len());
                 }
                 Task::Calibrate => {
                     let (curves, entries): (Vec<Curve>, BTreeMap<FileName, FileEntry>) = read(found)?;
                     self.partial.finish(publish::FILES, &entries)?;
-                    self.partial.finish("calibrate", &curves)?;
+                    self.partial.finish(CALIBRATE, &curves)?;
                 }
                 _ => {}
             }
         }
         match step {
-            Step::Nearest => self.partial.finish("nearest", &()),
-            Step::Pack => self.partial.finish("packed", &()),
+            Step::Nearest => self.partial.finish(NEAREST, &()),
+            Step::Pack => self.partial.finish(PACKED, &()),
             _ => Ok(()),
         }
     }
@@ -431,14 +441,14 @@ impl Split {
         let out = self.out.clone();
         let mut build = self.build();
         build.report = report;
-        let scan = build.take_scan(facts(build.partial, "scan")?);
-        let layout: LayoutFacts = facts(build.partial, "layout")?;
+        let scan = build.take_scan(facts(build.partial, SCAN)?);
+        let layout: LayoutFacts = facts(build.partial, LAYOUT)?;
         let manifest = match &build.options.kind {
             KindOptions::DiskGraph(own) => {
-                let code_error: f32 = facts(build.partial, "codes")?;
+                let code_error: f32 = facts(build.partial, CODES)?;
                 let mut manifest = publish::manifest(&build, scan.rows, layout.blocks, code_error)?;
-                manifest.curves = facts(build.partial, "calibrate")?;
-                let graph: GraphFacts = facts(build.partial, "graph")?;
+                manifest.curves = facts(build.partial, CALIBRATE)?;
+                let graph: GraphFacts = facts(build.partial, GRAPH)?;
                 let space = build.space(&scan, own.exact_points)?;
                 report_layout(&mut build, &space, &graph, &layout);
                 manifest

@@ -17,13 +17,14 @@ use stratann_storage::data_file::FileEntry;
 use stratann_storage::names::FileName;
 use stratann_storage::{Error, Progress, Result, budget};
 
+use super::BLOCKS;
 use crate::curve::Curve;
 use crate::dataset::{self, Reader, Scan};
 use crate::files;
 use crate::kinds::disk_graph::build::divide::Division;
 use crate::kinds::disk_graph::build::graph_stage::{self, GraphFacts};
 use crate::kinds::disk_graph::build::{
-    cells, code_options, codes_target, divide, layout_stage, merge, write_head_graph,
+    DIVIDE, GRAPH, cells, code_options, codes_target, divide, layout_stage, merge, write_head_graph,
 };
 use crate::kinds::flat;
 use crate::kinds::options::KindOptions;
@@ -32,6 +33,7 @@ use crate::stages::blocks::layout::LayoutFacts;
 use crate::stages::blocks::write::Written;
 use crate::stages::build::{Build, IDS, ScanFacts, content_of_ids, made_with};
 use crate::stages::options::BuildOptions;
+use crate::stages::stage::{CODES, LAYOUT, SCAN};
 use crate::stages::state::{Partial, State, facts};
 use crate::stages::tables::read_table;
 use crate::stages::{codes, publish};
@@ -226,7 +228,7 @@ fn work(build: &mut Build<'_>, task: Task, calibrate: Calibrate) -> Result<Value
         }
         _ => {}
     }
-    let scan: ScanFacts = facts(build.partial, "scan")?;
+    let scan: ScanFacts = facts(build.partial, SCAN)?;
     let scan = build.take_scan(scan);
     match (&build.options.kind, task) {
         (_, Task::Flat) => {
@@ -246,8 +248,8 @@ fn graph_work(
     calibrate: Calibrate,
 ) -> Result<Value> {
     let space = |b: &Build<'_>| b.space(scan, own.exact_points);
-    let division = |b: &Build<'_>| facts::<Division>(b.partial, "divide");
-    let graph = |b: &Build<'_>| facts::<GraphFacts>(b.partial, "graph");
+    let division = |b: &Build<'_>| facts::<Division>(b.partial, DIVIDE);
+    let graph = |b: &Build<'_>| facts::<GraphFacts>(b.partial, GRAPH);
     Ok(match task {
         Task::Scan(_) | Task::Ids | Task::Flat => Value::Null,
         Task::Codebook => {
@@ -276,14 +278,13 @@ fn graph_work(
             json!(write_head_graph(build, own, &space(build)?, scan, &ids)?)
         }
         Task::Join => {
-            let written: Written = facts(build.partial, "blocks")?;
+            let written: Written = facts(build.partial, BLOCKS)?;
             json!(layout_stage::join(build, own, scan, &graph(build)?, &written)?)
         }
         Task::Calibrate => {
             load_ids(build)?;
-            let layout: LayoutFacts = facts(build.partial, "layout")?;
-            let manifest =
-                publish::manifest(build, scan.rows, layout.blocks, facts(build.partial, "codes")?)?;
+            let layout: LayoutFacts = facts(build.partial, LAYOUT)?;
+            let manifest = publish::manifest(build, scan.rows, layout.blocks, facts(build.partial, CODES)?)?;
             let ids: Vec<u32> = read_table(&build.partial.path(IDS))?;
             let curves = calibrate(build, &manifest, scan, &ids)?;
             json!((curves, manifest.files))

@@ -28,7 +28,7 @@ pub(crate) fn run(
     space: &Space,
     scan: &Scan,
 ) -> Result<GraphFacts> {
-    let division = build.stage("divide", |b| divide::run(b, own, space, scan))?;
+    let division = build.stage(super::DIVIDE, |b| divide::run(b, own, space, scan))?;
     divide::remove_nearest(build);
     build.progress.stage("graph", division.members(), "points");
     (0..division.cells.len()).try_for_each(|cell| build_cell(build, own, space, &division, cell))?;

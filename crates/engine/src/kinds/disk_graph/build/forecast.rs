@@ -1,12 +1,12 @@
-//! What the stages of a `disk-graph` are expected to take.
+//! The stages of a `disk-graph`, and the time that each is expected to take.
 
-use super::head;
+use super::{GRAPH, HEAD, head};
 use crate::codebook::CodebookOptions;
 use crate::dataset::Shape;
 use crate::stages::codes::ITERATIONS;
-use crate::stages::forecast::{Forecast, Size};
+use crate::stages::forecast::Size;
 use crate::stages::options::BuildOptions;
-use crate::stages::plan::BuildPlan;
+use crate::stages::stage::{CALIBRATE, CODEBOOK, CODES, LAYOUT, PlannedStage, SCAN};
 use stratann_params::build::GraphOptions;
 use stratann_params::choices::CodePlace;
 
@@ -23,38 +23,45 @@ const DOUBLING: f64 = 0.26;
 /// Code comparisons of a calibration query in all settings, for all k.
 const COMPARISONS: f64 = 50_000.0;
 
-pub(crate) fn forecast(
+/// The stages; the plan of blocks knows their memory.
+pub(crate) fn stages<'a>(
     shape: &Shape,
-    options: &BuildOptions,
-    own: &GraphOptions,
-    plan: &BuildPlan,
-) -> Forecast {
-    let size = Size::of(shape, plan);
+    options: &'a BuildOptions,
+    own: &'a GraphOptions,
+) -> Vec<PlannedStage<'a>> {
     let code_bytes = own.code_bytes(shape.dim);
     let codebook =
         CodebookOptions { code_bytes, kind: own.code_kind, iterations: ITERATIONS, seed: options.seed };
     let growth = |rows: f64| 1.0 + DOUBLING * (rows / SMALL_ROWS).log2().max(0.0);
-    let graph = |rows: f64, list: f64, degree: f64| {
+    let graph = move |size: &Size, rows: f64, list: f64, degree: f64| {
         let component_bytes = if own.exact_points { 4.0 } else { 1.0 };
         let pair = PAIR_NS + POINT_BYTE_NS * size.dim * component_bytes;
         size.shared_s(rows * list * degree * 0.5 * pair * growth(rows))
     };
-    // Points on the borders of cells are in several.
-    let copies = if plan.in_ram { 1.0 } else { 2.0 };
-    let graph_s =
-        copies * own.passes.max(1) as f64 * graph(size.rows, own.build_list as f64, own.degree as f64);
+    let graph_s = move |size: &Size| {
+        // Points on the borders of cells are in several.
+        let copies = if size.is_one_cell { 1.0 } else { 2.0 };
+        copies * own.passes.max(1) as f64 * graph(size, size.rows, own.build_list as f64, own.degree as f64)
+    };
     let head_rows = head::head_count(shape.rows as usize, own.head_share) as f64;
-    let layout = ("layout", size.shared_s(size.rows * NODE_NS * growth(size.rows)));
-    let codes = ("codes", size.encoding_s(own.code_kind));
-    let mut stages =
-        vec![("scan", size.scan_s()), ("codebook", size.codebook_s(plan, &codebook)), ("graph", graph_s)];
+    let layout = LAYOUT.takes(move |size| size.shared_s(size.rows * NODE_NS * growth(size.rows)));
+    let codes = CODES.takes(move |size| size.encoding_s(own.code_kind));
+    let mut stages = vec![
+        SCAN.takes(Size::scan_s),
+        CODEBOOK.takes(move |size| size.codebook_s(&codebook)),
+        GRAPH.takes(graph_s),
+    ];
     match own.codes {
         CodePlace::Ram => stages.extend([layout, codes]),
         CodePlace::Disk => stages.extend([codes, layout]),
     }
     let comparison = COMPARISON_NS + CODE_BYTE_NS * code_bytes as f64;
-    let settings_s = size.shared_s(options.calibration_queries as f64 * COMPARISONS * comparison);
-    stages.push(("head", graph(head_rows, head::HEAD_LIST as f64, head::HEAD_DEGREE as f64)));
-    stages.push(("calibrate", size.truth_s(options) + settings_s));
-    Forecast::new(stages)
+    stages.push(
+        HEAD.takes(move |size| graph(size, head_rows, head::HEAD_LIST as f64, head::HEAD_DEGREE as f64)),
+    );
+    stages.push(CALIBRATE.takes(move |size| {
+        let compared = options.calibration_queries as f64 * COMPARISONS * comparison;
+        size.truth_s(options) + size.shared_s(compared)
+    }));
+    stages
 }

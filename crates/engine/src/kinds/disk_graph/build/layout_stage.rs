@@ -21,6 +21,7 @@ use crate::stages::blocks::layout::{Design, LayoutFacts, ORDER, job, shape};
 use crate::stages::blocks::placement::{Packed, Placement};
 use crate::stages::blocks::write::{BlockJob, Written};
 use crate::stages::build::{Build, IDS};
+use crate::stages::stage::CODEBOOK;
 use crate::stages::state::facts;
 use crate::stages::tables::{read_entries, read_table, write_table};
 
@@ -91,7 +92,7 @@ fn write_all(
 
 /// The codes that blocks carry, when they do.
 pub(crate) fn code_file(build: &Build<'_>, own: &GraphOptions) -> Result<Option<CodeFile>> {
-    let open = || CodeFile::open(build.partial.folder(), facts(build.partial, "codebook")?);
+    let open = || CodeFile::open(build.partial.folder(), facts(build.partial, CODEBOOK)?);
     (own.codes == CodePlace::Disk).then(open).transpose()
 }
 
@@ -112,7 +113,7 @@ pub(crate) fn design(
             (shape(pages), density.nodes_per_block(&shape(pages)))
         }
         CodePlace::Disk => {
-            let code_bytes: usize = facts(build.partial, "codebook")?;
+            let code_bytes: usize = facts(build.partial, CODEBOOK)?;
             let shape = |pages| shape(build, pages * PAGE, true, code_bytes);
             let density = CodedDensity { nodes, mean_list, shape };
             let pages = own.pages_per_block.unwrap_or_else(|| density.pages_per_block());

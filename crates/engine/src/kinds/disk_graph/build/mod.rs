@@ -24,33 +24,39 @@ use crate::stages::blocks::layout::LayoutFacts;
 use crate::stages::build::{Build, IDS};
 use crate::stages::codes;
 use crate::stages::space::Space;
+use crate::stages::stage::{CODEBOOK, CODES, LAYOUT, Stage};
 use crate::stages::tables::{read_table, write_table};
 use graph_stage::GraphFacts;
+
+/// Builds the graph.
+pub(crate) const GRAPH: Stage = Stage::named("graph");
+/// Divides the rows into cells, where the graph is not built as a whole.
+pub(crate) const DIVIDE: Stage = Stage::named("divide");
+/// Gives ids, where blocks carry codes. Builds that several processes share have given it its name.
+pub(crate) const NUMBERED: Stage = Stage::named("numbered").reported_as("packing");
+/// Builds the head graph.
+pub(crate) const HEAD: Stage = Stage::named("head");
 
 /// Runs all stages but the calibration; returns the manifest of the finished files.
 pub(crate) fn run(build: &mut Build<'_>, own: &GraphOptions, scan: &Scan) -> Result<Manifest> {
     let space = build.space(scan, own.exact_points)?;
-    build.stage("codebook", |b| codes::train_codebook(b, code_options(b, own), &space, scan))?;
-    let graph: GraphFacts = build.stage("graph", |b| graph_stage::run(b, own, &space, scan))?;
+    build.stage(CODEBOOK, |b| codes::train_codebook(b, code_options(b, own), &space, scan))?;
+    let graph: GraphFacts = build.stage(GRAPH, |b| graph_stage::run(b, own, &space, scan))?;
     merge::remove_lists(build, graph.cells.len());
     let (layout, code_error) = match own.codes {
         CodePlace::Ram => {
-            let layout: LayoutFacts = build.stage("layout", |b| layout_stage::run(b, own, scan, &graph))?;
-            (layout, build.stage("codes", |b| encode(b, own, &space, scan))?)
+            let layout: LayoutFacts = build.stage(LAYOUT, |b| layout_stage::run(b, own, scan, &graph))?;
+            (layout, build.stage(CODES, |b| encode(b, own, &space, scan))?)
         }
         CodePlace::Disk => {
-            // The name of this stage in a build that several processes share.
-            build.stage("numbered", |b| layout_stage::place(b, own, scan, &graph).map(|_| ()))?;
-            if let Some(seconds) = build.report.stages.remove("numbered") {
-                build.report.stages.insert("packing".into(), seconds);
-            }
-            let code_error = build.stage("codes", |b| encode(b, own, &space, scan))?;
-            (build.stage("layout", |b| layout_stage::write(b, own, scan, &graph))?, code_error)
+            build.stage(NUMBERED, |b| layout_stage::place(b, own, scan, &graph).map(|_| ()))?;
+            let code_error = build.stage(CODES, |b| encode(b, own, &space, scan))?;
+            (build.stage(LAYOUT, |b| layout_stage::write(b, own, scan, &graph))?, code_error)
         }
     };
     report_layout(build, &space, &graph, &layout);
     let id_of_row = read_table(&build.partial.path(IDS))?;
-    build.stage("head", |b| write_head_graph(b, own, &space, scan, &id_of_row))?;
+    build.stage(HEAD, |b| write_head_graph(b, own, &space, scan, &id_of_row))?;
     build.manifest(scan, &layout, code_error)
 }
 

@@ -7,16 +7,18 @@ use stratann_storage::Result;
 use stratann_storage::budget::THREAD_BYTES;
 
 use super::members::DEGREE;
+use super::{BASELINES, MEMBERS};
 use crate::clusterings::{CHUNK, hierarchy};
 use crate::codebook::CodebookOptions;
 use crate::curve::CALIBRATION_IN_FLIGHT;
-use crate::dataset::{Reader, Shape};
+use crate::dataset::Reader;
 use crate::stages::codes::ITERATIONS;
-use crate::stages::forecast::{Forecast, Size};
+use crate::stages::forecast::Size;
 use crate::stages::options::BuildOptions;
 use crate::stages::plan::{
     BuildMemory, BuildPlan, CODEBOOK_SAMPLE, CODEBOOK_SAMPLE_LEAST, KindPlan, ListPlan,
 };
+use crate::stages::stage::{CALIBRATE, CLUSTERS, CODEBOOK, CODES, LAYOUT, NAVIGATION, PlannedStage, SCAN};
 use crate::stages::vamana::Graph;
 
 /// Most that a row takes in tables at any time: its list and its place among the members, its id.
@@ -30,6 +32,17 @@ const GROUP_LEAST: u64 = 8192;
 const REPLICAS: u64 = 3;
 /// What calibration takes beside the index: exact neighbours, queries in flight.
 const CALIBRATION_BYTES: u64 = 24 << 20;
+
+/// Nanoseconds of a multiplication and of a pair of vectors on a current processor.
+const MULTIPLY_NS: f64 = 0.1;
+const PAIR_NS: f64 = 12.0;
+/// Nanoseconds of a byte that is written.
+const WRITE_NS: f64 = 2.0;
+/// Pairs that are compared for each row: while groups are divided, and while its lists are found.
+const DIVIDED_PAIRS: f64 = 16.0 * 9.0;
+const WALKED_PAIRS: f64 = 600.0;
+/// Pairs for each centroid while their graph is built.
+const GRAPH_PAIRS: f64 = 2500.0;
 
 /// What is known of a build before it begins, as far as memory goes.
 struct Sizes {
@@ -86,27 +99,52 @@ impl Sizes {
             + CHUNK as u64 * (4 * self.point_dim + self.vector_bytes + 4 * LISTS_PER_VECTOR as u64)
     }
 
-    /// The stages with what they take at least.
-    fn stages(&self, options: &BuildOptions) -> Vec<(&'static str, u64)> {
-        let row = hierarchy::row_bytes(self.point_dim as usize);
-        let group = GROUP_LEAST.min(self.rows) * row;
-        let lists = self.lists * (4 + 4 + 8 + 8) + self.rows * 2 * REPLICAS;
+    /// The stages, with the time that each is expected to take and the least memory.
+    fn stages<'a>(&self, options: &'a BuildOptions, own: &'a GpuOptions) -> Vec<PlannedStage<'a>> {
+        let group = GROUP_LEAST.min(self.rows) * hierarchy::row_bytes(self.point_dim as usize);
+        let written = self.lists * (4 + 4 + 8 + 8) + self.rows * 2 * REPLICAS;
+        let sampled = CODEBOOK_SAMPLE_LEAST.min(self.rows) * self.sampled_bytes();
+        let lists = self.lists as f64;
+        let pairs = |size: &Size, pairs: f64| size.shared_s(pairs * (PAIR_NS + size.dim * MULTIPLY_NS));
+        let codebook = CodebookOptions {
+            code_bytes: self.code_bytes as usize,
+            kind: own.code_kind,
+            iterations: ITERATIONS,
+            seed: options.seed,
+        };
+        let levels = (lists.max(2.0).ln() / 16f64.ln()).ceil();
         let mut stages = vec![
-            ("centroids of the lists and a group of rows", 2 * self.centroid_bytes() + group.max(PART_LEAST)),
-            ("centroids and their graph", self.graph_bytes()),
-            ("lists and blocks on their way to files", lists + 2 * PART_LEAST),
-            (
-                "the sample that codes are trained on",
-                CODEBOOK_SAMPLE_LEAST.min(self.rows) * self.sampled_bytes(),
+            SCAN.takes(Size::scan_s),
+            CLUSTERS.takes(move |size| pairs(size, size.rows * DIVIDED_PAIRS * levels)).needs(
+                "centroids of the lists and a group of rows",
+                2 * self.centroid_bytes() + group.max(PART_LEAST),
             ),
+            NAVIGATION
+                .takes(move |size| pairs(size, lists * GRAPH_PAIRS))
+                .needs("centroids and their graph", self.graph_bytes()),
+            MEMBERS.takes(move |size| pairs(size, size.rows * WALKED_PAIRS)),
+            LAYOUT
+                .takes(|size| size.bytes * WRITE_NS * 1e-9)
+                .needs("lists and blocks on their way to files", written + 2 * PART_LEAST),
+            CODEBOOK
+                .takes(move |size| size.codebook_s(&codebook))
+                .needs("the sample that codes are trained on", sampled),
+            CODES.takes(move |size| size.encoding_s(own.code_kind)),
         ];
         if self.baselines {
-            stages.push(("vectors and codes in memory for --baselines", self.baseline_bytes()));
+            let bytes = self.baseline_bytes();
+            stages
+                .push(BASELINES.takes_unknown().needs("vectors and codes in memory for --baselines", bytes));
         }
-        if options.calibration_queries > 0 {
-            let baselines = if self.baselines { 4 * self.rows } else { 0 };
-            stages.push(("calibration on the index", CALIBRATION_BYTES + self.index_bytes() + baselines));
-        }
+        let calibrate = CALIBRATE.takes(move |size| size.truth_s(options));
+        stages.push(match options.calibration_queries {
+            0 => calibrate,
+            _ => {
+                let baselines = if self.baselines { 4 * self.rows } else { 0 };
+                calibrate
+                    .needs("calibration on the index", CALIBRATION_BYTES + self.index_bytes() + baselines)
+            }
+        });
         stages
     }
 
@@ -124,9 +162,9 @@ pub(crate) fn plan(base: &Reader, options: &BuildOptions, own: &GpuOptions) -> R
     let sizes = Sizes::of(base, options, own);
     let n = sizes.rows;
     let tables = n * (TABLE_BYTES + if options.ids.is_some() { 12 } else { 0 });
-    let (what, work) = sizes.stages(options).into_iter().max_by_key(|stage| stage.1).unwrap_or(("", 0));
-    let BuildMemory { threads, fixed, free } =
-        BuildMemory::divide(options, tables, (what, work), sizes.thread_bytes())?;
+    let stages = sizes.stages(options, own);
+    let BuildMemory { threads, fixed, free, work } =
+        BuildMemory::divide(options, tables, &stages, sizes.thread_bytes())?;
     let row_bytes = hierarchy::row_bytes(sizes.point_dim as usize);
     let cell_bytes = free.saturating_sub(2 * sizes.centroid_bytes()).min(2 * n * row_bytes).max(PART_LEAST);
     let all = n * (sizes.vector_bytes + 16);
@@ -143,7 +181,7 @@ pub(crate) fn plan(base: &Reader, options: &BuildOptions, own: &GpuOptions) -> R
     let index = n * (sizes.vector_bytes * 115 / 100 + sizes.code_bytes) + sizes.lists * (2 * sizes.dim + 160);
     let copies =
         if sizes.baselines { n * (REPLICAS + 2) * (sizes.vector_bytes + sizes.code_bytes + 16) } else { 0 };
-    Ok(BuildPlan {
+    let plan = BuildPlan {
         points_per_cell: n,
         in_ram: cell_bytes >= n * row_bytes,
         threads: threads as usize,
@@ -156,45 +194,7 @@ pub(crate) fn plan(base: &Reader, options: &BuildOptions, own: &GpuOptions) -> R
         codebook_sample: sample as usize,
         own: KindPlan::Lists(ListPlan { sample: sample as usize, pool_bytes: 0 }),
         calibration_in_flight: CALIBRATION_IN_FLIGHT,
-    })
-}
-
-/// Nanoseconds of a multiplication and of a pair of vectors on a current processor.
-const MULTIPLY_NS: f64 = 0.1;
-const PAIR_NS: f64 = 12.0;
-/// Nanoseconds of a byte that is written.
-const WRITE_NS: f64 = 2.0;
-/// Pairs that are compared for each row: while groups are divided, and while its lists are found.
-const DIVIDED_PAIRS: f64 = 16.0 * 9.0;
-const WALKED_PAIRS: f64 = 600.0;
-/// Pairs for each centroid while their graph is built.
-const GRAPH_PAIRS: f64 = 2500.0;
-
-/// What the stages are expected to take.
-pub(crate) fn forecast(
-    shape: &Shape,
-    options: &BuildOptions,
-    own: &GpuOptions,
-    plan: &BuildPlan,
-) -> Forecast {
-    let size = Size::of(shape, plan);
-    let lists = own.lists(shape.rows) as f64;
-    let pairs = |pairs: f64| size.shared_s(pairs * (PAIR_NS + size.dim * MULTIPLY_NS));
-    let codebook = CodebookOptions {
-        code_bytes: own.code_bytes(shape.dim),
-        kind: own.code_kind,
-        iterations: ITERATIONS,
-        seed: options.seed,
+        stages: Vec::new(),
     };
-    let levels = (lists.max(2.0).ln() / 16f64.ln()).ceil();
-    Forecast::new(vec![
-        ("scan", size.scan_s()),
-        ("clusters", pairs(size.rows * DIVIDED_PAIRS * levels)),
-        ("navigation", pairs(lists * GRAPH_PAIRS)),
-        ("members", pairs(size.rows * WALKED_PAIRS)),
-        ("layout", size.bytes * WRITE_NS * 1e-9),
-        ("codebook", size.codebook_s(plan, &codebook)),
-        ("codes", size.encoding_s(own.code_kind)),
-        ("calibrate", size.truth_s(options)),
-    ])
+    Ok(plan.with_stages(&base.shape(), &stages))
 }

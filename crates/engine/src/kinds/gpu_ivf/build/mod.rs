@@ -22,29 +22,35 @@ use crate::kinds::gpu_ivf::facts::{GpuFacts, GpuSection};
 use crate::kinds::section::Section;
 use crate::manifest::Manifest;
 use crate::stages::build::{Build, IDS, read_codebook};
+use crate::stages::stage::{CLUSTERS, CODEBOOK, CODES, LAYOUT, NAVIGATION, Stage};
 use crate::stages::tables::read_table;
 use crate::stages::{codes, publish};
 use stratann_params::build::GpuOptions;
 use stratann_storage::{Result, input};
 
+/// Finds the lists of each row.
+const MEMBERS: Stage = Stage::named("members");
+/// Writes the files of other systems.
+const BASELINES: Stage = Stage::named("baselines");
+
 /// Runs all stages but the calibration; returns the manifest of the finished files.
 pub(crate) fn run(build: &mut Build<'_>, own: &GpuOptions, scan: &Scan) -> Result<Manifest> {
     // Rows are compared with centroids as floats.
     let space = build.space(scan, true)?;
-    let lists: u32 = build.stage("clusters", |b| clusters::run(b, own, &space, scan))?;
-    build.stage("navigation", |b| members::connect(b, &space))?;
-    build.stage("members", |b| members::run(b, own, &space, scan))?;
-    let layout: layout::Written = build.stage("layout", |b| layout::run(b, &space, scan, lists))?;
+    let lists: u32 = build.stage(CLUSTERS, |b| clusters::run(b, own, &space, scan))?;
+    build.stage(NAVIGATION, |b| members::connect(b, &space))?;
+    build.stage(MEMBERS, |b| members::run(b, own, &space, scan))?;
+    let layout: layout::Written = build.stage(LAYOUT, |b| layout::run(b, &space, scan, lists))?;
     let dim = build.base.shape().dim;
     let code = (own.code_bytes(dim), own.code_kind);
-    build.stage("codebook", |b| codes::train_codebook(b, code, &space, scan))?;
-    let code_error = build.stage("codes", |b| {
+    build.stage(CODEBOOK, |b| codes::train_codebook(b, code, &space, scan))?;
+    let code_error = build.stage(CODES, |b| {
         let id_of_row: Vec<u32> = read_table(&b.partial.path(IDS))?;
         codes::run(b, &b.file(files::CODES), &space, scan, &id_of_row)
     })?;
     #[cfg(feature = "lab")]
     if own.baselines {
-        build.stage("baselines", |b| super::baseline::build::run(b, scan, &layout))?;
+        build.stage(BASELINES, |b| super::baseline::build::run(b, scan, &layout))?;
     }
     build.fact("lists", lists);
     build.fact("replication", layout.facts.replication);

@@ -6,18 +6,19 @@ use stratann_params::build::GridOptions;
 use stratann_storage::Result;
 use stratann_storage::budget::THREAD_BYTES;
 
-use super::open_centroids;
+use super::{AXES, open_centroids};
 use crate::clusterings::CHUNK;
 use crate::clusterings::memory::{KmeansMemory, PRODUCT_BYTES};
 use crate::curve::CALIBRATION_IN_FLIGHT;
-use crate::dataset::{Reader, Shape};
+use crate::dataset::Reader;
 use crate::kinds::grid_ivf::facts::pilot_of;
-use crate::stages::cells::SAMPLE_PER_CELL;
-use crate::stages::forecast::{Forecast, Size};
+use crate::stages::cells::{ROUNDS, SAMPLE_PER_CELL};
+use crate::stages::forecast::Size;
 use crate::stages::options::BuildOptions;
 use crate::stages::plan::{
     BuildMemory, BuildPlan, CODEBOOK_SAMPLE, CODEBOOK_SAMPLE_LEAST, KindPlan, ListPlan,
 };
+use crate::stages::stage::{CALIBRATE, CLUSTERS, LISTS, PlannedStage, SCAN};
 
 /// Most that a row takes in tables at any time: its list, its place among the members, its id.
 const TABLE_BYTES: u64 = 16;
@@ -27,6 +28,15 @@ const SAMPLE_LEAST: u64 = 8;
 const PART_LEAST: u64 = 4 << 20;
 /// What calibration takes beside the index: exact neighbours first, then queries in flight.
 const CALIBRATION_BYTES: u64 = 16 << 20;
+
+/// Nanoseconds of a multiplication and of a pair of vectors on a current processor; of a step of a decomposition.
+const MULTIPLY_NS: f64 = 0.08;
+const PAIR_NS: f64 = 3.0;
+const DECOMPOSE_NS: f64 = 15.0;
+/// Nanoseconds of a byte that is written.
+const WRITE_NS: f64 = 2.0;
+/// Shares of all vectors that a calibration query compares in all settings, for each k, together.
+const COMPARED_SHARE: f64 = 3.0;
 
 /// What is known of a build before it begins, as far as memory goes.
 struct Sizes {
@@ -94,21 +104,38 @@ impl Sizes {
         THREAD_BYTES + (1 << 20) + assigned.max(written.min(self.rows * self.vector_bytes))
     }
 
-    fn stages(&self, options: &BuildOptions) -> Vec<(&'static str, u64)> {
+    /// The stages, with the time that each is expected to take and the least memory.
+    fn stages<'a>(&self, options: &'a BuildOptions, own: &GridOptions) -> Vec<PlannedStage<'a>> {
         let sample_least = self.rows.min(SAMPLE_LEAST * self.lists);
         let axes_least = CODEBOOK_SAMPLE_LEAST.min(self.rows) * self.sampled_bytes() + self.axes_bytes();
-        let mut stages = vec![
-            (
-                "centroids and the sample they are found from",
-                sample_least * self.kmeans.row_bytes() + self.centroid_bytes(),
-            ),
-            ("axes and the sample they are found from", axes_least),
-            ("lists on their way to the file", self.writing_bytes() + PART_LEAST),
-        ];
-        if options.calibration_queries > 0 {
-            stages.push(("calibration with all vectors in memory", self.calibration_bytes()));
-        }
-        stages
+        let found = sample_least * self.kmeans.row_bytes() + self.centroid_bytes();
+        let lists = own.count(self.rows) as f64;
+        let calibrate = CALIBRATE.takes(move |size| {
+            let compared = options.calibration_queries as f64 * size.rows * COMPARED_SHARE;
+            size.truth_s(options) + size.shared_s(compared * size.dim * MULTIPLY_NS)
+        });
+        vec![
+            SCAN.takes(Size::scan_s),
+            CLUSTERS
+                .takes(move |size| {
+                    let sampled = size.rows.min(lists * SAMPLE_PER_CELL as f64);
+                    let assigned = sampled * ROUNDS as f64 + size.rows;
+                    size.shared_s(assigned * lists * (PAIR_NS + size.dim * MULTIPLY_NS))
+                })
+                .needs("centroids and the sample they are found from", found),
+            AXES.takes(|size| size.dim.powi(3) * DECOMPOSE_NS * 1e-9)
+                .needs("axes and the sample they are found from", axes_least),
+            LISTS
+                .takes(|size| {
+                    let turned = size.rows * size.dim * size.dim * MULTIPLY_NS;
+                    size.shared_s(turned) + size.bytes * WRITE_NS * 1e-9
+                })
+                .needs("lists on their way to the file", self.writing_bytes() + PART_LEAST),
+            match options.calibration_queries {
+                0 => calibrate,
+                _ => calibrate.needs("calibration with all vectors in memory", self.calibration_bytes()),
+            },
+        ]
     }
 }
 
@@ -120,9 +147,9 @@ pub(crate) fn plan(base: &Reader, options: &BuildOptions, own: &GridOptions) -> 
     let sizes = Sizes::of(base, options, own)?;
     let n = sizes.rows;
     let tables = n * (TABLE_BYTES + if options.ids.is_some() { 12 } else { 0 });
-    let (what, work) = sizes.stages(options).into_iter().max_by_key(|stage| stage.1).unwrap_or(("", 0));
-    let BuildMemory { threads, fixed, free } =
-        BuildMemory::divide(options, tables, (what, work), sizes.thread_bytes())?;
+    let stages = sizes.stages(options, own);
+    let BuildMemory { threads, fixed, free, work } =
+        BuildMemory::divide(options, tables, &stages, sizes.thread_bytes())?;
     let room = free.saturating_sub(sizes.centroid_bytes()) / sizes.kmeans.row_bytes();
     let sample = (SAMPLE_PER_CELL as u64 * sizes.lists).min(n).min(room.max(1));
     let axes_room = free.saturating_sub(sizes.axes_bytes()) / sizes.sampled_bytes();
@@ -135,7 +162,7 @@ pub(crate) fn plan(base: &Reader, options: &BuildOptions, own: &GridOptions) -> 
         sizes.writing_bytes() + block_memory,
         work,
     ];
-    Ok(BuildPlan {
+    let plan = BuildPlan {
         points_per_cell: n,
         in_ram: all <= block_memory,
         threads: threads as usize,
@@ -148,37 +175,7 @@ pub(crate) fn plan(base: &Reader, options: &BuildOptions, own: &GridOptions) -> 
         codebook_sample: axes_sample as usize,
         own: KindPlan::Lists(ListPlan { sample: sample as usize, pool_bytes: 0 }),
         calibration_in_flight: CALIBRATION_IN_FLIGHT,
-    })
-}
-
-/// Nanoseconds of a multiplication and of a pair of vectors on a current processor; of a step of a decomposition.
-const MULTIPLY_NS: f64 = 0.08;
-const PAIR_NS: f64 = 3.0;
-const DECOMPOSE_NS: f64 = 15.0;
-/// Nanoseconds of a byte that is written.
-const WRITE_NS: f64 = 2.0;
-/// Shares of all vectors that a calibration query compares in all settings, for each k, together.
-const COMPARED_SHARE: f64 = 3.0;
-
-/// What the stages are expected to take.
-pub(crate) fn forecast(
-    shape: &Shape,
-    options: &BuildOptions,
-    own: &GridOptions,
-    plan: &BuildPlan,
-) -> Forecast {
-    let size = Size::of(shape, plan);
-    let lists = own.count(shape.rows) as f64;
-    let rounds = crate::stages::cells::ROUNDS as f64;
-    let assigned = size.rows.min(lists * SAMPLE_PER_CELL as f64) * rounds + size.rows;
-    let pair_ns = PAIR_NS + size.dim * MULTIPLY_NS;
-    let turned = size.rows * size.dim * size.dim * MULTIPLY_NS;
-    let compared = options.calibration_queries as f64 * size.rows * COMPARED_SHARE;
-    Forecast::new(vec![
-        ("scan", size.scan_s()),
-        ("clusters", size.shared_s(assigned * lists * pair_ns)),
-        ("axes", size.dim.powi(3) * DECOMPOSE_NS * 1e-9),
-        ("lists", size.shared_s(turned) + size.bytes * WRITE_NS * 1e-9),
-        ("calibrate", size.truth_s(options) + size.shared_s(compared * size.dim * MULTIPLY_NS)),
-    ])
+        stages: Vec::new(),
+    };
+    Ok(plan.with_stages(&base.shape(), &stages))
 }

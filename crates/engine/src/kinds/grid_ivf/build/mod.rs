@@ -27,7 +27,11 @@ use crate::stages::cells::{self, Cells};
 use crate::stages::plan::{BuildPlan, KindPlan};
 use crate::stages::publish;
 use crate::stages::space::Space;
+use crate::stages::stage::{self, Stage};
 use crate::stages::tables::write_table;
+
+/// Finds the axes that vectors are turned to.
+const AXES: Stage = Stage::named("axes");
 
 /// The list of every row, u32; `u32::MAX` for rows that are left out.
 const CLUSTERS: &str = "clusters.tmp";
@@ -36,9 +40,9 @@ const CLUSTERS: &str = "clusters.tmp";
 pub(crate) fn run(build: &mut Build<'_>, own: &GridOptions, scan: &Scan) -> Result<Manifest> {
     // Cells are found among floats, as rows are compared.
     let space = build.space(scan, true)?;
-    let count: u32 = build.stage("clusters", |b| clusters(b, own, &space, scan))?;
-    let axes: axes::AxesFacts = build.stage("axes", |b| axes::run(b, &space, scan))?;
-    let written: lists::Written = build.stage("lists", |b| lists::run(b, &space, scan, count, axes))?;
+    let count: u32 = build.stage(stage::CLUSTERS, |b| clusters(b, own, &space, scan))?;
+    let axes: axes::AxesFacts = build.stage(AXES, |b| axes::run(b, &space, scan))?;
+    let written: lists::Written = build.stage(stage::LISTS, |b| lists::run(b, &space, scan, count, axes))?;
     build.fact("lists", count);
     build.fact("gini", written.facts.sizes.gini);
     let mut manifest = publish::manifest(build, scan.rows, written.blocks, 0.0)?;

@@ -1,12 +1,12 @@
-//! What the stages of a `hybrid-ivf` are expected to take.
+//! The stages of a `hybrid-ivf`, and the time that each is expected to take.
 
-use super::{clusters, nav, residuals};
+use super::{PLAN, PROFILE, clusters, nav, residuals};
 use crate::codebook::{CodebookOptions, MULTIPLY_NS, PAIR_NS};
 use crate::dataset::Shape;
 use crate::stages::cells;
-use crate::stages::forecast::{Forecast, Size};
+use crate::stages::forecast::Size;
 use crate::stages::options::BuildOptions;
-use crate::stages::plan::BuildPlan;
+use crate::stages::stage::{CALIBRATE, CLUSTERS, CODEBOOK, LISTS, NAVIGATION, PlannedStage, SCAN};
 use stratann_params::build::ListOptions;
 use stratann_params::choices::CodeKind;
 use stratann_storage::profile::BUILD_OPTIONS;
@@ -24,17 +24,15 @@ const FITTED_PAIRS: f64 = 2e7;
 /// Shares of all codes that a calibration query compares in all settings, for each k, together.
 const CODES_SHARE: f64 = 55.0;
 
-pub(crate) fn forecast(
+/// The stages, without their memory.
+pub(super) fn stages<'a>(
     shape: &Shape,
-    options: &BuildOptions,
+    options: &'a BuildOptions,
     own: &ListOptions,
-    build: &BuildPlan,
-) -> Forecast {
-    let size = Size::of(shape, build);
+) -> [PlannedStage<'a>; 8] {
     let code_bytes = own.code_bytes(shape.dim, shape.dtype.is_float());
     let count = own.clusters.unwrap_or_else(|| clusters::count(shape.rows)) as f64;
-    let assigned = size.rows.min(count * cells::SAMPLE_PER_CELL as f64) * cells::ROUNDS as f64 + size.rows;
-    let pair_ns = PAIR_NS + size.dim * MULTIPLY_NS;
+    let sampled = count * cells::SAMPLE_PER_CELL as f64;
     let profile = if options.profile.is_some() { 0.0 } else { BUILD_OPTIONS.seconds };
     let codebook = CodebookOptions {
         code_bytes,
@@ -42,20 +40,25 @@ pub(crate) fn forecast(
         iterations: residuals::ITERATIONS,
         seed: options.seed,
     };
-    let graph_pair_ns = GRAPH_PAIR_NS + size.dim * GRAPH_COMPONENT_NS;
+    let graph_pair_ns = |size: &Size| GRAPH_PAIR_NS + size.dim * GRAPH_COMPONENT_NS;
     let nav_nodes = count * (1.0 + own.nav_samples);
     let nav_pairs = nav_nodes * (nav::LIST * nav::DEGREE) as f64 * 0.5;
-    let lists = size.shared_s(size.rows * ROW_NS + size.bytes * ROW_BYTE_NS) + size.encoding_s(CodeKind::Opq);
-    let compared = options.calibration_queries as f64 * size.rows * CODES_SHARE;
-    let settings_s = size.shared_s(compared * (CODE_NS + CODE_BYTE_NS * code_bytes as f64));
-    Forecast::new(vec![
-        ("scan", size.scan_s()),
-        ("clusters", size.shared_s(assigned * count * pair_ns)),
-        ("profile", profile),
-        ("plan", size.shared_s(FITTED_PAIRS * graph_pair_ns)),
-        ("codebook", size.codebook_s(build, &codebook)),
-        ("lists", lists),
-        ("navigation", size.shared_s(nav_pairs * graph_pair_ns)),
-        ("calibrate", size.truth_s(options) + settings_s),
-    ])
+    [
+        SCAN.takes(Size::scan_s),
+        CLUSTERS.takes(move |size| {
+            let assigned = size.rows.min(sampled) * cells::ROUNDS as f64 + size.rows;
+            size.shared_s(assigned * count * (PAIR_NS + size.dim * MULTIPLY_NS))
+        }),
+        PROFILE.takes(move |_| profile),
+        PLAN.takes(move |size| size.shared_s(FITTED_PAIRS * graph_pair_ns(size))),
+        CODEBOOK.takes(move |size| size.codebook_s(&codebook)),
+        LISTS.takes(|size| {
+            size.shared_s(size.rows * ROW_NS + size.bytes * ROW_BYTE_NS) + size.encoding_s(CodeKind::Opq)
+        }),
+        NAVIGATION.takes(move |size| size.shared_s(nav_pairs * graph_pair_ns(size))),
+        CALIBRATE.takes(move |size| {
+            let compared = options.calibration_queries as f64 * size.rows * CODES_SHARE;
+            size.truth_s(options) + size.shared_s(compared * (CODE_NS + CODE_BYTE_NS * code_bytes as f64))
+        }),
+    ]
 }

@@ -52,7 +52,7 @@ pub(crate) fn run(build: &Build<'_>, own: &ListOptions, space: &Space, scan: &Sc
     let shape = sealed_layout(build, own)?;
     let plan: Plan = build
         .partial
-        .facts("plan")
+        .facts(super::PLAN)
         .ok_or_else(|| Error::corrupt("the build has lost its plan; start it again"))?;
     let list_of_row = divide::read_lists(build)?;
     let directory = directory(&shape, &plan, &list_of_row, scan);

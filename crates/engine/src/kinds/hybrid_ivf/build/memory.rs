@@ -10,6 +10,7 @@ use stratann_storage::Result;
 use stratann_storage::budget::THREAD_BYTES;
 
 use super::clusters;
+use super::forecast;
 use super::local_costs::DEGREE;
 use super::{ReadSizes, nav};
 use crate::clusterings::CHUNK;
@@ -22,6 +23,7 @@ use crate::stages::options::BuildOptions;
 use crate::stages::plan::{
     BuildMemory, BuildPlan, CODEBOOK_SAMPLE, CODEBOOK_SAMPLE_LEAST, KindPlan, ListPlan,
 };
+use crate::stages::stage::PlannedStage;
 use crate::stages::vamana::Graph;
 
 /// Most that a row takes in tables at any time: its cluster, its place among the members, its list, and what a list
@@ -158,26 +160,34 @@ impl Sizes {
     }
 }
 
-/// The stages of the build, and the least memory of each.
-fn stages(sizes: &Sizes, options: &BuildOptions, dim: usize) -> Vec<(&'static str, u64)> {
-    let n = sizes.rows;
+/// The stages of the build, with the least memory of each.
+fn stages<'a>(
+    sizes: &Sizes,
+    base: &Reader,
+    options: &'a BuildOptions,
+    own: &ListOptions,
+) -> Vec<PlannedStage<'a>> {
+    let (n, dim) = (sizes.rows, base.shape().dim);
     let trained = codebook::training_bytes(dim);
     let training = codebook::training_fixed_bytes(dim, CodeKind::Opq);
     let sample_least = n.min(SAMPLE_LEAST * sizes.clusters);
-    let mut stages = vec![
-        (
-            "centroids and the sample they are found from",
-            sample_least * sizes.sampled_bytes() + sizes.kmeans_bytes(),
-        ),
-        ("training of codes", trained * CODEBOOK_SAMPLE_LEAST.min(n) + training),
-        ("centroids of divided clusters", 2 * sizes.lists * sizes.point_bytes() + POOL_LEAST),
-        ("lists on their way to the file", sizes.writing_bytes() + sizes.part_least()),
-        ("the navigation graph", sizes.nav_bytes()),
-    ];
-    if options.calibration_queries > 0 {
-        stages.push(("calibration", sizes.calibration_bytes()));
-    }
-    stages
+    let [scan, clusters, profile, plan, codebook, lists, navigation, calibrate] =
+        forecast::stages(&base.shape(), options, own);
+    let sampled = sample_least * sizes.sampled_bytes() + sizes.kmeans_bytes();
+    let calibrate = match options.calibration_queries {
+        0 => calibrate,
+        _ => calibrate.needs("calibration", sizes.calibration_bytes()),
+    };
+    vec![
+        scan,
+        clusters.needs("centroids and the sample they are found from", sampled),
+        profile,
+        plan.needs("centroids of divided clusters", 2 * sizes.lists * sizes.point_bytes() + POOL_LEAST),
+        codebook.needs("training of codes", trained * CODEBOOK_SAMPLE_LEAST.min(n) + training),
+        lists.needs("lists on their way to the file", sizes.writing_bytes() + sizes.part_least()),
+        navigation.needs("the navigation graph", sizes.nav_bytes()),
+        calibrate,
+    ]
 }
 
 /// Plans for the rows of `base`.
@@ -194,10 +204,9 @@ pub(crate) fn plan(base: &Reader, options: &BuildOptions, own: &ListOptions) -> 
     let trained = codebook::training_bytes(base.shape().dim);
     let training = codebook::training_fixed_bytes(base.shape().dim, CodeKind::Opq);
     let tables = n * (TABLE_BYTES + if options.ids.is_some() { 12 } else { 0 });
-    let stages = stages(&sizes, options, base.shape().dim);
-    let (what, work) = stages.iter().max_by_key(|s| s.1).copied().unwrap_or(("", 0));
-    let BuildMemory { threads, fixed, free } =
-        BuildMemory::divide(options, tables, (what, work), sizes.thread_bytes())?;
+    let stages = stages(&sizes, base, options, own);
+    let BuildMemory { threads, fixed, free, work } =
+        BuildMemory::divide(options, tables, &stages, sizes.thread_bytes())?;
     let room_of_sample = free.saturating_sub(sizes.kmeans_bytes()) / sizes.sampled_bytes();
     let cluster_sample = (SAMPLE_PER_CELL as u64 * sizes.clusters).min(n).min(room_of_sample.max(1));
     let codebook_sample = (free.saturating_sub(training) / trained).min(CODEBOOK_SAMPLE as u64).min(n).max(1);
@@ -213,7 +222,7 @@ pub(crate) fn plan(base: &Reader, options: &BuildOptions, own: &ListOptions) -> 
     ];
     let in_flight =
         (CALIBRATION_BYTES / (threads * sizes.query_bytes())).clamp(1, CALIBRATION_IN_FLIGHT as u64);
-    Ok(BuildPlan {
+    let plan = BuildPlan {
         points_per_cell: n,
         in_ram: n * (sizes.shape.vector_bytes as u64 + 4) <= block_memory,
         threads: threads as usize,
@@ -232,5 +241,7 @@ pub(crate) fn plan(base: &Reader, options: &BuildOptions, own: &ListOptions) -> 
             Some(_) => in_flight as usize,
             None => CALIBRATION_IN_FLIGHT,
         },
-    })
+        stages: Vec::new(),
+    };
+    Ok(plan.with_stages(&base.shape(), &stages))
 }

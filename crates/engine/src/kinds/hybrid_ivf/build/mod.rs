@@ -35,7 +35,13 @@ use crate::manifest::{BlockShape, Manifest};
 use crate::stages::build::{Build, IDS};
 use crate::stages::plan::{KindPlan, ListPlan};
 use crate::stages::publish;
+use crate::stages::stage::{CLUSTERS, CODEBOOK, LISTS, NAVIGATION, Stage};
 use crate::stages::tables::read_table;
+
+/// Measures the disk and the processor.
+const PROFILE: Stage = Stage::named("profile");
+/// Chooses the local index of each cluster, and divides large ones.
+const PLAN: Stage = Stage::named("plan").in_parts();
 
 /// How long reads are, by what the disk of a profile asks for a read and for each of its bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -65,13 +71,13 @@ impl ReadSizes {
 /// Runs all stages but the calibration; returns the manifest of the finished files.
 pub(crate) fn run(build: &mut Build<'_>, own: &ListOptions, scan: &Scan) -> Result<Manifest> {
     let space = build.space(scan, false)?;
-    build.stage("clusters", |b| clusters::run(b, own, &space, scan))?;
-    let profile: Profile = build.stage("profile", |b| plan::profile(b))?;
-    let plan: divide::Plan = build.stage("plan", |b| divide::run(b, own, &space, scan, &profile))?;
-    build.stage("codebook", |b| residuals::train(b, own, &space, scan))?;
-    let layout: lists::ListFacts = build.stage("lists", |b| lists::run(b, own, &space, scan))?;
+    build.stage(CLUSTERS, |b| clusters::run(b, own, &space, scan))?;
+    let profile: Profile = build.stage(PROFILE, |b| plan::profile(b))?;
+    let plan: divide::Plan = build.stage(PLAN, |b| divide::run(b, own, &space, scan, &profile))?;
+    build.stage(CODEBOOK, |b| residuals::train(b, own, &space, scan))?;
+    let layout: lists::ListFacts = build.stage(LISTS, |b| lists::run(b, own, &space, scan))?;
     let id_of_row: Vec<u32> = read_table(&build.partial.path(IDS))?;
-    let nav_nodes: u32 = build.stage("navigation", |b| nav::run(b, own, &space, scan, &id_of_row))?;
+    let nav_nodes: u32 = build.stage(NAVIGATION, |b| nav::run(b, own, &space, scan, &id_of_row))?;
     let sizes = layout.sizes;
     let facts = ListFacts {
         lists: layout.lists,

@@ -9,15 +9,17 @@ use stratann_params::choices::Representatives;
 use stratann_storage::Result;
 use stratann_storage::budget::THREAD_BYTES;
 
+use super::SUB_HNSWS;
 use crate::clusterings::CHUNK;
 use crate::clusterings::memory::{KmeansMemory, PRODUCT_BYTES};
 use crate::curve::CALIBRATION_IN_FLIGHT;
 use crate::dataset::{Reader, Shape};
 use crate::kinds::remote_hnsw::open::layout;
 use crate::stages::cells::SAMPLE_PER_CELL;
-use crate::stages::forecast::{Forecast, Size};
+use crate::stages::forecast::Size;
 use crate::stages::options::BuildOptions;
 use crate::stages::plan::{BuildMemory, BuildPlan, KindPlan, ListPlan};
+use crate::stages::stage::{CALIBRATE, CLUSTERS, PlannedStage, SCAN};
 
 /// Most that a row takes in tables at any time: its cluster, its place among the members, its id.
 const TABLE_BYTES: u64 = 16;
@@ -29,6 +31,17 @@ const UNEVEN: u64 = 6;
 const CALIBRATION_BYTES: u64 = 16 << 20;
 /// Queries in flight per thread while it calibrates.
 const CALIBRATION_QUERIES: usize = if CALIBRATION_IN_FLIGHT < 4 { CALIBRATION_IN_FLIGHT } else { 4 };
+
+/// Nanoseconds of a multiplication and of a pair of vectors on a current processor.
+const MULTIPLY_NS: f64 = 0.08;
+const PAIR_NS: f64 = 3.0;
+/// Nanoseconds of a byte that is written.
+const WRITE_NS: f64 = 2.0;
+/// Distances of an insertion for each candidate of its beam, and for each pair of neighbours that is pruned.
+const WALKED: f64 = 6.0;
+/// Clusters that a calibration query searches in all settings, together, and distances in each.
+const CALIBRATED: f64 = 300.0;
+const COMPARED: f64 = 600.0;
 
 /// What is known of a build before it begins, as far as memory goes.
 struct Sizes {
@@ -93,21 +106,39 @@ impl Sizes {
         3 * self.members_max * (self.vector_bytes + 4)
     }
 
-    fn stages(&self, options: &BuildOptions) -> Vec<(&'static str, u64)> {
+    /// The stages, with the time that each is expected to take and the least memory.
+    fn stages<'a>(&self, options: &'a BuildOptions, own: &RemoteOptions) -> Vec<PlannedStage<'a>> {
         let sample = if self.has_kmeans { self.rows.min(SAMPLE_LEAST * self.clusters) } else { 0 };
-        let mut stages = vec![
-            (
+        let clusters = self.clusters as f64;
+        let members = self.rows as f64 / clusters;
+        let (ef, m) = (own.ef_construction as f64, own.m as f64);
+        let inserted = (ef.min(members) * WALKED).min(members) + m * (ef.min(members) + 2.0 * m);
+        let pair_ns = |size: &Size| PAIR_NS + size.dim * MULTIPLY_NS;
+        let calibrate = CALIBRATE.takes(move |size| {
+            let compared = options.calibration_queries as f64 * CALIBRATED * COMPARED.min(members);
+            size.truth_s(options) + size.shared_s(compared * pair_ns(size))
+        });
+        vec![
+            SCAN.takes(Size::scan_s),
+            CLUSTERS.takes(move |size| size.shared_s(size.rows * clusters * pair_ns(size))).needs(
                 "representatives and the sample they are found from",
                 sample * self.kmeans.row_bytes() + self.centroid_bytes(),
             ),
-            ("vectors of the largest cluster", self.part_least() + 100 * self.clusters),
-        ];
-        if options.calibration_queries > 0 {
-            let clusters = 2 * CALIBRATION_QUERIES as u64 * self.cluster_bytes_max;
-            let meta = self.clusters * (self.vector_bytes + 512);
-            stages.push(("calibration with clusters in memory", CALIBRATION_BYTES + clusters + meta));
-        }
-        stages
+            SUB_HNSWS
+                .takes(move |size| {
+                    size.shared_s(size.rows * inserted * pair_ns(size)) + size.bytes * WRITE_NS * 1e-9
+                })
+                .needs("vectors of the largest cluster", self.part_least() + 100 * self.clusters),
+            match options.calibration_queries {
+                0 => calibrate,
+                _ => {
+                    let clusters = 2 * CALIBRATION_QUERIES as u64 * self.cluster_bytes_max;
+                    let meta = self.clusters * (self.vector_bytes + 512);
+                    calibrate
+                        .needs("calibration with clusters in memory", CALIBRATION_BYTES + clusters + meta)
+                }
+            },
+        ]
     }
 }
 
@@ -119,16 +150,16 @@ pub(crate) fn plan(base: &Reader, options: &BuildOptions, own: &RemoteOptions) -
     let sizes = Sizes::of(&base.shape(), options, own);
     let n = sizes.rows;
     let tables = n * (TABLE_BYTES + if options.ids.is_some() { 12 } else { 0 });
-    let (what, work) = sizes.stages(options).into_iter().max_by_key(|stage| stage.1).unwrap_or(("", 0));
-    let BuildMemory { threads, fixed, free } =
-        BuildMemory::divide(options, tables, (what, work), sizes.thread_bytes())?;
+    let stages = sizes.stages(options, own);
+    let BuildMemory { threads, fixed, free, work } =
+        BuildMemory::divide(options, tables, &stages, sizes.thread_bytes())?;
     let room = free.saturating_sub(sizes.centroid_bytes()) / sizes.kmeans.row_bytes();
     let sample = (SAMPLE_PER_CELL as u64 * sizes.clusters).min(n).min(room.max(1));
     let all = 3 * n * (sizes.vector_bytes + 4);
     let block_memory = free.min(all).max(sizes.part_least());
     let sampled = if sizes.has_kmeans { sample * sizes.kmeans.row_bytes() } else { 0 };
     let peak = [sampled + sizes.centroid_bytes(), block_memory, work];
-    Ok(BuildPlan {
+    let plan = BuildPlan {
         points_per_cell: n,
         in_ram: all <= block_memory,
         threads: threads as usize,
@@ -141,38 +172,7 @@ pub(crate) fn plan(base: &Reader, options: &BuildOptions, own: &RemoteOptions) -
         codebook_sample: 0,
         own: KindPlan::Lists(ListPlan { sample: sample as usize, pool_bytes: 0 }),
         calibration_in_flight: CALIBRATION_QUERIES,
-    })
-}
-
-/// Nanoseconds of a multiplication and of a pair of vectors on a current processor.
-const MULTIPLY_NS: f64 = 0.08;
-const PAIR_NS: f64 = 3.0;
-/// Nanoseconds of a byte that is written.
-const WRITE_NS: f64 = 2.0;
-/// Distances of an insertion for each candidate of its beam, and for each pair of neighbours that is pruned.
-const WALKED: f64 = 6.0;
-/// Clusters that a calibration query searches in all settings, together, and distances in each.
-const CALIBRATED: f64 = 300.0;
-const COMPARED: f64 = 600.0;
-
-/// What the stages are expected to take.
-pub(crate) fn forecast(
-    shape: &Shape,
-    options: &BuildOptions,
-    own: &RemoteOptions,
-    plan: &BuildPlan,
-) -> Forecast {
-    let size = Size::of(shape, plan);
-    let clusters = own.count(shape.rows) as f64;
-    let pair_ns = PAIR_NS + size.dim * MULTIPLY_NS;
-    let (ef, m) = (own.ef_construction as f64, own.m as f64);
-    let members = size.rows / clusters;
-    let inserted = (ef.min(members) * WALKED).min(members) + m * (ef.min(members) + 2.0 * m);
-    let compared = options.calibration_queries as f64 * CALIBRATED * COMPARED.min(members);
-    Forecast::new(vec![
-        ("scan", size.scan_s()),
-        ("clusters", size.shared_s(size.rows * clusters * pair_ns)),
-        ("sub-hnsws", size.shared_s(size.rows * inserted * pair_ns) + size.bytes * WRITE_NS * 1e-9),
-        ("calibrate", size.truth_s(options) + size.shared_s(compared * pair_ns)),
-    ])
+        stages: Vec::new(),
+    };
+    Ok(plan.with_stages(&base.shape(), &stages))
 }

@@ -18,7 +18,11 @@ use crate::kinds::section::Section;
 use crate::manifest::Manifest;
 use crate::stages::build::Build;
 use crate::stages::publish;
+use crate::stages::stage::{self, Stage};
 use stratann_params::build::RemoteOptions;
+
+/// Builds the graph of each cluster.
+const SUB_HNSWS: Stage = Stage::named("sub-hnsws");
 
 /// The cluster of every row, u32; `u32::MAX` for rows that are left out.
 const CLUSTERS: &str = "clusters.tmp";
@@ -28,8 +32,8 @@ const REPRESENTATIVES: &str = "representatives.tmp";
 /// Runs all stages but the calibration; returns the manifest of the finished files.
 pub(crate) fn run(build: &mut Build<'_>, own: &RemoteOptions, scan: &Scan) -> Result<Manifest> {
     let space = build.space(scan, true)?;
-    let count: u32 = build.stage("clusters", |b| representatives::run(b, own, &space, scan))?;
-    let written: region::Written = build.stage("sub-hnsws", |b| region::run(b, own, &space, scan, count))?;
+    let count: u32 = build.stage(stage::CLUSTERS, |b| representatives::run(b, own, &space, scan))?;
+    let written: region::Written = build.stage(SUB_HNSWS, |b| region::run(b, own, &space, scan, count))?;
     build.fact("clusters", count);
     build.fact("gini", written.facts.sizes.gini);
     let mut manifest = publish::manifest(build, scan.rows, written.blocks, 0.0)?;
