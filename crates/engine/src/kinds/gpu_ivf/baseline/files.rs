@@ -18,7 +18,6 @@ use crate::base::{Base, read_role};
 use crate::files;
 use crate::kinds::gpu_ivf::facts::{GpuFacts, GpuSection};
 use crate::kinds::gpu_ivf::open::GpuIndex;
-use stratann_params::search::GpuSwitches;
 
 /// The roles of the files that queries read besides the blocks, in the order of their stores.
 const STORES: [&str; 3] = [files::LIST_VECTORS, files::LIST_CODES, files::ROW_BLOCKS];
@@ -32,8 +31,8 @@ pub(crate) struct BaselineFiles {
     resident: Resident,
     places: Vec<u32>,
     row_block: BlockLayout,
-    stores: Vec<Arc<File>>,
-    list_bytes_max: usize,
+    pub(crate) stores: Vec<Arc<File>>,
+    pub(crate) list_bytes_max: usize,
 }
 
 impl OpenBaselines {
