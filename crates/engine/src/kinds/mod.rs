@@ -217,7 +217,8 @@ pub(crate) fn kind_of(manifest: &Manifest) -> &'static dyn Kind {
 
 /// The memory of queries, as far as the manifest tells. With `low_memory` fewer of them are in flight.
 pub(crate) fn planned_query(manifest: &Manifest, low_memory: bool) -> PlannedQuery {
-    kind_of(manifest).planned_query(manifest, low_memory)
+    let of_kind = kind_of(manifest).planned_query(manifest, low_memory);
+    of_kind.unwrap_or_else(|| blocks::planned_query(manifest))
 }
 
 /// The roles of the files besides the data file that every server of a partitioned index needs whole.

@@ -22,7 +22,6 @@ use crate::curve::Point;
 use crate::dataset::{Reader, Scan};
 use crate::findings::Report;
 use crate::kinds::answers::PlannedQuery;
-use crate::kinds::blocks;
 use crate::kinds::options::Switches;
 use crate::kinds::questions::{BuildsKind, Kind};
 use crate::manifest::Manifest;
@@ -42,12 +41,9 @@ impl Kind for GpuIvf {
         calibration::params(k, point, variant)
     }
 
-    fn planned_query(&self, manifest: &Manifest, _: bool) -> PlannedQuery {
-        let section = manifest.section.gpu();
-        section.map_or_else(
-            || blocks::planned_query(manifest),
-            |section| account::planned_query(manifest, &section.facts),
-        )
+    fn planned_query(&self, manifest: &Manifest, _: bool) -> Option<PlannedQuery> {
+        let section = manifest.section.gpu()?;
+        Some(account::planned_query(manifest, &section.facts))
     }
 
     fn planned_reads_at_once(&self, switches: &Switches) -> u32 {

@@ -28,7 +28,6 @@ use crate::dataset::{Reader, Scan};
 use crate::files;
 use crate::findings::Report;
 use crate::kinds::answers::PlannedQuery;
-use crate::kinds::blocks;
 use crate::kinds::questions::{BuildsKind, Kind};
 use crate::manifest::Manifest;
 use crate::stages::build::Build;
@@ -48,12 +47,9 @@ impl Kind for GridIvf {
         calibration::params(k, point)
     }
 
-    fn planned_query(&self, manifest: &Manifest, _: bool) -> PlannedQuery {
-        let section = manifest.section.grid();
-        section.map_or_else(
-            || blocks::planned_query(manifest),
-            |section| account::planned_query(manifest, &section.facts),
-        )
+    fn planned_query(&self, manifest: &Manifest, _: bool) -> Option<PlannedQuery> {
+        let section = manifest.section.grid()?;
+        Some(account::planned_query(manifest, &section.facts))
     }
 
     fn usable_cache_bytes(&self, _: &Manifest) -> u64 {

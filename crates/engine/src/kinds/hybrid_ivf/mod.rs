@@ -30,7 +30,6 @@ use crate::dataset::{Reader, Scan};
 use crate::files;
 use crate::findings::Report;
 use crate::kinds::answers::PlannedQuery;
-use crate::kinds::blocks;
 use crate::kinds::questions::{BuildsKind, Kind};
 use crate::manifest::Manifest;
 use crate::stages::build::Build;
@@ -58,12 +57,9 @@ impl Kind for HybridIvf {
         calibration::VARIANTS
     }
 
-    fn planned_query(&self, manifest: &Manifest, low_memory: bool) -> PlannedQuery {
-        let section = manifest.section.lists();
-        section.map_or_else(
-            || blocks::planned_query(manifest),
-            |section| account::planned_query(manifest, &section.facts, low_memory),
-        )
+    fn planned_query(&self, manifest: &Manifest, low_memory: bool) -> Option<PlannedQuery> {
+        let section = manifest.section.lists()?;
+        Some(account::planned_query(manifest, &section.facts, low_memory))
     }
 
     fn usable_cache_bytes(&self, _: &Manifest) -> u64 {

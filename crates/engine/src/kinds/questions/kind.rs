@@ -36,9 +36,10 @@ pub(crate) trait Kind: Sync {
         (&[], Point::default())
     }
 
-    /// Returns the memory of queries, as far as the manifest tells. With `low_memory` fewer of them are in flight.
-    fn planned_query(&self, manifest: &Manifest, _low_memory: bool) -> PlannedQuery {
-        blocks::planned_query(manifest)
+    /// Returns the memory of queries, as far as the manifest tells; `None` where queries read blocks of a graph. With
+    /// `low_memory` fewer of them are in flight.
+    fn planned_query(&self, _manifest: &Manifest, _low_memory: bool) -> Option<PlannedQuery> {
+        None
     }
 
     /// Returns the reads of a query that are under way at once whatever its width, before its parameters are known.

@@ -32,7 +32,6 @@ use crate::exec::GatherOptions;
 use crate::files;
 use crate::findings::Report;
 use crate::kinds::answers::PlannedQuery;
-use crate::kinds::blocks;
 use crate::kinds::questions::{BuildsKind, Kind};
 use crate::manifest::Manifest;
 use crate::stages::build::Build;
@@ -51,12 +50,9 @@ impl Kind for RemoteHnsw {
         calibration::params(k, point)
     }
 
-    fn planned_query(&self, manifest: &Manifest, _: bool) -> PlannedQuery {
-        let section = manifest.section.remote();
-        section.map_or_else(
-            || blocks::planned_query(manifest),
-            |section| account::planned_query(manifest, &section.facts),
-        )
+    fn planned_query(&self, manifest: &Manifest, _: bool) -> Option<PlannedQuery> {
+        let section = manifest.section.remote()?;
+        Some(account::planned_query(manifest, &section.facts))
     }
 
     fn planned_doorbells_bytes(&self, manifest: &Manifest, options: &GatherOptions) -> u64 {
