@@ -3,8 +3,8 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use stratann_core::plan::KindParams;
-use stratann_core::plan::gpu_ivf::baseline::{CODE_LISTS, LISTS, ROWS, Source};
+use stratann_core::kinds::KindParams;
+use stratann_core::kinds::gpu_ivf::baseline::{CODE_LISTS, LISTS, ROWS, Source};
 use stratann_core::query::{Budget, Extent, Loss, Outcome, Params, QueryState, Scratch, run as run_query};
 use stratann_engine::index::{Index, OpenBaselines, OpenOptions};
 use stratann_engine::verify::verify;

@@ -4,8 +4,8 @@
 use std::sync::OnceLock;
 
 use libfuzzer_sys::fuzz_target;
+use stratann_core::kinds::{IndexView, KindParams};
 use stratann_core::place::Placement;
-use stratann_core::plan::{IndexView, KindParams};
 use stratann_core::query::wire::{Carry, Encoder, OLDEST_VERSION, decode, encode};
 use stratann_core::query::{QueryState, Scratch, Step};
 use stratann_fuzz::place::{Place, Which, place};

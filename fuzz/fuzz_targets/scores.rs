@@ -4,8 +4,8 @@
 use std::sync::OnceLock;
 
 use libfuzzer_sys::fuzz_target;
+use stratann_core::kinds::KindParams;
 use stratann_core::place::Placement;
-use stratann_core::plan::KindParams;
 use stratann_core::query::wire::read_scores;
 use stratann_core::query::{Arrival, Arrived, Budget, Loss, Outcome, QueryState, Scratch, Step};
 use stratann_fuzz::place::{Which, place};

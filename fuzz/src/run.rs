@@ -1,7 +1,7 @@
 //! Steps of one query over a file in memory.
 
+use stratann_core::kinds::{IndexView, KindView};
 use stratann_core::place::{LocalShard, Others, Placement};
-use stratann_core::plan::{IndexView, KindView};
 use stratann_core::query::{
     Arrival, Arrived, Budget, Loss, Outcome, Params, QueryState, Read, Scratch, Step, Tag,
 };

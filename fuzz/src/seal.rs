@@ -3,8 +3,8 @@
 use serde_json::Value;
 use stratann_core::format::edges::edge_bytes;
 use stratann_core::hash::{checksum, seeded_checksum};
+use stratann_core::kinds::hybrid_ivf::View;
 use stratann_core::peer::message;
-use stratann_core::plan::hybrid_ivf::View;
 use stratann_core::query::wire;
 use stratann_engine::manifest::{BlockShape, Manifest};
 use stratann_storage::durable::hex;

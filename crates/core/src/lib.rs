@@ -7,7 +7,7 @@
 //! 2. **access** (costly): what to read next. [`access`] chooses blocks or inverted lists by code distances.
 //! 3. **verify** (exact): [`verify`] scores the vectors that were read and keeps the best k.
 //!
-//! [`plan`] has the kinds of index and the rooms that each uses. [`format`](mod@format) defines the layout of bytes,
+//! [`kinds`] has the kinds of index and the rooms that each uses. [`format`](mod@format) defines the layout of bytes,
 //! [`build`] has the pure steps of a build, and [`check`] the conditions that a finished index meets.
 //! There is no I/O, no clock and no waiting. A read that failed arrives as data, so a step cannot fail.
 #![no_std]
@@ -21,10 +21,10 @@ pub mod check;
 pub mod codec;
 pub mod format;
 pub mod hash;
+pub mod kinds;
 mod order;
 pub mod peer;
 pub mod place;
-pub mod plan;
 pub mod query;
 pub mod remote;
 pub mod route;

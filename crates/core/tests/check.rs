@@ -4,7 +4,7 @@ use stratann_core::check::{Blocks, Checker, Violation};
 use stratann_core::format::block::{BlockLayout, CodedNodes, Damage, Node, write};
 use stratann_core::format::block_map::BlockMap;
 use stratann_core::format::seeded_checksum;
-use stratann_core::plan::{disk_graph, flat};
+use stratann_core::kinds::{disk_graph, flat};
 use stratann_core::route::HeadGraph;
 use stratann_core::view::Base;
 use stratann_kernel::codes::Codebook;

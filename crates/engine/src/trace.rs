@@ -2,7 +2,7 @@
 
 use serde::ser::SerializeMap;
 use serde::{Serialize, Serializer};
-use stratann_core::plan::IndexView;
+use stratann_core::kinds::IndexView;
 use stratann_core::query::{Outcome, Params, QueryState, QueryStats, Scratch};
 
 /// The trace of one query. Its JSON has k, the fields of the events in their order, whether it is complete, and the

@@ -8,8 +8,8 @@ use std::sync::OnceLock;
 
 use common::{Built, Set, clustered, list_options, queries, quick, run_plain, with_lists};
 use stratann_core::format::directory::{Directory, LocalKind};
+use stratann_core::kinds::{KindView, hybrid_ivf};
 use stratann_core::place::Placement;
-use stratann_core::plan::{KindView, hybrid_ivf};
 use stratann_core::query::{
     Arrival, Arrived, Budget, Extent, Loss, Outcome, Params, QueryState, Scratch, Step, StoreId,
 };
@@ -59,7 +59,7 @@ fn shard(folder: &Path, server: usize) -> Shard {
     Shard::open(folder, server, OpenOptions::default()).unwrap()
 }
 
-fn lists<'a>(view: &stratann_core::plan::IndexView<'a>) -> hybrid_ivf::View<'a> {
+fn lists<'a>(view: &stratann_core::kinds::IndexView<'a>) -> hybrid_ivf::View<'a> {
     match view.kind {
         KindView::HybridIvf(view) => view,
         other => panic!("{other:?}"),

@@ -13,7 +13,7 @@ use common::{Impatient, Set, clustered, list_options, normal, queries, quick, ru
 use proptest::prelude::*;
 use stratann_core::build::hash;
 use stratann_core::format::directory::LocalKind;
-use stratann_core::plan::hybrid_ivf::MAX_PROBES;
+use stratann_core::kinds::hybrid_ivf::MAX_PROBES;
 use stratann_core::query::{Budget, Mode, Outcome, Params};
 use stratann_engine::build::{BuildOptions, IndexKind, LocalPlan, build};
 use stratann_engine::exec::Width;

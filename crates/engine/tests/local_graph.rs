@@ -12,7 +12,7 @@ use proptest::prelude::*;
 use stratann_core::format::checksum;
 use stratann_core::format::directory::LocalKind;
 use stratann_core::format::edges::{edge_bytes, write_edges};
-use stratann_core::plan::hybrid_ivf::MAX_PROBES;
+use stratann_core::kinds::hybrid_ivf::MAX_PROBES;
 use stratann_core::query::{Budget, Mode, Outcome, Params};
 use stratann_core::verify::Bounds;
 use stratann_engine::build::{IndexKind, LocalPlan, build};

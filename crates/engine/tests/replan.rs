@@ -12,7 +12,7 @@ use stratann_params::search::ListSwitches;
 use common::{Impatient, Set, clustered, list_options, queries, quick};
 use stratann_core::format::directory::{Directory, LocalKind};
 use stratann_core::format::inverted_list::{ListLayout, Record};
-use stratann_core::plan::hybrid_ivf::MAX_PROBES;
+use stratann_core::kinds::hybrid_ivf::MAX_PROBES;
 use stratann_engine::build::{BuildOptions, IndexKind, LocalPlan, build};
 use stratann_engine::groundtruth;
 use stratann_engine::index::{Index, OpenOptions};

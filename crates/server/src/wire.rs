@@ -5,7 +5,7 @@ use std::fmt;
 
 use serde::de::{IgnoredAny, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
-use stratann_core::plan::KindParams;
+use stratann_core::kinds::KindParams;
 use stratann_core::query::{Params, QueryStats};
 use stratann_engine::kinds::answers::Setting;
 use stratann_engine::kinds::shares_loads::CachedClusters;

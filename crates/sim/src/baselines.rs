@@ -2,10 +2,10 @@
 //! are asked (scatter-gather, BatANN §3.1), and a state that stays at its origin and fetches remote blocks.
 
 use stratann_core::hash::hash;
+use stratann_core::kinds::IndexView;
 use stratann_core::peer::message::{HEADER, Message, QueryId};
 use stratann_core::peer::{Run, is_answer};
 use stratann_core::place::{LocalShard, Others, SERVERS_MAX};
-use stratann_core::plan::IndexView;
 use stratann_core::query::{Hit, Outcome, QueryState, QueryStats, Read, wire};
 
 use crate::runner::run_steps;

@@ -32,9 +32,9 @@ pub use memory_nodes::{BatchTrace, Fleet, GatheredLoad, LoadCosts, LoadTiming, S
 pub use replay::{Load, Timing, Utilisation, replay};
 pub use trace::{Draft, Task, TaskId, Timed, Trace, Work};
 
+use stratann_core::kinds::IndexView;
 use stratann_core::peer::{Failure, Limits};
 use stratann_core::place::Placement;
-use stratann_core::plan::IndexView;
 use stratann_core::query::wire::{Carry, Results};
 use stratann_core::query::{Budget, Extent, Params, QueryState};
 

@@ -2,7 +2,7 @@
 //!
 //! This is the only place of the simulator that knows how a state asks for bytes.
 
-use stratann_core::plan::IndexView;
+use stratann_core::kinds::IndexView;
 use stratann_core::query::{
     Arrival, Arrived, Loss, QueryState, QueryStats, Read, Scratch, Step, Tag, outcome, wire,
 };

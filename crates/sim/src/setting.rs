@@ -1,8 +1,8 @@
 //! The indexes of a simulated cluster, and what each server sees of them.
 
+use stratann_core::kinds::IndexView;
 use stratann_core::peer::{Peer, Served};
 use stratann_core::place::{LocalShard, Parts};
-use stratann_core::plan::IndexView;
 use stratann_core::query::wire::Carry;
 use stratann_core::view::Base;
 

@@ -4,9 +4,9 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 
 use stratann_core::hash::hash;
+use stratann_core::kinds::IndexView;
 use stratann_core::peer::message::{Message, decode};
 use stratann_core::peer::{Action, BufferPool, Outgoing, Peer, Run};
-use stratann_core::plan::IndexView;
 use stratann_core::query::wire;
 use stratann_core::query::{Extent, QueryState, Step};
 

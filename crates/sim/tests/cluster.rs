@@ -11,9 +11,9 @@ use fixture::{
     DIM, LONG_US, Place, QUERIES, alone, answer, in_stretches, params, scattered, simulate, submitted,
 };
 use stratann_core::hash::hash;
+use stratann_core::kinds::KindParams;
 use stratann_core::peer::{Failure, Limits};
 use stratann_core::place::Placement;
-use stratann_core::plan::KindParams;
 use stratann_core::query::wire::{Carry, Results};
 use stratann_core::query::{Budget, Loss, Mode, Outcome, Params, QueryState};
 use stratann_engine::build::IndexKind;

@@ -7,9 +7,9 @@ use stratann_params::build::GridOptions;
 
 use fixture::common::{Built, Set, clustered, quick, run_plain};
 use fixture::{LONG_US, answer};
+use stratann_core::kinds::KindParams;
+use stratann_core::kinds::grid_ivf::Params as Own;
 use stratann_core::peer::Limits;
-use stratann_core::plan::KindParams;
-use stratann_core::plan::grid_ivf::Params as Own;
 use stratann_core::query::{Budget, Extent, Mode, Outcome, Params, QueryState};
 use stratann_engine::build::{BuildOptions, IndexKind, KindOptions};
 use stratann_engine::kinds::division::{GridPartition, Mode as Division};

@@ -1,5 +1,5 @@
 //! Inverted lists on disk, each with copies of all of its vectors or codes, replicas included (SPANN §3). Only
-//! comparisons with other systems read them: see `plan::gpu_ivf`.
+//! comparisons with other systems read them: see `kinds::gpu_ivf`.
 //!
 //! | offset | bytes | content |
 //! |---|---|---|

@@ -10,7 +10,7 @@ use alloc::vec::Vec;
 
 use super::message::{self, Message, Refused};
 use super::{BufferPool, Run, Served};
-use crate::plan::IndexView;
+use crate::kinds::IndexView;
 use crate::query::wire::{self, Results};
 use crate::query::{Budget, Hit, Params, QueryState, Step, Tag};
 

@@ -130,11 +130,11 @@ pub enum Failure {
 pub struct Served {
     /// Build of the index.
     pub build: u64,
-    /// Kind of the index: [`IndexView::kind_number`](crate::plan::IndexView::kind_number).
+    /// Kind of the index: [`IndexView::kind_number`](crate::kinds::IndexView::kind_number).
     pub kind: u8,
     /// Bytes of a query's vector.
     pub vector_bytes: usize,
-    /// The size of the index: [`IndexView::size`](crate::plan::IndexView::size).
+    /// The size of the index: [`IndexView::size`](crate::kinds::IndexView::size).
     pub size: IndexSize,
     /// How batons carry their candidates. Servers need not agree on it.
     pub carry: wire::Carry,

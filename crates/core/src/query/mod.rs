@@ -11,7 +11,7 @@ pub use params::{MAX_K, MAX_WIDTH, Params};
 pub use run::{outcome, run};
 pub use state::{QueryState, Scratch, StepTables};
 
-pub use crate::plan::disk_graph::MAX_SEARCH_LIST;
+pub use crate::kinds::disk_graph::MAX_SEARCH_LIST;
 pub use crate::search::{
     Arrival, Arrived, Beam, Budget, Candidate, Extent, Hit, IndexSize, Loss, Mode, Outcome, Progress,
     QueryStats, Read, Remote, ScorerId, Scores, Step, StoreId, Tag, Threshold, TopK, Want, visited_bytes,

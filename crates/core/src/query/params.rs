@@ -1,6 +1,6 @@
 //! What a query is asked to do.
 
-use crate::plan::{KindParams, disk_graph, flat, gpu_ivf, grid_ivf, hybrid_ivf, remote_hnsw};
+use crate::kinds::{KindParams, disk_graph, flat, gpu_ivf, grid_ivf, hybrid_ivf, remote_hnsw};
 use crate::search::Mode;
 
 /// Most results a query can ask for.
@@ -66,7 +66,7 @@ impl Params {
     /// The `k` nearest of all vectors, in their order by the first component.
     #[cfg(any(test, feature = "test-kind"))]
     pub fn sorted(k: u32, stops: bool) -> Params {
-        Params::of(k.clamp(1, MAX_K), KindParams::Sorted(crate::plan::sorted::Params { stops }))
+        Params::of(k.clamp(1, MAX_K), KindParams::Sorted(crate::kinds::sorted::Params { stops }))
     }
 
     /// Whether every number is within its limit; parameters from outside must be checked before use.

@@ -3,7 +3,7 @@
 use alloc::vec::Vec;
 
 use super::{QueryState, Scratch};
-use crate::plan::IndexView;
+use crate::kinds::IndexView;
 use crate::score::Ranking;
 use crate::search::{Arrival, Arrived, Extent, Loss, Read, Step, Tag};
 

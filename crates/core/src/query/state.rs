@@ -10,8 +10,8 @@ use alloc::vec::Vec;
 use stratann_kernel::distance::Exact;
 
 use super::Params;
-use crate::plan::kind::Ordered;
-use crate::plan::{
+use crate::kinds::kind::Ordered;
+use crate::kinds::{
     self, IndexView, KindScratch, KindState, disk_graph, gpu_ivf, grid_ivf, hybrid_ivf, remote_hnsw,
 };
 use crate::score::{self, CodeJob, RankScratch, Ranking};
@@ -206,9 +206,9 @@ impl QueryState {
         if self.q.outcome == Outcome::Running {
             let Scratch { exact, order, own, .. } = scratch;
             let ordered = Ordered::new(arrived, order);
-            plan::step(&mut self.q, &mut self.own, &self.params.kind, view, exact, own, ordered);
+            kinds::step(&mut self.q, &mut self.own, &self.params.kind, view, exact, own, ordered);
         }
-        plan::kind::decision(&self.q)
+        kinds::kind::decision(&self.q)
     }
 
     /// What the last step asked for.

@@ -28,9 +28,9 @@ use alloc::vec::Vec;
 use super::{MAX_K, MAX_WIDTH, Params, QueryState};
 use crate::codec::{Reader, Refused, Writer};
 use crate::hash::checksum;
+pub use crate::kinds::Carry;
+use crate::kinds::KindParams;
 use crate::order::{from_order_key, order_key};
-pub use crate::plan::Carry;
-use crate::plan::KindParams;
 use crate::search::{
     Budget, Candidate, Extent, Hit, LOST_UNITS_MAX, Loss, LostUnit, LostUnits, Mode, Outcome, Pending,
     QueryStats, Read, ScorerId, Scores, StoreId, Tag,

@@ -33,8 +33,8 @@ use std::io;
 use std::sync::Arc;
 use std::time::Instant;
 
+use stratann_core::kinds::IndexView;
 use stratann_core::place::Others;
-use stratann_core::plan::IndexView;
 use stratann_core::query::{Loss, Outcome, QueryStats, Read, Step, StepTables};
 use stratann_storage::cache::ExtentCache;
 use stratann_storage::tier::{Completion, Tier};

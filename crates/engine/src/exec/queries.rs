@@ -3,8 +3,8 @@
 use std::io;
 use std::sync::Arc;
 
+use stratann_core::kinds::IndexView;
 use stratann_core::place::Others;
-use stratann_core::plan::IndexView;
 use stratann_core::query::{Loss, QueryState, QueryStats, Read, Scratch, Step, Tag, Threshold};
 
 use super::options::{MergedReads, Times};

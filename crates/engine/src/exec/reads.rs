@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
 
-use stratann_core::plan::IndexView;
+use stratann_core::kinds::IndexView;
 use stratann_core::query::{Extent, Loss, MAX_WIDTH, QueryStats, Read, ScorerId, Tag, Want};
 use stratann_storage::cache::ExtentCache;
 use stratann_storage::tier::{Buffer, Completion, Tier};

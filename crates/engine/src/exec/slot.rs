@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Instant;
 
-use stratann_core::plan::IndexView;
+use stratann_core::kinds::IndexView;
 use stratann_core::query::{Arrival, Arrived, Loss, QueryState, Scratch, Step, Tag, wire};
 use stratann_core::score::Ranking;
 use stratann_storage::cache::Cached;

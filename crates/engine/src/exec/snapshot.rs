@@ -1,6 +1,6 @@
 //! A part of an index that changes while it is searched.
 
-use stratann_core::plan::IndexView;
+use stratann_core::kinds::IndexView;
 
 /// The changing part of an open index, as one query sees it from its first step to its last.
 pub trait Snapshot: Send + Sync {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use stratann_core::check::Blocks;
 use stratann_core::format::block;
-use stratann_core::plan::IndexView;
+use stratann_core::kinds::IndexView;
 use stratann_core::query::wire::Carry;
 use stratann_core::query::{Extent, Loss, StoreId};
 use stratann_kernel::codes::Codebook;

@@ -1,6 +1,6 @@
 //! The effort of a search: a recall, or a number in the unit of a kind.
 
-use stratann_core::plan::hybrid_ivf::MAX_PROBES;
+use stratann_core::kinds::hybrid_ivf::MAX_PROBES;
 use stratann_core::query::{MAX_SEARCH_LIST, Params};
 use stratann_storage::{Error, Result};
 

@@ -1,6 +1,6 @@
 //! The kinds of index: a closed sum, with one match for each question that the engine asks of a kind.
 //!
-//! A kind is a folder here, one in `stratann_core::plan`, its options, and a line in each match.
+//! A kind is a folder here, one in `stratann_core::kinds`, its options, and a line in each match.
 
 pub mod answers;
 pub mod blocks;
@@ -33,8 +33,8 @@ use std::ops::{Deref, DerefMut};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use stratann_core::kinds::IndexView;
 use stratann_core::place::Placement;
-use stratann_core::plan::IndexView;
 use stratann_core::query::StoreId;
 use stratann_storage::{Error, Progress, Result};
 

@@ -1,6 +1,6 @@
 //! The parameters of a search, by kind: from a point of a curve, from a setting, with switches, and as reported.
 
-use stratann_core::plan::KindParams;
+use stratann_core::kinds::KindParams;
 use stratann_core::query::{Params, Remote};
 use stratann_params::IndexKind;
 
@@ -10,7 +10,7 @@ use super::{disk_graph, hybrid_ivf, kind};
 use crate::curve::Point;
 
 #[cfg(feature = "test-kind")]
-impl SearchParams for stratann_core::plan::sorted::Params {
+impl SearchParams for stratann_core::kinds::sorted::Params {
     fn setting(&self, k: u32) -> Setting {
         Setting::of_beam(k)
     }
@@ -68,7 +68,7 @@ pub fn reported_params(params: &Params) -> Vec<(&'static str, serde_json::Value)
 pub fn with_remote(params: Params, remote: Remote) -> Params {
     let kind = match params.kind {
         KindParams::HybridIvf(own) => {
-            KindParams::HybridIvf(stratann_core::plan::hybrid_ivf::Params { remote, ..own })
+            KindParams::HybridIvf(stratann_core::kinds::hybrid_ivf::Params { remote, ..own })
         }
         other => other,
     };

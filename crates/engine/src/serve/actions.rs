@@ -6,9 +6,9 @@
 use std::cell::Cell;
 use std::sync::atomic::Ordering;
 
+use stratann_core::kinds::IndexView;
 use stratann_core::peer::message::Refused;
 use stratann_core::peer::{Action, BufferPool, Failure, FrameCodec, Peer, Run};
-use stratann_core::plan::IndexView;
 use stratann_core::query::{Budget, Loss, Outcome, Params, QueryState, Step, Tag, Threshold};
 use stratann_storage::ledger::Part;
 

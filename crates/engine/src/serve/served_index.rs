@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 
 use stratann_core::format::checksum;
+use stratann_core::kinds::IndexView;
 use stratann_core::place::Parts;
-use stratann_core::plan::IndexView;
 use stratann_core::query::wire::Carry;
 use stratann_storage::budget::Account;
 use stratann_storage::names::BuildId;

@@ -4,9 +4,9 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use stratann_core::kinds::IndexView;
 use stratann_core::peer::Run;
 use stratann_core::place::Others;
-use stratann_core::plan::IndexView;
 use stratann_core::query::{Loss, QueryState, QueryStats, Read, Step, Tag, Threshold, wire};
 use stratann_storage::ledger::Reservation;
 

@@ -38,8 +38,8 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use serde::Serialize;
+use stratann_core::kinds::IndexView;
 use stratann_core::place::{Placement, SERVERS_MAX};
-use stratann_core::plan::IndexView;
 use stratann_storage::budget::{self, Account, THREAD_BYTES};
 use stratann_storage::data_file::FileEntry;
 use stratann_storage::durable::sync_folder;

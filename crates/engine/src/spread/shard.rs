@@ -3,8 +3,8 @@
 use std::io;
 use std::path::Path;
 
+use stratann_core::kinds::IndexView;
 use stratann_core::place::{LocalShard, Others, Placement};
-use stratann_core::plan::IndexView;
 use stratann_core::query::{Extent, StoreId};
 use stratann_storage::budget::Account;
 use stratann_storage::data_file::read_file;

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use stratann_params::build::{GraphOptions, ListOptions};
 
 use stratann_core::build::hash;
-use stratann_core::plan::{IndexView, KindParams, KindView, disk_graph, hybrid_ivf};
+use stratann_core::kinds::{IndexView, KindParams, KindView, disk_graph, hybrid_ivf};
 use stratann_core::query::{
     Arrival, Arrived, Budget, Loss, Mode, Params, QueryState, Read, Scratch, Step, Tag,
 };

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use stratann_core::plan::{IndexView, KindView, sorted};
+use stratann_core::kinds::{IndexView, KindView, sorted};
 use stratann_engine::build::IndexKind;
 use stratann_engine::{DType, Metric};
 

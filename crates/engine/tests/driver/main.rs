@@ -11,7 +11,7 @@ use std::io;
 use std::sync::{Arc, OnceLock};
 
 use common::{Built, Set, graph_set, hits, nearest, queries, quick};
-use stratann_core::plan::IndexView;
+use stratann_core::kinds::IndexView;
 use stratann_core::query::{Extent, Loss, Mode, Outcome, Params, QueryState, QueryStats, Step, StoreId};
 use stratann_engine::Metric;
 use stratann_engine::build::IndexKind;

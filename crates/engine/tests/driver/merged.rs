@@ -5,7 +5,7 @@ use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
-use stratann_core::plan::IndexView;
+use stratann_core::kinds::IndexView;
 use stratann_core::query::{Loss, Mode, Outcome, Params, QueryState, Step, StoreId};
 use stratann_engine::exec::{Driver, Queries, SharedReads, Times};
 use stratann_storage::tier::{

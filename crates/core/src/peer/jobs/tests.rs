@@ -1,9 +1,9 @@
 use super::*;
+use crate::kinds::KindState;
+use crate::kinds::hybrid_ivf::Job;
 use crate::peer::message::Refused;
 use crate::peer::tests::{VECTOR_BYTES, frames, receive, served};
 use crate::peer::{BufferPool, Limits, Served};
-use crate::plan::KindState;
-use crate::plan::hybrid_ivf::Job;
 use crate::query::wire::{self, Carry, Results};
 use crate::query::{Budget, IndexSize, Params, Step};
 use alloc::vec;

@@ -1,7 +1,7 @@
 //! The trace of one query that reads blocks, for `explain`.
 
 use stratann_core::format::block;
-use stratann_core::plan::IndexView;
+use stratann_core::kinds::IndexView;
 use stratann_core::query::{
     Arrival, Arrived, Candidate, Loss, Outcome, Params, Progress, QueryState, Scratch, Step, Tag,
 };

@@ -4,7 +4,7 @@ use crate::curve::{Grid, Point, StopRule, check_slack};
 use crate::kinds::answers::Setting;
 use crate::kinds::options::Switches;
 use crate::kinds::questions::{SearchParams, grown};
-use stratann_core::plan::{KindParams, disk_graph};
+use stratann_core::kinds::{KindParams, disk_graph};
 use stratann_core::query::Params;
 use stratann_storage::Result;
 

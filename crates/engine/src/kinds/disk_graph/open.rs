@@ -4,8 +4,8 @@ use std::path::Path;
 
 use stratann_core::check::Blocks;
 use stratann_core::format::block_map::BlockMap;
-use stratann_core::plan::KindView;
-use stratann_core::plan::disk_graph::{Codes, View};
+use stratann_core::kinds::KindView;
+use stratann_core::kinds::disk_graph::{Codes, View};
 use stratann_core::route::HeadGraph;
 use stratann_kernel::codes::Codebook;
 use stratann_storage::Result;

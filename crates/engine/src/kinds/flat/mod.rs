@@ -6,8 +6,8 @@ pub(crate) mod facts;
 use std::path::Path;
 
 use stratann_core::check::Blocks;
-use stratann_core::plan::KindView;
-use stratann_core::plan::flat::{self, View};
+use stratann_core::kinds::KindView;
+use stratann_core::kinds::flat::{self, View};
 use stratann_core::query::Params;
 use stratann_params::build::GraphOptions;
 use stratann_storage::budget::Account;

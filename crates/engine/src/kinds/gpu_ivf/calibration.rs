@@ -1,8 +1,8 @@
 //! The settings of a `gpu-ivf` that calibration measures: numbers of lists with margins, and for other families numbers
 //! of candidates and rules that end re-ranking.
 
-use stratann_core::plan::KindParams;
-use stratann_core::plan::gpu_ivf::{self, MAX_CANDIDATES, MAX_PROBES, Rule};
+use stratann_core::kinds::KindParams;
+use stratann_core::kinds::gpu_ivf::{self, MAX_CANDIDATES, MAX_PROBES, Rule};
 use stratann_core::query::{Params, QueryStats};
 use stratann_params::search::{GpuSwitches, SearchSettings};
 use stratann_params::{Group, Key};

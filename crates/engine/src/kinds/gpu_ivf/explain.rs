@@ -1,7 +1,7 @@
 //! The trace of one `gpu-ivf` query, for `explain`: the lists, the mini-batches, and how each result was found.
 
-use stratann_core::plan::gpu_ivf::{Found, Rule};
-use stratann_core::plan::{IndexView, KindView};
+use stratann_core::kinds::gpu_ivf::{Found, Rule};
+use stratann_core::kinds::{IndexView, KindView};
 use stratann_core::query::{Params, run};
 
 use super::open::GpuIndex;

@@ -8,8 +8,8 @@ use std::sync::Arc;
 use stratann_core::check::Blocks;
 use stratann_core::format::block_map::BlockMap;
 use stratann_core::format::posting_lists::PostingLists;
-use stratann_core::plan::KindView;
-use stratann_core::plan::gpu_ivf::View;
+use stratann_core::kinds::KindView;
+use stratann_core::kinds::gpu_ivf::View;
 #[cfg(feature = "lab")]
 use stratann_core::query::StoreId;
 use stratann_core::route::NavGraph;

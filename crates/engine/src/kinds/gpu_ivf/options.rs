@@ -1,6 +1,6 @@
 //! Options of a `gpu-ivf`.
 
-use stratann_core::plan::gpu_ivf::Rule;
+use stratann_core::kinds::gpu_ivf::Rule;
 use stratann_params::Group;
 use stratann_params::build::GpuOptions;
 use stratann_params::choices::RuleName;

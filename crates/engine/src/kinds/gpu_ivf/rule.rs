@@ -1,6 +1,6 @@
 //! Rules that end re-ranking, by name.
 
-use stratann_core::plan::gpu_ivf::{Params, Rule};
+use stratann_core::kinds::gpu_ivf::{Params, Rule};
 
 /// Sets the rule that a family is named after. As in the paper, only candidates are scored.
 pub(crate) fn set_rule(name: &str, own: &mut Params) {

@@ -1,7 +1,7 @@
 //! The settings of a `grid-ivf` that calibration measures: numbers of lists. Nothing else is approximate.
 
-use stratann_core::plan::KindParams;
-use stratann_core::plan::grid_ivf;
+use stratann_core::kinds::KindParams;
+use stratann_core::kinds::grid_ivf;
 use stratann_core::query::Params;
 use stratann_params::Key;
 use stratann_params::search::{GridSwitches, SearchSettings};

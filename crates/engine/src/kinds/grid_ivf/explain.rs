@@ -1,7 +1,7 @@
 //! The trace of one `grid-ivf` query, for `explain`: the lists that it visited, and where vectors dropped out.
 
-use stratann_core::plan::IndexView;
-use stratann_core::plan::grid_ivf;
+use stratann_core::kinds::IndexView;
+use stratann_core::kinds::grid_ivf;
 use stratann_core::query::Params;
 
 use crate::trace::{Left, Scan, Scans, Trace, traced};

@@ -4,7 +4,7 @@ use std::io::Read;
 use std::path::Path;
 use std::sync::Arc;
 
-use stratann_core::plan::grid_ivf::{Line, Unit};
+use stratann_core::kinds::grid_ivf::{Line, Unit};
 use stratann_storage::data_file::{FileEntry, Sum, check_entry, open_file};
 use stratann_storage::{Error, Result};
 

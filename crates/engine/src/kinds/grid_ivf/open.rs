@@ -3,8 +3,8 @@
 use std::path::Path;
 
 use stratann_core::format::grid::GridLayout;
-use stratann_core::plan::KindView;
-use stratann_core::plan::grid_ivf::{Axes, Firsts, Pilot, View};
+use stratann_core::kinds::KindView;
+use stratann_core::kinds::grid_ivf::{Axes, Firsts, Pilot, View};
 use stratann_kernel::DType;
 use stratann_storage::budget::Account;
 use stratann_storage::cache::ExtentCache;

@@ -3,7 +3,7 @@
 
 use stratann_core::PAGE;
 use stratann_core::format::grid::{Copies, List};
-use stratann_core::plan::grid_ivf::prewarmed;
+use stratann_core::kinds::grid_ivf::prewarmed;
 use stratann_storage::tier::Resident;
 use stratann_storage::{Error, Progress, Result};
 

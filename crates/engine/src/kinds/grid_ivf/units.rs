@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use stratann_core::format::grid::GridLayout;
-use stratann_core::plan::grid_ivf::prewarmed;
+use stratann_core::kinds::grid_ivf::prewarmed;
 use stratann_storage::{Error, Result};
 
 use crate::base::{read_role, shape};

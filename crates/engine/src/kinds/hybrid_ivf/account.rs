@@ -1,7 +1,7 @@
 //! The memory of searches in a `hybrid-ivf`.
 
 use stratann_core::PAGE;
-use stratann_core::plan::hybrid_ivf::CANDIDATES_MAX;
+use stratann_core::kinds::hybrid_ivf::CANDIDATES_MAX;
 use stratann_core::query::visited_bytes;
 
 use super::facts::ListFacts;

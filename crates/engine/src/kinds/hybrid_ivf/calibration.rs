@@ -1,7 +1,7 @@
 //! The settings of a `hybrid-ivf` that calibration measures: numbers of clusters, slacks of bounds, early stops.
 
-use stratann_core::plan::KindParams;
-use stratann_core::plan::hybrid_ivf::{self, MAX_LOCAL_LIST, MAX_PROBES, Order};
+use stratann_core::kinds::KindParams;
+use stratann_core::kinds::hybrid_ivf::{self, MAX_LOCAL_LIST, MAX_PROBES, Order};
 use stratann_core::query::Params;
 use stratann_params::Key;
 use stratann_params::search::{ListSwitches, SearchSettings};

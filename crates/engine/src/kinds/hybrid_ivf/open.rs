@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use stratann_core::plan::KindView;
-use stratann_core::plan::hybrid_ivf::View;
+use stratann_core::kinds::KindView;
+use stratann_core::kinds::hybrid_ivf::View;
 use stratann_storage::budget::{Account, release_freed, size, size_up};
 use stratann_storage::cache::ExtentCache;
 use stratann_storage::{Progress, Result};

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use stratann_core::plan::hybrid_ivf::{Pinned, View};
-use stratann_core::plan::{IndexView, KindView};
+use stratann_core::kinds::hybrid_ivf::{Pinned, View};
+use stratann_core::kinds::{IndexView, KindView};
 use stratann_core::route::NavGraph;
 
 use super::residency::{LIST_BYTES, ResidentLists};

@@ -9,7 +9,7 @@ use stratann_core::build::costs::{ListSizes, UnitCosts, VisitCostModel};
 use stratann_core::format::directory::{Directory, LocalKind};
 use stratann_core::format::edges::edge_bytes;
 use stratann_core::format::inverted_list::{ListLayout, Record};
-use stratann_core::plan::hybrid_ivf::{Pinned, SubLists, View};
+use stratann_core::kinds::hybrid_ivf::{Pinned, SubLists, View};
 use stratann_core::route::NavGraph;
 use stratann_core::{PAGE, format::block};
 use stratann_kernel::codes::Codebook;

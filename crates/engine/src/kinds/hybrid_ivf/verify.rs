@@ -9,11 +9,11 @@ use rayon::prelude::*;
 use stratann_core::PAGE;
 use stratann_core::format::directory::Directory;
 use stratann_core::format::edges::end_of;
-use stratann_core::place::Placement;
-use stratann_core::plan::hybrid_ivf::View;
-use stratann_core::plan::hybrid_ivf::check::{
+use stratann_core::kinds::hybrid_ivf::View;
+use stratann_core::kinds::hybrid_ivf::check::{
     GraphChecker, ListChecker, ListFault, TableFault, members_of_nav, tables as check_tables,
 };
+use stratann_core::place::Placement;
 use stratann_core::view;
 use stratann_storage::data_file::open_file;
 use stratann_storage::{Error, Progress, Result, input};

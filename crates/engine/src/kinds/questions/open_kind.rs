@@ -4,7 +4,7 @@ use std::fs::File;
 use std::sync::Arc;
 
 use stratann_core::check::Blocks;
-use stratann_core::plan::KindView;
+use stratann_core::kinds::KindView;
 use stratann_core::query::StoreId;
 use stratann_params::search::GpuSwitches;
 use stratann_storage::budget::Account;

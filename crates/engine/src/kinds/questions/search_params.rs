@@ -1,6 +1,6 @@
 //! The questions about the parameters of a search.
 
-use stratann_core::plan::KindParams;
+use stratann_core::kinds::KindParams;
 use stratann_core::query::QueryStats;
 use stratann_storage::Result;
 

@@ -1,7 +1,7 @@
 //! The settings of a `remote-hnsw` that calibration measures: numbers of clusters, for beams of several lengths.
 
-use stratann_core::plan::KindParams;
-use stratann_core::plan::remote_hnsw::{self, MAX_EF, MAX_PROBES};
+use stratann_core::kinds::KindParams;
+use stratann_core::kinds::remote_hnsw::{self, MAX_EF, MAX_PROBES};
 use stratann_core::query::Params;
 use stratann_params::Key;
 use stratann_params::search::{RemoteSwitches, SearchSettings};

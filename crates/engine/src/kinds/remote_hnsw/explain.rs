@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use stratann_core::plan::{IndexView, KindView};
+use stratann_core::kinds::{IndexView, KindView};
 use stratann_core::query::{Extent, Params, StoreId, run};
 use stratann_storage::Result;
 use stratann_storage::cache::ExtentCache;

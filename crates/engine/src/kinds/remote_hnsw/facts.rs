@@ -75,7 +75,7 @@ impl RemoteFacts {
 
     /// Bytes in RAM of where the clusters are.
     pub(crate) fn table_bytes(&self) -> u64 {
-        let located = size_of::<stratann_core::plan::remote_hnsw::Located>() as u64;
+        let located = size_of::<stratann_core::kinds::remote_hnsw::Located>() as u64;
         u64::from(self.clusters()) * (located + 4)
     }
 }

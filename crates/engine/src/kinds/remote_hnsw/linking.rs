@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 
 use stratann_core::format::hnsw::{HnswName, SubHnsw};
-use stratann_core::plan::remote_hnsw::{Chooser, ClusterSearch};
+use stratann_core::kinds::remote_hnsw::{Chooser, ClusterSearch};
 use stratann_kernel::{DType, Metric};
 use stratann_storage::{Error, Progress, Result};
 

@@ -1,6 +1,6 @@
 //! What queries of a `remote-hnsw` share: clusters that are loaded whole, and doorbells.
 
-use stratann_core::plan::remote_hnsw::Located;
+use stratann_core::kinds::remote_hnsw::Located;
 use stratann_core::query::Scratch;
 use stratann_storage::cache::ExtentCache;
 

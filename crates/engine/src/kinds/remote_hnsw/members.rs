@@ -1,7 +1,7 @@
 //! Vectors of a `remote-hnsw`, as they are in the data set.
 
 use stratann_core::format::hnsw::SubHnsw;
-use stratann_core::plan::remote_hnsw::View;
+use stratann_core::kinds::remote_hnsw::View;
 use stratann_storage::{Error, Progress, Result};
 
 use super::open::RemoteIndex;

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard};
 
 use stratann_core::format::hnsw::{HnswLayout, HnswName};
-use stratann_core::plan::remote_hnsw::Chooser;
+use stratann_core::kinds::remote_hnsw::Chooser;
 
 use super::affinity::{Batch, CacheTable, Choice, divide};
 use crate::{DType, Metric};

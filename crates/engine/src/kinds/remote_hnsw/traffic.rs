@@ -3,7 +3,7 @@
 //! A batch loads a cluster once, however many of its queries need it. So what counts is how likely a batch needs it.
 
 use stratann_core::format::hnsw::{HnswName, SubHnsw};
-use stratann_core::plan::remote_hnsw::Chooser;
+use stratann_core::kinds::remote_hnsw::Chooser;
 use stratann_kernel::{DType, Metric};
 
 use super::open::RemoteIndex;

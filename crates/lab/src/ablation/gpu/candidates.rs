@@ -2,7 +2,7 @@
 
 use rayon::prelude::*;
 use serde::Serialize;
-use stratann_core::plan::gpu_ivf::MAX_CANDIDATES;
+use stratann_core::kinds::gpu_ivf::MAX_CANDIDATES;
 use stratann_engine::explain::explain;
 use stratann_storage::{Progress, Result};
 

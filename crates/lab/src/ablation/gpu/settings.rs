@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use stratann_params::search::GpuSwitches;
 
 use serde::Serialize;
-use stratann_core::plan::gpu_ivf::{MAX_BATCH, MAX_CANDIDATES, MAX_PROBES};
+use stratann_core::kinds::gpu_ivf::{MAX_BATCH, MAX_CANDIDATES, MAX_PROBES};
 use stratann_engine::kinds::gpu_ivf::baseline::Baseline;
 use stratann_storage::{Error, Progress, Result};
 

@@ -1,6 +1,6 @@
 //! Ways to search: by this kind, and as other systems do.
 
-use stratann_core::plan::gpu_ivf::Rule;
+use stratann_core::kinds::gpu_ivf::Rule;
 use stratann_engine::kinds::gpu_ivf::baseline::Baseline;
 use stratann_params::choices::RuleName;
 use stratann_params::search::GpuSwitches;

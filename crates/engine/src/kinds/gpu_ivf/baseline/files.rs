@@ -6,7 +6,7 @@ use std::sync::Arc;
 use stratann_core::PAGE;
 use stratann_core::format::block::BlockLayout;
 use stratann_core::format::posting_file::PostingLayout;
-use stratann_core::plan::gpu_ivf::baseline::Baselines;
+use stratann_core::kinds::gpu_ivf::baseline::Baselines;
 use stratann_core::query::StoreId;
 use stratann_storage::budget::Account;
 use stratann_storage::data_file::{failed, read_resident};

@@ -3,8 +3,8 @@
 pub(crate) mod build;
 pub(crate) mod files;
 
-use stratann_core::plan::gpu_ivf::baseline::Source;
-use stratann_core::plan::gpu_ivf::{Params, Rule};
+use stratann_core::kinds::gpu_ivf::baseline::Source;
+use stratann_core::kinds::gpu_ivf::{Params, Rule};
 use stratann_params::choices::BaselineName;
 
 use super::rule::set_rule;

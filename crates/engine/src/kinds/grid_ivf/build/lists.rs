@@ -6,7 +6,7 @@ use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 use stratann_core::PAGE;
 use stratann_core::format::grid::{GridLayout, ListMember, write_list};
-use stratann_core::plan::grid_ivf::Pilot;
+use stratann_core::kinds::grid_ivf::Pilot;
 use stratann_kernel::distance::{dot_f32, inverse_norm, l2_f32};
 use stratann_kernel::{DType, Metric};
 use stratann_storage::output::AtomicFile;

@@ -11,8 +11,8 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 use stratann_core::format::grid::Copies;
+use stratann_core::kinds::grid_ivf::View;
 use stratann_core::place::Placement;
-use stratann_core::plan::grid_ivf::View;
 use stratann_params::choices::DivisionName;
 use stratann_params::partition::DivisionSettings;
 use stratann_storage::budget::Account;

@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use stratann_core::plan::{IndexView, KindView};
+use stratann_core::kinds::{IndexView, KindView};
 use stratann_core::query::{Params, QueryState, Scratch, Step};
 use stratann_kernel::element::widen;
 use stratann_storage::{Error, Progress, Result};

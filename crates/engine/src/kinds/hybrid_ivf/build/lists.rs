@@ -12,7 +12,7 @@ use stratann_core::PAGE;
 use stratann_core::format::directory::{Directory, LocalKind, NO_EDGES};
 use stratann_core::format::edges;
 use stratann_core::format::inverted_list::{self, ListLayout};
-use stratann_core::plan::hybrid_ivf::SubLists;
+use stratann_core::kinds::hybrid_ivf::SubLists;
 use stratann_kernel::DType;
 use stratann_kernel::codes::Codebook;
 use stratann_kernel::distance::{inverse_norm, l2_f32};

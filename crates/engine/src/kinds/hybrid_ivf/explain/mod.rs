@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use stratann_core::PAGE;
 use stratann_core::format::directory::LocalKind;
-use stratann_core::plan::hybrid_ivf::{self, RankedCluster, ReadPurpose, View};
-use stratann_core::plan::{IndexView, KindView};
+use stratann_core::kinds::hybrid_ivf::{self, RankedCluster, ReadPurpose, View};
+use stratann_core::kinds::{IndexView, KindView};
 use stratann_core::query::{Arrival, Loss, Outcome, Params, QueryState, Read, Scratch, Step, Tag, outcome};
 use stratann_kernel::Metric;
 

@@ -22,7 +22,7 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use stratann_core::build::costs::VisitCostModel;
-use stratann_core::plan::hybrid_ivf::learn::{
+use stratann_core::kinds::hybrid_ivf::learn::{
     Newcomer, Places, RESULTS_MAX, Sketch, Traffic, refresh, refresh_bytes,
 };
 use stratann_core::query::QueryState;

@@ -13,7 +13,7 @@ use stratann_core::format::checksum;
 use stratann_core::format::directory::{Directory, LocalKind};
 use stratann_core::format::edges::{self, Edges};
 use stratann_core::format::inverted_list::{self, ListCodes, ListLayout, Record, reseal_record};
-use stratann_core::plan::hybrid_ivf::SubLists;
+use stratann_core::kinds::hybrid_ivf::SubLists;
 use stratann_kernel::element::widen;
 use stratann_kernel::{DType, Metric};
 use stratann_storage::data_file::open_file;

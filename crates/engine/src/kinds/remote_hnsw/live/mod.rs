@@ -17,8 +17,8 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use stratann_core::format::fresh::Tombstone;
 use stratann_core::format::hnsw::HnswLayout;
 use stratann_core::format::region::{Address, ControlWords, Descriptor, count_bits};
-use stratann_core::plan::remote_hnsw::{Located, View, WHOLE};
-use stratann_core::plan::{IndexView, KindView};
+use stratann_core::kinds::remote_hnsw::{Located, View, WHOLE};
+use stratann_core::kinds::{IndexView, KindView};
 use stratann_core::query::QueryStats;
 use stratann_core::remote::{
     Announced, Answer, Fault, GroupState, Groups, Headers, Line, Op, Places, Recheck,

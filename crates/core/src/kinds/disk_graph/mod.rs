@@ -1,0 +1,292 @@
+//! `disk-graph`: BatANN's single-server search (PVLDB 14, §4.1–4.4), after DiskANN, with whole blocks scored as in
+//! Starling and PageANN, and PipeANN's eager mode.
+//!
+//! route = [`crate::route::HeadGraph`] over codes, in [`enter`] · access = [`walk`] · verify = [`crate::verify`]
+
+mod enter;
+mod scan;
+mod stop;
+mod walk;
+mod wire;
+
+use alloc::vec::Vec;
+
+use stratann_kernel::codes::Codebook;
+
+use crate::access::{CodedQuery, ExpectedDistances, blocks};
+use crate::check::{Blocks, Links};
+use crate::codec::{Reader, Refused, Writer};
+use crate::format::block;
+use crate::format::block_map::BlockMap;
+use crate::kinds::kind::{Carry, Kind, Ordered, StepContext};
+use crate::route::HeadGraph;
+use crate::search::{Beam, Budget, Candidate, IndexSize, Progress, Read, Visited};
+use crate::verify::BlockScratch;
+use crate::view::Base;
+use scan::Scan;
+
+/// Longest beam.
+pub const MAX_SEARCH_LIST: u32 = 65_536;
+
+/// The kind itself.
+pub(crate) struct DiskGraph;
+
+/// What `disk-graph` keeps in RAM.
+#[derive(Clone, Copy, Debug)]
+pub struct View<'a> {
+    /// The layout of all blocks.
+    pub block: &'a block::BlockLayout,
+    /// Number of blocks.
+    pub blocks: u32,
+    /// How to read the codes.
+    pub codebook: &'a Codebook,
+    /// Where the codes of nodes are.
+    pub codes: Codes<'a>,
+    /// Which block holds a node.
+    pub map: &'a BlockMap,
+    /// Mean squared error of the codes.
+    pub code_error: f32,
+    /// Root mean square length of the vectors, as their codes have it. Used under inner product only.
+    pub vector_norm: f32,
+    /// The entry of every search.
+    pub head: &'a HeadGraph,
+}
+
+impl<'a> View<'a> {
+    /// The index as it is checked.
+    pub fn checked(&self, base: Base<'a>) -> Blocks<'a> {
+        let head_codes = if let Codes::Head(codes) = self.codes { Some(codes) } else { None };
+        let links = Links { map: self.map, head: self.head, head_codes };
+        Blocks { base, layout: self.block, count: self.blocks, links: Some(links) }
+    }
+}
+
+/// Where codes are. Distances are the same wherever a code comes from.
+#[derive(Clone, Copy, Debug)]
+pub enum Codes<'a> {
+    /// In RAM: one per node.
+    All(&'a [u8]),
+    /// In the blocks, beside the ids that their adjacency lists name. In RAM are those of the head graph's nodes, in
+    /// their order there.
+    Head(&'a [u8]),
+}
+
+/// The parameters of one query; plain data that travels with it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Params {
+    /// Length of the beam: L in DiskANN and BatANN, `ef` in HNSW.
+    pub search_list: u32,
+    /// Stop once the best unread candidate is farther than the k-th result by this many standard errors of its code
+    /// distance; infinity turns the rule off.
+    pub stop_slack: f32,
+    /// Stop after this many reads in a row that changed none of the k results; 0 turns the rule off.
+    pub patience: u32,
+    /// Stop once the best unread candidate is expected to be farther than the k-th result by this share of its
+    /// distance, and [`Params::idle_share`] agrees; infinity turns the rule off.
+    pub stop_margin: f32,
+    /// The share of all reads that must be in a row without a new result before [`Params::stop_margin`] stops.
+    pub idle_share: f32,
+    /// Read and score every block instead: the exact answer.
+    pub scan: bool,
+    /// Whether nodes that came along in a block are scored and, where useful, expanded.
+    pub whole_blocks: bool,
+    /// Whether the head graph gives the first candidates; otherwise the medoid does (DiskANN).
+    pub head: bool,
+    /// Length of the head graph's own beam.
+    pub head_list: u32,
+}
+
+impl Params {
+    /// A beam of `search_list`, and the defaults of everything else.
+    pub fn new(search_list: u32) -> Params {
+        let search_list = search_list.clamp(1, MAX_SEARCH_LIST);
+        Params {
+            search_list,
+            stop_slack: f32::INFINITY,
+            patience: 0,
+            stop_margin: f32::INFINITY,
+            idle_share: 0.0,
+            scan: false,
+            whole_blocks: true,
+            head: true,
+            head_list: search_list.clamp(16, 64),
+        }
+    }
+}
+
+/// The candidates, and what the stop rules count.
+#[derive(Clone, Debug, PartialEq)]
+pub struct State {
+    /// Whether candidates have distances. A decoded baton carries ids only; its first step rescores them.
+    pub(crate) is_scored: bool,
+    /// Reads since the results last changed.
+    pub(crate) reads_without_change: u32,
+    /// Progress of a scan.
+    pub(crate) scan: Scan,
+    pub(crate) beam: Beam,
+}
+
+impl Default for State {
+    fn default() -> Self {
+        State { is_scored: true, reads_without_change: 0, scan: Scan::default(), beam: Beam::default() }
+    }
+}
+
+impl State {
+    /// The candidates.
+    pub fn beam(&self) -> &Beam {
+        &self.beam
+    }
+}
+
+/// Code distances of the query, and reusable buffers.
+#[derive(Clone, Debug, Default)]
+pub struct Scratch {
+    query: CodedQuery,
+    visited: Visited,
+    blocks: BlockScratch,
+    ids: Vec<u32>,
+    distances: Vec<u32>,
+    /// Of the head graph's search.
+    head_nodes: Vec<u32>,
+    head_beam: Beam,
+    /// Of the block that is expanded, where it carries codes: the nodes that have one there, and a list's places
+    /// among them.
+    coded: Vec<u32>,
+    ranks: Vec<u32>,
+    /// The nodes of the block that is expanded, by code distance.
+    block_nodes: Vec<(u32, u32)>,
+    remote_blocks: Vec<u32>,
+    expected: ExpectedDistances,
+}
+
+impl Scratch {
+    /// A code distance on the scale of exact distances.
+    pub fn estimate(&self, code_distance: u32) -> f32 {
+        self.expected.estimate(&self.query, code_distance)
+    }
+}
+
+impl Kind for DiskGraph {
+    type View<'a> = View<'a>;
+    type Params = Params;
+    type State = State;
+    type Scratch = Scratch;
+
+    fn is_valid(params: &Params, k: u32) -> bool {
+        (k..=MAX_SEARCH_LIST).contains(&params.search_list)
+            && (1..=MAX_SEARCH_LIST).contains(&params.head_list)
+            && params.stop_slack >= -16.0
+            && params.stop_margin >= -1.0
+            && (0.0..=1.0).contains(&params.idle_share)
+    }
+
+    fn reset(state: &mut State, params: &Params, _: u32) {
+        state.is_scored = true;
+        state.reads_without_change = 0;
+        state.scan = Scan::default();
+        state.beam.reset(params.search_list as usize);
+    }
+
+    fn budget(view: &View<'_>) -> Budget {
+        let usual = Budget::default();
+        Budget { hops: usual.hops.max(view.blocks), reads: usual.reads.max(view.blocks), ..usual }
+    }
+
+    fn prepare(base: &Base<'_>, view: &View<'_>, query: &[u8], scratch: &mut Scratch) {
+        scratch.visited.clear(base.nodes);
+        scratch.query.set(base, view.codebook, query);
+        scratch.expected = ExpectedDistances::new(base, view.code_error, view.vector_norm);
+    }
+
+    fn step(cx: &mut StepContext<'_, Self>, arrived: Ordered<'_>) {
+        if cx.params.scan {
+            return scan::step(cx, arrived);
+        }
+        walk::rescore(cx);
+        if !cx.q.started {
+            cx.q.started = true;
+            enter::enter(cx);
+        }
+        // A server reads what it holds of the best W. While something better is unread on another server, a read that
+        // changes nothing does not show that the search has nothing left to find.
+        let counts = cx.base.here.is_none() || !cx.own.beam.awaits_behind_fresh();
+        let layout = cx.view.block;
+        cx.take_in(arrived, |cx, _, bytes| {
+            let block = block::Block::open(layout, bytes).ok()?;
+            let before = cx.q.top.worst();
+            if cx.params.whole_blocks {
+                crate::verify::score_block(cx.q, cx.exact, &mut cx.scratch.blocks, &block);
+            }
+            let expanded = walk::expand_block(cx, &block);
+            let changed = cx.q.top.worst() != before;
+            let reads = cx.own.reads_without_change;
+            cx.own.reads_without_change = if changed { 0 } else { reads.saturating_add(u32::from(counts)) };
+            expanded
+        });
+        walk::choose(cx);
+    }
+
+    fn requeue(state: &mut State, view: &View<'_>, unit: u32) -> bool {
+        state.beam.renew(|id| view.map.block_of(id) == unit);
+        true
+    }
+
+    fn verify(_: &Base<'_>, view: &View<'_>, read: &Read, bytes: &[u8]) -> bool {
+        blocks::verify(view.block, view.blocks, read.at, bytes)
+    }
+
+    fn size(base: &Base<'_>, view: &View<'_>) -> IndexSize {
+        IndexSize { nodes: base.nodes, units: view.blocks, clusters: 0 }
+    }
+
+    fn fits(state: &State, size: &IndexSize) -> bool {
+        state.scan.next_block <= size.units && state.beam.entries().iter().all(|c| c.id < size.nodes)
+    }
+
+    fn has_distances(state: &State) -> bool {
+        state.is_scored || state.beam.entries().is_empty()
+    }
+
+    fn rescores(view: &View<'_>) -> bool {
+        matches!(view.codes, Codes::All(_))
+    }
+
+    fn encode_params(params: &Params, _: u32, w: &mut Writer<'_>) {
+        wire::encode_params(params, w);
+    }
+
+    fn decode_params(r: &mut Reader<'_>) -> Result<Params, Refused> {
+        wire::decode_params(r)
+    }
+
+    fn encode(state: &State, carry: Carry, w: &mut Writer<'_>, sorted: &mut Vec<Candidate>) {
+        wire::encode(state, carry, w, sorted);
+    }
+
+    fn decode(state: &mut State, params: &Params, _: u32, r: &mut Reader<'_>) -> Result<(), Refused> {
+        wire::decode(state, params.search_list, r)
+    }
+
+    fn memory_bytes(state: &State) -> usize {
+        state.beam.memory_bytes()
+    }
+}
+
+/// Forgets the candidates, as if nothing had been read; results and budget stay. Results that were reported are found
+/// once more.
+fn restart(cx: &mut StepContext<'_, DiskGraph>) {
+    cx.q.top.reported_distances.clear();
+    cx.own.beam.reset(cx.params.search_list as usize);
+    cx.q.started = false;
+}
+
+/// The progress that a number on the wire stands for.
+fn progress(number: u32) -> Result<Progress, Refused> {
+    match number {
+        0 => Ok(Progress::Fresh),
+        1 => Ok(Progress::Awaited),
+        2 => Ok(Progress::Expanded),
+        _ => Err(Refused::Content),
+    }
+}

@@ -1,0 +1,82 @@
+//! The exact answer: every block is read and scored.
+//!
+//! In a cluster each server scans the blocks that it holds and no server before it has scanned. Then the query goes to
+//! a server that holds others, so it is handed over less often than there are servers.
+
+use super::DiskGraph;
+use crate::access::blocks;
+use crate::format::block::Block;
+use crate::kinds::kind::{Ordered, StepContext};
+use crate::place::{Reach, bit};
+use crate::search::Outcome;
+use crate::verify::score_block;
+
+/// How far a scan has come.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(crate) struct Scan {
+    /// The next block to look at on this server.
+    pub(super) next_block: u32,
+    /// A bit for each server that has scanned all of its blocks.
+    pub(super) servers: u64,
+}
+
+/// Scores what arrived, and asks for the next blocks.
+pub(super) fn step(cx: &mut StepContext<'_, DiskGraph>, arrived: Ordered<'_>) {
+    cx.q.started = true;
+    let layout = cx.view.block;
+    cx.take_in(arrived, |cx, _, bytes| {
+        let block = Block::open(layout, bytes).ok()?;
+        score_block(cx.q, cx.exact, &mut cx.scratch.blocks, &block);
+        Some(())
+    });
+    if cx.q.outcome == Outcome::Running {
+        choose(cx);
+    }
+}
+
+/// Whether a server has scanned this block, and could read it.
+fn is_scanned(cx: &StepContext<'_, DiskGraph>, block: u32) -> bool {
+    cx.base.here.as_ref().is_some_and(|here| {
+        here.placement.replicas(block) & cx.own.scan.servers & !cx.q.lost_units.tried(block) != 0
+    })
+}
+
+/// Keeps `width` reads under way until every block of this server has been asked for. Then hands the query over.
+fn choose(cx: &mut StepContext<'_, DiskGraph>) {
+    while cx.q.io.pending.len() < cx.q.width as usize && cx.own.scan.next_block < cx.view.blocks {
+        let block = cx.own.scan.next_block;
+        cx.own.scan.next_block += 1;
+        if cx.reach(block) != Reach::Here || is_scanned(cx, block) {
+            continue;
+        }
+        let at = blocks::extent(cx.view.block, block);
+        if cx.q.budget.hops == 0 || cx.fetch(at, block, 0).is_none() {
+            return cx.q.finish(Outcome::OutOfBudget);
+        }
+    }
+    let mut remote_blocks = core::mem::take(&mut cx.scratch.remote_blocks);
+    remote_blocks.clear();
+    if cx.q.io.pending.is_empty() && cx.own.scan.next_block >= cx.view.blocks {
+        find_remote(cx, &mut remote_blocks);
+    }
+    cx.settle(&remote_blocks);
+    cx.scratch.remote_blocks = remote_blocks;
+}
+
+/// Ends the scan of this server. Finds a block that is left for another one; where there is none, gives up those that
+/// no server can read.
+fn find_remote(cx: &mut StepContext<'_, DiskGraph>, remote_blocks: &mut alloc::vec::Vec<u32>) {
+    let Some(here) = cx.base.here.as_ref() else { return };
+    cx.own.scan.servers |= bit(here.server);
+    let left = |cx: &StepContext<'_, DiskGraph>, wanted: Reach| {
+        let is_left = |&block: &u32| !is_scanned(cx, block) && cx.reach(block) == wanted;
+        (0..cx.view.blocks).find(is_left)
+    };
+    match left(cx, Reach::Remote) {
+        Some(block) => {
+            cx.own.scan.next_block = 0;
+            remote_blocks.push(block);
+        }
+        None => left(cx, Reach::Nowhere).into_iter().for_each(|block| cx.q.give_up(block)),
+    }
+}

@@ -1,0 +1,231 @@
+//! Best-first search over a graph whose nodes lie in blocks (BatANN algorithm 1, with blocks in the place of nodes).
+//!
+//! A block is read at most once per query: when it arrives each of its nodes is either expanded or refused by a full
+//! beam, and what a full beam refused never comes back (see [`crate::search::Beam`]).
+
+use alloc::vec::Vec;
+
+use super::stop::Seen;
+use super::{Codes, DiskGraph, Scratch, View, restart};
+use crate::access::blocks;
+use crate::format::block::Block;
+use crate::kinds::kind::StepContext;
+use crate::place::Reach;
+use crate::search::{Candidate, Outcome, Progress};
+use crate::verify;
+
+/// Computes the distances of a beam that was decoded without them. Codes and tables are the same on every server, so
+/// the distances are, too.
+pub(crate) fn rescore(cx: &mut StepContext<'_, DiskGraph>) {
+    if core::mem::replace(&mut cx.own.is_scored, true) {
+        return;
+    }
+    let Codes::All(codes) = cx.view.codes else {
+        // The codes of the candidates are in blocks of other servers. Such a state is refused on arrival; one that
+        // was not begins again.
+        cx.scratch.visited.clear(cx.base.nodes);
+        return restart(cx);
+    };
+    cx.scratch.ids.clear();
+    // A state from outside may name nodes that do not exist; they are scored as the last node.
+    let last = cx.base.nodes.saturating_sub(1);
+    cx.scratch.ids.extend(cx.own.beam.entries().iter().map(|c| c.id.min(last)));
+    cx.scratch.query.table.distances(codes, &cx.scratch.ids, &mut cx.scratch.distances);
+    cx.own.beam.rescore(&cx.scratch.distances);
+    cx.scratch.visited.keep_new(&mut cx.scratch.ids);
+    cx.q.stats.rescored += cx.scratch.ids.len() as u64;
+}
+
+/// Follows the neighbours of every useful node of a block that arrived: those in the beam, and those that the beam
+/// would take.
+///
+/// `None` when an adjacency list is inconsistent.
+pub(crate) fn expand_block(cx: &mut StepContext<'_, DiskGraph>, block: &Block<'_>) -> Option<()> {
+    let first = block.first_id();
+    score_own(cx.view, cx.scratch, block)?;
+    let mut nodes = core::mem::take(&mut cx.scratch.block_nodes);
+    nodes.clear();
+    cx.q.stats.code_comparisons += cx.scratch.distances.len() as u64;
+    nodes.extend((0..).zip(&cx.scratch.distances).map(|(slot, &d)| (d, first.wrapping_add(slot))));
+    // Closest first: it tightens the beam before the others are judged.
+    nodes.sort_unstable();
+    let mut ok = Some(());
+    for &(distance, id) in &nodes {
+        if !cx.q.admits(id) || !claim(cx, distance, id) {
+            continue;
+        }
+        let slot = id.wrapping_sub(first) as usize;
+        if !cx.params.whole_blocks {
+            verify::score_slot(cx.q, cx.exact, block, slot);
+        }
+        ok = offer_neighbours(cx, block, slot);
+        if ok.is_none() {
+            break;
+        }
+    }
+    cx.scratch.block_nodes = nodes;
+    ok
+}
+
+/// Scores the nodes of a block by their codes. `None` when the block's codes are inconsistent.
+fn score_own(view: &View<'_>, scratch: &mut Scratch, block: &Block<'_>) -> Option<()> {
+    let Scratch { ids, coded, query, distances, .. } = scratch;
+    let table = &query.table;
+    let first = block.first_id();
+    ids.clear();
+    match view.codes {
+        Codes::All(codes) => {
+            ids.extend((0..block.count() as u32).map(|slot| first.wrapping_add(slot)));
+            table.distances(codes, ids, distances);
+        }
+        Codes::Head(_) => {
+            block.coded_ids(coded)?;
+            let own = coded.partition_point(|&id| id < first) as u32;
+            ids.extend(own..own + block.count() as u32);
+            table.distances(block.codes(), ids, distances);
+        }
+    }
+    Some(())
+}
+
+/// Whether this node of the block is to be expanded now; marks it as expanded.
+fn claim(cx: &mut StepContext<'_, DiskGraph>, distance: u32, id: u32) -> bool {
+    if let Some(at) = cx.own.beam.position(distance, id) {
+        if cx.own.beam.entries()[at].progress == Progress::Expanded {
+            return false;
+        }
+        cx.own.beam.mark(at, Progress::Expanded);
+        return true;
+    }
+    cx.params.whole_blocks && cx.own.beam.offer(distance, id, Progress::Expanded)
+}
+
+/// Scores the neighbours of a node that were not visited before by their codes and offers them to the beam. Where
+/// codes are in the block, [`score_own`] has read whose they are. `None` when the adjacency list is inconsistent.
+fn offer_neighbours(cx: &mut StepContext<'_, DiskGraph>, block: &Block<'_>, slot: usize) -> Option<()> {
+    let Scratch { ids, coded, ranks, visited, query, distances, .. } = &mut *cx.scratch;
+    let table = &query.table;
+    ids.clear();
+    match cx.view.codes {
+        Codes::All(codes) => {
+            block.neighbours(slot, ids)?;
+            cx.q.stats.repeats += visited.keep_new(ids) as u64;
+            table.distances(codes, ids, distances);
+        }
+        Codes::Head(_) => {
+            ranks.clear();
+            block.ranks(slot, ranks)?;
+            cx.q.stats.repeats += visited.keep_new_of(coded, ranks) as u64;
+            ids.extend(ranks.iter().map(|&rank| coded[rank as usize]));
+            table.distances(block.codes(), ranks, distances);
+        }
+    }
+    cx.q.stats.expanded += 1;
+    cx.q.stats.code_comparisons += ids.len() as u64;
+    for (&id, &distance) in ids.iter().zip(distances.iter()) {
+        if distance < cx.own.beam.threshold() && cx.q.admits(id) {
+            cx.own.beam.offer(distance, id, Progress::Fresh);
+        }
+    }
+    Some(())
+}
+
+/// Picks the blocks of the best fresh candidates, up to the width of the phase, or sends the query on, or ends it.
+///
+/// In a cluster the width counts blocks on any server (BatANN algorithm 2). Local ones are read. When none is local
+/// and nothing is under way, the query goes to a replica of the first. A read that fails is made at another replica,
+/// once at each.
+pub(crate) fn choose(cx: &mut StepContext<'_, DiskGraph>) {
+    if cx.q.outcome != Outcome::Running {
+        return;
+    }
+    let width = width(cx);
+    let mut remote_blocks = core::mem::take(&mut cx.scratch.remote_blocks);
+    remote_blocks.clear();
+    let mut from = 0;
+    while let Some(at) = cx.own.beam.next_fresh(from) {
+        let candidate = cx.own.beam.entries()[at];
+        if is_beyond(cx, &candidate) {
+            break;
+        }
+        from = at + 1;
+        let block = cx.view.map.block_of(candidate.id);
+        let is_new = !cx.q.io.is_pending(block) && !remote_blocks.contains(&block);
+        let is_full = cx.q.io.pending.len() + remote_blocks.len() >= width;
+        match cx.reach(block) {
+            Reach::Nowhere => {
+                cx.q.give_up(block);
+                cx.own.beam.mark(at, Progress::Expanded);
+            }
+            _ if is_new && is_full => break,
+            Reach::Remote if is_new => remote_blocks.push(block),
+            Reach::Remote => {}
+            Reach::Here
+                if is_new
+                    && (cx.q.budget.hops == 0
+                        || cx.fetch(blocks::extent(cx.view.block, block), block, 0).is_none()) =>
+            {
+                cx.q.finish(Outcome::OutOfBudget);
+                break;
+            }
+            Reach::Here => cx.own.beam.mark(at, Progress::Awaited),
+        }
+    }
+    if cx.q.outcome == Outcome::Running {
+        if !remote_blocks.is_empty() && cx.q.io.pending.is_empty() {
+            look_ahead(cx, &mut remote_blocks);
+        }
+        cx.settle(&remote_blocks);
+    }
+    cx.scratch.remote_blocks = remote_blocks;
+}
+
+/// Unread blocks that decide between the replicas of the first.
+const LOOK_AHEAD: usize = 8;
+
+/// Adds the next unread blocks after those of the width.
+fn look_ahead(cx: &mut StepContext<'_, DiskGraph>, blocks: &mut Vec<u32>) {
+    let mut from = 0;
+    while let Some(at) = cx.own.beam.next_fresh(from).filter(|_| blocks.len() < LOOK_AHEAD) {
+        from = at + 1;
+        let block = cx.view.map.block_of(cx.own.beam.entries()[at].id);
+        if !blocks.contains(&block) {
+            blocks.push(block);
+        }
+    }
+}
+
+/// Narrow while the search approaches, wide once it settles: from then on nearly all that is in the beam will be read
+/// anyway.
+///
+/// It settles when the best fresh candidate is no longer among the first k of the beam.
+fn width(cx: &mut StepContext<'_, DiskGraph>) -> usize {
+    let settled = cx.own.beam.next_fresh(0).is_none_or(|at| at >= cx.q.top.k as usize);
+    if settled { cx.q.width as usize } else { cx.q.approach_width as usize }
+}
+
+/// The adaptive stop: once there are k results, a candidate whose code distance lies beyond the k-th by more than
+/// codes err is not read, nor is any after it. An easy query stops early, a hard one late.
+fn is_beyond(cx: &StepContext<'_, DiskGraph>, candidate: &Candidate) -> bool {
+    if !cx.q.top.is_full() {
+        return false;
+    }
+    if cx.params.patience > 0 && cx.own.reads_without_change >= cx.params.patience {
+        return true;
+    }
+    let Some((worst, _)) = cx.q.top.worst() else { return false };
+    let estimate = cx.scratch.estimate(candidate.distance);
+    if cx.params.stop_margin < f32::INFINITY {
+        let seen = Seen {
+            candidate: estimate,
+            limit: cx.scratch.expected.within(&cx.scratch.query, worst, cx.params.stop_margin),
+            reads: cx.q.stats.reads_asked(),
+            reads_without_change: cx.own.reads_without_change,
+        };
+        if seen.is_final(cx.params.idle_share) {
+            return true;
+        }
+    }
+    cx.params.stop_slack < f32::INFINITY
+        && estimate > cx.scratch.expected.at_most(&cx.scratch.query, worst, cx.params.stop_slack)
+}

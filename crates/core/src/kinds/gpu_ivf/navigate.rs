@@ -1,0 +1,84 @@
+//! Finds the lists with the nearest centroids, and the ids of their members (FusionANNS §3, steps 2 and 3).
+
+use stratann_kernel::prefetch;
+
+use super::{GpuIvf, Scratch};
+use crate::kinds::kind::StepContext;
+use crate::order::{from_order_key, order_key};
+use crate::route::{to_centroid, walk};
+use crate::search::{Beam, Progress, ScorerId};
+
+/// The beam is at least this long: shorter ones miss the nearest centroid.
+const BEAM_MIN: u32 = 32;
+
+/// Centroids between that which is compared and that which is prefetched.
+const PREFETCH_AHEAD: usize = 3;
+
+/// Ranks the lists to visit, the nearest first.
+pub(super) fn rank_lists(cx: &mut StepContext<'_, GpuIvf>) {
+    let mut beams = [core::mem::take(&mut cx.scratch.beam)];
+    let mut nodes = core::mem::take(&mut cx.scratch.nodes);
+    let count = cx.view.lists.count();
+    let wanted = cx.params.nprobe.min(count);
+    beams[0].reset(wanted.max(BEAM_MIN) as usize);
+    cx.scratch.visited.clear(count);
+    walk(cx.view.nav, &mut nodes, &mut beams, |nodes, [beam]| score(cx, nodes, beam));
+    if beams[0].entries().len() < wanted as usize {
+        // Some centroids cannot be reached in the graph.
+        nodes.clear();
+        nodes.extend(0..count);
+        score(cx, &mut nodes, &mut beams[0]);
+    }
+    cx.own.lists.clear();
+    cx.own.lists.extend(beams[0].entries().iter().take(wanted as usize).map(|entry| entry.id));
+    if let Some(trace) = &mut cx.scratch.trace {
+        let distance = |entry: &crate::search::Candidate| from_order_key(entry.distance);
+        trace.lists.extend(beams[0].entries().iter().take(wanted as usize).map(|e| (e.id, distance(e))));
+    }
+    [cx.scratch.beam] = beams;
+    cx.scratch.nodes = nodes;
+}
+
+fn score(cx: &mut StepContext<'_, GpuIvf>, nodes: &mut alloc::vec::Vec<u32>, beam: &mut Beam) {
+    let Scratch { query, visited, .. } = &mut *cx.scratch;
+    cx.q.stats.repeats += visited.keep_new(nodes) as u64;
+    cx.q.stats.code_comparisons += nodes.len() as u64;
+    for (at, &node) in nodes.iter().enumerate() {
+        if let Some(&ahead) = nodes.get(at + PREFETCH_AHEAD) {
+            prefetch(cx.view.centroid(ahead));
+        }
+        let key = order_key(to_centroid(cx.base.metric, &query.wide, cx.view.centroid(node)));
+        if key < beam.threshold() {
+            beam.offer(key, node, Progress::Fresh);
+        }
+    }
+}
+
+/// Collects the members of the ranked lists as a job for the scorer of codes. `None` when a list is damaged.
+pub(super) fn collect(cx: &mut StepContext<'_, GpuIvf>) -> Option<()> {
+    let Scratch { ranges, ids, .. } = &mut *cx.scratch;
+    ranges.clear();
+    ids.clear();
+    for &list in &cx.own.lists {
+        let own = cx.view.lists.own(list);
+        if own.1 > 0 {
+            ranges.push(own);
+        }
+        cx.view.lists.replicas_of(list, ids)?;
+    }
+    Some(())
+}
+
+/// Asks the scorer of codes for the nearest of the members. Only their ids are sent.
+pub(super) fn ask(cx: &mut StepContext<'_, GpuIvf>) -> Option<()> {
+    collect(cx)?;
+    cx.scratch.keep = cx.params.candidates;
+    cx.scratch.exclude = cx.q.exclude;
+    let job = super::code_job(cx.scratch);
+    cx.q.stats.gpu_bytes += job.sent_bytes();
+    // Those that are scored are taken off when they are known.
+    cx.q.stats.duplicates += job.count();
+    cx.q.stats.lists += cx.own.lists.len() as u64;
+    cx.q.io.score(ScorerId::Codes);
+    Some(())
+}

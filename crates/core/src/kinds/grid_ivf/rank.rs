@@ -1,0 +1,47 @@
+//! Which lists are visited, the one with the nearest centroid first.
+
+use stratann_kernel::Metric;
+use stratann_kernel::distance::{block_dot_f32, block_l2_f32};
+
+use super::{GridIvf, Params, Scratch, View};
+use crate::kinds::kind::StepContext;
+use crate::view::Base;
+
+/// Ranks lists for a query.
+pub(super) fn rank(cx: &mut StepContext<'_, GridIvf>) {
+    rank_lists(cx.base, cx.view, cx.params, cx.scratch);
+    cx.q.stats.code_comparisons += u64::from(cx.view.centroid_count());
+}
+
+/// Ranks lists by their centroids, and keeps those of as many centroids as are probed. Equally near ones come by their
+/// number.
+pub(super) fn rank_lists(base: &Base<'_>, view: &View<'_>, params: &Params, scratch: &mut Scratch) {
+    let (lists, dim) = (view.centroid_count() as usize, base.dim);
+    scratch.distances.clear();
+    scratch.distances.resize(lists, 0.0);
+    match base.metric {
+        Metric::Ip => {
+            block_dot_f32(&scratch.point, view.centroids, dim, &mut scratch.distances);
+            scratch.distances.iter_mut().for_each(|d| *d = -*d);
+        }
+        Metric::L2 | Metric::Cosine => {
+            block_l2_f32(&scratch.point, view.centroids, dim, &mut scratch.distances);
+        }
+    }
+    let ranked = &mut scratch.ranked;
+    ranked.clear();
+    ranked.extend(scratch.distances.iter().copied().zip(0..));
+    let order = |a: &(f32, u32), b: &(f32, u32)| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1));
+    let probed = if params.exact { lists } else { (params.nprobe as usize).min(lists) };
+    if probed < lists {
+        ranked.select_nth_unstable_by(probed, order);
+        ranked.truncate(probed);
+    }
+    ranked.sort_unstable_by(order);
+    let stripes = view.stripes;
+    if stripes > 1 {
+        let of_centroid =
+            |&(distance, at): &(f32, u32)| (0..stripes).map(move |s| (distance, at * stripes + s));
+        *ranked = ranked.iter().flat_map(of_centroid).collect();
+    }
+}

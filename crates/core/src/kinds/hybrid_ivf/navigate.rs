@@ -1,0 +1,189 @@
+//! Finds the clusters to visit: searches the navigation graph, then ranks the clusters of what it found (OrchANN
+//! §5.2, §5.3).
+
+use alloc::vec::Vec;
+
+use super::scan::prune_candidates;
+use super::{HybridIvf, Order, Scratch, Unread, bound_estimator, likelihood};
+use crate::kinds::kind::StepContext;
+use crate::order::{from_order_key, order_key};
+use crate::route::{to_centroid, walk};
+use crate::search::{Beam, Progress};
+use crate::verify::BoundEstimator;
+
+/// The weight of sample hits in the ranking of clusters: the share of the distance between the nearest member found
+/// in a cluster and the farthest member found that is taken off the distance to its centroid. A quarter ranks best on
+/// mixtures and on text; see `decisions/`.
+const EVIDENCE_WEIGHT: f32 = 0.25;
+
+/// Centroids found for each cluster to visit, when clusters are ranked by expectation.
+const EXPECTED_REACH: u32 = 2;
+
+/// Searches the graph and ranks the clusters to visit.
+///
+/// Centroids and members have a beam each: members lie farther from a query than centroids do, and would be crowded
+/// out.
+pub(super) fn navigate(cx: &mut StepContext<'_, HybridIvf>) {
+    let mut beams =
+        [core::mem::take(&mut cx.scratch.centroid_beam), core::mem::take(&mut cx.scratch.member_beam)];
+    // The likeliest clusters have near centroids, but not the nearest of all.
+    let reach = if cx.params.order == Order::Expected { EXPECTED_REACH } else { 1 };
+    let clusters = cx.view.directory.clusters();
+    let wanted = cx.params.visits_max(clusters).saturating_mul(reach).min(clusters);
+    beams[0].reset(wanted as usize);
+    beams[1].reset(cx.params.sample_hits as usize);
+    cx.scratch.visited.clear(cx.view.nav.nodes());
+    let mut nodes = core::mem::take(&mut cx.scratch.nav_nodes);
+    let estimator = bound_estimator(cx);
+    walk(cx.view.nav, &mut nodes, &mut beams, |nodes, beams| score(cx, &estimator, nodes, beams));
+    let count = cx.view.directory.clusters();
+    if beams[0].entries().len() < wanted as usize {
+        // Some centroids cannot be reached in the graph.
+        nodes.clear();
+        nodes.extend(0..count);
+        score(cx, &estimator, &mut nodes, &mut beams);
+    }
+    cx.scratch.nav_nodes = nodes;
+    keep_members(cx, &estimator, &beams[1]);
+    rank_clusters(cx, &estimator, &beams);
+    [cx.scratch.centroid_beam, cx.scratch.member_beam] = beams;
+}
+
+fn score(
+    cx: &mut StepContext<'_, HybridIvf>,
+    estimator: &BoundEstimator,
+    nav_nodes: &mut Vec<u32>,
+    beams: &mut [Beam; 2],
+) {
+    let nav = cx.view.nav;
+    let count = cx.view.directory.clusters();
+    let Scratch { ids, query, distances, visited, .. } = &mut *cx.scratch;
+    let (table, wide) = (&query.table, &query.wide);
+    cx.q.stats.repeats += visited.keep_new(nav_nodes) as u64;
+    // Centroids have no code; what the table returns for them is not used.
+    ids.clear();
+    ids.extend(nav_nodes.iter().map(|&node| node.wrapping_sub(count)));
+    table.distances(&nav.codes, ids, distances);
+    cx.q.stats.code_comparisons += nav_nodes.len() as u64;
+    for (&node, &code_distance) in nav_nodes.iter().zip(distances.iter()) {
+        let at = node as usize;
+        let base = to_centroid(cx.base.metric, wide, cx.view.centroid(nav.cluster_of[at]));
+        let (beam, distance) = if node < count {
+            (&mut beams[0], base)
+        } else {
+            let bounds = estimator.by_code(base, nav.terms[at], table.to_float(code_distance), nav.radii[at]);
+            if !cx.q.admits(nav.ids[at]) {
+                continue;
+            }
+            (&mut beams[1], estimator.code_scale(bounds.estimate))
+        };
+        let key = order_key(distance);
+        if key < beam.threshold() {
+            beam.offer(key, node, Progress::Fresh);
+        }
+    }
+}
+
+/// Keeps the members found as candidates, whether their clusters are visited or not. They give a threshold before the
+/// first read.
+fn keep_members(cx: &mut StepContext<'_, HybridIvf>, estimator: &BoundEstimator, members: &Beam) {
+    let nav = cx.view.nav;
+    let first = cx.view.directory.clusters();
+    let Scratch { ids, query, distances, .. } = &mut *cx.scratch;
+    let (table, wide) = (&query.table, &query.wide);
+    ids.clear();
+    ids.extend(members.entries().iter().map(|entry| entry.id - first));
+    table.distances(&nav.codes, ids, distances);
+    for (entry, &code_distance) in members.entries().iter().zip(distances.iter()) {
+        let at = entry.id as usize;
+        let base = to_centroid(cx.base.metric, wide, cx.view.centroid(nav.cluster_of[at]));
+        let bounds = estimator.by_code(base, nav.terms[at], table.to_float(code_distance), nav.radii[at]);
+        cx.own.estimates.offer(bounds.estimate);
+        let lower = if estimator.uses_codes() {
+            cx.own.upper_bounds.offer(bounds.upper);
+            bounds.lower
+        } else {
+            f32::NEG_INFINITY
+        };
+        let id = nav.ids[at];
+        cx.own.navigated.push(id);
+        cx.own.candidates.push(Unread { estimate: bounds.estimate, lower, id });
+    }
+    cx.own.navigated.sort_unstable();
+    prune_candidates(cx);
+}
+
+/// Ranks clusters by [`Order`]. The number of sample hits is the evidence CP in OrchANN §5.3.
+fn rank_clusters(
+    cx: &mut StepContext<'_, HybridIvf>,
+    estimator: &BoundEstimator,
+    [centroids, members]: &[Beam; 2],
+) {
+    let order = cx.params.order;
+    let threshold = estimator.code_scale(cx.own.estimates.kth());
+    if order == Order::Expected && threshold < f32::INFINITY {
+        return rank_by_expectation(cx, (estimator, threshold), [centroids, members]);
+    }
+    let Scratch { ranking, query, .. } = &mut *cx.scratch;
+    ranking.clear();
+    for entry in centroids.entries() {
+        if !cx.view.directory.lists_of(entry.id).is_empty() {
+            ranking.push((entry.id, 0, from_order_key(entry.distance)));
+        }
+    }
+    if order != Order::Centroid {
+        let far = members.entries().last().map_or(0.0, |last| from_order_key(last.distance));
+        let beyond = ranking.last().map_or(f32::INFINITY, |last| last.2);
+        for entry in members.entries() {
+            let cluster = cx.view.nav.cluster_of[entry.id as usize];
+            let nearer = EVIDENCE_WEIGHT * (far - from_order_key(entry.distance)).max(0.0);
+            match ranking.iter_mut().find(|v| v.0 == cluster) {
+                Some(entry) if entry.1 == 0 && order != Order::Votes => {
+                    (entry.1, entry.2) = (1, entry.2 - nearer);
+                }
+                Some(entry) => entry.1 += 1,
+                None if order == Order::Votes => ranking.push((cluster, 1, beyond)),
+                None => {
+                    let base = to_centroid(cx.base.metric, &query.wide, cx.view.centroid(cluster));
+                    ranking.push((cluster, 1, base - nearer));
+                }
+            }
+        }
+    }
+    ranking.sort_unstable_by(|a, b| {
+        let by_hits = if order == Order::Votes { b.1.cmp(&a.1) } else { core::cmp::Ordering::Equal };
+        by_hits.then(a.2.total_cmp(&b.2)).then(a.0.cmp(&b.0))
+    });
+    ranking.truncate(cx.params.visits_max(cx.view.directory.clusters()) as usize);
+    cx.own.ranked.extend(ranking.iter().map(|v| v.0));
+}
+
+/// Ranks clusters by the number of members to expect nearer than the k-th of the members found.
+fn rank_by_expectation(
+    cx: &mut StepContext<'_, HybridIvf>,
+    (estimator, threshold): (&BoundEstimator, f32),
+    [centroids, members]: [&Beam; 2],
+) {
+    let Scratch { ranking, query, .. } = &mut *cx.scratch;
+    ranking.clear();
+    let mut expect = |cluster: u32, base: f32| {
+        let count = cx.view.directory.members_of(cluster).len() as u32;
+        if count > 0 {
+            let cosine = likelihood::cosine(estimator, base, cx.view.spread(cluster), threshold);
+            ranking.push((cluster, 0, -likelihood::log_expected(count, cosine)));
+        }
+    };
+    for entry in centroids.entries() {
+        expect(entry.id, from_order_key(entry.distance));
+    }
+    for entry in members.entries() {
+        let cluster = cx.view.nav.cluster_of[entry.id as usize];
+        if centroids.entries().iter().all(|e| e.id != cluster) {
+            expect(cluster, to_centroid(cx.base.metric, &query.wide, cx.view.centroid(cluster)));
+        }
+    }
+    ranking.sort_unstable_by(|a, b| a.2.total_cmp(&b.2).then(a.0.cmp(&b.0)));
+    ranking.dedup_by_key(|v| v.0);
+    ranking.truncate(cx.params.visits_max(cx.view.directory.clusters()) as usize);
+    cx.own.ranked.extend(ranking.iter().map(|v| v.0));
+}
