@@ -32,7 +32,7 @@ pub fn arrival<'a>(view: &IndexView<'_>, file: &'a [u8], read: &Read) -> Arrived
     let start = usize::try_from(read.at.offset).unwrap_or(usize::MAX);
     let end = start.saturating_add(read.at.bytes as usize);
     let Some(bytes) = file.get(start..end) else { return Arrived::Lost(Loss::Short) };
-    match view.verify(read, bytes) {
+    match view.check_read(read, bytes) {
         Ok(()) => Arrived::Bytes(bytes),
         Err(loss) => Arrived::Lost(loss),
     }

@@ -27,7 +27,7 @@ const CORE_ROOMS: [&str; 20] = [
     "search",
     "route",
     "access",
-    "verify",
+    "exact",
     "check",
     "build",
     "kinds::kind",

@@ -5,7 +5,7 @@
 //!
 //! 1. **route** (cheap, in RAM): where to look. [`route`] walks a small graph over a sample of the rows.
 //! 2. **access** (costly): what to read next. [`access`] chooses blocks or inverted lists by code distances.
-//! 3. **verify** (exact): [`verify`] scores the vectors that were read and keeps the best k.
+//! 3. **verify** (exact): [`exact`] scores the vectors that were read and keeps the best k.
 //!
 //! [`kinds`] has the kinds of index and the rooms that each uses. [`format`](mod@format) defines the layout of bytes,
 //! [`build`] has the pure steps of a build, and [`check`] the conditions that a finished index meets.
@@ -19,6 +19,7 @@ pub mod access;
 pub mod build;
 pub mod check;
 pub mod codec;
+pub mod exact;
 pub mod format;
 pub mod hash;
 pub mod kinds;
@@ -30,7 +31,6 @@ pub mod remote;
 pub mod route;
 pub mod score;
 pub mod search;
-pub mod verify;
 pub mod view;
 
 /// Bytes of the unit that disks are asked for.

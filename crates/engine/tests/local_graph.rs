@@ -9,12 +9,12 @@ use stratann_params::search::ListSwitches;
 
 use common::{Set, clustered, list_options, quick, run_plain, with_lists};
 use proptest::prelude::*;
+use stratann_core::exact::Bounds;
 use stratann_core::format::checksum;
 use stratann_core::format::directory::LocalKind;
 use stratann_core::format::edges::{edge_bytes, write_edges};
 use stratann_core::kinds::hybrid_ivf::MAX_PROBES;
 use stratann_core::query::{Budget, Mode, Outcome, Params};
-use stratann_core::verify::Bounds;
 use stratann_engine::build::{IndexKind, LocalPlan, build};
 use stratann_engine::exec::Width;
 use stratann_engine::groundtruth;

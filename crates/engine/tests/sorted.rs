@@ -213,10 +213,10 @@ fn only_whole_blocks_of_its_store_are_verified() {
         read
     };
     let good = &place.file[..length as usize];
-    assert_eq!(view.verify(&read(0, 0, length), good), Ok(()));
-    assert_eq!(view.verify(&read(0, 0, length), &good[1..]), Err(Loss::Short));
+    assert_eq!(view.check_read(&read(0, 0, length), good), Ok(()));
+    assert_eq!(view.check_read(&read(0, 0, length), &good[1..]), Err(Loss::Short));
     for wrong in [read(1, 0, length), read(0, 4096, length), read(0, place.file.len() as u64, length)] {
-        assert_eq!(view.verify(&wrong, good), Err(Loss::Damaged), "{wrong:?}");
+        assert_eq!(view.check_read(&wrong, good), Err(Loss::Damaged), "{wrong:?}");
     }
 }
 

@@ -7,10 +7,10 @@ use std::sync::OnceLock;
 use common::{Built, Set, clustered, list_options, quick, run, run_plain, with_lists};
 use proptest::prelude::*;
 use stratann_core::codec::Refused;
+use stratann_core::exact::Bounds;
 use stratann_core::format::directory::LocalKind;
 use stratann_core::query::wire::{self, Carry, decode, encode};
 use stratann_core::query::{Budget, Mode, Outcome, Params, QueryState, QueryStats, Scratch};
-use stratann_core::verify::Bounds;
 use stratann_engine::build::{IndexKind, LocalPlan};
 use stratann_engine::{DType, Metric};
 

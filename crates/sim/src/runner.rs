@@ -76,7 +76,7 @@ impl Runner {
         let read = |(pending, is_read): (Pending, bool)| {
             let mut bytes = Vec::new();
             let is_read = is_read && stores.read(pending.read.at, &mut bytes);
-            let verified = if is_read { view.verify(&pending.read, &bytes) } else { Err(Loss::Failed) };
+            let verified = if is_read { view.check_read(&pending.read, &bytes) } else { Err(Loss::Failed) };
             if verified.is_ok() {
                 view.settle(&pending.read, &mut bytes);
             }

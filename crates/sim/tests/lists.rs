@@ -7,13 +7,13 @@ use std::sync::OnceLock;
 
 use fixture::common::{Built, Set, clustered, list_options, quick, run_plain, with_lists};
 use fixture::{LONG_US, answer, read_from};
+use stratann_core::exact::Bounds;
 use stratann_core::format::directory::{Directory, LocalKind};
 use stratann_core::hash::hash;
 use stratann_core::kinds::KindView;
 use stratann_core::peer::Limits;
 use stratann_core::place::Placement;
 use stratann_core::query::{Budget, Extent, Outcome, Params, QueryState, Remote};
-use stratann_core::verify::Bounds;
 use stratann_engine::build::{IndexKind, LocalPlan};
 use stratann_engine::index::{Index, OpenOptions};
 use stratann_engine::{DType, Metric};

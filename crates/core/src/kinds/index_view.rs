@@ -44,11 +44,11 @@ impl IndexView<'_> {
     /// # Errors
     /// [`Loss::Short`] when there are fewer bytes than the extent has, [`Loss::Damaged`] when the extent is none that
     /// a query of this index reads, or when a length, a place or a checksum in it is wrong.
-    pub fn verify(&self, read: &Read, bytes: &[u8]) -> Result<(), Loss> {
+    pub fn check_read(&self, read: &Read, bytes: &[u8]) -> Result<(), Loss> {
         if bytes.len() < read.at.bytes as usize {
             return Err(Loss::Short);
         }
-        if bytes.len() > read.at.bytes as usize || !self.kind.verify(&self.base, read, bytes) {
+        if bytes.len() > read.at.bytes as usize || !self.kind.check_read(&self.base, read, bytes) {
             return Err(Loss::Damaged);
         }
         Ok(())

@@ -95,9 +95,9 @@ macro_rules! kinds {
                 match self { $($(#[$attr])* KindView::$variant(_) => $module::$variant::jobs_have_queries(),)* }
             }
 
-            pub(crate) fn verify(&self, base: &Base<'_>, read: &Read, bytes: &[u8]) -> bool {
+            pub(crate) fn check_read(&self, base: &Base<'_>, read: &Read, bytes: &[u8]) -> bool {
                 match self {
-                    $($(#[$attr])* KindView::$variant(view) => $module::$variant::verify(base, view, read, bytes),)*
+                    $($(#[$attr])* KindView::$variant(view) => $module::$variant::check_read(base, view, read, bytes),)*
                 }
             }
 

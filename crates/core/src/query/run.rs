@@ -43,7 +43,7 @@ pub fn run<B: Into<Vec<u8>>>(
 /// Bytes of a read as a step takes them.
 fn taken_in(view: &IndexView<'_>, read: Option<Read>, mut bytes: Vec<u8>) -> Result<Vec<u8>, Loss> {
     let read = read.ok_or(Loss::Failed)?;
-    view.verify(&read, &bytes)?;
+    view.check_read(&read, &bytes)?;
     view.settle(&read, &mut bytes);
     Ok(bytes)
 }

@@ -129,7 +129,7 @@ pub enum Loss {
 #[derive(Clone, Copy, Debug)]
 #[allow(clippy::large_enum_variant, reason = "there are few at a time, and none is kept")]
 pub enum Arrived<'a> {
-    /// The bytes, verified by [`crate::kinds::IndexView::verify`].
+    /// The bytes, verified by [`crate::kinds::IndexView::check_read`].
     Bytes(&'a [u8]),
     /// What a scorer found, read by [`crate::query::wire::read_scores`].
     Scores(Scores<'a>),

@@ -101,7 +101,7 @@ pub(super) fn take_in(
     read: &Read,
     bytes: &mut [u8],
 ) -> Result<(), Loss> {
-    view.verify(read, bytes)?;
+    view.check_read(read, bytes)?;
     if view.settle(read, bytes)
         && let Some(cache) = cache
     {

@@ -275,7 +275,7 @@ pub fn arrival<'a>(view: &IndexView<'_>, file: &'a [u8], read: &Read) -> Arrived
     let Some(bytes) = file.get(read.at.offset as usize..read.at.end() as usize) else {
         return Arrived::Lost(Loss::Short);
     };
-    match view.verify(read, bytes) {
+    match view.check_read(read, bytes) {
         Ok(()) => Arrived::Bytes(bytes),
         Err(loss) => Arrived::Lost(loss),
     }

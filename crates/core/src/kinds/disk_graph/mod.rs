@@ -1,7 +1,7 @@
 //! `disk-graph`: BatANN's single-server search (PVLDB 14, §4.1–4.4), after DiskANN, with whole blocks scored as in
 //! Starling and PageANN, and PipeANN's eager mode.
 //!
-//! route = [`crate::route::HeadGraph`] over codes, in [`enter`] · access = [`walk`] · verify = [`crate::verify`]
+//! route = [`crate::route::HeadGraph`] over codes, in [`enter`] · access = [`walk`] · verify = [`crate::exact`]
 
 mod enter;
 mod scan;
@@ -16,12 +16,12 @@ use stratann_kernel::codes::Codebook;
 use crate::access::{CodedQuery, ExpectedDistances, blocks};
 use crate::check::{Blocks, Links};
 use crate::codec::{Reader, Refused, Writer};
+use crate::exact::BlockScratch;
 use crate::format::block;
 use crate::format::block_map::BlockMap;
 use crate::kinds::kind::{Carry, Kind, Ordered, StepContext};
 use crate::route::HeadGraph;
 use crate::search::{Beam, Budget, Candidate, IndexSize, Progress, Read, Visited};
-use crate::verify::BlockScratch;
 use crate::view::Base;
 use scan::Scan;
 
@@ -216,7 +216,7 @@ impl Kind for DiskGraph {
             let block = block::Block::open(layout, bytes).ok()?;
             let before = cx.q.top.worst();
             if cx.params.whole_blocks {
-                crate::verify::score_block(cx.q, cx.exact, &mut cx.scratch.blocks, &block);
+                crate::exact::score_block(cx.q, cx.exact, &mut cx.scratch.blocks, &block);
             }
             let expanded = walk::expand_block(cx, &block);
             let changed = cx.q.top.worst() != before;
@@ -232,7 +232,7 @@ impl Kind for DiskGraph {
         true
     }
 
-    fn verify(_: &Base<'_>, view: &View<'_>, read: &Read, bytes: &[u8]) -> bool {
+    fn check_read(_: &Base<'_>, view: &View<'_>, read: &Read, bytes: &[u8]) -> bool {
         blocks::verify(view.block, view.blocks, read.at, bytes)
     }
 

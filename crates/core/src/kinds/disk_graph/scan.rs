@@ -5,11 +5,11 @@
 
 use super::DiskGraph;
 use crate::access::blocks;
+use crate::exact::score_block;
 use crate::format::block::Block;
 use crate::kinds::kind::{Ordered, StepContext};
 use crate::place::{Reach, bit};
 use crate::search::Outcome;
-use crate::verify::score_block;
 
 /// How far a scan has come.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]

@@ -8,11 +8,11 @@ use alloc::vec::Vec;
 use super::stop::Seen;
 use super::{Codes, DiskGraph, Scratch, View, restart};
 use crate::access::blocks;
+use crate::exact;
 use crate::format::block::Block;
 use crate::kinds::kind::StepContext;
 use crate::place::Reach;
 use crate::search::{Candidate, Outcome, Progress};
-use crate::verify;
 
 /// Computes the distances of a beam that was decoded without them. Codes and tables are the same on every server, so
 /// the distances are, too.
@@ -56,7 +56,7 @@ pub(crate) fn expand_block(cx: &mut StepContext<'_, DiskGraph>, block: &Block<'_
         }
         let slot = id.wrapping_sub(first) as usize;
         if !cx.params.whole_blocks {
-            verify::score_slot(cx.q, cx.exact, block, slot);
+            exact::score_slot(cx.q, cx.exact, block, slot);
         }
         ok = offer_neighbours(cx, block, slot);
         if ok.is_none() {

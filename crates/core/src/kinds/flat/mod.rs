@@ -1,16 +1,16 @@
 //! `flat`: every vector is read and scored. Exact; for small sets, and the ground truth of all other kinds.
 //!
-//! route = none · access = all blocks in order · verify = [`crate::verify`]
+//! route = none · access = all blocks in order · verify = [`crate::exact`]
 
 use alloc::vec::Vec;
 
 use crate::access::blocks;
 use crate::check::Blocks;
 use crate::codec::{Reader, Refused, Writer};
+use crate::exact::{BlockScratch, score_block};
 use crate::format::block::{self, Block};
 use crate::kinds::kind::{Carry, Kind, Ordered, StepContext};
 use crate::search::{Budget, Candidate, IndexSize, Outcome, Read};
-use crate::verify::{BlockScratch, score_block};
 use crate::view::Base;
 
 /// The kind itself.
@@ -82,7 +82,7 @@ impl Kind for Flat {
         }
     }
 
-    fn verify(_: &Base<'_>, view: &View<'_>, read: &Read, bytes: &[u8]) -> bool {
+    fn check_read(_: &Base<'_>, view: &View<'_>, read: &Read, bytes: &[u8]) -> bool {
         blocks::verify(view.block, view.blocks, read.at, bytes)
     }
 

@@ -20,12 +20,12 @@ use alloc::vec::Vec;
 
 use crate::access::{CodedQuery, ExpectedDistances, blocks};
 use crate::codec::{Reader, Refused, Writer};
+use crate::exact::{BlockScratch, score_block};
 use crate::kinds::kind::{Carry, Kind, Ordered, StepContext};
 use crate::score::{CodeJob, RANKED_BYTES, Ranked};
 use crate::search::{
     Beam, Budget, Candidate, Extent, Hit, IndexSize, Loss, Outcome, QueryStats, Read, Visited,
 };
-use crate::verify::{BlockScratch, score_block};
 use crate::view::Base;
 
 pub use params::{MAX_BATCH, MAX_CANDIDATES, MAX_PROBES, Params, Rule};
@@ -203,8 +203,8 @@ impl Kind for GpuIvf {
         (view.codes, view.codes_from)
     }
 
-    fn verify(_: &Base<'_>, view: &View<'_>, read: &Read, bytes: &[u8]) -> bool {
-        view.verify(read, bytes)
+    fn check_read(_: &Base<'_>, view: &View<'_>, read: &Read, bytes: &[u8]) -> bool {
+        view.check_read(read, bytes)
     }
 
     fn read_counter<'s>(stats: &'s mut QueryStats, read: &Read) -> Option<&'s mut u64> {

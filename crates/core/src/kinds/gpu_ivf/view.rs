@@ -67,11 +67,11 @@ impl<'a> View<'a> {
     }
 
     /// Whether these bytes are what a read must bring.
-    pub(super) fn verify(&self, read: &Read, bytes: &[u8]) -> bool {
+    pub(super) fn check_read(&self, read: &Read, bytes: &[u8]) -> bool {
         match read.at.store {
             BLOCKS => blocks::verify(self.block, self.blocks, read.at, bytes),
             #[cfg(feature = "lab")]
-            _ => self.baselines.is_some_and(|own| own.verify(read, bytes)),
+            _ => self.baselines.is_some_and(|own| own.check_read(read, bytes)),
             #[cfg(not(feature = "lab"))]
             _ => false,
         }

@@ -241,7 +241,7 @@ impl Kind for GridIvf {
         rows::take_scores(cx, tag, scores.ok())
     }
 
-    fn verify(_: &Base<'_>, _: &View<'_>, _: &Read, _: &[u8]) -> bool {
+    fn check_read(_: &Base<'_>, _: &View<'_>, _: &Read, _: &[u8]) -> bool {
         // Nothing is read.
         false
     }

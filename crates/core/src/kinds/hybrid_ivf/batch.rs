@@ -13,11 +13,11 @@ use super::scan::{codes_of, each_member, mark_fruitful, prune_candidates, score_
 use super::visit::{self, fetch};
 use super::{HybridIvf, ReadKind, Scored, Scratch, State, View, bound_estimator};
 use crate::codec::{Reader, Refused, Writer};
+use crate::exact::{Bounds, DistanceBounds};
 use crate::format::inverted_list::ListCodes;
 use crate::kinds::kind::StepContext;
 use crate::place::{Reach, bit};
 use crate::search::{Extent, IndexSize, KSmallest, Loss, Outcome, Remote, Tag};
-use crate::verify::{Bounds, DistanceBounds};
 
 /// Most lists of a batch. Later ones are pruned by what these hold.
 const LISTS_MAX: usize = 64;

@@ -7,7 +7,7 @@
 
 use stratann_kernel::{Metric, sqrt};
 
-use crate::verify::BoundEstimator;
+use crate::exact::BoundEstimator;
 
 /// The cosine that a member of a cluster must have to lie within the threshold; all on the scale of codes. `base` is
 /// the distance of the query to the centroid, `spread` the mean squared distance of the members to it.

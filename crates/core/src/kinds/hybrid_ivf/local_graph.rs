@@ -8,13 +8,13 @@ use super::scan::{mark_fruitful, prune_candidates, weigh};
 use super::visit::fetch;
 use super::{HybridIvf, LocalCodes, LocalSearch, ReadKind, Scratch, Unread, View, bound_estimator};
 use crate::PAGE;
+use crate::exact::{BoundEstimator, DistanceBounds};
 use crate::format::edges::Edges;
 use crate::format::inverted_list::ListCodes;
 use crate::kinds::kind::StepContext;
 use crate::order::order_key;
 use crate::route::to_centroid;
 use crate::search::{Candidate, Mode, Pending, Progress};
-use crate::verify::{BoundEstimator, DistanceBounds};
 
 /// The candidates whose edges are followed although other clusters hold nearer ones: this share of the beam, and at
 /// least so many.

@@ -4,7 +4,7 @@
 //! graph of its own. Members are its vectors; a *record* is a vector with its id.
 //!
 //! route = [`crate::route::NavGraph`], in [`navigate`] · access = [`visit`] and [`scan`] for list codes,
-//! [`local_graph`] for clusters that are graphs · verify = [`crate::verify::BoundEstimator`] before vectors are read,
+//! [`local_graph`] for clusters that are graphs · verify = [`crate::exact::BoundEstimator`] before vectors are read,
 //! [`rerank`] after
 
 mod batch;
@@ -26,11 +26,11 @@ use alloc::vec::Vec;
 
 use crate::access::CodedQuery;
 use crate::codec::{Reader, Refused, Writer};
+use crate::exact::{BoundEstimator, Bounds};
 use crate::kinds::kind::{Carry, Kind, Ordered, StepContext};
 use crate::search::{
     Beam, Budget, Candidate, IndexSize, Loss, Outcome, QueryStats, Read, Remote, StoreId, Tag, Visited,
 };
-use crate::verify::{BoundEstimator, Bounds};
 use crate::view::Base;
 
 pub(crate) use batch::{Batch, Job};
@@ -177,8 +177,8 @@ impl Kind for HybridIvf {
         }
     }
 
-    fn verify(_: &Base<'_>, view: &View<'_>, read: &Read, bytes: &[u8]) -> bool {
-        view.verify(read, bytes)
+    fn check_read(_: &Base<'_>, view: &View<'_>, read: &Read, bytes: &[u8]) -> bool {
+        view.check_read(read, bytes)
     }
 
     fn read_counter<'s>(stats: &'s mut QueryStats, read: &Read) -> Option<&'s mut u64> {

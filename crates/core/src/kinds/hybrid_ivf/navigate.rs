@@ -5,11 +5,11 @@ use alloc::vec::Vec;
 
 use super::scan::prune_candidates;
 use super::{HybridIvf, Order, Scratch, Unread, bound_estimator, likelihood};
+use crate::exact::BoundEstimator;
 use crate::kinds::kind::StepContext;
 use crate::order::{from_order_key, order_key};
 use crate::route::{to_centroid, walk};
 use crate::search::{Beam, Progress};
-use crate::verify::BoundEstimator;
 
 /// The weight of sample hits in the ranking of clusters: the share of the distance between the nearest member found
 /// in a cluster and the farthest member found that is taken off the distance to its centroid. A quarter ranks best on

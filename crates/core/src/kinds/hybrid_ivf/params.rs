@@ -1,7 +1,7 @@
 //! What a `hybrid-ivf` query is asked to do.
 
+use crate::exact::Bounds;
 use crate::search::Remote;
-use crate::verify::Bounds;
 
 /// Longest beam in a cluster that is a graph.
 pub const MAX_LOCAL_LIST: u32 = 65_536;

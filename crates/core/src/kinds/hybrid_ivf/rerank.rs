@@ -10,11 +10,11 @@ use super::batch;
 use super::scan::prune_candidates;
 use super::visit::fetch;
 use super::{HybridIvf, ReadKind, Scored, Scratch, Unread, View};
+use crate::exact::score_record;
 use crate::format::inverted_list::Record;
 use crate::kinds::kind::StepContext;
 use crate::place::Reach;
 use crate::search::{Hit, Mode, Pending};
-use crate::verify::score_record;
 
 /// Asks for the candidates with the smallest estimates until at most `at_most` are left, `width` reads at a time.
 /// `None` when the budget allows no more reads.

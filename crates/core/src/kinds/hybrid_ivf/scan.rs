@@ -2,10 +2,10 @@
 
 use super::rerank;
 use super::{HybridIvf, ScannedList, State, Unread, View, bound_estimator};
+use crate::exact::{BoundEstimator, DistanceBounds};
 use crate::format::inverted_list::{ListCodes, Record};
 use crate::kinds::kind::StepContext;
 use crate::route::to_centroid;
-use crate::verify::{BoundEstimator, DistanceBounds};
 
 /// Scans one of the lists that a read from list `first` on brought.
 pub(super) fn scan_read(

@@ -301,7 +301,7 @@ mod tests {
 
     #[test]
     fn a_forwarded_job_has_scores_of_lists_that_it_was_asked_for() {
-        let bounds = crate::verify::DistanceBounds { estimate: 1.0, lower: 0.0, upper: 2.0 };
+        let bounds = crate::exact::DistanceBounds { estimate: 1.0, lower: 0.0, upper: 2.0 };
         let entry = |id| crate::kinds::hybrid_ivf::batch::Entry { id, bounds };
         let mut good = State::default();
         good.reset(10);

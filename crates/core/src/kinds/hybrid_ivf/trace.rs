@@ -3,9 +3,9 @@
 use alloc::vec::Vec;
 
 use super::{Params, ReadKind, Scratch, State, View};
+use crate::exact::Bounds;
 use crate::route::to_centroid;
 use crate::search::{Hit, Query, Tag};
-use crate::verify::Bounds;
 use crate::view::Base;
 
 /// A scanned list, or a part of one; or the local search of a cluster.

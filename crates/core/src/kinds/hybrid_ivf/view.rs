@@ -134,7 +134,7 @@ impl<'a> View<'a> {
 impl View<'_> {
     /// Whether these bytes are what a read must bring: the checksum, place and layout of every list, record or
     /// adjacency list in it.
-    pub(super) fn verify(&self, read: &Read, bytes: &[u8]) -> bool {
+    pub(super) fn check_read(&self, read: &Read, bytes: &[u8]) -> bool {
         let verified = match ReadKind::of(read) {
             _ if read.at.store != FILE => None,
             Some(ReadKind::Lists { first, count }) => self.verify_lists(first, count, read, bytes),

@@ -12,6 +12,7 @@ use super::likelihood;
 use super::local_graph;
 use super::scan::{codes_of, scan, scan_read};
 use super::{FILE, HybridIvf, QueuedLists, ReadKind, Scratch, State, Visit, bound_estimator};
+use crate::exact::{BoundEstimator, Bounds};
 use crate::format::directory::LocalKind;
 use crate::format::inverted_list::ListCodes;
 use crate::kinds::kind::StepContext;
@@ -19,7 +20,6 @@ use crate::order::order_key;
 use crate::place::Reach;
 use crate::route::to_centroid;
 use crate::search::{Extent, Mode, Tag};
-use crate::verify::{BoundEstimator, Bounds};
 
 /// Most candidates that are kept. With more, some are read before further lists are scanned: their distances prune
 /// others.

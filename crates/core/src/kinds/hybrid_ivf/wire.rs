@@ -25,8 +25,8 @@ use alloc::vec::Vec;
 use super::batch::Entry;
 use super::{Batch, Job, MAX_LOCAL_LIST, Order, Params, QueuedLists, Scored, State, Unread, Visit};
 use crate::codec::{Reader, Refused, Writer};
+use crate::exact::{Bounds, DistanceBounds};
 use crate::search::{Candidate, KSmallest, Progress, Remote, Tag};
-use crate::verify::{Bounds, DistanceBounds};
 
 /// Most lists of clusters that were begun. A query scans those of one cluster before it begins the next.
 const LISTS_MAX: u32 = 1 << 22;

@@ -119,7 +119,7 @@ pub(crate) trait Kind: Sized {
 
     /// Whether these bytes, as many as the extent has, are what it must hold: length, place and checksum of every
     /// unit in it.
-    fn verify(base: &Base<'_>, view: &Self::View<'_>, read: &Read, bytes: &[u8]) -> bool;
+    fn check_read(base: &Base<'_>, view: &Self::View<'_>, read: &Read, bytes: &[u8]) -> bool;
 
     /// Makes verified bytes ready for steps. Returns whether they will never change, so that a cache may keep them.
     fn settle(_view: &Self::View<'_>, _read: &Read, _bytes: &mut [u8]) -> bool {

@@ -125,8 +125,8 @@ impl Kind for RemoteHnsw {
         cx.settle(&[]);
     }
 
-    fn verify(base: &Base<'_>, view: &View<'_>, read: &Read, bytes: &[u8]) -> bool {
-        view.verify(base, read, bytes)
+    fn check_read(base: &Base<'_>, view: &View<'_>, read: &Read, bytes: &[u8]) -> bool {
+        view.check_read(base, read, bytes)
     }
 
     fn settle(view: &View<'_>, read: &Read, bytes: &mut [u8]) -> bool {

@@ -141,7 +141,7 @@ impl View<'_> {
 
     /// Whether these bytes are what a read must bring. Fresh records have a checksum each, which [`View::settle`]
     /// checks: one that is written just now is none yet, and no damage.
-    pub(super) fn verify(&self, _: &Base<'_>, read: &Read, bytes: &[u8]) -> bool {
+    pub(super) fn check_read(&self, _: &Base<'_>, read: &Read, bytes: &[u8]) -> bool {
         let Some(located) = self.clusters.get(read.unit as usize) else { return false };
         match read.note {
             BASE => {

@@ -2,7 +2,7 @@
 //! stops early and hands over, and shows what a new kind has to bring.
 //!
 //! route = the block in whose range the query's first component lies · access = outward from there, the nearer side
-//! first, until that component alone is too far · verify = [`crate::verify`]
+//! first, until that component alone is too far · verify = [`crate::exact`]
 
 use alloc::vec::Vec;
 
@@ -10,11 +10,11 @@ use stratann_kernel::Metric;
 
 use crate::access::blocks;
 use crate::codec::{Reader, Refused, Writer};
+use crate::exact::{BlockScratch, score_block};
 use crate::format::block::{Block, BlockLayout};
 use crate::kinds::kind::{Carry, Kind, Ordered, StepContext};
 use crate::place::Reach;
 use crate::search::{Budget, Candidate, IndexSize, LOST_UNITS_MAX, Outcome, Read};
-use crate::verify::{BlockScratch, score_block};
 use crate::view::Base;
 
 /// Most blocks that wait to be read: those of a round, and lost ones that another replica may have.
@@ -117,7 +117,7 @@ impl Kind for Sorted {
         true
     }
 
-    fn verify(_: &Base<'_>, view: &View<'_>, read: &Read, bytes: &[u8]) -> bool {
+    fn check_read(_: &Base<'_>, view: &View<'_>, read: &Read, bytes: &[u8]) -> bool {
         blocks::verify(view.block, view.first.len() as u32, read.at, bytes)
     }
 

@@ -1,8 +1,8 @@
 //! Options of a `hybrid-ivf`.
 
+use stratann_core::exact::Bounds;
 use stratann_core::format::directory::LocalKind;
 use stratann_core::kinds::hybrid_ivf::Order;
-use stratann_core::verify::Bounds;
 use stratann_params::Group;
 use stratann_params::build::ListOptions;
 use stratann_params::choices::{BoundsName, OrderName, PlanName};

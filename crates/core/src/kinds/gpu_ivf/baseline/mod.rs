@@ -101,7 +101,7 @@ impl<'a> Baselines<'a> {
     }
 
     /// Whether these bytes are what a read of a list or of a block of rows must bring.
-    pub(super) fn verify(&self, read: &Read, bytes: &[u8]) -> bool {
+    pub(super) fn check_read(&self, read: &Read, bytes: &[u8]) -> bool {
         let is_list = |codes: bool, layout: &PostingLayout| {
             self.list_extent(read.unit, codes) == Some(read.at)
                 && PostingList::verify(layout, read.unit, bytes).is_some()

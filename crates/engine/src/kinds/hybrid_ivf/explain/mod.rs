@@ -189,7 +189,7 @@ impl Tracer<'_> {
     fn fetch(&self, read: &Read) -> std::result::Result<Vec<u8>, Loss> {
         let mut bytes = Vec::new();
         self.base.read_extent(&[], read.at, &mut bytes)?;
-        self.view().verify(read, &bytes).map(|()| bytes)
+        self.view().check_read(read, &bytes).map(|()| bytes)
     }
 
     fn visits(&self, view: &IndexView<'_>, clusters: &View<'_>, ranked: &[RankedCluster]) -> Vec<Visit> {
