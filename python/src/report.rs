@@ -156,7 +156,7 @@ pub(crate) fn recall<'py>(
         }
         let mut checked = CheckedTruth::new(truth, &name, Owner::of(open.manifest())?)?;
         checked.compare(&Found { first: 0, queries, k, ids, distances })?;
-        open.settle(&checked, &stratann_storage::Quiet)?;
+        open.confirm_truth(&checked, &stratann_storage::Quiet)?;
         let truth = checked.truth();
         let known: Vec<u64> = truth.ids.iter().map(|&id| u64::from(id)).collect();
         Ok(stratann_engine::search::recall((ids, counts), k, &known, truth.k))

@@ -78,7 +78,7 @@ impl Runner {
             let is_read = is_read && stores.read(pending.read.at, &mut bytes);
             let verified = if is_read { view.check_read(&pending.read, &bytes) } else { Err(Loss::Failed) };
             if verified.is_ok() {
-                view.settle(&pending.read, &mut bytes);
+                view.mask_unwritten(&pending.read, &mut bytes);
             }
             (pending.tag, verified.map(|()| bytes))
         };

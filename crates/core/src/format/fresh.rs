@@ -70,11 +70,11 @@ impl<'a> FreshRecord<'a> {
     pub fn decode(seed: u64, vector_bytes: usize, slot: &'a [u8]) -> Option<FreshRecord<'a>> {
         let slot = slot.get(..record_bytes(vector_bytes))?;
         is_sealed(seed, slot).then_some(())?;
-        FreshRecord::of_settled(vector_bytes, slot)
+        FreshRecord::of_masked(vector_bytes, slot)
     }
 
-    /// Reads the record in a slot that [`settle`] has seen. `None` where there is none.
-    pub fn of_settled(vector_bytes: usize, slot: &'a [u8]) -> Option<FreshRecord<'a>> {
+    /// Reads the record in a slot that [`mask_unwritten`] has seen. `None` where there is none.
+    pub fn of_masked(vector_bytes: usize, slot: &'a [u8]) -> Option<FreshRecord<'a>> {
         let slot = slot.get(..record_bytes(vector_bytes))?;
         (number(slot, 0)? & PUBLISHED != 0).then_some(())?;
         Some(FreshRecord {
@@ -88,7 +88,7 @@ impl<'a> FreshRecord<'a> {
 }
 
 /// Empties a slot that has a part of a record. Returns whether it has one, or will never have one.
-pub fn settle(seed: u64, slot: &mut [u8]) -> bool {
+pub fn mask_unwritten(seed: u64, slot: &mut [u8]) -> bool {
     if is_sealed(seed, slot) {
         return true;
     }
@@ -165,17 +165,17 @@ mod tests {
             let missing = written % slot.len();
             torn[..=missing].fill(0);
             prop_assert_eq!(FreshRecord::decode(seed, vector.len(), &torn), None);
-            prop_assert!(!settle(seed, &mut torn));
-            prop_assert_eq!(FreshRecord::of_settled(vector.len(), &torn), None);
-            prop_assert!(settle(seed, &mut slot), "a whole record stays");
-            prop_assert_eq!(FreshRecord::of_settled(vector.len(), &slot), Some(own));
+            prop_assert!(!mask_unwritten(seed, &mut torn));
+            prop_assert_eq!(FreshRecord::of_masked(vector.len(), &torn), None);
+            prop_assert!(mask_unwritten(seed, &mut slot), "a whole record stays");
+            prop_assert_eq!(FreshRecord::of_masked(vector.len(), &slot), Some(own));
             let at = at % slot.len();
             slot[at] ^= change;
             prop_assert_eq!(FreshRecord::decode(seed, vector.len(), &slot), None);
             // A slot that is closed has no record either, and the change may have made it one.
             let is_closed = [KILLED, GIVEN_UP].contains(&number(&slot, 0).unwrap());
-            prop_assert_eq!(settle(seed, &mut slot), is_closed);
-            prop_assert_eq!(FreshRecord::of_settled(vector.len(), &slot), None);
+            prop_assert_eq!(mask_unwritten(seed, &mut slot), is_closed);
+            prop_assert_eq!(FreshRecord::of_masked(vector.len(), &slot), None);
         }
 
         #[test]

@@ -39,7 +39,7 @@ impl IndexView<'_> {
         self.kind.jobs_have_queries()
     }
 
-    /// Checks bytes that were read, whole. [`IndexView::settle`] then makes them ready for a cache or a query.
+    /// Checks bytes that were read, whole. [`IndexView::mask_unwritten`] then makes them ready for a cache or a query.
     ///
     /// # Errors
     /// [`Loss::Short`] when there are fewer bytes than the extent has, [`Loss::Damaged`] when the extent is none that
@@ -56,7 +56,7 @@ impl IndexView<'_> {
 
     /// Makes verified bytes ready for the steps of queries, once: what others were still writing when they were read
     /// is taken out. Returns whether the bytes will never change, so that a cache may keep them.
-    pub fn settle(&self, read: &Read, bytes: &mut [u8]) -> bool {
-        self.kind.settle(read, bytes)
+    pub fn mask_unwritten(&self, read: &Read, bytes: &mut [u8]) -> bool {
+        self.kind.mask_unwritten(read, bytes)
     }
 }

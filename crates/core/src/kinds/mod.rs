@@ -101,9 +101,9 @@ macro_rules! kinds {
                 }
             }
 
-            pub(crate) fn settle(&self, read: &Read, bytes: &mut [u8]) -> bool {
+            pub(crate) fn mask_unwritten(&self, read: &Read, bytes: &mut [u8]) -> bool {
                 match self {
-                    $($(#[$attr])* KindView::$variant(view) => $module::$variant::settle(view, read, bytes),)*
+                    $($(#[$attr])* KindView::$variant(view) => $module::$variant::mask_unwritten(view, read, bytes),)*
                 }
             }
 

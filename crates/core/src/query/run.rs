@@ -44,7 +44,7 @@ pub fn run<B: Into<Vec<u8>>>(
 fn taken_in(view: &IndexView<'_>, read: Option<Read>, mut bytes: Vec<u8>) -> Result<Vec<u8>, Loss> {
     let read = read.ok_or(Loss::Failed)?;
     view.check_read(&read, &bytes)?;
-    view.settle(&read, &mut bytes);
+    view.mask_unwritten(&read, &mut bytes);
     Ok(bytes)
 }
 

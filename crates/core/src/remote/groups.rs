@@ -47,7 +47,7 @@ pub struct Groups {
     /// The marks of each group, by number; no words of one that has none.
     pub marks: Arc<Vec<Vec<u64>>>,
     /// Tombstones before this one are in `tombstones`, were never published, or are folded into all groups.
-    settled: u64,
+    next_tombstone: u64,
     is_read: bool,
 }
 
@@ -324,15 +324,15 @@ impl Headers {
     }
 
     fn ask_tombstones(&mut self, places: &Places, line: &mut Line) -> Step<Result<Seen, Fault>> {
-        let Groups { control, settled, .. } = self.groups;
+        let Groups { control, next_tombstone, .. } = self.groups;
         let capacity = places.first().tombstones;
         if self.groups.groups.iter().any(|group| group.descriptor.clock > control.tombstones) {
             // This group has folded in tombstones whose records are not among the words that were read before.
             return self.again(places, Fault::Moved);
         }
         // Those before the first one are in all groups and their marks, which were read after it.
-        let from = settled.max(control.first_tombstone);
-        self.groups.settled = from;
+        let from = next_tombstone.max(control.first_tombstone);
+        self.groups.next_tombstone = from;
         if from >= control.tombstones || control.tombstones - control.first_tombstone > capacity {
             return self.finish(line);
         }
@@ -350,20 +350,20 @@ impl Headers {
         mut answers: Answers,
     ) -> Step<Result<Seen, Fault>> {
         let (log, until) = log_bytes(places, from, self.groups.control.tombstones, &mut answers);
-        let mut settled = until;
+        let mut next = until;
         for (slot, number) in log.chunks_exact(TOMBSTONE_BYTES as usize).zip(from..) {
             match slot_state(places.build(), number, slot) {
                 SlotState::Published(tombstone) => self.groups.learn(tombstone),
                 SlotState::Empty => {}
-                SlotState::Undecided => settled = settled.min(number),
+                SlotState::Undecided => next = next.min(number),
             }
         }
         // What looks undecided may have been freed since the words were read; then groups were replaced too.
         let now = ControlWords::decode(&answers.bytes()).unwrap_or_default();
-        if settled < until && now.first_tombstone > settled {
+        if next < until && now.first_tombstone > next {
             return self.again(places, Fault::Moved);
         }
-        self.groups.settled = settled;
+        self.groups.next_tombstone = next;
         self.finish(line)
     }
 

@@ -102,7 +102,7 @@ pub(super) fn take_in(
     bytes: &mut [u8],
 ) -> Result<(), Loss> {
     view.check_read(read, bytes)?;
-    if view.settle(read, bytes)
+    if view.mask_unwritten(read, bytes)
         && let Some(cache) = cache
     {
         cache.put(read.at, bytes);

@@ -30,12 +30,12 @@ impl Owner {
 }
 
 impl Index {
-    /// Settles what the results so far leave open: whether the index holds neighbours that no search found. Reads the
+    /// Confirms what the results so far leave open: whether the index holds neighbours that no search found. Reads the
     /// whole index where results are so few or so bad that they contradict nothing; usually it reads nothing.
     ///
     /// # Errors
     /// `BadInput` for ground truth of another index; a file that cannot be read, or is damaged.
-    pub fn settle(&self, truth: &CheckedTruth, progress: &dyn Progress) -> Result<()> {
+    pub fn confirm_truth(&self, truth: &CheckedTruth, progress: &dyn Progress) -> Result<()> {
         let suspects = truth.suspects();
         if suspects.is_empty() {
             return Ok(());
@@ -61,7 +61,7 @@ impl Index {
     /// Compares ground truth of `queries` with a quick search of some of them, before work that relies on it.
     ///
     /// # Errors
-    /// As [`CheckedTruth::new`], [`CheckedTruth::compare`] and [`Index::settle`].
+    /// As [`CheckedTruth::new`], [`CheckedTruth::compare`] and [`Index::confirm_truth`].
     pub fn check_truth(
         &self,
         truth: GroundTruth,
@@ -84,6 +84,6 @@ impl Index {
         let answers = self.search_each(queries, params, &|_| u32::MAX, &options, progress)?;
         let (ids, distances) = (&answers.ids, &answers.distances);
         checked.compare(&Found { first: 0, queries, k: answers.k, ids, distances })?;
-        self.settle(&checked, progress)
+        self.confirm_truth(&checked, progress)
     }
 }

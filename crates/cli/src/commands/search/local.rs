@@ -155,7 +155,7 @@ impl Bench {
         }
         let after = self.index.memory_node_bytes();
         if let Some(truth) = &self.truth {
-            self.index.settle(truth, printer)?;
+            self.index.confirm_truth(truth, printer)?;
         }
         if let Effort::Recall(_) = options.effort {
             self.warn_if_remote(&mut sum, printer);

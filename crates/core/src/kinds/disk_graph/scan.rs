@@ -59,7 +59,7 @@ fn choose(cx: &mut StepContext<'_, DiskGraph>) {
     if cx.q.io.pending.is_empty() && cx.own.scan.next_block >= cx.view.blocks {
         find_remote(cx, &mut remote_blocks);
     }
-    cx.settle(&remote_blocks);
+    cx.end_round(&remote_blocks);
     cx.scratch.remote_blocks = remote_blocks;
 }
 

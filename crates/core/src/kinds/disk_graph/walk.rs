@@ -175,7 +175,7 @@ pub(crate) fn choose(cx: &mut StepContext<'_, DiskGraph>) {
         if !remote_blocks.is_empty() && cx.q.io.pending.is_empty() {
             look_ahead(cx, &mut remote_blocks);
         }
-        cx.settle(&remote_blocks);
+        cx.end_round(&remote_blocks);
     }
     cx.scratch.remote_blocks = remote_blocks;
 }

@@ -123,5 +123,5 @@ fn choose(cx: &mut StepContext<'_, Flat>) {
         }
         cx.own.next_block += 1;
     }
-    cx.settle(&[]);
+    cx.end_round(&[]);
 }

@@ -254,7 +254,7 @@ fn choose(cx: &mut StepContext<'_, GpuIvf>, is_new: bool) {
         Stage::Rerank => rerank::choose(cx),
     };
     match went_on {
-        Some(()) if cx.q.outcome == Outcome::Running => cx.settle(&[]),
+        Some(()) if cx.q.outcome == Outcome::Running => cx.end_round(&[]),
         Some(()) => {}
         None => cx.q.finish(Outcome::OutOfBudget),
     }

@@ -15,7 +15,7 @@ use crate::search::{Hit, Pending};
 pub(super) fn choose(cx: &mut StepContext<'_, GpuIvf>) -> Option<()> {
     while cx.q.io.pending.is_empty() {
         let has_batch = cx.own.batch.1 > cx.own.batch.0;
-        let ends = has_batch && settle(cx);
+        let ends = has_batch && end_batch(cx);
         cx.own.batch.0 = cx.own.batch.1;
         if ends || !begin(cx)? {
             cx.own.batch.0 = cx.own.candidates.len() as u32;
@@ -91,7 +91,7 @@ fn is_scored(cx: &StepContext<'_, GpuIvf>, id: u32) -> bool {
 }
 
 /// Makes results of the mini-batch. Returns whether it is the last.
-fn settle(cx: &mut StepContext<'_, GpuIvf>) -> bool {
+fn end_batch(cx: &mut StepContext<'_, GpuIvf>) -> bool {
     let (from, to) = (cx.own.batch.0 as usize, cx.own.batch.1 as usize);
     let number = cx.q.stats.mini_batches as u32 - 1;
     cx.scratch.before.clone_from(&cx.q.top.hits);

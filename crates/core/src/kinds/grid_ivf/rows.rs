@@ -88,7 +88,7 @@ pub(super) fn choose(cx: &mut StepContext<'_, GridIvf>) {
             return cx.q.finish(Outcome::OutOfBudget);
         }
     }
-    cx.settle(&[]);
+    cx.end_round(&[]);
 }
 
 /// Rows that are visited now.
@@ -261,7 +261,7 @@ pub(super) fn step_job(cx: &mut StepContext<'_, GridIvf>) {
     row.query = Turned::of(cx.base, cx.view, cx.scratch, row.done);
     count_bytes(cx, &row);
     cx.own.rows.push((tag, row));
-    cx.settle(&missing);
+    cx.end_round(&missing);
 }
 
 /// Adds a slice that a job was sent here for, even if this server is busy now, and those that follow.

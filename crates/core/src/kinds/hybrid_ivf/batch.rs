@@ -395,7 +395,7 @@ pub(super) fn choose_job(cx: &mut StepContext<'_, HybridIvf>) {
     if cx.params.remote == Remote::Forward && cx.q.budget.hand_overs > 0 {
         find_elsewhere(cx, &mut elsewhere);
     }
-    cx.settle(&elsewhere);
+    cx.end_round(&elsewhere);
     cx.scratch.elsewhere = elsewhere;
 }
 

@@ -236,8 +236,8 @@ fn bound_estimator(cx: &StepContext<'_, HybridIvf>) -> BoundEstimator {
 /// Scans while lists are left, then re-ranks the candidates; ends the query when none is left.
 fn choose(cx: &mut StepContext<'_, HybridIvf>) {
     cx.scratch.elsewhere.clear();
-    let settled = rerank::settle(cx);
-    let chosen = settled.and_then(|()| {
+    let kept = rerank::keep_round(cx);
+    let chosen = kept.and_then(|()| {
         loop {
             let chosen = visit::choose(cx).and_then(|()| {
                 // Without bounds a visit ends when its members are asked for. They decide whether the visits go on.
@@ -261,7 +261,7 @@ fn choose(cx: &mut StepContext<'_, HybridIvf>) {
     if cx.q.io.pending.is_empty() && elsewhere.is_empty() {
         count_result_clusters(cx);
     }
-    cx.settle(&elsewhere);
+    cx.end_round(&elsewhere);
     cx.scratch.elsewhere = elsewhere;
 }
 

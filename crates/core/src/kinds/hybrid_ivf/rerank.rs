@@ -42,7 +42,7 @@ pub(super) fn choose(cx: &mut StepContext<'_, HybridIvf>, at_most: usize) -> Opt
         if asked && cx.q.mode == Mode::Barrier {
             break;
         }
-        settle(cx)?;
+        keep_round(cx)?;
     }
     Some(())
 }
@@ -133,7 +133,7 @@ pub(super) fn read_ahead(cx: &mut StepContext<'_, HybridIvf>, width: usize) -> O
 }
 
 /// Makes results of the candidates of a round.
-pub(super) fn settle(cx: &mut StepContext<'_, HybridIvf>) -> Option<()> {
+pub(super) fn keep_round(cx: &mut StepContext<'_, HybridIvf>) -> Option<()> {
     if cx.own.round.is_empty() {
         return Some(());
     }

@@ -122,7 +122,7 @@ pub(crate) trait Kind: Sized {
     fn check_read(base: &Base<'_>, view: &Self::View<'_>, read: &Read, bytes: &[u8]) -> bool;
 
     /// Makes verified bytes ready for steps. Returns whether they will never change, so that a cache may keep them.
-    fn settle(_view: &Self::View<'_>, _read: &Read, _bytes: &mut [u8]) -> bool {
+    fn mask_unwritten(_view: &Self::View<'_>, _read: &Read, _bytes: &mut [u8]) -> bool {
         true
     }
 

@@ -56,7 +56,7 @@ impl<K: Kind> StepContext<'_, K> {
     /// Ends the choice of reads: with a round of them, a wait for those under way, or the end of the query. Where units
     /// on other servers are wanted, best first, it ends with a hand-over to a replica of the first, or to a server that
     /// reaches one. The allowance of hand-overs ends a query that is passed around.
-    pub(crate) fn settle(&mut self, remote_units: &[u32]) {
+    pub(crate) fn end_round(&mut self, remote_units: &[u32]) {
         if !self.q.io.wants.is_empty() {
             self.q.stats.score_rounds += u64::from(self.q.io.asks_for_scores());
             return self.q.count_hop();

@@ -122,15 +122,15 @@ impl Kind for RemoteHnsw {
                 cx.q.top.offer(found.distance, || found.id);
             }
         }
-        cx.settle(&[]);
+        cx.end_round(&[]);
     }
 
     fn check_read(base: &Base<'_>, view: &View<'_>, read: &Read, bytes: &[u8]) -> bool {
         view.check_read(base, read, bytes)
     }
 
-    fn settle(view: &View<'_>, read: &Read, bytes: &mut [u8]) -> bool {
-        view.settle(read, bytes)
+    fn mask_unwritten(view: &View<'_>, read: &Read, bytes: &mut [u8]) -> bool {
+        view.mask_unwritten(read, bytes)
     }
 
     fn size(base: &Base<'_>, view: &View<'_>) -> IndexSize {

@@ -98,7 +98,7 @@ fn ask(cx: &mut StepContext<'_, RemoteHnsw>, from: usize) {
             return cx.q.finish(Outcome::OutOfBudget);
         }
     }
-    cx.settle(&[]);
+    cx.end_round(&[]);
 }
 
 /// Appends to the clusters of the query those that `is_chosen` takes of the `wanted` nearest, the nearest first. Where

@@ -93,7 +93,7 @@ fn take_fresh(cx: &mut StepContext<'_, RemoteHnsw>, read: &Read, bytes: &[u8]) -
     let before = read.at.offset.saturating_sub(located.fresh.offset) / record_bytes as u64;
     let mut compared = 0;
     for (slot, mark) in bytes.chunks_exact(record_bytes).zip(located.first_marks[1] + before..) {
-        let record = FreshRecord::of_settled(cx.view.layout.vector_bytes, slot);
+        let record = FreshRecord::of_masked(cx.view.layout.vector_bytes, slot);
         let Some(record) = record.filter(|record| record.cluster == cluster) else { continue };
         if has_bit(marks, mark) || cx.view.is_hidden(record.id, record.clock) {
             continue;

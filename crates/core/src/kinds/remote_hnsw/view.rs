@@ -127,19 +127,19 @@ impl View<'_> {
 
     /// Takes what is no whole record out of slots, so that a query needs no checksum. Returns whether nothing more will
     /// be written: every slot has a record, or will never have one.
-    pub(super) fn settle(&self, read: &Read, bytes: &mut [u8]) -> bool {
+    pub(super) fn mask_unwritten(&self, read: &Read, bytes: &mut [u8]) -> bool {
         let Some(located) = self.clusters.get(read.unit as usize).filter(|_| read.note == FRESH) else {
             return read.note == BASE;
         };
         let seed = fresh::seed(self.build, located.group, located.version);
-        let mut is_settled = true;
+        let mut is_final = true;
         for slot in bytes.chunks_exact_mut(self.record_bytes()) {
-            is_settled &= fresh::settle(seed, slot);
+            is_final &= fresh::mask_unwritten(seed, slot);
         }
-        is_settled
+        is_final
     }
 
-    /// Whether these bytes are what a read must bring. Fresh records have a checksum each, which [`View::settle`]
+    /// Whether these bytes are what a read must bring. Fresh records have a checksum each, which [`View::mask_unwritten`]
     /// checks: one that is written just now is none yet, and no damage.
     pub(super) fn check_read(&self, _: &Base<'_>, read: &Read, bytes: &[u8]) -> bool {
         let Some(located) = self.clusters.get(read.unit as usize) else { return false };

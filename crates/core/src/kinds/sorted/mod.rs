@@ -192,7 +192,7 @@ fn choose(cx: &mut StepContext<'_, Sorted>) {
         }
     });
     if cx.q.outcome == Outcome::Running {
-        cx.settle(&wanted);
+        cx.end_round(&wanted);
     }
     cx.own.wanted = wanted;
 }

@@ -93,7 +93,7 @@ impl Decide {
                 }
             }
         }
-        self.settle(patience, is_decided)
+        self.decide(patience, is_decided)
     }
 
     fn read_again(&mut self) -> Step<Decided> {
@@ -101,7 +101,7 @@ impl Decide {
         Step::Ask(self.pending.iter().map(|&slot| read(self.places[slot], self.slot_bytes)).collect())
     }
 
-    fn settle(&mut self, patience: u32, is_decided: impl Fn(usize, &[u8]) -> bool) -> Step<Decided> {
+    fn decide(&mut self, patience: u32, is_decided: impl Fn(usize, &[u8]) -> bool) -> Step<Decided> {
         self.rounds += 1;
         let mut pending = mem::take(&mut self.pending);
         pending.retain(|&slot| {
