@@ -114,7 +114,7 @@ impl Index {
         number: u64,
         manifest: Manifest,
         held: Option<Held<'_>>,
-        (options, beside): (OpenOptions, Option<&Index>),
+        (options, previous_version): (OpenOptions, Option<&Index>),
     ) -> Result<Index> {
         manifest.planned_account(options.cache_budget).check(options.ram_budget, "open this index")?;
         let role = held.map_or_else(|| manifest.data_role().into(), |held| manifest.part_role(held.server));
@@ -123,8 +123,8 @@ impl Index {
             options.scorer.choice.refuse_device(base.kind.name())?;
         }
         let mut warnings: Vec<String> = base.manifest.damaged_note(number).into_iter().collect();
-        let beside = beside.map(|other| &other.kind);
-        let kind = KindIndex::open(&base, held, (&options, beside), &mut warnings)?;
+        let previous_version = previous_version.map(|other| &other.kind);
+        let kind = KindIndex::open(&base, held, (&options, previous_version), &mut warnings)?;
         let cache = kind.cache(&base, options.cache_budget);
         // Reading the files has left freed memory.
         release_freed();

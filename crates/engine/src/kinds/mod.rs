@@ -94,7 +94,7 @@ impl KindIndex {
     pub(crate) fn open(
         base: &Base,
         held: Option<Held<'_>>,
-        (options, beside): (&OpenOptions, Option<&KindIndex>),
+        (options, previous_version): (&OpenOptions, Option<&KindIndex>),
         warnings: &mut Vec<String>,
     ) -> Result<KindIndex> {
         Ok(match base.kind {
@@ -102,8 +102,9 @@ impl KindIndex {
             IndexKind::DiskGraph => KindIndex::DiskGraph(GraphTables::open(base)?),
             IndexKind::HybridIvf => KindIndex::HybridIvf(ListIndex::open(base, held, options, warnings)?),
             IndexKind::GridIvf => {
-                let beside = if let Some(KindIndex::GridIvf(grid)) = beside { Some(grid) } else { None };
-                KindIndex::GridIvf(GridIndex::open(base, held, beside)?)
+                let previous_version =
+                    if let Some(KindIndex::GridIvf(grid)) = previous_version { Some(grid) } else { None };
+                KindIndex::GridIvf(GridIndex::open(base, held, previous_version)?)
             }
             IndexKind::GpuIvf => KindIndex::GpuIvf(Box::new(GpuIndex::open(base, options, warnings)?)),
             IndexKind::RemoteHnsw => KindIndex::RemoteHnsw(Box::new(RemoteIndex::open(base)?)),

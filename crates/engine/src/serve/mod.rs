@@ -93,9 +93,10 @@ impl Server {
     /// `before` is the server of another version. It goes on beside this one unless it is `over`.
     fn open(options: ServeOptions, before: Option<&Server>, over: bool) -> Result<Server> {
         options.check()?;
-        let beside = before.filter(|_| !over);
-        let used = beside.map_or(0, |other| other.state.account().total().saturating_sub(PROGRAM_BYTES));
-        let index = ServedIndex::open(&options, used, beside.map(|other| &other.state.index))?;
+        let previous_version = before.filter(|_| !over);
+        let used =
+            previous_version.map_or(0, |other| other.state.account().total().saturating_sub(PROGRAM_BYTES));
+        let index = ServedIndex::open(&options, used, previous_version.map(|other| &other.state.index))?;
         // What both versions have is counted once.
         let shared = index.index().shared_bytes();
         let used = used.saturating_sub(shared);
@@ -124,10 +125,10 @@ impl Server {
             account.add("the version that is served", used);
         }
         account.check(state.options.ram_budget, "serve this index so")?;
-        state.set_aside(beside.is_some())?;
+        state.set_aside(previous_version.is_some())?;
         let mut server = Server { state, threads: Vec::new() };
         server.start_drivers()?;
-        server.start_link(beside)?;
+        server.start_link(previous_version)?;
         let ticking = server.state.clone();
         server.threads.push(std::thread::spawn(move || ticking.keep_ticking()));
         if server.state.index.index().kind.live().is_some() {
@@ -154,7 +155,7 @@ impl Server {
         Ok(())
     }
 
-    fn start_link(&self, beside: Option<&Server>) -> Result<()> {
+    fn start_link(&self, previous_version: Option<&Server>) -> Result<()> {
         let options = &self.state.options;
         let (Some(listen), Some(server)) = (options.listen, options.server) else { return Ok(()) };
         let link = LinkOptions {
@@ -169,7 +170,7 @@ impl Server {
             log: options.log.clone(),
         };
         let receiver = Arc::new(PeerReceiver(Arc::downgrade(&self.state)));
-        let started = match beside.and_then(|other| other.state.link.get()) {
+        let started = match previous_version.and_then(|other| other.state.link.get()) {
             Some(other) => {
                 other.beside(link, receiver).ok_or_else(|| std::io::Error::other("the server stops"))
             }

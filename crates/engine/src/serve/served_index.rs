@@ -32,7 +32,7 @@ impl ServedIndex {
     pub(super) fn open(
         options: &ServeOptions,
         used: u64,
-        beside: Option<&ServedIndex>,
+        previous_version: Option<&ServedIndex>,
     ) -> Result<ServedIndex> {
         let ram_budget = options.ram_budget.map(|budget| budget.saturating_sub(used));
         let open = OpenOptions {
@@ -68,7 +68,7 @@ impl ServedIndex {
                 )));
             }
             Some(server) => {
-                let open = (open, beside.map(ServedIndex::index));
+                let open = (open, previous_version.map(ServedIndex::index));
                 (PartIndex::Shard(Box::new(Shard::open_beside(folder, server.into(), open)?)), None)
             }
             None => (PartIndex::Whole(Box::new(Index::open(folder, open)?)), None),

@@ -211,11 +211,11 @@ fn incarnation() -> u32 {
 }
 
 impl ServerState {
-    /// `beside` is the server of the version that is served now, when this one is for another version.
+    /// `previous_version` is the server of the version that is served now, when this one is for another version.
     pub(super) fn new(
         options: ServeOptions,
         index: ServedIndex,
-        beside: Option<&ServerState>,
+        previous_version: Option<&ServerState>,
     ) -> ServerState {
         let (view, served) = (index.view(0), served(&index, &options));
         let server = options.server.unwrap_or(0);
@@ -260,10 +260,10 @@ impl ServerState {
             clients: Mutex::default(),
             next_client: AtomicU64::new(0),
             running: AtomicUsize::new(0),
-            counters: beside.map_or_else(Arc::default, |other| other.counters.clone()),
+            counters: previous_version.map_or_else(Arc::default, |other| other.counters.clone()),
             visits: Visits::default(),
             // One clock for both.
-            started: beside.map_or_else(Instant::now, |other| other.started),
+            started: previous_version.map_or_else(Instant::now, |other| other.started),
             backend: OnceLock::new(),
             unreadable: Mutex::default(),
             memory_lost: Mutex::default(),
@@ -454,8 +454,8 @@ impl ServerState {
         Some(Permit { server: self, is_heavy: size.is_heavy, memory })
     }
 
-    /// Sets the memory of the account aside in the ledger of the process. `beside` counts the program already.
-    pub(super) fn set_aside(&self, beside: bool) -> Result<()> {
+    /// Sets the memory of the account aside in the ledger of the process. The previous version counts the program already.
+    pub(super) fn set_aside(&self, has_previous_version: bool) -> Result<()> {
         let account = self.account();
         let of = |name: &str| account.components.iter().filter(|c| c.0 == name).map(|c| c.1).sum::<u64>();
         let parts = [
@@ -464,8 +464,8 @@ impl ServerState {
             (Part::Waiting, of("queries that wait")),
             (Part::Batons, of("batons that wait") + of("jobs of other servers")),
         ];
-        let program = if beside { PROGRAM_BYTES } else { 0 };
-        let shared = if beside { self.index.index().shared_bytes() } else { 0 };
+        let program = if has_previous_version { PROGRAM_BYTES } else { 0 };
+        let shared = if has_previous_version { self.index.index().shared_bytes() } else { 0 };
         let fixed = account.total() - parts.iter().map(|part| part.1).sum::<u64>() - program;
         // The other version has set aside what both have: see [`ServerState::set_aside_shared`].
         let fixed = fixed.saturating_sub(shared);

@@ -33,20 +33,20 @@ struct ServedVersion {
 
 struct OpenVersions {
     current: ServedVersion,
-    beside: Option<Beside>,
+    other: Option<OtherVersion>,
 }
 
-enum Beside {
+enum OtherVersion {
     /// Receives queries once it is ready.
     Next(ServedVersion, Rollout),
     /// Receives no more queries.
     Last(ServedVersion, Rollout),
 }
 
-impl Beside {
+impl OtherVersion {
     fn version(&self) -> &ServedVersion {
         match self {
-            Beside::Next(version, _) | Beside::Last(version, _) => version,
+            OtherVersion::Next(version, _) | OtherVersion::Last(version, _) => version,
         }
     }
 }
@@ -65,7 +65,7 @@ impl Versions {
     pub fn of(server: Server, number: u64, log: Log) -> Arc<Versions> {
         let peers = Mutex::new(server.state.options.peers.clone());
         let current = ServedVersion { number, server: Arc::new(server) };
-        let open = Mutex::new(OpenVersions { current, beside: None });
+        let open = Mutex::new(OpenVersions { current, other: None });
         Arc::new(Versions { open, peers, past: Mutex::default(), log })
     }
 
@@ -77,8 +77,8 @@ impl Versions {
     /// The newest open build.
     pub fn newest_build(&self) -> BuildId {
         let open = lock(&self.open);
-        let newest = match &open.beside {
-            Some(Beside::Next(next, _)) => next,
+        let newest = match &open.other {
+            Some(OtherVersion::Next(next, _)) => next,
             _ => &open.current,
         };
         newest.server.build_id()
@@ -87,10 +87,10 @@ impl Versions {
     /// Whether [`Versions::add`] is possible: no rollout is under way, or a stuck one.
     pub fn may_add(&self) -> bool {
         let open = lock(&self.open);
-        match &open.beside {
+        match &open.other {
             None => true,
-            Some(Beside::Next(_, rollout)) => rollout.is_stuck(open.current.server.state.now_us()),
-            Some(Beside::Last(..)) => false,
+            Some(OtherVersion::Next(_, rollout)) => rollout.is_stuck(open.current.server.state.now_us()),
+            Some(OtherVersion::Last(..)) => false,
         }
     }
 
@@ -107,7 +107,7 @@ impl Versions {
             )));
         }
         // A stuck rollout ends. Its server is dropped outside of the lock, since its threads take time to end.
-        let stuck = lock(&self.open).beside.take();
+        let stuck = lock(&self.open).other.take();
         if let Some(stuck) = &stuck {
             self.note_traffic(stuck.version());
         }
@@ -133,7 +133,7 @@ impl Versions {
         let rollout = Rollout::new(current.state.now_us());
         let next = ServedVersion { number, server: Arc::new(server) };
         let mut open = lock(&self.open);
-        open.beside = Some(Beside::Next(next, rollout));
+        open.other = Some(OtherVersion::Next(next, rollout));
         Ok(())
     }
 
@@ -169,22 +169,22 @@ impl Versions {
     pub fn step(&self) -> Option<Changed> {
         let mut open = lock(&self.open);
         let now_us = open.current.server.state.now_us();
-        let beside = open.beside.take()?;
+        let other = open.other.take()?;
         open.current.server.send_status();
-        match beside {
-            Beside::Next(next, mut rollout) => {
+        match other {
+            OtherVersion::Next(next, mut rollout) => {
                 next.server.send_status();
                 let step = rollout.step(now_us, next.server.is_ready(), false);
                 if step != RolloutStep::Switch {
-                    open.beside = Some(Beside::Next(next, rollout));
+                    open.other = Some(OtherVersion::Next(next, rollout));
                     return None;
                 }
                 let number = next.number;
                 let last = std::mem::replace(&mut open.current, next);
-                open.beside = Some(Beside::Last(last, rollout));
+                open.other = Some(OtherVersion::Last(last, rollout));
                 Some(Changed::Switched(number))
             }
-            Beside::Last(last, mut rollout) => {
+            OtherVersion::Last(last, mut rollout) => {
                 // No other thread has a reference, so none can submit a query.
                 if Arc::strong_count(&last.server) == 1 {
                     last.server.drain();
@@ -192,7 +192,7 @@ impl Versions {
                 last.server.send_status();
                 let step = rollout.step(now_us, true, last.server.is_drained());
                 if step != RolloutStep::Drop || Arc::strong_count(&last.server) > 1 {
-                    open.beside = Some(Beside::Last(last, rollout));
+                    open.other = Some(OtherVersion::Last(last, rollout));
                     return None;
                 }
                 let current = open.current.server.clone();
@@ -211,8 +211,8 @@ impl Versions {
     /// Refuses the heavy queries of clients that still wait for a slot, in all versions: the server stops.
     pub fn refuse_waiting(&self) {
         let open = lock(&self.open);
-        let beside = open.beside.as_ref().map(|b| &b.version().server);
-        beside.into_iter().chain([&open.current.server]).for_each(|server| server.refuse_waiting());
+        let other = open.other.as_ref().map(|b| &b.version().server);
+        other.into_iter().chain([&open.current.server]).for_each(|server| server.refuse_waiting());
     }
 
     /// Sets the address of another server, for all versions.
@@ -221,8 +221,8 @@ impl Versions {
         if let Some(known) = lock(&self.peers).get_mut(usize::from(server)) {
             known.clone_from(&address);
         }
-        let beside = open.beside.as_ref().map(|b| &b.version().server);
-        for server_of_version in beside.into_iter().chain([&open.current.server]) {
+        let other = open.other.as_ref().map(|b| &b.version().server);
+        for server_of_version in other.into_iter().chain([&open.current.server]) {
             server_of_version.set_peer(server, address.clone());
         }
     }
@@ -233,16 +233,16 @@ impl Versions {
         let mut status = open.current.server.status();
         status.version = (open.current.number > 0).then_some(open.current.number);
         let mut traffic = *lock(&self.past);
-        if let Some(beside) = &open.beside {
-            let version = beside.version();
-            let other = version.server.status();
-            status.builds.push(other.build_id);
-            status.waiting += other.waiting;
-            status.in_flight += other.in_flight;
+        if let Some(other) = &open.other {
+            let version = other.version();
+            let of_other = version.server.status();
+            status.builds.push(of_other.build_id);
+            status.waiting += of_other.waiting;
+            status.in_flight += of_other.in_flight;
             // What both versions have is in memory once: the newer one has taken it from the older one.
-            let newer = if let Beside::Next(next, _) = beside { next } else { &open.current };
+            let newer = if let OtherVersion::Next(next, _) = other { next } else { &open.current };
             let shared = newer.server.state.index.index().shared_bytes();
-            let bytes: u64 = other.memory.iter().filter(|c| c.0 != "program").map(|c| c.1).sum();
+            let bytes: u64 = of_other.memory.iter().filter(|c| c.0 != "program").map(|c| c.1).sum();
             status.memory.push((format!("version {}", version.number), bytes.saturating_sub(shared)));
             add_traffic(&mut traffic, version);
         }

@@ -90,7 +90,7 @@ impl Shard {
         folder: &Path,
         (number, manifest): (u64, Manifest),
         server: usize,
-        (options, beside): (OpenOptions, Option<&Index>),
+        (options, previous_version): (OpenOptions, Option<&Index>),
     ) -> Result<Shard> {
         let Some(spread) = &manifest.spread else {
             return Err(Error::bad_input(format!(
@@ -107,16 +107,17 @@ impl Shard {
         }
         // The budget is checked before anything large is read; what is shared is known by the placement alone.
         let planned = planned_account(&manifest, server, options.cache_budget)?;
-        if beside.is_none() {
+        if previous_version.is_none() {
             planned.check(options.ram_budget, "open this index")?;
         }
         let placement = read_placement(folder, &manifest, spread)?;
         let held = Held { placement: &placement, server };
-        let sliced = beside.filter(|_| manifest.facts().is_sliced).and_then(|other| other.kind.sliced());
+        let sliced =
+            previous_version.filter(|_| manifest.facts().is_sliced).and_then(|other| other.kind.sliced());
         let shared = sliced.map_or(Ok(0), |own| own.shareable_bytes(folder, &manifest, held))?;
         let budget = options.ram_budget.map(|budget| budget.saturating_add(shared));
         planned.check(budget, "open this index")?;
-        let index = Index::from_units(folder, number, manifest, Some(held), (options, beside))?;
+        let index = Index::from_units(folder, number, manifest, Some(held), (options, previous_version))?;
         let ranks = index.kind.held_ranges().is_none().then(|| Ranks::new(&placement, server));
         let shard = Shard { index, placement, server, ranks };
         let manifest = shard.index.manifest();

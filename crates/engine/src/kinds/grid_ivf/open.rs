@@ -147,7 +147,11 @@ impl GridIndex {
     ///
     /// # Errors
     /// A file that is missing or damaged.
-    pub(crate) fn open(base: &Base, held: Option<Held<'_>>, beside: Option<&GridIndex>) -> Result<GridIndex> {
+    pub(crate) fn open(
+        base: &Base,
+        held: Option<Held<'_>>,
+        previous_version: Option<&GridIndex>,
+    ) -> Result<GridIndex> {
         let (folder, manifest) = (&base.folder, &base.manifest);
         let facts = manifest.grid(folder)?.facts.clone();
         let layout = units::layout(folder, manifest)?;
@@ -174,7 +178,7 @@ impl GridIndex {
                 }
                 let firsts = read_resident(folder, name, entry)?;
                 let name = manifest.file(&manifest.part_role(held.server))?.0.to_string();
-                let known = beside.and_then(|other| other.units_like(&facts, &places));
+                let known = previous_version.and_then(|other| other.units_like(&facts, &places));
                 let units =
                     HeldUnits::read((folder, &name), &manifest.files[name.as_str()], (&ranges, held), known)?;
                 places.starts = Vec::new();
