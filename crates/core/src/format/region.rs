@@ -33,7 +33,7 @@
 
 use super::seeded_checksum;
 pub use super::words::{
-    ControlWords, Folded, FreeSpan, GroupWords, Owner, ReaderLine, Reservations, Version,
+    ControlWords, Folded, FreeSpan, GroupWords, Owner, ReaderEpoch, Reservations, Version,
 };
 
 /// Bytes of a superblock.
@@ -556,12 +556,12 @@ mod tests {
         let space = Span { offset: 9 * GROUP_ALIGN, bytes: 3 * GROUP_ALIGN };
         let free_span = FreeSpan::new(space, 0x1_2345).expect("a space that fits");
         assert_eq!(
-            (free_span.space(), free_span.era(0x1_2346), free_span.era(0x1_2345)),
+            (free_span.space(), free_span.epoch(0x1_2346), free_span.epoch(0x1_2345)),
             (space, 0x1_2345, 0x1_2345)
         );
         assert_eq!(FreeSpan::new(Span::default(), 0), None);
-        let line = ReaderLine::new(7, 20, u16::MAX).beat(21);
-        assert_eq!((line.reader(), line.era(25)), (7, 21));
+        let line = ReaderEpoch::new(7, 20, u16::MAX).beat(21);
+        assert_eq!((line.reader(), line.epoch(25)), (7, 21));
 
         let word = Reservations::empty(5);
         assert!(word.is_of(5) && !word.is_of(6) && !Reservations(word.0 | Reservations::SEAL).admits(8));

@@ -14,8 +14,8 @@ pub struct ControlWords {
     pub first_tombstone: u64,
     /// The first of them whose place is not free for another one. It follows `first_tombstone`.
     pub held_tombstone: u64,
-    /// Counts groups that were replaced. Their space is reused once no reader is of an earlier era.
-    pub era: u64,
+    /// Counts groups that were replaced. Their space is reused once no reader is of an earlier epoch.
+    pub epoch: u64,
     /// Who frees tombstones.
     pub freer: Owner,
 }
@@ -28,7 +28,7 @@ impl ControlWords {
     /// See [`ControlWords::HELD_TOMBSTONE`].
     pub const FIRST_TOMBSTONE: u64 = 16;
     /// See [`ControlWords::HELD_TOMBSTONE`].
-    pub const ERA: u64 = 24;
+    pub const EPOCH: u64 = 24;
     /// See [`ControlWords::HELD_TOMBSTONE`].
     pub const FREER: u64 = 32;
     /// Numbers that were given to compute nodes. It is not among the words that are read.
@@ -40,7 +40,7 @@ impl ControlWords {
             held_tombstone: number(bytes, 0)?,
             tombstones: number(bytes, 1)?,
             first_tombstone: number(bytes, 2)?,
-            era: number(bytes, 3)?,
+            epoch: number(bytes, 3)?,
             freer: Owner(number(bytes, 4)?),
         })
     }
@@ -48,7 +48,7 @@ impl ControlWords {
     /// Their bytes.
     pub fn encode(&self) -> [u8; CONTROL_BYTES as usize] {
         let mut out = [0; CONTROL_BYTES as usize];
-        let words = [self.held_tombstone, self.tombstones, self.first_tombstone, self.era, self.freer.0];
+        let words = [self.held_tombstone, self.tombstones, self.first_tombstone, self.epoch, self.freer.0];
         words.into_iter().enumerate().for_each(|(at, word)| put(&mut out, at, word));
         out
     }
@@ -192,11 +192,11 @@ impl Owner {
 pub struct FreeSpan(pub u64);
 
 impl FreeSpan {
-    /// Space that no reader of this era or a later one reads; `None` where it does not fit into the word.
-    pub fn new(space: Span, era: u64) -> Option<FreeSpan> {
+    /// Space that no reader of this epoch or a later one reads; `None` where it does not fit into the word.
+    pub fn new(space: Span, epoch: u64) -> Option<FreeSpan> {
         let (page, pages) = (space.offset / GROUP_ALIGN, space.bytes / GROUP_ALIGN);
         let fits = page > 0 && page < 1 << 28 && pages > 0 && pages < 1 << 20;
-        fits.then_some(FreeSpan(page | pages << 28 | era << 48))
+        fits.then_some(FreeSpan(page | pages << 28 | epoch << 48))
     }
 
     /// The space; no bytes where there is none.
@@ -205,8 +205,8 @@ impl FreeSpan {
         Span { offset: page * GROUP_ALIGN, bytes: pages * GROUP_ALIGN }
     }
 
-    /// The era since which no reader reads it, or a later one. The word has its lowest 16 bits.
-    pub fn era(self, now: u64) -> u64 {
+    /// The epoch since which no reader reads it, or a later one. The word has its lowest 16 bits.
+    pub fn epoch(self, now: u64) -> u64 {
         now.saturating_sub(now.wrapping_sub(self.0 >> 48) & 0xFFFF)
     }
 }
@@ -309,12 +309,12 @@ impl GroupWords {
 
 /// The line of a compute node in one word, so that one compare-and-swap changes it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct ReaderLine(pub u64);
+pub struct ReaderEpoch(pub u64);
 
-impl ReaderLine {
+impl ReaderEpoch {
     /// A line of a node with this number, which is not 0, at a beat of its heart.
-    pub fn new(reader: u16, era: u64, heartbeat: u16) -> ReaderLine {
-        ReaderLine(u64::from(reader) | u64::from(heartbeat) << 16 | era << 32)
+    pub fn new(reader: u16, epoch: u64, heartbeat: u16) -> ReaderEpoch {
+        ReaderEpoch(u64::from(reader) | u64::from(heartbeat) << 16 | epoch << 32)
     }
 
     /// Who has the line, or 0.
@@ -322,13 +322,13 @@ impl ReaderLine {
         self.0 as u16
     }
 
-    /// The era that it began its batch in, or an earlier one. The word has its lowest 32 bits.
-    pub fn era(self, now: u64) -> u64 {
+    /// The epoch that it began its batch in, or an earlier one. The word has its lowest 32 bits.
+    pub fn epoch(self, now: u64) -> u64 {
         now.saturating_sub(now.wrapping_sub(self.0 >> 32) & 0xFFFF_FFFF)
     }
 
     /// The line at the next beat.
-    pub fn beat(self, era: u64) -> ReaderLine {
-        ReaderLine::new(self.reader(), era, ((self.0 >> 16) as u16).wrapping_add(1))
+    pub fn beat(self, epoch: u64) -> ReaderEpoch {
+        ReaderEpoch::new(self.reader(), epoch, ((self.0 >> 16) as u16).wrapping_add(1))
     }
 }

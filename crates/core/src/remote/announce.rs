@@ -3,7 +3,7 @@
 use alloc::vec::Vec;
 
 use super::{Op, Places, swap};
-use crate::format::region::{Address, READER_BYTES, READERS_MAX, ReaderLine};
+use crate::format::region::{Address, READER_BYTES, READERS_MAX, ReaderEpoch};
 
 /// Counts observations of a number that does not move.
 #[derive(Clone, Copy, Debug, Default)]
@@ -25,7 +25,7 @@ impl Standstill {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Announced {
     /// It has, with this word in it.
-    Yes(ReaderLine),
+    Yes(ReaderEpoch),
     /// All lines are taken. Batches go on, but each of them must be rechecked.
     Full,
 }
@@ -37,15 +37,15 @@ pub struct Line {
     reader: u16,
     next: u64,
     tried: u64,
-    word: Option<ReaderLine>,
-    sent: Option<(u64, ReaderLine)>,
-    era: u64,
+    word: Option<ReaderEpoch>,
+    sent: Option<(u64, ReaderEpoch)>,
+    epoch: u64,
 }
 
 impl Line {
     /// A line that is not taken yet, for a node with this number, which is not 0 and its own.
     pub fn new(reader: u16) -> Line {
-        Line { reader, next: u64::from(reader) % READERS_MAX, tried: 0, word: None, sent: None, era: 0 }
+        Line { reader, next: u64::from(reader) % READERS_MAX, tried: 0, word: None, sent: None, epoch: 0 }
     }
 
     /// A line that is never announced, for changes: they read nothing whose replacement they would not notice.
@@ -68,8 +68,8 @@ impl Line {
             return None;
         }
         let (expect, new) = match self.word {
-            Some(word) => (word.0, word.beat(self.era)),
-            None if self.tried < READERS_MAX => (0, ReaderLine::new(self.reader, self.era, 0)),
+            Some(word) => (word.0, word.beat(self.epoch)),
+            None if self.tried < READERS_MAX => (0, ReaderEpoch::new(self.reader, self.epoch, 0)),
             None => {
                 self.tried = 0;
                 return None;
@@ -93,9 +93,9 @@ impl Line {
         false
     }
 
-    /// The next batch is announced with this era.
-    pub(crate) fn knows(&mut self, era: u64) {
-        self.era = self.era.max(era);
+    /// The next batch is announced with this epoch.
+    pub(crate) fn knows(&mut self, epoch: u64) {
+        self.epoch = self.epoch.max(epoch);
     }
 
     /// Whether the word of the line is still its own.
@@ -112,14 +112,14 @@ impl Line {
     }
 }
 
-/// Observes all lines: which era the earliest reader is of, and which lines stand still.
+/// Observes all lines: which epoch the earliest reader is of, and which lines stand still.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Lines {
     still: Vec<Standstill>,
 }
 
 impl Lines {
-    /// The earliest era of any reader, and the lines that stood still for so many rounds.
+    /// The earliest epoch of any reader, and the lines that stood still for so many rounds.
     pub(crate) fn observe(&mut self, bytes: &[u8], now: u64, patience: u32) -> (u64, Vec<(u64, u64)>) {
         self.still.resize(READERS_MAX as usize, Standstill::default());
         let mut earliest = now;
@@ -129,7 +129,7 @@ impl Lines {
             let word = super::first_word(line);
             let rounds = still.observe(word);
             if word != 0 {
-                earliest = earliest.min(ReaderLine(word).era(now));
+                earliest = earliest.min(ReaderEpoch(word).epoch(now));
                 if rounds >= patience {
                     stopped.push((number, word));
                 }

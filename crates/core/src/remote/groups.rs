@@ -368,7 +368,7 @@ impl Headers {
     }
 
     fn finish(&mut self, line: &mut Line) -> Step<Result<Seen, Fault>> {
-        line.knows(self.groups.control.era);
+        line.knows(self.groups.control.epoch);
         let folded = self.groups.folded().max(self.groups.control.first_tombstone);
         self.groups.tombstones.retain(|tombstone| tombstone.clock > folded);
         let (groups, changed) = (mem::take(&mut self.groups), mem::take(&mut self.changed));

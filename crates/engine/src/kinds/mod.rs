@@ -52,7 +52,7 @@ pub use remote_hnsw::live::changes::{Acknowledged, ChangeOptions, PLACE, Unfinis
 pub use remote_hnsw::live::inspect::{LiveFacts, MemoryReport};
 pub use remote_hnsw::live::load::LoadedNode;
 pub(crate) use remote_hnsw::live::load::{check_loadable, copy_to_nodes};
-pub(crate) use remote_hnsw::live::{Clusters as LiveClusters, LiveRegion, Reader as LiveReader};
+pub(crate) use remote_hnsw::live::{Clusters as LiveClusters, LiveRegion, Session as LiveSession};
 pub(crate) use remote_hnsw::loads::recorded_visits;
 pub(crate) use state_bytes::state_bytes;
 

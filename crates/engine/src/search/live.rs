@@ -10,7 +10,7 @@ use stratann_core::query::{Loss, QueryStats};
 use stratann_storage::Result;
 
 use crate::exec::Snapshot;
-use crate::kinds::{LiveClusters, LiveReader, LiveRegion};
+use crate::kinds::{LiveClusters, LiveRegion, LiveSession};
 
 /// How often a query is asked again whose clusters moved, or whose memory node was lost.
 const TRIES_MAX: u8 = 8;
@@ -23,7 +23,7 @@ const LAST_PAUSE: Duration = Duration::from_millis(400);
 /// What batches see, one after another.
 pub(crate) struct LiveBatches<'a> {
     region: &'a LiveRegion,
-    reader: Mutex<Option<LiveReader>>,
+    session: Mutex<Option<LiveSession>>,
     state: Mutex<State>,
 }
 
@@ -46,15 +46,15 @@ impl<'a> LiveBatches<'a> {
     /// # Errors
     /// The first memory node does not answer.
     pub(crate) fn new(region: &'a LiveRegion) -> Result<LiveBatches<'a>> {
-        Ok(LiveBatches { reader: Mutex::new(Some(region.reader()?)), region, state: Mutex::default() })
+        Ok(LiveBatches { session: Mutex::new(Some(region.session()?)), region, state: Mutex::default() })
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(|e| e.into_inner())
     }
 
-    fn with_reader<T>(&self, f: impl FnOnce(&mut LiveReader) -> T) -> Option<T> {
-        self.reader.lock().unwrap_or_else(|e| e.into_inner()).as_mut().map(f)
+    fn with_session<T>(&self, f: impl FnOnce(&mut LiveSession) -> T) -> Option<T> {
+        self.session.lock().unwrap_or_else(|e| e.into_inner()).as_mut().map(f)
     }
 
     /// Reads the headers. Returns what that cost.
@@ -65,7 +65,7 @@ impl<'a> LiveBatches<'a> {
         self.pause();
         let (clusters, cost) = match self.begin_once() {
             Err(_) => {
-                // A reader that others have used meanwhile may be connected again.
+                // A session that others have used meanwhile may be connected again.
                 self.change_reader();
                 self.begin_once()?
             }
@@ -77,15 +77,15 @@ impl<'a> LiveBatches<'a> {
     }
 
     fn begin_once(&self) -> io::Result<(Arc<LiveClusters>, QueryStats)> {
-        match self.with_reader(|reader| reader.begin_batch(self.region)) {
+        match self.with_session(|session| session.begin_batch(self.region)) {
             Some(begun) => begun.map_err(|e| io::Error::other(e.message)),
             None => Err(io::Error::other("the search has ended")),
         }
     }
 
     fn change_reader(&self) {
-        let Ok(other) = self.region.reader() else { return };
-        let before = self.reader.lock().unwrap_or_else(|e| e.into_inner()).replace(other);
+        let Ok(other) = self.region.session() else { return };
+        let before = self.session.lock().unwrap_or_else(|e| e.into_inner()).replace(other);
         if let Some(before) = before {
             self.region.end(before);
         }
@@ -149,7 +149,7 @@ impl<'a> LiveBatches<'a> {
         let state = self.state();
         let (clusters, found_damage) = (state.clusters.clone(), state.found_damage);
         drop(state);
-        found_damage || self.with_reader(|reader| reader.ends_with_check(&clusters)).unwrap_or(true)
+        found_damage || self.with_session(|session| session.ends_with_check(&clusters)).unwrap_or(true)
     }
 
     /// Ends a batch. Where what it read may have been replaced meanwhile, its queries are asked again: these are
@@ -163,7 +163,7 @@ impl<'a> LiveBatches<'a> {
                 std::mem::take(&mut state.found_damage),
             )
         };
-        let is_sound = self.with_reader(|reader| reader.ends_well(self.region, &clusters, found_damage));
+        let is_sound = self.with_session(|session| session.ends_well(self.region, &clusters, found_damage));
         if is_sound != Some(false) {
             return Vec::new();
         }
@@ -175,7 +175,7 @@ impl<'a> LiveBatches<'a> {
 
 impl Drop for LiveBatches<'_> {
     fn drop(&mut self) {
-        let reader = self.reader.get_mut().unwrap_or_else(|e| e.into_inner()).take();
-        reader.into_iter().for_each(|reader| self.region.give_back(reader));
+        let session = self.session.get_mut().unwrap_or_else(|e| e.into_inner()).take();
+        session.into_iter().for_each(|session| self.region.give_back(session));
     }
 }

@@ -161,16 +161,16 @@ impl ServerState {
             if let Some(why) = source.and_then(|source| source.replaced()) {
                 self.note_memory(Some(why.to_string()));
             } else if lock(&self.memory_lost).is_some()
-                && let Ok(mut reader) = region.reader()
+                && let Ok(mut session) = region.session()
             {
                 // One that fails may have no connection to a node that is back.
-                match reader.begin_batch(region) {
+                match session.begin_batch(region) {
                     Ok(_) => {
                         self.note_memory(None);
-                        region.give_back(reader);
+                        region.give_back(session);
                     }
                     Err(_) => {
-                        region.end(reader);
+                        region.end(session);
                     }
                 }
             }

@@ -434,20 +434,20 @@ impl Rebuild {
     }
 
     fn release(&mut self, places: &Places) -> Next {
-        let era = places.control(ControlWords::ERA);
+        let epoch = places.control(ControlWords::EPOCH);
         let owner = places.word(self.group, GroupWords::OWNER);
         self.phase = Phase::Releasing;
         let released = self.owner.released(true);
-        Step::Ask(vec![Op::FetchAdd { at: era, add: 1 }, swap(owner, self.owner.0, released.0)])
+        Step::Ask(vec![Op::FetchAdd { at: epoch, add: 1 }, swap(owner, self.owner.0, released.0)])
     }
 
     fn take_release(&mut self, places: &Places, mut answers: Answers) -> Next {
-        let era = answers.word() + 1;
+        let epoch = answers.word() + 1;
         let was_replaced = answers.word() != self.owner.0 || self.owner.is_replaced();
         let old = self.old.version.space(&self.old.descriptor);
         self.owner = Owner::default();
         // Somebody may still write there: another rebuilder, or the writer of a slot that was killed.
-        self.free_span = if was_replaced || self.killed > 0 { None } else { FreeSpan::new(old, era) };
+        self.free_span = if was_replaced || self.killed > 0 { None } else { FreeSpan::new(old, epoch) };
         let (version, damaged) = (self.next, self.damaged);
         let lost_bytes = if self.free_span.is_none() { old.bytes } else { 0 };
         self.outcome = Some(Rebuilt::Published { version, lost_bytes, damaged });

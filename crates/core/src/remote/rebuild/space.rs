@@ -87,8 +87,8 @@ impl Allocate {
 
     fn choose(&mut self, places: &Places, patience: u32, answers: &mut Answers) -> Step<Option<Span>> {
         let headers = answers.bytes();
-        let era = ControlWords::decode(&headers).unwrap_or_default().era;
-        let (earliest, stopped) = self.lines.observe(&answers.bytes(), era, patience);
+        let epoch = ControlWords::decode(&headers).unwrap_or_default().epoch;
+        let (earliest, stopped) = self.lines.observe(&answers.bytes(), epoch, patience);
         let bits: Vec<u64> = answers.bytes().chunks_exact(8).map(first_word).collect();
         let groups =
             headers.get(CONTROL_BYTES as usize..).unwrap_or(&[]).chunks_exact(GROUP_WORDS_BYTES as usize);
@@ -99,7 +99,7 @@ impl Allocate {
                 free_spans.into_iter().zip([GroupWords::FREE_SPANS, GroupWords::FREE_SPANS + 8])
             {
                 let is_used = free_span.space().bytes > 0;
-                let is_free = is_used && free_span.era(era) <= earliest;
+                let is_free = is_used && free_span.epoch(epoch) <= earliest;
                 has_word |= !is_used || is_free;
                 is_blocked |= is_used && !is_free;
                 if is_free {

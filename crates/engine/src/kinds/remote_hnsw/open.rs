@@ -91,7 +91,7 @@ impl RemoteIndex {
         let layout = layout(base.metric, base.row_bytes());
         let build = base.manifest.blocks.checksum_seed;
         check_meta(&layout, build, &facts, &meta).ok_or_else(|| files::senseless(&base.blocks_path))?;
-        let (clusters, _) = live.with_reader(|reader| reader.begin_batch(&live))?;
+        let (clusters, _) = live.with_session(|session| session.begin_batch(&live))?;
         let (clusters, first) = (clusters.located().to_vec(), Vec::new());
         Ok(RemoteIndex { facts, layout, meta, build, clusters, first, live: Some(live) })
     }

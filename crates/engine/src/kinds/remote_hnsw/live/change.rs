@@ -13,7 +13,7 @@ use stratann_storage::budget::yield_cores;
 use stratann_storage::{Error, ErrorKind, Result};
 
 use super::group::GroupBuilder;
-use super::{LiveRegion, Reader};
+use super::{LiveRegion, Session};
 
 /// How often changes wait for rebuilds, and none of them is made, before they are refused.
 const REBUILDS_MAX: u32 = 16;
@@ -30,7 +30,7 @@ enum Ended {
     LogFull,
 }
 
-impl Reader {
+impl Session {
     /// Requests since the last call.
     pub(super) fn requests(&mut self) -> u64 {
         self.nodes.requests()
@@ -53,11 +53,11 @@ impl Reader {
         new: Vec<NewVector>,
         builder: &GroupBuilder,
     ) -> Vec<Result<u64>> {
-        self.change_together(live, new.len(), builder, |reader, left| {
-            let insert = |(others, &at): (u64, &usize)| Insert::after(new[at].clone(), &reader.seen, others);
+        self.change_together(live, new.len(), builder, |session, left| {
+            let insert = |(others, &at): (u64, &usize)| Insert::after(new[at].clone(), &session.seen, others);
             let mut inserts: Vec<Insert> = (0..).zip(left).map(insert).collect();
             let step = |at: usize, answers| inserts[at].step(&live.places, answers);
-            let ends = reader.nodes.run_together(left.len(), step);
+            let ends = session.nodes.run_together(left.len(), step);
             let group = |at: usize| new[left[at]].group;
             let ended = |(at, end): (usize, _)| match end {
                 Ok(Inserted::Done { clock }) => Ok(Ended::Done(clock)),
@@ -72,18 +72,18 @@ impl Reader {
     }
 
     /// Deletes different ids. What all deletes ask for at a time is one request. Returns the clock of each tombstone,
-    /// or why there is none, as [`Reader::insert_together`].
+    /// or why there is none, as [`Session::insert_together`].
     pub(super) fn delete_together(
         &mut self,
         live: &LiveRegion,
         ids: &[u64],
         builder: &GroupBuilder,
     ) -> Vec<Result<u64>> {
-        self.change_together(live, ids.len(), builder, |reader, left| {
-            let delete = |(others, &at): (u64, &usize)| Delete::after(ids[at], &reader.seen, others);
+        self.change_together(live, ids.len(), builder, |session, left| {
+            let delete = |(others, &at): (u64, &usize)| Delete::after(ids[at], &session.seen, others);
             let mut deletes: Vec<Delete> = (0..).zip(left).map(delete).collect();
             let step = |at: usize, answers| deletes[at].step(&live.places, answers);
-            let ends = reader.nodes.run_together(left.len(), step).into_iter();
+            let ends = session.nodes.run_together(left.len(), step).into_iter();
             let ended = |end| match end {
                 Ok(Deleted::Done { clock }) => Ok(Ended::Done(clock)),
                 Ok(Deleted::LogFull) => Ok(Ended::LogFull),
@@ -99,7 +99,7 @@ impl Reader {
         live: &LiveRegion,
         count: usize,
         builder: &GroupBuilder,
-        mut attempt: impl FnMut(&mut Reader, &[usize]) -> Vec<std::result::Result<Ended, Fault>>,
+        mut attempt: impl FnMut(&mut Session, &[usize]) -> Vec<std::result::Result<Ended, Fault>>,
     ) -> Vec<Result<u64>> {
         let message =
             "groups and tombstones fill up faster than they are rebuilt and freed; try again".into();

@@ -12,7 +12,7 @@ use stratann_core::remote::NewVector;
 use stratann_storage::{Error, ErrorKind, Progress, Result};
 
 use super::group::GroupBuilder;
-use super::{LiveRegion, Reader};
+use super::{LiveRegion, Session};
 use crate::base::Base;
 use crate::dataset::check_row;
 use crate::kinds::remote_hnsw::open::RemoteIndex;
@@ -254,16 +254,16 @@ impl Call<'_> {
 
     /// Makes the changes of one thread, a batch of them at a time. Returns those that are acknowledged.
     fn thread(&self, rows: &[usize]) -> Vec<usize> {
-        let (mut reader, mut done, mut point) = (None, Vec::with_capacity(rows.len()), Vec::new());
+        let (mut session, mut done, mut point) = (None, Vec::with_capacity(rows.len()), Vec::new());
         let mut left = rows;
         while !left.is_empty() && !self.stopped.load(Ordering::Relaxed) {
             let (now, later) = left.split_at(self.distinct(left));
             left = later;
             let (made, failed) = match self.progress.interrupted() {
                 true => (Vec::new(), Some(Error::interrupted())),
-                false => self.make_together(&mut reader, now, &mut point),
+                false => self.make_together(&mut session, now, &mut point),
             };
-            let requests = reader.as_mut().map_or(0, Reader::requests);
+            let requests = session.as_mut().map_or(0, Session::requests);
             self.round_trips.fetch_add(requests, Ordering::Relaxed);
             self.progress.advance(made.len() as u64);
             done.extend(made);
@@ -273,8 +273,8 @@ impl Call<'_> {
                 break;
             }
         }
-        if let Some(reader) = reader {
-            self.changes.live.give_back_writer(reader);
+        if let Some(session) = session {
+            self.changes.live.give_back_writer(session);
         }
         done
     }
@@ -289,13 +289,13 @@ impl Call<'_> {
     /// Makes changes of different ids. Returns those that are acknowledged, and why others are not.
     fn make_together(
         &self,
-        reader: &mut Option<Reader>,
+        session: &mut Option<Session>,
         rows: &[usize],
         point: &mut Vec<f32>,
     ) -> (Vec<usize>, Option<Error>) {
         let mut done = Vec::with_capacity(rows.len());
         let (mut left, mut failed) = (Vec::new(), None);
-        let made = self.attempt_together(reader, rows, point);
+        let made = self.attempt_together(session, rows, point);
         for (&row, made) in rows.iter().zip(made) {
             match made {
                 Ok(()) => done.push(row),
@@ -307,10 +307,10 @@ impl Call<'_> {
             return (done, failed);
         }
         if !left.is_empty() {
-            self.drop_failed(reader);
+            self.drop_failed(session);
         }
         for row in left {
-            match self.make(reader, row, point) {
+            match self.make(session, row, point) {
                 Ok(()) => done.push(row),
                 Err(error) => return (done, Some(error)),
             }
@@ -319,18 +319,18 @@ impl Call<'_> {
     }
 
     /// Ends a writer over whose connections a change has failed.
-    fn drop_failed(&self, reader: &mut Option<Reader>) {
-        let requests = reader.take().map_or(0, |reader| self.changes.live.end(reader));
+    fn drop_failed(&self, session: &mut Option<Session>) {
+        let requests = session.take().map_or(0, |session| self.changes.live.end(session));
         self.round_trips.fetch_add(requests, Ordering::Relaxed);
     }
 
     /// Makes one change that has failed again, over new connections, for some time.
-    fn make(&self, reader: &mut Option<Reader>, row: usize, point: &mut Vec<f32>) -> Result<()> {
+    fn make(&self, session: &mut Option<Session>, row: usize, point: &mut Vec<f32>) -> Result<()> {
         let until = Instant::now() + RETRY;
         loop {
-            let made = self.attempt(reader, row, point);
+            let made = self.attempt(session, row, point);
             let Err(error) = made else { return Ok(()) };
-            self.drop_failed(reader);
+            self.drop_failed(session);
             if error.kind != ErrorKind::Io || Instant::now() > until || self.progress.interrupted() {
                 return Err(error);
             }
@@ -338,42 +338,42 @@ impl Call<'_> {
         }
     }
 
-    fn attempt(&self, held: &mut Option<Reader>, row: usize, point: &mut Vec<f32>) -> Result<()> {
+    fn attempt(&self, held: &mut Option<Session>, row: usize, point: &mut Vec<f32>) -> Result<()> {
         let Changes { live, builder, .. } = self.changes;
-        let reader = self.reader(held)?;
+        let session = self.session(held)?;
         let made = match self.changes.new_vector(self.change, (row, true), point) {
-            Some(new) => reader.insert_together(live, vec![new], builder),
-            None => reader.delete_together(live, &[self.change.ids()[row]], builder),
+            Some(new) => session.insert_together(live, vec![new], builder),
+            None => session.delete_together(live, &[self.change.ids()[row]], builder),
         };
         made.into_iter().try_for_each(|made| made.map(drop))
     }
 
     fn attempt_together(
         &self,
-        held: &mut Option<Reader>,
+        held: &mut Option<Session>,
         rows: &[usize],
         point: &mut Vec<f32>,
     ) -> Vec<Result<()>> {
         let Changes { live, builder, .. } = self.changes;
-        let reader = match self.reader(held) {
-            Ok(reader) => reader,
+        let session = match self.session(held) {
+            Ok(session) => session,
             Err(error) => return rows.iter().map(|_| Err(error.clone())).collect(),
         };
         let new: Option<Vec<NewVector>> =
             rows.iter().map(|&row| self.changes.new_vector(self.change, (row, false), point)).collect();
         let made = match new {
-            Some(new) => reader.insert_together(live, new, builder),
+            Some(new) => session.insert_together(live, new, builder),
             None => {
                 let ids: Vec<u64> = rows.iter().map(|&row| self.change.ids()[row]).collect();
-                reader.delete_together(live, &ids, builder)
+                session.delete_together(live, &ids, builder)
             }
         };
         made.into_iter().map(|made| made.map(drop)).collect()
     }
 
-    fn reader<'r>(&self, held: &'r mut Option<Reader>) -> Result<&'r mut Reader> {
+    fn session<'r>(&self, held: &'r mut Option<Session>) -> Result<&'r mut Session> {
         match held {
-            Some(reader) => Ok(reader),
+            Some(session) => Ok(session),
             None => Ok(held.insert(self.changes.live.writer(&self.round_trips)?)),
         }
     }

@@ -14,7 +14,7 @@ use stratann_storage::{Error, Progress, Result};
 
 use super::super::open::RemoteIndex;
 use super::super::verify::check_cluster;
-use super::{Counted, LiveRegion, Reader};
+use super::{Counted, LiveRegion, Session};
 use crate::base::Base;
 use crate::findings::{Finding, Report};
 
@@ -87,9 +87,9 @@ impl LiveRegion {
     /// Nodes that do not answer, or are damaged.
     pub(crate) fn facts(&self) -> Result<LiveFacts> {
         let rows = self.rows()?;
-        self.with_reader(|reader| {
-            reader.begin_batch(self)?;
-            Ok(LiveFacts { rows, ..reader.facts(self)? })
+        self.with_session(|session| {
+            session.begin_batch(self)?;
+            Ok(LiveFacts { rows, ..session.facts(self)? })
         })
     }
 
@@ -98,17 +98,17 @@ impl LiveRegion {
     /// # Errors
     /// As [`LiveRegion::facts`].
     pub(crate) fn rows(&self) -> Result<u64> {
-        self.with_reader(|reader| {
-            reader.begin_batch(self)?;
-            let (clock, groups) = (reader.seen.control.tombstones, reader.seen.groups.clone());
+        self.with_session(|session| {
+            session.begin_batch(self)?;
+            let (clock, groups) = (session.seen.control.tombstones, session.seen.groups.clone());
             let counted = || self.counted.lock().unwrap_or_else(|e| e.into_inner());
             let is_same = |own: &&Counted| own.clock == clock && own.groups == groups;
             if let Some(own) = counted().as_ref().filter(is_same) {
                 return Ok(own.rows);
             }
-            let mut fold = Fold::count(&reader.seen);
-            let found = reader.nodes.run(|answers| fold.step(&self.places, &self.layout, answers));
-            let found = found.map_err(|fault| self.error(fault, &reader.nodes))?;
+            let mut fold = Fold::count(&session.seen);
+            let found = session.nodes.run(|answers| fold.step(&self.places, &self.layout, answers));
+            let found = found.map_err(|fault| self.error(fault, &session.nodes))?;
             let Freed::Counted { rows, is_busy } = found else { return Ok(0) };
             *counted() = (!is_busy).then_some(Counted { clock, groups, rows });
             Ok(rows)
@@ -116,7 +116,7 @@ impl LiveRegion {
     }
 }
 
-impl Reader {
+impl Session {
     fn facts(&mut self, live: &LiveRegion) -> Result<LiveFacts> {
         let places = &live.places;
         let waiting = self.waiting_bytes(places)?;
@@ -152,7 +152,7 @@ impl Reader {
     }
 }
 
-impl Reader {
+impl Session {
     /// Bytes of each node, by number, that replaced groups had and that are free once nobody reads them.
     fn waiting_bytes(&mut self, places: &Places) -> Result<[u64; 256]> {
         let first = places.nodes.first().copied().unwrap_or_default();
@@ -178,25 +178,25 @@ pub(crate) fn check(
     live: &LiveRegion,
     progress: &dyn Progress,
 ) -> Result<MemoryReport> {
-    live.with_reader(|reader| check_all(base, own, (live, reader), progress))
+    live.with_session(|session| check_all(base, own, (live, session), progress))
 }
 
 fn check_all(
     base: &Base,
     own: &RemoteIndex,
-    (live, reader): (&LiveRegion, &mut Reader),
+    (live, session): (&LiveRegion, &mut Session),
     progress: &dyn Progress,
 ) -> Result<MemoryReport> {
-    reader.begin_batch(live)?;
-    let facts = reader.facts(live)?;
+    session.begin_batch(live)?;
+    let facts = session.facts(live)?;
     let (report, fresh) = (Report::default(), FreshFacts::default());
     let report = MemoryReport { report, live: facts, fresh };
-    let mut check = Check { base, own, live, reader, ids: HashSet::new(), report, edges: 0 };
+    let mut check = Check { base, own, live, session, ids: HashSet::new(), report, edges: 0 };
     check.superblocks()?;
     let first = live.places.nodes.first().copied().unwrap_or_default();
     // They were checked when the index was opened.
     check.report.report.bytes += first.meta_bytes + first.manifest_bytes;
-    let groups = check.reader.seen.groups.len() as u32;
+    let groups = check.session.seen.groups.len() as u32;
     progress.stage("verifying memory nodes", groups.into(), "groups");
     for group in 0..groups {
         if progress.interrupted() {
@@ -215,7 +215,7 @@ struct Check<'a> {
     base: &'a Base,
     own: &'a RemoteIndex,
     live: &'a LiveRegion,
-    reader: &'a mut Reader,
+    session: &'a mut Session,
     /// Ids that were found.
     ids: HashSet<u64>,
     report: MemoryReport,
@@ -248,12 +248,12 @@ impl Check<'_> {
     }
 
     fn read(&mut self, node: u8, offset: u64, bytes: u64) -> Result<Vec<u8>> {
-        Ok(self.reader.nodes.read(node, offset, bytes)?)
+        Ok(self.session.nodes.read(node, offset, bytes)?)
     }
 
     /// Both copies of the superblock of each node. The second one is zeros until it is written.
     fn superblocks(&mut self) -> Result<()> {
-        for facts in self.reader.nodes.facts() {
+        for facts in self.session.nodes.facts() {
             let node = facts.node.0;
             let bytes = self.read(node, 0, 2 * SUPERBLOCK_BYTES)?;
             for (offset, copy) in
@@ -271,11 +271,11 @@ impl Check<'_> {
     /// Checks a group as it is now. One that was replaced meanwhile is checked again.
     fn group(&mut self, group: u32) -> Result<()> {
         for last in (0..TRIES_MAX).map(|try_| try_ + 1 == TRIES_MAX) {
-            let state = self.reader.seen.groups[group as usize];
+            let state = self.session.seen.groups[group as usize];
             let checked = self.checked(group, &state)?;
             if !checked.findings.is_empty() && !last {
-                self.reader.begin_batch(self.live)?;
-                if self.reader.seen.groups[group as usize].version != state.version {
+                self.session.begin_batch(self.live)?;
+                if self.session.seen.groups[group as usize].version != state.version {
                     // Vectors may have moved between groups.
                     self.ids.clear();
                     continue;
@@ -341,7 +341,7 @@ impl Check<'_> {
             );
             return Ok(());
         };
-        let (seen, clock) = (&self.reader.seen, descriptor.clock);
+        let (seen, clock) = (&self.session.seen, descriptor.clock);
         let (marks, first_mark) = (seen.marks_of(group), descriptor.member_mark(side));
         let is_marked = |member: u32| has_bit(marks, first_mark + u64::from(member));
         if let Some(what) = check_cluster(self.base, &found, &mut HashSet::new(), &mut checked.edges) {
@@ -388,8 +388,8 @@ impl Check<'_> {
         let word = slot.first_chunk().copied().map_or(0, u64::from_le_bytes);
         match FreshRecord::decode(seed, places.vector_bytes, slot) {
             Some(record) if record.cluster / 2 == group && may_hold[record.cluster as usize % 2] => {
-                let is_marked = has_bit(self.reader.seen.marks_of(group), mark);
-                if !is_marked && !self.reader.seen.is_deleted(record.id, record.clock) {
+                let is_marked = has_bit(self.session.seen.marks_of(group), mark);
+                if !is_marked && !self.session.seen.is_deleted(record.id, record.clock) {
                     checked.ids.push(record.id);
                 }
                 checked.fresh.published += 1;

@@ -107,11 +107,11 @@ pub struct LiveRegion {
     pub(crate) places: Places,
     /// Rows of each cluster when it was loaded.
     loaded: Vec<u32>,
-    /// Readers that no search uses now. Batches that run at once need one each.
-    idle: Mutex<Vec<Reader>>,
+    /// Sessions that no search uses now. Batches that run at once need one each.
+    idle: Mutex<Vec<Session>>,
     /// The same for changes.
-    idle_writers: Mutex<Vec<Reader>>,
-    /// Lines of readers that failed while the first node did not answer. It may have kept them.
+    idle_writers: Mutex<Vec<Session>>,
+    /// Lines of sessions that failed while the first node did not answer. It may have kept them.
     abandoned: Mutex<Vec<Line>>,
     pub(crate) rebuilds: RebuildCounters,
     /// What the newest batch saw.
@@ -128,36 +128,36 @@ struct Counted {
 }
 
 /// Connections and the announced line of one batch after another.
-pub(crate) struct Reader {
+pub(crate) struct Session {
     nodes: Nodes,
-    /// A number that no other reader has.
+    /// A number that no other session has.
     number: u16,
     line: Line,
     seen: Groups,
 }
 
 impl LiveRegion {
-    fn idle(&self) -> MutexGuard<'_, Vec<Reader>> {
+    fn idle(&self) -> MutexGuard<'_, Vec<Session>> {
         self.idle.lock().unwrap_or_else(|e| e.into_inner())
     }
 
-    /// A reader for one search.
+    /// A session for one search.
     ///
     /// # Errors
     /// The first memory node does not answer.
-    pub(crate) fn reader(&self) -> Result<Reader> {
-        if let Some(reader) = self.idle().pop() {
-            return Ok(reader);
+    pub(crate) fn session(&self) -> Result<Session> {
+        if let Some(session) = self.idle().pop() {
+            return Ok(session);
         }
         self.connect(false)
     }
 
-    fn connect(&self, is_writer: bool) -> Result<Reader> {
+    fn connect(&self, is_writer: bool) -> Result<Session> {
         let mut nodes = self.source.connect();
         self.free_abandoned(&mut nodes);
         let number = number(&mut nodes, &self.places).map_err(|fault| self.error(fault, &nodes))?;
         let line = if is_writer { Line::none() } else { Line::new(number) };
-        Ok(Reader { nodes, number, line, seen: Groups::default() })
+        Ok(Session { nodes, number, line, seen: Groups::default() })
     }
 
     /// What the newest batch saw.
@@ -165,35 +165,35 @@ impl LiveRegion {
         self.newest.lock().unwrap_or_else(|e| e.into_inner()).clone()
     }
 
-    fn idle_writers(&self) -> MutexGuard<'_, Vec<Reader>> {
+    fn idle_writers(&self) -> MutexGuard<'_, Vec<Session>> {
         self.idle_writers.lock().unwrap_or_else(|e| e.into_inner())
     }
 
-    /// Lends a reader, which is kept for the next search. One that fails is ended.
+    /// Lends a session, which is kept for the next search. One that fails is ended.
     ///
     /// # Errors
     /// The first memory node does not answer; what `f` returns.
-    pub(crate) fn with_reader<T>(&self, f: impl FnOnce(&mut Reader) -> Result<T>) -> Result<T> {
-        let mut reader = self.reader()?;
-        let found = f(&mut reader);
+    pub(crate) fn with_session<T>(&self, f: impl FnOnce(&mut Session) -> Result<T>) -> Result<T> {
+        let mut session = self.session()?;
+        let found = f(&mut session);
         match found {
-            Ok(_) => self.give_back(reader),
+            Ok(_) => self.give_back(session),
             Err(_) => {
-                self.end(reader);
+                self.end(session);
             }
         }
         found
     }
 
-    /// Ends a reader that has failed. Its line becomes free where the first node answers: while it is taken, no space
-    /// that readers of its era may be in is used again. Returns the requests that it has made and nobody has counted.
-    pub(crate) fn end(&self, mut reader: Reader) -> u64 {
-        let line = reader.line.clone();
-        reader.leave(self);
-        if reader.nodes.is_lost(0) {
+    /// Ends a session that has failed. Its line becomes free where the first node answers: while it is taken, no space
+    /// that readers of its epoch may be in is used again. Returns the requests that it has made and nobody has counted.
+    pub(crate) fn end(&self, mut session: Session) -> u64 {
+        let line = session.line.clone();
+        session.leave(self);
+        if session.nodes.is_lost(0) {
             self.abandoned().push(line);
         }
-        reader.requests()
+        session.requests()
     }
 
     fn abandoned(&self) -> MutexGuard<'_, Vec<Line>> {
@@ -212,11 +212,11 @@ impl LiveRegion {
         }
     }
 
-    /// A reader for changes, which knows the groups. The requests of one that fails are added to `requests`.
+    /// A session for changes, which knows the groups. The requests of one that fails are added to `requests`.
     ///
     /// # Errors
     /// A node that does not answer; damage.
-    pub(crate) fn writer(&self, requests: &AtomicU64) -> Result<Reader> {
+    pub(crate) fn writer(&self, requests: &AtomicU64) -> Result<Session> {
         if let Some(writer) = self.idle_writers().pop() {
             return Ok(writer);
         }
@@ -230,22 +230,22 @@ impl LiveRegion {
         }
     }
 
-    /// Keeps a reader for the next changes.
-    pub(crate) fn give_back_writer(&self, writer: Reader) {
+    /// Keeps a session for the next changes.
+    pub(crate) fn give_back_writer(&self, writer: Session) {
         self.idle_writers().push(writer);
     }
 
     /// What a single query sees that begins now, and what that cost.
     ///
     /// # Errors
-    /// As [`Reader::begin_batch`].
+    /// As [`Session::begin_batch`].
     pub(crate) fn begin_alone(&self) -> Result<(Arc<Clusters>, QueryStats)> {
-        self.with_reader(|reader| reader.begin_batch(self))
+        self.with_session(|session| session.begin_batch(self))
     }
 
-    /// Keeps a reader for the next search.
-    pub(crate) fn give_back(&self, reader: Reader) {
-        self.idle().push(reader);
+    /// Keeps a session for the next search.
+    pub(crate) fn give_back(&self, session: Session) {
+        self.idle().push(session);
     }
 
     /// An error of the protocol, with what is known of the node that is lost.
@@ -266,8 +266,8 @@ impl LiveRegion {
 /// Compute nodes that stop give their lines back. Those that cannot lose them after a while.
 impl Drop for LiveRegion {
     fn drop(&mut self) {
-        for mut reader in std::mem::take(&mut *self.idle()) {
-            reader.leave(self);
+        for mut session in std::mem::take(&mut *self.idle()) {
+            session.leave(self);
         }
     }
 }
@@ -282,14 +282,14 @@ fn number(nodes: &mut Nodes, places: &Places) -> std::result::Result<u16, Fault>
     }
 }
 
-impl Reader {
+impl Session {
     /// Begins a batch: reads the headers, and what has changed. Returns what its queries see, and what that cost.
     ///
     /// # Errors
     /// A node that does not answer; damage.
     pub(crate) fn begin_batch(&mut self, live: &LiveRegion) -> Result<(Arc<Clusters>, QueryStats)> {
         self.nodes.asked();
-        let Reader { nodes, line, seen, .. } = self;
+        let Session { nodes, line, seen, .. } = self;
         let mut read = |seen| {
             let mut headers = Headers::new(seen);
             nodes.run(|answers| headers.step(&live.places, line, answers))
