@@ -10,7 +10,7 @@ use serde_json::Value;
 use stratann_core::query::QueryStats;
 use stratann_engine::dataset::check_row;
 use stratann_engine::exec::GatherOptions;
-use stratann_engine::index::{self, CacheBudget, ChangeOptions, OpenOptions};
+use stratann_engine::index::{self, CacheBudget, OpenOptions, UpdateOptions};
 use stratann_engine::kinds::{reported_params, setting};
 use stratann_engine::manifest::Manifest;
 use stratann_engine::search::{self, Answers, Latency, SearchOptions, Together};
@@ -224,12 +224,12 @@ impl Index {
         on_progress: Option<Py<PyAny>>,
     ) -> PyResult<Bound<'py, PyDict>> {
         let (open, ids, vectors) = (self.opened(py)?, ids.as_slice()?, vectors.as_slice()?);
-        let options = ChangeOptions { new_ids, threads: threads.unwrap_or(1), ..ChangeOptions::default() };
+        let options = UpdateOptions { new_ids, threads: threads.unwrap_or(1), ..UpdateOptions::default() };
         let made = work::run(py, on_progress.as_ref(), |progress| {
             progress.stage("insert", ids.len() as u64, "vectors");
             memory::made(open.upsert(ids, vectors, &options, progress))
         })?;
-        memory::changes_dict(py, made, open.rebuilds())
+        memory::updates_dict(py, made, open.rebuilds())
     }
 
     /// Deletes ids.
@@ -241,12 +241,12 @@ impl Index {
         on_progress: Option<Py<PyAny>>,
     ) -> PyResult<Bound<'py, PyDict>> {
         let (open, ids) = (self.opened(py)?, ids.as_slice()?);
-        let options = ChangeOptions { threads: threads.unwrap_or(1), ..ChangeOptions::default() };
+        let options = UpdateOptions { threads: threads.unwrap_or(1), ..UpdateOptions::default() };
         let made = work::run(py, on_progress.as_ref(), |progress| {
             progress.stage("delete", ids.len() as u64, "ids");
             memory::made(open.delete(ids, &options, progress))
         })?;
-        memory::changes_dict(py, made, open.rebuilds())
+        memory::updates_dict(py, made, open.rebuilds())
     }
 
     /// Number of vectors. Those in memory nodes are counted, since others change them.

@@ -13,7 +13,7 @@ use stratann_core::format::region::{
     CONTROL_BYTES, GROUP_WORDS_BYTES, GroupWords, SUPERBLOCK_BYTES, Superblock,
 };
 use stratann_engine::build::{BuildOptions, IndexKind, KindOptions, build};
-use stratann_engine::index::{ChangeOptions, Index, OpenOptions, Unfinished};
+use stratann_engine::index::{Index, OpenOptions, Unfinished, UpdateOptions};
 use stratann_engine::memory_nodes::load;
 use stratann_engine::search::{Answers, Effort, SearchOptions};
 use stratann_engine::{DType, Metric};
@@ -167,7 +167,7 @@ fn found(index: &Index, set: &Set, ids: &[u64]) -> usize {
 }
 
 fn upsert(index: &Index, ids: &[u64], vectors: &[u8]) {
-    let done = index.upsert(ids, vectors, &ChangeOptions::default(), &Quiet).unwrap();
+    let done = index.upsert(ids, vectors, &UpdateOptions::default(), &Quiet).unwrap();
     assert_eq!(done.count, ids.len() as u64);
 }
 
@@ -180,7 +180,7 @@ fn every_compute_node_finds_what_one_inserts_and_misses_what_one_deletes() {
         let ids: Vec<u64> = (0..30).map(|id| 5000 + 30 * turn as u64 + id).collect();
         let own = part(&new, 30 * turn, 30);
         let threads = 1 + turn % 3;
-        let options = ChangeOptions { new_ids: turn % 2 == 0, threads, ..ChangeOptions::default() };
+        let options = UpdateOptions { new_ids: turn % 2 == 0, threads, ..UpdateOptions::default() };
         let done = nodes[turn % 3].upsert(&ids, &own.bytes, &options, &Quiet).unwrap();
         assert_eq!(done.count, 30);
         for node in &nodes {
@@ -188,7 +188,7 @@ fn every_compute_node_finds_what_one_inserts_and_misses_what_one_deletes() {
         }
         let gone = &ids[..5];
         nodes[(turn + 1) % 3]
-            .delete(gone, &ChangeOptions { threads, ..ChangeOptions::default() }, &Quiet)
+            .delete(gone, &UpdateOptions { threads, ..UpdateOptions::default() }, &Quiet)
             .unwrap();
         for node in &nodes {
             let found = search(node, &own.bytes, 10);
@@ -208,7 +208,7 @@ fn changes_side_by_side_share_requests() {
     for batch in [1, 16] {
         let world = Plan { overflow_records: 100, ..Plan::new(300) }.start();
         let index = world.open();
-        let options = ChangeOptions { batch, ..ChangeOptions::default() };
+        let options = UpdateOptions { batch, ..UpdateOptions::default() };
         let inserted = index.upsert(&ids, &new.bytes, &options, &Quiet).unwrap();
         let deleted = index.delete(&ids[..16], &options, &Quiet).unwrap();
         assert_eq!((inserted.count, deleted.count), (48, 16));
@@ -256,7 +256,7 @@ fn an_upsert_replaces_what_is_under_its_id() {
     // Back again, the last one of equal ids counts.
     let both = [&new.bytes[..], &old.bytes[..]].concat();
     let twice: Vec<u64> = ids.iter().chain(&ids).copied().collect();
-    let options = ChangeOptions { new_ids: false, threads: 4, ..ChangeOptions::default() };
+    let options = UpdateOptions { new_ids: false, threads: 4, ..UpdateOptions::default() };
     writer.upsert(&twice, &both, &options, &Quiet).unwrap();
     assert_eq!(found(&other, &old, &ids), 200);
     assert_eq!(found(&other, &new, &ids), 0);
@@ -283,7 +283,7 @@ fn every_type_and_metric_takes_inserts() {
         writer
             .delete(
                 &(0..100).collect::<Vec<u64>>(),
-                &ChangeOptions { threads: 2, ..ChangeOptions::default() },
+                &UpdateOptions { threads: 2, ..UpdateOptions::default() },
                 &Quiet,
             )
             .unwrap();
@@ -317,7 +317,7 @@ fn a_full_overflow_rebuilds_its_group_alone() {
     let near = Set::new(DType::F32, DIM, &near);
     let ids: Vec<u64> = (7000..7060).collect();
     for (row, id) in ids.iter().enumerate() {
-        let options = ChangeOptions { new_ids: true, threads: 1, ..ChangeOptions::default() };
+        let options = UpdateOptions { new_ids: true, threads: 1, ..UpdateOptions::default() };
         writer.upsert(&[*id], near.row(row), &options, &Quiet).unwrap();
     }
     let after = world.versions();
@@ -337,12 +337,12 @@ fn recall_after_changes_is_that_of_a_fresh_build() {
         .upsert(
             &ids,
             &new.bytes,
-            &ChangeOptions { new_ids: true, threads: 3, ..ChangeOptions::default() },
+            &UpdateOptions { new_ids: true, threads: 3, ..UpdateOptions::default() },
             &Quiet,
         )
         .unwrap();
     let gone: Vec<u64> = (0..500).collect();
-    writer.delete(&gone, &ChangeOptions { threads: 2, ..ChangeOptions::default() }, &Quiet).unwrap();
+    writer.delete(&gone, &UpdateOptions { threads: 2, ..UpdateOptions::default() }, &Quiet).unwrap();
     // The same vectors, built at once.
     let mut all = part(&world.plan.set, 500, 2500);
     all.bytes.extend_from_slice(&new.bytes);
@@ -387,7 +387,7 @@ fn a_full_log_of_tombstones_is_freed() {
                 // The log has room for 1024.
                 let ids: Vec<u64> = (first..first + 1500).collect();
                 assert_eq!(
-                    node.delete(&ids, &ChangeOptions { threads: 2, ..ChangeOptions::default() }, &Quiet)
+                    node.delete(&ids, &UpdateOptions { threads: 2, ..UpdateOptions::default() }, &Quiet)
                         .unwrap()
                         .count,
                     1500
@@ -422,7 +422,7 @@ fn writers_and_rebuilders_of_one_group_do_not_lose_a_vector() {
             scope.spawn(move || {
                 for row in (node..60).step_by(4) {
                     let options =
-                        ChangeOptions { new_ids: row % 8 < 4, threads: 1, ..ChangeOptions::default() };
+                        UpdateOptions { new_ids: row % 8 < 4, threads: 1, ..UpdateOptions::default() };
                     index.upsert(&[9000 + row as u64], all.row(row), &options, &Quiet).unwrap();
                 }
             });
@@ -451,7 +451,7 @@ fn a_compute_node_that_stood_still_goes_on() {
     upsert(&busy, &ids, &new.bytes);
     busy.delete(
         &(0..50).collect::<Vec<u64>>(),
-        &ChangeOptions { threads: 1, ..ChangeOptions::default() },
+        &UpdateOptions { threads: 1, ..UpdateOptions::default() },
         &Quiet,
     )
     .unwrap();
@@ -474,7 +474,7 @@ fn a_node_that_comes_back_empty_is_named() {
     upsert(&index, &ids, &new.bytes);
     world.stop(0);
     world.start_again(0);
-    let refused = index.upsert(&ids, &new.bytes, &ChangeOptions::default(), &Quiet).unwrap_err();
+    let refused = index.upsert(&ids, &new.bytes, &UpdateOptions::default(), &Quiet).unwrap_err();
     assert_eq!(refused.acknowledged.len(), 0);
     assert_eq!(refused.error.kind, ErrorKind::Corrupt, "{refused}");
     assert!(refused.to_string().contains("changes are gone"), "{refused}");
@@ -499,7 +499,7 @@ fn a_batch_reads_the_used_part_of_overflows_alone() {
             .upsert(
                 &ids,
                 &new.bytes,
-                &ChangeOptions { new_ids: true, threads: 1, ..ChangeOptions::default() },
+                &UpdateOptions { new_ids: true, threads: 1, ..UpdateOptions::default() },
                 &Quiet,
             )
             .unwrap();
@@ -523,7 +523,7 @@ fn bad_vectors_and_ids_change_nothing() {
         if at < 3 * DIM {
             bytes[4 * at..4 * at + 4].copy_from_slice(&value.to_le_bytes());
         }
-        index.upsert(ids, &bytes, &ChangeOptions::default(), &Quiet).unwrap_err()
+        index.upsert(ids, &bytes, &UpdateOptions::default(), &Quiet).unwrap_err()
     };
     let nan = try_with(DIM + 2, f32::NAN, &[500, 501, 502]);
     assert!(nan.to_string().contains("row 1 (id 501): component 2 is NaN"), "{nan}");
@@ -536,14 +536,14 @@ fn bad_vectors_and_ids_change_nothing() {
     }
     let mut zero = good.bytes.clone();
     zero[..4 * DIM].fill(0);
-    let refused = index.upsert(&[1, 2, 3], &zero, &ChangeOptions::default(), &Quiet).unwrap_err();
+    let refused = index.upsert(&[1, 2, 3], &zero, &UpdateOptions::default(), &Quiet).unwrap_err();
     assert!(refused.to_string().contains("zero vector"), "{refused}");
     assert!(world.versions().iter().all(|&version| version == 0));
     assert_eq!(found(&index, &good, &[500, 501, 502]), 0);
     let folder = world.dir.path().join("index");
     let index = Index::open(&folder, OpenOptions::default()).unwrap();
     let refused =
-        index.delete(&[1], &ChangeOptions { threads: 1, ..ChangeOptions::default() }, &Quiet).unwrap_err();
+        index.delete(&[1], &UpdateOptions { threads: 1, ..UpdateOptions::default() }, &Quiet).unwrap_err();
     assert!(refused.to_string().contains("memory-node load"), "{refused}");
 }
 
@@ -551,9 +551,9 @@ fn bad_vectors_and_ids_change_nothing() {
 fn the_largest_id_is_an_id_like_any_other() {
     let world = Plan::new(300).start();
     let (index, new) = (world.open(), vectors(2, 6));
-    index.upsert(&[u64::MAX, 500], &new.bytes, &ChangeOptions::default(), &Quiet).unwrap();
+    index.upsert(&[u64::MAX, 500], &new.bytes, &UpdateOptions::default(), &Quiet).unwrap();
     assert_eq!(found(&index, &new, &[u64::MAX, 500]), 2);
-    index.delete(&[u64::MAX], &ChangeOptions::default(), &Quiet).unwrap();
+    index.delete(&[u64::MAX], &UpdateOptions::default(), &Quiet).unwrap();
     assert_eq!(found(&index, &part(&new, 0, 1), &[u64::MAX]), 0);
     assert_eq!(found(&index, &part(&new, 1, 1), &[500]), 1);
 }
@@ -569,7 +569,7 @@ fn a_region_without_space_is_named() {
         .upsert(
             &ids,
             &new.bytes,
-            &ChangeOptions { new_ids: true, threads: 1, ..ChangeOptions::default() },
+            &UpdateOptions { new_ids: true, threads: 1, ..UpdateOptions::default() },
             &Quiet,
         )
         .unwrap_err();

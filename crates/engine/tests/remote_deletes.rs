@@ -8,7 +8,7 @@ use stratann_params::build::RemoteOptions;
 use common::{Set, clustered, hits, nearest, quick};
 use stratann_core::format::region::{GroupWords, Reservations, SUPERBLOCK_BYTES, Superblock};
 use stratann_engine::build::{BuildOptions, IndexKind, KindOptions, build};
-use stratann_engine::index::{ChangeOptions, Index, OpenOptions};
+use stratann_engine::index::{Index, OpenOptions, UpdateOptions};
 use stratann_engine::memory_nodes::load;
 use stratann_engine::search::{Answers, Effort, SearchOptions};
 use stratann_engine::{DType, Metric};
@@ -121,7 +121,7 @@ fn searches_find_what_is_left_however_much_is_deleted() {
         let gone: Vec<u64> = (0..ROWS as u64).filter(|&row| is_gone(row)).collect();
         let before = search(&reader, &asked, 10).stats;
         for part in gone.chunks(700) {
-            writer.delete(part, &ChangeOptions { threads: 2, ..ChangeOptions::default() }, &Quiet).unwrap();
+            writer.delete(part, &UpdateOptions { threads: 2, ..UpdateOptions::default() }, &Quiet).unwrap();
             // Also while deletions are partly in the log.
             recall(&world, &reader, &asked, 10, |row| {
                 gone.binary_search(&row).is_ok_and(|_| row <= part[part.len() - 1])
@@ -145,7 +145,7 @@ fn clusters_without_rows_take_no_place_among_those_that_are_searched() {
     let asked = Set::new(DType::F32, DIM, &clustered(ASKED, DIM, 12, 5));
     // What is near the first question goes.
     let near = nearest(&world.set, Metric::L2, asked.row(0), 2000, |_| false);
-    index.delete(&near, &ChangeOptions::default(), &Quiet).unwrap();
+    index.delete(&near, &UpdateOptions::default(), &Quiet).unwrap();
     let found = recall(&world, &index, &asked, 10, |row| near.contains(&row));
     assert!(found >= 0.95, "recall is {found}");
 }
@@ -158,7 +158,7 @@ fn reservations_of_a_dead_writer_that_did_not_fit_are_no_damage() {
     let new = Set::new(DType::F32, DIM, &clustered(30, DIM, 12, 9));
     let ids: Vec<u64> = (10_000..10_030).collect();
     index
-        .upsert(&ids, &new.bytes, &ChangeOptions { new_ids: true, ..ChangeOptions::default() }, &Quiet)
+        .upsert(&ids, &new.bytes, &UpdateOptions { new_ids: true, ..UpdateOptions::default() }, &Quiet)
         .unwrap();
     let mut nodes = Nodes::new(&world.addresses(), &credentials()).unwrap();
     let own = Superblock::newest(&nodes.read(0, 0, 2 * SUPERBLOCK_BYTES).unwrap()).unwrap();
@@ -204,7 +204,7 @@ fn changes_at_constant_size_do_not_fill_a_region() {
                 let bytes = &new.bytes[half * 4 * DIM..(half + ROWS / 2) * 4 * DIM];
                 let ids: Vec<u64> = (half as u64..(half + ROWS / 2) as u64).collect();
                 scope.spawn(move || {
-                    let options = ChangeOptions { threads: 2, ..ChangeOptions::default() };
+                    let options = UpdateOptions { threads: 2, ..UpdateOptions::default() };
                     node.upsert(&ids, bytes, &options, &Quiet).unwrap();
                 });
             }
@@ -230,8 +230,8 @@ fn an_index_that_is_nearly_empty_is_sound() {
     let world = World::new(16);
     let (index, before) = (world.open(), space(&world.open()));
     let gone: Vec<u64> = (2..ROWS as u64).collect();
-    index.delete(&gone, &ChangeOptions::default(), &Quiet).unwrap();
-    index.delete(&gone, &ChangeOptions::default(), &Quiet).unwrap();
+    index.delete(&gone, &UpdateOptions::default(), &Quiet).unwrap();
+    index.delete(&gone, &UpdateOptions::default(), &Quiet).unwrap();
     let after = space(&index);
     assert_eq!((index.rows().unwrap(), index.rebuilds() > 0), (2, true));
     // Two pages for each group are left, and the tables.
@@ -248,13 +248,13 @@ fn deletes_work_in_a_full_region() {
     let (index, other) = (world.open(), world.open());
     let asked = Set::new(DType::F32, DIM, &clustered(ASKED, DIM, 12, 5));
     let gone: Vec<u64> = (0..ROWS as u64).filter(|row| row % 6 > 0).collect();
-    let few = index.delete(&gone[..1200], &ChangeOptions::default(), &Quiet).unwrap();
+    let few = index.delete(&gone[..1200], &UpdateOptions::default(), &Quiet).unwrap();
     assert!(few.round_trips < 300, "{} round trips", few.round_trips);
     assert_eq!((index.rebuilds(), other.rows().unwrap()), (0, ROWS as u64 - 1200));
-    index.delete(&gone[1200..], &ChangeOptions { threads: 3, ..ChangeOptions::default() }, &Quiet).unwrap();
+    index.delete(&gone[1200..], &UpdateOptions { threads: 3, ..UpdateOptions::default() }, &Quiet).unwrap();
     assert_eq!(other.rows().unwrap(), 500);
     // Ids that are not there are none.
-    index.delete(&gone, &ChangeOptions::default(), &Quiet).unwrap();
+    index.delete(&gone, &UpdateOptions::default(), &Quiet).unwrap();
     assert_eq!((index.rows().unwrap(), other.rows().unwrap()), (500, 500));
     let found = recall(&world, &other, &asked, 10, |row| row % 6 > 0);
     assert!(found >= 0.95, "recall is {found}");

@@ -15,7 +15,7 @@ use stratann_core::hash::checksum;
 use stratann_engine::build::{BuildOptions, IndexKind, KindOptions, build};
 use stratann_engine::dataset::{Reader, Shape};
 use stratann_engine::exec::GatherOptions;
-use stratann_engine::index::{ChangeOptions, Index, OpenOptions};
+use stratann_engine::index::{Index, OpenOptions, UpdateOptions};
 use stratann_engine::manifest::Manifest;
 use stratann_engine::memory_nodes::{Loaded, load};
 use stratann_engine::search::{Answers, DOORBELLS, Effort, SearchOptions};
@@ -231,15 +231,15 @@ fn a_node_that_was_cut_off_is_used_again() {
         ways[lost].cut();
         let failed = remote.search(&asked.bytes, &options(2), &Quiet);
         assert!(failed.is_err() || !failed.unwrap().failed.is_empty(), "without node {lost}");
-        let refused = remote.upsert(&[9000], asked.row(0), &ChangeOptions::default(), &Quiet);
+        let refused = remote.upsert(&[9000], asked.row(0), &UpdateOptions::default(), &Quiet);
         assert!(refused.is_ok() || refused.unwrap_err().error.kind == ErrorKind::Io);
         ways[lost].mend();
         let ids: Vec<u64> = (9000..9000 + ASKED as u64).collect();
-        remote.upsert(&ids, &asked.bytes, &ChangeOptions::default(), &Quiet).unwrap();
+        remote.upsert(&ids, &asked.bytes, &UpdateOptions::default(), &Quiet).unwrap();
         let after = search_in_time(&remote, &asked);
         assert_eq!(after.ids.iter().step_by(10).copied().collect::<Vec<_>>(), ids, "back at node {lost}");
         // Requests over connections that have failed meanwhile count too.
-        let upsert = || remote.upsert(&[9999], asked.row(0), &ChangeOptions::default(), &Quiet).unwrap();
+        let upsert = || remote.upsert(&[9999], asked.row(0), &UpdateOptions::default(), &Quiet).unwrap();
         let alone = upsert().round_trips;
         ways[lost].cut();
         ways[lost].mend();
@@ -289,7 +289,7 @@ fn a_node_that_comes_back_empty_is_named() {
         assert!(why.contains("changes are gone") && why.contains("memory-node load"), "{why}");
         // Some of them are for groups of the node.
         let ids: Vec<u64> = (9000..9000 + ASKED as u64).collect();
-        let refused = remote.upsert(&ids, &asked.bytes, &ChangeOptions::default(), &Quiet).unwrap_err();
+        let refused = remote.upsert(&ids, &asked.bytes, &UpdateOptions::default(), &Quiet).unwrap_err();
         assert!(refused.to_string().contains("load"), "{refused}");
         let refused = Index::open_memory(&known, &credentials(), OpenOptions::default()).unwrap_err();
         let named = format!("memory node {lost} holds no index");
@@ -365,7 +365,7 @@ fn a_reader_or_a_writer_that_fails_gives_its_line_back() {
     memory.read(&[Range { offset: 0, bytes: bytes.len() as u32 }], &mut bytes).unwrap();
     let own = Superblock::newest(&bytes).unwrap();
     memory.write(&[(own.descriptor_at(0, 0), &[0xA5; 64])]).unwrap();
-    let refused = index.upsert(&[1], asked.row(0), &ChangeOptions::default(), &Quiet).unwrap_err();
+    let refused = index.upsert(&[1], asked.row(0), &UpdateOptions::default(), &Quiet).unwrap_err();
     assert_eq!((refused.error.kind, lines(&nodes)), (ErrorKind::Corrupt, 1), "{refused}");
     drop(index);
     assert_eq!(lines(&nodes), 0);

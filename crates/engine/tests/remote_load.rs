@@ -15,7 +15,7 @@ use stratann_core::remote::{
     Rebuild, RebuildLimits, Rebuilt, Step,
 };
 use stratann_engine::build::{IndexKind, KindOptions, build};
-use stratann_engine::index::{ChangeOptions, Index, OpenOptions};
+use stratann_engine::index::{Index, OpenOptions, UpdateOptions};
 use stratann_engine::memory_nodes::{Loaded, load};
 use stratann_engine::search::{Effort, SearchOptions};
 use stratann_engine::serve::{MemoryNodes, Question, ServeOptions, Server, Versions};
@@ -250,16 +250,16 @@ fn a_load_refuses_the_writers_of_the_one_before() {
     let (_nodes, addresses) = start(false);
     loaded(dir.path(), &addresses);
     let writer = opened(&addresses);
-    writer.upsert(&[9000], set.row(0), &ChangeOptions::default(), &Quiet).unwrap();
+    writer.upsert(&[9000], set.row(0), &UpdateOptions::default(), &Quiet).unwrap();
     let next = loaded(dir.path(), &addresses);
     for _ in 0..2 {
-        let refused = writer.upsert(&[9001], set.row(1), &ChangeOptions::default(), &Quiet).unwrap_err();
+        let refused = writer.upsert(&[9001], set.row(1), &UpdateOptions::default(), &Quiet).unwrap_err();
         assert!(refused.acknowledged.is_empty());
         assert!(refused.to_string().contains(&format!("{:016x}", next.load)), "{refused}");
     }
     assert!(writer.replaced().is_some());
     let again = writer.reopened().unwrap();
-    again.upsert(&[9002], set.row(2), &ChangeOptions::default(), &Quiet).unwrap();
+    again.upsert(&[9002], set.row(2), &UpdateOptions::default(), &Quiet).unwrap();
     let report = again.verify_memory(&Quiet).unwrap();
     assert!(report.report.violations.is_empty(), "{report:?}");
     let found = again.search(set.row(2), &SearchOptions { k: 600, ..options() }, &Quiet).unwrap();

@@ -16,7 +16,7 @@ use stratann_params::search::RemoteSwitches;
 use common::{Set, clustered, hits, nearest, quick};
 use stratann_core::build::hash;
 use stratann_engine::build::{BuildOptions, IndexKind, KindOptions, build};
-use stratann_engine::index::{ChangeOptions, Index, OpenOptions};
+use stratann_engine::index::{Index, OpenOptions, UpdateOptions};
 use stratann_engine::memory_nodes::load;
 use stratann_engine::search::{Effort, SearchOptions};
 use stratann_engine::{DType, Metric};
@@ -136,10 +136,10 @@ impl Storm {
         let ids: Vec<u64> = ids.into_iter().collect();
         let index = &self.indexes[node];
         if deletes {
-            index.delete(&ids, &ChangeOptions { threads: 1, ..ChangeOptions::default() }, &Quiet).unwrap();
+            index.delete(&ids, &UpdateOptions { threads: 1, ..UpdateOptions::default() }, &Quiet).unwrap();
         } else {
             let vectors = rows.iter().flatten().flat_map(|&row| self.pool.row(row).to_vec());
-            let options = ChangeOptions { new_ids: is_new, threads: 1, ..ChangeOptions::default() };
+            let options = UpdateOptions { new_ids: is_new, threads: 1, ..UpdateOptions::default() };
             index.upsert(&ids, &vectors.collect::<Vec<u8>>(), &options, &Quiet).unwrap();
         }
         let mut board = self.board();
@@ -158,7 +158,7 @@ impl Storm {
         let ids: Vec<u64> = drawn.collect::<BTreeSet<u64>>().into_iter().collect();
         let rows = ids.iter().map(|id| (hash(round, *id, 12) % POOL as u64) as usize);
         let vectors: Vec<u8> = rows.flat_map(|row| self.pool.row(row).to_vec()).collect();
-        let options = ChangeOptions { threads: 1, ..ChangeOptions::default() };
+        let options = UpdateOptions { threads: 1, ..UpdateOptions::default() };
         self.indexes[node].upsert(&ids, &vectors, &options, &Quiet).unwrap();
     }
 
@@ -226,7 +226,7 @@ impl Storm {
         let rebuilds = self.indexes[0].rebuilds();
         let ids: Vec<u64> = (0..CHANGES as u64).map(|at| (1 << 40) + turn * CHANGES as u64 + at).collect();
         let rows: Vec<u8> = (0..CHANGES).flat_map(|row| self.pool.row(row).to_vec()).collect();
-        let new = ChangeOptions { new_ids: true, threads: 1, ..ChangeOptions::default() };
+        let new = UpdateOptions { new_ids: true, threads: 1, ..UpdateOptions::default() };
         self.indexes[0].upsert(&ids, &rows, &new, &Quiet).unwrap();
         if self.indexes[0].rebuilds() > rebuilds {
             return false;
@@ -237,7 +237,7 @@ impl Storm {
         let most = used + 64 * (PARTITIONS.div_ceil(2) as u64 + 1);
         let least = CHANGES as u64 * record_bytes;
         assert!((least..=most).contains(&stats.bytes_read), "{} bytes of {used} used", stats.bytes_read);
-        self.indexes[0].delete(&ids, &ChangeOptions::default(), &Quiet).unwrap();
+        self.indexes[0].delete(&ids, &UpdateOptions::default(), &Quiet).unwrap();
         true
     }
 

@@ -2,7 +2,6 @@
 
 pub(crate) mod bench;
 pub(crate) mod build;
-pub(crate) mod change;
 pub mod cluster;
 pub(crate) mod completions;
 pub(crate) mod doctor;
@@ -16,4 +15,5 @@ pub(crate) mod search;
 pub(crate) mod serve;
 pub(crate) mod simulate;
 pub(crate) mod tune;
+pub(crate) mod update;
 pub(crate) mod verify;

@@ -18,14 +18,14 @@ use stratann_storage::tier::Buffer;
 use stratann_storage::{Error, Progress, Result};
 
 mod cache_budget;
-mod changes;
 mod given;
 mod live;
+mod updates;
 
 pub use crate::base::{OpenOptions, Reserve};
 #[cfg(feature = "lab")]
 pub use crate::kinds::options::OpenBaselines;
-pub use crate::kinds::{Acknowledged, ChangeOptions, PLACE, Unfinished};
+pub use crate::kinds::{Acknowledged, PLACE, Unfinished, UpdateOptions};
 pub use cache_budget::CacheBudget;
 
 use crate::base::Base;

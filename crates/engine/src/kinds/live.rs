@@ -8,9 +8,9 @@ use stratann_storage::{Progress, Result};
 use super::KindIndex;
 use super::remote_hnsw::linking::{self, Linking, LinkingOptions};
 use super::remote_hnsw::live::LiveRegion;
-use super::remote_hnsw::live::changes::{Changes, refused};
 use super::remote_hnsw::live::inspect::{self, MemoryReport};
 use super::remote_hnsw::live::open::find;
+use super::remote_hnsw::live::updates::{Updater, refused};
 use super::remote_hnsw::open::RemoteIndex;
 use crate::base::Base;
 use crate::manifest::Manifest;
@@ -60,7 +60,7 @@ impl KindIndex {
         own.live.as_ref().map(|live| inspect::check(base, own, live, progress))
     }
 
-    /// Where it is in memory nodes, and changes; `None` of an index in a folder.
+    /// The part in memory nodes, which changes; `None` of an index in a folder.
     pub(crate) fn live(&self) -> Option<&LiveRegion> {
         if let KindIndex::RemoteHnsw(own) = self { own.live.as_ref() } else { None }
     }
@@ -69,7 +69,7 @@ impl KindIndex {
     ///
     /// # Errors
     /// Another kind, or an index in a folder.
-    pub(crate) fn changes<'a>(&'a self, base: &'a Base) -> Result<Changes<'a>> {
-        if let KindIndex::RemoteHnsw(own) = self { Changes::new(base, own) } else { Err(refused(base)) }
+    pub(crate) fn updater<'a>(&'a self, base: &'a Base) -> Result<Updater<'a>> {
+        if let KindIndex::RemoteHnsw(own) = self { Updater::new(base, own) } else { Err(refused(base)) }
     }
 }

@@ -164,7 +164,7 @@ impl Nodes {
 
     /// Steps machines side by side to their ends: what all of them ask for at a time goes out together. `step` steps
     /// the machine with a number.
-    pub fn run_together<T>(
+    pub fn run_batch<T>(
         &mut self,
         machines: usize,
         mut step: impl FnMut(usize, Vec<Answer>) -> Step<T>,

@@ -3,13 +3,13 @@
 //! The memory nodes have all that an index folder has, also the manifest. Compute nodes change groups at any time
 //! ([`stratann_core::remote`]), so each batch begins with the headers of all groups and keeps to what they say.
 
-mod change;
-pub mod changes;
 pub(crate) mod group;
 pub mod inspect;
 pub(crate) mod load;
 pub(crate) mod open;
 pub(crate) mod placement;
+mod update_batch;
+pub mod updates;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -26,7 +26,7 @@ use stratann_core::remote::{
 use stratann_storage::remote_memory::{MemoryError, Nodes, RemoteSource};
 use stratann_storage::{Error, ErrorKind, Result};
 
-use changes::RebuildCounters;
+use updates::RebuildCounters;
 
 use crate::exec::Snapshot;
 
@@ -109,7 +109,7 @@ pub struct LiveRegion {
     loaded: Vec<u32>,
     /// Sessions that no search uses now. Batches that run at once need one each.
     idle: Mutex<Vec<Session>>,
-    /// The same for changes.
+    /// Sessions that no update uses now.
     idle_writers: Mutex<Vec<Session>>,
     /// Lines of sessions that failed while the first node did not answer. It may have kept them.
     abandoned: Mutex<Vec<Line>>,
@@ -212,7 +212,7 @@ impl LiveRegion {
         }
     }
 
-    /// A session for changes, which knows the groups. The requests of one that fails are added to `requests`.
+    /// A session for updates, which knows the groups. The requests of one that fails are added to `requests`.
     ///
     /// # Errors
     /// A node that does not answer; damage.
@@ -221,7 +221,7 @@ impl LiveRegion {
             return Ok(writer);
         }
         let mut writer = self.connect(true)?;
-        match writer.begin_change(self) {
+        match writer.read_headers(self) {
             Ok(()) => Ok(writer),
             Err(why) => {
                 requests.fetch_add(self.end(writer), Ordering::Relaxed);
@@ -230,7 +230,7 @@ impl LiveRegion {
         }
     }
 
-    /// Keeps a session for the next changes.
+    /// Keeps a session for the next updates.
     pub(crate) fn give_back_writer(&self, writer: Session) {
         self.idle_writers().push(writer);
     }

@@ -10,7 +10,7 @@ use stratann_storage::remote_memory::{Facts, Nodes, RemoteSource};
 use stratann_storage::{Error, Result};
 
 use super::LiveRegion;
-use super::changes::RebuildCounters;
+use super::updates::RebuildCounters;
 use crate::Metric;
 use crate::manifest::Manifest;
 use stratann_params::IndexKind;

@@ -1,4 +1,4 @@
-//! Single changes of a live region: one insert, one delete, and rebuilds of groups that are full.
+//! A batch of updates of a live region, inserts or deletes, and rebuilds of groups that are full.
 
 use std::collections::BTreeMap;
 use std::sync::mpsc::{RecvTimeoutError, channel};
@@ -15,7 +15,7 @@ use stratann_storage::{Error, ErrorKind, Result};
 use super::group::GroupBuilder;
 use super::{LiveRegion, Session};
 
-/// How often changes wait for rebuilds, and none of them is made, before they are refused.
+/// Rounds of rebuilds that updates wait for, while none of them is made, before they are refused.
 const REBUILDS_MAX: u32 = 16;
 /// Rounds of at least 1 ms after which what stands still counts as stopped. A live rebuilder's heart beats some 40
 /// times as often, also on a machine that is busy.
@@ -23,7 +23,7 @@ const PATIENCE_ROUNDS: u32 = 2000;
 /// Interval of the heart of a rebuilder while it builds.
 const BEAT: Duration = Duration::from_millis(50);
 
-/// How a try of one change ended.
+/// The end of a try of one update.
 enum Ended {
     Done(u64),
     Full(u32, Version),
@@ -36,28 +36,28 @@ impl Session {
         self.nodes.requests()
     }
 
-    /// Reads the headers, for a change.
+    /// Reads the headers, for updates.
     ///
     /// # Errors
     /// A node that does not answer; damage.
-    pub(super) fn begin_change(&mut self, live: &LiveRegion) -> Result<()> {
+    pub(super) fn read_headers(&mut self, live: &LiveRegion) -> Result<()> {
         self.begin_batch(live).map(drop)
     }
 
     /// Inserts vectors of different ids, and rebuilds their groups where those are full. What all inserts ask for at a
     /// time is one request. Returns the clock of each record, or why it is not there: a node that does not answer,
     /// damage, a region without space for the group, or a log without space.
-    pub(super) fn insert_together(
+    pub(super) fn insert_batch(
         &mut self,
         live: &LiveRegion,
         new: Vec<NewVector>,
         builder: &GroupBuilder,
     ) -> Vec<Result<u64>> {
-        self.change_together(live, new.len(), builder, |session, left| {
+        self.update_batch(live, new.len(), builder, |session, left| {
             let insert = |(others, &at): (u64, &usize)| Insert::after(new[at].clone(), &session.seen, others);
             let mut inserts: Vec<Insert> = (0..).zip(left).map(insert).collect();
             let step = |at: usize, answers| inserts[at].step(&live.places, answers);
-            let ends = session.nodes.run_together(left.len(), step);
+            let ends = session.nodes.run_batch(left.len(), step);
             let group = |at: usize| new[left[at]].group;
             let ended = |(at, end): (usize, _)| match end {
                 Ok(Inserted::Done { clock }) => Ok(Ended::Done(clock)),
@@ -72,18 +72,18 @@ impl Session {
     }
 
     /// Deletes different ids. What all deletes ask for at a time is one request. Returns the clock of each tombstone,
-    /// or why there is none, as [`Session::insert_together`].
-    pub(super) fn delete_together(
+    /// or why there is none, as [`Session::insert_batch`].
+    pub(super) fn delete_batch(
         &mut self,
         live: &LiveRegion,
         ids: &[u64],
         builder: &GroupBuilder,
     ) -> Vec<Result<u64>> {
-        self.change_together(live, ids.len(), builder, |session, left| {
+        self.update_batch(live, ids.len(), builder, |session, left| {
             let delete = |(others, &at): (u64, &usize)| Delete::after(ids[at], &session.seen, others);
             let mut deletes: Vec<Delete> = (0..).zip(left).map(delete).collect();
             let step = |at: usize, answers| deletes[at].step(&live.places, answers);
-            let ends = session.nodes.run_together(left.len(), step).into_iter();
+            let ends = session.nodes.run_batch(left.len(), step).into_iter();
             let ended = |end| match end {
                 Ok(Deleted::Done { clock }) => Ok(Ended::Done(clock)),
                 Ok(Deleted::LogFull) => Ok(Ended::LogFull),
@@ -93,13 +93,13 @@ impl Session {
         })
     }
 
-    /// Tries `count` changes until each has ended. Between two tries full groups are rebuilt, and a full log is freed.
-    fn change_together(
+    /// Tries `count` updates until each has ended. Between two tries full groups are rebuilt, and a full log is freed.
+    fn update_batch(
         &mut self,
         live: &LiveRegion,
         count: usize,
         builder: &GroupBuilder,
-        mut attempt: impl FnMut(&mut Session, &[usize]) -> Vec<std::result::Result<Ended, Fault>>,
+        mut try_round: impl FnMut(&mut Session, &[usize]) -> Vec<std::result::Result<Ended, Fault>>,
     ) -> Vec<Result<u64>> {
         let message =
             "groups and tombstones fill up faster than they are rebuilt and freed; try again".into();
@@ -109,7 +109,7 @@ impl Session {
         while tries < REBUILDS_MAX {
             let before = left.len();
             let (mut full, mut is_log_full, mut again) = (BTreeMap::new(), false, Vec::new());
-            for (at, ended) in left.iter().copied().zip(attempt(self, &left)) {
+            for (at, ended) in left.iter().copied().zip(try_round(self, &left)) {
                 match ended {
                     Ok(Ended::Done(clock)) => ends[at] = Ok(clock),
                     Ok(Ended::Full(group, version)) => {
@@ -126,7 +126,7 @@ impl Session {
                 again.drain(..).for_each(|at| ends[at] = Err(why.clone()));
             }
             for (group, (version, of_group)) in full {
-                match self.begin_change(live).and_then(|()| self.replace(live, (group, version), builder)) {
+                match self.read_headers(live).and_then(|()| self.replace(live, (group, version), builder)) {
                     Ok(()) => again.extend(of_group),
                     Err(why) => of_group.into_iter().for_each(|at| ends[at] = Err(why.clone())),
                 }
@@ -192,15 +192,15 @@ impl Session {
                     Ok(built) => rebuild.built(built),
                     Err(damage) => {
                         // Whoever stood still for long is replaced, and finds the space of another group.
-                        self.begin_change(live)?;
+                        self.read_headers(live)?;
                         return if self.version_of(group) == version { Err(damage) } else { Ok(None) };
                     }
                 },
                 Rebuilt::Published { .. } => {
                     live.rebuilds.count_published();
-                    return self.begin_change(live).map(|()| None);
+                    return self.read_headers(live).map(|()| None);
                 }
-                Rebuilt::Replaced => return self.begin_change(live).map(|()| None),
+                Rebuilt::Replaced => return self.read_headers(live).map(|()| None),
                 Rebuilt::TooLarge { group_bytes } => {
                     limits.group_bytes = group_bytes;
                     rebuild = Rebuild::new(limits, group, &self.seen);
@@ -252,11 +252,11 @@ impl Session {
 
     /// Frees the log of tombstones, and reads the headers.
     fn fold(&mut self, live: &LiveRegion, builder: &GroupBuilder, is_forced: bool) -> Result<()> {
-        self.begin_change(live)?;
+        self.read_headers(live)?;
         let mut fold = Fold::new(self.number, PATIENCE_ROUNDS, is_forced, &self.seen);
         let freed = self.nodes.run(|answers| fold.step(&live.places, builder.layout(), answers));
         freed.map_err(|fault| live.error(fault, &self.nodes))?;
-        self.begin_change(live)
+        self.read_headers(live)
     }
 
     /// Whether more rows of a group are deleted than are left, and more than its overflow takes.

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use serde::Serialize;
 use stratann_engine::dataset::{read_all_ids, read_ids};
-use stratann_engine::index::{Acknowledged, ChangeOptions, Index, PLACE, Unfinished};
+use stratann_engine::index::{Acknowledged, Index, PLACE, Unfinished, UpdateOptions};
 use stratann_storage::{Error, Progress, Result};
 
 use crate::memory_nodes::MemoryArgs;
@@ -32,8 +32,8 @@ struct HowArgs {
 }
 
 impl HowArgs {
-    fn options(&self, new_ids: bool) -> ChangeOptions {
-        ChangeOptions { new_ids, threads: self.threads, batch: self.batch.into() }
+    fn options(&self, new_ids: bool) -> UpdateOptions {
+        UpdateOptions { new_ids, threads: self.threads, batch: self.batch.into() }
     }
 }
 

@@ -3,7 +3,7 @@
 use stratann_storage::{Progress, Result};
 
 use super::Index;
-use crate::kinds::{Acknowledged, Change, ChangeOptions, Unfinished};
+use crate::kinds::{Acknowledged, Unfinished, Update, UpdateOptions};
 
 impl Index {
     /// Inserts vectors of the index's element type, one after another, under these ids. What is under an id is
@@ -16,11 +16,11 @@ impl Index {
         &self,
         ids: &[u64],
         vectors: &[u8],
-        options: &ChangeOptions,
+        options: &UpdateOptions,
         progress: &dyn Progress,
     ) -> Result<Acknowledged, Unfinished> {
-        let change = Change::Upsert(ids, vectors, options.new_ids);
-        self.kind.changes(&self.base)?.run(change, options, progress)
+        let update = Update::Upsert(ids, vectors, options.new_ids);
+        self.kind.updater(&self.base)?.apply(update, options, progress)
     }
 
     /// Deletes ids. Those that do not exist are no error. No batch that begins after the return finds them.
@@ -30,10 +30,10 @@ impl Index {
     pub fn delete(
         &self,
         ids: &[u64],
-        options: &ChangeOptions,
+        options: &UpdateOptions,
         progress: &dyn Progress,
     ) -> Result<Acknowledged, Unfinished> {
-        self.kind.changes(&self.base)?.run(Change::Delete(ids), options, progress)
+        self.kind.updater(&self.base)?.apply(Update::Delete(ids), options, progress)
     }
 
     /// Groups that this process has rebuilt since it opened the index.

@@ -17,7 +17,7 @@ use crate::base::Base;
 use crate::dataset::check_row;
 use crate::kinds::remote_hnsw::open::RemoteIndex;
 
-/// How long a change waits for a memory node that does not answer.
+/// How long an update waits for a memory node that does not answer.
 const RETRY: Duration = Duration::from_secs(5);
 const RETRY_PAUSE: Duration = Duration::from_millis(200);
 /// Most threads of one call.
@@ -25,43 +25,43 @@ const THREADS_MAX: usize = 256;
 
 /// How vectors are inserted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ChangeOptions {
+pub struct UpdateOptions {
     /// The caller promises that no id was ever inserted. Else an insert replaces what is under its id.
     pub new_ids: bool,
     /// Threads, each with connections of its own.
     pub threads: usize,
-    /// Changes that a thread makes side by side: one request asks for what all of them need. With 1 each change makes
+    /// Updates that a thread makes side by side: one request asks for what all of them need. With 1 each update makes
     /// its own requests (to compare).
     pub batch: usize,
 }
 
-impl Default for ChangeOptions {
+impl Default for UpdateOptions {
     fn default() -> Self {
-        ChangeOptions { new_ids: false, threads: 1, batch: 64 }
+        UpdateOptions { new_ids: false, threads: 1, batch: 64 }
     }
 }
 
-/// Where a change is once it is acknowledged: in the memory of a memory node, and lost with it.
+/// Place of an update once it is acknowledged: in the memory of a memory node, and lost with it.
 pub const PLACE: &str = "memory";
 
-/// Every batch that begins now sees all changes of the call.
+/// The end of a call: every batch that begins now sees all of its updates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Acknowledged {
-    /// How many changes.
+    /// Number of updates.
     pub count: u64,
     /// Requests to memory nodes that they took, those of rebuilds included.
     pub round_trips: u64,
 }
 
-/// Why a call has not made all of its changes.
+/// The reason why a call has not made all of its updates, and those that it has made.
 #[derive(Clone, Debug)]
 pub struct Unfinished {
-    /// What happened.
+    /// The first error.
     pub error: Error,
-    /// Numbers of the changes of the call that are acknowledged, ascending. Each of the others may have been made if it
+    /// Numbers of the updates of the call that are acknowledged, ascending. Each of the others may have been made if it
     /// was under way.
     pub acknowledged: Vec<usize>,
-    /// Changes of the call; 0 where none was tried.
+    /// Updates of the call; 0 where none was tried.
     pub tried: usize,
 }
 
@@ -89,8 +89,8 @@ impl From<Unfinished> for Error {
     }
 }
 
-/// Changes of one call.
-pub(crate) struct Changes<'a> {
+/// Applies updates to the region of an open index.
+pub(crate) struct Updater<'a> {
     live: &'a LiveRegion,
     builder: GroupBuilder,
     representatives: Vec<f32>,
@@ -99,52 +99,52 @@ pub(crate) struct Changes<'a> {
 
 /// Vectors with their ids, or ids to delete.
 #[derive(Clone, Copy)]
-pub(crate) enum Change<'a> {
+pub(crate) enum Update<'a> {
     /// Ids, vectors one after another, and whether the ids are new.
     Upsert(&'a [u64], &'a [u8], bool),
     /// Ids.
     Delete(&'a [u64]),
 }
 
-impl<'a> Change<'a> {
+impl<'a> Update<'a> {
     fn ids(self) -> &'a [u64] {
         match self {
-            Change::Upsert(ids, ..) | Change::Delete(ids) => ids,
+            Update::Upsert(ids, ..) | Update::Delete(ids) => ids,
         }
     }
 }
 
-impl<'a> Changes<'a> {
-    /// Of an open index.
+impl<'a> Updater<'a> {
+    /// Prepares updates of an open index.
     ///
     /// # Errors
     /// An index in a folder; a manifest that does not say how groups are built.
-    pub(crate) fn new(base: &'a Base, own: &'a RemoteIndex) -> Result<Changes<'a>> {
+    pub(crate) fn new(base: &'a Base, own: &'a RemoteIndex) -> Result<Updater<'a>> {
         let Some(live) = &own.live else { return Err(refused(base)) };
         let builder = GroupBuilder::new(base, &own.facts, own.layout)?;
         let view = own.view();
         let representatives =
             SubHnsw::open(view.layout, view.meta).map(|meta| builder.representatives(&meta));
-        Ok(Changes { live, builder, representatives: representatives.unwrap_or_default(), base })
+        Ok(Updater { live, builder, representatives: representatives.unwrap_or_default(), base })
     }
 
-    /// Makes the changes. Those of one id keep their order.
+    /// Makes the updates. Those of one id keep their order.
     ///
     /// # Errors
     /// A bad id or vector: nothing is changed then. Nodes that do not answer for some seconds, damage, no space, an
-    /// interruption: the error tells which changes are acknowledged.
-    pub(crate) fn run(
+    /// interruption: the error tells which updates are acknowledged.
+    pub(crate) fn apply(
         &self,
-        change: Change<'_>,
-        options: &ChangeOptions,
+        update: Update<'_>,
+        options: &UpdateOptions,
         progress: &dyn Progress,
     ) -> Result<Acknowledged, Unfinished> {
-        self.check(change)?;
-        let ids = change.ids();
+        self.check(update)?;
+        let ids = update.ids();
         let threads = options.threads.clamp(1, THREADS_MAX).min(ids.len().max(1)) as u64;
         let call = Call {
-            changes: self,
-            change,
+            updater: self,
+            update,
             progress,
             batch: options.batch.max(1),
             round_trips: AtomicU64::new(0),
@@ -178,8 +178,8 @@ impl<'a> Changes<'a> {
     }
 
     /// Refuses what a build would refuse.
-    fn check(&self, change: Change<'_>) -> Result<()> {
-        let Change::Upsert(ids, vectors, _) = change else { return Ok(()) };
+    fn check(&self, update: Update<'_>) -> Result<()> {
+        let Update::Upsert(ids, vectors, _) = update else { return Ok(()) };
         let row_bytes = self.base.row_bytes();
         if vectors.len() != ids.len() * row_bytes {
             return Err(Error::bad_input(format!(
@@ -203,11 +203,11 @@ impl<'a> Changes<'a> {
 
     fn new_vector(
         &self,
-        change: Change<'_>,
+        update: Update<'_>,
         (row, again): (usize, bool),
         point: &mut Vec<f32>,
     ) -> Option<NewVector> {
-        let Change::Upsert(ids, vectors, new_ids) = change else { return None };
+        let Update::Upsert(ids, vectors, new_ids) = update else { return None };
         let size = self.base.row_bytes();
         let vector = &vectors[row * size..(row + 1) * size];
         let cluster = self.builder.cluster_of(&self.representatives, vector, point);
@@ -224,7 +224,7 @@ impl<'a> Changes<'a> {
     }
 }
 
-/// The error of a kind or a place that takes no changes.
+/// The error of a kind or a place that takes no updates.
 pub(crate) fn refused(base: &Base) -> Error {
     Error::bad_input(format!(
         "{} takes no inserts and deletes: it is a published version. Load a remote-hnsw into memory nodes with \
@@ -235,8 +235,8 @@ pub(crate) fn refused(base: &Base) -> Error {
 
 /// One call, shared by its threads.
 struct Call<'a> {
-    changes: &'a Changes<'a>,
-    change: Change<'a>,
+    updater: &'a Updater<'a>,
+    update: Update<'a>,
     progress: &'a dyn Progress,
     batch: usize,
     round_trips: AtomicU64,
@@ -245,14 +245,14 @@ struct Call<'a> {
 }
 
 impl Call<'_> {
-    /// What a thread has acknowledged that ended unexpectedly: nothing that is known.
+    /// Updates that a thread has acknowledged that ended unexpectedly: none that is known.
     fn panicked(&self) -> Vec<usize> {
         let error = Error::corrupt("a thread of the changes ended unexpectedly; please report it");
         self.failed.lock().unwrap_or_else(|e| e.into_inner()).get_or_insert(error);
         Vec::new()
     }
 
-    /// Makes the changes of one thread, a batch of them at a time. Returns those that are acknowledged.
+    /// Makes the updates of one thread, a batch of them at a time. Returns those that are acknowledged.
     fn thread(&self, rows: &[usize]) -> Vec<usize> {
         let (mut session, mut done, mut point) = (None, Vec::with_capacity(rows.len()), Vec::new());
         let mut left = rows;
@@ -261,7 +261,7 @@ impl Call<'_> {
             left = later;
             let (made, failed) = match self.progress.interrupted() {
                 true => (Vec::new(), Some(Error::interrupted())),
-                false => self.make_together(&mut session, now, &mut point),
+                false => self.apply_batch(&mut session, now, &mut point),
             };
             let requests = session.as_mut().map_or(0, Session::requests);
             self.round_trips.fetch_add(requests, Ordering::Relaxed);
@@ -274,20 +274,20 @@ impl Call<'_> {
             }
         }
         if let Some(session) = session {
-            self.changes.live.give_back_writer(session);
+            self.updater.live.give_back_writer(session);
         }
         done
     }
 
-    /// How many of the first rows go together: changes of one id keep their order.
+    /// Number of the first rows that go together: updates of one id keep their order.
     fn distinct(&self, rows: &[usize]) -> usize {
-        let ids = self.change.ids();
+        let ids = self.update.ids();
         let mut met = HashSet::new();
         rows.iter().take(self.batch).take_while(|&&row| met.insert(ids[row])).count()
     }
 
-    /// Makes changes of different ids. Returns those that are acknowledged, and why others are not.
-    fn make_together(
+    /// Makes updates of different ids. Returns those that are acknowledged, and why others are not.
+    fn apply_batch(
         &self,
         session: &mut Option<Session>,
         rows: &[usize],
@@ -295,7 +295,7 @@ impl Call<'_> {
     ) -> (Vec<usize>, Option<Error>) {
         let mut done = Vec::with_capacity(rows.len());
         let (mut left, mut failed) = (Vec::new(), None);
-        let made = self.attempt_together(session, rows, point);
+        let made = self.try_batch(session, rows, point);
         for (&row, made) in rows.iter().zip(made) {
             match made {
                 Ok(()) => done.push(row),
@@ -310,7 +310,7 @@ impl Call<'_> {
             self.drop_failed(session);
         }
         for row in left {
-            match self.make(session, row, point) {
+            match self.retry(session, row, point) {
                 Ok(()) => done.push(row),
                 Err(error) => return (done, Some(error)),
             }
@@ -318,17 +318,17 @@ impl Call<'_> {
         (done, None)
     }
 
-    /// Ends a writer over whose connections a change has failed.
+    /// Ends a writer over whose connections an update has failed.
     fn drop_failed(&self, session: &mut Option<Session>) {
-        let requests = session.take().map_or(0, |session| self.changes.live.end(session));
+        let requests = session.take().map_or(0, |session| self.updater.live.end(session));
         self.round_trips.fetch_add(requests, Ordering::Relaxed);
     }
 
-    /// Makes one change that has failed again, over new connections, for some time.
-    fn make(&self, session: &mut Option<Session>, row: usize, point: &mut Vec<f32>) -> Result<()> {
+    /// Makes one update that has failed again, over new connections, for some time.
+    fn retry(&self, session: &mut Option<Session>, row: usize, point: &mut Vec<f32>) -> Result<()> {
         let until = Instant::now() + RETRY;
         loop {
-            let made = self.attempt(session, row, point);
+            let made = self.try_one(session, row, point);
             let Err(error) = made else { return Ok(()) };
             self.drop_failed(session);
             if error.kind != ErrorKind::Io || Instant::now() > until || self.progress.interrupted() {
@@ -338,34 +338,29 @@ impl Call<'_> {
         }
     }
 
-    fn attempt(&self, held: &mut Option<Session>, row: usize, point: &mut Vec<f32>) -> Result<()> {
-        let Changes { live, builder, .. } = self.changes;
+    fn try_one(&self, held: &mut Option<Session>, row: usize, point: &mut Vec<f32>) -> Result<()> {
+        let Updater { live, builder, .. } = self.updater;
         let session = self.session(held)?;
-        let made = match self.changes.new_vector(self.change, (row, true), point) {
-            Some(new) => session.insert_together(live, vec![new], builder),
-            None => session.delete_together(live, &[self.change.ids()[row]], builder),
+        let made = match self.updater.new_vector(self.update, (row, true), point) {
+            Some(new) => session.insert_batch(live, vec![new], builder),
+            None => session.delete_batch(live, &[self.update.ids()[row]], builder),
         };
         made.into_iter().try_for_each(|made| made.map(drop))
     }
 
-    fn attempt_together(
-        &self,
-        held: &mut Option<Session>,
-        rows: &[usize],
-        point: &mut Vec<f32>,
-    ) -> Vec<Result<()>> {
-        let Changes { live, builder, .. } = self.changes;
+    fn try_batch(&self, held: &mut Option<Session>, rows: &[usize], point: &mut Vec<f32>) -> Vec<Result<()>> {
+        let Updater { live, builder, .. } = self.updater;
         let session = match self.session(held) {
             Ok(session) => session,
             Err(error) => return rows.iter().map(|_| Err(error.clone())).collect(),
         };
         let new: Option<Vec<NewVector>> =
-            rows.iter().map(|&row| self.changes.new_vector(self.change, (row, false), point)).collect();
+            rows.iter().map(|&row| self.updater.new_vector(self.update, (row, false), point)).collect();
         let made = match new {
-            Some(new) => session.insert_together(live, new, builder),
+            Some(new) => session.insert_batch(live, new, builder),
             None => {
-                let ids: Vec<u64> = rows.iter().map(|&row| self.change.ids()[row]).collect();
-                session.delete_together(live, &ids, builder)
+                let ids: Vec<u64> = rows.iter().map(|&row| self.update.ids()[row]).collect();
+                session.delete_batch(live, &ids, builder)
             }
         };
         made.into_iter().map(|made| made.map(drop)).collect()
@@ -374,7 +369,7 @@ impl Call<'_> {
     fn session<'r>(&self, held: &'r mut Option<Session>) -> Result<&'r mut Session> {
         match held {
             Some(session) => Ok(session),
-            None => Ok(held.insert(self.changes.live.writer(&self.round_trips)?)),
+            None => Ok(held.insert(self.updater.live.writer(&self.round_trips)?)),
         }
     }
 }
