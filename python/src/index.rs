@@ -9,7 +9,7 @@ use pyo3::types::PyDict;
 use serde_json::Value;
 use stratann_core::query::QueryStats;
 use stratann_engine::dataset::check_row;
-use stratann_engine::exec::GatherOptions;
+use stratann_engine::exec::BatchOptions;
 use stratann_engine::index::{self, CacheBudget, OpenOptions, UpdateOptions};
 use stratann_engine::kinds::{reported_params, setting};
 use stratann_engine::manifest::Manifest;
@@ -136,7 +136,7 @@ impl Index {
             let settings: OpenSettings = how.0.read();
             let (cache, preload) = (CacheBudget::from(settings.cache_budget), settings.preload);
             let mut options = OpenOptions::read(&how.0)?;
-            options.search_reserve = search::usual_reserve(&manifest, GatherOptions::default(), 1);
+            options.search_reserve = search::usual_reserve(&manifest, BatchOptions::default(), 1);
             let reserve = &options.search_reserve;
             options.cache_budget = cache.shared_bytes(&manifest, options.ram_budget, reserve);
             let index = index::Index::open(&path, options)?;

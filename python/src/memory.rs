@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use stratann_cluster::memory::found;
-use stratann_engine::exec::GatherOptions;
+use stratann_engine::exec::BatchOptions;
 use stratann_engine::index::{Acknowledged, CacheBudget, Index, OpenOptions, PLACE, Unfinished};
 use stratann_engine::search;
 use stratann_storage::Result;
@@ -36,7 +36,7 @@ impl MemoryOpening {
         let options = OpenOptions { ram_budget: self.ram_budget, ..OpenOptions::default() };
         let mut index = Index::open_memory(&found(addresses)?, &Credentials::new(secret, tls), options)?;
         let cache = self.cache_budget.map_or(CacheBudget::Auto, CacheBudget::Bytes);
-        let reserve = search::usual_reserve(index.manifest(), GatherOptions::default(), 1);
+        let reserve = search::usual_reserve(index.manifest(), BatchOptions::default(), 1);
         let bytes = cache.shared_bytes(index.manifest(), self.ram_budget, &reserve);
         index.set_cache_budget(bytes);
         index.account().check(self.ram_budget, "open this index")?;

@@ -1,6 +1,6 @@
 //! Memory forecast of a search, computed before the index is loaded, so that a budget is refused only once.
 
-use stratann_engine::exec::GatherOptions;
+use stratann_engine::exec::BatchOptions;
 use stratann_engine::index::Index;
 use stratann_engine::manifest::Manifest;
 use stratann_engine::search::{DOORBELLS, Reserve, SearchOptions, reserve};
@@ -36,8 +36,8 @@ pub(crate) fn planned(
 
 /// The options with batches of no more queries than there are.
 fn at_most(options: &SearchOptions, queries: &Queries) -> SearchOptions {
-    let batch = options.gather.batch.min(queries.count());
-    SearchOptions { gather: GatherOptions { batch, ..options.gather }, ..*options }
+    let batch = options.batch_options.batch.min(queries.count());
+    SearchOptions { batch_options: BatchOptions { batch, ..options.batch_options }, ..*options }
 }
 
 /// Bytes per query of a part that the engine does not count: its conversion and its ground truth.
@@ -95,7 +95,7 @@ pub(crate) fn with_doorbells(
         let others = account.total() - account.bytes_of(DOORBELLS) + count as u64 * per_query_extra;
         budget.saturating_sub(others)
     };
-    let batch = queries.min(options.gather.batch);
+    let batch = queries.min(options.batch_options.batch);
     let bytes = left(batch).max(left(batch.min(FEWEST_QUERIES)) / 2);
     index.with_doorbells_in(options, bytes)
 }
@@ -127,7 +127,7 @@ pub(crate) fn part(
     };
     total(least).check(Some(budget), "search this index with these options")?;
     // Queries of a batch take more than those after it.
-    let batch = queries.min(options.gather.batch);
+    let batch = queries.min(options.batch_options.batch);
     let from = if total(batch).total() <= budget { batch.max(least) } else { least };
     let own = total(from).total();
     let each = total(from + 1).total() - own;

@@ -12,7 +12,7 @@ use stratann_params::search::RemoteSwitches;
 use common::{Impatient, Set, clustered, hits, normal, queries, quick};
 use stratann_core::format::region::{Descriptor, SUPERBLOCK_BYTES, Superblock};
 use stratann_engine::build::{BuildOptions, IndexKind, KindOptions, build, plan};
-use stratann_engine::exec::GatherOptions;
+use stratann_engine::exec::BatchOptions;
 use stratann_engine::groundtruth;
 use stratann_engine::index::{Index, OpenOptions};
 use stratann_engine::kinds::{Linking, LinkingOptions};
@@ -200,8 +200,8 @@ fn a_damaged_cluster_is_named_and_is_no_answer() {
         let answers = index.search(&asked.bytes, &probe(5, 9, None), &Quiet).unwrap();
         assert_eq!(answers.failed.len(), 20);
         // Loads that are still to come for queries that have failed hold nothing up.
-        let gather = GatherOptions { doorbell: 1, ..GatherOptions::default() };
-        let several = SearchOptions { threads: 3, gather, ..probe(5, 9, None) };
+        let batch_options = BatchOptions { doorbell: 1, ..BatchOptions::default() };
+        let several = SearchOptions { threads: 3, batch_options, ..probe(5, 9, None) };
         assert_eq!(index.search(&asked.bytes, &several, &Quiet).unwrap().failed.len(), 20);
         let report = verify::verify(dir.path(), &Quiet).unwrap();
         let named = report.violations.iter().find(|finding| finding.list == Some(4)).expect("it is named");

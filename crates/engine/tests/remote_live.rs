@@ -14,7 +14,7 @@ use stratann_core::format::region::{READER_BYTES, READERS_MAX, SUPERBLOCK_BYTES,
 use stratann_core::hash::checksum;
 use stratann_engine::build::{BuildOptions, IndexKind, KindOptions, build};
 use stratann_engine::dataset::{Reader, Shape};
-use stratann_engine::exec::GatherOptions;
+use stratann_engine::exec::BatchOptions;
 use stratann_engine::index::{Index, OpenOptions, UpdateOptions};
 use stratann_engine::manifest::Manifest;
 use stratann_engine::memory_nodes::{Loaded, load};
@@ -80,8 +80,13 @@ fn opened(nodes: &[Node]) -> Index {
 }
 
 fn options(threads: usize) -> SearchOptions {
-    let gather = GatherOptions { doorbell: 4, ..GatherOptions::default() };
-    SearchOptions { effort: Effort::Clusters(6, None, None), threads, gather, ..SearchOptions::default() }
+    let batch_options = BatchOptions { doorbell: 4, ..BatchOptions::default() };
+    SearchOptions {
+        effort: Effort::Clusters(6, None, None),
+        threads,
+        batch_options,
+        ..SearchOptions::default()
+    }
 }
 
 fn search(index: &Index, asked: &Set, threads: usize) -> Answers {
@@ -121,14 +126,15 @@ fn batches_and_doorbells_change_costs_alone() {
     loaded(dir.path(), &nodes);
     let remote = opened(&nodes);
     let usual = search(&remote, &asked, 1);
-    for gather in [
-        GatherOptions { batch: 1, doorbell: 1, overlap: false, ..GatherOptions::default() },
-        GatherOptions { batch: 7, doorbell: 3, overlap: true, ..GatherOptions::default() },
-        GatherOptions { batch: 2000, doorbell: 1, overlap: false, ..GatherOptions::default() },
+    for batch_options in [
+        BatchOptions { batch: 1, doorbell: 1, overlap: false, ..BatchOptions::default() },
+        BatchOptions { batch: 7, doorbell: 3, overlap: true, ..BatchOptions::default() },
+        BatchOptions { batch: 2000, doorbell: 1, overlap: false, ..BatchOptions::default() },
     ] {
-        let found = remote.search(&asked.bytes, &SearchOptions { gather, ..options(2) }, &Quiet).unwrap();
+        let found =
+            remote.search(&asked.bytes, &SearchOptions { batch_options, ..options(2) }, &Quiet).unwrap();
         assert_eq!((found.failed.len(), &found.ids, &found.distances), (0, &usual.ids, &usual.distances));
-        assert!(found.stats.round_trips > usual.stats.round_trips, "{gather:?}");
+        assert!(found.stats.round_trips > usual.stats.round_trips, "{batch_options:?}");
     }
 }
 
@@ -142,13 +148,13 @@ fn a_budget_shortens_doorbells_whose_length_was_not_chosen() {
     let (dir, _, asked) = built(Metric::L2);
     let nodes = nodes(1);
     loaded(dir.path(), &nodes);
-    let with = |gather| SearchOptions { gather, ..options(1) };
+    let with = |batch_options| SearchOptions { batch_options, ..options(1) };
     let (usual, chosen) =
-        (GatherOptions::default(), GatherOptions { is_doorbell_chosen: true, ..GatherOptions::default() });
+        (BatchOptions::default(), BatchOptions { is_doorbell_chosen: true, ..BatchOptions::default() });
     let remote = opened(&nodes);
     let whole = remote.search(&asked.bytes, &with(usual), &Quiet).unwrap();
     let (total, doorbells) = (whole.account.total(), whole.account.bytes_of(DOORBELLS));
-    let short = remote.search_account(&with(GatherOptions { doorbell: 2, ..usual }), ASKED);
+    let short = remote.search_account(&with(BatchOptions { doorbell: 2, ..usual }), ASKED);
     assert!(short.bytes_of(DOORBELLS) < doorbells / 4, "{short:?}");
     let budget = total - doorbells / 2;
     let tight = opened_within(&nodes, budget);
@@ -160,7 +166,7 @@ fn a_budget_shortens_doorbells_whose_length_was_not_chosen() {
     // A length that was chosen is refused, with a budget that has room for it.
     let refused = tight.search(&asked.bytes, &with(chosen), &Quiet).unwrap_err();
     assert_eq!(refused.kind, ErrorKind::Budget);
-    let chosen_few = GatherOptions { doorbell: 2, ..chosen };
+    let chosen_few = BatchOptions { doorbell: 2, ..chosen };
     tight.search(&asked.bytes, &with(chosen_few), &Quiet).unwrap();
     opened_within(&nodes, total).search(&asked.bytes, &with(chosen), &Quiet).unwrap();
     // Not even a read at a time has room.
@@ -173,19 +179,25 @@ fn a_server_shortens_doorbells_too() {
     let (dir, ..) = built(Metric::L2);
     let nodes = nodes(1);
     loaded(dir.path(), &nodes);
-    let start = |ram_budget, gather| {
+    let start = |ram_budget, batch_options| {
         let memory = MemoryNodes { addresses: addresses(&nodes), credentials: credentials() };
         let memory = Some(memory);
-        Server::start(ServeOptions { memory, ram_budget, gather, threads: 2, ..ServeOptions::default() })
+        Server::start(ServeOptions {
+            memory,
+            ram_budget,
+            batch_options,
+            threads: 2,
+            ..ServeOptions::default()
+        })
     };
-    let usual = GatherOptions::default();
+    let usual = BatchOptions::default();
     let roomy = start(None, usual).unwrap().status();
     assert_eq!(roomy.doorbell_bytes, None);
     let doorbells = roomy.memory.iter().find(|part| part.0 == DOORBELLS).unwrap().1;
     let budget = roomy.memory.iter().map(|part| part.1).sum::<u64>() - doorbells / 2;
     let tight = start(Some(budget), usual).unwrap().status();
     assert!(tight.doorbell_bytes.is_some_and(|bytes| 4 * bytes <= doorbells / 2), "{tight:?}");
-    let refused = start(Some(budget), GatherOptions { is_doorbell_chosen: true, ..usual });
+    let refused = start(Some(budget), BatchOptions { is_doorbell_chosen: true, ..usual });
     assert_eq!(refused.err().unwrap().kind, ErrorKind::Budget);
 }
 

@@ -8,7 +8,7 @@ use stratann_params::build::RemoteOptions;
 
 use common::{Set, clustered, quick};
 use stratann_engine::build::{BuildOptions, IndexKind, KindOptions, build};
-use stratann_engine::exec::GatherOptions;
+use stratann_engine::exec::BatchOptions;
 use stratann_engine::index::{Index, OpenOptions};
 use stratann_engine::memory_nodes::{LoadOptions, Loaded, load_with};
 use stratann_engine::search::{Effort, SearchOptions, TrafficOptions};
@@ -70,9 +70,12 @@ impl Home {
             Index::open_memory(&self.addresses(), &self.credentials, OpenOptions::default()).unwrap();
         index.set_cache_budget(0);
         let before = index.memory_node_bytes();
-        let gather = GatherOptions { batch, ..GatherOptions::default() };
-        let options =
-            SearchOptions { effort: Effort::Clusters(1, None, None), gather, ..SearchOptions::default() };
+        let batch_options = BatchOptions { batch, ..BatchOptions::default() };
+        let options = SearchOptions {
+            effort: Effort::Clusters(1, None, None),
+            batch_options,
+            ..SearchOptions::default()
+        };
         let answers = index.search(queries, &options, &Quiet).unwrap();
         assert!(answers.failed.is_empty(), "{:?}", answers.failed);
         let read: Vec<u64> =

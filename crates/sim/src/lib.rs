@@ -28,7 +28,7 @@ mod world;
 
 pub use baselines::{BaselineResult, Partition, fetch, scatter_gather};
 pub use costs::Costs;
-pub use memory_nodes::{BatchTrace, Fleet, GatheredLoad, LoadCosts, LoadTiming, Spent, replay_loads};
+pub use memory_nodes::{BatchLoad, BatchTrace, Fleet, LoadCosts, LoadTiming, Spent, replay_loads};
 pub use replay::{Load, Timing, Utilisation, replay};
 pub use trace::{Draft, Task, TaskId, Timed, Trace, Work};
 

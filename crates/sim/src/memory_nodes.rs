@@ -19,7 +19,7 @@ use timeline::Timeline;
 
 /// A read that serves the queries of a batch.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct GatheredLoad {
+pub struct BatchLoad {
     /// The memory node that has the bytes.
     pub node: u8,
     /// How many; 0 where the cache has them.
@@ -36,7 +36,7 @@ pub struct BatchTrace {
     /// By query: distances to representatives.
     pub queries: Vec<u32>,
     /// Loads of each doorbell, in order.
-    pub doorbells: Vec<Vec<GatheredLoad>>,
+    pub doorbells: Vec<Vec<BatchLoad>>,
 }
 
 /// Prices. They are integers, so that a replay is the same on any machine.
@@ -361,7 +361,7 @@ impl<'a> Replay<'a> {
         }
     }
 
-    fn ring_one(&mut self, now: u64, at: usize, doorbell: usize, loads: &[GatheredLoad]) {
+    fn ring_one(&mut self, now: u64, at: usize, doorbell: usize, loads: &[BatchLoad]) {
         let node = self.workers[at].node;
         let mut parts = vec![(0, 0); self.sends.len()];
         for load in loads.iter().filter(|load| load.bytes > 0) {
@@ -392,7 +392,7 @@ impl<'a> Replay<'a> {
         let (costs, last) = (self.costs, (self.sends.len() - 1) as u8);
         let Worker { threads, live, .. } = &mut self.workers[at];
         let live = live.as_mut()?;
-        let node = |load: &&GatheredLoad| (load.bytes > 0).then_some(load.node.min(last));
+        let node = |load: &&BatchLoad| (load.bytes > 0).then_some(load.node.min(last));
         let loads = live.trace.doorbells[doorbell].iter();
         let loads: Vec<_> = loads.filter(|load| node(load) == from).collect();
         let taken_in: Vec<u64> =

@@ -1,7 +1,7 @@
 //! Batches on compute nodes and memory nodes: times computed by hand.
 #![allow(missing_docs)]
 
-use stratann_sim::{BatchTrace, Fleet, GatheredLoad, LoadCosts, LoadTiming, replay_loads};
+use stratann_sim::{BatchLoad, BatchTrace, Fleet, LoadCosts, LoadTiming, replay_loads};
 
 /// A byte takes 1 ns on a link, a comparison 10 ns, a round trip 1,000 ns.
 const COSTS: LoadCosts = LoadCosts {
@@ -22,11 +22,11 @@ const FLEET: Fleet = Fleet {
     rounds: 4,
 };
 
-fn load(bytes: u32, searches: &[(u32, u32)]) -> GatheredLoad {
-    GatheredLoad { node: 0, bytes, searches: searches.to_vec() }
+fn load(bytes: u32, searches: &[(u32, u32)]) -> BatchLoad {
+    BatchLoad { node: 0, bytes, searches: searches.to_vec() }
 }
 
-fn batch(queries: usize, doorbells: &[&[GatheredLoad]]) -> BatchTrace {
+fn batch(queries: usize, doorbells: &[&[BatchLoad]]) -> BatchTrace {
     let doorbells = doorbells.iter().map(|loads| loads.to_vec()).collect();
     BatchTrace { headers_bytes: 0, queries: vec![0; queries], doorbells }
 }
@@ -106,7 +106,7 @@ fn compute_nodes_share_the_link_of_a_memory_node() {
     assert!(two.memory_links[0] > 0.999, "{two:?}");
     assert_eq!(two.bottleneck(), "link of memory node 0");
     // With a link each they do not wait for each other.
-    let halves = [load(5000, &[(0, 1)]), GatheredLoad { node: 1, ..load(5000, &[]) }];
+    let halves = [load(5000, &[(0, 1)]), BatchLoad { node: 1, ..load(5000, &[]) }];
     let fleet = Fleet { compute_nodes: 2, memory_nodes: 2, clients: 2, rounds: 20, ..FLEET };
     let apart = run(&batch(10, &[&halves]), &costs, fleet);
     assert!(apart.qps > 0.99 * two.qps, "{} {}", apart.qps, two.qps);
@@ -115,7 +115,7 @@ fn compute_nodes_share_the_link_of_a_memory_node() {
 
 #[test]
 fn a_compute_node_receives_no_faster_than_its_own_link() {
-    let halves = [load(5000, &[]), GatheredLoad { node: 1, ..load(5000, &[]) }];
+    let halves = [load(5000, &[]), BatchLoad { node: 1, ..load(5000, &[]) }];
     let fleet = Fleet { memory_nodes: 2, ..FLEET };
     assert_eq!(batch_ns(&batch(1, &[&halves]), &COSTS, fleet), 1000 + 10_000);
 }

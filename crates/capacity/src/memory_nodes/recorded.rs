@@ -5,10 +5,10 @@ use std::collections::HashMap;
 use serde::Serialize;
 use stratann_core::hash::hash;
 use stratann_engine::dataset::GroundTruth;
-use stratann_engine::exec::GatherOptions;
+use stratann_engine::exec::BatchOptions;
 use stratann_engine::index::Index;
 use stratann_engine::search::{Answers, RecordedBatch, SearchOptions, TrafficOptions};
-use stratann_sim::{BatchTrace, GatheredLoad};
+use stratann_sim::{BatchLoad, BatchTrace};
 use stratann_storage::{Error, Progress, Result};
 
 use super::prices::RecordedWork;
@@ -25,7 +25,7 @@ const SINGLES_MAX: usize = 256;
 pub struct LoadWay {
     /// The name in reports.
     pub name: &'static str,
-    pub gather: GatherOptions,
+    pub batch_options: BatchOptions,
     /// Each query loads for itself, without a cache, and knows the offsets of clusters.
     pub is_for_each: bool,
 }
@@ -83,15 +83,15 @@ impl Recorder<'_> {
     /// # Errors
     /// A query that fails; an index of another kind.
     pub fn record(&mut self, way: LoadWay, compute_nodes: usize) -> Result<Recorded> {
-        let search = SearchOptions { gather: way.gather, ..self.search };
+        let search = SearchOptions { batch_options: way.batch_options, ..self.search };
         let tracer = self.tracer(way)?;
         let count = self.rows.len() / self.row_bytes;
         let most = match way.is_for_each {
             true => SINGLES_MAX,
-            false => BATCHES_MAX.saturating_mul(search.gather.batch),
+            false => BATCHES_MAX.saturating_mul(search.batch_options.batch),
         };
         // Where all queries are one batch it is the same on each node.
-        let is_one = count <= search.gather.batch || way.is_for_each;
+        let is_one = count <= search.batch_options.batch || way.is_for_each;
         let streams = if is_one { 1 } else { compute_nodes.clamp(1, STREAMS_MAX) };
         self.progress.stage(
             &format!("recording {}", way.name),
@@ -101,7 +101,7 @@ impl Recorder<'_> {
         let mut recorded = Recorded {
             way,
             streams: Vec::new(),
-            overlaps: search.gather.overlap,
+            overlaps: search.batch_options.overlap,
             recall: None,
             counters: Counters::default(),
             work: RecordedWork::default(),
@@ -233,12 +233,12 @@ fn counters(streams: &[Vec<BatchTrace>]) -> Counters {
 impl Tracer {
     fn trace(&self, batch: &RecordedBatch) -> BatchTrace {
         let mut places: HashMap<u32, (usize, usize)> = HashMap::new();
-        let mut doorbells: Vec<Vec<GatheredLoad>> = Vec::new();
+        let mut doorbells: Vec<Vec<BatchLoad>> = Vec::new();
         for (number, doorbell) in batch.doorbells.iter().enumerate() {
             let load = |(place, load): (usize, &stratann_engine::search::RecordedLoad)| {
                 places.insert(load.cluster, (number, place));
                 let node = self.nodes.get(load.cluster as usize).copied().unwrap_or(0);
-                GatheredLoad { node, bytes: load.bytes, searches: Vec::new() }
+                BatchLoad { node, bytes: load.bytes, searches: Vec::new() }
             };
             doorbells.push(doorbell.iter().enumerate().map(load).collect());
         }

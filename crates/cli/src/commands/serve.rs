@@ -351,7 +351,7 @@ fn setup(args: &Args, log: Log, output: Output) -> Result<Setup> {
 fn of_searches(given: &Given) -> Result<ServeOptions> {
     let search: SearchSettings = given.read();
     Ok(ServeOptions {
-        gather: given.read::<BatchSettings>().into(),
+        batch_options: given.read::<BatchSettings>().into(),
         in_flight: search.in_flight,
         io: search.io.into(),
         merge: search.merge,

@@ -223,7 +223,7 @@ fn run_memory(args: &Args, effort: Effort, index: &mut Index, output: Output) ->
     let search = SearchOptions {
         k: run.k,
         effort,
-        gather: batches.into(),
+        batch_options: batches.into(),
         switches: switches.into(),
         ..SearchOptions::default()
     };

@@ -16,9 +16,9 @@
 //! While other queries are in flight, those in the background have few reads under way (`READS_WANTED`), and their
 //! reads that wait for room come after those of others.
 
+mod batch_loads;
 mod buffers;
 mod codes;
-mod gather;
 mod options;
 mod queries;
 mod reads;
@@ -39,12 +39,12 @@ use stratann_core::query::{Loss, Outcome, QueryStats, Read, Step, StepTables};
 use stratann_storage::cache::ExtentCache;
 use stratann_storage::tier::{Completion, Tier};
 
+pub(crate) use self::batch_loads::OTHER_THREAD_FAILED;
+pub use self::batch_loads::{BatchLoads, BatchMember, BatchOptions};
+pub(crate) use self::batch_loads::{DOORBELL_BYTES_MAX, READ_EDGES_BYTES};
+use self::batch_loads::{Next, ThreadBatch};
 use self::buffers::BufferPool;
 use self::codes::CodeScorer;
-pub(crate) use self::gather::OTHER_THREAD_FAILED;
-pub(crate) use self::gather::{DOORBELL_BYTES_MAX, READ_EDGES_BYTES};
-pub use self::gather::{Gather, GatherMember, GatherOptions};
-use self::gather::{Gathering, Next};
 pub use self::options::{Admission, DriverOptions, MergedReads, Times, Width};
 pub use self::queries::{Loads, Peers, Queries, Scored};
 pub use self::reads::START_READS;
@@ -72,7 +72,7 @@ pub struct Driver<'a> {
     // Where equal reads of all threads meet, and where this thread gets its share.
     sharing: Option<(&'a SharedReads, Arc<Mailbox>)>,
     // Gathers the reads of a batch.
-    gathering: Option<Gathering<'a>>,
+    thread_batch: Option<ThreadBatch<'a>>,
     // What a step needs and a query that waits does not.
     tables: StepTables,
     // Ranks codes for queries of a kind with a scorer.
@@ -128,7 +128,7 @@ impl<'a> Driver<'a> {
             options: DriverOptions { in_flight, ..options },
             tier,
             sharing: None,
-            gathering: None,
+            thread_batch: None,
             tables: StepTables::default(),
             codes: None,
             slots: (0..in_flight).map(|_| Slot::new()).collect(),
@@ -162,10 +162,10 @@ impl<'a> Driver<'a> {
     }
 
     /// Gathers the reads of a batch before the first one is made; with `None` each read is made when it is wanted.
-    pub fn gathering(mut self, member: Option<(GatherMember<'a>, &'a SharedReads)>) -> Driver<'a> {
+    pub fn with_batch_loads(mut self, member: Option<(BatchMember<'a>, &'a SharedReads)>) -> Driver<'a> {
         if let Some((member, reads)) = member {
             self = self.sharing(Some(reads));
-            self.gathering = Some(Gathering::new(member));
+            self.thread_batch = Some(ThreadBatch::new(member));
         }
         self
     }
@@ -196,7 +196,7 @@ impl<'a> Driver<'a> {
             let has_load = self.take_load(queries)?;
             self.take_turns(has_admitted, queries)?;
             let is_busy = has_admitted || has_load || turns > 0;
-            if !is_busy && self.gathering.is_some() {
+            if !is_busy && self.thread_batch.is_some() {
                 match self.advance_batch(queries)? {
                     Next::Round => continue,
                     Next::End => return Ok(()),
@@ -212,7 +212,7 @@ impl<'a> Driver<'a> {
             }
             // Nothing wakes a thread that has no reads under way, unless its queries do.
             let may_admit =
-                !self.idle.is_empty() && !self.gathering.as_ref().is_some_and(Gathering::is_loading);
+                !self.idle.is_empty() && !self.thread_batch.as_ref().is_some_and(ThreadBatch::is_loading);
             let wait = !is_busy && queries.may_wait(may_admit) && (self.has_reads() || queries.can_wake());
             self.collect(wait, queries)?;
         }
@@ -267,12 +267,12 @@ impl<'a> Driver<'a> {
         if self.idle.is_empty() {
             return Ok(false);
         }
-        if self.gathering.as_mut().is_some_and(|gathering| !gathering.admits()) {
+        if self.thread_batch.as_mut().is_some_and(|thread_batch| !thread_batch.admits()) {
             return Ok(false);
         }
         let next = queries.next();
-        if let Some(gathering) = &mut self.gathering {
-            gathering.admitted(next.is_some(), queries)?;
+        if let Some(thread_batch) = &mut self.thread_batch {
+            thread_batch.admitted(next.is_some(), queries)?;
         }
         let Some(number) = next else { return Ok(false) };
         let Some(at) = self.idle.pop() else { return Ok(false) };

@@ -9,8 +9,8 @@ use stratann_core::query::{Extent, Loss, MAX_WIDTH, QueryStats, Read, ScorerId, 
 use stratann_storage::cache::ExtentCache;
 use stratann_storage::tier::{Buffer, Completion, Tier};
 
+use super::batch_loads::{Completed, ThreadBatch};
 use super::codes::CodeScorer;
-use super::gather::{Completed, Gathering};
 use super::options::READS_WANTED;
 use super::shared_reads::{Asker, Delivery, Share};
 use super::slot::{ReadResult, seen};
@@ -40,7 +40,7 @@ enum To {
     /// One query, and those that joined it.
     Query(Asker),
     /// All queries that wait for a gathered read: its number.
-    Gathered(usize),
+    Batch(usize),
 }
 
 /// The reads that the tier makes, by the tag that it knows them by.
@@ -70,7 +70,7 @@ impl TierReads {
     pub(super) fn load(&mut self, tier: &mut dyn Tier, read: Read, at: Extent, number: usize) {
         let (offset, bytes) = aligned(tier, at);
         let skip = (at.offset - offset) as usize;
-        let load = TierRead { read, skip, to: To::Gathered(number), is_shared: false, is_background: false };
+        let load = TierRead { read, skip, to: To::Batch(number), is_shared: false, is_background: false };
         let tag = self.add(load);
         let mut buffer = Buffer::new(bytes);
         buffer.show_exactly(bytes);
@@ -133,9 +133,9 @@ impl<'a> Driver<'a> {
             };
             let Some(read) = self.slots[slot].state.read_of(tag) else { continue };
             let asker = Asker { slot: slot as u32, generation: self.slots[slot].generation, tag };
-            let gathering = self.gathering.as_ref().filter(|own| !own.is_loading());
-            if let (Some(gathering), Some((_, mailbox))) = (gathering, &self.sharing) {
-                gathering.want(read, mailbox, asker);
+            let thread_batch = self.thread_batch.as_ref().filter(|own| !own.is_loading());
+            if let (Some(thread_batch), Some((_, mailbox))) = (thread_batch, &self.sharing) {
+                thread_batch.want(read, mailbox, asker);
                 self.joined += 1;
                 continue;
             }
@@ -211,7 +211,7 @@ impl<'a> Driver<'a> {
         let tag = self.reads.add(TierRead { read, skip, to: To::Query(asker), is_shared, is_background });
         self.tier.submit(tag, at.store, offset, buffer);
         self.unstarted += 1;
-        if self.gathering.is_some() {
+        if self.thread_batch.is_some() {
             // A query of a gathered batch counts no reads of its own.
             let (bytes_read, pages_read) = (u64::from(at.bytes), at.pages());
             if let Some(loads) = queries.loads() {
@@ -286,7 +286,7 @@ impl<'a> Driver<'a> {
     pub(super) fn has_reads(&self) -> bool {
         !self.reads.is_empty()
             || self.joined > 0
-            || self.gathering.as_ref().is_some_and(Gathering::is_loading)
+            || self.thread_batch.as_ref().is_some_and(ThreadBatch::is_loading)
             || self.codes.as_ref().is_some_and(CodeScorer::may_wait)
     }
 
@@ -314,10 +314,10 @@ impl<'a> Driver<'a> {
             mailbox.end_wait();
         }
         let mut deliveries = std::mem::take(&mut self.deliveries);
-        let gathered = &mut self.gathering;
+        let thread_batch = &mut self.thread_batch;
         mailbox.take(&mut deliveries, |load| {
-            if let Some(gathering) = gathered {
-                gathering.deliveries.push_back(load);
+            if let Some(thread_batch) = thread_batch {
+                thread_batch.deliveries.push_back(load);
             }
         });
         for Delivery { to, read, result } in deliveries.drain(..) {
@@ -339,7 +339,7 @@ impl<'a> Driver<'a> {
         let result = result.map_err(|_| Loss::Failed);
         let asker = match to {
             To::Query(asker) => asker,
-            To::Gathered(number) => {
+            To::Batch(number) => {
                 self.loaded(number, result.map(|end| Completed { buffer, skip, end }), queries);
                 return;
             }
@@ -348,7 +348,7 @@ impl<'a> Driver<'a> {
         let range = skip..skip + at.bytes as usize;
         let taken = result.and_then(|end| {
             let bytes = buffer.bytes_mut()[..end].get_mut(range.clone()).ok_or(Loss::Short)?;
-            let snapshot = self.gathering.as_ref().and_then(|gathering| gathering.snapshot.as_ref());
+            let snapshot = self.thread_batch.as_ref().and_then(|thread_batch| thread_batch.snapshot.as_ref());
             take_in(&seen(&self.view, snapshot), self.cache, &read, bytes)
         });
         // The cache has the bytes before the read ends: who finds it ended finds them there.

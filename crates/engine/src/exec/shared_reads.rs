@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use stratann_core::query::{Extent, Loss, Read, Tag};
 use stratann_storage::tier::Waker;
 
-use super::gather::LoadDelivery;
+use super::batch_loads::LoadDelivery;
 
 /// A query's want, as its thread knows it: its slot, the number of the query in that slot, and the tag of the want.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

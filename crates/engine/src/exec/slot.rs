@@ -11,8 +11,8 @@ use stratann_storage::cache::Cached;
 use stratann_storage::tier::Buffer;
 
 use super::Times;
+use super::batch_loads::Loaded;
 use super::buffers::BufferPool;
-use super::gather::Loaded;
 use crate::exec::Snapshot;
 use crate::exec::scorer::EarlyTable;
 

@@ -6,7 +6,7 @@ use stratann_storage::cache::ExtentCache;
 
 use super::cluster_set::ClusterSet;
 use crate::base::Base;
-use crate::exec::GatherOptions;
+use crate::exec::BatchOptions;
 
 /// The clusters of an index, for a client that sends queries where their clusters are cached.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -57,9 +57,9 @@ pub(crate) trait SharesLoads {
     /// Returns the graph by which a client chooses the clusters of a query.
     fn meta_hnsw(&self) -> &[u8];
     /// Returns the bytes of the doorbells of a search.
-    fn doorbells_bytes(&self, options: &GatherOptions) -> u64;
+    fn doorbells_bytes(&self, options: &BatchOptions) -> u64;
     /// Returns `options` whose doorbells take at most `left_bytes`, unless their length was chosen.
-    fn fit_doorbells(&self, options: &GatherOptions, left_bytes: u64) -> GatherOptions;
+    fn fit_doorbells(&self, options: &BatchOptions, left_bytes: u64) -> BatchOptions;
     /// Returns the bytes that a batch of queries is expected to load of each cluster. `search` has the clusters that a
     /// query visits and the queries of a batch.
     fn expected_bytes(&self, base: &Base, queries: Option<&[u8]>, search: (u32, usize)) -> Vec<u64>;

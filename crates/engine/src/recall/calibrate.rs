@@ -8,7 +8,7 @@ use stratann_storage::{Error, Progress, Result};
 
 use super::known::Known;
 use crate::curve::{Curve, Point, RECALL_ENOUGH};
-use crate::exec::{DOORBELL_BYTES_MAX, GatherOptions, Width};
+use crate::exec::{BatchOptions, DOORBELL_BYTES_MAX, Width};
 use crate::index::Index;
 use crate::kinds;
 use crate::kinds::kind;
@@ -17,7 +17,7 @@ use crate::search::{self, Answers, SearchOptions};
 
 /// Batches whose reads are gathered take little memory while a curve is measured: the counters of queries do not depend
 /// on it.
-const CALIBRATION_GATHER: GatherOptions = GatherOptions {
+const CALIBRATION_BATCHES: BatchOptions = BatchOptions {
     batch: 256,
     doorbell: 4,
     doorbell_bytes: DOORBELL_BYTES_MAX,
@@ -61,7 +61,7 @@ fn measure(
         threads,
         width: Width::Fixed(1),
         in_flight: Some(in_flight),
-        gather: CALIBRATION_GATHER,
+        batch_options: CALIBRATION_BATCHES,
         ..SearchOptions::default()
     };
     let kind = index.base.kind;

@@ -4,7 +4,7 @@ use stratann_core::query::Params;
 use stratann_storage::budget::{Account, THREAD_BYTES};
 
 use super::{Reserve, SearchOptions};
-use crate::exec::{GatherOptions, SLOT_BYTES};
+use crate::exec::{BatchOptions, SLOT_BYTES};
 use crate::index::Index;
 use crate::kinds::effort::Effort;
 use crate::kinds::kind;
@@ -26,10 +26,10 @@ pub fn reserve(manifest: &Manifest, options: &SearchOptions, low_memory: bool) -
     let queries = match manifest.facts().shares_reads {
         true => {
             let least = if low_memory { FEWEST_QUERIES } else { usize::MAX };
-            let batch = options.gather.batch.min(least) as u64;
+            let batch = options.batch_options.batch.min(least) as u64;
             let effort = if let Effort::Clusters(nprobe, ..) = options.effort { nprobe } else { 0 };
             let params = kinds::kind_of(manifest).usual_params(options.k as u32, effort.max(USUAL_EFFORT));
-            batch * gathered_slot_bytes(manifest.dim, kinds::state_bytes(&params)) + threads * state
+            batch * batch_slot_bytes(manifest.dim, kinds::state_bytes(&params)) + threads * state
         }
         false => {
             let in_flight = options.in_flight.unwrap_or(planned.in_flight);
@@ -39,19 +39,19 @@ pub fn reserve(manifest: &Manifest, options: &SearchOptions, low_memory: bool) -
             threads * in_flight as u64 * (state + reads)
         }
     };
-    let shortest = low_memory && !options.gather.is_doorbell_chosen;
-    let doorbell_bytes = if shortest { 0 } else { options.gather.doorbell_bytes };
-    let gather = GatherOptions { doorbell_bytes, ..options.gather };
-    let doorbells = kinds::kind_of(manifest).planned_doorbells_bytes(manifest, &gather);
+    let shortest = low_memory && !options.batch_options.is_doorbell_chosen;
+    let doorbell_bytes = if shortest { 0 } else { options.batch_options.doorbell_bytes };
+    let batch_options = BatchOptions { doorbell_bytes, ..options.batch_options };
+    let doorbells = kinds::kind_of(manifest).planned_doorbells_bytes(manifest, &batch_options);
     [("queries in flight", queries), ("threads", threads * THREAD_BYTES), (DOORBELLS, doorbells)]
 }
 
 /// Room for searches of a usual kind on an index that is opened before it is known which will come: all cores, and
 /// some thousand queries at a time. `loaders` threads load batches of their own.
-pub fn usual_reserve(manifest: &Manifest, gather: GatherOptions, loaders: usize) -> Reserve {
+pub fn usual_reserve(manifest: &Manifest, batch_options: BatchOptions, loaders: usize) -> Reserve {
     const QUERIES_BYTES: u64 = 4 << 20;
     let threads = std::thread::available_parallelism().map_or(1, |n| n.get());
-    let options = SearchOptions { threads, gather, ..SearchOptions::default() };
+    let options = SearchOptions { threads, batch_options, ..SearchOptions::default() };
     let bytes = |low_memory| {
         let [queries, threads, doorbells] = reserve(manifest, &options, low_memory).map(|part| part.1);
         QUERIES_BYTES + queries + threads + loaders as u64 * doorbells
@@ -60,7 +60,7 @@ pub fn usual_reserve(manifest: &Manifest, gather: GatherOptions, loaders: usize)
 }
 
 /// Bytes of a query that waits in a batch, whose state has `asked_bytes`.
-fn gathered_slot_bytes(dim: usize, asked_bytes: u64) -> u64 {
+fn batch_slot_bytes(dim: usize, asked_bytes: u64) -> u64 {
     asked_bytes + dim as u64 * 16 + SLOT_BYTES
 }
 
@@ -85,13 +85,13 @@ impl Index {
         let in_flight = self.in_flight(options);
         let per_query = self.query_bytes(options) + self.reads_bytes(options);
         let queries_bytes = match self.base.facts().shares_reads {
-            true => self.gathered_bytes(options, queries),
+            true => self.batch_bytes(options, queries),
             false => options.threads as u64 * in_flight as u64 * per_query,
         };
         account.add("queries in flight", queries_bytes);
         account.add("threads", options.threads as u64 * THREAD_BYTES);
         if let Some(own) = self.kind.shares_loads() {
-            account.add(DOORBELLS, own.doorbells_bytes(&options.gather));
+            account.add(DOORBELLS, own.doorbells_bytes(&options.batch_options));
         }
         if let Some(learning) = self.learning() {
             account.add("learning", learning.bytes(options.threads));
@@ -104,8 +104,9 @@ impl Index {
     /// `options` whose doorbells take at most `left_bytes`, unless the user chose their length.
     pub fn with_doorbells_in(&self, options: &SearchOptions, left_bytes: u64) -> SearchOptions {
         let own = self.kind.shares_loads();
-        let gather = own.map_or(options.gather, |own| own.fit_doorbells(&options.gather, left_bytes));
-        SearchOptions { gather, ..*options }
+        let batch_options =
+            own.map_or(options.batch_options, |own| own.fit_doorbells(&options.batch_options, left_bytes));
+        SearchOptions { batch_options, ..*options }
     }
 
     /// `options` whose doorbells fit into the RAM budget beside all else, with a full cache.
@@ -118,10 +119,10 @@ impl Index {
     }
 
     /// Bytes of the queries of a gathered batch. Tables belong to their threads.
-    fn gathered_bytes(&self, options: &SearchOptions, queries: usize) -> u64 {
-        let batch = options.gather.batch.min(queries.max(1)) as u64;
+    fn batch_bytes(&self, options: &SearchOptions, queries: usize) -> u64 {
+        let batch = options.batch_options.batch.min(queries.max(1)) as u64;
         let asked = self.params(options).map_or(0, |params| kinds::state_bytes(&params));
-        batch * gathered_slot_bytes(self.base.manifest.dim, asked)
+        batch * batch_slot_bytes(self.base.manifest.dim, asked)
             + options.threads as u64 * self.tables_bytes(options)
     }
 
@@ -131,7 +132,7 @@ impl Index {
         let asked = kinds::state_bytes(&self.usual_params());
         let kept = if self.kind.live().is_some() { asked } else { 0 };
         let tables = self.tables_bytes(&SearchOptions::default());
-        let slot = gathered_slot_bytes(self.base.manifest.dim, asked) + kept;
+        let slot = batch_slot_bytes(self.base.manifest.dim, asked) + kept;
         threads as u64 * (slots as u64 * slot + tables)
     }
 

@@ -7,7 +7,7 @@ use stratann_core::query::{Budget, Params};
 use stratann_storage::tier::{self, IoChoice, Tier};
 use stratann_storage::{Error, Progress, Result, budget};
 
-use crate::exec::{Admission, Driver, DriverOptions, Gather, GatherOptions, OTHER_THREAD_FAILED};
+use crate::exec::{Admission, BatchLoads, BatchOptions, Driver, DriverOptions, OTHER_THREAD_FAILED};
 use crate::index::Index;
 
 mod answers;
@@ -56,7 +56,7 @@ impl Index {
     /// Queries in flight per thread.
     pub(crate) fn in_flight(&self, options: &SearchOptions) -> usize {
         if self.base.facts().shares_reads {
-            return options.gather.batch.div_ceil(options.threads.max(1)).max(1);
+            return options.batch_options.batch.div_ceil(options.threads.max(1)).max(1);
         }
         let wanted = options.in_flight.unwrap_or(self.kind.in_flight());
         if options.admission == Admission::One { 1 } else { wanted.clamp(1, 4096) }
@@ -87,7 +87,7 @@ impl Index {
         options: &SearchOptions,
         progress: &dyn Progress,
     ) -> Result<Answers> {
-        if !self.base.facts().shares_reads && options.gather != GatherOptions::default() {
+        if !self.base.facts().shares_reads && options.batch_options != BatchOptions::default() {
             return Err(Error::bad_input(format!(
                 "--batch, --doorbell, and the baselines naive, no-doorbell and no-overlap are for a remote-hnsw, and \
                  this index is a {}; leave them out",
@@ -135,16 +135,17 @@ impl Index {
         if let Some(region) = self.kind.live() {
             batch.live = Some(LiveBatches::new(region)?);
         }
-        let gather = self.base.facts().shares_reads.then(|| Gather::new(options.gather, options.threads));
-        let gather = gather.as_ref();
+        let batch_loads =
+            self.base.facts().shares_reads.then(|| BatchLoads::new(options.batch_options, options.threads));
+        let batch_loads = batch_loads.as_ref();
         let (cpu, started) = (budget::process().cpu_us, Instant::now());
         let name = std::thread::scope(|scope| {
             let others = 1..options.threads;
             let batch = &batch;
             let workers: Vec<_> = others
-                .map(|number| scope.spawn(move || self.work(batch, (options, gather), number)))
+                .map(|number| scope.spawn(move || self.work(batch, (options, batch_loads), number)))
                 .collect();
-            let mut name = self.work(batch, (options, gather), 0);
+            let mut name = self.work(batch, (options, batch_loads), 0);
             for worker in workers {
                 let ended = worker
                     .join()
@@ -186,18 +187,18 @@ impl Index {
     fn work(
         &self,
         batch: &Batch<'_>,
-        (options, gather): (&SearchOptions, Option<&Gather>),
+        (options, batch_loads): (&SearchOptions, Option<&BatchLoads>),
         worker: usize,
     ) -> Result<&'static str> {
         // A thread that does not get to its driver must not be waited for.
-        let member = gather.map(|gather| gather.member(worker));
+        let member = batch_loads.map(|batch_loads| batch_loads.member(worker));
         let in_flight = self.in_flight(options);
-        let depth = match gather {
-            Some(_) => 2 * options.gather.doorbell,
+        let depth = match batch_loads {
+            Some(_) => 2 * options.batch_options.doorbell,
             None => in_flight * self.width_limit(options) as usize,
         };
         let depth = depth.clamp(1, 1024);
-        let tier = self.tier(depth, options.io, options.gather.doorbell).map_err(|e| {
+        let tier = self.tier(depth, options.io, options.batch_options.doorbell).map_err(|e| {
             let message = match self.base.memory() {
                 Some(_) => e.to_string(),
                 None => format!("io_uring was asked for but refused: {e}; use --io auto or pread"),
@@ -216,7 +217,7 @@ impl Index {
         let ran = Driver::new(self.view(), self.cache.as_ref(), tier, driver_options)
             .sharing(options.merge.then_some(&self.shared_reads))
             .scoring(self.kind.scorer())
-            .gathering(member.map(|member| (member, &self.shared_reads)))
+            .with_batch_loads(member.map(|member| (member, &self.shared_reads)))
             .run(&mut share);
         batch.progress.advance(share.unreported);
         batch.sums.lock().unwrap_or_else(|e| e.into_inner()).add(&share.sums);

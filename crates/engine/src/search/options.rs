@@ -7,7 +7,7 @@ use stratann_params::{AutoOr, Given};
 use stratann_storage::Result;
 use stratann_storage::tier::IoChoice;
 
-use crate::exec::{Admission, GatherOptions, Width};
+use crate::exec::{Admission, BatchOptions, Width};
 use crate::kinds::effort::Effort;
 use crate::kinds::options::Switches;
 use stratann_params::IndexKind;
@@ -34,7 +34,7 @@ pub struct SearchOptions {
     /// Make equal reads under way once.
     pub merge: bool,
     /// How a batch is loaded, of a kind whose queries share their reads.
-    pub gather: GatherOptions,
+    pub batch_options: BatchOptions,
     /// Techniques of the kind that may be switched.
     pub switches: Switches,
 }
@@ -73,7 +73,7 @@ impl SearchOptions {
                 .unwrap_or_else(|| std::thread::available_parallelism().map_or(1, |n| n.get())),
             io: settings.io.into(),
             merge: settings.merge,
-            gather: given.read::<BatchSettings>().into(),
+            batch_options: given.read::<BatchSettings>().into(),
             switches: Switches::read(given, kind),
         })
     }
@@ -91,7 +91,7 @@ impl Default for SearchOptions {
             threads: 1,
             io: IoChoice::Auto,
             merge: true,
-            gather: GatherOptions::default(),
+            batch_options: BatchOptions::default(),
             switches: Switches::Default,
         }
     }

@@ -41,7 +41,7 @@ impl Index {
     /// Another kind; numbers out of range; queries of another length.
     pub fn expected_traffic(&self, options: &TrafficOptions<'_>) -> Result<Traffic> {
         let bad = |why: String| Err(Error::bad_input(why));
-        let batch = options.batch.unwrap_or(SearchOptions::default().gather.batch);
+        let batch = options.batch.unwrap_or(SearchOptions::default().batch_options.batch);
         if !(1..=BATCH_MAX).contains(&batch) {
             return bad(format!("--batch is {batch}; use 1 to {BATCH_MAX}"));
         }

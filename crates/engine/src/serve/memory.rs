@@ -12,7 +12,7 @@ use super::lock;
 use super::question::Unanswered;
 use super::state::{Client, ServerState};
 use super::worker::Worker;
-use crate::exec::{Gather, GatherOptions, Snapshot, failure};
+use crate::exec::{BatchLoads, BatchOptions, Snapshot, failure};
 use crate::search::DOORBELLS;
 use crate::search::live::LiveBatches;
 
@@ -74,9 +74,9 @@ impl<'a> LiveThread<'a> {
 
 impl ServerState {
     /// The batches of one thread, of a kind whose queries share their reads.
-    pub(super) fn gather(&self) -> Option<Gather> {
-        let options = GatherOptions { batch: self.query_slots(), ..self.options.gather };
-        self.index.index().base.facts().shares_reads.then(|| Gather::new(options, 1))
+    pub(super) fn batch_loads(&self) -> Option<BatchLoads> {
+        let options = BatchOptions { batch: self.query_slots(), ..self.options.batch_options };
+        self.index.index().base.facts().shares_reads.then(|| BatchLoads::new(options, 1))
     }
 
     /// Shortens the doorbells of all threads so that they fit into the RAM budget, unless the user chose their length.
@@ -85,17 +85,17 @@ impl ServerState {
         let account = self.account();
         let left = budget.saturating_sub(account.total() - account.bytes_of(DOORBELLS));
         let each = left / self.options.threads.max(1) as u64;
-        let usual_bytes = self.options.gather.doorbell_bytes;
+        let usual_bytes = self.options.batch_options.doorbell_bytes;
         if let Some(own) = self.index.index().kind.shares_loads() {
-            self.options.gather = own.fit_doorbells(&self.options.gather, each);
+            self.options.batch_options = own.fit_doorbells(&self.options.batch_options, each);
         }
-        if self.options.gather.doorbell_bytes < usual_bytes {
+        if self.options.batch_options.doorbell_bytes < usual_bytes {
             (self.options.log)(&format!(
                 "the RAM budget has no room for doorbells of {} reads on {} threads: they have up to {} each; with a \
                  larger one, or fewer threads, a batch needs fewer round trips",
-                self.options.gather.doorbell,
+                self.options.batch_options.doorbell,
                 self.options.threads,
-                size(self.options.gather.doorbell_bytes)
+                size(self.options.batch_options.doorbell_bytes)
             ));
         }
     }

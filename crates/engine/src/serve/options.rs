@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use stratann_core::query::wire::{Carry, Results};
 
-use crate::exec::GatherOptions;
+use crate::exec::BatchOptions;
 use crate::exec::scorer::ScorerOptions;
 use crate::kinds::options::LearnOptions;
 use crate::search::{Effort, SearchOptions};
@@ -83,7 +83,7 @@ pub struct ServeOptions {
     /// Memory nodes that hold a `remote-hnsw`, instead of a folder.
     pub memory: Option<MemoryNodes>,
     /// How batches of a `remote-hnsw` are loaded: `batch` is shared by the threads.
-    pub gather: GatherOptions,
+    pub batch_options: BatchOptions,
     /// This server's number in a spread index or among separate ones; `None` for a plain index.
     pub server: Option<u8>,
     /// Address for the other servers; `None` when it is alone.
@@ -142,7 +142,7 @@ impl Default for ServeOptions {
         ServeOptions {
             index: PathBuf::new(),
             memory: None,
-            gather: GatherOptions::default(),
+            batch_options: BatchOptions::default(),
             server: None,
             listen: None,
             peers: Vec::new(),

@@ -175,7 +175,7 @@ fn search_options(options: &ServeOptions) -> SearchOptions {
         effort: Effort::Recall(0.95),
         in_flight: options.in_flight,
         threads: options.threads,
-        gather: options.gather,
+        batch_options: options.batch_options,
         ..SearchOptions::default()
     }
 }
@@ -183,7 +183,7 @@ fn search_options(options: &ServeOptions) -> SearchOptions {
 /// Most reads under way of one driver thread.
 fn tier_depth(index: &Index, options: &ServeOptions) -> usize {
     if index.base.facts().shares_reads {
-        return (2 * options.gather.doorbell).clamp(1, 1024);
+        return (2 * options.batch_options.doorbell).clamp(1, 1024);
     }
     let options = search_options(options);
     (index.in_flight(&options) * index.width_limit(&options) as usize).clamp(8, 1024)
@@ -371,7 +371,7 @@ impl ServerState {
         };
         account.add("queries in flight", in_flight);
         if let Some(own) = index.kind.shares_loads() {
-            account.add(DOORBELLS, threads as u64 * own.doorbells_bytes(&self.options.gather));
+            account.add(DOORBELLS, threads as u64 * own.doorbells_bytes(&self.options.batch_options));
         }
         account.add("largest query", self.largest_bytes());
         let threads = threads as u64;
@@ -491,7 +491,7 @@ impl ServerState {
         let index = self.index.index();
         let in_flight = self.query_slots() + self.job_slots();
         let depth = tier_depth(index, &self.options);
-        let reads = (self.options.io, self.options.gather.doorbell);
+        let reads = (self.options.io, self.options.batch_options.doorbell);
         let opened = self.index.tier(depth, reads).and_then(|mut tier| {
             let waker = tier.waker()?;
             Ok((tier, waker, self.live_thread()?))
@@ -518,12 +518,14 @@ impl ServerState {
             },
             turn_ns: TURN_NS,
         };
-        let gather = self.gather();
+        let batch_loads = self.batch_loads();
         let view = self.index.view(self.others().live);
         let ran = Driver::new(view, index.cache.as_ref(), tier, driver)
             .scoring(index.kind.scorer())
             .sharing(self.options.merge.then_some(&index.shared_reads))
-            .gathering(gather.as_ref().map(|gather| (gather.member(0), &index.shared_reads)))
+            .with_batch_loads(
+                batch_loads.as_ref().map(|batch_loads| (batch_loads.member(0), &index.shared_reads)),
+            )
             .run(&mut Worker::new(self, live, thread));
         if let Err(e) = ran {
             let why = format!(

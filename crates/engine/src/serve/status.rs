@@ -186,7 +186,7 @@ impl Status {
             loads: count(&state.counters.loads),
             loaded_bytes: count(&state.counters.loaded_bytes),
             round_trips: count(&state.counters.round_trips),
-            doorbell_bytes: state.options.gather.lowered_bytes(),
+            doorbell_bytes: state.options.batch_options.lowered_bytes(),
             memory_node_bytes: state.index.index().memory_node_bytes(),
             memory_lost: lock(&state.memory_lost).clone(),
             unreadable_ranges: lock(&state.unreadable).len(),

@@ -1,9 +1,9 @@
 //! The driver: any order, any depth, faults, caches, and both ways to read.
 
+mod batch_loads;
 mod cached;
 #[path = "../common/mod.rs"]
 mod common;
-mod gathered;
 mod merged;
 mod turns;
 

@@ -208,7 +208,7 @@ pub(super) fn run(args: &Args, output: Output) -> Result<Verdict> {
         clusters: bench.facts.clusters(),
         nprobe: bench.nprobe,
         batch: bench.batch_rows().len() / bench.row_bytes,
-        doorbell: SearchOptions::default().gather.doorbell,
+        doorbell: SearchOptions::default().batch_options.doorbell,
         cache_share: args.remote.share(),
         threads: bench.threads(),
         meta_bytes: bench.facts.meta_bytes,

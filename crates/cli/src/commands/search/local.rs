@@ -134,12 +134,12 @@ impl Bench {
     ) -> Result<Run> {
         let count = self.queries.count();
         let options = &self.with_doorbells(options);
-        if let Some(bytes) = options.gather.lowered_bytes().filter(|_| !self.noted_doorbells) {
+        if let Some(bytes) = options.batch_options.lowered_bytes().filter(|_| !self.noted_doorbells) {
             self.noted_doorbells = true;
             printer.note(&format!(
                 "note: the RAM budget has no room for doorbells of {} reads; they have up to {}, so that a batch needs \
                  more round trips",
-                options.gather.doorbell,
+                options.batch_options.doorbell,
                 size(bytes)
             ));
         }

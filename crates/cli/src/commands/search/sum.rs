@@ -159,10 +159,10 @@ fn params_json(options: &SearchOptions, used: Option<&Params>, k: usize) -> serd
         params[name] = value;
     }
     if used.is_some_and(|used| used.kind.remote_hnsw().is_some()) {
-        let gather = &options.gather;
+        let batch_options = &options.batch_options;
         (params[Key::<BatchSettings>::batch], params[Key::<BatchSettings>::doorbell]) =
-            (gather.batch.into(), gather.doorbell.into());
-        params["doorbell_bytes"] = gather.lowered_bytes().into();
+            (batch_options.batch.into(), batch_options.doorbell.into());
+        params["doorbell_bytes"] = batch_options.lowered_bytes().into();
     }
     params
 }

@@ -38,6 +38,6 @@ fn manifest(engine: &ServeOptions) -> Option<Manifest> {
 /// Bytes of the cache: a given size, or what is usual.
 pub(super) fn cache_bytes(asked: CacheBudget, engine: &ServeOptions) -> u64 {
     let Some(manifest) = manifest(engine) else { return asked.given().unwrap_or(0) };
-    let reserve = stratann_engine::search::usual_reserve(&manifest, engine.gather, engine.threads);
+    let reserve = stratann_engine::search::usual_reserve(&manifest, engine.batch_options, engine.threads);
     asked.shared_bytes(&manifest, engine.ram_budget, &reserve)
 }

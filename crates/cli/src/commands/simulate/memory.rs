@@ -9,7 +9,7 @@ use stratann_capacity::memory_nodes::recorded::Recorder;
 use stratann_capacity::memory_nodes::rows::{Against, Nodes, Row};
 use stratann_engine::dataset::GroundTruth;
 #[cfg(not(feature = "lab"))]
-use stratann_engine::exec::GatherOptions;
+use stratann_engine::exec::BatchOptions;
 use stratann_engine::index::Index;
 use stratann_engine::kinds;
 use stratann_engine::search::SearchOptions;
@@ -33,8 +33,8 @@ use baseline::ways;
 
 /// The ways to load: that of the kind, as the laboratory has the others.
 #[cfg(not(feature = "lab"))]
-fn ways(_: &[LoadWayName], own: GatherOptions) -> Vec<LoadWay> {
-    vec![LoadWay { name: "remote-hnsw", gather: own, is_for_each: false }]
+fn ways(_: &[LoadWayName], own: BatchOptions) -> Vec<LoadWay> {
+    vec![LoadWay { name: "remote-hnsw", batch_options: own, is_for_each: false }]
 }
 
 /// What is simulated.
@@ -67,7 +67,7 @@ pub(super) fn run(
     let Job { nodes: settings, run, queries, truth, search, seed } = job;
     let mut rows = Vec::new();
     queries.read(0, queries.count(), &mut rows)?;
-    let gather = search.gather;
+    let batch_options = search.batch_options;
     let params = index.params(&search)?;
     let nodes = Nodes {
         memory_nodes: settings.memory_nodes,
@@ -87,7 +87,7 @@ pub(super) fn run(
         progress: printer,
     };
     let mut recorded = Vec::new();
-    for way in ways(&settings.baseline, gather) {
+    for way in ways(&settings.baseline, batch_options) {
         recorded.push(recorder.record(way, most)?);
     }
     let prices = match &run.costs {
@@ -114,7 +114,7 @@ pub(super) fn run(
     let document = Document {
         params: serde_json::json!({
             "k": params.k, "nprobe": setting.nprobe, "ef": params.kind.remote_hnsw().map(|own| own.ef),
-            "batch": gather.batch, "doorbell": gather.doorbell, "cache_share": settings.cache_share,
+            "batch": batch_options.batch, "doorbell": batch_options.doorbell, "cache_share": settings.cache_share,
             "memory_nodes": nodes.memory_nodes, "clients": nodes.clients, "batches_at_once": nodes.at_once,
             "seed": seed,
         }),

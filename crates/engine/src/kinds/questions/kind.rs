@@ -8,7 +8,7 @@ use stratann_core::query::Params;
 use stratann_storage::{Progress, Result};
 
 use crate::curve::Point;
-use crate::exec::GatherOptions;
+use crate::exec::BatchOptions;
 use crate::findings::Report;
 use crate::kinds::answers::PlannedQuery;
 use crate::kinds::blocks;
@@ -48,7 +48,7 @@ pub(crate) trait Kind: Sync {
     }
 
     /// Returns the bytes of the doorbells of a search; 0 of a kind whose queries read for themselves.
-    fn planned_doorbells_bytes(&self, _manifest: &Manifest, _options: &GatherOptions) -> u64 {
+    fn planned_doorbells_bytes(&self, _manifest: &Manifest, _options: &BatchOptions) -> u64 {
         0
     }
 

@@ -3,7 +3,7 @@
 use stratann_storage::cache::ExtentCache;
 
 use super::facts::RemoteFacts;
-use crate::exec::{GatherOptions, READ_EDGES_BYTES};
+use crate::exec::{BatchOptions, READ_EDGES_BYTES};
 use crate::kinds::answers::PlannedQuery;
 use crate::manifest::Manifest;
 
@@ -53,7 +53,7 @@ pub(crate) fn planned_query(manifest: &Manifest, facts: &RemoteFacts) -> Planned
 }
 
 /// Bytes of the doorbells of a search, as far as the manifest tells: as if all clusters were as large as the largest.
-pub(crate) fn planned_doorbells_bytes(facts: &RemoteFacts, options: &GatherOptions) -> u64 {
+pub(crate) fn planned_doorbells_bytes(facts: &RemoteFacts, options: &BatchOptions) -> u64 {
     let beside = facts.overflow_bytes() + READ_EDGES_BYTES;
     let all = facts.cluster_bytes + u64::from(facts.clusters()) * beside;
     let (read, at_once) = (facts.cluster_bytes_max + beside, options.doorbells_at_once() as u64);

@@ -2,7 +2,7 @@
 
 use stratann_params::choices::LoadBaseline;
 
-use crate::exec::GatherOptions;
+use crate::exec::BatchOptions;
 
 /// How the clusters of a batch are loaded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,12 +38,12 @@ impl LoadScheme {
     }
 
     /// How it loads a batch, where the kind does it by `own`.
-    pub fn gather(self, own: GatherOptions) -> GatherOptions {
+    pub fn batch_options(self, own: BatchOptions) -> BatchOptions {
         match self {
             LoadScheme::Own => own,
-            LoadScheme::Naive => GatherOptions { batch: 1, doorbell: 1, overlap: false, ..own },
-            LoadScheme::NoDoorbell => GatherOptions { doorbell: 1, ..own },
-            LoadScheme::NoOverlap => GatherOptions { overlap: false, ..own },
+            LoadScheme::Naive => BatchOptions { batch: 1, doorbell: 1, overlap: false, ..own },
+            LoadScheme::NoDoorbell => BatchOptions { doorbell: 1, ..own },
+            LoadScheme::NoOverlap => BatchOptions { overlap: false, ..own },
         }
     }
 }

@@ -10,7 +10,7 @@ use stratann_storage::cache::ExtentCache;
 use super::live::LiveRegion;
 use super::open::RemoteIndex;
 use crate::base::Base;
-use crate::exec::GatherOptions;
+use crate::exec::BatchOptions;
 use crate::trace::{ClusterChoice, ClusterLoads, ClusterVisit, Headers, Results, Trace, traced};
 
 /// Costs of the reads of a query.
@@ -78,7 +78,7 @@ pub(crate) fn explain(
         comparisons: visit.comparisons,
         expanded: visit.expanded,
     });
-    let doorbell = GatherOptions::default().doorbell;
+    let doorbell = BatchOptions::default().doorbell;
     let choice = ClusterChoice {
         nprobe: own.map_or(0, |own| own.nprobe),
         ef: own.map_or(0, |own| own.ef),

@@ -8,7 +8,7 @@ use super::live::placement::{Room, Weight, divide};
 use super::open::RemoteIndex;
 use super::traffic;
 use crate::base::Base;
-use crate::exec::GatherOptions;
+use crate::exec::BatchOptions;
 use crate::kinds::shares_loads::{CachedClusters, ClusterMap, RecordedVisit, SharesLoads};
 
 impl RemoteIndex {
@@ -40,18 +40,18 @@ impl SharesLoads for RemoteIndex {
         self.meta()
     }
 
-    fn doorbells_bytes(&self, options: &GatherOptions) -> u64 {
+    fn doorbells_bytes(&self, options: &BatchOptions) -> u64 {
         let at_once = options.doorbells_at_once();
         let reads = self.largest_reads(options.doorbell.saturating_mul(at_once));
         let longest = reads.first().copied().unwrap_or(0);
         reads.iter().sum::<u64>().min(at_once as u64 * options.doorbell_bytes.max(longest))
     }
 
-    fn fit_doorbells(&self, options: &GatherOptions, left_bytes: u64) -> GatherOptions {
+    fn fit_doorbells(&self, options: &BatchOptions, left_bytes: u64) -> BatchOptions {
         if options.is_doorbell_chosen || self.doorbells_bytes(options) <= left_bytes {
             return *options;
         }
-        GatherOptions { doorbell_bytes: left_bytes / options.doorbells_at_once() as u64, ..*options }
+        BatchOptions { doorbell_bytes: left_bytes / options.doorbells_at_once() as u64, ..*options }
     }
 
     fn expected_bytes(&self, base: &Base, queries: Option<&[u8]>, search: (u32, usize)) -> Vec<u64> {

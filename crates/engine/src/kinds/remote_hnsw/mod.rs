@@ -28,7 +28,7 @@ use stratann_storage::{Progress, Result};
 
 use crate::curve::Point;
 use crate::dataset::{Reader, Scan};
-use crate::exec::GatherOptions;
+use crate::exec::BatchOptions;
 use crate::files;
 use crate::findings::Report;
 use crate::kinds::answers::PlannedQuery;
@@ -55,7 +55,7 @@ impl Kind for RemoteHnsw {
         Some(account::planned_query(manifest, &section.facts))
     }
 
-    fn planned_doorbells_bytes(&self, manifest: &Manifest, options: &GatherOptions) -> u64 {
+    fn planned_doorbells_bytes(&self, manifest: &Manifest, options: &BatchOptions) -> u64 {
         let section = manifest.section.remote();
         section.map_or(0, |section| account::planned_doorbells_bytes(&section.facts, options))
     }

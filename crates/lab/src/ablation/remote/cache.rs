@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
 use stratann_core::hash::hash;
-use stratann_engine::exec::GatherOptions;
+use stratann_engine::exec::BatchOptions;
 use stratann_engine::index::{Index, OpenOptions};
 use stratann_engine::search::{RecordedBatch, SearchOptions};
 use stratann_storage::cache::ExtentCache;
@@ -163,7 +163,7 @@ impl Bench<'_> {
 
     /// What decides the clusters of a query; all else is as short as it can be.
     fn recorded_options(&self, batch: usize) -> SearchOptions {
-        self.options(1, 1, GatherOptions { batch, ..GatherOptions::default() })
+        self.options(1, 1, BatchOptions { batch, ..BatchOptions::default() })
     }
 
     /// The nearest cluster of each query.

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use serde::Serialize;
-use stratann_engine::exec::GatherOptions;
+use stratann_engine::exec::BatchOptions;
 use stratann_engine::search::{Latency, SearchOptions};
 use stratann_storage::{Error, Progress, Result};
 
@@ -40,7 +40,7 @@ impl Bench<'_> {
         self.usual_cache();
         let count = self.batch_rows().len() / self.row_bytes;
         self.printer.stage("lengths of the doorbell", (LENGTHS.len() * count) as u64, "queries");
-        self.run(self.batch_rows(), &self.options(self.args.k, TABLE_EF, self.gather(64)))?;
+        self.run(self.batch_rows(), &self.options(self.args.k, TABLE_EF, self.batch_options(64)))?;
         let alone = self.singles(|answered| answered >= 200)?;
         let mut lengths = Vec::new();
         for doorbell in LENGTHS {
@@ -49,17 +49,17 @@ impl Bench<'_> {
         Ok(Doorbells { alone_us: Latency::of(&alone), lengths })
     }
 
-    fn gather(&self, doorbell: usize) -> GatherOptions {
-        GatherOptions {
+    fn batch_options(&self, doorbell: usize) -> BatchOptions {
+        BatchOptions {
             batch: self.args.remote.batch(),
             doorbell,
             is_doorbell_chosen: true,
-            ..GatherOptions::default()
+            ..BatchOptions::default()
         }
     }
 
     fn doorbell(&self, doorbell: usize) -> Result<AtDoorbell> {
-        let options = self.options(self.args.k, TABLE_EF, self.gather(doorbell));
+        let options = self.options(self.args.k, TABLE_EF, self.batch_options(doorbell));
         let ended = AtomicBool::new(false);
         let (batch, singles) = std::thread::scope(|scope| {
             let singles = scope.spawn(|| self.singles(|_| ended.load(Ordering::Relaxed)));
@@ -86,7 +86,7 @@ impl Bench<'_> {
 
     /// Searches single queries, at least one, until `is_done` with their number. Returns their nanoseconds.
     fn singles(&self, is_done: impl Fn(usize) -> bool) -> Result<Vec<u64>> {
-        let usual = self.options(self.args.k, TABLE_EF, self.gather(64));
+        let usual = self.options(self.args.k, TABLE_EF, self.batch_options(64));
         let options = SearchOptions { threads: 1, ..usual };
         let mut latencies = Vec::new();
         for row in self.batch_rows().chunks_exact(self.row_bytes).cycle() {

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 use stratann_core::query::QueryStats;
-use stratann_engine::exec::GatherOptions;
+use stratann_engine::exec::BatchOptions;
 use stratann_engine::kinds::remote_hnsw::baseline::LoadScheme;
 use stratann_engine::search::{Answers, Effort, Latency, SearchOptions};
 use stratann_params::search::RemoteSwitches;
@@ -92,12 +92,12 @@ impl Measured {
 
 impl Bench<'_> {
     /// Options of a search.
-    pub(super) fn options(&self, k: usize, ef: u32, gather: GatherOptions) -> SearchOptions {
+    pub(super) fn options(&self, k: usize, ef: u32, batch_options: BatchOptions) -> SearchOptions {
         SearchOptions {
             k,
             effort: Effort::Clusters(self.nprobe, None, None),
             threads: self.threads(),
-            gather,
+            batch_options,
             switches: RemoteSwitches { ef: Some(ef) }.into(),
             ..SearchOptions::default()
         }
@@ -136,8 +136,8 @@ impl Bench<'_> {
 
     /// Measures a scheme. All but naive have a cache that an equal batch has filled.
     pub(super) fn measure(&mut self, scheme: LoadScheme, k: usize, ef: u32) -> Result<Measured> {
-        let own = GatherOptions { batch: self.args.remote.batch(), ..GatherOptions::default() };
-        let options = self.options(k, ef, scheme.gather(own));
+        let own = BatchOptions { batch: self.args.remote.batch(), ..BatchOptions::default() };
+        let options = self.options(k, ef, scheme.batch_options(own));
         let is_naive = scheme == LoadScheme::Naive;
         if is_naive {
             self.index.set_cache_budget(0);

@@ -5,7 +5,7 @@ use serde::Serialize;
 use stratann_capacity::memory_nodes::prices::LoadPrices;
 use stratann_capacity::memory_nodes::recorded::{LoadWay, Recorder};
 use stratann_capacity::memory_nodes::rows::{Against, Nodes, Row};
-use stratann_engine::exec::GatherOptions;
+use stratann_engine::exec::BatchOptions;
 use stratann_engine::kinds::remote_hnsw::baseline::LoadScheme;
 use stratann_storage::Result;
 
@@ -37,16 +37,20 @@ pub(super) struct Model {
 }
 
 /// The way of a scheme, where the kind loads by `own`.
-fn way(scheme: LoadScheme, own: GatherOptions) -> LoadWay {
-    LoadWay { name: scheme.name(), gather: scheme.gather(own), is_for_each: scheme == LoadScheme::Naive }
+fn way(scheme: LoadScheme, own: BatchOptions) -> LoadWay {
+    LoadWay {
+        name: scheme.name(),
+        batch_options: scheme.batch_options(own),
+        is_for_each: scheme == LoadScheme::Naive,
+    }
 }
 
 impl Bench<'_> {
     /// Replays the batches of all schemes.
     pub(super) fn model(&mut self) -> Result<Model> {
         let link = self.args.remote.link();
-        let gather = GatherOptions { batch: self.args.remote.batch(), ..GatherOptions::default() };
-        let search = self.options(self.args.k, TABLE_EF, gather);
+        let batch_options = BatchOptions { batch: self.args.remote.batch(), ..BatchOptions::default() };
+        let search = self.options(self.args.k, TABLE_EF, batch_options);
         let (threads, count) = (self.threads(), self.batch_rows().len());
         let mut recorder = Recorder {
             index: &mut self.index,
@@ -59,7 +63,7 @@ impl Bench<'_> {
             seed: 1,
             progress: self.printer,
         };
-        let recorded = LoadScheme::ALL.map(|scheme| recorder.record(way(scheme, gather), 1));
+        let recorded = LoadScheme::ALL.map(|scheme| recorder.record(way(scheme, batch_options), 1));
         let recorded = recorded.into_iter().collect::<Result<Vec<_>>>()?;
         let own = recorded.iter().find(|of| of.way.name == LoadScheme::Own.name());
         let work = own.map(|own| own.work).unwrap_or_default();

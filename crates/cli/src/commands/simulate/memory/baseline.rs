@@ -1,7 +1,7 @@
 //! Ways to load clusters without some techniques of the kind.
 
 use stratann_capacity::memory_nodes::recorded::LoadWay;
-use stratann_engine::exec::GatherOptions;
+use stratann_engine::exec::BatchOptions;
 use stratann_engine::kinds::remote_hnsw::baseline::LoadScheme;
 use stratann_params::choices::LoadWayName;
 
@@ -15,7 +15,7 @@ fn scheme(name: LoadWayName) -> LoadScheme {
 }
 
 /// Each scheme once, that of the kind where none is given.
-pub(super) fn ways(names: &[LoadWayName], own: GatherOptions) -> Vec<LoadWay> {
+pub(super) fn ways(names: &[LoadWayName], own: BatchOptions) -> Vec<LoadWay> {
     let mut schemes: Vec<LoadScheme> = Vec::new();
     for &name in names {
         if !schemes.contains(&scheme(name)) {
@@ -29,6 +29,10 @@ pub(super) fn ways(names: &[LoadWayName], own: GatherOptions) -> Vec<LoadWay> {
 }
 
 /// The way of a scheme, where the kind loads by `own`.
-fn way(scheme: LoadScheme, own: GatherOptions) -> LoadWay {
-    LoadWay { name: scheme.name(), gather: scheme.gather(own), is_for_each: scheme == LoadScheme::Naive }
+fn way(scheme: LoadScheme, own: BatchOptions) -> LoadWay {
+    LoadWay {
+        name: scheme.name(),
+        batch_options: scheme.batch_options(own),
+        is_for_each: scheme == LoadScheme::Naive,
+    }
 }

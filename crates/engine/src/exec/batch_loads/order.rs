@@ -5,13 +5,13 @@ use std::collections::VecDeque;
 
 use stratann_storage::cache::ExtentCache;
 
-use super::{CACHED, DOORBELL_BYTES_MAX, GatherOptions, Load, READ_EDGES_BYTES};
+use super::{BatchOptions, CACHED, DOORBELL_BYTES_MAX, Load, READ_EDGES_BYTES};
 
 /// The loads of a batch in the order in which they are made: those that the cache has, then doorbells of equal bytes.
 pub(super) fn in_order(
     loads: impl Iterator<Item = Load>,
     cache: Option<&ExtentCache>,
-    options: &GatherOptions,
+    options: &BatchOptions,
 ) -> VecDeque<Load> {
     let (mut queue, mut reads): (VecDeque<Load>, Vec<Vec<Load>>) = Default::default();
     for mut load in loads {

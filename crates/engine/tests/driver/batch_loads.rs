@@ -6,7 +6,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use stratann_core::query::{Mode, Outcome, QueryState, QueryStats, Read, Step};
-use stratann_engine::exec::{Driver, Gather, GatherOptions, Loads, Queries, SharedReads, Times};
+use stratann_engine::exec::{BatchLoads, BatchOptions, Driver, Loads, Queries, SharedReads, Times};
 use stratann_storage::tier::{Fault, MemoryTier, Tier};
 
 use super::{ASKED, Ended, breaking, drive, memory, options, params, place};
@@ -86,18 +86,18 @@ fn one_read() -> stratann_core::query::Params {
 }
 
 /// Runs all queries, in batches, and returns what came of them.
-fn gathered(
+fn in_batches(
     threads: usize,
     batch: usize,
     overlap: bool,
     tier: impl Fn(usize) -> Box<dyn Tier> + Sync,
 ) -> (Shared, Vec<io::Result<()>>) {
     let (shared, reads) = (Shared::default(), SharedReads::default());
-    let gather =
-        Gather::new(GatherOptions { batch, doorbell: 5, overlap, ..GatherOptions::default() }, threads);
+    let batch_loads =
+        BatchLoads::new(BatchOptions { batch, doorbell: 5, overlap, ..BatchOptions::default() }, threads);
     let run = |thread: usize| {
         let driver = Driver::new(place().built.index.view(), None, tier(thread), options(batch, 1));
-        driver.gathering(Some((gather.member(thread), &reads))).run(&mut OfThread(&shared))
+        driver.with_batch_loads(Some((batch_loads.member(thread), &reads))).run(&mut OfThread(&shared))
     };
     let run = &run;
     let ran = std::thread::scope(|scope| {
@@ -111,7 +111,7 @@ fn gathered(
 fn answers_are_those_of_queries_alone() {
     let alone = drive(memory(64, 1), None, one_read(), ASKED, options(1, 1)).unwrap();
     for (threads, batch, overlap) in [(1, ASKED, true), (1, 7, false), (3, 20, true), (2, 1, true)] {
-        let (shared, ran) = gathered(threads, batch, overlap, |thread| memory(64, thread as u64));
+        let (shared, ran) = in_batches(threads, batch, overlap, |thread| memory(64, thread as u64));
         assert!(ran.iter().all(Result::is_ok), "{ran:?}");
         let mut ended = shared.ended.into_inner().unwrap();
         ended.sort_by_key(|e| e.0);
@@ -140,7 +140,7 @@ fn a_batch_makes_each_of_its_first_reads_once() {
         distinct.extend(tags.inspect(|_| wanted += 1));
     }
     for threads in [1, 3] {
-        let (shared, _) = gathered(threads, ASKED, true, |thread| memory(64, thread as u64));
+        let (shared, _) = in_batches(threads, ASKED, true, |thread| memory(64, thread as u64));
         let loads = shared.loads.into_inner().unwrap();
         assert!(distinct.len() < wanted);
         assert_eq!(shared.doorbells.into_inner() as u64, loads.round_trips);
@@ -157,7 +157,7 @@ fn a_batch_makes_each_of_its_first_reads_once() {
 #[test]
 fn a_doorbell_begins_before_the_one_ahead_of_it_is_searched() {
     let rung_at_first_use = |overlap| {
-        let (shared, ran) = gathered(1, ASKED, overlap, |thread| memory(64, thread as u64));
+        let (shared, ran) = in_batches(1, ASKED, overlap, |thread| memory(64, thread as u64));
         assert!(ran[0].is_ok() && shared.doorbells.into_inner() > 2);
         shared.rung_at_first_use.into_inner()
     };
@@ -170,7 +170,7 @@ fn a_failed_load_ends_the_queries_that_wait_for_it() {
         let fault = Fault::FlippedBit(50);
         Box::new(MemoryTier::new(place().blocks.clone(), 64, thread as u64).with_fault(0, fault))
     };
-    let (shared, ran) = gathered(1, ASKED, true, tier);
+    let (shared, ran) = in_batches(1, ASKED, true, tier);
     assert!(ran[0].is_ok());
     let ended = shared.ended.into_inner().unwrap();
     let lost = ended.iter().filter(|(_, e)| matches!(e.outcome, Outcome::Lost { .. })).count();
@@ -184,7 +184,7 @@ fn a_thread_that_fails_ends_the_search() {
         let tier = |thread: usize| -> Box<dyn Tier> {
             if thread == broken { breaking(memory(64, 1), 0) } else { memory(64, 1) }
         };
-        let (_, ran) = gathered(3, 20, true, tier);
+        let (_, ran) = in_batches(3, 20, true, tier);
         // Another thread may have had no query, and not have polled.
         assert!(broken > 0 || ran.iter().any(Result::is_err), "{ran:?}");
     }

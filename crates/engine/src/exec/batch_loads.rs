@@ -35,7 +35,7 @@ use order::in_order;
 
 /// How a batch is loaded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct GatherOptions {
+pub struct BatchOptions {
     /// Most queries of a batch.
     pub batch: usize,
     /// Most reads of a doorbell.
@@ -49,10 +49,10 @@ pub struct GatherOptions {
     pub overlap: bool,
 }
 
-impl Default for GatherOptions {
+impl Default for BatchOptions {
     /// Batches as in d-HNSW §4, and doorbells so long that a batch of 2,000 queries over 500 clusters waits for few.
     fn default() -> Self {
-        GatherOptions {
+        BatchOptions {
             batch: 2000,
             doorbell: 64,
             doorbell_bytes: DOORBELL_BYTES_MAX,
@@ -62,7 +62,7 @@ impl Default for GatherOptions {
     }
 }
 
-impl GatherOptions {
+impl BatchOptions {
     /// Most bytes of a doorbell, where these were lowered to fit a RAM budget.
     pub fn lowered_bytes(&self) -> Option<u64> {
         Some(self.doorbell_bytes).filter(|&bytes| bytes < DOORBELL_BYTES_MAX)
@@ -84,16 +84,16 @@ pub(crate) const DOORBELL_BYTES_MAX: u64 = 256 << 20;
 /// Bytes of a read beyond those that were asked for: it begins and ends with a page.
 pub(crate) const READ_EDGES_BYTES: u64 = 2 * stratann_core::PAGE as u64;
 
-/// The gathered reads of a search, shared by its threads.
-pub struct Gather {
-    options: GatherOptions,
+/// The reads of the batches of a search, shared by its threads.
+pub struct BatchLoads {
+    options: BatchOptions,
     threads: usize,
-    state: Mutex<GatherState>,
+    state: Mutex<BatchState>,
     turn: Condvar,
 }
 
 #[derive(Default)]
-struct GatherState {
+struct BatchState {
     /// Queries that may still be admitted to the batch, and those that were.
     left: usize,
     admitted: usize,
@@ -160,28 +160,28 @@ impl Drop for Doorbell {
     }
 }
 
-impl Gather {
+impl BatchLoads {
     /// For a search with so many threads.
-    pub fn new(options: GatherOptions, threads: usize) -> Gather {
+    pub fn new(options: BatchOptions, threads: usize) -> BatchLoads {
         let options =
-            GatherOptions { batch: options.batch.max(1), doorbell: options.doorbell.max(1), ..options };
-        let state = GatherState { left: options.batch, ..GatherState::default() };
-        Gather { options, threads: threads.max(1), state: Mutex::new(state), turn: Condvar::new() }
+            BatchOptions { batch: options.batch.max(1), doorbell: options.doorbell.max(1), ..options };
+        let state = BatchState { left: options.batch, ..BatchState::default() };
+        BatchLoads { options, threads: threads.max(1), state: Mutex::new(state), turn: Condvar::new() }
     }
 
     /// One thread's membership; the first number, 0, is the loader. Dropping it before the search has ended ends the
     /// search on all threads.
-    pub fn member(&self, thread: usize) -> GatherMember<'_> {
-        GatherMember { gather: self, is_loader: thread == 0 }
+    pub fn member(&self, thread: usize) -> BatchMember<'_> {
+        BatchMember { batch: self, is_loader: thread == 0 }
     }
 
-    fn lock(&self) -> MutexGuard<'_, GatherState> {
+    fn lock(&self) -> MutexGuard<'_, BatchState> {
         self.state.lock().unwrap_or_else(|e| e.into_inner())
     }
 
     /// Ends a stage on one thread, and waits until all have ended it. The loader then does what is to be done between
     /// two stages.
-    fn end_stage(&self, is_loader: bool, between: impl FnOnce(&mut GatherState)) -> io::Result<()> {
+    fn end_stage(&self, is_loader: bool, between: impl FnOnce(&mut BatchState)) -> io::Result<()> {
         let mut state = self.lock();
         state.arrived += 1;
         self.turn.notify_all();
@@ -206,16 +206,16 @@ impl Gather {
     }
 }
 
-/// See [`Gather::member`].
-pub struct GatherMember<'a> {
-    gather: &'a Gather,
+/// See [`BatchLoads::member`].
+pub struct BatchMember<'a> {
+    batch: &'a BatchLoads,
     is_loader: bool,
 }
 
-impl Drop for GatherMember<'_> {
+impl Drop for BatchMember<'_> {
     fn drop(&mut self) {
-        self.gather.lock().is_broken = true;
-        self.gather.turn.notify_all();
+        self.batch.lock().is_broken = true;
+        self.batch.turn.notify_all();
     }
 }
 
@@ -225,9 +225,9 @@ enum Stage {
     Load,
 }
 
-/// A thread's part of a gathered batch.
-pub(super) struct Gathering<'a> {
-    member: GatherMember<'a>,
+/// A thread's part of a batch whose reads are shared.
+pub(super) struct ThreadBatch<'a> {
+    member: BatchMember<'a>,
     stage: Stage,
     // Of the loader: what is not started yet, what is under way by its number, and doorbells whose bytes are in use.
     queue: VecDeque<Load>,
@@ -251,9 +251,9 @@ pub(super) enum Next {
     End,
 }
 
-impl<'a> Gathering<'a> {
-    pub(super) fn new(member: GatherMember<'a>) -> Gathering<'a> {
-        Gathering {
+impl<'a> ThreadBatch<'a> {
+    pub(super) fn new(member: BatchMember<'a>) -> ThreadBatch<'a> {
+        ThreadBatch {
             member,
             stage: Stage::Admit,
             queue: VecDeque::new(),
@@ -270,7 +270,7 @@ impl<'a> Gathering<'a> {
         if self.stage == Stage::Load {
             return false;
         }
-        let mut state = self.member.gather.lock();
+        let mut state = self.member.batch.lock();
         let admits = state.left > 0;
         state.left = state.left.saturating_sub(1);
         admits
@@ -278,7 +278,7 @@ impl<'a> Gathering<'a> {
 
     /// Notes whether a query was admitted. The first one begins the batch.
     pub(super) fn admitted(&mut self, was_there_one: bool, queries: &mut dyn Queries) -> io::Result<()> {
-        let mut state = self.member.gather.lock();
+        let mut state = self.member.batch.lock();
         if !was_there_one {
             state.left += 1;
             return Ok(());
@@ -292,7 +292,7 @@ impl<'a> Gathering<'a> {
 
     /// Adds a query's want to the table.
     pub(super) fn want(&self, read: Read, mailbox: &Arc<Mailbox>, asker: Asker) {
-        let mut state = self.member.gather.lock();
+        let mut state = self.member.batch.lock();
         let key = (read.at.store, read.at.offset, read.at.bytes);
         let load = state.wanted.entry(key).or_insert_with(|| Load {
             read,
@@ -314,7 +314,7 @@ impl<'a> Gathering<'a> {
         while self.doorbells.front().is_some_and(|doorbell| doorbell.strong_count() == 0) {
             self.doorbells.pop_front();
         }
-        self.doorbells.len() < self.member.gather.options.doorbells_at_once() && !self.queue.is_empty()
+        self.doorbells.len() < self.member.batch.options.doorbells_at_once() && !self.queue.is_empty()
     }
 
     /// The loads of a read that has ended, each with its place in the read, and their doorbell.
@@ -326,7 +326,7 @@ impl<'a> Gathering<'a> {
 
     /// Takes the loads of the next doorbell from the queue, by reads.
     fn next_loads(&mut self, room: usize) -> Vec<Vec<Load>> {
-        let options = &self.member.gather.options;
+        let options = &self.member.batch.options;
         let (most, bytes_max) = (options.doorbell.min(room), options.doorbell_bytes.min(DOORBELL_BYTES_MAX));
         let doorbell = self.queue.front().map_or(CACHED, |load| load.doorbell);
         let mut reads: Vec<Vec<Load>> = Vec::new();
@@ -383,7 +383,7 @@ impl Load {
 }
 
 /// A loader that ends early leaves no query waiting.
-impl Drop for Gathering<'_> {
+impl Drop for ThreadBatch<'_> {
     fn drop(&mut self) {
         let under_way = self.loads.drain(..).flatten().flat_map(|(loads, _)| loads);
         under_way.chain(self.queue.drain(..)).for_each(|load| load.give(Err(Loss::Failed)));
@@ -393,13 +393,13 @@ impl Drop for Gathering<'_> {
 impl Driver<'_> {
     /// Starts the doorbells that may begin. Only the loader has any.
     pub(super) fn start_doorbells(&mut self, queries: &mut dyn Queries) -> io::Result<()> {
-        while self.gathering.as_mut().is_some_and(Gathering::may_ring) && self.tier.room() > 0 {
+        while self.thread_batch.as_mut().is_some_and(ThreadBatch::may_ring) && self.tier.room() > 0 {
             let doorbell = Arc::new(Doorbell(self.tier.waker().ok()));
-            let Some(gathering) = &mut self.gathering else { return Ok(()) };
-            let reads = gathering.next_loads(self.tier.room());
-            gathering.doorbells.push_back(Arc::downgrade(&doorbell));
-            if gathering.under_way == 0 {
-                gathering.loads.clear();
+            let Some(thread_batch) = &mut self.thread_batch else { return Ok(()) };
+            let reads = thread_batch.next_loads(self.tier.room());
+            thread_batch.doorbells.push_back(Arc::downgrade(&doorbell));
+            if thread_batch.under_way == 0 {
+                thread_batch.loads.clear();
             }
             let mut stats = QueryStats::default();
             let mut nodes = [false; 256];
@@ -433,8 +433,8 @@ impl Driver<'_> {
             Some(Cached::Resident(bytes)) => Arc::from(bytes),
             None => {
                 load.doorbell = usize::MAX;
-                if let Some(gathering) = &mut self.gathering {
-                    gathering.queue.push_back(load);
+                if let Some(thread_batch) = &mut self.thread_batch {
+                    thread_batch.queue.push_back(load);
                 }
                 return;
             }
@@ -457,10 +457,10 @@ impl Driver<'_> {
             .tier
             .locate(whole)
             .filter(|at| self.tier.store_bytes(at.store).is_some_and(|store_bytes| at.end() <= store_bytes));
-        let gathering = self.gathering.as_mut()?;
-        let number = gathering.loads.len();
-        gathering.loads.push(Some((loads, doorbell.clone())));
-        gathering.under_way += 1;
+        let thread_batch = self.thread_batch.as_mut()?;
+        let number = thread_batch.loads.len();
+        thread_batch.loads.push(Some((loads, doorbell.clone())));
+        thread_batch.under_way += 1;
         let Some(at) = at else {
             self.loaded(number, Err(Loss::Short), queries);
             return None;
@@ -476,10 +476,10 @@ impl Driver<'_> {
         result: Result<Completed, Loss>,
         queries: &mut dyn Queries,
     ) {
-        let Some((loads, doorbell)) = self.gathering.as_mut().and_then(|own| own.ended(number)) else {
+        let Some((loads, doorbell)) = self.thread_batch.as_mut().and_then(|own| own.ended(number)) else {
             return;
         };
-        let snapshot = self.gathering.as_ref().and_then(|own| own.snapshot.as_ref());
+        let snapshot = self.thread_batch.as_ref().and_then(|own| own.snapshot.as_ref());
         let view = seen(&self.view, snapshot);
         let first = loads.first().map_or(0, |load| load.read.at.offset);
         let taken = result.map(|Completed { mut buffer, skip, end }| {
@@ -507,8 +507,8 @@ impl Driver<'_> {
     /// Gives the bytes of one load to all queries of this thread that wait for it, one after another. Returns whether
     /// there was one.
     pub(super) fn take_load(&mut self, queries: &mut dyn Queries) -> io::Result<bool> {
-        let Some(gathering) = &mut self.gathering else { return Ok(false) };
-        let Some(LoadDelivery { result, askers, since }) = gathering.deliveries.pop_front() else {
+        let Some(thread_batch) = &mut self.thread_batch else { return Ok(false) };
+        let Some(LoadDelivery { result, askers, since }) = thread_batch.deliveries.pop_front() else {
             return Ok(false);
         };
         self.joined -= askers.len();
@@ -535,38 +535,38 @@ impl Driver<'_> {
     pub(super) fn advance_batch(&mut self, queries: &mut dyn Queries) -> io::Result<Next> {
         // Bytes that are still to come for queries that have ended are taken too: their doorbell waits for it.
         let is_idle = self.idle.len() == self.slots.len() && self.joined == 0;
-        let Some(gathering) = &mut self.gathering else { return Ok(Next::Wait) };
-        let GatherMember { gather, is_loader } = gathering.member;
-        let batch = gather.options.batch;
-        match gathering.stage {
+        let Some(thread_batch) = &mut self.thread_batch else { return Ok(Next::Wait) };
+        let BatchMember { batch: loads, is_loader } = thread_batch.member;
+        let batch = loads.options.batch;
+        match thread_batch.stage {
             // A server waits for its next query.
-            Stage::Admit if gather.threads == 1 && queries.stays() && gather.lock().admitted == 0 => {
+            Stage::Admit if loads.threads == 1 && queries.stays() && loads.lock().admitted == 0 => {
                 return Ok(Next::Wait);
             }
             Stage::Admit => {
-                let (queue, cache) = (&mut gathering.queue, self.cache);
-                let options = &gather.options;
-                gather.end_stage(is_loader, |state| {
+                let (queue, cache) = (&mut thread_batch.queue, self.cache);
+                let options = &loads.options;
+                loads.end_stage(is_loader, |state| {
                     *queue = in_order(std::mem::take(&mut state.wanted).into_values(), cache, options);
                 })?;
-                gathering.stage = Stage::Load;
-                gathering.snapshot = queries.loads().and_then(|loads| loads.batch_snapshot());
-                if gather.lock().admitted == 0 {
+                thread_batch.stage = Stage::Load;
+                thread_batch.snapshot = queries.loads().and_then(|loads| loads.batch_snapshot());
+                if loads.lock().admitted == 0 {
                     return Ok(Next::End);
                 }
             }
             Stage::Load => {
-                let has_loads = !gathering.queue.is_empty() || gathering.under_way > 0;
+                let has_loads = !thread_batch.queue.is_empty() || thread_batch.under_way > 0;
                 if !is_idle || has_loads {
                     return Ok(Next::Wait);
                 }
-                gather.end_stage(is_loader, |state| {
+                loads.end_stage(is_loader, |state| {
                     (state.left, state.admitted) = (batch, 0);
                     if let Some(loads) = queries.loads() {
                         loads.end_batch();
                     }
                 })?;
-                gathering.stage = Stage::Admit;
+                thread_batch.stage = Stage::Admit;
             }
         }
         Ok(Next::Round)
