@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
-use stratann_cluster::memory::found;
+use stratann_cluster::node_registry::found;
 use stratann_engine::exec::BatchOptions;
 use stratann_engine::index::{Acknowledged, CacheBudget, Index, OpenOptions, PLACE, Unfinished};
 use stratann_engine::search;

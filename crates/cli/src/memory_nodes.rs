@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use stratann_cluster::memory::found;
+use stratann_cluster::node_registry::found;
 use stratann_engine::index::{Index, OpenOptions};
 use stratann_storage::link::Tls;
 use stratann_storage::remote_memory::{Credentials, read_key};

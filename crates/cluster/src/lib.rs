@@ -1,10 +1,10 @@
 //! Data of a cluster outside of its servers: versions of its index in a [`store`], and its members in etcd
-//! ([`membership`]), of which some are memory nodes ([`memory`]).
+//! ([`membership`]), of which some are memory nodes ([`node_registry`]).
 //!
 //! No query needs either. A running server continues without them.
 
 pub mod membership;
-pub mod memory;
+pub mod node_registry;
 #[cfg(feature = "store")]
 pub mod store;
 

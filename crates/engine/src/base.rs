@@ -146,7 +146,7 @@ impl Base {
     }
 
     /// The memory nodes that have what queries read.
-    pub(crate) fn memory(&self) -> Option<&Arc<RemoteSource>> {
+    pub(crate) fn memory_nodes(&self) -> Option<&Arc<RemoteSource>> {
         match &self.source {
             Source::File(_) => None,
             Source::MemoryNodes(nodes) => Some(nodes),
@@ -233,7 +233,7 @@ impl Base {
 
     /// The name of what reads go through: `io_uring` or `pread`, and whether the file system allows direct reads.
     pub(crate) fn backend_name(&self, tier: &str) -> String {
-        if self.memory().is_some() {
+        if self.memory_nodes().is_some() {
             return tier.to_string();
         }
         if self.direct { format!("{tier}, O_DIRECT") } else { format!("{tier}, buffered") }

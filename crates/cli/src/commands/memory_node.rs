@@ -5,7 +5,7 @@ use std::sync::{Arc, mpsc};
 use std::time::{Duration, SystemTime};
 
 use stratann_cluster::membership::{EtcdOptions, Membership, MemoryMember};
-use stratann_cluster::memory::etcd_options;
+use stratann_cluster::node_registry::etcd_options;
 use stratann_storage::link::{Log, Tls};
 use stratann_storage::remote_memory::{CONNECTIONS_MAX, Node, NodeId, NodeOptions, Place, read_key};
 use stratann_storage::{Error, Result};

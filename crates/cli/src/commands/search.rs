@@ -9,7 +9,7 @@ use crate::parameters::{Parameters, Rows};
 use crate::progress::ProgressPrinter;
 use serde::Serialize;
 use serde::ser::SerializeMap;
-use stratann_cluster::memory::found;
+use stratann_cluster::node_registry::found;
 use stratann_core::query::QueryStats;
 use stratann_engine::exec::scorer::ScorerReport;
 use stratann_engine::exec::{MergedReads, Times};

@@ -19,7 +19,7 @@ impl Index {
     /// Why its memory nodes do not have what was opened any more, once a search or a change has noticed: another load
     /// has begun, or a node was started again. Nothing is answered or changed then.
     pub fn replaced(&self) -> Option<Error> {
-        self.base.memory().and_then(|nodes| nodes.replaced().cloned()).map(Error::from)
+        self.base.memory_nodes().and_then(|nodes| nodes.replaced().cloned()).map(Error::from)
     }
 
     /// Opens what its memory nodes have now, with the same options.
@@ -27,7 +27,7 @@ impl Index {
     /// # Errors
     /// An index in a folder; as [`Index::open_memory`].
     pub fn reopened(&self) -> Result<Index> {
-        let source = self.base.memory().ok_or_else(|| self.no_live())?.again()?;
+        let source = self.base.memory_nodes().ok_or_else(|| self.no_live())?.again()?;
         let cache_budget = self.cache.as_ref().map_or(0, |cache| cache.used_bytes() + cache.left_bytes());
         let options = OpenOptions { ram_budget: self.ram_budget, cache_budget, ..OpenOptions::default() };
         Index::of_memory(source, options)
@@ -51,7 +51,7 @@ impl Index {
     /// Bytes that were read of each memory node since the index was opened, by its number: headers, clusters and fresh
     /// records. Empty for an index in a folder.
     pub fn memory_node_bytes(&self) -> Vec<u64> {
-        self.base.memory().map_or_else(Vec::new, |nodes| nodes.bytes_by_node())
+        self.base.memory_nodes().map_or_else(Vec::new, |nodes| nodes.bytes_by_node())
     }
 
     /// Vectors of the index that are not deleted. Those in memory nodes are counted where they have changed.

@@ -254,7 +254,7 @@ impl Queries for Share<'_, '_> {
             Outcome::OutOfBudget => {
                 Some("the query ran out of its allowance of reads; ask for a lower recall".into())
             }
-            Outcome::Lost { at, loss, .. } if let Some(memory) = batch.index.base.memory() => {
+            Outcome::Lost { at, loss, .. } if let Some(memory) = batch.index.base.memory_nodes() => {
                 Some(memory.failure(at, loss))
             }
             lost @ Outcome::Lost { at, .. } => {

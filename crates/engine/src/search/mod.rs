@@ -10,10 +10,10 @@ use stratann_storage::{Error, Progress, Result, budget};
 use crate::exec::{Admission, BatchLoads, BatchOptions, Driver, DriverOptions, OTHER_THREAD_FAILED};
 use crate::index::Index;
 
+mod account;
 mod answers;
 mod batch;
 pub(crate) mod live;
-mod memory;
 pub(crate) mod options;
 mod params;
 mod record;
@@ -24,8 +24,8 @@ mod truth;
 pub use crate::kinds::answers::ExactCost;
 pub use crate::kinds::effort::Effort;
 pub use crate::kinds::shares_loads::RecordedVisit;
+pub use account::{DOORBELLS, reserve, usual_reserve};
 pub use answers::{Answers, Latency, recall};
-pub use memory::{DOORBELLS, reserve, usual_reserve};
 pub use options::{SearchOptions, mode_of};
 use record::Recording;
 pub use record::{RecordedBatch, RecordedLoad, RecordedQuery};
@@ -175,7 +175,7 @@ impl Index {
     /// # Errors
     /// io_uring is refused; no memory node answers.
     pub(crate) fn tier(&self, depth: usize, io: IoChoice, doorbell: usize) -> io::Result<Box<dyn Tier>> {
-        if let Some(memory) = self.base.memory() {
+        if let Some(memory) = self.base.memory_nodes() {
             return memory.tier(depth, doorbell);
         }
         let file = self.base.blocks_file().map_err(io::Error::other)?;
@@ -199,7 +199,7 @@ impl Index {
         };
         let depth = depth.clamp(1, 1024);
         let tier = self.tier(depth, options.io, options.batch_options.doorbell).map_err(|e| {
-            let message = match self.base.memory() {
+            let message = match self.base.memory_nodes() {
                 Some(_) => e.to_string(),
                 None => format!("io_uring was asked for but refused: {e}; use --io auto or pread"),
             };

@@ -12,9 +12,9 @@
 
 mod actions;
 mod inbox;
-mod memory;
 mod options;
 mod question;
+mod remote_batches;
 mod scores;
 mod served_index;
 mod state;

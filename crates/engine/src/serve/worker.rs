@@ -11,7 +11,7 @@ use stratann_core::query::{Loss, QueryState, QueryStats, Read, Step, Tag, Thresh
 use stratann_storage::ledger::Reservation;
 
 use super::inbox::{Free, Job, Size};
-use super::memory::LiveThread;
+use super::remote_batches::LiveThread;
 use super::scores::Scored;
 use super::state::{Permit, ServerState};
 use crate::exec::{self, Loads, MergedReads, Peers, Queries, Snapshot, Times};

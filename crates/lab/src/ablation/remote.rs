@@ -11,7 +11,7 @@ use stratann_cli::options;
 use stratann_cli::output::{Named, Output};
 use stratann_cli::progress::ProgressPrinter;
 use stratann_cli::queries::Queries;
-use stratann_cluster::memory::found;
+use stratann_cluster::node_registry::found;
 use stratann_engine::dataset::GroundTruth;
 use stratann_engine::index::{Index, OpenOptions};
 use stratann_engine::kinds::remote_hnsw::baseline::LoadScheme;

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
-use stratann_cluster::memory::found;
+use stratann_cluster::node_registry::found;
 use stratann_cluster::store::is_store;
 use stratann_engine::manifest::Manifest;
 use stratann_engine::memory_nodes::{LoadOptions, LoadedNode, load_with};

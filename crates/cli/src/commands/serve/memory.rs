@@ -1,6 +1,6 @@
 //! A server of an index in memory nodes, and the cache of a server.
 
-use stratann_cluster::memory::found;
+use stratann_cluster::node_registry::found;
 use stratann_engine::index::{CacheBudget, Index, OpenOptions};
 use stratann_engine::manifest::Manifest;
 use stratann_engine::serve::{MemoryNodes, ServeOptions};

@@ -156,7 +156,7 @@ impl ServerState {
             }
             drop(stopped);
             // A server without queries would not notice a new load either.
-            let source = self.index.index().base.memory();
+            let source = self.index.index().base.memory_nodes();
             source.iter().for_each(|source| source.look());
             if let Some(why) = source.and_then(|source| source.replaced()) {
                 self.note_memory(Some(why.to_string()));
@@ -218,7 +218,7 @@ impl Worker<'_> {
     /// Why memory nodes did not give this query a cluster, however often it was asked; `None` where they did.
     pub(super) fn why_lost(&self, state: &QueryState) -> Option<String> {
         let base = &self.server.index.index().base;
-        let memory = base.memory().filter(|_| matches!(state.outcome(), Outcome::Lost { .. }))?;
+        let memory = base.memory_nodes().filter(|_| matches!(state.outcome(), Outcome::Lost { .. }))?;
         let failed = || failure(state.outcome(), &base.blocks_path).unwrap_or_default();
         Some(memory.last_error().map_or_else(failed, |e| e.to_string()))
     }
