@@ -162,7 +162,7 @@ choices! {
         /// By distance to the centroid, less a gain for sampled vectors that were found
         Evidence = "evidence",
         /// By the number of sampled vectors that were found, as in the paper
-        Votes = "votes",
+        SampleHits = "votes",
         /// By the distance to the centroid, without the navigation graph
         Centroid = "centroid",
         /// By the expected number of results

@@ -1,5 +1,5 @@
 //! The navigation graph: centroids and sampled members in RAM, each of which knows its cluster (OrchANN §5.2). The
-//! nodes nearest to a query vote for the clusters to visit.
+//! nodes nearest to a query are sample hits of the clusters to visit.
 //!
 //! A sampled member costs its code alone: like the codes of the lists, it is of what the member's centroid leaves, so
 //! that the distance to it is that to the centroid, plus what the code adds.

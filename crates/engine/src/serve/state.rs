@@ -454,7 +454,8 @@ impl ServerState {
         Some(Permit { server: self, is_heavy: size.is_heavy, memory })
     }
 
-    /// Sets the memory of the account aside in the ledger of the process. The previous version counts the program already.
+    /// Sets the memory of the account aside in the ledger of the process. A previous version counts the
+    /// program already.
     pub(super) fn set_aside(&self, has_previous_version: bool) -> Result<()> {
         let account = self.account();
         let of = |name: &str| account.components.iter().filter(|c| c.0 == name).map(|c| c.1).sum::<u64>();

@@ -6,12 +6,12 @@
 
 mod fine;
 mod rank;
+mod rotated_query;
 mod rows;
 mod scan;
 #[cfg(test)]
 mod tests;
 mod trace;
-mod turned;
 mod view;
 
 use alloc::vec::Vec;
@@ -173,7 +173,7 @@ impl Kind for GridIvf {
     }
 
     fn prepare(base: &Base<'_>, view: &View<'_>, query: &[u8], scratch: &mut Scratch) {
-        turned::prepare(base, view, query, scratch);
+        rotated_query::prepare(base, view, query, scratch);
     }
 
     fn step(cx: &mut StepContext<'_, Self>, arrived: Ordered<'_>) {

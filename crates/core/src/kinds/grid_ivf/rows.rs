@@ -5,15 +5,15 @@
 //! nearest lists first. What a row needs of other servers is one job, which visits the servers of its slices in turn.
 //! Each adds its components to the sums of the vectors that are left, and drops those beyond the threshold. The last
 //! one replies with the best. Slices of the largest variance come first, wherever they are, and so most vectors drop
-//! out early; a busy server comes last. Without the pipeline all slices are scored at once: see [`at_once`].
+//! out early; a busy server comes last. Without the pipeline all slices are scored at once: see [`parallel_slices`].
 
 use alloc::vec::Vec;
 
-pub(super) use self::at_once::Gathered;
-use self::at_once::Part;
+pub(super) use self::parallel_slices::Gathered;
+use self::parallel_slices::Part;
 use super::fine::Fine;
+use super::rotated_query::RotatedQuery;
 use super::scan::{Scanner, begin as begin_scan, count_list, limit, prewarm, scan_list};
-use super::turned::Turned;
 use super::{GridIvf, State, View};
 use crate::codec::{Reader, Refused, Writer, varint_bytes};
 use crate::kinds::kind::StepContext;
@@ -52,7 +52,7 @@ pub(super) struct Row {
     // Those of each group, of vectors whose sum in units has too few digits.
     pub(super) fine: Fine,
     // What the slices that are missing need of the query.
-    pub(super) query: Turned,
+    pub(super) query: RotatedQuery,
     // It is one slice of a row whose other slices are scored at the same time.
     pub(super) part: Option<Part>,
 }
@@ -141,7 +141,7 @@ fn begin_row(cx: &mut StepContext<'_, GridIvf>) -> Option<()> {
     cx.own.open = rest;
     row.limit = if cx.params.prune_vector { first_limit(cx) } else { cx.own.limit };
     if !cx.params.pipeline && cx.view.slice_count() > 1 {
-        return at_once::begin(cx, row);
+        return parallel_slices::begin(cx, row);
     }
     row.begin(cx.view);
     let missing = scan_here(cx, &mut row)?;
@@ -152,7 +152,7 @@ fn begin_row(cx: &mut StepContext<'_, GridIvf>) -> Option<()> {
     match cx.base.here.as_ref().and_then(|here| here.next(&missing, 0)) {
         Some(to) => {
             let tag = cx.score(to)?;
-            row.query = Turned::of(cx.base, cx.view, cx.scratch, row.done);
+            row.query = RotatedQuery::of(cx.base, cx.view, cx.scratch, row.done);
             if row.done == 0 {
                 // The first scorer begins it: all vectors are left, with sums of 0.
                 row.alive.clear();
@@ -250,7 +250,7 @@ pub(super) fn step_job(cx: &mut StepContext<'_, GridIvf>) {
     if missing.is_empty() {
         let State { found, .. } = &mut *cx.own;
         found.clone_from(&cx.q.top.hits);
-        at_once::note_ids(cx.view, &mut row);
+        parallel_slices::note_ids(cx.view, &mut row);
         let is_finished = row.is_finished(cx.view);
         let (sums, results) = reply_bytes(cx.own, &row);
         cx.q.stats.sum_bytes += sums;
@@ -258,7 +258,7 @@ pub(super) fn step_job(cx: &mut StepContext<'_, GridIvf>) {
         cx.own.rows.push((tag, row));
         return cx.q.finish(if is_finished { Outcome::Complete } else { Outcome::Partial });
     }
-    row.query = Turned::of(cx.base, cx.view, cx.scratch, row.done);
+    row.query = RotatedQuery::of(cx.base, cx.view, cx.scratch, row.done);
     count_bytes(cx, &row);
     cx.own.rows.push((tag, row));
     cx.end_round(&missing);
@@ -275,7 +275,7 @@ fn go_on(cx: &mut StepContext<'_, GridIvf>, row: &mut Row) -> Option<Vec<u32>> {
     }
     row.query.load(cx.base, cx.view, row.done, cx.scratch)?;
     if let Some(part) = &row.part {
-        at_once::load_norms(cx, part)?;
+        parallel_slices::load_norms(cx, part)?;
     }
     let is_next = |slice: &usize| row.done >> slice & 1 == 0 && row.is_here(cx, *slice);
     if let Some(slice) = (0..cx.view.slice_count()).find(is_next) {
@@ -287,7 +287,7 @@ fn go_on(cx: &mut StepContext<'_, GridIvf>, row: &mut Row) -> Option<Vec<u32>> {
 /// Appends what a job has found.
 pub(super) fn encode_scores(state: &State, w: &mut Writer<'_>) {
     match state.rows.first() {
-        Some((_, row)) if row.part.is_some() => at_once::encode(row, w),
+        Some((_, row)) if row.part.is_some() => parallel_slices::encode(row, w),
         _ => put_hits(&state.found, w),
     }
 }
@@ -302,7 +302,7 @@ pub(super) fn take_scores(
     let Some(r) = scores else {
         let (_, row) = cx.own.rows.swap_remove(at);
         // Of all slices of a row that are lost, the first one opens its lists again.
-        if row.part.is_some_and(|part| !at_once::drop_row(cx.own, part.row)) {
+        if row.part.is_some_and(|part| !parallel_slices::drop_row(cx.own, part.row)) {
             return Ok(());
         }
         for probe in row.lists {
@@ -315,7 +315,7 @@ pub(super) fn take_scores(
         return Ok(());
     };
     if cx.own.rows[at].1.part.is_some() {
-        return at_once::take(cx, at, r);
+        return parallel_slices::take(cx, at, r);
     }
     let mut hits = Vec::new();
     take_hits(r, cx.q.top.k, &mut hits)?;
@@ -472,7 +472,7 @@ pub(super) fn memory_bytes(state: &State) -> usize {
         + state.found.capacity() * size_of::<Hit>()
 }
 
-mod at_once;
+mod parallel_slices;
 mod wire;
 pub(super) use wire::{decode, encode};
 use wire::{put_hits, take_hits};

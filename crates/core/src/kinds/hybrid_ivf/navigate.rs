@@ -138,11 +138,11 @@ fn rank_clusters(
             let cluster = cx.view.nav.cluster_of[entry.id as usize];
             let nearer = EVIDENCE_WEIGHT * (far - from_order_key(entry.distance)).max(0.0);
             match ranking.iter_mut().find(|v| v.0 == cluster) {
-                Some(entry) if entry.1 == 0 && order != Order::Votes => {
+                Some(entry) if entry.1 == 0 && order != Order::SampleHits => {
                     (entry.1, entry.2) = (1, entry.2 - nearer);
                 }
                 Some(entry) => entry.1 += 1,
-                None if order == Order::Votes => ranking.push((cluster, 1, beyond)),
+                None if order == Order::SampleHits => ranking.push((cluster, 1, beyond)),
                 None => {
                     let base = to_centroid(cx.base.metric, &query.wide, cx.view.centroid(cluster));
                     ranking.push((cluster, 1, base - nearer));
@@ -151,7 +151,7 @@ fn rank_clusters(
         }
     }
     ranking.sort_unstable_by(|a, b| {
-        let by_hits = if order == Order::Votes { b.1.cmp(&a.1) } else { core::cmp::Ordering::Equal };
+        let by_hits = if order == Order::SampleHits { b.1.cmp(&a.1) } else { core::cmp::Ordering::Equal };
         by_hits.then(a.2.total_cmp(&b.2)).then(a.0.cmp(&b.0))
     });
     ranking.truncate(cx.params.visits_max(cx.view.directory.clusters()) as usize);

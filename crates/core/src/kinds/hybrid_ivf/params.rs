@@ -14,7 +14,7 @@ pub enum Order {
     #[default]
     Evidence = 0,
     /// By the number of sample hits: members among the nearest that the navigation found (OrchANN §5.3).
-    Votes = 1,
+    SampleHits = 1,
     /// By the distance to the centroid.
     Centroid = 2,
     /// By the number of members to expect within the threshold, from the cluster's size and spread.
@@ -23,7 +23,7 @@ pub enum Order {
 
 impl Order {
     /// All of them.
-    pub const ALL: [Order; 4] = [Order::Evidence, Order::Votes, Order::Centroid, Order::Expected];
+    pub const ALL: [Order; 4] = [Order::Evidence, Order::SampleHits, Order::Centroid, Order::Expected];
 
     /// The one of this name.
     pub fn from_name(name: &str) -> Option<Order> {
@@ -34,7 +34,7 @@ impl Order {
     pub const fn name(self) -> &'static str {
         match self {
             Order::Evidence => "evidence",
-            Order::Votes => "votes",
+            Order::SampleHits => "votes",
             Order::Centroid => "centroid",
             Order::Expected => "expected",
         }

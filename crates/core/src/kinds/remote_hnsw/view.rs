@@ -139,7 +139,7 @@ impl View<'_> {
         is_final
     }
 
-    /// Whether these bytes are what a read must bring. Fresh records have a checksum each, which [`View::mask_unwritten`]
+    /// Whether these bytes are those of a read. Fresh records have a checksum each, which [`View::mask_unwritten`]
     /// checks: one that is written just now is none yet, and no damage.
     pub(super) fn check_read(&self, _: &Base<'_>, read: &Read, bytes: &[u8]) -> bool {
         let Some(located) = self.clusters.get(read.unit as usize) else { return false };

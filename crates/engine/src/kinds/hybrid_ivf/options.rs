@@ -61,7 +61,7 @@ impl Recorded for ListOptions {
 pub(crate) fn order(name: OrderName) -> Order {
     match name {
         OrderName::Evidence => Order::Evidence,
-        OrderName::Votes => Order::Votes,
+        OrderName::SampleHits => Order::SampleHits,
         OrderName::Centroid => Order::Centroid,
         OrderName::Expected => Order::Expected,
     }

@@ -19,7 +19,7 @@
 //! | … | lists: count, then each |
 //! | 8, 8 | the slices that are done; the limit, as a double |
 //! | … | what is left |
-//! | … | what the missing slices need of the query: see [`super::super::turned`] |
+//! | … | what the missing slices need of the query: see [`super::super::rotated_query`] |
 //!
 //! What is left is
 //!
@@ -32,9 +32,9 @@
 use alloc::vec::Vec;
 
 use super::super::fine::Fine;
-use super::super::turned::DIM_MAX;
+use super::super::rotated_query::DIM_MAX;
 use super::super::{MAX_FAN_OUT, MAX_PROBES, State};
-use super::at_once::Part;
+use super::parallel_slices::Part;
 use super::{Gathered, Probe, Row, TRIES, ones};
 use crate::codec::{Reader, Refused, Writer, varint_bytes};
 use crate::search::{Hit, Tag};

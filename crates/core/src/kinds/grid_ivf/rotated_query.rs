@@ -26,7 +26,7 @@ pub(super) const DIM_MAX: u32 = 1 << 16;
 
 /// The part of a query that a job needs.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(super) struct Turned {
+pub(super) struct RotatedQuery {
     values: Vec<u8>,
     factor: f32,
     length: f32,
@@ -107,9 +107,9 @@ fn components<'v>(view: &'v View<'_>) -> impl Iterator<Item = core::ops::Range<u
     view.slices.windows(2).map(move |w| edge(w[0])..edge(w[1]))
 }
 
-impl Turned {
+impl RotatedQuery {
     /// What is needed of a prepared query while `done` slices are added; none of its memory is kept.
-    pub(super) fn of(base: &Base<'_>, view: &View<'_>, scratch: &Scratch, done: u64) -> Turned {
+    pub(super) fn of(base: &Base<'_>, view: &View<'_>, scratch: &Scratch, done: u64) -> RotatedQuery {
         let size = dtype(base, view).size();
         let missing = (0..).zip(components(view)).filter(|(slice, _)| done >> slice & 1 == 0);
         let mut values = Vec::new();
@@ -117,7 +117,7 @@ impl Turned {
             values.extend_from_slice(scratch.values.get(range.start * size..range.end * size).unwrap_or(&[]));
         }
         let pilot = if done & 1 == 0 { scratch.pilot.clone() } else { Vec::new() };
-        Turned { values, factor: scratch.factor, length: scratch.length, pilot, shift: scratch.shift }
+        RotatedQuery { values, factor: scratch.factor, length: scratch.length, pilot, shift: scratch.shift }
     }
 
     /// Prepares a query of which `done` slices are added: their components are 0. `None` where it does not fit: a job
@@ -159,7 +159,7 @@ impl Turned {
         rest.is_empty().then_some(())
     }
 
-    /// Bytes that [`Turned::encode`] appends.
+    /// Bytes that [`RotatedQuery::encode`] appends.
     pub(super) fn bytes(&self) -> u64 {
         let (values, pilot) = (self.values.len() as u64, self.pilot.len() as u64);
         8 + varint_bytes(values) + values + varint_bytes(pilot) + 4 * pilot

@@ -4,8 +4,8 @@
 use alloc::vec::Vec;
 
 use super::super::fine::{Fine, coarse_below};
+use super::super::rotated_query::RotatedQuery;
 use super::super::scan::{count_list, unit_distance};
-use super::super::turned::Turned;
 use super::super::{GridIvf, State, View};
 use super::wire::{put_left, take_left};
 use super::{Probe, Row, count_bytes, full, is_here, ones};
@@ -78,7 +78,7 @@ pub(super) fn begin(cx: &mut StepContext<'_, GridIvf>, row: Row) -> Option<()> {
         let to = cx.base.here.as_ref().and_then(|here| here.next(&units[slice..=slice], 0))?;
         let tag = cx.score(to)?;
         let mut row = of_slice(slice);
-        row.query = Turned::of(cx.base, cx.view, cx.scratch, row.done);
+        row.query = RotatedQuery::of(cx.base, cx.view, cx.scratch, row.done);
         if let Some(part) = &mut row.part {
             part.with_ids = core::mem::take(&mut needs_ids);
         }
