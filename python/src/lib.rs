@@ -32,6 +32,7 @@ fn _stratann(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(build::groundtruth, module)?)?;
     module.add_function(wrap_pyfunction!(build::parse_size, module)?)?;
     module.add_function(wrap_pyfunction!(parameters::parameters, module)?)?;
+    module.add_function(wrap_pyfunction!(parameters::unknown, module)?)?;
     module.add_function(wrap_pyfunction!(index::search_together, module)?)?;
     module.add_function(wrap_pyfunction!(report::recall, module)?)?;
     module.add_function(wrap_pyfunction!(report::tune, module)?)?;

@@ -2,7 +2,7 @@
 
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
-use stratann_params::{GROUPS, Given, Scope, Value};
+use stratann_params::{GROUPS, Given, IndexKind, Scope, Value, similar};
 
 use crate::error;
 
@@ -44,6 +44,28 @@ fn of(object: &Bound<'_, PyAny>) -> PyResult<Value> {
 /// The names of keywords of a stage.
 #[pyfunction]
 pub(crate) fn parameters(stage: &str) -> Vec<&'static str> {
+    of_stage(stage, |_| true)
+}
+
+/// The error for a keyword that a function does not have: names a similar one of the kind. `known` are all keywords of
+/// the function.
+#[pyfunction]
+pub(crate) fn unknown(stage: &str, kind: &str, name: &str, known: Vec<String>) -> String {
+    let of_all = parameters(stage);
+    let of_kind = of_stage(stage, |kinds| IndexKind::parse(kind).is_none_or(|kind| kinds.contains(&kind)));
+    let is_near = |name: &&String| of_kind.contains(&name.as_str()) || !of_all.contains(&name.as_str());
+    let near: Vec<String> = known.iter().filter(is_near).cloned().collect();
+    match similar(name, &near) {
+        Some(near) => format!("there is no parameter {name}; use {near}"),
+        None => format!("there is no parameter {name}; leave it out"),
+    }
+}
+
+/// The names of a stage's keywords whose kinds are accepted.
+fn of_stage(stage: &str, accepts: impl Fn(&[IndexKind]) -> bool) -> Vec<&'static str> {
     let groups = GROUPS.iter().filter(|group| format!("{:?}", group.stage).eq_ignore_ascii_case(stage));
-    groups.flat_map(|group| group.params).filter(|param| param.in_python).map(|param| param.name).collect()
+    let all = groups.flat_map(|group| group.params.iter().map(move |param| (group, param)));
+    all.filter(|(group, param)| param.in_python && accepts(group.kinds_of(param)))
+        .map(|(_, param)| param.name)
+        .collect()
 }

@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 from . import _stratann
 from ._arrays import Path, byte_size, fixed, is_path, source, whole
 from ._errors import InputError
-from ._parameters import parameters
+from ._parameters import parameters, refuses_unknown
 from ._progress import Progress, listening
 
 
@@ -59,6 +59,7 @@ def engine_options(given: dict[str, Any]) -> dict[str, Any]:
     return {**parameters("build", given), "kind": given["kind"], "ram_budget": budget, "ids": None}
 
 
+@refuses_unknown("build")
 def build(
     base: ArrayLike | Path,
     path: Path,

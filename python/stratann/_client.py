@@ -23,7 +23,7 @@ from numpy.typing import ArrayLike, NDArray
 from . import _stratann
 from ._arrays import DTYPES, dtype_name, rows_of
 from ._errors import InputError, QueryError, ServerError, plain
-from ._parameters import search_parameters
+from ._parameters import refuses_unknown, search_parameters
 from ._results import SearchResult
 from ._routing import Routing, Silent, note
 
@@ -118,6 +118,7 @@ class Client:
         """Type of a component; queries must have it."""
         return DTYPES[self._status["dtype"]]
 
+    @refuses_unknown("search")
     def search(
         self,
         queries: ArrayLike,

@@ -24,6 +24,10 @@ class InputError(Error, ValueError):
     """An argument, an array or a file is wrong: correct it and try again."""
 
 
+class KeywordError(InputError, TypeError):
+    """A function has no keyword of this name; the message names a similar one."""
+
+
 class BudgetError(Error, MemoryError):
     """The RAM budget is too small for the job; the message names the smallest that works."""
 

@@ -16,7 +16,7 @@ from ._arrays import DTYPES, Path, as_bytes, byte_size, dtype_name, fixed, numbe
 from ._build import Neighbors
 from ._changes import Changes, changed, ids_of
 from ._errors import InputError, QueryError
-from ._parameters import search_parameters
+from ._parameters import refuses_unknown, search_parameters
 from ._progress import Progress, listening
 from ._results import SearchResult, result_of, truth_of
 
@@ -70,6 +70,7 @@ class Index:
         """Whether `close` was called."""
         return self._index.closed
 
+    @refuses_unknown("search")
     def search(
         self,
         queries: ArrayLike,
@@ -425,6 +426,7 @@ class Index:
             live = self._index.verify_memory(on_progress)
             return json.loads(_stratann.verify(self._path, on_progress) if live is None else live)
 
+    @refuses_unknown("search")
     def explain(
         self,
         query: ArrayLike,
@@ -502,6 +504,7 @@ class Index:
         return f"<stratann.Index {self._path!r}: {self.kind}, {shape}, {self.metric}{state}>"
 
 
+@refuses_unknown("search")
 def search_together(
     indexes: Sequence[Index],
     queries: ArrayLike,

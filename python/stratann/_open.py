@@ -8,9 +8,10 @@ from collections.abc import Sequence
 from ._arrays import Path, byte_size
 from ._errors import InputError
 from ._index import Index
-from ._parameters import parameters
+from ._parameters import parameters, refuses_unknown
 
 
+@refuses_unknown("open")
 def open(
     path: Path,
     ram_budget: int | str | None = None,

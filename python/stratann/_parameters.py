@@ -2,13 +2,40 @@
 
 from __future__ import annotations
 
-from typing import Any
+import inspect
+from collections.abc import Callable
+from functools import wraps
+from typing import Any, TypeVar, cast
 
 import numpy as np
 
 from . import _stratann
 from ._arrays import fixed
-from ._errors import InputError
+from ._errors import InputError, KeywordError
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
+
+def refuses_unknown(stage: str) -> Callable[[_Function], _Function]:
+    """Decorates a function whose keywords are parameters of a stage.
+
+    A keyword that it does not have raises `KeywordError`, which names a similar one of the same kind of index.
+    """
+
+    def decorate(function: _Function) -> _Function:
+        known = inspect.signature(function).parameters
+
+        @wraps(function)
+        def checked(*args: Any, **keywords: Any) -> Any:
+            unknown = next((name for name in keywords if name not in known), None)
+            if unknown is not None:
+                kind = keywords.get("kind", getattr(args[0], "kind", None) if args else None)
+                raise KeywordError(_stratann.unknown(stage, str(kind), unknown, list(known)))
+            return function(*args, **keywords)
+
+        return cast(_Function, checked)
+
+    return decorate
 
 
 def parameters(stage: str, given: dict[str, Any]) -> dict[str, Any]:

@@ -35,6 +35,7 @@ from . import _stratann
 from ._arrays import Path, dtype_name, is_path, rows_of, write_vectors
 from ._build import BuildReport, checked_ids, engine_options
 from ._errors import BudgetError, Error, InputError, WorkerError
+from ._parameters import refuses_unknown
 from ._progress import OnProgress, Progress, listening
 from ._stratann import __version__
 
@@ -47,6 +48,7 @@ _STOP_SECONDS = 20.0
 _SUFFIXES = {"f32": ".fbin", "f16": ".f16bin", "u8": ".u8bin", "i8": ".i8bin"}
 
 
+@refuses_unknown("build")
 def build(
     base: ArrayLike | Path,
     path: Path,

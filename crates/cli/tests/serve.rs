@@ -205,6 +205,7 @@ fn a_config_file_is_read_and_held_against_what_it_may_say() {
     std::fs::write(data.path("short"), "0123456789\n").unwrap();
     for (text, said) in [
         ("index = \"flat\"\ncolour = 1", "line 2: there is no parameter colour; leave it out"),
+        ("index = \"flat\"\nlearnin = \"off\"", "line 2: there is no parameter learnin; leave it out"),
         ("index = \"flat\"\nthread = 1", "line 2: there is no parameter thread; use threads"),
         ("index = \"flat\"\nhttp = [\"a\", \"b\"]", "line 2: http is a list; give a text"),
         ("http = \"127.0.0.1:0\"", "has no index"),

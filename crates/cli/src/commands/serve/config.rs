@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
+use stratann_engine::manifest::Manifest;
 use stratann_params::{Given, Param, Place, Scope, Surface, Type, Value, named};
 use stratann_storage::{Error, Result, input};
 use toml::{Spanned, Value as Toml};
@@ -21,7 +22,7 @@ const ADDED: [&str; 2] = ["host_name", "allow_origin"];
 pub(super) fn given(path: Option<&Path>, own: &Parameters<ServeRows>) -> Result<(Given, PathBuf)> {
     let Some(path) = path else { return Ok((own.given.clone(), PathBuf::new())) };
     let folder = path.parent().unwrap_or(Path::new(""));
-    let file = read(path, folder)?;
+    let file = read(path, folder, &own.given)?;
     let mut given = own.given.clone().or(file.clone());
     for name in ADDED.into_iter().filter(|name| own.given.has(name)) {
         file.values(name).for_each(|value| given.push(name, value.clone(), name.into()));
@@ -29,7 +30,7 @@ pub(super) fn given(path: Option<&Path>, own: &Parameters<ServeRows>) -> Result<
     Ok((given, folder.to_path_buf()))
 }
 
-fn read(path: &Path, folder: &Path) -> Result<Given> {
+fn read(path: &Path, folder: &Path, own: &Given) -> Result<Given> {
     let text = input::read_text(path)?;
     let wrong = |start: usize, why: String| {
         let line = text.get(..start).unwrap_or("").matches('\n').count() + 1;
@@ -41,8 +42,13 @@ fn read(path: &Path, folder: &Path) -> Result<Given> {
     })?;
     let mut keys: Vec<(Spanned<String>, Toml)> = keys.into_iter().collect();
     keys.sort_by_key(|(key, _)| key.span().start);
-    let scope =
-        Scope { stages: ServeRows::STAGES, kinds: Vec::new(), place: Place::Folder, surface: Surface::File };
+    // A key that servers do not have is likely one of this kind, misspelt.
+    let index = own.values("index").find_map(path_of).or_else(|| {
+        let (_, index) = keys.iter().find(|(key, _)| key.get_ref() == "index")?;
+        Some(folder.join(index.as_str()?))
+    });
+    let kinds = index.and_then(|index| Manifest::read(&index).ok()?.1.kind()).into_iter().collect();
+    let scope = Scope { stages: ServeRows::STAGES, kinds, place: Place::Folder, surface: Surface::File };
     let mut given = Given::default();
     for (key, value) in keys {
         let name = key.get_ref();
@@ -58,6 +64,13 @@ fn read(path: &Path, folder: &Path) -> Result<Given> {
         }
     }
     Ok(given)
+}
+
+fn path_of(value: &Value) -> Option<PathBuf> {
+    match value {
+        Value::Path(path) => Some(path.clone()),
+        _ => None,
+    }
 }
 
 /// A value of a file. A path is relative to the folder of the file.
