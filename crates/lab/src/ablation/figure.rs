@@ -10,6 +10,8 @@ pub(super) type Area<'a> = DrawingArea<SVGBackend<'a>, plotters::coord::Shift>;
 pub(super) type Drawn = std::result::Result<(), Box<dyn std::error::Error>>;
 
 const SIZE: (u32, u32) = (1380, 420);
+/// Size of a figure of eight charts.
+pub(super) const LARGE: (u32, u32) = (1840, 860);
 /// Height of a chart over that of its data: names of lines are above them.
 const ROOM: f64 = 1.5;
 
@@ -31,20 +33,35 @@ const COLOURS: [RGBColor; 6] = [
 /// # Errors
 /// When it cannot be plotted or written.
 pub(super) fn draw(to: &OutputPath, document: &Document<'_>) -> Result<()> {
-    let (path, mut svg) = (to.path(), String::new());
-    charts(&mut svg, document).map_err(|e| Error::bad_input(format!("drawing {}: {e}", path.display())))?;
-    to.write(svg.as_bytes())
+    write(to, SIZE, (1, 3), |parts| charts(parts, document))
 }
 
-fn charts(svg: &mut String, document: &Document<'_>) -> Drawn {
-    let area = SVGBackend::with_string(svg, SIZE).into_drawing_area();
-    area.fill(&WHITE)?;
-    let parts = area.split_evenly((1, 3));
+fn charts(parts: &[Area<'_>], document: &Document<'_>) -> Drawn {
     sweeps(&parts[0], "local indexes", &document.local_indexes)?;
     learning(&parts[1], document)?;
     sweeps(&parts[2], "pruning", &document.pruning)?;
-    area.present()?;
     Ok(())
+}
+
+/// Writes a figure of rows and columns of charts.
+///
+/// # Errors
+/// When it cannot be plotted or written.
+pub(super) fn write(
+    to: &OutputPath,
+    size: (u32, u32),
+    grid: (usize, usize),
+    charts: impl FnOnce(&[Area<'_>]) -> Drawn,
+) -> Result<()> {
+    let (path, mut svg) = (to.path(), String::new());
+    let drawn = || -> Drawn {
+        let area = SVGBackend::with_string(&mut svg, size).into_drawing_area();
+        area.fill(&WHITE)?;
+        charts(&area.split_evenly(grid))?;
+        Ok(area.present()?)
+    };
+    drawn().map_err(|e| Error::bad_input(format!("drawing {}: {e}", path.display())))?;
+    to.write(svg.as_bytes())
 }
 
 /// Plots throughput over recall.

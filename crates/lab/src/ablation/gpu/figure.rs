@@ -1,14 +1,12 @@
 //! Plots eight charts, as SVG.
 
-use plotters::prelude::*;
+use stratann_storage::Result;
 use stratann_storage::output::OutputPath;
-use stratann_storage::{Error, Result};
 
-use super::super::figure::{Drawn, Line, Part, bars, lines};
+use super::super::figure::{self, Area, Drawn, LARGE, Line, Part, bars, lines};
 use super::Document;
 use super::timed::AtRecall;
 
-const SIZE: (u32, u32) = (1840, 860);
 /// Ways in the charts over recall; figure 9 names the first ones.
 const WAYS: [&str; 6] = ["spann", "rummy-like", "default", "changes", "mi-cpu", "hi+pq"];
 
@@ -17,15 +15,10 @@ const WAYS: [&str; 6] = ["spann", "rummy-like", "default", "changes", "mi-cpu", 
 /// # Errors
 /// When it cannot be plotted or written.
 pub(super) fn draw(to: &OutputPath, document: &Document<'_>) -> Result<()> {
-    let (path, mut svg) = (to.path(), String::new());
-    charts(&mut svg, document).map_err(|e| Error::bad_input(format!("drawing {}: {e}", path.display())))?;
-    to.write(svg.as_bytes())
+    figure::write(to, LARGE, (2, 4), |parts| charts(parts, document))
 }
 
-fn charts(svg: &mut String, document: &Document<'_>) -> Drawn {
-    let area = SVGBackend::with_string(svg, SIZE).into_drawing_area();
-    area.fill(&WHITE)?;
-    let parts = area.split_evenly((2, 4));
+fn charts(parts: &[Area<'_>], document: &Document<'_>) -> Drawn {
     let by_recall = |all: &[AtRecall], of: fn(&AtRecall) -> f64| -> Vec<Line> {
         let line = |name: &&str| {
             let own = all.iter().filter(|at| at.name == *name);
@@ -47,7 +40,6 @@ fn charts(svg: &mut String, document: &Document<'_>) -> Drawn {
     let complete = document.needed.complete.iter().map(|&(n, share)| (f64::from(n), share)).collect();
     let title = format!("queries that need no more, m {}", document.needed.nprobe);
     lines(&parts[7], (&title, "candidates", "share"), &[("share".into(), complete)])?;
-    area.present()?;
     Ok(())
 }
 
@@ -64,7 +56,7 @@ fn by_threads(document: &Document<'_>, of: fn(&super::Scaled) -> f64) -> Vec<Lin
 }
 
 /// Figure 4.
-fn hierarchical(area: &super::super::figure::Area<'_>, document: &Document<'_>) -> Drawn {
+fn hierarchical(area: &Area<'_>, document: &Document<'_>) -> Drawn {
     let first = document.recalls.first().copied().unwrap_or(0.0);
     let names = ["spann", "hi+pq", "hi+gpu", "hi+pq+gpu"];
     let own = |name: &&str| document.ways.iter().find(|at| at.name == *name && at.asked == first);
@@ -75,7 +67,7 @@ fn hierarchical(area: &super::super::figure::Area<'_>, document: &Document<'_>) 
 }
 
 /// Figure 12c at the highest recall.
-fn techniques(area: &super::super::figure::Area<'_>, document: &Document<'_>) -> Drawn {
+fn techniques(area: &Area<'_>, document: &Document<'_>) -> Drawn {
     let last = document.recalls.last().copied().unwrap_or(0.0);
     let own: Vec<_> = document.saved.iter().filter(|saved| saved.asked == last).collect();
     let names: Vec<String> = own.iter().map(|saved| saved.rule.to_string()).collect();

@@ -1,30 +1,22 @@
 //! Plots eight charts, as SVG.
 
-use plotters::prelude::*;
+use stratann_storage::Result;
 use stratann_storage::output::OutputPath;
-use stratann_storage::{Error, Result};
 
-use super::super::figure::{Area, Drawn, Line, Part, bars, lines};
+use super::super::figure::{self, Area, Drawn, LARGE, Line, Part, bars, lines};
 use super::Document;
 use super::one::variants;
 use super::servers::{MODES, Simulated};
-
-const SIZE: (u32, u32) = (1840, 860);
 
 /// Writes the figure.
 ///
 /// # Errors
 /// When it cannot be plotted or written.
 pub(super) fn draw(to: &OutputPath, document: &Document<'_>) -> Result<()> {
-    let (path, mut svg) = (to.path(), String::new());
-    charts(&mut svg, document).map_err(|e| Error::bad_input(format!("drawing {}: {e}", path.display())))?;
-    to.write(svg.as_bytes())
+    figure::write(to, LARGE, (2, 4), |parts| charts(parts, document))
 }
 
-fn charts(svg: &mut String, document: &Document<'_>) -> Drawn {
-    let area = SVGBackend::with_string(svg, SIZE).into_drawing_area();
-    area.fill(&WHITE)?;
-    let parts = area.split_evenly((2, 4));
+fn charts(parts: &[Area<'_>], document: &Document<'_>) -> Drawn {
     survival(&parts[0], document)?;
     breakdown(&parts[1], document)?;
     let first = document.even.first().map_or(0, |row| row.servers);
@@ -41,7 +33,6 @@ fn charts(svg: &mut String, document: &Document<'_>) -> Drawn {
     };
     let variants: Vec<Line> = variants().iter().map(|variant| of(variant.0)).collect();
     lines(&parts[7], ("one server", "recall", "QPS"), &variants)?;
-    area.present()?;
     Ok(())
 }
 

@@ -1,31 +1,23 @@
 //! Plots eight charts, as SVG.
 
-use plotters::prelude::*;
 use stratann_capacity::memory_nodes::rows::Row;
 use stratann_engine::kinds::remote_hnsw::baseline::LoadScheme;
+use stratann_storage::Result;
 use stratann_storage::output::OutputPath;
-use stratann_storage::{Error, Result};
 
-use super::super::figure::{Area, Drawn, Line, Part, bars, lines};
+use super::super::figure::{self, Area, Drawn, LARGE, Line, Part, bars, lines};
 use super::measure::Measured;
 use super::{COMPARED, Document};
-
-const SIZE: (u32, u32) = (1840, 860);
 
 /// Writes the figure.
 ///
 /// # Errors
 /// When it cannot be plotted or written.
 pub(super) fn draw(to: &OutputPath, document: &Document<'_>) -> Result<()> {
-    let (path, mut svg) = (to.path(), String::new());
-    charts(&mut svg, document).map_err(|e| Error::bad_input(format!("drawing {}: {e}", path.display())))?;
-    to.write(svg.as_bytes())
+    figure::write(to, LARGE, (2, 4), |parts| charts(parts, document))
 }
 
-fn charts(svg: &mut String, document: &Document<'_>) -> Drawn {
-    let area = SVGBackend::with_string(svg, SIZE).into_drawing_area();
-    area.fill(&WHITE)?;
-    let parts = area.split_evenly((2, 4));
+fn charts(parts: &[Area<'_>], document: &Document<'_>) -> Drawn {
     let k = document.breakdown.iter().map(|of| of.k).max().unwrap_or(1);
     recall(&parts[0], document, 1)?;
     recall(&parts[1], document, k)?;
@@ -40,7 +32,6 @@ fn charts(svg: &mut String, document: &Document<'_>) -> Drawn {
     overflow(&parts[5], document)?;
     modelled(&parts[6], document)?;
     nodes(&parts[7], &document.model.nodes)?;
-    area.present()?;
     Ok(())
 }
 
