@@ -49,6 +49,7 @@ pub type Sums = [f64; LANES];
 ///
 /// # Panics
 /// Where `columns` is shorter than the group, or `factors` than the lanes.
+#[inline]
 pub fn add_columns(group: &Group<'_>, columns: &[u8], stride: usize, sums: &mut Sums) {
     match group.dtype {
         DType::F32 => columns_f32(group, columns, stride, sums),
@@ -101,6 +102,7 @@ fn gather<const SIZE: usize>(columns: &[u8], stride: usize, lanes: &[u8], out: &
 ///
 /// # Panics
 /// Where `rows` is shorter than the lanes, or `factors`.
+#[inline]
 pub fn add_rows_of(group: &Group<'_>, rows: &[u8], lanes: &[u8], sums: &mut Sums) {
     match group.dtype {
         DType::F32 => rows_f32(group, rows, lanes, sums),
@@ -111,6 +113,7 @@ pub fn add_rows_of(group: &Group<'_>, rows: &[u8], lanes: &[u8], sums: &mut Sums
 }
 
 /// Keeps those of `lanes` whose sum, less what `rests` says it may still lose, is at most `limit`. Returns how many.
+#[inline]
 pub fn keep_within(limit: f64, rests: &Sums, sums: &Sums, lanes: &mut [u8]) -> usize {
     let mut kept = 0;
     for i in 0..lanes.len() {
@@ -173,7 +176,7 @@ fn rows_f16_body(group: &Group<'_>, rows: &[u8], lanes: &[u8], sums: &mut Sums) 
         for (&lane, wide) in lanes.iter().zip(wide.chunks_exact_mut(width)) {
             distance::widen_f16(&rows[2 * width * usize::from(lane)..][..2 * width], wide);
         }
-        some_rows(group, &wide, &numbers[..lanes.len()], lanes, sums, |x| *x);
+        some_rows(group, &wide, (&numbers[..lanes.len()], lanes), sums, |x| *x);
     }
 }
 
@@ -190,32 +193,47 @@ fn rows_i8_body(group: &Group<'_>, rows: &[u8], lanes: &[u8], sums: &mut Sums) {
 #[inline(always)]
 fn all_rows<T>(group: &Group<'_>, rows: &[T], lanes: &[u8], sums: &mut Sums, float: impl Fn(&T) -> f32) {
     for lanes in lanes.chunks(ROWS) {
-        some_rows(group, rows, lanes, lanes, sums, &float);
+        some_rows(group, rows, (lanes, lanes), sums, &float);
     }
 }
 
 /// Rows that are folded together.
 const ROWS: usize = 4;
 
-/// Adds the sums of up to four lanes, each in the row of this number.
+/// Adds the sums of up to four lanes, each in the row of its number.
 #[inline(always)]
 fn some_rows<T>(
     group: &Group<'_>,
     rows: &[T],
-    numbers: &[u8],
-    lanes: &[u8],
+    of: (&[u8], &[u8]),
     sums: &mut Sums,
     float: impl Fn(&T) -> f32,
+) {
+    match (group.term, group.factors.is_empty()) {
+        (Term::Square, true) => four_rows(group, rows, of, sums, |x, _| float(x), square),
+        (Term::Square, false) => four_rows(group, rows, of, sums, |x, factor| float(x) * factor, square),
+        (Term::MinusProduct, true) => four_rows(group, rows, of, sums, |x, _| float(x), minus_product),
+        (Term::MinusProduct, false) => {
+            four_rows(group, rows, of, sums, |x, factor| float(x) * factor, minus_product);
+        }
+    }
+}
+
+#[inline(always)]
+fn four_rows<T>(
+    group: &Group<'_>,
+    rows: &[T],
+    (numbers, lanes): (&[u8], &[u8]),
+    sums: &mut Sums,
+    float: impl Fn(&T, f32) -> f32,
+    add: impl Fn(f32, f32, f32) -> f32,
 ) {
     let width = group.query.len();
     let mut fours = [[0f32; 4]; ROWS];
     for ((four, &number), &lane) in fours.iter_mut().zip(numbers).zip(lanes) {
         let row = &rows[width * usize::from(number)..][..width];
         let factor = group.factors.get(usize::from(lane)).copied().unwrap_or(1.0);
-        *four = match group.term {
-            Term::Square => folded(group.query, row, |x| float(x) * factor, square),
-            Term::MinusProduct => folded(group.query, row, |x| float(x) * factor, minus_product),
-        };
+        *four = folded(group.query, row, |x| float(x, factor), &add);
     }
     let mut units = [0f64; ROWS];
     for (unit, four) in units.iter_mut().zip(&fours) {

@@ -267,6 +267,7 @@ impl<'a> List<'a> {
     }
 
     /// The components of a group in a block.
+    #[inline]
     pub fn group(&self, group: usize, block: usize) -> &'a [u8] {
         let layout = self.layout;
         let (places, size) = (GridLayout::places(self.members), layout.dtype.size());
