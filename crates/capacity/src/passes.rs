@@ -13,7 +13,7 @@ use stratann_sim::{
     BaselineResult, Cluster, FaultModel, Partition, Reply, Report, Stores, SubmittedQuery, Timed, Trace,
     fetch, record, scatter_gather, time,
 };
-use stratann_storage::{Error, Progress, Result};
+use stratann_storage::{Progress, Result};
 
 use crate::Queries;
 
@@ -215,9 +215,7 @@ impl Passes<'_> {
                 })
                 .collect();
             parts.into_iter().for_each(|part| sum.add(part));
-            if self.progress.interrupted() {
-                return Err(Error::interrupted());
-            }
+            self.progress.check_interrupted()?;
         }
         Ok(sum)
     }

@@ -202,7 +202,7 @@ impl Percent<'_> {
         let now = ((share * 100.0) as u64).max(self.done);
         self.progress.advance(now - self.done);
         self.done = now;
-        if self.progress.interrupted() { Err(Error::interrupted()) } else { Ok(()) }
+        self.progress.check_interrupted()
     }
 
     /// The same for the share of the coarse stages that is done.
@@ -328,7 +328,7 @@ fn encode_rotated_rows(book: &Codebook, rotated: &[f32], progress: &dyn Progress
             }
         },
     );
-    if progress.interrupted() { Err(Error::interrupted()) } else { Ok(codes) }
+    progress.check_interrupted().map(|()| codes)
 }
 
 /// Encodes `rows` (n × `dim`, row-major, f32, not rotated) into `out` (n × `code_bytes`), in parallel.

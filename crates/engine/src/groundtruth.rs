@@ -308,9 +308,7 @@ impl Search<'_> {
                 self.refuse_bad(self.base, &block, |i| first + i)?;
             }
             self.score_block(Pairs { first, block: &block, queries: &queries }, &mut seekers);
-            if self.progress.interrupted() {
-                return Err(Error::interrupted());
-            }
+            self.progress.check_interrupted()?;
             self.progress.advance(count);
             first += count;
         }

@@ -1,5 +1,7 @@
 //! Progress reports of long work, and its interruption.
 
+use crate::error::{Error, Result};
+
 /// Receives progress from several threads, and is polled for an interruption.
 pub trait Progress: Sync {
     /// Starts a stage of `total` units.
@@ -13,6 +15,14 @@ pub trait Progress: Sync {
     /// Returns true once the user asked to stop: the work then ends with `ErrorKind::Interrupted` and publishes
     /// nothing.
     fn interrupted(&self) -> bool;
+
+    /// Ends work that the user asked to stop.
+    ///
+    /// # Errors
+    /// `ErrorKind::Interrupted` once the user has.
+    fn check_interrupted(&self) -> Result<()> {
+        if self.interrupted() { Err(Error::interrupted()) } else { Ok(()) }
+    }
 }
 
 /// What work is expected to take.

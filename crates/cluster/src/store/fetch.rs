@@ -195,9 +195,7 @@ impl Store {
             let left = deadline.saturating_duration_since(Instant::now());
             let next = self.runtime.block_on(async { tokio::time::timeout(left, stream.next()).await });
             let Some(chunk) = next.map_err(|_| self.late("fetching", &from, time))? else { break };
-            if progress.interrupted() {
-                return Err(Error::interrupted());
-            }
+            progress.check_interrupted()?;
             let chunk = chunk.map_err(|e| self.failed("fetching", &from, &e))?;
             sum.update(&chunk);
             length += chunk.len() as u64;
@@ -228,9 +226,7 @@ fn is_sound(path: &FilePath, entry: &FileEntry, progress: &dyn Progress) -> Resu
     let mut sum = Xxh3::new();
     let mut chunk = vec![0; CHUNK_BYTES];
     loop {
-        if progress.interrupted() {
-            return Err(Error::interrupted());
-        }
+        progress.check_interrupted()?;
         match file.read(&mut chunk).map_err(|e| Error::io("reading", path, &e))? {
             0 => return Ok(hex(sum.digest()) == entry.xxh3),
             count => sum.update(&chunk[..count]),

@@ -125,9 +125,7 @@ impl Store {
         let (mut sum, mut length) = (Xxh3::new(), 0u64);
         let mut chunk = vec![0; CHUNK_BYTES.min(entry.bytes as usize + 1)];
         loop {
-            if progress.interrupted() {
-                return Err(Error::interrupted());
-            }
+            progress.check_interrupted()?;
             let count = source.read(&mut chunk).map_err(|e| Error::io("reading", file, &e))?;
             if count == 0 {
                 break;

@@ -2,8 +2,8 @@
 //!
 //! The drawn row of a query is hidden from its search, and left out of its truth.
 
+use stratann_storage::Result;
 use stratann_storage::budget::{PROGRAM_BYTES, release_freed};
-use stratann_storage::{Error, Result};
 
 use crate::curve::{CURVE_KS, Curve, FROM_MIXTURE};
 use crate::dataset::Scan;
@@ -59,9 +59,7 @@ pub(crate) fn run(
         let share = (build.plan.threads, build.plan.calibration_in_flight);
         curves.extend(measure_all(&index, &known, k, FROM_MIXTURE, share, build.progress)?);
     }
-    if build.progress.interrupted() {
-        return Err(Error::interrupted());
-    }
+    build.progress.check_interrupted()?;
     Ok(curves)
 }
 

@@ -4,7 +4,7 @@
 //! Finding c centroids of n rows directly takes n × c distances a round; here it takes n × log c times a constant.
 
 use rayon::prelude::*;
-use stratann_storage::{Error, Progress, Result};
+use stratann_storage::{Progress, Result};
 
 use super::balanced::Balanced;
 use super::{CHUNK, kmeans};
@@ -35,9 +35,7 @@ pub(crate) fn centroids(
     seed: u64,
     progress: &dyn Progress,
 ) -> Result<Vec<f32>> {
-    if progress.interrupted() {
-        return Err(Error::interrupted());
-    }
+    progress.check_interrupted()?;
     let rows = points.len() / dim;
     if rows == 0 {
         return Ok(Vec::new());

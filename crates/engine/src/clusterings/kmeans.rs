@@ -5,7 +5,7 @@ use rayon::prelude::*;
 
 use stratann_core::build::hash;
 use stratann_kernel::distance::{block_dot_f32, dot_f32};
-use stratann_storage::{Error, Progress, Quiet, Result};
+use stratann_storage::{Progress, Quiet, Result};
 
 /// Computes `k` centroids of the rows of `data` (n × `width`, row-major), as `k × width`.
 ///
@@ -105,7 +105,7 @@ fn assign_with_distances(
             }
         },
     );
-    if progress.interrupted() { Err(Error::interrupted()) } else { Ok(out) }
+    progress.check_interrupted().map(|()| out)
 }
 
 /// Draws `k` of `n` row numbers, distinct as long as there are enough.

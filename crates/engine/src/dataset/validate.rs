@@ -185,9 +185,7 @@ pub(crate) fn scan_rows(
     let mut total = Moments::new(shape.dim);
     let (mut skipped, mut content) = (Vec::new(), 0u64);
     for wave in (0..chunks).step_by(WAVE as usize) {
-        if progress.interrupted() {
-            return Err(Error::interrupted());
-        }
+        progress.check_interrupted()?;
         let results: Vec<Result<Chunk>> = (wave..chunks.min(wave + WAVE))
             .into_par_iter()
             .map_init(Scratch::default, |scratch, chunk| {

@@ -180,9 +180,7 @@ impl Index {
         progress.stage("loading blocks", u64::from(count), "blocks");
         let mut buffer = Buffer::new((CHUNK_BYTES / size).max(1) * size);
         for first in (0..count).step_by(buffer.bytes().len() / size) {
-            if progress.interrupted() {
-                return Err(Error::interrupted());
-            }
+            progress.check_interrupted()?;
             let blocks = (buffer.bytes().len() / size).min((count - first) as usize);
             let (bytes, offset) = (&mut buffer.bytes_mut()[..blocks * size], u64::from(first) * size as u64);
             let failed = |e| Error::io("reading", &self.base.blocks_path, &e);

@@ -187,9 +187,7 @@ fn intrinsic_dimensions(base: &Reader, metric: Metric, seed: u64, progress: &dyn
     progress.stage("looking at a sample", rows.len() as u64, "rows");
     let (mut floats, mut bytes) = (vec![0f32; rows.len() * dim], Vec::new());
     for (&row, out) in rows.iter().zip(floats.chunks_exact_mut(dim)) {
-        if progress.interrupted() {
-            return Err(Error::interrupted());
-        }
+        progress.check_interrupted()?;
         base.read_rows(row, 1, &mut bytes)?;
         code_floats(metric, shape.dtype, &bytes, out);
         progress.advance(1);

@@ -163,9 +163,7 @@ impl Index {
         let name = name?;
         let seconds = started.elapsed().as_secs_f64();
         let cpu_us = budget::process().cpu_us.saturating_sub(cpu);
-        if progress.interrupted() {
-            return Err(Error::interrupted());
-        }
+        progress.check_interrupted()?;
         let io_backend = self.base.backend_name(name);
         Ok(Answers { seconds, cpu_us, io_backend, account, ..batch.into_answers() })
     }

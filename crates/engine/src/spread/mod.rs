@@ -494,9 +494,7 @@ fn share(
 ) -> Result<BTreeMap<FileName, FileEntry>> {
     let mut shared = BTreeMap::new();
     for role in kinds::shared_roles(manifest) {
-        if progress.interrupted() {
-            return Err(Error::interrupted());
-        }
+        progress.check_interrupted()?;
         let (name, entry) = manifest.file(role)?;
         let from = index.join(name);
         if data_file::entry(&from)? != *entry {

@@ -106,9 +106,7 @@ pub(super) fn write_ranges(
     let (mut at, mut number) = (0u64, 0);
     progress.stage("writing", entry.bytes, "bytes");
     loop {
-        if progress.interrupted() {
-            return Err(Error::interrupted());
-        }
+        progress.check_interrupted()?;
         let count = file.read(&mut chunk).map_err(failed)?;
         if count == 0 {
             break;

@@ -111,9 +111,7 @@ impl<'a> Source<'a> {
         let mut targets: Targets = vec![Vec::new(); per_chunk];
         self.progress.stage(stage, self.len() as u64, "blocks");
         for first in (0..self.len()).step_by(per_chunk) {
-            if self.progress.interrupted() {
-                return Err(Error::interrupted());
-            }
+            self.progress.check_interrupted()?;
             let count = per_chunk.min(self.len() - first);
             let bytes = &mut bytes[..count * size];
             targets.truncate(count);
@@ -218,9 +216,7 @@ impl<'a> Source<'a> {
         let (mut spans, mut means) = (Vec::with_capacity(per_chunk), vec![0f32; per_chunk * dim]);
         let mut all = self.spans();
         for first in (0..self.len()).step_by(per_chunk) {
-            if self.progress.interrupted() {
-                return Err(Error::interrupted());
-            }
+            self.progress.check_interrupted()?;
             spans.clear();
             spans.extend(all.by_ref().take(per_chunk));
             let means = &mut means[..spans.len() * dim];

@@ -191,9 +191,7 @@ fn near_groups(units: &Units, progress: &dyn Progress) -> Result<Vec<(u16, u32)>
     progress.stage("near clusters", groups as u64, "clusters");
     let tiles = units.points.par_chunks(TILE * units.dim).zip(near.par_chunks_mut(TILE * count)).enumerate();
     tiles.try_for_each(|(tile, (points, near))| {
-        if progress.interrupted() {
-            return Err(Error::interrupted());
-        }
+        progress.check_interrupted()?;
         let rows = points.len() / units.dim;
         let mut distances = vec![0f32; rows * groups];
         block_l2_f32(points, &units.points, units.dim, &mut distances);
@@ -214,7 +212,7 @@ fn near_groups(units: &Units, progress: &dyn Progress) -> Result<Vec<(u16, u32)>
             }
         }
         progress.advance(rows as u64);
-        Ok(())
+        Ok::<_, Error>(())
     })?;
     Ok(near)
 }

@@ -65,9 +65,7 @@ pub(crate) fn assign(build: &Build<'_>, space: &Space, scan: &Scan, centroids: &
     let mut cluster_of = vec![u32::MAX; rows as usize];
     build.progress.stage("assigning rows", rows, "rows");
     cluster_of.par_chunks_mut(CHUNK).enumerate().try_for_each(|(chunk, out)| {
-        if build.progress.interrupted() {
-            return Err(Error::interrupted());
-        }
+        build.progress.check_interrupted()?;
         let first = (chunk * CHUNK) as u64;
         let live: Vec<u32> = build.live(scan, first..first + out.len() as u64).map(|r| r as u32).collect();
         let load = |rows: &[u32], out: &mut [f32]| space.load_floats(build.base, rows, out);
@@ -75,7 +73,7 @@ pub(crate) fn assign(build: &Build<'_>, space: &Space, scan: &Scan, centroids: &
             out[(u64::from(row) - first) as usize] = c;
         }
         build.progress.advance(out.len() as u64);
-        Ok(())
+        Ok::<_, Error>(())
     })?;
     Ok(cluster_of)
 }

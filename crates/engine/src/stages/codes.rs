@@ -144,9 +144,7 @@ fn remove_parts(build: &Build<'_>) {
 fn read_parts(build: &Build<'_>, size: usize, by_id: &mut ById<'_>) -> Result<()> {
     let mut codes = vec![0u8; READ_BYTES / size * size];
     for part in 0..build.parts().count() {
-        if build.progress.interrupted() {
-            return Err(Error::interrupted());
-        }
+        build.progress.check_interrupted()?;
         let path = build.partial.path(&part_name(part));
         let failed = |e: std::io::Error| Error::io("reading", &path, &e);
         let mut file = input::open(&path)?;
@@ -203,9 +201,7 @@ fn encode(
     let mut look = Look::new(codebook);
     let rows = build.parts().rows_of(part);
     for first in rows.clone().step_by(chunk) {
-        if build.progress.interrupted() {
-            return Err(Error::interrupted());
-        }
+        build.progress.check_interrupted()?;
         let count = (chunk as u64).min(rows.end - first) as usize;
         build.base.read_rows(first, count, &mut bytes)?;
         wide.resize(count * shape.dim, 0f32);

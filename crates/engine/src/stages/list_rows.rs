@@ -128,9 +128,7 @@ impl ListRows<'_> {
         let mut regions = Regions::new(&file, &path, starts, size, room);
         let live = self.build.live_rows(scan);
         for rows in live.chunks(ROWS) {
-            if self.build.progress.interrupted() {
-                return Err(Error::interrupted());
-            }
+            self.build.progress.check_interrupted()?;
             let (mut at, mut failed) = (rows.iter(), None);
             self.build.base.for_each(rows, |vector| {
                 let Some(&row) = at.next() else { return };

@@ -251,9 +251,7 @@ impl Space {
         let mut data = AlignedBytes::new(rows.len() * point_bytes);
         data.as_mut().par_chunks_mut(CHUNK * point_bytes).zip(rows.par_chunks(CHUNK)).try_for_each(
             |(out, rows)| {
-                if progress.interrupted() {
-                    return Err(Error::interrupted());
-                }
+                progress.check_interrupted()?;
                 let mut floats = vec![0f32; self.point_dim()];
                 let mut points = out.chunks_exact_mut(point_bytes);
                 reader.for_each(rows, |row| {
@@ -267,7 +265,7 @@ impl Space {
                     }
                 })?;
                 progress.advance(rows.len() as u64);
-                Ok(())
+                Ok::<_, Error>(())
             },
         )?;
         Ok(LoadedPoints { data, point_bytes, precision: self.precision })

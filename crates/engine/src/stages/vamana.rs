@@ -9,7 +9,7 @@ use rayon::prelude::*;
 use stratann_core::build::prune::{Near, PruneScratch, robust_prune};
 use stratann_core::build::walk::{WalkScratch, greedy_walk};
 use stratann_core::build::{Lists, Points, hash};
-use stratann_storage::{Error, Progress, Result};
+use stratann_storage::{Progress, Result};
 
 /// Options of a graph.
 #[derive(Clone, Copy, Debug)]
@@ -101,9 +101,7 @@ pub fn build<P: Points>(
     for pass in 0..options.passes.max(1) {
         let mut done = 0;
         while done < n {
-            if progress.interrupted() {
-                return Err(Error::interrupted());
-            }
+            progress.check_interrupted()?;
             // Batches may be larger once the graph is complete.
             let grown = if pass == 0 { done.max(1) } else { n };
             let size = grown.min(n.div_ceil(BATCH_SHARE).max(64)).min(n - done);

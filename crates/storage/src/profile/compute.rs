@@ -98,9 +98,7 @@ pub(super) fn measure(time: Duration, progress: &dyn Progress) -> Result<Compute
     let each = |sizes: &[u32], one: &dyn Fn(u32) -> f64| -> Result<DistanceCost> {
         let mut measured = Vec::new();
         for &size in sizes {
-            if progress.interrupted() {
-                return Err(Error::interrupted());
-            }
+            progress.check_interrupted()?;
             measured.push(TimedDistance { size, ns: one(size) });
             progress.advance(1);
         }

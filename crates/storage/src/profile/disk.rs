@@ -251,9 +251,7 @@ pub fn time_reads(
     let at = |n| reading.offset(n + (u64::from(pass) << 32), scratch.bytes);
     let mut taken_us = read_until(tier.as_mut(), depth, bytes, &at, &is_over).map_err(failed)?;
     let seconds = started.elapsed().as_secs_f64().max(1e-9);
-    if progress.interrupted() {
-        return Err(Error::interrupted());
-    }
+    progress.check_interrupted()?;
     let count = taken_us.len();
     let mean_us = taken_us.iter().map(|&us| f64::from(us)).sum::<f64>() / count as f64;
     let (_, median_us, _) = taken_us.select_nth_unstable_by(count / 2, f32::total_cmp);

@@ -42,9 +42,7 @@ impl ScratchFile {
         progress.stage("writing a scratch file", pieces, "MiB");
         let mut written = 0;
         while written < pieces && (written == 0 || started.elapsed() < time) {
-            if progress.interrupted() {
-                return Err(Error::interrupted());
-            }
+            progress.check_interrupted()?;
             fill(&mut chunk, written);
             writer.write_all(&chunk).map_err(failed)?;
             written += 1;

@@ -198,9 +198,7 @@ impl Load<'_> {
     ) -> Result<Run> {
         let start = Instant::now();
         run_clients(options.clients.min(self.due.len()), || self.ask_until_done(start, printer))?;
-        if printer.interrupted() {
-            return Err(Error::interrupted());
-        }
+        printer.check_interrupted()?;
         let seconds = start.elapsed().as_secs_f64();
         let sum = self.sum.into_inner().unwrap_or_else(|e| e.into_inner());
         let max = sum.latency_ns.iter().max().map_or(0.0, |&ns| ns as f64 / 1000.0);

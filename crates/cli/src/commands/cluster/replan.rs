@@ -99,9 +99,7 @@ pub(super) fn run(args: &Replan, output: Output) -> Result<Verdict> {
             Err(e) => eprint_line(&format!("stratann: {}; tried again in {} s", e.message, every.as_secs())),
         }
         while started.elapsed() < every {
-            if printer.interrupted() {
-                return Err(Error::interrupted());
-            }
+            printer.check_interrupted()?;
             std::thread::sleep(Duration::from_millis(100));
         }
     }

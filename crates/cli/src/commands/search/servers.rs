@@ -15,7 +15,7 @@ use stratann_engine::kinds::remote_hnsw::router::{Routed, Router};
 use stratann_engine::search::{Answers, Effort, IN_FLIGHT, SearchOptions};
 use stratann_server::wire::{QUERIES_PER_REQUEST, Used};
 use stratann_storage::budget::Account;
-use stratann_storage::{Error, Progress, Result};
+use stratann_storage::{Progress, Result};
 
 use super::{Run, Searcher, Sum};
 use crate::output::{Output, eprint_line};
@@ -293,9 +293,7 @@ impl<'a> Requests<'a> {
             drop(over);
             ran
         })?;
-        if printer.interrupted() {
-            return Err(Error::interrupted());
-        }
+        printer.check_interrupted()?;
         let options = self.options;
         let Collected { mut answers, partial, used } =
             self.collected.into_inner().unwrap_or_else(|e| e.into_inner());

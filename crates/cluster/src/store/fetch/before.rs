@@ -171,9 +171,7 @@ impl Store {
         let mut at = 0;
         let mut pieces = moved.pieces().flat_map(split).peekable();
         while pieces.peek().is_some() {
-            if progress.interrupted() {
-                return Err(Error::interrupted());
-            }
+            progress.check_interrupted()?;
             // As many pieces as one request brings.
             let (mut batch, mut ranges, mut length) = (Vec::new(), Vec::new(), 0);
             while let Some(piece) =

@@ -88,9 +88,7 @@ pub(crate) fn for_each_member(
     let (count, size) = (base.manifest.blocks.count, base.block.block_bytes);
     let at_once = (READ_BYTES / size).max(1) as u32;
     for first in (0..count).step_by(at_once as usize) {
-        if progress.interrupted() {
-            return Err(Error::interrupted());
-        }
+        progress.check_interrupted()?;
         let some = at_once.min(count - first);
         let buffer = read(base, first, some)?;
         let bytes = buffer.bytes().chunks_exact(size).enumerate();

@@ -41,9 +41,7 @@ pub(crate) fn for_each_member(
     for number in 0..view.lists() {
         let Some(list) = view.list(number) else { continue };
         for first in (0..list.members()).step_by(RUN) {
-            if progress.interrupted() {
-                return Err(Error::interrupted());
-            }
+            progress.check_interrupted()?;
             let members = first..list.members().min(first + RUN);
             let vectors: Vec<Vec<u8>> = members.clone().map(|i| turner.vector(&list, i)).collect();
             let shown: Vec<Member<'_>> = members

@@ -64,9 +64,7 @@ impl GridIndex {
         let (mut out, mut at) = (Vec::new(), 0);
         progress.stage("dealing lists", view.lists().into(), "lists");
         for list in (0..view.lists()).filter_map(|list| view.list(list)) {
-            if progress.interrupted() {
-                return Err(Error::interrupted());
-            }
+            progress.check_interrupted()?;
             for members in deal(list.members() as u32, stripes) {
                 self.write(&list, members, &mut out);
                 data[at..at + out.len()].copy_from_slice(&out);

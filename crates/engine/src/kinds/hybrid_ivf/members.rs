@@ -39,9 +39,7 @@ pub(crate) fn for_each_member(
     for list in 0..tables.directory.list_count() as usize {
         let ids = tables.directory.ids[list]..tables.directory.ids[list + 1];
         for first in ids.clone().step_by(at_once) {
-            if progress.interrupted() {
-                return Err(Error::interrupted());
-            }
+            progress.check_interrupted()?;
             let count = (at_once as u32).min(ids.end - first);
             run(base, tables, first, count, see)?;
             progress.advance(u64::from(count));

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use stratann_core::format::hnsw::{HnswName, SubHnsw};
 use stratann_core::kinds::remote_hnsw::{Chooser, ClusterSearch};
 use stratann_kernel::{DType, Metric};
-use stratann_storage::{Error, Progress, Result};
+use stratann_storage::{Progress, Result};
 
 use super::live::group::GroupBuilder;
 use super::members;
@@ -92,9 +92,7 @@ pub(crate) fn measure(
     let all = own.clusters.len();
     let mut sums: BTreeMap<u32, Sums> = BTreeMap::new();
     for cluster in (0..all).step_by(all.div_ceil(CLUSTERS).max(1)) {
-        if progress.interrupted() {
-            return Err(Error::interrupted());
-        }
+        progress.check_interrupted()?;
         let mut bytes = Vec::new();
         members::read(base, &own.view(), cluster as u32, &mut bytes)?;
         let whole = SubHnsw::open(&own.layout, &bytes);

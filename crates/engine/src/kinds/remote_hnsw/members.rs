@@ -53,9 +53,7 @@ pub(crate) fn for_each_member(
     let view = own.view();
     let mut bytes = Vec::new();
     for (cluster, &first) in (0..own.facts.clusters()).zip(&own.first) {
-        if progress.interrupted() {
-            return Err(Error::interrupted());
-        }
+        progress.check_interrupted()?;
         read(base, &view, cluster, &mut bytes)?;
         let Some(found) = SubHnsw::open(view.layout, &bytes) else { continue };
         let members: Vec<Member<'_>> = (0..found.members())

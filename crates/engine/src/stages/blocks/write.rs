@@ -104,9 +104,7 @@ impl BlockJob<'_> {
         let mut out = AtomicFile::create(path)?;
         let mut total = Written::default();
         for bucket in &buckets {
-            if progress.interrupted() {
-                return Err(Error::interrupted());
-            }
+            progress.check_interrupted()?;
             let (positions, rows) = self.positions(bucket)?;
             let vectors = match &spilled {
                 Some(file) => self.unspill(file, bucket, path)?,

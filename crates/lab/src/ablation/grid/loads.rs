@@ -12,7 +12,7 @@ use stratann_engine::dataset::{Shape, write_bin};
 use stratann_engine::explain::explain;
 use stratann_engine::trace::Scans;
 use stratann_storage::output::OutputPath;
-use stratann_storage::{Error, Progress, Result};
+use stratann_storage::{Progress, Result};
 
 use super::Bench;
 
@@ -117,9 +117,7 @@ impl Bench<'_> {
         self.queries.read(0, self.queries.count().min(POOL), &mut vectors)?;
         let rows = row_of_list.iter().copied().max().map_or(1, |row| row as usize + 1);
         for vector in vectors.chunks_exact(self.queries.row_bytes()) {
-            if self.printer.interrupted() {
-                return Err(Error::interrupted());
-            }
+            self.printer.check_interrupted()?;
             let trace = explain(&self.index, vector, &options)?;
             let Some(Scans { lists, .. }) = trace.event() else { continue };
             let mut own = vec![0.0; rows];

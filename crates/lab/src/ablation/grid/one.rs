@@ -182,9 +182,7 @@ impl Bench<'_> {
             let stats = &trace.stats;
             skipped.push(1.0 - stats.components as f64 / stats.components_unpruned.max(1) as f64);
             members += scans.lists.iter().map(|list| f64::from(list.members)).sum::<f64>();
-            if self.printer.interrupted() {
-                return Err(Error::interrupted());
-            }
+            self.printer.check_interrupted()?;
         }
         left.iter_mut().for_each(|point| point.1 /= members.max(1.0));
         let dim = self.index.manifest().dim;

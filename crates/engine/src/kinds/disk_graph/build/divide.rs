@@ -131,14 +131,12 @@ pub(crate) fn nearest(build: &Build<'_>, space: &Space, scan: &Scan, part: usize
     for rows in live.chunks(NEAREST_ROWS) {
         let nearest = &mut nearest[..rows.len()];
         nearest.par_chunks_mut(CHUNK).zip(rows.par_chunks(CHUNK)).try_for_each(|(out, rows)| {
-            if build.progress.interrupted() {
-                return Err(Error::interrupted());
-            }
+            build.progress.check_interrupted()?;
             let mut floats = vec![0f32; rows.len() * dim];
             space.load_floats(build.base, rows, &mut floats)?;
             nearest_of(&floats, &centroids, dim, out);
             build.progress.advance(rows.len() as u64);
-            Ok(())
+            Ok::<_, Error>(())
         })?;
         file.write(bytemuck::cast_slice(nearest))?;
     }

@@ -147,9 +147,7 @@ fn sealed(build: &Build<'_>, own: &GraphOptions, scan: &Scan, graph: &GraphFacts
 
 /// Decides which rows of a cell share a block.
 fn pack(build: &Build<'_>, own: &GraphOptions, design: &Design, cell: usize, range: &Cell) -> Result<Packed> {
-    if build.progress.interrupted() {
-        return Err(Error::interrupted());
-    }
+    build.progress.check_interrupted()?;
     let members: Vec<u32> = read_entries(&build.partial.path(ORDER), range.start.into(), range.end.into())?;
     let reader = GraphReader::new(build.partial.folder(), own.degree);
     let packing = Packing {
@@ -242,9 +240,7 @@ pub(crate) fn join(
             if count == 0 {
                 break;
             }
-            if build.progress.interrupted() {
-                return Err(Error::interrupted());
-            }
+            build.progress.check_interrupted()?;
             sum.add(&buffer[..count]);
             out.write(&buffer[..count])?;
         }

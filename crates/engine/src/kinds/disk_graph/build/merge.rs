@@ -121,9 +121,7 @@ impl Merge<'_, '_> {
 
     /// Prunes and writes a batch.
     fn write(&mut self, batch: &mut Vec<Found>, needed: &mut HashSet<u32>) -> Result<()> {
-        if self.build.progress.interrupted() {
-            return Err(Error::interrupted());
-        }
+        self.build.progress.check_interrupted()?;
         let mut rows: Vec<u32> = needed.drain().collect();
         rows.sort_unstable();
         let points = self.space.load(self.build.base, &rows, &stratann_storage::Quiet)?;

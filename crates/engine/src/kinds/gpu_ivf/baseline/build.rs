@@ -82,9 +82,7 @@ fn write_lists<'a>(
     let mut out = AtomicFile::create(&build.file(role))?;
     let (mut ids, mut bytes) = (Vec::new(), Vec::new());
     for list in 0..postings.count() {
-        if build.progress.interrupted() {
-            return Err(Error::interrupted());
-        }
+        build.progress.check_interrupted()?;
         let (first, count) = postings.own(list);
         ids.clear();
         ids.extend(first..first + count);

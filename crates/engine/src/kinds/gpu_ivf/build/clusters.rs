@@ -4,7 +4,7 @@
 use stratann_kernel::element::{narrow_f16, widen};
 use stratann_kernel::{DType, distance};
 use stratann_params::build::GpuOptions;
-use stratann_storage::{Error, Result};
+use stratann_storage::Result;
 
 use crate::clusterings::balanced::Balanced;
 use crate::clusterings::{evenly, hierarchy, order, sample_of};
@@ -98,9 +98,7 @@ fn by_groups(
     let mut members: Vec<Vec<u32>> = vec![Vec::new(); count];
     let mut points = vec![0f32; ROWS * dim];
     for rows in live.chunks(ROWS) {
-        if build.progress.interrupted() {
-            return Err(Error::interrupted());
-        }
+        build.progress.check_interrupted()?;
         let points = &mut points[..rows.len() * dim];
         load(rows, points)?;
         let mut each = rows.iter();

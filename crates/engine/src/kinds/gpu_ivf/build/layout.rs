@@ -124,9 +124,7 @@ fn postings(
     let (mut postings, mut members) = (PostingLists::default(), Vec::with_capacity(lists.len()));
     let mut from = 0;
     while from < lists.len() {
-        if build.progress.interrupted() {
-            return Err(Error::interrupted());
-        }
+        build.progress.check_interrupted()?;
         let mut held = 0u64;
         let fits = |count: &&u32| {
             held += u64::from(**count);

@@ -89,9 +89,7 @@ pub(super) fn run(build: &Build<'_>, own: &GpuOptions, space: &Space, scan: &Sca
     (0..rows.div_ceil(CHUNK as u64)).into_par_iter().try_for_each_init(
         WalkScratch::default,
         |scratch, chunk| {
-            if build.progress.interrupted() {
-                return Err(Error::interrupted());
-            }
+            build.progress.check_interrupted()?;
             let first = chunk * CHUNK as u64;
             let count = (CHUNK as u64).min(rows - first);
             let live: Vec<u32> = build.live(scan, first..first + count).map(|row| row as u32).collect();
@@ -113,7 +111,7 @@ pub(super) fn run(build: &Build<'_>, own: &GpuOptions, space: &Space, scan: &Sca
             file.write_all_at(bytemuck::cast_slice(&out), offset)
                 .map_err(|e| Error::io("writing", &path, &e))?;
             build.progress.advance(count);
-            Ok(())
+            Ok::<_, Error>(())
         },
     )?;
     file.sync_data().map_err(|e| Error::io("writing", &path, &e))

@@ -140,9 +140,7 @@ impl Writer<'_> {
     /// The bytes of a list, its rows in the order of their ids, and the squared distance of the last one from the
     /// centroid.
     fn list(&self, of: &ListRows<'_>, part: &Part, list: u32) -> Result<(Vec<u8>, Vec<u32>, f32)> {
-        if self.build.progress.interrupted() {
-            return Err(Error::interrupted());
-        }
+        self.build.progress.check_interrupted()?;
         let slots = of.slots(part, list);
         let (rows, size) = (&part.rows[slots.clone()], of.vector_bytes);
         let vectors = &part.vectors[slots.start * size..slots.end * size];

@@ -82,9 +82,7 @@ impl Workload {
         // Some are searched for, evenly drawn; of the others it is known what they visit.
         let every = queries.len().div_ceil(SEARCHED).max(1);
         for (number, query) in queries.iter().enumerate() {
-            if progress.interrupted() {
-                return Err(Error::interrupted());
-            }
+            progress.check_interrupted()?;
             let mut scratch = Scratch::default();
             let started = Instant::now();
             scratch.prepare(&view, query);

@@ -5,8 +5,8 @@ use serde::{Deserialize, Serialize};
 use stratann_core::build::costs::VisitCostModel;
 use stratann_core::format::directory::LocalKind;
 use stratann_params::build::ListOptions;
+use stratann_storage::Result;
 use stratann_storage::profile::Profile;
-use stratann_storage::{Error, Result};
 
 use super::memory::DIVIDE_BYTES;
 use super::plan;
@@ -65,9 +65,7 @@ pub(crate) fn run(
         .zip(&kinds)
         .enumerate()
         .map(|(cluster, (rows, kind))| {
-            if build.progress.interrupted() {
-                return Err(Error::interrupted());
-            }
+            build.progress.check_interrupted()?;
             build.progress.advance(1);
             match kind {
                 LocalKind::Ivf => {

@@ -139,9 +139,7 @@ impl Graphs<'_> {
         let mut points = Floats { rows: vec![0f32; self.directory.members_of(cluster).len() * dim], dim };
         let mut out = points.rows.chunks_exact_mut(dim);
         for list in self.directory.lists_of(cluster) {
-            if self.progress.interrupted() {
-                return Err(Error::interrupted());
-            }
+            self.progress.check_interrupted()?;
             let size = self.shape.record_bytes();
             let mut bytes = vec![0u8; self.directory.members(list) as usize * size];
             self.file

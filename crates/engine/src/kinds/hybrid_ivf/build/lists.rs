@@ -285,9 +285,7 @@ impl Writer<'_> {
             .map_init(
                 || Encoder::new(&self.codebook, self.build.options.metric),
                 |encoder, list| {
-                    if self.build.progress.interrupted() {
-                        return Err(Error::interrupted());
-                    }
+                    self.build.progress.check_interrupted()?;
                     let slots = of.slots(part, list);
                     let size = self.shape.vector_bytes;
                     let vectors = &part.vectors[slots.start * size..slots.end * size];

@@ -135,7 +135,7 @@ pub(crate) fn measure(
 
 fn tick(progress: &dyn Progress) -> Result<()> {
     progress.advance(1);
-    if progress.interrupted() { Err(Error::interrupted()) } else { Ok(()) }
+    progress.check_interrupted()
 }
 
 /// The plan's model with reads alone: distances cost nothing.

@@ -242,9 +242,7 @@ impl Old {
         let rewrite = Rewrite::new(self, &decided.kinds, &scratch, progress)?;
         let written = rewrite.run(&mut moved)?;
         let manifest = self.manifest_of(decided.report, &scratch, &written, &moved)?;
-        if progress.interrupted() {
-            return Err(Error::interrupted());
-        }
+        progress.check_interrupted()?;
         let is_shared = |name: &&FileName| self.manifest.files.contains_key(*name);
         for name in manifest.files.keys().filter(|name| !is_shared(name)) {
             scratch.move_up(name, &self.folder)?;

@@ -157,7 +157,7 @@ impl<'a> Rewrite<'a> {
         let mut encoder = Encoder::new(&self.old.tables.codebook, self.old.metric);
         let mut at = 0u64;
         for cluster in 0..directory.clusters() {
-            self.check_interrupted()?;
+            self.progress.check_interrupted()?;
             division.sublists.first.push(division.sublists.terms.len() as u32);
             division.waiting.push(at);
             if self.is_redivided(cluster) {
@@ -236,7 +236,7 @@ impl<'a> Rewrite<'a> {
         let seed = self.old.seed().wrapping_add(u64::from(cluster));
         let lists = VisitCostModel::lists_in(rows.len() as u64) as usize;
         by_centroids(dim, &rows, lists, (capacity, usize::MAX), (seed, self.progress), |rows, out| {
-            self.check_interrupted()?;
+            self.progress.check_interrupted()?;
             for (&row, point) in rows.iter().zip(out.chunks_exact_mut(dim)) {
                 space.floats(
                     &members.vectors[row as usize * shape.vector_bytes..][..shape.vector_bytes],
@@ -270,7 +270,7 @@ impl<'a> Rewrite<'a> {
     fn members(&self, cluster: u32) -> Result<Members> {
         let mut members = Members { vectors: Vec::new(), external: Vec::new() };
         for list in self.old.tables.directory.lists_of(cluster) {
-            self.check_interrupted()?;
+            self.progress.check_interrupted()?;
             self.records(list, |record| {
                 members.vectors.extend_from_slice(record.vector());
                 members.external.push(record.external_id());
@@ -305,10 +305,6 @@ impl<'a> Rewrite<'a> {
              index again",
             self.source_path.display()
         ))
-    }
-
-    fn check_interrupted(&self) -> Result<()> {
-        if self.progress.interrupted() { Err(Error::interrupted()) } else { Ok(()) }
     }
 }
 
@@ -357,7 +353,7 @@ impl Target<'_> {
         let rewrite = self.rewrite;
         let (from, shape) = (&rewrite.old.tables.directory, &rewrite.old.tables.shape);
         for (list, new) in from.lists_of(cluster).zip(self.directory.lists_of(cluster)) {
-            rewrite.check_interrupted()?;
+            rewrite.progress.check_interrupted()?;
             let members = from.members(list) as usize;
             let at = from.codes[list as usize];
             let mut head = rewrite.read(at, shape.list_codes_bytes(members))?;
@@ -384,7 +380,7 @@ impl Target<'_> {
         if ids.is_empty() {
             return Ok(());
         }
-        rewrite.check_interrupted()?;
+        rewrite.progress.check_interrupted()?;
         let place = |directory: &Directory, number: u32| {
             let at = directory.edges_at(cluster, number);
             u64::from(at.first) * PAGE as u64 + u64::from(at.skip)
@@ -448,7 +444,7 @@ impl Target<'_> {
             .map_init(
                 || Encoder::new(&tables.codebook, rewrite.old.metric),
                 |encoder, (list, rows)| {
-                    rewrite.check_interrupted()?;
+                    rewrite.progress.check_interrupted()?;
                     let number = (list - lists.start) as usize;
                     let own = halves.get(number * size..(number + 1) * size);
                     let halves = own.unwrap_or(tables.centroid(cluster));

@@ -8,7 +8,7 @@ use stratann_core::build::hnsw::{Hnsw, HnswOptions, HnswScratch};
 use stratann_core::format::hnsw::{HnswMember, HnswName, write};
 use stratann_kernel::distance::{inverse_norm, l2_f32, l2_i8, l2_u8};
 use stratann_kernel::{DType, Metric};
-use stratann_storage::{Error, Progress, Result};
+use stratann_storage::{Progress, Result};
 
 use crate::kinds::remote_hnsw::open::layout;
 use crate::stages::space::Space;
@@ -100,9 +100,7 @@ pub(crate) fn sub_hnsw(
     let mut graph = Hnsw::new(points.len(), options);
     let mut scratch = HnswScratch::default();
     for from in (0..points.len()).step_by(NODES) {
-        if progress.interrupted() {
-            return Err(Error::interrupted());
-        }
+        progress.check_interrupted()?;
         let nodes = from..(from + NODES).min(points.len());
         progress.advance(nodes.len() as u64);
         nodes.for_each(|node| graph.insert(&points, node as u32, options, &mut scratch));

@@ -10,7 +10,7 @@ use stratann_core::format::region::{
     Superblock, has_bit,
 };
 use stratann_core::remote::{Fold, Freed, GroupState, Places};
-use stratann_storage::{Error, Progress, Result};
+use stratann_storage::{Progress, Result};
 
 use super::super::open::RemoteIndex;
 use super::super::verify::check_cluster;
@@ -199,9 +199,7 @@ fn check_all(
     let groups = check.session.seen.groups.len() as u32;
     progress.stage("verifying memory nodes", groups.into(), "groups");
     for group in 0..groups {
-        if progress.interrupted() {
-            return Err(Error::interrupted());
-        }
+        progress.check_interrupted()?;
         check.group(group)?;
         progress.advance(1);
     }

@@ -271,9 +271,7 @@ impl Load<'_> {
         let end = offset + from.bytes(record_bytes);
         let mut bytes = Vec::new();
         while offset < end {
-            if self.progress.interrupted() {
-                return Err(Error::interrupted());
-            }
+            self.progress.check_interrupted()?;
             let length = (end - offset).min(CHUNK_BYTES as u64) as u32;
             let at = Extent { store: StoreId(0), offset, bytes: length };
             self.base.read_extent(&[], at, &mut bytes).map_err(|_| {
