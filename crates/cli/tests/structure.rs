@@ -57,8 +57,9 @@ const STORAGE_ROOMS: [&str; 14] = [
 ];
 
 /// The rooms of engine. Below the manifest is what it records of a kind. A `=` stands for a module without those in it.
-const ENGINE_ROOMS: [&str; 42] = [
+const ENGINE_ROOMS: [&str; 43] = [
     "record",
+    "parallel",
     "clusterings",
     "dataset",
     "codebook",

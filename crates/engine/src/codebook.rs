@@ -2,14 +2,13 @@
 
 pub(crate) mod rotation;
 
-use rayon::prelude::*;
-
 use stratann_kernel::codes::{CENTROIDS, Codebook, nearest};
 use stratann_kernel::distance::block_dot_f32;
 use stratann_params::choices::CodeKind;
 use stratann_storage::{Error, Progress, Result};
 
 use crate::clusterings::kmeans::{Members, assign_until, kmeans, mean, spread};
+use crate::parallel;
 
 /// Training options of a codebook.
 #[derive(Clone, Copy, Debug)]
@@ -260,7 +259,7 @@ fn coarse_stages(
 
 fn subtract_nearest(rows: &mut [f32], dim: usize, centroids: &[f32], progress: &dyn Progress) -> Result<()> {
     let numbers = assign_until(rows, dim, centroids, progress)?;
-    rows.par_chunks_exact_mut(dim).zip(&numbers).for_each(|(row, &c)| {
+    parallel::map(rows.chunks_exact_mut(dim).zip(&numbers), |(row, &c)| {
         row.iter_mut().zip(&centroids[c as usize * dim..]).for_each(|(x, c)| *x -= c);
     });
     Ok(())
@@ -297,7 +296,7 @@ fn fit(
 
 /// `rows = rows · Rᵀ`.
 fn rotate_in_place(rotation: &[f32], dim: usize, rows: &mut [f32]) {
-    rows.par_chunks_mut(tile(dim) * dim).for_each(|rows| {
+    parallel::map(rows.chunks_mut(tile(dim) * dim), |rows| {
         let before = rows.to_vec();
         block_dot_f32(&before, rotation, dim, rows);
     });
@@ -306,8 +305,8 @@ fn rotate_in_place(rotation: &[f32], dim: usize, rows: &mut [f32]) {
 /// `out = rows · Rᵀ`.
 fn rotate_rows(book: &Codebook, rows: &[f32], out: &mut [f32]) {
     let tile = tile(book.dim);
-    let tiles = out.par_chunks_mut(tile * book.dim).zip(rows.par_chunks(tile * book.dim));
-    tiles.for_each(|(out, rows)| rotate_tile(book, rows, out));
+    let tiles = out.chunks_mut(tile * book.dim).zip(rows.chunks(tile * book.dim));
+    parallel::map(tiles, |(out, rows)| rotate_tile(book, rows, out));
 }
 
 fn rotate_tile(book: &Codebook, rows: &[f32], out: &mut [f32]) {
@@ -321,13 +320,12 @@ fn rotate_tile(book: &Codebook, rows: &[f32], out: &mut [f32]) {
 fn encode_rotated_rows(book: &Codebook, rotated: &[f32], progress: &dyn Progress) -> Result<Vec<u8>> {
     let (dim, size) = (book.dim, book.code_bytes());
     let mut codes = vec![0u8; rotated.len() / dim * size];
-    codes.par_chunks_mut(tile(dim) * size).zip(rotated.par_chunks(tile(dim) * dim)).for_each(
-        |(codes, rows)| {
-            if !progress.interrupted() {
-                book.encode_rotated_rows(&mut rows.to_vec(), codes, &mut Vec::new());
-            }
-        },
-    );
+    let tiles = codes.chunks_mut(tile(dim) * size).zip(rotated.chunks(tile(dim) * dim));
+    parallel::map(tiles, |(codes, rows)| {
+        if !progress.interrupted() {
+            book.encode_rotated_rows(&mut rows.to_vec(), codes, &mut Vec::new());
+        }
+    });
     progress.check_interrupted().map(|()| codes)
 }
 
@@ -339,8 +337,8 @@ pub fn encode_rows(codebook: &Codebook, rows: &[f32], out: &mut [u8]) {
     if dim == 0 || size == 0 {
         return;
     }
-    let tiles = out.par_chunks_mut(tile(dim) * size).zip(rows.par_chunks(tile(dim) * dim));
-    tiles.for_each(|(codes, rows)| {
+    let tiles = out.chunks_mut(tile(dim) * size).zip(rows.chunks(tile(dim) * dim));
+    parallel::map(tiles, |(codes, rows)| {
         let mut rotated = vec![0f32; rows.len()];
         rotate_tile(codebook, rows, &mut rotated);
         codebook.encode_rotated_rows(&mut rotated, codes, &mut Vec::new());
@@ -370,7 +368,7 @@ fn update_centroids(book: &mut Codebook, rotated: &[f32], codes: &[u8], seed: u6
         blocks.push((border[0] as usize..border[1] as usize, block));
         rest = tail;
     }
-    blocks.into_par_iter().enumerate().for_each(|(j, (range, block))| {
+    parallel::map(blocks.into_iter().enumerate(), |(j, (range, block))| {
         let part = |i: u32| &rotated[i as usize * dim..(i as usize + 1) * dim][range.clone()];
         let members = Members::new(codes.iter().skip(j).step_by(m).map(|&c| u32::from(c)), CENTROIDS);
         let mut centroid = vec![0f32; range.len()];
@@ -398,7 +396,7 @@ fn squared(a: &[f32], b: &[f32]) -> f64 {
 /// least mean error over the sample. (The squared error would favour a few outliers at the cost of precision.)
 fn fit_correction(book: &mut Codebook, sample: &[f32]) {
     let dim = book.dim;
-    let tiles = sample.par_chunks(tile(dim) * dim).map(|rows| {
+    let tiles = parallel::map(sample.chunks(tile(dim) * dim), |rows| {
         let (mut rotated, mut values) = (vec![0f32; rows.len()], Vec::new());
         rotate_tile(book, rows, &mut rotated);
         book.encode_rotated_rows(
@@ -408,7 +406,7 @@ fn fit_correction(book: &mut Codebook, sample: &[f32]) {
         );
         values
     });
-    let mut values: Vec<f32> = tiles.collect::<Vec<_>>().concat();
+    let mut values: Vec<f32> = tiles.concat();
     values.sort_unstable_by(f32::total_cmp);
     let Some(last) = values.len().checked_sub(1) else { return };
     let range = |cut: usize| (values[last / cut], (values[last - last / cut] - values[last / cut]) / 255.0);

@@ -6,7 +6,6 @@
 use std::ops::Range;
 use stratann_params::choices::OnBadRow;
 
-use rayon::prelude::*;
 use stratann_kernel::distance::{
     balance, block_dot_f32, block_dot_i8, block_dot_u8, block_l2_f32, block_l2_i8, block_l2_u8, inverse_norm,
 };
@@ -19,6 +18,7 @@ pub use check::{CheckedTruth, Found, Owner};
 
 pub use crate::dataset::GroundTruth;
 use crate::dataset::{Reader, check_row};
+use crate::parallel;
 
 /// Computes the exact `k` nearest rows of `base` for every query, ordered by `(distance, row number)`.
 ///
@@ -189,26 +189,22 @@ impl Matrix {
     fn fill(&mut self, dtype: DType, metric: Metric, dim: usize, raw: &mut Vec<u8>) {
         let row_bytes = dim * dtype.size();
         let count = raw.len() / row_bytes;
-        let usable = raw.par_chunks_exact(row_bytes).map(|row| check_row(dtype, metric, row).is_none());
-        usable.collect_into_vec(&mut self.usable);
+        self.usable =
+            parallel::map(raw.chunks_exact(row_bytes), |row| check_row(dtype, metric, row).is_none());
         self.inverse_norms.clear();
         self.inverse_norms.resize(count, 0.0);
         if metric == Metric::Cosine {
-            raw.par_chunks_exact(row_bytes)
-                .zip(&mut self.inverse_norms)
-                .for_each(|(row, inverse)| *inverse = inverse_norm(dtype, row));
+            self.inverse_norms = parallel::map(raw.chunks_exact(row_bytes), |row| inverse_norm(dtype, row));
         }
         if dtype.is_float() {
             self.floats.resize(count * dim, 0.0);
-            raw.par_chunks_exact(row_bytes)
-                .zip(self.floats.par_chunks_exact_mut(dim))
-                .zip(&mut self.inverse_norms)
-                .for_each(|((row, wide), inverse)| {
-                    widen(dtype, row, wide);
-                    if metric == Metric::Cosine {
-                        *inverse = balance(wide, *inverse);
-                    }
-                });
+            let rows = raw.chunks_exact(row_bytes).zip(self.floats.chunks_exact_mut(dim));
+            parallel::map(rows.zip(&mut self.inverse_norms), |((row, wide), inverse)| {
+                widen(dtype, row, wide);
+                if metric == Metric::Cosine {
+                    *inverse = balance(wide, *inverse);
+                }
+            });
         } else {
             std::mem::swap(&mut self.bytes, raw);
         }
@@ -370,7 +366,7 @@ impl Search<'_> {
         let tiles = seekers.len().div_ceil(TILE);
         let slices = tasks.div_ceil(tiles).min(count.div_ceil(STRIP_ROWS));
         let slice_rows = count.div_ceil(slices);
-        seekers.par_chunks_mut(TILE).enumerate().for_each(|(tile, seekers)| {
+        parallel::map(seekers.chunks_mut(TILE).enumerate(), |(tile, seekers)| {
             let score = |rows, bounds: &[f32], seekers: &mut [Seeker]| {
                 self.score_tile(pairs, rows, tile * TILE, bounds, seekers);
             };
@@ -384,8 +380,7 @@ impl Search<'_> {
                 score(i * slice_rows..count.min((i + 1) * slice_rows), &bounds, &mut part);
                 part
             };
-            let parts: Vec<Vec<Seeker>> = (0..slices).into_par_iter().map(slice).collect();
-            for (seeker, found) in parts.into_iter().flat_map(found_in) {
+            for (seeker, found) in parallel::map(0..slices, slice).into_iter().flat_map(found_in) {
                 seekers[seeker].top.push(found);
             }
         });

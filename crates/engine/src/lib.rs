@@ -18,6 +18,7 @@ pub mod index;
 pub mod kinds;
 pub mod manifest;
 pub mod memory_nodes;
+mod parallel;
 pub mod recall;
 mod record;
 pub mod search;

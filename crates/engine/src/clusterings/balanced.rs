@@ -1,10 +1,11 @@
 //! Groups of nearly equal size: k-means with prices, and chains of small cells.
 
-use rayon::prelude::*;
 use stratann_kernel::distance::{block_l2_f32, l2_f32};
 use stratann_storage::{Progress, Result};
 
 use super::kmeans;
+
+use crate::parallel;
 
 /// Rounds that adjust the prices.
 const PRICE_ROUNDS: usize = 60;
@@ -54,8 +55,8 @@ fn distances(rows: &[f32], centres: &[f32], dim: usize) -> Vec<f32> {
     const TILE: usize = 64;
     let count = centres.len() / dim;
     let mut out = vec![0f32; rows.len() / dim * count];
-    let tiles = rows.par_chunks(TILE * dim).zip(out.par_chunks_mut(TILE * count));
-    tiles.for_each(|(rows, out)| block_l2_f32(rows, centres, dim, out));
+    let tiles = rows.chunks(TILE * dim).zip(out.chunks_mut(TILE * count));
+    parallel::map(tiles, |(rows, out)| block_l2_f32(rows, centres, dim, out));
     out
 }
 

@@ -3,11 +3,12 @@
 //!
 //! Finding c centroids of n rows directly takes n × c distances a round; here it takes n × log c times a constant.
 
-use rayon::prelude::*;
 use stratann_storage::{Progress, Result};
 
 use super::balanced::Balanced;
 use super::{CHUNK, kmeans};
+
+use crate::parallel;
 
 /// Groups that one is divided into, at most.
 const BRANCHES: usize = 16;
@@ -53,16 +54,11 @@ pub(crate) fn centroids(
         return centroids(points, dim, 1, seed, progress);
     }
     let shares = shares(&sizes, leaves);
-    let parts: Vec<Vec<f32>> = groups
-        .into_par_iter()
-        .zip(&shares)
-        .enumerate()
-        .map(|(at, (group, &leaves))| {
-            let seed = seed.wrapping_mul(31).wrapping_add(at as u64 + 1);
-            centroids(&group, dim, leaves, seed, progress)
-        })
-        .collect::<Result<_>>()?;
-    Ok(parts.concat())
+    let parts = parallel::map(groups.into_iter().zip(&shares).enumerate(), |(at, (group, &leaves))| {
+        let seed = seed.wrapping_mul(31).wrapping_add(at as u64 + 1);
+        centroids(&group, dim, leaves, seed, progress)
+    });
+    Ok(parts.into_iter().collect::<Result<Vec<_>>>()?.concat())
 }
 
 /// The rows of each of `count` groups of nearly equal size.

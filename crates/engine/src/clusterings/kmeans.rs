@@ -1,11 +1,11 @@
 //! Lloyd's k-means, parallel and reproducible for a seed with any number of threads: rows are assigned independently,
 //! and every centroid sums its rows in their order.
 
-use rayon::prelude::*;
-
 use stratann_core::build::hash;
 use stratann_kernel::distance::{block_dot_f32, dot_f32};
 use stratann_storage::{Progress, Quiet, Result};
+
+use crate::parallel;
 
 /// Computes `k` centroids of the rows of `data` (n × `width`, row-major), as `k × width`.
 ///
@@ -36,7 +36,7 @@ pub(crate) fn kmeans(
         let nearest = assign_with_distances(data, width, &centroids, progress)?;
         let members = Members::new(nearest.iter().map(|x| x.0), k);
         let errors = members.errors(&nearest);
-        centroids.par_chunks_exact_mut(width).enumerate().for_each(|(c, centroid)| {
+        parallel::map(centroids.chunks_exact_mut(width).enumerate(), |(c, centroid)| {
             mean(members.of(c).iter().map(|&i| row(i)), centroid);
         });
         for (c, from) in members.refill(errors, hash(seed, 1, round as u64)) {
@@ -80,31 +80,28 @@ fn assign_with_distances(
     progress: &dyn Progress,
 ) -> Result<Vec<(u32, f32)>> {
     let square = |x: &[f32]| dot_f32(x, bytemuck::cast_slice(x));
-    let norms: Vec<f32> = centroids.par_chunks_exact(width).map(square).collect();
+    let norms = parallel::map(centroids.chunks_exact(width), square);
     let mut out = vec![(0u32, 0f32); data.len() / width];
     // Products of a tile stay in a level-2 cache.
     let tile = (100_000 / norms.len().max(1)).clamp(8, 512);
-    out.par_chunks_mut(tile).zip(data.par_chunks(tile * width)).for_each_init(
-        Vec::new,
-        |dots, (out, rows)| {
-            if progress.interrupted() {
-                return;
-            }
-            dots.resize(out.len() * norms.len(), 0f32);
-            block_dot_f32(rows, centroids, width, dots);
-            let dots = dots.chunks_exact(norms.len().max(1));
-            for ((out, row), dots) in out.iter_mut().zip(rows.chunks_exact(width)).zip(dots) {
-                let mut best = (0, f32::INFINITY);
-                for (c, (&norm, &dot)) in norms.iter().zip(dots).enumerate() {
-                    let score = norm - 2.0 * dot;
-                    if score < best.1 {
-                        best = (c as u32, score);
-                    }
+    parallel::map_with(out.chunks_mut(tile).zip(data.chunks(tile * width)), Vec::new, |dots, (out, rows)| {
+        if progress.interrupted() {
+            return;
+        }
+        dots.resize(out.len() * norms.len(), 0f32);
+        block_dot_f32(rows, centroids, width, dots);
+        let dots = dots.chunks_exact(norms.len().max(1));
+        for ((out, row), dots) in out.iter_mut().zip(rows.chunks_exact(width)).zip(dots) {
+            let mut best = (0, f32::INFINITY);
+            for (c, (&norm, &dot)) in norms.iter().zip(dots).enumerate() {
+                let score = norm - 2.0 * dot;
+                if score < best.1 {
+                    best = (c as u32, score);
                 }
-                *out = (best.0, (best.1 + square(row)).max(0.0));
             }
-        },
-    );
+            *out = (best.0, (best.1 + square(row)).max(0.0));
+        }
+    });
     progress.check_interrupted().map(|()| out)
 }
 

@@ -11,8 +11,9 @@ pub(crate) mod memory;
 pub(crate) mod order;
 pub(crate) mod sizes;
 
-use rayon::prelude::*;
 use stratann_storage::Result;
+
+use crate::parallel;
 
 /// Rows that each thread assigns at a time.
 pub(crate) const CHUNK: usize = 1024;
@@ -30,8 +31,7 @@ pub(crate) fn sample_of(
     load: impl Fn(&[u32], &mut [f32]) -> Result<()> + Sync,
 ) -> Result<Vec<f32>> {
     let mut sample = vec![0f32; rows.len() * dim];
-    let chunks = sample.par_chunks_mut(CHUNK * dim).zip(rows.par_chunks(CHUNK));
-    chunks.try_for_each(|(out, rows)| load(rows, out))?;
+    parallel::each(sample.chunks_mut(CHUNK * dim).zip(rows.chunks(CHUNK)), |(out, rows)| load(rows, out))?;
     Ok(sample)
 }
 

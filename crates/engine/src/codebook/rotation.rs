@@ -9,12 +9,13 @@ use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::Duration;
 
 use nalgebra::{DMatrix, Dyn, SymmetricEigen};
-use rayon::prelude::*;
 
 use stratann_core::build::costs::ln;
 use stratann_kernel::codes::Codebook;
 use stratann_kernel::product::{add_product_f32, add_product_f64};
 use stratann_storage::{Error, ErrorKind, Progress, Result};
+
+use crate::parallel;
 
 /// Columns of a product that one task computes.
 const COLUMNS: usize = 64;
@@ -265,7 +266,7 @@ type Left<'a> = dyn Fn(Range<usize>, Range<usize>, &mut [f32]) + Sync + 'a;
 fn cross_product(n: usize, width: usize, dim: usize, left: &Left, rows: &[f32]) -> DMatrix<f64> {
     // Row-major `width × dim`, that is, the column-major transpose.
     let mut out = vec![0f32; width * dim];
-    out.par_chunks_mut(COLUMNS * dim).enumerate().for_each(|(block, out)| {
+    parallel::map(out.chunks_mut(COLUMNS * dim).enumerate(), |(block, out)| {
         let count = out.len() / dim;
         let columns = block * COLUMNS..block * COLUMNS + count;
         let mut tile = vec![0f32; TILE * count];

@@ -1,6 +1,5 @@
 //! Finds rows without valid distances and computes statistics of all others, in one pass over the file.
 
-use rayon::prelude::*;
 use stratann_params::choices::OnBadRow;
 
 use stratann_core::format::seeded_checksum;
@@ -9,6 +8,8 @@ use stratann_kernel::{DType, Metric};
 use stratann_storage::{Error, Progress, Result};
 
 use super::{Reader, Shape};
+
+use crate::parallel;
 
 /// Largest squared norm; with all rows below it no squared distance overflows f32.
 pub const LARGEST_SQUARED_NORM: f32 = f32::MAX / 8.0;
@@ -186,16 +187,14 @@ pub(crate) fn scan_rows(
     let (mut skipped, mut content) = (Vec::new(), 0u64);
     for wave in (0..chunks).step_by(WAVE as usize) {
         progress.check_interrupted()?;
-        let results: Vec<Result<Chunk>> = (wave..chunks.min(wave + WAVE))
-            .into_par_iter()
-            .map_init(Scratch::default, |scratch, chunk| {
-                let first = range.start + chunk * chunk_rows as u64;
-                let count = (range.end - first).min(chunk_rows as u64) as usize;
-                reader.read_rows(first, count, &mut scratch.bytes)?;
-                progress.advance(count as u64);
-                Ok(scan_chunk(shape, metric, first, scratch))
-            })
-            .collect();
+        let chunks = wave..chunks.min(wave + WAVE);
+        let results = parallel::map_with(chunks, Scratch::default, |scratch, chunk| -> Result<Chunk> {
+            let first = range.start + chunk * chunk_rows as u64;
+            let count = (range.end - first).min(chunk_rows as u64) as usize;
+            reader.read_rows(first, count, &mut scratch.bytes)?;
+            progress.advance(count as u64);
+            Ok(scan_chunk(shape, metric, first, scratch))
+        });
         for result in results {
             let chunk = result?;
             if let (OnBadRow::Fail, Some(&(row, bad))) = (policy, chunk.bad.first()) {

@@ -4,7 +4,6 @@
 //! model of a query's reads and computations; `decisions/0033` has its figures. The intrinsic dimension of the vectors
 //! matters: a graph search takes more steps in more dimensions.
 
-use rayon::prelude::*;
 use stratann_core::build::hash;
 use stratann_kernel::Metric;
 use stratann_kernel::distance::l2_f32;
@@ -14,6 +13,7 @@ use stratann_storage::{Error, ErrorKind, Progress, Result};
 
 use crate::dataset::{Reader, Shape};
 use crate::kinds::options::OptionsByKind;
+use crate::parallel;
 use crate::stages::options::BuildOptions;
 use crate::stages::space::code_floats;
 use stratann_params::IndexKind;
@@ -203,7 +203,7 @@ fn intrinsic_dimensions(base: &Reader, metric: Metric, seed: u64, progress: &dyn
         (sum > 0.0).then(|| (NEIGHBOURS - 1) as f64 / sum)
     };
     let queries: Vec<&[f32]> = floats.chunks_exact(dim).step_by(step).collect();
-    let mut found: Vec<f64> = queries.into_par_iter().filter_map(of_row).collect();
+    let mut found: Vec<f64> = parallel::map(queries, of_row).into_iter().flatten().collect();
     found.sort_unstable_by(f64::total_cmp);
     Ok(found.get(found.len() / 2).copied().unwrap_or(0.0))
 }

@@ -6,7 +6,6 @@
 use std::collections::HashMap;
 use std::path::Path;
 
-use rayon::prelude::*;
 use serde::Serialize;
 use stratann_kernel::distance::Exact;
 use stratann_kernel::topk::{Scored, TopK};
@@ -22,6 +21,7 @@ use crate::index::{Index, OpenOptions};
 use crate::kinds;
 use crate::kinds::answers::Member;
 use crate::manifest::{Manifest, number_after};
+use crate::parallel;
 use crate::search::SearchOptions;
 use crate::stages::state::lock as lock_folder;
 
@@ -300,7 +300,7 @@ fn nearest(
     // Seekers are divided among the threads once for each run of members.
     pool(threads)?.install(|| {
         index.kind.for_each_member(base, progress, &mut |members| {
-            seekers.par_iter_mut().for_each(|seeker| members.iter().for_each(|member| seeker.see(member)));
+            parallel::map(&mut seekers, |seeker| members.iter().for_each(|member| seeker.see(member)));
         })
     })?;
     Ok(seekers.into_iter().map(Seeker::into_found).collect())

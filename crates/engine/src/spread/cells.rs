@@ -9,6 +9,7 @@ use stratann_storage::{Error, Result};
 
 use super::source::Source;
 use crate::clusterings::kmeans;
+use crate::parallel;
 
 /// With up to so many blocks each is a cell of its own.
 pub(super) const CELLS_MAX: usize = 8000;
@@ -86,11 +87,9 @@ impl CellGraph {
         let most = cells * PAIRS_PER_CELL;
         let mut graph = CellGraph { pairs: Vec::new(), pending: Vec::new(), most };
         source.stream("edges between cells", |first, targets, _| {
-            let counted: Vec<Vec<Pair>> = targets
-                .par_iter()
-                .enumerate()
-                .map(|(i, targets)| pairs_of(cell_of[first + i], targets, cell_of))
-                .collect();
+            let counted = parallel::map(targets.iter().enumerate(), |(i, targets)| {
+                pairs_of(cell_of[first + i], targets, cell_of)
+            });
             for pairs in counted {
                 graph.pending.extend(pairs);
                 if graph.pending.len() >= PENDING {

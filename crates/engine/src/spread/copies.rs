@@ -9,6 +9,8 @@ use super::divide::capacity;
 use super::refine::{Incoming, tally};
 use super::source::Source;
 
+use crate::parallel;
+
 /// Servers that are remembered per block.
 const WISHES: usize = 4;
 
@@ -26,13 +28,12 @@ impl Wishes {
     pub(super) fn find(source: &Source<'_>, owner: &[u8], incoming: Option<&Incoming>) -> Result<Wishes> {
         let mut wishes = vec![[0u32; WISHES]; owner.len()];
         source.stream("homes of copies", |first, targets, _| {
-            wishes[first..first + targets.len()].par_iter_mut().zip(targets).enumerate().for_each(
-                |(i, (wish, targets))| {
-                    let mut tally = tally(first + i, targets, owner, incoming);
-                    tally[usize::from(owner[first + i])] = 0;
-                    *wish = heaviest(&tally);
-                },
-            );
+            let blocks = wishes[first..first + targets.len()].iter_mut().zip(targets).enumerate();
+            parallel::map(blocks, |(i, (wish, targets))| {
+                let mut tally = tally(first + i, targets, owner, incoming);
+                tally[usize::from(owner[first + i])] = 0;
+                *wish = heaviest(&tally);
+            });
             Ok(())
         })?;
         Ok(Wishes(wishes))

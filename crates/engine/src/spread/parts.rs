@@ -4,7 +4,6 @@ use std::fs::File;
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 
-use rayon::prelude::*;
 use stratann_core::PAGE;
 use stratann_core::place::Placement;
 use stratann_storage::data_file::{FileEntry, Sum, open_file};
@@ -15,6 +14,7 @@ use xxhash_rust::xxh3::Xxh3;
 use super::source::{CHUNK_BYTES, Source, Targets};
 use crate::files;
 use crate::manifest::Manifest;
+use crate::parallel;
 use crate::units::UnitRanges;
 
 /// Bytes that are gathered for a server before they are written.
@@ -74,13 +74,13 @@ pub(super) fn write(
     source.stream("writing", |first, targets, bytes| {
         edges += targets.iter().map(|t| t.len() as u64).sum::<u64>();
         cut += edges_cut(placement, first, targets);
-        parts.par_iter_mut().enumerate().try_for_each(|(server, part)| {
+        parallel::each(parts.iter_mut().enumerate(), |(server, part)| {
             let held = |b: usize| placement.replicas(b as u32) >> server & 1 == 1;
             let blocks = bytes.chunks_exact(block_bytes).enumerate();
             blocks.filter(|(i, _)| held(first + i)).try_for_each(|(_, block)| part.take(block))
         })
     })?;
-    let parts = parts.into_par_iter().map(Part::finish).collect::<Result<_>>()?;
+    let parts = parallel::map(parts, Part::finish).into_iter().collect::<Result<_>>()?;
     Ok(Written { parts, edges, cut })
 }
 
@@ -126,7 +126,7 @@ pub(super) fn write_ranges(
             }
             number += 1;
         }
-        parts.par_iter_mut().enumerate().try_for_each(|(server, part)| {
+        parallel::each(parts.iter_mut().enumerate(), |(server, part)| {
             let held = pieces.iter().filter(|(replicas, _)| replicas >> server & 1 == 1);
             held.map(|piece| piece.1.clone()).try_for_each(|piece| part.take(&bytes[piece]))
         })?;
@@ -136,12 +136,12 @@ pub(super) fn write_ranges(
     if sum.entry() != *entry {
         return Err(damaged(&from));
     }
-    let padded = parts.into_par_iter().map(|mut part| {
+    let padded = parallel::map(parts, |mut part| {
         let end = part.bytes.next_multiple_of(PAGE as u64);
         part.take(&[0; PAGE][..(end - part.bytes) as usize])?;
         part.finish()
     });
-    padded.collect()
+    padded.into_iter().collect()
 }
 
 /// A file of the source that is not what its manifest says.
@@ -157,7 +157,7 @@ fn edges_cut(placement: &Placement, first: usize, targets: &Targets) -> u64 {
         let holders = placement.replicas((first + i) as u32);
         targets.iter().filter(|&&t| placement.replicas(t) & holders == 0).count() as u64
     };
-    targets.par_iter().enumerate().map(of_block).sum()
+    parallel::map(targets.iter().enumerate(), of_block).iter().sum()
 }
 
 /// Gives a file that does not change a second name; copies it where the file system cannot.

@@ -7,10 +7,10 @@
 
 use std::sync::atomic::{AtomicU16, Ordering};
 
-use rayon::prelude::*;
 use stratann_storage::{Progress, Result};
 
 use super::source::{Source, Targets};
+use crate::parallel;
 use crate::spread::SERVERS_MAX;
 
 /// Most passes over the blocks.
@@ -36,7 +36,7 @@ impl Incoming {
         counts.resize_with(owner.len() * servers, AtomicU16::default);
         let incoming = Incoming { servers, counts };
         source.stream("edges into blocks", |first, targets, _| {
-            targets.par_iter().enumerate().for_each(|(i, targets)| {
+            parallel::map(targets.iter().enumerate(), |(i, targets)| {
                 let from = usize::from(owner[first + i]);
                 targets.iter().for_each(|&t| incoming.add(t, from));
             });

@@ -5,7 +5,6 @@ use std::io::Read;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-use rayon::prelude::*;
 use stratann_core::format::block::{self, Block, BlockLayout};
 use stratann_core::format::block_map::BlockMap;
 use stratann_kernel::codes::Codebook;
@@ -14,6 +13,7 @@ use stratann_storage::{Error, Progress, Result};
 
 use crate::files;
 use crate::manifest::Manifest;
+use crate::parallel;
 
 /// Bytes of blocks that are in memory at a time.
 pub(super) const CHUNK_BYTES: usize = 2 << 20;
@@ -116,8 +116,8 @@ impl<'a> Source<'a> {
             let bytes = &mut bytes[..count * size];
             targets.truncate(count);
             file.read_exact(bytes).map_err(failed)?;
-            let blocks = bytes.par_chunks_exact(size).zip(targets.par_iter_mut()).enumerate();
-            blocks.try_for_each_init(Vec::new, |list, (i, (bytes, targets))| {
+            let blocks = bytes.chunks_exact(size).zip(&mut targets).enumerate();
+            parallel::each_with(blocks, Vec::new, |list, (i, (bytes, targets))| {
                 self.targets((first + i) as u32, bytes, list, targets)
             })?;
             visit(first, &targets, bytes)?;
@@ -157,8 +157,8 @@ impl<'a> Source<'a> {
         let (size, dim) = (self.codebook.code_bytes(), self.codebook.dim);
         // Neighbours in the file are read together.
         const TOGETHER: usize = 64;
-        let parts = spans.par_chunks(TOGETHER).zip(out.par_chunks_mut(TOGETHER * dim));
-        parts.try_for_each_init(
+        parallel::each_with(
+            spans.chunks(TOGETHER).zip(out.chunks_mut(TOGETHER * dim)),
             || (Vec::new(), vec![0f32; dim]),
             |(codes, row), (spans, out)| {
                 let is_run = spans.windows(2).all(|w| w[0].0 + u32::from(w[0].1) == w[1].0);

@@ -5,7 +5,6 @@
 //! cut through the graph of near groups, or from k-means; further ones go to the servers with most of a group's
 //! neighbours, or to the next nearest.
 
-use rayon::prelude::*;
 use stratann_core::build::hash;
 use stratann_core::place::Placement;
 use stratann_kernel::distance::block_l2_f32;
@@ -20,6 +19,7 @@ use crate::clusterings::kmeans::kmeans;
 use crate::clusterings::memory::{KmeansMemory, PRODUCT_BYTES};
 use crate::kinds::UnitTables;
 use crate::manifest::Manifest;
+use crate::parallel;
 use crate::units::Units;
 
 /// Rounds of k-means.
@@ -189,8 +189,8 @@ fn near_groups(units: &Units, progress: &dyn Progress) -> Result<Vec<(u16, u32)>
     let (groups, count) = (units.bytes.len(), neighbours(units));
     let mut near = vec![(0u16, 0u32); groups * count];
     progress.stage("near clusters", groups as u64, "clusters");
-    let tiles = units.points.par_chunks(TILE * units.dim).zip(near.par_chunks_mut(TILE * count)).enumerate();
-    tiles.try_for_each(|(tile, (points, near))| {
+    let tiles = units.points.chunks(TILE * units.dim).zip(near.chunks_mut(TILE * count)).enumerate();
+    parallel::each(tiles, |(tile, (points, near))| {
         progress.check_interrupted()?;
         let rows = points.len() / units.dim;
         let mut distances = vec![0f32; rows * groups];

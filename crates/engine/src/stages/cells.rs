@@ -1,11 +1,11 @@
 //! Divides all rows into k-means cells: k-means over a sample, then every row to the nearest centroid, part by part.
 //! Sizes follow the data; nothing is moved between cells afterwards (OrchANN §3.2).
 
-use rayon::prelude::*;
 use stratann_storage::{Error, Result};
 
 use crate::clusterings::{CHUNK, evenly, kmeans, nearest_of, order, sample_of};
 use crate::dataset::Scan;
+use crate::parallel;
 use crate::stages::build::Build;
 use crate::stages::space::Space;
 
@@ -64,7 +64,7 @@ pub(crate) fn assign(build: &Build<'_>, space: &Space, scan: &Scan, centroids: &
     let rows = build.base.shape().rows;
     let mut cluster_of = vec![u32::MAX; rows as usize];
     build.progress.stage("assigning rows", rows, "rows");
-    cluster_of.par_chunks_mut(CHUNK).enumerate().try_for_each(|(chunk, out)| {
+    parallel::each(cluster_of.chunks_mut(CHUNK).enumerate(), |(chunk, out)| {
         build.progress.check_interrupted()?;
         let first = (chunk * CHUNK) as u64;
         let live: Vec<u32> = build.live(scan, first..first + out.len() as u64).map(|r| r as u32).collect();

@@ -5,8 +5,6 @@
 //! bytes. Floats are quantised to bytes when a sample shows that this keeps the order of near neighbours: a quarter of
 //! the memory, and integer distances.
 
-use rayon::prelude::*;
-
 use stratann_core::build::{Points, hash};
 use stratann_kernel::distance::{inverse_norm, l2_f32, l2_u8};
 use stratann_kernel::element::widen;
@@ -14,6 +12,7 @@ use stratann_kernel::{DType, Metric};
 use stratann_storage::{Error, Progress, Result};
 
 use crate::dataset::{Reader, Scan};
+use crate::parallel;
 
 /// Representation of points while the graph is built.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
@@ -215,25 +214,20 @@ impl Space {
         let row = |of: &'_ [f32], i: usize| -> Vec<f32> { of[i * dim..(i + 1) * dim].to_vec() };
         let n = sample.len() / dim;
         let looked_at = n.min(200);
-        let mut errors: Vec<f32> = (0..looked_at)
-            .into_par_iter()
-            .map(|i| i * n / looked_at)
-            .filter_map(|i| {
-                let x = row(sample, i);
-                let others = (0..n).filter(|&j| j != i);
-                let near = others
-                    .map(|j| (l2_f32(&x, bytemuck::cast_slice(&sample[j * dim..(j + 1) * dim])), j))
-                    .filter(|d| d.0 > 0.0)
-                    .min_by(|a, b| a.0.total_cmp(&b.0))?;
-                let approximate = l2_f32(
-                    &row(&restored, i),
-                    bytemuck::cast_slice(&restored[near.1 * dim..(near.1 + 1) * dim]),
-                );
-                // The sample is sparser than the set; true neighbours are nearer, and their error is larger.
-                let density = (n as f32 / 1e6).min(1.0).powf(1.0 / 12.0);
-                Some((approximate - near.0).abs() / near.0 / density)
-            })
-            .collect();
+        let errors = parallel::map((0..looked_at).map(|i| i * n / looked_at), |i| {
+            let x = row(sample, i);
+            let others = (0..n).filter(|&j| j != i);
+            let near = others
+                .map(|j| (l2_f32(&x, bytemuck::cast_slice(&sample[j * dim..(j + 1) * dim])), j))
+                .filter(|d| d.0 > 0.0)
+                .min_by(|a, b| a.0.total_cmp(&b.0))?;
+            let approximate =
+                l2_f32(&row(&restored, i), bytemuck::cast_slice(&restored[near.1 * dim..(near.1 + 1) * dim]));
+            // The sample is sparser than the set; true neighbours are nearer, and their error is larger.
+            let density = (n as f32 / 1e6).min(1.0).powf(1.0 / 12.0);
+            Some((approximate - near.0).abs() / near.0 / density)
+        });
+        let mut errors: Vec<f32> = errors.into_iter().flatten().collect();
         errors.sort_unstable_by(f32::total_cmp);
         let quantile = |share: usize| errors.get(errors.len() * share / 10).copied().unwrap_or(0.0);
         quantile(5).max(quantile(9) / 5.0)
@@ -249,7 +243,8 @@ impl Space {
         const CHUNK: usize = 4096;
         let point_bytes = self.point_bytes();
         let mut data = AlignedBytes::new(rows.len() * point_bytes);
-        data.as_mut().par_chunks_mut(CHUNK * point_bytes).zip(rows.par_chunks(CHUNK)).try_for_each(
+        parallel::each(
+            data.as_mut().chunks_mut(CHUNK * point_bytes).zip(rows.chunks(CHUNK)),
             |(out, rows)| {
                 progress.check_interrupted()?;
                 let mut floats = vec![0f32; self.point_dim()];

@@ -11,6 +11,8 @@ use stratann_core::build::walk::{WalkScratch, greedy_walk};
 use stratann_core::build::{Lists, Points, hash};
 use stratann_storage::{Progress, Result};
 
+use crate::parallel;
+
 /// Options of a graph.
 #[derive(Clone, Copy, Debug)]
 pub struct VamanaOptions {
@@ -77,6 +79,8 @@ fn capacity(degree: usize) -> usize {
 
 /// Largest share of all points in a batch, because its points do not see each other.
 const BATCH_SHARE: usize = 50;
+/// Nodes that a thread inserts at a time.
+const TOGETHER: usize = 8;
 
 #[derive(Default)]
 struct Scratch {
@@ -115,11 +119,11 @@ pub fn build<P: Points>(
 }
 
 fn insert_batch<P: Points>(points: &P, graph: &mut Graph, batch: &[u32], options: &VamanaOptions) {
-    let found: Vec<Vec<u32>> = batch
-        .par_iter()
-        .with_min_len(8)
-        .map_init(Scratch::default, |scratch, &node| neighbours_of(points, graph, node, options, scratch))
-        .collect();
+    let found = parallel::map_with(batch.chunks(TOGETHER), Scratch::default, |scratch, nodes| {
+        let found = nodes.iter().map(|&node| neighbours_of(points, graph, node, options, scratch));
+        found.collect::<Vec<Vec<u32>>>()
+    });
+    let found: Vec<Vec<u32>> = found.into_iter().flatten().collect();
     let mut back: Vec<(u32, u32)> = Vec::with_capacity(found.iter().map(Vec::len).sum());
     for (&node, list) in batch.iter().zip(&found) {
         graph.set(node, list);
@@ -172,19 +176,15 @@ fn add_back_edges<P: Points>(points: &P, graph: &mut Graph, back: &[(u32, u32)],
             !fits
         })
         .collect();
-    let pruned: Vec<Vec<u32>> = overfull
-        .par_iter()
-        .with_min_len(8)
-        .map_init(Scratch::default, |scratch, group| {
-            let target = group[0].0;
-            let Scratch { prune, near, kept, .. } = scratch;
-            near.clear();
-            let all = graph.list(target).iter().copied().chain(group.iter().map(|g| g.1));
-            near.extend(all.map(|id| Near { distance: points.distance(target, id), id }));
-            robust_prune(points, target, near, options.degree, options.alpha, prune, kept);
-            kept.clone()
-        })
-        .collect();
+    let pruned = parallel::map_with(&overfull, Scratch::default, |scratch, group| {
+        let target = group[0].0;
+        let Scratch { prune, near, kept, .. } = scratch;
+        near.clear();
+        let all = graph.list(target).iter().copied().chain(group.iter().map(|g| g.1));
+        near.extend(all.map(|id| Near { distance: points.distance(target, id), id }));
+        robust_prune(points, target, near, options.degree, options.alpha, prune, kept);
+        kept.clone()
+    });
     overfull.iter().zip(&pruned).for_each(|(group, list)| graph.set(group[0].0, list));
 }
 
@@ -193,24 +193,18 @@ fn finish_lists<P: Points>(points: &P, graph: &mut Graph, options: &VamanaOption
     const CHUNK: usize = 8192;
     for start in (0..graph.nodes()).step_by(CHUNK) {
         let end = (start + CHUNK).min(graph.nodes());
-        let lists: Vec<Vec<u32>> = (start as u32..end as u32)
-            .into_par_iter()
-            .with_min_len(64)
-            .map_init(Scratch::default, |scratch, node| {
-                let Scratch { prune, near, kept, .. } = scratch;
-                near.clear();
-                near.extend(
-                    graph.list(node).iter().map(|&id| Near { distance: points.distance(node, id), id }),
-                );
-                if near.len() > options.degree {
-                    robust_prune(points, node, near, options.degree, options.alpha, prune, kept);
-                    near.retain(|c| kept.contains(&c.id));
-                } else {
-                    near.sort_unstable_by(Near::order);
-                }
-                near.iter().map(|c| c.id).collect()
-            })
-            .collect();
+        let lists = parallel::map_with(start as u32..end as u32, Scratch::default, |scratch, node| {
+            let Scratch { prune, near, kept, .. } = scratch;
+            near.clear();
+            near.extend(graph.list(node).iter().map(|&id| Near { distance: points.distance(node, id), id }));
+            if near.len() > options.degree {
+                robust_prune(points, node, near, options.degree, options.alpha, prune, kept);
+                near.retain(|c| kept.contains(&c.id));
+            } else {
+                near.sort_unstable_by(Near::order);
+            }
+            near.iter().map(|c| c.id).collect::<Vec<u32>>()
+        });
         lists.iter().enumerate().for_each(|(i, list)| graph.set((start + i) as u32, list));
     }
 }

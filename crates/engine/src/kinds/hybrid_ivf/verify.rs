@@ -5,7 +5,6 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-use rayon::prelude::*;
 use stratann_core::PAGE;
 use stratann_core::format::directory::Directory;
 use stratann_core::format::edges::end_of;
@@ -26,6 +25,7 @@ use crate::files;
 use crate::findings::file::check_file;
 use crate::findings::{Finding, Report, file_in};
 use crate::manifest::Manifest;
+use crate::parallel;
 use crate::units::{Held, HeldRanges};
 
 /// Bytes of lists that are checked at a time.
@@ -187,13 +187,11 @@ impl<'a> Checking<'a> {
             }
             let bytes: u64 = batch.iter().map(|&list| bytes_of(tables, list)).sum();
             let (view, in_nav) = (&self.view, &self.in_nav);
-            let checked: Vec<Checked> = batch
-                .par_iter()
-                .map_init(
-                    || ListChecker::new(view),
-                    |c, &list| check_list(view, file, c, (&tables.view(), list), in_nav),
-                )
-                .collect();
+            let checked = parallel::map_with(
+                batch,
+                || ListChecker::new(view),
+                |c, &list| check_list(view, file, c, (&tables.view(), list), in_nav),
+            );
             checked.iter().for_each(|checked| self.note(file, checked));
             self.progress.advance(bytes);
         }

@@ -5,8 +5,9 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-use rayon::prelude::*;
 use stratann_storage::{Error, Result, input};
+
+use crate::parallel;
 
 /// Name of the file.
 pub(crate) const NAME: &str = "codes.tmp";
@@ -37,8 +38,8 @@ impl CodeFile {
         ids.sort_unstable();
         ids.dedup();
         let mut codes = vec![0u8; ids.len() * self.code_bytes];
-        let parts = ids.par_chunks(TOGETHER).zip(codes.par_chunks_mut(TOGETHER * self.code_bytes));
-        parts.try_for_each_init(Vec::new, |buffer, (ids, codes)| self.read_ascending(ids, codes, buffer))?;
+        let parts = ids.chunks(TOGETHER).zip(codes.chunks_mut(TOGETHER * self.code_bytes));
+        parallel::each_with(parts, Vec::new, |buffer, (ids, codes)| self.read_ascending(ids, codes, buffer))?;
         Ok(CodeTable { ids, codes, code_bytes: self.code_bytes })
     }
 

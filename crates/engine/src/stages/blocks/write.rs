@@ -5,7 +5,6 @@ use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 use stratann_core::format::adjacency;
 use stratann_core::format::block::{self, BlockLayout, CodedNodes, Node};
@@ -19,6 +18,7 @@ use super::coded;
 use super::graph_file::{Cell, GraphReader, Records};
 use super::placement::Placement;
 use crate::dataset::Reader;
+use crate::parallel;
 use crate::stages::regions::Regions;
 use crate::stages::tables::read_entries;
 
@@ -262,18 +262,16 @@ impl BlockJob<'_> {
                 self.make_block(at, lists, positions, vectors, codes)
             };
             let made: Vec<(Vec<u8>, Written)> = match self.codes {
-                None => batch
-                    .par_iter()
-                    .map(|at| {
-                        let (lists, written) = lists(at);
-                        (block(at, &lists, None), written)
-                    })
-                    .collect(),
+                None => parallel::map(batch, |at| {
+                    let (lists, written) = lists(at);
+                    (block(at, &lists, None), written)
+                }),
                 Some(file) => {
-                    let listed: Vec<(Vec<Vec<u32>>, Written)> = batch.par_iter().map(lists).collect();
+                    let listed = parallel::map(batch, lists);
                     let codes = file.read(coded_ids(batch, &listed))?;
-                    let blocks = batch.par_iter().zip(listed);
-                    blocks.map(|(at, (lists, written))| (block(at, &lists, Some(&codes)), written)).collect()
+                    parallel::map(batch.iter().zip(listed), |(at, (lists, written))| {
+                        (block(at, &lists, Some(&codes)), written)
+                    })
                 }
             };
             for (bytes, written) in &made {

@@ -10,7 +10,6 @@ use std::io::Read;
 use std::path::PathBuf;
 use stratann_params::build::GraphOptions;
 
-use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 use stratann_kernel::distance::block_l2_f32;
 use stratann_storage::output::AtomicFile;
@@ -20,6 +19,7 @@ use crate::clusterings::balanced::{Chained, chain};
 use crate::clusterings::{evenly, kmeans, sample_of};
 use crate::dataset::Scan;
 use crate::kinds::blocks::plan::{OVERLAP, points_of_cell};
+use crate::parallel;
 use crate::stages::blocks::graph_file::Cell;
 use crate::stages::blocks::layout::ORDER;
 use crate::stages::build::Build;
@@ -130,7 +130,7 @@ pub(crate) fn nearest(build: &Build<'_>, space: &Space, scan: &Scan, part: usize
     let mut nearest: Vec<Near> = vec![[NONE; NEAREST]; NEAREST_ROWS.min(live.len())];
     for rows in live.chunks(NEAREST_ROWS) {
         let nearest = &mut nearest[..rows.len()];
-        nearest.par_chunks_mut(CHUNK).zip(rows.par_chunks(CHUNK)).try_for_each(|(out, rows)| {
+        parallel::each(nearest.chunks_mut(CHUNK).zip(rows.chunks(CHUNK)), |(out, rows)| {
             build.progress.check_interrupted()?;
             let mut floats = vec![0f32; rows.len() * dim];
             space.load_floats(build.base, rows, &mut floats)?;

@@ -7,7 +7,6 @@ use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use stratann_params::build::GraphOptions;
 
-use rayon::prelude::*;
 use stratann_core::build::Points;
 use stratann_core::build::prune::{Near, PruneScratch, robust_prune};
 use stratann_storage::{Error, Result, input};
@@ -15,6 +14,7 @@ use stratann_storage::{Error, Result, input};
 use super::cells::lists_path;
 use super::divide::Division;
 use super::graph_stage::{self, GraphFacts};
+use crate::parallel;
 use crate::stages::blocks::graph_file::{self, GraphWriter};
 use crate::stages::build::Build;
 use crate::stages::space::Space;
@@ -127,7 +127,8 @@ impl Merge<'_, '_> {
         let points = self.space.load(self.build.base, &rows, &stratann_storage::Quiet)?;
         let VamanaOptions { degree, alpha, .. } = self.options;
         let scratch = || (PruneScratch::default(), Vec::new(), Vec::new());
-        batch.par_iter_mut().filter(|found| found.lists > 1).for_each_init(
+        parallel::map_with(
+            batch.iter_mut().filter(|found| found.lists > 1),
             scratch,
             |(scratch, near, kept), found| {
                 // Every row of the batch is among `rows`.

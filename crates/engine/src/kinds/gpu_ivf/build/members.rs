@@ -5,7 +5,6 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 use stratann_params::build::GpuOptions;
 
-use rayon::prelude::*;
 use stratann_core::build::prune::Near;
 use stratann_core::build::walk::{WalkScratch, greedy_walk};
 use stratann_core::build::{Lists, Points};
@@ -16,6 +15,7 @@ use stratann_storage::{Error, Result};
 use super::clusters::{self, squared};
 use crate::clusterings::CHUNK;
 use crate::dataset::Scan;
+use crate::parallel;
 use crate::stages::build::Build;
 use crate::stages::points::Floats;
 use crate::stages::space::Space;
@@ -86,34 +86,30 @@ pub(super) fn run(build: &Build<'_>, own: &GpuOptions, space: &Space, scan: &Sca
     build.progress.stage("assigning rows", rows, "rows");
     // Of distances that are squared.
     let reach = (1.0 + own.epsilon) * (1.0 + own.epsilon);
-    (0..rows.div_ceil(CHUNK as u64)).into_par_iter().try_for_each_init(
-        WalkScratch::default,
-        |scratch, chunk| {
-            build.progress.check_interrupted()?;
-            let first = chunk * CHUNK as u64;
-            let count = (CHUNK as u64).min(rows - first);
-            let live: Vec<u32> = build.live(scan, first..first + count).map(|row| row as u32).collect();
-            let mut points = vec![0f32; live.len() * dim];
-            space.load_floats(build.base, &live, &mut points)?;
-            let mut out = vec![NONE; count as usize * LISTS_PER_VECTOR];
-            let mut near: Vec<Near> = Vec::new();
-            for (&row, point) in live.iter().zip(points.chunks_exact(dim)) {
-                near.clear();
-                let distance = |id: u32| squared(point, centroids.row(id));
-                greedy_walk(&centroids, &graph, graph.entry, distance, MEMBER_LIST, scratch, &mut near);
-                near.sort_unstable_by(Near::order);
-                let farthest = near.first().map_or(0.0, |nearest| nearest.distance * reach);
-                let lists = near.iter().take_while(|n| n.distance <= farthest).take(LISTS_PER_VECTOR);
-                let at = (u64::from(row) - first) as usize * LISTS_PER_VECTOR;
-                out[at..at + LISTS_PER_VECTOR].iter_mut().zip(lists).for_each(|(to, n)| *to = n.id);
-            }
-            let offset = first * (4 * LISTS_PER_VECTOR) as u64;
-            file.write_all_at(bytemuck::cast_slice(&out), offset)
-                .map_err(|e| Error::io("writing", &path, &e))?;
-            build.progress.advance(count);
-            Ok::<_, Error>(())
-        },
-    )?;
+    parallel::each_with(0..rows.div_ceil(CHUNK as u64), WalkScratch::default, |scratch, chunk| {
+        build.progress.check_interrupted()?;
+        let first = chunk * CHUNK as u64;
+        let count = (CHUNK as u64).min(rows - first);
+        let live: Vec<u32> = build.live(scan, first..first + count).map(|row| row as u32).collect();
+        let mut points = vec![0f32; live.len() * dim];
+        space.load_floats(build.base, &live, &mut points)?;
+        let mut out = vec![NONE; count as usize * LISTS_PER_VECTOR];
+        let mut near: Vec<Near> = Vec::new();
+        for (&row, point) in live.iter().zip(points.chunks_exact(dim)) {
+            near.clear();
+            let distance = |id: u32| squared(point, centroids.row(id));
+            greedy_walk(&centroids, &graph, graph.entry, distance, MEMBER_LIST, scratch, &mut near);
+            near.sort_unstable_by(Near::order);
+            let farthest = near.first().map_or(0.0, |nearest| nearest.distance * reach);
+            let lists = near.iter().take_while(|n| n.distance <= farthest).take(LISTS_PER_VECTOR);
+            let at = (u64::from(row) - first) as usize * LISTS_PER_VECTOR;
+            out[at..at + LISTS_PER_VECTOR].iter_mut().zip(lists).for_each(|(to, n)| *to = n.id);
+        }
+        let offset = first * (4 * LISTS_PER_VECTOR) as u64;
+        file.write_all_at(bytemuck::cast_slice(&out), offset).map_err(|e| Error::io("writing", &path, &e))?;
+        build.progress.advance(count);
+        Ok::<_, Error>(())
+    })?;
     file.sync_data().map_err(|e| Error::io("writing", &path, &e))
 }
 

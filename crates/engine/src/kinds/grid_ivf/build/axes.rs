@@ -2,7 +2,6 @@
 //! of a distance. Floats of 32 bits are turned to their principal axes, where they keep their digits; other types, and
 //! vectors of one group of components, keep their values in another order.
 
-use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 use stratann_core::format::grid::GridLayout;
 use stratann_kernel::distance::{dot_f32, l2_f32};
@@ -14,6 +13,7 @@ use crate::dataset::Scan;
 use crate::files;
 use crate::kinds::grid_ivf::facts::{keeps_digits, pilot_of, scale_exponent};
 use crate::kinds::grid_ivf::open::{StoredAxes, StoredPilot};
+use crate::parallel;
 use crate::stages::build::Build;
 use crate::stages::space::Space;
 use crate::stages::tables::write_table;
@@ -106,8 +106,8 @@ impl Near {
             let distances = others.chunks_exact(dim).map(|other| l2_f32(row, bytemuck::cast_slice(other)));
             distances.filter(|&distance| distance > 0.0).fold(f32::INFINITY, f32::min)
         };
-        let chosen: Vec<&[f32]> = sample.chunks_exact(dim).step_by(rows.div_ceil(ROWS).max(1)).collect();
-        Near::of(chosen.into_par_iter().map(nearest).collect())
+        let chosen = sample.chunks_exact(dim).step_by(rows.div_ceil(ROWS).max(1));
+        Near::of(parallel::map(chosen, nearest))
     }
 
     /// Those of all rows to zero.

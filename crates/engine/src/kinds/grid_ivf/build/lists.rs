@@ -2,7 +2,6 @@
 
 use std::os::unix::fs::FileExt;
 
-use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 use stratann_core::PAGE;
 use stratann_core::format::grid::{GridLayout, ListMember, write_list};
@@ -20,6 +19,7 @@ use crate::kinds::grid_ivf::facts::{GridFacts, SizeStats, coarser};
 use crate::kinds::grid_ivf::open::{StoredAxes, decode_axes};
 use crate::kinds::grid_ivf::units::Places;
 use crate::manifest::BlockShape;
+use crate::parallel;
 use crate::stages::build::{Build, IDS};
 use crate::stages::list_rows::{ListRows, Part};
 use crate::stages::space::Space;
@@ -67,18 +67,14 @@ pub(super) fn run(
     let mut id_of_row = vec![u32::MAX; list_of_row.len()];
     let mut farthest = 0f32;
     rows.each_part(scan, |part| {
-        let written: Vec<(Vec<u32>, f32)> = part
-            .lists
-            .clone()
-            .into_par_iter()
-            .map(|list| {
-                let (bytes, order, farthest) = writer.list(&rows, &part, list)?;
-                let written = out.file().write_all_at(&bytes, places.starts[2 * list as usize]);
-                written.map_err(|e| Error::io("writing", &path, &e))?;
-                Ok((order, farthest))
-            })
-            .collect::<Result<_>>()?;
-        for (list, (rows, distance)) in part.lists.clone().zip(written) {
+        let written: Vec<Result<(Vec<u32>, f32)>> = parallel::map(part.lists.clone(), |list| {
+            let (bytes, order, farthest) = writer.list(&rows, &part, list)?;
+            let written = out.file().write_all_at(&bytes, places.starts[2 * list as usize]);
+            written.map_err(|e| Error::io("writing", &path, &e))?;
+            Ok((order, farthest))
+        });
+        for (list, written) in part.lists.clone().zip(written) {
+            let (rows, distance) = written?;
             farthest = farthest.max(distance);
             rows.iter().zip(first[list as usize]..).for_each(|(&row, id)| id_of_row[row as usize] = id);
         }

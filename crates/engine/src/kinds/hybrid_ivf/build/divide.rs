@@ -1,6 +1,5 @@
 //! What becomes of each cluster: its local index, and the list of each of its rows.
 
-use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 use stratann_core::build::costs::VisitCostModel;
 use stratann_core::format::directory::LocalKind;
@@ -14,6 +13,7 @@ use super::{ReadSizes, clusters, list_layout};
 use crate::clusterings::divide::{Divided, by_centroids, in_order};
 use crate::dataset::Scan;
 use crate::kinds::hybrid_ivf::facts::PlanReport;
+use crate::parallel;
 use crate::stages::build::Build;
 use crate::stages::space::Space;
 use crate::stages::tables::{read_table, write_table};
@@ -60,32 +60,27 @@ pub(crate) fn run(
     let capacity = list_layout(build, own)?.members_in(reads.most as usize);
     let budget = build.options.ram_budget;
     let sample_max = budget.map_or(usize::MAX, |_| DIVIDE_BYTES / (4 * space.point_dim()));
-    let divided: Vec<Divided> = members
-        .into_par_iter()
-        .zip(&kinds)
-        .enumerate()
-        .map(|(cluster, (rows, kind))| {
-            build.progress.check_interrupted()?;
-            build.progress.advance(1);
-            match kind {
-                LocalKind::Ivf => {
-                    let load = |rows: &[u32], out: &mut [f32]| space.load_floats(build.base, rows, out);
-                    let seed = build.options.seed.wrapping_add(cluster as u64);
-                    let lists = VisitCostModel::lists_in(rows.len() as u64) as usize;
-                    by_centroids(
-                        space.point_dim(),
-                        &rows,
-                        lists,
-                        (capacity, sample_max),
-                        (seed, build.progress),
-                        load,
-                    )
-                }
-                LocalKind::Flat | LocalKind::Graph => Ok(in_order(&rows, capacity)),
+    let divided = parallel::map(members.into_iter().zip(&kinds).enumerate(), |(cluster, (rows, kind))| {
+        build.progress.check_interrupted()?;
+        build.progress.advance(1);
+        match kind {
+            LocalKind::Ivf => {
+                let load = |rows: &[u32], out: &mut [f32]| space.load_floats(build.base, rows, out);
+                let seed = build.options.seed.wrapping_add(cluster as u64);
+                let lists = VisitCostModel::lists_in(rows.len() as u64) as usize;
+                by_centroids(
+                    space.point_dim(),
+                    &rows,
+                    lists,
+                    (capacity, sample_max),
+                    (seed, build.progress),
+                    load,
+                )
             }
-        })
-        .collect::<Result<_>>()?;
-    write(build, kinds, divided, reads, report)
+            LocalKind::Flat | LocalKind::Graph => Ok(in_order(&rows, capacity)),
+        }
+    });
+    write(build, kinds, divided.into_iter().collect::<Result<_>>()?, reads, report)
 }
 
 fn write(

@@ -5,7 +5,6 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-use rayon::prelude::*;
 use stratann_core::PAGE;
 use stratann_core::build::{Lists, Points};
 use stratann_core::format::directory::Directory;
@@ -16,6 +15,7 @@ use stratann_storage::{Error, Progress, Result};
 
 use super::local_costs::{BUILD_LIST, DEGREE};
 use crate::files;
+use crate::parallel;
 use crate::stages::build::Build;
 use crate::stages::points::Floats;
 use crate::stages::space::Space;
@@ -43,9 +43,10 @@ pub(crate) fn write(
         let path = build.file(files::LISTS);
         let (seed, progress) = (build.options.seed, build.progress);
         let graphs = Graphs { space, shape, directory, file, path: &path, seed, progress };
-        let entries: Vec<u32> =
-            together.par_iter().map(|&cluster| graphs.graph(cluster)).collect::<Result<_>>()?;
-        together.iter().zip(entries).for_each(|(&c, entry)| directory.entries[c as usize] = entry);
+        let entries = parallel::map(together, |&cluster| graphs.graph(cluster));
+        for (&cluster, entry) in together.iter().zip(entries) {
+            directory.entries[cluster as usize] = entry?;
+        }
     }
     Ok(())
 }

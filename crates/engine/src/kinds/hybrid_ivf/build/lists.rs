@@ -6,7 +6,6 @@ use std::os::unix::fs::FileExt;
 use std::sync::Mutex;
 use stratann_params::build::ListOptions;
 
-use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 use stratann_core::PAGE;
 use stratann_core::format::directory::{Directory, LocalKind, NO_EDGES};
@@ -29,6 +28,7 @@ use crate::files;
 use crate::kinds::hybrid_ivf::facts::SizeStats;
 use crate::kinds::hybrid_ivf::residual::Encoder;
 use crate::manifest::BlockShape;
+use crate::parallel;
 use crate::stages::build::{Build, IDS, read_codebook};
 use crate::stages::list_rows::{ListRows, Part};
 use crate::stages::space::Space;
@@ -278,23 +278,19 @@ impl Writer<'_> {
     }
 
     fn part(&self, of: &ListRows<'_>, part: &Part, id_of_row: &mut [u32]) -> Result<()> {
-        let orders: Vec<Vec<u32>> = part
-            .lists
-            .clone()
-            .into_par_iter()
-            .map_init(
-                || Encoder::new(&self.codebook, self.build.options.metric),
-                |encoder, list| {
-                    self.build.progress.check_interrupted()?;
-                    let slots = of.slots(part, list);
-                    let size = self.shape.vector_bytes;
-                    let vectors = &part.vectors[slots.start * size..slots.end * size];
-                    self.list(encoder, list, vectors, &part.rows[slots])
-                },
-            )
-            .collect::<Result<_>>()?;
+        let orders = parallel::map_with(
+            part.lists.clone(),
+            || Encoder::new(&self.codebook, self.build.options.metric),
+            |encoder, list| {
+                self.build.progress.check_interrupted()?;
+                let slots = of.slots(part, list);
+                let size = self.shape.vector_bytes;
+                let vectors = &part.vectors[slots.start * size..slots.end * size];
+                self.list(encoder, list, vectors, &part.rows[slots])
+            },
+        );
         for (list, rows) in part.lists.clone().zip(orders) {
-            rows.iter().zip(self.first_id(list)..).for_each(|(&row, id)| id_of_row[row as usize] = id);
+            rows?.iter().zip(self.first_id(list)..).for_each(|(&row, id)| id_of_row[row as usize] = id);
         }
         Ok(())
     }

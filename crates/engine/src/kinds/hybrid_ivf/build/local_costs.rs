@@ -4,7 +4,6 @@
 //! Clusters of several sizes are cut out of a sample; the hops of a graph and the lists of a divided cluster that
 //! find [`RECALL`] of the nearest members are counted. Counted, not timed: times come from the profile alone.
 
-use rayon::prelude::*;
 use stratann_core::build::costs::{UnitCosts, VisitCostModel};
 use stratann_core::build::walk::{WalkScratch, greedy_walk};
 use stratann_core::build::{Points, hash};
@@ -17,6 +16,7 @@ use stratann_storage::{Progress, Result};
 use super::{list_layout, list_plan};
 use crate::clusterings::kmeans;
 use crate::dataset::Scan;
+use crate::parallel;
 use crate::stages::build::Build;
 use crate::stages::points::Floats;
 use crate::stages::space::Space;
@@ -100,16 +100,12 @@ fn show(pool: &Floats, members: usize, seed: u64, progress: &dyn Progress) -> Re
         dim,
     };
     let step = (members / QUERIES).max(1);
-    let truth: Vec<(u32, Vec<u32>)> = (0..members as u32)
-        .into_par_iter()
-        .step_by(step)
-        .map(|q| {
-            let mut others: Vec<(f32, u32)> =
-                (0..members as u32).filter(|&i| i != q).map(|i| (cluster.distance(q, i), i)).collect();
-            others.sort_unstable_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));
-            (q, others.iter().take(K).map(|o| o.1).collect())
-        })
-        .collect();
+    let truth = parallel::map((0..members as u32).step_by(step), |q| {
+        let mut others: Vec<(f32, u32)> =
+            (0..members as u32).filter(|&i| i != q).map(|i| (cluster.distance(q, i), i)).collect();
+        others.sort_unstable_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));
+        (q, others.iter().take(K).map(|o| o.1).collect::<Vec<u32>>())
+    });
     Ok(Shown {
         ln_members: (members as f64).ln(),
         hops: hops(&cluster, &truth, seed, progress)?,

@@ -5,7 +5,6 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 
-use rayon::prelude::*;
 use stratann_core::PAGE;
 use stratann_core::build::costs::VisitCostModel;
 use stratann_core::build::hash;
@@ -30,6 +29,7 @@ use crate::kinds::hybrid_ivf::build::local_costs::DEGREE;
 use crate::kinds::hybrid_ivf::build::page_blocks;
 use crate::kinds::hybrid_ivf::residual::Encoder;
 use crate::manifest::BlockShape;
+use crate::parallel;
 use crate::stages::plan::check_disk;
 use crate::stages::space::{Space, code_floats};
 use crate::stages::vamana;
@@ -437,21 +437,18 @@ impl Target<'_> {
             rows_of[list as usize].push(row);
         }
         let size = 2 * tables.shape.dim;
-        let orders: Vec<Vec<u32>> = lists
-            .clone()
-            .into_par_iter()
-            .zip(&rows_of)
-            .map_init(
-                || Encoder::new(&tables.codebook, rewrite.old.metric),
-                |encoder, (list, rows)| {
-                    rewrite.progress.check_interrupted()?;
-                    let number = (list - lists.start) as usize;
-                    let own = halves.get(number * size..(number + 1) * size);
-                    let halves = own.unwrap_or(tables.centroid(cluster));
-                    self.list(encoder, list, halves, &members, rows)
-                },
-            )
-            .collect::<Result<_>>()?;
+        let orders = parallel::map_with(
+            lists.clone().zip(&rows_of),
+            || Encoder::new(&tables.codebook, rewrite.old.metric),
+            |encoder, (list, rows)| {
+                rewrite.progress.check_interrupted()?;
+                let number = (list - lists.start) as usize;
+                let own = halves.get(number * size..(number + 1) * size);
+                let halves = own.unwrap_or(tables.centroid(cluster));
+                self.list(encoder, list, halves, &members, rows)
+            },
+        );
+        let orders: Vec<Vec<u32>> = orders.into_iter().collect::<Result<_>>()?;
         let mut now = vec![0u32; members.external.len()];
         let ids = self.directory.members_of(cluster);
         orders.iter().flatten().zip(ids).for_each(|(&row, id)| now[row as usize] = id);

@@ -3,7 +3,6 @@
 use std::os::unix::fs::FileExt;
 use stratann_params::build::RemoteOptions;
 
-use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 use stratann_core::PAGE;
 use stratann_core::build::hash;
@@ -25,6 +24,7 @@ use crate::kinds::remote_hnsw::facts::{RemoteFacts, SizeStats};
 use crate::kinds::remote_hnsw::limits::check_clusters;
 use crate::kinds::remote_hnsw::open::layout;
 use crate::manifest::BlockShape;
+use crate::parallel;
 use crate::stages::build::{Build, IDS};
 use crate::stages::list_rows::{ListRows, Part};
 use crate::stages::space::Space;
@@ -198,7 +198,7 @@ impl Writer<'_> {
         self.build.progress.stage("building sub-HNSWs", scan.rows, "vectors");
         let mut id_of_row = vec![u32::MAX; rows.list_of_row.len()];
         rows.each_part(scan, |part| {
-            part.lists.clone().into_par_iter().with_max_len(1).try_for_each(|cluster| {
+            parallel::each(part.lists.clone(), |cluster| {
                 let bytes = self.cluster(rows, &part, cluster)?;
                 let descriptor = &image.groups[cluster as usize / 2];
                 let span = descriptor.cluster(cluster as usize % 2, image.superblock.record_bytes);
