@@ -12,17 +12,17 @@ use crate::view::Base;
 /// An index of blocks, as far as it is checked.
 #[derive(Clone, Copy, Debug)]
 pub struct Blocks<'a> {
-    /// What all kinds have.
+    /// The part that all kinds have.
     pub base: Base<'a>,
     /// The layout of all blocks.
     pub layout: &'a BlockLayout,
     /// Number of blocks.
     pub count: u32,
-    /// How a search reaches blocks; `None` where it reads all of them.
+    /// The graph by which a search reaches blocks; `None` where it reads all of them.
     pub links: Option<Links<'a>>,
 }
 
-/// How a search reaches blocks.
+/// The graph by which a search reaches blocks.
 #[derive(Clone, Copy, Debug)]
 pub struct Links<'a> {
     /// Which block holds a node.

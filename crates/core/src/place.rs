@@ -62,7 +62,7 @@ impl Parts {
         all & from(part) & !from(part.saturating_add(1))
     }
 
-    /// What a server knows of the others, in the numbers of its own part: the part's first server is 0.
+    /// State of the other servers in the numbers of a server's own part: the part's first server is 0.
     pub fn within(&self, server: u8, others: &Others) -> Others {
         let part = self.of(server);
         let first = self.first(part);
@@ -117,7 +117,7 @@ impl Placement {
     }
 }
 
-/// Where a unit can be read.
+/// Place where a unit can be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reach {
     /// On this server.
@@ -128,7 +128,7 @@ pub(crate) enum Reach {
     Nowhere,
 }
 
-/// What a server knows of the others.
+/// State of the other servers, as far as one server knows it.
 #[derive(Clone, Copy, Debug)]
 pub struct Others {
     /// A bit for every server that answers.
@@ -162,7 +162,7 @@ pub struct LocalShard<'a> {
     pub placement: &'a Placement,
     /// This server, which counts as live in any case.
     pub server: u8,
-    /// What it knows of the others.
+    /// State of the other servers, as far as this one knows it.
     pub others: Others,
 }
 
@@ -189,7 +189,7 @@ impl LocalShard<'_> {
         self.others.relay.is_some_and(|relay| relay.server == server)
     }
 
-    /// Where a block can be read that the servers `tried` could not read.
+    /// Place where a block can be read that the servers `tried` could not read.
     pub(crate) fn reach(&self, block: u32, tried: u64) -> Reach {
         match self.live_replicas(block) & !tried {
             0 if self.relay_to(block, tried).is_some() => Reach::Remote,

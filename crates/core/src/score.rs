@@ -1,4 +1,4 @@
-//! What a scorer of codes does: it ranks candidates by their codes. A GPU and this code give equal answers, because
+//! Ranking of candidates by their codes, as a scorer of codes does it. A GPU and this code give equal answers, because
 //! distances of codes are integers (FusionANNS §4.1).
 
 use alloc::vec::Vec;
@@ -16,7 +16,7 @@ pub struct CodeJob<'s> {
     pub ranges: &'s [(u32, u32)],
     /// Single ids. They may repeat, and may be in the ranges.
     pub ids: &'s [u32],
-    /// How many of the nearest are kept.
+    /// Number of the nearest that are kept.
     pub keep: u32,
     /// An id that is not admitted; `u32::MAX` for none.
     pub exclude: u32,
@@ -34,7 +34,7 @@ impl CodeJob<'_> {
     }
 }
 
-/// What a scorer of codes found: the nearest candidates.
+/// The nearest candidates that a scorer of codes found.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Ranking {
     /// Code distance and id of each, in this order.

@@ -1,10 +1,10 @@
-//! What all kinds of index have in common in RAM, as a query sees it.
+//! The part of an index in RAM that all kinds have in common, as a query sees it.
 
 use stratann_kernel::{DType, Metric};
 
 use crate::place::LocalShard;
 
-/// What a query needs to know of an index of any kind.
+/// Facts of an index of any kind that a query needs.
 #[derive(Clone, Copy, Debug)]
 pub struct Base<'a> {
     /// Distance.

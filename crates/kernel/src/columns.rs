@@ -17,7 +17,7 @@ pub const LANE_STEP: usize = 8;
 /// Most components of a group.
 pub const GROUP_MAX: usize = 64;
 
-/// What is summed.
+/// Term of a sum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Term {
     /// (q − x)²
@@ -29,7 +29,7 @@ pub enum Term {
 /// One group of components of a query, and how its sum is made.
 #[derive(Clone, Copy, Debug)]
 pub struct Group<'a> {
-    /// What is summed.
+    /// The term that is summed.
     pub term: Term,
     /// The type of the stored components.
     pub dtype: DType,

@@ -18,16 +18,16 @@ impl fmt::Display for Wrong {
 
 impl std::error::Error for Wrong {}
 
-/// What parameters are for.
+/// Stages, kinds, place and surface that parameters are given for.
 #[derive(Clone, Debug)]
 pub struct Scope {
     /// The stages whose parameters may be given.
     pub stages: &'static [Stage],
     /// Kind of the index, or of several that are searched as one; empty before it is known.
     pub kinds: Vec<IndexKind>,
-    /// Where queries are searched.
+    /// Place where queries are searched.
     pub place: Place,
-    /// Where the parameters are named.
+    /// Surface on which the parameters are named.
     pub surface: Surface,
 }
 
@@ -150,7 +150,7 @@ impl Given {
         Ok(())
     }
 
-    /// What is given, by names.
+    /// Given values by their names.
     pub fn values_by_name(&self) -> impl Iterator<Item = (&'static str, &Value)> {
         self.entries.iter().map(|entry| (entry.name, &entry.value))
     }
@@ -228,7 +228,7 @@ impl Given {
         Ok(left)
     }
 
-    /// What is given for each run: one for each value of a parameter that has several.
+    /// Given values of each run: one run for each value of a parameter that has several.
     pub fn runs(&self) -> Vec<Given> {
         let several = |entry: &&Entry| self.values(entry.name).count() > 1;
         let is_swept = |name: &str| named(&[Stage::Search], name).any(|(_, param)| param.is_swept);
@@ -308,7 +308,7 @@ impl Scope {
         Wrong(format!("{} is for {kinds}, and {this}; {remedy}", entry.written))
     }
 
-    /// What the kind has for the same purpose.
+    /// Parameters that the kind has for the same purpose.
     fn instead(&self, role: &str) -> Vec<String> {
         let same = self.rows().filter(|(_, param)| !role.is_empty() && param.role == role);
         let here = same.filter(|(_, param)| param.is_on(self.surface));

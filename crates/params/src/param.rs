@@ -35,7 +35,7 @@ impl Stage {
     }
 }
 
-/// Where queries are searched.
+/// Place where queries are searched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
     /// In this process, in an index in a folder.
@@ -67,7 +67,7 @@ impl Place {
     }
 }
 
-/// Where a user names parameters.
+/// Surface on which a user names parameters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Surface {
     /// Options of the command line: `--search-list`.
@@ -138,7 +138,7 @@ pub struct Param {
     pub kinds: &'static [IndexKind],
     /// Places that have it.
     pub places: &'static [Place],
-    /// What it sets, where kinds set the same by parameters with other names.
+    /// Setting that kinds make by parameters with different names.
     pub role: &'static str,
     /// Whether several values make several runs on the command line.
     pub is_swept: bool,
@@ -259,7 +259,7 @@ impl Param {
         }
     }
 
-    /// What to give, for an error.
+    /// Values to give, for an error.
     pub fn wanted(&self, surface: Surface) -> String {
         match (self.of, self.range_text()) {
             (Type::Flag, _) if surface == Surface::Python => "give True or False".into(),

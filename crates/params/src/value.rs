@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-/// What a user gave for a parameter, before it has the type of its field.
+/// Value that a user gave for a parameter, before it has the type of its field.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Value {
     /// Yes or no.

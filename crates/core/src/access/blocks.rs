@@ -6,7 +6,7 @@ use crate::search::{Extent, StoreId};
 /// The store of blocks.
 pub(crate) const BLOCKS: StoreId = StoreId(0);
 
-/// Where a block lies.
+/// Extent of a block.
 pub(crate) fn extent(layout: &BlockLayout, number: u32) -> Extent {
     let bytes = layout.block_bytes as u32;
     Extent { store: BLOCKS, offset: u64::from(number) * u64::from(bytes), bytes }

@@ -1,4 +1,4 @@
-//! What code distances are to be expected of vectors whose exact distances are known.
+//! Code distances to be expected of vectors whose exact distances are known.
 
 use stratann_kernel::{Metric, sqrt};
 

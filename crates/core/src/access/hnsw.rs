@@ -21,7 +21,7 @@ pub(crate) struct HnswScratch {
     distances: Vec<f32>,
 }
 
-/// What a search has cost.
+/// Cost of a search.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct HnswCost {
     /// Distances computed.

@@ -59,7 +59,7 @@ pub struct Hnsw {
     layer_of: Vec<u8>,
     /// Of each node, 2M + 1 numbers: a count, then neighbours.
     bottom: Vec<u32>,
-    /// Where the lists of each node on upper layers begin; M + 1 numbers each, the lowest layer first.
+    /// Start of the lists of each node on upper layers; M + 1 numbers each, the lowest layer first.
     upper_at: Vec<u32>,
     upper: Vec<u32>,
     entry: u32,
@@ -151,7 +151,7 @@ impl Hnsw {
         nodes as u64 * (4 * (2 * m as u64 + 1) + 5 + 4 * (m as u64 + 1) / (m as u64).saturating_sub(1).max(1))
     }
 
-    /// Where the list of a node is, and its length with the count.
+    /// Position of the list of a node, and its length with the count.
     fn slot(&self, layer: usize, node: u32) -> Option<(usize, usize)> {
         let node = node as usize;
         if layer == 0 {

@@ -1,4 +1,4 @@
-//! What a code, or the distance to a centroid, says for certain about a distance, before the vector is read.
+//! Bounds of a distance that a code, or the distance to a centroid, gives before the vector is read.
 //!
 //! With v̂ for what the code of v stands for and r ≥ ‖v − v̂‖, the triangle inequality gives ‖q − v̂‖ − r ≤ ‖q − v‖ ≤
 //! ‖q − v̂‖ + r: the pivot is the vector's own code, which lies nearer to it than any centroid (OrchANN §5.3 takes
@@ -42,7 +42,7 @@ impl Bounds {
 /// Relative roundings of sums over thousands of components stay below this.
 const ROUNDING: f32 = 1e-5;
 
-/// What is known of one distance, on the metric's own scale.
+/// Estimate and bounds of one distance, on the metric's own scale.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct DistanceBounds {
     /// It is about this.
@@ -53,7 +53,7 @@ pub(crate) struct DistanceBounds {
     pub(crate) upper: f32,
 }
 
-/// What all bounds of one query have in common.
+/// The part that all bounds of one query have in common.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct BoundEstimator {
     metric: Metric,
@@ -237,7 +237,8 @@ mod tests {
     }
 
     proptest! {
-        /// What is beyond the cut would be discarded by its lower as well, and is not among the best estimates.
+        /// Distances beyond the cut would be discarded by their lower bounds as well, and are not among the best
+        /// estimates.
         #[test]
         fn the_cut_discards_what_floors_discard(
             metric in prop_oneof![Just(Metric::L2), Just(Metric::Cosine), Just(Metric::Ip)],

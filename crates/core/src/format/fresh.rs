@@ -46,7 +46,7 @@ pub struct FreshRecord<'a> {
     pub clock: u64,
     /// Its cluster.
     pub cluster: u32,
-    /// What makes the vector a unit vector; 1 but under cosine.
+    /// Factor that makes the vector a unit vector; 1 but under cosine.
     pub inverse_norm: f32,
     /// Components.
     pub vector: &'a [u8],
@@ -104,7 +104,7 @@ pub fn mask_unwritten(seed: u64, slot: &mut [u8]) -> bool {
 pub struct Tombstone {
     /// The user's id.
     pub id: u64,
-    /// What was inserted under the id at an earlier clock is deleted.
+    /// Clock of the deletion: an insert under the id at an earlier clock is deleted.
     pub clock: u64,
 }
 

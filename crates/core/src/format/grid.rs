@@ -27,7 +27,7 @@ use stratann_kernel::{DType, Metric};
 /// A list begins at a multiple of so many bytes.
 pub const LIST_ALIGN: usize = 64;
 
-/// What all lists of an index have in common.
+/// Layout of all lists of an index.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GridLayout {
     /// Element type of the stored components.
@@ -128,8 +128,8 @@ impl GridLayout {
         (self.groups_at(members) + components).next_multiple_of(LIST_ALIGN)
     }
 
-    /// Where a unit of a list with so many members begins: its head, which is 0, or one of its slices, whose first
-    /// groups are `slices`. The pilot belongs to the first slice.
+    /// Offset of a unit of a list with so many members: its head, at 0, or one of its slices, whose first groups are
+    /// `slices`. The pilot belongs to the first slice.
     pub fn unit_at(&self, members: usize, slices: &[u32], unit: usize) -> usize {
         let columns = |slice: usize| self.edges.get(slices[slice] as usize).map_or(0, |&edge| edge as usize);
         match unit {
@@ -220,7 +220,7 @@ impl<'a> List<'a> {
         u64::from_le_bytes(id)
     }
 
-    /// What makes the stored vectors of a block unit vectors, for each place; 1 without a section of factors.
+    /// Factors that make the stored vectors of a block unit vectors, for each place; 1 without a section of factors.
     pub fn factors(&self, block: usize, out: &mut [f32; LANES]) {
         out.fill(1.0);
         if self.layout.has_factors() {
@@ -356,7 +356,7 @@ pub struct ListMember<'a> {
     pub external_id: u64,
     /// Its components, in the order of the axes, as they are stored.
     pub vector: &'a [u8],
-    /// What makes them a unit vector. Written for cosine alone.
+    /// Factor that makes the components a unit vector. Written for cosine alone.
     pub factor: f32,
     /// Its length before. Written for cosine alone.
     pub length: f32,

@@ -43,7 +43,7 @@ pub const UPPER_MAX: usize = 15;
 
 const MAGIC: u32 = u32::from_le_bytes(*b"HNSW");
 
-/// What all sub-HNSWs of an index have in common.
+/// Layout of all sub-HNSWs of an index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HnswLayout {
     /// Bytes of a vector.
@@ -74,7 +74,7 @@ const fn link_bytes(members: usize) -> usize {
     if members <= 1 << 16 { 2 } else { 4 }
 }
 
-/// Where the parts begin, and the length of all.
+/// Offsets of the parts, and the length of all.
 #[derive(Clone, Copy, Debug)]
 struct Places {
     bottom: usize,
@@ -107,8 +107,8 @@ impl HnswLayout {
     /// Bytes of the longest header.
     pub const HEAD_BYTES_MAX: usize = HEADER_BYTES + 4 * UPPER_MAX;
 
-    /// Where the ids begin in a sub-HNSW of so many members and bytes, and the bytes of each, by its header. `None` for
-    /// a header that makes no sense.
+    /// Offset of the ids in a sub-HNSW of so many members and bytes, and the bytes of each, by its header. `None` for a
+    /// header that makes no sense.
     pub fn ids(&self, head: &[u8], members: usize, bytes: usize) -> Option<(usize, usize)> {
         let m = usize::from(u16::from_le_bytes(head.get(28..30)?.try_into().ok()?));
         let (layers, id_bytes) = (usize::from(*head.get(30)?), usize::from(*head.get(31)?));
@@ -139,7 +139,7 @@ pub trait Layers {
     fn list(&self, layer: usize, node: u32) -> &[u32];
     /// The nodes of each upper layer, ascending, the lowest layer first.
     fn upper(&self) -> Vec<Vec<u32>>;
-    /// Where searches begin: the place of a node among those of the uppermost layer.
+    /// Entry of searches: the place of a node among those of the uppermost layer.
     fn entry_slot(&self) -> u32;
 }
 
@@ -148,7 +148,7 @@ pub trait Layers {
 pub struct HnswMember<'a> {
     /// The user's id.
     pub external_id: u64,
-    /// What makes the vector a unit vector; stored under cosine alone.
+    /// Factor that makes the vector a unit vector; stored under cosine alone.
     pub inverse_norm: f32,
     /// Components.
     pub vector: &'a [u8],
@@ -341,7 +341,7 @@ impl<'a> SubHnsw<'a> {
         bytes.filter(|_| layer <= self.layers).map_or(0, |bytes| u32::from_le_bytes(*bytes))
     }
 
-    /// Where searches begin: a slot of the uppermost layer.
+    /// Entry of searches: a slot of the uppermost layer.
     pub fn entry(&self) -> u32 {
         self.entry
     }
@@ -358,7 +358,7 @@ impl<'a> SubHnsw<'a> {
         self.vectors.get(at..at + self.vector_bytes).unwrap_or(&[])
     }
 
-    /// What makes a vector a unit vector; 1 but under cosine.
+    /// Factor that makes a vector a unit vector; 1 but under cosine.
     #[inline]
     pub fn inverse_norm(&self, member: u32) -> f32 {
         if self.norms.is_empty() {

@@ -16,7 +16,7 @@ pub const LISTS_PER_VECTOR: usize = 8;
 pub struct PostingLists {
     /// The first own member of each list, and the number of vectors.
     pub first: Vec<u32>,
-    /// Where the replicas of each list begin in `replicas`, and their end.
+    /// Start of the replicas of each list in `replicas`, and the end of the last.
     pub starts: Vec<u64>,
     /// The replicas of all lists.
     pub replicas: Vec<u8>,

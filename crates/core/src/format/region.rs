@@ -93,7 +93,7 @@ impl Address {
     }
 }
 
-/// What a region holds, and where.
+/// Content of a region, and the places of its parts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Superblock {
     /// The superblock with the highest one counts. In memory nodes it is the number of the load, equal on all of them.
@@ -110,25 +110,25 @@ pub struct Superblock {
     pub clusters: u64,
     /// Bytes of a fresh record.
     pub record_bytes: u64,
-    /// Where the words begin.
+    /// Offset of the control words.
     pub control_at: u64,
-    /// Where the descriptors begin.
+    /// Offset of the descriptors.
     pub descriptors_at: u64,
-    /// Where the lines of compute nodes begin.
+    /// Offset of the lines of compute nodes.
     pub readers_at: u64,
-    /// Where the tombstones begin.
+    /// Offset of the tombstones.
     pub tombstones_at: u64,
     /// Tombstones that there is room for.
     pub tombstones: u64,
-    /// Where the meta-HNSW begins.
+    /// Offset of the meta-HNSW.
     pub meta_at: u64,
     /// Bytes of the meta-HNSW.
     pub meta_bytes: u64,
     /// Bytes of the manifest, which follows the meta-HNSW.
     pub manifest_bytes: u64,
-    /// Where groups begin.
+    /// Offset of the groups.
     pub groups_at: u64,
-    /// Where free space ends, and the bits of pages begin.
+    /// End of the free space, where the bits of pages begin.
     pub end: u64,
 }
 
@@ -146,7 +146,7 @@ impl Superblock {
         self
     }
 
-    /// Where the words of a group begin.
+    /// Offset of the words of a group.
     pub fn words_at(&self, group: u32) -> u64 {
         self.control_at + CONTROL_BYTES + u64::from(group) * GROUP_WORDS_BYTES
     }
@@ -156,7 +156,7 @@ impl Superblock {
         CONTROL_BYTES + self.groups * GROUP_WORDS_BYTES
     }
 
-    /// Where the descriptor of a version of a group is.
+    /// Offset of the descriptor of a version of a group.
     pub fn descriptor_at(&self, group: u32, version: u32) -> u64 {
         self.descriptors_at + (2 * u64::from(group) + u64::from(version & 1)) * DESCRIPTOR_BYTES
     }
@@ -179,7 +179,7 @@ impl Superblock {
         self.tombstones_at + tombstone % self.tombstones.max(1) * TOMBSTONE_BYTES
     }
 
-    /// Where free space of a region of so many bytes ends, so that the bits of its pages follow.
+    /// End of the free space of a region of so many bytes; the bits of its pages follow.
     pub fn end_of(region_bytes: u64) -> u64 {
         let pages = region_bytes / GROUP_ALIGN;
         // A page has the bits of 32,768 others.
@@ -316,7 +316,7 @@ pub struct ClusterPlace {
     pub bytes: u32,
 }
 
-/// Where one version of a group is.
+/// Place of one version of a group.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Descriptor {
     /// The version.
@@ -338,7 +338,7 @@ pub fn has_bit(words: &[u64], bit: u64) -> bool {
     words.get((bit / 64) as usize).is_some_and(|word| word >> (bit % 64) & 1 == 1)
 }
 
-/// How many of `count` bits from this one on are set.
+/// Number of set bits among `count` from this one on.
 pub fn count_bits(words: &[u64], from: u64, count: u64) -> u64 {
     let until = from.saturating_add(count).min(64 * words.len() as u64);
     let (mut at, mut sum) = (from, 0);

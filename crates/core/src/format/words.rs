@@ -16,7 +16,7 @@ pub struct ControlWords {
     pub held_tombstone: u64,
     /// Counts groups that were replaced. Their space is reused once no reader is of an earlier epoch.
     pub epoch: u64,
-    /// Who frees tombstones.
+    /// Compute node that frees tombstones.
     pub freer: Owner,
 }
 
@@ -54,13 +54,13 @@ impl ControlWords {
     }
 }
 
-/// How many fresh records each cluster of a group has reserved: one word that is only added to, with the version that
-/// it belongs to and a seal that ends reservations.
+/// Numbers of fresh records that the clusters of a group have reserved: one word that is only added to, with the
+/// version that it belongs to and a seal that ends reservations.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Reservations(pub u64);
 
 impl Reservations {
-    /// What a reservation for A or for B adds.
+    /// Amounts that a reservation for A or for B adds.
     pub const STEPS: [u64; 2] = [1, 1 << 24];
     /// Set by compare-and-swap, never by addition.
     pub const SEAL: u64 = 1 << 63;
@@ -135,7 +135,7 @@ impl Version {
         (self.0 & Version::NUMBER) as u32
     }
 
-    /// Where the group begins; `None` where it was loaded.
+    /// Address of the rebuilt group; `None` where it was loaded.
     pub fn rebuilt_at(self) -> Option<Address> {
         let page = self.0 >> 24 & Version::PAGE;
         (page > 0).then(|| Address::new((self.0 >> 52) as u8, page * GROUP_ALIGN))
@@ -148,7 +148,7 @@ impl Version {
     }
 }
 
-/// Who rebuilds a group. Each change of hands has a number of its own.
+/// Compute node that rebuilds a group. Each change of hands has a number of its own.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Owner(pub u64);
 
@@ -249,7 +249,7 @@ pub struct GroupWords {
     pub version: Version,
     /// Of even and of odd versions.
     pub reserved: [Reservations; 2],
-    /// Who rebuilds the group.
+    /// Compute node that rebuilds the group.
     pub owner: Owner,
     /// Grows while the owner lives.
     pub heartbeat: u64,
@@ -317,7 +317,7 @@ impl ReaderEpoch {
         ReaderEpoch(u64::from(reader) | u64::from(heartbeat) << 16 | epoch << 32)
     }
 
-    /// Who has the line, or 0.
+    /// Number of the compute node that has the line, or 0.
     pub fn reader(self) -> u16 {
         self.0 as u16
     }

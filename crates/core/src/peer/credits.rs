@@ -10,7 +10,7 @@ use crate::place::SERVERS_MAX;
 /// Most bytes that a frame has beside its vector and its state.
 pub(super) const FRAME_BYTES: u64 = 64;
 
-/// What is under way between this server and each other one, bytes.
+/// Bytes under way between this server and each other one.
 pub(super) struct Credits {
     limit: u64,
     // Of jobs that others score, and of jobs for others that are here.

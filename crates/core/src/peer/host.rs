@@ -98,7 +98,7 @@ pub struct Begun<'a> {
     pub vector: &'a [u8],
     /// The query's deadline.
     pub expires_at_us: u64,
-    /// What a job of the query need not exceed, where its asker knows that by now.
+    /// Distance that results of a job need not exceed, where the asker knows it by now.
     pub threshold: Option<Threshold>,
 }
 

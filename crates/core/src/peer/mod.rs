@@ -136,9 +136,9 @@ pub struct Served {
     pub vector_bytes: usize,
     /// The size of the index: [`IndexView::size`](crate::kinds::IndexView::size).
     pub size: IndexSize,
-    /// How batons carry their candidates. Servers need not agree on it.
+    /// Form of the candidates in batons. Servers need not agree on it.
     pub carry: wire::Carry,
-    /// Where the results of handed-over queries travel. Servers need not agree on it.
+    /// Way that the results of handed-over queries take. Servers need not agree on it.
     pub results: wire::Results,
     /// Whether this server can compute distances that a baton leaves out: codes of all nodes are in RAM. Otherwise such
     /// a baton is refused.
@@ -292,7 +292,7 @@ impl Peer {
         self.live
     }
 
-    /// What this server knows of the others. Loads are queries that wait: for this server as set by
+    /// State of the other servers, as far as this one knows it. Loads are queries that wait: for this server as set by
     /// [`Peer::set_load`], for others as in their last frames, decaying with every tick.
     pub fn known(&self) -> Others {
         Others { live: self.live, relay: self.relay, loads: self.loads }

@@ -23,7 +23,7 @@ pub(super) struct AskedParts {
     each: Vec<AskedPart>,
 }
 
-/// What the origin knows of one part.
+/// State of one part, as far as the origin knows it.
 #[derive(Default)]
 pub(super) struct AskedPart {
     attempt: u8,

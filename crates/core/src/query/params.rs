@@ -1,4 +1,4 @@
-//! What a query is asked to do.
+//! Parameters of a query.
 
 use crate::kinds::{KindParams, disk_graph, flat, gpu_ivf, grid_ivf, hybrid_ivf, remote_hnsw};
 use crate::search::Mode;

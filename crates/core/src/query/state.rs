@@ -20,7 +20,7 @@ use crate::search::{
     ScorerId, Step, Tag, Threshold, TopK, Want,
 };
 
-/// What can be rebuilt from the query on any machine.
+/// Scratch memory of a query; any machine can rebuild it from the query.
 #[derive(Clone, Debug, Default)]
 pub struct Scratch {
     exact: Exact,
@@ -53,12 +53,12 @@ impl Scratch {
         &self.exact
     }
 
-    /// What a `disk-graph` query keeps here.
+    /// Scratch memory of a `disk-graph` query.
     pub fn disk_graph(&self) -> Option<&disk_graph::Scratch> {
         if let KindScratch::DiskGraph(own) = &self.own { Some(own) } else { None }
     }
 
-    /// What a `hybrid-ivf` query keeps here.
+    /// Scratch memory of a `hybrid-ivf` query.
     pub fn hybrid_ivf(&self) -> Option<&hybrid_ivf::Scratch> {
         if let KindScratch::HybridIvf(own) = &self.own { Some(own) } else { None }
     }
@@ -94,17 +94,17 @@ impl Scratch {
         ranking
     }
 
-    /// What a `gpu-ivf` query keeps here.
+    /// Scratch memory of a `gpu-ivf` query.
     pub fn gpu_ivf(&self) -> Option<&gpu_ivf::Scratch> {
         if let KindScratch::GpuIvf(own) = &self.own { Some(own) } else { None }
     }
 
-    /// What a `grid-ivf` query keeps here.
+    /// Scratch memory of a `grid-ivf` query.
     pub fn grid_ivf(&self) -> Option<&grid_ivf::Scratch> {
         if let KindScratch::GridIvf(own) = &self.own { Some(own) } else { None }
     }
 
-    /// What a `remote-hnsw` query keeps here.
+    /// Scratch memory of a `remote-hnsw` query.
     pub fn remote_hnsw(&self) -> Option<&remote_hnsw::Scratch> {
         if let KindScratch::RemoteHnsw(own) = &self.own { Some(own) } else { None }
     }
@@ -211,7 +211,7 @@ impl QueryState {
         kinds::kind::decision(&self.q)
     }
 
-    /// What the last step asked for.
+    /// Wants of the last step.
     pub fn wants(&self) -> &[Want] {
         &self.q.io.wants
     }
@@ -258,7 +258,7 @@ impl QueryState {
         self.q.io.pending.len()
     }
 
-    /// What a pending read will bring.
+    /// The pending read of a tag.
     pub fn read_of(&self, tag: Tag) -> Option<Read> {
         self.q.io.get(tag).filter(|p| p.scorer.is_none()).map(|p| p.read)
     }
@@ -331,7 +331,7 @@ impl QueryState {
         &self.q.top.hits
     }
 
-    /// How it ended, or that it runs.
+    /// Outcome of the query, or that it still runs.
     pub fn outcome(&self) -> Outcome {
         self.q.outcome
     }
@@ -347,7 +347,7 @@ impl QueryState {
         self.own.has_distances()
     }
 
-    /// How it ended, with results and counters alone: all that an answer needs.
+    /// Outcome with results and counters alone: all that an answer needs.
     pub fn answer(&self) -> QueryState {
         let mut answer = QueryState::new(self.params, self.q.budget);
         answer.become_answer_of(self);
@@ -368,7 +368,7 @@ impl QueryState {
         q.stats = from.stats;
     }
 
-    /// What is left of its limits.
+    /// Limits that are left.
     pub fn budget(&self) -> Budget {
         self.q.budget
     }
@@ -387,7 +387,7 @@ impl QueryState {
             + self.own.memory_bytes()
     }
 
-    /// What it has cost so far.
+    /// Counters so far.
     pub fn stats(&self) -> &QueryStats {
         &self.q.stats
     }

@@ -51,7 +51,7 @@ pub fn seal(version: u32, body: &[u8]) -> u64 {
     if version > 10 { checksum(body).wrapping_add(version.into()) } else { checksum(body) }
 }
 
-/// Where the results of a query that is handed over go (BatANN, §8).
+/// Way that the results of a query take when it is handed over (BatANN, §8).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Results {
     /// With the query.

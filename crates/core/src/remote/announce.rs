@@ -53,7 +53,7 @@ impl Line {
         Line::new(0)
     }
 
-    /// What it is known to be.
+    /// Whether the line is announced, as far as is known.
     pub fn announced(&self) -> Announced {
         self.word.map_or(Announced::Full, Announced::Yes)
     }

@@ -11,7 +11,7 @@ use crate::format::region::{
     GroupWords, Reservations, TOMBSTONE_BYTES, Version, count_bits,
 };
 
-/// How often headers are read again before a machine gives up.
+/// Repeated reads of the headers after which a machine gives up.
 const TRIES_MAX: u32 = 64;
 
 /// One group.
@@ -19,9 +19,9 @@ const TRIES_MAX: u32 = 64;
 pub struct GroupState {
     /// The version that counted.
     pub version: Version,
-    /// Where it is.
+    /// Place of the version.
     pub descriptor: Descriptor,
-    /// What was reserved in it.
+    /// Records that are reserved in it.
     pub reservations: Reservations,
     /// Which tombstones its marks have.
     pub folded: Folded,
@@ -376,7 +376,7 @@ impl Headers {
     }
 }
 
-/// What is in the place of a tombstone.
+/// State of the place of a tombstone.
 pub(crate) enum SlotState {
     Published(Tombstone),
     /// There will be none.
@@ -407,7 +407,7 @@ pub(crate) fn log_reads(places: &Places, from: u64, until: u64) -> Vec<Op> {
     ranges.map(|(at, count)| read(at, count * TOMBSTONE_BYTES)).collect()
 }
 
-/// What [`log_reads`] read, and where it ends.
+/// Returns the bytes that [`log_reads`] read, and the number where they end.
 pub(crate) fn log_bytes(places: &Places, from: u64, until: u64, answers: &mut Answers) -> (Vec<u8>, u64) {
     let mut log = Vec::new();
     for _ in log_reads(places, from, until) {

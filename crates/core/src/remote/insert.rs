@@ -11,7 +11,7 @@ use crate::format::region::{
     Reservations, Version,
 };
 
-/// How often a descriptor is read again before it counts as damaged.
+/// Repeated reads after which a descriptor counts as damaged.
 const TRIES_MAX: u32 = 64;
 
 /// A vector to insert.
@@ -25,7 +25,7 @@ pub struct NewVector {
     pub group: u32,
     /// Whether the cluster is A (0) or B (1) of the group.
     pub side: usize,
-    /// What makes the vector a unit vector; 1 but under cosine.
+    /// Factor that makes the vector a unit vector; 1 but under cosine.
     pub inverse_norm: f32,
     /// Components.
     pub vector: Vec<u8>,
@@ -33,7 +33,7 @@ pub struct NewVector {
     pub is_new: bool,
 }
 
-/// How an insert went.
+/// End of an insert.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Inserted {
     /// Every batch that begins now finds the vector, and nothing that was under the id before.

@@ -1,4 +1,4 @@
-//! How compute nodes change groups in remote memory at once, without a server (d-HNSW §3.2).
+//! Concurrent changes of groups in remote memory by compute nodes, without a server (d-HNSW §3.2).
 //!
 //! Each machine here is one task of one compute node. It asks for operations on remote memory, gets their results, and
 //! ends with an outcome. There is no I/O and no clock: a counter that does not move shows that its
@@ -53,38 +53,38 @@ pub use tombstones::{Delete, Deleted, Truncate};
 pub enum Op {
     /// Reads bytes.
     Read {
-        /// Where.
+        /// Address of the first byte.
         at: Address,
-        /// How many.
+        /// Number of bytes.
         bytes: u64,
     },
     /// Writes bytes.
     Write {
-        /// Where.
+        /// Address of the first byte.
         at: Address,
-        /// What.
+        /// Bytes to write.
         bytes: Vec<u8>,
     },
     /// Adds to a word and returns what it was.
     FetchAdd {
         /// A multiple of 8.
         at: Address,
-        /// What is added.
+        /// Number to add.
         add: u64,
     },
     /// Sets a word that is as expected, and returns what it was.
     CompareSwap {
         /// A multiple of 8.
         at: Address,
-        /// What the word must be.
+        /// Value that the word must have.
         expect: u64,
-        /// What it becomes.
+        /// New value of the word.
         new: u64,
     },
 }
 
 impl Op {
-    /// Where it is.
+    /// Address of the operation.
     pub fn at(&self) -> Address {
         match self {
             Op::Read { at, .. } | Op::Write { at, .. } => *at,
@@ -96,17 +96,17 @@ impl Op {
 /// The result of an operation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Answer {
-    /// What was read.
+    /// Bytes of a read.
     Bytes(Vec<u8>),
     /// A write is done.
     Written,
-    /// What a word was before an atomic operation.
+    /// Value of a word before an atomic operation.
     Word(u64),
     /// The node with this number does not answer.
     Lost(u8),
 }
 
-/// What a machine wants next.
+/// Next step of a machine.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Step<T> {
     /// These operations as one request for each node, then a step with an answer for each.
@@ -122,9 +122,9 @@ pub enum Step<T> {
 pub enum Fault {
     /// The node with this number does not answer. What was asked of it may be done or not.
     Lost(u8),
-    /// What must be here is not, however often it is read.
+    /// Content that must be here is missing, however often it is read.
     Damaged(Address),
-    /// What was read moved before it was used, again and again.
+    /// Content was moved between its read and its use, again and again.
     Moved,
 }
 
@@ -150,7 +150,7 @@ impl fmt::Display for Fault {
     }
 }
 
-/// Where things are: the superblock of each node.
+/// Superblocks of all nodes, which say where things are.
 #[derive(Clone, Debug, Default)]
 pub struct Places {
     /// By number. The first one has all words.

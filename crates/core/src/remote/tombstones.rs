@@ -8,7 +8,7 @@ use crate::format::fresh::{GIVEN_UP, Tombstone};
 use crate::format::region::{CONTROL_BYTES, ControlWords, TOMBSTONE_BYTES};
 use crate::remote::groups::{SlotState, log_bytes, log_reads, slot_state};
 
-/// How a deletion ended.
+/// End of a deletion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Deleted {
     /// Every batch that begins now misses what was inserted under the id before.
@@ -27,7 +27,7 @@ enum Phase {
     Publishing,
 }
 
-/// What became of a reserved tombstone.
+/// End of a reserved tombstone.
 pub(crate) enum Entombed {
     Published,
     /// A rebuilder decided the slot before.
@@ -47,7 +47,7 @@ pub(crate) struct Entomb {
     tries: u32,
 }
 
-/// How often others in the same requests are counted on. After that some have their places.
+/// Tries in which others in the same requests are counted on. After that some have their places.
 const TRIES_IN_STEP: u32 = 2;
 
 impl Entomb {

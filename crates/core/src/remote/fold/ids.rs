@@ -1,11 +1,11 @@
-//! Where the ids of members are, so that they can be read without vectors and links.
+//! Places of the ids of members, so that they can be read without vectors and links.
 
 use alloc::vec::Vec;
 
 use crate::format::hnsw::HnswLayout;
 use crate::format::region::{ClusterPlace, Span};
 
-/// Where the ids of the members of a sub-HNSW are in its bytes.
+/// Place of the ids of the members of a sub-HNSW in its bytes.
 pub trait MemberIds {
     /// Bytes from the start of a sub-HNSW that tell where its ids are, at most.
     fn head_bytes(&self) -> u64;

@@ -32,10 +32,10 @@ use work::{Work, release};
 
 /// Groups whose ids are read at a time.
 const GROUPS_AT_ONCE: usize = 64;
-/// How often a descriptor is read again before it counts as damaged.
+/// Repeated reads after which a descriptor counts as damaged.
 const TRIES_MAX: u32 = 64;
 
-/// How tombstones were freed.
+/// End of a freeing of tombstones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Freed {
     /// The log has room: of this compute node or another one.

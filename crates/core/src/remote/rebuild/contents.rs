@@ -1,4 +1,4 @@
-//! What a new version of a group is built of.
+//! Content of a new version of a group.
 
 use alloc::vec::Vec;
 
@@ -14,7 +14,7 @@ pub struct Record {
     pub clock: u64,
     /// Its cluster.
     pub cluster: u32,
-    /// What makes the vector a unit vector; 1 but under cosine.
+    /// Factor that makes the vector a unit vector; 1 but under cosine.
     pub inverse_norm: f32,
     /// Components.
     pub vector: Vec<u8>,
@@ -38,7 +38,7 @@ pub struct Contents {
     pub records: Vec<Record>,
     /// Tombstones that are not among the marks, by id.
     pub(super) tombstones: Vec<Tombstone>,
-    /// Where the version before was.
+    /// Place of the version before.
     pub(super) old: Descriptor,
     /// Its marks.
     pub(super) marks: Vec<u64>,

@@ -25,7 +25,7 @@ use space::{Allocate, free};
 /// Bytes of a group that are written by one operation.
 const WRITE_BYTES: usize = 8 << 20;
 
-/// What a rebuild may take.
+/// Limits of a rebuild.
 #[derive(Clone, Copy, Debug)]
 pub struct RebuildLimits {
     /// The number of the compute node, which is not 0 and its own.
@@ -47,7 +47,7 @@ pub struct NewGroup {
     pub capacity: u32,
 }
 
-/// How a rebuild went.
+/// End of a rebuild.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Rebuilt {
     /// These contents are to be built: give them to [`Rebuild::built`], then go on without answers.
@@ -103,7 +103,7 @@ pub struct Rebuild {
     still: Standstill,
     space: Option<Span>,
     free_span: Option<FreeSpan>,
-    /// What is in the slots, in the order of `disjoint`.
+    /// Records of the slots, in the order of `disjoint`.
     slots: Vec<Option<Record>>,
     disjoint: [u32; 2],
     /// The first tombstone that the marks may lack, and the clock of the new version.

@@ -7,7 +7,7 @@ use crate::format::fresh::KILLED;
 use crate::format::region::Address;
 use crate::remote::{Answers, Op, Step, first_word, read, swap};
 
-/// How often a slot is read again whose first word says that it is published, and whose checksum does not match.
+/// Repeated reads of a slot whose first word says that it is published, and whose checksum does not match.
 const READS_MAX: u32 = 64;
 
 enum Phase {
