@@ -1,4 +1,4 @@
-//! What queries of any kind see of an index.
+//! The part of an index in RAM, as queries of any kind see it.
 
 use super::KindView;
 use crate::search::{Budget, IndexSize, Loss, Read};
@@ -7,9 +7,9 @@ use crate::view::Base;
 /// The part of an index that lies in RAM, as a query sees it.
 #[derive(Clone, Copy, Debug)]
 pub struct IndexView<'a> {
-    /// What all kinds have.
+    /// The part that all kinds have.
     pub base: Base<'a>,
-    /// What this kind has.
+    /// The part of the kind.
     pub kind: KindView<'a>,
 }
 

@@ -30,7 +30,7 @@ use crate::view::Base;
 /// it holds for the kind in every sum.
 macro_rules! kinds {
     ($($(#[$attr:meta])* $number:literal $variant:ident $module:ident,)*) => {
-        /// What an index of one kind keeps in RAM.
+        /// The part of an index of one kind in RAM.
         #[derive(Clone, Copy, Debug)]
         pub enum KindView<'a> {
             $($(#[$attr])* #[doc = concat!("Of `", stringify!($module), "`.")] $variant($module::View<'a>),)*

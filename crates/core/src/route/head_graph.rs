@@ -11,7 +11,7 @@ use alloc::vec::Vec;
 pub struct HeadGraph {
     /// Node of the index for each head node; a search enters at the first.
     pub ids: Vec<u32>,
-    /// Where the adjacency list of each head node begins in `neighbours`, and the end of the last.
+    /// Start of the adjacency list of each head node in `neighbours`, and the end of the last.
     pub starts: Vec<u32>,
     /// Numbers of head nodes.
     pub neighbours: Vec<u32>,

@@ -16,10 +16,10 @@ pub struct NavGraph {
     pub cluster_of: Vec<u32>,
     /// The member that each node is; [`NONE`] for a centroid.
     pub ids: Vec<u32>,
-    /// What is added to the distance from the centroid: a code's ‖r̂‖² + 2⟨c, r̂⟩, for a centroid what its members
-    /// lie from it, by the mean of the squares.
+    /// Addends to the distance from the centroid: a code's ‖r̂‖² + 2⟨c, r̂⟩, for a centroid what its members lie from
+    /// it, by the mean of the squares.
     pub terms: Vec<f32>,
-    /// How far at most a node lies from what its code stands for.
+    /// Largest distance of each node from what its code stands for.
     pub radii: Vec<f32>,
     /// The codes of the nodes that are members, in their order.
     pub codes: Vec<u8>,
@@ -27,11 +27,11 @@ pub struct NavGraph {
     pub degree: u32,
     /// `degree` for each node, [`NONE`] from the last neighbour on.
     pub neighbours: Vec<u32>,
-    /// Where walks begin.
+    /// Entry of walks.
     pub entry: u32,
     /// Nodes that no refresh removes: the first so many.
     pub bootstrap: u32,
-    /// How hot each of the others is.
+    /// Hotness of each of the others.
     pub scores: Vec<u32>,
 }
 

@@ -9,7 +9,7 @@
 
 use alloc::vec::Vec;
 
-/// How far the search has come with a candidate.
+/// Progress of the search with a candidate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum Progress {
@@ -28,7 +28,7 @@ pub struct Candidate {
     pub distance: u32,
     /// Node.
     pub id: u32,
-    /// How far the search has come with it.
+    /// Progress of the search with it.
     pub progress: Progress,
 }
 
@@ -158,7 +158,7 @@ impl Beam {
         found
     }
 
-    /// How many candidates are kept at most.
+    /// Most candidates that are kept.
     pub fn capacity(&self) -> usize {
         self.capacity
     }

@@ -1,4 +1,4 @@
-//! What a query asks of the world, and what comes of it.
+//! Wants of a query, and their arrivals.
 
 use alloc::vec::Vec;
 
@@ -69,8 +69,8 @@ pub enum Want {
     },
 }
 
-/// What the sum of a candidate must not exceed to be among the results. It belongs to one attempt at a query and only
-/// falls. The order is that of the sums.
+/// Bound of the sum of a candidate that may be among the results. It belongs to one attempt at a query and only falls.
+/// The order is that of the sums.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Threshold(u64);
 
@@ -89,16 +89,16 @@ impl Threshold {
     }
 }
 
-/// What scores vectors for a query.
+/// Scorers of vectors for a query.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ScorerId {
     /// Another server, which has some of the vectors.
     Server(u8),
-    /// Where the codes of all vectors are: a GPU, or the memory of this machine.
+    /// The holder of the codes of all vectors: a GPU, or the memory of this machine.
     Codes,
 }
 
-/// How a query uses what is on other servers.
+/// Use of lists and vectors of other servers by a query.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Remote {
     /// The query is handed over to where they are.
@@ -125,15 +125,15 @@ pub enum Loss {
     Expired = 3,
 }
 
-/// What came of one want.
+/// Arrival for one want.
 #[derive(Clone, Copy, Debug)]
 #[allow(clippy::large_enum_variant, reason = "there are few at a time, and none is kept")]
 pub enum Arrived<'a> {
     /// The bytes, verified by [`crate::kinds::IndexView::check_read`].
     Bytes(&'a [u8]),
-    /// What a scorer found, read by [`crate::query::wire::read_scores`].
+    /// Scores of a scorer, read by [`crate::query::wire::read_scores`].
     Scores(Scores<'a>),
-    /// What a scorer of codes found.
+    /// Candidates that a scorer of codes ranked.
     Ranked(Ranked<'a>),
     /// Nothing will come.
     Lost(Loss),
@@ -144,7 +144,7 @@ pub enum Arrived<'a> {
 pub struct Scores<'a> {
     /// Whether the job was done. What could not be read is named in the content.
     pub is_complete: bool,
-    /// What the job cost.
+    /// Counters of the job.
     pub stats: QueryStats,
     /// The content, as the kind writes it.
     pub(crate) content: &'a [u8],
@@ -155,11 +155,11 @@ pub struct Scores<'a> {
 pub struct Arrival<'a> {
     /// The tag of the want.
     pub tag: Tag,
-    /// What came of it.
+    /// Content of the arrival.
     pub what: Arrived<'a>,
 }
 
-/// What a read brings, as its kind needs to know it to verify the bytes. Reads of equal extents bring the same.
+/// Content of a read, as its kind needs to know it to verify the bytes. Reads of equal extents bring the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Read {
     /// The extent.

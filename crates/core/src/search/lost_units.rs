@@ -11,7 +11,7 @@ pub(crate) struct LostUnit {
     pub(crate) unit: u32,
     /// A bit for each server that tried; all bits once the unit is given up.
     pub(crate) tried: u64,
-    /// What happened at the last try.
+    /// Failure of the last try.
     pub(crate) loss: Loss,
 }
 

@@ -1,5 +1,4 @@
-//! What a query is made of, whatever the kind of its index: limits, results, reads under way, counters, and the queue
-//! of candidates.
+//! Parts of a query of any kind: limits, results, reads under way, counters, and the queue of candidates.
 
 mod beam;
 mod io;
@@ -51,7 +50,7 @@ pub struct IndexSize {
     pub clusters: u32,
 }
 
-/// What is left of a query's limits.
+/// Limits of a query that are left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Budget {
     /// Rounds of the search.
@@ -71,7 +70,7 @@ impl Default for Budget {
     }
 }
 
-/// How a query ended.
+/// End of a query, or that it runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// It still runs.
@@ -95,7 +94,7 @@ pub enum Outcome {
     WrongKind,
 }
 
-/// What the driver does next.
+/// Next action of the driver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
     /// Submit the wants and step again: in `Barrier` mode when all that is pending has arrived, in `Eager` mode when
@@ -126,7 +125,7 @@ pub(crate) struct Query {
     pub(crate) lost_parts: u64,
     pub(crate) outcome: Outcome,
     pub(crate) stats: QueryStats,
-    /// Where the query goes next, decided by the last step; never travels.
+    /// Next server of the query, decided by the last step; never travels.
     pub(crate) next: Option<u8>,
 }
 

@@ -1,4 +1,4 @@
-//! What was asked and acknowledged, and whether an answer of a batch can be.
+//! History of requests and acknowledgements, and whether an answer of a batch is possible.
 
 use std::collections::BTreeMap;
 

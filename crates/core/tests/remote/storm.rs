@@ -7,7 +7,7 @@ use crate::history::History;
 use crate::memory::{Dice, Memory};
 use crate::world::{self, Settings};
 
-/// What happened in a storm.
+/// Counts of the events of a storm.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Counts {
     pub(crate) batches: u64,
@@ -30,7 +30,7 @@ pub(crate) struct Counts {
     pub(crate) rows: u64,
 }
 
-/// What may happen in a storm.
+/// Events that may happen in a storm.
 #[derive(Default)]
 pub(crate) struct FaultModel {
     pub(crate) clients: u16,

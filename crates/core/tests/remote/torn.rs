@@ -1,4 +1,4 @@
-//! What is written into a region is read whole or not at all: torn at every byte, and with every other value of a byte.
+//! Writes into a region are read whole or not at all: torn at every byte, and with every other value of a byte.
 
 use stratann_core::format::fresh::{FreshRecord, Tombstone, seed};
 use stratann_core::format::region::{Address, ClusterPlace, Descriptor, Superblock};

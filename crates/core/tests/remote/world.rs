@@ -123,7 +123,7 @@ pub(crate) fn load(settings: &Settings, history: &mut History, dice: &mut Dice) 
     (places, Memory { nodes: regions, is_dead })
 }
 
-/// Where ids are in a list: before each value.
+/// Places of ids in a list: before each value.
 pub(crate) struct ListIds;
 
 impl MemberIds for ListIds {

@@ -31,16 +31,16 @@ pub const MAX_SEARCH_LIST: u32 = 65_536;
 /// The kind itself.
 pub(crate) struct DiskGraph;
 
-/// What `disk-graph` keeps in RAM.
+/// Part of a `disk-graph` in RAM.
 #[derive(Clone, Copy, Debug)]
 pub struct View<'a> {
     /// The layout of all blocks.
     pub block: &'a block::BlockLayout,
     /// Number of blocks.
     pub blocks: u32,
-    /// How to read the codes.
+    /// Codebook of the codes.
     pub codebook: &'a Codebook,
-    /// Where the codes of nodes are.
+    /// Place of the codes of nodes.
     pub codes: Codes<'a>,
     /// Which block holds a node.
     pub map: &'a BlockMap,
@@ -61,7 +61,7 @@ impl<'a> View<'a> {
     }
 }
 
-/// Where codes are. Distances are the same wherever a code comes from.
+/// Places of codes. Distances are the same wherever a code comes from.
 #[derive(Clone, Copy, Debug)]
 pub enum Codes<'a> {
     /// In RAM: one per node.

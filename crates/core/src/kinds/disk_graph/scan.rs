@@ -11,7 +11,7 @@ use crate::kinds::kind::{Ordered, StepContext};
 use crate::place::{Reach, bit};
 use crate::search::Outcome;
 
-/// How far a scan has come.
+/// Progress of a scan.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Scan {
     /// The next block to look at on this server.

@@ -4,7 +4,7 @@
 //! Both parts follow the query. A share of the distance to the k-th result means more candidates where many lie at
 //! nearly the same distance. A share of the reads makes a search longer that has found its results late.
 
-/// What the rule looks at.
+/// Counts that the rule looks at.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Seen {
     /// The code distance of the best unread candidate.

@@ -16,7 +16,7 @@ use crate::view::Base;
 /// The kind itself.
 pub(crate) struct Flat;
 
-/// What `flat` keeps in RAM.
+/// Part of a `flat` index in RAM.
 #[derive(Clone, Copy, Debug)]
 pub struct View<'a> {
     /// The layout of all blocks.

@@ -35,7 +35,7 @@ pub use view::View;
 /// The kind itself.
 pub(crate) struct GpuIvf;
 
-/// How far a query has come.
+/// Progress of a query.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Stage {
@@ -106,7 +106,7 @@ impl Scratch {
         self.trace = Some(Trace::default());
     }
 
-    /// What the query has done since a trace is kept; `None` when none is.
+    /// Trace of the query since it is kept; `None` when none is.
     pub fn traced(&self) -> Option<&Trace> {
         self.trace.as_ref()
     }

@@ -21,7 +21,7 @@ pub(super) const COPIES: u8 = 1 << 4;
 const EXACT: u8 = 1 << 5;
 const SOURCE_MAX: u8 = 3;
 
-/// What ends re-ranking before the last candidate.
+/// Rules that end re-ranking before the last candidate.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Rule {
@@ -62,7 +62,7 @@ pub struct Params {
     pub candidates: u32,
     /// Candidates of a mini-batch.
     pub batch: u32,
-    /// What ends re-ranking.
+    /// Rule that ends re-ranking.
     pub rule: Rule,
     /// Of [`Rule::Changes`]: the share of the results that a mini-batch without effect changes at most (ε).
     pub epsilon: f32,
@@ -77,7 +77,7 @@ pub struct Params {
     pub reuse: bool,
     /// Whether all vectors of a block that is read become results.
     pub whole_blocks: bool,
-    /// How another system searches instead.
+    /// Search of another system that is made instead.
     #[cfg(feature = "lab")]
     pub compared: Compared,
     /// Whether every vector is read and scored, whatever else is given.

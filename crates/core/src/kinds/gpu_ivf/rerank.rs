@@ -64,7 +64,7 @@ fn begin(cx: &mut StepContext<'_, GpuIvf>) -> Option<bool> {
     Some(true)
 }
 
-/// Where the vector of a candidate lies.
+/// Place of the vector of a candidate.
 fn place<'a>(cx: &StepContext<'a, GpuIvf>, id: u32) -> Place<'a> {
     #[cfg(feature = "lab")]
     {

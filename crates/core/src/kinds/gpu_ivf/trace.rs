@@ -1,8 +1,8 @@
-//! What a query has done, for `explain`.
+//! Trace of a query, for `explain`.
 
 use alloc::vec::Vec;
 
-/// How a result was found.
+/// The way in which a result was found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Found {
     /// As this candidate of the scorer, counted from 0, in this mini-batch, counted from 0.
@@ -34,7 +34,7 @@ pub struct BatchTrace {
     pub changed: u32,
 }
 
-/// What a query has done.
+/// Trace of a query.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Trace {
     /// The lists in the order of their centroids, and the distances of these.

@@ -1,4 +1,4 @@
-//! What a `gpu-ivf` keeps in RAM.
+//! Part of a `gpu-ivf` in RAM.
 
 use stratann_kernel::codes::Codebook;
 
@@ -16,7 +16,7 @@ use crate::view::Base;
 /// The store of blocks.
 pub(super) const BLOCKS: StoreId = StoreId(0);
 
-/// What `gpu-ivf` keeps in RAM.
+/// Part of a `gpu-ivf` in RAM.
 #[derive(Clone, Copy, Debug)]
 pub struct View<'a> {
     /// The layout of all blocks.
@@ -25,7 +25,7 @@ pub struct View<'a> {
     pub blocks: u32,
     /// Which block holds a vector.
     pub map: &'a BlockMap,
-    /// How to read the codes.
+    /// Codebook of the codes.
     pub codebook: &'a Codebook,
     /// The codes in RAM, from the id `codes_from` on. A GPU has the others.
     pub codes: &'a [u8],
@@ -60,7 +60,7 @@ impl<'a> View<'a> {
         self.centroids.get(list as usize * size..(list as usize + 1) * size).unwrap_or(&[])
     }
 
-    /// Where the vector of a candidate lies.
+    /// Place of the vector of a candidate.
     pub(super) fn place(&self, id: u32) -> Place<'a> {
         let number = self.map.block_of(id);
         Place { number, extent: blocks::extent(self.block, number), slot: None, layout: self.block }
@@ -78,7 +78,7 @@ impl<'a> View<'a> {
     }
 }
 
-/// Where a vector lies.
+/// Place of a vector.
 pub(super) struct Place<'a> {
     /// The number of its block.
     pub(super) number: u32,

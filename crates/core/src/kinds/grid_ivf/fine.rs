@@ -85,7 +85,7 @@ impl Fine {
         counts + gaps + 4 * self.sums.len() as u64
     }
 
-    /// How many vectors are skipped before each one.
+    /// Numbers of vectors that are skipped before each one.
     fn gaps(&self) -> impl Iterator<Item = u64> + '_ {
         let mut next = 0;
         self.at.iter().map(move |&at| u64::from(at - core::mem::replace(&mut next, at + 1)))

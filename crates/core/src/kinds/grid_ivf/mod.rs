@@ -143,7 +143,7 @@ impl Scratch {
         &self.ranked
     }
 
-    /// What was scanned since a trace is kept; `None` when none is.
+    /// Trace of what was scanned since it is kept; `None` when none is.
     pub fn scanned(&self) -> Option<&Trace> {
         self.trace.as_ref()
     }

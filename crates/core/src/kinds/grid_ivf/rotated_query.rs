@@ -108,7 +108,7 @@ fn components<'v>(view: &'v View<'_>) -> impl Iterator<Item = core::ops::Range<u
 }
 
 impl RotatedQuery {
-    /// What is needed of a prepared query while `done` slices are added; none of its memory is kept.
+    /// The part of a prepared query that is needed while `done` slices are added; none of its memory is kept.
     pub(super) fn of(base: &Base<'_>, view: &View<'_>, scratch: &Scratch, done: u64) -> RotatedQuery {
         let size = dtype(base, view).size();
         let missing = (0..).zip(components(view)).filter(|(slice, _)| done >> slice & 1 == 0);

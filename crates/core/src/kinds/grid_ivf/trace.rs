@@ -1,8 +1,8 @@
-//! What a query has scanned, for `explain` and for measurements.
+//! Trace of what a query has scanned, for `explain` and for measurements.
 
 use alloc::vec::Vec;
 
-/// How a list was scanned.
+/// Counts of the scan of a list.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct ScannedList {
     /// Its number.
@@ -17,7 +17,7 @@ pub struct ScannedList {
     pub components: u64,
 }
 
-/// What a query has scanned. Vectors that were scored first are not among those that are left.
+/// Trace of what a query has scanned. Vectors that were scored first are not among those that are left.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Trace {
     /// The lists in their order.

@@ -1,4 +1,4 @@
-//! What a `grid-ivf` keeps in RAM.
+//! Part of a `grid-ivf` in RAM.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -49,7 +49,7 @@ impl Axes<'_> {
 pub struct Pilot<'a> {
     /// Orthonormal, a row for each of its components.
     pub axes: &'a [f32],
-    /// What the code 0 stands for, by component.
+    /// Values of the code 0, by component.
     pub offsets: &'a [f32],
     /// The difference between two codes that follow each other.
     pub step: f32,
@@ -64,7 +64,7 @@ impl Pilot<'_> {
     }
 }
 
-/// What queries see.
+/// Part of a `grid-ivf` in RAM.
 #[derive(Clone, Copy, Debug)]
 pub struct View<'a> {
     /// The layout of all lists.
@@ -83,10 +83,10 @@ pub struct View<'a> {
     pub first: &'a [u32],
     /// The first group of each slice, and the number of groups. One slice where lists are not divided.
     pub slices: &'a [u32],
-    /// Where the units of each list begin in `data`, its head and then its slices; [`ELSEWHERE`] for those of other
+    /// Offsets of the units of each list in `data`, its head and then its slices; [`ELSEWHERE`] for those of other
     /// servers.
     pub starts: &'a [u64],
-    /// What is here of the lists, in one piece.
+    /// Units of the lists that are here, in one piece.
     pub data: &'a [u8],
     /// In place of `starts` and `data`, each unit by itself, and none of those of other servers: two versions of a
     /// partition share those that they have in common.
@@ -109,7 +109,7 @@ pub const ELSEWHERE: u64 = u64::MAX;
 /// The first members of all lists, which all servers hold.
 #[derive(Clone, Copy, Debug)]
 pub struct Firsts<'a> {
-    /// How many there are before those of each list, and of all.
+    /// Numbers of vectors before those of each list, and of all.
     pub before: &'a [u32],
     /// All of them as one list, with the layout of the index.
     pub data: &'a [u8],

@@ -25,7 +25,7 @@ const LISTS_MAX: usize = 64;
 /// cluster counts grows while the threshold falls.
 const LIKELY_SHARE: f32 = 0.5;
 
-/// What a state does for another query.
+/// Work of a state for another query.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Job {
@@ -121,7 +121,7 @@ impl Batch {
     }
 }
 
-/// How the visits go on.
+/// The next step of the visits.
 pub(super) enum Next {
     /// Lists are being read or scored.
     Waits,

@@ -1,5 +1,5 @@
-//! How likely a cluster is to hold a member within a threshold, from the distance to its centroid and the mean
-//! distance of its members to that.
+//! Likelihood that a cluster holds a member within a threshold, from the distance to its centroid and the mean distance
+//! of its members to that.
 //!
 //! Of a member at distance s from the centroid the direction is unknown. It lies within the threshold when the angle
 //! between the ways from the centroid to it and to the query is small enough; the cosine that this takes says how far
@@ -34,7 +34,7 @@ fn cosine_ip(base: f32, query_norm: f32, spread: f32, threshold: f32) -> f32 {
     quotient(base - threshold, query_norm * sqrt(spread.max(0.0)))
 }
 
-/// Where members do not differ from the centroid, they are within or they are not.
+/// Quotient of gap and reach. Where members do not differ from the centroid, they are within or they are not.
 fn quotient(gap: f32, reach: f32) -> f32 {
     if gap <= 0.0 {
         return (gap / reach.max(f32::MIN_POSITIVE)).max(-1.0);
@@ -61,8 +61,8 @@ const STEEPNESS: f32 = 10.0;
 /// it, which tells nothing of others.
 const FRUITLESS_MAX: f32 = 8.0;
 
-/// How much it tells that a cluster brought nothing: little where something was to be expected there no less than in
-/// others before, much where it was out of reach.
+/// Weight of a cluster that brought nothing: small where something was to be expected there no less than in others
+/// before, large where it was out of reach.
 pub(crate) fn fruitless_weight(cosine: f32) -> f32 {
     exp2(core::f32::consts::LOG2_E * STEEPNESS * (cosine - COSINE_OF_ONE)).min(FRUITLESS_MAX)
 }

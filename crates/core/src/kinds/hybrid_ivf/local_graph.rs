@@ -27,7 +27,7 @@ pub(super) type Edge = (u32, (f32, f32));
 /// The bounds of an edge of unknown length.
 const ANY_LENGTH: (f32, f32) = (0.0, f32::INFINITY);
 
-/// How the search of a cluster goes on.
+/// The next step of the search of a cluster.
 pub(super) enum Next {
     /// Edges were asked for.
     Asked,
@@ -192,7 +192,7 @@ pub(super) fn take(cx: &mut StepContext<'_, HybridIvf>, offset: u64, bytes: &[u8
     Some(())
 }
 
-/// What all members of the cluster that is searched have in common.
+/// The part that all members of the cluster that is searched have in common.
 struct ClusterSearch {
     estimator: BoundEstimator,
     cluster: u32,

@@ -133,7 +133,7 @@ impl Kind for HybridIvf {
         choose(cx);
     }
 
-    /// What took part in a lost read is not known list by list: the query begins again, and reads the list elsewhere.
+    /// Begins the query again after a lost read, whose lists are not known one by one.
     fn requeue(state: &mut State, _: &View<'_>, _: u32) -> bool {
         state.is_broken = true;
         true

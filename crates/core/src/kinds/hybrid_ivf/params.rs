@@ -1,4 +1,4 @@
-//! What a `hybrid-ivf` query is asked to do.
+//! Parameters of a `hybrid-ivf` query.
 
 use crate::exact::Bounds;
 use crate::search::Remote;
@@ -62,7 +62,7 @@ pub struct Params {
     pub bounds: Bounds,
     /// Visit every list of every cluster, whatever the numbers above: with strict bounds, the exact answer.
     pub exact: bool,
-    /// How lists and vectors of other servers are used.
+    /// Use of lists and vectors of other servers.
     pub remote: Remote,
     /// Bounds hold within this many standard errors of a code distance; infinity makes them strict.
     pub bound_slack: f32,

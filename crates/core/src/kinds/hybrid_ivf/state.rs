@@ -90,7 +90,7 @@ pub(crate) struct Visit {
     /// Whether its first list took effect.
     pub(crate) has_begun: bool,
     pub(crate) fruitful: bool,
-    /// What the cluster counts when it is fruitless.
+    /// Weight of the cluster when it is fruitless.
     pub(crate) weight: f32,
 }
 
@@ -98,7 +98,7 @@ pub(crate) struct Visit {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct LocalCodes {
     pub(crate) bytes: Vec<u8>,
-    /// Where the codes of each list begin.
+    /// Start of the codes of each list.
     pub(crate) starts: Vec<u32>,
     /// Lists that have not been read yet.
     pub(crate) lists_left: u32,

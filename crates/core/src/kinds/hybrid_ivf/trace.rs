@@ -45,7 +45,7 @@ pub struct RankedCluster {
     pub cluster: u32,
     /// Members that the navigation found in it; with [`super::Order::Evidence`] at most one counts.
     pub sample_hits: u32,
-    /// What it is ranked by, on the scale of codes: squared l2, or minus the inner product.
+    /// Rank of the cluster, on the scale of codes: squared l2, or minus the inner product.
     pub distance: f32,
 }
 
@@ -95,7 +95,7 @@ impl Scratch {
     }
 }
 
-/// What a query has done so far.
+/// Trace of a query so far.
 #[derive(Clone, Copy, Debug)]
 pub struct Trace<'a> {
     q: &'a Query,

@@ -1,4 +1,4 @@
-//! What `hybrid-ivf` keeps in RAM.
+//! Part of a `hybrid-ivf` in RAM.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -13,14 +13,14 @@ use crate::format::inverted_list::{self, ListCodes, Record};
 use crate::route::NavGraph;
 use crate::search::{Extent, Read};
 
-/// What `hybrid-ivf` keeps in RAM.
+/// Part of a `hybrid-ivf` in RAM.
 #[derive(Clone, Copy, Debug)]
 pub struct View<'a> {
-    /// Where the lists are in the file.
+    /// Places of the lists in the file.
     pub directory: &'a Directory,
     /// The layout of all lists.
     pub shape: inverted_list::ListLayout,
-    /// How to read the codes.
+    /// Codebook of the codes.
     pub codebook: &'a Codebook,
     /// `clusters × dim` f16 as bytes.
     pub centroids: &'a [u8],

@@ -115,7 +115,7 @@ pub(super) fn choose(cx: &mut StepContext<'_, HybridIvf>) -> Option<()> {
     Some(())
 }
 
-/// Where a list can be scanned: here where its codes are resident, if they are all that is needed.
+/// Place where a list can be scanned: here where its codes are resident, if they are all that is needed.
 fn reach(cx: &StepContext<'_, HybridIvf>, list: u32) -> Reach {
     let is_resident = cx.params.bounds != Bounds::Off && cx.view.resident_codes(list).is_some();
     if is_resident { Reach::Here } else { cx.reach(list) }
@@ -131,7 +131,7 @@ fn want_elsewhere(cx: &mut StepContext<'_, HybridIvf>) {
     cx.scratch.elsewhere.extend(lists.iter().rev().copied().chain(later).take(LOOK_AHEAD));
 }
 
-/// Where a cluster can be searched that is a graph: all its lists and edges are in one place.
+/// Place where a cluster can be searched that is a graph: all its lists and edges are in one place.
 fn reach_of_graph(cx: &StepContext<'_, HybridIvf>, cluster: u32) -> Reach {
     let mut lists = cx.view.directory.lists_of(cluster);
     let first = lists.next().map_or(Reach::Here, |list| cx.reach(list));
@@ -189,7 +189,7 @@ pub(super) fn begin_visit(cx: &mut StepContext<'_, HybridIvf>, cluster: u32) {
     cx.q.stats.clusters += 1;
 }
 
-/// What this cluster counts when it is fruitless.
+/// Weight of this cluster when it is fruitless.
 fn weight_of(cx: &StepContext<'_, HybridIvf>, cluster: u32) -> f32 {
     if !cx.params.weighed {
         return 1.0;

@@ -12,15 +12,15 @@ use crate::score::{CodeJob, Ranked};
 use crate::search::{Budget, IndexSize, Loss, Outcome, Query, QueryStats, Read, Step, Tag, Threshold};
 use crate::view::Base;
 
-/// What a kind says of its queries.
+/// Decisions of a kind about its queries.
 pub(crate) trait Kind: Sized {
-    /// What the index keeps in RAM.
+    /// Part of the index in RAM.
     type View<'a>: Copy;
-    /// What a query is asked to do, besides what all are.
+    /// Parameters of a query besides those of all kinds.
     type Params: Copy;
     /// Plain data that travels with the query.
     type State: Default;
-    /// What can be rebuilt from the query, and reusable buffers.
+    /// Reusable buffers, and values that can be rebuilt from the query.
     type Scratch: Default;
 
     /// Whether every parameter is within its limit, for `k` results.
@@ -174,7 +174,7 @@ pub(crate) trait Kind: Sized {
     fn memory_bytes(state: &Self::State) -> usize;
 }
 
-/// What a baton says of its candidates.
+/// Form of the candidates in a baton.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Carry {
     /// Their ids and progress: the receiver computes their distances again, from the codes of all nodes.

@@ -1,4 +1,4 @@
-//! What one step of a query works with, whatever its kind, and the parts of a step that kinds share.
+//! Context of one step of a query, whatever its kind, and the parts of a step that kinds share.
 
 use stratann_kernel::distance::Exact;
 
@@ -48,7 +48,7 @@ impl<K: Kind> StepContext<'_, K> {
         Some(self.q.io.score(ScorerId::Server(to)))
     }
 
-    /// Where a unit can be read: here, where the whole index is local.
+    /// Place where a unit can be read: here, where the whole index is local.
     pub(crate) fn reach(&self, unit: u32) -> Reach {
         self.base.here.as_ref().map_or(Reach::Here, |here| here.reach(unit, self.q.lost_units.tried(unit)))
     }

@@ -63,7 +63,7 @@ impl Scratch {
         self.trace = Some(Trace::default());
     }
 
-    /// What the query has done since a trace is kept; `None` when none is.
+    /// Trace of the query since it is kept; `None` when none is.
     pub fn traced(&self) -> Option<&Trace> {
         self.trace.as_ref()
     }

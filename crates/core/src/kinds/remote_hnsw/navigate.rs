@@ -49,7 +49,7 @@ pub(super) fn needs_more(cx: &StepContext<'_, RemoteHnsw>) -> bool {
     has_more && cx.view.is_thinned() && (missing(cx) > 0 || cx.own.found.len() < cx.q.top.k as usize)
 }
 
-/// How many whole clusters less than `nprobe` were searched, in parts of [`WHOLE`].
+/// Number of whole clusters less than `nprobe` that were searched, in parts of [`WHOLE`].
 fn missing(cx: &StepContext<'_, RemoteHnsw>) -> u64 {
     (u64::from(cx.params.nprobe) * WHOLE).saturating_sub(SLACK + cx.own.searched)
 }

@@ -1,4 +1,4 @@
-//! What one query did, for `explain`.
+//! Trace of one query, for `explain`.
 
 use alloc::vec::Vec;
 

@@ -1,4 +1,4 @@
-//! What a `remote-hnsw` keeps in RAM.
+//! Part of a `remote-hnsw` in RAM.
 
 use alloc::vec::Vec;
 
@@ -20,7 +20,7 @@ pub(super) const FRESH_PARTS: u32 = 8;
 /// The share of a cluster that has all rows with which it was loaded.
 pub const WHOLE: u32 = 1 << 16;
 
-/// Where a cluster is.
+/// Place of a cluster.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Located {
     /// Its sub-HNSW.
@@ -65,7 +65,7 @@ impl Located {
     }
 }
 
-/// What `remote-hnsw` keeps in RAM.
+/// Part of a `remote-hnsw` in RAM.
 #[derive(Clone, Copy, Debug)]
 pub struct View<'a> {
     /// The layout of all sub-HNSWs, and of the meta-HNSW.
@@ -74,7 +74,7 @@ pub struct View<'a> {
     pub meta: &'a [u8],
     /// The build of the index, as a number.
     pub build: u64,
-    /// Where the clusters are: A of group 0, B of group 0, A of group 1 and so on.
+    /// Places of the clusters: A of group 0, B of group 0, A of group 1 and so on.
     pub clusters: &'a [Located],
     /// Number of the first member of each cluster; empty where members have no numbers.
     pub first: &'a [u32],

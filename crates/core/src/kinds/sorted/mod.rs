@@ -23,7 +23,7 @@ const WANTED_MAX: u32 = 64 + LOST_UNITS_MAX as u32;
 /// The kind itself.
 pub(crate) struct Sorted;
 
-/// What `sorted` keeps in RAM.
+/// Part of a `sorted` index in RAM.
 #[derive(Clone, Copy, Debug)]
 pub struct View<'a> {
     /// The layout of all blocks.

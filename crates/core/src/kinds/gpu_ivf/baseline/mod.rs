@@ -19,7 +19,7 @@ pub const CODE_LISTS: StoreId = StoreId(2);
 /// The store of blocks in the order of rows.
 pub const ROWS: StoreId = StoreId(3);
 
-/// Where candidates come from.
+/// Sources of candidates.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Source {
@@ -38,10 +38,10 @@ impl Source {
     const ALL: [Source; 4] = [Source::Codes, Source::Lists, Source::CodeLists, Source::ResidentLists];
 }
 
-/// How another system searches.
+/// Search of another system.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Compared {
-    /// Where candidates come from.
+    /// Source of the candidates.
     pub source: Source,
     /// Whether vectors are read from a file in the order of rows, and not from blocks of near vectors.
     pub by_rows: bool,
@@ -61,7 +61,7 @@ impl Compared {
     }
 }
 
-/// What comparisons with other systems need.
+/// Files that comparisons with other systems need.
 #[derive(Clone, Copy, Debug)]
 pub struct Baselines<'a> {
     /// The page at which each list of vectors begins, and the end of the last.
@@ -83,7 +83,7 @@ pub struct Baselines<'a> {
 }
 
 impl<'a> Baselines<'a> {
-    /// Where a vector lies in the order of rows.
+    /// Place of a vector in the order of rows.
     fn place(&self, id: u32) -> Place<'a> {
         let (at, each) = (self.places.get(id as usize).copied().unwrap_or(0), self.rows_per_block.max(1));
         let extent = Extent { store: ROWS, ..blocks::extent(self.row_block, at / each) };
@@ -118,7 +118,7 @@ impl<'a> Baselines<'a> {
     }
 }
 
-/// Where the vector of a candidate lies: in the order of rows where the query wants this and the files are there.
+/// Place of the vector of a candidate: in the order of rows where the query wants this and the files are there.
 pub(super) fn place<'a>(view: &View<'a>, compared: Compared, id: u32) -> Place<'a> {
     match view.baselines.filter(|_| compared.by_rows) {
         Some(own) => own.place(id),

@@ -25,7 +25,7 @@ pub(crate) struct Part {
     pub(super) with_ids: bool,
     /// Under ip, the norm of the query in each group: those of other slices bound what a sum may still lose.
     pub(super) norms: Vec<f32>,
-    /// Where this is the reply, the ids that users know of the vectors that are left.
+    /// Of a reply, the ids that users know of the vectors that are left.
     pub(super) ids: Vec<u64>,
 }
 

@@ -312,8 +312,8 @@ fn a_row_that_is_not_begun_takes_no_bytes_for_its_vectors() {
     assert!(to == 1 && bytes.len() < 200 + query_bytes, "{}", bytes.len());
 }
 
-/// What some queries cost with these switches: the sum of their counters, and the components of each server. All of
-/// them are asked at the last server.
+/// Cost of some queries with these switches: the sum of their counters, and the components of each server. All of them
+/// are asked at the last server.
 fn cost_of(cluster: &Servers<'_>, own: Own) -> (Vec<QueryState>, Vec<u64>) {
     cluster.compared.iter().for_each(|compared| compared.set(0));
     let params = Params { kind: KindParams::GridIvf(own), ..Params::grid_ivf(10, 6) };

@@ -35,10 +35,10 @@ pub struct Newcomer {
     pub code: Vec<u8>,
 }
 
-/// Where nodes lie.
+/// Places of nodes.
 #[derive(Clone, Copy, Debug)]
 pub struct Places<'a> {
-    /// How to read codes.
+    /// Codebook of the codes.
     pub codebook: &'a Codebook,
     /// `clusters × dim` f16 as bytes.
     pub centroids: &'a [u8],

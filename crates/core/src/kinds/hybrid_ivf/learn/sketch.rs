@@ -1,4 +1,4 @@
-//! How often something happened, in little memory: a count–min sketch (Cormode and Muthukrishnan, 2005).
+//! Counts of events in little memory: a count–min sketch (Cormode and Muthukrishnan, 2005).
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -38,7 +38,7 @@ impl Sketch {
         }
     }
 
-    /// How often `id` was counted, or a little more.
+    /// Number of times that `id` was counted, or a little more.
     pub fn estimate(&self, id: u32) -> u32 {
         Self::places(id).map(|place| self.counters[place]).min().map_or(0, u32::from)
     }

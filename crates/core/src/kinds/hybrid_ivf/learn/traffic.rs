@@ -9,13 +9,13 @@ use alloc::vec::Vec;
 use super::sketch::Sketch;
 use crate::kinds::hybrid_ivf::Trace;
 
-/// What a result counts, in units of ε.
+/// Weight of a result, in units of ε.
 pub const RESULT_WEIGHT: u16 = 16;
 
 /// Results of a query that count as such, the nearest: so many nodes for a neighbourhood are enough.
 pub const RESULTS_MAX: usize = 16;
 
-/// What the queries of one worker came by in one epoch. Parts merge to the same whole in any order.
+/// Traffic of the queries of one worker in one epoch. Parts merge to the same whole in any order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Traffic {
     /// Scores of members.
