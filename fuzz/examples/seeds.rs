@@ -186,19 +186,19 @@ fn datasets() {
     write("ground_truth", "ivecs", &[&[1], &counts(1, 5), &counts(1, 6)]);
 }
 
-/// What follows the build: counts, epochs, queries, hot members with scores, visits of six clusters.
+/// Bytes after the build: counts, epochs, queries, hot members with scores, visits of six clusters.
 fn learned() -> Vec<u8> {
     let words: [u32; 16] = [2, 6, 1, 0, 50, 0, 3, 9, 17, 8, 1, 2, 3, 4, 5, 6];
     words.iter().flat_map(|word| word.to_le_bytes()).collect()
 }
 
-/// What follows the number of a list with two members.
+/// Bytes after the number of a list with two members.
 fn list_codes() -> Vec<u8> {
     let numbers = [1f32, 0.5, 0.25].map(f32::to_le_bytes).concat();
     [&100u32.to_le_bytes()[..], &2u32.to_le_bytes(), &numbers, &[0; 8], &[1; 8], &[2; 8]].concat()
 }
 
-/// What follows the number of a block with two nodes of 8-byte vectors, and codes of this length.
+/// Bytes after the number of a block with two nodes of 8-byte vectors, and codes of this length.
 fn block(code_bytes: usize) -> Vec<u8> {
     let (coding, others) = if code_bytes > 0 { (RANKS, 2u16) } else { (NEIGHBOURS, 0) };
     let mut lists = Vec::new();

@@ -1,5 +1,5 @@
-//! What memory nodes hold: superblocks, words, descriptors, sub-HNSWs, fresh records and tombstones. Changed ones are
-//! decoded, and a sub-HNSW whose header is sound is walked from every node.
+//! Structures of memory nodes: superblocks, words, descriptors, sub-HNSWs, fresh records and tombstones. Changed ones
+//! are decoded, and a sub-HNSW whose header is sound is walked from every node.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -27,7 +27,7 @@ pub fn params(view: &IndexView<'_>) -> Params {
     }
 }
 
-/// What comes of a read: verified bytes of `file`, or nothing.
+/// Arrival of a read: verified bytes of `file`, or nothing.
 pub fn arrival<'a>(view: &IndexView<'_>, file: &'a [u8], read: &Read) -> Arrived<'a> {
     let start = usize::try_from(read.at.offset).unwrap_or(usize::MAX);
     let end = start.saturating_add(read.at.bytes as usize);

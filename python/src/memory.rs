@@ -14,7 +14,7 @@ use stratann_storage::remote_memory::{Credentials, read_key};
 
 use crate::error;
 
-/// How an index in memory nodes is opened.
+/// Options with which an index in memory nodes is opened.
 #[derive(FromPyObject)]
 #[pyo3(from_item_all)]
 pub(crate) struct MemoryOpening {
@@ -44,7 +44,7 @@ impl MemoryOpening {
     }
 }
 
-/// What a call has changed: all, or a part and why not the rest.
+/// End of a call: all is updated, or a part and why not the rest.
 pub(crate) type Made = std::result::Result<Acknowledged, Unfinished>;
 
 /// An error of a call that has changed nothing is an error of the work.

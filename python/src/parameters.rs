@@ -6,7 +6,7 @@ use stratann_params::{GROUPS, Given, IndexKind, Scope, Value, similar};
 
 use crate::error;
 
-/// What a dict of keywords gives; those without a value are not given.
+/// Values of a dict of keywords; those without a value are not given.
 ///
 /// # Errors
 /// A keyword that the table does not have, a value of another type.

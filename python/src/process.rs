@@ -1,4 +1,4 @@
-//! What belongs to the process that made it: a child that is forked has neither its threads nor what they locked.
+//! State that belongs to the process that made it: a child that is forked has neither its threads nor what they locked.
 
 use pyo3::prelude::*;
 

@@ -1,4 +1,4 @@
-//! What the commands `tune`, `verify` and `explain` report, as JSON.
+//! Reports of the commands `tune`, `verify` and `explain`, as JSON.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

@@ -43,7 +43,7 @@ const COMPARED: usize = 4000;
 /// Contents of the messages between two links: about a reply, and a long hand-over.
 const MESSAGE_BYTES: [usize; 2] = [200, 16 << 10];
 
-/// What is measured.
+/// Search whose costs are measured.
 pub struct Measured<'a> {
     pub passes: &'a Passes<'a>,
     /// The first queries.
@@ -135,7 +135,7 @@ impl Measured<'_> {
     }
 }
 
-/// What a disk delivers.
+/// Measured speed of a disk.
 struct DiskSpeed {
     iops: f64,
     latency_us: f64,

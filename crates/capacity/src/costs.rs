@@ -15,7 +15,7 @@ pub struct Given {
     pub disk_iops: Option<f64>,
     pub disk_latency_us: Option<f64>,
     pub disk_mb_per_s: Option<f64>,
-    /// What `doctor --link --json` printed.
+    /// Printed output of `doctor --link --json`.
     pub link: Option<PathBuf>,
     pub network_latency_us: Option<f64>,
     pub network_gbps: Option<f64>,
@@ -98,7 +98,7 @@ pub struct Prices {
     pub cores_per_host: Option<usize>,
 }
 
-/// What a simulation takes of the document of `doctor --link`, or of its object `link`.
+/// The part of the document of `doctor --link`, or of its object `link`, that a simulation takes.
 #[derive(Deserialize)]
 struct MeasuredLink {
     latency_us: f64,
@@ -134,7 +134,7 @@ impl Prices {
         read_part(path, "costs", "the \"costs\" that `stratann simulate --json` prints")
     }
 
-    /// What the planner of a `grid-ivf` takes of them. Both servers handle a message.
+    /// The part that the planner of a `grid-ivf` takes. Both servers handle a message.
     pub fn of_plan(&self) -> GridPartition {
         let each = |ps: u64| ps as f64 / 1000.0;
         GridPartition {

@@ -54,7 +54,7 @@ impl Mode {
         }
     }
 
-    /// How lists and vectors of other servers are used.
+    /// Use of lists and vectors of other servers.
     fn remote(self) -> Remote {
         match self {
             Mode::Score => Remote::Score,
@@ -75,7 +75,7 @@ pub struct Scatter {
     pub matches_recall: bool,
 }
 
-/// What is simulated.
+/// Search that is simulated.
 pub struct Simulation<'a> {
     /// Folder of the index.
     pub folder: &'a Path,

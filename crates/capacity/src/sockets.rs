@@ -1,4 +1,4 @@
-//! What a message between two servers costs beyond its encoding: queues, threads, system calls and the kernel.
+//! Cost of a message between two servers beyond its encoding: queues, threads, system calls and the kernel.
 //!
 //! Two real links of this process exchange frames over loopback, one at a time: a server has a connection to each other
 //! one, so frames seldom wait for each other. All processor time of the process counts, half for each side. Where a
@@ -21,7 +21,7 @@ const FRAMES: usize = 3000;
 /// Longest wait for a connection, and for all frames.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// What sends the frames back.
+/// The thread that sends the frames back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum By {
     /// The thread of the link that receives them: the search threads are busy.

@@ -8,7 +8,7 @@ use stratann_params::{GROUPS, IndexKind, Level, Param, Stage};
 
 use crate::parameters::id;
 
-/// How much help is asked for.
+/// Extent of the help that is asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Extent {
     /// Options that most users need.

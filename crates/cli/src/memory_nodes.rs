@@ -52,7 +52,7 @@ pub struct PlaceArgs {
     key: KeyArgs,
 }
 
-/// Where an index is.
+/// Place of an index.
 pub enum IndexPlace<'a> {
     /// In a folder.
     Folder(&'a Path),
@@ -61,7 +61,7 @@ pub enum IndexPlace<'a> {
 }
 
 impl PlaceArgs {
-    /// Where the index is. One in memory nodes is opened.
+    /// Place of the index. One in memory nodes is opened.
     ///
     /// # Errors
     /// As [`MemoryArgs::open`].

@@ -26,7 +26,7 @@ pub(crate) trait Rows {
 /// The options of a command that follow from the table.
 #[derive(Debug)]
 pub(crate) struct Parameters<R> {
-    /// What the command line gives.
+    /// Values that the command line gives.
     pub(crate) given: Given,
     rows: PhantomData<R>,
 }
@@ -43,7 +43,7 @@ impl<R: Rows> Parameters<R> {
         Parameters { given, rows: PhantomData }
     }
 
-    /// What the options are for.
+    /// Scope of the options: stages, kinds, place and surface.
     pub(crate) fn scope(&self, kinds: impl IntoIterator<Item = IndexKind>, place: Place) -> Scope {
         Scope { stages: R::STAGES, kinds: kinds.into_iter().collect(), place, surface: Surface::CommandLine }
     }

@@ -43,7 +43,7 @@ pub(crate) fn shape(candidate: &Candidate) -> String {
     format!("{} x {}{striped}", candidate.rows, candidate.slices)
 }
 
-/// What tells the first plan from the second.
+/// Differences of the first plan from the second.
 fn why(plan: &GridPlan, queries: f64) -> String {
     let [first, second, ..] = &plan.candidates[..] else {
         return "no other plan is possible in this mode".into();

@@ -18,7 +18,7 @@ pub struct Wanted {
     pub metric: Metric,
 }
 
-/// What the rows of a file are, for messages.
+/// Meaning of the rows of a file, for messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Rows {
     Queries,

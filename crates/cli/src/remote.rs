@@ -81,7 +81,7 @@ impl Status {
     }
 }
 
-/// What a server says of its last queries.
+/// Last queries of a server, as it reports them.
 #[derive(Deserialize)]
 struct Visits {
     build_id: BuildId,
@@ -200,7 +200,7 @@ impl Remote {
         };
     }
 
-    /// What the servers have cached as a run begins, and how many clusters each of its queries needs; `None` where
+    /// Caches of the servers as a run begins, and the number of clusters that each of its queries needs; `None` where
     /// queries go to servers in turn.
     pub(crate) fn caches(&self, parameters: &str) -> Option<(&Router, u32)> {
         self.fetch_caches();

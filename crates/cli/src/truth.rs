@@ -31,7 +31,7 @@ pub(crate) fn read(path: &Path, queries: &Queries, k: usize, rows: u64) -> Resul
     CheckedTruth::new(truth, path, owner(queries, rows))
 }
 
-/// What ground truth of an index of `rows` vectors must agree with.
+/// Properties that ground truth of an index of `rows` vectors must agree with.
 fn owner(queries: &Queries, rows: u64) -> Owner {
     let wanted = queries.wanted();
     Owner { metric: wanted.metric, dtype: wanted.dtype, rows, dim: wanted.dim }

@@ -1,4 +1,4 @@
-//! What a device must do for the batcher.
+//! Operations of a device that the batcher needs.
 
 use crate::Error;
 use crate::batch::Batch;

@@ -33,7 +33,7 @@ pub(crate) struct Launch {
     pub(crate) shared_bytes: u32,
 }
 
-/// What most launches have.
+/// Fields that most launches share.
 const LAUNCH: Launch =
     Launch { kernel: Kernel::Rotate, grid_x: 1, jobs: 0, threads: THREADS, shared_bytes: 0 };
 
@@ -45,7 +45,7 @@ pub(crate) struct Transfer {
     pub(crate) result_bytes: usize,
 }
 
-/// What a stream does for a batch: all copies to the device, the launches in their order, all copies back.
+/// Work of a stream for a batch: all copies to the device, the launches in their order, all copies back.
 #[derive(Clone, Debug)]
 pub(crate) struct Batch {
     pub(crate) params: Params,

@@ -39,7 +39,7 @@ pub(crate) struct Batcher {
     used_places: Vec<u32>,
 }
 
-/// What the batcher does next.
+/// Next action of the batcher.
 enum Next {
     Jobs(usize, Vec<(u32, Waiting)>),
     Tables(usize, Vec<TableRequest>),

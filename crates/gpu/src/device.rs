@@ -20,7 +20,7 @@ const COPY_BYTES: usize = 64 << 20;
 /// Share of the free memory that is used where no budget is given.
 const FREE_SHARE: (u64, u64) = (9, 10);
 
-/// How long the end of a device waits for a driver that does not return.
+/// Time that the end of a device waits for a driver that does not return.
 const CLOSE_GRACE: Duration = Duration::from_secs(1);
 
 /// A GPU with codes in its memory.

@@ -11,7 +11,7 @@ use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Barrier, OnceLock};
 use std::time::Duration;
 
-/// What runs the kernels on the CPU.
+/// Program that runs the kernels on the CPU.
 const LAUNCHER: &str = include_str!("../kernels/launch.cpp");
 
 /// Shared memory of an emulated thread block, in bytes. It is smaller than a table of many bytes, so that tests reach

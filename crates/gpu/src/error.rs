@@ -8,7 +8,7 @@ pub enum Error {
     Missing {
         /// The library and what happened.
         what: String,
-        /// What to install or set.
+        /// Remedy: a library to install or a variable to set.
         remedy: &'static str,
     },
     /// A device number that does not exist.
@@ -47,11 +47,11 @@ pub enum Error {
         "{bytes} bytes for {what} cannot be allocated ({reason}); lower the GPU budget or free memory there"
     )]
     Memory {
-        /// What the memory was for.
+        /// Purpose of the memory.
         what: &'static str,
         /// Its size.
         bytes: u64,
-        /// What the driver said.
+        /// Reason that the driver gave.
         reason: String,
     },
     /// Kernels that do not compile.
@@ -78,7 +78,7 @@ pub enum Failure {
     /// A job that does not fit a block.
     #[error("a job with {what} {given} does not fit the GPU, which takes {limit}; score it on the CPU")]
     TooLarge {
-        /// What is too large: `ids` or `keep`.
+        /// Field that is too large: `ids` or `keep`.
         what: &'static str,
         /// Its size in the job.
         given: u64,
@@ -88,7 +88,7 @@ pub enum Failure {
     /// A query of another dimension, or with components for which a float could overflow.
     #[error("the GPU cannot score this query: {what}")]
     Query {
-        /// What is wrong with it.
+        /// Reason why it cannot be scored.
         what: String,
     },
     /// A launch or a copy that failed. The device is lost.

@@ -310,7 +310,7 @@ impl Magnitudes {
     }
 }
 
-/// What a job is checked against.
+/// Limits that a job is checked against.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limits {
     pub(crate) codes_count: u32,
@@ -352,7 +352,7 @@ impl Limits {
     }
 }
 
-/// Where codes, codebook and blocks begin in device memory.
+/// Addresses of codes, codebook and blocks in device memory.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Addresses {
     pub(crate) codes: u64,

@@ -15,7 +15,7 @@ impl TableRequest {
     }
 }
 
-/// How far the table of a block is.
+/// State of the table of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
     /// Its request waits for a batch.
@@ -30,7 +30,7 @@ enum Stage {
     Built,
 }
 
-/// What a job finds that comes for its table.
+/// State of its table that a job finds.
 #[derive(Debug, PartialEq)]
 pub(crate) enum Claim {
     /// The table, in the block.

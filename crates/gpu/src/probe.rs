@@ -1,4 +1,4 @@
-//! What this machine has for a GPU to be used.
+//! Parts that this machine has for a GPU to be used.
 
 use crate::{DeviceInfo, Error, cuda};
 use std::fmt;

@@ -1,4 +1,4 @@
-//! What callers and the two threads of a device share: queues, blocks, batches under way, totals.
+//! State that callers and the two threads of a device share: queues, blocks, batches under way, totals.
 
 use crate::job::{Prepared, Ranked};
 use crate::pool::Pool;
@@ -147,7 +147,7 @@ impl State {
     }
 }
 
-/// What callers and the two threads share.
+/// State that callers and the two threads share.
 pub(crate) struct Shared {
     state: Mutex<State>,
     // New jobs and requests, or the end, for the batcher.

@@ -70,7 +70,7 @@ Examples:
   stratann-lab ablation base.idx query.u8bin --groundtruth truth.ibin --kind gpu-ivf --json > ablation.json
   stratann-lab cost base.idx --ablation ablation.json --recall 0.9 --ram-gb-price 4";
 
-/// Where a structure is.
+/// Place of a structure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 enum Place {
@@ -293,7 +293,7 @@ impl Sizes {
         Ok(Part { what, place, bytes_a_vector: 0.0, bytes })
     }
 
-    /// What a system holds, and where.
+    /// Structures of a system, and their places.
     fn parts(&self, name: &str) -> Result<Vec<Part>> {
         use Place::{Gpu, Ram, Ssd};
         let mut parts = vec![

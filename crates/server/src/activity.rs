@@ -12,7 +12,7 @@ use tokio::sync::Notify;
 
 use crate::limits::{CONNECTION_BYTES, Limits, RESERVED_CONNECTIONS};
 
-/// What a connection is doing.
+/// Phase of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Phase {
@@ -35,7 +35,7 @@ impl Phase {
         [Phase::Silent, Phase::Header, Phase::Body, Phase::Answering, Phase::Sending, Phase::Idle];
 }
 
-/// What one connection is doing, since when, and the order to close it.
+/// Phase of one connection, its begin, and the order to close it.
 pub(crate) struct Activity {
     opened: Instant,
     // The phase in the lowest byte, above it the milliseconds from `opened` to its beginning.
@@ -106,7 +106,7 @@ struct Open {
     _memory: Reservation,
 }
 
-/// How soon a connection in a reserved place must send its header.
+/// Time within which a connection in a reserved place must send its header.
 const RESERVED_HEADER_TIME: Duration = Duration::from_secs(1);
 /// A connection without a request counts as idle for so many times its age: a burst of them does not displace clients
 /// that pause between two requests.

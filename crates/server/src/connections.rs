@@ -52,7 +52,7 @@ pub struct FrontOptions {
     pub callers: Callers,
     /// Threads for HTTP; searches have their own.
     pub threads: usize,
-    /// Where the front reserves its memory: the ledger of the process.
+    /// Ledger of the process, in which the front reserves its memory.
     pub ledger: Arc<Ledger>,
     /// Receives one line for each event.
     pub log: Log,

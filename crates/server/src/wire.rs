@@ -44,7 +44,7 @@ pub struct Cached {
 }
 
 impl Cached {
-    /// What a server says to a client that knows a version, or 0.
+    /// Reply to a client that knows a version, or 0.
     pub fn of(own: &CachedClusters, known: u64) -> Cached {
         let digits = || own.clusters.bytes().iter().map(|byte| format!("{byte:02x}")).collect();
         let bitmap = (own.version != known).then(digits);

@@ -26,7 +26,7 @@ pub struct Partition<'a> {
 pub struct BaselineResult {
     /// Closest first, at most k.
     pub results: Vec<Hit>,
-    /// How it ended; of several parts, the first that failed.
+    /// Outcome; of several parts, the first that failed.
     pub outcome: Outcome,
     /// Sum over all parts.
     pub stats: QueryStats,

@@ -164,9 +164,9 @@ pub struct FaultModel {
     pub old_servers: u64,
     /// Limits of every server.
     pub limits: Limits,
-    /// How batons carry their candidates.
+    /// Form of the candidates in batons.
     pub carry: Carry,
-    /// Where the results of handed-over queries travel.
+    /// Way that the results of handed-over queries take.
     pub results: Results,
 }
 

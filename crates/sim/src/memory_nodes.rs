@@ -22,7 +22,7 @@ use timeline::Timeline;
 pub struct BatchLoad {
     /// The memory node that has the bytes.
     pub node: u8,
-    /// How many; 0 where the cache has them.
+    /// Number of bytes; 0 where the cache has them.
     pub bytes: u32,
     /// The queries that search them, and the distances that each computes.
     pub searches: Vec<(u32, u32)>,
@@ -48,7 +48,7 @@ pub struct LoadCosts {
     pub comparison_ps: u64,
     /// Taking in a byte of a load: checksum, copy to the cache, delivery. Picoseconds.
     pub load_byte_ps: u64,
-    /// What a range of a doorbell costs the link of its memory node, besides its bytes.
+    /// Cost of a range of a doorbell for the link of its memory node, besides its bytes.
     pub range_ns: u64,
     /// Latency between a compute node and a memory node, one way.
     pub latency_ns: u64,
@@ -56,7 +56,7 @@ pub struct LoadCosts {
     pub bits: u64,
 }
 
-/// Who asks, and who answers.
+/// Numbers of nodes, of their workers and of clients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fleet {
     /// Compute nodes.
@@ -100,7 +100,7 @@ pub struct LoadTiming {
 const BUSY: f64 = 0.8;
 
 impl LoadTiming {
-    /// What limits the throughput.
+    /// Resource that limits the throughput.
     pub fn bottleneck(&self) -> String {
         let links = self.memory_links.iter().enumerate();
         let links = links.map(|(node, &share)| (share, format!("link of memory node {node}")));

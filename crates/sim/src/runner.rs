@@ -14,7 +14,7 @@ use crate::{Stores, SubmittedQuery};
 /// Nanoseconds since any fixed time.
 pub(crate) type Clock<'a> = &'a (dyn Fn() -> u64 + 'a);
 
-/// What `act` returns, and how long it takes; 0 without a clock.
+/// Result of `act`, and the time that it took; 0 without a clock.
 pub(crate) fn timed<T>(clock: Option<Clock<'_>>, act: impl FnOnce() -> T) -> (T, u64) {
     let from = clock.map(|clock| clock());
     let done = act();

@@ -74,7 +74,7 @@ impl Work {
 /// Work that was done, and the time that it took.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Timed {
-    /// What was done. Reads count where a step uses their bytes; the read itself is not in the time.
+    /// Counts of the work. Reads count where a step uses their bytes; the read itself is not in the time.
     pub work: Work,
     /// Nanoseconds.
     pub ns: u64,

@@ -56,8 +56,8 @@ fn best_first_search_costs_and_finds_the_same_on_any_number_of_servers() {
     }
 }
 
-/// Where blocks carry the codes, no server can compute distances that are left out: batons carry them, whatever is
-/// configured.
+/// Searches with codes on disk cost and find the same: no server can compute distances that are left out, so batons
+/// carry them, whatever is configured.
 #[test]
 fn searches_with_codes_on_disk_cost_and_find_the_same() {
     let options = graph_options(quick(IndexKind::DiskGraph, Metric::L2), |own| own.codes = CodePlace::Disk);

@@ -190,7 +190,7 @@ fn slices_at_once_take_more_work_and_fewer_rounds_of_messages() {
     assert!(2 * piped < whole && forwards > 0 && none == 0, "{piped} beside {whole}");
 }
 
-/// What came of the queries of storms.
+/// Counts of the queries of storms.
 #[derive(Debug, Default)]
 struct Storms {
     whole: usize,

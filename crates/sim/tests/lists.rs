@@ -238,8 +238,8 @@ fn with_few_credits_jobs_wait_and_no_answer_changes() {
     }
 }
 
-/// What came of the queries of storms: whole and partial answers; reads lost, jobs, times that they were
-/// forwarded, and frames that cut links lost.
+/// Counts of the queries of storms: whole and partial answers; reads lost, jobs, times that they were forwarded, and
+/// frames that cut links lost.
 #[derive(Debug, Default)]
 struct Storms {
     whole: usize,

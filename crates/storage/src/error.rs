@@ -23,7 +23,7 @@ pub enum ErrorKind {
 pub struct Error {
     /// Remedy.
     pub kind: ErrorKind,
-    /// What, where, what to do.
+    /// Event, place and remedy.
     pub message: String,
 }
 

@@ -17,7 +17,7 @@ pub enum Part {
     Fixed,
     /// Slots of queries: states, look-up tables and read buffers of usual queries.
     Slots,
-    /// What queries in flight need beyond a usual slot: long candidate queues, many results, wide rounds of reads.
+    /// Memory of queries in flight beyond a usual slot: long candidate queues, many results, wide rounds of reads.
     LargeQueries,
     /// Queries of clients from their arrival to their answer.
     Waiting,
@@ -170,7 +170,7 @@ impl Ledger {
         committed(&self.lock())
     }
 
-    /// What each part has and uses.
+    /// Guarantee and use of each part.
     pub fn parts(&self) -> [PartUse; PARTS] {
         let entries = self.lock();
         Part::ALL.map(|part| {

@@ -25,7 +25,7 @@ pub trait Progress: Sync {
     }
 }
 
-/// What work is expected to take.
+/// Forecast of the time of work.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Expected {
     /// Seconds of the next stage, or of the next stages together.

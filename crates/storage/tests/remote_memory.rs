@@ -115,7 +115,7 @@ fn buffer(bytes: usize) -> Buffer {
     buffer
 }
 
-/// What is submitted between two starts is cut into doorbells, of each node for itself, and counted exactly.
+/// Requests that are submitted between two starts are cut into doorbells, of each node for itself, and counted exactly.
 #[test]
 fn doorbells_are_cut_and_counted() {
     let start = |node| Node::start(NodeOptions { node: NodeId(node), ..options(Place::Memory) }).unwrap();
@@ -267,7 +267,7 @@ fn a_segment_cannot_be_cut_off() {
     node.stop().unwrap();
 }
 
-/// What others could have made or could change is not trusted, whoever names it.
+/// Segments that others could have made or could change are not trusted, whoever names them.
 #[test]
 fn a_segment_of_somebody_else_is_refused() {
     use std::os::unix::fs::PermissionsExt;
@@ -317,7 +317,7 @@ fn a_segment_of_somebody_else_is_refused() {
     assert!(matches!(linked, Err(MemoryError::Unavailable { .. })));
 }
 
-/// What a dead node left is replaced, and what is no segment stays. Nothing of either is in the region.
+/// The segment of a dead node is replaced, and a file that is no segment stays. Nothing of either is in the region.
 #[test]
 fn a_node_never_takes_over_what_is_under_its_name() {
     let name = segment_name("stale");

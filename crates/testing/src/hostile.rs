@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// What is sent to a client, and when.
+/// Reply to a client, and its time.
 pub enum Reply {
     /// All of it.
     Whole(Vec<u8>),
@@ -58,7 +58,7 @@ impl Hostile {
         Ok(own)
     }
 
-    /// Where it listens.
+    /// Address on which it listens.
     pub fn address(&self) -> SocketAddr {
         self.address
     }

@@ -11,7 +11,7 @@ pub mod way;
 use std::fs::OpenOptions;
 use std::io::Write;
 
-/// What a test may lack.
+/// Requirement that a test may lack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Need {
     /// The program `etcd`.
@@ -50,7 +50,7 @@ impl Need {
         }
     }
 
-    /// How it is installed, where every machine can have it.
+    /// Way to install it, where every machine can have it.
     pub fn remedy(self) -> Option<&'static str> {
         match self {
             Need::Etcd | Need::S3Server => Some("install it with `make tools`"),

@@ -34,7 +34,7 @@ impl Way {
         Ok(own)
     }
 
-    /// Where to connect.
+    /// Address to connect to.
     pub fn address(&self) -> SocketAddr {
         self.address
     }

@@ -15,14 +15,14 @@ use crate::costs::{Given, Origin, read_part};
 const LATENCY_US: f64 = 2.0;
 /// The links of d-HNSW §4.
 const GBPS: f64 = 100.0;
-/// What a network card spends on a range.
+/// Time that a network card spends on a range.
 const RANGE_NS: u64 = 50;
 
 /// Bytes whose taking in is timed, and how often; the fastest counts.
 const TAKEN_BYTES: usize = 4 << 20;
 const ROUNDS: usize = 5;
 
-/// What a recorded search did, and the processor time that it took.
+/// Counts of a recorded search, and the processor time that it took.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct RecordedWork {
     pub meta_comparisons: u64,

@@ -30,7 +30,7 @@ pub struct LoadWay {
     pub is_for_each: bool,
 }
 
-/// What is recorded, and how.
+/// The searches that are recorded, and the way to do it.
 pub struct Recorder<'a> {
     pub index: &'a mut Index,
     pub rows: &'a [u8],

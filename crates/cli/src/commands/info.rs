@@ -63,7 +63,7 @@ pub(crate) fn run(args: &Args, output: Output) -> Result<Verdict> {
     Ok(Verdict::Fine)
 }
 
-/// What the manifest says, of every kind.
+/// Document of the manifest's facts, of every kind.
 fn document(version: u64, manifest: &Manifest, account: &Account) -> serde_json::Value {
     let disk: u64 = manifest.files.values().map(|f| f.bytes).sum();
     let vector_bytes = manifest.dim * manifest.dtype().map_or(0, |d| d.size());

@@ -100,7 +100,7 @@ pub(crate) fn run(args: &Args, output: Output) -> Result<Verdict> {
     report(target.path(), measured, folder, output)
 }
 
-/// Where a profile goes.
+/// Place of a profile.
 enum Target {
     File(OutputPath),
     Kept(KeptProfile),

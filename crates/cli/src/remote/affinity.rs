@@ -1,4 +1,4 @@
-//! What servers of a `remote-hnsw` say of their caches, so that queries go where their clusters are.
+//! Caches of the servers of a `remote-hnsw`, so that queries go where their clusters are.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use ureq::Agent;
 use super::{REPLY_BYTES, get, get_raw};
 use crate::queries::Wanted;
 
-/// What servers say of their caches.
+/// Reply of servers about their caches.
 pub(super) enum Fetched {
     /// They are of a `remote-hnsw`.
     Here(Box<Router>),
@@ -38,7 +38,7 @@ pub(super) fn fetch(
     Fetched::Failed(failed.join(", "))
 }
 
-/// What one server gives; `None` of an index of another kind.
+/// Reply of one server; `None` of an index of another kind.
 fn fetch_from(
     agent: &Agent,
     (address, servers): (&str, usize),

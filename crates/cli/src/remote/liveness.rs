@@ -9,7 +9,7 @@ const PAUSE: Duration = Duration::from_millis(500);
 /// Questions without an answer, in a row, after which a server is silent.
 const MISSES: usize = 2;
 
-/// What is known about each server.
+/// State of a server, as far as it is known.
 #[derive(Default)]
 struct Server {
     is_silent: AtomicBool,

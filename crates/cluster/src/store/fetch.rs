@@ -37,12 +37,12 @@ pub struct Fetched {
     pub downloaded_bytes: u64,
     /// Bytes that were copied from the files of another version here.
     pub copied_bytes: u64,
-    /// What to say about newer versions in the store that are damaged.
+    /// Warning of newer versions in the store that are damaged.
     pub warning: Option<String>,
 }
 
 impl Fetched {
-    /// How much was downloaded, in words.
+    /// Amount of the download, in words.
     pub fn text(&self) -> String {
         match self.copied_bytes {
             0 => format!("{} bytes downloaded", self.downloaded_bytes),
@@ -53,7 +53,7 @@ impl Fetched {
     }
 }
 
-/// Where the files of an index go.
+/// Place of the files of an index.
 #[derive(Clone, Copy)]
 struct Target<'a> {
     // The folder of all versions.

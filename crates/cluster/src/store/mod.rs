@@ -36,7 +36,8 @@ use replies::Allowance;
 pub use fetch::{Fetched, drop_others, newest_fetched};
 pub use version::{Here, Version, only_part};
 
-/// How long a request to a store that does not answer is repeated. Servers that have their files start without it.
+/// Time for which a request to a store that does not answer is repeated. Servers that have their files start without
+/// it.
 const RETRY_TIME: Duration = Duration::from_secs(10);
 /// A store that sends nothing for this long does not answer.
 const SILENCE: &str = "30 seconds";

@@ -7,7 +7,7 @@ use stratann_engine::spread::scatter::{self, Description};
 use stratann_storage::names::BuildId;
 use stratann_storage::{Error, Result, data_file};
 
-/// What a version holds.
+/// Content of a version.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Version {
     /// One index.
@@ -33,7 +33,7 @@ impl Version {
         }
     }
 
-    /// What to say about newer versions that are damaged; `None` when there are none.
+    /// Warning of newer versions that are damaged; `None` when there are none.
     pub fn damaged_note(&self, number: u64) -> Option<String> {
         match self {
             Version::Index(manifest) => manifest.damaged_note(number),

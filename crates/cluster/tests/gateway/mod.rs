@@ -14,7 +14,7 @@ pub struct Gateway {
     child: Child,
     /// A bucket that is there and empty.
     pub bucket: String,
-    /// What a program must be told in its environment to use it.
+    /// Environment variables that a program needs to use it.
     pub variables: Vec<(String, String)>,
     _folder: TempDir,
 }

@@ -68,9 +68,9 @@ macro_rules! library {
     };
 }
 
-/// What to do where the driver is missing.
+/// Remedy where the driver is missing.
 const INSTALL_DRIVER: &str = "install the NVIDIA driver of this machine's GPU, version 525 or newer";
-/// What to do where the compiler is missing.
+/// Remedy where the compiler is missing.
 const INSTALL_NVRTC: &str = concat!(
     "install NVRTC of CUDA 11.2 or newer (the package cuda-nvrtc of the CUDA toolkit), ",
     "or add its folder to LD_LIBRARY_PATH"

@@ -164,7 +164,7 @@ pub(crate) fn twin(codebook: &Codebook, codes: &[u8], job: &Job) -> Ranked {
     Ranked { nearest, distinct: ids.len() as u64 }
 }
 
-/// What was opened or compiled. Without a C++ compiler it is `None`, and the test is left out.
+/// Returns the opened or compiled thing. Without a C++ compiler it is `None`, and the test is left out.
 pub(crate) fn opened<T>(result: Result<T, Error>) -> Option<T> {
     match result {
         Ok(opened) => Some(opened),

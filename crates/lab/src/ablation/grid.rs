@@ -44,18 +44,18 @@ struct Document<'a> {
     recalls: &'a [f64],
     /// Seconds of the build (figure 10); `None` where the index was not built here.
     build: Option<BuildSeconds>,
-    /// What dividing takes, and what each server holds (figure 10, tables 4 and 5).
+    /// Cost of dividing, and content of each server (figure 10, tables 4 and 5).
     divisions: Vec<Division>,
     /// Vectors that are left before each quarter of the components (figure 2a, table 3).
     survival: Survival,
-    /// How pruning varies over queries (§3.1).
+    /// Variation of pruning over queries (§3.1).
     stability: Stability,
     /// Techniques on this machine.
     one_server: Vec<AtRecall>,
     costs: Prices,
     /// Ways to divide under the load of the given queries (figures 2b, 6, 8, 11b).
     even: Vec<Simulated>,
-    /// How the skewed loads came about.
+    /// Origin of the skewed loads.
     loads: Vec<Skew>,
     /// Ways to divide under skewed loads (figure 7).
     skewed: Vec<Simulated>,

@@ -305,7 +305,7 @@ impl<'a> Bench<'a> {
     }
 }
 
-/// What the manifest says of a `remote-hnsw`.
+/// Facts of a `remote-hnsw` from its manifest.
 ///
 /// # Errors
 /// An index of another kind.

@@ -1,4 +1,4 @@
-//! What a client needs to send queries where their clusters are cached, of a `remote-hnsw`.
+//! Data for a client that sends queries where their clusters are cached, of a `remote-hnsw`.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! Where the time of a batch goes.
+//! Time of a batch, by its parts.
 
 /// Time of batches, nanoseconds. Transfers and searches may be at the same time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -34,7 +34,7 @@ pub fn client_of(address: IpAddr) -> u64 {
     }
 }
 
-/// What guests are greeted with.
+/// Side that guests meet in a greeting.
 pub(crate) struct Welcome {
     pub(crate) role: &'static Role,
     pub(crate) versions: Versions,
@@ -45,7 +45,7 @@ pub(crate) struct Welcome {
     pub(crate) log: Log,
 }
 
-/// What is sent to a guest, and who it is.
+/// Bytes that are sent to a guest, and the guest that was recognised.
 pub(crate) type Judged<T> = (Vec<u8>, Result<T, GreetingError>);
 
 /// A listening socket, and connections that have not greeted yet.
@@ -92,7 +92,7 @@ impl Entrance {
         Ok((entrance, Bell(ringing), address))
     }
 
-    /// What to wait for.
+    /// Descriptors to wait for.
     pub(crate) fn watched(&self, now: Instant) -> Vec<Watched> {
         let accepts = self.accept_after.is_none_or(|after| after <= now);
         let own = [
@@ -217,7 +217,7 @@ impl Entrance {
     }
 }
 
-/// What was logged last.
+/// Last message that was logged.
 #[derive(Default)]
 struct Said {
     last: String,

@@ -34,7 +34,7 @@ const REPLY_BYTES: usize = 1 + 8;
 /// Bytes that the dialed side receives.
 pub(crate) const ANSWERED_BYTES: usize = CLAIM_BYTES + PROOF_BYTES;
 
-/// What two sides are to each other. A greeting in one role proves nothing in another.
+/// Relation of two sides to each other. A greeting in one role proves nothing in another.
 pub(crate) struct Role {
     magic: &'static [u8; 8],
     dials: &'static [u8],
@@ -109,7 +109,7 @@ impl std::fmt::Display for Versions {
     }
 }
 
-/// What two servers have agreed on.
+/// Agreement of two servers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Agreed {
     /// Version of frames.
@@ -218,7 +218,7 @@ pub(crate) fn dial_as(
     }
 }
 
-/// What the dialed side sends first.
+/// First bytes that the dialed side sends.
 pub(crate) fn opening(role: &Role, versions: Versions) -> io::Result<Vec<u8>> {
     let mut opening = Vec::with_capacity(OPENING_BYTES);
     opening.extend_from_slice(role.magic);

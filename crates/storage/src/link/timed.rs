@@ -39,7 +39,7 @@ impl Timed {
         &self.stream
     }
 
-    /// What is left until the deadline; `None` once the greeting has ended.
+    /// Time that is left until the deadline; `None` once the greeting has ended.
     fn left(&self) -> io::Result<Option<Duration>> {
         if self.exchange.is_some_and(|end| end <= Instant::now()) {
             return Err(io::Error::new(io::ErrorKind::TimedOut, "the exchange took too long"));

@@ -1,4 +1,4 @@
-//! What reads cost on the disk that holds a folder.
+//! Costs of reads on the disk that holds a folder.
 
 use std::time::{Duration, Instant};
 
@@ -19,7 +19,7 @@ pub struct RandomReads {
     pub bytes: u32,
     /// Reads under way.
     pub depth: u32,
-    /// How many were timed.
+    /// Number of reads that were timed.
     pub reads: u64,
     /// Reads that ended in a second.
     pub per_second: f64,
@@ -29,8 +29,8 @@ pub struct RandomReads {
     pub median_us: f64,
 }
 
-/// What a random read takes by its size: `fixed_us + bytes × ns_per_byte / 1000`, fitted by relative errors and
-/// rounded to powers of √2.
+/// Time of a random read by its size: `fixed_us + bytes × ns_per_byte / 1000`, fitted by relative errors and rounded to
+/// powers of √2.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ReadLine {
     /// Reads under way.
@@ -60,7 +60,7 @@ impl ReadLine {
     }
 }
 
-/// What reads cost, past the page cache, through the tier that a search would use.
+/// Costs of reads past the page cache, through the tier that a search would use.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct DiskCosts {
     /// Whether the file system allows reads past the page cache; without, the numbers here are those of memory.
@@ -82,8 +82,8 @@ pub struct DiskCosts {
 }
 
 impl DiskCosts {
-    /// How long a random read of `bytes` takes with `depth` of such reads under way, microseconds. What it keeps from
-    /// the others is this over `depth`.
+    /// Time of a random read of `bytes` with `depth` of such reads under way, microseconds. What it keeps from the
+    /// others is this over `depth`.
     ///
     /// Between the two fitted lines it grows evenly with the depth; beyond, as the reads of a page were seen to.
     pub fn read_us(&self, bytes: u64, depth: u32) -> f64 {
@@ -134,8 +134,8 @@ pub const SIZES: [u32; 7] = [4 << 10, 8 << 10, 16 << 10, 32 << 10, 64 << 10, 128
 /// Of a stream, and how many of them are under way.
 const STREAM_BYTES: u32 = PIECE_BYTES as u32;
 const STREAM_DEPTH: u32 = 8;
-/// How often all settings are measured, one after the other. The median counts: what disturbs the disk for less than
-/// half of the time changes nothing.
+/// Number of times that all settings are measured, one after the other. The median counts: what disturbs the disk for
+/// less than half of the time changes nothing.
 const PASSES: u32 = 5;
 
 /// Measures for about `time`. Gives the name of the back end, too.
@@ -190,7 +190,7 @@ fn middle(passes: &[RandomReads]) -> RandomReads {
     }
 }
 
-/// Where reads go.
+/// Order of the places of reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Order {
     /// One after the other, from the start again at the end.
@@ -199,7 +199,7 @@ pub enum Order {
     Random,
 }
 
-/// How to read.
+/// Size, depth and order of reads.
 #[derive(Clone, Copy, Debug)]
 pub struct Reading {
     /// Bytes of each read.
@@ -227,7 +227,7 @@ impl Reading {
 pub struct Timed {
     /// Rate and latencies.
     pub reads: RandomReads,
-    /// How blocks were read: `io_uring` or `pread`.
+    /// Way in which blocks were read: `io_uring` or `pread`.
     pub io_backend: &'static str,
 }
 

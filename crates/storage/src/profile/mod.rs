@@ -1,4 +1,4 @@
-//! What a machine and one of its disks can do, measured once and kept in a file: the figures of a cost model.
+//! Figures of a cost model: speeds of a machine and one of its disks, measured once and kept in a file.
 //!
 //! OrchANN (§5.1, "Physical Cost Model") asks for three: the bandwidth of sequential reads, the latency of a random 4
 //! KiB read, and the cost of a distance. A disk with many reads under way answers otherwise than one with a single
@@ -43,9 +43,9 @@ pub const FILE_NAME: &str = "stratann-profile.json";
 pub struct Profile {
     /// See [`FORMAT_VERSION`].
     pub format_version: u32,
-    /// What was measured.
+    /// Machine, disk and time of the measurement.
     pub origin: Origin,
-    /// How long that took.
+    /// Seconds that it took.
     pub seconds: f64,
     /// When that was; absent in profiles of before it was recorded.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -75,8 +75,8 @@ impl Measurement {
     }
 }
 
-/// What the model of OrchANN (§5.1, "Latency Prediction") leaves to be fitted. There N is the number of vectors in a
-/// cluster, d their dimension, Tr(B) the time to stream B bytes, Rd(B) that of random reads of B bytes, C_vec the
+/// Constants of the model of OrchANN (§5.1, "Latency Prediction") that are fitted. There N is the number of vectors in
+/// a cluster, d their dimension, Tr(B) the time to stream B bytes, Rd(B) that of random reads of B bytes, C_vec the
 /// cost of a distance.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct LocalCosts {
@@ -94,14 +94,14 @@ pub struct LocalCosts {
     pub lists_b: f64,
 }
 
-/// How to measure.
+/// Options of a measurement.
 #[derive(Clone, Copy, Debug)]
 pub struct ProfileOptions {
     /// All of it, about; on a disk that is slow to write a little more.
     pub seconds: f64,
     /// Length of the scratch file, at most; a quarter of what is free, where that is less.
     pub scratch_bytes: u64,
-    /// How to read.
+    /// Way to read.
     pub io: IoChoice,
 }
 

@@ -1,4 +1,4 @@
-//! What a message between two processes of this machine takes.
+//! Time of a message between two processes of this machine.
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};

@@ -11,7 +11,7 @@ use super::known::{Dialed, Known};
 use super::operation::{OPERATIONS_MAX, READ_BYTES_MAX, WRITE_BYTES_MAX};
 use super::{Credentials, Facts, MemoryError, NodeId, Operation, RemoteCounters, RemoteMemory};
 
-/// How long a machine waits that has asked to.
+/// Time that a machine waits that has asked to.
 const PAUSE: Duration = Duration::from_millis(1);
 
 /// Connections to memory nodes, for one thread.
@@ -29,7 +29,7 @@ pub struct Nodes {
     counters: Option<Arc<RemoteCounters>>,
 }
 
-/// What was asked since the last time.
+/// Requests since the last call.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Asked {
     /// Requests.
@@ -102,7 +102,7 @@ impl Nodes {
         self.lost.contains(&node)
     }
 
-    /// What was asked since the last call.
+    /// Requests since the last call.
     pub fn asked(&mut self) -> Asked {
         let (round_trips, bytes_read) =
             (std::mem::take(&mut self.round_trips), std::mem::take(&mut self.bytes_read));

@@ -41,13 +41,13 @@ pub(super) struct TcpMemory {
     failed: Option<(Instant, Duration, MemoryError)>,
 }
 
-/// How an exchange failed.
+/// Failure of an exchange.
 enum Failure {
     /// The node refused it; the connection goes on.
     Refused(MemoryError),
     /// The connection broke.
     Io(io::Error),
-    /// What came is no reply.
+    /// The bytes that came are no reply.
     Frame(FrameError),
 }
 

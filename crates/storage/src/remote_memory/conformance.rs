@@ -1,4 +1,4 @@
-//! What remote memory must do, whatever its back end; each one runs this in its tests.
+//! Duties of remote memory, whatever its back end; each one runs this in its tests.
 
 use super::operation::{OPERATIONS_MAX, WRITE_BYTES_MAX};
 use super::{MemoryError, Operation, Range, RemoteMemory};

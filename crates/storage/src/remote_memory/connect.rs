@@ -13,7 +13,7 @@ use crate::{Error, Result as Checked, input};
 /// Digits of a key.
 const KEY_DIGITS: usize = 64;
 
-/// What a compute node shows to memory nodes.
+/// Key and certificates that a compute node shows to memory nodes.
 #[derive(Clone, Debug)]
 pub struct Credentials {
     /// The key that the memory nodes have.
@@ -114,7 +114,7 @@ pub fn read_key(path: &Path, note: &dyn Fn(&str)) -> Checked<Vec<u8>> {
 pub struct BackEnd {
     /// Its name in addresses.
     pub name: &'static str,
-    /// What it is, where it can be used.
+    /// Description, where it can be used.
     pub works: Option<String>,
     /// Why it cannot be used, and what to do.
     pub refusal: Option<String>,

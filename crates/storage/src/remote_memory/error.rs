@@ -27,17 +27,17 @@ pub enum MemoryError {
     /// A request with too many operations.
     #[error("a request of {operations} operations; use up to {limit}, such as by a smaller --doorbell")]
     TooMany {
-        /// How many there are.
+        /// Number of operations.
         operations: u64,
-        /// How many there may be.
+        /// Most operations of a request.
         limit: u64,
     },
     /// A request with too many bytes.
     #[error("a request of {bytes} bytes; use up to {limit}, such as by a smaller --doorbell")]
     TooLarge {
-        /// How many there are.
+        /// Number of bytes.
         bytes: u64,
-        /// How many there may be.
+        /// Most bytes of a request.
         limit: u64,
     },
     /// There is no connection.
@@ -49,7 +49,7 @@ pub enum MemoryError {
     Disconnected {
         /// Address of the node.
         address: String,
-        /// What happened.
+        /// Reason.
         why: String,
         /// Whether the request may have changed the region.
         may_have_run: bool,
@@ -86,7 +86,7 @@ pub enum MemoryError {
     Version {
         /// Address of the node.
         address: String,
-        /// What it is.
+        /// Description of the other side.
         why: String,
     },
     /// The node, or something between, broke the protocol.
@@ -94,7 +94,7 @@ pub enum MemoryError {
     Protocol {
         /// Address of the node.
         address: String,
-        /// What is wrong.
+        /// Reason.
         why: String,
     },
     /// Two nodes have one number.
@@ -114,7 +114,7 @@ pub enum MemoryError {
     Unavailable {
         /// The address.
         address: String,
-        /// What is missing, and what to do.
+        /// Missing part, and the remedy.
         why: String,
     },
 }

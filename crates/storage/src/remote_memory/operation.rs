@@ -64,7 +64,7 @@ impl Operation<'_> {
         !matches!(self, Operation::Read { .. })
     }
 
-    /// What the limits need to know of it.
+    /// The part of it that limits are checked against.
     pub(super) fn access(&self) -> Access {
         match self {
             Operation::Read { offset, into } => Access::Read { offset: *offset, bytes: into.len() as u64 },

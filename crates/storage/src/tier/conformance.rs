@@ -1,4 +1,4 @@
-//! What every tier must do; each one runs this in its tests.
+//! Duties of every tier; each one runs this in its tests.
 
 use std::collections::BTreeMap;
 

@@ -9,7 +9,7 @@ use stratann_core::query::StoreId;
 
 use super::{Buffer, Completion, Tier};
 
-/// What goes wrong with a read.
+/// Fault of a read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
     /// An I/O error.

@@ -1,4 +1,4 @@
-//! Where bytes that do not change come from.
+//! Sources of bytes that do not change.
 //!
 //! A [`Tier`] takes reads by tag and gives them back in any order. It owns a buffer from submission to completion.
 //! How many reads may be under way is a number ([`Tier::room`]), not an error in the hot loop. A short read is a
@@ -61,13 +61,13 @@ impl Waker {
 
 /// One source of bytes, used by one thread.
 pub trait Tier {
-    /// How many more reads can be submitted now.
+    /// Number of further reads that can be submitted now.
     fn room(&self) -> usize;
 
     /// Bytes of a store; `None` for one that this tier does not have.
     fn store_bytes(&self, store: StoreId) -> Option<u64>;
 
-    /// Where bytes of the index are in their store; elsewhere than they say where the store has a part of the index.
+    /// Place of bytes of the index in their store; another one than they say where the store has a part of the index.
     /// `None` when it does not have all of them.
     fn locate(&self, at: Extent) -> Option<Extent> {
         Some(at)
@@ -116,7 +116,7 @@ pub trait Tier {
         Vec::new()
     }
 
-    /// What to call it in reports.
+    /// Name in reports.
     fn name(&self) -> &'static str;
 }
 

@@ -44,7 +44,7 @@ struct Read {
     buffer: Buffer,
 }
 
-/// What a read of the bell is called; slots are far fewer.
+/// Tag of a read of the bell; slots are far fewer.
 const BELL: u64 = u64::MAX;
 
 /// An eventfd that the ring reads from at all times: whoever writes to it wakes the ring's thread.

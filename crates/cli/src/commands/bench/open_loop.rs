@@ -169,7 +169,7 @@ fn arrivals(rate: f64, seconds: f64, seed: u64) -> Result<Vec<Duration>> {
 /// Runs the queries of one rate.
 struct Load<'a> {
     remote: &'a Remote,
-    /// What the servers have cached, and the clusters that a query needs; otherwise servers are asked in turn.
+    /// Caches of the servers, and the clusters that a query needs; otherwise servers are asked in turn.
     caches: Option<(&'a Router, u32)>,
     rows: &'a [u8],
     row_bytes: usize,

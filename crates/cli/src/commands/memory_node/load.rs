@@ -60,7 +60,7 @@ pub(crate) struct Args {
     batch: Option<u32>,
 }
 
-/// What groups are divided by.
+/// Weights by which groups are divided.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum, Serialize)]
 #[serde(rename_all = "lowercase")]
 enum Placement {
@@ -84,7 +84,7 @@ struct Document {
     nodes: Vec<NodeDocument>,
 }
 
-/// How traffic was expected.
+/// Source of the expected traffic.
 #[derive(Serialize)]
 struct TrafficDocument {
     /// Queries that were counted; 0 where the vectors of the index stood for them.

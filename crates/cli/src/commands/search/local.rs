@@ -32,7 +32,7 @@ pub(crate) struct Bench {
     noted_doorbells: bool,
 }
 
-/// Where an index is.
+/// Place of an index.
 #[derive(Clone, Copy)]
 pub(crate) enum Source<'a> {
     /// In a folder.
@@ -177,7 +177,7 @@ impl Bench {
         memory::with_doorbells(&self.index, options, queries, (self.cache_budget, &self.extra), budget)
     }
 
-    /// How many queries fit into the budget at a time.
+    /// Number of queries that fit into the budget at a time.
     pub(super) fn part(&self, options: &SearchOptions) -> Result<usize> {
         let per_query = memory::part_bytes(&self.queries, options);
         memory::part(

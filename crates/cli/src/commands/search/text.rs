@@ -37,7 +37,7 @@ pub(super) fn text(document: &Document<'_>) -> String {
     out
 }
 
-/// What the GPU holds and has done.
+/// Lines about the memory and the work of a GPU.
 fn gpu_lines(gpu: &GpuReport) -> String {
     let parts: Vec<String> =
         gpu.memory_bytes.iter().map(|(what, &bytes)| format!("{what} {}", size(bytes))).collect();

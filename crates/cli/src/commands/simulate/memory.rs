@@ -37,7 +37,7 @@ fn ways(_: &[LoadWayName], own: BatchOptions) -> Vec<LoadWay> {
     vec![LoadWay { name: "remote-hnsw", batch_options: own, is_for_each: false }]
 }
 
-/// What is simulated.
+/// Search that is simulated.
 pub(super) struct Job<'a> {
     pub(super) nodes: &'a NodesSettings,
     pub(super) run: &'a RunSettings,

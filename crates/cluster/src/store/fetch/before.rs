@@ -1,5 +1,5 @@
-//! What a server has of a new version already: files of the version before, and the units of its part that have not
-//! moved.
+//! The part of a new version that a server has already: files of the version before, and the units of its part that
+//! have not moved.
 
 use std::fs::File;
 use std::io::Write;

@@ -1,4 +1,4 @@
-//! How many candidates each query needs (figure 5): the smallest number that gives the best recall of its lists.
+//! Numbers of candidates that each query needs (figure 5): the smallest number that gives the best recall of its lists.
 
 use rayon::prelude::*;
 use serde::Serialize;

@@ -10,7 +10,7 @@ const BATCHES: [f32; 4] = [0.4, 0.8, 1.6, 3.2];
 const EPSILONS: [f32; 4] = [0.0, 0.1, 0.2, 0.4];
 const BETAS: [u32; 3] = [1, 2, 4];
 
-/// What a rule saves at a recall, beside the smallest fixed number of candidates that is no worse with equal lists.
+/// Savings of a rule at a recall, beside the smallest fixed number of candidates that is no worse with equal lists.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Saved {
     pub(super) rule: &'static str,

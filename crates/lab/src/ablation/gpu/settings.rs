@@ -112,7 +112,7 @@ impl Setting {
     }
 }
 
-/// What a setting reaches, and what it costs a query.
+/// Recall of a setting, and its cost for a query.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub(super) struct Tried {
     pub(super) setting: Setting,

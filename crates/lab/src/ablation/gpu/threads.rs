@@ -117,7 +117,7 @@ impl Bench<'_> {
         Ok(Params { approach_width: WIDTH, width: WIDTH, ..params })
     }
 
-    /// What each query does, task by task.
+    /// Traces of all queries, task by task.
     fn traces(&self, way: &Way, setting: &Setting) -> Result<Vec<Trace>> {
         let passes = Passes {
             index: &self.index,

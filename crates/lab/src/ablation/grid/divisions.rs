@@ -1,4 +1,4 @@
-//! What dividing takes, what servers hold, and what they take in memory when they answer (figure 10, tables 4 and 5).
+//! Cost of dividing, content of servers, and their memory when they answer (figure 10, tables 4 and 5).
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -20,7 +20,7 @@ const CLIENTS: usize = 4;
 /// Milliseconds that a query may take.
 const TIMEOUT_MS: u64 = 60_000;
 
-/// What dividing takes, and what servers hold.
+/// Cost of dividing, and content of servers.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Division {
     pub(super) mode: Mode,

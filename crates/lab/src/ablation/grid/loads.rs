@@ -29,7 +29,7 @@ pub(super) struct Load {
     pub(super) sample: PathBuf,
 }
 
-/// How a skewed load came about.
+/// Origin of a skewed load.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Skew {
     pub(super) load: String,
@@ -110,7 +110,7 @@ impl Bench<'_> {
         Ok((self.load(name, &queries, &draw(weights, count, 2))?, distinct))
     }
 
-    /// What queries do on one server, by rows of lists.
+    /// Work of queries on one server, by rows of lists.
     pub(super) fn visits(&self, nprobe: u32, row_of_list: &[u32]) -> Result<Visits> {
         let options = self.options(nprobe, GridSwitches::default());
         let (mut vectors, mut work) = (Vec::new(), Vec::new());

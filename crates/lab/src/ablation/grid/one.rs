@@ -43,7 +43,7 @@ pub(super) struct Survival {
     pub(super) left: Vec<(u32, f64)>,
 }
 
-/// How the share of components that a query skips varies over queries (§3.1).
+/// Variation over queries of the share of components that a query skips (§3.1).
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Stability {
     pub(super) nprobe: u32,
@@ -166,7 +166,7 @@ impl Bench<'_> {
         Ok(high)
     }
 
-    /// How many vectors are left after each group of components, and how much each query skips.
+    /// Numbers of vectors that are left after each group of components, and the share that each query skips.
     pub(super) fn survival(&self, nprobe: u32) -> Result<(Survival, Stability)> {
         let rows = self.sample()?;
         let options = self.options(nprobe, GridSwitches::default());

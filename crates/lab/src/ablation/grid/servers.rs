@@ -25,7 +25,7 @@ use super::one::{self, ALL};
 const SEED: u64 = 1;
 /// Queries that are replayed one after another.
 const LONE_QUERIES: usize = 1000;
-/// How much less than asked for a share may be.
+/// Amount by which a share may be less than asked for.
 const SHARE_TOLERANCE: f64 = 0.005;
 /// Ways to divide the lists.
 pub(super) const MODES: [Mode; 4] = [Mode::Vector, Mode::Dimension, Mode::Striped, Mode::Harmony];
@@ -60,7 +60,7 @@ pub(super) struct Simulated {
     /// Time of all threads for each query in which they do neither, with many queries in flight and with few.
     pub(super) idle_us: f64,
     pub(super) blocking_idle_us: f64,
-    /// What a query takes besides computing and messages when it is alone: its messages on their way.
+    /// Time of a query besides computing and messages when it is alone: its messages on their way.
     pub(super) waiting_us: f64,
     /// The standard deviation of the servers' computing for a query: I in the paper.
     pub(super) imbalance_us: f64,
@@ -89,7 +89,7 @@ struct OneServer {
     unpruned: f64,
 }
 
-/// How lists are divided, and how they are searched.
+/// Way in which lists are divided, and in which they are searched.
 #[derive(Clone, Copy)]
 struct Setting<'s> {
     name: &'s str,
@@ -113,7 +113,7 @@ pub(super) struct Simulation<'a> {
     one_server: RefCell<BTreeMap<(String, u32), OneServer>>,
 }
 
-/// What is measured under skewed loads.
+/// Measurements under skewed loads.
 #[derive(Default)]
 pub(super) struct Skewed {
     pub(super) loads: Vec<Skew>,
@@ -375,7 +375,7 @@ fn passes<'p>(bench: &'p Bench<'_>, load: &'p Load) -> Passes<'p> {
     }
 }
 
-/// How loads of servers differ.
+/// Differences between the loads of servers.
 struct Spread {
     mean: f64,
     deviation: f64,

@@ -1,4 +1,4 @@
-//! What the cache of clusters saves, against an exact LRU of as many bytes and against none: the clusters that batches
+//! Savings of the cache of clusters, against an exact LRU of as many bytes and against none: the clusters that batches
 //! want are recorded, and replayed. Exact counters.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -161,7 +161,7 @@ impl Bench<'_> {
         Ok(found)
     }
 
-    /// What decides the clusters of a query; all else is as short as it can be.
+    /// Options that decide the clusters of a query; all else is as short as it can be.
     fn recorded_options(&self, batch: usize) -> SearchOptions {
         self.options(1, 1, BatchOptions { batch, ..BatchOptions::default() })
     }

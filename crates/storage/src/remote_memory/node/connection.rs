@@ -343,7 +343,7 @@ pub(super) fn refusal(why: &GreetingError) -> String {
     }
 }
 
-/// What to say of a side with other versions.
+/// Message about a side with other versions.
 pub(in super::super) fn versions_differ(theirs: &Versions) -> String {
     let (oldest, newest) = theirs.frames;
     format!(

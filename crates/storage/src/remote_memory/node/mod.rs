@@ -38,7 +38,7 @@ pub struct NodeOptions {
     pub secret: Vec<u8>,
     /// Certificates for encrypted connections; `None` for connections in the clear.
     pub tls: Option<Tls>,
-    /// Where the region is.
+    /// Place of the region.
     pub place: Place,
     /// Most connections at once.
     pub connections_max: usize,
@@ -145,7 +145,7 @@ impl Drop for Node {
     }
 }
 
-/// What the thread of a node has.
+/// State of the thread of a node.
 struct Serving {
     region: Region,
     entrance: Entrance,
@@ -217,7 +217,7 @@ impl Serving {
         Ok(())
     }
 
-    /// How long to wait at most.
+    /// Longest wait.
     fn patience(&self, now: Instant) -> Option<Duration> {
         if self.connections.iter().any(|own| own.is_eager() || own.can_go_on(&self.frames)) {
             return Some(Duration::ZERO);

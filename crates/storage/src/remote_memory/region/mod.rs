@@ -14,7 +14,7 @@ use super::ucx::Target;
 use super::{Facts, MemoryError, NodeId, Operation};
 use crate::{Error, ErrorKind, Result};
 
-/// Where a region is.
+/// Place of a region.
 #[derive(Clone, Debug, Default)]
 pub enum Place {
     /// In memory of the process.
@@ -121,7 +121,7 @@ impl Region {
         }
     }
 
-    /// What the ucx back end needs; empty without it.
+    /// Bytes that the ucx back end needs; empty without it.
     pub(super) fn attach(&self) -> &[u8] {
         self.target().map_or(&[], Target::attach)
     }

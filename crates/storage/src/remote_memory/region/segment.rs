@@ -48,7 +48,7 @@ pub(in super::super) struct Segment {
     holder: Holder,
 }
 
-/// Who holds the memory.
+/// Holder of the memory.
 enum Holder {
     /// This process is the node: it holds the lock of the file, and the memory by its descriptor.
     Node { note: PathBuf, _lock: File, memory: File },
@@ -58,7 +58,7 @@ enum Holder {
     Nobody,
 }
 
-/// What the file says.
+/// Content of the file.
 struct Note {
     process: i32,
     descriptor: i32,
@@ -178,7 +178,7 @@ impl Segment {
         }
     }
 
-    /// Where the node listens, as seen from this host.
+    /// Address at which the node listens, as seen from this host.
     pub(in super::super) fn door(&self) -> SocketAddr {
         let word = |at: usize| self.mapping.words()[DOOR + at].load(Ordering::SeqCst);
         let ip = Ipv6Addr::from_bits(u128::from(word(0)) | u128::from(word(1)) << 64).to_canonical();
@@ -229,7 +229,7 @@ pub(in super::super) fn segments_work() -> std::result::Result<String, String> {
     opened.map(|()| "sealed memory, for memory nodes of this user on this host".into())
 }
 
-/// What the key signs.
+/// Bytes that the key signs.
 fn signed(content: [u64; 3]) -> Vec<u8> {
     [MAGIC.as_bytes(), &[VERSION, content[0], content[1], content[2]].map(u64::to_le_bytes).concat()].concat()
 }

@@ -61,7 +61,7 @@ impl Target {
         &self.mapping
     }
 
-    /// What a client needs to access the memory.
+    /// Bytes that a client needs to access the memory.
     pub(in super::super) fn attach(&self) -> &[u8] {
         &self.attach
     }

@@ -14,7 +14,7 @@ pub(super) struct Fetched {
     pub(super) version: u64,
     /// The folder to open.
     pub(super) folder: PathBuf,
-    /// What to say about newer versions in the store that are damaged.
+    /// Warning of newer versions in the store that are damaged.
     pub(super) warning: Option<String>,
     _temporary: Option<Temporary>,
 }
