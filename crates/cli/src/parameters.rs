@@ -76,19 +76,27 @@ pub(crate) enum Row {
     Shorthand(&'static Shorthand),
 }
 
-/// The options of some stages, each with its name and the first group that has it.
-pub(crate) fn rows(stages: &'static [Stage]) -> Vec<(String, &'static GroupInfo, Row)> {
-    let mut all: Vec<(String, &'static GroupInfo, Row)> = Vec::new();
+/// One option with its name and the first group that has it.
+struct NamedRow {
+    option: String,
+    group: &'static GroupInfo,
+    row: Row,
+}
+
+/// The options of some stages.
+fn rows(stages: &'static [Stage]) -> Vec<NamedRow> {
+    let mut all: Vec<NamedRow> = Vec::new();
     for group in GROUPS {
         let params = group.rows(stages).filter_map(|param| {
-            let name = group.option(param).or(param.short.map(String::from))?;
-            Some((name, group, Row::Param(param)))
+            let option = group.option(param).or(param.short.map(String::from))?;
+            Some(NamedRow { option, group, row: Row::Param(param) })
         });
-        let shorthands = group
-            .shorthands(stages)
-            .map(|shorthand| (shorthand.name.replace('_', "-"), group, Row::Shorthand(shorthand)));
+        let shorthands = group.shorthands(stages).map(|shorthand| {
+            let option = shorthand.name.replace('_', "-");
+            NamedRow { option, group, row: Row::Shorthand(shorthand) }
+        });
         for row in params.chain(shorthands) {
-            if !all.iter().any(|known| known.0 == row.0) {
+            if !all.iter().any(|known| known.option == row.option) {
                 all.push(row);
             }
         }
@@ -192,7 +200,7 @@ pub(crate) fn one_line(text: &str) -> String {
 impl<R: Rows> clap::Args for Parameters<R> {
     fn augment_args(command: Command) -> Command {
         own_rows::<R>()
-            .fold(command, |command, (option, group, row)| command.arg(arg(R::STAGES, &option, group, row)))
+            .fold(command, |command, own| command.arg(arg(R::STAGES, &own.option, own.group, own.row)))
     }
 
     fn augment_args_for_update(command: Command) -> Command {
@@ -201,8 +209,8 @@ impl<R: Rows> clap::Args for Parameters<R> {
 }
 
 /// The rows that a command has.
-fn own_rows<R: Rows>() -> impl Iterator<Item = (String, &'static GroupInfo, Row)> {
-    rows(R::STAGES).into_iter().filter(|(_, _, row)| match row {
+fn own_rows<R: Rows>() -> impl Iterator<Item = NamedRow> {
+    rows(R::STAGES).into_iter().filter(|own| match &own.row {
         Row::Param(param) => R::has(param),
         Row::Shorthand(shorthand) => {
             shorthand.sets.iter().all(|(name, _)| named(R::STAGES, name).any(|(_, param)| R::has(param)))
@@ -213,7 +221,7 @@ fn own_rows<R: Rows>() -> impl Iterator<Item = (String, &'static GroupInfo, Row)
 impl<R: Rows> clap::FromArgMatches for Parameters<R> {
     fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
         let mut given = Given::default();
-        for (option, group, row) in own_rows::<R>() {
+        for NamedRow { option, group, row } in own_rows::<R>() {
             let id = id(&option);
             if matches.value_source(&id) != Some(ValueSource::CommandLine) {
                 continue;

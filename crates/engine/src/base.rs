@@ -94,8 +94,8 @@ impl Base {
     pub(crate) fn open(folder: &Path, number: u64, manifest: Manifest, blocks_role: &str) -> Result<Base> {
         // The process may go to another folder while the index is open.
         let folder = std::path::absolute(folder).map_err(|e| Error::io("opening", folder, &e))?;
-        let (kind, metric, dtype, block) = shape(&folder, &manifest)?;
-        let (blocks_path, blocks_file, direct) = open_blocks(&folder, &manifest, blocks_role)?;
+        let IndexShape { kind, metric, dtype, block } = shape(&folder, &manifest)?;
+        let blocks = open_blocks(&folder, &manifest, blocks_role)?;
         Ok(Base {
             folder,
             manifest,
@@ -104,9 +104,9 @@ impl Base {
             metric,
             dtype,
             block,
-            source: Source::File(Arc::new(blocks_file)),
-            blocks_path,
-            direct,
+            source: Source::File(Arc::new(blocks.file)),
+            blocks_path: blocks.path,
+            direct: blocks.direct,
         })
     }
 
@@ -116,7 +116,7 @@ impl Base {
     /// As [`Base::open`].
     pub(crate) fn of_memory(manifest: Manifest, source: Arc<RemoteSource>) -> Result<Base> {
         let folder = PathBuf::from(source.addresses().join(","));
-        let (kind, metric, dtype, block) = shape(&folder, &manifest)?;
+        let IndexShape { kind, metric, dtype, block } = shape(&folder, &manifest)?;
         Ok(Base {
             blocks_path: folder.clone(),
             folder,
@@ -260,11 +260,19 @@ pub(crate) fn decode_role<T>(
     decode(&bytes).ok_or_else(|| crate::files::senseless(&path))
 }
 
+/// Properties of an index that all of its files follow from.
+pub(crate) struct IndexShape {
+    pub(crate) kind: IndexKind,
+    pub(crate) metric: Metric,
+    pub(crate) dtype: DType,
+    pub(crate) block: BlockLayout,
+}
+
 /// Kind, metric, element type and shape of the blocks, from the manifest.
 ///
 /// # Errors
 /// A name that this program does not know, numbers that cannot be.
-pub(crate) fn shape(folder: &Path, manifest: &Manifest) -> Result<(IndexKind, Metric, DType, BlockLayout)> {
+pub(crate) fn shape(folder: &Path, manifest: &Manifest) -> Result<IndexShape> {
     let unknown = |what: &str, name: &str| {
         Error::bad_input(format!("{}: unknown {what} {name:?}; use a newer stratann", folder.display()))
     };
@@ -281,7 +289,7 @@ pub(crate) fn shape(folder: &Path, manifest: &Manifest) -> Result<(IndexKind, Me
         checksum_seed: manifest.blocks.checksum_seed,
     };
     check_shape(folder, manifest, kind, &block)?;
-    Ok((kind, metric, dtype, block))
+    Ok(IndexShape { kind, metric, dtype, block })
 }
 
 fn check_shape(folder: &Path, manifest: &Manifest, kind: IndexKind, block: &BlockLayout) -> Result<()> {
@@ -362,7 +370,14 @@ pub(crate) fn draw(rows: u32, sample: usize, seed: u64) -> Vec<u32> {
     drawn.into_iter().map(|d| d.1).collect()
 }
 
-fn open_blocks(folder: &Path, manifest: &Manifest, role: &str) -> Result<(PathBuf, File, bool)> {
+struct BlocksFile {
+    path: PathBuf,
+    file: File,
+    /// Whether reads bypass the page cache.
+    direct: bool,
+}
+
+fn open_blocks(folder: &Path, manifest: &Manifest, role: &str) -> Result<BlocksFile> {
     let (name, entry) = manifest.file(role)?;
     let path = folder.join(name);
     let (file, direct) = tier::open_direct(&path).map_err(|e| failed("opening", &path, &e))?;
@@ -378,5 +393,5 @@ fn open_blocks(folder: &Path, manifest: &Manifest, role: &str) -> Result<(PathBu
             path.display()
         )));
     }
-    Ok((path, file, direct))
+    Ok(BlocksFile { path, file, direct })
 }

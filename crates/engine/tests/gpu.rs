@@ -20,7 +20,7 @@ use stratann_engine::build::{BuildOptions, IndexKind, KindOptions, build, plan};
 use stratann_engine::exec::scorer::{EmulatedFault, Reply, ScorerChoice, ScorerOptions, conformance};
 use stratann_engine::exec::{Driver, DriverOptions, Queries, Times};
 use stratann_engine::groundtruth;
-use stratann_engine::index::{Index, OpenOptions};
+use stratann_engine::index::{Index, OpenOptions, ScoredCodes};
 use stratann_engine::search::{Answers, Effort, SearchOptions};
 use stratann_engine::{DType, Metric, verify};
 #[cfg(feature = "lab")]
@@ -397,7 +397,7 @@ fn a_gpu_that_fails_is_left_alone_and_every_query_is_answered() {
 
 /// Checks that a job gets the table that was built before it came, or none where that is turned off.
 fn check_early_table(index: &Index, codebook: &Codebook, codes: &[u8], early_tables: bool) {
-    let scorer = index.codes_and_scorer().unwrap().2;
+    let scorer = index.codes_and_scorer().unwrap().scorer;
     let query = vec![0.25; codebook.dim];
     let mut table = Table::default();
     table.set(codebook, &query, &mut Vec::new());
@@ -475,7 +475,7 @@ fn queries_that_are_dropped_or_fail_give_the_blocks_of_their_tables_back() {
     let dir = built(&set, &options(Metric::L2, small()));
     for is_wanted in [false, true] {
         let index = emulated(&dir, on_emulated(EmulatedFault::None)).unwrap();
-        let scorer = index.codes_and_scorer().unwrap().2;
+        let scorer = index.codes_and_scorer().unwrap().scorer;
         let how = SearchOptions { effort: Effort::Clusters(12, None, None), ..SearchOptions::default() };
         let params = index.params(&how).unwrap();
         let mut asked = Asked { index: &index, queries: &queries, params, is_wanted, next: 0, over: 0 };
@@ -502,7 +502,7 @@ fn scorers_agree_about_all_jobs() {
     let set = Set::new(DType::F32, 12, &clustered(1200, 12, 20, 3));
     let dir = built(&set, &options(Metric::L2, GpuOptions { code_kind: CodeKind::ResidualOpq, ..small() }));
     let check = |index: &Index| {
-        let (codebook, codes, scorer) = index.codes_and_scorer().unwrap();
+        let ScoredCodes { codebook, codes, scorer } = index.codes_and_scorer().unwrap();
         conformance::check(scorer, codebook, codes, 120);
     };
     let on_cpu = open(&dir);
@@ -511,9 +511,9 @@ fn scorers_agree_about_all_jobs() {
         for early_tables in [false, true] {
             let scorer = ScorerOptions { early_tables, ..on_emulated(EmulatedFault::None) };
             let on_gpu = emulated(&dir, scorer).unwrap();
-            let (codebook, codes, _) = on_cpu.codes_and_scorer().unwrap();
+            let ScoredCodes { codebook, codes, .. } = on_cpu.codes_and_scorer().unwrap();
             check_early_table(&on_gpu, codebook, codes, early_tables);
-            conformance::check(on_gpu.codes_and_scorer().unwrap().2, codebook, codes, 60);
+            conformance::check(on_gpu.codes_and_scorer().unwrap().scorer, codebook, codes, 60);
         }
     }
 }
@@ -535,8 +535,8 @@ fn a_real_gpu_gives_the_answers_of_the_processor() {
         let gpu = index.scorer_report().unwrap().gpu.unwrap();
         assert_eq!((gpu.ranked_here, gpu.lost), (0, None));
         let on_cpu = open(&dir);
-        let (codebook, codes, _) = on_cpu.codes_and_scorer().unwrap();
-        conformance::check(index.codes_and_scorer().unwrap().2, codebook, codes, 200);
+        let ScoredCodes { codebook, codes, .. } = on_cpu.codes_and_scorer().unwrap();
+        conformance::check(index.codes_and_scorer().unwrap().scorer, codebook, codes, 200);
     }
 }
 

@@ -105,25 +105,34 @@ impl FrontState {
     }
 }
 
+/// A served path.
+struct Route {
+    method: &'static str,
+    path: &'static str,
+    handler: MethodRouter<Arc<FrontState>>,
+}
+
 /// The served paths with their methods.
-fn routes() -> [(&'static str, &'static str, MethodRouter<Arc<FrontState>>); 6] {
+fn routes() -> [Route; 6] {
+    let route = |method, path, handler| Route { method, path, handler };
     [
-        ("POST", "/v1/search", post(search)),
-        ("GET", "/v1/health", get(health)),
-        ("GET", "/v1/status", get(status)),
-        ("GET", "/v1/visits", get(visits)),
-        ("GET", "/v1/clusters", get(clusters::clusters)),
-        ("GET", "/v1/meta", get(clusters::meta)),
+        route("POST", "/v1/search", post(search)),
+        route("GET", "/v1/health", get(health)),
+        route("GET", "/v1/status", get(status)),
+        route("GET", "/v1/visits", get(visits)),
+        route("GET", "/v1/clusters", get(clusters::clusters)),
+        route("GET", "/v1/meta", get(clusters::meta)),
     ]
 }
 
 /// Returns the served paths, each after its method.
 pub fn paths() -> Vec<String> {
-    routes().iter().map(|(method, path, _)| format!("{method} {path}")).collect()
+    routes().iter().map(|route| format!("{} {}", route.method, route.path)).collect()
 }
 
 pub(crate) fn router(shared: Arc<FrontState>) -> Router {
-    let router = routes().into_iter().fold(Router::new(), |router, (_, path, own)| router.route(path, own));
+    let add = |router: Router<_>, own: Route| router.route(own.path, own.handler);
+    let router = routes().into_iter().fold(Router::new(), add);
     router.fallback(no_such_path).method_not_allowed_fallback(wrong_method).with_state(shared)
 }
 

@@ -203,6 +203,17 @@ pub enum Reply {
     Failed(Failure),
 }
 
+/// Counts of what servers hold after the last event. All are zero unless there is a leak.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Left {
+    /// Queries of clients.
+    pub queries: usize,
+    /// Vectors of queries.
+    pub vectors: usize,
+    /// States of queries.
+    pub states: usize,
+}
+
 /// Result of a run.
 #[derive(Debug, Default)]
 pub struct Report {
@@ -236,8 +247,8 @@ pub struct Report {
     pub lost_reads: u64,
     /// States that were dropped because their answers were no longer wanted.
     pub dropped_runs: u64,
-    /// Queries of clients, vectors and states that are held after the last event. All are zero unless there is a leak.
-    pub left: (usize, usize, usize),
+    /// State that is held after the last event.
+    pub left: Left,
     /// Time of the last event, microseconds.
     pub ended_us: u64,
     /// Frames that were refused.

@@ -28,6 +28,14 @@ pub(crate) struct Pending {
     pub(crate) read: Read,
 }
 
+/// A step of a state, and what it took.
+pub(crate) struct Stepped {
+    pub(crate) step: Step,
+    pub(crate) work: Work,
+    /// Time of the step, by the clock.
+    pub(crate) taken_ns: u64,
+}
+
 /// A state with its scratch, and the reads that have completed for it.
 pub(crate) struct Runner {
     pub(crate) state: Box<QueryState>,
@@ -72,7 +80,7 @@ impl Runner {
         view: &IndexView<'_>,
         stores: &dyn Stores,
         clock: Option<Clock<'_>>,
-    ) -> (Step, Work, u64) {
+    ) -> Stepped {
         let read = |(pending, is_read): (Pending, bool)| {
             let mut bytes = Vec::new();
             let is_read = is_read && stores.read(pending.read.at, &mut bytes);
@@ -107,7 +115,7 @@ impl Runner {
             work.scored += ranking.distinct as u32;
             work.full_comparisons += (self.state.stats().full_comparisons - before.full_comparisons) as u32;
         }
-        (step, work, taken_ns)
+        Stepped { step, work, taken_ns }
     }
 
     /// Encodes and decodes the state, as if it had moved. Wants do not travel: they were submitted before.
@@ -143,7 +151,7 @@ pub(crate) fn run_steps(
     let mut runner = Runner::new(state, &part.view, query.vector);
     loop {
         let is_first = *runner.state.stats() == QueryStats::default();
-        let (step, mut work, _) = runner.step(&part.view, part.stores, None);
+        let Stepped { step, mut work, .. } = runner.step(&part.view, part.stores, None);
         work.prepared = u32::from(is_first);
         let wanted = runner.wanted();
         let reads: Vec<Read> = wanted.iter().map(|pending| pending.read).collect();

@@ -11,7 +11,7 @@ use stratann_core::query::wire;
 use stratann_core::query::{Extent, QueryState, Step};
 
 use crate::recorder::{Recorder, Sent};
-use crate::runner::{Clock, Pending, Runner, timed};
+use crate::runner::{Clock, Pending, Runner, Stepped, timed};
 use crate::setting::{BUILD, Setting};
 use crate::trace::{Timed, Trace, Work};
 use crate::{FaultModel, Reply, Report, SubmittedQuery};
@@ -185,7 +185,9 @@ impl<'a> World<'a> {
             let (origins, vectors) = server.peer.held();
             self.report.delayed_jobs += server.peer.delayed_jobs();
             let left = &mut self.report.left;
-            *left = (left.0 + origins, left.1 + vectors, left.2 + server.running.len());
+            left.queries += origins;
+            left.vectors += vectors;
+            left.states += server.running.len();
         }
     }
 
@@ -460,7 +462,7 @@ impl<'a> World<'a> {
             return self.act(server, actions);
         }
         let Some(runner) = s.running.get_mut(&run) else { return };
-        let (step, work, ns) = runner.step(&view, stores, self.clock);
+        let Stepped { step, work, taken_ns: ns } = runner.step(&view, stores, self.clock);
         if let Some(recorder) = &mut self.recorder {
             recorder.worked(&run, &work);
         }

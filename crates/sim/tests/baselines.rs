@@ -15,8 +15,8 @@ use stratann_core::query::{Budget, Outcome, Params, QueryState, QueryStats};
 use stratann_engine::build::IndexKind;
 use stratann_kernel::Metric;
 use stratann_sim::{
-    Cluster, Costs, Crash, FaultModel, Load, Part, Partition, Reply, Report, SubmittedQuery, Task, Trace,
-    fetch, record, replay, run_parts, scatter_gather,
+    Cluster, Costs, Crash, FaultModel, Left, Load, Part, Partition, Reply, Report, SubmittedQuery, Task,
+    Trace, fetch, record, replay, run_parts, scatter_gather,
 };
 
 /// Prices: everything takes some time.
@@ -172,7 +172,7 @@ fn gathered(partitions: &[Partition<'_>], time_us: u64, faults: &FaultModel) -> 
         .collect();
     let parts: Vec<Part<'_>> = partitions.iter().map(|&partition| Part::Whole(partition, 1)).collect();
     let report = run_parts(&parts, &queries, faults);
-    assert_eq!(report.left, (0, 0, 0), "seed {}: something is never freed", faults.seed);
+    assert_eq!(report.left, Left::default(), "seed {}: something is never freed", faults.seed);
     report
 }
 
@@ -289,7 +289,7 @@ fn every_kind_runs_through_protocol_and_simulator() {
             .map(|query| SubmittedQuery { budget: view.budget(), ..query })
             .collect();
         let report = run_parts(&[Part::Whole(partition, 1); 2], &queries, &FaultModel::default());
-        assert_eq!((report.left, report.refused), ((0, 0, 0), 0));
+        assert_eq!((report.left, report.refused), (Left::default(), 0));
         for (q, query) in queries.iter().enumerate() {
             let alone = common::run_plain(&view, &file, query.vector, params, view.budget(), 1);
             let state = answer(&report, q);
@@ -316,7 +316,7 @@ fn queries_of_another_kind_are_refused_and_fail_at_their_deadline() {
     let queries = submitted(place, 1, params(1), 200_000);
     let report = run_parts(&partitions.map(|p| Part::Whole(p, 1)), &queries, &FaultModel::default());
     assert!(report.refused >= QUERIES as u64, "{} frames refused", report.refused);
-    assert_eq!(report.left, (0, 0, 0));
+    assert_eq!(report.left, Left::default());
     for replies in &report.replies {
         assert!(matches!(replies.as_slice(), [(_, Reply::Failed(Failure::Expired))]), "{replies:?}");
     }

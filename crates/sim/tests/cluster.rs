@@ -18,7 +18,7 @@ use stratann_core::query::wire::{Carry, Results};
 use stratann_core::query::{Budget, Loss, Mode, Outcome, Params, QueryState};
 use stratann_engine::build::IndexKind;
 use stratann_kernel::Metric;
-use stratann_sim::{Cluster, Crash, Cut, FaultModel, Reply, Report, run};
+use stratann_sim::{Cluster, Crash, Cut, FaultModel, Left, Reply, Report, run};
 
 #[test]
 fn best_first_search_costs_and_finds_the_same_on_any_number_of_servers() {
@@ -72,7 +72,7 @@ fn searches_with_codes_on_disk_cost_and_find_the_same() {
         let cluster = Cluster { view, placement: &placement, stores: &place };
         let queries = submitted(&place, servers, params(1), LONG_US);
         let report = run(&cluster, &queries, &FaultModel { carry, ..FaultModel::default() });
-        assert_eq!((report.left, report.refused), ((0, 0, 0), 0));
+        assert_eq!((report.left, report.refused), (Left::default(), 0));
         for query in 0..QUERIES {
             let there = answer(&report, query);
             let vector = place.queries.row(query);

@@ -15,7 +15,7 @@ use stratann_engine::build::{BuildOptions, IndexKind, KindOptions};
 use stratann_engine::kinds::division::{GridPartition, Mode as Division};
 use stratann_engine::spread::{self, PartitionOptions, Placed};
 use stratann_engine::{DType, Metric};
-use stratann_sim::{Cluster, Crash, Cut, FaultModel, Reply, Report, Stores, SubmittedQuery, run};
+use stratann_sim::{Cluster, Crash, Cut, FaultModel, Left, Reply, Report, Stores, SubmittedQuery, run};
 use stratann_storage::Quiet;
 
 const DIM: usize = 96;
@@ -88,7 +88,7 @@ impl Place {
         let view = placed.view(&self.built.index);
         let cluster = Cluster { view, placement: &placed.placement, stores: &Nothing };
         let report = run(&cluster, &submitted, faults);
-        assert_eq!((report.left, report.refused), ((0, 0, 0), 0));
+        assert_eq!((report.left, report.refused), (Left::default(), 0));
         report
     }
 

@@ -18,7 +18,8 @@ use stratann_engine::build::{IndexKind, LocalPlan};
 use stratann_engine::index::{Index, OpenOptions};
 use stratann_engine::{DType, Metric};
 use stratann_sim::{
-    Cluster, Crash, Cut, FaultModel, Reply, Report, Stores, SubmittedQuery, Task, Work, record, run, time,
+    Cluster, Crash, Cut, FaultModel, Left, Reply, Report, Stores, SubmittedQuery, Task, Work, record, run,
+    time,
 };
 
 const DIM: usize = 16;
@@ -102,7 +103,7 @@ impl Place {
         let submitted: Vec<_> = self.submitted(placement, params).collect();
         let cluster = Cluster { view: index.view(), placement, stores: self };
         let report = run(&cluster, &submitted, faults);
-        assert_eq!((report.left, report.refused), ((0, 0, 0), 0));
+        assert_eq!((report.left, report.refused), (Left::default(), 0));
         report
     }
 

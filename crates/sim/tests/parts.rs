@@ -9,7 +9,7 @@ use stratann_core::peer::{Failure, Limits};
 use stratann_core::place::Placement;
 use stratann_core::query::wire::Results;
 use stratann_core::query::{Join, Outcome, QueryState};
-use stratann_sim::{Cluster, Crash, Cut, FaultModel, Part, Partition, Reply, Report, run_parts};
+use stratann_sim::{Cluster, Crash, Cut, FaultModel, Left, Part, Partition, Reply, Report, run_parts};
 
 /// Servers 0 and 1 share the first index, 2 and 3 have the whole second one, and 4 to 6 share the third, each block on
 /// two of them.
@@ -35,7 +35,7 @@ fn with_parts<T>(replicas: usize, seed: u64, test: impl FnOnce(&[Part<'_>]) -> T
 
 fn simulate(parts: &[Part<'_>], width: u32, time_us: u64, faults: &FaultModel) -> Report {
     let report = run_parts(parts, &submitted(place(), SERVERS, params(width), time_us), faults);
-    assert_eq!(report.left, (0, 0, 0), "seed {}: something is never freed", faults.seed);
+    assert_eq!(report.left, Left::default(), "seed {}: something is never freed", faults.seed);
     report
 }
 

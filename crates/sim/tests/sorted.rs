@@ -11,7 +11,7 @@ use stratann_core::place::Placement;
 use stratann_core::query::wire::{Carry, Results};
 use stratann_core::query::{Budget, Extent, Outcome, Params, QueryState};
 use stratann_kernel::Metric;
-use stratann_sim::{Cluster, Crash, FaultModel, Reply, Report, Stores, SubmittedQuery, run};
+use stratann_sim::{Cluster, Crash, FaultModel, Left, Reply, Report, Stores, SubmittedQuery, run};
 
 const ASKED: usize = 24;
 
@@ -48,7 +48,7 @@ impl Place {
         let submitted: Vec<_> = (0..ASKED).map(query).collect();
         let cluster = Cluster { view: self.sorted.view(), placement: &placement, stores: self };
         let report = run(&cluster, &submitted, faults);
-        assert_eq!((report.left, report.refused), ((0, 0, 0), 0));
+        assert_eq!((report.left, report.refused), (Left::default(), 0));
         report
     }
 

@@ -67,6 +67,15 @@ pub struct Against {
     pub bytes: f64,
 }
 
+/// The load of a replay.
+struct Load {
+    compute_nodes: usize,
+    /// Clients of each compute node.
+    clients: usize,
+    /// Parts into which a batch is divided.
+    parts: usize,
+}
+
 impl Row {
     /// Replays recorded batches.
     pub fn of(recorded: &Recorded, prices: &LoadPrices, nodes: Nodes, compute_nodes: usize) -> Row {
@@ -84,14 +93,10 @@ impl Row {
             rounds: if is_naive { ROUNDS_OF_ONE } else { ROUNDS },
         };
         let timing = replay_loads(&recorded.streams, &prices.costs(), fleet);
-        Row::timed(recorded, (compute_nodes, nodes.clients, parts), &timing)
+        Row::timed(recorded, Load { compute_nodes, clients: nodes.clients, parts }, &timing)
     }
 
-    fn timed(
-        recorded: &Recorded,
-        (compute_nodes, clients, parts): (usize, usize, usize),
-        timing: &LoadTiming,
-    ) -> Row {
+    fn timed(recorded: &Recorded, Load { compute_nodes, clients, parts }: Load, timing: &LoadTiming) -> Row {
         let spent = &timing.spent;
         let each = |ns: u64| ns as f64 / 1000.0 / (timing.queries * parts).max(1) as f64;
         let cut = |share: f64| (share * 1e4).round() / 1e4;

@@ -161,11 +161,8 @@ pub(crate) fn run(args: &Args, output: Output) -> Result<Verdict> {
     let options = SearchOptions { threads: 1, ..SearchOptions::read(run, kind.unwrap_or(IndexKind::Flat))? };
     let effort = options.effort;
     if args.plan && index.manifest().facts().is_sliced {
-        return division::explain_plan(
-            &index,
-            (args.servers, args.queries().map(Path::to_path_buf), effort),
-            output,
-        );
+        let queries = args.queries().map(Path::to_path_buf);
+        return division::explain_plan(&index, args.servers, queries, effort, output);
     }
     if args.plan {
         return plan::run(args, &index, &options, output);

@@ -32,12 +32,13 @@ impl Store {
     /// published; a store that does not answer; another publisher at the same time; an interruption. The next attempt
     /// finds the files that were uploaded.
     pub fn publish(&self, folder: &FilePath, progress: &dyn Progress) -> Result<u64> {
-        let (build, text, indexes) = match scatter::is_apart(folder) {
+        let Version { build, text, indexes } = match scatter::is_apart(folder) {
             true => parts(folder)?,
             false => {
                 let (_, manifest) = Manifest::read(folder)?;
                 manifest.check_newest()?;
-                (manifest.build_id, manifest.to_text()?, vec![(folder.to_path_buf(), manifest)])
+                let (build, text) = (manifest.build_id, manifest.to_text()?);
+                Version { build, text, indexes: vec![(folder.to_path_buf(), manifest)] }
             }
         };
         if let Some((number, theirs)) = &self.newest()?
@@ -147,9 +148,17 @@ impl Store {
     }
 }
 
-/// Id and text of the version of a folder of separate indexes, and the folder and manifest of each.
-#[allow(clippy::type_complexity)]
-fn parts(folder: &FilePath) -> Result<(BuildId, String, Vec<(PathBuf, Manifest)>)> {
+/// A version that is to be published.
+struct Version {
+    build: BuildId,
+    /// Text of its manifest.
+    text: String,
+    /// Folder and manifest of each index in it.
+    indexes: Vec<(PathBuf, Manifest)>,
+}
+
+/// The version of a folder of separate indexes.
+fn parts(folder: &FilePath) -> Result<Version> {
     let description = Description { version: None, ..scatter::describe(folder)? };
     let read = |part: usize| {
         let own = description.folder(folder, part);
@@ -165,5 +174,5 @@ fn parts(folder: &FilePath) -> Result<(BuildId, String, Vec<(PathBuf, Manifest)>
         Ok((own, manifest))
     };
     let indexes = (0..description.count()).map(read).collect::<Result<_>>()?;
-    Ok((description.build_id(), description.to_text()?, indexes))
+    Ok(Version { build: description.build_id(), text: description.to_text()?, indexes })
 }

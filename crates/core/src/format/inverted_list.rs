@@ -279,16 +279,28 @@ impl<'a> ListCodes<'a> {
     }
 
     /// One member's values of [`ListCodes::terms`], [`ListCodes::radii`] and [`ListCodes::centroid_distances`].
-    pub fn member(&self, slot: usize) -> Option<(f32, f32, (f32, f32))> {
+    pub fn member(&self, slot: usize) -> Option<MemberBounds> {
         let term = float(self.part(0, 4).get(4 * slot..4 * slot + 4)?, 0);
         let radius = f32::from(*self.part(4, 1).get(slot)?) * self.float(20);
-        Some((term, radius, range(self.float(24), self.float(28), *self.part(5, 1).get(slot)?)))
+        let from_centroid = range(self.float(24), self.float(28), *self.part(5, 1).get(slot)?);
+        Some(MemberBounds { term, radius, from_centroid })
     }
 
     /// The codes, concatenated.
     pub fn codes(&self) -> &'a [u8] {
         self.part(6, self.shape.code_bytes)
     }
+}
+
+/// Values of one member that bound its distance.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct MemberBounds {
+    /// Its value of [`ListCodes::terms`].
+    pub term: f32,
+    /// Its value of [`ListCodes::radii`].
+    pub radius: f32,
+    /// Lower and upper bound of its distance to the centroid.
+    pub from_centroid: (f32, f32),
 }
 
 /// A record in memory.
@@ -366,7 +378,7 @@ mod tests {
                 prop_assert!(low <= m.centroid_distance && m.centroid_distance <= high, "{low} {high} {m:?}");
             }
             for (slot, expected) in opened.terms().zip(opened.radii()).zip(opened.centroid_distances()).enumerate() {
-                prop_assert_eq!(opened.member(slot), Some((expected.0.0, expected.0.1, expected.1)));
+                prop_assert_eq!(opened.member(slot), Some(MemberBounds { term: expected.0.0, radius: expected.0.1, from_centroid: expected.1 }));
             }
             prop_assert_eq!(opened.member(members.len()), None);
             prop_assert!(ListCodes::verify(&shape, 6, &bytes).is_none());

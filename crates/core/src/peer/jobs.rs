@@ -35,10 +35,16 @@ struct SentJob {
     state: Vec<u8>,
 }
 
-/// The query, the attempt and the tag of a job.
-type Key = (QueryId, u8, u32);
-/// No key comes before it.
-const FIRST: Key = (QueryId { origin: 0, incarnation: 0, number: 0 }, 0, 0);
+/// A job, by its query, the attempt at it, and the tag of the want.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Key {
+    query: QueryId,
+    attempt: u8,
+    tag: u32,
+}
+
+/// The least key.
+const FIRST: Key = Key { query: QueryId { origin: 0, incarnation: 0, number: 0 }, attempt: 0, tag: 0 };
 
 /// Jobs that states of this server wait for.
 pub(super) struct Jobs {
@@ -59,12 +65,14 @@ impl Jobs {
 
     /// Whether an attempt waits for jobs.
     pub(super) fn is_asking(&self, query: &QueryId, attempt: u8) -> bool {
-        self.sent.range((*query, attempt, 0)..=(*query, attempt, u32::MAX)).next().is_some()
+        let key = |tag| Key { query: *query, attempt, tag };
+        self.sent.range(key(0)..=key(u32::MAX)).next().is_some()
     }
 
     /// Forgets the jobs of all attempts of a query.
     pub(super) fn forget_query(&mut self, query: &QueryId, pool: &mut BufferPool) {
-        self.forget((*query, 0, 0), (*query, u8::MAX, u32::MAX), pool);
+        let key = |attempt, tag| Key { query: *query, attempt, tag };
+        self.forget(key(0, 0), key(u8::MAX, u32::MAX), pool);
     }
 
     fn forget(&mut self, first: Key, last: Key, pool: &mut BufferPool) {
@@ -96,7 +104,7 @@ impl Peer {
             out.push(Action::Scored { run, tag: Tag(tag), scores: Err(Loss::Failed) });
             return;
         }
-        let key = (run.query, run.attempt, tag);
+        let key = Key { query: run.query, attempt: run.attempt, tag };
         let job = SentJob { to, sends: 0, is_forwarded, give_up_at_us: u64::MAX, bytes: 0, state };
         self.jobs.sent.insert(key, job);
         // Those that wait already go first: otherwise small jobs keep a large one waiting.
@@ -132,7 +140,7 @@ impl Peer {
 
     /// Sends a job for the first time. Returns false where its scorer has too many already.
     fn send_with_credits(&mut self, now_us: u64, key: Key, out: &mut Vec<Action>) -> bool {
-        let (Some(job), Some(hosted)) = (self.jobs.sent.get_mut(&key), self.hosted.get(&key.0)) else {
+        let (Some(job), Some(hosted)) = (self.jobs.sent.get_mut(&key), self.hosted.get(&key.query)) else {
             return true;
         };
         let vector_bytes = if self.served.jobs_have_queries { 0 } else { hosted.vector.len() };
@@ -160,7 +168,7 @@ impl Peer {
 
     /// Sends a job, with the vector where the scorer may not have it.
     fn send_job(&mut self, now_us: u64, key: Key, with_vector: bool, out: &mut Vec<Action>) {
-        let (query, attempt, tag) = key;
+        let Key { query, attempt, tag } = key;
         let (Some(job), Some(hosted)) = (self.jobs.sent.get_mut(&key), self.hosted.get_mut(&query)) else {
             return;
         };
@@ -197,7 +205,7 @@ impl Peer {
     fn lose_job(&mut self, key: Key, loss: Loss, out: &mut Vec<Action>) {
         let Some(job) = self.jobs.remove(&key) else { return };
         self.pool.recycle_buffer(job.state);
-        let (query, attempt, tag) = key;
+        let Key { query, attempt, tag } = key;
         out.push(Action::Scored { run: Run::of_query(query, attempt), tag: Tag(tag), scores: Err(loss) });
     }
 
@@ -220,7 +228,7 @@ impl Peer {
     /// The state of a run no longer waits for jobs.
     pub(super) fn forget_jobs(&mut self, run: &Run) {
         if run.job.is_none() && !self.jobs.sent.is_empty() {
-            let key = |tag| (run.query, run.attempt, tag);
+            let key = |tag| Key { query: run.query, attempt: run.attempt, tag };
             self.jobs.forget(key(0), key(u32::MAX), &mut self.pool);
         }
     }
@@ -228,8 +236,8 @@ impl Peer {
     /// Scores have arrived; only the first for a job count.
     pub(super) fn scored(&mut self, run: Run, visited: u64, scores: Vec<u8>, out: &mut Vec<Action>) {
         let is_asker = run.job.filter(|id| id.asker == self.server);
-        let job =
-            is_asker.and_then(|id| Some((id.tag, self.jobs.remove(&(run.query, run.attempt, id.tag))?)));
+        let key = |tag| Key { query: run.query, attempt: run.attempt, tag };
+        let job = is_asker.and_then(|id| Some((id.tag, self.jobs.remove(&key(id.tag))?)));
         let Some((tag, job)) = job else { return self.pool.recycle_buffer(scores) };
         self.pool.recycle_buffer(job.state);
         if let Some(hosted) = self.hosted.get_mut(&run.query) {
@@ -242,7 +250,7 @@ impl Peer {
     /// A server does not do a job. It is sent again at once with the vector, or later.
     pub(super) fn not_scored(&mut self, now_us: u64, run: Run, why: NoScores, out: &mut Vec<Action>) {
         let Some(id) = run.job.filter(|id| id.asker == self.server) else { return };
-        let key = (run.query, run.attempt, id.tag);
+        let key = Key { query: run.query, attempt: run.attempt, tag: id.tag };
         let Some(job) = self.jobs.sent.get_mut(&key).filter(|job| job.sends == id.sends) else { return };
         match why {
             NoScores::Missing => self.send_again(now_us, key, out),

@@ -60,17 +60,25 @@ pub(super) fn pca(
     progress: &dyn Progress,
 ) -> Result<Vec<f32>> {
     let all = principal_axes(rows, dim, group, progress)?;
-    let sorted: Vec<f64> = all.iter().map(|vector| vector.0).collect();
+    let sorted: Vec<f64> = all.iter().map(|axis| axis.variance).collect();
     let mut out = vec![0f32; dim * dim];
     for (row, at) in out.chunks_exact_mut(dim.max(1)).zip(allocate(&sorted, starts)) {
-        let (_, first, vector) = &all[at];
-        row[*first..first + vector.len()].copy_from_slice(vector);
+        let PrincipalAxis { first, components, .. } = &all[at];
+        row[*first..first + components.len()].copy_from_slice(components);
     }
     Ok(out)
 }
 
-/// The principal axes of `rows` (n × `dim`), the one of the largest variance first: the variance, the first component
-/// that the axis has, and its components. Rows are not centred here.
+/// A principal axis.
+pub(crate) struct PrincipalAxis {
+    pub(crate) variance: f64,
+    /// The first component that it has.
+    pub(crate) first: usize,
+    /// Its components from the first on.
+    pub(crate) components: Vec<f32>,
+}
+
+/// The principal axes of `rows` (n × `dim`), the one of the largest variance first. Rows are not centred here.
 ///
 /// Components are taken in consecutive groups of at most `group`, each with its own PCA.
 ///
@@ -81,18 +89,19 @@ pub(crate) fn principal_axes(
     dim: usize,
     group: usize,
     progress: &dyn Progress,
-) -> Result<Vec<(f64, usize, Vec<f32>)>> {
+) -> Result<Vec<PrincipalAxis>> {
     let groups = dim.div_ceil(group).max(1);
-    let mut all: Vec<(f64, usize, Vec<f32>)> = Vec::with_capacity(dim);
+    let mut all: Vec<PrincipalAxis> = Vec::with_capacity(dim);
     for number in 0..groups {
         let own = number * dim / groups..(number + 1) * dim / groups;
         let eigen = eigen(covariance(rows, dim, &own), progress)?;
         let vectors = eigen.eigenvalues.iter().zip(eigen.eigenvectors.column_iter());
-        all.extend(
-            vectors.map(|(&value, vector)| (value, own.start, vector.iter().map(|&x| x as f32).collect())),
-        );
+        all.extend(vectors.map(|(&variance, vector)| {
+            let components = vector.iter().map(|&x| x as f32).collect();
+            PrincipalAxis { variance, first: own.start, components }
+        }));
     }
-    all.sort_by(|a, b| b.0.total_cmp(&a.0));
+    all.sort_by(|a, b| b.variance.total_cmp(&a.variance));
     Ok(all)
 }
 

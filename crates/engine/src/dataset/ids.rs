@@ -37,7 +37,7 @@ pub(crate) fn load_ids(path: &Path, rows: u64) -> Result<Vec<u64>> {
 fn load(path: &Path, rows: Option<u64>) -> Result<Vec<u64>> {
     let source = Source::open(path)?;
     let name = path.display();
-    let (found, start, signed) = match super::suffix(path).as_str() {
+    let Header { ids: found, start, signed } = match super::suffix(path).as_str() {
         "u64bin" => bin_header(path, &source)?,
         "npy" => npy_header(path, &source)?,
         other => {
@@ -72,16 +72,25 @@ fn load(path: &Path, rows: Option<u64>) -> Result<Vec<u64>> {
     Ok(ids)
 }
 
-fn bin_header(path: &Path, source: &Source) -> Result<(u64, u64, bool)> {
+/// Facts of a file of ids, from its header.
+struct Header {
+    ids: u64,
+    /// Offset of the first id.
+    start: u64,
+    /// Whether ids are signed numbers.
+    signed: bool,
+}
+
+fn bin_header(path: &Path, source: &Source) -> Result<Header> {
     let (rows, width) = bin::header(path, source)?;
     if width != 1 {
         let message = format!("{}: its header says {width} ids a row; 1 is needed", path.display());
         return Err(Error::bad_input(message));
     }
-    Ok((rows.into(), bin::HEADER, false))
+    Ok(Header { ids: rows.into(), start: bin::HEADER, signed: false })
 }
 
-fn npy_header(path: &Path, source: &Source) -> Result<(u64, u64, bool)> {
+fn npy_header(path: &Path, source: &Source) -> Result<Header> {
     let header = npy::header(path, source)?;
     let signed = match header.descr.as_str() {
         "<u8" => false,
@@ -95,7 +104,7 @@ fn npy_header(path: &Path, source: &Source) -> Result<(u64, u64, bool)> {
         }
     };
     match header.shape.as_slice() {
-        &[rows] | &[rows, 1] => Ok((rows, header.start, signed)),
+        &[ids] | &[ids, 1] => Ok(Header { ids, start: header.start, signed }),
         other => {
             let message = format!(
                 "{}: ids of shape {other:?}; a plain list is needed, save array.ravel()",

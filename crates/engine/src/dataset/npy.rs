@@ -89,17 +89,24 @@ pub(super) fn header(path: &Path, source: &Source) -> Result<Header> {
     }
     let mut text = vec![0u8; length as usize];
     source.read_at(path, start, &mut text)?;
-    let (descr, fortran, shape) = dictionary(&text)
+    let Dictionary { descr, fortran_order, shape } = dictionary(&text)
         .ok_or_else(|| Error::bad_input(format!("{name}: its .npy header cannot be read; save it again")))?;
-    if fortran {
+    if fortran_order {
         let message = format!("{name} is in Fortran order; save numpy.ascontiguousarray(array)");
         return Err(Error::bad_input(message));
     }
     Ok(Header { descr, shape, start: start + length })
 }
 
+/// The dictionary of a header.
+struct Dictionary {
+    descr: String,
+    fortran_order: bool,
+    shape: Vec<u64>,
+}
+
 /// Parses `{'descr': '<f4', 'fortran_order': False, 'shape': (2, 3), }`, keys in any order.
-fn dictionary(text: &[u8]) -> Option<(String, bool, Vec<u64>)> {
+fn dictionary(text: &[u8]) -> Option<Dictionary> {
     let mut rest = Cursor { text };
     let (mut descr, mut fortran, mut shape) = (None, None, None);
     rest.take(b'{')?;
@@ -121,7 +128,7 @@ fn dictionary(text: &[u8]) -> Option<(String, bool, Vec<u64>)> {
     if !rest.text.is_empty() {
         return None;
     }
-    Some((descr?, fortran?, shape?))
+    Some(Dictionary { descr: descr?, fortran_order: fortran?, shape: shape? })
 }
 
 /// Rest of a header.

@@ -37,8 +37,8 @@ const LARGEST_EXACT: i32 = 1 << 24;
 pub(super) struct Column {
     metadata: ParquetMetaData,
     properties: ReaderPropertiesPtr,
-    /// Device, inode and length of the file that `metadata` describes.
-    identity: (u64, u64, u64),
+    /// Identity of the file that `metadata` describes.
+    identity: FileIdentity,
     leaf: usize,
     max_def: i16,
     dim: usize,
@@ -46,6 +46,13 @@ pub(super) struct Column {
     /// First row of every row group, and the total number of rows.
     starts: Vec<u64>,
     cursors: Mutex<Vec<Cursor>>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct FileIdentity {
+    device: u64,
+    inode: u64,
+    length: u64,
 }
 
 /// A decoder positioned before a row.
@@ -74,10 +81,10 @@ fn guarded<T>(path: &Path, work: impl FnOnce() -> Result<T>) -> Result<T> {
 }
 
 /// Opens a separate handle, because clones of a handle share its position.
-fn handle(path: &Path) -> Result<(File, (u64, u64, u64))> {
+fn handle(path: &Path) -> Result<(File, FileIdentity)> {
     let file = stratann_storage::input::open(path)?;
     let meta = file.metadata().map_err(|e| Error::io("reading", path, &e))?;
-    Ok((file, (meta.dev(), meta.ino(), meta.len())))
+    Ok((file, FileIdentity { device: meta.dev(), inode: meta.ino(), length: meta.len() }))
 }
 
 /// Opens the list column `wanted`, or the only list column.

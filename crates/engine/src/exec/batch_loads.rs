@@ -19,7 +19,7 @@ use std::ops::Range;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, Weak};
 use std::time::Instant;
 
-use stratann_core::query::{Extent, Loss, QueryStats, Read, StoreId};
+use stratann_core::query::{Extent, Loss, QueryStats, Read};
 use stratann_storage::cache::Cached;
 use stratann_storage::tier::{Buffer, Waker};
 
@@ -97,7 +97,7 @@ struct BatchState {
     /// Queries that may still be admitted to the batch, and those that were.
     left: usize,
     admitted: usize,
-    wanted: BTreeMap<(StoreId, u64, u32), Load>,
+    wanted: BTreeMap<Extent, Load>,
     /// Threads that have ended the present stage, and the number of stages that have ended.
     arrived: usize,
     stages: u64,
@@ -293,8 +293,7 @@ impl<'a> ThreadBatch<'a> {
     /// Adds a query's want to the table.
     pub(super) fn want(&self, read: Read, mailbox: &Arc<Mailbox>, asker: Asker) {
         let mut state = self.member.batch.lock();
-        let key = (read.at.store, read.at.offset, read.at.bytes);
-        let load = state.wanted.entry(key).or_insert_with(|| Load {
+        let load = state.wanted.entry(read.at).or_insert_with(|| Load {
             read,
             doorbell: usize::MAX,
             waiting: Vec::new(),

@@ -10,9 +10,16 @@ use stratann_core::query::{Loss, QueryState, QueryStats, Read, Scratch, Step, Ta
 use super::options::{MergedReads, Times};
 use super::snapshot::Snapshot;
 
-/// Scores that have arrived: the query's number, the tag of its job, and what
-/// [`wire::read_scores`](stratann_core::query::wire::read_scores) reads.
-pub type Scored = (usize, Tag, Result<Vec<u8>, Loss>);
+/// Scores that have arrived.
+#[derive(Debug)]
+pub struct Scored {
+    /// The query's number.
+    pub number: usize,
+    /// The tag of its job.
+    pub tag: Tag,
+    /// Bytes that [`wire::read_scores`](stratann_core::query::wire::read_scores) reads.
+    pub scores: Result<Vec<u8>, Loss>,
+}
 
 /// Source of the queries of a thread, and where they go from there.
 pub trait Queries {

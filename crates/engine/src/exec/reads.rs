@@ -14,7 +14,7 @@ use super::codes::CodeScorer;
 use super::options::READS_WANTED;
 use super::shared_reads::{Asker, Delivery, Share};
 use super::slot::{ReadResult, seen};
-use super::{Driver, MergedReads, Queries};
+use super::{Driver, MergedReads, Queries, Scored};
 
 /// Queued reads are started, before further steps, once there are so many. A system call for each would cost more
 /// than the wait.
@@ -172,7 +172,7 @@ impl<'a> Driver<'a> {
         let Some(peers) = queries.peers() else { return };
         let mut scores = std::mem::take(&mut self.scores);
         peers.scored(&mut scores);
-        for (number, tag, scores) in scores.drain(..) {
+        for Scored { number, tag, scores } in scores.drain(..) {
             let at = self.slots.iter().position(|slot| slot.is_active && slot.number == number);
             let Some(at) = at else { continue };
             self.slots[at].results.push((tag, scores.map_or_else(ReadResult::Lost, ReadResult::Scores)));

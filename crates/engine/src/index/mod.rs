@@ -52,6 +52,17 @@ impl std::fmt::Debug for Index {
     }
 }
 
+/// Codes in memory that a scorer ranks.
+#[derive(Clone, Copy)]
+pub struct ScoredCodes<'a> {
+    /// The codebook.
+    pub codebook: &'a Codebook,
+    /// The codes, one after another.
+    pub codes: &'a [u8],
+    /// The scorer that has them.
+    pub scorer: &'a dyn Scorer,
+}
+
 impl Index {
     /// Opens the newest version in `folder`. All files that lie in RAM are read and checked.
     ///
@@ -205,11 +216,11 @@ impl Index {
         self.kind.scorer().map(Scorer::report)
     }
 
-    /// The codebook, the codes in memory and the scorer; `None` of a kind without.
-    pub fn codes_and_scorer(&self) -> Option<(&Codebook, &[u8], &dyn Scorer)> {
+    /// The codes in memory and their scorer; `None` of a kind without.
+    pub fn codes_and_scorer(&self) -> Option<ScoredCodes<'_>> {
         let view = self.view();
         let own = view.kind.gpu_ivf()?;
-        Some((own.codebook, own.codes, self.kind.scorer()?))
+        Some(ScoredCodes { codebook: own.codebook, codes: own.codes, scorer: self.kind.scorer()? })
     }
 
     /// Its blocks as they are checked; `None` for a kind without.

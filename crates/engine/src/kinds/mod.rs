@@ -56,7 +56,7 @@ pub(crate) use remote_hnsw::live::{Clusters as LiveClusters, LiveRegion, Session
 pub(crate) use remote_hnsw::loads::recorded_visits;
 pub(crate) use state_bytes::state_bytes;
 
-use crate::base::{Base, OpenOptions, shape};
+use crate::base::{Base, IndexShape, OpenOptions, shape};
 use crate::exec::scorer::Scorer;
 use crate::files;
 use crate::findings::Report;
@@ -244,7 +244,7 @@ pub(crate) use hybrid_ivf::tables::ListTables as UnitTables;
 /// # Errors
 /// A file that is missing or damaged.
 pub(crate) fn read_units(folder: &Path, manifest: &Manifest) -> Result<Option<UnitTables>> {
-    let (of, .., block) = shape(folder, manifest)?;
+    let IndexShape { kind: of, block, .. } = shape(folder, manifest)?;
     (of == IndexKind::HybridIvf).then(|| UnitTables::load(folder, manifest, &block)).transpose()
 }
 
@@ -261,7 +261,7 @@ pub(crate) fn visits(folder: &Path, manifest: &Manifest, server: Option<usize>) 
 /// # Errors
 /// As [`read_units`].
 pub(crate) fn unit_ranges(folder: &Path, manifest: &Manifest) -> Result<UnitRanges> {
-    let (of, .., block) = shape(folder, manifest)?;
+    let IndexShape { kind: of, block, .. } = shape(folder, manifest)?;
     kind(of).unit_ranges(folder, manifest, &block)
 }
 

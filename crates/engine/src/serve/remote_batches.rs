@@ -19,13 +19,20 @@ use crate::search::live::LiveBatches;
 /// Interval at which lost memory nodes are looked for.
 const LOOK: Duration = Duration::from_millis(500);
 
+/// A query that has ended in a batch that has not.
+struct EndedQuery {
+    number: usize,
+    step: Step,
+    state: QueryState,
+}
+
 /// Batches of one thread over memory nodes.
 pub(super) struct LiveThread<'a> {
     batches: LiveBatches<'a>,
     /// Why the present batch could not begin.
     failure: Option<String>,
     /// Queries that have ended and whose answers count once the batch has.
-    kept: Vec<(usize, Step, QueryState)>,
+    kept: Vec<EndedQuery>,
 }
 
 impl<'a> LiveThread<'a> {
@@ -65,7 +72,7 @@ impl<'a> LiveThread<'a> {
             return false;
         }
         if self.batches.ends_with_check() {
-            self.kept.push((number, step, state.clone()));
+            self.kept.push(EndedQuery { number, step, state: state.clone() });
             return false;
         }
         true
@@ -204,7 +211,7 @@ impl Worker<'_> {
     pub(super) fn end_live_batch(&mut self) {
         let Some(live) = self.live.as_mut().filter(|live| live.failure.is_none()) else { return };
         let again = live.batches.end();
-        for (number, step, state) in std::mem::take(&mut live.kept) {
+        for EndedQuery { number, step, state } in std::mem::take(&mut live.kept) {
             if again.contains(&number) {
                 continue;
             }

@@ -364,7 +364,7 @@ impl Peers for Worker<'_> {
             self.running[number].replies.extend(memory);
             let of_job = scores.as_ref().ok().and_then(|bytes| wire::read_scores(bytes).ok());
             self.running[number].components_elsewhere += of_job.map_or(0, |job| job.stats.components);
-            out.push((number, tag, scores));
+            out.push(exec::Scored { number, tag, scores });
         }
     }
 

@@ -199,7 +199,7 @@ pub fn place(index: &Index, options: &PartitionOptions, progress: &dyn Progress)
     let (_, manifest) = Manifest::read(index.folder())?;
     options.check(index.folder(), &manifest)?;
     let plan = SpreadPlan::new(&manifest, options)?;
-    let shape = shape(index.folder(), &manifest)?.3;
+    let shape = shape(index.folder(), &manifest)?.block;
     let source = Source::open(index.folder(), manifest, shape, progress)?;
     let placement = pool(options)?.install(|| Placing::new(options, plan, progress).run(&source))?;
     Ok(Placed { placement, plan: None, lists: None })
@@ -349,7 +349,7 @@ impl Job<'_> {
     }
 
     fn write_blocks(&mut self, manifest: &Manifest, plan: SpreadPlan, partial: &Path) -> Result<Written> {
-        let shape = shape(self.index, manifest)?.3;
+        let shape = shape(self.index, manifest)?.block;
         let source = Source::open(self.index, manifest.clone(), shape, self.progress)?;
         let mut placing = Placing::new(self.options, plan, self.progress);
         let placement = placing.run(&source)?;

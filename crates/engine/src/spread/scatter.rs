@@ -274,7 +274,7 @@ fn publish(made: &Path, out: &Path) -> Result<()> {
 
 /// The options that the index was built with.
 fn building(index: &Path, manifest: &Manifest, options: &PartitionOptions) -> Result<BuildOptions> {
-    let metric = crate::base::shape(index, manifest)?.1;
+    let metric = crate::base::shape(index, manifest)?.metric;
     let missing = |key: &str| {
         Error::corrupt(format!(
             "{}: the manifest does not tell {key}; build the index again",
@@ -329,7 +329,7 @@ struct Job<'a> {
 impl Job<'_> {
     fn make(&self, manifest: Manifest, folder: &Path) -> Result<ScatterReport> {
         let plan = SpreadPlan::new(&manifest, self.options)?;
-        let (_, _, dtype, shape) = crate::base::shape(self.index, &manifest)?;
+        let crate::base::IndexShape { dtype, block: shape, .. } = crate::base::shape(self.index, &manifest)?;
         std::fs::create_dir_all(folder).map_err(|e| Error::io("creating", folder, &e))?;
         // The rows, and beside them the indexes.
         let blocks = u64::from(manifest.blocks.count) * manifest.blocks.bytes as u64;

@@ -39,7 +39,7 @@ pub(super) fn run(state: &LinkState, to: u8) {
             continue;
         }
         let why = match connect(state, to, &address) {
-            Ok((mut wire, number, agreed)) => {
+            Ok(Connection { mut wire, number, agreed }) => {
                 logged.clear();
                 pause = FIRST_PAUSE;
                 outbox.set_open(true);
@@ -64,14 +64,22 @@ pub(super) fn run(state: &LinkState, to: u8) {
     }
 }
 
-fn connect(state: &LinkState, to: u8, address: &str) -> Result<(Wire, u64, Agreed), GreetingError> {
+/// A connection whose greeting has ended.
+struct Connection {
+    wire: Wire,
+    /// Its number among the open connections of the link.
+    number: u64,
+    agreed: Agreed,
+}
+
+fn connect(state: &LinkState, to: u8, address: &str) -> Result<Connection, GreetingError> {
     let mut last = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
     for resolved in address.to_socket_addrs()? {
         match TcpStream::connect_timeout(&resolved, SILENCE) {
             Ok(stream) => {
                 let number = state.open.register(&stream).ok_or_else(|| io::Error::other("stopping"))?;
                 return greet(state, to, address, stream)
-                    .map(|(wire, agreed)| (wire, number, agreed))
+                    .map(|(wire, agreed)| Connection { wire, number, agreed })
                     .inspect_err(|_| state.open.unregister(number));
             }
             Err(e) => last = e,

@@ -63,6 +63,23 @@ pub(crate) struct Entrance {
 /// Ends the waiting of an [`Entrance`].
 pub(crate) struct Bell(UnixStream);
 
+/// An entrance that listens.
+pub(crate) struct OpenEntrance {
+    pub(crate) entrance: Entrance,
+    /// Wakes the thread that waits at the entrance.
+    pub(crate) bell: Bell,
+    /// The address that it listens on.
+    pub(crate) address: SocketAddr,
+}
+
+/// A connection whose greeting was accepted.
+pub(crate) struct Greeted<T> {
+    pub(crate) wire: Wire,
+    pub(crate) address: IpAddr,
+    /// The result of the judgement.
+    pub(crate) who: T,
+}
+
 impl Bell {
     pub(crate) fn ring(&self) {
         // A bell that is full of rings is heard.
@@ -72,7 +89,7 @@ impl Bell {
 
 impl Entrance {
     /// Listens.
-    pub(crate) fn open(listen: SocketAddr, welcome: Welcome) -> io::Result<(Entrance, Bell, SocketAddr)> {
+    pub(crate) fn open(listen: SocketAddr, welcome: Welcome) -> io::Result<OpenEntrance> {
         let listener = TcpListener::bind(listen)?;
         listener.set_nonblocking(true)?;
         sockets::lengthen_queue(&listener)?;
@@ -89,7 +106,7 @@ impl Entrance {
             accept_after: None,
             said: Said::default(),
         };
-        Ok((entrance, Bell(ringing), address))
+        Ok(OpenEntrance { entrance, bell: Bell(ringing), address })
     }
 
     /// Descriptors to wait for.
@@ -114,7 +131,7 @@ impl Entrance {
         &mut self,
         watched: &[Watched],
         mut judge: impl FnMut(&[u8], &[u8; ANSWERED_BYTES]) -> Judged<T>,
-    ) -> Vec<(Wire, IpAddr, T)> {
+    ) -> Vec<Greeted<T>> {
         if sockets::is_readable(&watched[0]) {
             let _ = self.bell.read(&mut [0; 64]);
         }
@@ -129,7 +146,9 @@ impl Entrance {
             match heard {
                 Ok(None) if guest.deadline > now => staying.push(guest),
                 Ok(None) => self.refuse(guest.address, &too_slow()),
-                Ok(Some(who)) => greeted.extend(guest.wire.map(|wire| (wire, guest.address, who))),
+                Ok(Some(who)) => {
+                    greeted.extend(guest.wire.map(|wire| Greeted { wire, address: guest.address, who }))
+                }
                 Err(why) => self.refuse(guest.address, &why),
             }
         }
@@ -369,7 +388,8 @@ mod tests {
             refusal: ToString::to_string,
             log: std::sync::Arc::new(|_| {}),
         };
-        let (entrance, bell, address) = Entrance::open("127.0.0.1:0".parse().unwrap(), welcome).unwrap();
+        let OpenEntrance { entrance, bell, address } =
+            Entrance::open("127.0.0.1:0".parse().unwrap(), welcome).unwrap();
         (Entrance { places, ..entrance }, bell, address)
     }
 
@@ -392,7 +412,7 @@ mod tests {
                     Some((identity(0), ()))
                 })
             });
-            greeted.extend(found.into_iter().map(|(_, _, (server, ()))| server));
+            greeted.extend(found.into_iter().map(|guest| guest.who.0));
         }
     }
 

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use stratann_core::peer::message::{self, HEADER, Refused};
 
-use super::entrance::{Bell, Entrance, Welcome};
+use super::entrance::{Bell, Entrance, Greeted, OpenEntrance, Welcome};
 use super::greeting::{self, PEERS, Versions};
 use super::outbox::Outbox;
 use super::secure::Wire;
@@ -48,7 +48,7 @@ impl Listener {
             refusal: ToString::to_string,
             log: options.log.clone(),
         };
-        let (entrance, bell, address) = Entrance::open(options.listen, welcome)?;
+        let OpenEntrance { entrance, bell, address } = Entrance::open(options.listen, welcome)?;
         let inner = Arc::new(Inner {
             secret: options.secret.clone(),
             versions: options.versions,
@@ -115,7 +115,7 @@ fn run(inner: &Arc<Inner>, mut entrance: Entrance) {
             greeting::judge(&PEERS, &inner.secret, (opening, received), own, find)
         });
         threads.retain(|t: &JoinHandle<()>| !t.is_finished());
-        for (wire, from, (server, link)) in greeted {
+        for Greeted { wire, address: from, who: (server, link) } in greeted {
             if open.fetch_add(1, Ordering::SeqCst) >= inner.limit {
                 open.fetch_sub(1, Ordering::SeqCst);
                 entrance.log(format!("connection from {from} closed: there are {}, the most", inner.limit));

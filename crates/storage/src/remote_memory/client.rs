@@ -37,8 +37,16 @@ pub(super) struct TcpMemory {
     handle: Option<TcpStream>,
     number: u64,
     frame: Vec<u8>,
-    // Set while dialing fails: when to try again, the pause after that, and why.
-    failed: Option<(Instant, Duration, MemoryError)>,
+    // Set while dialing fails.
+    failed: Option<FailedDial>,
+}
+
+struct FailedDial {
+    /// Time of the next try.
+    again: Instant,
+    /// Pause after the next try.
+    pause: Duration,
+    why: MemoryError,
 }
 
 /// Failure of an exchange.
@@ -107,14 +115,16 @@ impl TcpMemory {
     /// The connection, dialed if there is none.
     fn take_wire(&mut self) -> Result<Wire, MemoryError> {
         if self.wire.is_none() {
-            if let Some((again, _, why)) = &self.failed
+            if let Some(FailedDial { again, why, .. }) = &self.failed
                 && Instant::now() < *again
             {
                 return Err(why.clone());
             }
             self.dial().inspect_err(|why| {
-                let pause = self.failed.as_ref().map_or(FIRST_PAUSE, |(_, pause, _)| *pause);
-                self.failed = Some((Instant::now() + pause, (pause * 2).min(LAST_PAUSE), why.clone()));
+                let pause = self.failed.as_ref().map_or(FIRST_PAUSE, |failed| failed.pause);
+                let again = Instant::now() + pause;
+                self.failed =
+                    Some(FailedDial { again, pause: (pause * 2).min(LAST_PAUSE), why: why.clone() });
             })?;
         }
         self.failed = None;

@@ -20,10 +20,16 @@ pub enum Fault {
     FlippedBit(usize),
 }
 
+struct WaitingRead {
+    tag: u64,
+    offset: u64,
+    buffer: Buffer,
+}
+
 /// One store: a byte vector.
 pub struct MemoryTier {
     bytes: Arc<Vec<u8>>,
-    waiting: Vec<(u64, u64, Buffer)>,
+    waiting: Vec<WaitingRead>,
     depth: usize,
     seed: u64,
     reads: u64,
@@ -76,7 +82,7 @@ impl Tier for MemoryTier {
 
     fn submit(&mut self, tag: u64, _: StoreId, offset: u64, buffer: Buffer) {
         assert!(self.room() > 0, "the caller asks for room first");
-        self.waiting.push((tag, offset, buffer));
+        self.waiting.push(WaitingRead { tag, offset, buffer });
     }
 
     fn poll(&mut self, wait: bool, done: &mut Vec<Completion>) -> io::Result<()> {
@@ -84,7 +90,7 @@ impl Tier for MemoryTier {
         let count = if wait { 1 + draw as usize % 3 } else { draw as usize % 3 };
         for i in 0..count.min(self.waiting.len()) {
             let at = hash(self.seed, 1 + i as u64, self.reads) as usize % self.waiting.len();
-            let (tag, offset, buffer) = self.waiting.swap_remove(at);
+            let WaitingRead { tag, offset, buffer } = self.waiting.swap_remove(at);
             let completion = self.complete(tag, offset, buffer);
             done.push(completion);
         }

@@ -16,7 +16,9 @@ use crate::progress::ProgressPrinter;
 /// Compares the ways to divide an index over servers, by queries as they will come.
 pub(super) fn explain_plan(
     index: &Index,
-    (servers, queries, effort): (usize, Option<PathBuf>, Effort),
+    servers: usize,
+    queries: Option<PathBuf>,
+    effort: Effort,
     output: Output,
 ) -> Result<Verdict> {
     let nprobe = if let Effort::Clusters(nprobe, ..) = effort { Some(nprobe) } else { None };

@@ -285,7 +285,8 @@ pub(super) fn ask_records(cx: &mut StepContext<'_, HybridIvf>) -> Option<()> {
 /// Scans lists of the batch that were read here.
 pub(super) fn take(
     cx: &mut StepContext<'_, HybridIvf>,
-    (tag, first, count): (Tag, u32, u32),
+    tag: Tag,
+    (first, count): (u32, u32),
     bytes: &[u8],
 ) -> Option<()> {
     cx.own.batch.asked.retain(|asked| asked.0 != tag);

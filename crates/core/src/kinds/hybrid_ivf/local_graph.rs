@@ -10,7 +10,7 @@ use super::{HybridIvf, LocalCodes, LocalSearch, ReadKind, Scratch, Unread, View,
 use crate::PAGE;
 use crate::exact::{BoundEstimator, DistanceBounds};
 use crate::format::edges::Edges;
-use crate::format::inverted_list::ListCodes;
+use crate::format::inverted_list::{ListCodes, MemberBounds};
 use crate::kinds::kind::StepContext;
 use crate::order::order_key;
 use crate::route::to_centroid;
@@ -242,7 +242,7 @@ impl ClusterSearch {
     ) -> Option<(DistanceBounds, (f32, f32))> {
         let (codes, slot) = self.list_codes(cx.view, read, number)?;
         let size = cx.view.shape.code_bytes;
-        let (term, radius, from_centroid) = codes.member(slot)?;
+        let MemberBounds { term, radius, from_centroid } = codes.member(slot)?;
         let code = cx.scratch.query.table.distance(codes.codes().get(slot * size..(slot + 1) * size)?);
         Some((
             self.estimator.by_code(self.base, term, cx.scratch.query.table.to_float(code), radius),
@@ -296,7 +296,7 @@ impl ClusterSearch {
                 let (Some(&slot), Some(&code)) = (cx.scratch.ids.get(i), cx.scratch.distances.get(i)) else {
                     break;
                 };
-                let (term, radius, from_centroid) = codes.member(slot as usize)?;
+                let MemberBounds { term, radius, from_centroid } = codes.member(slot as usize)?;
                 let cross = cx.scratch.query.table.to_float(code);
                 let bounds = self.estimator.by_code(self.base, term, cross, radius);
                 fruitful |= self.offer_member(cx, edge, &bounds, from_centroid, pivot);

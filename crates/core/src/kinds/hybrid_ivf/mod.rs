@@ -59,7 +59,7 @@ pub struct Scratch {
     centroid_beam: Beam,
     member_beam: Beam,
     /// Clusters with their sample hits and their rank, smaller first.
-    ranking: Vec<(u32, u32, f32)>,
+    ranking: Vec<RankedCluster>,
     /// The lists of a divided cluster, by the distance to their centroids.
     nearest_lists: Vec<(u32, u32)>,
     /// Of the member of a local graph that is expanded: the edges to members not visited before.
@@ -112,9 +112,9 @@ impl Kind for HybridIvf {
         }
         cx.take_in(arrived, |cx, pending, bytes| match ReadKind::of(&pending.read)? {
             ReadKind::Lists { first, count } if cx.own.batch.awaits(pending.tag) => {
-                batch::take(cx, (pending.tag, first, count), bytes)
+                batch::take(cx, pending.tag, (first, count), bytes)
             }
-            ReadKind::Lists { first, count } => visit::take(cx, (pending.tag, first, count), bytes),
+            ReadKind::Lists { first, count } => visit::take(cx, pending.tag, (first, count), bytes),
             ReadKind::Records { .. } => rerank::take(cx, pending, bytes),
             ReadKind::Run { first, count } => scan::take_run(cx, (first, count), bytes),
             ReadKind::Edges { .. } => local_graph::take(cx, pending.read.at.offset, bytes),

@@ -4,7 +4,7 @@
 use alloc::vec::Vec;
 
 use super::scan::prune_candidates;
-use super::{HybridIvf, Order, Scratch, Unread, bound_estimator, likelihood};
+use super::{HybridIvf, Order, RankedCluster, Scratch, Unread, bound_estimator, likelihood};
 use crate::exact::BoundEstimator;
 use crate::kinds::kind::StepContext;
 use crate::order::{from_order_key, order_key};
@@ -128,34 +128,38 @@ fn rank_clusters(
     ranking.clear();
     for entry in centroids.entries() {
         if !cx.view.directory.lists_of(entry.id).is_empty() {
-            ranking.push((entry.id, 0, from_order_key(entry.distance)));
+            let distance = from_order_key(entry.distance);
+            ranking.push(RankedCluster { cluster: entry.id, sample_hits: 0, distance });
         }
     }
     if order != Order::Centroid {
         let far = members.entries().last().map_or(0.0, |last| from_order_key(last.distance));
-        let beyond = ranking.last().map_or(f32::INFINITY, |last| last.2);
+        let beyond = ranking.last().map_or(f32::INFINITY, |last| last.distance);
         for entry in members.entries() {
             let cluster = cx.view.nav.cluster_of[entry.id as usize];
             let nearer = EVIDENCE_WEIGHT * (far - from_order_key(entry.distance)).max(0.0);
-            match ranking.iter_mut().find(|v| v.0 == cluster) {
-                Some(entry) if entry.1 == 0 && order != Order::SampleHits => {
-                    (entry.1, entry.2) = (1, entry.2 - nearer);
+            match ranking.iter_mut().find(|v| v.cluster == cluster) {
+                Some(entry) if entry.sample_hits == 0 && order != Order::SampleHits => {
+                    (entry.sample_hits, entry.distance) = (1, entry.distance - nearer);
                 }
-                Some(entry) => entry.1 += 1,
-                None if order == Order::SampleHits => ranking.push((cluster, 1, beyond)),
+                Some(entry) => entry.sample_hits += 1,
+                None if order == Order::SampleHits => {
+                    ranking.push(RankedCluster { cluster, sample_hits: 1, distance: beyond });
+                }
                 None => {
                     let base = to_centroid(cx.base.metric, &query.wide, cx.view.centroid(cluster));
-                    ranking.push((cluster, 1, base - nearer));
+                    ranking.push(RankedCluster { cluster, sample_hits: 1, distance: base - nearer });
                 }
             }
         }
     }
     ranking.sort_unstable_by(|a, b| {
-        let by_hits = if order == Order::SampleHits { b.1.cmp(&a.1) } else { core::cmp::Ordering::Equal };
-        by_hits.then(a.2.total_cmp(&b.2)).then(a.0.cmp(&b.0))
+        let hits = b.sample_hits.cmp(&a.sample_hits);
+        let by_hits = if order == Order::SampleHits { hits } else { core::cmp::Ordering::Equal };
+        by_hits.then(a.distance.total_cmp(&b.distance)).then(a.cluster.cmp(&b.cluster))
     });
     ranking.truncate(cx.params.visits_max(cx.view.directory.clusters()) as usize);
-    cx.own.ranked.extend(ranking.iter().map(|v| v.0));
+    cx.own.ranked.extend(ranking.iter().map(|v| v.cluster));
 }
 
 /// Ranks clusters by the number of members to expect nearer than the k-th of the members found.
@@ -170,7 +174,8 @@ fn rank_by_expectation(
         let count = cx.view.directory.members_of(cluster).len() as u32;
         if count > 0 {
             let cosine = likelihood::cosine(estimator, base, cx.view.spread(cluster), threshold);
-            ranking.push((cluster, 0, -likelihood::log_expected(count, cosine)));
+            let distance = -likelihood::log_expected(count, cosine);
+            ranking.push(RankedCluster { cluster, sample_hits: 0, distance });
         }
     };
     for entry in centroids.entries() {
@@ -182,8 +187,8 @@ fn rank_by_expectation(
             expect(cluster, to_centroid(cx.base.metric, &query.wide, cx.view.centroid(cluster)));
         }
     }
-    ranking.sort_unstable_by(|a, b| a.2.total_cmp(&b.2).then(a.0.cmp(&b.0)));
-    ranking.dedup_by_key(|v| v.0);
+    ranking.sort_unstable_by(|a, b| a.distance.total_cmp(&b.distance).then(a.cluster.cmp(&b.cluster)));
+    ranking.dedup_by_key(|v| v.cluster);
     ranking.truncate(cx.params.visits_max(cx.view.directory.clusters()) as usize);
-    cx.own.ranked.extend(ranking.iter().map(|v| v.0));
+    cx.own.ranked.extend(ranking.iter().map(|v| v.cluster));
 }

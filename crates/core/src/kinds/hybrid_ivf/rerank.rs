@@ -69,7 +69,7 @@ fn has_elsewhere(cx: &mut StepContext<'_, HybridIvf>, width: usize) -> bool {
     for _ in cx.q.io.pending.len()..width {
         let Some(candidate) = left.pop() else { break };
         let limit = cx.own.estimates.kth();
-        take_group(cx.view, (candidate, 2 * cx.q.top.k as usize, limit), &mut left, &mut group, |_| true);
+        take_group(cx.view, candidate, (2 * cx.q.top.k as usize, limit), &mut left, &mut group, |_| true);
         for &c in &group {
             let list = directory.list_of(c.id);
             match cx.reach(list) {
@@ -120,7 +120,7 @@ pub(super) fn read_ahead(cx: &mut StepContext<'_, HybridIvf>, width: usize) -> O
     while asked.is_some() && cx.q.io.pending.len() < width {
         let Some(candidate) = here.pop() else { break };
         let list = directory.list_of(candidate.id);
-        take_group(cx.view, (candidate, usize::MAX, limit), &mut here, &mut group, |c| {
+        take_group(cx.view, candidate, (usize::MAX, limit), &mut here, &mut group, |c| {
             directory.list_of(c.id) == list
         });
         if cx.q.mode == Mode::Eager {
@@ -197,7 +197,8 @@ fn ask(cx: &mut StepContext<'_, HybridIvf>, candidate: Unread) -> Option<bool> {
     let limit = cx.own.estimates.kth();
     take_group(
         cx.view,
-        (candidate, 2 * cx.q.top.k as usize, limit),
+        candidate,
+        (2 * cx.q.top.k as usize, limit),
         &mut cx.own.candidates,
         &mut group,
         |_| true,
@@ -218,7 +219,8 @@ fn ask(cx: &mut StepContext<'_, HybridIvf>, candidate: Unread) -> Option<bool> {
 /// lower bound is within `limit`. A round depends on its candidates alone, not on which are known or where they are.
 fn take_group(
     view: &View<'_>,
-    (candidate, likely, limit): (Unread, usize, f32),
+    candidate: Unread,
+    (likely, limit): (usize, f32),
     candidates: &mut Vec<Unread>,
     group: &mut Vec<Unread>,
     may_join: impl Fn(&Unread) -> bool,

@@ -81,11 +81,7 @@ impl Scratch {
 
     /// The clusters that the last navigation found, in the order of their visits.
     pub fn ranked(&self) -> impl Iterator<Item = RankedCluster> + '_ {
-        self.ranking.iter().map(|&(cluster, sample_hits, distance)| RankedCluster {
-            cluster,
-            sample_hits,
-            distance,
-        })
+        self.ranking.iter().copied()
     }
 
     /// The distance of the prepared query to a centroid, on the scale of codes: squared l2 (under cosine between unit

@@ -275,7 +275,8 @@ fn ask_for_members(cx: &mut StepContext<'_, HybridIvf>, list: u32) -> Option<boo
 /// before them.
 pub(super) fn take(
     cx: &mut StepContext<'_, HybridIvf>,
-    (tag, first, count): (Tag, u32, u32),
+    tag: Tag,
+    (first, count): (u32, u32),
     bytes: &[u8],
 ) -> Option<()> {
     let end = first.checked_add(count)?;

@@ -22,10 +22,19 @@ enum Phase {
     Clearing(Option<Span>),
 }
 
-/// Pages that are free as far as is known, and the words with their bits: place, content and content once claimed.
+/// A word with bits of pages.
+struct PageBits {
+    at: Address,
+    /// Content as it was read.
+    expect: u64,
+    /// Content once the pages are claimed.
+    new: u64,
+}
+
+/// Pages that are free as far as is known, and the words with their bits.
 struct Run {
     space: Span,
-    words: Vec<(Address, u64, u64)>,
+    words: Vec<PageBits>,
 }
 
 /// Finds space for a group on its node. A dead claimer's space is lost, because it may only have stopped.
@@ -111,7 +120,7 @@ impl Allocate {
         let run = if has_word { self.run(places, &bits) } else { None };
         if run.is_some() || !freed.is_empty() {
             let claims = run.iter().flat_map(|run| &run.words);
-            ops.extend(claims.map(|&(at, expect, new)| swap(at, expect, new)));
+            ops.extend(claims.map(|bits| swap(bits.at, bits.expect, bits.new)));
             self.phase = Phase::Claiming(freed, run);
             return Step::Ask(ops);
         }
@@ -158,7 +167,7 @@ impl Allocate {
         let space = Span { offset: page * GROUP_ALIGN, bytes: self.bytes };
         let word = |(at, mask): (u64, u64)| {
             let held = bits.get(at as usize).copied().unwrap_or(u64::MAX);
-            (Address::new(self.node, own.end + 8 * at), held, held | mask)
+            PageBits { at: Address::new(self.node, own.end + 8 * at), expect: held, new: held | mask }
         };
         Some(Run { space, words: masks(space).map(word).collect() })
     }
@@ -175,15 +184,14 @@ impl Allocate {
         let mut ops: Vec<Op> = own.flat_map(|(space, _)| free(places, self.node, space)).collect();
         let mut space = None;
         if let Some(run) = run {
-            let won: Vec<&(Address, u64, u64)> =
-                run.words.iter().filter(|(_, expect, _)| answers.word() == *expect).collect();
+            let won: Vec<&PageBits> = run.words.iter().filter(|bits| answers.word() == bits.expect).collect();
             if won.len() == run.words.len() {
                 space = Some(run.space);
             } else {
                 // Others were faster.
                 let back = won
                     .into_iter()
-                    .map(|&(at, expect, new)| Op::FetchAdd { at, add: expect.wrapping_sub(new) });
+                    .map(|bits| Op::FetchAdd { at: bits.at, add: bits.expect.wrapping_sub(bits.new) });
                 ops.extend(back);
             }
         }

@@ -30,10 +30,17 @@ struct GpuScorer {
     gpu_budget: Option<u64>,
     early_tables: bool,
     // Read when the GPU has failed.
-    file: (PathBuf, String, FileEntry),
+    file: CodesOnDisk,
     all: OnceLock<std::result::Result<Resident, String>>,
     ranked_here: AtomicU64,
     lost: OnceLock<String>,
+}
+
+/// The file of the codes.
+struct CodesOnDisk {
+    folder: PathBuf,
+    name: String,
+    entry: FileEntry,
 }
 
 /// Copies as many codes to a GPU as it has room for. The codes come back with the error when there is no such scorer.
@@ -79,7 +86,11 @@ pub(crate) fn open_gpu(
         held,
         gpu_budget: options.gpu_budget,
         early_tables: options.early_tables,
-        file: (file.folder.to_path_buf(), file.name.to_string(), file.entry.clone()),
+        file: CodesOnDisk {
+            folder: file.folder.to_path_buf(),
+            name: file.name.to_string(),
+            entry: file.entry.clone(),
+        },
         all: OnceLock::new(),
         ranked_here: AtomicU64::new(0),
         lost: OnceLock::new(),
@@ -215,7 +226,7 @@ impl Scorer for GpuScorer {
             self.lost.get_or_init(|| "a batch failed or did not end in time".into());
         }
         let all = self.all.get_or_init(|| {
-            let (folder, name, entry) = &self.file;
+            let CodesOnDisk { folder, name, entry } = &self.file;
             read_resident(folder, name, entry).map_err(|e| e.message)
         });
         let codes =

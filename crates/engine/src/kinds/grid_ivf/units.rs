@@ -6,7 +6,7 @@ use stratann_core::format::grid::GridLayout;
 use stratann_core::kinds::grid_ivf::prewarmed;
 use stratann_storage::{Error, Result};
 
-use crate::base::{read_role, shape};
+use crate::base::{IndexShape, read_role, shape};
 use crate::files;
 use crate::manifest::Manifest;
 use crate::units::UnitRanges;
@@ -90,7 +90,7 @@ impl Places {
 /// # Errors
 /// Numbers that cannot be.
 pub(crate) fn layout(folder: &Path, manifest: &Manifest) -> Result<GridLayout> {
-    let (_, metric, dtype, block) = shape(folder, manifest)?;
+    let IndexShape { metric, dtype, block, .. } = shape(folder, manifest)?;
     let layout = manifest.grid(folder)?.facts.layout(dtype, metric, manifest.dim, block.id_bytes);
     layout.ok_or_else(|| senseless(folder))
 }

@@ -20,7 +20,7 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use super::learning::file as summary_file;
 use super::tables::ListTables;
-use crate::base::{Base, shape};
+use crate::base::{Base, IndexShape, shape};
 use crate::files;
 use crate::findings::file::check_file;
 use crate::findings::{Finding, Report, file_in};
@@ -118,7 +118,7 @@ pub(crate) fn check_parts(
 
 /// Reads what describes the lists.
 fn open(folder: &Path, manifest: &Manifest) -> Result<(view::Base<'static>, ListTables)> {
-    let (_, metric, dtype, block) = shape(folder, manifest)?;
+    let IndexShape { metric, dtype, block, .. } = shape(folder, manifest)?;
     let view = view::Base { metric, dtype, dim: manifest.dim, nodes: manifest.rows as u32, here: None };
     Ok((view, ListTables::load(folder, manifest, &block)?))
 }

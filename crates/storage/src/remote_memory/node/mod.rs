@@ -17,7 +17,7 @@ use self::frames::Frames;
 pub use super::region::Place;
 use super::region::Region;
 use super::{Facts, NodeId, protocol};
-use crate::link::entrance::{Bell, Entrance, Welcome};
+use crate::link::entrance::{Bell, Entrance, Greeted, OpenEntrance, Welcome};
 use crate::link::greeting::{self, Identity, REMOTE_MEMORY};
 use crate::link::{Log, Tls, Versions, sockets};
 use crate::{Error, ErrorKind, Result};
@@ -84,9 +84,10 @@ impl Node {
             refusal: connection::refusal,
             log: options.log.clone(),
         };
-        let (entrance, bell, address) = Entrance::open(options.listen, welcome).map_err(|e| {
-            Error::bad_input(format!("listening on {}: {e}; give another --listen", options.listen))
-        })?;
+        let OpenEntrance { entrance, bell, address } =
+            Entrance::open(options.listen, welcome).map_err(|e| {
+                Error::bad_input(format!("listening on {}: {e}; give another --listen", options.listen))
+            })?;
         region.set_door(address);
         let state = Arc::new(State::default());
         let serving = Serving {
@@ -248,7 +249,7 @@ impl Serving {
             let find = |_| Some((me.clone(), ()));
             greeting::judge(&REMOTE_MEMORY, secret, (opening, received), (0, versions()), find)
         };
-        for (wire, _, _) in self.entrance.turn(watched, judge) {
+        for Greeted { wire, .. } in self.entrance.turn(watched, judge) {
             let limit = self.options.connections_max;
             if self.connections.len() >= limit {
                 let line = format!("a connection was closed: there are {limit}, the most of this node");

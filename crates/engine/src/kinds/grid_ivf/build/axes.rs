@@ -146,8 +146,8 @@ fn rotation(build: &Build<'_>, sample: &[f32], dim: usize) -> Result<Vec<f32>> {
     let group = RotationWork::of(sample.len() / dim, dim).group;
     let mut matrix = vec![0f32; dim * dim];
     let axes = principal_axes(sample, dim, group, build.progress)?;
-    for (row, (_, first, vector)) in matrix.chunks_exact_mut(dim).zip(axes) {
-        row[first..first + vector.len()].copy_from_slice(&vector);
+    for (row, axis) in matrix.chunks_exact_mut(dim).zip(axes) {
+        row[axis.first..axis.first + axis.components.len()].copy_from_slice(&axis.components);
     }
     Ok(matrix)
 }

@@ -20,7 +20,7 @@ use stratann_storage::durable::sync_folder;
 use stratann_storage::names::FileName;
 use stratann_storage::{Error, Progress, Result, data_file};
 
-use crate::base::shape;
+use crate::base::{IndexShape, shape};
 use crate::files;
 use crate::kinds::hybrid_ivf::build::plan::{Planner, code_budget};
 use crate::kinds::hybrid_ivf::facts::{ListFacts, ListSection, PlanReport};
@@ -174,7 +174,7 @@ impl Old {
             )));
         };
         manifest.planned_account(0).check(options.ram_budget, "replan this index")?;
-        let (_, metric, dtype, block) = shape(folder, &manifest)?;
+        let IndexShape { metric, dtype, block, .. } = shape(folder, &manifest)?;
         let tables = ListTables::load(folder, &manifest, &block)?;
         let path = folder.join(files::LEARNT);
         let summary = summary_file::load(&path, manifest.build_id, tables.directory.clusters());
