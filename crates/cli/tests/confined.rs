@@ -12,8 +12,8 @@ use common::{Data, Noise, Running, arg, folder, get, post, wait_for};
 use stratann_testing::{Need, is_required, leave_out};
 
 const MIB: u64 = 1 << 20;
-/// What the kernel charges to the group besides the program's own memory: page tables, sockets, and dirty pages of
-/// the files being written, which it writes back and drops under pressure.
+/// Memory that the kernel charges to the group besides the program's own: page tables, sockets, and dirty pages of the
+/// files being written, which it writes back and drops under pressure.
 const KERNEL_MIB: u64 = 8;
 /// Pages of the program's file that are accounted, and that a search need not touch.
 const FILE_MIB: u64 = 4;

@@ -13,7 +13,7 @@ use serde_json::Value;
 const SAME: [&str; 8] =
     ["spann", "hi+pq", "hi+gpu", "hi+pq+gpu", "rummy-like", "mi-cpu", "mi-gpu", "static-n"];
 
-/// What the program is given for files of baselines, which only the laboratory writes.
+/// Options that the program is given for files of baselines, which only the laboratory writes.
 const BASELINES: &[&str] = if LAB { &["--baselines"] } else { &[] };
 
 /// The baselines that the program has.

@@ -1,5 +1,5 @@
-//! What is no regular file of the right length in the place of an index's file is refused before it is read, paths need
-//! not be UTF-8, every number is an id, and no number of a version wraps.
+//! Files of another kind or length in the place of an index's file are refused before they are read, paths need not be
+//! UTF-8, every number is an id, and no number of a version wraps.
 #![allow(missing_docs)]
 
 mod common;
@@ -32,7 +32,7 @@ fn ended(args: &[&OsStr]) -> Output {
     child.wait_with_output().unwrap()
 }
 
-/// What lies in the place of a file.
+/// Puts something else in the place of a file.
 fn put(what: &str, path: &Path) {
     std::fs::remove_file(path).unwrap();
     match what {

@@ -30,7 +30,7 @@ struct World {
     address: String,
 }
 
-/// What the headers in the first node say.
+/// Words of the headers in the first node.
 struct Seen {
     /// Changes since the index was loaded.
     clock: u64,
@@ -134,7 +134,7 @@ impl World {
     }
 }
 
-/// What a process that inserts has printed, once it ends well.
+/// Output of a process that inserts, once it ends well.
 fn inserted(running: Running, count: usize) {
     let (mut running, mut out) = (running, String::new());
     std::io::Read::read_to_string(&mut running.child.stdout.take().unwrap(), &mut out).unwrap();

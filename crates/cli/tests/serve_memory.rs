@@ -65,7 +65,7 @@ impl Loaded {
         memory.write(&[(offset, &[0x5a; 8])]).unwrap();
     }
 
-    /// Where the first group begins.
+    /// Offset of the first group.
     fn groups_at(&self, address: &str) -> u64 {
         let secret = read_key(&self.key, &|_| {}).unwrap();
         let mut memory = connect_one(address, &Credentials::new(secret, None)).unwrap();

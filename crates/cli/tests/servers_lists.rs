@@ -250,7 +250,7 @@ fn without_replicas_a_dead_process_makes_answers_partial_and_they_say_so() {
     assert!(run["per_query"]["unreachable"].as_f64() > Some(0.1), "{run}");
 }
 
-/// What is in the file of the index's version that this server has fetched, and what it said of fetching.
+/// Content of the file of the index's version that this server has fetched, and its words about fetching.
 fn fetched(said: &str, version: u64) -> (u64, u64) {
     let line = said
         .lines()

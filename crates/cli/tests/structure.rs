@@ -122,7 +122,7 @@ const NAMES_A_KIND: [(&str, &str); 5] = [
     ("engine/src/spread/scatter.rs", "separate indexes are graphs"),
 ];
 
-/// What other systems do, and a kind without a technique: rooms behind the feature `lab` alone know them.
+/// Searches of other systems, and of a kind without a technique: rooms behind the feature `lab` alone know them.
 const BASELINES: [&str; 15] = [
     "Source::Lists",
     "Source::CodeLists",

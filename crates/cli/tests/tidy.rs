@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 const FILE_LINES_MAX: usize = 600;
 /// Lines of a function, its signature included.
 const FUNCTION_LINES_MAX: usize = 70;
-/// How far above an unsafe block its reason may begin.
+/// Lines above an unsafe block within which its reason may begin.
 const SAFETY_REACH: usize = 8;
 
 /// Folders that hold nothing written by hand.
@@ -17,8 +17,8 @@ const SKIPPED: [&str; 5] = ["target", "demo-out", "out", "node_modules", "__pyca
 /// Endings of what is.
 const WRITTEN: [&str; 8] = [".rs", ".py", ".pyi", ".sh", ".md", ".toml", "Makefile", ".ci/run"];
 
-/// Where `unsafe` may stand: arithmetic, what talks to the kernel of the machine or to a C library, and arrays that
-/// Python owns.
+/// Places where `unsafe` may stand: arithmetic, code that talks to the kernel of the machine or to a C library, and
+/// arrays that Python owns.
 const UNSAFE_ALLOWED: [&str; 8] = [
     "crates/kernel/",
     "crates/gpu/src/",

@@ -41,7 +41,7 @@ fn two() -> Two {
     Two { indexes: [first, second], answers, data }
 }
 
-/// What a server answers to one query: ids, or why there are none.
+/// Reply of a server to one query: ids, or why there are none.
 fn ask(address: &str, row: &[f64]) -> Result<Vec<u32>, String> {
     let body: Vec<u8> = row.iter().flat_map(|&x| (x as f32).to_le_bytes()).collect();
     let (status, reply) = post(address, "/v1/search?search_list=30&width=1&k=10&timeout_ms=20000", &body);

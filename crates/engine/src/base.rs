@@ -1,4 +1,4 @@
-//! What every open index has, whatever its kind: its manifest, and the file that queries read.
+//! The part of every open index, whatever its kind: its manifest, and the file that queries read.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -24,7 +24,7 @@ use crate::kinds::options::OpenBaselines;
 use crate::manifest::Manifest;
 use stratann_params::IndexKind;
 
-/// How an index is opened.
+/// Options with which an index is opened.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct OpenOptions {
     /// Everything that open index and searches may take, in bytes; `None` for no limit.
@@ -38,7 +38,7 @@ pub struct OpenOptions {
     pub search_reserve: Reserve,
     /// Whether the index learns from its queries, where its kind can.
     pub learning: LearnOptions,
-    /// How codes of a `gpu-ivf` are ranked.
+    /// Ranking of the codes of a `gpu-ivf`.
     pub scorer: ScorerOptions,
     /// Files of a `gpu-ivf` for comparisons.
     #[cfg(feature = "lab")]
@@ -48,7 +48,7 @@ pub struct OpenOptions {
 /// Memory for searches on an index that is about to be opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Reserve {
-    /// What they take, in bytes, with the default number of queries in flight.
+    /// Bytes that searches take with the default number of queries in flight.
     pub bytes: u64,
     /// The same with fewer queries in flight, the default where memory is low.
     pub low_memory_bytes: u64,
@@ -56,7 +56,7 @@ pub struct Reserve {
     pub threads: usize,
 }
 
-/// Where queries read.
+/// Source of the bytes that queries read.
 pub(crate) enum Source {
     /// A file: blocks, or lists in pages.
     File(Arc<File>),
@@ -110,7 +110,7 @@ impl Base {
         })
     }
 
-    /// What is in the memory of memory nodes.
+    /// Opens an index in the memory of memory nodes.
     ///
     /// # Errors
     /// As [`Base::open`].
@@ -153,7 +153,7 @@ impl Base {
         }
     }
 
-    /// What queries of any kind see.
+    /// The part of the index that queries of any kind see.
     pub(crate) fn view(&self) -> view::Base<'_> {
         view::Base {
             metric: self.metric,

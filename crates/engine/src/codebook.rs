@@ -79,7 +79,7 @@ pub(crate) fn training_fixed_bytes(dim: usize, kind: CodeKind) -> u64 {
     (if rotates { matrices + packed } else { 0 } + centroids) as u64
 }
 
-/// What training takes on a current machine, in seconds: work that threads share, and work of one thread.
+/// Expected time of training on a current machine, in seconds: work that threads share, and work of one thread.
 struct Work {
     coarse_s: f64,
     codes_s: f64,

@@ -39,7 +39,7 @@ impl StopRule {
         StopRule { slack, share, margin: None, idle_share: 0.0 }
     }
 
-    /// What rules of one path have in common where points do not name it: they differ in the margin alone.
+    /// The part that rules of one path have in common where points do not name it: they differ in the margin alone.
     fn family(&self) -> StopRule {
         StopRule { margin: self.margin.map(|_| 0.0), ..*self }
     }
@@ -139,14 +139,14 @@ impl Point {
     }
 }
 
-/// What recall costs for one k: several efforts for each of several stop rules.
+/// Cost of recall for one k: several efforts for each of several stop rules.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Curve {
     /// Results asked for.
     pub k: u32,
     /// Queries it was measured on.
     pub queries: usize,
-    /// Where they came from: `mixture`, `rows` (in older indexes) or `queries`.
+    /// Source of the queries: `mixture`, `rows` (in older indexes) or `queries`.
     pub source: String,
     /// Distance of these rows to the k-th of their neighbours, by the median; of a mixture the distance that few of its
     /// queries exceed. Unknown for queries, and in indexes of before it was kept.
@@ -303,14 +303,14 @@ pub const RECALL_USUAL: f64 = 0.95;
 pub struct UnreachedRecall {
     /// Results of a query, of the curve.
     pub k: u32,
-    /// What was asked for.
+    /// Recall that was asked for.
     pub asked: f64,
     /// The highest recall that was reached by unseen queries.
     pub reached: f64,
 }
 
 impl UnreachedRecall {
-    /// What was reached on an index of this kind, what follows, and what to do.
+    /// Text of the recall that was reached on an index of this kind, what follows, and what to do.
     pub fn describe(&self, kind: IndexKind) -> String {
         format!(
             "recall {} asked, {} reached for k {} at the widest setting of the calibration: searches that ask for more \
@@ -323,8 +323,8 @@ impl UnreachedRecall {
     }
 }
 
-/// What a search for `k` results does not reach; `None` where it does, where the search of everything was asked for,
-/// and without a curve.
+/// The recall that a search for `k` results does not reach; `None` where it does, where the search of everything was
+/// asked for, and without a curve.
 pub fn unreached(curves: &[Curve], k: u32, recall: f64) -> Option<UnreachedRecall> {
     let curve = nearest(curves, None, k)?;
     let found = UnreachedRecall { k: curve.k, asked: recall, reached: curve.reach() };
@@ -363,7 +363,7 @@ pub fn variant(curves: &[Curve], k: u32) -> Option<&str> {
     nearest?.variant.as_deref()
 }
 
-/// What calibration measures on an index: settings of ascending cost and recall, for each of several stop rules.
+/// Settings that calibration measures on an index, of ascending cost and recall, for each of several stop rules.
 pub(crate) struct Grid {
     /// The settings of each path.
     pub(crate) paths: Vec<Vec<(u32, StopRule)>>,
@@ -386,7 +386,7 @@ impl Default for Grid {
     }
 }
 
-/// How many times as far queries lie from the k-th of their neighbours as those do that the curve for k was measured
+/// Distance of queries from the k-th of their neighbours, over that of the queries that the curve for k was measured
 /// on, by their median and [`Curve::kth_distance`]; `None` where that is not known, or the metric is no distance. Sorts
 /// `kth_distances`, one of each query.
 pub fn remoteness(curves: &[Curve], metric: Metric, k: u32, kth_distances: &mut [f32]) -> Option<f64> {
@@ -427,9 +427,9 @@ const GAIN_MIN: f64 = 0.1;
 /// A path ends where even the hardest queries reach this.
 pub(crate) const RECALL_ENOUGH: f64 = 0.999;
 
-/// How many times the cost is too much: the rest of such a path would not be chosen. A point that costs somewhat more
-/// may be followed by one that costs less, because few hundred queries make curves uneven. The cost of lists is a
-/// product of three.
+/// Ratio of costs that is too much: the rest of such a path would not be chosen. A point that costs somewhat more may
+/// be followed by one that costs less, because few hundred queries make curves uneven. The cost of lists is a product
+/// of three.
 const FAR_CHEAPER: f64 = 2.0;
 
 /// Queries in flight while a curve is measured: the counters do not depend on it, but the longest beams take 100 KB a

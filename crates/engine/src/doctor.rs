@@ -1,4 +1,4 @@
-//! What this machine offers: facts for a person, and short probes of a disk and of the network to another host.
+//! Report on this machine: facts for a person, and short probes of a disk and of the network to another host.
 
 mod network;
 
@@ -36,7 +36,7 @@ pub struct Machine {
     pub memlock_bytes: Option<u64>,
     /// Files that may be open at once; `None` for no limit.
     pub open_files: Option<u64>,
-    /// What a `gpu-ivf` can use.
+    /// Parts that a `gpu-ivf` can use.
     pub gpu: Gpu,
     /// NVIDIA devices that the kernel lists.
     pub gpus: usize,
@@ -48,7 +48,7 @@ pub struct Machine {
     pub io_uring_refusal: Option<String>,
 }
 
-/// What a GPU needs to be used, and which there are.
+/// Parts that a GPU needs to be used, and the GPUs that there are.
 #[derive(Clone, Debug, Serialize)]
 pub struct Gpu {
     /// The newest version of CUDA that the driver runs.
@@ -57,7 +57,7 @@ pub struct Gpu {
     pub nvrtc: Option<String>,
     /// The devices.
     pub devices: Vec<GpuDevice>,
-    /// What is missing, and what to do about it; empty where a GPU can be used.
+    /// Missing parts, and their remedies; empty where a GPU can be used.
     pub missing: Vec<String>,
 }
 
@@ -227,7 +227,7 @@ fn memory_groups_refusal() -> Option<String> {
     Some(why)
 }
 
-/// What a disk did in a second or so.
+/// Speed of a disk in a second or so.
 #[derive(Clone, Debug, Serialize)]
 pub struct Disk {
     /// Random reads of 4 KiB per second, [`DEPTH`] under way.
@@ -238,7 +238,7 @@ pub struct Disk {
     pub large_bytes_per_s: f64,
     /// Whether the file system allows reads past the page cache; without, the numbers above are those of memory.
     pub direct: bool,
-    /// How blocks were read: `io_uring` or `pread`.
+    /// Way in which blocks were read: `io_uring` or `pread`.
     pub io_backend: String,
 }
 

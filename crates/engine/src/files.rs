@@ -102,7 +102,8 @@ pub(crate) const REGION: &str = "region.bin";
 pub(crate) const META: &str = "meta.bin";
 /// The first members of all lists of a partitioned `grid-ivf`.
 pub(crate) const FIRSTS: &str = "firsts.bin";
-/// What a `hybrid-ivf` has learnt from queries; no version of the index names it. [`learnt`] is that of one server.
+/// File of what a `hybrid-ivf` has learnt from queries; no version of the index names it. [`learnt`] is that of one
+/// server.
 pub(crate) const LEARNT: &str = "learnt.bin";
 pub(crate) const PLACEMENT: &str = "placement.bin";
 /// The role that the files of one server share; [`part`] is that of one.

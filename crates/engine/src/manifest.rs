@@ -26,7 +26,7 @@ use stratann_params::IndexKind;
 /// the first with codes in blocks, 3 with `hybrid-ivf`.
 pub const FORMAT_VERSION: u32 = 4;
 
-/// What all blocks have in common.
+/// Shape that all blocks share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BlockShape {
     /// Number of blocks.
@@ -53,7 +53,7 @@ fn is_unseeded(seed: &u64) -> bool {
     *seed == 0
 }
 
-/// How an index is partitioned over servers.
+/// Partition of an index over servers.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SpreadFacts {
     /// Number of servers.
@@ -62,7 +62,7 @@ pub struct SpreadFacts {
     pub replicas: usize,
     /// Share of the blocks that were copied to one server more.
     pub overlap: f64,
-    /// How they were divided.
+    /// Method of the division.
     pub method: String,
     /// Seed of that.
     pub seed: u64,
@@ -103,9 +103,9 @@ pub struct Manifest {
     pub build_id: BuildId,
     /// Data files by name.
     pub files: BTreeMap<FileName, FileEntry>,
-    /// What recall costs, for several k.
+    /// Cost of recall, for several k.
     pub curves: Vec<Curve>,
-    /// What its kind adds.
+    /// The part of its kind.
     #[serde(flatten)]
     pub section: Section,
     /// Present when blocks or lists lie in one file for each server.
@@ -121,11 +121,11 @@ pub struct Manifest {
 pub struct DamagedManifest {
     /// Its number.
     pub number: u64,
-    /// What is wrong with it, in one line.
+    /// Fault of the manifest, in one line.
     pub why: String,
 }
 
-/// What to say about versions that are damaged, newer than version `number`; `None` when there are none.
+/// Warning of damaged versions newer than version `number`; `None` when there are none.
 pub fn damaged_note(newer: &[DamagedManifest], number: u64) -> Option<String> {
     (!newer.is_empty()).then(|| {
         let why: Vec<&str> = newer.iter().map(|damaged| damaged.why.as_str()).collect();
@@ -134,7 +134,7 @@ pub fn damaged_note(newer: &[DamagedManifest], number: u64) -> Option<String> {
 }
 
 impl Manifest {
-    /// What to say about newer versions that are damaged; `None` when there are none.
+    /// Warning of newer versions that are damaged; `None` when there are none.
     pub fn damaged_note(&self, number: u64) -> Option<String> {
         damaged_note(&self.damaged_newer, number)
     }
@@ -221,7 +221,7 @@ impl Manifest {
         lists.unwrap_or_else(|| self.units())
     }
 
-    /// What opening will take, from the manifest alone.
+    /// Memory that opening will take, from the manifest alone.
     pub fn planned_account(&self, cache_budget: u64) -> Account {
         let mut account = Account::new();
         for (name, entry) in &self.files {
@@ -367,18 +367,18 @@ impl Manifest {
     }
 }
 
-/// What choosing the resident lists takes: the plan and the curves of the manifest, and what is sorted.
+/// Memory that choosing the resident lists takes: the plan and the curves of the manifest, and the sorted lists.
 pub(crate) const LIST_CHOICE_BYTES: u64 = 256 << 10;
 
 /// Blocks between two counts of the ranks of a placement.
 pub(crate) const BLOCKS_PER_RANK: usize = 64;
 
-/// What a placement and its ranks take in memory.
+/// Memory of a placement and its ranks.
 pub(crate) fn placement_bytes(units: u32) -> u64 {
     u64::from(units) * 8 + u64::from(units).div_ceil(BLOCKS_PER_RANK as u64) * 4
 }
 
-/// Where an unfinished build keeps its stages, inside the index folder.
+/// Folder of the stages of an unfinished build, inside the index folder.
 pub const PARTIAL: &str = "partial";
 
 /// Longest text of a manifest; one of a million clusters has a few MiB.

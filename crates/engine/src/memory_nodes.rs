@@ -11,16 +11,16 @@ use crate::kinds;
 pub use crate::kinds::LoadedNode;
 use crate::search::{Traffic, TrafficOptions};
 
-/// How to load.
+/// Options of a load.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct LoadOptions<'a> {
     /// Place groups by their bytes alone.
     pub by_bytes: bool,
-    /// What traffic is expected.
+    /// Expected traffic.
     pub traffic: TrafficOptions<'a>,
 }
 
-/// What was loaded.
+/// Report of a load.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Loaded {
     /// The number of the load.

@@ -13,7 +13,7 @@ pub(crate) struct Units {
     pub(crate) dim: usize,
     /// The middle of each group: groups × `dim`.
     pub(crate) points: Vec<f32>,
-    /// How often queries visited each group; empty where that is not known.
+    /// Number of queries that visited each group; empty where that is not known.
     pub(crate) visits: Vec<u32>,
 }
 
@@ -84,11 +84,11 @@ impl UnitRanges {
     }
 }
 
-/// Where the ranges that a server holds are in its file, which has them one after another in the order of the file of
+/// Places of the ranges that a server holds in its file, which has them one after another in the order of the file of
 /// the whole index, and then zeros up to a whole page.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct HeldRanges {
-    /// Where a run of bytes begins in the whole file, and in that of the server; ascending.
+    /// Start of each run of bytes in the whole file, and in that of the server; ascending.
     runs: Vec<(u64, u64)>,
     /// Bytes of all runs.
     bytes: u64,
@@ -109,7 +109,7 @@ impl HeldRanges {
         HeldRanges { runs, bytes }
     }
 
-    /// Where `bytes` bytes from `offset` of the whole file on are in the server's file; `None` when it does not hold
+    /// Offset in the server's file of `bytes` bytes from `offset` of the whole file on; `None` when it does not hold
     /// all of them.
     pub(crate) fn locate(&self, offset: u64, bytes: u64) -> Option<u64> {
         let after = self.runs.partition_point(|run| run.0 <= offset);

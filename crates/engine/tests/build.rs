@@ -1,4 +1,4 @@
-//! What a build makes of sets of every type, size and oddity.
+//! Builds of sets of every type, size and oddity.
 
 mod common;
 

@@ -158,7 +158,7 @@ fn each_server_has_all_bytes_of_its_lists_and_of_no_others() {
     }
 }
 
-/// What the tables of resident lists take, which the plan does not count.
+/// Memory of the tables of resident lists, which the plan does not count.
 fn table_bytes(shard: &Shard) -> u64 {
     let resident: u64 =
         shard.account().components.iter().filter(|c| c.0.ends_with("in RAM")).map(|c| c.1).sum();

@@ -510,7 +510,7 @@ fn a_query_of_zeros_is_answered() {
     }
 }
 
-/// What is too little for any graph is found by trying: one byte less is too little for searches at all.
+/// A budget that is too little for any graph is found by trying: one byte less is too little for searches at all.
 #[test]
 fn a_budget_of_searches_without_room_for_a_graph_is_refused_or_planned_around() {
     let set = Set::new(DType::F32, 16, &clustered(1500, 16, 8, 1));

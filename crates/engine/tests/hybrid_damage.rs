@@ -152,7 +152,8 @@ fn a_damaged_list_is_named_by_those_who_read_it() {
 /// Changes a file's content.
 type Lie = fn(&mut [u8]);
 
-/// What checksums cannot find, since they were computed again: false bounds that would discard the right answers.
+/// Damage that checksums cannot find, since they were computed again: false bounds that would discard the right
+/// answers.
 #[test]
 fn a_head_that_lies_is_found() {
     let clusters = place(LocalKind::Flat).index.view().kind.hybrid_ivf().copied().unwrap();

@@ -12,7 +12,7 @@ use stratann_engine::{DType, Metric};
 use stratann_kernel::isa::{Isa, is_available};
 use stratann_storage::Quiet;
 
-/// Where a child process builds.
+/// Folder in which a child process builds.
 const FOLDER: &str = "STRATANN_TEST_FOLDER";
 const ISAS: [Isa; 4] = [Isa::Scalar, Isa::Neon, Isa::Avx2, Isa::Avx512];
 

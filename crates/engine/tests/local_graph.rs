@@ -317,7 +317,7 @@ fn vouch_for(folder: &Path, name: &str, bytes: &[u8]) {
     manifest.publish(folder, number + 1).unwrap();
 }
 
-/// Where the edges of a member lie, and its id.
+/// Place of the edges of a member, and its id.
 fn edges_of(cluster: u32, number: u32) -> (std::ops::Range<usize>, u32) {
     let directory = place().index.view().kind.hybrid_ivf().copied().unwrap().directory;
     let at = directory.edges_at(cluster, number);
@@ -403,7 +403,7 @@ fn damaged_edges_are_found_through_a_cache_whichever_cluster_is_searched_first()
     assert!(failed > 100, "only {failed} queries failed");
 }
 
-/// What checksums cannot find, since they were computed again.
+/// Damage that checksums cannot find, since they were computed again.
 #[test]
 fn edges_that_lie_are_found_and_harm_nothing_else() {
     let (range, id) = edges_of(3, 5);

@@ -181,8 +181,8 @@ proptest! {
     }
 }
 
-/// How much is read at a time decides neither which lists are scanned nor, with bounds that are certain, an answer;
-/// with likely ones hardly any.
+/// The amount that is read at a time decides neither which lists are scanned nor, with bounds that are certain, an
+/// answer; with likely ones hardly any.
 #[test]
 fn width_hardly_moves_recall_of_inverted_lists() {
     let (set, _) = rows(DType::F32, 4000, 24, 1);

@@ -123,7 +123,7 @@ fn search_shards(folder: &Path, asked: &Set) -> Answers {
     Ok((0..asked.len()).map(answer).collect())
 }
 
-/// What came of the mixtures of one pair.
+/// Results of the mixtures of one pair.
 #[derive(Debug, Default)]
 struct Tally {
     mixtures: usize,

@@ -186,7 +186,7 @@ impl Progress for AtMerge<'_> {
     }
 }
 
-/// What a build that was stopped among its cells left behind does not count twice.
+/// Files of a build that was stopped among its cells do not count twice.
 #[test]
 fn a_build_that_was_stopped_between_cells_resumes_to_the_same_bytes() {
     let dir = tempfile::tempdir().unwrap();

@@ -17,7 +17,7 @@ use stratann_engine::search::{Effort, SearchOptions};
 use stratann_engine::{DType, Metric, verify};
 use stratann_storage::Quiet;
 
-/// What a reader does again and again with the folder.
+/// Work that a reader does again and again with the folder.
 type Reading = fn(&Path);
 
 fn opens_and_searches(folder: &Path) {

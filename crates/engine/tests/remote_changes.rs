@@ -58,7 +58,7 @@ struct World {
     addresses: Vec<String>,
 }
 
-/// What a world has.
+/// Parts of a world.
 struct Plan {
     set: Set,
     metric: Metric,
@@ -157,7 +157,7 @@ fn search(index: &Index, asked: &[u8], k: usize) -> Answers {
     answers
 }
 
-/// How many vectors find themselves under their ids, at no distance.
+/// Number of vectors that find themselves under their ids, at no distance.
 fn found(index: &Index, set: &Set, ids: &[u64]) -> usize {
     let found = search(index, &set.bytes, 3);
     let is_there = |(row, id): &(usize, &u64)| {

@@ -426,7 +426,7 @@ fn what_cannot_be_loaded_is_refused() {
     assert!(e.message.contains("--kind remote-hnsw"), "{}", e.message);
 }
 
-/// What is damaged in a region is named, and is no answer.
+/// Damage in a region is named, and is no answer.
 #[test]
 fn damage_is_named() {
     let (dir, _, asked) = built(Metric::L2);

@@ -135,7 +135,7 @@ impl Change for Copied {
     }
 }
 
-/// What a writer knows once it has read the headers.
+/// State of a writer once it has read the headers.
 struct Writer {
     nodes: Nodes,
     places: Places,

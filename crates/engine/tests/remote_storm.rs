@@ -36,7 +36,7 @@ const EQUALS: usize = 100;
 const CHANGES: usize = 8;
 const CHECKED: usize = 24;
 
-/// What is under an id.
+/// Content under an id.
 #[derive(Clone, Copy, PartialEq)]
 struct Held {
     /// Grows when a change begins, and when it is acknowledged.
@@ -46,7 +46,7 @@ struct Held {
     row: Option<usize>,
 }
 
-/// What all compute nodes have done and seen.
+/// Work and observations of all compute nodes.
 #[derive(Default)]
 struct Board {
     held: HashMap<u64, Held>,

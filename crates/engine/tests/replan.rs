@@ -131,7 +131,7 @@ impl Lists {
             .collect()
     }
 
-    /// What heads say, but for the numbers of their lists.
+    /// Heads of a cluster, but for the numbers of their lists.
     fn heads(&self, cluster: u32) -> Vec<&[u8]> {
         let head = |list: u32| {
             let length = self.shape.list_codes_bytes(self.directory.members(list) as usize);
@@ -247,12 +247,12 @@ fn uneven() -> Set {
     Set::new(DType::F32, 16, &rows)
 }
 
-/// What is in RAM is divided, what is not is scanned.
+/// Divides lists in RAM, and scans all others.
 fn divided_in_ram(metric: Metric) -> BuildOptions {
     options(metric, 40, LocalPlan::Auto)
 }
 
-/// What is large and in RAM is a graph, all else is scanned: reads are for nothing, and no list can be left out.
+/// Makes graphs of large lists in RAM, and scans all else: reads are for nothing, and no list can be left out.
 fn graphs_in_ram(metric: Metric) -> BuildOptions {
     let mut options = divided_in_ram(metric);
     let profile = options.profile.as_mut().unwrap();

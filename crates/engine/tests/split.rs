@@ -32,7 +32,7 @@ fn files(folder: &Path) -> BTreeMap<String, Vec<u8>> {
     entries.map(|e| (e.file_name().into_string().unwrap(), std::fs::read(e.path()).unwrap())).collect()
 }
 
-/// What `stratann build` makes.
+/// Output of `stratann build`.
 fn whole(set: &Set, options: &BuildOptions) -> BTreeMap<String, Vec<u8>> {
     let dir = tempfile::tempdir().unwrap();
     build(&set.reader(), dir.path(), options, &Quiet).unwrap();

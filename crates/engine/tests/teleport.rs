@@ -274,7 +274,7 @@ proptest! {
         let _ = decode(&bytes);
     }
 
-    /// What a hostile sender seals well may be nonsense, yet it neither panics nor runs for ever.
+    /// Nonsense that a hostile sender seals well neither panics nor runs for ever.
     #[test]
     fn a_forged_state_steps_without_panic(changes in prop::collection::vec((16usize..4000, any::<u8>()), 1..6), seed in any::<u64>()) {
         let carry = CARRIES[(seed % 2) as usize];

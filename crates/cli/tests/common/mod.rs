@@ -1,4 +1,4 @@
-//! What the tests of the real binary share: small generated data, a naive search, and running `stratann`.
+//! Shared parts of the tests of the real binary: small generated data, a naive search, and running `stratann`.
 #![allow(dead_code, missing_docs, unreachable_pub, reason = "each test file uses its own part")]
 
 use std::io::{Read, Write};
@@ -310,7 +310,7 @@ impl Running {
         Running::start(&[&args[..], &COUNTED, more].concat())
     }
 
-    /// Where it answers.
+    /// Address at which it answers.
     pub fn address(&self) -> &str {
         self.ready["http"].as_str().unwrap()
     }
@@ -387,7 +387,7 @@ pub fn addresses(up: &Running) -> Vec<String> {
     servers.iter().map(|s| s["address"].as_str().unwrap().to_string()).collect()
 }
 
-/// What a server answers to rows as bytes.
+/// Reply of a server to rows as bytes.
 pub fn post(address: &str, path: &str, body: &[u8]) -> (u16, Value) {
     let mut stream = TcpStream::connect(address).unwrap();
     let head = format!(
@@ -398,7 +398,7 @@ pub fn post(address: &str, path: &str, body: &[u8]) -> (u16, Value) {
     read_reply(stream)
 }
 
-/// What a server answers to a GET.
+/// Reply of a server to a GET.
 pub fn get(address: &str, path: &str) -> (u16, Value) {
     let mut stream = TcpStream::connect(address).unwrap();
     write!(stream, "GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").unwrap();
@@ -444,7 +444,7 @@ pub fn start(config: &Path) -> Running {
     Running::start(&["serve", "--config", arg(config), "--until-eof"])
 }
 
-/// What a golden file holds of a run.
+/// The part of a run that a golden file holds.
 pub fn counters(run: &Value) -> Value {
     let search_list = &run["params"]["search_list"];
     serde_json::json!({ "per_query": run["per_query"], "recall": run["recall"], "search_list": search_list })

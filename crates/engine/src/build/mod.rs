@@ -43,7 +43,7 @@ use crate::stages::stage::CALIBRATE;
 use crate::stages::state::{self, Partial};
 use crate::stages::{pool, publish, tables};
 
-/// What `build` would do: memory, disk, cells. Reads the header of `base` alone.
+/// Plan of a build: memory, disk, cells. Reads the header of `base` alone.
 ///
 /// # Errors
 /// As [`build`], as far as it can be known beforehand.

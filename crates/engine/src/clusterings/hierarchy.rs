@@ -16,7 +16,7 @@ const BRANCHES: usize = 16;
 const ROUNDS: usize = 6;
 /// Rows that the centres of a division are found from, for each of them.
 const SAMPLE_PER_GROUP: usize = 256;
-/// How much larger than the mean a group may become.
+/// Size that a group may reach, over the mean.
 const ROOM: f64 = 1.3;
 
 /// Bytes that a row takes while its group is divided: in its group and in the next smaller one, with its distances.

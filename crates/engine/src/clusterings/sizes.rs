@@ -1,8 +1,8 @@
-//! How the sizes of lists or clusters are distributed.
+//! Distribution of the sizes of lists or clusters.
 
 use serde::{Deserialize, Serialize};
 
-/// How the sizes of clusters are distributed.
+/// Distribution of the sizes of clusters.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct SizeStats {
     /// Number of clusters.

@@ -26,8 +26,8 @@ const INERTIA: f64 = 1e-4;
 /// Newton–Schulz steps that refine the polar factor; each doubles the correct digits.
 const POLISH: usize = 2;
 
-/// How much work a rotation is worth, by the rows that it is learned from: an eigendecomposition takes some dim³ steps
-/// whatever their number, and encoding the sample once takes rows × dim × 256.
+/// Amount of work that a rotation is worth, by the rows that it is learned from: an eigendecomposition takes some dim³
+/// steps whatever their number, and encoding the sample once takes rows × dim × 256.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RotationWork {
     /// Components whose correlations PCA looks at together.

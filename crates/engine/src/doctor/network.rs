@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 use stratann_storage::{Error, Result};
 
-/// What both sides say first.
+/// First bytes of both sides.
 const HELLO: &[u8; 16] = b"stratann-link 1\n";
 const SEND_BACK: u32 = 1;
 const TAKE: u32 = 2;
@@ -67,7 +67,7 @@ pub struct LinkSpeed {
     pub bulk_bytes: u64,
 }
 
-/// What a listener was asked for.
+/// Counts of the work of a listener.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Served {
     /// Messages that were sent back.
@@ -277,7 +277,7 @@ pub fn measure_link(host: &str) -> Result<LinkSpeed> {
     Err(failed(format!("connecting: {refused}")))
 }
 
-/// Where one link can be measured.
+/// Listener for the measurement of one link.
 pub struct LinkListener {
     listener: TcpListener,
 }
@@ -422,7 +422,7 @@ mod tests {
             }
         }
 
-        /// What is no answer is refused.
+        /// Bytes that are no answer are refused.
         #[test]
         fn who_measures_takes_any_bytes(tail in prop::collection::vec(any::<u8>(), 0..2000)) {
             let bytes = [&HELLO[..], &tail].concat();

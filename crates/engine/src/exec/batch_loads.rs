@@ -33,7 +33,7 @@ mod order;
 
 use order::in_order;
 
-/// How a batch is loaded.
+/// Options of the loads of a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BatchOptions {
     /// Most queries of a batch.
@@ -113,7 +113,7 @@ struct Load {
     waiting: Vec<(Arc<Mailbox>, Vec<Asker>)>,
 }
 
-/// What came of a load, for the queries of one thread.
+/// Result of a load, for the queries of one thread.
 pub(super) struct LoadDelivery {
     result: Result<Arc<Loaded>, Loss>,
     askers: Vec<Asker>,
@@ -240,7 +240,7 @@ pub(super) struct ThreadBatch<'a> {
     pub(super) snapshot: Option<Arc<dyn Snapshot>>,
 }
 
-/// What the driver does next.
+/// Next action of the driver.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Next {
     /// Another round of turns.
@@ -375,7 +375,7 @@ impl Load {
             && (at.store, at.end()) == (next.store, next.offset)
     }
 
-    /// How many queries wait for it.
+    /// Number of queries that wait for it.
     fn queries(&self) -> usize {
         self.waiting.iter().map(|(_, askers)| askers.len()).sum()
     }

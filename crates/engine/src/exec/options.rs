@@ -102,7 +102,7 @@ impl MergedReads {
     }
 }
 
-/// Where a query's time went, in nanoseconds.
+/// Parts of a query's time, in nanoseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Times {
     /// From admission to answer.
@@ -125,7 +125,7 @@ impl Times {
         self.ready += other.ready;
     }
 
-    /// What is neither route nor verify.
+    /// Time that is neither route nor verify.
     pub fn access(&self) -> u64 {
         self.latency.saturating_sub(self.route + self.verify)
     }

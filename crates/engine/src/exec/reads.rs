@@ -34,7 +34,7 @@ pub(super) struct TierRead {
     is_background: bool,
 }
 
-/// Who gets the bytes of a read.
+/// Receiver of the bytes of a read.
 #[derive(Clone, Copy)]
 enum To {
     /// One query, and those that joined it.

@@ -3,7 +3,7 @@
 /// While others compute all the time, the background has one part of so many of the computing time.
 const PARTS: i64 = 4;
 
-/// How far the background is behind its share.
+/// Arrears of the background behind its share.
 pub(super) struct BackgroundShare {
     behind_ns: i64,
     // The most that it is behind or ahead: what happened long ago does not count.

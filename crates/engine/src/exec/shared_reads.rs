@@ -22,7 +22,7 @@ pub(super) struct Asker {
     pub(super) tag: Tag,
 }
 
-/// What came of a read that was joined.
+/// Result of a read that was joined.
 pub(super) struct Delivery {
     pub(super) to: Asker,
     pub(super) read: Read,
@@ -113,7 +113,7 @@ struct ReadUnderWay {
     joined: Vec<Joined>,
 }
 
-/// What a thread does about an extent.
+/// Part of a thread in the read of an extent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Share {
     /// It makes the read, and delivers the result when it completes.

@@ -28,7 +28,7 @@ pub(super) enum ReadResult<'a> {
     Cached(Cached<'a>),
     /// The reply of another server to a job.
     Scores(Vec<u8>),
-    /// What a scorer of codes found.
+    /// Candidates that a scorer of codes ranked.
     Ranked(Ranking),
     /// No bytes.
     Lost(Loss),
@@ -157,7 +157,7 @@ impl<'a> Slot<'a> {
     }
 }
 
-/// What a query with this snapshot sees of the index.
+/// The part of the index that a query with this snapshot sees.
 pub(super) fn seen<'v>(view: &IndexView<'v>, snapshot: Option<&'v Arc<dyn Snapshot>>) -> IndexView<'v> {
     let mut view = *view;
     if let Some(snapshot) = snapshot {

@@ -1,4 +1,4 @@
-//! What a verification found.
+//! Report of a verification.
 
 pub(crate) mod file;
 
@@ -18,13 +18,13 @@ pub struct Finding {
     /// The inverted list, where one can be named.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub list: Option<u32>,
-    /// Where in the file it begins, bytes.
+    /// Offset of the damage in the file, bytes.
     pub offset: Option<u64>,
-    /// What is wrong.
+    /// Description of the damage.
     pub what: String,
 }
 
-/// What a verification found.
+/// Report of a verification.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Report {
     /// Number of the manifest.
@@ -45,9 +45,9 @@ pub struct Report {
     /// Nodes in blocks that no head node lies in and no list of another block leads to: no search finds them. A few
     /// are tolerable.
     pub unreachable: u64,
-    /// What is wrong; empty for a sound index. At most [`FINDINGS_MAX`] are listed.
+    /// Findings; empty for a sound index. At most [`FINDINGS_MAX`] are listed.
     pub violations: Vec<Finding>,
-    /// How many there are in all.
+    /// Number of all findings.
     pub violations_found: u64,
 }
 

@@ -129,7 +129,7 @@ pub struct Found<'a> {
     pub distances: &'a [f32],
 }
 
-/// What an index is, as far as ground truth must agree with it.
+/// Properties of an index that ground truth must agree with.
 #[derive(Clone, Copy, Debug)]
 pub struct Owner {
     /// Metric of the index.

@@ -6,10 +6,10 @@ use crate::base::Reserve;
 use crate::manifest::Manifest;
 use crate::{doctor, kinds};
 
-/// How much memory caches what queries read.
+/// Memory that caches the bytes that queries read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum CacheBudget {
-    /// What the RAM budget leaves; without one, up to half of the memory that is available when the index is opened.
+    /// The rest of the RAM budget; without one, up to half of the memory that is available when the index is opened.
     #[default]
     Auto,
     /// So many bytes; with 0 every read is made and counted.

@@ -1,4 +1,4 @@
-//! How an index is opened, as a user gave it.
+//! Options of opening an index, as a user gave them.
 
 use stratann_params::Given;
 use stratann_params::choices::BaselineFiles;

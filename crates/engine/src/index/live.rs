@@ -1,4 +1,4 @@
-//! What memory nodes hold, of an index that is opened from them.
+//! Content of memory nodes, of an index that is opened from them.
 
 use stratann_storage::{Error, Progress, Result};
 
@@ -62,7 +62,7 @@ impl Index {
         self.kind.live().map_or(Ok(self.manifest().rows), LiveRegion::rows)
     }
 
-    /// What the memory nodes hold now.
+    /// Content of the memory nodes now.
     ///
     /// # Errors
     /// An index in a folder; nodes that do not answer, or are damaged.

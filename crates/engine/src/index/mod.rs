@@ -211,7 +211,7 @@ impl Index {
         Ok(true)
     }
 
-    /// What its scorer of codes has done and what it holds; `None` of a kind without.
+    /// Work and memory of its scorer of codes; `None` of a kind without.
     pub fn scorer_report(&self) -> Option<ScorerReport> {
         self.kind.scorer().map(Scorer::report)
     }
@@ -238,17 +238,17 @@ impl Index {
         self.base.block.block_bytes
     }
 
-    /// What queries see.
+    /// The part of the index that queries see.
     pub fn view(&self) -> IndexView<'_> {
         self.kind.view(&self.base)
     }
 
-    /// What learns from queries, where the kind does.
+    /// The part that learns from queries, where the kind does.
     pub(crate) fn learning(&self) -> Option<&Learning> {
         self.kind.learning()
     }
 
-    /// What batons of this index carry of their candidates; `asked` where that was chosen.
+    /// Form of the candidates in batons of this index; `asked` where that was chosen.
     ///
     /// # Errors
     /// Ids alone, where codes are on disk or with the lists: the receiver has none to compute distances from.

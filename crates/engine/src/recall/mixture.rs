@@ -14,7 +14,7 @@ use crate::dataset::check_row;
 /// Neighbours of a row that its query is made with.
 pub(crate) const NEAR: usize = 10;
 
-/// How a query comes from its row.
+/// Recipe of a query from its row.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Recipe {
     /// The row.

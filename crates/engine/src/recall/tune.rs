@@ -25,7 +25,7 @@ use crate::parallel;
 use crate::search::SearchOptions;
 use crate::stages::state::lock as lock_folder;
 
-/// What is measured, and with what.
+/// Options of a measurement of recall.
 #[derive(Clone, Debug)]
 pub struct TuneOptions {
     /// Numbers of results that get a curve.
@@ -66,7 +66,7 @@ pub struct Check {
     pub highest: f64,
 }
 
-/// What tuning came to.
+/// Result of tuning.
 #[derive(Clone, Debug, Serialize)]
 pub struct Tuned {
     /// Number of the manifest that was published.

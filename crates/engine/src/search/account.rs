@@ -1,4 +1,4 @@
-//! What searches take of memory: of an open index exactly, of one that is not open yet as far as its manifest tells.
+//! Memory of searches: of an open index exactly, of one that is not open yet as far as its manifest tells.
 
 use stratann_core::query::Params;
 use stratann_storage::budget::{Account, THREAD_BYTES};
@@ -12,7 +12,7 @@ use crate::kinds::own;
 use crate::manifest::Manifest;
 use crate::{curve, kinds};
 
-/// What queries in flight, their threads and their doorbells take on an index that is not open yet, as far as its
+/// Memory of queries in flight, their threads and their doorbells on an index that is not open yet, as far as its
 /// manifest tells; rounded up where it does not. With `low_memory` fewer are in flight, and doorbells are as short as
 /// they may be.
 pub fn reserve(manifest: &Manifest, options: &SearchOptions, low_memory: bool) -> [(&'static str, u64); 3] {

@@ -37,7 +37,7 @@ pub struct Answers {
     pub cpu_us: u64,
     /// The parameters that were used.
     pub params: Params,
-    /// How blocks were read.
+    /// Way in which blocks were read.
     pub io_backend: String,
     /// Memory while searching, by component.
     pub account: Account,

@@ -12,7 +12,7 @@ use stratann_storage::Result;
 use crate::exec::Snapshot;
 use crate::kinds::{LiveClusters, LiveRegion, LiveSession};
 
-/// How often a query is asked again whose clusters moved, or whose memory node was lost.
+/// Number of times that a query is asked again whose clusters moved, or whose memory node was lost.
 const TRIES_MAX: u8 = 8;
 
 /// Pauses before a batch after one that lost reads: they double up to the last. Connections are dialed again after
@@ -20,7 +20,7 @@ const TRIES_MAX: u8 = 8;
 const FIRST_PAUSE: Duration = Duration::from_millis(25);
 const LAST_PAUSE: Duration = Duration::from_millis(400);
 
-/// What batches see, one after another.
+/// Snapshots and retries of batches, one after another.
 pub(crate) struct LiveBatches<'a> {
     region: &'a LiveRegion,
     session: Mutex<Option<LiveSession>>,
@@ -33,7 +33,7 @@ struct State {
     /// Queries of the present batch that have ended, and those to ask again.
     ended: Vec<usize>,
     again: Vec<usize>,
-    /// How often these were asked again.
+    /// Number of times that these were asked again.
     tries: BTreeMap<usize, u8>,
     /// Whether the present batch has lost reads, and how many batches before it did, one after another.
     has_lost: bool,
@@ -103,7 +103,7 @@ impl<'a> LiveBatches<'a> {
         }
     }
 
-    /// What the queries of the present batch see.
+    /// The part of the index that the queries of the present batch see.
     pub(crate) fn snapshot(&self) -> Arc<dyn Snapshot> {
         self.state().clusters.clone()
     }

@@ -37,13 +37,13 @@ pub use crate::kinds::IN_FLIGHT;
 use batch::{Batch, Share};
 use live::LiveBatches;
 
-/// What a search is for.
+/// Purpose of a search.
 enum Purpose<'a> {
     /// Its answers: the index learns from it.
     Answer,
-    /// What it costs.
+    /// A measurement of its cost.
     Measure,
-    /// What its batches do.
+    /// A record of its batches.
     Record(&'a Recording),
 }
 
@@ -168,7 +168,7 @@ impl Index {
         Ok(Answers { seconds, cpu_us, io_backend, account, ..batch.into_answers() })
     }
 
-    /// Where a thread reads: files, or memory nodes.
+    /// Source of a thread's reads: files, or memory nodes.
     ///
     /// # Errors
     /// io_uring is refused; no memory node answers.

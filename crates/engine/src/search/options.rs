@@ -1,4 +1,4 @@
-//! What a search can be asked for.
+//! Options of a search.
 
 use stratann_core::query::Mode;
 use stratann_params::choices::ModeName;
@@ -17,7 +17,7 @@ use stratann_params::IndexKind;
 pub struct SearchOptions {
     /// Results wanted per query.
     pub k: usize,
-    /// How hard to look.
+    /// Effort of each query.
     pub effort: Effort,
     /// When what arrived is used.
     pub mode: Mode,
@@ -29,11 +29,11 @@ pub struct SearchOptions {
     pub admission: Admission,
     /// Threads.
     pub threads: usize,
-    /// How blocks are read.
+    /// Way to read blocks.
     pub io: IoChoice,
     /// Make equal reads under way once.
     pub merge: bool,
-    /// How a batch is loaded, of a kind whose queries share their reads.
+    /// Options of the loads of a batch, of a kind whose queries share their reads.
     pub batch_options: BatchOptions,
     /// Techniques of the kind that may be switched.
     pub switches: Switches,

@@ -11,8 +11,8 @@ use crate::kinds::known::facts;
 use crate::kinds::{own, own_mut};
 
 impl Index {
-    /// What each query costs that searches everything: at recall 1, and where the curve ends below the recall. `None`
-    /// for other searches.
+    /// Cost of each query that searches everything: at recall 1, and where the curve ends below the recall. `None` for
+    /// other searches.
     ///
     /// # Errors
     /// As [`Index::params`].

@@ -1,5 +1,5 @@
-//! What gathered batches do, recorded for a simulation: which clusters each doorbell reads, and what every query
-//! compares in them. None of it depends on time.
+//! Record of gathered batches for a simulation: the clusters that each doorbell reads, and the comparisons of every
+//! query in them. None of it depends on time.
 
 use std::sync::{Mutex, MutexGuard};
 
@@ -17,7 +17,7 @@ use crate::kinds::{self, Linking, LinkingOptions};
 pub struct RecordedBatch {
     /// Its queries, in the order in which they ended.
     pub queries: Vec<RecordedQuery>,
-    /// What each doorbell read, in order. What the cache has comes first, in doorbells of its own.
+    /// Loads of each doorbell, in order. What the cache has comes first, in doorbells of its own.
     pub doorbells: Vec<Vec<RecordedLoad>>,
 }
 

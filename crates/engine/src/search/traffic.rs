@@ -10,7 +10,7 @@ use crate::kinds::{own, setting};
 /// Most queries of a batch.
 const BATCH_MAX: usize = 65_536;
 
-/// What traffic is expected.
+/// Options of the expected traffic.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct TrafficOptions<'a> {
     /// Queries like those to come, as bytes; `None` to judge by the vectors of the index.

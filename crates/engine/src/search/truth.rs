@@ -17,7 +17,7 @@ const RESULTS_MAX: usize = 10;
 const QUERIES_MAX: usize = 1000;
 
 impl Owner {
-    /// What ground truth of the index with this manifest must agree with.
+    /// Properties that ground truth of the index with this manifest must agree with.
     ///
     /// # Errors
     /// A metric or an element type that this version does not know.

@@ -21,14 +21,14 @@ pub(super) struct Job {
     pub(super) queued_us: u64,
 }
 
-/// Who asks a query: clients take turns, and so do the requests of one client.
+/// Client and request of a query: clients take turns, and so do the requests of one client.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Place {
     pub(super) client: u64,
     pub(super) request: u64,
 }
 
-/// What a query takes of a server.
+/// Memory and weight of a query on a server.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Size {
     /// Bytes beyond a usual slot, to be reserved before it runs; 0 for a usual query.
@@ -159,7 +159,7 @@ impl Clients {
     }
 }
 
-/// What a thread may begin.
+/// Work that a thread may begin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(super) enum Free {

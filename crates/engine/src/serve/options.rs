@@ -82,7 +82,7 @@ pub struct ServeOptions {
     pub index: PathBuf,
     /// Memory nodes that hold a `remote-hnsw`, instead of a folder.
     pub memory: Option<MemoryNodes>,
-    /// How batches of a `remote-hnsw` are loaded: `batch` is shared by the threads.
+    /// Options of the loads of a batch of a `remote-hnsw`: `batch` is shared by the threads.
     pub batch_options: BatchOptions,
     /// This server's number in a spread index or among separate ones; `None` for a plain index.
     pub server: Option<u8>,
@@ -99,7 +99,7 @@ pub struct ServeOptions {
     pub threads: usize,
     /// Queries in flight on each thread; `None` chooses.
     pub in_flight: Option<usize>,
-    /// How blocks are read.
+    /// Way to read blocks.
     pub io: IoChoice,
     /// Limit of all memory of the server, bytes; `None` for no limit.
     pub ram_budget: Option<u64>,
@@ -110,7 +110,7 @@ pub struct ServeOptions {
     /// Whether another version may be opened beside this one: resident list codes of a `hybrid-ivf` then leave room for
     /// it.
     pub may_change: bool,
-    /// How codes of a `gpu-ivf` are ranked.
+    /// Ranking of the codes of a `gpu-ivf`.
     pub scorer: ScorerOptions,
     /// Whether, and how, a `hybrid-ivf` learns from its queries.
     pub learning: LearnOptions,
@@ -118,14 +118,14 @@ pub struct ServeOptions {
     pub queue: usize,
     /// The largest query that a client may ask.
     pub caps: Caps,
-    /// Where the server reserves its memory; `None` for a ledger of its own over `ram_budget`.
+    /// Ledger in which the server reserves its memory; `None` for a ledger of its own over `ram_budget`.
     pub ledger: Option<Arc<Ledger>>,
-    /// How batons carry their candidates; `None` for the shortest form that the index allows.
+    /// Form of the candidates in batons; `None` for the shortest form that the index allows.
     pub carry: Option<Carry>,
-    /// Where the results of handed-over queries travel.
+    /// Way that the results of handed-over queries take.
     pub results: Results,
-    /// How queries of this server use lists and vectors of others, where the kind can score them there; otherwise they
-    /// are handed over.
+    /// Use of lists and vectors of other servers by queries of this server, where the kind can score them there;
+    /// otherwise they are handed over.
     pub remote: Remote,
     /// Time without an answer after which a query's attempt is given up and the next is started: the cost of a lost
     /// frame. A dead server is noticed sooner, by its connection, but others may still send to it then.

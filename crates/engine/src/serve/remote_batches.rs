@@ -107,7 +107,7 @@ impl ServerState {
         }
     }
 
-    /// What the batches of one thread see of memory nodes; `None` of an index in files.
+    /// Batches of one thread over memory nodes; `None` of an index in files.
     ///
     /// # Errors
     /// The first memory node does not answer.

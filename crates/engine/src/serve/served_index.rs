@@ -102,7 +102,7 @@ impl ServedIndex {
         }
     }
 
-    /// What the queries see. `live` has a bit for every server of this part that answers.
+    /// The part of the index that the queries see. `live` has a bit for every server of this part that answers.
     pub(super) fn view(&self, live: u64) -> IndexView<'_> {
         match &self.held {
             PartIndex::Whole(index) => index.view(),
@@ -124,7 +124,7 @@ impl ServedIndex {
         }
     }
 
-    /// What follows from a failed read, for the log.
+    /// Consequence of a failed read, for the log.
     pub(super) fn without_a_unit(&self) -> &'static str {
         match (&self.held, &self.description) {
             (PartIndex::Shard(_), _) => "queries go on at another server that holds it",
@@ -133,7 +133,7 @@ impl ServedIndex {
         }
     }
 
-    /// How batons carry their candidates; `choice` is the user's.
+    /// Form of the candidates in batons; `choice` is the user's.
     ///
     /// # Errors
     /// Ids alone where blocks carry the codes: no server can compute distances from ids then.

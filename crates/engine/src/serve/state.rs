@@ -114,7 +114,7 @@ impl Drop for Permit<'_> {
     }
 }
 
-/// What queries of the usual size take, and what is set aside for all of them.
+/// Memory of queries of the usual size, which is set aside for all of them.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Usual {
     asked_bytes: u64,
@@ -189,7 +189,7 @@ fn tier_depth(index: &Index, options: &ServeOptions) -> usize {
     (index.in_flight(&options) * index.width_limit(&options) as usize).clamp(8, 1024)
 }
 
-/// What the protocol knows of the index.
+/// Facts of the index for the protocol.
 fn served(index: &ServedIndex, options: &ServeOptions) -> Served {
     let view = index.view(0);
     Served {
@@ -306,12 +306,12 @@ impl ServerState {
         self.started.elapsed().as_micros() as u64
     }
 
-    /// What is known of the other servers of the cluster.
+    /// State of the other servers of the cluster, as far as it is known.
     pub(super) fn lock_known(&self) -> MutexGuard<'_, Others> {
         lock(&self.known)
     }
 
-    /// What is known of the other servers of this part, as the part's views number them.
+    /// State of the other servers of this part, as the part's views number them.
     pub(super) fn others(&self) -> Others {
         self.parts.within(self.codec.server(), &self.lock_known())
     }
@@ -403,7 +403,7 @@ impl ServerState {
         self.index.index().usual_query_bytes() + self.usual.width * self.usual.buffer_bytes
     }
 
-    /// What the largest query that a client may ask takes beyond a slot, at the usual width.
+    /// Memory of the largest query that a client may ask beyond a slot, at the usual width.
     fn largest_bytes(&self) -> u64 {
         let (index, caps) = (self.index.index(), &self.options.caps);
         let k = caps.max_k.min(self.index.rows() as usize) as u32;
@@ -417,7 +417,7 @@ impl ServerState {
         self.index.index().base.row_bytes() as u64 + KEPT_BYTES + WAITING_BYTES + reported
     }
 
-    /// What a query takes beyond a usual slot.
+    /// Memory of a query beyond a usual slot.
     pub(super) fn size_of(&self, params: &Params, is_batch: bool) -> Size {
         let reads = u64::from(params.width).saturating_sub(self.usual.width) * self.usual.buffer_bytes;
         let extra_bytes = state_bytes(params).saturating_sub(self.usual.asked_bytes) + reads;

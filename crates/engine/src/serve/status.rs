@@ -101,7 +101,7 @@ pub struct Status {
     pub dropped_frames: u64,
     /// Frames from other servers that were refused: of another version, build or kind of index, or damaged.
     pub refused_frames: u64,
-    /// How long queries waited here, of any origin.
+    /// Times that queries waited here, of any origin.
     pub waits: WaitsByClass,
     /// Processor time, microseconds.
     pub cpu_us: u64,
@@ -113,10 +113,10 @@ pub struct Status {
     pub memory: Vec<(String, u64)>,
     /// The ledger of the process: what is set aside, used and refused, by part.
     pub ledger: LedgerUse,
-    /// What ranks codes, where the kind has a scorer.
+    /// The ranking of codes, where the kind has a scorer.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub scorer: Option<ScorerReport>,
-    /// How blocks are read.
+    /// Way in which blocks are read.
     pub io_backend: String,
     /// Seconds since the start.
     pub uptime_s: f64,

@@ -1,4 +1,4 @@
-//! How long queries wait for a slot, and for their turns once they have one.
+//! Times that queries wait for a slot, and for their turns once they have one.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

@@ -96,8 +96,8 @@ impl<'a> Worker<'a> {
         }
     }
 
-    /// What the thread may begin. Some slots are for jobs alone: queries that wait for other servers do not take them
-    /// all, so servers never wait for each other.
+    /// Work that the thread may begin. Some slots are for jobs alone: queries that wait for other servers do not take
+    /// them all, so servers never wait for each other.
     fn free(&self) -> Free {
         if self.queries < self.server.query_slots() { Free::Any } else { Free::Jobs }
     }

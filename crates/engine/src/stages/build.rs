@@ -61,7 +61,7 @@ pub(crate) struct Build<'a> {
     pub(crate) partial: &'a mut Partial,
     pub(crate) number: u64,
     pub(crate) report: BuildReport,
-    /// What the stages are expected to take.
+    /// Expected times of the stages.
     pub(crate) forecast: Forecast,
     /// Ids of the user, by row.
     pub(crate) external: Option<Vec<u64>>,

@@ -1,4 +1,4 @@
-//! How long a build takes: expected from the size of the set, and corrected by what the first stages took.
+//! Expected time of a build: from the size of the set, and corrected by the times of the first stages.
 
 use super::options::BuildOptions;
 use super::plan::BuildPlan;

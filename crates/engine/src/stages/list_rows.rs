@@ -11,7 +11,7 @@ use super::regions::Regions;
 use crate::dataset::Scan;
 use crate::stages::build::Build;
 
-/// Where vectors wait for their lists when not all fit in memory.
+/// File in which vectors wait for their lists when not all fit in memory.
 const SPILL: &str = "spill.tmp";
 /// Raw vectors, and what is written of them, lie in memory together.
 const COPIES: u64 = 3;

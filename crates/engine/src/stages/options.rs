@@ -1,4 +1,4 @@
-//! What a build can be asked for, whatever the kind.
+//! Options of a build, whatever the kind.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -31,7 +31,7 @@ pub struct BuildOptions {
     pub seed: u64,
     /// A u64 for every row; `None` for the row number.
     pub ids: Option<PathBuf>,
-    /// What to do about rows that cannot be indexed.
+    /// Treatment of rows that cannot be indexed.
     pub on_bad_row: OnBadRow,
     /// Rows whose exact neighbours calibrate the recall curve; 0 for none.
     pub calibration_queries: usize,

@@ -1,4 +1,4 @@
-//! What a build will take, decided before it begins.
+//! Plan of a build, made before it begins.
 
 use serde::Serialize;
 use stratann_storage::budget::{Account, PROGRAM_BYTES, THREAD_BYTES, size};
@@ -15,13 +15,13 @@ pub(crate) const CODEBOOK_SAMPLE: usize = 65_536;
 pub(crate) const CODEBOOK_SAMPLE_LEAST: u64 = 4096;
 /// Reading and writing buffers, per build.
 pub(crate) const BUFFER_BYTES: u64 = 6 << 20;
-/// What each thread of a build takes.
+/// Memory of each thread of a build.
 pub(crate) const BUILD_THREAD_BYTES: u64 = THREAD_BYTES + (1 << 20);
 /// One part in so many of a budget is the threads': how the work is divided must not depend on their number, or bytes
 /// would.
 pub(crate) const THREADS_PART: u64 = 8;
 
-/// How a build divides its work.
+/// Division of the work of a build.
 #[derive(Clone, Debug, Serialize)]
 pub struct BuildPlan {
     /// Points that are built into one graph at a time.
@@ -46,14 +46,14 @@ pub struct BuildPlan {
     pub(crate) codebook_sample: usize,
     /// Queries in flight per thread while it calibrates.
     pub(crate) calibration_in_flight: usize,
-    /// What the kind plans besides.
+    /// The part of the kind.
     pub(crate) own: KindPlan,
     /// Stages in their order, each with the seconds that it is expected to take.
     #[serde(skip)]
     pub(crate) stages: Vec<(Stage, f64)>,
 }
 
-/// What a kind plans besides.
+/// The part of a plan that a kind has.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub(crate) enum KindPlan {
     /// Blocks of a graph, or of rows alone: nothing.
@@ -62,7 +62,7 @@ pub(crate) enum KindPlan {
     Lists(ListPlan),
 }
 
-/// What a build of inverted lists does with its memory besides.
+/// Memory of a build of inverted lists that other kinds do not need.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub(crate) struct ListPlan {
     /// Rows that centroids are found from.
@@ -71,7 +71,7 @@ pub(crate) struct ListPlan {
     pub(crate) pool_bytes: usize,
 }
 
-/// How a build of inverted lists divides its budget. The division does not depend on the number of threads.
+/// Division of the budget of a build of inverted lists. The division does not depend on the number of threads.
 pub(crate) struct BuildMemory {
     /// Threads that there is room for.
     pub(crate) threads: u64,

@@ -1,4 +1,4 @@
-//! What a build did.
+//! Report of a build.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use crate::curve::UnreachedRecall;
 
-/// What a build did.
+/// Report of a build.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct BuildReport {
     /// Wall-clock seconds, all stages that this call ran.
@@ -21,7 +21,7 @@ pub struct BuildReport {
     pub rows: u64,
     /// Rows that were left out.
     pub skipped_rows: u64,
-    /// What was decided on the way: nodes per block, mean list, cells, precision, ….
+    /// Decisions on the way: nodes per block, mean list, cells, precision, ….
     pub facts: BTreeMap<String, serde_json::Value>,
     /// Numbers of results for which calibration does not reach the recall of usual searches.
     pub unreached: Vec<UnreachedRecall>,

@@ -1,4 +1,4 @@
-//! What an unfinished build remembers, and the lock that keeps it alone in its folder.
+//! State of an unfinished build, and the lock that keeps it alone in its folder.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -97,7 +97,7 @@ impl Partial {
         &self.state
     }
 
-    /// Where a file of an unfinished build lies.
+    /// Place of a file of an unfinished build.
     pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.folder.join(name)
     }

@@ -214,7 +214,7 @@ pub fn nearest(set: &Set, metric: Metric, query: &[u8], k: usize, skip: impl Fn(
     all.into_iter().map(|a| a.1).collect()
 }
 
-/// How many of `truth` are in `found`.
+/// Number of members of `truth` that are in `found`.
 pub fn hits(found: &[u64], truth: &[u64]) -> usize {
     truth.iter().filter(|t| found.contains(t)).count()
 }
@@ -270,7 +270,7 @@ pub fn wanted(state: &QueryState) -> Vec<(Tag, Read)> {
     state.fetches().map(|(tag, _)| (tag, state.read_of(tag).expect("pending"))).collect()
 }
 
-/// What comes of a read of a file that is in memory.
+/// Arrival of a read of a file that is in memory.
 pub fn arrival<'a>(view: &IndexView<'_>, file: &'a [u8], read: &Read) -> Arrived<'a> {
     let Some(bytes) = file.get(read.at.offset as usize..read.at.end() as usize) else {
         return Arrived::Lost(Loss::Short);

@@ -13,7 +13,7 @@ use stratann_storage::cache::ExtentCache;
 use super::common::{Built, graph_set, quick};
 use super::{ASKED, Ended, ask, blocks_of, drive, memory, options, params, place};
 
-/// What a query asked for, whether a cache answered it or not.
+/// Counters of the requests of a query, whether a cache answered them or not.
 fn asked_for(stats: &QueryStats) -> QueryStats {
     QueryStats { reads: stats.reads_asked(), cache_hits: 0, pages_read: 0, bytes_read: 0, ..*stats }
 }

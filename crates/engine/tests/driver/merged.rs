@@ -15,7 +15,7 @@ use stratann_storage::tier::{
 use super::common::blocks_path;
 use super::{ASKED, Ended, breaking, drive, memory, options, params, place, polled};
 
-/// What a tier was asked for.
+/// Requests to a tier.
 #[derive(Default)]
 struct Log {
     submitted: AtomicUsize,

@@ -1,4 +1,4 @@
-//! What every scorer must do. Tests of each call [`check`].
+//! Duties of every scorer. Tests of each call [`check`].
 
 use std::sync::mpsc;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use stratann_kernel::codes::{Codebook, Table};
 
 use super::{Reply, Scorer};
 
-/// How long an answer may take.
+/// Time that an answer may take.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 /// One query's candidates.

@@ -1,4 +1,4 @@
-//! Where candidates are ranked by their codes: in the memory of this machine, or on a GPU.
+//! Ranking of candidates by their codes: in the memory of this machine, or on a GPU.
 //!
 //! A [`Scorer`] takes jobs from any thread. It answers at once, or later through a [`Reply`]. All scorers give the
 //! ranking of [`stratann_core::score::rank`], to the bit; [`conformance`] checks that.
@@ -53,7 +53,7 @@ impl ScorerChoice {
     }
 }
 
-/// What happens to an emulated GPU.
+/// Fault of an emulated GPU.
 #[cfg(feature = "emulated")]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum EmulatedFault {
@@ -70,7 +70,7 @@ pub enum EmulatedFault {
     NoMemory,
 }
 
-/// How codes are ranked.
+/// Options of the ranking of codes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ScorerOptions {
     /// Which scorer.
@@ -117,7 +117,7 @@ impl ScorerOptions {
 #[derive(Debug)]
 pub struct EarlyTable(stratann_gpu::EarlyTable);
 
-/// Where a ranking goes that is not there at once.
+/// Receiver of a ranking that is not there at once.
 pub struct Reply(Box<dyn FnOnce(std::result::Result<Ranking, Failure>) + Send>);
 
 impl Reply {
@@ -172,11 +172,11 @@ pub trait Scorer: Send + Sync {
         scratch: &mut RankScratch,
     ) -> std::result::Result<Ranking, Failure>;
 
-    /// What it has done and what it holds, for reports.
+    /// Work and memory of the scorer, for reports.
     fn report(&self) -> ScorerReport;
 }
 
-/// What a scorer has done and what it holds.
+/// Work and memory of a scorer.
 #[derive(Clone, Debug, Default, PartialEq, serde::Serialize)]
 pub struct ScorerReport {
     /// Its name.
@@ -186,7 +186,7 @@ pub struct ScorerReport {
     pub gpu: Option<GpuReport>,
 }
 
-/// What a GPU has done and what it holds.
+/// Work and memory of a GPU.
 #[derive(Clone, Debug, Default, PartialEq, serde::Serialize)]
 pub struct GpuReport {
     /// The product.
