@@ -142,14 +142,14 @@ pub struct Others {
 /// A server that answers, and that reaches servers which do not answer here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Relay {
-    /// Its number.
+    /// Number of the server.
     pub server: u8,
     /// A bit for every server that it reaches and this one does not.
     pub reaches: u64,
 }
 
 impl Others {
-    /// These servers answer; nothing else is known.
+    /// State of servers of which these answer; nothing else is known.
     pub fn live(live: u64) -> Others {
         Others { live, relay: None, loads: [0; SERVERS_MAX] }
     }

@@ -44,7 +44,7 @@ pub struct Ranking {
 }
 
 impl Ranking {
-    /// As it arrives at a query.
+    /// The ranking as it arrives at a query.
     pub fn ranked(&self) -> Ranked<'_> {
         Ranked { nearest: &self.nearest, distinct: self.distinct }
     }

@@ -36,7 +36,7 @@ pub struct Scope {
 struct Entry {
     name: &'static str,
     value: Value,
-    /// As the user wrote it.
+    /// The text of the user.
     written: String,
 }
 

@@ -105,7 +105,7 @@ macro_rules! choices {
         impl $enum {
             /// Every choice, in the order of the help.
             pub const ALL: [$enum; [$($name),+].len()] = [$($enum::$variant),+];
-            /// Their names and help.
+            /// Names and help of the choices.
             pub const CHOICES: &'static [$crate::Choice] =
                 &[$($crate::Choice { name: $name, help: concat!($($help, "\n"),+) }),+];
 

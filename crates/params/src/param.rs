@@ -51,9 +51,9 @@ pub enum Place {
 impl Place {
     /// Every place.
     pub const ALL: &'static [Place] = &[Place::Folder, Place::Part, Place::MemoryNodes, Place::Servers];
-    /// Those of an index that this process opens.
+    /// Places of an index that this process opens.
     pub const LOCAL: &'static [Place] = &[Place::Folder, Place::Part, Place::MemoryNodes];
-    /// Those of files that this process opens.
+    /// Places of files that this process opens.
     pub const FOLDERS: &'static [Place] = &[Place::Folder, Place::Part];
 
     /// Words for an error.
@@ -120,7 +120,7 @@ pub struct Param {
     pub range: RangeInclusive<f64>,
     /// Help: the first paragraph is short, all of it is long.
     pub help: &'static str,
-    /// Its value where none is given, in words; empty where the default itself says it.
+    /// Value where none is given, in words; empty where the default itself says it.
     pub usual: &'static str,
     /// Name of the value in help, such as `R`.
     pub shown: &'static str,
@@ -336,7 +336,7 @@ pub trait Group: Default {
     const NAME: &'static str;
     /// Heading.
     const ABOUT: &'static str;
-    /// When its parameters are read.
+    /// The stage in which its parameters are read.
     const STAGE: Stage;
     /// Kinds that have them; empty for every kind.
     const KINDS: &'static [IndexKind];
@@ -388,7 +388,7 @@ pub struct GroupInfo {
     pub name: &'static str,
     /// Heading.
     pub about: &'static str,
-    /// When its parameters are read.
+    /// The stage in which its parameters are read.
     pub stage: Stage,
     /// Kinds that have them; empty for every kind.
     pub kinds: &'static [IndexKind],

@@ -11,7 +11,7 @@ pub enum Value {
     Whole(u64),
     /// Any other number.
     Real(f64),
-    /// The same of 32 bits, as a field has it.
+    /// A number of 32 bits, as a field has it.
     Single(f32),
     /// A text, or the name of a choice.
     Text(String),
@@ -83,7 +83,7 @@ pub enum Unit {
 
 /// A type that a field of the table may have.
 pub trait Parameter: Sized {
-    /// Its name for the surfaces.
+    /// Type of the values for the surfaces.
     const TYPE: Type;
     /// Whether the field may be without a value.
     const IS_OPTIONAL: bool = false;

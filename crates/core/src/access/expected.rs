@@ -18,7 +18,7 @@ pub(crate) struct ExpectedDistances {
 }
 
 impl ExpectedDistances {
-    /// Those of an index whose codes have this mean squared error.
+    /// Expected distances of an index whose codes have this mean squared error.
     pub(crate) fn new(base: &Base<'_>, error: f32, vector_norm: f32) -> ExpectedDistances {
         // Codes of unit vectors measure squared l2, which is twice the cosine distance.
         let scale = if base.metric == Metric::Cosine { 0.5 } else { 1.0 };

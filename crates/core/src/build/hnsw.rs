@@ -57,7 +57,7 @@ pub struct Hnsw {
     m: usize,
     /// Uppermost layer of each node.
     layer_of: Vec<u8>,
-    /// Of each node, 2M + 1 numbers: a count, then neighbours.
+    /// Lowest lists of all nodes, 2M + 1 numbers each: a count, then neighbours.
     bottom: Vec<u32>,
     /// Start of the lists of each node on upper layers; M + 1 numbers each, the lowest layer first.
     upper_at: Vec<u32>,

@@ -18,11 +18,11 @@ use crate::view::Base;
 pub enum Bounds {
     /// None: every member of a cluster is read.
     Off = 0,
-    /// Its distance to the centroid, and in a graph those to its neighbours (OrchANN §5.3).
+    /// Distance to the centroid, and in a graph the distances to neighbours (OrchANN §5.3).
     Centroid = 1,
-    /// Its own code, with the radius of what the code lost.
+    /// The member's own code, with the radius of what the code lost.
     Code = 2,
-    /// Both.
+    /// Centroid and code.
     #[default]
     Both = 3,
 }
@@ -45,11 +45,11 @@ const ROUNDING: f32 = 1e-5;
 /// Estimate and bounds of one distance, on the metric's own scale.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct DistanceBounds {
-    /// It is about this.
+    /// Estimate of the distance.
     pub(crate) estimate: f32,
-    /// It is no less than this; where the search may err, hardly ever less.
+    /// Lower bound of the distance; where the search may err, hardly ever above it.
     pub(crate) lower: f32,
-    /// It is no more than this.
+    /// Upper bound of the distance.
     pub(crate) upper: f32,
 }
 
@@ -87,7 +87,7 @@ impl BoundEstimator {
         self.query_norm
     }
 
-    /// From the code scale, squared l2 or minus the inner product, to the metric's.
+    /// Converts from the code scale, squared l2 or minus the inner product, to the metric's.
     fn scale(&self, x: f32) -> f32 {
         if self.metric == Metric::Cosine { 0.5 * x } else { x }
     }
@@ -98,7 +98,7 @@ impl BoundEstimator {
         if metric == Metric::Ip { base + cross } else { base + term + 2.0 * cross }
     }
 
-    /// From the metric's scale to that of codes.
+    /// Converts from the metric's scale to that of codes.
     pub(crate) fn code_scale(&self, x: f32) -> f32 {
         if self.metric == Metric::Cosine { 2.0 * x } else { x }
     }
@@ -137,9 +137,9 @@ impl BoundEstimator {
         }
     }
 
-    /// From here on [`BoundEstimator::at_least`] says that the lower of a member lies above `threshold` and its
-    /// estimate not below `kth`, whatever its radius up to `radius_max`. Most members are that far, and need no more
-    /// than this.
+    /// The code distance from which on [`BoundEstimator::at_least`] says that the lower of a member lies above
+    /// `threshold` and its estimate not below `kth`, whatever its radius up to `radius_max`. Most members are that far,
+    /// and need no more than this.
     pub(crate) fn cut(&self, threshold: f32, kth: f32, radius_max: f32) -> f32 {
         if !self.uses_codes() || threshold == f32::INFINITY || kth == f32::INFINITY {
             return f32::INFINITY;

@@ -44,7 +44,7 @@ pub struct FreshRecord<'a> {
     pub id: u64,
     /// The clock of the insert.
     pub clock: u64,
-    /// Its cluster.
+    /// Cluster of the record.
     pub cluster: u32,
     /// Factor that makes the vector a unit vector; 1 but under cosine.
     pub inverse_norm: f32,
@@ -109,7 +109,7 @@ pub struct Tombstone {
 }
 
 impl Tombstone {
-    /// Its bytes. The seed is the build of the index.
+    /// Bytes of the tombstone. The seed is the build of the index.
     pub fn encode(&self, build: u64) -> [u8; TOMBSTONE_BYTES as usize] {
         let mut out = [0; TOMBSTONE_BYTES as usize];
         out[8..16].copy_from_slice(&self.id.to_le_bytes());

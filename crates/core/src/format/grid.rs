@@ -354,13 +354,13 @@ fn read_floats(bytes: &[u8], out: &mut [f32]) {
 pub struct ListMember<'a> {
     /// The id that the user knows.
     pub external_id: u64,
-    /// Its components, in the order of the axes, as they are stored.
+    /// Components of the member, in the order of the axes, as they are stored.
     pub vector: &'a [u8],
     /// Factor that makes the components a unit vector. Written for cosine alone.
     pub factor: f32,
-    /// Its length before. Written for cosine alone.
+    /// Length of the vector before. Written for cosine alone.
     pub length: f32,
-    /// Its code of the first principal components; empty without a pilot.
+    /// Code of the first principal components; empty without a pilot.
     pub pilot: &'a [u8],
 }
 

@@ -157,7 +157,7 @@ pub struct HnswMember<'a> {
 /// Which cluster a sub-HNSW is, and the seed of its checksum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HnswName {
-    /// Its number.
+    /// Number of the cluster.
     pub cluster: u32,
     /// The version of its group.
     pub version: u32,
@@ -239,7 +239,7 @@ fn write_links(graph: &impl Layers, upper: &[Vec<u32>], places: &Places, bytes: 
 /// A sub-HNSW in its bytes.
 #[derive(Clone, Copy, Debug)]
 pub struct SubHnsw<'a> {
-    /// Its cluster.
+    /// Cluster of the sub-HNSW.
     pub cluster: u32,
     /// The version of its group.
     pub version: u32,
@@ -440,9 +440,9 @@ impl<'a> SubHnsw<'a> {
 /// A node of an upper layer.
 #[derive(Clone, Copy, Debug)]
 pub struct UpperSlot<'a> {
-    /// Its member.
+    /// Member of the node.
     pub member: u32,
-    /// Its slot on the layer below.
+    /// Slot of the node on the layer below.
     pub below: u32,
     links: &'a [u8],
 }

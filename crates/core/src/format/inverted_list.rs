@@ -295,9 +295,9 @@ impl<'a> ListCodes<'a> {
 /// Values of one member that bound its distance.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct MemberBounds {
-    /// Its value of [`ListCodes::terms`].
+    /// The member's value of [`ListCodes::terms`].
     pub term: f32,
-    /// Its value of [`ListCodes::radii`].
+    /// The member's value of [`ListCodes::radii`].
     pub radius: f32,
     /// Lower and upper bound of its distance to the centroid.
     pub from_centroid: (f32, f32),

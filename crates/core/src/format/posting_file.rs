@@ -46,9 +46,9 @@ impl PostingLayout {
 /// A member to be written.
 #[derive(Clone, Copy, Debug)]
 pub struct PostingMember<'a> {
-    /// Its id in the index.
+    /// Id of the member in the index.
     pub id: u32,
-    /// Its vector, or its code.
+    /// Vector of the member, or its code.
     pub entry: &'a [u8],
     /// 1 / ‖vector‖.
     pub inverse_norm: f32,

@@ -283,7 +283,7 @@ impl Superblock {
         Superblock::newest_as(FORMAT, bytes)
     }
 
-    /// The same of an image in a folder.
+    /// The newest superblock of an image in a folder.
     pub fn newest_of_image(bytes: &[u8]) -> Option<Superblock> {
         Superblock::newest_as(IMAGE_FORMAT, bytes)
     }

@@ -45,7 +45,7 @@ impl ControlWords {
         })
     }
 
-    /// Their bytes.
+    /// Bytes of the words.
     pub fn encode(&self) -> [u8; CONTROL_BYTES as usize] {
         let mut out = [0; CONTROL_BYTES as usize];
         let words = [self.held_tombstone, self.tombstones, self.first_tombstone, self.epoch, self.freer.0];
@@ -247,7 +247,7 @@ impl Folded {
 pub struct GroupWords {
     /// The version that counts. Its parity says which reservations belong to it.
     pub version: Version,
-    /// Of even and of odd versions.
+    /// Reservations of even and of odd versions.
     pub reserved: [Reservations; 2],
     /// Compute node that rebuilds the group.
     pub owner: Owner,
@@ -262,15 +262,15 @@ pub struct GroupWords {
 impl GroupWords {
     /// Byte offset of the version from the words of its group.
     pub const VERSION: u64 = 0;
-    /// Of the reservations of even versions; those of odd ones follow.
+    /// Offset of the reservations of even versions; those of odd ones follow.
     pub const RESERVED: u64 = 8;
-    /// Of the owner.
+    /// Offset of the owner.
     pub const OWNER: u64 = 24;
-    /// Of the heartbeat.
+    /// Offset of the heartbeat.
     pub const HEARTBEAT: u64 = 32;
-    /// Of the first free span; the second one follows.
+    /// Offset of the first free span; the second one follows.
     pub const FREE_SPANS: u64 = 40;
-    /// Of the tombstones that are in the marks.
+    /// Offset of the tombstones that are in the marks.
     pub const FOLDED: u64 = 56;
 
     /// The reservations of the version that counts.
@@ -295,7 +295,7 @@ impl GroupWords {
         })
     }
 
-    /// Their bytes.
+    /// Bytes of the words.
     pub fn encode(&self) -> [u8; GROUP_WORDS_BYTES as usize] {
         let mut out = [0; GROUP_WORDS_BYTES as usize];
         let [even, odd] = self.reserved;

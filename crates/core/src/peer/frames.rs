@@ -58,13 +58,13 @@ pub struct Departure {
 
 #[derive(Clone, Debug)]
 pub(super) enum Leaves {
-    /// It goes on at another server. The report, if any, reaches the origin separately.
+    /// The state goes on at another server. The report, if any, reaches the origin separately.
     HandOver { to: u8, state: Vec<u8>, report: Option<Report> },
-    /// It has ended at its origin.
+    /// The state has ended at its origin.
     Answer(Box<QueryState>),
-    /// It has ended at a host.
+    /// The state has ended at a host.
     SendAnswer(Vec<u8>),
-    /// It was a job, which has ended.
+    /// The state was a job, which has ended.
     SendScores(Vec<u8>),
 }
 

@@ -79,7 +79,7 @@ impl HostedQuery {
         self.here > 0
     }
 
-    /// Its jobs take no more of the credits of their askers.
+    /// Ends the jobs of a query: they take no more of the credits of their askers.
     pub(super) fn end_jobs(&self, credits: &mut Credits) {
         let here = self.jobs.iter().filter(|job| job.is_here);
         here.for_each(|job| credits.end(job.id.asker, job.bytes));

@@ -59,9 +59,9 @@ pub struct QueryId {
 /// Why a server does not do a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NoScores {
-    /// It has too much to do: to be asked later.
+    /// The server has too much to do: to be asked later.
     Busy,
-    /// It does not have the query's vector: to be sent again with it.
+    /// The server does not have the query's vector: to be sent again with it.
     Missing,
 }
 

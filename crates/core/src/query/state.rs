@@ -321,7 +321,7 @@ impl QueryState {
         self.q.lost_units.given_up().map(|u| (u.unit, u.loss))
     }
 
-    /// Of an answer that was joined of several parts: a bit for every part that gave none.
+    /// Parts that gave no answer, of an answer that was joined of several: a bit for each.
     pub fn lost_parts(&self) -> u64 {
         self.q.lost_parts
     }

@@ -265,7 +265,7 @@ fn take_distances(r: &mut Reader<'_>, most: u32, out: &mut Vec<f32>) -> Result<(
     Ok(())
 }
 
-/// In place of the server that scores, for a read, and for a scorer of codes.
+/// Number in place of the server that scores, for a read, and for a scorer of codes.
 const NO_SCORER: u8 = u8::MAX;
 const CODE_SCORER: u8 = u8::MAX - 1;
 

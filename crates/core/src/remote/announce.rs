@@ -24,7 +24,7 @@ impl Standstill {
 /// Whether a compute node has a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Announced {
-    /// It has, with this word in it.
+    /// The node has a line, with this word in it.
     Yes(ReaderEpoch),
     /// All lines are taken. Batches go on, but each of them must be rechecked.
     Full,

@@ -40,9 +40,9 @@ impl GroupState {
 pub struct Groups {
     /// The words that all share.
     pub control: ControlWords,
-    /// By number.
+    /// Groups by number.
     pub groups: Vec<GroupState>,
-    /// By id; of each id the latest one.
+    /// Tombstones by id; of each id the latest one.
     pub tombstones: Vec<Tombstone>,
     /// The marks of each group, by number; no words of one that has none.
     pub marks: Arc<Vec<Vec<u64>>>,

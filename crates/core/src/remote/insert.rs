@@ -19,7 +19,7 @@ const TRIES_MAX: u32 = 64;
 pub struct NewVector {
     /// The user's id.
     pub id: u64,
-    /// Its cluster.
+    /// Cluster of the vector.
     pub cluster: u32,
     /// The group of the cluster.
     pub group: u32,
@@ -77,7 +77,7 @@ pub struct Insert {
     words: GroupWords,
     control: ControlWords,
     tombstone: Entomb,
-    /// Of the tombstone that is reserved and not published.
+    /// The tombstone that is reserved and not published.
     reserved: Option<u64>,
     slot: u32,
     clock: u64,
@@ -92,7 +92,7 @@ impl Insert {
         Insert::after(new, seen, 0)
     }
 
-    /// The same where `others` take the same steps in the same requests, each before this one. All of them reserve
+    /// An insert where `others` take the same steps in the same requests, each before this one. All of them reserve
     /// their tombstones at once then.
     pub fn after(new: NewVector, seen: &Groups, others: u64) -> Insert {
         Insert {

@@ -153,7 +153,7 @@ impl fmt::Display for Fault {
 /// Superblocks of all nodes, which say where things are.
 #[derive(Clone, Debug, Default)]
 pub struct Places {
-    /// By number. The first one has all words.
+    /// Superblocks by number. The first one has all words.
     pub nodes: Vec<Superblock>,
     /// Bytes of a vector.
     pub vector_bytes: usize,

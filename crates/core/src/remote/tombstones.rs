@@ -109,7 +109,7 @@ impl Delete {
         Delete::after(id, seen, 0)
     }
 
-    /// The same where `others` take the same steps in the same requests, each before this one. All of them reserve
+    /// A delete where `others` take the same steps in the same requests, each before this one. All of them reserve
     /// their tombstones at once then.
     pub fn after(id: u64, seen: &Groups, others: u64) -> Delete {
         Delete { tombstone: Entomb::new(id, seen.control, others), is_reserved: false }

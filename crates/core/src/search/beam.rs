@@ -13,11 +13,11 @@ use alloc::vec::Vec;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum Progress {
-    /// Not read yet.
+    /// The candidate is not read yet.
     Fresh = 0,
-    /// Its block is being read.
+    /// The block of the candidate is being read.
     Awaited = 1,
-    /// Its neighbours have been followed.
+    /// The neighbours of the candidate have been followed.
     Expanded = 2,
 }
 

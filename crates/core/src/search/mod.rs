@@ -73,7 +73,7 @@ impl Default for Budget {
 /// End of a query, or that it runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// It still runs.
+    /// The query still runs.
     Running,
     /// The results are what was asked for.
     Complete,
@@ -121,7 +121,7 @@ pub(crate) struct Query {
     pub(crate) top: TopK,
     pub(crate) io: Io,
     pub(crate) lost_units: LostUnits,
-    /// Of a joined answer: a bit for every part without one. Never travels.
+    /// Parts without an answer, of a joined answer: a bit for each. Never travels.
     pub(crate) lost_parts: u64,
     pub(crate) outcome: Outcome,
     pub(crate) stats: QueryStats,

@@ -86,15 +86,15 @@ counters! {
     repeats,
     /// Clusters of vectors visited.
     clusters,
-    /// Of them, those with a member among the best k of all visited so far, by their codes.
+    /// Visited clusters with a member among the best k of all visited so far, by their codes.
     fruitful_clusters,
-    /// Of them, those with a member among the results.
+    /// Visited clusters with a member among the results.
     result_clusters,
     /// Inverted lists scanned.
     lists,
-    /// Of `reads`, those of adjacency lists alone.
+    /// Reads of adjacency lists alone.
     edge_reads,
-    /// Of `reads`, those of vectors alone.
+    /// Reads of vectors alone.
     record_reads,
     /// Hot vectors that were in RAM and did not have to be read.
     pinned_hits,

@@ -59,7 +59,7 @@ impl Visited {
         self.keep(ids, |id| id)
     }
 
-    /// The same for places in a table of ids, which must have them.
+    /// Keeps new ids of a table of ids, by their places in it.
     pub(crate) fn keep_new_of(&mut self, table: &[u32], places: &mut Vec<u32>) -> usize {
         self.keep(places, |place| table[place as usize])
     }

@@ -147,11 +147,10 @@ pub struct Scratch {
     blocks: BlockScratch,
     ids: Vec<u32>,
     distances: Vec<u32>,
-    /// Of the head graph's search.
+    /// Nodes of the head graph's search.
     head_nodes: Vec<u32>,
     head_beam: Beam,
-    /// Of the block that is expanded, where it carries codes: the nodes that have one there, and a list's places
-    /// among them.
+    /// Nodes that have a code in the block that is expanded, and a list's places among them.
     coded: Vec<u32>,
     ranks: Vec<u32>,
     /// The nodes of the block that is expanded, by code distance.

@@ -64,12 +64,12 @@ pub struct Params {
     pub batch: u32,
     /// Rule that ends re-ranking.
     pub rule: Rule,
-    /// Of [`Rule::Changes`]: the share of the results that a mini-batch without effect changes at most (ε).
+    /// Share of the results that a mini-batch without effect changes at most (ε), of [`Rule::Changes`].
     pub epsilon: f32,
-    /// Of [`Rule::Changes`]: mini-batches without effect in a row that end re-ranking (β).
+    /// Mini-batches without effect in a row that end re-ranking (β), of [`Rule::Changes`].
     pub beta: u32,
-    /// Of [`Rule::Margin`]: the share of the distance to the k-th result by which the code distance of the next
-    /// candidate must exceed its expectation.
+    /// Share of the distance to the k-th result by which the code distance of the next candidate must exceed its
+    /// expectation, of [`Rule::Margin`].
     pub margin: f32,
     /// Whether candidates of a mini-batch share the read of a block.
     pub merge: bool,

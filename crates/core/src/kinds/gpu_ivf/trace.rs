@@ -7,7 +7,7 @@ use alloc::vec::Vec;
 pub enum Found {
     /// As this candidate of the scorer, counted from 0, in this mini-batch, counted from 0.
     Candidate {
-        /// Its place among the candidates.
+        /// Place among the candidates.
         rank: u32,
         /// The mini-batch.
         batch: u32,

@@ -83,7 +83,7 @@ pub(super) struct Place<'a> {
     /// The number of its block.
     pub(super) number: u32,
     pub(super) extent: Extent,
-    /// Its number in the block; `None` where its id tells it.
+    /// Number of the vector in the block; `None` where its id tells it.
     pub(super) slot: Option<usize>,
     pub(super) layout: &'a BlockLayout,
 }

@@ -25,8 +25,8 @@ pub(super) fn coarse_below(layout: &GridLayout) -> f64 {
     if is_exact { 0.0 } else { units * layout.groups() as f64 }
 }
 
-/// By how much a sum in units may exceed the exact one, where that has too few digits: half a unit for each group, and
-/// what floats lose.
+/// Amount by which a sum in units may exceed the exact one, where that has too few digits: half a unit for each group,
+/// and what floats lose.
 pub(super) fn slack(layout: &GridLayout) -> f64 {
     16.0 * layout.groups() as f64
 }

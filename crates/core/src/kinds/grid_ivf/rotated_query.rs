@@ -74,7 +74,7 @@ pub(super) fn prepare(base: &Base<'_>, view: &View<'_>, query: &[u8], scratch: &
     norms(view, scratch);
 }
 
-/// By how many powers of two the unit of a query must be larger, so that sums to vectors this far away stay exact: far
+/// Powers of two by which the unit of a query must be larger, so that sums to vectors this far away stay exact: far
 /// from all vectors, their sums differ little.
 fn shift_of(reach: f32, scale: f32) -> u8 {
     const BITS_MAX: u64 = 50;

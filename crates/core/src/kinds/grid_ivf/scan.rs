@@ -436,7 +436,7 @@ impl<'s> Scanner<'s> {
         }
     }
 
-    /// By how much the sums may still fall after each group. Stays zero where sums only grow.
+    /// Amount by which the sums may still fall after each group. Stays zero where sums only grow.
     fn missing_products(&mut self, block: usize) {
         if self.metric != Metric::Ip {
             return;

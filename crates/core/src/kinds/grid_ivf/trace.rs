@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 /// Counts of the scan of a list.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct ScannedList {
-    /// Its number.
+    /// Number of the list.
     pub list: u32,
     /// Distance of its centroid to the query.
     pub centroid_distance: f32,

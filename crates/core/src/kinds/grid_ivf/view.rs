@@ -88,10 +88,10 @@ pub struct View<'a> {
     pub starts: &'a [u64],
     /// Units of the lists that are here, in one piece.
     pub data: &'a [u8],
-    /// In place of `starts` and `data`, each unit by itself, and none of those of other servers: two versions of a
+    /// Units by themselves, in place of `starts` and `data`, and none of those of other servers: two versions of a
     /// partition share those that they have in common.
     pub apart: Option<&'a [Option<Unit>]>,
-    /// Of one server, the first members of each list, whole. Where all lists are in `data` they are not kept apart.
+    /// First members of each list, whole, on one server. Where all lists are in `data` they are not kept apart.
     pub firsts: Option<Firsts<'a>>,
 }
 
@@ -103,7 +103,7 @@ pub type Unit = Arc<[Line]>;
 #[repr(C, align(64))]
 pub struct Line(pub [u8; 64]);
 
-/// In place of where a unit begins: it is on another server.
+/// Offset of a unit that is on another server.
 pub const ELSEWHERE: u64 = u64::MAX;
 
 /// The first members of all lists, which all servers hold.
@@ -111,11 +111,11 @@ pub const ELSEWHERE: u64 = u64::MAX;
 pub struct Firsts<'a> {
     /// Numbers of vectors before those of each list, and of all.
     pub before: &'a [u32],
-    /// All of them as one list, with the layout of the index.
+    /// All first members as one list, with the layout of the index.
     pub data: &'a [u8],
 }
 
-/// Of each list, one member in so many is scored first.
+/// Members of a list of which one is scored first.
 const PREWARMED_PART: usize = 100;
 
 /// Members of a list that are scored first: those that lie nearest to its centroid. Of all lists of a centroid the

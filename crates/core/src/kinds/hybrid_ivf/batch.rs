@@ -32,9 +32,9 @@ pub(crate) enum Job {
     /// Nothing: it is a query.
     #[default]
     None = 0,
-    /// It scans the lists of its batch.
+    /// Scans the lists of its batch.
     Lists = 1,
-    /// It scores its candidates by their vectors.
+    /// Scores its candidates by their vectors.
     Records = 2,
 }
 

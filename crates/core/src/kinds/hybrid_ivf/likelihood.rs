@@ -29,7 +29,7 @@ fn cosine_l2(base: f32, spread: f32, threshold: f32) -> f32 {
     if gap < -reach { -1.0 } else { quotient(gap, reach) }
 }
 
-/// The same for minus the inner product: `base` is that of query and centroid.
+/// Cosine for minus the inner product: `base` is that of query and centroid.
 fn cosine_ip(base: f32, query_norm: f32, spread: f32, threshold: f32) -> f32 {
     quotient(base - threshold, query_norm * sqrt(spread.max(0.0)))
 }

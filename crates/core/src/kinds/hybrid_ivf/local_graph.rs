@@ -31,7 +31,7 @@ const ANY_LENGTH: (f32, f32) = (0.0, f32::INFINITY);
 pub(super) enum Next {
     /// Edges were asked for.
     Asked,
-    /// It waits for reads under way.
+    /// The search waits for reads under way.
     Waits,
     /// The edges of all candidates were followed.
     Ended,

@@ -54,7 +54,7 @@ pub struct Scratch {
     visited: Visited,
     ids: Vec<u32>,
     distances: Vec<u32>,
-    /// Of the navigation: the nodes to score, and the beams of centroids and of sampled members.
+    /// Nodes that the navigation scores, and its beams of centroids and of sampled members.
     nav_nodes: Vec<u32>,
     centroid_beam: Beam,
     member_beam: Beam,
@@ -62,12 +62,12 @@ pub struct Scratch {
     ranking: Vec<RankedCluster>,
     /// The lists of a divided cluster, by the distance to their centroids.
     nearest_lists: Vec<(u32, u32)>,
-    /// Of the member of a local graph that is expanded: the edges to members not visited before.
+    /// Edges of the expanded member of a local graph, to members not visited before.
     edges: Vec<local_graph::Edge>,
     /// Lists that are to be read next and are on other servers, best first.
     elsewhere: Vec<u32>,
-    /// Of the re-ranking: the candidates of one read. Over servers: those that the round has not taken, those of it
-    /// that can be read here, and those that are to be scored elsewhere.
+    /// Candidates of one read of the re-ranking. Over servers: those that the round has not taken, those of it that can
+    /// be read here, and those that are to be scored elsewhere.
     group: Vec<Unread>,
     left: Vec<Unread>,
     here: Vec<Unread>,

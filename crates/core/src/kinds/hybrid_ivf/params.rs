@@ -22,7 +22,7 @@ pub enum Order {
 }
 
 impl Order {
-    /// All of them.
+    /// All orders.
     pub const ALL: [Order; 4] = [Order::Evidence, Order::SampleHits, Order::Centroid, Order::Expected];
 
     /// The one of this name.

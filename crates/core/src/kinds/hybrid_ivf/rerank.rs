@@ -263,8 +263,8 @@ fn record_bytes(view: &View<'_>) -> u64 {
     view.shape.record_bytes() as u64
 }
 
-/// Those of `sorted`, by their places in the file, that one read brings with the member `id`. It grows to the nearer
-/// side.
+/// Candidates of `sorted`, by their places in the file, that one read brings with the member `id`. It grows to the
+/// nearer side.
 fn run_around(view: &View<'_>, sorted: &[Unread], id: u32) -> Range<usize> {
     let size = record_bytes(view);
     let at = |i: usize| view.directory.record_at(&view.shape, sorted[i].id);

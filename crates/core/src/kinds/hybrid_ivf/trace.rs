@@ -11,13 +11,13 @@ use crate::view::Base;
 /// A scanned list, or a part of one; or the local search of a cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ScannedList {
-    /// Its cluster.
+    /// Cluster of the list.
     pub cluster: u32,
-    /// Its number; `None` for a local search.
+    /// Number of the list; `None` for a local search.
     pub list: Option<u32>,
     /// Members scored.
     pub members: u32,
-    /// Of them, those that no bound pruned.
+    /// Members that no bound pruned.
     pub kept: u32,
     /// Whether the estimate of one was among the best so far.
     pub fruitful: bool,

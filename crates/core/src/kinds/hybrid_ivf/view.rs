@@ -24,7 +24,7 @@ pub struct View<'a> {
     pub codebook: &'a Codebook,
     /// `clusters × dim` f16 as bytes.
     pub centroids: &'a [u8],
-    /// For each divided cluster, how many of its lists a visit scans.
+    /// Lists of each divided cluster that a visit scans.
     pub lists_planned: &'a [u32],
     /// The centroids of the lists of divided clusters.
     pub sublists: &'a SubLists,
@@ -45,7 +45,7 @@ pub struct View<'a> {
 /// The centroids of the lists of divided clusters, each as a code of its residual to the cluster's centroid.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct SubLists {
-    /// For each cluster its first entry in the tables below.
+    /// First entry of each cluster in the tables below.
     pub first: Vec<u32>,
     /// ‖r̂‖² + 2⟨c, r̂⟩.
     pub terms: Vec<f32>,
@@ -69,7 +69,7 @@ pub type Resident<'a> = &'a [Option<Arc<[u8]>>];
 pub struct Pinned<'a> {
     /// The members, ascending.
     pub ids: &'a [u32],
-    /// Their records, in the same order.
+    /// Records of the lists, in the same order.
     pub records: &'a [Arc<[u8]>],
 }
 

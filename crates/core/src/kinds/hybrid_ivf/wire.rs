@@ -45,9 +45,9 @@ pub(super) const CANDIDATES_MAX: u32 = 1 << 24;
 /// Most members kept for learning.
 const READ_MAX: u32 = 1 << 16;
 
-/// From this version of states on, servers know jobs that are forwarded. Others score what they hold, and reply.
+/// First version of states in which servers know jobs that are forwarded. Others score what they hold, and reply.
 const FORWARD_VERSION: u32 = 11;
-/// In place of the job, for a query without a batch.
+/// Number in place of the job, for a query without a batch.
 const NO_BATCH: u8 = 3;
 
 pub(super) fn encode_params(p: &Params, version: u32, w: &mut Writer<'_>) {

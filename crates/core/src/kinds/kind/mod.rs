@@ -177,10 +177,10 @@ pub(crate) trait Kind: Sized {
 /// Form of the candidates in a baton.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Carry {
-    /// Their ids and progress: the receiver computes their distances again, from the codes of all nodes.
+    /// Ids and progress of the candidates: the receiver computes their distances again, from the codes of all nodes.
     #[default]
     Ids,
-    /// Their distances too.
+    /// Ids, progress and distances.
     Distances,
 }
 

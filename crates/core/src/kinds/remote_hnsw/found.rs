@@ -9,7 +9,7 @@ pub(super) struct Found {
     pub(super) distance: f32,
     /// The user's id.
     pub(super) id: u64,
-    /// When it was inserted.
+    /// Clock of the insert.
     pub(super) clock: u64,
 }
 

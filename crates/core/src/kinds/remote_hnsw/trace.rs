@@ -5,9 +5,9 @@ use alloc::vec::Vec;
 /// A cluster that was searched.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Visit {
-    /// Its number.
+    /// Number of the cluster.
     pub cluster: u32,
-    /// From the query to its representative.
+    /// Distance from the query to the representative of the cluster.
     pub distance: f32,
     /// Vectors of its sub-HNSW.
     pub members: u32,

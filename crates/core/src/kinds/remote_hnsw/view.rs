@@ -23,13 +23,13 @@ pub const WHOLE: u32 = 1 << 16;
 /// Place of a cluster.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Located {
-    /// Its sub-HNSW.
+    /// Sub-HNSW of the cluster.
     pub base: Extent,
-    /// Its fresh records that are in use; no bytes where there are none.
+    /// Fresh records of the cluster that are in use; no bytes where there are none.
     pub fresh: Extent,
     /// The version of its group.
     pub version: u32,
-    /// Its group.
+    /// Group of the cluster.
     pub group: u32,
     /// The clock up to which changes are in the sub-HNSW.
     pub clock: u64,

@@ -76,7 +76,7 @@ pub struct Fold {
     /// Groups that are left, those under way, and all that are done.
     left: Vec<Work>,
     now: Vec<Work>,
-    /// Of the word that elects: what it was last.
+    /// Last content of the word that elects.
     freer: Owner,
     still: Standstill,
     /// Whether the log is freed although it has room.

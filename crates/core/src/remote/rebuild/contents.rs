@@ -12,7 +12,7 @@ pub struct Record {
     pub id: u64,
     /// The clock of its insert.
     pub clock: u64,
-    /// Its cluster.
+    /// Cluster of the record.
     pub cluster: u32,
     /// Factor that makes the vector a unit vector; 1 but under cosine.
     pub inverse_norm: f32,
@@ -40,7 +40,7 @@ pub struct Contents {
     pub(super) tombstones: Vec<Tombstone>,
     /// Place of the version before.
     pub(super) old: Descriptor,
-    /// Its marks.
+    /// Marks of the version.
     pub(super) marks: Vec<u64>,
 }
 

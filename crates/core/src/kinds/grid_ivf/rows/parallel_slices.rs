@@ -23,21 +23,21 @@ pub(crate) struct Part {
     pub(super) row: u32,
     /// Whether the reply has ids: its asker has no slice of the row, and so no ids.
     pub(super) with_ids: bool,
-    /// Under ip, the norm of the query in each group: those of other slices bound what a sum may still lose.
+    /// Norm of the query in each group, under ip: those of other slices bound what a sum may still lose.
     pub(super) norms: Vec<f32>,
-    /// Of a reply, the ids that users know of the vectors that are left.
+    /// Ids that users know of the vectors that are left, in a reply.
     pub(super) ids: Vec<u64>,
 }
 
 /// A row whose slices are scored at the same time, and the sums of those that have been.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Gathered {
-    /// Its number.
+    /// Number of the row.
     pub(super) row: u32,
     pub(super) lists: Vec<Probe>,
     pub(super) alive: Vec<u64>,
     pub(super) sums: Vec<f64>,
-    /// Those of each group, of vectors whose sum in units has too few digits.
+    /// Sums of each group, of vectors whose sum in units has too few digits.
     pub(super) fine: Fine,
     /// The ids of all vectors that are left; empty before they are known.
     pub(super) ids: Vec<u64>,

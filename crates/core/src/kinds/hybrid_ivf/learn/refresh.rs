@@ -23,15 +23,15 @@ use crate::route::{NONE, NavGraph};
 pub struct Newcomer {
     /// Which member.
     pub id: u32,
-    /// Its score in this epoch.
+    /// Score of the member in this epoch.
     pub score: u32,
-    /// Its cluster.
+    /// Cluster of the member.
     pub cluster: u32,
-    /// As in [`NavGraph::terms`].
+    /// Term of the member, as in [`NavGraph::terms`].
     pub term: f32,
-    /// As in [`NavGraph::radii`].
+    /// Radius of the member, as in [`NavGraph::radii`].
     pub radius: f32,
-    /// Its code, of what the cluster's centroid leaves.
+    /// Code of the member, of what the cluster's centroid leaves.
     pub code: Vec<u8>,
 }
 
