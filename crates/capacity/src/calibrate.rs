@@ -50,7 +50,7 @@ pub struct Measured<'a> {
     pub rows: &'a [u8],
     pub params: Params,
     pub search: SearchOptions,
-    /// Of one server, and of several.
+    /// Placements over one server, and over several.
     pub placements: &'a [Placed],
 }
 

@@ -32,9 +32,9 @@ pub const NETWORK_GBPS: f64 = 25.0;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Origin {
-    /// By `doctor --link`.
+    /// Measured by `doctor --link`.
     Measured,
-    /// By an option.
+    /// Given by an option.
     Given,
     /// Nobody said anything.
     #[default]

@@ -67,7 +67,7 @@ impl Mode {
 /// Separate indexes, one for each server.
 #[derive(Clone, Debug, Default)]
 pub struct Scatter {
-    /// Their folder; built in the folder for temporary files where there is none.
+    /// Folder of the partitions; built in the folder for temporary files where there is none.
     pub partitions: Option<PathBuf>,
     /// Length of the beam on each server; that of the single index where none is given.
     pub search_list: Option<u32>,
@@ -84,7 +84,7 @@ pub struct Simulation<'a> {
     /// The same search on this machine.
     pub search: SearchOptions,
     pub modes: &'a [Mode],
-    /// Of one server; the number of servers is replaced.
+    /// Options of one server; the number of servers is replaced.
     pub partition: PartitionOptions,
     pub scatter: Scatter,
     /// Arrival rates, queries per second; where there are none, the highest throughput is sought.
@@ -97,7 +97,7 @@ pub struct Simulation<'a> {
 pub struct Outcome {
     pub mode: Mode,
     pub pass: Pass,
-    /// Under each load; empty without prices.
+    /// Times under each load; empty without prices.
     pub loads: Vec<Replayed>,
 }
 

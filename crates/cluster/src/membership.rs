@@ -9,8 +9,8 @@
 //! The key of a server or memory node is under a lease: it expires a few seconds after its process. The version only
 //! wakes the servers: the store decides.
 //!
-//! All of it can be rebuilt, and nothing waits for it: without etcd a server continues with the addresses that it
-//! knows, and logs so once. Connections notice a dead server sooner than a lease does.
+//! Entries of etcd can all be rebuilt, and nothing waits for them: without etcd a server continues with the addresses
+//! that it knows, and logs so once. Connections notice a dead server sooner than a lease does.
 //!
 //! The protocol is JSON over HTTP (etcd's gateway, `/v3/…`), so that no gRPC library is needed.
 
@@ -238,7 +238,7 @@ struct Own {
 }
 
 impl Own {
-    /// Its name in the log.
+    /// Name of the entry in the log.
     fn name(&self) -> String {
         let mut parts = self.key.rsplit('/');
         let number = parts.next().map_or("", |number| number.trim_start_matches('0'));

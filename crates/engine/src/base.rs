@@ -29,12 +29,12 @@ use stratann_params::IndexKind;
 pub struct OpenOptions {
     /// Everything that open index and searches may take, in bytes; `None` for no limit.
     pub ram_budget: Option<u64>,
-    /// Of it, what the block cache may take.
+    /// The part of the budget for the block cache.
     pub cache_budget: u64,
-    /// Of it, what resident list codes may take; they lie on disk as well. `None` for what open index and searches
-    /// leave.
+    /// The part of the budget for resident list codes; they lie on disk as well. `None` for what open index and
+    /// searches leave.
     pub head_budget: Option<u64>,
-    /// Of it, what searches will take, and on how many threads: memory that is not given to list codes.
+    /// The part of the budget for searches, and their threads: memory that is not given to list codes.
     pub search_reserve: Reserve,
     /// Whether the index learns from its queries, where its kind can.
     pub learning: LearnOptions,
@@ -50,7 +50,7 @@ pub struct OpenOptions {
 pub struct Reserve {
     /// Bytes that searches take with the default number of queries in flight.
     pub bytes: u64,
-    /// The same with fewer queries in flight, the default where memory is low.
+    /// Bytes with fewer queries in flight, the default where memory is low.
     pub low_memory_bytes: u64,
     /// Threads that search.
     pub threads: usize,

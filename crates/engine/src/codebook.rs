@@ -204,12 +204,12 @@ impl Percent<'_> {
         self.progress.check_interrupted()
     }
 
-    /// The same for the share of the coarse stages that is done.
+    /// Notes the share of the coarse stages that is done.
     fn reach_coarse(&mut self, share: f64) -> Result<()> {
         self.reach(share * self.coarse_share)
     }
 
-    /// The same for the share of what comes after them.
+    /// Notes the share of the later stages that is done.
     fn reach_fine(&mut self, share: f64) -> Result<()> {
         self.reach(self.coarse_share + share * (1.0 - self.coarse_share))
     }

@@ -369,7 +369,7 @@ pub(crate) struct Grid {
     pub(crate) paths: Vec<Vec<(u32, StopRule)>>,
     /// A setting with more reads ends its path.
     pub(crate) reads_max: f64,
-    /// The same for more comparisons with vectors.
+    /// A setting with more comparisons with vectors ends its path.
     pub(crate) comparisons_max: f64,
     /// Whether each path has the efforts of the one before, with longer beams.
     pub(crate) has_longer_beams: bool,
@@ -396,8 +396,8 @@ pub fn remoteness(curves: &[Curve], metric: Metric, k: u32, kth_distances: &mut 
     median(kth_distances).map(|theirs| f64::from(theirs / own).max(0.0).sqrt())
 }
 
-/// From here on queries are of another kind than those of the calibration, and a recall that was measured on these is
-/// too much to expect.
+/// Remoteness from which on queries are of another kind than those of the calibration, and a recall that was measured
+/// on these is too much to expect.
 pub const REMOTE: f64 = 1.1;
 
 /// Sorts; `None` of nothing.

@@ -26,7 +26,7 @@ pub struct Machine {
     pub cores: usize,
     /// Memory of the machine.
     pub memory_bytes: Option<u64>,
-    /// Of it, what can be had without swapping.
+    /// The part of the memory that can be had without swapping.
     pub memory_available_bytes: Option<u64>,
     /// The limit of this process' control group; `None` for no limit.
     pub cgroup_limit_bytes: Option<u64>,
@@ -72,7 +72,7 @@ pub struct GpuDevice {
     pub compute_capability: String,
     /// Memory.
     pub memory_bytes: u64,
-    /// Of it, what is free.
+    /// The part of the memory that is free.
     pub memory_free_bytes: u64,
 }
 

@@ -114,7 +114,7 @@ pub(crate) fn learnt(server: Option<usize>) -> String {
     server.map_or(LEARNT.into(), |server| format!("learnt-{server:02}.bin"))
 }
 
-/// Those that builds make.
+/// Files that builds make.
 pub(crate) const BUILT: [&str; 21] = [
     BLOCKS,
     CODES,

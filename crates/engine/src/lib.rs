@@ -1,6 +1,6 @@
 //! Indexes of all kinds: builds, searches, servers.
 //!
-//! It runs what `stratann-core` decides over what `stratann-storage` reads.
+//! This crate runs what `stratann-core` decides over what `stratann-storage` reads.
 
 mod base;
 pub mod build;

@@ -70,10 +70,10 @@ pub struct SpreadFacts {
     pub source: BuildId,
     /// Number of blocks, or of inverted lists, that each server holds.
     pub held: Vec<u32>,
-    /// Of the edges that leave their block, the share that leads to one without a common server; of inverted lists that
-    /// of the edges of the navigation graph that leave their cluster.
+    /// Share of the edges that leave their block that leads to one without a common server; of inverted lists that of
+    /// the edges of the navigation graph that leave their cluster.
     pub cut_share: f64,
-    /// Of a `grid-ivf` the first group of components of each slice, and the number of groups.
+    /// First group of components of each slice of a `grid-ivf`, and the number of groups.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub slices: Vec<u32>,
 }
@@ -119,7 +119,7 @@ pub struct Manifest {
 /// A manifest that was passed over.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DamagedManifest {
-    /// Its number.
+    /// Number of the version.
     pub number: u64,
     /// Fault of the manifest, in one line.
     pub why: String,

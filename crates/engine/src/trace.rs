@@ -346,7 +346,7 @@ pub struct Visit {
     pub members: u64,
     /// Sub-lists.
     pub lists: usize,
-    /// From the query to the centroid, on the scale of exact distances.
+    /// Distance from the query to the centroid, on the scale of exact distances.
     pub centroid_distance: f32,
     /// The distance that ranked it: that to the centroid, less the effect of members found by the navigation.
     pub ranked_distance: f32,
@@ -452,7 +452,7 @@ pub struct ReadSum {
 pub struct Scan {
     /// Number of the list.
     pub list: u32,
-    /// From the query to the centroid: squared l2, of unit vectors under cosine; minus the product under ip.
+    /// Distance from the query to the centroid: squared l2, of unit vectors under cosine; minus the product under ip.
     pub centroid_distance: f32,
     /// Members.
     pub members: u32,
@@ -476,7 +476,7 @@ pub struct Left {
 pub struct RankedList {
     /// Number of the list.
     pub list: u32,
-    /// From the query to the centroid: squared l2, of unit vectors under cosine; minus the product under ip.
+    /// Distance from the query to the centroid: squared l2, of unit vectors under cosine; minus the product under ip.
     pub centroid_distance: f32,
     /// Members whose nearest centroid is that of this list.
     pub own: u32,
@@ -506,7 +506,7 @@ pub struct ClusterVisit {
     pub cluster: u32,
     /// Group of the cluster.
     pub group: u32,
-    /// From the query to its representative.
+    /// Distance from the query to the representative of the cluster.
     pub distance: f32,
     /// Vectors in its sub-HNSW.
     pub members: u32,

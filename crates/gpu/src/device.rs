@@ -190,7 +190,7 @@ impl Device {
 
 /// The look-up table of a query whose job has not come: on a device, or under way to it.
 ///
-/// It has a block of the device, which is free again when it is dropped.
+/// An early table has a block of the device, which is free again when it is dropped.
 pub struct EarlyTable {
     shared: Arc<Shared>,
     // `None` when a job has it.

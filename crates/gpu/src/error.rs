@@ -24,7 +24,7 @@ pub enum Error {
     Option {
         /// Name of the option.
         option: &'static str,
-        /// Its value.
+        /// Value of the option.
         given: u64,
         /// Smallest value that works.
         low: u64,
@@ -49,7 +49,7 @@ pub enum Error {
     Memory {
         /// Purpose of the memory.
         what: &'static str,
-        /// Its size.
+        /// Size of the memory.
         bytes: u64,
         /// Reason that the driver gave.
         reason: String,
@@ -80,7 +80,7 @@ pub enum Failure {
     TooLarge {
         /// Field that is too large: `ids` or `keep`.
         what: &'static str,
-        /// Its size in the job.
+        /// Size of the field in the job.
         given: u64,
         /// The most that fits.
         limit: u64,

@@ -18,15 +18,15 @@ impl TableRequest {
 /// State of the table of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
-    /// Its request waits for a batch.
+    /// The request of the table waits for a batch.
     Requested,
-    /// Its batch is under way.
+    /// The batch of the table is under way.
     Building,
-    /// As before, and its job waits for it.
+    /// The batch is under way, and a job waits for it.
     Awaited,
-    /// As before, and its owner has dropped it.
+    /// The batch is under way, and the owner of the table has dropped it.
     Dropped,
-    /// It is there.
+    /// The table is there.
     Built,
 }
 

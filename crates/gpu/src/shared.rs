@@ -24,11 +24,11 @@ pub struct Counters {
     pub bytes_from_device: u64,
     /// Look-up tables that the device built. It exceeds the sum of the next three by those without a job.
     pub tables_built: u64,
-    /// Of them, those that were there when their job came.
+    /// Tables that were there when their job came.
     pub tables_ready: u64,
-    /// Of them, those whose batch was under way when their job came.
+    /// Tables whose batch was under way when their job came.
     pub tables_awaited: u64,
-    /// Of them, those that were built in the batch of their job.
+    /// Tables that were built in the batch of their job.
     pub tables_with_job: u64,
     /// Batches that failed or did not end in time.
     pub failed_batches: u64,

@@ -16,7 +16,7 @@ use crate::limits::{CONNECTION_BYTES, Limits, RESERVED_CONNECTIONS};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Phase {
-    /// It is open, and nothing has arrived.
+    /// The connection is open, and nothing has arrived.
     Silent = 0,
     /// A part of a request's header has arrived.
     Header = 1,
@@ -26,7 +26,7 @@ pub(crate) enum Phase {
     Answering = 3,
     /// An answer is being sent.
     Sending = 4,
-    /// It waits for another request.
+    /// The connection waits for another request.
     Idle = 5,
 }
 

@@ -46,7 +46,7 @@ pub type Log = Arc<dyn Fn(&str) + Send + Sync>;
 pub struct FrontOptions {
     /// Address to listen on; port 0 takes a free one.
     pub http: SocketAddr,
-    /// Its limits.
+    /// Limits of the connections.
     pub limits: Limits,
     /// Whose requests are answered.
     pub callers: Callers,

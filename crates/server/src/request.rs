@@ -63,7 +63,7 @@ fn quoting(error: &impl fmt::Display) -> String {
 /// A checked request.
 #[derive(Debug)]
 pub(crate) struct Request {
-    /// At least one row.
+    /// One row or more.
     pub(crate) rows: Vec<u8>,
     pub(crate) options: SearchOptions,
     pub(crate) timeout: Duration,

@@ -24,7 +24,7 @@ pub struct Reply {
     pub server: u8,
     /// Parameters of its queries.
     pub params: Used,
-    /// Of a `remote-hnsw`, when the request asks for it: the clusters that the server has cached now.
+    /// Clusters of a `remote-hnsw` that the server has cached now, when the request asks for them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cached: Option<Cached>,
     /// One line, when there is no answer because the server is overloaded.
@@ -69,7 +69,7 @@ impl Cached {
 pub struct Clusters {
     /// The build of the index.
     pub build_id: BuildId,
-    /// The same as a number, of which the checksum of the meta-HNSW depends: 16 hexadecimal digits.
+    /// Build of the index, on which the checksum of the meta-HNSW depends: 16 hexadecimal digits.
     pub build: String,
     /// Clusters that a query with the parameters of the URL needs.
     pub nprobe: u32,
@@ -91,9 +91,9 @@ pub struct Refusal {
 #[serde(untagged)]
 #[allow(clippy::large_enum_variant, reason = "nearly all are the large one")]
 pub enum Answered {
-    /// It has an answer.
+    /// The query has an answer.
     Found(Found),
-    /// It has none.
+    /// The query has no answer.
     Failed(Failed),
 }
 
@@ -103,16 +103,16 @@ pub struct Found {
     /// Closest first. Decimal strings, since many JSON readers round numbers above 2^53.
     #[serde(serialize_with = "decimal")]
     pub ids: Vec<u64>,
-    /// Their distances.
+    /// Distances of the results.
     pub distances: Vec<f32>,
     /// Whether a part of the index could not be reached.
     pub partial: bool,
-    /// Of a cluster with several indexes those that gave no answer, by number.
+    /// Indexes of a cluster that gave no answer, by number.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub lost_parts: Vec<u8>,
     /// Time on the server from question to answer, microseconds.
     pub latency_us: u64,
-    /// Its counters.
+    /// Counters of the query.
     pub per_query: Counters,
 }
 
@@ -131,7 +131,7 @@ pub struct Failed {
 pub enum FailureKind {
     /// The server holds as many queries as it may.
     Overloaded,
-    /// Its timeout has passed.
+    /// The timeout of the query has passed.
     Expired,
     /// No live server holds a part of the index, or none answers.
     Unreachable,
@@ -140,7 +140,7 @@ pub enum FailureKind {
 }
 
 impl FailureKind {
-    /// All of them.
+    /// All reasons.
     pub const ALL: [FailureKind; 4] =
         [FailureKind::Overloaded, FailureKind::Expired, FailureKind::Unreachable, FailureKind::Failed];
 

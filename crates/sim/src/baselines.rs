@@ -15,9 +15,9 @@ use crate::{Cluster, Stores, SubmittedQuery};
 /// An index over one server's share of the rows.
 #[derive(Clone, Copy)]
 pub struct Partition<'a> {
-    /// Its part in RAM.
+    /// The part of the index in RAM.
     pub view: IndexView<'a>,
-    /// Its data.
+    /// Data of the part.
     pub stores: &'a dyn Stores,
 }
 
@@ -34,7 +34,7 @@ pub struct BaselineResult {
     pub reads: Vec<u64>,
     /// Messages between servers.
     pub messages: u64,
-    /// Their bytes.
+    /// Bytes of these messages.
     pub bytes: u64,
     /// Remote blocks that were fetched.
     pub fetched: u64,

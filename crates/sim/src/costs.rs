@@ -59,7 +59,7 @@ impl Costs {
         self.search_ns(work).saturating_add(self.exchange_ns(work))
     }
 
-    /// Of these, those of a search thread.
+    /// Nanoseconds of a search thread.
     pub(crate) fn search_ns(&self, work: &Work) -> u64 {
         let comparisons = [
             times(work.route_comparisons, self.route_comparison_ps),
@@ -88,7 +88,7 @@ impl Costs {
         }
     }
 
-    /// Of these, those of the threads that exchange messages with clients and servers.
+    /// Nanoseconds of the threads that exchange messages with clients and servers.
     fn exchange_ns(&self, work: &Work) -> u64 {
         let bytes = times(work.message_bytes, self.message_byte_ps) / 1000;
         sum(&[times(work.messages, self.message_ns), times(work.requests, self.request_ns), bytes])

@@ -47,11 +47,11 @@ pub trait Stores {
 /// The index of a cluster, of any kind.
 #[derive(Clone, Copy)]
 pub struct Cluster<'a> {
-    /// Its part in RAM, which every server holds.
+    /// The part of the index in RAM, which every server holds.
     pub view: IndexView<'a>,
     /// Replicas of all blocks.
     pub placement: &'a Placement,
-    /// Its data.
+    /// Data of the index.
     pub stores: &'a dyn Stores,
 }
 
@@ -217,11 +217,11 @@ pub struct Left {
 /// Result of a run.
 #[derive(Debug, Default)]
 pub struct Report {
-    /// For each query all replies to its client, and their times: exactly one, unless its origin crashed.
+    /// Replies to the client of each query, and their times: exactly one, unless its origin crashed.
     pub replies: Vec<Vec<(u64, Reply)>>,
     /// Hand-overs that were sent.
     pub batons: u64,
-    /// Their bytes, headers included, without vectors.
+    /// Bytes of hand-overs, headers included, without vectors.
     pub baton_bytes: u64,
     /// Bytes of the vectors in them.
     pub vector_bytes: u64,
@@ -235,11 +235,11 @@ pub struct Report {
     pub score_bytes: u64,
     /// Frames with partial results.
     pub reports: u64,
-    /// Their bytes.
+    /// Bytes of frames with partial results.
     pub report_bytes: u64,
     /// All other frames.
     pub other_frames: u64,
-    /// Their bytes.
+    /// Bytes of other frames.
     pub other_bytes: u64,
     /// Reads, by server.
     pub reads: Vec<u64>,

@@ -33,7 +33,7 @@ pub struct BatchLoad {
 pub struct BatchTrace {
     /// Bytes of the headers, which the first memory node has; 0 for none.
     pub headers_bytes: u32,
-    /// By query: distances to representatives.
+    /// Distances to representatives, by query.
     pub queries: Vec<u32>,
     /// Loads of each doorbell, in order.
     pub doorbells: Vec<Vec<BatchLoad>>,
@@ -90,9 +90,9 @@ pub struct LoadTiming {
     pub spent: Spent,
     /// Utilisation of the threads of all compute nodes, 0 to 1.
     pub processors: f64,
-    /// Of the link of each memory node.
+    /// Utilisation of the link of each memory node.
     pub memory_links: Vec<f64>,
-    /// Of the busiest link of a compute node.
+    /// Utilisation of the busiest link of a compute node.
     pub compute_link: f64,
 }
 

@@ -63,7 +63,7 @@ pub struct Timing {
     pub qps: f64,
     /// Latency of each query in order of submission, nanoseconds.
     pub latency_ns: Vec<u64>,
-    /// By server.
+    /// Utilisation by server.
     pub servers: Vec<Utilisation>,
     /// Processor time for waking threads per query, nanoseconds. All other work does not depend on the load.
     pub wakes_ns: f64,

@@ -98,7 +98,7 @@ pub enum Task {
     },
     /// A message to another server.
     Send {
-        /// Its length, bytes.
+        /// Length of the message, bytes.
         bytes: u32,
     },
 }

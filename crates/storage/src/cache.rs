@@ -37,9 +37,9 @@ enum Extents {
 
 /// Bytes of a cached extent.
 pub enum Cached<'a> {
-    /// They live as long as the cache.
+    /// Bytes that live as long as the cache.
     Resident(&'a [u8]),
-    /// They live as long as this.
+    /// Bytes that live as long as this.
     Shared(Arc<[u8]>),
 }
 

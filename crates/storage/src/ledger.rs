@@ -32,7 +32,7 @@ pub enum Part {
 }
 
 impl Part {
-    /// All of them, in the order of their numbers.
+    /// All parts, in the order of their numbers.
     pub const ALL: [Part; PARTS] = [
         Part::Fixed,
         Part::Slots,
@@ -98,7 +98,7 @@ impl Entry {
 /// One part of a ledger, for reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct PartUse {
-    /// Its name.
+    /// Name of the part.
     pub part: &'static str,
     /// Bytes set aside for it.
     pub guaranteed_bytes: u64,
@@ -120,7 +120,7 @@ impl Ledger {
         self.entries.lock().unwrap_or_else(|e| e.into_inner())
     }
 
-    /// Its limit.
+    /// Limit of the ledger.
     pub fn limit(&self) -> Option<u64> {
         self.limit
     }

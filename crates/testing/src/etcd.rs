@@ -84,7 +84,7 @@ impl Etcd {
         self.again();
     }
 
-    /// Its address for clients.
+    /// Address for clients.
     pub fn url(&self) -> String {
         format!("http://127.0.0.1:{}", self.ports[0])
     }

@@ -8,11 +8,11 @@ use std::time::Duration;
 
 /// Reply to a client, and its time.
 pub enum Reply {
-    /// All of it.
+    /// The whole reply.
     Whole(Vec<u8>),
     /// The first part, then the second again and again, as fast as the client takes it.
     Endless(Vec<u8>, Vec<u8>),
-    /// The same, with a pause before each part: long enough for a total time to pass, too short for a silence.
+    /// Parts of the reply, with a pause before each: long enough for a total time to pass, too short for a silence.
     Dribble(Vec<u8>, Vec<u8>),
 }
 

@@ -35,7 +35,7 @@ pub enum Need {
 }
 
 impl Need {
-    /// Its name in the list.
+    /// Name of the requirement in the list.
     pub fn name(self) -> &'static str {
         match self {
             Need::Etcd => "etcd",

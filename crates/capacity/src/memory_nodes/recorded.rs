@@ -36,7 +36,7 @@ pub struct Recorder<'a> {
     pub rows: &'a [u8],
     pub row_bytes: usize,
     pub truth: Option<&'a GroundTruth>,
-    /// Without the way to load.
+    /// Options of the search, without the way to load.
     pub search: SearchOptions,
     pub cache_share: f64,
     pub memory_nodes: usize,
@@ -53,7 +53,7 @@ pub struct Counters {
     pub loads: f64,
     /// Clusters that were searched.
     pub needs: f64,
-    /// Those that were in the cache.
+    /// Clusters that were in the cache.
     pub cache_hits: f64,
     pub comparisons: f64,
 }
@@ -61,18 +61,18 @@ pub struct Counters {
 /// The batches of one way to load clusters.
 pub struct Recorded {
     pub way: LoadWay,
-    /// By compute node.
+    /// Batches by compute node.
     pub streams: Vec<Vec<BatchTrace>>,
     pub overlaps: bool,
     pub recall: Option<f64>,
     pub counters: Counters,
-    /// Of the first compute node.
+    /// Work of the first compute node.
     pub work: RecordedWork,
 }
 
 /// Turns batches into traces.
 struct Tracer {
-    /// By cluster.
+    /// Memory nodes by cluster.
     nodes: Vec<u8>,
     headers_bytes: u32,
 }

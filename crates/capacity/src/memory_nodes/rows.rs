@@ -40,14 +40,14 @@ pub struct Row {
     pub qps: f64,
     /// Time in which a client has its answers, over their number.
     pub time_us: f64,
-    /// Of a worker, over the queries: waiting for doorbells and headers, searching clusters, choosing them. The first
-    /// two may be at the same time.
+    /// Times of a worker, over the queries: waiting for doorbells and headers, searching clusters, choosing them. The
+    /// first two may be at the same time.
     pub network_us: f64,
     pub sub_hnsw_us: f64,
     pub meta_hnsw_us: f64,
     /// Share of the smaller of transfer and search that overlap hides.
     pub hidden: f64,
-    /// From a client's request for a batch to the answer of a query, and to that of the last.
+    /// Time from a client's request for a batch to the answer of a query, and to that of the last.
     pub latency_us: Latency,
     pub batch_latency_us: Latency,
     pub utilisation: Utilisation,
@@ -59,10 +59,10 @@ pub struct Row {
 pub struct Against {
     pub scheme: &'static str,
     pub compute_nodes: usize,
-    /// So many times is naive slower.
+    /// Factor by which naive is slower.
     pub time: f64,
     pub network: f64,
-    /// So many times as much it reads.
+    /// Factor by which naive reads more.
     pub round_trips: f64,
     pub bytes: f64,
 }

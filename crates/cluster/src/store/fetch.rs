@@ -29,7 +29,7 @@ const CHUNK_BYTES: usize = 1 << 20;
 /// A version on this machine's disk.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fetched {
-    /// Its number in the store.
+    /// Number of the version in the store.
     pub number: u64,
     /// The folder to open.
     pub folder: PathBuf,

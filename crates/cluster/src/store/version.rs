@@ -79,7 +79,7 @@ impl Version {
 /// A version on this machine's disk that a server can open.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Here {
-    /// Its number in the store.
+    /// Number of the version in the store.
     pub number: u64,
     /// The folder to open.
     pub folder: PathBuf,

@@ -74,7 +74,7 @@ pub(crate) struct PrincipalAxis {
     pub(crate) variance: f64,
     /// The first component that it has.
     pub(crate) first: usize,
-    /// Its components from the first on.
+    /// Components of the axis from the first on.
     pub(crate) components: Vec<f32>,
 }
 

@@ -161,7 +161,7 @@ impl Drop for Doorbell {
 }
 
 impl BatchLoads {
-    /// For a search with so many threads.
+    /// Loads of a search with so many threads.
     pub fn new(options: BatchOptions, threads: usize) -> BatchLoads {
         let options =
             BatchOptions { batch: options.batch.max(1), doorbell: options.doorbell.max(1), ..options };
@@ -245,7 +245,7 @@ pub(super) struct ThreadBatch<'a> {
 pub(super) enum Next {
     /// Another round of turns.
     Round,
-    /// It waits for bytes.
+    /// The driver waits for bytes.
     Wait,
     /// All queries have ended.
     End,

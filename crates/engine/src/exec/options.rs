@@ -24,7 +24,7 @@ impl From<choices::Admission> for Admission {
     }
 }
 
-/// So many reads under way keep a thread of this engine busy.
+/// Reads under way that keep a thread of this engine busy.
 pub(super) const READS_WANTED: usize = 8;
 
 /// Reads in one round of a query.
@@ -105,14 +105,14 @@ impl MergedReads {
 /// Parts of a query's time, in nanoseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Times {
-    /// From admission to answer.
+    /// Time from admission to answer.
     pub latency: u64,
-    /// Of it, preparing the query and searching the head graph: all before the first read.
+    /// Time of preparing the query and searching the head graph: all before the first read.
     pub route: u64,
-    /// Of it, scoring what arrived and choosing what to read next. The rest is access: waiting for reads, and for the
+    /// Time of scoring what arrived and choosing what to read next. The rest is access: waiting for reads, and for the
     /// thread.
     pub verify: u64,
-    /// Of access, waiting for the thread with all reads complete.
+    /// Time of waiting for the thread with all reads complete, a part of the access.
     pub ready: u64,
 }
 

@@ -19,7 +19,7 @@ use super::{Driver, MergedReads, Queries, Scored};
 /// Queued reads are started, before further steps, once there are so many. A system call for each would cost more
 /// than the wait.
 pub const START_READS: usize = 32;
-/// They are also started once queries have computed for so long, in nanoseconds.
+/// Time of computing after which reads are also started, in nanoseconds.
 const START_AFTER_NS: u64 = 500_000;
 
 /// A read that the tier makes for this thread.

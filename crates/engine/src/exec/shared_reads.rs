@@ -47,7 +47,7 @@ impl Mailbox {
         self.note_delivery();
     }
 
-    /// The same for a gathered load.
+    /// Delivers a load of a batch.
     pub(super) fn deliver_load(&self, delivery: LoadDelivery) {
         let mut loads = lock(&self.loads);
         if !self.is_closed.load(Ordering::SeqCst) {
@@ -116,11 +116,11 @@ struct ReadUnderWay {
 /// Part of a thread in the read of an extent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Share {
-    /// It makes the read, and delivers the result when it completes.
+    /// The thread makes the read, and delivers the result when it completes.
     Read,
-    /// It makes the read for itself.
+    /// The thread makes the read for itself.
     ReadAlone,
-    /// It waits for the delivery.
+    /// The thread waits for the delivery.
     Join,
 }
 

@@ -31,7 +31,7 @@ pub struct Report {
     pub version: u64,
     /// Files that were read.
     pub files: usize,
-    /// Their bytes.
+    /// Bytes of these files.
     pub bytes: u64,
     /// Blocks that were checked.
     pub blocks: u32,

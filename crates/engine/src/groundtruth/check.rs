@@ -22,7 +22,7 @@ const BEYOND_MIN: usize = 10;
 /// A way in which distances of a metric are stored. All of them order neighbours alike.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Form {
-    /// As the engine returns them.
+    /// The format in which the engine returns results.
     Same,
     /// Square roots (l2).
     Root,

@@ -12,7 +12,7 @@ pub enum CacheBudget {
     /// The rest of the RAM budget; without one, up to half of the memory that is available when the index is opened.
     #[default]
     Auto,
-    /// So many bytes; with 0 every read is made and counted.
+    /// A number of bytes; with 0 every read is made and counted.
     Bytes(u64),
 }
 

@@ -223,7 +223,7 @@ impl Index {
         Some(ScoredCodes { codebook: own.codebook, codes: own.codes, scorer: self.kind.scorer()? })
     }
 
-    /// Its blocks as they are checked; `None` for a kind without.
+    /// Blocks of the index as they are checked; `None` for a kind without.
     pub(crate) fn checked(&self) -> Option<Blocks<'_>> {
         self.kind.checked(&self.base)
     }
@@ -285,7 +285,7 @@ impl Index {
         &self.base.folder
     }
 
-    /// Its inverted lists.
+    /// Inverted lists of the index.
     ///
     /// # Errors
     /// A kind without clusters.

@@ -5,13 +5,13 @@
 pub struct Known {
     /// Rows of the index' element type, as bytes.
     pub queries: Vec<u8>,
-    /// Their true neighbours, as ids that the index returns: `truth_k` each, closest first.
+    /// True neighbours of the queries, as ids that the index returns: `truth_k` each, closest first.
     pub truth: Vec<u64>,
     /// Neighbours per query.
     pub truth_k: usize,
     /// The distances of the true neighbours; empty where they are not known.
     pub distances: Vec<f32>,
-    /// For each query a node that it must not see; empty for none.
+    /// Node that each query must not see; empty for none.
     pub hidden: Vec<u32>,
 }
 
@@ -48,7 +48,7 @@ impl Known {
         (of(0), of(1))
     }
 
-    /// So many of the queries, spread evenly over all.
+    /// Some of the queries, spread evenly over all.
     pub(crate) fn spread(&self, count: usize, row_bytes: usize) -> Known {
         let all = self.count();
         self.pick((0..count.min(all)).map(|i| i * all / count), row_bytes)

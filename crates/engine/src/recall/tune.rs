@@ -57,7 +57,7 @@ pub struct Check {
     pub search_list: Option<u32>,
     /// Slack of the adaptive stop, or of bounds.
     pub stop_slack: Option<f32>,
-    /// On an index with clusters: share of them, one after another without a gain, that ends the visits.
+    /// Share of the clusters, one after another without a gain, that ends the visits.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub early_stop: Option<f32>,
     /// Fruitless reads in a row after which a query stops; 0 for never.

@@ -126,7 +126,7 @@ impl Index {
             + options.threads as u64 * self.tables_bytes(options)
     }
 
-    /// The same for `slots` queries of the usual size on each of the threads of a server. The answers of an index that
+    /// Bytes of `slots` queries of the usual size on each of the threads of a server. The answers of an index that
     /// others change are kept until the end of their batch.
     pub(crate) fn served_slots_bytes(&self, threads: usize, slots: usize) -> u64 {
         let asked = kinds::state_bytes(&self.usual_params());

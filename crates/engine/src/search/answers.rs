@@ -17,7 +17,7 @@ pub struct Answers {
     pub distances: Vec<f32>,
     /// Results of each query, up to k. Every number is an id of some vector, so no id says that there is none.
     pub counts: Vec<u32>,
-    /// Per query, nanoseconds from admission to answer.
+    /// Nanoseconds from admission to answer, of each query.
     pub latency_ns: Vec<u64>,
     /// Sum over the queries.
     pub stats: QueryStats,
@@ -70,7 +70,7 @@ pub struct Latency {
 }
 
 impl Latency {
-    /// Of nanoseconds, in any order.
+    /// Statistics of nanoseconds, in any order.
     pub fn of(latency_ns: &[u64]) -> Latency {
         let mut sorted = latency_ns.to_vec();
         sorted.sort_unstable();

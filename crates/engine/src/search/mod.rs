@@ -39,7 +39,7 @@ use live::LiveBatches;
 
 /// Purpose of a search.
 enum Purpose<'a> {
-    /// Its answers: the index learns from it.
+    /// Answers to its queries: the index learns from them.
     Answer,
     /// A measurement of its cost.
     Measure,

@@ -15,7 +15,7 @@ use crate::kinds::{self, Linking, LinkingOptions};
 /// A batch of queries whose reads were gathered.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RecordedBatch {
-    /// Its queries, in the order in which they ended.
+    /// Queries of the batch, in the order in which they ended.
     pub queries: Vec<RecordedQuery>,
     /// Loads of each doorbell, in order. What the cache has comes first, in doorbells of its own.
     pub doorbells: Vec<Vec<RecordedLoad>>,
@@ -26,14 +26,14 @@ pub struct RecordedBatch {
 pub struct RecordedLoad {
     /// The cluster of which it is.
     pub cluster: u32,
-    /// Its bytes; 0 where the cache has it.
+    /// Bytes of the load; 0 where the cache has it.
     pub bytes: u32,
 }
 
 /// A query of a batch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RecordedQuery {
-    /// Its number in the search.
+    /// Number of the query in the search.
     pub number: usize,
     /// Distances to representatives.
     pub meta_comparisons: u64,

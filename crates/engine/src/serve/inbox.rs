@@ -17,7 +17,7 @@ pub(super) struct Job {
     pub(super) place: Place,
     /// Memory of a large state while it waits.
     pub(super) memory: Option<Reservation>,
-    /// When it came, on the clock of the server.
+    /// Time of the arrival, on the clock of the server.
     pub(super) queued_us: u64,
 }
 
@@ -33,7 +33,7 @@ pub(super) struct Place {
 pub(super) struct Size {
     /// Bytes beyond a usual slot, to be reserved before it runs; 0 for a usual query.
     pub(super) extra_bytes: u64,
-    /// Of these, read buffers.
+    /// The part of these for read buffers.
     pub(super) buffers_bytes: usize,
     /// Whether its steps come after those of other queries: it is large, or one of a batch.
     pub(super) is_heavy: bool,
@@ -50,7 +50,7 @@ pub(super) struct Inbox {
     threads: Vec<ThreadWaker>,
 }
 
-/// Of so many slots that become free, one is offered to heavy queries first.
+/// Slots that become free of which one is offered to heavy queries first.
 const HEAVY_TURN: u64 = 4;
 
 #[derive(Default)]

@@ -32,7 +32,7 @@ pub struct Answer {
     pub distances: Vec<f32>,
     /// Whether parts of the index could not be reached.
     pub is_partial: bool,
-    /// Of a cluster with several indexes those that gave no answer, by number.
+    /// Indexes of a cluster that gave no answer, by number.
     pub lost_parts: Vec<u8>,
     /// Counters of the query, summed over all servers.
     pub stats: QueryStats,

@@ -26,7 +26,7 @@ pub struct Status {
     pub is_complete: bool,
     /// Identifies the index.
     pub build_id: BuildId,
-    /// Its version in the store; `None` when it came from no store.
+    /// Version of the index in the store; `None` when it came from no store.
     pub version: Option<u64>,
     /// The open builds: two during the rollout of a new version.
     pub builds: Vec<BuildId>,
@@ -42,11 +42,11 @@ pub struct Status {
     pub block_bytes: usize,
     /// Queries of clients.
     pub queries: u64,
-    /// Of these, answered.
+    /// Answered queries.
     pub answered: u64,
-    /// Of these, refused or failed.
+    /// Refused or failed queries.
     pub refused: u64,
-    /// Of these, cancelled: their clients went before the answer.
+    /// Cancelled queries: their clients went before the answer.
     pub cancelled: u64,
     /// Queries of clients that wait for their answers now.
     pub waiting: usize,
@@ -125,7 +125,7 @@ pub struct Status {
 /// A ledger at one moment.
 #[derive(Clone, Debug, Serialize)]
 pub struct LedgerUse {
-    /// Its limit; `None` without a RAM budget.
+    /// Limit of the ledger; `None` without a RAM budget.
     pub limit_bytes: Option<u64>,
     /// Bytes that are set aside or used.
     pub committed_bytes: u64,

@@ -61,17 +61,17 @@ pub struct WaitTimes {
     pub ended: u64,
     /// Time from slot to end.
     pub in_slot_us: u64,
-    /// Of it, time in which they waited for their thread with all reads complete.
+    /// Time in which they waited for their thread with all reads complete.
     pub ready_us: u64,
-    /// Of it, time in which they computed. The rest is for reads.
+    /// Time in which they computed. The rest is for reads.
     pub computing_us: u64,
 }
 
 /// Waiting times by class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct WaitsByClass {
-    /// Of usual queries.
+    /// Times of usual queries.
     pub usual: WaitTimes,
-    /// Of heavy queries: large ones, and those of batches.
+    /// Times of heavy queries: large ones, and those of batches.
     pub heavy: WaitTimes,
 }

@@ -15,9 +15,9 @@ pub(crate) const ROUNDS: usize = 8;
 
 /// The cells of a set.
 pub(crate) struct Cells {
-    /// Of each cell, as a point of the space.
+    /// Centroids of the cells, as points of the space.
     pub(crate) centroids: Vec<f32>,
-    /// Of every row; `u32::MAX` for rows that are left out.
+    /// Cell of every row; `u32::MAX` for rows that are left out.
     pub(crate) of_row: Vec<u32>,
 }
 

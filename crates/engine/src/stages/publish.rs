@@ -16,7 +16,7 @@ use crate::kinds::section::Section;
 use crate::manifest::{BlockShape, FORMAT_VERSION, Manifest};
 use crate::stages::build::Build;
 
-/// Under this name the state keeps lengths and checksums that are known before the end.
+/// Name under which the state keeps lengths and checksums that are known before the end.
 pub(crate) const FILES: Stage = Stage::named("files");
 
 /// The manifest of the files so far.

@@ -3,7 +3,7 @@
 /// Time of batches, nanoseconds. Transfers and searches may be at the same time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Spent {
-    /// From the beginning of the batches to their ends.
+    /// Time from the beginning of the batches to their ends.
     pub all_ns: u64,
     /// Choosing clusters.
     pub meta_ns: u64,

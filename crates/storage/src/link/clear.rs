@@ -27,12 +27,12 @@ impl Tls {
 pub(crate) struct Wire(Timed);
 
 impl Wire {
-    /// Over a connection to the server that `peer` (`HOST:PORT`) names.
+    /// Opens a wire over a connection to the server that `peer` (`HOST:PORT`) names.
     pub(crate) fn dial(tls: Option<&Tls>, _: &str, stream: Timed) -> io::Result<Wire> {
         Wire::accept(tls, stream)
     }
 
-    /// Over a connection that was accepted.
+    /// Opens a wire over a connection that was accepted.
     pub(crate) fn accept(tls: Option<&Tls>, stream: Timed) -> io::Result<Wire> {
         match tls {
             None => Ok(Wire(stream)),

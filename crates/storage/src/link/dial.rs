@@ -67,7 +67,7 @@ pub(super) fn run(state: &LinkState, to: u8) {
 /// A connection whose greeting has ended.
 struct Connection {
     wire: Wire,
-    /// Its number among the open connections of the link.
+    /// Number of the connection among the open ones of the link.
     number: u64,
     agreed: Agreed,
 }

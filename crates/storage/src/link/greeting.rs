@@ -95,7 +95,7 @@ impl Versions {
         bytes
     }
 
-    /// Those behind the magic number and the version of a greeting.
+    /// Versions behind the magic number and the version of a greeting.
     fn read(greeting: &[u8]) -> Versions {
         let at = |i: usize| u16::from_le_bytes([greeting[12 + 2 * i], greeting[13 + 2 * i]]);
         Versions { frames: (at(0), at(1)), states: (at(2), at(3)) }
@@ -123,15 +123,15 @@ pub struct Agreed {
 pub(crate) enum GreetingError {
     /// The connection broke, or took too long.
     Io(io::Error),
-    /// It is no stratann server.
+    /// The other side is no stratann server.
     Stranger,
-    /// It greets in another version.
+    /// The other side greets in another version.
     Version(u32),
-    /// It does not know the secret.
+    /// The other side does not know the secret.
     Secret,
-    /// It serves another build of the index.
+    /// The other side serves another build of the index.
     Build(u64),
-    /// It has an unexpected number.
+    /// The other side has an unexpected number.
     Number(u8),
     /// No version of frames or states is known to both: what it has.
     Versions(Versions),

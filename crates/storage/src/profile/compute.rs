@@ -56,11 +56,11 @@ impl DistanceCost {
 pub struct ComputeCosts {
     /// Exact l2 of f32 rows in cache: `C_vec` of OrchANN, §5.1. Sizes are components, as in the next two.
     pub full_f32: DistanceCost,
-    /// Of f16 rows.
+    /// Cost of distances to f16 rows.
     pub full_f16: DistanceCost,
-    /// Of u8 rows; i8 rows cost the same.
+    /// Cost of distances to u8 rows; i8 rows cost the same.
     pub full_u8: DistanceCost,
-    /// By look-up tables, of codes from more data than a cache holds. Sizes are bytes of a code.
+    /// Cost of distances by look-up tables, of codes from more data than a cache holds. Sizes are bytes of a code.
     pub codes: DistanceCost,
 }
 

@@ -15,7 +15,7 @@ use crate::{Error, Progress, Result};
 /// Random reads of one size, a fixed number of them under way at all times.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct RandomReads {
-    /// Of each read.
+    /// Bytes of each read.
     pub bytes: u32,
     /// Reads under way.
     pub depth: u32,
@@ -23,7 +23,7 @@ pub struct RandomReads {
     pub reads: u64,
     /// Reads that ended in a second.
     pub per_second: f64,
-    /// From submission to completion, microseconds.
+    /// Mean time from submission to completion, microseconds.
     pub mean_us: f64,
     /// Half of them took no longer.
     pub median_us: f64,
@@ -35,9 +35,9 @@ pub struct RandomReads {
 pub struct ReadLine {
     /// Reads under way.
     pub depth: u32,
-    /// Whatever the size, microseconds.
+    /// Time whatever the size, microseconds.
     pub fixed_us: f64,
-    /// For each byte, nanoseconds; one over this is the bandwidth of a single read in GB/s.
+    /// Time for each byte, nanoseconds; one over this is the bandwidth of a single read in GB/s.
     pub ns_per_byte: f64,
 }
 
@@ -54,7 +54,7 @@ impl ReadLine {
         ReadLine { fixed_us, ns_per_byte, ..self }
     }
 
-    /// From submission to completion, microseconds.
+    /// Time from submission to completion, microseconds.
     pub fn us(&self, bytes: u64) -> f64 {
         self.fixed_us + bytes as f64 * self.ns_per_byte / 1000.0
     }
@@ -131,7 +131,7 @@ pub const LOADED: u32 = 32;
 pub const DEPTHS: [u32; 8] = [1, 2, 4, 8, 16, 32, 64, 128];
 /// Sizes that are read at [`ALONE`] and [`LOADED`].
 pub const SIZES: [u32; 7] = [4 << 10, 8 << 10, 16 << 10, 32 << 10, 64 << 10, 128 << 10, 256 << 10];
-/// Of a stream, and how many of them are under way.
+/// Bytes of a read of a stream, and number of those under way.
 const STREAM_BYTES: u32 = PIECE_BYTES as u32;
 const STREAM_DEPTH: u32 = 8;
 /// Number of times that all settings are measured, one after the other. The median counts: what disturbs the disk for
@@ -211,7 +211,7 @@ pub struct Reading {
 }
 
 impl Reading {
-    /// Of the read number `n` in a file of so many bytes, which holds at least one.
+    /// Offset of the read number `n` in a file of so many bytes, which holds at least one.
     fn offset(&self, n: u64, file_bytes: u64) -> u64 {
         match self.order {
             Order::Sequential => n % (file_bytes / u64::from(self.bytes)) * u64::from(self.bytes),

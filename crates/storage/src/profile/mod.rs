@@ -97,7 +97,7 @@ pub struct LocalCosts {
 /// Options of a measurement.
 #[derive(Clone, Copy, Debug)]
 pub struct ProfileOptions {
-    /// All of it, about; on a disk that is slow to write a little more.
+    /// Seconds of the whole measurement, about; on a disk that is slow to write a little more.
     pub seconds: f64,
     /// Length of the scratch file, at most; a quarter of what is free, where that is less.
     pub scratch_bytes: u64,

@@ -48,12 +48,12 @@ impl Nodes {
         Ok(Nodes { error, ..Nodes::of(nodes) })
     }
 
-    /// Those of an open index, which are dialed when something is asked of them.
+    /// Nodes of an open index, which are dialed when something is asked of them.
     pub(super) fn dialed(known: &[Known], credentials: &Credentials) -> Nodes {
         Nodes::of(known.iter().map(|own| Dialed::boxed(own, credentials)).collect())
     }
 
-    /// Of nodes by number.
+    /// Nodes by number.
     fn of(nodes: Vec<Box<dyn RemoteMemory>>) -> Nodes {
         let mut by_number = Vec::new();
         for memory in nodes {

@@ -112,7 +112,7 @@ pub fn read_key(path: &Path, note: &dyn Fn(&str)) -> Checked<Vec<u8>> {
 /// State of a back end of remote memory on this machine.
 #[derive(Clone, Debug, serde::Serialize)]
 pub struct BackEnd {
-    /// Its name in addresses.
+    /// Name of the back end in addresses.
     pub name: &'static str,
     /// Description, where it can be used.
     pub works: Option<String>,

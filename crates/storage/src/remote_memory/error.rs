@@ -106,7 +106,7 @@ pub enum MemoryError {
         first: String,
         /// Address of another.
         second: String,
-        /// Their number.
+        /// Number of both nodes.
         node: u8,
     },
     /// A back end that cannot be used here.

@@ -33,7 +33,7 @@ pub enum ScorerChoice {
     Auto,
     /// The GPU with this number, or an error.
     Cuda {
-        /// As the driver counts them.
+        /// Device number, as the driver counts.
         device: u32,
     },
     /// A GPU that runs its kernels on the processor, for tests.
@@ -179,7 +179,7 @@ pub trait Scorer: Send + Sync {
 /// Work and memory of a scorer.
 #[derive(Clone, Debug, Default, PartialEq, serde::Serialize)]
 pub struct ScorerReport {
-    /// Its name.
+    /// Name of the scorer.
     pub name: String,
     /// The GPU; absent where there is none.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -193,7 +193,7 @@ pub struct GpuReport {
     pub device: String,
     /// Codes on it.
     pub codes: u64,
-    /// Its memory by component, bytes.
+    /// Memory of the GPU by component, bytes.
     pub memory_bytes: std::collections::BTreeMap<&'static str, u64>,
     /// The limit of that memory; absent where none was given.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -31,7 +31,7 @@ pub(crate) struct Design {
 }
 
 impl Design {
-    /// The same for blocks of one build.
+    /// The design of the blocks of one build.
     pub(crate) fn sealed(self, checksum_seed: u64) -> Design {
         Design { shape: BlockLayout { checksum_seed, ..self.shape }, ..self }
     }

@@ -35,7 +35,7 @@ impl Placement {
 pub(crate) struct Packed {
     /// Nodes in each of its blocks.
     pub(crate) counts: Vec<u16>,
-    /// Its rows, block by block.
+    /// Rows of the placement, block by block.
     pub(crate) rows: Vec<u32>,
 }
 

@@ -79,7 +79,7 @@ struct Bucket {
 struct OnItsWay {
     number: u32,
     first_id: u32,
-    /// Its nodes, counted from the first of the bucket.
+    /// Nodes of the block, counted from the first of the bucket.
     slots: Range<usize>,
 }
 

@@ -22,7 +22,7 @@ const INPUT_BYTES: usize = 1 << 20;
 /// Why a connection is closed.
 #[derive(Debug)]
 pub(super) enum End {
-    /// The other side closed it.
+    /// The other side closed the connection.
     Closed,
     /// The reason.
     Because(String),

@@ -90,7 +90,7 @@ pub(super) fn ucp() -> Result<&'static Ucp, &'static str> {
 }
 
 impl Ucp {
-    /// Its version.
+    /// Version of the library.
     pub(super) fn version_text(&self) -> String {
         // SAFETY: the function returns a string that is never freed.
         unsafe { CStr::from_ptr((self.version)()) }.to_string_lossy().into_owned()
