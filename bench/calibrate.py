@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""How far `stratann simulate` is off: real server processes on this machine, compared with the simulation of them.
+"""Errors of `stratann simulate`: real server processes on this machine, compared with the simulation of them.
 
     python3 bench/calibrate.py base.idx query.fbin --servers 1,2,4 --search-arg=--nprobe=16
 
@@ -130,7 +130,7 @@ def quiet_count(runs):
 
 
 def request_us(args, folder, info):
-    """What a request takes on a server whose search takes next to nothing."""
+    """Time of a request on a server whose search takes next to nothing."""
     header = args.queries.read_bytes()[:8]
     count, dim = (int.from_bytes(header[i:i + 4], "little") for i in (0, 4))
     row = (args.queries.stat().st_size - 8) // count

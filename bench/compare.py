@@ -240,7 +240,7 @@ def measure(contenders, rounds, skipped, disk, target):
 
 
 def entries_of(contenders, runs, builds, target):
-    """What the report needs of each contender, in order."""
+    """Figures of each contender for the report, in order."""
     entries = {}
     for c in contenders:
         if not runs.get(c.name):

@@ -1,4 +1,4 @@
-"""What takes part in a comparison: peers in worker processes, and StratANN through its command line.
+"""Contenders of a comparison: peers in worker processes, and StratANN through its command line.
 
 Each contender has ``name``, ``storage``, ``settings`` and ``run(setting)``, which returns one measurement: recall,
 qps, latency_us, cpu_us, reads, pages_read, peak_rss_bytes, baseline_rss_bytes.
@@ -22,7 +22,7 @@ class Skip(Exception):
 
 
 def file_stamp(path):
-    """What tells one version of a file from another without reading it."""
+    """Identity of a version of a file, without reading it."""
     stat = Path(path).stat()
     return [str(Path(path).resolve()), stat.st_size, stat.st_mtime_ns]
 

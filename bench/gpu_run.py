@@ -34,7 +34,7 @@ SANITIZER = "compute-sanitizer"
 
 
 class Failed(Exception):
-    """What ends the run with status 1."""
+    """Failure that ends the run with status 1."""
 
 
 class Steps:
@@ -115,7 +115,7 @@ def environment():
 
 
 def usable_gpu(given, steps):
-    """What `stratann doctor` says of the GPU."""
+    """Report of `stratann doctor` on the GPU."""
     found = json.loads(steps.run("doctor", [program(given), "doctor", "--json"]) or "{}").get("gpu")
     missing = found["missing"] if found else ["`stratann doctor` did not answer"]
     if missing:

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""How the speed-up of a divided `grid-ivf` grows with dimensions and rows (HARMONY, figure 11a).
+"""Growth of the speed-up of a divided `grid-ivf` with dimensions and rows (HARMONY, figure 11a).
 
     python3 bench/grid_sizes.py --dims 64,128,256,512 --rows 10000,20000,40000 --servers 4
 

@@ -319,7 +319,7 @@ class Load:
         self.processes.append(process)
 
     def end(self):
-        """What each process puts."""
+        """Result of each process."""
         self.stop.set()
         found = []
         for _ in self.processes:
@@ -430,7 +430,7 @@ def measure(options, server, address, rows, truth):
 
 
 def judge(report, limit):
-    """What is wrong, in words."""
+    """Failures, in words."""
     quiet, load = report["quiet"], report["under_load"]
     faults = []
     if report["killed"] or report["exit_status"] != 0:

@@ -60,7 +60,7 @@ def median(values):
 
 
 class Bench:
-    """What all measurements share."""
+    """State that all measurements share."""
 
     def __init__(self, args, folder):
         self.args, self.folder = args, folder

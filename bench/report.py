@@ -23,7 +23,7 @@ def summarise(runs):
 
 
 def cost(point, storage):
-    """What a setting costs: pages read on disk, CPU time in memory.  Both survive a noisy machine."""
+    """Cost of a setting: pages read on disk, CPU time in memory.  Both survive a noisy machine."""
     return (point["pages_read"], point["cpu_us"]) if storage == "disk" else (point["cpu_us"],)
 
 

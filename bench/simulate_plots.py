@@ -35,7 +35,7 @@ def read(paths):
 
 
 def name(run, several_widths):
-    """What a line is called."""
+    """Name of a line."""
     return f"{run['mode']}, width {run['width']}" if several_widths else run["mode"]
 
 

@@ -25,7 +25,7 @@ MAX_BYTES = 15_000_000
 
 
 class Fault(Exception):
-    """What is wrong with the data, in one line."""
+    """Damage of the data, in one line."""
 
 
 def read_header(path: Path, raw: bytes) -> tuple[int, int]:

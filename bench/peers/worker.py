@@ -51,7 +51,7 @@ def percentiles(samples_us):
 
 
 class Peer:
-    """What a peer must offer.  `job` has base, metric, threads, k, index_dir, seed and the peer's own options."""
+    """Interface of a peer.  `job` has base, metric, threads, k, index_dir, seed and the peer's own options."""
 
     def __init__(self, job):
         self.job = job

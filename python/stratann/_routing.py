@@ -28,7 +28,7 @@ class Silent(Error):
 
 
 class Routing:
-    """What the servers of one index have cached, for any number of threads."""
+    """Caches of the servers of one index, for any number of threads."""
 
     def __init__(
         self, addresses: Sequence[str], shape: tuple[int, str, str], get: Get, get_bytes: Get

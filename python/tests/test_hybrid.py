@@ -120,7 +120,7 @@ def test_equal_vectors_and_single_clusters(tmp_path):
 
 
 def test_a_client_asks_for_clusters(path, queries):
-    """What goes over the wire; servers are tested with the program."""
+    """Options that go over the wire; servers are tested with the program."""
     asked = []
     status = {"rows": 4000, "dim": 24, "dtype": "f32", "metric": "l2", "build_id": "x", "server": 0}
 

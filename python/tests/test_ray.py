@@ -108,7 +108,7 @@ def test_progress_counts_every_stage_to_its_end(cluster, tmp_path, base_path):
 
 
 def _dying_in(task, mark, delay=None):
-    """What a task does when its worker is killed once: at its beginning, or so many seconds into the work."""
+    """Work of a task whose worker is killed once: at its beginning, or so many seconds into the work."""
 
     def run(version, base, folder, options, job, name):
         import os
