@@ -25,7 +25,7 @@ pub struct Blocks<'a> {
 /// The graph by which a search reaches blocks.
 #[derive(Clone, Copy, Debug)]
 pub struct Links<'a> {
-    /// Which block holds a node.
+    /// Block of each node.
     pub map: &'a BlockMap,
     /// The entry of every search.
     pub head: &'a HeadGraph,

@@ -3,7 +3,7 @@
 use alloc::vec::Vec;
 use core::fmt;
 
-/// Why bytes are refused.
+/// Reason why bytes are refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refused {
     /// Written by another version.

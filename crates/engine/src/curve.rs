@@ -7,7 +7,7 @@ use stratann_kernel::Metric;
 use stratann_params::IndexKind;
 use stratann_storage::{Error, Result};
 
-/// When a search stops before its whole effort is spent.
+/// Condition under which a search stops before its whole effort is spent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct StopRule {
     /// Standard errors by which a distance may exceed its estimate; `null` turns the rule off.
@@ -71,7 +71,7 @@ pub struct Point {
     /// The path of settings that it belongs to; absent in older indexes, where rules tell paths apart.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub path: Option<u32>,
-    /// When to stop before.
+    /// Condition under which to stop before.
     pub stop: StopRule,
     /// Mean recall@k.
     pub recall: f64,

@@ -30,7 +30,7 @@ pub struct Machine {
     pub memory_available_bytes: Option<u64>,
     /// The limit of this process' control group; `None` for no limit.
     pub cgroup_limit_bytes: Option<u64>,
-    /// Why this process cannot make memory control groups; `None` when it can.
+    /// Reason why this process cannot make memory control groups; `None` when it can.
     pub memory_groups_refusal: Option<String>,
     /// Memory that may be locked; `None` for no limit.
     pub memlock_bytes: Option<u64>,
@@ -44,7 +44,7 @@ pub struct Machine {
     pub rdma_devices: usize,
     /// Back ends of remote memory.
     pub remote_memory: Vec<BackEnd>,
-    /// Why io_uring cannot be used; `None` when it can.
+    /// Reason why io_uring cannot be used; `None` when it can.
     pub io_uring_refusal: Option<String>,
 }
 

@@ -20,7 +20,7 @@ pub struct FileEntry {
     pub xxh3: String,
 }
 
-/// Why a file of an index cannot be used.
+/// Reason why a file of an index cannot be used.
 pub fn failed(what: &str, path: &Path, e: &std::io::Error) -> Error {
     match e.kind() {
         std::io::ErrorKind::InvalidInput => {

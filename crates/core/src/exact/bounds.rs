@@ -12,7 +12,7 @@ use stratann_kernel::{Metric, sqrt};
 use crate::access::CodedQuery;
 use crate::view::Base;
 
-/// Which bounds prune a member before it is read. None of them changes an answer.
+/// Bounds that prune a member before it is read. None of them changes an answer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Bounds {

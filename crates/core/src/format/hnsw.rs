@@ -154,7 +154,7 @@ pub struct HnswMember<'a> {
     pub vector: &'a [u8],
 }
 
-/// Which cluster a sub-HNSW is, and the seed of its checksum.
+/// Cluster of a sub-HNSW, and the seed of its checksum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HnswName {
     /// Number of the cluster.

@@ -56,7 +56,7 @@ pub struct QueryId {
     pub number: u64,
 }
 
-/// Why a server does not do a job.
+/// Reason why a server does not do a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NoScores {
     /// The server has too much to do: to be asked later.

@@ -116,7 +116,7 @@ pub enum Action {
     },
 }
 
-/// Why a client gets no answer.
+/// Reason why a client gets no answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Failure {
     /// Too many queries wait already.

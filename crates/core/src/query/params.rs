@@ -17,7 +17,7 @@ pub struct Params {
     pub width: u32,
     /// Most reads of one round while the search still approaches; `width` once it settles (PipeANN §4.2).
     pub approach_width: u32,
-    /// When what arrived is used.
+    /// Time at which arrivals are used.
     pub mode: Mode,
     /// A vector that does not exist for this query (calibration asks with rows of the index); `u32::MAX` for none.
     pub exclude: u32,

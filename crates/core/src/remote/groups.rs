@@ -23,7 +23,7 @@ pub struct GroupState {
     pub descriptor: Descriptor,
     /// Records that are reserved in it.
     pub reservations: Reservations,
-    /// Which tombstones its marks have.
+    /// Tombstones that the marks have.
     pub folded: Folded,
 }
 

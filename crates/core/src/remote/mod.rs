@@ -117,7 +117,7 @@ pub enum Step<T> {
     Done(T),
 }
 
-/// Why a machine could not end well.
+/// Reason why a machine could not end well.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
     /// The node with this number does not answer. What was asked of it may be done or not.

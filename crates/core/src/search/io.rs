@@ -111,7 +111,7 @@ pub enum Remote {
     Forward,
 }
 
-/// Why a want was not met.
+/// Reason why a want was not met.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Loss {

@@ -18,7 +18,7 @@ pub use topk::{Hit, TopK};
 pub(crate) use visited::Visited;
 pub use visited::bytes as visited_bytes;
 
-/// When what arrived is used.
+/// Time at which arrivals are used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Mode {
@@ -85,7 +85,7 @@ pub enum Outcome {
     Lost {
         /// The first unit of the read, as the kind numbers them: a block, a list, a vector.
         unit: u32,
-        /// Which extent.
+        /// Extent that was lost.
         at: Extent,
         /// Why.
         loss: Loss,

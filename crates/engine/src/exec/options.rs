@@ -2,7 +2,7 @@
 
 use stratann_params::choices;
 
-/// When the next query is admitted (BatANN figure 7 compares them).
+/// Time at which the next query is admitted (BatANN figure 7 compares them).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Admission {
     /// One query at a time, as DiskANN does.
@@ -59,7 +59,7 @@ pub struct DriverOptions {
     pub buffer_bytes: usize,
     /// Queries in flight.
     pub in_flight: usize,
-    /// When the next is admitted.
+    /// Time at which the next query is admitted.
     pub admission: Admission,
     /// Reads in one round of a query.
     pub width: Width,

@@ -48,7 +48,7 @@ pub(super) struct Slot<'a> {
     /// successor's.
     pub(super) generation: u32,
     pub(super) started: Instant,
-    /// When it was last put into a queue of ready queries, or had its turn after a gathered load.
+    /// Time at which it was last put into a queue of ready queries, or had its turn after a gathered load.
     pub(super) queued: Instant,
     pub(super) times: Times,
     pub(super) is_active: bool,

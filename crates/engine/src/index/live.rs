@@ -16,8 +16,8 @@ impl Index {
         self.kind.live().is_some()
     }
 
-    /// Why its memory nodes do not have what was opened any more, once a search or a change has noticed: another load
-    /// has begun, or a node was started again. Nothing is answered or changed then.
+    /// Reason why its memory nodes do not have the opened load any more, once a search or an update has noticed:
+    /// another load has begun, or a node was started again. Nothing is answered or changed then.
     pub fn replaced(&self) -> Option<Error> {
         self.base.memory_nodes().and_then(|nodes| nodes.replaced().cloned()).map(Error::from)
     }

@@ -19,13 +19,13 @@ pub struct SearchOptions {
     pub k: usize,
     /// Effort of each query.
     pub effort: Effort,
-    /// When what arrived is used.
+    /// Time at which arrivals are used.
     pub mode: Mode,
     /// Reads in one round.
     pub width: Width,
     /// Queries in flight per thread; `None` picks.
     pub in_flight: Option<usize>,
-    /// When the next query is admitted.
+    /// Time at which the next query is admitted.
     pub admission: Admission,
     /// Threads.
     pub threads: usize,

@@ -40,7 +40,7 @@ pub struct Answer {
     pub latency_us: u64,
 }
 
-/// Why a client gets no answer.
+/// Reason why a client gets no answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Unanswered {
     /// Too many queries wait already.

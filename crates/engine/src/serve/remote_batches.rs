@@ -29,7 +29,7 @@ struct EndedQuery {
 /// Batches of one thread over memory nodes.
 pub(super) struct LiveThread<'a> {
     batches: LiveBatches<'a>,
-    /// Why the present batch could not begin.
+    /// Reason why the present batch could not begin.
     failure: Option<String>,
     /// Queries that have ended and whose answers count once the batch has.
     kept: Vec<EndedQuery>,
@@ -40,7 +40,7 @@ impl<'a> LiveThread<'a> {
         LiveThread { batches, failure: None, kept: Vec::new() }
     }
 
-    /// Why no query of the present batch can be answered.
+    /// Reason why no query of the present batch can be answered.
     pub(super) fn failure(&self) -> Option<&str> {
         self.failure.as_deref()
     }
@@ -222,7 +222,7 @@ impl Worker<'_> {
         }
     }
 
-    /// Why memory nodes did not give this query a cluster, however often it was asked; `None` where they did.
+    /// Reason why memory nodes did not give this query a cluster, however often it was asked; `None` where they did.
     pub(super) fn why_lost(&self, state: &QueryState) -> Option<String> {
         let base = &self.server.index.index().base;
         let memory = base.memory_nodes().filter(|_| matches!(state.outcome(), Outcome::Lost { .. }))?;

@@ -86,7 +86,7 @@ pub struct Status {
     /// Bytes that were read of each memory node, by its number.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub memory_node_bytes: Vec<u64>,
-    /// Why memory nodes cannot be read now.
+    /// Reason why memory nodes cannot be read now.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub memory_lost: Option<String>,
     /// Ranges of 1,024 blocks with failed reads.

@@ -120,7 +120,7 @@ impl Entrance {
         own.into_iter().chain(guests).collect()
     }
 
-    /// When to go on at the latest.
+    /// Time at which to go on at the latest.
     pub(crate) fn deadline(&self) -> Option<Instant> {
         self.guests.iter().map(|guest| guest.deadline).chain(self.accept_after).min()
     }

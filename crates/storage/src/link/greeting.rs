@@ -118,7 +118,7 @@ pub struct Agreed {
     pub states: u32,
 }
 
-/// Why a greeting failed.
+/// Reason why a greeting failed.
 #[derive(Debug)]
 pub(crate) enum GreetingError {
     /// The connection broke, or took too long.

@@ -47,7 +47,7 @@ pub struct Profile {
     pub origin: Origin,
     /// Seconds that it took.
     pub seconds: f64,
-    /// When that was; absent in profiles of before it was recorded.
+    /// Time of the measurement; absent in profiles of before it was recorded.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub measurement: Option<Measurement>,
     /// Reads.
@@ -146,8 +146,8 @@ impl Profile {
         })
     }
 
-    /// Why this profile says little about searches on the disk of `folder`, here; `None` when it is from this machine
-    /// and that disk.
+    /// Reason why this profile says little about searches on the disk of `folder`, here; `None` when it is from this
+    /// machine and that disk.
     pub fn differs_from_here(&self, folder: &Path) -> Option<String> {
         self.origin.differences(&Origin::of_searches(folder))
     }

@@ -92,7 +92,7 @@ impl Nodes {
         nodes.map(|memory| Known { address: memory.address().into(), facts: memory.facts() }).collect()
     }
 
-    /// Why a node was lost last.
+    /// Reason why a node was lost last.
     pub fn last_error(&self) -> Option<&MemoryError> {
         self.error.as_ref()
     }

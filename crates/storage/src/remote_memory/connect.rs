@@ -116,11 +116,11 @@ pub struct BackEnd {
     pub name: &'static str,
     /// Description, where it can be used.
     pub works: Option<String>,
-    /// Why it cannot be used, and what to do.
+    /// Reason why it cannot be used, and the remedy.
     pub refusal: Option<String>,
 }
 
-/// Which back ends can be used here.
+/// Back ends that can be used here.
 pub fn back_ends() -> Vec<BackEnd> {
     let found = [
         ("tcp", Ok("emulates one-sided access by the memory node's thread".to_string())),

@@ -2,7 +2,7 @@
 
 use crate::{Error, ErrorKind};
 
-/// Why an operation on remote memory failed.
+/// Reason why an operation on remote memory failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MemoryError {
     /// A range that is not in the region.

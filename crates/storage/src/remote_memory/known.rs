@@ -20,7 +20,7 @@ pub(super) struct Dialed {
     known: Known,
     credentials: Credentials,
     memory: Option<Box<dyn RemoteMemory>>,
-    /// When it is dialed again, and why not before.
+    /// Time at which it is dialed again, and the reason why not before.
     failed: Option<(Instant, MemoryError)>,
 }
 

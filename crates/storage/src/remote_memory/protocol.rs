@@ -57,7 +57,7 @@ pub(super) const FACTS_BYTES: usize = 24;
 /// Bytes of the body of a refusal.
 const REFUSAL_BYTES: usize = 24;
 
-/// Why bytes are no frame.
+/// Reason why bytes are no frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FrameError {
     /// The body, or the number of operations, is beyond the limit.

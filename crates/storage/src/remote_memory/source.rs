@@ -14,7 +14,7 @@ use crate::tier::Tier;
 /// The memory nodes of an open index.
 pub struct RemoteSource {
     known: Vec<Known>,
-    /// Why an address gave no node.
+    /// Reason why an address gave no node.
     missed: Option<MemoryError>,
     credentials: Credentials,
     nodes: Mutex<Nodes>,
@@ -40,7 +40,7 @@ impl RemoteSource {
         })
     }
 
-    /// Why the load that was opened is over, once that was noticed.
+    /// Reason why the load that was opened is over, once that was noticed.
     pub fn replaced(&self) -> Option<&MemoryError> {
         self.counters.replaced()
     }
@@ -63,7 +63,7 @@ impl RemoteSource {
         RemoteSource::new(&addresses, &self.credentials)
     }
 
-    /// Why an address gave no node when the index was opened.
+    /// Reason why an address gave no node when the index was opened.
     pub fn missed(&self) -> Option<&MemoryError> {
         self.missed.as_ref()
     }
@@ -101,7 +101,7 @@ impl RemoteSource {
         bytes
     }
 
-    /// Why the last read failed, if one has.
+    /// Reason why the last read failed, if one has.
     pub fn last_error(&self) -> Option<MemoryError> {
         self.counters.last_error()
     }

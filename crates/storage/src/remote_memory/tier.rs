@@ -32,7 +32,7 @@ impl RemoteCounters {
         self.last_error.lock().unwrap_or_else(|e| e.into_inner()).clone()
     }
 
-    /// Why the load that was opened is over, once it is.
+    /// Reason why the load that was opened is over, once it is.
     pub fn replaced(&self) -> Option<&MemoryError> {
         self.replaced.get()
     }

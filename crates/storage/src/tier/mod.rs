@@ -120,7 +120,7 @@ pub trait Tier {
     fn name(&self) -> &'static str;
 }
 
-/// Which kind of reads to use.
+/// Choice of the kind of reads.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum IoChoice {
     /// io_uring where the kernel allows it, else `pread`.
@@ -211,7 +211,7 @@ pub fn threads(choice: IoChoice, depth: usize) -> usize {
     }
 }
 
-/// Why io_uring cannot be used here, or `None` when it can.
+/// Reason why io_uring cannot be used here, or `None` when it can.
 pub fn uring_refusal() -> Option<String> {
     #[cfg(target_os = "linux")]
     {

@@ -42,7 +42,7 @@ pub struct View<'a> {
     pub codebook: &'a Codebook,
     /// Place of the codes of nodes.
     pub codes: Codes<'a>,
-    /// Which block holds a node.
+    /// Block of each node.
     pub map: &'a BlockMap,
     /// Mean squared error of the codes.
     pub code_error: f32,

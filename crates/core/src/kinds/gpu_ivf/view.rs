@@ -23,7 +23,7 @@ pub struct View<'a> {
     pub block: &'a BlockLayout,
     /// Number of blocks.
     pub blocks: u32,
-    /// Which block holds a vector.
+    /// Block of each vector.
     pub map: &'a BlockMap,
     /// Codebook of the codes.
     pub codebook: &'a Codebook,

@@ -1,4 +1,4 @@
-//! Which lists are visited, the one with the nearest centroid first.
+//! Choice of the lists to visit, the one with the nearest centroid first.
 
 use stratann_kernel::Metric;
 use stratann_kernel::distance::{block_dot_f32, block_l2_f32};

@@ -6,7 +6,7 @@ use crate::search::Remote;
 /// Longest beam in a cluster that is a graph.
 pub const MAX_LOCAL_LIST: u32 = 65_536;
 
-/// Which clusters are visited first.
+/// Order in which clusters are visited.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Order {
@@ -48,7 +48,7 @@ pub struct Params {
     pub nprobe: u32,
     /// Length of the navigation's beam of sampled members, whose hits rank their clusters.
     pub sample_hits: u32,
-    /// Which clusters come first.
+    /// Order in which clusters are visited.
     pub order: Order,
     /// Stop after this share of the clusters in a row was fruitless (ρ); infinity turns the rule off.
     pub early_stop: f32,
@@ -58,7 +58,7 @@ pub struct Params {
     pub local_lists: u32,
     /// Length of the beam in a cluster that is a graph; at least k.
     pub local_list: u32,
-    /// Which bounds prune.
+    /// Bounds that prune.
     pub bounds: Bounds,
     /// Visit every list of every cluster, whatever the numbers above: with strict bounds, the exact answer.
     pub exact: bool,

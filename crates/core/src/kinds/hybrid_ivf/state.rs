@@ -152,7 +152,7 @@ impl LocalSearch {
     }
 }
 
-/// Which clusters are left, and which members may still be among the best.
+/// Clusters that are left, and members that may still be among the best.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct State {
     /// Clusters in the order of their visits.

@@ -23,7 +23,7 @@ pub use stratann_gpu::{Probe, probe};
 
 use stratann_params::choices::ScorerName;
 use stratann_params::open::ScorerSettings;
-/// Which scorer to use.
+/// Choice of the scorer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ScorerChoice {
     /// The threads of the search.
@@ -73,7 +73,7 @@ pub enum EmulatedFault {
 /// Options of the ranking of codes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ScorerOptions {
-    /// Which scorer.
+    /// Choice of the scorer.
     pub choice: ScorerChoice,
     /// Most bytes of GPU memory; `None` for what is free.
     pub gpu_budget: Option<u64>,
@@ -131,7 +131,7 @@ impl Reply {
     }
 }
 
-/// Why a scorer has no ranking.
+/// Reason why a scorer has no ranking.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failure(pub String);
 
@@ -222,7 +222,7 @@ pub struct GpuReport {
     pub kernel_us: u64,
     /// Jobs that this machine's threads ranked because the GPU did not.
     pub ranked_here: u64,
-    /// Why the GPU is not used any more; absent while it is.
+    /// Reason why the GPU is not used any more; absent while it is.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub lost: Option<String>,
 }

@@ -19,7 +19,7 @@ const OUTPUT_BYTES: usize = 256 << 10;
 /// Bytes that are read from one connection before others have their turn.
 const INPUT_BYTES: usize = 1 << 20;
 
-/// Why a connection is closed.
+/// Reason why a connection is closed.
 #[derive(Debug)]
 pub(super) enum End {
     /// The other side closed the connection.
@@ -108,7 +108,7 @@ impl Connection {
         self.waits_for.is_some_and(|bytes| frames.has_room(self.number, bytes))
     }
 
-    /// When it is closed, unless a request comes or its reply is made.
+    /// Time at which it is closed, unless a request comes or its reply is made.
     pub(super) fn deadline(&self) -> Option<Instant> {
         self.deadline
     }
@@ -329,7 +329,7 @@ impl Reply {
     }
 }
 
-/// Why a greeting fails, in words for a memory node.
+/// Reason why a greeting fails, in words for a memory node.
 pub(super) fn refusal(why: &GreetingError) -> String {
     match why {
         GreetingError::Secret => {

@@ -21,7 +21,7 @@ use crate::route::{NONE, NavGraph};
 /// A member that may come in.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Newcomer {
-    /// Which member.
+    /// Id of the member.
     pub id: u32,
     /// Score of the member in this epoch.
     pub score: u32,
