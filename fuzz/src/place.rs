@@ -78,7 +78,7 @@ pub enum Which {
     Remote,
 }
 
-/// Those that are one index on one machine.
+/// Indexes that are one index on one machine.
 pub const WHOLE: [Which; 9] = [
     Which::Flat,
     Which::Graph,

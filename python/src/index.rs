@@ -32,7 +32,7 @@ const SMALL_BATCH: usize = 256;
 #[pyclass(frozen, module = "stratann._stratann")]
 pub(crate) struct Index {
     open: Own<Mutex<Option<Arc<index::Index>>>>,
-    /// When it was opened.
+    /// Number of rows when it was opened.
     rows: u64,
     #[pyo3(get)]
     dim: usize,

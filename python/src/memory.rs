@@ -58,7 +58,7 @@ pub(crate) fn made(made: Made) -> Result<Made> {
     }
 }
 
-/// The same as a dict for the Python half.
+/// The end of a call as a dict for the Python half.
 pub(crate) fn updates_dict(py: Python<'_>, made: Made, groups_rebuilt: u64) -> PyResult<Bound<'_, PyDict>> {
     let dict = PyDict::new(py);
     match made {

@@ -16,7 +16,8 @@ pub(crate) struct Router(router::Router);
 
 #[pymethods]
 impl Router {
-    /// For the clusters of build `build`, of `bytes` each, and vectors of dimension, metric and element type `shape`.
+    /// A router for the clusters of build `build`, of `bytes` each, and vectors of dimension, metric and element type
+    /// `shape`.
     #[new]
     fn new(
         py: Python<'_>,

@@ -26,7 +26,7 @@ pub struct OutputArgs {
 
 /// The command line of a program.
 pub trait CommandLine: CommandFactory + FromArgMatches {
-    /// Its options of output.
+    /// Options of the output.
     fn output(&self) -> OutputArgs;
 
     /// Runs its command.

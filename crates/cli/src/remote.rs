@@ -93,7 +93,7 @@ pub struct Remote {
     addresses: Vec<String>,
     agent: Agent,
     liveness: Liveness,
-    /// Of several servers of a `remote-hnsw`, once they gave it.
+    /// Router of several servers of a `remote-hnsw`, once they gave it.
     router: OnceLock<Router>,
     /// Time for the next attempt to get it; `None` where queries are not routed.
     attempt: Mutex<Option<Duration>>,

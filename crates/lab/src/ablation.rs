@@ -191,7 +191,7 @@ impl Args {
         Ok(())
     }
 
-    /// With the recalls of the kind, where none is given.
+    /// Arguments with the recalls of the kind, where none is given.
     fn with_recalls(&self) -> Args {
         let usual: &[f64] = match self.kind {
             KindName::Hybrid | KindName::Grid => &[0.9, 0.95, 0.99],

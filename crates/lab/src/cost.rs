@@ -86,7 +86,7 @@ struct Part {
     place: Place,
     /// In this index; nothing of what does not depend on the number of vectors.
     bytes_a_vector: f64,
-    /// For the given number of vectors.
+    /// Bytes for the given number of vectors.
     bytes: u64,
 }
 

@@ -62,7 +62,7 @@ struct Document {
 #[derive(Serialize)]
 struct KeptFacts {
     file: Option<PathBuf>,
-    /// When it was measured; `None` where none is kept.
+    /// Time of the measurement; `None` where none is kept.
     measurement: Option<Measurement>,
     /// Why the next build measures although there is a file, or cannot keep what it measures.
     error: Option<String>,

@@ -243,7 +243,7 @@ fn rows(simulation: &Simulation<'_>, servers: &[usize], prices: Option<&Prices>)
     Ok(rows)
 }
 
-/// From the file, or measured; `None` without times.
+/// Prices from the file, or measured; `None` without times.
 fn prices(settings: &Settings, simulation: &Simulation<'_>) -> Result<Option<Prices>> {
     if settings.costs.no_times {
         return Ok(None);

@@ -11,11 +11,11 @@ use crate::queries::Wanted;
 
 /// Reply of servers about their caches.
 pub(super) enum Fetched {
-    /// They are of a `remote-hnsw`.
+    /// Router of the servers, which are of a `remote-hnsw`.
     Here(Box<Router>),
     /// Queries to them are not routed.
     OtherKind,
-    /// None of them gave it in time, and why.
+    /// The reasons why none of them gave it in time.
     Failed(String),
 }
 

@@ -140,7 +140,7 @@ impl Random {
         Random { seed: hash(seed, stream, u64::from(number)), drawn: 0 }
     }
 
-    /// From 0 up to 1.
+    /// A number from 0 up to 1.
     fn uniform(&mut self) -> f64 {
         self.drawn += 1;
         (hash(self.seed, 0, self.drawn) >> 11) as f64 / (1u64 << 53) as f64

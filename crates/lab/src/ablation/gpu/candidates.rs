@@ -63,7 +63,7 @@ impl Needed {
 }
 
 impl Bench<'_> {
-    /// Of all queries, with these lists.
+    /// Candidates that all queries need, with these lists.
     pub(super) fn needed(&self, nprobe: u32) -> Result<Needed> {
         let most = self.k().saturating_mul(CANDIDATES).min(MAX_CANDIDATES);
         let way = Way::of_family(Family::Static);

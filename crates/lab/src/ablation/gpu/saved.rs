@@ -78,7 +78,7 @@ pub(super) struct SavedMean {
 }
 
 impl SavedMean {
-    /// For each rule.
+    /// Means for each rule.
     pub(super) fn of(all: &[Saved]) -> Vec<SavedMean> {
         let mut rules: Vec<&'static str> = all.iter().map(|saved| saved.rule).collect();
         rules.sort_unstable();
@@ -118,7 +118,7 @@ pub(super) struct Swept {
 }
 
 impl Search<'_, '_> {
-    /// Both rules at all recalls.
+    /// Savings of both rules at all recalls.
     pub(super) fn saved(&self, chosen: &Chosen) -> Result<Vec<Saved>> {
         let mut all = Vec::new();
         for family in [Family::Changes, Family::Margin] {

@@ -140,7 +140,7 @@ impl Chosen {
         self.0.iter().filter(move |choice| choice.family == family)
     }
 
-    /// At the highest recall.
+    /// Choice at the highest recall.
     pub(super) fn last(&self, family: Family) -> Result<&Choice> {
         self.all(family).last().ok_or_else(|| Error::bad_input("--recall is empty; give one recall or more"))
     }

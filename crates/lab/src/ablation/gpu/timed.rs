@@ -24,14 +24,14 @@ pub(super) struct AtRecall {
     pub(super) setting: Setting,
     /// With many queries in flight on each thread.
     pub(super) qps: f64,
-    /// With a query on each thread, as in the paper.
+    /// Queries a second with a query on each thread, as in the paper.
     pub(super) blocking_qps: f64,
     pub(super) latency_us: Latency,
     pub(super) stage_us: Stages,
-    /// Over those of spann at the same recall; absent where spann is not measured.
+    /// Ratio to the rate of spann at the same recall; absent where spann is not measured.
     pub(super) qps_over_spann: Option<f64>,
     pub(super) latency_over_spann: Option<f64>,
-    /// For each query; the same on any machine.
+    /// Reads of each query; the same on any machine.
     pub(super) reads: f64,
     pub(super) pages: f64,
     pub(super) bytes_a_read: f64,

@@ -43,7 +43,7 @@ impl Way {
         }
     }
 
-    /// Its switches, without numbers.
+    /// Switches of the way, without numbers.
     pub(super) fn switches(&self) -> GpuSwitches {
         let rule = self.rule.and_then(|rule| RuleName::parse(rule.name()));
         GpuSwitches { rule, baseline: self.baseline.map(Into::into), ..GpuSwitches::default() }

@@ -32,7 +32,7 @@ pub(super) struct Division {
     pub(super) largest_bytes: u64,
     /// Bytes of all servers.
     pub(super) all_bytes: u64,
-    /// Those over the bytes of the vectors.
+    /// Bytes over those of the vectors.
     pub(super) over_vectors: f64,
     /// The largest resident set of a server process that answered the queries; `None` where none was started.
     pub(super) peak_bytes: Option<u64>,

@@ -37,7 +37,7 @@ pub(super) struct Survival {
     pub(super) nprobe: u32,
     /// Dropped before each quarter of the components, those of the largest variance first.
     pub(super) dropped_before: Vec<f64>,
-    /// Their mean.
+    /// Mean of the shares.
     pub(super) mean: f64,
     /// Components, and the share of vectors that is left after so many.
     pub(super) left: Vec<(u32, f64)>,

@@ -50,7 +50,7 @@ pub(super) struct Simulated {
     /// QPS over that of one server under the same load, and of one that does not prune.
     pub(super) speed_up: f64,
     pub(super) speed_up_unpruned: f64,
-    /// For each query.
+    /// Components of each query.
     pub(super) components: f64,
     pub(super) messages: f64,
     pub(super) bytes: f64,

@@ -59,7 +59,7 @@ struct Lru {
     budget_bytes: u64,
     used_bytes: u64,
     turn: u64,
-    /// By cluster, its last use; and the reverse.
+    /// Last use of each cluster; and the reverse.
     last: BTreeMap<u32, u64>,
     by_turn: BTreeMap<u64, u32>,
 }

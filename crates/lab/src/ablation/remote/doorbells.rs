@@ -16,7 +16,7 @@ const LENGTHS: [usize; 6] = [1, 4, 16, 64, 128, 256];
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct AtDoorbell {
     pub(super) doorbell: usize,
-    /// Of the batch, for each of its queries.
+    /// Time of the batch, for each of its queries.
     pub(super) time_us: f64,
     pub(super) round_trips: f64,
     /// Memory of the doorbells.

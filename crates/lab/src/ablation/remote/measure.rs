@@ -23,11 +23,11 @@ pub(super) struct Measured {
     pub(super) queries: usize,
     /// Time of all threads for the batch, divided by its queries.
     pub(super) time_us: f64,
-    /// Of it, what is neither of the next two: waiting for loads, checking them, and the driver.
+    /// Time that is neither of the next two: waiting for loads, checking them, and the driver.
     pub(super) network_us: f64,
     pub(super) sub_hnsw_us: f64,
     pub(super) meta_hnsw_us: f64,
-    /// From the admission of a query to its answer, which comes late in its batch.
+    /// Time from the admission of a query to its answer, which comes late in its batch.
     pub(super) latency_us: Latency,
     /// Exact: the same on any machine. Reads of headers count too.
     pub(super) round_trips: f64,
@@ -36,7 +36,7 @@ pub(super) struct Measured {
     pub(super) cache_hits: f64,
     pub(super) needs: f64,
     pub(super) comparisons: f64,
-    /// So many times those of `naive` is this scheme's; absent where naive was not measured.
+    /// Ratio of the times of `naive` to those of this scheme; absent where naive was not measured.
     pub(super) speedup: Option<f64>,
     pub(super) round_trips_of_naive: Option<f64>,
     pub(super) bytes_of_naive: Option<f64>,

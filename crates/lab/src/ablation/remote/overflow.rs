@@ -15,7 +15,7 @@ pub(super) struct AtOverflow {
     pub(super) is_own: bool,
     /// Room in a group.
     pub(super) overflow_bytes: u64,
-    /// Of all groups with their clusters.
+    /// Bytes of all groups with their clusters.
     pub(super) region_bytes: u64,
     /// Bytes of a query where each load reads the whole room, as in the paper.
     pub(super) bytes_whole: f64,

@@ -13,7 +13,7 @@ use stratann_storage::{Error, Result};
 use super::measure::Measured;
 use super::{Bench, TABLE_EF, facts_of};
 
-/// Those of the figure, and more.
+/// Numbers of the figure, and more.
 const PARTITIONS: [usize; 6] = [70, 80, 90, 100, 200, 500];
 
 /// One number of clusters.

@@ -10,7 +10,7 @@ use stratann_storage::{Error, ErrorKind, Progress, Result};
 
 /// A version that was fetched from a store.
 pub(super) struct Fetched {
-    /// Its number in the store.
+    /// Number of the version in the store.
     pub(super) version: u64,
     /// The folder to open.
     pub(super) folder: PathBuf,
