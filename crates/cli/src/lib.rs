@@ -8,6 +8,7 @@
 
 pub mod commands;
 mod help;
+pub mod http_client;
 pub mod memory;
 pub mod memory_nodes;
 pub mod options;
@@ -17,7 +18,6 @@ mod plans;
 pub mod program;
 pub mod progress;
 pub mod queries;
-pub mod remote;
 mod truth;
 mod unknown;
 

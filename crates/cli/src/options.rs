@@ -15,9 +15,9 @@ use stratann_params::search::GraphSwitches;
 use stratann_params::{IndexKind, Param, Parameter, Place, Stage, Type, Value, parse_size};
 use stratann_storage::{Error, Result as Checked};
 
+use crate::http_client::address;
 use crate::memory_nodes::KeyArgs;
 use crate::parameters::{Parameters, Rows, one_line};
-use crate::remote::address;
 
 /// `--metric`.
 #[derive(Clone, Copy, Debug, ValueEnum)]

@@ -21,7 +21,7 @@ const CORE_ROOMS: [&str; 20] = [
     "codec",
     "place",
     "format",
-    "remote",
+    "remote_protocol",
     "view",
     "score",
     "search",

@@ -27,7 +27,7 @@ mod order;
 pub mod peer;
 pub mod place;
 pub mod query;
-pub mod remote;
+pub mod remote_protocol;
 pub mod route;
 pub mod score;
 pub mod search;

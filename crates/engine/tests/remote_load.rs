@@ -10,7 +10,7 @@ use stratann_params::build::RemoteOptions;
 
 use common::{Set, clustered, quick};
 use stratann_core::format::region::{SUPERBLOCK_BYTES, Superblock};
-use stratann_core::remote::{
+use stratann_core::remote_protocol::{
     Answer, Delete, Deleted, Fault, Groups, Headers, Insert, Inserted, Line, NewGroup, NewVector, Places,
     Rebuild, RebuildLimits, Rebuilt, Step,
 };

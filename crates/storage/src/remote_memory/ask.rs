@@ -1,10 +1,10 @@
-//! Runs the machines of [`stratann_core::remote`] over connections to memory nodes.
+//! Runs the machines of [`stratann_core::remote_protocol`] over connections to memory nodes.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use stratann_core::remote::{Answer, Op, Step};
+use stratann_core::remote_protocol::{Answer, Op, Step};
 
 use super::connect::connect_answering;
 use super::known::{Dialed, Known};

@@ -13,10 +13,10 @@ use stratann_engine::search::{Latency, SearchOptions};
 use stratann_server::wire::{FailureKind, Used};
 use stratann_storage::{Error, Progress, Result};
 
+use crate::http_client::{HttpClient, parameters, run_clients};
 use crate::output::{Named, Output, count, table};
 use crate::progress::ProgressPrinter;
 use crate::queries::Queries;
-use crate::remote::{Remote, parameters, run_clients};
 use crate::{Verdict, options};
 
 /// Time limit of a query on the server.
@@ -107,7 +107,7 @@ pub(super) fn run(
              --connect`",
         ));
     }
-    let mut remote = Remote::connect(addresses)?;
+    let mut remote = HttpClient::connect(addresses)?;
     if !options.no_affinity {
         remote.route_by_cache();
     }
@@ -168,7 +168,7 @@ fn arrivals(rate: f64, seconds: f64, seed: u64) -> Result<Vec<Duration>> {
 
 /// Runs the queries of one rate.
 struct Load<'a> {
-    remote: &'a Remote,
+    remote: &'a HttpClient,
     /// Caches of the servers, and the clusters that a query needs; otherwise servers are asked in turn.
     caches: Option<(&'a Router, u32)>,
     rows: &'a [u8],

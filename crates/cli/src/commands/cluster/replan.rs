@@ -12,10 +12,10 @@ use stratann_params::{IndexKind, Param, Place, Stage};
 use stratann_storage::budget::size;
 use stratann_storage::{Error, Progress, Result};
 
+use crate::http_client::{self, HttpClient};
 use crate::output::{Output, count, eprint_line, table};
 use crate::parameters::{Parameters, Rows};
 use crate::progress::ProgressPrinter;
-use crate::remote::{self, Remote};
 use crate::{Verdict, plans};
 
 /// Plan a partitioned grid-ivf again by the queries of its servers, and publish the change
@@ -33,7 +33,13 @@ pub(super) struct Replan {
     #[arg(short, long, value_name = "DIR")]
     output: PathBuf,
     /// HTTP addresses of the servers
-    #[arg(long, value_delimiter = ',', value_name = "HOST:PORT,…", value_parser = remote::address, required = true)]
+    #[arg(
+        long,
+        value_delimiter = ',',
+        value_name = "HOST:PORT,…",
+        value_parser = http_client::address,
+        required = true
+    )]
     connect: Vec<String>,
     /// Publish a change in this store too: s3://BUCKET/PREFIX, or a folder
     #[arg(long, value_name = "STORE")]
@@ -110,7 +116,7 @@ fn round(args: &Replan, store: Option<&Store>, printer: &ProgressPrinter) -> Res
     if let Some(store) = store {
         publish_missing(store, args, &served, printer)?;
     }
-    let servers = Remote::connect(&args.connect)?;
+    let servers = HttpClient::connect(&args.connect)?;
     let visits = servers.visits(served.build_id)?;
     for silent in servers.silent() {
         eprint_line(&format!("note: {silent}; its queries are not known"));

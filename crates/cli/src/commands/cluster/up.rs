@@ -22,7 +22,7 @@ use stratann_storage::{Error, ErrorKind, Result};
 use crate::commands::serve::{ClusterPlace, Stop, config_text, stops};
 use crate::output::{Output, eprint_line, print};
 use crate::parameters::{Parameters, Rows};
-use crate::{Verdict, options, remote};
+use crate::{Verdict, http_client, options};
 
 /// Run all servers of an index on this machine, to try it out
 ///
@@ -183,7 +183,7 @@ impl Cluster {
 
     /// Waits until all servers respond and reach the whole index; `Some` when it was asked to stop first.
     fn wait_until_ready(&mut self, longest: Duration, stop: &mpsc::Receiver<Stop>) -> Result<Option<Stop>> {
-        let (agent, started) = (remote::agent(), Instant::now());
+        let (agent, started) = (http_client::agent(), Instant::now());
         loop {
             let mut waiting = Vec::new();
             for server in &mut self.servers {
@@ -194,7 +194,7 @@ impl Cluster {
                 if server.address.is_none() {
                     server.address = server.ready.try_recv().ok();
                 }
-                let healthy = server.address.as_ref().map(|a| remote::healthy(&agent, a));
+                let healthy = server.address.as_ref().map(|a| http_client::healthy(&agent, a));
                 match healthy {
                     Some(Ok(true)) => {}
                     Some(Ok(false)) => waiting.push(format!("{} cannot reach others", server.name())),

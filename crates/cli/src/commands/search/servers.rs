@@ -18,10 +18,10 @@ use stratann_storage::budget::Account;
 use stratann_storage::{Progress, Result};
 
 use super::{Run, Searcher, Sum};
+use crate::http_client::{HttpClient, Replies, Status, parameters, run_clients};
 use crate::output::{Output, eprint_line};
 use crate::progress::ProgressPrinter;
 use crate::queries::Queries;
-use crate::remote::{Remote, Replies, Status, parameters, run_clients};
 use crate::truth;
 
 /// Most concurrent requests; each takes a thread.
@@ -31,7 +31,7 @@ const PART_BYTES: usize = 256 << 20;
 
 /// Running servers with queries and optional ground truth.
 pub(super) struct Servers {
-    remote: Remote,
+    remote: HttpClient,
     queries: Queries,
     truth: Option<CheckedTruth>,
     accepts_partial: bool,
@@ -48,7 +48,7 @@ impl Servers {
         (accepts_partial, by_cache): (bool, bool),
         output: Output,
     ) -> Result<Servers> {
-        let mut remote = Remote::connect(addresses)?;
+        let mut remote = HttpClient::connect(addresses)?;
         if by_cache {
             remote.route_by_cache();
         }
@@ -204,7 +204,7 @@ fn account<'a>(memories: impl Iterator<Item = &'a Value>) -> Account {
 
 /// Queries that are sent to the servers, and their answers.
 struct Requests<'a> {
-    remote: &'a Remote,
+    remote: &'a HttpClient,
     rows: &'a [u8],
     count: usize,
     k: usize,
@@ -239,7 +239,7 @@ struct Collected {
 
 impl<'a> Requests<'a> {
     fn new(
-        remote: &'a Remote,
+        remote: &'a HttpClient,
         rows: &'a [u8],
         (k, options): (usize, &'a SearchOptions),
         accepts_partial: bool,

@@ -8,8 +8,8 @@ use super::Bench;
 use super::servers::{MODES, Simulation};
 use serde::Serialize;
 use stratann_cli::commands::cluster::up;
+use stratann_cli::http_client::{self, HttpClient};
 use stratann_cli::output::Output;
-use stratann_cli::remote::{self, Remote};
 use stratann_engine::kinds::division::Mode;
 use stratann_engine::spread::{self, PartitionReport};
 use stratann_storage::{Error, Result};
@@ -93,12 +93,13 @@ impl Bench<'_> {
     fn peak_bytes(&self, folder: &Path, nprobe: u32) -> Result<u64> {
         let quiet = Output { json: self.output.json, quiet: true };
         let cluster = up::started(folder, self.threads(), quiet)?;
-        let remote = Remote::connect(&cluster.addresses())?;
+        let remote = HttpClient::connect(&cluster.addresses())?;
         let rows = self.sample()?;
         let parts: Vec<&[u8]> = rows.chunks(EACH * self.queries.row_bytes()).collect();
         let options = self.options(nprobe, GridSwitches::default());
-        let (parameters, next) = (remote::parameters(&options, Some(TIMEOUT_MS), false), AtomicUsize::new(0));
-        remote::run_clients(CLIENTS, || {
+        let (parameters, next) =
+            (http_client::parameters(&options, Some(TIMEOUT_MS), false), AtomicUsize::new(0));
+        http_client::run_clients(CLIENTS, || {
             loop {
                 let turn = next.fetch_add(1, Ordering::Relaxed);
                 let Some(rows) = parts.get(turn) else { return Ok(()) };

@@ -7,7 +7,7 @@ use stratann_core::build::hash;
 use stratann_core::build::hnsw::HnswOptions;
 use stratann_core::format::hnsw::{HnswLayout, HnswName, HnswShape, SubHnsw, seed};
 use stratann_core::format::region::{ClusterPlace, Descriptor, count_bits};
-use stratann_core::remote::{Contents, Groups, NewGroup};
+use stratann_core::remote_protocol::{Contents, Groups, NewGroup};
 use stratann_kernel::distance::{inverse_norm, l2_f32};
 use stratann_kernel::{DType, Metric};
 use stratann_storage::{Error, Progress, Result};

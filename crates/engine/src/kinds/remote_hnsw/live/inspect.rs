@@ -9,7 +9,7 @@ use stratann_core::format::region::{
     Address, CONTROL_BYTES, DESCRIPTOR_BYTES, GROUP_ALIGN, GROUP_WORDS_BYTES, GroupWords, SUPERBLOCK_BYTES,
     Superblock, has_bit,
 };
-use stratann_core::remote::{Fold, Freed, GroupState, Places};
+use stratann_core::remote_protocol::{Fold, Freed, GroupState, Places};
 use stratann_storage::{Progress, Result};
 
 use super::super::open::RemoteIndex;

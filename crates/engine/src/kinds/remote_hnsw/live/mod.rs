@@ -1,7 +1,8 @@
 //! A `remote-hnsw` in the memory of memory nodes: what a batch of queries sees of it.
 //!
 //! The memory nodes have all that an index folder has, also the manifest. Compute nodes change groups at any time
-//! ([`stratann_core::remote`]), so each batch begins with the headers of all groups and keeps to what they say.
+//! ([`stratann_core::remote_protocol`]), so each batch begins with the headers of all groups and keeps to what they
+//! say.
 
 pub(crate) mod group;
 pub mod inspect;
@@ -20,7 +21,7 @@ use stratann_core::format::region::{Address, ControlWords, Descriptor, count_bit
 use stratann_core::kinds::remote_hnsw::{Located, View, WHOLE};
 use stratann_core::kinds::{IndexView, KindView};
 use stratann_core::query::QueryStats;
-use stratann_core::remote::{
+use stratann_core::remote_protocol::{
     Announced, Answer, Fault, GroupState, Groups, Headers, Line, Op, Places, Recheck,
 };
 use stratann_storage::remote_memory::{MemoryError, Nodes, RemoteSource};

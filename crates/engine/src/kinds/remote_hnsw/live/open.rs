@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 
 use stratann_core::format::hnsw::HnswLayout;
 use stratann_core::format::region::{DESCRIPTOR_BYTES, Descriptor, SUPERBLOCK_BYTES, Superblock};
-use stratann_core::remote::Places;
+use stratann_core::remote_protocol::Places;
 use stratann_storage::remote_memory::{Facts, Nodes, RemoteSource};
 use stratann_storage::{Error, Result};
 

@@ -5,7 +5,7 @@ use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::Duration;
 
 use stratann_core::format::region::{Address, Version, count_bits};
-use stratann_core::remote::{
+use stratann_core::remote_protocol::{
     Contents, Delete, Deleted, Fault, Fold, Insert, Inserted, NewGroup, NewVector, Rebuild, RebuildLimits,
     Rebuilt,
 };

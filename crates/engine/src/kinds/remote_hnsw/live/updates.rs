@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use stratann_core::build::hash;
 use stratann_core::format::hnsw::SubHnsw;
-use stratann_core::remote::NewVector;
+use stratann_core::remote_protocol::NewVector;
 use stratann_storage::{Error, ErrorKind, Progress, Result};
 
 use super::group::GroupBuilder;

@@ -11,8 +11,8 @@ use crate::format::region::{
     Address, CONTROL_BYTES, ControlWords, GROUP_ALIGN, GROUP_WORDS_BYTES, GroupWords, READER_BYTES,
     READERS_MAX, Span,
 };
-use crate::remote::announce::Lines;
-use crate::remote::{Answers, GroupState, Groups, Op, Places, Step, first_word, read, swap};
+use crate::remote_protocol::announce::Lines;
+use crate::remote_protocol::{Answers, GroupState, Groups, Op, Places, Step, first_word, read, swap};
 
 enum Phase {
     Start,

@@ -5,7 +5,7 @@ use core::mem;
 
 use crate::format::fresh::KILLED;
 use crate::format::region::Address;
-use crate::remote::{Answers, Op, Step, first_word, read, swap};
+use crate::remote_protocol::{Answers, Op, Step, first_word, read, swap};
 
 /// Repeated reads of a slot whose first word says that it is published, and whose checksum does not match.
 const READS_MAX: u32 = 64;

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use stratann_core::format::region::Address;
-use stratann_core::remote::{Answer, Op};
+use stratann_core::remote_protocol::{Answer, Op};
 
 /// Random numbers from a seed.
 pub(crate) struct Dice(u64);

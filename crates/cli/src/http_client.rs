@@ -89,7 +89,7 @@ struct Visits {
 }
 
 /// Servers of one index.
-pub struct Remote {
+pub struct HttpClient {
     addresses: Vec<String>,
     agent: Agent,
     liveness: Liveness,
@@ -125,12 +125,12 @@ pub fn run_clients(count: usize, client: impl Fn() -> Result<()> + Sync) -> Resu
     })
 }
 
-impl Remote {
+impl HttpClient {
     /// Requests the status of all servers.
     ///
     /// # Errors
     /// When no server responds, or they serve different indexes.
-    pub fn connect(addresses: &[String]) -> Result<Remote> {
+    pub fn connect(addresses: &[String]) -> Result<HttpClient> {
         let agent = agent();
         let mut found: Option<(&String, Status)> = None;
         let mut silent = Vec::new();
@@ -167,7 +167,7 @@ impl Remote {
         let wanted = Wanted { dim: status.dim, dtype, metric };
         let addresses = addresses.to_vec();
         let (router, attempt) = (OnceLock::new(), Mutex::new(None));
-        Ok(Remote { addresses, agent, liveness, router, attempt, rows: status.rows, wanted })
+        Ok(HttpClient { addresses, agent, liveness, router, attempt, rows: status.rows, wanted })
     }
 
     /// Routes queries by the caches of the servers, where there are several of a `remote-hnsw`.
@@ -345,7 +345,7 @@ impl Remote {
 
 type Sent = std::result::Result<(u16, Vec<u8>), String>;
 
-impl Remote {
+impl HttpClient {
     /// Runs a request on a thread of its own, and gives it up when its server is found silent.
     ///
     /// # Errors

@@ -6,7 +6,7 @@ use alloc::vec::Vec;
 use super::{Answer, Answers, Fault, Groups, Places, Step, first_word, publish, read, swap};
 use crate::format::fresh::{GIVEN_UP, Tombstone};
 use crate::format::region::{CONTROL_BYTES, ControlWords, TOMBSTONE_BYTES};
-use crate::remote::groups::{SlotState, log_bytes, log_reads, slot_state};
+use crate::remote_protocol::groups::{SlotState, log_bytes, log_reads, slot_state};
 
 /// End of a deletion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,6 +1,6 @@
 //! Many compute nodes at once, in an order that a seed decides.
 
-use stratann_core::remote::Places;
+use stratann_core::remote_protocol::Places;
 
 use crate::client::{Client, Shared};
 use crate::history::History;

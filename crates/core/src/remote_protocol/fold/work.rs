@@ -3,7 +3,7 @@
 use alloc::vec::Vec;
 
 use crate::format::region::{Address, ClusterPlace, Folded, GroupWords, Owner};
-use crate::remote::{GroupState, Op, Places, Standstill, swap};
+use crate::remote_protocol::{GroupState, Op, Places, Standstill, swap};
 
 /// A group whose marks are set.
 #[derive(Default)]

@@ -1,6 +1,6 @@
 //! Two writers that come to the last slot of an overflow, in every order of their requests.
 
-use stratann_core::remote::{
+use stratann_core::remote_protocol::{
     Answer, Groups, Headers, Insert, Inserted, Line, NewVector, Op, Places, Rebuild, RebuildLimits, Rebuilt,
     Step,
 };

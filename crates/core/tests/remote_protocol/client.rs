@@ -1,6 +1,6 @@
 //! A compute node that runs batches, inserts, deletes and rebuilds, one after another.
 
-use stratann_core::remote::{
+use stratann_core::remote_protocol::{
     Answer, Delete, Deleted, Fault, Fold, Freed, Groups, Headers, Insert, Inserted, Line, NewVector, Rebuild,
     RebuildLimits, Rebuilt, Recheck, Seen, Step, Truncate,
 };
@@ -9,7 +9,7 @@ use crate::history::History;
 use crate::memory::{Dice, Memory, Request};
 use crate::storm::Counts;
 use crate::world::{self, cluster_of, vector_of};
-use stratann_core::remote::Places;
+use stratann_core::remote_protocol::Places;
 
 pub(crate) enum Task {
     Headers(Headers),

@@ -7,7 +7,7 @@ use stratann_core::format::region::{
     Address, ClusterPlace, Descriptor, GROUP_ALIGN, GROUP_WORDS_BYTES, GroupWords, Span, Superblock, has_bit,
 };
 use stratann_core::format::seeded_checksum;
-use stratann_core::remote::{Answer, Contents, Groups, MemberIds, NewGroup, Op, Places};
+use stratann_core::remote_protocol::{Answer, Contents, Groups, MemberIds, NewGroup, Op, Places};
 
 use crate::history::History;
 use crate::memory::{Dice, Memory};
