@@ -27,7 +27,7 @@ fuzz_target!(|data: &[u8]| {
     view.base.here = Some(run::shard(placement));
     let mut params = run::params(&view);
     if let KindParams::HybridIvf(own) = &mut params.kind {
-        own.remote = stratann_core::query::Remote::Score;
+        own.remote = stratann_core::query::ScoringMode::Score;
     }
     params.width = 1 + u32::from(choice >> 4);
     let (query, mut scratch) = (run::query(), Scratch::default());

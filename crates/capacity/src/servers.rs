@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use stratann_core::query::{MAX_SEARCH_LIST, Params, Remote};
+use stratann_core::query::{MAX_SEARCH_LIST, Params, ScoringMode};
 use stratann_engine::index::Index;
 use stratann_engine::kinds;
 use stratann_engine::search::{IN_FLIGHT, Latency, SearchOptions};
@@ -55,11 +55,11 @@ impl Mode {
     }
 
     /// Use of lists and vectors of other servers.
-    fn remote(self) -> Remote {
+    fn remote(self) -> ScoringMode {
         match self {
-            Mode::Score => Remote::Score,
-            Mode::Forward => Remote::Forward,
-            Mode::Baton | Mode::ScatterGather | Mode::Fetch => Remote::HandOver,
+            Mode::Score => ScoringMode::Score,
+            Mode::Forward => ScoringMode::Forward,
+            Mode::Baton | Mode::ScatterGather | Mode::Fetch => ScoringMode::HandOver,
         }
     }
 }
@@ -136,7 +136,7 @@ impl Simulation<'_> {
         let sample = self.sample()?;
         let [one, all] =
             [1, most].map(|n| spread::place(self.passes.index, &self.spread(n), self.progress()));
-        let scores = self.modes.iter().map(|mode| mode.remote()).find(|&r| r != Remote::HandOver);
+        let scores = self.modes.iter().map(|mode| mode.remote()).find(|&r| r != ScoringMode::HandOver);
         let params = scores.map_or(self.params, |remote| kinds::with_remote(self.params, remote));
         let placements = [one?, all?];
         let measured = Measured {

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use clap::ValueEnum;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
-use stratann_core::query::Remote;
+use stratann_core::query::ScoringMode;
 use stratann_core::query::wire::{Carry, Results};
 use stratann_engine::exec::{Admission, Width};
 use stratann_engine::index::CacheBudget;
@@ -86,11 +86,11 @@ pub(crate) fn carry_name(carry: Carry) -> &'static str {
 }
 
 /// The use of lists of other servers by `--remote`.
-pub(crate) fn remote(name: RemoteName) -> Remote {
+pub(crate) fn remote(name: RemoteName) -> ScoringMode {
     match name {
-        RemoteName::Score => Remote::Score,
-        RemoteName::Forward => Remote::Forward,
-        RemoteName::HandOver => Remote::HandOver,
+        RemoteName::Score => ScoringMode::Score,
+        RemoteName::Forward => ScoringMode::Forward,
+        RemoteName::HandOver => ScoringMode::HandOver,
     }
 }
 

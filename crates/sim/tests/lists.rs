@@ -13,7 +13,7 @@ use stratann_core::hash::hash;
 use stratann_core::kinds::KindView;
 use stratann_core::peer::Limits;
 use stratann_core::place::Placement;
-use stratann_core::query::{Budget, Extent, Outcome, Params, QueryState, Remote};
+use stratann_core::query::{Budget, Extent, Outcome, Params, QueryState, ScoringMode};
 use stratann_engine::build::{IndexKind, LocalPlan};
 use stratann_engine::index::{Index, OpenOptions};
 use stratann_engine::{DType, Metric};
@@ -142,7 +142,7 @@ impl Place {
 }
 
 /// The ways to use lists of other servers.
-const MOVES: [Remote; 3] = [Remote::HandOver, Remote::Score, Remote::Forward];
+const MOVES: [ScoringMode; 3] = [ScoringMode::HandOver, ScoringMode::Score, ScoringMode::Forward];
 
 #[test]
 fn a_query_finds_the_same_on_any_number_of_servers() {
@@ -170,11 +170,11 @@ fn a_query_finds_the_same_on_any_number_of_servers() {
                 let hand_overs = report.batons + report.forwards;
                 assert_eq!((hand_overs, report.jobs), (sums.hand_overs, sums.jobs), "{what}");
                 let travels = local == LocalKind::Graph || bounds == Bounds::Off;
-                if servers > 1 && remote != Remote::HandOver && !travels {
+                if servers > 1 && remote != ScoringMode::HandOver && !travels {
                     let asked = ASKED as u64;
                     assert!(report.batons == 0 && (asked..=3 * asked).contains(&sums.rounds), "{what}");
                     // One other server may hold all that is missing.
-                    let is_forwarded = remote == Remote::Forward && servers > replicas + 1;
+                    let is_forwarded = remote == ScoringMode::Forward && servers > replicas + 1;
                     assert_eq!(report.forwards > 0, is_forwarded, "{what}");
                 } else {
                     // Of lists that are read with their records a scorer scores more than one server would.
@@ -191,7 +191,7 @@ fn a_query_finds_the_same_on_any_number_of_servers() {
 fn vectors_of_other_servers_are_scored_there_where_all_list_codes_are_resident() {
     let place = place(LocalKind::Flat);
     let index = Index::open(place.built.dir.path(), OpenOptions::default()).unwrap();
-    let ways = [Remote::Score, Remote::Forward].into_iter();
+    let ways = [ScoringMode::Score, ScoringMode::Forward].into_iter();
     for (remote, (servers, replicas, width)) in
         ways.flat_map(|r| [(3, 1, 1), (4, 2, 8), (10, 1, 4)].map(|s| (r, s)))
     {
@@ -201,7 +201,7 @@ fn vectors_of_other_servers_are_scored_there_where_all_list_codes_are_resident()
         let report = place.run_on(&index, &placement, params, &FaultModel::default());
         let sums = place.compare_on(&index, servers, &report, params);
         let what = format!("{servers} servers: {sums:?}");
-        assert_eq!(sums.hand_overs > 0, remote == Remote::Forward, "{what}");
+        assert_eq!(sums.hand_overs > 0, remote == ScoringMode::Forward, "{what}");
         assert!(report.batons == 0 && sums.jobs > 0 && sums.rounds <= 2 * ASKED as u64, "{what}");
         assert_eq!(sums.lists[0], sums.lists[1], "{what}");
         let records = sums.records.map(|records| records as f64);
@@ -220,7 +220,7 @@ fn a_cut_link_changes_no_answer_where_another_server_reaches_both_ends() {
         let faults = FaultModel { cuts, notice_us: 0, ..FaultModel::default() };
         let report = place.run(&place.scattered(4, 1), params, &faults);
         place.compare(4, &report, params);
-        assert!(remote == Remote::HandOver || report.forwards > 0, "{local:?}, {remote:?}");
+        assert!(remote == ScoringMode::HandOver || report.forwards > 0, "{local:?}, {remote:?}");
     }
 }
 
@@ -253,7 +253,7 @@ struct Storms {
 
 impl Storms {
     /// A crash, a bad disk, lost and repeated frames, and a link that is cut or a partition that heals.
-    fn storm(&mut self, seed: u64, width: u32, remote: Remote) {
+    fn storm(&mut self, seed: u64, width: u32, remote: ScoringMode) {
         let place = place(LocalKind::ALL[seed as usize % 3]);
         let params = Params { width, approach_width: width, ..Params::hybrid_ivf(10, 12) };
         let params = with_lists(params, |own| {
@@ -311,7 +311,7 @@ fn bad_disks_crashes_and_cuts_give_one_answer_that_is_right_or_partial() {
         sums.storm(seed, [1, 4, 8][seed as usize / 3 % 3], remote);
     }
     // A query went to and fro here once, because a list that was read elsewhere was no longer known as lost.
-    sums.storm(1047, 8, Remote::HandOver);
+    sums.storm(1047, 8, ScoringMode::HandOver);
     let Storms { whole, partial, lost, jobs, forwards, cut } = sums;
     assert!(jobs > 1000 && forwards > 200 && lost > 100 && cut > 20 && whole > 2 * partial, "{sums:?}");
 }
@@ -333,7 +333,7 @@ fn scores_that_make_no_sense_end_no_query_in_another_way_than_lost_ones() {
     let mut right = 0;
     for seed in 0..60 {
         let place = place(LocalKind::ALL[seed as usize % 3]);
-        let params = with_lists(Params::hybrid_ivf(10, 12), |own| own.remote = Remote::Score);
+        let params = with_lists(Params::hybrid_ivf(10, 12), |own| own.remote = ScoringMode::Score);
         let faults = FaultModel { seed, wrong_scores: 0.3, ..FaultModel::default() };
         let report = place.run(&place.scattered(4, 2), params, &faults);
         assert!(report.jobs >= ASKED as u64);
@@ -363,12 +363,12 @@ fn a_forwarded_job_visits_all_servers_that_hold_its_lists() {
         assert!(all_lists_are_scanned && report.batons == 0, "{remote:?}: {sums:?}");
         (report, sums)
     };
-    let (at_once, _) = run(Remote::Score, 0);
-    let (forwarded, sums) = run(Remote::Forward, 0);
+    let (at_once, _) = run(ScoringMode::Score, 0);
+    let (forwarded, sums) = run(ScoringMode::Forward, 0);
     assert_eq!(forwarded.jobs, sums.rounds, "one job a round");
     assert!(forwarded.jobs + forwarded.forwards <= at_once.jobs, "no server is visited twice");
     assert!(forwarded.score_bytes < at_once.score_bytes);
-    let (mixed, _) = run(Remote::Forward, 0b10_1010_1010);
+    let (mixed, _) = run(ScoringMode::Forward, 0b10_1010_1010);
     assert!(mixed.forwards == 0 && mixed.jobs > forwarded.jobs, "states travel in the oldest version");
 }
 
@@ -396,7 +396,7 @@ fn traces_have_the_work_of_jobs() {
     let place = place(LocalKind::Flat);
     let placement = place.scattered(4, 1);
     let params = Params { width: 8, approach_width: 8, ..Params::hybrid_ivf(10, 12) };
-    let scoring = with_lists(params, |own| own.remote = Remote::Score);
+    let scoring = with_lists(params, |own| own.remote = ScoringMode::Score);
     let submitted: Vec<_> = place.submitted(&placement, scoring).collect();
     let cluster = Cluster { view: place.built.index.view(), placement: &placement, stores: place };
     let (report, traces) = record(&cluster, &submitted, &FaultModel::default());

@@ -100,14 +100,14 @@ pub enum ScorerId {
 
 /// Use of lists and vectors of other servers by a query.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Remote {
+pub enum ScoringMode {
     /// The query is handed over to where they are.
     #[default]
     HandOver,
     /// Each server scores its own, all at once.
     Score,
-    /// As [`Remote::Score`], but one job visits the servers one after another. Each adds its scores and prunes by all
-    /// of those before; the last one replies (HARMONY §4.3).
+    /// As [`ScoringMode::Score`], but one job visits the servers one after another. Each adds its scores and prunes by
+    /// all of those before; the last one replies (HARMONY §4.3).
     Forward,
 }
 

@@ -9,7 +9,9 @@ mod topk;
 mod visited;
 
 pub use beam::{Beam, Candidate, Progress};
-pub use io::{Arrival, Arrived, Extent, Loss, Read, Remote, ScorerId, Scores, StoreId, Tag, Threshold, Want};
+pub use io::{
+    Arrival, Arrived, Extent, Loss, Read, ScorerId, Scores, ScoringMode, StoreId, Tag, Threshold, Want,
+};
 pub(crate) use io::{Io, Pending};
 pub(crate) use lost_units::{LOST_UNITS_MAX, LostUnit, LostUnits};
 pub(crate) use smallest::KSmallest;

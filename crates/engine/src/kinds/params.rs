@@ -1,7 +1,7 @@
 //! The parameters of a search, by kind: from a point of a curve, from a setting, with switches, and as reported.
 
 use stratann_core::kinds::KindParams;
-use stratann_core::query::{Params, Remote};
+use stratann_core::query::{Params, ScoringMode};
 use stratann_params::IndexKind;
 
 use super::answers::Setting;
@@ -65,7 +65,7 @@ pub fn reported_params(params: &Params) -> Vec<(&'static str, serde_json::Value)
 }
 
 /// The same search, with lists and vectors of other servers used in this way, for kinds that can.
-pub fn with_remote(params: Params, remote: Remote) -> Params {
+pub fn with_remote(params: Params, remote: ScoringMode) -> Params {
     let kind = match params.kind {
         KindParams::HybridIvf(own) => {
             KindParams::HybridIvf(stratann_core::kinds::hybrid_ivf::Params { remote, ..own })

@@ -11,7 +11,7 @@ use crate::exec::BatchOptions;
 use crate::exec::scorer::ScorerOptions;
 use crate::kinds::options::LearnOptions;
 use crate::search::{Effort, SearchOptions};
-use stratann_core::query::Remote;
+use stratann_core::query::ScoringMode;
 use stratann_params::choices::Learn;
 use stratann_storage::ledger::Ledger;
 use stratann_storage::link::{Log, Tls, Versions};
@@ -126,7 +126,7 @@ pub struct ServeOptions {
     pub results: Results,
     /// Use of lists and vectors of other servers by queries of this server, where the kind can score them there;
     /// otherwise they are handed over.
-    pub remote: Remote,
+    pub remote: ScoringMode,
     /// Time without an answer after which a query's attempt is given up and the next is started: the cost of a lost
     /// frame. A dead server is noticed sooner, by its connection, but others may still send to it then.
     pub patience: Duration,
@@ -162,7 +162,7 @@ impl Default for ServeOptions {
             ledger: None,
             carry: None,
             results: Results::Along,
-            remote: Remote::Score,
+            remote: ScoringMode::Score,
             patience: Duration::from_millis(500),
             versions: Versions::default(),
             log: Arc::new(|_| {}),

@@ -17,7 +17,7 @@ use crate::exact::{Bounds, DistanceBounds};
 use crate::format::inverted_list::ListCodes;
 use crate::kinds::kind::StepContext;
 use crate::place::{Reach, bit};
-use crate::search::{Extent, IndexSize, KSmallest, Loss, Outcome, Remote, Tag};
+use crate::search::{Extent, IndexSize, KSmallest, Loss, Outcome, ScoringMode, Tag};
 
 /// Most lists of a batch. Later ones are pruned by what these hold.
 const LISTS_MAX: usize = 64;
@@ -249,7 +249,7 @@ fn ask_each(
     targets: &mut [(u8, u32)],
     mut note: impl FnMut(&mut StepContext<'_, HybridIvf>, Tag, u32),
 ) -> Option<()> {
-    if cx.params.remote == Remote::Forward
+    if cx.params.remote == ScoringMode::Forward
         && let Some(&(first, _)) = targets.first()
     {
         targets.iter_mut().for_each(|target| target.0 = first);
@@ -393,7 +393,7 @@ pub(super) fn choose_job(cx: &mut StepContext<'_, HybridIvf>) {
     }
     let mut elsewhere = core::mem::take(&mut cx.scratch.elsewhere);
     elsewhere.clear();
-    if cx.params.remote == Remote::Forward && cx.q.budget.hand_overs > 0 {
+    if cx.params.remote == ScoringMode::Forward && cx.q.budget.hand_overs > 0 {
         find_elsewhere(cx, &mut elsewhere);
     }
     cx.end_round(&elsewhere);
@@ -497,7 +497,7 @@ pub(super) fn take_scores(
 /// not hold it. A server that holds nothing of a job without scores has failed to pass it on.
 fn reopen(cx: &mut StepContext<'_, HybridIvf>, (tag, scorer): (Tag, u8), has_scores: bool) {
     let (Some(here), directory) = (&cx.base.here, cx.view.directory) else { return };
-    if cx.params.remote != Remote::Forward {
+    if cx.params.remote != ScoringMode::Forward {
         return;
     }
     let is_held = |list: u32| here.placement.replicas(list) & bit(scorer) != 0;

@@ -29,7 +29,7 @@ use crate::codec::{Reader, Refused, Writer};
 use crate::exact::{BoundEstimator, Bounds};
 use crate::kinds::kind::{Carry, Kind, Ordered, StepContext};
 use crate::search::{
-    Beam, Budget, Candidate, IndexSize, Loss, Outcome, QueryStats, Read, Remote, StoreId, Tag, Visited,
+    Beam, Budget, Candidate, IndexSize, Loss, Outcome, QueryStats, Read, ScoringMode, StoreId, Tag, Visited,
 };
 use crate::view::Base;
 
@@ -144,11 +144,11 @@ impl Kind for HybridIvf {
     }
 
     fn forwards_jobs(params: &Params) -> bool {
-        params.remote == Remote::Forward
+        params.remote == ScoringMode::Forward
     }
 
     fn forward_jobs(params: &mut Params) {
-        params.remote = Remote::Forward;
+        params.remote = ScoringMode::Forward;
     }
 
     fn is_job(state: &State) -> bool {

@@ -1,7 +1,7 @@
 //! Parameters of a `hybrid-ivf` query.
 
 use crate::exact::Bounds;
-use crate::search::Remote;
+use crate::search::ScoringMode;
 
 /// Longest beam in a cluster that is a graph.
 pub const MAX_LOCAL_LIST: u32 = 65_536;
@@ -63,7 +63,7 @@ pub struct Params {
     /// Visit every list of every cluster, whatever the numbers above: with strict bounds, the exact answer.
     pub exact: bool,
     /// Use of lists and vectors of other servers.
-    pub remote: Remote,
+    pub remote: ScoringMode,
     /// Bounds hold within this many standard errors of a code distance; infinity makes them strict.
     pub bound_slack: f32,
 }
@@ -89,7 +89,7 @@ impl Params {
             local_list: LOCAL_LIST,
             bounds: Bounds::Both,
             exact: false,
-            remote: Remote::HandOver,
+            remote: ScoringMode::HandOver,
             bound_slack: f32::INFINITY,
         }
     }
@@ -101,7 +101,7 @@ impl Params {
 
     /// Whether lists and vectors of other servers are scored there.
     pub fn scores_remotely(&self) -> bool {
-        self.remote != Remote::HandOver
+        self.remote != ScoringMode::HandOver
     }
 
     /// True when every number is within its limit.
@@ -153,11 +153,11 @@ mod tests {
         let read = |bytes: &[u8]| {
             super::super::wire::decode_params(&mut crate::codec::Reader(bytes)).map(|params| params.remote)
         };
-        for remote in [Remote::HandOver, Remote::Score, Remote::Forward] {
+        for remote in [ScoringMode::HandOver, ScoringMode::Score, ScoringMode::Forward] {
             assert_eq!(read(&written(remote, 11)), Ok(remote));
         }
-        assert_eq!(written(Remote::Forward, 10), written(Remote::Score, 10));
-        let mut wrong = written(Remote::HandOver, 11);
+        assert_eq!(written(ScoringMode::Forward, 10), written(ScoringMode::Score, 10));
+        let mut wrong = written(ScoringMode::HandOver, 11);
         *wrong.last_mut().unwrap() |= 1 << 3;
         assert!(read(&wrong).is_err(), "it forwards and does not score");
         *wrong.last_mut().unwrap() |= 1 << 4;

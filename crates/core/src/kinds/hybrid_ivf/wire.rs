@@ -26,7 +26,7 @@ use super::batch::Entry;
 use super::{Batch, Job, MAX_LOCAL_LIST, Order, Params, QueuedLists, Scored, State, Unread, Visit};
 use crate::codec::{Reader, Refused, Writer};
 use crate::exact::{Bounds, DistanceBounds};
-use crate::search::{Candidate, KSmallest, Progress, Remote, Tag};
+use crate::search::{Candidate, KSmallest, Progress, ScoringMode, Tag};
 
 /// Most lists of clusters that were begun. A query scans those of one cluster before it begins the next.
 const LISTS_MAX: u32 = 1 << 22;
@@ -56,7 +56,7 @@ pub(super) fn encode_params(p: &Params, version: u32, w: &mut Writer<'_>) {
     w.u32(p.bound_slack.to_bits());
     w.u8(p.order as u8);
     w.u8(p.bounds as u8);
-    let forwards = p.remote == Remote::Forward && version >= FORWARD_VERSION;
+    let forwards = p.remote == ScoringMode::Forward && version >= FORWARD_VERSION;
     let remote = u8::from(p.scores_remotely()) << 2 | u8::from(forwards) << 3;
     w.u8(u8::from(p.weighed) | u8::from(p.exact) << 1 | remote);
 }
@@ -74,9 +74,9 @@ pub(super) fn decode_params(r: &mut Reader<'_>) -> Result<Params, Refused> {
     };
     let flags = r.u8()?;
     let remote = match flags >> 2 {
-        0 => Remote::HandOver,
-        1 => Remote::Score,
-        3 => Remote::Forward,
+        0 => ScoringMode::HandOver,
+        1 => ScoringMode::Score,
+        3 => ScoringMode::Forward,
         _ => return Err(Refused::Content),
     };
     let (weighed, exact) = (flags & 1 != 0, flags & 2 != 0);
