@@ -447,13 +447,13 @@ pub fn parameters(options: &SearchOptions, timeout_ms: Option<u64>, partial: boo
     let mut text = format!("k={}&timeout_ms={}", options.k, timeout_ms.unwrap_or(TIMEOUT_MS));
     match options.effort {
         Effort::Recall(recall) => text += &format!("&recall={recall}"),
-        Effort::Clusters(clusters, slack, early_stop) => {
+        Effort::Nprobe(clusters, slack, early_stop) => {
             text += &format!("&nprobe={clusters}");
             slack.iter().for_each(|slack| text += &format!("&stop_slack={slack}"));
             early_stop.iter().for_each(|share| text += &format!("&early_stop={share}"));
         }
-        Effort::List(list, None) => text += &format!("&search_list={list}"),
-        Effort::List(list, Some(slack)) => text += &format!("&search_list={list}&stop_slack={slack}"),
+        Effort::SearchList(list, None) => text += &format!("&search_list={list}"),
+        Effort::SearchList(list, Some(slack)) => text += &format!("&search_list={list}&stop_slack={slack}"),
     }
     if let Width::Fixed(width) = options.width {
         text += &format!("&width={width}");
@@ -495,7 +495,7 @@ mod tests {
         assert_eq!(parameters(&usual, Some(70), false), "k=10&timeout_ms=70&recall=0.95");
         let options = SearchOptions {
             k: 3,
-            effort: Effort::List(40, Some(1.5)),
+            effort: Effort::SearchList(40, Some(1.5)),
             width: Width::Fixed(4),
             mode: Mode::Eager,
             switches: GraphSwitches { patience: Some(0), head: false, whole_blocks: false }.into(),
@@ -515,7 +515,7 @@ mod tests {
             balance: false,
             pipeline: false,
         };
-        let effort = Effort::Clusters(9, None, None);
+        let effort = Effort::Nprobe(9, None, None);
         assert_eq!(
             parameters(&SearchOptions { effort, switches: grid.into(), ..usual }, None, false),
             "k=10&timeout_ms=60000&nprobe=9&prune_dimension=false&prune_vector=false&prewarm=false&fan_out=4\

@@ -15,7 +15,7 @@ use stratann_engine::{DType, Metric, verify};
 use stratann_storage::Quiet;
 
 fn list(k: usize, search_list: u32) -> SearchOptions {
-    SearchOptions { k, effort: Effort::List(search_list, None), ..SearchOptions::default() }
+    SearchOptions { k, effort: Effort::SearchList(search_list, None), ..SearchOptions::default() }
 }
 
 /// Mean recall@k of the first `count` rows of `asked`, against the definition.

@@ -129,7 +129,7 @@ fn answers_and_counters_are_those_with_codes_in_ram() {
             [(20, 1, true, true, 0), (60, 1, true, true, 4), (40, 4, false, true, 0), (40, 8, true, false, 0)]
         {
             let options = SearchOptions {
-                effort: Effort::List(list, None),
+                effort: Effort::SearchList(list, None),
                 width: Width::Fixed(width),
                 switches: GraphSwitches { head, whole_blocks, patience: Some(patience) }.into(),
                 ..SearchOptions::default()
@@ -243,7 +243,7 @@ fn defaults_fit_and_find() {
         assert_eq!(report.violations, []);
         let index = Index::open(dir.path(), OpenOptions::default()).unwrap();
         let asked = Set::new(dtype, dim, &clustered(20, dim, 10, 2));
-        let search = SearchOptions { effort: Effort::List(100, None), ..SearchOptions::default() };
+        let search = SearchOptions { effort: Effort::SearchList(100, None), ..SearchOptions::default() };
         let answers = index.search(&asked.bytes, &search, &Quiet).unwrap();
         let of_query = |q: usize| {
             hits(&answers.ids[q * 10..(q + 1) * 10], &nearest(&set, metric, asked.row(q), 10, |_| false))
@@ -261,7 +261,8 @@ fn tiny_sets_give_all_they_have() {
             graph_options(quick(IndexKind::DiskGraph, Metric::L2), |own| own.codes = CodePlace::Disk);
         let built = Built::new(set.clone(), &options);
         assert_eq!(verify::verify(built.dir.path(), &Quiet).unwrap().violations, []);
-        let search = SearchOptions { k: 50, effort: Effort::List(50, None), ..SearchOptions::default() };
+        let search =
+            SearchOptions { k: 50, effort: Effort::SearchList(50, None), ..SearchOptions::default() };
         let mut ids = built.index.search(set.row(0), &search, &Quiet).unwrap().ids;
         ids.sort_unstable();
         assert_eq!(ids, (0..rows as u64).collect::<Vec<_>>());

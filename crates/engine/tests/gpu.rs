@@ -65,7 +65,7 @@ fn open(dir: &TempDir) -> Index {
 }
 
 fn search(index: &Index, asked: &[u8], nprobe: u32, switches: GpuSwitches) -> Answers {
-    let effort = Effort::Clusters(nprobe, None, None);
+    let effort = Effort::Nprobe(nprobe, None, None);
     let options = SearchOptions { effort, switches: switches.into(), threads: 2, ..SearchOptions::default() };
     let answers = index.search(asked, &options, &Quiet).unwrap();
     assert!(answers.failed.is_empty(), "{switches:?}: {:?}", answers.failed);
@@ -219,7 +219,7 @@ fn values_out_of_range_are_refused() {
     }
     let dir = built(&set, &options(Metric::L2, small()));
     let index = open(&dir);
-    let effort = Effort::Clusters(4, None, None);
+    let effort = Effort::Nprobe(4, None, None);
     let wrong = [
         GpuSwitches { candidates: Some(0), ..GpuSwitches::default() },
         GpuSwitches { batch_size: Some(0), ..GpuSwitches::default() },
@@ -277,7 +277,7 @@ fn a_flipped_bit_is_an_error_and_no_answer() {
             match Index::open(dir.path(), OpenOptions::default()) {
                 Err(e) => assert_eq!(e.kind, ErrorKind::Corrupt, "{name}: {e}"),
                 Ok(index) => {
-                    let effort = Effort::Clusters(2000, None, None);
+                    let effort = Effort::Nprobe(2000, None, None);
                     let options =
                         SearchOptions { effort, switches: everything().into(), ..SearchOptions::default() };
                     let answers = index.search(&asked.bytes, &options, &Quiet).unwrap();
@@ -476,7 +476,7 @@ fn queries_that_are_dropped_or_fail_give_the_blocks_of_their_tables_back() {
     for is_wanted in [false, true] {
         let index = emulated(&dir, on_emulated(EmulatedFault::None)).unwrap();
         let scorer = index.codes_and_scorer().unwrap().scorer;
-        let how = SearchOptions { effort: Effort::Clusters(12, None, None), ..SearchOptions::default() };
+        let how = SearchOptions { effort: Effort::Nprobe(12, None, None), ..SearchOptions::default() };
         let params = index.params(&how).unwrap();
         let mut asked = Asked { index: &index, queries: &queries, params, is_wanted, next: 0, over: 0 };
         // No read succeeds.

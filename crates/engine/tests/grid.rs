@@ -31,7 +31,7 @@ fn built(set: &Set, options: &BuildOptions) -> (TempDir, Index) {
 }
 
 fn probe(k: usize, nprobe: u32, switches: GridSwitches) -> SearchOptions {
-    let effort = Effort::Clusters(nprobe, None, None);
+    let effort = Effort::Nprobe(nprobe, None, None);
     SearchOptions { k, effort, switches: switches.into(), ..SearchOptions::default() }
 }
 

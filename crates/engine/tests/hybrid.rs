@@ -49,7 +49,7 @@ fn built(set: &Set, options: &BuildOptions) -> (TempDir, Index) {
 fn visit(k: usize, clusters: u32, bounds: BoundsName) -> SearchOptions {
     SearchOptions {
         k,
-        effort: Effort::Clusters(clusters, None, None),
+        effort: Effort::Nprobe(clusters, None, None),
         switches: ListSwitches {
             bounds,
             local_lists: Some(u32::MAX),
@@ -294,7 +294,7 @@ fn threads_and_queries_in_flight_change_no_answer_and_no_counter() {
     for plan in [FLAT, IVF] {
         let ask = |threads, in_flight| {
             let options = SearchOptions {
-                effort: Effort::Clusters(12, Some(2.0), Some(0.5)),
+                effort: Effort::Nprobe(12, Some(2.0), Some(0.5)),
                 threads,
                 in_flight: Some(in_flight),
                 width: Width::Fixed(2),
@@ -603,7 +603,7 @@ impl Asked {
 fn the_order_of_lists_finds_more_in_few_and_the_early_stop_visits_fewer() {
     let asked = Asked::new();
     let usual = ListSwitches::default();
-    let few = Effort::Clusters(2, None, None);
+    let few = Effort::Nprobe(2, None, None);
     let by = |order| asked.found(few, ListSwitches { order: Some(order), ..usual });
     let [evidence, votes, centroid, expected] = OrderName::ALL.map(by);
     // All visit two lists; they differ in which ones. Counts of sampled members rank badly.
@@ -612,7 +612,7 @@ fn the_order_of_lists_finds_more_in_few_and_the_early_stop_visits_fewer() {
     assert!(centroid.0 > 1400 && centroid.0 != evidence.0, "{centroid:?} beside {evidence:?}");
     assert!(expected.0 < centroid.0 && expected.0 > votes.0, "{expected:?}");
 
-    let share = Effort::Clusters(90, None, Some(0.2));
+    let share = Effort::Nprobe(90, None, Some(0.2));
     let (all, every) = asked.found(share, ListSwitches { stop_early: false, ..usual });
     assert_eq!((all, every), (1500, 90 * 150));
     let (unweighted, visited) = asked.found(share, ListSwitches { weights: false, ..usual });

@@ -116,7 +116,7 @@ fn a_flipped_bit_fails_the_query_or_changes_nothing() {
 fn search(folder: &Path, head_budget: u64) -> stratann_storage::Result<Vec<(usize, String)>> {
     let index =
         Index::open(folder, OpenOptions { head_budget: Some(head_budget), ..OpenOptions::default() })?;
-    let options = SearchOptions { effort: Effort::Clusters(30, None, None), ..SearchOptions::default() };
+    let options = SearchOptions { effort: Effort::Nprobe(30, None, None), ..SearchOptions::default() };
     index.search(&queries(5, 24).bytes, &options, &Quiet).map(|answers| answers.failed)
 }
 

@@ -64,7 +64,7 @@ fn hot_spot(row: usize, count: usize, seed: u64) -> Vec<u8> {
 
 fn search(index: &Index, asked: &[u8], threads: usize) -> Answers {
     let options = SearchOptions {
-        effort: Effort::Clusters(16, Some(1.0), Some(0.2)),
+        effort: Effort::Nprobe(16, Some(1.0), Some(0.2)),
         threads,
         // By load it would depend on how many others there are.
         width: Width::Fixed(1),
@@ -247,7 +247,7 @@ fn what_lies_in_ram_follows_the_queries_and_stays_within_its_room() {
 fn learning_yields_to_a_budget_that_has_no_room_for_it() {
     let dir = copy();
     let reader = open(dir.path(), Learn::Off);
-    let options = SearchOptions { effort: Effort::Clusters(16, None, None), ..SearchOptions::default() };
+    let options = SearchOptions { effort: Effort::Nprobe(16, None, None), ..SearchOptions::default() };
     let least = reader.search_account(&options, EPOCH as usize).total();
     let asked = hot_spot(17, EPOCH as usize, 3);
     let open = |budget: u64| {

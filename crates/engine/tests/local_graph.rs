@@ -48,7 +48,7 @@ fn built(set: &Set, metric: Metric, clusters: usize) -> (TempDir, Index) {
 fn visit(k: usize, clusters: u32, list: u32, bounds: BoundsName) -> SearchOptions {
     SearchOptions {
         k,
-        effort: Effort::Clusters(clusters, None, None),
+        effort: Effort::Nprobe(clusters, None, None),
         switches: ListSwitches { bounds, local_list: Some(list), ..ListSwitches::default() }.into(),
         width: Width::Fixed(1),
         ..SearchOptions::default()
@@ -90,9 +90,9 @@ fn bounds_change_no_answer_and_no_step_of_a_walk() {
                 let mut options = visit(10, clusters, list, BoundsName::Off);
                 options.width = Width::Fixed(width);
                 // What a visit brings shows in the codes, whatever is read.
-                options.effort = Effort::Clusters(clusters, None, Some(0.25));
+                options.effort = Effort::Nprobe(clusters, None, Some(0.25));
                 assert_bounds_are_lossless(&index, &asked.bytes, &options);
-                options.effort = Effort::Clusters(clusters, None, None);
+                options.effort = Effort::Nprobe(clusters, None, None);
                 let all = assert_bounds_are_lossless(&index, &asked.bytes, &options);
                 let both = search(&index, &asked.bytes, &visit(10, clusters, list, BoundsName::Both));
                 assert!(both.stats.edge_reads > 0 && both.stats.pruned > 0);
@@ -132,7 +132,7 @@ fn threads_and_queries_in_flight_change_no_answer_and_no_counter() {
     for width in [1, 4] {
         let ask = |threads, in_flight| {
             let options = SearchOptions {
-                effort: Effort::Clusters(12, Some(2.0), Some(0.5)),
+                effort: Effort::Nprobe(12, Some(2.0), Some(0.5)),
                 threads,
                 in_flight: Some(in_flight),
                 width: Width::Fixed(width),

@@ -129,7 +129,7 @@ proptest! {
         let switches = ListSwitches {
             order: Some(order), stop_early: true, weights, bounds, local_lists, local_list: None, votes,
         };
-        let effort = Effort::Clusters(nprobe, slack, early_stop);
+        let effort = Effort::Nprobe(nprobe, slack, early_stop);
         let width = Width::Fixed(width);
         assert_equal(folder.path(), &asked.bytes, &SearchOptions { k, effort, switches: switches.into(), width, ..SearchOptions::default() });
     }
@@ -151,7 +151,7 @@ proptest! {
         let options = BuildOptions { seed, ..lists(metric, clusters, local_plan) };
         let folder = built(&set, &options);
         let switches = ListSwitches { local_list, ..ListSwitches::default() };
-        let effort = Effort::Clusters(nprobe, slack, early_stop);
+        let effort = Effort::Nprobe(nprobe, slack, early_stop);
         let width = Width::Fixed(width);
         assert_equal(folder.path(), &asked.bytes, &SearchOptions { k, effort, switches: switches.into(), width, ..SearchOptions::default() });
     }
@@ -174,7 +174,7 @@ proptest! {
             options = graph_options(options, |own| own.codes = codes);
         }
         let folder = built(&set, &options);
-        let effort = Effort::List(list, slack);
+        let effort = Effort::SearchList(list, slack);
         let width = Width::Fixed(width);
         let switches = GraphSwitches { patience, ..GraphSwitches::default() };
         assert_equal(folder.path(), &asked.bytes, &SearchOptions { k, effort, switches: switches.into(), width, ..SearchOptions::default() });
@@ -194,7 +194,7 @@ fn width_hardly_moves_recall_of_inverted_lists() {
         let folder = built(&set, &lists(Metric::L2, 80, LocalPlan::Uniform(local)));
         for slack in [None, Some(0.5)] {
             let at = |width, in_flight| {
-                let effort = Effort::Clusters(40, slack, Some(0.1));
+                let effort = Effort::Nprobe(40, slack, Some(0.1));
                 let options = SearchOptions { effort, width, ..SearchOptions::default() };
                 search(folder.path(), &asked.bytes, &options, Place { open, threads: 1, in_flight })
             };
@@ -234,7 +234,7 @@ fn resident_candidates_do_not_end_visits_without_bounds() {
         ..ListSwitches::default()
     };
     for width in 1..5 {
-        let effort = Effort::Clusters(2, None, Some(0.05));
+        let effort = Effort::Nprobe(2, None, Some(0.05));
         let options = SearchOptions { k: 1, effort, switches: switches.into(), ..SearchOptions::default() };
         assert_equal(folder.path(), &asked.bytes, &SearchOptions { width: Width::Fixed(width), ..options });
     }
@@ -248,7 +248,8 @@ fn width_hardly_moves_recall_of_a_graph() {
     let truth: Vec<u64> = truth.ids.iter().map(|&id| u64::from(id)).collect();
     let folder = built(&set, &quick(IndexKind::DiskGraph, Metric::L2));
     let at = |width, in_flight| {
-        let options = SearchOptions { effort: Effort::List(60, None), width, ..SearchOptions::default() };
+        let options =
+            SearchOptions { effort: Effort::SearchList(60, None), width, ..SearchOptions::default() };
         let place = Place { open: OpenOptions::default(), threads: 1, in_flight };
         let answers = search(folder.path(), &asked.bytes, &options, place);
         answers.recall(&truth, 10)

@@ -79,8 +79,8 @@ fn search(files: &Files, asked: &Set) -> Answers {
     let options = OpenOptions { head_budget: Some(0), ..OpenOptions::default() };
     let index = Index::open(dir.path(), options).map_err(|e| e.message)?;
     let effort = match index.manifest().kind() {
-        Some(IndexKind::HybridIvf) => Effort::Clusters(20, None, None),
-        _ => Effort::List(100, None),
+        Some(IndexKind::HybridIvf) => Effort::Nprobe(20, None, None),
+        _ => Effort::SearchList(100, None),
     };
     let options = SearchOptions { k: 5, effort, threads: 1, ..SearchOptions::default() };
     let answers = index.search(&asked.bytes, &options, &Quiet).map_err(|e| e.message)?;

@@ -64,8 +64,11 @@ impl Made {
         const ASKED: usize = 100;
         let asked = Set::new(DType::F32, DIM, &clustered(ASKED, DIM, 40, 2));
         let index = Index::open(self.dir.path(), OpenOptions::default()).unwrap();
-        let options =
-            SearchOptions { effort: Effort::List(search_list, None), threads: 2, ..SearchOptions::default() };
+        let options = SearchOptions {
+            effort: Effort::SearchList(search_list, None),
+            threads: 2,
+            ..SearchOptions::default()
+        };
         let answers = index.search(&asked.bytes, &options, &Quiet).unwrap();
         let found: usize = (0..ASKED)
             .map(|q| {

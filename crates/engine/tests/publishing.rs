@@ -23,7 +23,7 @@ type Reading = fn(&Path);
 fn opens_and_searches(folder: &Path) {
     let index = Index::open(folder, OpenOptions::default()).unwrap_or_else(|e| panic!("open: {e}"));
     let asked = clustered(2, 12, 8, 2);
-    let effort = Effort::Clusters(4, None, None);
+    let effort = Effort::Nprobe(4, None, None);
     let options = SearchOptions { k: 5, effort, ..SearchOptions::default() };
     let answers = index.search(&Set::new(DType::F32, 12, &asked).bytes, &options, &Quiet).unwrap();
     assert!(answers.failed.is_empty(), "{:?}", answers.failed);

@@ -41,7 +41,7 @@ fn built(set: &Set, options: &BuildOptions) -> (TempDir, Index) {
 }
 
 fn probe(k: usize, nprobe: u32, ef: Option<u32>) -> SearchOptions {
-    let effort = Effort::Clusters(nprobe, None, None);
+    let effort = Effort::Nprobe(nprobe, None, None);
     SearchOptions { k, effort, switches: RemoteSwitches { ef }.into(), ..SearchOptions::default() }
 }
 
@@ -234,7 +234,7 @@ fn bad_options_and_queries_are_refused() {
     }
     let (_dir, index) = built(&set, &options(Metric::L2, 4));
     assert!(index.search(&set.bytes[..32], &probe(3, 2, Some(0)), &Quiet).is_err());
-    let list = SearchOptions { k: 3, effort: Effort::List(40, None), ..SearchOptions::default() };
+    let list = SearchOptions { k: 3, effort: Effort::SearchList(40, None), ..SearchOptions::default() };
     assert!(index.search(&set.bytes[..32], &list, &Quiet).unwrap_err().message.contains("--nprobe"));
 }
 

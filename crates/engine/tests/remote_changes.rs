@@ -143,7 +143,7 @@ fn part(set: &Set, from: usize, rows: usize) -> Set {
 }
 
 fn options(k: usize, nprobe: u32) -> SearchOptions {
-    let effort = Effort::Clusters(nprobe, None, None);
+    let effort = Effort::Nprobe(nprobe, None, None);
     SearchOptions { k, effort, switches: RemoteSwitches { ef: Some(60) }.into(), ..SearchOptions::default() }
 }
 

@@ -82,7 +82,7 @@ fn opened(nodes: &[Node]) -> Index {
 fn options(threads: usize) -> SearchOptions {
     let batch_options = BatchOptions { doorbell: 4, ..BatchOptions::default() };
     SearchOptions {
-        effort: Effort::Clusters(6, None, None),
+        effort: Effort::Nprobe(6, None, None),
         threads,
         batch_options,
         ..SearchOptions::default()

@@ -79,7 +79,7 @@ fn opened(addresses: &[String]) -> Index {
 }
 
 fn options() -> SearchOptions {
-    SearchOptions { effort: Effort::Clusters(6, None, None), threads: 1, ..SearchOptions::default() }
+    SearchOptions { effort: Effort::Nprobe(6, None, None), threads: 1, ..SearchOptions::default() }
 }
 
 fn content(addresses: &[String]) -> Vec<Vec<u8>> {

@@ -72,7 +72,7 @@ impl Home {
         let before = index.memory_node_bytes();
         let batch_options = BatchOptions { batch, ..BatchOptions::default() };
         let options = SearchOptions {
-            effort: Effort::Clusters(1, None, None),
+            effort: Effort::Nprobe(1, None, None),
             batch_options,
             ..SearchOptions::default()
         };

@@ -74,7 +74,7 @@ fn options(k: usize, effort: Effort, ef: u32) -> SearchOptions {
 }
 
 fn usual(k: usize) -> SearchOptions {
-    options(k, Effort::Clusters(10, None, None), 80)
+    options(k, Effort::Nprobe(10, None, None), 80)
 }
 
 fn built(set: &Set, ids: Option<&Path>, folder: &Path) {
@@ -221,7 +221,7 @@ impl Storm {
     /// headers a group. Returns false where a group was rebuilt meanwhile.
     fn reads_used_bytes_alone(&self, reader: &Index, turn: u64) -> bool {
         let asked = Set::new(DType::F32, DIM, &clustered(50, DIM, 30, 6));
-        let all = options(10, Effort::Clusters(PARTITIONS as u32, None, None), 80);
+        let all = options(10, Effort::Nprobe(PARTITIONS as u32, None, None), 80);
         reader.search(&asked.bytes, &all, &Quiet).unwrap();
         let rebuilds = self.indexes[0].rebuilds();
         let ids: Vec<u64> = (0..CHANGES as u64).map(|at| (1 << 40) + turn * CHANGES as u64 + at).collect();

@@ -56,7 +56,7 @@ fn open(folder: &Path) -> Index {
 fn search(folder: &Path, asked: &[u8], clusters: u32) -> Answers {
     let options = SearchOptions {
         k: 10,
-        effort: Effort::Clusters(clusters, None, None),
+        effort: Effort::Nprobe(clusters, None, None),
         switches: ListSwitches {
             bounds: BoundsName::Both,
             local_lists: Some(u32::MAX),
@@ -210,7 +210,7 @@ fn a_graph_that_was_added_is_walked_like_one_that_was_built() {
         let truth =
             groundtruth::exact(&set.reader(), &queries.reader(), metric, 10, 1 << 30, &Quiet).unwrap();
         let index = Index::open(dir.path(), OpenOptions::default()).unwrap();
-        let effort = Effort::Clusters(MAX_PROBES, None, None);
+        let effort = Effort::Nprobe(MAX_PROBES, None, None);
         let answers = index
             .search(&queries.bytes, &SearchOptions { k: 10, effort, ..SearchOptions::default() }, &Quiet)
             .unwrap();
@@ -355,7 +355,7 @@ fn what_was_learnt_is_kept_and_weighs() {
     let dir = built(&set, &options(Metric::L2, 40, uniform(LocalKind::Flat)));
     let learning = LearnOptions { learn: Learn::On, epoch_queries: 20, hot: Some(30) };
     let index = Index::open(dir.path(), OpenOptions { learning, ..OpenOptions::default() }).unwrap();
-    let effort = Effort::Clusters(4, None, None);
+    let effort = Effort::Nprobe(4, None, None);
     let options = SearchOptions { k: 10, effort, ..SearchOptions::default() };
     index.search(&queries(60, 16).bytes, &options, &Quiet).unwrap();
     drop(index);

@@ -40,7 +40,7 @@ fn source() -> &'static Built {
 
 fn one_at_a_time() -> SearchOptions {
     SearchOptions {
-        effort: Effort::List(40, None),
+        effort: Effort::SearchList(40, None),
         width: Width::Fixed(1),
         mode: Mode::Barrier,
         ..Default::default()
@@ -159,7 +159,7 @@ fn ask_with(
 
 /// A search that reads nearly all blocks, one after the other: hundreds of steps.
 fn long_search() -> SearchOptions {
-    SearchOptions { effort: Effort::List(4000, None), ..one_at_a_time() }
+    SearchOptions { effort: Effort::SearchList(4000, None), ..one_at_a_time() }
 }
 
 fn waits_until(what: &str, is_so: impl Fn() -> bool) {
@@ -549,7 +549,7 @@ fn a_query_above_a_cap_is_refused_and_the_operator_can_raise_it() {
     let said = Said::default();
     let folder = source().dir.path();
     let server = Server::start(options(folder, &said)).unwrap();
-    let wide = |k, list| SearchOptions { k, effort: Effort::List(list, None), ..one_at_a_time() };
+    let wide = |k, list| SearchOptions { k, effort: Effort::SearchList(list, None), ..one_at_a_time() };
     for (options, words) in
         [(wide(3000, 3000), ["k is 3000", "2048 (max_k)"]), (wide(10, 9000), ["is 9000", "8192 (max_list)"])]
     {

@@ -25,9 +25,9 @@ fn an_index_whose_disk_fails_does_not_touch_the_others() {
     let lists = list_options(quick(IndexKind::HybridIvf, Metric::L2), |own| own.clusters = Some(20));
     let flat = Set::new(DType::F32, 24, &clustered(2000, 24, 12, 3));
     let built = [
-        (Built::new(graph_set(), &quick(IndexKind::DiskGraph, Metric::L2)), Effort::List(40, None)),
-        (Built::new(graph_set(), &lists), Effort::Clusters(8, None, None)),
-        (Built::new(flat, &quick(IndexKind::Flat, Metric::L2)), Effort::List(10, None)),
+        (Built::new(graph_set(), &quick(IndexKind::DiskGraph, Metric::L2)), Effort::SearchList(40, None)),
+        (Built::new(graph_set(), &lists), Effort::Nprobe(8, None, None)),
+        (Built::new(flat, &quick(IndexKind::Flat, Metric::L2)), Effort::SearchList(10, None)),
     ];
     let sound: Vec<Answers> =
         built.iter().map(|(built, effort)| search(&open(built), &asked, *effort)).collect();

@@ -110,7 +110,7 @@ struct Round {
 }
 
 fn round(args: &Args, index: &Index, rows: &[u8]) -> Result<Round> {
-    let effort = Effort::Clusters(args.nprobe, None, None);
+    let effort = Effort::Nprobe(args.nprobe, None, None);
     let params = index.params(&SearchOptions { k: args.k, effort, ..SearchOptions::default() })?;
     let (view, mut scratch, mut sum) = (index.view(), Scratch::default(), Round::default());
     let mut distances = Vec::new();

@@ -440,7 +440,7 @@ mod tests {
         let octets = from_octets(body.rows.clone(), url, &shape, &Limits::default()).unwrap();
         for request in [body, octets] {
             let options = request.options;
-            assert_eq!((options.k, options.effort), (3, Effort::List(40, Some(1.5))));
+            assert_eq!((options.k, options.effort), (3, Effort::SearchList(40, Some(1.5))));
             assert_eq!((options.width, options.mode), (Width::Fixed(4), Mode::Eager));
             let switches = GraphSwitches { head: false, whole_blocks: false, patience: Some(9) };
             assert_eq!(options.switches, switches.into());
@@ -452,10 +452,10 @@ mod tests {
     fn nprobe_is_a_number_of_lists() {
         let text = r#"{"queries":[[1,2]],"nprobe":7,"early_stop":0.25,"stop_slack":2}"#;
         let body = of_kind(IndexKind::HybridIvf, text).unwrap();
-        assert_eq!(body.options.effort, Effort::Clusters(7, Some(2.0), Some(0.25)));
+        assert_eq!(body.options.effort, Effort::Nprobe(7, Some(2.0), Some(0.25)));
         let shape = RowShape { kind: IndexKind::HybridIvf, ..shape(DType::F32, Metric::Cosine) };
         let octets = from_octets(body.rows.clone(), "nprobe=7", &shape, &Limits::default()).unwrap();
-        assert_eq!(octets.options.effort, Effort::Clusters(7, None, None));
+        assert_eq!(octets.options.effort, Effort::Nprobe(7, None, None));
     }
 
     #[test]

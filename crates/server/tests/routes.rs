@@ -176,7 +176,7 @@ fn answers_are_those_of_the_index() {
     let asked = rows(20, 2);
     let options = SearchOptions {
         k: 7,
-        effort: Effort::List(40, None),
+        effort: Effort::SearchList(40, None),
         width: Width::Fixed(1),
         ..SearchOptions::default()
     };

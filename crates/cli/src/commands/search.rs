@@ -479,7 +479,7 @@ fn note_adjustments(rows: usize, settings: &[SearchOptions], output: Output) {
         ));
     }
     for options in settings {
-        if let Effort::List(list, _) = options.effort
+        if let Effort::SearchList(list, _) = options.effort
             && (list as usize) < first.k.min(rows)
         {
             output.note(&format!("note: --search-list {list} is below k; {} is used", first.k.min(rows)));

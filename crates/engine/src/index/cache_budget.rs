@@ -97,8 +97,12 @@ mod tests {
         let open = |cache_budget| {
             Index::open(dir.path(), OpenOptions { cache_budget, ..OpenOptions::default() }).unwrap()
         };
-        let options =
-            SearchOptions { k: 3, effort: Effort::List(10, None), threads: 1, ..SearchOptions::default() };
+        let options = SearchOptions {
+            k: 3,
+            effort: Effort::SearchList(10, None),
+            threads: 1,
+            ..SearchOptions::default()
+        };
         let reads = |index: &Index| index.search(&bytes[..64 * 5], &options, &Quiet).unwrap().stats.reads;
         let index = open(all);
         assert!(reads(&index) > 0 && reads(&index) == 0);

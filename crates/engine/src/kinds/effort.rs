@@ -17,18 +17,18 @@ pub enum Effort {
     /// Mean recall@k wanted; the index' curve picks the parameters.
     Recall(f64),
     /// Length of the beam, and the slack of the adaptive stop (`None` turns it off).
-    List(u32, Option<f32>),
+    SearchList(u32, Option<f32>),
     /// Clusters visited at most (nprobe), the slack of bounds (`None` for bounds that hold), and the share of
     /// fruitless clusters in a row that end the visits (`None` for all).
-    Clusters(u32, Option<f32>, Option<f32>),
+    Nprobe(u32, Option<f32>, Option<f32>),
 }
 
 impl Effort {
     /// Reads what a user gave for one run.
     pub fn read(settings: &SearchSettings) -> Effort {
         match (settings.search_list, settings.nprobe) {
-            (Some(list), _) => Effort::List(list, settings.stop_slack),
-            (None, Some(nprobe)) => Effort::Clusters(nprobe, settings.stop_slack, settings.early_stop),
+            (Some(list), _) => Effort::SearchList(list, settings.stop_slack),
+            (None, Some(nprobe)) => Effort::Nprobe(nprobe, settings.stop_slack, settings.early_stop),
             (None, None) => Effort::Recall(settings.recall.unwrap_or(RECALL_USUAL)),
         }
     }
@@ -36,8 +36,8 @@ impl Effort {
     /// A moderate effort without a curve, for searches that compare and do not measure.
     pub(crate) fn moderate(kind: IndexKind) -> Effort {
         match facts(kind).effort {
-            EffortUnit::Clusters => Effort::Clusters(16, None, None),
-            EffortUnit::Beam => Effort::List(64, None),
+            EffortUnit::Clusters => Effort::Nprobe(16, None, None),
+            EffortUnit::Beam => Effort::SearchList(64, None),
         }
     }
 
@@ -46,16 +46,16 @@ impl Effort {
         let setting = super::setting(params);
         let most = |effort: u32, limit| effort.saturating_mul(times).min(limit);
         match setting.nprobe {
-            Some(nprobe) => Effort::Clusters(most(nprobe, MAX_PROBES), setting.slack, setting.early_stop),
-            None => Effort::List(most(setting.search_list, MAX_SEARCH_LIST), None),
+            Some(nprobe) => Effort::Nprobe(most(nprobe, MAX_PROBES), setting.slack, setting.early_stop),
+            None => Effort::SearchList(most(setting.search_list, MAX_SEARCH_LIST), None),
         }
     }
 
     /// The length of the beam, where it is given.
     pub(crate) fn beam(&self) -> Option<u64> {
         match *self {
-            Effort::List(list, _) => Some(u64::from(list)),
-            Effort::Recall(_) | Effort::Clusters(..) => None,
+            Effort::SearchList(list, _) => Some(u64::from(list)),
+            Effort::Recall(_) | Effort::Nprobe(..) => None,
         }
     }
 
@@ -73,20 +73,20 @@ impl Effort {
         let (own, name) = (super::kind(kind), kind.name());
         match (*self, facts(kind).effort) {
             (Effort::Recall(recall), _) => by_recall(recall),
-            (Effort::List(list, _), _) if list == 0 || list > MAX_SEARCH_LIST => {
+            (Effort::SearchList(list, _), _) if list == 0 || list > MAX_SEARCH_LIST => {
                 bad(format!("search list is {list}; use {k} to {MAX_SEARCH_LIST}"))
             }
-            (Effort::Clusters(nprobe, ..), _) if nprobe == 0 || nprobe > MAX_PROBES => {
+            (Effort::Nprobe(nprobe, ..), _) if nprobe == 0 || nprobe > MAX_PROBES => {
                 bad(format!("--nprobe is {nprobe}; use 1 to {MAX_PROBES}"))
             }
-            (Effort::List(list, slack), EffortUnit::Beam) => Ok(own.params(k, list, (slack, None))),
-            (Effort::Clusters(nprobe, slack, early_stop), EffortUnit::Clusters) => {
+            (Effort::SearchList(list, slack), EffortUnit::Beam) => Ok(own.params(k, list, (slack, None))),
+            (Effort::Nprobe(nprobe, slack, early_stop), EffortUnit::Clusters) => {
                 Ok(own.params(k, nprobe, (slack, early_stop)))
             }
-            (Effort::List(..), EffortUnit::Clusters) => bad(format!(
+            (Effort::SearchList(..), EffortUnit::Clusters) => bad(format!(
                 "--search-list is the beam of a graph, this index is a {name}; give --nprobe or --recall"
             )),
-            (Effort::Clusters(..), EffortUnit::Beam) => bad(format!(
+            (Effort::Nprobe(..), EffortUnit::Beam) => bad(format!(
                 "--nprobe is a number of clusters, this index is a {name}; give --search-list or --recall"
             )),
         }

@@ -27,7 +27,7 @@ pub fn reserve(manifest: &Manifest, options: &SearchOptions, low_memory: bool) -
         true => {
             let least = if low_memory { FEWEST_QUERIES } else { usize::MAX };
             let batch = options.batch_options.batch.min(least) as u64;
-            let effort = if let Effort::Clusters(nprobe, ..) = options.effort { nprobe } else { 0 };
+            let effort = if let Effort::Nprobe(nprobe, ..) = options.effort { nprobe } else { 0 };
             let params = kinds::kind_of(manifest).usual_params(options.k as u32, effort.max(USUAL_EFFORT));
             batch * batch_slot_bytes(manifest.dim, kinds::state_bytes(&params)) + threads * state
         }

@@ -62,7 +62,7 @@ impl Index {
     fn usual_nprobe(&self, asked: Option<u32>) -> Result<u32> {
         let with = |effort| self.params(&SearchOptions { effort, ..SearchOptions::default() });
         let params = match asked {
-            Some(nprobe) => with(Effort::Clusters(nprobe, None, None))?,
+            Some(nprobe) => with(Effort::Nprobe(nprobe, None, None))?,
             None => {
                 with(SearchOptions::default().effort).or_else(|_| with(Effort::moderate(self.base.kind)))?
             }

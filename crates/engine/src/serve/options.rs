@@ -55,10 +55,10 @@ impl Caps {
             return above("ef", ef.into(), "max_list", self.max_list.into());
         }
         match options.effort {
-            Effort::List(list, _) if list > self.max_list => {
+            Effort::SearchList(list, _) if list > self.max_list => {
                 above("search_list", list.into(), "max_list", self.max_list.into())
             }
-            Effort::Clusters(nprobe, ..) if nprobe > self.max_nprobe => {
+            Effort::Nprobe(nprobe, ..) if nprobe > self.max_nprobe => {
                 above("nprobe", nprobe.into(), "max_nprobe", self.max_nprobe.into())
             }
             _ => Ok(()),

@@ -51,7 +51,7 @@ fn an_index_with_a_cache_counts_its_hits() {
     let options = OpenOptions { cache_budget: 32 << 20, ..OpenOptions::default() };
     let cached = Index::open(place().built.dir.path(), options).unwrap();
     let search = SearchOptions {
-        effort: Effort::List(50, Some(1.0)),
+        effort: Effort::SearchList(50, Some(1.0)),
         threads: 2,
         width: Width::Fixed(1),
         ..SearchOptions::default()
@@ -75,7 +75,7 @@ fn lists_are_cached_too() {
         Index::open(built.dir.path(), open).unwrap()
     };
     let search = SearchOptions {
-        effort: Effort::Clusters(10, None, None),
+        effort: Effort::Nprobe(10, None, None),
         width: Width::Fixed(2),
         in_flight: Some(8),
         ..SearchOptions::default()

@@ -315,7 +315,7 @@ fn ask(index: &Index, options: &SearchOptions) -> (Vec<u64>, Vec<u32>, QueryStat
 fn both_ways_to_read_and_any_threads_agree() {
     let index = &place().built.index;
     let base = SearchOptions {
-        effort: Effort::List(50, None),
+        effort: Effort::SearchList(50, None),
         width: Width::Fixed(4),
         io: IoChoice::Pread,
         ..SearchOptions::default()
@@ -366,7 +366,7 @@ fn a_damaged_block_on_disk_is_named() {
 }
 
 fn list(search_list: u32) -> SearchOptions {
-    SearchOptions { effort: Effort::List(search_list, None), ..SearchOptions::default() }
+    SearchOptions { effort: Effort::SearchList(search_list, None), ..SearchOptions::default() }
 }
 
 /// Number and length of the blocks of a `flat` or `disk-graph` index.

@@ -181,7 +181,7 @@ impl<'a> Bench<'a> {
     fn options(&self, way: &Way, setting: &Setting, threads: usize) -> SearchOptions {
         SearchOptions {
             k: self.args.k,
-            effort: Effort::Clusters(setting.nprobe, None, None),
+            effort: Effort::Nprobe(setting.nprobe, None, None),
             width: Width::Fixed(WIDTH),
             threads,
             // Each query makes its own reads, so that counters are exact.

@@ -238,7 +238,7 @@ impl<'a> Bench<'a> {
     fn options(&self, nprobe: u32, switches: GridSwitches) -> SearchOptions {
         SearchOptions {
             k: self.args.k,
-            effort: Effort::Clusters(nprobe, None, None),
+            effort: Effort::Nprobe(nprobe, None, None),
             threads: self.threads(),
             switches: switches.into(),
             ..SearchOptions::default()

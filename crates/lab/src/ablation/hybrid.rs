@@ -191,7 +191,7 @@ impl Bench<'_> {
     fn options(&self, nprobe: u32, variant: &Variant) -> SearchOptions {
         SearchOptions {
             k: self.args.k,
-            effort: Effort::Clusters(nprobe, variant.slack, Some(EARLY_STOP)),
+            effort: Effort::Nprobe(nprobe, variant.slack, Some(EARLY_STOP)),
             threads: self.threads(),
             switches: variant.switches.into(),
             ..SearchOptions::default()

@@ -21,7 +21,7 @@ pub(super) fn explain_plan(
     effort: Effort,
     output: Output,
 ) -> Result<Verdict> {
-    let nprobe = if let Effort::Clusters(nprobe, ..) = effort { Some(nprobe) } else { None };
+    let nprobe = if let Effort::Nprobe(nprobe, ..) = effort { Some(nprobe) } else { None };
     let grid = GridPartition { queries, nprobe, ..GridPartition::default() };
     let options = PartitionOptions { grid, ..PartitionOptions::new(servers) };
     let printer = ProgressPrinter::new(output);

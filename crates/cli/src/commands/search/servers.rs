@@ -359,8 +359,8 @@ impl<'a> Requests<'a> {
 /// Creates empty answers.
 fn unanswered(count: usize, k: usize, options: &SearchOptions) -> Answers {
     let list = match options.effort {
-        Effort::List(list, _) => list,
-        Effort::Recall(_) | Effort::Clusters(..) => k as u32,
+        Effort::SearchList(list, _) => list,
+        Effort::Recall(_) | Effort::Nprobe(..) => k as u32,
     };
     Answers {
         k,

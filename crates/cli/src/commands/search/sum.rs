@@ -139,7 +139,7 @@ const FAILURES_PRINTED: usize = 5;
 fn params_json(options: &SearchOptions, used: Option<&Params>, k: usize) -> serde_json::Value {
     let asked = match options.effort {
         Effort::Recall(recall) => Some(recall),
-        Effort::List(..) | Effort::Clusters(..) => None,
+        Effort::SearchList(..) | Effort::Nprobe(..) => None,
     };
     let setting = used.map(setting);
     let mut params = serde_json::json!({

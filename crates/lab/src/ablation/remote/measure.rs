@@ -95,7 +95,7 @@ impl Bench<'_> {
     pub(super) fn options(&self, k: usize, ef: u32, batch_options: BatchOptions) -> SearchOptions {
         SearchOptions {
             k,
-            effort: Effort::Clusters(self.nprobe, None, None),
+            effort: Effort::Nprobe(self.nprobe, None, None),
             threads: self.threads(),
             batch_options,
             switches: RemoteSwitches { ef: Some(ef) }.into(),
