@@ -235,7 +235,7 @@ impl Param {
     /// The value of a text: of an argument of the command line, or of a parameter of a URL.
     ///
     /// # Errors
-    /// What to give instead.
+    /// The values to give instead.
     pub fn parse(&self, text: &str) -> Result<Value, String> {
         let number = || match self.unit {
             Unit::Bytes => parse_size(text),

@@ -102,7 +102,7 @@ impl Callers {
 /// Checks a name that an operator gives the server.
 ///
 /// # Errors
-/// What is no name of a host, or has a port.
+/// A text that is no name of a host, or has a port.
 pub fn host_name(text: &str) -> Result<String, String> {
     let is_name = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
     match !text.is_empty() && text.chars().all(is_name) {
@@ -114,7 +114,7 @@ pub fn host_name(text: &str) -> Result<String, String> {
 /// Checks an origin that an operator allows. Browsers write it in small letters.
 ///
 /// # Errors
-/// What no browser sends as an origin.
+/// A text that no browser sends as an origin.
 pub fn origin(text: &str) -> Result<String, String> {
     let plain = text.trim_end_matches('/').to_ascii_lowercase();
     let host = plain.strip_prefix("https://").or(plain.strip_prefix("http://"));

@@ -106,7 +106,7 @@ pub trait Loads {
     /// Begins a gathered batch, before the snapshot of its first query is asked for.
     ///
     /// # Errors
-    /// What the batch needs to know of the index cannot be read.
+    /// The headers that the batch needs cannot be read.
     fn begin_batch(&mut self) -> io::Result<()> {
         Ok(())
     }

@@ -16,7 +16,7 @@ pub(super) use self::target::Target;
 /// Version of the library.
 ///
 /// # Errors
-/// What is missing, and what to do.
+/// Missing part, and the remedy.
 pub(super) fn version() -> Result<String, String> {
     let ucp = library::ucp()?;
     worker::Worker::new(false)?;
