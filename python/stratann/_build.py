@@ -6,7 +6,7 @@ import json
 import os
 import tempfile
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 from . import _stratann
 from ._arrays import Path, byte_size, fixed, is_path, source, whole
 from ._errors import InputError
-from ._parameters import parameters, refuses_unknown
+from ._parameters import parameters
 from ._progress import Progress, listening
 
 
@@ -59,7 +59,6 @@ def engine_options(given: dict[str, Any]) -> dict[str, Any]:
     return {**parameters("build", given), "kind": given["kind"], "ram_budget": budget, "ids": None}
 
 
-@refuses_unknown("build")
 def build(
     base: ArrayLike | Path,
     path: Path,
@@ -106,6 +105,7 @@ def build(
     m: int | None = None,
     ef_construction: int | None = None,
     # end of parameters
+    **unknown: NoReturn,
 ) -> BuildReport:
     """Builds an index of `base` in the folder `path`.
 

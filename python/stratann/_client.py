@@ -14,7 +14,7 @@ import weakref
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
-from typing import Any
+from typing import Any, NoReturn
 from urllib.parse import urlencode
 
 import numpy as np
@@ -23,7 +23,7 @@ from numpy.typing import ArrayLike, NDArray
 from . import _stratann
 from ._arrays import DTYPES, dtype_name, rows_of
 from ._errors import InputError, QueryError, ServerError, plain
-from ._parameters import refuses_unknown, search_parameters
+from ._parameters import search_parameters
 from ._results import SearchResult
 from ._routing import Routing, Silent, note
 
@@ -118,7 +118,6 @@ class Client:
         """Type of a component; queries must have it."""
         return DTYPES[self._status["dtype"]]
 
-    @refuses_unknown("search")
     def search(
         self,
         queries: ArrayLike,
@@ -160,6 +159,7 @@ class Client:
         static_order: bool | None = None,
         timeout: float | None = None,
         partial: bool = False,
+        **unknown: NoReturn,
     ) -> SearchResult:
         """Finds the `k` nearest vectors of each query.
 

@@ -6,7 +6,7 @@ import json
 import warnings
 from collections.abc import Sequence
 from types import TracebackType
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -16,7 +16,7 @@ from ._arrays import DTYPES, Path, as_bytes, byte_size, dtype_name, fixed, numbe
 from ._build import Neighbors
 from ._changes import Changes, changed, ids_of
 from ._errors import InputError, QueryError
-from ._parameters import refuses_unknown, search_parameters
+from ._parameters import search_parameters
 from ._progress import Progress, listening
 from ._results import SearchResult, result_of, truth_of
 
@@ -70,7 +70,6 @@ class Index:
         """Whether `close` was called."""
         return self._index.closed
 
-    @refuses_unknown("search")
     def search(
         self,
         queries: ArrayLike,
@@ -119,6 +118,7 @@ class Index:
         # end of parameters
         static_order: bool | None = None,
         progress: Progress = None,
+        **unknown: NoReturn,
     ) -> SearchResult:
         """Finds the `k` nearest vectors of each query.
 
@@ -426,7 +426,6 @@ class Index:
             live = self._index.verify_memory(on_progress)
             return json.loads(_stratann.verify(self._path, on_progress) if live is None else live)
 
-    @refuses_unknown("search")
     def explain(
         self,
         query: ArrayLike,
@@ -461,6 +460,7 @@ class Index:
         ef: int | None = None,
         # end of parameters
         width: int | str = 1,
+        **unknown: NoReturn,
     ) -> dict[str, Any]:
         """Traces one query step by step: what it reads, and why. Arguments are those of `search`.
 
@@ -475,9 +475,7 @@ class Index:
         return json.loads(self._index.explain(as_bytes(rows), how))
 
     def memory(self) -> dict[str, int]:
-        """Bytes of RAM by component, and their ``total``. ``stats["memory"]`` of a search includes the
-        search.
-        """
+        """Bytes of RAM by component, and their ``total``. Those of a search are in its ``stats["memory"]``."""
         return self._index.memory()
 
     def close(self) -> None:
@@ -504,7 +502,6 @@ class Index:
         return f"<stratann.Index {self._path!r}: {self.kind}, {shape}, {self.metric}{state}>"
 
 
-@refuses_unknown("search")
 def search_together(
     indexes: Sequence[Index],
     queries: ArrayLike,
@@ -549,6 +546,7 @@ def search_together(
     # end of parameters
     partial: bool = False,
     progress: Progress = None,
+    **unknown: NoReturn,
 ) -> SearchResult:
     """Searches several open indexes as one: the `k` nearest vectors of each query in all of them.
 

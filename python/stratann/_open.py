@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from typing import NoReturn
 
 from ._arrays import Path, byte_size
 from ._errors import InputError
 from ._index import Index
-from ._parameters import parameters, refuses_unknown
+from ._parameters import parameters
 
 
-@refuses_unknown("open")
 def open(
     path: Path,
     ram_budget: int | str | None = None,
@@ -30,6 +30,7 @@ def open(
     early_tables: bool | None = None,
     baselines: str | None = None,
     # end of parameters
+    **unknown: NoReturn,
 ) -> Index:
     """Opens the index in the folder `path`.
 

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable
-from functools import wraps
-from typing import Any, TypeVar, cast
+from typing import Any
 
 import numpy as np
 
@@ -13,33 +10,17 @@ from . import _stratann
 from ._arrays import fixed
 from ._errors import InputError, KeywordError
 
-_Function = TypeVar("_Function", bound=Callable[..., Any])
-
-
-def refuses_unknown(stage: str) -> Callable[[_Function], _Function]:
-    """Decorates a function whose keywords are parameters of a stage.
-
-    A keyword that it does not have raises `KeywordError`, which names a similar one of the same kind of index.
-    """
-
-    def decorate(function: _Function) -> _Function:
-        known = inspect.signature(function).parameters
-
-        @wraps(function)
-        def checked(*args: Any, **keywords: Any) -> Any:
-            unknown = next((name for name in keywords if name not in known), None)
-            if unknown is not None:
-                kind = keywords.get("kind", getattr(args[0], "kind", None) if args else None)
-                raise KeywordError(_stratann.unknown(stage, str(kind), unknown, list(known)))
-            return function(*args, **keywords)
-
-        return cast(_Function, checked)
-
-    return decorate
-
 
 def parameters(stage: str, given: dict[str, Any]) -> dict[str, Any]:
-    """Returns those of a stage that are given among the arguments of a function."""
+    """Returns those of a stage that are given among the arguments of a function.
+
+    Raises:
+        KeywordError: a keyword in `unknown`, with a similar one of the same kind of index.
+    """
+    for name in given.get("unknown", ()):
+        kind = given["kind"] if "kind" in given else getattr(given.get("self"), "kind", None)
+        known = [known for known in given if known not in ("self", "unknown")]
+        raise KeywordError(_stratann.unknown(stage, str(kind), name, known))
     names = [name for name in _stratann.parameters(stage) if given.get(name) is not None]
     paths = {name: fixed(given[name]) for name in ("profile", "centroids") if name in names}
     return {**{name: given[name] for name in names}, **paths}

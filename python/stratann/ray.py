@@ -35,7 +35,6 @@ from . import _stratann
 from ._arrays import Path, dtype_name, is_path, rows_of, write_vectors
 from ._build import BuildReport, checked_ids, engine_options
 from ._errors import BudgetError, Error, InputError, WorkerError
-from ._parameters import refuses_unknown
 from ._progress import OnProgress, Progress, listening
 from ._stratann import __version__
 
@@ -48,7 +47,6 @@ _STOP_SECONDS = 20.0
 _SUFFIXES = {"f32": ".fbin", "f16": ".f16bin", "u8": ".u8bin", "i8": ".i8bin"}
 
 
-@refuses_unknown("build")
 def build(
     base: ArrayLike | Path,
     path: Path,
@@ -80,6 +78,7 @@ def build(
     exact_points: bool | None = None,
     cells: int | None = None,
     calibration_queries: int | None = None,
+    **unknown: NoReturn,
 ) -> BuildReport:
     """Builds an index of `base` in the folder `path`, by tasks on the Ray cluster that this process is
     connected to.
