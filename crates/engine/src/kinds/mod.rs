@@ -34,9 +34,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use stratann_core::kinds::IndexView;
-use stratann_core::place::Placement;
 use stratann_core::query::StoreId;
-use stratann_storage::{Error, Progress, Result};
+use stratann_storage::{Error, Result};
 
 pub use blocks::IN_FLIGHT;
 pub(crate) use builds::{build, checked_plan};
@@ -59,7 +58,6 @@ pub(crate) use state_bytes::state_bytes;
 use crate::base::{Base, IndexShape, OpenOptions, shape};
 use crate::exec::scorer::Scorer;
 use crate::files;
-use crate::findings::Report;
 use crate::manifest::Manifest;
 use crate::units::{Held, UnitRanges, Units};
 use answers::PlannedQuery;
@@ -263,33 +261,4 @@ pub(crate) fn visits(folder: &Path, manifest: &Manifest, server: Option<usize>) 
 pub(crate) fn unit_ranges(folder: &Path, manifest: &Manifest) -> Result<UnitRanges> {
     let IndexShape { kind: of, block, .. } = shape(folder, manifest)?;
     kind(of).unit_ranges(folder, manifest, &block)
-}
-
-/// Checks the data files of an index.
-///
-/// # Errors
-/// An interruption. Damage is no error but a finding.
-pub(crate) fn verify(
-    folder: &Path,
-    number: u64,
-    manifest: &Manifest,
-    progress: &dyn Progress,
-    report: &mut Report,
-) -> Result<()> {
-    kind_of(manifest).verify(folder, number, manifest, progress, report)
-}
-
-/// Checks the files of all servers of a partitioned index whose units are not blocks of a graph. Returns false, and
-/// does nothing, where they are.
-///
-/// # Errors
-/// As [`verify`].
-pub(crate) fn verify_parts(
-    folder: &Path,
-    manifest: &Manifest,
-    placement: &Placement,
-    progress: &dyn Progress,
-    report: &mut Report,
-) -> Result<bool> {
-    kind_of(manifest).verify_parts(folder, manifest, placement, progress, report)
 }

@@ -3,22 +3,21 @@
 
 use std::fs::File;
 use std::io::{BufReader, Read, Take};
-use std::path::Path;
 
 use stratann_core::check::{Blocks, Checker, Violation};
 use stratann_core::format::block;
 use stratann_core::place::Placement;
 use stratann_storage::data_file::FileEntry;
 use stratann_storage::durable::hex;
-use stratann_storage::{Error, Progress, Result, input};
+use stratann_storage::{Result, input};
 use xxhash_rust::xxh3::Xxh3;
 
 use super::shard::{Shard, read_placement};
 use crate::base::PlainBlocks;
-use crate::findings::{Finding, Report, damage_words, finding};
+use crate::findings::{Finding, Report, Verification, damage_words, fill, finding};
 use crate::index::OpenOptions;
 use crate::kinds;
-use crate::manifest::{Manifest, SpreadFacts};
+use crate::manifest::SpreadFacts;
 
 /// One server's file while it is read.
 struct PartReader<'a> {
@@ -32,27 +31,16 @@ struct PartReader<'a> {
 }
 
 impl<'a> PartReader<'a> {
-    fn open(
-        folder: &Path,
-        manifest: &'a Manifest,
-        server: usize,
-        size: usize,
-        report: &mut Report,
-    ) -> Option<Self> {
-        let (name, entry) = match manifest.file(&manifest.part_role(server)) {
-            Ok(found) => found,
-            Err(e) => {
-                report.found(said(".", e.message));
-                return None;
-            }
-        };
-        let opened =
-            input::open_regular(&folder.join(name), 0).and_then(|file| Ok((file.metadata()?.len(), file)));
+    fn open(check: &mut Verification<'a>, server: usize, size: usize) -> Option<Self> {
+        let manifest = check.manifest;
+        let (name, entry) = check.ok(manifest.file(&manifest.part_role(server)))?;
+        let opened = input::open_regular(&check.folder.join(name), 0)
+            .and_then(|file| Ok((file.metadata()?.len(), file)));
         // No more is read than belongs there.
         let (length, file) = match opened {
             Ok((length, file)) => (length, Some(BufReader::with_capacity(256 << 10, file.take(entry.bytes)))),
             Err(e) => {
-                report.found(said(name, format!("it cannot be opened: {e}")));
+                check.found(name, format!("it cannot be opened: {e}"));
                 (0, None)
             }
         };
@@ -62,19 +50,14 @@ impl<'a> PartReader<'a> {
     /// Reads the next block; false once the file has ended or failed.
     fn next(&mut self, report: &mut Report) -> bool {
         let Some(file) = &mut self.file else { return false };
-        let mut have = 0;
-        while have < self.block.len() {
-            match file.read(&mut self.block[have..]) {
-                Ok(0) => break,
-                Ok(n) => have += n,
-                Err(e) if e.kind() == std::io::ErrorKind::Interrupted => {}
-                Err(e) => {
-                    report.found(said(self.name, format!("reading it failed: {e}")));
-                    self.file = None;
-                    return false;
-                }
+        let have = match fill(file, &mut self.block) {
+            Ok(have) => have,
+            Err(e) => {
+                report.found(Finding::of(self.name, format!("reading it failed: {e}")));
+                self.file = None;
+                return false;
             }
-        }
+        };
         self.hash.update(&self.block[..have]);
         self.bytes += have as u64;
         have == self.block.len()
@@ -90,53 +73,46 @@ impl<'a> PartReader<'a> {
         report.bytes += self.bytes;
         if self.length != self.entry.bytes {
             let what = format!("it has {} bytes, the manifest says {}", self.length, self.entry.bytes);
-            report.found(said(self.name, what));
+            report.found(Finding::of(self.name, what));
         } else if self.bytes != expected {
             let what = format!("it has {} bytes, by the placement {expected}", self.bytes);
-            report.found(said(self.name, what));
+            report.found(Finding::of(self.name, what));
         } else if hex(self.hash.digest()) != self.entry.xxh3 {
-            report.found(said(self.name, "its checksum does not match the manifest".into()));
+            report.found(Finding::of(self.name, "its checksum does not match the manifest"));
         }
     }
 }
 
-fn said(file: &str, what: String) -> Finding {
-    Finding { file: file.into(), what, ..Finding::default() }
-}
-
 /// Checks every server's file as a whole and block by block: what the placement says must lie there, copies must be
 /// equal, and what must hold between blocks must hold.
-pub(crate) fn check(
-    folder: &Path,
-    manifest: &Manifest,
-    spread: &SpreadFacts,
-    progress: &dyn Progress,
-    report: &mut Report,
-) -> Result<()> {
+pub(crate) fn check(check: &mut Verification<'_>, spread: &SpreadFacts) -> Result<()> {
+    let (folder, manifest, progress) = (check.folder, check.manifest, check.progress);
     let (Some(plain), Ok(placement)) = (PlainBlocks::new(manifest), read_placement(folder, manifest, spread))
     else {
         // That the placement is damaged was found when its file was read; its content may still make no sense.
         let units = manifest.facts().unit_names.1;
-        let what = format!("the placement or the manifest makes no sense; its {units} were not checked");
-        report.found(said(".", what));
+        check.found(
+            ".",
+            format!("the placement or the manifest makes no sense; its {units} were not checked"),
+        );
         return Ok(());
     };
-    if kinds::verify_parts(folder, manifest, &placement, progress, report)? {
+    if kinds::kind_of(manifest).verify_parts(check, &placement)? {
         return Ok(());
     }
     let size = plain.layout.block_bytes;
     let opened = Shard::open(folder, 0, OpenOptions::default());
     if let Err(e) = &opened {
-        report.found(said(".", e.message.clone()));
+        check.found(".", e.message.clone());
     }
     let index =
         opened.as_ref().ok().and_then(|shard| shard.index().checked()).unwrap_or_else(|| plain.checked());
-    let parts: Vec<_> =
-        (0..placement.servers()).map(|s| PartReader::open(folder, manifest, s, size, report)).collect();
+    let parts: Vec<_> = (0..placement.servers()).map(|s| PartReader::open(check, s, size)).collect();
+    let report = &mut check.report;
     let mut merge = Merge { parts, placement: &placement, index, checker: Checker::new(&index) };
     for block in 0..index.count {
-        if block % 256 == 0 && progress.interrupted() {
-            return Err(Error::interrupted());
+        if block % 256 == 0 {
+            progress.check_interrupted()?;
         }
         merge.block(block, report);
         let holders = u64::from(placement.replicas(block).count_ones());
@@ -172,14 +148,8 @@ impl Merge<'_> {
                 at_hand.push(server);
             } else if part.file.is_some() {
                 let offset = Some(part.bytes);
-                let what = "the file ends before it".into();
-                report.found(Finding {
-                    file: part.name.into(),
-                    block: Some(block),
-                    offset,
-                    what,
-                    list: None,
-                });
+                let finding = Finding::of(part.name, "the file ends before it");
+                report.found(Finding { block: Some(block), offset, ..finding });
             }
         }
         let part = |server: usize| self.parts[server].as_ref();
@@ -202,13 +172,8 @@ impl Merge<'_> {
                 Ok(()) if other.block != best.block => format!("it differs from its copy in {}", best.name),
                 Ok(()) => continue,
             };
-            report.found(Finding {
-                file: other.name.into(),
-                block: Some(block),
-                offset: offset(other),
-                what,
-                list: None,
-            });
+            let finding = Finding::of(other.name, what);
+            report.found(Finding { block: Some(block), offset: offset(other), ..finding });
         }
     }
 }

@@ -6,7 +6,7 @@ pub use crate::findings::{FINDINGS_MAX, Finding, Report};
 
 use stratann_storage::{Error, ErrorKind, Progress, Result};
 
-use crate::findings::file::check_file;
+use crate::findings::Verification;
 use crate::manifest::{self, Manifest};
 use crate::{files as roles, kinds, spread};
 
@@ -38,16 +38,15 @@ fn verify_newest(folder: &Path, progress: &dyn Progress) -> Result<Report> {
         Err(e) if e.kind == ErrorKind::Corrupt => {
             let number = manifest::newest(folder)?.unwrap_or(0);
             report.version = number;
-            let file = format!("manifest-{number}.json");
-            report.found(Finding { file, what: e.message, ..Finding::default() });
+            report.found(Finding::of(&format!("manifest-{number}.json"), e.message));
             return Ok(report);
         }
         Err(e) => return Err(e),
     };
     report.version = number;
+    let mut check = Verification { folder, number, manifest: &manifest, progress, report };
     for damaged in &manifest.damaged_newer {
-        let file = format!("manifest-{}.json", damaged.number);
-        report.found(Finding { file, what: damaged.why.clone(), ..Finding::default() });
+        check.found(&format!("manifest-{}.json", damaged.number), damaged.why.clone());
     }
     // Lists are read once as files and once one by one.
     let is_lists = |name: &str| {
@@ -59,14 +58,13 @@ fn verify_newest(folder: &Path, progress: &dyn Progress) -> Result<Report> {
     progress.stage("verifying", total, "bytes");
     let is_blocks = |name: &str| matches!(roles::role(name), Some(roles::BLOCKS | roles::PARTS));
     for (name, entry) in manifest.files.iter().filter(|(name, _)| !is_blocks(name)) {
-        check_file(folder, name, entry, &mut |_| {}, progress, &mut report)?;
+        check.file(name, entry, &mut |_| {})?;
     }
-    if let Some(spread) = &manifest.spread {
-        spread::check::check(folder, &manifest, spread, progress, &mut report)?;
-    } else {
-        kinds::verify(folder, number, &manifest, progress, &mut report)?;
+    match &manifest.spread {
+        Some(spread) => spread::check::check(&mut check, spread)?,
+        None => kinds::kind_of(&manifest).verify(&mut check)?,
     }
-    Ok(report)
+    Ok(check.report)
 }
 
 /// Files in the folder that the newest version does not need: what an interrupted build or a crash left.

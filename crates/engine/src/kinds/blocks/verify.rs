@@ -1,43 +1,35 @@
 //! Checks a file of blocks: each block, and what must hold between blocks.
 
-use std::path::Path;
-
 use stratann_core::check::{self, Checker, Violation};
-use stratann_storage::{Error, Progress, Result};
+use stratann_storage::Result;
 
 use crate::base::{Base, PlainBlocks};
 use crate::files;
-use crate::findings::file::check_file;
-use crate::findings::{Finding, Report, file_in, finding};
-use crate::manifest::Manifest;
+use crate::findings::{Verification, finding};
 
-/// An index of blocks as it was opened, or the reason why it could not be.
-pub(crate) type Opened<'a> = std::result::Result<(&'a Base, Option<check::Blocks<'a>>), &'a Error>;
-
-/// Checks the file of blocks as a whole, and block by block while it streams by.
-pub(crate) fn check(
-    folder: &Path,
-    number: u64,
-    (manifest, opened): (&Manifest, Opened<'_>),
-    progress: &dyn Progress,
-    report: &mut Report,
+/// Checks the file of blocks as a whole, and block by block while it streams by. `open` reads what the kind has in RAM,
+/// and `blocks_of` gives the blocks as they are checked with it.
+pub(crate) fn check<T>(
+    check: &mut Verification<'_>,
+    open: impl FnOnce(&Base) -> Result<T>,
+    blocks_of: impl for<'a> FnOnce(&'a T, &'a Base) -> Option<check::Blocks<'a>>,
 ) -> Result<()> {
-    let name = match manifest.file(files::BLOCKS) {
-        Ok((name, _)) => name,
+    let opened = check.open(open);
+    let manifest = check.manifest;
+    let (name, entry) = match manifest.file(files::BLOCKS) {
+        Ok(found) => found,
         Err(e) => {
-            let file = format!("manifest-{number}.json");
-            report.found(Finding { file, what: e.message, ..Finding::default() });
+            check.found(&format!("manifest-{}.json", check.number), e.message);
             return Ok(());
         }
     };
-    let length = std::fs::metadata(folder.join(name)).map_or(0, |file| file.len());
+    let length = std::fs::metadata(check.folder.join(name)).map_or(0, |file| file.len());
     let plain = PlainBlocks::new(manifest).filter(|plain| plain.may_be_in(length));
-    let index = match (&opened, &plain) {
-        (Ok((_, blocks)), _) => *blocks,
-        (Err(e), plain) => {
+    let index = match &opened {
+        Ok((base, own)) => blocks_of(own, base),
+        Err(e) => {
             // Mostly a damaged file again; without it blocks are checked one by one, not against each other.
-            let (file, what) = (file_in(&e.message, manifest), e.message.clone());
-            report.found(Finding { file, what, ..Finding::default() });
+            check.failed(e);
             plain.as_ref().map(PlainBlocks::checked)
         }
     };
@@ -48,11 +40,11 @@ pub(crate) fn check(
         rest: Vec::new(),
         found: Vec::new(),
     };
-    check_file(folder, name, &manifest.files[name], &mut |bytes| blocks.take(bytes), progress, report)?;
+    check.file(name, entry, &mut |bytes| blocks.take(bytes))?;
     let Some(index) = index else { return Ok(()) };
     let Blocks { checker, next, mut found, .. } = blocks;
-    report.blocks = next;
-    report.nodes = manifest.rows;
+    let report = &mut check.report;
+    (report.blocks, report.nodes) = (next, manifest.rows);
     if let Some(checker) = checker {
         let done = checker.finish(&index, &mut found);
         report.edges = done.edges;

@@ -7,18 +7,14 @@ pub(crate) mod facts;
 pub(crate) mod open;
 pub mod options;
 
-use std::path::Path;
-
 use stratann_core::query::Params;
 use stratann_params::build::GraphOptions;
-use stratann_storage::{Progress, Result};
+use stratann_storage::Result;
 
 use self::open::GraphTables;
-use crate::base::Base;
 use crate::curve::Point;
 use crate::dataset::{Reader, Scan};
-use crate::files;
-use crate::findings::Report;
+use crate::findings::Verification;
 use crate::kinds::blocks;
 use crate::kinds::questions::{BuildsKind, Kind, OpenKind};
 use crate::manifest::Manifest;
@@ -42,18 +38,8 @@ impl Kind for DiskGraph {
         calibration::params(k, point)
     }
 
-    fn verify(
-        &self,
-        folder: &Path,
-        number: u64,
-        manifest: &Manifest,
-        progress: &dyn Progress,
-        report: &mut Report,
-    ) -> Result<()> {
-        let opened = Base::open(folder, number, manifest.clone(), files::BLOCKS)
-            .and_then(|base| GraphTables::open(&base).map(|tables| (base, tables)));
-        let blocks = opened.as_ref().map(|(base, tables)| (base, tables.checked(base)));
-        blocks::verify::check(folder, number, (manifest, blocks), progress, report)
+    fn verify(&self, check: &mut Verification<'_>) -> Result<()> {
+        blocks::verify::check(check, GraphTables::open, |tables, base| tables.checked(base))
     }
 }
 

@@ -3,21 +3,18 @@
 pub(crate) mod build;
 pub(crate) mod facts;
 
-use std::path::Path;
-
 use stratann_core::check::Blocks;
 use stratann_core::kinds::KindView;
 use stratann_core::kinds::flat::{self, View};
 use stratann_core::query::Params;
 use stratann_params::build::GraphOptions;
+use stratann_storage::Result;
 use stratann_storage::budget::Account;
-use stratann_storage::{Progress, Result};
 
 use crate::base::Base;
 use crate::curve::{Grid, Point};
 use crate::dataset::{Reader, Scan};
-use crate::files;
-use crate::findings::Report;
+use crate::findings::Verification;
 use crate::kinds::answers::Setting;
 use crate::kinds::blocks;
 use crate::kinds::questions::{BuildsKind, Kind, OpenKind, SearchParams};
@@ -46,17 +43,8 @@ impl Kind for Flat {
         Params::flat(k)
     }
 
-    fn verify(
-        &self,
-        folder: &Path,
-        number: u64,
-        manifest: &Manifest,
-        progress: &dyn Progress,
-        report: &mut Report,
-    ) -> Result<()> {
-        let opened = Base::open(folder, number, manifest.clone(), files::BLOCKS);
-        let blocks = opened.as_ref().map(|base| (base, Some(view(base).checked(base.view()))));
-        blocks::verify::check(folder, number, (manifest, blocks), progress, report)
+    fn verify(&self, check: &mut Verification<'_>) -> Result<()> {
+        blocks::verify::check(check, |_| Ok(Flat), |flat, base| flat.checked(base))
     }
 }
 

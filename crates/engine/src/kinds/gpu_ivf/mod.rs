@@ -12,15 +12,13 @@ pub mod options;
 pub(crate) mod rule;
 pub(crate) mod verify;
 
-use std::path::Path;
-
 use stratann_core::query::Params;
 use stratann_params::build::GpuOptions;
-use stratann_storage::{Progress, Result};
+use stratann_storage::Result;
 
 use crate::curve::Point;
 use crate::dataset::{Reader, Scan};
-use crate::findings::Report;
+use crate::findings::Verification;
 use crate::kinds::answers::PlannedQuery;
 use crate::kinds::options::Switches;
 use crate::kinds::questions::{BuildsKind, Kind};
@@ -50,15 +48,8 @@ impl Kind for GpuIvf {
         account::reads_at_once(switches.gpu().batch_size)
     }
 
-    fn verify(
-        &self,
-        folder: &Path,
-        number: u64,
-        manifest: &Manifest,
-        progress: &dyn Progress,
-        report: &mut Report,
-    ) -> Result<()> {
-        verify::check(folder, number, manifest, progress, report)
+    fn verify(&self, check: &mut Verification<'_>) -> Result<()> {
+        verify::check(check)
     }
 }
 

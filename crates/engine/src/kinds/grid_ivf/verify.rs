@@ -1,20 +1,18 @@
 //! Checks the files of a `grid-ivf`, and what must hold between them.
 
 use std::collections::HashSet;
-use std::path::Path;
 
 use stratann_core::format::grid::List;
 use stratann_core::place::Placement;
 use stratann_kernel::columns::LANES;
 use stratann_kernel::distance::dot_f32;
 use stratann_kernel::element::widen;
-use stratann_storage::{Error, Progress, Result};
+use stratann_storage::Result;
 
 use super::open::{GridIndex, StoredAxes};
 use crate::base::Base;
 use crate::files;
-use crate::findings::{Finding, Report, file_in};
-use crate::manifest::Manifest;
+use crate::findings::{Finding, Report, Verification};
 use crate::units::Held;
 
 /// How far a product of two axes may be from that of orthonormal ones.
@@ -24,49 +22,25 @@ const UNIT: f32 = 1e-3;
 
 /// Opens the index, which compares all files with the manifest, and checks each list. The data file has been read once
 /// before.
-pub(crate) fn check(
-    folder: &Path,
-    number: u64,
-    manifest: &Manifest,
-    progress: &dyn Progress,
-    report: &mut Report,
-) -> Result<()> {
-    let opened = Base::open(folder, number, manifest.clone(), files::GRID)
-        .and_then(|base| GridIndex::open(&base, None, None).map(|grid| (base, grid)));
-    let (base, grid) = match opened {
-        Ok(opened) => opened,
-        Err(e) => {
-            let file = file_in(&e.message, manifest);
-            // A file that differs from the manifest is a finding already.
-            if report.violations.iter().all(|finding| finding.file != file) {
-                report.found(Finding { file, what: e.message, ..Finding::default() });
-            }
-            return Ok(());
-        }
-    };
-    let file_of = |role| manifest.file(role).map_or_else(|_| role.into(), |(name, _)| name.to_string());
-    if !are_orthonormal(grid.axes(), manifest.dim) {
-        let what = "the axes are not orthonormal".into();
-        report.found(Finding { file: file_of(files::AXES), what, ..Finding::default() });
+pub(crate) fn check(check: &mut Verification<'_>) -> Result<()> {
+    let opened = check.open(|base| GridIndex::open(base, None, None));
+    // A file that differs from the manifest is a finding already.
+    if opened.as_ref().is_err_and(|e| check.has_found_in(&e.message)) {
+        return Ok(());
+    }
+    let Some((base, grid)) = check.ok(opened) else { return Ok(()) };
+    if !are_orthonormal(grid.axes(), check.manifest.dim) {
+        check.found(&check.name_of(files::AXES), "the axes are not orthonormal");
     }
     let view = grid.view();
-    let (mut ids, name) = (HashSet::with_capacity(manifest.rows as usize), file_of(files::GRID));
-    for number in 0..view.lists() {
-        if progress.interrupted() {
-            return Err(Error::interrupted());
-        }
+    let mut ids = HashSet::with_capacity(check.manifest.rows as usize);
+    check.lists(files::GRID, view.lists(), |number| {
         let wrong = match view.list(number) {
             Some(list) => check_list(&base, &grid, &list, &mut ids),
             None => Some("it is not in the file".into()),
         };
-        if let Some(what) = wrong {
-            let offset = Some(view.starts[2 * number as usize]);
-            report.found(Finding { file: name.clone(), list: Some(number), offset, what, block: None });
-        }
-    }
-    report.lists = Some(view.lists());
-    report.nodes = manifest.rows;
-    Ok(())
+        wrong.map(|what| (Some(view.starts[2 * number as usize]), what))
+    })
 }
 
 fn are_orthonormal(axes: &StoredAxes, dim: usize) -> bool {
@@ -120,39 +94,22 @@ fn has_norms<'a>(list: &List<'_>, groups: usize, member: usize, part: impl Fn(us
 
 /// Checks what every server has of a partitioned index: its file as a whole, and the slices of each list in it. Copies
 /// must be equal, and all servers together must hold every vector once.
-pub(crate) fn check_parts(
-    folder: &Path,
-    manifest: &Manifest,
-    placement: &Placement,
-    progress: &dyn Progress,
-    report: &mut Report,
-) -> Result<()> {
+pub(crate) fn check_parts(check: &mut Verification<'_>, placement: &Placement) -> Result<()> {
+    let manifest = check.manifest;
     let mut sums: Vec<Option<u64>> = vec![None; placement.all().len()];
     for server in 0..placement.servers() {
-        if progress.interrupted() {
-            return Err(Error::interrupted());
-        }
-        let name = manifest.part_name(server).unwrap_or(".").to_string();
+        check.progress.check_interrupted()?;
         let held = Held { placement, server };
-        let opened = Base::open(folder, 0, manifest.clone(), &manifest.part_role(server))
+        let opened = Base::open(check.folder, 0, manifest.clone(), &manifest.part_role(server))
             .and_then(|base| GridIndex::open(&base, Some(held), None));
-        let grid = match opened {
-            Ok(grid) => grid,
-            Err(e) => {
-                report.found(Finding {
-                    file: file_in(&e.message, manifest),
-                    what: e.message,
-                    ..Finding::default()
-                });
-                continue;
-            }
-        };
-        check_slices(&grid, held, (&name, &mut sums), report);
-        report.files += 1;
-        report.bytes += manifest.file(&manifest.part_role(server))?.1.bytes;
+        let Some(grid) = check.ok(opened) else { continue };
+        let (name, entry) = manifest.file(&manifest.part_role(server))?;
+        check_slices(&grid, held, (name, &mut sums), &mut check.report);
+        check.report.files += 1;
+        check.report.bytes += entry.bytes;
     }
-    report.lists = Some(manifest.grid(folder)?.facts.lists());
-    report.nodes = manifest.rows;
+    check.report.lists = Some(manifest.grid(check.folder)?.facts.lists());
+    check.report.nodes = manifest.rows;
     Ok(())
 }
 
@@ -164,8 +121,8 @@ fn check_slices(
     report: &mut Report,
 ) {
     let view = grid.view();
-    let mut found = |list, what| {
-        report.found(Finding { file: name.into(), list: Some(list), what, ..Finding::default() });
+    let mut found = |list, what: String| {
+        report.found(Finding { list: Some(list), ..Finding::of(name, what) });
     };
     for list in 0..view.lists() {
         for slice in 0..view.slice_count() {

@@ -23,12 +23,12 @@ use stratann_core::format::block::BlockLayout;
 use stratann_core::place::Placement;
 use stratann_core::query::Params;
 use stratann_params::build::ListOptions;
-use stratann_storage::{Progress, Result};
+use stratann_storage::Result;
 
 use crate::curve::Point;
 use crate::dataset::{Reader, Scan};
 use crate::files;
-use crate::findings::Report;
+use crate::findings::Verification;
 use crate::kinds::answers::PlannedQuery;
 use crate::kinds::questions::{BuildsKind, Kind};
 use crate::manifest::Manifest;
@@ -74,26 +74,12 @@ impl Kind for HybridIvf {
         tables::read_unit_ranges(folder, manifest, block)
     }
 
-    fn verify(
-        &self,
-        folder: &Path,
-        number: u64,
-        manifest: &Manifest,
-        progress: &dyn Progress,
-        report: &mut Report,
-    ) -> Result<()> {
-        verify::check(folder, number, manifest, progress, report)
+    fn verify(&self, check: &mut Verification<'_>) -> Result<()> {
+        verify::check(check)
     }
 
-    fn verify_parts(
-        &self,
-        folder: &Path,
-        manifest: &Manifest,
-        placement: &Placement,
-        progress: &dyn Progress,
-        report: &mut Report,
-    ) -> Result<bool> {
-        verify::check_parts(folder, manifest, placement, progress, report).map(|()| true)
+    fn verify_parts(&self, check: &mut Verification<'_>, placement: &Placement) -> Result<bool> {
+        verify::check_parts(check, placement).map(|()| true)
     }
 }
 

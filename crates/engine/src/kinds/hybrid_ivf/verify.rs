@@ -3,7 +3,6 @@
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
-use std::path::Path;
 
 use stratann_core::PAGE;
 use stratann_core::format::directory::Directory;
@@ -15,16 +14,14 @@ use stratann_core::kinds::hybrid_ivf::check::{
 use stratann_core::place::Placement;
 use stratann_core::view;
 use stratann_storage::data_file::open_file;
-use stratann_storage::{Error, Progress, Result, input};
+use stratann_storage::{Result, input};
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::learning::file as summary_file;
 use super::tables::ListTables;
-use crate::base::{Base, IndexShape, shape};
+use crate::base::{IndexShape, shape};
 use crate::files;
-use crate::findings::file::check_file;
-use crate::findings::{Finding, Report, file_in};
-use crate::manifest::Manifest;
+use crate::findings::{Finding, Verification};
 use crate::parallel;
 use crate::units::{Held, HeldRanges};
 
@@ -56,56 +53,39 @@ impl ListFile {
 }
 
 /// Reads every head and every record. What is in RAM was read and compared with the manifest before.
-pub(crate) fn check(
-    folder: &Path,
-    number: u64,
-    manifest: &Manifest,
-    progress: &dyn Progress,
-    report: &mut Report,
-) -> Result<()> {
-    let opened =
-        Base::open(folder, number, manifest.clone(), files::LISTS).and_then(|_| open(folder, manifest));
-    let Some((view, tables)) = found_or(opened, manifest, report) else { return Ok(()) };
-    check_learned(folder, manifest, &tables, report);
-    let (name, entry) = manifest.file(files::LISTS)?;
-    let file = open_file(&folder.join(name), entry)?;
-    let mut checking = Checking::new(view, &tables, manifest, progress, report);
-    checking.file(&ListFile { name: name.to_string(), file, held: None })
+pub(crate) fn check(check: &mut Verification<'_>) -> Result<()> {
+    let opened = check.open(|_| open(check));
+    let Some((_, (view, tables))) = check.ok(opened) else { return Ok(()) };
+    check_learned(check, &tables);
+    let (name, entry) = check.manifest.file(files::LISTS)?;
+    let file = open_file(&check.folder.join(name), entry)?;
+    Checking::new(view, &tables, check).file(&ListFile { name: name.to_string(), file, held: None })
 }
 
-fn check_learned(folder: &Path, manifest: &Manifest, tables: &ListTables, report: &mut Report) {
-    for name in summary_file::damaged(folder, manifest, tables.directory.clusters()) {
-        let what = "what was learned from queries is damaged and not used; delete it".into();
-        report.found(of_file(&name, what));
+fn check_learned(check: &mut Verification<'_>, tables: &ListTables) {
+    for name in summary_file::damaged(check.folder, check.manifest, tables.directory.clusters()) {
+        check.found(&name, "what was learned from queries is damaged and not used; delete it");
     }
 }
 
 /// Checks every server's file as a whole, and each list in it: what the placement says must be there, and copies must
 /// be equal.
-pub(crate) fn check_parts(
-    folder: &Path,
-    manifest: &Manifest,
-    placement: &Placement,
-    progress: &dyn Progress,
-    report: &mut Report,
-) -> Result<()> {
-    let opened = open(folder, manifest);
-    let Some((view, tables)) = found_or(opened, manifest, report) else { return Ok(()) };
-    check_learned(folder, manifest, &tables, report);
+pub(crate) fn check_parts(check: &mut Verification<'_>, placement: &Placement) -> Result<()> {
+    let opened = open(check);
+    let Some((view, tables)) = check.ok(opened) else { return Ok(()) };
+    check_learned(check, &tables);
+    let (folder, manifest) = (check.folder, check.manifest);
     let ranges = tables.unit_ranges(manifest);
     for server in 0..placement.servers() {
-        let Some((name, entry)) = found_or(manifest.file(&manifest.part_role(server)), manifest, report)
-        else {
-            continue;
-        };
-        check_file(folder, name, entry, &mut |_| {}, progress, report)?;
+        let Some((name, entry)) = check.ok(manifest.file(&manifest.part_role(server))) else { continue };
+        check.file(name, entry, &mut |_| {})?;
         let held = HeldRanges::new(&ranges, Held { placement, server });
         if held.file_bytes() != entry.bytes {
             let what = format!("it has {} bytes, by the placement {}", entry.bytes, held.file_bytes());
-            report.found(of_file(name, what));
+            check.found(name, what);
         }
     }
-    let mut checking = Checking::new(view, &tables, manifest, progress, report);
+    let mut checking = Checking::new(view, &tables, check);
     for server in 0..placement.servers() {
         let Ok((name, _)) = manifest.file(&manifest.part_role(server)) else { continue };
         // What cannot be opened was found above.
@@ -117,24 +97,15 @@ pub(crate) fn check_parts(
 }
 
 /// Reads what describes the lists.
-fn open(folder: &Path, manifest: &Manifest) -> Result<(view::Base<'static>, ListTables)> {
-    let IndexShape { metric, dtype, block, .. } = shape(folder, manifest)?;
+fn open(check: &Verification<'_>) -> Result<(view::Base<'static>, ListTables)> {
+    let manifest = check.manifest;
+    let IndexShape { metric, dtype, block, .. } = shape(check.folder, manifest)?;
     let view = view::Base { metric, dtype, dim: manifest.dim, nodes: manifest.rows as u32, here: None };
-    Ok((view, ListTables::load(folder, manifest, &block)?))
-}
-
-/// What was opened; an error becomes a finding.
-fn found_or<T>(opened: Result<T>, manifest: &Manifest, report: &mut Report) -> Option<T> {
-    opened
-        .map_err(|e| {
-            let file = file_in(&e.message, manifest);
-            report.found(Finding { file, what: e.message, ..Finding::default() });
-        })
-        .ok()
+    Ok((view, ListTables::load(check.folder, manifest, &block)?))
 }
 
 /// The check of one file after another.
-struct Checking<'a> {
+struct Checking<'a, 'v> {
     view: view::Base<'a>,
     tables: &'a ListTables,
     in_nav: Vec<(u32, u32)>,
@@ -142,33 +113,29 @@ struct Checking<'a> {
     // Of each list that was sound in a file: the hash of its bytes, and the number of that file.
     sound: Vec<Option<(u64, u32)>>,
     names: Vec<String>,
-    progress: &'a dyn Progress,
-    report: &'a mut Report,
+    check: &'a mut Verification<'v>,
 }
 
-impl<'a> Checking<'a> {
+impl<'a, 'v> Checking<'a, 'v> {
     /// Checks the tables.
     fn new(
         view: view::Base<'a>,
         tables: &'a ListTables,
-        manifest: &Manifest,
-        progress: &'a dyn Progress,
-        report: &'a mut Report,
-    ) -> Checking<'a> {
+        check: &'a mut Verification<'v>,
+    ) -> Checking<'a, 'v> {
         let mut found = Vec::new();
         check_tables(&tables.view(), &mut found);
-        found.iter().for_each(|fault| report.found(of_table(manifest, fault)));
+        found.iter().for_each(|fault| check.report.found(of_table(check, fault)));
         let lists = tables.directory.list_count();
-        report.lists = Some(lists);
+        check.report.lists = Some(lists);
         Checking {
             view,
             tables,
             in_nav: members_of_nav(&tables.view()),
-            ids: Ids::new(manifest.rows),
+            ids: Ids::new(check.manifest.rows),
             sound: vec![None; lists as usize],
             names: Vec::new(),
-            progress,
-            report,
+            check,
         }
     }
 
@@ -182,9 +149,7 @@ impl<'a> Checking<'a> {
         };
         let lists: Vec<u32> = (0..tables.directory.list_count()).filter(|&list| is_here(list)).collect();
         for batch in batches(tables, &lists) {
-            if self.progress.interrupted() {
-                return Err(Error::interrupted());
-            }
+            self.check.progress.check_interrupted()?;
             let bytes: u64 = batch.iter().map(|&list| bytes_of(tables, list)).sum();
             let (view, in_nav) = (&self.view, &self.in_nav);
             let checked = parallel::map_with(
@@ -193,7 +158,7 @@ impl<'a> Checking<'a> {
                 |c, &list| check_list(view, file, c, (&tables.view(), list), in_nav),
             );
             checked.iter().for_each(|checked| self.note(file, checked));
-            self.progress.advance(bytes);
+            self.check.progress.advance(bytes);
         }
         self.graphs(file, &lists)
     }
@@ -201,14 +166,16 @@ impl<'a> Checking<'a> {
     /// Notes what came of one list. The ids of its first sound copy count.
     fn note(&mut self, file: &ListFile, checked: &Checked) {
         for fault in &checked.found {
-            self.report.found(of_list(file, self.tables, checked.list, fault));
+            self.check.report.found(of_list(file, self.tables, checked.list, fault));
         }
         let number = self.names.len() as u32 - 1;
         match &mut self.sound[checked.list as usize] {
             Some((hash, first)) => {
                 if checked.found.is_empty() && *hash != checked.hash {
                     let what = format!("it differs from its copy in {}", self.names[*first as usize]);
-                    self.report.found(Finding { list: Some(checked.list), ..of_file(&file.name, what) });
+                    self.check
+                        .report
+                        .found(Finding { list: Some(checked.list), ..Finding::of(&file.name, what) });
                 }
                 return;
             }
@@ -217,9 +184,9 @@ impl<'a> Checking<'a> {
         }
         for id in checked.ids.iter().filter(|&&id| !self.ids.is_new(id)) {
             let what = format!("external id {id} is given to two vectors");
-            self.report.found(Finding { list: Some(checked.list), ..of_file(&file.name, what) });
+            self.check.report.found(Finding { list: Some(checked.list), ..Finding::of(&file.name, what) });
         }
-        self.report.nodes += checked.ids.len() as u64;
+        self.check.report.nodes += checked.ids.len() as u64;
     }
 
     /// Checks the edges of clusters that are graphs, one cluster after another.
@@ -229,9 +196,7 @@ impl<'a> Checking<'a> {
         let number = self.names.len() as u32 - 1;
         let has_first = |&c: &u32| lists.binary_search(&directory.lists_of(c).start).is_ok();
         for cluster in (0..directory.clusters()).filter(|&c| directory.has_edges(c)).filter(has_first) {
-            if self.progress.interrupted() {
-                return Err(Error::interrupted());
-            }
+            self.check.progress.check_interrupted()?;
             let mut checker = GraphChecker::new(&self.view, cluster);
             for list in directory.lists_of(cluster) {
                 let length = directory.members(list) as usize * shape.record_bytes();
@@ -241,9 +206,9 @@ impl<'a> Checking<'a> {
             let edges = checker.edges(&parts, &pages_of_edges(file, directory, cluster), &mut found);
             let first = directory.lists_of(cluster).start;
             let is_first_copy = self.sound[first as usize].is_none_or(|sound| sound.1 == number);
-            self.report.edges += if is_first_copy { edges } else { 0 };
+            self.check.report.edges += if is_first_copy { edges } else { 0 };
             for fault in &found {
-                self.report.found(of_list(file, self.tables, first, fault));
+                self.check.report.found(of_list(file, self.tables, first, fault));
             }
         }
         Ok(())
@@ -326,31 +291,21 @@ impl Ids {
     }
 }
 
-fn of_file(name: &str, what: String) -> Finding {
-    Finding { file: name.into(), what, ..Finding::default() }
-}
-
-/// The file that a role has in this index.
-fn name_of(manifest: &Manifest, role: &str) -> String {
-    manifest.file(role).map_or(role.to_string(), |found| found.0.to_string())
-}
-
-fn of_table(manifest: &Manifest, fault: &TableFault) -> Finding {
+fn of_table(check: &Verification<'_>, fault: &TableFault) -> Finding {
+    let of = |role: &str, what: String| Finding::of(&check.name_of(role), what);
     match *fault {
         TableFault::Overlap(list) => Finding {
             list: Some(list),
-            ..of_file(&name_of(manifest, files::DIRECTORY), "its place overlaps that of another list".into())
+            ..of(files::DIRECTORY, "its place overlaps that of another list".into())
         },
-        TableFault::SubLists(cluster) => of_file(
-            &name_of(manifest, files::SUBLISTS),
-            format!("cluster {cluster} has no entry for each of its lists"),
-        ),
-        TableFault::Edges(cluster) => of_file(
-            &name_of(manifest, files::DIRECTORY),
-            format!("cluster {cluster} is to be a graph, but has no edges"),
-        ),
-        TableFault::NavNode(node) => of_file(
-            &name_of(manifest, files::NAV),
+        TableFault::SubLists(cluster) => {
+            of(files::SUBLISTS, format!("cluster {cluster} has no entry for each of its lists"))
+        }
+        TableFault::Edges(cluster) => {
+            of(files::DIRECTORY, format!("cluster {cluster} is to be a graph, but has no edges"))
+        }
+        TableFault::NavNode(node) => of(
+            files::NAV,
             format!("node {node} names a member of another cluster, or itself as its neighbour"),
         ),
     }
@@ -394,5 +349,5 @@ fn of_list(file: &ListFile, clusters: &ListTables, list: u32, fault: &ListFault)
         }
     };
     let offset = file.locate(offset, 1).unwrap_or(offset);
-    Finding { list: Some(list), offset: Some(offset), ..of_file(&file.name, what) }
+    Finding { list: Some(list), offset: Some(offset), ..Finding::of(&file.name, what) }
 }

@@ -5,11 +5,11 @@ use std::path::Path;
 use stratann_core::format::block::BlockLayout;
 use stratann_core::place::Placement;
 use stratann_core::query::Params;
-use stratann_storage::{Progress, Result};
+use stratann_storage::Result;
 
 use crate::curve::Point;
 use crate::exec::BatchOptions;
-use crate::findings::Report;
+use crate::findings::Verification;
 use crate::kinds::answers::PlannedQuery;
 use crate::kinds::blocks;
 use crate::kinds::options::Switches;
@@ -74,28 +74,14 @@ pub(crate) trait Kind: Sync {
     ///
     /// # Errors
     /// An interruption. Damage is no error but a finding.
-    fn verify(
-        &self,
-        folder: &Path,
-        number: u64,
-        manifest: &Manifest,
-        progress: &dyn Progress,
-        report: &mut Report,
-    ) -> Result<()>;
+    fn verify(&self, check: &mut Verification<'_>) -> Result<()>;
 
     /// Checks the files of all servers of a partitioned index whose units are not blocks of a graph. Returns false, and
     /// does nothing, where they are.
     ///
     /// # Errors
     /// As [`Kind::verify`].
-    fn verify_parts(
-        &self,
-        _folder: &Path,
-        _manifest: &Manifest,
-        _placement: &Placement,
-        _progress: &dyn Progress,
-        _report: &mut Report,
-    ) -> Result<bool> {
+    fn verify_parts(&self, _check: &mut Verification<'_>, _placement: &Placement) -> Result<bool> {
         Ok(false)
     }
 }

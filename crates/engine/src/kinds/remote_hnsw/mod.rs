@@ -20,17 +20,15 @@ pub mod router;
 pub(crate) mod traffic;
 pub(crate) mod verify;
 
-use std::path::Path;
-
 use stratann_core::query::Params;
 use stratann_params::build::RemoteOptions;
-use stratann_storage::{Progress, Result};
+use stratann_storage::Result;
 
 use crate::curve::Point;
 use crate::dataset::{Reader, Scan};
 use crate::exec::BatchOptions;
 use crate::files;
-use crate::findings::Report;
+use crate::findings::Verification;
 use crate::kinds::answers::PlannedQuery;
 use crate::kinds::questions::{BuildsKind, Kind};
 use crate::manifest::Manifest;
@@ -68,15 +66,8 @@ impl Kind for RemoteHnsw {
         vec![files::META]
     }
 
-    fn verify(
-        &self,
-        folder: &Path,
-        number: u64,
-        manifest: &Manifest,
-        progress: &dyn Progress,
-        report: &mut Report,
-    ) -> Result<()> {
-        verify::check(folder, number, manifest, progress, report)
+    fn verify(&self, check: &mut Verification<'_>) -> Result<()> {
+        verify::check(check)
     }
 }
 

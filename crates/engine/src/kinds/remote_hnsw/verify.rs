@@ -1,56 +1,33 @@
 //! Checks the files of a `remote-hnsw`.
 
 use std::collections::HashSet;
-use std::path::Path;
 
 use stratann_core::format::hnsw::SubHnsw;
 use stratann_kernel::element::widen;
-use stratann_storage::{Error, Progress, Result};
+use stratann_storage::Result;
 
 use super::members;
 use super::open::RemoteIndex;
 use crate::base::Base;
 use crate::files;
-use crate::findings::{Finding, Report, file_in};
-use crate::manifest::Manifest;
+use crate::findings::Verification;
 
 /// Opens the index, and checks every cluster: its checksum, its graph and its vectors.
-pub(crate) fn check(
-    folder: &Path,
-    number: u64,
-    manifest: &Manifest,
-    progress: &dyn Progress,
-    report: &mut Report,
-) -> Result<()> {
-    let opened = Base::open(folder, number, manifest.clone(), files::REGION)
-        .and_then(|base| RemoteIndex::open(&base).map(|own| (base, own)));
-    let (base, own) = match opened {
-        Ok(opened) => opened,
-        Err(e) => {
-            let file = file_in(&e.message, manifest);
-            report.found(Finding { file, what: e.message, ..Finding::default() });
-            return Ok(());
-        }
-    };
+pub(crate) fn check(check: &mut Verification<'_>) -> Result<()> {
+    let opened = check.open(RemoteIndex::open);
+    let Some((base, own)) = check.ok(opened) else { return Ok(()) };
     let view = own.view();
-    let name = manifest.file(files::REGION)?.0.to_string();
-    let (mut ids, mut bytes) = (HashSet::with_capacity(manifest.rows as usize), Vec::new());
-    for cluster in 0..own.facts.clusters() {
-        if progress.interrupted() {
-            return Err(Error::interrupted());
-        }
+    let mut ids = HashSet::with_capacity(check.manifest.rows as usize);
+    let (mut edges, mut bytes) = (0, Vec::new());
+    check.lists(files::REGION, own.facts.clusters(), |cluster| {
         let wrong = match members::read(&base, &view, cluster, &mut bytes) {
             Err(e) => Some(e.message),
             Ok(()) => SubHnsw::open(view.layout, &bytes)
-                .and_then(|found| check_cluster(&base, &found, &mut ids, &mut report.edges)),
+                .and_then(|found| check_cluster(&base, &found, &mut ids, &mut edges)),
         };
-        if let Some(what) = wrong {
-            let offset = Some(view.clusters[cluster as usize].base.offset);
-            report.found(Finding { file: name.clone(), list: Some(cluster), offset, what, block: None });
-        }
-    }
-    report.lists = Some(own.facts.clusters());
-    report.nodes = manifest.rows;
+        wrong.map(|what| (Some(view.clusters[cluster as usize].base.offset), what))
+    })?;
+    check.report.edges = edges;
     Ok(())
 }
 
