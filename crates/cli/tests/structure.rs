@@ -269,9 +269,20 @@ impl Crate {
         (!target.is_empty() && target != *from).then_some(target)
     }
 
+    /// The paths that a macro makes of one: `$room` is each of the kinds.
+    fn of_kinds(&self, path: Vec<String>) -> Vec<Vec<String>> {
+        if path.iter().all(|part| part != "$room") {
+            return vec![path];
+        }
+        let has_room = |kind: &&&str| self.modules.contains_key(&vec!["kinds".to_string(), kind.to_string()]);
+        let of = |kind: &&str| path.iter().map(|part| part.replace("$room", kind)).collect();
+        KINDS.iter().filter(has_room).map(of).collect()
+    }
+
     fn edges(&self) -> BTreeMap<&Module, BTreeSet<Module>> {
         let edges = |(from, code): (&Module, &String)| {
-            paths(code).iter().filter_map(|path| self.resolve(from, path)).collect()
+            let all = paths(code).into_iter().flat_map(|path| self.of_kinds(path));
+            all.filter_map(|path| self.resolve(from, &path)).collect()
         };
         self.modules.iter().map(|entry| (entry.0, edges(entry))).collect()
     }
@@ -306,7 +317,7 @@ fn paths(code: &str) -> Vec<Vec<String>> {
     for (i, piece) in code.split("use ").enumerate() {
         let (tree, rest) = if i == 0 { ("", piece) } else { piece.split_once(';').unwrap_or((piece, "")) };
         add_tree(&[], tree, &mut found);
-        for word in rest.split(|c: char| !(c.is_alphanumeric() || c == '_' || c == ':')) {
+        for word in rest.split(|c: char| !(c.is_alphanumeric() || "_:$".contains(c))) {
             if word.contains("::") {
                 found.push(word.split("::").filter(|part| !part.is_empty()).map(String::from).collect());
             }

@@ -420,6 +420,18 @@ fn fit_correction(book: &mut Codebook, sample: &[f32]) {
     (book.correction_low, book.correction_step) = best.unwrap_or_default();
 }
 
+/// The root mean square length of vectors with these codes.
+pub(crate) fn root_mean_square_norm<'a>(codebook: &Codebook, codes: impl Iterator<Item = &'a [u8]>) -> f32 {
+    let mut decoded = vec![0f32; codebook.dim];
+    let (mut sum, mut count) = (0f64, 0u32);
+    for code in codes {
+        codebook.decode_rotated(code, &mut decoded);
+        sum += decoded.iter().map(|x| f64::from(x * x)).sum::<f64>();
+        count += 1;
+    }
+    (sum / f64::from(count.max(1))).sqrt() as f32
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
+use stratann_core::PAGE;
 use stratann_storage::budget::Account;
 use stratann_storage::data_file::{FileEntry, failed, open_file};
 use stratann_storage::durable::{seal, sync_folder, unseal, write_synced};
@@ -18,7 +19,7 @@ use xxhash_rust::xxh3::xxh3_64;
 use crate::curve::Curve;
 use crate::kinds::facts::KindFacts;
 use crate::kinds::known::facts;
-use crate::kinds::section::{ListSection, Section};
+use crate::kinds::section::Section;
 use crate::{DType, Metric, files};
 use stratann_params::IndexKind;
 
@@ -43,6 +44,14 @@ pub struct BlockShape {
     /// format version 4.
     #[serde(default, skip_serializing_if = "is_unseeded")]
     pub checksum_seed: u64,
+}
+
+impl BlockShape {
+    /// The pages of a file of lists of so many bytes.
+    pub(crate) fn of_pages(bytes: u64, id_bytes: usize, checksum_seed: u64) -> BlockShape {
+        let count = bytes.div_ceil(PAGE as u64) as u32;
+        BlockShape { count, bytes: PAGE, id_bytes, code_bytes: 0, checksum_seed }
+    }
 }
 
 fn is_zero(bytes: &usize) -> bool {
@@ -172,13 +181,20 @@ impl Manifest {
         self.build.get("seed").and_then(|s| s.as_u64()).unwrap_or(1)
     }
 
-    /// The section of a `hybrid-ivf`.
+    /// The section of its kind, as `read` finds it.
     ///
     /// # Errors
     /// A manifest without one.
-    pub(crate) fn lists(&self, folder: &Path) -> Result<&ListSection> {
-        self.section.lists().ok_or_else(|| {
-            Error::corrupt(format!("{}: the manifest has no section of clusters", folder.display()))
+    pub(crate) fn own<'a, S>(
+        &'a self,
+        folder: &Path,
+        read: impl FnOnce(&'a Section) -> Option<&'a S>,
+    ) -> Result<&'a S> {
+        read(&self.section).ok_or_else(|| {
+            let (folder, kind) = (folder.display(), &self.kind);
+            Error::corrupt(format!(
+                "{folder}: the manifest has no section of a {kind}; build the index again"
+            ))
         })
     }
 

@@ -197,7 +197,7 @@ fn bounds_change_no_answer_however_little_is_visited() {
             let ask = |bounds| {
                 let mut options = visit(10, clusters, bounds);
                 let local_lists = Some(lists);
-                options.switches = ListSwitches { local_lists, ..options.switches.lists() }.into();
+                options.switches = ListSwitches { local_lists, ..options.switches.own() }.into();
                 search(index, &asked.bytes, &options)
             };
             let all = ask(BoundsName::Off);

@@ -66,7 +66,7 @@ fn assert_bounds_are_lossless(index: &Index, asked: &[u8], options: &SearchOptio
     let all = search(index, asked, options);
     for bounds in [BoundsName::Centroid, BoundsName::Code, BoundsName::Both] {
         let mut options = *options;
-        options.switches = ListSwitches { bounds, ..options.switches.lists() }.into();
+        options.switches = ListSwitches { bounds, ..options.switches.own() }.into();
         let some = search(index, asked, &options);
         assert_eq!((&some.ids, &some.distances), (&all.ids, &all.distances), "{options:?}");
         let walk = |a: &Answers| (a.stats.clusters, a.stats.expanded, a.stats.edge_reads);
@@ -112,7 +112,7 @@ fn a_walk_through_every_cluster_finds_most() {
         let recall = |list| {
             let mut options = visit(10, MAX_PROBES, list, BoundsName::Both);
             // Where walks begin is left to the entries.
-            options.switches = ListSwitches { votes: Some(1), ..options.switches.lists() }.into();
+            options.switches = ListSwitches { votes: Some(1), ..options.switches.own() }.into();
             let answers = search(&index, &asked.bytes, &options);
             let found = answers.ids.chunks(10).zip(truth.ids.chunks(10));
             let found: usize =

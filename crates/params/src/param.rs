@@ -379,6 +379,24 @@ pub trait Group: Default {
     }
 }
 
+/// No parameters: those of a kind without any.
+impl Group for () {
+    const NAME: &'static str = "";
+    const ABOUT: &'static str = "";
+    const STAGE: Stage = Stage::Build;
+    const KINDS: &'static [IndexKind] = &[];
+    const PARAMS: &'static [Param] = &[];
+    const SHORTHANDS: &'static [Shorthand] = &[];
+
+    fn set(&mut self, _: &str, _: &Value) -> bool {
+        false
+    }
+
+    fn get(&self, _: &str) -> Option<Value> {
+        None
+    }
+}
+
 /// The names of the parameters of a group, for keys of reports: `Key::<SearchSettings>::k`.
 pub struct Key<G>(PhantomData<G>);
 

@@ -81,10 +81,9 @@ fn made_queries(build: &Build<'_>, k: usize, budget: u64) -> Result<Known> {
         queries.extend_from_slice(&maker.query(row, &read(row)?, &near));
     }
     let truth = groundtruth::neighbours_of_made(base, (&rows, &queries), metric, k, budget, build.progress)?;
-    let external = |&row: &u32| build.external.as_ref().map_or(u64::from(row), |ids| ids[row as usize]);
     Ok(Known {
         queries,
-        truth: truth.ids.iter().map(external).collect(),
+        truth: truth.ids.iter().map(|&row| build.external_id(row)).collect(),
         truth_k: truth.k,
         distances: truth.distances,
         hidden: Vec::new(),

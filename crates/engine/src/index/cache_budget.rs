@@ -56,7 +56,7 @@ impl CacheBudget {
             }
             (CacheBudget::Auto, None) => doctor::available_memory_bytes().unwrap_or(0) / 2,
         };
-        left.min(kinds::usable_cache_bytes(manifest))
+        left.min(kinds::kind_of(manifest).usable_cache_bytes(manifest))
     }
 }
 
@@ -80,7 +80,7 @@ mod tests {
         let base = Reader::from_memory(shape, bytes.clone()).unwrap();
         build(&base, dir.path(), &BuildOptions::new(IndexKind::Flat, Metric::L2), &Quiet).unwrap();
         let (_, manifest) = Manifest::read(dir.path()).unwrap();
-        let all = kinds::usable_cache_bytes(&manifest);
+        let all = kinds::kind_of(&manifest).usable_cache_bytes(&manifest);
         assert!(all > 192_000 && all < 400_000, "{all}");
         let open_bytes = manifest.planned_account(0).total();
         let beside = |bytes, low_memory_bytes| Reserve { bytes, low_memory_bytes, threads: 1 };

@@ -159,12 +159,14 @@ impl Index {
     /// # Errors
     /// A file that cannot be read, or is damaged.
     pub(crate) fn fill_memory(&mut self, budget_bytes: u64) -> Result<()> {
-        self.kind.fill_memory(&self.base, budget_bytes)
+        self.kind.lists_mut().map_or(Ok(()), |lists| lists.fill_memory(&self.base, budget_bytes))
     }
 
     /// Stops learning from queries, and frees the memory of it.
     pub(crate) fn stop_learning(&mut self) {
-        self.kind.stop_learning();
+        if let Some(lists) = self.kind.lists_mut() {
+            lists.learning.stop();
+        }
     }
 
     /// Queries in flight per thread that has so few of them, so that each may use a larger width; `None` for the

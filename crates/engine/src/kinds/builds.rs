@@ -1,6 +1,5 @@
 //! The build of an index, by the options of its kind.
 
-use super::flat::Flat;
 use super::options::KindOptions;
 use super::questions::BuildsKind;
 use crate::dataset::{Reader, Scan};
@@ -10,17 +9,17 @@ use crate::stages::options::BuildOptions;
 use crate::stages::plan::BuildPlan;
 use stratann_storage::Result;
 
-/// The options of a kind, which build an index.
-fn own(options: &KindOptions) -> &dyn BuildsKind {
-    match options {
-        KindOptions::Flat => &Flat,
-        KindOptions::DiskGraph(own) => own,
-        KindOptions::HybridIvf(own) => &**own,
-        KindOptions::GridIvf(own) => own,
-        KindOptions::GpuIvf(own) => own,
-        KindOptions::RemoteHnsw(own) => own,
-    }
+/// Makes the sum of builds.
+macro_rules! builds {
+    ($($variant:ident $room:ident,)*) => {
+        /// The options of a kind, which build an index.
+        fn own(options: &KindOptions) -> &dyn BuildsKind {
+            match options { $(KindOptions::$variant(own) => own,)* }
+        }
+    };
 }
+
+with_kinds!(builds);
 
 /// Plans the memory and the disk of a build.
 ///

@@ -1,6 +1,21 @@
-//! The kinds of index: a closed sum, with one match for each question that the engine asks of a kind.
+//! The kinds of index: a closed sum.
 //!
-//! A kind is a folder here, one in `stratann_core::kinds`, its options, and a line in each match.
+//! A kind is a folder here, one in `stratann_core::kinds`, its options, and a line in [`with_kinds`].
+
+/// Gives every kind to the macro of a sum: its variant and its room. A room has `options::{Options, Switches}`,
+/// `facts::FACTS`, the type `Index` of an open index, and a type named as the variant, which answers without one.
+macro_rules! with_kinds {
+    ($sum:ident) => {
+        $sum! {
+            Flat flat,
+            DiskGraph disk_graph,
+            HybridIvf hybrid_ivf,
+            GridIvf grid_ivf,
+            GpuIvf gpu_ivf,
+            RemoteHnsw remote_hnsw,
+        }
+    };
+}
 
 pub mod answers;
 pub mod blocks;
@@ -29,7 +44,7 @@ pub mod split;
 pub(crate) mod state_bytes;
 
 use std::fs::File;
-use std::ops::{Deref, DerefMut};
+use std::ops::Deref;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -73,15 +88,30 @@ use remote_hnsw::open::RemoteIndex;
 use stratann_params::IndexKind;
 use stratann_params::search::GpuSwitches;
 
-/// The part of an open index beyond [`Base`], which answers by its kind.
-pub(crate) enum KindIndex {
-    Flat(Flat),
-    DiskGraph(GraphTables),
-    HybridIvf(ListIndex),
-    GridIvf(GridIndex),
-    GpuIvf(Box<GpuIndex>),
-    RemoteHnsw(Box<RemoteIndex>),
+/// Makes the sum of open indexes, which answer as their kind.
+macro_rules! index {
+    ($($variant:ident $room:ident,)*) => {
+        /// The part of an open index beyond [`Base`], which answers by its kind.
+        pub(crate) enum KindIndex {
+            $($variant(Box<$room::Index>),)*
+        }
+
+        impl Deref for KindIndex {
+            type Target = dyn OpenKind;
+
+            fn deref(&self) -> &(dyn OpenKind + 'static) {
+                match self { $(KindIndex::$variant(own) => &**own,)* }
+            }
+        }
+
+        /// The answers of a kind.
+        pub(crate) fn kind(of: IndexKind) -> &'static dyn Kind {
+            match of { $(IndexKind::$variant => &$room::$variant,)* }
+        }
+    };
 }
+
+with_kinds!(index);
 
 impl KindIndex {
     /// Opens what the kind holds in RAM, of a whole index or of the units that one server holds. Units that another
@@ -96,16 +126,17 @@ impl KindIndex {
         warnings: &mut Vec<String>,
     ) -> Result<KindIndex> {
         Ok(match base.kind {
-            IndexKind::Flat => KindIndex::Flat(Flat),
-            IndexKind::DiskGraph => KindIndex::DiskGraph(GraphTables::open(base)?),
-            IndexKind::HybridIvf => KindIndex::HybridIvf(ListIndex::open(base, held, options, warnings)?),
-            IndexKind::GridIvf => {
-                let previous_version =
-                    if let Some(KindIndex::GridIvf(grid)) = previous_version { Some(grid) } else { None };
-                KindIndex::GridIvf(GridIndex::open(base, held, previous_version)?)
+            IndexKind::Flat => KindIndex::Flat(Flat.into()),
+            IndexKind::DiskGraph => KindIndex::DiskGraph(GraphTables::open(base)?.into()),
+            IndexKind::HybridIvf => {
+                KindIndex::HybridIvf(ListIndex::open(base, held, options, warnings)?.into())
             }
-            IndexKind::GpuIvf => KindIndex::GpuIvf(Box::new(GpuIndex::open(base, options, warnings)?)),
-            IndexKind::RemoteHnsw => KindIndex::RemoteHnsw(Box::new(RemoteIndex::open(base)?)),
+            IndexKind::GridIvf => {
+                let before = previous_version.and_then(KindIndex::sliced);
+                KindIndex::GridIvf(GridIndex::open(base, held, before)?.into())
+            }
+            IndexKind::GpuIvf => KindIndex::GpuIvf(GpuIndex::open(base, options, warnings)?.into()),
+            IndexKind::RemoteHnsw => KindIndex::RemoteHnsw(RemoteIndex::open(base)?.into()),
         })
     }
 
@@ -141,6 +172,11 @@ impl KindIndex {
         if let KindIndex::HybridIvf(own) = self { Some(own) } else { None }
     }
 
+    /// The same, to change what is in memory.
+    pub(crate) fn lists_mut(&mut self) -> Option<&mut ListIndex> {
+        if let KindIndex::HybridIvf(own) = self { Some(own) } else { None }
+    }
+
     /// The lists in slices, of the kind that a planner divides over servers.
     pub(crate) fn sliced(&self) -> Option<&GridIndex> {
         if let KindIndex::GridIvf(own) = self { Some(own) } else { None }
@@ -169,70 +205,13 @@ impl KindIndex {
     }
 }
 
-impl Deref for KindIndex {
-    type Target = dyn OpenKind;
-
-    fn deref(&self) -> &(dyn OpenKind + 'static) {
-        match self {
-            KindIndex::Flat(own) => own,
-            KindIndex::DiskGraph(own) => own,
-            KindIndex::HybridIvf(own) => own,
-            KindIndex::GridIvf(own) => own,
-            KindIndex::GpuIvf(own) => &**own,
-            KindIndex::RemoteHnsw(own) => &**own,
-        }
-    }
-}
-
-impl DerefMut for KindIndex {
-    fn deref_mut(&mut self) -> &mut (dyn OpenKind + 'static) {
-        match self {
-            KindIndex::Flat(own) => own,
-            KindIndex::DiskGraph(own) => own,
-            KindIndex::HybridIvf(own) => own,
-            KindIndex::GridIvf(own) => own,
-            KindIndex::GpuIvf(own) => &mut **own,
-            KindIndex::RemoteHnsw(own) => &mut **own,
-        }
-    }
-}
-
-/// The answers of a kind.
-pub(crate) fn kind(of: IndexKind) -> &'static dyn Kind {
-    match of {
-        IndexKind::DiskGraph => &disk_graph::DiskGraph,
-        IndexKind::HybridIvf => &hybrid_ivf::HybridIvf,
-        IndexKind::GridIvf => &grid_ivf::GridIvf,
-        IndexKind::GpuIvf => &gpu_ivf::GpuIvf,
-        IndexKind::RemoteHnsw => &remote_hnsw::RemoteHnsw,
-        IndexKind::Flat => &flat::Flat,
-    }
-}
-
 /// The answers of the kind of an index. Those of a `disk-graph` are those of a kind that this program does not know.
 pub(crate) fn kind_of(manifest: &Manifest) -> &'static dyn Kind {
     kind(manifest.kind().unwrap_or(IndexKind::DiskGraph))
 }
 
-/// The memory of queries, as far as the manifest tells. With `low_memory` fewer of them are in flight.
-pub(crate) fn planned_query(manifest: &Manifest, low_memory: bool) -> PlannedQuery {
-    let of_kind = kind_of(manifest).planned_query(manifest, low_memory);
-    of_kind.unwrap_or_else(|| blocks::planned_query(manifest))
-}
-
-/// The roles of the files besides the data file that every server of a partitioned index needs whole.
-pub(crate) fn shared_roles(manifest: &Manifest) -> Vec<&'static str> {
-    kind_of(manifest).shared_roles(manifest)
-}
-
-/// Bytes of a cache that holds all that queries read. A `hybrid-ivf` holds lists and vectors in memory itself, as many
-/// as its budget has room for, so that a cache would hold them twice. Of a `remote-hnsw` a tenth is usual.
-pub(crate) fn usable_cache_bytes(manifest: &Manifest) -> u64 {
-    kind_of(manifest).usable_cache_bytes(manifest)
-}
-
-pub(crate) use self::division::{SlicedLists, adapt, divide, division_account};
-pub(crate) use grid_ivf::divide::{Adapted, Divided, Over, Placed as PlacedSlices};
+pub(crate) use self::division::{SlicedLists, division_account};
+pub(crate) use grid_ivf::divide::{Adapted, Divided, Over, Placed as PlacedSlices, adapt, divide};
 
 /// The tables that describe units which are not blocks of a graph.
 pub(crate) use hybrid_ivf::tables::ListTables as UnitTables;
@@ -252,13 +231,4 @@ pub(crate) fn visits(folder: &Path, manifest: &Manifest, server: Option<usize>) 
     let path = folder.join(files::learnt(server));
     let learnt = hybrid_ivf::learning::file::load(&path, manifest.build_id, manifest.groups());
     learnt.ok().flatten().map_or(Vec::new(), |summary| summary.visits)
-}
-
-/// The ranges of all units in the data file of a whole index.
-///
-/// # Errors
-/// As [`read_units`].
-pub(crate) fn unit_ranges(folder: &Path, manifest: &Manifest) -> Result<UnitRanges> {
-    let IndexShape { kind: of, block, .. } = shape(folder, manifest)?;
-    kind(of).unit_ranges(folder, manifest, &block)
 }

@@ -16,33 +16,30 @@ impl SearchParams for stratann_core::kinds::sorted::Params {
     }
 }
 
-/// The parameters of the kind.
-pub(crate) fn own(params: &KindParams) -> &dyn SearchParams {
-    match params {
-        KindParams::Flat(own) => own,
-        KindParams::DiskGraph(own) => own,
-        KindParams::HybridIvf(own) => own,
-        KindParams::GridIvf(own) => own,
-        KindParams::GpuIvf(own) => own,
-        KindParams::RemoteHnsw(own) => own,
-        #[cfg(feature = "test-kind")]
-        KindParams::Sorted(own) => own,
-    }
+/// Makes the sums of parameters.
+macro_rules! parameters {
+    ($($variant:ident $room:ident,)*) => {
+        /// The parameters of the kind.
+        pub(crate) fn own(params: &KindParams) -> &dyn SearchParams {
+            match params {
+                $(KindParams::$variant(own) => own,)*
+                #[cfg(feature = "test-kind")]
+                KindParams::Sorted(own) => own,
+            }
+        }
+
+        /// The parameters of the kind, to change them.
+        pub(crate) fn own_mut(params: &mut KindParams) -> &mut dyn SearchParams {
+            match params {
+                $(KindParams::$variant(own) => own,)*
+                #[cfg(feature = "test-kind")]
+                KindParams::Sorted(own) => own,
+            }
+        }
+    };
 }
 
-/// The parameters of the kind, to change them.
-pub(crate) fn own_mut(params: &mut KindParams) -> &mut dyn SearchParams {
-    match params {
-        KindParams::Flat(own) => own,
-        KindParams::DiskGraph(own) => own,
-        KindParams::HybridIvf(own) => own,
-        KindParams::GridIvf(own) => own,
-        KindParams::GpuIvf(own) => own,
-        KindParams::RemoteHnsw(own) => own,
-        #[cfg(feature = "test-kind")]
-        KindParams::Sorted(own) => own,
-    }
-}
+with_kinds!(parameters);
 
 /// The parameters of a point of the recall curve. `variant` is the one that the curve was measured with.
 pub(crate) fn params_at(of: IndexKind, k: u32, point: &Point, variant: Option<&str>) -> Params {

@@ -1,11 +1,13 @@
 //! Memory of searches: of an open index exactly, of one that is not open yet as far as its manifest tells.
 
 use stratann_core::query::Params;
+use stratann_params::search::ListSwitches;
 use stratann_storage::budget::{Account, THREAD_BYTES};
 
 use super::{Reserve, SearchOptions};
 use crate::exec::{BatchOptions, SLOT_BYTES};
 use crate::index::Index;
+use crate::kinds::blocks;
 use crate::kinds::effort::Effort;
 use crate::kinds::kind;
 use crate::kinds::own;
@@ -16,7 +18,9 @@ use crate::{curve, kinds};
 /// manifest tells; rounded up where it does not. With `low_memory` fewer are in flight, and doorbells are as short as
 /// they may be.
 pub fn reserve(manifest: &Manifest, options: &SearchOptions, low_memory: bool) -> [(&'static str, u64); 3] {
-    let planned = kinds::planned_query(manifest, low_memory);
+    let planned = kinds::kind_of(manifest)
+        .planned_query(manifest, low_memory)
+        .unwrap_or_else(|| blocks::planned_query(manifest));
     let threads = options.threads as u64;
     let state = planned.tables_bytes
         + longest_list(manifest, options) * 24
@@ -158,7 +162,8 @@ impl Index {
 
     /// The part of [`Index::query_bytes`] that depends on the index alone.
     fn tables_bytes(&self, options: &SearchOptions) -> u64 {
-        let local_beam = u64::from(options.switches.lists().local_list.unwrap_or(0)).max(options.k as u64);
+        let local_beam =
+            u64::from(options.switches.own::<ListSwitches>().local_list.unwrap_or(0)).max(options.k as u64);
         let tables = self.kind.query_tables_bytes(&self.base, local_beam);
         // Ids and ranks of the block that is expanded.
         let coded =

@@ -13,6 +13,7 @@ use crate::kinds::options::LearnOptions;
 use crate::search::{Effort, SearchOptions};
 use stratann_core::query::ScoringMode;
 use stratann_params::choices::Learn;
+use stratann_params::search::RemoteSwitches;
 use stratann_storage::ledger::Ledger;
 use stratann_storage::link::{Log, Tls, Versions};
 use stratann_storage::remote_memory::Credentials;
@@ -51,7 +52,7 @@ impl Caps {
         if options.k > self.max_k {
             return above("k", options.k as u64, "max_k", self.max_k as u64);
         }
-        if let Some(ef) = options.switches.remote().ef.filter(|&ef| ef > self.max_list) {
+        if let Some(ef) = options.switches.own::<RemoteSwitches>().ef.filter(|&ef| ef > self.max_list) {
             return above("ef", ef.into(), "max_list", self.max_list.into());
         }
         match options.effort {

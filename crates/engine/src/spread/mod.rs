@@ -493,7 +493,7 @@ fn share(
     progress: &dyn Progress,
 ) -> Result<BTreeMap<FileName, FileEntry>> {
     let mut shared = BTreeMap::new();
-    for role in kinds::shared_roles(manifest) {
+    for role in kinds::kind_of(manifest).shared_roles(manifest) {
         progress.check_interrupted()?;
         let (name, entry) = manifest.file(role)?;
         let from = index.join(name);

@@ -90,7 +90,7 @@ pub fn moved(old: PartOf<'_>, new: PartOf<'_>) -> Result<Option<MovedUnits>> {
     }
     let new_bytes = new.manifest.file(&new.manifest.part_role(new.server))?.1.bytes;
     let (Some(old), Some(held)) = (HeldUnits::read(old)?, HeldUnits::read(new)?) else { return Ok(None) };
-    let ranges = kinds::unit_ranges(new.folder, new.manifest)?;
+    let ranges = kinds::kind_of(new.manifest).unit_ranges(new.folder, new.manifest)?;
     Ok(Some(MovedUnits { ranges, old, new: held, new_bytes }))
 }
 

@@ -12,7 +12,6 @@ use stratann_kernel::codes::Codebook;
 use stratann_storage::data_file::FileEntry;
 use stratann_storage::{Error, Progress, Result, budget, data_file, input};
 
-use super::blocks::layout::LayoutFacts;
 use super::forecast::Forecast;
 use super::options::BuildOptions;
 use super::plan::BuildPlan;
@@ -23,7 +22,8 @@ use super::stage::{SCAN, Stage};
 use super::state::Partial;
 use crate::dataset::{self, Reader, Scan};
 use crate::files;
-use crate::manifest::{FORMAT_VERSION, Manifest};
+use crate::kinds::section::Section;
+use crate::manifest::{BlockShape, FORMAT_VERSION, Manifest};
 
 /// Partition of a set's rows into parts, for work row by row. It depends on the set only, because sums of floats depend
 /// on it.
@@ -216,10 +216,11 @@ impl<'a> Build<'a> {
     pub(crate) fn manifest(
         &mut self,
         scan: &Scan,
-        layout: &LayoutFacts,
+        blocks: BlockShape,
         code_error: f32,
+        section: Section,
     ) -> Result<Manifest> {
-        let manifest = publish::manifest(self, scan.rows, layout.blocks, code_error)?;
+        let manifest = publish::manifest(self, scan.rows, blocks, code_error, section)?;
         self.partial.finish(publish::FILES, &manifest.files)?;
         Ok(manifest)
     }
@@ -237,6 +238,16 @@ impl<'a> Build<'a> {
         });
         // 0 is that of older formats.
         Ok(checksum(all.to_string().as_bytes()).max(1))
+    }
+
+    /// Returns the bytes of an id.
+    pub(crate) fn id_bytes(&self) -> usize {
+        if self.largest_id > u64::from(u32::MAX) { 8 } else { 4 }
+    }
+
+    /// Returns the id that the user gave a row, or else its number.
+    pub(crate) fn external_id(&self, row: u32) -> u64 {
+        self.external.as_ref().map_or(u64::from(row), |ids| ids[row as usize])
     }
 
     /// Returns the path of the file of this role.

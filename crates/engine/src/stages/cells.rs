@@ -3,15 +3,57 @@
 
 use stratann_storage::{Error, Result};
 
+use crate::clusterings::memory::{KmeansMemory, PRODUCT_BYTES};
 use crate::clusterings::{CHUNK, evenly, kmeans, nearest_of, order, sample_of};
 use crate::dataset::Scan;
 use crate::parallel;
 use crate::stages::build::Build;
 use crate::stages::space::Space;
 
+/// The file of the cell of every row, u32; `u32::MAX` for rows that are left out.
+pub(crate) const OF_ROW: &str = "clusters.tmp";
 /// Sampled rows per centroid; fewer fit them poorly, more gain little.
 pub(crate) const SAMPLE_PER_CELL: usize = 32;
 pub(crate) const ROUNDS: usize = 8;
+
+/// Rows that k-means has for each centroid, at least.
+const SAMPLE_LEAST: u64 = 8;
+
+/// The memory of finding cells of a set.
+#[derive(Clone, Copy)]
+pub(crate) struct CellsMemory {
+    pub(crate) rows: u64,
+    pub(crate) cells: u64,
+    pub(crate) kmeans: KmeansMemory,
+}
+
+impl CellsMemory {
+    /// Centroids as they are found, as they were before, and in their order; sizes and errors of cells beside them.
+    pub(crate) fn centroid_bytes(self) -> u64 {
+        self.cells * (self.kmeans.centroid_bytes() + 48)
+    }
+
+    /// Centroids and so many rows of the sample that they are found from.
+    pub(crate) fn bytes(self, sample: u64) -> u64 {
+        sample * self.kmeans.row_bytes() + self.centroid_bytes()
+    }
+
+    /// The least that finding cells takes.
+    pub(crate) fn least_bytes(self) -> u64 {
+        self.bytes(self.rows.min(SAMPLE_LEAST * self.cells))
+    }
+
+    /// Rows of the sample that `free` bytes have room for.
+    pub(crate) fn sample(self, free: u64) -> u64 {
+        let room = free.saturating_sub(self.centroid_bytes()) / self.kmeans.row_bytes();
+        (SAMPLE_PER_CELL as u64 * self.cells).min(self.rows).min(room.max(1))
+    }
+
+    /// Rows of so many bytes that a thread assigns.
+    pub(crate) fn assigned_bytes(self, row_bytes: u64) -> u64 {
+        CHUNK as u64 * (4 * self.kmeans.dim + row_bytes) + PRODUCT_BYTES
+    }
+}
 
 /// The cells of a set.
 pub(crate) struct Cells {

@@ -7,9 +7,11 @@ use std::path::{Path, PathBuf};
 
 use stratann_storage::{Error, Result, input};
 
+use super::build::{Build, IDS};
 use super::regions::Regions;
+use super::tables::write_table;
 use crate::dataset::Scan;
-use crate::stages::build::Build;
+use crate::parallel;
 
 /// File in which vectors wait for their lists when not all fit in memory.
 const SPILL: &str = "spill.tmp";
@@ -28,30 +30,55 @@ pub(crate) struct ListRows<'a> {
 }
 
 /// Lists that are written at a time: their vectors and rows, list by list.
-pub(crate) struct Part {
-    pub(crate) lists: Range<u32>,
-    pub(crate) vectors: Vec<u8>,
-    pub(crate) rows: Vec<u32>,
+struct Part {
+    lists: Range<u32>,
+    vectors: Vec<u8>,
+    rows: Vec<u32>,
+}
+
+/// One list before it is written.
+#[derive(Clone, Copy)]
+pub(crate) struct RowsOfList<'a> {
+    pub(crate) list: u32,
+    pub(crate) vectors: &'a [u8],
+    pub(crate) rows: &'a [u32],
 }
 
 impl ListRows<'_> {
-    /// Shows all lists to `write`, in their order, some at a time.
+    /// Writes every list by `write`, on all threads, and leaves the id of every row. `write` returns the rows of a list
+    /// in the order of their ids; `worker` makes what a thread works with.
     ///
     /// # Errors
     /// Files that cannot be read or written; an interruption; what `write` fails with.
-    pub(crate) fn each_part(&self, scan: &Scan, mut write: impl FnMut(Part) -> Result<()>) -> Result<()> {
+    pub(crate) fn write_each<W>(
+        &self,
+        scan: &Scan,
+        worker: impl Fn() -> W + Sync,
+        write: impl Fn(&mut W, &RowsOfList<'_>) -> Result<Vec<u32>> + Sync,
+    ) -> Result<()> {
+        let mut id_of_row = vec![u32::MAX; self.list_of_row.len()];
         let parts = self.parts();
         let spilled = if parts.len() > 1 { Some(self.spill(&parts, scan)?) } else { None };
-        for part in &parts {
-            write(match &spilled {
-                None => self.gather(part.clone(), scan)?,
-                Some(path) => self.read_spilled(part.clone(), path)?,
-            })?;
+        for lists in parts {
+            let part = match &spilled {
+                None => self.gather(lists, scan)?,
+                Some(path) => self.read_spilled(lists, path)?,
+            };
+            let write_list = |worker: &mut W, list| {
+                self.build.progress.check_interrupted()?;
+                let (slots, size) = (self.slots(&part, list), self.vector_bytes);
+                let vectors = &part.vectors[slots.start * size..slots.end * size];
+                write(worker, &RowsOfList { list, vectors, rows: &part.rows[slots] })
+            };
+            let written = parallel::map_with(part.lists.clone(), &worker, write_list);
+            for (list, rows) in part.lists.clone().zip(written) {
+                rows?.iter().zip(self.first_id(list)..).for_each(|(&row, id)| id_of_row[row as usize] = id);
+            }
         }
         if let Some(path) = spilled {
             let _ = std::fs::remove_file(path);
         }
-        Ok(())
+        write_table(&self.build.partial.path(IDS), &id_of_row)
     }
 
     fn list_count(&self) -> u32 {
@@ -59,7 +86,7 @@ impl ListRows<'_> {
     }
 
     /// The members of a list within a part.
-    pub(crate) fn slots(&self, part: &Part, list: u32) -> Range<usize> {
+    fn slots(&self, part: &Part, list: u32) -> Range<usize> {
         let base = self.first_id(part.lists.start);
         (self.first_id(list) - base) as usize..(self.first_id(list + 1) - base) as usize
     }

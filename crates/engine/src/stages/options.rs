@@ -98,6 +98,11 @@ impl BuildOptions {
         self.calibration_queries.min(rows / 2)
     }
 
+    /// Bytes of a calibration; 0 of a build without one.
+    pub(crate) fn calibration_bytes(&self, bytes: u64) -> u64 {
+        if self.calibration_queries == 0 { 0 } else { bytes }
+    }
+
     pub(crate) fn check(&self, base: &Reader) -> Result<()> {
         let shape = base.shape();
         let bad = |text: String| Err(Error::bad_input(text));

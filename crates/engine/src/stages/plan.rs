@@ -7,6 +7,7 @@ use stratann_storage::{Error, Result};
 use super::forecast::{Forecast, Size};
 use super::options::BuildOptions;
 use super::stage::{PlannedStage, Stage};
+use crate::curve::CALIBRATION_IN_FLIGHT;
 use crate::dataset::Shape;
 
 /// Rows that train the codebook.
@@ -84,16 +85,17 @@ pub(crate) struct BuildMemory {
 }
 
 impl BuildMemory {
-    /// Divides the budget of `options` for these stages.
+    /// Divides the budget of `options` for these stages. Tables take so many bytes a row, ids of the user excluded.
     ///
     /// # Errors
     /// `ErrorKind::Budget` when it does not fit, naming the smallest budget that works.
     pub(crate) fn divide(
         options: &BuildOptions,
-        tables: u64,
+        (rows, row_bytes): (u64, u64),
         stages: &[PlannedStage<'_>],
         each_thread: u64,
     ) -> Result<BuildMemory> {
+        let tables = rows * (row_bytes + if options.ids.is_some() { 12 } else { 0 });
         let needs = stages.iter().filter_map(|stage| stage.memory);
         let (what, work) = needs.max_by_key(|memory| memory.1).unwrap_or(("", 0));
         let program = PROGRAM_BYTES + BUFFER_BYTES;
@@ -114,6 +116,26 @@ impl BuildMemory {
             work,
         })
     }
+
+    /// The plan of so many rows whose stages take these bytes. Blocks and codes have no memory in it.
+    pub(crate) fn plan(&self, rows: u64, stages: &[u64], disk_bytes: u64, own: ListPlan) -> BuildPlan {
+        let peak = stages.iter().fold(self.work, |most, &bytes| most.max(bytes));
+        BuildPlan {
+            points_per_cell: rows,
+            in_ram: false,
+            threads: self.threads as usize,
+            ram_bytes: self.fixed + peak,
+            disk_bytes,
+            block_memory_bytes: 0,
+            code_memory_bytes: 0,
+            cell_bytes: 0,
+            point_bytes: 0,
+            codebook_sample: 0,
+            own: KindPlan::Lists(own),
+            calibration_in_flight: CALIBRATION_IN_FLIGHT,
+            stages: Vec::new(),
+        }
+    }
 }
 
 impl BuildPlan {
@@ -123,6 +145,14 @@ impl BuildPlan {
         let foreseen =
             stages.iter().filter_map(|planned| Some((planned.stage, planned.seconds.as_ref()?(&size))));
         BuildPlan { stages: foreseen.collect(), ..self }
+    }
+
+    /// How a build of inverted lists divides its memory; without limits where there are no lists.
+    pub(crate) fn lists(&self) -> ListPlan {
+        match self.own {
+            KindPlan::Lists(own) => own,
+            KindPlan::Blocks { .. } => ListPlan { sample: usize::MAX, pool_bytes: usize::MAX },
+        }
     }
 
     /// Seconds that the build is expected to take on a current machine. Once it runs, the first stages tell how fast

@@ -25,6 +25,7 @@ pub(crate) fn manifest(
     rows: u64,
     blocks: BlockShape,
     code_error: f32,
+    section: Section,
 ) -> Result<Manifest> {
     let shape = build.base.shape();
     let mut known: BTreeMap<FileName, FileEntry> = build.partial.facts(FILES).unwrap_or_default();
@@ -50,7 +51,7 @@ pub(crate) fn manifest(
         build_id: BuildId::default(),
         files: entries,
         curves: Vec::new(),
-        section: Section::None {},
+        section,
         spread: None,
         damaged_newer: Vec::new(),
     };

@@ -178,7 +178,7 @@ impl Bench<'_> {
             threads: self.threads(),
             calibration_queries: 0,
             profile: Some(profile.clone()),
-            ..BuildOptions::new(KindOptions::HybridIvf(Box::new(own)), self.args.metric())
+            ..BuildOptions::new(KindOptions::HybridIvf(own), self.args.metric())
         };
         build::build(base, &folder, &options, self.printer)?;
         Ok(folder)

@@ -74,6 +74,14 @@ impl AtomicFile {
         self.file().write_all_at(bytes, offset).map_err(|e| Error::io("writing", &self.path, &e))
     }
 
+    /// Gives the file its length, for writers at offsets. What is never written stays a hole.
+    ///
+    /// # Errors
+    /// When writing fails.
+    pub fn set_len(&self, bytes: u64) -> Result<()> {
+        self.file().set_len(bytes).map_err(|e| Error::io("writing", &self.path, &e))
+    }
+
     /// The file itself, for writers at offsets that do not use `write`.
     pub fn file(&self) -> &File {
         self.writer.get_ref()

@@ -142,6 +142,7 @@ fn params_json(options: &SearchOptions, used: Option<&Params>, k: usize) -> serd
         Effort::SearchList(..) | Effort::Nprobe(..) => None,
     };
     let setting = used.map(setting);
+    let graph: GraphSwitches = options.switches.own();
     let mut params = serde_json::json!({
         (Key::<SearchSettings>::k): k,
         (Key::<SearchSettings>::recall): asked,
@@ -152,8 +153,8 @@ fn params_json(options: &SearchOptions, used: Option<&Params>, k: usize) -> serd
         (Key::<SearchSettings>::mode): options.mode.name(),
         (Key::<SearchSettings>::in_flight): options.in_flight,
         (Key::<SearchSettings>::admission): options::admission_name(options.admission),
-        (Key::<GraphSwitches>::head): options.switches.graph().head,
-        (Key::<GraphSwitches>::whole_blocks): options.switches.graph().whole_blocks,
+        (Key::<GraphSwitches>::head): graph.head,
+        (Key::<GraphSwitches>::whole_blocks): graph.whole_blocks,
     });
     for (name, value) in used.map(reported_params).unwrap_or_default() {
         params[name] = value;

@@ -6,6 +6,7 @@ use crate::kinds::options::Switches;
 use crate::kinds::questions::{SearchParams, grown};
 use stratann_core::kinds::{KindParams, disk_graph};
 use stratann_core::query::Params;
+use stratann_params::search::GraphSwitches;
 use stratann_storage::Result;
 
 /// Margins that are tried: the share of the distance to the k-th result by which the best unread candidate must be
@@ -96,7 +97,7 @@ impl SearchParams for disk_graph::Params {
     }
 
     fn apply_switches(&mut self, _: u32, switches: &Switches, _: Option<&str>) -> Result<()> {
-        let switches = switches.graph();
+        let switches: GraphSwitches = switches.own();
         check_slack(self.stop_slack)?;
         self.head = switches.head;
         self.whole_blocks = switches.whole_blocks;

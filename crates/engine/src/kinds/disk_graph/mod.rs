@@ -8,19 +8,13 @@ pub(crate) mod open;
 pub mod options;
 
 use stratann_core::query::Params;
-use stratann_params::build::GraphOptions;
 use stratann_storage::Result;
 
-use self::open::GraphTables;
+pub(crate) use self::open::GraphTables as Index;
 use crate::curve::Point;
-use crate::dataset::{Reader, Scan};
 use crate::findings::Verification;
 use crate::kinds::blocks;
-use crate::kinds::questions::{BuildsKind, Kind, OpenKind};
-use crate::manifest::Manifest;
-use crate::stages::build::Build;
-use crate::stages::options::BuildOptions;
-use crate::stages::plan::BuildPlan;
+use crate::kinds::questions::{Kind, OpenKind};
 
 /// Answers about an index that is not open.
 pub(crate) struct DiskGraph;
@@ -39,17 +33,6 @@ impl Kind for DiskGraph {
     }
 
     fn verify(&self, check: &mut Verification<'_>) -> Result<()> {
-        blocks::verify::check(check, GraphTables::open, |tables, base| tables.checked(base))
-    }
-}
-
-impl BuildsKind for GraphOptions {
-    fn plan(&self, base: &Reader, options: &BuildOptions) -> Result<BuildPlan> {
-        let stages = build::forecast::stages(&base.shape(), options, self);
-        blocks::plan::plan(base, options, (self, true), &stages)
-    }
-
-    fn run(&self, build: &mut Build<'_>, scan: &Scan) -> Result<Manifest> {
-        build::run(build, self, scan)
+        blocks::verify::check(check, Index::open, |tables, base| tables.checked(base))
     }
 }

@@ -14,7 +14,8 @@ use stratann_storage::data_file::{read_file, read_resident};
 use stratann_storage::tier::Resident;
 
 use super::{account, calibration};
-use crate::base::{Base, read_role};
+use crate::base::{Base, decode_role};
+use crate::codebook::root_mean_square_norm;
 use crate::curve::Grid;
 use crate::files;
 use crate::kinds::blocks;
@@ -46,20 +47,18 @@ impl GraphTables {
     /// A file that is missing or damaged.
     pub(crate) fn open(base: &Base) -> Result<GraphTables> {
         let (folder, manifest) = (&base.folder, &base.manifest);
-        let (path, bytes) = read_role(folder, manifest, files::CODEBOOK)?;
-        let codebook = files::decode_codebook(&bytes)
-            .filter(|c| c.dim == manifest.dim)
-            .ok_or_else(|| files::senseless(&path))?;
-        let (path, bytes) = read_role(folder, manifest, files::MAP)?;
-        let map = files::decode_map(&bytes)
-            .filter(|m| u64::from(m.nodes()) == manifest.rows && m.blocks() == manifest.blocks.count)
-            .ok_or_else(|| files::senseless(&path))?;
-        let (path, bytes) = read_role(folder, manifest, files::HEAD)?;
-        let head = files::decode_head(&bytes)
-            .filter(|h| h.is_consistent(manifest.rows as u32))
-            .ok_or_else(|| files::senseless(&path))?;
+        let codebook = decode_role(folder, manifest, files::CODEBOOK, |bytes| {
+            files::decode_codebook(bytes).filter(|c| c.dim == manifest.dim)
+        })?;
+        let map = decode_role(folder, manifest, files::MAP, |bytes| {
+            let is_whole = |m: &BlockMap| u64::from(m.nodes()) == manifest.rows;
+            files::decode_map(bytes).filter(|m| is_whole(m) && m.blocks() == manifest.blocks.count)
+        })?;
+        let head = decode_role(folder, manifest, files::HEAD, |bytes| {
+            files::decode_head(bytes).filter(|h| h.is_consistent(manifest.rows as u32))
+        })?;
         let codes = read_codes(folder, manifest, &codebook, &head)?;
-        let vector_norm = root_mean_square_norm(&codebook, &codes, &head);
+        let vector_norm = vector_norm(&codebook, &codes, &head);
         Ok(GraphTables { codebook, codes, map, head, code_error: manifest.code_error, vector_norm })
     }
 
@@ -131,23 +130,18 @@ impl OpenKind for GraphTables {
 }
 
 /// The root mean square length of vectors, by the codes of some nodes of the head graph.
-fn root_mean_square_norm(codebook: &Codebook, codes: &ResidentCodes, head: &HeadGraph) -> f32 {
+fn vector_norm(codebook: &Codebook, codes: &ResidentCodes, head: &HeadGraph) -> f32 {
     const SAMPLE: usize = 1024;
     let step = head.ids.len().div_ceil(SAMPLE).max(1);
     let size = codebook.code_bytes();
-    let mut decoded = vec![0f32; codebook.dim];
-    let (mut sum, mut count) = (0f64, 0u32);
-    for (node, &id) in head.ids.iter().enumerate().step_by(step) {
+    let code = |(node, &id): (usize, &u32)| {
         let (codes, at) = match codes {
             ResidentCodes::All(codes) => (&codes[..], id as usize),
             ResidentCodes::Head(codes) => (&codes[..], node),
         };
-        let Some(code) = codes.get(at * size..(at + 1) * size) else { continue };
-        codebook.decode_rotated(code, &mut decoded);
-        sum += decoded.iter().map(|x| f64::from(x * x)).sum::<f64>();
-        count += 1;
-    }
-    (sum / f64::from(count.max(1))).sqrt() as f32
+        codes.get(at * size..(at + 1) * size)
+    };
+    root_mean_square_norm(codebook, head.ids.iter().enumerate().step_by(step).filter_map(code))
 }
 
 fn read_codes(

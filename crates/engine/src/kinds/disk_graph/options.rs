@@ -1,14 +1,15 @@
 //! Options of a `disk-graph`.
 
 use stratann_params::Group;
-use stratann_params::build::GraphOptions;
+pub use stratann_params::build::GraphOptions as Options;
 use stratann_params::choices::CodePlace;
+pub use stratann_params::search::GraphSwitches as Switches;
 use stratann_storage::{Error, Result};
 
 use crate::codebook::check_code_bytes;
 use crate::record::{Record, Recorded, recorded};
 
-impl Recorded for GraphOptions {
+impl Recorded for Options {
     fn check(&self, dim: usize) -> Result<()> {
         self.check_ranges()?;
         if self.build_list < self.degree {

@@ -1,9 +1,14 @@
 //! The build of `flat`: rows in their order, in blocks.
 
+use stratann_params::build::GraphOptions;
 use stratann_storage::Result;
 
-use crate::dataset::Scan;
+use super::options::Options;
+use crate::dataset::{Reader, Scan};
 use crate::files;
+use crate::kinds::blocks;
+use crate::kinds::questions::BuildsKind;
+use crate::kinds::section::Section;
 use crate::manifest::Manifest;
 use crate::stages::blocks::graph_file::Cell;
 use crate::stages::blocks::layout::{Design, LayoutFacts, ORDER, job, shape};
@@ -11,7 +16,9 @@ use crate::stages::blocks::placement::{Packed, Placement};
 use crate::stages::blocks::write::BlockJob;
 use crate::stages::build::Build;
 use crate::stages::forecast::Size;
-use crate::stages::stage::{LAYOUT, PlannedStage, SCAN};
+use crate::stages::options::BuildOptions;
+use crate::stages::plan::BuildPlan;
+use crate::stages::stage::{LAYOUT, SCAN};
 use crate::stages::tables::write_table;
 
 /// Bytes of a block.
@@ -19,15 +26,16 @@ const BLOCK_BYTES: usize = 64 << 10;
 /// Nanoseconds of a byte that is written.
 const WRITE_NS: f64 = 2.0;
 
-/// The stages.
-pub(crate) fn stages() -> Vec<PlannedStage<'static>> {
-    vec![SCAN.takes(Size::scan_s), LAYOUT.takes(|size| size.bytes * WRITE_NS * 1e-9)]
-}
+impl BuildsKind for Options {
+    fn plan(&self, base: &Reader, options: &BuildOptions) -> Result<BuildPlan> {
+        let stages = [SCAN.takes(Size::scan_s), LAYOUT.takes(|size| size.bytes * WRITE_NS * 1e-9)];
+        blocks::plan::plan(base, options, (&GraphOptions::default(), false), &stages)
+    }
 
-/// Writes the blocks. Returns the manifest of the finished files.
-pub(crate) fn run(build: &mut Build<'_>, scan: &Scan) -> Result<Manifest> {
-    let layout: LayoutFacts = build.stage(LAYOUT, |b| write_blocks(b, scan))?;
-    build.manifest(scan, &layout, 0.0)
+    fn run(&self, build: &mut Build<'_>, scan: &Scan) -> Result<Manifest> {
+        let layout: LayoutFacts = build.stage(LAYOUT, |b| write_blocks(b, scan))?;
+        build.manifest(scan, layout.blocks, 0.0, Section::None {})
+    }
 }
 
 /// Writes all rows into blocks.

@@ -2,26 +2,21 @@
 
 pub(crate) mod build;
 pub(crate) mod facts;
+pub mod options;
 
 use stratann_core::check::Blocks;
 use stratann_core::kinds::KindView;
 use stratann_core::kinds::flat::{self, View};
 use stratann_core::query::Params;
-use stratann_params::build::GraphOptions;
 use stratann_storage::Result;
 use stratann_storage::budget::Account;
 
 use crate::base::Base;
 use crate::curve::{Grid, Point};
-use crate::dataset::{Reader, Scan};
 use crate::findings::Verification;
 use crate::kinds::answers::Setting;
 use crate::kinds::blocks;
-use crate::kinds::questions::{BuildsKind, Kind, OpenKind, SearchParams};
-use crate::manifest::Manifest;
-use crate::stages::build::Build;
-use crate::stages::options::BuildOptions;
-use crate::stages::plan::BuildPlan;
+use crate::kinds::questions::{Kind, OpenKind, SearchParams};
 
 /// Queries in flight per thread: each reads every block.
 pub(crate) const IN_FLIGHT: usize = 1;
@@ -33,6 +28,8 @@ pub(crate) fn view(base: &Base) -> View<'_> {
 
 /// Answers of the kind, about an index that is open or not: it has its blocks alone.
 pub(crate) struct Flat;
+
+pub(crate) use self::Flat as Index;
 
 impl Kind for Flat {
     fn params(&self, k: u32, _: u32, _: (Option<f32>, Option<f32>)) -> Params {
@@ -51,16 +48,6 @@ impl Kind for Flat {
 impl SearchParams for flat::Params {
     fn setting(&self, k: u32) -> Setting {
         Setting::of_beam(k)
-    }
-}
-
-impl BuildsKind for Flat {
-    fn plan(&self, base: &Reader, options: &BuildOptions) -> Result<BuildPlan> {
-        blocks::plan::plan(base, options, (&GraphOptions::default(), false), &build::stages())
-    }
-
-    fn run(&self, build: &mut Build<'_>, scan: &Scan) -> Result<Manifest> {
-        build::run(build, scan)
     }
 }
 

@@ -170,7 +170,7 @@ impl SearchParams for gpu_ivf::Params {
     }
 
     fn apply_switches(&mut self, k: u32, switches: &Switches, _: Option<&str>) -> Result<()> {
-        let switches = switches.gpu();
+        let switches: GpuSwitches = switches.own();
         switches.check_ranges()?;
         if switches.margin.is_some() {
             // What was enough with the margin of the curve need not be with another one.

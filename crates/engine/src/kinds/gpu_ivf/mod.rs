@@ -13,19 +13,15 @@ pub(crate) mod rule;
 pub(crate) mod verify;
 
 use stratann_core::query::Params;
-use stratann_params::build::GpuOptions;
 use stratann_storage::Result;
 
+pub(crate) use self::open::GpuIndex as Index;
 use crate::curve::Point;
-use crate::dataset::{Reader, Scan};
 use crate::findings::Verification;
 use crate::kinds::answers::PlannedQuery;
 use crate::kinds::options::Switches;
-use crate::kinds::questions::{BuildsKind, Kind};
+use crate::kinds::questions::Kind;
 use crate::manifest::Manifest;
-use crate::stages::build::Build;
-use crate::stages::options::BuildOptions;
-use crate::stages::plan::BuildPlan;
 
 /// Answers about an index that is not open.
 pub(crate) struct GpuIvf;
@@ -45,20 +41,10 @@ impl Kind for GpuIvf {
     }
 
     fn planned_reads_at_once(&self, switches: &Switches) -> u32 {
-        account::reads_at_once(switches.gpu().batch_size)
+        account::reads_at_once(switches.own::<options::Switches>().batch_size)
     }
 
     fn verify(&self, check: &mut Verification<'_>) -> Result<()> {
         verify::check(check)
-    }
-}
-
-impl BuildsKind for GpuOptions {
-    fn plan(&self, base: &Reader, options: &BuildOptions) -> Result<BuildPlan> {
-        build::memory::plan(base, options, self)
-    }
-
-    fn run(&self, build: &mut Build<'_>, scan: &Scan) -> Result<Manifest> {
-        build::run(build, self, scan)
     }
 }

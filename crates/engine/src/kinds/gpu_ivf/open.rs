@@ -2,7 +2,6 @@
 
 #[cfg(feature = "lab")]
 use std::fs::File;
-use std::path::Path;
 use std::sync::Arc;
 
 use stratann_core::check::Blocks;
@@ -14,13 +13,13 @@ use stratann_core::kinds::gpu_ivf::View;
 use stratann_core::query::StoreId;
 use stratann_core::route::NavGraph;
 use stratann_kernel::codes::Codebook;
+use stratann_storage::Result;
 use stratann_storage::budget::{Account, release_freed};
 use stratann_storage::tier::Resident;
-use stratann_storage::{Error, Result};
 
 #[cfg(feature = "lab")]
 use super::baseline::{self, OpenBaselines, files::BaselineFiles};
-use super::facts::{GpuFacts, GpuSection};
+use super::facts::GpuFacts;
 use super::{account, calibration};
 use crate::base::{Base, OpenOptions, decode_role, read_role};
 use crate::curve::Grid;
@@ -28,7 +27,7 @@ use crate::exec::scorer::{self, CodeFile, OpenScorer, Scorer};
 use crate::files;
 use crate::kinds::blocks;
 use crate::kinds::questions::{OpenKind, RanksCodes};
-use crate::manifest::Manifest;
+use crate::kinds::section::Section;
 #[cfg(feature = "lab")]
 use stratann_params::search::GpuSwitches;
 
@@ -48,18 +47,6 @@ pub(crate) struct GpuIndex {
     pub(super) baselines: Option<BaselineFiles>,
 }
 
-impl Manifest {
-    /// The section of a `gpu-ivf`.
-    pub(crate) fn gpu(&self, folder: &Path) -> Result<&GpuSection> {
-        self.section.gpu().ok_or_else(|| {
-            Error::corrupt(format!(
-                "{}: the manifest says nothing of the lists; build again",
-                folder.display()
-            ))
-        })
-    }
-}
-
 impl GpuIndex {
     /// Reads and checks the files in RAM.
     ///
@@ -67,7 +54,7 @@ impl GpuIndex {
     /// A file that is missing or damaged.
     pub(crate) fn open(base: &Base, options: &OpenOptions, warnings: &mut Vec<String>) -> Result<GpuIndex> {
         let (folder, manifest) = (&base.folder, &base.manifest);
-        let facts = manifest.gpu(folder)?.facts.clone();
+        let facts = manifest.own(folder, Section::gpu)?.facts.clone();
         let (rows, lists) = (manifest.rows as u32, facts.lists());
         let codebook = decode_role(folder, manifest, files::CODEBOOK, |bytes| {
             files::decode_codebook(bytes).filter(|c| c.dim == manifest.dim)

@@ -2,9 +2,9 @@
 
 use stratann_core::kinds::gpu_ivf::Rule;
 use stratann_params::Group;
-use stratann_params::build::GpuOptions;
+pub use stratann_params::build::GpuOptions as Options;
 use stratann_params::choices::RuleName;
-use stratann_params::search::GpuSwitches;
+pub use stratann_params::search::GpuSwitches as Switches;
 
 #[cfg(feature = "lab")]
 use super::baseline::Baseline;
@@ -12,7 +12,7 @@ use crate::codebook::check_code_bytes;
 use crate::record::{Record, Recorded, recorded};
 use stratann_storage::{Error, Result};
 
-impl Recorded for GpuOptions {
+impl Recorded for Options {
     fn check(&self, dim: usize) -> Result<()> {
         self.check_ranges()?;
         if self.baselines && !cfg!(feature = "lab") {
@@ -31,7 +31,7 @@ impl Recorded for GpuOptions {
 
 /// The families of recall curves among which a search with these switches takes the cheapest; `None` is the usual one.
 /// Without a switch of one rule, the rule is left to the curves.
-pub(crate) fn families(switches: &GpuSwitches) -> Vec<Option<&'static str>> {
+pub(crate) fn families(switches: &Switches) -> Vec<Option<&'static str>> {
     let names_rule = switches.margin.is_some() || switches.epsilon_stop.is_some() || switches.beta.is_some();
     #[cfg(feature = "lab")]
     if let Some(baseline) = switches.baseline {

@@ -52,7 +52,7 @@ impl SearchParams for grid_ivf::Params {
     }
 
     fn apply_switches(&mut self, _: u32, switches: &Switches, _: Option<&str>) -> Result<()> {
-        let switches = switches.grid();
+        let switches: GridSwitches = switches.own();
         self.prune_dimension = switches.prune_dimension;
         self.prune_vector = switches.prune_vector;
         self.prewarm = switches.prewarm;

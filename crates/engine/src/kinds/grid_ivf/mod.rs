@@ -17,22 +17,17 @@ pub(crate) mod verify;
 
 use std::path::Path;
 
-use stratann_core::format::block::BlockLayout;
 use stratann_core::place::Placement;
 use stratann_core::query::Params;
-use stratann_params::build::GridOptions;
 use stratann_storage::Result;
 
+pub(crate) use self::open::GridIndex as Index;
 use crate::curve::Point;
-use crate::dataset::{Reader, Scan};
 use crate::files;
 use crate::findings::Verification;
 use crate::kinds::answers::PlannedQuery;
-use crate::kinds::questions::{BuildsKind, Kind};
+use crate::kinds::questions::Kind;
 use crate::manifest::Manifest;
-use crate::stages::build::Build;
-use crate::stages::options::BuildOptions;
-use crate::stages::plan::BuildPlan;
 use crate::units::UnitRanges;
 
 /// Answers about an index that is not open.
@@ -60,7 +55,7 @@ impl Kind for GridIvf {
         vec![files::AXES, files::CENTROIDS, files::SIZES]
     }
 
-    fn unit_ranges(&self, folder: &Path, manifest: &Manifest, _: &BlockLayout) -> Result<UnitRanges> {
+    fn unit_ranges(&self, folder: &Path, manifest: &Manifest) -> Result<UnitRanges> {
         units::unit_ranges(folder, manifest)
     }
 
@@ -70,15 +65,5 @@ impl Kind for GridIvf {
 
     fn verify_parts(&self, check: &mut Verification<'_>, placement: &Placement) -> Result<bool> {
         verify::check_parts(check, placement).map(|()| true)
-    }
-}
-
-impl BuildsKind for GridOptions {
-    fn plan(&self, base: &Reader, options: &BuildOptions) -> Result<BuildPlan> {
-        build::memory::plan(base, options, self)
-    }
-
-    fn run(&self, build: &mut Build<'_>, scan: &Scan) -> Result<Manifest> {
-        build::run(build, self, scan)
     }
 }

@@ -10,10 +10,10 @@ use stratann_storage::budget::Account;
 use stratann_storage::cache::ExtentCache;
 use stratann_storage::data_file::read_resident;
 use stratann_storage::tier::Resident;
-use stratann_storage::{Error, Progress, Result};
+use stratann_storage::{Progress, Result};
 
 use super::divide::{Over, Placed, place};
-use super::facts::{GridFacts, GridSection};
+use super::facts::GridFacts;
 use super::held::HeldUnits;
 use super::stripes::Striped;
 use super::units::{self, Places};
@@ -23,6 +23,7 @@ use crate::curve::Grid;
 use crate::files;
 use crate::kinds::answers::{ExactCost, Member};
 use crate::kinds::questions::OpenKind;
+use crate::kinds::section::Section;
 use crate::manifest::Manifest;
 use crate::units::{Held, HeldRanges};
 
@@ -129,18 +130,6 @@ impl StoredAxes {
     }
 }
 
-impl Manifest {
-    /// The section of a `grid-ivf`.
-    pub(crate) fn grid(&self, folder: &Path) -> Result<&GridSection> {
-        self.section.grid().ok_or_else(|| {
-            Error::corrupt(format!(
-                "{}: the manifest says nothing of the lists; build again",
-                folder.display()
-            ))
-        })
-    }
-}
-
 impl GridIndex {
     /// Reads and checks all files, with all units or with those of one server. Units that another version of the
     /// partition has in memory are not kept twice.
@@ -153,7 +142,7 @@ impl GridIndex {
         previous_version: Option<&GridIndex>,
     ) -> Result<GridIndex> {
         let (folder, manifest) = (&base.folder, &base.manifest);
-        let facts = manifest.grid(folder)?.facts.clone();
+        let facts = manifest.own(folder, Section::grid)?.facts.clone();
         let layout = units::layout(folder, manifest)?;
         let (path, bytes) = read_role(folder, manifest, files::AXES)?;
         let stored = decode_axes(&bytes, base.dtype, manifest.dim, layout.pilot);
@@ -355,7 +344,7 @@ impl GridIndex {
         let layout = units::layout(folder, manifest)?;
         let places = Places::read(folder, manifest, &layout)?;
         let whole = u64::from(manifest.blocks.count) * manifest.blocks.bytes as u64;
-        let own = self.units_like(&manifest.grid(folder)?.facts, &places);
+        let own = self.units_like(&manifest.own(folder, Section::grid)?.facts, &places);
         Ok(own.map_or(0, |units| units.bytes_in(&places.ranges(whole), held)))
     }
 }

@@ -1,12 +1,13 @@
 //! Options of a `grid-ivf`.
 
 use stratann_params::Group;
-use stratann_params::build::GridOptions;
+pub use stratann_params::build::GridOptions as Options;
+pub use stratann_params::search::GridSwitches as Switches;
 use stratann_storage::{Error, Result, data_file};
 
 use crate::record::{Record, Recorded, recorded};
 
-impl Recorded for GridOptions {
+impl Recorded for Options {
     fn check(&self, _: usize) -> Result<()> {
         self.check_ranges()?;
         match (self.lists, &self.centroids) {

@@ -8,6 +8,7 @@ use stratann_storage::{Error, Result};
 
 use crate::base::{IndexShape, read_role, shape};
 use crate::files;
+use crate::kinds::section::Section;
 use crate::manifest::Manifest;
 use crate::units::UnitRanges;
 
@@ -53,7 +54,7 @@ impl Places {
     pub(crate) fn read(folder: &Path, manifest: &Manifest, layout: &GridLayout) -> Result<Places> {
         let (path, bytes) = read_role(folder, manifest, files::SIZES)?;
         let sizes: Vec<u32> = bytes.as_chunks::<4>().0.iter().map(|b| u32::from_le_bytes(*b)).collect();
-        let facts = &manifest.grid(folder)?.facts;
+        let facts = &manifest.own(folder, Section::grid)?.facts;
         let places = Places::new(&sizes, facts.stripes, layout, slices(folder, manifest, layout)?);
         let lists = facts.lists() as usize;
         let rows = places.first.last().copied().map_or(0, u64::from);
@@ -91,7 +92,8 @@ impl Places {
 /// Numbers that cannot be.
 pub(crate) fn layout(folder: &Path, manifest: &Manifest) -> Result<GridLayout> {
     let IndexShape { metric, dtype, block, .. } = shape(folder, manifest)?;
-    let layout = manifest.grid(folder)?.facts.layout(dtype, metric, manifest.dim, block.id_bytes);
+    let layout =
+        manifest.own(folder, Section::grid)?.facts.layout(dtype, metric, manifest.dim, block.id_bytes);
     layout.ok_or_else(|| senseless(folder))
 }
 

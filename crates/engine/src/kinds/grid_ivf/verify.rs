@@ -13,6 +13,7 @@ use super::open::{GridIndex, StoredAxes};
 use crate::base::Base;
 use crate::files;
 use crate::findings::{Finding, Report, Verification};
+use crate::kinds::section::Section;
 use crate::units::Held;
 
 /// How far a product of two axes may be from that of orthonormal ones.
@@ -108,7 +109,7 @@ pub(crate) fn check_parts(check: &mut Verification<'_>, placement: &Placement) -
         check.report.files += 1;
         check.report.bytes += entry.bytes;
     }
-    check.report.lists = Some(manifest.grid(check.folder)?.facts.lists());
+    check.report.lists = Some(manifest.own(check.folder, Section::grid)?.facts.lists());
     check.report.nodes = manifest.rows;
     Ok(())
 }

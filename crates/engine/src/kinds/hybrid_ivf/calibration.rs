@@ -94,7 +94,7 @@ impl SearchParams for hybrid_ivf::Params {
     }
 
     fn apply_switches(&mut self, _: u32, switches: &Switches, variant: Option<&str>) -> Result<()> {
-        let switches = switches.lists();
+        let switches: ListSwitches = switches.own();
         check_slack(self.bound_slack)?;
         self.order = switches.order.map(order).or(variant.and_then(Order::from_name)).unwrap_or_default();
         self.weighed = switches.weights;

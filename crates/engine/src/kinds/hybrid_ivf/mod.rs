@@ -19,22 +19,17 @@ pub(crate) mod verify;
 
 use std::path::Path;
 
-use stratann_core::format::block::BlockLayout;
 use stratann_core::place::Placement;
 use stratann_core::query::Params;
-use stratann_params::build::ListOptions;
 use stratann_storage::Result;
 
+pub(crate) use self::open::ListIndex as Index;
 use crate::curve::Point;
-use crate::dataset::{Reader, Scan};
 use crate::files;
 use crate::findings::Verification;
 use crate::kinds::answers::PlannedQuery;
-use crate::kinds::questions::{BuildsKind, Kind};
+use crate::kinds::questions::Kind;
 use crate::manifest::Manifest;
-use crate::stages::build::Build;
-use crate::stages::options::BuildOptions;
-use crate::stages::plan::BuildPlan;
 use crate::units::UnitRanges;
 
 /// Answers about an index that is not open.
@@ -70,8 +65,8 @@ impl Kind for HybridIvf {
         vec![files::CODEBOOK, files::DIRECTORY, files::CENTROIDS, files::SUBLISTS, files::NAV]
     }
 
-    fn unit_ranges(&self, folder: &Path, manifest: &Manifest, block: &BlockLayout) -> Result<UnitRanges> {
-        tables::read_unit_ranges(folder, manifest, block)
+    fn unit_ranges(&self, folder: &Path, manifest: &Manifest) -> Result<UnitRanges> {
+        tables::read_unit_ranges(folder, manifest)
     }
 
     fn verify(&self, check: &mut Verification<'_>) -> Result<()> {
@@ -80,15 +75,5 @@ impl Kind for HybridIvf {
 
     fn verify_parts(&self, check: &mut Verification<'_>, placement: &Placement) -> Result<bool> {
         verify::check_parts(check, placement).map(|()| true)
-    }
-}
-
-impl BuildsKind for ListOptions {
-    fn plan(&self, base: &Reader, options: &BuildOptions) -> Result<BuildPlan> {
-        build::memory::plan(base, options, self)
-    }
-
-    fn run(&self, build: &mut Build<'_>, scan: &Scan) -> Result<Manifest> {
-        build::run(build, self, scan)
     }
 }

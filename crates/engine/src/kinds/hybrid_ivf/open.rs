@@ -21,6 +21,7 @@ use crate::curve::Grid;
 use crate::files;
 use crate::kinds::answers::{ExactCost, Member};
 use crate::kinds::questions::OpenKind;
+use crate::kinds::section::Section;
 use crate::units::{Held, HeldRanges};
 
 /// See the module.
@@ -46,7 +47,7 @@ impl ListIndex {
         options: &OpenOptions,
         warnings: &mut Vec<String>,
     ) -> Result<ListIndex> {
-        let section = base.manifest.lists(&base.folder)?.clone();
+        let section = base.manifest.own(&base.folder, Section::lists)?.clone();
         let server = held.map(|held| held.server);
         let mut tables = ListTables::load(&base.folder, &base.manifest, &base.block)?;
         if let Some(held) = held {
@@ -114,7 +115,7 @@ impl ListIndex {
     ///
     /// # Errors
     /// Lists that cannot be read, or are damaged.
-    pub(crate) fn load_lists(&mut self, base: &Base, budget: ResidencyBudget) -> Result<()> {
+    fn load_lists(&mut self, base: &Base, budget: ResidencyBudget) -> Result<()> {
         let Some(plan) = &self.section.plan else { return Ok(()) };
         let model = cost_model(plan, &self.tables.shape, self.tables.read_max());
         let newest = self.learning.newest();
@@ -127,6 +128,14 @@ impl ListIndex {
             self.resident = resident;
         }
         Ok(())
+    }
+
+    /// Makes as many lists resident as `budget_bytes` has room for.
+    ///
+    /// # Errors
+    /// As [`ListIndex::load_lists`].
+    pub(crate) fn fill_memory(&mut self, base: &Base, budget_bytes: u64) -> Result<()> {
+        self.load_lists(base, ResidencyBudget { codes_bytes: budget_bytes, records_bytes: budget_bytes })
     }
 
     /// What queries see of it, learned state excluded.
@@ -203,13 +212,5 @@ impl OpenKind for ListIndex {
 
     fn held_ranges(&self) -> Option<&HeldRanges> {
         self.tables.held_ranges()
-    }
-
-    fn fill_memory(&mut self, base: &Base, budget_bytes: u64) -> Result<()> {
-        self.load_lists(base, ResidencyBudget { codes_bytes: budget_bytes, records_bytes: budget_bytes })
-    }
-
-    fn stop_learning(&mut self) {
-        self.learning.stop();
     }
 }

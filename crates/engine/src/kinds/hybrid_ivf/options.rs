@@ -4,8 +4,9 @@ use stratann_core::exact::Bounds;
 use stratann_core::format::directory::LocalKind;
 use stratann_core::kinds::hybrid_ivf::Order;
 use stratann_params::Group;
-use stratann_params::build::ListOptions;
+pub use stratann_params::build::ListOptions as Options;
 use stratann_params::choices::{BoundsName, OrderName, PlanName};
+pub use stratann_params::search::ListSwitches as Switches;
 use stratann_storage::Result;
 
 use crate::codebook::check_code_bytes;
@@ -43,7 +44,7 @@ impl From<LocalPlan> for PlanName {
     }
 }
 
-impl Recorded for ListOptions {
+impl Recorded for Options {
     fn check(&self, dim: usize) -> Result<()> {
         self.check_ranges()?;
         check_code_bytes(self.code_bytes, dim)

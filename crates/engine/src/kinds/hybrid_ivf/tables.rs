@@ -18,9 +18,10 @@ use stratann_storage::{Error, Result};
 
 use super::facts::{ListFacts, PlanReport};
 use super::lists::ListReader;
-use crate::base::{decode_role, read_role};
+use crate::base::{decode_role, read_role, shape};
 use crate::files;
 use crate::kinds::answers::ExactCost;
+use crate::kinds::section::Section;
 use crate::manifest::{LIST_CHOICE_BYTES, Manifest};
 use crate::units::{Held, HeldRanges, UnitRanges, Units};
 
@@ -45,7 +46,7 @@ pub(crate) struct ListTables {
 impl ListTables {
     /// Reads and checks the files in RAM.
     pub(crate) fn load(folder: &Path, manifest: &Manifest, block: &block::BlockLayout) -> Result<ListTables> {
-        let section = manifest.lists(folder)?;
+        let section = manifest.own(folder, Section::lists)?;
         let facts = section.facts;
         if facts.read_max > READ_MAX {
             return Err(Error::corrupt(format!(
@@ -291,12 +292,9 @@ fn read_directory(folder: &Path, manifest: &Manifest, shape: &ListLayout) -> Res
 ///
 /// # Errors
 /// A directory that is missing or damaged.
-pub(crate) fn read_unit_ranges(
-    folder: &Path,
-    manifest: &Manifest,
-    block: &block::BlockLayout,
-) -> Result<UnitRanges> {
-    let shape = list_layout(manifest, block, &manifest.lists(folder)?.facts);
+pub(crate) fn read_unit_ranges(folder: &Path, manifest: &Manifest) -> Result<UnitRanges> {
+    let block = shape(folder, manifest)?.block;
+    let shape = list_layout(manifest, &block, &manifest.own(folder, Section::lists)?.facts);
     Ok(unit_ranges(&read_directory(folder, manifest, &shape)?, &shape, manifest))
 }
 

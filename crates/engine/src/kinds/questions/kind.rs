@@ -2,7 +2,6 @@
 
 use std::path::Path;
 
-use stratann_core::format::block::BlockLayout;
 use stratann_core::place::Placement;
 use stratann_core::query::Params;
 use stratann_storage::Result;
@@ -36,7 +35,7 @@ pub(crate) trait Kind: Sync {
         (&[], Point::default())
     }
 
-    /// Returns the memory of queries, as far as the manifest tells; `None` where queries read blocks of a graph. With
+    /// Returns the memory of queries, as far as the manifest tells; `None` where it is that of blocks of a graph. With
     /// `low_memory` fewer of them are in flight.
     fn planned_query(&self, _manifest: &Manifest, _low_memory: bool) -> Option<PlannedQuery> {
         None
@@ -66,7 +65,7 @@ pub(crate) trait Kind: Sync {
     ///
     /// # Errors
     /// A table that is missing or damaged.
-    fn unit_ranges(&self, _folder: &Path, manifest: &Manifest, _block: &BlockLayout) -> Result<UnitRanges> {
+    fn unit_ranges(&self, _folder: &Path, manifest: &Manifest) -> Result<UnitRanges> {
         Ok(UnitRanges::Equal { count: manifest.blocks.count, bytes: manifest.blocks.bytes as u64 })
     }
 

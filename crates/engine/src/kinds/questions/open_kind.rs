@@ -97,17 +97,6 @@ pub(crate) trait OpenKind: Send + Sync {
         None
     }
 
-    /// Loads what the kind can keep in RAM beyond its tables, as much as `budget_bytes` has room for.
-    ///
-    /// # Errors
-    /// What cannot be read, or is damaged.
-    fn fill_memory(&mut self, _base: &Base, _budget_bytes: u64) -> Result<()> {
-        Ok(())
-    }
-
-    /// Stops learning from queries.
-    fn stop_learning(&mut self) {}
-
     /// The scorer of codes, of a kind that has one.
     fn ranks_codes(&self) -> Option<&dyn RanksCodes> {
         None

@@ -73,7 +73,7 @@ impl SearchParams for remote_hnsw::Params {
     }
 
     fn apply_switches(&mut self, _: u32, switches: &Switches, _: Option<&str>) -> Result<()> {
-        let switches = switches.remote();
+        let switches: RemoteSwitches = switches.own();
         self.ef = switches.ef.unwrap_or(self.ef);
         if self.is_valid() {
             Ok(())

@@ -21,20 +21,16 @@ pub(crate) mod traffic;
 pub(crate) mod verify;
 
 use stratann_core::query::Params;
-use stratann_params::build::RemoteOptions;
 use stratann_storage::Result;
 
+pub(crate) use self::open::RemoteIndex as Index;
 use crate::curve::Point;
-use crate::dataset::{Reader, Scan};
 use crate::exec::BatchOptions;
 use crate::files;
 use crate::findings::Verification;
 use crate::kinds::answers::PlannedQuery;
-use crate::kinds::questions::{BuildsKind, Kind};
+use crate::kinds::questions::Kind;
 use crate::manifest::Manifest;
-use crate::stages::build::Build;
-use crate::stages::options::BuildOptions;
-use crate::stages::plan::BuildPlan;
 
 /// Answers about an index that is not open.
 pub(crate) struct RemoteHnsw;
@@ -68,15 +64,5 @@ impl Kind for RemoteHnsw {
 
     fn verify(&self, check: &mut Verification<'_>) -> Result<()> {
         verify::check(check)
-    }
-}
-
-impl BuildsKind for RemoteOptions {
-    fn plan(&self, base: &Reader, options: &BuildOptions) -> Result<BuildPlan> {
-        build::memory::plan(base, options, self)
-    }
-
-    fn run(&self, build: &mut Build<'_>, scan: &Scan) -> Result<Manifest> {
-        build::run(build, self, scan)
     }
 }

@@ -1,7 +1,6 @@
 //! An open `remote-hnsw`: its meta-HNSW and where its clusters are. Vectors stay where they are until they are needed.
 
 use std::os::unix::fs::FileExt;
-use std::path::Path;
 
 use stratann_core::format::fresh::record_bytes;
 use stratann_core::format::hnsw::{HnswLayout, HnswName, SubHnsw};
@@ -13,7 +12,7 @@ use stratann_storage::budget::Account;
 use stratann_storage::cache::ExtentCache;
 use stratann_storage::{Error, Progress, Result};
 
-use super::facts::{RemoteFacts, RemoteSection};
+use super::facts::RemoteFacts;
 use super::live::LiveRegion;
 use super::{account, calibration, members};
 use crate::base::{Base, read_role};
@@ -22,8 +21,8 @@ use crate::exec::READ_EDGES_BYTES;
 use crate::files;
 use crate::kinds::answers::{ExactCost, Member};
 use crate::kinds::questions::OpenKind;
+use crate::kinds::section::Section;
 use crate::kinds::shares_loads::SharesLoads;
-use crate::manifest::Manifest;
 
 /// See the module.
 pub(crate) struct RemoteIndex {
@@ -36,18 +35,6 @@ pub(crate) struct RemoteIndex {
     pub(crate) first: Vec<u32>,
     /// Where it is in memory nodes, and changes.
     pub(crate) live: Option<LiveRegion>,
-}
-
-impl Manifest {
-    /// The section of a `remote-hnsw`.
-    pub(crate) fn remote(&self, folder: &Path) -> Result<&RemoteSection> {
-        self.section.remote().ok_or_else(|| {
-            Error::corrupt(format!(
-                "{}: the manifest says nothing of the clusters; build again",
-                folder.display()
-            ))
-        })
-    }
 }
 
 /// The layout of the sub-HNSWs of an index.
@@ -69,7 +56,7 @@ impl RemoteIndex {
     /// A file that is missing or damaged.
     pub(crate) fn open(base: &Base) -> Result<RemoteIndex> {
         let (folder, manifest) = (&base.folder, &base.manifest);
-        let facts = manifest.remote(folder)?.facts.clone();
+        let facts = manifest.own(folder, Section::remote)?.facts.clone();
         let layout = layout(base.metric, base.row_bytes());
         let build = manifest.blocks.checksum_seed;
         let (path, meta) = read_role(folder, manifest, files::META)?;
@@ -87,7 +74,7 @@ impl RemoteIndex {
     /// # Errors
     /// A meta-HNSW that is damaged, and headers that cannot be read.
     pub(crate) fn of_memory(base: &Base, meta: Vec<u8>, live: LiveRegion) -> Result<RemoteIndex> {
-        let facts = base.manifest.remote(&base.folder)?.facts.clone();
+        let facts = base.manifest.own(&base.folder, Section::remote)?.facts.clone();
         let layout = layout(base.metric, base.row_bytes());
         let build = base.manifest.blocks.checksum_seed;
         check_meta(&layout, build, &facts, &meta).ok_or_else(|| files::senseless(&base.blocks_path))?;

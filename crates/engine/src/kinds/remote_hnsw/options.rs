@@ -2,13 +2,14 @@
 
 use super::limits::CLUSTER_BYTES_MAX;
 use stratann_params::Group;
-use stratann_params::build::RemoteOptions;
+pub use stratann_params::build::RemoteOptions as Options;
+pub use stratann_params::search::RemoteSwitches as Switches;
 use stratann_storage::budget::size;
 use stratann_storage::{Error, Result};
 
 use crate::record::{Record, Recorded, recorded};
 
-impl Recorded for RemoteOptions {
+impl Recorded for Options {
     fn check(&self, _: usize) -> Result<()> {
         self.check_ranges()?;
         match self.overflow {

@@ -23,6 +23,7 @@ use crate::kinds::disk_graph::build::{
 };
 use crate::kinds::known::facts as facts_of;
 use crate::kinds::options::KindOptions;
+use crate::kinds::section::Section;
 use crate::manifest::PARTIAL;
 use crate::stages::blocks::layout::LayoutFacts;
 use crate::stages::blocks::write::Written;
@@ -446,18 +447,15 @@ impl Split {
         let manifest = match &build.options.kind {
             KindOptions::DiskGraph(own) => {
                 let code_error: f32 = facts(build.partial, CODES)?;
-                let mut manifest = publish::manifest(&build, scan.rows, layout.blocks, code_error)?;
+                let mut manifest =
+                    publish::manifest(&build, scan.rows, layout.blocks, code_error, Section::None {})?;
                 manifest.curves = facts(build.partial, CALIBRATE)?;
                 let graph: GraphFacts = facts(build.partial, GRAPH)?;
                 let space = build.space(&scan, own.exact_points)?;
                 report_layout(&mut build, &space, &graph, &layout);
                 manifest
             }
-            KindOptions::Flat
-            | KindOptions::HybridIvf(_)
-            | KindOptions::GridIvf(_)
-            | KindOptions::GpuIvf(_)
-            | KindOptions::RemoteHnsw(_) => publish::manifest(&build, scan.rows, layout.blocks, 0.0)?,
+            _ => publish::manifest(&build, scan.rows, layout.blocks, 0.0, Section::None {})?,
         };
         build.partial.finish(publish::FILES, &manifest.files)?;
         publish::publish(build, &out, &manifest)

@@ -28,6 +28,7 @@ use crate::kinds::disk_graph::build::{
 };
 use crate::kinds::flat;
 use crate::kinds::options::KindOptions;
+use crate::kinds::section::Section;
 use crate::manifest::Manifest;
 use crate::stages::blocks::layout::LayoutFacts;
 use crate::stages::blocks::write::Written;
@@ -284,7 +285,13 @@ fn graph_work(
         Task::Calibrate => {
             load_ids(build)?;
             let layout: LayoutFacts = facts(build.partial, LAYOUT)?;
-            let manifest = publish::manifest(build, scan.rows, layout.blocks, facts(build.partial, CODES)?)?;
+            let manifest = publish::manifest(
+                build,
+                scan.rows,
+                layout.blocks,
+                facts(build.partial, CODES)?,
+                Section::None {},
+            )?;
             let ids: Vec<u32> = read_table(&build.partial.path(IDS))?;
             let curves = calibrate(build, &manifest, scan, &ids)?;
             json!((curves, manifest.files))

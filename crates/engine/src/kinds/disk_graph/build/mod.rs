@@ -16,13 +16,18 @@ use stratann_params::choices::{CodeKind, CodePlace};
 use stratann_core::PAGE;
 use stratann_storage::Result;
 
-use crate::dataset::Scan;
+use crate::dataset::{Reader, Scan};
 use crate::files;
+use crate::kinds::blocks;
+use crate::kinds::questions::BuildsKind;
+use crate::kinds::section::Section;
 use crate::manifest::Manifest;
 use crate::stages::blocks::code_file;
 use crate::stages::blocks::layout::LayoutFacts;
 use crate::stages::build::{Build, IDS};
 use crate::stages::codes;
+use crate::stages::options::BuildOptions;
+use crate::stages::plan::BuildPlan;
 use crate::stages::space::Space;
 use crate::stages::stage::{CODEBOOK, CODES, LAYOUT, Stage};
 use crate::stages::tables::{read_table, write_table};
@@ -37,27 +42,34 @@ pub(crate) const NUMBERED: Stage = Stage::named("numbered").reported_as("packing
 /// Builds the head graph.
 pub(crate) const HEAD: Stage = Stage::named("head");
 
-/// Runs all stages but the calibration; returns the manifest of the finished files.
-pub(crate) fn run(build: &mut Build<'_>, own: &GraphOptions, scan: &Scan) -> Result<Manifest> {
-    let space = build.space(scan, own.exact_points)?;
-    build.stage(CODEBOOK, |b| codes::train_codebook(b, code_options(b, own), &space, scan))?;
-    let graph: GraphFacts = build.stage(GRAPH, |b| graph_stage::run(b, own, &space, scan))?;
-    merge::remove_lists(build, graph.cells.len());
-    let (layout, code_error) = match own.codes {
-        CodePlace::Ram => {
-            let layout: LayoutFacts = build.stage(LAYOUT, |b| layout_stage::run(b, own, scan, &graph))?;
-            (layout, build.stage(CODES, |b| encode(b, own, &space, scan))?)
-        }
-        CodePlace::Disk => {
-            build.stage(NUMBERED, |b| layout_stage::place(b, own, scan, &graph).map(|_| ()))?;
-            let code_error = build.stage(CODES, |b| encode(b, own, &space, scan))?;
-            (build.stage(LAYOUT, |b| layout_stage::write(b, own, scan, &graph))?, code_error)
-        }
-    };
-    report_layout(build, &space, &graph, &layout);
-    let id_of_row = read_table(&build.partial.path(IDS))?;
-    build.stage(HEAD, |b| write_head_graph(b, own, &space, scan, &id_of_row))?;
-    build.manifest(scan, &layout, code_error)
+impl BuildsKind for GraphOptions {
+    fn plan(&self, base: &Reader, options: &BuildOptions) -> Result<BuildPlan> {
+        let stages = forecast::stages(&base.shape(), options, self);
+        blocks::plan::plan(base, options, (self, true), &stages)
+    }
+
+    fn run(&self, build: &mut Build<'_>, scan: &Scan) -> Result<Manifest> {
+        let space = build.space(scan, self.exact_points)?;
+        build.stage(CODEBOOK, |b| codes::train_codebook(b, code_options(b, self), &space, scan))?;
+        let graph: GraphFacts = build.stage(GRAPH, |b| graph_stage::run(b, self, &space, scan))?;
+        merge::remove_lists(build, graph.cells.len());
+        let (layout, code_error) = match self.codes {
+            CodePlace::Ram => {
+                let layout: LayoutFacts =
+                    build.stage(LAYOUT, |b| layout_stage::run(b, self, scan, &graph))?;
+                (layout, build.stage(CODES, |b| encode(b, self, &space, scan))?)
+            }
+            CodePlace::Disk => {
+                build.stage(NUMBERED, |b| layout_stage::place(b, self, scan, &graph).map(|_| ()))?;
+                let code_error = build.stage(CODES, |b| encode(b, self, &space, scan))?;
+                (build.stage(LAYOUT, |b| layout_stage::write(b, self, scan, &graph))?, code_error)
+            }
+        };
+        report_layout(build, &space, &graph, &layout);
+        let id_of_row = read_table(&build.partial.path(IDS))?;
+        build.stage(HEAD, |b| write_head_graph(b, self, &space, scan, &id_of_row))?;
+        build.manifest(scan, layout.blocks, code_error, Section::None {})
+    }
 }
 
 fn encode(build: &Build<'_>, own: &GraphOptions, space: &Space, scan: &Scan) -> Result<f32> {

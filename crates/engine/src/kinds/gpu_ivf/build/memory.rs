@@ -10,14 +10,11 @@ use super::members::DEGREE;
 use super::{BASELINES, MEMBERS};
 use crate::clusterings::{CHUNK, hierarchy};
 use crate::codebook::CodebookOptions;
-use crate::curve::CALIBRATION_IN_FLIGHT;
 use crate::dataset::Reader;
 use crate::stages::codes::ITERATIONS;
 use crate::stages::forecast::Size;
 use crate::stages::options::BuildOptions;
-use crate::stages::plan::{
-    BuildMemory, BuildPlan, CODEBOOK_SAMPLE, CODEBOOK_SAMPLE_LEAST, KindPlan, ListPlan,
-};
+use crate::stages::plan::{BuildMemory, BuildPlan, CODEBOOK_SAMPLE, CODEBOOK_SAMPLE_LEAST, ListPlan};
 use crate::stages::stage::{CALIBRATE, CLUSTERS, CODEBOOK, CODES, LAYOUT, NAVIGATION, PlannedStage, SCAN};
 use crate::stages::vamana::Graph;
 
@@ -136,15 +133,13 @@ impl Sizes {
             stages
                 .push(BASELINES.takes_unknown().needs("vectors and codes in memory for --baselines", bytes));
         }
-        let calibrate = CALIBRATE.takes(move |size| size.truth_s(options));
-        stages.push(match options.calibration_queries {
-            0 => calibrate,
-            _ => {
-                let baselines = if self.baselines { 4 * self.rows } else { 0 };
-                calibrate
-                    .needs("calibration on the index", CALIBRATION_BYTES + self.index_bytes() + baselines)
-            }
-        });
+        let baselines = if self.baselines { 4 * self.rows } else { 0 };
+        let calibrated = CALIBRATION_BYTES + self.index_bytes() + baselines;
+        stages.push(
+            CALIBRATE
+                .takes(move |size| size.truth_s(options))
+                .needs("calibration on the index", options.calibration_bytes(calibrated)),
+        );
         stages
     }
 
@@ -161,40 +156,33 @@ impl Sizes {
 pub(crate) fn plan(base: &Reader, options: &BuildOptions, own: &GpuOptions) -> Result<BuildPlan> {
     let sizes = Sizes::of(base, options, own);
     let n = sizes.rows;
-    let tables = n * (TABLE_BYTES + if options.ids.is_some() { 12 } else { 0 });
     let stages = sizes.stages(options, own);
-    let BuildMemory { threads, fixed, free, work } =
-        BuildMemory::divide(options, tables, &stages, sizes.thread_bytes())?;
+    let memory = BuildMemory::divide(options, (n, TABLE_BYTES), &stages, sizes.thread_bytes())?;
+    let free = memory.free;
     let row_bytes = hierarchy::row_bytes(sizes.point_dim as usize);
     let cell_bytes = free.saturating_sub(2 * sizes.centroid_bytes()).min(2 * n * row_bytes).max(PART_LEAST);
     let all = n * (sizes.vector_bytes + 16);
     let block_memory = free.saturating_sub(sizes.lists * 24 + n * 2 * REPLICAS).min(all).max(PART_LEAST);
     let sample = (free / sizes.sampled_bytes()).min(CODEBOOK_SAMPLE as u64).min(n).max(1);
-    let peak = [
+    let peaks = [
         2 * sizes.centroid_bytes() + cell_bytes.min(n * row_bytes),
         sizes.graph_bytes(),
         sizes.lists * 24 + n * 2 * REPLICAS + block_memory,
         sample * sizes.sampled_bytes(),
         sizes.codes_bytes().min(free),
-        work,
     ];
     let index = n * (sizes.vector_bytes * 115 / 100 + sizes.code_bytes) + sizes.lists * (2 * sizes.dim + 160);
     let copies =
         if sizes.baselines { n * (REPLICAS + 2) * (sizes.vector_bytes + sizes.code_bytes + 16) } else { 0 };
+    let disk = index + copies + n * (sizes.vector_bytes + 4 * LISTS_PER_VECTOR as u64 + TABLE_BYTES);
     let plan = BuildPlan {
-        points_per_cell: n,
         in_ram: cell_bytes >= n * row_bytes,
-        threads: threads as usize,
-        ram_bytes: fixed + peak.into_iter().max().unwrap_or(0),
-        disk_bytes: index + copies + n * (sizes.vector_bytes + 4 * LISTS_PER_VECTOR as u64 + TABLE_BYTES),
         block_memory_bytes: block_memory,
         code_memory_bytes: free.min(sizes.codes_bytes()).max(PART_LEAST),
         cell_bytes,
         point_bytes: row_bytes,
         codebook_sample: sample as usize,
-        own: KindPlan::Lists(ListPlan { sample: sample as usize, pool_bytes: 0 }),
-        calibration_in_flight: CALIBRATION_IN_FLIGHT,
-        stages: Vec::new(),
+        ..memory.plan(n, &peaks, disk, ListPlan { sample: sample as usize, pool_bytes: 0 })
     };
     Ok(plan.with_stages(&base.shape(), &stages))
 }

@@ -16,15 +16,20 @@ mod members;
 pub(crate) mod memory;
 mod pack;
 
-use crate::dataset::Scan;
+use std::os::unix::fs::FileExt;
+
+use crate::codebook::root_mean_square_norm;
+use crate::dataset::{Reader, Scan};
 use crate::files;
 use crate::kinds::gpu_ivf::facts::{GpuFacts, GpuSection};
-use crate::kinds::section::Section;
+use crate::kinds::questions::BuildsKind;
 use crate::manifest::Manifest;
 use crate::stages::build::{Build, IDS, read_codebook};
+use crate::stages::codes;
+use crate::stages::options::BuildOptions;
+use crate::stages::plan::BuildPlan;
 use crate::stages::stage::{CLUSTERS, CODEBOOK, CODES, LAYOUT, NAVIGATION, Stage};
 use crate::stages::tables::read_table;
-use crate::stages::{codes, publish};
 use stratann_params::build::GpuOptions;
 use stratann_storage::{Result, input};
 
@@ -33,56 +38,53 @@ const MEMBERS: Stage = Stage::named("members");
 /// Writes the files of other systems.
 const BASELINES: Stage = Stage::named("baselines");
 
-/// Runs all stages but the calibration; returns the manifest of the finished files.
-pub(crate) fn run(build: &mut Build<'_>, own: &GpuOptions, scan: &Scan) -> Result<Manifest> {
-    // Rows are compared with centroids as floats.
-    let space = build.space(scan, true)?;
-    let lists: u32 = build.stage(CLUSTERS, |b| clusters::run(b, own, &space, scan))?;
-    build.stage(NAVIGATION, |b| members::connect(b, &space))?;
-    build.stage(MEMBERS, |b| members::run(b, own, &space, scan))?;
-    let layout: layout::Written = build.stage(LAYOUT, |b| layout::run(b, &space, scan, lists))?;
-    let dim = build.base.shape().dim;
-    let code = (own.code_bytes(dim), own.code_kind);
-    build.stage(CODEBOOK, |b| codes::train_codebook(b, code, &space, scan))?;
-    let code_error = build.stage(CODES, |b| {
-        let id_of_row: Vec<u32> = read_table(&b.partial.path(IDS))?;
-        codes::run(b, &b.file(files::CODES), &space, scan, &id_of_row)
-    })?;
-    #[cfg(feature = "lab")]
-    if own.baselines {
-        build.stage(BASELINES, |b| super::baseline::build::run(b, scan, &layout))?;
+impl BuildsKind for GpuOptions {
+    fn plan(&self, base: &Reader, options: &BuildOptions) -> Result<BuildPlan> {
+        memory::plan(base, options, self)
     }
-    build.fact("lists", lists);
-    build.fact("replication", layout.facts.replication);
-    build.fact("replica_bytes", layout.facts.replica_bytes);
-    build.fact("filled", layout.facts.filled);
-    let vector_norm = root_mean_square_norm(build)?;
-    let mut manifest = publish::manifest(build, scan.rows, layout.blocks, code_error)?;
-    let facts = GpuFacts { vector_norm, baselines: own.baselines, ..layout.facts };
-    manifest.section = Section::GpuIvf(Box::new(GpuSection { facts }));
-    manifest.build_id = manifest.content_id();
-    build.partial.finish(publish::FILES, &manifest.files)?;
-    Ok(manifest)
+
+    fn run(&self, build: &mut Build<'_>, scan: &Scan) -> Result<Manifest> {
+        // Rows are compared with centroids as floats.
+        let space = build.space(scan, true)?;
+        let lists: u32 = build.stage(CLUSTERS, |b| clusters::run(b, self, &space, scan))?;
+        build.stage(NAVIGATION, |b| members::connect(b, &space))?;
+        build.stage(MEMBERS, |b| members::run(b, self, &space, scan))?;
+        let layout: layout::Written = build.stage(LAYOUT, |b| layout::run(b, &space, scan, lists))?;
+        let dim = build.base.shape().dim;
+        let code = (self.code_bytes(dim), self.code_kind);
+        build.stage(CODEBOOK, |b| codes::train_codebook(b, code, &space, scan))?;
+        let code_error = build.stage(CODES, |b| {
+            let id_of_row: Vec<u32> = read_table(&b.partial.path(IDS))?;
+            codes::run(b, &b.file(files::CODES), &space, scan, &id_of_row)
+        })?;
+        #[cfg(feature = "lab")]
+        if self.baselines {
+            build.stage(BASELINES, |b| super::baseline::build::run(b, scan, &layout))?;
+        }
+        build.fact("lists", lists);
+        build.fact("replication", layout.facts.replication);
+        build.fact("replica_bytes", layout.facts.replica_bytes);
+        build.fact("filled", layout.facts.filled);
+        let vector_norm = vector_norm(build)?;
+        let facts = GpuFacts { vector_norm, baselines: self.baselines, ..layout.facts };
+        build.manifest(scan, layout.blocks, code_error, GpuSection { facts }.into())
+    }
 }
 
 /// The root mean square length of the vectors, by the codes of some.
-fn root_mean_square_norm(build: &Build<'_>) -> Result<f32> {
-    use std::os::unix::fs::FileExt;
+fn vector_norm(build: &Build<'_>) -> Result<f32> {
     const SAMPLE: u64 = 1024;
     let codebook = read_codebook(&build.file(files::CODEBOOK))?;
     let path = build.file(files::CODES);
     let failed = |e: std::io::Error| stratann_storage::Error::io("reading", &path, &e);
     let file = input::open(&path)?;
     let size = codebook.code_bytes();
-    let mut code = vec![0u8; size];
-    let mut decoded = vec![0f32; codebook.dim];
     let count = file.metadata().map_err(failed)?.len() / size as u64;
-    let (mut sum, mut seen) = (0f64, 0u32);
+    let mut codes = Vec::new();
     for at in (0..count).step_by(count.div_ceil(SAMPLE).max(1) as usize) {
-        file.read_exact_at(&mut code, at * size as u64).map_err(failed)?;
-        codebook.decode_rotated(&code, &mut decoded);
-        sum += decoded.iter().map(|x| f64::from(x * x)).sum::<f64>();
-        seen += 1;
+        let from = codes.len();
+        codes.resize(from + size, 0);
+        file.read_exact_at(&mut codes[from..], at * size as u64).map_err(failed)?;
     }
-    Ok((sum / f64::from(seen.max(1))).sqrt() as f32)
+    Ok(root_mean_square_norm(&codebook, codes.chunks_exact(size)))
 }

@@ -1,6 +1,6 @@
 //! Writes the lists, each with the members nearest to its centroid first.
 
-use std::os::unix::fs::FileExt;
+use std::sync::Mutex;
 
 use serde::{Deserialize, Serialize};
 use stratann_core::PAGE;
@@ -8,10 +8,9 @@ use stratann_core::format::grid::{GridLayout, ListMember, write_list};
 use stratann_core::kinds::grid_ivf::Pilot;
 use stratann_kernel::distance::{dot_f32, inverse_norm, l2_f32};
 use stratann_kernel::{DType, Metric};
+use stratann_storage::Result;
 use stratann_storage::output::AtomicFile;
-use stratann_storage::{Error, Result};
 
-use super::CLUSTERS;
 use super::axes::AxesFacts;
 use crate::dataset::Scan;
 use crate::files;
@@ -19,9 +18,9 @@ use crate::kinds::grid_ivf::facts::{GridFacts, SizeStats, coarser};
 use crate::kinds::grid_ivf::open::{StoredAxes, decode_axes};
 use crate::kinds::grid_ivf::units::Places;
 use crate::manifest::BlockShape;
-use crate::parallel;
-use crate::stages::build::{Build, IDS};
-use crate::stages::list_rows::{ListRows, Part};
+use crate::stages::build::Build;
+use crate::stages::cells;
+use crate::stages::list_rows::{ListRows, RowsOfList};
 use crate::stages::space::Space;
 use crate::stages::tables::{read_table, write_table};
 
@@ -43,7 +42,7 @@ pub(super) fn run(
     found: AxesFacts,
 ) -> Result<Written> {
     let shape = build.base.shape();
-    let list_of_row: Vec<u32> = read_table(&build.partial.path(CLUSTERS))?;
+    let list_of_row: Vec<u32> = read_table(&build.partial.path(cells::OF_ROW))?;
     let centroids: Vec<f32> = read_table(&build.file(files::CENTROIDS))?;
     let axes = build.file(files::AXES);
     let bytes: Vec<u8> = read_table(&axes)?;
@@ -56,40 +55,30 @@ pub(super) fn run(
     let places = Places::new(&sizes, 1, &layout, vec![0, layout.groups() as u32]);
     let first = &places.first;
     let bytes = places.end.next_multiple_of(PAGE as u64).max(PAGE as u64);
-    let path = build.file(files::GRID);
-    let out = AtomicFile::create(&path)?;
-    out.file().set_len(bytes).map_err(|e| Error::io("writing", &path, &e))?;
+    let out = AtomicFile::create(&build.file(files::GRID))?;
+    out.set_len(bytes)?;
     build.progress.stage("writing lists", scan.rows, "rows");
     let rows =
         ListRows { build, list_of_row: &list_of_row, first, vector_bytes: shape.dim * shape.dtype.size() };
     let pilot = pilot.as_ref().map(|pilot| pilot.view(found.pilot_step));
     let writer = Writer { build, space, layout: &layout, axes: &axes, pilot, centroids: &centroids };
-    let mut id_of_row = vec![u32::MAX; list_of_row.len()];
-    let mut farthest = 0f32;
-    rows.each_part(scan, |part| {
-        let written: Vec<Result<(Vec<u32>, f32)>> = parallel::map(part.lists.clone(), |list| {
-            let (bytes, order, farthest) = writer.list(&rows, &part, list)?;
-            let written = out.file().write_all_at(&bytes, places.starts[2 * list as usize]);
-            written.map_err(|e| Error::io("writing", &path, &e))?;
-            Ok((order, farthest))
-        });
-        for (list, written) in part.lists.clone().zip(written) {
-            let (rows, distance) = written?;
-            farthest = farthest.max(distance);
-            rows.iter().zip(first[list as usize]..).for_each(|(&row, id)| id_of_row[row as usize] = id);
-        }
-        Ok(())
-    })?;
+    let farthest = Mutex::new(0f32);
+    rows.write_each(
+        scan,
+        || (),
+        |(), of| {
+            let (bytes, order, distance) = writer.list(of);
+            out.write_at(&bytes, places.starts[2 * of.list as usize])?;
+            let mut farthest = farthest.lock().unwrap_or_else(|e| e.into_inner());
+            *farthest = farthest.max(distance);
+            Ok(order)
+        },
+    )?;
     out.commit()?;
-    write_table(&build.partial.path(IDS), &id_of_row)?;
-    let made_from = [build.file(files::CENTROIDS), build.file(files::AXES), build.partial.path(CLUSTERS)];
-    let blocks = BlockShape {
-        count: (bytes / PAGE as u64) as u32,
-        bytes: PAGE,
-        id_bytes: layout.id_bytes,
-        code_bytes: 0,
-        checksum_seed: build.checksum_seed(&made_from)?,
-    };
+    let made_from =
+        [build.file(files::CENTROIDS), build.file(files::AXES), build.partial.path(cells::OF_ROW)];
+    let blocks = BlockShape::of_pages(bytes, layout.id_bytes, build.checksum_seed(&made_from)?);
+    let farthest = farthest.into_inner().unwrap_or_else(|e| e.into_inner());
     let sizes: Vec<u64> = sizes.iter().map(|&size| u64::from(size)).collect();
     let AxesFacts { scale_exponent, pilot, pilot_step, keeps_digits } = found;
     let is_exact = !shape.dtype.is_float() && layout.metric != Metric::Cosine;
@@ -119,8 +108,8 @@ fn layout(build: &Build<'_>, pilot: usize) -> GridLayout {
     let early = edges[1..].iter().filter(is_early).count().max(1);
     // After a pilot few are left.
     let columns = if pilot > 0 { 0 } else { early };
-    let id_bytes = if build.largest_id > u64::from(u32::MAX) { 8 } else { 4 };
-    GridLayout { dtype: shape.dtype, metric: build.options.metric, edges, columns, id_bytes, pilot }
+    let (dtype, id_bytes) = (shape.dtype, build.id_bytes());
+    GridLayout { dtype, metric: build.options.metric, edges, columns, id_bytes, pilot }
 }
 
 struct Writer<'a> {
@@ -135,14 +124,12 @@ struct Writer<'a> {
 impl Writer<'_> {
     /// The bytes of a list, its rows in the order of their ids, and the squared distance of the last one from the
     /// centroid.
-    fn list(&self, of: &ListRows<'_>, part: &Part, list: u32) -> Result<(Vec<u8>, Vec<u32>, f32)> {
-        self.build.progress.check_interrupted()?;
-        let slots = of.slots(part, list);
-        let (rows, size) = (&part.rows[slots.clone()], of.vector_bytes);
-        let vectors = &part.vectors[slots.start * size..slots.end * size];
-        let vector = |i: usize| &vectors[i * size..(i + 1) * size];
+    fn list(&self, of: &RowsOfList<'_>) -> (Vec<u8>, Vec<u32>, f32) {
+        let rows = of.rows;
         let mut floats = vec![0f32; self.layout.dim()];
-        let centroid = &self.centroids[list as usize * floats.len()..][..floats.len()];
+        let size = floats.len() * self.layout.dtype.size();
+        let vector = |i: usize| &of.vectors[i * size..(i + 1) * size];
+        let centroid = &self.centroids[of.list as usize * floats.len()..][..floats.len()];
         let mut order: Vec<(f32, usize)> = (0..rows.len())
             .map(|i| {
                 self.space.code_floats(vector(i), &mut floats);
@@ -154,21 +141,19 @@ impl Writer<'_> {
             order.iter().map(|&(_, i)| self.code(vector(i), &mut floats)).collect();
         let radius = pilots.iter().map(|pilot| pilot.1).fold(0f32, f32::max);
         let stored: Vec<Vec<u8>> = order.iter().map(|&(_, i)| self.stored(vector(i), &mut floats)).collect();
-        let external =
-            |row: u32| self.build.external.as_ref().map_or(u64::from(row), |ids| ids[row as usize]);
         let members: Vec<ListMember<'_>> = order
             .iter()
             .zip(stored.iter().zip(&pilots))
             .map(|(&(_, i), (stored, (pilot, _)))| ListMember {
                 pilot,
-                ..self.member(vector(i), stored, external(rows[i]))
+                ..self.member(vector(i), stored, self.build.external_id(rows[i]))
             })
             .collect();
         let mut bytes = Vec::new();
         write_list(self.layout, &members, radius, &mut bytes);
         self.build.progress.advance(rows.len() as u64);
         let farthest = order.last().map_or(0.0, |last| last.0);
-        Ok((bytes, order.iter().map(|&(_, i)| rows[i]).collect(), farthest))
+        (bytes, order.iter().map(|&(_, i)| rows[i]).collect(), farthest)
     }
 
     /// The code of a vector, and a bound of its distance from it.

@@ -7,23 +7,17 @@ use stratann_storage::Result;
 use stratann_storage::budget::THREAD_BYTES;
 
 use super::{AXES, open_centroids};
-use crate::clusterings::CHUNK;
-use crate::clusterings::memory::{KmeansMemory, PRODUCT_BYTES};
-use crate::curve::CALIBRATION_IN_FLIGHT;
+use crate::clusterings::memory::KmeansMemory;
 use crate::dataset::Reader;
 use crate::kinds::grid_ivf::facts::pilot_of;
-use crate::stages::cells::{ROUNDS, SAMPLE_PER_CELL};
+use crate::stages::cells::{CellsMemory, ROUNDS, SAMPLE_PER_CELL};
 use crate::stages::forecast::Size;
 use crate::stages::options::BuildOptions;
-use crate::stages::plan::{
-    BuildMemory, BuildPlan, CODEBOOK_SAMPLE, CODEBOOK_SAMPLE_LEAST, KindPlan, ListPlan,
-};
+use crate::stages::plan::{BuildMemory, BuildPlan, CODEBOOK_SAMPLE, CODEBOOK_SAMPLE_LEAST, ListPlan};
 use crate::stages::stage::{CALIBRATE, CLUSTERS, LISTS, PlannedStage, SCAN};
 
 /// Most that a row takes in tables at any time: its list, its place among the members, its id.
 const TABLE_BYTES: u64 = 16;
-/// Rows that k-means has for each centroid, at least.
-const SAMPLE_LEAST: u64 = 8;
 /// Of a part of the lists, the least that is held before it is written.
 const PART_LEAST: u64 = 4 << 20;
 /// What calibration takes beside the index: exact neighbours first, then queries in flight.
@@ -44,7 +38,7 @@ struct Sizes {
     lists: u64,
     dim: u64,
     vector_bytes: u64,
-    kmeans: KmeansMemory,
+    cells: CellsMemory,
     /// All lists, as in the file.
     index_bytes: u64,
 }
@@ -70,13 +64,13 @@ impl Sizes {
             lists,
             dim: shape.dim as u64,
             vector_bytes: (shape.dim * shape.dtype.size()) as u64,
-            kmeans: KmeansMemory { dim: point_dim as u64 },
+            cells: CellsMemory {
+                rows: shape.rows,
+                cells: lists,
+                kmeans: KmeansMemory { dim: point_dim as u64 },
+            },
             index_bytes: lists * layout.list_bytes(mean + 8) as u64,
         })
-    }
-
-    fn centroid_bytes(&self) -> u64 {
-        self.lists * (self.kmeans.centroid_bytes() + 48)
     }
 
     /// A row of the sample that axes are found from.
@@ -99,16 +93,15 @@ impl Sizes {
 
     /// What each thread takes: of rows that it assigns, or of a list that it writes.
     fn thread_bytes(&self) -> u64 {
-        let assigned = CHUNK as u64 * (4 * self.kmeans.dim + self.vector_bytes) + PRODUCT_BYTES;
         let written = 8 * self.rows.div_ceil(self.lists) * self.vector_bytes;
-        THREAD_BYTES + (1 << 20) + assigned.max(written.min(self.rows * self.vector_bytes))
+        THREAD_BYTES
+            + (1 << 20)
+            + self.cells.assigned_bytes(self.vector_bytes).max(written.min(self.rows * self.vector_bytes))
     }
 
     /// The stages, with the time that each is expected to take and the least memory.
     fn stages<'a>(&self, options: &'a BuildOptions, own: &GridOptions) -> Vec<PlannedStage<'a>> {
-        let sample_least = self.rows.min(SAMPLE_LEAST * self.lists);
         let axes_least = CODEBOOK_SAMPLE_LEAST.min(self.rows) * self.sampled_bytes() + self.axes_bytes();
-        let found = sample_least * self.kmeans.row_bytes() + self.centroid_bytes();
         let lists = own.count(self.rows) as f64;
         let calibrate = CALIBRATE.takes(move |size| {
             let compared = options.calibration_queries as f64 * size.rows * COMPARED_SHARE;
@@ -122,7 +115,7 @@ impl Sizes {
                     let assigned = sampled * ROUNDS as f64 + size.rows;
                     size.shared_s(assigned * lists * (PAIR_NS + size.dim * MULTIPLY_NS))
                 })
-                .needs("centroids and the sample they are found from", found),
+                .needs("centroids and the sample they are found from", self.cells.least_bytes()),
             AXES.takes(|size| size.dim.powi(3) * DECOMPOSE_NS * 1e-9)
                 .needs("axes and the sample they are found from", axes_least),
             LISTS
@@ -131,10 +124,10 @@ impl Sizes {
                     size.shared_s(turned) + size.bytes * WRITE_NS * 1e-9
                 })
                 .needs("lists on their way to the file", self.writing_bytes() + PART_LEAST),
-            match options.calibration_queries {
-                0 => calibrate,
-                _ => calibrate.needs("calibration with all vectors in memory", self.calibration_bytes()),
-            },
+            calibrate.needs(
+                "calibration with all vectors in memory",
+                options.calibration_bytes(self.calibration_bytes()),
+            ),
         ]
     }
 }
@@ -146,36 +139,24 @@ impl Sizes {
 pub(crate) fn plan(base: &Reader, options: &BuildOptions, own: &GridOptions) -> Result<BuildPlan> {
     let sizes = Sizes::of(base, options, own)?;
     let n = sizes.rows;
-    let tables = n * (TABLE_BYTES + if options.ids.is_some() { 12 } else { 0 });
     let stages = sizes.stages(options, own);
-    let BuildMemory { threads, fixed, free, work } =
-        BuildMemory::divide(options, tables, &stages, sizes.thread_bytes())?;
-    let room = free.saturating_sub(sizes.centroid_bytes()) / sizes.kmeans.row_bytes();
-    let sample = (SAMPLE_PER_CELL as u64 * sizes.lists).min(n).min(room.max(1));
+    let memory = BuildMemory::divide(options, (n, TABLE_BYTES), &stages, sizes.thread_bytes())?;
+    let (free, sample) = (memory.free, sizes.cells.sample(memory.free));
     let axes_room = free.saturating_sub(sizes.axes_bytes()) / sizes.sampled_bytes();
     let axes_sample = axes_room.min(CODEBOOK_SAMPLE as u64).min(n).max(1);
     let all = 4 * n * (sizes.vector_bytes + 16);
     let block_memory = free.saturating_sub(sizes.writing_bytes()).min(all).max(PART_LEAST);
-    let peak = [
-        sample * sizes.kmeans.row_bytes() + sizes.centroid_bytes(),
+    let peaks = [
+        sizes.cells.bytes(sample),
         axes_sample * sizes.sampled_bytes() + sizes.axes_bytes(),
         sizes.writing_bytes() + block_memory,
-        work,
     ];
+    let disk = sizes.index_bytes + n * (sizes.vector_bytes + 4 + TABLE_BYTES) + sizes.writing_bytes();
     let plan = BuildPlan {
-        points_per_cell: n,
         in_ram: all <= block_memory,
-        threads: threads as usize,
-        ram_bytes: fixed + peak.into_iter().max().unwrap_or(0),
-        disk_bytes: sizes.index_bytes + n * (sizes.vector_bytes + 4 + TABLE_BYTES) + sizes.writing_bytes(),
         block_memory_bytes: block_memory,
-        code_memory_bytes: 0,
-        cell_bytes: 0,
-        point_bytes: 0,
         codebook_sample: axes_sample as usize,
-        own: KindPlan::Lists(ListPlan { sample: sample as usize, pool_bytes: 0 }),
-        calibration_in_flight: CALIBRATION_IN_FLIGHT,
-        stages: Vec::new(),
+        ..memory.plan(n, &peaks, disk, ListPlan { sample: sample as usize, pool_bytes: 0 })
     };
     Ok(plan.with_stages(&base.shape(), &stages))
 }

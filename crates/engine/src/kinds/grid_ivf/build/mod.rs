@@ -20,12 +20,12 @@ use stratann_storage::{Error, Result};
 use crate::dataset::{Reader, Scan};
 use crate::files;
 use crate::kinds::grid_ivf::facts::GridSection;
-use crate::kinds::section::Section;
+use crate::kinds::questions::BuildsKind;
 use crate::manifest::Manifest;
 use crate::stages::build::Build;
 use crate::stages::cells::{self, Cells};
-use crate::stages::plan::{BuildPlan, KindPlan};
-use crate::stages::publish;
+use crate::stages::options::BuildOptions;
+use crate::stages::plan::BuildPlan;
 use crate::stages::space::Space;
 use crate::stages::stage::{self, Stage};
 use crate::stages::tables::write_table;
@@ -33,23 +33,22 @@ use crate::stages::tables::write_table;
 /// Finds the axes that vectors are turned to.
 const AXES: Stage = Stage::named("axes");
 
-/// The list of every row, u32; `u32::MAX` for rows that are left out.
-const CLUSTERS: &str = "clusters.tmp";
+impl BuildsKind for GridOptions {
+    fn plan(&self, base: &Reader, options: &BuildOptions) -> Result<BuildPlan> {
+        memory::plan(base, options, self)
+    }
 
-/// Runs all stages but the calibration; returns the manifest of the finished files.
-pub(crate) fn run(build: &mut Build<'_>, own: &GridOptions, scan: &Scan) -> Result<Manifest> {
-    // Cells are found among floats, as rows are compared.
-    let space = build.space(scan, true)?;
-    let count: u32 = build.stage(stage::CLUSTERS, |b| clusters(b, own, &space, scan))?;
-    let axes: axes::AxesFacts = build.stage(AXES, |b| axes::run(b, &space, scan))?;
-    let written: lists::Written = build.stage(stage::LISTS, |b| lists::run(b, &space, scan, count, axes))?;
-    build.fact("lists", count);
-    build.fact("gini", written.facts.sizes.gini);
-    let mut manifest = publish::manifest(build, scan.rows, written.blocks, 0.0)?;
-    manifest.section = Section::GridIvf(Box::new(GridSection { facts: written.facts }));
-    manifest.build_id = manifest.content_id();
-    build.partial.finish(publish::FILES, &manifest.files)?;
-    Ok(manifest)
+    fn run(&self, build: &mut Build<'_>, scan: &Scan) -> Result<Manifest> {
+        // Cells are found among floats, as rows are compared.
+        let space = build.space(scan, true)?;
+        let count: u32 = build.stage(stage::CLUSTERS, |b| clusters(b, self, &space, scan))?;
+        let axes: axes::AxesFacts = build.stage(AXES, |b| axes::run(b, &space, scan))?;
+        let written: lists::Written =
+            build.stage(stage::LISTS, |b| lists::run(b, &space, scan, count, axes))?;
+        build.fact("lists", count);
+        build.fact("gini", written.facts.sizes.gini);
+        build.manifest(scan, written.blocks, 0.0, GridSection { facts: written.facts }.into())
+    }
 }
 
 /// Finds the cells, or assigns all rows to centroids that were given. Number of lists.
@@ -61,20 +60,12 @@ fn clusters(build: &Build<'_>, own: &GridOptions, space: &Space, scan: &Scan) ->
             let of_row = cells::assign(build, space, scan, &centroids)?;
             Cells { centroids, of_row }
         }
-        None => cells::find(build, space, scan, own.count(scan.rows), sample(build.plan))?,
+        None => cells::find(build, space, scan, own.count(scan.rows), build.plan.lists().sample)?,
     };
-    write_table(&build.partial.path(CLUSTERS), &of_row)?;
+    write_table(&build.partial.path(cells::OF_ROW), &of_row)?;
     let rows: Vec<f32> = centroids.chunks_exact(point_dim).flat_map(|row| &row[..dim]).copied().collect();
     write_table(&build.file(files::CENTROIDS), &rows)?;
     Ok((centroids.len() / point_dim) as u32)
-}
-
-/// Rows that centroids are found from, at most.
-fn sample(plan: &BuildPlan) -> usize {
-    match plan.own {
-        KindPlan::Lists(own) => own.sample,
-        KindPlan::Blocks { .. } => usize::MAX,
-    }
 }
 
 /// Opens a file of centroids for vectors of `dim` components.

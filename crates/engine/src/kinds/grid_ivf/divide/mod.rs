@@ -184,7 +184,7 @@ pub(crate) fn adapt(
     let grid = GridIndex::open(&base, None, None)?;
     let workload = Workload::measure(&base, &grid, over.grid, progress)?.observed(visits);
     let slices = running.spread.as_ref().map_or(&[][..], |spread| &spread.slices);
-    let stripes = running.grid(index)?.facts.stripes;
+    let stripes = running.own(index, Section::grid)?.facts.stripes;
     let adapted = adapt::adapt(workload, &grid.layout, Current { placement, slices, stripes }, over)?;
     let Some(plan) = adapted.step.clone() else { return Ok((adapted, None)) };
     let placement = plan.placement(over)?;
@@ -234,7 +234,7 @@ impl Divided {
         let bytes = self.grid.data();
         write_table::<u8>(data, bytes)?;
         write_table(sizes, own)?;
-        let section = Section::GridIvf(Box::new(GridSection { facts: self.grid.facts.clone() }));
+        let section = Section::from(GridSection { facts: self.grid.facts.clone() });
         let mut manifest = Manifest { section, ..source.clone() };
         manifest.blocks.count = (bytes.len() / manifest.blocks.bytes) as u32;
         Ok(Some((manifest, data_file::entry(data)?, data_file::entry(sizes)?)))

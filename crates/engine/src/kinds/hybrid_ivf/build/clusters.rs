@@ -1,6 +1,5 @@
 //! The clusters of a `hybrid-ivf`: k-means cells.
 
-use super::list_plan;
 use crate::dataset::Scan;
 use crate::files;
 use crate::stages::build::Build;
@@ -9,9 +8,6 @@ use crate::stages::space::Space;
 use crate::stages::tables::{read_table, write_table};
 use stratann_params::build::ListOptions;
 use stratann_storage::Result;
-
-/// The cell of every row, u32; `u32::MAX` for rows that are left out.
-pub(crate) const CLUSTERS: &str = "clusters.tmp";
 
 /// Default number of cells: 4·√n, so that neither finding the nearest of them nor scanning one grows faster than √n.
 pub(crate) fn count(rows: u64) -> usize {
@@ -22,9 +18,8 @@ pub(crate) fn count(rows: u64) -> usize {
 pub(crate) fn run(build: &Build<'_>, own: &ListOptions, space: &Space, scan: &Scan) -> Result<u32> {
     let dim = space.point_dim();
     let wanted = own.clusters.unwrap_or_else(|| count(scan.rows));
-    let room = list_plan(build).map_or(usize::MAX, |plan| plan.sample);
-    let found = cells::find(build, space, scan, wanted, room)?;
-    write_table(&build.partial.path(CLUSTERS), &found.of_row)?;
+    let found = cells::find(build, space, scan, wanted, build.plan.lists().sample)?;
+    write_table(&build.partial.path(cells::OF_ROW), &found.of_row)?;
     let rows = found.centroids.chunks_exact(dim).map(|row| &row[..build.base.shape().dim]);
     let halves: Vec<u8> = rows.flat_map(super::to_halves).collect();
     write_table(&build.file(files::CENTROIDS), &halves)?;
@@ -33,5 +28,5 @@ pub(crate) fn run(build: &Build<'_>, own: &ListOptions, space: &Space, scan: &Sc
 
 /// Reads the cell of every row.
 pub(crate) fn read(build: &Build<'_>) -> Result<Vec<u32>> {
-    read_table(&build.partial.path(CLUSTERS))
+    read_table(&build.partial.path(cells::OF_ROW))
 }

@@ -1,8 +1,6 @@
 //! Writes the inverted lists: heads first, then records, in the order of clusters, then the edges of those that are
 //! graphs. Rows come in parts as large as the memory allows.
 
-use std::fs::File;
-use std::os::unix::fs::FileExt;
 use std::sync::Mutex;
 use stratann_params::build::ListOptions;
 
@@ -21,16 +19,15 @@ use stratann_storage::{Error, Result};
 
 use super::divide::{self, Plan, SUB_CENTROIDS};
 use super::local_costs::DEGREE;
-use super::{graphs, list_layout, page_blocks, read_centroids};
+use super::{graphs, list_layout, read_centroids};
 use crate::clusterings::order::halve;
 use crate::dataset::Scan;
 use crate::files;
 use crate::kinds::hybrid_ivf::facts::SizeStats;
 use crate::kinds::hybrid_ivf::residual::Encoder;
 use crate::manifest::BlockShape;
-use crate::parallel;
-use crate::stages::build::{Build, IDS, read_codebook};
-use crate::stages::list_rows::{ListRows, Part};
+use crate::stages::build::{Build, read_codebook};
+use crate::stages::list_rows::{ListRows, RowsOfList};
 use crate::stages::space::Space;
 use crate::stages::tables::{read_table, write_table};
 
@@ -67,7 +64,7 @@ pub(crate) fn run(build: &Build<'_>, own: &ListOptions, space: &Space, scan: &Sc
     let bytes = end(&shape, &directory).next_multiple_of(PAGE as u64);
     let lists = directory.list_count() as usize;
     let out = AtomicFile::create(&build.file(files::LISTS))?;
-    out.file().set_len(bytes).map_err(|e| Error::io("writing", &build.file(files::LISTS), &e))?;
+    out.set_len(bytes)?;
     let writer = Writer {
         build,
         space,
@@ -78,10 +75,10 @@ pub(crate) fn run(build: &Build<'_>, own: &ListOptions, space: &Space, scan: &Sc
         halves,
         centroids,
         subs,
-        out: out.file(),
+        out: &out,
         squares: Mutex::new(vec![0.0; lists]),
     };
-    let id_of_row = writer.all(scan, &list_of_row)?;
+    writer.all(scan, &list_of_row)?;
     write_table(&build.partial.path(SPREADS), &writer.spreads())?;
     let lists = writer.directory.list_count();
     let kinds =
@@ -90,8 +87,7 @@ pub(crate) fn run(build: &Build<'_>, own: &ListOptions, space: &Space, scan: &Sc
     graphs::write(build, space, &shape, &mut directory, out.file())?;
     out.commit()?;
     write_table(&build.file(files::DIRECTORY), &files::encode_directory(&directory))?;
-    write_table(&build.partial.path(IDS), &id_of_row)?;
-    let blocks = page_blocks(bytes, &shape);
+    let blocks = BlockShape::of_pages(bytes, shape.id_bytes, shape.checksum_seed);
     Ok(ListFacts { blocks, lists, kinds, sizes: SizeStats::of(&sizes) })
 }
 
@@ -247,20 +243,19 @@ struct Writer<'a> {
     halves: Vec<u8>,
     centroids: Vec<f32>,
     subs: SubCentroids,
-    out: &'a File,
+    out: &'a AtomicFile,
     // For each list the sum of the squared distances of its members to the cluster's centroid.
     squares: Mutex<Vec<f64>>,
 }
 
 impl Writer<'_> {
-    /// Writes all lists. Returns the id of every row.
-    fn all(&self, scan: &Scan, list_of_row: &[u32]) -> Result<Vec<u32>> {
-        let mut id_of_row = vec![u32::MAX; list_of_row.len()];
+    /// Writes all lists.
+    fn all(&self, scan: &Scan, list_of_row: &[u32]) -> Result<()> {
         self.build.progress.stage("writing lists", scan.rows, "rows");
         let (first, vector_bytes) = (&self.directory.ids[..], self.shape.vector_bytes);
         let rows = ListRows { build: self.build, list_of_row, first, vector_bytes };
-        rows.each_part(scan, |part| self.part(&rows, &part, &mut id_of_row))?;
-        Ok(id_of_row)
+        let encoder = || Encoder::new(&self.codebook, self.build.options.metric);
+        rows.write_each(scan, encoder, |encoder, of| self.list(encoder, of))
     }
 
     /// Of each cluster.
@@ -271,28 +266,6 @@ impl Writer<'_> {
             (sum / self.directory.members_of(cluster).len().max(1) as f64) as f32
         };
         (0..self.directory.clusters()).map(of).collect()
-    }
-
-    fn first_id(&self, list: u32) -> u32 {
-        self.directory.ids[list as usize]
-    }
-
-    fn part(&self, of: &ListRows<'_>, part: &Part, id_of_row: &mut [u32]) -> Result<()> {
-        let orders = parallel::map_with(
-            part.lists.clone(),
-            || Encoder::new(&self.codebook, self.build.options.metric),
-            |encoder, list| {
-                self.build.progress.check_interrupted()?;
-                let slots = of.slots(part, list);
-                let size = self.shape.vector_bytes;
-                let vectors = &part.vectors[slots.start * size..slots.end * size];
-                self.list(encoder, list, vectors, &part.rows[slots])
-            },
-        );
-        for (list, rows) in part.lists.clone().zip(orders) {
-            rows?.iter().zip(self.first_id(list)..).for_each(|(&row, id)| id_of_row[row as usize] = id);
-        }
-        Ok(())
     }
 
     /// The centroid of a list: its own in a divided cluster, else the cluster's.
@@ -307,8 +280,8 @@ impl Writer<'_> {
     }
 
     /// Writes one list. Returns its rows in the order of their ids.
-    fn list(&self, encoder: &mut Encoder<'_>, list: u32, vectors: &[u8], rows: &[u32]) -> Result<Vec<u32>> {
-        let dim = self.shape.dim;
+    fn list(&self, encoder: &mut Encoder<'_>, of: &RowsOfList<'_>) -> Result<Vec<u32>> {
+        let (RowsOfList { list, vectors, rows }, dim) = (*of, self.shape.dim);
         let mut floats = vec![0f32; rows.len() * dim];
         for (vector, out) in vectors.chunks_exact(self.shape.vector_bytes).zip(floats.chunks_exact_mut(dim)) {
             self.space.code_floats(vector, out);
@@ -318,20 +291,14 @@ impl Writer<'_> {
             floats.chunks_exact(dim).map(|v| f64::from(l2_f32(v, bytemuck::cast_slice(own)))).sum();
         self.squares.lock().unwrap_or_else(|e| e.into_inner())[list as usize] = squares;
         let (halves, centroid) = self.centroid(list);
-        let external = |i: u32| {
-            let row = rows[i as usize];
-            self.build.external.as_ref().map_or(u64::from(row), |ids| ids[row as usize])
-        };
+        let external = |i: u32| self.build.external_id(rows[i as usize]);
         let frame =
             ListFrame { shape: &self.shape, dtype: self.build.base.shape().dtype, list, halves: &halves };
-        let first = self.first_id(list);
+        let first = self.directory.ids[list as usize];
         let WrittenList { head, records, order } =
             frame.write(encoder, &centroid, first, vectors, &floats, external);
-        let path = self.build.file(files::LISTS);
-        let written = self.out.write_all_at(&head, self.directory.codes[list as usize]);
-        written
-            .and_then(|()| self.out.write_all_at(&records, self.directory.records[list as usize]))
-            .map_err(|e| Error::io("writing", &path, &e))?;
+        self.out.write_at(&head, self.directory.codes[list as usize])?;
+        self.out.write_at(&records, self.directory.records[list as usize])?;
         self.build.progress.advance(rows.len() as u64);
         Ok(order.iter().map(|&i| rows[i as usize]).collect())
     }

@@ -13,7 +13,7 @@ use stratann_params::build::ListOptions;
 use stratann_storage::profile::{LocalCosts, Profile};
 use stratann_storage::{Progress, Result};
 
-use super::{list_layout, list_plan};
+use super::list_layout;
 use crate::clusterings::kmeans;
 use crate::dataset::Scan;
 use crate::parallel;
@@ -58,7 +58,7 @@ pub(crate) fn fit(
     let dim = space.point_dim();
     let live = build.live_rows(scan);
     // Under a budget what they are cut into has to fit beside them.
-    let room = list_plan(build).map_or(usize::MAX, |plan| plan.pool_bytes / (2 * cut_bytes(dim)));
+    let room = build.plan.lists().pool_bytes / (2 * cut_bytes(dim));
     let count = POOL_ROWS.min(POOL_BYTES / (4 * dim)).min(room).min(live.len());
     let rows: Vec<u32> =
         (0..count).map(|i| live[(i as u64 * live.len() as u64 / count as u64) as usize]).collect();

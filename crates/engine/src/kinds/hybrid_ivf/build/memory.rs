@@ -13,24 +13,19 @@ use super::clusters;
 use super::forecast;
 use super::local_costs::DEGREE;
 use super::{ReadSizes, nav};
-use crate::clusterings::CHUNK;
-use crate::clusterings::memory::{KmeansMemory, PRODUCT_BYTES};
+use crate::clusterings::memory::KmeansMemory;
 use crate::codebook;
 use crate::curve::CALIBRATION_IN_FLIGHT;
 use crate::dataset::Reader;
-use crate::stages::cells::SAMPLE_PER_CELL;
+use crate::stages::cells::CellsMemory;
 use crate::stages::options::BuildOptions;
-use crate::stages::plan::{
-    BuildMemory, BuildPlan, CODEBOOK_SAMPLE, CODEBOOK_SAMPLE_LEAST, KindPlan, ListPlan,
-};
+use crate::stages::plan::{BuildMemory, BuildPlan, CODEBOOK_SAMPLE, CODEBOOK_SAMPLE_LEAST, ListPlan};
 use crate::stages::stage::PlannedStage;
 use crate::stages::vamana::Graph;
 
 /// Most that a row takes in tables at any time: its cluster, its place among the members, its list, and what a list
 /// is made of.
 const TABLE_BYTES: u64 = 20;
-/// Rows that k-means has for each centroid, at least.
-const SAMPLE_LEAST: u64 = 8;
 /// Longest reads of lists when no profile says which suit the disk.
 const READ_MOST: u32 = 256 << 10;
 /// What a thread holds of a cluster that it divides.
@@ -93,19 +88,8 @@ impl Sizes {
         4 * self.point_dim
     }
 
-    fn kmeans(&self) -> KmeansMemory {
-        KmeansMemory { dim: self.point_dim }
-    }
-
-    /// A row of the sample of k-means.
-    fn sampled_bytes(&self) -> u64 {
-        self.kmeans().row_bytes()
-    }
-
-    /// Centroids as they are found, as they were before, and in their order.
-    fn kmeans_bytes(&self) -> u64 {
-        // Sizes and errors of cells beside the centroids.
-        self.clusters * (self.kmeans().centroid_bytes() + 48)
+    fn cells(&self) -> CellsMemory {
+        CellsMemory { rows: self.rows, cells: self.clusters, kmeans: KmeansMemory { dim: self.point_dim } }
     }
 
     /// Centroids of clusters, as f16 and as floats.
@@ -141,7 +125,7 @@ impl Sizes {
 
     /// What each thread takes: of rows that it assigns, of a list that it writes, of a cluster that it divides.
     fn thread_bytes(&self) -> u64 {
-        let assigned = CHUNK as u64 * (self.point_bytes() + self.shape.vector_bytes as u64) + PRODUCT_BYTES;
+        let assigned = self.cells().assigned_bytes(self.shape.vector_bytes as u64);
         let written = self.point_bytes() as usize + self.shape.record_bytes() + self.shape.member_bytes();
         let working = assigned.max(self.longest * written as u64).max(DIVIDE_BYTES as u64);
         THREAD_BYTES + (1 << 20) + working
@@ -170,23 +154,17 @@ fn stages<'a>(
     let (n, dim) = (sizes.rows, base.shape().dim);
     let trained = codebook::training_bytes(dim);
     let training = codebook::training_fixed_bytes(dim, CodeKind::Opq);
-    let sample_least = n.min(SAMPLE_LEAST * sizes.clusters);
     let [scan, clusters, profile, plan, codebook, lists, navigation, calibrate] =
         forecast::stages(&base.shape(), options, own);
-    let sampled = sample_least * sizes.sampled_bytes() + sizes.kmeans_bytes();
-    let calibrate = match options.calibration_queries {
-        0 => calibrate,
-        _ => calibrate.needs("calibration", sizes.calibration_bytes()),
-    };
     vec![
         scan,
-        clusters.needs("centroids and the sample they are found from", sampled),
+        clusters.needs("centroids and the sample they are found from", sizes.cells().least_bytes()),
         profile,
         plan.needs("centroids of divided clusters", 2 * sizes.lists * sizes.point_bytes() + POOL_LEAST),
         codebook.needs("training of codes", trained * CODEBOOK_SAMPLE_LEAST.min(n) + training),
         lists.needs("lists on their way to the file", sizes.writing_bytes() + sizes.part_least()),
         navigation.needs("the navigation graph", sizes.nav_bytes()),
-        calibrate,
+        calibrate.needs("calibration", options.calibration_bytes(sizes.calibration_bytes())),
     ]
 }
 
@@ -203,45 +181,34 @@ pub(crate) fn plan(base: &Reader, options: &BuildOptions, own: &ListOptions) -> 
     let n = sizes.rows;
     let trained = codebook::training_bytes(base.shape().dim);
     let training = codebook::training_fixed_bytes(base.shape().dim, CodeKind::Opq);
-    let tables = n * (TABLE_BYTES + if options.ids.is_some() { 12 } else { 0 });
     let stages = stages(&sizes, base, options, own);
-    let BuildMemory { threads, fixed, free, work } =
-        BuildMemory::divide(options, tables, &stages, sizes.thread_bytes())?;
-    let room_of_sample = free.saturating_sub(sizes.kmeans_bytes()) / sizes.sampled_bytes();
-    let cluster_sample = (SAMPLE_PER_CELL as u64 * sizes.clusters).min(n).min(room_of_sample.max(1));
+    let memory = BuildMemory::divide(options, (n, TABLE_BYTES), &stages, sizes.thread_bytes())?;
+    let (free, cluster_sample) = (memory.free, sizes.cells().sample(memory.free));
     let codebook_sample = (free.saturating_sub(training) / trained).min(CODEBOOK_SAMPLE as u64).min(n).max(1);
     let block_memory = free
         .saturating_sub(sizes.writing_bytes())
         .min(4 * n * (sizes.shape.vector_bytes as u64 + 16))
         .max(sizes.part_least());
-    let peak = [
-        cluster_sample * sizes.sampled_bytes() + sizes.kmeans_bytes(),
+    let peaks = [
+        sizes.cells().bytes(cluster_sample),
         codebook_sample * trained + training,
         sizes.writing_bytes() + block_memory,
-        work,
     ];
     let in_flight =
-        (CALIBRATION_BYTES / (threads * sizes.query_bytes())).clamp(1, CALIBRATION_IN_FLIGHT as u64);
+        (CALIBRATION_BYTES / (memory.threads * sizes.query_bytes())).clamp(1, CALIBRATION_IN_FLIGHT as u64);
+    let own = ListPlan {
+        sample: cluster_sample as usize,
+        pool_bytes: free.saturating_sub(sizes.list_bytes()).max(POOL_LEAST) as usize,
+    };
     let plan = BuildPlan {
-        points_per_cell: n,
         in_ram: n * (sizes.shape.vector_bytes as u64 + 4) <= block_memory,
-        threads: threads as usize,
-        ram_bytes: fixed + peak.into_iter().max().unwrap_or(0),
-        disk_bytes: sizes.disk_bytes(),
         block_memory_bytes: block_memory,
-        code_memory_bytes: 0,
-        cell_bytes: 0,
-        point_bytes: 0,
         codebook_sample: codebook_sample as usize,
-        own: KindPlan::Lists(ListPlan {
-            sample: cluster_sample as usize,
-            pool_bytes: free.saturating_sub(sizes.list_bytes()).max(POOL_LEAST) as usize,
-        }),
         calibration_in_flight: match options.ram_budget {
             Some(_) => in_flight as usize,
             None => CALIBRATION_IN_FLIGHT,
         },
-        stages: Vec::new(),
+        ..memory.plan(n, &peaks, sizes.disk_bytes(), own)
     };
     Ok(plan.with_stages(&base.shape(), &stages))
 }

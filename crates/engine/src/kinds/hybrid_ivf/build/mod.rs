@@ -27,14 +27,14 @@ use stratann_params::build::ListOptions;
 use stratann_storage::Result;
 use stratann_storage::profile::Profile;
 
-use crate::dataset::Scan;
+use crate::dataset::{Reader, Scan};
 use crate::files;
 use crate::kinds::hybrid_ivf::facts::{ListFacts, ListSection};
-use crate::kinds::section::Section;
-use crate::manifest::{BlockShape, Manifest};
+use crate::kinds::questions::BuildsKind;
+use crate::manifest::Manifest;
 use crate::stages::build::{Build, IDS};
-use crate::stages::plan::{KindPlan, ListPlan};
-use crate::stages::publish;
+use crate::stages::options::BuildOptions;
+use crate::stages::plan::BuildPlan;
 use crate::stages::stage::{CLUSTERS, CODEBOOK, LISTS, NAVIGATION, Stage};
 use crate::stages::tables::read_table;
 
@@ -68,56 +68,48 @@ impl ReadSizes {
     }
 }
 
-/// Runs all stages but the calibration; returns the manifest of the finished files.
-pub(crate) fn run(build: &mut Build<'_>, own: &ListOptions, scan: &Scan) -> Result<Manifest> {
-    let space = build.space(scan, false)?;
-    build.stage(CLUSTERS, |b| clusters::run(b, own, &space, scan))?;
-    let profile: Profile = build.stage(PROFILE, |b| plan::profile(b))?;
-    let plan: divide::Plan = build.stage(PLAN, |b| divide::run(b, own, &space, scan, &profile))?;
-    build.stage(CODEBOOK, |b| residuals::train(b, own, &space, scan))?;
-    let layout: lists::ListFacts = build.stage(LISTS, |b| lists::run(b, own, &space, scan))?;
-    let id_of_row: Vec<u32> = read_table(&build.partial.path(IDS))?;
-    let nav_nodes: u32 = build.stage(NAVIGATION, |b| nav::run(b, own, &space, scan, &id_of_row))?;
-    let sizes = layout.sizes;
-    let facts = ListFacts {
-        lists: layout.lists,
-        kinds: layout.kinds,
-        sizes,
-        nav_nodes,
-        code_bytes: list_layout(build, own)?.code_bytes,
-        read_max: plan.reads.most,
-        gap_max: plan.reads.gap,
-    };
-    build.fact("clusters", sizes.count);
-    build.fact("lists", layout.lists);
-    build.fact("gini", sizes.gini);
-    let mut manifest = publish::manifest(build, scan.rows, layout.blocks, 0.0)?;
-    manifest.section = Section::HybridIvf(Box::new(ListSection { facts, plan: Some(plan.report) }));
-    manifest.build_id = manifest.content_id();
-    build.partial.finish(publish::FILES, &manifest.files)?;
-    Ok(manifest)
+impl BuildsKind for ListOptions {
+    fn plan(&self, base: &Reader, options: &BuildOptions) -> Result<BuildPlan> {
+        memory::plan(base, options, self)
+    }
+
+    fn run(&self, build: &mut Build<'_>, scan: &Scan) -> Result<Manifest> {
+        let space = build.space(scan, false)?;
+        build.stage(CLUSTERS, |b| clusters::run(b, self, &space, scan))?;
+        let profile: Profile = build.stage(PROFILE, |b| plan::profile(b))?;
+        let plan: divide::Plan = build.stage(PLAN, |b| divide::run(b, self, &space, scan, &profile))?;
+        build.stage(CODEBOOK, |b| residuals::train(b, self, &space, scan))?;
+        let layout: lists::ListFacts = build.stage(LISTS, |b| lists::run(b, self, &space, scan))?;
+        let id_of_row: Vec<u32> = read_table(&build.partial.path(IDS))?;
+        let nav_nodes: u32 = build.stage(NAVIGATION, |b| nav::run(b, self, &space, scan, &id_of_row))?;
+        let sizes = layout.sizes;
+        let facts = ListFacts {
+            lists: layout.lists,
+            kinds: layout.kinds,
+            sizes,
+            nav_nodes,
+            code_bytes: list_layout(build, self)?.code_bytes,
+            read_max: plan.reads.most,
+            gap_max: plan.reads.gap,
+        };
+        build.fact("clusters", sizes.count);
+        build.fact("lists", layout.lists);
+        build.fact("gini", sizes.gini);
+        build.manifest(scan, layout.blocks, 0.0, ListSection { facts, plan: Some(plan.report) }.into())
+    }
 }
 
 /// What all lists of this index have in common, without the seed of their checksums.
 pub(crate) fn list_layout(build: &Build<'_>, own: &ListOptions) -> Result<ListLayout> {
     let shape = build.base.shape();
-    let id_bytes = if build.largest_id > u64::from(u32::MAX) { 8 } else { 4 };
     Ok(ListLayout {
         dim: shape.dim,
         vector_bytes: shape.dim * shape.dtype.size(),
-        id_bytes,
+        id_bytes: build.id_bytes(),
         norms: build.options.metric == Metric::Cosine,
         code_bytes: own.code_bytes(shape.dim, shape.dtype.is_float()),
         checksum_seed: 0,
     })
-}
-
-/// Pages of a file of lists as blocks.
-pub(crate) fn page_blocks(bytes: u64, shape: &ListLayout) -> BlockShape {
-    let page = stratann_core::PAGE;
-    let count = bytes.div_ceil(page as u64) as u32;
-    let (id_bytes, checksum_seed) = (shape.id_bytes, shape.checksum_seed);
-    BlockShape { count, bytes: page, id_bytes, code_bytes: 0, checksum_seed }
 }
 
 /// A centroid as f16. One that lies beyond their range is merely far from its members.
@@ -133,12 +125,4 @@ fn read_centroids(build: &Build<'_>, dim: usize) -> Result<(Vec<u8>, Vec<f32>)> 
         stratann_kernel::element::widen(DType::F16, row, out);
     }
     Ok((halves, floats))
-}
-
-/// What this build does with its memory besides.
-fn list_plan(build: &Build<'_>) -> Option<ListPlan> {
-    match build.plan.own {
-        KindPlan::Lists(plan) => Some(plan),
-        KindPlan::Blocks { .. } => None,
-    }
 }

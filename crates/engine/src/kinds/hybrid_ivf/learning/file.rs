@@ -21,6 +21,7 @@ use stratann_storage::{Result, input};
 use super::{LearningSource, TrafficSummary};
 use crate::files::{LEARNT, learnt};
 use crate::kinds::hybrid_ivf::snapshot::Snapshot;
+use crate::kinds::section::Section;
 use crate::manifest::Manifest;
 
 const HEADER: usize = 8 + 16 + 8 + 16;
@@ -47,7 +48,7 @@ pub struct LearnedFacts {
 /// # Errors
 /// A file that cannot be read, is damaged, or is of another build.
 pub fn describe(folder: &Path, manifest: &Manifest) -> std::result::Result<Option<LearnedFacts>, String> {
-    let clusters = manifest.lists(folder).map_or(0, |section| section.facts.sizes.count as u32);
+    let clusters = manifest.own(folder, Section::lists).map_or(0, |section| section.facts.sizes.count as u32);
     let summary = load(&folder.join(LEARNT), manifest.build_id, clusters)?;
     Ok(summary.map(|summary| LearnedFacts {
         epochs: summary.epochs,

@@ -127,7 +127,7 @@ fn locked(folder: &Path, options: &ReplanOptions, progress: &dyn Progress) -> Re
     };
     if rebuilt == 0 {
         let section = ListSection { facts: old.facts, plan: Some(decided.report) };
-        let manifest = Manifest { section: Section::HybridIvf(Box::new(section)), ..old.manifest.clone() };
+        let manifest = Manifest { section: section.into(), ..old.manifest.clone() };
         manifest.publish(folder, replanned.version)?;
         return Ok(replanned);
     }
@@ -166,7 +166,7 @@ impl Old {
         let (number, manifest) = Manifest::read(folder)?;
         manifest.check_newest()?;
         check_kind(folder, &manifest)?;
-        let ListSection { facts, plan } = manifest.lists(folder)?.clone();
+        let ListSection { facts, plan } = manifest.own(folder, Section::lists)?.clone();
         let Some(plan) = plan else {
             return Err(Error::bad_input(format!(
                 "{} does not say what its plan was made from; build it again with `stratann build --force`",
@@ -295,7 +295,7 @@ impl Old {
         manifest.format_version = FORMAT_VERSION;
         let lists = written.directory.list_count();
         let facts = ListFacts { lists, kinds: count(&written.directory.kinds), ..self.facts };
-        manifest.section = Section::HybridIvf(Box::new(ListSection { facts, plan: Some(report) }));
+        manifest.section = ListSection { facts, plan: Some(report) }.into();
         let resident_share = manifest.section.planned_resident_share();
         manifest.curves.iter_mut().for_each(|curve| curve.resident_share = resident_share);
         manifest.build_id = manifest.content_id();

@@ -26,7 +26,6 @@ use crate::files;
 use crate::kinds::hybrid_ivf::build::graphs::Graphs;
 use crate::kinds::hybrid_ivf::build::lists::{ListFrame, WrittenList, end, layout, rounded};
 use crate::kinds::hybrid_ivf::build::local_costs::DEGREE;
-use crate::kinds::hybrid_ivf::build::page_blocks;
 use crate::kinds::hybrid_ivf::residual::Encoder;
 use crate::manifest::BlockShape;
 use crate::parallel;
@@ -120,7 +119,7 @@ impl<'a> Rewrite<'a> {
         target.all(moved)?;
         let Target { directory, out, path, copied_bytes, .. } = target;
         out.sync_all().map_err(|e| Error::io("writing", &path, &e))?;
-        let blocks = page_blocks(bytes, &shape);
+        let blocks = BlockShape::of_pages(bytes, shape.id_bytes, shape.checksum_seed);
         Ok(Written { directory, sublists, blocks, copied_bytes })
     }
 

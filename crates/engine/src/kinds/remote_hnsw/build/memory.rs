@@ -10,21 +10,18 @@ use stratann_storage::Result;
 use stratann_storage::budget::THREAD_BYTES;
 
 use super::SUB_HNSWS;
-use crate::clusterings::CHUNK;
-use crate::clusterings::memory::{KmeansMemory, PRODUCT_BYTES};
+use crate::clusterings::memory::KmeansMemory;
 use crate::curve::CALIBRATION_IN_FLIGHT;
 use crate::dataset::{Reader, Shape};
 use crate::kinds::remote_hnsw::open::layout;
-use crate::stages::cells::SAMPLE_PER_CELL;
+use crate::stages::cells::CellsMemory;
 use crate::stages::forecast::Size;
 use crate::stages::options::BuildOptions;
-use crate::stages::plan::{BuildMemory, BuildPlan, KindPlan, ListPlan};
+use crate::stages::plan::{BuildMemory, BuildPlan, ListPlan};
 use crate::stages::stage::{CALIBRATE, CLUSTERS, PlannedStage, SCAN};
 
 /// Most that a row takes in tables at any time: its cluster, its place among the members, its id.
 const TABLE_BYTES: u64 = 16;
-/// Rows that k-means has for each centroid, at least.
-const SAMPLE_LEAST: u64 = 8;
 /// How many times the mean the largest cluster is expected to be. Clusters of drawn representatives are uneven.
 const UNEVEN: u64 = 6;
 /// What calibration takes beside the clusters in flight: exact neighbours first, then queries.
@@ -48,7 +45,7 @@ struct Sizes {
     rows: u64,
     clusters: u64,
     vector_bytes: u64,
-    kmeans: KmeansMemory,
+    cells: CellsMemory,
     has_kmeans: bool,
     /// The largest cluster: vectors, and bytes of its sub-HNSW.
     members_max: u64,
@@ -73,11 +70,12 @@ impl Sizes {
         let members_max = (UNEVEN * mean).min(shape.rows);
         let each = 2 * bytes_of(mean);
         let overflow = own.overflow.unwrap_or((each / 8).max(16 * record_bytes(vector_bytes) as u64));
+        let kmeans = KmeansMemory { dim: (shape.dim + usize::from(options.metric == Metric::Ip)) as u64 };
         Sizes {
             rows: shape.rows,
             clusters,
             vector_bytes: vector_bytes as u64,
-            kmeans: KmeansMemory { dim: (shape.dim + usize::from(options.metric == Metric::Ip)) as u64 },
+            cells: CellsMemory { rows: shape.rows, cells: clusters, kmeans },
             has_kmeans: own.representatives == Representatives::Kmeans,
             members_max,
             cluster_bytes_max: bytes_of(members_max),
@@ -86,19 +84,15 @@ impl Sizes {
         }
     }
 
-    fn centroid_bytes(&self) -> u64 {
-        self.clusters * (self.kmeans.centroid_bytes() + 48)
-    }
-
     /// Vectors of a cluster as they wait, as points, their graph, and their sub-HNSW.
     fn building_bytes(&self) -> u64 {
-        let points = self.members_max * (4 * self.kmeans.dim + 8);
+        let points = self.members_max * (4 * self.cells.kmeans.dim + 8);
         points + Hnsw::memory_bytes(self.members_max as usize, self.m) + self.cluster_bytes_max
     }
 
     /// What each thread takes: of rows that it assigns, or of a cluster that it builds.
     fn thread_bytes(&self) -> u64 {
-        let assigned = CHUNK as u64 * (4 * self.kmeans.dim + self.vector_bytes) + PRODUCT_BYTES;
+        let assigned = self.cells.assigned_bytes(self.vector_bytes);
         THREAD_BYTES + (2 << 20) + assigned.max(self.building_bytes())
     }
 
@@ -108,7 +102,8 @@ impl Sizes {
 
     /// The stages, with the time that each is expected to take and the least memory.
     fn stages<'a>(&self, options: &'a BuildOptions, own: &RemoteOptions) -> Vec<PlannedStage<'a>> {
-        let sample = if self.has_kmeans { self.rows.min(SAMPLE_LEAST * self.clusters) } else { 0 };
+        let cells = self.cells;
+        let found = if self.has_kmeans { cells.least_bytes() } else { cells.centroid_bytes() };
         let clusters = self.clusters as f64;
         let members = self.rows as f64 / clusters;
         let (ef, m) = (own.ef_construction as f64, own.m as f64);
@@ -118,26 +113,22 @@ impl Sizes {
             let compared = options.calibration_queries as f64 * CALIBRATED * COMPARED.min(members);
             size.truth_s(options) + size.shared_s(compared * pair_ns(size))
         });
+        let in_flight = 2 * CALIBRATION_QUERIES as u64 * self.cluster_bytes_max;
+        let meta = self.clusters * (self.vector_bytes + 512);
         vec![
             SCAN.takes(Size::scan_s),
-            CLUSTERS.takes(move |size| size.shared_s(size.rows * clusters * pair_ns(size))).needs(
-                "representatives and the sample they are found from",
-                sample * self.kmeans.row_bytes() + self.centroid_bytes(),
-            ),
+            CLUSTERS
+                .takes(move |size| size.shared_s(size.rows * clusters * pair_ns(size)))
+                .needs("representatives and the sample they are found from", found),
             SUB_HNSWS
                 .takes(move |size| {
                     size.shared_s(size.rows * inserted * pair_ns(size)) + size.bytes * WRITE_NS * 1e-9
                 })
                 .needs("vectors of the largest cluster", self.part_least() + 100 * self.clusters),
-            match options.calibration_queries {
-                0 => calibrate,
-                _ => {
-                    let clusters = 2 * CALIBRATION_QUERIES as u64 * self.cluster_bytes_max;
-                    let meta = self.clusters * (self.vector_bytes + 512);
-                    calibrate
-                        .needs("calibration with clusters in memory", CALIBRATION_BYTES + clusters + meta)
-                }
-            },
+            calibrate.needs(
+                "calibration with clusters in memory",
+                options.calibration_bytes(CALIBRATION_BYTES + in_flight + meta),
+            ),
         ]
     }
 }
@@ -149,30 +140,18 @@ impl Sizes {
 pub(crate) fn plan(base: &Reader, options: &BuildOptions, own: &RemoteOptions) -> Result<BuildPlan> {
     let sizes = Sizes::of(&base.shape(), options, own);
     let n = sizes.rows;
-    let tables = n * (TABLE_BYTES + if options.ids.is_some() { 12 } else { 0 });
     let stages = sizes.stages(options, own);
-    let BuildMemory { threads, fixed, free, work } =
-        BuildMemory::divide(options, tables, &stages, sizes.thread_bytes())?;
-    let room = free.saturating_sub(sizes.centroid_bytes()) / sizes.kmeans.row_bytes();
-    let sample = (SAMPLE_PER_CELL as u64 * sizes.clusters).min(n).min(room.max(1));
+    let memory = BuildMemory::divide(options, (n, TABLE_BYTES), &stages, sizes.thread_bytes())?;
+    let sample = sizes.cells.sample(memory.free);
     let all = 3 * n * (sizes.vector_bytes + 4);
-    let block_memory = free.min(all).max(sizes.part_least());
-    let sampled = if sizes.has_kmeans { sample * sizes.kmeans.row_bytes() } else { 0 };
-    let peak = [sampled + sizes.centroid_bytes(), block_memory, work];
+    let block_memory = memory.free.min(all).max(sizes.part_least());
+    let peaks = [sizes.cells.bytes(if sizes.has_kmeans { sample } else { 0 }), block_memory];
+    let disk = sizes.index_bytes + n * (sizes.vector_bytes + 4 + TABLE_BYTES);
     let plan = BuildPlan {
-        points_per_cell: n,
         in_ram: all <= block_memory,
-        threads: threads as usize,
-        ram_bytes: fixed + peak.into_iter().max().unwrap_or(0),
-        disk_bytes: sizes.index_bytes + n * (sizes.vector_bytes + 4 + TABLE_BYTES),
         block_memory_bytes: block_memory,
-        code_memory_bytes: 0,
-        cell_bytes: 0,
-        point_bytes: 0,
-        codebook_sample: 0,
-        own: KindPlan::Lists(ListPlan { sample: sample as usize, pool_bytes: 0 }),
         calibration_in_flight: CALIBRATION_QUERIES,
-        stages: Vec::new(),
+        ..memory.plan(n, &peaks, disk, ListPlan { sample: sample as usize, pool_bytes: 0 })
     };
     Ok(plan.with_stages(&base.shape(), &stages))
 }

@@ -1,6 +1,5 @@
 //! Builds the sub-HNSW of each cluster, and writes the image of a region: what a memory node holds of the index.
 
-use std::os::unix::fs::FileExt;
 use stratann_params::build::RemoteOptions;
 
 use serde::{Deserialize, Serialize};
@@ -16,17 +15,17 @@ use stratann_kernel::Metric;
 use stratann_storage::output::AtomicFile;
 use stratann_storage::{Error, Result};
 
+use super::REPRESENTATIVES;
 use super::graph::{Cluster, sub_hnsw};
-use super::{CLUSTERS, REPRESENTATIVES};
 use crate::dataset::Scan;
 use crate::files;
 use crate::kinds::remote_hnsw::facts::{RemoteFacts, SizeStats};
 use crate::kinds::remote_hnsw::limits::check_clusters;
 use crate::kinds::remote_hnsw::open::layout;
 use crate::manifest::BlockShape;
-use crate::parallel;
-use crate::stages::build::{Build, IDS};
-use crate::stages::list_rows::{ListRows, Part};
+use crate::stages::build::Build;
+use crate::stages::cells;
+use crate::stages::list_rows::{ListRows, RowsOfList};
 use crate::stages::space::Space;
 use crate::stages::tables::{read_table, write_table};
 
@@ -61,7 +60,7 @@ pub(super) fn run(
     count: u32,
 ) -> Result<Written> {
     let shape = build.base.shape();
-    let tables = [build.partial.path(REPRESENTATIVES), build.partial.path(CLUSTERS)];
+    let tables = [build.partial.path(REPRESENTATIVES), build.partial.path(cells::OF_ROW)];
     let cluster_of_row: Vec<u32> = read_table(&tables[1])?;
     let checksum_seed = build.checksum_seed(&tables)?;
     let mut sizes = vec![0u32; count as usize];
@@ -80,15 +79,8 @@ pub(super) fn run(
     if build.options.metric == Metric::Ip {
         image.facts.squared_norm_max = scan.max_squared_norm;
     }
-    let id_of_row = writer.write(&image, &meta, (&rows, scan))?;
-    write_table(&build.partial.path(IDS), &id_of_row)?;
-    let blocks = BlockShape {
-        count: (image.superblock.end / PAGE as u64) as u32,
-        bytes: PAGE,
-        id_bytes: writer.id_bytes(),
-        code_bytes: 0,
-        checksum_seed,
-    };
+    writer.write(&image, &meta, (&rows, scan))?;
+    let blocks = BlockShape::of_pages(image.superblock.end, build.id_bytes(), checksum_seed);
     Ok(Written { facts: image.facts, blocks })
 }
 
@@ -101,10 +93,6 @@ struct Writer<'a> {
 }
 
 impl Writer<'_> {
-    fn id_bytes(&self) -> usize {
-        if self.build.largest_id > u64::from(u32::MAX) { 8 } else { 4 }
-    }
-
     fn options(&self, cluster: u32) -> HnswOptions {
         let seed = hash(self.build.options.seed, 31, u64::from(cluster));
         HnswOptions { m: self.own.m, ef_construction: self.own.ef_construction, seed, upper_layers: None }
@@ -128,7 +116,7 @@ impl Writer<'_> {
         let mut places = Vec::with_capacity(sizes.len() + 1);
         for (cluster, &members) in (0..).zip(sizes) {
             let upper = self.options(cluster).upper_counts(members as usize);
-            let (m, id_bytes) = (self.own.m, self.id_bytes());
+            let (m, id_bytes) = (self.own.m, self.build.id_bytes());
             let bytes = layout.bytes(&HnswShape { members: members as usize, m, id_bytes, upper: &upper });
             check_clusters(sizes.len() as u64, bytes as u64)?;
             places.push(ClusterPlace { members, bytes: bytes as u32 });
@@ -184,34 +172,27 @@ impl Writer<'_> {
         Ok(Image { superblock, groups: descriptors, facts })
     }
 
-    /// Writes both files. The number of every row in the index; `u32::MAX` for rows that are left out.
-    fn write(&self, image: &Image, meta: &[u8], (rows, scan): (&ListRows<'_>, &Scan)) -> Result<Vec<u32>> {
-        let path = self.build.file(files::REGION);
-        let failed = |e: std::io::Error| Error::io("writing", &path, &e);
+    /// Writes both files.
+    fn write(&self, image: &Image, meta: &[u8], (rows, scan): (&ListRows<'_>, &Scan)) -> Result<()> {
         write_table(&self.build.file(files::META), meta)?;
-        let out = AtomicFile::create(&path)?;
-        // What is never written stays a hole: room for fresh records.
-        out.file().set_len(image.superblock.end).map_err(failed)?;
+        let out = AtomicFile::create(&self.build.file(files::REGION))?;
+        // What is never written is room for fresh records.
+        out.set_len(image.superblock.end)?;
         for (at, bytes) in self.tables(image, meta) {
-            out.file().write_all_at(&bytes, at).map_err(failed)?;
+            out.write_at(&bytes, at)?;
         }
         self.build.progress.stage("building sub-HNSWs", scan.rows, "vectors");
-        let mut id_of_row = vec![u32::MAX; rows.list_of_row.len()];
-        rows.each_part(scan, |part| {
-            parallel::each(part.lists.clone(), |cluster| {
-                let bytes = self.cluster(rows, &part, cluster)?;
-                let descriptor = &image.groups[cluster as usize / 2];
-                let span = descriptor.cluster(cluster as usize % 2, image.superblock.record_bytes);
-                out.file().write_all_at(&bytes, span.offset).map_err(failed)
-            })?;
-            let base = rows.first[part.lists.start as usize];
-            for (&row, id) in part.rows.iter().zip(base..) {
-                id_of_row[row as usize] = id;
-            }
-            Ok(())
-        })?;
-        out.commit()?;
-        Ok(id_of_row)
+        rows.write_each(
+            scan,
+            || (),
+            |(), of| {
+                let descriptor = &image.groups[of.list as usize / 2];
+                let span = descriptor.cluster(of.list as usize % 2, image.superblock.record_bytes);
+                out.write_at(&self.cluster(of)?, span.offset)?;
+                Ok(of.rows.to_vec())
+            },
+        )?;
+        out.commit()
     }
 
     /// Everything before the groups, with its offsets. Zeros are left out.
@@ -231,18 +212,15 @@ impl Writer<'_> {
     }
 
     /// The bytes of a cluster.
-    fn cluster(&self, of: &ListRows<'_>, part: &Part, cluster: u32) -> Result<Vec<u8>> {
-        let slots = of.slots(part, cluster);
-        let size = self.vector_bytes;
-        let external = self.build.external.as_ref();
-        let id = |&row: &u32| external.map_or(u64::from(row), |ids| ids[row as usize]);
-        let ids: Vec<u64> = part.rows[slots.clone()].iter().map(id).collect();
+    fn cluster(&self, of: &RowsOfList<'_>) -> Result<Vec<u8>> {
+        let RowsOfList { list: cluster, vectors, rows } = *of;
+        let ids: Vec<u64> = rows.iter().map(|&row| self.build.external_id(row)).collect();
         let seed = seed(self.seed, cluster / 2, 0, cluster as usize % 2);
         let own = Cluster {
-            vectors: &part.vectors[slots.start * size..slots.end * size],
-            vector_bytes: size,
+            vectors,
+            vector_bytes: self.vector_bytes,
             ids: &ids,
-            id_bytes: self.id_bytes(),
+            id_bytes: self.build.id_bytes(),
             name: HnswName { cluster, version: 0, seed },
         };
         let kind = (self.build.options.metric, self.build.base.shape().dtype);

@@ -5,12 +5,11 @@ use stratann_params::build::RemoteOptions;
 use stratann_params::choices::Representatives;
 use stratann_storage::Result;
 
-use super::{CLUSTERS, REPRESENTATIVES};
+use super::REPRESENTATIVES;
 use crate::clusterings::{evenly, kmeans, sample_of};
 use crate::dataset::Scan;
 use crate::stages::build::Build;
 use crate::stages::cells::{self, ROUNDS, SAMPLE_PER_CELL};
-use crate::stages::plan::KindPlan;
 use crate::stages::space::Space;
 use crate::stages::tables::write_table;
 
@@ -26,7 +25,7 @@ pub(super) fn run(build: &Build<'_>, own: &RemoteOptions, space: &Space, scan: &
     let mut of_row = cells::assign(build, space, scan, &points)?;
     leave_out_empty(&mut rows, &mut of_row);
     write_table(&build.partial.path(REPRESENTATIVES), &rows)?;
-    write_table(&build.partial.path(CLUSTERS), &of_row)?;
+    write_table(&build.partial.path(cells::OF_ROW), &of_row)?;
     Ok(rows.len() as u32)
 }
 
@@ -47,8 +46,7 @@ fn drawn(build: &Build<'_>, scan: &Scan, wanted: usize) -> Vec<u32> {
 /// Of a sample, the row nearest to each centroid of k-means; ascending.
 fn nearest_to_centroids(build: &Build<'_>, space: &Space, scan: &Scan, wanted: usize) -> Result<Vec<u32>> {
     let (dim, live) = (space.point_dim(), build.live_rows(scan));
-    let most = if let KindPlan::Lists(plan) = build.plan.own { plan.sample } else { usize::MAX };
-    let count = (SAMPLE_PER_CELL * wanted).min(live.len()).min(most.max(wanted));
+    let count = (SAMPLE_PER_CELL * wanted).min(live.len()).min(build.plan.lists().sample.max(wanted));
     let sampled = evenly(&live, count);
     drop(live);
     let load = |rows: &[u32], out: &mut [f32]| space.load_floats(build.base, rows, out);

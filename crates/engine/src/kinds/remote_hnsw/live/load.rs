@@ -16,6 +16,7 @@ use crate::base::Base;
 use crate::files;
 use crate::kinds::remote_hnsw::limits::check_clusters;
 use crate::kinds::remote_hnsw::open::read_superblock;
+use crate::kinds::section::Section;
 use crate::manifest::Manifest;
 use stratann_params::IndexKind;
 
@@ -55,7 +56,7 @@ pub(crate) fn check_loadable(manifest: &Manifest, folder: &Path) -> Result<()> {
             manifest.kind
         )));
     }
-    let own = &manifest.remote(folder)?.facts;
+    let own = &manifest.own(folder, Section::remote)?.facts;
     check_clusters(own.clusters().into(), own.cluster_bytes_max.max(own.overflow_bytes()))
 }
 
@@ -149,7 +150,7 @@ impl Image {
                 folder.display()
             ))
         };
-        let facts = &base.manifest.remote(folder)?.facts;
+        let facts = &base.manifest.own(folder, Section::remote)?.facts;
         let superblock = read_superblock(base, facts)?;
         let (_, meta) = crate::base::read_role(folder, &base.manifest, files::META)?;
         let mut groups = Vec::with_capacity(superblock.groups as usize);
