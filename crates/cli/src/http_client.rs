@@ -170,7 +170,7 @@ impl HttpClient {
         Ok(HttpClient { addresses, agent, liveness, router, attempt, rows: status.rows, wanted })
     }
 
-    /// Routes queries by the caches of the servers, where there are several of a `remote-hnsw`.
+    /// Routes queries by the caches of the servers, where there are several whose queries share loads.
     pub(crate) fn route_by_cache(&mut self) {
         let has_choice = self.addresses.len() > 1;
         self.attempt = Mutex::new(has_choice.then_some(STATUS_TIME));

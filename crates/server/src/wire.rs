@@ -32,7 +32,7 @@ pub struct Reply {
     pub error: Option<String>,
 }
 
-/// The clusters of a `remote-hnsw` that a server has in its cache.
+/// The clusters that a server has in its cache.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Cached {
     /// Equal for equal sets of one build: 16 hexadecimal digits.
@@ -64,7 +64,7 @@ impl Cached {
     }
 }
 
-/// The answer to `GET /v1/clusters`, of a `remote-hnsw`.
+/// The answer to `GET /v1/clusters`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Clusters {
     /// The build of the index.

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use serde::Serialize;
 use stratann_engine::explain::explain;
 use stratann_engine::index::{Index, OpenOptions};
+use stratann_engine::kinds::known::IN_MEMORY_NODES;
 use stratann_engine::manifest::Manifest;
 use stratann_engine::search::SearchOptions;
 use stratann_engine::trace::Trace;
@@ -145,7 +146,7 @@ pub(crate) fn run(args: &Args, output: Output) -> Result<Verdict> {
     let folder = args.index()?;
     let kind = match folder {
         Some(folder) => Manifest::read(folder)?.1.kind(),
-        None => Some(IndexKind::RemoteHnsw),
+        None => Some(IN_MEMORY_NODES),
     };
     let place = if folder.is_some() { Place::Folder } else { Place::MemoryNodes };
     args.table.check(kind, place)?;

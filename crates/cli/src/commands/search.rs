@@ -14,6 +14,7 @@ use stratann_core::query::QueryStats;
 use stratann_engine::exec::scorer::ScorerReport;
 use stratann_engine::exec::{MergedReads, Times};
 use stratann_engine::index::{CacheBudget, OpenOptions};
+use stratann_engine::kinds::known::IN_MEMORY_NODES;
 #[cfg(feature = "lab")]
 use stratann_engine::kinds::remote_hnsw::baseline::LoadScheme;
 use stratann_engine::manifest::Manifest;
@@ -321,8 +322,7 @@ fn checked_kind(args: &Args, target: &Target<'_>) -> Result<IndexKind> {
                 folders.map(|folder| Ok(Manifest::read(folder)?.1.kind())).collect::<Result<_>>()?;
             (kinds.into_iter().flatten().collect(), Place::Folder)
         }
-        // Memory nodes hold no other kind.
-        Target::Memory { .. } => (vec![IndexKind::RemoteHnsw], Place::MemoryNodes),
+        Target::Memory { .. } => (vec![IN_MEMORY_NODES], Place::MemoryNodes),
         // The servers refuse what their kind does not have.
         Target::Servers { .. } => (Vec::new(), Place::Servers),
     };

@@ -11,6 +11,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use stratann_cluster::membership::{Claim, EtcdOptions, Member, Membership};
 use stratann_engine::exec::scorer::ScorerOptions;
 use stratann_engine::index::CacheBudget;
+use stratann_engine::kinds::known::IN_MEMORY_NODES;
 use stratann_engine::manifest::Manifest;
 use stratann_engine::serve::{ServeOptions, Server, Versions};
 use stratann_engine::spread::scatter;
@@ -268,7 +269,7 @@ fn index_folder(settings: &ServeSettings, has_memory: bool) -> Result<PathBuf> {
 /// Kind and place of what is served; `None` where they cannot be read, which opening the index reports.
 fn served(engine: &ServeOptions) -> Option<(IndexKind, Place)> {
     if engine.memory.is_some() {
-        return Some((IndexKind::RemoteHnsw, Place::MemoryNodes));
+        return Some((IN_MEMORY_NODES, Place::MemoryNodes));
     }
     if scatter::is_apart(&engine.index) {
         return Some((IndexKind::DiskGraph, Place::Part));
@@ -292,7 +293,7 @@ fn setup(args: &Args, log: Log, output: Output) -> Result<Setup> {
     given.check_values(&args.table.scope([], Place::Folder))?;
     let check = |kind, place| Ok::<_, Error>(given.check(&args.table.scope([kind], place))?);
     if given.has("memory") {
-        check(IndexKind::RemoteHnsw, Place::MemoryNodes)?;
+        check(IN_MEMORY_NODES, Place::MemoryNodes)?;
     }
     let (settings, peers, caps): (ServeSettings, PeerSettings, CapSettings) =
         (given.read(), given.read(), given.read());

@@ -12,13 +12,14 @@ use stratann_engine::exec::Width;
 use stratann_engine::index::{Index, OpenOptions};
 use stratann_engine::kinds;
 use stratann_engine::kinds::division::GridPartition;
+use stratann_engine::kinds::known::IN_MEMORY_NODES;
 use stratann_engine::kinds::known::facts;
 use stratann_engine::search::{Effort, SearchOptions};
 use stratann_engine::spread::PartitionOptions;
 use stratann_params::choices::{EntryName, SimulatedMode};
 use stratann_params::search::{BatchSettings, GraphSwitches, RemoteSwitches};
 use stratann_params::simulate::{NodesSettings, RunSettings, ScatterSettings, ServerCosts, SimulateSettings};
-use stratann_params::{Given, IndexKind, Place, Stage};
+use stratann_params::{Given, Place, Stage};
 use stratann_storage::{Error, Progress, Result};
 
 use crate::output::Output;
@@ -135,10 +136,10 @@ pub(crate) fn run(args: &Args, output: Output) -> Result<Verdict> {
     // A server has no room for the lists of others: none is resident, and every visit counts.
     let mut index = Index::open(&args.index, OpenOptions { head_budget: Some(0), ..OpenOptions::default() })?;
     let kind = index.manifest().kind();
-    if let Some(kind) = kind.filter(|&kind| facts(kind).is_spreadable || kind == IndexKind::RemoteHnsw) {
+    if let Some(kind) = kind.filter(|&kind| facts(kind).is_spreadable || kind == IN_MEMORY_NODES) {
         args.table.check([kind], Place::Folder)?;
     }
-    if kind == Some(IndexKind::RemoteHnsw) {
+    if kind == Some(IN_MEMORY_NODES) {
         return run_memory(args, effort, &mut index, output);
     }
     let settings = Settings::read(given);
@@ -205,14 +206,15 @@ fn params_json(settings: &Settings, params: &Params, carry: Carry) -> serde_json
     })
 }
 
-/// Simulates the compute nodes and memory nodes of a `remote-hnsw`.
+/// Simulates the compute nodes and memory nodes of an index that memory nodes hold.
 fn run_memory(args: &Args, effort: Effort, index: &mut Index, output: Output) -> Result<Verdict> {
     let given = &args.table.given;
     let (nodes, run): (NodesSettings, RunSettings) = (given.read(), given.read());
     if nodes.compute_nodes.is_empty() {
-        return Err(Error::bad_input(
-            "a remote-hnsw has compute nodes; give --compute-nodes, such as 1,2,4,8",
-        ));
+        return Err(Error::bad_input(format!(
+            "a {} has compute nodes; give --compute-nodes, such as 1,2,4,8",
+            IN_MEMORY_NODES.name()
+        )));
     }
     let queries = Queries::open(&args.queries, index.manifest(), output)?;
     let printer = ProgressPrinter::new(output);

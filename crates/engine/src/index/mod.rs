@@ -72,7 +72,7 @@ impl Index {
         open_newest(folder, |number, manifest| Index::from_manifest(folder, number, manifest, options))
     }
 
-    /// Opens a `remote-hnsw` that memory nodes hold. No folder is needed.
+    /// Opens an index that memory nodes hold. No folder is needed.
     ///
     /// # Errors
     /// Nodes that do not answer, or hold no index or parts of several; damage; a budget too small.

@@ -9,6 +9,7 @@ use stratann_storage::{Error, Progress, Result, budget};
 
 use crate::exec::{Admission, BatchLoads, BatchOptions, Driver, DriverOptions, OTHER_THREAD_FAILED};
 use crate::index::Index;
+use crate::kinds::known::IN_MEMORY_NODES;
 
 mod account;
 mod answers;
@@ -89,8 +90,9 @@ impl Index {
     ) -> Result<Answers> {
         if !self.base.facts().shares_reads && options.batch_options != BatchOptions::default() {
             return Err(Error::bad_input(format!(
-                "--batch, --doorbell, and the baselines naive, no-doorbell and no-overlap are for a remote-hnsw, and \
+                "--batch, --doorbell, and the baselines naive, no-doorbell and no-overlap are for a {}, and \
                  this index is a {}; leave them out",
+                IN_MEMORY_NODES.name(),
                 self.base.kind.name()
             )));
         }

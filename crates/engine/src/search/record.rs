@@ -9,6 +9,7 @@ use stratann_storage::{Error, Progress, Result};
 
 use super::{Answers, Purpose, SearchOptions, TrafficOptions};
 use crate::index::Index;
+use crate::kinds::known::IN_MEMORY_NODES;
 use crate::kinds::shares_loads::RecordedVisit;
 use crate::kinds::{self, Linking, LinkingOptions};
 
@@ -86,7 +87,8 @@ impl Index {
     ) -> Result<(Answers, Vec<RecordedBatch>)> {
         if !self.base.facts().shares_reads {
             return Err(Error::bad_input(format!(
-                "only searches of a remote-hnsw are recorded, and this index is a {}",
+                "only searches of a {} are recorded, and this index is a {}",
+                IN_MEMORY_NODES.name(),
                 self.base.kind.name()
             )));
         }
@@ -117,7 +119,8 @@ impl Index {
         let found = self.kind.measure_linking(&self.base, options, progress)?;
         found.ok_or_else(|| {
             Error::bad_input(format!(
-                "fresh records are those of a remote-hnsw, and this index is a {}",
+                "fresh records are those of a {}, and this index is a {}",
+                IN_MEMORY_NODES.name(),
                 self.base.kind.name()
             ))
         })

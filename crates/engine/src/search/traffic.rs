@@ -4,6 +4,7 @@ use stratann_storage::{Error, Result};
 
 use super::{Effort, SearchOptions};
 use crate::index::Index;
+use crate::kinds::known::IN_MEMORY_NODES;
 use crate::kinds::shares_loads::SharesLoads;
 use crate::kinds::{own, setting};
 
@@ -52,7 +53,8 @@ impl Index {
         }
         let nprobe = self.usual_nprobe(options.nprobe)?;
         let Some(own) = self.kind.shares_loads() else {
-            return bad(format!("a {} has no clusters to load; give a remote-hnsw", self.base.kind.name()));
+            let (kind, wanted) = (self.base.kind.name(), IN_MEMORY_NODES.name());
+            return bad(format!("a {kind} has no clusters to load; give a {wanted}"));
         };
         let cluster_bytes = own.expected_bytes(&self.base, options.queries, (nprobe, batch));
         Ok(Traffic { queries, nprobe, batch, cluster_bytes })

@@ -81,7 +81,7 @@ pub struct MemoryNodes {
 pub struct ServeOptions {
     /// A plain index, an index that is partitioned over servers, or a folder of separate indexes for scatter-gather.
     pub index: PathBuf,
-    /// Memory nodes that hold a `remote-hnsw`, instead of a folder.
+    /// Memory nodes that hold an index, instead of a folder.
     pub memory: Option<MemoryNodes>,
     /// Options of the loads of a batch of a `remote-hnsw`: `batch` is shared by the threads.
     pub batch_options: BatchOptions,

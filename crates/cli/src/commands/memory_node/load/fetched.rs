@@ -5,7 +5,7 @@ use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
 use stratann_cluster::store::{Store, Version};
-use stratann_params::IndexKind;
+use stratann_engine::kinds::known::IN_MEMORY_NODES;
 use stratann_storage::{Error, ErrorKind, Progress, Result};
 
 /// A version that was fetched from a store.
@@ -45,13 +45,14 @@ impl Fetched {
 /// Refuses what memory nodes cannot hold before any of it is fetched.
 fn check(place: &str, number: u64, version: &Version) -> Result<()> {
     let kind = match version {
-        Version::Index(manifest) if manifest.kind() == Some(IndexKind::RemoteHnsw) => return Ok(()),
+        Version::Index(manifest) if manifest.kind() == Some(IN_MEMORY_NODES) => return Ok(()),
         Version::Index(manifest) => format!("a {}", manifest.kind),
         Version::Parts(..) => "separate indexes for several servers".to_string(),
     };
+    let held = IN_MEMORY_NODES.name();
     Err(Error::bad_input(format!(
-        "version {number} in {place} is {kind}; memory nodes hold a remote-hnsw, so build one with --kind remote-hnsw \
-         and publish it"
+        "version {number} in {place} is {kind}; memory nodes hold a {held}, so build one with --kind {held} and \
+         publish it"
     )))
 }
 
