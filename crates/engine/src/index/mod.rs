@@ -89,15 +89,13 @@ impl Index {
         let held = KindIndex::of_memory(&source)?;
         let base = Base::of_memory(held.manifest, source)?;
         let kind = (held.open)(&base)?;
+        Ok(Index::new(base, kind, &options, Vec::new()))
+    }
+
+    fn new(base: Base, kind: KindIndex, options: &OpenOptions, warnings: Vec<String>) -> Index {
         let cache = kind.cache(&base, options.cache_budget);
-        Ok(Index {
-            base,
-            kind,
-            cache,
-            shared_reads: SharedReads::default(),
-            ram_budget: options.ram_budget,
-            warnings: Vec::new(),
-        })
+        let ram_budget = options.ram_budget;
+        Index { base, kind, cache, shared_reads: SharedReads::default(), ram_budget, warnings }
     }
 
     /// Opens what a manifest describes, published or not.
@@ -136,17 +134,10 @@ impl Index {
         let mut warnings: Vec<String> = base.manifest.damaged_note(number).into_iter().collect();
         let previous_version = previous_version.map(|other| &other.kind);
         let kind = KindIndex::open(&base, held, (&options, previous_version), &mut warnings)?;
-        let cache = kind.cache(&base, options.cache_budget);
+        let index = Index::new(base, kind, &options, warnings);
         // Reading the files has left freed memory.
         release_freed();
-        Ok(Index {
-            base,
-            kind,
-            cache,
-            shared_reads: SharedReads::default(),
-            ram_budget: options.ram_budget,
-            warnings,
-        })
+        Ok(index)
     }
 
     /// Bytes that are in memory once for this version and for the one beside which it was opened.

@@ -53,6 +53,9 @@ pub(crate) struct Member<'a> {
     pub(crate) external_id: u64,
 }
 
+/// Is shown members, some at a time.
+pub(crate) type SeeMembers<'a> = dyn FnMut(&[Member<'_>]) + Send + 'a;
+
 /// What queries take on an index that is not open yet.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PlannedQuery {

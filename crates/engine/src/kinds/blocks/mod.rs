@@ -15,7 +15,7 @@ use stratann_storage::{Error, Progress, Result};
 use crate::base::Base;
 use crate::exec::failure;
 use crate::files;
-use crate::kinds::answers::{ExactCost, Member, PlannedQuery};
+use crate::kinds::answers::{ExactCost, Member, PlannedQuery, SeeMembers};
 use crate::manifest::Manifest;
 
 /// Bytes that are read at a time.
@@ -80,11 +80,7 @@ pub(crate) fn vector(base: &Base, number: u32, node: u32) -> Result<Vec<u8>> {
 ///
 /// # Errors
 /// As [`vector`]; an interruption.
-pub(crate) fn for_each_member(
-    base: &Base,
-    progress: &dyn Progress,
-    see: &mut (dyn FnMut(&[Member<'_>]) + Send),
-) -> Result<()> {
+pub(crate) fn for_each_member(base: &Base, progress: &dyn Progress, see: &mut SeeMembers<'_>) -> Result<()> {
     let (count, size) = (base.manifest.blocks.count, base.block.block_bytes);
     let at_once = (READ_BYTES / size).max(1) as u32;
     for first in (0..count).step_by(at_once as usize) {

@@ -7,7 +7,7 @@ use stratann_storage::{Error, Progress, Result};
 
 use super::open::{GridIndex, StoredAxes};
 use crate::base::Base;
-use crate::kinds::answers::Member;
+use crate::kinds::answers::{Member, SeeMembers};
 
 /// Members that are shown at a time.
 const RUN: usize = 1024;
@@ -34,7 +34,7 @@ pub(crate) fn for_each_member(
     base: &Base,
     grid: &GridIndex,
     progress: &dyn Progress,
-    see: &mut (dyn FnMut(&[Member<'_>]) + Send),
+    see: &mut SeeMembers<'_>,
 ) -> Result<()> {
     let view = grid.view();
     let mut turner = Turner::new(base, grid);

@@ -21,7 +21,7 @@ use super::{account, calibration, digits, members};
 use crate::base::{Base, read_role};
 use crate::curve::Grid;
 use crate::files;
-use crate::kinds::answers::{ExactCost, Member};
+use crate::kinds::answers::{ExactCost, SeeMembers};
 use crate::kinds::questions::OpenKind;
 use crate::kinds::section::Section;
 use crate::manifest::Manifest;
@@ -284,12 +284,7 @@ impl OpenKind for GridIndex {
         members::vector(base, self, id)
     }
 
-    fn for_each_member(
-        &self,
-        base: &Base,
-        progress: &dyn Progress,
-        see: &mut (dyn FnMut(&[Member<'_>]) + Send),
-    ) -> Result<()> {
+    fn for_each_member(&self, base: &Base, progress: &dyn Progress, see: &mut SeeMembers<'_>) -> Result<()> {
         members::for_each_member(base, self, progress, see)
     }
 

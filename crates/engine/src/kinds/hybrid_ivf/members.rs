@@ -10,7 +10,7 @@ use stratann_storage::{Error, Progress, Result};
 
 use super::tables::ListTables;
 use crate::base::Base;
-use crate::kinds::answers::Member;
+use crate::kinds::answers::{Member, SeeMembers};
 
 /// Bytes that are read at a time.
 const RUN_BYTES: usize = 1 << 20;
@@ -33,7 +33,7 @@ pub(crate) fn for_each_member(
     base: &Base,
     tables: &ListTables,
     progress: &dyn Progress,
-    see: &mut (dyn FnMut(&[Member<'_>]) + Send),
+    see: &mut SeeMembers<'_>,
 ) -> Result<()> {
     let at_once = (RUN_BYTES / tables.shape.record_bytes()).max(1);
     for list in 0..tables.directory.list_count() as usize {
@@ -49,13 +49,7 @@ pub(crate) fn for_each_member(
 }
 
 /// Shows consecutive members of one list.
-fn run(
-    base: &Base,
-    tables: &ListTables,
-    first: u32,
-    count: u32,
-    see: &mut (dyn FnMut(&[Member<'_>]) + Send),
-) -> Result<()> {
+fn run(base: &Base, tables: &ListTables, first: u32, count: u32, see: &mut SeeMembers<'_>) -> Result<()> {
     let (shape, size) = (&tables.shape, tables.shape.record_bytes());
     let at = tables.directory.record_at(shape, first);
     let bytes = u64::from(count) * size as u64;

@@ -19,7 +19,7 @@ use super::tables::{ListTables, cost_model};
 use crate::base::{Base, OpenOptions, Reserve};
 use crate::curve::Grid;
 use crate::files;
-use crate::kinds::answers::{ExactCost, Member};
+use crate::kinds::answers::{ExactCost, SeeMembers};
 use crate::kinds::questions::OpenKind;
 use crate::kinds::section::Section;
 use crate::units::{Held, HeldRanges};
@@ -197,12 +197,7 @@ impl OpenKind for ListIndex {
         members::vector(base, &self.tables, id)
     }
 
-    fn for_each_member(
-        &self,
-        base: &Base,
-        progress: &dyn Progress,
-        see: &mut (dyn FnMut(&[Member<'_>]) + Send),
-    ) -> Result<()> {
+    fn for_each_member(&self, base: &Base, progress: &dyn Progress, see: &mut SeeMembers<'_>) -> Result<()> {
         members::for_each_member(base, &self.tables, progress, see)
     }
 

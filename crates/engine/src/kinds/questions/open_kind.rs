@@ -14,7 +14,7 @@ use stratann_storage::{Progress, Result};
 use crate::base::Base;
 use crate::curve::Grid;
 use crate::exec::scorer::Scorer;
-use crate::kinds::answers::{ExactCost, Member};
+use crate::kinds::answers::{ExactCost, SeeMembers};
 use crate::kinds::blocks;
 use crate::kinds::shares_loads::SharesLoads;
 use crate::units::HeldRanges;
@@ -63,12 +63,7 @@ pub(crate) trait OpenKind: Send + Sync {
     ///
     /// # Errors
     /// As [`OpenKind::vector`]; an interruption.
-    fn for_each_member(
-        &self,
-        base: &Base,
-        progress: &dyn Progress,
-        see: &mut (dyn FnMut(&[Member<'_>]) + Send),
-    ) -> Result<()> {
+    fn for_each_member(&self, base: &Base, progress: &dyn Progress, see: &mut SeeMembers<'_>) -> Result<()> {
         blocks::for_each_member(base, progress, see)
     }
 

@@ -6,7 +6,7 @@ use stratann_storage::{Error, Progress, Result};
 
 use super::open::RemoteIndex;
 use crate::base::Base;
-use crate::kinds::answers::Member;
+use crate::kinds::answers::{Member, SeeMembers};
 
 /// Replaces `out` by the sub-HNSW of a cluster, verified.
 ///
@@ -48,7 +48,7 @@ pub(crate) fn for_each_member(
     base: &Base,
     own: &RemoteIndex,
     progress: &dyn Progress,
-    see: &mut (dyn FnMut(&[Member<'_>]) + Send),
+    see: &mut SeeMembers<'_>,
 ) -> Result<()> {
     let view = own.view();
     let mut bytes = Vec::new();

@@ -19,7 +19,7 @@ use crate::base::{Base, read_role};
 use crate::curve::Grid;
 use crate::exec::READ_EDGES_BYTES;
 use crate::files;
-use crate::kinds::answers::{ExactCost, Member};
+use crate::kinds::answers::{ExactCost, SeeMembers};
 use crate::kinds::questions::OpenKind;
 use crate::kinds::section::Section;
 use crate::kinds::shares_loads::SharesLoads;
@@ -168,12 +168,7 @@ impl OpenKind for RemoteIndex {
         members::vector(base, self, id)
     }
 
-    fn for_each_member(
-        &self,
-        base: &Base,
-        progress: &dyn Progress,
-        see: &mut (dyn FnMut(&[Member<'_>]) + Send),
-    ) -> Result<()> {
+    fn for_each_member(&self, base: &Base, progress: &dyn Progress, see: &mut SeeMembers<'_>) -> Result<()> {
         members::for_each_member(base, self, progress, see)
     }
 

@@ -23,6 +23,7 @@ use crate::dataset::{self, Reader, Scan};
 use crate::files;
 use crate::kinds::disk_graph::build::divide::Division;
 use crate::kinds::disk_graph::build::graph_stage::{self, GraphFacts};
+use crate::kinds::disk_graph::build::layout_stage::Layout;
 use crate::kinds::disk_graph::build::{
     DIVIDE, GRAPH, cells, code_options, codes_target, divide, layout_stage, merge, write_head_graph,
 };
@@ -267,11 +268,11 @@ fn graph_work(
             json!(merge::merge_cell(build, own, &space(build)?, &division(build)?, cell)?)
         }
         Task::Encode(part) => json!(codes::encode_part(build, &space(build)?, scan, part)?),
-        Task::Pack(cell) => json!(layout_stage::pack_to_file(build, own, scan, &graph(build)?, cell)?),
+        Task::Pack(cell) => json!(Layout { build, own, scan, graph: &graph(build)? }.pack_to_file(cell)?),
         Task::Number => json!(layout_stage::number(build, &graph(build)?)?),
         Task::Blocks(cell) => {
             load_ids(build)?;
-            json!(layout_stage::write_cell(build, own, scan, &graph(build)?, cell)?)
+            json!(Layout { build, own, scan, graph: &graph(build)? }.write_cell(cell)?)
         }
         Task::Codes => json!(codes::join(build, &codes_target(build, own.codes), scan)?),
         Task::Head => {
@@ -280,7 +281,7 @@ fn graph_work(
         }
         Task::Join => {
             let written: Written = facts(build.partial, BLOCKS)?;
-            json!(layout_stage::join(build, own, scan, &graph(build)?, &written)?)
+            json!(Layout { build, own, scan, graph: &graph(build)? }.join(&written)?)
         }
         Task::Calibrate => {
             load_ids(build)?;

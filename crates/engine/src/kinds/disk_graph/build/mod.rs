@@ -32,6 +32,7 @@ use crate::stages::space::Space;
 use crate::stages::stage::{CODEBOOK, CODES, LAYOUT, Stage};
 use crate::stages::tables::{read_table, write_table};
 use graph_stage::GraphFacts;
+use layout_stage::Layout;
 
 /// Builds the graph.
 pub(crate) const GRAPH: Stage = Stage::named("graph");
@@ -56,13 +57,18 @@ impl BuildsKind for GraphOptions {
         let (layout, code_error) = match self.codes {
             CodePlace::Ram => {
                 let layout: LayoutFacts =
-                    build.stage(LAYOUT, |b| layout_stage::run(b, self, scan, &graph))?;
+                    build.stage(LAYOUT, |b| Layout { build: b, own: self, scan, graph: &graph }.run())?;
                 (layout, build.stage(CODES, |b| encode(b, self, &space, scan))?)
             }
             CodePlace::Disk => {
-                build.stage(NUMBERED, |b| layout_stage::place(b, self, scan, &graph).map(|_| ()))?;
+                build.stage(NUMBERED, |b| {
+                    Layout { build: b, own: self, scan, graph: &graph }.place().map(|_| ())
+                })?;
                 let code_error = build.stage(CODES, |b| encode(b, self, &space, scan))?;
-                (build.stage(LAYOUT, |b| layout_stage::write(b, self, scan, &graph))?, code_error)
+                (
+                    build.stage(LAYOUT, |b| Layout { build: b, own: self, scan, graph: &graph }.write())?,
+                    code_error,
+                )
             }
         };
         report_layout(build, &space, &graph, &layout);
