@@ -19,7 +19,7 @@ use crate::codebook::root_mean_square_norm;
 use crate::curve::Grid;
 use crate::files;
 use crate::kinds::blocks;
-use crate::kinds::questions::OpenKind;
+use crate::kinds::questions::{Members, OpenKind};
 use crate::manifest::Manifest;
 
 /// Codebook, codes, block map and head graph.
@@ -85,6 +85,12 @@ impl GraphTables {
     }
 }
 
+impl Members for GraphTables {
+    fn vector(&self, base: &Base, id: u32) -> Result<Vec<u8>> {
+        blocks::vector(base, self.block_of(id), id)
+    }
+}
+
 impl OpenKind for GraphTables {
     fn view<'a>(&'a self, base: &'a Base) -> KindView<'a> {
         KindView::DiskGraph(GraphTables::view(self, base))
@@ -114,10 +120,6 @@ impl OpenKind for GraphTables {
 
     fn grid(&self, base: &Base, k: u32, _: Option<&str>) -> Grid {
         calibration::grid(k, base.manifest.blocks.count)
-    }
-
-    fn vector(&self, base: &Base, id: u32) -> Result<Vec<u8>> {
-        blocks::vector(base, self.block_of(id), id)
     }
 
     fn checked<'a>(&'a self, base: &'a Base) -> Option<Blocks<'a>> {

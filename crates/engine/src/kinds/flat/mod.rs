@@ -16,7 +16,7 @@ use crate::curve::{Grid, Point};
 use crate::findings::Verification;
 use crate::kinds::answers::Setting;
 use crate::kinds::blocks;
-use crate::kinds::questions::{Kind, OpenKind, SearchParams};
+use crate::kinds::questions::{Kind, Members, OpenKind, SearchParams};
 
 /// Queries in flight per thread: each reads every block.
 pub(crate) const IN_FLIGHT: usize = 1;
@@ -51,6 +51,12 @@ impl SearchParams for flat::Params {
     }
 }
 
+impl Members for Flat {
+    fn vector(&self, base: &Base, id: u32) -> Result<Vec<u8>> {
+        blocks::vector(base, block_of(base, id), id)
+    }
+}
+
 impl OpenKind for Flat {
     fn view<'a>(&'a self, base: &'a Base) -> KindView<'a> {
         KindView::Flat(view(base))
@@ -68,10 +74,6 @@ impl OpenKind for Flat {
 
     fn grid(&self, _: &Base, _: u32, _: Option<&str>) -> Grid {
         Grid::default()
-    }
-
-    fn vector(&self, base: &Base, id: u32) -> Result<Vec<u8>> {
-        blocks::vector(base, block_of(base, id), id)
     }
 
     fn checked<'a>(&'a self, base: &'a Base) -> Option<Blocks<'a>> {

@@ -26,7 +26,7 @@ use crate::curve::Grid;
 use crate::exec::scorer::{self, CodeFile, OpenScorer, Scorer};
 use crate::files;
 use crate::kinds::blocks;
-use crate::kinds::questions::{OpenKind, RanksCodes};
+use crate::kinds::questions::{Members, OpenKind, RanksCodes};
 use crate::kinds::section::Section;
 #[cfg(feature = "lab")]
 use stratann_params::search::GpuSwitches;
@@ -128,6 +128,12 @@ impl GpuIndex {
     }
 }
 
+impl Members for GpuIndex {
+    fn vector(&self, base: &Base, id: u32) -> Result<Vec<u8>> {
+        blocks::vector(base, self.map.block_of(id), id)
+    }
+}
+
 impl OpenKind for GpuIndex {
     fn view<'a>(&'a self, base: &'a Base) -> KindView<'a> {
         KindView::GpuIvf(GpuIndex::view(self, base))
@@ -167,10 +173,6 @@ impl OpenKind for GpuIndex {
 
     fn grid(&self, _: &Base, k: u32, family: Option<&str>) -> Grid {
         calibration::grid(k, self.facts.lists(), family, self.has_baselines())
-    }
-
-    fn vector(&self, base: &Base, id: u32) -> Result<Vec<u8>> {
-        blocks::vector(base, self.map.block_of(id), id)
     }
 
     fn checked<'a>(&'a self, base: &'a Base) -> Option<Blocks<'a>> {

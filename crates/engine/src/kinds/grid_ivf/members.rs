@@ -8,57 +8,52 @@ use stratann_storage::{Error, Progress, Result};
 use super::open::{GridIndex, StoredAxes};
 use crate::base::Base;
 use crate::kinds::answers::{Member, SeeMembers};
+use crate::kinds::questions::Members;
 
 /// Members that are shown at a time.
 const RUN: usize = 1024;
 
-/// The vector of one member. One that is stored rotated, or as a unit vector, is turned back, and differs by rounding.
-///
-/// # Errors
-/// An id that does not exist.
-pub(crate) fn vector(base: &Base, grid: &GridIndex, id: u32) -> Result<Vec<u8>> {
-    let view = grid.view();
-    let list = view.first.partition_point(|&first| first <= id).saturating_sub(1) as u32;
-    let member = id.saturating_sub(view.first[list as usize]) as usize;
-    let found = view.list(list).filter(|list| member < list.members());
-    let found =
-        found.ok_or_else(|| Error::bad_input(format!("vector {id} is not in {}", base.folder.display())))?;
-    Ok(Turner::new(base, grid).vector(&found, member))
-}
-
-/// Shows every member to `see`, in the order of ids.
-///
-/// # Errors
-/// An interruption.
-pub(crate) fn for_each_member(
-    base: &Base,
-    grid: &GridIndex,
-    progress: &dyn Progress,
-    see: &mut SeeMembers<'_>,
-) -> Result<()> {
-    let view = grid.view();
-    let mut turner = Turner::new(base, grid);
-    for number in 0..view.lists() {
-        let Some(list) = view.list(number) else { continue };
-        for first in (0..list.members()).step_by(RUN) {
-            progress.check_interrupted()?;
-            let members = first..list.members().min(first + RUN);
-            let vectors: Vec<Vec<u8>> = members.clone().map(|i| turner.vector(&list, i)).collect();
-            let shown: Vec<Member<'_>> = members
-                .clone()
-                .zip(&vectors)
-                .map(|(i, vector)| Member {
-                    id: view.first[number as usize] + i as u32,
-                    vector,
-                    inverse_norm: list.length(i).map_or(1.0, |_| inverse_norm(base.dtype, vector)),
-                    external_id: list.external_id(i),
-                })
-                .collect();
-            see(&shown);
-            progress.advance(members.len() as u64);
-        }
+impl Members for GridIndex {
+    // One that is stored rotated, or as a unit vector, is turned back, and differs by rounding.
+    fn vector(&self, base: &Base, id: u32) -> Result<Vec<u8>> {
+        let view = self.view();
+        let list = view.first.partition_point(|&first| first <= id).saturating_sub(1) as u32;
+        let member = id.saturating_sub(view.first[list as usize]) as usize;
+        let found = view.list(list).filter(|list| member < list.members());
+        let found = found
+            .ok_or_else(|| Error::bad_input(format!("vector {id} is not in {}", base.folder.display())))?;
+        Ok(Turner::new(base, self).vector(&found, member))
     }
-    Ok(())
+
+    fn for_each_member(&self, base: &Base, progress: &dyn Progress, see: &mut SeeMembers<'_>) -> Result<()> {
+        let view = self.view();
+        let mut turner = Turner::new(base, self);
+        for number in 0..view.lists() {
+            let Some(list) = view.list(number) else { continue };
+            for first in (0..list.members()).step_by(RUN) {
+                progress.check_interrupted()?;
+                let members = first..list.members().min(first + RUN);
+                let vectors: Vec<Vec<u8>> = members.clone().map(|i| turner.vector(&list, i)).collect();
+                let shown: Vec<Member<'_>> = members
+                    .clone()
+                    .zip(&vectors)
+                    .map(|(i, vector)| Member {
+                        id: view.first[number as usize] + i as u32,
+                        vector,
+                        inverse_norm: list.length(i).map_or(1.0, |_| inverse_norm(base.dtype, vector)),
+                        external_id: list.external_id(i),
+                    })
+                    .collect();
+                see(&shown);
+                progress.advance(members.len() as u64);
+            }
+        }
+        Ok(())
+    }
+
+    fn scan_work(&self, base: &Base) -> (u64, &'static str) {
+        (base.manifest.rows, "rows")
+    }
 }
 
 /// Turns stored vectors back into those of the data set.

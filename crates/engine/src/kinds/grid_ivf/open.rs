@@ -17,11 +17,11 @@ use super::facts::GridFacts;
 use super::held::HeldUnits;
 use super::stripes::Striped;
 use super::units::{self, Places};
-use super::{account, calibration, digits, members};
+use super::{account, calibration, digits};
 use crate::base::{Base, read_role};
 use crate::curve::Grid;
 use crate::files;
-use crate::kinds::answers::{ExactCost, SeeMembers};
+use crate::kinds::answers::ExactCost;
 use crate::kinds::questions::OpenKind;
 use crate::kinds::section::Section;
 use crate::manifest::Manifest;
@@ -278,18 +278,6 @@ impl OpenKind for GridIndex {
 
     fn grid(&self, _: &Base, _: u32, _: Option<&str>) -> Grid {
         calibration::grid(self.facts.lists())
-    }
-
-    fn vector(&self, base: &Base, id: u32) -> Result<Vec<u8>> {
-        members::vector(base, self, id)
-    }
-
-    fn for_each_member(&self, base: &Base, progress: &dyn Progress, see: &mut SeeMembers<'_>) -> Result<()> {
-        members::for_each_member(base, self, progress, see)
-    }
-
-    fn scan_work(&self, base: &Base) -> (u64, &'static str) {
-        (base.manifest.rows, "rows")
     }
 
     fn held_ranges(&self) -> Option<&HeldRanges> {

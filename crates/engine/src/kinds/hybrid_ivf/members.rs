@@ -8,44 +8,41 @@ use stratann_core::format::inverted_list::Record;
 use stratann_storage::tier::Buffer;
 use stratann_storage::{Error, Progress, Result};
 
+use super::open::ListIndex;
 use super::tables::ListTables;
 use crate::base::Base;
 use crate::kinds::answers::{Member, SeeMembers};
+use crate::kinds::questions::Members;
 
 /// Bytes that are read at a time.
 const RUN_BYTES: usize = 1 << 20;
 
-/// The vector of one member.
-///
-/// # Errors
-/// A disk that fails, a damaged record.
-pub(crate) fn vector(base: &Base, tables: &ListTables, id: u32) -> Result<Vec<u8>> {
-    let mut vector = Vec::new();
-    run(base, tables, id, 1, &mut |run| run.iter().for_each(|m| vector.extend_from_slice(m.vector)))?;
-    Ok(vector)
-}
-
-/// Shows every member to `see`, run by run of one list.
-///
-/// # Errors
-/// As [`vector`]; an interruption.
-pub(crate) fn for_each_member(
-    base: &Base,
-    tables: &ListTables,
-    progress: &dyn Progress,
-    see: &mut SeeMembers<'_>,
-) -> Result<()> {
-    let at_once = (RUN_BYTES / tables.shape.record_bytes()).max(1);
-    for list in 0..tables.directory.list_count() as usize {
-        let ids = tables.directory.ids[list]..tables.directory.ids[list + 1];
-        for first in ids.clone().step_by(at_once) {
-            progress.check_interrupted()?;
-            let count = (at_once as u32).min(ids.end - first);
-            run(base, tables, first, count, see)?;
-            progress.advance(u64::from(count));
-        }
+impl Members for ListIndex {
+    fn vector(&self, base: &Base, id: u32) -> Result<Vec<u8>> {
+        let mut vector = Vec::new();
+        run(base, &self.tables, id, 1, &mut |run| {
+            run.iter().for_each(|m| vector.extend_from_slice(m.vector))
+        })?;
+        Ok(vector)
     }
-    Ok(())
+
+    fn for_each_member(&self, base: &Base, progress: &dyn Progress, see: &mut SeeMembers<'_>) -> Result<()> {
+        let at_once = (RUN_BYTES / self.tables.shape.record_bytes()).max(1);
+        for list in 0..self.tables.directory.list_count() as usize {
+            let ids = self.tables.directory.ids[list]..self.tables.directory.ids[list + 1];
+            for first in ids.clone().step_by(at_once) {
+                progress.check_interrupted()?;
+                let count = (at_once as u32).min(ids.end - first);
+                run(base, &self.tables, first, count, see)?;
+                progress.advance(u64::from(count));
+            }
+        }
+        Ok(())
+    }
+
+    fn scan_work(&self, base: &Base) -> (u64, &'static str) {
+        (base.manifest.rows, "rows")
+    }
 }
 
 /// Shows consecutive members of one list.

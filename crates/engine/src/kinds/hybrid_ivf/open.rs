@@ -4,22 +4,21 @@ use std::sync::Arc;
 
 use stratann_core::kinds::KindView;
 use stratann_core::kinds::hybrid_ivf::View;
+use stratann_storage::Result;
 use stratann_storage::budget::{Account, release_freed, size, size_up};
 use stratann_storage::cache::ExtentCache;
-use stratann_storage::{Progress, Result};
 
 use super::account::{self, IN_FLIGHT_LOW_MEMORY};
 use super::calibration;
 use super::facts::ListSection;
 use super::learning::{Learning, LearningSource};
 use super::lists::ListReader;
-use super::members;
 use super::residency::{CostModel, ResidencyBudget, ResidentLists};
 use super::tables::{ListTables, cost_model};
 use crate::base::{Base, OpenOptions, Reserve};
 use crate::curve::Grid;
 use crate::files;
-use crate::kinds::answers::{ExactCost, SeeMembers};
+use crate::kinds::answers::ExactCost;
 use crate::kinds::questions::OpenKind;
 use crate::kinds::section::Section;
 use crate::units::{Held, HeldRanges};
@@ -191,18 +190,6 @@ impl OpenKind for ListIndex {
 
     fn grid(&self, _: &Base, k: u32, _: Option<&str>) -> Grid {
         calibration::grid(k, self.tables.directory.clusters())
-    }
-
-    fn vector(&self, base: &Base, id: u32) -> Result<Vec<u8>> {
-        members::vector(base, &self.tables, id)
-    }
-
-    fn for_each_member(&self, base: &Base, progress: &dyn Progress, see: &mut SeeMembers<'_>) -> Result<()> {
-        members::for_each_member(base, &self.tables, progress, see)
-    }
-
-    fn scan_work(&self, base: &Base) -> (u64, &'static str) {
-        (base.manifest.rows, "rows")
     }
 
     fn held_ranges(&self) -> Option<&HeldRanges> {

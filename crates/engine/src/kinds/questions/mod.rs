@@ -3,10 +3,12 @@
 
 mod builds_kind;
 mod kind;
+mod members;
 mod open_kind;
 mod search_params;
 
 pub(crate) use builds_kind::BuildsKind;
 pub(crate) use kind::Kind;
+pub(crate) use members::Members;
 pub(crate) use open_kind::{OpenKind, RanksCodes};
 pub(crate) use search_params::{SearchParams, grown};

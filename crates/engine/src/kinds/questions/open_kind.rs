@@ -7,21 +7,22 @@ use stratann_core::check::Blocks;
 use stratann_core::kinds::KindView;
 use stratann_core::query::StoreId;
 use stratann_params::search::GpuSwitches;
+use stratann_storage::Result;
 use stratann_storage::budget::Account;
 use stratann_storage::cache::ExtentCache;
-use stratann_storage::{Progress, Result};
 
+use super::Members;
 use crate::base::Base;
 use crate::curve::Grid;
 use crate::exec::scorer::Scorer;
-use crate::kinds::answers::{ExactCost, SeeMembers};
+use crate::kinds::answers::ExactCost;
 use crate::kinds::blocks;
 use crate::kinds::shares_loads::SharesLoads;
 use crate::units::HeldRanges;
 
 /// Answers of an open index of a kind. Those of blocks of whole vectors, and of a kind that lacks a capability, are
 /// here already.
-pub(crate) trait OpenKind: Send + Sync {
+pub(crate) trait OpenKind: Members + Send + Sync {
     /// Returns the part of the view that queries have of the kind.
     fn view<'a>(&'a self, base: &'a Base) -> KindView<'a>;
 
@@ -52,25 +53,6 @@ pub(crate) trait OpenKind: Send + Sync {
 
     /// Returns the settings that calibration measures for k results.
     fn grid(&self, base: &Base, k: u32, family: Option<&str>) -> Grid;
-
-    /// Returns the vector of one member, read past any search.
-    ///
-    /// # Errors
-    /// A disk that fails, a damaged file.
-    fn vector(&self, base: &Base, id: u32) -> Result<Vec<u8>>;
-
-    /// Shows every member to `see`, in the order of the file, some at a time.
-    ///
-    /// # Errors
-    /// As [`OpenKind::vector`]; an interruption.
-    fn for_each_member(&self, base: &Base, progress: &dyn Progress, see: &mut SeeMembers<'_>) -> Result<()> {
-        blocks::for_each_member(base, progress, see)
-    }
-
-    /// Returns the steps by which [`OpenKind::for_each_member`] advances the progress: a number and its unit.
-    fn scan_work(&self, base: &Base) -> (u64, &'static str) {
-        blocks::scan_work(base)
-    }
 
     /// Returns the blocks as they are checked; `None` of a kind without blocks of whole vectors.
     fn checked<'a>(&'a self, _base: &'a Base) -> Option<Blocks<'a>> {

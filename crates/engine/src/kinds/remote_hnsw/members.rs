@@ -7,6 +7,7 @@ use stratann_storage::{Error, Progress, Result};
 use super::open::RemoteIndex;
 use crate::base::Base;
 use crate::kinds::answers::{Member, SeeMembers};
+use crate::kinds::questions::Members;
 
 /// Replaces `out` by the sub-HNSW of a cluster, verified.
 ///
@@ -25,47 +26,40 @@ pub(crate) fn read(base: &Base, view: &View<'_>, cluster: u32, out: &mut Vec<u8>
     if is_sound { Ok(()) } else { Err(bad("is damaged: its checksum does not match")) }
 }
 
-/// The vector of one member.
-///
-/// # Errors
-/// As [`read`]; an id that does not exist.
-pub(crate) fn vector(base: &Base, own: &RemoteIndex, id: u32) -> Result<Vec<u8>> {
-    let view = own.view();
-    let cluster = own.first.partition_point(|&first| first <= id).saturating_sub(1);
-    let mut bytes = Vec::new();
-    let missing = || Error::bad_input(format!("vector {id} is not in {}", base.folder.display()));
-    read(base, &view, cluster as u32, &mut bytes)?;
-    let found = SubHnsw::open(view.layout, &bytes).ok_or_else(missing)?;
-    let member = id - own.first[cluster];
-    if member < found.members() { Ok(found.vector(member).to_vec()) } else { Err(missing()) }
-}
-
-/// Shows every member to `see`, in the order of ids.
-///
-/// # Errors
-/// As [`read`]; an interruption.
-pub(crate) fn for_each_member(
-    base: &Base,
-    own: &RemoteIndex,
-    progress: &dyn Progress,
-    see: &mut SeeMembers<'_>,
-) -> Result<()> {
-    let view = own.view();
-    let mut bytes = Vec::new();
-    for (cluster, &first) in (0..own.facts.clusters()).zip(&own.first) {
-        progress.check_interrupted()?;
-        read(base, &view, cluster, &mut bytes)?;
-        let Some(found) = SubHnsw::open(view.layout, &bytes) else { continue };
-        let members: Vec<Member<'_>> = (0..found.members())
-            .map(|member| Member {
-                id: first + member,
-                vector: found.vector(member),
-                inverse_norm: found.inverse_norm(member),
-                external_id: found.external_id(member),
-            })
-            .collect();
-        see(&members);
-        progress.advance(members.len() as u64);
+impl Members for RemoteIndex {
+    fn vector(&self, base: &Base, id: u32) -> Result<Vec<u8>> {
+        let view = self.view();
+        let cluster = self.first.partition_point(|&first| first <= id).saturating_sub(1);
+        let mut bytes = Vec::new();
+        let missing = || Error::bad_input(format!("vector {id} is not in {}", base.folder.display()));
+        read(base, &view, cluster as u32, &mut bytes)?;
+        let found = SubHnsw::open(view.layout, &bytes).ok_or_else(missing)?;
+        let member = id - self.first[cluster];
+        if member < found.members() { Ok(found.vector(member).to_vec()) } else { Err(missing()) }
     }
-    Ok(())
+
+    fn for_each_member(&self, base: &Base, progress: &dyn Progress, see: &mut SeeMembers<'_>) -> Result<()> {
+        let view = self.view();
+        let mut bytes = Vec::new();
+        for (cluster, &first) in (0..self.facts.clusters()).zip(&self.first) {
+            progress.check_interrupted()?;
+            read(base, &view, cluster, &mut bytes)?;
+            let Some(found) = SubHnsw::open(view.layout, &bytes) else { continue };
+            let members: Vec<Member<'_>> = (0..found.members())
+                .map(|member| Member {
+                    id: first + member,
+                    vector: found.vector(member),
+                    inverse_norm: found.inverse_norm(member),
+                    external_id: found.external_id(member),
+                })
+                .collect();
+            see(&members);
+            progress.advance(members.len() as u64);
+        }
+        Ok(())
+    }
+
+    fn scan_work(&self, base: &Base) -> (u64, &'static str) {
+        (base.manifest.rows, "rows")
+    }
 }

@@ -10,16 +10,16 @@ use stratann_core::kinds::remote_hnsw::{Located, View};
 use stratann_kernel::Metric;
 use stratann_storage::budget::Account;
 use stratann_storage::cache::ExtentCache;
-use stratann_storage::{Error, Progress, Result};
+use stratann_storage::{Error, Result};
 
 use super::facts::RemoteFacts;
 use super::live::LiveRegion;
-use super::{account, calibration, members};
+use super::{account, calibration};
 use crate::base::{Base, read_role};
 use crate::curve::Grid;
 use crate::exec::READ_EDGES_BYTES;
 use crate::files;
-use crate::kinds::answers::{ExactCost, SeeMembers};
+use crate::kinds::answers::ExactCost;
 use crate::kinds::questions::OpenKind;
 use crate::kinds::section::Section;
 use crate::kinds::shares_loads::SharesLoads;
@@ -162,18 +162,6 @@ impl OpenKind for RemoteIndex {
 
     fn grid(&self, _: &Base, k: u32, _: Option<&str>) -> Grid {
         calibration::grid(k, &self.facts)
-    }
-
-    fn vector(&self, base: &Base, id: u32) -> Result<Vec<u8>> {
-        members::vector(base, self, id)
-    }
-
-    fn for_each_member(&self, base: &Base, progress: &dyn Progress, see: &mut SeeMembers<'_>) -> Result<()> {
-        members::for_each_member(base, self, progress, see)
-    }
-
-    fn scan_work(&self, base: &Base) -> (u64, &'static str) {
-        (base.manifest.rows, "rows")
     }
 
     fn shares_loads(&self) -> Option<&dyn SharesLoads> {

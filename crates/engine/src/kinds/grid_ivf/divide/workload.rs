@@ -7,12 +7,12 @@ use stratann_core::query::{Params, QueryState, Scratch, Step};
 use stratann_kernel::element::widen;
 use stratann_storage::{Error, Progress, Result};
 
-use super::super::members;
 use super::super::open::GridIndex;
 use super::super::stripes::sizes_of;
 use super::GridPartition;
 use crate::base::Base;
 use crate::dataset::Reader;
+use crate::kinds::questions::Members;
 
 /// Queries of a sample, at most.
 const SAMPLE: usize = 1000;
@@ -193,7 +193,7 @@ fn sample(base: &Base, grid: &GridIndex, options: &GridPartition) -> Result<Vec<
     let Some(path) = &options.queries else {
         let rows = base.manifest.rows;
         let count = rows.min(SAMPLE as u64);
-        return (0..count).map(|i| members::vector(base, grid, (i * rows / count) as u32)).collect();
+        return (0..count).map(|i| grid.vector(base, (i * rows / count) as u32)).collect();
     };
     let reader = Reader::open(path)?;
     let shape = reader.shape();

@@ -13,9 +13,9 @@ use stratann_storage::{Error, Progress, Result};
 use super::explain;
 use crate::base::{Base, draw};
 pub use crate::kinds::hybrid_ivf::facts::PlanReport;
-use crate::kinds::hybrid_ivf::members;
 use crate::kinds::hybrid_ivf::open::ListIndex;
 use crate::kinds::hybrid_ivf::tables::ListTables;
+use crate::kinds::questions::Members;
 use crate::trace::{Trace, Visit, Visits};
 
 /// What visits of clusters that are held in one way came to.
@@ -113,7 +113,7 @@ pub(crate) fn measure(
             let drawn = draw(base.manifest.rows as u32, *sample, *seed);
             progress.stage("visits of rows", drawn.len() as u64, "queries");
             for &id in &drawn {
-                let vector = members::vector(base, &lists.tables, id)?;
+                let vector = lists.vector(base, id)?;
                 sum.add(&explain(base, lists, &vector, Params { exclude: id, ..params }))?;
                 tick(progress)?;
             }
