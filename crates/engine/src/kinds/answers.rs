@@ -1,6 +1,6 @@
-//! What kinds answer with: settings, costs, members.
+//! Answers of kinds: settings, costs, members.
 
-/// What a query was run with, for a person.
+/// Setting that a query was run with, for a person.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Setting {
     /// The effort, in the unit of the kind: the length of the beam, or the clusters visited.
@@ -30,7 +30,7 @@ impl Setting {
     }
 }
 
-/// What each query of an exact search goes through.
+/// Blocks or lists that each query of an exact search goes through.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ExactCost {
     /// Blocks, or inverted lists.
@@ -56,7 +56,7 @@ pub(crate) struct Member<'a> {
 /// Is shown members, some at a time.
 pub(crate) type SeeMembers<'a> = dyn FnMut(&[Member<'_>]) + Send + 'a;
 
-/// What queries take on an index that is not open yet.
+/// Memory and reads of a query on an index that is not open yet.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PlannedQuery {
     /// Queries in flight per thread.

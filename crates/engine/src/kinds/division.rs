@@ -1,4 +1,4 @@
-//! How an index that a planner slices is divided over servers: the kinds' one answer to each question.
+//! Division over servers of an index that a planner slices: the kinds' one answer to each question.
 
 use stratann_storage::budget::Account;
 
@@ -6,7 +6,7 @@ use super::grid_ivf;
 pub use super::grid_ivf::divide::{Candidate, GridPartition, GridPlan, Mode};
 use crate::manifest::Manifest;
 
-/// Where the units of lists in slices are, and the lists themselves where these are striped.
+/// Places of the units of lists in slices, and the lists themselves where these are striped.
 pub(crate) type SlicedLists = (grid_ivf::units::Places, Option<grid_ivf::stripes::Striped>);
 
 /// The memory of dividing an index that a planner slices, from the manifest alone; `None` for another kind.

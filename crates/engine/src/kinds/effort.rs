@@ -11,7 +11,7 @@ use super::known::facts;
 use crate::curve::RECALL_USUAL;
 use stratann_params::IndexKind;
 
-/// How hard to search.
+/// Effort of a search.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Effort {
     /// Mean recall@k wanted; the index' curve picks the parameters.

@@ -224,8 +224,8 @@ pub(crate) fn read_units(folder: &Path, manifest: &Manifest) -> Result<Option<Un
     (of == IndexKind::HybridIvf).then(|| UnitTables::load(folder, manifest, &block)).transpose()
 }
 
-/// How often queries visited each group of units of the index in `folder`, by what it, or one server of a partition,
-/// has learnt; empty where nothing usable is there.
+/// Number of visits of queries to each group of units of the index in `folder`, as it, or one server of a partition,
+/// has learnt it; empty where nothing usable is there.
 pub(crate) fn visits(folder: &Path, manifest: &Manifest, server: Option<usize>) -> Vec<u32> {
     let path = folder.join(files::learnt(server));
     let learnt = hybrid_ivf::learning::file::load(&path, manifest.build_id, manifest.groups());

@@ -1,4 +1,4 @@
-//! What a kind adds to the manifest.
+//! Part of a kind in the manifest.
 
 use serde::{Deserialize, Serialize};
 

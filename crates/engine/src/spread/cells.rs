@@ -23,7 +23,7 @@ const PENDING: usize = 1 << 18;
 /// Weights of all edges together stay below this: the partitioner sums in 32 bits.
 const WEIGHT_MAX: u64 = 1 << 30;
 
-/// How many cells suit so many blocks.
+/// Number of cells that suits so many blocks.
 pub(super) fn count(blocks: usize) -> usize {
     if blocks <= CELLS_MAX { blocks } else { (blocks / BLOCKS_PER_CELL).clamp(CELLS_MIN, CELLS_MAX) }
 }

@@ -1,4 +1,4 @@
-//! What a folder of separate indexes says of itself: its servers and its parts.
+//! Description of a folder of separate indexes: its servers and its parts.
 
 use std::path::{Path, PathBuf};
 
@@ -12,7 +12,7 @@ use xxhash_rust::xxh3::xxh3_64;
 /// The file that says what the folder is.
 pub const DESCRIPTION: &str = "scatter-gather.json";
 
-/// What a folder of separate indexes was made from.
+/// Description of a folder of separate indexes.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Description {
     /// Number of servers.
@@ -23,7 +23,7 @@ pub struct Description {
     /// Servers of a part that hold each of its blocks, at least; `None` for one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub replicas: Option<usize>,
-    /// How the rows were divided.
+    /// Method of the division of the rows.
     pub method: String,
     /// Seed of that.
     pub seed: u64,

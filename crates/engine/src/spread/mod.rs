@@ -62,10 +62,10 @@ use crate::stages::plan::check_disk;
 pub use self::options::{Method, PartitionOptions};
 pub use self::shard::Shard;
 
-/// Where the files lie until they are published, inside the folder.
+/// Folder of the files until they are published, inside the index folder.
 const PARTIAL: &str = "partial-cluster";
 
-/// What a partition did.
+/// Report of a partition.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct PartitionReport {
     /// Number of servers.
@@ -74,13 +74,13 @@ pub struct PartitionReport {
     pub replicas: usize,
     /// Share of the blocks with one replica more.
     pub overlap: f64,
-    /// How first replicas were chosen.
+    /// Method by which first replicas were chosen.
     pub method: String,
     /// Wall-clock seconds.
     pub seconds: f64,
     /// Largest resident set of the process.
     pub peak_rss_bytes: u64,
-    /// What is divided: `blocks` or `lists`.
+    /// Unit of the division: `blocks` or `lists`.
     pub unit: &'static str,
     /// Blocks, or inverted lists, of the index.
     pub blocks: u32,
@@ -101,14 +101,14 @@ pub struct PartitionReport {
     pub shared_bytes: u64,
     /// Identifies the result.
     pub build_id: BuildId,
-    /// How a `grid-ivf` is divided, and why.
+    /// Division of a `grid-ivf`, and its reasons.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub plan: Option<GridPlan>,
     /// Seconds by stage.
     pub stages: BTreeMap<String, f64>,
 }
 
-/// What [`partition`] will take in memory. Reads the manifest alone.
+/// Memory that [`partition`] will take. Reads the manifest alone.
 ///
 /// # Errors
 /// As [`partition`], as far as it can be known beforehand.
@@ -118,7 +118,7 @@ pub fn plan(index: &Path, options: &PartitionOptions) -> Result<Account> {
     Ok(Plan::new(&manifest, options)?.account().clone())
 }
 
-/// How an index is spread within its budget.
+/// Plan of a partition within its budget.
 enum Plan {
     /// By blocks.
     Blocks(SpreadPlan),
@@ -155,17 +155,17 @@ impl Plan {
     }
 }
 
-/// Where the units of an index are to be, and what its queries see then.
+/// Places of the units of an index, and the part that its queries see then.
 pub struct Placed {
     /// The servers of all units.
     pub placement: Placement,
-    /// How a `grid-ivf` is divided, and why.
+    /// Division of a `grid-ivf`, and its reasons.
     pub plan: Option<GridPlan>,
     lists: Option<SlicedLists>,
 }
 
 impl Placed {
-    /// What queries see of the whole index, on servers that hold different units of it.
+    /// The part of the whole index that queries see, on servers that hold different units of it.
     pub fn view<'a>(&'a self, index: &'a Index) -> IndexView<'a> {
         let mut view = index.view();
         let own = index.kind.sliced();
@@ -223,7 +223,7 @@ fn pool(options: &PartitionOptions) -> Result<rayon::ThreadPool> {
         .map_err(|e| Error::bad_input(format!("cannot start {} threads: {e}", options.threads)))
 }
 
-/// How often queries visited each group of units, as far as the index and the folders that the options name have
+/// Number of visits of queries to each group of units, as far as the index and the folders that the options name have
 /// learnt it.
 fn visits(index: &Path, manifest: &Manifest, options: &PartitionOptions) -> Result<Vec<u32>> {
     let mut sum = if options.traffic { kinds::visits(index, manifest, None) } else { Vec::new() };
@@ -300,7 +300,7 @@ struct Job<'a> {
     ready: Option<kinds::Divided>,
 }
 
-/// What [`Job::publish`] needs of what was written.
+/// Written files, for [`Job::publish`].
 struct Written {
     parts: Vec<FileEntry>,
     placement: Placement,
@@ -478,7 +478,7 @@ impl Job<'_> {
     }
 }
 
-/// Where each server's file lies until it is published.
+/// Place of each server's file until it is published.
 fn part_path(manifest: &Manifest, partial: &Path, number: u64) -> impl Fn(usize) -> PathBuf + use<> {
     let (role, partial) = (manifest.data_role(), partial.to_path_buf());
     move |server| partial.join(files::name(number, &files::part(role, server)))

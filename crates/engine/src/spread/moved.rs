@@ -1,5 +1,5 @@
-//! What of a server's part in a new version its part in an old version has: where only the placement has changed, most
-//! of it. Blocks and lists are ranges of the same file of the whole index, in the same order in every part.
+//! Bytes of a server's part in a new version that its part in an old version has: where only the placement has changed,
+//! most of them. Blocks and lists are ranges of the same file of the whole index, in the same order in every part.
 
 use std::path::Path;
 
@@ -21,7 +21,7 @@ pub struct PartOf<'a> {
     pub server: usize,
 }
 
-/// Where bytes of a new part are.
+/// Source of bytes of a new part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Origin {
     /// In the old part, from this offset on.
@@ -35,7 +35,7 @@ pub enum Origin {
 /// Bytes of a new part. Pieces follow one another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Piece {
-    /// Where they are.
+    /// Source of the bytes.
     pub origin: Origin,
     /// The number of bytes.
     pub bytes: u64,

@@ -1,4 +1,4 @@
-//! How an index is to be spread.
+//! Options of a partition.
 
 use std::path::{Path, PathBuf};
 
@@ -15,7 +15,7 @@ use crate::kinds::known::facts;
 use crate::manifest::Manifest;
 use stratann_params::IndexKind;
 
-/// How first replicas are chosen.
+/// Method by which first replicas are chosen.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Method {
     /// A cut through a graph of many small cells, then refinement block by block.
@@ -48,7 +48,7 @@ impl From<MethodName> for Method {
     }
 }
 
-/// How an index is spread.
+/// Options of a partition.
 #[derive(Clone, Debug)]
 pub struct PartitionOptions {
     /// Number of servers: 1 to 64.
@@ -57,9 +57,9 @@ pub struct PartitionOptions {
     pub replicas: usize,
     /// Share of the blocks that are copied to one server more, 0 to 1; with one replica alone, and not of lists.
     pub overlap: f64,
-    /// How first replicas are chosen.
+    /// Method by which first replicas are chosen.
     pub method: Method,
-    /// What the planner of a `grid-ivf` is told.
+    /// Figures for the planner of a `grid-ivf`.
     pub grid: GridPartition,
     /// Whether lists are dealt by what queries have visited, where the index has learnt that.
     pub traffic: bool,
@@ -113,7 +113,7 @@ impl PartitionOptions {
         }
     }
 
-    /// What the planner of a `grid-ivf` needs.
+    /// Servers and figures for the planner of a `grid-ivf`.
     pub(super) fn over(&self) -> Over<'_> {
         // The budget of a mode that may choose does not count lists twice.
         let may_stripe = self.grid.mode == Mode::Striped || self.ram_budget.is_none();

@@ -55,7 +55,7 @@ impl Part {
     }
 }
 
-/// What was written, by server, and how many edges led to units without a common server.
+/// Written files, by server, and number of edges that led to units without a common server.
 pub(super) struct Written {
     pub(super) parts: Vec<FileEntry>,
     pub(super) edges: u64,

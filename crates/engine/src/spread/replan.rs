@@ -14,7 +14,7 @@ use crate::kinds::{self, Adapted};
 use crate::manifest::Manifest;
 use crate::stages::folder::claim_folder;
 
-/// What a plan is changed by.
+/// Figures that change a plan.
 #[derive(Clone, Debug)]
 pub struct ReplanOptions {
     /// Prices, memory and threads, as of a partition. Servers and replicas are those of the folder.
@@ -25,14 +25,14 @@ pub struct ReplanOptions {
     pub margin: f64,
 }
 
-/// What [`replan`] found and did. Costs are of all queries that were seen.
+/// Report of [`replan`]. Costs are of all queries that were seen.
 #[derive(Clone, Debug, Serialize)]
 pub struct ReplanReport {
     /// Queries that were seen.
     pub queries: usize,
-    /// What they cost now.
+    /// Costs now.
     pub current: Candidate,
-    /// What they cost after a step that moves some lists; `None` where no list is better moved.
+    /// Costs after a step that moves some lists; `None` where no list is better moved.
     pub step: Option<Candidate>,
     /// The cheapest plan of all. It may have other slices, and then everything moves.
     pub best: Candidate,

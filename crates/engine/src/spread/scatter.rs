@@ -39,10 +39,10 @@ use stratann_params::IndexKind;
 /// Bytes gathered for each of a server's two files before they are written.
 const BUFFER_BYTES: usize = 128 << 10;
 
-/// What [`scatter`] did.
+/// Report of [`scatter`].
 #[derive(Clone, Debug, Serialize)]
 pub struct ScatterReport {
-    /// What was made.
+    /// Description of the folder.
     #[serde(flatten)]
     pub description: Description,
     /// Wall-clock seconds.
@@ -98,7 +98,7 @@ pub fn scatter(
     Ok(report)
 }
 
-/// How each part is partitioned over its servers.
+/// Options of the partition of each part over its servers.
 fn servers_of_part(options: &PartitionOptions, parts: usize) -> Result<PartitionOptions> {
     options.check_numbers()?;
     if !(1..=options.servers).contains(&parts) || !options.servers.is_multiple_of(parts) {

@@ -19,8 +19,8 @@ use crate::units::Held;
 /// The only store of an index.
 const DATA: StoreId = StoreId(0);
 
-/// Where a held block lies in its server's file: its rank among the blocks that the server holds. One count is kept
-/// for 64 blocks; within these the placement is counted.
+/// Ranks of held blocks among the blocks that a server holds, which are their places in its file. One count is kept for
+/// 64 blocks; within these the placement is counted.
 #[derive(Clone, Debug)]
 struct Ranks {
     server: usize,
@@ -145,7 +145,7 @@ impl Shard {
         }
     }
 
-    /// What the queries see. `live` has a bit for every server that answers.
+    /// The part of the index that the queries see. `live` has a bit for every server that answers.
     pub fn view(&self, live: u64) -> IndexView<'_> {
         let others = Others::live(live);
         let here = LocalShard { placement: &self.placement, server: self.server as u8, others };
@@ -154,7 +154,7 @@ impl Shard {
         view
     }
 
-    /// What was opened, with this server's units.
+    /// The open index, with this server's units.
     pub(crate) fn index(&self) -> &Index {
         &self.index
     }
@@ -187,12 +187,12 @@ impl Shard {
         &self.placement
     }
 
-    /// What was opened; its data file is this server's, with offsets by [`Shard::locate`].
+    /// Manifest of the open index; its data file is this server's, with offsets by [`Shard::locate`].
     pub fn manifest(&self) -> &Manifest {
         self.index.manifest()
     }
 
-    /// Where bytes of the whole index are in this server's file; `None` when it does not have all of them.
+    /// Place of bytes of the whole index in this server's file; `None` when it does not have all of them.
     pub fn locate(&self, at: Extent) -> Option<Extent> {
         let offset = match (&self.ranks, self.index.kind.held_ranges()) {
             (Some(ranks), _) => {
@@ -225,7 +225,7 @@ impl Shard {
     }
 }
 
-/// What opening will take, from the manifest alone.
+/// Memory that opening will take, from the manifest alone.
 fn planned_account(manifest: &Manifest, server: usize, cache_budget: u64) -> Result<Account> {
     let mut account = manifest.planned_account(cache_budget);
     if manifest.facts().is_resident {

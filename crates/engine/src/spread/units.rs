@@ -262,7 +262,7 @@ fn fill(sizes: [&[u64]; 2], costs: &[f32], servers: usize, replicas: usize) -> V
     of_group
 }
 
-/// What the second best of the servers that are left costs more than the best.
+/// Difference between the costs of the second best and the best of the servers that are left.
 fn regret(costs: &[f32], taken: u64) -> f32 {
     let (mut best, mut second) = (f32::INFINITY, f32::INFINITY);
     for (_, &cost) in costs.iter().enumerate().filter(|(server, _)| taken >> server & 1 == 0) {

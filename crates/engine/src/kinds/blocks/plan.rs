@@ -20,11 +20,11 @@ use crate::stages::vamana::Graph;
 /// Out of core, vectors on their way into blocks get one part in so many of the free memory: the lists of a cell and
 /// the blocks in the making lie beside them.
 const BLOCK_PART: u64 = 3;
-/// What a row takes while cells are built, beyond the row tables: its cells, less the table of ids, which comes later.
+/// Bytes of a row while cells are built, beyond the row tables: its cells, less the table of ids, which comes later.
 const MEMBERSHIP_BYTES: u64 = 2;
 /// Codes that are put in the order of ids at a time, at least, where blocks will carry them.
 const CODES_MIN_BYTES: u64 = 4 << 20;
-/// What codes for blocks under way take: ids, codes, and the blocks themselves.
+/// Bytes of codes for blocks under way: ids, codes, and the blocks themselves.
 const CODED_BLOCK_BYTES: u64 = 6 << 20;
 
 /// Share of a cell's room that is kept for rows of other cells.

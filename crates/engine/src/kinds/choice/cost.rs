@@ -91,7 +91,7 @@ impl Rates {
     }
 }
 
-/// What the cost of a query depends on.
+/// Sizes that the cost of a query depends on.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Sizes {
     pub(super) shape: Shape,
@@ -127,7 +127,7 @@ impl Sizes {
         rates.reads_us(reads, reads * SCAN_READ_BYTES) + self.rows() * rates.vector_us(self.shape)
     }
 
-    /// How much harder a search is than in the usual number of dimensions.
+    /// Factor by which a search is harder than in the usual number of dimensions.
     fn hardness(&self) -> f64 {
         ((self.dimensions - USUAL_DIMENSIONS) / DOUBLING).exp2()
     }

@@ -20,7 +20,7 @@ const LIST_MAX: u32 = 4096;
 /// A path ends when a query reads this share of all blocks.
 const READS_SHARE_MAX: f64 = 0.25;
 
-/// What is measured for k results on an index of so many blocks.
+/// Settings that are measured for k results on an index of so many blocks.
 pub(crate) fn grid(k: u32, blocks: u32) -> Grid {
     let path = |&(length, idle_share): &(f32, f32)| {
         let point = |&margin: &f32| (beam(k, length, margin), StopRule::by_margin(margin, idle_share));

@@ -1,4 +1,4 @@
-//! What an open `disk-graph` holds in RAM.
+//! Part of an open `disk-graph` in RAM.
 
 use std::path::Path;
 
@@ -62,7 +62,7 @@ impl GraphTables {
         Ok(GraphTables { codebook, codes, map, head, code_error: manifest.code_error, vector_norm })
     }
 
-    /// What queries see of it.
+    /// The part of the index that queries see.
     pub(crate) fn view<'a>(&'a self, base: &'a Base) -> View<'a> {
         View {
             block: &base.block,

@@ -21,7 +21,7 @@ use crate::kinds::questions::{Kind, Members, OpenKind, SearchParams};
 /// Queries in flight per thread: each reads every block.
 pub(crate) const IN_FLIGHT: usize = 1;
 
-/// What queries see.
+/// The part of the index that queries see.
 pub(crate) fn view(base: &Base) -> View<'_> {
     View { block: &base.block, blocks: base.manifest.blocks.count }
 }

@@ -25,7 +25,7 @@ pub(crate) fn query_bytes(code_bytes: usize, facts: &GpuFacts) -> u64 {
     code_bytes as u64 * 512 + 4096 + visited + 4 * members + ranking + (8 << 10)
 }
 
-/// What queries take, as far as the manifest tells.
+/// Memory and reads of a query, as far as the manifest tells.
 pub(crate) fn planned_query(manifest: &Manifest, facts: &GpuFacts) -> PlannedQuery {
     let code_bytes = manifest.build.get("code_bytes").and_then(|v| v.as_u64()).unwrap_or(32) as usize;
     PlannedQuery {

@@ -24,7 +24,7 @@ const MARGINS: [f32; 12] = [-0.25, -0.15, -0.08, -0.03, 0.0, 0.03, 0.07, 0.12, 0
 /// Paths: the lists at the first margin, and how many margins follow. Vectors of many dimensions need many lists, which
 /// long margins do not replace.
 const PATHS: [(f32, usize); 5] = [(4.0, 12), (10.0, 12), (24.0, 12), (60.0, 9), (150.0, 9)];
-/// How many more lists a step of the margin brings.
+/// Factor of lists that a step of the margin brings.
 const LISTS_STEP: f32 = 1.35;
 
 /// Candidates for each result that a path of a fixed number re-ranks.
@@ -47,7 +47,8 @@ pub(crate) const FAMILIES: [&str; 1] = [Rule::Changes.name()];
 /// The paths of algorithm 1 that every index has; the others are to compare it with other systems.
 const USUAL_CHANGES: [usize; 4] = [1, 4, 5, 7];
 
-/// What is measured for k results on an index of so many lists. `baselines` tells whether other systems are compared.
+/// Settings that are measured for k results on an index of so many lists. `baselines` tells whether other systems are
+/// compared.
 pub(crate) fn grid(k: u32, lists: u32, family: Option<&str>, baselines: bool) -> Grid {
     let most = lists.clamp(1, MAX_PROBES);
     let efforts = || probes(most).into_iter().map(|effort| (effort, StopRule::by_slack(None, 0.0)));

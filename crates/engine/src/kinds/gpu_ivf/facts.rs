@@ -1,4 +1,4 @@
-//! What the manifest of a `gpu-ivf` holds besides that of every index.
+//! Facts of a `gpu-ivf` in the manifest besides those of every index.
 
 use crate::kinds::facts::KindFacts;
 use serde::{Deserialize, Serialize};

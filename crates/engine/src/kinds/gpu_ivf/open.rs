@@ -1,4 +1,4 @@
-//! What an open `gpu-ivf` holds in RAM.
+//! Part of an open `gpu-ivf` in RAM.
 
 #[cfg(feature = "lab")]
 use std::fs::File;
@@ -108,7 +108,7 @@ impl GpuIndex {
         Ok(index)
     }
 
-    /// What queries see.
+    /// The part of the index that queries see.
     pub(crate) fn view<'a>(&'a self, base: &'a Base) -> View<'a> {
         View {
             block: &base.block,

@@ -22,7 +22,7 @@ pub(crate) fn query_bytes(dim: usize, facts: &GridFacts) -> u64 {
     8 * dim as u64 + 12 * u64::from(facts.lists()) + groups * (size_of::<Sums>() as u64 + 4)
 }
 
-/// What queries take, as far as the manifest tells.
+/// Memory and reads of a query, as far as the manifest tells.
 pub(crate) fn planned_query(manifest: &Manifest, facts: &GridFacts) -> PlannedQuery {
     PlannedQuery {
         in_flight: in_flight(manifest.spread.is_some()),

@@ -12,7 +12,7 @@ use crate::kinds::answers::Setting;
 use crate::kinds::options::Switches;
 use crate::kinds::questions::SearchParams;
 
-/// What is measured on an index of so many lists: numbers of lists, each about a quarter more than the last.
+/// Settings that are measured on an index of so many lists: numbers of lists, each about a quarter more than the last.
 pub(crate) fn grid(lists: u32) -> Grid {
     let rule = StopRule::by_slack(None, 0.0);
     let (mut path, mut effort) = (Vec::new(), 1u32);

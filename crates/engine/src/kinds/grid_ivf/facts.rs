@@ -1,4 +1,4 @@
-//! What the manifest of a `grid-ivf` holds besides that of every index.
+//! Facts of a `grid-ivf` in the manifest besides those of every index.
 
 use crate::files;
 use crate::kinds::facts::KindFacts;

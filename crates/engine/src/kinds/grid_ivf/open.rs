@@ -40,7 +40,7 @@ pub(crate) struct GridIndex {
     share: Option<Share>,
 }
 
-/// What one server has.
+/// Part of one server.
 struct Share {
     held: HeldRanges,
     /// Its units, each by itself.
@@ -63,7 +63,7 @@ pub(crate) enum StoredAxes {
 pub(crate) struct StoredPilot {
     /// Orthonormal, a row for each component.
     pub(crate) axes: Vec<f32>,
-    /// What the code 0 stands for, by component.
+    /// Values of the code 0, by component.
     pub(crate) offsets: Vec<f32>,
 }
 
@@ -74,7 +74,7 @@ impl StoredPilot {
     }
 }
 
-/// What a file of axes holds, for vectors of this type and dimension and a pilot of so many components; `None` when it
+/// Content of a file of axes, for vectors of this type and dimension and a pilot of so many components; `None` when it
 /// makes no sense. Its length tells whether floats of 32 bits are rotated.
 pub(crate) fn decode_axes(
     bytes: &[u8],
@@ -187,7 +187,7 @@ impl GridIndex {
         Ok(grid)
     }
 
-    /// What queries see.
+    /// The part of the index that queries see.
     pub(crate) fn view(&self) -> View<'_> {
         View {
             layout: &self.layout,
@@ -226,7 +226,7 @@ impl GridIndex {
         &self.data
     }
 
-    /// Where everything is.
+    /// Places of all units in the files.
     pub(crate) fn places(&self) -> &Places {
         &self.places
     }

@@ -15,7 +15,7 @@ use crate::units::UnitRanges;
 /// Most slices of a list: the bits of a word.
 pub(crate) const SLICES_MAX: usize = 64;
 
-/// Where everything is in the files.
+/// Places of all units in the files.
 #[derive(Clone, Debug)]
 pub(crate) struct Places {
     /// Lists of each centroid.
@@ -24,11 +24,11 @@ pub(crate) struct Places {
     pub(crate) first: Vec<u32>,
     /// The first group of each slice, and the number of groups.
     pub(crate) slices: Vec<u32>,
-    /// Where the units of each list begin in the data file: its head, then its slices.
+    /// Offsets of the units of each list in the data file: its head, then its slices.
     pub(crate) starts: Vec<u64>,
-    /// Where the last one ends.
+    /// End of the last unit.
     pub(crate) end: u64,
-    /// How many first members there are before those of each list, and of all.
+    /// Numbers of first members before those of each list, and of all.
     pub(crate) firsts: Vec<u32>,
 }
 

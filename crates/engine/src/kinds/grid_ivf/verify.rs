@@ -16,9 +16,9 @@ use crate::findings::{Finding, Report, Verification};
 use crate::kinds::section::Section;
 use crate::units::Held;
 
-/// How far a product of two axes may be from that of orthonormal ones.
+/// Difference that a product of two axes may have to that of orthonormal ones.
 const ORTHONORMAL: f32 = 1e-3;
-/// How far the length of a stored unit vector may be from 1.
+/// Difference that the length of a stored unit vector may have to 1.
 const UNIT: f32 = 1e-3;
 
 /// Opens the index, which compares all files with the manifest, and checks each list. The data file has been read once
@@ -54,7 +54,7 @@ fn are_orthonormal(axes: &StoredAxes, dim: usize) -> bool {
     (0..dim).all(|i| (0..=i).all(|j| is_close(i, j)))
 }
 
-/// What is wrong with a list; `None` for nothing.
+/// Damage of a list; `None` for nothing.
 fn check_list(base: &Base, grid: &GridIndex, list: &List<'_>, ids: &mut HashSet<u64>) -> Option<String> {
     let layout = &grid.layout;
     let mut floats = vec![0f32; layout.dim()];

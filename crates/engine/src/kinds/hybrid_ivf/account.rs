@@ -33,7 +33,7 @@ pub(crate) fn query_bytes(lists: &ListIndex, base: &Base, local_beam: u64) -> u6
     scan_bytes(tables.shape.code_bytes) + local + visited_bytes(base.manifest.rows)
 }
 
-/// What queries take, as far as the manifest tells; rounded up where it does not.
+/// Memory and reads of a query, as far as the manifest tells; rounded up where it does not.
 pub(crate) fn planned_query(manifest: &Manifest, facts: &ListFacts, low_memory: bool) -> PlannedQuery {
     PlannedQuery {
         in_flight: in_flight(low_memory),

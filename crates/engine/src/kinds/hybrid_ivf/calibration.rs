@@ -28,7 +28,7 @@ pub(crate) const VARIANTS: (&[&str], Point) = (
     Point { effort: 16, stop: StopRule::by_slack(Some(1.0), 0.0), ..Point::EXACT },
 );
 
-/// What is measured for k results on an index of so many clusters.
+/// Settings that are measured for k results on an index of so many clusters.
 pub(crate) fn grid(k: u32, clusters: u32) -> Grid {
     let path = |&(first, share): &(f32, f32)| {
         (0..)

@@ -1,4 +1,4 @@
-//! What the manifest of a `hybrid-ivf` holds besides that of every index.
+//! Facts of a `hybrid-ivf` in the manifest besides those of every index.
 
 use crate::files;
 use crate::kinds::facts::KindFacts;
@@ -64,7 +64,7 @@ impl ListFacts {
     }
 }
 
-/// How the local indexes were chosen: kept in the manifest.
+/// Choice of the local indexes: kept in the manifest.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PlanReport {
     /// RAM for what may lie in RAM or on disk, bytes; none when no budget was given and nothing but small tables was
@@ -77,7 +77,7 @@ pub struct PlanReport {
     pub visit_us: f64,
     /// No plan under this budget costs less.
     pub bound_us: f64,
-    /// What each way to hold a cluster was chosen for.
+    /// Clusters that each way to hold a cluster was chosen for.
     pub ways: Vec<WayReport>,
     /// Predicted cost of uniform plans on disk, microseconds a visit: flat, graph, ivf; none where it does not fit in
     /// the budget.
@@ -92,7 +92,7 @@ pub struct PlanReport {
     pub kib_us: f64,
     /// A distance to a full vector, microseconds.
     pub distance_us: f64,
-    /// What was measured where; absent in indexes from before it was kept.
+    /// Profile that the plan was made by; absent in indexes from before it was kept.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub profile: Option<PlanProfile>,
 }
@@ -143,7 +143,7 @@ impl PlanProfile {
     }
 }
 
-/// What one way to hold a cluster was chosen for.
+/// Clusters that one way to hold a cluster was chosen for.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct WayReport {
     /// `flat`, `graph` or `ivf`.

@@ -137,7 +137,7 @@ impl ListIndex {
         self.load_lists(base, ResidencyBudget { codes_bytes: budget_bytes, records_bytes: budget_bytes })
     }
 
-    /// What queries see of it, learned state excluded.
+    /// The part of the index that queries see, learned state excluded.
     pub(crate) fn view(&self) -> View<'_> {
         View {
             resident: self.resident.codes(),

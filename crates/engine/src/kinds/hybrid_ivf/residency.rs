@@ -12,7 +12,7 @@ use stratann_storage::budget::Account;
 use crate::kinds::hybrid_ivf::lists::ListReader;
 use crate::kinds::hybrid_ivf::tables::ListTables;
 
-/// What a resident list takes besides its bytes: reference counts, and the allocator's own.
+/// Bytes of a resident list besides its own: reference counts, and the allocator's own.
 pub(crate) const LIST_BYTES: usize = 32;
 /// A cluster replaces a resident one when it saves so many times as much for its bytes: counts of visits vary by
 /// chance.
@@ -73,7 +73,7 @@ pub(crate) struct ResidentLists {
     records: ResidentPart,
 }
 
-/// What a resident cluster saves.
+/// Savings of a resident cluster.
 pub(crate) struct CostModel<'a> {
     pub(crate) model: &'a VisitCostModel,
     /// Visits of each cluster; empty, or all 0, when none were counted.
@@ -239,7 +239,7 @@ impl ResidentLists {
 }
 
 impl ListTables {
-    /// What a resident cluster saves, a visit, over its bytes; by the model that the plan was made by.
+    /// Savings of a resident cluster, a visit, over its bytes; by the model that the plan was made by.
     fn savings(&self, costs: &CostModel<'_>) -> Vec<f64> {
         let clusters = 0..self.directory.clusters();
         let members =
@@ -266,7 +266,7 @@ impl ListTables {
         on_disk.map(|c| self.part_bytes(ListPart::Codes, c)).max().unwrap_or(0)
     }
 
-    /// What the codes of all clusters that the file has would take.
+    /// Bytes of the codes of all clusters that the file has.
     pub(crate) fn all_codes_bytes(&self) -> u64 {
         let clusters = (0..self.directory.clusters()).filter(|&c| self.holds(c));
         let codes: u64 = clusters.map(|c| self.part_bytes(ListPart::Codes, c)).sum();
@@ -301,7 +301,7 @@ impl ListTables {
     }
 }
 
-/// How often clusters with so many members each are visited, relative to each other; and whether `visits` say so.
+/// Frequencies of visits to clusters with so many members each, relative to each other; and whether `visits` say so.
 pub(crate) fn weights(members: impl Iterator<Item = u64>, visits: &[u32]) -> (Vec<f64>, bool) {
     let observed = visits.iter().any(|&v| v > 0);
     let members: Vec<u64> = members.collect();

@@ -39,7 +39,7 @@ pub(crate) struct ListTables {
     pub(crate) facts: ListFacts,
     /// Lists that a visit scans, for each cluster.
     pub(crate) lists_planned: Vec<u32>,
-    /// Where the lists of one server are in its file; `None` where the file has all lists.
+    /// Places of the lists of one server in its file; `None` where the file has all lists.
     held: Option<HeldRanges>,
 }
 
@@ -104,12 +104,12 @@ impl ListTables {
         self.held = Some(HeldRanges::new(&self.unit_ranges(manifest), held));
     }
 
-    /// Where the lists of one server are in its file.
+    /// Places of the lists of one server in its file.
     pub(crate) fn held_ranges(&self) -> Option<&HeldRanges> {
         self.held.as_ref()
     }
 
-    /// Where bytes of the whole file are in the file that is open; `None` when it does not have them.
+    /// Offset in the file that is open of bytes of the whole file; `None` when it does not have them.
     pub(crate) fn locate(&self, offset: u64, bytes: u64) -> Option<u64> {
         self.held.as_ref().map_or(Some(offset), |held| held.locate(offset, bytes))
     }
@@ -131,7 +131,7 @@ impl ListTables {
         is_member && self.locate(self.directory.record_at(&self.shape, id), bytes).is_some()
     }
 
-    /// What queries see of it, with no lists resident.
+    /// The part of the tables that queries see, with no lists resident.
     pub(crate) fn view(&self) -> View<'_> {
         View {
             directory: &self.directory,
@@ -160,7 +160,7 @@ impl ListTables {
         &self.centroids[cluster as usize * size..(cluster as usize + 1) * size]
     }
 
-    /// What a query that visits every list goes through.
+    /// Lists that a query goes through that visits every one.
     pub(crate) fn exact_cost(&self) -> ExactCost {
         let members = |list| self.directory.members(list) as usize;
         let lists = 0..self.directory.list_count();
@@ -227,8 +227,8 @@ impl ListTables {
         (longest.max(whole).div_ceil(PAGE) + 1).next_power_of_two()
     }
 
-    /// What a query remembers of a walk through the largest graph, with a beam of `list`: of each member whether it
-    /// was met.
+    /// Bytes that a query remembers of a walk through the largest graph, with a beam of `list`: of each member whether
+    /// it was met.
     pub(crate) fn walk_bytes(&self, list: u64) -> u64 {
         let graphs = (0..self.directory.clusters()).filter(|&c| self.directory.has_edges(c));
         let most = graphs.map(|c| self.directory.members_of(c).len() as u64).max();
@@ -318,7 +318,7 @@ fn sublist_bytes(sublists: &SubLists) -> u64 {
     (4 * (sublists.first.len() + sublists.terms.len()) + sublists.codes.len()) as u64
 }
 
-/// What all lists have in common.
+/// Layout of all lists.
 pub(crate) fn list_layout(manifest: &Manifest, block: &block::BlockLayout, facts: &ListFacts) -> ListLayout {
     ListLayout {
         dim: manifest.dim,

@@ -39,7 +39,7 @@ struct ListFile {
 }
 
 impl ListFile {
-    /// Where bytes of the whole file are in this one; `None` when it does not have all of them.
+    /// Offset in this file of bytes of the whole file; `None` when it does not have all of them.
     fn locate(&self, offset: u64, bytes: u64) -> Option<u64> {
         self.held.as_ref().map_or(Some(offset), |held| held.locate(offset, bytes))
     }
@@ -227,7 +227,7 @@ fn pages_of_edges(file: &ListFile, directory: &Directory, cluster: u32) -> Vec<u
     if own.is_empty() { own } else { bytes }
 }
 
-/// What came of one list.
+/// Result of the check of one list.
 struct Checked {
     list: u32,
     found: Vec<ListFault>,

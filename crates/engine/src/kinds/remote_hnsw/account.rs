@@ -43,7 +43,7 @@ fn step_bytes(facts: &RemoteFacts) -> u64 {
     facts.sizes.max / 8 + (8 << 10)
 }
 
-/// What queries take, as far as the manifest tells.
+/// Memory and reads of a query, as far as the manifest tells.
 pub(crate) fn planned_query(manifest: &Manifest, facts: &RemoteFacts) -> PlannedQuery {
     PlannedQuery {
         in_flight: IN_FLIGHT,

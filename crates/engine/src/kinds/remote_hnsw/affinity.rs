@@ -11,7 +11,7 @@ const SHARE: (u64, u64) = (5, 4);
 /// Clusters of a query that count towards the order of clusters, besides its nearest one.
 const NEIGHBOURS: usize = 3;
 
-/// What a client knows of one server.
+/// State of one server, as far as a client knows it.
 #[derive(Clone, Debug, Default)]
 struct Server {
     /// The version of what it said last, and the clusters that it had cached then.
@@ -23,7 +23,7 @@ struct Server {
     queries: u64,
 }
 
-/// Where a batch of queries goes.
+/// Server of a batch of queries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Choice {
     /// Number of the server.

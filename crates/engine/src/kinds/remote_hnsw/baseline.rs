@@ -4,7 +4,7 @@ use stratann_params::choices::LoadBaseline;
 
 use crate::exec::BatchOptions;
 
-/// How the clusters of a batch are loaded.
+/// Ways to load the clusters of a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LoadScheme {
     /// That of the kind.
@@ -37,7 +37,7 @@ impl LoadScheme {
         self == LoadScheme::Naive
     }
 
-    /// How it loads a batch, where the kind does it by `own`.
+    /// Options of the loads of a batch, where the kind has `own`.
     pub fn batch_options(self, own: BatchOptions) -> BatchOptions {
         match self {
             LoadScheme::Own => own,

@@ -1,4 +1,4 @@
-//! How a batch is loaded, as a user gave it.
+//! Options of the loads of a batch, as a user gave them.
 
 use stratann_params::search::BatchSettings;
 

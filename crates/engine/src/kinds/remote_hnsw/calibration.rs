@@ -17,8 +17,8 @@ use crate::kinds::questions::{SearchParams, grown};
 /// the longest are those of large clusters.
 const EF_BEYOND_K: [u32; 8] = [2, 14, 40, 100, 300, 1000, 3000, 10_000];
 
-/// What is measured for k results: numbers of clusters, each about a half more than the last, for beams up to the first
-/// that is as long as half of the largest cluster.
+/// Settings that are measured for k results: numbers of clusters, each about a half more than the last, for beams up to
+/// the first that is as long as half of the largest cluster.
 pub(crate) fn grid(k: u32, facts: &RemoteFacts) -> Grid {
     let (clusters, largest) = (facts.clusters(), facts.sizes.max);
     let rows = facts.sizes.mean * f64::from(clusters);

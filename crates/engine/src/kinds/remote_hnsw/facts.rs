@@ -1,4 +1,4 @@
-//! What the manifest of a `remote-hnsw` holds besides that of every index.
+//! Facts of a `remote-hnsw` in the manifest besides those of every index.
 
 use crate::files;
 use crate::kinds::facts::KindFacts;

@@ -21,7 +21,7 @@ const CLUSTERS: usize = 16;
 /// Queries of a cluster that are measured.
 const QUERIES_MAX: usize = 100;
 
-/// What is measured.
+/// Options of a measurement of linking.
 #[derive(Clone, Copy, Debug)]
 pub struct LinkingOptions<'a> {
     /// Queries, as bytes.

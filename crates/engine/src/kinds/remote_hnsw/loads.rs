@@ -1,4 +1,4 @@
-//! What queries of a `remote-hnsw` share: clusters that are loaded whole, and doorbells.
+//! Loads that queries of a `remote-hnsw` share: clusters that are loaded whole, and doorbells.
 
 use stratann_core::kinds::remote_hnsw::Located;
 use stratann_core::query::Scratch;

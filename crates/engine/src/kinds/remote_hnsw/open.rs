@@ -33,7 +33,7 @@ pub(crate) struct RemoteIndex {
     pub(crate) clusters: Vec<Located>,
     /// The number of the first member of each cluster, and the number of all members.
     pub(crate) first: Vec<u32>,
-    /// Where it is in memory nodes, and changes.
+    /// The part in memory nodes, which changes.
     pub(crate) live: Option<LiveRegion>,
 }
 
@@ -69,7 +69,7 @@ impl RemoteIndex {
         Ok(RemoteIndex { facts, layout, meta, build, clusters, first, live: None })
     }
 
-    /// What memory nodes hold.
+    /// Opens the index that memory nodes hold.
     ///
     /// # Errors
     /// A meta-HNSW that is damaged, and headers that cannot be read.
@@ -83,7 +83,7 @@ impl RemoteIndex {
         Ok(RemoteIndex { facts, layout, meta, build, clusters, first, live: Some(live) })
     }
 
-    /// What queries see.
+    /// The part of the index that queries see.
     pub(crate) fn view(&self) -> View<'_> {
         View {
             layout: &self.layout,
@@ -185,7 +185,7 @@ pub(crate) fn read_superblock(base: &Base, facts: &RemoteFacts) -> Result<Superb
     found.ok_or_else(|| files::senseless(&base.blocks_path))
 }
 
-/// Where the clusters are, and the numbers of their first members.
+/// Places of the clusters, and the numbers of their first members.
 fn read_clusters(base: &Base, superblock: &Superblock) -> Result<(Vec<Located>, Vec<u32>)> {
     let bytes =
         read_at(base, superblock.descriptors_at, (2 * superblock.groups * DESCRIPTOR_BYTES) as usize)?;

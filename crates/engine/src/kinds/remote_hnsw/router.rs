@@ -72,7 +72,7 @@ impl Router {
         self.table.lock().unwrap_or_else(|e| e.into_inner())
     }
 
-    /// What one thread finds the needs of queries with.
+    /// Finder of the needs of queries, for one thread.
     pub fn needs(&self) -> Option<Needs<'_>> {
         let chooser = Chooser::open(&self.layout, &self.name, &self.meta)?;
         Some(Needs { chooser, types: self.types })

@@ -8,7 +8,7 @@ use stratann_kernel::{DType, Metric};
 
 use super::open::RemoteIndex;
 
-/// How often queries need each cluster.
+/// Frequencies of the needs of queries for each cluster.
 struct Needs {
     by_cluster: Vec<u64>,
     all: u64,

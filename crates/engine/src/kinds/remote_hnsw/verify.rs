@@ -31,7 +31,7 @@ pub(crate) fn check(check: &mut Verification<'_>) -> Result<()> {
     Ok(())
 }
 
-/// What is wrong with a cluster; `None` for nothing. Adds its edges.
+/// Damage of a cluster; `None` for nothing. Adds its edges.
 pub(super) fn check_cluster(
     base: &Base,
     found: &SubHnsw<'_>,

@@ -1,5 +1,4 @@
-//! What a build that is split into tasks does next: phases, each of which may begin when all tasks of those before
-//! are done.
+//! Phases of a build that is split into tasks: each may begin when all tasks of those before are done.
 
 pub mod tasks;
 
@@ -41,9 +40,9 @@ use tasks::{Done, IdFacts, Job, ScanPart, Task, joined};
 /// Tasks that may be done at the same time, in any order.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Phase {
-    /// What is done, for a person.
+    /// Name of the work, for a person.
     pub name: &'static str,
-    /// What tasks are measured in.
+    /// Unit of the tasks.
     pub unit: &'static str,
     /// Those that are not done yet, those first that take longest, with their measure.
     pub tasks: Vec<(String, u64)>,
@@ -145,17 +144,17 @@ impl Split {
         Ok(Split { base, out: out.into(), options, plan, partial, number, report, _lock: lock })
     }
 
-    /// How the work is divided, in a line for a person.
+    /// Division of the work, in a line for a person.
     pub fn describe(&self) -> String {
         self.plan.describe()
     }
 
-    /// What processes must know to do the tasks of this phase.
+    /// Facts that processes need to do the tasks of this phase.
     pub fn job(&self) -> Job {
         Job { number: self.number, state: self.partial.state().clone() }
     }
 
-    /// What is to be done now; `None` when all is.
+    /// The phase that is to be done now; `None` when all are.
     ///
     /// # Errors
     /// Rows that cannot be read.
@@ -470,7 +469,7 @@ impl Split {
         let _ = std::fs::remove_dir(out);
     }
 
-    /// What to do to go on, for an error that ends the build.
+    /// Remedy, for an error that ends the build.
     pub fn hint(&self) -> String {
         format!("run the same build with --resume to go on, or delete {}", self.out.join(PARTIAL).display())
     }

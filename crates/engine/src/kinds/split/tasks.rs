@@ -143,23 +143,23 @@ impl FromStr for Task {
     }
 }
 
-/// What a process must know of a build to do a task of it.
+/// Facts of a build that a process needs to do a task of it.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Job {
     pub(crate) number: u64,
     pub(crate) state: State,
 }
 
-/// What came of a task.
+/// Result of a task.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Done {
-    /// What later tasks must know.
+    /// Facts that later tasks need.
     pub facts: Value,
     /// Largest resident set of the process that did it.
     pub peak_rss_bytes: u64,
 }
 
-/// What a part of the scan found.
+/// Result of a part of the scan.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct ScanPart {
     pub(crate) skipped: Vec<u64>,
@@ -167,7 +167,7 @@ pub(crate) struct ScanPart {
     pub(crate) content: u64,
 }
 
-/// What the check of the user's ids found.
+/// Result of the check of the user's ids.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(crate) struct IdFacts {
     pub(crate) largest: u64,
@@ -307,7 +307,7 @@ fn load_ids(build: &mut Build<'_>) -> Result<()> {
     Ok(())
 }
 
-/// What [`Task::Join`] tells of the file that it wrote.
+/// Facts of the file that [`Task::Join`] wrote.
 pub(crate) fn joined(number: u64, entry: FileEntry) -> BTreeMap<FileName, FileEntry> {
     BTreeMap::from([(files::name(number, files::BLOCKS), entry)])
 }

@@ -53,12 +53,12 @@ pub(crate) struct Member {
     pub(crate) home: u32,
 }
 
-/// How the rows are divided.
+/// Division of the rows into cells.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Division {
     /// The residents of each cell, as places in the order.
     pub(crate) cells: Vec<Cell>,
-    /// Where the members of each cell begin, residents and guests, and where those of the last one end.
+    /// Start of the members of each cell, residents and guests, and the end of the last.
     starts: Vec<u64>,
 }
 
@@ -92,7 +92,7 @@ pub(crate) fn run(build: &Build<'_>, own: &GraphOptions, space: &Space, scan: &S
     divide(build, own, space, scan)
 }
 
-/// How many rows a cell has room for, and how many of them are at home there.
+/// Number of rows that a cell has room for, and of those that are at home there.
 fn room(build: &Build<'_>, own: &GraphOptions, space: &Space, live: usize) -> (usize, usize) {
     let point = space.point_bytes() as u64 + vamana::Graph::bytes(1, own.degree) + 12;
     let fits = build.options.ram_budget.map_or(u64::MAX, |_| (build.plan.cell_bytes / point).max(1000));

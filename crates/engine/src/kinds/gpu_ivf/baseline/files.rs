@@ -72,7 +72,7 @@ pub(crate) fn store_role(store: StoreId) -> Option<&'static str> {
 }
 
 impl BaselineFiles {
-    /// What queries see.
+    /// The part of the files that queries see.
     pub(crate) fn view(&self, facts: &GpuFacts) -> Baselines<'_> {
         Baselines {
             list_pages: &self.list_pages,

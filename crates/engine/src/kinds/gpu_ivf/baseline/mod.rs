@@ -9,7 +9,7 @@ use stratann_params::choices::BaselineName;
 
 use super::rule::set_rule;
 
-/// How to search instead.
+/// Searches that are made instead.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Baseline {
     /// SPANN: lists of vectors on disk are read whole, and all members are scored.

@@ -18,7 +18,7 @@ const CENTROIDS: &str = "list-centroids.tmp";
 /// Rows that groups are found from, for each of them, and rounds.
 const SAMPLE_PER_GROUP: usize = 128;
 const ROUNDS: usize = 8;
-/// How much larger than the mean a group may become.
+/// Size that a group may reach, over the mean.
 const ROOM: f64 = 1.25;
 /// Rows that are assigned to groups at a time.
 const ROWS: usize = 8192;

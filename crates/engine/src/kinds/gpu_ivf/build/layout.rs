@@ -27,7 +27,7 @@ const PAGES_MAX: usize = 4;
 /// Share of a block that vectors must fill for it to be taken.
 const SHARE: f64 = 0.92;
 
-/// What the layout came to.
+/// Facts of the layout, and shape of the blocks.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Written {
     pub(crate) facts: GpuFacts,

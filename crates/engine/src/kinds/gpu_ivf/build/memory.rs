@@ -1,4 +1,4 @@
-//! What a build of a `gpu-ivf` takes, decided before it begins.
+//! Memory of a build of a `gpu-ivf`, decided before it begins.
 
 use stratann_core::format::posting_lists::LISTS_PER_VECTOR;
 use stratann_kernel::Metric;
@@ -27,7 +27,7 @@ const GROUP_LEAST: u64 = 8192;
 /// Replicas of a vector, by the mean, for forecasts of memory; the largest possible number is one less than
 /// [`LISTS_PER_VECTOR`].
 const REPLICAS: u64 = 3;
-/// What calibration takes beside the index: exact neighbours, queries in flight.
+/// Bytes of calibration beside the index: exact neighbours, queries in flight.
 const CALIBRATION_BYTES: u64 = 24 << 20;
 
 /// Nanoseconds of a multiplication and of a pair of vectors on a current processor.
@@ -41,7 +41,7 @@ const WALKED_PAIRS: f64 = 600.0;
 /// Pairs for each centroid while their graph is built.
 const GRAPH_PAIRS: f64 = 2500.0;
 
-/// What is known of a build before it begins, as far as memory goes.
+/// Sizes that are known of a build before it begins, as far as memory goes.
 struct Sizes {
     rows: u64,
     lists: u64,
@@ -75,7 +75,7 @@ impl Sizes {
         self.centroid_bytes() + Graph::bytes(self.lists as usize, DEGREE) + 16 * self.lists
     }
 
-    /// What searches keep in RAM.
+    /// Bytes that searches keep in RAM.
     fn index_bytes(&self) -> u64 {
         let lists = self.lists * (2 * self.dim + 4 * (4 + DEGREE as u64) + 12);
         lists + self.rows * (self.code_bytes + 2 * REPLICAS) + self.rows / 7

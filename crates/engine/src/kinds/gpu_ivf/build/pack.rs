@@ -19,7 +19,7 @@ pub(crate) struct Packed {
     pub(crate) counts: Vec<u16>,
 }
 
-/// What is left of some lists, for one block.
+/// Rest of some lists, for one block.
 #[derive(Clone, Debug)]
 struct Shared {
     lists: Vec<u32>,

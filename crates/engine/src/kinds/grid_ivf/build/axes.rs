@@ -18,7 +18,7 @@ use crate::stages::build::Build;
 use crate::stages::space::Space;
 use crate::stages::tables::write_table;
 
-/// What the axes came to.
+/// Facts of the axes.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(super) struct AxesFacts {
     pub(super) scale_exponent: i32,

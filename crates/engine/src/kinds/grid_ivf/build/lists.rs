@@ -27,7 +27,7 @@ use crate::stages::tables::{read_table, write_table};
 /// One part in so many of the components is stored component by component, and one group at least.
 const COLUMN_PART: usize = 4;
 
-/// What the lists came to.
+/// Facts of the lists, and shape of the blocks.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Written {
     pub(super) facts: GridFacts,

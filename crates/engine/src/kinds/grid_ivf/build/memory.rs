@@ -1,4 +1,4 @@
-//! What a build of a `grid-ivf` takes, decided before it begins.
+//! Memory of a build of a `grid-ivf`, decided before it begins.
 
 use stratann_core::format::grid::GridLayout;
 use stratann_kernel::Metric;
@@ -20,7 +20,7 @@ use crate::stages::stage::{CALIBRATE, CLUSTERS, LISTS, PlannedStage, SCAN};
 const TABLE_BYTES: u64 = 16;
 /// Of a part of the lists, the least that is held before it is written.
 const PART_LEAST: u64 = 4 << 20;
-/// What calibration takes beside the index: exact neighbours first, then queries in flight.
+/// Bytes of calibration beside the index: exact neighbours first, then queries in flight.
 const CALIBRATION_BYTES: u64 = 16 << 20;
 
 /// Nanoseconds of a multiplication and of a pair of vectors on a current processor; of a step of a decomposition.
@@ -32,7 +32,7 @@ const WRITE_NS: f64 = 2.0;
 /// Shares of all vectors that a calibration query compares in all settings, for each k, together.
 const COMPARED_SHARE: f64 = 3.0;
 
-/// What is known of a build before it begins, as far as memory goes.
+/// Sizes that are known of a build before it begins, as far as memory goes.
 struct Sizes {
     rows: u64,
     lists: u64,
@@ -91,7 +91,7 @@ impl Sizes {
         CALIBRATION_BYTES + self.index_bytes + 4 * self.lists * self.dim + 4 * self.dim * self.dim
     }
 
-    /// What each thread takes: of rows that it assigns, or of a list that it writes.
+    /// Bytes of each thread: of rows that it assigns, or of a list that it writes.
     fn thread_bytes(&self) -> u64 {
         let written = 8 * self.rows.div_ceil(self.lists) * self.vector_bytes;
         THREAD_BYTES

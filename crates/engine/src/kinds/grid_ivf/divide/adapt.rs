@@ -20,7 +20,7 @@ const EVEN: f64 = 0.005;
 /// Queries of servers that are enough to plan by.
 const QUERIES_MIN: usize = 100;
 
-/// How the lists of running servers are divided.
+/// Division of the lists of running servers.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Current<'a> {
     /// The servers of all units.
@@ -31,7 +31,7 @@ pub(crate) struct Current<'a> {
     pub(crate) stripes: u32,
 }
 
-/// What queries would cost, as lists are and as they could be.
+/// Costs of queries, as lists are and as they could be.
 pub(crate) struct Adapted {
     /// As they are.
     pub(crate) current: Candidate,
@@ -111,7 +111,7 @@ struct Moves {
     load: Vec<f64>,
     held: Vec<f64>,
     loaded: Vec<f64>,
-    /// What each server may load.
+    /// Bytes that each server may load.
     room: Vec<f64>,
 }
 

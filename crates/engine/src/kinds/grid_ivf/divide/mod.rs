@@ -33,7 +33,7 @@ use crate::kinds::section::Section;
 use crate::manifest::Manifest;
 use crate::stages::tables::write_table;
 
-/// How the lists of a grid are divided.
+/// Ways to divide the lists of a grid.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Mode {
@@ -71,10 +71,10 @@ impl From<DivisionName> for Mode {
     }
 }
 
-/// What the planner is told. What is not given is measured.
+/// Figures for the planner. What is not given is measured.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct GridPartition {
-    /// How lists are divided.
+    /// Way to divide the lists.
     pub mode: Mode,
     /// Queries of the index' type and dimension, as they will come; vectors of the index where there are none.
     pub queries: Option<std::path::PathBuf>,
@@ -111,14 +111,14 @@ impl GridPartition {
     }
 }
 
-/// What an index is divided over.
+/// Servers that an index is divided over, and figures for the planner.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Over<'a> {
     /// Servers.
     pub(crate) servers: usize,
     /// Servers of each slice.
     pub(crate) replicas: usize,
-    /// What the planner is told.
+    /// Figures for the planner.
     pub(crate) grid: &'a GridPartition,
     /// Whether there is memory for striped lists beside those of the index.
     pub(crate) may_stripe: bool,

@@ -17,7 +17,7 @@ const FRAME_BYTES: f64 = 150.0;
 const HIT_BYTES: f64 = 8.0;
 /// Bytes of a row of lists over the mean, before another row is taken.
 const FULLEST: f64 = 1.1;
-/// What striped lists must save to be taken where other plans are possible: they are written again, and cannot be
+/// Share that striped lists must save to be taken where other plans are possible: they are written again, and cannot be
 /// planned again.
 const STRIPES_SAVE: f64 = 0.05;
 /// Places of striped lists over their members, at most.
@@ -51,10 +51,10 @@ pub struct Candidate {
     pub cost_ms: f64,
 }
 
-/// How a grid is divided, and why.
+/// Division of a grid, and its reasons.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct GridPlan {
-    /// What was asked for.
+    /// Mode that was asked for.
     pub mode: Mode,
     /// The first group of components of each slice, and the number of groups.
     pub slices: Vec<u32>,
@@ -83,7 +83,7 @@ pub struct GridPlan {
     pub message_ns: f64,
     /// See `component_ns`.
     pub byte_ns: f64,
-    /// What was compared: what was taken, then the others, the cheapest first.
+    /// Compared plans: the one that was taken, then the others, the cheapest first.
     pub candidates: Vec<Candidate>,
 }
 
@@ -273,7 +273,7 @@ impl Division {
         }
     }
 
-    /// What a slice costs for each member of a visited list, in components.
+    /// Cost of a slice for each member of a visited list, in components.
     pub(super) fn slice_components(&self, workload: &Workload, layout: &GridLayout, slice: usize) -> f64 {
         let groups = self.slices[slice] as usize..self.slices[slice + 1] as usize;
         let own: f64 = groups.map(|g| workload.alive[g] * layout.components(g).len() as f64).sum();

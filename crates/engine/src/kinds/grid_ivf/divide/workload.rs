@@ -1,4 +1,5 @@
-//! What queries do with a grid: which lists they visit, and how many vectors are left after each group of components.
+//! Visits of queries to a grid: the lists that they visit, and the number of vectors that are left after each group of
+//! components.
 
 use std::time::Instant;
 
@@ -25,7 +26,7 @@ const RECALL: f64 = 0.95;
 /// Results of a query.
 const K: u32 = 10;
 
-/// What a sample of queries does.
+/// Visits of a sample of queries.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Workload {
     /// Queries.
@@ -157,7 +158,7 @@ impl Workload {
         starts.zip(&self.ends).map(|(start, &end)| &self.lists[start..end])
     }
 
-    /// How many queries visit each list.
+    /// Number of queries that visit each list.
     pub(super) fn visits(&self) -> Vec<u32> {
         let mut visits = vec![0; self.members.len()];
         self.lists.iter().for_each(|&list| visits[list as usize] += 1);

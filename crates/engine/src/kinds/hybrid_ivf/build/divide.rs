@@ -1,4 +1,4 @@
-//! What becomes of each cluster: its local index, and the list of each of its rows.
+//! Division of the clusters: the local index of each, and the list of each of its rows.
 
 use serde::{Deserialize, Serialize};
 use stratann_core::build::costs::VisitCostModel;
@@ -23,7 +23,7 @@ pub(crate) const LISTS: &str = "list-of-row.tmp";
 /// The centroids of lists of divided clusters, f32, in the order of their lists.
 pub(crate) const SUB_CENTROIDS: &str = "sub-centroids.tmp";
 
-/// What became of the clusters.
+/// Local indexes and lists of the clusters.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Plan {
     /// The local index of each cluster, by its number.
@@ -32,7 +32,7 @@ pub(crate) struct Plan {
     pub(crate) lists: Vec<u32>,
     /// For divided clusters their first entry among the sub-centroids.
     pub(crate) sub_first: Vec<u32>,
-    /// How long reads are.
+    /// Lengths of reads.
     pub(crate) reads: ReadSizes,
     /// Why.
     pub(crate) report: PlanReport,

@@ -31,7 +31,7 @@ use crate::stages::list_rows::{ListRows, RowsOfList};
 use crate::stages::space::Space;
 use crate::stages::tables::{read_table, write_table};
 
-/// What the lists came to.
+/// Facts of the lists.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct ListFacts {
     pub(crate) blocks: BlockShape,
@@ -164,14 +164,14 @@ pub(crate) fn layout(
     directory
 }
 
-/// What is smaller than a page lies in one.
+/// Place from `at` on of something of `size` bytes: smaller than a page, it lies in one.
 fn without_straddling(at: u64, size: u64) -> u64 {
     let page = PAGE as u64;
     let left = page - at % page;
     if size <= page && size > left { at + left } else { at }
 }
 
-/// Where the last of it ends.
+/// End of the last list or edge.
 pub(crate) fn end(shape: &ListLayout, directory: &Directory) -> u64 {
     let of = |list: u32| {
         let members = directory.members(list) as usize;
@@ -304,7 +304,7 @@ impl Writer<'_> {
     }
 }
 
-/// What a list is written with besides its members.
+/// Parts of a list besides its members.
 pub(crate) struct ListFrame<'a> {
     pub(crate) shape: &'a ListLayout,
     pub(crate) dtype: DType,

@@ -39,7 +39,7 @@ pub(crate) const BUILD_LIST: usize = 48;
 /// Beams that are tried.
 const BEAMS: [usize; 7] = [10, 14, 20, 28, 40, 56, 80];
 
-/// What one cluster showed.
+/// Counts of one cluster.
 #[derive(Clone, Copy)]
 struct Shown {
     ln_members: f64,
@@ -84,7 +84,7 @@ pub(crate) fn fit(
     Ok(LocalCosts { alpha_flat, hops_a, hops_b, beta_scan: beta_scan(&layout), lists_a, lists_b })
 }
 
-/// What a row takes in a cluster that is cut out: itself, its edges, and its distances.
+/// Bytes of a row in a cluster that is cut out: itself, its edges, and its distances.
 fn cut_bytes(dim: usize) -> usize {
     4 * dim + vamana::Graph::bytes(1, DEGREE) as usize + 32
 }
@@ -167,7 +167,7 @@ fn hops(cluster: &Floats, truth: &[(u32, Vec<u32>)], seed: u64, progress: &dyn P
     Ok(last)
 }
 
-/// What is read of lists over what is wanted, at the largest size: whole pages.
+/// Bytes of lists that are read over those that are wanted, at the largest size: whole pages.
 fn beta_scan(layout: &ListLayout) -> f64 {
     let members = SIZES[SIZES.len() - 1] as u64;
     let each = members / VisitCostModel::lists_in(members);

@@ -1,4 +1,4 @@
-//! What a build of clusters takes, decided before it begins: the plan of its memory under a budget.
+//! Memory of a build of clusters, decided before it begins: the plan of its memory under a budget.
 
 use stratann_core::format::edges;
 use stratann_core::format::inverted_list::ListLayout;
@@ -28,16 +28,16 @@ use crate::stages::vamana::Graph;
 const TABLE_BYTES: u64 = 20;
 /// Longest reads of lists when no profile says which suit the disk.
 const READ_MOST: u32 = 256 << 10;
-/// What a thread holds of a cluster that it divides.
+/// Bytes that a thread holds of a cluster that it divides.
 pub(crate) const DIVIDE_BYTES: usize = 2 << 20;
 /// Of a part of the lists, the least that is held before it is written.
 const PART_LEAST: u64 = 1 << 20;
-/// What clusters are cut out of for the constants of the cost model, at least.
+/// Least bytes of rows that clusters are cut out of for the constants of the cost model.
 const POOL_LEAST: u64 = 1 << 20;
-/// What calibration takes beside the index: exact neighbours first, then queries in flight.
+/// Bytes of calibration beside the index: exact neighbours first, then queries in flight.
 const CALIBRATION_BYTES: u64 = 8 << 20;
 
-/// What is known of a build before it begins, as far as memory goes.
+/// Sizes that are known of a build before it begins, as far as memory goes.
 struct Sizes {
     rows: u64,
     clusters: u64,
@@ -102,7 +102,7 @@ impl Sizes {
         self.lists * (4 * self.dim + 2 * self.shape.code_bytes as u64 + 64)
     }
 
-    /// What the lists are written with, besides the vectors on their way.
+    /// Bytes that the lists are written with, besides the vectors on their way.
     fn writing_bytes(&self) -> u64 {
         self.list_bytes() + self.centroid_bytes()
     }
@@ -123,7 +123,7 @@ impl Sizes {
         CALIBRATION_BYTES + 2 * self.clusters * self.dim + codebook + nav + lists
     }
 
-    /// What each thread takes: of rows that it assigns, of a list that it writes, of a cluster that it divides.
+    /// Bytes of each thread: of rows that it assigns, of a list that it writes, of a cluster that it divides.
     fn thread_bytes(&self) -> u64 {
         let assigned = self.cells().assigned_bytes(self.shape.vector_bytes as u64);
         let written = self.point_bytes() as usize + self.shape.record_bytes() + self.shape.member_bytes();
@@ -131,7 +131,7 @@ impl Sizes {
         THREAD_BYTES + (1 << 20) + working
     }
 
-    /// What a query takes that calibrates.
+    /// Bytes of a query that calibrates.
     fn query_bytes(&self) -> u64 {
         self.shape.code_bytes as u64 * 512 + self.dim * 16 + (128 << 10) + 2 * u64::from(READ_MOST)
     }

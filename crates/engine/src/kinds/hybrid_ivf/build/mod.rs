@@ -43,7 +43,7 @@ const PROFILE: Stage = Stage::named("profile");
 /// Chooses the local index of each cluster, and divides large ones.
 const PLAN: Stage = Stage::named("plan").in_parts();
 
-/// How long reads are, by what the disk of a profile asks for a read and for each of its bytes.
+/// Lengths of reads, by what the disk of a profile asks for a read and for each of its bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct ReadSizes {
     /// Bytes of one read at most: its bytes cost four times what the read itself does.
@@ -99,7 +99,7 @@ impl BuildsKind for ListOptions {
     }
 }
 
-/// What all lists of this index have in common, without the seed of their checksums.
+/// Layout of all lists of this index, without the seed of their checksums.
 pub(crate) fn list_layout(build: &Build<'_>, own: &ListOptions) -> Result<ListLayout> {
     let shape = build.base.shape();
     Ok(ListLayout {

@@ -65,7 +65,7 @@ pub(crate) fn run(
     Ok((kinds, PlanReport { profile: Some(PlanProfile::of(profile)), ..report }))
 }
 
-/// What the budget of searches leaves for codes, once everything else has its place.
+/// Bytes that the budget of searches leaves for codes, once everything else has its place.
 ///
 /// # Errors
 /// A budget that does not suffice for the rest; what would is named.
@@ -105,7 +105,7 @@ pub(crate) struct Planner<'a> {
     pub(crate) weights: &'a [f64],
     /// RAM for codes, bytes.
     pub(crate) budget: Option<u64>,
-    /// What searches will have in all.
+    /// Budget of searches in all.
     pub(crate) search_budget: Option<u64>,
     /// Members of the largest cluster whose graph can be built.
     pub(crate) graph_members: u64,

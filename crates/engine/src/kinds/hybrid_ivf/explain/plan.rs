@@ -18,7 +18,7 @@ use crate::kinds::hybrid_ivf::tables::ListTables;
 use crate::kinds::questions::Members;
 use crate::trace::{Trace, Visit, Visits};
 
-/// What visits of clusters that are held in one way came to.
+/// Measurements of visits to clusters that are held in one way.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct WayMeasured {
     /// `flat`, `graph` or `ivf`.
@@ -33,13 +33,13 @@ pub struct WayMeasured {
     pub reads: f64,
     /// KiB a visit.
     pub kib: f64,
-    /// What the plan's model says that the reads of these very visits cost, microseconds a visit.
+    /// Cost of the reads of these very visits by the plan's model, microseconds a visit.
     pub predicted_us: f64,
     /// The reads and KiB counted, at the plan's unit_costs, microseconds a visit.
     pub measured_us: f64,
 }
 
-/// What some queries came to. Comparisons, which the plan's costs hold as well, are left out on both sides.
+/// Measurements of some queries. Comparisons, which the plan's costs hold as well, are left out on both sides.
 #[derive(Clone, Debug, Serialize)]
 pub struct Measured {
     /// Queries.
@@ -71,7 +71,7 @@ pub struct Measured {
 pub enum MeasuredQueries<'a> {
     /// Members of the index: so many, drawn with a seed.
     Rows {
-        /// How many at most.
+        /// Most members.
         sample: usize,
         /// Draws them.
         seed: u64,

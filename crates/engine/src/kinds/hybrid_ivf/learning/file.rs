@@ -28,7 +28,7 @@ const HEADER: usize = 8 + 16 + 8 + 16;
 /// Longer files are of no index: each vector is hot at most once, and few are.
 const BYTES_MAX: u64 = 256 << 20;
 
-/// What the file of learned state holds.
+/// Content of the file of learned state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct LearnedFacts {
     /// Epochs that were learned from.

@@ -6,8 +6,8 @@
 //! query has ended, before a third one is made. A snapshot has its resident lists, too: see
 //! [`crate::kinds::hybrid_ivf::residency`].
 //!
-//! What is learned in epoch e is used from epoch e + 2 on, so that a batch of queries has the same answers on any
-//! number of threads; in epoch e + 1 the snapshot is being made.
+//! Traffic that is learned in epoch e is used from epoch e + 2 on, so that a batch of queries has the same answers on
+//! any number of threads; in epoch e + 1 the snapshot is being made.
 //!
 //! A server of a partition learns from the queries of its own clients, and keeps the hot members of the lists that it
 //! holds. They serve the jobs of other servers, too.
@@ -68,7 +68,7 @@ impl Published {
     }
 }
 
-/// What snapshots are made from.
+/// Source of snapshots.
 pub(crate) struct LearningSource {
     pub(crate) tables: Arc<ListTables>,
     pub(crate) file: Arc<File>,

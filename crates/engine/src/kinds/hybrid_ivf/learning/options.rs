@@ -1,9 +1,9 @@
-//! How an index learns.
+//! Options of learning.
 
 use stratann_params::choices::Learn;
 use stratann_params::open::LearnSettings;
 
-/// How an index learns.
+/// Options of learning.
 #[derive(Clone, Copy, Debug)]
 pub struct LearnOptions {
     /// Whether it does.

@@ -35,7 +35,7 @@ use moved::Moved;
 use rewrite::{Rewrite, Written};
 use scratch::Scratch;
 
-/// What is planned for, and with what.
+/// Budget and figures of a new plan.
 #[derive(Clone, Debug)]
 pub struct ReplanOptions {
     /// RAM that searches will have, bytes.
@@ -48,7 +48,7 @@ pub struct ReplanOptions {
     pub ram_budget: Option<u64>,
 }
 
-/// What replanning came to.
+/// Result of replanning.
 #[derive(Clone, Debug, Serialize)]
 pub struct Replanned {
     /// Number of the manifest that was published.
@@ -72,9 +72,9 @@ pub struct Replanned {
     pub visit_us_before: Option<f64>,
     /// The same with those that are.
     pub visit_us: f64,
-    /// What the budget leaves for codes, bytes.
+    /// Bytes that the budget leaves for codes.
     pub code_budget_bytes: u64,
-    /// What the plan takes of it, bytes.
+    /// Bytes of these that the plan takes.
     pub ram_bytes: u64,
     /// Whether recall curves were measured on other local indexes: `stratann tune` measures them again.
     pub tune: bool,
@@ -154,7 +154,7 @@ fn count(kinds: &[LocalKind]) -> [u32; 3] {
     LocalKind::ALL.map(|kind| kinds.iter().filter(|&&k| k == kind).count() as u32)
 }
 
-/// What the clusters are to be.
+/// Decisions about the clusters.
 struct Decided {
     kinds: Vec<LocalKind>,
     report: PlanReport,
@@ -302,7 +302,8 @@ impl Old {
         Ok(manifest)
     }
 
-    /// What was learned holds for the new version as well; should it be lost, no more than that is.
+    /// Writes the summary of learned state: it holds for the new version as well; should it be lost, no more than that
+    /// is.
     fn write_summary(
         &self,
         summary: &TrafficSummary,

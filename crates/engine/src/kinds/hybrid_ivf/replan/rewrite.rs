@@ -33,10 +33,10 @@ use crate::stages::plan::check_disk;
 use crate::stages::space::{Space, code_floats};
 use crate::stages::vamana;
 
-/// What waits between dividing a cluster and writing its lists.
+/// File that waits between dividing a cluster and writing its lists.
 const DIVIDED: &str = "divided.tmp";
 
-/// What was written.
+/// Report of the rewritten files.
 pub(super) struct Written {
     pub(super) directory: Directory,
     pub(super) sublists: SubLists,
@@ -62,7 +62,7 @@ struct Members {
     external: Vec<u64>,
 }
 
-/// How clusters are divided from now on.
+/// New division of the clusters.
 #[derive(Default)]
 struct Division {
     /// The first list of each cluster, and the end of the last.
@@ -70,7 +70,7 @@ struct Division {
     /// The first id of each list, and the end of the last.
     ids: Vec<u32>,
     sublists: SubLists,
-    /// Where in the file of waiting ones the lists of a cluster's members begin, and after them the lists' centroids.
+    /// Start of the lists of each cluster's members in the file of waiting ones, and after them the lists' centroids.
     waiting: Vec<u64>,
 }
 
@@ -246,7 +246,7 @@ impl<'a> Rewrite<'a> {
         })
     }
 
-    /// How the members of one cluster become points: under an inner product all as long as the longest of them.
+    /// Points of the members of one cluster: under an inner product all as long as the longest of them.
     fn space(&self, members: &Members) -> Space {
         let (metric, dtype, shape) = (self.old.metric, self.old.dtype, &self.old.tables.shape);
         let mut floats = vec![0f32; shape.dim];

@@ -34,7 +34,7 @@ impl Scratch {
         files::name(self.number, role)
     }
 
-    /// Where it is until then.
+    /// Place of the file until then.
     pub(super) fn path(&self, role: &str) -> PathBuf {
         self.folder.join(self.name(role))
     }

@@ -1,4 +1,4 @@
-//! What a build of a `remote-hnsw` takes, decided before it begins.
+//! Memory of a build of a `remote-hnsw`, decided before it begins.
 
 use stratann_core::build::hnsw::Hnsw;
 use stratann_core::format::fresh::record_bytes;
@@ -22,9 +22,9 @@ use crate::stages::stage::{CALIBRATE, CLUSTERS, PlannedStage, SCAN};
 
 /// Most that a row takes in tables at any time: its cluster, its place among the members, its id.
 const TABLE_BYTES: u64 = 16;
-/// How many times the mean the largest cluster is expected to be. Clusters of drawn representatives are uneven.
+/// Expected size of the largest cluster, over the mean. Clusters of drawn representatives are uneven.
 const UNEVEN: u64 = 6;
-/// What calibration takes beside the clusters in flight: exact neighbours first, then queries.
+/// Bytes of calibration beside the clusters in flight: exact neighbours first, then queries.
 const CALIBRATION_BYTES: u64 = 16 << 20;
 /// Queries in flight per thread while it calibrates.
 const CALIBRATION_QUERIES: usize = if CALIBRATION_IN_FLIGHT < 4 { CALIBRATION_IN_FLIGHT } else { 4 };
@@ -40,7 +40,7 @@ const WALKED: f64 = 6.0;
 const CALIBRATED: f64 = 300.0;
 const COMPARED: f64 = 600.0;
 
-/// What is known of a build before it begins, as far as memory goes.
+/// Sizes that are known of a build before it begins, as far as memory goes.
 struct Sizes {
     rows: u64,
     clusters: u64,
@@ -90,7 +90,7 @@ impl Sizes {
         points + Hnsw::memory_bytes(self.members_max as usize, self.m) + self.cluster_bytes_max
     }
 
-    /// What each thread takes: of rows that it assigns, or of a cluster that it builds.
+    /// Bytes of each thread: of rows that it assigns, or of a cluster that it builds.
     fn thread_bytes(&self) -> u64 {
         let assigned = self.cells.assigned_bytes(self.vector_bytes);
         THREAD_BYTES + (2 << 20) + assigned.max(self.building_bytes())

@@ -38,14 +38,14 @@ const TOMBSTONES_LEAST: u64 = 1024;
 /// Layers of the meta-HNSW above its bottom.
 const META_LAYERS: usize = 2;
 
-/// What the region came to.
+/// Facts of the region, and its file.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Written {
     pub(super) facts: RemoteFacts,
     pub(super) blocks: BlockShape,
 }
 
-/// Where everything goes, known before a graph is built: how many layers a node is on is drawn by its number.
+/// Places of all parts, known before a graph is built: the number of layers of a node is drawn by its number.
 struct Image {
     superblock: Superblock,
     groups: Vec<Descriptor>,

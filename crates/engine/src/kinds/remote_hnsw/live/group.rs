@@ -20,8 +20,8 @@ use crate::stages::space::Space;
 /// Bytes of an id, at most.
 const ID_BYTES: usize = 8;
 
-/// How long a rebuild leaves the processor to others. Writers wait for it, and where many threads are busy each turn
-/// that it leaves takes milliseconds.
+/// Time for which a rebuild leaves the processor to others. Writers wait for it, and where many threads are busy each
+/// turn that it leaves takes milliseconds.
 const YIELDING: Duration = Duration::from_millis(100);
 
 /// Leaves the processor, after every few vectors, to whoever waits for it. A thread of low priority may keep it for
@@ -44,7 +44,7 @@ impl Progress for Yielding {
     }
 }
 
-/// How the groups of an index are built: as its manifest says.
+/// Builder of the groups of an index, as its manifest says.
 pub(crate) struct GroupBuilder {
     space: Space,
     metric: Metric,
@@ -121,7 +121,7 @@ impl GroupBuilder {
         &self.layout
     }
 
-    /// What makes a vector a unit vector; 1 but under cosine.
+    /// Factor that makes a vector a unit vector; 1 but under cosine.
     pub(crate) fn inverse_norm(&self, vector: &[u8]) -> f32 {
         if self.layout.norms { inverse_norm(self.dtype, vector) } else { 1.0 }
     }

@@ -1,4 +1,4 @@
-//! What memory nodes hold, for `info`, and whether it is sound, for `verify`.
+//! Content of memory nodes, for `info`, and whether it is sound, for `verify`.
 
 use std::collections::HashSet;
 
@@ -18,7 +18,7 @@ use super::{Counted, LiveRegion, Session};
 use crate::base::Base;
 use crate::findings::{Finding, Report};
 
-/// How often a group is checked again that is replaced meanwhile.
+/// Number of checks of a group that is replaced meanwhile.
 const TRIES_MAX: u32 = 8;
 
 /// One memory node.
@@ -34,7 +34,7 @@ pub struct NodeFacts {
     pub epoch: String,
 }
 
-/// What memory nodes hold besides what was loaded.
+/// Content of memory nodes besides what was loaded.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct LiveFacts {
     /// The nodes that answer, by number.
@@ -68,20 +68,20 @@ pub struct FreshFacts {
     pub killed: u64,
 }
 
-/// What a verification of memory nodes found.
+/// Report of a verification of memory nodes.
 #[derive(Clone, Debug, Serialize)]
 pub struct MemoryReport {
     /// Clusters, vectors, edges, and what is wrong; the names of files are those of nodes.
     #[serde(flatten)]
     pub report: Report,
-    /// What the nodes hold.
+    /// Content of the nodes.
     pub live: LiveFacts,
     /// The fresh records.
     pub fresh: FreshFacts,
 }
 
 impl LiveRegion {
-    /// What the memory nodes hold now.
+    /// Content of the memory nodes now.
     ///
     /// # Errors
     /// Nodes that do not answer, or are damaged.
@@ -220,7 +220,7 @@ struct Check<'a> {
     edges: u64,
 }
 
-/// What was found in one version of a group.
+/// Counts of one version of a group.
 #[derive(Default)]
 struct Checked {
     findings: Vec<Finding>,

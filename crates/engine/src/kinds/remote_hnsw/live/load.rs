@@ -23,7 +23,7 @@ use stratann_params::IndexKind;
 /// Bytes that are copied by one request.
 const CHUNK_BYTES: usize = 4 << 20;
 
-/// What a node has.
+/// Part of a node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LoadedNode {
     /// Bytes that it holds.
@@ -34,7 +34,7 @@ pub struct LoadedNode {
     pub traffic_bytes: u64,
 }
 
-/// What was copied.
+/// Report of the copied index.
 pub(crate) struct Copied {
     /// The number of the load.
     pub(crate) load: u64,
@@ -119,7 +119,7 @@ struct Image {
     headers_bytes: u64,
 }
 
-/// Where everything goes.
+/// Places of all parts.
 struct Plan {
     /// By node.
     superblocks: Vec<Superblock>,

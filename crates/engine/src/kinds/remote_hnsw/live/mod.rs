@@ -31,7 +31,7 @@ use updates::RebuildCounters;
 
 use crate::exec::Snapshot;
 
-/// What queries of one batch see: where the clusters are, and what is deleted.
+/// The part of the index that queries of one batch see: places of the clusters, and deletions.
 #[derive(Debug, Default)]
 pub struct Clusters {
     clusters: Vec<Located>,
@@ -58,7 +58,7 @@ impl Clusters {
         (view.marks, view.shares) = (&self.marks, &self.shares);
     }
 
-    /// Where each cluster is.
+    /// Place of each cluster.
     pub(crate) fn located(&self) -> &[Located] {
         &self.clusters
     }
@@ -115,13 +115,13 @@ pub struct LiveRegion {
     /// Lines of sessions that failed while the first node did not answer. It may have kept them.
     abandoned: Mutex<Vec<Line>>,
     pub(crate) rebuilds: RebuildCounters,
-    /// What the newest batch saw.
+    /// Clusters that the newest batch saw.
     newest: Mutex<Arc<Clusters>>,
     layout: HnswLayout,
     counted: Mutex<Option<Counted>>,
 }
 
-/// How many rows there were at a clock, in these groups.
+/// Number of rows at a clock, in these groups.
 struct Counted {
     clock: u64,
     groups: Vec<GroupState>,
@@ -161,7 +161,7 @@ impl LiveRegion {
         Ok(Session { nodes, number, line, seen: Groups::default() })
     }
 
-    /// What the newest batch saw.
+    /// Clusters that the newest batch saw.
     pub(crate) fn newest(&self) -> Arc<Clusters> {
         self.newest.lock().unwrap_or_else(|e| e.into_inner()).clone()
     }
@@ -236,7 +236,7 @@ impl LiveRegion {
         self.idle_writers().push(writer);
     }
 
-    /// What a single query sees that begins now, and what that cost.
+    /// Clusters that a single query sees that begins now, and the cost of finding them.
     ///
     /// # Errors
     /// As [`Session::begin_batch`].

@@ -15,7 +15,7 @@ use crate::Metric;
 use crate::manifest::Manifest;
 use stratann_params::IndexKind;
 
-/// What memory nodes say of the index that they hold.
+/// Description of the index that memory nodes hold.
 pub(crate) struct Found {
     pub(crate) manifest: Manifest,
     pub(crate) meta: Vec<u8>,

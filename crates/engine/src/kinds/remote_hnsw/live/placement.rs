@@ -31,7 +31,7 @@ impl Room {
     }
 }
 
-/// Where each group goes, and the bytes in use of each node then.
+/// Node of each group, and the bytes in use of each node then.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Division {
     pub(crate) places: Vec<Address>,
@@ -54,8 +54,8 @@ impl Division {
 
 /// Divides groups so that neither traffic nor bytes of the busiest node are much above the mean.
 ///
-/// Where that does not fit into the regions traffic does not count, and where that does not fit either, regions do not:
-/// the result then tells the size that is needed.
+/// If that does not fit into the regions, traffic does not count; if that does not fit either, regions do not: the
+/// result then tells the size that is needed.
 pub(crate) fn divide(groups: &[Weight], rooms: &[Room]) -> Division {
     let found = place(groups, rooms);
     if found.fits(rooms) {

@@ -17,13 +17,13 @@ use crate::base::Base;
 use crate::dataset::check_row;
 use crate::kinds::remote_hnsw::open::RemoteIndex;
 
-/// How long an update waits for a memory node that does not answer.
+/// Time for which an update waits for a memory node that does not answer.
 const RETRY: Duration = Duration::from_secs(5);
 const RETRY_PAUSE: Duration = Duration::from_millis(200);
 /// Most threads of one call.
 const THREADS_MAX: usize = 256;
 
-/// How vectors are inserted.
+/// Options of updates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UpdateOptions {
     /// The caller promises that no id was ever inserted. Else an insert replaces what is under its id.
