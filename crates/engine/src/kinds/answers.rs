@@ -35,9 +35,9 @@ impl Setting {
 pub struct ExactCost {
     /// Blocks, or inverted lists.
     pub count: u64,
-    /// Their name.
+    /// Name of the unit.
     pub unit: &'static str,
-    /// Their bytes: whole blocks, or the codes of lists.
+    /// Bytes of all: whole blocks, or the codes of lists.
     pub bytes: u64,
     /// Bytes of vectors that are read besides, unless bounds prune them; 0 where blocks hold them.
     pub vector_bytes_max: u64,
@@ -45,7 +45,7 @@ pub struct ExactCost {
 
 /// A vector of an open index, and what is stored with it.
 pub(crate) struct Member<'a> {
-    /// Its number in the index.
+    /// Number of the member in the index.
     pub(crate) id: u32,
     pub(crate) vector: &'a [u8],
     /// 1 but under cosine.

@@ -41,7 +41,7 @@ impl Effort {
         }
     }
 
-    /// So many times the effort of parameters, without their stop rules for a beam.
+    /// Effort of parameters so many times, without their stop rules for a beam.
     pub fn times(params: &Params, times: u32) -> Effort {
         let setting = super::setting(params);
         let most = |effort: u32, limit| effort.saturating_mul(times).min(limit);

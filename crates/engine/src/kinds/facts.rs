@@ -72,7 +72,7 @@ impl EffortUnit {
 }
 
 impl KindFacts {
-    /// Those of a kind of blocks without any capability, and of a kind that this program does not know.
+    /// Facts of a kind of blocks without any capability, and of a kind that this program does not know.
     pub(crate) const USUAL: KindFacts = KindFacts {
         has_curve: true,
         effort: EffortUnit::Clusters,

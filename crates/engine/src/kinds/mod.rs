@@ -191,7 +191,7 @@ impl KindIndex {
         self.lists().map_or(0.0, |lists| lists.resident().share_of(&lists.tables.directory))
     }
 
-    /// Its units and their groups, where they are not blocks of a graph.
+    /// Units of the index and their groups, where they are not blocks of a graph.
     pub(crate) fn units(&self) -> Option<Units> {
         self.lists().map(|lists| lists.tables.units())
     }

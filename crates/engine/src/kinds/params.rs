@@ -61,7 +61,7 @@ pub fn reported_params(params: &Params) -> Vec<(&'static str, serde_json::Value)
     own(&params.kind).reported()
 }
 
-/// The same search, with lists and vectors of other servers used in this way, for kinds that can.
+/// The search with lists and vectors of other servers used in this way, for kinds that can.
 pub fn with_remote(params: Params, remote: ScoringMode) -> Params {
     let kind = match params.kind {
         KindParams::HybridIvf(own) => {

@@ -14,8 +14,7 @@ use crate::parallel;
 /// Servers that are remembered per block.
 const WISHES: usize = 4;
 
-/// For each block, the servers with most of its edges besides its first server, most first: edges × 64 + server, 0 for
-/// none.
+/// Servers with most edges of each block besides its first server, most first: edges × 64 + server, 0 for none.
 pub(super) struct Wishes(Vec<[u32; WISHES]>);
 
 impl Wishes {

@@ -34,7 +34,7 @@ pub struct Description {
     /// `build_id` of each part's index.
     #[serde(default)]
     pub builds: Vec<BuildId>,
-    /// Its version in the store that it was fetched from.
+    /// Version of the folder in the store that it was fetched from.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub version: Option<u64>,
 }

@@ -84,10 +84,10 @@ pub struct PartitionReport {
     pub unit: &'static str,
     /// Blocks, or inverted lists, of the index.
     pub blocks: u32,
-    /// Those on all servers together.
+    /// Copies on all servers together.
     pub copies: u64,
-    /// Of the edges between different blocks, the share of those without a common server: what a query may have to be
-    /// handed over for. Of lists, that of the edges of the navigation graph between clusters.
+    /// Share of the edges between different blocks without a common server: what a query may have to be handed over
+    /// for. Of lists, that of the edges of the navigation graph between clusters.
     pub cut_share: f64,
     /// Bytes of the fullest server over the mean.
     pub largest_over_mean: f64,
@@ -120,11 +120,11 @@ pub fn plan(index: &Path, options: &PartitionOptions) -> Result<Account> {
 
 /// Plan of a partition within its budget.
 enum Plan {
-    /// By blocks.
+    /// A plan by blocks.
     Blocks(SpreadPlan),
-    /// By units of another kind.
+    /// A plan by units of another kind.
     Units(Account),
-    /// By slices of lists.
+    /// A plan by slices of lists.
     Slices(Account),
 }
 

@@ -15,7 +15,7 @@ use crate::{files, kinds};
 pub struct PartOf<'a> {
     /// The folder with the index, or with what this server has of it.
     pub folder: &'a Path,
-    /// Its manifest.
+    /// Manifest of the part.
     pub manifest: &'a Manifest,
     /// The server.
     pub server: usize,

@@ -23,12 +23,12 @@ pub enum Method {
     Cells,
     /// Balanced k-means with one centre for each server.
     Kmeans,
-    /// By hash, to compare.
+    /// A hash, to compare.
     Random,
 }
 
 impl Method {
-    /// Its name on the command line and in manifests.
+    /// Name on the command line and in manifests.
     pub fn name(self) -> &'static str {
         match self {
             Method::Cells => "cells",

@@ -18,7 +18,7 @@ const PASSES: usize = 5;
 /// A pass that moves fewer than one block in this many is the last.
 const WORTH_A_PASS: u64 = 500;
 
-/// For every block the number of edges into it from each server, at most u16.
+/// Number of edges into every block from each server, at most u16.
 pub(super) struct Incoming {
     servers: usize,
     counts: Vec<AtomicU16>,

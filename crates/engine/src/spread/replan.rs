@@ -21,7 +21,7 @@ pub struct ReplanOptions {
     pub partition: PartitionOptions,
     /// The lists that each of some recent queries visited.
     pub visits: Vec<Vec<u32>>,
-    /// By how much less a query must cost for a plan to be changed, as a share.
+    /// Share by which a query must cost less for a plan to be changed.
     pub margin: f64,
 }
 
@@ -40,7 +40,7 @@ pub struct ReplanReport {
     pub loaded_bytes: Vec<u64>,
     /// Whether the step was published in the folder.
     pub is_published: bool,
-    /// Of what was published.
+    /// Report of the published partition.
     pub partition: Option<PartitionReport>,
     /// Seconds in all.
     pub seconds: f64,

@@ -58,7 +58,7 @@ pub struct Shard {
     index: Index,
     placement: Placement,
     server: usize,
-    /// Of an index of blocks. The kind knows where other units are.
+    /// Ranks of the blocks, of an index of blocks. The kind knows where other units are.
     ranks: Option<Ranks>,
 }
 

@@ -36,8 +36,7 @@ pub(super) struct Source<'a> {
 /// The nodes of a block: the first one's id, and how many there are.
 pub(super) type Span = (u32, u16);
 
-/// For each block of a chunk the blocks that its edges lead to: one entry for each edge, without those to the block
-/// itself.
+/// Blocks that the edges of each block of a chunk lead to: one entry for each edge, without those to the block itself.
 pub(super) type Targets = Vec<Vec<u32>>;
 
 impl<'a> Source<'a> {

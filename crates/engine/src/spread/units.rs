@@ -59,7 +59,7 @@ pub(super) fn account(manifest: &Manifest, options: &PartitionOptions) -> Option
     Some(account)
 }
 
-/// Of the edges of the navigation graph between clusters, the share of those without a common server.
+/// Share of the edges of the navigation graph between clusters without a common server.
 pub(super) fn cut_share(tables: &UnitTables, placement: &Placement) -> f64 {
     let (mut edges, mut cut) = (0u64, 0u64);
     tables.for_each_near_pair(|a, b| {
@@ -134,7 +134,7 @@ pub(super) fn busiest_over_mean(units: &Units, placement: &Placement) -> Option<
     (mean > 0.0).then(|| busy.iter().copied().fold(0.0, f64::max) / mean)
 }
 
-/// For each group a cost of each server: the least is the best.
+/// Cost of each server for each group: the least is the best.
 fn by_distance(units: &Units, servers: usize, seed: u64, progress: &dyn Progress) -> Result<Vec<f32>> {
     let centres = kmeans(&units.points, units.dim, servers, ROUNDS, seed, progress)?;
     let mut costs = vec![0f32; units.bytes.len() * servers];
@@ -142,7 +142,7 @@ fn by_distance(units: &Units, servers: usize, seed: u64, progress: &dyn Progress
     Ok(costs)
 }
 
-/// The same from a cut through the graph of near groups: the server of a group, then those of most of its neighbours.
+/// Costs from a cut through the graph of near groups: the server of a group, then those of most of its neighbours.
 fn by_cut(units: &Units, servers: usize, seed: u64, progress: &dyn Progress) -> Result<Vec<f32>> {
     let near = near_groups(units, progress)?;
     let mut pairs: Vec<Pair> = Vec::with_capacity(near.len());
@@ -183,7 +183,7 @@ fn neighbours(units: &Units) -> usize {
     NEAR.min(units.bytes.len() - 1).max(1)
 }
 
-/// For each group the nearest others, with weights: a query that visits a group is likely to visit these, the nearest
+/// Nearest other groups of each group, with weights: a query that visits a group is likely to visit these, the nearest
 /// most likely.
 fn near_groups(units: &Units, progress: &dyn Progress) -> Result<Vec<(u16, u32)>> {
     let (groups, count) = (units.bytes.len(), neighbours(units));

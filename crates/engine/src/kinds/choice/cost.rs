@@ -42,7 +42,7 @@ const STEP_US: f64 = 4.0;
 pub(super) struct Rates {
     read_us: f64,
     byte_us: f64,
-    /// Of a component of an exact distance, by bytes of a component.
+    /// Time of a component of an exact distance, by bytes of a component.
     component_us: [f64; 3],
     code_byte_us: f64,
     code_us: f64,

@@ -34,9 +34,9 @@ pub(crate) struct GraphTables {
 
 /// The codes in RAM.
 enum ResidentCodes {
-    /// Of all nodes.
+    /// Codes of all nodes.
     All(Resident),
-    /// Of the head graph's nodes; blocks carry the others.
+    /// Codes of the head graph's nodes; blocks carry the others.
     Head(Vec<u8>),
 }
 

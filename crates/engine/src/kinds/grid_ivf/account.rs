@@ -8,7 +8,7 @@ use crate::manifest::Manifest;
 
 /// Queries in flight per thread: none of them ever waits for a disk.
 const IN_FLIGHT: usize = 1;
-/// The same where lists are divided over servers: a query waits for jobs, and others go on meanwhile.
+/// Queries in flight where lists are divided over servers: a query waits for jobs, and others go on meanwhile.
 const IN_FLIGHT_OF_SERVERS: usize = 32;
 
 /// Queries in flight per thread.

@@ -43,7 +43,7 @@ pub(crate) struct GridIndex {
 /// Part of one server.
 struct Share {
     held: HeldRanges,
-    /// Its units, each by itself.
+    /// Units of the server, each by itself.
     units: HeldUnits,
     /// The first members of all lists.
     firsts: Resident,
@@ -68,7 +68,7 @@ pub(crate) struct StoredPilot {
 }
 
 impl StoredPilot {
-    /// As a query uses it.
+    /// The pilot as a query uses it.
     pub(crate) fn view(&self, step: f32) -> Pilot<'_> {
         Pilot { axes: &self.axes, offsets: &self.offsets, step }
     }
@@ -118,7 +118,7 @@ impl StoredAxes {
         }
     }
 
-    /// As a query of `dim` components uses them.
+    /// The axes as a query of `dim` components uses them.
     pub(crate) fn view(&self, dim: usize) -> Axes<'_> {
         match self {
             StoredAxes::Rotated(floats) => {
@@ -208,14 +208,15 @@ impl GridIndex {
         }
     }
 
-    /// Its units, where they are those of another version of the same partition: lists and slices are the same.
+    /// Units of the index, where they are those of another version of the same partition: lists and slices are the
+    /// same.
     fn units_like(&self, facts: &GridFacts, places: &Places) -> Option<&HeldUnits> {
         let is_alike =
             self.facts == *facts && self.places.slices == places.slices && self.places.first == places.first;
         self.share.as_ref().filter(|_| is_alike).map(|share| &share.units)
     }
 
-    /// The same index with other lists.
+    /// The index with other lists.
     pub(crate) fn with_lists(self, striped: Striped) -> GridIndex {
         let Striped { facts, places, data, .. } = striped;
         GridIndex { facts, places, data, ..self }
@@ -231,7 +232,7 @@ impl GridIndex {
         &self.places
     }
 
-    /// Its axes.
+    /// Axes of the index.
     pub(crate) fn axes(&self) -> &StoredAxes {
         &self.axes
     }

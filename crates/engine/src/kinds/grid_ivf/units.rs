@@ -69,7 +69,7 @@ impl Places {
         layout.list_bytes(self.firsts.last().map_or(0, |&count| count as usize)) as u64
     }
 
-    /// The same lists in other slices.
+    /// Places of the same lists in other slices.
     pub(crate) fn divided(&self, layout: &GridLayout, slices: Vec<u32>) -> Places {
         let sizes: Vec<u32> = self.first.windows(2).map(|w| w[1] - w[0]).collect();
         Places::new(&sizes, self.stripes, layout, slices)

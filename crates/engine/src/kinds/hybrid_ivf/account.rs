@@ -12,7 +12,8 @@ use crate::manifest::Manifest;
 
 /// Queries in flight per thread: their reads are longer than those of blocks.
 pub(crate) const IN_FLIGHT: usize = 16;
-/// The same where memory is low: more list codes are resident instead, and eight reads under way keep a thread busy.
+/// Queries in flight where memory is low: more list codes are resident instead, and eight reads under way keep a thread
+/// busy.
 pub(crate) const IN_FLIGHT_LOW_MEMORY: usize = 8;
 
 /// Queries in flight per thread, by default.

@@ -116,7 +116,7 @@ pub struct PlanProfile {
     pub device: String,
     /// I/O back end of the reads that were measured.
     pub io_backend: String,
-    /// When it was measured; absent in profiles of before it was recorded.
+    /// Time of the measurement; absent in profiles of before it was recorded.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub measurement: Option<Measurement>,
     /// Reads under way, what a read took then, microseconds, and what each of its bytes did, nanoseconds.
@@ -152,7 +152,7 @@ pub struct WayReport {
     pub in_ram: bool,
     /// Clusters.
     pub clusters: u64,
-    /// Their members.
+    /// Members of these clusters.
     pub members: u64,
     /// Members of the smallest and the largest of them.
     pub sizes: [u64; 2],

@@ -18,7 +18,7 @@ pub enum LocalPlan {
     /// The one that costs least under the budget, cluster by cluster.
     #[default]
     Auto,
-    /// The same for all.
+    /// One local index for all.
     Uniform(LocalKind),
 }
 

@@ -16,7 +16,7 @@ pub struct Snapshot {
     pub(crate) nav: Arc<NavGraph>,
     /// Hot members, ascending.
     pub(crate) ids: Vec<u32>,
-    /// Their records.
+    /// Records of the members.
     pub(crate) records: Vec<Arc<[u8]>>,
     /// The resident lists, where the index learns which.
     pub(crate) resident: Option<Arc<ResidentLists>>,

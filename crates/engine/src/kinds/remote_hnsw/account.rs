@@ -17,7 +17,7 @@ const PENDING_BYTES: u64 = 128;
 
 /// Part of the clusters that the usual cache holds (d-HNSW §4).
 const CACHED_SHARE: u64 = 10;
-/// Of few clusters it holds more.
+/// Least clusters that it holds.
 const CACHED_LEAST: u64 = 8;
 
 /// Bytes of the usual cache: a tenth of the clusters, as in the paper.

@@ -17,7 +17,7 @@ struct Server {
     /// The version of what it said last, and the clusters that it had cached then.
     version: u64,
     cached: ClusterSet,
-    /// For each cluster the batches under way there that need it: it will be cached.
+    /// Batches under way that need each cluster: it will be cached.
     expected: Vec<u32>,
     /// Queries that it was sent in this run.
     queries: u64,
@@ -137,7 +137,7 @@ impl CacheTable {
 pub struct Batch {
     /// Numbers of the queries.
     pub queries: Vec<usize>,
-    /// Their clusters, ascending.
+    /// Clusters of the batch, ascending.
     pub needs: Vec<u32>,
 }
 

@@ -18,7 +18,7 @@ pub enum LoadScheme {
 }
 
 impl LoadScheme {
-    /// All of them, naive first.
+    /// All schemes, naive first.
     pub const ALL: [LoadScheme; 4] =
         [LoadScheme::Naive, LoadScheme::NoDoorbell, LoadScheme::NoOverlap, LoadScheme::Own];
 

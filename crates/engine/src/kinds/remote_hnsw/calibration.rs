@@ -13,7 +13,7 @@ use crate::kinds::answers::Setting;
 use crate::kinds::options::Switches;
 use crate::kinds::questions::{SearchParams, grown};
 
-/// By path: how much longer than the answer the beam in each cluster is. A cluster may hold a part of all vectors, so
+/// Lengths of the beam in each cluster beyond that of the answer, by path. A cluster may hold a part of all vectors, so
 /// the longest are those of large clusters.
 const EF_BEYOND_K: [u32; 8] = [2, 14, 40, 100, 300, 1000, 3000, 10_000];
 

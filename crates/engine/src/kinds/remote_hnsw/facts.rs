@@ -48,7 +48,7 @@ pub struct RemoteFacts {
     pub tombstones: u64,
     /// Bytes of the meta-HNSW.
     pub meta_bytes: u64,
-    /// Under inner product, the largest squared norm: inserts find their clusters by it, as the build did. Otherwise 0.
+    /// Largest squared norm, under inner product: inserts find their clusters by it, as the build did. Otherwise 0.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub squared_norm_max: f64,
 }

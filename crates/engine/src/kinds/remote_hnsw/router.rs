@@ -49,8 +49,8 @@ impl Drop for Routed<'_> {
 }
 
 impl Router {
-    /// For the clusters of `bytes` each of build `build`; `None` where the meta-HNSW is damaged, or that of another
-    /// build.
+    /// A router for the clusters of `bytes` each of build `build`; `None` where the meta-HNSW is damaged, or that of
+    /// another build.
     pub fn new(
         (build, bytes, meta): (u64, Vec<u32>, Vec<u8>),
         (dim, metric, dtype): (usize, Metric, DType),

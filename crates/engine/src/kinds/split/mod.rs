@@ -44,7 +44,7 @@ pub struct Phase {
     pub name: &'static str,
     /// Unit of the tasks.
     pub unit: &'static str,
-    /// Those that are not done yet, those first that take longest, with their measure.
+    /// Tasks that are not done yet, those first that take longest, with their measure.
     pub tasks: Vec<(String, u64)>,
     /// Measure of all its tasks, those done before included.
     pub total: u64,

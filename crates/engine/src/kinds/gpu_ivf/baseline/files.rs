@@ -36,7 +36,7 @@ pub(crate) struct BaselineFiles {
 }
 
 impl OpenBaselines {
-    /// Those on disk, where an index has them.
+    /// Baselines on disk, where an index has them.
     pub(crate) fn of(section: Option<&GpuSection>) -> OpenBaselines {
         let has_files = section.is_some_and(|section| section.facts.baselines);
         if has_files { OpenBaselines::OnDisk } else { OpenBaselines::No }

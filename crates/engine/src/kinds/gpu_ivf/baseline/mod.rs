@@ -24,7 +24,7 @@ pub enum Baseline {
     Rummy,
     /// The index of this kind with a fixed number of candidates, each read by itself, and codes in RAM.
     MultiTierOnCpu,
-    /// The same with codes on the GPU.
+    /// As `MultiTierOnCpu`, with codes on the GPU.
     MultiTierOnGpu,
     /// The smallest fixed number of candidates that reaches the recall; blocks are read once.
     StaticCandidates,
@@ -35,7 +35,7 @@ pub enum Baseline {
 }
 
 impl Baseline {
-    /// All of them.
+    /// All baselines.
     pub const ALL: [Baseline; 10] = [
         Baseline::Spann,
         Baseline::ListsOfCodes,

@@ -31,7 +31,7 @@ const MEMBER_LIST: usize = 24;
 
 /// The graph: its entry, then `DEGREE` words for each centroid.
 const NAVIGATION: &str = "navigation.tmp";
-/// For each row [`LISTS_PER_VECTOR`] lists, the nearest first, and `u32::MAX` from the last on.
+/// File of [`LISTS_PER_VECTOR`] lists for each row, the nearest first, and `u32::MAX` from the last on.
 const NEAR: &str = "near.tmp";
 
 /// Builds the graph over the centroids.

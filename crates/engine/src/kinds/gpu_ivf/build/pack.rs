@@ -24,7 +24,7 @@ pub(crate) struct Packed {
 struct Shared {
     lists: Vec<u32>,
     filled: usize,
-    /// Of the lists those with blocks of their own.
+    /// Lists with blocks of their own.
     long: usize,
 }
 

@@ -96,7 +96,7 @@ struct Near {
 }
 
 impl Near {
-    /// Those of some rows of a sample to their nearest neighbours in it, which are not equal to them.
+    /// Distances of some rows of a sample to their nearest neighbours in it, which are not equal to them.
     fn neighbours(sample: &[f32], dim: usize) -> Near {
         const ROWS: usize = 64;
         const OTHERS: usize = 32_768;
@@ -110,7 +110,7 @@ impl Near {
         Near::of(parallel::map(chosen, nearest))
     }
 
-    /// Those of all rows to zero.
+    /// Distances of all rows to zero.
     fn norms(sample: &[f32], dim: usize) -> Near {
         Near::of(sample.chunks_exact(dim).map(|row| dot_f32(row, bytemuck::cast_slice(row))).collect())
     }

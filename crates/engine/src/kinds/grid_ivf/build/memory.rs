@@ -18,7 +18,7 @@ use crate::stages::stage::{CALIBRATE, CLUSTERS, LISTS, PlannedStage, SCAN};
 
 /// Most that a row takes in tables at any time: its list, its place among the members, its id.
 const TABLE_BYTES: u64 = 16;
-/// Of a part of the lists, the least that is held before it is written.
+/// Least bytes of a part of the lists that are held before it is written.
 const PART_LEAST: u64 = 4 << 20;
 /// Bytes of calibration beside the index: exact neighbours first, then queries in flight.
 const CALIBRATION_BYTES: u64 = 16 << 20;

@@ -33,7 +33,7 @@ pub(crate) struct Current<'a> {
 
 /// Costs of queries, as lists are and as they could be.
 pub(crate) struct Adapted {
-    /// As they are.
+    /// Costs as lists are.
     pub(crate) current: Candidate,
     /// The cheapest plan of all, whatever has to move for it.
     pub(crate) best: Candidate,
@@ -203,7 +203,7 @@ impl Moves {
         [(list, from, row)].into_iter().chain(back.map(|back| (back, row, from)))
     }
 
-    /// By how much the sum of squared loads falls.
+    /// Amount by which the sum of squared loads falls.
     fn gain(&self, exchange: Exchange) -> f64 {
         let mut change = vec![0.0; self.load.len()];
         for (list, from, to) in self.parts(exchange) {

@@ -37,7 +37,7 @@ use crate::stages::tables::write_table;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Mode {
-    /// As the planner finds it cheapest (HARMONY §4.2).
+    /// The way that the planner finds cheapest (HARMONY §4.2).
     #[default]
     Harmony,
     /// Whole lists on each server.
@@ -49,7 +49,7 @@ pub enum Mode {
 }
 
 impl Mode {
-    /// Its name on the command line and in manifests.
+    /// Name on the command line and in manifests.
     pub fn name(self) -> &'static str {
         match self {
             Mode::Harmony => "harmony",

@@ -103,7 +103,7 @@ pub(super) struct Prices {
 }
 
 impl Prices {
-    /// Those that are given, others as measured on the loopback interface.
+    /// Prices that are given, others as measured on the loopback interface.
     pub(super) fn of(own: &GridPartition) -> Result<Prices> {
         if let (Some(message_ns), Some(byte_ns)) = (own.message_ns, own.byte_ns) {
             return Ok(Prices { message_ns, byte_ns });

@@ -17,7 +17,7 @@ use crate::kinds::questions::Members;
 
 /// Queries of a sample, at most.
 const SAMPLE: usize = 1000;
-/// Of them, those that are searched for, at most: the others are ranked. The survival curve is that of these.
+/// Most of these queries that are searched for: the others are ranked. The survival curve is that of these.
 const SEARCHED: usize = 128;
 /// Lists that are visited where neither the user nor a calibration says.
 const NPROBE: u32 = 16;
@@ -39,7 +39,7 @@ pub(super) struct Workload {
     /// Components of a member of each list over those of any, where queries of the sample visited it; 1 elsewhere. The
     /// threshold is lower for lists that come later.
     pub(super) weights: Vec<f64>,
-    /// Of all members of visited lists, the share that is left before each group, and after the last.
+    /// Share of the members of visited lists that is left before each group, and after the last.
     pub(super) alive: Vec<f64>,
     /// Components of pilots that are compared, for each member.
     pub(super) pilot: f64,
@@ -123,7 +123,8 @@ impl Workload {
         Ok(found)
     }
 
-    /// The same index with the lists that queries were seen to visit. A list that does not exist is left out.
+    /// Workload of the same index with the lists that queries were seen to visit. A list that does not exist is left
+    /// out.
     pub(super) fn observed(self, visits: &[Vec<u32>]) -> Workload {
         let lists = self.members.len() as u32;
         let (mut all, mut ends) = (Vec::new(), Vec::new());
@@ -135,7 +136,7 @@ impl Workload {
         Workload { queries: visits.len(), lists: all, ends, nprobe, ..self }
     }
 
-    /// The same queries, where the members of each list are dealt over several.
+    /// Workload of the same queries, where the members of each list are dealt over several.
     pub(super) fn striped(&self, stripes: u32) -> Workload {
         let of_list = |&list: &u32| (0..stripes).map(move |stripe| list * stripes + stripe);
         Workload {

@@ -258,7 +258,7 @@ impl Writer<'_> {
         rows.write_each(scan, encoder, |encoder, of| self.list(encoder, of))
     }
 
-    /// Of each cluster.
+    /// Spread of each cluster.
     fn spreads(&self) -> Vec<f32> {
         let squares = self.squares.lock().unwrap_or_else(|e| e.into_inner());
         let of = |cluster: u32| {
@@ -308,9 +308,9 @@ impl Writer<'_> {
 pub(crate) struct ListFrame<'a> {
     pub(crate) shape: &'a ListLayout,
     pub(crate) dtype: DType,
-    /// Its number.
+    /// Number of the list.
     pub(crate) list: u32,
-    /// Its centroid as f16.
+    /// Centroid of the list as f16.
     pub(crate) halves: &'a [u8],
 }
 

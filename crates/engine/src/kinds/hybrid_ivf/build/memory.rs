@@ -30,7 +30,7 @@ const TABLE_BYTES: u64 = 20;
 const READ_MOST: u32 = 256 << 10;
 /// Bytes that a thread holds of a cluster that it divides.
 pub(crate) const DIVIDE_BYTES: usize = 2 << 20;
-/// Of a part of the lists, the least that is held before it is written.
+/// Least bytes of a part of the lists that are held before it is written.
 const PART_LEAST: u64 = 1 << 20;
 /// Least bytes of rows that clusters are cut out of for the constants of the cost model.
 const POOL_LEAST: u64 = 1 << 20;

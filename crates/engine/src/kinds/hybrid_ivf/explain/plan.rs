@@ -52,7 +52,7 @@ pub struct Measured {
     pub nprobe: u32,
     /// Clusters that each visited.
     pub visits: f64,
-    /// By the way in which clusters are held.
+    /// Measurements by the way in which clusters are held.
     pub ways: Vec<WayMeasured>,
     /// Reads of codes for all of it, microseconds a query: predicted, and measured.
     pub predicted_us: f64,
@@ -76,7 +76,7 @@ pub enum MeasuredQueries<'a> {
         /// Draws them.
         seed: u64,
     },
-    /// These rows of the index' element type.
+    /// Rows of the index' element type that are given.
     Queries(&'a [u8]),
 }
 

@@ -57,7 +57,7 @@ pub struct Replanned {
     pub observed: bool,
     /// Clusters that were flat, graphs, and divided into lists.
     pub kinds_before: [u32; 3],
-    /// Those that are.
+    /// Clusters that are flat, graphs, and divided into lists.
     pub kinds_after: [u32; 3],
     /// Clusters whose local index was replaced.
     pub rebuilt: u64,
@@ -70,7 +70,7 @@ pub struct Replanned {
     /// Predicted cost of a visit under this budget with the local indexes as they were, microseconds; none where they
     /// do not fit in it.
     pub visit_us_before: Option<f64>,
-    /// The same with those that are.
+    /// Cost of a visit with the new local indexes.
     pub visit_us: f64,
     /// Bytes that the budget leaves for codes.
     pub code_budget_bytes: u64,

@@ -10,7 +10,7 @@ use stratann_storage::{Error, Result};
 
 use crate::files;
 
-/// Its name.
+/// Name of the folder.
 const FOLDER: &str = "replan";
 
 /// See the module.

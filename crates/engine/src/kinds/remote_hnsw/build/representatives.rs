@@ -43,7 +43,7 @@ fn drawn(build: &Build<'_>, scan: &Scan, wanted: usize) -> Vec<u32> {
     rows
 }
 
-/// Of a sample, the row nearest to each centroid of k-means; ascending.
+/// Rows of a sample nearest to each centroid of k-means; ascending.
 fn nearest_to_centroids(build: &Build<'_>, space: &Space, scan: &Scan, wanted: usize) -> Result<Vec<u32>> {
     let (dim, live) = (space.point_dim(), build.live_rows(scan));
     let count = (SAMPLE_PER_CELL * wanted).min(live.len()).min(build.plan.lists().sample.max(wanted));

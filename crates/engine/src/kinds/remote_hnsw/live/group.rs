@@ -62,7 +62,7 @@ pub(crate) struct GroupBuilder {
 }
 
 impl GroupBuilder {
-    /// For an open index.
+    /// The builder of the groups of an open index.
     ///
     /// # Errors
     /// A manifest that does not say how long the beam of its builds was.

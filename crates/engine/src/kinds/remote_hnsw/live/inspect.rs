@@ -24,7 +24,7 @@ const TRIES_MAX: u32 = 8;
 /// One memory node.
 #[derive(Clone, Debug, Serialize)]
 pub struct NodeFacts {
-    /// Its number.
+    /// Number of the node.
     pub node: u8,
     /// Bytes of its region.
     pub region_bytes: u64,
@@ -41,7 +41,7 @@ pub struct LiveFacts {
     pub nodes: Vec<NodeFacts>,
     /// Groups of two clusters each.
     pub groups: u32,
-    /// Of these, rebuilt since they were loaded.
+    /// Groups that were rebuilt since they were loaded.
     pub rebuilt_groups: u32,
     /// Slots for fresh records that are reserved.
     pub fresh_reserved: u64,
@@ -249,7 +249,7 @@ impl Check<'_> {
         Ok(self.session.nodes.read(node, offset, bytes)?)
     }
 
-    /// Both copies of the superblock of each node. The second one is zeros until it is written.
+    /// Checks both copies of the superblock of each node. The second one is zeros until it is written.
     fn superblocks(&mut self) -> Result<()> {
         for facts in self.session.nodes.facts() {
             let node = facts.node.0;

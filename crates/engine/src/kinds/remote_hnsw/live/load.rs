@@ -121,12 +121,12 @@ struct Image {
 
 /// Places of all parts.
 struct Plan {
-    /// By node.
+    /// Superblocks by node.
     superblocks: Vec<Superblock>,
-    /// By group.
+    /// Descriptors by group.
     descriptors: Vec<Descriptor>,
     division: Division,
-    /// By node: bytes that a batch is expected to read.
+    /// Bytes that a batch is expected to read, by node.
     traffic: Vec<u64>,
 }
 
