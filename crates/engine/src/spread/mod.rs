@@ -398,14 +398,12 @@ impl Job<'_> {
         let [data, sizes] = names.each_ref().map(|name| partial.join(name));
         // What it is linked to must not be written.
         let has_lists = || std::fs::remove_file(&sizes).map_err(|e| Error::io("removing", &sizes, &e));
-        if let Some((striped, of_data, of_sizes)) =
-            divided.write_lists(manifest, (&data, &sizes), has_lists)?
-        {
-            *manifest = striped;
+        if let Some(striped) = divided.write_lists(manifest, (&data, &sizes), has_lists)? {
+            *manifest = striped.manifest;
             let whole = manifest.file(files::GRID)?.0.to_string();
             manifest.files.remove(whole.as_str());
-            manifest.files.insert(names[0].clone(), of_data);
-            files.insert(names[1].clone(), of_sizes);
+            manifest.files.insert(names[0].clone(), striped.data);
+            files.insert(names[1].clone(), striped.sizes);
             index = partial;
         }
         let path = part_path(manifest, partial, number);

@@ -162,7 +162,7 @@ impl Shard {
     /// Loads what its kind can keep in RAM beyond its tables, as much as `budget_bytes` has room for.
     ///
     /// # Errors
-    /// What cannot be read, or is damaged.
+    /// A file that cannot be read, or is damaged.
     pub(crate) fn fill_memory(&mut self, budget_bytes: u64) -> Result<()> {
         self.index.fill_memory(budget_bytes)
     }

@@ -93,10 +93,18 @@ const STEPS: [Step; 12] = [
     Step::Calibrate,
 ];
 
+/// Words of a step, for a person.
+struct StepWords {
+    /// The stage in the report.
+    stage: Stage,
+    name: &'static str,
+    /// Unit of its tasks.
+    unit: &'static str,
+}
+
 impl Step {
-    /// The stage in the report, the name of the step, and the unit of its tasks.
-    const fn words(self) -> (Stage, &'static str, &'static str) {
-        match self {
+    const fn words(self) -> StepWords {
+        let (stage, name, unit) = match self {
             Step::Scan => (SCAN, "checking vectors", "rows"),
             Step::Sample => (CODEBOOK, "training the codebook", "tasks"),
             Step::Nearest => (DIVIDE, "dividing into cells", "rows"),
@@ -109,7 +117,8 @@ impl Step {
             Step::Blocks => (LAYOUT, "writing blocks", "nodes"),
             Step::Join => (LAYOUT, "joining blocks", "tasks"),
             Step::Calibrate => (CALIBRATE, "calibrating", "tasks"),
-        }
+        };
+        StepWords { stage, name, unit }
     }
 }
 
@@ -160,7 +169,7 @@ impl Split {
     /// Rows that cannot be read.
     pub fn phase(&self) -> Result<Option<Phase>> {
         let Some((step, all)) = self.current()? else { return Ok(None) };
-        let (_, name, unit) = step.words();
+        let StepWords { name, unit, .. } = step.words();
         let total = all.iter().map(|t| t.1).sum();
         let mut tasks: Vec<(String, u64)> = all.into_iter().map(|(t, work)| (t.to_string(), work)).collect();
         tasks.retain(|(name, _)| self.partial.task_facts(name).is_none());
@@ -304,7 +313,7 @@ impl Split {
                 || Error::bad_input(format!("the task {name} was not done; run all tasks of a phase"));
             all.push((task, facts.ok_or_else(missing)?));
         }
-        *self.report.stages.entry(step.words().0.reported.into()).or_default() += seconds;
+        *self.report.stages.entry(step.words().stage.reported.into()).or_default() += seconds;
         match step {
             Step::Scan => self.complete_scan(all),
             Step::Graph | Step::Merge => self.complete_graph(all),

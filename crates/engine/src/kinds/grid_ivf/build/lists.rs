@@ -67,11 +67,11 @@ pub(super) fn run(
         scan,
         || (),
         |(), of| {
-            let (bytes, order, distance) = writer.list(of);
+            let EncodedList { bytes, rows, distance } = writer.list(of);
             out.write_at(&bytes, places.starts[2 * of.list as usize])?;
             let mut farthest = farthest.lock().unwrap_or_else(|e| e.into_inner());
             *farthest = farthest.max(distance);
-            Ok(order)
+            Ok(rows)
         },
     )?;
     out.commit()?;
@@ -121,10 +121,16 @@ struct Writer<'a> {
     centroids: &'a [f32],
 }
 
+struct EncodedList {
+    bytes: Vec<u8>,
+    /// Rows of the list, in the order of their ids.
+    rows: Vec<u32>,
+    /// Squared distance of the last row from the centroid.
+    distance: f32,
+}
+
 impl Writer<'_> {
-    /// The bytes of a list, its rows in the order of their ids, and the squared distance of the last one from the
-    /// centroid.
-    fn list(&self, of: &RowsOfList<'_>) -> (Vec<u8>, Vec<u32>, f32) {
+    fn list(&self, of: &RowsOfList<'_>) -> EncodedList {
         let rows = of.rows;
         let mut floats = vec![0f32; self.layout.dim()];
         let size = floats.len() * self.layout.dtype.size();
@@ -152,8 +158,8 @@ impl Writer<'_> {
         let mut bytes = Vec::new();
         write_list(self.layout, &members, radius, &mut bytes);
         self.build.progress.advance(rows.len() as u64);
-        let farthest = order.last().map_or(0.0, |last| last.0);
-        (bytes, order.iter().map(|&(_, i)| rows[i]).collect(), farthest)
+        let distance = order.last().map_or(0.0, |last| last.0);
+        EncodedList { bytes, rows: order.iter().map(|&(_, i)| rows[i]).collect(), distance }
     }
 
     /// The code of a vector, and a bound of its distance from it.

@@ -115,6 +115,13 @@ struct Moves {
     room: Vec<f64>,
 }
 
+/// A list that moves from a row to another.
+struct Move {
+    list: usize,
+    from: usize,
+    to: usize,
+}
+
 impl Moves {
     fn new(division: &Division, workload: &Workload, layout: &GridLayout) -> Moves {
         let slices = division.slices.len() - 1;
@@ -196,17 +203,18 @@ impl Moves {
         own.filter(|&list| sum(&self.bytes[list]) > 0.0).min_by(|&a, &b| warmth(a).total_cmp(&warmth(b)))
     }
 
-    /// The lists that move: where from and where to.
-    fn parts(&self, exchange: Exchange) -> impl Iterator<Item = (usize, usize, usize)> + use<> {
+    /// The lists that move.
+    fn parts(&self, exchange: Exchange) -> impl Iterator<Item = Move> + use<> {
         let Exchange { list, row, back } = exchange;
         let from = self.division.row_of_list[list] as usize;
-        [(list, from, row)].into_iter().chain(back.map(|back| (back, row, from)))
+        let there = Move { list, from, to: row };
+        [there].into_iter().chain(back.map(|back| Move { list: back, from: row, to: from }))
     }
 
     /// Amount by which the sum of squared loads falls.
     fn gain(&self, exchange: Exchange) -> f64 {
         let mut change = vec![0.0; self.load.len()];
-        for (list, from, to) in self.parts(exchange) {
+        for Move { list, from, to } in self.parts(exchange) {
             for (slice, &work) in self.work[list].iter().enumerate() {
                 add_load(&mut change, self.division.cells[from][slice], -work);
                 add_load(&mut change, self.division.cells[to][slice], work);
@@ -218,7 +226,7 @@ impl Moves {
     /// Bytes that each server would load, and that it would hold more.
     fn bytes(&self, exchange: Exchange) -> Vec<(f64, f64)> {
         let mut bytes = vec![(0.0, 0.0); self.held.len()];
-        for (list, from, to) in self.parts(exchange) {
+        for Move { list, from, to } in self.parts(exchange) {
             for (slice, &own) in self.bytes[list].iter().enumerate() {
                 let (old, new) = (self.division.cells[from][slice], self.division.cells[to][slice]);
                 servers_of(new & !old).for_each(|s| bytes[s] = (bytes[s].0 + own, bytes[s].1 + own));
@@ -241,7 +249,7 @@ impl Moves {
             self.loaded[server] += loads;
             self.held[server] += more;
         }
-        for (list, from, to) in self.parts(exchange) {
+        for Move { list, from, to } in self.parts(exchange) {
             for (slice, &work) in self.work[list].iter().enumerate() {
                 add_load(&mut self.load, self.division.cells[from][slice], -work);
                 add_load(&mut self.load, self.division.cells[to][slice], work);

@@ -219,16 +219,25 @@ pub(crate) fn place(
     Ok(Placed { plan, placement, places, striped })
 }
 
+/// Files of striped lists.
+pub(crate) struct StripedFiles {
+    /// Manifest of an index with these lists.
+    pub(crate) manifest: Manifest,
+    /// Entry of the data file.
+    pub(crate) data: FileEntry,
+    /// Entry of the file of sizes.
+    pub(crate) sizes: FileEntry,
+}
+
 impl Divided {
     /// Writes the lists where they are striped, in place of those of the index that is divided: the data file, and the
-    /// sizes, once `make_room` has removed what is there. Returns the manifest of an index with these lists and the
-    /// entries of its files `data` and `sizes`; `None` where lists are those of the index.
+    /// sizes, once `make_room` has removed what is there. `None` where lists are those of the index.
     pub(crate) fn write_lists(
         &self,
         source: &Manifest,
         (data, sizes): (&Path, &Path),
         make_room: impl FnOnce() -> Result<()>,
-    ) -> Result<Option<(Manifest, FileEntry, FileEntry)>> {
+    ) -> Result<Option<StripedFiles>> {
         let Some(own) = &self.sizes else { return Ok(None) };
         make_room()?;
         let bytes = self.grid.data();
@@ -237,7 +246,7 @@ impl Divided {
         let section = Section::from(GridSection { facts: self.grid.facts.clone() });
         let mut manifest = Manifest { section, ..source.clone() };
         manifest.blocks.count = (bytes.len() / manifest.blocks.bytes) as u32;
-        Ok(Some((manifest, data_file::entry(data)?, data_file::entry(sizes)?)))
+        Ok(Some(StripedFiles { manifest, data: data_file::entry(data)?, sizes: data_file::entry(sizes)? }))
     }
 
     /// Writes the first members of all lists, which every server holds.
