@@ -378,7 +378,8 @@ mod tests {
                 prop_assert!(low <= m.centroid_distance && m.centroid_distance <= high, "{low} {high} {m:?}");
             }
             for (slot, expected) in opened.terms().zip(opened.radii()).zip(opened.centroid_distances()).enumerate() {
-                prop_assert_eq!(opened.member(slot), Some(MemberBounds { term: expected.0.0, radius: expected.0.1, from_centroid: expected.1 }));
+                let ((term, radius), from_centroid) = expected;
+                prop_assert_eq!(opened.member(slot), Some(MemberBounds { term, radius, from_centroid }));
             }
             prop_assert_eq!(opened.member(members.len()), None);
             prop_assert!(ListCodes::verify(&shape, 6, &bytes).is_none());
