@@ -53,7 +53,7 @@ test: ## All that must hold before a change is merged
 	@mkdir -p $(dir $(LEFT_OUT)) && rm -f $(LEFT_OUT)
 	@status=0; \
 	$(MAKE) --no-print-directory --keep-going --jobs 2 test-build $(VENV)/.tests || status=$$?; \
-	$(MAKE) --no-print-directory --keep-going test-rust test-python test-sample test-bench lint || status=$$?; \
+	$(MAKE) --no-print-directory --keep-going --jobs 2 test-rust test-python test-sample test-bench lint || status=$$?; \
 	.ci/left-out $(LEFT_OUT) || status=$$?; \
 	exit $$status
 
@@ -63,7 +63,8 @@ test-build:
 
 # The same random cases for everybody; `make nightly` draws others.
 test-rust: test-build
-	PROPTEST_RNG_SEED=1 STRATANN_LEFT_OUT=$(LEFT_OUT) cargo test --workspace --exclude stratann-lab --locked --no-fail-fast
+	PROPTEST_RNG_SEED=1 STRATANN_LEFT_OUT=$(LEFT_OUT) $(PYTHON) .ci/test_programs.py --workspace --exclude stratann-lab --locked
+	cargo test --workspace --exclude stratann-lab --locked --doc --quiet
 
 # The laboratory compiles the crates below it once more, with the baselines: eight minutes, so it is no part of `test`.
 test-lab: test-extension ## The tests of the laboratory, of the baselines of kinds, and of the book's page about them

@@ -6,11 +6,11 @@ use numpy::{IntoPyArray, PyArray1};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use stratann_engine as engine;
-use stratann_engine::Metric;
-use stratann_engine::build::{BuildOptions, OptionsByKind};
+use stratann_engine::build::{BuildOptions, OptionsByKind, metric_of};
 use stratann_engine::dataset::Reader;
 use stratann_engine::kinds::known::ON_DISK;
-use stratann_params::choices::MetricName;
+use stratann_params::build::CommonOptions;
+use stratann_params::measure::TruthSettings;
 use stratann_params::{Given, IndexKind, Place, Scope, Stage, Surface, list_of};
 use stratann_storage::{Error, Progress, Result};
 
@@ -42,15 +42,6 @@ fn scope(kind: Option<IndexKind>) -> Scope {
         place: Place::Folder,
         surface: Surface::Python,
     }
-}
-
-pub(crate) fn metric(name: &str) -> Result<Metric> {
-    Metric::from_name(name).ok_or_else(|| {
-        Error::bad_input(format!(
-            "metric is {name:?}; use {}",
-            list_of(MetricName::ALL.map(|metric| format!("{:?}", metric.name())))
-        ))
-    })
 }
 
 impl Options {
@@ -111,18 +102,26 @@ pub(crate) fn groundtruth<'py>(
     py: Python<'py>,
     base: Vectors<'py>,
     queries: Vectors<'py>,
-    k: usize,
-    metric: &str,
-    ram_budget: Option<u64>,
-    threads: Option<usize>,
+    how: &Bound<'py, PyDict>,
     on_progress: Option<Py<PyAny>>,
 ) -> PyResult<Neighbours<'py>> {
-    let metric = self::metric(metric).map_err(|e| error::to_python(py, &e))?;
+    let given = parameters::checked(how, &[Stage::Truth])?;
+    let (settings, common): (TruthSettings, CommonOptions) = (given.read(), given.read());
     let (base, queries) = (base.open(py)?, queries.open(py)?);
     let truth = work::run(py, on_progress.as_ref(), |progress| {
-        let budget = ram_budget.unwrap_or(u64::MAX);
-        let exact = || engine::groundtruth::exact(&base, &queries, metric, k, budget, progress);
-        work::in_pool(threads.unwrap_or(0), exact)
+        let (metric, budget) = (metric_of(common.metric), settings.ram_budget.unwrap_or(u64::MAX));
+        let exact = || {
+            engine::groundtruth::exact_with(
+                &base,
+                &queries,
+                metric,
+                settings.k,
+                budget,
+                common.on_bad_row,
+                progress,
+            )
+        };
+        work::in_pool(common.threads.unwrap_or(0), exact)
     })?;
     Ok((truth.k, truth.ids.into_pyarray(py), truth.distances.into_pyarray(py)))
 }

@@ -220,11 +220,11 @@ impl Index {
         ids: PyReadonlyArray1<'py, u64>,
         vectors: PyReadonlyArray1<'py, u8>,
         new_ids: bool,
-        threads: Option<usize>,
+        how: &Bound<'py, PyDict>,
         on_progress: Option<Py<PyAny>>,
     ) -> PyResult<Bound<'py, PyDict>> {
         let (open, ids, vectors) = (self.opened(py)?, ids.as_slice()?, vectors.as_slice()?);
-        let options = UpdateOptions { new_ids, threads: threads.unwrap_or(1), ..UpdateOptions::default() };
+        let options = UpdateOptions::read(&parameters::checked(how, &[Stage::Update])?, new_ids);
         let made = work::run(py, on_progress.as_ref(), |progress| {
             progress.stage("insert", ids.len() as u64, "vectors");
             memory::made(open.upsert(ids, vectors, &options, progress))
@@ -237,11 +237,11 @@ impl Index {
         &self,
         py: Python<'py>,
         ids: PyReadonlyArray1<'py, u64>,
-        threads: Option<usize>,
+        how: &Bound<'py, PyDict>,
         on_progress: Option<Py<PyAny>>,
     ) -> PyResult<Bound<'py, PyDict>> {
         let (open, ids) = (self.opened(py)?, ids.as_slice()?);
-        let options = UpdateOptions { threads: threads.unwrap_or(1), ..UpdateOptions::default() };
+        let options = UpdateOptions::read(&parameters::checked(how, &[Stage::Update])?, false);
         let made = work::run(py, on_progress.as_ref(), |progress| {
             progress.stage("delete", ids.len() as u64, "ids");
             memory::made(open.delete(ids, &options, progress))

@@ -1,8 +1,8 @@
 //! Keywords that follow from the table of parameters.
 
 use pyo3::prelude::*;
-use pyo3::types::PyDict;
-use stratann_params::{GROUPS, Given, IndexKind, Scope, Value, similar};
+use pyo3::types::{PyDict, PyList};
+use stratann_params::{GROUPS, Given, IndexKind, Place, Scope, Stage, Surface, Value, rows, unknown_among};
 
 use crate::error;
 
@@ -18,8 +18,25 @@ pub(crate) fn given(keywords: &Bound<'_, PyDict>, scope: &Scope, others: &[&str]
             continue;
         }
         let py = value.py();
-        given.add(scope, &name, of(&value)?).map_err(|wrong| error::input(py, &wrong.0))?;
+        let values = match value.cast::<PyList>() {
+            Ok(list) => list.iter().map(|value| of(&value)).collect::<PyResult<_>>()?,
+            Err(_) => vec![of(&value)?],
+        };
+        for value in values {
+            given.add(scope, &name, value).map_err(|wrong| error::input(py, &wrong.0))?;
+        }
     }
+    Ok(given)
+}
+
+/// Values of a dict of keywords of a stage that are for every kind of index.
+///
+/// # Errors
+/// As [`given`]; a number out of range.
+pub(crate) fn checked(keywords: &Bound<'_, PyDict>, stages: &'static [Stage]) -> PyResult<Given> {
+    let scope = Scope { stages, kinds: Vec::new(), place: Place::Folder, surface: Surface::Python };
+    let given = given(keywords, &scope, &[])?;
+    given.check(&scope).map_err(|wrong| error::input(keywords.py(), &wrong.0))?;
     Ok(given)
 }
 
@@ -55,17 +72,13 @@ pub(crate) fn unknown(stage: &str, kind: &str, name: &str, known: Vec<String>) -
     let of_kind = of_stage(stage, |kinds| IndexKind::parse(kind).is_none_or(|kind| kinds.contains(&kind)));
     let is_near = |name: &&String| of_kind.contains(&name.as_str()) || !of_all.contains(&name.as_str());
     let near: Vec<String> = known.iter().filter(is_near).cloned().collect();
-    match similar(name, &near) {
-        Some(near) => format!("there is no parameter {name}; use {near}"),
-        None => format!("there is no parameter {name}; leave it out"),
-    }
+    unknown_among(name, &near).0
 }
 
 /// The names of a stage's keywords whose kinds are accepted.
 fn of_stage(stage: &str, accepts: impl Fn(&[IndexKind]) -> bool) -> Vec<&'static str> {
     let groups = GROUPS.iter().filter(|group| format!("{:?}", group.stage).eq_ignore_ascii_case(stage));
-    let all = groups.flat_map(|group| group.params.iter().map(move |param| (group, param)));
-    all.filter(|(group, param)| param.in_python && accepts(group.kinds_of(param)))
-        .map(|(_, param)| param.name)
-        .collect()
+    let stages: Vec<Stage> = groups.map(|group| group.stage).take(1).collect();
+    let of_stage = rows(&stages).filter(|(group, param)| param.in_python && accepts(group.kinds_of(param)));
+    of_stage.map(|(_, param)| param.name).collect()
 }

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use numpy::PyReadonlyArray1;
 use pyo3::prelude::*;
+use pyo3::types::PyDict;
 use serde::Serialize;
 use stratann_core::query::QueryStats;
 use stratann_engine::dataset::GroundTruth;
@@ -13,9 +14,10 @@ use stratann_engine::index::{self, OpenOptions};
 use stratann_engine::recall::known::Known;
 use stratann_engine::recall::tune::TuneOptions;
 use stratann_engine::trace::Trace;
+use stratann_params::Stage;
 use stratann_storage::{Error, Progress, Result};
 
-use crate::{error, work};
+use crate::{error, parameters, work};
 
 /// Ground truth from Python: a file, or ids with or without distances, k of each query.
 #[derive(FromPyObject)]
@@ -39,38 +41,6 @@ impl Truth<'_> {
     }
 }
 
-/// Options of tuning.
-#[derive(FromPyObject)]
-#[pyo3(from_item_all)]
-pub(crate) struct Tuning {
-    k: Vec<u32>,
-    recall: Vec<f64>,
-    sample: usize,
-    seed: u64,
-    threads: Option<usize>,
-    ram_budget: Option<u64>,
-}
-
-impl Tuning {
-    fn read(self) -> Result<TuneOptions> {
-        if let Some(bad) = self.recall.iter().find(|r| !(**r > 0.0 && **r <= 1.0)) {
-            return Err(Error::bad_input(format!("recall is {bad}; give shares above 0 and up to 1")));
-        }
-        Ok(TuneOptions {
-            ks: self.k,
-            recalls: self.recall,
-            sample: self.sample,
-            seed: self.seed,
-            threads: self.threads.unwrap_or_else(cores).clamp(1, 1024),
-            ram_budget: self.ram_budget,
-        })
-    }
-}
-
-fn cores() -> usize {
-    std::thread::available_parallelism().map_or(1, |n| n.get())
-}
-
 /// Measures the recall curves of the index at `path` with queries and their ground truth, or with its own rows. Returns
 /// the report as JSON.
 #[pyfunction]
@@ -79,14 +49,16 @@ pub(crate) fn tune<'py>(
     path: PathBuf,
     queries: Option<PyReadonlyArray1<'py, u8>>,
     truth: Option<Truth<'py>>,
-    how: Tuning,
+    how: &Bound<'py, PyDict>,
+    ram_budget: Option<u64>,
     on_progress: Option<Py<PyAny>>,
 ) -> PyResult<String> {
     let queries = queries.map(|q| q.as_slice().map(<[u8]>::to_vec)).transpose()?;
     let given = truth.map(|t| t.read()).transpose();
     let given = given.map_err(|e| error::to_python(py, &e))?;
+    let given_options = parameters::checked(how, &[Stage::Tune])?;
+    let options = TuneOptions { ram_budget, ..TuneOptions::read(&given_options) };
     let tuned = work::run(py, on_progress.as_ref(), |progress| {
-        let options = how.read()?;
         let known = match (queries, given) {
             (Some(queries), Some((truth, name))) => {
                 Some(known(&path, queries, truth, &name, &options, progress)?)

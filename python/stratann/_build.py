@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from . import _stratann
-from ._arrays import Path, byte_size, fixed, is_path, source, whole
+from ._arrays import Path, byte_size, fixed, is_path, source
 from ._errors import InputError
 from ._parameters import parameters
 from ._progress import Progress, listening
@@ -239,9 +239,13 @@ def groundtruth(
     k: int = 100,
     metric: str = "l2",
     *,
-    ram_budget: int | str | None = None,
+    # parameters: groundtruth
     threads: int | None = None,
+    on_bad_row: str = "fail",
+    ram_budget: int | str | None = None,
+    # end of parameters
     progress: Progress = None,
+    **unknown: NoReturn,
 ) -> Neighbors:
     """Computes the exact `k` nearest rows of `base` for every query by a full scan.
 
@@ -250,7 +254,14 @@ def groundtruth(
         queries: an array of shape (nq, d), or a vector file, of the element type of `base` (float32 and
             float16 may mix).
         k: neighbours per query. With k above the number of rows there are fewer columns.
-        metric, ram_budget, threads, progress: as in `build`.
+        metric, progress: as in `build`.
+
+        .. parameters: groundtruth
+        threads: threads; they do not change the result; all cores.
+        on_bad_row: treatment of rows without valid distances (NaN, infinite, zero under cosine): ``fail``: Stop at
+            the first bad row and name it; ``skip``: Leave bad rows out and count them; fail.
+        ram_budget: limit of all memory, such as 512MiB; no limit.
+        .. end of parameters
 
     Raises:
         InputError: dimensions or types that do not match, a row with NaN or infinity.
@@ -261,14 +272,9 @@ def groundtruth(
     >>> truth.ids, truth.distances
     (array([[0, 2]], dtype=uint64), array([[0., 1.]], dtype=float32))
     """
+    how = parameters("truth", locals())
     with listening(progress) as on_progress:
         columns, ids, distances = _stratann.groundtruth(
-            source(base, "base"),
-            source(queries, "queries"),
-            whole(k, "k"),
-            metric,
-            byte_size(ram_budget, "ram_budget"),
-            whole(threads, "threads", 1),
-            on_progress,
+            source(base, "base"), source(queries, "queries"), how, on_progress
         )
     return Neighbors(ids.astype(np.uint64).reshape(-1, columns), distances.reshape(-1, columns))

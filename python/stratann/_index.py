@@ -12,11 +12,11 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from . import _stratann
-from ._arrays import DTYPES, Path, as_bytes, byte_size, dtype_name, fixed, numbers, rows_of, whole
+from ._arrays import DTYPES, Path, as_bytes, byte_size, dtype_name, fixed, numbers, rows_of
 from ._build import Neighbors
 from ._changes import Changes, changed, ids_of
 from ._errors import InputError, QueryError
-from ._parameters import search_parameters
+from ._parameters import parameters, search_parameters
 from ._progress import Progress, listening
 from ._results import SearchResult, result_of, truth_of
 
@@ -289,8 +289,12 @@ class Index:
         vectors: ArrayLike,
         *,
         new_ids: bool = False,
+        # parameters: upsert
         threads: int = 4,
+        batch: int = 64,
+        # end of parameters
         progress: Progress = None,
+        **unknown: NoReturn,
     ) -> Changes:
         """Inserts vectors into an index that `open_memory` opened. What is under an id is replaced.
 
@@ -300,32 +304,47 @@ class Index:
             ids: an id for each vector, whole numbers below 2**64.
             vectors: shape (n, d), of the dtype of the index.
             new_ids: a promise that no id was ever inserted before, which saves a tombstone each.
-            threads: threads, each with a connection of its own.
             progress: as in `build`.
+
+            .. parameters: upsert
+            threads: threads, each with a connection of its own; 4.
+            batch: changes that a thread makes side by side: what they need is asked for in one request. With 1 each
+                change makes its own requests (to compare); 64.
+            .. end of parameters
 
         Raises:
             InputError: an index in a folder; bad vectors or ids, after which nothing is changed.
             ChangeError: some vectors are inserted and others are not; it tells which.
         """
+        how = parameters("update", locals())
         rows = self._queries(vectors)
         numbers = ids_of(ids, len(rows))
         with listening(progress) as on_progress:
-            return changed(
-                self._index.upsert(numbers, as_bytes(rows), bool(new_ids), whole(threads, "threads", 1), on_progress)
-            )
+            return changed(self._index.upsert(numbers, as_bytes(rows), bool(new_ids), how, on_progress))
 
-    def delete(self, ids: ArrayLike, *, threads: int = 4, progress: Progress = None) -> Changes:
+    def delete(
+        self,
+        ids: ArrayLike,
+        *,
+        # parameters: delete
+        threads: int = 4,
+        batch: int = 64,
+        # end of parameters
+        progress: Progress = None,
+        **unknown: NoReturn,
+    ) -> Changes:
         """Deletes ids from an index that `open_memory` opened. Those that do not exist are no error.
 
         Args:
             ids: whole numbers.
-            threads: as in `upsert`; so is `progress`.
+            threads, batch, progress: as in `upsert`.
 
         Raises:
             InputError: as in `upsert`; so is ChangeError.
         """
+        how = parameters("update", locals())
         with listening(progress) as on_progress:
-            return changed(self._index.delete(ids_of(ids), whole(threads, "threads", 1), on_progress))
+            return changed(self._index.delete(ids_of(ids), how, on_progress))
 
     def recall(
         self,
@@ -365,12 +384,15 @@ class Index:
         queries: ArrayLike | None = None,
         truth: Neighbors | ArrayLike | Path | None = None,
         *,
-        recall: Sequence[float] = (0.9, 0.95, 0.99),
-        k: Sequence[int] = (1, 10, 100),
+        # parameters: tune
+        threads: int | None = None,
+        recall: Sequence[float] | None = None,
+        k: Sequence[int] | None = None,
         sample: int = 1000,
         seed: int = 1,
-        threads: int | None = None,
+        # end of parameters
         progress: Progress = None,
+        **unknown: NoReturn,
     ) -> dict[str, Any]:
         """Measures the recall curves again, publishes them as a new version, and opens it here.
 
@@ -381,12 +403,15 @@ class Index:
             queries: as in `search`; None for rows of the index, each excluded from its own results.
             truth: their ground truth: what `groundtruth` returned, ids of shape (nq, k), or a file. Ids are those
                 of the index.
-            recall: recalls at which the new curves are checked.
-            k: values of k with their own curve.
-            sample: rows to draw when no queries are given.
-            seed: seed of that.
-            threads: None for one per core.
             progress: as in `build`.
+
+            .. parameters: tune
+            threads: threads; they do not change the result; all cores.
+            recall: recalls at which the new curve is checked; 0.9,0.95,0.99.
+            k: values of k with their own curve; others use the next larger one; 1,10,100.
+            sample: rows of the index to draw when no queries are given; 1000.
+            seed: seed of the sample of rows; 1.
+            .. end of parameters
 
         Returns:
             The report of ``stratann tune --json``: ``version``, ``source``, ``fitted_on``, ``checked_on``, ``checks``
@@ -399,18 +424,12 @@ class Index:
             raise InputError("an index in memory nodes is not tuned; tune its folder, and load that again")
         if (queries is None) != (truth is None):
             raise InputError("queries and truth go together; give both, or none to tune with rows of the index")
-        how = {
-            "k": list(k),
-            "recall": list(recall),
-            "sample": sample,
-            "seed": seed,
-            "threads": threads,
-            "ram_budget": byte_size(self._how.get("ram_budget"), "ram_budget"),
-        }
+        given = parameters("tune", locals())
+        budget = byte_size(self._how.get("ram_budget"), "ram_budget")
         rows = None if queries is None else as_bytes(self._queries(queries))
-        given = None if truth is None else truth_of(truth)
+        known = None if truth is None else truth_of(truth)
         with listening(progress) as on_progress:
-            report = json.loads(_stratann.tune(self._path, rows, given, how, on_progress))
+            report = json.loads(_stratann.tune(self._path, rows, known, given, budget, on_progress))
         old, self._index = self._index, _stratann.Index(self._path, self._how)
         old.close()
         return report

@@ -72,7 +72,9 @@ fn changed(program: Command, names: &[String], change: &dyn Fn(Command) -> Comma
 pub(crate) fn stages(command: &str) -> &'static [Stage] {
     match command {
         "build" => &[Stage::Build],
-        "search" | "explain" | "bench" => &[Stage::Open, Stage::Search],
+        "search" => &[Stage::Open, Stage::Search],
+        "explain" => &[Stage::Open, Stage::Search, Stage::Explain],
+        "bench" => &[Stage::Bench],
         "partition" => &[Stage::Partition],
         "serve" | "up" => &[Stage::Serve],
         "simulate" => &[Stage::Simulate],

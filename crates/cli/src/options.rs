@@ -2,44 +2,18 @@
 
 use std::path::{Path, PathBuf};
 
-use clap::ValueEnum;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use stratann_core::query::ScoringMode;
 use stratann_core::query::wire::{Carry, Results};
+use stratann_engine::DType;
 use stratann_engine::exec::{Admission, Width};
-use stratann_engine::index::CacheBudget;
-use stratann_engine::search::Effort as SearchEffort;
-use stratann_engine::{DType, Metric};
 use stratann_params::choices::{CarryName, RemoteName, ResultsName};
-use stratann_params::search::GraphSwitches;
-use stratann_params::{IndexKind, Param, Parameter, Place, Stage, Type, Value, parse_size};
+use stratann_params::{IndexKind, Parameter, Type, Value, parse_size};
 use stratann_storage::{Error, Result as Checked};
 
 use crate::http_client::address;
 use crate::memory_nodes::KeyArgs;
-use crate::parameters::{Parameters, Rows, one_line};
-
-/// `--metric`.
-#[derive(Clone, Copy, Debug, ValueEnum)]
-pub enum MetricName {
-    /// Squared Euclidean distance.
-    L2,
-    /// Minus the inner product.
-    Ip,
-    /// One minus the cosine of the angle.
-    #[value(alias = "cos")]
-    Cosine,
-}
-
-impl From<MetricName> for Metric {
-    fn from(name: MetricName) -> Metric {
-        match name {
-            MetricName::L2 => Metric::L2,
-            MetricName::Ip => Metric::Ip,
-            MetricName::Cosine => Metric::Cosine,
-        }
-    }
-}
+use crate::parameters::one_line;
 
 /// `--kind`: `None` for an automatic choice.
 #[derive(Clone, Copy, Debug)]
@@ -53,7 +27,7 @@ pub(crate) fn kinds() -> impl TypedValueParser<Value = KindChoice> {
 }
 
 /// Parses one of the choices of the table.
-pub(crate) fn choice<T: Parameter + Clone + Send + Sync + 'static>() -> impl TypedValueParser<Value = T> {
+pub fn choice<T: Parameter + Clone + Send + Sync + 'static>() -> impl TypedValueParser<Value = T> {
     let choices = if let Type::Choice(choices) = T::TYPE { choices } else { &[] };
     let names = choices.iter().map(|choice| PossibleValue::new(choice.name).help(one_line(choice.help)));
     let read = |name: String| T::read(&Value::Text(name)).ok_or("an unknown name");
@@ -107,14 +81,6 @@ pub fn size(text: &str) -> Result<u64, String> {
     parse_size(text)
 }
 
-/// Parses `auto` or a size.
-pub(crate) fn cache_budget(text: &str) -> Result<CacheBudget, String> {
-    match text {
-        "auto" => Ok(CacheBudget::Auto),
-        _ => parse_size(text).map(CacheBudget::Bytes).map_err(|why| format!("{why}, or auto")),
-    }
-}
-
 /// Parses a number of threads: 1 to 1024.
 pub fn threads(text: &str) -> Result<usize, String> {
     match text.parse::<usize>() {
@@ -128,31 +94,11 @@ pub fn all_cores() -> usize {
     std::thread::available_parallelism().map_or(1, |n| n.get())
 }
 
-/// Parses `auto` or a number of reads.
-pub(crate) fn width(text: &str) -> Result<Width, String> {
-    const MOST: u32 = stratann_core::query::MAX_WIDTH;
-    if text == "auto" {
-        return Ok(Width::Auto);
-    }
-    match text.parse::<u32>() {
-        Ok(n) if (1..=MOST).contains(&n) => Ok(Width::Fixed(n)),
-        _ => Err(format!("use auto, or 1 to {MOST}")),
-    }
-}
-
 /// Returns the value of `--width` for a report.
 pub(crate) fn width_name(width: Width) -> serde_json::Value {
     match width {
         Width::Auto => "auto".into(),
         Width::Fixed(n) => n.into(),
-    }
-}
-
-/// Parses a number of queries in flight: 1 to 4096.
-pub(crate) fn in_flight(text: &str) -> Result<usize, String> {
-    match text.parse::<usize>() {
-        Ok(n) if (1..=4096).contains(&n) => Ok(n),
-        _ => Err("use 1 to 4096".into()),
     }
 }
 
@@ -230,44 +176,5 @@ impl Searched {
                 queries.display()
             ))),
         }
-    }
-}
-
-/// Search effort of `bench`.
-#[derive(Clone, Debug, clap::Args)]
-pub struct Effort {
-    #[command(flatten)]
-    table: Parameters<EffortRows>,
-}
-
-/// The table's options of effort.
-#[derive(Debug)]
-struct EffortRows;
-
-impl Rows for EffortRows {
-    const STAGES: &'static [Stage] = &[Stage::Search];
-
-    fn has(param: &Param) -> bool {
-        ["recall", "search_list", "nprobe", "early_stop", "stop_slack", "patience"].contains(&param.name)
-    }
-}
-
-impl Effort {
-    /// Returns one effort per run.
-    pub fn each(&self) -> Vec<SearchEffort> {
-        self.table.given.runs().iter().map(|run| SearchEffort::read(&run.read())).collect()
-    }
-
-    /// Reads without a new result after which a query stops, where they are given.
-    pub fn patience(&self) -> Option<u32> {
-        self.table.given.read::<GraphSwitches>().patience
-    }
-
-    /// Refuses what an index of this kind does not have.
-    ///
-    /// # Errors
-    /// The first such option.
-    pub fn check(&self, kind: Option<IndexKind>, place: Place) -> Checked<()> {
-        Ok(self.table.given.check(&self.table.scope(kind, place))?)
     }
 }

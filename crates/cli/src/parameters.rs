@@ -110,7 +110,7 @@ pub(crate) fn id(option: &str) -> String {
 }
 
 fn arg(stages: &'static [Stage], option: &str, group: &GroupInfo, row: Row) -> Arg {
-    let arg = Arg::new(id(option)).required(false);
+    let arg = Arg::new(id(option));
     let arg = if group.kinds.is_empty() { arg } else { arg.help_heading(group.heading()) };
     match row {
         Row::Shorthand(shorthand) => {
@@ -123,6 +123,7 @@ fn arg(stages: &'static [Stage], option: &str, group: &GroupInfo, row: Row) -> A
 }
 
 fn of_param(arg: Arg, option: &str, group: &GroupInfo, param: &'static Param) -> Arg {
+    let arg = arg.required(param.is_required);
     let arg = if group.option(param).is_some() { arg.long(option.to_string()) } else { arg };
     let arg = if let Some(short) = param.short { arg.short(short) } else { arg };
     let usual = group.usual(param);

@@ -66,20 +66,28 @@ fn choices(param: &Param) -> String {
 }
 
 /// The stages, in the order of the reference.
-const STAGES: [(Stage, &str); 6] = [
+const STAGES: [(Stage, &str); 14] = [
     (Stage::Build, "build"),
     (Stage::Open, "open"),
     (Stage::Search, "search"),
     (Stage::Partition, "cluster partition"),
     (Stage::Serve, "serve"),
     (Stage::Simulate, "simulate"),
+    (Stage::Bench, "bench"),
+    (Stage::Tune, "tune"),
+    (Stage::Truth, "groundtruth"),
+    (Stage::Explain, "explain"),
+    (Stage::Doctor, "doctor"),
+    (Stage::Profile, "profile"),
+    (Stage::Update, "insert and delete"),
+    (Stage::Replan, "replan"),
 ];
 
 #[test]
 fn the_reference_follows_from_the_table() {
     let mut text = String::from(
-        "# Reference of parameters\n\nEvery parameter of builds, open indexes, searches, partitions, servers and \
-         simulations, as the table in `crates/params`\ndeclares it. A parameter that a kind of index does not have is \
+        "# Reference of parameters\n\nEvery parameter of builds, open indexes, searches, partitions, servers, \
+         simulations, measurements and changes, as the\ntable in `crates/params` declares it. A parameter that a kind of index does not have is \
          refused on every surface. Fields of requests, keywords in\nPython and keys of a server's file have the same \
          name with underscores; a flag that is on by default is turned off by its\noption, and by `false` \
          elsewhere. Keys of the file without an option are those without one here.\n",
@@ -215,7 +223,7 @@ struct Function {
     has: fn(&Param) -> bool,
 }
 
-const FUNCTIONS: [Function; 6] = [
+const FUNCTIONS: [Function; 10] = [
     Function {
         file: "python/stratann/_build.py",
         name: "build",
@@ -271,6 +279,15 @@ const FUNCTIONS: [Function; 6] = [
         stage: Stage::Search,
         has: |param| !["k", "recall"].contains(&param.name) && param.in_requests,
     },
+    Function {
+        file: "python/stratann/_build.py",
+        name: "groundtruth",
+        stage: Stage::Truth,
+        has: |param| !["k", "metric"].contains(&param.name),
+    },
+    Function { file: "python/stratann/_index.py", name: "tune", stage: Stage::Tune, has: |_| true },
+    Function { file: "python/stratann/_index.py", name: "upsert", stage: Stage::Update, has: |_| true },
+    Function { file: "python/stratann/_index.py", name: "delete", stage: Stage::Update, has: |_| true },
 ];
 
 /// The type of an argument; one of a kind has no value unless it is given.
@@ -284,6 +301,9 @@ fn argument(group: &GroupInfo, param: &Param) -> String {
         (Type::Text, _) => "str",
         (Type::Choice(_), _) => "str",
     };
+    if param.is_list {
+        return format!("{}: Sequence[{of}] | None = None", param.name);
+    }
     let is_of_all = group.kinds_of(param).len() == IndexKind::ALL.len();
     match group.usual(param).filter(|_| is_of_all && !param.is_optional) {
         Some(Value::Flag(flag)) => format!("{}: {of} = {}", param.name, if flag { "True" } else { "False" }),

@@ -259,8 +259,11 @@ fn coarse_stages(
 
 fn subtract_nearest(rows: &mut [f32], dim: usize, centroids: &[f32], progress: &dyn Progress) -> Result<()> {
     let numbers = assign_until(rows, dim, centroids, progress)?;
-    parallel::map(rows.chunks_exact_mut(dim).zip(&numbers), |(row, &c)| {
-        row.iter_mut().zip(&centroids[c as usize * dim..]).for_each(|(x, c)| *x -= c);
+    let tile = tile(dim);
+    parallel::for_each(rows.chunks_mut(tile * dim).zip(numbers.chunks(tile)), |(rows, numbers)| {
+        for (row, &c) in rows.chunks_exact_mut(dim).zip(numbers) {
+            row.iter_mut().zip(&centroids[c as usize * dim..]).for_each(|(x, c)| *x -= c);
+        }
     });
     Ok(())
 }
@@ -296,7 +299,7 @@ fn fit(
 
 /// `rows = rows · Rᵀ`.
 fn rotate_in_place(rotation: &[f32], dim: usize, rows: &mut [f32]) {
-    parallel::map(rows.chunks_mut(tile(dim) * dim), |rows| {
+    parallel::for_each(rows.chunks_mut(tile(dim) * dim), |rows| {
         let before = rows.to_vec();
         block_dot_f32(&before, rotation, dim, rows);
     });
@@ -306,7 +309,7 @@ fn rotate_in_place(rotation: &[f32], dim: usize, rows: &mut [f32]) {
 fn rotate_rows(book: &Codebook, rows: &[f32], out: &mut [f32]) {
     let tile = tile(book.dim);
     let tiles = out.chunks_mut(tile * book.dim).zip(rows.chunks(tile * book.dim));
-    parallel::map(tiles, |(out, rows)| rotate_tile(book, rows, out));
+    parallel::for_each(tiles, |(out, rows)| rotate_tile(book, rows, out));
 }
 
 fn rotate_tile(book: &Codebook, rows: &[f32], out: &mut [f32]) {
@@ -321,7 +324,7 @@ fn encode_rotated_rows(book: &Codebook, rotated: &[f32], progress: &dyn Progress
     let (dim, size) = (book.dim, book.code_bytes());
     let mut codes = vec![0u8; rotated.len() / dim * size];
     let tiles = codes.chunks_mut(tile(dim) * size).zip(rotated.chunks(tile(dim) * dim));
-    parallel::map(tiles, |(codes, rows)| {
+    parallel::for_each(tiles, |(codes, rows)| {
         if !progress.interrupted() {
             book.encode_rotated_rows(&mut rows.to_vec(), codes, &mut Vec::new());
         }
@@ -338,7 +341,7 @@ pub fn encode_rows(codebook: &Codebook, rows: &[f32], out: &mut [u8]) {
         return;
     }
     let tiles = out.chunks_mut(tile(dim) * size).zip(rows.chunks(tile(dim) * dim));
-    parallel::map(tiles, |(codes, rows)| {
+    parallel::for_each(tiles, |(codes, rows)| {
         let mut rotated = vec![0f32; rows.len()];
         rotate_tile(codebook, rows, &mut rotated);
         codebook.encode_rotated_rows(&mut rotated, codes, &mut Vec::new());

@@ -13,6 +13,8 @@ use stratann_storage::remote_memory::BackEnd;
 use stratann_storage::tier::{self, IoChoice};
 use stratann_storage::{Quiet, Result};
 
+use crate::parallel;
+
 pub use self::network::{LinkListener, LinkSpeed, Served, measure_link};
 
 /// Cores and memory.
@@ -124,7 +126,7 @@ pub fn machine() -> Machine {
     Machine {
         isa: stratann_kernel::isa::current().name().into(),
         cpu_features: cpu_features(),
-        cores: std::thread::available_parallelism().map_or(1, |n| n.get()),
+        cores: parallel::cores(),
         memory_bytes: meminfo_bytes(&meminfo, "MemTotal:"),
         memory_available_bytes: meminfo_bytes(&meminfo, "MemAvailable:"),
         cgroup_limit_bytes: cgroup_limit(),

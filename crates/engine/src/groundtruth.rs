@@ -189,20 +189,31 @@ impl Matrix {
     fn fill(&mut self, dtype: DType, metric: Metric, dim: usize, raw: &mut Vec<u8>) {
         let row_bytes = dim * dtype.size();
         let count = raw.len() / row_bytes;
-        self.usable =
-            parallel::map(raw.chunks_exact(row_bytes), |row| check_row(dtype, metric, row).is_none());
+        let parts = || raw.chunks(TILE * row_bytes);
+        let rows_of = |part| <[u8]>::chunks_exact(part, row_bytes);
+        self.usable.resize(count, false);
+        parallel::for_each(parts().zip(self.usable.chunks_mut(TILE)), |(part, out)| {
+            let usable = rows_of(part).map(|row| check_row(dtype, metric, row).is_none());
+            out.iter_mut().zip(usable).for_each(|(out, usable)| *out = usable);
+        });
         self.inverse_norms.clear();
         self.inverse_norms.resize(count, 0.0);
         if metric == Metric::Cosine {
-            self.inverse_norms = parallel::map(raw.chunks_exact(row_bytes), |row| inverse_norm(dtype, row));
+            parallel::for_each(parts().zip(self.inverse_norms.chunks_mut(TILE)), |(part, out)| {
+                let inverse = rows_of(part).map(|row| inverse_norm(dtype, row));
+                out.iter_mut().zip(inverse).for_each(|(out, inverse)| *out = inverse);
+            });
         }
         if dtype.is_float() {
             self.floats.resize(count * dim, 0.0);
-            let rows = raw.chunks_exact(row_bytes).zip(self.floats.chunks_exact_mut(dim));
-            parallel::map(rows.zip(&mut self.inverse_norms), |((row, wide), inverse)| {
-                widen(dtype, row, wide);
-                if metric == Metric::Cosine {
-                    *inverse = balance(wide, *inverse);
+            let wide = self.floats.chunks_mut(TILE * dim).zip(self.inverse_norms.chunks_mut(TILE));
+            parallel::for_each(parts().zip(wide), |(part, (wide, inverses))| {
+                let rows = rows_of(part).zip(wide.chunks_exact_mut(dim));
+                for ((row, wide), inverse) in rows.zip(inverses) {
+                    widen(dtype, row, wide);
+                    if metric == Metric::Cosine {
+                        *inverse = balance(wide, *inverse);
+                    }
                 }
             });
         } else {

@@ -15,6 +15,11 @@ const TASKS_PER_THREAD: usize = 8;
 /// Items of a task, and then their results.
 struct Task<I, T>(Mutex<(Vec<I>, Vec<T>)>);
 
+/// The cores that this process may use.
+pub(crate) fn cores() -> usize {
+    std::thread::available_parallelism().map_or(1, |n| n.get())
+}
+
 /// Returns the result of `of` for each item, in order.
 pub(crate) fn map<I: Send, T: Send>(
     items: impl IntoIterator<Item = I>,
@@ -46,35 +51,40 @@ pub(crate) fn map_with<I: Send, S, T: Send>(
 }
 
 /// Calls `of` for each item.
+pub(crate) fn for_each<I: Send>(items: impl IntoIterator<Item = I>, of: impl Fn(I) + Sync) {
+    map(items, of);
+}
+
+/// Returns the result of `of` for each item, in order.
 ///
 /// # Errors
 /// The first in the order of items of those that happened; after one, items may be left out.
-pub(crate) fn each<I: Send>(
+pub(crate) fn try_map<I: Send, T: Send>(
     items: impl IntoIterator<Item = I>,
-    of: impl Fn(I) -> Result<()> + Sync,
-) -> Result<()> {
-    each_with(items, || (), |(), item| of(item))
+    of: impl Fn(I) -> Result<T> + Sync,
+) -> Result<Vec<T>> {
+    try_map_with(items, || (), |(), item| of(item))
 }
 
-/// As [`each`], with scratch memory for each task.
+/// As [`try_map`], with scratch memory for each task.
 ///
 /// # Errors
-/// As of [`each`].
-pub(crate) fn each_with<I: Send, S>(
+/// As of [`try_map`].
+pub(crate) fn try_map_with<I: Send, S, T: Send>(
     items: impl IntoIterator<Item = I>,
     scratch: impl Fn() -> S + Sync,
-    of: impl Fn(&mut S, I) -> Result<()> + Sync,
-) -> Result<()> {
+    of: impl Fn(&mut S, I) -> Result<T> + Sync,
+) -> Result<Vec<T>> {
     let has_failed = AtomicBool::new(false);
     let done = map_with(items, scratch, |scratch, item| {
         if has_failed.load(Ordering::Relaxed) {
-            return Ok(());
+            return None;
         }
         let done = of(scratch, item);
         has_failed.fetch_or(done.is_err(), Ordering::Relaxed);
-        done
+        Some(done)
     });
-    done.into_iter().collect()
+    done.into_iter().flatten().collect()
 }
 
 impl<I, T> Task<I, T> {
@@ -130,7 +140,7 @@ mod tests {
     #[test]
     fn slices_are_filled_in_parallel() {
         let mut out = vec![0; 1000];
-        each(out.chunks_mut(7).enumerate(), |(number, out)| {
+        try_map(out.chunks_mut(7).enumerate(), |(number, out)| {
             out.fill(number);
             Ok(())
         })
@@ -141,7 +151,7 @@ mod tests {
     #[test]
     fn an_error_ends_the_work() {
         let done = Mutex::new(0);
-        let failed = each(0..100_000, |item| {
+        let failed = try_map(0..100_000, |item| {
             *done.lock().unwrap() += 1;
             if item == 5 { Err(Error::bad_input("five")) } else { Ok(()) }
         });

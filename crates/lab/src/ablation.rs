@@ -3,9 +3,11 @@
 use std::path::{Path, PathBuf};
 
 use stratann_cli::Verdict;
-use stratann_cli::options::{self, MetricName};
+use stratann_cli::options;
 use stratann_cli::output::Output;
 use stratann_engine::Metric;
+use stratann_engine::build::metric_of;
+use stratann_params::choices::MetricName;
 use stratann_storage::output::{self, OutputPath};
 use stratann_storage::{Error, Result};
 
@@ -40,7 +42,7 @@ pub(crate) struct Args {
     #[arg(short, long, value_name = "DIR")]
     output: Option<PathBuf>,
     /// Distance (hybrid-ivf, grid-ivf) [default: l2]
-    #[arg(long, value_enum)]
+    #[arg(long, value_parser = options::choice::<MetricName>())]
     metric: Option<MetricName>,
     /// Results per query
     #[arg(short, default_value_t = 10)]
@@ -211,7 +213,7 @@ impl Args {
     }
 
     fn metric(&self) -> Metric {
-        self.metric.unwrap_or(MetricName::L2).into()
+        metric_of(self.metric.unwrap_or(MetricName::L2))
     }
 }
 

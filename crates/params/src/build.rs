@@ -4,14 +4,14 @@ use std::path::PathBuf;
 
 use crate::choices::IndexKind::{DiskGraph, GpuIvf, GridIvf, HybridIvf, RemoteHnsw};
 use crate::choices::{CodeKind, CodePlace, MetricName, OnBadRow, PlanName, Representatives};
-use crate::{Level, Unit};
+use crate::{Level, Stage, Unit};
 
 params! {
     /// Options of every build
     #[derive()]
     pub struct CommonOptions: Build of [] {
         /// Distance; smaller is closer for all metrics
-        metric: MetricName = MetricName::L2, { level: Level::Usual };
+        metric: MetricName = MetricName::L2, { also: &[Stage::Truth], level: Level::Usual };
         /// Limit of all memory of the build, such as 512MiB
         ///
         /// A graph that does not fit is built in parts on disk: slower, with nearly the same recall (within about a
@@ -19,13 +19,15 @@ params! {
         ram_budget: Option<u64> = None,
             { shown: "SIZE", unit: Unit::Bytes, usual: "no limit", level: Level::Usual };
         /// Threads; they do not change the result
-        threads: Option<usize> = None, { range: 1.0..=1024.0, usual: "all cores", level: Level::Usual };
+        threads: Option<usize> = None,
+            { range: 1.0..=1024.0, usual: "all cores", also: &[Stage::Tune, Stage::Truth, Stage::Replan],
+              level: Level::Usual };
         /// Seed of all random choices
         seed: u64 = 1, { level: Level::Usual };
         /// External ids, one u64 per row, .u64bin or .npy; searches return them
         ids: Option<PathBuf> = None, { shown: "FILE", usual: "the row number", level: Level::Usual };
         /// Treatment of rows without valid distances (NaN, infinite, zero under cosine)
-        on_bad_row: OnBadRow = OnBadRow::Fail, { level: Level::Usual };
+        on_bad_row: OnBadRow = OnBadRow::Fail, { also: &[Stage::Truth], level: Level::Usual };
         /// Replace the existing index; it stays in use until the new one is complete
         force: bool = false, { level: Level::Usual };
         /// Resume an interrupted build; requires the same options

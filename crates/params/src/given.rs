@@ -286,10 +286,7 @@ impl Scope {
     /// The error for a name that the table does not have, with a similar one of the kind or of `others`.
     pub fn unknown(&self, name: &str, others: &[&str]) -> Wrong {
         let names = [self.names(), others.iter().map(|&other| other.into()).collect()].concat();
-        Wrong(match similar(name, &names) {
-            Some(near) => format!("there is no parameter {name}; use {near}"),
-            None => format!("there is no parameter {name}; leave it out"),
-        })
+        unknown_among(name, &names)
     }
 
     fn foreign(&self, entry: &Entry, rows: &[(&'static GroupInfo, &'static Param)]) -> Wrong {
@@ -346,6 +343,14 @@ impl Scope {
             (place, _) => format!("{written} cannot be used in {}; leave it out", place.describe()),
         })
     }
+}
+
+/// The error for a name that is none of `known`, with the one that is most like it.
+pub fn unknown_among(name: &str, known: &[String]) -> Wrong {
+    Wrong(match similar(name, known) {
+        Some(near) => format!("there is no parameter {name}; use {near}"),
+        None => format!("there is no parameter {name}; leave it out"),
+    })
 }
 
 /// The name that is most like a misspelt one; `None` where none is.

@@ -1,5 +1,6 @@
-//! The table of parameters: every option of builds, open indexes, searches, partitions, servers and simulations is
-//! declared once, here.
+//! The table of parameters: every option of builds, open indexes, searches, partitions, servers, simulations,
+//! measurements and changes is declared once, here. What is no parameter of the engine is declared with its command:
+//! positional arguments, the file to write, addresses and keys of nodes.
 //!
 //! One row of [`params!`](macros) is a field of a typed struct, an option of the command line, a field of a request, a
 //! keyword in Python, a line of the reference. The engine reads the structs. Surfaces walk the rows ([`GROUPS`]),
@@ -15,8 +16,10 @@
 #[macro_use]
 mod macros;
 pub mod build;
+pub mod change;
 pub mod choices;
 mod given;
+pub mod measure;
 pub mod open;
 mod param;
 pub mod partition;
@@ -26,7 +29,7 @@ pub mod simulate;
 mod value;
 
 pub use choices::IndexKind;
-pub use given::{Given, Scope, Wrong, similar};
+pub use given::{Given, Scope, Wrong, similar, unknown_among};
 pub use param::{
     Fixed, Group, GroupInfo, Key, Level, Param, Place, Shorthand, Stage, Surface, list_of, named, rows,
 };
@@ -65,4 +68,13 @@ pub static GROUPS: &[GroupInfo] = &[
     GroupInfo::of::<simulate::ScatterSettings>(),
     GroupInfo::of::<simulate::ServerCosts>(),
     GroupInfo::of::<simulate::NodesSettings>(),
+    GroupInfo::of::<measure::SweepSettings>(),
+    GroupInfo::of::<measure::OpenLoopSettings>(),
+    GroupInfo::of::<measure::TuneSettings>(),
+    GroupInfo::of::<measure::TruthSettings>(),
+    GroupInfo::of::<measure::ExplainSettings>(),
+    GroupInfo::of::<measure::DoctorSettings>(),
+    GroupInfo::of::<measure::ProfileSettings>(),
+    GroupInfo::of::<change::UpdateSettings>(),
+    GroupInfo::of::<change::ReplanSettings>(),
 ];

@@ -23,6 +23,22 @@ pub enum Stage {
     Serve,
     /// When a cluster is simulated.
     Simulate,
+    /// When settings of searches are compared.
+    Bench,
+    /// When the recall curve is measured again.
+    Tune,
+    /// When exact neighbours are computed.
+    Truth,
+    /// When a query or a plan is explained.
+    Explain,
+    /// When a machine is examined.
+    Doctor,
+    /// When costs of a machine are measured.
+    Profile,
+    /// When vectors are inserted or deleted.
+    Update,
+    /// When an index is planned for another RAM budget.
+    Replan,
 }
 
 impl Stage {
@@ -112,6 +128,8 @@ pub struct Param {
     pub of: Type,
     /// Whether it may be without a value.
     pub is_optional: bool,
+    /// Whether a command cannot do without it.
+    pub is_required: bool,
     /// Whether it may have several values, all of which count.
     pub is_list: bool,
     /// Unit of a number.
@@ -163,6 +181,7 @@ impl Param {
             name,
             of: T::TYPE,
             is_optional: T::IS_OPTIONAL,
+            is_required: false,
             is_list: T::IS_LIST,
             unit: Unit::None,
             range: f64::NEG_INFINITY..=f64::INFINITY,

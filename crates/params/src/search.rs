@@ -11,26 +11,27 @@ params! {
     #[derive(Copy)]
     pub struct SearchSettings: Search of [] {
         /// Results per query
-        k: usize = 10, { short: Some('k'), option: Some(""), range: 1.0..=16_384.0, level: Level::Usual };
+        k: usize = 10,
+            { short: Some('k'), option: Some(""), range: 1.0..=16_384.0, also: &[Stage::Bench], level: Level::Usual };
         /// Target recall@k, above 0 and up to 1; several values make one run each
         ///
         /// The build measured a curve of recall and cost. This option picks the beam length and the stop rule from it.
         /// `stratann tune` measures the curve again with your queries.
         recall: Option<f64> = None,
             { shown: "SHARE", range: f64::MIN_POSITIVE..=1.0, usual: "0.95", is_swept: true,
-              conflicts: &["search_list", "nprobe", "stop_slack"], also: &[Stage::Simulate], level: Level::Usual };
+              conflicts: &["search_list", "nprobe", "stop_slack"], also: &[Stage::Simulate, Stage::Bench], level: Level::Usual };
         /// Length of the beam, instead of a recall (L in DiskANN, ef in HNSW); several values make one run each
         search_list: Option<u32> = None,
             { shown: "L", is_swept: true, kinds: &[DiskGraph, Flat], role: "effort",
-              conflicts: &["nprobe"], also: &[Stage::Simulate], level: Level::Usual };
+              conflicts: &["nprobe"], also: &[Stage::Simulate, Stage::Bench], level: Level::Usual };
         /// Most inverted lists to visit, or clusters to search in a remote-hnsw; several values make one run each
         nprobe: Option<u32> = None,
             { shown: "N", is_swept: true, kinds: &[HybridIvf, GridIvf, GpuIvf, RemoteHnsw],
-              role: "effort", also: &[Stage::Simulate], level: Level::Usual };
+              role: "effort", also: &[Stage::Simulate, Stage::Bench], level: Level::Usual };
         /// With --nprobe: stop after this share of the lists, consecutively without a new result
         early_stop: Option<f32> = None,
             { shown: "SHARE", usual: "never", kinds: &[HybridIvf], role: "stop rule", requires: &["nprobe"],
-              also: &[Stage::Simulate] };
+              also: &[Stage::Simulate, Stage::Bench] };
         /// With --search-list: stop when the best unread candidate is this many standard errors of its code distance
         /// farther than the k-th result
         ///
@@ -38,7 +39,7 @@ params! {
         /// exact bounds only]
         stop_slack: Option<f32> = None,
             { shown: "X", usual: "never", kinds: &[DiskGraph, HybridIvf], requires: &["search_list", "nprobe"],
-              also: &[Stage::Simulate] };
+              also: &[Stage::Simulate, Stage::Bench] };
         /// Concurrent reads of a query; auto reads more at once when few queries are in flight
         ///
         /// With auto, answers of a disk-graph depend on the number of queries in flight and on their order. With a
@@ -57,7 +58,7 @@ params! {
         admission: Admission = Admission::Fixed,
             { places: Place::LOCAL, in_requests: false, level: Level::Research };
         /// I/O back end
-        io: IoName = IoName::Auto, { places: Place::LOCAL, in_requests: false, also: &[Stage::Serve] };
+        io: IoName = IoName::Auto, { places: Place::LOCAL, in_requests: false, also: &[Stage::Serve, Stage::Bench, Stage::Doctor, Stage::Profile] };
         /// Make equal reads that are under way once
         merge: bool = true,
             { off: "Make each read, even while another query makes the same one (to compare)",
@@ -87,7 +88,7 @@ params! {
         /// Stop after this many consecutive reads without a new result; 0 for never
         patience: Option<u32> = None,
             { shown: "READS", usual: "from the curve; never with --search-list", role: "stop rule",
-              also: &[Stage::Simulate] };
+              also: &[Stage::Simulate, Stage::Bench] };
         /// Take the first candidates from the head graph
         head: bool = true,
             { off: "Start at the medoid instead of the head graph (to compare)", level: Level::Research };

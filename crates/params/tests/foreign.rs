@@ -11,15 +11,31 @@ const SEARCH: &[Stage] = &[Stage::Open, Stage::Search];
 const PARTITION: &[Stage] = &[Stage::Partition];
 const SERVE: &[Stage] = &[Stage::Serve];
 const SIMULATE: &[Stage] = &[Stage::Simulate];
+const BENCH: &[Stage] = &[Stage::Bench];
+const EXPLAIN: &[Stage] = &[Stage::Explain];
+const TUNE: &[Stage] = &[Stage::Tune];
+const TRUTH: &[Stage] = &[Stage::Truth];
+const DOCTOR: &[Stage] = &[Stage::Doctor];
+const PROFILE: &[Stage] = &[Stage::Profile];
+const UPDATE: &[Stage] = &[Stage::Update];
+const REPLAN: &[Stage] = &[Stage::Replan];
 const SURFACES: [Surface; 4] = [Surface::CommandLine, Surface::Request, Surface::Python, Surface::File];
 
 /// The commands, each with the places that it may have.
-const COMMANDS: [(&[Stage], &[Place]); 5] = [
+const COMMANDS: [(&[Stage], &[Place]); 13] = [
     (BUILD, &[Place::Folder]),
     (SEARCH, Place::ALL),
     (PARTITION, &[Place::Folder]),
     (SERVE, Place::LOCAL),
     (SIMULATE, &[Place::Folder]),
+    (BENCH, &[Place::Folder, Place::Servers]),
+    (EXPLAIN, &[Place::Folder, Place::MemoryNodes]),
+    (TUNE, &[Place::Folder]),
+    (TRUTH, &[Place::Folder]),
+    (DOCTOR, &[Place::Folder]),
+    (PROFILE, &[Place::Folder]),
+    (UPDATE, &[Place::MemoryNodes]),
+    (REPLAN, &[Place::Folder]),
 ];
 
 /// A value that a row may have.

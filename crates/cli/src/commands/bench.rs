@@ -1,22 +1,21 @@
 //! `stratann bench`: sweeps search settings over one index.
 
 use std::ffi::OsString;
-use std::path::{Path, PathBuf};
-use stratann_params::search::GraphSwitches;
+use std::path::Path;
 
 use serde::Serialize;
-use stratann_engine::exec::Width;
-use stratann_engine::index::{CacheBudget, OpenOptions};
+use stratann_engine::index::OpenOptions;
 use stratann_engine::manifest::Manifest;
 use stratann_engine::search::{SearchOptions, mode_of};
-use stratann_params::Place;
-use stratann_params::choices::{Admission, IoName, ModeName};
+use stratann_params::measure::SweepSettings;
+use stratann_params::{Given, IndexKind, Place, Stage};
 use stratann_storage::{Error, Progress, Result};
 
 use crate::Verdict;
 use crate::commands::search::{Bench, Run, Source, verdict};
 use crate::options::{self, Target};
 use crate::output::{Named, Output, count, table};
+use crate::parameters::{Parameters, Rows};
 use crate::progress::ProgressPrinter;
 
 mod generate;
@@ -38,46 +37,14 @@ pub struct Args {
     #[command(flatten)]
     searched: options::Searched,
     #[command(flatten)]
-    open_loop: open_loop::OpenLoop,
-    /// Ground truth, to measure recall@k
-    #[arg(long, value_name = "GT", conflicts_with = "connect")]
-    groundtruth: Option<PathBuf>,
-    /// Results per query
-    #[arg(short, default_value_t = 10)]
-    k: usize,
-    #[command(flatten)]
-    effort: options::Effort,
-    /// Queries in flight per thread [default: disk-graph 64; hybrid-ivf 16, or 8 where its codes do not fit in RAM;
-    /// flat 1]
-    #[arg(long, value_delimiter = ',', value_parser = options::in_flight, value_name = "N", conflicts_with = "connect")]
-    in_flight: Vec<usize>,
-    /// Concurrent reads of a query
-    #[arg(long, value_delimiter = ',', value_parser = options::width, default_value = "auto", value_name = "auto|N")]
-    width: Vec<Width>,
-    /// Policy that admits the next query
-    #[arg(long, value_delimiter = ',', value_parser = options::choice::<Admission>(), default_value = "fixed")]
-    #[arg(conflicts_with = "connect")]
-    admission: Vec<Admission>,
-    /// Whether a step waits for all of its reads
-    #[arg(long, value_delimiter = ',', value_parser = options::choice::<ModeName>(), default_value = "barrier")]
-    mode: Vec<ModeName>,
-    /// Runs of every combination
-    #[arg(long, default_value_t = 3, conflicts_with = "connect")]
-    #[arg(value_parser = clap::value_parser!(u32).range(1..=1000))]
-    rounds: u32,
-    /// Threads [default: all cores]
-    #[arg(long, value_parser = options::threads, conflicts_with = "connect")]
-    threads: Option<usize>,
-    /// Limit of all memory of index and search [default: no limit]
-    #[arg(long, value_name = "SIZE", value_parser = options::size, conflicts_with = "connect")]
-    ram_budget: Option<u64>,
-    /// Memory that caches blocks: a size, or auto; 0 by default, so that every read is made and counted
-    #[arg(long, value_name = "auto|SIZE", value_parser = options::cache_budget, default_value = "0")]
-    #[arg(conflicts_with = "connect")]
-    cache_budget: CacheBudget,
-    /// I/O back end
-    #[arg(long, value_parser = options::choice::<IoName>(), default_value = "auto", conflicts_with = "connect")]
-    io: IoName,
+    table: Parameters<BenchRows>,
+}
+
+/// The table's options of sweeps.
+struct BenchRows;
+
+impl Rows for BenchRows {
+    const STAGES: &'static [Stage] = &[Stage::Bench];
 }
 
 /// Other measurements.
@@ -138,14 +105,17 @@ pub(crate) fn run(args: &Args, output: Output) -> Result<Verdict> {
         Some(Other::Cost(_)) => return Err(Error::laboratory("`bench cost`", "cost")),
         None => {}
     }
-    let settings = settings(args);
+    let given = &args.table.given;
     match args.searched.target()? {
         Target::Index { index, queries } => {
-            args.effort.check(Manifest::read(index)?.1.kind(), Place::Folder)?;
-            sweep(args, &settings, index, queries, output)
+            let kind = Manifest::read(index)?.1.kind();
+            args.table.check(kind, Place::Folder)?;
+            sweep(given, &settings(given, kind)?, index, queries, output)
         }
         Target::Servers { addresses, queries } => {
-            open_loop::run(&args.open_loop, addresses, queries, &settings, output)
+            // The servers refuse what their kind does not have.
+            args.table.check(None, Place::Servers)?;
+            open_loop::run(&given.read(), addresses, queries, &settings(given, None)?, output)
         }
         Target::Memory { .. } => {
             Err(Error::bad_input("bench does not search memory nodes; use `stratann search --memory`"))
@@ -154,29 +124,30 @@ pub(crate) fn run(args: &Args, output: Output) -> Result<Verdict> {
 }
 
 fn sweep(
-    args: &Args,
+    given: &Given,
     settings: &[SearchOptions],
     index: &Path,
     queries: &Path,
     output: Output,
 ) -> Result<Verdict> {
-    let budgets = OpenOptions { ram_budget: args.ram_budget, ..OpenOptions::default() };
+    let sweep: SweepSettings = given.read();
+    let budgets = OpenOptions { ram_budget: sweep.ram_budget, ..OpenOptions::default() };
     let mut bench = Bench::open(
         Source::Folder(index),
         queries,
-        args.groundtruth.as_deref(),
+        sweep.groundtruth.as_deref(),
         settings,
-        (budgets, (args.cache_budget, false)),
+        (budgets, (sweep.cache_budget.into(), false)),
         output,
     )?;
     for options in settings {
         bench.index.params(options)?;
     }
     let printer = ProgressPrinter::new(output);
-    let total = settings.len() as u64 * u64::from(args.rounds) * bench.count() as u64;
-    printer.stage(&format!("{} settings, {} rounds", settings.len(), args.rounds), total, "queries");
+    let total = settings.len() as u64 * u64::from(sweep.rounds) * bench.count() as u64;
+    printer.stage(&format!("{} settings, {} rounds", settings.len(), sweep.rounds), total, "queries");
     let mut runs: Vec<Vec<Run>> = settings.iter().map(|_| Vec::new()).collect();
-    for _ in 0..args.rounds {
+    for _ in 0..sweep.rounds {
         for (options, runs) in settings.iter().zip(&mut runs) {
             runs.push(bench.run(options, &printer, &mut |_, _| Ok(()))?);
         }
@@ -184,45 +155,37 @@ fn sweep(
     printer.finish();
     let failed = runs.iter().flatten().map(|r| r.failed_queries).sum();
     let runs = runs.into_iter().filter_map(median).collect();
-    let document = Document { index: Named(index), queries: Named(queries), rounds: args.rounds, runs };
+    let document = Document { index: Named(index), queries: Named(queries), rounds: sweep.rounds, runs };
     output.result(&document, || text(&document))?;
     Ok(verdict(failed, index))
 }
 
 /// Returns the cross product of all lists of settings.
-fn settings(args: &Args) -> Vec<SearchOptions> {
-    let in_flight: Vec<Option<usize>> = if args.in_flight.is_empty() {
-        vec![None]
-    } else {
-        args.in_flight.iter().map(|&n| Some(n)).collect()
-    };
-    let threads = args.threads.unwrap_or_else(options::all_cores);
-    let switches = GraphSwitches { patience: args.effort.patience(), ..GraphSwitches::default() };
+///
+/// # Errors
+/// As [`SearchOptions::read`].
+fn settings(given: &Given, kind: Option<IndexKind>) -> Result<Vec<SearchOptions>> {
+    let sweep: SweepSettings = given.read();
     let mut all = Vec::new();
-    for effort in args.effort.each() {
-        for &mode in &args.mode {
-            for &admission in &args.admission {
-                for &width in &args.width {
-                    for &in_flight in &in_flight {
-                        let (admission, mode, io) = (admission.into(), mode_of(mode), args.io.into());
-                        all.push(SearchOptions {
-                            k: args.k,
-                            effort,
-                            mode,
-                            width,
-                            in_flight,
-                            admission,
-                            threads,
-                            io,
-                            switches: switches.into(),
-                            ..SearchOptions::default()
-                        });
+    for run in given.runs() {
+        // The techniques of a kind have their defaults, but for the patience of a beam.
+        let usual = SearchOptions::read(&run, kind.unwrap_or(IndexKind::DiskGraph))?;
+        for mode in each(&sweep.mode, usual.mode, mode_of) {
+            for admission in each(&sweep.admission, usual.admission, Into::into) {
+                for width in each(&sweep.width, usual.width, Into::into) {
+                    for in_flight in each(&sweep.in_flight, usual.in_flight, Some) {
+                        all.push(SearchOptions { mode, admission, width, in_flight, ..usual });
                     }
                 }
             }
         }
     }
-    all
+    Ok(all)
+}
+
+/// The values of a list, or the usual one where it is empty.
+fn each<T: Copy, U>(list: &[T], usual: U, of: impl Fn(T) -> U) -> Vec<U> {
+    if list.is_empty() { vec![usual] } else { list.iter().copied().map(of).collect() }
 }
 
 /// Returns the run with the median throughput.

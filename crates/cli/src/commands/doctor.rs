@@ -5,6 +5,9 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde::Serialize;
 use stratann_engine::doctor::{self, Disk, Gpu, LinkListener, LinkSpeed, Machine};
+use stratann_params::measure::DoctorSettings;
+use stratann_params::search::SearchSettings;
+use stratann_params::{Place, Stage};
 use stratann_storage::Result;
 use stratann_storage::budget::{free_disk_bytes, size};
 use stratann_storage::profile::{KeptProfile, Measurement};
@@ -12,10 +15,8 @@ use stratann_storage::tier::IoChoice;
 
 use super::profile::measured_words;
 use crate::Verdict;
-use stratann_params::choices::IoName;
-
-use crate::options;
 use crate::output::{Output, count, eprint_line};
+use crate::parameters::{Parameters, Rows};
 
 /// Show what this machine supports: processor, memory, limits, io_uring and disk speed
 ///
@@ -24,18 +25,15 @@ use crate::output::{Output, count, eprint_line};
 #[derive(clap::Args)]
 #[command(after_long_help = EXAMPLES)]
 pub struct Args {
-    /// A folder on the disk that will hold indexes
-    #[arg(long, default_value = ".", value_name = "FOLDER")]
-    path: PathBuf,
-    /// I/O back end of the probe
-    #[arg(long, value_parser = options::choice::<IoName>(), default_value = "auto")]
-    io: IoName,
-    /// Also measure latency and bandwidth to the host where `doctor --link-listen` runs, in two or three seconds
-    #[arg(long, value_name = "HOST:PORT", conflicts_with = "link_listen")]
-    link: Option<String>,
-    /// Listen until one `doctor --link` has measured, and probe nothing else; everybody who reaches the address can
-    #[arg(long, value_name = "HOST:PORT", conflicts_with_all = ["path", "io"])]
-    link_listen: Option<String>,
+    #[command(flatten)]
+    table: Parameters<DoctorRows>,
+}
+
+/// The table's options of an examination.
+struct DoctorRows;
+
+impl Rows for DoctorRows {
+    const STAGES: &'static [Stage] = &[Stage::Doctor];
 }
 
 const EXAMPLES: &str = "\
@@ -83,12 +81,16 @@ impl KeptFacts {
 
 /// Runs `stratann doctor`.
 pub(crate) fn run(args: &Args, output: Output) -> Result<Verdict> {
-    if let Some(address) = &args.link_listen {
+    args.table.check(None, Place::Folder)?;
+    let (settings, reads): (DoctorSettings, SearchSettings) =
+        (args.table.given.read(), args.table.given.read());
+    if let Some(address) = &settings.link_listen {
         return listen(address, output);
     }
-    let link = args.link.as_deref().map(doctor::measure_link).transpose()?;
-    let io: IoChoice = args.io.into();
-    let (disk, disk_error) = match doctor::probe_disk(&args.path, io) {
+    let path = &settings.path;
+    let link = settings.link.as_deref().map(doctor::measure_link).transpose()?;
+    let io: IoChoice = reads.io.into();
+    let (disk, disk_error) = match doctor::probe_disk(path, io) {
         Ok(disk) => (Some(disk), None),
         Err(e) => (None, Some(e.message)),
     };
@@ -96,12 +98,12 @@ pub(crate) fn run(args: &Args, output: Output) -> Result<Verdict> {
         version: env!("CARGO_PKG_VERSION"),
         machine: doctor::machine(),
         disk,
-        disk_free_bytes: free_disk_bytes(&args.path),
+        disk_free_bytes: free_disk_bytes(path),
         disk_error,
-        profile: KeptFacts::of_disk(&args.path),
+        profile: KeptFacts::of_disk(path),
         link,
     };
-    output.result(&document, || text(args, &document))?;
+    output.result(&document, || text(path, &document))?;
     Ok(if document.disk.is_some() { Verdict::Fine } else { Verdict::Failed })
 }
 
@@ -118,7 +120,7 @@ fn listen(address: &str, output: Output) -> Result<Verdict> {
     Ok(Verdict::Fine)
 }
 
-fn text(args: &Args, document: &Document) -> String {
+fn text(path: &Path, document: &Document) -> String {
     let m = &document.machine;
     let have: Vec<&str> = m.cpu_features.iter().filter(|f| *f.1).map(|f| f.0.as_str()).collect();
     let lack: Vec<&str> = m.cpu_features.iter().filter(|f| !*f.1).map(|f| f.0.as_str()).collect();
@@ -146,7 +148,7 @@ fn text(args: &Args, document: &Document) -> String {
         Some(why) => format!("io_uring     refused ({why}); reads use pread threads instead\n"),
     };
     out += &match (&document.disk, &document.disk_error) {
-        (Some(disk), _) => disk_line(args, disk, document.disk_free_bytes),
+        (Some(disk), _) => disk_line(path, disk, document.disk_free_bytes),
         (None, error) => format!("disk         {}\n", error.as_deref().unwrap_or("not probed")),
     };
     out += &profile_line(&document.profile);
@@ -218,7 +220,7 @@ fn age(m: &Measurement) -> String {
     }
 }
 
-fn disk_line(args: &Args, disk: &Disk, free: Option<u64>) -> String {
+fn disk_line(path: &Path, disk: &Disk, free: Option<u64>) -> String {
     let how = if disk.direct {
         "O_DIRECT works"
     } else {
@@ -227,7 +229,7 @@ fn disk_line(args: &Args, disk: &Disk, free: Option<u64>) -> String {
     format!(
         "disk         {}: {} random 4 KiB reads/s at depth {} ({}), {:.0} us for a single read, \
          {:.0} MB/s by large reads; {how}; {} free\n",
-        args.path.display(),
+        path.display(),
         count(disk.iops as u64),
         doctor::DEPTH,
         disk.io_backend,

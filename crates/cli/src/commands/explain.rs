@@ -11,6 +11,7 @@ use stratann_engine::search::SearchOptions;
 use stratann_engine::trace::Trace;
 use stratann_params::IndexKind;
 use stratann_params::choices::Learn;
+use stratann_params::measure::ExplainSettings;
 use stratann_params::{Param, Place, Stage};
 use stratann_storage::{Error, Result};
 
@@ -45,21 +46,6 @@ pub struct Args {
     memory: Vec<String>,
     #[command(flatten)]
     key: KeyArgs,
-    /// Number of the query, from 0
-    #[arg(long, default_value_t = 0, value_name = "N", conflicts_with = "plan")]
-    query: usize,
-    /// Explain the plan of a hybrid-ivf instead, or how a grid-ivf would be divided over servers
-    #[arg(long)]
-    plan: bool,
-    /// With --plan of a grid-ivf: number of servers, 1 to 64
-    #[arg(long, value_name = "N", default_value_t = 4, requires = "plan")]
-    servers: usize,
-    /// With --plan: number of queries or rows to measure with; 0 for none
-    #[arg(long, value_name = "N", default_value_t = 200, requires = "plan")]
-    sample: usize,
-    /// With --plan: seed of the sample of rows
-    #[arg(long, value_name = "N", default_value_t = 1, requires = "plan")]
-    seed: u64,
     #[command(flatten)]
     table: Parameters<ExplainRows>,
 }
@@ -68,7 +54,7 @@ pub struct Args {
 struct ExplainRows;
 
 impl Rows for ExplainRows {
-    const STAGES: &'static [Stage] = &[Stage::Open, Stage::Search];
+    const STAGES: &'static [Stage] = &[Stage::Open, Stage::Search, Stage::Explain];
 
     // One query is traced, without a cache: what is for several queries has no effect.
     fn has(param: &Param) -> bool {
@@ -160,37 +146,37 @@ pub(crate) fn run(args: &Args, output: Output) -> Result<Verdict> {
     };
     index.warnings().iter().for_each(|warning| output.note(&format!("warning: {warning}")));
     let options = SearchOptions { threads: 1, ..SearchOptions::read(run, kind.unwrap_or(IndexKind::Flat))? };
-    let effort = options.effort;
-    if args.plan && index.manifest().facts().is_sliced {
+    let (effort, settings): (_, ExplainSettings) = (options.effort, given.read());
+    if settings.plan && index.manifest().facts().is_sliced {
         let queries = args.queries().map(Path::to_path_buf);
-        return division::explain_plan(&index, args.servers, queries, effort, output);
+        return division::explain_plan(&index, settings.servers, queries, effort, output);
     }
-    if args.plan {
-        return plan::run(args, &index, &options, output);
+    if settings.plan {
+        return plan::run((args, &settings), &index, &options, output);
     }
-    let row = row(args, &index, output)?;
+    let query = settings.query;
+    let row = row(args, query, &index, output)?;
     let trace = explain(&index, &row, &options)?;
-    let document = Document { query: args.query, trace: &trace, counters: PerQuery::of(&trace.stats, 1) };
-    output.result(&document, || text::text(args.query, &trace, index.block_bytes()))?;
+    let document = Document { query, trace: &trace, counters: PerQuery::of(&trace.stats, 1) };
+    output.result(&document, || text::text(query, &trace, index.block_bytes()))?;
     match trace.complete {
         true => Ok(Verdict::Fine),
-        false => Err(Error::corrupt(format!("query {}: {}", args.query, trace.failure))),
+        false => Err(Error::corrupt(format!("query {query}: {}", trace.failure))),
     }
 }
 
 /// Reads the selected query.
-fn row(args: &Args, index: &Index, output: Output) -> Result<Vec<u8>> {
+fn row(args: &Args, query: usize, index: &Index, output: Output) -> Result<Vec<u8>> {
     let path = args.queries().unwrap_or(Path::new(""));
     let queries = Queries::open(path, index.manifest(), output)?;
-    if args.query >= queries.count() {
+    if query >= queries.count() {
         return Err(Error::bad_input(format!(
-            "--query is {}, but {} has {} queries, counted from 0",
-            args.query,
+            "--query is {query}, but {} has {} queries, counted from 0",
             path.display(),
             queries.count()
         )));
     }
     let mut row = Vec::new();
-    queries.read(args.query, 1, &mut row)?;
+    queries.read(query, 1, &mut row)?;
     Ok(row)
 }

@@ -3,16 +3,19 @@
 use std::path::PathBuf;
 use std::time::Instant;
 
+use stratann_engine::build::metric_of;
 use stratann_engine::dataset::{GroundTruth, Reader};
 use stratann_engine::groundtruth;
-use stratann_params::choices::OnBadRow;
+use stratann_params::build::CommonOptions;
+use stratann_params::measure::TruthSettings;
+use stratann_params::{Place, Stage};
 use stratann_storage::output::OutputPath;
 use stratann_storage::{Error, Result, budget};
 
-use crate::Verdict;
-use crate::options::{self, MetricName};
 use crate::output::{Output, count, duration};
+use crate::parameters::{Parameters, Rows};
 use crate::progress::ProgressPrinter;
+use crate::{Verdict, options};
 
 /// Compute exact neighbours, the ground truth for measuring recall
 ///
@@ -25,27 +28,21 @@ pub struct Args {
     base: PathBuf,
     /// Queries, of the same dimensions and type (f32 and f16 are compatible)
     queries: PathBuf,
-    /// Neighbours per query: at least the largest k of later searches
-    #[arg(short, default_value_t = 100)]
-    k: usize,
     /// File to write: u32 queries, u32 k, u32 row numbers, f32 distances (big-ann-benchmarks layout)
     #[arg(short, long, value_name = "GT")]
     output: PathBuf,
     /// Replace an existing GT
     #[arg(long)]
     force: bool,
-    /// Distance: that of the index
-    #[arg(long, value_enum, default_value = "l2")]
-    metric: MetricName,
-    /// Limit of all memory, such as 512MiB [default: no limit]
-    #[arg(long, value_name = "SIZE", value_parser = options::size)]
-    ram_budget: Option<u64>,
-    /// Threads [default: all cores]
-    #[arg(long, value_parser = options::threads)]
-    threads: Option<usize>,
-    /// Treatment of base rows without valid distances: use skip when the index was built with skip
-    #[arg(long, value_parser = options::choice::<OnBadRow>(), default_value = "fail")]
-    on_bad_row: OnBadRow,
+    #[command(flatten)]
+    table: Parameters<TruthRows>,
+}
+
+/// The table's options of ground truth.
+struct TruthRows;
+
+impl Rows for TruthRows {
+    const STAGES: &'static [Stage] = &[Stage::Truth];
 }
 
 const EXAMPLES: &str = "\
@@ -58,24 +55,27 @@ Ids are row numbers of BASE. For an index built with --ids, replace them by thos
 /// Runs `stratann groundtruth`.
 pub(crate) fn run(args: &Args, output: Output) -> Result<Verdict> {
     let started = Instant::now();
+    args.table.check(None, Place::Folder)?;
+    let (settings, common): (TruthSettings, CommonOptions) =
+        (args.table.given.read(), args.table.given.read());
     GroundTruth::check_name(&args.output)?;
     let to = OutputPath::check(&args.output, args.force, &[&args.base, &args.queries])?;
     let (base, queries) = (Reader::open(&args.base)?, Reader::open(&args.queries)?);
-    let threads = args.threads.unwrap_or_else(options::all_cores);
+    let threads = common.threads.unwrap_or_else(options::all_cores);
     let pool = rayon::ThreadPoolBuilder::new()
         .num_threads(threads)
         .build()
         .map_err(|e| Error::bad_input(format!("cannot start {threads} threads: {e}")))?;
     let printer = ProgressPrinter::new(output);
-    let budget = args.ram_budget.unwrap_or(NO_LIMIT_BYTES);
+    let budget = settings.ram_budget.unwrap_or(NO_LIMIT_BYTES);
     let truth = pool.install(|| {
         groundtruth::exact_with(
             &base,
             &queries,
-            args.metric.into(),
-            args.k,
+            metric_of(common.metric),
+            settings.k,
             budget,
-            args.on_bad_row,
+            common.on_bad_row,
             &printer,
         )
     })?;
@@ -84,7 +84,7 @@ pub(crate) fn run(args: &Args, output: Output) -> Result<Verdict> {
     let (rows, found, seconds) = (base.shape().rows, truth.queries(), started.elapsed().as_secs_f64());
     let document = serde_json::json!({
         "seconds": seconds, "rows": rows, "queries": found, "k": truth.k, "threads": threads,
-        "peak_rss_bytes": budget::process().peak_rss_bytes, "ram_budget_bytes": args.ram_budget,
+        "peak_rss_bytes": budget::process().peak_rss_bytes, "ram_budget_bytes": settings.ram_budget,
     });
     output.result(&document, || {
         let (rows, name) = (count(rows), args.output.display());

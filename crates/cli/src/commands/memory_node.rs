@@ -10,8 +10,8 @@ use stratann_storage::link::{Log, Tls};
 use stratann_storage::remote_memory::{CONNECTIONS_MAX, Node, NodeId, NodeOptions, Place, read_key};
 use stratann_storage::{Error, Result};
 
-use super::serve::{Stop, socket_address, stops, utc};
-use crate::output::{Output, print};
+use super::serve::{Stop, socket_address, stops};
+use crate::output::{Output, print, utc};
 use crate::{Verdict, options};
 
 mod load;

@@ -4,6 +4,9 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, UNIX_EPOCH};
 
 use serde::Serialize;
+use stratann_params::measure::ProfileSettings;
+use stratann_params::search::SearchSettings;
+use stratann_params::{Place, Stage};
 use stratann_storage::budget::size as size_text;
 use stratann_storage::output::OutputPath;
 use stratann_storage::profile::{
@@ -12,12 +15,9 @@ use stratann_storage::profile::{
 };
 use stratann_storage::{Error, Result};
 
-use super::serve::utc;
 use crate::Verdict;
-use stratann_params::choices::IoName;
-
-use crate::options;
-use crate::output::{Named, Output, count, duration, table};
+use crate::output::{Named, Output, count, duration, table, utc};
+use crate::parameters::{Parameters, Rows};
 use crate::progress::ProgressPrinter;
 
 /// Measure the costs of reads and distances on this machine and one of its disks, and write them to a file
@@ -38,15 +38,6 @@ pub struct Args {
     /// Replace an existing profile; other files are never replaced
     #[arg(long, conflicts_with = "show")]
     force: bool,
-    /// Approximate duration of all measurements
-    #[arg(long, value_name = "N", default_value_t = ProfileOptions::default().seconds)]
-    seconds: f64,
-    /// Most bytes of the scratch file; at most a quarter of the free space is used
-    #[arg(long, value_name = "SIZE", value_parser = options::size, default_value = "1GiB")]
-    scratch: u64,
-    /// I/O back end
-    #[arg(long, value_parser = options::choice::<IoName>(), default_value = "auto")]
-    io: IoName,
     /// Keep the profile for all builds on the disk of FOLDER, instead of writing it to a file in FOLDER
     #[arg(long, conflicts_with_all = ["output", "force", "io"])]
     keep: bool,
@@ -56,6 +47,15 @@ pub struct Args {
     /// Measure nothing: print this profile, and whether it is from this machine and the disk of FOLDER
     #[arg(long, value_name = "FILE", conflicts_with_all = ["keep", "output", "seconds", "scratch", "io"])]
     show: Option<PathBuf>,
+    #[command(flatten)]
+    table: Parameters<ProfileRows>,
+}
+
+/// The table's options of a measurement.
+struct ProfileRows;
+
+impl Rows for ProfileRows {
+    const STAGES: &'static [Stage] = &[Stage::Profile];
 }
 
 const EXAMPLES: &str = "\
@@ -77,6 +77,7 @@ struct Document<'a> {
 
 /// Runs `stratann profile`.
 pub(crate) fn run(args: &Args, output: Output) -> Result<Verdict> {
+    args.table.check(None, Place::Folder)?;
     if let Some(file) = &args.show {
         let profile = Profile::read(file)?;
         let beside = || file.parent().unwrap_or(Path::new("."));
@@ -92,7 +93,14 @@ pub(crate) fn run(args: &Args, output: Output) -> Result<Verdict> {
     }
     // Checked before time is spent.
     let target = Target::of(args, folder)?;
-    let options = ProfileOptions { seconds: args.seconds, scratch_bytes: args.scratch, io: args.io.into() };
+    let (settings, reads): (ProfileSettings, SearchSettings) =
+        (args.table.given.read(), args.table.given.read());
+    let usual = ProfileOptions::default();
+    let options = ProfileOptions {
+        seconds: settings.seconds,
+        scratch_bytes: settings.scratch.unwrap_or(usual.scratch_bytes),
+        io: reads.io.into(),
+    };
     let printer = ProgressPrinter::new(output);
     let measured = Profile::measure(folder, &options, &printer)?;
     target.write(&measured)?;

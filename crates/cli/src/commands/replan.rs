@@ -4,11 +4,14 @@ use std::path::PathBuf;
 
 use stratann_core::format::directory::LocalKind;
 use stratann_engine::kinds::hybrid_ivf::replan::{self, ReplanOptions, Replanned};
-use stratann_params::choices::PlanName;
+use stratann_params::build::CommonOptions;
+use stratann_params::change::ReplanSettings;
+use stratann_params::{Place, Stage};
 use stratann_storage::Result;
 use stratann_storage::budget::size;
 
 use crate::output::{Output, count, table};
+use crate::parameters::{Parameters, Rows};
 use crate::progress::ProgressPrinter;
 use crate::{Verdict, options};
 
@@ -22,18 +25,15 @@ use crate::{Verdict, options};
 pub struct Args {
     /// Folder of the index
     index: PathBuf,
-    /// RAM of later searches, such as 64MiB
-    #[arg(long, value_name = "SIZE", value_parser = options::size)]
-    search_budget: u64,
-    /// Local index of the inverted lists
-    #[arg(long, value_parser = options::choice::<PlanName>(), default_value = "auto")]
-    plan: PlanName,
-    /// Threads [default: all cores]
-    #[arg(long, value_parser = options::threads)]
-    threads: Option<usize>,
-    /// Limit of the memory of this command [default: no limit]
-    #[arg(long, value_name = "SIZE", value_parser = options::size)]
-    ram_budget: Option<u64>,
+    #[command(flatten)]
+    table: Parameters<ReplanRows>,
+}
+
+/// The table's options of a plan.
+struct ReplanRows;
+
+impl Rows for ReplanRows {
+    const STAGES: &'static [Stage] = &[Stage::Replan];
 }
 
 const EXAMPLES: &str = "\
@@ -43,11 +43,14 @@ Examples:
 
 /// Runs `stratann replan`.
 pub(crate) fn run(args: &Args, output: Output) -> Result<Verdict> {
+    args.table.check(None, Place::Folder)?;
+    let (settings, common): (ReplanSettings, CommonOptions) =
+        (args.table.given.read(), args.table.given.read());
     let options = ReplanOptions {
-        search_budget: args.search_budget,
-        local_plan: args.plan.into(),
-        threads: args.threads.unwrap_or_else(options::all_cores),
-        ram_budget: args.ram_budget,
+        search_budget: settings.search_budget.unwrap_or(0),
+        local_plan: settings.plan.into(),
+        threads: common.threads.unwrap_or_else(options::all_cores),
+        ram_budget: settings.ram_budget,
     };
     let printer = ProgressPrinter::new(output);
     let replanned = replan::replan(&args.index, &options, &printer)?;

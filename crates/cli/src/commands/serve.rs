@@ -6,7 +6,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime};
 
 use stratann_cluster::membership::{Claim, EtcdOptions, Member, Membership};
 use stratann_engine::exec::scorer::ScorerOptions;
@@ -25,7 +25,7 @@ use stratann_storage::ledger::Ledger;
 use stratann_storage::link::Tls;
 use stratann_storage::{Error, ErrorKind, Result, input};
 
-use crate::output::{Output, print};
+use crate::output::{Output, print, utc};
 use crate::parameters::{Parameters, Rows};
 use crate::{Verdict, options};
 
@@ -444,22 +444,6 @@ fn read_tls(peers: &PeerSettings) -> Result<Option<Tls>> {
     }
 }
 
-/// Formats a time as `2026-01-31T12:00:00Z`.
-pub(crate) fn utc(moment: SystemTime) -> String {
-    let seconds = moment.duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs());
-    let (days, rest) = (seconds / 86_400, seconds % 86_400);
-    // Years start with March here, so that the leap day comes last; 400 years have 146,097 days.
-    let shifted = days + 719_468;
-    let (era, day) = (shifted / 146_097, shifted % 146_097);
-    let year = (day - day / 1460 + day / 36_524 - day / 146_096) / 365;
-    let of_year = day - (365 * year + year / 4 - year / 100);
-    let month = (5 * of_year + 2) / 153;
-    let (day, month) = (of_year - (153 * month + 2) / 5 + 1, if month < 10 { month + 3 } else { month - 9 });
-    let year = era * 400 + year + u64::from(month <= 2);
-    let (hour, minute, second) = (rest / 3600, rest / 60 % 60, rest % 60);
-    format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z")
-}
-
 /// Writes a file of options for `stratann serve`.
 pub(crate) fn config_text(
     index: &Path,
@@ -499,17 +483,6 @@ pub(crate) struct ClusterPlace<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn moments_are_told_in_utc() {
-        let at = |seconds| utc(UNIX_EPOCH + Duration::from_secs(seconds));
-        assert_eq!(at(0), "1970-01-01T00:00:00Z");
-        assert_eq!(at(951_782_399), "2000-02-28T23:59:59Z");
-        assert_eq!(at(951_782_400), "2000-02-29T00:00:00Z");
-        assert_eq!(at(951_868_800), "2000-03-01T00:00:00Z");
-        assert_eq!(at(1_735_689_599), "2024-12-31T23:59:59Z");
-        assert_eq!(at(4_107_542_400), "2100-03-01T00:00:00Z");
-    }
 
     #[test]
     fn a_written_config_is_read_back() {

@@ -6,12 +6,15 @@ use stratann_engine::index::{Index, OpenOptions};
 use stratann_engine::manifest::Manifest;
 use stratann_engine::recall::known::Known;
 use stratann_engine::recall::tune::{self, TuneOptions, Tuned};
-use stratann_storage::{Error, Result};
+use stratann_params::measure::TuneSettings;
+use stratann_params::{Place, Stage};
+use stratann_storage::Result;
 
 use crate::output::{Output, count, table};
+use crate::parameters::{Parameters, Rows};
 use crate::progress::ProgressPrinter;
 use crate::queries::Queries;
-use crate::{Verdict, options, truth};
+use crate::{Verdict, truth};
 
 /// Re-measure the recall/cost curve of an index with your queries
 ///
@@ -23,30 +26,15 @@ use crate::{Verdict, options, truth};
 pub struct Args {
     /// Folder of the index
     index: PathBuf,
-    /// Queries of your own [default: rows of the index, each excluded from its own results]
-    #[arg(long, value_name = "FILE", requires = "groundtruth")]
-    queries: Option<PathBuf>,
-    /// Their ground truth from `stratann groundtruth`, with ids of the index
-    #[arg(long, value_name = "GT", requires = "queries")]
-    groundtruth: Option<PathBuf>,
-    /// Recalls at which the new curve is checked
-    #[arg(long, value_delimiter = ',', value_name = "SHARE", default_value = "0.9,0.95,0.99")]
-    recall: Vec<f64>,
-    /// Values of k with their own curve; others use the next larger one
-    #[arg(short, value_delimiter = ',', default_value = "1,10,100")]
-    k: Vec<u32>,
-    /// Rows of the index to draw when no queries are given
-    #[arg(long, default_value_t = 1000, value_name = "N")]
-    sample: usize,
-    /// Seed of the sample of rows
-    #[arg(long, default_value_t = 1)]
-    seed: u64,
-    /// Threads [default: all cores]
-    #[arg(long, value_parser = options::threads)]
-    threads: Option<usize>,
-    /// Limit of all memory [default: no limit]
-    #[arg(long, value_name = "SIZE", value_parser = options::size)]
-    ram_budget: Option<u64>,
+    #[command(flatten)]
+    table: Parameters<TuneRows>,
+}
+
+/// The table's options of a measurement of the curve.
+struct TuneRows;
+
+impl Rows for TuneRows {
+    const STAGES: &'static [Stage] = &[Stage::Tune];
 }
 
 const EXAMPLES: &str = "\
@@ -56,21 +44,13 @@ Examples:
 
 /// Runs `stratann tune`.
 pub(crate) fn run(args: &Args, output: Output) -> Result<Verdict> {
-    if let Some(bad) = args.recall.iter().find(|r| !(**r > 0.0 && **r <= 1.0)) {
-        return Err(Error::bad_input(format!("--recall is {bad}; give shares above 0 and up to 1")));
-    }
+    let given = &args.table.given;
+    args.table.check(None, Place::Folder)?;
     let printer = ProgressPrinter::new(output);
-    let known = match (&args.queries, &args.groundtruth) {
-        (Some(queries), Some(truth)) => Some(known(args, queries, truth, &printer, output)?),
+    let (settings, options): (TuneSettings, _) = (given.read(), TuneOptions::read(given));
+    let known = match (&settings.queries, &settings.groundtruth) {
+        (Some(queries), Some(truth)) => Some(known(args, queries, truth, (&options, &printer), output)?),
         _ => None,
-    };
-    let options = TuneOptions {
-        ks: args.k.clone(),
-        recalls: args.recall.clone(),
-        sample: args.sample,
-        seed: args.seed,
-        threads: args.threads.unwrap_or_else(options::all_cores),
-        ram_budget: args.ram_budget,
     };
     let tuned = tune::tune(&args.index, known, &options, &printer)?;
     printer.finish();
@@ -83,7 +63,7 @@ fn known(
     args: &Args,
     path: &Path,
     truth_path: &Path,
-    printer: &ProgressPrinter,
+    (options, printer): (&TuneOptions, &ProgressPrinter),
     output: Output,
 ) -> Result<Known> {
     let (_, manifest) = Manifest::read(&args.index)?;
@@ -95,9 +75,9 @@ fn known(
         ..Known::default()
     };
     queries.read(0, queries.count(), &mut known.queries)?;
-    let open = OpenOptions { ram_budget: args.ram_budget, ..OpenOptions::default() };
-    let threads = args.threads.unwrap_or_else(options::all_cores);
-    Index::open(&args.index, open)?.check_truth(truth, truth_path, &known.queries, threads, printer)?;
+    let open = OpenOptions { ram_budget: options.ram_budget, ..OpenOptions::default() };
+    let index = Index::open(&args.index, open)?;
+    index.check_truth(truth, truth_path, &known.queries, options.threads, printer)?;
     Ok(known)
 }
 

@@ -6,35 +6,35 @@ use std::time::Instant;
 use serde::Serialize;
 use stratann_engine::dataset::{read_all_ids, read_ids};
 use stratann_engine::index::{Acknowledged, Index, PLACE, Unfinished, UpdateOptions};
+use stratann_params::{Place, Stage};
 use stratann_storage::{Error, Progress, Result};
 
+use crate::Verdict;
 use crate::memory_nodes::MemoryArgs;
 use crate::output::{Output, count, duration};
+use crate::parameters::{Parameters, Rows};
 use crate::progress::ProgressPrinter;
 use crate::queries::Queries;
-use crate::{Verdict, options};
 
 /// Vectors of one call of the engine.
 const PART: usize = 16_384;
 /// Ranges of rows that an error names, at most.
 const RANGES_MAX: usize = 8;
 
-/// How changes are made.
-#[derive(clap::Args)]
-struct HowArgs {
-    /// Threads, each with a connection of its own
-    #[arg(long, value_parser = options::threads, default_value_t = 4)]
-    threads: usize,
-    /// Changes that a thread makes side by side: what they need is asked for in one request. With 1 each change makes
-    /// its own requests (to compare)
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024), default_value_t = 64)]
-    batch: u16,
+/// The table's options of changes.
+struct UpdateRows;
+
+impl Rows for UpdateRows {
+    const STAGES: &'static [Stage] = &[Stage::Update];
 }
 
-impl HowArgs {
-    fn options(&self, new_ids: bool) -> UpdateOptions {
-        UpdateOptions { new_ids, threads: self.threads, batch: self.batch.into() }
-    }
+/// The options of changes that a user gave.
+///
+/// # Errors
+/// A number out of range.
+fn options(table: &Parameters<UpdateRows>, new_ids: bool) -> Result<UpdateOptions> {
+    table.check(None, Place::MemoryNodes)?;
+    Ok(UpdateOptions::read(&table.given, new_ids))
 }
 
 /// Insert vectors into an index that memory nodes hold
@@ -57,7 +57,7 @@ pub struct InsertArgs {
     #[arg(long)]
     new: bool,
     #[command(flatten)]
-    how: HowArgs,
+    table: Parameters<UpdateRows>,
 }
 
 const INSERT_EXAMPLES: &str = "\
@@ -83,7 +83,7 @@ pub struct DeleteArgs {
     #[arg(long, value_name = "ID", value_delimiter = ',')]
     id: Vec<u64>,
     #[command(flatten)]
-    how: HowArgs,
+    table: Parameters<UpdateRows>,
 }
 
 const DELETE_EXAMPLES: &str = "\
@@ -111,6 +111,7 @@ struct DeleteDocument {
 
 /// Runs `stratann insert`.
 pub(crate) fn insert(args: &InsertArgs, output: Output) -> Result<Verdict> {
+    let options = options(&args.table, args.new)?;
     let index = args.nodes.open(output)?;
     let vectors = Queries::to_insert(&args.vectors, index.manifest(), output)?;
     let rows = vectors.count();
@@ -127,7 +128,6 @@ pub(crate) fn insert(args: &InsertArgs, output: Output) -> Result<Verdict> {
         printer.advance(ids.len() as u64);
     }
     printer.stage("inserting", rows as u64, "vectors");
-    let options = args.how.options(args.new);
     let started = Instant::now();
     let change = |first: usize, ids: &[u64]| {
         vectors.read(first, ids.len(), &mut bytes)?;
@@ -149,12 +149,12 @@ pub(crate) fn delete(args: &DeleteArgs, output: Output) -> Result<Verdict> {
         Some(path) => read_all_ids(path)?,
         None => args.id.clone(),
     };
+    let options = options(&args.table, false)?;
     let index = args.nodes.open(output)?;
     let printer = ProgressPrinter::new(output);
     printer.stage("deleting", ids.len() as u64, "ids");
     let parts: Vec<_> = ids.chunks(PART).enumerate().map(|(part, ids)| (part * PART, ids)).collect();
     let started = Instant::now();
-    let options = args.how.options(false);
     let made = in_parts(&parts, ids.len(), |_, ids| index.delete(ids, &options, &printer))?;
     printer.finish();
     let (groups_rebuilt, seconds) = (index.rebuilds(), started.elapsed().as_secs_f64());

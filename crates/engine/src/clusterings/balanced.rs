@@ -56,7 +56,7 @@ fn distances(rows: &[f32], centres: &[f32], dim: usize) -> Vec<f32> {
     let count = centres.len() / dim;
     let mut out = vec![0f32; rows.len() / dim * count];
     let tiles = rows.chunks(TILE * dim).zip(out.chunks_mut(TILE * count));
-    parallel::map(tiles, |(rows, out)| block_l2_f32(rows, centres, dim, out));
+    parallel::for_each(tiles, |(rows, out)| block_l2_f32(rows, centres, dim, out));
     out
 }
 

@@ -54,11 +54,11 @@ pub(crate) fn centroids(
         return centroids(points, dim, 1, seed, progress);
     }
     let shares = shares(&sizes, leaves);
-    let parts = parallel::map(groups.into_iter().zip(&shares).enumerate(), |(at, (group, &leaves))| {
+    let parts = parallel::try_map(groups.into_iter().zip(&shares).enumerate(), |(at, (group, &leaves))| {
         let seed = seed.wrapping_mul(31).wrapping_add(at as u64 + 1);
         centroids(&group, dim, leaves, seed, progress)
-    });
-    Ok(parts.into_iter().collect::<Result<Vec<_>>>()?.concat())
+    })?;
+    Ok(parts.concat())
 }
 
 /// The rows of each of `count` groups of nearly equal size.

@@ -36,7 +36,7 @@ pub(crate) fn kmeans(
         let nearest = assign_with_distances(data, width, &centroids, progress)?;
         let members = Members::new(nearest.iter().map(|x| x.0), k);
         let errors = members.errors(&nearest);
-        parallel::map(centroids.chunks_exact_mut(width).enumerate(), |(c, centroid)| {
+        parallel::for_each(centroids.chunks_exact_mut(width).enumerate(), |(c, centroid)| {
             mean(members.of(c).iter().map(|&i| row(i)), centroid);
         });
         for (c, from) in members.refill(errors, hash(seed, 1, round as u64)) {

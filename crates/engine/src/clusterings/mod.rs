@@ -31,7 +31,7 @@ pub(crate) fn sample_of(
     load: impl Fn(&[u32], &mut [f32]) -> Result<()> + Sync,
 ) -> Result<Vec<f32>> {
     let mut sample = vec![0f32; rows.len() * dim];
-    parallel::each(sample.chunks_mut(CHUNK * dim).zip(rows.chunks(CHUNK)), |(out, rows)| load(rows, out))?;
+    parallel::try_map(sample.chunks_mut(CHUNK * dim).zip(rows.chunks(CHUNK)), |(out, rows)| load(rows, out))?;
     Ok(sample)
 }
 

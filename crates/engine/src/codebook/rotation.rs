@@ -275,7 +275,7 @@ type Left<'a> = dyn Fn(Range<usize>, Range<usize>, &mut [f32]) + Sync + 'a;
 fn cross_product(n: usize, width: usize, dim: usize, left: &Left, rows: &[f32]) -> DMatrix<f64> {
     // Row-major `width × dim`, that is, the column-major transpose.
     let mut out = vec![0f32; width * dim];
-    parallel::map(out.chunks_mut(COLUMNS * dim).enumerate(), |(block, out)| {
+    parallel::for_each(out.chunks_mut(COLUMNS * dim).enumerate(), |(block, out)| {
         let count = out.len() / dim;
         let columns = block * COLUMNS..block * COLUMNS + count;
         let mut tile = vec![0f32; TILE * count];

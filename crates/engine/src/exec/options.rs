@@ -1,6 +1,6 @@
 //! Options of a driver, and the times that it measures.
 
-use stratann_params::choices;
+use stratann_params::{AutoOr, choices};
 
 /// Time at which the next query is admitted (BatANN figure 7 compares them).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -35,6 +35,15 @@ pub enum Width {
     Auto,
     /// Always the same.
     Fixed(u32),
+}
+
+impl From<AutoOr<u32>> for Width {
+    fn from(reads: AutoOr<u32>) -> Width {
+        match reads {
+            AutoOr::Auto => Width::Auto,
+            AutoOr::Given(reads) => Width::Fixed(reads),
+        }
+    }
 }
 
 impl Width {

@@ -9,6 +9,9 @@ use std::path::Path;
 use serde::Serialize;
 use stratann_kernel::distance::Exact;
 use stratann_kernel::topk::{Scored, TopK};
+use stratann_params::Given;
+use stratann_params::build::CommonOptions;
+use stratann_params::measure::TuneSettings;
 use stratann_storage::{Error, Progress, Result};
 
 use super::calibrate;
@@ -40,6 +43,26 @@ pub struct TuneOptions {
     pub threads: usize,
     /// Bytes of memory in all; `None` for no limit.
     pub ram_budget: Option<u64>,
+}
+
+/// Numbers of results that get a curve where none are given.
+const KS: [u32; 3] = [1, 10, 100];
+/// Recalls that are checked where none are given.
+const RECALLS: [f64; 3] = [0.9, 0.95, 0.99];
+
+impl TuneOptions {
+    /// Reads what a user gave.
+    pub fn read(given: &Given) -> TuneOptions {
+        let (settings, common): (TuneSettings, CommonOptions) = (given.read(), given.read());
+        TuneOptions {
+            ks: if settings.k.is_empty() { KS.into() } else { settings.k },
+            recalls: if settings.recall.is_empty() { RECALLS.into() } else { settings.recall },
+            sample: settings.sample,
+            seed: settings.seed,
+            threads: common.threads.unwrap_or_else(parallel::cores),
+            ram_budget: settings.ram_budget,
+        }
+    }
 }
 
 /// One recall that was asked for, and what came of it on the half that the curve has not seen.
@@ -300,7 +323,7 @@ fn nearest(
     // Seekers are divided among the threads once for each run of members.
     pool(threads)?.install(|| {
         index.kind.for_each_member(base, progress, &mut |members| {
-            parallel::map(&mut seekers, |seeker| members.iter().for_each(|member| seeker.see(member)));
+            parallel::for_each(&mut seekers, |seeker| members.iter().for_each(|member| seeker.see(member)));
         })
     })?;
     Ok(seekers.into_iter().map(Seeker::into_found).collect())

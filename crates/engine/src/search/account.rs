@@ -12,7 +12,7 @@ use crate::kinds::effort::Effort;
 use crate::kinds::kind;
 use crate::kinds::own;
 use crate::manifest::Manifest;
-use crate::{curve, kinds};
+use crate::{curve, kinds, parallel};
 
 /// Memory of queries in flight, their threads and their doorbells on an index that is not open yet, as far as its
 /// manifest tells; rounded up where it does not. With `low_memory` fewer are in flight, and doorbells are as short as
@@ -54,7 +54,7 @@ pub fn reserve(manifest: &Manifest, options: &SearchOptions, low_memory: bool) -
 /// some thousand queries at a time. `loaders` threads load batches of their own.
 pub fn usual_reserve(manifest: &Manifest, batch_options: BatchOptions, loaders: usize) -> Reserve {
     const QUERIES_BYTES: u64 = 4 << 20;
-    let threads = std::thread::available_parallelism().map_or(1, |n| n.get());
+    let threads = parallel::cores();
     let options = SearchOptions { threads, batch_options, ..SearchOptions::default() };
     let bytes = |low_memory| {
         let [queries, threads, doorbells] = reserve(manifest, &options, low_memory).map(|part| part.1);

@@ -1,15 +1,16 @@
 //! Options of a search.
 
 use stratann_core::query::Mode;
+use stratann_params::Given;
 use stratann_params::choices::ModeName;
 use stratann_params::search::{BatchSettings, SearchSettings};
-use stratann_params::{AutoOr, Given};
 use stratann_storage::Result;
 use stratann_storage::tier::IoChoice;
 
 use crate::exec::{Admission, BatchOptions, Width};
 use crate::kinds::effort::Effort;
 use crate::kinds::options::Switches;
+use crate::parallel;
 use stratann_params::IndexKind;
 
 /// Options of a search.
@@ -62,15 +63,10 @@ impl SearchOptions {
             k: settings.k,
             effort: Effort::read(&settings),
             mode: mode_of(settings.mode),
-            width: match settings.width {
-                AutoOr::Auto => Width::Auto,
-                AutoOr::Given(width) => Width::Fixed(width),
-            },
+            width: settings.width.into(),
             in_flight: settings.in_flight,
             admission: settings.admission.into(),
-            threads: settings
-                .threads
-                .unwrap_or_else(|| std::thread::available_parallelism().map_or(1, |n| n.get())),
+            threads: settings.threads.unwrap_or_else(parallel::cores),
             io: settings.io.into(),
             merge: settings.merge,
             batch_options: given.read::<BatchSettings>().into(),

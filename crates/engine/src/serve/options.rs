@@ -10,6 +10,7 @@ use stratann_core::query::wire::{Carry, Results};
 use crate::exec::BatchOptions;
 use crate::exec::scorer::ScorerOptions;
 use crate::kinds::options::LearnOptions;
+use crate::parallel;
 use crate::search::{Effort, SearchOptions};
 use stratann_core::query::ScoringMode;
 use stratann_params::choices::Learn;
@@ -149,7 +150,7 @@ impl Default for ServeOptions {
             peers: Vec::new(),
             secret: Vec::new(),
             tls: None,
-            threads: std::thread::available_parallelism().map_or(1, |n| n.get()),
+            threads: parallel::cores(),
             in_flight: None,
             io: IoChoice::Auto,
             ram_budget: None,

@@ -28,7 +28,7 @@ impl Wishes {
         let mut wishes = vec![[0u32; WISHES]; owner.len()];
         source.stream("homes of copies", |first, targets, _| {
             let blocks = wishes[first..first + targets.len()].iter_mut().zip(targets).enumerate();
-            parallel::map(blocks, |(i, (wish, targets))| {
+            parallel::for_each(blocks, |(i, (wish, targets))| {
                 let mut tally = tally(first + i, targets, owner, incoming);
                 tally[usize::from(owner[first + i])] = 0;
                 *wish = heaviest(&tally);

@@ -13,6 +13,7 @@ use crate::kinds::Over;
 use crate::kinds::division::{GridPartition, Mode};
 use crate::kinds::known::facts;
 use crate::manifest::Manifest;
+use crate::parallel;
 use stratann_params::IndexKind;
 
 /// Method by which first replicas are chosen.
@@ -88,7 +89,7 @@ impl PartitionOptions {
             traffic_from: Vec::new(),
             ram_budget: None,
             seed: 1,
-            threads: std::thread::available_parallelism().map_or(1, |n| n.get()),
+            threads: parallel::cores(),
             force: false,
         }
     }

@@ -74,13 +74,14 @@ pub(super) fn write(
     source.stream("writing", |first, targets, bytes| {
         edges += targets.iter().map(|t| t.len() as u64).sum::<u64>();
         cut += edges_cut(placement, first, targets);
-        parallel::each(parts.iter_mut().enumerate(), |(server, part)| {
+        parallel::try_map(parts.iter_mut().enumerate(), |(server, part)| {
             let held = |b: usize| placement.replicas(b as u32) >> server & 1 == 1;
             let blocks = bytes.chunks_exact(block_bytes).enumerate();
             blocks.filter(|(i, _)| held(first + i)).try_for_each(|(_, block)| part.take(block))
-        })
+        })?;
+        Ok(())
     })?;
-    let parts = parallel::map(parts, Part::finish).into_iter().collect::<Result<_>>()?;
+    let parts = parallel::try_map(parts, Part::finish)?;
     Ok(Written { parts, edges, cut })
 }
 
@@ -126,7 +127,7 @@ pub(super) fn write_ranges(
             }
             number += 1;
         }
-        parallel::each(parts.iter_mut().enumerate(), |(server, part)| {
+        parallel::try_map(parts.iter_mut().enumerate(), |(server, part)| {
             let held = pieces.iter().filter(|(replicas, _)| replicas >> server & 1 == 1);
             held.map(|piece| piece.1.clone()).try_for_each(|piece| part.take(&bytes[piece]))
         })?;
@@ -136,12 +137,11 @@ pub(super) fn write_ranges(
     if sum.entry() != *entry {
         return Err(damaged(&from));
     }
-    let padded = parallel::map(parts, |mut part| {
+    parallel::try_map(parts, |mut part| {
         let end = part.bytes.next_multiple_of(PAGE as u64);
         part.take(&[0; PAGE][..(end - part.bytes) as usize])?;
         part.finish()
-    });
-    padded.into_iter().collect()
+    })
 }
 
 /// A file of the source that is not what its manifest says.

@@ -36,7 +36,7 @@ impl Incoming {
         counts.resize_with(owner.len() * servers, AtomicU16::default);
         let incoming = Incoming { servers, counts };
         source.stream("edges into blocks", |first, targets, _| {
-            parallel::map(targets.iter().enumerate(), |(i, targets)| {
+            parallel::for_each(targets.iter().enumerate(), |(i, targets)| {
                 let from = usize::from(owner[first + i]);
                 targets.iter().for_each(|&t| incoming.add(t, from));
             });

@@ -116,7 +116,7 @@ impl<'a> Source<'a> {
             targets.truncate(count);
             file.read_exact(bytes).map_err(failed)?;
             let blocks = bytes.chunks_exact(size).zip(&mut targets).enumerate();
-            parallel::each_with(blocks, Vec::new, |list, (i, (bytes, targets))| {
+            parallel::try_map_with(blocks, Vec::new, |list, (i, (bytes, targets))| {
                 self.targets((first + i) as u32, bytes, list, targets)
             })?;
             visit(first, &targets, bytes)?;
@@ -156,7 +156,7 @@ impl<'a> Source<'a> {
         let (size, dim) = (self.codebook.code_bytes(), self.codebook.dim);
         // Neighbours in the file are read together.
         const TOGETHER: usize = 64;
-        parallel::each_with(
+        parallel::try_map_with(
             spans.chunks(TOGETHER).zip(out.chunks_mut(TOGETHER * dim)),
             || (Vec::new(), vec![0f32; dim]),
             |(codes, row), (spans, out)| {
@@ -173,7 +173,8 @@ impl<'a> Source<'a> {
                 }
                 Ok(())
             },
-        )
+        )?;
+        Ok(())
     }
 
     /// The codes of the nodes of blocks that follow one another.

@@ -190,7 +190,7 @@ fn near_groups(units: &Units, progress: &dyn Progress) -> Result<Vec<(u16, u32)>
     let mut near = vec![(0u16, 0u32); groups * count];
     progress.stage("near clusters", groups as u64, "clusters");
     let tiles = units.points.chunks(TILE * units.dim).zip(near.chunks_mut(TILE * count)).enumerate();
-    parallel::each(tiles, |(tile, (points, near))| {
+    parallel::try_map(tiles, |(tile, (points, near))| {
         progress.check_interrupted()?;
         let rows = points.len() / units.dim;
         let mut distances = vec![0f32; rows * groups];

@@ -106,7 +106,7 @@ pub(crate) fn assign(build: &Build<'_>, space: &Space, scan: &Scan, centroids: &
     let rows = build.base.shape().rows;
     let mut cluster_of = vec![u32::MAX; rows as usize];
     build.progress.stage("assigning rows", rows, "rows");
-    parallel::each(cluster_of.chunks_mut(CHUNK).enumerate(), |(chunk, out)| {
+    parallel::try_map(cluster_of.chunks_mut(CHUNK).enumerate(), |(chunk, out)| {
         build.progress.check_interrupted()?;
         let first = (chunk * CHUNK) as u64;
         let live: Vec<u32> = build.live(scan, first..first + out.len() as u64).map(|r| r as u32).collect();

@@ -70,9 +70,9 @@ impl ListRows<'_> {
                 let vectors = &part.vectors[slots.start * size..slots.end * size];
                 write(worker, &RowsOfList { list, vectors, rows: &part.rows[slots] })
             };
-            let written = parallel::map_with(part.lists.clone(), &worker, write_list);
+            let written = parallel::try_map_with(part.lists.clone(), &worker, write_list)?;
             for (list, rows) in part.lists.clone().zip(written) {
-                rows?.iter().zip(self.first_id(list)..).for_each(|(&row, id)| id_of_row[row as usize] = id);
+                rows.iter().zip(self.first_id(list)..).for_each(|(&row, id)| id_of_row[row as usize] = id);
             }
         }
         if let Some(path) = spilled {

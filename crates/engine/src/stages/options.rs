@@ -14,6 +14,7 @@ use stratann_storage::{Error, Result};
 use crate::dataset::Reader;
 use crate::kinds::known::facts;
 use crate::kinds::options::KindOptions;
+use crate::parallel;
 use stratann_params::IndexKind;
 
 /// Options of a build. [`BuildOptions::new`] gives the defaults.
@@ -44,6 +45,15 @@ pub struct BuildOptions {
     pub profile: Option<Profile>,
 }
 
+/// The kernel's name of a metric.
+pub fn metric_of(name: MetricName) -> Metric {
+    match name {
+        MetricName::L2 => Metric::L2,
+        MetricName::Ip => Metric::Ip,
+        MetricName::Cosine => Metric::Cosine,
+    }
+}
+
 impl BuildOptions {
     /// The defaults, with the options of a kind or their defaults.
     pub fn new(kind: impl Into<KindOptions>, metric: Metric) -> BuildOptions {
@@ -51,7 +61,7 @@ impl BuildOptions {
             kind: kind.into(),
             metric,
             ram_budget: None,
-            threads: std::thread::available_parallelism().map_or(1, |n| n.get()),
+            threads: parallel::cores(),
             seed: 1,
             ids: None,
             on_bad_row: OnBadRow::Fail,
@@ -68,12 +78,7 @@ impl BuildOptions {
     /// A profile that cannot be read.
     pub fn read(given: &Given, kind: impl Into<KindOptions>) -> Result<BuildOptions> {
         let common: CommonOptions = given.read();
-        let metric = match common.metric {
-            MetricName::L2 => Metric::L2,
-            MetricName::Ip => Metric::Ip,
-            MetricName::Cosine => Metric::Cosine,
-        };
-        let usual = BuildOptions::new(kind, metric);
+        let usual = BuildOptions::new(kind, metric_of(common.metric));
         Ok(BuildOptions {
             ram_budget: common.ram_budget,
             threads: common.threads.unwrap_or(usual.threads),

@@ -243,7 +243,7 @@ impl Space {
         const CHUNK: usize = 4096;
         let point_bytes = self.point_bytes();
         let mut data = AlignedBytes::new(rows.len() * point_bytes);
-        parallel::each(
+        parallel::try_map(
             data.as_mut().chunks_mut(CHUNK * point_bytes).zip(rows.chunks(CHUNK)),
             |(out, rows)| {
                 progress.check_interrupted()?;

@@ -10,6 +10,7 @@ use serde::Serialize;
 use stratann_core::build::hash;
 use stratann_engine::kinds::remote_hnsw::router::Router;
 use stratann_engine::search::{Latency, SearchOptions};
+use stratann_params::measure::OpenLoopSettings;
 use stratann_server::wire::{FailureKind, Used};
 use stratann_storage::{Error, Progress, Result};
 
@@ -29,33 +30,6 @@ const ARRIVALS_MAX: usize = 50_000_000;
 const LATE: Duration = Duration::from_millis(2);
 /// Longest sleep; after it a client checks for a stop.
 const NAP: Duration = Duration::from_millis(100);
-
-/// Options of the open loop.
-#[derive(clap::Args)]
-pub(super) struct OpenLoop {
-    /// With --connect: mean arrival rate, queries per second; several values make one run each
-    #[arg(long, value_delimiter = ',', value_parser = positive, value_name = "R", requires = "connect")]
-    rate: Vec<f64>,
-    /// With --rate: duration of the arrivals
-    #[arg(long, default_value_t = 10.0, value_parser = positive, value_name = "S", requires = "rate")]
-    seconds: f64,
-    /// With --rate: connections, which limit concurrent requests
-    #[arg(long, default_value_t = 64, value_parser = options::threads, value_name = "N", requires = "rate")]
-    clients: usize,
-    /// With --rate: seed of the arrivals
-    #[arg(long, default_value_t = 1, requires = "rate")]
-    seed: u64,
-    /// With --connect to several servers of a remote-hnsw: ask them in turn, whatever they have cached (to compare)
-    #[arg(long, requires = "rate")]
-    no_affinity: bool,
-}
-
-fn positive(text: &str) -> std::result::Result<f64, String> {
-    match text.parse::<f64>() {
-        Ok(x) if x > 0.0 && x <= 1e6 => Ok(x),
-        _ => Err("use a number above 0 and up to 1,000,000".into()),
-    }
-}
 
 /// One rate and its measurements.
 #[derive(Serialize)]
@@ -95,7 +69,7 @@ struct Document<'a> {
 
 /// Runs `stratann bench --connect`.
 pub(super) fn run(
-    options: &OpenLoop,
+    options: &OpenLoopSettings,
     addresses: &[String],
     queries: &Path,
     settings: &[SearchOptions],
@@ -108,7 +82,7 @@ pub(super) fn run(
         ));
     }
     let mut remote = HttpClient::connect(addresses)?;
-    if !options.no_affinity {
+    if options.affinity {
         remote.route_by_cache();
     }
     let file = Queries::open_for(queries, remote.wanted, output)?;
@@ -192,7 +166,7 @@ impl Load<'_> {
     fn run(
         self,
         rate: f64,
-        options: &OpenLoop,
+        options: &OpenLoopSettings,
         search: &SearchOptions,
         printer: &ProgressPrinter,
     ) -> Result<Run> {

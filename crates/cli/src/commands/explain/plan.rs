@@ -10,6 +10,7 @@ use stratann_engine::index::Index;
 use stratann_engine::kinds::hybrid_ivf::facts::PlanReport;
 use stratann_engine::kinds::hybrid_ivf::facts::SizeStats;
 use stratann_engine::search::SearchOptions;
+use stratann_params::measure::ExplainSettings;
 use stratann_storage::Result;
 use stratann_storage::budget::size;
 
@@ -28,9 +29,14 @@ struct Document<'a> {
 }
 
 /// Prints the plan, and its comparison with measurements.
-pub(super) fn run(args: &Args, index: &Index, options: &SearchOptions, output: Output) -> Result<Verdict> {
+pub(super) fn run(
+    (args, settings): (&Args, &ExplainSettings),
+    index: &Index,
+    options: &SearchOptions,
+    output: Output,
+) -> Result<Verdict> {
     let report = explain::plan(index)?;
-    let measured = measured(args, index, options, output)?;
+    let measured = measured((args, settings), index, options, output)?;
     let sizes = index.manifest().section.lists().map(|l| l.facts.sizes).unwrap_or_default();
     let folder = args.index()?.unwrap_or(Path::new(""));
     let document = Document { index: Named(folder), sizes, plan: report, measured: measured.as_ref() };
@@ -38,16 +44,21 @@ pub(super) fn run(args: &Args, index: &Index, options: &SearchOptions, output: O
     Ok(Verdict::Fine)
 }
 
-fn measured(args: &Args, index: &Index, options: &SearchOptions, output: Output) -> Result<Option<Measured>> {
-    if args.sample == 0 {
+fn measured(
+    (args, settings): (&Args, &ExplainSettings),
+    index: &Index,
+    options: &SearchOptions,
+    output: Output,
+) -> Result<Option<Measured>> {
+    if settings.sample == 0 {
         return Ok(None);
     }
     let mut rows = Vec::new();
     let asked = match args.queries() {
-        None => MeasuredQueries::Rows { sample: args.sample, seed: args.seed },
+        None => MeasuredQueries::Rows { sample: settings.sample, seed: settings.seed },
         Some(path) => {
             let queries = Queries::open(path, index.manifest(), output)?;
-            queries.read(0, args.sample.min(queries.count()), &mut rows)?;
+            queries.read(0, settings.sample.min(queries.count()), &mut rows)?;
             MeasuredQueries::Queries(&rows)
         }
     };

@@ -39,7 +39,9 @@ impl CodeFile {
         ids.dedup();
         let mut codes = vec![0u8; ids.len() * self.code_bytes];
         let parts = ids.chunks(TOGETHER).zip(codes.chunks_mut(TOGETHER * self.code_bytes));
-        parallel::each_with(parts, Vec::new, |buffer, (ids, codes)| self.read_ascending(ids, codes, buffer))?;
+        parallel::try_map_with(parts, Vec::new, |buffer, (ids, codes)| {
+            self.read_ascending(ids, codes, buffer)
+        })?;
         Ok(CodeTable { ids, codes, code_bytes: self.code_bytes })
     }
 

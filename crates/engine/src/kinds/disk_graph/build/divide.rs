@@ -130,7 +130,7 @@ pub(crate) fn nearest(build: &Build<'_>, space: &Space, scan: &Scan, part: usize
     let mut nearest: Vec<Near> = vec![[NONE; NEAREST]; NEAREST_ROWS.min(live.len())];
     for rows in live.chunks(NEAREST_ROWS) {
         let nearest = &mut nearest[..rows.len()];
-        parallel::each(nearest.chunks_mut(CHUNK).zip(rows.chunks(CHUNK)), |(out, rows)| {
+        parallel::try_map(nearest.chunks_mut(CHUNK).zip(rows.chunks(CHUNK)), |(out, rows)| {
             build.progress.check_interrupted()?;
             let mut floats = vec![0f32; rows.len() * dim];
             space.load_floats(build.base, rows, &mut floats)?;

@@ -86,7 +86,7 @@ pub(super) fn run(build: &Build<'_>, own: &GpuOptions, space: &Space, scan: &Sca
     build.progress.stage("assigning rows", rows, "rows");
     // Of distances that are squared.
     let reach = (1.0 + own.epsilon) * (1.0 + own.epsilon);
-    parallel::each_with(0..rows.div_ceil(CHUNK as u64), WalkScratch::default, |scratch, chunk| {
+    parallel::try_map_with(0..rows.div_ceil(CHUNK as u64), WalkScratch::default, |scratch, chunk| {
         build.progress.check_interrupted()?;
         let first = chunk * CHUNK as u64;
         let count = (CHUNK as u64).min(rows - first);

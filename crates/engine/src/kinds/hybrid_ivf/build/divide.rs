@@ -60,27 +60,28 @@ pub(crate) fn run(
     let capacity = list_layout(build, own)?.members_in(reads.most as usize);
     let budget = build.options.ram_budget;
     let sample_max = budget.map_or(usize::MAX, |_| DIVIDE_BYTES / (4 * space.point_dim()));
-    let divided = parallel::map(members.into_iter().zip(&kinds).enumerate(), |(cluster, (rows, kind))| {
-        build.progress.check_interrupted()?;
-        build.progress.advance(1);
-        match kind {
-            LocalKind::Ivf => {
-                let load = |rows: &[u32], out: &mut [f32]| space.load_floats(build.base, rows, out);
-                let seed = build.options.seed.wrapping_add(cluster as u64);
-                let lists = VisitCostModel::lists_in(rows.len() as u64) as usize;
-                by_centroids(
-                    space.point_dim(),
-                    &rows,
-                    lists,
-                    (capacity, sample_max),
-                    (seed, build.progress),
-                    load,
-                )
+    let divided =
+        parallel::try_map(members.into_iter().zip(&kinds).enumerate(), |(cluster, (rows, kind))| {
+            build.progress.check_interrupted()?;
+            build.progress.advance(1);
+            match kind {
+                LocalKind::Ivf => {
+                    let load = |rows: &[u32], out: &mut [f32]| space.load_floats(build.base, rows, out);
+                    let seed = build.options.seed.wrapping_add(cluster as u64);
+                    let lists = VisitCostModel::lists_in(rows.len() as u64) as usize;
+                    by_centroids(
+                        space.point_dim(),
+                        &rows,
+                        lists,
+                        (capacity, sample_max),
+                        (seed, build.progress),
+                        load,
+                    )
+                }
+                LocalKind::Flat | LocalKind::Graph => Ok(in_order(&rows, capacity)),
             }
-            LocalKind::Flat | LocalKind::Graph => Ok(in_order(&rows, capacity)),
-        }
-    });
-    write(build, kinds, divided.into_iter().collect::<Result<_>>()?, reads, report)
+        })?;
+    write(build, kinds, divided, reads, report)
 }
 
 fn write(

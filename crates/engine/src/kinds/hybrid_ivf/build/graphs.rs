@@ -43,9 +43,9 @@ pub(crate) fn write(
         let path = build.file(files::LISTS);
         let (seed, progress) = (build.options.seed, build.progress);
         let graphs = Graphs { space, shape, directory, file, path: &path, seed, progress };
-        let entries = parallel::map(together, |&cluster| graphs.graph(cluster));
+        let entries = parallel::try_map(together, |&cluster| graphs.graph(cluster))?;
         for (&cluster, entry) in together.iter().zip(entries) {
-            directory.entries[cluster as usize] = entry?;
+            directory.entries[cluster as usize] = entry;
         }
     }
     Ok(())

@@ -436,7 +436,7 @@ impl Target<'_> {
             rows_of[list as usize].push(row);
         }
         let size = 2 * tables.shape.dim;
-        let orders = parallel::map_with(
+        let orders = parallel::try_map_with(
             lists.clone().zip(&rows_of),
             || Encoder::new(&tables.codebook, rewrite.old.metric),
             |encoder, (list, rows)| {
@@ -446,8 +446,7 @@ impl Target<'_> {
                 let halves = own.unwrap_or(tables.centroid(cluster));
                 self.list(encoder, list, halves, &members, rows)
             },
-        );
-        let orders: Vec<Vec<u32>> = orders.into_iter().collect::<Result<_>>()?;
+        )?;
         let mut now = vec![0u32; members.external.len()];
         let ids = self.directory.members_of(cluster);
         orders.iter().flatten().zip(ids).for_each(|(&row, id)| now[row as usize] = id);

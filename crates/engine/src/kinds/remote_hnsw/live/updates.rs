@@ -9,6 +9,8 @@ use std::time::{Duration, Instant};
 use stratann_core::build::hash;
 use stratann_core::format::hnsw::SubHnsw;
 use stratann_core::remote_protocol::NewVector;
+use stratann_params::Given;
+use stratann_params::change::UpdateSettings;
 use stratann_storage::{Error, ErrorKind, Progress, Result};
 
 use super::group::GroupBuilder;
@@ -33,6 +35,14 @@ pub struct UpdateOptions {
     /// Updates that a thread makes side by side: one request asks for what all of them need. With 1 each update makes
     /// its own requests (to compare).
     pub batch: usize,
+}
+
+impl UpdateOptions {
+    /// Reads what a user gave.
+    pub fn read(given: &Given, new_ids: bool) -> UpdateOptions {
+        let settings: UpdateSettings = given.read();
+        UpdateOptions { new_ids, threads: settings.threads, batch: settings.batch as usize }
+    }
 }
 
 impl Default for UpdateOptions {
