@@ -31,10 +31,11 @@ from ._errors import (
     ServerError,
     WorkerError,
 )
-from ._index import Index, search_together
+from ._index import Index
 from ._open import open, open_memory
 from ._results import SearchResult
 from ._stratann import __version__
+from ._together import search_together
 
 __all__ = [
     "BudgetError",

@@ -23,7 +23,7 @@ def parameters(stage: str, given: dict[str, Any]) -> dict[str, Any]:
         raise KeywordError(_stratann.unknown(stage, str(kind), name, known))
     names = [name for name in _stratann.parameters(stage) if given.get(name) is not None]
     paths = {name: fixed(given[name]) for name in ("profile", "centroids") if name in names}
-    return {**{name: given[name] for name in names}, **paths}
+    return {**{name: _listed(given[name]) for name in names}, **paths}
 
 
 def search_parameters(given: dict[str, Any]) -> dict[str, Any]:
@@ -36,3 +36,10 @@ def search_parameters(given: dict[str, Any]) -> dict[str, Any]:
     if found.get("io") == "io_uring":
         found["io"] = "uring"
     return found
+
+
+def _listed(value: Any) -> Any:
+    """Returns several values as a list, and one as it is."""
+    if isinstance(value, np.ndarray):
+        return value.tolist()
+    return list(value) if isinstance(value, (tuple, range)) else value

@@ -116,7 +116,7 @@ def test_defaults_are_those_of_the_program(program, command, function):
             continue
         assert option in told, f"{command} has no --{option}"
         expected = told[option]
-        if default is None and name in ENGINE and expected is not None:
+        if default is None and name in ENGINE and expected is not None and "," not in expected:
             default = ENGINE[name]
         if isinstance(default, (list, tuple)):
             default = ",".join(str(x) for x in default)

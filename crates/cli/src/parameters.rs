@@ -124,6 +124,11 @@ fn arg(stages: &'static [Stage], option: &str, group: &GroupInfo, row: Row) -> A
 
 fn of_param(arg: Arg, option: &str, group: &GroupInfo, param: &'static Param) -> Arg {
     let arg = arg.required(param.is_required);
+    // What depends on the kind is checked when it is known.
+    let arg = match param.requires {
+        [other] if group.kinds_of(param).len() == IndexKind::ALL.len() => arg.requires(*other),
+        _ => arg,
+    };
     let arg = if group.option(param).is_some() { arg.long(option.to_string()) } else { arg };
     let arg = if let Some(short) = param.short { arg.short(short) } else { arg };
     let usual = group.usual(param);

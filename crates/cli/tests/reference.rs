@@ -268,7 +268,7 @@ const FUNCTIONS: [Function; 10] = [
         },
     },
     Function {
-        file: "python/stratann/_index.py",
+        file: "python/stratann/_together.py",
         name: "together",
         stage: Stage::Search,
         has: |param| !["k", "recall"].contains(&param.name) && param.places.contains(&Place::Folder),
@@ -361,7 +361,7 @@ fn documented(group: &GroupInfo, param: &Param, stage: Stage, indent: &str) -> S
 
 #[test]
 fn arguments_in_python_follow_from_the_table() {
-    for file in ["_build.py", "_open.py", "_index.py", "_client.py"] {
+    for file in ["_build.py", "_open.py", "_index.py", "_together.py", "_client.py"] {
         let path = format!("python/stratann/{file}");
         let mut text = std::fs::read_to_string(project().join(&path)).unwrap();
         for function in FUNCTIONS.iter().filter(|function| function.file == path) {

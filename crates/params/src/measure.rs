@@ -44,7 +44,8 @@ params! {
     pub struct OpenLoopSettings: Bench of [] {
         /// Mean arrival rate, queries per second; several values make one run each
         rate: Vec<f64> = Vec::new(),
-            { shown: "R", range: f64::MIN_POSITIVE..=1e6, places: &[Place::Servers], level: Level::Usual };
+            { shown: "R", range: f64::MIN_POSITIVE..=1e6, usual: "none", places: &[Place::Servers],
+              level: Level::Usual };
         /// Duration of the arrivals
         seconds: f64 = 10.0,
             { shown: "S", range: f64::MIN_POSITIVE..=1e6, places: &[Place::Servers], requires: &["rate"],

@@ -19,7 +19,8 @@ params! {
         /// `stratann tune` measures the curve again with your queries.
         recall: Option<f64> = None,
             { shown: "SHARE", range: f64::MIN_POSITIVE..=1.0, usual: "0.95", is_swept: true,
-              conflicts: &["search_list", "nprobe", "stop_slack"], also: &[Stage::Simulate, Stage::Bench], level: Level::Usual };
+              conflicts: &["search_list", "nprobe", "stop_slack"], also: &[Stage::Simulate, Stage::Bench],
+              level: Level::Usual };
         /// Length of the beam, instead of a recall (L in DiskANN, ef in HNSW); several values make one run each
         search_list: Option<u32> = None,
             { shown: "L", is_swept: true, kinds: &[DiskGraph, Flat], role: "effort",
@@ -58,7 +59,9 @@ params! {
         admission: Admission = Admission::Fixed,
             { places: Place::LOCAL, in_requests: false, level: Level::Research };
         /// I/O back end
-        io: IoName = IoName::Auto, { places: Place::LOCAL, in_requests: false, also: &[Stage::Serve, Stage::Bench, Stage::Doctor, Stage::Profile] };
+        io: IoName = IoName::Auto,
+            { places: Place::LOCAL, in_requests: false,
+              also: &[Stage::Serve, Stage::Bench, Stage::Doctor, Stage::Profile] };
         /// Make equal reads that are under way once
         merge: bool = true,
             { off: "Make each read, even while another query makes the same one (to compare)",

@@ -211,7 +211,10 @@ fn rows_are_whole() {
             assert!(is_off_named, "{}: only what is on has help for off", param.name);
             if param.is_optional && !matches!(param.of, Type::Choice(_)) && param.level == Level::Usual {
                 assert!(
-                    !param.usual.is_empty() || !param.requires.is_empty() || param.role == "effort",
+                    !param.usual.is_empty()
+                        || !param.requires.is_empty()
+                        || param.is_required
+                        || param.role == "effort",
                     "{}",
                     param.name
                 );

@@ -108,6 +108,7 @@ pub(crate) fn run(args: &Args, output: Output) -> Result<Verdict> {
     let given = &args.table.given;
     match args.searched.target()? {
         Target::Index { index, queries } => {
+            args.table.check(None, Place::Folder)?;
             let kind = Manifest::read(index)?.1.kind();
             args.table.check(kind, Place::Folder)?;
             sweep(given, &settings(given, kind)?, index, queries, output)
