@@ -64,7 +64,7 @@ test-build:
 # The same random cases for everybody; `make nightly` draws others.
 test-rust: test-build
 	PROPTEST_RNG_SEED=1 STRATANN_LEFT_OUT=$(LEFT_OUT) $(PYTHON) .ci/test_programs.py --workspace --exclude stratann-lab --locked
-	cargo test --workspace --exclude stratann-lab --locked --doc --quiet
+	env -u MAKEFLAGS cargo test --workspace --exclude stratann-lab --locked --doc --quiet
 
 # The laboratory compiles the crates below it once more, with the baselines: eight minutes, so it is no part of `test`.
 test-lab: test-extension ## The tests of the laboratory, of the baselines of kinds, and of the book's page about them
