@@ -3,15 +3,15 @@
 
 use alloc::vec::Vec;
 
-use stratann_kernel::codes::Table;
+use stratann_kernel::coder::CodeQuery;
 
 /// Candidates of one query, for a scorer of codes.
 #[derive(Clone, Copy, Debug)]
 pub struct CodeJob<'s> {
-    /// The query as its table was made from it: `dim` floats.
+    /// The query as it is prepared for codes: `dim` floats.
     pub query: &'s [f32],
-    /// Distances of the query to the centroids of the codebook.
-    pub table: &'s Table,
+    /// The query as codes are scored with it.
+    pub coded: &'s CodeQuery,
     /// Runs of ids: the first id and the number of ids of each.
     pub ranges: &'s [(u32, u32)],
     /// Single ids. They may repeat, and may be in the ranges.
@@ -84,11 +84,11 @@ pub struct RankScratch {
 /// `codes` are those of the ids from `first` on; other ids are left out.
 pub fn rank(job: &CodeJob<'_>, codes: &[u8], first: u32, scratch: &mut RankScratch, out: &mut Ranking) {
     out.nearest.clear();
-    let code_bytes = job.table.code_bytes().max(1);
+    let code_bytes = job.coded.code_bytes().max(1);
     let count = (codes.len() / code_bytes).min((u32::MAX - first) as usize) as u32;
     let RankScratch { cells, ids, distances, keys } = scratch;
     distinct_ids(job, (first, count), cells, ids);
-    job.table.distances(codes, ids, distances);
+    job.coded.distances(codes, ids, distances);
     select(ids, distances, (first, job.keep as usize), keys, &mut out.nearest);
     out.distinct = ids.len() as u64;
 }
@@ -203,6 +203,7 @@ mod tests {
     use alloc::collections::BTreeSet;
     use alloc::vec;
     use proptest::prelude::*;
+    use stratann_kernel::coder::Coder;
     use stratann_kernel::codes::{CENTROIDS, Codebook};
 
     fn codebook(ip: bool) -> Codebook {
@@ -227,9 +228,9 @@ mod tests {
             ids in prop::collection::vec(prop_oneof![0u32..500, Just(u32::MAX)], 0..300),
             keep in prop_oneof![0u32..5, 0u32..400], exclude in prop_oneof![Just(u32::MAX), 0u32..500], ip: bool,
         ) {
-            let mut table = Table::default();
-            table.set(&codebook(ip), &[0.3, -0.2, 0.9, 0.1, 0.0, -0.7], &mut vec![]);
-            let job = CodeJob { query: &[], table: &table, ranges: &ranges, ids: &ids, keep, exclude };
+            let mut coded = CodeQuery::default();
+            coded.set(&Coder::Learned(codebook(ip)), &[0.3, -0.2, 0.9, 0.1, 0.0, -0.7], &mut vec![]);
+            let job = CodeJob { query: &[], coded: &coded, ranges: &ranges, ids: &ids, keep, exclude };
             let (mut scratch, mut out) = (RankScratch::default(), Ranking { nearest: vec![(7, 7)], distinct: 1 });
             let count = codes.len() as u32 / 3;
             let all: BTreeSet<u32> = ranges
@@ -239,7 +240,7 @@ mod tests {
                 .filter(|&id| id >= first && id - first < count && id != exclude)
                 .collect();
             let mut plain: Vec<(u32, u32)> =
-                all.iter().map(|&id| (table.distance(&codes[3 * (id - first) as usize..]), id)).collect();
+                all.iter().map(|&id| (coded.distance(&codes[3 * (id - first) as usize..]), id)).collect();
             plain.sort_unstable();
             plain.truncate(keep as usize);
             // Twice, with what the first left.

@@ -7,6 +7,7 @@ use stratann_core::format::seeded_checksum;
 use stratann_core::kinds::{disk_graph, flat};
 use stratann_core::route::HeadGraph;
 use stratann_core::view::Base;
+use stratann_kernel::coder::Coder;
 use stratann_kernel::codes::Codebook;
 use stratann_kernel::{DType, Metric};
 
@@ -17,7 +18,7 @@ const NODES: u32 = 8;
 
 /// Parts of a small index with four blocks; block 3 has no head node and is led to by node 0 alone.
 struct Small {
-    codebook: Codebook,
+    coder: Coder,
     map: BlockMap,
     head: HeadGraph,
     blocks: Vec<u8>,
@@ -61,14 +62,19 @@ impl Small {
             first += count;
         }
         let head = HeadGraph { ids: vec![0, 3, 5], starts: vec![0; 4], neighbours: vec![] };
-        Small { codebook: Codebook::default(), map: BlockMap::from_counts(COUNTS).unwrap(), head, blocks }
+        Small {
+            coder: Coder::Learned(Codebook::default()),
+            map: BlockMap::from_counts(COUNTS).unwrap(),
+            head,
+            blocks,
+        }
     }
 
     fn index<'a>(&'a self, layout: &'a BlockLayout, codes: disk_graph::Codes<'a>) -> Blocks<'a> {
         let view = disk_graph::View {
             block: layout,
             blocks: COUNTS.len() as u32,
-            codebook: &self.codebook,
+            coder: &self.coder,
             codes,
             map: &self.map,
             code_error: 0.0,

@@ -2,6 +2,8 @@
 
 pub(crate) mod rotation;
 
+use stratann_kernel::bits::{BitCoder, CENTROIDS_MAX, Layout};
+use stratann_kernel::coder::Coder;
 use stratann_kernel::codes::{CENTROIDS, Codebook, nearest};
 use stratann_kernel::distance::block_dot_f32;
 use stratann_params::choices::CodeKind;
@@ -27,11 +29,16 @@ pub struct CodebookOptions {
 ///
 /// # Errors
 /// A number out of range.
-pub(crate) fn check_code_bytes(given: Option<usize>, dim: usize) -> Result<()> {
+pub(crate) fn check_code_bytes(given: Option<usize>, dim: usize, kind: CodeKind) -> Result<()> {
+    let of_bits = |bytes| Layout::within(dim, bytes, true).map_or(0, |layout| layout.code_bytes());
+    let (least, most) = match kind {
+        CodeKind::Bits => ((1..).find(|&bytes| of_bits(bytes) > 0).unwrap_or(dim), of_bits(usize::MAX / 8)),
+        _ => (1, dim),
+    };
     match given {
-        Some(bytes) if bytes == 0 || bytes > dim => {
-            Err(Error::bad_input(format!("--code-bytes is {bytes}; use 1 to {dim} for {dim} dimensions")))
-        }
+        Some(bytes) if bytes < least || bytes > most => Err(Error::bad_input(format!(
+            "--code-bytes is {bytes}; use {least} to {most} for {dim} dimensions"
+        ))),
         _ => Ok(()),
     }
 }
@@ -70,6 +77,10 @@ pub(crate) const fn training_bytes(dim: usize) -> u64 {
 /// Bytes of training independent of the sample: the matrices of the rotation with the packed parts of a product, and
 /// centroids.
 pub(crate) fn training_fixed_bytes(dim: usize, kind: CodeKind) -> u64 {
+    if kind == CodeKind::Bits {
+        // Centroids, as they are found and as they are placed, and products of a tile of rows with them.
+        return (4 * CENTROIDS_MAX * dim * 4) as u64;
+    }
     let (rotates, refines) = rotation_of(kind, dim);
     // The rotation is f32, all else f64: three matrices while it is refined (`rotation::refine`), two in a
     // decomposition.
@@ -113,6 +124,10 @@ impl Work {
 
 /// Seconds of training on `rows` of `dim` components with so many threads, on a current machine.
 pub(crate) fn training_seconds(rows: f64, dim: f64, options: &CodebookOptions, threads: f64) -> f64 {
+    if options.kind == CodeKind::Bits {
+        let pairs = rows.min(CENTROID_ROWS as f64) * CENTROIDS_MAX as f64 * CENTROID_ROUNDS as f64 * 1e-9;
+        return pairs * (PAIR_NS + dim * MULTIPLY_NS) / threads;
+    }
     let work = Work::of(rows, dim, options);
     (work.coarse_s + work.codes_s) / threads + work.decompositions_s
 }
@@ -127,7 +142,7 @@ fn rounds_of(options: &CodebookOptions, dim: usize, worth: usize) -> (usize, usi
 
 /// Whether there is a rotation, and whether it is refined.
 fn rotation_of(kind: CodeKind, dim: usize) -> (bool, bool) {
-    let rotates = kind != CodeKind::Pq;
+    let rotates = matches!(kind, CodeKind::Opq | CodeKind::ResidualOpq);
     (rotates, rotates && dim <= REFINED_DIM_MAX)
 }
 
@@ -182,6 +197,44 @@ pub fn train(
     }
     percent.reach(1.0)?;
     Ok(book)
+}
+
+/// Rows that the centroids of codes of bits are found with, at most, and rows of each at least.
+pub const CENTROID_ROWS: usize = 16_384;
+const ROWS_PER_CENTROID: usize = 24;
+/// Rounds of k-means for these centroids: only their places count, not the last bit of them.
+const CENTROID_ROUNDS: usize = 8;
+
+/// Makes the coder of codes of at most `code_bytes` bytes, whose centroids are those of `sample` (n × `dim`,
+/// row-major, f32). A small sample has no centroids but its mean.
+///
+/// `progress` advances by 100 in all.
+///
+/// # Errors
+/// Fewer bytes than a code needs; an interruption.
+pub fn bit_coder(
+    sample: &[f32],
+    dim: usize,
+    ip: bool,
+    (code_bytes, seed): (usize, u64),
+    progress: &dyn Progress,
+) -> Result<BitCoder> {
+    let rows = sample.len() / dim.max(1);
+    let count = (rows / ROWS_PER_CENTROID).min(CENTROIDS_MAX);
+    let layout = Layout::within(dim, code_bytes, count > 1).ok_or_else(|| {
+        Error::bad_input(format!("--code-bytes {code_bytes} is too small for {dim} dimensions"))
+    })?;
+    let mut sums = vec![0f64; dim];
+    for row in sample.chunks_exact(dim) {
+        sums.iter_mut().zip(row).for_each(|(sum, &x)| *sum += f64::from(x));
+    }
+    let centre: Vec<f32> = sums.iter().map(|sum| (sum / rows.max(1) as f64) as f32).collect();
+    let centroids = match count {
+        0 | 1 => Vec::new(),
+        _ => kmeans(sample, dim, count, CENTROID_ROUNDS, seed, progress)?,
+    };
+    progress.advance(100);
+    Ok(BitCoder::new(layout, seed, &centre, &centroids, ip))
 }
 
 /// Progress of the training, of 100.
@@ -335,16 +388,26 @@ fn encode_rotated_rows(book: &Codebook, rotated: &[f32], progress: &dyn Progress
 /// Encodes `rows` (n × `dim`, row-major, f32, not rotated) into `out` (n × `code_bytes`), in parallel.
 ///
 /// The code of a row depends neither on other rows nor on the machine. Surplus rows or codes are not changed.
-pub fn encode_rows(codebook: &Codebook, rows: &[f32], out: &mut [u8]) {
-    let (dim, size) = (codebook.dim, codebook.code_bytes());
+pub fn encode_rows(coder: &Coder, rows: &[f32], out: &mut [u8]) {
+    let (dim, size) = (coder.dim(), coder.code_bytes());
     if dim == 0 || size == 0 {
         return;
     }
     let tiles = out.chunks_mut(tile(dim) * size).zip(rows.chunks(tile(dim) * dim));
-    parallel::for_each(tiles, |(codes, rows)| {
-        let mut rotated = vec![0f32; rows.len()];
-        rotate_tile(codebook, rows, &mut rotated);
-        codebook.encode_rotated_rows(&mut rotated, codes, &mut Vec::new());
+    parallel::for_each(tiles, |(codes, rows)| match coder {
+        Coder::Bits(coder) => {
+            let mut placed = vec![0f32; dim];
+            for (row, code) in rows.chunks_exact(dim).zip(codes.chunks_exact_mut(size)) {
+                placed.copy_from_slice(row);
+                coder.place(&mut placed);
+                coder.encode(&mut placed, code);
+            }
+        }
+        Coder::Learned(codebook) => {
+            let mut rotated = vec![0f32; rows.len()];
+            rotate_tile(codebook, rows, &mut rotated);
+            codebook.encode_rotated_rows(&mut rotated, codes, &mut Vec::new());
+        }
     });
 }
 
@@ -424,11 +487,11 @@ fn fit_correction(book: &mut Codebook, sample: &[f32]) {
 }
 
 /// The root mean square length of vectors with these codes.
-pub(crate) fn root_mean_square_norm<'a>(codebook: &Codebook, codes: impl Iterator<Item = &'a [u8]>) -> f32 {
-    let mut decoded = vec![0f32; codebook.dim];
+pub(crate) fn root_mean_square_norm<'a>(coder: &Coder, codes: impl Iterator<Item = &'a [u8]>) -> f32 {
+    let mut decoded = vec![0f32; coder.dim()];
     let (mut sum, mut count) = (0f64, 0u32);
     for code in codes {
-        codebook.decode_rotated(code, &mut decoded);
+        coder.decode_rotated(code, &mut decoded);
         sum += decoded.iter().map(|x| f64::from(x * x)).sum::<f64>();
         count += 1;
     }
@@ -474,7 +537,7 @@ mod tests {
     fn mean_error(book: &Codebook, rows: &[f32]) -> f64 {
         let (dim, size) = (book.dim, book.code_bytes());
         let mut codes = vec![0u8; rows.len() / dim * size];
-        encode_rows(book, rows, &mut codes);
+        encode_rows(&Coder::Learned(book.clone()), rows, &mut codes);
         let (mut rotated, mut decoded) = (vec![0f32; dim], vec![0f32; dim]);
         let error = |(row, code): (&[f32], &[u8])| {
             book.rotate(row, &mut rotated);
@@ -521,7 +584,7 @@ mod tests {
             let book = trained(&sample, dim, &options(kind, 12));
             let rows = &sample[..300 * dim];
             let mut codes = vec![0u8; 300 * book.code_bytes()];
-            encode_rows(&book, rows, &mut codes);
+            encode_rows(&Coder::Learned(book.clone()), rows, &mut codes);
             let (mut table, mut out) = (Table::default(), Vec::new());
             let query = &sample[5000 * dim..5001 * dim];
             table.set(&book, query, &mut Vec::new());
@@ -547,7 +610,7 @@ mod tests {
             pool.install(|| {
                 let book = trained(&sample, dim, &options(CodeKind::ResidualOpq, 15));
                 let mut codes = vec![0u8; sample.len() / dim * book.code_bytes()];
-                encode_rows(&book, &sample, &mut codes);
+                encode_rows(&Coder::Learned(book.clone()), &sample, &mut codes);
                 (book, codes)
             })
         };
@@ -565,7 +628,7 @@ mod tests {
                 let book = trained(&sample, dim, &options(kind, code_bytes));
                 assert!(book.code_bytes() <= code_bytes.max(1), "{kind:?} {n} {dim} {code_bytes}");
                 let mut codes = vec![0u8; n * book.code_bytes()];
-                encode_rows(&book, &sample, &mut codes);
+                encode_rows(&Coder::Learned(book.clone()), &sample, &mut codes);
             }
             // Every row has its own centroid.
             let sample = rows(200, 4, 7);

@@ -5,7 +5,7 @@
 //! | `vN-blocks.bin` | blocks, see `stratann_core::format::block` |
 //! | `vN-codes.bin` | one code per node, in the order of ids; absent where blocks carry codes |
 //! | `vN-head-codes.bin` | instead of it one code per head node, in the order of `vN-head.bin` |
-//! | `vN-codebook.bin` | u32: dim, ip, lengths of arrays; f32: correction low, step; four arrays as named below |
+//! | `vN-codebook.bin` | u32: `u32::MAX`, dim, ip, bits, finer dimensions, dimensions with bits, whether codes have numbers, centroids n; u64: seed; f32, rotated: centre (dim), centroids less the centre (n × dim). One that was trained: u32: dim, ip, lengths of arrays; f32: correction low, step; four arrays as named below |
 //! | `vN-map.bin` | u16 per block: number of its nodes |
 //! | `vN-head.bin` | u32: head nodes h, edges e; then ids (h), starts (h + 1), neighbours (e) |
 //!
@@ -75,6 +75,8 @@ use stratann_core::format::posting_lists::PostingLists;
 use stratann_core::kinds::hybrid_ivf::SubLists;
 use stratann_core::place::Placement;
 use stratann_core::route::{HeadGraph, NavGraph};
+use stratann_kernel::bits::{BitCoder, CENTROIDS_MAX, Layout};
+use stratann_kernel::coder::Coder;
 use stratann_kernel::codes::Codebook;
 use stratann_storage::Error;
 use stratann_storage::names::FileName;
@@ -162,6 +164,66 @@ pub(crate) fn role(name: &str) -> Option<&'static str> {
 
 pub(crate) fn senseless(path: &Path) -> Error {
     Error::corrupt(format!("the content of {} makes no sense; build the index again", path.display()))
+}
+
+/// What a file of a coder begins with when it was not trained: no dimension is as large.
+const OF_BITS: u32 = u32::MAX;
+/// Bytes before the centre.
+const OF_BITS_HEAD: usize = 8 * 4 + 8;
+
+/// Bytes of a coder's file, which are those that it takes in memory.
+pub(crate) fn coder_bytes(coder: &Coder) -> u64 {
+    match coder {
+        // The signs of the rotation are floats.
+        Coder::Bits(coder) => {
+            (OF_BITS_HEAD + 4 * (4 * coder.centre().len() + coder.centroids().len())) as u64
+        }
+        Coder::Learned(codebook) => codebook_bytes(codebook),
+    }
+}
+
+pub(crate) fn encode_bit_coder(coder: &BitCoder) -> Vec<u8> {
+    let layout = coder.layout();
+    let head = [
+        layout.dim(),
+        usize::from(coder.is_ip()),
+        layout.bits(),
+        layout.finer(),
+        layout.coded(),
+        usize::from(layout.is_numbered()),
+        coder.centroids().len() / layout.dim(),
+    ];
+    let mut out = OF_BITS.to_le_bytes().to_vec();
+    head.iter().for_each(|&x| out.extend_from_slice(&(x as u32).to_le_bytes()));
+    out.extend_from_slice(&coder.seed().to_le_bytes());
+    out.extend_from_slice(bytemuck::cast_slice(coder.centre()));
+    out.extend_from_slice(bytemuck::cast_slice(coder.centroids()));
+    out
+}
+
+/// Reads a coder; `None` of a file that holds none.
+pub(crate) fn decode_coder(bytes: &[u8]) -> Option<Coder> {
+    if bytes.first_chunk().map(|first| u32::from_le_bytes(*first)) != Some(OF_BITS) {
+        return decode_codebook(bytes).map(Coder::Learned);
+    }
+    let (head, floats) = bytes.split_at_checked(OF_BITS_HEAD)?;
+    let word = |i: usize| head[4 * i..].first_chunk().map_or(0, |word| u32::from_le_bytes(*word) as usize);
+    let seed = u64::from_le_bytes(*head.last_chunk()?);
+    let [dim, ip, bits, finer, coded, numbered, centroids] = [1, 2, 3, 4, 5, 6, 7].map(word);
+    let layout = match coded < dim {
+        true => Layout::projected(dim, coded, numbered == 1),
+        false => Layout::new(dim, bits, finer, numbered == 1),
+    }?;
+    let is_layout = (layout.bits(), layout.finer(), layout.coded()) == (bits, finer, coded);
+    let most = if numbered == 1 { CENTROIDS_MAX } else { 0 };
+    let is_whole = centroids <= most && floats.len() == 4 * dim * (1 + centroids);
+    let mut centre: Vec<f32> = floats.as_chunks::<4>().0.iter().map(|x| f32::from_le_bytes(*x)).collect();
+    let is_sound = is_layout && is_whole && ip <= 1 && numbered <= 1 && centre.iter().all(|x| x.is_finite());
+    if !is_sound {
+        return None;
+    }
+    let centroids = centre.split_off(dim);
+    Some(Coder::Bits(BitCoder::of_rotated(layout, seed, centre, centroids, ip == 1)))
 }
 
 pub(crate) fn codebook_bytes(c: &Codebook) -> u64 {
@@ -389,6 +451,31 @@ impl Words<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn coders_of_bits_are_read_back_and_damaged_ones_refused() {
+        let layout = Layout::new(5, 2, 3, true).unwrap();
+        let (centre, centroids) = ([1.0, 2.0, -3.0, 0.5, 4.0], [0.5; 10]);
+        let coder = BitCoder::new(layout, 1 << 40, &centre, &centroids, true);
+        let bytes = encode_bit_coder(&coder);
+        assert_eq!(decode_coder(&bytes), Some(Coder::Bits(coder)));
+        for cut in 0..bytes.len() {
+            assert_eq!(decode_coder(&bytes[..cut]), None);
+        }
+        let with = |at: usize, byte: u8| {
+            let mut bytes = bytes.clone();
+            bytes[at] = byte;
+            decode_coder(&bytes)
+        };
+        // A dimension more, a foreign metric, no bits, more finer dimensions than there are, centroids without numbers, more
+        // of them.
+        for (at, byte) in [(4, 6), (8, 2), (12, 0), (16, 5), (24, 0), (28, 3)] {
+            assert_eq!(with(at, byte), None, "byte {at}");
+        }
+        let mut no_number = bytes.clone();
+        no_number[OF_BITS_HEAD..OF_BITS_HEAD + 4].copy_from_slice(&f32::NAN.to_le_bytes());
+        assert_eq!(decode_coder(&no_number), None);
+    }
 
     #[test]
     fn small_files_come_back_and_refuse_nonsense() {

@@ -25,7 +25,8 @@ use stratann_engine::search::{Answers, Effort, SearchOptions};
 use stratann_engine::{DType, Metric, verify};
 #[cfg(feature = "lab")]
 use stratann_engine::{index::OpenBaselines, kinds::options::Baseline};
-use stratann_kernel::codes::{Codebook, Table};
+use stratann_kernel::coder::{CodeQuery, Coder};
+use stratann_kernel::codes::Codebook;
 use stratann_storage::tier::MemoryTier;
 use stratann_storage::{ErrorKind, Quiet};
 use stratann_testing::{Need, leave_out};
@@ -399,11 +400,11 @@ fn a_gpu_that_fails_is_left_alone_and_every_query_is_answered() {
 fn check_early_table(index: &Index, codebook: &Codebook, codes: &[u8], early_tables: bool) {
     let scorer = index.codes_and_scorer().unwrap().scorer;
     let query = vec![0.25; codebook.dim];
-    let mut table = Table::default();
-    table.set(codebook, &query, &mut Vec::new());
+    let mut coded = CodeQuery::default();
+    coded.set(&Coder::Learned(codebook.clone()), &query, &mut Vec::new());
     let (ranges, ids) = ([(3, 500)], [1, 1, 9, 700]);
     let job =
-        CodeJob { query: &query, table: &table, ranges: &ranges, ids: &ids, keep: 50, exclude: u32::MAX };
+        CodeJob { query: &query, coded: &coded, ranges: &ranges, ids: &ids, keep: 50, exclude: u32::MAX };
     let report = || index.scorer_report().unwrap().gpu.unwrap();
     let early = scorer.begin_table(&query);
     assert_eq!(early.is_some(), early_tables);

@@ -11,6 +11,8 @@
 #[cfg(not(target_endian = "little"))]
 compile_error!("StratANN's files and kernels are little-endian");
 
+pub mod bits;
+pub mod coder;
 pub mod codes;
 pub mod columns;
 pub mod distance;

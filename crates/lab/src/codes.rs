@@ -69,7 +69,7 @@ pub(crate) fn run(args: &Args, output: Output) -> Result<Verdict> {
     rounds.sort_by(|a, b| a.rank_ns.total_cmp(&b.rank_ns));
     let middle = rounds[rounds.len() / 2];
     let each_us = |ns: f64| ns / 1000.0 / queries.count().max(1) as f64;
-    let code_bytes = index.view().kind.gpu_ivf().map_or(0, |own| own.codebook.code_bytes());
+    let code_bytes = index.view().kind.gpu_ivf().map_or(0, |own| own.coder.code_bytes());
     let document = Document {
         index: Named(&args.index),
         queries: queries.count(),
@@ -131,7 +131,7 @@ fn round(args: &Args, index: &Index, rows: &[u8]) -> Result<Round> {
         let ids: Vec<u32> = (0..ranking.distinct as u32).collect();
         let (Some(job), Some(own)) = (scratch.code_job(&view), view.kind.gpu_ivf()) else { continue };
         taken_ns();
-        job.table.distances(own.codes, &ids, &mut distances);
+        job.coded.distances(own.codes, &ids, &mut distances);
         sum.scan_ns += taken_ns();
     }
     Ok(sum)

@@ -4,6 +4,7 @@
 mod ablation;
 mod codes;
 mod cost;
+mod rank;
 
 use std::process::ExitCode;
 
@@ -32,7 +33,8 @@ struct Cli {
 const OVERVIEW: &str = "\
 Studies of the techniques of StratANN, for those who compare or change them.
 
-`ablation` measures each technique of a kind on your vectors, `codes` the ranking of codes, `cost` what systems cost.
+`ablation` measures each technique of a kind on your vectors, `codes` the ranking of codes, `rank` how
+well codes rank vectors, `cost` what systems cost.
 All commands of `stratann` are here as well.";
 
 #[derive(clap::Subcommand)]
@@ -40,6 +42,7 @@ enum LabCommand {
     Ablation(Box<ablation::Args>),
     Codes(codes::Args),
     Cost(cost::Args),
+    Rank(rank::Args),
     #[command(flatten)]
     Product(Box<Command>),
 }
@@ -54,6 +57,7 @@ impl CommandLine for Cli {
             LabCommand::Ablation(args) => ablation::run(&args, output),
             LabCommand::Codes(args) => codes::run(&args, output),
             LabCommand::Cost(args) => cost::run(&args, output),
+            LabCommand::Rank(args) => rank::run(&args, output),
             LabCommand::Product(command) => command.run(output, Cli::command),
         }
     }

@@ -58,7 +58,8 @@ params! {
         ///
         /// Larger codes need fewer reads: raise this first when RAM is left, lower it first when RAM is short.
         code_bytes: Option<usize> = None,
-            { shown: "BYTES", usual: "max(32, dimensions / 4)", level: Level::Usual };
+            { shown: "BYTES", level: Level::Usual,
+              usual: "max(32, dimensions / 4); of bits 2 a dimension, and 5 bytes" };
         /// Compression of the codes
         code_kind: CodeKind = CodeKind::ResidualOpq;
         /// Place of the codes during searches
@@ -167,9 +168,12 @@ fn usual_code_bytes(dim: usize) -> usize {
 }
 
 impl GraphOptions {
-    /// Bytes of a code for vectors of `dim` components.
+    /// Bytes of a code for vectors of `dim` components, at most.
     pub fn code_bytes(&self, dim: usize) -> usize {
-        self.code_bytes.unwrap_or_else(|| usual_code_bytes(dim)).min(dim)
+        match self.code_kind {
+            CodeKind::Bits => self.code_bytes.unwrap_or_else(|| dim.div_ceil(4) + 5),
+            _ => self.code_bytes.unwrap_or_else(|| usual_code_bytes(dim)).min(dim),
+        }
     }
 }
 

@@ -49,6 +49,8 @@ choices! {
         Opq = "opq",
         /// Product quantisation of the residual to a coarse centroid, after a learned rotation
         ResidualOpq = "residual-opq",
+        /// Some bits of each dimension after a random rotation, without training
+        Bits = "bits",
     }
 }
 

@@ -71,7 +71,7 @@ impl BoundEstimator {
             metric: base.metric,
             bounds,
             slack,
-            table_error: query.table.error_max(),
+            table_error: query.coded.error_max(),
             query_norm: query.norm * (1.0 + ROUNDING),
             inverse_root_dim: 1.0 / sqrt(base.dim as f32),
         }

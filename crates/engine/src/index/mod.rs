@@ -213,7 +213,7 @@ impl Index {
     pub fn codes_and_scorer(&self) -> Option<ScoredCodes<'_>> {
         let view = self.view();
         let own = view.kind.gpu_ivf()?;
-        Some(ScoredCodes { codebook: own.codebook, codes: own.codes, scorer: self.kind.scorer()? })
+        Some(ScoredCodes { codebook: own.coder.learned()?, codes: own.codes, scorer: self.kind.scorer()? })
     }
 
     /// Blocks of the index as they are checked; `None` for a kind without.

@@ -58,7 +58,7 @@ fn assign(source: &Source<'_>, cells: usize, sample: usize, seed: u64) -> Result
     if cells >= source.len() {
         return Ok((0..source.len()).map(|b| b as u16).collect());
     }
-    let dim = source.codebook.dim;
+    let dim = source.coder.dim();
     let sample = source.sample(sample)?;
     let centroids = kmeans::kmeans(&sample, dim, cells, ITERATIONS, seed, source.progress)?;
     drop(sample);

@@ -42,7 +42,7 @@ pub(super) fn balanced_kmeans(
     sample: usize,
     seed: u64,
 ) -> Result<Vec<u8>> {
-    let dim = source.codebook.dim;
+    let dim = source.coder.dim();
     let sample = source.sample(sample)?;
     let mut groups = Balanced::train(&sample, dim, servers, ITERATIONS, seed, source.progress)?;
     drop(sample);

@@ -286,7 +286,7 @@ fn building(index: &Path, manifest: &Manifest, options: &PartitionOptions) -> Re
     let share = |key: &str| value(key)?.as_f64().ok_or_else(|| missing(key));
     let flag = |key: &str| value(key)?.as_bool().ok_or_else(|| missing(key));
     let given = |key: &str| manifest.build.get(key).and_then(|n| n.as_u64()).map(|n| n as usize);
-    let kinds = [CodeKind::Pq, CodeKind::Opq, CodeKind::ResidualOpq];
+    let kinds = CodeKind::ALL;
     let code_kind = value("code_kind")?.as_str().unwrap_or("");
     let named = |kind: &&CodeKind| format!("{kind:?}").to_lowercase() == code_kind;
     let own = GraphOptions {

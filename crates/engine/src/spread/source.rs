@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use stratann_core::format::block::{self, Block, BlockLayout};
 use stratann_core::format::block_map::BlockMap;
-use stratann_kernel::codes::Codebook;
+use stratann_kernel::coder::Coder;
 use stratann_storage::data_file::{open_file, read_file};
 use stratann_storage::{Error, Progress, Result};
 
@@ -21,7 +21,7 @@ pub(super) const CHUNK_BYTES: usize = 2 << 20;
 /// A finished `disk-graph`, read from its folder and never changed.
 pub(super) struct Source<'a> {
     pub(super) manifest: Manifest,
-    pub(super) codebook: Codebook,
+    pub(super) coder: Coder,
     /// Nodes of each block.
     pub(super) counts: Vec<u16>,
     map: BlockMap,
@@ -56,8 +56,8 @@ impl<'a> Source<'a> {
         let carried = shape.code_bytes > 0;
         let role = if carried { files::BLOCKS } else { files::CODES };
         let (blocks, codes_path) = (path(files::BLOCKS)?, path(role)?);
-        let codebook = files::decode_codebook(&read(files::CODEBOOK)?)
-            .filter(|c| c.dim == manifest.dim)
+        let coder = files::decode_coder(&read(files::CODEBOOK)?)
+            .filter(|coder| coder.dim() == manifest.dim)
             .ok_or_else(|| path(files::CODEBOOK).map_or_else(|e| e, |p| files::senseless(&p)))?;
         let bytes = read(files::MAP)?;
         let map = files::decode_map(&bytes)
@@ -66,16 +66,16 @@ impl<'a> Source<'a> {
         let counts = bytes.chunks_exact(2).map(|c| u16::from_le_bytes([c[0], c[1]])).collect();
         let codes = open_file(&codes_path, manifest.file(role)?.1)?;
         let fits = match carried {
-            true => shape.code_bytes == codebook.code_bytes(),
+            true => shape.code_bytes == coder.code_bytes(),
             false => {
-                let wanted = manifest.rows * codebook.code_bytes() as u64;
+                let wanted = manifest.rows * coder.code_bytes() as u64;
                 manifest.file(files::CODES)?.1.bytes == wanted
             }
         };
         if !fits {
             return Err(files::senseless(&codes_path));
         }
-        Ok(Source { manifest, codebook, counts, map, shape, blocks, codes, codes_path, progress })
+        Ok(Source { manifest, coder, counts, map, shape, blocks, codes, codes_path, progress })
     }
 
     /// Number of blocks.
@@ -153,7 +153,7 @@ impl<'a> Source<'a> {
 
     /// Means of the decoded codes of blocks, in the codes' rotated space: `spans.len()` × dim. The spans ascend.
     pub(super) fn means(&self, spans: &[Span], out: &mut [f32]) -> Result<()> {
-        let (size, dim) = (self.codebook.code_bytes(), self.codebook.dim);
+        let (size, dim) = (self.coder.code_bytes(), self.coder.dim());
         // Neighbours in the file are read together.
         const TOGETHER: usize = 64;
         parallel::try_map_with(
@@ -168,7 +168,7 @@ impl<'a> Source<'a> {
                     for (span, out) in spans.iter().zip(out.chunks_exact_mut(dim)) {
                         let (own, others) = rest.split_at(usize::from(span.1) * size);
                         rest = others;
-                        mean(&self.codebook, own, row, out);
+                        mean(&self.coder, own, row, out);
                     }
                 }
                 Ok(())
@@ -180,7 +180,7 @@ impl<'a> Source<'a> {
     /// The codes of the nodes of blocks that follow one another.
     fn read_codes(&self, spans: &[Span], out: &mut Vec<u8>) -> Result<()> {
         let failed = |e: std::io::Error| Error::io("reading", &self.codes_path, &e);
-        let size = self.codebook.code_bytes();
+        let size = self.coder.code_bytes();
         if self.shape.code_bytes == 0 {
             let nodes: usize = spans.iter().map(|s| usize::from(s.1)).sum();
             out.resize(nodes * size, 0u8);
@@ -210,7 +210,7 @@ impl<'a> Source<'a> {
         stage: &str,
         mut visit: impl FnMut(usize, &[f32]) -> Result<()>,
     ) -> Result<()> {
-        let dim = self.codebook.dim;
+        let dim = self.coder.dim();
         let per_chunk = means_per_chunk(dim);
         self.progress.stage(stage, self.len() as u64, "blocks");
         let (mut spans, mut means) = (Vec::with_capacity(per_chunk), vec![0f32; per_chunk * dim]);
@@ -232,7 +232,7 @@ impl<'a> Source<'a> {
         let count = count.min(self.len());
         let is_drawn = |b: usize| (b + 1) * count / self.len() > b * count / self.len();
         let spans: Vec<Span> = self.spans().enumerate().filter(|(b, _)| is_drawn(*b)).map(|s| s.1).collect();
-        let mut out = vec![0f32; spans.len() * self.codebook.dim];
+        let mut out = vec![0f32; spans.len() * self.coder.dim()];
         self.means(&spans, &mut out)?;
         Ok(out)
     }
@@ -244,12 +244,12 @@ pub(super) fn means_per_chunk(dim: usize) -> usize {
 }
 
 /// The mean of what `codes` stand for.
-fn mean(codebook: &Codebook, codes: &[u8], row: &mut [f32], out: &mut [f32]) {
+fn mean(coder: &Coder, codes: &[u8], row: &mut [f32], out: &mut [f32]) {
     out.fill(0.0);
-    let codes = codes.chunks_exact(codebook.code_bytes());
+    let codes = codes.chunks_exact(coder.code_bytes());
     let share = 1.0 / codes.len().max(1) as f32;
     for code in codes {
-        codebook.decode_rotated(code, row);
+        coder.decode_rotated(code, row);
         out.iter_mut().zip(row.iter()).for_each(|(o, &x)| *o += x * share);
     }
 }

@@ -8,7 +8,7 @@ use stratann_params::choices::CodeKind;
 
 use serde::{Deserialize, Serialize};
 use stratann_kernel::Metric;
-use stratann_kernel::codes::Codebook;
+use stratann_kernel::coder::Coder;
 use stratann_kernel::distance::l2_f32;
 use stratann_storage::output::AtomicFile;
 use stratann_storage::{Error, Result, input};
@@ -16,7 +16,7 @@ use stratann_storage::{Error, Result, input};
 use super::plan::CODEBOOK_SAMPLE;
 use super::space::Space;
 use super::tables::{read_table, write_table};
-use crate::codebook::{self, CodebookOptions};
+use crate::codebook::{self, CENTROID_ROWS, CodebookOptions};
 use crate::dataset::Scan;
 use crate::files;
 use crate::stages::build::{self, Build, IDS};
@@ -48,21 +48,32 @@ impl CodeErrors {
     }
 }
 
-/// Trains a codebook with codes of at most this many bytes on a sample, and writes it. Returns the bytes of a code.
-pub(crate) fn train_codebook(
+/// Makes the coder of codes of at most this many bytes, and writes it. Returns the bytes of a code.
+///
+/// # Errors
+/// Rows that cannot be read, an interruption.
+pub(crate) fn make_coder(
     build: &Build<'_>,
     (code_bytes, kind): (usize, CodeKind),
     space: &Space,
     scan: &Scan,
 ) -> Result<usize> {
-    let shape = build.base.shape();
-    let wanted = build.plan.codebook_sample.min(CODEBOOK_SAMPLE);
-    build.progress.stage("training the codebook", 100, "%");
-    let sample = space.code_sample(build.base, scan, wanted, build.options.seed)?;
-    let options = CodebookOptions { code_bytes, kind, iterations: ITERATIONS, seed: build.options.seed };
+    let (dim, seed) = (build.base.shape().dim, build.options.seed);
     let ip = build.options.metric == Metric::Ip;
-    let trained = codebook::train(sample, shape.dim, ip, &options, build.progress)?;
-    write_table(&build.file(files::CODEBOOK), &files::encode_codebook(&trained))?;
+    let path = build.file(files::CODEBOOK);
+    let wanted = build.plan.codebook_sample.min(CODEBOOK_SAMPLE);
+    if kind == CodeKind::Bits {
+        build.progress.stage("finding centroids for codes", 100, "%");
+        let sample = space.code_sample(build.base, scan, wanted.min(CENTROID_ROWS), seed)?;
+        let coder = codebook::bit_coder(&sample, dim, ip, (code_bytes, seed), build.progress)?;
+        write_table(&path, &files::encode_bit_coder(&coder))?;
+        return Ok(coder.layout().code_bytes());
+    }
+    build.progress.stage("training the codebook", 100, "%");
+    let sample = space.code_sample(build.base, scan, wanted, seed)?;
+    let options = CodebookOptions { code_bytes, kind, iterations: ITERATIONS, seed };
+    let trained = codebook::train(sample, dim, ip, &options, build.progress)?;
+    write_table(&path, &files::encode_codebook(&trained))?;
     Ok(trained.code_bytes())
 }
 
@@ -74,24 +85,24 @@ pub(crate) fn run(
     scan: &Scan,
     id_of_row: &[u32],
 ) -> Result<f32> {
-    let codebook = build::read_codebook(&build.file(files::CODEBOOK))?;
+    let coder = build::read_coder(&build.file(files::CODEBOOK))?;
     build.progress.stage("encoding", build.base.shape().rows, "rows");
     let mut errors = Vec::new();
-    if held_at_a_time(build, scan, codebook.code_bytes()) < scan.rows {
+    if held_at_a_time(build, scan, coder.code_bytes()) < scan.rows {
         for part in 0..build.parts().count() {
             errors.push(encode_part(build, space, scan, part)?);
         }
-        join_parts(build, target, scan, id_of_row, codebook.code_bytes())?;
+        join_parts(build, target, scan, id_of_row, coder.code_bytes())?;
         remove_parts(build);
         return Ok(CodeErrors::mean(errors));
     }
-    let mut by_id = ById::new(codebook.code_bytes(), 0..scan.rows, id_of_row);
+    let mut by_id = ById::new(coder.code_bytes(), 0..scan.rows, id_of_row);
     for part in 0..build.parts().count() {
         let mut take = |first, codes: &[u8]| {
             by_id.put(first, codes);
             Ok(())
         };
-        errors.push(encode(build, space, scan, &codebook, part, &mut take)?);
+        errors.push(encode(build, space, scan, &coder, part, &mut take)?);
     }
     write_table(target, &by_id.codes)?;
     Ok(CodeErrors::mean(errors))
@@ -108,16 +119,16 @@ fn part_name(part: usize) -> String {
 
 /// Encodes a part and writes its codes by row.
 pub(crate) fn encode_part(build: &Build<'_>, space: &Space, scan: &Scan, part: usize) -> Result<CodeErrors> {
-    let codebook = build::read_codebook(&build.file(files::CODEBOOK))?;
+    let coder = build::read_coder(&build.file(files::CODEBOOK))?;
     let mut out = AtomicFile::create(&build.partial.path(&part_name(part)))?;
-    let errors = encode(build, space, scan, &codebook, part, &mut |_, codes| out.write(codes))?;
+    let errors = encode(build, space, scan, &coder, part, &mut |_, codes| out.write(codes))?;
     out.commit()?;
     Ok(errors)
 }
 
 /// Writes all codes by id to `target`, after every part was written by row.
 pub(crate) fn join(build: &Build<'_>, target: &Path, scan: &Scan) -> Result<()> {
-    let size = build::read_codebook(&build.file(files::CODEBOOK))?.code_bytes();
+    let size = build::read_coder(&build.file(files::CODEBOOK))?.code_bytes();
     let id_of_row: Vec<u32> = read_table(&build.partial.path(IDS))?;
     join_parts(build, target, scan, &id_of_row, size)
 }
@@ -190,15 +201,15 @@ fn encode(
     build: &Build<'_>,
     space: &Space,
     scan: &Scan,
-    codebook: &Codebook,
+    coder: &Coder,
     part: usize,
     take: &mut dyn FnMut(u64, &[u8]) -> Result<()>,
 ) -> Result<CodeErrors> {
     let shape = build.base.shape();
-    let size = codebook.code_bytes();
+    let size = coder.code_bytes();
     let chunk = ((1 << 20) / (shape.dim * 4)).clamp(1, 4096);
     let (mut bytes, mut wide, mut made) = (Vec::new(), Vec::new(), Vec::new());
-    let mut look = Look::new(codebook);
+    let mut look = Look::new(coder);
     let rows = build.parts().rows_of(part);
     for first in rows.clone().step_by(chunk) {
         build.progress.check_interrupted()?;
@@ -208,7 +219,7 @@ fn encode(
         made.resize(count * size, 0u8);
         let each = bytes.chunks_exact(shape.row_bytes()).zip(wide.chunks_exact_mut(shape.dim));
         each.for_each(|(row, out)| space.code_floats(row, out));
-        codebook::encode_rows(codebook, &wide, &mut made);
+        codebook::encode_rows(coder, &wide, &mut made);
         let live = build.live(scan, first..first + count as u64);
         for row in live.step_by(LOOKED_AT) {
             let at = (row - first) as usize;
@@ -222,21 +233,21 @@ fn encode(
 
 /// Compares vectors with their codes.
 struct Look<'a> {
-    codebook: &'a Codebook,
+    coder: &'a Coder,
     rotated: Vec<f32>,
     decoded: Vec<f32>,
     errors: CodeErrors,
 }
 
 impl Look<'_> {
-    fn new(codebook: &Codebook) -> Look<'_> {
-        let zeros = vec![0.0; codebook.dim];
-        Look { codebook, rotated: zeros.clone(), decoded: zeros, errors: CodeErrors::default() }
+    fn new(coder: &Coder) -> Look<'_> {
+        let zeros = vec![0.0; coder.dim()];
+        Look { coder, rotated: zeros.clone(), decoded: zeros, errors: CodeErrors::default() }
     }
 
     fn at(&mut self, row: &[f32], code: &[u8]) {
-        self.codebook.rotate(row, &mut self.rotated);
-        self.codebook.decode_rotated(code, &mut self.decoded);
+        self.coder.rotate(row, &mut self.rotated);
+        self.coder.decode_rotated(code, &mut self.decoded);
         self.errors.sum += f64::from(l2_f32(&self.rotated, bytemuck::cast_slice(&self.decoded)));
         self.errors.count += 1;
     }

@@ -94,6 +94,9 @@ impl Size {
 
     /// Encoding all rows.
     pub(crate) fn encoding_s(&self, kind: CodeKind) -> f64 {
+        if kind == CodeKind::Bits {
+            return self.shared_s(self.rows * self.dim * BITS_NS);
+        }
         let centroids = if kind == CodeKind::ResidualOpq { 5.0 } else { 1.0 } * 256.0;
         self.shared_s(self.rows * self.dim * (centroids + self.dim) * ENCODING_NS)
     }
@@ -108,6 +111,8 @@ impl Size {
 /// Nanoseconds on a current processor: of a byte of the scan, and of a multiplication while rows are encoded.
 const SCAN_NS: f64 = 0.5;
 const ENCODING_NS: f64 = 0.05;
+/// Nanoseconds of a component that becomes some bits: the steps that are tried.
+const BITS_NS: f64 = 20.0;
 
 #[cfg(test)]
 mod tests {

@@ -118,12 +118,24 @@ impl Space {
         count: usize,
         seed: u64,
     ) -> Result<Vec<f32>> {
+        let mut out = Vec::with_capacity(count.min(reader.shape().rows as usize) * self.dim);
+        self.sampled(reader, scan, (count, seed), |row| out.extend_from_slice(row))?;
+        Ok(out)
+    }
+
+    /// Passes about `count` rows as they are encoded, evenly sampled by the seed; at least one.
+    fn sampled(
+        &self,
+        reader: &Reader,
+        scan: &Scan,
+        (count, seed): (usize, u64),
+        mut take: impl FnMut(&[f32]),
+    ) -> Result<()> {
         let rows = reader.shape().rows;
         let stride = (rows / count.max(1) as u64).max(1);
-        let mut out = Vec::with_capacity(count.min(rows as usize) * self.dim);
-        let mut row = Vec::new();
-        let mut start = 0;
-        while start < rows {
+        let (mut row, mut wide) = (Vec::new(), vec![0f32; self.dim]);
+        let (mut start, mut taken) = (0, 0);
+        while start < rows && taken < count {
             // One row per stretch: an even sample, read in order.
             let pick = start + hash(seed, 5, start) % stride.min(rows - start);
             start += stride;
@@ -131,19 +143,16 @@ impl Space {
                 continue;
             }
             reader.read_rows(pick, 1, &mut row)?;
-            let at = out.len();
-            out.resize(at + self.dim, 0f32);
-            self.code_floats(&row, &mut out[at..]);
-            if out.len() / self.dim >= count {
-                break;
-            }
+            self.code_floats(&row, &mut wide);
+            take(&wide);
+            taken += 1;
         }
-        if out.is_empty() {
+        if taken == 0 {
             reader.read_rows(first_live(scan), 1, &mut row)?;
-            out.resize(self.dim, 0f32);
-            self.code_floats(&row, &mut out);
+            self.code_floats(&row, &mut wide);
+            take(&wide);
         }
-        Ok(out)
+        Ok(())
     }
 
     /// Converts a row to this space, as bytes. `floats` is scratch of `point_dim` components.

@@ -41,9 +41,9 @@ fn score_head_nodes(cx: &mut StepContext<'_, DiskGraph>, beam: &mut Beam) {
             ids.clear();
             let id = |&h: &u32| graph.head.ids.get(h as usize).copied().unwrap_or(u32::MAX);
             ids.extend(head_nodes.iter().map(id));
-            query.table.distances(codes, ids, distances);
+            query.coded.distances(codes, ids, distances);
         }
-        Codes::Head(codes) => query.table.distances(codes, head_nodes, distances),
+        Codes::Head(codes) => query.coded.distances(codes, head_nodes, distances),
     }
     cx.q.stats.code_comparisons += head_nodes.len() as u64;
     for (&head, &distance) in head_nodes.iter().zip(distances.iter()) {

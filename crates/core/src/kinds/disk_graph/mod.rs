@@ -11,7 +11,7 @@ mod wire;
 
 use alloc::vec::Vec;
 
-use stratann_kernel::codes::Codebook;
+use stratann_kernel::coder::Coder;
 
 use crate::access::{CodedQuery, ExpectedDistances, blocks};
 use crate::check::{Blocks, Links};
@@ -38,8 +38,8 @@ pub struct View<'a> {
     pub block: &'a block::BlockLayout,
     /// Number of blocks.
     pub blocks: u32,
-    /// Codebook of the codes.
-    pub codebook: &'a Codebook,
+    /// How vectors are encoded.
+    pub coder: &'a Coder,
     /// Place of the codes of nodes.
     pub codes: Codes<'a>,
     /// Block of each node.
@@ -194,8 +194,8 @@ impl Kind for DiskGraph {
 
     fn prepare(base: &Base<'_>, view: &View<'_>, query: &[u8], scratch: &mut Scratch) {
         scratch.visited.clear(base.nodes);
-        scratch.query.set(base, view.codebook, query);
-        scratch.expected = ExpectedDistances::new(base, view.code_error, view.vector_norm);
+        scratch.query.set(base, view.coder, query);
+        scratch.expected = ExpectedDistances::new(base, view.coder, view.code_error, view.vector_norm);
     }
 
     fn step(cx: &mut StepContext<'_, Self>, arrived: Ordered<'_>) {

@@ -30,7 +30,7 @@ pub(crate) fn rescore(cx: &mut StepContext<'_, DiskGraph>) {
     // A state from outside may name nodes that do not exist; they are scored as the last node.
     let last = cx.base.nodes.saturating_sub(1);
     cx.scratch.ids.extend(cx.own.beam.entries().iter().map(|c| c.id.min(last)));
-    cx.scratch.query.table.distances(codes, &cx.scratch.ids, &mut cx.scratch.distances);
+    cx.scratch.query.coded.distances(codes, &cx.scratch.ids, &mut cx.scratch.distances);
     cx.own.beam.rescore(&cx.scratch.distances);
     cx.scratch.visited.keep_new(&mut cx.scratch.ids);
     cx.q.stats.rescored += cx.scratch.ids.len() as u64;
@@ -70,19 +70,19 @@ pub(crate) fn expand_block(cx: &mut StepContext<'_, DiskGraph>, block: &Block<'_
 /// Scores the nodes of a block by their codes. `None` when the block's codes are inconsistent.
 fn score_own(view: &View<'_>, scratch: &mut Scratch, block: &Block<'_>) -> Option<()> {
     let Scratch { ids, coded, query, distances, .. } = scratch;
-    let table = &query.table;
+    let of_query = &query.coded;
     let first = block.first_id();
     ids.clear();
     match view.codes {
         Codes::All(codes) => {
             ids.extend((0..block.count() as u32).map(|slot| first.wrapping_add(slot)));
-            table.distances(codes, ids, distances);
+            of_query.distances(codes, ids, distances);
         }
         Codes::Head(_) => {
             block.coded_ids(coded)?;
             let own = coded.partition_point(|&id| id < first) as u32;
             ids.extend(own..own + block.count() as u32);
-            table.distances(block.codes(), ids, distances);
+            of_query.distances(block.codes(), ids, distances);
         }
     }
     Some(())
@@ -104,20 +104,20 @@ fn claim(cx: &mut StepContext<'_, DiskGraph>, distance: u32, id: u32) -> bool {
 /// codes are in the block, [`score_own`] has read whose they are. `None` when the adjacency list is inconsistent.
 fn offer_neighbours(cx: &mut StepContext<'_, DiskGraph>, block: &Block<'_>, slot: usize) -> Option<()> {
     let Scratch { ids, coded, ranks, visited, query, distances, .. } = &mut *cx.scratch;
-    let table = &query.table;
+    let of_query = &query.coded;
     ids.clear();
     match cx.view.codes {
         Codes::All(codes) => {
             block.neighbours(slot, ids)?;
             cx.q.stats.repeats += visited.keep_new(ids) as u64;
-            table.distances(codes, ids, distances);
+            of_query.distances(codes, ids, distances);
         }
         Codes::Head(_) => {
             ranks.clear();
             block.ranks(slot, ranks)?;
             cx.q.stats.repeats += visited.keep_new_of(coded, ranks) as u64;
             ids.extend(ranks.iter().map(|&rank| coded[rank as usize]));
-            table.distances(block.codes(), ranks, distances);
+            of_query.distances(block.codes(), ranks, distances);
         }
     }
     cx.q.stats.expanded += 1;

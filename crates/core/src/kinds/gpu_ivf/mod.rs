@@ -115,7 +115,7 @@ impl Scratch {
 fn code_job(scratch: &Scratch) -> CodeJob<'_> {
     CodeJob {
         query: &scratch.query.wide,
-        table: &scratch.query.table,
+        coded: &scratch.query.coded,
         ranges: &scratch.ranges,
         ids: &scratch.ids,
         keep: scratch.keep,
@@ -150,8 +150,8 @@ impl Kind for GpuIvf {
     }
 
     fn prepare(base: &Base<'_>, view: &View<'_>, query: &[u8], scratch: &mut Scratch) {
-        scratch.query.set(base, view.codebook, query);
-        scratch.expected = ExpectedDistances::new(base, view.code_error, view.vector_norm);
+        scratch.query.set(base, view.coder, query);
+        scratch.expected = ExpectedDistances::new(base, view.coder, view.code_error, view.vector_norm);
     }
 
     fn step(cx: &mut StepContext<'_, Self>, arrived: Ordered<'_>) {

@@ -4,6 +4,7 @@ use alloc::vec;
 use alloc::vec::Vec;
 
 use proptest::prelude::*;
+use stratann_kernel::coder::Coder;
 use stratann_kernel::codes::{CENTROIDS, Codebook};
 use stratann_kernel::distance::{Exact, inverse_norm};
 use stratann_kernel::element::{narrow_f16, widen};
@@ -35,7 +36,7 @@ pub(super) struct Index {
     metric: Metric,
     dtype: DType,
     vectors: Vec<Vec<u8>>,
-    codebook: Codebook,
+    coder: Coder,
     codes: Vec<u8>,
     block: BlockLayout,
     blocks: Vec<u8>,
@@ -80,7 +81,7 @@ impl Index {
         let mut index = Index {
             metric,
             dtype,
-            codebook: codebook(metric, dtype, seed),
+            coder: Coder::Learned(codebook(metric, dtype, seed)),
             codes: vec![],
             block: BlockLayout {
                 block_bytes: 4096,
@@ -150,7 +151,7 @@ impl Index {
         let mut residual = vec![0.0; DIM];
         for vector in &self.vectors {
             let mut code = [0; 4];
-            self.codebook.encode_rotated(&self.floats(vector), &mut residual, &mut code);
+            self.coder.learned().unwrap().encode_rotated(&self.floats(vector), &mut residual, &mut code);
             self.codes.extend(code);
         }
     }
@@ -210,7 +211,7 @@ impl Index {
             block: &self.block,
             blocks: (ROWS / EACH) as u32,
             map: &self.map,
-            codebook: &self.codebook,
+            coder: &self.coder,
             codes: &self.codes,
             codes_from: 0,
             lists: &self.lists,

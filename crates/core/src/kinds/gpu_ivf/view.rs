@@ -1,6 +1,6 @@
 //! Part of a `gpu-ivf` in RAM.
 
-use stratann_kernel::codes::Codebook;
+use stratann_kernel::coder::Coder;
 
 #[cfg(feature = "lab")]
 use super::baseline::Baselines;
@@ -25,8 +25,8 @@ pub struct View<'a> {
     pub blocks: u32,
     /// Block of each vector.
     pub map: &'a BlockMap,
-    /// Codebook of the codes.
-    pub codebook: &'a Codebook,
+    /// How vectors are encoded.
+    pub coder: &'a Coder,
     /// The codes in RAM, from the id `codes_from` on. A GPU has the others.
     pub codes: &'a [u8],
     /// See `codes`.
@@ -54,7 +54,7 @@ impl<'a> View<'a> {
 
     /// A centroid as bytes; empty for a list that does not exist.
     pub fn centroid(&self, list: u32) -> &'a [u8] {
-        let halves = 2 * self.codebook.dim;
+        let halves = 2 * self.coder.dim();
         let is_wide = self.centroids.len() > halves * self.lists.count() as usize;
         let size = if is_wide { 2 * halves } else { halves };
         self.centroids.get(list as usize * size..(list as usize + 1) * size).unwrap_or(&[])

@@ -82,7 +82,7 @@ struct Pivot {
 impl Pivot {
     fn set(&mut self, clusters: &View<'_>, halves: &[u8]) {
         widen(DType::F16, halves, &mut self.plain);
-        clusters.codebook.rotate(&self.plain, &mut self.rotated);
+        clusters.coder.rotate(&self.plain, &mut self.rotated);
     }
 }
 
@@ -286,8 +286,8 @@ fn code_error(
     decoded: &mut [f32],
 ) -> (f32, f32) {
     let residual: Vec<f32> = vector.iter().zip(&pivot.plain).map(|(x, c)| x - c).collect();
-    clusters.codebook.rotate(&residual, rotated);
-    clusters.codebook.decode_rotated(code, decoded);
+    clusters.coder.rotate(&residual, rotated);
+    clusters.coder.decode_rotated(code, decoded);
     let squared: f32 = rotated.iter().zip(decoded.iter()).map(|(a, b)| (a - b) * (a - b)).sum();
     (sqrt(squared), sqrt(square(&residual)))
 }

@@ -243,9 +243,9 @@ impl ClusterSearch {
         let (codes, slot) = self.list_codes(cx.view, read, number)?;
         let size = cx.view.shape.code_bytes;
         let MemberBounds { term, radius, from_centroid } = codes.member(slot)?;
-        let code = cx.scratch.query.table.distance(codes.codes().get(slot * size..(slot + 1) * size)?);
+        let code = cx.scratch.query.coded.distance(codes.codes().get(slot * size..(slot + 1) * size)?);
         Some((
-            self.estimator.by_code(self.base, term, cx.scratch.query.table.to_float(code), radius),
+            self.estimator.by_code(self.base, term, cx.scratch.query.coded.to_float(code), radius),
             from_centroid,
         ))
     }
@@ -290,14 +290,14 @@ impl ClusterSearch {
             let Scratch { ids, query, distances, .. } = &mut *cx.scratch;
             ids.clear();
             ids.extend(slots.take_while(|&slot| (slot as usize) < codes.count()));
-            query.table.distances(codes.codes(), ids, distances);
+            query.coded.distances(codes.codes(), ids, distances);
             let (run, others) = rest.split_at_checked(ids.len().max(1))?;
             for (i, edge) in run.iter().enumerate() {
                 let (Some(&slot), Some(&code)) = (cx.scratch.ids.get(i), cx.scratch.distances.get(i)) else {
                     break;
                 };
                 let MemberBounds { term, radius, from_centroid } = codes.member(slot as usize)?;
-                let cross = cx.scratch.query.table.to_float(code);
+                let cross = cx.scratch.query.coded.to_float(code);
                 let bounds = self.estimator.by_code(self.base, term, cross, radius);
                 fruitful |= self.offer_member(cx, edge, &bounds, from_centroid, pivot);
             }

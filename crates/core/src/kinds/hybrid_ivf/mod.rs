@@ -102,7 +102,7 @@ impl Kind for HybridIvf {
     }
 
     fn prepare(base: &Base<'_>, view: &View<'_>, query: &[u8], scratch: &mut Scratch) {
-        scratch.query.set(base, view.codebook, query);
+        scratch.query.set(base, view.coder, query);
     }
 
     fn step(cx: &mut StepContext<'_, Self>, arrived: Ordered<'_>) {

@@ -58,12 +58,12 @@ fn score(
     let nav = cx.view.nav;
     let count = cx.view.directory.clusters();
     let Scratch { ids, query, distances, visited, .. } = &mut *cx.scratch;
-    let (table, wide) = (&query.table, &query.wide);
+    let (coded, wide) = (&query.coded, &query.wide);
     cx.q.stats.repeats += visited.keep_new(nav_nodes) as u64;
     // Centroids have no code; what the table returns for them is not used.
     ids.clear();
     ids.extend(nav_nodes.iter().map(|&node| node.wrapping_sub(count)));
-    table.distances(&nav.codes, ids, distances);
+    coded.distances(&nav.codes, ids, distances);
     cx.q.stats.code_comparisons += nav_nodes.len() as u64;
     for (&node, &code_distance) in nav_nodes.iter().zip(distances.iter()) {
         let at = node as usize;
@@ -71,7 +71,7 @@ fn score(
         let (beam, distance) = if node < count {
             (&mut beams[0], base)
         } else {
-            let bounds = estimator.by_code(base, nav.terms[at], table.to_float(code_distance), nav.radii[at]);
+            let bounds = estimator.by_code(base, nav.terms[at], coded.to_float(code_distance), nav.radii[at]);
             if !cx.q.admits(nav.ids[at]) {
                 continue;
             }
@@ -90,14 +90,14 @@ fn keep_members(cx: &mut StepContext<'_, HybridIvf>, estimator: &BoundEstimator,
     let nav = cx.view.nav;
     let first = cx.view.directory.clusters();
     let Scratch { ids, query, distances, .. } = &mut *cx.scratch;
-    let (table, wide) = (&query.table, &query.wide);
+    let (coded, wide) = (&query.coded, &query.wide);
     ids.clear();
     ids.extend(members.entries().iter().map(|entry| entry.id - first));
-    table.distances(&nav.codes, ids, distances);
+    coded.distances(&nav.codes, ids, distances);
     for (entry, &code_distance) in members.entries().iter().zip(distances.iter()) {
         let at = entry.id as usize;
         let base = to_centroid(cx.base.metric, wide, cx.view.centroid(nav.cluster_of[at]));
-        let bounds = estimator.by_code(base, nav.terms[at], table.to_float(code_distance), nav.radii[at]);
+        let bounds = estimator.by_code(base, nav.terms[at], coded.to_float(code_distance), nav.radii[at]);
         cx.own.estimates.offer(bounds.estimate);
         let lower = if estimator.uses_codes() {
             cx.own.upper_bounds.offer(bounds.upper);

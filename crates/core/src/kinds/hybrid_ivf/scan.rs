@@ -81,7 +81,7 @@ pub(super) fn each_member(
     let mut distances = core::mem::take(&mut cx.scratch.distances);
     cx.scratch.ids.clear();
     cx.scratch.ids.extend(0..codes.count() as u32);
-    cx.scratch.query.table.distances(codes.codes(), &cx.scratch.ids, &mut distances);
+    cx.scratch.query.coded.distances(codes.codes(), &cx.scratch.ids, &mut distances);
     cx.q.stats.code_comparisons += codes.count() as u64;
     cx.q.stats.lists += 1;
     let mut done = Some(());
@@ -95,7 +95,7 @@ pub(super) fn each_member(
         if is_navigated || !cx.q.admits(id) {
             continue;
         }
-        let cross = cx.scratch.query.table.to_float(code);
+        let cross = cx.scratch.query.coded.to_float(code);
         if estimator.at_least(base, term, cross) > cut {
             cx.q.stats.pruned += 1;
             continue;

@@ -3,7 +3,7 @@
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
-use stratann_kernel::codes::Codebook;
+use stratann_kernel::coder::Coder;
 
 use super::{FILE, ReadKind};
 use crate::PAGE;
@@ -20,8 +20,8 @@ pub struct View<'a> {
     pub directory: &'a Directory,
     /// The layout of all lists.
     pub shape: inverted_list::ListLayout,
-    /// Codebook of the codes.
-    pub codebook: &'a Codebook,
+    /// How vectors are encoded.
+    pub coder: &'a Coder,
     /// `clusters × dim` f16 as bytes.
     pub centroids: &'a [u8],
     /// Lists of each divided cluster that a visit scans.

@@ -208,15 +208,15 @@ fn push_nearest_lists(cx: &mut StepContext<'_, HybridIvf>, cluster: u32) {
     let lists = cx.view.directory.lists_of(cluster);
     let base = to_centroid(cx.base.metric, &cx.scratch.query.wide, cx.view.centroid(cluster));
     let Scratch { ids, query, distances, nearest_lists, .. } = &mut *cx.scratch;
-    let table = &query.table;
+    let coded = &query.coded;
     let first = cx.view.sublists.first[cluster as usize];
     ids.clear();
     ids.extend((first..).take(lists.len()));
-    table.distances(&cx.view.sublists.codes, ids, distances);
+    coded.distances(&cx.view.sublists.codes, ids, distances);
     cx.q.stats.code_comparisons += lists.len() as u64;
     nearest_lists.clear();
     for ((&entry, &code_distance), list) in ids.iter().zip(distances.iter()).zip(lists) {
-        let cross = table.to_float(code_distance);
+        let cross = coded.to_float(code_distance);
         let term = cx.view.sublists.terms.get(entry as usize).copied().unwrap_or(0.0);
         let distance = BoundEstimator::to_point(cx.base.metric, base, term, cross);
         nearest_lists.push((order_key(distance), list));

@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use stratann_core::hash::hash;
 use stratann_core::score::{CodeJob, RankScratch, Ranking, rank};
-use stratann_kernel::codes::{Codebook, Table};
+use stratann_kernel::coder::{CodeQuery, Coder};
+use stratann_kernel::codes::Codebook;
 
 use super::{Reply, Scorer};
 
@@ -15,7 +16,7 @@ const PATIENCE: Duration = Duration::from_secs(120);
 /// One query's candidates.
 struct Candidates {
     query: Vec<f32>,
-    table: Table,
+    coded: CodeQuery,
     ranges: Vec<(u32, u32)>,
     ids: Vec<u32>,
     keep: u32,
@@ -28,8 +29,8 @@ impl Candidates {
             |stream: u64, i: u64, below: u32| (hash(seed, stream, i) % u64::from(below.max(1))) as u32;
         let component = |i: usize| number(1, i as u64, 2001) as f32 / 1000.0 - 1.0;
         let query: Vec<f32> = (0..codebook.dim).map(component).collect();
-        let mut table = Table::default();
-        table.set(codebook, &query, &mut Vec::new());
+        let mut coded = CodeQuery::default();
+        coded.set(&Coder::Learned(codebook.clone()), &query, &mut Vec::new());
         let ranges = (0..u64::from(number(2, 0, 6))).map(|i| (number(3, i, count + 3), number(4, i, 60)));
         let ids = (0..u64::from(number(5, 0, 200))).map(|i| match number(6, i, 40) {
             0 => u32::MAX,
@@ -41,14 +42,14 @@ impl Candidates {
             keep: [0, 1, 10, 300][number(8, 0, 4) as usize],
             exclude: if number(9, 0, 2) == 0 { u32::MAX } else { number(10, 0, count) },
             query,
-            table,
+            coded,
         }
     }
 
     fn job(&self) -> CodeJob<'_> {
         CodeJob {
             query: &self.query,
-            table: &self.table,
+            coded: &self.coded,
             ranges: &self.ranges,
             ids: &self.ids,
             keep: self.keep,

@@ -7,7 +7,7 @@ use stratann_core::format::block_map::BlockMap;
 use stratann_core::kinds::KindView;
 use stratann_core::kinds::disk_graph::{Codes, View};
 use stratann_core::route::HeadGraph;
-use stratann_kernel::codes::Codebook;
+use stratann_kernel::coder::Coder;
 use stratann_storage::Result;
 use stratann_storage::budget::Account;
 use stratann_storage::data_file::{read_file, read_resident};
@@ -22,9 +22,9 @@ use crate::kinds::blocks;
 use crate::kinds::questions::{Members, OpenKind};
 use crate::manifest::Manifest;
 
-/// Codebook, codes, block map and head graph.
+/// Coder, codes, block map and head graph.
 pub(crate) struct GraphTables {
-    codebook: Codebook,
+    coder: Coder,
     codes: ResidentCodes,
     map: BlockMap,
     head: HeadGraph,
@@ -47,8 +47,8 @@ impl GraphTables {
     /// A file that is missing or damaged.
     pub(crate) fn open(base: &Base) -> Result<GraphTables> {
         let (folder, manifest) = (&base.folder, &base.manifest);
-        let codebook = decode_role(folder, manifest, files::CODEBOOK, |bytes| {
-            files::decode_codebook(bytes).filter(|c| c.dim == manifest.dim)
+        let coder = decode_role(folder, manifest, files::CODEBOOK, |bytes| {
+            files::decode_coder(bytes).filter(|coder| coder.dim() == manifest.dim)
         })?;
         let map = decode_role(folder, manifest, files::MAP, |bytes| {
             let is_whole = |m: &BlockMap| u64::from(m.nodes()) == manifest.rows;
@@ -57,9 +57,9 @@ impl GraphTables {
         let head = decode_role(folder, manifest, files::HEAD, |bytes| {
             files::decode_head(bytes).filter(|h| h.is_consistent(manifest.rows as u32))
         })?;
-        let codes = read_codes(folder, manifest, &codebook, &head)?;
-        let vector_norm = vector_norm(&codebook, &codes, &head);
-        Ok(GraphTables { codebook, codes, map, head, code_error: manifest.code_error, vector_norm })
+        let codes = read_codes(folder, manifest, &coder, &head)?;
+        let vector_norm = vector_norm(&coder, &codes, &head);
+        Ok(GraphTables { coder, codes, map, head, code_error: manifest.code_error, vector_norm })
     }
 
     /// The part of the index that queries see.
@@ -67,7 +67,7 @@ impl GraphTables {
         View {
             block: &base.block,
             blocks: base.manifest.blocks.count,
-            codebook: &self.codebook,
+            coder: &self.coder,
             codes: match &self.codes {
                 ResidentCodes::All(codes) => Codes::All(codes),
                 ResidentCodes::Head(codes) => Codes::Head(codes),
@@ -103,7 +103,7 @@ impl OpenKind for GraphTables {
         }
         account.add("head graph", self.head.bytes() as u64);
         account.add("block map", self.map.bytes() as u64);
-        account.add("codebook", files::codebook_bytes(&self.codebook));
+        account.add("codebook", files::coder_bytes(&self.coder));
     }
 
     fn in_flight(&self) -> usize {
@@ -115,7 +115,7 @@ impl OpenKind for GraphTables {
     }
 
     fn query_tables_bytes(&self, base: &Base, _: u64) -> u64 {
-        account::query_bytes(self.codebook.code_bytes(), base)
+        account::query_bytes(self.coder.code_bytes(), base)
     }
 
     fn grid(&self, base: &Base, k: u32, _: Option<&str>) -> Grid {
@@ -132,10 +132,10 @@ impl OpenKind for GraphTables {
 }
 
 /// The root mean square length of vectors, by the codes of some nodes of the head graph.
-fn vector_norm(codebook: &Codebook, codes: &ResidentCodes, head: &HeadGraph) -> f32 {
+fn vector_norm(coder: &Coder, codes: &ResidentCodes, head: &HeadGraph) -> f32 {
     const SAMPLE: usize = 1024;
     let step = head.ids.len().div_ceil(SAMPLE).max(1);
-    let size = codebook.code_bytes();
+    let size = coder.code_bytes();
     let code = |(node, &id): (usize, &u32)| {
         let (codes, at) = match codes {
             ResidentCodes::All(codes) => (&codes[..], id as usize),
@@ -143,20 +143,15 @@ fn vector_norm(codebook: &Codebook, codes: &ResidentCodes, head: &HeadGraph) -> 
         };
         codes.get(at * size..(at + 1) * size)
     };
-    root_mean_square_norm(codebook, head.ids.iter().enumerate().step_by(step).filter_map(code))
+    root_mean_square_norm(coder, head.ids.iter().enumerate().step_by(step).filter_map(code))
 }
 
-fn read_codes(
-    folder: &Path,
-    manifest: &Manifest,
-    codebook: &Codebook,
-    head: &HeadGraph,
-) -> Result<ResidentCodes> {
+fn read_codes(folder: &Path, manifest: &Manifest, coder: &Coder, head: &HeadGraph) -> Result<ResidentCodes> {
     let in_blocks = manifest.blocks.code_bytes > 0;
     let (name, entry) = manifest.file(if in_blocks { files::HEAD_CODES } else { files::CODES })?;
     let nodes = if in_blocks { head.ids.len() as u64 } else { manifest.rows };
-    let fits = !in_blocks || manifest.blocks.code_bytes == codebook.code_bytes();
-    if !fits || entry.bytes != nodes * codebook.code_bytes() as u64 {
+    let fits = !in_blocks || manifest.blocks.code_bytes == coder.code_bytes();
+    if !fits || entry.bytes != nodes * coder.code_bytes() as u64 {
         return Err(files::senseless(&folder.join(name)));
     }
     Ok(match in_blocks {

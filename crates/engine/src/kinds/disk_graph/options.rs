@@ -18,7 +18,7 @@ impl Recorded for Options {
                 self.build_list, self.degree
             )));
         }
-        check_code_bytes(self.code_bytes, dim)
+        check_code_bytes(self.code_bytes, dim, self.code_kind)
     }
 
     fn record(&self, dim: usize) -> Record {

@@ -12,7 +12,7 @@ use stratann_core::kinds::gpu_ivf::View;
 #[cfg(feature = "lab")]
 use stratann_core::query::StoreId;
 use stratann_core::route::NavGraph;
-use stratann_kernel::codes::Codebook;
+use stratann_kernel::coder::Coder;
 use stratann_storage::Result;
 use stratann_storage::budget::{Account, release_freed};
 use stratann_storage::tier::Resident;
@@ -34,7 +34,7 @@ use stratann_params::search::GpuSwitches;
 /// See the module.
 pub(crate) struct GpuIndex {
     pub(crate) facts: GpuFacts,
-    pub(crate) codebook: Codebook,
+    pub(crate) coder: Coder,
     codes: Arc<Resident>,
     codes_from: u32,
     scorer: Box<dyn Scorer>,
@@ -89,7 +89,7 @@ impl GpuIndex {
         )]
         let mut index = GpuIndex {
             facts,
-            codebook,
+            coder: Coder::Learned(codebook),
             codes,
             codes_from,
             scorer,
@@ -114,7 +114,7 @@ impl GpuIndex {
             block: &base.block,
             blocks: base.manifest.blocks.count,
             map: &self.map,
-            codebook: &self.codebook,
+            coder: &self.coder,
             codes: &self.codes,
             codes_from: self.codes_from,
             lists: &self.lists,
@@ -148,7 +148,7 @@ impl OpenKind for GpuIndex {
         account.add("navigation graph", self.nav.bytes() as u64);
         account.add("ids of lists", self.lists.bytes() as u64);
         account.add("block map", self.map.bytes() as u64);
-        account.add("codebook", files::codebook_bytes(&self.codebook));
+        account.add("codebook", files::coder_bytes(&self.coder));
         #[cfg(feature = "lab")]
         if let Some(own) = &self.baselines {
             own.account(account);
@@ -168,7 +168,7 @@ impl OpenKind for GpuIndex {
     }
 
     fn query_tables_bytes(&self, _: &Base, _: u64) -> u64 {
-        account::query_bytes(self.codebook.code_bytes(), &self.facts)
+        account::query_bytes(self.coder.code_bytes(), &self.facts)
     }
 
     fn grid(&self, _: &Base, k: u32, family: Option<&str>) -> Grid {

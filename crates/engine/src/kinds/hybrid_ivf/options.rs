@@ -9,6 +9,8 @@ use stratann_params::choices::{BoundsName, OrderName, PlanName};
 pub use stratann_params::search::ListSwitches as Switches;
 use stratann_storage::Result;
 
+use stratann_params::choices::CodeKind;
+
 use crate::codebook::check_code_bytes;
 use crate::record::{Record, Recorded, recorded};
 
@@ -47,7 +49,7 @@ impl From<LocalPlan> for PlanName {
 impl Recorded for Options {
     fn check(&self, dim: usize) -> Result<()> {
         self.check_ranges()?;
-        check_code_bytes(self.code_bytes, dim)
+        check_code_bytes(self.code_bytes, dim, CodeKind::Opq)
     }
 
     fn record(&self, _: usize) -> Record {

@@ -2,7 +2,7 @@
 
 use stratann_core::format::inverted_list::Member;
 use stratann_kernel::Metric;
-use stratann_kernel::codes::Codebook;
+use stratann_kernel::coder::Coder;
 use stratann_kernel::distance::dot_f32;
 
 /// Upper bound of the rounding error of a radius, relative to it and to the vector.
@@ -14,7 +14,7 @@ pub(crate) fn subtract(row: &mut [f32], centroid: &[f32]) {
 
 /// Encodes vectors one by one, with the numbers of their list codes.
 pub(crate) struct Encoder<'a> {
-    codebook: &'a Codebook,
+    coder: &'a Coder,
     metric: Metric,
     residual: Vec<f32>,
     rotated: Vec<f32>,
@@ -23,10 +23,10 @@ pub(crate) struct Encoder<'a> {
 }
 
 impl<'a> Encoder<'a> {
-    pub(crate) fn new(codebook: &'a Codebook, metric: Metric) -> Encoder<'a> {
-        let zeros = vec![0f32; codebook.dim];
+    pub(crate) fn new(coder: &'a Coder, metric: Metric) -> Encoder<'a> {
+        let zeros = vec![0f32; coder.dim()];
         Encoder {
-            codebook,
+            coder,
             metric,
             residual: zeros.clone(),
             rotated: zeros.clone(),
@@ -37,7 +37,7 @@ impl<'a> Encoder<'a> {
 
     /// Sets the centroid of all following residuals.
     pub(crate) fn set_centroid(&mut self, centroid: &[f32]) {
-        self.codebook.rotate(centroid, &mut self.centroid);
+        self.coder.rotate(centroid, &mut self.centroid);
     }
 
     /// Encodes `vector` as it is encoded for codes; `code` has the bytes of one. `centroid` is that of
@@ -47,9 +47,9 @@ impl<'a> Encoder<'a> {
         subtract(&mut self.residual, centroid);
         let square = |x: &[f32]| dot_f32(x, bytemuck::cast_slice(x));
         let centroid_distance = square(&self.residual).sqrt();
-        self.codebook.rotate(&self.residual, &mut self.rotated);
-        self.codebook.encode_rotated(&self.rotated, &mut self.residual, code);
-        self.codebook.decode_rotated(code, &mut self.decoded);
+        self.coder.rotate(&self.residual, &mut self.rotated);
+        self.coder.encode_rotated(&self.rotated, &mut self.residual, code);
+        self.coder.decode_rotated(code, &mut self.decoded);
         let lost: f32 = self.rotated.iter().zip(&self.decoded).map(|(a, b)| (a - b) * (a - b)).sum();
         let term = match self.metric {
             Metric::Ip => 0.0,

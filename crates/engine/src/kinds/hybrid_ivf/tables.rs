@@ -1,4 +1,4 @@
-//! The tables of a `hybrid-ivf` in RAM: codebook, directory, centroids, navigation graph.
+//! The tables of a `hybrid-ivf` in RAM: coder, directory, centroids, navigation graph.
 
 use std::collections::{HashMap, HashSet};
 use std::fs::File;
@@ -12,7 +12,7 @@ use stratann_core::format::inverted_list::{ListLayout, Record};
 use stratann_core::kinds::hybrid_ivf::{Pinned, SubLists, View};
 use stratann_core::route::NavGraph;
 use stratann_core::{PAGE, format::block};
-use stratann_kernel::codes::Codebook;
+use stratann_kernel::coder::Coder;
 use stratann_storage::budget::Account;
 use stratann_storage::{Error, Result};
 
@@ -31,7 +31,7 @@ const READ_MAX: u32 = 1 << 20;
 /// See the module. Never changed while the index is open.
 pub(crate) struct ListTables {
     pub(crate) shape: ListLayout,
-    pub(crate) codebook: Codebook,
+    pub(crate) coder: Coder,
     pub(crate) directory: Directory,
     pub(crate) centroids: Vec<u8>,
     pub(crate) sublists: SubLists,
@@ -56,9 +56,9 @@ impl ListTables {
                 facts.read_max
             )));
         }
-        let codebook = decode_role(folder, manifest, files::CODEBOOK, |bytes| {
-            let fits = |c: &Codebook| c.dim == manifest.dim && c.code_bytes() == facts.code_bytes;
-            files::decode_codebook(bytes).filter(fits)
+        let coder = decode_role(folder, manifest, files::CODEBOOK, |bytes| {
+            let fits = |c: &Coder| c.dim() == manifest.dim && c.code_bytes() == facts.code_bytes;
+            files::decode_coder(bytes).filter(fits)
         })?;
         let shape = list_layout(manifest, block, &facts);
         let directory = read_directory(folder, manifest, &shape)?;
@@ -88,7 +88,7 @@ impl ListTables {
         };
         Ok(ListTables {
             shape,
-            codebook,
+            coder,
             directory,
             centroids,
             sublists,
@@ -136,7 +136,7 @@ impl ListTables {
         View {
             directory: &self.directory,
             shape: self.shape,
-            codebook: &self.codebook,
+            coder: &self.coder,
             centroids: &self.centroids,
             lists_planned: &self.lists_planned,
             sublists: &self.sublists,
@@ -270,7 +270,7 @@ impl ListTables {
         account.add("directory of lists", self.directory.bytes() as u64 + LIST_CHOICE_BYTES);
         let planned = 4 * self.lists_planned.len() as u64;
         account.add("lists of divided clusters", sublist_bytes(&self.sublists) + planned);
-        account.add("codebook", files::codebook_bytes(&self.codebook));
+        account.add("codebook", files::coder_bytes(&self.coder));
         if let Some(held) = &self.held {
             account.add("ranges of lists", held.memory_bytes());
         }

@@ -255,7 +255,7 @@ fn graph_work(
     Ok(match task {
         Task::Scan(_) | Task::Ids | Task::Flat => Value::Null,
         Task::Codebook => {
-            json!(codes::train_codebook(build, code_options(build, own), &space(build)?, scan)?)
+            json!(codes::make_coder(build, code_options(build, own), &space(build)?, scan)?)
         }
         Task::Centroids => json!(divide::centroids(build, own, &space(build)?, scan)?),
         Task::Nearest(part) => json!(divide::nearest(build, &space(build)?, scan, part)?),

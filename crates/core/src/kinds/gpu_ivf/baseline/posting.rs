@@ -59,7 +59,7 @@ fn take_codes(cx: &mut StepContext<'_, GpuIvf>, list: &PostingList<'_>) {
     let Scratch { query, ids, distances, .. } = &mut *cx.scratch;
     ids.clear();
     ids.extend(0..list.count() as u32);
-    query.table.distances(list.entries(), ids, distances);
+    query.coded.distances(list.entries(), ids, distances);
     cx.q.stats.code_comparisons += list.count() as u64;
     for (member, &distance) in distances.iter().enumerate() {
         let id = list.id(member);

@@ -9,7 +9,7 @@ use alloc::vec;
 use alloc::vec::Vec;
 
 use stratann_kernel::DType;
-use stratann_kernel::codes::Codebook;
+use stratann_kernel::coder::Coder;
 use stratann_kernel::distance::l2_f32;
 use stratann_kernel::element::{narrow_f16, widen};
 
@@ -38,8 +38,8 @@ pub struct Newcomer {
 /// Places of nodes.
 #[derive(Clone, Copy, Debug)]
 pub struct Places<'a> {
-    /// Codebook of the codes.
-    pub codebook: &'a Codebook,
+    /// How vectors are encoded.
+    pub coder: &'a Coder,
     /// `clusters × dim` f16 as bytes.
     pub centroids: &'a [u8],
 }
@@ -51,14 +51,14 @@ const LIST: usize = 48;
 /// The nodes of a graph as points of rotated space, where distances are the same.
 struct Decoded<'a> {
     nav: &'a NavGraph,
-    codebook: &'a Codebook,
+    coder: &'a Coder,
     // `clusters × dim` f16 as bytes.
     rotated: &'a [u8],
 }
 
 impl Decoded<'_> {
     fn point(&self, node: u32, out: &mut [f32]) {
-        let dim = self.codebook.dim;
+        let dim = self.coder.dim();
         let count = self.rotated.len() / (2 * dim);
         let cluster = self.nav.cluster_of[node as usize] as usize;
         let mut centroid = vec![0f32; dim];
@@ -66,15 +66,15 @@ impl Decoded<'_> {
         match (node as usize).checked_sub(count) {
             None => out.fill(0.0),
             Some(at) => {
-                let size = self.codebook.code_bytes();
-                self.codebook.decode_rotated(&self.nav.codes[at * size..(at + 1) * size], out);
+                let size = self.coder.code_bytes();
+                self.coder.decode_rotated(&self.nav.codes[at * size..(at + 1) * size], out);
             }
         }
         out.iter_mut().zip(&centroid).for_each(|(x, c)| *x += c);
     }
 
     fn to(&self, target: &[f32], node: u32) -> f32 {
-        let mut point = vec![0f32; self.codebook.dim];
+        let mut point = vec![0f32; self.coder.dim()];
         self.point(node, &mut point);
         l2_f32(target, bytemuck::cast_slice(&point))
     }
@@ -86,7 +86,7 @@ impl Points for Decoded<'_> {
     }
 
     fn distance(&self, a: u32, b: u32) -> f32 {
-        let mut point = vec![0f32; self.codebook.dim];
+        let mut point = vec![0f32; self.coder.dim()];
         self.point(a, &mut point);
         self.to(&point, b)
     }
@@ -100,12 +100,12 @@ impl Lists for NavGraph {
 
 /// Centroids in rotated space, f16 as they were before: what neighbours are chosen by need not be exact.
 fn rotate(places: &Places<'_>) -> Vec<u8> {
-    let dim = places.codebook.dim;
+    let dim = places.coder.dim();
     let mut rotated = Vec::with_capacity(places.centroids.len());
     let (mut wide, mut turned) = (vec![0f32; dim], vec![0f32; dim]);
     for row in places.centroids.chunks_exact(2 * dim) {
         widen(DType::F16, row, &mut wide);
-        places.codebook.rotate(&wide, &mut turned);
+        places.coder.rotate(&wide, &mut turned);
         rotated.extend(narrow_f16(&turned));
     }
     rotated
@@ -138,9 +138,9 @@ pub fn refresh(
     coming.sort_by(|a, b| b.score.cmp(&a.score).then(a.id.cmp(&b.id)));
     coming.truncate(capacity);
     let going = choose_going(&nav, &mut coming, capacity);
-    nav.reserve(coming.len() - going.len(), places.codebook.code_bytes());
+    nav.reserve(coming.len() - going.len(), places.coder.code_bytes());
     let rotated = rotate(places);
-    let mut patch = Patch::new(places.codebook, &rotated);
+    let mut patch = Patch::new(places.coder, &rotated);
     patch.remove(&mut nav, &going);
     // Not by score: neighbours of one hot spot would come one after another.
     coming.sort_by_key(|n| hash(seed, 31, n.id.into()));
@@ -171,7 +171,7 @@ fn choose_going(nav: &NavGraph, coming: &mut Vec<&Newcomer>, capacity: usize) ->
 }
 
 struct Patch<'a> {
-    codebook: &'a Codebook,
+    coder: &'a Coder,
     rotated: &'a [u8],
     walk: WalkScratch,
     prune: PruneScratch,
@@ -180,9 +180,9 @@ struct Patch<'a> {
 }
 
 impl<'a> Patch<'a> {
-    fn new(codebook: &'a Codebook, rotated: &'a [u8]) -> Patch<'a> {
+    fn new(coder: &'a Coder, rotated: &'a [u8]) -> Patch<'a> {
         Patch {
-            codebook,
+            coder,
             rotated,
             walk: WalkScratch::default(),
             prune: PruneScratch::default(),
@@ -195,7 +195,7 @@ impl<'a> Patch<'a> {
     where
         'a: 'n,
     {
-        Decoded { nav, codebook: self.codebook, rotated: self.rotated }
+        Decoded { nav, coder: self.coder, rotated: self.rotated }
     }
 
     /// Takes nodes out of all lists; their own become empty.
@@ -231,7 +231,7 @@ impl<'a> Patch<'a> {
     /// Gives `node` the best of `around` as its neighbours.
     fn set_pruned(&mut self, nav: &mut NavGraph, node: u32, around: &[u32]) {
         let decoded = self.decoded(nav);
-        let mut target = vec![0f32; self.codebook.dim];
+        let mut target = vec![0f32; self.coder.dim()];
         decoded.point(node, &mut target);
         let near = around.iter().map(|&id| Near { distance: decoded.to(&target, id), id });
         self.near.clear();
@@ -243,11 +243,11 @@ impl<'a> Patch<'a> {
 
     /// Puts a newcomer in the place of a node that went, or at the end.
     fn insert(&mut self, nav: &mut NavGraph, newcomer: &Newcomer, place: Option<u32>) {
-        let node = nav.put(newcomer, place, self.codebook.code_bytes());
+        let node = nav.put(newcomer, place, self.coder.code_bytes());
         let mut visited = Vec::new();
         {
             let decoded = self.decoded(nav);
-            let mut target = vec![0f32; self.codebook.dim];
+            let mut target = vec![0f32; self.coder.dim()];
             decoded.point(node, &mut target);
             let distance = |id| decoded.to(&target, id);
             greedy_walk(&decoded, nav, nav.entry, distance, LIST, &mut self.walk, &mut visited);

@@ -51,7 +51,7 @@ impl BuildsKind for GraphOptions {
 
     fn run(&self, build: &mut Build<'_>, scan: &Scan) -> Result<Manifest> {
         let space = build.space(scan, self.exact_points)?;
-        build.stage(CODEBOOK, |b| codes::train_codebook(b, code_options(b, self), &space, scan))?;
+        build.stage(CODEBOOK, |b| codes::make_coder(b, code_options(b, self), &space, scan))?;
         let graph: GraphFacts = build.stage(GRAPH, |b| graph_stage::run(b, self, &space, scan))?;
         merge::remove_lists(build, graph.cells.len());
         let (layout, code_error) = match self.codes {

@@ -14,7 +14,7 @@ use crate::dataset::Scan;
 use crate::files;
 use crate::kinds::gpu_ivf::build::layout::Written;
 use crate::stages::blocks::layout::shape;
-use crate::stages::build::{Build, IDS, read_codebook};
+use crate::stages::build::{Build, IDS, read_coder};
 use crate::stages::tables::{read_table, write_table};
 
 /// Writes the files.
@@ -33,7 +33,7 @@ pub(crate) fn run(build: &Build<'_>, scan: &Scan, written: &Written) -> Result<(
     let vectors = Vectors { blocks, slots };
     let postings = files::decode_postings(&read_all(build, files::POSTINGS)?)
         .ok_or_else(|| files::senseless(&build.file(files::POSTINGS)))?;
-    let code_bytes = read_codebook(&build.file(files::CODEBOOK))?.code_bytes();
+    let code_bytes = read_coder(&build.file(files::CODEBOOK))?.code_bytes();
     let (list, code_list) = layouts(&layout, code_bytes);
     build.progress.stage("lists of other systems", 2 * u64::from(postings.count()), "lists");
     write_lists(build, files::LIST_VECTORS, (&postings, list), |id| vectors.member(id))?;

@@ -101,7 +101,7 @@ impl BaselineFiles {
                 folder.display()
             )));
         }
-        let (list, code_list) = layouts(&base.block, index.codebook.code_bytes());
+        let (list, code_list) = layouts(&base.block, index.coder.code_bytes());
         let (mut list_pages, mut code_list_pages) = (vec![0u32], vec![0u32]);
         let mut ids = Vec::new();
         let pages = |bytes: usize| (bytes / PAGE) as u32;

@@ -24,7 +24,7 @@ use crate::files;
 use crate::kinds::gpu_ivf::facts::{GpuFacts, GpuSection};
 use crate::kinds::questions::BuildsKind;
 use crate::manifest::Manifest;
-use crate::stages::build::{Build, IDS, read_codebook};
+use crate::stages::build::{Build, IDS, read_coder};
 use crate::stages::codes;
 use crate::stages::options::BuildOptions;
 use crate::stages::plan::BuildPlan;
@@ -52,7 +52,7 @@ impl BuildsKind for GpuOptions {
         let layout: layout::Written = build.stage(LAYOUT, |b| layout::run(b, &space, scan, lists))?;
         let dim = build.base.shape().dim;
         let code = (self.code_bytes(dim), self.code_kind);
-        build.stage(CODEBOOK, |b| codes::train_codebook(b, code, &space, scan))?;
+        build.stage(CODEBOOK, |b| codes::make_coder(b, code, &space, scan))?;
         let code_error = build.stage(CODES, |b| {
             let id_of_row: Vec<u32> = read_table(&b.partial.path(IDS))?;
             codes::run(b, &b.file(files::CODES), &space, scan, &id_of_row)
@@ -74,7 +74,7 @@ impl BuildsKind for GpuOptions {
 /// The root mean square length of the vectors, by the codes of some.
 fn vector_norm(build: &Build<'_>) -> Result<f32> {
     const SAMPLE: u64 = 1024;
-    let codebook = read_codebook(&build.file(files::CODEBOOK))?;
+    let codebook = read_coder(&build.file(files::CODEBOOK))?;
     let path = build.file(files::CODES);
     let failed = |e: std::io::Error| stratann_storage::Error::io("reading", &path, &e);
     let file = input::open(&path)?;

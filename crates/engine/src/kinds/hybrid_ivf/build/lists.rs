@@ -11,7 +11,7 @@ use stratann_core::format::edges;
 use stratann_core::format::inverted_list::{self, ListLayout};
 use stratann_core::kinds::hybrid_ivf::SubLists;
 use stratann_kernel::DType;
-use stratann_kernel::codes::Codebook;
+use stratann_kernel::coder::Coder;
 use stratann_kernel::distance::{inverse_norm, l2_f32};
 use stratann_kernel::element::widen;
 use stratann_storage::output::AtomicFile;
@@ -26,7 +26,7 @@ use crate::files;
 use crate::kinds::hybrid_ivf::facts::SizeStats;
 use crate::kinds::hybrid_ivf::residual::Encoder;
 use crate::manifest::BlockShape;
-use crate::stages::build::{Build, read_codebook};
+use crate::stages::build::{Build, read_coder};
 use crate::stages::list_rows::{ListRows, RowsOfList};
 use crate::stages::space::Space;
 use crate::stages::tables::{read_table, write_table};
@@ -57,9 +57,9 @@ pub(crate) fn run(build: &Build<'_>, own: &ListOptions, space: &Space, scan: &Sc
         .map(|c| directory.lists_of(c).map(|l| u64::from(directory.members(l))).sum())
         .collect();
     let (halves, centroids) = read_centroids(build, shape.dim)?;
-    let codebook = read_codebook(&build.file(files::CODEBOOK))?;
+    let coder = read_coder(&build.file(files::CODEBOOK))?;
     let subs = SubCentroids::read(build, &plan, shape.dim)?;
-    let sublists = subs.encode(&codebook, build, &plan, &centroids);
+    let sublists = subs.encode(&coder, build, &plan, &centroids);
     write_table(&build.file(files::SUBLISTS), &files::encode_sublists(&sublists))?;
     let bytes = end(&shape, &directory).next_multiple_of(PAGE as u64);
     let lists = directory.list_count() as usize;
@@ -69,7 +69,7 @@ pub(crate) fn run(build: &Build<'_>, own: &ListOptions, space: &Space, scan: &Sc
         build,
         space,
         shape,
-        codebook,
+        coder,
         directory,
         plan,
         halves,
@@ -212,10 +212,10 @@ impl SubCentroids {
     }
 
     /// Each as a code of what its cluster's centroid leaves of it.
-    fn encode(&self, codebook: &Codebook, build: &Build<'_>, plan: &Plan, centroids: &[f32]) -> SubLists {
-        let mut encoder = Encoder::new(codebook, build.options.metric);
+    fn encode(&self, coder: &Coder, build: &Build<'_>, plan: &Plan, centroids: &[f32]) -> SubLists {
+        let mut encoder = Encoder::new(coder, build.options.metric);
         let mut out = SubLists { first: plan.sub_first.clone(), ..SubLists::default() };
-        let size = codebook.code_bytes();
+        let size = coder.code_bytes();
         for (cluster, lists) in plan.lists.windows(2).enumerate() {
             if plan.kinds[cluster] != LocalKind::Ivf as u8 {
                 continue;
@@ -237,7 +237,7 @@ struct Writer<'a> {
     build: &'a Build<'a>,
     space: &'a Space,
     shape: ListLayout,
-    codebook: Codebook,
+    coder: Coder,
     directory: Directory,
     plan: Plan,
     halves: Vec<u8>,
@@ -254,7 +254,7 @@ impl Writer<'_> {
         self.build.progress.stage("writing lists", scan.rows, "rows");
         let (first, vector_bytes) = (&self.directory.ids[..], self.shape.vector_bytes);
         let rows = ListRows { build: self.build, list_of_row, first, vector_bytes };
-        let encoder = || Encoder::new(&self.codebook, self.build.options.metric);
+        let encoder = || Encoder::new(&self.coder, self.build.options.metric);
         rows.write_each(scan, encoder, |encoder, of| self.list(encoder, of))
     }
 

@@ -9,7 +9,7 @@ use super::{clusters, lists, read_centroids};
 use crate::dataset::Scan;
 use crate::files;
 use crate::kinds::hybrid_ivf::residual::Encoder;
-use crate::stages::build::{Build, read_codebook};
+use crate::stages::build::{Build, read_coder};
 use crate::stages::points::Floats;
 use crate::stages::space::Space;
 use crate::stages::tables::{read_table, write_table};
@@ -33,7 +33,7 @@ pub(crate) fn run(
     let count = centroids.len() / shape.dim;
     let rows = draw(build, scan, &cluster_of, count, (count as f64 * own.nav_samples) as usize);
     build.progress.stage("navigation graph", (count + rows.len()) as u64, "nodes");
-    let codebook = read_codebook(&build.file(files::CODEBOOK))?;
+    let coder = read_coder(&build.file(files::CODEBOOK))?;
     let mut nav = NavGraph {
         cluster_of: (0..count as u32).collect(),
         ids: vec![NONE; count],
@@ -48,9 +48,9 @@ pub(crate) fn run(
         points.rows.extend_from_slice(centroid);
         points.rows.resize(points.rows.len().next_multiple_of(points.dim), 0.0);
     }
-    let mut encoder = Encoder::new(&codebook, build.options.metric);
+    let mut encoder = Encoder::new(&coder, build.options.metric);
     let (mut point, mut vector) = (vec![0f32; points.dim], vec![0f32; shape.dim]);
-    let mut code = vec![0u8; codebook.code_bytes()];
+    let mut code = vec![0u8; coder.code_bytes()];
     let mut at = rows.iter();
     build.base.for_each(&rows, |bytes| {
         let Some(&row) = at.next() else { return };

@@ -407,7 +407,7 @@ fn make(
     let mut records: Vec<(u32, Arc<[u8]>)> =
         old.ids.iter().copied().zip(old.records.iter().cloned()).collect();
     let mut hot_members = Vec::new();
-    let mut encoder = Encoder::new(&tables.codebook, source.metric);
+    let mut encoder = Encoder::new(&tables.coder, source.metric);
     let mut reader = source.reader();
     for &(id, score) in wanted {
         // A record that cannot be read is left out: a hot member is no more than a hint.
@@ -415,7 +415,7 @@ fn make(
         hot_members.push(hot_member(source, &mut encoder, id, score, record));
         records.push((id, Arc::from(record)));
     }
-    let places = Places { codebook: &tables.codebook, centroids: &tables.centroids };
+    let places = Places { coder: &tables.coder, centroids: &tables.centroids };
     let nav = refresh(&old.nav, &places, &hot_members, score_of, hot, source.seed);
     let mut stay: Vec<u32> = nav.ids[nav.bootstrap as usize..].to_vec();
     stay.sort_unstable();

@@ -153,7 +153,7 @@ impl<'a> Rewrite<'a> {
         let total = self.members_where(|c| self.is_redivided(c));
         self.progress.stage("dividing clusters again", total, "vectors");
         let mut division = Division { lists: vec![0], ids: vec![0], ..Division::default() };
-        let mut encoder = Encoder::new(&self.old.tables.codebook, self.old.metric);
+        let mut encoder = Encoder::new(&self.old.tables.coder, self.old.metric);
         let mut at = 0u64;
         for cluster in 0..directory.clusters() {
             self.progress.check_interrupted()?;
@@ -438,7 +438,7 @@ impl Target<'_> {
         let size = 2 * tables.shape.dim;
         let orders = parallel::try_map_with(
             lists.clone().zip(&rows_of),
-            || Encoder::new(&tables.codebook, rewrite.old.metric),
+            || Encoder::new(&tables.coder, rewrite.old.metric),
             |encoder, (list, rows)| {
                 rewrite.progress.check_interrupted()?;
                 let number = (list - lists.start) as usize;

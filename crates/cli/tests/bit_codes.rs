@@ -1,0 +1,127 @@
+//! `--code-kind bits` on the command line: equal on every machine, searched, partitioned, checked and refused.
+#![allow(missing_docs)]
+
+mod common;
+
+use common::*;
+
+const BITS: [&str; 4] = ["--code-kind", "bits", "--calibration-queries", "0"];
+
+fn recall(data: &Data, index: &std::path::Path, metric: &str, list: &str) -> f64 {
+    let truth = data.truth(metric);
+    let asked =
+        ["search", arg(index), arg(&data.queries), "--groundtruth", arg(&truth), "--search-list", list];
+    json(&asked)["runs"][0]["recall"].as_f64().unwrap()
+}
+
+#[test]
+fn files_are_equal_on_every_instruction_set_and_with_any_threads() {
+    let data = Data::new(1500, 40, "f32");
+    let first = data.build("first", &[&BITS[..], &["--threads", "1"]].concat());
+    for (name, isa, threads) in [("scalar", "scalar", "2"), ("avx2", "avx2", "1"), ("best", "", "2")] {
+        let index = data.path(name);
+        let options = [&data.build_args(&index)[..], &BITS, &["--threads", threads]].concat();
+        let made = command(&options).env("STRATANN_ISA", isa).output().unwrap();
+        assert!(made.status.success(), "{}", stderr(&made));
+        assert_same_files(&first, &index);
+    }
+    // Answers are equal as well.
+    let answers = |isa: &str| {
+        let asked = [
+            "search",
+            arg(&first),
+            arg(&data.queries),
+            "--search-list",
+            "30",
+            "--width",
+            "1",
+            "--cache-budget",
+            "0",
+            "--threads",
+            "1",
+            "--json",
+        ];
+        let found = command(&asked).env("STRATANN_ISA", isa).output().unwrap();
+        exact_counters(&serde_json::from_slice::<serde_json::Value>(&found.stdout).unwrap()["runs"][0])
+    };
+    assert_eq!(answers("scalar"), answers(""));
+}
+
+#[test]
+fn every_metric_and_place_of_codes_finds_the_nearest() {
+    for dtype in ["f32", "u8"] {
+        let data = Data::new(2000, 24, dtype);
+        for metric in ["l2", "ip", "cosine"] {
+            for place in ["ram", "disk"] {
+                let name = format!("{dtype}-{metric}-{place}");
+                let more = ["--metric", metric, "--codes", place];
+                let index = data.build(&name, &[&BITS[..], &more].concat());
+                let found = recall(&data, &index, metric, "60");
+                assert!(found > 0.93, "{name}: {found}");
+                assert!(run(&["verify", arg(&index)]).status.success(), "{name}");
+            }
+        }
+    }
+}
+
+#[test]
+fn more_bits_find_more_with_the_same_list() {
+    let data = Data::new(2000, 64, "f32");
+    let found: Vec<f64> = ["8", "21", "69"]
+        .iter()
+        .map(|bytes| {
+            let index = data.build(bytes, &[&BITS[..], &["--code-bytes", bytes]].concat());
+            recall(&data, &index, "l2", "14")
+        })
+        .collect();
+    assert!(found[0] < found[1] && found[1] < found[2], "{found:?}");
+}
+
+#[test]
+fn a_partition_answers_as_the_whole_index() {
+    let data = Data::new(2000, 24, "f32");
+    let index = data.build("whole", &BITS);
+    let asked =
+        ["simulate", arg(&index), arg(&data.queries), "--servers", "3", "--search-list", "30", "--no-times"];
+    let found = json(&asked);
+    assert_eq!(found["runs"][0]["failed_queries"].as_u64(), Some(0), "{found:#}");
+    let spread = data.path("spread");
+    json(&["cluster", "partition", arg(&index), "-o", arg(&spread), "--servers", "3"]);
+    assert!(run(&["verify", arg(&spread)]).status.success());
+}
+
+#[test]
+fn sets_of_any_size_are_encoded() {
+    for (rows, dim) in [(1, 1), (2, 3), (20, 100), (255, 2), (257, 96)] {
+        let data = Data::new(rows, dim, "f32");
+        let index = data.build(&format!("of-{rows}-{dim}"), &BITS);
+        let asked = ["search", arg(&index), arg(&data.queries), "--search-list", "300", "-k", "1"];
+        assert_eq!(json(&asked)["runs"][0]["failed_queries"], 0, "{rows} {dim}");
+    }
+}
+
+#[test]
+fn what_cannot_be_is_refused() {
+    let data = Data::new(300, 16, "f32");
+    let index = data.path("none");
+    let build = |more: &[&'static str]| refused(&[&data.build_args(&index)[..], more].concat(), 2);
+    let kind: &[&str] = &["--code-kind", "bits"];
+    assert!(build(&[kind, &["--code-bytes", "4"]].concat()).contains("use 6 to "));
+    assert!(build(&[kind, &["--code-bytes", "4000"]].concat()).contains("use 6 to "));
+    assert!(!index.exists());
+    let gpu = ["build", arg(&data.base), "-o", arg(&index), "--kind", "gpu-ivf", "--code-kind", "bits"];
+    let message = refused(&gpu, 2);
+    assert!(message.contains("disk-graph") && message.contains("residual-opq"), "{message}");
+
+    // A coder that is damaged is told, whatever the damage.
+    let sound = data.build("sound", &BITS);
+    let file = file_of(&sound, "codebook.bin");
+    let bytes = std::fs::read(&file).unwrap();
+    for at in [0, 4, 13, bytes.len() - 1] {
+        let mut damaged = bytes.clone();
+        damaged[at] ^= 0xff;
+        std::fs::write(&file, damaged).unwrap();
+        let asked = ["search", arg(&sound), arg(&data.queries), "--search-list", "20"];
+        assert!(refused(&asked, 1).contains("codebook.bin"));
+    }
+}

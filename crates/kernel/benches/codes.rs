@@ -1,0 +1,125 @@
+//! Nanoseconds a code for every instruction set that this machine has, one process each: sums of table entries, and
+//! codes of some bits a dimension, of as many bytes.
+//!
+//! `rows` scores codes that lie together and stay in the cache, `gathered` codes of random ids from 100 MB. Of
+//! several rounds the fastest counts.
+#![allow(clippy::print_stdout, reason = "the table is the result")]
+
+use std::hint::black_box;
+use std::process::Command;
+use std::time::Instant;
+use stratann_kernel::bits::{BitCoder, BitQuery, Layout};
+use stratann_kernel::codes::{CENTROIDS, Codebook, Table};
+use stratann_kernel::isa;
+
+/// Dimensions and bits of a dimension.
+const CASES: [(usize, usize); 8] =
+    [(96, 1), (128, 1), (128, 2), (128, 4), (384, 2), (384, 4), (384, 8), (1536, 4)];
+const ROWS: usize = 512;
+const GATHERED_BYTES: usize = 100 << 20;
+const CHILD: &str = "STRATANN_BENCH_CHILD";
+
+/// Measured forms, in the order in which a child prints their times.
+const FORMS: [&str; 4] = ["tables, rows", "bits, rows", "tables, gathered", "bits, gathered"];
+
+fn main() {
+    if std::env::var_os(CHILD).is_some() {
+        return child();
+    }
+    let names = ["scalar", "neon", "avx2", "avx512"];
+    let runs: Vec<(&str, Vec<f64>)> =
+        names.into_iter().filter_map(|name| run(name).map(|times| (name, times))).collect();
+    print!("{:>5} {:>5} {:<18}", "dim", "bits", "form");
+    runs.iter().for_each(|(name, _)| print!(" {name:>9}"));
+    println!("   ns a code");
+    for (i, ((dim, bits), form)) in cases().enumerate() {
+        print!("{dim:>5} {bits:>5} {form:<18}");
+        runs.iter().for_each(|(_, times)| print!(" {:>9.2}", times[i]));
+        println!();
+    }
+}
+
+fn cases() -> impl Iterator<Item = ((usize, usize), &'static str)> {
+    let all = CASES.into_iter().flat_map(|case| FORMS.into_iter().map(move |form| (case, form)));
+    // For a profiler: STRATANN_BENCH_ONLY='128 2 bits, rows'
+    let only = std::env::var("STRATANN_BENCH_ONLY").unwrap_or_default();
+    all.filter(move |((dim, bits), form)| format!("{dim} {bits} {form}").starts_with(&only))
+}
+
+/// The times of one instruction set, or none where this machine lacks it.
+fn run(name: &str) -> Option<Vec<f64>> {
+    let exe = std::env::current_exe().ok()?;
+    let output = Command::new(exe).env(CHILD, "1").env("STRATANN_ISA", name).output().ok()?;
+    let text = String::from_utf8(output.stdout).ok()?;
+    let (used, times) = text.split_once('\n')?;
+    (used == name).then(|| times.lines().filter_map(|line| line.parse().ok()).collect())
+}
+
+fn child() {
+    println!("{}", isa::current().name());
+    for ((dim, bits), form) in cases() {
+        println!("{}", measure(dim, bits, form));
+    }
+}
+
+fn measure(dim: usize, bits: usize, form: &str) -> f64 {
+    let query: Vec<f32> = (0..dim).map(|i| ((i * 7919) % 251) as f32 / 125.0 - 1.0).collect();
+    let layout = Layout::new(dim, bits, 0, false).unwrap_or_else(|| unreachable!("a layout of the cases"));
+    let size = if form.starts_with("bits") { layout.code_bytes() } else { dim * bits / 8 };
+    let count = if form.ends_with("rows") { ROWS } else { GATHERED_BYTES / size };
+    let codes: Vec<u8> = (0..count * size).map(|i| (i.wrapping_mul(2_654_435_761) >> 13) as u8).collect();
+    // Ids without pattern, as the neighbours of a node have them.
+    let ids: Vec<u32> = (0..ROWS).map(|i| ((i * 7_368_787) % count) as u32).collect();
+    let mut out = Vec::new();
+    if form.starts_with("bits") {
+        let mut asked = BitQuery::default();
+        asked.set(&BitCoder::new(layout, 1, &vec![0.0; dim], &[], false), &query, &mut Vec::new());
+        return match form {
+            "bits, rows" => fastest(|_| asked.rows(black_box(&codes), &mut out)),
+            _ => fastest(|round| asked.distances(black_box(&codes), &moved(&ids, round, count), &mut out)),
+        };
+    }
+    let mut table = Table::default();
+    table.set(&codebook(dim, size), &query, &mut Vec::new());
+    match form {
+        "tables, rows" => {
+            let all: Vec<u32> = (0..count as u32).collect();
+            fastest(|_| table.distances(black_box(&codes), &all, &mut out))
+        }
+        _ => fastest(|round| table.distances(black_box(&codes), &moved(&ids, round, count), &mut out)),
+    }
+}
+
+/// Other ids in each round, so that their codes are not in the cache.
+fn moved(ids: &[u32], round: usize, count: usize) -> Vec<u32> {
+    ids.iter().map(|&id| ((id as usize + round * 104_729) % count) as u32).collect()
+}
+
+/// A product quantiser of so many bytes, without coarse stages.
+fn codebook(dim: usize, bytes: usize) -> Codebook {
+    Codebook {
+        dim,
+        ip: false,
+        rotation: vec![],
+        coarse: vec![0.0; dim],
+        starts: (0..=bytes).map(|j| (j * dim / bytes) as u32).collect(),
+        centroids: (0..CENTROIDS * dim).map(|i| (i * 7919 % 251) as f32 / 125.0 - 1.0).collect(),
+        correction_low: 0.0,
+        correction_step: 0.0,
+    }
+}
+
+/// Nanoseconds a code of the fastest of several rounds.
+fn fastest(mut work: impl FnMut(usize)) -> f64 {
+    const REPEATS: usize = 20;
+    let mut repeat = 0;
+    let mut round = |_| {
+        let start = Instant::now();
+        for _ in 0..REPEATS {
+            repeat += 1;
+            work(repeat);
+        }
+        start.elapsed().as_nanos() as f64 / (REPEATS * ROWS) as f64
+    };
+    (0..15).map(&mut round).fold(f64::INFINITY, f64::min)
+}

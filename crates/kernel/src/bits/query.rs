@@ -1,0 +1,352 @@
+//! Queries prepared for codes, and the scoring of codes.
+
+use super::{BitCoder, CENTROIDS_MAX, Layout, factor, scalar};
+use crate::distance::{block_dot_f32, block_l2_f32, dot_f32};
+use crate::isa::{self, Isa};
+
+/// Distance in ids at which codes are prefetched.
+const PREFETCH_AHEAD: usize = 8;
+/// Components behind those of a query that kernels may read; zero.
+pub(super) const PADDING: usize = 64;
+/// The largest component of a query.
+const LARGEST: f32 = 127.0;
+
+/// A query of whole numbers. It is made of the query and the coder alone, bit for bit, on any machine.
+#[derive(Clone, Debug)]
+pub struct BitQuery {
+    // Components as multiples of `unit`, and padding.
+    components: Vec<i8>,
+    layout: Layout,
+    unit: f32,
+    // Σ of components times offset of their levels.
+    offset: i32,
+    // The part of a distance that is the same for all codes of a centroid; 256 of them, so that any byte has one.
+    terms: Vec<f32>,
+    has_norms: bool,
+    norm: f32,
+}
+
+/// ⟨q, e⟩ of all ids: codes are `size` bytes each, and an id beyond their end gets `u32::MAX`.
+pub(super) type Score = unsafe fn(query: &BitQuery, codes: &[u8], ids: &[u32], out: &mut Vec<u32>);
+/// ⟨q, e⟩ of codes that lie together.
+pub(super) type ScoreRows = unsafe fn(query: &BitQuery, codes: &[u8], out: &mut Vec<u32>);
+
+/// The forms of an instruction set.
+pub(super) struct Kernels {
+    pub(super) score: Score,
+    pub(super) score_rows: ScoreRows,
+}
+
+fn kernels(isa: Isa) -> &'static Kernels {
+    match isa {
+        #[cfg(target_arch = "x86_64")]
+        Isa::Avx2 => &super::avx2::KERNELS,
+        #[cfg(target_arch = "x86_64")]
+        Isa::Avx512 => &super::avx512::KERNELS,
+        #[cfg(target_arch = "aarch64")]
+        Isa::Neon => &super::neon::KERNELS,
+        _ => &scalar::KERNELS,
+    }
+}
+
+impl Default for BitQuery {
+    fn default() -> BitQuery {
+        BitQuery {
+            components: vec![0; 1 + PADDING],
+            layout: Layout::LEAST,
+            unit: 0.0,
+            offset: 0,
+            terms: vec![0.0; CENTROIDS_MAX],
+            has_norms: false,
+            norm: 0.0,
+        }
+    }
+}
+
+impl BitQuery {
+    /// Prepares for `query` (`dim` floats, not rotated). `placed` is scratch.
+    pub fn set(&mut self, coder: &BitCoder, query: &[f32], placed: &mut Vec<f32>) {
+        placed.clear();
+        placed.extend_from_slice(query);
+        let centred = if coder.ip {
+            coder.rotation.apply(placed);
+            -dot_f32(placed, bytemuck::cast_slice(&coder.centre))
+        } else {
+            coder.place(placed);
+            0.0
+        };
+        let squared = dot_f32(placed, bytemuck::cast_slice(placed));
+        let largest = placed.iter().fold(0f32, |most, x| most.max(x.abs()));
+        self.unit = largest / LARGEST;
+        let inverse = 1.0 / self.unit;
+        let inverse = if inverse.is_finite() { inverse } else { 0.0 };
+        self.components.clear();
+        self.components.extend(placed.iter().map(|x| (x * inverse).round_ties_even() as i8));
+        let coded = self.components.iter().take(coder.layout.coded).enumerate();
+        let offsets = coded.map(|(i, &x)| i32::from(x) * coder.layout.offset(i));
+        self.offset = offsets.sum();
+        self.components.resize(placed.len() + PADDING, 0);
+        self.layout = coder.layout;
+        self.has_norms = !coder.ip;
+        self.set_terms(coder, placed, if coder.ip { centred } else { squared });
+        self.norm = squared.sqrt();
+    }
+
+    /// Sets the terms of the centroids; `of_centre` is that of the centre.
+    fn set_terms(&mut self, coder: &BitCoder, placed: &[f32], of_centre: f32) {
+        self.terms.clear();
+        if !coder.centroids.is_empty() {
+            self.terms.resize(coder.centroids.len() / coder.layout.dim, 0.0);
+            if coder.ip {
+                block_dot_f32(placed, &coder.centroids, coder.layout.dim, &mut self.terms);
+                self.terms.iter_mut().for_each(|term| *term = of_centre - *term);
+            } else {
+                block_l2_f32(placed, &coder.centroids, coder.layout.dim, &mut self.terms);
+            }
+        }
+        self.terms.resize(CENTROIDS_MAX, of_centre);
+    }
+
+    /// Bytes of a code of the coder that the query is for.
+    pub fn code_bytes(&self) -> usize {
+        self.layout.code_bytes()
+    }
+
+    /// The key of the distance of one code; `u32::MAX` when `code` is shorter than a code.
+    pub fn distance(&self, code: &[u8]) -> u32 {
+        let mut out = Vec::with_capacity(1);
+        match code.get(..self.code_bytes()).filter(|code| !code.is_empty()) {
+            Some(code) => self.rows(code, &mut out),
+            None => return u32::MAX,
+        }
+        out.first().copied().unwrap_or(u32::MAX)
+    }
+
+    /// The keys of the codes numbered `ids` in `codes` (`code_bytes` each), in their order. An id beyond the end of
+    /// `codes` gets `u32::MAX`. `out` is cleared first.
+    pub fn distances(&self, codes: &[u8], ids: &[u32], out: &mut Vec<u32>) {
+        self.distances_by(isa::current(), codes, ids, out);
+    }
+
+    /// The keys of all codes in `codes`, in their order. `out` is cleared first.
+    pub fn rows(&self, codes: &[u8], out: &mut Vec<u32>) {
+        self.rows_by(isa::current(), codes, out);
+    }
+
+    pub(super) fn distances_by(&self, isa: Isa, codes: &[u8], ids: &[u32], out: &mut Vec<u32>) {
+        out.clear();
+        // SAFETY: `isa` is one that this machine has.
+        unsafe { (kernels(isa).score)(self, codes, ids, out) }
+    }
+
+    pub(super) fn rows_by(&self, isa: Isa, codes: &[u8], out: &mut Vec<u32>) {
+        out.clear();
+        // SAFETY: `isa` is one that this machine has.
+        unsafe { (kernels(isa).score_rows)(self, codes, out) }
+    }
+
+    /// Converts a key to a distance of the metric (squared l2, or minus the inner product).
+    pub fn to_float(&self, key: u32) -> f32 {
+        to_float(key)
+    }
+
+    /// Upper bound of the difference between ⟨q, e⟩ of the query and of its whole numbers, for any e of this length.
+    pub fn error_of_products(&self, length: f32) -> f32 {
+        let components = self.components.len().saturating_sub(PADDING) as f32;
+        // Half a unit for each component, and the rounding of the floats.
+        length * (0.5 * self.unit * components.sqrt() + 1e-6 * self.norm)
+    }
+
+    /// The keys of codes whose sums of levels times components are `sums`; factors have `BYTES` bytes.
+    #[inline(always)]
+    pub(super) fn keys<const BYTES: usize>(&self, codes: [&[u8]; FOUR], sums: [i32; FOUR]) -> [u32; FOUR] {
+        let (mut norms, mut scales, mut terms) = ([0u32; FOUR], [0u32; FOUR], [0f32; FOUR]);
+        let is_numbered = self.layout.is_numbered();
+        for i in 0..FOUR {
+            (norms[i], scales[i]) = if BYTES == 2 {
+                let both = codes[i].first_chunk().map_or(0, |factors| u32::from_le_bytes(*factors));
+                (factor::signed_bits(both as u16), factor::short_bits((both >> 16) as u16))
+            } else {
+                let both = codes[i].first_chunk().map_or(0, |factors| u64::from_le_bytes(*factors));
+                (both as u32, (both >> 32) as u32)
+            };
+            let number = if is_numbered { codes[i].get(2 * BYTES).copied().unwrap_or(0) } else { 0 };
+            terms[i] = self.terms.get(usize::from(number)).copied().unwrap_or(0.0);
+        }
+        // Norms count under l2 alone.
+        let (counted, weight) = if self.has_norms { (u32::MAX, 2.0 * self.unit) } else { (0, self.unit) };
+        let mut keys = [0u32; FOUR];
+        for i in 0..FOUR {
+            let product = (2 * sums[i] - self.offset) as f32;
+            let (norm, scale) = (f32::from_bits(norms[i] & counted), f32::from_bits(scales[i]));
+            keys[i] = to_key((terms[i] + norm) - (weight * scale) * product);
+        }
+        keys
+    }
+
+    /// Components, and zeros behind them.
+    #[inline(always)]
+    pub(super) fn components(&self) -> &[i8] {
+        &self.components
+    }
+
+    #[inline(always)]
+    pub(super) fn layout(&self) -> &Layout {
+        &self.layout
+    }
+}
+
+/// Codes that are scored together.
+pub(super) const FOUR: usize = 4;
+
+/// Makes the two forms of an instruction set of its sums: `one::<WIDTH, GROUPS>` of codes of a single plane,
+/// `several` of any. Loops are compiled once for each width, with all that they call.
+macro_rules! forms {
+    ($($feature:literal)?) => {
+        pub(super) static KERNELS: $crate::bits::query::Kernels = $crate::bits::query::Kernels { score, score_rows };
+
+        $(#[target_feature(enable = $feature)])?
+        fn score(query: &$crate::bits::BitQuery, codes: &[u8], ids: &[u32], out: &mut Vec<u32>) {
+            $crate::bits::query::by_form!(query, |layout, keys| {
+                $crate::bits::query::score_with(layout, codes, ids, out, keys)
+            });
+        }
+
+        $(#[target_feature(enable = $feature)])?
+        fn score_rows(query: &$crate::bits::BitQuery, codes: &[u8], out: &mut Vec<u32>) {
+            $crate::bits::query::by_form!(query, |layout, keys| {
+                $crate::bits::query::score_rows_with(layout, codes, out, keys)
+            });
+        }
+    };
+}
+pub(super) use forms;
+
+/// Calls a loop with what makes keys of four codes, for the layout of a query.
+macro_rules! by_form {
+    ($query:ident, |$layout:ident, $keys:ident| $work:expr) => {
+        let $layout = $query.layout();
+        let components = $query.components();
+        match $layout.planes() {
+            [plane] if plane.width == 1 => {
+                let $keys = |codes: [&[u8]; $crate::bits::query::FOUR]| {
+                    $query.keys::<2>(codes, one::<1, 8>(plane, codes, components))
+                };
+                $work
+            }
+            [plane] if plane.width == 2 => {
+                let $keys = |codes: [&[u8]; $crate::bits::query::FOUR]| {
+                    $query.keys::<2>(codes, one::<2, 4>(plane, codes, components))
+                };
+                $work
+            }
+            [plane] if plane.width == 4 => {
+                let $keys = |codes: [&[u8]; $crate::bits::query::FOUR]| {
+                    $query.keys::<4>(codes, one::<4, 2>(plane, codes, components))
+                };
+                $work
+            }
+            [plane] => {
+                let $keys = |codes: [&[u8]; $crate::bits::query::FOUR]| {
+                    $query.keys::<4>(codes, one::<8, 1>(plane, codes, components))
+                };
+                $work
+            }
+            planes if $layout.factor_bytes() == 2 => {
+                let $keys = |codes: [&[u8]; $crate::bits::query::FOUR]| {
+                    $query.keys::<2>(codes, several(planes, codes, components))
+                };
+                $work
+            }
+            planes => {
+                let $keys = |codes: [&[u8]; $crate::bits::query::FOUR]| {
+                    $query.keys::<4>(codes, several(planes, codes, components))
+                };
+                $work
+            }
+        }
+    };
+}
+pub(super) use by_form;
+
+/// Scores ids, with a function that makes the keys of four codes. All instruction sets share this loop.
+#[inline(always)]
+pub(super) fn score_with(
+    layout: &Layout,
+    codes: &[u8],
+    ids: &[u32],
+    out: &mut Vec<u32>,
+    keys: impl Fn([&[u8]; FOUR]) -> [u32; FOUR],
+) {
+    let size = layout.code_bytes();
+    let count = codes.len() / size;
+    out.resize(ids.len(), u32::MAX);
+    if count == 0 {
+        return;
+    }
+    // An id beyond the end is scored as the first code, and then gets no distance.
+    let code_of = |id: u32| {
+        let at = if (id as usize) < count { id as usize * size } else { 0 };
+        &codes[at..at + size]
+    };
+    ids.iter().take(PREFETCH_AHEAD).for_each(|&id| crate::prefetch(code_of(id)));
+    for (at, (four, out)) in ids.chunks(FOUR).zip(out.chunks_mut(FOUR)).enumerate() {
+        let ahead = ids.get(at * FOUR + PREFETCH_AHEAD..).unwrap_or_default();
+        ahead.iter().take(FOUR).for_each(|&id| crate::prefetch(code_of(id)));
+        let id = |i: usize| four.get(i).copied().unwrap_or(four[0]);
+        let keys = keys([code_of(id(0)), code_of(id(1)), code_of(id(2)), code_of(id(3))]);
+        for (i, (out, &id)) in out.iter_mut().zip(four).enumerate() {
+            *out = if (id as usize) < count { keys[i] } else { u32::MAX };
+        }
+    }
+}
+
+/// As [`score_with`], for codes that lie together.
+#[inline(always)]
+pub(super) fn score_rows_with(
+    layout: &Layout,
+    codes: &[u8],
+    out: &mut Vec<u32>,
+    keys: impl Fn([&[u8]; FOUR]) -> [u32; FOUR],
+) {
+    let size = layout.code_bytes();
+    out.resize(codes.len() / size, 0);
+    for (four, out) in codes.chunks(FOUR * size).zip(out.chunks_mut(FOUR)) {
+        let code = |i: usize| four.get(i * size..(i + 1) * size).unwrap_or(&four[..size]);
+        // Called at one place, so that it becomes a part of the loop.
+        let keys = keys([code(0), code(1), code(2), code(3)]);
+        match <&mut [u32; FOUR]>::try_from(&mut *out) {
+            Ok(out) => *out = keys,
+            Err(_) => out.iter_mut().zip(keys).for_each(|(out, key)| *out = key),
+        }
+    }
+}
+
+/// A number in the order of floats; the largest for what is no number.
+#[inline(always)]
+fn to_key(distance: f32) -> u32 {
+    let bits = distance.to_bits();
+    // All bits of a negative number turn, of others the sign.
+    let key = bits ^ ((bits as i32 >> 31) as u32 | 1 << 31);
+    if distance.is_nan() { u32::MAX } else { key }
+}
+
+fn to_float(key: u32) -> f32 {
+    f32::from_bits(if key >> 31 == 1 { key & !(1 << 31) } else { !key })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_are_in_the_order_of_floats() {
+        let all =
+            [f32::NEG_INFINITY, -1e30, -2.5, -1e-30, -0.0, 0.0, 1e-40, 1e-30, 1.0, 1.5, 7e37, f32::INFINITY];
+        for pair in all.windows(2) {
+            assert!(to_key(pair[0]) < to_key(pair[1]), "{pair:?}");
+        }
+        all.iter().for_each(|&x| assert_eq!(to_float(to_key(x)).to_bits(), x.to_bits()));
+        assert_eq!(to_key(f32::NAN), u32::MAX);
+    }
+}

@@ -1,0 +1,89 @@
+//! A random rotation in `d log d` steps.
+
+use crate::codes::for_each_isa;
+
+/// Rounds of signs and transforms.
+const ROUNDS: usize = 3;
+
+/// An orthonormal map of `dim` components, made from a seed.
+///
+/// Each of three rounds flips signs at random and applies a Hadamard transform; where the number of components is no
+/// power of two, one to the first and one to the last components, of the largest power that fits each, which overlap.
+/// (Three rounds of signs and transforms are close to a random rotation: Andoni et al., Practical and Optimal LSH for
+/// Angular Distance, 2015, §3.)
+#[derive(Clone, Debug, PartialEq)]
+pub struct Rotation {
+    dim: usize,
+    // One or minus one, for each component in each round.
+    signs: Vec<f32>,
+}
+
+impl Rotation {
+    /// The rotation of a seed.
+    pub fn new(dim: usize, seed: u64) -> Rotation {
+        let sign = |i: usize| if mixed(seed, i as u64) >> 63 == 0 { 1.0 } else { -1.0 };
+        Rotation { dim, signs: (0..ROUNDS * dim).map(sign).collect() }
+    }
+
+    /// Rotates a vector in place. One of another length stays as it is.
+    pub fn apply(&self, vector: &mut [f32]) {
+        if vector.len() == self.dim {
+            apply(&self.signs, vector);
+        }
+    }
+}
+
+/// The number at position `at` of a sequence without pattern (SplitMix64).
+fn mixed(seed: u64, at: u64) -> u64 {
+    let mut x = seed.wrapping_add(at.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
+    x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    x ^ (x >> 31)
+}
+
+for_each_isa! {
+    /// Applies all rounds; `signs` has as many for each as `x` has components.
+    fn apply(signs: &[f32], x: &mut [f32]) = apply_body
+}
+
+#[inline(always)]
+fn apply_body(signs: &[f32], x: &mut [f32]) {
+    let dim = x.len();
+    if dim == 0 {
+        return;
+    }
+    let window = 1 << dim.ilog2();
+    let scale = 1.0 / (window as f32).sqrt();
+    for signs in signs.chunks_exact(dim) {
+        x.iter_mut().zip(signs).for_each(|(x, sign)| *x *= sign);
+        transform(&mut x[..window], scale);
+        if window < dim {
+            transform(&mut x[dim - window..], scale);
+        }
+    }
+}
+
+/// The Hadamard transform of a power of two of components, divided by the root of their number.
+#[inline(always)]
+fn transform(x: &mut [f32], scale: f32) {
+    // Two steps at a time halve the passes over memory.
+    let mut half = 1;
+    while 2 * half < x.len() {
+        for block in x.chunks_exact_mut(4 * half) {
+            let (low, high) = block.split_at_mut(2 * half);
+            let ((a, b), (c, d)) = (low.split_at_mut(half), high.split_at_mut(half));
+            for (((a, b), c), d) in a.iter_mut().zip(b).zip(c).zip(d) {
+                let (s, t, u, v) = (*a + *b, *a - *b, *c + *d, *c - *d);
+                (*a, *b, *c, *d) = (s + u, t + v, s - u, t - v);
+            }
+        }
+        half *= 4;
+    }
+    if half < x.len() {
+        let (a, b) = x.split_at_mut(half);
+        for (a, b) in a.iter_mut().zip(b) {
+            (*a, *b) = (*a + *b, *a - *b);
+        }
+    }
+    x.iter_mut().for_each(|x| *x *= scale);
+}
