@@ -53,8 +53,7 @@ test: ## All that must hold before a change is merged
 	@mkdir -p $(dir $(LEFT_OUT)) && rm -f $(LEFT_OUT)
 	@status=0; \
 	$(MAKE) --no-print-directory --keep-going --jobs 2 test-build $(VENV)/.tests || status=$$?; \
-	$(MAKE) --no-print-directory --keep-going --jobs 2 test-rust test-python test-sample test-bench || status=$$?; \
-	$(MAKE) --no-print-directory --keep-going lint || status=$$?; \
+	$(MAKE) --no-print-directory --keep-going test-rust test-python test-sample test-bench lint || status=$$?; \
 	.ci/left-out $(LEFT_OUT) || status=$$?; \
 	exit $$status
 

@@ -73,6 +73,15 @@ fn lists_move_where_versions_are_in_an_object_store() {
 }
 
 /// The store is a folder, or that of a gateway.
+/// Ends the clients, also where an assertion fails: a scope waits for its threads.
+struct Stops<'a>(&'a AtomicBool);
+
+impl Drop for Stops<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::SeqCst);
+    }
+}
+
 fn lists_move(gateway: Option<&Gateway>) {
     let data = Data::new(4000, 64, "f32");
     let near = arg(&data.path("store")).to_string();
@@ -121,6 +130,7 @@ fn lists_move(gateway: Option<&Gateway>) {
     let (stop, mut after) = (AtomicBool::new(false), before);
     std::thread::scope(|scope| {
         let (stop, hot, all, data, wanted) = (&stop, &hot, &all, &data, &wanted);
+        let stops = Stops(stop);
         let clients: Vec<_> = (0..SERVERS)
             .map(|client| {
                 scope.spawn(move || {
@@ -153,7 +163,7 @@ fn lists_move(gateway: Option<&Gateway>) {
             });
         }
         assert!(version > 1, "nothing was moved");
-        stop.store(true, Ordering::SeqCst);
+        drop(stops);
         clients.into_iter().for_each(|client| client.join().unwrap());
         after = busiest(data, hot, all);
     });
