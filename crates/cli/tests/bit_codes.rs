@@ -113,7 +113,7 @@ fn what_cannot_be_is_refused() {
     let message = refused(&gpu, 2);
     assert!(message.contains("disk-graph") && message.contains("residual-opq"), "{message}");
 
-    // A coder that is damaged is told, whatever the damage.
+    // A damaged coder is an error that names its file.
     let sound = data.build("sound", &BITS);
     let file = file_of(&sound, "codebook.bin");
     let bytes = std::fs::read(&file).unwrap();

@@ -25,6 +25,9 @@ pub struct CodebookOptions {
     pub seed: u64,
 }
 
+/// Bytes of the smallest code of bits.
+const LEAST_BYTES: usize = 6;
+
 /// Checks the bytes of a code that a user gave for vectors of `dim` components.
 ///
 /// # Errors
@@ -32,7 +35,8 @@ pub struct CodebookOptions {
 pub(crate) fn check_code_bytes(given: Option<usize>, dim: usize, kind: CodeKind) -> Result<()> {
     let of_bits = |bytes| Layout::within(dim, bytes, true).map_or(0, |layout| layout.code_bytes());
     let (least, most) = match kind {
-        CodeKind::Bits => ((1..).find(|&bytes| of_bits(bytes) > 0).unwrap_or(dim), of_bits(usize::MAX / 8)),
+        // Factors, a number and a byte of bits; eight bits of each dimension.
+        CodeKind::Bits => (of_bits(LEAST_BYTES), of_bits(2 * dim + LEAST_BYTES)),
         _ => (1, dim),
     };
     match given {
