@@ -36,7 +36,7 @@ pub(crate) fn check_code_bytes(given: Option<usize>, dim: usize, kind: CodeKind)
     let of_bits = |bytes| Layout::within(dim, bytes, true).map_or(0, |layout| layout.code_bytes());
     let (least, most) = match kind {
         // Factors, a number and a byte of bits; eight bits of each dimension.
-        CodeKind::Bits => (of_bits(LEAST_BYTES), of_bits(2 * dim + LEAST_BYTES)),
+        CodeKind::Bits => (of_bits(LEAST_BYTES), of_bits(dim + 2 * LEAST_BYTES)),
         _ => (1, dim),
     };
     match given {
