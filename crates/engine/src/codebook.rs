@@ -1,8 +1,8 @@
 //! Training of codebooks, and encoding of many rows.
 
+pub mod bits;
 pub(crate) mod rotation;
 
-use stratann_kernel::bits::{BitCoder, CENTROIDS_MAX, Layout};
 use stratann_kernel::coder::Coder;
 use stratann_kernel::codes::{CENTROIDS, Codebook, nearest};
 use stratann_kernel::distance::block_dot_f32;
@@ -25,18 +25,13 @@ pub struct CodebookOptions {
     pub seed: u64,
 }
 
-/// Bytes of the smallest code of bits.
-const LEAST_BYTES: usize = 6;
-
 /// Checks the bytes of a code that a user gave for vectors of `dim` components.
 ///
 /// # Errors
 /// A number out of range.
 pub(crate) fn check_code_bytes(given: Option<usize>, dim: usize, kind: CodeKind) -> Result<()> {
-    let of_bits = |bytes| Layout::within(dim, bytes, true).map_or(0, |layout| layout.code_bytes());
     let (least, most) = match kind {
-        // Factors, a number and a byte of bits; eight bits of each dimension.
-        CodeKind::Bits => (of_bits(LEAST_BYTES), of_bits(dim + 2 * LEAST_BYTES)),
+        CodeKind::Bits => bits::code_bytes(dim),
         _ => (1, dim),
     };
     match given {
@@ -82,8 +77,7 @@ pub(crate) const fn training_bytes(dim: usize) -> u64 {
 /// centroids.
 pub(crate) fn training_fixed_bytes(dim: usize, kind: CodeKind) -> u64 {
     if kind == CodeKind::Bits {
-        // Centroids, as they are found and as they are placed, and products of a tile of rows with them.
-        return (4 * CENTROIDS_MAX * dim * 4) as u64;
+        return bits::fixed_bytes(dim);
     }
     let (rotates, refines) = rotation_of(kind, dim);
     // The rotation is f32, all else f64: three matrices while it is refined (`rotation::refine`), two in a
@@ -129,8 +123,7 @@ impl Work {
 /// Seconds of training on `rows` of `dim` components with so many threads, on a current machine.
 pub(crate) fn training_seconds(rows: f64, dim: f64, options: &CodebookOptions, threads: f64) -> f64 {
     if options.kind == CodeKind::Bits {
-        let pairs = rows.min(CENTROID_ROWS as f64) * CENTROIDS_MAX as f64 * CENTROID_ROUNDS as f64 * 1e-9;
-        return pairs * (PAIR_NS + dim * MULTIPLY_NS) / threads;
+        return bits::seconds(rows, dim, threads);
     }
     let work = Work::of(rows, dim, options);
     (work.coarse_s + work.codes_s) / threads + work.decompositions_s
@@ -201,44 +194,6 @@ pub fn train(
     }
     percent.reach(1.0)?;
     Ok(book)
-}
-
-/// Rows that the centroids of codes of bits are found with, at most, and rows of each at least.
-pub const CENTROID_ROWS: usize = 16_384;
-const ROWS_PER_CENTROID: usize = 24;
-/// Rounds of k-means for these centroids: only their places count, not the last bit of them.
-const CENTROID_ROUNDS: usize = 8;
-
-/// Makes the coder of codes of at most `code_bytes` bytes, whose centroids are those of `sample` (n × `dim`,
-/// row-major, f32). A small sample has no centroids but its mean.
-///
-/// `progress` advances by 100 in all.
-///
-/// # Errors
-/// Fewer bytes than a code needs; an interruption.
-pub fn bit_coder(
-    sample: &[f32],
-    dim: usize,
-    ip: bool,
-    (code_bytes, seed): (usize, u64),
-    progress: &dyn Progress,
-) -> Result<BitCoder> {
-    let rows = sample.len() / dim.max(1);
-    let count = (rows / ROWS_PER_CENTROID).min(CENTROIDS_MAX);
-    let layout = Layout::within(dim, code_bytes, count > 1).ok_or_else(|| {
-        Error::bad_input(format!("--code-bytes {code_bytes} is too small for {dim} dimensions"))
-    })?;
-    let mut sums = vec![0f64; dim];
-    for row in sample.chunks_exact(dim) {
-        sums.iter_mut().zip(row).for_each(|(sum, &x)| *sum += f64::from(x));
-    }
-    let centre: Vec<f32> = sums.iter().map(|sum| (sum / rows.max(1) as f64) as f32).collect();
-    let centroids = match count {
-        0 | 1 => Vec::new(),
-        _ => kmeans(sample, dim, count, CENTROID_ROUNDS, seed, progress)?,
-    };
-    progress.advance(100);
-    Ok(BitCoder::new(layout, seed, &centre, &centroids, ip))
 }
 
 /// Progress of the training, of 100.
@@ -400,11 +355,10 @@ pub fn encode_rows(coder: &Coder, rows: &[f32], out: &mut [u8]) {
     let tiles = out.chunks_mut(tile(dim) * size).zip(rows.chunks(tile(dim) * dim));
     parallel::for_each(tiles, |(codes, rows)| match coder {
         Coder::Bits(coder) => {
-            let mut placed = vec![0f32; dim];
-            for (row, code) in rows.chunks_exact(dim).zip(codes.chunks_exact_mut(size)) {
-                placed.copy_from_slice(row);
-                coder.place(&mut placed);
-                coder.encode(&mut placed, code);
+            let mut placed = rows.to_vec();
+            coder.place(&mut placed);
+            for (placed, code) in placed.chunks_exact_mut(dim).zip(codes.chunks_exact_mut(size)) {
+                coder.encode(placed, code);
             }
         }
         Coder::Learned(codebook) => {

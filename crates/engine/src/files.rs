@@ -5,7 +5,7 @@
 //! | `vN-blocks.bin` | blocks, see `stratann_core::format::block` |
 //! | `vN-codes.bin` | one code per node, in the order of ids; absent where blocks carry codes |
 //! | `vN-head-codes.bin` | instead of it one code per head node, in the order of `vN-head.bin` |
-//! | `vN-codebook.bin` | u32: `u32::MAX`, dim, ip, bits, finer dimensions, dimensions with bits, whether codes have numbers, centroids n; u64: seed; f32, rotated: centre (dim), centroids less the centre (n × dim). One that was trained: u32: dim, ip, lengths of arrays; f32: correction low, step; four arrays as named below |
+//! | `vN-codebook.bin` | u32: `u32::MAX`, dim; 0 or 1: ip, codes have numbers, long factors, dimensions stand for those without bits, there is a basis; centroids n; f32: step of the levels; u32 of each of 8 segments: dimensions, bits, shift; u64: seed; f32: centre (dim), centroids less the centre (n × dim), both rotated, basis (dim × dim). One that was trained: u32: dim, ip, lengths of arrays; f32: correction low, step; four arrays as named below |
 //! | `vN-map.bin` | u16 per block: number of its nodes |
 //! | `vN-head.bin` | u32: head nodes h, edges e; then ids (h), starts (h + 1), neighbours (e) |
 //!
@@ -75,7 +75,7 @@ use stratann_core::format::posting_lists::PostingLists;
 use stratann_core::kinds::hybrid_ivf::SubLists;
 use stratann_core::place::Placement;
 use stratann_core::route::{HeadGraph, NavGraph};
-use stratann_kernel::bits::{BitCoder, CENTROIDS_MAX, Layout};
+use stratann_kernel::bits::{BITS_MAX, BitCoder, CENTROIDS_MAX, CoderParts, Extras, Layout, Segment};
 use stratann_kernel::coder::Coder;
 use stratann_kernel::codes::Codebook;
 use stratann_storage::Error;
@@ -169,35 +169,35 @@ pub(crate) fn senseless(path: &Path) -> Error {
 /// What a file of a coder begins with when it was not trained: no dimension is as large.
 const OF_BITS: u32 = u32::MAX;
 /// Bytes before the centre.
-const OF_BITS_HEAD: usize = 8 * 4 + 8;
+const OF_BITS_HEAD: usize = 4 * (9 + 3 * BITS_MAX) + 8;
 
 /// Bytes of a coder's file, which are those that it takes in memory.
 pub(crate) fn coder_bytes(coder: &Coder) -> u64 {
     match coder {
         // The signs of the rotation are floats.
         Coder::Bits(coder) => {
-            (OF_BITS_HEAD + 4 * (4 * coder.centre().len() + coder.centroids().len())) as u64
+            (OF_BITS_HEAD + 4 * (4 * coder.centre().len() + coder.centroids().len() + coder.basis().len()))
+                as u64
         }
         Coder::Learned(codebook) => codebook_bytes(codebook),
     }
 }
 
 pub(crate) fn encode_bit_coder(coder: &BitCoder) -> Vec<u8> {
-    let layout = coder.layout();
-    let head = [
-        layout.dim(),
-        usize::from(coder.is_ip()),
-        layout.bits(),
-        layout.finer(),
-        layout.coded(),
-        usize::from(layout.is_numbered()),
-        coder.centroids().len() / layout.dim(),
-    ];
-    let mut out = OF_BITS.to_le_bytes().to_vec();
-    head.iter().for_each(|&x| out.extend_from_slice(&(x as u32).to_le_bytes()));
+    let (layout, extras) = (coder.layout(), coder.layout().extras());
+    let flags = [coder.is_ip(), extras.numbered, extras.long, extras.spread, !coder.basis().is_empty()];
+    let mut head = vec![OF_BITS, layout.dim() as u32];
+    head.extend(flags.map(u32::from));
+    head.push((coder.centroids().len() / layout.dim()) as u32);
+    head.push(coder.step().to_bits());
+    let mut segments = layout.segments().to_vec();
+    segments.resize(BITS_MAX, Segment::default());
+    segments.iter().for_each(|s| head.extend([s.dims as u32, s.bits as u32, s.shift]));
+    let mut out: Vec<u8> = bytemuck::cast_slice(&head).to_vec();
     out.extend_from_slice(&coder.seed().to_le_bytes());
-    out.extend_from_slice(bytemuck::cast_slice(coder.centre()));
-    out.extend_from_slice(bytemuck::cast_slice(coder.centroids()));
+    for floats in [coder.centre(), coder.centroids(), coder.basis()] {
+        out.extend_from_slice(bytemuck::cast_slice(floats));
+    }
     out
 }
 
@@ -207,23 +207,38 @@ pub(crate) fn decode_coder(bytes: &[u8]) -> Option<Coder> {
         return decode_codebook(bytes).map(Coder::Learned);
     }
     let (head, floats) = bytes.split_at_checked(OF_BITS_HEAD)?;
-    let word = |i: usize| head[4 * i..].first_chunk().map_or(0, |word| u32::from_le_bytes(*word) as usize);
-    let seed = u64::from_le_bytes(*head.last_chunk()?);
-    let [dim, ip, bits, finer, coded, numbered, centroids] = [1, 2, 3, 4, 5, 6, 7].map(word);
-    let layout = match coded < dim {
-        true => Layout::projected(dim, coded, numbered == 1),
-        false => Layout::new(dim, bits, finer, numbered == 1),
-    }?;
-    let is_layout = (layout.bits(), layout.finer(), layout.coded()) == (bits, finer, coded);
-    let most = if numbered == 1 { CENTROIDS_MAX } else { 0 };
-    let is_whole = centroids <= most && floats.len() == 4 * dim * (1 + centroids);
+    let word = |i: usize| head[4 * i..].first_chunk().map_or(0, |word| u32::from_le_bytes(*word));
+    let dim = word(1) as usize;
+    let flags = [2, 3, 4, 5, 6].map(word);
+    let [ip, numbered, long, spread, based] = flags.map(|flag| flag == 1);
+    let centroids = word(7) as usize;
+    let step = f32::from_bits(word(8));
+    let segment = |i: usize| {
+        let [dims, bits, shift] = [0, 1, 2].map(|j| word(9 + 3 * i + j));
+        Segment { dims: dims as usize, bits: bits as usize, shift }
+    };
+    let mut segments: Vec<Segment> = (0..BITS_MAX).map(segment).collect();
+    while segments.last() == Some(&Segment::default()) {
+        segments.pop();
+    }
+    let layout = Layout::of(dim, &segments, Extras { numbered, long, spread })?;
+    let most = if numbered { CENTROIDS_MAX } else { 0 };
+    let rows = 1 + centroids + if based { dim } else { 0 };
     let mut centre: Vec<f32> = floats.as_chunks::<4>().0.iter().map(|x| f32::from_le_bytes(*x)).collect();
-    let is_sound = is_layout && is_whole && ip <= 1 && numbered <= 1 && centre.iter().all(|x| x.is_finite());
+    let is_sound = centroids <= most
+        && floats.len() == 4 * dim * rows
+        && flags.iter().all(|&flag| flag <= 1)
+        && step.is_finite()
+        && step > 0.0
+        && centre.iter().all(|x| x.is_finite());
     if !is_sound {
         return None;
     }
-    let centroids = centre.split_off(dim);
-    Some(Coder::Bits(BitCoder::of_rotated(layout, seed, centre, centroids, ip == 1)))
+    let mut centroids_of = centre.split_off(dim);
+    let basis = centroids_of.split_off(dim * centroids);
+    let seed = u64::from_le_bytes(*head.last_chunk()?);
+    let parts = CoderParts { layout, step, seed, basis, centre, centroids: centroids_of, ip };
+    Some(Coder::Bits(BitCoder::of_parts(parts)))
 }
 
 pub(crate) fn codebook_bytes(c: &Codebook) -> u64 {
@@ -454,7 +469,7 @@ mod tests {
 
     #[test]
     fn coders_of_bits_are_read_back_and_damaged_ones_refused() {
-        let layout = Layout::new(5, 2, 3, true).unwrap();
+        let layout = Layout::even(5, 2, 3, true).unwrap();
         let (centre, centroids) = ([1.0, 2.0, -3.0, 0.5, 4.0], [0.5; 10]);
         let coder = BitCoder::new(layout, 1 << 40, &centre, &centroids, true);
         let bytes = encode_bit_coder(&coder);
@@ -467,9 +482,9 @@ mod tests {
             bytes[at] = byte;
             decode_coder(&bytes)
         };
-        // A dimension more, a foreign metric, no bits, more finer dimensions than there are, centroids without numbers, more
-        // of them.
-        for (at, byte) in [(4, 6), (8, 2), (12, 0), (16, 5), (24, 0), (28, 3)] {
+        // A dimension more, a foreign metric, centroids without numbers, a basis without rows, more centroids, a step
+        // that is no number, fewer dimensions of a segment, no bits, too large a shift.
+        for (at, byte) in [(4, 6), (8, 2), (12, 0), (24, 1), (28, 3), (35, 255), (36, 0), (40, 0), (44, 9)] {
             assert_eq!(with(at, byte), None, "byte {at}");
         }
         let mut no_number = bytes.clone();

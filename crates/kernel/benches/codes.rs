@@ -64,7 +64,7 @@ fn child() {
 
 fn measure(dim: usize, bits: usize, form: &str) -> f64 {
     let query: Vec<f32> = (0..dim).map(|i| ((i * 7919) % 251) as f32 / 125.0 - 1.0).collect();
-    let layout = Layout::new(dim, bits, 0, false).unwrap_or_else(|| unreachable!("a layout of the cases"));
+    let layout = Layout::even(dim, bits, 0, false).unwrap_or_else(|| unreachable!("a layout of the cases"));
     let size = if form.starts_with("bits") { layout.code_bytes() } else { dim * bits / 8 };
     let count = if form.ends_with("rows") { ROWS } else { GATHERED_BYTES / size };
     let codes: Vec<u8> = (0..count * size).map(|i| (i.wrapping_mul(2_654_435_761) >> 13) as u8).collect();

@@ -5,6 +5,7 @@ use crate::codes::{Codebook, Table};
 
 /// How vectors of an index are encoded.
 #[derive(Clone, Debug, PartialEq)]
+#[expect(clippy::large_enum_variant, reason = "an index has one")]
 pub enum Coder {
     /// Some bits of each dimension after a random rotation.
     Bits(BitCoder),
@@ -48,7 +49,7 @@ impl Coder {
         match self {
             Coder::Bits(coder) => {
                 out.copy_from_slice(x);
-                coder.rotation().apply(out);
+                coder.rotate(out);
             }
             Coder::Learned(codebook) => codebook.rotate(x, out),
         }

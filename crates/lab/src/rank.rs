@@ -10,9 +10,10 @@ use stratann_cli::options;
 use stratann_cli::output::{Named, Output, table};
 use stratann_engine::Metric;
 use stratann_engine::build::metric_of;
-use stratann_engine::codebook::{self, CENTROID_ROWS, CodebookOptions};
+use stratann_engine::codebook::bits::SAMPLE_ROWS;
+use stratann_engine::codebook::{self, CodebookOptions};
 use stratann_engine::dataset::{GroundTruth, Reader};
-use stratann_kernel::bits::Layout;
+use stratann_kernel::bits::{Layout, Segment};
 use stratann_kernel::coder::{CodeQuery, Coder};
 use stratann_kernel::distance::inverse_norm;
 use stratann_kernel::element::widen;
@@ -141,9 +142,9 @@ fn by_bits(
     truth: &[&[u32]],
 ) -> Result<Row> {
     let (dim, started) = (base.dim, Instant::now());
-    let sample = sampled(base, CENTROID_ROWS);
+    let sample = sampled(base, SAMPLE_ROWS);
     let ip = metric == Metric::Ip;
-    let coder = Coder::Bits(codebook::bit_coder(&sample, dim, ip, (bytes, args.seed), &Quiet)?);
+    let coder = Coder::Bits(codebook::bits::bit_coder(sample, dim, ip, (bytes, args.seed), &Quiet)?);
     scored(coder, started, base, queries, truth)
 }
 
@@ -154,13 +155,10 @@ fn sampled(base: &Vectors, most: usize) -> Vec<f32> {
 
 fn name(coder: &Coder, dim: usize) -> String {
     let Coder::Bits(coder) = coder else { return "learned".into() };
-    let layout = coder.layout();
-    let finer = match layout.finer() {
-        0 if layout.coded() < dim => format!(" of {} dimensions", layout.coded()),
-        0 => String::new(),
-        finer => format!(", {finer} of {dim} dimensions one more"),
-    };
-    format!("{} bits{finer}, {} centroids", layout.bits(), coder.centroids().len() / dim)
+    let bits = |s: &Segment| format!("{} × {}", s.dims, s.bits);
+    let segments: Vec<String> = coder.layout().segments().iter().map(bits).collect();
+    let turn = if coder.basis().is_empty() { "a seed" } else { "directions" };
+    format!("{} bits, by {turn}, {} centroids", segments.join(" + "), coder.centroids().len() / dim)
 }
 
 fn learned(

@@ -16,7 +16,8 @@ use stratann_storage::{Error, Result, input};
 use super::plan::CODEBOOK_SAMPLE;
 use super::space::Space;
 use super::tables::{read_table, write_table};
-use crate::codebook::{self, CENTROID_ROWS, CodebookOptions};
+use crate::codebook::bits::{self, SAMPLE_ROWS};
+use crate::codebook::{self, CodebookOptions};
 use crate::dataset::Scan;
 use crate::files;
 use crate::stages::build::{self, Build, IDS};
@@ -63,9 +64,9 @@ pub(crate) fn make_coder(
     let path = build.file(files::CODEBOOK);
     let wanted = build.plan.codebook_sample.min(CODEBOOK_SAMPLE);
     if kind == CodeKind::Bits {
-        build.progress.stage("finding centroids for codes", 100, "%");
-        let sample = space.code_sample(build.base, scan, wanted.min(CENTROID_ROWS), seed)?;
-        let coder = codebook::bit_coder(&sample, dim, ip, (code_bytes, seed), build.progress)?;
+        build.progress.stage("preparing codes", 100, "%");
+        let sample = space.code_sample(build.base, scan, wanted.min(SAMPLE_ROWS), seed)?;
+        let coder = bits::bit_coder(sample, dim, ip, (code_bytes, seed), build.progress)?;
         write_table(&path, &files::encode_bit_coder(&coder))?;
         return Ok(coder.layout().code_bytes());
     }

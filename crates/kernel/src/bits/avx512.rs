@@ -4,7 +4,7 @@
 
 use std::arch::x86_64::*;
 
-use super::Plane;
+use super::layout::Plane;
 use super::query::{FOUR, forms};
 
 forms!("avx512f,avx512bw,avx512vl,avx512vnni");
@@ -20,6 +20,7 @@ fn several(planes: &[Plane], codes: [&[u8]; FOUR], components: &[i8]) -> [i32; F
         let mut total = 0;
         for plane in planes {
             let bytes = &code[plane.first..][..plane.bytes];
+            let components = &components[plane.start..];
             let sum = match plane.width {
                 8 => of_plane::<8, 1>(bytes, components),
                 4 => of_plane::<4, 2>(bytes, components),

@@ -1,6 +1,7 @@
 //! Encodes and decodes vectors.
 
-use super::{Layout, Plane, factor};
+use super::factor;
+use super::layout::{Layout, Plane, Segment};
 use crate::codes::for_each_isa;
 use crate::distance::dot_f32;
 
@@ -8,57 +9,77 @@ use crate::distance::dot_f32;
 const TRIED: [f32; 15] = [0.5, 0.6, 0.68, 0.76, 0.84, 0.9, 0.95, 1.0, 1.05, 1.1, 1.16, 1.24, 1.34, 1.48, 1.7];
 /// The best step for normally distributed components of variance 1, by bits (Max, Quantizing for Minimum Distortion,
 /// 1960, table II, and its continuation).
-const BEST_STEP: [f32; 9] = [1.0, 1.596, 0.9957, 0.586, 0.3352, 0.1881, 0.1041, 0.0569, 0.0308];
+pub(super) const BEST_STEP: [f32; 9] = [1.0, 1.596, 0.9957, 0.586, 0.3352, 0.1881, 0.1041, 0.0569, 0.0308];
 
-/// Encodes the residual of a placed vector to a centroid, which is empty for the centre itself.
-pub(super) fn encode(layout: &Layout, placed: &[f32], centroid: &[f32], code: &mut [u8]) {
+/// Encodes the residual of a placed vector to a centroid, which is empty for the centre itself. `step` is relative to
+/// the root mean square of the dimensions that have bits.
+pub(super) fn encode(layout: &Layout, step: f32, (placed, centroid): (&[f32], &[f32]), code: &mut [u8]) {
     let squared = dot_f32(placed, bytemuck::cast_slice(placed));
-    let placed = &placed[..layout.coded.min(placed.len())];
-    let step = best_step(layout, placed);
+    let placed = &placed[..layout.coded().min(placed.len())];
+    let squared_coded = dot_f32(placed, bytemuck::cast_slice(placed));
+    let usual = (squared_coded / placed.len().max(1) as f32).sqrt() * step;
+    let step = best_step(layout, placed, usual);
     let mut levels = [0u8; super::DIM_MAX];
-    let levels = &mut levels[..placed.len()];
-    let (finer, rest) = placed.split_at(layout.finer);
-    quantise(finer, (0.5 * step, layout.bits as u32 + 1), &mut levels[..layout.finer]);
-    quantise(rest, (step, layout.bits as u32), &mut levels[layout.finer..]);
+    let mut of_centroid = 0.0;
+    for (segment, range) in layout.ranges() {
+        quantise(&placed[range.clone()], &segment, step, &mut levels[range.clone()]);
+        let centroid = centroid.get(range.clone()).unwrap_or_default();
+        of_centroid +=
+            centroid.iter().zip(&levels[range]).map(|(c, &level)| c * e(&segment, level)).sum::<f32>();
+    }
     let product = Sums::of(layout, placed, step).product;
-    let of_centroid: f32 =
-        centroid.iter().zip(&levels[..]).enumerate().map(|(i, (c, &level))| c * e(layout, i, level)).sum();
-    write_factors(layout, (squared, product, of_centroid), code);
-    for plane in layout.planes() {
-        write_plane(layout, plane, levels, &mut code[plane.first..plane.first + plane.bytes]);
+    let counted = if layout.extras().spread { squared } else { squared_coded };
+    write_factors(layout, Lengths { squared, counted, product, of_centroid }, code);
+    for (plane, segment) in layout.planes_of_segments() {
+        write_plane(plane, segment.shift, &levels, code);
     }
 }
 
 /// The whole number that a level of a dimension stands for.
-fn e(layout: &Layout, dimension: usize, level: u8) -> f32 {
-    let coarse = layout.finer > 0 && dimension >= layout.finer;
-    let whole = i32::from(level) << u32::from(coarse);
-    (2 * whole - layout.offset(dimension)) as f32
+fn e(segment: &Segment, level: u8) -> f32 {
+    ((i32::from(level) << (segment.shift + 1)) - segment.offset()) as f32
 }
 
-/// Writes the norm and s, for ‖o‖² = `squared`, ⟨o, e⟩ = `product` and ⟨c, e⟩ = `of_centroid`.
-fn write_factors(layout: &Layout, (squared, product, of_centroid): (f32, f32, f32), code: &mut [u8]) {
+/// What factors are made of.
+struct Lengths {
+    /// ‖o‖².
+    squared: f32,
+    /// The same over the dimensions that have bits, or over all where these stand for them.
+    counted: f32,
+    /// ⟨o, e⟩.
+    product: f32,
+    /// ⟨c, e⟩.
+    of_centroid: f32,
+}
+
+/// Writes the norm and s.
+fn write_factors(layout: &Layout, of: Lengths, code: &mut [u8]) {
     let bytes = layout.factor_bytes();
-    let exact = if product > 0.0 { squared / product } else { 0.0 };
+    let exact = if of.product > 0.0 { of.counted / of.product } else { 0.0 };
     let scale = factor::round(exact, bytes);
-    // The estimate for a query equal to the vector, ‖o‖² + norm − 2 s ⟨c + o, e⟩, is 0 whatever s was rounded to.
-    let norm = if product > 0.0 { 2.0 * scale * (product + of_centroid) - squared } else { squared };
+    // The estimate for a query equal to the vector, ‖o‖² + norm − 2 s ⟨c + o, e⟩, is right whatever s was rounded to:
+    // 0, and twice what the dimensions without bits have.
+    let norm = match of.product > 0.0 {
+        true => 2.0 * scale * (of.product + of.of_centroid) + (of.squared - 2.0 * of.counted),
+        false => of.squared,
+    };
     factor::write_signed(norm, &mut code[..bytes]);
     factor::write(scale, &mut code[bytes..2 * bytes]);
 }
 
 /// Returns the step of the levels whose e is nearest to the direction of the vector. Ties go to the first that is
 /// tried.
-fn best_step(layout: &Layout, placed: &[f32]) -> f32 {
-    let squared = dot_f32(placed, bytemuck::cast_slice(placed));
-    let deviation = (squared / placed.len().max(1) as f32).sqrt();
-    let usual = deviation * BEST_STEP[layout.bits];
-    if layout.bits == 1 && layout.finer == 0 {
+fn best_step(layout: &Layout, placed: &[f32], usual: f32) -> f32 {
+    if layout.segments().iter().all(|segment| segment.bits == 1) {
         return usual;
     }
-    let largest = placed.iter().fold(0f32, |most, x| most.max(x.abs()));
     // The widest levels that clip nothing: for vectors unlike normally distributed ones.
-    let unclipped = largest / ((1 << (layout.bits - 1)) as f32 - 0.5);
+    let mut unclipped = 0f32;
+    for (segment, range) in layout.ranges() {
+        let largest = placed[range].iter().fold(0f32, |most, x| most.max(x.abs()));
+        let reach = ((1 << (segment.bits - 1)) as f32 - 0.5) * (1 << segment.shift) as f32;
+        unclipped = unclipped.max(largest / reach);
+    }
     let mut best = (f32::NEG_INFINITY, usual);
     for step in TRIED.iter().map(|tried| tried * usual).chain([unclipped]) {
         let sums = Sums::of(layout, placed, step);
@@ -79,17 +100,14 @@ struct Sums {
 
 impl Sums {
     fn of(layout: &Layout, placed: &[f32], step: f32) -> Sums {
-        let bits = layout.bits as u32;
-        let (finer, rest) = placed.split_at(layout.finer);
-        // Levels of most dimensions are odd where no dimension is finer, otherwise even.
-        let unit = if layout.finer > 0 { 2.0 } else { 1.0 };
-        let (mut product, mut squared) = sums(rest, inverse(step), (1 << bits) - 1);
-        (product, squared) = (unit * product, unit * unit * squared);
-        if !finer.is_empty() {
-            let more = sums(finer, inverse(0.5 * step), (2 << bits) - 1);
-            (product, squared) = (product + more.0, squared + more.1);
+        let mut all = Sums { product: 0.0, squared: 0.0 };
+        for (segment, range) in layout.ranges() {
+            let unit = (1 << segment.shift) as f32;
+            let (product, squared) = sums(&placed[range], inverse(unit * step), (1 << segment.bits) - 1);
+            all.product += unit * product;
+            all.squared += unit * unit * squared;
         }
-        Sums { product, squared }
+        all
     }
 }
 
@@ -141,23 +159,20 @@ fn level(x: f32, inverse: f32, most: f32) -> f32 {
     (x * inverse + 0.5 * (most + 1.0)).floor().clamp(0.0, most)
 }
 
-/// Sets the levels of some dimensions, for a step and a number of bits.
-fn quantise(placed: &[f32], (step, bits): (f32, u32), levels: &mut [u8]) {
-    let (inverse, most) = (inverse(step), ((1u32 << bits) - 1) as f32);
+/// Sets the levels of the dimensions of a segment.
+fn quantise(placed: &[f32], segment: &Segment, step: f32, levels: &mut [u8]) {
+    let inverse = inverse((1 << segment.shift) as f32 * step);
+    let most = ((1u32 << segment.bits) - 1) as f32;
     levels.iter_mut().zip(placed).for_each(|(out, &x)| *out = level(x, inverse, most) as u8);
 }
 
 /// Writes the bits of a plane.
-fn write_plane(layout: &Layout, plane: &Plane, levels: &[u8], out: &mut [u8]) {
-    out.fill(0);
+fn write_plane(plane: &Plane, shift: u32, levels: &[u8], code: &mut [u8]) {
+    code[plane.first..plane.first + plane.bytes].fill(0);
     let mask = ((1u32 << plane.width) - 1) as u8;
-    for (dimension, &level) in levels.iter().enumerate().take(plane.dims) {
-        let (group, byte) = (dimension / plane.bytes, dimension % plane.bytes);
-        // Levels of dimensions without the last bit begin one place higher.
-        let has_last = layout.finer > 0 && dimension < layout.finer;
-        let lacks = u32::from(layout.finer > 0 && !has_last);
-        let bits = (u32::from(level) << lacks >> plane.shift) as u8 & mask;
-        out[byte] |= bits << (group as u32 * plane.width);
+    for dimension in plane.start..plane.start + plane.dims {
+        let (byte, below) = plane.place(dimension);
+        code[byte] |= (levels[dimension] >> (plane.shift - shift) & mask) << below;
     }
 }
 
@@ -166,13 +181,15 @@ pub(super) fn decode(layout: &Layout, code: &[u8], out: &mut [f32]) {
     let bytes = layout.factor_bytes();
     let scale = factor::read(&code[bytes..2 * bytes]);
     out.fill(0.0);
-    for (dimension, out) in out.iter_mut().enumerate().take(layout.coded) {
-        let mut level = 0i32;
-        for plane in layout.planes().iter().filter(|plane| dimension < plane.dims) {
-            let (group, byte) = (dimension / plane.bytes, dimension % plane.bytes);
-            let bits = code[plane.first + byte] >> (group as u32 * plane.width);
-            level += i32::from(bits & ((1u32 << plane.width) - 1) as u8) << plane.shift;
+    for (segment, range) in layout.ranges() {
+        for (dimension, out) in range.clone().zip(&mut out[range.clone()]) {
+            let mut whole = 0i32;
+            for plane in layout.planes().iter().filter(|plane| plane.start == range.start) {
+                let (byte, below) = plane.place(dimension);
+                let bits = code[byte] >> below & ((1u32 << plane.width) - 1) as u8;
+                whole += i32::from(bits) << plane.shift;
+            }
+            *out = scale * (2 * whole - segment.offset()) as f32;
         }
-        *out = scale * (2 * level - layout.offset(dimension)) as f32;
     }
 }

@@ -2,7 +2,7 @@
 
 use std::arch::aarch64::*;
 
-use super::Plane;
+use super::layout::Plane;
 use super::query::{FOUR, forms};
 
 forms!("neon");
@@ -18,6 +18,7 @@ fn several(planes: &[Plane], codes: [&[u8]; FOUR], components: &[i8]) -> [i32; F
         let mut total = 0;
         for plane in planes {
             let bytes = &code[plane.first..][..plane.bytes];
+            let components = &components[plane.start..];
             let sum = match plane.width {
                 8 => of_bytes(bytes, components),
                 4 => of_plane::<4, 2>(bytes, components),

@@ -1,6 +1,7 @@
 //! Queries prepared for codes, and the scoring of codes.
 
-use super::{BitCoder, CENTROIDS_MAX, Layout, factor, scalar};
+use super::layout::{Layout, Segment};
+use super::{BitCoder, CENTROIDS_MAX, factor, scalar};
 use crate::distance::{block_dot_f32, block_l2_f32, dot_f32};
 use crate::isa::{self, Isa};
 
@@ -69,7 +70,7 @@ impl BitQuery {
         placed.clear();
         placed.extend_from_slice(query);
         let centred = if coder.ip {
-            coder.rotation.apply(placed);
+            coder.rotate(placed);
             -dot_f32(placed, bytemuck::cast_slice(&coder.centre))
         } else {
             coder.place(placed);
@@ -82,9 +83,10 @@ impl BitQuery {
         let inverse = if inverse.is_finite() { inverse } else { 0.0 };
         self.components.clear();
         self.components.extend(placed.iter().map(|x| (x * inverse).round_ties_even() as i8));
-        let coded = self.components.iter().take(coder.layout.coded).enumerate();
-        let offsets = coded.map(|(i, &x)| i32::from(x) * coder.layout.offset(i));
-        self.offset = offsets.sum();
+        let of = |(segment, range): (Segment, std::ops::Range<usize>)| {
+            segment.offset() * self.components[range].iter().map(|&x| i32::from(x)).sum::<i32>()
+        };
+        self.offset = coder.layout.ranges().map(of).sum();
         self.components.resize(placed.len() + PADDING, 0);
         self.layout = coder.layout;
         self.has_norms = !coder.ip;
@@ -96,12 +98,12 @@ impl BitQuery {
     fn set_terms(&mut self, coder: &BitCoder, placed: &[f32], of_centre: f32) {
         self.terms.clear();
         if !coder.centroids.is_empty() {
-            self.terms.resize(coder.centroids.len() / coder.layout.dim, 0.0);
+            self.terms.resize(coder.centroids.len() / coder.layout.dim(), 0.0);
             if coder.ip {
-                block_dot_f32(placed, &coder.centroids, coder.layout.dim, &mut self.terms);
+                block_dot_f32(placed, &coder.centroids, coder.layout.dim(), &mut self.terms);
                 self.terms.iter_mut().for_each(|term| *term = of_centre - *term);
             } else {
-                block_l2_f32(placed, &coder.centroids, coder.layout.dim, &mut self.terms);
+                block_l2_f32(placed, &coder.centroids, coder.layout.dim(), &mut self.terms);
             }
         }
         self.terms.resize(CENTROIDS_MAX, of_centre);
@@ -222,37 +224,38 @@ macro_rules! forms {
 }
 pub(super) use forms;
 
-/// Calls a loop with what makes keys of four codes, for the layout of a query.
+/// Calls a loop with what makes keys of four codes, for the layout of a query. The layouts of equally many bits of all
+/// dimensions have loops of their own.
 macro_rules! by_form {
     ($query:ident, |$layout:ident, $keys:ident| $work:expr) => {
         let $layout = $query.layout();
-        let components = $query.components();
+        let (components, bytes) = ($query.components(), $layout.factor_bytes());
         match $layout.planes() {
-            [plane] if plane.width == 1 => {
+            [plane] if (plane.width, bytes, plane.shift) == (1, 2, 0) => {
                 let $keys = |codes: [&[u8]; $crate::bits::query::FOUR]| {
                     $query.keys::<2>(codes, one::<1, 8>(plane, codes, components))
                 };
                 $work
             }
-            [plane] if plane.width == 2 => {
+            [plane] if (plane.width, bytes, plane.shift) == (2, 2, 0) => {
                 let $keys = |codes: [&[u8]; $crate::bits::query::FOUR]| {
                     $query.keys::<2>(codes, one::<2, 4>(plane, codes, components))
                 };
                 $work
             }
-            [plane] if plane.width == 4 => {
+            [plane] if (plane.width, bytes, plane.shift) == (4, 4, 0) => {
                 let $keys = |codes: [&[u8]; $crate::bits::query::FOUR]| {
                     $query.keys::<4>(codes, one::<4, 2>(plane, codes, components))
                 };
                 $work
             }
-            [plane] => {
+            [plane] if (plane.width, bytes, plane.shift) == (8, 4, 0) => {
                 let $keys = |codes: [&[u8]; $crate::bits::query::FOUR]| {
                     $query.keys::<4>(codes, one::<8, 1>(plane, codes, components))
                 };
                 $work
             }
-            planes if $layout.factor_bytes() == 2 => {
+            planes if bytes == 2 => {
                 let $keys = |codes: [&[u8]; $crate::bits::query::FOUR]| {
                     $query.keys::<2>(codes, several(planes, codes, components))
                 };

@@ -1,6 +1,6 @@
 //! The definition of the sums, in plain Rust.
 
-use super::Plane;
+use super::layout::Plane;
 use super::query::{FOUR, forms};
 
 forms!();
@@ -24,7 +24,7 @@ fn one<const WIDTH: u32, const GROUPS: u32>(
 
 fn of_plane(plane: &Plane, bytes: &[u8], components: &[i8]) -> i32 {
     let mask = ((1u32 << plane.width) - 1) as u8;
-    let groups = components.chunks(plane.bytes).take((8 / plane.width) as usize);
+    let groups = components[plane.start..].chunks(plane.bytes).take((8 / plane.width) as usize);
     groups
         .enumerate()
         .map(|(group, components)| {

@@ -35,24 +35,24 @@ fn encode_all(coder: &BitCoder, rows: &[f32]) -> Vec<u8> {
     codes
 }
 
-fn bytes(floats: &[f32]) -> &[u8] {
+fn bytes_of(floats: &[f32]) -> &[u8] {
     bytemuck::cast_slice(floats)
 }
 
 #[test]
 fn layouts_use_the_bytes_that_they_are_given() {
-    assert_eq!(Layout::new(128, 2, 0, false).unwrap().code_bytes(), 36);
-    assert_eq!(Layout::new(384, 4, 0, false).unwrap().code_bytes(), 200);
-    assert_eq!(Layout::within(128, 36, false), Layout::new(128, 2, 0, false));
+    assert_eq!(Layout::even(128, 2, 0, false).unwrap().code_bytes(), 36);
+    assert_eq!(Layout::even(384, 4, 0, false).unwrap().code_bytes(), 200);
+    assert_eq!(Layout::within(128, 36, false), Layout::even(128, 2, 0, false));
     // 12 bytes more than one bit a dimension: 96 dimensions have two.
-    assert_eq!(Layout::within(128, 32, false), Layout::new(128, 1, 96, false));
+    assert_eq!(Layout::within(128, 32, false), Layout::even(128, 1, 96, false));
     // Less than one bit a dimension: the first ones have one.
     assert_eq!(Layout::within(128, 19, false), Layout::projected(128, 120, false));
     assert_eq!(Layout::within(384, 32, false), Layout::projected(384, 224, false));
     assert_eq!(Layout::within(128, 4, false), None);
     assert!(Layout::projected(8, 9, false).is_none() && Layout::projected(8, 0, false).is_none());
-    assert_eq!(Layout::within(128, 20, false), Layout::new(128, 1, 0, false));
-    assert_eq!(Layout::within(128, 4000, false), Layout::new(128, 8, 0, false));
+    assert_eq!(Layout::within(128, 20, false), Layout::even(128, 1, 0, false));
+    assert_eq!(Layout::within(128, 4000, false), Layout::even(128, 8, 0, false));
     for dim in [1, 2, 3, 7, 8, 9, 96, 100, 384, 4096] {
         for room in 1..3 * dim + 40 {
             if let Some(layout) = Layout::within(dim, room, false) {
@@ -60,11 +60,11 @@ fn layouts_use_the_bytes_that_they_are_given() {
             }
         }
     }
-    assert!(Layout::new(0, 1, 0, false).is_none() && Layout::new(4097, 1, 0, false).is_none());
+    assert!(Layout::even(0, 1, 0, false).is_none() && Layout::even(4097, 1, 0, false).is_none());
     assert!(
-        Layout::new(9, 0, 0, false).is_none()
-            && Layout::new(9, 9, 0, false).is_none()
-            && Layout::new(9, 8, 1, false).is_none()
+        Layout::even(9, 0, 0, false).is_none()
+            && Layout::even(9, 9, 0, false).is_none()
+            && Layout::even(9, 8, 1, false).is_none()
     );
 }
 
@@ -94,7 +94,7 @@ fn estimates_are_unbiased_and_better_with_each_bit() {
     for bits in 1..=8 {
         for finer in [0, if bits < 8 { dim / 2 } else { 0 }] {
             let coder =
-                BitCoder::new(Layout::new(dim, bits, finer, false).unwrap(), 1, &vec![0.0; dim], &[], false);
+                BitCoder::new(Layout::even(dim, bits, finer, false).unwrap(), 1, &vec![0.0; dim], &[], false);
             let codes = encode_all(&coder, &rows);
             let (mut asked, mut keys) = (BitQuery::default(), Vec::new());
             asked.set(&coder, &query, &mut Vec::new());
@@ -102,7 +102,7 @@ fn estimates_are_unbiased_and_better_with_each_bit() {
             let errors: Vec<f64> = keys
                 .iter()
                 .zip(rows.chunks_exact(dim))
-                .map(|(&key, row)| f64::from(asked.to_float(key)) - f64::from(l2_f32(&query, bytes(row))))
+                .map(|(&key, row)| f64::from(asked.to_float(key)) - f64::from(l2_f32(&query, bytes_of(row))))
                 .collect();
             let mean = errors.iter().sum::<f64>() / count as f64;
             let deviation = (errors.iter().map(|e| e * e).sum::<f64>() / count as f64).sqrt();
@@ -126,7 +126,7 @@ fn a_query_equal_to_a_vector_is_near_it() {
     let dim = 128;
     for offset in [0.0, 1e6] {
         let rows: Vec<f32> = Noise(5).rows(60, dim).iter().map(|x| x + offset).collect();
-        let coder = BitCoder::new(Layout::new(dim, 4, 0, false).unwrap(), 2, &vec![offset; dim], &[], false);
+        let coder = BitCoder::new(Layout::even(dim, 4, 0, false).unwrap(), 2, &vec![offset; dim], &[], false);
         let codes = encode_all(&coder, &rows);
         for (i, row) in rows.chunks_exact(dim).enumerate() {
             let (mut asked, mut keys) = (BitQuery::default(), Vec::new());
@@ -150,12 +150,12 @@ fn centroids_make_codes_of_clusters_better() {
     let rows: Vec<f32> = (0..300).flat_map(|i| near(&mut noise, i)).collect();
     let query = near(&mut noise, 3);
     let error = |numbered: bool| {
-        let layout = Layout::new(dim, 2, 0, numbered).unwrap();
+        let layout = Layout::even(dim, 2, 0, numbered).unwrap();
         let coder = BitCoder::new(layout, 1, &vec![0.0; dim], if numbered { &centroids } else { &[] }, false);
         let (mut asked, mut keys) = (BitQuery::default(), Vec::new());
         asked.set(&coder, &query, &mut Vec::new());
         asked.rows(&encode_all(&coder, &rows), &mut keys);
-        let exact = rows.chunks_exact(dim).map(|row| l2_f32(&query, bytes(row)));
+        let exact = rows.chunks_exact(dim).map(|row| l2_f32(&query, bytes_of(row)));
         keys.iter().zip(exact).map(|(&key, exact)| (asked.to_float(key) - exact).powi(2)).sum::<f32>()
     };
     assert!(error(true) < 0.2 * error(false), "{} {}", error(true), error(false));
@@ -166,7 +166,7 @@ fn inner_products_are_estimated_whatever_the_centre() {
     let dim = 100;
     let mut noise = Noise(9);
     let (rows, query, centre) = (noise.rows(200, dim), noise.rows(1, dim), noise.rows(1, dim));
-    let coder = BitCoder::new(Layout::new(dim, 6, 0, false).unwrap(), 3, &centre, &[], true);
+    let coder = BitCoder::new(Layout::even(dim, 6, 0, false).unwrap(), 3, &centre, &[], true);
     let codes = encode_all(&coder, &rows);
     let (mut asked, mut keys) = (BitQuery::default(), Vec::new());
     asked.set(&coder, &query, &mut Vec::new());
@@ -177,12 +177,39 @@ fn inner_products_are_estimated_whatever_the_centre() {
     }
 }
 
+/// A coder of even bits, of an allocation by variance, or of bits for half of the dimensions.
+fn coder_of(
+    dim: usize,
+    (bits, part): (usize, usize),
+    numbered: bool,
+    ip: bool,
+    seed: u64,
+) -> Option<BitCoder> {
+    let mut noise = Noise(seed);
+    let centre = noise.rows(1, dim);
+    let centroids = if numbered { noise.rows(5, dim) } else { Vec::new() };
+    if part < 4 {
+        let layout = layout_of(dim, bits, part, numbered)?;
+        return Some(BitCoder::new(layout, seed, &centre, &centroids, ip));
+    }
+    let variances: Vec<f64> = (0..dim).map(|i| 1.0 / (1.0 + 0.3 * i as f64)).collect();
+    let bytes = (bits * dim).div_ceil(8) + 9 + usize::from(numbered);
+    let allocation = Allocation::of(&variances, bytes, numbered)?;
+    Some(BitCoder::of_basis(&allocation, seed, identity(dim), (&centre, &centroids), ip))
+}
+
+fn identity(dim: usize) -> Vec<f32> {
+    let mut basis = vec![0.0; dim * dim];
+    basis.iter_mut().step_by(dim + 1).for_each(|x| *x = 1.0);
+    basis
+}
+
 /// Whole bits, or one more for some dimensions, or bits for half of them.
 fn layout_of(dim: usize, bits: usize, part: usize, numbered: bool) -> Option<Layout> {
     match (bits, part) {
         (1, 3) => Layout::projected(dim, dim.div_ceil(2), numbered),
-        (8, _) | (_, 0) => Layout::new(dim, bits, 0, numbered),
-        (_, part) => Layout::new(dim, bits, part * dim / 4, numbered),
+        (8, _) | (_, 0) => Layout::even(dim, bits, 0, numbered),
+        (_, part) => Layout::even(dim, bits, part * dim / 4, numbered),
     }
 }
 
@@ -199,16 +226,63 @@ fn odd_rows(dim: usize, seed: u64) -> Vec<f32> {
     rows
 }
 
+#[test]
+fn bits_go_where_the_variance_is() {
+    let variances: Vec<f64> = (0..64).map(|i| if i < 16 { 100.0 } else { 1.0 }).collect();
+    let of = |bytes| Allocation::of(&variances, bytes, false).unwrap().layout;
+    let bits = |layout: Layout| layout.segments().iter().map(|s| (s.dims, s.bits)).collect::<Vec<_>>();
+    assert_eq!(bits(of(8)), [(16, 2)]);
+    // The first get bits until what they lack is as little as what the others have.
+    assert_eq!(bits(of(4 + 14)), [(16, 5), (32, 1)]);
+    for dim in [1, 2, 7, 8, 9, 100, 4096] {
+        let falling: Vec<f64> = (0..dim).map(|i| 0.99f64.powi(i)).collect();
+        for bytes in [0, 3, 4, 5, 6, 32, 200, 10_000] {
+            let Some(Allocation { layout, step, .. }) = Allocation::of(&falling, bytes, true) else {
+                assert!(bytes < 6, "{dim} {bytes}");
+                continue;
+            };
+            assert!(layout.code_bytes() <= bytes && layout.dim() == dim as usize && step > 0.0, "{layout:?}");
+        }
+    }
+    // Vectors that are all the same, and nonsense.
+    for odd in [0.0, f64::NAN, f64::INFINITY, -1.0] {
+        let found = Allocation::of(&[odd; 24], 20, false).unwrap();
+        assert!(found.layout.code_bytes() <= 20, "{odd}");
+    }
+    assert!(Allocation::of(&[], 20, false).is_none());
+}
+
+#[test]
+fn few_bits_of_the_right_dimensions_are_better_than_of_all() {
+    let (dim, bytes) = (64, 20);
+    let mut noise = Noise(13);
+    let deviation = |i: usize| 8.0 / (1 + i) as f32;
+    let row = |noise: &mut Noise| (0..dim).map(|i| deviation(i) * noise.next()).collect::<Vec<f32>>();
+    let rows: Vec<f32> = (0..300).flat_map(|_| row(&mut noise)).collect();
+    let query = row(&mut noise);
+    let variances: Vec<f64> = (0..dim).map(|i| f64::from(deviation(i).powi(2))).collect();
+    let centre = vec![0.0; dim];
+    let allocation = Allocation::of(&variances, bytes, false).unwrap();
+    let error = |coder: &BitCoder| {
+        let (mut asked, mut keys) = (BitQuery::default(), Vec::new());
+        asked.set(coder, &query, &mut Vec::new());
+        asked.rows(&encode_all(coder, &rows), &mut keys);
+        let exact = rows.chunks_exact(dim).map(|row| l2_f32(&query, bytes_of(row)));
+        keys.iter().zip(exact).map(|(&key, exact)| (asked.to_float(key) - exact).powi(2)).sum::<f32>()
+    };
+    let even = BitCoder::new(Layout::within(dim, bytes, false).unwrap(), 1, &centre, &[], false);
+    let allocated = BitCoder::of_basis(&allocation, 1, identity(dim), (&centre, &[]), false);
+    assert!(error(&allocated) < 0.2 * error(&even), "{} {}", error(&allocated), error(&even));
+}
+
 proptest! {
     #[test]
     fn every_instruction_set_gives_the_same_keys(
-        dim in prop_oneof![1usize..140, Just(384), Just(1000), Just(4096)], bits in 1usize..=8, part in 0usize..4,
+        dim in prop_oneof![1usize..140, Just(384), Just(1000)], bits in 1usize..=8, part in 0usize..=4,
         ip: bool, numbered: bool, seed: u64,
     ) {
-        let Some(layout) = layout_of(dim, bits, part, numbered) else { return Ok(()) };
-        let mut noise = Noise(seed);
-        let centroids = if numbered { noise.rows(5, dim) } else { Vec::new() };
-        let coder = BitCoder::new(layout, seed, &noise.rows(1, dim), &centroids, ip);
+        let Some(coder) = coder_of(dim, (bits, part), numbered, ip, seed) else { return Ok(()) };
+        let layout = *coder.layout();
         let rows = odd_rows(dim, seed);
         let codes = encode_all(&coder, &rows);
         let count = (rows.len() / dim) as u32;
@@ -236,13 +310,12 @@ proptest! {
 
     #[test]
     fn keys_are_those_of_what_codes_decode_to(
-        dim in 1usize..200, bits in 1usize..=8, part in 0usize..4, ip: bool, numbered: bool, seed: u64,
+        dim in 1usize..200, bits in 1usize..=8, part in 0usize..=4, ip: bool, numbered: bool, seed: u64,
     ) {
-        let Some(layout) = layout_of(dim, bits, part, numbered) else { return Ok(()) };
-        let mut noise = Noise(seed);
-        let (centre, query) = (noise.rows(1, dim), noise.rows(1, dim));
-        let centroids = if numbered { noise.rows(5, dim) } else { Vec::new() };
-        let coder = BitCoder::new(layout, seed, &centre, &centroids, ip);
+        let Some(coder) = coder_of(dim, (bits, part), numbered, ip, seed) else { return Ok(()) };
+        let layout = *coder.layout();
+        let mut noise = Noise(!seed);
+        let query = noise.rows(1, dim);
         let rows = noise.rows(12, dim);
         let codes = encode_all(&coder, &rows);
         let (mut asked, mut keys, mut placed) = (BitQuery::default(), Vec::new(), Vec::new());
@@ -261,8 +334,10 @@ proptest! {
             let less = |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(a, b)| a - b).collect::<Vec<f32>>();
             let (residual, coded) = (less(&own, &centroid), less(&decoded, &centroid));
             let (product, squared) = (dot(&decoded, &placed), dot(&residual, &residual));
+            let mut rotated = query.clone();
+            coder.rotate(&mut rotated);
             let exact = if ip {
-                -dot(&query, &centre) - product
+                -dot(&rotated, coder.centre()) - product
             } else {
                 let norm = squared + 2.0 * dot(&centroid, &coded);
                 dot(&placed, &placed) - 2.0 * product + dot(&centroid, &centroid) + norm
@@ -278,7 +353,7 @@ proptest! {
 
     #[test]
     fn any_bytes_are_scored(dim in 1usize..60, bits in 1usize..=8, junk in prop::collection::vec(any::<u8>(), 0..400)) {
-        let coder = BitCoder::new(Layout::new(dim, bits, 0, false).unwrap(), 1, &vec![0.0; dim], &[], false);
+        let coder = BitCoder::new(Layout::even(dim, bits, 0, false).unwrap(), 1, &vec![0.0; dim], &[], false);
         let (mut asked, mut out) = (BitQuery::default(), Vec::new());
         // Before it is set, too.
         asked.distances(&junk, &[0, u32::MAX], &mut out);

@@ -1,0 +1,84 @@
+//! Makes the coder of codes of bits: centroids, and where it pays the directions in which residuals vary.
+
+use stratann_kernel::bits::{Allocation, BITS_MAX, BitCoder, CENTROIDS_MAX, Layout};
+use stratann_storage::{Error, Progress, Result};
+
+use super::rotation::{RotationWork, principal_axes};
+use super::{DECOMPOSITION_NS, MULTIPLY_NS, PAIR_NS, subtract_nearest};
+use crate::clusterings::kmeans::{kmeans, mean};
+
+/// Rows that centroids and directions are found with, at most, and rows of each centroid at least.
+pub const SAMPLE_ROWS: usize = 16_384;
+const ROWS_PER_CENTROID: usize = 24;
+/// Rows for each dimension from which on their directions are those of the set.
+const ROWS_PER_DIMENSION: usize = 4;
+/// Rounds of k-means for the centroids: only their places count, not the last bit of them.
+const ROUNDS: usize = 8;
+/// Bits of a dimension from which on directions are not worth the product with a matrix that each query pays for them.
+const EVEN_BITS: usize = 4;
+/// Bytes of the smallest code.
+const LEAST_BYTES: usize = 6;
+
+/// The least and the most bytes of codes of `dim` components.
+pub(super) fn code_bytes(dim: usize) -> (usize, usize) {
+    let used = |bytes| Layout::within(dim, bytes, true).map_or(0, |layout| layout.code_bytes());
+    (used(LEAST_BYTES), used(dim + 2 * LEAST_BYTES))
+}
+
+/// Bytes of memory, independent of the sample: centroids as they are found and as they are placed, products of a tile
+/// of rows with them, and matrices of f64 while directions are found.
+pub(super) fn fixed_bytes(dim: usize) -> u64 {
+    (4 * CENTROIDS_MAX * dim * 4 + (2 * 4 + 3 * 8) * dim * dim) as u64
+}
+
+/// Seconds on a current machine for a sample of these rows of `dim` components.
+pub(super) fn seconds(rows: f64, dim: f64, threads: f64) -> f64 {
+    let rows = rows.min(SAMPLE_ROWS as f64);
+    let pairs = rows * CENTROIDS_MAX as f64 * ROUNDS as f64 * (PAIR_NS + dim * MULTIPLY_NS);
+    let group = (RotationWork::of(rows as usize, dim as usize).group as f64).min(dim);
+    let products = rows * dim * group * MULTIPLY_NS;
+    ((pairs + products) / threads + dim * group * group * DECOMPOSITION_NS) * 1e-9
+}
+
+/// Makes the coder of codes of at most `code_bytes` bytes for vectors like those of `sample` (n × `dim`, row-major,
+/// f32). A small sample has no centroids but its mean, and no directions.
+///
+/// `progress` advances by 100 in all.
+///
+/// # Errors
+/// Fewer bytes than a code needs; an interruption.
+pub fn bit_coder(
+    mut sample: Vec<f32>,
+    dim: usize,
+    ip: bool,
+    (code_bytes, seed): (usize, u64),
+    progress: &dyn Progress,
+) -> Result<BitCoder> {
+    let rows = sample.len() / dim.max(1);
+    let count = (rows / ROWS_PER_CENTROID).min(CENTROIDS_MAX);
+    let numbered = count > 1;
+    let layout = Layout::within(dim, code_bytes, numbered).ok_or_else(|| {
+        Error::bad_input(format!("--code-bytes {code_bytes} is too small for {dim} dimensions"))
+    })?;
+    let mut centre = vec![0f32; dim];
+    mean(sample.chunks_exact(dim), &mut centre);
+    let centroids = if numbered { kmeans(&sample, dim, count, ROUNDS, seed, progress)? } else { Vec::new() };
+    progress.advance(50);
+    let is_even = layout.segments().iter().all(|segment| segment.bits >= EVEN_BITS);
+    if is_even || rows < ROWS_PER_DIMENSION * dim || dim <= BITS_MAX {
+        progress.advance(50);
+        return Ok(BitCoder::new(layout, seed, &centre, &centroids, ip));
+    }
+    subtract_nearest(&mut sample, dim, if numbered { &centroids } else { &centre }, progress)?;
+    let axes = principal_axes(&sample, dim, RotationWork::of(rows, dim).group, progress)?;
+    let variances: Vec<f64> = axes.iter().map(|axis| axis.variance.max(0.0)).collect();
+    progress.advance(50);
+    let Some(allocation) = Allocation::of(&variances, code_bytes, numbered) else {
+        return Ok(BitCoder::new(layout, seed, &centre, &centroids, ip));
+    };
+    let mut basis = vec![0f32; dim * dim];
+    for (row, axis) in basis.chunks_exact_mut(dim).zip(&axes) {
+        row[axis.first..axis.first + axis.components.len()].copy_from_slice(&axis.components);
+    }
+    Ok(BitCoder::of_basis(&allocation, seed, basis, (&centre, &centroids), ip))
+}
