@@ -1,5 +1,5 @@
 //! Nanoseconds a code for every instruction set that this machine has, one process each: sums of table entries, and
-//! codes of some bits a dimension, of as many bytes.
+//! codes of some bits a dimension, of as many bytes, equally many of all dimensions or in segments.
 //!
 //! `rows` scores codes that lie together and stay in the cache, `gathered` codes of random ids from 100 MB. Of
 //! several rounds the fastest counts.
@@ -8,7 +8,7 @@
 use std::hint::black_box;
 use std::process::Command;
 use std::time::Instant;
-use stratann_kernel::bits::{BitCoder, BitQuery, Layout};
+use stratann_kernel::bits::{Allocation, BitCoder, BitQuery, Layout};
 use stratann_kernel::codes::{CENTROIDS, Codebook, Table};
 use stratann_kernel::isa;
 
@@ -20,7 +20,8 @@ const GATHERED_BYTES: usize = 100 << 20;
 const CHILD: &str = "STRATANN_BENCH_CHILD";
 
 /// Measured forms, in the order in which a child prints their times.
-const FORMS: [&str; 4] = ["tables, rows", "bits, rows", "tables, gathered", "bits, gathered"];
+const FORMS: [&str; 5] =
+    ["tables, rows", "bits, rows", "segments, rows", "tables, gathered", "bits, gathered"];
 
 fn main() {
     if std::env::var_os(CHILD).is_some() {
@@ -64,19 +65,21 @@ fn child() {
 
 fn measure(dim: usize, bits: usize, form: &str) -> f64 {
     let query: Vec<f32> = (0..dim).map(|i| ((i * 7919) % 251) as f32 / 125.0 - 1.0).collect();
-    let layout = Layout::even(dim, bits, 0, false).unwrap_or_else(|| unreachable!("a layout of the cases"));
-    let size = if form.starts_with("bits") { layout.code_bytes() } else { dim * bits / 8 };
+    let coder = if form.starts_with("tables") { None } else { Some(coder(dim, bits, form)) };
+    let size = coder.as_ref().map_or(dim * bits / 8, |coder| coder.layout().code_bytes());
     let count = if form.ends_with("rows") { ROWS } else { GATHERED_BYTES / size };
     let codes: Vec<u8> = (0..count * size).map(|i| (i.wrapping_mul(2_654_435_761) >> 13) as u8).collect();
     // Ids without pattern, as the neighbours of a node have them.
     let ids: Vec<u32> = (0..ROWS).map(|i| ((i * 7_368_787) % count) as u32).collect();
     let mut out = Vec::new();
-    if form.starts_with("bits") {
+    if let Some(coder) = coder {
         let mut asked = BitQuery::default();
-        asked.set(&BitCoder::new(layout, 1, &vec![0.0; dim], &[], false), &query, &mut Vec::new());
+        asked.set(&coder, &query, &mut Vec::new());
         return match form {
-            "bits, rows" => fastest(|_| asked.rows(black_box(&codes), &mut out)),
-            _ => fastest(|round| asked.distances(black_box(&codes), &moved(&ids, round, count), &mut out)),
+            "bits, gathered" => {
+                fastest(|round| asked.distances(black_box(&codes), &moved(&ids, round, count), &mut out))
+            }
+            _ => fastest(|_| asked.rows(black_box(&codes), &mut out)),
         };
     }
     let mut table = Table::default();
@@ -87,6 +90,22 @@ fn measure(dim: usize, bits: usize, form: &str) -> f64 {
             fastest(|_| table.distances(black_box(&codes), &all, &mut out))
         }
         _ => fastest(|round| table.distances(black_box(&codes), &moved(&ids, round, count), &mut out)),
+    }
+}
+
+/// A coder of equally many bits of all dimensions, or of as many bits in segments of dimensions that vary less and
+/// less.
+fn coder(dim: usize, bits: usize, form: &str) -> BitCoder {
+    let centre = vec![0.0; dim];
+    let layout = Layout::even(dim, bits, 0, false).unwrap_or_else(|| unreachable!("a layout of the cases"));
+    let variances: Vec<f64> = (0..dim).map(|i| (-4.0 * i as f64 / dim as f64).exp()).collect();
+    match Allocation::of(&variances, layout.code_bytes(), false) {
+        Some(allocation) if form.starts_with("segments") => {
+            let mut basis = vec![0f32; dim * dim];
+            basis.iter_mut().step_by(dim + 1).for_each(|x| *x = 1.0);
+            BitCoder::of_basis(&allocation, 1, basis, (&centre, &[]), false)
+        }
+        _ => BitCoder::new(layout, 1, &centre, &[], false),
     }
 }
 

@@ -5,9 +5,9 @@
 use std::arch::x86_64::*;
 
 use super::layout::Plane;
-use super::query::{FOUR, forms};
+use super::query::{FOUR, form};
 
-forms!("avx2");
+form!("avx2");
 
 /// Bytes of a register: of one code, where a plane has as many.
 const WIDE: usize = 32;
@@ -28,10 +28,10 @@ fn several(planes: &[Plane], codes: [&[u8]; FOUR], components: &[i8]) -> [i32; F
     let mut total = none();
     for plane in planes {
         let lanes = match plane.width {
-            8 => of_bytes(plane, codes, components),
-            4 => of_plane::<4, 2>(plane, codes, components),
-            2 => of_plane::<2, 4>(plane, codes, components),
-            _ => of_plane::<1, 8>(plane, codes, components),
+            8 => of_plane::<8, 1, false>(plane, codes, components),
+            4 => of_plane::<4, 2, false>(plane, codes, components),
+            2 => of_plane::<2, 4, false>(plane, codes, components),
+            _ => of_plane::<1, 8, false>(plane, codes, components),
         };
         let shift = _mm_cvtsi32_si128(plane.shift as i32);
         for i in 0..FOUR {
@@ -50,11 +50,7 @@ fn one<const WIDTH: i32, const GROUPS: usize>(
     codes: [&[u8]; FOUR],
     components: &[i8],
 ) -> [i32; FOUR] {
-    folded(if WIDTH == 8 {
-        of_bytes(plane, codes, components)
-    } else {
-        of_plane::<WIDTH, GROUPS>(plane, codes, components)
-    })
+    folded(of_plane::<WIDTH, GROUPS, true>(plane, codes, components))
 }
 
 #[inline]
@@ -66,128 +62,133 @@ fn none() -> Lanes {
 
 // Arrays of registers are written out: `map` of an array is compiled without AVX2, and passes them through memory.
 
-/// 32 bytes of each code from byte `at` on, which all have.
+/// A plane of `WIDTH` bits in `GROUPS` groups. What is compiled for a plane `ALONE` becomes a part of its callers.
 #[inline]
 #[target_feature(enable = "avx2")]
-fn load(codes: [&[u8]; FOUR], at: usize) -> [__m256i; FOUR] {
-    let mut loaded = [_mm256_setzero_si256(); FOUR];
-    for i in 0..FOUR {
-        // SAFETY: the slice has 32 bytes; alignment is not required.
-        loaded[i] = unsafe { _mm256_loadu_si256(codes[i][at..at + WIDE].as_ptr().cast()) };
-    }
-    loaded
-}
-
-/// The last `count` bytes, up to eight, of the first `end` of each code, and zeros behind them.
-#[inline]
-#[target_feature(enable = "avx2")]
-fn load_narrow(codes: [&[u8]; FOUR], end: usize, count: usize) -> __m256i {
-    let mut words = [0u64; FOUR];
-    for i in 0..FOUR {
-        // What lies before these bytes is shifted out.
-        let word = codes[i][..end].last_chunk::<NARROW>().map(|last| u64::from_le_bytes(*last));
-        words[i] = word.map_or_else(|| short(&codes[i][end - count..end]), |w| w >> (8 * (NARROW - count)));
-    }
-    _mm256_set_epi64x(words[3] as i64, words[2] as i64, words[1] as i64, words[0] as i64)
-}
-
-/// Fewer than eight bytes at the beginning of a code.
-#[cold]
-fn short(bytes: &[u8]) -> u64 {
-    bytes.iter().rev().fold(0, |word, &byte| word << 8 | u64::from(byte))
-}
-
-/// 32 components from `at` on. Queries end with as much padding as that needs.
-#[inline]
-#[target_feature(enable = "avx2")]
-fn load_components(components: &[i8], at: usize) -> __m256i {
-    match components.get(at..).and_then(<[i8]>::first_chunk::<WIDE>) {
-        // SAFETY: `from` has 32 components; alignment is not required.
-        Some(from) => unsafe { _mm256_loadu_si256(from.as_ptr().cast()) },
-        None => _mm256_setzero_si256(),
-    }
-}
-
-/// Eight components from `at` on, four times.
-#[inline]
-#[target_feature(enable = "avx2")]
-fn load_narrow_components(components: &[i8], at: usize) -> __m256i {
-    let from = components.get(at..).and_then(<[i8]>::first_chunk::<NARROW>);
-    _mm256_set1_epi64x(from.map_or(0, |from| i64::from_le_bytes(bytemuck::cast(*from))))
-}
-
-/// A plane of `WIDTH` bits in `GROUPS` groups.
-#[inline]
-#[target_feature(enable = "avx2")]
-fn of_plane<const WIDTH: i32, const GROUPS: usize>(
+fn of_plane<const WIDTH: i32, const GROUPS: usize, const ALONE: bool>(
     plane: &Plane,
     codes: [&[u8]; FOUR],
     components: &[i8],
 ) -> Lanes {
     let mut lanes = none();
-    let ones = _mm256_set1_epi16(1);
-    let mask = _mm256_set1_epi8(((1u32 << WIDTH) - 1) as i8);
-    let mut at = 0;
-    // Products of up to 15 × 127 in pairs, of up to eight groups of fewer bits, do not overflow 16 bits.
-    while at + WIDE <= plane.bytes {
-        let mut packed = load(codes, plane.first + at);
+    let whole = plane.bytes / WIDE * WIDE;
+    let mut planes = [codes[0].as_ptr(); FOUR];
+    for i in 0..FOUR {
+        planes[i] = codes[i][plane.first..plane.first + plane.bytes].as_ptr();
+    }
+    let query = components[plane.start..][..GROUPS * plane.bytes + WIDE].as_ptr();
+    for at in (0..whole).step_by(WIDE) {
+        let mut packed = [_mm256_setzero_si256(); FOUR];
+        for i in 0..FOUR {
+            // SAFETY: the plane has 32 bytes from `at` on; alignment is not required.
+            packed[i] = unsafe { _mm256_loadu_si256(planes[i].add(at).cast()) };
+        }
         let mut pairs = [_mm256_setzero_si256(); FOUR];
         for group in 0..GROUPS {
-            let query = load_components(components, plane.start + group * plane.bytes + at);
+            // SAFETY: every group has a component for each byte of the plane, and 32 more follow the last.
+            let query = unsafe { _mm256_loadu_si256(query.add(group * plane.bytes + at).cast()) };
             for i in 0..FOUR {
-                let levels = _mm256_and_si256(packed[i], mask);
-                pairs[i] = _mm256_add_epi16(pairs[i], _mm256_maddubs_epi16(levels, query));
+                let sums = products::<WIDTH>(packed[i], query);
+                pairs[i] = if WIDTH == 8 { sums } else { _mm256_add_epi16(pairs[i], sums) };
                 packed[i] = _mm256_srli_epi16::<WIDTH>(packed[i]);
             }
         }
         for i in 0..FOUR {
-            lanes.wide[i] = _mm256_add_epi32(lanes.wide[i], _mm256_madd_epi16(pairs[i], ones));
+            lanes.wide[i] = _mm256_add_epi32(lanes.wide[i], widened::<WIDTH>(pairs[i]));
         }
-        at += WIDE;
     }
+    if whole < plane.bytes {
+        lanes.narrow = match ALONE {
+            true => narrow_apart::<WIDTH, GROUPS>(plane, codes, components),
+            false => narrow::<WIDTH, GROUPS>(plane, codes, components),
+        };
+    }
+    lanes
+}
+
+/// As [`narrow`]. A function that is called, so that the loop of a plane `ALONE` stays short enough to become a part of
+/// its callers.
+#[inline(never)]
+#[target_feature(enable = "avx2")]
+fn narrow_apart<const WIDTH: i32, const GROUPS: usize>(
+    plane: &Plane,
+    codes: [&[u8]; FOUR],
+    components: &[i8],
+) -> __m256i {
+    narrow::<WIDTH, GROUPS>(plane, codes, components)
+}
+
+/// The bytes of a plane behind the last whole register, eight of each code at a time.
+#[inline]
+#[target_feature(enable = "avx2")]
+fn narrow<const WIDTH: i32, const GROUPS: usize>(
+    plane: &Plane,
+    codes: [&[u8]; FOUR],
+    components: &[i8],
+) -> __m256i {
+    let mut lanes = _mm256_setzero_si256();
+    let past = plane.first + plane.bytes;
+    let mut ends = [codes[0].as_ptr(); FOUR];
+    // A code whose first bytes are fewer than eight is read in a copy that begins with zeros.
+    let mut early = [[0u8; 2 * NARROW]; FOUR];
+    for i in 0..FOUR {
+        let code = &codes[i][..past];
+        ends[i] = code.as_ptr_range().end;
+        if past < NARROW {
+            early[i][NARROW..NARROW + past].copy_from_slice(code);
+            ends[i] = early[i][..NARROW + past].as_ptr_range().end;
+        }
+    }
+    let query = components[plane.start..][..GROUPS * plane.bytes + WIDE].as_ptr();
+    let mut at = plane.bytes / WIDE * WIDE;
     while at < plane.bytes {
         let count = NARROW.min(plane.bytes - at);
-        let mut packed = load_narrow(codes, plane.first + at + count, count);
+        let after = plane.bytes - at - count;
+        let mut words = [0i64; FOUR];
+        for i in 0..FOUR {
+            // SAFETY: at least eight bytes lie before the one at `after` from the end, in the code or its copy.
+            words[i] = unsafe { ends[i].sub(after + NARROW).cast::<i64>().read_unaligned() };
+        }
+        let packed = _mm256_set_epi64x(words[3], words[2], words[1], words[0]);
+        // What lies before these bytes is shifted out.
+        let mut packed = _mm256_srl_epi64(packed, _mm_cvtsi32_si128(8 * (NARROW - count) as i32));
         let mut pairs = _mm256_setzero_si256();
         for group in 0..GROUPS {
-            let query = load_narrow_components(components, plane.start + group * plane.bytes + at);
-            pairs = _mm256_add_epi16(pairs, _mm256_maddubs_epi16(_mm256_and_si256(packed, mask), query));
+            // SAFETY: every group has a component for each byte of the plane, and 32 more follow the last.
+            let query = unsafe { query.add(group * plane.bytes + at).cast::<i64>().read_unaligned() };
+            let sums = products::<WIDTH>(packed, _mm256_set1_epi64x(query));
+            pairs = if WIDTH == 8 { sums } else { _mm256_add_epi16(pairs, sums) };
             packed = _mm256_srli_epi16::<WIDTH>(packed);
         }
-        lanes.narrow = _mm256_add_epi32(lanes.narrow, _mm256_madd_epi16(pairs, ones));
+        lanes = _mm256_add_epi32(lanes, widened::<WIDTH>(pairs));
         at += NARROW;
     }
     lanes
 }
 
-/// A plane of whole bytes.
+/// Products of the lowest `WIDTH` bits of each byte and components: of fewer than eight bits in pairs of 16 bits, which up
+/// to eight groups of 1 bit, or two of 15 × 127, do not exceed. Those of bytes are in 32 bits.
 #[inline]
 #[target_feature(enable = "avx2")]
-fn of_bytes(plane: &Plane, codes: [&[u8]; FOUR], components: &[i8]) -> Lanes {
-    let mut lanes = none();
-    let mut at = 0;
-    while at + WIDE <= plane.bytes {
-        let levels = load(codes, plane.first + at);
-        let query = load_components(components, plane.start + at);
-        for i in 0..FOUR {
-            lanes.wide[i] = _mm256_add_epi32(lanes.wide[i], of_halves(levels[i], query));
-        }
-        at += WIDE;
+fn products<const WIDTH: i32>(packed: __m256i, query: __m256i) -> __m256i {
+    if WIDTH == 8 {
+        return of_bytes(packed, query);
     }
-    while at < plane.bytes {
-        let count = NARROW.min(plane.bytes - at);
-        let levels = load_narrow(codes, plane.first + at + count, count);
-        let query = load_narrow_components(components, plane.start + at);
-        lanes.narrow = _mm256_add_epi32(lanes.narrow, of_halves(levels, query));
-        at += NARROW;
-    }
-    lanes
+    let mask = _mm256_set1_epi8(((1u32 << WIDTH) - 1) as i8);
+    _mm256_maddubs_epi16(_mm256_and_si256(packed, mask), query)
+}
+
+/// Sums of pairs in 32 bits.
+#[inline]
+#[target_feature(enable = "avx2")]
+fn widened<const WIDTH: i32>(pairs: __m256i) -> __m256i {
+    if WIDTH == 8 { pairs } else { _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)) }
 }
 
 /// Products of bytes and components. In pairs they would not fit 16 bits; those of the halves of bytes do.
 #[inline]
 #[target_feature(enable = "avx2")]
-fn of_halves(levels: __m256i, query: __m256i) -> __m256i {
+fn of_bytes(levels: __m256i, query: __m256i) -> __m256i {
     let mask = _mm256_set1_epi8(15);
     let low = _mm256_maddubs_epi16(_mm256_and_si256(levels, mask), query);
     let high = _mm256_maddubs_epi16(_mm256_and_si256(_mm256_srli_epi16::<4>(levels), mask), query);

@@ -5,9 +5,9 @@
 use std::arch::x86_64::*;
 
 use super::layout::Plane;
-use super::query::{FOUR, forms};
+use super::query::{FOUR, form};
 
-forms!("avx512f,avx512bw,avx512vl,avx512vnni");
+form!("avx512f,avx512bw,avx512vl,avx512vnni");
 
 /// Bytes of a register.
 const STEP: usize = 64;

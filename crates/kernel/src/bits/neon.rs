@@ -3,9 +3,9 @@
 use std::arch::aarch64::*;
 
 use super::layout::Plane;
-use super::query::{FOUR, forms};
+use super::query::{FOUR, form};
 
-forms!("neon");
+form!("neon");
 
 /// Bytes of a register.
 const STEP: usize = 16;

@@ -6,7 +6,7 @@ use crate::distance::{block_dot_f32, block_l2_f32, dot_f32};
 use crate::isa::{self, Isa};
 
 /// Distance in ids at which codes are prefetched.
-const PREFETCH_AHEAD: usize = 8;
+const PREFETCH_AHEAD: usize = 16;
 /// Components behind those of a query that kernels may read; zero.
 pub(super) const PADDING: usize = 64;
 /// The largest component of a query.
@@ -22,31 +22,27 @@ pub struct BitQuery {
     // Σ of components times offset of their levels.
     offset: i32,
     // The part of a distance that is the same for all codes of a centroid; 256 of them, so that any byte has one.
-    terms: Vec<f32>,
-    has_norms: bool,
+    terms: Box<[f32; CENTROIDS_MAX]>,
+    // All bits where norms count, under l2 alone; otherwise none.
+    counted: u32,
+    // Of s and a product in a distance.
+    weight: f32,
     norm: f32,
 }
 
-/// ⟨q, e⟩ of all ids: codes are `size` bytes each, and an id beyond their end gets `u32::MAX`.
-pub(super) type Score = unsafe fn(query: &BitQuery, codes: &[u8], ids: &[u32], out: &mut Vec<u32>);
-/// ⟨q, e⟩ of codes that lie together.
-pub(super) type ScoreRows = unsafe fn(query: &BitQuery, codes: &[u8], out: &mut Vec<u32>);
+/// The form of an instruction set: the keys of the codes with these ids, or of all codes. An id beyond their end gets
+/// `u32::MAX`.
+pub(super) type Score = unsafe fn(query: &BitQuery, codes: &[u8], ids: Option<&[u32]>, out: &mut Vec<u32>);
 
-/// The forms of an instruction set.
-pub(super) struct Kernels {
-    pub(super) score: Score,
-    pub(super) score_rows: ScoreRows,
-}
-
-fn kernels(isa: Isa) -> &'static Kernels {
+fn score(isa: Isa) -> Score {
     match isa {
         #[cfg(target_arch = "x86_64")]
-        Isa::Avx2 => &super::avx2::KERNELS,
+        Isa::Avx2 => super::avx2::score,
         #[cfg(target_arch = "x86_64")]
-        Isa::Avx512 => &super::avx512::KERNELS,
+        Isa::Avx512 => super::avx512::score,
         #[cfg(target_arch = "aarch64")]
-        Isa::Neon => &super::neon::KERNELS,
-        _ => &scalar::KERNELS,
+        Isa::Neon => super::neon::score,
+        _ => scalar::score,
     }
 }
 
@@ -57,8 +53,9 @@ impl Default for BitQuery {
             layout: Layout::LEAST,
             unit: 0.0,
             offset: 0,
-            terms: vec![0.0; CENTROIDS_MAX],
-            has_norms: false,
+            terms: Box::new([0.0; CENTROIDS_MAX]),
+            counted: 0,
+            weight: 0.0,
             norm: 0.0,
         }
     }
@@ -89,24 +86,22 @@ impl BitQuery {
         self.offset = coder.layout.ranges().map(of).sum();
         self.components.resize(placed.len() + PADDING, 0);
         self.layout = coder.layout;
-        self.has_norms = !coder.ip;
+        (self.counted, self.weight) = if coder.ip { (0, self.unit) } else { (u32::MAX, 2.0 * self.unit) };
         self.set_terms(coder, placed, if coder.ip { centred } else { squared });
         self.norm = squared.sqrt();
     }
 
     /// Sets the terms of the centroids; `of_centre` is that of the centre.
     fn set_terms(&mut self, coder: &BitCoder, placed: &[f32], of_centre: f32) {
-        self.terms.clear();
-        if !coder.centroids.is_empty() {
-            self.terms.resize(coder.centroids.len() / coder.layout.dim(), 0.0);
-            if coder.ip {
-                block_dot_f32(placed, &coder.centroids, coder.layout.dim(), &mut self.terms);
-                self.terms.iter_mut().for_each(|term| *term = of_centre - *term);
-            } else {
-                block_l2_f32(placed, &coder.centroids, coder.layout.dim(), &mut self.terms);
-            }
+        self.terms.fill(of_centre);
+        let count = (coder.centroids.len() / coder.layout.dim()).min(CENTROIDS_MAX);
+        let terms = &mut self.terms[..count];
+        if coder.ip {
+            block_dot_f32(placed, &coder.centroids, coder.layout.dim(), terms);
+            terms.iter_mut().for_each(|term| *term = of_centre - *term);
+        } else {
+            block_l2_f32(placed, &coder.centroids, coder.layout.dim(), terms);
         }
-        self.terms.resize(CENTROIDS_MAX, of_centre);
     }
 
     /// Bytes of a code of the coder that the query is for.
@@ -138,13 +133,13 @@ impl BitQuery {
     pub(super) fn distances_by(&self, isa: Isa, codes: &[u8], ids: &[u32], out: &mut Vec<u32>) {
         out.clear();
         // SAFETY: `isa` is one that this machine has.
-        unsafe { (kernels(isa).score)(self, codes, ids, out) }
+        unsafe { score(isa)(self, codes, Some(ids), out) }
     }
 
     pub(super) fn rows_by(&self, isa: Isa, codes: &[u8], out: &mut Vec<u32>) {
         out.clear();
         // SAFETY: `isa` is one that this machine has.
-        unsafe { (kernels(isa).score_rows)(self, codes, out) }
+        unsafe { score(isa)(self, codes, None, out) }
     }
 
     /// Converts a key to a distance of the metric (squared l2, or minus the inner product).
@@ -163,25 +158,24 @@ impl BitQuery {
     #[inline(always)]
     pub(super) fn keys<const BYTES: usize>(&self, codes: [&[u8]; FOUR], sums: [i32; FOUR]) -> [u32; FOUR] {
         let (mut norms, mut scales, mut terms) = ([0u32; FOUR], [0u32; FOUR], [0f32; FOUR]);
-        let is_numbered = self.layout.is_numbered();
+        let numbered = if self.layout.is_numbered() { u8::MAX } else { 0 };
         for i in 0..FOUR {
+            // Factors are followed by a number, or by bits.
+            let head = &codes[i][..=2 * BYTES];
             (norms[i], scales[i]) = if BYTES == 2 {
-                let both = codes[i].first_chunk().map_or(0, |factors| u32::from_le_bytes(*factors));
+                let both = head.first_chunk().map_or(0, |factors| u32::from_le_bytes(*factors));
                 (factor::signed_bits(both as u16), factor::short_bits((both >> 16) as u16))
             } else {
-                let both = codes[i].first_chunk().map_or(0, |factors| u64::from_le_bytes(*factors));
+                let both = head.first_chunk().map_or(0, |factors| u64::from_le_bytes(*factors));
                 (both as u32, (both >> 32) as u32)
             };
-            let number = if is_numbered { codes[i].get(2 * BYTES).copied().unwrap_or(0) } else { 0 };
-            terms[i] = self.terms.get(usize::from(number)).copied().unwrap_or(0.0);
+            terms[i] = self.terms[usize::from(head[2 * BYTES] & numbered)];
         }
-        // Norms count under l2 alone.
-        let (counted, weight) = if self.has_norms { (u32::MAX, 2.0 * self.unit) } else { (0, self.unit) };
         let mut keys = [0u32; FOUR];
         for i in 0..FOUR {
             let product = (2 * sums[i] - self.offset) as f32;
-            let (norm, scale) = (f32::from_bits(norms[i] & counted), f32::from_bits(scales[i]));
-            keys[i] = to_key((terms[i] + norm) - (weight * scale) * product);
+            let (norm, scale) = (f32::from_bits(norms[i] & self.counted), f32::from_bits(scales[i]));
+            keys[i] = to_key((terms[i] + norm) - (self.weight * scale) * product);
         }
         keys
     }
@@ -201,28 +195,19 @@ impl BitQuery {
 /// Codes that are scored together.
 pub(super) const FOUR: usize = 4;
 
-/// Makes the two forms of an instruction set of its sums: `one::<WIDTH, GROUPS>` of codes of a single plane,
-/// `several` of any. Loops are compiled once for each width, with all that they call.
-macro_rules! forms {
+/// Makes the form of an instruction set of its sums: `one::<WIDTH, GROUPS>` of codes of a single plane, `several` of any.
+/// The loop is compiled once for each width, with all that it calls.
+macro_rules! form {
     ($($feature:literal)?) => {
-        pub(super) static KERNELS: $crate::bits::query::Kernels = $crate::bits::query::Kernels { score, score_rows };
-
         $(#[target_feature(enable = $feature)])?
-        fn score(query: &$crate::bits::BitQuery, codes: &[u8], ids: &[u32], out: &mut Vec<u32>) {
+        pub(super) fn score(query: &$crate::bits::BitQuery, codes: &[u8], ids: Option<&[u32]>, out: &mut Vec<u32>) {
             $crate::bits::query::by_form!(query, |layout, keys| {
                 $crate::bits::query::score_with(layout, codes, ids, out, keys)
             });
         }
-
-        $(#[target_feature(enable = $feature)])?
-        fn score_rows(query: &$crate::bits::BitQuery, codes: &[u8], out: &mut Vec<u32>) {
-            $crate::bits::query::by_form!(query, |layout, keys| {
-                $crate::bits::query::score_rows_with(layout, codes, out, keys)
-            });
-        }
     };
 }
-pub(super) use forms;
+pub(super) use form;
 
 /// Calls a loop with what makes keys of four codes, for the layout of a query. The layouts of equally many bits of all
 /// dimensions have loops of their own.
@@ -272,56 +257,47 @@ macro_rules! by_form {
 }
 pub(super) use by_form;
 
-/// Scores ids, with a function that makes the keys of four codes. All instruction sets share this loop.
+/// Scores ids or all codes, with a function that makes the keys of four codes, and becomes a part of this loop because it
+/// is called at one place. All instruction sets share the loop.
 #[inline(always)]
 pub(super) fn score_with(
     layout: &Layout,
     codes: &[u8],
-    ids: &[u32],
+    ids: Option<&[u32]>,
     out: &mut Vec<u32>,
     keys: impl Fn([&[u8]; FOUR]) -> [u32; FOUR],
 ) {
     let size = layout.code_bytes();
     let count = codes.len() / size;
-    out.resize(ids.len(), u32::MAX);
+    out.resize(ids.map_or(count, <[u32]>::len), u32::MAX);
     if count == 0 {
         return;
     }
+    // SAFETY: `codes` has `count` codes, and is only asked for those.
+    let code = |number: usize| unsafe { codes.get_unchecked(number * size..number * size + size) };
     // An id beyond the end is scored as the first code, and then gets no distance.
-    let code_of = |id: u32| {
-        let at = if (id as usize) < count { id as usize * size } else { 0 };
-        &codes[at..at + size]
+    let known = |id: u32| if (id as usize) < count { id as usize } else { 0 };
+    let ahead = |range: std::ops::Range<usize>| {
+        let ids = ids.and_then(|ids| ids.get(range.start..range.end.min(ids.len())));
+        ids.into_iter().flatten().for_each(|&id| crate::prefetch(code(known(id))));
     };
-    ids.iter().take(PREFETCH_AHEAD).for_each(|&id| crate::prefetch(code_of(id)));
-    for (at, (four, out)) in ids.chunks(FOUR).zip(out.chunks_mut(FOUR)).enumerate() {
-        let ahead = ids.get(at * FOUR + PREFETCH_AHEAD..).unwrap_or_default();
-        ahead.iter().take(FOUR).for_each(|&id| crate::prefetch(code_of(id)));
-        let id = |i: usize| four.get(i).copied().unwrap_or(four[0]);
-        let keys = keys([code_of(id(0)), code_of(id(1)), code_of(id(2)), code_of(id(3))]);
-        for (i, (out, &id)) in out.iter_mut().zip(four).enumerate() {
-            *out = if (id as usize) < count { keys[i] } else { u32::MAX };
+    ahead(0..PREFETCH_AHEAD);
+    for (step, out) in out.chunks_mut(FOUR).enumerate() {
+        let (first, last) = (step * FOUR, step * FOUR + out.len() - 1);
+        ahead(first + PREFETCH_AHEAD..first + PREFETCH_AHEAD + FOUR);
+        let mut four = [&codes[..size]; FOUR];
+        for (i, four) in four.iter_mut().enumerate() {
+            let at = (first + i).min(last);
+            *four = code(ids.map_or(at, |ids| known(ids[at])));
         }
-    }
-}
-
-/// As [`score_with`], for codes that lie together.
-#[inline(always)]
-pub(super) fn score_rows_with(
-    layout: &Layout,
-    codes: &[u8],
-    out: &mut Vec<u32>,
-    keys: impl Fn([&[u8]; FOUR]) -> [u32; FOUR],
-) {
-    let size = layout.code_bytes();
-    out.resize(codes.len() / size, 0);
-    for (four, out) in codes.chunks(FOUR * size).zip(out.chunks_mut(FOUR)) {
-        let code = |i: usize| four.get(i * size..(i + 1) * size).unwrap_or(&four[..size]);
-        // Called at one place, so that it becomes a part of the loop.
-        let keys = keys([code(0), code(1), code(2), code(3)]);
+        let keys = keys(four);
         match <&mut [u32; FOUR]>::try_from(&mut *out) {
             Ok(out) => *out = keys,
             Err(_) => out.iter_mut().zip(keys).for_each(|(out, key)| *out = key),
         }
+    }
+    for (out, &id) in out.iter_mut().zip(ids.unwrap_or_default()) {
+        *out = if (id as usize) < count { *out } else { u32::MAX };
     }
 }
 

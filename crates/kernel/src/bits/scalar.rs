@@ -1,9 +1,9 @@
 //! The definition of the sums, in plain Rust.
 
 use super::layout::Plane;
-use super::query::{FOUR, forms};
+use super::query::{FOUR, form};
 
-forms!();
+form!();
 
 /// Σ of levels times components, of each code.
 fn several(planes: &[Plane], codes: [&[u8]; FOUR], components: &[i8]) -> [i32; FOUR] {
