@@ -73,6 +73,11 @@ pub(crate) const fn training_bytes(dim: usize) -> u64 {
     (dim * 4 + dim * 4 / CORRECTION_PART + dim / 4 + 96) as u64
 }
 
+/// Bytes of each row of the sample that codes of a kind are prepared with.
+pub(crate) fn row_bytes(dim: usize, kind: CodeKind) -> u64 {
+    if kind == CodeKind::Bits { bits::row_bytes(dim) } else { training_bytes(dim) }
+}
+
 /// Bytes of training independent of the sample: the matrices of the rotation with the packed parts of a product, and
 /// centroids.
 pub(crate) fn training_fixed_bytes(dim: usize, kind: CodeKind) -> u64 {

@@ -58,10 +58,9 @@ params! {
         ///
         /// Larger codes need fewer reads: raise this first when RAM is left, lower it first when RAM is short.
         code_bytes: Option<usize> = None,
-            { shown: "BYTES", level: Level::Usual,
-              usual: "max(32, dimensions / 4); of bits 2 a dimension, and 5 bytes" };
+            { shown: "BYTES", usual: "max(32, dimensions / 4)", level: Level::Usual };
         /// Compression of the codes
-        code_kind: CodeKind = CodeKind::ResidualOpq;
+        code_kind: CodeKind = CodeKind::Bits;
         /// Place of the codes during searches
         ///
         /// With disk, RAM holds only the head graph with its codes and one bit per vector: about a quarter.
@@ -171,7 +170,8 @@ impl GraphOptions {
     /// Bytes of a code for vectors of `dim` components, at most.
     pub fn code_bytes(&self, dim: usize) -> usize {
         match self.code_kind {
-            CodeKind::Bits => self.code_bytes.unwrap_or_else(|| dim.div_ceil(4) + 5),
+            // Eight bits of each dimension, factors and a number.
+            CodeKind::Bits => self.code_bytes.unwrap_or_else(|| usual_code_bytes(dim).min(dim + 9)),
             _ => self.code_bytes.unwrap_or_else(|| usual_code_bytes(dim)).min(dim),
         }
     }

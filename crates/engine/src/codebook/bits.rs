@@ -10,12 +10,16 @@ use crate::clusterings::kmeans::{kmeans, mean};
 /// Rows that centroids and directions are found with, at most, and rows of each centroid at least.
 pub const SAMPLE_ROWS: usize = 16_384;
 const ROWS_PER_CENTROID: usize = 24;
-/// Rows for each dimension from which on their directions are those of the set.
-const ROWS_PER_DIMENSION: usize = 4;
+/// Rows from which on their directions are worth finding.
+const ROWS_LEAST: usize = 64;
 /// Rounds of k-means for the centroids: only their places count, not the last bit of them.
 const ROUNDS: usize = 8;
 /// Bits of a dimension from which on directions are not worth the product with a matrix that each query pays for them.
 const EVEN_BITS: usize = 4;
+/// Most dimensions whose directions the smallest sample of a budget finds at once, and most that any sample does
+/// ([`RotationWork::of`]).
+const WHOLE_DIM: usize = 404;
+const GROUP_MAX: usize = 809;
 /// Bytes of the smallest code.
 const LEAST_BYTES: usize = 6;
 
@@ -25,10 +29,18 @@ pub(super) fn code_bytes(dim: usize) -> (usize, usize) {
     (used(LEAST_BYTES), used(dim + 2 * LEAST_BYTES))
 }
 
-/// Bytes of memory, independent of the sample: centroids as they are found and as they are placed, products of a tile
-/// of rows with them, and matrices of f64 while directions are found.
+/// Bytes for each row of the sample: the row, what k-means notes of it, and where its directions are found in groups of
+/// components, those of a group and its share of the matrices, which are as large as the sample is.
+pub(super) fn row_bytes(dim: usize) -> u64 {
+    let grouped = if dim > WHOLE_DIM { 4 * dim.min(GROUP_MAX) + 20 * 40 } else { 0 };
+    (4 * dim + grouped + 64) as u64
+}
+
+/// Bytes independent of the sample: centroids as they are found and as they are placed, products of a tile of rows with
+/// them, directions and the basis that they become, and where they are found at once, matrices of f64.
 pub(super) fn fixed_bytes(dim: usize) -> u64 {
-    (4 * CENTROIDS_MAX * dim * 4 + (2 * 4 + 3 * 8) * dim * dim) as u64
+    let matrices = if dim > WHOLE_DIM { 0 } else { 20 * dim * dim };
+    (4 * CENTROIDS_MAX * dim * 4 + 4 * dim * (dim + dim.min(GROUP_MAX)) + matrices) as u64
 }
 
 /// Seconds on a current machine for a sample of these rows of `dim` components.
@@ -65,7 +77,7 @@ pub fn bit_coder(
     let centroids = if numbered { kmeans(&sample, dim, count, ROUNDS, seed, progress)? } else { Vec::new() };
     progress.advance(50);
     let is_even = layout.segments().iter().all(|segment| segment.bits >= EVEN_BITS);
-    if is_even || rows < ROWS_PER_DIMENSION * dim || dim <= BITS_MAX {
+    if is_even || rows < ROWS_LEAST || dim <= BITS_MAX {
         progress.advance(50);
         return Ok(BitCoder::new(layout, seed, &centre, &centroids, ip));
     }
@@ -81,4 +93,17 @@ pub fn bit_coder(
         row[axis.first..axis.first + axis.components.len()].copy_from_slice(&axis.components);
     }
     Ok(BitCoder::of_basis(&allocation, seed, basis, (&centre, &centroids), ip))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn groups_are_those_of_the_largest_and_the_smallest_sample() {
+        let group = |rows: usize| RotationWork::of(rows, 4096).group;
+        assert_eq!(group(SAMPLE_ROWS), GROUP_MAX);
+        // The smallest sample of a plan.
+        assert_eq!(group(4096), WHOLE_DIM);
+    }
 }

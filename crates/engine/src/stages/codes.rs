@@ -13,11 +13,10 @@ use stratann_kernel::distance::l2_f32;
 use stratann_storage::output::AtomicFile;
 use stratann_storage::{Error, Result, input};
 
-use super::plan::CODEBOOK_SAMPLE;
+use super::plan::sample_most;
 use super::space::Space;
 use super::tables::{read_table, write_table};
-use crate::codebook::bits::{self, SAMPLE_ROWS};
-use crate::codebook::{self, CodebookOptions};
+use crate::codebook::{self, CodebookOptions, bits};
 use crate::dataset::Scan;
 use crate::files;
 use crate::stages::build::{self, Build, IDS};
@@ -62,10 +61,10 @@ pub(crate) fn make_coder(
     let (dim, seed) = (build.base.shape().dim, build.options.seed);
     let ip = build.options.metric == Metric::Ip;
     let path = build.file(files::CODEBOOK);
-    let wanted = build.plan.codebook_sample.min(CODEBOOK_SAMPLE);
+    let wanted = build.plan.codebook_sample.min(sample_most(kind));
     if kind == CodeKind::Bits {
         build.progress.stage("preparing codes", 100, "%");
-        let sample = space.code_sample(build.base, scan, wanted.min(SAMPLE_ROWS), seed)?;
+        let sample = space.code_sample(build.base, scan, wanted, seed)?;
         let coder = bits::bit_coder(sample, dim, ip, (code_bytes, seed), build.progress)?;
         write_table(&path, &files::encode_bit_coder(&coder))?;
         return Ok(coder.layout().code_bytes());

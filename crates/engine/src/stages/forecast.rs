@@ -95,7 +95,8 @@ impl Size {
     /// Encoding all rows.
     pub(crate) fn encoding_s(&self, kind: CodeKind) -> f64 {
         if kind == CodeKind::Bits {
-            return self.shared_s(self.rows * self.dim * BITS_NS);
+            // Besides the steps that are tried: distances to centroids, and the product with a basis.
+            return self.shared_s(self.rows * self.dim * (BITS_NS + (256.0 + self.dim) * ENCODING_NS));
         }
         let centroids = if kind == CodeKind::ResidualOpq { 5.0 } else { 1.0 } * 256.0;
         self.shared_s(self.rows * self.dim * (centroids + self.dim) * ENCODING_NS)

@@ -1,12 +1,14 @@
 //! Plan of a build, made before it begins.
 
 use serde::Serialize;
+use stratann_params::choices::CodeKind;
 use stratann_storage::budget::{Account, PROGRAM_BYTES, THREAD_BYTES, size};
 use stratann_storage::{Error, Result};
 
 use super::forecast::{Forecast, Size};
 use super::options::BuildOptions;
 use super::stage::{PlannedStage, Stage};
+use crate::codebook::bits;
 use crate::curve::CALIBRATION_IN_FLIGHT;
 use crate::dataset::Shape;
 
@@ -14,6 +16,12 @@ use crate::dataset::Shape;
 pub(crate) const CODEBOOK_SAMPLE: usize = 65_536;
 /// Rows below which codes would be poor: a budget must allow for as many.
 pub(crate) const CODEBOOK_SAMPLE_LEAST: u64 = 4096;
+
+/// Rows that codes of a kind are prepared with, at most.
+pub(crate) fn sample_most(kind: CodeKind) -> usize {
+    if kind == CodeKind::Bits { bits::SAMPLE_ROWS } else { CODEBOOK_SAMPLE }
+}
+
 /// Reading and writing buffers, per build.
 pub(crate) const BUFFER_BYTES: u64 = 6 << 20;
 /// Memory of each thread of a build.

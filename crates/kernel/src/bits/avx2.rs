@@ -166,8 +166,8 @@ fn narrow<const WIDTH: i32, const GROUPS: usize>(
     lanes
 }
 
-/// Products of the lowest `WIDTH` bits of each byte and components: of fewer than eight bits in pairs of 16 bits, which up
-/// to eight groups of 1 bit, or two of 15 × 127, do not exceed. Those of bytes are in 32 bits.
+/// Products of the lowest `WIDTH` bits of each byte and components: of fewer than eight bits in pairs of 16 bits,
+/// which up to eight groups of 1 bit, or two of 15 × 127, do not exceed. Those of bytes are in 32 bits.
 #[inline]
 #[target_feature(enable = "avx2")]
 fn products<const WIDTH: i32>(packed: __m256i, query: __m256i) -> __m256i {

@@ -195,8 +195,8 @@ impl BitQuery {
 /// Codes that are scored together.
 pub(super) const FOUR: usize = 4;
 
-/// Makes the form of an instruction set of its sums: `one::<WIDTH, GROUPS>` of codes of a single plane, `several` of any.
-/// The loop is compiled once for each width, with all that it calls.
+/// Makes the form of an instruction set of its sums: `one::<WIDTH, GROUPS>` of codes of a single plane, `several` of
+/// any. The loop is compiled once for each width, with all that it calls.
 macro_rules! form {
     ($($feature:literal)?) => {
         $(#[target_feature(enable = $feature)])?
@@ -257,8 +257,8 @@ macro_rules! by_form {
 }
 pub(super) use by_form;
 
-/// Scores ids or all codes, with a function that makes the keys of four codes, and becomes a part of this loop because it
-/// is called at one place. All instruction sets share the loop.
+/// Scores ids or all codes, with a function that makes the keys of four codes, and becomes a part of this loop
+/// because it is called at one place. All instruction sets share the loop.
 #[inline(always)]
 pub(super) fn score_with(
     layout: &Layout,

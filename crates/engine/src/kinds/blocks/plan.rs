@@ -12,7 +12,7 @@ use crate::dataset::Reader;
 use crate::stages::options::BuildOptions;
 use crate::stages::plan::{
     BUFFER_BYTES, BUILD_THREAD_BYTES, BuildPlan, CODEBOOK_SAMPLE, CODEBOOK_SAMPLE_LEAST, KindPlan,
-    THREADS_PART,
+    THREADS_PART, sample_most,
 };
 use crate::stages::stage::PlannedStage;
 use crate::stages::vamana::Graph;
@@ -46,6 +46,8 @@ struct Needs {
     /// One row that trains the codebook, and what training takes besides.
     trained: u64,
     training: u64,
+    /// Rows that train the codebook at most.
+    trained_most: u64,
     has_graph: bool,
 }
 
@@ -64,8 +66,9 @@ impl Needs {
             in_blocks: has_graph && graph.codes == CodePlace::Disk,
             // Rows, order, ids.
             tables: n * if has_graph { 12 } else { 4 } + if options.ids.is_some() { n * 12 } else { 0 },
-            trained: codebook::training_bytes(shape.dim),
+            trained: codebook::row_bytes(shape.dim, graph.code_kind),
             training: codebook::training_fixed_bytes(shape.dim, graph.code_kind),
+            trained_most: sample_most(graph.code_kind) as u64,
             has_graph,
         }
     }
@@ -148,7 +151,7 @@ pub(crate) fn plan(
         for_vectors.min(n * (needs.row + 16)).max(needs.row * 64) / if in_ram { 1 } else { BLOCK_PART };
     let code_memory_bytes = if needs.in_blocks { needs.codes.min(free) } else { needs.codes };
     let codebook_sample = needs.codebook_sample(free);
-    let training = codebook_sample as u64 * needs.trained + needs.training;
+    let training = (codebook_sample as u64).min(needs.trained_most) * needs.trained + needs.training;
     let work = (points_per_cell * point).max(code_memory_bytes).max(training);
     let coded = if needs.in_blocks { CODED_BLOCK_BYTES } else { 0 };
     let peak = if has_graph { work } else { 0 };
