@@ -1,6 +1,6 @@
 //! Encodes and decodes vectors.
 
-use super::{Layout, Plane, factor};
+use super::{Layout, Plane, Scaling, bound, factor};
 use crate::codes::for_each_isa;
 use crate::distance::dot_f32;
 
@@ -11,7 +11,12 @@ const TRIED: [f32; 15] = [0.5, 0.6, 0.68, 0.76, 0.84, 0.9, 0.95, 1.0, 1.05, 1.1,
 const BEST_STEP: [f32; 9] = [1.0, 1.596, 0.9957, 0.586, 0.3352, 0.1881, 0.1041, 0.0569, 0.0308];
 
 /// Encodes the residual of a placed vector to a centroid, which is empty for the centre itself.
-pub(super) fn encode(layout: &Layout, placed: &[f32], centroid: &[f32], code: &mut [u8]) {
+pub(super) fn encode(
+    layout: &Layout,
+    scaling: Scaling,
+    (placed, centroid): (&[f32], &[f32]),
+    code: &mut [u8],
+) {
     let squared = dot_f32(placed, bytemuck::cast_slice(placed));
     let placed = &placed[..layout.coded.min(placed.len())];
     let step = best_step(layout, placed);
@@ -20,10 +25,15 @@ pub(super) fn encode(layout: &Layout, placed: &[f32], centroid: &[f32], code: &m
     let (finer, rest) = placed.split_at(layout.finer);
     quantise(finer, (0.5 * step, layout.bits as u32 + 1), &mut levels[..layout.finer]);
     quantise(rest, (step, layout.bits as u32), &mut levels[layout.finer..]);
-    let product = Sums::of(layout, placed, step).product;
-    let of_centroid: f32 =
-        centroid.iter().zip(&levels[..]).enumerate().map(|(i, (c, &level))| c * e(layout, i, level)).sum();
-    write_factors(layout, (squared, product, of_centroid), code);
+    let sums = Sums::of(layout, placed, step);
+    let each_e = || levels.iter().enumerate().map(|(i, &level)| e(layout, i, level));
+    match scaling {
+        Scaling::Unbiased => {
+            let of_centroid: f32 = centroid.iter().zip(each_e()).map(|(c, e)| c * e).sum();
+            write_factors(layout, (squared, sums.product, of_centroid), code);
+        }
+        Scaling::Nearest => bound::write_factors(layout, (sums.product, sums.squared), each_e(), code),
+    }
     for plane in layout.planes() {
         write_plane(layout, plane, levels, &mut code[plane.first..plane.first + plane.bytes]);
     }

@@ -12,9 +12,12 @@
 //! it is
 //! `−⟨q, c⟩ − s ⟨q, e⟩`. All are relative to the centre of the vectors, which keeps the numbers small.
 //!
+//! Codes of residuals in inverted lists have a scale of their own ([`Scaling::Nearest`]): s e is then the nearest to o,
+//! and the error of an inner product with it has a bound (`bound.rs`).
+//!
 //! | bytes | content | when |
 //! |---|---|---|
-//! | 2 or 4 | the norm, so rounded that a query equal to x has the right distance | always |
+//! | 2 or 4 | the norm, so rounded that a query equal to x has the right distance; of residuals Σ ‖s eᵢ‖ | always |
 //! | 2 or 4 | s | always |
 //! | 1 | number of the centroid | there are several |
 //! | rest | planes of bits, from the most significant ones to the least | always |
@@ -30,6 +33,7 @@
 mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
+mod bound;
 mod encode;
 mod factor;
 #[cfg(target_arch = "aarch64")]
@@ -209,6 +213,15 @@ impl Layout {
     }
 }
 
+/// Relation between s and the vector.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scaling {
+    /// ‖o‖² / ⟨o, e⟩: an inner product with a vector is estimated without bias.
+    Unbiased,
+    /// ⟨o, e⟩ / ‖e‖²: s e is the multiple of e nearest to o, and what is between them is orthogonal to it.
+    Nearest,
+}
+
 /// Bytes of each of the two factors.
 const fn factor_bytes(bits: usize) -> usize {
     if bits <= SHORT_BITS { 2 } else { 4 }
@@ -225,9 +238,17 @@ pub struct BitCoder {
     // The centroids less the centre, rotated, `dim` components each; empty for the centre alone.
     centroids: Vec<f32>,
     ip: bool,
+    scaling: Scaling,
 }
 
 impl BitCoder {
+    /// A coder for residuals, which lie around zero: the distance of a code is minus the inner product of the query and
+    /// the nearest `s e`, and has a bound ([`BitQuery::error_max`]). Numbers of centroids are not used.
+    pub fn of_residuals(layout: Layout, seed: u64) -> BitCoder {
+        let zero = vec![0.0; layout.dim];
+        BitCoder { scaling: Scaling::Nearest, ..BitCoder::of_rotated(layout, seed, zero, Vec::new(), true) }
+    }
+
     /// A coder for vectors around `centre` (`dim` components, not rotated) and `centroids` (as many each). With `ip`,
     /// distances are negative inner products, otherwise squared l2. Equal seeds give equal rotations.
     ///
@@ -260,7 +281,8 @@ impl BitCoder {
         let most = if layout.numbered { CENTROIDS_MAX } else { 0 };
         let is_whole = centroids.len().is_multiple_of(layout.dim) && centroids.len() <= most * layout.dim;
         assert!(is_whole, "up to {most} whole centroids");
-        BitCoder { layout, seed, rotation: Rotation::new(layout.dim, seed), centre, centroids, ip }
+        let (rotation, scaling) = (Rotation::new(layout.dim, seed), Scaling::Unbiased);
+        BitCoder { layout, seed, rotation, centre, centroids, ip, scaling }
     }
 
     /// Bits of a code.
@@ -293,6 +315,11 @@ impl BitCoder {
         self.ip
     }
 
+    /// Relation between the scale of a code and its vector.
+    pub fn scaling(&self) -> Scaling {
+        self.scaling
+    }
+
     /// Rotates a vector in place, and subtracts the centre.
     pub fn place(&self, vector: &mut [f32]) {
         self.rotation.apply(vector);
@@ -307,7 +334,7 @@ impl BitCoder {
         if self.layout.numbered {
             code[2 * self.layout.factor_bytes()] = number as u8;
         }
-        encode::encode(&self.layout, placed, centroid, code);
+        encode::encode(&self.layout, self.scaling, (placed, centroid), code);
     }
 
     fn nearest(&self, placed: &[f32]) -> (usize, &[f32]) {

@@ -1,5 +1,6 @@
 //! Queries prepared for codes, and the scoring of codes.
 
+use super::bound::Errors;
 use super::{BitCoder, CENTROIDS_MAX, Layout, factor, scalar};
 use crate::distance::{block_dot_f32, block_l2_f32, dot_f32};
 use crate::isa::{self, Isa};
@@ -24,6 +25,7 @@ pub struct BitQuery {
     terms: Vec<f32>,
     has_norms: bool,
     norm: f32,
+    errors: Errors,
 }
 
 /// ⟨q, e⟩ of all ids: codes are `size` bytes each, and an id beyond their end gets `u32::MAX`.
@@ -59,6 +61,7 @@ impl Default for BitQuery {
             terms: vec![0.0; CENTROIDS_MAX],
             has_norms: false,
             norm: 0.0,
+            errors: Errors::UNKNOWN,
         }
     }
 }
@@ -90,6 +93,7 @@ impl BitQuery {
         self.has_norms = !coder.ip;
         self.set_terms(coder, placed, if coder.ip { centred } else { squared });
         self.norm = squared.sqrt();
+        self.errors = Errors::of(coder, (largest, self.unit, self.norm));
     }
 
     /// Sets the terms of the centroids; `of_centre` is that of the centre.
@@ -148,6 +152,18 @@ impl BitQuery {
     /// Converts a key to a distance of the metric (squared l2, or minus the inner product).
     pub fn to_float(&self, key: u32) -> f32 {
         to_float(key)
+    }
+
+    /// Upper bound of the difference between the distance of one code and minus the inner product of the query and what
+    /// the code decodes to, for every code that a coder of residuals made. Infinite for other coders, and for a `code`
+    /// that is shorter than one.
+    pub fn error_max(&self, code: &[u8]) -> f32 {
+        self.errors.most(&self.layout, code)
+    }
+
+    /// Standard error of the same, after a random rotation.
+    pub fn error_deviation(&self, code: &[u8]) -> f32 {
+        self.errors.deviation(&self.layout, code)
     }
 
     /// Upper bound of the difference between ⟨q, e⟩ of the query and of its whole numbers, for any e of this length.
