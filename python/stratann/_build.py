@@ -147,11 +147,13 @@ def build(
         passes: of a disk-graph: passes over all rows; 1.
         code_bytes: of a disk-graph, hybrid-ivf, gpu-ivf: bytes of RAM per vector for its code. Larger codes need
             fewer reads: raise this first when RAM is left, lower it first when RAM is short; max(32, dimensions / 4);
-            of bits 2 a dimension, and 5 bytes.
-        code_kind: of a disk-graph, gpu-ivf: compression of the codes: ``pq``: Product quantisation; ``opq``: Product
-            quantisation after a learned rotation; ``residual-opq``: Product quantisation of the residual to a coarse
-            centroid, after a learned rotation; ``bits``: Some bits of each dimension after a random rotation, without
-            training; residual-opq.
+            of bits 2 a dimension, and 5 bytes (disk-graph); half a byte per component of a float, a quarter of
+            others; of bits 4 or 8 more (hybrid-ivf); max(32, dimensions / 4) (gpu-ivf).
+        code_kind: of a disk-graph, hybrid-ivf, gpu-ivf: compression of the codes: ``pq``: Product quantisation
+            (disk-graph, gpu-ivf); ``opq``: Product quantisation after a learned rotation; ``residual-opq``: Product
+            quantisation of the residual to a coarse centroid, after a learned rotation (disk-graph, gpu-ivf);
+            ``bits``: Some bits of each dimension after a random rotation, without training; residual-opq (disk-graph,
+            gpu-ivf); opq (hybrid-ivf).
         codes: of a disk-graph: place of the codes during searches. With disk, RAM holds only the head graph with its
             codes and one bit per vector: about a quarter: ``ram``: All codes in RAM: fewest bytes read, smallest
             index; ``disk``: Each block stores the codes of all neighbours: a quarter of the RAM, an index about three

@@ -75,7 +75,7 @@ use stratann_core::format::posting_lists::PostingLists;
 use stratann_core::kinds::hybrid_ivf::SubLists;
 use stratann_core::place::Placement;
 use stratann_core::route::{HeadGraph, NavGraph};
-use stratann_kernel::bits::{BitCoder, CENTROIDS_MAX, Layout};
+use stratann_kernel::bits::{BitCoder, CENTROIDS_MAX, Layout, Scaling};
 use stratann_kernel::coder::Coder;
 use stratann_kernel::codes::Codebook;
 use stratann_storage::Error;
@@ -168,6 +168,8 @@ pub(crate) fn senseless(path: &Path) -> Error {
 
 /// What a file of a coder begins with when it was not trained: no dimension is as large.
 const OF_BITS: u32 = u32::MAX;
+/// Added to the word of the metric by coders of residuals, which have no centre and no centroids.
+const OF_RESIDUALS: usize = 2;
 /// Bytes before the centre.
 const OF_BITS_HEAD: usize = 8 * 4 + 8;
 
@@ -186,7 +188,7 @@ pub(crate) fn encode_bit_coder(coder: &BitCoder) -> Vec<u8> {
     let layout = coder.layout();
     let head = [
         layout.dim(),
-        usize::from(coder.is_ip()),
+        usize::from(coder.is_ip()) + if coder.scaling() == Scaling::Nearest { OF_RESIDUALS } else { 0 },
         layout.bits(),
         layout.finer(),
         layout.coded(),
@@ -218,9 +220,16 @@ pub(crate) fn decode_coder(bytes: &[u8]) -> Option<Coder> {
     let most = if numbered == 1 { CENTROIDS_MAX } else { 0 };
     let is_whole = centroids <= most && floats.len() == 4 * dim * (1 + centroids);
     let mut centre: Vec<f32> = floats.as_chunks::<4>().0.iter().map(|x| f32::from_le_bytes(*x)).collect();
-    let is_sound = is_layout && is_whole && ip <= 1 && numbered <= 1 && centre.iter().all(|x| x.is_finite());
+    let is_of_residuals = ip == 1 + OF_RESIDUALS;
+    let is_plain = centroids == 0 && numbered == 0 && centre.iter().all(|&x| x == 0.0);
+    let is_metric = if is_of_residuals { is_plain } else { ip <= 1 };
+    let is_sound =
+        is_layout && is_whole && is_metric && numbered <= 1 && centre.iter().all(|x| x.is_finite());
     if !is_sound {
         return None;
+    }
+    if is_of_residuals {
+        return Some(Coder::Bits(BitCoder::of_residuals(layout, seed)));
     }
     let centroids = centre.split_off(dim);
     Some(Coder::Bits(BitCoder::of_rotated(layout, seed, centre, centroids, ip == 1)))
@@ -471,6 +480,15 @@ mod tests {
         // of them.
         for (at, byte) in [(4, 6), (8, 2), (12, 0), (16, 5), (24, 0), (28, 3)] {
             assert_eq!(with(at, byte), None, "byte {at}");
+        }
+        let of_residuals = BitCoder::of_residuals(Layout::new(5, 2, 3, false).unwrap(), 9);
+        let plain = encode_bit_coder(&of_residuals);
+        assert_eq!(decode_coder(&plain), Some(Coder::Bits(of_residuals)));
+        // Without an inner product, or with a centre.
+        for (at, byte) in [(8, 2), (OF_BITS_HEAD + 3, 0x40)] {
+            let mut other = plain.clone();
+            other[at] = byte;
+            assert_eq!(decode_coder(&other), None, "byte {at}");
         }
         let mut no_number = bytes.clone();
         no_number[OF_BITS_HEAD..OF_BITS_HEAD + 4].copy_from_slice(&f32::NAN.to_le_bytes());

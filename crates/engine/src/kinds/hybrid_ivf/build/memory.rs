@@ -17,6 +17,7 @@ use crate::clusterings::memory::KmeansMemory;
 use crate::codebook;
 use crate::curve::CALIBRATION_IN_FLIGHT;
 use crate::dataset::Reader;
+use crate::kinds::hybrid_ivf::options::code_bytes;
 use crate::stages::cells::CellsMemory;
 use crate::stages::options::BuildOptions;
 use crate::stages::plan::{BuildMemory, BuildPlan, CODEBOOK_SAMPLE, CODEBOOK_SAMPLE_LEAST, ListPlan};
@@ -62,7 +63,7 @@ impl Sizes {
             vector_bytes: of_base.dim * of_base.dtype.size(),
             id_bytes: if options.ids.is_some() { 8 } else { 4 },
             norms: options.metric == Metric::Cosine,
-            code_bytes: own.code_bytes(of_base.dim, of_base.dtype.is_float()),
+            code_bytes: code_bytes(own, &of_base),
             checksum_seed: 0,
         };
         let most = options.profile.as_ref().map_or(READ_MOST, |profile| ReadSizes::of(profile).most);
@@ -144,6 +145,15 @@ impl Sizes {
     }
 }
 
+/// Bytes of the training of codes: for each row of its sample, and in any case.
+fn training_bytes(own: &ListOptions, dim: usize) -> (u64, u64) {
+    match own.code_kind {
+        // The signs of a rotation.
+        CodeKind::Bits => (1, 16 * dim as u64),
+        kind => (codebook::training_bytes(dim), codebook::training_fixed_bytes(dim, kind)),
+    }
+}
+
 /// The stages of the build, with the least memory of each.
 fn stages<'a>(
     sizes: &Sizes,
@@ -151,9 +161,8 @@ fn stages<'a>(
     options: &'a BuildOptions,
     own: &ListOptions,
 ) -> Vec<PlannedStage<'a>> {
-    let (n, dim) = (sizes.rows, base.shape().dim);
-    let trained = codebook::training_bytes(dim);
-    let training = codebook::training_fixed_bytes(dim, CodeKind::Opq);
+    let n = sizes.rows;
+    let (trained, training) = training_bytes(own, base.shape().dim);
     let [scan, clusters, profile, plan, codebook, lists, navigation, calibrate] =
         forecast::stages(&base.shape(), options, own);
     vec![
@@ -179,8 +188,7 @@ pub(crate) fn plan(base: &Reader, options: &BuildOptions, own: &ListOptions) -> 
         super::plan::code_budget(budget, &sizes.shape, sizes.clusters, own.nav_samples, sizes.rows)?;
     }
     let n = sizes.rows;
-    let trained = codebook::training_bytes(base.shape().dim);
-    let training = codebook::training_fixed_bytes(base.shape().dim, CodeKind::Opq);
+    let (trained, training) = training_bytes(own, base.shape().dim);
     let stages = stages(&sizes, base, options, own);
     let memory = BuildMemory::divide(options, (n, TABLE_BYTES), &stages, sizes.thread_bytes())?;
     let (free, cluster_sample) = (memory.free, sizes.cells().sample(memory.free));

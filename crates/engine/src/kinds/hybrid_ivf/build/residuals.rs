@@ -1,4 +1,4 @@
-//! Trains the codebook on residuals to centroids.
+//! Makes the coder of residuals to centroids.
 
 use stratann_core::build::hash;
 use stratann_params::build::ListOptions;
@@ -9,6 +9,7 @@ use super::{clusters, list_layout, read_centroids};
 use crate::codebook::{self, CodebookOptions};
 use crate::dataset::Scan;
 use crate::files;
+use crate::kinds::hybrid_ivf::options::bit_coder;
 use crate::kinds::hybrid_ivf::residual::subtract;
 use crate::stages::build::Build;
 use crate::stages::plan::CODEBOOK_SAMPLE;
@@ -16,8 +17,22 @@ use crate::stages::space::Space;
 use crate::stages::tables::write_table;
 
 pub(crate) const ITERATIONS: usize = 12;
+
+/// Makes the coder of the lists, and writes it. Returns the bytes of a code.
+///
+/// # Errors
+/// Rows that cannot be read, an interruption.
+pub(crate) fn make_coder(build: &Build<'_>, own: &ListOptions, space: &Space, scan: &Scan) -> Result<usize> {
+    if own.code_kind != CodeKind::Bits {
+        return train(build, own, space, scan);
+    }
+    let coder = bit_coder(own, &build.base.shape(), build.options.seed)?;
+    write_table(&build.file(files::CODEBOOK), &files::encode_bit_coder(&coder))?;
+    Ok(coder.layout().code_bytes())
+}
+
 /// Trains the codebook on the residuals of a sample of the rows to the centroids of their cells.
-pub(crate) fn train(build: &Build<'_>, own: &ListOptions, space: &Space, scan: &Scan) -> Result<usize> {
+fn train(build: &Build<'_>, own: &ListOptions, space: &Space, scan: &Scan) -> Result<usize> {
     let shape = build.base.shape();
     let code_bytes = list_layout(build, own)?.code_bytes;
     let (_, centroids) = read_centroids(build, shape.dim)?;
@@ -45,7 +60,7 @@ pub(crate) fn train(build: &Build<'_>, own: &ListOptions, space: &Space, scan: &
     // Training uses all of the memory.
     drop((live, cluster_of, centroids, rows));
     let options =
-        CodebookOptions { code_bytes, kind: CodeKind::Opq, iterations: ITERATIONS, seed: build.options.seed };
+        CodebookOptions { code_bytes, kind: own.code_kind, iterations: ITERATIONS, seed: build.options.seed };
     // Tables hold −⟨q, r̂⟩ for every metric; the rest of a distance is stored with each member.
     let trained = codebook::train(sample, shape.dim, true, &options, build.progress)?;
     write_table(&build.file(files::CODEBOOK), &files::encode_codebook(&trained))?;
