@@ -146,11 +146,14 @@ def build(
         alpha: of a disk-graph: pruning factor of edges (alpha in DiskANN): larger values keep longer edges; 1.2.
         passes: of a disk-graph: passes over all rows; 1.
         code_bytes: of a disk-graph, hybrid-ivf, gpu-ivf: bytes of RAM per vector for its code. Larger codes need
-            fewer reads: raise this first when RAM is left, lower it first when RAM is short; max(32, dimensions / 4).
-        code_kind: of a disk-graph, gpu-ivf: compression of the codes: ``pq``: Product quantisation; ``opq``: Product
-            quantisation after a learned rotation; ``residual-opq``: Product quantisation of the residual to a coarse
-            centroid, after a learned rotation; ``bits``: Some bits of each dimension after a random rotation, without
-            training; bits.
+            fewer reads: raise this first when RAM is left, lower it first when RAM is short; max(32, dimensions / 4)
+            (disk-graph, gpu-ivf); half a byte per component of a float, a quarter of others; of bits 4 or 8 more
+            (hybrid-ivf).
+        code_kind: of a disk-graph, hybrid-ivf, gpu-ivf: compression of the codes: ``pq``: Product quantisation
+            (disk-graph, gpu-ivf); ``opq``: Product quantisation after a learned rotation; ``residual-opq``: Product
+            quantisation of the residual to a coarse centroid, after a learned rotation (disk-graph, gpu-ivf);
+            ``bits``: Some bits of each dimension after a random rotation, without training; bits (disk-graph); opq
+            (hybrid-ivf); residual-opq (gpu-ivf).
         codes: of a disk-graph: place of the codes during searches. With disk, RAM holds only the head graph with its
             codes and one bit per vector: about a quarter: ``ram``: All codes in RAM: fewest bytes read, smallest
             index; ``disk``: Each block stores the codes of all neighbours: a quarter of the RAM, an index about three

@@ -3,9 +3,42 @@
 
 mod common;
 
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+
 use common::*;
 
 const BITS: [&str; 4] = ["--code-kind", "bits", "--calibration-queries", "0"];
+
+/// One profile for all lists: a build would measure for 8 seconds, and equal profiles give equal plans.
+fn profile() -> &'static str {
+    static PROFILE: OnceLock<(TempDir, PathBuf)> = OnceLock::new();
+    let (_, path) = PROFILE.get_or_init(|| {
+        let folder = folder();
+        let path = folder.path().join("profile.json");
+        let place = arg(folder.path());
+        assert!(
+            run(&["profile", place, "--seconds", "0.2", "--scratch", "4MiB", "-o", arg(&path)])
+                .status
+                .success()
+        );
+        (folder, path)
+    });
+    arg(path)
+}
+
+/// Options of lists with codes of bits.
+fn lists<'a>(more: &[&'a str]) -> Vec<&'a str> {
+    [&["--kind", "hybrid-ivf", "--profile", profile()], &BITS[..], more].concat()
+}
+
+/// Ids and distances of a search, as bytes.
+fn answers(data: &Data, index: &Path, more: &[&str]) -> Vec<u8> {
+    let out = data.path("answers");
+    let asked = ["search", arg(index), arg(&data.queries), "-o", arg(&out), "--force"];
+    json(&[&asked[..], more].concat());
+    std::fs::read(out).unwrap()
+}
 
 fn recall(data: &Data, index: &std::path::Path, metric: &str, list: &str) -> f64 {
     let truth = data.truth(metric);
@@ -124,4 +157,143 @@ fn what_cannot_be_is_refused() {
         let asked = ["search", arg(&sound), arg(&data.queries), "--search-list", "20"];
         assert!(refused(&asked, 1).contains("codebook.bin"));
     }
+}
+
+/// Sets the first rows to zeros, one row several times, and one far away.
+fn make_odd(data: &mut Data, dtype: &str) {
+    let far = match dtype {
+        "f32" => 1e6,
+        "f16" => 6e4,
+        "u8" => 255.0,
+        _ => -128.0,
+    };
+    let (count, dim) = (data.base_rows.len(), data.base_rows[0].len());
+    for row in 0..count.min(3) {
+        data.base_rows[row] = vec![0.0; dim];
+    }
+    for row in 4..count.min(9) {
+        data.base_rows[row] = data.base_rows[3].clone();
+    }
+    if count > 1 {
+        data.base_rows[count - 1] = vec![far; dim];
+    }
+    write(&data.base, &data.base_rows, dtype);
+}
+
+#[test]
+fn strict_bounds_of_lists_change_no_answer() {
+    for (dtype, _) in DTYPES {
+        for (rows, dim) in [(1, 3), (2, 1), (20, 100), (255, 2), (257, 96)] {
+            let mut data = Data::new(rows, dim, dtype);
+            for metric in METRICS {
+                if metric == "l2" {
+                    make_odd(&mut data, dtype);
+                }
+                // A zero has no direction; one row of zeros would be no row.
+                let skip = ["--on-bad-row", "skip"];
+                if metric == "cosine" && rows <= 3 {
+                    continue;
+                }
+                let index = data.build(metric, &lists(&[&["--metric", metric], &skip[..]].concat()));
+                assert!(run(&["verify", arg(&index)]).status.success(), "{dtype} {metric} {rows} {dim}");
+                for nprobe in ["1", "3", "65536"] {
+                    let asked = [
+                        "--nprobe",
+                        nprobe,
+                        "--no-early-stop",
+                        "--order",
+                        "centroid",
+                        "--local-lists",
+                        "65536",
+                    ];
+                    let strict = answers(&data, &index, &asked);
+                    let off = answers(&data, &index, &[&asked[..], &["--no-bounds"]].concat());
+                    assert!(strict == off, "{dtype} {metric} {rows} {dim} {nprobe}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn every_local_index_has_them() {
+    let data = Data::new(1500, 24, "f32");
+    let nearest = nearest(&data.base_rows, &data.query_rows, "l2", 10);
+    for plan in ["uniform-flat", "uniform-ivf", "uniform-graph"] {
+        let index = data.build(plan, &lists(&["--plan", plan, "--clusters", "8"]));
+        assert!(run(&["verify", arg(&index)]).status.success(), "{plan}");
+        let all = ["--nprobe", "65536", "--local-lists", "65536", "--local-list", "2000"];
+        answers(&data, &index, &all);
+        let (k, ids, _) = read_answers(&data.path("answers"));
+        for (found, want) in ids.chunks(k).zip(&nearest) {
+            assert!(found.iter().zip(want).all(|(&id, want)| id as usize == want.1), "{plan}");
+        }
+        // What is learnt and what bounds leave out changes no answer.
+        let learnt =
+            answers(&data, &index, &[&all[..], &["--epoch-queries", "10", "--threads", "1"]].concat());
+        assert_eq!(learnt, answers(&data, &index, &[&all[..], &["--no-learning"]].concat()), "{plan}");
+    }
+}
+
+#[test]
+fn lists_are_equal_on_every_instruction_set_and_with_any_threads() {
+    let data = Data::new(1500, 40, "f32");
+    let first = data.build("first", &lists(&["--threads", "1"]));
+    for (name, isa, threads) in [("scalar", "scalar", "2"), ("avx2", "avx2", "1"), ("best", "", "2")] {
+        let index = data.path(name);
+        let place = ["build", arg(&data.base), "-o", arg(&index)];
+        let options = [&place[..], &lists(&["--threads", threads])].concat();
+        let made = command(&options).env("STRATANN_ISA", isa).output().unwrap();
+        assert!(made.status.success(), "{}", stderr(&made));
+        assert_same_files(&first, &index);
+    }
+}
+
+#[test]
+fn lists_are_calibrated_explained_and_partitioned() {
+    let data = Data::new(3000, 24, "f32");
+    let index = data.build("index", &lists(&["--clusters", "40"]));
+    let info = json(&["info", arg(&index)]);
+    // Twelve bytes of levels, and two factors of 16 or 32 bits.
+    assert_eq!(info["clusters"]["code_bytes"], 20, "{info:#}");
+    json(&["explain", arg(&index), arg(&data.queries), "--nprobe", "3"]);
+    let truth = data.truth("l2");
+    json(&["tune", arg(&index), "-k", "10", "--sample", "120", "--recall", "0.9"]);
+    let asked = ["search", arg(&index), arg(&data.queries), "--groundtruth", arg(&truth), "--recall", "0.9"];
+    assert!(json(&asked)["runs"][0]["recall"].as_f64().unwrap() > 0.85);
+    let simulated =
+        ["simulate", arg(&index), arg(&data.queries), "--servers", "3", "--nprobe", "8", "--no-times"];
+    assert_eq!(json(&simulated)["runs"][0]["failed_queries"].as_u64(), Some(0));
+    let spread = data.path("spread");
+    json(&["cluster", "partition", arg(&index), "-o", arg(&spread), "--servers", "3"]);
+    assert!(run(&["verify", arg(&spread)]).status.success());
+}
+
+#[test]
+fn damage_to_lists_is_an_error() {
+    let data = Data::new(600, 16, "f32");
+    let index = data.build("index", &lists(&["--clusters", "6"]));
+    for (role, step) in [("codebook.bin", 9), ("lists.bin", 4001), ("nav.bin", 601)] {
+        let file = file_of(&index, role);
+        let bytes = std::fs::read(&file).unwrap();
+        for at in (0..bytes.len()).step_by(step) {
+            let mut damaged = bytes.clone();
+            damaged[at] ^= 0xff;
+            std::fs::write(&file, damaged).unwrap();
+            let asked = ["search", arg(&index), arg(&data.queries), "--nprobe", "65536", "--no-learning"];
+            let found = run(&asked);
+            assert!(matches!(found.status.code(), Some(0 | 1)), "{role} {at}: {}", stderr(&found));
+            assert!(
+                found.status.success() || stderr(&found).contains(role),
+                "{role} {at}: {}",
+                stderr(&found)
+            );
+        }
+        std::fs::write(&file, bytes).unwrap();
+    }
+    let none = data.path("none");
+    let pq = ["build", arg(&data.base), "-o", arg(&none), "--kind", "hybrid-ivf", "--code-kind", "pq"];
+    assert!(
+        refused(&pq, 2).contains("--code-kind pq is for disk-graph or gpu-ivf, and the kind is hybrid-ivf")
+    );
 }

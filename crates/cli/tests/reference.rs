@@ -58,9 +58,35 @@ fn usual(group: &GroupInfo, param: &Param) -> String {
     }
 }
 
-fn choices(param: &Param) -> String {
-    let each = param.choices().iter().map(|choice| {
-        format!("`{}`: {}", choice.name, choice.help.split_whitespace().collect::<Vec<_>>().join(" "))
+/// The default of a parameter, or that of each kind.
+fn usual_of_kinds(stage: Stage, name: &str) -> String {
+    let mut all: Vec<(String, Vec<&str>)> = Vec::new();
+    for (group, param) in stratann_params::named(&[stage], name) {
+        let kinds = group.kinds_of(param).iter().map(|kind| kind.name());
+        let usual = usual(group, param);
+        match all.iter_mut().find(|known| known.0 == usual) {
+            Some(known) => known.1.extend(kinds),
+            None => all.push((usual, kinds.collect())),
+        }
+    }
+    match all.as_slice() {
+        [(usual, _)] => usual.clone(),
+        _ => all
+            .iter()
+            .map(|(usual, kinds)| format!("{usual} ({})", kinds.join(", ")))
+            .collect::<Vec<_>>()
+            .join("; "),
+    }
+}
+
+/// The choices of these kinds, each with those that have it where not all do.
+fn choices(kinds: &[IndexKind], param: &Param) -> String {
+    let each = param.choices().iter().filter(|choice| choice.is_of(kinds)).map(|choice| {
+        let help = choice.help.split_whitespace().collect::<Vec<_>>().join(" ");
+        let is_of_all = kinds.iter().all(|&kind| choice.is_of(&[kind]));
+        let names: Vec<&str> = choice.kinds.iter().map(|kind| kind.name()).collect();
+        let of = if is_of_all { String::new() } else { format!(" ({})", names.join(", ")) };
+        format!("`{}`: {help}{of}", choice.name)
     });
     each.collect::<Vec<_>>().join("; ")
 }
@@ -149,7 +175,7 @@ fn row(group: &GroupInfo, param: &Param) -> String {
         help += &format!(". Off: {}", param.off.split_whitespace().collect::<Vec<_>>().join(" "));
     }
     if !param.choices().is_empty() {
-        help += &format!(". {}", choices(param));
+        help += &format!(". {}", choices(kinds, param));
     }
     format!(
         "| {option} | `{}` | {} | {} | {} | {} |\n",
@@ -328,7 +354,7 @@ fn in_python(text: &str) -> String {
 }
 
 /// The text of an argument, in lines that fit.
-fn documented(group: &GroupInfo, param: &Param, stage: Stage, indent: &str) -> String {
+fn documented(param: &Param, stage: Stage, indent: &str) -> String {
     let mut all = String::new();
     let kinds = kinds(&[stage], param.name);
     if kinds.len() < IndexKind::ALL.len() {
@@ -340,9 +366,9 @@ fn documented(group: &GroupInfo, param: &Param, stage: Stage, indent: &str) -> S
     let first = letters.next().map(|c| c.to_lowercase().to_string()).unwrap_or_default();
     all += &(if help.starts_with("I/O") { help.clone() } else { first + letters.as_str() });
     if !param.choices().is_empty() {
-        all += &format!(": {}", choices(param).replace('`', "``"));
+        all += &format!(": {}", choices(&kinds, param).replace('`', "``"));
     }
-    let usual = usual(group, param);
+    let usual = usual_of_kinds(stage, param.name);
     if !usual.is_empty() {
         all += &format!("; {usual}");
     }
@@ -373,9 +399,7 @@ fn arguments_in_python_follow_from_the_table() {
             let begin = format!(".. parameters: {}\n", function.name);
             if text.contains(&begin) {
                 text = between(&text, &begin, ".. end of parameters", |indent| {
-                    rows.iter()
-                        .map(|(group, param)| documented(group, param, function.stage, indent))
-                        .collect()
+                    rows.iter().map(|(_, param)| documented(param, function.stage, indent)).collect()
                 });
             }
         }

@@ -5,7 +5,7 @@
 //! | `vN-blocks.bin` | blocks, see `stratann_core::format::block` |
 //! | `vN-codes.bin` | one code per node, in the order of ids; absent where blocks carry codes |
 //! | `vN-head-codes.bin` | instead of it one code per head node, in the order of `vN-head.bin` |
-//! | `vN-codebook.bin` | u32: `u32::MAX`, dim; 0 or 1: ip, codes have numbers, long factors, dimensions stand for those without bits, there is a basis; centroids n; f32: step of the levels; u32 of each of 8 segments: dimensions, bits, shift; u64: seed; f32: centre (dim), centroids less the centre (n × dim), both rotated, basis (dim × dim). One that was trained: u32: dim, ip, lengths of arrays; f32: correction low, step; four arrays as named below |
+//! | `vN-codebook.bin` | u32: `u32::MAX`, dim, metric (1: ip, 2 more where codes are of residuals); 0 or 1: codes have numbers, long factors, dimensions stand for those without bits, there is a basis; centroids n; f32: step of the levels; u32: bytes of a code; u32 of each of 8 segments: dimensions, bits, shift; u64: seed; f32: centre (dim), centroids less the centre (n × dim), both rotated, basis (dim × dim). One that was trained: u32: dim, ip, lengths of arrays; f32: correction low, step; four arrays as named below |
 //! | `vN-map.bin` | u16 per block: number of its nodes |
 //! | `vN-head.bin` | u32: head nodes h, edges e; then ids (h), starts (h + 1), neighbours (e) |
 //!
@@ -75,7 +75,9 @@ use stratann_core::format::posting_lists::PostingLists;
 use stratann_core::kinds::hybrid_ivf::SubLists;
 use stratann_core::place::Placement;
 use stratann_core::route::{HeadGraph, NavGraph};
-use stratann_kernel::bits::{BITS_MAX, BitCoder, CENTROIDS_MAX, CoderParts, Extras, Layout, Segment};
+use stratann_kernel::bits::{
+    BITS_MAX, BitCoder, CENTROIDS_MAX, CoderParts, Extras, Layout, Scaling, Segment,
+};
 use stratann_kernel::coder::Coder;
 use stratann_kernel::codes::Codebook;
 use stratann_storage::Error;
@@ -168,8 +170,10 @@ pub(crate) fn senseless(path: &Path) -> Error {
 
 /// What a file of a coder begins with when it was not trained: no dimension is as large.
 const OF_BITS: u32 = u32::MAX;
+/// Added to the word of the metric by coders of residuals, which have no centre and no centroids.
+const OF_RESIDUALS: u32 = 2;
 /// Bytes before the centre.
-const OF_BITS_HEAD: usize = 4 * (9 + 3 * BITS_MAX) + 8;
+const OF_BITS_HEAD: usize = 4 * (10 + 3 * BITS_MAX) + 8;
 
 /// Bytes of a coder's file, which are those that it takes in memory.
 pub(crate) fn coder_bytes(coder: &Coder) -> u64 {
@@ -185,11 +189,12 @@ pub(crate) fn coder_bytes(coder: &Coder) -> u64 {
 
 pub(crate) fn encode_bit_coder(coder: &BitCoder) -> Vec<u8> {
     let (layout, extras) = (coder.layout(), coder.layout().extras());
-    let flags = [coder.is_ip(), extras.numbered, extras.long, extras.spread, !coder.basis().is_empty()];
-    let mut head = vec![OF_BITS, layout.dim() as u32];
+    let of_residuals = if coder.scaling() == Scaling::Nearest { OF_RESIDUALS } else { 0 };
+    let flags = [extras.numbered, extras.long, extras.spread, !coder.basis().is_empty()];
+    let mut head = vec![OF_BITS, layout.dim() as u32, u32::from(coder.is_ip()) + of_residuals];
     head.extend(flags.map(u32::from));
     head.push((coder.centroids().len() / layout.dim()) as u32);
-    head.push(coder.step().to_bits());
+    head.extend([coder.step().to_bits(), layout.code_bytes() as u32]);
     let mut segments = layout.segments().to_vec();
     segments.resize(BITS_MAX, Segment::default());
     segments.iter().for_each(|s| head.extend([s.dims as u32, s.bits as u32, s.shift]));
@@ -209,12 +214,13 @@ pub(crate) fn decode_coder(bytes: &[u8]) -> Option<Coder> {
     let (head, floats) = bytes.split_at_checked(OF_BITS_HEAD)?;
     let word = |i: usize| head[4 * i..].first_chunk().map_or(0, |word| u32::from_le_bytes(*word));
     let dim = word(1) as usize;
-    let flags = [2, 3, 4, 5, 6].map(word);
-    let [ip, numbered, long, spread, based] = flags.map(|flag| flag == 1);
+    let (metric, flags) = (word(2), [3, 4, 5, 6].map(word));
+    let [numbered, long, spread, based] = flags.map(|flag| flag == 1);
+    let scaling = if metric == 1 + OF_RESIDUALS { Scaling::Nearest } else { Scaling::Unbiased };
     let centroids = word(7) as usize;
     let step = f32::from_bits(word(8));
     let segment = |i: usize| {
-        let [dims, bits, shift] = [0, 1, 2].map(|j| word(9 + 3 * i + j));
+        let [dims, bits, shift] = [0, 1, 2].map(|j| word(10 + 3 * i + j));
         Segment { dims: dims as usize, bits: bits as usize, shift }
     };
     let mut segments: Vec<Segment> = (0..BITS_MAX).map(segment).collect();
@@ -222,10 +228,16 @@ pub(crate) fn decode_coder(bytes: &[u8]) -> Option<Coder> {
         segments.pop();
     }
     let layout = Layout::of(dim, &segments, Extras { numbered, long, spread })?;
+    let code_bytes = word(9) as usize;
+    let layout = layout.padded(code_bytes.min(layout.code_bytes() + dim));
     let most = if numbered { CENTROIDS_MAX } else { 0 };
     let rows = 1 + centroids + if based { dim } else { 0 };
     let mut centre: Vec<f32> = floats.as_chunks::<4>().0.iter().map(|x| f32::from_le_bytes(*x)).collect();
-    let is_sound = centroids <= most
+    let is_plain = !numbered && centre.iter().take(dim).all(|&x| x == 0.0);
+    let is_metric = if scaling == Scaling::Nearest { is_plain } else { metric <= 1 };
+    let is_sound = is_metric
+        && layout.code_bytes() == code_bytes
+        && centroids <= most
         && floats.len() == 4 * dim * rows
         && flags.iter().all(|&flag| flag <= 1)
         && step.is_finite()
@@ -237,7 +249,8 @@ pub(crate) fn decode_coder(bytes: &[u8]) -> Option<Coder> {
     let mut centroids_of = centre.split_off(dim);
     let basis = centroids_of.split_off(dim * centroids);
     let seed = u64::from_le_bytes(*head.last_chunk()?);
-    let parts = CoderParts { layout, step, seed, basis, centre, centroids: centroids_of, ip };
+    let (ip, centroids) = (metric % 2 == 1, centroids_of);
+    let parts = CoderParts { layout, step, seed, basis, centre, centroids, ip, scaling };
     Some(Coder::Bits(BitCoder::of_parts(parts)))
 }
 
@@ -483,9 +496,20 @@ mod tests {
             decode_coder(&bytes)
         };
         // A dimension more, a foreign metric, centroids without numbers, a basis without rows, more centroids, a step
-        // that is no number, fewer dimensions of a segment, no bits, too large a shift.
-        for (at, byte) in [(4, 6), (8, 2), (12, 0), (24, 1), (28, 3), (35, 255), (36, 0), (40, 0), (44, 9)] {
+        // that is no number, too short a code, fewer dimensions of a segment, no bits, too large a shift.
+        for (at, byte) in
+            [(4, 6), (8, 2), (12, 0), (24, 1), (28, 3), (35, 255), (36, 1), (40, 0), (44, 0), (48, 9)]
+        {
             assert_eq!(with(at, byte), None, "byte {at}");
+        }
+        let of_residuals = BitCoder::of_residuals(Layout::even(5, 2, 3, false).unwrap(), 9);
+        let plain = encode_bit_coder(&of_residuals);
+        assert_eq!(decode_coder(&plain), Some(Coder::Bits(of_residuals)));
+        // Without an inner product, or with a centre.
+        for (at, byte) in [(8, 2), (OF_BITS_HEAD + 3, 0x40)] {
+            let mut other = plain.clone();
+            other[at] = byte;
+            assert_eq!(decode_coder(&other), None, "byte {at}");
         }
         let mut no_number = bytes.clone();
         no_number[OF_BITS_HEAD..OF_BITS_HEAD + 4].copy_from_slice(&f32::NAN.to_le_bytes());

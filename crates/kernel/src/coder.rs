@@ -1,6 +1,6 @@
 //! The code of an index, and queries prepared for it.
 
-use crate::bits::{BitCoder, BitQuery};
+use crate::bits::{BitCoder, BitQuery, Scaling};
 use crate::codes::{Codebook, Table};
 
 /// How vectors of an index are encoded.
@@ -41,7 +41,7 @@ impl Coder {
     /// Whether a distance by a code is that of the vector, in the mean. That of a trained code has its squared error
     /// on top.
     pub fn is_unbiased(&self) -> bool {
-        matches!(self, Coder::Bits(_))
+        matches!(self, Coder::Bits(coder) if coder.scaling() == Scaling::Unbiased)
     }
 
     /// `out = R x`; both have `dim` components.
@@ -131,9 +131,14 @@ impl CodeQuery {
         if self.is_learned { self.table.to_float(key) } else { self.bits.to_float(key) }
     }
 
-    /// Upper bound of the error of [`to_float`](Self::to_float) of a trained code, against the sum of the terms
-    /// before they became integers.
-    pub fn error_max(&self) -> f32 {
-        if self.is_learned { self.table.error_max() } else { f32::INFINITY }
+    /// Upper bound of the error of [`to_float`](Self::to_float) of a code: of a trained one against the sum of the
+    /// terms before they became integers, of bits as [`BitQuery::error_max`] says.
+    pub fn error_max(&self, code: &[u8]) -> f32 {
+        if self.is_learned { self.table.error_max() } else { self.bits.error_max(code) }
+    }
+
+    /// Standard error of the same where it is known: of codes of bits, which a random rotation made alike.
+    pub fn error_deviation(&self, code: &[u8]) -> Option<f32> {
+        (!self.is_learned).then(|| self.bits.error_deviation(code))
     }
 }

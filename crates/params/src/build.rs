@@ -106,8 +106,10 @@ params! {
         nav_samples: f64 = 2.0, { shown: "N", range: 0.0..=1000.0 };
         /// Bytes of a vector's code
         code_bytes: Option<usize> = None,
-            { shown: "BYTES", usual: "half a byte per component of a float, a quarter of others",
-              level: Level::Usual };
+            { shown: "BYTES", level: Level::Usual,
+              usual: "half a byte per component of a float, a quarter of others; of bits 4 or 8 more" };
+        /// Compression of the codes
+        code_kind: CodeKind = CodeKind::Opq;
     }
 }
 
@@ -178,11 +180,14 @@ impl GraphOptions {
 }
 
 impl ListOptions {
-    /// Bytes of a code for vectors of `dim` components, floats or bytes: four bits a component of a float, two of a
-    /// byte.
+    /// Bytes of a code for vectors of `dim` components, floats or bytes, at most: four bits a component of a float, two
+    /// of a byte. Codes of bits have two factors beside them.
     pub fn code_bytes(&self, dim: usize, is_float: bool) -> usize {
-        let usual = || (if is_float { dim / 2 } else { dim / 4 }).max(1);
-        self.code_bytes.unwrap_or_else(usual).min(dim)
+        let usual = || if is_float { dim / 2 } else { dim / 4 }.max(1);
+        match self.code_kind {
+            CodeKind::Bits => self.code_bytes.unwrap_or_else(|| usual() + if is_float { 8 } else { 4 }),
+            _ => self.code_bytes.unwrap_or_else(usual).min(dim),
+        }
     }
 }
 

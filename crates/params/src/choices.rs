@@ -44,11 +44,11 @@ choices! {
     /// Compression of codes
     pub enum CodeKind {
         /// Product quantisation
-        Pq = "pq",
+        Pq = "pq" of [DiskGraph, GpuIvf],
         /// Product quantisation after a learned rotation
         Opq = "opq",
         /// Product quantisation of the residual to a coarse centroid, after a learned rotation
-        ResidualOpq = "residual-opq",
+        ResidualOpq = "residual-opq" of [DiskGraph, GpuIvf],
         /// Some bits of each dimension after a random rotation, without training
         Bits = "bits",
     }

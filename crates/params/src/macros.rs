@@ -88,12 +88,13 @@ macro_rules! params {
     };
 }
 
-/// Declares the names that a parameter may have as its value, with a line of help for each.
+/// Declares the names that a parameter may have as its value, with a line of help for each, and the kinds that have it
+/// where not all do: `Pq = "pq" of [DiskGraph]`.
 macro_rules! choices {
     (
         $(#[doc = $about:literal])+
         pub enum $enum:ident {
-            $($(#[doc = $help:literal])+ $variant:ident = $name:literal,)+
+            $($(#[doc = $help:literal])+ $variant:ident = $name:literal $(of [$($kind:ident),*])?,)+
         }
     ) => {
         $(#[doc = $about])+
@@ -107,7 +108,11 @@ macro_rules! choices {
             pub const ALL: [$enum; [$($name),+].len()] = [$($enum::$variant),+];
             /// Names and help of the choices.
             pub const CHOICES: &'static [$crate::Choice] =
-                &[$($crate::Choice { name: $name, help: concat!($($help, "\n"),+) }),+];
+                &[$($crate::Choice {
+                    name: $name,
+                    help: concat!($($help, "\n"),+),
+                    kinds: &[$($($crate::IndexKind::$kind),*)?],
+                }),+];
 
             /// The name on every surface.
             pub const fn name(self) -> &'static str {

@@ -47,7 +47,10 @@ fn value(group: &GroupInfo, param: &Param) -> Value {
         Type::Real => Value::Real(least.max(1.0).min(*param.range.end())),
         Type::Path => Value::Path("file".into()),
         Type::Text => Value::Text("text".into()),
-        Type::Choice(choices) => Value::Text(choices[0].name.into()),
+        Type::Choice(choices) => {
+            let own = choices.iter().find(|choice| choice.is_of(group.kinds_of(param)));
+            Value::Text(own.expect(param.name).name.into())
+        }
     };
     assert!(group.accepts(param, &value), "{} {value}", param.name);
     value
@@ -157,6 +160,33 @@ fn a_refusal_names_what_the_kind_has_instead() {
         given.check(&scope).unwrap_err().0,
         "clusters is for hybrid-ivf, and the kind is grid-ivf; give lists instead"
     );
+}
+
+#[test]
+fn choices_of_other_kinds_are_refused_by_the_kinds_that_have_them() {
+    use IndexKind::{DiskGraph, Flat, HybridIvf};
+    let given = |name: &str, shown: &str| {
+        let mut given = Given::default();
+        given.push("code_kind", Value::Text(name.into()), shown.into());
+        given
+    };
+    let build = |kind, surface| Scope { stages: BUILD, kinds: vec![kind], place: Place::Folder, surface };
+    let line = build(HybridIvf, Surface::CommandLine);
+    assert_eq!(
+        given("pq", "--code-kind").check(&line).unwrap_err().0,
+        "--code-kind pq is for disk-graph or gpu-ivf, and the kind is hybrid-ivf; use opq or bits"
+    );
+    let python = build(HybridIvf, Surface::Python);
+    assert_eq!(
+        given("residual-opq", "code_kind").check(&python).unwrap_err().0,
+        "code_kind \"residual-opq\" is for disk-graph or gpu-ivf, and the kind is hybrid-ivf; use \"opq\" or \"bits\""
+    );
+    for (kind, name) in [(HybridIvf, "bits"), (HybridIvf, "opq"), (DiskGraph, "pq")] {
+        assert_eq!(given(name, "--code-kind").check(&build(kind, Surface::CommandLine)), Ok(()));
+    }
+    let among = |name| given(name, "--code-kind").kinds(BUILD, &[DiskGraph, HybridIvf, Flat]);
+    assert_eq!(among("bits"), Ok(vec![DiskGraph, HybridIvf]));
+    assert_eq!(among("pq"), Ok(vec![DiskGraph]));
 }
 
 #[test]

@@ -5,8 +5,14 @@
 //! the centroid). An inner product is bounded by Cauchy and Schwarz:
 //! |⟨q, v⟩ − ⟨q, v̂⟩| ≤ ‖q‖·r. A cosine is a squared l2 of unit vectors, halved.
 //!
-//! All of this in floats: every bound is widened by what roundings and the table's integers can have done to it.
+//! All of this in floats: every bound is widened by what roundings and the integers of the query can have done to it.
+//!
+//! These bounds are strict. Likely ones take some standard errors of a code distance in the place of the largest error:
+//! what a code loses has hardly a preferred direction after a learned rotation, and none after a random one, so that
+//! ⟨q, v − v̂⟩ is about ‖q‖·r/√d (Gao and Long, RaBitQ, SIGMOD 2024, theorem 3.2). Under codes of bits the integers of
+//! a query have a standard error, too.
 
+use stratann_kernel::coder::CodeQuery;
 use stratann_kernel::{Metric, sqrt};
 
 use crate::access::CodedQuery;
@@ -53,13 +59,21 @@ pub(crate) struct DistanceBounds {
     pub(crate) upper: f32,
 }
 
+/// Minus the inner product of a query and what a code stands for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct CodeProduct {
+    /// As the code's key says.
+    pub(crate) value: f32,
+    /// How far that is off at most; with likely bounds, hardly ever more.
+    pub(crate) error: f32,
+}
+
 /// The part that all bounds of one query have in common.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct BoundEstimator {
     metric: Metric,
     bounds: Bounds,
     slack: f32,
-    table_error: f32,
     query_norm: f32,
     inverse_root_dim: f32,
 }
@@ -71,10 +85,17 @@ impl BoundEstimator {
             metric: base.metric,
             bounds,
             slack,
-            table_error: query.coded.error_max(),
             query_norm: query.norm * (1.0 + ROUNDING),
             inverse_root_dim: 1.0 / sqrt(base.dim as f32),
         }
+    }
+
+    /// The inner product of the query with a code that has this key.
+    pub(crate) fn product(&self, query: &CodeQuery, key: u32, code: &[u8]) -> CodeProduct {
+        let strict = query.error_max(code);
+        let is_likely = self.slack < f32::INFINITY;
+        let likely = query.error_deviation(code).filter(|_| is_likely).map(|error| self.slack * error);
+        CodeProduct { value: query.to_float(key), error: likely.map_or(strict, |likely| likely.min(strict)) }
     }
 
     /// The metric.
@@ -105,17 +126,21 @@ impl BoundEstimator {
 
     /// A member at `radius` from what its code stands for. `base` is the distance to the centroid, `term` the code's
     /// own, `cross` minus the inner product of the query and the code.
-    pub(crate) fn by_code(&self, base: f32, term: f32, cross: f32, radius: f32) -> DistanceBounds {
+    pub(crate) fn by_code(&self, base: f32, term: f32, cross: CodeProduct, radius: f32) -> DistanceBounds {
+        let CodeProduct { value: cross, error } = cross;
+        if error == f32::INFINITY {
+            return DistanceBounds { estimate: f32::MAX, lower: f32::NEG_INFINITY, upper: f32::INFINITY };
+        }
         if self.metric == Metric::Ip {
             let estimate = base + cross;
-            let rounding = self.table_error + ROUNDING * (base.abs() + cross.abs());
+            let rounding = error + ROUNDING * (base.abs() + cross.abs());
             let reach = self.query_norm * radius + rounding;
             let likely = self.slack * self.query_norm * radius * self.inverse_root_dim;
             let width = reach.min(likely + rounding);
             return DistanceBounds { estimate, lower: estimate - width, upper: estimate + width };
         }
         let squared = base + term + 2.0 * cross;
-        let rounding = 2.0 * self.table_error + ROUNDING * (base + term.abs() + 2.0 * cross.abs());
+        let rounding = 2.0 * error + ROUNDING * (base + term.abs() + 2.0 * cross.abs());
         let near = (sqrt((squared - rounding).max(0.0)) - radius).max(0.0);
         let far = sqrt((squared + rounding).max(0.0)) + radius;
         let (mut lower, mut upper) = (near * near * (1.0 - ROUNDING), far * far * (1.0 + ROUNDING));
@@ -162,13 +187,15 @@ impl BoundEstimator {
     }
 
     /// A member's distance by its code, less what roundings can have added; see [`BoundEstimator::cut`].
-    pub(crate) fn at_least(&self, base: f32, term: f32, cross: f32) -> f32 {
-        if self.metric == Metric::Ip {
-            return base + cross - self.table_error - 2.0 * ROUNDING * (base.abs() + cross.abs());
+    pub(crate) fn at_least(&self, base: f32, term: f32, cross: CodeProduct) -> f32 {
+        let CodeProduct { value: cross, error } = cross;
+        if error == f32::INFINITY {
+            return f32::NEG_INFINITY;
         }
-        base + term + 2.0 * cross
-            - 4.0 * self.table_error
-            - 2.0 * ROUNDING * (base + term.abs() + 2.0 * cross.abs())
+        if self.metric == Metric::Ip {
+            return base + cross - error - 2.0 * ROUNDING * (base.abs() + cross.abs());
+        }
+        base + term + 2.0 * cross - 4.0 * error - 2.0 * ROUNDING * (base + term.abs() + 2.0 * cross.abs())
     }
 
     /// The lower of a member whose distance to the centroid is within `least..=most`; `base` is the distance of the
@@ -245,16 +272,16 @@ mod tests {
             slack in prop_oneof![Just(f32::INFINITY), 0f32..3.0],
             base in 0f32..10.0, term in -2f32..5.0, cross in -5f32..5.0, threshold in -3f32..10.0, kth in -3f32..10.0,
             radius_max in 0f32..2.0, share in 0f32..=1.0, scale in prop_oneof![Just(1e-6f32), Just(1.0), Just(1e6)],
-            table_error in prop_oneof![Just(0f32), 0f32..0.1],
+            error in prop_oneof![Just(0f32), 0f32..0.1],
         ) {
             let root = sqrt(scale);
             let estimator = BoundEstimator {
-                metric, bounds: Bounds::Both, slack, table_error: table_error * scale, query_norm: 1.3 * root,
-                inverse_root_dim: 0.1,
+                metric, bounds: Bounds::Both, slack, query_norm: 1.3 * root, inverse_root_dim: 0.1,
             };
             let (threshold, kth, radius_max) = (threshold * scale, kth * scale, radius_max * root);
             let cut = estimator.cut(threshold, kth, radius_max);
             let (base, term, cross) = (base * scale, term * scale, cross * scale);
+            let cross = CodeProduct { value: cross, error: error * scale };
             if estimator.at_least(base, term, cross) > cut {
                 let bounds = estimator.by_code(base, term, cross, share * radius_max);
                 prop_assert!(bounds.lower > threshold && bounds.estimate >= kth, "{bounds:?} {threshold} {kth}");
@@ -279,7 +306,7 @@ mod tests {
             }
             let [q, u, v] = [&vectors[0], &vectors[1], &vectors[2]];
             let estimator = BoundEstimator {
-                metric, bounds: Bounds::Both, slack: f32::INFINITY, table_error: 0.0,
+                metric, bounds: Bounds::Both, slack: f32::INFINITY,
                 query_norm: if metric == Metric::Ip { sqrt(dot(q, q)) * (1.0 + ROUNDING) } else { 0.0 },
                 inverse_root_dim: 0.35,
             };

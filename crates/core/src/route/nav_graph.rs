@@ -48,6 +48,12 @@ impl NavGraph {
         &list[..list.iter().position(|&n| n == NONE).unwrap_or(degree)]
     }
 
+    /// The code of a member: of the node that comes so many after the centroids. Empty where there is none.
+    pub fn code(&self, member: u32, code_bytes: usize) -> &[u8] {
+        let at = (member as usize).checked_mul(code_bytes);
+        at.and_then(|at| self.codes.get(at..)?.get(..code_bytes)).unwrap_or(&[])
+    }
+
     /// True when all numbers are within their ranges for `clusters` clusters of `members` members and codes of
     /// `code_bytes`; a graph from a file must be checked before use.
     pub fn is_consistent(&self, clusters: u32, members: u32, code_bytes: usize) -> bool {

@@ -82,17 +82,55 @@ pub fn bit_coder(
         return Ok(BitCoder::new(layout, seed, &centre, &centroids, ip));
     }
     subtract_nearest(&mut sample, dim, if numbered { &centroids } else { &centre }, progress)?;
-    let axes = principal_axes(&sample, dim, RotationWork::of(rows, dim).group, progress)?;
-    let variances: Vec<f64> = axes.iter().map(|axis| axis.variance.max(0.0)).collect();
+    let found = directions(&sample, dim, (code_bytes, numbered), progress)?;
     progress.advance(50);
-    let Some(allocation) = Allocation::of(&variances, code_bytes, numbered) else {
-        return Ok(BitCoder::new(layout, seed, &centre, &centroids, ip));
-    };
+    Ok(match found {
+        Some((allocation, basis)) => BitCoder::of_basis(&allocation, seed, basis, (&centre, &centroids), ip),
+        None => BitCoder::new(layout, seed, &centre, &centroids, ip),
+    })
+}
+
+/// Makes the coder of residuals like those of `sample` (n × `dim`, row-major, f32), whose codes have exactly as many
+/// bytes as those of `layout`.
+///
+/// # Errors
+/// An interruption.
+pub(crate) fn residual_coder(
+    sample: &[f32],
+    layout: Layout,
+    seed: u64,
+    progress: &dyn Progress,
+) -> Result<BitCoder> {
+    let (dim, bytes) = (layout.dim(), layout.code_bytes());
+    let is_worth = sample.len() >= ROWS_LEAST * dim && dim > BITS_MAX;
+    let found = if is_worth { directions(sample, dim, (bytes, false), progress)? } else { None };
+    progress.advance(100);
+    Ok(match found {
+        Some((mut allocation, basis)) => {
+            allocation.layout = allocation.layout.padded(bytes);
+            BitCoder::of_residuals_by(&allocation, seed, basis)
+        }
+        None => BitCoder::of_residuals(layout, seed),
+    })
+}
+
+/// The directions in which `residuals` vary, those in which they vary most first, as a basis, and the bits that each of
+/// them gets of a code of so many bytes, which may have a number.
+fn directions(
+    residuals: &[f32],
+    dim: usize,
+    (code_bytes, numbered): (usize, bool),
+    progress: &dyn Progress,
+) -> Result<Option<(Allocation, Vec<f32>)>> {
+    let group = RotationWork::of(residuals.len() / dim, dim).group;
+    let axes = principal_axes(residuals, dim, group, progress)?;
+    let variances: Vec<f64> = axes.iter().map(|axis| axis.variance.max(0.0)).collect();
     let mut basis = vec![0f32; dim * dim];
     for (row, axis) in basis.chunks_exact_mut(dim).zip(&axes) {
         row[axis.first..axis.first + axis.components.len()].copy_from_slice(&axis.components);
     }
-    Ok(BitCoder::of_basis(&allocation, seed, basis, (&centre, &centroids), ip))
+    let is_sound = basis.iter().all(|x| x.is_finite());
+    Ok(Allocation::of(&variances, code_bytes, numbered).filter(|_| is_sound).map(|found| (found, basis)))
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! Encodes and decodes vectors.
 
-use super::factor;
 use super::layout::{Layout, Plane, Segment};
+use super::{Scaling, bound, factor};
 use crate::codes::for_each_isa;
 use crate::distance::dot_f32;
 
@@ -13,26 +13,41 @@ pub(super) const BEST_STEP: [f32; 9] = [1.0, 1.596, 0.9957, 0.586, 0.3352, 0.188
 
 /// Encodes the residual of a placed vector to a centroid, which is empty for the centre itself. `step` is relative to
 /// the root mean square of the dimensions that have bits.
-pub(super) fn encode(layout: &Layout, step: f32, (placed, centroid): (&[f32], &[f32]), code: &mut [u8]) {
+pub(super) fn encode(
+    layout: &Layout,
+    (step, scaling): (f32, Scaling),
+    (placed, centroid): (&[f32], &[f32]),
+    code: &mut [u8],
+) {
     let squared = dot_f32(placed, bytemuck::cast_slice(placed));
     let placed = &placed[..layout.coded().min(placed.len())];
     let squared_coded = dot_f32(placed, bytemuck::cast_slice(placed));
     let usual = (squared_coded / placed.len().max(1) as f32).sqrt() * step;
     let step = best_step(layout, placed, usual);
     let mut levels = [0u8; super::DIM_MAX];
-    let mut of_centroid = 0.0;
+    let (mut of_centroid, mut sum) = (0.0, 0.0);
     for (segment, range) in layout.ranges() {
-        quantise(&placed[range.clone()], &segment, step, &mut levels[range.clone()]);
-        let centroid = centroid.get(range.clone()).unwrap_or_default();
-        of_centroid +=
-            centroid.iter().zip(&levels[range]).map(|(c, &level)| c * e(&segment, level)).sum::<f32>();
+        let (levels, centroid) =
+            (&mut levels[range.clone()], centroid.get(range.clone()).unwrap_or_default());
+        quantise(&placed[range], &segment, step, levels);
+        let each_e = || levels.iter().map(|&level| e(&segment, level));
+        of_centroid += centroid.iter().zip(each_e()).map(|(c, e)| c * e).sum::<f32>();
+        // A sum of whole numbers below 2²⁴ is exact.
+        sum += each_e().map(f32::abs).sum::<f32>();
     }
-    let product = Sums::of(layout, placed, step).product;
-    let counted = if layout.extras().spread { squared } else { squared_coded };
-    write_factors(layout, Lengths { squared, counted, product, of_centroid }, code);
+    let Sums { product, squared: length } = Sums::of(layout, placed, step);
+    match scaling {
+        Scaling::Unbiased => {
+            let counted = if layout.extras().spread { squared } else { squared_coded };
+            write_factors(layout, Lengths { squared, counted, product, of_centroid }, code);
+        }
+        Scaling::Nearest => bound::write_factors(layout, (product, length, sum), code),
+    }
     for (plane, segment) in layout.planes_of_segments() {
         write_plane(plane, segment.shift, &levels, code);
     }
+    let used = layout.planes().last().map_or(0, |last| last.first + last.bytes);
+    code[used..].fill(0);
 }
 
 /// The whole number that a level of a dimension stands for.

@@ -32,6 +32,17 @@ pub(super) fn write_signed(factor: f32, out: &mut [u8]) {
     }
 }
 
+/// Writes a factor that is not negative where [`write_signed`] does, rounded up.
+pub(super) fn write_up(factor: f32, out: &mut [u8]) {
+    let factor = if factor.is_nan() { f32::INFINITY } else { factor };
+    match out {
+        // A carry into the exponent is the next larger number; beyond the largest it is infinity.
+        [a, b] => [*a, *b] = (((factor.to_bits() + 0xffff) >> 16) as u16).to_le_bytes(),
+        [a, b, c, d] => [*a, *b, *c, *d] = factor.to_le_bytes(),
+        _ => {}
+    }
+}
+
 /// The bits of the float that 16 bits of any sign stand for.
 #[inline(always)]
 pub(super) fn signed_bits(short: u16) -> u32 {
@@ -42,6 +53,15 @@ pub(super) fn signed_bits(short: u16) -> u32 {
 pub(super) fn read(bytes: &[u8]) -> f32 {
     match *bytes {
         [a, b] => from_short(u16::from_le_bytes([a, b])),
+        [a, b, c, d] => f32::from_le_bytes([a, b, c, d]),
+        _ => 0.0,
+    }
+}
+
+/// Reads a factor that [`write_signed`] or [`write_up`] wrote.
+pub(super) fn read_signed(bytes: &[u8]) -> f32 {
+    match *bytes {
+        [a, b] => f32::from_bits(signed_bits(u16::from_le_bytes([a, b]))),
         [a, b, c, d] => f32::from_le_bytes([a, b, c, d]),
         _ => 0.0,
     }

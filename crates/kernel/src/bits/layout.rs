@@ -46,6 +46,8 @@ pub struct Layout {
     segment_count: usize,
     planes: [Plane; PLANES_MAX],
     plane_count: usize,
+    // Of a code, with those that nothing uses at its end.
+    bytes: usize,
 }
 
 /// Bits of equal weight of consecutive dimensions.
@@ -115,7 +117,13 @@ impl Layout {
             }
             start += segment.dims;
         }
+        layout.bytes = first;
         Some(layout)
+    }
+
+    /// The same bits in codes of at least `bytes` bytes: what is left at their end stays zero.
+    pub fn padded(self, bytes: usize) -> Layout {
+        Layout { bytes: self.bytes.max(bytes), ..self }
     }
 
     /// The layout of `bits` bits for each of `dim` dimensions, and one bit more for the first `finer` of them.
@@ -167,6 +175,7 @@ impl Layout {
         segment_count: 1,
         planes: [Plane { width: 1, shift: 0, start: 0, dims: 1, first: 4, bytes: 1 }; PLANES_MAX],
         plane_count: 1,
+        bytes: 5,
     };
 
     /// Components of a vector.
@@ -196,7 +205,7 @@ impl Layout {
 
     /// Bytes of a code, its factors included.
     pub fn code_bytes(&self) -> usize {
-        self.planes().last().map_or(0, |last| last.first + last.bytes)
+        self.bytes
     }
 
     /// Bytes of each of the two factors.

@@ -16,9 +16,12 @@
 //! bits then rank much better. Within each segment of equally many bits it is followed by a rotation of a seed.
 //! (Segments of dimensions after PCA: Li et al., SAQ, SIGMOD 2026.)
 //!
+//! Codes of residuals in inverted lists have a scale of their own ([`Scaling::Nearest`]): s e is then the nearest to o,
+//! and the error of an inner product with it has a bound (`bound.rs`).
+//!
 //! | bytes | content | when |
 //! |---|---|---|
-//! | 2 or 4 | the norm, so rounded that a query equal to x has the right distance | always |
+//! | 2 or 4 | the norm, so rounded that a query equal to x has the right distance; of residuals Σ ‖s eᵢ‖ | always |
 //! | 2 or 4 | s | always |
 //! | 1 | number of the centroid | there are several |
 //! | rest | planes of bits: of each segment, from the most significant ones to the least | always |
@@ -35,6 +38,7 @@ mod allocation;
 mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
+mod bound;
 mod encode;
 mod factor;
 mod layout;
@@ -59,6 +63,16 @@ pub const DIM_MAX: usize = 4096;
 pub const SHORT_BITS: usize = 3;
 /// Most centroids.
 pub const CENTROIDS_MAX: usize = 256;
+
+/// Relation between s and the vector.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Scaling {
+    /// ‖o‖² / ⟨o, e⟩: an inner product with a vector is estimated without bias.
+    #[default]
+    Unbiased,
+    /// ⟨o, e⟩ / ‖e‖²: s e is the multiple of e nearest to o, and what is between them is orthogonal to it.
+    Nearest,
+}
 
 /// How vectors are rotated.
 #[derive(Clone, Debug, PartialEq)]
@@ -95,6 +109,7 @@ pub struct BitCoder {
     // The centroids less the centre, rotated, `dim` components each; empty for the centre alone.
     centroids: Vec<f32>,
     ip: bool,
+    scaling: Scaling,
 }
 
 /// The parts of a coder as a file has them.
@@ -114,6 +129,16 @@ pub struct CoderParts {
     pub centroids: Vec<f32>,
     /// Whether distances are negative inner products.
     pub ip: bool,
+    /// Relation between s and the vector.
+    pub scaling: Scaling,
+}
+
+impl CoderParts {
+    /// Parts without a centre, centroids and a basis.
+    fn bare(layout: Layout, step: f32, seed: u64, ip: bool) -> CoderParts {
+        let (basis, centre, centroids) = (Vec::new(), Vec::new(), Vec::new());
+        CoderParts { layout, step, seed, basis, centre, centroids, ip, scaling: Scaling::Unbiased }
+    }
 }
 
 impl BitCoder {
@@ -123,22 +148,7 @@ impl BitCoder {
     /// # Panics
     /// As [`of_parts`](Self::of_parts), or where the layout has more than two segments.
     pub fn new(layout: Layout, seed: u64, centre: &[f32], centroids: &[f32], ip: bool) -> BitCoder {
-        assert!(layout.segments().len() <= 2, "dimensions that vary alike have bits in two segments at most");
-        // Levels of several segments are multiples of those of the first, which lie half as far apart.
-        let step = layout
-            .segments()
-            .last()
-            .map_or(1.0, |last| encode::BEST_STEP[last.bits] / (1u32 << last.shift) as f32);
-        let parts = CoderParts {
-            layout,
-            step,
-            seed,
-            basis: Vec::new(),
-            centre: Vec::new(),
-            centroids: Vec::new(),
-            ip,
-        };
-        BitCoder::around(parts, centre, centroids)
+        BitCoder::around(CoderParts::bare(layout, even_step(&layout), seed, ip), centre, centroids)
     }
 
     /// As [`new`](Self::new), rotated by a basis whose rows are directions in which the residuals vary less and less
@@ -154,20 +164,34 @@ impl BitCoder {
         (centre, centroids): (&[f32], &[f32]),
         ip: bool,
     ) -> BitCoder {
-        let dim = allocation.layout.dim();
-        for (number, (_, range)) in (0..).zip(allocation.layout.ranges()) {
-            let rotation = Rotation::new(range.len(), seed.wrapping_add(number));
-            let rows = &mut basis[range.start * dim..range.end * dim];
-            let mut column = vec![0f32; range.len()];
-            for at in 0..dim {
-                column.iter_mut().zip(rows.iter().skip(at).step_by(dim)).for_each(|(x, &row)| *x = row);
-                rotation.apply(&mut column);
-                rows.iter_mut().skip(at).step_by(dim).zip(&column).for_each(|(row, &x)| *row = x);
-            }
-        }
-        let Allocation { layout, step, .. } = *allocation;
-        let parts = CoderParts { layout, step, seed, basis, centre: Vec::new(), centroids: Vec::new(), ip };
+        rotate_segments(&allocation.layout, seed, &mut basis);
+        let parts = CoderParts { basis, ..CoderParts::bare(allocation.layout, allocation.step, seed, ip) };
         BitCoder::around(parts, centre, centroids)
+    }
+
+    /// A coder for residuals, which lie around zero: the distance of a code is minus the inner product of the query and
+    /// the nearest `s e`, and has a bound ([`BitQuery::error_max`]). Numbers of centroids are not used.
+    ///
+    /// # Panics
+    /// Where the layout has more than two segments.
+    pub fn of_residuals(layout: Layout, seed: u64) -> BitCoder {
+        let bare = CoderParts::bare(layout, even_step(&layout), seed, true);
+        BitCoder::around(CoderParts { scaling: Scaling::Nearest, ..bare }, &vec![0.0; layout.dim()], &[])
+    }
+
+    /// As [`of_residuals`](Self::of_residuals), with a basis as of [`of_basis`](Self::of_basis).
+    ///
+    /// # Panics
+    /// As [`of_parts`](Self::of_parts).
+    pub fn of_residuals_by(allocation: &Allocation, seed: u64, mut basis: Vec<f32>) -> BitCoder {
+        let layout = allocation.layout;
+        rotate_segments(&layout, seed, &mut basis);
+        let bare = CoderParts::bare(layout, allocation.step, seed, true);
+        BitCoder::around(
+            CoderParts { basis, scaling: Scaling::Nearest, ..bare },
+            &vec![0.0; layout.dim()],
+            &[],
+        )
     }
 
     /// Rotates centre and centroids.
@@ -194,7 +218,7 @@ impl BitCoder {
     }
 
     fn with(parts: CoderParts, turn: Turn) -> BitCoder {
-        let CoderParts { layout, step, seed, centre, centroids, ip, .. } = parts;
+        let CoderParts { layout, step, seed, centre, centroids, ip, scaling, .. } = parts;
         let dim = layout.dim();
         assert_eq!(centre.len(), dim, "a component of the centre for each dimension");
         let most = if layout.is_numbered() { CENTROIDS_MAX } else { 0 };
@@ -203,7 +227,7 @@ impl BitCoder {
         if let Turn::Basis(basis) = &turn {
             assert_eq!(basis.len(), dim * dim, "a basis of as many rows as there are dimensions");
         }
-        BitCoder { layout, step, seed, turn, centre, centroids, ip }
+        BitCoder { layout, step, seed, turn, centre, centroids, ip, scaling }
     }
 
     /// Bits of a code.
@@ -244,6 +268,11 @@ impl BitCoder {
         self.ip
     }
 
+    /// Relation between the scale of a code and its vector.
+    pub fn scaling(&self) -> Scaling {
+        self.scaling
+    }
+
     /// Rotates vectors in place, `dim` components each.
     pub fn rotate(&self, vectors: &mut [f32]) {
         self.turn.apply(vectors, self.layout.dim());
@@ -265,7 +294,7 @@ impl BitCoder {
         if self.layout.is_numbered() {
             code[2 * self.layout.factor_bytes()] = number as u8;
         }
-        encode::encode(&self.layout, self.step, (placed, centroid), code);
+        encode::encode(&self.layout, (self.step, self.scaling), (placed, centroid), code);
     }
 
     fn nearest(&self, placed: &[f32]) -> (usize, &[f32]) {
@@ -285,6 +314,29 @@ impl BitCoder {
             if let Some(centroid) = self.centroids.get(number * self.layout.dim()..) {
                 out.iter_mut().zip(centroid).for_each(|(x, c)| *x += c);
             }
+        }
+    }
+}
+
+/// The step of levels of dimensions that vary alike.
+fn even_step(layout: &Layout) -> f32 {
+    assert!(layout.segments().len() <= 2, "dimensions that vary alike have bits in two segments at most");
+    // Levels of the last segment are multiples of those of the first, which lie half as far apart.
+    let step = |last: &Segment| encode::BEST_STEP[last.bits] / (1u32 << last.shift) as f32;
+    layout.segments().last().map_or(1.0, step)
+}
+
+/// Rotates the rows of a basis within each segment by a seed.
+fn rotate_segments(layout: &Layout, seed: u64, basis: &mut [f32]) {
+    let dim = layout.dim();
+    for (number, (_, range)) in (0..).zip(layout.ranges()) {
+        let rotation = Rotation::new(range.len(), seed.wrapping_add(number));
+        let rows = &mut basis[range.start * dim..range.end * dim];
+        let mut column = vec![0f32; range.len()];
+        for at in 0..dim {
+            column.iter_mut().zip(rows.iter().skip(at).step_by(dim)).for_each(|(x, &row)| *x = row);
+            rotation.apply(&mut column);
+            rows.iter_mut().skip(at).step_by(dim).zip(&column).for_each(|(row, &x)| *row = x);
         }
     }
 }

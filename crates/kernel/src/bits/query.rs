@@ -1,5 +1,6 @@
 //! Queries prepared for codes, and the scoring of codes.
 
+use super::bound::Errors;
 use super::layout::{Layout, Segment};
 use super::{BitCoder, CENTROIDS_MAX, factor, scalar};
 use crate::distance::{block_dot_f32, block_l2_f32, dot_f32};
@@ -28,6 +29,7 @@ pub struct BitQuery {
     // Of s and a product in a distance.
     weight: f32,
     norm: f32,
+    errors: Errors,
 }
 
 /// The form of an instruction set: the keys of the codes with these ids, or of all codes. An id beyond their end gets
@@ -57,6 +59,7 @@ impl Default for BitQuery {
             counted: 0,
             weight: 0.0,
             norm: 0.0,
+            errors: Errors::UNKNOWN,
         }
     }
 }
@@ -89,6 +92,7 @@ impl BitQuery {
         (self.counted, self.weight) = if coder.ip { (0, self.unit) } else { (u32::MAX, 2.0 * self.unit) };
         self.set_terms(coder, placed, if coder.ip { centred } else { squared });
         self.norm = squared.sqrt();
+        self.errors = Errors::of(coder, (largest, self.unit, self.norm));
     }
 
     /// Sets the terms of the centroids; `of_centre` is that of the centre.
@@ -145,6 +149,18 @@ impl BitQuery {
     /// Converts a key to a distance of the metric (squared l2, or minus the inner product).
     pub fn to_float(&self, key: u32) -> f32 {
         to_float(key)
+    }
+
+    /// Upper bound of the difference between the distance of one code and minus the inner product of the query and what
+    /// the code decodes to, for every code that a coder of residuals made. Infinite for other coders, and for a `code`
+    /// that is shorter than one.
+    pub fn error_max(&self, code: &[u8]) -> f32 {
+        self.errors.most(&self.layout, code)
+    }
+
+    /// Standard error of the same, after a random rotation.
+    pub fn error_deviation(&self, code: &[u8]) -> f32 {
+        self.errors.deviation(&self.layout, code)
     }
 
     /// Upper bound of the difference between ⟨q, e⟩ of the query and of its whole numbers, for any e of this length.

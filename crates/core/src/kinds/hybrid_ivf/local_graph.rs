@@ -243,11 +243,10 @@ impl ClusterSearch {
         let (codes, slot) = self.list_codes(cx.view, read, number)?;
         let size = cx.view.shape.code_bytes;
         let MemberBounds { term, radius, from_centroid } = codes.member(slot)?;
-        let code = cx.scratch.query.coded.distance(codes.codes().get(slot * size..(slot + 1) * size)?);
-        Some((
-            self.estimator.by_code(self.base, term, cx.scratch.query.coded.to_float(code), radius),
-            from_centroid,
-        ))
+        let code = codes.codes().get(slot * size..(slot + 1) * size)?;
+        let coded = &cx.scratch.query.coded;
+        let cross = self.estimator.product(coded, coded.distance(code), code);
+        Some((self.estimator.by_code(self.base, term, cross, radius), from_centroid))
     }
 
     /// The bounds of the distance of a member whose edges are followed; exact where it is a result or was one.
@@ -293,11 +292,12 @@ impl ClusterSearch {
             query.coded.distances(codes.codes(), ids, distances);
             let (run, others) = rest.split_at_checked(ids.len().max(1))?;
             for (i, edge) in run.iter().enumerate() {
-                let (Some(&slot), Some(&code)) = (cx.scratch.ids.get(i), cx.scratch.distances.get(i)) else {
+                let (Some(&slot), Some(&key)) = (cx.scratch.ids.get(i), cx.scratch.distances.get(i)) else {
                     break;
                 };
                 let MemberBounds { term, radius, from_centroid } = codes.member(slot as usize)?;
-                let cross = cx.scratch.query.coded.to_float(code);
+                let code = codes.codes().chunks_exact(cx.view.shape.code_bytes).nth(slot as usize)?;
+                let cross = self.estimator.product(&cx.scratch.query.coded, key, code);
                 let bounds = self.estimator.by_code(self.base, term, cross, radius);
                 fruitful |= self.offer_member(cx, edge, &bounds, from_centroid, pivot);
             }

@@ -55,7 +55,7 @@ fn score(
     nav_nodes: &mut Vec<u32>,
     beams: &mut [Beam; 2],
 ) {
-    let nav = cx.view.nav;
+    let (nav, size) = (cx.view.nav, cx.view.shape.code_bytes);
     let count = cx.view.directory.clusters();
     let Scratch { ids, query, distances, visited, .. } = &mut *cx.scratch;
     let (coded, wide) = (&query.coded, &query.wide);
@@ -65,21 +65,22 @@ fn score(
     ids.extend(nav_nodes.iter().map(|&node| node.wrapping_sub(count)));
     coded.distances(&nav.codes, ids, distances);
     cx.q.stats.code_comparisons += nav_nodes.len() as u64;
-    for (&node, &code_distance) in nav_nodes.iter().zip(distances.iter()) {
+    for (&node, &key) in nav_nodes.iter().zip(distances.iter()) {
         let at = node as usize;
         let base = to_centroid(cx.base.metric, wide, cx.view.centroid(nav.cluster_of[at]));
         let (beam, distance) = if node < count {
             (&mut beams[0], base)
         } else {
-            let bounds = estimator.by_code(base, nav.terms[at], coded.to_float(code_distance), nav.radii[at]);
+            let cross = estimator.product(coded, key, nav.code(node - count, size));
+            let bounds = estimator.by_code(base, nav.terms[at], cross, nav.radii[at]);
             if !cx.q.admits(nav.ids[at]) {
                 continue;
             }
             (&mut beams[1], estimator.code_scale(bounds.estimate))
         };
-        let key = order_key(distance);
-        if key < beam.threshold() {
-            beam.offer(key, node, Progress::Fresh);
+        let order = order_key(distance);
+        if order < beam.threshold() {
+            beam.offer(order, node, Progress::Fresh);
         }
     }
 }
@@ -87,17 +88,18 @@ fn score(
 /// Keeps the members found as candidates, whether their clusters are visited or not. They give a threshold before the
 /// first read.
 fn keep_members(cx: &mut StepContext<'_, HybridIvf>, estimator: &BoundEstimator, members: &Beam) {
-    let nav = cx.view.nav;
+    let (nav, size) = (cx.view.nav, cx.view.shape.code_bytes);
     let first = cx.view.directory.clusters();
     let Scratch { ids, query, distances, .. } = &mut *cx.scratch;
     let (coded, wide) = (&query.coded, &query.wide);
     ids.clear();
     ids.extend(members.entries().iter().map(|entry| entry.id - first));
     coded.distances(&nav.codes, ids, distances);
-    for (entry, &code_distance) in members.entries().iter().zip(distances.iter()) {
+    for (entry, &key) in members.entries().iter().zip(distances.iter()) {
         let at = entry.id as usize;
         let base = to_centroid(cx.base.metric, wide, cx.view.centroid(nav.cluster_of[at]));
-        let bounds = estimator.by_code(base, nav.terms[at], coded.to_float(code_distance), nav.radii[at]);
+        let cross = estimator.product(coded, key, nav.code(entry.id - first, size));
+        let bounds = estimator.by_code(base, nav.terms[at], cross, nav.radii[at]);
         cx.own.estimates.offer(bounds.estimate);
         let lower = if estimator.uses_codes() {
             cx.own.upper_bounds.offer(bounds.upper);

@@ -87,7 +87,8 @@ pub(super) fn each_member(
     let mut done = Some(());
     let mut navigated = navigated_from(cx, first);
     let members = codes.terms().zip(codes.radii()).zip(codes.centroid_distances());
-    for (((term, radius), from_centroid), (slot, &code)) in members.zip((0u32..).zip(&distances)) {
+    let keys = distances.iter().zip(codes.codes().chunks_exact(cx.view.shape.code_bytes));
+    for (((term, radius), from_centroid), (slot, (&key, code))) in members.zip((0u32..).zip(keys)) {
         let id = first.wrapping_add(slot);
         // The navigation has counted this member already.
         let is_navigated = cx.own.navigated.get(navigated) == Some(&id);
@@ -95,7 +96,7 @@ pub(super) fn each_member(
         if is_navigated || !cx.q.admits(id) {
             continue;
         }
-        let cross = cx.scratch.query.coded.to_float(code);
+        let cross = estimator.product(&cx.scratch.query.coded, key, code);
         if estimator.at_least(base, term, cross) > cut {
             cx.q.stats.pruned += 1;
             continue;

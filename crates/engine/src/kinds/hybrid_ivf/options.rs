@@ -3,15 +3,17 @@
 use stratann_core::exact::Bounds;
 use stratann_core::format::directory::LocalKind;
 use stratann_core::kinds::hybrid_ivf::Order;
+use stratann_kernel::bits::Layout;
 use stratann_params::Group;
 pub use stratann_params::build::ListOptions as Options;
 use stratann_params::choices::{BoundsName, OrderName, PlanName};
 pub use stratann_params::search::ListSwitches as Switches;
-use stratann_storage::Result;
+use stratann_storage::{Error, Result};
 
 use stratann_params::choices::CodeKind;
 
 use crate::codebook::check_code_bytes;
+use crate::dataset::Shape;
 use crate::record::{Record, Recorded, recorded};
 
 /// Which local index the clusters get.
@@ -49,15 +51,43 @@ impl From<LocalPlan> for PlanName {
 impl Recorded for Options {
     fn check(&self, dim: usize) -> Result<()> {
         self.check_ranges()?;
-        check_code_bytes(self.code_bytes, dim, CodeKind::Opq)
+        check_code_bytes(self.code_bytes, dim, self.code_kind)
     }
 
     fn record(&self, _: usize) -> Record {
         let mut all = recorded(self);
         all.remove("plan");
+        // Absent stands for trained codes, as in indexes from before there was a choice.
+        all.retain(|name, _| *name != "code_kind" || self.code_kind != CodeKind::Opq);
         all.insert("local_plan", format!("{:?}", LocalPlan::from(self.plan)).to_lowercase().into());
         all
     }
+}
+
+/// Bytes of a code of vectors of this shape.
+pub(crate) fn code_bytes(own: &Options, shape: &Shape) -> usize {
+    match own.code_kind {
+        CodeKind::Bits => bit_layout(own, shape).map_or(0, |layout| layout.code_bytes()),
+        _ => own.code_bytes(shape.dim, shape.dtype.is_float()),
+    }
+}
+
+/// The layout of codes of bits, as if all dimensions varied alike.
+///
+/// # Errors
+/// Bytes in which no code has room.
+pub(crate) fn even_layout(own: &Options, shape: &Shape) -> Result<Layout> {
+    bit_layout(own, shape).ok_or_else(|| {
+        Error::bad_input(format!(
+            "--code-bytes {} is too small for {} dimensions",
+            own.code_bytes(shape.dim, shape.dtype.is_float()),
+            shape.dim
+        ))
+    })
+}
+
+fn bit_layout(own: &Options, shape: &Shape) -> Option<Layout> {
+    Layout::within(shape.dim, own.code_bytes(shape.dim, shape.dtype.is_float()), false)
 }
 
 /// The core's name of an order.

@@ -50,7 +50,8 @@ impl<'a> Encoder<'a> {
         self.coder.rotate(&self.residual, &mut self.rotated);
         self.coder.encode_rotated(&self.rotated, &mut self.residual, code);
         self.coder.decode_rotated(code, &mut self.decoded);
-        let lost: f32 = self.rotated.iter().zip(&self.decoded).map(|(a, b)| (a - b) * (a - b)).sum();
+        let parts = self.rotated.iter().zip(&self.decoded);
+        let lost = parts.map(|(a, b)| f64::from((a - b) * (a - b))).sum::<f64>() as f32;
         let term = match self.metric {
             Metric::Ip => 0.0,
             Metric::L2 | Metric::Cosine => {

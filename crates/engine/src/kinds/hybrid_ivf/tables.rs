@@ -57,7 +57,9 @@ impl ListTables {
             )));
         }
         let coder = decode_role(folder, manifest, files::CODEBOOK, |bytes| {
-            let fits = |c: &Coder| c.dim() == manifest.dim && c.code_bytes() == facts.code_bytes;
+            // Bounds are of what codes of residuals stand for.
+            let fits =
+                |c: &Coder| c.dim() == manifest.dim && c.code_bytes() == facts.code_bytes && !c.is_unbiased();
             files::decode_coder(bytes).filter(fits)
         })?;
         let shape = list_layout(manifest, block, &facts);

@@ -3,12 +3,12 @@
 use super::{PLAN, PROFILE, clusters, nav, residuals};
 use crate::codebook::{CodebookOptions, MULTIPLY_NS, PAIR_NS};
 use crate::dataset::Shape;
+use crate::kinds::hybrid_ivf::options::code_bytes;
 use crate::stages::cells;
 use crate::stages::forecast::Size;
 use crate::stages::options::BuildOptions;
 use crate::stages::stage::{CALIBRATE, CLUSTERS, CODEBOOK, LISTS, NAVIGATION, PlannedStage, SCAN};
 use stratann_params::build::ListOptions;
-use stratann_params::choices::CodeKind;
 use stratann_storage::profile::BUILD_OPTIONS;
 
 /// Nanoseconds of a pair of vectors in a graph, and of a component of them; of a row that is put into its list, and of
@@ -30,16 +30,12 @@ pub(super) fn stages<'a>(
     options: &'a BuildOptions,
     own: &ListOptions,
 ) -> [PlannedStage<'a>; 8] {
-    let code_bytes = own.code_bytes(shape.dim, shape.dtype.is_float());
+    let (code_bytes, kind) = (code_bytes(own, shape), own.code_kind);
     let count = own.clusters.unwrap_or_else(|| clusters::count(shape.rows)) as f64;
     let sampled = count * cells::SAMPLE_PER_CELL as f64;
     let profile = if options.profile.is_some() { 0.0 } else { BUILD_OPTIONS.seconds };
-    let codebook = CodebookOptions {
-        code_bytes,
-        kind: CodeKind::Opq,
-        iterations: residuals::ITERATIONS,
-        seed: options.seed,
-    };
+    let codebook =
+        CodebookOptions { code_bytes, kind, iterations: residuals::ITERATIONS, seed: options.seed };
     let graph_pair_ns = |size: &Size| GRAPH_PAIR_NS + size.dim * GRAPH_COMPONENT_NS;
     let nav_nodes = count * (1.0 + own.nav_samples);
     let nav_pairs = nav_nodes * (nav::LIST * nav::DEGREE) as f64 * 0.5;
@@ -52,8 +48,8 @@ pub(super) fn stages<'a>(
         PROFILE.takes(move |_| profile),
         PLAN.takes(move |size| size.shared_s(FITTED_PAIRS * graph_pair_ns(size))),
         CODEBOOK.takes(move |size| size.codebook_s(&codebook)),
-        LISTS.takes(|size| {
-            size.shared_s(size.rows * ROW_NS + size.bytes * ROW_BYTE_NS) + size.encoding_s(CodeKind::Opq)
+        LISTS.takes(move |size| {
+            size.shared_s(size.rows * ROW_NS + size.bytes * ROW_BYTE_NS) + size.encoding_s(kind)
         }),
         NAVIGATION.takes(move |size| size.shared_s(nav_pairs * graph_pair_ns(size))),
         CALIBRATE.takes(move |size| {

@@ -4,7 +4,6 @@ use stratann_core::format::edges;
 use stratann_core::format::inverted_list::ListLayout;
 use stratann_kernel::Metric;
 use stratann_params::build::ListOptions;
-use stratann_params::choices::CodeKind;
 use stratann_params::choices::PlanName;
 use stratann_storage::Result;
 use stratann_storage::budget::THREAD_BYTES;
@@ -17,9 +16,10 @@ use crate::clusterings::memory::KmeansMemory;
 use crate::codebook;
 use crate::curve::CALIBRATION_IN_FLIGHT;
 use crate::dataset::Reader;
+use crate::kinds::hybrid_ivf::options::code_bytes;
 use crate::stages::cells::CellsMemory;
 use crate::stages::options::BuildOptions;
-use crate::stages::plan::{BuildMemory, BuildPlan, CODEBOOK_SAMPLE, CODEBOOK_SAMPLE_LEAST, ListPlan};
+use crate::stages::plan::{BuildMemory, BuildPlan, CODEBOOK_SAMPLE_LEAST, ListPlan, sample_most};
 use crate::stages::stage::PlannedStage;
 use crate::stages::vamana::Graph;
 
@@ -62,7 +62,7 @@ impl Sizes {
             vector_bytes: of_base.dim * of_base.dtype.size(),
             id_bytes: if options.ids.is_some() { 8 } else { 4 },
             norms: options.metric == Metric::Cosine,
-            code_bytes: own.code_bytes(of_base.dim, of_base.dtype.is_float()),
+            code_bytes: code_bytes(own, &of_base),
             checksum_seed: 0,
         };
         let most = options.profile.as_ref().map_or(READ_MOST, |profile| ReadSizes::of(profile).most);
@@ -144,6 +144,11 @@ impl Sizes {
     }
 }
 
+/// Bytes of the training of codes: for each row of its sample, and in any case.
+fn training_bytes(own: &ListOptions, dim: usize) -> (u64, u64) {
+    (codebook::row_bytes(dim, own.code_kind), codebook::training_fixed_bytes(dim, own.code_kind))
+}
+
 /// The stages of the build, with the least memory of each.
 fn stages<'a>(
     sizes: &Sizes,
@@ -151,9 +156,8 @@ fn stages<'a>(
     options: &'a BuildOptions,
     own: &ListOptions,
 ) -> Vec<PlannedStage<'a>> {
-    let (n, dim) = (sizes.rows, base.shape().dim);
-    let trained = codebook::training_bytes(dim);
-    let training = codebook::training_fixed_bytes(dim, CodeKind::Opq);
+    let n = sizes.rows;
+    let (trained, training) = training_bytes(own, base.shape().dim);
     let [scan, clusters, profile, plan, codebook, lists, navigation, calibrate] =
         forecast::stages(&base.shape(), options, own);
     vec![
@@ -179,12 +183,12 @@ pub(crate) fn plan(base: &Reader, options: &BuildOptions, own: &ListOptions) -> 
         super::plan::code_budget(budget, &sizes.shape, sizes.clusters, own.nav_samples, sizes.rows)?;
     }
     let n = sizes.rows;
-    let trained = codebook::training_bytes(base.shape().dim);
-    let training = codebook::training_fixed_bytes(base.shape().dim, CodeKind::Opq);
+    let (trained, training) = training_bytes(own, base.shape().dim);
     let stages = stages(&sizes, base, options, own);
     let memory = BuildMemory::divide(options, (n, TABLE_BYTES), &stages, sizes.thread_bytes())?;
     let (free, cluster_sample) = (memory.free, sizes.cells().sample(memory.free));
-    let codebook_sample = (free.saturating_sub(training) / trained).min(CODEBOOK_SAMPLE as u64).min(n).max(1);
+    let codebook_sample =
+        (free.saturating_sub(training) / trained).min(sample_most(own.code_kind) as u64).min(n).max(1);
     let block_memory = free
         .saturating_sub(sizes.writing_bytes())
         .min(4 * n * (sizes.shape.vector_bytes as u64 + 16))

@@ -4,7 +4,7 @@
 //! |---|---|---|
 //! | clusters | a sample, then all rows | `centroids.bin`, `clusters.tmp`: the cluster of each row |
 //! | plan | sizes of the clusters | `plan.tmp`: lists of each cluster; `list-of-row.tmp` |
-//! | codebook | a sample | `codebook.bin` |
+//! | codebook | a sample; nothing for codes of bits | `codebook.bin` |
 //! | lists | all rows; of graphs again what was written | `lists.bin`, `directory.bin`, `ids.tmp` |
 //! | navigation | a sample | `nav.bin` |
 
@@ -30,6 +30,7 @@ use stratann_storage::profile::Profile;
 use crate::dataset::{Reader, Scan};
 use crate::files;
 use crate::kinds::hybrid_ivf::facts::{ListFacts, ListSection};
+use crate::kinds::hybrid_ivf::options::code_bytes;
 use crate::kinds::questions::BuildsKind;
 use crate::manifest::Manifest;
 use crate::stages::build::{Build, IDS};
@@ -78,7 +79,7 @@ impl BuildsKind for ListOptions {
         build.stage(CLUSTERS, |b| clusters::run(b, self, &space, scan))?;
         let profile: Profile = build.stage(PROFILE, |b| plan::profile(b))?;
         let plan: divide::Plan = build.stage(PLAN, |b| divide::run(b, self, &space, scan, &profile))?;
-        build.stage(CODEBOOK, |b| residuals::train(b, self, &space, scan))?;
+        build.stage(CODEBOOK, |b| residuals::make_coder(b, self, &space, scan))?;
         let layout: lists::ListFacts = build.stage(LISTS, |b| lists::run(b, self, &space, scan))?;
         let id_of_row: Vec<u32> = read_table(&build.partial.path(IDS))?;
         let nav_nodes: u32 = build.stage(NAVIGATION, |b| nav::run(b, self, &space, scan, &id_of_row))?;
@@ -107,7 +108,7 @@ pub(crate) fn list_layout(build: &Build<'_>, own: &ListOptions) -> Result<ListLa
         vector_bytes: shape.dim * shape.dtype.size(),
         id_bytes: build.id_bytes(),
         norms: build.options.metric == Metric::Cosine,
-        code_bytes: own.code_bytes(shape.dim, shape.dtype.is_float()),
+        code_bytes: code_bytes(own, &shape),
         checksum_seed: 0,
     })
 }

@@ -1,4 +1,4 @@
-//! Trains the codebook on residuals to centroids.
+//! Makes the coder of residuals to centroids.
 
 use stratann_core::build::hash;
 use stratann_params::build::ListOptions;
@@ -6,25 +6,48 @@ use stratann_params::choices::CodeKind;
 use stratann_storage::Result;
 
 use super::{clusters, list_layout, read_centroids};
-use crate::codebook::{self, CodebookOptions};
+use crate::codebook::{self, CodebookOptions, bits};
 use crate::dataset::Scan;
 use crate::files;
+use crate::kinds::hybrid_ivf::options::even_layout;
 use crate::kinds::hybrid_ivf::residual::subtract;
 use crate::stages::build::Build;
-use crate::stages::plan::CODEBOOK_SAMPLE;
 use crate::stages::space::Space;
 use crate::stages::tables::write_table;
 
 pub(crate) const ITERATIONS: usize = 12;
-/// Trains the codebook on the residuals of a sample of the rows to the centroids of their cells.
-pub(crate) fn train(build: &Build<'_>, own: &ListOptions, space: &Space, scan: &Scan) -> Result<usize> {
-    let shape = build.base.shape();
+
+/// Makes the coder of the lists of a sample of residuals, and writes it. Returns the bytes of a code.
+///
+/// # Errors
+/// Rows that cannot be read, an interruption.
+pub(crate) fn make_coder(build: &Build<'_>, own: &ListOptions, space: &Space, scan: &Scan) -> Result<usize> {
+    let (shape, seed) = (build.base.shape(), build.options.seed);
+    let path = build.file(files::CODEBOOK);
+    if own.code_kind == CodeKind::Bits {
+        build.progress.stage("preparing codes", 100, "%");
+        let sample = sampled(build, space, scan)?;
+        let coder = bits::residual_coder(&sample, even_layout(own, &shape)?, seed, build.progress)?;
+        write_table(&path, &files::encode_bit_coder(&coder))?;
+        return Ok(coder.layout().code_bytes());
+    }
+    build.progress.stage("training the codebook", 100, "%");
     let code_bytes = list_layout(build, own)?.code_bytes;
-    let (_, centroids) = read_centroids(build, shape.dim)?;
+    let sample = sampled(build, space, scan)?;
+    let options = CodebookOptions { code_bytes, kind: own.code_kind, iterations: ITERATIONS, seed };
+    // Tables hold −⟨q, r̂⟩ for every metric; the rest of a distance is stored with each member.
+    let trained = codebook::train(sample, shape.dim, true, &options, build.progress)?;
+    write_table(&path, &files::encode_codebook(&trained))?;
+    Ok(trained.code_bytes())
+}
+
+/// The residuals of a sample of the rows to the centroids of their cells, as floats.
+fn sampled(build: &Build<'_>, space: &Space, scan: &Scan) -> Result<Vec<f32>> {
+    let dim = build.base.shape().dim;
+    let (_, centroids) = read_centroids(build, dim)?;
     let cluster_of = clusters::read(build)?;
     let live = build.live_rows(scan);
-    let count = build.plan.codebook_sample.min(CODEBOOK_SAMPLE).min(live.len()).max(1);
-    build.progress.stage("training the codebook", 100, "%");
+    let count = build.plan.codebook_sample.min(live.len()).max(1);
     // One row per stretch: an even sample, read in order.
     let stretch = live.len() as f64 / count as f64;
     let rows: Vec<u32> = (0..count)
@@ -34,20 +57,13 @@ pub(crate) fn train(build: &Build<'_>, own: &ListOptions, space: &Space, scan: &
             live[pick.min(live.len() - 1)]
         })
         .collect();
-    let mut sample = vec![0f32; count * shape.dim];
-    let mut out = sample.chunks_exact_mut(shape.dim).zip(&rows);
+    let mut sample = vec![0f32; count * dim];
+    let mut out = sample.chunks_exact_mut(dim).zip(&rows);
     build.base.for_each(&rows, |bytes| {
         if let Some((out, &row)) = out.next() {
             space.code_floats(bytes, out);
-            subtract(out, &centroids[cluster_of[row as usize] as usize * shape.dim..]);
+            subtract(out, &centroids[cluster_of[row as usize] as usize * dim..]);
         }
     })?;
-    // Training uses all of the memory.
-    drop((live, cluster_of, centroids, rows));
-    let options =
-        CodebookOptions { code_bytes, kind: CodeKind::Opq, iterations: ITERATIONS, seed: build.options.seed };
-    // Tables hold −⟨q, r̂⟩ for every metric; the rest of a distance is stored with each member.
-    let trained = codebook::train(sample, shape.dim, true, &options, build.progress)?;
-    write_table(&build.file(files::CODEBOOK), &files::encode_codebook(&trained))?;
-    Ok(trained.code_bytes())
+    Ok(sample)
 }
