@@ -142,20 +142,53 @@ fn what_cannot_be_is_refused() {
     assert!(build(&[kind, &["--code-bytes", "4"]].concat()).contains("use 6 to "));
     assert!(build(&[kind, &["--code-bytes", "4000"]].concat()).contains("use 6 to "));
     assert!(!index.exists());
-    let gpu = ["build", arg(&data.base), "-o", arg(&index), "--kind", "gpu-ivf", "--code-kind", "bits"];
-    let message = refused(&gpu, 2);
-    assert!(message.contains("disk-graph") && message.contains("residual-opq"), "{message}");
-
     // A damaged coder is an error that names its file.
-    let sound = data.build("sound", &BITS);
-    let file = file_of(&sound, "codebook.bin");
+    damage(&data, &data.build("sound", &BITS), "codebook.bin", ["--search-list", "20"]);
+}
+
+/// Changes bytes of a file of an index, each of which makes a search an error that names the file.
+fn damage(data: &Data, index: &std::path::Path, name: &str, effort: [&str; 2]) {
+    let file = file_of(index, name);
     let bytes = std::fs::read(&file).unwrap();
     for at in [0, 4, 13, bytes.len() - 1] {
         let mut damaged = bytes.clone();
         damaged[at] ^= 0xff;
         std::fs::write(&file, damaged).unwrap();
-        let asked = ["search", arg(&sound), arg(&data.queries), "--search-list", "20"];
-        assert!(refused(&asked, 1).contains("codebook.bin"));
+        let asked = [&["search", arg(index), arg(&data.queries)][..], &effort].concat();
+        assert!(refused(&asked, 1).contains(name));
+    }
+    std::fs::write(&file, bytes).unwrap();
+}
+
+/// Builds a `gpu-ivf` with codes of bits.
+fn gpu_ivf(data: &Data, name: &str, more: &[&str]) -> std::path::PathBuf {
+    let index = data.path(name);
+    let place = ["build", arg(&data.base), "-o", arg(&index), "--kind", "gpu-ivf"];
+    json(&[&place[..], &BITS, more].concat());
+    index
+}
+
+#[test]
+fn a_gpu_ivf_finds_the_nearest_under_every_metric() {
+    for dtype in ["f32", "u8"] {
+        let data = Data::new(2000, 24, dtype);
+        for metric in ["l2", "ip", "cosine"] {
+            let name = format!("gpu-{dtype}-{metric}");
+            let more = ["--metric", metric, "--code-bytes", "11"];
+            let index = gpu_ivf(&data, &name, &[&more[..], &["--threads", "1"]].concat());
+            let again = gpu_ivf(&data, &format!("{name}-again"), &[&more[..], &["--threads", "2"]].concat());
+            assert_same_files(&index, &again);
+            let truth = data.truth(metric);
+            let asked = ["search", arg(&index), arg(&data.queries), "--groundtruth", arg(&truth)];
+            let effort = ["--nprobe", "60", "--rule", "static", "--candidates", "60", "--scorer", "cpu"];
+            let answers = json(&[&asked[..], &effort].concat());
+            let found = &answers["runs"][0];
+            assert!(found["recall"].as_f64().unwrap() > 0.93, "{name}: {found}");
+            let codes_bytes = found["memory"]["codes_bytes"].as_f64().unwrap();
+            assert!(codes_bytes > 2000.0 * 8.0 && codes_bytes <= 2000.0 * 11.0, "{found}");
+            assert!(found["per_query"]["gpu_bytes"].as_f64().unwrap() > 1032.0, "{found}");
+            assert!(run(&["verify", arg(&index)]).status.success(), "{name}");
+        }
     }
 }
 
@@ -296,4 +329,42 @@ fn damage_to_lists_is_an_error() {
     assert!(
         refused(&pq, 2).contains("--code-kind pq is for disk-graph or gpu-ivf, and the kind is hybrid-ivf")
     );
+}
+
+#[test]
+fn a_gpu_ivf_of_any_size_is_built_and_one_that_is_damaged_is_refused() {
+    for (rows, dim) in [(1, 1), (2, 3), (20, 100), (255, 2), (257, 96)] {
+        let data = Data::new(rows, dim, "f32");
+        let index = gpu_ivf(&data, &format!("gpu-of-{rows}-{dim}"), &[]);
+        let asked = ["search", arg(&index), arg(&data.queries), "--nprobe", "300", "-k", "1"];
+        let run = &json(&asked)["runs"][0];
+        assert_eq!(run["failed_queries"], 0, "{rows} {dim}");
+    }
+    let data = Data::new(600, 16, "u8");
+    let none = data.path("none");
+    let build = ["build", arg(&data.base), "-o", arg(&none), "--kind", "gpu-ivf", "--code-kind", "bits"];
+    for bytes in ["4", "4000"] {
+        assert!(refused(&[&build[..], &["--code-bytes", bytes]].concat(), 2).contains("use 6 to "));
+    }
+    for bytes in ["6", "12", "25"] {
+        let index = gpu_ivf(&data, bytes, &["--code-bytes", bytes]);
+        damage(&data, &index, "codebook.bin", ["--nprobe", "20"]);
+        damage(&data, &index, "codes.bin", ["--nprobe", "20"]);
+        assert!(run(&["verify", arg(&index)]).status.success());
+    }
+}
+
+#[test]
+fn a_gpu_ivf_is_calibrated_and_searched_by_recall() {
+    let data = Data::new(3000, 24, "f32");
+    let index = gpu_ivf(&data, "calibrated", &["--calibration-queries", "60"]);
+    let truth = data.truth("l2");
+    for recall in ["0.9", "1"] {
+        let asked =
+            ["search", arg(&index), arg(&data.queries), "--groundtruth", arg(&truth), "--recall", recall];
+        let found = json(&asked)["runs"][0]["recall"].as_f64().unwrap();
+        assert!(found > 0.85 && (recall != "1" || found == 1.0), "{recall}: {found}");
+    }
+    let trace = json(&["explain", arg(&index), arg(&data.queries), "--query", "0", "--nprobe", "12"]);
+    assert_eq!(trace["complete"], true, "{trace}");
 }

@@ -23,9 +23,14 @@ pub struct CodeJob<'s> {
 }
 
 impl CodeJob<'_> {
-    /// Bytes that go to a GPU: the query, runs and ids.
+    /// Bytes that go to a GPU: the query, runs and ids. For codes of bits the query is a float and an integer, the
+    /// terms of centroids, and a byte for each component, with zeros up to a whole word.
     pub fn sent_bytes(&self) -> u64 {
-        4 * (self.query.len() + 2 * self.ranges.len() + self.ids.len()) as u64
+        let query = match self.coded.bits() {
+            Some(bits) => 2 + bits.terms().len() + bits.layout().dim().div_ceil(4),
+            None => self.query.len(),
+        };
+        4 * (query + 2 * self.ranges.len() + self.ids.len()) as u64
     }
 
     /// Ids that are sent, with repetitions.

@@ -26,7 +26,6 @@ use stratann_engine::{DType, Metric, verify};
 #[cfg(feature = "lab")]
 use stratann_engine::{index::OpenBaselines, kinds::options::Baseline};
 use stratann_kernel::coder::{CodeQuery, Coder};
-use stratann_kernel::codes::Codebook;
 use stratann_storage::tier::MemoryTier;
 use stratann_storage::{ErrorKind, Quiet};
 use stratann_testing::{Need, leave_out};
@@ -326,27 +325,35 @@ fn a_gpu_gives_the_answers_of_the_processor() {
         (DType::F32, Metric::L2, CodeKind::ResidualOpq),
         (DType::F16, Metric::Cosine, CodeKind::Opq),
         (DType::U8, Metric::Ip, CodeKind::Pq),
+        (DType::U8, Metric::L2, CodeKind::Bits),
+        (DType::F32, Metric::Ip, CodeKind::Bits),
+        (DType::F16, Metric::Cosine, CodeKind::Bits),
     ] {
         let set = Set::new(dtype, 12, &clustered(1200, 12, 20, 3));
         let asked = queries_of(&set, 24);
-        let dir = built(&set, &options(metric, GpuOptions { code_kind, code_bytes: Some(6), ..small() }));
+        let code_bytes = Some(if code_kind == CodeKind::Bits { 8 } else { 6 });
+        let dir = built(&set, &options(metric, GpuOptions { code_kind, code_bytes, ..small() }));
         let wanted = search(&open(&dir), &asked.bytes, 12, GpuSwitches::default());
         let usual = on_emulated(EmulatedFault::None);
+        // Codes of bits have no tables.
+        let tables = if code_kind == CodeKind::Bits { 0 } else { 24 };
         let [plain, gpu] = [false, true].map(|early_tables| {
             let index = emulated(&dir, ScorerOptions { early_tables, ..usual }).unwrap();
             let got = search(&index, &asked.bytes, 12, GpuSwitches::default());
             assert_eq!((&got.ids, &got.distances, got.stats), (&wanted.ids, &wanted.distances, wanted.stats));
             let gpu = index.scorer_report().unwrap().gpu.unwrap();
             assert_eq!((gpu.codes, gpu.jobs, gpu.ranked_here, &gpu.lost), (1200, 24, 0, &None));
-            assert_eq!(gpu.tables_ready + gpu.tables_awaited + gpu.tables_with_job, 24);
+            assert_eq!(gpu.tables_ready + gpu.tables_awaited + gpu.tables_with_job, tables);
             gpu
         });
-        assert_eq!((plain.tables_with_job, plain.table_batches, plain.tables_unused), (24, 0, 0));
+        assert_eq!((plain.tables_with_job, plain.table_batches, plain.tables_unused), (tables, 0, 0));
         // A header more for a table that comes before its job.
         let early = gpu.tables_ready + gpu.tables_awaited;
         assert_eq!(gpu.tables_unused, 0);
         assert_eq!(gpu.bytes_to_device, plain.bytes_to_device + 48 * early);
         assert_eq!(gpu.bytes_from_device, plain.bytes_from_device);
+        // What a query counts has no headers, and an id or a range more than once that is sent once.
+        assert!(gpu.bytes_to_device <= wanted.stats.gpu_bytes + 48 * (24 + early));
         // Half of the codes are on the GPU: the same, and what is missing is said where that was not allowed.
         let codes = gpu.memory_bytes["codes"];
         let needed = gpu.memory_bytes.values().sum::<u64>() - gpu.memory_bytes["blocks of queries"] / 8 * 7;
@@ -396,12 +403,13 @@ fn a_gpu_that_fails_is_left_alone_and_every_query_is_answered() {
     assert!(e.message.contains("--scorer cpu"), "{e}");
 }
 
-/// Checks that a job gets the table that was built before it came, or none where that is turned off.
-fn check_early_table(index: &Index, codebook: &Codebook, codes: &[u8], early_tables: bool) {
+/// Checks that a job gets the table that was built before it came, or none where that is turned off or codes have none.
+fn check_early_table(index: &Index, coder: &Coder, codes: &[u8], (has_tables, is_early): (bool, bool)) {
+    let early_tables = has_tables && is_early;
     let scorer = index.codes_and_scorer().unwrap().scorer;
-    let query = vec![0.25; codebook.dim];
+    let query = vec![0.25; coder.dim()];
     let mut coded = CodeQuery::default();
-    coded.set(&Coder::Learned(codebook.clone()), &query, &mut Vec::new());
+    coded.set(coder, &query, &mut Vec::new());
     let (ranges, ids) = ([(3, 500)], [1, 1, 9, 700]);
     let job =
         CodeJob { query: &query, coded: &coded, ranges: &ranges, ids: &ids, keep: 50, exclude: u32::MAX };
@@ -423,7 +431,7 @@ fn check_early_table(index: &Index, codebook: &Codebook, codes: &[u8], early_tab
     assert_eq!(ranking, wanted);
     let gpu = report();
     let counted = (gpu.tables_ready, gpu.tables_with_job, gpu.tables_unused);
-    assert_eq!(counted, if early_tables { (1, 0, 0) } else { (0, 1, 0) });
+    assert_eq!(counted, if early_tables { (1, 0, 0) } else { (0, u64::from(has_tables), 0) });
 }
 
 /// Queries all of which are dropped before their first step, or none.
@@ -500,11 +508,28 @@ fn queries_that_are_dropped_or_fail_give_the_blocks_of_their_tables_back() {
 
 #[test]
 fn scorers_agree_about_all_jobs() {
+    agree_about(Metric::L2, GpuOptions { code_kind: CodeKind::ResidualOpq, ..small() });
+}
+
+#[test]
+fn scorers_agree_about_codes_of_bits() {
+    // Fewer bits than dimensions, one and a bit more, several planes, and eight.
+    for (code_bytes, metric) in
+        [(6, Metric::L2), (8, Metric::Ip), (10, Metric::Cosine), (14, Metric::L2), (21, Metric::Ip)]
+    {
+        let own = GpuOptions { code_kind: CodeKind::Bits, code_bytes: Some(code_bytes), ..small() };
+        agree_about(metric, own);
+    }
+}
+
+/// Checks the scorers of an index with these codes.
+fn agree_about(metric: Metric, own: GpuOptions) {
+    let has_tables = own.code_kind != CodeKind::Bits;
     let set = Set::new(DType::F32, 12, &clustered(1200, 12, 20, 3));
-    let dir = built(&set, &options(Metric::L2, GpuOptions { code_kind: CodeKind::ResidualOpq, ..small() }));
+    let dir = built(&set, &options(metric, own));
     let check = |index: &Index| {
-        let ScoredCodes { codebook, codes, scorer } = index.codes_and_scorer().unwrap();
-        conformance::check(scorer, codebook, codes, 120);
+        let ScoredCodes { coder, codes, scorer } = index.codes_and_scorer().unwrap();
+        conformance::check(scorer, coder, codes, 120);
     };
     let on_cpu = open(&dir);
     check(&on_cpu);
@@ -512,9 +537,9 @@ fn scorers_agree_about_all_jobs() {
         for early_tables in [false, true] {
             let scorer = ScorerOptions { early_tables, ..on_emulated(EmulatedFault::None) };
             let on_gpu = emulated(&dir, scorer).unwrap();
-            let ScoredCodes { codebook, codes, .. } = on_cpu.codes_and_scorer().unwrap();
-            check_early_table(&on_gpu, codebook, codes, early_tables);
-            conformance::check(on_gpu.codes_and_scorer().unwrap().scorer, codebook, codes, 60);
+            let ScoredCodes { coder, codes, .. } = on_cpu.codes_and_scorer().unwrap();
+            check_early_table(&on_gpu, coder, codes, (has_tables, early_tables));
+            conformance::check(on_gpu.codes_and_scorer().unwrap().scorer, coder, codes, 60);
         }
     }
 }
@@ -524,10 +549,16 @@ fn a_real_gpu_gives_the_answers_of_the_processor() {
     if !stratann_engine::exec::scorer::probe().is_usable() {
         return leave_out(Need::Gpu, "`stratann doctor` says what is missing");
     }
-    for (dtype, metric) in [(DType::F32, Metric::L2), (DType::U8, Metric::Ip), (DType::F16, Metric::Cosine)] {
+    for (dtype, metric, code_kind) in [
+        (DType::F32, Metric::L2, CodeKind::Opq),
+        (DType::U8, Metric::Ip, CodeKind::Opq),
+        (DType::F16, Metric::Cosine, CodeKind::Opq),
+        (DType::U8, Metric::L2, CodeKind::Bits),
+        (DType::F32, Metric::Cosine, CodeKind::Bits),
+    ] {
         let set = Set::new(dtype, 32, &clustered(5000, 32, 50, 3));
         let asked = queries_of(&set, 200);
-        let dir = built(&set, &options(metric, small()));
+        let dir = built(&set, &options(metric, GpuOptions { code_kind, code_bytes: Some(13), ..small() }));
         let wanted = search(&open(&dir), &asked.bytes, 40, GpuSwitches::default());
         let scorer = ScorerOptions { choice: ScorerChoice::Cuda { device: 0 }, ..ScorerOptions::default() };
         let index = Index::open(dir.path(), OpenOptions { scorer, ..OpenOptions::default() }).unwrap();
@@ -536,8 +567,8 @@ fn a_real_gpu_gives_the_answers_of_the_processor() {
         let gpu = index.scorer_report().unwrap().gpu.unwrap();
         assert_eq!((gpu.ranked_here, gpu.lost), (0, None));
         let on_cpu = open(&dir);
-        let ScoredCodes { codebook, codes, .. } = on_cpu.codes_and_scorer().unwrap();
-        conformance::check(index.codes_and_scorer().unwrap().scorer, codebook, codes, 200);
+        let ScoredCodes { coder, codes, .. } = on_cpu.codes_and_scorer().unwrap();
+        conformance::check(index.codes_and_scorer().unwrap().scorer, coder, codes, 200);
     }
 }
 

@@ -1,11 +1,12 @@
-// What all kernels use. The files are compiled as one text, in the order common.cuh, table.cu, score.cu, vectors.cu.
+// What all kernels use. The files are compiled as one text, in the order common.cuh, table.cu, score.cu, vectors.cu,
+// bits.cu.
 //
 // NVRTC compiles the text for a GPU; a C++ compiler compiles it for a CPU, with launch.cpp at its end. On a CPU each phase between two barriers is a loop over
 // the threads of a block. Hence the one rule of these files: no private value of a thread lives across a barrier. What
 // is declared outside of a PHASE is equal for all threads of the block.
 //
-// Every float is computed with the operations, and in the order, of the crate `stratann-kernel`, so that the integer
-// table has the same bits. The mirror of the structs and constants is `src/layout.rs`.
+// Every float is computed with the operations, and in the order, of the crate `stratann-kernel`, so that tables and
+// distances have the same bits. The mirror of the structs and constants is `src/layout.rs`.
 
 typedef unsigned char u8;
 typedef unsigned short u16;
@@ -13,6 +14,8 @@ typedef unsigned int u32;
 typedef unsigned long long u64;
 
 #define JOBS_MAX 64
+// Most planes of a code of bits.
+#define PLANES_MAX 16
 #define CENTROIDS 256
 #define LANES 16
 // Keys that a thread block sorts in shared memory; `keep` is at most this.
@@ -27,20 +30,37 @@ typedef unsigned long long u64;
 #define ENTRY_MAX 65535.0f
 #define NORMAL_MIN 1.17549435e-38f
 
+// Bits of equal weight of consecutive dimensions, in a code of bits.
+struct Plane {
+    // Bits of each dimension: 1, 2, 4 or 8. A level counts them `1 << shift` times.
+    u32 width, shift;
+    // The first dimension that has them. Group g in byte j is of dimension `start + g * bytes + j`.
+    u32 start;
+    // First byte within a code, and how many.
+    u32 first, bytes;
+    // Start of the components of its dimensions among those that are arranged.
+    u32 components_at;
+};
+
 // What all kernels of a batch are given. Addresses are of device memory; `*_at` are byte offsets in a query's block.
 struct Params {
     u64 codes, rotation, coarse, centroids, starts, blocks, block_bytes;
     u32 codes_count, code_bytes, dim, wide, stages, subspaces, coarse_count, ip;
     float correction_low, correction_step;
     u32 results_at, keys_at, hash_at, rotated_at, centred_at, floats_at, spans_at, table_at;
-    // Bytes of the table that the kernel `distances` copies to shared memory.
+    // Bytes of the table, or of the arranged components, that the kernel that scores copies to shared memory.
     u32 shared_bytes;
+    // Of codes of bits: arranged components in a query's block, planes (0 of other codes), bytes of a factor, and the
+    // number of terms: one, or as many as a code can number.
+    u32 components_at, plane_count, factor_bytes, term_count;
+    Plane planes[PLANES_MAX];
     u32 jobs;
     u32 slots[JOBS_MAX];
 };
 
-// Start of a query's block: what the host sends. The query's floats follow, then the ranges, then the ids.
-// A job of vectors has rows in place of the ids, and `ids` is their number.
+// Start of a query's block: what the host sends. The query's floats follow, then the ranges, then the ids. A query for
+// codes of bits is a BitHeader, the terms, and `dim` components of 8 bits, with zeros up to a whole word. A job
+// of vectors has rows in place of the ids, and `ids` is their number.
 struct JobHeader {
     u32 ranges, range_ids, ids, keep, exclude, hash_size, query_at, ranges_at, ids_at, form;
 };
@@ -48,6 +68,12 @@ struct JobHeader {
 // First id of a range, and how many ids the ranges before it have. Ranges ascend and are disjoint.
 struct Range {
     u32 first, before;
+};
+
+// Start of a query for codes of bits: see `BitQuery` in the crate `stratann-kernel`.
+struct BitHeader {
+    float weight;
+    int offset;
 };
 
 struct ResultHeader {
@@ -120,6 +146,19 @@ DEVICE u8* block_of(const Params& p, u32 job) { return (u8*)(p.blocks + p.slots[
 DEVICE const JobHeader& header_of(const u8* base) { return *(const JobHeader*)base; }
 
 DEVICE ResultHeader& result_of(const Params& p, u8* base) { return *(ResultHeader*)(base + p.results_at); }
+
+// Clears what other kernels of a batch add to. `first` is the number of the thread among `count`.
+DEVICE void clear(const Params& p, u8* base, u64 first, u64 count) {
+    const u32 hash_size = header_of(base).hash_size;
+    u32* const hash = (u32*)(base + p.hash_at);
+    for (u64 i = first; i < hash_size; i += count) hash[i] = EMPTY;
+    if (first > 0) return;
+    ResultHeader& result = result_of(p, base);
+    result.count = 0;
+    result.distinct = 0;
+    result.distance_max = 0;
+    result.unused = 0;
+}
 
 // Bytes of a code that have a block of 256 terms of 16 bits.
 DEVICE u32 entry_count(const Params& p) { return p.code_bytes - p.wide; }

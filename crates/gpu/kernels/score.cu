@@ -91,35 +91,41 @@ DEVICE u32 distance_of(const Params& p, const u8* shared, const u8* table, u32 i
     return sum;
 }
 
-// The distances of the admitted ids: keys become (distance, id).
+// Scores the admitted ids: keys become (distance, id). The bytes from `of_query` on that fit shared memory are copied
+// to it first; the distance is an expression of `id`.
+#define SCORE(of_query, shared, distance) \
+    SHARED(u32, largest, 1); \
+    const u32 count = job.range_ids + job.ids; \
+    PHASE( \
+        if (t == 0) largest[0] = 0; \
+        /* A block without ids needs nothing of the query. */ \
+        if ((u64)block_x * threads < count) { \
+            const u32* const from = (const u32*)(of_query); \
+            for (u32 i = t; i < p.shared_bytes / 4; i += threads) ((u32*)(shared))[i] = from[i]; \
+        } \
+    ) \
+    PHASE( \
+        u64* const keys = (u64*)(base + p.keys_at); \
+        u32 mine = 0; \
+        for (u64 i = (u64)block_x * threads + t; i < count; i += (u64)grid_x * threads) { \
+            if (keys[i] == DROPPED) continue; \
+            const u32 id = (u32)keys[i]; \
+            const u32 key = (distance); \
+            keys[i] = (u64)key << 32 | id; \
+            mine = key > mine ? key : mine; \
+        } \
+        if (mine > 0) atomicMax(&largest[0], mine); \
+    ) \
+    PHASE(if (t == 0 && largest[0] > 0) atomicMax(&result_of(p, base).distance_max, largest[0]);)
+
+// Distances by look-up tables.
 KERNEL(distances) {
     GRID;
     SHARED_TABLE(shared);
-    SHARED(u32, largest, 1);
     u8* const base = block_of(p, block_y);
     const JobHeader& job = header_of(base);
-    const u32 count = job.range_ids + job.ids;
     const u8* const table = base + p.table_at;
-    PHASE(
-        if (t == 0) largest[0] = 0;
-        // A block without ids needs no table.
-        if ((u64)block_x * threads < count) {
-            for (u32 i = t; i < p.shared_bytes / 4; i += threads) ((u32*)shared)[i] = ((const u32*)table)[i];
-        }
-    )
-    PHASE(
-        u64* const keys = (u64*)(base + p.keys_at);
-        u32 mine = 0;
-        for (u64 i = (u64)block_x * threads + t; i < count; i += (u64)grid_x * threads) {
-            const u64 id = keys[i];
-            if (id == DROPPED) continue;
-            const u32 distance = distance_of(p, shared, table, (u32)id);
-            keys[i] = (u64)distance << 32 | id;
-            mine = distance > mine ? distance : mine;
-        }
-        if (mine > 0) atomicMax(&largest[0], mine);
-    )
-    PHASE(if (t == 0 && largest[0] > 0) atomicMax(&result_of(p, base).distance_max, largest[0]);)
+    SCORE(table, shared, distance_of(p, shared, table, id))
 }
 
 DEVICE u64 shifted(u64 key, u32 shift) { return shift < 64 ? key >> shift : 0; }

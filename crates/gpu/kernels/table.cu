@@ -12,15 +12,7 @@ KERNEL(rotate) {
     const float* const origin = (const float*)p.coarse;
     const u32 first_row = block_x * (threads / LANES);
     PHASE(
-        u32* const hash = (u32*)(base + p.hash_at);
-        for (u64 i = (u64)block_x * threads + t; i < job.hash_size; i += (u64)grid_x * threads) hash[i] = EMPTY;
-        if (block_x == 0 && t == 0) {
-            ResultHeader& result = result_of(p, base);
-            result.count = 0;
-            result.distinct = 0;
-            result.distance_max = 0;
-            result.unused = 0;
-        }
+        clear(p, base, (u64)block_x * threads + t, (u64)grid_x * threads);
         const u32 row = first_row + t / LANES;
         const float* const at = (const float*)p.rotation + (u64)row * p.dim;
         sums[t] = row < p.dim && p.rotation != 0 ? lane_sum(query, at, p.dim, t % LANES, false) : 0.0f;

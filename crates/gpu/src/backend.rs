@@ -27,7 +27,7 @@ pub(crate) trait Backend: Send {
     /// The device.
     fn info(&self) -> &DeviceInfo;
 
-    /// Most bytes of shared memory that the kernel `distances` may use.
+    /// Most bytes of shared memory that a kernel that scores codes may use.
     fn shared_bytes_max(&self) -> u32;
 
     /// Allocates device memory for the life of the device; returns its address, a multiple of 256.

@@ -16,6 +16,9 @@ const TOP_THREADS: u32 = 1024;
 const GATHER_IDS: u32 = 4;
 const DISTANCE_IDS: u32 = 8;
 
+/// Codes of bits of one thread: their thread blocks copy little, so that smaller ones keep more of a device busy.
+const BIT_IDS: u32 = 4;
+
 /// Vectors of one thread block: four times as many as it has at once.
 const ROWS: u32 = 64;
 
@@ -117,14 +120,17 @@ impl Batch {
     fn launch_distances(&mut self, candidates: u32) {
         let jobs = self.params.jobs;
         let grid_x = candidates.div_ceil(THREADS * GATHER_IDS);
+        let is_bits = self.params.plane_count > 0;
+        if is_bits {
+            self.launches.push(Launch { kernel: Kernel::Arrange, grid_x, jobs, ..LAUNCH });
+        }
         self.launches.push(Launch { kernel: Kernel::Gather, grid_x, jobs, ..LAUNCH });
-        self.launches.push(Launch {
-            kernel: Kernel::Distances,
-            grid_x: candidates.div_ceil(DISTANCE_THREADS * DISTANCE_IDS),
-            jobs,
-            threads: DISTANCE_THREADS,
-            shared_bytes: self.params.shared_bytes,
-        });
+        let (kernel, threads, ids) = match is_bits {
+            true => (Kernel::BitDistances, THREADS, BIT_IDS),
+            false => (Kernel::Distances, DISTANCE_THREADS, DISTANCE_IDS),
+        };
+        let (grid_x, shared_bytes) = (candidates.div_ceil(threads * ids), self.params.shared_bytes);
+        self.launches.push(Launch { kernel, grid_x, jobs, threads, shared_bytes });
     }
 
     /// Bytes of all copies to the device. Parameters of launches are not counted.

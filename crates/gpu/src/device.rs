@@ -3,13 +3,14 @@
 use crate::backend::{Backend, DeviceInfo};
 use crate::batcher::Batcher;
 use crate::job::{Job, Prepared, Ranked, Rows};
-use crate::layout::{self, Addresses, BlockLayout, Limits, MemoryAccount, Params};
+use crate::layout::{self, Addresses, BlockLayout, MemoryAccount, Params};
+use crate::limits::{self, Limits};
 use crate::shared::{Counters, Reply, Shared};
 use crate::{DeviceOptions, Error, Failure, cuda};
 use std::sync::Arc;
 use std::thread::{Builder, JoinHandle};
 use std::time::Duration;
-use stratann_kernel::codes::Codebook;
+use stratann_kernel::coder::Coder;
 
 /// The callback of a job. It is called once, on a thread of the device or within [`Device::submit`]; it must not block.
 pub type Done = Box<dyn FnOnce(Result<Ranked, Failure>) + Send>;
@@ -37,12 +38,12 @@ pub struct Device {
 impl Device {
     /// Opens a GPU, compiles the kernels for it, and copies the codes into its memory.
     ///
-    /// `codes` are whole codes of `codebook`; the first one has id 0.
-    pub fn open(options: &DeviceOptions, codebook: &Codebook, codes: &[u8]) -> Result<Device, Error> {
+    /// `codes` are whole codes of `coder`; the first one has id 0.
+    pub fn open(options: &DeviceOptions, coder: &Coder, codes: &[u8]) -> Result<Device, Error> {
         // A thread of its own: CUDA binds its context to the thread, and the caller's thread may have another one.
         std::thread::scope(|scope| {
             let open =
-                || Device::start(options, codebook, codes, || Ok(Box::new(cuda::Gpu::open(options.device)?)));
+                || Device::start(options, coder, codes, || Ok(Box::new(cuda::Gpu::open(options.device)?)));
             let thread = Builder::new().name("gpu-open".to_string()).spawn_scoped(scope, open);
             let thread = thread.map_err(|e| Error::Thread(e.to_string()))?;
             thread
@@ -56,33 +57,33 @@ impl Device {
     pub fn emulated(
         options: &DeviceOptions,
         faults: &crate::Faults,
-        codebook: &Codebook,
+        coder: &Coder,
         codes: &[u8],
     ) -> Result<Device, Error> {
-        Device::start(options, codebook, codes, || {
+        Device::start(options, coder, codes, || {
             Ok(Box::new(crate::emulated::Emulator::open(faults.clone())?))
         })
     }
 
     /// Returns the smallest budget with which [`open`](Self::open) works, in bytes.
-    pub fn needed_bytes(options: &DeviceOptions, codebook: &Codebook, codes_bytes: u64) -> u64 {
-        MemoryAccount::new(options, codebook, codes_bytes, 1).total()
+    pub fn needed_bytes(options: &DeviceOptions, coder: &Coder, codes_bytes: u64) -> u64 {
+        MemoryAccount::new(options, coder, codes_bytes, 1).total()
     }
 
     /// Checks what is given before the backend is opened, loads it, and starts the threads.
     pub(crate) fn start(
         options: &DeviceOptions,
-        codebook: &Codebook,
+        coder: &Coder,
         codes: &[u8],
         open: impl FnOnce() -> Result<Box<dyn Backend>, Error>,
     ) -> Result<Device, Error> {
         options.check()?;
-        let codes_count = layout::check_codes(codebook, codes)?;
-        let needed = Device::needed_bytes(options, codebook, codes.len() as u64);
+        let codes_count = limits::check_codes(coder, codes)?;
+        let needed = Device::needed_bytes(options, coder, codes.len() as u64);
         if let Some(given) = options.budget_bytes.filter(|&given| given < needed) {
             return Err(Error::Budget { needed, given });
         }
-        let block = BlockLayout::new(options, codebook);
+        let block = BlockLayout::new(options, coder);
         if block.bytes > u64::from(u32::MAX) {
             return Err(Error::Codebook(format!(
                 "a block of {} bytes exceeds 4 GiB; lower ids_max",
@@ -92,16 +93,16 @@ impl Device {
         let mut backend = open()?;
         let free = backend.info().memory_free_bytes / FREE_SHARE.1 * FREE_SHARE.0;
         let budget = options.budget_bytes.unwrap_or(free);
-        let memory = MemoryAccount::plan(options, codebook, codes.len() as u64, budget)?;
-        let addresses = load(backend.as_mut(), codebook, codes, &memory)?;
+        let memory = MemoryAccount::plan(options, coder, codes.len() as u64, budget)?;
+        let addresses = load(backend.as_mut(), coder, codes, &memory)?;
         backend.prepare(memory.block_count, block.staging_bytes(), options.streams)?;
-        let params = Params::new(&block, codebook, codes_count, addresses, backend.shared_bytes_max());
+        let params = Params::new(&block, coder, codes_count, addresses, backend.shared_bytes_max());
         let info = backend.info().clone();
         let shared = Shared::new(options.streams, memory.block_count);
         let mut device = Device {
             shared: shared.clone(),
             threads: Vec::new(),
-            limits: Limits::new(options, codebook, codes_count),
+            limits: Limits::new(options, coder, codes_count),
             memory,
             info,
         };
@@ -121,9 +122,10 @@ impl Device {
     /// Begins to build the look-up table of a query whose candidates are not known yet, and returns at once.
     ///
     /// `None` when there is no block for it: tables whose jobs have not come have half of the blocks at most, and none
-    /// that a job waits for. Also when the device would refuse the query, or is lost.
+    /// that a job waits for. Also when the device would refuse the query, or is lost, and for codes of bits, which have
+    /// no look-up tables.
     pub fn begin_table(&self, query: &[f32]) -> Option<EarlyTable> {
-        self.limits.check_query(query).ok()?;
+        self.limits.check_table(query).ok()?;
         let block = self.shared.request_table(query)?;
         Some(EarlyTable { shared: self.shared.clone(), block: Some(block) })
     }
@@ -235,21 +237,24 @@ impl Drop for Device {
     }
 }
 
-/// Copies codes and codebook, and allocates the blocks.
+/// Copies codes and codebook, where there is one, and allocates the blocks.
 fn load(
     backend: &mut dyn Backend,
-    codebook: &Codebook,
+    coder: &Coder,
     codes: &[u8],
     memory: &MemoryAccount,
 ) -> Result<Addresses, Error> {
     let addresses = Addresses {
         // An allocation of no bytes is an error for some drivers.
         codes: backend.allocate("codes", memory.codes.max(256))?,
-        codebook: backend.allocate("the codebook", memory.codebook)?,
+        codebook: match memory.codebook {
+            0 => 0,
+            bytes => backend.allocate("the codebook", bytes)?,
+        },
         blocks: backend.allocate("blocks of queries", memory.blocks)?,
     };
-    let starts = layout::codebook_addresses(codebook, addresses.codebook);
-    for (address, part) in starts.into_iter().zip(layout::codebook_parts(codebook)) {
+    let starts = layout::codebook_addresses(coder, addresses.codebook);
+    for (address, part) in starts.into_iter().zip(layout::codebook_parts(coder)) {
         if !part.is_empty() {
             backend.write(address, part)?;
         }

@@ -1,15 +1,38 @@
 //! Jobs: what a query sends to the device, and what comes back.
 
-use crate::Failure;
-use crate::layout::{HEADER_BYTES, Limits, RESULT_HEADER_BYTES};
+use crate::layout::{HEADER_BYTES, RESULT_HEADER_BYTES};
+use crate::limits::Limits;
 use crate::pool::Claim;
+use crate::{Failure, bits};
 use stratann_kernel::DType;
+use stratann_kernel::bits::BitQuery;
+
+/// A query for the codes of a device.
+#[derive(Clone, Debug)]
+pub enum Query {
+    /// For codes that are trained: `dim` floats, not rotated. The device builds their look-up table.
+    Floats(Vec<f32>),
+    /// For codes of bits.
+    Bits(Box<BitQuery>),
+}
+
+impl Default for Query {
+    fn default() -> Query {
+        Query::Floats(Vec::new())
+    }
+}
+
+impl From<Vec<f32>> for Query {
+    fn from(floats: Vec<f32>) -> Query {
+        Query::Floats(floats)
+    }
+}
 
 /// The candidates of one query.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default)]
 pub struct Job {
-    /// The query, `dim` floats, not rotated.
-    pub query: Vec<f32>,
+    /// The query.
+    pub query: Query,
     /// First id and count of each range of candidates: the vectors of the probed inverted lists. Ranges may overlap.
     pub ranges: Vec<[u32; 2]>,
     /// Further candidates: replicas. They may repeat and may lie in ranges.
@@ -23,7 +46,8 @@ pub struct Job {
 /// The nearest candidates of one query.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Ranked {
-    /// Distance and id, ascending. Distances are integers of `Table`; those of [`Rows`] are ordered as their floats.
+    /// Distance and id, ascending. Distances are integers of `Table` or keys of `BitQuery`; those of [`Rows`] are
+    /// ordered as their floats.
     pub nearest: Vec<(u32, u32)>,
     /// Distinct admitted ids that were scored; 0 where none was kept.
     pub distinct: u64,
@@ -50,7 +74,7 @@ const INNER_PRODUCT: u32 = 4;
 /// A job in the form in which it is sent.
 #[derive(Debug)]
 pub(crate) struct Prepared {
-    query: Query,
+    query: SentQuery,
     pub(crate) table: TableSource,
     // First id of each range, and how many ids the ranges before it have; ascending and disjoint.
     ranges: Vec<[u32; 2]>,
@@ -61,7 +85,7 @@ pub(crate) struct Prepared {
 }
 
 #[derive(Debug)]
-enum Query {
+enum SentQuery {
     Floats(Vec<f32>),
     Bytes(Vec<u8>),
     // Its table is in the block.
@@ -77,7 +101,7 @@ pub(crate) enum TableSource {
     Ready,
     /// In a batch that was under way when the job came.
     Awaited,
-    /// Never: the job has vectors.
+    /// Never: the job has vectors, or a query for codes of bits.
     None,
 }
 
@@ -121,8 +145,11 @@ impl Prepared {
                 range_ids += (end - first) as u32;
             }
         }
-        let (query, others) = (Query::Floats(query), Others::Ids(ids));
-        Ok(Some(Prepared { query, table: TableSource::Job, ranges, range_ids, others, keep, exclude }))
+        let (query, table) = match query {
+            Query::Floats(floats) => (SentQuery::Floats(floats), TableSource::Job),
+            Query::Bits(query) => (SentQuery::Bytes(bits::encode(&query)), TableSource::None),
+        };
+        Ok(Some(Prepared { query, table, ranges, range_ids, others: Others::Ids(ids), keep, exclude }))
     }
 
     /// Checks a job of vectors. `None` when nothing can be kept.
@@ -150,9 +177,9 @@ impl Prepared {
         let query = if dtype.is_float() {
             let mut floats = vec![0.0; limits.dim];
             stratann_kernel::element::widen(dtype, &query, &mut floats);
-            Query::Floats(floats)
+            SentQuery::Floats(floats)
         } else {
-            Query::Bytes(query)
+            SentQuery::Bytes(query)
         };
         let others = Others::Rows { bytes: rows, count: count as u32, form };
         let (table, ranges) = (TableSource::None, Vec::new());
@@ -162,9 +189,9 @@ impl Prepared {
     /// Notes what the job found of its table.
     pub(crate) fn claim(&mut self, claim: Claim) {
         (self.query, self.table) = match claim {
-            Claim::Built => (Query::Sent, TableSource::Ready),
-            Claim::Building => (Query::Sent, TableSource::Awaited),
-            Claim::Requested(query) => (Query::Floats(query), TableSource::Job),
+            Claim::Built => (SentQuery::Sent, TableSource::Ready),
+            Claim::Building => (SentQuery::Sent, TableSource::Awaited),
+            Claim::Requested(query) => (SentQuery::Floats(query), TableSource::Job),
         };
     }
 
@@ -188,9 +215,9 @@ impl Prepared {
     /// Query, ranges, and ids or rows, as they are sent behind the header.
     fn parts(&self) -> [&[u8]; 3] {
         let query = match &self.query {
-            Query::Floats(floats) => bytemuck::cast_slice(floats),
-            Query::Bytes(bytes) => bytes,
-            Query::Sent => &[],
+            SentQuery::Floats(floats) => bytemuck::cast_slice(floats),
+            SentQuery::Bytes(bytes) => bytes,
+            SentQuery::Sent => &[],
         };
         let others = match &self.others {
             Others::Ids(ids) => bytemuck::cast_slice(ids),

@@ -1,21 +1,27 @@
 //! Device memory: the mirror of the structs and constants of `kernels/common.cuh`, and the memory account.
 //!
-//! Memory has three parts: the codes, the codebook, and blocks. A block has all that one query needs:
+//! Memory has three parts: the codes, the codebook of codes that are trained, and blocks. A block has all that one
+//! query needs:
 //!
-//! | part | bytes |
-//! |---|---|
-//! | header, query, ranges, ids or rows: sent | 48 + 4 dim + max(4 ids_max, rows_bytes_max) |
-//! | count, distinct ids, results: sent back | 16 + 8 keep_max |
-//! | a key for each candidate | 8 ids_max |
-//! | hash table of the ids outside of ranges | 8 ids_max |
-//! | rotated query, with and without the origin | 8 dim |
-//! | float terms and spans | 1032 (entries + 1) |
-//! | integer table | 512 entries, and 2048 where codes have coarse stages |
+//! | part | bytes | when |
+//! |---|---|---|
+//! | header, query, ranges, ids or rows: sent | 48 + query + max(4 ids_max, rows_bytes_max) | always |
+//! | count, distinct ids, results: sent back | 16 + 8 keep_max | always |
+//! | a key for each candidate | 8 ids_max | always |
+//! | hash table of the ids outside of ranges | 8 ids_max | always |
+//! | rotated query, with and without the origin | 8 dim | trained |
+//! | float terms and spans | 1032 (entries + 1) | trained |
+//! | integer table | 512 entries, and 2048 where codes have coarse stages | trained |
+//! | components of the query as the planes meet them | about dim for each plane | bits |
 //!
-//! `entries` are the bytes of a code without those of the first stage and of the correction.
+//! `entries` are the bytes of a code without those of the first stage and of the correction. A query has 4 dim bytes,
+//! or those of [`BitPlanes::query_bytes`] for codes of bits.
 
+use crate::bits::{BitPlanes, PLANES_MAX, PlaneParams};
 use crate::options::JOBS_MAX;
-use crate::{DeviceOptions, Error, Failure};
+use crate::{DeviceOptions, Error};
+use stratann_kernel::bits::BitCoder;
+use stratann_kernel::coder::Coder;
 use stratann_kernel::codes::{CENTROIDS, Codebook};
 
 /// Source of the kernels.
@@ -24,6 +30,7 @@ pub(crate) const SOURCE: &str = concat!(
     include_str!("../kernels/table.cu"),
     include_str!("../kernels/score.cu"),
     include_str!("../kernels/vectors.cu"),
+    include_str!("../kernels/bits.cu"),
 );
 
 /// Bytes of `JobHeader`, up to the query.
@@ -37,9 +44,6 @@ const MODULE_BYTES: u64 = 8 << 20;
 
 /// Alignment of every part, as of the driver's allocations.
 const ALIGNMENT: u64 = 256;
-
-/// Largest float that terms may reach; above it, sums of floats could overflow and order NaNs by their bits.
-const FLOAT_MAX: f64 = 1e37;
 
 /// Kernels in the order in which the CPU's launcher numbers them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,11 +62,15 @@ pub(crate) enum Kernel {
     Top,
     /// Computes exact distances of vectors that come with a job.
     Vectors,
+    /// Arranges the components of queries for codes of bits, and clears what other kernels add to.
+    Arrange,
+    /// Computes distances of codes of bits.
+    BitDistances,
 }
 
 impl Kernel {
     /// Every kernel, by number.
-    pub(crate) const ALL: [Kernel; 7] = [
+    pub(crate) const ALL: [Kernel; 9] = [
         Kernel::Rotate,
         Kernel::Terms,
         Kernel::Quantise,
@@ -70,6 +78,8 @@ impl Kernel {
         Kernel::Distances,
         Kernel::Top,
         Kernel::Vectors,
+        Kernel::Arrange,
+        Kernel::BitDistances,
     ];
 
     /// The function's name in the source.
@@ -82,6 +92,8 @@ impl Kernel {
             Kernel::Distances => "distances",
             Kernel::Top => "top",
             Kernel::Vectors => "vectors",
+            Kernel::Arrange => "arrange",
+            Kernel::BitDistances => "bit_distances",
         }
     }
 }
@@ -116,11 +128,16 @@ pub(crate) struct Params {
     pub(crate) spans_at: u32,
     pub(crate) table_at: u32,
     pub(crate) shared_bytes: u32,
+    pub(crate) components_at: u32,
+    pub(crate) plane_count: u32,
+    pub(crate) factor_bytes: u32,
+    pub(crate) term_count: u32,
+    pub(crate) planes: [PlaneParams; PLANES_MAX],
     pub(crate) jobs: u32,
     pub(crate) slots: [u32; JOBS_MAX],
 }
 
-/// Parts of a block.
+/// Parts of a block. Those that its codes do not need have no bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct BlockLayout {
     pub(crate) results_at: u64,
@@ -132,43 +149,72 @@ pub(crate) struct BlockLayout {
     pub(crate) spans_at: u64,
     pub(crate) table_at: u64,
     pub(crate) table_bytes: u64,
+    pub(crate) components_at: u64,
     pub(crate) bytes: u64,
 }
 
+/// Bytes of the parts of a block that depend on the codes.
+#[derive(Default)]
+struct OfCodes {
+    query: u64,
+    rotated: u64,
+    floats: u64,
+    spans: u64,
+    table: u64,
+    components: u64,
+}
+
+impl OfCodes {
+    fn new(options: &DeviceOptions, coder: &Coder) -> OfCodes {
+        let floats = 4 * coder.dim() as u64;
+        match coder {
+            Coder::Learned(codebook) => {
+                let entries = entries(codebook) as u64;
+                let wide = if codebook.stages() > 0 { 8 * CENTROIDS as u64 } else { 0 };
+                OfCodes {
+                    query: floats,
+                    rotated: floats,
+                    floats: 4 * CENTROIDS as u64 * (entries + 1),
+                    spans: 8 * (entries + 1),
+                    table: wide + 2 * CENTROIDS as u64 * entries,
+                    components: 0,
+                }
+            }
+            Coder::Bits(coder) => {
+                let planes = BitPlanes::new(coder.layout());
+                // Jobs of vectors have a query of floats.
+                let of_vectors = if options.rows_bytes_max > 0 { floats } else { 0 };
+                let query = BitPlanes::query_bytes(coder.layout()).max(of_vectors);
+                OfCodes { query, components: planes.components_bytes, ..OfCodes::default() }
+            }
+        }
+    }
+}
+
 impl BlockLayout {
-    /// Computes the layout for a codebook.
-    pub(crate) fn new(options: &DeviceOptions, codebook: &Codebook) -> BlockLayout {
-        let (dim, ids, keep) = (codebook.dim as u64, u64::from(options.ids_max), u64::from(options.keep_max));
-        let entries = entries(codebook) as u64;
-        let wide_bytes = if codebook.stages() > 0 { 8 * CENTROIDS as u64 } else { 0 };
-        let table_bytes = wide_bytes + 2 * CENTROIDS as u64 * entries;
+    /// Computes the layout for a coder.
+    pub(crate) fn new(options: &DeviceOptions, coder: &Coder) -> BlockLayout {
+        let (ids, keep) = (u64::from(options.ids_max), u64::from(options.keep_max));
+        let own = OfCodes::new(options, coder);
         let mut end = 0;
         let mut part = |bytes: u64| {
             let at = end;
             end = (at + bytes).next_multiple_of(ALIGNMENT);
             at
         };
-        part(HEADER_BYTES as u64 + 4 * dim + (4 * ids).max(u64::from(options.rows_bytes_max)));
-        let results_at = part(RESULT_HEADER_BYTES as u64 + 8 * keep);
-        let keys_at = part(8 * ids);
-        let hash_at = part(8 * ids);
-        let rotated_at = part(4 * dim);
-        let centred_at = part(4 * dim);
-        let floats_at = part(4 * CENTROIDS as u64 * (entries + 1));
-        let spans_at = part(8 * (entries + 1));
-        let table_at = part(table_bytes);
-        let bytes = part(0);
+        part(HEADER_BYTES as u64 + own.query + (4 * ids).max(u64::from(options.rows_bytes_max)));
         BlockLayout {
-            results_at,
-            keys_at,
-            hash_at,
-            rotated_at,
-            centred_at,
-            floats_at,
-            spans_at,
-            table_at,
-            table_bytes,
-            bytes,
+            results_at: part(RESULT_HEADER_BYTES as u64 + 8 * keep),
+            keys_at: part(8 * ids),
+            hash_at: part(8 * ids),
+            rotated_at: part(own.rotated),
+            centred_at: part(own.rotated),
+            floats_at: part(own.floats),
+            spans_at: part(own.spans),
+            table_at: part(own.table),
+            table_bytes: own.table,
+            components_at: part(own.components),
+            bytes: part(0),
         }
     }
 
@@ -189,7 +235,7 @@ pub(crate) fn entries(codebook: &Codebook) -> usize {
 pub struct MemoryAccount {
     /// The codes.
     pub codes: u64,
-    /// The codebook.
+    /// The codebook; 0 for codes of bits.
     pub codebook: u64,
     /// All blocks.
     pub blocks: u64,
@@ -203,16 +249,11 @@ pub struct MemoryAccount {
 
 impl MemoryAccount {
     /// Computes the account for `block_count` blocks.
-    pub(crate) fn new(
-        options: &DeviceOptions,
-        codebook: &Codebook,
-        codes: u64,
-        block_count: u32,
-    ) -> MemoryAccount {
-        let block = BlockLayout::new(options, codebook);
+    pub(crate) fn new(options: &DeviceOptions, coder: &Coder, codes: u64, block_count: u32) -> MemoryAccount {
+        let block = BlockLayout::new(options, coder);
         MemoryAccount {
             codes: codes.next_multiple_of(ALIGNMENT),
-            codebook: codebook_parts(codebook).iter().map(|part| aligned(part.len())).sum(),
+            codebook: codebook_parts(coder).iter().map(|part| aligned(part.len())).sum(),
             blocks: block.bytes * u64::from(block_count),
             block_count,
             module: MODULE_BYTES,
@@ -223,17 +264,17 @@ impl MemoryAccount {
     /// Cuts what codes and codebook leave of a budget into blocks.
     pub(crate) fn plan(
         options: &DeviceOptions,
-        codebook: &Codebook,
+        coder: &Coder,
         codes: u64,
         budget: u64,
     ) -> Result<MemoryAccount, Error> {
-        let smallest = MemoryAccount::new(options, codebook, codes, 1);
+        let smallest = MemoryAccount::new(options, coder, codes, 1);
         if budget < smallest.total() {
             return Err(Error::Budget { needed: smallest.total(), given: budget });
         }
         let more = (budget - smallest.total()) / smallest.blocks;
         let count = more.saturating_add(1).min(options.queries_in_flight as u64) as u32;
-        Ok(MemoryAccount::new(options, codebook, codes, count))
+        Ok(MemoryAccount::new(options, coder, codes, count))
     }
 
     /// Bytes of all parts on the device.
@@ -246,110 +287,28 @@ fn aligned(bytes: usize) -> u64 {
     (bytes as u64).next_multiple_of(ALIGNMENT)
 }
 
-/// Rotation, coarse centroids, subspace centroids and borders, as they lie on the device.
-pub(crate) fn codebook_parts(codebook: &Codebook) -> [&[u8]; 4] {
-    [
-        bytemuck::cast_slice(&codebook.rotation),
-        bytemuck::cast_slice(&codebook.coarse),
-        bytemuck::cast_slice(&codebook.centroids),
-        bytemuck::cast_slice(&codebook.starts),
-    ]
+/// Rotation, coarse centroids, subspace centroids and borders, as they lie on the device. Codes of bits have nothing
+/// there: the host prepares their queries.
+pub(crate) fn codebook_parts(coder: &Coder) -> [&[u8]; 4] {
+    match coder {
+        Coder::Learned(codebook) => [
+            bytemuck::cast_slice(&codebook.rotation),
+            bytemuck::cast_slice(&codebook.coarse),
+            bytemuck::cast_slice(&codebook.centroids),
+            bytemuck::cast_slice(&codebook.starts),
+        ],
+        Coder::Bits(_) => [&[]; 4],
+    }
 }
 
 /// Starts of the codebook's parts behind `address`.
-pub(crate) fn codebook_addresses(codebook: &Codebook, address: u64) -> [u64; 4] {
+pub(crate) fn codebook_addresses(coder: &Coder, address: u64) -> [u64; 4] {
     let mut next = address;
-    codebook_parts(codebook).map(|part| {
+    codebook_parts(coder).map(|part| {
         let at = next;
         next += aligned(part.len());
         at
     })
-}
-
-/// Checks that the kernels can score codes of this codebook; returns the number of codes.
-pub(crate) fn check_codes(codebook: &Codebook, codes: &[u8]) -> Result<u32, Error> {
-    let refuse = |why: &str| Err(Error::Codebook(why.to_string()));
-    if !codebook.is_consistent() {
-        return refuse("the lengths in the codebook do not agree");
-    }
-    let size = codebook.code_bytes();
-    if !codes.len().is_multiple_of(size) {
-        return refuse(&format!("{} bytes are not a whole number of codes of {size} bytes", codes.len()));
-    }
-    let Some(count) = u32::try_from(codes.len() / size).ok().filter(|&count| count < u32::MAX) else {
-        return refuse("there are more than 2^32 - 2 of them");
-    };
-    let correction =
-        f64::from(codebook.correction_low).abs() + 255.0 * f64::from(codebook.correction_step).abs();
-    if correction > FLOAT_MAX || Magnitudes::new(codebook).terms(0.0) > FLOAT_MAX {
-        return refuse("its floats are so large that distances could overflow");
-    }
-    Ok(count)
-}
-
-/// Largest absolute values in a codebook.
-#[derive(Clone, Copy, Debug)]
-struct Magnitudes {
-    dim: f64,
-    // By how much a rotation can enlarge the largest component.
-    rotation: f64,
-    centroids: f64,
-}
-
-impl Magnitudes {
-    fn new(codebook: &Codebook) -> Magnitudes {
-        let largest = |floats: &[f32]| floats.iter().fold(0f64, |m, &x| m.max(f64::from(x).abs()));
-        let dim = codebook.dim as f64;
-        let rotation = if codebook.rotation.is_empty() { 1.0 } else { dim * largest(&codebook.rotation) };
-        Magnitudes { dim, rotation, centroids: largest(&codebook.coarse).max(largest(&codebook.centroids)) }
-    }
-
-    /// Upper bound of the sum of all terms of a query whose largest component is `query`.
-    fn terms(&self, query: f64) -> f64 {
-        100.0 * self.dim * (self.rotation * query + self.centroids).powi(2)
-    }
-}
-
-/// Limits that a job is checked against.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Limits {
-    pub(crate) codes_count: u32,
-    pub(crate) ids_max: u32,
-    pub(crate) keep_max: u32,
-    pub(crate) rows_bytes_max: u32,
-    pub(crate) dim: usize,
-    magnitudes: Magnitudes,
-}
-
-impl Limits {
-    /// Limits of a device with `codes_count` codes.
-    pub(crate) fn new(options: &DeviceOptions, codebook: &Codebook, codes_count: u32) -> Limits {
-        Limits {
-            codes_count,
-            ids_max: options.ids_max,
-            keep_max: options.keep_max,
-            rows_bytes_max: options.rows_bytes_max,
-            dim: codebook.dim,
-            magnitudes: Magnitudes::new(codebook),
-        }
-    }
-
-    /// Checks a query's dimension, and that no float of its table can overflow. Without overflow there is no NaN, and
-    /// only NaNs differ between a CPU and a GPU.
-    pub(crate) fn check_query(&self, query: &[f32]) -> Result<(), Failure> {
-        if query.len() != self.dim {
-            let what = format!("it has {} components, and the codebook {}", query.len(), self.dim);
-            return Err(Failure::Query { what });
-        }
-        let largest =
-            query.iter().fold(0f64, |m, &x| if x.is_finite() { m.max(f64::from(x).abs()) } else { f64::MAX });
-        if self.magnitudes.terms(largest) > FLOAT_MAX {
-            return Err(Failure::Query {
-                what: "its distances could exceed the range of floats".to_string(),
-            });
-        }
-        Ok(())
-    }
 }
 
 /// Addresses of codes, codebook and blocks in device memory.
@@ -361,35 +320,33 @@ pub(crate) struct Addresses {
 }
 
 impl Params {
-    /// Parameters that all batches of a device share. At most `shared_max` bytes of a table go to shared memory.
+    /// Parameters that all batches of a device share. At most `shared_max` bytes of what a query has for all its
+    /// candidates go to shared memory.
     pub(crate) fn new(
         layout: &BlockLayout,
-        codebook: &Codebook,
+        coder: &Coder,
         codes_count: u32,
         addresses: Addresses,
         shared_max: u32,
     ) -> Params {
-        let [rotation, coarse, centroids, starts] = codebook_addresses(codebook, addresses.codebook);
-        // Whole blocks of entries.
-        let shared_max = u64::from(shared_max) / 2048 * 2048;
-        Params {
+        let mut params = Params {
             codes: addresses.codes,
-            rotation: if codebook.rotation.is_empty() { 0 } else { rotation },
-            coarse,
-            centroids,
-            starts,
+            rotation: 0,
+            coarse: 0,
+            centroids: 0,
+            starts: 0,
             blocks: addresses.blocks,
             block_bytes: layout.bytes,
             codes_count,
-            code_bytes: codebook.code_bytes() as u32,
-            dim: codebook.dim as u32,
-            wide: if codebook.stages() > 0 { 2 } else { 0 },
-            stages: codebook.stages() as u32,
-            subspaces: codebook.subspaces() as u32,
-            coarse_count: codebook.coarse_count() as u32,
-            ip: u32::from(codebook.ip),
-            correction_low: codebook.correction_low,
-            correction_step: codebook.correction_step,
+            code_bytes: coder.code_bytes() as u32,
+            dim: coder.dim() as u32,
+            wide: 0,
+            stages: 0,
+            subspaces: 0,
+            coarse_count: 0,
+            ip: 0,
+            correction_low: 0.0,
+            correction_step: 0.0,
             results_at: layout.results_at as u32,
             keys_at: layout.keys_at as u32,
             hash_at: layout.hash_at as u32,
@@ -398,9 +355,50 @@ impl Params {
             floats_at: layout.floats_at as u32,
             spans_at: layout.spans_at as u32,
             table_at: layout.table_at as u32,
-            shared_bytes: layout.table_bytes.min(shared_max) as u32,
+            shared_bytes: 0,
+            components_at: layout.components_at as u32,
+            plane_count: 0,
+            factor_bytes: 0,
+            term_count: 0,
+            planes: [PlaneParams::default(); PLANES_MAX],
             jobs: 0,
             slots: [0; JOBS_MAX],
+        };
+        match coder {
+            Coder::Learned(codebook) => {
+                [params.rotation, params.coarse, params.centroids, params.starts] =
+                    codebook_addresses(coder, addresses.codebook);
+                params.set_codebook(codebook, layout.table_bytes, shared_max);
+            }
+            Coder::Bits(coder) => params.set_bits(coder, shared_max),
         }
+        params
+    }
+
+    fn set_codebook(&mut self, codebook: &Codebook, table_bytes: u64, shared_max: u32) {
+        if codebook.rotation.is_empty() {
+            self.rotation = 0;
+        }
+        self.wide = if codebook.stages() > 0 { 2 } else { 0 };
+        self.stages = codebook.stages() as u32;
+        self.subspaces = codebook.subspaces() as u32;
+        self.coarse_count = codebook.coarse_count() as u32;
+        self.ip = u32::from(codebook.ip);
+        self.correction_low = codebook.correction_low;
+        self.correction_step = codebook.correction_step;
+        // Whole blocks of entries.
+        self.shared_bytes = table_bytes.min(u64::from(shared_max) / 2048 * 2048) as u32;
+    }
+
+    fn set_bits(&mut self, coder: &BitCoder, shared_max: u32) {
+        let layout = coder.layout();
+        let BitPlanes { planes, count, components_bytes } = BitPlanes::new(layout);
+        self.ip = u32::from(coder.is_ip());
+        (self.planes, self.plane_count) = (planes, count);
+        self.factor_bytes = layout.factor_bytes() as u32;
+        self.term_count = BitPlanes::terms(layout) as u32;
+        // All components or none: a code meets each of them.
+        let fits = components_bytes <= u64::from(shared_max);
+        self.shared_bytes = if fits { components_bytes as u32 } else { 0 };
     }
 }

@@ -1,4 +1,4 @@
-//! Scoring of PQ codes on a GPU.
+//! Scoring of codes on a GPU.
 //!
 //! A [`Device`] has the codes of all vectors in its memory. For a query the host sends the query and the ids of the
 //! candidates; the device builds the query's look-up table, removes duplicate ids, sums table entries for each code and
@@ -7,11 +7,16 @@
 //! that of FusionANNS (sections 3, 4.1 and 5): codes stay in GPU memory, the rest of the memory is a pool of blocks,
 //! one for each query in flight, and only ids travel.
 //!
+//! Codes of bits (`stratann_kernel::bits`) have no table: the host sends the query as it has prepared it, and the
+//! device computes the same keys.
+//!
 //! | module | content |
 //! |---|---|
 //! | `options`, `error` | what a caller sets, and what can go wrong |
 //! | `job` | a query's candidates, as they are sent, and its answer |
 //! | `layout` | device memory: the mirror of the structs of the kernels, and the memory account |
+//! | `bits` | the same of codes of bits |
+//! | `limits` | codes and jobs that a device takes |
 //! | `pool` | the blocks, and the tables that are built in them before their jobs come |
 //! | `batch` | the copies and launches of a batch |
 //! | `backend` | what a device must do; `cuda` is a GPU, `emulated` runs the same kernels on the CPU |
@@ -25,6 +30,7 @@
 mod backend;
 mod batch;
 mod batcher;
+mod bits;
 mod cuda;
 mod device;
 #[cfg(feature = "emulated")]
@@ -32,6 +38,7 @@ mod emulated;
 mod error;
 mod job;
 mod layout;
+mod limits;
 mod options;
 mod pool;
 mod probe;
@@ -42,7 +49,7 @@ pub use device::{Device, Done, EarlyTable};
 #[cfg(feature = "emulated")]
 pub use emulated::Faults;
 pub use error::{Error, Failure};
-pub use job::{Job, Ranked, Rows};
+pub use job::{Job, Query, Ranked, Rows};
 pub use layout::MemoryAccount;
 pub use options::DeviceOptions;
 pub use probe::{Probe, Version, probe};

@@ -2,13 +2,13 @@
 
 mod common;
 
-use common::{Random, Shape, options, shapes, twin};
+use common::{Random, Shape, floats, options, shapes, twin};
 use proptest::prelude::*;
 use std::collections::VecDeque;
 use std::sync::mpsc::{Receiver, TryRecvError, channel};
 use std::time::{Duration, Instant};
-use stratann_gpu::{Counters, Device, DeviceOptions, EarlyTable, Error, Failure, Faults, Job, Ranked};
-use stratann_kernel::codes::Codebook;
+use stratann_gpu::{Counters, Device, DeviceOptions, EarlyTable, Error, Failure, Faults, Job, Query, Ranked};
+use stratann_kernel::coder::Coder;
 
 type Answer = Result<Ranked, Failure>;
 
@@ -16,15 +16,15 @@ const PATIENCE: Duration = Duration::from_secs(120);
 
 struct Case {
     shape: Shape,
-    codebook: Codebook,
+    coder: Coder,
     codes: Vec<u8>,
 }
 
 impl Case {
     fn new(shape: Shape, count: u64) -> Case {
-        let codebook = shape.codebook();
-        let codes = Random(shape.seed).bytes(count as usize * codebook.code_bytes());
-        Case { shape, codebook, codes }
+        let coder = shape.coder();
+        let codes = Random(shape.seed).bytes(count as usize * coder.code_bytes());
+        Case { shape, coder, codes }
     }
 
     fn usual() -> Case {
@@ -35,16 +35,22 @@ impl Case {
 
     /// Opens a device with faults; `None` where there is no C++ compiler.
     fn open(&self, options: &DeviceOptions, faults: &Faults) -> Option<Device> {
-        common::opened(Device::emulated(options, faults, &self.codebook, &self.codes))
+        common::opened(Device::emulated(options, faults, &self.coder, &self.codes))
     }
 
     fn job(&self, seed: u64) -> Job {
         let ids = (0..60).map(|n| (seed as u32 * 31 + n * 17) % 1000).collect();
-        Job { query: self.shape.query(seed), ranges: vec![[10, 200]], ids, keep: 20, exclude: u32::MAX }
+        Job {
+            query: self.shape.query(seed).into(),
+            ranges: vec![[10, 200]],
+            ids,
+            keep: 20,
+            exclude: u32::MAX,
+        }
     }
 
     fn answer_to(&self, job: &Job) -> Answer {
-        Ok(twin(&self.codebook, &self.codes, job))
+        Ok(twin(&self.coder, &self.codes, job))
     }
 }
 
@@ -58,7 +64,7 @@ fn submit(device: &Device, job: &Job, table: Option<EarlyTable>) -> Receiver<Ans
     let (sender, receiver) = channel();
     let done = Box::new(move |answer| sender.send(answer).expect("the test waits"));
     match table {
-        Some(table) => device.submit_with_table(Job { query: Vec::new(), ..job.clone() }, table, done),
+        Some(table) => device.submit_with_table(Job { query: Query::default(), ..job.clone() }, table, done),
         None => device.submit(job.clone(), done),
     }
     receiver
@@ -110,9 +116,9 @@ proptest! {
             match way {
                 // Without a table, with one that was just begun, and with one that has had time.
                 0 => waiting.push((submit(&device, &job, None), job)),
-                1 => waiting.push((submit(&device, &job, device.begin_table(&job.query)), job)),
-                2 | 3 => begun.push((device.begin_table(&job.query), job)),
-                4 => drop(device.begin_table(&job.query)),
+                1 => waiting.push((submit(&device, &job, device.begin_table(floats(&job.query))), job)),
+                2 | 3 => begun.push((device.begin_table(floats(&job.query)), job)),
+                4 => drop(device.begin_table(floats(&job.query))),
                 _ => waiting.extend(begun.drain(..).map(|(table, job)| (submit(&device, &job, table), job))),
             }
         }
@@ -138,13 +144,13 @@ fn bytes_and_tables_are_counted() {
     let Some(device) = case.open(&one_by_one(), &Faults::default()) else { return };
     let jobs: Vec<Job> = (0..3).map(|n| case.job(n)).collect();
     for (n, job) in jobs.iter().enumerate() {
-        let table = device.begin_table(&job.query).expect("a block");
+        let table = device.begin_table(floats(&job.query)).expect("a block");
         wait_for(&device, |counters| counters.table_batches == n as u64 + 1);
         assert_eq!(answer(&device, job, Some(table)), case.answer_to(job));
     }
     assert_eq!(answer(&device, &jobs[0], None), case.answer_to(&jobs[0]));
-    drop(device.begin_table(&jobs[1].query));
-    let begun = device.begin_table(&jobs[2].query);
+    drop(device.begin_table(floats(&jobs[1].query)));
+    let begun = device.begin_table(floats(&jobs[2].query));
     wait_for(&device, |counters| counters.table_batches >= 4);
     drop(begun);
     let counters = device.counters();
@@ -175,7 +181,7 @@ fn a_job_that_comes_before_its_table_has_a_batch_builds_it() {
     let Some(device) = case.open(&options, &faults) else { return };
     let job = case.job(1);
     let _first = device.begin_table(&case.shape.query(2)).expect("a block");
-    let table = device.begin_table(&job.query).expect("a block");
+    let table = device.begin_table(floats(&job.query)).expect("a block");
     assert_eq!(answer(&device, &job, Some(table)), case.answer_to(&job));
     wait_for(&device, |counters| counters.table_batches == 1);
     let counters = device.counters();
@@ -192,7 +198,7 @@ fn a_batch_has_jobs_with_and_without_tables() {
     let jobs: Vec<Job> = (0..4).map(|n| case.job(n)).collect();
     // Four blocks are the tables' half.
     let mut tables: Vec<EarlyTable> =
-        jobs.iter().map(|job| device.begin_table(&job.query).expect("a block")).collect();
+        jobs.iter().map(|job| device.begin_table(floats(&job.query)).expect("a block")).collect();
     wait_for(&device, |counters| counters.tables_built == 4);
     tables.truncate(2);
     let mut tables = tables.into_iter();
@@ -262,11 +268,11 @@ fn a_job_that_is_refused_gives_the_block_of_its_table_back() {
     let many = Job { ids: vec![1; 4001], ..fits.clone() };
     let empty = Job { keep: 0, ..fits.clone() };
     for _ in 0..8 {
-        let table = begin(&device, &fits.query);
+        let table = begin(&device, floats(&fits.query));
         assert!(matches!(answer(&device, &many, Some(table)), Err(Failure::TooLarge { .. })));
-        let table = begin(&device, &fits.query);
+        let table = begin(&device, floats(&fits.query));
         assert_eq!(answer(&device, &empty, Some(table)), Ok(Ranked::default()));
-        let table = begin(&device, &fits.query);
+        let table = begin(&device, floats(&fits.query));
         assert!(matches!(answer(&other, &fits, Some(table)), Err(Failure::Query { .. })));
     }
     for query in [vec![0.0; 15], vec![f32::NAN; 16], vec![1e30; 16]] {
@@ -278,7 +284,7 @@ fn a_job_that_is_refused_gives_the_block_of_its_table_back() {
 #[test]
 fn a_device_of_one_block_has_no_early_tables() {
     let case = Case::usual();
-    let needed = Device::needed_bytes(&options(), &case.codebook, case.codes.len() as u64);
+    let needed = Device::needed_bytes(&options(), &case.coder, case.codes.len() as u64);
     let least = DeviceOptions { budget_bytes: Some(needed), ..options() };
     let Some(device) = case.open(&least, &Faults::default()) else { return };
     assert!(device.begin_table(&case.shape.query(1)).is_none());
@@ -291,7 +297,7 @@ fn check_lost(case: &Case, options: &DeviceOptions, faults: &Faults) {
     let Some(device) = case.open(options, faults) else { return };
     let start = Instant::now();
     let job = case.job(1);
-    let (table, unused) = (device.begin_table(&job.query), device.begin_table(&job.query));
+    let (table, unused) = (device.begin_table(floats(&job.query)), device.begin_table(floats(&job.query)));
     let table = table.expect("a block");
     // Long enough for the batch of the table to be sent.
     std::thread::sleep(Duration::from_millis(50));
@@ -305,7 +311,7 @@ fn check_lost(case: &Case, options: &DeviceOptions, faults: &Faults) {
         assert!(receiver.recv().is_err(), "a second answer");
     }
     assert!(device.is_lost() && device.counters().failed_batches >= 1);
-    assert!(device.begin_table(&job.query).is_none());
+    assert!(device.begin_table(floats(&job.query)).is_none());
     assert_eq!(answer(&device, &job, unused), Err(Failure::Lost));
     drop(device);
     assert!(start.elapsed() < Duration::from_secs(30), "somebody waited for the driver");
@@ -346,7 +352,7 @@ fn a_table_may_outlive_its_device() {
     let Some(device) = case.open(&options(), &faults) else { return };
     let jobs: Vec<Job> = (0..4).map(|n| case.job(n)).collect();
     let mut tables: Vec<EarlyTable> =
-        jobs.iter().map(|job| device.begin_table(&job.query).expect("a block")).collect();
+        jobs.iter().map(|job| device.begin_table(floats(&job.query)).expect("a block")).collect();
     let receivers: Vec<Receiver<Answer>> =
         jobs.iter().take(2).map(|job| submit(&device, job, Some(tables.remove(0)))).collect();
     // Jobs that were submitted are answered; tables without one are not waited for.

@@ -6,32 +6,39 @@ use common::{Random, Shape, options, twin};
 use std::sync::Arc;
 use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
-use stratann_gpu::{Device, DeviceOptions, Error, Failure, Faults, Job, Ranked};
+use stratann_gpu::{Device, DeviceOptions, Error, Failure, Faults, Job, Query, Ranked};
+use stratann_kernel::coder::Coder;
 use stratann_kernel::codes::Codebook;
 
 struct Case {
     shape: Shape,
-    codebook: Codebook,
+    coder: Coder,
     codes: Vec<u8>,
 }
 
 fn case() -> Case {
     let shape =
         Shape { seed: 5, dim: 16, subspaces: 8, coarse: 256, ip: false, is_rotated: true, scale: 1.0 };
-    let codebook = shape.codebook();
-    let codes = Random(6).bytes(1000 * codebook.code_bytes());
-    Case { shape, codebook, codes }
+    let coder = shape.coder();
+    let codes = Random(6).bytes(1000 * coder.code_bytes());
+    Case { shape, coder, codes }
 }
 
 impl Case {
     /// Opens a device with faults; `None` where there is no C++ compiler.
     fn open(&self, options: &DeviceOptions, faults: &Faults) -> Option<Device> {
-        common::opened(Device::emulated(options, faults, &self.codebook, &self.codes))
+        common::opened(Device::emulated(options, faults, &self.coder, &self.codes))
     }
 
     fn job(&self, seed: u64) -> Job {
         let ids = (0..50).map(|n| (seed as u32 * 31 + n * 17) % 1000).collect();
-        Job { query: self.shape.query(seed), ranges: vec![[10, 200]], ids, keep: 20, exclude: u32::MAX }
+        Job {
+            query: self.shape.query(seed).into(),
+            ranges: vec![[10, 200]],
+            ids,
+            keep: 20,
+            exclude: u32::MAX,
+        }
     }
 
     /// Submits jobs and returns the answers in the order of the jobs; each must come once.
@@ -65,7 +72,7 @@ impl Case {
         let mut causes = 0;
         for (n, answer) in answers.iter().enumerate() {
             match answer {
-                Ok(ranked) => assert_eq!(*ranked, twin(&self.codebook, &self.codes, &self.job(n as u64))),
+                Ok(ranked) => assert_eq!(*ranked, twin(&self.coder, &self.codes, &self.job(n as u64))),
                 Err(Failure::Lost) => {}
                 Err(failure) if cause(failure) => causes += 1,
                 Err(failure) => panic!("job {n}: {failure}"),
@@ -142,9 +149,9 @@ fn results_that_are_not_possible_fail() {
 #[test]
 fn a_budget_below_the_smallest_is_refused_and_names_it() {
     let case = case();
-    let needed = Device::needed_bytes(&options(), &case.codebook, case.codes.len() as u64);
+    let needed = Device::needed_bytes(&options(), &case.coder, case.codes.len() as u64);
     let with = |budget| DeviceOptions { budget_bytes: Some(budget), ..options() };
-    let refused = Device::emulated(&with(needed - 1), &Faults::default(), &case.codebook, &case.codes);
+    let refused = Device::emulated(&with(needed - 1), &Faults::default(), &case.coder, &case.codes);
     let error = refused.err().expect("refused");
     assert_eq!(error, Error::Budget { needed, given: needed - 1 });
     assert!(error.to_string().contains(&needed.to_string()));
@@ -154,7 +161,7 @@ fn a_budget_below_the_smallest_is_refused_and_names_it() {
     assert_eq!(device.memory().host_staging, 16_128 + 1024);
     // One block for many jobs: the others wait.
     for (n, answer) in case.answers(&device, 10).into_iter().enumerate() {
-        assert_eq!(answer, Ok(twin(&case.codebook, &case.codes, &case.job(n as u64))));
+        assert_eq!(answer, Ok(twin(&case.coder, &case.codes, &case.job(n as u64))));
     }
     let block = device.memory().blocks;
     let Some(device) = case.open(&with(needed + 2 * block + 1), &Faults::default()) else { return };
@@ -164,16 +171,16 @@ fn a_budget_below_the_smallest_is_refused_and_names_it() {
 #[test]
 fn too_little_memory_is_an_error_before_any_job() {
     let case = case();
-    let needed = Device::needed_bytes(&options(), &case.codebook, case.codes.len() as u64);
+    let needed = Device::needed_bytes(&options(), &case.coder, case.codes.len() as u64);
     let faults = Faults { memory_bytes: Some(needed / 2), ..Faults::default() };
     if case.open(&options(), &Faults::default()).is_none() {
         return;
     }
-    let error = Device::emulated(&options(), &faults, &case.codebook, &case.codes).err().expect("refused");
+    let error = Device::emulated(&options(), &faults, &case.coder, &case.codes).err().expect("refused");
     assert!(matches!(error, Error::Budget { needed: n, .. } if n == needed), "{error}");
     // The memory seems free, but is not given.
     let faults = Faults { allocation_limit: Some(case.codes.len() as u64 + 1000), ..Faults::default() };
-    let error = Device::emulated(&options(), &faults, &case.codebook, &case.codes).err().expect("refused");
+    let error = Device::emulated(&options(), &faults, &case.coder, &case.codes).err().expect("refused");
     assert!(matches!(error, Error::Memory { .. }), "{error}");
 }
 
@@ -191,7 +198,7 @@ fn jobs_under_way_are_answered_when_the_device_is_dropped() {
     let answers: Vec<(u64, Result<Ranked, Failure>)> = receiver.iter().collect();
     assert_eq!(answers.len(), 20);
     for (n, answer) in answers {
-        assert_eq!(answer, Ok(twin(&case.codebook, &case.codes, &case.job(n))));
+        assert_eq!(answer, Ok(twin(&case.coder, &case.codes, &case.job(n))));
     }
 }
 
@@ -245,15 +252,15 @@ fn options_out_of_their_limits_are_refused() {
         DeviceOptions { timeout: Duration::ZERO, ..options() },
     ];
     for options in refused {
-        let error = Device::emulated(&options, &Faults::default(), &case.codebook, &case.codes).err();
+        let error = Device::emulated(&options, &Faults::default(), &case.coder, &case.codes).err();
         assert!(matches!(error, Some(Error::Option { .. })), "{error:?}");
     }
 }
 
 #[test]
 fn codes_and_codebooks_that_do_not_fit_are_refused() {
-    let Case { codebook, codes, .. } = case();
-    let large = f32::MAX / 4.0;
+    let Case { shape, codes, .. } = case();
+    let (codebook, large) = (shape.codebook(), f32::MAX / 4.0);
     let refused = [
         (Codebook { starts: vec![0, 3], ..codebook.clone() }, codes.clone()),
         (codebook.clone(), codes[1..].to_vec()),
@@ -262,7 +269,8 @@ fn codes_and_codebooks_that_do_not_fit_are_refused() {
         (Codebook::default(), Vec::new()),
     ];
     for (codebook, codes) in refused {
-        let error = Device::emulated(&options(), &Faults::default(), &codebook, &codes).err();
+        let coder = Coder::Learned(codebook);
+        let error = Device::emulated(&options(), &Faults::default(), &coder, &codes).err();
         assert!(matches!(error, Some(Error::Codebook(_))), "{error:?}");
     }
 }
@@ -271,12 +279,12 @@ fn codes_and_codebooks_that_do_not_fit_are_refused() {
 fn a_machine_without_libraries_is_told_what_is_missing() {
     let case = case();
     let probe = stratann_gpu::probe();
-    let opened = Device::open(&options(), &case.codebook, &case.codes);
+    let opened = Device::open(&options(), &case.coder, &case.codes);
     if probe.is_usable() {
         // A GPU: it must give the same answers.
         let device = opened.expect("the GPU opens");
         for (n, answer) in case.answers(&device, 20).into_iter().enumerate() {
-            assert_eq!(answer, Ok(twin(&case.codebook, &case.codes, &case.job(n as u64))));
+            assert_eq!(answer, Ok(twin(&case.coder, &case.codes, &case.job(n as u64))));
         }
         return;
     }

@@ -6,16 +6,16 @@ use common::{Random, Shape, options, twin};
 use proptest::prelude::*;
 use std::sync::mpsc::channel;
 use std::time::Duration;
-use stratann_gpu::{Device, DeviceOptions, Error, Failure, Faults, Job, Ranked, Rows};
-use stratann_kernel::codes::Codebook;
+use stratann_gpu::{Device, DeviceOptions, Error, Failure, Faults, Job, Query, Ranked, Rows};
+use stratann_kernel::coder::Coder;
 use stratann_kernel::distance::Exact;
 use stratann_kernel::{DType, Metric};
 
 const ROWS_BYTES_MAX: u32 = 100_000;
 
-fn open(codebook: &Codebook, codes: &[u8]) -> Option<Device> {
+fn open(coder: &Coder, codes: &[u8]) -> Option<Device> {
     let options = DeviceOptions { rows_bytes_max: ROWS_BYTES_MAX, ..options() };
-    common::opened(Device::emulated(&options, &Faults::default(), codebook, codes))
+    common::opened(Device::emulated(&options, &Faults::default(), coder, codes))
 }
 
 fn shape(dim: usize) -> Shape {
@@ -61,7 +61,7 @@ proptest! {
     fn distances_have_the_bits_of_the_cpu(
         seed: u64, dim in 1..80usize, count in 0..250usize, dtype in 0..4usize, ip: bool, is_hostile: bool, keep in 0..=100u32
     ) {
-        let Some(device) = open(&shape(dim).codebook(), &[]) else { return Ok(()) };
+        let Some(device) = open(&shape(dim).coder(), &[]) else { return Ok(()) };
         let (mut random, dtype) = (Random(seed), DType::ALL[dtype]);
         let query = components(&mut random, dtype, dim, is_hostile);
         let rows = components(&mut random, dtype, dim * count, is_hostile);
@@ -75,9 +75,9 @@ proptest! {
 #[test]
 fn both_kinds_of_jobs_share_a_device() {
     let shape = shape(20);
-    let codebook = shape.codebook();
-    let codes = Random(5).bytes(500 * codebook.code_bytes());
-    let Some(device) = open(&codebook, &codes) else { return };
+    let coder = shape.coder();
+    let codes = Random(5).bytes(500 * coder.code_bytes());
+    let Some(device) = open(&coder, &codes) else { return };
     let (sender, receiver) = channel();
     let mut random = Random(6);
     let jobs: Vec<(Job, Rows)> = (0..30)
@@ -100,7 +100,7 @@ fn both_kinds_of_jobs_share_a_device() {
         let ranked = answer.expect("a score");
         match is_rows {
             true => assert_eq!(bits(&ranked), nearest(&jobs[n].1, 20)),
-            false => assert_eq!(ranked, twin(&codebook, &codes, &jobs[n].0)),
+            false => assert_eq!(ranked, twin(&coder, &codes, &jobs[n].0)),
         }
         count += 1;
     }
@@ -111,7 +111,7 @@ fn both_kinds_of_jobs_share_a_device() {
 
 #[test]
 fn rows_that_do_not_fit_are_refused() {
-    let Some(device) = open(&shape(4).codebook(), &[]) else { return };
+    let Some(device) = open(&shape(4).coder(), &[]) else { return };
     let base = Rows { dtype: DType::F32, ip: false, query: vec![0; 16], rows: Vec::new(), keep: 1 };
     let limit = u64::from(ROWS_BYTES_MAX);
     let large = Rows { rows: vec![0; 100_016], ..base.clone() };

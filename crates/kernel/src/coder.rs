@@ -99,6 +99,11 @@ impl CodeQuery {
         self.is_learned = coder.learned().is_some();
     }
 
+    /// The query for codes of bits, for a scorer on another device; `None` of a trained code.
+    pub fn bits(&self) -> Option<&BitQuery> {
+        (!self.is_learned).then_some(&self.bits)
+    }
+
     /// The tables of a trained code, for a scorer that sums their entries; `None` of bits.
     pub fn table(&self) -> Option<&Table> {
         self.is_learned.then_some(&self.table)

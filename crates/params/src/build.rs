@@ -168,14 +168,19 @@ fn usual_code_bytes(dim: usize) -> usize {
     (dim / 4).max(32)
 }
 
+/// Bytes of a code of this kind for vectors of `dim` components, at most, where so many are given.
+fn bytes_of_code(kind: CodeKind, given: Option<usize>, dim: usize) -> usize {
+    match kind {
+        // Eight bits of each dimension, factors and a number.
+        CodeKind::Bits => given.unwrap_or_else(|| usual_code_bytes(dim).min(dim + 9)),
+        _ => given.unwrap_or_else(|| usual_code_bytes(dim)).min(dim),
+    }
+}
+
 impl GraphOptions {
     /// Bytes of a code for vectors of `dim` components, at most.
     pub fn code_bytes(&self, dim: usize) -> usize {
-        match self.code_kind {
-            // Eight bits of each dimension, factors and a number.
-            CodeKind::Bits => self.code_bytes.unwrap_or_else(|| usual_code_bytes(dim).min(dim + 9)),
-            _ => self.code_bytes.unwrap_or_else(|| usual_code_bytes(dim)).min(dim),
-        }
+        bytes_of_code(self.code_kind, self.code_bytes, dim)
     }
 }
 
@@ -200,9 +205,9 @@ impl GridOptions {
 }
 
 impl GpuOptions {
-    /// Bytes of a code for vectors of `dim` components.
+    /// Bytes of a code for vectors of `dim` components, at most.
     pub fn code_bytes(&self, dim: usize) -> usize {
-        self.code_bytes.unwrap_or_else(|| usual_code_bytes(dim)).min(dim)
+        bytes_of_code(self.code_kind, self.code_bytes, dim)
     }
 
     /// Lists of an index of so many rows.

@@ -10,7 +10,7 @@ use stratann_core::format::block;
 use stratann_core::kinds::IndexView;
 use stratann_core::query::wire::Carry;
 use stratann_core::query::{Extent, Loss, StoreId};
-use stratann_kernel::codes::Codebook;
+use stratann_kernel::coder::Coder;
 use stratann_storage::budget::{Account, release_freed};
 use stratann_storage::cache::ExtentCache;
 use stratann_storage::remote_memory::{Credentials, RemoteSource};
@@ -55,8 +55,8 @@ impl std::fmt::Debug for Index {
 /// Codes in memory that a scorer ranks.
 #[derive(Clone, Copy)]
 pub struct ScoredCodes<'a> {
-    /// The codebook.
-    pub codebook: &'a Codebook,
+    /// How they encode vectors.
+    pub coder: &'a Coder,
     /// The codes, one after another.
     pub codes: &'a [u8],
     /// The scorer that has them.
@@ -213,7 +213,7 @@ impl Index {
     pub fn codes_and_scorer(&self) -> Option<ScoredCodes<'_>> {
         let view = self.view();
         let own = view.kind.gpu_ivf()?;
-        Some(ScoredCodes { codebook: own.coder.learned()?, codes: own.codes, scorer: self.kind.scorer()? })
+        Some(ScoredCodes { coder: own.coder, codes: own.codes, scorer: self.kind.scorer()? })
     }
 
     /// Blocks of the index as they are checked; `None` for a kind without.

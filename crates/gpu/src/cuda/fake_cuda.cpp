@@ -13,7 +13,7 @@
 
 namespace {
 
-const size_t KERNELS = 7;
+const size_t KERNELS = 9;
 enum { INVALID_VALUE = 1, OUT_OF_MEMORY = 2, INVALID_CONTEXT = 201, INVALID_HANDLE = 400, NOT_READY = 600, GONE = 999 };
 
 std::mutex mutex;
@@ -29,7 +29,8 @@ int shared_max[KERNELS] = {};
 thread_local void* current = nullptr;
 char context;
 const char image[] = "the image of a fake compiler";
-const char* const names[] = {"rotate", "terms", "quantise", "gather", "distances", "top", "vectors"};
+const char* const names[] = {"rotate", "terms",   "quantise", "gather",       "distances",
+                             "top",    "vectors", "arrange",  "bit_distances"};
 
 bool within(const std::map<u64, size_t>& memory, u64 at, size_t bytes) {
     auto next = memory.upper_bound(at);

@@ -24,7 +24,7 @@ const STREAM_NON_BLOCKING: u32 = 1;
 /// Attribute of a function: most dynamic shared memory, in bytes.
 const DYNAMIC_SHARED_MAX: c_int = 8;
 
-/// Static shared memory of the kernel `distances` and what the driver keeps for itself.
+/// Static shared memory of the kernels that score codes, and what the driver keeps for itself.
 const SHARED_RESERVED: u32 = 2048;
 
 /// Part of a thread block's shared memory that a table may take, so that two thread blocks fit the smallest GPUs.
@@ -105,10 +105,13 @@ impl Gpu {
             let code = unsafe { (driver.module_function)(function, self.module, name.as_ptr()) };
             driver.call("cuModuleGetFunction", code)?;
         }
-        let (function, bytes) = (self.functions[Kernel::Distances as usize], self.shared_bytes_max as c_int);
-        // SAFETY: the function is one of the module.
-        let code = unsafe { (driver.function_set)(function, DYNAMIC_SHARED_MAX, bytes) };
-        driver.call("cuFuncSetAttribute", code)
+        let bytes = self.shared_bytes_max as c_int;
+        [Kernel::Distances, Kernel::BitDistances].into_iter().try_for_each(|kernel| {
+            let function = self.functions[kernel as usize];
+            // SAFETY: the function is one of the module.
+            let code = unsafe { (driver.function_set)(function, DYNAMIC_SHARED_MAX, bytes) };
+            driver.call("cuFuncSetAttribute", code)
+        })
     }
 
     fn start_stream(&mut self) -> Result<(), Error> {

@@ -1,10 +1,12 @@
 //! The calls to the driver and to the compiler, against libraries that check them on the CPU.
 
 use super::*;
-use crate::common::{self, Random, Shape, twin};
-use crate::{Device, DeviceOptions, EarlyTable, Failure, Job, Ranked};
+use crate::common::{self, BitShape, Random, Shape, floats, twin};
+use crate::{Device, DeviceOptions, EarlyTable, Failure, Job, Query, Ranked};
 use std::sync::mpsc::channel;
 use std::time::Duration;
+use stratann_kernel::bits::Layout;
+use stratann_kernel::coder::Coder;
 use stratann_testing::Need;
 
 /// Compiles the libraries, one file for both; `None` without a compiler.
@@ -40,12 +42,12 @@ fn count(library: &str, name: &str) -> i32 {
     }
 }
 
-fn open(library: &str, options: &DeviceOptions, shape: &Shape, codes: &[u8]) -> Result<Device, Error> {
+fn open(library: &str, options: &DeviceOptions, coder: &Coder, codes: &[u8]) -> Result<Device, Error> {
     let gpu = || {
         let (driver, nvrtc) = (Driver::open_from(&[library])?, Nvrtc::open_from(&[library])?);
         Ok(Box::new(Gpu::open_with(driver, &nvrtc, options.device)?) as Box<dyn Backend>)
     };
-    Device::start(options, &shape.codebook(), codes, gpu)
+    Device::start(options, coder, codes, gpu)
 }
 
 /// Answers in the order of the jobs, the first of which have tables.
@@ -56,7 +58,9 @@ fn answers(device: &Device, jobs: &[Job], tables: Vec<EarlyTable>) -> Vec<Result
         let sender = sender.clone();
         let done = Box::new(move |answer| sender.send((n, answer)).expect("the test waits"));
         match tables.next() {
-            Some(table) => device.submit_with_table(Job { query: Vec::new(), ..job.clone() }, table, done),
+            Some(table) => {
+                device.submit_with_table(Job { query: Query::default(), ..job.clone() }, table, done)
+            }
             None => device.submit(job.clone(), done),
         }
     }
@@ -74,22 +78,23 @@ fn calls_are_those_that_the_driver_expects() {
     let Some(library) = libraries(folder.path()) else { return };
     let shape =
         Shape { seed: 8, dim: 24, subspaces: 12, coarse: 256, ip: false, is_rotated: true, scale: 1.0 };
-    let codebook = shape.codebook();
-    let codes = Random(2).bytes(900 * codebook.code_bytes());
+    let coder = shape.coder();
+    let codes = Random(2).bytes(900 * coder.code_bytes());
     let jobs: Vec<Job> = (0..50).map(|n| common::job(&shape, n, 900)).collect();
     // A device that the compiler knows, and one that is newer.
     for device in [0, 1] {
         let options = DeviceOptions { device, ..common::options() };
-        let opened = open(&library, &options, &shape, &codes).expect("opens");
+        let opened = open(&library, &options, &coder, &codes).expect("opens");
         assert_eq!(opened.info().name, "fake GPU");
         assert_eq!(opened.info().compute_capability, if device == 0 { (8, 6) } else { (13, 7) });
-        let tables: Vec<EarlyTable> = jobs.iter().map_while(|job| opened.begin_table(&job.query)).collect();
+        let tables: Vec<EarlyTable> =
+            jobs.iter().map_while(|job| opened.begin_table(floats(&job.query))).collect();
         assert_eq!(tables.len(), 4);
         while opened.counters().tables_built < 4 {
             std::thread::sleep(Duration::from_millis(1));
         }
         for (answer, job) in answers(&opened, &jobs, tables).into_iter().zip(&jobs) {
-            assert_eq!(answer, Ok(twin(&codebook, &codes, job)));
+            assert_eq!(answer, Ok(twin(&coder, &codes, job)));
         }
         // The fake says that the kernels of a batch take 0.25 ms.
         let counters = opened.counters();
@@ -99,21 +104,36 @@ fn calls_are_those_that_the_driver_expects() {
         assert_eq!(count(&library, "fake_cuda_objects"), 0);
     }
     let absent = DeviceOptions { device: 2, ..common::options() };
-    let error = open(&library, &absent, &shape, &codes).err();
+    let error = open(&library, &absent, &coder, &codes).err();
     assert_eq!(error, Some(Error::NoDevice { device: 2, count: 2 }));
     let budget_bytes = Some(1 << 40);
     let large = DeviceOptions { ids_max: 1 << 26, keep_max: 1, budget_bytes, ..common::options() };
-    let error = open(&library, &large, &shape, &codes).err();
+    let error = open(&library, &large, &coder, &codes).err();
     assert!(matches!(error, Some(Error::Memory { .. })), "{error:?}");
     assert_eq!(count(&library, "fake_cuda_objects"), 0);
+    codes_of_bits_are_scored(&library);
     a_failed_launch_loses_the_device(&library, &shape, &codes);
+}
+
+fn codes_of_bits_are_scored(library: &str) {
+    let layout = Layout::even(45, 3, 7, true).expect("a layout");
+    let shape = BitShape { seed: 8, layout, centroids: 90, ip: false, scale: 1.0 };
+    let (bits, coder, codes) = (shape.bits(), shape.coder(), shape.codes(2, 900));
+    let jobs: Vec<Job> = (0..50).map(|n| shape.job(&bits, n, 900)).collect();
+    let device = open(library, &common::options(), &coder, &codes).expect("opens");
+    for (answer, job) in answers(&device, &jobs, Vec::new()).into_iter().zip(&jobs) {
+        assert_eq!(answer, Ok(twin(&coder, &codes, job)));
+    }
+    drop(device);
+    assert_eq!(count(library, "fake_cuda_objects"), 0);
 }
 
 fn a_failed_launch_loses_the_device(library: &str, shape: &Shape, codes: &[u8]) {
     let options = DeviceOptions { timeout: Duration::from_secs(60), ..common::options() };
-    let device = open(library, &options, shape, codes).expect("opens");
+    let device = open(library, &options, &shape.coder(), codes).expect("opens");
     assert!(count(library, "fake_cuda_fail") > 0);
-    let job = Job { query: shape.query(1), ids: vec![1], keep: 1, exclude: u32::MAX, ..Job::default() };
+    let job =
+        Job { query: shape.query(1).into(), ids: vec![1], keep: 1, exclude: u32::MAX, ..Job::default() };
     let failed = &answers(&device, std::slice::from_ref(&job), Vec::new())[0];
     let what = "gather returned FAKE_GONE (999)".to_string();
     assert_eq!(*failed, Err(Failure::Failed { what }));

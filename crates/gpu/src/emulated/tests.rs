@@ -1,14 +1,17 @@
 //! Each kernel, compared with its twin in Rust.
 
 use super::*;
-use crate::common::{self, Random, Shape, admitted};
+use crate::common::{self, BitShape, Random, Shape, admitted, floats};
 use crate::job::{Prepared, encode_table};
-use crate::layout::{self, Addresses, BlockLayout, Limits};
+use crate::layout::{self, Addresses, BlockLayout};
+use crate::limits::{self, Limits};
 use crate::pool::{Claim, TableRequest};
-use crate::{DeviceOptions, Job, Ranked};
+use crate::{DeviceOptions, Job, Query, Ranked};
 use proptest::prelude::*;
 use std::collections::BTreeSet;
-use stratann_kernel::codes::{Codebook, Table};
+use stratann_kernel::bits::Layout;
+use stratann_kernel::coder::Coder;
+use stratann_kernel::codes::Table;
 
 /// The memory of one block after a batch of one job.
 struct Ran {
@@ -36,17 +39,17 @@ const TABLE_LAUNCHES: usize = 3;
 /// are a batch of their own, and the job follows without its query. `None` without a compiler.
 fn run(
     options: &DeviceOptions,
-    codebook: &Codebook,
+    coder: &Coder,
     codes: &[u8],
     job: &Job,
     launches: usize,
     (order, is_early): (u32, bool),
 ) -> Option<Ran> {
     let program = common::opened(Program::get())?;
-    let count = layout::check_codes(codebook, codes).expect("whole codes");
+    let count = limits::check_codes(coder, codes).expect("whole codes");
     let query = job.query.clone();
-    let mut job = Prepared::new(job.clone(), &Limits::new(options, codebook, count)).expect("fits")?;
-    let layout = BlockLayout::new(options, codebook);
+    let mut job = Prepared::new(job.clone(), &Limits::new(options, coder, count)).expect("fits")?;
+    let layout = BlockLayout::new(options, coder);
     let mut device = Emulator::open(Faults::default()).expect("the kernels are compiled");
     let mut allocate = |bytes: u64| device.allocate("a test", bytes.max(1)).expect("memory");
     let addresses = Addresses {
@@ -54,13 +57,13 @@ fn run(
         codebook: allocate(1 << 24),
         blocks: allocate(layout.bytes),
     };
-    let starts = layout::codebook_addresses(codebook, addresses.codebook);
-    for (address, part) in starts.into_iter().zip(layout::codebook_parts(codebook)) {
+    let starts = layout::codebook_addresses(coder, addresses.codebook);
+    for (address, part) in starts.into_iter().zip(layout::codebook_parts(coder)) {
         device.write(address, part).expect("within the allocation");
     }
     device.write(addresses.codes, codes).expect("within the allocation");
     device.write(addresses.blocks, &vec![0xa5; layout.bytes as usize]).expect("within the allocation");
-    let params = Params::new(&layout, codebook, count, addresses, SHARED_BYTES);
+    let params = Params::new(&layout, coder, count, addresses, SHARED_BYTES);
     let staging = [Area::new(layout.staging_bytes()).expect("memory")];
     // SAFETY: the area has these bytes.
     let area = unsafe {
@@ -77,14 +80,15 @@ fn run(
     };
     if is_early {
         // All places of the hash table are full.
-        assert!(encode_table(&query, 2 * options.ids_max, area));
-        let tables = Batch::of_tables(&params, std::iter::once(&TableRequest::new(0, &query)));
+        assert!(encode_table(floats(&query), 2 * options.ids_max, area));
+        let tables = Batch::of_tables(&params, std::iter::once(&TableRequest::new(0, floats(&query))));
         assert_eq!(run(tables), TABLE_LAUNCHES);
         job.claim(Claim::Built);
     }
     assert!(job.encode(area));
     let all = run(Batch::new(&params, std::iter::once((0, &job))));
-    assert_eq!(all, if is_early { 3 } else { 3 + TABLE_LAUNCHES });
+    let before = if coder.learned().is_none() { 1 } else { TABLE_LAUNCHES };
+    assert_eq!(all, if is_early { 3 } else { 3 + before });
     // SAFETY: the block was allocated with these bytes, and the batch has ended.
     let block =
         unsafe { std::slice::from_raw_parts(addresses.blocks as *const u8, layout.bytes as usize) }.to_vec();
@@ -104,12 +108,13 @@ proptest! {
     fn tables_have_the_bits_of_the_cpu((shape, seed, _, order) in case()) {
         let codebook = shape.codebook();
         let codes = Random(seed).bytes(4 * codebook.code_bytes());
-        let job = Job { query: shape.query(seed), ids: vec![1], keep: 1, ..Job::default() };
-        let Some(ran) = run(&common::options(), &codebook, &codes, &job, TABLE_LAUNCHES, order) else { return Ok(()) };
+        let job = Job { query: shape.query(seed).into(), ids: vec![1], keep: 1, ..Job::default() };
+        let coder = shape.coder();
+        let Some(ran) = run(&common::options(), &coder, &codes, &job, TABLE_LAUNCHES, order) else { return Ok(()) };
         let (mut table, mut rotated) = (Table::default(), vec![0.0; shape.dim]);
-        codebook.rotate(&job.query, &mut rotated);
+        codebook.rotate(floats(&job.query), &mut rotated);
         prop_assert_eq!(ran.words(ran.layout.rotated_at, shape.dim), bits(&rotated));
-        table.set(&codebook, &job.query, &mut rotated);
+        table.set(&codebook, floats(&job.query), &mut rotated);
         let mut entries_at = ran.layout.table_at;
         if codebook.stages() > 0 {
             prop_assert_eq!(ran.words(entries_at, 256), table.coarse());
@@ -128,16 +133,16 @@ proptest! {
         let codes = Random(seed).bytes(count as usize * size);
         let job = Job { keep: 1, ..common::job(&shape, seed, count) };
         let expected = admitted(&job, count);
-        let Some(ran) = run(&common::options(), &codebook, &codes, &job, 4, order) else { return Ok(()) };
+        let Some(ran) = run(&common::options(), &shape.coder(), &codes, &job, 4, order) else { return Ok(()) };
         let kept: Vec<u64> = ran.keys().into_iter().filter(|&key| key != u64::MAX).collect();
         let distinct: BTreeSet<u32> = kept.iter().map(|&key| key as u32).collect();
         prop_assert_eq!(kept.len(), distinct.len());
         prop_assert_eq!(&distinct, &expected);
         prop_assert_eq!(ran.words(ran.layout.results_at + 4, 1)[0] as usize, expected.len());
 
-        let Some(ran) = run(&common::options(), &codebook, &codes, &job, 5, order) else { return Ok(()) };
+        let Some(ran) = run(&common::options(), &shape.coder(), &codes, &job, 5, order) else { return Ok(()) };
         let mut table = Table::default();
-        table.set(&codebook, &job.query, &mut Vec::new());
+        table.set(&codebook, floats(&job.query), &mut Vec::new());
         let mut keys: Vec<u64> = ran.keys().into_iter().filter(|&key| key != u64::MAX).collect();
         keys.sort_unstable();
         let distance = |id: u32| u64::from(table.distance(&codes[id as usize * size..]));
@@ -152,14 +157,22 @@ proptest! {
 #[test]
 fn results_do_not_depend_on_the_order_of_threads() {
     let shape = Shape { seed: 1, dim: 8, subspaces: 8, coarse: 256, ip: true, is_rotated: false, scale: 1.0 };
-    let codebook = shape.codebook();
+    let coder = shape.coder();
+    let codes = Random(4).bytes(12_000 * coder.code_bytes());
+    check_orders(&coder, &codes, shape.query(2).into());
+    let layout = Layout::even(19, 3, 7, true).expect("a layout");
+    let shape = BitShape { seed: 3, layout, centroids: 200, ip: false, scale: 1.0 };
+    check_orders(&shape.coder(), &shape.codes(5, 12_000), shape.query(&shape.bits(), 6));
+}
+
+fn check_orders(coder: &Coder, codes: &[u8], query: Query) {
     let options = DeviceOptions { ids_max: 20_000, keep_max: 4096, ..common::options() };
-    let codes = Random(4).bytes(12_000 * codebook.code_bytes());
     let ids = (0..4000).map(|n| n * 7 % 12_000).collect();
-    let job = Job { query: shape.query(2), ranges: vec![[100, 9000]], ids, keep: 4096, exclude: u32::MAX };
-    let expected = common::twin(&codebook, &codes, &job);
+    let job = Job { query, ranges: vec![[100, 9000]], ids, keep: 4096, exclude: u32::MAX };
+    let expected = common::twin(coder, codes, &job);
     for order in [0, 1, 2, 5, 77] {
-        let Some(ran) = run(&options, &codebook, &codes, &job, 6, (order, order % 2 == 0)) else { return };
+        let is_early = order % 2 == 0 && coder.learned().is_some();
+        let Some(ran) = run(&options, coder, codes, &job, 6, (order, is_early)) else { return };
         let results = &ran.block[ran.layout.results_at as usize..];
         let ranked = Ranked::decode(results, job.keep).expect("possible results");
         assert_eq!(ranked.nearest, expected.nearest, "order {order}");

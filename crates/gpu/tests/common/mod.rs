@@ -1,13 +1,15 @@
-//! Random codebooks and codes, and the twin of a device in plain Rust.
+//! Random coders and codes, and the twin of a device in plain Rust.
 //! The unit tests include this file, too.
 
 #![allow(dead_code)]
 
-use super::{DeviceOptions, Error, Job, Ranked};
+use super::{DeviceOptions, Error, Job, Query, Ranked};
 use proptest::prelude::*;
 use std::collections::BTreeSet;
 use std::time::Duration;
-use stratann_kernel::codes::{CENTROIDS, Codebook, Table};
+use stratann_kernel::bits::{BITS_MAX, BitCoder, BitQuery, CoderParts, Extras, Layout, Scaling, Segment};
+use stratann_kernel::coder::{CodeQuery, Coder};
+use stratann_kernel::codes::{CENTROIDS, Codebook};
 use stratann_testing::{Need, leave_out};
 
 /// Random numbers from a seed (splitmix64).
@@ -87,9 +89,111 @@ impl Shape {
         codebook
     }
 
+    pub(crate) fn coder(&self) -> Coder {
+        Coder::Learned(self.codebook())
+    }
+
     pub(crate) fn query(&self, seed: u64) -> Vec<f32> {
         let mut random = Random(seed);
         (0..self.dim).map(|_| random.float() * self.scale.max(1e-3)).collect()
+    }
+}
+
+/// Shape of a coder of bits.
+#[derive(Clone, Debug)]
+pub(crate) struct BitShape {
+    pub(crate) seed: u64,
+    pub(crate) layout: Layout,
+    pub(crate) centroids: usize,
+    pub(crate) ip: bool,
+    pub(crate) scale: f32,
+}
+
+/// Layouts of every kind: one and several planes and segments, dimensions without bits, short and long factors, and codes
+/// with and without the number of a centroid.
+pub(crate) fn bit_layouts() -> impl Strategy<Value = Layout> {
+    let dim = prop_oneof![4 => 1..80usize, 1 => 250..400usize];
+    let even = (dim.clone(), 0..=8usize, any::<prop::sample::Index>(), any::<bool>());
+    let even = even.prop_map(|(dim, bits, part, numbered)| match bits {
+        0 => Layout::projected(dim, 1 + part.index(dim), numbered),
+        8 => Layout::even(dim, 8, 0, numbered),
+        bits => Layout::even(dim, bits, part.index(dim), numbered),
+    });
+    let segments = (dim, any::<u64>(), any::<[bool; 3]>());
+    let segments = segments.prop_map(|(dim, seed, flags)| {
+        let [numbered, long, spread] = flags;
+        Layout::of(dim, &segments_of(dim, &mut Random(seed)), Extras { numbered, long, spread })
+    });
+    prop_oneof![even, segments].prop_map(|layout| layout.expect("a layout"))
+}
+
+/// Segments of fewer and fewer bits, of some or all dimensions.
+fn segments_of(dim: usize, random: &mut Random) -> Vec<Segment> {
+    let mut segments = Vec::new();
+    let (mut left, mut bits) = (dim, BITS_MAX);
+    while left > 0 && bits > 0 {
+        let dims = 1 + random.below(left as u64) as usize;
+        bits = 1 + random.below(bits as u64) as usize;
+        let shift = random.below((BITS_MAX - bits + 1) as u64) as u32;
+        segments.push(Segment { dims, bits, shift });
+        (left, bits) = (left - dims, bits - 1);
+    }
+    segments
+}
+
+pub(crate) fn bit_shapes() -> impl Strategy<Value = BitShape> {
+    let scale = prop_oneof![Just(1f32), Just(1e-3), Just(3e4), Just(1e-22), Just(1e18), Just(0.0)];
+    (any::<u64>(), bit_layouts(), 0..=256usize, any::<bool>(), scale).prop_map(
+        |(seed, layout, centroids, ip, scale)| {
+            let centroids = if layout.is_numbered() { centroids } else { 0 };
+            BitShape { seed, layout, centroids, ip, scale }
+        },
+    )
+}
+
+impl BitShape {
+    pub(crate) fn bits(&self) -> BitCoder {
+        let (mut random, dim) = (Random(self.seed), self.layout.dim());
+        let mut scaled =
+            |count| random.floats(count).into_iter().map(|x| x * self.scale).collect::<Vec<f32>>();
+        let (centre, centroids) = (scaled(dim), scaled(self.centroids * dim));
+        let BitShape { seed, layout, ip, .. } = *self;
+        let (basis, scaling) = (Vec::new(), Scaling::Unbiased);
+        BitCoder::of_parts(CoderParts { layout, step: 0.3, seed, basis, centre, centroids, ip, scaling })
+    }
+
+    pub(crate) fn coder(&self) -> Coder {
+        Coder::Bits(self.bits())
+    }
+
+    /// Codes of random vectors, and among them as many bytes of any content.
+    pub(crate) fn codes(&self, seed: u64, count: usize) -> Vec<u8> {
+        let (mut random, coder, size) = (Random(seed), self.bits(), self.layout.code_bytes());
+        let mut codes = random.bytes(count * size);
+        for code in codes.chunks_exact_mut(size) {
+            if random.below(2) == 0 {
+                let mut vector = random.floats(self.layout.dim());
+                vector.iter_mut().for_each(|x| *x *= self.scale);
+                coder.place(&mut vector);
+                coder.encode(&mut vector, code);
+            }
+        }
+        codes
+    }
+
+    /// A query as the host prepares it.
+    pub(crate) fn query(&self, coder: &BitCoder, seed: u64) -> Query {
+        let mut query = BitQuery::default();
+        let mut random = Random(seed);
+        let floats: Vec<f32> =
+            (0..self.layout.dim()).map(|_| random.float() * self.scale.max(1e-3)).collect();
+        query.set(coder, &floats, &mut Vec::new());
+        Query::Bits(Box::new(query))
+    }
+
+    /// A job as [`job`] makes it.
+    pub(crate) fn job(&self, coder: &BitCoder, seed: u64, codes: u64) -> Job {
+        Job { query: self.query(coder, seed), ..candidates(seed, codes) }
     }
 }
 
@@ -110,6 +214,11 @@ pub(crate) fn options() -> DeviceOptions {
 
 /// A job whose candidates overlap, repeat, and lie beyond the codes.
 pub(crate) fn job(shape: &Shape, seed: u64, codes: u64) -> Job {
+    Job { query: shape.query(seed ^ 0x51).into(), ..candidates(seed, codes) }
+}
+
+/// A job without its query.
+fn candidates(seed: u64, codes: u64) -> Job {
     let mut random = Random(seed);
     let hostile = |random: &mut Random| match random.below(12) {
         0 => u32::MAX,
@@ -134,7 +243,7 @@ pub(crate) fn job(shape: &Shape, seed: u64, codes: u64) -> Job {
         _ => random.below(100) as u32,
     };
     let exclude = if random.below(2) == 0 { u32::MAX } else { random.below(codes) as u32 };
-    Job { query: shape.query(random.next()), ranges, ids, keep, exclude }
+    Job { query: Query::default(), ranges, ids, keep, exclude }
 }
 
 /// The distinct admitted ids of a job, ascending.
@@ -148,16 +257,30 @@ pub(crate) fn admitted(job: &Job, codes: u64) -> BTreeSet<u32> {
     ids
 }
 
+/// The floats of a query for codes that are trained.
+pub(crate) fn floats(query: &Query) -> &[f32] {
+    match query {
+        Query::Floats(floats) => floats,
+        Query::Bits(_) => panic!("a query for codes of bits has no floats"),
+    }
+}
+
 /// The answer to a job, the slow way.
-pub(crate) fn twin(codebook: &Codebook, codes: &[u8], job: &Job) -> Ranked {
+pub(crate) fn twin(coder: &Coder, codes: &[u8], job: &Job) -> Ranked {
     if job.keep == 0 {
         return Ranked::default();
     }
-    let size = codebook.code_bytes();
-    let mut table = Table::default();
-    table.set(codebook, &job.query, &mut Vec::new());
+    let size = coder.code_bytes();
+    let mut coded = CodeQuery::default();
+    if let Query::Floats(floats) = &job.query {
+        coded.set(coder, floats, &mut Vec::new());
+    }
+    let distance = |code: &[u8]| match &job.query {
+        Query::Floats(_) => coded.distance(code),
+        Query::Bits(query) => query.distance(code),
+    };
     let ids = admitted(job, (codes.len() / size) as u64);
-    let score = |&id: &u32| (table.distance(&codes[id as usize * size..]), id);
+    let score = |&id: &u32| (distance(&codes[id as usize * size..]), id);
     let mut nearest: Vec<(u32, u32)> = ids.iter().map(score).collect();
     nearest.sort_unstable();
     nearest.truncate(job.keep as usize);

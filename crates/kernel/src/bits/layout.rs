@@ -52,19 +52,19 @@ pub struct Layout {
 
 /// Bits of equal weight of consecutive dimensions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Plane {
+pub struct Plane {
     /// Bits of each dimension: 1, 2, 4 or 8.
-    pub(super) width: u32,
+    pub width: u32,
     /// The unit of these bits: they count `1 << shift` each.
-    pub(super) shift: u32,
+    pub shift: u32,
     /// First dimension.
-    pub(super) start: usize,
+    pub start: usize,
     /// Dimensions.
-    pub(super) dims: usize,
+    pub dims: usize,
     /// First byte within a code.
-    pub(super) first: usize,
+    pub first: usize,
     /// Bytes.
-    pub(super) bytes: usize,
+    pub bytes: usize,
 }
 
 impl Plane {
@@ -209,7 +209,7 @@ impl Layout {
     }
 
     /// Bytes of each of the two factors.
-    pub(super) fn factor_bytes(&self) -> usize {
+    pub fn factor_bytes(&self) -> usize {
         if self.extras.long { 4 } else { 2 }
     }
 
@@ -218,7 +218,8 @@ impl Layout {
         factors(self.extras)
     }
 
-    pub(super) fn planes(&self) -> &[Plane] {
+    /// The planes, of each segment from the most significant bits to the least.
+    pub fn planes(&self) -> &[Plane] {
         &self.planes[..self.plane_count]
     }
 

@@ -49,7 +49,7 @@ mod rotation;
 mod scalar;
 
 pub use allocation::Allocation;
-pub use layout::{Extras, Layout, Segment};
+pub use layout::{Extras, Layout, Plane, Segment};
 pub use query::BitQuery;
 pub use rotation::Rotation;
 

@@ -198,13 +198,33 @@ impl BitQuery {
 
     /// Components, and zeros behind them.
     #[inline(always)]
-    pub(super) fn components(&self) -> &[i8] {
+    pub fn components(&self) -> &[i8] {
         &self.components
     }
 
+    /// Bits of the codes that the query is for.
     #[inline(always)]
-    pub(super) fn layout(&self) -> &Layout {
+    pub fn layout(&self) -> &Layout {
         &self.layout
+    }
+}
+
+/// What a scorer outside of this crate needs besides. With the sum of levels times components of a code, its distance
+/// is `(term + norm) − (weight × s) × (2 sum − offset)`, in f32 and in this order; the norm counts under l2 only.
+impl BitQuery {
+    /// The unit of components, twice under l2.
+    pub fn weight(&self) -> f32 {
+        self.weight
+    }
+
+    /// Subtracted from twice the sum of levels times components.
+    pub fn offset(&self) -> i32 {
+        self.offset
+    }
+
+    /// The terms of the 256 numbers that a code may have, or the one of codes without a number.
+    pub fn terms(&self) -> &[f32] {
+        if self.layout.is_numbered() { &self.terms[..] } else { &self.terms[..1] }
     }
 }
 

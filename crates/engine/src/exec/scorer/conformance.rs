@@ -6,7 +6,6 @@ use std::time::Duration;
 use stratann_core::hash::hash;
 use stratann_core::score::{CodeJob, RankScratch, Ranking, rank};
 use stratann_kernel::coder::{CodeQuery, Coder};
-use stratann_kernel::codes::Codebook;
 
 use super::{Reply, Scorer};
 
@@ -24,13 +23,13 @@ struct Candidates {
 }
 
 impl Candidates {
-    fn draw(codebook: &Codebook, count: u32, seed: u64) -> Candidates {
+    fn draw(coder: &Coder, count: u32, seed: u64) -> Candidates {
         let number =
             |stream: u64, i: u64, below: u32| (hash(seed, stream, i) % u64::from(below.max(1))) as u32;
         let component = |i: usize| number(1, i as u64, 2001) as f32 / 1000.0 - 1.0;
-        let query: Vec<f32> = (0..codebook.dim).map(component).collect();
+        let query: Vec<f32> = (0..coder.dim()).map(component).collect();
         let mut coded = CodeQuery::default();
-        coded.set(&Coder::Learned(codebook.clone()), &query, &mut Vec::new());
+        coded.set(coder, &query, &mut Vec::new());
         let ranges = (0..u64::from(number(2, 0, 6))).map(|i| (number(3, i, count + 3), number(4, i, 60)));
         let ids = (0..u64::from(number(5, 0, 200))).map(|i| match number(6, i, 40) {
             0 => u32::MAX,
@@ -63,8 +62,8 @@ impl Candidates {
 ///
 /// # Panics
 /// When it does not.
-pub fn check(scorer: &dyn Scorer, codebook: &Codebook, codes: &[u8], jobs: u64) {
-    let count = (codes.len() / codebook.code_bytes().max(1)) as u32;
+pub fn check(scorer: &dyn Scorer, coder: &Coder, codes: &[u8], jobs: u64) {
+    let count = (codes.len() / coder.code_bytes().max(1)) as u32;
     let (threads, (sender, receiver)) = (4, mpsc::channel::<(u64, Ranking)>());
     std::thread::scope(|scope| {
         for thread in 0..threads {
@@ -72,7 +71,7 @@ pub fn check(scorer: &dyn Scorer, codebook: &Codebook, codes: &[u8], jobs: u64) 
             scope.spawn(move || {
                 let mut scratch = RankScratch::default();
                 for number in (thread..jobs).step_by(threads as usize) {
-                    let candidates = Candidates::draw(codebook, count, number);
+                    let candidates = Candidates::draw(coder, count, number);
                     let answer = sender.clone();
                     let reply = Reply::new(move |ranking| {
                         let ranking = ranking.expect("a ranking");
@@ -100,7 +99,7 @@ pub fn check(scorer: &dyn Scorer, codebook: &Codebook, codes: &[u8], jobs: u64) 
     for _ in 0..jobs {
         let (number, ranking) = receiver.recv_timeout(PATIENCE).expect("every job is answered");
         assert!(!std::mem::replace(&mut answered[number as usize], true), "job {number} is answered twice");
-        let candidates = Candidates::draw(codebook, count, number);
+        let candidates = Candidates::draw(coder, count, number);
         let mut wanted = Ranking::default();
         rank(&candidates.job(), codes, 0, &mut RankScratch::default(), &mut wanted);
         assert_eq!(ranking.nearest, wanted.nearest, "job {number}");

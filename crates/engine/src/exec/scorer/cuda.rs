@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use stratann_core::score::{CodeJob, RankScratch, Ranking, rank};
-use stratann_gpu::{Device, DeviceOptions, Job};
-use stratann_kernel::codes::Codebook;
+use stratann_gpu::{Device, DeviceOptions, Job, Query};
+use stratann_kernel::coder::Coder;
 use stratann_storage::budget::size_up;
 use stratann_storage::data_file::{FileEntry, read_resident};
 use stratann_storage::tier::Resident;
@@ -47,18 +47,18 @@ struct CodesOnDisk {
 pub(crate) fn open_gpu(
     file: &CodeFile<'_>,
     codes: Resident,
-    codebook: &Codebook,
+    coder: &Coder,
     options: &ScorerOptions,
 ) -> std::result::Result<OpenScorer, (Resident, Error)> {
     let device_options = device_options(options);
-    let code_bytes = codebook.code_bytes().max(1) as u64;
+    let code_bytes = coder.code_bytes().max(1) as u64;
     let all = codes.len() as u64;
-    let fitting = match room_for_codes(codebook, options, &device_options) {
+    let fitting = match room_for_codes(coder, options, &device_options) {
         Ok(room) => room.map_or(all, |room| (room / code_bytes * code_bytes).min(all)),
         Err(e) => return Err((codes, e)),
     };
     if fitting < all && !options.spill {
-        let needed = Device::needed_bytes(&device_options, codebook, all);
+        let needed = Device::needed_bytes(&device_options, coder, all);
         let budget = options.gpu_budget.map_or("the free memory of the GPU".into(), |budget| {
             format!("a GPU budget of {}", stratann_storage::budget::size(budget))
         });
@@ -70,7 +70,7 @@ pub(crate) fn open_gpu(
         return Err((codes, e));
     }
     let (on_gpu, here) = codes.split_at(fitting as usize);
-    let device = match open_device(options, &device_options, codebook, on_gpu) {
+    let device = match open_device(options, &device_options, coder, on_gpu) {
         Ok(device) => device,
         Err(e) => return Err((codes, Error::bad_input(e.to_string()))),
     };
@@ -112,13 +112,13 @@ fn device_options(options: &ScorerOptions) -> DeviceOptions {
 
 /// Bytes of codes that the budget, or the free memory, has room for; `None` where the open device will tell.
 fn room_for_codes(
-    codebook: &Codebook,
+    coder: &Coder,
     options: &ScorerOptions,
     device_options: &DeviceOptions,
 ) -> Result<Option<u64>> {
     // Codes are aligned on the device.
     const ALIGNMENT: u64 = 256;
-    let without = Device::needed_bytes(device_options, codebook, 0) + ALIGNMENT;
+    let without = Device::needed_bytes(device_options, coder, 0) + ALIGNMENT;
     let room = |bytes: u64| {
         bytes.checked_sub(without).ok_or_else(|| {
             Error::budget(format!(
@@ -142,7 +142,7 @@ fn room_for_codes(
 fn open_device(
     options: &ScorerOptions,
     device_options: &DeviceOptions,
-    codebook: &Codebook,
+    coder: &Coder,
     codes: &[u8],
 ) -> std::result::Result<Device, stratann_gpu::Error> {
     #[cfg(feature = "emulated")]
@@ -155,10 +155,10 @@ fn open_device(
             EmulatedFault::LoseAt(batch) => faults.lose_at = Some(batch),
             EmulatedFault::NoMemory => faults.allocation_limit = Some(1024),
         }
-        return Device::emulated(device_options, &faults, codebook, codes);
+        return Device::emulated(device_options, &faults, coder, codes);
     }
     let _ = options;
-    Device::open(device_options, codebook, codes)
+    Device::open(device_options, coder, codes)
 }
 
 impl GpuScorer {
@@ -191,7 +191,12 @@ impl Scorer for GpuScorer {
         let of_rest = self.rank_rest(job, scratch);
         let keep = job.keep;
         let on_gpu = Job {
-            query: if table.is_some() { Vec::new() } else { job.query.to_vec() },
+            query: match job.coded.bits() {
+                Some(bits) => Query::Bits(Box::new(bits.clone())),
+                // The table has the query.
+                None if table.is_some() => Query::default(),
+                None => Query::Floats(job.query.to_vec()),
+            },
             ranges: job.ranges.iter().map(|&(first, count)| [first, count]).collect(),
             ids: job.ids.to_vec(),
             keep,

@@ -12,7 +12,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use stratann_core::score::{CodeJob, RankScratch, Ranking};
-use stratann_kernel::codes::Codebook;
+use stratann_kernel::coder::Coder;
 use stratann_storage::data_file::{FileEntry, read_resident};
 use stratann_storage::tier::Resident;
 use stratann_storage::{Error, Result};
@@ -147,7 +147,7 @@ pub trait Scorer: Send + Sync {
     fn name(&self) -> &'static str;
 
     /// Begins to build the look-up table of a query whose candidates are not known yet, and returns at once. `None`
-    /// where there is nothing to build, or no memory for it.
+    /// where there is nothing to build, as for codes of bits, or no memory for it.
     fn begin_table(&self, _query: &[f32]) -> Option<EarlyTable> {
         None
     }
@@ -247,7 +247,7 @@ pub(crate) struct OpenScorer {
 /// Codes that cannot be read or are damaged; a GPU that was asked for and cannot be used, or has too little memory.
 pub(crate) fn open(
     file: &CodeFile<'_>,
-    codebook: &Codebook,
+    coder: &Coder,
     options: &ScorerOptions,
     warnings: &mut Vec<String>,
 ) -> Result<OpenScorer> {
@@ -263,7 +263,7 @@ pub(crate) fn open(
             if found.driver.is_err() || !found.devices.as_ref().is_ok_and(|devices| !devices.is_empty()) {
                 return Ok(on_cpu(codes()?));
             }
-            match open_gpu(file, codes()?, codebook, options) {
+            match open_gpu(file, codes()?, coder, options) {
                 Ok(opened) => Ok(opened),
                 Err((codes, e)) => {
                     warnings.push(format!("the GPU is not used: {}", e.message));
@@ -271,7 +271,7 @@ pub(crate) fn open(
                 }
             }
         }
-        _ => open_gpu(file, codes()?, codebook, options)
+        _ => open_gpu(file, codes()?, coder, options)
             .map_err(|(_, e)| Error { message: format!("{}; or use --scorer cpu", e.message), ..e }),
     }
 }

@@ -56,8 +56,8 @@ impl GpuIndex {
         let (folder, manifest) = (&base.folder, &base.manifest);
         let facts = manifest.own(folder, Section::gpu)?.facts.clone();
         let (rows, lists) = (manifest.rows as u32, facts.lists());
-        let codebook = decode_role(folder, manifest, files::CODEBOOK, |bytes| {
-            files::decode_codebook(bytes).filter(|c| c.dim == manifest.dim)
+        let coder = decode_role(folder, manifest, files::CODEBOOK, |bytes| {
+            files::decode_coder(bytes).filter(|coder| coder.dim() == manifest.dim)
         })?;
         let map = decode_role(folder, manifest, files::MAP, |bytes| {
             files::decode_map(bytes).filter(|m| m.nodes() == rows && m.blocks() == manifest.blocks.count)
@@ -76,12 +76,12 @@ impl GpuIndex {
             return Err(files::senseless(&path));
         }
         let (name, entry) = manifest.file(files::CODES)?;
-        if entry.bytes != manifest.rows * codebook.code_bytes() as u64 {
+        if entry.bytes != manifest.rows * coder.code_bytes() as u64 {
             return Err(files::senseless(&folder.join(name)));
         }
         let file = CodeFile { folder, name, entry };
         let OpenScorer { scorer, codes, codes_from } =
-            scorer::open(&file, &codebook, &options.scorer, warnings)?;
+            scorer::open(&file, &coder, &options.scorer, warnings)?;
         let code_error = manifest.code_error;
         #[cfg_attr(
             not(feature = "lab"),
@@ -89,7 +89,7 @@ impl GpuIndex {
         )]
         let mut index = GpuIndex {
             facts,
-            coder: Coder::Learned(codebook),
+            coder,
             codes,
             codes_from,
             scorer,

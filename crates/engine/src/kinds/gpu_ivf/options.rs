@@ -8,7 +8,6 @@ pub use stratann_params::search::GpuSwitches as Switches;
 
 #[cfg(feature = "lab")]
 use super::baseline::Baseline;
-use stratann_params::choices::CodeKind;
 
 use crate::codebook::check_code_bytes;
 use crate::record::{Record, Recorded, recorded};
@@ -19,11 +18,6 @@ impl Recorded for Options {
         self.check_ranges()?;
         if self.baselines && !cfg!(feature = "lab") {
             return Err(Error::laboratory("--baselines", "build"));
-        }
-        if self.code_kind == CodeKind::Bits {
-            return Err(Error::bad_input(
-                "--code-kind bits is for disk-graph, and the kind is gpu-ivf; give residual-opq, opq or pq",
-            ));
         }
         check_code_bytes(self.code_bytes, dim, self.code_kind)
     }
