@@ -152,7 +152,7 @@ def build(
         code_kind: of a disk-graph, hybrid-ivf, gpu-ivf: compression of the codes: ``pq``: Product quantisation
             (disk-graph, gpu-ivf); ``opq``: Product quantisation after a learned rotation; ``residual-opq``: Product
             quantisation of the residual to a coarse centroid, after a learned rotation (disk-graph, gpu-ivf);
-            ``bits``: Some bits of each dimension after a random rotation, without training; bits (disk-graph); opq
+            ``bits``: Some bits of each dimension after a rotation, ready in a second; bits (disk-graph); opq
             (hybrid-ivf); residual-opq (gpu-ivf).
         codes: of a disk-graph: place of the codes during searches. With disk, RAM holds only the head graph with its
             codes and one bit per vector: about a quarter: ``ram``: All codes in RAM: fewest bytes read, smallest

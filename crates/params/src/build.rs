@@ -171,8 +171,8 @@ fn usual_code_bytes(dim: usize) -> usize {
 /// Bytes of a code of this kind for vectors of `dim` components, at most, where so many are given.
 fn bytes_of_code(kind: CodeKind, given: Option<usize>, dim: usize) -> usize {
     match kind {
-        // Eight bits of each dimension, factors and a number.
-        CodeKind::Bits => given.unwrap_or_else(|| usual_code_bytes(dim).min(dim + 9)),
+        // Factors and a number need five bytes, however few the dimensions.
+        CodeKind::Bits => given.unwrap_or_else(|| usual_code_bytes(dim).min(dim.max(6))),
         _ => given.unwrap_or_else(|| usual_code_bytes(dim)).min(dim),
     }
 }

@@ -49,7 +49,7 @@ choices! {
         Opq = "opq",
         /// Product quantisation of the residual to a coarse centroid, after a learned rotation
         ResidualOpq = "residual-opq" of [DiskGraph, GpuIvf],
-        /// Some bits of each dimension after a random rotation, without training
+        /// Some bits of each dimension after a rotation, ready in a second
         Bits = "bits",
     }
 }

@@ -93,8 +93,8 @@ fn of_plane<const WIDTH: i32, const GROUPS: usize, const ALONE: bool>(
                 packed[i] = _mm256_srli_epi16::<WIDTH>(packed[i]);
             }
         }
-        for i in 0..FOUR {
-            lanes.wide[i] = _mm256_add_epi32(lanes.wide[i], widened::<WIDTH>(pairs[i]));
+        for (wide, pairs) in lanes.wide.iter_mut().zip(pairs) {
+            *wide = _mm256_add_epi32(*wide, widened::<WIDTH>(pairs));
         }
     }
     if whole < plane.bytes {

@@ -185,9 +185,9 @@ fn quantise(placed: &[f32], segment: &Segment, step: f32, levels: &mut [u8]) {
 fn write_plane(plane: &Plane, shift: u32, levels: &[u8], code: &mut [u8]) {
     code[plane.first..plane.first + plane.bytes].fill(0);
     let mask = ((1u32 << plane.width) - 1) as u8;
-    for dimension in plane.start..plane.start + plane.dims {
+    for (dimension, level) in levels.iter().enumerate().skip(plane.start).take(plane.dims) {
         let (byte, below) = plane.place(dimension);
-        code[byte] |= (levels[dimension] >> (plane.shift - shift) & mask) << below;
+        code[byte] |= (level >> (plane.shift - shift) & mask) << below;
     }
 }
 
