@@ -27,19 +27,36 @@ struct Lanes {
 fn several(planes: &[Plane], codes: [&[u8]; FOUR], components: &[i8]) -> [i32; FOUR] {
     let mut total = none();
     for plane in planes {
-        let lanes = match plane.width {
-            8 => of_plane::<8, 1, false>(plane, codes, components),
-            4 => of_plane::<4, 2, false>(plane, codes, components),
-            2 => of_plane::<2, 4, false>(plane, codes, components),
-            _ => of_plane::<1, 8, false>(plane, codes, components),
-        };
-        let shift = _mm_cvtsi32_si128(plane.shift as i32);
-        for i in 0..FOUR {
-            total.wide[i] = _mm256_add_epi32(total.wide[i], _mm256_sll_epi32(lanes.wide[i], shift));
+        match plane.width {
+            8 => add::<8, 1>(&mut total, plane, codes, components),
+            4 => add::<4, 2>(&mut total, plane, codes, components),
+            2 => add::<2, 4>(&mut total, plane, codes, components),
+            _ => add::<1, 8>(&mut total, plane, codes, components),
         }
-        total.narrow = _mm256_add_epi32(total.narrow, _mm256_sll_epi32(lanes.narrow, shift));
     }
     folded(total)
+}
+
+/// Adds the sums of a plane, shifted. Most planes of several are shorter than a register.
+#[inline]
+#[target_feature(enable = "avx2")]
+fn add<const WIDTH: i32, const GROUPS: usize>(
+    total: &mut Lanes,
+    plane: &Plane,
+    codes: [&[u8]; FOUR],
+    components: &[i8],
+) {
+    let shift = _mm_cvtsi32_si128(plane.shift as i32);
+    if plane.bytes >= WIDE {
+        let lanes = wide::<WIDTH, GROUPS, false>(plane, codes, components);
+        for (total, lanes) in total.wide.iter_mut().zip(lanes) {
+            *total = _mm256_add_epi32(*total, _mm256_sll_epi32(lanes, shift));
+        }
+    }
+    if !plane.bytes.is_multiple_of(WIDE) {
+        let lanes = narrow::<WIDTH, GROUPS>(plane, codes, components);
+        total.narrow = _mm256_add_epi32(total.narrow, _mm256_sll_epi32(lanes, shift));
+    }
 }
 
 /// As [`several`], of a single plane without a shift.
@@ -50,7 +67,11 @@ fn one<const WIDTH: i32, const GROUPS: usize>(
     codes: [&[u8]; FOUR],
     components: &[i8],
 ) -> [i32; FOUR] {
-    folded(of_plane::<WIDTH, GROUPS, true>(plane, codes, components))
+    let mut lanes = Lanes { wide: wide::<WIDTH, GROUPS, true>(plane, codes, components), ..none() };
+    if !plane.bytes.is_multiple_of(WIDE) {
+        lanes.narrow = narrow_apart::<WIDTH, GROUPS>(plane, codes, components);
+    }
+    folded(lanes)
 }
 
 #[inline]
@@ -62,15 +83,16 @@ fn none() -> Lanes {
 
 // Arrays of registers are written out: `map` of an array is compiled without AVX2, and passes them through memory.
 
-/// A plane of `WIDTH` bits in `GROUPS` groups. What is compiled for a plane `ALONE` becomes a part of its callers.
+/// The whole registers of a plane of `WIDTH` bits in `GROUPS` groups. What is compiled for a plane `ALONE` becomes a
+/// part of its callers.
 #[inline]
 #[target_feature(enable = "avx2")]
-fn of_plane<const WIDTH: i32, const GROUPS: usize, const ALONE: bool>(
+fn wide<const WIDTH: i32, const GROUPS: usize, const ALONE: bool>(
     plane: &Plane,
     codes: [&[u8]; FOUR],
     components: &[i8],
-) -> Lanes {
-    let mut lanes = none();
+) -> [__m256i; FOUR] {
+    let mut lanes = [_mm256_setzero_si256(); FOUR];
     let whole = plane.bytes / WIDE * WIDE;
     let mut planes = [codes[0].as_ptr(); FOUR];
     for i in 0..FOUR {
@@ -93,15 +115,9 @@ fn of_plane<const WIDTH: i32, const GROUPS: usize, const ALONE: bool>(
                 packed[i] = _mm256_srli_epi16::<WIDTH>(packed[i]);
             }
         }
-        for (wide, pairs) in lanes.wide.iter_mut().zip(pairs) {
-            *wide = _mm256_add_epi32(*wide, widened::<WIDTH>(pairs));
+        for (lanes, pairs) in lanes.iter_mut().zip(pairs) {
+            *lanes = _mm256_add_epi32(*lanes, widened::<WIDTH>(pairs));
         }
-    }
-    if whole < plane.bytes {
-        lanes.narrow = match ALONE {
-            true => narrow_apart::<WIDTH, GROUPS>(plane, codes, components),
-            false => narrow::<WIDTH, GROUPS>(plane, codes, components),
-        };
     }
     lanes
 }
@@ -128,16 +144,17 @@ fn narrow<const WIDTH: i32, const GROUPS: usize>(
 ) -> __m256i {
     let mut lanes = _mm256_setzero_si256();
     let past = plane.first + plane.bytes;
-    let mut ends = [codes[0].as_ptr(); FOUR];
     // A code whose first bytes are fewer than eight is read in a copy that begins with zeros.
     let mut early = [[0u8; 2 * NARROW]; FOUR];
-    for i in 0..FOUR {
-        let code = &codes[i][..past];
-        ends[i] = code.as_ptr_range().end;
-        if past < NARROW {
-            early[i][NARROW..NARROW + past].copy_from_slice(code);
-            ends[i] = early[i][..NARROW + past].as_ptr_range().end;
+    if past < NARROW {
+        for (early, code) in early.iter_mut().zip(codes) {
+            early[NARROW..NARROW + past].copy_from_slice(&code[..past]);
         }
+    }
+    let mut ends = [codes[0].as_ptr(); FOUR];
+    for i in 0..FOUR {
+        let code = if past < NARROW { &early[i][..NARROW + past] } else { &codes[i][..past] };
+        ends[i] = code.as_ptr_range().end;
     }
     let query = components[plane.start..][..GROUPS * plane.bytes + WIDE].as_ptr();
     let mut at = plane.bytes / WIDE * WIDE;
