@@ -46,7 +46,7 @@ fn with(variances: &[f64], bytes: usize, extras: Extras) -> Option<Allocation> {
     }
     let groups: Vec<&[f64]> = variances.chunks(GROUP).collect();
     let sums: Vec<f64> = groups.iter().map(|group| group.iter().sum::<f64>().max(0.0)).collect();
-    // A group that is not full has bytes of its own all the same.
+    // The last group takes a whole byte for each bit, even where it has fewer dimensions.
     let mut bits = vec![0usize; groups.len()];
     for _ in 0..bytes.checked_sub(factors(extras))? {
         let gain = |&group: &usize| sums[group] * (DISTORTION[bits[group]] - DISTORTION[bits[group] + 1]);

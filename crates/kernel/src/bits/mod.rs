@@ -21,7 +21,7 @@
 //!
 //! | bytes | content | when |
 //! |---|---|---|
-//! | 2 or 4 | the norm, so rounded that a query equal to x has the right distance; of residuals Σ ‖s eᵢ‖ | always |
+//! | 2 or 4 | the norm, so rounded that a query equal to x has the right distance; of residuals Σ |s eᵢ| | always |
 //! | 2 or 4 | s | always |
 //! | 1 | number of the centroid | there are several |
 //! | rest | planes of bits: of each segment, from the most significant ones to the least | always |

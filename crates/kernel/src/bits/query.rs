@@ -28,7 +28,6 @@ pub struct BitQuery {
     counted: u32,
     // Of s and a product in a distance.
     weight: f32,
-    norm: f32,
     errors: Errors,
 }
 
@@ -58,7 +57,6 @@ impl Default for BitQuery {
             terms: Box::new([0.0; CENTROIDS_MAX]),
             counted: 0,
             weight: 0.0,
-            norm: 0.0,
             errors: Errors::UNKNOWN,
         }
     }
@@ -91,8 +89,7 @@ impl BitQuery {
         self.layout = coder.layout;
         (self.counted, self.weight) = if coder.ip { (0, self.unit) } else { (u32::MAX, 2.0 * self.unit) };
         self.set_terms(coder, placed, if coder.ip { centred } else { squared });
-        self.norm = squared.sqrt();
-        self.errors = Errors::of(coder, (largest, self.unit, self.norm));
+        self.errors = Errors::of(coder, (largest, self.unit, squared.sqrt()));
     }
 
     /// Sets the terms of the centroids; `of_centre` is that of the centre.
@@ -164,10 +161,12 @@ impl BitQuery {
     }
 
     /// Upper bound of the difference between ⟨q, e⟩ of the query and of its whole numbers, for any e of this length.
-    pub fn error_of_products(&self, length: f32) -> f32 {
+    #[cfg(test)]
+    pub(super) fn error_of_products(&self, length: f32) -> f32 {
         let components = self.components.len().saturating_sub(PADDING) as f32;
+        let squared: f32 = self.components.iter().map(|&x| f32::from(x).powi(2)).sum();
         // Half a unit for each component, and the rounding of the floats.
-        length * (0.5 * self.unit * components.sqrt() + 1e-6 * self.norm)
+        length * self.unit * (0.5 * components.sqrt() + 1e-6 * squared.sqrt())
     }
 
     /// The keys of codes whose sums of levels times components are `sums`; factors have `BYTES` bytes.

@@ -244,7 +244,7 @@ fn bits_go_where_the_variance_is() {
             assert!(layout.code_bytes() <= bytes && layout.dim() == dim as usize && step > 0.0, "{layout:?}");
         }
     }
-    // Vectors that are all the same, and nonsense.
+    // Equal vectors, and what no variance can be.
     for odd in [0.0, f64::NAN, f64::INFINITY, -1.0] {
         let found = Allocation::of(&[odd; 24], 20, false).unwrap();
         assert!(found.layout.code_bytes() <= 20, "{odd}");

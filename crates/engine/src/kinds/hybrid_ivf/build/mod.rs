@@ -4,7 +4,7 @@
 //! |---|---|---|
 //! | clusters | a sample, then all rows | `centroids.bin`, `clusters.tmp`: the cluster of each row |
 //! | plan | sizes of the clusters | `plan.tmp`: lists of each cluster; `list-of-row.tmp` |
-//! | codebook | a sample; nothing for codes of bits | `codebook.bin` |
+//! | codebook | a sample | `codebook.bin` |
 //! | lists | all rows; of graphs again what was written | `lists.bin`, `directory.bin`, `ids.tmp` |
 //! | navigation | a sample | `nav.bin` |
 
