@@ -146,4 +146,14 @@ impl CodeQuery {
     pub fn error_deviation(&self, code: &[u8]) -> Option<f32> {
         (!self.is_learned).then(|| self.bits.error_deviation(code))
     }
+
+    /// Upper bound of the relative rounding of the scale of codes of bits; `None` of a trained code.
+    pub fn scale_rounding(&self) -> Option<f32> {
+        (!self.is_learned).then(|| self.bits.scale_rounding())
+    }
+
+    /// The usual length of what a code of bits of a residual stands for; `None` of a trained code.
+    pub fn code_length(&self, code: &[u8]) -> Option<f32> {
+        (!self.is_learned).then(|| self.bits.code_length(code))
+    }
 }

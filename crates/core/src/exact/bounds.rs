@@ -11,11 +11,17 @@
 //! what a code loses has hardly a preferred direction after a learned rotation, and none after a random one, so that
 //! ⟨q, v − v̂⟩ is about ‖q‖·r/√d (Gao and Long, RaBitQ, SIGMOD 2024, theorem 3.2). Under codes of bits the integers of
 //! a query have a standard error, too.
+//!
+//! A code of bits is the multiple of e that is nearest to o = v − c, so that v̂ − c is shorter than o. Stretched by
+//! ‖o‖²/‖v̂ − c‖² = 1 + r²/‖v̂ − c‖² it has the right inner product with o, and with other vectors in the mean
+//! (RaBitQ, §3.2). The estimate of a distance is made of that one.
 
 use stratann_kernel::coder::CodeQuery;
 use stratann_kernel::{Metric, sqrt};
 
+use super::perpendicular::Known;
 use crate::access::CodedQuery;
+use crate::format::inverted_list::MemberBounds;
 use crate::view::Base;
 
 /// Bounds that prune a member before it is read. None of them changes an answer.
@@ -46,7 +52,7 @@ impl Bounds {
 }
 
 /// Relative roundings of sums over thousands of components stay below this.
-const ROUNDING: f32 = 1e-5;
+pub(super) const ROUNDING: f32 = 1e-5;
 
 /// Estimate and bounds of one distance, on the metric's own scale.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -66,6 +72,30 @@ pub(crate) struct CodeProduct {
     pub(crate) value: f32,
     /// How far that is off at most; with likely bounds, hardly ever more.
     pub(crate) error: f32,
+    /// The usual length of such a code where it is one of bits.
+    pub(crate) length: Option<f32>,
+}
+
+/// A distance beyond which members are of no use, prepared for many of them.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Cut {
+    // Of the lower bound, on the scale of codes, and its root.
+    limit: f32,
+    root: f32,
+    // Of the estimate.
+    kth: f32,
+}
+
+/// A distance by a code in the mean, on the scale of codes.
+#[derive(Clone, Copy, Debug)]
+struct Expected {
+    estimate: f32,
+    /// By how much the standard error, 2 √estimate r/√d or ‖q‖r/√d, is more.
+    stretch: f32,
+    /// By how much roundings are.
+    rounding: f32,
+    /// How far off the estimate can be in the mean.
+    bias: f32,
 }
 
 /// The part that all bounds of one query have in common.
@@ -76,6 +106,8 @@ pub(crate) struct BoundEstimator {
     slack: f32,
     query_norm: f32,
     inverse_root_dim: f32,
+    // Relative rounding of the scales of codes of bits.
+    scale_rounding: Option<f32>,
 }
 
 impl BoundEstimator {
@@ -87,6 +119,7 @@ impl BoundEstimator {
             slack,
             query_norm: query.norm * (1.0 + ROUNDING),
             inverse_root_dim: 1.0 / sqrt(base.dim as f32),
+            scale_rounding: query.coded.scale_rounding().filter(|_| base.metric != Metric::Ip),
         }
     }
 
@@ -95,7 +128,8 @@ impl BoundEstimator {
         let strict = query.error_max(code);
         let is_likely = self.slack < f32::INFINITY;
         let likely = query.error_deviation(code).filter(|_| is_likely).map(|error| self.slack * error);
-        CodeProduct { value: query.to_float(key), error: likely.map_or(strict, |likely| likely.min(strict)) }
+        let error = likely.map_or(strict, |likely| likely.min(strict));
+        CodeProduct { value: query.to_float(key), error, length: query.code_length(code) }
     }
 
     /// The metric.
@@ -124,32 +158,53 @@ impl BoundEstimator {
         if self.metric == Metric::Cosine { 2.0 * x } else { x }
     }
 
+    /// The distance by a code that is `squared`, or under inner product as much, from the query.
+    fn expected(&self, squared: f32, term: f32, cross: CodeProduct, radius: f32) -> Expected {
+        let lost = radius * radius;
+        let Some(length) = cross.length else {
+            // A trained code takes away the part of v that lies across it: half of that belongs to a query that knows
+            // nothing of v.
+            let bias = if self.metric == Metric::Ip { 0.0 } else { 0.5 * lost };
+            return Expected { estimate: squared - bias, stretch: 1.0, rounding: 1.0, bias };
+        };
+        let share = if length * length > 0.0 { lost / (length * length) } else { 0.0 };
+        let estimate = match self.metric {
+            Metric::Ip => squared + share * cross.value,
+            // The inner product of q − c and v̂ − c, negative.
+            _ => squared + lost + 2.0 * share * (cross.value + 0.5 * (term - length * length)),
+        };
+        Expected { estimate, stretch: sqrt(1.0 + share), rounding: 1.0 + share, bias: 0.0 }
+    }
+
     /// A member at `radius` from what its code stands for. `base` is the distance to the centroid, `term` the code's
     /// own, `cross` minus the inner product of the query and the code.
     pub(crate) fn by_code(&self, base: f32, term: f32, cross: CodeProduct, radius: f32) -> DistanceBounds {
-        let CodeProduct { value: cross, error } = cross;
+        let CodeProduct { value, error, .. } = cross;
         if error == f32::INFINITY {
             return DistanceBounds { estimate: f32::MAX, lower: f32::NEG_INFINITY, upper: f32::INFINITY };
         }
         if self.metric == Metric::Ip {
-            let estimate = base + cross;
-            let rounding = error + ROUNDING * (base.abs() + cross.abs());
+            let product = base + value;
+            let expected = self.expected(product, term, cross, radius);
+            let rounding = error + ROUNDING * (base.abs() + value.abs());
             let reach = self.query_norm * radius + rounding;
-            let likely = self.slack * self.query_norm * radius * self.inverse_root_dim;
-            let width = reach.min(likely + rounding);
-            return DistanceBounds { estimate, lower: estimate - width, upper: estimate + width };
+            let deviation = self.query_norm * radius * self.inverse_root_dim * expected.stretch;
+            let width = self.slack * deviation + expected.rounding * rounding;
+            let estimate = expected.estimate;
+            let (lower, upper) =
+                ((product - reach).max(estimate - width), (product + reach).min(estimate + width));
+            return DistanceBounds { estimate, lower, upper };
         }
-        let squared = base + term + 2.0 * cross;
-        let rounding = 2.0 * error + ROUNDING * (base + term.abs() + 2.0 * cross.abs());
+        let squared = base + term + 2.0 * value;
+        let rounding = 2.0 * error + ROUNDING * (base + term.abs() + 2.0 * value.abs());
         let near = (sqrt((squared - rounding).max(0.0)) - radius).max(0.0);
         let far = sqrt((squared + rounding).max(0.0)) + radius;
         let (mut lower, mut upper) = (near * near * (1.0 - ROUNDING), far * far * (1.0 + ROUNDING));
-        // The code takes away the part of v that lies across it: half of that belongs to a query that knows nothing
-        // of v.
-        let estimate = (squared - 0.5 * radius * radius).max(0.0);
+        let expected = self.expected(squared, term, cross, radius);
+        let estimate = expected.estimate.max(0.0);
         if self.slack < f32::INFINITY {
-            let deviation = 2.0 * radius * sqrt(estimate) * self.inverse_root_dim;
-            let width = self.slack * deviation + 0.5 * radius * radius + rounding;
+            let deviation = 2.0 * radius * sqrt(estimate) * self.inverse_root_dim * expected.stretch;
+            let width = self.slack * deviation + expected.bias + expected.rounding * rounding;
             lower = lower.max(estimate - width);
             upper = upper.min(estimate + width);
         }
@@ -162,40 +217,80 @@ impl BoundEstimator {
         }
     }
 
-    /// The code distance from which on [`BoundEstimator::at_least`] says that the lower of a member lies above
-    /// `threshold` and its estimate not below `kth`, whatever its radius up to `radius_max`. Most members are that far,
-    /// and need no more than this.
-    pub(crate) fn cut(&self, threshold: f32, kth: f32, radius_max: f32) -> f32 {
-        if !self.uses_codes() || threshold == f32::INFINITY || kth == f32::INFINITY {
-            return f32::INFINITY;
-        }
-        let r = radius_max;
-        let likely = self.slack * r * self.inverse_root_dim;
-        if self.metric == Metric::Ip {
-            let reach = self.query_norm * if likely < r { likely } else { r };
-            return (threshold + reach).max(kth) + ROUNDING * threshold.abs();
-        }
+    /// As [`BoundEstimator::by_code`], with all that a list knows of a member. Its radius is rounded up by
+    /// `radius_slack` at most.
+    pub(crate) fn by_list(
+        &self,
+        base: f32,
+        &MemberBounds { term, radius, from_centroid }: &MemberBounds,
+        cross: CodeProduct,
+        radius_slack: f32,
+    ) -> DistanceBounds {
+        let bounds = self.by_code(base, term, cross, radius);
+        let Some(scale_rounding) = self.scale_rounding.filter(|_| cross.error < f32::INFINITY) else {
+            return bounds;
+        };
+        let cross = (cross.value, cross.error);
+        let known = Known { base, from_centroid, radius, radius_slack, term, cross, scale_rounding };
+        let Some((lower, upper)) = known.bounds() else { return bounds };
         let absolute = if self.metric == Metric::Cosine { ROUNDING } else { 0.0 };
-        let (limit, kth) = (self.code_scale(threshold + absolute).max(0.0), self.code_scale(kth));
-        let limit = limit * (1.0 + 4.0 * ROUNDING);
-        let square = |x: f32| x * x;
-        let mut cut = square(sqrt(limit) + r);
-        if self.slack < f32::INFINITY {
-            cut = cut.min(square(likely + sqrt(square(likely) + limit + square(r))));
+        DistanceBounds {
+            lower: bounds.lower.max(self.scale(lower) - absolute),
+            upper: bounds.upper.min(self.scale(upper) + absolute),
+            ..bounds
         }
-        cut.max(kth + 0.5 * square(r)) * (1.0 + 4.0 * ROUNDING)
     }
 
-    /// A member's distance by its code, less what roundings can have added; see [`BoundEstimator::cut`].
-    pub(crate) fn at_least(&self, base: f32, term: f32, cross: CodeProduct) -> f32 {
-        let CodeProduct { value: cross, error } = cross;
-        if error == f32::INFINITY {
-            return f32::NEG_INFINITY;
+    /// Prepares [`BoundEstimator::is_beyond`] for members whose lower is to be above `threshold`, and whose estimate is
+    /// not to be below `kth`; `None` where that can be none.
+    pub(crate) fn cut(&self, threshold: f32, kth: f32) -> Option<Cut> {
+        if !self.uses_codes() || threshold == f32::INFINITY || kth == f32::INFINITY {
+            return None;
         }
         if self.metric == Metric::Ip {
-            return base + cross - error - 2.0 * ROUNDING * (base.abs() + cross.abs());
+            return Some(Cut { limit: threshold + ROUNDING * threshold.abs(), root: 0.0, kth });
         }
-        base + term + 2.0 * cross - 4.0 * error - 2.0 * ROUNDING * (base + term.abs() + 2.0 * cross.abs())
+        let absolute = if self.metric == Metric::Cosine { ROUNDING } else { 0.0 };
+        let limit = self.code_scale(threshold + absolute).max(0.0) * (1.0 + 4.0 * ROUNDING);
+        Some(Cut { limit, root: sqrt(limit), kth: self.code_scale(kth) * (1.0 + ROUNDING) })
+    }
+
+    /// Whether [`BoundEstimator::by_code`] would find a member beyond a cut. Most members are, and need no more than
+    /// this.
+    pub(crate) fn is_beyond(
+        &self,
+        cut: &Cut,
+        (base, term): (f32, f32),
+        cross: CodeProduct,
+        radius: f32,
+    ) -> bool {
+        let CodeProduct { value, error, .. } = cross;
+        if error == f32::INFINITY {
+            return false;
+        }
+        if self.metric == Metric::Ip {
+            let product = base + value;
+            let expected = self.expected(product, term, cross, radius);
+            let rounding = error + 2.0 * ROUNDING * (base.abs() + value.abs());
+            let likely = self.slack * self.query_norm * radius * self.inverse_root_dim * expected.stretch;
+            let is_far = product - self.query_norm * radius - rounding > cut.limit
+                || expected.estimate - likely - expected.rounding * rounding > cut.limit;
+            return is_far && expected.estimate >= cut.kth;
+        }
+        let squared = base + term + 2.0 * value;
+        let expected = self.expected(squared, term, cross, radius);
+        if expected.estimate < cut.kth {
+            return false;
+        }
+        let rounding = 4.0 * error + 2.0 * ROUNDING * (base + term.abs() + 2.0 * value.abs());
+        let reach = cut.root + radius;
+        if squared - rounding > reach * reach * (1.0 + 4.0 * ROUNDING) {
+            return true;
+        }
+        // Beyond the limit by more than so many standard errors, both squared.
+        let beyond = expected.estimate - expected.bias - expected.rounding * rounding - cut.limit;
+        let deviation = 2.0 * self.slack * radius * self.inverse_root_dim * expected.stretch;
+        beyond > 0.0 && beyond * beyond > deviation * deviation * expected.estimate * (1.0 + 4.0 * ROUNDING)
     }
 
     /// The lower of a member whose distance to the centroid is within `least..=most`; `base` is the distance of the
@@ -234,6 +329,11 @@ impl BoundEstimator {
         self.scale(gap * gap * (1.0 - ROUNDING)) - absolute
     }
 
+    /// Whether [`BoundEstimator::by_list`] needs to know how radii are rounded.
+    pub(crate) fn uses_lengths(&self) -> bool {
+        self.scale_rounding.is_some()
+    }
+
     /// Whether codes are bounds.
     pub(crate) fn uses_codes(&self) -> bool {
         matches!(self.bounds, Bounds::Code | Bounds::Both)
@@ -264,27 +364,35 @@ mod tests {
     }
 
     proptest! {
-        /// Distances beyond the cut would be discarded by their lower bounds as well, and are not among the best
+        /// Members beyond the cut would be discarded by their lower bounds as well, and are not among the best
         /// estimates.
         #[test]
         fn the_cut_discards_what_floors_discard(
             metric in prop_oneof![Just(Metric::L2), Just(Metric::Cosine), Just(Metric::Ip)],
             slack in prop_oneof![Just(f32::INFINITY), 0f32..3.0],
             base in 0f32..10.0, term in -2f32..5.0, cross in -5f32..5.0, threshold in -3f32..10.0, kth in -3f32..10.0,
-            radius_max in 0f32..2.0, share in 0f32..=1.0, scale in prop_oneof![Just(1e-6f32), Just(1.0), Just(1e6)],
-            error in prop_oneof![Just(0f32), 0f32..0.1],
+            radius in 0f32..2.0, scale in prop_oneof![Just(1e-6f32), Just(1.0), Just(1e6)],
+            error in prop_oneof![Just(0f32), 0f32..0.1], length in prop::option::of(0f32..2.0),
         ) {
             let root = sqrt(scale);
             let estimator = BoundEstimator {
                 metric, bounds: Bounds::Both, slack, query_norm: 1.3 * root, inverse_root_dim: 0.1,
+                scale_rounding: None,
             };
-            let (threshold, kth, radius_max) = (threshold * scale, kth * scale, radius_max * root);
-            let cut = estimator.cut(threshold, kth, radius_max);
+            let (threshold, kth, radius) = (threshold * scale, kth * scale, radius * root);
+            let cut = estimator.cut(threshold, kth).unwrap();
             let (base, term, cross) = (base * scale, term * scale, cross * scale);
-            let cross = CodeProduct { value: cross, error: error * scale };
-            if estimator.at_least(base, term, cross) > cut {
-                let bounds = estimator.by_code(base, term, cross, share * radius_max);
+            let cross = CodeProduct { value: cross, error: error * scale, length: length.map(|x| x * root) };
+            let bounds = estimator.by_code(base, term, cross, radius);
+            if estimator.is_beyond(&cut, (base, term), cross, radius) {
                 prop_assert!(bounds.lower > threshold && bounds.estimate >= kth, "{bounds:?} {threshold} {kth}");
+            } else if metric == Metric::Ip || threshold >= 0.0 {
+                // Nor are others far beyond.
+                let stretch = 1.0 + length.map_or(0.0, |x| (radius / (x * root)).powi(2).min(1e6));
+                let sizes = base.abs() + term.abs() + cross.value.abs() + threshold.abs() + kth.abs();
+                let reach = (1e-3 * sizes + 20.0 * error * scale) * stretch;
+                let is_far = bounds.lower > threshold + reach && bounds.estimate > kth + reach;
+                prop_assert!(!is_far, "{bounds:?} {threshold} {kth}");
             }
         }
 
@@ -308,7 +416,7 @@ mod tests {
             let estimator = BoundEstimator {
                 metric, bounds: Bounds::Both, slack: f32::INFINITY,
                 query_norm: if metric == Metric::Ip { sqrt(dot(q, q)) * (1.0 + ROUNDING) } else { 0.0 },
-                inverse_root_dim: 0.35,
+                inverse_root_dim: 0.35, scale_rounding: None,
             };
             let (to_u, to_v) = (distance(metric, q, u), distance(metric, q, v));
             let length = sqrt(distance(Metric::L2, u, v));

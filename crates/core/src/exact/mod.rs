@@ -1,6 +1,7 @@
 //! Exact distances, and bounds of them.
 
 mod bounds;
+mod perpendicular;
 
 use alloc::vec::Vec;
 
@@ -11,7 +12,7 @@ use crate::format::inverted_list::Record;
 use crate::search::Query;
 
 pub use bounds::Bounds;
-pub(crate) use bounds::{BoundEstimator, DistanceBounds};
+pub(crate) use bounds::{BoundEstimator, Cut, DistanceBounds};
 
 /// Reusable buffers for scoring blocks.
 #[derive(Clone, Debug, Default)]

@@ -31,6 +31,9 @@
 
 use alloc::vec::Vec;
 
+use stratann_kernel::DType;
+use stratann_kernel::distance::inverse_norm;
+
 use super::seeded_checksum;
 
 /// Bytes before the centroid.
@@ -267,9 +270,15 @@ impl<'a> ListCodes<'a> {
         self.part(4, 1).iter().map(move |&b| f32::from(b) * step)
     }
 
-    /// Upper bound of all radii.
-    pub fn radius_max(&self) -> f32 {
-        255.0 * self.float(20)
+    /// By how much radii are rounded up at most.
+    pub fn radius_slack(&self) -> f32 {
+        // Of what builds add to a radius for roundings, at most (relative to it, to the vector, and to its distance from
+        // the centroid), this is more than twice as much.
+        const ROUNDING: f32 = 1e-5;
+        let inverse = inverse_norm(DType::F16, self.centroid());
+        let centroid = if inverse > 0.0 { 1.0 / inverse } else { 0.0 };
+        let farthest = range(self.float(24), self.float(28), u8::MAX).1;
+        self.float(20) * (1.0 + ROUNDING) + ROUNDING * (centroid + 3.0 * farthest)
     }
 
     /// Lower and upper bound of each member's distance to the centroid.

@@ -21,16 +21,23 @@ const OF_TINY: f32 = 1e-35;
 /// √(1/12).
 const UNIFORM: f32 = 0.2887;
 
+/// Mean and root mean square of what the best levels make of normally distributed components, by bits.
+const MEANS: [f32; 9] = [0.0, 0.798, 0.8159, 0.8074, 0.8017, 0.7992, 0.7983, 0.798, 0.7979];
+const ROOT_MEAN_SQUARES: [f32; 9] = [0.0, 0.798, 0.9387, 0.9811, 0.9942, 0.9982, 0.9995, 0.9999, 1.0];
+
 /// Errors of one query, for codes with Σ |s eᵢ| = 1.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Errors {
     most: f32,
+    // For codes of length 1.
     deviation: f32,
+    // The usual length of codes.
+    length: f32,
 }
 
 impl Errors {
     /// Those of a query for codes that do not say how long they are.
-    pub(super) const UNKNOWN: Errors = Errors { most: f32::INFINITY, deviation: f32::INFINITY };
+    pub(super) const UNKNOWN: Errors = Errors { most: f32::INFINITY, deviation: f32::INFINITY, length: 0.0 };
 
     /// Those of a query whose rotated components are at most `largest`, of this unit and length.
     pub(super) fn of(coder: &BitCoder, (largest, unit, norm): (f32, f32, f32)) -> Errors {
@@ -47,18 +54,24 @@ impl Errors {
         };
         Errors {
             most: (half + of_rotation) * 1.000_01 + f32::MIN_POSITIVE,
-            deviation: 2.0 * half * UNIFORM * length_of_sum(layout),
+            deviation: 2.0 * half * UNIFORM,
+            length: length_of_sum(layout),
         }
     }
 
     /// The largest possible error of a code.
     pub(super) fn most(self, layout: &Layout, code: &[u8]) -> f32 {
-        known(self.most * length(layout, code) + OF_TINY)
+        known(self.most * sum(layout, code) + OF_TINY)
     }
 
     /// The standard error of a code.
     pub(super) fn deviation(self, layout: &Layout, code: &[u8]) -> f32 {
-        known(self.deviation * length(layout, code))
+        known(self.deviation * self.length(layout, code))
+    }
+
+    /// The length of what a code decodes to, as usual for its Σ |s eᵢ|.
+    pub(super) fn length(self, layout: &Layout, code: &[u8]) -> f32 {
+        self.length * sum(layout, code)
     }
 }
 
@@ -79,16 +92,17 @@ fn product_rounding(dim: usize) -> f32 {
     (dim as f32 / 16.0 + 8.0) * f32::EPSILON
 }
 
-/// ‖e‖ over Σ |eᵢ|. Normally distributed components have √(π/2) over the root of their number, and fewer bits less;
-/// segments of more bits have longer ones, in proportion to 1 over the best step.
+/// ‖e‖ over Σ |eᵢ| of normally distributed components, which vary in each segment as its bits are best for.
 fn length_of_sum(layout: &Layout) -> f32 {
-    let each = |s: &Segment| (1u32 << s.shift) as f32 / encode::BEST_STEP[s.bits];
-    let of = |power: i32| layout.segments().iter().map(|s| s.dims as f32 * each(s).powi(power)).sum::<f32>();
-    1.2534 * of(2).sqrt() / of(1)
+    let deviation = |s: &Segment| (1u32 << s.shift) as f32 / encode::BEST_STEP[s.bits];
+    let over = |of: fn(f32) -> f32, table: &[f32; 9]| {
+        layout.segments().iter().map(|s| s.dims as f32 * of(deviation(s) * table[s.bits])).sum::<f32>()
+    };
+    over(|x| x * x, &ROOT_MEAN_SQUARES).sqrt() / over(|x| x, &MEANS)
 }
 
 /// Σ |s eᵢ| of a code, rounded up.
-fn length(layout: &Layout, code: &[u8]) -> f32 {
+fn sum(layout: &Layout, code: &[u8]) -> f32 {
     code.get(..layout.factor_bytes()).map_or(f32::INFINITY, factor::read_signed)
 }
 

@@ -160,6 +160,17 @@ impl BitQuery {
         self.errors.deviation(&self.layout, code)
     }
 
+    /// The length of what a code of a coder of residuals decodes to, as usual for the sum of its magnitudes; 0 for other
+    /// coders.
+    pub fn code_length(&self, code: &[u8]) -> f32 {
+        self.errors.length(&self.layout, code)
+    }
+
+    /// Upper bound of the relative rounding of s in codes, unless s is below the normal floats.
+    pub fn scale_rounding(&self) -> f32 {
+        if self.layout.factor_bytes() == 2 { 1.0 / 256.0 } else { 1e-6 }
+    }
+
     /// Upper bound of the difference between ⟨q, e⟩ of the query and of its whole numbers, for any e of this length.
     #[cfg(test)]
     pub(super) fn error_of_products(&self, length: f32) -> f32 {

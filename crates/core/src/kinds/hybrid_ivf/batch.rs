@@ -303,7 +303,7 @@ fn scan(cx: &mut StepContext<'_, HybridIvf>, list: u32, codes: &[u8], records: O
     let codes = ListCodes::open(&cx.view.shape, list, codes)?;
     let (estimator, first) = (bound_estimator(cx), codes.first_id());
     let limit = |batch: &Batch| batch.at_most.min(batch.upper_bounds.kth());
-    let cut = estimator.cut(limit(&cx.own.batch), cx.own.batch.estimates.kth(), codes.radius_max());
+    let cut = estimator.cut(limit(&cx.own.batch), cx.own.batch.estimates.kth());
     each_member(cx, &codes, (&estimator, cut), |cx, slot, bounds, by_pivot| {
         let batch = &mut cx.own.batch;
         let mut is_among_best = batch.estimates.offer(bounds.estimate);

@@ -2,8 +2,8 @@
 
 use super::rerank;
 use super::{HybridIvf, ScannedList, State, Unread, View, bound_estimator};
-use crate::exact::{BoundEstimator, DistanceBounds};
-use crate::format::inverted_list::{ListCodes, Record};
+use crate::exact::{BoundEstimator, Cut, DistanceBounds};
+use crate::format::inverted_list::{ListCodes, MemberBounds, Record};
 use crate::kinds::kind::StepContext;
 use crate::route::to_centroid;
 
@@ -41,7 +41,7 @@ pub(super) fn scan(
     let first = codes.first_id();
     let mut fruitful = false;
     let before = cx.own.candidates.len();
-    let cut = estimator.cut(threshold(cx), cx.own.estimates.kth(), codes.radius_max());
+    let cut = estimator.cut(threshold(cx), cx.own.estimates.kth());
     let done = each_member(cx, codes, (&estimator, cut), |cx, slot, bounds, by_pivot| {
         let (is_among_best, lower) = weigh(cx, &estimator, &bounds, by_pivot);
         fruitful |= is_among_best;
@@ -73,11 +73,12 @@ pub(super) fn scan(
 pub(super) fn each_member(
     cx: &mut StepContext<'_, HybridIvf>,
     codes: &ListCodes<'_>,
-    (estimator, cut): (&BoundEstimator, f32),
+    (estimator, cut): (&BoundEstimator, Option<Cut>),
     mut take: impl FnMut(&mut StepContext<'_, HybridIvf>, u32, DistanceBounds, f32) -> Option<()>,
 ) -> Option<()> {
     let base = to_centroid(cx.base.metric, &cx.scratch.query.wide, codes.centroid());
     let first = codes.first_id();
+    let radius_slack = if estimator.uses_lengths() { codes.radius_slack() } else { 0.0 };
     let mut distances = core::mem::take(&mut cx.scratch.distances);
     cx.scratch.ids.clear();
     cx.scratch.ids.extend(0..codes.count() as u32);
@@ -97,11 +98,12 @@ pub(super) fn each_member(
             continue;
         }
         let cross = estimator.product(&cx.scratch.query.coded, key, code);
-        if estimator.at_least(base, term, cross) > cut {
+        if cut.is_some_and(|cut| estimator.is_beyond(&cut, (base, term), cross, radius)) {
             cx.q.stats.pruned += 1;
             continue;
         }
-        let bounds = estimator.by_code(base, term, cross, radius);
+        let known = MemberBounds { term, radius, from_centroid };
+        let bounds = estimator.by_list(base, &known, cross, radius_slack);
         let by_pivot = match estimator.uses_pivots() {
             true => estimator.lower_by_centroid(base, from_centroid),
             false => f32::NEG_INFINITY,
