@@ -258,7 +258,8 @@ pub(crate) fn codebook_bytes(c: &Codebook) -> u64 {
     4 * (8 + c.rotation.len() + c.coarse.len() + c.starts.len() + c.centroids.len()) as u64
 }
 
-pub(crate) fn encode_codebook(c: &Codebook) -> Vec<u8> {
+#[cfg(test)]
+fn encode_codebook(c: &Codebook) -> Vec<u8> {
     let mut out = Vec::with_capacity(codebook_bytes(c) as usize);
     let counts =
         [c.dim, usize::from(c.ip), c.rotation.len(), c.coarse.len(), c.starts.len(), c.centroids.len()];
