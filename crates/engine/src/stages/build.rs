@@ -20,7 +20,7 @@ use super::publish;
 use super::report::BuildReport;
 use super::space::Space;
 use super::stage::{SCAN, Stage};
-use super::state::Partial;
+use super::state::{Partial, STAGES_VERSION};
 use crate::dataset::{self, Reader, Scan};
 use crate::files;
 use crate::kinds::section::Section;
@@ -98,6 +98,7 @@ pub(crate) fn made_with(
     all.insert("ram_budget".into(), options.ram_budget.into());
     all.insert("version".into(), number.into());
     all.insert("format_version".into(), FORMAT_VERSION.into());
+    all.insert(STAGES_VERSION.0.into(), STAGES_VERSION.1.into());
     all
 }
 
