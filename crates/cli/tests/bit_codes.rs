@@ -4,28 +4,10 @@
 mod common;
 
 use std::path::{Path, PathBuf};
-use std::sync::OnceLock;
 
 use common::*;
 
 const QUICK: [&str; 2] = ["--calibration-queries", "0"];
-
-/// One profile for all lists: a build would measure for 8 seconds, and equal profiles give equal plans.
-fn profile() -> &'static str {
-    static PROFILE: OnceLock<(TempDir, PathBuf)> = OnceLock::new();
-    let (_, path) = PROFILE.get_or_init(|| {
-        let folder = folder();
-        let path = folder.path().join("profile.json");
-        let place = arg(folder.path());
-        assert!(
-            run(&["profile", place, "--seconds", "0.2", "--scratch", "4MiB", "-o", arg(&path)])
-                .status
-                .success()
-        );
-        (folder, path)
-    });
-    arg(path)
-}
 
 /// Options of lists with codes of bits.
 fn lists<'a>(more: &[&'a str]) -> Vec<&'a str> {

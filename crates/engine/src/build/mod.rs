@@ -18,6 +18,7 @@
 //! the manifest.
 
 pub(crate) mod calibrate;
+mod source_index;
 
 use std::path::Path;
 
@@ -29,6 +30,7 @@ pub use crate::stages::folder::check_folder;
 pub use crate::stages::options::{BuildOptions, metric_of};
 pub use crate::stages::plan::BuildPlan;
 pub use crate::stages::report::BuildReport;
+pub use source_index::{SourceIndex, SourceRows};
 pub use stratann_params::IndexKind;
 
 use crate::dataset::{self, Reader};

@@ -1,6 +1,6 @@
 //! Directions in which vectors vary.
 //!
-//! Matrices are multiplied by the kernels, not by a library that chooses by the processor: the rotation has the same
+//! Matrices are multiplied by the kernels, not by a library that chooses by the processor: directions have the same
 //! bits on every machine.
 
 use std::ops::Range;
@@ -19,8 +19,8 @@ const COLUMNS: usize = 64;
 /// Rows that pass through a cache at once.
 const TILE: usize = 512;
 
-/// Amount of work that a rotation is worth, by the rows that it is learned from: an eigendecomposition takes some dim³
-/// steps whatever their number, and encoding the sample once takes rows × dim × 256.
+/// Amount of work that directions are worth, by the rows that they are found with: an eigendecomposition takes some dim³
+/// steps whatever their number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RotationWork {
     /// Components whose correlations PCA looks at together.

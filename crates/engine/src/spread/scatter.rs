@@ -28,7 +28,7 @@ use super::plan::SpreadPlan;
 use super::source::Source;
 use super::{PartitionOptions, Shard, pool};
 use crate::codebook::bits;
-use crate::dataset::Reader;
+use crate::dataset::{Reader, bin_suffix};
 use crate::index::{Index, OpenOptions};
 use crate::kinds::options::KindOptions;
 use crate::manifest::Manifest;
@@ -398,13 +398,7 @@ impl Job<'_> {
 }
 
 fn rows_path(folder: &Path, server: usize, dtype: DType) -> PathBuf {
-    let suffix = match dtype {
-        DType::F32 => "fbin",
-        DType::F16 => "f16bin",
-        DType::U8 => "u8bin",
-        DType::I8 => "i8bin",
-    };
-    folder.join(format!("rows-{server:02}.{suffix}"))
+    folder.join(format!("rows-{server:02}.{}", bin_suffix(dtype)))
 }
 
 fn ids_path(folder: &Path, server: usize) -> PathBuf {

@@ -47,7 +47,7 @@ pub enum Task {
     Scan(usize),
     /// Checks the ids that the user gave.
     Ids,
-    /// Trains the codebook.
+    /// Prepares the codes.
     Codebook,
     /// Finds what the rows will be divided by.
     Centroids,
