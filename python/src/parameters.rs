@@ -2,7 +2,9 @@
 
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
-use stratann_params::{GROUPS, Given, IndexKind, Place, Scope, Stage, Surface, Value, rows, unknown_among};
+use stratann_params::{
+    GROUPS, Given, IndexKind, Place, Scope, Stage, Surface, Value, retired, rows, unknown_among,
+};
 
 use crate::error;
 
@@ -68,6 +70,11 @@ pub(crate) fn parameters(stage: &str) -> Vec<&'static str> {
 /// the function.
 #[pyfunction]
 pub(crate) fn unknown(stage: &str, kind: &str, name: &str, known: Vec<String>) -> String {
+    let stages = GROUPS.iter().map(|group| group.stage);
+    let own: Vec<Stage> = stages.filter(|own| format!("{own:?}").eq_ignore_ascii_case(stage)).collect();
+    if let Some(gone) = retired(&own, name, Surface::Python) {
+        return gone.0;
+    }
     let of_all = parameters(stage);
     let of_kind = of_stage(stage, |kinds| IndexKind::parse(kind).is_none_or(|kind| kinds.contains(&kind)));
     let is_near = |name: &&String| of_kind.contains(&name.as_str()) || !of_all.contains(&name.as_str());

@@ -81,7 +81,6 @@ def build(
     alpha: float | None = None,
     passes: int | None = None,
     code_bytes: int | None = None,
-    code_kind: str | None = None,
     codes: str | None = None,
     head_share: float | None = None,
     pack: bool | None = None,
@@ -147,13 +146,7 @@ def build(
         passes: of a disk-graph: passes over all rows; 1.
         code_bytes: of a disk-graph, hybrid-ivf, gpu-ivf: bytes of RAM per vector for its code. Larger codes need
             fewer reads: raise this first when RAM is left, lower it first when RAM is short; max(32, dimensions / 4)
-            (disk-graph, gpu-ivf); half a byte per component of a float, a quarter of others; of bits 4 or 8 more
-            (hybrid-ivf).
-        code_kind: of a disk-graph, hybrid-ivf, gpu-ivf: compression of the codes: ``pq``: Product quantisation
-            (disk-graph, gpu-ivf); ``opq``: Product quantisation after a learned rotation; ``residual-opq``: Product
-            quantisation of the residual to a coarse centroid, after a learned rotation (disk-graph, gpu-ivf);
-            ``bits``: Some bits of each dimension after a rotation, ready in a second; bits (disk-graph); opq
-            (hybrid-ivf); residual-opq (gpu-ivf).
+            (disk-graph, gpu-ivf); half a byte per component of a float and 8, a quarter of others and 4 (hybrid-ivf).
         codes: of a disk-graph: place of the codes during searches. With disk, RAM holds only the head graph with its
             codes and one bit per vector: about a quarter: ``ram``: All codes in RAM: fewest bytes read, smallest
             index; ``disk``: Each block stores the codes of all neighbours: a quarter of the RAM, an index about three

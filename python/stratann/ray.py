@@ -68,7 +68,6 @@ def build(
     alpha: float | None = None,
     passes: int | None = None,
     code_bytes: int | None = None,
-    code_kind: str | None = None,
     codes: str | None = None,
     head_share: float | None = None,
     pack: bool | None = None,

@@ -37,7 +37,6 @@ def test_options_reach_the_engine(tmp_path, base, graph_path):
         "alpha": 1.5,
         "passes": 2,
         "code_bytes": 8,
-        "code_kind": "pq",
         "codes": "disk",
         "pages_per_block": 2,
         "head_share": 0.1,

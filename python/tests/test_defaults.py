@@ -26,7 +26,6 @@ ENGINE = {
     "build_list": "128",
     "alpha": "1.2",
     "passes": "1",
-    "code_kind": "bits",
     "codes": "ram",
     "head_share": "0.05",
     "calibration_queries": "500",

@@ -60,7 +60,7 @@ def test_bad_search_options(index, queries, options, message):
     [
         ({"kind": "tree"}, 'kind is "tree"'),
         ({"metric": "l1"}, 'metric is "l1"'),
-        ({"code_kind": "zip"}, "code_kind"),
+        ({"code_kind": "opq"}, "code_kind is gone: every kind builds codes of bits .* choose their size by code_bytes"),
         ({"on_bad_row": "cry"}, "on_bad_row"),
         ({"ram_budget": "many"}, 'ram_budget: "many" is not a unit of size'),
         ({"ram_budget": -1}, "ram_budget is -1"),

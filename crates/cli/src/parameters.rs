@@ -117,29 +117,12 @@ fn arg(stages: &'static [Stage], option: &str, group: &GroupInfo, row: Row) -> A
             arg.long(option.to_string()).action(ArgAction::SetTrue).help(one_line(shorthand.help))
         }
         Row::Param(param) => {
-            let arg = of_param(arg, option, (group, param), &other_defaults(stages, group, param));
-            arg.value_parser(parser(stages, param)).hide(is_refused(param))
+            of_param(arg, option, group, param).value_parser(parser(stages, param)).hide(is_refused(param))
         }
     }
 }
 
-/// The defaults of kinds that have a parameter of this name with another one.
-fn other_defaults(stages: &'static [Stage], group: &GroupInfo, param: &Param) -> String {
-    let usual = group.usual(param);
-    let of = |(other, own): (&'static GroupInfo, &'static Param)| {
-        let kinds: Vec<&str> = other.kinds_of(own).iter().map(|kind| kind.name()).collect();
-        let differs = other.usual(own).filter(|value| Some(value) != usual.as_ref())?;
-        Some(format!(" [default of {}: {differs}]", kinds.join(", ")))
-    };
-    named(stages, param.name).filter(|(_, own)| !own.is_optional).filter_map(of).collect()
-}
-
-fn of_param(
-    arg: Arg,
-    option: &str,
-    (group, param): (&GroupInfo, &'static Param),
-    other_defaults: &str,
-) -> Arg {
+fn of_param(arg: Arg, option: &str, group: &GroupInfo, param: &'static Param) -> Arg {
     let arg = arg.required(param.is_required);
     // What depends on the kind is checked when it is known.
     let arg = match param.requires {
@@ -162,7 +145,6 @@ fn of_param(
     if !param.usual.is_empty() {
         help[0] += &format!(" [default: {}]", param.usual);
     }
-    help[0] += other_defaults;
     let short = help[0].clone();
     if let Some(range) = param.range_text() {
         help.push(format!("Range: {range}"));
@@ -206,7 +188,7 @@ fn parser(stages: &'static [Stage], param: &'static Param) -> ValueParser {
                 }
             }
             let value = |choice: &&stratann_params::Choice| {
-                let value = PossibleValue::new(choice.name).help(choice_help(choice));
+                let value = PossibleValue::new(choice.name).help(one_line(choice.help));
                 if choice.name == "cosine" { value.alias("cos") } else { value }
             };
             let named = move |name: String| Value::Text(if name == "cos" { "cosine".into() } else { name });
@@ -214,13 +196,6 @@ fn parser(stages: &'static [Stage], param: &'static Param) -> ValueParser {
         }
         _ => StringValueParser::new().try_map(|text| param.parse(&text)).into(),
     }
-}
-
-/// Help of a choice, with the kinds that have it where not all do.
-fn choice_help(choice: &stratann_params::Choice) -> String {
-    let kinds: Vec<&str> = choice.kinds.iter().map(|kind| kind.name()).collect();
-    let of = if kinds.is_empty() { String::new() } else { format!(" ({})", kinds.join(", ")) };
-    one_line(choice.help) + &of
 }
 
 /// Help in one line.

@@ -5,7 +5,7 @@ use std::path::Path;
 use clap::Command;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use stratann_engine::manifest::Manifest;
-use stratann_params::{IndexKind, Place, Scope, Surface, similar};
+use stratann_params::{IndexKind, Place, Scope, Surface, retired, similar};
 
 use crate::help::{command_of, levels, stages};
 
@@ -21,6 +21,9 @@ pub(crate) fn text(program: &Command, mut arguments: Vec<String>, error: &clap::
     // Options of output may come first.
     arguments.drain(..arguments.iter().take_while(|text| text.starts_with('-')).count());
     let (_, command) = command_of(program, &arguments)?;
+    if let Some(gone) = retired(stages(command.get_name()), option, Surface::CommandLine) {
+        return Some(gone.0);
+    }
     Some(match similar(option, &options(command, &arguments)) {
         Some(near) => format!("there is no option {option}; use {near}"),
         None => format!("there is no option {option}; see --help"),

@@ -1,35 +1,17 @@
-//! `--code-kind bits` on the command line: equal on every machine, searched, partitioned, checked and refused.
+//! Codes of bits on the command line: equal on every machine, searched, partitioned, checked and refused.
 #![allow(missing_docs)]
 
 mod common;
 
 use std::path::{Path, PathBuf};
-use std::sync::OnceLock;
 
 use common::*;
 
-const BITS: [&str; 4] = ["--code-kind", "bits", "--calibration-queries", "0"];
-
-/// One profile for all lists: a build would measure for 8 seconds, and equal profiles give equal plans.
-fn profile() -> &'static str {
-    static PROFILE: OnceLock<(TempDir, PathBuf)> = OnceLock::new();
-    let (_, path) = PROFILE.get_or_init(|| {
-        let folder = folder();
-        let path = folder.path().join("profile.json");
-        let place = arg(folder.path());
-        assert!(
-            run(&["profile", place, "--seconds", "0.2", "--scratch", "4MiB", "-o", arg(&path)])
-                .status
-                .success()
-        );
-        (folder, path)
-    });
-    arg(path)
-}
+const QUICK: [&str; 2] = ["--calibration-queries", "0"];
 
 /// Options of lists with codes of bits.
 fn lists<'a>(more: &[&'a str]) -> Vec<&'a str> {
-    [&["--kind", "hybrid-ivf", "--profile", profile()], &BITS[..], more].concat()
+    [&["--kind", "hybrid-ivf", "--profile", profile()], &QUICK[..], more].concat()
 }
 
 /// Ids and distances of a search, as bytes.
@@ -50,10 +32,10 @@ fn recall(data: &Data, index: &std::path::Path, metric: &str, list: &str) -> f64
 #[test]
 fn files_are_equal_on_every_instruction_set_and_with_any_threads() {
     let data = Data::new(1500, 40, "f32");
-    let first = data.build("first", &[&BITS[..], &["--threads", "1"]].concat());
+    let first = data.build("first", &[&QUICK[..], &["--threads", "1"]].concat());
     for (name, isa, threads) in [("scalar", "scalar", "2"), ("avx2", "avx2", "1"), ("best", "", "2")] {
         let index = data.path(name);
-        let options = [&data.build_args(&index)[..], &BITS, &["--threads", threads]].concat();
+        let options = [&data.build_args(&index)[..], &QUICK, &["--threads", threads]].concat();
         let made = command(&options).env("STRATANN_ISA", isa).output().unwrap();
         assert!(made.status.success(), "{}", stderr(&made));
         assert_same_files(&first, &index);
@@ -88,7 +70,7 @@ fn every_metric_and_place_of_codes_finds_the_nearest() {
             for place in ["ram", "disk"] {
                 let name = format!("{dtype}-{metric}-{place}");
                 let more = ["--metric", metric, "--codes", place];
-                let index = data.build(&name, &[&BITS[..], &more].concat());
+                let index = data.build(&name, &[&QUICK[..], &more].concat());
                 let found = recall(&data, &index, metric, "60");
                 assert!(found > 0.93, "{name}: {found}");
                 assert!(run(&["verify", arg(&index)]).status.success(), "{name}");
@@ -103,7 +85,7 @@ fn more_bits_find_more_with_the_same_list() {
     let found: Vec<f64> = ["8", "21", "69"]
         .iter()
         .map(|bytes| {
-            let index = data.build(bytes, &[&BITS[..], &["--code-bytes", bytes]].concat());
+            let index = data.build(bytes, &[&QUICK[..], &["--code-bytes", bytes]].concat());
             recall(&data, &index, "l2", "14")
         })
         .collect();
@@ -113,7 +95,7 @@ fn more_bits_find_more_with_the_same_list() {
 #[test]
 fn a_partition_answers_as_the_whole_index() {
     let data = Data::new(2000, 24, "f32");
-    let index = data.build("whole", &BITS);
+    let index = data.build("whole", &QUICK);
     let asked =
         ["simulate", arg(&index), arg(&data.queries), "--servers", "3", "--search-list", "30", "--no-times"];
     let found = json(&asked);
@@ -127,7 +109,7 @@ fn a_partition_answers_as_the_whole_index() {
 fn sets_of_any_size_are_encoded() {
     for (rows, dim) in [(1, 1), (2, 3), (20, 100), (255, 2), (257, 96)] {
         let data = Data::new(rows, dim, "f32");
-        let index = data.build(&format!("of-{rows}-{dim}"), &BITS);
+        let index = data.build(&format!("of-{rows}-{dim}"), &QUICK);
         let asked = ["search", arg(&index), arg(&data.queries), "--search-list", "300", "-k", "1"];
         assert_eq!(json(&asked)["runs"][0]["failed_queries"], 0, "{rows} {dim}");
     }
@@ -138,12 +120,19 @@ fn what_cannot_be_is_refused() {
     let data = Data::new(300, 16, "f32");
     let index = data.path("none");
     let build = |more: &[&'static str]| refused(&[&data.build_args(&index)[..], more].concat(), 2);
-    let kind: &[&str] = &["--code-kind", "bits"];
-    assert!(build(&[kind, &["--code-bytes", "4"]].concat()).contains("use 6 to "));
-    assert!(build(&[kind, &["--code-bytes", "4000"]].concat()).contains("use 6 to "));
+    assert!(build(&["--code-bytes", "4"]).contains("use 6 to "));
+    assert!(build(&["--code-bytes", "4000"]).contains("use 6 to "));
+    let gone = "--code-kind is gone: every kind builds codes of bits after a rotation, which need no training; choose \
+                their size by --code-bytes";
+    for kind in ["disk-graph", "hybrid-ivf", "gpu-ivf", "auto"] {
+        for more in [&["--code-kind", "pq"][..], &["--code-kind=residual-opq"], &["--code-kind", "bits"]] {
+            let args = [&["build", arg(&data.base), "-o", arg(&index), "--kind", kind][..], more].concat();
+            assert!(refused(&args, 2).contains(gone), "{kind} {more:?}");
+        }
+    }
     assert!(!index.exists());
     // A damaged coder is an error that names its file.
-    damage(&data, &data.build("sound", &BITS), "codebook.bin", ["--search-list", "20"]);
+    damage(&data, &data.build("sound", &QUICK), "codebook.bin", ["--search-list", "20"]);
 }
 
 /// Changes bytes of a file of an index, each of which makes a search an error that names the file.
@@ -164,7 +153,7 @@ fn damage(data: &Data, index: &std::path::Path, name: &str, effort: [&str; 2]) {
 fn gpu_ivf(data: &Data, name: &str, more: &[&str]) -> std::path::PathBuf {
     let index = data.path(name);
     let place = ["build", arg(&data.base), "-o", arg(&index), "--kind", "gpu-ivf"];
-    json(&[&place[..], &BITS, more].concat());
+    json(&[&place[..], &QUICK, more].concat());
     index
 }
 
@@ -324,11 +313,6 @@ fn damage_to_lists_is_an_error() {
         }
         std::fs::write(&file, bytes).unwrap();
     }
-    let none = data.path("none");
-    let pq = ["build", arg(&data.base), "-o", arg(&none), "--kind", "hybrid-ivf", "--code-kind", "pq"];
-    assert!(
-        refused(&pq, 2).contains("--code-kind pq is for disk-graph or gpu-ivf, and the kind is hybrid-ivf")
-    );
 }
 
 #[test]
@@ -342,7 +326,7 @@ fn a_gpu_ivf_of_any_size_is_built_and_one_that_is_damaged_is_refused() {
     }
     let data = Data::new(600, 16, "u8");
     let none = data.path("none");
-    let build = ["build", arg(&data.base), "-o", arg(&none), "--kind", "gpu-ivf", "--code-kind", "bits"];
+    let build = ["build", arg(&data.base), "-o", arg(&none), "--kind", "gpu-ivf"];
     for bytes in ["4", "4000"] {
         assert!(refused(&[&build[..], &["--code-bytes", bytes]].concat(), 2).contains("use 6 to "));
     }

@@ -249,9 +249,9 @@ fn wrong_options_of_a_build_are_refused() {
         (&["--epsilon", "-1"][..], "--epsilon is -1; give a share from 0 to 10"),
         (&["--list-share", "0"], "--list-share is 0; give a share above 0 and up to 1"),
         (&["--list-share", "1.5"], "--list-share is 1.5"),
-        (&["--code-bytes", "0"], "--code-bytes is 0; use 1 to 16 for 16 dimensions"),
-        (&["--code-bytes", "17"], "--code-bytes is 17"),
-        (&["--code-kind", "none"], "possible values: pq, opq, residual-opq"),
+        (&["--code-bytes", "0"], "--code-bytes is 0; use 6 to 25 for 16 dimensions"),
+        (&["--code-bytes", "26"], "--code-bytes is 26"),
+        (&["--code-kind", "opq"], "--code-kind is gone: every kind builds codes of bits"),
         (&["--ram-budget", "1MiB"], "too small to build this index"),
     ] {
         let line = refused(&[&build[..], more].concat(), 2);

@@ -74,6 +74,40 @@ fn resuming_with_other_options_is_refused() {
     assert!(error.contains("another seed"), "{error}");
 }
 
+/// Writes the folder of an unfinished build as a program of before left it, with a codebook that it trained.
+fn foreign_partial(index: &Path, state: &str) -> std::path::PathBuf {
+    let partial = index.join("partial");
+    std::fs::create_dir_all(&partial).unwrap();
+    std::fs::write(partial.join("state.json"), state).unwrap();
+    std::fs::write(partial.join("v1-codebook.bin"), [7; 64]).unwrap();
+    partial
+}
+
+#[test]
+fn an_unfinished_build_of_another_version_is_refused_and_kept() {
+    let data = Data::new(600, 16, "f32");
+    let (index, whole) = (data.path("foreign"), data.build("whole", &[]));
+    let args = data.build_args(&index);
+    let resume = [&args[..], &["--resume"]].concat();
+    let older = r#"{
+        "made_with": {"base": "600 rows of 16 f32", "kind": "disk-graph", "metric": "l2", "code_kind": "residualopq",
+            "code_bytes": 16, "degree": 24, "build_list": 48, "seed": 1, "version": 1, "format_version": 4},
+        "finished": {"scan": {"skipped": [], "max_squared_norm": 40.0, "largest_id": 600, "drawn": [], "content": 1},
+            "codebook": 16}
+    }"#;
+    for state in [older, r#"{"stage": "training"}"#, "", "no state"] {
+        let partial = foreign_partial(&index, state);
+        let error = refused(&resume, 2);
+        assert!(error.contains("was left by another version of stratann"), "{error}");
+        assert!(error.contains("delete it and build without --resume"), "{error}");
+        assert_eq!(std::fs::read_to_string(partial.join("state.json")).unwrap(), state);
+        assert_eq!(std::fs::read(partial.join("v1-codebook.bin")).unwrap(), [7; 64]);
+    }
+    // A new build takes nothing of it.
+    json(&args);
+    assert_same_files(&whole, &index);
+}
+
 #[test]
 fn two_builds_do_not_share_a_folder() {
     let data = Data::new(6000, 48, "f32");

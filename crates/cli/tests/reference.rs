@@ -79,14 +79,9 @@ fn usual_of_kinds(stage: Stage, name: &str) -> String {
     }
 }
 
-/// The choices of these kinds, each with those that have it where not all do.
-fn choices(kinds: &[IndexKind], param: &Param) -> String {
-    let each = param.choices().iter().filter(|choice| choice.is_of(kinds)).map(|choice| {
-        let help = choice.help.split_whitespace().collect::<Vec<_>>().join(" ");
-        let is_of_all = kinds.iter().all(|&kind| choice.is_of(&[kind]));
-        let names: Vec<&str> = choice.kinds.iter().map(|kind| kind.name()).collect();
-        let of = if is_of_all { String::new() } else { format!(" ({})", names.join(", ")) };
-        format!("`{}`: {help}{of}", choice.name)
+fn choices(param: &Param) -> String {
+    let each = param.choices().iter().map(|choice| {
+        format!("`{}`: {}", choice.name, choice.help.split_whitespace().collect::<Vec<_>>().join(" "))
     });
     each.collect::<Vec<_>>().join("; ")
 }
@@ -175,7 +170,7 @@ fn row(group: &GroupInfo, param: &Param) -> String {
         help += &format!(". Off: {}", param.off.split_whitespace().collect::<Vec<_>>().join(" "));
     }
     if !param.choices().is_empty() {
-        help += &format!(". {}", choices(kinds, param));
+        help += &format!(". {}", choices(param));
     }
     format!(
         "| {option} | `{}` | {} | {} | {} | {} |\n",
@@ -366,7 +361,7 @@ fn documented(param: &Param, stage: Stage, indent: &str) -> String {
     let first = letters.next().map(|c| c.to_lowercase().to_string()).unwrap_or_default();
     all += &(if help.starts_with("I/O") { help.clone() } else { first + letters.as_str() });
     if !param.choices().is_empty() {
-        all += &format!(": {}", choices(&kinds, param).replace('`', "``"));
+        all += &format!(": {}", choices(param).replace('`', "``"));
     }
     let usual = usual_of_kinds(stage, param.name);
     if !usual.is_empty() {

@@ -209,7 +209,7 @@ mod tests {
     use alloc::vec;
     use proptest::prelude::*;
     use stratann_kernel::coder::Coder;
-    use stratann_kernel::codes::{CENTROIDS, Codebook};
+    use stratann_kernel::trained_codes::{CENTROIDS, Codebook};
 
     fn codebook(ip: bool) -> Codebook {
         let number = |i: usize| (crate::hash::hash(9, ip.into(), i as u64) % 1000) as f32 / 500.0 - 1.0;
@@ -234,7 +234,7 @@ mod tests {
             keep in prop_oneof![0u32..5, 0u32..400], exclude in prop_oneof![Just(u32::MAX), 0u32..500], ip: bool,
         ) {
             let mut coded = CodeQuery::default();
-            coded.set(&Coder::Learned(codebook(ip)), &[0.3, -0.2, 0.9, 0.1, 0.0, -0.7], &mut vec![]);
+            coded.set(&Coder::Trained(codebook(ip)), &[0.3, -0.2, 0.9, 0.1, 0.0, -0.7], &mut vec![]);
             let job = CodeJob { query: &[], coded: &coded, ranges: &ranges, ids: &ids, keep, exclude };
             let (mut scratch, mut out) = (RankScratch::default(), Ranking { nearest: vec![(7, 7)], distinct: 1 });
             let count = codes.len() as u32 / 3;

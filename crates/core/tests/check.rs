@@ -8,7 +8,7 @@ use stratann_core::kinds::{disk_graph, flat};
 use stratann_core::route::HeadGraph;
 use stratann_core::view::Base;
 use stratann_kernel::coder::Coder;
-use stratann_kernel::codes::Codebook;
+use stratann_kernel::trained_codes::Codebook;
 use stratann_kernel::{DType, Metric};
 
 const BLOCK: usize = 4096;
@@ -63,7 +63,7 @@ impl Small {
         }
         let head = HeadGraph { ids: vec![0, 3, 5], starts: vec![0; 4], neighbours: vec![] };
         Small {
-            coder: Coder::Learned(Codebook::default()),
+            coder: Coder::Trained(Codebook::default()),
             map: BlockMap::from_counts(COUNTS).unwrap(),
             head,
             blocks,

@@ -67,6 +67,8 @@
 //! its codes, its records, and for the first list of a graph the edges; bytes between two of these ranges belong to the
 //! one before them.
 
+mod trained_codes;
+
 use std::path::Path;
 
 use stratann_core::format::block_map::BlockMap;
@@ -79,7 +81,6 @@ use stratann_kernel::bits::{
     BITS_MAX, BitCoder, CENTROIDS_MAX, CoderParts, Extras, Layout, Scaling, Segment,
 };
 use stratann_kernel::coder::Coder;
-use stratann_kernel::codes::Codebook;
 use stratann_storage::Error;
 use stratann_storage::names::FileName;
 
@@ -183,7 +184,7 @@ pub(crate) fn coder_bytes(coder: &Coder) -> u64 {
             (OF_BITS_HEAD + 4 * (4 * coder.centre().len() + coder.centroids().len() + coder.basis().len()))
                 as u64
         }
-        Coder::Learned(codebook) => codebook_bytes(codebook),
+        Coder::Trained(codebook) => trained_codes::bytes(codebook),
     }
 }
 
@@ -209,7 +210,7 @@ pub(crate) fn encode_bit_coder(coder: &BitCoder) -> Vec<u8> {
 /// Reads a coder; `None` of a file that holds none.
 pub(crate) fn decode_coder(bytes: &[u8]) -> Option<Coder> {
     if bytes.first_chunk().map(|first| u32::from_le_bytes(*first)) != Some(OF_BITS) {
-        return decode_codebook(bytes).map(Coder::Learned);
+        return trained_codes::decode(bytes).map(Coder::Trained);
     }
     let (head, floats) = bytes.split_at_checked(OF_BITS_HEAD)?;
     let word = |i: usize| head[4 * i..].first_chunk().map_or(0, |word| u32::from_le_bytes(*word));
@@ -252,41 +253,6 @@ pub(crate) fn decode_coder(bytes: &[u8]) -> Option<Coder> {
     let (ip, centroids) = (metric % 2 == 1, centroids_of);
     let parts = CoderParts { layout, step, seed, basis, centre, centroids, ip, scaling };
     Some(Coder::Bits(BitCoder::of_parts(parts)))
-}
-
-pub(crate) fn codebook_bytes(c: &Codebook) -> u64 {
-    4 * (8 + c.rotation.len() + c.coarse.len() + c.starts.len() + c.centroids.len()) as u64
-}
-
-pub(crate) fn encode_codebook(c: &Codebook) -> Vec<u8> {
-    let mut out = Vec::with_capacity(codebook_bytes(c) as usize);
-    let counts =
-        [c.dim, usize::from(c.ip), c.rotation.len(), c.coarse.len(), c.starts.len(), c.centroids.len()];
-    counts.iter().for_each(|&x| out.extend_from_slice(&(x as u32).to_le_bytes()));
-    out.extend_from_slice(&c.correction_low.to_le_bytes());
-    out.extend_from_slice(&c.correction_step.to_le_bytes());
-    out.extend_from_slice(bytemuck::cast_slice(&c.rotation));
-    out.extend_from_slice(bytemuck::cast_slice(&c.coarse));
-    out.extend_from_slice(bytemuck::cast_slice(&c.starts));
-    out.extend_from_slice(bytemuck::cast_slice(&c.centroids));
-    out
-}
-
-pub(crate) fn decode_codebook(bytes: &[u8]) -> Option<Codebook> {
-    let mut words = Words(bytes);
-    let [dim, ip, rotation, coarse, starts, centroids] = words.array()?;
-    let [low, step] = words.array::<2>()?.map(f32::from_bits);
-    let codebook = Codebook {
-        dim: dim as usize,
-        ip: ip != 0,
-        rotation: words.floats(rotation)?,
-        coarse: words.floats(coarse)?,
-        starts: words.take(starts)?,
-        centroids: words.floats(centroids)?,
-        correction_low: low,
-        correction_step: step,
-    };
-    (words.0.is_empty() && codebook.is_consistent()).then_some(codebook)
 }
 
 pub(crate) fn encode_head(head: &HeadGraph) -> Vec<u8> {
@@ -523,20 +489,6 @@ mod tests {
         assert_eq!(decode_head(&bytes), Some(head));
         assert_eq!(decode_head(&bytes[..bytes.len() - 1]), None);
         assert_eq!(decode_head(&[255; 12]), None);
-
-        let codebook = Codebook {
-            dim: 2,
-            coarse: vec![0.5, 1.0],
-            starts: vec![0, 1, 2],
-            centroids: (0..512).map(|i| i as f32).collect(),
-            correction_step: 0.25,
-            ..Codebook::default()
-        };
-        let bytes = encode_codebook(&codebook);
-        assert_eq!(decode_codebook(&bytes), Some(codebook));
-        for cut in 0..40 {
-            assert_eq!(decode_codebook(&bytes[..cut]), None);
-        }
         assert_eq!(decode_map(&encode_map(&[3, 1])).map(|m| (m.nodes(), m.blocks())), Some((4, 2)));
         assert!(decode_map(&encode_map(&[3, 0])).is_none());
     }

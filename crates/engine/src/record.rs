@@ -9,6 +9,9 @@ use stratann_storage::Result;
 /// The options that the content of an index depends on, by name.
 pub(crate) type Record = BTreeMap<&'static str, Json>;
 
+/// What the record says of the compression of codes. Indexes of before have other values, or none.
+pub(crate) const CODE_KIND: &str = "bits";
+
 /// Options that an index is made with.
 pub(crate) trait Recorded {
     /// Checks the values for vectors of `dim` components.

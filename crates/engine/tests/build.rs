@@ -4,9 +4,9 @@ mod common;
 
 use std::collections::BTreeMap;
 use std::path::Path;
-use stratann_params::choices::{CodeKind, OnBadRow};
+use stratann_params::choices::OnBadRow;
 
-use common::{Built, Set, clustered, graph_options, hits, nearest, normal, quick};
+use common::{Built, Set, clustered, hits, nearest, normal, quick};
 use stratann_engine::build::{BuildOptions, IndexKind, build};
 use stratann_engine::exec::Width;
 use stratann_engine::index::{Index, OpenOptions};
@@ -57,9 +57,7 @@ fn every_type_and_metric_is_built_and_found() {
 #[test]
 fn any_dimension_is_built_and_found() {
     for (dim, rows) in [(1, 500), (2, 500), (3, 800), (17, 800), (384, 500), (1536, 150), (4096, 40)] {
-        // Learning a rotation of thousands of dimensions takes minutes, and is not what is tested here.
-        let code_kind = if dim > 200 { CodeKind::Pq } else { CodeKind::Opq };
-        let options = graph_options(quick(IndexKind::DiskGraph, Metric::L2), |own| own.code_kind = code_kind);
+        let options = quick(IndexKind::DiskGraph, Metric::L2);
         let built = Built::new(Set::new(DType::F32, dim, &clustered(rows, dim, 5, 1)), &options);
         assert_sound(&built);
         let share = recall(&built, &Set::new(DType::F32, dim, &clustered(10, dim, 5, 2)), 10, 10, 100);

@@ -8,7 +8,7 @@ use std::path::Path;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 use stratann_params::build::GraphOptions;
-use stratann_params::choices::{CodeKind, CodePlace};
+use stratann_params::choices::CodePlace;
 use stratann_params::search::GraphSwitches;
 
 use common::{
@@ -233,7 +233,7 @@ fn defaults_fit_and_find() {
         let rows = if dim > 1000 { 300 } else { 1500 };
         let set = Set::new(dtype, dim, &clustered(rows, dim, 10, 1));
         let options = graph_options(quick(IndexKind::DiskGraph, metric), |own| {
-            (own.codes, own.code_kind) = (CodePlace::Disk, CodeKind::Pq);
+            own.codes = CodePlace::Disk;
         });
         let dir = tempfile::tempdir().unwrap();
         let report = build(&set.reader(), dir.path(), &options, &Quiet).unwrap();
@@ -274,7 +274,7 @@ fn what_cannot_be_asked_for_is_refused() {
     let set = Set::new(DType::F32, 1500, &clustered(40, 1500, 3, 1));
     let refused = |change: fn(&mut GraphOptions), word: &str| {
         let options = graph_options(quick(IndexKind::DiskGraph, Metric::L2), |own| {
-            (own.codes, own.code_kind) = (CodePlace::Disk, CodeKind::Pq);
+            own.codes = CodePlace::Disk;
             change(own);
         });
         let dir = tempfile::tempdir().unwrap();

@@ -9,7 +9,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 use stratann_params::build::GpuOptions;
-use stratann_params::choices::CodeKind;
 use stratann_params::choices::RuleName;
 use stratann_params::search::GpuSwitches;
 
@@ -51,7 +50,7 @@ fn options(metric: Metric, own: GpuOptions) -> BuildOptions {
 }
 
 fn small() -> GpuOptions {
-    GpuOptions { code_bytes: Some(6), code_kind: CodeKind::Opq, ..GpuOptions::default() }
+    GpuOptions { code_bytes: Some(6), ..GpuOptions::default() }
 }
 
 fn built(set: &Set, options: &BuildOptions) -> TempDir {
@@ -321,22 +320,14 @@ fn a_gpu_gives_the_answers_of_the_processor() {
     if !has_compiler() {
         return;
     }
-    for (dtype, metric, code_kind) in [
-        (DType::F32, Metric::L2, CodeKind::ResidualOpq),
-        (DType::F16, Metric::Cosine, CodeKind::Opq),
-        (DType::U8, Metric::Ip, CodeKind::Pq),
-        (DType::U8, Metric::L2, CodeKind::Bits),
-        (DType::F32, Metric::Ip, CodeKind::Bits),
-        (DType::F16, Metric::Cosine, CodeKind::Bits),
-    ] {
+    for (dtype, metric) in [(DType::U8, Metric::L2), (DType::F32, Metric::Ip), (DType::F16, Metric::Cosine)] {
         let set = Set::new(dtype, 12, &clustered(1200, 12, 20, 3));
         let asked = queries_of(&set, 24);
-        let code_bytes = Some(if code_kind == CodeKind::Bits { 8 } else { 6 });
-        let dir = built(&set, &options(metric, GpuOptions { code_kind, code_bytes, ..small() }));
+        let dir = built(&set, &options(metric, GpuOptions { code_bytes: Some(8), ..small() }));
         let wanted = search(&open(&dir), &asked.bytes, 12, GpuSwitches::default());
         let usual = on_emulated(EmulatedFault::None);
         // Codes of bits have no tables.
-        let tables = if code_kind == CodeKind::Bits { 0 } else { 24 };
+        let tables = 0;
         let [plain, gpu] = [false, true].map(|early_tables| {
             let index = emulated(&dir, ScorerOptions { early_tables, ..usual }).unwrap();
             let got = search(&index, &asked.bytes, 12, GpuSwitches::default());
@@ -507,24 +498,19 @@ fn queries_that_are_dropped_or_fail_give_the_blocks_of_their_tables_back() {
 }
 
 #[test]
-fn scorers_agree_about_all_jobs() {
-    agree_about(Metric::L2, GpuOptions { code_kind: CodeKind::ResidualOpq, ..small() });
-}
-
-#[test]
 fn scorers_agree_about_codes_of_bits() {
     // Fewer bits than dimensions, one and a bit more, several planes, and eight.
     for (code_bytes, metric) in
         [(6, Metric::L2), (8, Metric::Ip), (10, Metric::Cosine), (14, Metric::L2), (21, Metric::Ip)]
     {
-        let own = GpuOptions { code_kind: CodeKind::Bits, code_bytes: Some(code_bytes), ..small() };
+        let own = GpuOptions { code_bytes: Some(code_bytes), ..small() };
         agree_about(metric, own);
     }
 }
 
 /// Checks the scorers of an index with these codes.
 fn agree_about(metric: Metric, own: GpuOptions) {
-    let has_tables = own.code_kind != CodeKind::Bits;
+    let has_tables = false;
     let set = Set::new(DType::F32, 12, &clustered(1200, 12, 20, 3));
     let dir = built(&set, &options(metric, own));
     let check = |index: &Index| {
@@ -549,16 +535,10 @@ fn a_real_gpu_gives_the_answers_of_the_processor() {
     if !stratann_engine::exec::scorer::probe().is_usable() {
         return leave_out(Need::Gpu, "`stratann doctor` says what is missing");
     }
-    for (dtype, metric, code_kind) in [
-        (DType::F32, Metric::L2, CodeKind::Opq),
-        (DType::U8, Metric::Ip, CodeKind::Opq),
-        (DType::F16, Metric::Cosine, CodeKind::Opq),
-        (DType::U8, Metric::L2, CodeKind::Bits),
-        (DType::F32, Metric::Cosine, CodeKind::Bits),
-    ] {
+    for (dtype, metric) in [(DType::U8, Metric::L2), (DType::F32, Metric::Ip), (DType::F32, Metric::Cosine)] {
         let set = Set::new(dtype, 32, &clustered(5000, 32, 50, 3));
         let asked = queries_of(&set, 200);
-        let dir = built(&set, &options(metric, GpuOptions { code_kind, code_bytes: Some(13), ..small() }));
+        let dir = built(&set, &options(metric, GpuOptions { code_bytes: Some(13), ..small() }));
         let wanted = search(&open(&dir), &asked.bytes, 40, GpuSwitches::default());
         let scorer = ScorerOptions { choice: ScorerChoice::Cuda { device: 0 }, ..ScorerOptions::default() };
         let index = Index::open(dir.path(), OpenOptions { scorer, ..OpenOptions::default() }).unwrap();

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
-use stratann_params::choices::{BoundsName, CodeKind, OrderName};
+use stratann_params::choices::{BoundsName, OrderName};
 use stratann_params::search::ListSwitches;
 
 use common::{Impatient, Set, clustered, list_options, normal, queries, quick, run_plain, with_lists};
@@ -31,17 +31,10 @@ const FLAT: LocalPlan = LocalPlan::Uniform(LocalKind::Flat);
 const IVF: LocalPlan = LocalPlan::Uniform(LocalKind::Ivf);
 // Opened without codes in RAM: they are read before the walk. See `local_graph.rs` for walks.
 const GRAPH: LocalPlan = LocalPlan::Uniform(LocalKind::Graph);
-/// Kinds of codes that lists may have.
-const CODES: [CodeKind; 2] = [CodeKind::Opq, CodeKind::Bits];
 
 fn options(metric: Metric, clusters: usize, local_plan: LocalPlan) -> BuildOptions {
     let quick = quick(IndexKind::HybridIvf, metric);
     list_options(quick, |own| (own.clusters, own.plan) = (Some(clusters), local_plan.into()))
-}
-
-/// The same with codes of this kind.
-fn coded(options: BuildOptions, code_kind: CodeKind) -> BuildOptions {
-    list_options(options, |own| own.code_kind = code_kind)
 }
 
 fn built(set: &Set, options: &BuildOptions) -> (TempDir, Index) {
@@ -118,9 +111,8 @@ fn every_bound_gives_the_exact_answers_when_every_cluster_is_visited() {
     for dtype in [DType::F32, DType::F16, DType::U8, DType::I8] {
         let (set, asked) = (Set::new(dtype, 20, &rows), Set::new(dtype, 20, &asked));
         for metric in [Metric::L2, Metric::Cosine, Metric::Ip] {
-            for (plan, kind) in [FLAT, IVF, GRAPH].into_iter().flat_map(|plan| CODES.map(|kind| (plan, kind)))
-            {
-                assert_exact(&set, &asked, &coded(options(metric, 40, plan), kind), 10);
+            for plan in [FLAT, IVF, GRAPH] {
+                assert_exact(&set, &asked, &options(metric, 40, plan), 10);
             }
         }
     }
@@ -158,7 +150,6 @@ proptest! {
         dim in 1usize..24,
         clusters in prop_oneof![Just(1usize), Just(150), 2usize..40],
         is_ivf in any::<bool>(),
-        kind in prop_oneof![Just(CodeKind::Opq), Just(CodeKind::Bits)],
         metric in prop_oneof![Just(Metric::L2), Just(Metric::Cosine), Just(Metric::Ip)],
         k in prop_oneof![Just(1usize), Just(10), Just(150)],
         seed in 0u64..1000,
@@ -173,7 +164,7 @@ proptest! {
         let is_zero = asked.chunks_exact(dim).any(|row| row.iter().all(|&x| x == 0.0));
         prop_assume!(metric != Metric::Cosine || !is_zero);
         let plan = if is_ivf { IVF } else { FLAT };
-        let options = coded(BuildOptions { seed, ..options(metric, clusters, plan) }, kind);
+        let options = BuildOptions { seed, ..options(metric, clusters, plan) };
         assert_exact(&Set::new(DType::F32, dim, &rows), &Set::new(DType::F32, dim, &asked), &options, k);
     }
 }

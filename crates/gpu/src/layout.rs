@@ -22,7 +22,7 @@ use crate::options::JOBS_MAX;
 use crate::{DeviceOptions, Error};
 use stratann_kernel::bits::BitCoder;
 use stratann_kernel::coder::Coder;
-use stratann_kernel::codes::{CENTROIDS, Codebook};
+use stratann_kernel::trained_codes::{CENTROIDS, Codebook};
 
 /// Source of the kernels.
 pub(crate) const SOURCE: &str = concat!(
@@ -168,7 +168,7 @@ impl OfCodes {
     fn new(options: &DeviceOptions, coder: &Coder) -> OfCodes {
         let floats = 4 * coder.dim() as u64;
         match coder {
-            Coder::Learned(codebook) => {
+            Coder::Trained(codebook) => {
                 let entries = entries(codebook) as u64;
                 let wide = if codebook.stages() > 0 { 8 * CENTROIDS as u64 } else { 0 };
                 OfCodes {
@@ -291,7 +291,7 @@ fn aligned(bytes: usize) -> u64 {
 /// there: the host prepares their queries.
 pub(crate) fn codebook_parts(coder: &Coder) -> [&[u8]; 4] {
     match coder {
-        Coder::Learned(codebook) => [
+        Coder::Trained(codebook) => [
             bytemuck::cast_slice(&codebook.rotation),
             bytemuck::cast_slice(&codebook.coarse),
             bytemuck::cast_slice(&codebook.centroids),
@@ -365,7 +365,7 @@ impl Params {
             slots: [0; JOBS_MAX],
         };
         match coder {
-            Coder::Learned(codebook) => {
+            Coder::Trained(codebook) => {
                 [params.rotation, params.coarse, params.centroids, params.starts] =
                     codebook_addresses(coder, addresses.codebook);
                 params.set_codebook(codebook, layout.table_bytes, shared_max);

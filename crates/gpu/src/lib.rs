@@ -3,7 +3,7 @@
 //! A [`Device`] has the codes of all vectors in its memory. For a query the host sends the query and the ids of the
 //! candidates; the device builds the query's look-up table, removes duplicate ids, sums table entries for each code and
 //! returns the nearest ids. The query may come before the ids: [`EarlyTable`]. Distances are the integers of
-//! `stratann_kernel::codes::Table`, equal to the bit, so the CPU can score any part of the work instead. The design is
+//! `stratann_kernel::trained_codes::Table`, equal to the bit, so the CPU can score any part of the work instead. The design is
 //! that of FusionANNS (sections 3, 4.1 and 5): codes stay in GPU memory, the rest of the memory is a pool of blocks,
 //! one for each query in flight, and only ids travel.
 //!

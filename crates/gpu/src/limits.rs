@@ -4,7 +4,7 @@ use crate::bits::PLANES_MAX;
 use crate::{DeviceOptions, Error, Failure, Query};
 use stratann_kernel::bits::Layout;
 use stratann_kernel::coder::Coder;
-use stratann_kernel::codes::Codebook;
+use stratann_kernel::trained_codes::Codebook;
 
 /// Largest float that terms may reach; above it, sums of floats could overflow and order NaNs by their bits.
 const FLOAT_MAX: f64 = 1e37;
@@ -13,7 +13,7 @@ const FLOAT_MAX: f64 = 1e37;
 pub(crate) fn check_codes(coder: &Coder, codes: &[u8]) -> Result<u32, Error> {
     let refuse = |why: &str| Error::Codebook(why.to_string());
     match coder {
-        Coder::Learned(codebook) => check_codebook(codebook).map_err(refuse)?,
+        Coder::Trained(codebook) => check_codebook(codebook).map_err(refuse)?,
         Coder::Bits(coder) if coder.layout().planes().len() > PLANES_MAX => {
             return Err(refuse("their bits have more planes than the kernels know"));
         }
@@ -93,7 +93,7 @@ impl Limits {
     /// Limits of a device with `codes_count` codes.
     pub(crate) fn new(options: &DeviceOptions, coder: &Coder, codes_count: u32) -> Limits {
         let query = match coder {
-            Coder::Learned(codebook) => QueryLimit::Floats(Magnitudes::new(codebook)),
+            Coder::Trained(codebook) => QueryLimit::Floats(Magnitudes::new(codebook)),
             Coder::Bits(coder) => QueryLimit::Bits(*coder.layout()),
         };
         Limits {

@@ -8,7 +8,7 @@ use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 use stratann_gpu::{Device, DeviceOptions, Error, Failure, Faults, Job, Query, Ranked};
 use stratann_kernel::coder::Coder;
-use stratann_kernel::codes::Codebook;
+use stratann_kernel::trained_codes::Codebook;
 
 struct Case {
     shape: Shape,
@@ -269,7 +269,7 @@ fn codes_and_codebooks_that_do_not_fit_are_refused() {
         (Codebook::default(), Vec::new()),
     ];
     for (codebook, codes) in refused {
-        let coder = Coder::Learned(codebook);
+        let coder = Coder::Trained(codebook);
         let error = Device::emulated(&options(), &Faults::default(), &coder, &codes).err();
         assert!(matches!(error, Some(Error::Codebook(_))), "{error:?}");
     }

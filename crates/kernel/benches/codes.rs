@@ -1,5 +1,5 @@
-//! Nanoseconds a code for every instruction set that this machine has, one process each: sums of table entries, and
-//! codes of some bits a dimension, of as many bytes, equally many of all dimensions or in segments.
+//! Nanoseconds a code of some bits a dimension, equally many of all dimensions or in segments, for every instruction
+//! set that this machine has, one process each.
 //!
 //! `rows` scores codes that lie together and stay in the cache, `gathered` codes of random ids from 100 MB. Of
 //! several rounds the fastest counts.
@@ -9,7 +9,6 @@ use std::hint::black_box;
 use std::process::Command;
 use std::time::Instant;
 use stratann_kernel::bits::{Allocation, BitCoder, BitQuery, Layout};
-use stratann_kernel::codes::{CENTROIDS, Codebook, Table};
 use stratann_kernel::isa;
 
 /// Dimensions and bits of a dimension.
@@ -20,8 +19,7 @@ const GATHERED_BYTES: usize = 100 << 20;
 const CHILD: &str = "STRATANN_BENCH_CHILD";
 
 /// Measured forms, in the order in which a child prints their times.
-const FORMS: [&str; 5] =
-    ["tables, rows", "bits, rows", "segments, rows", "tables, gathered", "bits, gathered"];
+const FORMS: [&str; 3] = ["bits, rows", "segments, rows", "bits, gathered"];
 
 fn main() {
     if std::env::var_os(CHILD).is_some() {
@@ -65,31 +63,20 @@ fn child() {
 
 fn measure(dim: usize, bits: usize, form: &str) -> f64 {
     let query: Vec<f32> = (0..dim).map(|i| ((i * 7919) % 251) as f32 / 125.0 - 1.0).collect();
-    let coder = if form.starts_with("tables") { None } else { Some(coder(dim, bits, form)) };
-    let size = coder.as_ref().map_or(dim * bits / 8, |coder| coder.layout().code_bytes());
+    let coder = coder(dim, bits, form);
+    let size = coder.layout().code_bytes();
     let count = if form.ends_with("rows") { ROWS } else { GATHERED_BYTES / size };
     let codes: Vec<u8> = (0..count * size).map(|i| (i.wrapping_mul(2_654_435_761) >> 13) as u8).collect();
     // Ids without pattern, as the neighbours of a node have them.
     let ids: Vec<u32> = (0..ROWS).map(|i| ((i * 7_368_787) % count) as u32).collect();
     let mut out = Vec::new();
-    if let Some(coder) = coder {
-        let mut asked = BitQuery::default();
-        asked.set(&coder, &query, &mut Vec::new());
-        return match form {
-            "bits, gathered" => {
-                fastest(|round| asked.distances(black_box(&codes), &moved(&ids, round, count), &mut out))
-            }
-            _ => fastest(|_| asked.rows(black_box(&codes), &mut out)),
-        };
-    }
-    let mut table = Table::default();
-    table.set(&codebook(dim, size), &query, &mut Vec::new());
+    let mut asked = BitQuery::default();
+    asked.set(&coder, &query, &mut Vec::new());
     match form {
-        "tables, rows" => {
-            let all: Vec<u32> = (0..count as u32).collect();
-            fastest(|_| table.distances(black_box(&codes), &all, &mut out))
+        "bits, gathered" => {
+            fastest(|round| asked.distances(black_box(&codes), &moved(&ids, round, count), &mut out))
         }
-        _ => fastest(|round| table.distances(black_box(&codes), &moved(&ids, round, count), &mut out)),
+        _ => fastest(|_| asked.rows(black_box(&codes), &mut out)),
     }
 }
 
@@ -112,20 +99,6 @@ fn coder(dim: usize, bits: usize, form: &str) -> BitCoder {
 /// Other ids in each round, so that their codes are not in the cache.
 fn moved(ids: &[u32], round: usize, count: usize) -> Vec<u32> {
     ids.iter().map(|&id| ((id as usize + round * 104_729) % count) as u32).collect()
-}
-
-/// A product quantiser of so many bytes, without coarse stages.
-fn codebook(dim: usize, bytes: usize) -> Codebook {
-    Codebook {
-        dim,
-        ip: false,
-        rotation: vec![],
-        coarse: vec![0.0; dim],
-        starts: (0..=bytes).map(|j| (j * dim / bytes) as u32).collect(),
-        centroids: (0..CENTROIDS * dim).map(|i| (i * 7919 % 251) as f32 / 125.0 - 1.0).collect(),
-        correction_low: 0.0,
-        correction_step: 0.0,
-    }
 }
 
 /// Nanoseconds a code of the fastest of several rounds.

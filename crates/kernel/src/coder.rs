@@ -1,7 +1,7 @@
 //! The code of an index, and queries prepared for it.
 
 use crate::bits::{BitCoder, BitQuery, Scaling};
-use crate::codes::{Codebook, Table};
+use crate::trained_codes::{Codebook, Table};
 
 /// How vectors of an index are encoded.
 #[derive(Clone, Debug, PartialEq)]
@@ -9,8 +9,8 @@ use crate::codes::{Codebook, Table};
 pub enum Coder {
     /// Some bits of each dimension after a random rotation.
     Bits(BitCoder),
-    /// A product quantiser that was trained.
-    Learned(Codebook),
+    /// A product quantiser that an older version trained.
+    Trained(Codebook),
 }
 
 impl Coder {
@@ -18,7 +18,7 @@ impl Coder {
     pub fn dim(&self) -> usize {
         match self {
             Coder::Bits(coder) => coder.layout().dim(),
-            Coder::Learned(codebook) => codebook.dim,
+            Coder::Trained(codebook) => codebook.dim,
         }
     }
 
@@ -26,15 +26,15 @@ impl Coder {
     pub fn code_bytes(&self) -> usize {
         match self {
             Coder::Bits(coder) => coder.layout().code_bytes(),
-            Coder::Learned(codebook) => codebook.code_bytes(),
+            Coder::Trained(codebook) => codebook.code_bytes(),
         }
     }
 
     /// The quantiser that was trained; `None` of bits.
-    pub fn learned(&self) -> Option<&Codebook> {
+    pub fn trained(&self) -> Option<&Codebook> {
         match self {
             Coder::Bits(_) => None,
-            Coder::Learned(codebook) => Some(codebook),
+            Coder::Trained(codebook) => Some(codebook),
         }
     }
 
@@ -51,7 +51,7 @@ impl Coder {
                 out.copy_from_slice(x);
                 coder.rotate(out);
             }
-            Coder::Learned(codebook) => codebook.rotate(x, out),
+            Coder::Trained(codebook) => codebook.rotate(x, out),
         }
     }
 
@@ -63,7 +63,7 @@ impl Coder {
                 scratch.iter_mut().zip(parts).for_each(|(out, (x, c))| *out = x - c);
                 coder.encode(scratch, code);
             }
-            Coder::Learned(codebook) => {
+            Coder::Trained(codebook) => {
                 codebook.encode_rotated(y, scratch, code);
             }
         }
@@ -76,7 +76,7 @@ impl Coder {
                 coder.decode(code, out);
                 out.iter_mut().zip(coder.centre()).for_each(|(x, c)| *x += c);
             }
-            Coder::Learned(codebook) => codebook.decode_rotated(code, out),
+            Coder::Trained(codebook) => codebook.decode_rotated(code, out),
         }
     }
 }
@@ -86,7 +86,7 @@ impl Coder {
 pub struct CodeQuery {
     bits: BitQuery,
     table: Table,
-    is_learned: bool,
+    is_trained: bool,
 }
 
 impl CodeQuery {
@@ -94,37 +94,37 @@ impl CodeQuery {
     pub fn set(&mut self, coder: &Coder, query: &[f32], scratch: &mut Vec<f32>) {
         match coder {
             Coder::Bits(coder) => self.bits.set(coder, query, scratch),
-            Coder::Learned(codebook) => self.table.set(codebook, query, scratch),
+            Coder::Trained(codebook) => self.table.set(codebook, query, scratch),
         }
-        self.is_learned = coder.learned().is_some();
+        self.is_trained = coder.trained().is_some();
     }
 
     /// The query for codes of bits, for a scorer on another device; `None` of a trained code.
     pub fn bits(&self) -> Option<&BitQuery> {
-        (!self.is_learned).then_some(&self.bits)
+        (!self.is_trained).then_some(&self.bits)
     }
 
     /// The tables of a trained code, for a scorer that sums their entries; `None` of bits.
     pub fn table(&self) -> Option<&Table> {
-        self.is_learned.then_some(&self.table)
+        self.is_trained.then_some(&self.table)
     }
 
     /// Bytes of a code.
     pub fn code_bytes(&self) -> usize {
-        if self.is_learned { self.table.code_bytes() } else { self.bits.code_bytes() }
+        if self.is_trained { self.table.code_bytes() } else { self.bits.code_bytes() }
     }
 
     /// The key of the distance of one code; `u32::MAX` when `code` is shorter than a code. Keys are in the order of
     /// distances.
     pub fn distance(&self, code: &[u8]) -> u32 {
-        if self.is_learned { self.table.distance(code) } else { self.bits.distance(code) }
+        if self.is_trained { self.table.distance(code) } else { self.bits.distance(code) }
     }
 
     /// The keys of the codes numbered `ids` in `codes` (`code_bytes` each), in their order. An id beyond the end of
     /// `codes` gets
     /// `u32::MAX`. `out` is cleared first.
     pub fn distances(&self, codes: &[u8], ids: &[u32], out: &mut Vec<u32>) {
-        if self.is_learned {
+        if self.is_trained {
             self.table.distances(codes, ids, out);
         } else {
             self.bits.distances(codes, ids, out);
@@ -133,18 +133,18 @@ impl CodeQuery {
 
     /// Converts a key to a distance of the metric (squared l2, or minus the inner product).
     pub fn to_float(&self, key: u32) -> f32 {
-        if self.is_learned { self.table.to_float(key) } else { self.bits.to_float(key) }
+        if self.is_trained { self.table.to_float(key) } else { self.bits.to_float(key) }
     }
 
     /// Upper bound of the error of [`to_float`](Self::to_float) of a code: of a trained one against the sum of the
     /// terms before they became integers, of bits as [`BitQuery::error_max`] says.
     pub fn error_max(&self, code: &[u8]) -> f32 {
-        if self.is_learned { self.table.error_max() } else { self.bits.error_max(code) }
+        if self.is_trained { self.table.error_max() } else { self.bits.error_max(code) }
     }
 
     /// Standard error of the same where it is known: of codes of bits, which a random rotation made alike.
     pub fn error_deviation(&self, code: &[u8]) -> Option<f32> {
-        (!self.is_learned).then(|| self.bits.error_deviation(code))
+        (!self.is_trained).then(|| self.bits.error_deviation(code))
     }
 
     /// Upper bound of the relative rounding of the scale of codes of bits; `None` of a trained code.

@@ -7,7 +7,7 @@
 
 use core::array;
 
-use crate::codes::for_each_isa;
+use crate::isa::for_each_isa;
 use crate::{DType, distance};
 
 /// Vectors of a block.

@@ -72,3 +72,33 @@ pub fn current() -> Isa {
             .unwrap_or_else(best)
     })
 }
+
+/// Compiles the function `$body` for each instruction set and calls the best one.
+macro_rules! for_each_isa {
+    ($(#[$doc:meta])* $vis:vis fn $name:ident($($arg:ident: $type:ty),*) $(-> $out:ty)? = $body:ident) => {
+        $(#[$doc])*
+        #[inline]
+        $vis fn $name($($arg: $type),*) $(-> $out)? {
+            #[cfg(target_arch = "x86_64")]
+            {
+                #[target_feature(enable = "avx2,fma")]
+                fn avx2($($arg: $type),*) $(-> $out)? {
+                    $body($($arg),*)
+                }
+                #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
+                fn avx512($($arg: $type),*) $(-> $out)? {
+                    $body($($arg),*)
+                }
+                match $crate::isa::current() {
+                    // SAFETY: `current` names only instruction sets that this machine has.
+                    $crate::isa::Isa::Avx512 => return unsafe { avx512($($arg),*) },
+                    // SAFETY: as above.
+                    $crate::isa::Isa::Avx2 => return unsafe { avx2($($arg),*) },
+                    _ => {}
+                }
+            }
+            $body($($arg),*)
+        }
+    };
+}
+pub(crate) use for_each_isa;

@@ -13,14 +13,15 @@ compile_error!("StratANN's files and kernels are little-endian");
 
 pub mod bits;
 pub mod coder;
-pub mod codes;
 pub mod columns;
 pub mod distance;
 pub mod element;
 pub mod isa;
+pub mod nearest;
 mod prefetch;
 pub mod product;
 pub mod topk;
+pub mod trained_codes;
 
 pub use element::{DType, Metric};
 pub use prefetch::prefetch;

@@ -1,4 +1,4 @@
-//! `stratann-lab rank`: how well codes alone rank vectors, by kind and bytes of a code.
+//! `stratann-lab rank`: how well codes alone rank vectors, by bytes of a code.
 
 use std::path::PathBuf;
 use std::time::Instant;
@@ -10,29 +10,24 @@ use stratann_cli::options;
 use stratann_cli::output::{Named, Output, table};
 use stratann_engine::Metric;
 use stratann_engine::build::metric_of;
+use stratann_engine::codebook;
 use stratann_engine::codebook::bits::SAMPLE_ROWS;
-use stratann_engine::codebook::{self, CodebookOptions};
 use stratann_engine::dataset::{GroundTruth, Reader};
-use stratann_kernel::bits::{Layout, Segment};
+use stratann_kernel::bits::{BitCoder, Layout, Segment};
 use stratann_kernel::coder::{CodeQuery, Coder};
 use stratann_kernel::distance::inverse_norm;
 use stratann_kernel::element::widen;
-use stratann_params::choices::{CodeKind, MetricName};
+use stratann_params::choices::MetricName;
 use stratann_storage::{Error, Quiet, Result};
 
 /// Numbers of nearest codes that are looked at.
 const FIRST: [usize; 5] = [10, 15, 20, 30, 50];
 /// Nearest vectors that should be among them.
 const TRUE: usize = 10;
-/// Rows that a codebook is trained on, as a build does.
-const SAMPLE: usize = 65_536;
-/// Rounds of training, as of a build.
-const ITERATIONS: usize = 12;
 
 /// Measure how well codes rank vectors: the share of the true 10 nearest among the first by code alone
 ///
-/// All vectors are scanned. `learned` is a product quantiser, which is trained on a sample; `bits` a number of bits
-/// for each dimension after a random rotation.
+/// All vectors are scanned.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// Vectors
@@ -51,12 +46,9 @@ pub(crate) struct Args {
     /// Queries, from the first on
     #[arg(long, value_name = "N", default_value_t = 500)]
     most_queries: usize,
-    /// Seed of rotations and codebooks
+    /// Seed of rotations and centroids
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Leave out the learned quantiser, whose training takes long
-    #[arg(long)]
-    no_learned: bool,
 }
 
 /// One code and what it ranks.
@@ -66,7 +58,7 @@ struct Row {
     code_bytes: usize,
     /// Shares of the true nearest among the first of [`FIRST`].
     shares: Vec<f64>,
-    training_s: f64,
+    preparing_s: f64,
     encoding_us: f64,
 }
 
@@ -103,10 +95,7 @@ pub(crate) fn run(args: &Args, output: Output) -> Result<Verdict> {
     let mut codes = Vec::new();
     for &bytes in &args.bytes {
         if Layout::within(base.dim, bytes, true).is_some() {
-            codes.push(by_bits(args, metric, bytes, (&base, &queries), &truth)?);
-        }
-        if !args.no_learned && bytes <= base.dim {
-            codes.push(learned(args, metric, bytes, (&base, &queries), &truth)?);
+            codes.push(row(args, metric, bytes, (&base, &queries), &truth)?);
         }
     }
     let rows = base.floats.len() / base.dim;
@@ -134,7 +123,8 @@ fn read(path: &std::path::Path, metric: Metric, most: usize) -> Result<Vectors> 
     Ok(Vectors { dim: shape.dim, floats })
 }
 
-fn by_bits(
+/// Encodes all vectors and ranks them by their codes.
+fn row(
     args: &Args,
     metric: Metric,
     bytes: usize,
@@ -144,8 +134,23 @@ fn by_bits(
     let (dim, started) = (base.dim, Instant::now());
     let sample = sampled(base, SAMPLE_ROWS);
     let ip = metric == Metric::Ip;
-    let coder = Coder::Bits(codebook::bits::bit_coder(sample, dim, ip, (bytes, args.seed), &Quiet)?);
-    scored(coder, started, base, queries, truth)
+    let coder = codebook::bits::bit_coder(sample, dim, ip, (bytes, args.seed), &Quiet)?;
+    let preparing_s = started.elapsed().as_secs_f64();
+    let started = Instant::now();
+    let code_bytes = coder.layout().code_bytes();
+    let mut codes = vec![0u8; base.floats.len() / dim * code_bytes];
+    codebook::encode_rows(&coder, &base.floats, &mut codes);
+    let encoding_s = started.elapsed().as_secs_f64() * rayon::current_num_threads() as f64;
+    let all: Vec<u32> = (0..(base.floats.len() / dim) as u32).collect();
+    let code = name(&coder, dim);
+    let coder = Coder::Bits(coder);
+    let shares = shares(queries, truth, |query, keys| {
+        let mut asked = CodeQuery::default();
+        asked.set(&coder, query, &mut Vec::new());
+        asked.distances(&codes, &all, keys);
+    });
+    let encoding_us = encoding_s * 1e6 / all.len() as f64;
+    Ok(Row { code, code_bytes, shares, preparing_s, encoding_us })
 }
 
 fn sampled(base: &Vectors, most: usize) -> Vec<f32> {
@@ -153,59 +158,11 @@ fn sampled(base: &Vectors, most: usize) -> Vec<f32> {
     base.floats.chunks_exact(base.dim).step_by(step).flatten().copied().collect()
 }
 
-fn name(coder: &Coder, dim: usize) -> String {
-    let Coder::Bits(coder) = coder else { return "learned".into() };
+fn name(coder: &BitCoder, dim: usize) -> String {
     let bits = |s: &Segment| format!("{} × {}", s.dims, s.bits);
     let segments: Vec<String> = coder.layout().segments().iter().map(bits).collect();
     let turn = if coder.basis().is_empty() { "a seed" } else { "directions" };
     format!("{} bits, by {turn}, {} centroids", segments.join(" + "), coder.centroids().len() / dim)
-}
-
-fn learned(
-    args: &Args,
-    metric: Metric,
-    bytes: usize,
-    (base, queries): (&Vectors, &Vectors),
-    truth: &[&[u32]],
-) -> Result<Row> {
-    let (dim, started) = (base.dim, Instant::now());
-    let sample = sampled(base, SAMPLE);
-    let options = CodebookOptions {
-        code_bytes: bytes,
-        kind: CodeKind::ResidualOpq,
-        iterations: ITERATIONS,
-        seed: args.seed,
-    };
-    let book = codebook::train(sample, dim, metric == Metric::Ip, &options, &Quiet)?;
-    scored(Coder::Learned(book), started, base, queries, truth)
-}
-
-/// Encodes all vectors and ranks them by their codes; the training began at `started`.
-fn scored(
-    coder: Coder,
-    started: Instant,
-    base: &Vectors,
-    queries: &Vectors,
-    truth: &[&[u32]],
-) -> Result<Row> {
-    let training_s = started.elapsed().as_secs_f64();
-    let started = Instant::now();
-    let mut codes = vec![0u8; base.floats.len() / base.dim * coder.code_bytes()];
-    codebook::encode_rows(&coder, &base.floats, &mut codes);
-    let encoding_s = started.elapsed().as_secs_f64() * rayon::current_num_threads() as f64;
-    let all: Vec<u32> = (0..(base.floats.len() / base.dim) as u32).collect();
-    let shares = shares(queries, truth, |query, keys| {
-        let mut asked = CodeQuery::default();
-        asked.set(&coder, query, &mut Vec::new());
-        asked.distances(&codes, &all, keys);
-    });
-    Ok(Row {
-        code: name(&coder, base.dim),
-        code_bytes: coder.code_bytes(),
-        shares,
-        training_s,
-        encoding_us: encoding_s * 1e6 / all.len() as f64,
-    })
 }
 
 /// The share of the true nearest among the first by key, for each of [`FIRST`].
@@ -236,14 +193,14 @@ fn shares(queries: &Vectors, truth: &[&[u32]], keys: impl Fn(&[f32], &mut Vec<u3
 fn text(document: &Document<'_>) -> String {
     let mut headings = vec!["code".to_string(), "bytes".into()];
     headings.extend(FIRST.map(|first| format!("first {first}")));
-    headings.extend(["training s".into(), "encoding us".into()]);
+    headings.extend(["preparing s".into(), "encoding us".into()]);
     let rows: Vec<Vec<String>> = document
         .codes
         .iter()
         .map(|row| {
             let mut cells = vec![row.code.clone(), row.code_bytes.to_string()];
             cells.extend(row.shares.iter().map(|share| format!("{share:.3}")));
-            cells.extend([format!("{:.1}", row.training_s), format!("{:.1}", row.encoding_us)]);
+            cells.extend([format!("{:.1}", row.preparing_s), format!("{:.1}", row.encoding_us)]);
             cells
         })
         .collect();

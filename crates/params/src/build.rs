@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use crate::choices::IndexKind::{DiskGraph, GpuIvf, GridIvf, HybridIvf, RemoteHnsw};
-use crate::choices::{CodeKind, CodePlace, MetricName, OnBadRow, PlanName, Representatives};
+use crate::choices::{CodePlace, MetricName, OnBadRow, PlanName, Representatives};
 use crate::{Level, Stage, Unit};
 
 params! {
@@ -59,8 +59,6 @@ params! {
         /// Larger codes need fewer reads: raise this first when RAM is left, lower it first when RAM is short.
         code_bytes: Option<usize> = None,
             { shown: "BYTES", usual: "max(32, dimensions / 4)", level: Level::Usual };
-        /// Compression of the codes
-        code_kind: CodeKind = CodeKind::Bits;
         /// Place of the codes during searches
         ///
         /// With disk, RAM holds only the head graph with its codes and one bit per vector: about a quarter.
@@ -107,9 +105,7 @@ params! {
         /// Bytes of a vector's code
         code_bytes: Option<usize> = None,
             { shown: "BYTES", level: Level::Usual,
-              usual: "half a byte per component of a float, a quarter of others; of bits 4 or 8 more" };
-        /// Compression of the codes
-        code_kind: CodeKind = CodeKind::Opq;
+              usual: "half a byte per component of a float and 8, a quarter of others and 4" };
     }
 }
 
@@ -137,8 +133,6 @@ params! {
         /// Bytes of a vector's code
         code_bytes: Option<usize> = None,
             { shown: "BYTES", usual: "max(32, dimensions / 4)", level: Level::Usual };
-        /// Compression of the codes
-        code_kind: CodeKind = CodeKind::ResidualOpq;
         /// Write files that searches with --baseline need, and measure their recall (to compare)
         baselines: bool = false, { is_of_lab: true, level: Level::Research };
     }
@@ -163,36 +157,26 @@ params! {
     }
 }
 
-/// Bytes of a code for vectors of `dim` components, where none are given: a quarter of the components, 32 at least.
+/// Bytes of a code for vectors of `dim` components, where none are given: a quarter of the components, 32 at least, but
+/// for few components.
 fn usual_code_bytes(dim: usize) -> usize {
-    (dim / 4).max(32)
-}
-
-/// Bytes of a code of this kind for vectors of `dim` components, at most, where so many are given.
-fn bytes_of_code(kind: CodeKind, given: Option<usize>, dim: usize) -> usize {
-    match kind {
-        // Factors and a number need five bytes, however few the dimensions.
-        CodeKind::Bits => given.unwrap_or_else(|| usual_code_bytes(dim).min(dim.max(6))),
-        _ => given.unwrap_or_else(|| usual_code_bytes(dim)).min(dim),
-    }
+    // Factors and a number need five bytes, however few the dimensions.
+    (dim / 4).max(32).min(dim.max(6))
 }
 
 impl GraphOptions {
     /// Bytes of a code for vectors of `dim` components, at most.
     pub fn code_bytes(&self, dim: usize) -> usize {
-        bytes_of_code(self.code_kind, self.code_bytes, dim)
+        self.code_bytes.unwrap_or_else(|| usual_code_bytes(dim))
     }
 }
 
 impl ListOptions {
     /// Bytes of a code for vectors of `dim` components, floats or bytes, at most: four bits a component of a float, two
-    /// of a byte. Codes of bits have two factors beside them.
+    /// of a byte, and two factors.
     pub fn code_bytes(&self, dim: usize, is_float: bool) -> usize {
-        let usual = || if is_float { dim / 2 } else { dim / 4 }.max(1);
-        match self.code_kind {
-            CodeKind::Bits => self.code_bytes.unwrap_or_else(|| usual() + if is_float { 8 } else { 4 }),
-            _ => self.code_bytes.unwrap_or_else(usual).min(dim),
-        }
+        let usual = || if is_float { (dim / 2).max(1) + 8 } else { (dim / 4).max(1) + 4 };
+        self.code_bytes.unwrap_or_else(usual)
     }
 }
 
@@ -207,7 +191,7 @@ impl GridOptions {
 impl GpuOptions {
     /// Bytes of a code for vectors of `dim` components, at most.
     pub fn code_bytes(&self, dim: usize) -> usize {
-        bytes_of_code(self.code_kind, self.code_bytes, dim)
+        self.code_bytes.unwrap_or_else(|| usual_code_bytes(dim))
     }
 
     /// Lists of an index of so many rows.

@@ -41,20 +41,6 @@ choices! {
 }
 
 choices! {
-    /// Compression of codes
-    pub enum CodeKind {
-        /// Product quantisation
-        Pq = "pq" of [DiskGraph, GpuIvf],
-        /// Product quantisation after a learned rotation
-        Opq = "opq",
-        /// Product quantisation of the residual to a coarse centroid, after a learned rotation
-        ResidualOpq = "residual-opq" of [DiskGraph, GpuIvf],
-        /// Some bits of each dimension after a rotation, ready in a second
-        Bits = "bits",
-    }
-}
-
-choices! {
     /// Place of the codes during searches
     pub enum CodePlace {
         /// All codes in RAM: fewest bytes read, smallest index

@@ -4,7 +4,8 @@ use std::fmt;
 
 use crate::choices::IndexKind;
 use crate::param::{Group, GroupInfo, Param, Place, Stage, Surface, list_of, named, rows};
-use crate::value::{Choice, Unit, Value};
+use crate::retired::retired;
+use crate::value::{Unit, Value};
 
 /// A parameter that is refused: what, where, and what to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -171,9 +172,6 @@ impl Given {
                 param.wanted(scope.surface)
             )));
         }
-        if let Some(choice) = param.foreign_choice(&entry.value, &scope.kinds) {
-            return Err(scope.foreign_value(entry, choice, param));
-        }
         let differs = |other: &&Entry| other.name == entry.name && other.value != entry.value;
         let is_several = param.is_list || param.is_swept;
         if let Some(other) = self.entries.iter().find(differs).filter(|_| !is_several) {
@@ -206,10 +204,8 @@ impl Given {
             if all.iter().any(|(_, param)| param.keeps_auto) {
                 continue;
             }
-            let has = |kind: &IndexKind| {
-                let is_of = |param: &Param| param.foreign_choice(&entry.value, &[*kind]).is_none();
-                all.iter().any(|(group, param)| group.kinds_of(param).contains(kind) && is_of(param))
-            };
+            let has =
+                |kind: &IndexKind| all.iter().any(|(group, param)| group.kinds_of(param).contains(kind));
             let next: Vec<IndexKind> = left.iter().copied().filter(has).collect();
             if next.is_empty() {
                 let kinds = list_of(IndexKind::ALL.iter().filter(|kind| has(kind)).map(|kind| kind.name()));
@@ -290,21 +286,11 @@ impl Scope {
 
     /// The error for a name that the table does not have, with a similar one of the kind or of `others`.
     pub fn unknown(&self, name: &str, others: &[&str]) -> Wrong {
+        if let Some(gone) = retired(self.stages, name, self.surface) {
+            return gone;
+        }
         let names = [self.names(), others.iter().map(|&other| other.into()).collect()].concat();
         unknown_among(name, &names)
-    }
-
-    /// The error for a choice of other kinds.
-    fn foreign_value(&self, entry: &Entry, choice: &Choice, param: &Param) -> Wrong {
-        let names = |kinds: &[IndexKind]| list_of(kinds.iter().map(|kind| kind.name()));
-        let this = self.stages.first().map_or(String::new(), |stage| stage.describe(&names(&self.kinds)));
-        Wrong(format!(
-            "{} {} is for {}, and {this}; {}",
-            entry.written,
-            self.surface.shown(&entry.value),
-            names(choice.kinds),
-            param.wanted_of(&self.kinds, self.surface)
-        ))
     }
 
     fn foreign(&self, entry: &Entry, rows: &[(&'static GroupInfo, &'static Param)]) -> Wrong {

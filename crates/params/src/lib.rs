@@ -12,6 +12,7 @@
 //! | a parameter of a group | a row in the module of its stage, such as [`build`] or [`search`], and the code that reads the field |
 //! | a choice of a parameter | a variant in [`choices`] |
 //! | a group | the struct, and its line in [`GROUPS`] |
+//! | an error for a parameter that was removed | a row of [`RETIRED`] |
 
 #[macro_use]
 mod macros;
@@ -23,6 +24,7 @@ pub mod measure;
 pub mod open;
 mod param;
 pub mod partition;
+mod retired;
 pub mod search;
 pub mod serve;
 pub mod simulate;
@@ -33,6 +35,7 @@ pub use given::{Given, Scope, Wrong, similar, unknown_among};
 pub use param::{
     Fixed, Group, GroupInfo, Key, Level, Param, Place, Shorthand, Stage, Surface, list_of, named, rows,
 };
+pub use retired::{RETIRED, Retired, retired};
 pub use value::{AutoOr, Choice, Parameter, Type, Unit, Value, parse_size};
 
 /// Every group of the table, in the order of the reference.

@@ -88,13 +88,12 @@ macro_rules! params {
     };
 }
 
-/// Declares the names that a parameter may have as its value, with a line of help for each, and the kinds that have it
-/// where not all do: `Pq = "pq" of [DiskGraph]`.
+/// Declares the names that a parameter may have as its value, with a line of help for each.
 macro_rules! choices {
     (
         $(#[doc = $about:literal])+
         pub enum $enum:ident {
-            $($(#[doc = $help:literal])+ $variant:ident = $name:literal $(of [$($kind:ident),*])?,)+
+            $($(#[doc = $help:literal])+ $variant:ident = $name:literal,)+
         }
     ) => {
         $(#[doc = $about])+
@@ -108,11 +107,7 @@ macro_rules! choices {
             pub const ALL: [$enum; [$($name),+].len()] = [$($enum::$variant),+];
             /// Names and help of the choices.
             pub const CHOICES: &'static [$crate::Choice] =
-                &[$($crate::Choice {
-                    name: $name,
-                    help: concat!($($help, "\n"),+),
-                    kinds: &[$($($crate::IndexKind::$kind),*)?],
-                }),+];
+                &[$($crate::Choice { name: $name, help: concat!($($help, "\n"),+) }),+];
 
             /// The name on every surface.
             pub const fn name(self) -> &'static str {

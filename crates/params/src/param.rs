@@ -234,12 +234,6 @@ impl Param {
         }
     }
 
-    /// The choice that a value names, where none of these kinds has it.
-    pub(crate) fn foreign_choice(&self, value: &Value, kinds: &[IndexKind]) -> Option<&'static Choice> {
-        let Value::Text(name) = value else { return None };
-        self.choices().iter().find(|choice| choice.name == name && !choice.is_of(kinds))
-    }
-
     /// The numbers that it may have, in words; `None` where any may be given.
     pub fn range_text(&self) -> Option<String> {
         let (least, most) = (*self.range.start(), *self.range.end());
@@ -286,17 +280,12 @@ impl Param {
 
     /// Values to give, for an error.
     pub fn wanted(&self, surface: Surface) -> String {
-        self.wanted_of(&[], surface)
-    }
-
-    /// Values to give for one of these kinds, for an error.
-    pub(crate) fn wanted_of(&self, kinds: &[IndexKind], surface: Surface) -> String {
         match (self.of, self.range_text()) {
             (Type::Flag, _) if surface == Surface::Python => "give True or False".into(),
             (Type::Flag, _) => "use true or false".into(),
             (Type::Choice(choices), _) => {
                 let name = |choice: &Choice| surface.shown(&Value::Text(choice.name.into()));
-                format!("use {}", list_of(choices.iter().filter(|choice| choice.is_of(kinds)).map(name)))
+                format!("use {}", list_of(choices.iter().map(name)))
             }
             (Type::Path, _) => "give a path".into(),
             (Type::Text, _) => "give a text".into(),
@@ -390,18 +379,18 @@ pub trait Group: Default {
             .collect()
     }
 
-    /// Refuses numbers out of range and choices of other kinds, of values that no surface has read.
+    /// Refuses numbers out of range, of values that no surface has read.
     ///
     /// # Errors
     /// The first such field, by its option.
     fn check_ranges(&self) -> Result<(), Wrong> {
         for param in Self::PARAMS {
-            let is_foreign = |value: &Value| param.foreign_choice(value, Self::KINDS).is_some();
-            let is_outside = |value: &Value| value.number().is_some_and(|n| !param.range.contains(&n));
             let value = self.get(param.name);
-            if let Some(value) = value.filter(|value| is_outside(value) || is_foreign(value)) {
+            if let Some(value) =
+                value.filter(|value| value.number().is_some_and(|n| !param.range.contains(&n)))
+            {
                 let option = param.option(false).unwrap_or(param.name.into());
-                let wanted = param.wanted_of(Self::KINDS, Surface::CommandLine);
+                let wanted = param.wanted(Surface::CommandLine);
                 return Err(Wrong(format!("--{option} is {value}; {wanted}")));
             }
         }

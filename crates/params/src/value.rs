@@ -2,8 +2,6 @@
 
 use std::path::PathBuf;
 
-use crate::choices::IndexKind;
-
 /// Value that a user gave for a parameter, before it has the type of its field.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Value {
@@ -53,15 +51,6 @@ pub struct Choice {
     pub name: &'static str,
     /// One line of help.
     pub help: &'static str,
-    /// Kinds that have it, of those that have the parameter; empty for all of them.
-    pub kinds: &'static [IndexKind],
-}
-
-impl Choice {
-    /// Whether one of these kinds has it. Where no kind is known, every one may be.
-    pub fn is_of(&self, kinds: &[IndexKind]) -> bool {
-        self.kinds.is_empty() || kinds.is_empty() || kinds.iter().any(|kind| self.kinds.contains(kind))
-    }
 }
 
 /// Type of a parameter.

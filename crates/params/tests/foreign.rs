@@ -3,7 +3,8 @@
 #![allow(missing_docs)]
 
 use stratann_params::{
-    GROUPS, Given, GroupInfo, IndexKind, Level, Param, Place, Scope, Stage, Surface, Type, Value, rows,
+    GROUPS, Given, GroupInfo, IndexKind, Level, Param, Place, RETIRED, Scope, Stage, Surface, Type, Value,
+    retired, rows,
 };
 
 const BUILD: &[Stage] = &[Stage::Build];
@@ -47,10 +48,7 @@ fn value(group: &GroupInfo, param: &Param) -> Value {
         Type::Real => Value::Real(least.max(1.0).min(*param.range.end())),
         Type::Path => Value::Path("file".into()),
         Type::Text => Value::Text("text".into()),
-        Type::Choice(choices) => {
-            let own = choices.iter().find(|choice| choice.is_of(group.kinds_of(param)));
-            Value::Text(own.expect(param.name).name.into())
-        }
+        Type::Choice(choices) => Value::Text(choices[0].name.into()),
     };
     assert!(group.accepts(param, &value), "{} {value}", param.name);
     value
@@ -163,30 +161,24 @@ fn a_refusal_names_what_the_kind_has_instead() {
 }
 
 #[test]
-fn choices_of_other_kinds_are_refused_by_the_kinds_that_have_them() {
-    use IndexKind::{DiskGraph, Flat, HybridIvf};
-    let given = |name: &str, shown: &str| {
-        let mut given = Given::default();
-        given.push("code_kind", Value::Text(name.into()), shown.into());
-        given
-    };
-    let build = |kind, surface| Scope { stages: BUILD, kinds: vec![kind], place: Place::Folder, surface };
-    let line = build(HybridIvf, Surface::CommandLine);
-    assert_eq!(
-        given("pq", "--code-kind").check(&line).unwrap_err().0,
-        "--code-kind pq is for disk-graph or gpu-ivf, and the kind is hybrid-ivf; use opq or bits"
-    );
-    let python = build(HybridIvf, Surface::Python);
-    assert_eq!(
-        given("residual-opq", "code_kind").check(&python).unwrap_err().0,
-        "code_kind \"residual-opq\" is for disk-graph or gpu-ivf, and the kind is hybrid-ivf; use \"opq\" or \"bits\""
-    );
-    for (kind, name) in [(HybridIvf, "bits"), (HybridIvf, "opq"), (DiskGraph, "pq")] {
-        assert_eq!(given(name, "--code-kind").check(&build(kind, Surface::CommandLine)), Ok(()));
+fn retired_parameters_name_what_replaces_them() {
+    let replaced = "every kind builds codes of bits after a rotation, which need no training";
+    for (surface, name, size) in [
+        (Surface::CommandLine, "--code-kind", "--code-bytes"),
+        (Surface::Python, "code_kind", "code_bytes"),
+        (Surface::File, "code_kind", "code_bytes"),
+    ] {
+        for kinds in [vec![], vec![IndexKind::HybridIvf]] {
+            let scope = Scope { stages: BUILD, kinds, place: Place::Folder, surface };
+            let wrong = Given::default().add(&scope, "code_kind", Value::Text("opq".into())).unwrap_err().0;
+            assert_eq!(wrong, format!("{name} is gone: {replaced}; choose their size by {size}"));
+        }
+        assert!(retired(SEARCH, "code_kind", surface).is_none());
     }
-    let among = |name| given(name, "--code-kind").kinds(BUILD, &[DiskGraph, HybridIvf, Flat]);
-    assert_eq!(among("bits"), Ok(vec![DiskGraph, HybridIvf]));
-    assert_eq!(among("pq"), Ok(vec![DiskGraph]));
+    for old in RETIRED {
+        assert!(stratann_params::named(&[old.stage], old.name).next().is_none(), "{}", old.name);
+        assert!(stratann_params::named(&[old.stage], old.instead).next().is_some(), "{}", old.instead);
+    }
 }
 
 #[test]

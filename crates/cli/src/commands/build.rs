@@ -1,13 +1,14 @@
-//! `stratann build`: builds an index from a file of vectors.
+//! `stratann build`: builds an index from a file of vectors, or from another index.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use stratann_engine::build::{self, BuildOptions, BuildPlan, BuildReport, OptionsByKind};
+use stratann_engine::build::{SourceIndex, SourceRows};
 use stratann_engine::dataset::Reader;
 use stratann_engine::kinds::known::ON_DISK;
-use stratann_params::{IndexKind, Place, Stage};
+use stratann_params::{Given, IndexKind, Place, Stage, Value};
 use stratann_storage::budget::{free_disk_bytes, size};
-use stratann_storage::{Progress, Result};
+use stratann_storage::{Error, Progress, Result};
 
 use crate::Verdict;
 use crate::options::{self, KindChoice};
@@ -15,7 +16,7 @@ use crate::output::{Output, count, duration, table};
 use crate::parameters::{Parameters, Rows};
 use crate::progress::ProgressPrinter;
 
-/// Build an index from a file of vectors
+/// Build an index from a file of vectors, or from another index
 ///
 /// Prints a forecast of memory, disk and time first. Stays within --ram-budget, can be stopped with Ctrl-C and resumed
 /// with --resume. Equal vectors, options and seed give equal files, whatever the number of threads.
@@ -23,13 +24,17 @@ use crate::progress::ProgressPrinter;
 #[command(after_long_help = EXAMPLES)]
 pub struct Args {
     /// Vectors: .fbin .f16bin .u8bin .i8bin .fvecs .bvecs .npy, or FILE.parquet#COLUMN
-    base: PathBuf,
+    #[arg(required_unless_present = "from")]
+    base: Option<PathBuf>,
+    /// Build from the vectors and ids of this index, instead of a file: so an older index gets the codes of today
+    #[arg(long, value_name = "INDEX", conflicts_with = "base")]
+    from: Option<PathBuf>,
     /// Folder of the index
     #[arg(short, long, value_name = "INDEX")]
     output: PathBuf,
-    /// Kind of index; with auto, options of kinds leave those that have them
-    #[arg(long, value_parser = options::kinds(), default_value = "auto")]
-    kind: KindChoice,
+    /// Kind of index; with auto, options of kinds leave those that have them [default: auto, or that of --from]
+    #[arg(long, value_parser = options::kinds())]
+    kind: Option<KindChoice>,
     #[command(flatten)]
     table: Parameters<BuildRows>,
 }
@@ -52,6 +57,7 @@ Examples:
   stratann build base.fbin -o base.idx --kind gpu-ivf                   # codes for a GPU, vectors on disk
   stratann build base.fbin -o base.idx --kind remote-hnsw               # for the memory of other machines
   stratann build small.fbin -o small.idx --kind flat                    # exact, for small sets
+  stratann build --from old.idx -o new.idx                              # the same vectors and ids, built anew
 
 Kinds: auto predicts the cost of a query in each kind that fits in the RAM given, and takes the cheapest.
 disk-graph needs RAM for a code of every vector; hybrid-ivf needs almost none; flat scans all vectors. grid-ivf
@@ -61,29 +67,40 @@ Next: stratann search INDEX QUERIES --recall 0.95";
 
 /// `stratann build`.
 pub(crate) fn run(args: &Args, output: Output) -> Result<Verdict> {
-    let given = &args.table.given;
-    let scope = args.table.scope(args.kind.0, Place::Folder);
+    let source = args.from.as_ref().map(|index| SourceIndex::open(index, &args.output)).transpose()?;
+    let given = &given(args, source.as_ref())?;
+    let kind = args.kind.map_or(source.as_ref().map(SourceIndex::kind), |choice| choice.0);
+    let scope = args.table.scope(kind, Place::Folder);
     given.check(&scope)?;
-    let common = BuildOptions::read(given, IndexKind::Flat)?;
+    let mut common = BuildOptions::read(given, IndexKind::Flat)?;
     build::check_folder(&args.output, common.force)?;
-    let base = Reader::open(&args.base)?;
+    let rows = source.as_ref().map(|source| read_rows(source, args, &common, output)).transpose()?;
+    let file = args.base.as_ref().filter(|_| rows.is_none()).map(|path| Reader::open(path)).transpose()?;
+    let Some(base) = rows.as_ref().map(|rows| &rows.reader).or(file.as_ref()) else {
+        return Err(Error::bad_input(
+            "there is nothing to build from; give a file of vectors, or --from INDEX",
+        ));
+    };
+    if let Some(rows) = &rows {
+        common.ids = rows.ids.clone();
+    }
     let by_kind = OptionsByKind::read(given);
-    let kind = match args.kind.0 {
+    let kind = match kind {
         Some(kind) => kind,
         None => {
             let among = given.kinds(scope.stages, &ON_DISK)?;
             let printer = ProgressPrinter::new(output);
-            let choice = build::choose(&base, &among, &by_kind, &common, &printer)?;
+            let choice = build::choose(base, &among, &by_kind, &common, &printer)?;
             printer.finish();
             output.note(&format!("--kind auto: {}: {}", choice.kind.name(), choice.why));
             choice.kind
         }
     };
     let options = BuildOptions { kind: by_kind.of(kind), ..common };
-    let plan = build::plan(&base, &options)?;
-    announce(args, &base, &options, &plan, output);
+    let plan = build::plan(base, &options)?;
+    announce(args, base, &options, &plan, output);
     let printer = ProgressPrinter::new(output);
-    let report = build::build(&base, &args.output, &options, &printer)?;
+    let report = build::build(base, &args.output, &options, &printer)?;
     printer.finish();
     if report.skipped_rows > 0 {
         printer
@@ -96,12 +113,33 @@ pub(crate) fn run(args: &Args, output: Output) -> Result<Verdict> {
     Ok(Verdict::Fine)
 }
 
+/// What is given, with the metric of the source where none is.
+fn given(args: &Args, source: Option<&SourceIndex>) -> Result<Given> {
+    let mut given = args.table.given.clone();
+    let Some(source) = source else { return Ok(given) };
+    if given.has("ids") {
+        return Err(Error::bad_input("--ids goes with a file of vectors; --from keeps the ids of the index"));
+    }
+    if !given.has("metric") {
+        given.push("metric", Value::Text(source.metric().name().into()), "--metric".into());
+    }
+    Ok(given)
+}
+
+/// Reads the vectors of the source into files beside the new index.
+fn read_rows(source: &SourceIndex, args: &Args, common: &BuildOptions, output: Output) -> Result<SourceRows> {
+    let printer = ProgressPrinter::new(output);
+    let rows = source.write_rows(&args.output, common.ram_budget, &printer)?;
+    printer.finish();
+    Ok(rows)
+}
+
 /// Prints the forecast of a build.
 fn announce(args: &Args, base: &Reader, options: &BuildOptions, plan: &BuildPlan, output: Output) {
     let shape = base.shape();
     output.note(&format!(
         "{}: {} rows of {} {} ({})",
-        args.base.display(),
+        args.from.as_deref().or(args.base.as_deref()).unwrap_or(Path::new("")).display(),
         count(shape.rows),
         shape.dim,
         shape.dtype.name(),

@@ -5,6 +5,7 @@ use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
+use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use half::f16;
@@ -475,4 +476,21 @@ pub fn compare(file: &str, mut all: serde_json::Map<String, Value>) {
 /// The option that calibrates with so many queries, which a `flat` has not.
 pub fn calibrated<'a>(kind: &str, queries: &'a str) -> Vec<&'a str> {
     if kind == "flat" { Vec::new() } else { vec!["--calibration-queries", queries] }
+}
+
+/// One profile for all lists of a test program: a build would measure for 8 seconds, and equal profiles give equal plans.
+pub fn profile() -> &'static str {
+    static PROFILE: OnceLock<(TempDir, PathBuf)> = OnceLock::new();
+    let (_, path) = PROFILE.get_or_init(|| {
+        let folder = folder();
+        let path = folder.path().join("profile.json");
+        let place = arg(folder.path());
+        assert!(
+            run(&["profile", place, "--seconds", "0.2", "--scratch", "4MiB", "-o", arg(&path)])
+                .status
+                .success()
+        );
+        (folder, path)
+    });
+    arg(path)
 }

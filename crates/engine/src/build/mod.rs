@@ -18,6 +18,7 @@
 //! the manifest.
 
 pub(crate) mod calibrate;
+mod source_index;
 
 use std::path::Path;
 
@@ -29,6 +30,7 @@ pub use crate::stages::folder::check_folder;
 pub use crate::stages::options::{BuildOptions, metric_of};
 pub use crate::stages::plan::BuildPlan;
 pub use crate::stages::report::BuildReport;
+pub use source_index::{SourceIndex, SourceRows};
 pub use stratann_params::IndexKind;
 
 use crate::dataset::{self, Reader};
@@ -67,7 +69,18 @@ pub fn build(
     let (number, lock) = claim_folder(out, options.force)?;
     let pool = pool(plan.threads)?;
     let started = std::time::Instant::now();
-    let report = pool.install(|| run(base, out, number, options, &plan, progress));
+    let begun = check_disk(out, plan.disk_bytes)
+        .and_then(|()| Partial::open(out, made_with(base, number, options), options.resume));
+    let mut partial = match begun {
+        Ok(partial) => partial,
+        Err(e) => {
+            // What an earlier build left stays.
+            drop(lock);
+            let _ = std::fs::remove_dir(out);
+            return Err(e);
+        }
+    };
+    let report = pool.install(|| run((base, out), number, (options, &plan), &mut partial, progress));
     match report {
         Ok(mut report) => {
             report.seconds = started.elapsed().as_secs_f64();
@@ -111,17 +124,14 @@ pub fn run_task(
 
 /// Runs the stages. One that an earlier, unfinished build has finished is skipped.
 fn run(
-    base: &Reader,
-    out: &Path,
+    (base, out): (&Reader, &Path),
     number: u64,
-    options: &BuildOptions,
-    plan: &BuildPlan,
+    (options, plan): (&BuildOptions, &BuildPlan),
+    partial: &mut Partial,
     progress: &dyn Progress,
 ) -> Result<BuildReport> {
-    check_disk(out, plan.disk_bytes)?;
-    let mut partial = Partial::open(out, made_with(base, number, options), options.resume)?;
     let external = options.ids.as_ref().map(|path| dataset::read_ids(path, base.shape().rows)).transpose()?;
-    let mut build = Build::new(base, options, plan, &mut partial, number, progress);
+    let mut build = Build::new(base, options, plan, partial, number, progress);
     build.external = external;
     let scan = build.scan()?;
     let mut manifest = kinds::build(&mut build, &scan)?;

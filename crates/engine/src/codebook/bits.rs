@@ -24,27 +24,27 @@ const GROUP_MAX: usize = 809;
 const LEAST_BYTES: usize = 6;
 
 /// The least and the most bytes of codes of `dim` components.
-pub(super) fn code_bytes(dim: usize) -> (usize, usize) {
+pub(crate) fn code_bytes(dim: usize) -> (usize, usize) {
     let used = |bytes| Layout::within(dim, bytes, true).map_or(0, |layout| layout.code_bytes());
     (used(LEAST_BYTES), used(dim + 2 * LEAST_BYTES))
 }
 
 /// Bytes for each row of the sample: the row, what k-means notes of it, and where its directions are found in groups of
 /// components, those of a group and its share of the matrices, which are as large as the sample is.
-pub(super) fn row_bytes(dim: usize) -> u64 {
+pub(crate) fn row_bytes(dim: usize) -> u64 {
     let grouped = if dim > WHOLE_DIM { 4 * dim.min(GROUP_MAX) + 20 * 40 } else { 0 };
     (4 * dim + grouped + 64) as u64
 }
 
 /// Bytes independent of the sample: centroids as they are found and as they are placed, products of a tile of rows with
 /// them, directions and the basis that they become, and where they are found at once, matrices of f64.
-pub(super) fn fixed_bytes(dim: usize) -> u64 {
+pub(crate) fn fixed_bytes(dim: usize) -> u64 {
     let matrices = if dim > WHOLE_DIM { 0 } else { 20 * dim * dim };
     (4 * CENTROIDS_MAX * dim * 4 + 4 * dim * (dim + dim.min(GROUP_MAX)) + matrices) as u64
 }
 
 /// Seconds on a current machine for a sample of these rows of `dim` components.
-pub(super) fn seconds(rows: f64, dim: f64, threads: f64) -> f64 {
+pub(crate) fn seconds(rows: f64, dim: f64, threads: f64) -> f64 {
     let rows = rows.min(SAMPLE_ROWS as f64);
     let pairs = rows * CENTROIDS_MAX as f64 * ROUNDS as f64 * (PAIR_NS + dim * MULTIPLY_NS);
     let group = (RotationWork::of(rows as usize, dim as usize).group as f64).min(dim);

@@ -33,6 +33,7 @@ use stratann_storage::{Error, Result};
 use source::Source;
 
 pub use bin::write_bin;
+pub(crate) use bin::{HEADER as BIN_HEADER, suffix_of as bin_suffix};
 pub(crate) use ids::load_ids;
 pub use ids::{read_all_ids, read_ids};
 pub use source::SharedBytes;

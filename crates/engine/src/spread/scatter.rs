@@ -12,7 +12,7 @@ use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 use stratann_params::build::GraphOptions;
-use stratann_params::choices::{CodeKind, CodePlace, OnBadRow};
+use stratann_params::choices::{CodePlace, OnBadRow};
 
 use serde::Serialize;
 use stratann_core::format::block::{Block, BlockLayout};
@@ -27,7 +27,8 @@ use super::description::part_folder;
 use super::plan::SpreadPlan;
 use super::source::Source;
 use super::{PartitionOptions, Shard, pool};
-use crate::dataset::Reader;
+use crate::codebook::bits;
+use crate::dataset::{Reader, bin_suffix};
 use crate::index::{Index, OpenOptions};
 use crate::kinds::options::KindOptions;
 use crate::manifest::Manifest;
@@ -286,16 +287,14 @@ fn building(index: &Path, manifest: &Manifest, options: &PartitionOptions) -> Re
     let share = |key: &str| value(key)?.as_f64().ok_or_else(|| missing(key));
     let flag = |key: &str| value(key)?.as_bool().ok_or_else(|| missing(key));
     let given = |key: &str| manifest.build.get(key).and_then(|n| n.as_u64()).map(|n| n as usize);
-    let kinds = CodeKind::ALL;
-    let code_kind = value("code_kind")?.as_str().unwrap_or("");
-    let named = |kind: &&CodeKind| format!("{kind:?}").to_lowercase() == code_kind;
+    // Codes of older indexes may be shorter than any that is built.
+    let (least_bytes, most_bytes) = bits::code_bytes(manifest.dim as usize);
     let own = GraphOptions {
         degree: count("degree")?,
         build_list: count("build_list")?,
         alpha: share("alpha")? as f32,
         passes: count("passes")?,
-        code_bytes: Some(count("code_bytes")?),
-        code_kind: *kinds.iter().find(named).ok_or_else(|| missing("code_kind"))?,
+        code_bytes: Some(count("code_bytes")?.clamp(least_bytes, most_bytes)),
         head_share: share("head_share")?,
         pack: flag("pack")?,
         compress: flag("compress")?,
@@ -399,13 +398,7 @@ impl Job<'_> {
 }
 
 fn rows_path(folder: &Path, server: usize, dtype: DType) -> PathBuf {
-    let suffix = match dtype {
-        DType::F32 => "fbin",
-        DType::F16 => "f16bin",
-        DType::U8 => "u8bin",
-        DType::I8 => "i8bin",
-    };
-    folder.join(format!("rows-{server:02}.{suffix}"))
+    folder.join(format!("rows-{server:02}.{}", bin_suffix(dtype)))
 }
 
 fn ids_path(folder: &Path, server: usize) -> PathBuf {

@@ -8,6 +8,7 @@ use std::time::Instant;
 use serde::{Deserialize, Serialize};
 use stratann_core::build::hash;
 use stratann_core::format::checksum;
+use stratann_kernel::bits::BitCoder;
 use stratann_kernel::coder::Coder;
 use stratann_storage::data_file::FileEntry;
 use stratann_storage::{Error, Progress, Result, budget, data_file, input};
@@ -19,7 +20,7 @@ use super::publish;
 use super::report::BuildReport;
 use super::space::Space;
 use super::stage::{SCAN, Stage};
-use super::state::Partial;
+use super::state::{Partial, STAGES_VERSION};
 use crate::dataset::{self, Reader, Scan};
 use crate::files;
 use crate::kinds::section::Section;
@@ -97,6 +98,7 @@ pub(crate) fn made_with(
     all.insert("ram_budget".into(), options.ram_budget.into());
     all.insert("version".into(), number.into());
     all.insert("format_version".into(), FORMAT_VERSION.into());
+    all.insert(STAGES_VERSION.0.into(), STAGES_VERSION.1.into());
     all
 }
 
@@ -267,7 +269,11 @@ pub(crate) const IDS: &str = "ids.tmp";
 /// Longer files hold no codebook: one has a matrix of MAX_DIM × MAX_DIM numbers at most.
 const CODEBOOK_BYTES_MAX: u64 = 5 * (stratann_kernel::distance::MAX_DIM as u64).pow(2);
 
-pub(crate) fn read_coder(path: &Path) -> Result<Coder> {
+/// The coder that this build has made.
+pub(crate) fn read_coder(path: &Path) -> Result<BitCoder> {
     let bytes = input::read_up_to(path, CODEBOOK_BYTES_MAX).map_err(|e| Error::io("reading", path, &e))?;
-    files::decode_coder(&bytes).ok_or_else(|| files::senseless(path))
+    match files::decode_coder(&bytes) {
+        Some(Coder::Bits(coder)) => Ok(coder),
+        _ => Err(files::senseless(path)),
+    }
 }

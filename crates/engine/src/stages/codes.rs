@@ -4,25 +4,20 @@
 use std::io::Read;
 use std::ops::Range;
 use std::path::Path;
-use stratann_params::choices::CodeKind;
 
 use serde::{Deserialize, Serialize};
 use stratann_kernel::Metric;
-use stratann_kernel::coder::Coder;
+use stratann_kernel::bits::BitCoder;
 use stratann_kernel::distance::l2_f32;
 use stratann_storage::output::AtomicFile;
 use stratann_storage::{Error, Result, input};
 
-use super::plan::sample_most;
 use super::space::Space;
 use super::tables::{read_table, write_table};
-use crate::codebook::{self, CodebookOptions, bits};
+use crate::codebook::{self, bits};
 use crate::dataset::Scan;
 use crate::files;
 use crate::stages::build::{self, Build, IDS};
-
-/// Rounds of training of the codebook.
-pub(crate) const ITERATIONS: usize = 12;
 
 /// Reciprocal of the share of rows whose code error is measured.
 const LOOKED_AT: usize = 16;
@@ -52,29 +47,15 @@ impl CodeErrors {
 ///
 /// # Errors
 /// Rows that cannot be read, an interruption.
-pub(crate) fn make_coder(
-    build: &Build<'_>,
-    (code_bytes, kind): (usize, CodeKind),
-    space: &Space,
-    scan: &Scan,
-) -> Result<usize> {
+pub(crate) fn make_coder(build: &Build<'_>, code_bytes: usize, space: &Space, scan: &Scan) -> Result<usize> {
     let (dim, seed) = (build.base.shape().dim, build.options.seed);
     let ip = build.options.metric == Metric::Ip;
-    let path = build.file(files::CODEBOOK);
-    let wanted = build.plan.codebook_sample.min(sample_most(kind));
-    if kind == CodeKind::Bits {
-        build.progress.stage("preparing codes", 100, "%");
-        let sample = space.code_sample(build.base, scan, wanted, seed)?;
-        let coder = bits::bit_coder(sample, dim, ip, (code_bytes, seed), build.progress)?;
-        write_table(&path, &files::encode_bit_coder(&coder))?;
-        return Ok(coder.layout().code_bytes());
-    }
-    build.progress.stage("training the codebook", 100, "%");
+    build.progress.stage("preparing codes", 100, "%");
+    let wanted = build.plan.codebook_sample.min(bits::SAMPLE_ROWS);
     let sample = space.code_sample(build.base, scan, wanted, seed)?;
-    let options = CodebookOptions { code_bytes, kind, iterations: ITERATIONS, seed };
-    let trained = codebook::train(sample, dim, ip, &options, build.progress)?;
-    write_table(&path, &files::encode_codebook(&trained))?;
-    Ok(trained.code_bytes())
+    let coder = bits::bit_coder(sample, dim, ip, (code_bytes, seed), build.progress)?;
+    write_table(&build.file(files::CODEBOOK), &files::encode_bit_coder(&coder))?;
+    Ok(coder.layout().code_bytes())
 }
 
 /// Encodes all rows and writes their codes by id to `target`. Returns the mean squared error.
@@ -88,15 +69,16 @@ pub(crate) fn run(
     let coder = build::read_coder(&build.file(files::CODEBOOK))?;
     build.progress.stage("encoding", build.base.shape().rows, "rows");
     let mut errors = Vec::new();
-    if held_at_a_time(build, scan, coder.code_bytes()) < scan.rows {
+    let size = coder.layout().code_bytes();
+    if held_at_a_time(build, scan, size) < scan.rows {
         for part in 0..build.parts().count() {
             errors.push(encode_part(build, space, scan, part)?);
         }
-        join_parts(build, target, scan, id_of_row, coder.code_bytes())?;
+        join_parts(build, target, scan, id_of_row, size)?;
         remove_parts(build);
         return Ok(CodeErrors::mean(errors));
     }
-    let mut by_id = ById::new(coder.code_bytes(), 0..scan.rows, id_of_row);
+    let mut by_id = ById::new(size, 0..scan.rows, id_of_row);
     for part in 0..build.parts().count() {
         let mut take = |first, codes: &[u8]| {
             by_id.put(first, codes);
@@ -128,7 +110,7 @@ pub(crate) fn encode_part(build: &Build<'_>, space: &Space, scan: &Scan, part: u
 
 /// Writes all codes by id to `target`, after every part was written by row.
 pub(crate) fn join(build: &Build<'_>, target: &Path, scan: &Scan) -> Result<()> {
-    let size = build::read_coder(&build.file(files::CODEBOOK))?.code_bytes();
+    let size = build::read_coder(&build.file(files::CODEBOOK))?.layout().code_bytes();
     let id_of_row: Vec<u32> = read_table(&build.partial.path(IDS))?;
     join_parts(build, target, scan, &id_of_row, size)
 }
@@ -201,12 +183,12 @@ fn encode(
     build: &Build<'_>,
     space: &Space,
     scan: &Scan,
-    coder: &Coder,
+    coder: &BitCoder,
     part: usize,
     take: &mut dyn FnMut(u64, &[u8]) -> Result<()>,
 ) -> Result<CodeErrors> {
     let shape = build.base.shape();
-    let size = coder.code_bytes();
+    let size = coder.layout().code_bytes();
     let chunk = ((1 << 20) / (shape.dim * 4)).clamp(1, 4096);
     let (mut bytes, mut wide, mut made) = (Vec::new(), Vec::new(), Vec::new());
     let mut look = Look::new(coder);
@@ -233,21 +215,23 @@ fn encode(
 
 /// Compares vectors with their codes.
 struct Look<'a> {
-    coder: &'a Coder,
+    coder: &'a BitCoder,
     rotated: Vec<f32>,
     decoded: Vec<f32>,
     errors: CodeErrors,
 }
 
 impl Look<'_> {
-    fn new(coder: &Coder) -> Look<'_> {
-        let zeros = vec![0.0; coder.dim()];
+    fn new(coder: &BitCoder) -> Look<'_> {
+        let zeros = vec![0.0; coder.layout().dim()];
         Look { coder, rotated: zeros.clone(), decoded: zeros, errors: CodeErrors::default() }
     }
 
     fn at(&mut self, row: &[f32], code: &[u8]) {
-        self.coder.rotate(row, &mut self.rotated);
-        self.coder.decode_rotated(code, &mut self.decoded);
+        self.rotated.copy_from_slice(row);
+        self.coder.rotate(&mut self.rotated);
+        self.coder.decode(code, &mut self.decoded);
+        self.decoded.iter_mut().zip(self.coder.centre()).for_each(|(x, c)| *x += c);
         self.errors.sum += f64::from(l2_f32(&self.rotated, bytemuck::cast_slice(&self.decoded)));
         self.errors.count += 1;
     }

@@ -3,9 +3,8 @@
 use super::options::BuildOptions;
 use super::plan::BuildPlan;
 use super::stage::Stage;
-use crate::codebook::{CodebookOptions, MULTIPLY_NS, PAIR_NS, training_seconds};
+use crate::codebook::{MULTIPLY_NS, PAIR_NS, bits};
 use crate::dataset::Shape;
-use stratann_params::choices::CodeKind;
 use stratann_storage::Expected;
 
 /// The stages of a build in their order, each with the seconds that it is expected to take.
@@ -58,7 +57,7 @@ pub(crate) struct Size {
     /// Bytes of all rows.
     pub(crate) bytes: f64,
     pub(crate) threads: f64,
-    /// Rows that train the codebook, at most.
+    /// Rows of the sample that codes are prepared with, at most.
     pub(crate) codebook_sample: f64,
     /// Whether all points are one cell.
     pub(crate) is_one_cell: bool,
@@ -86,20 +85,15 @@ impl Size {
         self.shared_s(self.bytes * SCAN_NS)
     }
 
-    /// Training a codebook of this kind on a sample.
-    pub(crate) fn codebook_s(&self, options: &CodebookOptions) -> f64 {
-        let sample = self.rows.min(self.codebook_sample);
-        training_seconds(sample, self.dim, options, self.threads)
+    /// Preparing codes with a sample.
+    pub(crate) fn codebook_s(&self) -> f64 {
+        bits::seconds(self.rows.min(self.codebook_sample), self.dim, self.threads)
     }
 
     /// Encoding all rows.
-    pub(crate) fn encoding_s(&self, kind: CodeKind) -> f64 {
-        if kind == CodeKind::Bits {
-            // Besides the steps that are tried: distances to centroids, and the product with a basis.
-            return self.shared_s(self.rows * self.dim * (BITS_NS + (256.0 + self.dim) * ENCODING_NS));
-        }
-        let centroids = if kind == CodeKind::ResidualOpq { 5.0 } else { 1.0 } * 256.0;
-        self.shared_s(self.rows * self.dim * (centroids + self.dim) * ENCODING_NS)
+    pub(crate) fn encoding_s(&self) -> f64 {
+        // Besides the steps that are tried: distances to centroids, and the product with a basis.
+        self.shared_s(self.rows * self.dim * (BITS_NS + (256.0 + self.dim) * ENCODING_NS))
     }
 
     /// Two scans for exact neighbours of the calibration queries.

@@ -1,26 +1,19 @@
 //! Plan of a build, made before it begins.
 
 use serde::Serialize;
-use stratann_params::choices::CodeKind;
 use stratann_storage::budget::{Account, PROGRAM_BYTES, THREAD_BYTES, size};
 use stratann_storage::{Error, Result};
 
 use super::forecast::{Forecast, Size};
 use super::options::BuildOptions;
 use super::stage::{PlannedStage, Stage};
-use crate::codebook::bits;
 use crate::curve::CALIBRATION_IN_FLIGHT;
 use crate::dataset::Shape;
 
-/// Rows that train the codebook.
+/// Rows of the sample that codes, axes or cells are found with, at most.
 pub(crate) const CODEBOOK_SAMPLE: usize = 65_536;
 /// Rows below which codes would be poor: a budget must allow for as many.
 pub(crate) const CODEBOOK_SAMPLE_LEAST: u64 = 4096;
-
-/// Rows that codes of a kind are prepared with, at most.
-pub(crate) fn sample_most(kind: CodeKind) -> usize {
-    if kind == CodeKind::Bits { bits::SAMPLE_ROWS } else { CODEBOOK_SAMPLE }
-}
 
 /// Reading and writing buffers, per build.
 pub(crate) const BUFFER_BYTES: u64 = 6 << 20;
@@ -51,7 +44,7 @@ pub struct BuildPlan {
     pub(crate) cell_bytes: u64,
     /// Bytes that one point takes while its graph is built.
     pub(crate) point_bytes: u64,
-    /// Rows that train the codebook.
+    /// Rows of the sample that codes, axes or cells are found with.
     pub(crate) codebook_sample: usize,
     /// Queries in flight per thread while it calibrates.
     pub(crate) calibration_in_flight: usize,

@@ -42,7 +42,7 @@ impl Stage {
 pub(crate) const SCAN: Stage = Stage::named("scan");
 /// Divides the rows into clusters, each with a list.
 pub(crate) const CLUSTERS: Stage = Stage::named("clusters").in_parts();
-/// Trains the codebook.
+/// Prepares the codes.
 pub(crate) const CODEBOOK: Stage = Stage::named("codebook");
 /// Encodes all rows.
 pub(crate) const CODES: Stage = Stage::named("codes");

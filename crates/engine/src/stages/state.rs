@@ -13,6 +13,10 @@ use stratann_storage::{Error, Result, input};
 use super::stage::Stage;
 use crate::manifest::PARTIAL;
 
+/// What stages leave to those after them, by a number that changes with it. A build that another version began cannot be
+/// resumed: before 2, codes were trained.
+pub(crate) const STAGES_VERSION: (&str, u32) = ("stages_version", 2);
+
 /// The finished stages, and what they were made with.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct State {
@@ -23,11 +27,23 @@ pub(crate) struct State {
 }
 
 impl State {
-    /// The first thing that was otherwise.
-    fn differs<'a>(&'a self, made_with: &'a BTreeMap<String, serde_json::Value>) -> Option<&'a str> {
-        let other = |key: &&String| self.made_with.get(*key) != made_with.get(*key);
-        made_with.keys().chain(self.made_with.keys()).find(other).map(String::as_str)
+    /// The first thing that was otherwise. The version of the stages comes before all options, which it may have changed.
+    fn differs<'a>(&'a self, made_with: &'a BTreeMap<String, serde_json::Value>) -> Option<Difference<'a>> {
+        let other = |key: &str| self.made_with.get(key) != made_with.get(key);
+        if other(STAGES_VERSION.0) {
+            return Some(Difference::Version);
+        }
+        let mut options = made_with.keys().chain(self.made_with.keys());
+        options.find(|key| other(key)).map(|key| Difference::Option(key))
     }
+}
+
+/// Why a build cannot go on from a state.
+enum Difference<'a> {
+    /// Another version of this program left it.
+    Version,
+    /// An option has another value.
+    Option(&'a str),
 }
 
 /// The folder of an unfinished build.
@@ -40,7 +56,8 @@ impl Partial {
     /// Opens the unfinished build in `out`, or begins a new one.
     ///
     /// # Errors
-    /// With `resume`, when there is none or it was made with other options; without, when one is there.
+    /// With `resume`, one that another version or another program left, or that was made with other options. Without,
+    /// what is there is removed.
     pub(crate) fn open(
         out: &Path,
         made_with: BTreeMap<String, serde_json::Value>,
@@ -48,15 +65,17 @@ impl Partial {
     ) -> Result<Partial> {
         let folder = out.join(PARTIAL);
         let path = folder.join("state.json");
-        let found = input::read(&path).ok().and_then(|b| serde_json::from_slice::<State>(&b).ok());
-        if resume && let Some(state) = found {
-            if let Some(differs) = state.differs(&made_with) {
-                return Err(Error::bad_input(format!(
-                    "{} was begun with another {differs}; resume with the same options, or delete it",
+        if resume && path.exists() {
+            let bytes = input::read(&path)?;
+            let state: State = serde_json::from_slice(&bytes).map_err(|_| foreign(&folder))?;
+            return match state.differs(&made_with) {
+                None => Ok(Partial { folder, state }),
+                Some(Difference::Version) => Err(foreign(&folder)),
+                Some(Difference::Option(name)) => Err(Error::bad_input(format!(
+                    "{} was begun with another {name}; resume with the same options, or delete it",
                     folder.display()
-                )));
-            }
-            return Ok(Partial { folder, state });
+                ))),
+            };
         }
         // Nothing to resume (a build killed before its first stage leaves nothing), or not asked to: begin a new build.
         if folder.exists() {
@@ -84,13 +103,14 @@ impl Partial {
                 folder.display()
             )));
         }
-        if let Some(differs) = state.differs(made_with) {
-            return Err(Error::bad_input(format!(
-                "a part of the build in {} was asked for with another {differs}; give all the same files and options",
+        match state.differs(made_with) {
+            None => Ok(Partial { folder, state }),
+            Some(Difference::Version) => Err(foreign(&folder)),
+            Some(Difference::Option(name)) => Err(Error::bad_input(format!(
+                "a part of the build in {} was asked for with another {name}; give all the same files and options",
                 folder.display()
-            )));
+            ))),
         }
-        Ok(Partial { folder, state })
     }
 
     pub(crate) fn state(&self) -> &State {
@@ -154,6 +174,15 @@ impl Partial {
     pub(crate) fn remove(&self) -> Result<()> {
         std::fs::remove_dir_all(&self.folder).map_err(|e| Error::io("removing", &self.folder, &e))
     }
+}
+
+/// The error for an unfinished build of another version.
+fn foreign(folder: &Path) -> Error {
+    Error::bad_input(format!(
+        "{} was left by another version of stratann, and its stages are not those of this one; delete it and build \
+         without --resume, or resume with that version",
+        folder.display()
+    ))
 }
 
 /// The facts of an earlier stage.

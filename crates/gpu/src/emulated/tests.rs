@@ -11,7 +11,7 @@ use proptest::prelude::*;
 use std::collections::BTreeSet;
 use stratann_kernel::bits::Layout;
 use stratann_kernel::coder::Coder;
-use stratann_kernel::codes::Table;
+use stratann_kernel::trained_codes::Table;
 
 /// The memory of one block after a batch of one job.
 struct Ran {
@@ -87,7 +87,7 @@ fn run(
     }
     assert!(job.encode(area));
     let all = run(Batch::new(&params, std::iter::once((0, &job))));
-    let before = if coder.learned().is_none() { 1 } else { TABLE_LAUNCHES };
+    let before = if coder.trained().is_none() { 1 } else { TABLE_LAUNCHES };
     assert_eq!(all, if is_early { 3 } else { 3 + before });
     // SAFETY: the block was allocated with these bytes, and the batch has ended.
     let block =
@@ -171,7 +171,7 @@ fn check_orders(coder: &Coder, codes: &[u8], query: Query) {
     let job = Job { query, ranges: vec![[100, 9000]], ids, keep: 4096, exclude: u32::MAX };
     let expected = common::twin(coder, codes, &job);
     for order in [0, 1, 2, 5, 77] {
-        let is_early = order % 2 == 0 && coder.learned().is_some();
+        let is_early = order % 2 == 0 && coder.trained().is_some();
         let Some(ran) = run(&options, coder, codes, &job, 6, (order, is_early)) else { return };
         let results = &ran.block[ran.layout.results_at as usize..];
         let ranked = Ranked::decode(results, job.keep).expect("possible results");

@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 use stratann_kernel::bits::{BITS_MAX, BitCoder, BitQuery, CoderParts, Extras, Layout, Scaling, Segment};
 use stratann_kernel::coder::{CodeQuery, Coder};
-use stratann_kernel::codes::{CENTROIDS, Codebook};
+use stratann_kernel::trained_codes::{CENTROIDS, Codebook};
 use stratann_testing::{Need, leave_out};
 
 /// Random numbers from a seed (splitmix64).
@@ -90,7 +90,7 @@ impl Shape {
     }
 
     pub(crate) fn coder(&self) -> Coder {
-        Coder::Learned(self.codebook())
+        Coder::Trained(self.codebook())
     }
 
     pub(crate) fn query(&self, seed: u64) -> Vec<f32> {

@@ -2,8 +2,8 @@
 
 use super::layout::{Layout, Plane, Segment};
 use super::{Scaling, bound, factor};
-use crate::codes::for_each_isa;
 use crate::distance::dot_f32;
+use crate::isa::for_each_isa;
 
 /// Steps of the levels that are tried, as multiples of the one that is best for normally distributed components.
 const TRIED: [f32; 15] = [0.5, 0.6, 0.68, 0.76, 0.84, 0.9, 0.95, 1.0, 1.05, 1.1, 1.16, 1.24, 1.34, 1.48, 1.7];

@@ -301,7 +301,7 @@ impl BitCoder {
         if self.centroids.is_empty() {
             return (0, &[]);
         }
-        let (number, _) = crate::codes::nearest(placed, &self.centroids, self.layout.dim());
+        let (number, _) = crate::nearest::nearest(placed, &self.centroids, self.layout.dim());
         (number, &self.centroids[number * self.layout.dim()..][..self.layout.dim()])
     }
 

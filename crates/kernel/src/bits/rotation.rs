@@ -1,6 +1,6 @@
 //! A random rotation in `d log d` steps.
 
-use crate::codes::for_each_isa;
+use crate::isa::for_each_isa;
 
 /// Rounds of signs and transforms.
 const ROUNDS: usize = 3;

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 use stratann_core::build::hash;
-use stratann_kernel::codes::{CENTROIDS, Codebook, Table};
+use stratann_kernel::bits::{BitCoder, BitQuery, Layout};
 use stratann_kernel::distance::Exact;
 use stratann_kernel::{DType, Metric};
 
@@ -60,7 +60,7 @@ pub struct ComputeCosts {
     pub full_f16: DistanceCost,
     /// Cost of distances to u8 rows; i8 rows cost the same.
     pub full_u8: DistanceCost,
-    /// Cost of distances by look-up tables, of codes from more data than a cache holds. Sizes are bytes of a code.
+    /// Cost of distances by codes, from more data than a cache holds. Sizes are bytes of a code.
     pub codes: DistanceCost,
 }
 
@@ -165,19 +165,14 @@ fn codes() -> Result<Resident> {
     Ok(codes)
 }
 
-fn time_codes(codes: &[u8], code_bytes: usize, time: Duration) -> f64 {
-    // Subspaces of four components each, as for codes with a quarter as many bytes as a vector has components.
-    let dim = 4 * code_bytes;
-    let codebook = Codebook {
-        dim,
-        coarse: vec![0.0; dim],
-        starts: (0..=code_bytes as u32).map(|j| 4 * j).collect(),
-        centroids: floats(CENTROIDS * dim, 2),
-        ..Codebook::default()
-    };
-    let mut table = Table::default();
-    table.set(&codebook, &floats(dim, 3), &mut Vec::new());
-    let count = (CODES_BYTES / code_bytes) as u64;
+fn time_codes(codes: &[u8], bytes: usize, time: Duration) -> f64 {
+    // Two bits a dimension, as for codes with a quarter as many bytes as a vector has components; factors come to them.
+    let dim = 4 * bytes;
+    let Some(layout) = Layout::even(dim, 2, 0, false) else { return f64::INFINITY };
+    let coder = BitCoder::new(layout, 2, &vec![0.0; dim], &[], false);
+    let mut query = BitQuery::default();
+    query.set(&coder, &floats(dim, 3), &mut Vec::new());
+    let count = (CODES_BYTES / layout.code_bytes()) as u64;
     let (mut drawn, mut ids, mut out) = (0, vec![0u32; DRAWN], Vec::new());
     fastest_ns(time, DRAWN, || {
         for id in &mut ids {
@@ -185,7 +180,7 @@ fn time_codes(codes: &[u8], code_bytes: usize, time: Duration) -> f64 {
             *id = (hash(5, 5, drawn) % count) as u32;
         }
         let started = Instant::now();
-        table.distances(black_box(codes), &ids, &mut out);
+        query.distances(black_box(codes), &ids, &mut out);
         black_box(&out);
         started.elapsed()
     })

@@ -5,9 +5,9 @@ use alloc::vec::Vec;
 
 use proptest::prelude::*;
 use stratann_kernel::coder::Coder;
-use stratann_kernel::codes::{CENTROIDS, Codebook};
 use stratann_kernel::distance::{Exact, inverse_norm};
 use stratann_kernel::element::{narrow_f16, widen};
+use stratann_kernel::trained_codes::{CENTROIDS, Codebook};
 use stratann_kernel::{DType, Metric};
 
 use super::{Params as Own, Rule, View};
@@ -81,7 +81,7 @@ impl Index {
         let mut index = Index {
             metric,
             dtype,
-            coder: Coder::Learned(codebook(metric, dtype, seed)),
+            coder: Coder::Trained(codebook(metric, dtype, seed)),
             codes: vec![],
             block: BlockLayout {
                 block_bytes: 4096,
@@ -151,7 +151,7 @@ impl Index {
         let mut residual = vec![0.0; DIM];
         for vector in &self.vectors {
             let mut code = [0; 4];
-            self.coder.learned().unwrap().encode_rotated(&self.floats(vector), &mut residual, &mut code);
+            self.coder.trained().unwrap().encode_rotated(&self.floats(vector), &mut residual, &mut code);
             self.codes.extend(code);
         }
     }

@@ -6,13 +6,13 @@ use stratann_params::choices::CodePlace;
 use stratann_storage::Result;
 use stratann_storage::budget::{Account, PROGRAM_BYTES};
 
-use crate::codebook;
+use crate::codebook::bits;
 use crate::curve::CALIBRATION_IN_FLIGHT;
 use crate::dataset::Reader;
 use crate::stages::options::BuildOptions;
 use crate::stages::plan::{
     BUFFER_BYTES, BUILD_THREAD_BYTES, BuildPlan, CODEBOOK_SAMPLE, CODEBOOK_SAMPLE_LEAST, KindPlan,
-    THREADS_PART, sample_most,
+    THREADS_PART,
 };
 use crate::stages::stage::PlannedStage;
 use crate::stages::vamana::Graph;
@@ -43,11 +43,9 @@ struct Needs {
     in_blocks: bool,
     /// Tables of rows that live through most stages.
     tables: u64,
-    /// One row that trains the codebook, and what training takes besides.
-    trained: u64,
-    training: u64,
-    /// Rows that train the codebook at most.
-    trained_most: u64,
+    /// One row of the sample that codes are prepared with, and what is needed besides.
+    sampled: u64,
+    prepared: u64,
     has_graph: bool,
 }
 
@@ -66,9 +64,8 @@ impl Needs {
             in_blocks: has_graph && graph.codes == CodePlace::Disk,
             // Rows, order, ids.
             tables: n * if has_graph { 12 } else { 4 } + if options.ids.is_some() { n * 12 } else { 0 },
-            trained: codebook::row_bytes(shape.dim, graph.code_kind),
-            training: codebook::training_fixed_bytes(shape.dim, graph.code_kind),
-            trained_most: sample_most(graph.code_kind) as u64,
+            sampled: bits::row_bytes(shape.dim),
+            prepared: bits::fixed_bytes(shape.dim),
             has_graph,
         }
     }
@@ -81,7 +78,7 @@ impl Needs {
         let sample = CODEBOOK_SAMPLE_LEAST.min(self.rows);
         (smallest_cell * self.point + self.memberships())
             .max(codes_least)
-            .max(if self.has_graph { self.trained * sample + self.training } else { 0 })
+            .max(if self.has_graph { self.sampled * sample + self.prepared } else { 0 })
             .max(self.row * 64)
             .max(coded)
     }
@@ -91,7 +88,7 @@ impl Needs {
     }
 
     fn codebook_sample(&self, free: u64) -> usize {
-        let fits = ((free.saturating_sub(self.training) / self.trained) as usize).min(CODEBOOK_SAMPLE);
+        let fits = ((free.saturating_sub(self.prepared) / self.sampled) as usize).min(CODEBOOK_SAMPLE);
         fits.min(self.rows as usize).max(1)
     }
 
@@ -135,7 +132,7 @@ pub(crate) fn plan(
     if options.ram_budget.is_some_and(|b| b < fixed + needs.tables + work) {
         let mut account = Account::default();
         account.add("row tables", needs.tables);
-        account.add("codes, their training, or a part of the graph", work);
+        account.add("codes, their preparation, or a part of the graph", work);
         account.add("the program and its buffers", program);
         account.add("threads", (program + needs.tables + work).div_ceil(THREADS_PART - 1));
         account.check(options.ram_budget, "build this index")?;
@@ -151,8 +148,8 @@ pub(crate) fn plan(
         for_vectors.min(n * (needs.row + 16)).max(needs.row * 64) / if in_ram { 1 } else { BLOCK_PART };
     let code_memory_bytes = if needs.in_blocks { needs.codes.min(free) } else { needs.codes };
     let codebook_sample = needs.codebook_sample(free);
-    let training = (codebook_sample as u64).min(needs.trained_most) * needs.trained + needs.training;
-    let work = (points_per_cell * point).max(code_memory_bytes).max(training);
+    let preparing = codebook_sample.min(bits::SAMPLE_ROWS) as u64 * needs.sampled + needs.prepared;
+    let work = (points_per_cell * point).max(code_memory_bytes).max(preparing);
     let coded = if needs.in_blocks { CODED_BLOCK_BYTES } else { 0 };
     let peak = if has_graph { work } else { 0 };
     let plan = BuildPlan {

@@ -7,7 +7,7 @@ pub use stratann_params::search::GraphSwitches as Switches;
 use stratann_storage::{Error, Result};
 
 use crate::codebook::check_code_bytes;
-use crate::record::{Record, Recorded, recorded};
+use crate::record::{CODE_KIND, Record, Recorded, recorded};
 
 impl Recorded for Options {
     fn check(&self, dim: usize) -> Result<()> {
@@ -18,7 +18,7 @@ impl Recorded for Options {
                 self.build_list, self.degree
             )));
         }
-        check_code_bytes(self.code_bytes, dim, self.code_kind)
+        check_code_bytes(self.code_bytes, dim)
     }
 
     fn record(&self, dim: usize) -> Record {
@@ -26,7 +26,7 @@ impl Recorded for Options {
         // Absent stands for the choice of the build, and for RAM, as in indexes from before there was a choice.
         all.retain(|name, value| !value.is_null() && (*name != "codes" || self.codes == CodePlace::Disk));
         all.insert("code_bytes", self.code_bytes(dim).into());
-        all.insert("code_kind", format!("{:?}", self.code_kind).to_lowercase().into());
+        all.insert("code_kind", CODE_KIND.into());
         all
     }
 }

@@ -10,7 +10,7 @@ pub use stratann_params::search::GpuSwitches as Switches;
 use super::baseline::Baseline;
 
 use crate::codebook::check_code_bytes;
-use crate::record::{Record, Recorded, recorded};
+use crate::record::{CODE_KIND, Record, Recorded, recorded};
 use stratann_storage::{Error, Result};
 
 impl Recorded for Options {
@@ -19,13 +19,13 @@ impl Recorded for Options {
         if self.baselines && !cfg!(feature = "lab") {
             return Err(Error::laboratory("--baselines", "build"));
         }
-        check_code_bytes(self.code_bytes, dim, self.code_kind)
+        check_code_bytes(self.code_bytes, dim)
     }
 
     fn record(&self, dim: usize) -> Record {
         let mut all = recorded(self);
         all.insert("code_bytes", self.code_bytes(dim).into());
-        all.insert("code_kind", format!("{:?}", self.code_kind).to_lowercase().into());
+        all.insert("code_kind", CODE_KIND.into());
         all
     }
 }

@@ -10,11 +10,9 @@ use stratann_params::choices::{BoundsName, OrderName, PlanName};
 pub use stratann_params::search::ListSwitches as Switches;
 use stratann_storage::{Error, Result};
 
-use stratann_params::choices::CodeKind;
-
 use crate::codebook::check_code_bytes;
 use crate::dataset::Shape;
-use crate::record::{Record, Recorded, recorded};
+use crate::record::{CODE_KIND, Record, Recorded, recorded};
 
 /// Which local index the clusters get.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -51,14 +49,13 @@ impl From<LocalPlan> for PlanName {
 impl Recorded for Options {
     fn check(&self, dim: usize) -> Result<()> {
         self.check_ranges()?;
-        check_code_bytes(self.code_bytes, dim, self.code_kind)
+        check_code_bytes(self.code_bytes, dim)
     }
 
     fn record(&self, _: usize) -> Record {
         let mut all = recorded(self);
         all.remove("plan");
-        // Absent stands for trained codes, as in indexes from before there was a choice.
-        all.retain(|name, _| *name != "code_kind" || self.code_kind != CodeKind::Opq);
+        all.insert("code_kind", CODE_KIND.into());
         all.insert("local_plan", format!("{:?}", LocalPlan::from(self.plan)).to_lowercase().into());
         all
     }
@@ -66,10 +63,7 @@ impl Recorded for Options {
 
 /// Bytes of a code of vectors of this shape.
 pub(crate) fn code_bytes(own: &Options, shape: &Shape) -> usize {
-    match own.code_kind {
-        CodeKind::Bits => bit_layout(own, shape).map_or(0, |layout| layout.code_bytes()),
-        _ => own.code_bytes(shape.dim, shape.dtype.is_float()),
-    }
+    bit_layout(own, shape).map_or(0, |layout| layout.code_bytes())
 }
 
 /// The layout of codes of bits, as if all dimensions varied alike.

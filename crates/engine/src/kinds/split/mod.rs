@@ -106,7 +106,7 @@ impl Step {
     const fn words(self) -> StepWords {
         let (stage, name, unit) = match self {
             Step::Scan => (SCAN, "checking vectors", "rows"),
-            Step::Sample => (CODEBOOK, "training the codebook", "tasks"),
+            Step::Sample => (CODEBOOK, "preparing codes", "tasks"),
             Step::Nearest => (DIVIDE, "dividing into cells", "rows"),
             Step::Divide => (DIVIDE, "joining the division", "tasks"),
             Step::Graph => (GRAPH, "graph", "points"),

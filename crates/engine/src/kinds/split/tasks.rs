@@ -25,7 +25,7 @@ use crate::kinds::disk_graph::build::divide::Division;
 use crate::kinds::disk_graph::build::graph_stage::{self, GraphFacts};
 use crate::kinds::disk_graph::build::layout_stage::Layout;
 use crate::kinds::disk_graph::build::{
-    DIVIDE, GRAPH, cells, code_options, codes_target, divide, layout_stage, merge, write_head_graph,
+    DIVIDE, GRAPH, cells, code_bytes, codes_target, divide, layout_stage, merge, write_head_graph,
 };
 use crate::kinds::flat;
 use crate::kinds::options::KindOptions;
@@ -47,7 +47,7 @@ pub enum Task {
     Scan(usize),
     /// Checks the ids that the user gave.
     Ids,
-    /// Trains the codebook.
+    /// Prepares the codes.
     Codebook,
     /// Finds what the rows will be divided by.
     Centroids,
@@ -255,7 +255,7 @@ fn graph_work(
     Ok(match task {
         Task::Scan(_) | Task::Ids | Task::Flat => Value::Null,
         Task::Codebook => {
-            json!(codes::make_coder(build, code_options(build, own), &space(build)?, scan)?)
+            json!(codes::make_coder(build, code_bytes(build, own), &space(build)?, scan)?)
         }
         Task::Centroids => json!(divide::centroids(build, own, &space(build)?, scan)?),
         Task::Nearest(part) => json!(divide::nearest(build, &space(build)?, scan, part)?),

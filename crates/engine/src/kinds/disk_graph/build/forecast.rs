@@ -1,9 +1,7 @@
 //! The stages of a `disk-graph`, and the time that each is expected to take.
 
 use super::{GRAPH, HEAD, head};
-use crate::codebook::CodebookOptions;
 use crate::dataset::Shape;
-use crate::stages::codes::ITERATIONS;
 use crate::stages::forecast::Size;
 use crate::stages::options::BuildOptions;
 use crate::stages::stage::{CALIBRATE, CODEBOOK, CODES, LAYOUT, PlannedStage, SCAN};
@@ -30,8 +28,6 @@ pub(crate) fn stages<'a>(
     own: &'a GraphOptions,
 ) -> Vec<PlannedStage<'a>> {
     let code_bytes = own.code_bytes(shape.dim);
-    let codebook =
-        CodebookOptions { code_bytes, kind: own.code_kind, iterations: ITERATIONS, seed: options.seed };
     let growth = |rows: f64| 1.0 + DOUBLING * (rows / SMALL_ROWS).log2().max(0.0);
     let graph = move |size: &Size, rows: f64, list: f64, degree: f64| {
         let component_bytes = if own.exact_points { 4.0 } else { 1.0 };
@@ -45,12 +41,8 @@ pub(crate) fn stages<'a>(
     };
     let head_rows = head::head_count(shape.rows as usize, own.head_share) as f64;
     let layout = LAYOUT.takes(move |size| size.shared_s(size.rows * NODE_NS * growth(size.rows)));
-    let codes = CODES.takes(move |size| size.encoding_s(own.code_kind));
-    let mut stages = vec![
-        SCAN.takes(Size::scan_s),
-        CODEBOOK.takes(move |size| size.codebook_s(&codebook)),
-        GRAPH.takes(graph_s),
-    ];
+    let codes = CODES.takes(Size::encoding_s);
+    let mut stages = vec![SCAN.takes(Size::scan_s), CODEBOOK.takes(Size::codebook_s), GRAPH.takes(graph_s)];
     match own.codes {
         CodePlace::Ram => stages.extend([layout, codes]),
         CodePlace::Disk => stages.extend([codes, layout]),

@@ -1,4 +1,4 @@
-//! The stages of a `disk-graph` (DiskANN, BatANN): codebook, graph, blocks, codes, head graph.
+//! The stages of a `disk-graph` (DiskANN, BatANN): coder, graph, blocks, codes, head graph.
 
 pub(crate) mod cells;
 pub(crate) mod divide;
@@ -11,7 +11,7 @@ pub(crate) mod packing;
 
 use std::path::PathBuf;
 use stratann_params::build::GraphOptions;
-use stratann_params::choices::{CodeKind, CodePlace};
+use stratann_params::choices::CodePlace;
 
 use stratann_core::PAGE;
 use stratann_storage::Result;
@@ -51,7 +51,7 @@ impl BuildsKind for GraphOptions {
 
     fn run(&self, build: &mut Build<'_>, scan: &Scan) -> Result<Manifest> {
         let space = build.space(scan, self.exact_points)?;
-        build.stage(CODEBOOK, |b| codes::make_coder(b, code_options(b, self), &space, scan))?;
+        build.stage(CODEBOOK, |b| codes::make_coder(b, code_bytes(b, self), &space, scan))?;
         let graph: GraphFacts = build.stage(GRAPH, |b| graph_stage::run(b, self, &space, scan))?;
         merge::remove_lists(build, graph.cells.len());
         let (layout, code_error) = match self.codes {
@@ -104,9 +104,9 @@ pub(crate) fn codes_target(build: &Build<'_>, place: CodePlace) -> PathBuf {
     }
 }
 
-/// The code that the options ask for: its bytes and its kind.
-pub(crate) fn code_options(build: &Build<'_>, own: &GraphOptions) -> (usize, CodeKind) {
-    (own.code_bytes(build.base.shape().dim), own.code_kind)
+/// Bytes of a code, at most.
+pub(crate) fn code_bytes(build: &Build<'_>, own: &GraphOptions) -> usize {
+    own.code_bytes(build.base.shape().dim)
 }
 
 /// Builds the head graph and writes it, with its codes where blocks carry codes.

@@ -9,9 +9,7 @@ use stratann_storage::budget::THREAD_BYTES;
 use super::members::DEGREE;
 use super::{BASELINES, MEMBERS};
 use crate::clusterings::{CHUNK, hierarchy};
-use crate::codebook::CodebookOptions;
 use crate::dataset::Reader;
-use crate::stages::codes::ITERATIONS;
 use crate::stages::forecast::Size;
 use crate::stages::options::BuildOptions;
 use crate::stages::plan::{BuildMemory, BuildPlan, CODEBOOK_SAMPLE, CODEBOOK_SAMPLE_LEAST, ListPlan};
@@ -97,18 +95,12 @@ impl Sizes {
     }
 
     /// The stages, with the time that each is expected to take and the least memory.
-    fn stages<'a>(&self, options: &'a BuildOptions, own: &'a GpuOptions) -> Vec<PlannedStage<'a>> {
+    fn stages<'a>(&self, options: &'a BuildOptions) -> Vec<PlannedStage<'a>> {
         let group = GROUP_LEAST.min(self.rows) * hierarchy::row_bytes(self.point_dim as usize);
         let written = self.lists * (4 + 4 + 8 + 8) + self.rows * 2 * REPLICAS;
         let sampled = CODEBOOK_SAMPLE_LEAST.min(self.rows) * self.sampled_bytes();
         let lists = self.lists as f64;
         let pairs = |size: &Size, pairs: f64| size.shared_s(pairs * (PAIR_NS + size.dim * MULTIPLY_NS));
-        let codebook = CodebookOptions {
-            code_bytes: self.code_bytes as usize,
-            kind: own.code_kind,
-            iterations: ITERATIONS,
-            seed: options.seed,
-        };
         let levels = (lists.max(2.0).ln() / 16f64.ln()).ceil();
         let mut stages = vec![
             SCAN.takes(Size::scan_s),
@@ -123,10 +115,8 @@ impl Sizes {
             LAYOUT
                 .takes(|size| size.bytes * WRITE_NS * 1e-9)
                 .needs("lists and blocks on their way to files", written + 2 * PART_LEAST),
-            CODEBOOK
-                .takes(move |size| size.codebook_s(&codebook))
-                .needs("the sample that codes are trained on", sampled),
-            CODES.takes(move |size| size.encoding_s(own.code_kind)),
+            CODEBOOK.takes(Size::codebook_s).needs("the sample that codes are prepared with", sampled),
+            CODES.takes(Size::encoding_s),
         ];
         if self.baselines {
             let bytes = self.baseline_bytes();
@@ -143,7 +133,7 @@ impl Sizes {
         stages
     }
 
-    /// A row of the sample that the codebook is trained on, with what training adds to it.
+    /// A row of the sample that codes are prepared with, with what that adds to it.
     fn sampled_bytes(&self) -> u64 {
         16 * self.dim + 64
     }
@@ -156,7 +146,7 @@ impl Sizes {
 pub(crate) fn plan(base: &Reader, options: &BuildOptions, own: &GpuOptions) -> Result<BuildPlan> {
     let sizes = Sizes::of(base, options, own);
     let n = sizes.rows;
-    let stages = sizes.stages(options, own);
+    let stages = sizes.stages(options);
     let memory = BuildMemory::divide(options, (n, TABLE_BYTES), &stages, sizes.thread_bytes())?;
     let free = memory.free;
     let row_bytes = hierarchy::row_bytes(sizes.point_dim as usize);

@@ -30,6 +30,7 @@ use crate::stages::options::BuildOptions;
 use crate::stages::plan::BuildPlan;
 use crate::stages::stage::{CLUSTERS, CODEBOOK, CODES, LAYOUT, NAVIGATION, Stage};
 use crate::stages::tables::read_table;
+use stratann_kernel::coder::Coder;
 use stratann_params::build::GpuOptions;
 use stratann_storage::{Result, input};
 
@@ -51,8 +52,8 @@ impl BuildsKind for GpuOptions {
         build.stage(MEMBERS, |b| members::run(b, self, &space, scan))?;
         let layout: layout::Written = build.stage(LAYOUT, |b| layout::run(b, &space, scan, lists))?;
         let dim = build.base.shape().dim;
-        let code = (self.code_bytes(dim), self.code_kind);
-        build.stage(CODEBOOK, |b| codes::make_coder(b, code, &space, scan))?;
+        let code_bytes = self.code_bytes(dim);
+        build.stage(CODEBOOK, |b| codes::make_coder(b, code_bytes, &space, scan))?;
         let code_error = build.stage(CODES, |b| {
             let id_of_row: Vec<u32> = read_table(&b.partial.path(IDS))?;
             codes::run(b, &b.file(files::CODES), &space, scan, &id_of_row)
@@ -74,11 +75,11 @@ impl BuildsKind for GpuOptions {
 /// The root mean square length of the vectors, by the codes of some.
 fn vector_norm(build: &Build<'_>) -> Result<f32> {
     const SAMPLE: u64 = 1024;
-    let codebook = read_coder(&build.file(files::CODEBOOK))?;
+    let coder = Coder::Bits(read_coder(&build.file(files::CODEBOOK))?);
     let path = build.file(files::CODES);
     let failed = |e: std::io::Error| stratann_storage::Error::io("reading", &path, &e);
     let file = input::open(&path)?;
-    let size = codebook.code_bytes();
+    let size = coder.code_bytes();
     let count = file.metadata().map_err(failed)?.len() / size as u64;
     let mut codes = Vec::new();
     for at in (0..count).step_by(count.div_ceil(SAMPLE).max(1) as usize) {
@@ -86,5 +87,5 @@ fn vector_norm(build: &Build<'_>) -> Result<f32> {
         codes.resize(from + size, 0);
         file.read_exact_at(&mut codes[from..], at * size as u64).map_err(failed)?;
     }
-    Ok(root_mean_square_norm(&codebook, codes.chunks_exact(size)))
+    Ok(root_mean_square_norm(&coder, codes.chunks_exact(size)))
 }

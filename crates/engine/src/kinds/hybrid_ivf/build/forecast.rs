@@ -1,7 +1,7 @@
 //! The stages of a `hybrid-ivf`, and the time that each is expected to take.
 
-use super::{PLAN, PROFILE, clusters, nav, residuals};
-use crate::codebook::{CodebookOptions, MULTIPLY_NS, PAIR_NS};
+use super::{PLAN, PROFILE, clusters, nav};
+use crate::codebook::{MULTIPLY_NS, PAIR_NS};
 use crate::dataset::Shape;
 use crate::kinds::hybrid_ivf::options::code_bytes;
 use crate::stages::cells;
@@ -30,12 +30,10 @@ pub(super) fn stages<'a>(
     options: &'a BuildOptions,
     own: &ListOptions,
 ) -> [PlannedStage<'a>; 8] {
-    let (code_bytes, kind) = (code_bytes(own, shape), own.code_kind);
+    let code_bytes = code_bytes(own, shape);
     let count = own.clusters.unwrap_or_else(|| clusters::count(shape.rows)) as f64;
     let sampled = count * cells::SAMPLE_PER_CELL as f64;
     let profile = if options.profile.is_some() { 0.0 } else { BUILD_OPTIONS.seconds };
-    let codebook =
-        CodebookOptions { code_bytes, kind, iterations: residuals::ITERATIONS, seed: options.seed };
     let graph_pair_ns = |size: &Size| GRAPH_PAIR_NS + size.dim * GRAPH_COMPONENT_NS;
     let nav_nodes = count * (1.0 + own.nav_samples);
     let nav_pairs = nav_nodes * (nav::LIST * nav::DEGREE) as f64 * 0.5;
@@ -47,9 +45,9 @@ pub(super) fn stages<'a>(
         }),
         PROFILE.takes(move |_| profile),
         PLAN.takes(move |size| size.shared_s(FITTED_PAIRS * graph_pair_ns(size))),
-        CODEBOOK.takes(move |size| size.codebook_s(&codebook)),
+        CODEBOOK.takes(Size::codebook_s),
         LISTS.takes(move |size| {
-            size.shared_s(size.rows * ROW_NS + size.bytes * ROW_BYTE_NS) + size.encoding_s(kind)
+            size.shared_s(size.rows * ROW_NS + size.bytes * ROW_BYTE_NS) + size.encoding_s()
         }),
         NAVIGATION.takes(move |size| size.shared_s(nav_pairs * graph_pair_ns(size))),
         CALIBRATE.takes(move |size| {

@@ -57,7 +57,7 @@ pub(crate) fn run(build: &Build<'_>, own: &ListOptions, space: &Space, scan: &Sc
         .map(|c| directory.lists_of(c).map(|l| u64::from(directory.members(l))).sum())
         .collect();
     let (halves, centroids) = read_centroids(build, shape.dim)?;
-    let coder = read_coder(&build.file(files::CODEBOOK))?;
+    let coder = Coder::Bits(read_coder(&build.file(files::CODEBOOK))?);
     let subs = SubCentroids::read(build, &plan, shape.dim)?;
     let sublists = subs.encode(&coder, build, &plan, &centroids);
     write_table(&build.file(files::SUBLISTS), &files::encode_sublists(&sublists))?;

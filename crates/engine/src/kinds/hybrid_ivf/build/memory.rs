@@ -13,13 +13,13 @@ use super::forecast;
 use super::local_costs::DEGREE;
 use super::{ReadSizes, nav};
 use crate::clusterings::memory::KmeansMemory;
-use crate::codebook;
+use crate::codebook::bits;
 use crate::curve::CALIBRATION_IN_FLIGHT;
 use crate::dataset::Reader;
 use crate::kinds::hybrid_ivf::options::code_bytes;
 use crate::stages::cells::CellsMemory;
 use crate::stages::options::BuildOptions;
-use crate::stages::plan::{BuildMemory, BuildPlan, CODEBOOK_SAMPLE_LEAST, ListPlan, sample_most};
+use crate::stages::plan::{BuildMemory, BuildPlan, CODEBOOK_SAMPLE_LEAST, ListPlan};
 use crate::stages::stage::PlannedStage;
 use crate::stages::vamana::Graph;
 
@@ -144,11 +144,6 @@ impl Sizes {
     }
 }
 
-/// Bytes of the training of codes: for each row of its sample, and in any case.
-fn training_bytes(own: &ListOptions, dim: usize) -> (u64, u64) {
-    (codebook::row_bytes(dim, own.code_kind), codebook::training_fixed_bytes(dim, own.code_kind))
-}
-
 /// The stages of the build, with the least memory of each.
 fn stages<'a>(
     sizes: &Sizes,
@@ -157,7 +152,7 @@ fn stages<'a>(
     own: &ListOptions,
 ) -> Vec<PlannedStage<'a>> {
     let n = sizes.rows;
-    let (trained, training) = training_bytes(own, base.shape().dim);
+    let (sampled, fixed) = (bits::row_bytes(sizes.dim as usize), bits::fixed_bytes(sizes.dim as usize));
     let [scan, clusters, profile, plan, codebook, lists, navigation, calibrate] =
         forecast::stages(&base.shape(), options, own);
     vec![
@@ -165,7 +160,7 @@ fn stages<'a>(
         clusters.needs("centroids and the sample they are found from", sizes.cells().least_bytes()),
         profile,
         plan.needs("centroids of divided clusters", 2 * sizes.lists * sizes.point_bytes() + POOL_LEAST),
-        codebook.needs("training of codes", trained * CODEBOOK_SAMPLE_LEAST.min(n) + training),
+        codebook.needs("preparing codes", sampled * CODEBOOK_SAMPLE_LEAST.min(n) + fixed),
         lists.needs("lists on their way to the file", sizes.writing_bytes() + sizes.part_least()),
         navigation.needs("the navigation graph", sizes.nav_bytes()),
         calibrate.needs("calibration", options.calibration_bytes(sizes.calibration_bytes())),
@@ -183,19 +178,18 @@ pub(crate) fn plan(base: &Reader, options: &BuildOptions, own: &ListOptions) -> 
         super::plan::code_budget(budget, &sizes.shape, sizes.clusters, own.nav_samples, sizes.rows)?;
     }
     let n = sizes.rows;
-    let (trained, training) = training_bytes(own, base.shape().dim);
+    let (sampled, fixed) = (bits::row_bytes(sizes.dim as usize), bits::fixed_bytes(sizes.dim as usize));
     let stages = stages(&sizes, base, options, own);
     let memory = BuildMemory::divide(options, (n, TABLE_BYTES), &stages, sizes.thread_bytes())?;
     let (free, cluster_sample) = (memory.free, sizes.cells().sample(memory.free));
-    let codebook_sample =
-        (free.saturating_sub(training) / trained).min(sample_most(own.code_kind) as u64).min(n).max(1);
+    let codebook_sample = (free.saturating_sub(fixed) / sampled).min(bits::SAMPLE_ROWS as u64).min(n).max(1);
     let block_memory = free
         .saturating_sub(sizes.writing_bytes())
         .min(4 * n * (sizes.shape.vector_bytes as u64 + 16))
         .max(sizes.part_least());
     let peaks = [
         sizes.cells().bytes(cluster_sample),
-        codebook_sample * trained + training,
+        codebook_sample * sampled + fixed,
         sizes.writing_bytes() + block_memory,
     ];
     let in_flight =

@@ -2,6 +2,7 @@
 
 use stratann_core::build::{Lists, Points, hash};
 use stratann_core::route::{NONE, NavGraph};
+use stratann_kernel::coder::Coder;
 use stratann_params::build::ListOptions;
 use stratann_storage::Result;
 
@@ -33,7 +34,7 @@ pub(crate) fn run(
     let count = centroids.len() / shape.dim;
     let rows = draw(build, scan, &cluster_of, count, (count as f64 * own.nav_samples) as usize);
     build.progress.stage("navigation graph", (count + rows.len()) as u64, "nodes");
-    let coder = read_coder(&build.file(files::CODEBOOK))?;
+    let coder = Coder::Bits(read_coder(&build.file(files::CODEBOOK))?);
     let mut nav = NavGraph {
         cluster_of: (0..count as u32).collect(),
         ids: vec![NONE; count],

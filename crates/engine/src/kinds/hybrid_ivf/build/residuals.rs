@@ -2,11 +2,10 @@
 
 use stratann_core::build::hash;
 use stratann_params::build::ListOptions;
-use stratann_params::choices::CodeKind;
 use stratann_storage::Result;
 
-use super::{clusters, list_layout, read_centroids};
-use crate::codebook::{self, CodebookOptions, bits};
+use super::{clusters, read_centroids};
+use crate::codebook::bits;
 use crate::dataset::Scan;
 use crate::files;
 use crate::kinds::hybrid_ivf::options::even_layout;
@@ -15,30 +14,17 @@ use crate::stages::build::Build;
 use crate::stages::space::Space;
 use crate::stages::tables::write_table;
 
-pub(crate) const ITERATIONS: usize = 12;
-
 /// Makes the coder of the lists of a sample of residuals, and writes it. Returns the bytes of a code.
 ///
 /// # Errors
 /// Rows that cannot be read, an interruption.
 pub(crate) fn make_coder(build: &Build<'_>, own: &ListOptions, space: &Space, scan: &Scan) -> Result<usize> {
     let (shape, seed) = (build.base.shape(), build.options.seed);
-    let path = build.file(files::CODEBOOK);
-    if own.code_kind == CodeKind::Bits {
-        build.progress.stage("preparing codes", 100, "%");
-        let sample = sampled(build, space, scan)?;
-        let coder = bits::residual_coder(&sample, even_layout(own, &shape)?, seed, build.progress)?;
-        write_table(&path, &files::encode_bit_coder(&coder))?;
-        return Ok(coder.layout().code_bytes());
-    }
-    build.progress.stage("training the codebook", 100, "%");
-    let code_bytes = list_layout(build, own)?.code_bytes;
+    build.progress.stage("preparing codes", 100, "%");
     let sample = sampled(build, space, scan)?;
-    let options = CodebookOptions { code_bytes, kind: own.code_kind, iterations: ITERATIONS, seed };
-    // Tables hold −⟨q, r̂⟩ for every metric; the rest of a distance is stored with each member.
-    let trained = codebook::train(sample, shape.dim, true, &options, build.progress)?;
-    write_table(&path, &files::encode_codebook(&trained))?;
-    Ok(trained.code_bytes())
+    let coder = bits::residual_coder(&sample, even_layout(own, &shape)?, seed, build.progress)?;
+    write_table(&build.file(files::CODEBOOK), &files::encode_bit_coder(&coder))?;
+    Ok(coder.layout().code_bytes())
 }
 
 /// The residuals of a sample of the rows to the centroids of their cells, as floats.

@@ -1,5 +1,7 @@
-//! Compressed vectors: product quantisation after a learned rotation (OPQ), of the residuals of one or more coarse
-//! stages.
+//! Codes that older versions trained: product quantisation after a learned rotation (OPQ), of the residuals of one or
+//! more coarse stages. Nothing trains them any more. Indexes that have them are searched as before, and lists that are
+//! laid out again keep them. Answers are those of the version that built the index, to the bit; speed is not looked
+//! after.
 //!
 //! A vector x is first rotated, `y = R x`. A coarse stage subtracts the nearest of its centroids and passes the
 //! residual to the next stage (residual quantisation, Chen et al., Sensors 2010); the subspaces encode the last
@@ -24,12 +26,12 @@
 //!
 //! Distances in a [`Table`] are integers, so that their sum does not depend on the order of additions.
 
-mod lanes;
-pub(crate) use lanes::for_each_isa;
-mod look_up;
 mod table;
 
 pub use table::Table;
+
+use crate::distance::{block_dot_f32, dot_f32};
+use crate::nearest::{nearest, smallest};
 
 /// Centroids of every subspace and of every coarse stage, except for a single coarse centroid.
 pub const CENTROIDS: usize = 256;
@@ -40,7 +42,7 @@ pub const STAGES_MAX: usize = 8;
 /// Share of the quantisation loss that the correction restores.
 const LOST_WEIGHT: f32 = 0.5;
 
-/// Everything needed to encode vectors and to score codes. Plain data, made by the engine's training.
+/// Everything needed to score codes, and to encode vectors. Plain data.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Codebook {
     /// Components of a vector.
@@ -128,79 +130,56 @@ impl Codebook {
             out.copy_from_slice(x);
             return;
         }
-        crate::distance::block_dot_f32(x, &self.rotation, self.dim, out);
+        block_dot_f32(x, &self.rotation, self.dim, out);
     }
 
-    /// Encodes a rotated vector, and returns the correction s before it is quantised. `out` has
-    /// [`code_bytes`](Self::code_bytes) bytes; `residual` is scratch of `dim` floats. It then holds the decoded vector
-    /// less the first coarse centroid.
+    /// Encodes a rotated vector. `out` has [`code_bytes`](Self::code_bytes) bytes; `residual` is scratch of `dim` floats.
     ///
     /// Ties go to the centroid of the smaller number.
-    pub fn encode_rotated(&self, y: &[f32], residual: &mut [f32], out: &mut [u8]) -> f32 {
+    pub fn encode_rotated(&self, y: &[f32], residual: &mut [f32], out: &mut [u8]) {
         residual.copy_from_slice(y);
-        if self.stages() > 0 {
-            self.encode_stages(residual, out);
-        } else {
+        if self.stages() == 0 {
             residual.iter_mut().zip(&self.coarse).for_each(|(r, c)| *r -= c);
         }
-        self.encode_rest(residual, out)
-    }
-
-    /// As [`encode_rotated`](Self::encode_rotated) for n × `dim` rows, which become the residuals; `out` is n ×
-    /// `code_bytes`, and `corrections` is set to n values.
-    pub fn encode_rotated_rows(&self, rows: &mut [f32], out: &mut [u8], corrections: &mut Vec<f32>) {
-        const TILE: usize = 64;
-        let size = self.code_bytes();
-        corrections.clear();
-        for (rows, codes) in rows.chunks_mut(TILE * self.dim).zip(out.chunks_mut(TILE * size)) {
-            if self.stages() > 0 {
-                self.encode_stages(rows, codes);
-            } else {
-                for row in rows.chunks_exact_mut(self.dim) {
-                    row.iter_mut().zip(&self.coarse).for_each(|(r, c)| *r -= c);
-                }
-            }
-            let pairs = rows.chunks_exact_mut(self.dim).zip(codes.chunks_exact_mut(size));
-            corrections.extend(pairs.map(|(row, code)| self.encode_rest(row, code)));
+        for (i, stage) in self.coarse.chunks(CENTROIDS * self.dim).enumerate().take(self.stages()) {
+            let (number, _) = nearest(residual, stage, self.dim);
+            out[stage_byte(i)] = number as u8;
+            residual.iter_mut().zip(&stage[number * self.dim..]).for_each(|(r, c)| *r -= c);
+        }
+        let lost = self.encode_subspaces(residual, out);
+        if self.stages() > 0 {
+            out[1] = if self.ip { 0 } else { self.quantise_correction(self.correction(lost, residual, out)) };
         }
     }
 
-    /// Writes the numbers of the stages' centroids to the codes, and subtracts these centroids from the rows.
-    fn encode_stages(&self, rows: &mut [f32], codes: &mut [u8]) {
-        let (dim, size) = (self.dim, self.code_bytes());
-        let mut distances = vec![0f32; rows.len() / dim * CENTROIDS];
-        for (i, stage) in self.coarse.chunks(CENTROIDS * dim).enumerate() {
-            let k = stage.len() / dim;
-            crate::distance::block_l2_f32(rows, stage, dim, &mut distances);
-            let pairs = rows.chunks_exact_mut(dim).zip(codes.chunks_exact_mut(size));
-            for ((row, code), distances) in pairs.zip(distances.chunks_exact(k)) {
-                let mut padded = [f32::INFINITY; CENTROIDS];
-                padded[..k].copy_from_slice(distances);
-                let number = lanes::smallest(&padded).0.min(k - 1);
-                code[stage_byte(i)] = number as u8;
-                row.iter_mut().zip(&stage[number * dim..]).for_each(|(r, c)| *r -= c);
-            }
+    /// Writes the nearest centroid's number for each subspace to `code`, replaces `residual` by these centroids, and
+    /// returns the squared distance between the two.
+    fn encode_subspaces(&self, residual: &mut [f32], code: &mut [u8]) -> f32 {
+        let mut distances = [0f32; CENTROIDS];
+        let mut lost = 0f32;
+        for (j, byte) in code[self.prefix()..].iter_mut().enumerate().take(self.subspaces()) {
+            let subspace = self.subspace(j);
+            let part = &mut residual[self.starts[j] as usize..self.starts[j + 1] as usize];
+            table::Term::Squared.fill(part, subspace, &mut distances);
+            let (best, distance) = smallest(&distances);
+            part.iter_mut().zip(subspace.chunks_exact(CENTROIDS)).for_each(|(p, row)| *p = row[best]);
+            *byte = best as u8;
+            lost += distance;
         }
+        lost
     }
 
-    /// Writes the rest of a code whose stages are chosen; `residual` is their residual.
-    fn encode_rest(&self, residual: &mut [f32], code: &mut [u8]) -> f32 {
-        let (prefix, dot) = (self.prefix(), crate::distance::dot_f32);
-        let lost = quantise_residual(&self.starts, &self.centroids, residual, &mut code[prefix..]);
-        if prefix == 0 {
-            return 0.0;
-        }
-        let parts = dot(residual, bytemuck::cast_slice(residual));
+    /// The correction of a code before it is quantised; `residual` holds the centroids of its subspaces.
+    fn correction(&self, lost: f32, residual: &mut [f32], code: &[u8]) -> f32 {
+        let parts = dot_f32(residual, bytemuck::cast_slice(residual));
         for (i, stage) in self.coarse.chunks(CENTROIDS * self.dim).enumerate().skip(1) {
             let centroid = &stage[usize::from(code[stage_byte(i)]) * self.dim..];
             residual.iter_mut().zip(centroid).for_each(|(v, c)| *v += c);
         }
         let v: &[u8] = bytemuck::cast_slice(residual);
         let centre = &self.coarse[usize::from(code[0]) * self.dim..][..self.dim];
-        let cross = dot(centre, v) - dot(&self.coarse[..self.dim], v);
-        let s = 2.0 * cross + (dot(residual, v) - parts) + LOST_WEIGHT * lost;
-        code[1] = if self.ip { 0 } else { self.quantise_correction(s) };
-        s
+        let cross = dot_f32(centre, v) - dot_f32(&self.coarse[..self.dim], v);
+        2.0 * cross + (dot_f32(residual, v) - parts) + LOST_WEIGHT * lost
     }
 
     /// Decodes a code into rotated space.
@@ -233,43 +212,9 @@ impl Codebook {
     }
 }
 
-lanes::for_each_isa! {
-    /// Writes the nearest centroid's number for each subspace to `code`, replaces `residual` by these centroids, and
-    /// returns the squared distance between the two.
-    fn quantise_residual(starts: &[u32], centroids: &[f32], residual: &mut [f32], code: &mut [u8]) -> f32 =
-        quantise_residual_body
-}
-
-#[inline(always)]
-fn quantise_residual_body(starts: &[u32], centroids: &[f32], residual: &mut [f32], code: &mut [u8]) -> f32 {
-    let mut distances = [0f32; CENTROIDS];
-    let mut lost = 0f32;
-    for (border, byte) in starts.windows(2).zip(code) {
-        let (start, end) = (border[0] as usize, border[1] as usize);
-        let subspace = &centroids[CENTROIDS * start..CENTROIDS * end];
-        let part = &mut residual[start..end];
-        lanes::terms_body(lanes::Term::Squared, part, subspace, &mut distances);
-        let (best, distance) = lanes::smallest(&distances);
-        part.iter_mut().zip(subspace.chunks_exact(CENTROIDS)).for_each(|(p, row)| *p = row[best]);
-        *byte = best as u8;
-        lost += distance;
-    }
-    lost
-}
-
 /// Position of the byte of stage `i` in a code.
 const fn stage_byte(i: usize) -> usize {
     if i == 0 { 0 } else { i + 1 }
-}
-
-/// Returns the nearest of the first 256 rows of `rows` (each `width` floats) to `x`, and its squared distance. Ties go
-/// to the smaller number.
-pub fn nearest(x: &[f32], rows: &[f32], width: usize) -> (usize, f32) {
-    let mut distances = [f32::INFINITY; CENTROIDS];
-    let rows = &rows[..rows.len().min(CENTROIDS * width)];
-    crate::distance::block_l2_f32(x, rows, width, &mut distances);
-    let (k, distance) = lanes::smallest(&distances);
-    (k.min((rows.len() / width).saturating_sub(1)), distance)
 }
 
 #[cfg(test)]

@@ -1,7 +1,6 @@
 //! Look-up tables of a query over a codebook, and the scoring of codes with them.
 
-use super::lanes::{self, Term};
-use super::{CENTROIDS, Codebook, look_up};
+use super::{CENTROIDS, Codebook};
 use crate::distance::{block_dot_f32, block_l2_f32, dot_f32};
 
 /// Distance in ids at which codes are prefetched.
@@ -63,7 +62,7 @@ impl Table {
         self.entries.resize(self.floats.len(), 0);
         for (i, &(low, _)) in spans.iter().enumerate() {
             let at = i * CENTROIDS..(i + 1) * CENTROIDS;
-            lanes::quantise(&self.floats[at.clone()], low, inverse, &mut self.entries[at]);
+            quantise(&self.floats[at.clone()], low, inverse, &mut self.entries[at]);
         }
         quantise_wide(&coarse, coarse_low, inverse, &mut self.coarse);
         quantise_wide(&correction, correction_low, inverse, &mut self.correction);
@@ -87,13 +86,9 @@ impl Table {
             block.iter_mut().for_each(|x| *x *= weight);
         }
         for (j, (block, border)) in blocks.zip(codebook.starts.windows(2)).enumerate() {
-            lanes::terms(term, &q[border[0] as usize..border[1] as usize], codebook.subspace(j), block);
+            term.fill(&q[border[0] as usize..border[1] as usize], codebook.subspace(j), block);
         }
-        let span = |block| {
-            let (low, high) = lanes::low_and_high(block);
-            (low, high - low)
-        };
-        self.floats.chunks_exact(CENTROIDS).map(span).collect()
+        self.floats.chunks_exact(CENTROIDS).map(low_and_range_of_entries).collect()
     }
 
     /// The coarse term by first byte of a code; bytes without a centroid stand for the last one.
@@ -178,7 +173,8 @@ impl Table {
         if self.wide > 0 {
             total = self.coarse[usize::from(code[0])] + self.correction[usize::from(code[1])];
         }
-        total + look_up::sum(&self.entries, &code[self.wide..])
+        let blocks = self.entries.as_chunks::<CENTROIDS>().0.iter().zip(&code[self.wide..]);
+        total + blocks.map(|(block, &byte)| u32::from(block[usize::from(byte)])).sum::<u32>()
     }
 
     /// Upper bound of the error of [`to_float`](Self::to_float) of a sum, against the sum of the terms before they
@@ -194,8 +190,52 @@ impl Table {
     }
 }
 
+/// Table entry of centroid r of a subspace, for the query's part q.
+#[derive(Clone, Copy)]
+pub(super) enum Term {
+    /// `‖q − r‖²`
+    Squared,
+    /// `‖r‖² − 2⟨q, r⟩`
+    Residual,
+    /// `−⟨q, r⟩`
+    MinusDot,
+}
+
+impl Term {
+    /// Fills in the terms of 256 centroids, component by component, so that any machine gives the same bits.
+    pub(super) fn fill(self, q: &[f32], centroids: &[f32], out: &mut [f32]) {
+        out.fill(0.0);
+        for (&x, row) in q.iter().zip(centroids.chunks_exact(CENTROIDS)) {
+            let pairs = out.iter_mut().zip(row);
+            match self {
+                Term::Squared => pairs.for_each(|(out, r)| *out += (x - r) * (x - r)),
+                Term::Residual => pairs.for_each(|(out, r)| *out += (r - 2.0 * x) * r),
+                Term::MinusDot => pairs.for_each(|(out, r)| *out += -x * r),
+            }
+        }
+    }
+}
+
+/// `out[k] = (terms[k] − low) × inverse`, rounded. NaN becomes 0.
+fn quantise(terms: &[f32], low: f32, inverse: f32, out: &mut [u16]) {
+    // From 2²³ on a float's last bit is worth 1: the addition rounds, and the low bits are the integer.
+    const ROUND: f32 = (1u32 << 23) as f32;
+    for (o, t) in out.iter_mut().zip(terms) {
+        let x = (t - low) * inverse;
+        let x = if x > 0.0 { x } else { 0.0 };
+        let x = if x < 65_535.0 { x } else { 65_535.0 };
+        *o = (x + ROUND).to_bits() as u16;
+    }
+}
+
 fn dot(a: &[f32], b: &[f32]) -> f32 {
     dot_f32(a, bytemuck::cast_slice(b))
+}
+
+/// The smallest term of a subspace, and how far the largest is from it.
+fn low_and_range_of_entries(terms: &[f32]) -> (f32, f32) {
+    let low = terms.iter().copied().min_by(f32::total_cmp).unwrap_or(0.0);
+    (low, terms.iter().copied().max_by(f32::total_cmp).unwrap_or(0.0) - low)
 }
 
 fn low_and_range(terms: &[f32; 256]) -> (f32, f32) {

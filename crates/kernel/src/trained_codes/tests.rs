@@ -1,4 +1,3 @@
-use super::lanes;
 use super::*;
 use crate::distance::l2_f32;
 use proptest::prelude::*;
@@ -103,7 +102,7 @@ proptest! {
     fn encoding_picks_the_nearest_centroids_and_what_is_lost((seed, book) in shapes()) {
         let y = floats(&mut (seed + 3), book.dim);
         let (mut residual, mut code) = (vec![0f32; book.dim], vec![0u8; book.code_bytes()]);
-        let s = book.encode_rotated(&y, &mut residual, &mut code);
+        book.encode_rotated(&y, &mut residual, &mut code);
         let mut decoded = vec![0f32; book.dim];
         book.decode_rotated(&code, &mut decoded);
         let best = l2_f32(&y, bytemuck::cast_slice(&decoded));
@@ -119,26 +118,14 @@ proptest! {
             book.decode_rotated(&code, &mut decoded);
             prop_assert_eq!(code[0] as usize, nearest(&y, &book.coarse, book.dim).0);
             let want = end_of_distance(&book, &code, &decoded) + 0.5 * f64::from(best);
-            prop_assert!((f64::from(s) - want).abs() < 1e-3, "{} {}", s, want);
-            let stored = book.correction_of(code[1]);
+            let stored = f64::from(book.correction_of(code[1]));
             if book.ip {
                 prop_assert_eq!(code[1], 0);
             } else if code[1] > 0 && code[1] < 255 {
-                prop_assert!((stored - s).abs() <= 0.51 * book.correction_step + 1e-4, "{} {}", stored, s);
+                let step = f64::from(book.correction_step);
+                prop_assert!((stored - want).abs() <= 0.51 * step + 1e-3, "{} {}", stored, want);
             }
         }
-    }
-
-    #[test]
-    fn many_rows_get_the_codes_that_each_would_get((seed, book) in shapes(), n in 0usize..150) {
-        let mut rows = floats(&mut (seed + 5), n * book.dim);
-        let mut residual = vec![0f32; book.dim];
-        let mut want = vec![0u8; n * book.code_bytes()];
-        let pairs = rows.chunks(book.dim).zip(want.chunks_mut(book.code_bytes()));
-        let corrections: Vec<f32> = pairs.map(|(y, code)| book.encode_rotated(y, &mut residual, code)).collect();
-        let (mut codes, mut got) = (vec![0u8; want.len()], vec![1.0]);
-        book.encode_rotated_rows(&mut rows, &mut codes, &mut got);
-        prop_assert_eq!((codes, got), (want, corrections));
     }
 
     #[test]
@@ -154,30 +141,6 @@ proptest! {
             prop_assert!(stage.chunks(book.dim).all(|c| distance(c) >= distance(chosen)));
             left.iter_mut().zip(chosen).for_each(|(x, c)| *x -= c);
         }
-    }
-
-    #[test]
-    fn every_instruction_set_gives_the_same_bits((seed, book) in shapes()) {
-        let q = floats(&mut (seed + 2), book.starts[1] as usize);
-        for term in [lanes::Term::Squared, lanes::Term::Residual, lanes::Term::MinusDot] {
-            let (mut plain, mut best) = ([0f32; CENTROIDS], [0f32; CENTROIDS]);
-            lanes::terms_body(term, &q, book.subspace(0), &mut plain);
-            lanes::terms(term, &q, book.subspace(0), &mut best);
-            prop_assert_eq!(plain.map(f32::to_bits), best.map(f32::to_bits));
-            let order = |a: &(usize, &f32), b: &(usize, &f32)| a.1.total_cmp(b.1);
-            let low = plain.iter().enumerate().min_by(order).unwrap();
-            let high = plain.iter().enumerate().max_by(order).unwrap();
-            prop_assert_eq!(lanes::low_and_high(&plain), (*low.1, *high.1));
-            if term == lanes::Term::Squared {
-                prop_assert_eq!(lanes::smallest(&plain), (low.0, *low.1));
-            }
-        }
-        let mut residual = floats(&mut (seed + 4), book.dim);
-        let mut other = residual.clone();
-        let (mut a, mut b) = (vec![0u8; book.subspaces()], vec![0u8; book.subspaces()]);
-        let lost = quantise_residual(&book.starts, &book.centroids, &mut residual, &mut a);
-        let lost_too = quantise_residual_body(&book.starts, &book.centroids, &mut other, &mut b);
-        prop_assert_eq!((lost.to_bits(), residual, a), (lost_too.to_bits(), other, b));
     }
 }
 
