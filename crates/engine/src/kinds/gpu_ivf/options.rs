@@ -3,7 +3,7 @@
 use stratann_core::kinds::gpu_ivf::Rule;
 use stratann_params::Group;
 pub use stratann_params::build::GpuOptions as Options;
-use stratann_params::choices::RuleName;
+use stratann_params::choices::{CodeKind, RuleName};
 pub use stratann_params::search::GpuSwitches as Switches;
 
 #[cfg(feature = "lab")]
@@ -19,13 +19,13 @@ impl Recorded for Options {
         if self.baselines && !cfg!(feature = "lab") {
             return Err(Error::laboratory("--baselines", "build"));
         }
-        check_code_bytes(self.code_bytes, dim, self.code_kind)
+        check_code_bytes(self.code_bytes, dim, CodeKind::Bits)
     }
 
     fn record(&self, dim: usize) -> Record {
         let mut all = recorded(self);
         all.insert("code_bytes", self.code_bytes(dim).into());
-        all.insert("code_kind", format!("{:?}", self.code_kind).to_lowercase().into());
+        all.remove("code_kind");
         all
     }
 }

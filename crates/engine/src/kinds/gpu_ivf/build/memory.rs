@@ -3,18 +3,19 @@
 use stratann_core::format::posting_lists::LISTS_PER_VECTOR;
 use stratann_kernel::Metric;
 use stratann_params::build::GpuOptions;
+use stratann_params::choices::CodeKind;
 use stratann_storage::Result;
 use stratann_storage::budget::THREAD_BYTES;
 
 use super::members::DEGREE;
 use super::{BASELINES, MEMBERS};
 use crate::clusterings::{CHUNK, hierarchy};
-use crate::codebook::CodebookOptions;
+use crate::codebook::{CodebookOptions, row_bytes, training_fixed_bytes};
 use crate::dataset::Reader;
 use crate::stages::codes::ITERATIONS;
 use crate::stages::forecast::Size;
 use crate::stages::options::BuildOptions;
-use crate::stages::plan::{BuildMemory, BuildPlan, CODEBOOK_SAMPLE, CODEBOOK_SAMPLE_LEAST, ListPlan};
+use crate::stages::plan::{BuildMemory, BuildPlan, CODEBOOK_SAMPLE_LEAST, ListPlan, sample_most};
 use crate::stages::stage::{CALIBRATE, CLUSTERS, CODEBOOK, CODES, LAYOUT, NAVIGATION, PlannedStage, SCAN};
 use crate::stages::vamana::Graph;
 
@@ -97,15 +98,15 @@ impl Sizes {
     }
 
     /// The stages, with the time that each is expected to take and the least memory.
-    fn stages<'a>(&self, options: &'a BuildOptions, own: &'a GpuOptions) -> Vec<PlannedStage<'a>> {
+    fn stages<'a>(&self, options: &'a BuildOptions) -> Vec<PlannedStage<'a>> {
         let group = GROUP_LEAST.min(self.rows) * hierarchy::row_bytes(self.point_dim as usize);
         let written = self.lists * (4 + 4 + 8 + 8) + self.rows * 2 * REPLICAS;
-        let sampled = CODEBOOK_SAMPLE_LEAST.min(self.rows) * self.sampled_bytes();
+        let sampled = CODEBOOK_SAMPLE_LEAST.min(self.rows) * self.sampled_bytes() + self.coder_bytes();
         let lists = self.lists as f64;
         let pairs = |size: &Size, pairs: f64| size.shared_s(pairs * (PAIR_NS + size.dim * MULTIPLY_NS));
         let codebook = CodebookOptions {
             code_bytes: self.code_bytes as usize,
-            kind: own.code_kind,
+            kind: CodeKind::Bits,
             iterations: ITERATIONS,
             seed: options.seed,
         };
@@ -125,8 +126,8 @@ impl Sizes {
                 .needs("lists and blocks on their way to files", written + 2 * PART_LEAST),
             CODEBOOK
                 .takes(move |size| size.codebook_s(&codebook))
-                .needs("the sample that codes are trained on", sampled),
-            CODES.takes(move |size| size.encoding_s(own.code_kind)),
+                .needs("the sample that codes are prepared with", sampled),
+            CODES.takes(|size| size.encoding_s(CodeKind::Bits)),
         ];
         if self.baselines {
             let bytes = self.baseline_bytes();
@@ -143,9 +144,14 @@ impl Sizes {
         stages
     }
 
-    /// A row of the sample that the codebook is trained on, with what training adds to it.
+    /// A row of the sample that codes are prepared with, with what their preparation adds to it.
     fn sampled_bytes(&self) -> u64 {
-        16 * self.dim + 64
+        row_bytes(self.dim as usize, CodeKind::Bits)
+    }
+
+    /// The preparation of codes without its sample.
+    fn coder_bytes(&self) -> u64 {
+        training_fixed_bytes(self.dim as usize, CodeKind::Bits)
     }
 }
 
@@ -156,19 +162,20 @@ impl Sizes {
 pub(crate) fn plan(base: &Reader, options: &BuildOptions, own: &GpuOptions) -> Result<BuildPlan> {
     let sizes = Sizes::of(base, options, own);
     let n = sizes.rows;
-    let stages = sizes.stages(options, own);
+    let stages = sizes.stages(options);
     let memory = BuildMemory::divide(options, (n, TABLE_BYTES), &stages, sizes.thread_bytes())?;
     let free = memory.free;
-    let row_bytes = hierarchy::row_bytes(sizes.point_dim as usize);
-    let cell_bytes = free.saturating_sub(2 * sizes.centroid_bytes()).min(2 * n * row_bytes).max(PART_LEAST);
+    let point_bytes = hierarchy::row_bytes(sizes.point_dim as usize);
+    let cell_bytes = free.saturating_sub(2 * sizes.centroid_bytes()).min(2 * n * point_bytes).max(PART_LEAST);
     let all = n * (sizes.vector_bytes + 16);
     let block_memory = free.saturating_sub(sizes.lists * 24 + n * 2 * REPLICAS).min(all).max(PART_LEAST);
-    let sample = (free / sizes.sampled_bytes()).min(CODEBOOK_SAMPLE as u64).min(n).max(1);
+    let most = sample_most(CodeKind::Bits) as u64;
+    let sample = (free.saturating_sub(sizes.coder_bytes()) / sizes.sampled_bytes()).min(most).min(n).max(1);
     let peaks = [
-        2 * sizes.centroid_bytes() + cell_bytes.min(n * row_bytes),
+        2 * sizes.centroid_bytes() + cell_bytes.min(n * point_bytes),
         sizes.graph_bytes(),
         sizes.lists * 24 + n * 2 * REPLICAS + block_memory,
-        sample * sizes.sampled_bytes(),
+        sample * sizes.sampled_bytes() + sizes.coder_bytes(),
         sizes.codes_bytes().min(free),
     ];
     let index = n * (sizes.vector_bytes * 115 / 100 + sizes.code_bytes) + sizes.lists * (2 * sizes.dim + 160);
@@ -176,11 +183,11 @@ pub(crate) fn plan(base: &Reader, options: &BuildOptions, own: &GpuOptions) -> R
         if sizes.baselines { n * (REPLICAS + 2) * (sizes.vector_bytes + sizes.code_bytes + 16) } else { 0 };
     let disk = index + copies + n * (sizes.vector_bytes + 4 * LISTS_PER_VECTOR as u64 + TABLE_BYTES);
     let plan = BuildPlan {
-        in_ram: cell_bytes >= n * row_bytes,
+        in_ram: cell_bytes >= n * point_bytes,
         block_memory_bytes: block_memory,
         code_memory_bytes: free.min(sizes.codes_bytes()).max(PART_LEAST),
         cell_bytes,
-        point_bytes: row_bytes,
+        point_bytes,
         codebook_sample: sample as usize,
         ..memory.plan(n, &peaks, disk, ListPlan { sample: sample as usize, pool_bytes: 0 })
     };

@@ -31,6 +31,7 @@ use crate::stages::plan::BuildPlan;
 use crate::stages::stage::{CLUSTERS, CODEBOOK, CODES, LAYOUT, NAVIGATION, Stage};
 use crate::stages::tables::read_table;
 use stratann_params::build::GpuOptions;
+use stratann_params::choices::CodeKind;
 use stratann_storage::{Result, input};
 
 /// Finds the lists of each row.
@@ -51,7 +52,7 @@ impl BuildsKind for GpuOptions {
         build.stage(MEMBERS, |b| members::run(b, self, &space, scan))?;
         let layout: layout::Written = build.stage(LAYOUT, |b| layout::run(b, &space, scan, lists))?;
         let dim = build.base.shape().dim;
-        let code = (self.code_bytes(dim), self.code_kind);
+        let code = (self.code_bytes(dim), CodeKind::Bits);
         build.stage(CODEBOOK, |b| codes::make_coder(b, code, &space, scan))?;
         let code_error = build.stage(CODES, |b| {
             let id_of_row: Vec<u32> = read_table(&b.partial.path(IDS))?;
