@@ -3,10 +3,10 @@
 
     bench/.venv/bin/python bench/gpu.py base.u8bin query.u8bin --metric l2 --nprobe 16,64
 
-Ours is timed by `stratann-lab codes`: table, lists and ranking apart, without the start of the program. Both indexes
-of faiss have the lists chosen beforehand and search all queries at once, so that Python is not in
-their times; making tables is. Candidates of ours have replicas, which are dropped, and codes that lie apart; lists
-of faiss lie in one piece.
+Ours is timed by `stratann-lab codes`: preparation of the query, lists and ranking apart, without the start of the
+program. Both indexes of faiss have the lists chosen beforehand and search all queries at once, so that Python is not in
+their times; making tables is, as is the preparation of our queries where it says so. Candidates of ours have replicas,
+which are dropped, and codes that lie apart; lists of faiss lie in one piece.
 Rounds alternate between the three, and medians are compared. Exit codes: 0 done, 1 something failed.
 """
 import argparse
@@ -94,20 +94,20 @@ def bytes_of(peer):
 def compare(args, all_peers, floats, grid, query_file, nprobe):
     """Figures of one nprobe of ours."""
     words = [args.stratann, "codes", grid, query_file, "--nprobe", nprobe, "--rounds", 1, "--json"]
-    ours, tables, scans, theirs = [], [], [], {peer.name: [] for peer in all_peers}
+    ours, prepared, scans, theirs = [], [], [], {peer.name: [] for peer in all_peers}
     codes, probes = run(*words)["codes"], {}
     for _ in range(args.rounds):
         report = run(*words)
         ours.append(report["ns_a_code"])
         scans.append(report["scan_ns_a_code"])
-        tables.append((report["rank_us"] + report["prepare_us"]) * 1000 / report["codes"])
+        prepared.append((report["rank_us"] + report["prepare_us"]) * 1000 / report["codes"])
         for peer in all_peers:
             probes[peer.name] = peer.lists_for(codes)
             seconds, scanned = peer.scan(floats, probes[peer.name])
             theirs[peer.name].append(seconds * 1e9 / scanned)
-    ours, with_table = statistics.median(ours), statistics.median(tables)
+    ours, with_query = statistics.median(ours), statistics.median(prepared)
     row = {"nprobe": nprobe, "codes": codes, "code_bytes": report["code_bytes"], "ns_a_code": ours}
-    row["ns_a_code_with_table"] = with_table
+    row["ns_a_code_with_query"] = with_query
     row["scan_ns_a_code"] = statistics.median(scans)
     row["peers"] = [
         {
@@ -116,7 +116,7 @@ def compare(args, all_peers, floats, grid, query_file, nprobe):
             "nprobe": probes[peer.name],
             "ns_a_code": statistics.median(theirs[peer.name]),
             "ours_over_it": ours / statistics.median(theirs[peer.name]),
-            "ours_with_table_over_it": with_table / statistics.median(theirs[peer.name]),
+            "ours_with_query_over_it": with_query / statistics.median(theirs[peer.name]),
         }
         for peer in all_peers
     ]
@@ -127,11 +127,11 @@ def show(row):
     print(
         "nprobe {nprobe}: {codes:.0f} codes of {code_bytes} bytes, {ns_a_code:.2f} ns each, {scan_ns_a_code:.2f} for "
         "the distance alone, "
-        "{ns_a_code_with_table:.2f} with the table of the query".format(**row)
+        "{ns_a_code_with_query:.2f} with the preparation of the query".format(**row)
     )
     for peer in row["peers"]:
         text = "  {name}: codes of {code_bytes:.0f} bytes, nprobe {nprobe}, {ns_a_code:.2f} ns each with the table; "
-        text += "ours takes {ours_over_it:.2f} times as long, {ours_with_table_over_it:.2f} with its table"
+        text += "ours takes {ours_over_it:.2f} times as long, {ours_with_query_over_it:.2f} with its query"
         print(text.format(**peer), flush=True)
 
 

@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = "nvidia-cuda-nvrtc-cu12"
 KERNELS = ROOT / "crates/gpu/kernels"
 # Compiled as one text, in this order; src/layout.rs has the same list.
-FILES = ["common.cuh", "table.cu", "score.cu", "vectors.cu", "bits.cu"]
+FILES = ["common.cuh", "score.cu", "vectors.cu", "bits.cu"]
 # PTX for the oldest ones, which a driver compiles further; machine code for the others.
 ARCHITECTURES = ["compute_70", "compute_75", "sm_80", "sm_86", "sm_90", "sm_100"]
 # As src/cuda/nvrtc.rs gives them: floats must have the bits of the CPU.

@@ -21,11 +21,10 @@ import tempfile
 import time
 from pathlib import Path
 
-# The ways that are compared. Without early tables the GPU builds the look-up table of a query with its candidates.
+# The ways that are compared: both rank codes of bits, and give equal answers.
 WAYS = {
     "cpu": ["--scorer", "cpu"],
     "cuda": ["--scorer", "cuda"],
-    "cuda_no_early_tables": ["--scorer", "cuda", "--no-early-tables"],
 }
 
 HERE = Path(__file__).resolve().parent
@@ -169,8 +168,10 @@ def row_of(setting, rounds):
     each = rounds["cuda"][0]["per_query"]
     row["codes_per_query"] = each["code_comparisons"]
     row["gpu_bytes_per_query"] = each["gpu_bytes"]
-    for key in ("jobs", "tables_ready", "tables_awaited", "tables_with_job"):
-        row[key] = rounds["cuda"][0]["scorer"]["gpu"][key]
+    gpu = rounds["cuda"][0]["scorer"]["gpu"]
+    row["jobs"] = gpu["jobs"]
+    row["jobs_a_batch"] = gpu["jobs"] / max(1, gpu["batches"])
+    row["kernel_us_a_job"] = gpu["kernel_us"] / max(1, gpu["jobs"])
     return row
 
 
@@ -190,6 +191,10 @@ def sanitized(given, index, queries, setting, folder, steps):
         steps.run(tool, [found, "--tool", tool, "--error-exitcode", "9", *words])
 
 
+def shown(figure):
+    return f"{figure:,.0f}" if figure >= 100 or figure == int(figure) else f"{figure:.1f}"
+
+
 def written(results, gpu, steps, rows, failure):
     """Writes the results as JSON and as a table."""
     today = datetime.datetime.now(datetime.UTC).date().isoformat()
@@ -204,7 +209,7 @@ def written(results, gpu, steps, rows, failure):
     if rows:
         names = list(rows[0])
         lines += ["", "| " + " | ".join(names) + " |", "|" + "---|" * len(names)]
-        lines += ["| " + " | ".join(f"{row[name]:,.0f}" for name in names) + " |" for row in rows]
+        lines += ["| " + " | ".join(shown(row[name]) for name in names) + " |" for row in rows]
     (results / "gpu-run.md").write_text("\n".join(lines) + "\n")
 
 

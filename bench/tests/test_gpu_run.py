@@ -24,7 +24,7 @@ elif words[0] == "build":
 else:
     time.sleep(SLEEP)
     Path(value("--output")).write_bytes(b"same" if value("--scorer") == "cpu" else ANSWER)
-    gpu = {"jobs": 1, "tables_ready": 0, "tables_awaited": 0, "tables_with_job": 1}
+    gpu = {"jobs": 3, "batches": 2, "kernel_us": 60}
     run = {"qps": 10.0, "latency_us": {"p50": 1.0, "p99": 2.0}, "scorer": {"gpu": gpu}}
     print(json.dumps({"runs": [{**run, "per_query": {"code_comparisons": 5.0, "gpu_bytes": 6.0}}]}))
 """
@@ -63,6 +63,7 @@ def test_all_steps_run_and_are_written(kit, monkeypatch):
     found, why = kit("--nprobe", "8,16", "--threads", "1", "--rounds", "2")
     assert why is None and found["failure"] is None
     assert [row["nprobe"] for row in found["rows"]] == [8, 16] and found["rows"][0]["rounds"] == 2
+    assert (found["rows"][0]["jobs_a_batch"], found["rows"][0]["kernel_us_a_job"]) == (1.5, 20)
     steps = outcomes(found)
     assert steps["test scores"] == steps["search nprobe 8, 1 threads, cuda, round 2"] == "passed"
     assert "not installed" in steps["memcheck"]

@@ -27,7 +27,6 @@ def open(
     device: int | None = None,
     gpu_budget: int | str | None = None,
     spill: bool | None = None,
-    early_tables: bool | None = None,
     baselines: str | None = None,
     # end of parameters
     **unknown: NoReturn,
@@ -55,8 +54,6 @@ def open(
         gpu_budget: of a gpu-ivf: limit of the GPU's memory, such as 8GiB; nine tenths of what is free.
         spill: of a gpu-ivf: rank codes that do not fit on the GPU with this machine's threads; otherwise they are
             refused; false.
-        early_tables: of a gpu-ivf: let the GPU build the look-up table of a query while the processor finds its
-            candidates; true.
         baselines: of a gpu-ivf: files for searches with `baseline` to open: ``none``: None; ``disk``: All, on disk;
             ``ram``: All, and lists of vectors are read into RAM; none.
         .. end of parameters

@@ -59,7 +59,6 @@ SWITCHES = {
     "prewarm": "--no-prewarm",
     "balance": "--no-balance",
     "pipeline": "--no-pipeline",
-    "early_tables": "--no-early-tables",
     "head": "--no-head",
     "whole_blocks": "--no-whole-blocks",
     "stop_early": "--no-early-stop",

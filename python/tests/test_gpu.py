@@ -71,8 +71,6 @@ def test_scorers(path, queries):
     assert np.array_equal(here.ids, there.ids) and np.array_equal(here.distances, there.distances)
     with pytest.raises(stratann.InputError, match="for a GPU"):
         stratann.open(path, scorer="cpu", gpu_budget="1GiB")
-    with pytest.raises(stratann.InputError, match="for a GPU"):
-        stratann.open(path, scorer="cpu", early_tables=False)
     with pytest.raises(stratann.InputError, match='"auto", "cuda" or "cpu"'):
         stratann.open(path, scorer="tpu")
 

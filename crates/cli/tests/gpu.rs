@@ -249,7 +249,7 @@ fn wrong_options_of_a_build_are_refused() {
         (&["--epsilon", "-1"][..], "--epsilon is -1; give a share from 0 to 10"),
         (&["--list-share", "0"], "--list-share is 0; give a share above 0 and up to 1"),
         (&["--list-share", "1.5"], "--list-share is 1.5"),
-        (&["--code-bytes", "0"], "--code-bytes is 0; use 6 to 25 for 16 dimensions"),
+        (&["--code-bytes", "5"], "--code-bytes is 5; use 6 to 25 for 16 dimensions"),
         (&["--code-bytes", "26"], "--code-bytes is 26"),
         (&["--code-kind", "opq"], "--code-kind is gone: every kind builds codes of bits"),
         (&["--ram-budget", "1MiB"], "too small to build this index"),
@@ -270,7 +270,7 @@ fn wrong_options_of_a_search_are_refused() {
         (&["--batch-size", "0"], "--batch-size is 0; use 1 to 1024"),
         (&["--batch-size", "2000"], "--batch-size is 2000"),
         (&["--epsilon-stop", "2"], "--epsilon-stop is 2; give a share from 0 to 1"),
-        (&["--margin", "-2"], "--margin is -2; give a share from -1 up"),
+        (&["--margin", "-2"], "--margin is -2; "),
         (&["--margin", "nan"], "--margin is NaN"),
         (&["--beta", "-1"], "--beta"),
         (&["--beta", "2"], "belong to --rule changes"),
@@ -281,7 +281,7 @@ fn wrong_options_of_a_search_are_refused() {
         (&["--scorer", "cpu", "--gpu-budget", "1GiB"], "leave them out with --scorer cpu"),
         (&["--scorer", "cpu", "--device", "0"], "leave them out with --scorer cpu"),
         (&["--scorer", "cpu", "--spill"], "leave them out with --scorer cpu"),
-        (&["--scorer", "cpu", "--no-early-tables"], "leave them out with --scorer cpu"),
+        (&["--no-early-tables"], "unexpected argument '--no-early-tables'"),
         (&["--gpu-budget", "much"], "KiB, MiB, GiB or TiB"),
         (&["--ram-budget", "1MiB"], "give --ram-budget"),
     ] {
@@ -312,7 +312,7 @@ fn wrong_options_of_a_search_are_refused() {
     for (text, said) in [
         ("scorer = \"fpga\"", "use \"auto\", \"cuda\" or \"cpu\""),
         ("scorer = \"cpu\"\nspill = true", "leave them out with --scorer cpu"),
-        ("scorer = \"cpu\"\nearly_tables = false", "leave them out with --scorer cpu"),
+        ("early_tables = false", "early_tables"),
         ("gpu_budget = \"much\"", "gpu_budget is"),
     ] {
         std::fs::write(&config, format!("index = \"index\"\nhttp = \"127.0.0.1:0\"\n{text}")).unwrap();
@@ -344,6 +344,38 @@ fn a_missing_gpu_is_an_error_where_it_is_asked_for() {
     assert!(line.contains("this index is a flat; leave it out"), "{line}");
     let auto = search(&index, &data, &["--nprobe", "5", "--gpu-budget", "1GiB"]);
     assert_eq!(auto["scorer"]["name"], "cpu", "{auto}");
+}
+
+/// Codes that earlier programs trained are ranked by the processor, whatever a machine has.
+#[test]
+fn trained_codes_are_left_to_the_processor() {
+    let old = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/format-4");
+    let copy = folder();
+    let index = copy.path().join("gpu-ivf");
+    std::fs::create_dir(&index).unwrap();
+    for (name, bytes) in files(&old.join("gpu-ivf")) {
+        std::fs::write(index.join(name), bytes).unwrap();
+    }
+    let queries = old.join("query.u8bin");
+    let asked = ["search", arg(&index), arg(&queries), "--nprobe", "5"];
+    for more in [&[][..], &["--scorer", "auto"], &["--scorer", "cpu"]] {
+        let found = json(&[&asked[..], more].concat());
+        assert_eq!(found["runs"][0]["scorer"]["name"], "cpu", "{found}");
+        // What earlier programs took without a curve.
+        assert_eq!(number(&found["runs"][0]["params"]["margin"]), 0.2, "{found}");
+    }
+    for more in [&["--scorer", "cuda"][..], &["--device", "0"], &["--scorer", "cuda", "--spill"]] {
+        let said = refused(&[&asked[..], more].concat(), 2);
+        assert!(said.contains("codes of this index are of the old form"), "{said}");
+        assert!(said.contains("build the index anew for a GPU; or use --scorer cpu"), "{said}");
+    }
+    let tune = ["tune", arg(&index), "-k", "10", "--sample", "40", "--recall", "0.8"];
+    assert_eq!(json(&tune)["version"], 2);
+    let margins = |point: &Value| point["stop"]["stop_margin"].as_f64().unwrap_or(0.0);
+    let manifest: Value =
+        serde_json::from_slice(&std::fs::read(index.join("manifest-2.json")).unwrap()).unwrap();
+    let points = manifest["curves"].as_array().unwrap().iter().flat_map(|c| c["points"].as_array().unwrap());
+    assert!(points.map(margins).all(|margin| margin <= 0.7), "shares, not standard errors");
 }
 
 #[test]

@@ -3,13 +3,12 @@
 
 use alloc::vec::Vec;
 
+use stratann_kernel::bits::BitQuery;
 use stratann_kernel::coder::CodeQuery;
 
 /// Candidates of one query, for a scorer of codes.
 #[derive(Clone, Copy, Debug)]
 pub struct CodeJob<'s> {
-    /// The query as it is prepared for codes: `dim` floats.
-    pub query: &'s [f32],
     /// The query as codes are scored with it.
     pub coded: &'s CodeQuery,
     /// Runs of ids: the first id and the number of ids of each.
@@ -23,14 +22,16 @@ pub struct CodeJob<'s> {
 }
 
 impl CodeJob<'_> {
-    /// Bytes that go to a GPU: the query, runs and ids. For codes of bits the query is a float and an integer, the
-    /// terms of centroids, and a byte for each component, with zeros up to a whole word.
+    /// Bytes that go to a GPU: the query, runs and ids.
     pub fn sent_bytes(&self) -> u64 {
-        let query = match self.coded.bits() {
-            Some(bits) => 2 + bits.terms().len() + bits.layout().dim().div_ceil(4),
-            None => self.query.len(),
-        };
-        4 * (query + 2 * self.ranges.len() + self.ids.len()) as u64
+        self.query_bytes() + 4 * (2 * self.ranges.len() + self.ids.len()) as u64
+    }
+
+    /// Bytes of the query as it goes to a GPU: a float and an integer, the terms of centroids, and a byte for each
+    /// component, with zeros up to a whole word. Trained codes are ranked without a GPU.
+    pub fn query_bytes(&self) -> u64 {
+        let words = |bits: &BitQuery| 2 + bits.terms().len() + bits.layout().dim().div_ceil(4);
+        4 * self.coded.bits().map_or(0, words) as u64
     }
 
     /// Ids that are sent, with repetitions.
@@ -235,7 +236,7 @@ mod tests {
         ) {
             let mut coded = CodeQuery::default();
             coded.set(&Coder::Trained(codebook(ip)), &[0.3, -0.2, 0.9, 0.1, 0.0, -0.7], &mut vec![]);
-            let job = CodeJob { query: &[], coded: &coded, ranges: &ranges, ids: &ids, keep, exclude };
+            let job = CodeJob { coded: &coded, ranges: &ranges, ids: &ids, keep, exclude };
             let (mut scratch, mut out) = (RankScratch::default(), Ranking { nearest: vec![(7, 7)], distinct: 1 });
             let count = codes.len() as u32 / 3;
             let all: BTreeSet<u32> = ranges

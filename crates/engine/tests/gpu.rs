@@ -6,26 +6,19 @@ mod common;
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, mpsc};
-use std::time::{Duration, Instant};
 use stratann_params::build::GpuOptions;
 use stratann_params::choices::RuleName;
 use stratann_params::search::GpuSwitches;
 
 use common::{Impatient, Set, clustered, normal, quick};
-use stratann_core::query::{Outcome, Params, QueryState, Step};
-use stratann_core::score::{CodeJob, RankScratch, Ranking, rank};
 use stratann_engine::build::{BuildOptions, IndexKind, KindOptions, build, plan};
-use stratann_engine::exec::scorer::{EmulatedFault, Reply, ScorerChoice, ScorerOptions, conformance};
-use stratann_engine::exec::{Driver, DriverOptions, Queries, Times};
+use stratann_engine::exec::scorer::{EmulatedFault, ScorerChoice, ScorerOptions, conformance};
 use stratann_engine::groundtruth;
 use stratann_engine::index::{Index, OpenOptions, ScoredCodes};
 use stratann_engine::search::{Answers, Effort, SearchOptions};
 use stratann_engine::{DType, Metric, verify};
 #[cfg(feature = "lab")]
 use stratann_engine::{index::OpenBaselines, kinds::options::Baseline};
-use stratann_kernel::coder::{CodeQuery, Coder};
-use stratann_storage::tier::MemoryTier;
 use stratann_storage::{ErrorKind, Quiet};
 use stratann_testing::{Need, leave_out};
 use tempfile::TempDir;
@@ -320,31 +313,25 @@ fn a_gpu_gives_the_answers_of_the_processor() {
     if !has_compiler() {
         return;
     }
-    for (dtype, metric) in [(DType::U8, Metric::L2), (DType::F32, Metric::Ip), (DType::F16, Metric::Cosine)] {
+    for (dtype, metric, code_bytes) in [
+        (DType::U8, Metric::L2, 6),
+        (DType::F32, Metric::Ip, 8),
+        (DType::F16, Metric::Cosine, 10),
+        (DType::I8, Metric::L2, 16),
+    ] {
         let set = Set::new(dtype, 12, &clustered(1200, 12, 20, 3));
         let asked = queries_of(&set, 24);
-        let dir = built(&set, &options(metric, GpuOptions { code_bytes: Some(8), ..small() }));
+        let own = GpuOptions { code_bytes: Some(code_bytes), ..small() };
+        let dir = built(&set, &options(metric, own));
         let wanted = search(&open(&dir), &asked.bytes, 12, GpuSwitches::default());
         let usual = on_emulated(EmulatedFault::None);
-        // Codes of bits have no tables.
-        let tables = 0;
-        let [plain, gpu] = [false, true].map(|early_tables| {
-            let index = emulated(&dir, ScorerOptions { early_tables, ..usual }).unwrap();
-            let got = search(&index, &asked.bytes, 12, GpuSwitches::default());
-            assert_eq!((&got.ids, &got.distances, got.stats), (&wanted.ids, &wanted.distances, wanted.stats));
-            let gpu = index.scorer_report().unwrap().gpu.unwrap();
-            assert_eq!((gpu.codes, gpu.jobs, gpu.ranked_here, &gpu.lost), (1200, 24, 0, &None));
-            assert_eq!(gpu.tables_ready + gpu.tables_awaited + gpu.tables_with_job, tables);
-            gpu
-        });
-        assert_eq!((plain.tables_with_job, plain.table_batches, plain.tables_unused), (tables, 0, 0));
-        // A header more for a table that comes before its job.
-        let early = gpu.tables_ready + gpu.tables_awaited;
-        assert_eq!(gpu.tables_unused, 0);
-        assert_eq!(gpu.bytes_to_device, plain.bytes_to_device + 48 * early);
-        assert_eq!(gpu.bytes_from_device, plain.bytes_from_device);
+        let index = emulated(&dir, usual).unwrap();
+        let got = search(&index, &asked.bytes, 12, GpuSwitches::default());
+        assert_eq!((&got.ids, &got.distances, got.stats), (&wanted.ids, &wanted.distances, wanted.stats));
+        let gpu = index.scorer_report().unwrap().gpu.unwrap();
+        assert_eq!((gpu.codes, gpu.jobs, gpu.ranked_here, &gpu.lost), (1200, 24, 0, &None));
         // What a query counts has no headers, and an id or a range more than once that is sent once.
-        assert!(gpu.bytes_to_device <= wanted.stats.gpu_bytes + 48 * (24 + early));
+        assert!(gpu.bytes_to_device <= wanted.stats.gpu_bytes + 48 * 24);
         // Half of the codes are on the GPU: the same, and what is missing is said where that was not allowed.
         let codes = gpu.memory_bytes["codes"];
         let needed = gpu.memory_bytes.values().sum::<u64>() - gpu.memory_bytes["blocks of queries"] / 8 * 7;
@@ -372,7 +359,6 @@ fn a_gpu_that_fails_is_left_alone_and_every_query_is_answered() {
     let asked = queries_of(&set, 40);
     let dir = built(&set, &options(Metric::L2, small()));
     let wanted = search(&open(&dir), &asked.bytes, 12, GpuSwitches::default());
-    // The first batch is one of tables where these come before their jobs, and the second may be.
     let faults = [
         EmulatedFault::FailAt(0),
         EmulatedFault::FailAt(3),
@@ -381,8 +367,8 @@ fn a_gpu_that_fails_is_left_alone_and_every_query_is_answered() {
         EmulatedFault::LoseAt(0),
         EmulatedFault::LoseAt(1),
     ];
-    for (fault, early_tables) in faults.into_iter().flat_map(|fault| [(fault, false), (fault, true)]) {
-        let index = emulated(&dir, ScorerOptions { early_tables, ..on_emulated(fault) }).unwrap();
+    for fault in faults {
+        let index = emulated(&dir, on_emulated(fault)).unwrap();
         for _ in 0..2 {
             let got = search(&index, &asked.bytes, 12, GpuSwitches::default());
             assert_eq!((&got.ids, &got.distances, got.stats), (&wanted.ids, &wanted.distances, wanted.stats));
@@ -394,138 +380,22 @@ fn a_gpu_that_fails_is_left_alone_and_every_query_is_answered() {
     assert!(e.message.contains("--scorer cpu"), "{e}");
 }
 
-/// Checks that a job gets the table that was built before it came, or none where that is turned off or codes have none.
-fn check_early_table(index: &Index, coder: &Coder, codes: &[u8], (has_tables, is_early): (bool, bool)) {
-    let early_tables = has_tables && is_early;
-    let scorer = index.codes_and_scorer().unwrap().scorer;
-    let query = vec![0.25; coder.dim()];
-    let mut coded = CodeQuery::default();
-    coded.set(coder, &query, &mut Vec::new());
-    let (ranges, ids) = ([(3, 500)], [1, 1, 9, 700]);
-    let job =
-        CodeJob { query: &query, coded: &coded, ranges: &ranges, ids: &ids, keep: 50, exclude: u32::MAX };
-    let report = || index.scorer_report().unwrap().gpu.unwrap();
-    let early = scorer.begin_table(&query);
-    assert_eq!(early.is_some(), early_tables);
-    let start = Instant::now();
-    while early_tables && report().tables_unused == 0 {
-        assert!(start.elapsed() < Duration::from_secs(60), "{:?}", report());
-        std::thread::sleep(Duration::from_millis(1));
-    }
-    let (sender, receiver) = mpsc::channel();
-    let mut scratch = RankScratch::default();
-    let reply = Reply::new(move |ranking| sender.send(ranking).unwrap());
-    assert_eq!(scorer.submit(&job, early, &mut scratch, reply), None);
-    let ranking = receiver.recv_timeout(Duration::from_secs(60)).unwrap().unwrap();
-    let mut wanted = Ranking::default();
-    rank(&job, codes, 0, &mut scratch, &mut wanted);
-    assert_eq!(ranking, wanted);
-    let gpu = report();
-    let counted = (gpu.tables_ready, gpu.tables_with_job, gpu.tables_unused);
-    assert_eq!(counted, if early_tables { (1, 0, 0) } else { (0, u64::from(has_tables), 0) });
-}
-
-/// Queries all of which are dropped before their first step, or none.
-struct Asked<'a> {
-    index: &'a Index,
-    queries: &'a Set,
-    params: Params,
-    is_wanted: bool,
-    next: usize,
-    over: usize,
-}
-
-impl Queries for Asked<'_> {
-    fn next(&mut self) -> Option<usize> {
-        self.next += 1;
-        (self.next <= self.queries.len()).then(|| self.next - 1)
-    }
-
-    fn remaining(&self) -> usize {
-        self.queries.len().saturating_sub(self.next)
-    }
-
-    fn begin(&mut self, number: usize, (approach_width, width): (u32, u32), state: &mut QueryState) -> &[u8] {
-        state.restart(Params { approach_width, width, ..self.params }, self.index.view().budget());
-        self.queries.row(number)
-    }
-
-    fn ended(&mut self, _: usize, _: Step, state: &QueryState, _: Times) {
-        assert!(self.is_wanted && matches!(state.outcome(), Outcome::Lost { .. }), "{:?}", state.outcome());
-        self.over += 1;
-    }
-
-    fn is_wanted(&mut self, _: usize) -> bool {
-        self.is_wanted
-    }
-
-    fn dropped(&mut self, _: usize, _: &QueryState) {
-        assert!(!self.is_wanted);
-        self.over += 1;
-    }
-}
-
 #[test]
-fn queries_that_are_dropped_or_fail_give_the_blocks_of_their_tables_back() {
-    if !has_compiler() {
-        return;
-    }
+fn scorers_agree_about_all_jobs() {
     let set = Set::new(DType::F32, 12, &clustered(1200, 12, 20, 3));
-    let queries = queries_of(&set, 30);
-    let dir = built(&set, &options(Metric::L2, small()));
-    for is_wanted in [false, true] {
-        let index = emulated(&dir, on_emulated(EmulatedFault::None)).unwrap();
-        let scorer = index.codes_and_scorer().unwrap().scorer;
-        let how = SearchOptions { effort: Effort::Nprobe(12, None, None), ..SearchOptions::default() };
-        let params = index.params(&how).unwrap();
-        let mut asked = Asked { index: &index, queries: &queries, params, is_wanted, next: 0, over: 0 };
-        // No read succeeds.
-        let tier = Box::new(MemoryTier::new(Arc::default(), 16, 1));
-        let in_flight = DriverOptions { in_flight: 10, ..DriverOptions::default() };
-        let mut driver = Driver::new(index.view(), None, tier, in_flight).scoring(Some(scorer));
-        driver.run(&mut asked).unwrap();
-        assert_eq!(asked.over, 30);
-        // The driver still has its slots. Four of the eight blocks are for tables; those under way take a moment.
-        let query = vec![0.5; 12];
-        let mut tables = Vec::new();
-        let start = Instant::now();
-        while tables.len() < 4 {
-            tables.extend(scorer.begin_table(&query));
-            assert!(start.elapsed() < Duration::from_secs(60), "{} blocks came back", tables.len());
-        }
-        drop(driver);
-    }
-}
-
-#[test]
-fn scorers_agree_about_codes_of_bits() {
     // Fewer bits than dimensions, one and a bit more, several planes, and eight.
     for (code_bytes, metric) in
         [(6, Metric::L2), (8, Metric::Ip), (10, Metric::Cosine), (14, Metric::L2), (21, Metric::Ip)]
     {
-        let own = GpuOptions { code_bytes: Some(code_bytes), ..small() };
-        agree_about(metric, own);
-    }
-}
-
-/// Checks the scorers of an index with these codes.
-fn agree_about(metric: Metric, own: GpuOptions) {
-    let has_tables = false;
-    let set = Set::new(DType::F32, 12, &clustered(1200, 12, 20, 3));
-    let dir = built(&set, &options(metric, own));
-    let check = |index: &Index| {
-        let ScoredCodes { coder, codes, scorer } = index.codes_and_scorer().unwrap();
-        conformance::check(scorer, coder, codes, 120);
-    };
-    let on_cpu = open(&dir);
-    check(&on_cpu);
-    if has_compiler() {
-        for early_tables in [false, true] {
-            let scorer = ScorerOptions { early_tables, ..on_emulated(EmulatedFault::None) };
-            let on_gpu = emulated(&dir, scorer).unwrap();
+        let dir = built(&set, &options(metric, GpuOptions { code_bytes: Some(code_bytes), ..small() }));
+        let check = |index: &Index| {
+            let on_cpu = open(&dir);
             let ScoredCodes { coder, codes, .. } = on_cpu.codes_and_scorer().unwrap();
-            check_early_table(&on_gpu, coder, codes, (has_tables, early_tables));
-            conformance::check(on_gpu.codes_and_scorer().unwrap().scorer, coder, codes, 60);
+            conformance::check(index.codes_and_scorer().unwrap().scorer, coder, codes, 120);
+        };
+        check(&open(&dir));
+        if has_compiler() {
+            check(&emulated(&dir, on_emulated(EmulatedFault::None)).unwrap());
         }
     }
 }
@@ -535,10 +405,15 @@ fn a_real_gpu_gives_the_answers_of_the_processor() {
     if !stratann_engine::exec::scorer::probe().is_usable() {
         return leave_out(Need::Gpu, "`stratann doctor` says what is missing");
     }
-    for (dtype, metric) in [(DType::U8, Metric::L2), (DType::F32, Metric::Ip), (DType::F32, Metric::Cosine)] {
+    for (dtype, metric, code_bytes) in [
+        (DType::F32, Metric::L2, 9),
+        (DType::U8, Metric::Ip, 13),
+        (DType::F16, Metric::Cosine, 21),
+        (DType::U8, Metric::L2, 40),
+    ] {
         let set = Set::new(dtype, 32, &clustered(5000, 32, 50, 3));
         let asked = queries_of(&set, 200);
-        let dir = built(&set, &options(metric, GpuOptions { code_bytes: Some(13), ..small() }));
+        let dir = built(&set, &options(metric, GpuOptions { code_bytes: Some(code_bytes), ..small() }));
         let wanted = search(&open(&dir), &asked.bytes, 40, GpuSwitches::default());
         let scorer = ScorerOptions { choice: ScorerChoice::Cuda { device: 0 }, ..ScorerOptions::default() };
         let index = Index::open(dir.path(), OpenOptions { scorer, ..OpenOptions::default() }).unwrap();

@@ -1,5 +1,5 @@
-// Distances of codes of bits, with the bits of `BitQuery` in the crate `stratann-kernel`: a sum of integers, then
-// floats in a fixed order. The host prepares the query: there is no table.
+// Distances of codes, with the bits of `BitQuery` in the crate `stratann-kernel`: a sum of integers, then floats in a
+// fixed order. The host prepares the query.
 
 DEVICE u32 groups_of(const Plane& plane) { return 8 / plane.width; }
 
@@ -112,16 +112,38 @@ DEVICE u32 bit_distance(const Params& p, const BitHeader& query, const u8* code,
 
 DEVICE const u8* code_of(const Params& p, u32 id) { return (const u8*)p.codes + (u64)id * p.code_bytes; }
 
-// Distances of codes of bits.
-KERNEL(bit_distances) {
+// Scores the admitted ids: keys become (distance, id).
+KERNEL(distances) {
     GRID;
-    SHARED_TABLE(shared);
+    SHARED_BYTES(shared);
+    SHARED(u32, largest, 1);
     u8* const base = block_of(p, block_y);
     const JobHeader& job = header_of(base);
-    const BitHeader& query = *(const BitHeader*)(base + job.query_at);
-    const u8* const arranged = base + p.components_at;
-    // Two calls: the compiler knows of each where the components are.
-    SCORE(arranged, shared, bit_distance(
-        p, query, code_of(p, id),
-        p.shared_bytes > 0 ? code_sum(p, code_of(p, id), shared) : code_sum(p, code_of(p, id), arranged)))
+    const u32 count = job.range_ids + job.ids;
+    PHASE(
+        if (t == 0) largest[0] = 0;
+        // A block without ids needs no components.
+        if ((u64)block_x * threads < count) {
+            const u32* const from = (const u32*)(base + p.components_at);
+            for (u32 i = t; i < p.shared_bytes / 4; i += threads) ((u32*)shared)[i] = from[i];
+        }
+    )
+    PHASE(
+        const BitHeader& query = *(const BitHeader*)(base + job.query_at);
+        u64* const keys = (u64*)(base + p.keys_at);
+        u32 mine = 0;
+        for (u64 i = (u64)block_x * threads + t; i < count; i += (u64)grid_x * threads) {
+            if (keys[i] == DROPPED) continue;
+            const u32 id = (u32)keys[i];
+            const u8* const code = code_of(p, id);
+            // Two calls: the compiler knows of each where the components are.
+            const int sum =
+                p.shared_bytes > 0 ? code_sum(p, code, shared) : code_sum(p, code, base + p.components_at);
+            const u32 key = bit_distance(p, query, code, sum);
+            keys[i] = (u64)key << 32 | id;
+            mine = key > mine ? key : mine;
+        }
+        if (mine > 0) atomicMax(&largest[0], mine);
+    )
+    PHASE(if (t == 0 && largest[0] > 0) atomicMax(&result_of(p, base).distance_max, largest[0]);)
 }

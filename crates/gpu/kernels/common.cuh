@@ -1,12 +1,11 @@
-// What all kernels use. The files are compiled as one text, in the order common.cuh, table.cu, score.cu, vectors.cu,
-// bits.cu.
+// What all kernels use. The files are compiled as one text, in the order common.cuh, score.cu, vectors.cu, bits.cu.
 //
-// NVRTC compiles the text for a GPU; a C++ compiler compiles it for a CPU, with launch.cpp at its end. On a CPU each phase between two barriers is a loop over
-// the threads of a block. Hence the one rule of these files: no private value of a thread lives across a barrier. What
-// is declared outside of a PHASE is equal for all threads of the block.
+// NVRTC compiles the text for a GPU; a C++ compiler compiles it for a CPU, with launch.cpp at its end. On a CPU each
+// phase between two barriers is a loop over the threads of a block. Hence the one rule of these files: no private value
+// of a thread lives across a barrier. What is declared outside of a PHASE is equal for all threads of the block.
 //
-// Every float is computed with the operations, and in the order, of the crate `stratann-kernel`, so that tables and
-// distances have the same bits. The mirror of the structs and constants is `src/layout.rs`.
+// Every float is computed with the operations, and in the order, of the crate `stratann-kernel`, so that distances have
+// the same bits. The mirror of the structs and constants is `src/layout.rs`.
 
 typedef unsigned char u8;
 typedef unsigned short u16;
@@ -14,9 +13,8 @@ typedef unsigned int u32;
 typedef unsigned long long u64;
 
 #define JOBS_MAX 64
-// Most planes of a code of bits.
+// Most planes of a code.
 #define PLANES_MAX 16
-#define CENTROIDS 256
 #define LANES 16
 // Keys that a thread block sorts in shared memory; `keep` is at most this.
 #define SORTED_MAX 4096
@@ -25,12 +23,8 @@ typedef unsigned long long u64;
 #define DIGIT_GROUPS 64
 #define DROPPED 0xffffffffffffffffull
 #define EMPTY 0xffffffffu
-// Limit of the sum of the entries, of the coarse term and of the correction.
-#define TERM_LIMIT 1073741824.0f
-#define ENTRY_MAX 65535.0f
-#define NORMAL_MIN 1.17549435e-38f
 
-// Bits of equal weight of consecutive dimensions, in a code of bits.
+// Bits of equal weight of consecutive dimensions in a code.
 struct Plane {
     // Bits of each dimension: 1, 2, 4 or 8. A level counts them `1 << shift` times.
     u32 width, shift;
@@ -44,23 +38,21 @@ struct Plane {
 
 // What all kernels of a batch are given. Addresses are of device memory; `*_at` are byte offsets in a query's block.
 struct Params {
-    u64 codes, rotation, coarse, centroids, starts, blocks, block_bytes;
-    u32 codes_count, code_bytes, dim, wide, stages, subspaces, coarse_count, ip;
-    float correction_low, correction_step;
-    u32 results_at, keys_at, hash_at, rotated_at, centred_at, floats_at, spans_at, table_at;
-    // Bytes of the table, or of the arranged components, that the kernel that scores copies to shared memory.
+    u64 codes, blocks, block_bytes;
+    u32 codes_count, code_bytes, dim, ip;
+    u32 results_at, keys_at, hash_at, components_at;
+    // Bytes of the arranged components that the kernel that scores copies to shared memory: all or none.
     u32 shared_bytes;
-    // Of codes of bits: arranged components in a query's block, planes (0 of other codes), bytes of a factor, and the
-    // number of terms: one, or as many as a code can number.
-    u32 components_at, plane_count, factor_bytes, term_count;
+    // Planes, bytes of a factor, and the number of terms: one, or as many as a code can number.
+    u32 plane_count, factor_bytes, term_count;
     Plane planes[PLANES_MAX];
     u32 jobs;
     u32 slots[JOBS_MAX];
 };
 
-// Start of a query's block: what the host sends. The query's floats follow, then the ranges, then the ids. A query for
-// codes of bits is a BitHeader, the terms, and `dim` components of 8 bits, with zeros up to a whole word. A job
-// of vectors has rows in place of the ids, and `ids` is their number.
+// Start of a query's block: what the host sends. The query follows, then the ranges, then the ids. A query is a
+// BitHeader, the terms, and `dim` components of 8 bits, with zeros up to a whole word. A job of vectors has the
+// components of its query, and rows in place of the ids; `ids` is their number.
 struct JobHeader {
     u32 ranges, range_ids, ids, keep, exclude, hash_size, query_at, ranges_at, ids_at, form;
 };
@@ -70,7 +62,7 @@ struct Range {
     u32 first, before;
 };
 
-// Start of a query for codes of bits: see `BitQuery` in the crate `stratann-kernel`.
+// Start of a query: see `BitQuery` in the crate `stratann-kernel`.
 struct BitHeader {
     float weight;
     int offset;
@@ -80,17 +72,12 @@ struct ResultHeader {
     u32 count, distinct, distance_max, unused;
 };
 
-// Minimum and range of the 256 terms of one byte of a code.
-struct Span {
-    float low, range;
-};
-
 #ifdef __CUDACC__
 
 #define DEVICE static __device__ __forceinline__
 #define KERNEL(name) extern "C" __global__ void name(const Params p)
 #define SHARED(type, name, count) __shared__ type name[count]
-#define SHARED_TABLE(name) extern __shared__ __align__(16) u8 name[]
+#define SHARED_BYTES(name) extern __shared__ __align__(16) u8 name[]
 #define GRID const u32 block_x = blockIdx.x, block_y = blockIdx.y, grid_x = gridDim.x, threads = blockDim.x; \
     (void)block_x; (void)grid_x; (void)threads
 #define PHASE(...) { const u32 t = threadIdx.x; __VA_ARGS__ } __syncthreads();
@@ -102,7 +89,7 @@ struct Span {
 #define DEVICE static inline
 #define KERNEL(name) static void name(const Params& p, const Block& block)
 #define SHARED(type, name, count) type name[count]
-#define SHARED_TABLE(name) u8* const name = block.shared
+#define SHARED_BYTES(name) u8* const name = block.shared
 #define GRID const u32 block_x = block.x, block_y = block.y, grid_x = block.grid_x, threads = block.threads; \
     const u32 order = block.order; (void)block_x; (void)grid_x
 // The order of threads is that of an odd multiple, so that tests find what depends on it.
@@ -119,7 +106,6 @@ DEVICE float __fmaf_rn(float a, float b, float c) { return __builtin_fmaf(a, b, 
 DEVICE float __fadd_rn(float a, float b) { return a + b; }
 DEVICE float __fsub_rn(float a, float b) { return a - b; }
 DEVICE float __fmul_rn(float a, float b) { return a * b; }
-DEVICE float __fdiv_rn(float a, float b) { return a / b; }
 
 union FloatBits {
     float value;
@@ -131,8 +117,6 @@ DEVICE u32 __clz(u32 x) { return x == 0 ? 32 : (u32)__builtin_clz(x); }
 
 DEVICE u32 atomicAdd(u32* at, u32 x) { const u32 old = *at; *at = old + x; return old; }
 DEVICE u32 atomicMax(u32* at, u32 x) { const u32 old = *at; if (x > old) *at = x; return old; }
-DEVICE int atomicMax(int* at, int x) { const int old = *at; if (x > old) *at = x; return old; }
-DEVICE int atomicMin(int* at, int x) { const int old = *at; if (x < old) *at = x; return old; }
 DEVICE u32 atomicCAS(u32* at, u32 expected, u32 x) {
     const u32 old = *at;
     if (old == expected) *at = x;
@@ -160,16 +144,11 @@ DEVICE void clear(const Params& p, u8* base, u64 first, u64 count) {
     result.unused = 0;
 }
 
-// Bytes of a code that have a block of 256 terms of 16 bits.
-DEVICE u32 entry_count(const Params& p) { return p.code_bytes - p.wide; }
-
-// Maps a float to an integer of the same order; it is its own inverse.
+// Maps a float to an integer of the same order.
 DEVICE int ordered(float x) {
     const int bits = (int)__float_as_uint(x);
     return bits ^ ((bits >> 31) & 0x7fffffff);
 }
-
-DEVICE float unordered(int x) { return __uint_as_float((u32)(x ^ ((x >> 31) & 0x7fffffff))); }
 
 // One lane of the sum over a row: every sixteenth component from `lane` on.
 DEVICE float lane_sum(const float* vector, const float* row, u32 dim, u32 lane, bool squared) {

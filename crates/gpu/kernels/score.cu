@@ -1,4 +1,4 @@
-// Distinct candidate ids, the distances of their codes, and the nearest of them.
+// Distinct candidate ids, and the nearest of them.
 
 // Number of the last range that begins at or before `x`, by ids or by positions; `count` where none does.
 DEVICE u32 last_range(const Range* ranges, u32 count, u32 x, bool by_id) {
@@ -63,69 +63,6 @@ KERNEL(gather) {
         if (mine > 0) atomicAdd(&distinct[0], mine);
     )
     PHASE(if (t == 0 && distinct[0] > 0) atomicAdd(&result_of(p, base).distinct, distinct[0]);)
-}
-
-// Entry of the table for byte `at` of a code, counted from the first byte with an entry.
-DEVICE u32 entry_of(const Params& p, const u8* shared, const u8* table, u32 at, u32 byte) {
-    const u32 offset = (p.wide ? 8 * CENTROIDS : 0) + 2 * (at * CENTROIDS + byte);
-    return *(const u16*)((offset < p.shared_bytes ? shared : table) + offset);
-}
-
-DEVICE u32 term_of(const Params& p, const u8* shared, const u8* table, u32 at, u32 byte) {
-    if (at >= p.wide) return entry_of(p, shared, table, at - p.wide, byte);
-    return ((const u32*)(p.shared_bytes > 0 ? shared : table))[at * CENTROIDS + byte];
-}
-
-// The sum of the terms that the bytes of a code select. Codes whose size is whole words are read by words.
-DEVICE u32 distance_of(const Params& p, const u8* shared, const u8* table, u32 id) {
-    const u8* const code = (const u8*)p.codes + (u64)id * p.code_bytes;
-    u32 sum = 0;
-    if (p.code_bytes % 4 == 0) {
-        for (u32 at = 0; at < p.code_bytes; at += 4) {
-            const u32 word = *(const u32*)(code + at);
-            for (u32 i = 0; i < 4; i++) sum += term_of(p, shared, table, at + i, (word >> (8 * i)) & 255);
-        }
-        return sum;
-    }
-    for (u32 at = 0; at < p.code_bytes; at++) sum += term_of(p, shared, table, at, code[at]);
-    return sum;
-}
-
-// Scores the admitted ids: keys become (distance, id). The bytes from `of_query` on that fit shared memory are copied
-// to it first; the distance is an expression of `id`.
-#define SCORE(of_query, shared, distance) \
-    SHARED(u32, largest, 1); \
-    const u32 count = job.range_ids + job.ids; \
-    PHASE( \
-        if (t == 0) largest[0] = 0; \
-        /* A block without ids needs nothing of the query. */ \
-        if ((u64)block_x * threads < count) { \
-            const u32* const from = (const u32*)(of_query); \
-            for (u32 i = t; i < p.shared_bytes / 4; i += threads) ((u32*)(shared))[i] = from[i]; \
-        } \
-    ) \
-    PHASE( \
-        u64* const keys = (u64*)(base + p.keys_at); \
-        u32 mine = 0; \
-        for (u64 i = (u64)block_x * threads + t; i < count; i += (u64)grid_x * threads) { \
-            if (keys[i] == DROPPED) continue; \
-            const u32 id = (u32)keys[i]; \
-            const u32 key = (distance); \
-            keys[i] = (u64)key << 32 | id; \
-            mine = key > mine ? key : mine; \
-        } \
-        if (mine > 0) atomicMax(&largest[0], mine); \
-    ) \
-    PHASE(if (t == 0 && largest[0] > 0) atomicMax(&result_of(p, base).distance_max, largest[0]);)
-
-// Distances by look-up tables.
-KERNEL(distances) {
-    GRID;
-    SHARED_TABLE(shared);
-    u8* const base = block_of(p, block_y);
-    const JobHeader& job = header_of(base);
-    const u8* const table = base + p.table_at;
-    SCORE(table, shared, distance_of(p, shared, table, id))
 }
 
 DEVICE u64 shifted(u64 key, u32 shift) { return shift < 64 ? key >> shift : 0; }

@@ -1,29 +1,19 @@
 //! The copies and launches of a batch.
 
-use crate::job::{self, Prepared, TableSource};
+use crate::job::Prepared;
 use crate::layout::{Kernel, Params};
-use crate::pool::TableRequest;
 
-/// Threads of a thread block; fixed in the kernels that have one thread for each of 256 terms.
+/// Threads of a thread block.
 const THREADS: u32 = 256;
 
-/// Threads of the kernels that go over all candidates. Few large thread blocks copy the table to shared memory less
-/// often than many small ones.
-const DISTANCE_THREADS: u32 = 512;
+/// Threads of the kernel that selects and sorts: one thread block has all candidates of a job.
 const TOP_THREADS: u32 = 1024;
 
 /// Candidates of one thread.
-const GATHER_IDS: u32 = 4;
-const DISTANCE_IDS: u32 = 8;
-
-/// Codes of bits of one thread: their thread blocks copy little, so that smaller ones keep more of a device busy.
-const BIT_IDS: u32 = 4;
+const IDS: u32 = 4;
 
 /// Vectors of one thread block: four times as many as it has at once.
 const ROWS: u32 = 64;
-
-/// Rows of the rotation in one thread block.
-const ROTATE_ROWS: u32 = 16;
 
 /// One launch. The grid is `grid_x` × `jobs`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,7 +28,7 @@ pub(crate) struct Launch {
 
 /// Fields that most launches share.
 const LAUNCH: Launch =
-    Launch { kernel: Kernel::Rotate, grid_x: 1, jobs: 0, threads: THREADS, shared_bytes: 0 };
+    Launch { kernel: Kernel::Gather, grid_x: 1, jobs: 0, threads: THREADS, shared_bytes: 0 };
 
 /// A job's copies, from and to the start and the results of its block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,79 +48,26 @@ pub(crate) struct Batch {
 
 impl Batch {
     /// Plans a batch of jobs, each with its block. There are at most `JOBS_MAX`; surplus ones are ignored. All have
-    /// codes to score, or all have vectors. Those that build their tables come first.
+    /// codes to score, or all have vectors.
     pub(crate) fn new<'a>(common: &Params, jobs: impl Iterator<Item = (u32, &'a Prepared)>) -> Batch {
-        let (mut candidates, mut tables, mut has_vectors) = (1, 0, false);
-        let transfers = jobs.map(|(block, job)| {
+        let mut params = *common;
+        let (mut candidates, mut has_vectors) = (1, false);
+        let transfers = jobs.take(params.slots.len()).map(|(block, job)| {
             candidates = candidates.max(job.candidates());
-            tables += u32::from(job.table == TableSource::Job);
             has_vectors = job.has_vectors();
             let (input_bytes, result_bytes) = (job.input_bytes(), job.result_bytes());
             Transfer { block, input_bytes, result_bytes }
         });
-        let mut batch = Batch::of(common, transfers);
-        let jobs = batch.params.jobs;
-        if has_vectors {
-            let grid_x = candidates.div_ceil(ROWS);
-            batch.launches.push(Launch { kernel: Kernel::Vectors, grid_x, jobs, ..LAUNCH });
-        } else {
-            batch.launch_tables(tables);
-            batch.launch_distances(candidates);
-        }
-        batch.launches.push(Launch { kernel: Kernel::Top, jobs, threads: TOP_THREADS, ..LAUNCH });
-        batch
-    }
-
-    /// Plans a batch of tables whose jobs have not come. Nothing is copied back.
-    pub(crate) fn of_tables<'a>(common: &Params, requests: impl Iterator<Item = &'a TableRequest>) -> Batch {
-        let transfers = requests.map(|request| {
-            let input_bytes = job::table_bytes(&request.query);
-            Transfer { block: request.block, input_bytes, result_bytes: 0 }
-        });
-        let mut batch = Batch::of(common, transfers);
-        batch.launch_tables(batch.params.jobs);
-        batch
-    }
-
-    fn of(common: &Params, transfers: impl Iterator<Item = Transfer>) -> Batch {
-        let mut params = *common;
-        let transfers: Vec<Transfer> = transfers.take(params.slots.len()).collect();
+        let transfers: Vec<Transfer> = transfers.collect();
         for (transfer, slot) in transfers.iter().zip(&mut params.slots) {
             *slot = transfer.block;
         }
         params.jobs = transfers.len() as u32;
-        Batch { params, transfers, launches: Vec::new() }
-    }
-
-    /// Builds the tables of the first `jobs` jobs.
-    fn launch_tables(&mut self, jobs: u32) {
-        if jobs == 0 {
-            return;
-        }
-        let terms = 1 + self.params.code_bytes - self.params.wide;
-        let rotations = self.params.dim.div_ceil(ROTATE_ROWS);
-        for (kernel, grid_x) in
-            [(Kernel::Rotate, rotations), (Kernel::Terms, terms), (Kernel::Quantise, terms)]
-        {
-            self.launches.push(Launch { kernel, grid_x, jobs, ..LAUNCH });
-        }
-    }
-
-    /// Scores the candidates of all jobs, the largest of which has `candidates`.
-    fn launch_distances(&mut self, candidates: u32) {
-        let jobs = self.params.jobs;
-        let grid_x = candidates.div_ceil(THREADS * GATHER_IDS);
-        let is_bits = self.params.plane_count > 0;
-        if is_bits {
-            self.launches.push(Launch { kernel: Kernel::Arrange, grid_x, jobs, ..LAUNCH });
-        }
-        self.launches.push(Launch { kernel: Kernel::Gather, grid_x, jobs, ..LAUNCH });
-        let (kernel, threads, ids) = match is_bits {
-            true => (Kernel::BitDistances, THREADS, BIT_IDS),
-            false => (Kernel::Distances, DISTANCE_THREADS, DISTANCE_IDS),
+        let launches = match has_vectors {
+            true => launches_of_vectors(params.jobs, candidates),
+            false => launches_of_codes(&params, candidates),
         };
-        let (grid_x, shared_bytes) = (candidates.div_ceil(threads * ids), self.params.shared_bytes);
-        self.launches.push(Launch { kernel, grid_x, jobs, threads, shared_bytes });
+        Batch { params, transfers, launches }
     }
 
     /// Bytes of all copies to the device. Parameters of launches are not counted.
@@ -142,4 +79,24 @@ impl Batch {
     pub(crate) fn bytes_from_device(&self) -> u64 {
         self.transfers.iter().map(|t| t.result_bytes as u64).sum()
     }
+}
+
+/// Scores the candidates of all jobs, the largest of which has `candidates`.
+fn launches_of_codes(params: &Params, candidates: u32) -> Vec<Launch> {
+    let jobs = params.jobs;
+    let all = Launch { grid_x: candidates.div_ceil(THREADS * IDS), jobs, ..LAUNCH };
+    vec![
+        Launch { kernel: Kernel::Arrange, ..all },
+        Launch { kernel: Kernel::Gather, ..all },
+        Launch { kernel: Kernel::Distances, shared_bytes: params.shared_bytes, ..all },
+        Launch { kernel: Kernel::Top, jobs, threads: TOP_THREADS, ..LAUNCH },
+    ]
+}
+
+/// Scores the vectors of all jobs, the largest of which has `rows`.
+fn launches_of_vectors(jobs: u32, rows: u32) -> Vec<Launch> {
+    vec![
+        Launch { kernel: Kernel::Vectors, grid_x: rows.div_ceil(ROWS), jobs, ..LAUNCH },
+        Launch { kernel: Kernel::Top, jobs, threads: TOP_THREADS, ..LAUNCH },
+    ]
 }

@@ -8,9 +8,8 @@
 
 use crate::backend::Backend;
 use crate::batch::Batch;
-use crate::job::{self, Ranked, TableSource};
+use crate::job::Ranked;
 use crate::layout::Params;
-use crate::pool::TableRequest;
 use crate::shared::{Counters, Due, Reply, Running, Shared, Waiting};
 use crate::{DeviceOptions, Failure};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -24,8 +23,6 @@ const POLL: Duration = Duration::from_micros(20);
 struct Sent {
     // Block and `keep` of each job.
     jobs: Vec<(u32, u32)>,
-    // Blocks with tables whose jobs have not come.
-    tables: Vec<u32>,
     totals: Counters,
 }
 
@@ -35,29 +32,24 @@ pub(crate) struct Batcher {
     shared: Arc<Shared>,
     params: Params,
     options: DeviceOptions,
-    // By block, how many places of its hash table may not be empty: those from there on are.
-    used_places: Vec<u32>,
 }
 
 /// Next action of the batcher.
 enum Next {
     Jobs(usize, Vec<(u32, Waiting)>),
-    Tables(usize, Vec<TableRequest>),
     Poll,
     End,
 }
 
 impl Batcher {
-    /// A batcher of a device with `block_count` blocks.
+    /// The batcher of a device.
     pub(crate) fn new(
         backend: Box<dyn Backend>,
         shared: Arc<Shared>,
         params: Params,
         options: DeviceOptions,
-        block_count: u32,
     ) -> Batcher {
-        let used_places = vec![2 * options.ids_max; block_count as usize];
-        Batcher { backend, shared, params, options, used_places }
+        Batcher { backend, shared, params, options }
     }
 
     /// Runs until the device is closed and idle, or lost.
@@ -94,15 +86,13 @@ impl Batcher {
             if self.shared.is_lost() {
                 return false;
             }
-            let (stream, result) = match self.next(&sent) {
+            match self.next(&sent) {
                 Next::End => return true,
-                Next::Poll => continue,
-                Next::Jobs(stream, jobs) => (stream, self.send_jobs(stream, jobs)),
-                Next::Tables(stream, requests) => (stream, self.send_tables(stream, &requests)),
-            };
-            match result {
-                Ok(batch) => sent[stream] = Some(batch),
-                Err(what) => return self.fail(stream, what),
+                Next::Poll => {}
+                Next::Jobs(stream, jobs) => match self.send(stream, jobs) {
+                    Ok(batch) => sent[stream] = Some(batch),
+                    Err(what) => return self.fail(stream, what),
+                },
             }
         }
     }
@@ -112,8 +102,7 @@ impl Batcher {
         false
     }
 
-    /// Takes the content of the next batch, or waits a while. Jobs come before tables whose jobs have not come. These
-    /// have one batch at a time: it does not wait for others to join it, and those that come meanwhile form the next.
+    /// Takes the jobs of the next batch, or waits a while.
     fn next(&self, sent: &[Option<Sent>]) -> Next {
         let mut state = self.shared.state();
         let is_idle = sent.iter().all(Option::is_none);
@@ -123,13 +112,6 @@ impl Batcher {
                 Due::Now(jobs) => return Next::Jobs(stream, jobs),
                 Due::In(left) => wait = Some(wait.map_or(left, |wait| wait.min(left))),
                 Due::Never => {}
-            }
-            let has_tables = sent.iter().flatten().any(|batch| !batch.tables.is_empty());
-            if !has_tables && !state.is_closed {
-                let requests = state.pool.take_requests(self.options.batch_max);
-                if !requests.is_empty() {
-                    return Next::Tables(stream, requests);
-                }
             }
         }
         if is_idle && state.queue.is_empty() && state.is_closed {
@@ -161,14 +143,11 @@ impl Batcher {
         Ok(())
     }
 
-    /// Starts a batch of jobs.
-    fn send_jobs(&mut self, stream: usize, waiting: Vec<(u32, Waiting)>) -> Result<Sent, String> {
+    /// Starts a batch.
+    fn send(&mut self, stream: usize, waiting: Vec<(u32, Waiting)>) -> Result<Sent, String> {
         let mut jobs = Vec::with_capacity(waiting.len());
         let mut replies = Vec::with_capacity(waiting.len());
-        // Those that build their tables come first.
-        let (first, others): (Vec<_>, Vec<_>) =
-            waiting.into_iter().partition(|(_, waiting)| waiting.job.table == TableSource::Job);
-        for (block, Waiting { job, reply, .. }) in first.into_iter().chain(others) {
+        for (block, Waiting { job, reply, .. }) in waiting {
             replies.push(reply);
             jobs.push((block, job));
         }
@@ -177,47 +156,17 @@ impl Batcher {
             if !job.encode(self.backend.staging(*block)) {
                 return Err("a job exceeds its block".to_string());
             }
-            let used = &mut self.used_places[*block as usize];
-            *used = (*used).max(job.hash_size());
         }
         let batch = Batch::new(&self.params, jobs.iter().map(|(block, job)| (*block, job)));
         self.backend.enqueue(stream, &batch)?;
-        let tables = |of| jobs.iter().filter(|(_, job)| job.table == of).count() as u64;
         let totals = Counters {
             batches: 1,
             jobs: jobs.len() as u64,
             bytes_to_device: batch.bytes_to_device(),
             bytes_from_device: batch.bytes_from_device(),
-            tables_built: tables(TableSource::Job),
-            tables_ready: tables(TableSource::Ready),
-            tables_awaited: tables(TableSource::Awaited),
-            tables_with_job: tables(TableSource::Job),
             ..Counters::default()
         };
-        let jobs = jobs.iter().map(|(block, job)| (*block, job.keep)).collect();
-        Ok(Sent { jobs, tables: Vec::new(), totals })
-    }
-
-    /// Starts a batch of tables whose jobs have not come.
-    fn send_tables(&mut self, stream: usize, requests: &[TableRequest]) -> Result<Sent, String> {
-        self.register(stream, Vec::new())?;
-        for TableRequest { block, query, .. } in requests {
-            // The job that comes later does not empty the hash table: the number of its ids is not known yet.
-            let used = std::mem::take(&mut self.used_places[*block as usize]);
-            if !job::encode_table(query, used, self.backend.staging(*block)) {
-                return Err("a query exceeds its block".to_string());
-            }
-        }
-        let batch = Batch::of_tables(&self.params, requests.iter());
-        self.backend.enqueue(stream, &batch)?;
-        let totals = Counters {
-            table_batches: 1,
-            bytes_to_device: batch.bytes_to_device(),
-            tables_built: requests.len() as u64,
-            ..Counters::default()
-        };
-        let tables = requests.iter().map(|request| request.block).collect();
-        Ok(Sent { jobs: Vec::new(), tables, totals })
+        Ok(Sent { jobs: jobs.iter().map(|(block, job)| (*block, job.keep)).collect(), totals })
     }
 
     /// Answers the jobs of a batch that has ended. False when the device is lost.
@@ -234,8 +183,7 @@ impl Batcher {
         let time = self.backend.kernel_time(stream).unwrap_or_default();
         let mut state = self.shared.state();
         let Some(running) = state.running.get_mut(stream).and_then(Option::take) else { return false };
-        batch.jobs.iter().for_each(|&(block, _)| state.pool.give(block));
-        batch.tables.iter().for_each(|&block| state.pool.built(block));
+        state.free.extend(batch.jobs.iter().map(|&(block, _)| block));
         drop(state);
         self.shared.watch.notify_all();
         self.shared.count(&batch.totals, time);

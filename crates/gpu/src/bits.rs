@@ -1,4 +1,4 @@
-//! Codes of bits: the mirror of what `kernels/bits.cu` is given.
+//! Codes: the mirror of what `kernels/bits.cu` is given.
 
 use stratann_kernel::bits::{BitQuery, CENTROIDS_MAX, Layout, Plane};
 

@@ -3,14 +3,14 @@
 use crate::backend::{Backend, DeviceInfo};
 use crate::batcher::Batcher;
 use crate::job::{Job, Prepared, Ranked, Rows};
-use crate::layout::{self, Addresses, BlockLayout, MemoryAccount, Params};
+use crate::layout::{Addresses, BlockLayout, MemoryAccount, Params};
 use crate::limits::{self, Limits};
 use crate::shared::{Counters, Reply, Shared};
 use crate::{DeviceOptions, Error, Failure, cuda};
 use std::sync::Arc;
 use std::thread::{Builder, JoinHandle};
 use std::time::Duration;
-use stratann_kernel::coder::Coder;
+use stratann_kernel::bits::{BitCoder, BitQuery};
 
 /// The callback of a job. It is called once, on a thread of the device or within [`Device::submit`]; it must not block.
 pub type Done = Box<dyn FnOnce(Result<Ranked, Failure>) + Send>;
@@ -39,7 +39,7 @@ impl Device {
     /// Opens a GPU, compiles the kernels for it, and copies the codes into its memory.
     ///
     /// `codes` are whole codes of `coder`; the first one has id 0.
-    pub fn open(options: &DeviceOptions, coder: &Coder, codes: &[u8]) -> Result<Device, Error> {
+    pub fn open(options: &DeviceOptions, coder: &BitCoder, codes: &[u8]) -> Result<Device, Error> {
         // A thread of its own: CUDA binds its context to the thread, and the caller's thread may have another one.
         std::thread::scope(|scope| {
             let open =
@@ -57,7 +57,7 @@ impl Device {
     pub fn emulated(
         options: &DeviceOptions,
         faults: &crate::Faults,
-        coder: &Coder,
+        coder: &BitCoder,
         codes: &[u8],
     ) -> Result<Device, Error> {
         Device::start(options, coder, codes, || {
@@ -66,14 +66,14 @@ impl Device {
     }
 
     /// Returns the smallest budget with which [`open`](Self::open) works, in bytes.
-    pub fn needed_bytes(options: &DeviceOptions, coder: &Coder, codes_bytes: u64) -> u64 {
+    pub fn needed_bytes(options: &DeviceOptions, coder: &BitCoder, codes_bytes: u64) -> u64 {
         MemoryAccount::new(options, coder, codes_bytes, 1).total()
     }
 
     /// Checks what is given before the backend is opened, loads it, and starts the threads.
     pub(crate) fn start(
         options: &DeviceOptions,
-        coder: &Coder,
+        coder: &BitCoder,
         codes: &[u8],
         open: impl FnOnce() -> Result<Box<dyn Backend>, Error>,
     ) -> Result<Device, Error> {
@@ -85,16 +85,14 @@ impl Device {
         }
         let block = BlockLayout::new(options, coder);
         if block.bytes > u64::from(u32::MAX) {
-            return Err(Error::Codebook(format!(
-                "a block of {} bytes exceeds 4 GiB; lower ids_max",
-                block.bytes
-            )));
+            let what = format!("a block of {} bytes exceeds 4 GiB; lower ids_max", block.bytes);
+            return Err(Error::Codes(what));
         }
         let mut backend = open()?;
         let free = backend.info().memory_free_bytes / FREE_SHARE.1 * FREE_SHARE.0;
         let budget = options.budget_bytes.unwrap_or(free);
         let memory = MemoryAccount::plan(options, coder, codes.len() as u64, budget)?;
-        let addresses = load(backend.as_mut(), coder, codes, &memory)?;
+        let addresses = load(backend.as_mut(), codes, &memory)?;
         backend.prepare(memory.block_count, block.staging_bytes(), options.streams)?;
         let params = Params::new(&block, coder, codes_count, addresses, backend.shared_bytes_max());
         let info = backend.info().clone();
@@ -107,7 +105,7 @@ impl Device {
             info,
         };
         let watchdog = shared.clone();
-        let batcher = Batcher::new(backend, shared, params, options.clone(), memory.block_count);
+        let batcher = Batcher::new(backend, shared, params, options.clone());
         device.spawn("gpu-batcher", move || batcher.run())?;
         device.spawn("gpu-watchdog", move || watchdog.watch())?;
         Ok(device)
@@ -119,31 +117,11 @@ impl Device {
         Ok(())
     }
 
-    /// Begins to build the look-up table of a query whose candidates are not known yet, and returns at once.
-    ///
-    /// `None` when there is no block for it: tables whose jobs have not come have half of the blocks at most, and none
-    /// that a job waits for. Also when the device would refuse the query, or is lost, and for codes of bits, which have
-    /// no look-up tables.
-    pub fn begin_table(&self, query: &[f32]) -> Option<EarlyTable> {
-        self.limits.check_table(query).ok()?;
-        let block = self.shared.request_table(query)?;
-        Some(EarlyTable { shared: self.shared.clone(), block: Some(block) })
-    }
-
     /// Starts a job and returns at once. While no block is free the job waits in a queue.
     ///
-    /// Ids at or beyond [`held_codes`](Self::held_codes) are skipped.
-    pub fn submit(&self, job: Job, done: Done) {
-        self.start_job(Prepared::new(job, &self.limits), None, done);
-    }
-
-    /// As [`submit`](Self::submit), for a query whose table was begun on this device: ranges and ids are sent, and the
-    /// query is not. The query in `job` is not used.
-    pub fn submit_with_table(&self, job: Job, table: EarlyTable, done: Done) {
-        let is_own = Arc::ptr_eq(&table.shared, &self.shared);
-        let what = || Failure::Query { what: "its table is on another device".to_string() };
-        let job = if is_own { Prepared::with_table(job, &self.limits) } else { Err(what()) };
-        self.start_job(job, Some(table), done);
+    /// Ids at or beyond [`held_codes`](Self::held_codes) are skipped. Of `query` only what the kernels need is copied.
+    pub fn submit(&self, query: &BitQuery, job: Job, done: Done) {
+        self.start_job(Prepared::new(query, job, &self.limits), done);
     }
 
     /// As [`submit`](Self::submit), for the exact distances of vectors that come with the job.
@@ -151,16 +129,16 @@ impl Device {
     /// The ids of the answer are the numbers of the rows; its distances are turned into floats by
     /// [`Ranked::to_float`].
     pub fn submit_rows(&self, rows: Rows, done: Done) {
-        self.start_job(Prepared::of_rows(rows, &self.limits), None, done);
+        self.start_job(Prepared::of_rows(rows, &self.limits), done);
     }
 
-    fn start_job(&self, job: Result<Option<Prepared>, Failure>, table: Option<EarlyTable>, done: Done) {
+    fn start_job(&self, job: Result<Option<Prepared>, Failure>, done: Done) {
         let reply = Reply::new(done);
         match job {
             _ if self.is_lost() => reply.send(Err(Failure::Lost)),
             Err(failure) => reply.send(Err(failure)),
             Ok(None) => reply.send(Ok(Ranked::default())),
-            Ok(Some(job)) => self.shared.push(job, table.and_then(EarlyTable::into_block), reply),
+            Ok(Some(job)) => self.shared.push(job, reply),
         }
     }
 
@@ -190,36 +168,6 @@ impl Device {
     }
 }
 
-/// The look-up table of a query whose job has not come: on a device, or under way to it.
-///
-/// An early table has a block of the device, which is free again when it is dropped.
-pub struct EarlyTable {
-    shared: Arc<Shared>,
-    // `None` when a job has it.
-    block: Option<u32>,
-}
-
-impl EarlyTable {
-    /// Returns the block, for the job.
-    fn into_block(mut self) -> Option<u32> {
-        self.block.take()
-    }
-}
-
-impl std::fmt::Debug for EarlyTable {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("EarlyTable").field("block", &self.block).finish_non_exhaustive()
-    }
-}
-
-impl Drop for EarlyTable {
-    fn drop(&mut self) {
-        if let Some(block) = self.block.take() {
-            self.shared.release_table(block);
-        }
-    }
-}
-
 impl Drop for Device {
     fn drop(&mut self) {
         self.shared.close();
@@ -237,28 +185,13 @@ impl Drop for Device {
     }
 }
 
-/// Copies codes and codebook, where there is one, and allocates the blocks.
-fn load(
-    backend: &mut dyn Backend,
-    coder: &Coder,
-    codes: &[u8],
-    memory: &MemoryAccount,
-) -> Result<Addresses, Error> {
+/// Copies the codes, and allocates the blocks.
+fn load(backend: &mut dyn Backend, codes: &[u8], memory: &MemoryAccount) -> Result<Addresses, Error> {
     let addresses = Addresses {
         // An allocation of no bytes is an error for some drivers.
         codes: backend.allocate("codes", memory.codes.max(256))?,
-        codebook: match memory.codebook {
-            0 => 0,
-            bytes => backend.allocate("the codebook", bytes)?,
-        },
         blocks: backend.allocate("blocks of queries", memory.blocks)?,
     };
-    let starts = layout::codebook_addresses(coder, addresses.codebook);
-    for (address, part) in starts.into_iter().zip(layout::codebook_parts(coder)) {
-        if !part.is_empty() {
-            backend.write(address, part)?;
-        }
-    }
     let mut address = addresses.codes;
     for part in codes.chunks(COPY_BYTES) {
         backend.write(address, part)?;
@@ -275,6 +208,5 @@ mod tests {
     fn a_device_can_be_shared_by_threads() {
         fn check<T: Send + Sync>() {}
         check::<Device>();
-        check::<EarlyTable>();
     }
 }

@@ -31,9 +31,9 @@ pub enum Error {
         /// Largest value that works.
         high: u64,
     },
-    /// A codebook, or codes, that the kernels cannot score.
+    /// Codes that the kernels cannot score.
     #[error("the GPU cannot score these codes: {0}; score them on the CPU")]
-    Codebook(String),
+    Codes(String),
     /// A budget below the smallest one that works.
     #[error("a GPU budget of {given} bytes is too small; the smallest that works is {needed} bytes")]
     Budget {
@@ -85,7 +85,7 @@ pub enum Failure {
         /// The most that fits.
         limit: u64,
     },
-    /// A query of another dimension, or with components for which a float could overflow.
+    /// A query that was prepared for other codes, or vectors of another dimension.
     #[error("the GPU cannot score this query: {what}")]
     Query {
         /// Reason why it cannot be scored.

@@ -2,37 +2,13 @@
 
 use crate::layout::{HEADER_BYTES, RESULT_HEADER_BYTES};
 use crate::limits::Limits;
-use crate::pool::Claim;
 use crate::{Failure, bits};
 use stratann_kernel::DType;
 use stratann_kernel::bits::BitQuery;
 
-/// A query for the codes of a device.
-#[derive(Clone, Debug)]
-pub enum Query {
-    /// For codes that are trained: `dim` floats, not rotated. The device builds their look-up table.
-    Floats(Vec<f32>),
-    /// For codes of bits.
-    Bits(Box<BitQuery>),
-}
-
-impl Default for Query {
-    fn default() -> Query {
-        Query::Floats(Vec::new())
-    }
-}
-
-impl From<Vec<f32>> for Query {
-    fn from(floats: Vec<f32>) -> Query {
-        Query::Floats(floats)
-    }
-}
-
 /// The candidates of one query.
 #[derive(Clone, Debug, Default)]
 pub struct Job {
-    /// The query.
-    pub query: Query,
     /// First id and count of each range of candidates: the vectors of the probed inverted lists. Ranges may overlap.
     pub ranges: Vec<[u32; 2]>,
     /// Further candidates: replicas. They may repeat and may lie in ranges.
@@ -46,8 +22,7 @@ pub struct Job {
 /// The nearest candidates of one query.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Ranked {
-    /// Distance and id, ascending. Distances are integers of `Table` or keys of `BitQuery`; those of [`Rows`] are
-    /// ordered as their floats.
+    /// Distance and id, ascending. Distances are keys of `BitQuery`; those of [`Rows`] are ordered as their floats.
     pub nearest: Vec<(u32, u32)>,
     /// Distinct admitted ids that were scored; 0 where none was kept.
     pub distinct: u64,
@@ -74,35 +49,13 @@ const INNER_PRODUCT: u32 = 4;
 /// A job in the form in which it is sent.
 #[derive(Debug)]
 pub(crate) struct Prepared {
-    query: SentQuery,
-    pub(crate) table: TableSource,
+    query: Vec<u8>,
     // First id of each range, and how many ids the ranges before it have; ascending and disjoint.
     ranges: Vec<[u32; 2]>,
     range_ids: u32,
     others: Others,
     pub(crate) keep: u32,
     exclude: u32,
-}
-
-#[derive(Debug)]
-enum SentQuery {
-    Floats(Vec<f32>),
-    Bytes(Vec<u8>),
-    // Its table is in the block.
-    Sent,
-}
-
-/// When the table of a job is built.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum TableSource {
-    /// In the job's batch.
-    Job,
-    /// Before the job came.
-    Ready,
-    /// In a batch that was under way when the job came.
-    Awaited,
-    /// Never: the job has vectors, or a query for codes of bits.
-    None,
 }
 
 /// Candidates that are no ranges.
@@ -119,15 +72,10 @@ fn check_size(what: &'static str, given: u64, limit: u32) -> Result<(), Failure>
 
 impl Prepared {
     /// Checks a job and merges its ranges. `None` when nothing can be kept.
-    pub(crate) fn new(job: Job, limits: &Limits) -> Result<Option<Prepared>, Failure> {
-        limits.check_query(&job.query)?;
-        Prepared::with_table(job, limits)
-    }
-
-    /// As [`Prepared::new`], for a job whose table has the query.
-    pub(crate) fn with_table(job: Job, limits: &Limits) -> Result<Option<Prepared>, Failure> {
+    pub(crate) fn new(query: &BitQuery, job: Job, limits: &Limits) -> Result<Option<Prepared>, Failure> {
+        limits.check_query(query)?;
         check_size("keep", u64::from(job.keep), limits.keep_max)?;
-        let Job { query, ranges, mut ids, keep, exclude } = job;
+        let Job { ranges, mut ids, keep, exclude } = job;
         let merged = merge(&ranges, limits.codes_count);
         let total: u64 = ids.len() as u64 + merged.iter().map(|&[first, end]| end - first).sum::<u64>();
         check_size("ids", total, limits.ids_max)?;
@@ -145,11 +93,8 @@ impl Prepared {
                 range_ids += (end - first) as u32;
             }
         }
-        let (query, table) = match query {
-            Query::Floats(floats) => (SentQuery::Floats(floats), TableSource::Job),
-            Query::Bits(query) => (SentQuery::Bytes(bits::encode(&query)), TableSource::None),
-        };
-        Ok(Some(Prepared { query, table, ranges, range_ids, others: Others::Ids(ids), keep, exclude }))
+        let query = bits::encode(query);
+        Ok(Some(Prepared { query, ranges, range_ids, others: Others::Ids(ids), keep, exclude }))
     }
 
     /// Checks a job of vectors. `None` when nothing can be kept.
@@ -177,22 +122,12 @@ impl Prepared {
         let query = if dtype.is_float() {
             let mut floats = vec![0.0; limits.dim];
             stratann_kernel::element::widen(dtype, &query, &mut floats);
-            SentQuery::Floats(floats)
+            bytemuck::cast_slice(&floats).to_vec()
         } else {
-            SentQuery::Bytes(query)
+            query
         };
         let others = Others::Rows { bytes: rows, count: count as u32, form };
-        let (table, ranges) = (TableSource::None, Vec::new());
-        Ok(Some(Prepared { query, table, ranges, range_ids: 0, others, keep, exclude: u32::MAX }))
-    }
-
-    /// Notes what the job found of its table.
-    pub(crate) fn claim(&mut self, claim: Claim) {
-        (self.query, self.table) = match claim {
-            Claim::Built => (SentQuery::Sent, TableSource::Ready),
-            Claim::Building => (SentQuery::Sent, TableSource::Awaited),
-            Claim::Requested(query) => (SentQuery::Floats(query), TableSource::Job),
-        };
+        Ok(Some(Prepared { query, ranges: Vec::new(), range_ids: 0, others, keep, exclude: u32::MAX }))
     }
 
     /// Whether the candidates are vectors.
@@ -214,16 +149,11 @@ impl Prepared {
 
     /// Query, ranges, and ids or rows, as they are sent behind the header.
     fn parts(&self) -> [&[u8]; 3] {
-        let query = match &self.query {
-            SentQuery::Floats(floats) => bytemuck::cast_slice(floats),
-            SentQuery::Bytes(bytes) => bytes,
-            SentQuery::Sent => &[],
-        };
         let others = match &self.others {
             Others::Ids(ids) => bytemuck::cast_slice(ids),
             Others::Rows { bytes, .. } => bytes,
         };
-        [query, bytemuck::cast_slice(&self.ranges), others]
+        [&self.query, bytemuck::cast_slice(&self.ranges), others]
     }
 
     /// Bytes that are sent.
@@ -237,7 +167,7 @@ impl Prepared {
     }
 
     /// Places of the hash table of its ids: two for each.
-    pub(crate) fn hash_size(&self) -> u32 {
+    fn hash_size(&self) -> u32 {
         if self.has_vectors() { 0 } else { 2 * self.others_count() }
     }
 
@@ -265,33 +195,14 @@ impl Prepared {
             0,
             0,
         ];
-        write(out, &header, &parts)
+        let Some(mut out) = out.get_mut(..self.input_bytes()) else { return false };
+        for part in std::iter::once(bytemuck::cast_slice(&header)).chain(parts) {
+            let (head, rest) = out.split_at_mut(part.len());
+            head.copy_from_slice(part);
+            out = rest;
+        }
+        true
     }
-}
-
-/// Bytes that are sent for the table of a query that comes before its job.
-pub(crate) fn table_bytes(query: &[f32]) -> usize {
-    HEADER_BYTES + size_of_val(query)
-}
-
-/// Writes what is sent for the table of a query; false when it does not fit. The first `hash_size` places of the hash
-/// table become empty with it.
-pub(crate) fn encode_table(query: &[f32], hash_size: u32, out: &mut [u8]) -> bool {
-    let end = table_bytes(query) as u32;
-    let header = [0, 0, 0, 0, u32::MAX, hash_size, HEADER_BYTES as u32, end, end, 0, 0, 0];
-    write(out, &header, &[bytemuck::cast_slice(query)])
-}
-
-/// Writes a header and the parts behind it; false when they do not fit.
-fn write(out: &mut [u8], header: &[u32; HEADER_BYTES / 4], parts: &[&[u8]]) -> bool {
-    let bytes = HEADER_BYTES + parts.iter().map(|part| part.len()).sum::<usize>();
-    let Some(mut out) = out.get_mut(..bytes) else { return false };
-    for part in std::iter::once(&bytemuck::cast_slice(header)).chain(parts) {
-        let (head, rest) = out.split_at_mut(part.len());
-        head.copy_from_slice(part);
-        out = rest;
-    }
-    true
 }
 
 impl Ranked {

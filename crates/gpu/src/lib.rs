@@ -1,26 +1,21 @@
 //! Scoring of codes on a GPU.
 //!
-//! A [`Device`] has the codes of all vectors in its memory. For a query the host sends the query and the ids of the
-//! candidates; the device builds the query's look-up table, removes duplicate ids, sums table entries for each code and
-//! returns the nearest ids. The query may come before the ids: [`EarlyTable`]. Distances are the integers of
-//! `stratann_kernel::trained_codes::Table`, equal to the bit, so the CPU can score any part of the work instead. The design is
-//! that of FusionANNS (sections 3, 4.1 and 5): codes stay in GPU memory, the rest of the memory is a pool of blocks,
-//! one for each query in flight, and only ids travel.
-//!
-//! Codes of bits (`stratann_kernel::bits`) have no table: the host sends the query as it has prepared it, and the
-//! device computes the same keys.
+//! A [`Device`] has the codes of all vectors in its memory. For a query the host sends the query, prepared for codes of
+//! bits, and the ids of the candidates; the device removes duplicate ids, scores each code and returns the nearest ids.
+//! Keys are those of `stratann_kernel::bits::BitQuery`, equal to the bit, so the CPU can score any part of the work
+//! instead. The design is that of FusionANNS (sections 3, 4.1 and 5): codes stay in GPU memory, the rest of the memory
+//! is a pool of blocks, one for each query in flight, and only ids travel.
 //!
 //! | module | content |
 //! |---|---|
 //! | `options`, `error` | what a caller sets, and what can go wrong |
 //! | `job` | a query's candidates, as they are sent, and its answer |
 //! | `layout` | device memory: the mirror of the structs of the kernels, and the memory account |
-//! | `bits` | the same of codes of bits |
+//! | `bits` | planes of codes and queries, as the kernels are given them |
 //! | `limits` | codes and jobs that a device takes |
-//! | `pool` | the blocks, and the tables that are built in them before their jobs come |
 //! | `batch` | the copies and launches of a batch |
 //! | `backend` | what a device must do; `cuda` is a GPU, `emulated` runs the same kernels on the CPU |
-//! | `shared` | queues, batches under way, totals, and the watch over deadlines |
+//! | `shared` | the queue, batches under way, totals, and the watch over deadlines |
 //! | `batcher` | the thread that forms batches and takes their answers |
 //! | `device`, `probe` | the interface |
 //!
@@ -40,16 +35,15 @@ mod job;
 mod layout;
 mod limits;
 mod options;
-mod pool;
 mod probe;
 mod shared;
 
 pub use backend::DeviceInfo;
-pub use device::{Device, Done, EarlyTable};
+pub use device::{Device, Done};
 #[cfg(feature = "emulated")]
 pub use emulated::Faults;
 pub use error::{Error, Failure};
-pub use job::{Job, Query, Ranked, Rows};
+pub use job::{Job, Ranked, Rows};
 pub use layout::MemoryAccount;
 pub use options::DeviceOptions;
 pub use probe::{Probe, Version, probe};

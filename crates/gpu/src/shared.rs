@@ -1,7 +1,6 @@
 //! State that callers and the two threads of a device share: queues, blocks, batches under way, totals.
 
 use crate::job::{Prepared, Ranked};
-use crate::pool::Pool;
 use crate::{DeviceOptions, Done, Failure};
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -12,48 +11,26 @@ use std::time::{Duration, Instant};
 /// Totals since the device was opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
-    /// Batches of jobs that ended well.
+    /// Batches that ended well.
     pub batches: u64,
     /// Jobs in them.
     pub jobs: u64,
-    /// Batches of tables alone that ended well.
-    pub table_batches: u64,
-    /// Bytes of copies to the device for both: headers, queries, ranges and ids.
+    /// Bytes of copies to the device for them: headers, queries, ranges and ids.
     pub bytes_to_device: u64,
     /// Bytes of copies from the device for them: result headers and results.
     pub bytes_from_device: u64,
-    /// Look-up tables that the device built. It exceeds the sum of the next three by those without a job.
-    pub tables_built: u64,
-    /// Tables that were there when their job came.
-    pub tables_ready: u64,
-    /// Tables whose batch was under way when their job came.
-    pub tables_awaited: u64,
-    /// Tables that were built in the batch of their job.
-    pub tables_with_job: u64,
     /// Batches that failed or did not end in time.
     pub failed_batches: u64,
     /// Time of all kernels as the device measured it, in microseconds; 0 where it does not.
     pub kernel_us: u64,
 }
 
-impl Counters {
-    /// Look-up tables whose job has not come, or never came.
-    pub fn tables_unused(&self) -> u64 {
-        self.tables_built.saturating_sub(self.tables_ready + self.tables_awaited + self.tables_with_job)
-    }
-}
-
 #[derive(Debug, Default)]
 pub(crate) struct Totals {
     batches: AtomicU64,
     jobs: AtomicU64,
-    table_batches: AtomicU64,
     bytes_to_device: AtomicU64,
     bytes_from_device: AtomicU64,
-    tables_built: AtomicU64,
-    tables_ready: AtomicU64,
-    tables_awaited: AtomicU64,
-    tables_with_job: AtomicU64,
     failed_batches: AtomicU64,
     kernel_ns: AtomicU64,
 }
@@ -87,8 +64,6 @@ impl Drop for Reply {
 /// A job without a batch.
 pub(crate) struct Waiting {
     pub(crate) job: Prepared,
-    // The block that has its table, or will have it.
-    block: Option<u32>,
     pub(crate) reply: Reply,
     since: Instant,
 }
@@ -110,7 +85,8 @@ pub(crate) enum Due {
 #[derive(Default)]
 pub(crate) struct State {
     pub(crate) queue: VecDeque<Waiting>,
-    pub(crate) pool: Pool,
+    // Blocks without a job.
+    pub(crate) free: Vec<u32>,
     // By stream.
     pub(crate) running: Vec<Option<Running>>,
     // No more jobs come.
@@ -120,37 +96,37 @@ pub(crate) struct State {
 }
 
 impl State {
-    /// Takes the jobs of the next batch, each with its block. They are of one kind; the oldest that can be sent is one
-    /// of them. A job whose table is under way, or for which no block is free, stays in the queue.
+    /// Takes the jobs of the next batch, each with its block. They are of one kind: that of the oldest. A job for which
+    /// no block is free stays in the queue.
     pub(crate) fn take_jobs(&mut self, options: &DeviceOptions) -> Due {
-        let (mut free, mut chosen, mut kind) = (self.pool.free(), Vec::new(), None);
-        for (at, waiting) in self.queue.iter().enumerate() {
-            let can_be_sent = waiting.block.map_or(free > 0, |block| !self.pool.is_building(block));
-            let own_kind = waiting.job.has_vectors();
-            if chosen.len() < options.batch_max && can_be_sent && *kind.get_or_insert(own_kind) == own_kind {
-                free -= usize::from(waiting.block.is_none());
-                chosen.push(at);
-            }
-        }
-        let Some(oldest) = chosen.first().and_then(|&at| self.queue.get(at)) else { return Due::Never };
+        let Some(oldest) = self.queue.front().filter(|_| !self.free.is_empty()) else { return Due::Never };
+        let kind = oldest.job.has_vectors();
+        let most = options.batch_max.min(self.free.len());
+        let of_kind = self.queue.iter().filter(|waiting| waiting.job.has_vectors() == kind).count();
         let left = options.batch_wait.saturating_sub(oldest.since.elapsed());
-        if chosen.len() < options.batch_max && free > 0 && !left.is_zero() && !self.is_closed {
+        if of_kind < most && !left.is_zero() && !self.is_closed {
             return Due::In(left);
         }
-        let mut jobs = Vec::with_capacity(chosen.len());
-        for at in chosen.into_iter().rev() {
-            jobs.extend(self.queue.remove(at));
+        let (mut jobs, mut others) = (Vec::with_capacity(most), VecDeque::new());
+        while jobs.len() < most
+            && let Some(waiting) = self.queue.pop_front()
+        {
+            if waiting.job.has_vectors() != kind {
+                others.push_back(waiting);
+            } else if let Some(block) = self.free.pop() {
+                jobs.push((block, waiting));
+            }
         }
-        let pool = &mut self.pool;
-        let with_block = |job: Waiting| Some((job.block.or_else(|| pool.take())?, job));
-        Due::Now(jobs.into_iter().rev().filter_map(with_block).collect())
+        others.append(&mut self.queue);
+        self.queue = others;
+        Due::Now(jobs)
     }
 }
 
 /// State that callers and the two threads share.
 pub(crate) struct Shared {
     state: Mutex<State>,
-    // New jobs and requests, or the end, for the batcher.
+    // New jobs, or the end, for the batcher.
     pub(crate) work: Condvar,
     // A new batch, or the end, for the watchdog and for the drop of the device.
     pub(crate) watch: Condvar,
@@ -162,7 +138,7 @@ impl Shared {
     pub(crate) fn new(streams: usize, blocks: u32) -> Arc<Shared> {
         let running = (0..streams).map(|_| None).collect();
         Arc::new(Shared {
-            state: Mutex::new(State { running, pool: Pool::new(blocks), ..State::default() }),
+            state: Mutex::new(State { running, free: (0..blocks).rev().collect(), ..State::default() }),
             work: Condvar::new(),
             watch: Condvar::new(),
             is_lost: AtomicBool::new(false),
@@ -187,11 +163,6 @@ impl Shared {
             jobs: get(&totals.jobs),
             bytes_to_device: get(&totals.bytes_to_device),
             bytes_from_device: get(&totals.bytes_from_device),
-            table_batches: get(&totals.table_batches),
-            tables_built: get(&totals.tables_built),
-            tables_ready: get(&totals.tables_ready),
-            tables_awaited: get(&totals.tables_awaited),
-            tables_with_job: get(&totals.tables_with_job),
             failed_batches: get(&totals.failed_batches),
             kernel_us: get(&totals.kernel_ns) / 1000,
         }
@@ -203,22 +174,16 @@ impl Shared {
         for (total, more) in [
             (&totals.batches, batch.batches),
             (&totals.jobs, batch.jobs),
-            (&totals.table_batches, batch.table_batches),
             (&totals.bytes_to_device, batch.bytes_to_device),
             (&totals.bytes_from_device, batch.bytes_from_device),
-            (&totals.tables_built, batch.tables_built),
-            (&totals.tables_ready, batch.tables_ready),
-            (&totals.tables_awaited, batch.tables_awaited),
-            (&totals.tables_with_job, batch.tables_with_job),
             (&totals.kernel_ns, kernel_time.as_nanos() as u64),
         ] {
             total.fetch_add(more, Ordering::Relaxed);
         }
     }
 
-    /// Adds a job to the queue, or answers it at once where the device is lost. `block` is that of its table, where it
-    /// was begun before.
-    pub(crate) fn push(&self, mut job: Prepared, block: Option<u32>, reply: Reply) {
+    /// Adds a job to the queue, or answers it at once where the device is lost.
+    pub(crate) fn push(&self, job: Prepared, reply: Reply) {
         let since = Instant::now();
         let mut state = self.state();
         // Checked under the lock: `lose` drains the queue under it.
@@ -227,30 +192,8 @@ impl Shared {
             reply.send(Err(Failure::Lost));
             return;
         }
-        if let Some(block) = block {
-            job.claim(state.pool.claim(block));
-        }
-        state.queue.push_back(Waiting { job, block, reply, since });
+        state.queue.push_back(Waiting { job, reply, since });
         drop(state);
-        self.work.notify_one();
-    }
-
-    /// Requests the table of a query whose job has not come; returns its block. See [`Pool::request`].
-    pub(crate) fn request_table(&self, query: &[f32]) -> Option<u32> {
-        let mut state = self.state();
-        if self.is_lost() || state.is_closed {
-            return None;
-        }
-        let jobs = state.queue.iter().filter(|waiting| waiting.block.is_none()).count();
-        let block = state.pool.request(query, jobs)?;
-        drop(state);
-        self.work.notify_one();
-        Some(block)
-    }
-
-    /// Frees the block of a table that no job has come for.
-    pub(crate) fn release_table(&self, block: u32) {
-        self.state().pool.release(block);
         self.work.notify_one();
     }
 

@@ -2,24 +2,24 @@
 
 mod common;
 
-use common::{Random, Shape, options, twin};
+use common::{Random, Shape, Task, options, twin};
 use proptest::prelude::*;
 use std::sync::mpsc::channel;
 use std::time::Duration;
-use stratann_gpu::{Device, DeviceOptions, Error, Failure, Faults, Job, Query, Ranked, Rows};
-use stratann_kernel::coder::Coder;
+use stratann_gpu::{Device, DeviceOptions, Error, Failure, Faults, Job, Ranked, Rows};
+use stratann_kernel::bits::{BitCoder, Layout};
 use stratann_kernel::distance::Exact;
 use stratann_kernel::{DType, Metric};
 
 const ROWS_BYTES_MAX: u32 = 100_000;
 
-fn open(coder: &Coder, codes: &[u8]) -> Option<Device> {
-    let options = DeviceOptions { rows_bytes_max: ROWS_BYTES_MAX, ..options() };
-    common::opened(Device::emulated(&options, &Faults::default(), coder, codes))
+fn open(coder: &BitCoder, codes: &[u8]) -> Option<Device> {
+    common::open(&DeviceOptions { rows_bytes_max: ROWS_BYTES_MAX, ..options() }, coder, codes)
 }
 
 fn shape(dim: usize) -> Shape {
-    Shape { seed: 1, dim, subspaces: 1, coarse: 1, ip: false, is_rotated: false, scale: 1.0 }
+    let layout = Layout::even(dim, 1, 0, false).expect("a layout");
+    Shape { seed: 1, layout, centroids: 0, ip: false, scale: 1.0 }
 }
 
 /// Components of `dtype`. With `is_hostile` floats are any bits: NaNs, infinities, subnormals.
@@ -75,22 +75,21 @@ proptest! {
 #[test]
 fn both_kinds_of_jobs_share_a_device() {
     let shape = shape(20);
-    let coder = shape.coder();
-    let codes = Random(5).bytes(500 * coder.code_bytes());
-    let Some(device) = open(&coder, &codes) else { return };
+    let codes = shape.codes(5, 500);
+    let Some(device) = open(&shape.coder(), &codes) else { return };
     let (sender, receiver) = channel();
     let mut random = Random(6);
-    let jobs: Vec<(Job, Rows)> = (0..30)
+    let jobs: Vec<(Task, Rows)> = (0..30)
         .map(|n| {
             let (query, rows) = (random.bytes(20), random.bytes(20 * (100 + n)));
             let rows = Rows { dtype: DType::I8, ip: n % 2 == 0, query, rows, keep: 50 };
-            (common::job(&shape, n as u64, 500), rows)
+            (shape.task(n as u64, 500), rows)
         })
         .collect();
-    for (n, (job, rows)) in jobs.iter().enumerate() {
+    for (n, (Task { query, job }, rows)) in jobs.iter().enumerate() {
         let (of_job, of_rows) = (sender.clone(), sender.clone());
         let done = move |answer| of_job.send((n, false, answer)).expect("the test waits");
-        device.submit(job.clone(), Box::new(done));
+        device.submit(query, job.clone(), Box::new(done));
         let done = move |answer| of_rows.send((n, true, answer)).expect("the test waits");
         device.submit_rows(rows.clone(), Box::new(done));
     }
@@ -100,13 +99,28 @@ fn both_kinds_of_jobs_share_a_device() {
         let ranked = answer.expect("a score");
         match is_rows {
             true => assert_eq!(bits(&ranked), nearest(&jobs[n].1, 20)),
-            false => assert_eq!(ranked, twin(&coder, &codes, &jobs[n].0)),
+            false => assert_eq!(ranked, twin(&codes, &jobs[n].0)),
         }
         count += 1;
     }
     assert_eq!(count, 2 * jobs.len());
-    let counters = device.counters();
-    assert_eq!(counters.jobs - counters.tables_built, jobs.len() as u64);
+}
+
+#[test]
+fn a_query_of_floats_may_be_longer_than_one_for_codes() {
+    let layout = Layout::projected(500, 8, false).expect("a layout");
+    let shape = Shape { layout, ..shape(1) };
+    let codes = shape.codes(3, 100);
+    let options = DeviceOptions { ids_max: 4, rows_bytes_max: 4000, ..options() };
+    let Some(device) = common::open(&options, &shape.coder(), &codes) else { return };
+    let mut random = Random(6);
+    let [query, row] = [0, 1].map(|_| components(&mut random, DType::F32, 500, false));
+    let rows = [&query[..], &row].concat();
+    let rows = Rows { dtype: DType::F32, ip: false, query, rows, keep: 2 };
+    assert_eq!(bits(&answer(&device, rows.clone()).expect("a score")), nearest(&rows, 500));
+    let job = Job { ids: vec![5, 3, 9], keep: 3, exclude: 5, ..Job::default() };
+    let task = Task { query: shape.query(1), job };
+    assert_eq!(common::answer(&device, &task), Ok(twin(&codes, &task)));
 }
 
 #[test]

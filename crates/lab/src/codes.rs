@@ -42,7 +42,7 @@ struct Document<'a> {
     code_bytes: usize,
     /// Different codes that a query ranks.
     codes: f64,
-    /// Making the table of a query, and choosing its lists.
+    /// Preparing a query, and choosing its lists.
     prepare_us: f64,
     route_us: f64,
     rank_us: f64,
@@ -84,7 +84,7 @@ pub(crate) fn run(args: &Args, output: Output) -> Result<Verdict> {
     };
     output.result(&document, || {
         format!(
-            "{:.2} ns a code of {} bytes, {:.2} ns for its distance alone ({} codes a query, {} queries); table \
+            "{:.2} ns a code of {} bytes, {:.2} ns for its distance alone ({} codes a query, {} queries); query \
              {:.1} us, lists {:.1} us, ranking {:.1} us\n",
             document.ns_a_code,
             document.code_bytes,

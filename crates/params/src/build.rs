@@ -132,7 +132,7 @@ params! {
         epsilon: f32 = 0.15, { shown: "SHARE", range: 0.0..=10.0 };
         /// Bytes of a vector's code
         code_bytes: Option<usize> = None,
-            { shown: "BYTES", usual: "max(32, dimensions / 4)", level: Level::Usual };
+            { shown: "BYTES", usual: "max(36, dimensions / 4 + 4)", level: Level::Usual };
         /// Write files that searches with --baseline need, and measure their recall (to compare)
         baselines: bool = false, { is_of_lab: true, level: Level::Research };
     }
@@ -189,9 +189,10 @@ impl GridOptions {
 }
 
 impl GpuOptions {
-    /// Bytes of a code for vectors of `dim` components, at most.
+    /// Bytes of a code for vectors of `dim` components, at most: as many bits as elsewhere, with the factors beside them.
     pub fn code_bytes(&self, dim: usize) -> usize {
-        self.code_bytes.unwrap_or_else(|| usual_code_bytes(dim))
+        const FACTORS: usize = 4;
+        self.code_bytes.unwrap_or_else(|| (usual_code_bytes(dim) + FACTORS).min(dim.max(6)))
     }
 
     /// Lists of an index of so many rows.

@@ -60,10 +60,6 @@ params! {
               places: &[Place::Folder], also: &[Stage::Serve] };
         /// Rank codes that do not fit on the GPU with this machine's threads; otherwise they are refused
         spill: bool = false, { places: &[Place::Folder], also: &[Stage::Serve] };
-        /// Let the GPU build the look-up table of a query while the processor finds its candidates
-        early_tables: bool = true,
-            { off: "Let the GPU build the look-up table of a query with its candidates, not while the processor finds \
-              these", places: &[Place::Folder], also: &[Stage::Serve], level: Level::Research };
         /// Files for searches with `baseline` to open
         baselines: BaselineFiles = BaselineFiles::None,
             { is_of_lab: true, option: Some(""), places: &[Place::Folder] };

@@ -188,9 +188,9 @@ params! {
         epsilon_stop: Option<f32> = None, { shown: "SHARE", range: 0.0..=1.0 };
         /// With --rule changes: stop after this many mini-batches without effect, consecutively
         beta: Option<u32> = None, { shown: "N", role: "stop rule" };
-        /// With --rule margin: stop when the next candidate is farther by its code than is expected of a result by this
-        /// share of the distance
-        margin: Option<f32> = None, { shown: "SHARE", range: -1.0..=f64::INFINITY, role: "stop rule" };
+        /// With --rule margin: stop when the next candidate is farther by its code than the last result by so many
+        /// standard errors of its distance; with codes that were trained, by this share of the distance
+        margin: Option<f32> = None, { shown: "N", range: -1.0..=f64::INFINITY, role: "stop rule" };
         /// Use all vectors of a block that was read
         whole_blocks: bool = true,
             { off: "Use only the requested nodes of a block (to compare)", level: Level::Research };

@@ -58,7 +58,7 @@ impl Rows for ExplainRows {
 
     // One query is traced, without a cache: what is for several queries has no effect.
     fn has(param: &Param) -> bool {
-        const OTHERS: [&str; 20] = [
+        const OTHERS: [&str; 19] = [
             "ram_budget",
             "cache_budget",
             "preload",
@@ -68,7 +68,6 @@ impl Rows for ExplainRows {
             "device",
             "gpu_budget",
             "spill",
-            "early_tables",
             "mode",
             "threads",
             "in_flight",

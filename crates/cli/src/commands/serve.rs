@@ -535,7 +535,6 @@ mod tests {
         device = 0
         gpu_budget = "8GiB"
         spill = true
-        early_tables = false
         learning = "frozen"
         epoch_queries = 77
         tls_certificate = "certificate.pem"
@@ -563,7 +562,7 @@ mod tests {
         std::fs::write(&path, OLDER).unwrap();
         let (given, beside) = config::given(Some(&path), &Parameters::of(Given::default())).unwrap();
         let keys = OLDER.lines().filter_map(|line| line.split_once('=')).map(|(key, _)| key.trim());
-        assert!(keys.clone().count() == 49 && keys.clone().all(|key| given.has(key)), "{given:?}");
+        assert!(keys.clone().count() == 48 && keys.clone().all(|key| given.has(key)), "{given:?}");
         let (settings, peers): (ServeSettings, PeerSettings) = (given.read(), given.read());
         assert_eq!(
             settings.index,
@@ -575,7 +574,7 @@ mod tests {
         assert_eq!(given.read::<OpenSettings>().ram_budget, Some(2 << 30));
         let caps: CapSettings = given.read();
         assert_eq!((caps.max_k, caps.http_memory, caps.idle_time_s), (100, Some(1 << 20), Some(8)));
-        assert!(!given.read::<stratann_params::open::ScorerSettings>().early_tables);
+        assert!(given.read::<stratann_params::open::ScorerSettings>().spill);
         let batches: BatchSettings = given.read();
         assert_eq!((batches.batch, batches.doorbell), (Some(100), Some(9)));
     }

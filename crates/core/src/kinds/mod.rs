@@ -159,16 +159,6 @@ macro_rules! kinds {
                 match self { $($(#[$attr])* KindParams::$variant(p) => $module::$variant::is_valid(p, k),)* }
             }
 
-            pub(crate) fn code_query<'s>(&self, scratch: &'s KindScratch) -> Option<&'s [f32]> {
-                match (self, scratch) {
-                    $($(#[$attr])* (KindParams::$variant(params), KindScratch::$variant(scratch)) => {
-                        $module::$variant::code_query(params, scratch)
-                    })*
-                    #[allow(unreachable_patterns, reason = "a sum of one kind")]
-                    _ => None,
-                }
-            }
-
             pub(crate) fn forwards_jobs(&self) -> bool {
                 match self { $($(#[$attr])* KindParams::$variant(p) => $module::$variant::forwards_jobs(p),)* }
             }

@@ -78,12 +78,6 @@ impl Scratch {
         view.kind.code_job(&self.own)
     }
 
-    /// The query of the job that the first step of `state` makes for a scorer of codes, known before that step. `None`
-    /// where it makes none, or has been made.
-    pub fn code_query(&self, state: &QueryState) -> Option<&[f32]> {
-        if state.is_new() { state.params.kind.code_query(&self.own) } else { None }
-    }
-
     /// Does [`Scratch::code_job`] with the codes that are in memory.
     pub fn rank_codes(&mut self, view: &IndexView<'_>) -> Ranking {
         let (codes, from) = view.kind.codes();

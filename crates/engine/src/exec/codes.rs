@@ -53,14 +53,6 @@ impl<'a> CodeScorer<'a> {
 }
 
 impl Driver<'_> {
-    /// Lets the scorer build the look-up table of a new query while its first step finds candidates.
-    pub(super) fn begin_table(&mut self, slot: usize) {
-        let Some(codes) = &self.codes else { return };
-        let own = &mut self.slots[slot];
-        let query = own.scratch.code_query(&own.state);
-        own.early_table = query.and_then(|query| codes.scorer.begin_table(query));
-    }
-
     /// Begins to rank the candidates of a query by their codes.
     pub(super) fn rank_codes(&mut self, slot: usize, tag: Tag) {
         let own = &mut self.slots[slot];
@@ -77,7 +69,7 @@ impl Driver<'_> {
         let asker = Asker { slot: slot as u32, generation: own.generation, tag };
         let mailbox = codes.mailbox.clone();
         let reply = Reply::new(move |ranking| mailbox.add((asker, ranking)));
-        match codes.scorer.submit(&job, own.early_table.take(), &mut codes.scratch, reply) {
+        match codes.scorer.submit(&job, &mut codes.scratch, reply) {
             Some(ranking) => own.results.push((tag, ReadResult::Ranked(ranking))),
             None => codes.awaited += 1,
         }

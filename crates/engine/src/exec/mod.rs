@@ -291,7 +291,6 @@ impl<'a> Driver<'a> {
         if queries.loads().is_some_and(|loads| loads.is_recorded()) {
             slot.scratch.trace_lists();
         }
-        self.begin_table(at);
         self.usual_begin(usize::from(is_usual));
         self.take_turn(at, queries)?;
         Ok(true)

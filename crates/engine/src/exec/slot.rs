@@ -14,7 +14,6 @@ use super::Times;
 use super::batch_loads::Loaded;
 use super::buffers::BufferPool;
 use crate::exec::Snapshot;
-use crate::exec::scorer::EarlyTable;
 
 /// Result of one read. Bytes are verified.
 pub(super) enum ReadResult<'a> {
@@ -39,8 +38,6 @@ pub(super) struct Slot<'a> {
     pub(super) state: QueryState,
     pub(super) snapshot: Option<Arc<dyn Snapshot>>,
     pub(super) scratch: Scratch,
-    /// The look-up table that a scorer builds while the first step finds candidates.
-    pub(super) early_table: Option<EarlyTable>,
     /// Results of reads that the next step takes.
     pub(super) results: Vec<(Tag, ReadResult<'a>)>,
     pub(super) number: usize,
@@ -72,7 +69,6 @@ impl<'a> Slot<'a> {
             state: QueryState::default(),
             snapshot: None,
             scratch: Scratch::default(),
-            early_table: None,
             results: Vec::new(),
             number: 0,
             generation: 0,
@@ -138,7 +134,6 @@ impl<'a> Slot<'a> {
         self.is_active = false;
         self.is_queued = false;
         self.snapshot = None;
-        self.early_table = None;
         if let Some(extra) = self.extra_bytes.take() {
             self.state = QueryState::default();
             self.scratch = Scratch::default();

@@ -48,7 +48,7 @@ use std::ops::Deref;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use stratann_core::kinds::IndexView;
+use stratann_core::kinds::{IndexView, KindParams};
 use stratann_core::query::StoreId;
 use stratann_storage::{Error, Result};
 
@@ -153,6 +153,13 @@ impl KindIndex {
                 "techniques of gpu-ivf are switched, and this index is of another kind; leave them out",
             )),
             _ => Ok(()),
+        }
+    }
+
+    /// Sets what a search without a curve has by default on this index.
+    pub(crate) fn set_defaults(&self, params: &mut KindParams) {
+        if let (Some(own), KindParams::GpuIvf(params)) = (self.ranks_codes(), params) {
+            own.set_defaults(params);
         }
     }
 

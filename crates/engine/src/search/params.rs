@@ -48,6 +48,9 @@ impl Index {
         let by_recall = |recall| self.params_for_recall(k, recall, &families);
         let mut params = options.effort.params(self.base.kind, k, by_recall)?;
         params.mode = options.mode;
+        if matches!(options.effort, Effort::Nprobe(..)) {
+            self.kind.set_defaults(&mut params.kind);
+        }
         let variant = curve::variant(&self.base.manifest.curves, k);
         own_mut(&mut params.kind).apply_switches(params.k, &options.switches, variant)?;
         Ok(params)

@@ -24,10 +24,10 @@ const STREAM_NON_BLOCKING: u32 = 1;
 /// Attribute of a function: most dynamic shared memory, in bytes.
 const DYNAMIC_SHARED_MAX: c_int = 8;
 
-/// Static shared memory of the kernels that score codes, and what the driver keeps for itself.
+/// Static shared memory of the kernel that scores codes, and what the driver keeps for itself.
 const SHARED_RESERVED: u32 = 2048;
 
-/// Part of a thread block's shared memory that a table may take, so that two thread blocks fit the smallest GPUs.
+/// Part of a thread block's shared memory that components may take, so that two thread blocks fit the smallest GPUs.
 const SHARED_MAX: u32 = 96 << 10;
 
 struct Stream {
@@ -106,12 +106,10 @@ impl Gpu {
             driver.call("cuModuleGetFunction", code)?;
         }
         let bytes = self.shared_bytes_max as c_int;
-        [Kernel::Distances, Kernel::BitDistances].into_iter().try_for_each(|kernel| {
-            let function = self.functions[kernel as usize];
-            // SAFETY: the function is one of the module.
-            let code = unsafe { (driver.function_set)(function, DYNAMIC_SHARED_MAX, bytes) };
-            driver.call("cuFuncSetAttribute", code)
-        })
+        let function = self.functions[Kernel::Distances as usize];
+        // SAFETY: the function is one of the module.
+        let code = unsafe { (driver.function_set)(function, DYNAMIC_SHARED_MAX, bytes) };
+        driver.call("cuFuncSetAttribute", code)
     }
 
     fn start_stream(&mut self) -> Result<(), Error> {
@@ -232,7 +230,7 @@ impl Backend for Gpu {
             self.launch(batch, launch, handle)?;
         }
         self.record(stream.events[1], handle)?;
-        for transfer in batch.transfers.iter().filter(|transfer| transfer.result_bytes > 0) {
+        for transfer in &batch.transfers {
             let from = block(transfer.block) + u64::from(params.results_at);
             // SAFETY: the offset lies in the staging area.
             let to = unsafe { self.staging[transfer.block as usize].add(params.results_at as usize) };

@@ -1,12 +1,10 @@
 //! The calls to the driver and to the compiler, against libraries that check them on the CPU.
 
 use super::*;
-use crate::common::{self, BitShape, Random, Shape, floats, twin};
-use crate::{Device, DeviceOptions, EarlyTable, Failure, Job, Query, Ranked};
-use std::sync::mpsc::channel;
+use crate::common::{self, Shape, Task, answer, answers, twin};
+use crate::{Device, DeviceOptions, Failure, Job};
 use std::time::Duration;
-use stratann_kernel::bits::Layout;
-use stratann_kernel::coder::Coder;
+use stratann_kernel::bits::{BitCoder, Layout};
 use stratann_testing::Need;
 
 /// Compiles the libraries, one file for both; `None` without a compiler.
@@ -42,7 +40,7 @@ fn count(library: &str, name: &str) -> i32 {
     }
 }
 
-fn open(library: &str, options: &DeviceOptions, coder: &Coder, codes: &[u8]) -> Result<Device, Error> {
+fn open(library: &str, options: &DeviceOptions, coder: &BitCoder, codes: &[u8]) -> Result<Device, Error> {
     let gpu = || {
         let (driver, nvrtc) = (Driver::open_from(&[library])?, Nvrtc::open_from(&[library])?);
         Ok(Box::new(Gpu::open_with(driver, &nvrtc, options.device)?) as Box<dyn Backend>)
@@ -50,56 +48,27 @@ fn open(library: &str, options: &DeviceOptions, coder: &Coder, codes: &[u8]) -> 
     Device::start(options, coder, codes, gpu)
 }
 
-/// Answers in the order of the jobs, the first of which have tables.
-fn answers(device: &Device, jobs: &[Job], tables: Vec<EarlyTable>) -> Vec<Result<Ranked, Failure>> {
-    let (sender, receiver) = channel();
-    let mut tables = tables.into_iter();
-    for (n, job) in jobs.iter().enumerate() {
-        let sender = sender.clone();
-        let done = Box::new(move |answer| sender.send((n, answer)).expect("the test waits"));
-        match tables.next() {
-            Some(table) => {
-                device.submit_with_table(Job { query: Query::default(), ..job.clone() }, table, done)
-            }
-            None => device.submit(job.clone(), done),
-        }
-    }
-    drop(sender);
-    let mut answers: Vec<(usize, Result<Ranked, Failure>)> = receiver.iter().collect();
-    answers.sort_by_key(|answer| answer.0);
-    assert_eq!(answers.len(), jobs.len());
-    answers.into_iter().map(|answer| answer.1).collect()
-}
-
 // One test: the libraries count objects for the whole process.
 #[test]
 fn calls_are_those_that_the_driver_expects() {
     let folder = tempfile::tempdir().expect("a folder");
     let Some(library) = libraries(folder.path()) else { return };
-    let shape =
-        Shape { seed: 8, dim: 24, subspaces: 12, coarse: 256, ip: false, is_rotated: true, scale: 1.0 };
-    let coder = shape.coder();
-    let codes = Random(2).bytes(900 * coder.code_bytes());
-    let jobs: Vec<Job> = (0..50).map(|n| common::job(&shape, n, 900)).collect();
+    let layout = Layout::even(45, 3, 7, true).expect("a layout");
+    let shape = Shape { seed: 8, layout, centroids: 90, ip: false, scale: 1.0 };
+    let (coder, codes) = (shape.coder(), shape.codes(2, 900));
+    let tasks: Vec<Task> = (0..50).map(|n| shape.task(n, 900)).collect();
     // A device that the compiler knows, and one that is newer.
     for device in [0, 1] {
         let options = DeviceOptions { device, ..common::options() };
         let opened = open(&library, &options, &coder, &codes).expect("opens");
         assert_eq!(opened.info().name, "fake GPU");
         assert_eq!(opened.info().compute_capability, if device == 0 { (8, 6) } else { (13, 7) });
-        let tables: Vec<EarlyTable> =
-            jobs.iter().map_while(|job| opened.begin_table(floats(&job.query))).collect();
-        assert_eq!(tables.len(), 4);
-        while opened.counters().tables_built < 4 {
-            std::thread::sleep(Duration::from_millis(1));
-        }
-        for (answer, job) in answers(&opened, &jobs, tables).into_iter().zip(&jobs) {
-            assert_eq!(answer, Ok(twin(&coder, &codes, job)));
+        for (answer, task) in answers(&opened, &tasks).into_iter().zip(&tasks) {
+            assert_eq!(answer, Ok(twin(&codes, task)));
         }
         // The fake says that the kernels of a batch take 0.25 ms.
         let counters = opened.counters();
-        assert_eq!(counters.kernel_us, 250 * (counters.batches + counters.table_batches));
-        assert!(counters.tables_ready > 0 && counters.tables_with_job > 0, "{counters:?}");
+        assert_eq!(counters.kernel_us, 250 * counters.batches);
         drop(opened);
         assert_eq!(count(&library, "fake_cuda_objects"), 0);
     }
@@ -111,34 +80,19 @@ fn calls_are_those_that_the_driver_expects() {
     let error = open(&library, &large, &coder, &codes).err();
     assert!(matches!(error, Some(Error::Memory { .. })), "{error:?}");
     assert_eq!(count(&library, "fake_cuda_objects"), 0);
-    codes_of_bits_are_scored(&library);
     a_failed_launch_loses_the_device(&library, &shape, &codes);
-}
-
-fn codes_of_bits_are_scored(library: &str) {
-    let layout = Layout::even(45, 3, 7, true).expect("a layout");
-    let shape = BitShape { seed: 8, layout, centroids: 90, ip: false, scale: 1.0 };
-    let (bits, coder, codes) = (shape.bits(), shape.coder(), shape.codes(2, 900));
-    let jobs: Vec<Job> = (0..50).map(|n| shape.job(&bits, n, 900)).collect();
-    let device = open(library, &common::options(), &coder, &codes).expect("opens");
-    for (answer, job) in answers(&device, &jobs, Vec::new()).into_iter().zip(&jobs) {
-        assert_eq!(answer, Ok(twin(&coder, &codes, job)));
-    }
-    drop(device);
-    assert_eq!(count(library, "fake_cuda_objects"), 0);
 }
 
 fn a_failed_launch_loses_the_device(library: &str, shape: &Shape, codes: &[u8]) {
     let options = DeviceOptions { timeout: Duration::from_secs(60), ..common::options() };
     let device = open(library, &options, &shape.coder(), codes).expect("opens");
     assert!(count(library, "fake_cuda_fail") > 0);
-    let job =
-        Job { query: shape.query(1).into(), ids: vec![1], keep: 1, exclude: u32::MAX, ..Job::default() };
-    let failed = &answers(&device, std::slice::from_ref(&job), Vec::new())[0];
+    let job = Job { ids: vec![1], keep: 1, exclude: u32::MAX, ..Job::default() };
+    let task = Task { query: shape.query(1), job };
     let what = "gather returned FAKE_GONE (999)".to_string();
-    assert_eq!(*failed, Err(Failure::Failed { what }));
+    assert_eq!(answer(&device, &task), Err(Failure::Failed { what }));
     assert!(device.is_lost());
-    assert_eq!(answers(&device, &[job], Vec::new()), [Err(Failure::Lost)]);
+    assert_eq!(answer(&device, &task), Err(Failure::Lost));
     drop(device);
     // Nothing of a lost device is touched, not even to free it.
     assert!(count(library, "fake_cuda_objects") > 0);

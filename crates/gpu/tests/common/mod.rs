@@ -3,14 +3,16 @@
 
 #![allow(dead_code)]
 
-use super::{DeviceOptions, Error, Job, Query, Ranked};
+use super::{Device, DeviceOptions, Error, Failure, Faults, Job, Ranked};
 use proptest::prelude::*;
 use std::collections::BTreeSet;
+use std::sync::mpsc::channel;
 use std::time::Duration;
 use stratann_kernel::bits::{BITS_MAX, BitCoder, BitQuery, CoderParts, Extras, Layout, Scaling, Segment};
-use stratann_kernel::coder::{CodeQuery, Coder};
-use stratann_kernel::trained_codes::{CENTROIDS, Codebook};
 use stratann_testing::{Need, leave_out};
+
+/// Longest wait for an answer.
+const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Random numbers from a seed (splitmix64).
 pub(crate) struct Random(pub(crate) u64);
@@ -41,67 +43,9 @@ impl Random {
     }
 }
 
-/// Shape of a codebook.
+/// Shape of a coder.
 #[derive(Clone, Debug)]
 pub(crate) struct Shape {
-    pub(crate) seed: u64,
-    pub(crate) dim: usize,
-    pub(crate) subspaces: usize,
-    pub(crate) coarse: usize,
-    pub(crate) ip: bool,
-    pub(crate) is_rotated: bool,
-    pub(crate) scale: f32,
-}
-
-/// Shapes of every kind: no, one and several stages; narrow, wide and uneven subspaces; small and large floats.
-pub(crate) fn shapes() -> impl Strategy<Value = Shape> {
-    let coarse = prop_oneof![Just(1usize), 2..=256usize, Just(256), (2..=4usize).prop_map(|s| s * CENTROIDS)];
-    let scale = prop_oneof![Just(1f32), Just(1e-3), Just(3e4), Just(1e-20), Just(0.0)];
-    (any::<u64>(), 1..48usize, 1..48usize, coarse, any::<bool>(), any::<bool>(), scale).prop_map(
-        |(seed, dim, subspaces, coarse, ip, is_rotated, scale)| {
-            let subspaces = subspaces.min(dim);
-            Shape { seed, dim, subspaces, coarse, ip, is_rotated, scale }
-        },
-    )
-}
-
-impl Shape {
-    pub(crate) fn codebook(&self) -> Codebook {
-        let mut random = Random(self.seed);
-        let dim = self.dim;
-        let mut borders = BTreeSet::from([0, dim as u32]);
-        while borders.len() < self.subspaces + 1 {
-            borders.insert(random.below(dim as u64) as u32);
-        }
-        let mut scaled =
-            |count| random.floats(count).into_iter().map(|x| x * self.scale).collect::<Vec<f32>>();
-        let codebook = Codebook {
-            dim,
-            ip: self.ip,
-            coarse: scaled(self.coarse * dim),
-            centroids: scaled(CENTROIDS * dim),
-            starts: borders.into_iter().collect(),
-            rotation: if self.is_rotated { random.floats(dim * dim) } else { Vec::new() },
-            correction_low: random.float() * self.scale,
-            correction_step: random.float() * self.scale / 64.0,
-        };
-        assert!(codebook.is_consistent());
-        codebook
-    }
-
-    pub(crate) fn coder(&self) -> Coder {
-        Coder::Trained(self.codebook())
-    }
-
-    pub(crate) fn query(&self, seed: u64) -> Vec<f32> {
-        let mut random = Random(seed);
-        (0..self.dim).map(|_| random.float() * self.scale.max(1e-3)).collect()
-    }
-}
-
-/// Shape of a coder of bits.
-#[derive(Clone, Debug)]
-pub(crate) struct BitShape {
     pub(crate) seed: u64,
     pub(crate) layout: Layout,
     pub(crate) centroids: usize,
@@ -109,9 +53,9 @@ pub(crate) struct BitShape {
     pub(crate) scale: f32,
 }
 
-/// Layouts of every kind: one and several planes and segments, dimensions without bits, short and long factors, and codes
+/// Layouts of every kind: one and several planes and segments, dimensions without bits, short and long factors, codes
 /// with and without the number of a centroid.
-pub(crate) fn bit_layouts() -> impl Strategy<Value = Layout> {
+pub(crate) fn layouts() -> impl Strategy<Value = Layout> {
     let dim = prop_oneof![4 => 1..80usize, 1 => 250..400usize];
     let even = (dim.clone(), 0..=8usize, any::<prop::sample::Index>(), any::<bool>());
     let even = even.prop_map(|(dim, bits, part, numbered)| match bits {
@@ -141,34 +85,30 @@ fn segments_of(dim: usize, random: &mut Random) -> Vec<Segment> {
     segments
 }
 
-pub(crate) fn bit_shapes() -> impl Strategy<Value = BitShape> {
+pub(crate) fn shapes() -> impl Strategy<Value = Shape> {
     let scale = prop_oneof![Just(1f32), Just(1e-3), Just(3e4), Just(1e-22), Just(1e18), Just(0.0)];
-    (any::<u64>(), bit_layouts(), 0..=256usize, any::<bool>(), scale).prop_map(
+    (any::<u64>(), layouts(), 0..=256usize, any::<bool>(), scale).prop_map(
         |(seed, layout, centroids, ip, scale)| {
             let centroids = if layout.is_numbered() { centroids } else { 0 };
-            BitShape { seed, layout, centroids, ip, scale }
+            Shape { seed, layout, centroids, ip, scale }
         },
     )
 }
 
-impl BitShape {
-    pub(crate) fn bits(&self) -> BitCoder {
+impl Shape {
+    pub(crate) fn coder(&self) -> BitCoder {
         let (mut random, dim) = (Random(self.seed), self.layout.dim());
         let mut scaled =
             |count| random.floats(count).into_iter().map(|x| x * self.scale).collect::<Vec<f32>>();
         let (centre, centroids) = (scaled(dim), scaled(self.centroids * dim));
-        let BitShape { seed, layout, ip, .. } = *self;
+        let Shape { seed, layout, ip, .. } = *self;
         let (basis, scaling) = (Vec::new(), Scaling::Unbiased);
         BitCoder::of_parts(CoderParts { layout, step: 0.3, seed, basis, centre, centroids, ip, scaling })
     }
 
-    pub(crate) fn coder(&self) -> Coder {
-        Coder::Bits(self.bits())
-    }
-
     /// Codes of random vectors, and among them as many bytes of any content.
     pub(crate) fn codes(&self, seed: u64, count: usize) -> Vec<u8> {
-        let (mut random, coder, size) = (Random(seed), self.bits(), self.layout.code_bytes());
+        let (mut random, coder, size) = (Random(seed), self.coder(), self.layout.code_bytes());
         let mut codes = random.bytes(count * size);
         for code in codes.chunks_exact_mut(size) {
             if random.below(2) == 0 {
@@ -182,18 +122,32 @@ impl BitShape {
     }
 
     /// A query as the host prepares it.
-    pub(crate) fn query(&self, coder: &BitCoder, seed: u64) -> Query {
+    pub(crate) fn query(&self, seed: u64) -> BitQuery {
         let mut query = BitQuery::default();
         let mut random = Random(seed);
         let floats: Vec<f32> =
             (0..self.layout.dim()).map(|_| random.float() * self.scale.max(1e-3)).collect();
-        query.set(coder, &floats, &mut Vec::new());
-        Query::Bits(Box::new(query))
+        query.set(&self.coder(), &floats, &mut Vec::new());
+        query
     }
 
-    /// A job as [`job`] makes it.
-    pub(crate) fn job(&self, coder: &BitCoder, seed: u64, codes: u64) -> Job {
-        Job { query: self.query(coder, seed), ..candidates(seed, codes) }
+    /// A task whose candidates overlap, repeat, and lie beyond the codes.
+    pub(crate) fn task(&self, seed: u64, codes: u64) -> Task {
+        Task { query: self.query(seed ^ 0x51), job: candidates(seed, codes) }
+    }
+}
+
+/// A query and its candidates.
+#[derive(Clone, Debug)]
+pub(crate) struct Task {
+    pub(crate) query: BitQuery,
+    pub(crate) job: Job,
+}
+
+impl Task {
+    /// The same query with other candidates.
+    pub(crate) fn with(&self, job: Job) -> Task {
+        Task { query: self.query.clone(), job }
     }
 }
 
@@ -212,12 +166,6 @@ pub(crate) fn options() -> DeviceOptions {
     }
 }
 
-/// A job whose candidates overlap, repeat, and lie beyond the codes.
-pub(crate) fn job(shape: &Shape, seed: u64, codes: u64) -> Job {
-    Job { query: shape.query(seed ^ 0x51).into(), ..candidates(seed, codes) }
-}
-
-/// A job without its query.
 fn candidates(seed: u64, codes: u64) -> Job {
     let mut random = Random(seed);
     let hostile = |random: &mut Random| match random.below(12) {
@@ -243,7 +191,7 @@ fn candidates(seed: u64, codes: u64) -> Job {
         _ => random.below(100) as u32,
     };
     let exclude = if random.below(2) == 0 { u32::MAX } else { random.below(codes) as u32 };
-    Job { query: Query::default(), ranges, ids, keep, exclude }
+    Job { ranges, ids, keep, exclude }
 }
 
 /// The distinct admitted ids of a job, ascending.
@@ -257,34 +205,56 @@ pub(crate) fn admitted(job: &Job, codes: u64) -> BTreeSet<u32> {
     ids
 }
 
-/// The floats of a query for codes that are trained.
-pub(crate) fn floats(query: &Query) -> &[f32] {
-    match query {
-        Query::Floats(floats) => floats,
-        Query::Bits(_) => panic!("a query for codes of bits has no floats"),
-    }
-}
-
-/// The answer to a job, the slow way.
-pub(crate) fn twin(coder: &Coder, codes: &[u8], job: &Job) -> Ranked {
+/// The answer to a task, the slow way.
+pub(crate) fn twin(codes: &[u8], Task { query, job }: &Task) -> Ranked {
     if job.keep == 0 {
         return Ranked::default();
     }
-    let size = coder.code_bytes();
-    let mut coded = CodeQuery::default();
-    if let Query::Floats(floats) = &job.query {
-        coded.set(coder, floats, &mut Vec::new());
-    }
-    let distance = |code: &[u8]| match &job.query {
-        Query::Floats(_) => coded.distance(code),
-        Query::Bits(query) => query.distance(code),
-    };
+    let size = query.code_bytes();
     let ids = admitted(job, (codes.len() / size) as u64);
-    let score = |&id: &u32| (distance(&codes[id as usize * size..]), id);
+    let score = |&id: &u32| (query.distance(&codes[id as usize * size..]), id);
     let mut nearest: Vec<(u32, u32)> = ids.iter().map(score).collect();
     nearest.sort_unstable();
     nearest.truncate(job.keep as usize);
     Ranked { nearest, distinct: ids.len() as u64 }
+}
+
+/// Submits all tasks at once. Returns the answers in the order of the tasks; each must come once.
+pub(crate) fn answers(device: &Device, tasks: &[Task]) -> Vec<Result<Ranked, Failure>> {
+    let (sender, receiver) = channel();
+    for (n, Task { query, job }) in tasks.iter().enumerate() {
+        let sender = sender.clone();
+        let done = move |answer| sender.send((n, answer)).expect("the test waits");
+        device.submit(query, job.clone(), Box::new(done));
+    }
+    drop(sender);
+    let mut all: Vec<(usize, Result<Ranked, Failure>)> = Vec::new();
+    while let Ok(answer) = receiver.recv_timeout(PATIENCE) {
+        all.push(answer);
+    }
+    all.sort_by_key(|answer| answer.0);
+    assert_eq!(all.iter().map(|answer| answer.0).collect::<Vec<_>>(), (0..tasks.len()).collect::<Vec<_>>());
+    all.into_iter().map(|answer| answer.1).collect()
+}
+
+/// The answer to one task.
+pub(crate) fn answer(device: &Device, task: &Task) -> Result<Ranked, Failure> {
+    answers(device, std::slice::from_ref(task)).remove(0)
+}
+
+/// Opens an emulated device with faults, or leaves the test out where there is no C++ compiler.
+pub(crate) fn open_faulty(
+    options: &DeviceOptions,
+    faults: &Faults,
+    coder: &BitCoder,
+    codes: &[u8],
+) -> Option<Device> {
+    opened(Device::emulated(options, faults, coder, codes))
+}
+
+/// As [`open_faulty`], without faults.
+pub(crate) fn open(options: &DeviceOptions, coder: &BitCoder, codes: &[u8]) -> Option<Device> {
+    open_faulty(options, &Faults::default(), coder, codes)
 }
 
 /// Returns the opened or compiled thing. Without a C++ compiler it is `None`, and the test is left out.

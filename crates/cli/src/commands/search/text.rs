@@ -50,13 +50,6 @@ fn gpu_lines(gpu: &GpuReport) -> String {
         size(gpu.bytes_to_device),
         size(gpu.bytes_from_device)
     );
-    out += &format!(
-        "look-up tables: {} there when their job came, {} on their way, {} built with it, {} unused\n",
-        count(gpu.tables_ready),
-        count(gpu.tables_awaited),
-        count(gpu.tables_with_job),
-        count(gpu.tables_unused)
-    );
     if gpu.ranked_here > 0 {
         out += &format!("{} jobs were ranked by the processor instead", count(gpu.ranked_here));
         out +=

@@ -114,7 +114,6 @@ impl Scratch {
 
 fn code_job(scratch: &Scratch) -> CodeJob<'_> {
     CodeJob {
-        query: &scratch.query.wide,
         coded: &scratch.query.coded,
         ranges: &scratch.ranges,
         ids: &scratch.ids,
@@ -189,14 +188,6 @@ impl Kind for GpuIvf {
 
     fn code_job<'s>(_: &View<'_>, scratch: &'s Scratch) -> Option<CodeJob<'s>> {
         Some(code_job(scratch))
-    }
-
-    fn code_query<'s>(params: &Params, scratch: &'s Scratch) -> Option<&'s [f32]> {
-        #[cfg(feature = "lab")]
-        if params.compared.source != baseline::Source::Codes {
-            return None;
-        }
-        (!params.exact).then_some(&scratch.query.wide)
     }
 
     fn codes<'v>(view: &Self::View<'v>) -> (&'v [u8], u32) {

@@ -29,7 +29,9 @@ pub enum Rule {
     Static = 0,
     /// Mini-batches that change few of the results (FusionANNS §4.2, algorithm 1).
     Changes = 1,
-    /// The code distance of the next candidate: it exceeds what is to be expected of a result by a margin.
+    /// The code distance of the next candidate: it exceeds what is to be expected of a result by a margin. Errors of code
+    /// distances grow with the root of the distance, and so does the margin: a share of the distance that is enough for
+    /// far queries is too little for near ones.
     #[default]
     Margin = 2,
 }
@@ -68,8 +70,8 @@ pub struct Params {
     pub epsilon: f32,
     /// Mini-batches without effect in a row that end re-ranking (β), of [`Rule::Changes`].
     pub beta: u32,
-    /// Share of the distance to the k-th result by which the code distance of the next candidate must exceed its
-    /// expectation, of [`Rule::Margin`].
+    /// Standard errors of a code distance by which that of the next candidate must exceed the distance to the k-th
+    /// result, of [`Rule::Margin`]. With trained codes, the share of the expected code distance of that result.
     pub margin: f32,
     /// Whether candidates of a mini-batch share the read of a block.
     pub merge: bool,
@@ -94,7 +96,7 @@ impl Params {
             rule: Rule::Margin,
             epsilon: 0.0,
             beta: 1,
-            margin: 0.2,
+            margin: 3.0,
             merge: true,
             reuse: true,
             whole_blocks: true,

@@ -82,7 +82,12 @@ fn is_likely(cx: &StepContext<'_, GpuIvf>, code_distance: u32) -> bool {
     let worst = cx.q.top.worst().filter(|_| stops);
     let Scratch { query, expected, .. } = &*cx.scratch;
     worst.is_none_or(|(worst, _)| {
-        expected.estimate(query, code_distance) <= expected.within(query, worst, cx.params.margin)
+        let margin = cx.params.margin;
+        let limit = match cx.view.coder.is_unbiased() {
+            true => expected.at_most(query, worst, margin),
+            false => expected.within(query, worst, margin),
+        };
+        expected.estimate(query, code_distance) <= limit
     })
 }
 

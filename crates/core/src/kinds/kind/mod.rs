@@ -106,12 +106,6 @@ pub(crate) trait Kind: Sized {
         None
     }
 
-    /// The query of the job that the first step makes for a scorer of codes, known before that step; `None` where it
-    /// makes none.
-    fn code_query<'s>(_params: &Self::Params, _scratch: &'s Self::Scratch) -> Option<&'s [f32]> {
-        None
-    }
-
     /// Codes in memory that a scorer of codes ranks, and the id of the first; none of a kind that asks for none.
     fn codes<'v>(_view: &Self::View<'v>) -> (&'v [u8], u32) {
         (&[], 0)

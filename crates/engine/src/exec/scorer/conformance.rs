@@ -14,7 +14,6 @@ const PATIENCE: Duration = Duration::from_secs(120);
 
 /// One query's candidates.
 struct Candidates {
-    query: Vec<f32>,
     coded: CodeQuery,
     ranges: Vec<(u32, u32)>,
     ids: Vec<u32>,
@@ -40,14 +39,12 @@ impl Candidates {
             ids: ids.collect(),
             keep: [0, 1, 10, 300][number(8, 0, 4) as usize],
             exclude: if number(9, 0, 2) == 0 { u32::MAX } else { number(10, 0, count) },
-            query,
             coded,
         }
     }
 
     fn job(&self) -> CodeJob<'_> {
         CodeJob {
-            query: &self.query,
             coded: &self.coded,
             ranges: &self.ranges,
             ids: &self.ids,
@@ -77,17 +74,8 @@ pub fn check(scorer: &dyn Scorer, coder: &Coder, codes: &[u8], jobs: u64) {
                         let ranking = ranking.expect("a ranking");
                         answer.send((number, ranking)).expect("a receiver");
                     });
-                    // Some tables are dropped, others have no time, a little time, or no table.
-                    let table = match number % 4 {
-                        0 => None,
-                        1 => scorer.begin_table(&candidates.query).filter(|_| false),
-                        _ => scorer.begin_table(&candidates.query),
-                    };
-                    if number % 4 == 3 {
-                        std::thread::sleep(Duration::from_millis(1));
-                    }
                     let job = candidates.job();
-                    if let Some(ranking) = scorer.submit(&job, table, &mut scratch, reply) {
+                    if let Some(ranking) = scorer.submit(&job, &mut scratch, reply) {
                         sender.send((number, ranking)).expect("a receiver");
                     }
                 }

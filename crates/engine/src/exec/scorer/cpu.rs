@@ -5,7 +5,7 @@ use std::sync::Arc;
 use stratann_core::score::{CodeJob, RankScratch, Ranking, rank};
 use stratann_storage::tier::Resident;
 
-use super::{EarlyTable, Failure, Reply, Scorer, ScorerReport};
+use super::{Failure, Reply, Scorer, ScorerReport};
 
 /// See the module.
 pub struct CpuScorer {
@@ -25,13 +25,7 @@ impl Scorer for CpuScorer {
         "cpu"
     }
 
-    fn submit(
-        &self,
-        job: &CodeJob<'_>,
-        _: Option<EarlyTable>,
-        scratch: &mut RankScratch,
-        _: Reply,
-    ) -> Option<Ranking> {
+    fn submit(&self, job: &CodeJob<'_>, scratch: &mut RankScratch, _: Reply) -> Option<Ranking> {
         self.rank_here(job, scratch).ok()
     }
 

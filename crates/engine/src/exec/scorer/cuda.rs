@@ -7,7 +7,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use stratann_core::score::{CodeJob, RankScratch, Ranking, rank};
-use stratann_gpu::{Device, DeviceOptions, Job, Query};
+use stratann_gpu::{Device, DeviceOptions, Job};
+use stratann_kernel::bits::BitCoder;
 use stratann_kernel::coder::Coder;
 use stratann_storage::budget::size_up;
 use stratann_storage::data_file::{FileEntry, read_resident};
@@ -17,8 +18,7 @@ use stratann_storage::{Error, Result};
 #[cfg(feature = "emulated")]
 use super::EmulatedFault;
 use super::{
-    CodeFile, EarlyTable, Failure, GpuReport, OpenScorer, Reply, Scorer, ScorerChoice, ScorerOptions,
-    ScorerReport,
+    CodeFile, Failure, GpuReport, OpenScorer, Reply, Scorer, ScorerChoice, ScorerOptions, ScorerReport,
 };
 
 /// See the module.
@@ -28,13 +28,16 @@ struct GpuScorer {
     rest: Arc<Resident>,
     held: u32,
     gpu_budget: Option<u64>,
-    early_tables: bool,
     // Read when the GPU has failed.
     file: CodesOnDisk,
     all: OnceLock<std::result::Result<Resident, String>>,
     ranked_here: AtomicU64,
     lost: OnceLock<String>,
 }
+
+/// Refusal of an index of before codes of bits.
+const TRAINED_CODES: &str =
+    "the codes of this index are of the old form, which the processor ranks; build the index anew for a GPU";
 
 /// The file of the codes.
 struct CodesOnDisk {
@@ -50,8 +53,11 @@ pub(crate) fn open_gpu(
     coder: &Coder,
     options: &ScorerOptions,
 ) -> std::result::Result<OpenScorer, (Resident, Error)> {
+    let Coder::Bits(coder) = coder else {
+        return Err((codes, Error::bad_input(TRAINED_CODES)));
+    };
     let device_options = device_options(options);
-    let code_bytes = coder.code_bytes().max(1) as u64;
+    let code_bytes = coder.layout().code_bytes().max(1) as u64;
     let all = codes.len() as u64;
     let fitting = match room_for_codes(coder, options, &device_options) {
         Ok(room) => room.map_or(all, |room| (room / code_bytes * code_bytes).min(all)),
@@ -85,7 +91,6 @@ pub(crate) fn open_gpu(
         rest: rest.clone(),
         held,
         gpu_budget: options.gpu_budget,
-        early_tables: options.early_tables,
         file: CodesOnDisk {
             folder: file.folder.to_path_buf(),
             name: file.name.to_string(),
@@ -112,7 +117,7 @@ fn device_options(options: &ScorerOptions) -> DeviceOptions {
 
 /// Bytes of codes that the budget, or the free memory, has room for; `None` where the open device will tell.
 fn room_for_codes(
-    coder: &Coder,
+    coder: &BitCoder,
     options: &ScorerOptions,
     device_options: &DeviceOptions,
 ) -> Result<Option<u64>> {
@@ -142,7 +147,7 @@ fn room_for_codes(
 fn open_device(
     options: &ScorerOptions,
     device_options: &DeviceOptions,
-    coder: &Coder,
+    coder: &BitCoder,
     codes: &[u8],
 ) -> std::result::Result<Device, stratann_gpu::Error> {
     #[cfg(feature = "emulated")]
@@ -177,26 +182,14 @@ impl Scorer for GpuScorer {
         "cuda"
     }
 
-    fn begin_table(&self, query: &[f32]) -> Option<EarlyTable> {
-        self.early_tables.then(|| self.device.begin_table(query))?.map(EarlyTable)
-    }
-
-    fn submit(
-        &self,
-        job: &CodeJob<'_>,
-        table: Option<EarlyTable>,
-        scratch: &mut RankScratch,
-        reply: Reply,
-    ) -> Option<Ranking> {
+    fn submit(&self, job: &CodeJob<'_>, scratch: &mut RankScratch, reply: Reply) -> Option<Ranking> {
+        let Some(query) = job.coded.bits() else {
+            reply.send(Err(Failure(TRAINED_CODES.into())));
+            return None;
+        };
         let of_rest = self.rank_rest(job, scratch);
         let keep = job.keep;
         let on_gpu = Job {
-            query: match job.coded.bits() {
-                Some(bits) => Query::Bits(Box::new(bits.clone())),
-                // The table has the query.
-                None if table.is_some() => Query::default(),
-                None => Query::Floats(job.query.to_vec()),
-            },
             ranges: job.ranges.iter().map(|&(first, count)| [first, count]).collect(),
             ids: job.ids.to_vec(),
             keep,
@@ -214,10 +207,7 @@ impl Scorer for GpuScorer {
                 Err(failure) => Err(Failure(failure.to_string())),
             });
         };
-        match table {
-            Some(EarlyTable(table)) => self.device.submit_with_table(on_gpu, table, Box::new(done)),
-            None => self.device.submit(on_gpu, Box::new(done)),
-        }
+        self.device.submit(query, on_gpu, Box::new(done));
         None
     }
 
@@ -245,7 +235,6 @@ impl Scorer for GpuScorer {
         let (memory, counters) = (self.device.memory(), self.device.counters());
         let memory_bytes = BTreeMap::from([
             ("codes", memory.codes),
-            ("codebook", memory.codebook),
             ("blocks of queries", memory.blocks),
             ("kernels", memory.module),
         ]);
@@ -257,11 +246,6 @@ impl Scorer for GpuScorer {
             host_staging_bytes: memory.host_staging,
             batches: counters.batches,
             jobs: counters.jobs,
-            table_batches: counters.table_batches,
-            tables_ready: counters.tables_ready,
-            tables_awaited: counters.tables_awaited,
-            tables_with_job: counters.tables_with_job,
-            tables_unused: counters.tables_unused(),
             bytes_to_device: counters.bytes_to_device,
             bytes_from_device: counters.bytes_from_device,
             kernel_us: counters.kernel_us,

@@ -71,7 +71,7 @@ pub enum EmulatedFault {
 }
 
 /// Options of the ranking of codes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ScorerOptions {
     /// Choice of the scorer.
     pub choice: ScorerChoice,
@@ -79,14 +79,6 @@ pub struct ScorerOptions {
     pub gpu_budget: Option<u64>,
     /// Whether codes that exceed the GPU's memory are ranked by this machine's threads. Otherwise they are refused.
     pub spill: bool,
-    /// Whether a GPU builds the look-up table of a query while this machine finds its candidates.
-    pub early_tables: bool,
-}
-
-impl Default for ScorerOptions {
-    fn default() -> Self {
-        ScorerOptions { choice: ScorerChoice::default(), gpu_budget: None, spill: false, early_tables: true }
-    }
 }
 
 impl ScorerOptions {
@@ -95,10 +87,10 @@ impl ScorerOptions {
     /// # Errors
     /// Options of a GPU for a scorer without.
     pub fn read(settings: &ScorerSettings) -> Result<ScorerOptions> {
-        let ScorerSettings { scorer, device, gpu_budget, spill, early_tables, .. } = *settings;
-        if scorer == ScorerName::Cpu && (device.is_some() || gpu_budget.is_some() || spill || !early_tables) {
+        let ScorerSettings { scorer, device, gpu_budget, spill, .. } = *settings;
+        if scorer == ScorerName::Cpu && (device.is_some() || gpu_budget.is_some() || spill) {
             return Err(Error::bad_input(
-                "--device, --gpu-budget, --spill and --no-early-tables are for a GPU; leave them out with --scorer cpu",
+                "--device, --gpu-budget and --spill are for a GPU; leave them out with --scorer cpu",
             ));
         }
         let choice = match (scorer, device) {
@@ -109,13 +101,9 @@ impl ScorerOptions {
                 ScorerChoice::Cuda { device: device.unwrap_or(0) }
             }
         };
-        Ok(ScorerOptions { choice, gpu_budget, spill, early_tables })
+        Ok(ScorerOptions { choice, gpu_budget, spill })
     }
 }
-
-/// A look-up table that a scorer builds before the candidates of its query are known. Dropping it frees its memory.
-#[derive(Debug)]
-pub struct EarlyTable(stratann_gpu::EarlyTable);
 
 /// Receiver of a ranking that is not there at once.
 pub struct Reply(Box<dyn FnOnce(std::result::Result<Ranking, Failure>) + Send>);
@@ -146,21 +134,9 @@ pub trait Scorer: Send + Sync {
     /// The name used in reports.
     fn name(&self) -> &'static str;
 
-    /// Begins to build the look-up table of a query whose candidates are not known yet, and returns at once. `None`
-    /// where there is nothing to build, as for codes of bits, or no memory for it.
-    fn begin_table(&self, _query: &[f32]) -> Option<EarlyTable> {
-        None
-    }
-
     /// Begins a job. Returns the ranking when it is there at once; otherwise `reply` gets it, or why there is none.
-    /// `table` is that of the job's query, where it was begun before. `scratch` is memory of the calling thread.
-    fn submit(
-        &self,
-        job: &CodeJob<'_>,
-        table: Option<EarlyTable>,
-        scratch: &mut RankScratch,
-        reply: Reply,
-    ) -> Option<Ranking>;
+    /// `scratch` is memory of the calling thread.
+    fn submit(&self, job: &CodeJob<'_>, scratch: &mut RankScratch, reply: Reply) -> Option<Ranking>;
 
     /// Ranks on the calling thread a job that [`Scorer::submit`] failed with.
     ///
@@ -204,16 +180,6 @@ pub struct GpuReport {
     pub batches: u64,
     /// Jobs in them.
     pub jobs: u64,
-    /// Batches of look-up tables whose jobs had not come.
-    pub table_batches: u64,
-    /// Look-up tables that were there when their job came.
-    pub tables_ready: u64,
-    /// Look-up tables whose batch was under way when their job came.
-    pub tables_awaited: u64,
-    /// Look-up tables that were built in the batch of their job.
-    pub tables_with_job: u64,
-    /// Look-up tables whose job never came.
-    pub tables_unused: u64,
     /// Bytes to the GPU.
     pub bytes_to_device: u64,
     /// Bytes from the GPU.

@@ -18,12 +18,27 @@ use crate::kinds::answers::Setting;
 use crate::kinds::options::Switches;
 use crate::kinds::questions::{SearchParams, grown};
 
-/// Margins in ascending order, each with the lists that a query visits for it: neither of the two then misses much more
-/// than the other.
-const MARGINS: [f32; 12] = [-0.25, -0.15, -0.08, -0.03, 0.0, 0.03, 0.07, 0.12, 0.2, 0.3, 0.45, 0.7];
-/// Paths: the lists at the first margin, and how many margins follow. Vectors of many dimensions need many lists, which
-/// long margins do not replace.
-const PATHS: [(f32, usize); 5] = [(4.0, 12), (10.0, 12), (24.0, 12), (60.0, 9), (150.0, 9)];
+/// Margins in ascending order, and the lists that a query visits for them.
+struct Margins {
+    margins: [f32; 12],
+    /// Paths: the lists at the first margin, and how many margins follow. Vectors of many dimensions need many lists,
+    /// which long margins do not replace.
+    paths: [(f32, usize); 5],
+}
+
+/// Standard errors. Half of one halves the misses by codes, and so do the lists of a step those by lists: neither of the
+/// two then misses much more than the other.
+const MARGINS: Margins = Margins {
+    margins: [-1.0, 0.0, 0.4, 0.8, 1.2, 1.6, 2.0, 2.4, 2.9, 3.5, 4.5, 6.0],
+    paths: [(5.0, 12), (13.0, 12), (32.0, 12), (80.0, 9), (200.0, 9)],
+};
+/// Shares of the distance, for codes that were trained.
+const SHARES: Margins = Margins {
+    margins: [-0.25, -0.15, -0.08, -0.03, 0.0, 0.03, 0.07, 0.12, 0.2, 0.3, 0.45, 0.7],
+    paths: [(4.0, 12), (10.0, 12), (24.0, 12), (60.0, 9), (150.0, 9)],
+};
+/// The share of searches without a curve.
+pub(super) const SHARE_USUAL: f32 = 0.2;
 /// Factor of lists that a step of the margin brings.
 const LISTS_STEP: f32 = 1.35;
 
@@ -47,9 +62,9 @@ pub(crate) const FAMILIES: [&str; 1] = [Rule::Changes.name()];
 /// The paths of algorithm 1 that every index has; the others are to compare it with other systems.
 const USUAL_CHANGES: [usize; 4] = [1, 4, 5, 7];
 
-/// Settings that are measured for k results on an index of so many lists. `baselines` tells whether other systems are
-/// compared.
-pub(crate) fn grid(k: u32, lists: u32, family: Option<&str>, baselines: bool) -> Grid {
+/// Settings that are measured for k results on an index of so many lists. `trained` tells whether its codes are, and
+/// `baselines` whether other systems are compared.
+pub(crate) fn grid(k: u32, lists: u32, family: Option<&str>, (trained, baselines): (bool, bool)) -> Grid {
     let most = lists.clamp(1, MAX_PROBES);
     let efforts = || probes(most).into_iter().map(|effort| (effort, StopRule::by_slack(None, 0.0)));
     let changes = |path| match (baselines, USUAL_CHANGES.contains(&path)) {
@@ -58,7 +73,7 @@ pub(crate) fn grid(k: u32, lists: u32, family: Option<&str>, baselines: bool) ->
         (false, false) => Vec::new(),
     };
     let paths = match family {
-        None => PATHS.iter().map(|&(first, count)| margins(first, count, most)).collect(),
+        None => if trained { &SHARES } else { &MARGINS }.settings(most),
         Some("static" | "code-lists") => vec![efforts().collect(); paths_within(k, CANDIDATES.len())],
         Some("changes") => (0..CHANGES.len()).map(changes).collect(),
         Some(_) => vec![efforts().collect()],
@@ -66,13 +81,17 @@ pub(crate) fn grid(k: u32, lists: u32, family: Option<&str>, baselines: bool) ->
     Grid { paths, ..Grid::default() }
 }
 
-fn margins(first: f32, count: usize, most: u32) -> Vec<(u32, StopRule)> {
-    let wanted = |step: i32| (first * LISTS_STEP.powi(step)).round().max(1.0) as u32;
-    (0..)
-        .zip(MARGINS)
-        .take(count)
-        .map(|(step, margin)| (wanted(step).min(most), StopRule::by_margin(margin, 0.0)))
-        .collect()
+impl Margins {
+    /// The settings of each path, with at most so many lists.
+    fn settings(&self, most: u32) -> Vec<Vec<(u32, StopRule)>> {
+        let lists = |first: f32, step: i32| (first * LISTS_STEP.powi(step)).round().max(1.0) as u32;
+        let path = |&(first, count): &(f32, usize)| {
+            let steps = (0..).zip(self.margins).take(count);
+            let setting = |(step, margin)| (lists(first, step).min(most), StopRule::by_margin(margin, 0.0));
+            steps.map(setting).collect()
+        };
+        self.paths.iter().map(path).collect()
+    }
 }
 
 /// Numbers of lists, each a half more than the last, up to a thousand.
@@ -242,8 +261,10 @@ mod tests {
     fn all_points_of_all_families_are_valid() {
         for k in [1, 10, 100, 16_384] {
             for family in families() {
-                let grid = grid(k, 9000, family, true);
-                let usual = super::grid(k, 9000, family, false);
+                let grid = grid(k, 9000, family, (false, true));
+                let usual = super::grid(k, 9000, family, (false, false));
+                let trained = super::grid(k, 9000, family, (true, false));
+                assert_eq!(trained.paths == usual.paths, family.is_some());
                 assert!(
                     usual.paths.iter().zip(&grid.paths).all(|(few, all)| few.iter().all(|p| all.contains(p)))
                 );

@@ -8,7 +8,7 @@ use stratann_core::check::Blocks;
 use stratann_core::format::block_map::BlockMap;
 use stratann_core::format::posting_lists::PostingLists;
 use stratann_core::kinds::KindView;
-use stratann_core::kinds::gpu_ivf::View;
+use stratann_core::kinds::gpu_ivf::{Params, View};
 #[cfg(feature = "lab")]
 use stratann_core::query::StoreId;
 use stratann_core::route::NavGraph;
@@ -172,7 +172,8 @@ impl OpenKind for GpuIndex {
     }
 
     fn grid(&self, _: &Base, k: u32, family: Option<&str>) -> Grid {
-        calibration::grid(k, self.facts.lists(), family, self.has_baselines())
+        let trained = !self.coder.is_unbiased();
+        calibration::grid(k, self.facts.lists(), family, (trained, self.has_baselines()))
     }
 
     fn checked<'a>(&'a self, base: &'a Base) -> Option<Blocks<'a>> {
@@ -199,6 +200,12 @@ impl RanksCodes for GpuIndex {
             return &baseline::FAMILIES;
         }
         &calibration::FAMILIES
+    }
+
+    fn set_defaults(&self, params: &mut Params) {
+        if !self.coder.is_unbiased() {
+            params.margin = calibration::SHARE_USUAL;
+        }
     }
 
     #[cfg(feature = "lab")]

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::sync::Arc;
 
 use stratann_core::check::Blocks;
-use stratann_core::kinds::KindView;
+use stratann_core::kinds::{KindView, gpu_ivf};
 use stratann_core::query::StoreId;
 use stratann_params::search::GpuSwitches;
 use stratann_storage::Result;
@@ -91,6 +91,8 @@ pub(crate) trait RanksCodes {
     fn scorer(&self) -> &dyn Scorer;
     /// Returns the ways to search besides the usual one that have curves of their own.
     fn families(&self) -> &'static [&'static str];
+    /// Sets what a search without a curve has by default on this index.
+    fn set_defaults(&self, params: &mut gpu_ivf::Params);
     /// Returns the files that queries read besides the blocks, in the order of their stores.
     fn stores(&self) -> &[Arc<File>] {
         &[]

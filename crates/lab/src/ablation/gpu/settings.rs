@@ -21,9 +21,9 @@ const BETAS: [u32; 3] = [1, 2, 3];
 /// Settings of algorithm 1 whose lists are sought one by one, and the lists that they are chosen with.
 const FINALISTS: usize = 6;
 const FIRST_LISTS: f64 = 1.75;
-/// Margins, in steps. With the last one no candidate is left out.
-const MARGIN_LEAST: f32 = -0.5;
-const MARGIN_STEP: f32 = 0.025;
+/// Margins in standard errors, in steps. With the last one no candidate is left out.
+const MARGIN_LEAST: f32 = -1.0;
+const MARGIN_STEP: f32 = 0.125;
 const MARGIN_STEPS: u32 = 64;
 /// Most candidates for each result.
 const CANDIDATES: u32 = 100;

@@ -3,14 +3,15 @@
 
 use super::Source;
 use crate::format::posting_file::PostingList;
-use crate::kinds::gpu_ivf::{GpuIvf, Scratch, Stage, rerank};
+use crate::kinds::gpu_ivf::{GpuIvf, Scratch, Stage, code_job, rerank};
 use crate::kinds::kind::StepContext;
 
 /// Reads the next lists, `width` at a time. When all are taken in, results are complete, or candidates are re-ranked.
 pub(in crate::kinds::gpu_ivf) fn choose(cx: &mut StepContext<'_, GpuIvf>) -> Option<()> {
     let is_codes = cx.params.compared.source == Source::CodeLists;
     if cx.own.next == 0 && cx.params.compared.copies {
-        cx.q.stats.gpu_bytes += 4 * cx.base.dim as u64;
+        let of_vectors = 4 * cx.base.dim as u64;
+        cx.q.stats.gpu_bytes += if is_codes { code_job(cx.scratch).query_bytes() } else { of_vectors };
     }
     while cx.q.io.pending.len() < cx.q.width as usize {
         let Some(&list) = cx.own.lists.get(cx.own.next as usize) else { break };

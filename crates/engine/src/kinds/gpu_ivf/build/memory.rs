@@ -9,10 +9,11 @@ use stratann_storage::budget::THREAD_BYTES;
 use super::members::DEGREE;
 use super::{BASELINES, MEMBERS};
 use crate::clusterings::{CHUNK, hierarchy};
+use crate::codebook::bits;
 use crate::dataset::Reader;
 use crate::stages::forecast::Size;
 use crate::stages::options::BuildOptions;
-use crate::stages::plan::{BuildMemory, BuildPlan, CODEBOOK_SAMPLE, CODEBOOK_SAMPLE_LEAST, ListPlan};
+use crate::stages::plan::{BuildMemory, BuildPlan, CODEBOOK_SAMPLE_LEAST, ListPlan};
 use crate::stages::stage::{CALIBRATE, CLUSTERS, CODEBOOK, CODES, LAYOUT, NAVIGATION, PlannedStage, SCAN};
 use crate::stages::vamana::Graph;
 
@@ -98,7 +99,7 @@ impl Sizes {
     fn stages<'a>(&self, options: &'a BuildOptions) -> Vec<PlannedStage<'a>> {
         let group = GROUP_LEAST.min(self.rows) * hierarchy::row_bytes(self.point_dim as usize);
         let written = self.lists * (4 + 4 + 8 + 8) + self.rows * 2 * REPLICAS;
-        let sampled = CODEBOOK_SAMPLE_LEAST.min(self.rows) * self.sampled_bytes();
+        let sampled = CODEBOOK_SAMPLE_LEAST.min(self.rows) * self.sampled_bytes() + self.coder_bytes();
         let lists = self.lists as f64;
         let pairs = |size: &Size, pairs: f64| size.shared_s(pairs * (PAIR_NS + size.dim * MULTIPLY_NS));
         let levels = (lists.max(2.0).ln() / 16f64.ln()).ceil();
@@ -135,7 +136,12 @@ impl Sizes {
 
     /// A row of the sample that codes are prepared with, with what that adds to it.
     fn sampled_bytes(&self) -> u64 {
-        16 * self.dim + 64
+        bits::row_bytes(self.dim as usize)
+    }
+
+    /// The preparation of codes without its sample.
+    fn coder_bytes(&self) -> u64 {
+        bits::fixed_bytes(self.dim as usize)
     }
 }
 
@@ -149,16 +155,17 @@ pub(crate) fn plan(base: &Reader, options: &BuildOptions, own: &GpuOptions) -> R
     let stages = sizes.stages(options);
     let memory = BuildMemory::divide(options, (n, TABLE_BYTES), &stages, sizes.thread_bytes())?;
     let free = memory.free;
-    let row_bytes = hierarchy::row_bytes(sizes.point_dim as usize);
-    let cell_bytes = free.saturating_sub(2 * sizes.centroid_bytes()).min(2 * n * row_bytes).max(PART_LEAST);
+    let point_bytes = hierarchy::row_bytes(sizes.point_dim as usize);
+    let cell_bytes = free.saturating_sub(2 * sizes.centroid_bytes()).min(2 * n * point_bytes).max(PART_LEAST);
     let all = n * (sizes.vector_bytes + 16);
     let block_memory = free.saturating_sub(sizes.lists * 24 + n * 2 * REPLICAS).min(all).max(PART_LEAST);
-    let sample = (free / sizes.sampled_bytes()).min(CODEBOOK_SAMPLE as u64).min(n).max(1);
+    let most = bits::SAMPLE_ROWS as u64;
+    let sample = (free.saturating_sub(sizes.coder_bytes()) / sizes.sampled_bytes()).min(most).min(n).max(1);
     let peaks = [
-        2 * sizes.centroid_bytes() + cell_bytes.min(n * row_bytes),
+        2 * sizes.centroid_bytes() + cell_bytes.min(n * point_bytes),
         sizes.graph_bytes(),
         sizes.lists * 24 + n * 2 * REPLICAS + block_memory,
-        sample * sizes.sampled_bytes(),
+        sample * sizes.sampled_bytes() + sizes.coder_bytes(),
         sizes.codes_bytes().min(free),
     ];
     let index = n * (sizes.vector_bytes * 115 / 100 + sizes.code_bytes) + sizes.lists * (2 * sizes.dim + 160);
@@ -166,11 +173,11 @@ pub(crate) fn plan(base: &Reader, options: &BuildOptions, own: &GpuOptions) -> R
         if sizes.baselines { n * (REPLICAS + 2) * (sizes.vector_bytes + sizes.code_bytes + 16) } else { 0 };
     let disk = index + copies + n * (sizes.vector_bytes + 4 * LISTS_PER_VECTOR as u64 + TABLE_BYTES);
     let plan = BuildPlan {
-        in_ram: cell_bytes >= n * row_bytes,
+        in_ram: cell_bytes >= n * point_bytes,
         block_memory_bytes: block_memory,
         code_memory_bytes: free.min(sizes.codes_bytes()).max(PART_LEAST),
         cell_bytes,
-        point_bytes: row_bytes,
+        point_bytes,
         codebook_sample: sample as usize,
         ..memory.plan(n, &peaks, disk, ListPlan { sample: sample as usize, pool_bytes: 0 })
     };
