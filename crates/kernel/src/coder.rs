@@ -149,11 +149,11 @@ impl CodeQuery {
 
     /// Upper bound of the relative rounding of the scale of codes of bits; `None` of a trained code.
     pub fn scale_rounding(&self) -> Option<f32> {
-        (!self.is_learned).then(|| self.bits.scale_rounding())
+        (!self.is_trained).then(|| self.bits.scale_rounding())
     }
 
     /// The usual length of what a code of bits of a residual stands for; `None` of a trained code.
     pub fn code_length(&self, code: &[u8]) -> Option<f32> {
-        (!self.is_learned).then(|| self.bits.code_length(code))
+        (!self.is_trained).then(|| self.bits.code_length(code))
     }
 }
