@@ -68,6 +68,7 @@ def build(
     alpha: float | None = None,
     passes: int | None = None,
     code_bytes: int | None = None,
+    code_bits: int | None = None,
     codes: str | None = None,
     head_share: float | None = None,
     pack: bool | None = None,

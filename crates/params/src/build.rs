@@ -59,6 +59,9 @@ params! {
         /// Larger codes need fewer reads: raise this first when RAM is left, lower it first when RAM is short.
         code_bytes: Option<usize> = None,
             { shown: "BYTES", usual: "max(32, dimensions / 4)", level: Level::Usual };
+        /// Bits of each dimension in a vector's code, on average
+        code_bits: Option<usize> = None,
+            { shown: "BITS", range: 1.0..=8.0, usual: "as many as fit --code-bytes", conflicts: &["code_bytes"] };
         /// Place of the codes during searches
         ///
         /// With disk, RAM holds only the head graph with its codes and one bit per vector: about a quarter.
@@ -106,6 +109,9 @@ params! {
         code_bytes: Option<usize> = None,
             { shown: "BYTES", level: Level::Usual,
               usual: "half a byte per component of a float and 8, a quarter of others and 4" };
+        /// Bits of each dimension in a vector's code, on average
+        code_bits: Option<usize> = None,
+            { shown: "BITS", range: 1.0..=8.0, usual: "as many as fit --code-bytes", conflicts: &["code_bytes"] };
     }
 }
 
@@ -133,6 +139,9 @@ params! {
         /// Bytes of a vector's code
         code_bytes: Option<usize> = None,
             { shown: "BYTES", usual: "max(36, dimensions / 4 + 4)", level: Level::Usual };
+        /// Bits of each dimension in a vector's code, on average
+        code_bits: Option<usize> = None,
+            { shown: "BITS", range: 1.0..=8.0, usual: "as many as fit --code-bytes", conflicts: &["code_bytes"] };
         /// Write files that searches with --baseline need, and measure their recall (to compare)
         baselines: bool = false, { is_of_lab: true, level: Level::Research };
     }
@@ -164,10 +173,19 @@ fn usual_code_bytes(dim: usize) -> usize {
     (dim / 4).max(32).min(dim.max(6))
 }
 
+/// Bytes of codes of `bits` bits for each of `dim` components: whole bytes for the bits of each weight, two factors, and
+/// the number of a centroid.
+fn bytes_of_bits(dim: usize, bits: usize, is_numbered: bool) -> usize {
+    let factors = if bits > 3 { 8 } else { 4 };
+    let planes = [8, 4, 2, 1].into_iter().filter(|width| bits & width != 0);
+    factors + usize::from(is_numbered) + planes.map(|width| (dim * width).div_ceil(8)).sum::<usize>()
+}
+
 impl GraphOptions {
     /// Bytes of a code for vectors of `dim` components, at most.
     pub fn code_bytes(&self, dim: usize) -> usize {
-        self.code_bytes.unwrap_or_else(|| usual_code_bytes(dim))
+        let of_bits = || self.code_bits.map(|bits| bytes_of_bits(dim, bits, true));
+        self.code_bytes.or_else(of_bits).unwrap_or_else(|| usual_code_bytes(dim))
     }
 }
 
@@ -176,7 +194,8 @@ impl ListOptions {
     /// of a byte, and two factors.
     pub fn code_bytes(&self, dim: usize, is_float: bool) -> usize {
         let usual = || if is_float { (dim / 2).max(1) + 8 } else { (dim / 4).max(1) + 4 };
-        self.code_bytes.unwrap_or_else(usual)
+        let of_bits = || self.code_bits.map(|bits| bytes_of_bits(dim, bits, false));
+        self.code_bytes.or_else(of_bits).unwrap_or_else(usual)
     }
 }
 
@@ -192,7 +211,9 @@ impl GpuOptions {
     /// Bytes of a code for vectors of `dim` components, at most: as many bits as elsewhere, with the factors beside them.
     pub fn code_bytes(&self, dim: usize) -> usize {
         const FACTORS: usize = 4;
-        self.code_bytes.unwrap_or_else(|| (usual_code_bytes(dim) + FACTORS).min(dim.max(6)))
+        let of_bits = || self.code_bits.map(|bits| bytes_of_bits(dim, bits, true));
+        let usual = || (usual_code_bytes(dim) + FACTORS).min(dim.max(6));
+        self.code_bytes.or_else(of_bits).unwrap_or_else(usual)
     }
 
     /// Lists of an index of so many rows.

@@ -25,6 +25,8 @@ impl Recorded for Options {
     fn record(&self, dim: usize) -> Record {
         let mut all = recorded(self);
         all.insert("code_bytes", self.code_bytes(dim).into());
+        // As of before there was a choice.
+        all.retain(|name, value| *name != "code_bits" || !value.is_null());
         all.insert("code_kind", CODE_KIND.into());
         all
     }

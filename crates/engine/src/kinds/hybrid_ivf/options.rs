@@ -55,6 +55,8 @@ impl Recorded for Options {
     fn record(&self, _: usize) -> Record {
         let mut all = recorded(self);
         all.remove("plan");
+        // As of before there was a choice.
+        all.retain(|name, value| *name != "code_bits" || !value.is_null());
         all.insert("code_kind", CODE_KIND.into());
         all.insert("local_plan", format!("{:?}", LocalPlan::from(self.plan)).to_lowercase().into());
         all
@@ -101,5 +103,25 @@ pub(crate) fn bounds(name: BoundsName) -> Bounds {
         BoundsName::Centroid => Bounds::Centroid,
         BoundsName::Code => Bounds::Code,
         BoundsName::Both => Bounds::Both,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The table of parameters counts the bytes of a layout that it does not know.
+    #[test]
+    fn bits_are_as_many_bytes_as_their_layout() {
+        for dim in [1, 2, 3, 7, 8, 96, 100, 768, 4096] {
+            for bits in 1..=8 {
+                let lists = Options { code_bits: Some(bits), ..Options::default() };
+                let layout = Layout::even(dim, bits, 0, false).unwrap();
+                assert_eq!(lists.code_bytes(dim, true), layout.code_bytes(), "{dim} × {bits}");
+                assert_eq!(Layout::within(dim, layout.code_bytes(), false), Some(layout), "{dim} × {bits}");
+                let graph = stratann_params::build::GraphOptions { code_bits: Some(bits), ..Default::default() };
+                assert_eq!(graph.code_bytes(dim), layout.code_bytes() + 1, "{dim} × {bits}");
+            }
+        }
     }
 }
