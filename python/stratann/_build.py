@@ -147,8 +147,8 @@ def build(
         passes: of a disk-graph: passes over all rows; 1.
         code_bytes: of a disk-graph, hybrid-ivf, gpu-ivf: bytes of RAM per vector for its code. Larger codes need
             fewer reads: raise this first when RAM is left, lower it first when RAM is short; max(32, dimensions / 4)
-            (disk-graph, gpu-ivf); half a byte per component of a float, a quarter of others; of bits 4 or 8 more
-            (hybrid-ivf).
+            (disk-graph); half a byte per component of a float, a quarter of others; of bits 4 or 8 more (hybrid-ivf);
+            max(36, dimensions / 4 + 4) (gpu-ivf).
         code_kind: of a disk-graph, hybrid-ivf, gpu-ivf: compression of the codes: ``pq``: Product quantisation
             (disk-graph, gpu-ivf); ``opq``: Product quantisation after a learned rotation; ``residual-opq``: Product
             quantisation of the residual to a coarse centroid, after a learned rotation (disk-graph, gpu-ivf);
