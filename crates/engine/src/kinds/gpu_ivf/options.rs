@@ -25,7 +25,8 @@ impl Recorded for Options {
     fn record(&self, dim: usize) -> Record {
         let mut all = recorded(self);
         all.insert("code_bytes", self.code_bytes(dim).into());
-        all.remove("code_kind");
+        // Readers of reports expect it.
+        all.insert("code_kind", "bits".into());
         all
     }
 }
