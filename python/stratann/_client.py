@@ -223,8 +223,9 @@ class Client:
             epsilon_stop: of a gpu-ivf: with `rule` changes: a mini-batch that changes at most this share of the
                 results is without effect.
             beta: of a gpu-ivf: with `rule` changes: stop after this many mini-batches without effect, consecutively.
-            margin: of a gpu-ivf: with `rule` margin: stop when the next candidate is farther by its code than is
-                expected of a result by this share of the distance.
+            margin: of a gpu-ivf: with `rule` margin: stop when the next candidate is farther by its code than the
+                last result by so many standard errors of its distance; with codes that were trained, by this share of
+                the distance.
             ef: of a remote-hnsw: length of the beam in each cluster (efSearch); from the curve; 48 or 1.5 k with
                 `nprobe`.
             .. end of parameters

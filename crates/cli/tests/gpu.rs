@@ -281,7 +281,7 @@ fn wrong_options_of_a_search_are_refused() {
         (&["--scorer", "cpu", "--gpu-budget", "1GiB"], "leave them out with --scorer cpu"),
         (&["--scorer", "cpu", "--device", "0"], "leave them out with --scorer cpu"),
         (&["--scorer", "cpu", "--spill"], "leave them out with --scorer cpu"),
-        (&["--no-early-tables"], "unexpected argument '--no-early-tables'"),
+        (&["--no-early-tables"], "there is no option --no-early-tables"),
         (&["--gpu-budget", "much"], "KiB, MiB, GiB or TiB"),
         (&["--ram-budget", "1MiB"], "give --ram-budget"),
     ] {
@@ -356,13 +356,13 @@ fn trained_codes_are_left_to_the_processor() {
     for (name, bytes) in files(&old.join("gpu-ivf")) {
         std::fs::write(index.join(name), bytes).unwrap();
     }
-    let queries = old.join("query.u8bin");
+    let queries = old.join("query.fbin");
     let asked = ["search", arg(&index), arg(&queries), "--nprobe", "5"];
     for more in [&[][..], &["--scorer", "auto"], &["--scorer", "cpu"]] {
         let found = json(&[&asked[..], more].concat());
         assert_eq!(found["runs"][0]["scorer"]["name"], "cpu", "{found}");
         // What earlier programs took without a curve.
-        assert_eq!(number(&found["runs"][0]["params"]["margin"]), 0.2, "{found}");
+        assert_eq!(number(&found["runs"][0]["params"]["margin"]) as f32, 0.2, "{found}");
     }
     for more in [&["--scorer", "cuda"][..], &["--device", "0"], &["--scorer", "cuda", "--spill"]] {
         let said = refused(&[&asked[..], more].concat(), 2);

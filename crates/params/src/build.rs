@@ -208,7 +208,7 @@ impl GridOptions {
 }
 
 impl GpuOptions {
-    /// Bytes of a code for vectors of `dim` components, at most: as many bits as elsewhere, with the factors beside them.
+    /// Bytes of a code for vectors of `dim` components, at most: factors lie beside the usual number of bits.
     pub fn code_bytes(&self, dim: usize) -> usize {
         const FACTORS: usize = 4;
         let of_bits = || self.code_bits.map(|bits| bytes_of_bits(dim, bits, true));

@@ -26,8 +26,8 @@ struct Margins {
     paths: [(f32, usize); 5],
 }
 
-/// Standard errors. Half of one halves the misses by codes, and so do the lists of a step those by lists: neither of the
-/// two then misses much more than the other.
+/// Standard errors. Half of one halves the misses by codes, and so do the lists of a step those by lists: neither of
+/// the two then misses much more than the other.
 const MARGINS: Margins = Margins {
     margins: [-1.0, 0.0, 0.4, 0.8, 1.2, 1.6, 2.0, 2.4, 2.9, 3.5, 4.5, 6.0],
     paths: [(5.0, 12), (13.0, 12), (32.0, 12), (80.0, 9), (200.0, 9)],
