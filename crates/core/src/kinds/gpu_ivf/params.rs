@@ -30,8 +30,8 @@ pub enum Rule {
     /// Mini-batches that change few of the results (FusionANNS §4.2, algorithm 1).
     Changes = 1,
     /// The code distance of the next candidate: it exceeds what is to be expected of a result by a margin. Errors of
-    /// code distances grow with the root of the distance, and so does the margin: a share of the distance that is enough
-    /// for far queries is too little for near ones.
+    /// code distances grow with the root of the distance, and so does the margin: a share of the distance that is
+    /// enough for far queries is too little for near ones.
     #[default]
     Margin = 2,
 }
