@@ -74,16 +74,17 @@ pub(crate) fn run(args: &Args, output: Output) -> Result<Verdict> {
     given.check(&scope)?;
     let mut common = BuildOptions::read(given, IndexKind::Flat)?;
     build::check_folder(&args.output, common.force)?;
-    let rows = source.as_ref().map(|source| read_rows(source, args, &common, output)).transpose()?;
-    let file = args.base.as_ref().filter(|_| rows.is_none()).map(|path| Reader::open(path)).transpose()?;
-    let Some(base) = rows.as_ref().map(|rows| &rows.reader).or(file.as_ref()) else {
-        return Err(Error::bad_input(
-            "there is nothing to build from; give a file of vectors, or --from INDEX",
-        ));
+    let vectors = match &source {
+        Some(source) => Vectors::OfIndex(read_rows(source, args, &common, output)?),
+        None => Vectors::File(Reader::open(args.origin())?),
     };
-    if let Some(rows) = &rows {
-        common.ids = rows.ids.clone();
-    }
+    let base = match &vectors {
+        Vectors::File(reader) => reader,
+        Vectors::OfIndex(rows) => {
+            common.ids = rows.ids.clone();
+            &rows.reader
+        }
+    };
     let by_kind = OptionsByKind::read(given);
     let kind = match kind {
         Some(kind) => kind,
@@ -113,6 +114,19 @@ pub(crate) fn run(args: &Args, output: Output) -> Result<Verdict> {
     Ok(Verdict::Fine)
 }
 
+/// The vectors of a build.
+enum Vectors {
+    File(Reader),
+    OfIndex(SourceRows),
+}
+
+impl Args {
+    /// The file or the index that the vectors come from.
+    fn origin(&self) -> &Path {
+        self.from.as_deref().or(self.base.as_deref()).unwrap_or(Path::new(""))
+    }
+}
+
 /// What is given, with the metric of the source where none is.
 fn given(args: &Args, source: Option<&SourceIndex>) -> Result<Given> {
     let mut given = args.table.given.clone();
@@ -139,7 +153,7 @@ fn announce(args: &Args, base: &Reader, options: &BuildOptions, plan: &BuildPlan
     let shape = base.shape();
     output.note(&format!(
         "{}: {} rows of {} {} ({})",
-        args.from.as_deref().or(args.base.as_deref()).unwrap_or(Path::new("")).display(),
+        args.origin().display(),
         count(shape.rows),
         shape.dim,
         shape.dtype.name(),

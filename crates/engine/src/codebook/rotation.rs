@@ -19,8 +19,8 @@ const COLUMNS: usize = 64;
 /// Rows that pass through a cache at once.
 const TILE: usize = 512;
 
-/// Amount of work that directions are worth, by the rows that they are found with: an eigendecomposition takes some dim³
-/// steps whatever their number.
+/// Amount of work that directions are worth, by the rows that they are found with: an eigendecomposition takes some
+/// dim³ steps whatever their number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RotationWork {
     /// Components whose correlations PCA looks at together.

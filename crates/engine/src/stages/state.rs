@@ -13,8 +13,8 @@ use stratann_storage::{Error, Result, input};
 use super::stage::Stage;
 use crate::manifest::PARTIAL;
 
-/// What stages leave to those after them, by a number that changes with it. A build that another version began cannot be
-/// resumed: before 2, codes were trained.
+/// Version of what stages leave to those after them. A build that another version began cannot be resumed: before 2,
+/// codes were trained.
 pub(crate) const STAGES_VERSION: (&str, u32) = ("stages_version", 2);
 
 /// The finished stages, and what they were made with.
@@ -27,7 +27,8 @@ pub(crate) struct State {
 }
 
 impl State {
-    /// The first thing that was otherwise. The version of the stages comes before all options, which it may have changed.
+    /// The first thing that was otherwise. The version of the stages comes before options, which may have changed with
+    /// it.
     fn differs<'a>(&'a self, made_with: &'a BTreeMap<String, serde_json::Value>) -> Option<Difference<'a>> {
         let other = |key: &str| self.made_with.get(key) != made_with.get(key);
         if other(STAGES_VERSION.0) {

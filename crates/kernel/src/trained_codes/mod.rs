@@ -133,7 +133,8 @@ impl Codebook {
         block_dot_f32(x, &self.rotation, self.dim, out);
     }
 
-    /// Encodes a rotated vector. `out` has [`code_bytes`](Self::code_bytes) bytes; `residual` is scratch of `dim` floats.
+    /// Encodes a rotated vector. `out` has [`code_bytes`](Self::code_bytes) bytes; `residual` is scratch of `dim`
+    /// floats.
     ///
     /// Ties go to the centroid of the smaller number.
     pub fn encode_rotated(&self, y: &[f32], residual: &mut [f32], out: &mut [u8]) {
