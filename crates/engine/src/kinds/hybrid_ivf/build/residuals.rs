@@ -21,6 +21,7 @@ use crate::stages::tables::write_table;
 pub(crate) fn make_coder(build: &Build<'_>, own: &ListOptions, space: &Space, scan: &Scan) -> Result<usize> {
     let (shape, seed) = (build.base.shape(), build.options.seed);
     build.progress.stage("preparing codes", 100, "%");
+    build.progress.check_interrupted()?;
     let sample = sampled(build, space, scan)?;
     let coder = bits::residual_coder(&sample, even_layout(own, &shape)?, seed, build.progress)?;
     write_table(&build.file(files::CODEBOOK), &files::encode_bit_coder(&coder))?;
