@@ -6,7 +6,7 @@
 //! the memory, and integer distances.
 
 use stratann_core::build::{Points, hash};
-use stratann_kernel::distance::{inverse_norm, l2_f32, l2_u8};
+use stratann_kernel::distance::{inverse_norm, l2_f32, l2_u8, l2_u8_gathered};
 use stratann_kernel::element::widen;
 use stratann_kernel::{DType, Metric};
 use stratann_storage::{Error, Progress, Result};
@@ -362,6 +362,15 @@ impl Points for LoadedPoints {
             Precision::Byte => l2_u8(self.point(a), self.point(b)) as f32,
             Precision::Float => l2_f32(bytemuck::cast_slice(self.point(a)), self.point(b)),
         }
+    }
+
+    fn distances(&self, a: u32, others: &[u32], out: &mut Vec<f32>) {
+        if self.precision == Precision::Byte {
+            return l2_u8_gathered(self.point(a), self.data.as_ref(), others, out);
+        }
+        let point: &[f32] = bytemuck::cast_slice(self.point(a));
+        out.clear();
+        out.extend(others.iter().map(|&b| l2_f32(point, self.point(b))));
     }
 
     #[inline]
