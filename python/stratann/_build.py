@@ -137,7 +137,8 @@ def build(
         profile: of a hybrid-ivf: cost profile, from `stratann profile`; that of the disk, measured once for 8 s and
             then kept in STRATANN_CACHE or ~/.cache/stratann, so that equal builds get equal plans.
         calibration_queries: of a disk-graph, hybrid-ivf, grid-ivf, gpu-ivf, remote-hnsw: rows that calibrate
-            `recall`; with 0, searches need `search_list` or `nprobe`; 500.
+            `recall`, at most; with 0, searches need `search_list` or `nprobe`. Sets of fewer than 50 times as many
+            rows calibrate with a row in 50, but no fewer than 100; 500.
         degree: of a disk-graph: most neighbours of a node: more neighbours find more per read and take more space in
             a block; 64.
         build_list: of a disk-graph: length of the beam that finds neighbours: a longer one builds slower and better;

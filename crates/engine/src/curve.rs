@@ -201,6 +201,15 @@ impl Curve {
         of(path - 1).find(gains).map(|p| p.effort)
     }
 
+    /// Whether the last two points have this effort and are equal: searches end by their effort, and another stop rule
+    /// with the same effort measures the same.
+    pub(crate) fn repeats(&self, path: u32, effort: u32) -> bool {
+        let [.., before, last] = self.points.as_slice() else { return false };
+        let is_same = |p: &Point| p.path == Some(path) && p.effort == effort;
+        let counters = |p: &Point| (p.recall, p.reads, p.comparisons);
+        is_same(before) && is_same(last) && counters(before) == counters(last)
+    }
+
     /// Whether the last two steps of its last path have hardly raised the recall.
     pub(crate) fn has_stalled(&self) -> bool {
         let [.., before, _, last] = self.points.as_slice() else { return false };

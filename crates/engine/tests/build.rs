@@ -216,6 +216,54 @@ fn the_number_of_threads_changes_no_byte() {
     }
 }
 
+#[test]
+fn the_number_of_threads_changes_no_byte_of_odd_sets() {
+    let of = |rows: usize, dim: usize| clustered(rows, dim, 6, 3);
+    let mut constants = of(257, 6);
+    constants.iter_mut().step_by(3).for_each(|x| *x = 7.0);
+    let few = [1, 2, 20, 255, 257].map(|rows| (3, of(rows, 3)));
+    let wide =
+        [(1, 255), (2, 257), (96, 255), (100, 257), (768, 130)].map(|(dim, rows)| (dim, of(rows, dim)));
+    let equal = [(6, constants), (16, of(1, 16).repeat(300))];
+    for (dim, rows) in few.into_iter().chain(wide).chain(equal) {
+        for (dtype, metric) in
+            [(DType::F32, Metric::Ip), (DType::U8, Metric::L2), (DType::I8, Metric::Cosine)]
+        {
+            let set = Set::new(dtype, dim, &rows);
+            let options = BuildOptions { on_bad_row: OnBadRow::Skip, ..quick(IndexKind::DiskGraph, metric) };
+            let made = [1, 2].map(|threads| {
+                files(Built::new(set.clone(), &BuildOptions { threads, ..options.clone() }).dir.path())
+            });
+            assert!(made[0] == made[1], "{} rows, {dim} dimensions, {dtype:?} {metric:?}", set.len());
+        }
+    }
+}
+
+#[test]
+fn a_row_of_a_huge_norm_does_not_hide_the_others() {
+    const HUGE: usize = 777;
+
+    let (mut rows, asked) = (clustered(2500, 20, 10, 1), clustered(60, 20, 10, 2));
+    let asked = Set::new(DType::F32, 20, &asked);
+    let search = |rows: &[f32]| {
+        let built = Built::new(Set::new(DType::F32, 20, rows), &quick(IndexKind::DiskGraph, Metric::Ip));
+        assert_sound(&built);
+        let answers = built.index.search(&asked.bytes, &list(11, 40), &Quiet).unwrap();
+        let is_other = |id: &u64| *id != HUGE as u64;
+        let found = answers.ids.chunks(11).enumerate().map(|(q, ids)| {
+            let ids: Vec<u64> = ids.iter().copied().filter(is_other).take(10).collect();
+            hits(&ids, &nearest(&built.set, Metric::Ip, asked.row(q), 10, |row| row == HUGE))
+        });
+        found.sum::<usize>() as f64 / 600.0
+    };
+    let without = search(&rows);
+    for scale in [1e4, 1e9] {
+        (0..20).for_each(|i| rows[HUGE * 20 + i] = scale * normal(5, 5, i as u64));
+        let with = search(&rows);
+        assert!(with >= without - 0.02, "norm about {scale}: {with} instead of {without}");
+    }
+}
+
 /// Rows that cannot be indexed are left out, and nothing else changes for those that remain.
 #[test]
 fn bad_rows_are_refused_or_skipped() {

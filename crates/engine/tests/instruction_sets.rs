@@ -20,6 +20,7 @@ fn build_all(folder: &Path) {
     let rows = clustered(1200, 20, 12, 1);
     let kinds = [
         (IndexKind::DiskGraph, Metric::L2),
+        (IndexKind::DiskGraph, Metric::Ip),
         (IndexKind::HybridIvf, Metric::Cosine),
         (IndexKind::HybridIvf, Metric::Ip),
     ];

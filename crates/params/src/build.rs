@@ -36,7 +36,9 @@ params! {
         profile: Option<PathBuf> = None,
             { shown: "FILE", usual: "that of the disk, measured once for 8 s and then kept in STRATANN_CACHE or \
               ~/.cache/stratann, so that equal builds get equal plans", kinds: &[HybridIvf], keeps_auto: true };
-        /// Rows that calibrate --recall; with 0, searches need --search-list or --nprobe
+        /// Rows that calibrate --recall, at most; with 0, searches need --search-list or --nprobe
+        ///
+        /// Sets of fewer than 50 times as many rows calibrate with a row in 50, but no fewer than 100.
         calibration_queries: usize = 500,
             { shown: "N", kinds: &[DiskGraph, HybridIvf, GridIvf, GpuIvf, RemoteHnsw], keeps_auto: true };
     }

@@ -113,8 +113,8 @@ impl Hnsw {
             let HnswScratch { walk, near, .. } = scratch;
             near.clear();
             let own = Layer { graph: self, layer: 0 };
-            let distance = |id| points.distance(node, id);
-            greedy_walk(points, &own, self.entry, distance, options.ef_construction, walk, near);
+            let distances = |ids: &[u32], out: &mut Vec<f32>| points.distances(node, ids, out);
+            greedy_walk(points, &own, self.entry, distances, options.ef_construction, walk, near);
             near.sort_unstable_by(Near::order);
             let has_room = |id: &u32| self.list(0, *id).len() < 2 * self.m;
             let reached = (0..).zip(&seen).filter(|(_, is_seen)| **is_seen).map(|(id, _)| id);
@@ -232,8 +232,8 @@ impl Hnsw {
         let HnswScratch { walk, prune, near, list, kept, pruned } = scratch;
         near.clear();
         let own = Layer { graph: self, layer };
-        let distance = |id| points.distance(node, id);
-        greedy_walk(points, &own, entry.id, distance, options.ef_construction, walk, near);
+        let distances = |ids: &[u32], out: &mut Vec<f32>| points.distances(node, ids, out);
+        greedy_walk(points, &own, entry.id, distances, options.ef_construction, walk, near);
         // What was expanded on the way and fell out of the beam is no candidate.
         near.sort_unstable_by(Near::order);
         near.truncate(options.ef_construction);
@@ -371,8 +371,8 @@ mod tests {
         let mut found = 0;
         for node in 0..3000u32 {
             let (mut near, layer) = (Vec::new(), Layer { graph: &graph, layer: 0 });
-            let distance = |id| set.distance(node, id);
-            greedy_walk(&set, &layer, graph.entry, distance, 30, &mut scratch.walk, &mut near);
+            let distances = |ids: &[u32], out: &mut Vec<f32>| set.distances(node, ids, out);
+            greedy_walk(&set, &layer, graph.entry, distances, 30, &mut scratch.walk, &mut near);
             found += usize::from(near.iter().any(|c| c.id == node));
         }
         assert!(found > 2985, "{found} of 3000 nodes find themselves");

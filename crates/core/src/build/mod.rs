@@ -8,6 +8,8 @@ pub mod pack;
 pub mod prune;
 pub mod walk;
 
+use alloc::vec::Vec;
+
 pub use crate::hash::hash;
 
 /// Points of a build, by number, with their squared l2 distances.
@@ -19,6 +21,11 @@ pub trait Points: Sync {
     fn len(&self) -> usize;
     /// Squared l2 of two points.
     fn distance(&self, a: u32, b: u32) -> f32;
+    /// Computes the distances from `a` to each of `others`. `out` is cleared first.
+    fn distances(&self, a: u32, others: &[u32], out: &mut Vec<f32>) {
+        out.clear();
+        out.extend(others.iter().map(|&b| self.distance(a, b)));
+    }
     /// Prefetches a point into the processor's cache.
     fn prefetch(&self, _a: u32) {}
     /// Returns whether there are no points.

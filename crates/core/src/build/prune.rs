@@ -20,6 +20,16 @@ impl Near {
     }
 }
 
+/// Neighbours that an earlier pruning of the node has selected, by round. No one of them occludes another, so that
+/// distances among them are not needed again.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Selected<'a> {
+    /// Selected with an alpha of 1.
+    pub first: &'a [u32],
+    /// Selected with the alpha of the options.
+    pub second: &'a [u32],
+}
+
 /// Selects at most `degree` of `candidates`, closest first, such that no selected point is much closer to another
 /// selected point than to the node. A candidate c is dropped when a selected p has `alpha² · d(p, c) ≤ d(node, c)`
 /// (squared distances). Alpha is 1 first and then `alpha` while fewer than `degree` points are selected, so that short
@@ -35,46 +45,123 @@ pub fn robust_prune<P: Points>(
     scratch: &mut PruneScratch,
     out: &mut Vec<u32>,
 ) {
+    prune_again(points, node, Selected::default(), candidates, (degree, alpha), scratch, out);
+}
+
+/// As [`robust_prune`], where some of `candidates` were `selected` before; `limits` are degree and alpha. Returns how
+/// many of the result are of the first round.
+///
+/// A candidate is compared with selected points when its turn comes, in the order of their selection, and only until
+/// one of them occludes it.
+pub fn prune_again<P: Points>(
+    points: &P,
+    node: u32,
+    selected: Selected<'_>,
+    candidates: &mut Vec<Near>,
+    limits: (usize, f32),
+    scratch: &mut PruneScratch,
+    out: &mut Vec<u32>,
+) -> usize {
+    let (degree, alpha) = limits;
     candidates.sort_unstable_by(Near::order);
     candidates.dedup_by_key(|c| c.id);
     candidates.retain(|c| c.id != node);
     thin_duplicates(node, candidates, degree);
     out.clear();
-    let factor = &mut scratch.factor;
-    factor.clear();
-    factor.resize(candidates.len(), 0.0);
-    let mut limit = 1.0f32;
+    let PruneScratch { states, occluders, distances } = scratch;
+    states.clear();
+    states.extend(candidates.iter().map(|c| State::new(c.id, selected)));
+    occluders.iter_mut().for_each(Vec::clear);
     let alpha_squared = alpha * alpha;
-    loop {
-        for i in 0..candidates.len() {
+    for (round, limit) in [1.0, alpha_squared].into_iter().enumerate() {
+        for (at, candidate) in candidates.iter().enumerate() {
             if out.len() >= degree {
-                return;
+                return occluders[0].len();
             }
-            if factor[i] > limit {
+            let state = &mut states[at];
+            if state.factor > limit {
                 continue;
             }
-            // Selected: not considered again, and it occludes the candidates behind it.
-            factor[i] = f32::INFINITY;
-            let chosen = candidates[i].id;
-            out.push(chosen);
-            for j in i + 1..candidates.len() {
-                if factor[j] > alpha_squared {
-                    continue;
+            for (of_round, list) in occluders.iter().enumerate() {
+                // In the second round, farther points of the first do not occlude.
+                let end = list.partition_point(|o| o.at < at);
+                while state.seen[of_round] < end && state.factor <= limit {
+                    let unseen = &list[state.seen[of_round]..end];
+                    state.seen[of_round] += state.occlude(points, candidate, unseen, distances);
                 }
-                let between = points.distance(chosen, candidates[j].id);
-                let occlusion = match candidates[j].distance {
-                    0.0 => 1.0,
-                    distance if between > 0.0 => distance / between,
-                    _ => f32::INFINITY,
-                };
-                factor[j] = factor[j].max(occlusion);
             }
+            if state.factor > limit {
+                continue;
+            }
+            state.factor = f32::INFINITY;
+            occluders[round].push(Occluder { at, id: candidate.id, is_new: !state.was_selected });
+            out.push(candidate.id);
         }
         if limit >= alpha_squared {
-            return;
+            break;
         }
-        limit = alpha_squared;
     }
+    occluders[0].len()
+}
+
+/// Selected points that a candidate is compared with at a time.
+const TOGETHER: usize = 4;
+
+/// What is known of a candidate.
+#[derive(Clone, Copy, Debug)]
+struct State {
+    /// The largest factor by which a selected point is closer to it than the node is; infinite once it is selected.
+    factor: f32,
+    /// Selected points of each round that it was compared with.
+    seen: [usize; 2],
+    was_selected: bool,
+}
+
+impl State {
+    fn new(id: u32, selected: Selected<'_>) -> State {
+        let (first, second) = (selected.first.contains(&id), selected.second.contains(&id));
+        // Something occluded those of the second round at an alpha of 1.
+        let factor = if second { 1.0f32.next_up() } else { 0.0 };
+        State { factor, seen: [0; 2], was_selected: first || second }
+    }
+
+    /// Compares it with some selected points. Returns how many were seen.
+    fn occlude<P: Points>(
+        &mut self,
+        points: &P,
+        candidate: &Near,
+        occluders: &[Occluder],
+        distances: &mut Vec<f32>,
+    ) -> usize {
+        let (mut ids, mut count, mut seen) = ([0; TOGETHER], 0, 0);
+        while count < TOGETHER && seen < occluders.len() {
+            let occluder = &occluders[seen];
+            seen += 1;
+            if occluder.is_new || !self.was_selected {
+                ids[count] = occluder.id;
+                count += 1;
+            }
+        }
+        points.distances(candidate.id, &ids[..count], distances);
+        for &between in distances.iter() {
+            let occlusion = match candidate.distance {
+                0.0 => 1.0,
+                distance if between > 0.0 => distance / between,
+                _ => f32::INFINITY,
+            };
+            self.factor = self.factor.max(occlusion);
+        }
+        seen
+    }
+}
+
+/// A selected point that may occlude candidates behind it.
+#[derive(Clone, Copy, Debug)]
+struct Occluder {
+    /// Its position among the candidates.
+    at: usize,
+    id: u32,
+    is_new: bool,
 }
 
 /// Keeps a random sample of the points that coincide with the node, a quarter of the degree. Duplicates stay connected
@@ -88,13 +175,17 @@ fn thin_duplicates(node: u32, candidates: &mut Vec<Near>, degree: usize) {
 /// Reusable memory of [`robust_prune`].
 #[derive(Clone, Debug, Default)]
 pub struct PruneScratch {
-    factor: Vec<f32>,
+    states: Vec<State>,
+    /// Selected points, by round.
+    occluders: [Vec<Occluder>; 2],
+    distances: Vec<f32>,
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use alloc::vec;
+    use proptest::prelude::*;
 
     struct Line(Vec<f32>);
 
@@ -113,6 +204,67 @@ mod tests {
         let mut out = vec![];
         robust_prune(points, node, &mut candidates, degree, alpha, &mut PruneScratch::default(), &mut out);
         out
+    }
+
+    /// The definition: each selected point at once occludes all candidates behind it.
+    fn by_definition(points: &Line, node: u32, ids: &[u32], degree: usize, alpha: f32) -> Vec<u32> {
+        let mut near: Vec<Near> =
+            ids.iter().map(|&id| Near { distance: points.distance(node, id), id }).collect();
+        near.sort_unstable_by(Near::order);
+        near.dedup();
+        let mut factors = vec![0f32; near.len()];
+        let mut out = vec![];
+        for limit in [1.0, alpha * alpha] {
+            for at in 0..near.len() {
+                if out.len() == degree || factors[at] > limit {
+                    continue;
+                }
+                factors[at] = f32::INFINITY;
+                out.push(near[at].id);
+                for behind in at + 1..near.len() {
+                    let factor = near[behind].distance / points.distance(near[at].id, near[behind].id);
+                    factors[behind] = factors[behind].max(factor);
+                }
+            }
+        }
+        out
+    }
+
+    proptest! {
+        #[test]
+        fn candidates_are_selected_as_defined(
+            places in prop::collection::vec(-1000f32..1000.0, 2..60),
+            degree in 1usize..20,
+            alpha in 1f32..2.0,
+        ) {
+            let line = Line(places);
+            let ids: Vec<u32> = (1..line.len() as u32).collect();
+            let distinct = ids.iter().all(|&a| (0..a).all(|b| line.distance(a, b) > 0.0));
+            prop_assume!(distinct);
+            prop_assert_eq!(
+                prune(&line, 0, &ids, degree, alpha),
+                by_definition(&line, 0, &ids, degree, alpha)
+            );
+        }
+
+        #[test]
+        fn what_was_selected_stays_where_nothing_is_added(
+            places in prop::collection::vec(-1000f32..1000.0, 2..60),
+            degree in 1usize..20,
+        ) {
+            let line = Line(places);
+            let near = |ids: &[u32]| -> Vec<Near> {
+                ids.iter().map(|&id| Near { distance: line.distance(0, id), id }).collect()
+            };
+            let (mut once, mut again) = (vec![], vec![]);
+            let mut scratch = PruneScratch::default();
+            let mut all = near(&(1..line.len() as u32).collect::<Vec<_>>());
+            let limits = (degree, 1.2);
+            let first = prune_again(&line, 0, Selected::default(), &mut all, limits, &mut scratch, &mut once);
+            let selected = Selected { first: &once[..first], second: &once[first..] };
+            let count = prune_again(&line, 0, selected, &mut near(&once), limits, &mut scratch, &mut again);
+            prop_assert_eq!((count, &again), (first, &once));
+        }
     }
 
     #[test]

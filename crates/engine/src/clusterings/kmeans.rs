@@ -22,6 +22,39 @@ pub(crate) fn kmeans(
     seed: u64,
     progress: &dyn Progress,
 ) -> Result<Vec<f32>> {
+    lloyd(data, width, (k, iterations, seed), progress, &mut || {})
+}
+
+/// As [`kmeans`], in a stage of its own whose units are rounds: `progress` advances by `iterations` in all.
+///
+/// # Errors
+/// An interruption.
+pub(crate) fn kmeans_stage(
+    data: &[f32],
+    width: usize,
+    k: usize,
+    iterations: usize,
+    seed: u64,
+    progress: &dyn Progress,
+) -> Result<Vec<f32>> {
+    progress.stage("clustering", iterations as u64, "rounds");
+    let mut rounds = 0;
+    let centroids = lloyd(data, width, (k, iterations, seed), progress, &mut || {
+        rounds += 1;
+        progress.advance(1);
+    })?;
+    progress.advance(iterations as u64 - rounds);
+    Ok(centroids)
+}
+
+/// As [`kmeans`]; calls `after_round` for each round but one that changes nothing.
+fn lloyd(
+    data: &[f32],
+    width: usize,
+    (k, iterations, seed): (usize, usize, u64),
+    progress: &dyn Progress,
+    after_round: &mut dyn FnMut(),
+) -> Result<Vec<f32>> {
     let n = data.len().checked_div(width).unwrap_or(0);
     let row = |i: u32| &data[i as usize * width..(i as usize + 1) * width];
     if n == 0 {
@@ -46,6 +79,7 @@ pub(crate) fn kmeans(
             break;
         }
         before = nearest;
+        after_round();
     }
     Ok(centroids)
 }

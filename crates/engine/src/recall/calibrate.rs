@@ -85,6 +85,9 @@ fn measure(
         let earlier = curve.clone();
         let begin = if grid.has_longer_beams { curve.begin_longer(number) } else { Some(0) };
         for &(effort, stop) in path.iter().filter(|setting| begin.is_some_and(|begin| setting.0 >= begin)) {
+            if curve.repeats(number, effort) {
+                continue;
+            }
             let mut point = Point { effort, stop, path: Some(number), ..Point::default() };
             let params = kinds::params_at(kind, k, &point, variant);
             let answers =

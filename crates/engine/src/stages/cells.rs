@@ -82,8 +82,7 @@ pub(crate) fn find(
     let load = |rows: &[u32], out: &mut [f32]| space.load_floats(build.base, rows, out);
     let sample = sample_of(dim, &evenly(&live, count), load)?;
     drop(live);
-    build.progress.stage("clustering", ROUNDS as u64, "rounds");
-    let centroids = kmeans::kmeans(&sample, dim, wanted, ROUNDS, build.options.seed, build.progress)?;
+    let centroids = kmeans::kmeans_stage(&sample, dim, wanted, ROUNDS, build.options.seed, build.progress)?;
     drop(sample);
     let centroids = in_order(centroids, dim);
     let of_row = assign(build, space, scan, &centroids)?;

@@ -98,7 +98,7 @@ impl Size {
 
     /// Two scans for exact neighbours of the calibration queries.
     pub(crate) fn truth_s(&self, options: &BuildOptions) -> f64 {
-        let queries = options.calibration_queries as f64;
+        let queries = options.calibration_rows(self.rows as usize) as f64;
         self.shared_s(2.0 * self.rows * queries * (PAIR_NS + self.dim * MULTIPLY_NS))
     }
 }

@@ -34,7 +34,7 @@ pub struct BuildOptions {
     pub ids: Option<PathBuf>,
     /// Treatment of rows that cannot be indexed.
     pub on_bad_row: OnBadRow,
-    /// Rows whose exact neighbours calibrate the recall curve; 0 for none.
+    /// Rows whose exact neighbours calibrate the recall curve, at most; 0 for none.
     pub calibration_queries: usize,
     /// Replace an index that is there.
     pub force: bool,
@@ -44,6 +44,10 @@ pub struct BuildOptions {
     /// are measured once and kept.
     pub profile: Option<Profile>,
 }
+
+/// Rows of a set for each of its rows that calibrates; a small set has as many as this at least.
+const ROWS_PER_QUERY: usize = 50;
+const QUERIES_LEAST: usize = 100;
 
 /// The kernel's name of a metric.
 pub fn metric_of(name: MetricName) -> Metric {
@@ -98,9 +102,10 @@ impl BuildOptions {
         self.kind.kind()
     }
 
-    /// Rows that calibrate, of `rows`.
+    /// Rows that calibrate, of `rows`: fewer where so many searches would take longer than the rest of the build.
     pub(crate) fn calibration_rows(&self, rows: usize) -> usize {
-        self.calibration_queries.min(rows / 2)
+        let share = (rows / ROWS_PER_QUERY).max(QUERIES_LEAST);
+        self.calibration_queries.min(share).min(rows / 2)
     }
 
     /// Bytes of a calibration; 0 of a build without one.

@@ -32,4 +32,8 @@ impl Points for Floats {
     fn distance(&self, a: u32, b: u32) -> f32 {
         l2_f32(self.row(a), bytemuck::cast_slice(self.row(b)))
     }
+
+    fn prefetch(&self, a: u32) {
+        stratann_kernel::prefetch(bytemuck::cast_slice(self.row(a)));
+    }
 }

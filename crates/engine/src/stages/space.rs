@@ -1,12 +1,13 @@
 //! The space in which a graph is built: always squared l2, for every metric of the search.
 //!
 //! Cosine becomes l2 on unit vectors. Inner product becomes l2 by one additional component, √(M² − ‖x‖²), that gives
-//! all rows the norm M (Bachrach et al., RecSys 2014), so that the graph does not favour long vectors. Bytes stay
+//! all rows the norm M (Bachrach et al., RecSys 2014), so that the graph does not favour long vectors. A few rows that
+//! are much longer than all others do not decide M: the component would be nearly equal in all other rows. Bytes stay
 //! bytes. Floats are quantised to bytes when a sample shows that this keeps the order of near neighbours: a quarter of
 //! the memory, and integer distances.
 
 use stratann_core::build::{Points, hash};
-use stratann_kernel::distance::{inverse_norm, l2_f32, l2_u8};
+use stratann_kernel::distance::{inverse_norm, l2_f32, l2_u8, l2_u8_gathered};
 use stratann_kernel::element::widen;
 use stratann_kernel::{DType, Metric};
 use stratann_storage::{Error, Progress, Result};
@@ -30,6 +31,7 @@ pub(crate) struct Space {
     metric: Metric,
     dtype: DType,
     dim: usize,
+    /// M², under inner product.
     squared_norm_max: f64,
     /// Whether floats are kept or quantised to bytes.
     pub(crate) precision: Precision,
@@ -40,6 +42,10 @@ pub(crate) struct Space {
 
 /// Rows that are sampled to choose the precision.
 const SAMPLE: usize = 2000;
+/// The largest M, over the norm that one row in a hundred exceeds.
+const REACH: f64 = 4.0;
+/// Reciprocal of the share of rows that may lie beyond the range of bytes, at each end.
+const OUTLIERS: usize = 500;
 /// Largest median error of a nearest-neighbour distance for bytes.
 const ERROR_MAX: f32 = 0.02;
 
@@ -59,11 +65,24 @@ impl Space {
         if space.is_native() {
             return Ok(space);
         }
-        let sample = space.sample(reader, scan)?;
-        space.fit(&sample);
-        if exact || space.byte_error(&sample) > ERROR_MAX {
-            space.precision = Precision::Float;
+        let picked = sampled_rows(reader, scan);
+        if metric == Metric::Ip {
+            space.squared_norm_max = space.norm_reach(reader, &picked)?;
         }
+        if exact {
+            space.precision = Precision::Float;
+            return Ok(space);
+        }
+        let sample = space.sample(reader, &picked)?;
+        let rows = picked.len();
+        // The range of all rows, or else without the few that may be far from all others.
+        for left_out in [0, (rows / OUTLIERS).max(1).min((rows - 1) / 2)] {
+            space.fit(&sample, left_out);
+            if space.byte_error(&sample) <= ERROR_MAX {
+                return Ok(space);
+            }
+        }
+        space.precision = Precision::Float;
         Ok(space)
     }
 
@@ -100,7 +119,10 @@ impl Space {
             }
             Metric::Ip => {
                 let squared: f64 = point.iter().map(|&x| f64::from(x) * f64::from(x)).sum();
-                extra[0] = (self.squared_norm_max - squared).max(0.0).sqrt() as f32;
+                // M less the component: the same distances, with more digits where M is large.
+                let component = (self.squared_norm_max - squared).max(0.0).sqrt();
+                let sum = self.squared_norm_max.sqrt() + component;
+                extra[0] = (squared.min(self.squared_norm_max) / sum.max(f64::MIN_POSITIVE)) as f32;
             }
         }
     }
@@ -170,26 +192,33 @@ impl Space {
         }
     }
 
-    fn sample(&self, reader: &Reader, scan: &Scan) -> Result<Vec<f32>> {
-        let rows = reader.shape().rows;
-        let mut picked: Vec<u64> = (0..SAMPLE as u64).map(|i| hash(0x5ACE, 0, i) % rows).collect();
-        picked.sort_unstable();
-        picked.dedup();
-        picked.retain(|r| scan.skipped.binary_search(r).is_err());
-        if picked.is_empty() {
-            picked.push(first_live(scan));
+    /// M² for a set with these rows: the largest squared norm, unless it is far from nearly all others.
+    fn norm_reach(&self, reader: &Reader, rows: &[u64]) -> Result<f64> {
+        let (mut row, mut wide) = (Vec::new(), vec![0f32; self.dim]);
+        let mut squared = Vec::with_capacity(rows.len());
+        for &r in rows {
+            reader.read_rows(r, 1, &mut row)?;
+            widen(self.dtype, &row, &mut wide);
+            squared.push(wide.iter().map(|&x| f64::from(x) * f64::from(x)).sum::<f64>());
         }
-        let mut out = vec![0f32; picked.len() * self.point_dim()];
+        squared.sort_unstable_by(f64::total_cmp);
+        let long = squared.get(squared.len() * 99 / 100).copied().filter(|&long| long > 0.0);
+        Ok(long.map_or(self.squared_norm_max, |long| self.squared_norm_max.min(REACH * REACH * long)))
+    }
+
+    fn sample(&self, reader: &Reader, rows: &[u64]) -> Result<Vec<f32>> {
+        let mut out = vec![0f32; rows.len() * self.point_dim()];
         let mut row = Vec::new();
-        for (point, &r) in out.chunks_exact_mut(self.point_dim()).zip(&picked) {
+        for (point, &r) in out.chunks_exact_mut(self.point_dim()).zip(rows) {
             reader.read_rows(r, 1, &mut row)?;
             self.floats(&row, point);
         }
         Ok(out)
     }
 
-    /// One step for all components (l2 must not be stretched), wide enough for the widest; the offset centres each.
-    fn fit(&mut self, sample: &[f32]) {
+    /// One step for all components (l2 must not be stretched), wide enough for the widest; the offset centres each. So
+    /// many of the smallest and largest values of each component may lie beyond the range.
+    fn fit(&mut self, sample: &[f32], left_out: usize) {
         let dim = self.point_dim();
         let n = sample.len() / dim;
         let mut column = vec![0f32; n];
@@ -199,7 +228,7 @@ impl Space {
             column.iter_mut().enumerate().for_each(|(r, c)| *c = sample[r * dim + i]);
             column.sort_unstable_by(f32::total_cmp);
             // The extreme rows of a sample may differ from those of the set, so there is a margin.
-            let (low, high) = (column[0], column[n - 1]);
+            let (low, high) = (column[left_out], column[n - 1 - left_out]);
             *mid = (low + high) / 2.0;
             broadest = broadest.max((high - low) * 1.1);
         }
@@ -286,6 +315,19 @@ impl Space {
     }
 }
 
+/// Draws rows that are not left out, ascending; at least one.
+fn sampled_rows(reader: &Reader, scan: &Scan) -> Vec<u64> {
+    let rows = reader.shape().rows;
+    let mut picked: Vec<u64> = (0..SAMPLE as u64).map(|i| hash(0x5ACE, 0, i) % rows).collect();
+    picked.sort_unstable();
+    picked.dedup();
+    picked.retain(|r| scan.skipped.binary_search(r).is_err());
+    if picked.is_empty() {
+        picked.push(first_live(scan));
+    }
+    picked
+}
+
 /// Returns the first row that is not left out.
 fn first_live(scan: &Scan) -> u64 {
     (0..)
@@ -362,6 +404,15 @@ impl Points for LoadedPoints {
             Precision::Byte => l2_u8(self.point(a), self.point(b)) as f32,
             Precision::Float => l2_f32(bytemuck::cast_slice(self.point(a)), self.point(b)),
         }
+    }
+
+    fn distances(&self, a: u32, others: &[u32], out: &mut Vec<f32>) {
+        if self.precision == Precision::Byte {
+            return l2_u8_gathered(self.point(a), self.data.as_ref(), others, out);
+        }
+        let point: &[f32] = bytemuck::cast_slice(self.point(a));
+        out.clear();
+        out.extend(others.iter().map(|&b| l2_f32(point, self.point(b))));
     }
 
     #[inline]

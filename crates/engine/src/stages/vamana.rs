@@ -6,7 +6,7 @@
 
 use rayon::prelude::*;
 
-use stratann_core::build::prune::{Near, PruneScratch, robust_prune};
+use stratann_core::build::prune::{Near, PruneScratch, Selected, prune_again};
 use stratann_core::build::walk::{WalkScratch, greedy_walk};
 use stratann_core::build::{Lists, Points, hash};
 use stratann_storage::{Progress, Result};
@@ -32,6 +32,8 @@ pub struct VamanaOptions {
 pub struct Graph {
     capacity: usize,
     lengths: Vec<u16>,
+    /// Neighbours that the last pruning of a node selected, in its first and in its second round. They come first.
+    selected: Vec<[u8; 2]>,
     ids: Vec<u32>,
     /// Entry point of searches.
     pub entry: u32,
@@ -39,7 +41,8 @@ pub struct Graph {
 
 impl Graph {
     fn new(nodes: usize, capacity: usize, entry: u32) -> Graph {
-        Graph { capacity, lengths: vec![0; nodes], ids: vec![0; nodes * capacity], entry }
+        let (lengths, selected) = (vec![0; nodes], vec![[0; 2]; nodes]);
+        Graph { capacity, lengths, selected, ids: vec![0; nodes * capacity], entry }
     }
 
     /// Number of nodes.
@@ -53,6 +56,19 @@ impl Graph {
         self.lengths[node as usize] = list.len() as u16;
     }
 
+    /// Sets what a pruning has selected.
+    fn set_selected(&mut self, node: u32, list: &Pruned) {
+        self.set(node, &list.ids);
+        self.selected[node as usize] = list.of_rounds();
+    }
+
+    /// What the last pruning of a node selected.
+    fn selected(&self, node: u32) -> Selected<'_> {
+        let [first, second] = self.selected[node as usize].map(usize::from);
+        let (first, rest) = self.list(node).split_at(first);
+        Selected { first, second: &rest[..second] }
+    }
+
     fn push(&mut self, node: u32, id: u32) {
         let length = usize::from(self.lengths[node as usize]);
         self.ids[node as usize * self.capacity + length] = id;
@@ -61,7 +77,7 @@ impl Graph {
 
     /// Bytes of a graph of `nodes` nodes while it is built.
     pub fn bytes(nodes: usize, degree: usize) -> u64 {
-        nodes as u64 * (capacity(degree) as u64 * 4 + 2)
+        nodes as u64 * (capacity(degree) as u64 * 4 + 4)
     }
 }
 
@@ -82,12 +98,51 @@ const BATCH_SHARE: usize = 50;
 /// Nodes that a thread inserts at a time.
 const TOGETHER: usize = 8;
 
+/// A pruned list, in the order of selection.
+#[derive(Clone, Default)]
+struct Pruned {
+    ids: Vec<u32>,
+    /// Of the first round.
+    first: usize,
+}
+
+impl Pruned {
+    /// Numbers of each round. Those that are no `u8` count as none: their distances are computed again.
+    fn of_rounds(&self) -> [u8; 2] {
+        let (first, second) = (u8::try_from(self.first), u8::try_from(self.ids.len() - self.first));
+        first.and_then(|first| Ok([first, second?])).unwrap_or_default()
+    }
+}
+
 #[derive(Default)]
 struct Scratch {
     walk: WalkScratch,
     prune: PruneScratch,
     near: Vec<Near>,
-    kept: Vec<u32>,
+    distances: Vec<f32>,
+    kept: Pruned,
+}
+
+impl Scratch {
+    /// Adds nodes to the candidates, with their distances from `node`.
+    fn add<P: Points>(&mut self, points: &P, node: u32, ids: &[u32]) {
+        points.distances(node, ids, &mut self.distances);
+        self.near.extend(ids.iter().zip(&self.distances).map(|(&id, &distance)| Near { distance, id }));
+    }
+
+    /// Prunes the candidates of a node, of which some were selected before.
+    fn prune<P: Points>(
+        &mut self,
+        points: &P,
+        node: u32,
+        selected: Selected<'_>,
+        options: &VamanaOptions,
+    ) -> &Pruned {
+        let Scratch { prune, near, kept, .. } = self;
+        let limits = (options.degree, options.alpha);
+        kept.first = prune_again(points, node, selected, near, limits, prune, &mut kept.ids);
+        kept
+    }
 }
 
 /// Builds the graph. Lists end up with at most `degree` ids, closest first. `progress` advances by one per point and
@@ -121,13 +176,13 @@ pub fn build<P: Points>(
 fn insert_batch<P: Points>(points: &P, graph: &mut Graph, batch: &[u32], options: &VamanaOptions) {
     let found = parallel::map_with(batch.chunks(TOGETHER), Scratch::default, |scratch, nodes| {
         let found = nodes.iter().map(|&node| neighbours_of(points, graph, node, options, scratch));
-        found.collect::<Vec<Vec<u32>>>()
+        found.collect::<Vec<Pruned>>()
     });
-    let found: Vec<Vec<u32>> = found.into_iter().flatten().collect();
-    let mut back: Vec<(u32, u32)> = Vec::with_capacity(found.iter().map(Vec::len).sum());
+    let found: Vec<Pruned> = found.into_iter().flatten().collect();
+    let mut back: Vec<(u32, u32)> = Vec::with_capacity(found.iter().map(|list| list.ids.len()).sum());
     for (&node, list) in batch.iter().zip(&found) {
-        graph.set(node, list);
-        back.extend(list.iter().map(|&target| (target, node)));
+        graph.set_selected(node, list);
+        back.extend(list.ids.iter().map(|&target| (target, node)));
     }
     drop(found);
     back.par_sort_unstable();
@@ -140,21 +195,13 @@ fn neighbours_of<P: Points>(
     node: u32,
     options: &VamanaOptions,
     scratch: &mut Scratch,
-) -> Vec<u32> {
+) -> Pruned {
     scratch.near.clear();
-    greedy_walk(
-        points,
-        graph,
-        graph.entry,
-        |id| points.distance(node, id),
-        options.list,
-        &mut scratch.walk,
-        &mut scratch.near,
-    );
-    scratch.near.extend(graph.list(node).iter().map(|&id| Near { distance: points.distance(node, id), id }));
-    let Scratch { prune, near, kept, .. } = scratch;
-    robust_prune(points, node, near, options.degree, options.alpha, prune, kept);
-    kept.clone()
+    let distances = |ids: &[u32], out: &mut Vec<f32>| points.distances(node, ids, out);
+    let Scratch { walk, near, .. } = scratch;
+    greedy_walk(points, graph, graph.entry, distances, options.list, walk, near);
+    scratch.add(points, node, graph.list(node));
+    scratch.prune(points, node, graph.selected(node), options).clone()
 }
 
 /// Adds the edges `(target, source)`, sorted: appended where there is space, otherwise the list is pruned with all new
@@ -178,14 +225,13 @@ fn add_back_edges<P: Points>(points: &P, graph: &mut Graph, back: &[(u32, u32)],
         .collect();
     let pruned = parallel::map_with(&overfull, Scratch::default, |scratch, group| {
         let target = group[0].0;
-        let Scratch { prune, near, kept, .. } = scratch;
-        near.clear();
-        let all = graph.list(target).iter().copied().chain(group.iter().map(|g| g.1));
-        near.extend(all.map(|id| Near { distance: points.distance(target, id), id }));
-        robust_prune(points, target, near, options.degree, options.alpha, prune, kept);
-        kept.clone()
+        scratch.near.clear();
+        scratch.add(points, target, graph.list(target));
+        let sources: Vec<u32> = group.iter().map(|g| g.1).collect();
+        scratch.add(points, target, &sources);
+        scratch.prune(points, target, graph.selected(target), options).clone()
     });
-    overfull.iter().zip(&pruned).for_each(|(group, list)| graph.set(group[0].0, list));
+    overfull.iter().zip(&pruned).for_each(|(group, list)| graph.set_selected(group[0].0, list));
 }
 
 /// Prunes lists over the degree and sorts each list, closest first.
@@ -194,16 +240,16 @@ fn finish_lists<P: Points>(points: &P, graph: &mut Graph, options: &VamanaOption
     for start in (0..graph.nodes()).step_by(CHUNK) {
         let end = (start + CHUNK).min(graph.nodes());
         let lists = parallel::map_with(start as u32..end as u32, Scratch::default, |scratch, node| {
-            let Scratch { prune, near, kept, .. } = scratch;
-            near.clear();
-            near.extend(graph.list(node).iter().map(|&id| Near { distance: points.distance(node, id), id }));
-            if near.len() > options.degree {
-                robust_prune(points, node, near, options.degree, options.alpha, prune, kept);
-                near.retain(|c| kept.contains(&c.id));
+            scratch.near.clear();
+            scratch.add(points, node, graph.list(node));
+            if scratch.near.len() > options.degree {
+                scratch.prune(points, node, graph.selected(node), options);
+                let Scratch { near, kept, .. } = scratch;
+                near.retain(|c| kept.ids.contains(&c.id));
             } else {
-                near.sort_unstable_by(Near::order);
+                scratch.near.sort_unstable_by(Near::order);
             }
-            near.iter().map(|c| c.id).collect::<Vec<u32>>()
+            scratch.near.iter().map(|c| c.id).collect::<Vec<u32>>()
         });
         lists.iter().enumerate().for_each(|(i, list)| graph.set((start + i) as u32, list));
     }
@@ -256,15 +302,8 @@ mod tests {
             assert!(list.len() <= 12 && !list.contains(&node));
             assert!(list.windows(2).all(|w| set.distance(node, w[0]) <= set.distance(node, w[1])));
             let mut near = Vec::new();
-            greedy_walk(
-                &set,
-                &graph,
-                0,
-                |id| set.distance(node, id),
-                20,
-                &mut WalkScratch::default(),
-                &mut near,
-            );
+            let distances = |ids: &[u32], out: &mut Vec<f32>| set.distances(node, ids, out);
+            greedy_walk(&set, &graph, 0, distances, 20, &mut WalkScratch::default(), &mut near);
             found += usize::from(near.iter().any(|c| c.id == node));
         }
         assert!(found > 1980, "{found} of 2000 nodes find themselves");

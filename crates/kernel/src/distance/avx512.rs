@@ -23,6 +23,7 @@ pub(super) static KERNELS: Kernels = Kernels {
     dot_i8: bytes::<true>(),
     l2_u8: byte_l2::<false>,
     l2_i8: byte_l2::<true>,
+    l2_u8_strip: byte_l2_strip,
     narrow: Some(Narrow {
         l2: [narrow::<false, 4>, narrow::<false, 8>, narrow::<false, 16>],
         dot: [narrow::<true, 4>, narrow::<true, 8>, narrow::<true, 16>],
@@ -409,6 +410,11 @@ fn byte_l2<const SIGNED: bool>(a: &[u8], b: &[u8]) -> u32 {
         state = unsafe { byte_squares::<SIGNED>(state, a, b, i, mask) };
     }
     _mm512_reduce_add_epi32(_mm512_sub_epi32(state.0, state.1)) as u32
+}
+
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
+fn byte_l2_strip(query: &[u8], rows: [&[u8]; STRIP]) -> [u32; STRIP] {
+    rows.map(|row| byte_l2::<false>(query, row))
 }
 
 #[target_feature(enable = "avx512f,avx512bw,avx512vl")]

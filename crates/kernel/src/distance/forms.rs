@@ -37,6 +37,9 @@ pub(super) type Pair<Q, T> = unsafe fn(&[Q], &[u8]) -> T;
 /// Panics where a slice is too short. Unsafe: the machine must have the table's instruction set.
 pub(super) type Tile<Q, T> = unsafe fn(&[Q], &[u8], usize, &mut [T; TILE]);
 
+/// A query and rows; all are truncated to the shortest. Unsafe: the machine must have the table's instruction set.
+pub(super) type Gathered = unsafe fn(&[u8], [&[u8]; STRIP]) -> [u32; STRIP];
+
 /// One kernel in all call forms; all give the same bits.
 #[derive(Clone, Copy)]
 pub(super) struct Forms<Q: 'static, T: 'static> {
@@ -66,6 +69,8 @@ pub(super) struct Kernels {
     pub(super) dot_i8: Forms<u8, u32>,
     pub(super) l2_u8: Pair<u8, u32>,
     pub(super) l2_i8: Pair<u8, u32>,
+    /// Unsigned bytes: one query, [`STRIP`] rows that lie anywhere.
+    pub(super) l2_u8_strip: Gathered,
     /// Blocks of few components, where there are forms for them.
     pub(super) narrow: Option<Narrow>,
     /// Widens f16 as bytes; components beyond the shorter slice are left unchanged.
@@ -117,6 +122,7 @@ static SCALAR: Kernels = Kernels {
     dot_i8: scalar_forms!(1, |q, x| scalar::dot_i8(q, x) as u32),
     l2_u8: scalar::l2_u8,
     l2_i8: scalar::l2_i8,
+    l2_u8_strip: |query, rows| rows.map(|row| scalar::l2_u8(query, row)),
     narrow: None,
     widen_f16: scalar::widen_f16,
 };

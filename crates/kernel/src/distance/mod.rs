@@ -9,6 +9,7 @@ mod avx2;
 mod avx512;
 mod block;
 mod forms;
+mod gathered;
 mod narrow;
 #[cfg(target_arch = "aarch64")]
 mod neon;
@@ -22,6 +23,7 @@ use crate::{DType, Metric};
 pub const MAX_DIM: usize = 65_536;
 
 pub use block::{block_dot_f32, block_dot_i8, block_dot_u8, block_l2_f32, block_l2_i8, block_l2_u8};
+pub use gathered::l2_u8_gathered;
 
 /// Squared Euclidean distance; `row` is f32 as bytes.
 #[inline]

@@ -18,6 +18,7 @@ pub(super) static KERNELS: Kernels = Kernels {
     dot_i8: bytes::<true>(),
     l2_u8: byte_l2::<false>,
     l2_i8: byte_l2::<true>,
+    l2_u8_strip: byte_l2_strip,
     narrow: None,
     widen_f16,
 };
@@ -327,6 +328,11 @@ fn byte_l2<const SIGNED: bool>(a: &[u8], b: &[u8]) -> u32 {
         acc = byte_step::<false>(acc, diff, diff);
     }
     vaddvq_u32(acc)
+}
+
+#[target_feature(enable = "neon")]
+fn byte_l2_strip(query: &[u8], rows: [&[u8]; STRIP]) -> [u32; STRIP] {
+    rows.map(|row| byte_l2::<false>(query, row))
 }
 
 #[target_feature(enable = "neon")]

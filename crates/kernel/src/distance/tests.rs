@@ -116,6 +116,8 @@ fn check_pairs(random: &mut Random, dim: usize, wild: bool) {
             assert_eq!(float(table.dot_f16.pair, half), bits(scalar::dot_f16(&query, half)), "{isa:?} {dim}");
             assert_eq!((table.l2_u8)(a, b), scalar::l2_u8(a, b), "{isa:?} {dim}");
             assert_eq!((table.l2_i8)(a, b), scalar::l2_i8(a, b), "{isa:?} {dim}");
+            let (ab, none) = (scalar::l2_u8(a, b), scalar::l2_u8(b, b));
+            assert_eq!((table.l2_u8_strip)(b, [a, b, b, a]), [ab, none, none, ab], "{isa:?} {dim}");
             assert_eq!((table.dot_u8.pair)(a, b), scalar::dot_u8(a, b), "{isa:?} {dim}");
             assert_eq!((table.dot_i8.pair)(a, b) as i32, scalar::dot_i8(a, b), "{isa:?} {dim}");
             let (mut wide, mut expected) = (vec![7f32; dim], vec![7f32; dim]);
@@ -275,6 +277,8 @@ fn byte_sums_are_exact_at_the_largest_dimension() {
         // SAFETY: the table is one that this machine can run.
         unsafe {
             assert_eq!((table.l2_u8)(&full, &none), n * 65_025, "{isa:?}");
+            let strip = (table.l2_u8_strip)(&full, [&none, &full, &none, &none]);
+            assert_eq!(strip, [n * 65_025, 0, n * 65_025, n * 65_025], "{isa:?}");
             assert_eq!((table.dot_u8.pair)(&full, &full), n * 65_025, "{isa:?}");
             assert_eq!((table.l2_i8)(&low, &high), n * 65_025, "{isa:?}");
             assert_eq!((table.dot_i8.pair)(&low, &low), n * 16_384, "{isa:?}");
@@ -309,6 +313,21 @@ fn public_functions_give_the_scalar_bits() {
     block_dot_i8(&a, &b, 100, &mut signed);
     assert_eq!(l2, [l2_u8(&a, &b), l2_i8(&a, &b)]);
     assert_eq!((dot[0], signed[0]), (dot_u8(&a, &b), dot_i8(&a, &b)));
+}
+
+#[test]
+fn gathered_rows_have_the_distances_of_pairs() {
+    let mut random = Random(5);
+    for dim in [1, 3, 16, 100, 128] {
+        let (query, rows) = (random.bytes(dim), random.bytes(9 * dim));
+        let row = |number: u32| &rows[number as usize * dim..][..dim];
+        let mut out = vec![1.0];
+        for numbers in [&[][..], &[3], &[8, 0, 1, 1], &[2, 5, 0, 8, 4, 7, 3]] {
+            l2_u8_gathered(&query, &rows, numbers, &mut out);
+            let pairs: Vec<f32> = numbers.iter().map(|&n| scalar::l2_u8(&query, row(n)) as f32).collect();
+            assert_eq!(out, pairs, "{dim}");
+        }
+    }
 }
 
 #[test]

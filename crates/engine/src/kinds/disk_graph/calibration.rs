@@ -15,19 +15,30 @@ const MARGINS: [f32; 13] = [-0.1, -0.04, 0.0, 0.03, 0.06, 0.1, 0.15, 0.22, 0.32,
 /// Paths: how many times as long as needed a beam is, and the share of reads that must have brought nothing. A longer
 /// beam finds more with the same reads and more comparisons. What they bring is in `decisions/`.
 const PATHS: [(f32, f32); 3] = [(0.25, 0.25), (1.0, 0.25), (3.0, 0.1)];
+/// The path of an index of few rows, whose build would take less time than the measurement of all paths. It has every
+/// other margin.
+const PATH_OF_FEW: (f32, f32) = (0.5, 0.25);
+/// Indexes of fewer rows have one path; those of fewer than the second number have the first two, with every other
+/// margin.
+const FEW: [u64; 2] = [25_000, 100_000];
 /// The longest beam that is tried: about 100 KB a query.
 const LIST_MAX: u32 = 4096;
 /// A path ends when a query reads this share of all blocks.
 const READS_SHARE_MAX: f64 = 0.25;
 
-/// Settings that are measured for k results on an index of so many blocks.
-pub(crate) fn grid(k: u32, blocks: u32) -> Grid {
+/// Settings that are measured for k results on an index of so many blocks and rows.
+pub(crate) fn grid(k: u32, blocks: u32, rows: u64) -> Grid {
+    let (paths, step): (&[(f32, f32)], usize) = match rows {
+        rows if rows < FEW[0] => (&[PATH_OF_FEW], 2),
+        rows if rows < FEW[1] => (&PATHS[..2], 2),
+        _ => (&PATHS, 1),
+    };
     let path = |&(length, idle_share): &(f32, f32)| {
         let point = |&margin: &f32| (beam(k, length, margin), StopRule::by_margin(margin, idle_share));
-        MARGINS.iter().map(point).collect()
+        MARGINS.iter().step_by(step).map(point).collect()
     };
     let reads_max = READS_SHARE_MAX * f64::from(blocks);
-    Grid { paths: PATHS.iter().map(path).collect(), reads_max, ..Grid::default() }
+    Grid { paths: paths.iter().map(path).collect(), reads_max, ..Grid::default() }
 }
 
 /// The beam for a margin: long enough that the margin ends a search, not the beam.

@@ -119,7 +119,7 @@ impl OpenKind for GraphTables {
     }
 
     fn grid(&self, base: &Base, k: u32, _: Option<&str>) -> Grid {
-        calibration::grid(k, base.manifest.blocks.count)
+        calibration::grid(k, base.manifest.blocks.count, base.manifest.rows)
     }
 
     fn checked<'a>(&'a self, base: &'a Base) -> Option<Blocks<'a>> {

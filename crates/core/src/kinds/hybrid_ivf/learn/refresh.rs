@@ -14,7 +14,7 @@ use stratann_kernel::distance::l2_f32;
 use stratann_kernel::element::{narrow_f16, widen};
 
 use crate::build::prune::{Near, PruneScratch, robust_prune};
-use crate::build::walk::{WalkScratch, greedy_walk};
+use crate::build::walk::{WalkScratch, each, greedy_walk};
 use crate::build::{Lists, Points, hash};
 use crate::route::{NONE, NavGraph};
 
@@ -250,7 +250,7 @@ impl<'a> Patch<'a> {
             let mut target = vec![0f32; self.coder.dim()];
             decoded.point(node, &mut target);
             let distance = |id| decoded.to(&target, id);
-            greedy_walk(&decoded, nav, nav.entry, distance, LIST, &mut self.walk, &mut visited);
+            greedy_walk(&decoded, nav, nav.entry, each(distance), LIST, &mut self.walk, &mut visited);
         }
         let around: Vec<u32> = visited.iter().map(|n| n.id).filter(|&id| id != node).collect();
         self.set_pruned(nav, node, &around);

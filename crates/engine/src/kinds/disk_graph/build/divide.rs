@@ -86,8 +86,8 @@ impl Division {
 }
 
 pub(crate) fn run(build: &Build<'_>, own: &GraphOptions, space: &Space, scan: &Scan) -> Result<Division> {
-    build.progress.stage("dividing into cells", scan.rows, "rows");
     centroids(build, own, space, scan)?;
+    build.progress.stage("dividing into cells", scan.rows, "rows");
     (0..build.parts().count()).try_for_each(|part| nearest(build, space, scan, part))?;
     divide(build, own, space, scan)
 }
@@ -111,7 +111,7 @@ pub(crate) fn centroids(build: &Build<'_>, own: &GraphOptions, space: &Space, sc
     drop(live);
     let dim = space.point_dim();
     let sample = sample_of(dim, &rows, |rows, out| space.load_floats(build.base, rows, out))?;
-    let centroids = kmeans::kmeans(&sample, dim, small, 10, build.options.seed, build.progress)?;
+    let centroids = kmeans::kmeans_stage(&sample, dim, small, 10, build.options.seed, build.progress)?;
     write_table(&build.partial.path(CENTROIDS), &centroids)
 }
 

@@ -52,7 +52,7 @@ pub(crate) fn stages<'a>(
         HEAD.takes(move |size| graph(size, head_rows, head::HEAD_LIST as f64, head::HEAD_DEGREE as f64)),
     );
     stages.push(CALIBRATE.takes(move |size| {
-        let compared = options.calibration_queries as f64 * COMPARISONS * comparison;
+        let compared = options.calibration_rows(size.rows as usize) as f64 * COMPARISONS * comparison;
         size.truth_s(options) + size.shared_s(compared)
     }));
     stages

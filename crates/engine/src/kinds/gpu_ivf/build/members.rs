@@ -6,7 +6,7 @@ use std::os::unix::fs::FileExt;
 use stratann_params::build::GpuOptions;
 
 use stratann_core::build::prune::Near;
-use stratann_core::build::walk::{WalkScratch, greedy_walk};
+use stratann_core::build::walk::{WalkScratch, each, greedy_walk};
 use stratann_core::build::{Lists, Points};
 use stratann_core::format::posting_lists::LISTS_PER_VECTOR;
 use stratann_core::route::NONE;
@@ -98,7 +98,7 @@ pub(super) fn run(build: &Build<'_>, own: &GpuOptions, space: &Space, scan: &Sca
         for (&row, point) in live.iter().zip(points.chunks_exact(dim)) {
             near.clear();
             let distance = |id: u32| squared(point, centroids.row(id));
-            greedy_walk(&centroids, &graph, graph.entry, distance, MEMBER_LIST, scratch, &mut near);
+            greedy_walk(&centroids, &graph, graph.entry, each(distance), MEMBER_LIST, scratch, &mut near);
             near.sort_unstable_by(Near::order);
             let farthest = near.first().map_or(0.0, |nearest| nearest.distance * reach);
             let lists = near.iter().take_while(|n| n.distance <= farthest).take(LISTS_PER_VECTOR);

@@ -104,7 +104,7 @@ impl Sizes {
         let axes_least = CODEBOOK_SAMPLE_LEAST.min(self.rows) * self.sampled_bytes() + self.axes_bytes();
         let lists = own.count(self.rows) as f64;
         let calibrate = CALIBRATE.takes(move |size| {
-            let compared = options.calibration_queries as f64 * size.rows * COMPARED_SHARE;
+            let compared = options.calibration_rows(size.rows as usize) as f64 * size.rows * COMPARED_SHARE;
             size.truth_s(options) + size.shared_s(compared * size.dim * MULTIPLY_NS)
         });
         vec![

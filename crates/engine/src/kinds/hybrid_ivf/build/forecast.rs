@@ -51,7 +51,7 @@ pub(super) fn stages<'a>(
         }),
         NAVIGATION.takes(move |size| size.shared_s(nav_pairs * graph_pair_ns(size))),
         CALIBRATE.takes(move |size| {
-            let compared = options.calibration_queries as f64 * size.rows * CODES_SHARE;
+            let compared = options.calibration_rows(size.rows as usize) as f64 * size.rows * CODES_SHARE;
             size.truth_s(options) + size.shared_s(compared * (CODE_NS + CODE_BYTE_NS * code_bytes as f64))
         }),
     ]

@@ -5,7 +5,7 @@
 //! find [`RECALL`] of the nearest members are counted. Counted, not timed: times come from the profile alone.
 
 use stratann_core::build::costs::{UnitCosts, VisitCostModel};
-use stratann_core::build::walk::{WalkScratch, greedy_walk};
+use stratann_core::build::walk::{WalkScratch, each, greedy_walk};
 use stratann_core::build::{Points, hash};
 use stratann_core::format::inverted_list::ListLayout;
 use stratann_kernel::distance::l2_f32;
@@ -154,7 +154,7 @@ fn hops(cluster: &Floats, truth: &[(u32, Vec<u32>)], seed: u64, progress: &dyn P
         for (q, nearest) in truth {
             let mut visited = Vec::new();
             let distance = |id: u32| if id == *q { f32::MAX } else { cluster.distance(*q, id) };
-            greedy_walk(cluster, &graph, graph.entry, distance, beam, &mut scratch, &mut visited);
+            greedy_walk(cluster, &graph, graph.entry, each(distance), beam, &mut scratch, &mut visited);
             visits += visited.len();
             wanted += nearest.len();
             found += nearest.iter().filter(|n| visited.iter().any(|v| v.id == **n)).count();

@@ -110,7 +110,8 @@ impl Sizes {
         let inserted = (ef.min(members) * WALKED).min(members) + m * (ef.min(members) + 2.0 * m);
         let pair_ns = |size: &Size| PAIR_NS + size.dim * MULTIPLY_NS;
         let calibrate = CALIBRATE.takes(move |size| {
-            let compared = options.calibration_queries as f64 * CALIBRATED * COMPARED.min(members);
+            let compared =
+                options.calibration_rows(size.rows as usize) as f64 * CALIBRATED * COMPARED.min(members);
             size.truth_s(options) + size.shared_s(compared * pair_ns(size))
         });
         let in_flight = 2 * CALIBRATION_QUERIES as u64 * self.cluster_bytes_max;

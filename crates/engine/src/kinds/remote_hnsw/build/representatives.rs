@@ -51,8 +51,7 @@ fn nearest_to_centroids(build: &Build<'_>, space: &Space, scan: &Scan, wanted: u
     drop(live);
     let load = |rows: &[u32], out: &mut [f32]| space.load_floats(build.base, rows, out);
     let sample = sample_of(dim, &sampled, load)?;
-    build.progress.stage("clustering", ROUNDS as u64, "rounds");
-    let centroids = kmeans::kmeans(&sample, dim, wanted, ROUNDS, build.options.seed, build.progress)?;
+    let centroids = kmeans::kmeans_stage(&sample, dim, wanted, ROUNDS, build.options.seed, build.progress)?;
     let nearest = kmeans::assign_until(&centroids, dim, &sample, build.progress)?;
     let mut rows: Vec<u32> = nearest.into_iter().map(|at| sampled[at as usize]).collect();
     rows.sort_unstable();
