@@ -104,11 +104,6 @@ impl CodeQuery {
         (!self.is_trained).then_some(&self.bits)
     }
 
-    /// The tables of a trained code, for a scorer that sums their entries; `None` of bits.
-    pub fn table(&self) -> Option<&Table> {
-        self.is_trained.then_some(&self.table)
-    }
-
     /// Bytes of a code.
     pub fn code_bytes(&self) -> usize {
         if self.is_trained { self.table.code_bytes() } else { self.bits.code_bytes() }

@@ -124,22 +124,6 @@ impl Table {
         self.code_bytes
     }
 
-    /// Entries of 16 bits, 256 for each byte of a code behind those of [`coarse`](Self::coarse) and
-    /// [`correction`](Self::correction).
-    pub fn entries(&self) -> &[u16] {
-        &self.entries
-    }
-
-    /// Entries by the first byte of a code; all zero when codes have no coarse stage.
-    pub fn coarse(&self) -> &[u32] {
-        &self.coarse
-    }
-
-    /// Entries by the second byte of a code; all zero when codes carry no correction.
-    pub fn correction(&self) -> &[u32] {
-        &self.correction
-    }
-
     /// The integer distance of one code; `u32::MAX` when `code` is shorter than a code.
     pub fn distance(&self, code: &[u8]) -> u32 {
         match code.get(..self.code_bytes) {
