@@ -30,7 +30,7 @@ LEFT_OUT := $(CURDIR)/target/left-out
 BOOK := STRATANN_PROGRAM=$(CURDIR)/target/debug/stratann
 PYTEST := STRATANN_LEFT_OUT=$(LEFT_OUT) PYTHONPATH=.ci $(VENV_PYTHON) -m pytest -p left_out
 
-.PHONY: help demo hostile test test-build test-rust test-extension test-python test-sample test-bench test-lab build lab wheel bench bench-recall bench-calibrate bench-grid bench-gpu bench-remote gpu gpu-kit gpu-compile lint tools tools-etcd tools-s3 tools-fuzz fuzz storm-remote nightly docs clean
+.PHONY: help demo hostile test test-build test-rust test-extension test-python test-sample test-bench test-lab build lab wheel bench bench-recall bench-calibrate bench-grid bench-gpu bench-remote bench-codes gpu gpu-kit gpu-compile lint tools tools-etcd tools-s3 tools-fuzz fuzz storm-remote nightly docs clean
 
 help: ## Show this
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -118,6 +118,9 @@ bench-gpu: lab ## Ranking codes of a gpu-ivf beside faiss: make bench-gpu BASE=v
 
 bench-remote: lab ## A remote-hnsw beside hnswlib, and memory nodes: make bench-remote BASE=vectors QUERIES=queries REMOTE_FLAGS='--groundtruth truth'
 	bench/.venv/bin/python bench/remote.py $(BASE) $(QUERIES) $(REMOTE_FLAGS)
+
+bench-codes: ## Time of a code beside faiss' codes of as many bits
+	bench/.venv/bin/python bench/codes.py $(CODES_FLAGS)
 
 bench-calibrate: build ## Simulated times against real processes: make bench-calibrate INDEX=index QUERIES=queries
 	$(PYTHON) bench/calibrate.py $(INDEX) $(QUERIES) $(CALIBRATE_FLAGS)
