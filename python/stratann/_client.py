@@ -142,6 +142,7 @@ class Client:
         local_list: int | None = None,
         votes: int | None = None,
         prune_dimension: bool | None = None,
+        prune_code: bool | None = None,
         prune_vector: bool | None = None,
         prewarm: bool | None = None,
         fan_out: int | None = None,
@@ -206,6 +207,7 @@ class Client:
             votes: of a hybrid-ivf: sampled vectors of the navigation graph that count towards the rank of their
                 lists; 64.
             prune_dimension: of a grid-ivf: drop a vector as soon as its first components exceed the threshold; true.
+            prune_code: of a grid-ivf: drop a vector by its code, before any of its components is read; true.
             prune_vector: of a grid-ivf: let the threshold fall from list to list; true.
             prewarm: of a grid-ivf: score some vectors of every list first, for a first threshold; true.
             fan_out: of a grid-ivf: rows of lists to visit at a time, where they are divided over servers. More of

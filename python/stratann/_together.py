@@ -45,6 +45,7 @@ def search_together(
     local_list: int | None = None,
     votes: int | None = None,
     prune_dimension: bool | None = None,
+    prune_code: bool | None = None,
     prune_vector: bool | None = None,
     prewarm: bool | None = None,
     baseline: str | None = None,

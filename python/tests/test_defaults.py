@@ -55,6 +55,7 @@ SWITCHES = {
     "pack": "--no-pack",
     "compress": "--no-compress",
     "prune_dimension": "--no-prune-dimension",
+    "prune_code": "--no-prune-code",
     "prune_vector": "--no-prune-vector",
     "prewarm": "--no-prewarm",
     "balance": "--no-balance",

@@ -508,6 +508,7 @@ mod tests {
         );
         let grid = GridSwitches {
             prune_dimension: false,
+            prune_code: false,
             prune_vector: false,
             prewarm: false,
             fan_out: 4,
@@ -518,8 +519,8 @@ mod tests {
         let effort = Effort::Nprobe(9, None, None);
         assert_eq!(
             parameters(&SearchOptions { effort, switches: grid.into(), ..usual }, None, false),
-            "k=10&timeout_ms=60000&nprobe=9&prune_dimension=false&prune_vector=false&prewarm=false&fan_out=4\
-             &busy_last=false&balance=false&pipeline=false"
+            "k=10&timeout_ms=60000&nprobe=9&prune_dimension=false&prune_code=false&prune_vector=false&prewarm=false\
+             &fan_out=4&busy_last=false&balance=false&pipeline=false"
         );
         let switches = RemoteSwitches { ef: Some(50) }.into();
         assert_eq!(

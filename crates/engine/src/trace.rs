@@ -243,7 +243,7 @@ events! {
         prewarmed_components: u64,
         /// Scanned lists, in their order.
         lists: Vec<Scan>,
-        /// Vectors left after each group of components, and before them after the pilot, where there is one.
+        /// Vectors left after each group of components, and before them after pilot or codes, where there are.
         left: Vec<Left>,
     }
     /// The choice of candidates by a scorer of codes.
@@ -465,7 +465,7 @@ pub struct Scan {
 /// Vectors left after a group of components.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Left {
-    /// Components up to the end of the group; 0 for the pilot.
+    /// Components up to the end of the group; 0 for pilot or codes.
     pub components: u32,
     /// Vectors that were left, those that were scored first excluded.
     pub vectors: u64,

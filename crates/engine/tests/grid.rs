@@ -42,9 +42,9 @@ fn search(index: &Index, asked: &[u8], options: &SearchOptions) -> Answers {
 }
 
 fn all_switches() -> impl Iterator<Item = GridSwitches> {
-    (0..8).map(|flags| {
-        let [prune_dimension, prune_vector, prewarm] = [0, 1, 2].map(|i| flags >> i & 1 == 1);
-        GridSwitches { prune_dimension, prune_vector, prewarm, ..GridSwitches::default() }
+    (0..16).map(|flags| {
+        let [prune_dimension, prune_code, prune_vector, prewarm] = [0, 1, 2, 3].map(|i| flags >> i & 1 == 1);
+        GridSwitches { prune_dimension, prune_code, prune_vector, prewarm, ..GridSwitches::default() }
     })
 }
 
@@ -111,6 +111,57 @@ fn odd_sets_find_what_a_scan_finds() {
     };
     let values: Vec<f32> = (0..500).flat_map(|row| (0..30).map(move |i| lonely(row, i))).collect();
     assert_exact(&Set::new(DType::F16, 30, &values), &Set::new(DType::F16, 30, &values[..300]), &l2(10), 20);
+}
+
+#[test]
+fn codes_change_no_answer_whatever_the_vectors() {
+    for dim in [1, 2, 3, 96, 100, 256, 300] {
+        for rows in [1, 2, 20, 255, 257] {
+            let set = Set::new(DType::F32, dim, &clustered(rows, dim, 4, 1));
+            assert_exact(&set, &queries(3, dim), &options(Metric::L2, 4), 10);
+        }
+    }
+    let (rows, dim) = (300, 260u64);
+    // Zeros among others, one vector that is far from all, and vectors that are far from zero and near each other.
+    let value = |case: usize, row: u64, i: u64| match (case, row % 7) {
+        (0, 0) => 0.0,
+        (1, _) if row == 5 => 1e9 * normal(4, row, i),
+        (2, _) => 1e6 + normal(3, row, i),
+        _ => normal(3, row, i),
+    };
+    for (case, dtype) in [(0, DType::F32), (1, DType::F32), (2, DType::F32), (0, DType::F16)] {
+        let values: Vec<f32> = (0..rows).flat_map(|row| (0..dim).map(move |i| value(case, row, i))).collect();
+        let set = Set::new(dtype, dim as usize, &values);
+        let asked = Set::new(dtype, dim as usize, &values[..10 * dim as usize]);
+        for metric in [Metric::L2, Metric::Ip] {
+            // Products of vectors that are far from zero have few digits.
+            if metric == Metric::L2 || case == 0 {
+                assert_exact(&set, &asked, &options(metric, 6), 10);
+            }
+        }
+    }
+}
+
+#[test]
+fn codes_are_compared_before_components() {
+    for metric in Metric::ALL {
+        let set = Set::new(DType::F32, 256, &clustered(4000, 256, 30, 1));
+        let asked = Set::new(DType::F32, 256, &clustered(20, 256, 30, 2));
+        let (_dir, index) = built(&set, &options(metric, 40));
+        // Blocks of lists are filled up, by 4 % here.
+        let plain = 4000 * (4 * 256 + 4) * 104 / 100;
+        let vectors = index.account().components.iter().find(|part| part.0 == "vectors").unwrap().1;
+        assert!(vectors * 100 <= plain * 115, "{vectors}");
+        let [with, without] = [true, false].map(|prune_code| {
+            let switches = GridSwitches { prune_code, ..GridSwitches::default() };
+            search(&index, &asked.bytes, &probe(10, 40, switches))
+        });
+        assert_eq!((&with.ids, &with.distances), (&without.ids, &without.distances));
+        let centroids = 20 * 40;
+        assert_eq!(without.stats.code_comparisons, centroids);
+        assert!(with.stats.code_comparisons > centroids + 20 * 3500, "{:?}", with.stats);
+        assert!(2 * with.stats.components < without.stats.components, "{metric:?} {:?}", with.stats);
+    }
 }
 
 #[test]

@@ -139,6 +139,8 @@ params! {
         /// Drop a vector as soon as its first components exceed the threshold
         prune_dimension: bool = true,
             { off: "Compare vectors whole, whatever their first components say", level: Level::Research };
+        /// Drop a vector by its code, before any of its components is read
+        prune_code: bool = true, { off: "Compare components only, whatever codes say", level: Level::Research };
         /// Let the threshold fall from list to list
         prune_vector: bool = true,
             { off: "Keep the first threshold, which does not fall from list to list", level: Level::Research };

@@ -11,16 +11,22 @@
 //! | factors | cosine: f32 per place, what makes a stored vector a unit vector; f32 per place, its length |
 //! | norms | ip: for each group f32, a norm; then u8 per place, the norm of its components of the group, in 255ths of it |
 //! | pilot | f32, the radius of the list; then blocks of codes, component by component |
+//! | codes | a reference point, the upper half of a float for each component; 2 bytes per place, a radius; codes of members |
 //! | groups | for each group its blocks |
 //!
 //! A *pilot* is a code of the first principal components, a byte for each, of types whose stored components are not
 //! rotated. The radius is the largest distance between those components of a member and its code.
+//!
+//! *Codes* have some bits of each component, of the difference to the list's reference point after the rotation of a
+//! seed. A radius is the distance between a member and the point that its code stands for. A list has codes or a pilot,
+//! or neither; both belong to its first slice.
 //!
 //! A place is a member or what fills up the last block. A list begins at a multiple of 64 bytes.
 
 use alloc::vec::Vec;
 use core::ops::Range;
 
+use stratann_kernel::bits;
 use stratann_kernel::columns::{GROUP_MAX, LANE_STEP, LANES};
 use stratann_kernel::{DType, Metric};
 
@@ -42,6 +48,8 @@ pub struct GridLayout {
     pub id_bytes: usize,
     /// Components of a pilot; 0 for none.
     pub pilot: usize,
+    /// Bits of the code of a member; `None` without codes.
+    pub code: Option<bits::Layout>,
 }
 
 /// Components of a group of a pilot.
@@ -71,6 +79,7 @@ impl GridLayout {
             && (self.id_bytes == 4 || self.id_bytes == 8)
             && self.pilot <= dim
             && (self.pilot == 0 || self.metric != Metric::Ip)
+            && self.code.is_none_or(|code| code.dim() == dim && self.pilot == 0)
     }
 
     /// Number of groups.
@@ -117,9 +126,16 @@ impl GridLayout {
         self.norms_at(members) + if self.has_norms() { norms } else { 0 }
     }
 
-    fn groups_at(&self, members: usize) -> usize {
+    fn codes_at(&self, members: usize) -> usize {
         let pilot = 4 + self.pilot * Self::places(members);
         self.pilot_at(members) + if self.pilot > 0 { pilot } else { 0 }
+    }
+
+    fn groups_at(&self, members: usize) -> usize {
+        let codes = self
+            .code
+            .map_or(0, |code| 2 * (code.dim() + Self::places(members)) + code.code_bytes() * members);
+        self.codes_at(members) + codes.next_multiple_of(4)
     }
 
     /// Bytes of a list with so many members.
@@ -129,7 +145,7 @@ impl GridLayout {
     }
 
     /// Offset of a unit of a list with so many members: its head, at 0, or one of its slices, whose first groups are
-    /// `slices`. The pilot belongs to the first slice.
+    /// `slices`. Pilot and codes belong to the first slice.
     pub fn unit_at(&self, members: usize, slices: &[u32], unit: usize) -> usize {
         let columns = |slice: usize| self.edges.get(slices[slice] as usize).map_or(0, |&edge| edge as usize);
         match unit {
@@ -145,8 +161,8 @@ impl GridLayout {
         self.slice(members, head, rest, 0..self.groups())
     }
 
-    /// Opens a slice of a list: its head, and its groups, the pilot before the first one. `None` when there are fewer
-    /// bytes than it needs.
+    /// Opens a slice of a list: its head, and its groups, with pilot and codes before the first one. `None` when there
+    /// are fewer bytes than it needs.
     pub fn slice<'a>(
         &'a self,
         members: usize,
@@ -154,12 +170,15 @@ impl GridLayout {
         bytes: &'a [u8],
         range: Range<usize>,
     ) -> Option<List<'a>> {
-        let pilot = if range.start == 0 { self.groups_at(members) - self.pilot_at(members) } else { 0 };
-        let (pilot, groups) = bytes.split_at_checked(pilot)?;
+        let is_first = range.start == 0;
+        let (pilot_at, codes_at) = (self.pilot_at(members), self.codes_at(members));
+        let (pilot, bytes) = bytes.split_at_checked(if is_first { codes_at - pilot_at } else { 0 })?;
+        let codes = if is_first { self.groups_at(members) - codes_at } else { 0 };
+        let (codes, groups) = bytes.split_at_checked(codes)?;
         let columns = *self.edges.get(range.end)? - *self.edges.get(range.start)?;
         let needed = Self::places(members) * self.dtype.size() * columns as usize;
-        let is_whole = head.len() >= self.pilot_at(members) && groups.len() >= needed;
-        is_whole.then_some(List { layout: self, members, head, pilot, groups, range })
+        let is_whole = head.len() >= pilot_at && groups.len() >= needed;
+        is_whole.then_some(List { layout: self, members, head, pilot, codes, groups, range })
     }
 }
 
@@ -172,6 +191,7 @@ pub struct List<'a> {
     head: &'a [u8],
     // Empty but for the first slice.
     pilot: &'a [u8],
+    codes: &'a [u8],
     groups: &'a [u8],
     range: Range<usize>,
 }
@@ -187,12 +207,12 @@ impl<'a> List<'a> {
         self.range.clone()
     }
 
-    /// A checksum of its head, its pilot and its groups.
+    /// A checksum of its head, its pilot, its codes and its groups.
     pub fn checksum(&self) -> u64 {
         let columns = (self.layout.edges[self.range.end] - self.layout.edges[self.range.start]) as usize;
         let bytes = GridLayout::places(self.members) * self.layout.dtype.size() * columns;
         let head = &self.head[..self.layout.pilot_at(self.members)];
-        [head, self.pilot, &self.groups[..bytes]]
+        [head, self.pilot, self.codes, &self.groups[..bytes]]
             .iter()
             .fold(0u64, |sum, part| sum.rotate_left(17) ^ crate::hash::checksum(part))
     }
@@ -266,6 +286,26 @@ impl<'a> List<'a> {
         (radius[0], &self.pilot[start..][..length])
     }
 
+    /// Whether it has codes: the first slice of a list may have them.
+    pub fn has_codes(&self) -> bool {
+        !self.codes.is_empty()
+    }
+
+    /// The reference point of the codes; nothing without codes.
+    pub fn reference(&self) -> impl Iterator<Item = f32> + 'a {
+        let dim = if self.codes.is_empty() { 0 } else { 2 * self.layout.dim() };
+        self.codes[..dim].as_chunks::<2>().0.iter().map(|half| upper_half(*half))
+    }
+
+    /// The radii of a block, of which each place has one, and its codes; nothing without codes.
+    pub fn codes(&self, block: usize) -> (&'a [u8], &'a [u8]) {
+        let Some(code) = self.layout.code.filter(|_| self.has_codes()) else { return (&[], &[]) };
+        let (dim, size) = (self.layout.dim(), code.code_bytes());
+        let (radii, codes) = self.codes[2 * dim..].split_at(2 * GridLayout::places(self.members));
+        let first = block * LANES;
+        (&radii[2 * first..], &codes[size * first..][..size * self.members_of(block)])
+    }
+
     /// The components of a group in a block.
     #[inline]
     pub fn group(&self, group: usize, block: usize) -> &'a [u8] {
@@ -302,8 +342,11 @@ pub struct Copies {
     vectors: Vec<u8>,
     factors: Vec<f32>,
     lengths: Vec<f32>,
-    codes: Vec<u8>,
+    pilots: Vec<u8>,
     radius: f32,
+    reference: Vec<f32>,
+    codes: Vec<u8>,
+    radii: Vec<f32>,
 }
 
 impl Copies {
@@ -312,7 +355,7 @@ impl Copies {
         self.take_members(list, 0..count.min(list.members));
     }
 
-    /// Takes some members of a whole list.
+    /// Takes some members of a whole list. The codes of all refer to the last list.
     pub fn take_members(&mut self, list: &List<'_>, members: impl IntoIterator<Item = usize>) {
         for member in members {
             let (block, lane) = (member / LANES, member % LANES);
@@ -324,8 +367,20 @@ impl Copies {
             list.vector(member, &mut self.vectors);
             let (radius, codes) = list.pilot(block, 0);
             self.radius = self.radius.max(radius);
-            self.codes.extend(codes.get(lane..).unwrap_or(&[]).iter().step_by(list.places_of(block)));
+            self.pilots.extend(codes.get(lane..).unwrap_or(&[]).iter().step_by(list.places_of(block)));
+            let (radii, codes) = list.codes(block);
+            if let Some(code) = list
+                .layout
+                .code
+                .map(|code| code.code_bytes())
+                .and_then(|size| codes.get(lane * size..)?.get(..size))
+            {
+                self.codes.extend_from_slice(code);
+                self.radii.push(bits::radius(radii, lane));
+            }
         }
+        self.reference.clear();
+        self.reference.extend(list.reference());
     }
 
     /// Appends them as a list.
@@ -337,10 +392,14 @@ impl Copies {
                 vector: &self.vectors[i * size..][..size],
                 factor: self.factors[i],
                 length: self.lengths[i],
-                pilot: &self.codes[i * layout.pilot..][..layout.pilot],
+                pilot: &self.pilots[i * layout.pilot..][..layout.pilot],
+                code: layout
+                    .code
+                    .map_or(&[], |code| &self.codes[i * code.code_bytes()..][..code.code_bytes()]),
+                radius: self.radii.get(i).copied().unwrap_or(0.0),
             })
             .collect();
-        write_list(layout, &members, self.radius, out);
+        write_list(layout, &members, (self.radius, &self.reference), out);
     }
 }
 
@@ -362,10 +421,20 @@ pub struct ListMember<'a> {
     pub length: f32,
     /// Code of the first principal components; empty without a pilot.
     pub pilot: &'a [u8],
+    /// Code of all components; empty without codes.
+    pub code: &'a [u8],
+    /// Distance from the point that the code stands for, at most.
+    pub radius: f32,
 }
 
-/// Appends a list. `radius` is that of the pilot.
-pub fn write_list(layout: &GridLayout, members: &[ListMember<'_>], radius: f32, out: &mut Vec<u8>) {
+/// Appends a list. `radius` is that of the pilot, `reference` the point of the codes, of floats of which the upper half
+/// is written.
+pub fn write_list(
+    layout: &GridLayout,
+    members: &[ListMember<'_>],
+    (radius, reference): (f32, &[f32]),
+    out: &mut Vec<u8>,
+) {
     let start = out.len();
     let places = GridLayout::places(members.len());
     for member in members {
@@ -390,10 +459,33 @@ pub fn write_list(layout: &GridLayout, members: &[ListMember<'_>], radius: f32, 
             }
         }
     }
+    if let Some(code) = &layout.code {
+        write_codes(code, members, reference, out);
+    }
     for group in 0..layout.groups() {
         members.chunks(LANES).for_each(|block| write_block(layout, block, group, out));
     }
     out.resize(start + layout.list_bytes(members.len()), 0);
+}
+
+fn write_codes(code: &bits::Layout, members: &[ListMember<'_>], reference: &[f32], out: &mut Vec<u8>) {
+    let start = out.len();
+    reference.iter().for_each(|x| out.extend_from_slice(&x.to_le_bytes()[2..]));
+    out.resize(start + 2 * code.dim(), 0);
+    members.iter().for_each(|member| bits::write_radius(member.radius, out));
+    out.resize(start + 2 * (code.dim() + GridLayout::places(members.len())), 0);
+    members.iter().for_each(|member| out.extend_from_slice(member.code));
+    out.resize(start + (out.len() - start).next_multiple_of(4), 0);
+}
+
+/// The float of which this is the upper half.
+fn upper_half(half: [u8; 2]) -> f32 {
+    f32::from_le_bytes([0, 0, half[0], half[1]])
+}
+
+/// A float without its lower half: as a reference point is stored.
+pub fn without_lower_half(x: f32) -> f32 {
+    f32::from_bits(x.to_bits() & 0xffff_0000)
 }
 
 fn write_norms(layout: &GridLayout, members: &[ListMember<'_>], group: usize, out: &mut Vec<u8>) {
@@ -448,7 +540,7 @@ mod tests {
         for dim in [1, 15, 16, 17, 33, 64, 65, 100, 128, 384, 2709] {
             let edges = GridLayout::edges_of(dim);
             let (dtype, metric) = (DType::F32, Metric::L2);
-            let layout = GridLayout { dtype, metric, edges, columns: 0, id_bytes: 4, pilot: 0 };
+            let layout = GridLayout { dtype, metric, edges, columns: 0, id_bytes: 4, pilot: 0, code: None };
             assert!(layout.is_sane(dim) && !layout.is_sane(dim + 1), "{dim}");
             assert_eq!(layout.dim(), dim);
         }
@@ -504,7 +596,11 @@ mod tests {
         let edges = GridLayout::edges_of(dim);
         let columns = columns.min(edges.len() - 1);
         let pilot = if metric == Metric::L2 { dim.min(20) } else { 0 };
-        let layout = GridLayout { dtype: DType::I8, metric, edges, columns, id_bytes: 8, pilot };
+        let code = (metric == Metric::Cosine).then(|| bits::Layout::even(dim, 3, 0, false)).flatten();
+        let layout = GridLayout { dtype: DType::I8, metric, edges, columns, id_bytes: 8, pilot, code };
+        let reference: Vec<f32> = (0..dim).map(|i| without_lower_half(i as f32 * 0.1)).collect();
+        let bytes_of = |i: usize| vec![i as u8; code.map_or(0, |code| code.code_bytes())];
+        let codes: Vec<Vec<u8>> = (0..count).map(bytes_of).collect();
         let vectors: Vec<u8> = (0..count * dim).map(|i| (i * i % 251) as u8).collect();
         let members: Vec<ListMember<'_>> = (0..count)
             .map(|i| ListMember {
@@ -513,10 +609,12 @@ mod tests {
                 factor: i as f32,
                 length: -(i as f32),
                 pilot: &vectors[i * dim..i * dim + pilot],
+                code: &codes[i],
+                radius: i as f32,
             })
             .collect();
         let mut bytes = vec![];
-        write_list(&layout, &members, 1.5, &mut bytes);
+        write_list(&layout, &members, (1.5, &reference), &mut bytes);
         assert_eq!(bytes.len(), layout.list_bytes(count));
         let short = bytes.len().saturating_sub(LIST_ALIGN);
         assert!(layout.list(count, &bytes[..short]).is_none() || count == 0);
@@ -531,6 +629,13 @@ mod tests {
             let is_cosine = metric == Metric::Cosine;
             assert_eq!(factors[i % LANES], if is_cosine { i as f32 } else { 1.0 });
             assert_eq!(list.length(i), is_cosine.then_some(-(i as f32)));
+            if code.is_some() {
+                let (radii, all) = list.codes(i / LANES);
+                let size = codes[i].len();
+                assert_eq!(&all[i % LANES * size..][..size], codes[i]);
+                assert_eq!(bits::radius(radii, i % LANES), i as f32);
+                assert!(list.reference().eq(reference.iter().copied()));
+            }
             if pilot > 0 {
                 let (radius, codes) = list.pilot(i / LANES, pilot - 1);
                 assert_eq!((radius, codes[i % LANES]), (1.5, member.pilot[pilot - 1]));

@@ -10,7 +10,7 @@
 //! have such queries of whole numbers).
 
 use super::layout::{Layout, Segment};
-use super::{BitCoder, Scaling, Turn, encode, factor};
+use super::{BitCoder, Rotation, Scaling, Turn, encode, factor};
 
 /// Units by which the floats of a scaled component, of a sum and of a distance can be off: some 2⁻²⁰ of 127.
 const OF_FLOATS: f32 = 1e-3;
@@ -49,7 +49,7 @@ impl Errors {
         // Without an inverse of the unit all whole numbers are zero.
         let half = if (1.0 / unit).is_finite() { (0.5 + OF_FLOATS) * unit } else { largest };
         let of_rotation = match &coder.turn {
-            Turn::Seeded(_) => rotation_rounding(layout.dim()) * root(layout.dim()) * largest,
+            Turn::Seeded(_) => Rotation::rounding(layout.dim()) * root(layout.dim()) * largest,
             Turn::Basis(_) => product_rounding(layout.dim()) * norm,
         };
         Errors {
@@ -78,12 +78,6 @@ impl Errors {
 /// An error, or infinity for what is none.
 fn known(error: f32) -> f32 {
     if (0.0..LARGEST).contains(&error) { error } else { f32::INFINITY }
-}
-
-/// Upper bound of the length of what roundings change of a rotated vector of length 1: half a last place for each step
-/// of the transforms, which keep lengths (`rotation.rs`: three rounds of two), and three times that for their scale.
-fn rotation_rounding(dim: usize) -> f32 {
-    6.0 * (dim.ilog2() as f32 + 3.0) * 0.5 * f32::EPSILON
 }
 
 /// Upper bound of the rounding of a component of a vector of length 1 that is a product with a row of a basis: of

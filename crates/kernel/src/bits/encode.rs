@@ -1,7 +1,7 @@
 //! Encodes and decodes vectors.
 
 use super::layout::{Layout, Plane, Segment};
-use super::{Scaling, bound, factor};
+use super::{Scaling, bound, factor, point};
 use crate::distance::dot_f32;
 use crate::isa::for_each_isa;
 
@@ -42,6 +42,7 @@ pub(super) fn encode(
             write_factors(layout, Lengths { squared, counted, product, of_centroid }, code);
         }
         Scaling::Nearest => bound::write_factors(layout, (product, length, sum), code),
+        Scaling::Point => point::write_factors(layout, (product, length), code),
     }
     for (plane, segment) in layout.planes_of_segments() {
         write_plane(plane, segment.shift, &levels, code);

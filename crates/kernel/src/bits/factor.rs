@@ -43,6 +43,16 @@ pub(super) fn write_up(factor: f32, out: &mut [u8]) {
     }
 }
 
+/// Writes a factor that is not negative where [`write_signed`] does, rounded down.
+pub(super) fn write_down(factor: f32, out: &mut [u8]) {
+    let factor = if factor.is_nan() { 0.0 } else { factor };
+    match out {
+        [a, b] => [*a, *b] = ((factor.to_bits() >> 16) as u16).to_le_bytes(),
+        [a, b, c, d] => [*a, *b, *c, *d] = factor.to_le_bytes(),
+        _ => {}
+    }
+}
+
 /// The bits of the float that 16 bits of any sign stand for.
 #[inline(always)]
 pub(super) fn signed_bits(short: u16) -> u32 {

@@ -17,11 +17,12 @@
 //! (Segments of dimensions after PCA: Li et al., SAQ, SIGMOD 2026.)
 //!
 //! Codes of residuals in inverted lists have a scale of their own ([`Scaling::Nearest`]): s e is then the nearest to o,
-//! and the error of an inner product with it has a bound (`bound.rs`).
+//! and the error of an inner product with it has a bound (`bound.rs`). Codes can also stand for the points s e
+//! themselves, with exact distances between them and whole numbers of a query ([`Scaling::Point`], `point.rs`).
 //!
 //! | bytes | content | when |
 //! |---|---|---|
-//! | 2 or 4 | the norm, so rounded that a query equal to x has the right distance; of residuals Σ |s eᵢ| | always |
+//! | 2 or 4 | the norm, so rounded that a query equal to x has the right distance; of residuals Σ |s eᵢ|, of points ‖s e‖² | always |
 //! | 2 or 4 | s | always |
 //! | 1 | number of the centroid | there are several |
 //! | rest | planes of bits: of each segment, from the most significant ones to the least | always |
@@ -44,12 +45,14 @@ mod factor;
 mod layout;
 #[cfg(target_arch = "aarch64")]
 mod neon;
+mod point;
 mod query;
 mod rotation;
 mod scalar;
 
 pub use allocation::Allocation;
 pub use layout::{Extras, Layout, Plane, Segment};
+pub use point::{radius, within_reach, write_radius};
 pub use query::BitQuery;
 pub use rotation::Rotation;
 
@@ -72,6 +75,8 @@ pub enum Scaling {
     Unbiased,
     /// ⟨o, e⟩ / ‖e‖²: s e is the multiple of e nearest to o, and what is between them is orthogonal to it.
     Nearest,
+    /// As `Nearest`. The norm is that of s e, so that a distance is the one to this point.
+    Point,
 }
 
 /// How vectors are rotated.

@@ -2,6 +2,7 @@
 
 use super::bound::Errors;
 use super::layout::{Layout, Segment};
+use super::point::Rounded;
 use super::{BitCoder, CENTROIDS_MAX, factor, scalar};
 use crate::distance::{block_dot_f32, block_l2_f32, dot_f32};
 use crate::isa::{self, Isa};
@@ -11,7 +12,7 @@ const PREFETCH_AHEAD: usize = 16;
 /// Components behind those of a query that kernels may read; zero.
 pub(super) const PADDING: usize = 64;
 /// The largest component of a query.
-const LARGEST: f32 = 127.0;
+pub(super) const LARGEST: f32 = 127.0;
 
 /// A query of whole numbers. It is made of the query and the coder alone, bit for bit, on any machine.
 #[derive(Clone, Debug)]
@@ -81,15 +82,35 @@ impl BitQuery {
         let inverse = if inverse.is_finite() { inverse } else { 0.0 };
         self.components.clear();
         self.components.extend(placed.iter().map(|x| (x * inverse).round_ties_even() as i8));
+        self.fit(coder);
+        self.set_terms(coder, placed, if coder.ip { centred } else { squared });
+        self.errors = Errors::of(coder, (largest, self.unit, squared.sqrt()));
+    }
+
+    /// Sets all that follows from components, unit and coder.
+    fn fit(&mut self, coder: &BitCoder) {
         let of = |(segment, range): (Segment, std::ops::Range<usize>)| {
             segment.offset() * self.components[range].iter().map(|&x| i32::from(x)).sum::<i32>()
         };
         self.offset = coder.layout.ranges().map(of).sum();
-        self.components.resize(placed.len() + PADDING, 0);
+        self.components.resize(coder.layout.dim() + PADDING, 0);
         self.layout = coder.layout;
         (self.counted, self.weight) = if coder.ip { (0, self.unit) } else { (u32::MAX, 2.0 * self.unit) };
-        self.set_terms(coder, placed, if coder.ip { centred } else { squared });
-        self.errors = Errors::of(coder, (largest, self.unit, squared.sqrt()));
+    }
+
+    /// Prepares for the point of whole multiples of a unit that is nearest to a `placed` query. Distances are those of
+    /// this point, under inner product with `term` added. Returns how far it is from the query at most.
+    pub fn set_point(&mut self, coder: &BitCoder, placed: &[f32], term: f32) -> f32 {
+        let rounded = Rounded::of(placed, LARGEST, &mut self.components);
+        self.unit = rounded.unit;
+        self.fit(coder);
+        self.terms[0] = if coder.ip { term } else { rounded.squared };
+        if coder.layout.is_numbered() {
+            let term = self.terms[0];
+            self.terms.fill(term);
+        }
+        self.errors = Errors::UNKNOWN;
+        rounded.error
     }
 
     /// Sets the terms of the centroids; `of_centre` is that of the centre.
@@ -222,6 +243,12 @@ impl BitQuery {
 /// What a scorer outside of this crate needs besides. With the sum of levels times components of a code, its distance
 /// is `(term + norm) − (weight × s) × (2 sum − offset)`, in f32 and in this order; the norm counts under l2 only.
 impl BitQuery {
+    /// The unit of components.
+    #[cfg(test)]
+    pub(super) fn unit(&self) -> f32 {
+        self.unit
+    }
+
     /// The unit of components, twice under l2.
     pub fn weight(&self) -> f32 {
         self.weight
@@ -356,7 +383,7 @@ fn to_key(distance: f32) -> u32 {
     if distance.is_nan() { u32::MAX } else { key }
 }
 
-fn to_float(key: u32) -> f32 {
+pub(super) fn to_float(key: u32) -> f32 {
     f32::from_bits(if key >> 31 == 1 { key & !(1 << 31) } else { !key })
 }
 

@@ -25,6 +25,12 @@ impl Rotation {
         Rotation { dim, signs: (0..ROUNDS * dim).map(sign).collect() }
     }
 
+    /// Upper bound of what roundings change of a rotated vector of `dim` components and length 1: half a last place for
+    /// each step of the transforms, which keep lengths, and three times that for their scale, in six transforms.
+    pub fn rounding(dim: usize) -> f32 {
+        6.0 * (dim.max(1).ilog2() as f32 + 3.0) * 0.5 * f32::EPSILON
+    }
+
     /// Rotates a vector in place. One of another length stays as it is.
     pub fn apply(&self, vector: &mut [f32]) {
         if vector.len() == self.dim {

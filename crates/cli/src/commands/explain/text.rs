@@ -263,7 +263,7 @@ fn scans(all: &Scans, unpruned: u64) -> String {
     };
     let left = |left: &Left| {
         let after = match left.components {
-            0 => "the pilot".to_string(),
+            0 => "pilot or codes".to_string(),
             components => format!("{components} components"),
         };
         vec![after, count(left.vectors), share(left.vectors, members)]

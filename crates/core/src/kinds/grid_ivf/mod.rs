@@ -4,6 +4,7 @@
 //! route = the nearest centroids, in [`rank`] · access = [`scan`], in memory · verify = the same sums, which are exact
 //! once all components are in. Lists may be divided over servers, in slices of their components: see [`rows`].
 
+mod codes;
 mod fine;
 mod rank;
 mod rotated_query;
@@ -22,6 +23,8 @@ use crate::place::SERVERS_MAX;
 use crate::search::{Budget, Candidate, Hit, IndexSize, Loss, Read, Tag, Threshold};
 use crate::view::Base;
 
+use codes::CodedQuery;
+pub use codes::Codes;
 use rows::{Gathered, Probe, Row};
 pub use trace::{ScannedList, Trace};
 pub use view::{Axes, ELSEWHERE, Firsts, Line, Pilot, Unit, View, prewarmed};
@@ -31,8 +34,9 @@ pub const MAX_PROBES: u32 = 65_536;
 /// Most rows that a query visits at a time.
 pub const MAX_FAN_OUT: u8 = 64;
 
-/// The first version of states that can switch off balance and the pipeline.
+/// The first version of states that can switch off balance and the pipeline, and the first one for codes.
 const SWITCHES_VERSION: u32 = 12;
+const CODES_VERSION: u32 = 13;
 
 /// The kind itself.
 pub(crate) struct GridIvf;
@@ -46,6 +50,8 @@ pub struct Params {
     pub exact: bool,
     /// Whether a vector is dropped by its first components.
     pub prune_dimension: bool,
+    /// Whether a vector is dropped by its code, where lists have codes.
+    pub prune_code: bool,
     /// Whether the threshold falls from list to list; otherwise it stays what the prewarmed vectors made it.
     pub prune_vector: bool,
     /// Whether some members of every probed list are scored first, whole, for a first threshold.
@@ -69,6 +75,7 @@ impl Params {
             nprobe: nprobe.clamp(1, MAX_PROBES),
             exact: false,
             prune_dimension: true,
+            prune_code: true,
             prune_vector: true,
             prewarm: true,
             fan_out: 1,
@@ -79,10 +86,10 @@ impl Params {
     }
 
     /// The first five are those of states before version 12; the others are false by default.
-    fn flags(&self) -> [bool; 7] {
-        let Params { exact, prune_dimension, prune_vector, prewarm, busy_last, balance, pipeline, .. } =
-            *self;
-        [exact, prune_dimension, prune_vector, prewarm, busy_last, !balance, !pipeline]
+    fn flags(&self) -> [bool; 8] {
+        let Params { exact, prune_dimension, prune_vector, prewarm, .. } = *self;
+        let Params { busy_last, balance, pipeline, prune_code, .. } = *self;
+        [exact, prune_dimension, prune_vector, prewarm, busy_last, !balance, !pipeline, !prune_code]
     }
 }
 
@@ -114,6 +121,7 @@ pub struct Scratch {
     norms: Vec<f32>,
     // In units of the pilot's codes.
     pilot: Vec<f32>,
+    coded: CodedQuery,
     // The query as jobs carry it: its components, and what they are multiplied with.
     values: Vec<u8>,
     factor: f32,
@@ -256,23 +264,27 @@ impl Kind for GridIvf {
 
     fn encode_params(params: &Params, version: u32, w: &mut Writer<'_>) {
         w.u32(params.nprobe);
-        let known = if version < SWITCHES_VERSION { 5 } else { 7 };
+        let known = match version {
+            ..SWITCHES_VERSION => 5,
+            SWITCHES_VERSION..CODES_VERSION => 7,
+            _ => 8,
+        };
         w.u8((0..known).zip(params.flags()).map(|(i, flag)| u8::from(flag) << i).sum());
         w.u8(params.fan_out);
     }
 
     fn decode_params(r: &mut Reader<'_>) -> Result<Params, Refused> {
         let nprobe = r.u32()?;
-        let flags = match r.u8()? {
-            flags @ 0..128 => [0, 1, 2, 3, 4, 5, 6].map(|i| flags >> i & 1 == 1),
-            _ => return Err(Refused::Content),
-        };
-        let [exact, prune_dimension, prune_vector, prewarm, busy_last, unbalanced, at_once] = flags;
+        let flags = r.u8()?;
+        let flags: [bool; 8] = core::array::from_fn(|i| flags >> i & 1 == 1);
+        let [exact, prune_dimension, prune_vector, prewarm, busy_last, unbalanced, at_once, without_codes] =
+            flags;
         let (balance, pipeline, fan_out) = (!unbalanced, !at_once, r.u8()?);
         Ok(Params {
             nprobe,
             exact,
             prune_dimension,
+            prune_code: !without_codes,
             prune_vector,
             prewarm,
             fan_out,

@@ -37,7 +37,8 @@ pub(super) struct RotatedQuery {
 
 /// Turns a query into the axes of the index.
 pub(super) fn prepare(base: &Base<'_>, view: &View<'_>, query: &[u8], scratch: &mut Scratch) {
-    let Scratch { point, query: turned, pilot, values, factor, length, .. } = scratch;
+    let Scratch { point, query: turned, pilot, coded, values, factor, length, .. } = scratch;
+    coded.begin(true);
     point.clear();
     point.resize(base.dim, 0.0);
     widen(base.dtype, query, point);
@@ -135,7 +136,9 @@ impl RotatedQuery {
         if self.pilot.len() != expected {
             return None;
         }
-        let Scratch { query, values, factor, length, pilot, .. } = scratch;
+        let Scratch { query, values, factor, length, pilot, coded, .. } = scratch;
+        // Codes are of all components, which travel while no slice is done.
+        coded.begin(done == 0);
         (*factor, *length) = (self.factor, self.length);
         pilot.clone_from(&self.pilot);
         values.clear();

@@ -14,6 +14,7 @@ use stratann_kernel::columns::{
 use stratann_kernel::element::widen;
 use stratann_kernel::{DType, Metric, prefetch};
 
+use super::codes::CodedQuery;
 use super::fine::{coarse_below, slack};
 use super::trace::{ScannedList, Trace};
 use super::{Axes, GridIvf, Scratch, View};
@@ -49,6 +50,9 @@ pub(super) fn scan_list(
     let members = list.members() as u32;
     let mut scanner = Scanner::new(cx, number, list, first_limit, (true, true));
     let (finished, components) = (scanner.q.stats.full_comparisons, scanner.q.stats.components);
+    if scanner.q.stats.lists == 0 {
+        scanner.bound_by_codes();
+    }
     scanner.blocks(prewarmed);
     let stats = &scanner.q.stats;
     let scanned = ScannedList {
@@ -109,10 +113,14 @@ pub(super) struct Scanner<'s> {
     pub(super) q: &'s mut Query,
     view: &'s View<'s>,
     list: List<'s>,
+    number: u32,
     first_id: u32,
     query: &'s [f32],
     norms: &'s [f32],
     pilot: &'s [f32],
+    coded: &'s mut CodedQuery,
+    // Whether codes are compared, where the list has them.
+    uses_codes: bool,
     length: f32,
     scale: f32,
     // Sums, or products of norms, below this have too few digits.
@@ -141,17 +149,22 @@ impl<'s> Scanner<'s> {
         limit: f64,
         (is_traced, is_ordered): (bool, bool),
     ) -> Scanner<'s> {
-        let Scratch { query, norms, pilot, length, scale, rests, trace, .. } = &mut *cx.scratch;
-        let is_ordered = is_ordered && cx.base.metric != Metric::Ip;
+        let Scratch { query, norms, pilot, coded, length, scale, rests, trace, .. } = &mut *cx.scratch;
+        let uses_codes = list.has_codes() && cx.params.prune_code;
+        // Of vectors that codes leave most are compared whole.
+        let is_ordered = is_ordered && cx.base.metric != Metric::Ip && !uses_codes;
         let order = group_order(cx.view, number, &list, query, is_ordered);
         Scanner {
             q: cx.q,
             view: cx.view,
+            uses_codes,
             list,
+            number,
             first_id: cx.view.first[number as usize],
             query,
             norms,
             pilot,
+            coded,
             length: *length,
             scale: *scale,
             coarse_below: coarse_below(cx.view.layout),
@@ -218,8 +231,12 @@ impl<'s> Scanner<'s> {
     /// Adds the groups of this slice to the sums of some lanes; the others are no numbers. Those that stay come first,
     /// and their number is returned.
     pub(super) fn add(&mut self, block: usize, sums: &mut Sums, lanes: &mut [u8]) -> usize {
+        let left = if self.uses_codes { self.codes(block, lanes) } else { self.pilot(block, lanes) };
+        if left == 0 {
+            self.note(0, 0);
+            return 0;
+        }
         self.missing_products(block);
-        let left = self.pilot(block, lanes);
         if left < lanes.len() {
             let before = core::mem::replace(sums, [f64::NAN; LANES]);
             lanes[..left].iter().for_each(|&lane| sums[usize::from(lane)] = before[usize::from(lane)]);
@@ -277,6 +294,49 @@ impl<'s> Scanner<'s> {
             }
         }
         left
+    }
+
+    /// Lowers the limit to the largest sum that the k nearest members of this list can have, by upper bounds of their
+    /// distances. Then few members of the first list are compared.
+    fn bound_by_codes(&mut self) {
+        let Some(codes) = self.view.codes.filter(|_| self.uses_codes && !self.is_fixed) else { return };
+        self.coded.begin_list(&codes, (self.number, &self.list), (self.metric, self.query));
+        let bounds = self.coded.upper_bounds(&codes, &self.list, self.metric).zip(0..);
+        let is_offered = |member: u32| self.q.admits(self.first_id.wrapping_add(member));
+        let mut bounds: Vec<f32> =
+            bounds.filter(|&(_, member)| is_offered(member)).map(|(bound, _)| bound).collect();
+        let compared = self.list.members() as u64;
+        self.q.stats.code_comparisons += compared;
+        if let Some(trace) = &mut self.trace {
+            trace.codes += compared;
+        }
+        let kth = (self.q.top.k as usize).checked_sub(1).filter(|&kth| kth < bounds.len());
+        let Some(kth) = kth else { return };
+        let (_, &mut bound, _) = bounds.select_nth_unstable_by(kth, f32::total_cmp);
+        // More than sums and their units, and the rounding of equal distances, add.
+        let bound = f64::from(bound) + 4e-5 * f64::from(bound.abs());
+        let units = bound * f64::from(self.scale) + slack(self.view.layout);
+        if units < self.limit {
+            self.limit = units;
+        }
+    }
+
+    /// Keeps lanes whose codes do not exclude them. Returns how many.
+    fn codes(&mut self, block: usize, lanes: &mut [u8]) -> usize {
+        let is_used = self.limit < f64::INFINITY;
+        let Some(codes) = self.view.codes.filter(|_| is_used) else { return lanes.len() };
+        self.coded.begin_list(&codes, (self.number, &self.list), (self.metric, self.query));
+        // A sum within the limit may be of a distance that is a little larger: floats and half a unit for each group.
+        let units = self.limit + self.view.layout.groups() as f64;
+        let limit = (units / f64::from(self.scale)) as f32;
+        let limit = limit + 1e-5 * limit.abs();
+        let (kept, compared) = self.coded.keep(&codes, (&self.list, block), (self.metric, limit), lanes);
+        self.q.stats.code_comparisons += compared as u64;
+        self.q.stats.pruned += if self.is_part { 0 } else { (lanes.len() - kept) as u64 };
+        if let Some(trace) = &mut self.trace {
+            trace.codes += compared as u64;
+        }
+        kept
     }
 
     /// Adds a group of all lanes of a block.

@@ -4,11 +4,12 @@ use alloc::vec;
 use alloc::vec::Vec;
 
 use proptest::prelude::*;
+use stratann_kernel::bits::{BitCoder, Layout};
 use stratann_kernel::distance::inverse_norm;
 use stratann_kernel::element::{narrow_f16, widen};
 use stratann_kernel::{DType, Metric};
 
-use super::{Axes, Params as Own, Pilot, View};
+use super::{Axes, Codes, Params as Own, Pilot, View};
 use crate::format::grid::{GridLayout, ListMember, write_list};
 use crate::hash::hash;
 use crate::kinds::{IndexView, KindParams, KindView};
@@ -37,6 +38,9 @@ struct Grid {
     scale: f32,
     pilot_axes: Vec<f32>,
     pilot_offsets: Vec<f32>,
+    coder: Option<BitCoder>,
+    // What is subtracted before vectors are encoded.
+    centre: Vec<f32>,
 }
 
 /// Steps of the pilot.
@@ -68,8 +72,11 @@ fn random(seed: u64, i: usize, c: usize) -> f32 {
 impl Grid {
     fn new(metric: Metric, dtype: DType, columns: usize, seed: u64) -> Grid {
         let edges = GridLayout::edges_of(DIM);
-        let pilot = if metric == Metric::Ip { 0 } else { 24 };
-        let layout = GridLayout { dtype, metric, columns, edges, id_bytes: 4, pilot };
+        let has_codes = columns.is_multiple_of(3);
+        let pilot = if metric == Metric::Ip || has_codes { 0 } else { 24 };
+        let code = Layout::even(DIM, 2 + seed as usize % 3, 0, false).filter(|_| has_codes);
+        let layout = GridLayout { dtype, metric, columns, edges, id_bytes: 4, pilot, code };
+        let centre = if metric == Metric::Ip { 0.0 } else { 0.1 };
         // Components are stored in this order, and are of the smallest variance last.
         let order: Vec<u32> = (0..DIM as u32).rev().collect();
         let mut grid = Grid {
@@ -84,6 +91,8 @@ impl Grid {
             // The components of the largest variance.
             pilot_axes: (0..pilot * DIM).map(|i| f32::from(u8::from(DIM - 1 - i / DIM == i % DIM))).collect(),
             pilot_offsets: vec![-100.0 * step_of(metric, dtype); pilot],
+            coder: code.map(|code| BitCoder::of_points(code, seed, metric == Metric::Ip)),
+            centre: vec![centre; DIM],
             scale: if dtype.is_float() || metric == Metric::Cosine { 1048576.0 } else { 1.0 },
         };
         for (list, &size) in SIZES.iter().enumerate() {
@@ -103,24 +112,44 @@ impl Grid {
         let stored: Vec<(Vec<u8>, f32)> = rows.iter().map(|row| self.stored(row)).collect();
         let pilots: Vec<(Vec<u8>, f32)> = rows.iter().map(|row| self.pilot_of(row)).collect();
         let radius = pilots.iter().map(|pilot| pilot.1).fold(0.0, f32::max);
+        let reference = self.codes().map_or(vec![], |codes| codes.reference(vec![0.2; DIM]));
+        let codes: Vec<(Vec<u8>, f32)> = stored.iter().map(|of| self.code_of(of, &reference)).collect();
         let members: Vec<ListMember<'_>> = stored
             .iter()
-            .zip(&pilots)
+            .zip(pilots.iter().zip(&codes))
             .zip(self.vectors.len()..)
-            .map(|(((vector, factor), (pilot, _)), i)| ListMember {
+            .map(|(((vector, factor), ((pilot, _), (code, radius))), i)| ListMember {
                 external_id: i as u64,
                 vector,
                 factor: *factor,
                 length: 1.0,
                 pilot,
+                code,
+                radius: *radius,
             })
             .collect();
         let start = self.data.len();
         let unit = |unit| (start + self.layout.unit_at(size, &self.slices, unit)) as u64;
         self.starts.extend([unit(0), unit(1)]);
-        write_list(&self.layout, &members, radius, &mut self.data);
+        write_list(&self.layout, &members, (radius, &reference), &mut self.data);
         self.vectors.extend(rows);
         self.first.push(self.vectors.len() as u32);
+    }
+
+    fn codes(&self) -> Option<Codes<'_>> {
+        self.coder.as_ref().map(|coder| Codes { coder, centre: &self.centre })
+    }
+
+    /// The code of a stored vector, and its radius.
+    fn code_of(&self, (stored, factor): &(Vec<u8>, f32), reference: &[f32]) -> (Vec<u8>, f32) {
+        let Some(codes) = self.codes() else { return (vec![], 0.0) };
+        let mut vector = floats_of(self.layout.dtype, stored);
+        if self.layout.metric == Metric::Cosine && self.layout.dtype != DType::F32 {
+            vector.iter_mut().for_each(|x| *x *= factor);
+        }
+        let mut code = vec![0; codes.coder.layout().code_bytes()];
+        let radius = codes.encode(vector, reference, &mut code);
+        (code, radius)
     }
 
     /// The code of a vector, and its distance from it.
@@ -179,6 +208,7 @@ impl Grid {
                 scale: self.scale,
                 axes: Axes::Ordered(order),
                 pilot: (layout.pilot > 0).then_some(pilot),
+                codes: self.codes(),
                 centroids,
                 stripes: 1,
                 first,
@@ -229,9 +259,9 @@ fn norm_of(dtype: DType, vector: &[u8]) -> f64 {
 /// All switches of a search over this many lists.
 fn variants(k: u32, nprobe: u32) -> Vec<Params> {
     let mut all = vec![];
-    for flags in 0..8 {
-        let [prune_dimension, prune_vector, prewarm] = [0, 1, 2].map(|i| flags >> i & 1 == 1);
-        let own = Own { prune_dimension, prune_vector, prewarm, ..Own::new(nprobe) };
+    for flags in 0..16 {
+        let [prune_dimension, prune_vector, prewarm, prune_code] = [0, 1, 2, 3].map(|i| flags >> i & 1 == 1);
+        let own = Own { prune_dimension, prune_vector, prewarm, prune_code, ..Own::new(nprobe) };
         all.push(Params { kind: KindParams::GridIvf(own), ..Params::grid_ivf(k, nprobe) });
     }
     all
@@ -280,31 +310,36 @@ proptest! {
 fn the_nearest_of_all_lists_are_found() {
     for metric in Metric::ALL {
         for dtype in DType::ALL {
-            let grid = Grid::new(metric, dtype, 2, 3);
-            let query = grid.vectors[100].clone();
-            let mut wanted: Vec<(f64, u64)> =
-                (0..grid.vectors.len() as u64).map(|i| (grid.distance(&query, i), i)).collect();
-            wanted.sort_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));
-            let own = Own { exact: true, ..Own::new(1) };
-            let params = Params { kind: KindParams::GridIvf(own), ..Params::grid_ivf(10, 1) };
-            let found = grid.search(&query, params);
-            for (hit, (distance, _)) in found.results().iter().zip(&wanted) {
-                assert!((f64::from(hit.distance) - distance).abs() <= 1e-5 * (1.0 + distance.abs()));
+            for columns in [2, 3] {
+                let grid = Grid::new(metric, dtype, columns, 3);
+                let query = grid.vectors[100].clone();
+                let mut wanted: Vec<(f64, u64)> =
+                    (0..grid.vectors.len() as u64).map(|i| (grid.distance(&query, i), i)).collect();
+                wanted.sort_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));
+                let own = Own { exact: true, ..Own::new(1) };
+                let params = Params { kind: KindParams::GridIvf(own), ..Params::grid_ivf(10, 1) };
+                let found = grid.search(&query, params);
+                for (hit, (distance, _)) in found.results().iter().zip(&wanted) {
+                    assert!((f64::from(hit.distance) - distance).abs() <= 1e-5 * (1.0 + distance.abs()));
+                }
+                assert_eq!(found.results().len(), 10);
+                let stats = found.stats();
+                assert!(stats.components < stats.components_unpruned, "{metric:?} {dtype:?}");
+                assert_eq!(stats.components_unpruned, (grid.vectors.len() * DIM) as u64);
+                assert_eq!(stats.full_comparisons + stats.pruned, grid.vectors.len() as u64);
+                assert_eq!(stats.lists, SIZES.len() as u64);
+                let compared_codes = stats.code_comparisons - SIZES.len() as u64;
+                assert_eq!(compared_codes > 0, columns == 3);
             }
-            assert_eq!(found.results().len(), 10);
-            let stats = found.stats();
-            assert!(stats.components < stats.components_unpruned, "{metric:?} {dtype:?}");
-            assert_eq!(stats.components_unpruned, (grid.vectors.len() * DIM) as u64);
-            assert_eq!(stats.full_comparisons + stats.pruned, grid.vectors.len() as u64);
-            assert_eq!(stats.lists, SIZES.len() as u64);
         }
     }
 }
 
 #[test]
 fn a_trace_tells_where_vectors_drop_out() {
-    for (metric, dtype) in [(Metric::L2, DType::U8), (Metric::Ip, DType::F32), (Metric::Cosine, DType::F16)] {
-        let grid = Grid::new(metric, dtype, 2, 4);
+    let kinds = [(Metric::L2, DType::U8), (Metric::Ip, DType::F32), (Metric::Cosine, DType::F16)];
+    for (metric, dtype, columns) in kinds.into_iter().flat_map(|(m, d)| [(m, d, 2), (m, d, 0)]) {
+        let grid = Grid::new(metric, dtype, columns, 4);
         let view = grid.view();
         let query = grid.vectors[300].clone();
         let mut scratch = Scratch::default();
@@ -322,6 +357,7 @@ fn a_trace_tells_where_vectors_drop_out() {
         assert!(*left.last().unwrap() <= stats.full_comparisons && left[1] < members);
         let compared: u64 = trace.lists.iter().map(|list| list.components).sum();
         assert!(compared <= stats.components && compared > 0);
+        assert_eq!(trace.codes, stats.code_comparisons - SIZES.len() as u64);
     }
 }
 

@@ -22,8 +22,10 @@ pub struct ScannedList {
 pub struct Trace {
     /// The lists in their order.
     pub lists: Vec<ScannedList>,
-    /// Vectors that their pilot did not exclude.
+    /// Vectors that their pilot or their code did not exclude.
     pub after_pilot: u64,
+    /// Codes that were compared.
+    pub codes: u64,
     /// Vectors that were left after each group of components.
     pub after_group: Vec<u64>,
 }

@@ -9,6 +9,7 @@ use bytemuck::{Pod, Zeroable};
 use stratann_kernel::columns::LANES;
 use stratann_kernel::distance::{block_dot_f32, dot_f32};
 
+use super::codes::Codes;
 use crate::format::grid::{GridLayout, List};
 
 /// The axes that stored components refer to, those of the largest variance first.
@@ -75,6 +76,8 @@ pub struct View<'a> {
     pub axes: Axes<'a>,
     /// The pilot, where lists have one.
     pub pilot: Option<Pilot<'a>>,
+    /// How codes are made, where lists have them.
+    pub codes: Option<Codes<'a>>,
     /// A centroid for each list, in the components of the data set.
     pub centroids: &'a [f32],
     /// Lists of each centroid, one after another: its members are dealt over them. One where they are not.

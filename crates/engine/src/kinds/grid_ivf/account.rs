@@ -16,10 +16,12 @@ pub(crate) fn in_flight(is_divided: bool) -> usize {
     if is_divided { IN_FLIGHT_OF_SERVERS } else { IN_FLIGHT }
 }
 
-/// The query in both bases, the distances of all centroids and their ranks, and what sums may still lose.
+/// The query in both bases, the distances of all centroids and their ranks, what sums may still lose, and the query for
+/// codes: rotated, relative to a list, and in whole numbers.
 pub(crate) fn query_bytes(dim: usize, facts: &GridFacts) -> u64 {
     let groups = facts.edges.len() as u64;
-    8 * dim as u64 + 12 * u64::from(facts.lists()) + groups * (size_of::<Sums>() as u64 + 4)
+    let for_codes = if facts.code_bits > 0 { 10 * dim as u64 } else { 0 };
+    for_codes + 8 * dim as u64 + 12 * u64::from(facts.lists()) + groups * (size_of::<Sums>() as u64 + 4)
 }
 
 /// Memory and reads of a query, as far as the manifest tells.

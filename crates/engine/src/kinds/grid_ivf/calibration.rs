@@ -42,6 +42,7 @@ impl SearchParams for grid_ivf::Params {
         let mut all = vec![
             (Key::<SearchSettings>::nprobe, self.nprobe.into()),
             (Key::<GridSwitches>::prune_dimension, self.prune_dimension.into()),
+            (Key::<GridSwitches>::prune_code, self.prune_code.into()),
             (Key::<GridSwitches>::prune_vector, self.prune_vector.into()),
             (Key::<GridSwitches>::prewarm, self.prewarm.into()),
         ];
@@ -54,6 +55,7 @@ impl SearchParams for grid_ivf::Params {
     fn apply_switches(&mut self, _: u32, switches: &Switches, _: Option<&str>) -> Result<()> {
         let switches: GridSwitches = switches.own();
         self.prune_dimension = switches.prune_dimension;
+        self.prune_code = switches.prune_code;
         self.prune_vector = switches.prune_vector;
         self.prewarm = switches.prewarm;
         self.fan_out = switches.fan_out.clamp(1, grid_ivf::MAX_FAN_OUT);

@@ -34,8 +34,9 @@ pub(crate) fn explain(view: &IndexView<'_>, query: &[u8], params: Params) -> Tra
 
 fn left(view: &IndexView<'_>, trace: &grid_ivf::Trace) -> Vec<Left> {
     let Some(grid) = view.kind.grid_ivf() else { return Vec::new() };
-    let pilot = grid.pilot.map(|_| Left { components: 0, vectors: trace.after_pilot });
+    let has_early = grid.pilot.is_some() || grid.codes.is_some();
+    let early = has_early.then_some(Left { components: 0, vectors: trace.after_pilot });
     let groups = grid.layout.edges[1..].iter().zip(&trace.after_group);
     let groups = groups.map(|(&components, &vectors)| Left { components, vectors });
-    pilot.into_iter().chain(groups).collect()
+    early.into_iter().chain(groups).collect()
 }

@@ -5,6 +5,7 @@ use crate::kinds::facts::KindFacts;
 use serde::{Deserialize, Serialize};
 use stratann_core::format::grid::GridLayout;
 use stratann_core::place::SERVERS_MAX;
+use stratann_kernel::bits;
 use stratann_kernel::{DType, Metric};
 
 /// Constants of the kind.
@@ -49,9 +50,16 @@ pub struct GridFacts {
     pub pilot: usize,
     /// The difference between two of these codes that follow each other.
     pub pilot_step: f32,
+    /// Bits of each component in the codes of lists; absent (0) without codes.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub code_bits: usize,
     /// Whether the build made sure that near vectors keep the digits of their distance where they are rotated.
     #[serde(default, skip_serializing_if = "is_false")]
     pub keeps_digits: bool,
+}
+
+fn is_zero(bits: &usize) -> bool {
+    *bits == 0
 }
 
 fn is_false(flag: &bool) -> bool {
@@ -89,8 +97,10 @@ impl GridFacts {
         id_bytes: usize,
     ) -> Option<GridLayout> {
         let GridFacts { columns, pilot, .. } = *self;
-        let layout = GridLayout { dtype, metric, edges: self.edges.clone(), columns, id_bytes, pilot };
+        let code = code_layout(dim, self.code_bits);
+        let layout = GridLayout { dtype, metric, edges: self.edges.clone(), columns, id_bytes, pilot, code };
         let is_sane = layout.is_sane(dim)
+            && (self.code_bits == 0 || code.is_some())
             && (pilot == 0 || (self.pilot_step > 0.0 && self.pilot_step.is_finite()))
             && (-EXPONENT_MAX..=EXPONENT_MAX).contains(&self.scale_exponent)
             && (1..=u64::from(u32::MAX)).contains(&self.sizes.count)
@@ -110,6 +120,34 @@ impl GridFacts {
 pub(crate) fn pilot_of(dtype: DType, metric: Metric, dim: usize) -> usize {
     let most = (dim * dtype.size() / 8).min(dim / 4);
     if dtype == DType::F32 || metric == Metric::Ip { 0 } else { most / 8 * 8 }
+}
+
+/// Seed of the rotation of codes.
+pub(crate) const CODE_SEED: u64 = 0x6772_6964;
+/// Most bits of a component in a code: more drop hardly more vectors, and take longer.
+const CODE_BITS_MAX: usize = 4;
+/// Least bits: with fewer a bound is so weak that first components tell more.
+const CODE_BITS_MIN: usize = 3;
+/// Least components: vectors of fewer are turned to their principal axes in little time, and a few of these components
+/// tell as much as codes.
+const CODE_DIM_MIN: usize = 256;
+/// Share of the memory of vectors and ids that codes may take.
+const CODE_SHARE: f64 = 0.15;
+
+/// The codes of this many bits for vectors of `dim` components; `None` for no bits, or what cannot be.
+pub(crate) fn code_layout(dim: usize, bits: usize) -> Option<bits::Layout> {
+    (bits > 0).then(|| bits::Layout::even(dim, bits, 0, false))?
+}
+
+/// Bits of each component in codes: as many as memory allows; 0 for no codes.
+pub(crate) fn code_bits(dtype: DType, (dim, id_bytes): (usize, usize), rows: u64, lists: u64) -> usize {
+    let room = CODE_SHARE * (dim * dtype.size() + id_bytes) as f64;
+    // Each list has a reference point, each member a radius.
+    let of_list = (2 * dim) as f64 * lists as f64 / rows.max(1) as f64 + 2.0;
+    let fits =
+        |&bits: &usize| code_layout(dim, bits).is_some_and(|code| code.code_bytes() as f64 + of_list <= room);
+    let bits = (CODE_BITS_MIN..=CODE_BITS_MAX).rev().find(fits);
+    bits.filter(|_| dim >= CODE_DIM_MIN).unwrap_or(0)
 }
 
 /// Bits that a sum of the size of `spread`, the mean of what is summed, has in units.

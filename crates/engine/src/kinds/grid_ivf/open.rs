@@ -4,8 +4,9 @@ use std::path::Path;
 
 use stratann_core::format::grid::GridLayout;
 use stratann_core::kinds::KindView;
-use stratann_core::kinds::grid_ivf::{Axes, Firsts, Pilot, View};
-use stratann_kernel::DType;
+use stratann_core::kinds::grid_ivf::{Axes, Codes, Firsts, Pilot, View};
+use stratann_kernel::bits::BitCoder;
+use stratann_kernel::{DType, Metric};
 use stratann_storage::budget::Account;
 use stratann_storage::cache::ExtentCache;
 use stratann_storage::data_file::read_resident;
@@ -13,7 +14,7 @@ use stratann_storage::tier::Resident;
 use stratann_storage::{Progress, Result};
 
 use super::divide::{Over, Placed, place};
-use super::facts::GridFacts;
+use super::facts::{CODE_SEED, GridFacts};
 use super::held::HeldUnits;
 use super::stripes::Striped;
 use super::units::{self, Places};
@@ -33,6 +34,7 @@ pub(crate) struct GridIndex {
     pub(crate) layout: GridLayout,
     axes: StoredAxes,
     pilot: Option<StoredPilot>,
+    coder: Option<StoredCoder>,
     centroids: Vec<f32>,
     places: Places,
     data: Resident,
@@ -74,25 +76,61 @@ impl StoredPilot {
     }
 }
 
-/// Content of a file of axes, for vectors of this type and dimension and a pilot of so many components; `None` when it
-/// makes no sense. Its length tells whether floats of 32 bits are rotated.
-pub(crate) fn decode_axes(
-    bytes: &[u8],
-    dtype: DType,
-    dim: usize,
-    pilot: usize,
-) -> Option<(StoredAxes, Option<StoredPilot>)> {
-    let is_rotated = dtype == DType::F32 && bytes.len() != 4 * dim;
-    let axes_bytes = 4 * if is_rotated { (dim + 1) * dim } else { dim };
-    let (axes, rest) = bytes.split_at_checked(axes_bytes)?;
-    let axes = StoredAxes::decode(axes, is_rotated, dim)?;
-    let floats: Vec<f32> = rest.as_chunks::<4>().0.iter().map(|b| f32::from_le_bytes(*b)).collect();
-    if rest.len() != 4 * pilot * (dim + 1) || floats.iter().any(|x| !x.is_finite()) {
-        return None;
+/// How codes are made.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct StoredCoder {
+    coder: BitCoder,
+    /// The point that is subtracted from vectors before they are rotated, as the file of the axes has it.
+    pub(crate) centre: Vec<f32>,
+}
+
+impl StoredCoder {
+    /// The coder as a query uses it.
+    pub(crate) fn view(&self) -> Codes<'_> {
+        Codes { coder: &self.coder, centre: &self.centre }
     }
-    let (matrix, offsets) = floats.split_at(pilot * dim);
-    let stored = StoredPilot { axes: matrix.to_vec(), offsets: offsets.to_vec() };
-    Some((axes, (pilot > 0).then_some(stored)))
+
+    fn memory_bytes(&self) -> u64 {
+        // The rotation has three signs for each component, and the coder a centre.
+        4 * 5 * self.centre.len() as u64
+    }
+}
+
+/// Content of a file of axes.
+pub(crate) struct AxesFile {
+    pub(crate) axes: StoredAxes,
+    pub(crate) pilot: Option<StoredPilot>,
+    pub(crate) coder: Option<StoredCoder>,
+}
+
+impl AxesFile {
+    /// The content for vectors of this layout; `None` when it makes no sense. Its length tells whether floats of 32
+    /// bits are rotated.
+    pub(crate) fn decode(bytes: &[u8], layout: &GridLayout) -> Option<AxesFile> {
+        let (dim, pilot) = (layout.dim(), layout.pilot);
+        let centre_bytes = if layout.code.is_some() { 4 * dim } else { 0 };
+        let (bytes, centre) = bytes.split_at_checked(bytes.len().checked_sub(centre_bytes)?)?;
+        let is_rotated = layout.dtype == DType::F32 && bytes.len() != 4 * dim;
+        let axes_bytes = 4 * if is_rotated { (dim + 1) * dim } else { dim };
+        let (axes, rest) = bytes.split_at_checked(axes_bytes)?;
+        let axes = StoredAxes::decode(axes, is_rotated, dim)?;
+        let floats = |bytes: &[u8]| -> Option<Vec<f32>> {
+            let all: Vec<f32> = bytes.as_chunks::<4>().0.iter().map(|b| f32::from_le_bytes(*b)).collect();
+            all.iter().all(|x| x.is_finite()).then_some(all)
+        };
+        let (rest, centre) =
+            (Some(rest).filter(|rest| rest.len() == 4 * pilot * (dim + 1))?, floats(centre)?);
+        let rest = floats(rest)?;
+        let (matrix, offsets) = rest.split_at(pilot * dim);
+        let stored = StoredPilot { axes: matrix.to_vec(), offsets: offsets.to_vec() };
+        let is_ip = layout.metric == Metric::Ip;
+        let coder = layout.code.map(|code| BitCoder::of_points(code, CODE_SEED, is_ip));
+        Some(AxesFile {
+            axes,
+            pilot: (pilot > 0).then_some(stored),
+            coder: coder.map(|coder| StoredCoder { coder, centre }),
+        })
+    }
 }
 
 impl StoredAxes {
@@ -116,6 +154,13 @@ impl StoredAxes {
             StoredAxes::Rotated(matrix) => bytemuck::cast_slice(matrix),
             StoredAxes::Ordered(order) => bytemuck::cast_slice(order),
         }
+    }
+
+    /// A point of the data set in these axes.
+    pub(crate) fn turned(&self, point: &[f32]) -> Vec<f32> {
+        let mut out = Vec::with_capacity(point.len());
+        self.view(point.len()).turn(point, &mut out);
+        out
     }
 
     /// The axes as a query of `dim` components uses them.
@@ -145,8 +190,8 @@ impl GridIndex {
         let facts = manifest.own(folder, Section::grid)?.facts.clone();
         let layout = units::layout(folder, manifest)?;
         let (path, bytes) = read_role(folder, manifest, files::AXES)?;
-        let stored = decode_axes(&bytes, base.dtype, manifest.dim, layout.pilot);
-        let (axes, pilot) = stored.ok_or_else(|| files::senseless(&path))?;
+        let stored = AxesFile::decode(&bytes, &layout);
+        let AxesFile { axes, pilot, coder } = stored.ok_or_else(|| files::senseless(&path))?;
         let (path, bytes) = read_role(folder, manifest, files::CENTROIDS)?;
         let centroids: Vec<f32> = bytes.as_chunks::<4>().0.iter().map(|b| f32::from_le_bytes(*b)).collect();
         if bytes.len() != 4 * manifest.dim * facts.centroids() as usize
@@ -182,7 +227,7 @@ impl GridIndex {
             Some(_) => Resident::new(0).ok_or_else(|| files::senseless(&folder.join(&name)))?,
             None => read_resident(folder, &name, entry)?,
         };
-        let grid = GridIndex { facts, layout, axes, pilot, centroids, places, data, share };
+        let grid = GridIndex { facts, layout, axes, pilot, coder, centroids, places, data, share };
         digits::check(folder, &grid)?;
         Ok(grid)
     }
@@ -194,6 +239,7 @@ impl GridIndex {
             scale: self.facts.scale(),
             axes: self.axes.view(self.layout.dim()),
             pilot: self.pilot.as_ref().map(|pilot| pilot.view(self.facts.pilot_step)),
+            codes: self.coder.as_ref().map(StoredCoder::view),
             centroids: &self.centroids,
             stripes: self.facts.stripes,
             first: &self.places.first,
@@ -247,7 +293,8 @@ impl OpenKind for GridIndex {
         let units = self.share.as_ref().map_or(0, |share| share.units.bytes());
         account.add("vectors", self.data.len() as u64 + units);
         let pilot = self.pilot.as_ref().map_or(0, |pilot| 4 * (pilot.axes.len() + pilot.offsets.len()));
-        account.add("axes", (self.axes.encode().len() + pilot) as u64);
+        let coder = self.coder.as_ref().map_or(0, StoredCoder::memory_bytes);
+        account.add("axes", (self.axes.encode().len() + pilot) as u64 + coder);
         account.add("centroids", 4 * self.centroids.len() as u64);
         account.add("sizes of lists", self.places.memory_bytes());
         if let Some(share) = &self.share {

@@ -4,6 +4,7 @@ use std::collections::HashSet;
 
 use stratann_core::format::grid::List;
 use stratann_core::place::Placement;
+use stratann_kernel::bits::radius;
 use stratann_kernel::columns::LANES;
 use stratann_kernel::distance::dot_f32;
 use stratann_kernel::element::widen;
@@ -59,6 +60,7 @@ fn check_list(base: &Base, grid: &GridIndex, list: &List<'_>, ids: &mut HashSet<
     let layout = &grid.layout;
     let mut floats = vec![0f32; layout.dim()];
     let mut stored = Vec::new();
+    let reference: Vec<f32> = list.reference().collect();
     for member in 0..list.members() {
         if !ids.insert(list.external_id(member)) {
             return Some(format!("member {member} has the id of another vector"));
@@ -80,8 +82,22 @@ fn check_list(base: &Base, grid: &GridIndex, list: &List<'_>, ids: &mut HashSet<
         {
             return Some(format!("a norm of member {member} is too small"));
         }
+        floats.iter_mut().for_each(|x| *x *= factor);
+        if !has_radius(grid, list, member, &floats, &reference) {
+            return Some(format!("the radius of member {member} is too small"));
+        }
     }
     None
+}
+
+/// Whether the point that the code of a member stands for is within its radius, where it has a code.
+fn has_radius(grid: &GridIndex, list: &List<'_>, member: usize, vector: &[f32], reference: &[f32]) -> bool {
+    let Some(codes) = grid.view().codes else { return true };
+    let (radii, all) = list.codes(member / LANES);
+    let size = codes.coder.layout().code_bytes();
+    let code = all.get(member % LANES * size..).and_then(|all| all.get(..size));
+    let stored = radius(radii, member % LANES);
+    code.is_some_and(|code| codes.radius(vector.to_vec(), reference, code) <= stored * (1.0 + 1e-6))
 }
 
 fn has_norms<'a>(list: &List<'_>, groups: usize, member: usize, part: impl Fn(usize) -> &'a [f32]) -> bool {

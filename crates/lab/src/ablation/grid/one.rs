@@ -81,11 +81,12 @@ impl Stability {
 }
 
 /// Techniques that are switched off, one by one.
-pub(super) fn variants() -> [(&'static str, GridSwitches); 5] {
+pub(super) fn variants() -> [(&'static str, GridSwitches); 6] {
     let on = GridSwitches::default();
     [
         (ALL, on),
         ("no pruning by vectors", GridSwitches { prune_vector: false, ..on }),
+        ("no pruning by codes", GridSwitches { prune_code: false, ..on }),
         ("no pruning by dimensions", GridSwitches { prune_dimension: false, ..on }),
         ("no pruning", GridSwitches { prune_vector: false, prune_dimension: false, ..on }),
         ("no prewarming", GridSwitches { prewarm: false, ..on }),

@@ -202,13 +202,16 @@ proptest! {
         (bits, length) in units_and_lengths(),
         seed in 0..1000u64,
     ) {
-        let grid = Grid::new(metric, dtype, 2, seed).in_units(bits);
+        let grid = Grid::new(metric, dtype, if seed % 2 == 0 { 2 } else { 3 }, seed).in_units(bits);
         let query = grid.query(seed, length);
         let replicas = replicas.min(servers);
         let on = |list, slice| servers_of(seed, servers, replicas, list, slice);
         let cluster = Servers::new(&grid, slices, servers as usize, on);
         for params in variants(k, nprobe) {
             let KindParams::GridIvf(own) = params.kind else { panic!() };
+            if own.prune_code != own.prune_dimension {
+                continue;
+            }
             let own = Own { fan_out, busy_last, balance: busy_last, pipeline, ..own };
             let params = Params { kind: KindParams::GridIvf(own), ..params };
             let alone = grid.search(&query, params);

@@ -1,6 +1,7 @@
 //! The axes of the stored components: the directions of largest variance first, so that the first components tell most
-//! of a distance. Floats of 32 bits are turned to their principal axes, where they keep their digits; other types, and
-//! vectors of one group of components, keep their values in another order.
+//! of a distance. Vectors with codes keep their values in another order: the codes tell nearly all. So do others, but
+//! for floats of 32 bits in several groups of components: these are turned to their principal axes, where they keep
+//! their digits.
 
 use serde::{Deserialize, Serialize};
 use stratann_core::format::grid::GridLayout;
@@ -11,7 +12,7 @@ use stratann_storage::Result;
 use crate::codebook::rotation::{RotationWork, principal_axes};
 use crate::dataset::Scan;
 use crate::files;
-use crate::kinds::grid_ivf::facts::{keeps_digits, pilot_of, scale_exponent};
+use crate::kinds::grid_ivf::facts::{code_bits, keeps_digits, pilot_of, scale_exponent};
 use crate::kinds::grid_ivf::open::{StoredAxes, StoredPilot};
 use crate::parallel;
 use crate::stages::build::Build;
@@ -25,11 +26,13 @@ pub(super) struct AxesFacts {
     pub(super) pilot: usize,
     pub(super) pilot_step: f32,
     #[serde(default)]
+    pub(super) code_bits: usize,
+    #[serde(default)]
     pub(super) keeps_digits: bool,
 }
 
 /// Finds the axes and writes them.
-pub(super) fn run(build: &Build<'_>, space: &Space, scan: &Scan) -> Result<AxesFacts> {
+pub(super) fn run(build: &Build<'_>, space: &Space, scan: &Scan, lists: u32) -> Result<AxesFacts> {
     let shape = build.base.shape();
     let (dim, metric) = (shape.dim, build.options.metric);
     let mut sample = space.code_sample(build.base, scan, build.plan.codebook_sample, build.options.seed)?;
@@ -38,26 +41,33 @@ pub(super) fn run(build: &Build<'_>, space: &Space, scan: &Scan) -> Result<AxesF
     let spreads = spreads(&sample, dim);
     let spread: f64 = spreads.iter().sum();
     let near = if metric == Metric::Ip { Near::norms(&sample, dim) } else { Near::neighbours(&sample, dim) };
+    let code_bits = code_bits(shape.dtype, (dim, build.id_bytes()), scan.rows, lists.into());
     let is_rotated = shape.dtype == DType::F32
+        && code_bits == 0
         && GridLayout::edges_of(dim).len() > 2
         && (metric == Metric::Ip || keeps_digits(dim, spread, near.tenth));
     build.progress.stage("finding axes", 1, "matrix");
-    let pilot = pilot_of(shape.dtype, metric, dim);
+    let pilot = if code_bits > 0 { 0 } else { pilot_of(shape.dtype, metric, dim) };
     let rotation = if is_rotated || pilot > 0 { rotation(build, &sample, dim)? } else { vec![] };
     let (stored, step) = of_pilot(&rotation[..(pilot * dim).min(rotation.len())], &sample, &means);
+    let mut centre = Vec::new();
     let axes = if is_rotated {
         // Products need the vectors themselves, and unit vectors are near zero.
         let from = if metric == Metric::L2 { &means } else { &vec![0.0; dim] };
         StoredAxes::Rotated([&rotation[..], from].concat())
     } else {
-        StoredAxes::Ordered(by_spread(&spreads))
+        let order = by_spread(&spreads);
+        if code_bits > 0 {
+            centre = order.iter().map(|&c| means[c as usize]).collect();
+        }
+        StoredAxes::Ordered(order)
     };
     build.progress.advance(1);
-    let floats = stored.axes.iter().chain(&stored.offsets).flat_map(|x| x.to_le_bytes());
+    let floats = stored.axes.iter().chain(&stored.offsets).chain(&centre).flat_map(|x| x.to_le_bytes());
     let bytes: Vec<u8> = axes.encode().iter().copied().chain(floats).collect();
     write_table(&build.file(files::AXES), &bytes)?;
     let scale_exponent = scale_exponent(shape.dtype, metric, spread, near.median);
-    Ok(AxesFacts { scale_exponent, pilot, pilot_step: step, keeps_digits: is_rotated })
+    Ok(AxesFacts { scale_exponent, pilot, pilot_step: step, code_bits, keeps_digits: is_rotated })
 }
 
 /// A pilot with these axes, whose codes reach over the rows of the centred sample and a little farther, and its step.

@@ -5,8 +5,9 @@ use std::sync::Mutex;
 use serde::{Deserialize, Serialize};
 use stratann_core::PAGE;
 use stratann_core::format::grid::{GridLayout, ListMember, write_list};
-use stratann_core::kinds::grid_ivf::Pilot;
+use stratann_core::kinds::grid_ivf::{Codes, Pilot};
 use stratann_kernel::distance::{dot_f32, inverse_norm, l2_f32};
+use stratann_kernel::element::widen;
 use stratann_kernel::{DType, Metric};
 use stratann_storage::Result;
 use stratann_storage::output::AtomicFile;
@@ -14,8 +15,8 @@ use stratann_storage::output::AtomicFile;
 use super::axes::AxesFacts;
 use crate::dataset::Scan;
 use crate::files;
-use crate::kinds::grid_ivf::facts::{GridFacts, SizeStats, coarser};
-use crate::kinds::grid_ivf::open::{StoredAxes, decode_axes};
+use crate::kinds::grid_ivf::facts::{GridFacts, SizeStats, coarser, code_layout};
+use crate::kinds::grid_ivf::open::{AxesFile, StoredAxes, StoredCoder};
 use crate::kinds::grid_ivf::units::Places;
 use crate::manifest::BlockShape;
 use crate::stages::build::Build;
@@ -46,9 +47,9 @@ pub(super) fn run(
     let centroids: Vec<f32> = read_table(&build.file(files::CENTROIDS))?;
     let axes = build.file(files::AXES);
     let bytes: Vec<u8> = read_table(&axes)?;
-    let stored = decode_axes(&bytes, shape.dtype, shape.dim, found.pilot);
-    let (axes, pilot) = stored.ok_or_else(|| files::senseless(&axes))?;
-    let layout = layout(build, found.pilot);
+    let layout = layout(build, &found);
+    let stored = AxesFile::decode(&bytes, &layout);
+    let AxesFile { axes, pilot, coder } = stored.ok_or_else(|| files::senseless(&axes))?;
     let mut sizes = vec![0u32; count as usize];
     list_of_row.iter().filter(|&&list| list != u32::MAX).for_each(|&list| sizes[list as usize] += 1);
     write_table(&build.file(files::SIZES), &sizes)?;
@@ -61,7 +62,8 @@ pub(super) fn run(
     let rows =
         ListRows { build, list_of_row: &list_of_row, first, vector_bytes: shape.dim * shape.dtype.size() };
     let pilot = pilot.as_ref().map(|pilot| pilot.view(found.pilot_step));
-    let writer = Writer { build, space, layout: &layout, axes: &axes, pilot, centroids: &centroids };
+    let codes = coder.as_ref().map(StoredCoder::view);
+    let writer = Writer { build, space, layout: &layout, axes: &axes, pilot, codes, centroids: &centroids };
     let farthest = Mutex::new(0f32);
     rows.write_each(
         scan,
@@ -80,15 +82,15 @@ pub(super) fn run(
     let blocks = BlockShape::of_pages(bytes, layout.id_bytes, build.checksum_seed(&made_from)?);
     let farthest = farthest.into_inner().unwrap_or_else(|e| e.into_inner());
     let sizes: Vec<u64> = sizes.iter().map(|&size| u64::from(size)).collect();
-    let AxesFacts { scale_exponent, pilot, pilot_step, keeps_digits } = found;
+    let AxesFacts { scale_exponent, pilot, pilot_step, code_bits, keeps_digits } = found;
     let is_exact = !shape.dtype.is_float() && layout.metric != Metric::Cosine;
     let reach = reach(&centroids, shape.dim, layout.metric, farthest);
     let scale_exponent = if is_exact { 0 } else { coarser(scale_exponent, reach) };
     let GridLayout { edges, columns, .. } = layout;
     let sizes = SizeStats::of(&sizes);
-    let facts =
-        GridFacts { sizes, stripes: 1, edges, columns, scale_exponent, pilot, pilot_step, keeps_digits };
-    Ok(Written { facts, blocks })
+    let axes =
+        GridFacts { scale_exponent, pilot, pilot_step, code_bits, keeps_digits, ..GridFacts::default() };
+    Ok(Written { facts: GridFacts { sizes, stripes: 1, edges, columns, ..axes }, blocks })
 }
 
 /// The square of how far vectors may be from the first centroid, or from zero where products are summed. No vector is
@@ -101,15 +103,15 @@ fn reach(centroids: &[f32], dim: usize, metric: Metric, farthest: f32) -> f64 {
 }
 
 /// The layout of the lists of this build.
-fn layout(build: &Build<'_>, pilot: usize) -> GridLayout {
+fn layout(build: &Build<'_>, &AxesFacts { pilot, code_bits, .. }: &AxesFacts) -> GridLayout {
     let shape = build.base.shape();
     let edges = GridLayout::edges_of(shape.dim);
     let is_early = |edge: &&u32| (**edge as usize) <= shape.dim / COLUMN_PART;
     let early = edges[1..].iter().filter(is_early).count().max(1);
-    // After a pilot few are left.
-    let columns = if pilot > 0 { 0 } else { early };
-    let (dtype, id_bytes) = (shape.dtype, build.id_bytes());
-    GridLayout { dtype, metric: build.options.metric, edges, columns, id_bytes, pilot }
+    // After a pilot or codes few are left.
+    let columns = if pilot > 0 || code_bits > 0 { 0 } else { early };
+    let (dtype, metric, id_bytes) = (shape.dtype, build.options.metric, build.id_bytes());
+    GridLayout { dtype, metric, edges, columns, id_bytes, pilot, code: code_layout(shape.dim, code_bits) }
 }
 
 struct Writer<'a> {
@@ -118,6 +120,7 @@ struct Writer<'a> {
     layout: &'a GridLayout,
     axes: &'a StoredAxes,
     pilot: Option<Pilot<'a>>,
+    codes: Option<Codes<'a>>,
     centroids: &'a [f32],
 }
 
@@ -147,19 +150,39 @@ impl Writer<'_> {
             order.iter().map(|&(_, i)| self.code(vector(i), &mut floats)).collect();
         let radius = pilots.iter().map(|pilot| pilot.1).fold(0f32, f32::max);
         let stored: Vec<Vec<u8>> = order.iter().map(|&(_, i)| self.stored(vector(i), &mut floats)).collect();
+        let reference = self.codes.map_or(Vec::new(), |codes| codes.reference(self.axes.turned(centroid)));
+        let codes: Vec<(Vec<u8>, f32)> = order
+            .iter()
+            .zip(&stored)
+            .map(|(&(_, i), stored)| self.bits(vector(i), stored, &reference))
+            .collect();
         let members: Vec<ListMember<'_>> = order
             .iter()
-            .zip(stored.iter().zip(&pilots))
-            .map(|(&(_, i), (stored, (pilot, _)))| ListMember {
+            .zip(stored.iter().zip(pilots.iter().zip(&codes)))
+            .map(|(&(_, i), (stored, ((pilot, _), (code, radius))))| ListMember {
                 pilot,
+                code,
+                radius: *radius,
                 ..self.member(vector(i), stored, self.build.external_id(rows[i]))
             })
             .collect();
         let mut bytes = Vec::new();
-        write_list(self.layout, &members, radius, &mut bytes);
+        write_list(self.layout, &members, (radius, &reference), &mut bytes);
         self.build.progress.advance(rows.len() as u64);
         let distance = order.last().map_or(0.0, |last| last.0);
         EncodedList { bytes, rows: order.iter().map(|&(_, i)| rows[i]).collect(), distance }
+    }
+
+    /// The code of a vector in all components, as it is stored, and its radius.
+    fn bits(&self, vector: &[u8], stored: &[u8], reference: &[f32]) -> (Vec<u8>, f32) {
+        let Some(codes) = self.codes else { return (Vec::new(), 0.0) };
+        let mut floats = vec![0f32; self.layout.dim()];
+        widen(self.layout.dtype, stored, &mut floats);
+        let factor = self.member(vector, stored, 0).factor;
+        floats.iter_mut().for_each(|x| *x *= factor);
+        let mut code = vec![0; codes.coder.layout().code_bytes()];
+        let radius = codes.encode(floats, reference, &mut code);
+        (code, radius)
     }
 
     /// The code of a vector, and a bound of its distance from it.
@@ -181,9 +204,7 @@ impl Writer<'_> {
         match self.axes {
             StoredAxes::Rotated(_) => {
                 self.space.code_floats(vector, floats);
-                let mut turned = Vec::with_capacity(floats.len());
-                self.axes.view(floats.len()).turn(floats, &mut turned);
-                bytemuck::cast_slice(&turned).to_vec()
+                bytemuck::cast_slice(&self.axes.turned(floats)).to_vec()
             }
             StoredAxes::Ordered(order) if self.layout.dtype == DType::F32 => {
                 self.space.code_floats(vector, floats);
@@ -204,6 +225,6 @@ impl Writer<'_> {
             // Floats are stored as unit vectors.
             (factor, length) = if dtype == DType::F32 { (1.0, 1.0 / inverse) } else { (inverse, 1.0) };
         }
-        ListMember { external_id, vector: stored, factor, length, pilot: &[] }
+        ListMember { external_id, vector: stored, factor, length, pilot: &[], code: &[], radius: 0.0 }
     }
 }

@@ -9,7 +9,7 @@ use stratann_storage::budget::THREAD_BYTES;
 use super::{AXES, open_centroids};
 use crate::clusterings::memory::KmeansMemory;
 use crate::dataset::Reader;
-use crate::kinds::grid_ivf::facts::pilot_of;
+use crate::kinds::grid_ivf::facts::{code_bits, code_layout, pilot_of};
 use crate::stages::cells::{CellsMemory, ROUNDS, SAMPLE_PER_CELL};
 use crate::stages::forecast::Size;
 use crate::stages::options::BuildOptions;
@@ -49,13 +49,17 @@ impl Sizes {
         let given = own.centroids.as_deref().map(|path| open_centroids(path, shape.dim)).transpose()?;
         let lists = given.map_or(own.count(shape.rows) as u64, |centroids| centroids.shape().rows);
         let point_dim = shape.dim + usize::from(options.metric == Metric::Ip);
+        let id_bytes = if options.ids.is_some() { 8 } else { 4 };
+        let bits = code_bits(shape.dtype, (shape.dim, id_bytes), shape.rows, lists);
+        let pilot = pilot_of(shape.dtype, options.metric, shape.dim);
         let layout = GridLayout {
             dtype: shape.dtype,
             metric: options.metric,
             edges: GridLayout::edges_of(shape.dim),
             columns: 0,
-            id_bytes: if options.ids.is_some() { 8 } else { 4 },
-            pilot: pilot_of(shape.dtype, options.metric, shape.dim),
+            id_bytes,
+            pilot: if bits > 0 { 0 } else { pilot },
+            code: code_layout(shape.dim, bits),
         };
         // A list more than the mean fills its last block up, and begins at a round place.
         let mean = shape.rows.div_ceil(lists).max(1) as usize;

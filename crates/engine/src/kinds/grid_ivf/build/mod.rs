@@ -42,7 +42,7 @@ impl BuildsKind for GridOptions {
         // Cells are found among floats, as rows are compared.
         let space = build.space(scan, true)?;
         let count: u32 = build.stage(stage::CLUSTERS, |b| clusters(b, self, &space, scan))?;
-        let axes: axes::AxesFacts = build.stage(AXES, |b| axes::run(b, &space, scan))?;
+        let axes: axes::AxesFacts = build.stage(AXES, |b| axes::run(b, &space, scan, count))?;
         let written: lists::Written =
             build.stage(stage::LISTS, |b| lists::run(b, &space, scan, count, axes))?;
         build.fact("lists", count);

@@ -280,7 +280,15 @@ mod tests {
 
     fn layout() -> GridLayout {
         let edges = GridLayout::edges_of(384);
-        GridLayout { dtype: DType::F32, metric: Metric::L2, edges, columns: 1, id_bytes: 4, pilot: 0 }
+        GridLayout {
+            dtype: DType::F32,
+            metric: Metric::L2,
+            edges,
+            columns: 1,
+            id_bytes: 4,
+            pilot: 0,
+            code: None,
+        }
     }
 
     /// 100 members in each of 40 lists; queries visit one list each.

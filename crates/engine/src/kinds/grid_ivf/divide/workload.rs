@@ -41,7 +41,8 @@ pub(super) struct Workload {
     pub(super) weights: Vec<f64>,
     /// Share of the members of visited lists that is left before each group, and after the last.
     pub(super) alive: Vec<f64>,
-    /// Components of pilots that are compared, for each member.
+    /// Components of pilots that are compared, and bytes of codes, for each member. A byte of a code takes about as
+    /// long as a component.
     pub(super) pilot: f64,
     /// Nanoseconds of a component.
     pub(super) component_ns: f64,
@@ -100,10 +101,11 @@ impl Workload {
             let started = Instant::now();
             while state.step(&view, &mut scratch, &[]) != Step::Done {}
             scan += started.elapsed().as_nanos() as f64;
-            components += state.stats().components;
             found.lists.extend(scratch.ranked_lists().iter().map(|list| list.1));
             found.ends.push(found.lists.len());
             let Some(trace) = scratch.grid_ivf().and_then(|own| own.scanned()) else { continue };
+            let code_bytes = layout.code.map_or(0, |code| code.code_bytes()) as u64;
+            components += state.stats().components + trace.codes * code_bytes;
             left[0] += trace.after_pilot;
             left[1..].iter_mut().zip(&trace.after_group).for_each(|(sum, left)| *sum += left);
             visited += trace.lists.iter().map(|list| u64::from(list.members)).sum::<u64>();

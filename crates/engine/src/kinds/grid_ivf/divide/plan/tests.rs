@@ -24,7 +24,7 @@ fn workload(visits: &[usize], groups: usize) -> Workload {
 
 fn layout(dim: usize) -> GridLayout {
     let edges = GridLayout::edges_of(dim);
-    GridLayout { dtype: DType::F32, metric: Metric::L2, edges, columns: 1, id_bytes: 4, pilot: 0 }
+    GridLayout { dtype: DType::F32, metric: Metric::L2, edges, columns: 1, id_bytes: 4, pilot: 0, code: None }
 }
 
 fn told(mode: Mode, (message_ns, byte_ns): (f64, f64)) -> GridPartition {
