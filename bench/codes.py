@@ -21,13 +21,15 @@ TRAINING_ROWS = 10_000
 def arguments(words):
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=5, help="turns of both sides (default: 5)")
+    parser.add_argument("--program", help="the benchmark of the kernels, compiled elsewhere, instead of cargo")
     parser.add_argument("--json", action="store_true", help="print JSON")
     return parser.parse_args(words)
 
 
-def ours():
+def ours(program):
     """Times by (dimensions, bits), in ns, on the best instruction set of this machine, and its name."""
     command = ["cargo", "bench", "--quiet", "--locked", "--package", "stratann-kernel", "--bench", "codes"]
+    command = [program] if program else command
     done = subprocess.run(command, capture_output=True, text=True, check=True, env=os.environ)
     lines = done.stdout.splitlines()
     name = lines[0].split("ns a code")[0].split()[-1]
@@ -80,7 +82,7 @@ def main(words):
     indexes = list(faiss_indexes(faiss, np))
     best, own = {}, {}
     for _ in range(given.rounds):
-        times, isa = ours()
+        times, isa = ours(given.program)
         for case, ns in times.items():
             own[case] = min(own.get(case, ns), ns)
         for case, index, query in indexes:

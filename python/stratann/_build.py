@@ -81,6 +81,7 @@ def build(
     alpha: float | None = None,
     passes: int | None = None,
     code_bytes: int | None = None,
+    code_bits: int | None = None,
     codes: str | None = None,
     head_share: float | None = None,
     pack: bool | None = None,
@@ -147,7 +148,10 @@ def build(
         passes: of a disk-graph: passes over all rows; 1.
         code_bytes: of a disk-graph, hybrid-ivf, gpu-ivf: bytes of RAM per vector for its code. Larger codes need
             fewer reads: raise this first when RAM is left, lower it first when RAM is short; max(32, dimensions / 4)
-            (disk-graph, gpu-ivf); half a byte per component of a float and 8, a quarter of others and 4 (hybrid-ivf).
+            (disk-graph); half a byte per component of a float and 8, a quarter of others and 4 (hybrid-ivf); max(36,
+            dimensions / 4 + 4) (gpu-ivf).
+        code_bits: of a disk-graph, hybrid-ivf, gpu-ivf: bits of each dimension in a vector's code, on average; as
+            many as fit `code_bytes`.
         codes: of a disk-graph: place of the codes during searches. With disk, RAM holds only the head graph with its
             codes and one bit per vector: about a quarter: ``ram``: All codes in RAM: fewest bytes read, smallest
             index; ``disk``: Each block stores the codes of all neighbours: a quarter of the RAM, an index about three

@@ -272,8 +272,8 @@ impl<'a> ListCodes<'a> {
 
     /// By how much radii are rounded up at most.
     pub fn radius_slack(&self) -> f32 {
-        // Of what builds add to a radius for roundings, at most (relative to it, to the vector, and to its distance from
-        // the centroid), this is more than twice as much.
+        // Builds add less than a fifth of this to a radius for roundings: relative to it, to the vector, and to its
+        // distance from the centroid.
         const ROUNDING: f32 = 1e-5;
         let inverse = inverse_norm(DType::F16, self.centroid());
         let centroid = if inverse > 0.0 { 1.0 / inverse } else { 0.0 };

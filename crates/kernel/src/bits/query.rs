@@ -181,8 +181,8 @@ impl BitQuery {
         self.errors.deviation(&self.layout, code)
     }
 
-    /// The length of what a code of a coder of residuals decodes to, as usual for the sum of its magnitudes; 0 for other
-    /// coders.
+    /// The length of what a code of a coder of residuals decodes to, as usual for the sum of its magnitudes; 0 for
+    /// other coders.
     pub fn code_length(&self, code: &[u8]) -> f32 {
         self.errors.length(&self.layout, code)
     }

@@ -119,7 +119,8 @@ mod tests {
                 let layout = Layout::even(dim, bits, 0, false).unwrap();
                 assert_eq!(lists.code_bytes(dim, true), layout.code_bytes(), "{dim} × {bits}");
                 assert_eq!(Layout::within(dim, layout.code_bytes(), false), Some(layout), "{dim} × {bits}");
-                let graph = stratann_params::build::GraphOptions { code_bits: Some(bits), ..Default::default() };
+                let graph =
+                    stratann_params::build::GraphOptions { code_bits: Some(bits), ..Default::default() };
                 assert_eq!(graph.code_bytes(dim), layout.code_bytes() + 1, "{dim} × {bits}");
             }
         }
