@@ -47,6 +47,8 @@ mod layout;
 mod neon;
 mod point;
 mod query;
+#[cfg(target_arch = "x86_64")]
+mod registers;
 mod rotation;
 mod scalar;
 
