@@ -33,7 +33,7 @@ pub(crate) fn run(build: &Build<'_>, scan: &Scan, written: &Written) -> Result<(
     let vectors = Vectors { blocks, slots };
     let postings = files::decode_postings(&read_all(build, files::POSTINGS)?)
         .ok_or_else(|| files::senseless(&build.file(files::POSTINGS)))?;
-    let code_bytes = read_coder(&build.file(files::CODEBOOK))?.code_bytes();
+    let code_bytes = read_coder(&build.file(files::CODEBOOK))?.layout().code_bytes();
     let (list, code_list) = layouts(&layout, code_bytes);
     build.progress.stage("lists of other systems", 2 * u64::from(postings.count()), "lists");
     write_lists(build, files::LIST_VECTORS, (&postings, list), |id| vectors.member(id))?;
