@@ -175,8 +175,8 @@ fn usual_code_bytes(dim: usize) -> usize {
     (dim / 4).max(32).min(dim.max(6))
 }
 
-/// Bytes of codes of `bits` bits for each of `dim` components: whole bytes for the bits of each weight, two factors, and
-/// the number of a centroid.
+/// Bytes of codes of `bits` bits for each of `dim` components: whole bytes for the bits of each weight, two factors,
+/// and the number of a centroid.
 fn bytes_of_bits(dim: usize, bits: usize, is_numbered: bool) -> usize {
     let factors = if bits > 3 { 8 } else { 4 };
     let planes = [8, 4, 2, 1].into_iter().filter(|width| bits & width != 0);
