@@ -308,7 +308,7 @@ fn assert_all_right(report: &Report) {
 /// Both ends still reach the origins, and each finds another server with the blocks of the other.
 #[test]
 fn a_cut_link_between_two_servers_changes_no_answer_where_replicas_are_elsewhere() {
-    for (from_us, until_us) in [(0, None), (0, Some(4_000)), (700, Some(2_000)), (900, Some(1_400))] {
+    for (from_us, until_us) in [(0, None), (0, Some(4_000)), (700, Some(2_000)), (900, Some(1_800))] {
         let cuts = vec![Cut { between: (1, 3), from_us, until_us }];
         let faults = FaultModel { cuts, ..FaultModel::default() };
         let report = simulate(&scattered(6, 3, 3), params(1), LONG_US, &faults);
@@ -486,9 +486,15 @@ fn a_block_that_no_replica_can_read_is_missing_and_the_answer_names_it() {
         lost += state.unreadable().map_or(0, |(_, loss)| u64::from(loss == Loss::Failed));
     }
     assert!(lost > QUERIES as u64 / 2, "{lost} queries met such a block");
-    // Twice for each block and query, and never again.
+    // Twice for each block and query, and never again; once where nearer vectors come before the second replica is
+    // asked.
     let blocks: u64 = (0..QUERIES).map(|q| answer(&report, q).stats().reads).sum();
-    assert!(report.lost_reads.is_multiple_of(2) && report.lost_reads < blocks);
+    let missing: u64 = (0..QUERIES).map(|q| answer(&report, q).stats().unreachable).sum();
+    let lost = report.lost_reads;
+    assert!(
+        (2 * missing..=2 * missing + 4).contains(&lost) && lost < blocks,
+        "{lost} of {blocks}, {missing} missing"
+    );
 }
 
 #[test]

@@ -32,7 +32,8 @@ pub struct Args {
     /// Folder of the index
     #[arg(short, long, value_name = "INDEX")]
     output: PathBuf,
-    /// Kind of index; with auto, options of kinds leave those that have them [default: auto, or that of --from]
+    /// Kind of index; with auto, options of kinds leave those that have them; with --from that of its index [default:
+    /// auto]
     #[arg(long, value_parser = options::kinds())]
     kind: Option<KindChoice>,
     #[command(flatten)]

@@ -288,7 +288,7 @@ fn building(index: &Path, manifest: &Manifest, options: &PartitionOptions) -> Re
     let flag = |key: &str| value(key)?.as_bool().ok_or_else(|| missing(key));
     let given = |key: &str| manifest.build.get(key).and_then(|n| n.as_u64()).map(|n| n as usize);
     // Codes of older indexes may be shorter than any that is built.
-    let (least_bytes, most_bytes) = bits::code_bytes(manifest.dim as usize);
+    let (least_bytes, most_bytes) = bits::code_bytes(manifest.dim);
     let own = GraphOptions {
         degree: count("degree")?,
         build_list: count("build_list")?,
