@@ -345,7 +345,7 @@ fn scores_that_make_no_sense_end_no_query_in_another_way_than_lost_ones() {
             right += usize::from(state.results() == place.alone(query, params).results());
         }
     }
-    assert!(right > 60 * ASKED / 2 && jobs > 40 * ASKED as u64, "{right} {jobs}");
+    assert!(right > 60 * ASKED / 2 && jobs > 10 * ASKED as u64, "{right} {jobs}");
 }
 
 /// A job goes to the servers of its lists in turn, where each prunes by the scores of those before: fewer messages, and
