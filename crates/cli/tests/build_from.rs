@@ -1,4 +1,4 @@
-//! `build --from`: an index is built anew from the vectors and ids of another one, which may be of an older format.
+//! `build --from`: builds an index from the vectors and ids of another one, which may be of an older format.
 #![allow(missing_docs)]
 
 mod common;

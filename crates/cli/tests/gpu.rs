@@ -367,7 +367,7 @@ fn trained_codes_are_left_to_the_processor() {
     for more in [&["--scorer", "cuda"][..], &["--device", "0"], &["--scorer", "cuda", "--spill"]] {
         let said = refused(&[&asked[..], more].concat(), 2);
         assert!(said.contains("codes of this index are of the old form"), "{said}");
-        assert!(said.contains("build the index anew for a GPU; or use --scorer cpu"), "{said}");
+        assert!(said.contains("rebuild the index for a GPU; or use --scorer cpu"), "{said}");
     }
     let tune = ["tune", arg(&index), "-k", "10", "--sample", "40", "--recall", "0.8"];
     assert_eq!(json(&tune)["version"], 2);

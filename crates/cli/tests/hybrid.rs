@@ -6,25 +6,12 @@ mod common;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use common::*;
 use serde_json::Value;
 use stratann_storage::output::OutputPath;
 use stratann_storage::profile::{Profile, ReadLine};
-
-/// One profile for all tests: a build would measure for 8 seconds.
-fn profile() -> &'static str {
-    static PROFILE: OnceLock<(TempDir, PathBuf)> = OnceLock::new();
-    let (_, path) = PROFILE.get_or_init(|| {
-        let folder = folder();
-        let path = folder.path().join("profile.json");
-        measure(folder.path(), &path, None);
-        (folder, path)
-    });
-    arg(path)
-}
 
 fn measure(folder: &Path, path: &Path, isa: Option<&str>) {
     let mut command =

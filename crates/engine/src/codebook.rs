@@ -1,7 +1,7 @@
 //! Codes of an index: what prepares them, and the encoding of many rows.
 
 pub mod bits;
-pub(crate) mod rotation;
+pub(crate) mod principal_axes;
 
 use stratann_kernel::bits::BitCoder;
 use stratann_kernel::coder::Coder;

@@ -330,22 +330,22 @@ fn in_thousands_of_storms_lists_give_one_answer_that_is_right_or_partial() {
 
 #[test]
 fn scores_that_make_no_sense_end_no_query_in_another_way_than_lost_ones() {
-    let (mut right, mut jobs) = (0, 0);
+    let mut right = 0;
     for seed in 0..60 {
         let place = place(LocalKind::ALL[seed as usize % 3]);
-        let params = with_lists(Params::hybrid_ivf(10, 12), |own| own.remote = ScoringMode::Score);
+        let params = with_lists(Params::hybrid_ivf(20, 24), |own| own.remote = ScoringMode::Score);
         let faults = FaultModel { seed, wrong_scores: 0.3, ..FaultModel::default() };
         let report = place.run(&place.scattered(4, 2), params, &faults);
-        jobs += report.jobs;
+        assert!(report.jobs >= ASKED as u64, "{} jobs", report.jobs);
         for query in 0..ASKED {
             let [(_, Reply::Answer(state))] = report.replies[query].as_slice() else {
                 panic!("seed {seed}, query {query}: {:?}", report.replies[query]);
             };
-            assert!(state.outcome() != Outcome::Running && state.results().len() <= 10);
+            assert!(state.outcome() != Outcome::Running && state.results().len() <= 20);
             right += usize::from(state.results() == place.alone(query, params).results());
         }
     }
-    assert!(right > 60 * ASKED / 2 && jobs > 10 * ASKED as u64, "{right} {jobs}");
+    assert!(right > 60 * ASKED / 2, "{right}");
 }
 
 /// A job goes to the servers of its lists in turn, where each prunes by the scores of those before: fewer messages, and

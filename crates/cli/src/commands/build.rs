@@ -58,7 +58,7 @@ Examples:
   stratann build base.fbin -o base.idx --kind gpu-ivf                   # codes for a GPU, vectors on disk
   stratann build base.fbin -o base.idx --kind remote-hnsw               # for the memory of other machines
   stratann build small.fbin -o small.idx --kind flat                    # exact, for small sets
-  stratann build --from old.idx -o new.idx                              # the same vectors and ids, built anew
+  stratann build --from old.idx -o new.idx                              # rebuilt from its vectors and ids
 
 Kinds: auto predicts the cost of a query in each kind that fits in the RAM given, and takes the cheapest.
 disk-graph needs RAM for a code of every vector; hybrid-ivf needs almost none; flat scans all vectors. grid-ivf

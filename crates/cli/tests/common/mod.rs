@@ -478,7 +478,8 @@ pub fn calibrated<'a>(kind: &str, queries: &'a str) -> Vec<&'a str> {
     if kind == "flat" { Vec::new() } else { vec!["--calibration-queries", queries] }
 }
 
-/// One profile for all lists of a test program: a build would measure for 8 seconds, and equal profiles give equal plans.
+/// One profile for all lists of a test program: a build would measure for 8 seconds, and equal profiles give equal
+/// plans.
 pub fn profile() -> &'static str {
     static PROFILE: OnceLock<(TempDir, PathBuf)> = OnceLock::new();
     let (_, path) = PROFILE.get_or_init(|| {

@@ -127,7 +127,8 @@ mod tests {
         fn distances_are_within(
             parts in prop::collection::vec(-1f32..1.0, 80), dim in 1usize..40, bits in 1usize..=8, seed in 0u64..4,
             nearness in 0f32..=1.0, scale in prop_oneof![Just(1f32), Just(1e-9), Just(1e9), Just(300.0)],
-            slack in prop_oneof![Just(0f32), Just(0.01), Just(0.5)], spread in prop_oneof![Just(1e-6f32), Just(0.01), Just(1.0)],
+            slack in prop_oneof![Just(0f32), Just(0.01), Just(0.5)],
+            spread in prop_oneof![Just(1e-6f32), Just(0.01), Just(1.0)],
             outlier in prop_oneof![Just(1f32), Just(1e3)], opposite in any::<bool>(),
         ) {
             let coder = Coder::Bits(BitCoder::of_residuals(Layout::even(dim, bits, 0, false).unwrap(), seed));

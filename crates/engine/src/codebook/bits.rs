@@ -3,7 +3,7 @@
 use stratann_kernel::bits::{Allocation, BITS_MAX, BitCoder, CENTROIDS_MAX, Layout};
 use stratann_storage::{Error, Progress, Result};
 
-use super::rotation::{RotationWork, principal_axes};
+use super::principal_axes::{group_of, principal_axes};
 use super::{DECOMPOSITION_NS, MULTIPLY_NS, PAIR_NS, subtract_nearest};
 use crate::clusterings::kmeans::{kmeans, mean};
 
@@ -17,7 +17,7 @@ const ROUNDS: usize = 8;
 /// Bits of a dimension from which on directions are not worth the product with a matrix that each query pays for them.
 const EVEN_BITS: usize = 4;
 /// Most dimensions whose directions the smallest sample of a budget finds at once, and most that any sample does
-/// ([`RotationWork::of`]).
+/// ([`group_of`]).
 const WHOLE_DIM: usize = 404;
 const GROUP_MAX: usize = 809;
 /// Bytes of the smallest code.
@@ -47,7 +47,7 @@ pub(crate) fn fixed_bytes(dim: usize) -> u64 {
 pub(crate) fn seconds(rows: f64, dim: f64, threads: f64) -> f64 {
     let rows = rows.min(SAMPLE_ROWS as f64);
     let pairs = rows * CENTROIDS_MAX as f64 * ROUNDS as f64 * (PAIR_NS + dim * MULTIPLY_NS);
-    let group = (RotationWork::of(rows as usize, dim as usize).group as f64).min(dim);
+    let group = (group_of(rows as usize, dim as usize) as f64).min(dim);
     let products = rows * dim * group * MULTIPLY_NS;
     ((pairs + products) / threads + dim * group * group * DECOMPOSITION_NS) * 1e-9
 }
@@ -122,7 +122,7 @@ fn directions(
     (code_bytes, numbered): (usize, bool),
     progress: &dyn Progress,
 ) -> Result<Option<(Allocation, Vec<f32>)>> {
-    let group = RotationWork::of(residuals.len() / dim, dim).group;
+    let group = group_of(residuals.len() / dim, dim);
     let axes = principal_axes(residuals, dim, group, progress)?;
     let variances: Vec<f64> = axes.iter().map(|axis| axis.variance.max(0.0)).collect();
     let mut basis = vec![0f32; dim * dim];
@@ -139,7 +139,7 @@ mod tests {
 
     #[test]
     fn groups_are_those_of_the_largest_and_the_smallest_sample() {
-        let group = |rows: usize| RotationWork::of(rows, 4096).group;
+        let group = |rows: usize| group_of(rows, 4096);
         assert_eq!(group(SAMPLE_ROWS), GROUP_MAX);
         // The smallest sample of a plan.
         assert_eq!(group(4096), WHOLE_DIM);

@@ -37,7 +37,7 @@ struct GpuScorer {
 
 /// Refusal of an index of before codes of bits.
 const TRAINED_CODES: &str =
-    "the codes of this index are of the old form, which the processor ranks; build the index anew for a GPU";
+    "the codes of this index are of the old form, which the processor ranks; rebuild the index for a GPU";
 
 /// The file of the codes.
 struct CodesOnDisk {

@@ -9,7 +9,7 @@ use stratann_kernel::distance::{dot_f32, l2_f32};
 use stratann_kernel::{DType, Metric};
 use stratann_storage::Result;
 
-use crate::codebook::rotation::{RotationWork, principal_axes};
+use crate::codebook::principal_axes::{group_of, principal_axes};
 use crate::dataset::Scan;
 use crate::files;
 use crate::kinds::grid_ivf::facts::{code_bits, keeps_digits, pilot_of, scale_exponent};
@@ -153,7 +153,7 @@ fn by_spread(spreads: &[f64]) -> Vec<u32> {
 }
 
 fn rotation(build: &Build<'_>, sample: &[f32], dim: usize) -> Result<Vec<f32>> {
-    let group = RotationWork::of(sample.len() / dim, dim).group;
+    let group = group_of(sample.len() / dim, dim);
     let mut matrix = vec![0f32; dim * dim];
     let axes = principal_axes(sample, dim, group, build.progress)?;
     for (row, axis) in matrix.chunks_exact_mut(dim).zip(axes) {

@@ -19,21 +19,12 @@ const COLUMNS: usize = 64;
 /// Rows that pass through a cache at once.
 const TILE: usize = 512;
 
-/// Amount of work that directions are worth, by the rows that they are found with: an eigendecomposition takes some
-/// dim³ steps whatever their number.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct RotationWork {
-    /// Components whose correlations PCA looks at together.
-    pub(crate) group: usize,
-}
-
-impl RotationWork {
-    /// A sample of 16,384 rows has one group up to 809 components, one of 65,536 up to 1619.
-    pub(crate) fn of(rows: usize, dim: usize) -> RotationWork {
-        let whole = 40 * rows >= dim * dim;
-        let group = if whole { dim } else { ((40 * rows) as f64).sqrt() as usize };
-        RotationWork { group: group.clamp(1, dim.max(1)) }
-    }
+/// Components whose correlations PCA looks at together, as many as a sample of `rows` is worth: an eigendecomposition
+/// takes some dim³ steps whatever their number. 16,384 rows have one group up to 809 components, 65,536 up to 1619.
+pub(crate) fn group_of(rows: usize, dim: usize) -> usize {
+    let whole = 40 * rows >= dim * dim;
+    let group = if whole { dim } else { ((40 * rows) as f64).sqrt() as usize };
+    group.clamp(1, dim.max(1))
 }
 
 /// A principal axis.
