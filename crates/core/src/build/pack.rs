@@ -10,13 +10,19 @@ use alloc::vec::Vec;
 
 use super::Lists;
 
-const FREE: u32 = u32::MAX;
-
 /// Weight of the tie to the neighbour at `rank` of an adjacency list that is sorted closest first.
 ///
 /// Close neighbours count most: a query that visits a node nearly always visits its closest neighbours too.
 fn weight(rank: usize) -> u32 {
-    720 / (rank as u32 + 3)
+    const WEIGHTS: [u32; 128] = {
+        let (mut weights, mut rank) = ([0; 128], 0);
+        while rank < weights.len() {
+            weights[rank] = 720 / (rank as u32 + 3);
+            rank += 1;
+        }
+        weights
+    };
+    WEIGHTS.get(rank).copied().unwrap_or(720 / (rank as u32 + 3))
 }
 
 /// Packs `count` nodes into groups of at most `capacity`; every node is in exactly one group.
@@ -116,22 +122,12 @@ fn next_seed(taken: &[bool], frontier: &mut Vec<u32>, next_unseen: &mut usize) -
 /// Runs one round: each node finds the group that it is most strongly tied to; two nodes are exchanged when their ties
 /// gain in sum. Returns the number of exchanges.
 fn exchange(lists: &impl Lists, groups: &mut [Vec<u32>], group_of: &mut [u32]) -> usize {
-    let mut ties: Vec<(u32, u32)> = Vec::new();
+    let mut ties = Ties { of_group: vec![0; groups.len()], touched: Vec::new() };
     let mut exchanged = 0;
     for node in 0..group_of.len() as u32 {
-        gather_ties(lists, group_of, node, &mut ties);
         let own_group = group_of[node as usize];
-        let own_tie = tie_to(&ties, own_group);
-        let Some(&(target, target_tie)) =
-            ties.iter().filter(|t| t.0 != own_group).max_by_key(|t| (t.1, core::cmp::Reverse(t.0)))
-        else {
-            continue;
-        };
-        if target_tie <= own_tie {
-            continue;
-        }
-        let gain = i64::from(target_tie) - i64::from(own_tie);
-        if let Some(place) = partner(lists, groups, group_of, node, own_group, target, gain) {
+        let Some((target, gain)) = ties.stronger(lists.list(node), group_of, own_group) else { continue };
+        if let Some(place) = partner(lists, groups, group_of, node, (own_group, target), gain) {
             let other = groups[target as usize][place];
             let own = groups[own_group as usize].iter().position(|&m| m == node).unwrap_or(0);
             groups[target as usize][place] = node;
@@ -144,26 +140,64 @@ fn exchange(lists: &impl Lists, groups: &mut [Vec<u32>], group_of: &mut [u32]) -
     exchanged
 }
 
-/// Returns the member of `target` whose move to `own_group` costs least, if both moves gain in sum.
+/// Ties of a node to the groups of its neighbours: reusable memory.
+struct Ties {
+    /// By group; zero between calls.
+    of_group: Vec<u32>,
+    touched: Vec<u32>,
+}
+
+impl Ties {
+    /// The other group that the node of this list is most strongly tied to, and by how much more than to its own;
+    /// `None` where its own is as strong. Equal ties go to the smaller number.
+    fn stronger(&mut self, list: &[u32], group_of: &[u32], own_group: u32) -> Option<(u32, u32)> {
+        for (rank, &neighbour) in list.iter().enumerate() {
+            let group = group_of[neighbour as usize];
+            let tie = &mut self.of_group[group as usize];
+            if *tie == 0 {
+                self.touched.push(group);
+            }
+            *tie += weight(rank);
+        }
+        let own_tie = core::mem::take(&mut self.of_group[own_group as usize]);
+        let mut best: Option<(u32, u32)> = None;
+        for group in self.touched.drain(..) {
+            let tie = core::mem::take(&mut self.of_group[group as usize]);
+            if tie > 0 && best.is_none_or(|(g, t)| tie > t || (tie == t && group < g)) {
+                best = Some((group, tie));
+            }
+        }
+        best.filter(|&(_, tie)| tie > own_tie).map(|(group, tie)| (group, tie - own_tie))
+    }
+}
+
+/// Returns the member of `target` whose move to `own_group` costs least, if it and the move of `node` to `target`, which
+/// gains `gain`, gain in sum.
 fn partner(
     lists: &impl Lists,
     groups: &[Vec<u32>],
     group_of: &[u32],
     node: u32,
-    own_group: u32,
-    target: u32,
-    gain: i64,
+    (own_group, target): (u32, u32),
+    gain: u32,
 ) -> Option<usize> {
-    let mut ties: Vec<(u32, u32)> = Vec::new();
+    let own_list = lists.list(node);
     let mut best: Option<(i64, usize)> = None;
     for (place, &member) in groups[target as usize].iter().enumerate() {
-        gather_ties(lists, group_of, member, &mut ties);
-        let between = tie_between(lists, node, member) + tie_between(lists, member, node);
-        let total = gain + i64::from(tie_to(&ties, own_group))
-            - i64::from(tie_to(&ties, target))
-            - i64::from(between);
+        let mut total = i64::from(gain);
+        for (rank, &neighbour) in lists.list(member).iter().enumerate() {
+            let (group, tie) = (group_of[neighbour as usize], i64::from(weight(rank)));
+            total += if group == own_group { tie } else { 0 };
+            total -= if group == target { tie } else { 0 };
+            total -= if neighbour == node { tie } else { 0 };
+        }
+        // Its tie to the node lowers the gain of either move.
         if total > 0 && best.is_none_or(|(b, _)| total > b) {
-            best = Some((total, place));
+            let between = own_list.iter().position(|&n| n == member).map_or(0, |rank| weight(rank).into());
+            total -= between;
+            if total > 0 && best.is_none_or(|(b, _)| total > b) {
+                best = Some((total, place));
+            }
         }
     }
     best.map(|(_, place)| place)
@@ -206,29 +240,6 @@ pub fn make_reachable(lists: &impl Lists, groups: &mut [Vec<u32>]) {
             group_of[node as usize] = other as u32;
         }
     }
-}
-
-fn tie_between(lists: &impl Lists, from: u32, to: u32) -> u32 {
-    lists.list(from).iter().position(|&n| n == to).map_or(0, weight)
-}
-
-/// Computes the ties of a node to the groups of its neighbours.
-fn gather_ties(lists: &impl Lists, group_of: &[u32], node: u32, ties: &mut Vec<(u32, u32)>) {
-    ties.clear();
-    for (rank, &neighbour) in lists.list(node).iter().enumerate() {
-        let group = group_of[neighbour as usize];
-        if group == FREE {
-            continue;
-        }
-        match ties.iter_mut().find(|t| t.0 == group) {
-            Some(tie) => tie.1 += weight(rank),
-            None => ties.push((group, weight(rank))),
-        }
-    }
-}
-
-fn tie_to(ties: &[(u32, u32)], group: u32) -> u32 {
-    ties.iter().find(|t| t.0 == group).map_or(0, |t| t.1)
 }
 
 #[cfg(test)]
