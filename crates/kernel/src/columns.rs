@@ -5,6 +5,8 @@
 //! a multiple of a unit, so that sums of groups can be added in any order: below 2⁵³ units the result has the same
 //! bits. Where components are stored one after another, a group's sum runs in their order, with a fused multiply-add.
 
+mod bytes;
+
 use core::array;
 
 use crate::isa::for_each_isa;
@@ -182,12 +184,16 @@ fn rows_f16_body(group: &Group<'_>, rows: &[u8], lanes: &[u8], sums: &mut Sums) 
 
 #[inline(always)]
 fn rows_u8_body(group: &Group<'_>, rows: &[u8], lanes: &[u8], sums: &mut Sums) {
-    all_rows(group, rows, lanes, sums, |&byte| f32::from(byte));
+    if !bytes::add_rows::<false>(group, rows, lanes, sums) {
+        all_rows(group, rows, lanes, sums, |&byte| f32::from(byte));
+    }
 }
 
 #[inline(always)]
 fn rows_i8_body(group: &Group<'_>, rows: &[u8], lanes: &[u8], sums: &mut Sums) {
-    all_rows(group, rows, lanes, sums, |&byte| f32::from(byte as i8));
+    if !bytes::add_rows::<true>(group, rows, lanes, sums) {
+        all_rows(group, rows, lanes, sums, |&byte| f32::from(byte as i8));
+    }
 }
 
 #[inline(always)]
@@ -391,6 +397,7 @@ mod tests {
             dtype in prop::sample::select(DType::ALL.to_vec()),
             square in any::<bool>(),
             with_factors in any::<bool>(),
+            whole in any::<bool>(),
             steps in 1..=LANES / LANE_STEP,
             numbers in prop::collection::vec(-100f32..100.0, GROUP_MAX + LANES),
             width in 1..=GROUP_MAX,
@@ -408,7 +415,10 @@ mod tests {
             let factors: Vec<f32> =
                 if with_factors { (0..stride).map(|lane| 0.1 + lane as f32).collect() } else { vec![] };
             let term = if square { Term::Square } else { Term::MinusProduct };
-            let group = Group { term, dtype, query: &numbers[..width], scale: 64.0, factors: &factors };
+            // Whole numbers meet the form by integers where components are bytes.
+            let query: Vec<f32> =
+                numbers[..width].iter().map(|x| if whole { x.abs().trunc() } else { *x }).collect();
+            let group = Group { term, dtype, query: &query, scale: 64.0, factors: &factors };
             let wanted: Vec<f64> = (0..stride).map(|lane| {
                 let components: Vec<f32> = (0..width).map(|c| decode(dtype, &bytes(c, lane))).collect();
                 3.0 + expected(&group, &components, lane)

@@ -60,6 +60,13 @@ pub fn l2_u8(a: &[u8], b: &[u8]) -> u32 {
     unsafe { (forms::current().l2_u8)(a, b) }
 }
 
+/// Squared Euclidean distances of unsigned bytes to four rows, exact.
+#[inline]
+pub(crate) fn l2_u8_strip(query: &[u8], rows: [&[u8]; 4]) -> [u32; 4] {
+    // SAFETY: a table in use is one that this machine can run.
+    unsafe { (forms::current().l2_u8_strip)(query, rows) }
+}
+
 /// Inner product of unsigned bytes, exact.
 #[inline]
 pub fn dot_u8(a: &[u8], b: &[u8]) -> u32 {
