@@ -336,7 +336,7 @@ fn scores_that_make_no_sense_end_no_query_in_another_way_than_lost_ones() {
         let params = with_lists(Params::hybrid_ivf(20, 24), |own| own.remote = ScoringMode::Score);
         let faults = FaultModel { seed, wrong_scores: 0.3, ..FaultModel::default() };
         let report = place.run(&place.scattered(4, 2), params, &faults);
-        assert!(report.jobs >= ASKED as u64, "{} jobs", report.jobs);
+        assert!(2 * report.jobs >= ASKED as u64, "{} jobs", report.jobs);
         for query in 0..ASKED {
             let [(_, Reply::Answer(state))] = report.replies[query].as_slice() else {
                 panic!("seed {seed}, query {query}: {:?}", report.replies[query]);
