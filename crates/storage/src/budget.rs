@@ -11,9 +11,9 @@ pub struct Account {
     pub components: Vec<(String, u64)>,
 }
 
-/// The program itself: loaded code and constants, the main stack, state of the allocator. Of its file 11 to 14 MiB were
-/// seen in memory while an index is built, more where the kernel reads it in larger pieces.
-pub const PROGRAM_BYTES: u64 = 15 << 20;
+/// The program itself: loaded code and constants, the main stack, the table of commands, state of the allocator. Of its
+/// file 11 to 14 MiB were seen in memory, more where the kernel reads it in larger pieces; 2 MiB are written to.
+pub const PROGRAM_BYTES: u64 = 16 << 20;
 /// Used part of a worker thread's stack and thread-local state.
 pub const THREAD_BYTES: u64 = 128 << 10;
 /// Used part of the stack of a thread that reads blocks, and its share of the allocator.

@@ -13,33 +13,29 @@ use crate::manifest::Manifest;
 use crate::recall::calibrate::measure_all;
 use crate::recall::known::Known;
 use crate::recall::mixture::{Maker, NEAR};
-use crate::stages::build::Build;
+use crate::stages::build::{Build, IDS};
+use crate::stages::tables::read_at;
 
 /// Less than this makes the scan for exact neighbours crawl.
 const GROUNDTRUTH_MIN: u64 = 6 << 20;
 
-pub(crate) fn run(
-    build: &Build<'_>,
-    manifest: &Manifest,
-    scan: &Scan,
-    id_of_row: &[u32],
-) -> Result<Vec<Curve>> {
+pub(crate) fn run(build: &Build<'_>, manifest: &Manifest, scan: &Scan) -> Result<Vec<Curve>> {
     let drawn = &build.drawn;
     if drawn.is_empty() {
         return Ok(Vec::new());
     }
     let k = CURVE_KS.iter().copied().max().unwrap_or(1).min(scan.rows as u32 - 1) as usize;
-    // What lives through this stage besides: row tables, and the index that is opened next.
-    let others = PROGRAM_BYTES + 12 * scan.rows + (6 << 20);
+    // What lives through this stage besides: ids of the user, and the index that is opened next.
+    let ids = if build.external.is_some() { 12 } else { 0 } * scan.rows;
+    let others = PROGRAM_BYTES + ids + (6 << 20);
     let budget = build.options.ram_budget.map_or(1 << 30, |b| b.saturating_sub(others).max(GROUNDTRUTH_MIN));
     let mut known = made_queries(build, k, budget)?;
-    known.hidden = drawn.iter().map(|&r| id_of_row[r as usize]).collect();
+    known.hidden = read_at(&build.partial.path(IDS), drawn)?;
     release_freed();
     // Unused memory caches blocks: the counters stay the same and the measurement takes less time.
     let blocks = u64::from(manifest.blocks.count) * (manifest.blocks.bytes as u64 + 128);
-    // Beside the index lie the table of ids, the queries and their truth, and the queries in flight.
-    let ids = if build.external.is_some() { 12 } else { 4 };
-    let taken = manifest.planned_account(0).total() + ids * scan.rows + (16 << 20);
+    // Beside the index lie the queries and their truth, and the queries in flight.
+    let taken = manifest.planned_account(0).total() + ids + (16 << 20);
     let spare = build.options.ram_budget.map_or(u64::MAX, |b| b.saturating_sub(taken));
     let open = OpenOptions {
         ram_budget: None,

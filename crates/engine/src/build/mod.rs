@@ -38,12 +38,12 @@ use crate::kinds;
 use crate::kinds::known::facts;
 use crate::kinds::split::tasks::{self, Done, Job, Task};
 use crate::manifest::PARTIAL;
-use crate::stages::build::{Build, IDS, made_with};
+use crate::stages::build::{Build, made_with};
 use crate::stages::folder::claim_folder;
 use crate::stages::plan::check_disk;
 use crate::stages::stage::CALIBRATE;
 use crate::stages::state::{self, Partial};
-use crate::stages::{pool, publish, tables};
+use crate::stages::{pool, publish};
 
 /// Plan of a build: memory, disk, cells. Reads the header of `base` alone.
 ///
@@ -136,8 +136,7 @@ fn run(
     let scan = build.scan()?;
     let mut manifest = kinds::build(&mut build, &scan)?;
     if facts(options.kind()).has_curve {
-        let id_of_row: Vec<u32> = tables::read_table(&build.partial.path(IDS))?;
-        manifest.curves = build.stage(CALIBRATE, |b| calibrate::run(b, &manifest, &scan, &id_of_row))?;
+        manifest.curves = build.stage(CALIBRATE, |b| calibrate::run(b, &manifest, &scan))?;
     }
     publish::publish(build, out, &manifest)
 }

@@ -24,6 +24,19 @@ pub(crate) fn evenly(rows: &[u32], count: usize) -> Vec<u32> {
     (0..count).map(|i| rows[(i as f64 * stride) as usize]).collect()
 }
 
+/// As [`evenly`], of `rows` rows that are passed in turn.
+pub(crate) fn evenly_of(mut all: impl Iterator<Item = u32>, rows: usize, count: usize) -> Vec<u32> {
+    let stride = rows as f64 / count as f64;
+    let mut next = 0;
+    let places = (0..count).map(|i| (i as f64 * stride) as usize);
+    let drawn = places.map(|place| {
+        let row = all.nth(place.saturating_sub(next));
+        next = place + 1;
+        row
+    });
+    drawn.flatten().collect()
+}
+
 /// Loads rows as points of `dim` components, in parallel.
 pub(crate) fn sample_of(
     dim: usize,

@@ -201,7 +201,12 @@ impl<'a> Build<'a> {
 
     /// Returns all rows that are indexed, ascending.
     pub(crate) fn live_rows(&self, scan: &Scan) -> Vec<u32> {
-        self.live(scan, 0..self.base.shape().rows).map(|row| row as u32).collect()
+        self.each_live_row(scan).collect()
+    }
+
+    /// As [`live_rows`](Self::live_rows), one at a time.
+    pub(crate) fn each_live_row<'s>(&self, scan: &'s Scan) -> impl Iterator<Item = u32> + use<'s> {
+        self.live(scan, 0..self.base.shape().rows).map(|row| row as u32)
     }
 
     pub(crate) fn parts(&self) -> Parts {

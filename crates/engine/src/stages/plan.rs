@@ -42,6 +42,8 @@ pub struct BuildPlan {
     pub(crate) code_memory_bytes: u64,
     /// Bytes that a cell may take while it is built.
     pub(crate) cell_bytes: u64,
+    /// Bytes that the head graph may take while it is built.
+    pub(crate) head_bytes: u64,
     /// Bytes that one point takes while its graph is built.
     pub(crate) point_bytes: u64,
     /// Rows of the sample that codes, axes or cells are found with.
@@ -130,6 +132,7 @@ impl BuildMemory {
             block_memory_bytes: 0,
             code_memory_bytes: 0,
             cell_bytes: 0,
+            head_bytes: 0,
             point_bytes: 0,
             codebook_sample: 0,
             own: KindPlan::Lists(own),

@@ -13,6 +13,7 @@ use stratann_storage::tier::Buffer;
 use stratann_storage::{Error, Progress, Result};
 
 use crate::base::Base;
+use crate::codebook;
 use crate::exec::failure;
 use crate::files;
 use crate::kinds::answers::{ExactCost, Member, PlannedQuery, SeeMembers};
@@ -26,10 +27,10 @@ pub const IN_FLIGHT: usize = 64;
 
 /// The memory of queries of a graph of blocks, as far as the manifest tells; rounded up where it does not.
 pub(crate) fn planned_query(manifest: &Manifest) -> PlannedQuery {
-    let code_bytes = manifest.build.get("code_bytes").and_then(|v| v.as_u64()).unwrap_or(0);
+    let code_bytes = manifest.build.get("code_bytes").and_then(|v| v.as_u64()).unwrap_or(0) as usize;
     PlannedQuery {
         in_flight: IN_FLIGHT,
-        tables_bytes: code_bytes * 1536 + 16_384,
+        tables_bytes: 3 * codebook::query_bytes(manifest, code_bytes) + 16_384,
         read_bytes: manifest.blocks.bytes,
     }
 }

@@ -20,8 +20,9 @@ use crate::stages::vamana::Graph;
 /// Out of core, vectors on their way into blocks get one part in so many of the free memory: the lists of a cell and
 /// the blocks in the making lie beside them.
 const BLOCK_PART: u64 = 3;
-/// Bytes of a row while cells are built, beyond the row tables: its cells, less the table of ids, which comes later.
-const MEMBERSHIP_BYTES: u64 = 2;
+/// Bytes of a row in tables, with a graph: the cells that it is built in, and later its id beside the sizes of blocks
+/// and what a cell is packed with.
+const TABLE_BYTES: u64 = 6;
 /// Codes that are put in the order of ids at a time, at least, where blocks will carry them.
 const CODES_MIN_BYTES: u64 = 4 << 20;
 /// Bytes of codes for blocks under way: ids, codes, and the blocks themselves.
@@ -62,8 +63,8 @@ impl Needs {
             point: point_dim * per_component + Graph::bytes(1, graph.degree) + 12,
             codes: if has_graph { n * graph.code_bytes(shape.dim) as u64 } else { 0 },
             in_blocks: has_graph && graph.codes == CodePlace::Disk,
-            // Rows, order, ids.
-            tables: n * if has_graph { 12 } else { 4 } + if options.ids.is_some() { n * 12 } else { 0 },
+            tables: n * if has_graph { TABLE_BYTES } else { 4 }
+                + if options.ids.is_some() { n * 12 } else { 0 },
             sampled: bits::row_bytes(shape.dim),
             prepared: bits::fixed_bytes(shape.dim),
             has_graph,
@@ -76,15 +77,11 @@ impl Needs {
         let codes_least = if self.in_blocks { self.codes.min(CODES_MIN_BYTES) } else { self.codes };
         let coded = if self.in_blocks { CODED_BLOCK_BYTES + self.row * 64 } else { 0 };
         let sample = CODEBOOK_SAMPLE_LEAST.min(self.rows);
-        (smallest_cell * self.point + self.memberships())
+        (smallest_cell * self.point)
             .max(codes_least)
             .max(if self.has_graph { self.sampled * sample + self.prepared } else { 0 })
             .max(self.row * 64)
             .max(coded)
-    }
-
-    fn memberships(&self) -> u64 {
-        self.rows * MEMBERSHIP_BYTES
     }
 
     fn codebook_sample(&self, free: u64) -> usize {
@@ -139,7 +136,7 @@ pub(crate) fn plan(
     }
     let free = options.ram_budget.map_or(u64::MAX / 4, |b| b.saturating_sub(fixed + needs.tables));
     let fits = n.saturating_mul(point) <= free;
-    let cell_bytes = if fits { n * point } else { free - needs.memberships() };
+    let cell_bytes = if fits { n * point } else { free };
     let in_ram = fits && graph.cells.is_none_or(|c| c == 1);
     let wanted = graph.cells.map_or(u64::MAX, |cells| points_of_cell(n, cells));
     let points_per_cell = (cell_bytes / point).min(wanted);
@@ -161,6 +158,8 @@ pub(crate) fn plan(
         block_memory_bytes,
         code_memory_bytes,
         cell_bytes,
+        // Tables of rows are gone by then, but for the ids of the user.
+        head_bytes: free.saturating_add(n * if has_graph { TABLE_BYTES } else { 0 }),
         codebook_sample,
         point_bytes: point,
         calibration_in_flight: CALIBRATION_IN_FLIGHT,

@@ -167,8 +167,8 @@ impl OpenKind for GpuIndex {
         base.block.block_bytes.max(list_bytes)
     }
 
-    fn query_tables_bytes(&self, _: &Base, _: u64) -> u64 {
-        account::query_bytes(self.coder.code_bytes(), &self.facts)
+    fn query_tables_bytes(&self, base: &Base, _: u64) -> u64 {
+        account::query_bytes(&base.manifest, self.coder.code_bytes(), &self.facts)
     }
 
     fn grid(&self, _: &Base, k: u32, family: Option<&str>) -> Grid {

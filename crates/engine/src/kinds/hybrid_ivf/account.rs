@@ -7,6 +7,7 @@ use stratann_core::query::visited_bytes;
 use super::facts::ListFacts;
 use super::open::ListIndex;
 use crate::base::Base;
+use crate::codebook;
 use crate::kinds::answers::PlannedQuery;
 use crate::manifest::Manifest;
 
@@ -21,24 +22,24 @@ pub(crate) fn in_flight(low_memory: bool) -> usize {
     if low_memory { IN_FLIGHT_LOW_MEMORY } else { IN_FLIGHT }
 }
 
-/// Look-up tables of one query, and its candidates.
-fn scan_bytes(code_bytes: usize) -> u64 {
+/// One query prepared for codes, and its candidates.
+fn scan_bytes(manifest: &Manifest, code_bytes: usize) -> u64 {
     let candidates = 2 * CANDIDATES_MAX as u64 * 12;
-    code_bytes as u64 * 512 + 4096 + candidates
+    codebook::query_bytes(manifest, code_bytes) + candidates
 }
 
-/// Tables and candidates of one query, and what it has visited. `local_beam` is the length of a beam in a local graph.
+/// One query prepared for codes, its candidates, and what it has visited. `local_beam` is the length of a beam in a local graph.
 pub(crate) fn query_bytes(lists: &ListIndex, base: &Base, local_beam: u64) -> u64 {
     let tables = &lists.tables;
     let local = tables.walk_bytes(local_beam) + tables.local_codes_bytes(&lists.resident());
-    scan_bytes(tables.shape.code_bytes) + local + visited_bytes(base.manifest.rows)
+    scan_bytes(&base.manifest, tables.shape.code_bytes) + local + visited_bytes(base.manifest.rows)
 }
 
 /// Memory and reads of a query, as far as the manifest tells; rounded up where it does not.
 pub(crate) fn planned_query(manifest: &Manifest, facts: &ListFacts, low_memory: bool) -> PlannedQuery {
     PlannedQuery {
         in_flight: in_flight(low_memory),
-        tables_bytes: scan_bytes(facts.code_bytes) + visited_bytes(manifest.rows),
+        tables_bytes: scan_bytes(manifest, facts.code_bytes) + visited_bytes(manifest.rows),
         // A read that begins and ends within a page takes one page more.
         read_bytes: (facts.read_max as usize / PAGE + 1).next_power_of_two() * PAGE,
     }

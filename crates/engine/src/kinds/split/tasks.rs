@@ -33,11 +33,10 @@ use crate::kinds::section::Section;
 use crate::manifest::Manifest;
 use crate::stages::blocks::layout::LayoutFacts;
 use crate::stages::blocks::write::Written;
-use crate::stages::build::{Build, IDS, ScanFacts, content_of_ids, made_with};
+use crate::stages::build::{Build, ScanFacts, content_of_ids, made_with};
 use crate::stages::options::BuildOptions;
 use crate::stages::stage::{CODES, LAYOUT, SCAN};
 use crate::stages::state::{Partial, State, facts};
-use crate::stages::tables::read_table;
 use crate::stages::{codes, publish};
 
 /// One piece of the work.
@@ -181,7 +180,7 @@ impl IdFacts {
 }
 
 /// The last stage: measures what recall costs on the files so far.
-pub(crate) type Calibrate = fn(&Build<'_>, &Manifest, &Scan, &[u32]) -> Result<Vec<Curve>>;
+pub(crate) type Calibrate = fn(&Build<'_>, &Manifest, &Scan) -> Result<Vec<Curve>>;
 
 /// Does one task of the build in the folder `out`. `base` and `options` are those that the build was begun with;
 /// threads may differ.
@@ -275,10 +274,7 @@ fn graph_work(
             json!(Layout { build, own, scan, graph: &graph(build)? }.write_cell(cell)?)
         }
         Task::Codes => json!(codes::join(build, &codes_target(build, own.codes), scan)?),
-        Task::Head => {
-            let ids: Vec<u32> = read_table(&build.partial.path(IDS))?;
-            json!(write_head_graph(build, own, &space(build)?, scan, &ids)?)
-        }
+        Task::Head => json!(write_head_graph(build, own, &space(build)?, scan)?),
         Task::Join => {
             let written: Written = facts(build.partial, BLOCKS)?;
             json!(Layout { build, own, scan, graph: &graph(build)? }.join(&written)?)
@@ -293,8 +289,7 @@ fn graph_work(
                 facts(build.partial, CODES)?,
                 Section::None {},
             )?;
-            let ids: Vec<u32> = read_table(&build.partial.path(IDS))?;
-            let curves = calibrate(build, &manifest, scan, &ids)?;
+            let curves = calibrate(build, &manifest, scan)?;
             json!((curves, manifest.files))
         }
     })

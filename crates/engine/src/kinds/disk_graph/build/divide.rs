@@ -16,7 +16,7 @@ use stratann_storage::output::AtomicFile;
 use stratann_storage::{Error, Result, input};
 
 use crate::clusterings::balanced::{Chained, chain};
-use crate::clusterings::{evenly, kmeans, sample_of};
+use crate::clusterings::{evenly_of, kmeans, sample_of};
 use crate::dataset::Scan;
 use crate::kinds::blocks::plan::{OVERLAP, points_of_cell};
 use crate::parallel;
@@ -103,12 +103,11 @@ fn room(build: &Build<'_>, own: &GraphOptions, space: &Space, live: usize) -> (u
 
 /// Finds the centroids of the small cells.
 pub(crate) fn centroids(build: &Build<'_>, own: &GraphOptions, space: &Space, scan: &Scan) -> Result<()> {
-    let live = build.live_rows(scan);
-    let (_, share) = room(build, own, space, live.len());
-    let small = (SMALL_PER_CELL * live.len().div_ceil(share)).clamp(SMALL_PER_CELL, 4096);
-    let count = (build.plan.codebook_sample * 2).min(64 * small).min(live.len());
-    let rows = evenly(&live, count);
-    drop(live);
+    let live = scan.rows as usize;
+    let (_, share) = room(build, own, space, live);
+    let small = (SMALL_PER_CELL * live.div_ceil(share)).clamp(SMALL_PER_CELL, 4096);
+    let count = (build.plan.codebook_sample * 2).min(64 * small).min(live);
+    let rows = evenly_of(build.each_live_row(scan), live, count);
     let dim = space.point_dim();
     let sample = sample_of(dim, &rows, |rows, out| space.load_floats(build.base, rows, out))?;
     let centroids = kmeans::kmeans_stage(&sample, dim, small, 10, build.options.seed, build.progress)?;
@@ -181,8 +180,8 @@ fn for_each_nearest(build: &Build<'_>, mut visit: impl FnMut(usize, &Near)) -> R
 
 /// Chooses the cells of every row, and writes them.
 pub(crate) fn divide(build: &Build<'_>, own: &GraphOptions, space: &Space, scan: &Scan) -> Result<Division> {
-    let live = build.live_rows(scan);
-    let (room, share) = room(build, own, space, live.len());
+    let live = scan.rows as usize;
+    let (room, share) = room(build, own, space, live);
     let centroids: Vec<f32> = read_table(&build.partial.path(CENTROIDS))?;
     let dim = space.point_dim();
     let (mut sizes, mut seen) = (vec![0usize; centroids.len() / dim], 0);
@@ -190,7 +189,7 @@ pub(crate) fn divide(build: &Build<'_>, own: &GraphOptions, space: &Space, scan:
         sizes[usize::from(near[0])] += 1;
         seen += 1;
     })?;
-    if seen != live.len() {
+    if seen != live {
         let folder = build.partial.folder().display();
         return Err(Error::corrupt(format!("{folder} has lost a part of its rows; start the build again")));
     }
@@ -201,8 +200,8 @@ pub(crate) fn divide(build: &Build<'_>, own: &GraphOptions, space: &Space, scan:
             chained.cells
         )));
     }
-    let members = memberships(build, &chained, live.len(), room, share)?;
-    write(build, &live, &members, chained.cells)
+    let members = memberships(build, &chained, live, room, share)?;
+    write(build, build.each_live_row(scan), &members, chained.cells)
 }
 
 /// Removes what the rows were divided by, once it is on record how.
@@ -247,7 +246,12 @@ fn memberships(
 }
 
 /// Writes the rows by home, and the rows of every cell.
-fn write(build: &Build<'_>, live: &[u32], memberships: &[Memberships], cells: usize) -> Result<Division> {
+fn write(
+    build: &Build<'_>,
+    live: impl Iterator<Item = u32>,
+    memberships: &[Memberships],
+    cells: usize,
+) -> Result<Division> {
     let (mut residents, mut members) = (vec![0u64; cells + 1], vec![0u64; cells + 1]);
     for m in memberships {
         residents[usize::from(m[0]) + 1] += 1;
@@ -262,7 +266,7 @@ fn write(build: &Build<'_>, live: &[u32], memberships: &[Memberships], cells: us
     let (order, all) = (AtomicFile::create(&order_path)?, AtomicFile::create(&members_path)?);
     let mut by_home = Regions::new(order.file(), &order_path, bytes(&residents, 4), 4, WAITING_BYTES);
     let mut by_cell = Regions::new(all.file(), &members_path, bytes(&members, 8), 8, WAITING_BYTES);
-    for (&row, m) in live.iter().zip(memberships) {
+    for (row, m) in live.zip(memberships) {
         by_home.put(m[0].into(), &row.to_le_bytes())?;
         let member = Member { row, home: m[0].into() };
         let mut all = m.iter().filter(|&&c| c != NONE);

@@ -1,5 +1,7 @@
 //! The head graph: a Vamana graph over a sample of the rows.
 
+use std::collections::BinaryHeap;
+
 use stratann_core::build::{Lists, hash};
 use stratann_core::route::HeadGraph;
 use stratann_storage::{Progress, Result};
@@ -19,28 +21,49 @@ pub(crate) fn head_count(rows: usize, share: f64) -> usize {
     ((rows as f64 * share).ceil() as usize).clamp(HEAD_MIN.min(rows), rows)
 }
 
-/// Builds the head graph over `count` of the rows `live`, drawn by hash. `id_of_row` gives their ids in the index.
+/// Bytes of a node of the head graph while it is built, of points of so many bytes: first the points and their lists,
+/// then the lists twice, and then the graph as it is written, with codes.
+pub(crate) fn node_bytes(point_bytes: u64, code_bytes: u64) -> u64 {
+    let (lists, written) = (vamana::Graph::bytes(1, HEAD_DEGREE), 4 * (HEAD_DEGREE as u64 + 2));
+    // Its row, its id, and the state of its insertion.
+    (point_bytes + lists).max(lists + written).max(2 * written + 2 * code_bytes) + 24
+}
+
+/// Draws `count` of the rows `live`, by hash, and returns them ascending.
+fn draw(live: impl Iterator<Item = u32>, count: usize, seed: u64) -> Vec<u32> {
+    // The largest of the heap is replaced first.
+    let mut held = BinaryHeap::with_capacity(count + 1);
+    for row in live {
+        let drawn = (hash(seed, 7, u64::from(row)), row);
+        if held.len() < count {
+            held.push(drawn);
+        } else if held.peek().is_some_and(|largest| drawn < *largest) {
+            held.pop();
+            held.push(drawn);
+        }
+    }
+    let mut rows: Vec<u32> = held.into_iter().map(|drawn| drawn.1).collect();
+    rows.sort_unstable();
+    rows
+}
+
+/// Builds the head graph over `count` of the rows `live`. `ids_of` gives the ids of some rows (ascending) in the index.
 pub(crate) fn build(
     reader: &Reader,
     space: &Space,
-    live: &[u32],
-    id_of_row: &[u32],
-    count: usize,
+    (live, count): (impl Iterator<Item = u32>, usize),
+    ids_of: impl Fn(&[u32]) -> Result<Vec<u32>>,
     seed: u64,
     progress: &dyn Progress,
 ) -> Result<HeadGraph> {
     progress.stage("head graph", 2 * count as u64, "nodes");
-    let mut drawn: Vec<(u64, u32)> = live.iter().map(|&row| (hash(seed, 7, u64::from(row)), row)).collect();
-    if count < drawn.len() {
-        drawn.select_nth_unstable(count);
-        drawn.truncate(count);
-    }
-    let mut rows: Vec<u32> = drawn.into_iter().map(|d| d.1).collect();
-    rows.sort_unstable();
+    let rows = draw(live, count, seed);
     let points = space.load(reader, &rows, progress)?;
     let entry = points.medoid();
     let options = VamanaOptions { degree: HEAD_DEGREE, list: HEAD_LIST, alpha: 1.2, passes: 1, seed };
     let graph = vamana::build(&points, entry, &options, progress)?;
+    drop(points);
+    let ids = ids_of(&rows)?;
     // The entry comes first.
     let number = |local: u32| {
         if local == entry {
@@ -52,9 +75,9 @@ pub(crate) fn build(
         }
     };
     let mut head = HeadGraph { ids: Vec::new(), starts: vec![0], neighbours: Vec::new() };
-    for at in 0..rows.len() as u32 {
+    for at in 0..ids.len() as u32 {
         let local = number(at);
-        head.ids.push(id_of_row[rows[local as usize] as usize]);
+        head.ids.push(ids[local as usize]);
         head.neighbours.extend(graph.list(local).iter().map(|&n| number(n)));
         head.starts.push(head.neighbours.len() as u32);
     }

@@ -30,7 +30,7 @@ use crate::stages::options::BuildOptions;
 use crate::stages::plan::BuildPlan;
 use crate::stages::space::Space;
 use crate::stages::stage::{CODEBOOK, CODES, LAYOUT, Stage};
-use crate::stages::tables::{read_table, write_table};
+use crate::stages::tables::{read_at, read_table, write_table};
 use graph_stage::GraphFacts;
 use layout_stage::Layout;
 
@@ -72,8 +72,11 @@ impl BuildsKind for GraphOptions {
             }
         };
         report_layout(build, &space, &graph, &layout);
-        let id_of_row = read_table(&build.partial.path(IDS))?;
-        build.stage(HEAD, |b| write_head_graph(b, self, &space, scan, &id_of_row))?;
+        let nodes = head_nodes(build, self, &space, scan);
+        if nodes < head::head_count(scan.rows as usize, self.head_share) {
+            build.fact("head_nodes", nodes);
+        }
+        build.stage(HEAD, |b| write_head_graph(b, self, &space, scan))?;
         build.manifest(scan, layout.blocks, code_error, Section::None {})
     }
 }
@@ -109,17 +112,24 @@ pub(crate) fn code_bytes(build: &Build<'_>, own: &GraphOptions) -> usize {
     own.code_bytes(build.base.shape().dim)
 }
 
+/// Nodes of the head graph: the share of the options, or fewer where a budget has no room for so many.
+fn head_nodes(build: &Build<'_>, own: &GraphOptions, space: &Space, scan: &Scan) -> usize {
+    let wanted = head::head_count(scan.rows as usize, own.head_share);
+    let each = head::node_bytes(space.point_bytes() as u64, code_bytes(build, own) as u64);
+    let fits = build.options.ram_budget.map_or(u64::MAX, |_| build.plan.head_bytes / each);
+    wanted.min(fits as usize)
+}
+
 /// Builds the head graph and writes it, with its codes where blocks carry codes.
 pub(crate) fn write_head_graph(
     build: &Build<'_>,
     own: &GraphOptions,
     space: &Space,
     scan: &Scan,
-    id_of_row: &[u32],
 ) -> Result<()> {
-    let live = build.live_rows(scan);
-    let count = head::head_count(live.len(), own.head_share);
-    let graph = head::build(build.base, space, &live, id_of_row, count, build.options.seed, build.progress)?;
+    let live = (build.each_live_row(scan), head_nodes(build, own, space, scan));
+    let ids_of = |rows: &[u32]| read_at(&build.partial.path(IDS), rows);
+    let graph = head::build(build.base, space, live, ids_of, build.options.seed, build.progress)?;
     write_table(&build.file(files::HEAD), &files::encode_head(&graph))?;
     match layout_stage::code_file(build, own)? {
         Some(codes) => {

@@ -13,7 +13,7 @@ use super::forecast;
 use super::local_costs::DEGREE;
 use super::{ReadSizes, nav};
 use crate::clusterings::memory::KmeansMemory;
-use crate::codebook::bits;
+use crate::codebook::{self, bits};
 use crate::curve::CALIBRATION_IN_FLIGHT;
 use crate::dataset::Reader;
 use crate::kinds::hybrid_ivf::options::code_bytes;
@@ -133,7 +133,7 @@ impl Sizes {
 
     /// Bytes of a query that calibrates.
     fn query_bytes(&self) -> u64 {
-        self.shape.code_bytes as u64 * 512 + self.dim * 16 + (128 << 10) + 2 * u64::from(READ_MOST)
+        codebook::bit_query_bytes(self.dim) + self.dim * 16 + (128 << 10) + 2 * u64::from(READ_MOST)
     }
 
     fn disk_bytes(&self) -> u64 {

@@ -11,6 +11,7 @@ use stratann_storage::profile::{LocalCosts, Profile};
 use stratann_storage::{Error, Result};
 
 use super::{ReadSizes, graphs, list_layout, local_costs};
+use crate::codebook;
 use crate::dataset::Scan;
 use crate::kinds::hybrid_ivf::account::IN_FLIGHT_LOW_MEMORY;
 use crate::kinds::hybrid_ivf::facts::{PlanProfile, PlanReport, WayReport};
@@ -81,7 +82,7 @@ pub(crate) fn code_budget(
     // The navigation graph as it was built, its newest version, and one that is being made.
     let nav = 3 * nodes * (84 + code);
     let tables = clusters * (2 * dim + 32) + dim * dim * 4 + dim * 1024;
-    let query = code * 512 + dim * 16 + (160 << 10) + 2 * (128 << 10);
+    let query = codebook::bit_query_bytes(dim) + dim * 16 + (160 << 10) + 2 * (128 << 10);
     let threads = 2 * (THREAD_BYTES + IN_FLIGHT_LOW_MEMORY as u64 * query);
     let fixed = PROGRAM_BYTES + nav + tables + threads;
     if budget < fixed {
