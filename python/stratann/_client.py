@@ -156,6 +156,7 @@ class Client:
         beta: int | None = None,
         margin: float | None = None,
         ef: int | None = None,
+        scan_clusters: bool | None = None,
         # end of parameters
         static_order: bool | None = None,
         timeout: float | None = None,
@@ -230,6 +231,8 @@ class Client:
                 the distance.
             ef: of a remote-hnsw: length of the beam in each cluster (efSearch); from the curve; 48 or 1.5 k with
                 `nprobe`.
+            scan_clusters: of a remote-hnsw: compare all vectors of a cluster where that is faster than a search of
+                its graph; true.
             .. end of parameters
             static_order: the opposite of `busy_last`.
             timeout: time limit of a query on a server, seconds; None for that of `connect`.

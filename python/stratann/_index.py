@@ -114,6 +114,7 @@ class Index:
         beta: int | None = None,
         margin: float | None = None,
         ef: int | None = None,
+        scan_clusters: bool | None = None,
         batch: int | None = None,
         doorbell: int | None = None,
         # end of parameters
@@ -206,6 +207,8 @@ class Index:
                 the distance.
             ef: of a remote-hnsw: length of the beam in each cluster (efSearch); from the curve; 48 or 1.5 k with
                 `nprobe`.
+            scan_clusters: of a remote-hnsw: compare all vectors of a cluster where that is faster than a search of
+                its graph; true.
             batch: of a remote-hnsw: queries of a batch: each cluster that they need is read once for all of them;
                 2000.
             doorbell: of a remote-hnsw: most reads of a round trip. While one is searched the next is under way: the
@@ -481,6 +484,7 @@ class Index:
         beta: int | None = None,
         margin: float | None = None,
         ef: int | None = None,
+        scan_clusters: bool | None = None,
         # end of parameters
         width: int | str = 1,
         **unknown: NoReturn,

@@ -56,6 +56,7 @@ def search_together(
     beta: int | None = None,
     margin: float | None = None,
     ef: int | None = None,
+    scan_clusters: bool | None = None,
     batch: int | None = None,
     doorbell: int | None = None,
     # end of parameters

@@ -65,6 +65,7 @@ SWITCHES = {
     "stop_early": "--no-early-stop",
     "weights": "--no-weights",
     "merge": "--no-merge",
+    "scan_clusters": "--no-scan-clusters",
 }
 
 

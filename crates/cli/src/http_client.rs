@@ -522,7 +522,7 @@ mod tests {
             "k=10&timeout_ms=60000&nprobe=9&prune_dimension=false&prune_code=false&prune_vector=false&prewarm=false\
              &fan_out=4&busy_last=false&balance=false&pipeline=false"
         );
-        let switches = RemoteSwitches { ef: Some(50) }.into();
+        let switches = RemoteSwitches { ef: Some(50), ..RemoteSwitches::default() }.into();
         assert_eq!(
             parameters(&SearchOptions { effort, switches, ..usual }, None, false),
             "k=10&timeout_ms=60000&nprobe=9&ef=50"

@@ -159,8 +159,8 @@ fn two_servers_of_a_memory_node_answer_as_a_search_of_it_and_of_the_folder() {
     let all = run["per_query"]["bytes_read"].as_f64().unwrap() * run["queries"].as_f64().unwrap();
     let read = run["memory_node_bytes"][0].as_u64().unwrap() as f64;
     assert!(read > 0.999 * all && read < all + 24.0 * 4096.0, "{run}");
-    // The beam in each cluster is a parameter of requests too.
-    let with_beam = |from: &[&str], ef| answers(&[from, &["--ef", ef]].concat(), &out);
+    // The beam in each cluster, and that graphs are searched, are parameters of requests too.
+    let with_beam = |from: &[&str], ef| answers(&[from, &["--ef", ef, "--no-scan-clusters"]].concat(), &out);
     let connected = ["search", "--connect", servers[0].address(), queries];
     let beams = ["5", "200"].map(|ef| {
         let found = with_beam(&connected, ef);

@@ -42,7 +42,12 @@ fn built(set: &Set, options: &BuildOptions) -> (TempDir, Index) {
 
 fn probe(k: usize, nprobe: u32, ef: Option<u32>) -> SearchOptions {
     let effort = Effort::Nprobe(nprobe, None, None);
-    SearchOptions { k, effort, switches: RemoteSwitches { ef }.into(), ..SearchOptions::default() }
+    SearchOptions {
+        k,
+        effort,
+        switches: RemoteSwitches { ef, ..RemoteSwitches::default() }.into(),
+        ..SearchOptions::default()
+    }
 }
 
 fn search(index: &Index, asked: &[u8], options: &SearchOptions) -> Answers {

@@ -144,7 +144,12 @@ fn part(set: &Set, from: usize, rows: usize) -> Set {
 
 fn options(k: usize, nprobe: u32) -> SearchOptions {
     let effort = Effort::Nprobe(nprobe, None, None);
-    SearchOptions { k, effort, switches: RemoteSwitches { ef: Some(60) }.into(), ..SearchOptions::default() }
+    SearchOptions {
+        k,
+        effort,
+        switches: RemoteSwitches { ef: Some(60), ..RemoteSwitches::default() }.into(),
+        ..SearchOptions::default()
+    }
 }
 
 fn search(index: &Index, asked: &[u8], k: usize) -> Answers {
@@ -360,8 +365,10 @@ fn recall_after_changes_is_that_of_a_fresh_build() {
         .map(|rows| rows.into_iter().map(|row| id_of[row as usize]).collect())
         .collect();
     for (nprobe, ef) in [(3, 12), (6, 30), (12, 60)] {
-        let options =
-            SearchOptions { switches: RemoteSwitches { ef: Some(ef) }.into(), ..options(10, nprobe) };
+        let options = SearchOptions {
+            switches: RemoteSwitches { ef: Some(ef), ..RemoteSwitches::default() }.into(),
+            ..options(10, nprobe)
+        };
         let recall = |index: &Index| {
             let answers = index.search(&asked.bytes, &options, &Quiet).unwrap();
             let hit: usize = (0..300).map(|q| hits(&answers.ids[10 * q..10 * q + 10], &truth[q])).sum();

@@ -69,7 +69,7 @@ struct Storm {
 }
 
 fn options(k: usize, effort: Effort, ef: u32) -> SearchOptions {
-    let switches = RemoteSwitches { ef: Some(ef) }.into();
+    let switches = RemoteSwitches { ef: Some(ef), ..RemoteSwitches::default() }.into();
     SearchOptions { k, effort, switches, threads: 1, ..SearchOptions::default() }
 }
 

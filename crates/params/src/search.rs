@@ -207,6 +207,10 @@ params! {
         ef: Option<u32> = None,
             { shown: "EF", range: 1.0..=65_536.0, usual: "from the curve; 48 or 1.5 k with --nprobe",
               role: "beam in a list", also: &[Stage::Simulate] };
+        /// Compare all vectors of a cluster where that is faster than a search of its graph
+        scan_clusters: bool = true,
+            { off: "Search the graph of a cluster, however few vectors it has (to compare)",
+              level: Level::Research };
     }
 }
 

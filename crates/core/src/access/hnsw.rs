@@ -28,8 +28,33 @@ pub(crate) struct HnswCost {
     pub(crate) comparisons: u64,
     /// Nodes whose neighbours were followed.
     pub(crate) expanded: u64,
-    /// Members that were compared and are deleted.
+    /// Members that were met and are deleted.
     pub(crate) dead: u64,
+    /// Members that were met: all that were compared, and deleted ones that a scan passes over.
+    pub(crate) met: u64,
+}
+
+/// What a distance costs beside the bytes of its vector, in bytes: of a scan the choice of the nearest, of a search the
+/// beam, visited members and neighbours.
+const SCAN_BYTES: u64 = 512;
+/// See [`SCAN_BYTES`].
+const WALK_BYTES: u64 = 2048;
+/// Members that a search compares: so many for each member of its beam, and for each neighbour on an upper layer.
+const WALKED_OF_BEAM: u64 = 8;
+/// See [`WALKED_OF_BEAM`].
+const WALKED_OF_NEIGHBOUR: u64 = 6;
+
+/// Whether [`HnswScratch::nearest`] of all members takes less time than [`HnswScratch::search`] with a beam of `ef`.
+pub(crate) fn is_scan_faster(own: &SubHnsw<'_>, ef: usize) -> bool {
+    is_scanned(own.members().into(), (own.vector_bytes() as u64, own.m().into()), ef as u64)
+}
+
+/// As [`is_scan_faster`], of so many vectors of so many bytes each, with M neighbours on upper layers.
+pub(crate) fn is_scanned(members: u64, (vector_bytes, m): (u64, u64), ef: u64) -> bool {
+    let beam = WALKED_OF_BEAM.saturating_mul(ef);
+    let walked = beam.saturating_add(WALKED_OF_NEIGHBOUR * m).min(members);
+    let times = |count: u64, bytes: u64| count.saturating_mul(bytes.saturating_add(vector_bytes));
+    times(members, SCAN_BYTES) < times(walked, WALK_BYTES)
 }
 
 /// A candidate as a number that has its order: distance, member, and in the lowest bits whether it is deleted, and
@@ -88,6 +113,7 @@ impl HnswScratch {
         if cost.dead > 0 && self.live < ef {
             self.take_rest(own, exact, ef, (&is_dead, &mut cost));
         }
+        cost.met = cost.comparisons;
         (cost, self.beam.iter().copied().filter(|&entry| is_live(entry)).map(candidate))
     }
 
@@ -128,8 +154,8 @@ impl HnswScratch {
         }
         self.beam.truncate(wanted);
         self.beam.sort_unstable();
-        let dead = u64::from(own.members()) - comparisons;
-        let cost = HnswCost { comparisons, expanded: 0, dead };
+        let met = u64::from(own.members());
+        let cost = HnswCost { comparisons, expanded: 0, dead: met - comparisons, met };
         (cost, self.beam.iter().map(|&entry| candidate(entry)))
     }
 

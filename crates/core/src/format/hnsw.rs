@@ -346,6 +346,11 @@ impl<'a> SubHnsw<'a> {
         self.entry
     }
 
+    /// Bytes of a vector.
+    pub fn vector_bytes(&self) -> usize {
+        self.vector_bytes
+    }
+
     /// The vectors, one after another.
     pub fn vectors(&self) -> &'a [u8] {
         self.vectors

@@ -39,6 +39,7 @@ impl<'a> Chooser<'a> {
         self.exact.set(metric, dtype, query.len() / dtype.size(), query);
         let all = self.meta.members() as usize;
         let wanted = all.min(nprobe as usize);
-        each_nearest(&mut self.tables, &self.meta, &self.exact, (all, wanted), &mut |near| out.push(near.1));
+        let size = (all, wanted, true);
+        each_nearest(&mut self.tables, &self.meta, &self.exact, size, &mut |near| out.push(near.1));
     }
 }

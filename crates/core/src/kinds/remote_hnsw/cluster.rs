@@ -6,6 +6,7 @@ use stratann_kernel::distance::Exact;
 use stratann_kernel::{DType, Metric};
 
 use super::Tables;
+use crate::access::hnsw::is_scan_faster;
 use crate::format::hnsw::SubHnsw;
 
 /// Searches sub-HNSWs for one query after another, as a search of the whole index does.
@@ -21,9 +22,15 @@ impl ClusterSearch {
         self.exact.set(metric, dtype, query.len() / dtype.size(), query);
     }
 
-    /// Replaces `out` by the `k` nearest members that a beam of `ef` finds, ascending. Returns the distances computed.
+    /// Replaces `out` by the `k` nearest members that a search with a beam of `ef` finds, ascending. Returns the
+    /// distances computed.
     pub fn search(&mut self, own: &SubHnsw<'_>, (ef, k): (usize, usize), out: &mut Vec<(f32, u32)>) -> u64 {
         out.clear();
+        if is_scan_faster(own, ef) {
+            let (cost, nearest) = self.tables.0.nearest(own, &self.exact, k, |_| false);
+            out.extend(nearest);
+            return cost.comparisons;
+        }
         let (cost, nearest) = self.tables.0.search(own, &self.exact, (ef, None), |_| false);
         out.extend(nearest.take(k));
         cost.comparisons

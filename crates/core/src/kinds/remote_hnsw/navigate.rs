@@ -7,14 +7,14 @@ use stratann_kernel::distance::Exact;
 use super::trace::Visit;
 use super::view::{self, BASE, FRESH};
 use super::{RemoteHnsw, Scratch, Tables};
-use crate::access::hnsw::HnswCost;
+use crate::access::hnsw::{HnswCost, is_scan_faster};
 use crate::format::hnsw::SubHnsw;
 use crate::kinds::kind::StepContext;
 use crate::search::{Extent, Outcome};
 
 /// Shortest beam in the meta-HNSW.
 const BEAM_MIN: usize = 64;
-/// A beam of one part in so many of all clusters, or longer, is no faster than a scan of all representatives.
+/// Without scans of small clusters, all representatives are compared where the beam is one part in so many of them.
 const SCAN_PART: usize = 4;
 /// Half a cluster: so much less than `nprobe` whole ones is enough.
 const SLACK: u64 = WHOLE / 2;
@@ -119,7 +119,8 @@ fn rank(cx: &mut StepContext<'_, RemoteHnsw>, wanted: usize, mut is_chosen: impl
             visits.push(Visit { cluster, distance, ..Visit::default() });
         }
     };
-    let cost = each_nearest(tables, &meta, cx.exact, (all, wanted), &mut note);
+    let scans = cx.params.scan_clusters;
+    let cost = each_nearest(tables, &meta, cx.exact, (all, wanted, scans), &mut note);
     cx.q.stats.full_comparisons += cost.comparisons;
     cx.q.stats.expanded += cost.expanded;
     if let Some(trace) = trace {
@@ -128,16 +129,17 @@ fn rank(cx: &mut StepContext<'_, RemoteHnsw>, wanted: usize, mut is_chosen: impl
     }
 }
 
-/// Passes the `wanted` nearest of `all` clusters to `note`, ascending by distance.
+/// Passes the `wanted` nearest of `all` clusters to `note`, ascending by distance. With `scans`, all representatives
+/// are compared where that is faster than a search of their graph.
 pub(super) fn each_nearest(
     tables: &mut Tables,
     meta: &SubHnsw<'_>,
     exact: &Exact,
-    (all, wanted): (usize, usize),
+    (all, wanted, scans): (usize, usize, bool),
     note: &mut dyn FnMut((f32, u32)),
 ) -> HnswCost {
     let beam = wanted.max(BEAM_MIN);
-    if SCAN_PART * beam >= all {
+    if SCAN_PART * beam >= all || (scans && is_scan_faster(meta, beam)) {
         let (cost, nearest) = tables.0.nearest(meta, exact, wanted, |_| false);
         nearest.for_each(note);
         return cost;

@@ -1,5 +1,6 @@
 //! The parameters of one query.
 
+use crate::access::hnsw::is_scanned;
 use crate::codec::{Reader, Refused, Writer};
 
 /// Most clusters that a query can search.
@@ -16,13 +17,20 @@ pub struct Params {
     pub ef: u32,
     /// Whether every vector is compared, whatever else is given.
     pub exact: bool,
+    /// Whether all vectors of a cluster are compared where that is faster than a search of its graph.
+    pub scan_clusters: bool,
 }
 
 impl Params {
     /// The defaults of everything else for `k` results from `nprobe` clusters.
     pub fn new(k: u32, nprobe: u32) -> Params {
         let ef = k.saturating_add(k / 2).clamp(48, MAX_EF);
-        Params { nprobe: nprobe.clamp(1, MAX_PROBES), ef, exact: false }
+        Params { nprobe: nprobe.clamp(1, MAX_PROBES), ef, exact: false, scan_clusters: true }
+    }
+
+    /// Whether a cluster of so many vectors of so many bytes each, with M neighbours on upper layers, is scanned.
+    pub fn scans(&self, members: u64, (vector_bytes, m): (u64, u64)) -> bool {
+        self.exact || (self.scan_clusters && is_scanned(members, (vector_bytes, m), self.ef.into()))
     }
 
     /// Whether every parameter is within its limit.
@@ -33,13 +41,13 @@ impl Params {
     pub(super) fn encode(&self, w: &mut Writer<'_>) {
         w.u32(self.nprobe);
         w.u32(self.ef);
-        w.u8(self.exact.into());
+        w.u8(u8::from(self.exact) | u8::from(!self.scan_clusters) << 1);
     }
 
     pub(super) fn decode(r: &mut Reader<'_>) -> Result<Params, Refused> {
         let (nprobe, ef) = (r.u32()?, r.u32()?);
         match r.u8()? {
-            exact @ 0..2 => Ok(Params { nprobe, ef, exact: exact == 1 }),
+            flags @ 0..4 => Ok(Params { nprobe, ef, exact: flags & 1 != 0, scan_clusters: flags & 2 == 0 }),
             _ => Err(Refused::Content),
         }
     }

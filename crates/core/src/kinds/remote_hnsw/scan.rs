@@ -2,8 +2,8 @@
 
 use super::found::{Found, offer};
 use super::view::FRESH;
-use super::{RemoteHnsw, Scratch, State};
-use crate::access::hnsw::HnswCost;
+use super::{Params, RemoteHnsw, Scratch, State};
+use crate::access::hnsw::{HnswCost, is_scan_faster};
 use crate::format::fresh::FreshRecord;
 use crate::format::hnsw::SubHnsw;
 use crate::format::region::{count_bits, has_bit};
@@ -15,7 +15,7 @@ pub(super) fn take(cx: &mut StepContext<'_, RemoteHnsw>, read: &Read, bytes: &[u
     if read.note == FRESH { take_fresh(cx, read, bytes) } else { take_base(cx, read.unit, bytes) }
 }
 
-/// Searches a sub-HNSW by a beam of its own, so that its results depend on nothing else.
+/// Searches a sub-HNSW by itself, so that its results depend on nothing else.
 fn take_base(cx: &mut StepContext<'_, RemoteHnsw>, cluster: u32, bytes: &[u8]) -> Option<()> {
     let own = SubHnsw::open(cx.view.layout, bytes)?;
     let (view, located) = (cx.view, cx.view.clusters.get(cluster as usize)?);
@@ -30,11 +30,11 @@ fn take_base(cx: &mut StepContext<'_, RemoteHnsw>, cluster: u32, bytes: &[u8]) -
             take_members(cx, (cluster, clock), &own, |member| is_marked(member) || is_hidden(member))
         }
     };
-    // Of the members that were compared, the share that is not deleted stands for all. The headers have told of marks.
-    let compared = cost.comparisons.max(1);
-    let (live, members) = (compared.saturating_sub(cost.dead), u64::from(own.members()));
+    // Of the members that were met, the share that is not deleted stands for all. The headers have told of marks.
+    let met = cost.met.max(1);
+    let (live, members) = (met.saturating_sub(cost.dead), u64::from(own.members()));
     let share = u128::from(view.share(cluster)) * u128::from(live * members);
-    let known = u128::from(compared * (members - marked)).max(1);
+    let known = u128::from(met * (members - marked)).max(1);
     cx.own.searched += (share / known).min(view.share(cluster).into()) as u64;
     if let Some(visit) = cx.scratch.trace.as_mut().and_then(|trace| trace.visit(cluster)) {
         (visit.members, visit.bytes) = (own.members(), bytes.len() as u32);
@@ -44,7 +44,7 @@ fn take_base(cx: &mut StepContext<'_, RemoteHnsw>, cluster: u32, bytes: &[u8]) -
     Some(())
 }
 
-/// Takes the nearest members that are not deleted.
+/// Takes the nearest members that are not deleted: by a scan of a small cluster, otherwise by its graph.
 fn take_members(
     cx: &mut StepContext<'_, RemoteHnsw>,
     (cluster, clock): (u32, u64),
@@ -67,14 +67,16 @@ fn take_members(
             offer(found, k, Found { distance, id: own.external_id(member), clock });
         }
     };
-    let cost = if cx.params.exact {
-        let (cost, nearest) = tables.0.nearest(own, cx.exact, own.members() as usize, is_dead);
+    let Params { ef, exact, scan_clusters, .. } = *cx.params;
+    // Where rows are deleted, k of those that are left are found.
+    let ef = if cx.view.is_thinned() { (ef as usize).max(k) } else { ef as usize };
+    let cost = if exact || (scan_clusters && is_scan_faster(own, ef)) {
+        // The row of a made query may be one of those found. An exact search takes ties by id, so it sees all of them.
+        let wanted = if exact { own.members() as usize } else { k + 1 };
+        let (cost, nearest) = tables.0.nearest(own, cx.exact, wanted, is_dead);
         nearest.for_each(&mut see);
         cost
     } else {
-        let ef = cx.params.ef as usize;
-        // Where rows are deleted, k of those that are left are found.
-        let ef = if cx.view.is_thinned() { ef.max(k) } else { ef };
         let (cost, nearest) = tables.0.search(own, cx.exact, (ef, absent), is_dead);
         nearest.for_each(&mut see);
         cost

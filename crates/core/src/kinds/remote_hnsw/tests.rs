@@ -169,8 +169,15 @@ impl Set {
     }
 }
 
+/// Parameters of a query that searches graphs, however small.
 fn params(k: u32, nprobe: u32, ef: u32, exact: bool) -> QueryParams {
-    let kind = KindParams::RemoteHnsw(Params { nprobe, ef, exact });
+    let kind = KindParams::RemoteHnsw(Params { nprobe, ef, exact, scan_clusters: false });
+    QueryParams { kind, ..QueryParams::remote_hnsw(k, nprobe) }
+}
+
+/// Parameters of a query that scans small clusters.
+fn scanning(k: u32, nprobe: u32, ef: u32) -> QueryParams {
+    let kind = KindParams::RemoteHnsw(Params { nprobe, ef, exact: false, scan_clusters: true });
     QueryParams { kind, ..QueryParams::remote_hnsw(k, nprobe) }
 }
 
@@ -202,6 +209,21 @@ proptest! {
         prop_assert_eq!(live.len(), state.results().len(), "none twice");
     }
 
+    /// The clusters are so small that all of them are scanned: one result more than k is wanted where one is left out.
+    #[test]
+    fn scans_of_all_clusters_find_what_an_exact_query_does(
+        sizes in sizes(), number: u64, k in 1u32..30, ef in 1u32..40, is_left_out: bool,
+    ) {
+        let set = Set::new(&sizes);
+        let query = vector(number);
+        let exclude = if is_left_out { (number % 50) as u32 } else { u32::MAX };
+        let of = |params| search(&set, &query, QueryParams { exclude, ..params });
+        let (scanned, exact) = (of(scanning(k, 9, ef)), of(params(k, 1, 1, true)));
+        prop_assert_eq!(results(&scanned), results(&exact));
+        prop_assert_eq!(scanned.stats().full_comparisons, exact.stats().full_comparisons);
+        prop_assert_eq!(scanned.stats().expanded, 0);
+    }
+
     /// Parts cover the fresh records of a cluster, and one record more changes only the last of them.
     #[test]
     fn a_record_more_changes_one_part(used in 0u32..40, capacity in 40u32..90, side in 0usize..2) {
@@ -227,10 +249,11 @@ proptest! {
     #[test]
     fn the_order_of_arrival_changes_nothing(
         sizes in sizes(), number: u64, k in 1u32..20, nprobe in 1u32..9, ef in 1u32..40, order: u64,
+        scans: bool,
     ) {
         let set = Set::new(&sizes);
         let query = vector(number);
-        let params = params(k, nprobe, ef, false);
+        let params = if scans { scanning(k, nprobe, ef) } else { params(k, nprobe, ef, false) };
         let expected = search(&set, &query, params);
         let view = set.view();
         let (mut state, mut scratch) = (QueryState::new(params, view.budget()), QueryScratch::default());
@@ -291,10 +314,12 @@ proptest! {
     fn parameters_and_states_come_back_from_bytes(sizes in sizes(), k in 1u32..9, nprobe in 1u32..9, exact: bool) {
         let set = Set::new(&sizes);
         let view = set.view();
-        let state = QueryState::new(params(k, nprobe, 17, exact), view.budget());
-        let mut out = Vec::new();
-        wire::encode(&state, wire::Carry::Ids, &mut out);
-        prop_assert_eq!(wire::decode(&out).unwrap(), state);
+        for params in [params(k, nprobe, 17, exact), scanning(k, nprobe, 17)] {
+            let state = QueryState::new(params, view.budget());
+            let mut out = Vec::new();
+            wire::encode(&state, wire::Carry::Ids, &mut out);
+            prop_assert_eq!(wire::decode(&out).unwrap(), state);
+        }
         let done = search(&set, &vector(3), params(k, nprobe, 17, exact));
         let own = if let crate::kinds::KindState::RemoteHnsw(own) = &done.own { own } else { unreachable!() };
         let mut out = Vec::new();
@@ -347,13 +372,14 @@ fn a_vector_that_does_not_exist_for_a_query_leads_nowhere() {
 /// By the graph where there are many clusters, and by a scan where there are few.
 #[test]
 fn a_client_chooses_the_clusters_that_a_search_takes() {
-    for clusters in [3, 300] {
-        let set = Set::new(&vec![(2, 0); clusters]);
+    for clusters in [3, 2500] {
+        let set = Set::new(&vec![(1, 0); clusters]);
         let name = HnswName::meta(BUILD);
         let mut chooser = Chooser::open(&LAYOUT, &name, &set.meta).unwrap();
         for number in 0..50 {
-            let query = vector(7_000 + number);
-            let state = search(&set, &query, params(3, 5, 9, false));
+            let query = vector(70_000 + number);
+            let state = search(&set, &query, scanning(3, 5, 9));
+            assert_eq!(state.stats().expanded > 0, clusters > 3, "by the graph");
             let own =
                 if let crate::kinds::KindState::RemoteHnsw(own) = &state.own { own } else { unreachable!() };
             let mut chosen = Vec::new();

@@ -35,8 +35,18 @@ pub(crate) fn grid(k: u32, facts: &RemoteFacts) -> Grid {
         effort += (effort / 2).max(1);
     }
     path.push((most, rule));
-    // A scan of all vectors compares each once, and takes less time for it.
-    Grid { paths: vec![path; beams], comparisons_max: rows / 2.0, has_longer_beams: true, ..Grid::default() }
+    // A scan of all vectors compares each once. A search of graphs takes twice the time for a comparison, or more.
+    let comparisons_max = if are_scanned(k, facts) { rows } else { rows / 2.0 };
+    Grid { paths: vec![path; beams], comparisons_max, has_longer_beams: true, ..Grid::default() }
+}
+
+/// Whether most clusters are scanned, even with the shortest beam.
+fn are_scanned(k: u32, facts: &RemoteFacts) -> bool {
+    let params = remote_hnsw::Params {
+        ef: measured_k(k).saturating_add(EF_BEYOND_K[0]),
+        ..remote_hnsw::Params::new(k, 1)
+    };
+    params.scans(facts.sizes.mean as u64, (facts.record_bytes, facts.m.into()))
 }
 
 /// The k of the curve that a search for k results uses: its beams are longer than that.
@@ -69,12 +79,16 @@ impl SearchParams for remote_hnsw::Params {
         if self.exact {
             all.push(("exact", true.into()));
         }
+        if !self.scan_clusters {
+            all.push((Key::<RemoteSwitches>::scan_clusters, false.into()));
+        }
         all
     }
 
     fn apply_switches(&mut self, _: u32, switches: &Switches, _: Option<&str>) -> Result<()> {
         let switches: RemoteSwitches = switches.own();
         self.ef = switches.ef.unwrap_or(self.ef);
+        self.scan_clusters = switches.scan_clusters;
         if self.is_valid() {
             Ok(())
         } else {

@@ -98,7 +98,7 @@ impl Bench<'_> {
             effort: Effort::Nprobe(self.nprobe, None, None),
             threads: self.threads(),
             batch_options,
-            switches: RemoteSwitches { ef: Some(ef) }.into(),
+            switches: RemoteSwitches { ef: Some(ef), ..RemoteSwitches::default() }.into(),
             ..SearchOptions::default()
         }
     }
