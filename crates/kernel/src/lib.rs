@@ -12,6 +12,7 @@
 compile_error!("StratANN's files and kernels are little-endian");
 
 pub mod bits;
+pub mod centroids;
 pub mod coder;
 pub mod columns;
 pub mod distance;

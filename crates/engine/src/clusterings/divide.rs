@@ -1,5 +1,6 @@
 //! Divides the rows of one cluster into lists of bounded length.
 
+use stratann_kernel::centroids::CentroidTable;
 use stratann_storage::{Progress, Result};
 
 use super::{CHUNK, kmeans, nearest_of};
@@ -41,10 +42,12 @@ pub(crate) fn by_centroids(
     load(&drawn, &mut sample)?;
     let centroids = kmeans::kmeans(&sample, dim, k, ROUNDS, seed, progress)?;
     drop(sample);
+    let table = CentroidTable::new(&centroids, dim);
     let mut nearest: Vec<(u32, u32)> = Vec::with_capacity(rows.len());
     for rows in rows.chunks(CHUNK) {
-        nearest.extend(rows.iter().copied().zip(nearest_of(dim, rows, &centroids, &load)?));
+        nearest.extend(rows.iter().copied().zip(nearest_of(dim, rows, &table, &load)?));
     }
+    drop(table);
     let mut sizes = vec![0usize; k];
     nearest.iter().for_each(|n| sizes[n.1 as usize] += 1);
     let mut out = Divided { rows: Vec::new(), lists: 0, centroids: Vec::new() };

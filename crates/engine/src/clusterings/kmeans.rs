@@ -2,7 +2,7 @@
 //! and every centroid sums its rows in their order.
 
 use stratann_core::build::hash;
-use stratann_kernel::distance::{block_dot_f32, dot_f32};
+use stratann_kernel::centroids::{CentroidTable, Nearest, Scratch};
 use stratann_storage::{Progress, Quiet, Result};
 
 use crate::parallel;
@@ -66,8 +66,8 @@ fn lloyd(
     }
     let mut before = Vec::new();
     for round in 0..iterations {
-        let nearest = assign_with_distances(data, width, &centroids, progress)?;
-        let members = Members::new(nearest.iter().map(|x| x.0), k);
+        let nearest = nearest(data, width, &CentroidTable::new(&centroids, width), progress)?;
+        let members = Members::new(nearest.iter().map(|nearest| nearest.number), k);
         let errors = members.errors(&nearest);
         parallel::for_each(centroids.chunks_exact_mut(width).enumerate(), |(c, centroid)| {
             mean(members.of(c).iter().map(|&i| row(i)), centroid);
@@ -102,38 +102,25 @@ pub(crate) fn assign_until(
     centroids: &[f32],
     progress: &dyn Progress,
 ) -> Result<Vec<u32>> {
-    let nearest = assign_with_distances(data, width, centroids, progress)?;
-    Ok(nearest.into_iter().map(|x| x.0).collect())
+    let nearest = nearest(data, width, &CentroidTable::new(centroids, width), progress)?;
+    Ok(nearest.into_iter().map(|nearest| nearest.number).collect())
 }
 
-/// As [`assign_until`], with the squared distances, by ‖x‖² + (‖c‖² − 2⟨x, c⟩).
-fn assign_with_distances(
+/// The nearest centroid of every row.
+///
+/// # Errors
+/// An interruption, within the time that a thread takes for a panel of rows.
+pub(super) fn nearest(
     data: &[f32],
     width: usize,
-    centroids: &[f32],
+    table: &CentroidTable<'_>,
     progress: &dyn Progress,
-) -> Result<Vec<(u32, f32)>> {
-    let square = |x: &[f32]| dot_f32(x, bytemuck::cast_slice(x));
-    let norms = parallel::map(centroids.chunks_exact(width), square);
-    let mut out = vec![(0u32, 0f32); data.len() / width];
-    // Products of a tile stay in a level-2 cache.
-    let tile = (100_000 / norms.len().max(1)).clamp(8, 512);
-    parallel::map_with(out.chunks_mut(tile).zip(data.chunks(tile * width)), Vec::new, |dots, (out, rows)| {
-        if progress.interrupted() {
-            return;
-        }
-        dots.resize(out.len() * norms.len(), 0f32);
-        block_dot_f32(rows, centroids, width, dots);
-        let dots = dots.chunks_exact(norms.len().max(1));
-        for ((out, row), dots) in out.iter_mut().zip(rows.chunks_exact(width)).zip(dots) {
-            let mut best = (0, f32::INFINITY);
-            for (c, (&norm, &dot)) in norms.iter().zip(dots).enumerate() {
-                let score = norm - 2.0 * dot;
-                if score < best.1 {
-                    best = (c as u32, score);
-                }
-            }
-            *out = (best.0, (best.1 + square(row)).max(0.0));
+) -> Result<Vec<Nearest>> {
+    let mut out = vec![Nearest { number: 0, distance: 0.0 }; data.len().checked_div(width).unwrap_or(0)];
+    let panels = out.chunks_mut(table.panel()).zip(data.chunks(table.panel() * width));
+    parallel::map_with(panels, Scratch::default, |scratch, (out, rows)| {
+        if !progress.interrupted() {
+            table.nearest(rows, scratch, out);
         }
     });
     progress.check_interrupted().map(|()| out)
@@ -190,8 +177,8 @@ impl Members {
         &self.rows[self.starts[cluster] as usize..self.starts[cluster + 1] as usize]
     }
 
-    fn errors(&self, nearest: &[(u32, f32)]) -> Vec<f64> {
-        let error = |c| self.of(c).iter().map(|&i| f64::from(nearest[i as usize].1)).sum();
+    fn errors(&self, nearest: &[Nearest]) -> Vec<f64> {
+        let error = |c| self.of(c).iter().map(|&i| f64::from(nearest[i as usize].distance)).sum();
         (0..self.starts.len() - 1).map(error).collect()
     }
 
@@ -218,7 +205,8 @@ mod tests {
     }
 
     fn error(data: &[f32], width: usize, centroids: &[f32]) -> f64 {
-        assign_with_distances(data, width, centroids, &Quiet).unwrap().iter().map(|x| f64::from(x.1)).sum()
+        let table = CentroidTable::new(centroids, width);
+        nearest(data, width, &table, &Quiet).unwrap().iter().map(|x| f64::from(x.distance)).sum()
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! The memory of k-means, for the plans of all builds.
 
-/// Products of rows with centroids, on each thread.
+/// Rows as integers, and products of rows with centroids, on each thread.
 pub(crate) const PRODUCT_BYTES: u64 = 512 << 10;
 
 /// The memory of k-means over rows of `dim` floats.
@@ -15,7 +15,7 @@ impl KmeansMemory {
         4 * self.dim + 24
     }
 
-    /// A centroid, now, in the round before, and in its place in an order.
+    /// A centroid as it is found, and either in its place in an order or as integers, with room for one more.
     pub(crate) fn centroid_bytes(self) -> u64 {
         3 * 4 * self.dim
     }

@@ -11,7 +11,8 @@ pub(crate) mod memory;
 pub(crate) mod order;
 pub(crate) mod sizes;
 
-use stratann_storage::Result;
+use stratann_kernel::centroids::CentroidTable;
+use stratann_storage::{Quiet, Result};
 
 use crate::parallel;
 
@@ -52,10 +53,11 @@ pub(crate) fn sample_of(
 pub(crate) fn nearest_of(
     dim: usize,
     rows: &[u32],
-    centroids: &[f32],
+    table: &CentroidTable<'_>,
     load: impl Fn(&[u32], &mut [f32]) -> Result<()>,
 ) -> Result<Vec<u32>> {
     let mut floats = vec![0f32; rows.len() * dim];
     load(rows, &mut floats)?;
-    Ok(kmeans::assign(&floats, dim, centroids))
+    let nearest = kmeans::nearest(&floats, dim, table, &Quiet)?;
+    Ok(nearest.into_iter().map(|nearest| nearest.number).collect())
 }

@@ -1,6 +1,7 @@
 //! Divides all rows into k-means cells: k-means over a sample, then every row to the nearest centroid, part by part.
 //! Sizes follow the data; nothing is moved between cells afterwards (OrchANN §3.2).
 
+use stratann_kernel::centroids::CentroidTable;
 use stratann_storage::{Error, Result};
 
 use crate::clusterings::memory::{KmeansMemory, PRODUCT_BYTES};
@@ -28,7 +29,7 @@ pub(crate) struct CellsMemory {
 }
 
 impl CellsMemory {
-    /// Centroids as they are found, as they were before, and in their order; sizes and errors of cells beside them.
+    /// Centroids as they are found, in their order, and as integers; sizes and errors of cells beside them.
     pub(crate) fn centroid_bytes(self) -> u64 {
         self.cells * (self.kmeans.centroid_bytes() + 48)
     }
@@ -105,12 +106,13 @@ pub(crate) fn assign(build: &Build<'_>, space: &Space, scan: &Scan, centroids: &
     let rows = build.base.shape().rows;
     let mut cluster_of = vec![u32::MAX; rows as usize];
     build.progress.stage("assigning rows", rows, "rows");
+    let table = CentroidTable::new(centroids, dim);
     parallel::try_map(cluster_of.chunks_mut(CHUNK).enumerate(), |(chunk, out)| {
         build.progress.check_interrupted()?;
         let first = (chunk * CHUNK) as u64;
         let live: Vec<u32> = build.live(scan, first..first + out.len() as u64).map(|r| r as u32).collect();
         let load = |rows: &[u32], out: &mut [f32]| space.load_floats(build.base, rows, out);
-        for (&row, c) in live.iter().zip(nearest_of(dim, &live, centroids, load)?) {
+        for (&row, c) in live.iter().zip(nearest_of(dim, &live, &table, load)?) {
             out[(u64::from(row) - first) as usize] = c;
         }
         build.progress.advance(out.len() as u64);

@@ -22,7 +22,7 @@ macro_rules! unroll {
         }
     };
 }
-pub(super) use unroll;
+pub(crate) use unroll;
 
 /// Size of the results of the largest tile.
 pub(super) const TILE: usize = 16;

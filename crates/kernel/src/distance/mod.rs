@@ -23,6 +23,8 @@ use crate::{DType, Metric};
 pub const MAX_DIM: usize = 65_536;
 
 pub use block::{block_dot_f32, block_dot_i8, block_dot_u8, block_l2_f32, block_l2_i8, block_l2_u8};
+#[cfg(target_arch = "x86_64")]
+pub(crate) use forms::unroll;
 pub use gathered::l2_u8_gathered;
 
 /// Squared Euclidean distance; `row` is f32 as bytes.
