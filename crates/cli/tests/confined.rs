@@ -138,9 +138,8 @@ fn build_and_search(rows: u32, dim: u32, budget_mib: u64) -> Result<(), String> 
 
 #[test]
 fn build_and_search_stay_within_what_the_kernel_allows() {
-    // The vectors take more than the budget; a rotation is learnt, for whose matrices it has just room;
-    // one too large to be refined.
-    for (rows, dim, budget_mib) in [(51_000, 128, 30), (6000, 384, 42), (4200, 1100, 90)] {
+    // Vectors that take more than the budget; few rows of many components, where preparing codes takes most.
+    for (rows, dim, budget_mib) in [(66_000, 128, 31), (6000, 384, 42), (4200, 1100, 90)] {
         if let Err(why) = build_and_search(rows, dim, budget_mib) {
             without_groups(&why);
         }

@@ -61,7 +61,7 @@ impl Made {
     }
 
     fn recall(&self, search_list: u32) -> f64 {
-        const ASKED: usize = 100;
+        const ASKED: usize = 400;
         let asked = Set::new(DType::F32, DIM, &clustered(ASKED, DIM, 40, 2));
         let index = Index::open(self.dir.path(), OpenOptions::default()).unwrap();
         let options = SearchOptions {

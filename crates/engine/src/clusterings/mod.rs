@@ -61,3 +61,19 @@ pub(crate) fn nearest_of(
     let nearest = kmeans::nearest(&floats, dim, table, &Quiet)?;
     Ok(nearest.into_iter().map(|nearest| nearest.number).collect())
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn rows_in_turn_are_drawn_as_from_a_list(rows in 1usize..3000, share in 0.0f64..1.0) {
+            let list: Vec<u32> = (0..rows as u32).map(|row| 3 * row).collect();
+            let count = ((rows as f64 * share) as usize).max(1);
+            prop_assert_eq!(evenly_of(list.iter().copied(), rows, count), evenly(&list, count));
+        }
+    }
+}

@@ -83,3 +83,22 @@ pub(crate) fn build(
     }
     Ok(head)
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn rows_of_the_least_hashes_are_drawn(rows in 1u32..2000, share in 0.0f64..=1.0, seed: u64) {
+            let count = head_count(rows as usize, share);
+            let mut all: Vec<(u64, u32)> = (0..rows).map(|row| (hash(seed, 7, row.into()), row)).collect();
+            all.sort_unstable();
+            let mut expected: Vec<u32> = all[..count].iter().map(|drawn| drawn.1).collect();
+            expected.sort_unstable();
+            prop_assert_eq!(draw(0..rows, count, seed), expected);
+        }
+    }
+}
