@@ -94,12 +94,12 @@ fn what_does_not_fit_is_left_out_before_any_work() {
     assert_eq!(choice.kind, IndexKind::HybridIvf, "{}", choice.why);
     assert!(choice.why.contains("disk-graph would exceed"), "{}", choice.why);
     // Not even the tables of inverted lists fit.
-    let choice = large().searching_in(19).pick().unwrap();
+    let choice = large().searching_in(20).pick().unwrap();
     assert_eq!(choice.kind, IndexKind::Flat, "{}", choice.why);
     let error = large().built_in(4).pick().unwrap_err();
     assert!(error.kind == ErrorKind::Budget && error.message.contains("MiB"), "{error}");
     // A kind that was chosen can be built and searched: its own plan takes the same budgets.
-    for mib in [19, 21, 23, 25, 29, 33, 37, 45, 53, 69, 101] {
+    for mib in [20, 21, 23, 25, 29, 33, 37, 45, 53, 69, 101] {
         let shaped = large().searching_in(mib).built_in(512);
         let kind = shaped.pick().unwrap().kind;
         let folder = tempfile::tempdir().unwrap();
