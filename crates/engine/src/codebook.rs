@@ -8,9 +8,7 @@ use stratann_kernel::coder::Coder;
 use stratann_storage::{Error, Progress, Result};
 
 use crate::clusterings::kmeans::assign_until;
-use crate::manifest::Manifest;
 use crate::parallel;
-use crate::record::CODE_KIND;
 
 /// Checks the bytes of a code that a user gave for vectors of `dim` components.
 ///
@@ -30,12 +28,6 @@ pub(crate) fn check_code_bytes(given: Option<usize>, dim: usize) -> Result<()> {
 /// centroids.
 pub(crate) fn bit_query_bytes(dim: u64) -> u64 {
     dim + (2 << 10)
-}
-
-/// Bytes of a query that is prepared for the codes of an index: of look-up tables where an older version trained them.
-pub(crate) fn query_bytes(manifest: &Manifest, code_bytes: usize) -> u64 {
-    let is_bits = manifest.build.get("code_kind").is_some_and(|kind| kind == CODE_KIND);
-    if is_bits { bit_query_bytes(manifest.dim as u64) } else { code_bytes as u64 * 512 + 4096 }
 }
 
 /// Rows that are encoded at once, and their bytes as f32.

@@ -171,8 +171,8 @@ impl Ties {
     }
 }
 
-/// Returns the member of `target` whose move to `own_group` costs least, if it and the move of `node` to `target`, which
-/// gains `gain`, gain in sum.
+/// Returns the member of `target` whose move to `own_group` costs least, if this and the move of `node` to `target`,
+/// which gains `gain`, gain in sum.
 fn partner(
     lists: &impl Lists,
     groups: &[Vec<u32>],

@@ -1,5 +1,9 @@
 //! Answers of kinds: settings, costs, members.
 
+use crate::codebook;
+use crate::manifest::Manifest;
+use crate::record::CODE_KIND;
+
 /// Setting that a query was run with, for a person.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Setting {
@@ -65,4 +69,10 @@ pub(crate) struct PlannedQuery {
     pub(crate) tables_bytes: u64,
     /// Bytes of a read.
     pub(crate) read_bytes: usize,
+}
+
+/// Bytes of a query that is prepared for the codes of an index: of look-up tables where an older version trained them.
+pub(crate) fn code_query_bytes(manifest: &Manifest, code_bytes: usize) -> u64 {
+    let is_bits = manifest.build.get("code_kind").is_some_and(|kind| kind == CODE_KIND);
+    if is_bits { codebook::bit_query_bytes(manifest.dim as u64) } else { code_bytes as u64 * 512 + 4096 }
 }

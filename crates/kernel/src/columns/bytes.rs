@@ -6,8 +6,8 @@ use crate::distance::{dot_i8, dot_u8, l2_i8, l2_u8, l2_u8_strip};
 /// Rows that are compared at a time.
 const ROWS: usize = 4;
 
-/// Adds the sums of some lanes whose components are bytes, signed or not, where the query's are bytes of the same sign and
-/// no lane has a factor. Returns false, and adds nothing, otherwise.
+/// Adds the sums of some lanes whose components are bytes, signed or not, where the query's are bytes of the same sign
+/// and no lane has a factor. Returns false, and adds nothing, otherwise.
 ///
 /// Sums of so few products of bytes are below 2²⁴, so that sums of floats in any order have the same bits.
 #[inline(always)]

@@ -13,10 +13,9 @@ use stratann_storage::tier::Buffer;
 use stratann_storage::{Error, Progress, Result};
 
 use crate::base::Base;
-use crate::codebook;
 use crate::exec::failure;
 use crate::files;
-use crate::kinds::answers::{ExactCost, Member, PlannedQuery, SeeMembers};
+use crate::kinds::answers::{ExactCost, Member, PlannedQuery, SeeMembers, code_query_bytes};
 use crate::manifest::Manifest;
 
 /// Bytes that are read at a time.
@@ -30,7 +29,7 @@ pub(crate) fn planned_query(manifest: &Manifest) -> PlannedQuery {
     let code_bytes = manifest.build.get("code_bytes").and_then(|v| v.as_u64()).unwrap_or(0) as usize;
     PlannedQuery {
         in_flight: IN_FLIGHT,
-        tables_bytes: 3 * codebook::query_bytes(manifest, code_bytes) + 16_384,
+        tables_bytes: 3 * code_query_bytes(manifest, code_bytes) + 16_384,
         read_bytes: manifest.blocks.bytes,
     }
 }

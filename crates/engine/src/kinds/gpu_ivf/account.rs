@@ -1,8 +1,7 @@
 //! The memory of searches in a `gpu-ivf`.
 
 use super::facts::GpuFacts;
-use crate::codebook;
-use crate::kinds::answers::PlannedQuery;
+use crate::kinds::answers::{PlannedQuery, code_query_bytes};
 use crate::manifest::Manifest;
 
 /// Queries in flight per thread: enough to keep the disk busy while each waits for one mini-batch after another.
@@ -23,7 +22,7 @@ pub(crate) fn query_bytes(manifest: &Manifest, code_bytes: usize, facts: &GpuFac
     let visited = stratann_core::query::visited_bytes(facts.sizes.count);
     // Ids, distances, keys and cells, once for all queries of a thread.
     let ranking = members * (4 + 4 + 8 + 24) / IN_FLIGHT as u64;
-    codebook::query_bytes(manifest, code_bytes) + visited + 4 * members + ranking + (8 << 10)
+    code_query_bytes(manifest, code_bytes) + visited + 4 * members + ranking + (8 << 10)
 }
 
 /// Memory and reads of a query, as far as the manifest tells.

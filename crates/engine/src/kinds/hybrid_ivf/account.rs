@@ -7,8 +7,7 @@ use stratann_core::query::visited_bytes;
 use super::facts::ListFacts;
 use super::open::ListIndex;
 use crate::base::Base;
-use crate::codebook;
-use crate::kinds::answers::PlannedQuery;
+use crate::kinds::answers::{PlannedQuery, code_query_bytes};
 use crate::manifest::Manifest;
 
 /// Queries in flight per thread: their reads are longer than those of blocks.
@@ -25,10 +24,11 @@ pub(crate) fn in_flight(low_memory: bool) -> usize {
 /// One query prepared for codes, and its candidates.
 fn scan_bytes(manifest: &Manifest, code_bytes: usize) -> u64 {
     let candidates = 2 * CANDIDATES_MAX as u64 * 12;
-    codebook::query_bytes(manifest, code_bytes) + candidates
+    code_query_bytes(manifest, code_bytes) + candidates
 }
 
-/// One query prepared for codes, its candidates, and what it has visited. `local_beam` is the length of a beam in a local graph.
+/// One query prepared for codes, its candidates, and what it has visited. `local_beam` is the length of a beam in a
+/// local graph.
 pub(crate) fn query_bytes(lists: &ListIndex, base: &Base, local_beam: u64) -> u64 {
     let tables = &lists.tables;
     let local = tables.walk_bytes(local_beam) + tables.local_codes_bytes(&lists.resident());
