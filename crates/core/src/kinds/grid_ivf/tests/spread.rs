@@ -157,10 +157,16 @@ fn assert_counted(job: &QueryState) {
         own.rows[0].1.alive.clear();
         own.rows[0].1.sums.clear();
         own.rows[0].1.fine.clear();
+        own.rows[0].1.query.shift = 0;
         wire_bytes(&empty)
     });
     let left = |row: &super::super::Row| super::super::rows::left_bytes(row);
-    let shift = u64::from(!row.fine.is_empty());
+    // A query with a shift sends it, and two counts of zero where no sum is fine.
+    let shift = match (row.fine.is_empty(), row.query.shift) {
+        (false, _) => 1,
+        (true, 0) => 0,
+        (true, _) => 3,
+    };
     assert_eq!(left(row) + shift - left(&super::super::Row::default()), one_row - none);
 }
 
