@@ -6,57 +6,35 @@
 //! fastest counts.
 #![allow(clippy::print_stdout, reason = "the table is the result")]
 
+mod each_isa;
+
 use std::hint::black_box;
-use std::process::Command;
 use std::time::Instant;
 use stratann_kernel::centroids::{CentroidTable, Nearest, Scratch};
-use stratann_kernel::{distance, isa};
+use stratann_kernel::distance;
 
 const DIMS: [usize; 5] = [96, 128, 384, 784, 1536];
 const CENTROIDS: [usize; 3] = [64, 256, 1024];
 const ROWS: usize = 64;
-const CHILD: &str = "STRATANN_BENCH_CHILD";
 
-/// Measured forms, in the order in which a child prints their times.
+/// Measured forms.
 const FORMS: [&str; 4] = ["bytes", "products", "floats", "integers"];
 
 fn main() {
-    if std::env::var_os(CHILD).is_some() {
-        return child();
-    }
-    let names = ["scalar", "neon", "avx2", "avx512"];
-    let runs: Vec<(&str, Vec<f64>)> =
-        names.into_iter().filter_map(|name| run(name).map(|times| (name, times))).collect();
-    print!("{:>5} {:>9} {:<9}", "dim", "centroids", "form");
-    runs.iter().for_each(|(name, _)| print!(" {name:>9}"));
-    println!("   ns a pair");
-    for (i, (dim, count, form)) in cases().enumerate() {
-        print!("{dim:>5} {count:>9} {form:<9}");
-        runs.iter().for_each(|(_, times)| print!(" {:>9.2}", times[i]));
-        println!();
-    }
+    let cases: Vec<_> = cases().collect();
+    let label = |(dim, count, form): &(usize, usize, &str)| format!("{dim:>5} {count:>9} {form:<9}");
+    let labels: Vec<String> = cases.iter().map(label).collect();
+    let head = format!("{:>5} {:>9} {:<9}", "dim", "centroids", "form");
+    each_isa::compare(&head, "ns a pair", &labels, |case| {
+        let (dim, count, form) = cases[case];
+        measure(dim, count, form)
+    });
 }
 
 fn cases() -> impl Iterator<Item = (usize, usize, &'static str)> {
     let counts = |dim| CENTROIDS.into_iter().map(move |count| (dim, count));
     let forms = |(dim, count)| FORMS.into_iter().map(move |form| (dim, count, form));
     DIMS.into_iter().flat_map(counts).flat_map(forms)
-}
-
-/// The times of one instruction set, or none where this machine lacks it.
-fn run(name: &str) -> Option<Vec<f64>> {
-    let exe = std::env::current_exe().ok()?;
-    let output = Command::new(exe).env(CHILD, "1").env("STRATANN_ISA", name).output().ok()?;
-    let text = String::from_utf8(output.stdout).ok()?;
-    let (used, times) = text.split_once('\n')?;
-    (used == name).then(|| times.lines().filter_map(|line| line.parse().ok()).collect())
-}
-
-fn child() {
-    println!("{}", isa::current().name());
-    for (dim, count, form) in cases() {
-        println!("{}", measure(dim, count, form));
-    }
 }
 
 fn measure(dim: usize, count: usize, form: &str) -> f64 {

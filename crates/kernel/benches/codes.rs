@@ -5,37 +5,30 @@
 //! several rounds the fastest counts.
 #![allow(clippy::print_stdout, reason = "the table is the result")]
 
+mod each_isa;
+
 use std::hint::black_box;
-use std::process::Command;
 use std::time::Instant;
 use stratann_kernel::bits::{Allocation, BitCoder, BitQuery, Layout};
-use stratann_kernel::isa;
 
 /// Dimensions and bits of a dimension.
 const CASES: [(usize, usize); 8] =
     [(96, 1), (128, 1), (128, 2), (128, 4), (384, 2), (384, 4), (384, 8), (1536, 4)];
 const ROWS: usize = 512;
 const GATHERED_BYTES: usize = 100 << 20;
-const CHILD: &str = "STRATANN_BENCH_CHILD";
 
-/// Measured forms, in the order in which a child prints their times.
+/// Measured forms.
 const FORMS: [&str; 3] = ["bits, rows", "segments, rows", "bits, gathered"];
 
 fn main() {
-    if std::env::var_os(CHILD).is_some() {
-        return child();
-    }
-    let names = ["scalar", "neon", "avx2", "avx512"];
-    let runs: Vec<(&str, Vec<f64>)> =
-        names.into_iter().filter_map(|name| run(name).map(|times| (name, times))).collect();
-    print!("{:>5} {:>5} {:<18}", "dim", "bits", "form");
-    runs.iter().for_each(|(name, _)| print!(" {name:>9}"));
-    println!("   ns a code");
-    for (i, ((dim, bits), form)) in cases().enumerate() {
-        print!("{dim:>5} {bits:>5} {form:<18}");
-        runs.iter().for_each(|(_, times)| print!(" {:>9.2}", times[i]));
-        println!();
-    }
+    let cases: Vec<_> = cases().collect();
+    let label = |((dim, bits), form): &((usize, usize), &str)| format!("{dim:>5} {bits:>5} {form:<18}");
+    let labels: Vec<String> = cases.iter().map(label).collect();
+    let head = format!("{:>5} {:>5} {:<18}", "dim", "bits", "form");
+    each_isa::compare(&head, "ns a code", &labels, |case| {
+        let ((dim, bits), form) = cases[case];
+        measure(dim, bits, form)
+    });
 }
 
 fn cases() -> impl Iterator<Item = ((usize, usize), &'static str)> {
@@ -43,22 +36,6 @@ fn cases() -> impl Iterator<Item = ((usize, usize), &'static str)> {
     // For a profiler: STRATANN_BENCH_ONLY='128 2 bits, rows'
     let only = std::env::var("STRATANN_BENCH_ONLY").unwrap_or_default();
     all.filter(move |((dim, bits), form)| format!("{dim} {bits} {form}").starts_with(&only))
-}
-
-/// The times of one instruction set, or none where this machine lacks it.
-fn run(name: &str) -> Option<Vec<f64>> {
-    let exe = std::env::current_exe().ok()?;
-    let output = Command::new(exe).env(CHILD, "1").env("STRATANN_ISA", name).output().ok()?;
-    let text = String::from_utf8(output.stdout).ok()?;
-    let (used, times) = text.split_once('\n')?;
-    (used == name).then(|| times.lines().filter_map(|line| line.parse().ok()).collect())
-}
-
-fn child() {
-    println!("{}", isa::current().name());
-    for ((dim, bits), form) in cases() {
-        println!("{}", measure(dim, bits, form));
-    }
 }
 
 fn measure(dim: usize, bits: usize, form: &str) -> f64 {

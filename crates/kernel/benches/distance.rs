@@ -4,34 +4,30 @@
 //! at a cache line and stay in the cache; of several rounds the fastest counts.
 #![allow(clippy::print_stdout, reason = "the table is the result")]
 
+mod each_isa;
+
 use std::hint::black_box;
-use std::process::Command;
 use std::time::Instant;
 use stratann_kernel::distance::{self, Exact};
-use stratann_kernel::{DType, Metric, isa};
+use stratann_kernel::{DType, Metric};
 
 const DIMS: [usize; 5] = [96, 128, 384, 768, 1536];
 const ROWS: usize = 128;
-const CHILD: &str = "STRATANN_BENCH_CHILD";
 
-/// Measured forms, in the order in which a child prints their times.
+/// Measured forms.
 const FORMS: [&str; 3] = ["pair", "many", "block"];
 
 fn main() {
-    if std::env::var_os(CHILD).is_some() {
-        return child();
-    }
-    let names = ["scalar", "neon", "avx2", "avx512"];
-    let runs: Vec<(&str, Vec<f64>)> =
-        names.into_iter().filter_map(|name| run(name).map(|times| (name, times))).collect();
-    print!("{:<7} {:<5} {:<5} {:>5}", "metric", "dtype", "form", "dim");
-    runs.iter().for_each(|(name, _)| print!(" {name:>9}"));
-    println!("   ns per distance");
-    for (i, (metric, dtype, dim, form)) in cases().enumerate() {
-        print!("{:<7} {:<5} {:<5} {:>5}", metric.name(), dtype.name(), form, dim);
-        runs.iter().for_each(|(_, times)| print!(" {:>9.2}", times[i]));
-        println!();
-    }
+    let cases: Vec<_> = cases().collect();
+    let label = |(metric, dtype, dim, form): &(Metric, DType, usize, &str)| {
+        format!("{:<7} {:<5} {:<5} {:>5}", metric.name(), dtype.name(), form, dim)
+    };
+    let labels: Vec<String> = cases.iter().map(label).collect();
+    let head = format!("{:<7} {:<5} {:<5} {:>5}", "metric", "dtype", "form", "dim");
+    each_isa::compare(&head, "ns per distance", &labels, |case| {
+        let (metric, dtype, dim, form) = cases[case];
+        measure(metric, dtype, dim, form)
+    });
 }
 
 fn cases() -> impl Iterator<Item = (Metric, DType, usize, &'static str)> {
@@ -42,22 +38,6 @@ fn cases() -> impl Iterator<Item = (Metric, DType, usize, &'static str)> {
         .flat_map(move |metric| DType::ALL.into_iter().map(move |dtype| (metric, dtype)).flat_map(dims))
         // There is no block form of f16.
         .filter(|&(_, dtype, _, form)| (dtype, form) != (DType::F16, "block"))
-}
-
-/// The times of one instruction set, or none where this machine lacks it.
-fn run(name: &str) -> Option<Vec<f64>> {
-    let exe = std::env::current_exe().ok()?;
-    let output = Command::new(exe).env(CHILD, "1").env("STRATANN_ISA", name).output().ok()?;
-    let text = String::from_utf8(output.stdout).ok()?;
-    let (used, times) = text.split_once('\n')?;
-    (used == name).then(|| times.lines().filter_map(|line| line.parse().ok()).collect())
-}
-
-fn child() {
-    println!("{}", isa::current().name());
-    for (metric, dtype, dim, form) in cases() {
-        println!("{}", measure(metric, dtype, dim, form));
-    }
 }
 
 fn measure(metric: Metric, dtype: DType, dim: usize, form: &str) -> f64 {

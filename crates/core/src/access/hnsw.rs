@@ -28,10 +28,10 @@ pub(crate) struct HnswCost {
     pub(crate) comparisons: u64,
     /// Nodes whose neighbours were followed.
     pub(crate) expanded: u64,
-    /// Members that were met and are deleted.
+    /// Visited members that are deleted.
     pub(crate) dead: u64,
-    /// Members that were met: all that were compared, and deleted ones that a scan passes over.
-    pub(crate) met: u64,
+    /// Members that were visited: all that were compared, and deleted ones that a scan passes over.
+    pub(crate) visited: u64,
 }
 
 /// What a distance costs beside the bytes of its vector, in bytes: of a scan the choice of the nearest, of a search the
@@ -113,7 +113,7 @@ impl HnswScratch {
         if cost.dead > 0 && self.live < ef {
             self.take_rest(own, exact, ef, (&is_dead, &mut cost));
         }
-        cost.met = cost.comparisons;
+        cost.visited = cost.comparisons;
         (cost, self.beam.iter().copied().filter(|&entry| is_live(entry)).map(candidate))
     }
 
@@ -154,8 +154,8 @@ impl HnswScratch {
         }
         self.beam.truncate(wanted);
         self.beam.sort_unstable();
-        let met = u64::from(own.members());
-        let cost = HnswCost { comparisons, expanded: 0, dead: met - comparisons, met };
+        let visited = u64::from(own.members());
+        let cost = HnswCost { comparisons, expanded: 0, dead: visited - comparisons, visited };
         (cost, self.beam.iter().map(|&entry| candidate(entry)))
     }
 

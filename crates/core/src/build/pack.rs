@@ -191,13 +191,13 @@ fn partner(
             total -= if group == target { tie } else { 0 };
             total -= if neighbour == node { tie } else { 0 };
         }
-        // Its tie to the node lowers the gain of either move.
-        if total > 0 && best.is_none_or(|(b, _)| total > b) {
-            let between = own_list.iter().position(|&n| n == member).map_or(0, |rank| weight(rank).into());
-            total -= between;
-            if total > 0 && best.is_none_or(|(b, _)| total > b) {
-                best = Some((total, place));
-            }
+        let least = best.map_or(0, |(total, _)| total);
+        if total > least {
+            // The tie of the node to it is lost, too.
+            total -= own_list.iter().position(|&n| n == member).map_or(0, |rank| i64::from(weight(rank)));
+        }
+        if total > least {
+            best = Some((total, place));
         }
     }
     best.map(|(_, place)| place)

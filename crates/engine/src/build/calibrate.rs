@@ -27,7 +27,7 @@ pub(crate) fn run(build: &Build<'_>, manifest: &Manifest, scan: &Scan) -> Result
     let k = CURVE_KS.iter().copied().max().unwrap_or(1).min(scan.rows as u32 - 1) as usize;
     // What earlier stages have freed would count beside the search for exact neighbours.
     release_freed();
-    // What lives through this stage besides: ids of the user, and what the allocator keeps of tables of rows.
+    // What lives through this stage besides: ids of the user, and a reserve for what the allocator keeps.
     let others = PROGRAM_BYTES + 12 * scan.rows + (6 << 20);
     let budget = build.options.ram_budget.map_or(1 << 30, |b| b.saturating_sub(others).max(GROUNDTRUTH_MIN));
     let mut known = made_queries(build, k, budget)?;
@@ -35,7 +35,7 @@ pub(crate) fn run(build: &Build<'_>, manifest: &Manifest, scan: &Scan) -> Result
     release_freed();
     // Unused memory caches blocks: the counters stay the same and the measurement takes less time.
     let blocks = u64::from(manifest.blocks.count) * (manifest.blocks.bytes as u64 + 128);
-    // Beside the index lie the queries and their truth, and the queries in flight.
+    // Beside the index lie the same, the queries and their truth, and the queries in flight.
     let ids = if build.external.is_some() { 12 } else { 4 };
     let taken = manifest.planned_account(0).total() + ids * scan.rows + (16 << 20);
     let spare = build.options.ram_budget.map_or(u64::MAX, |b| b.saturating_sub(taken));

@@ -11,6 +11,9 @@ pub(crate) mod memory;
 pub(crate) mod order;
 pub(crate) mod sizes;
 
+use std::collections::BinaryHeap;
+
+use stratann_core::build::hash;
 use stratann_kernel::centroids::CentroidTable;
 use stratann_storage::{Quiet, Result};
 
@@ -21,8 +24,7 @@ pub(crate) const CHUNK: usize = 1024;
 
 /// Draws `count` rows at even distances.
 pub(crate) fn evenly(rows: &[u32], count: usize) -> Vec<u32> {
-    let stride = rows.len() as f64 / count as f64;
-    (0..count).map(|i| rows[(i as f64 * stride) as usize]).collect()
+    evenly_of(rows.iter().copied(), rows.len(), count)
 }
 
 /// As [`evenly`], of `rows` rows that are passed in turn.
@@ -36,6 +38,25 @@ pub(crate) fn evenly_of(mut all: impl Iterator<Item = u32>, rows: usize, count: 
         row
     });
     drawn.flatten().collect()
+}
+
+/// Draws `count` of `rows`, those of the smallest hashes, so that equal seeds draw equal rows; ascending. Draws with
+/// different `stream`s do not depend on each other.
+pub(crate) fn drawn(rows: impl Iterator<Item = u32>, count: usize, (seed, stream): (u64, u64)) -> Vec<u32> {
+    // The largest of the heap is replaced first.
+    let mut held = BinaryHeap::with_capacity(count + 1);
+    for row in rows {
+        let key = (hash(seed, stream, row.into()), row);
+        if held.len() < count || held.peek().is_some_and(|largest| key < *largest) {
+            held.push(key);
+        }
+        if held.len() > count {
+            held.pop();
+        }
+    }
+    let mut rows: Vec<u32> = held.into_iter().map(|key| key.1).collect();
+    rows.sort_unstable();
+    rows
 }
 
 /// Loads rows as points of `dim` components, in parallel.
@@ -70,10 +91,22 @@ mod tests {
 
     proptest! {
         #[test]
-        fn rows_in_turn_are_drawn_as_from_a_list(rows in 1usize..3000, share in 0.0f64..1.0) {
+        fn rows_are_drawn_at_even_distances(rows in 1usize..3000, share in 0.0f64..1.0) {
             let list: Vec<u32> = (0..rows as u32).map(|row| 3 * row).collect();
             let count = ((rows as f64 * share) as usize).max(1);
-            prop_assert_eq!(evenly_of(list.iter().copied(), rows, count), evenly(&list, count));
+            let stride = rows as f64 / count as f64;
+            let expected: Vec<u32> = (0..count).map(|i| list[(i as f64 * stride) as usize]).collect();
+            prop_assert_eq!(evenly(&list, count), expected);
+        }
+
+        #[test]
+        fn rows_of_the_smallest_hashes_are_drawn(rows in 1u32..2000, share in 0.0f64..=1.0, seed: u64) {
+            let count = (f64::from(rows) * share) as usize;
+            let mut all: Vec<(u64, u32)> = (0..rows).map(|row| (hash(seed, 7, row.into()), row)).collect();
+            all.sort_unstable();
+            let mut expected: Vec<u32> = all[..count].iter().map(|key| key.1).collect();
+            expected.sort_unstable();
+            prop_assert_eq!(drawn(0..rows, count, (seed, 7)), expected);
         }
     }
 }

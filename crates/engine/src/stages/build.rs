@@ -6,7 +6,6 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use serde::{Deserialize, Serialize};
-use stratann_core::build::hash;
 use stratann_core::format::checksum;
 use stratann_kernel::bits::BitCoder;
 use stratann_kernel::coder::Coder;
@@ -21,6 +20,7 @@ use super::report::BuildReport;
 use super::space::Space;
 use super::stage::{SCAN, Stage};
 use super::state::{Partial, STAGES_VERSION};
+use crate::clusterings::drawn;
 use crate::dataset::{self, Reader, Scan};
 use crate::files;
 use crate::kinds::section::Section;
@@ -179,17 +179,7 @@ impl<'a> Build<'a> {
     /// Draws calibration rows by hash, so that equal seeds draw equal rows.
     pub(crate) fn draw(&self, scan: &Scan) -> Vec<u32> {
         let count = self.options.calibration_rows(scan.rows as usize);
-        // The largest of the heap is replaced first.
-        let mut held = std::collections::BinaryHeap::with_capacity(count + 1);
-        for row in self.live(scan, 0..self.base.shape().rows) {
-            held.push((hash(self.options.seed, 11, row), row as u32));
-            if held.len() > count {
-                held.pop();
-            }
-        }
-        let mut rows: Vec<u32> = held.into_iter().map(|d| d.1).collect();
-        rows.sort_unstable();
-        rows
+        drawn(self.each_live_row(scan), count, (self.options.seed, 11))
     }
 
     /// Returns those of `rows` that are indexed, ascending.

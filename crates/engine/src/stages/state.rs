@@ -108,7 +108,7 @@ impl Partial {
             None => Ok(Partial { folder, state }),
             Some(Difference::Version) => Err(foreign(&folder)),
             Some(Difference::Option(name)) => Err(Error::bad_input(format!(
-                "a part of the build in {} was requested with another {name}; give all the same files and options",
+                "a part of the build in {} was begun with another {name}; give each task the same files and options",
                 folder.display()
             ))),
         }

@@ -30,11 +30,11 @@ fn take_base(cx: &mut StepContext<'_, RemoteHnsw>, cluster: u32, bytes: &[u8]) -
             take_members(cx, (cluster, clock), &own, |member| is_marked(member) || is_hidden(member))
         }
     };
-    // Of the members that were met, the share that is not deleted stands for all. The headers have told of marks.
-    let met = cost.met.max(1);
-    let (live, members) = (met.saturating_sub(cost.dead), u64::from(own.members()));
+    // Of the visited members, the share that is not deleted stands for all. Headers have counted the marked ones.
+    let visited = cost.visited.max(1);
+    let (live, members) = (visited.saturating_sub(cost.dead), u64::from(own.members()));
     let share = u128::from(view.share(cluster)) * u128::from(live * members);
-    let known = u128::from(met * (members - marked)).max(1);
+    let known = u128::from(visited * (members - marked)).max(1);
     cx.own.searched += (share / known).min(view.share(cluster).into()) as u64;
     if let Some(visit) = cx.scratch.trace.as_mut().and_then(|trace| trace.visit(cluster)) {
         (visit.members, visit.bytes) = (own.members(), bytes.len() as u32);

@@ -7,6 +7,7 @@ use stratann_params::build::ListOptions;
 use stratann_storage::Result;
 
 use super::{clusters, lists, read_centroids};
+use crate::clusterings::drawn;
 use crate::dataset::Scan;
 use crate::files;
 use crate::kinds::hybrid_ivf::residual::Encoder;
@@ -77,20 +78,13 @@ pub(crate) fn run(
 /// Draws at least one row of every list, and `wanted` in all, the smallest by hash.
 fn draw(build: &Build<'_>, scan: &Scan, cluster_of: &[u32], clusters: usize, wanted: usize) -> Vec<u32> {
     let key = |row: u32| (hash(build.options.seed, 7, u64::from(row)), row);
-    let live = || build.live(scan, 0..build.base.shape().rows).map(|row| row as u32);
     let mut first = vec![(u64::MAX, u32::MAX); clusters];
-    live().for_each(|row| {
+    build.each_live_row(scan).for_each(|row| {
         let least = &mut first[cluster_of[row as usize] as usize];
         *least = key(row).min(*least);
     });
-    let mut held = std::collections::BinaryHeap::with_capacity(wanted + 1);
-    for row in live() {
-        held.push(key(row));
-        if held.len() > wanted {
-            held.pop();
-        }
-    }
-    let mut rows: Vec<u32> = held.into_iter().chain(first).map(|k| k.1).filter(|&r| r != u32::MAX).collect();
+    let mut rows = drawn(build.each_live_row(scan), wanted, (build.options.seed, 7));
+    rows.extend(first.into_iter().map(|key| key.1).filter(|&row| row != u32::MAX));
     rows.sort_unstable();
     rows.dedup();
     rows

@@ -1,12 +1,11 @@
 //! Chooses the representatives, and gives every row to the nearest of them, exactly.
 
-use stratann_core::build::hash;
 use stratann_params::build::RemoteOptions;
 use stratann_params::choices::Representatives;
 use stratann_storage::Result;
 
 use super::REPRESENTATIVES;
-use crate::clusterings::{evenly, kmeans, sample_of};
+use crate::clusterings::{drawn, evenly, kmeans, sample_of};
 use crate::dataset::Scan;
 use crate::stages::build::Build;
 use crate::stages::cells::{self, ROUNDS, SAMPLE_PER_CELL};
@@ -17,7 +16,7 @@ use crate::stages::tables::write_table;
 pub(super) fn run(build: &Build<'_>, own: &RemoteOptions, space: &Space, scan: &Scan) -> Result<u32> {
     let wanted = own.count(scan.rows);
     let mut rows = match own.representatives {
-        Representatives::Sample => drawn(build, scan, wanted),
+        Representatives::Sample => drawn(build.each_live_row(scan), wanted, (build.options.seed, 17)),
         Representatives::Kmeans => nearest_to_centroids(build, space, scan, wanted)?,
     };
     let load = |rows: &[u32], out: &mut [f32]| space.load_floats(build.base, rows, out);
@@ -27,20 +26,6 @@ pub(super) fn run(build: &Build<'_>, own: &RemoteOptions, space: &Space, scan: &
     write_table(&build.partial.path(REPRESENTATIVES), &rows)?;
     write_table(&build.partial.path(cells::OF_ROW), &of_row)?;
     Ok(rows.len() as u32)
-}
-
-/// Rows drawn by hash, so that equal seeds draw equal rows; ascending.
-fn drawn(build: &Build<'_>, scan: &Scan, wanted: usize) -> Vec<u32> {
-    let mut held = std::collections::BinaryHeap::with_capacity(wanted + 1);
-    for row in build.live(scan, 0..build.base.shape().rows) {
-        held.push((hash(build.options.seed, 17, row), row as u32));
-        if held.len() > wanted {
-            held.pop();
-        }
-    }
-    let mut rows: Vec<u32> = held.into_iter().map(|drawn| drawn.1).collect();
-    rows.sort_unstable();
-    rows
 }
 
 /// Rows of a sample nearest to each centroid of k-means; ascending.
