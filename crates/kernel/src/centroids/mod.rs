@@ -31,6 +31,9 @@ const PRODUCTS: usize = 100_000;
 /// One centroid in so many may be the nearest of a row before all are compared at once, which takes less a centroid.
 const SHARE: usize = 8;
 
+/// No centroid.
+pub const NONE: u32 = u32::MAX;
+
 /// A nearest centroid.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Nearest {
@@ -69,6 +72,8 @@ pub struct Scratch {
     products: Vec<f32>,
     /// Candidates of each row of a panel.
     candidates: Vec<Vec<(i32, u32)>>,
+    /// Those of a row, with exact distances.
+    scored: Vec<(f32, u32)>,
 }
 
 impl<'a> CentroidTable<'a> {
@@ -102,6 +107,57 @@ impl<'a> CentroidTable<'a> {
         }
     }
 
+    /// Finds the `out.len() / n` nearest centroids of each of `rows` (n × `dim`, row-major), nearest first, of equally
+    /// near ones the smaller number. [`NONE`] stands where there are no more.
+    pub fn nearest_few(&self, rows: &[f32], scratch: &mut Scratch, out: &mut [u32]) {
+        let few = out.len() / (rows.len() / self.dim.max(1)).max(1);
+        out.fill(NONE);
+        if self.dim == 0 || few == 0 {
+            return;
+        }
+        let outs = out.chunks_mut(self.panel() * few);
+        for (rows, out) in rows.chunks(self.panel() * self.dim).zip(outs) {
+            if let Some(integers) = &self.integers {
+                integers.candidates(rows, (self.norms.len(), few), scratch);
+            }
+            for (at, (row, out)) in rows.chunks_exact(self.dim).zip(out.chunks_exact_mut(few)).enumerate() {
+                self.few_of(at, row, scratch, out);
+            }
+        }
+    }
+
+    /// The nearest centroids of one row, the `at`-th of the last panel.
+    fn few_of(&self, at: usize, row: &[f32], scratch: &mut Scratch, out: &mut [u32]) {
+        let Scratch { rounded, candidates, products, scored, .. } = scratch;
+        let found = match &self.integers {
+            Some(_) if rounded[at].margin.is_some() => self.is_few(&candidates[at], out.len()),
+            _ => false,
+        };
+        scored.clear();
+        if found {
+            let score = |c: u32| self.norms[c as usize] - 2.0 * dot_f32(row, self.row_bytes(c as usize));
+            scored.extend(candidates[at].iter().map(|&(_, c)| (score(c), c)));
+        } else {
+            products.resize(self.norms.len(), 0.0);
+            block_dot_f32(row, self.centroids, self.dim, products);
+            let scores = self.norms.iter().zip(products).map(|(norm, product)| norm - 2.0 * *product);
+            scored.extend(scores.zip(0..));
+        }
+        let by = |a: &(f32, u32), b: &(f32, u32)| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1));
+        let keep = out.len().min(scored.len());
+        if keep < scored.len() {
+            scored.select_nth_unstable_by(keep, by);
+        }
+        scored[..keep].sort_unstable_by(by);
+        out.iter_mut().zip(&scored[..keep]).for_each(|(out, scored)| *out = scored.1);
+    }
+
+    /// Whether bounds have excluded so many centroids that exact distances of the others take less time than those of
+    /// all.
+    fn is_few(&self, found: &[(i32, u32)], wanted: usize) -> bool {
+        SHARE * (found.len() + 1).saturating_sub(wanted) <= self.norms.len()
+    }
+
     /// Compares all rows with all centroids.
     fn nearest_by_floats(&self, rows: &[f32], products: &mut Vec<f32>, out: &mut [Nearest]) {
         let count = self.norms.len();
@@ -120,11 +176,10 @@ impl<'a> CentroidTable<'a> {
         scratch: &mut Scratch,
         out: &mut [Nearest],
     ) {
-        table.candidates(rows, self.norms.len(), scratch);
+        table.candidates(rows, (self.norms.len(), 1), scratch);
         let rows = rows.chunks_exact(self.dim).zip(&scratch.rounded);
         for (((row, rounded), found), out) in rows.zip(&mut scratch.candidates).zip(out) {
-            let is_bounded = rounded.margin.is_some() && SHARE * found.len() <= self.norms.len();
-            if !is_bounded {
+            if rounded.margin.is_none() || !self.is_few(found, 1) {
                 self.nearest_by_floats(row, &mut scratch.products, std::slice::from_mut(out));
                 continue;
             }
@@ -152,7 +207,7 @@ impl<'a> CentroidTable<'a> {
 }
 
 impl Integers {
-    /// None where most rows could not be told apart, as with centroids that are all equal, or far from zero.
+    /// `None` where bounds would exclude few centroids: where all are equal, or far from zero.
     fn new(centroids: &[f32], dim: usize, scorer: Scorer) -> Option<Integers> {
         let mut rounding = Rounding::of(centroids, dim)?;
         let width = rounding.width();
@@ -169,8 +224,9 @@ impl Integers {
         Some(Integers { rounding, scorer, groups, halves })
     }
 
-    /// Finds the centroids that may be the nearest of each row, ascending, among the first `count`.
-    fn candidates(&self, rows: &[f32], count: usize, scratch: &mut Scratch) {
+    /// Finds the centroids that may be among the `few` nearest of each row, among the first `count`. They are ascending
+    /// where one is looked for.
+    fn candidates(&self, rows: &[f32], (count, few): (usize, usize), scratch: &mut Scratch) {
         let (dim, width) = (self.rounding.dim(), self.rounding.width());
         let padded = (rows.len() / dim).next_multiple_of(TILE);
         let Scratch { rows: integers, rounded, scores, candidates, .. } = scratch;
@@ -190,8 +246,13 @@ impl Integers {
             for (((scores, rounded), found), least) in each.zip(&mut least) {
                 if let Some(margin) = rounded.margin {
                     let scores = &scores[..length.next_multiple_of(GROUP)];
-                    *least = scores::smallest(scores).min(*least);
+                    if few == 1 {
+                        *least = scores::smallest(scores).min(*least);
+                    }
                     scores::collect(scores, first as u32, least.saturating_add(margin), found);
+                    if few > 1 {
+                        *least = keep_few(found, (count, few), margin).min(*least);
+                    }
                 }
             }
         }
@@ -216,6 +277,18 @@ impl Integers {
             }
         }
     }
+}
+
+/// Keeps the scores of the first `count` centroids that exceed the `few`-th smallest by `margin` at most. Returns that
+/// score; the largest number there is where there are not so many.
+fn keep_few(found: &mut Vec<(i32, u32)>, (count, few): (usize, usize), margin: i32) -> i32 {
+    found.retain(|&(_, c)| (c as usize) < count);
+    if found.len() < few {
+        return i32::MAX;
+    }
+    let least = found.select_nth_unstable(few - 1).1.0;
+    found.retain(|&(score, _)| score <= least.saturating_add(margin));
+    least
 }
 
 /// Squared length.

@@ -70,6 +70,12 @@ fn nearest_of(table: &CentroidTable<'_>, rows: &[f32], dim: usize) -> Vec<(u32, 
     out.iter().map(|nearest| (nearest.number, nearest.distance.to_bits())).collect()
 }
 
+fn few_of(table: &CentroidTable<'_>, rows: &[f32], dim: usize, few: usize) -> Vec<u32> {
+    let mut out = vec![7; rows.len() / dim * few];
+    table.nearest_few(rows, &mut Scratch::default(), &mut out);
+    out
+}
+
 /// Every instruction set that this machine has.
 fn scorers() -> impl Iterator<Item = Scorer> {
     [Isa::Scalar, Isa::Neon, Isa::Avx2, Isa::Avx512].into_iter().filter_map(Scorer::of)
@@ -80,16 +86,19 @@ proptest! {
     #[test]
     fn integers_change_no_bit(
         spread in prop::sample::select(&SPREADS[..]), of_rows in prop::sample::select(&SPREADS[..]),
-        same in any::<bool>(), dim in 1usize..90, k in 1usize..90, n in 1usize..90, seed in any::<u64>(),
+        same in any::<bool>(), dim in 1usize..90, k in 1usize..90, n in 1usize..90, few in 1usize..9,
+        seed in any::<u64>(),
     ) {
         let centroids = values(k, dim, spread, seed);
         let rows = values(n, dim, if same { spread } else { of_rows }, seed ^ 1);
         let table = |integers| CentroidTable { integers, ..CentroidTable::new(&centroids, dim) };
         let expected = nearest_of(&table(None), &rows, dim);
+        let expected_few = few_of(&table(None), &rows, dim, few);
         prop_assert_eq!(&nearest_of(&CentroidTable::new(&centroids, dim), &rows, dim), &expected);
         for scorer in scorers() {
-            let found = nearest_of(&table(Integers::new(&centroids, dim, scorer)), &rows, dim);
-            prop_assert_eq!(&found, &expected);
+            let integers = || Integers::new(&centroids, dim, scorer);
+            prop_assert_eq!(&nearest_of(&table(integers()), &rows, dim), &expected);
+            prop_assert_eq!(&few_of(&table(integers()), &rows, dim, few), &expected_few);
         }
     }
 
@@ -118,8 +127,10 @@ fn more_centroids_than_a_chunk_and_the_longest_rows_change_no_bit() {
         let rows = values(n, dim, Spread::Even, 2);
         let table = CentroidTable::new(&centroids, dim);
         assert!(table.integers.is_some());
-        let found = nearest_of(&table, &rows, dim);
-        assert_eq!(found, nearest_of(&CentroidTable { integers: None, ..table }, &rows, dim));
+        let (found, few) = (nearest_of(&table, &rows, dim), few_of(&table, &rows, dim, 8));
+        let floats = CentroidTable { integers: None, ..table };
+        assert_eq!(found, nearest_of(&floats, &rows, dim));
+        assert_eq!(few, few_of(&floats, &rows, dim, 8));
     }
 }
 
@@ -135,11 +146,27 @@ fn few_centroids_are_left_to_exact_distances() {
     let found: usize = rows
         .chunks(PANEL * dim)
         .map(|rows| {
-            table.candidates(rows, k, &mut scratch);
+            table.candidates(rows, (k, 1), &mut scratch);
             scratch.candidates[..rows.len() / dim].iter().map(Vec::len).sum::<usize>()
         })
         .sum();
     assert!((k..k + k / 10).contains(&found), "{found}");
+}
+
+#[test]
+fn the_nearest_few_are_those_of_all_distances_in_order() {
+    let (dim, k) = (24, 600);
+    let (centroids, rows) = (values(k, dim, Spread::Even, 3), values(50, dim, Spread::Even, 4));
+    let found = few_of(&CentroidTable::new(&centroids, dim), &rows, dim, 8);
+    for (row, found) in rows.chunks_exact(dim).zip(found.chunks_exact(8)) {
+        let distance = |c: usize| -> f64 {
+            let pairs = row.iter().zip(&centroids[c * dim..][..dim]);
+            pairs.map(|(&x, &c)| (f64::from(x) - f64::from(c)).powi(2)).sum()
+        };
+        let mut all: Vec<(f64, u32)> = (0..k).map(|c| (distance(c), c as u32)).collect();
+        all.sort_by(|a, b| a.0.total_cmp(&b.0));
+        assert!(all.iter().zip(found).all(|(expected, &found)| expected.1 == found));
+    }
 }
 
 #[test]
@@ -149,4 +176,7 @@ fn no_centroids_and_no_rows() {
     assert_eq!(out, [Nearest { number: 0, distance: f32::INFINITY }]);
     CentroidTable::new(&[1.0; 99], 3).nearest(&[], &mut Scratch::default(), &mut []);
     CentroidTable::new(&[], 0).nearest(&[], &mut Scratch::default(), &mut []);
+    assert_eq!(few_of(&CentroidTable::new(&[], 3), &[1.0; 6], 3, 2), [NONE; 4]);
+    assert_eq!(few_of(&CentroidTable::new(&[1.0; 6], 3), &[1.0; 3], 3, 4), [0, 1, NONE, NONE]);
+    assert_eq!(few_of(&CentroidTable::new(&[1.0; 6], 3), &[], 3, 4), []);
 }

@@ -11,7 +11,7 @@ use std::path::PathBuf;
 use stratann_params::build::GraphOptions;
 
 use serde::{Deserialize, Serialize};
-use stratann_kernel::distance::block_l2_f32;
+use stratann_kernel::centroids::{CentroidTable, Scratch};
 use stratann_storage::output::AtomicFile;
 use stratann_storage::{Error, Result, input};
 
@@ -124,6 +124,7 @@ pub(crate) fn nearest(build: &Build<'_>, space: &Space, scan: &Scan, part: usize
     const CHUNK: usize = 512;
     let dim = space.point_dim();
     let centroids: Vec<f32> = read_table(&build.partial.path(CENTROIDS))?;
+    let table = CentroidTable::new(&centroids, dim);
     let live: Vec<u32> = build.live(scan, build.parts().rows_of(part)).map(|row| row as u32).collect();
     let mut file = AtomicFile::create(&nearest_path(build, part))?;
     let mut nearest: Vec<Near> = vec![[NONE; NEAREST]; NEAREST_ROWS.min(live.len())];
@@ -133,29 +134,16 @@ pub(crate) fn nearest(build: &Build<'_>, space: &Space, scan: &Scan, part: usize
             build.progress.check_interrupted()?;
             let mut floats = vec![0f32; rows.len() * dim];
             space.load_floats(build.base, rows, &mut floats)?;
-            nearest_of(&floats, &centroids, dim, out);
+            let mut found = vec![0u32; rows.len() * NEAREST];
+            table.nearest_few(&floats, &mut Scratch::default(), &mut found);
+            // Numbers of small cells fit 16 bits, and what stands for none becomes the same.
+            out.as_flattened_mut().iter_mut().zip(found).for_each(|(out, found)| *out = found as u16);
             build.progress.advance(rows.len() as u64);
             Ok::<_, Error>(())
         })?;
         file.write(bytemuck::cast_slice(nearest))?;
     }
     file.commit()
-}
-
-fn nearest_of(rows: &[f32], centroids: &[f32], dim: usize, out: &mut [Near]) {
-    let mut distances = vec![0f32; centroids.len() / dim];
-    let mut order: Vec<(f32, u16)> = Vec::with_capacity(distances.len());
-    for (near, row) in out.iter_mut().zip(rows.chunks_exact(dim)) {
-        block_l2_f32(row, centroids, dim, &mut distances);
-        order.clear();
-        order.extend(distances.iter().enumerate().map(|(s, &d)| (d, s as u16)));
-        let keep = NEAREST.min(order.len());
-        let by = |a: &(f32, u16), b: &(f32, u16)| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1));
-        order.select_nth_unstable_by(keep - 1, by);
-        order[..keep].sort_unstable_by(by);
-        *near = [NONE; NEAREST];
-        near.iter_mut().zip(&order[..keep]).for_each(|(n, o)| *n = o.1);
-    }
 }
 
 /// Gives the nearest small cells of every live row in turn to `visit`, with the row's place among the live ones.
