@@ -38,4 +38,9 @@ pub trait Points: Sync {
 pub trait Lists: Sync {
     /// Returns the adjacency list of a node.
     fn list(&self, node: u32) -> &[u32];
+    /// Prefetches the adjacency list of a node into the processor's cache.
+    #[inline]
+    fn prefetch(&self, node: u32) {
+        stratann_kernel::prefetch(bytemuck::cast_slice(self.list(node)));
+    }
 }

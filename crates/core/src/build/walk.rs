@@ -43,6 +43,10 @@ pub fn greedy_walk<P: Points, L: Lists>(
         beam[at].1 = true;
         let node = beam[at].0;
         visited.push(node);
+        // Unless a neighbour is closer, the next one is expanded next.
+        if let Some((next, _)) = beam[at..].iter().find(|candidate| !candidate.1) {
+            lists.prefetch(next.id);
+        }
         // No branch: which neighbours are new is unpredictable.
         let list = lists.list(node.id);
         unvisited.resize(list.len(), 0);
@@ -65,7 +69,10 @@ pub fn greedy_walk<P: Points, L: Lists>(
                 beam.pop();
             }
             beam.insert(place, (near, false));
-            lowest = lowest.min(place);
+            if place <= lowest {
+                lowest = place;
+                lists.prefetch(id);
+            }
         }
         at = lowest;
     }
