@@ -167,16 +167,21 @@ pub struct Curve {
 }
 
 impl Curve {
+    /// A point of each path.
+    fn paths(&self) -> Vec<&Point> {
+        let mut paths: Vec<&Point> = Vec::new();
+        for point in &self.points {
+            if !paths.iter().any(|path| path.shares_path(point)) {
+                paths.push(point);
+            }
+        }
+        paths
+    }
+
     /// The cheapest setting with which even the hardest queries reach `recall`, over all paths; between two measured
     /// points of a path effort and stop rule are interpolated. `None` when no point reaches it.
     pub fn setting(&self, recall: f64) -> Option<Point> {
-        let mut paths: Vec<&Point> = Vec::new();
-        self.points.iter().for_each(|p| {
-            if !paths.iter().any(|path| path.shares_path(p)) {
-                paths.push(p)
-            }
-        });
-        let reached = paths.iter().filter_map(|&path| self.setting_of(path, recall));
+        let reached = self.paths().into_iter().filter_map(|path| self.setting_of(path, recall));
         let cost = |point: &Point| self.cost(point);
         reached.min_by(|a, b| cost(a).total_cmp(&cost(b)).then(a.effort.cmp(&b.effort)))
     }
@@ -214,6 +219,39 @@ impl Curve {
     pub(crate) fn has_stalled(&self) -> bool {
         let [.., before, _, last] = self.points.as_slice() else { return false };
         before.path == last.path && !last.gains_on(before)
+    }
+
+    /// Whether its last path misses next to nothing, and its last step has hardly changed that.
+    pub(crate) fn has_settled(&self) -> bool {
+        let [.., before, last] = self.points.as_slice() else { return false };
+        before.path == last.path && before.safe_recall() >= RECALL_NEARLY_ENOUGH && !last.gains_on(before)
+    }
+
+    /// The fewest paths of which one costs little more than the cheapest, at each recall that was measured.
+    pub(crate) fn useful_paths(&self) -> Vec<u32> {
+        let paths = self.paths();
+        let cost =
+            |path: &Point, recall| self.setting_of(path, recall).map_or(f64::INFINITY, |p| self.cost(&p));
+        let of_recall = |recall| -> Vec<f64> { paths.iter().map(|path| cost(path, recall)).collect() };
+        let mut open: Vec<Vec<f64>> = self
+            .points
+            .iter()
+            .map(|p| p.recall)
+            .filter(|&recall| recall >= LEAST_USEFUL)
+            .map(of_recall)
+            .collect();
+        let mut useful = Vec::new();
+        while !open.is_empty() {
+            let covers = |path: usize, costs: &[f64]| {
+                costs[path] <= NEARLY_CHEAPEST * costs.iter().copied().fold(f64::INFINITY, f64::min)
+            };
+            let covered = |path: &usize| open.iter().filter(|costs| covers(*path, costs)).count();
+            // Of paths that cover as many recalls, the first.
+            let Some(best) = (0..paths.len()).rev().max_by_key(covered) else { break };
+            open.retain(|costs| !covers(best, costs));
+            useful.extend(paths[best].path);
+        }
+        useful
     }
 
     /// The highest recall that a setting reaches.
@@ -372,16 +410,30 @@ pub fn variant(curves: &[Curve], k: u32) -> Option<&str> {
     nearest?.variant.as_deref()
 }
 
+/// An effort, and the condition under which to stop before.
+pub(crate) type Setting = (u32, StopRule);
+
 /// Settings that calibration measures on an index, of ascending cost and recall, for each of several stop rules.
 pub(crate) struct Grid {
     /// The settings of each path.
-    pub(crate) paths: Vec<Vec<(u32, StopRule)>>,
+    pub(crate) paths: Vec<Vec<Setting>>,
     /// A setting with more reads ends its path.
     pub(crate) reads_max: f64,
     /// A setting with more comparisons with vectors ends its path.
     pub(crate) comparisons_max: f64,
     /// Whether each path has the efforts of the one before, with longer beams.
     pub(crate) has_longer_beams: bool,
+}
+
+impl Grid {
+    /// Every other setting of each path, and its last.
+    pub(crate) fn thinned(&self) -> Grid {
+        let thinned = |path: &Vec<Setting>| {
+            let is_kept = |at: usize| at.is_multiple_of(2) || at + 1 == path.len();
+            path.iter().enumerate().filter(|(at, _)| is_kept(*at)).map(|(_, &setting)| setting).collect()
+        };
+        Grid { paths: self.paths.iter().map(thinned).collect(), ..*self }
+    }
 }
 
 impl Default for Grid {
@@ -435,6 +487,14 @@ pub(crate) const CURVE_KS: [u32; 3] = [1, 10, 100];
 const GAIN_MIN: f64 = 0.1;
 /// A path ends where even the hardest queries reach this.
 pub(crate) const RECALL_ENOUGH: f64 = 0.999;
+
+/// Recall from which on it matters what a search costs, and the ratio of costs that is no reason to measure one path
+/// more.
+const LEAST_USEFUL: f64 = 0.5;
+const NEARLY_CHEAPEST: f64 = 1.2;
+
+/// Where a step hardly raises this, few rows are no reason to go on.
+const RECALL_NEARLY_ENOUGH: f64 = 0.998;
 
 /// Ratio of costs that is too much: the rest of such a path would not be chosen. A point that costs somewhat more may
 /// be followed by one that costs less, because few hundred queries make curves uneven. The cost of lists is a product

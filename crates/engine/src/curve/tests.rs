@@ -38,6 +38,42 @@ fn the_cheapest_rule_that_reaches_is_taken() {
 }
 
 #[test]
+fn a_path_that_misses_next_to_nothing_settles() {
+    let of = |recalls: &[f64]| {
+        let points: Vec<_> = recalls.iter().map(|&recall| (10, FULL, recall, 5.0)).collect();
+        curve(&points).has_settled()
+    };
+    assert!(of(&[0.9, 0.999, 0.999]) && of(&[0.999, 0.99905]));
+    assert!(!of(&[0.999]) && !of(&[0.9, 0.999]) && !of(&[0.98, 0.98]) && !of(&[0.998, 0.9995]));
+}
+
+#[test]
+fn paths_that_are_nowhere_clearly_cheaper_are_not_useful() {
+    let of = |paths: &[&[(f64, f64)]]| {
+        let mut all = curve(&[]);
+        for (number, path) in (0..).zip(paths) {
+            let points = path
+                .iter()
+                .map(|&(recall, reads)| Point { path: Some(number), ..point(1, FULL, recall, reads) });
+            all.points.extend(points);
+        }
+        all.useful_paths()
+    };
+    let usual: &[(f64, f64)] = &[(0.6, 5.0), (0.8, 10.0), (0.95, 20.0)];
+    assert_eq!(of(&[usual]), [0]);
+    // One costs a tenth less throughout, another one is clearly cheaper above.
+    assert_eq!(of(&[usual, &[(0.6, 4.5), (0.8, 9.0), (0.95, 18.0)]]), [0]);
+    assert_eq!(of(&[usual, &[(0.6, 9.0), (0.8, 14.0), (0.95, 15.0)]]), [0, 1]);
+    // The one that covers all is enough.
+    assert_eq!(of(&[usual, &[(0.6, 5.0), (0.8, 10.0), (0.95, 15.0)]]), [1]);
+    // One alone reaches so far.
+    assert_eq!(of(&[usual, &[(0.6, 50.0), (0.999, 100.0)]]), [0, 1]);
+    // Recalls that nobody asks for, and none at all.
+    assert_eq!(of(&[usual, &[(0.1, 0.1)]]), [0]);
+    assert_eq!(of(&[]), [0u32; 0]);
+}
+
+#[test]
 fn the_cheapest_way_that_reaches_is_taken() {
     let usual = curve(&[(10, FULL, 0.9, 10.0), (20, FULL, 0.97, 30.0)]);
     let of_changes = curve(&[(10, FULL, 0.9, 12.0), (20, FULL, 0.97, 20.0), (30, FULL, 0.99, 25.0)]);

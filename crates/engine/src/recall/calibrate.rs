@@ -7,7 +7,7 @@
 use stratann_storage::{Error, Progress, Result};
 
 use super::known::Known;
-use crate::curve::{Curve, Point, RECALL_ENOUGH};
+use crate::curve::{Curve, Grid, Point, RECALL_ENOUGH, Setting};
 use crate::exec::{BatchOptions, DOORBELL_BYTES_MAX, Width};
 use crate::index::Index;
 use crate::kinds;
@@ -53,9 +53,11 @@ fn measure(
     let count = known.count().min(QUERY_NEIGHBOURS.div_ceil(k as usize).max(QUERIES_MIN));
     let known = known.spread(count, index.base.row_bytes());
     let grid = index.kind.grid(&index.base, k, family);
-    let settings: usize = grid.paths.iter().map(Vec::len).sum();
     let of_family = family.map_or(String::new(), |family| format!(" of {family}"));
-    progress.stage(&format!("calibrating recall@{k}{of_family}"), (settings * count) as u64, "queries");
+    let stage = |name: &str, grid: &Grid| {
+        let settings: usize = grid.paths.iter().map(Vec::len).sum();
+        progress.stage(&format!("{name} recall@{k}{of_family}"), (settings * count) as u64, "queries");
+    };
     let options = SearchOptions {
         k: k as usize,
         threads,
@@ -64,24 +66,74 @@ fn measure(
         batch_options: CALIBRATION_BATCHES,
         ..SearchOptions::default()
     };
-    let kind = index.base.kind;
+    stage("calibrating", &grid);
     let variant = family.or(best_variant(index, &known, &options, progress)?);
-    let hardest = hardest_classes(&known, k);
     let variant_name = variant.filter(|_| family.is_none()).map(str::to_string);
-    let family = family.map(str::to_string);
-    let kth_distance = known.far_kth_distance(k);
-    let points = Vec::new();
-    let mut curve = Curve {
+    let empty = Curve {
         k,
         queries: count,
         source: source.into(),
-        kth_distance,
+        kth_distance: known.far_kth_distance(k),
         variant: variant_name,
-        family,
+        family: family.map(str::to_string),
         resident_share: index.base.manifest.section.planned_resident_share(),
-        points,
+        points: Vec::new(),
     };
-    for (number, path) in (0..).zip(&grid.paths) {
+    let hardest = hardest_classes(&known, k);
+    let measurement = Measurement { index, known: &known, hardest, variant, options: &options, progress };
+    let grid = measurement.without_useless(grid, &empty)?;
+    stage("calibrating", &grid);
+    measurement.follow_all(&grid, empty)
+}
+
+/// Searches for the points of a curve.
+#[derive(Clone)]
+struct Measurement<'a> {
+    index: &'a Index,
+    known: &'a Known,
+    /// Classes of queries whose recall is measured apart.
+    hardest: Vec<Vec<usize>>,
+    variant: Option<&'static str>,
+    options: &'a SearchOptions,
+    progress: &'a dyn Progress,
+}
+
+impl Measurement<'_> {
+    /// Leaves out paths of settings that bring nothing, as some of the queries tell.
+    fn without_useless(&self, mut grid: Grid, empty: &Curve) -> Result<Grid> {
+        if grid.paths.len() <= 1 || grid.has_longer_beams {
+            return Ok(grid);
+        }
+        if self.has_few_rows() {
+            grid = grid.thinned();
+        }
+        let count = self.known.count();
+        let scouts = SCOUTS.max(count / SCOUTS_PART).max(SCOUT_NEIGHBOURS / empty.k as usize).min(count / 2);
+        if scouts < SCOUTS / 2 {
+            return Ok(grid);
+        }
+        let scouts = self.known.spread(scouts, self.index.base.row_bytes());
+        let scouted = Measurement { known: &scouts, hardest: Vec::new(), ..self.clone() };
+        let useful = scouted.follow_all(&grid.thinned(), empty.clone())?.useful_paths();
+        let useless = (0..).zip(&mut grid.paths).filter(|(path, _)| !useful.contains(path));
+        useless.for_each(|(_, path)| path.clear());
+        Ok(grid)
+    }
+
+    fn has_few_rows(&self) -> bool {
+        self.index.base.manifest.rows < FEW_ROWS
+    }
+
+    /// Appends the points of all paths.
+    fn follow_all(&self, grid: &Grid, mut curve: Curve) -> Result<Curve> {
+        for (number, path) in (0..).zip(&grid.paths) {
+            self.follow(grid, (number, path), &mut curve)?;
+        }
+        Ok(curve)
+    }
+
+    /// Appends the points of one path, up to where it has nothing more to tell.
+    fn follow(&self, grid: &Grid, (number, path): (u32, &[Setting]), curve: &mut Curve) -> Result<()> {
         let earlier = curve.clone();
         let begin = if grid.has_longer_beams { curve.begin_longer(number) } else { Some(0) };
         for &(effort, stop) in path.iter().filter(|setting| begin.is_some_and(|begin| setting.0 >= begin)) {
@@ -89,16 +141,10 @@ fn measure(
                 continue;
             }
             let mut point = Point { effort, stop, path: Some(number), ..Point::default() };
-            let params = kinds::params_at(kind, k, &point, variant);
-            let answers =
-                index.search_each(&known.queries, params, &|q| known.hidden(q), &options, progress)?;
-            if let Some((query, why)) = answers.failed.first() {
-                return Err(Error::corrupt(format!("calibration query {query}: {why}")));
-            }
-            fill(&mut point, index, &known, &hardest, &answers);
+            let comparisons = self.measure(curve.k, &mut point)?;
             curve.points.push(point);
-            let comparisons = answers.stats.full_comparisons as f64 / count.max(1) as f64;
             let has_ended = point.safe_recall() > RECALL_ENOUGH
+                || (self.has_few_rows() && curve.has_settled())
                 || point.reads > grid.reads_max
                 || comparisons > grid.comparisons_max;
             // Where shorter beams find too little, longer ones are no waste at any cost.
@@ -108,8 +154,21 @@ fn measure(
                 break;
             }
         }
+        Ok(())
     }
-    Ok(curve)
+
+    /// Measures one point. Returns comparisons with vectors per query.
+    fn measure(&self, k: u32, point: &mut Point) -> Result<f64> {
+        let Measurement { index, known, .. } = *self;
+        let params = kinds::params_at(index.base.kind, k, point, self.variant);
+        let hidden = |q| known.hidden(q);
+        let answers = index.search_each(&known.queries, params, &hidden, self.options, self.progress)?;
+        if let Some((query, why)) = answers.failed.first() {
+            return Err(Error::corrupt(format!("calibration query {query}: {why}")));
+        }
+        fill(point, index, known, &self.hardest, &answers);
+        Ok(answers.stats.full_comparisons as f64 / known.count().max(1) as f64)
+    }
 }
 
 /// Sets what was measured with the setting of a point.
@@ -181,6 +240,13 @@ fn best_variant(
 /// Neighbours looked for by all queries of a point together, at most, but by so many queries at least.
 const QUERY_NEIGHBOURS: usize = 10_000;
 const QUERIES_MIN: usize = 150;
+/// With fewer rows, the measurement of all settings would take longer than the build.
+const FEW_ROWS: u64 = 25_000;
+/// One query in so many tells which paths of settings are worth measuring with all. There are more of them where these
+/// are fewer than the second number or look for fewer neighbours than the third, up to half of all.
+const SCOUTS_PART: usize = 8;
+const SCOUTS: usize = 50;
+const SCOUT_NEIGHBOURS: usize = 160;
 /// Classes of queries, and the fewest queries of a class.
 const CLASSES: usize = 5;
 const CLASS_MIN: usize = 10;

@@ -20,7 +20,7 @@ const PATHS: [(f32, f32); 3] = [(0.25, 0.25), (1.0, 0.25), (3.0, 0.1)];
 const PATH_OF_FEW: (f32, f32) = (0.5, 0.25);
 /// Indexes of fewer rows have one path; those of fewer than the second number have the first two, with every other
 /// margin.
-const FEW: [u64; 2] = [25_000, 100_000];
+const FEW: [u64; 2] = [50_000, 100_000];
 /// The longest beam that is tried: about 100 KB a query.
 const LIST_MAX: u32 = 4096;
 /// A path ends when a query reads this share of all blocks.

@@ -22,7 +22,7 @@ const CODE_BYTE_NS: f64 = 0.4;
 /// Pairs in the graphs from which the costs of local indexes are fitted.
 const FITTED_PAIRS: f64 = 2e7;
 /// Shares of all codes that a calibration query compares in all settings, for each k, together.
-const CODES_SHARE: f64 = 55.0;
+const CODES_SHARE: f64 = 28.0;
 
 /// The stages, without their memory.
 pub(super) fn stages<'a>(
