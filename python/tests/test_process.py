@@ -55,6 +55,8 @@ def test_a_child_refuses_the_index_of_its_parent_at_once(tmp_path, kind):
     base = vectors(1, 2000, 24)
     stratann.build(base, tmp_path / "i", kind=kind)
     index = stratann.open(tmp_path / "i", cache_budget=0)
+    # This thread keeps the ring of a lone query, which a child must not use, nor close.
+    alone = index.search(base[7], k=5).ids
     stop = threading.Event()
     busy = threading.Thread(target=lambda: [index.search(base[:100], k=5) for _ in iter(stop.is_set, True)])
     busy.start()
@@ -73,6 +75,12 @@ def test_a_child_refuses_the_index_of_its_parent_at_once(tmp_path, kind):
                 assert "forked" in in_child(lambda call=call: refusal(call))
             assert in_child(lambda: (index.close(), index.closed)[1]) == "True"
 
+            def opened_again():
+                with stratann.open(tmp_path / "i", cache_budget=0) as own:
+                    return own.search(base[7], k=5).ids.tolist() == alone.tolist()
+
+            assert in_child(opened_again) == "True"
+
             def drop():
                 # The last reference goes: nothing may wait for a thread of the parent.
                 index.__dict__.clear()
@@ -82,6 +90,7 @@ def test_a_child_refuses_the_index_of_its_parent_at_once(tmp_path, kind):
     finally:
         stop.set()
         busy.join()
+    np.testing.assert_array_equal(index.search(base[7], k=5).ids, alone)
     np.testing.assert_array_equal(index.search(base[:5], k=1, recall=1).ids[:, 0], range(5))
     index.close()
 

@@ -99,10 +99,10 @@ pub(crate) fn message_ns(bytes: usize, by: By) -> Option<(usize, f64)> {
         came.recv_timeout(PATIENCE).ok()?;
     }
     let frame = frame(bytes);
-    let before = budget::process().cpu_us;
+    let before = budget::cpu_us();
     near.send(1, &frame);
     came.recv_timeout(PATIENCE).ok()?;
-    let cpu_us = budget::process().cpu_us.saturating_sub(before);
+    let cpu_us = budget::cpu_us().saturating_sub(before);
     [near, far].iter().for_each(|link| link.stop());
     Some((frame.len(), cpu_us as f64 * 1000.0 / (2 * 2 * FRAMES) as f64))
 }

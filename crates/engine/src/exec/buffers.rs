@@ -63,6 +63,12 @@ impl BufferPool {
         buffer
     }
 
+    /// Takes all free buffers out of the pool.
+    pub(super) fn empty(&mut self) -> Vec<Buffer> {
+        self.free_bytes = 0;
+        self.free.drain(..).flatten().collect()
+    }
+
     fn free_all(&mut self) {
         self.free.iter_mut().for_each(|class| class.retain(Buffer::is_registered));
         self.free_bytes = self.free.iter().flatten().map(Buffer::len).sum();

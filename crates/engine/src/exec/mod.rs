@@ -19,6 +19,7 @@
 mod batch_loads;
 mod buffers;
 mod codes;
+mod kept;
 mod options;
 mod queries;
 mod reads;
@@ -45,6 +46,7 @@ pub(crate) use self::batch_loads::{DOORBELL_BYTES_MAX, READ_EDGES_BYTES};
 use self::batch_loads::{Next, ThreadBatch};
 use self::buffers::BufferPool;
 use self::codes::CodeScorer;
+pub(crate) use self::kept::{Ring, RingOwner};
 pub use self::options::{Admission, DriverOptions, MergedReads, Times, Width};
 pub use self::queries::{Loads, Peers, Queries, Scored};
 pub use self::reads::START_READS;

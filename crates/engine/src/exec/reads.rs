@@ -384,9 +384,13 @@ impl<'a> Driver<'a> {
     }
 }
 
-/// A driver that ends early leaves no query of another thread waiting.
+/// A driver gives the tier its buffers back. One that ends early leaves no query of another thread waiting.
 impl Drop for Driver<'_> {
     fn drop(&mut self) {
+        for slot in &mut self.slots {
+            slot.release(&mut self.buffers);
+        }
+        self.tier.take_back(self.buffers.empty());
         let Some((shared, mailbox)) = &self.sharing else { return };
         mailbox.close();
         for at in self.reads.shared() {

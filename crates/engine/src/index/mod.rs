@@ -29,8 +29,8 @@ pub use crate::kinds::{Acknowledged, PLACE, Unfinished, UpdateOptions};
 pub use cache_budget::CacheBudget;
 
 use crate::base::Base;
-use crate::exec::SharedReads;
 use crate::exec::scorer::{Scorer, ScorerReport};
+use crate::exec::{RingOwner, SharedReads};
 use crate::kinds::{KindIndex, Learning, ListIndex};
 use crate::manifest::{Manifest, open_newest};
 use crate::units::Held;
@@ -42,6 +42,7 @@ pub struct Index {
     pub(crate) cache: Option<ExtentCache>,
     // Equal reads of all searches are made once.
     pub(crate) shared_reads: SharedReads,
+    pub(crate) rings: RingOwner,
     pub(crate) ram_budget: Option<u64>,
     warnings: Vec<String>,
 }
@@ -95,7 +96,8 @@ impl Index {
     fn new(base: Base, kind: KindIndex, options: &OpenOptions, warnings: Vec<String>) -> Index {
         let cache = kind.cache(&base, options.cache_budget);
         let ram_budget = options.ram_budget;
-        Index { base, kind, cache, shared_reads: SharedReads::default(), ram_budget, warnings }
+        let (shared_reads, rings) = (SharedReads::default(), RingOwner::default());
+        Index { base, kind, cache, shared_reads, rings, ram_budget, warnings }
     }
 
     /// Opens what a manifest describes, published or not.

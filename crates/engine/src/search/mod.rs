@@ -7,7 +7,7 @@ use stratann_core::query::{Budget, Params};
 use stratann_storage::tier::{self, IoChoice, Tier};
 use stratann_storage::{Error, Progress, Result, budget};
 
-use crate::exec::{Admission, BatchLoads, BatchOptions, Driver, DriverOptions, OTHER_THREAD_FAILED};
+use crate::exec::{Admission, BatchLoads, BatchOptions, Driver, DriverOptions, OTHER_THREAD_FAILED, Ring};
 use crate::index::Index;
 use crate::kinds::known::IN_MEMORY_NODES;
 
@@ -140,7 +140,7 @@ impl Index {
         let batch_loads =
             self.base.facts().shares_reads.then(|| BatchLoads::new(options.batch_options, options.threads));
         let batch_loads = batch_loads.as_ref();
-        let (cpu, started) = (budget::process().cpu_us, Instant::now());
+        let (cpu, started) = (budget::cpu_us(), Instant::now());
         let name = std::thread::scope(|scope| {
             let others = 1..options.threads;
             let batch = &batch;
@@ -164,7 +164,7 @@ impl Index {
         batch.give_up();
         let name = name?;
         let seconds = started.elapsed().as_secs_f64();
-        let cpu_us = budget::process().cpu_us.saturating_sub(cpu);
+        let cpu_us = budget::cpu_us().saturating_sub(cpu);
         progress.check_interrupted()?;
         let io_backend = self.base.backend_name(name);
         Ok(Answers { seconds, cpu_us, io_backend, account, ..batch.into_answers() })
@@ -198,14 +198,16 @@ impl Index {
             None => in_flight * self.width_limit(options) as usize,
         };
         let depth = depth.clamp(1, 1024);
-        let tier = self.tier(depth, options.io, options.batch_options.doorbell).map_err(|e| {
+        let make = || self.tier(depth, options.io, options.batch_options.doorbell);
+        let ring = Ring::take(&self.rings, depth, options.io, make);
+        let mut ring = ring.map_err(|e| {
             let message = match self.base.memory_nodes() {
                 Some(_) => e.to_string(),
                 None => format!("io_uring was asked for but refused: {e}; use --io auto or pread"),
             };
             Error { kind: stratann_storage::ErrorKind::Io, message }
         })?;
-        let name = tier.name();
+        let name = ring.tier.name();
         let driver_options = DriverOptions {
             buffer_bytes: self.base.block.block_bytes,
             in_flight,
@@ -214,13 +216,16 @@ impl Index {
             ..DriverOptions::default()
         };
         let mut share = Share::new(batch, worker);
-        let ran = Driver::new(self.view(), self.cache.as_ref(), tier, driver_options)
+        let ran = Driver::new(self.view(), self.cache.as_ref(), Box::new(&mut *ring.tier), driver_options)
             .sharing(options.merge.then_some(&self.shared_reads))
             .scoring(self.kind.scorer())
             .with_batch_loads(member.map(|member| (member, &self.shared_reads)))
             .run(&mut share);
         batch.progress.advance(share.unreported);
         batch.sums.lock().unwrap_or_else(|e| e.into_inner()).add(&share.sums);
+        if ran.is_ok() {
+            ring.keep();
+        }
         ran.map(|()| name).map_err(|e| Error::io("reading", &self.base.blocks_path, &e))
     }
 }

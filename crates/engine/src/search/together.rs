@@ -70,7 +70,7 @@ impl<'a> Together<'a> {
         partial: bool,
         progress: &dyn Progress,
     ) -> Result<Answers> {
-        let (cpu_us, started) = (budget::process().cpu_us, Instant::now());
+        let (cpu_us, started) = (budget::cpu_us(), Instant::now());
         let at_once = options.threads.clamp(1, self.indexes.len().max(1));
         let (mut all, mut latency_ns) = (Vec::with_capacity(self.indexes.len()), Vec::<u64>::new());
         for round in self.indexes.chunks(at_once) {
@@ -83,7 +83,7 @@ impl<'a> Together<'a> {
         }
         let joined = self.joined(all, options.k, partial);
         let joined = joined.ok_or_else(|| Error::bad_input("no index is searched"))?;
-        let cpu_us = budget::process().cpu_us.saturating_sub(cpu_us);
+        let cpu_us = budget::cpu_us().saturating_sub(cpu_us);
         Ok(Answers { latency_ns, cpu_us, seconds: started.elapsed().as_secs_f64(), ..joined })
     }
 

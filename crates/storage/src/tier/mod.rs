@@ -116,8 +116,58 @@ pub trait Tier {
         Vec::new()
     }
 
+    /// Takes back some of [`Tier::buffers`], for whoever asks for them next.
+    fn take_back(&mut self, _buffers: Vec<Buffer>) {}
+
     /// Name in reports.
     fn name(&self) -> &'static str;
+}
+
+/// A tier that is lent: it outlives its present user.
+impl<T: Tier + ?Sized> Tier for &mut T {
+    fn room(&self) -> usize {
+        (**self).room()
+    }
+
+    fn store_bytes(&self, store: StoreId) -> Option<u64> {
+        (**self).store_bytes(store)
+    }
+
+    fn locate(&self, at: Extent) -> Option<Extent> {
+        (**self).locate(at)
+    }
+
+    fn alignment(&self) -> usize {
+        (**self).alignment()
+    }
+
+    fn submit(&mut self, tag: u64, store: StoreId, offset: u64, buffer: Buffer) {
+        (**self).submit(tag, store, offset, buffer);
+    }
+
+    fn start(&mut self) -> io::Result<()> {
+        (**self).start()
+    }
+
+    fn poll(&mut self, wait: bool, done: &mut Vec<Completion>) -> io::Result<()> {
+        (**self).poll(wait, done)
+    }
+
+    fn waker(&mut self) -> io::Result<Waker> {
+        (**self).waker()
+    }
+
+    fn buffers(&mut self) -> Vec<Buffer> {
+        (**self).buffers()
+    }
+
+    fn take_back(&mut self, buffers: Vec<Buffer>) {
+        (**self).take_back(buffers);
+    }
+
+    fn name(&self) -> &'static str {
+        (**self).name()
+    }
 }
 
 /// Choice of the kind of reads.

@@ -320,6 +320,10 @@ impl Tier for UringTier {
         std::mem::take(&mut self.own)
     }
 
+    fn take_back(&mut self, buffers: Vec<Buffer>) {
+        self.own.extend(buffers.into_iter().filter(Buffer::is_registered));
+    }
+
     fn name(&self) -> &'static str {
         self.fallback.as_ref().map_or("io_uring", Tier::name)
     }
