@@ -82,8 +82,8 @@ impl Ring {
         kept.map_or_else(|| make().map(|tier| Ring { owner, of, room: tier.room(), tier }), Ok)
     }
 
-    /// Keeps the ring for the next call, where it has no read under way. It takes the place of another one of its index:
-    /// the account of a search has room for one.
+    /// Keeps the ring for the next call, where it has no read under way. It takes the place of another one of its
+    /// index: the account of a search has room for one.
     pub(crate) fn keep(self) {
         let is_small = self.tier.name() == "io_uring" && self.room <= ROOM_MAX;
         if is_small && self.tier.room() == self.room {
