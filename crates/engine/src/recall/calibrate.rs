@@ -54,9 +54,9 @@ fn measure(
     let known = known.spread(count, index.base.row_bytes());
     let grid = index.kind.grid(&index.base, k, family);
     let of_family = family.map_or(String::new(), |family| format!(" of {family}"));
-    let stage = |name: &str, grid: &Grid| {
+    let stage = |grid: &Grid| {
         let settings: usize = grid.paths.iter().map(Vec::len).sum();
-        progress.stage(&format!("{name} recall@{k}{of_family}"), (settings * count) as u64, "queries");
+        progress.stage(&format!("calibrating recall@{k}{of_family}"), (settings * count) as u64, "queries");
     };
     let options = SearchOptions {
         k: k as usize,
@@ -66,7 +66,7 @@ fn measure(
         batch_options: CALIBRATION_BATCHES,
         ..SearchOptions::default()
     };
-    stage("calibrating", &grid);
+    stage(&grid);
     let variant = family.or(best_variant(index, &known, &options, progress)?);
     let variant_name = variant.filter(|_| family.is_none()).map(str::to_string);
     let empty = Curve {
@@ -82,7 +82,7 @@ fn measure(
     let hardest = hardest_classes(&known, k);
     let measurement = Measurement { index, known: &known, hardest, variant, options: &options, progress };
     let grid = measurement.without_useless(grid, &empty)?;
-    stage("calibrating", &grid);
+    stage(&grid);
     measurement.follow_all(&grid, empty)
 }
 

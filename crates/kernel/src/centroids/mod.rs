@@ -129,12 +129,9 @@ impl<'a> CentroidTable<'a> {
     /// The nearest centroids of one row, the `at`-th of the last panel.
     fn few_of(&self, at: usize, row: &[f32], scratch: &mut Scratch, out: &mut [u32]) {
         let Scratch { rounded, candidates, products, scored, .. } = scratch;
-        let found = match &self.integers {
-            Some(_) if rounded[at].margin.is_some() => self.is_few(&candidates[at], out.len()),
-            _ => false,
-        };
+        let is_bounded = self.integers.is_some() && rounded[at].margin.is_some();
         scored.clear();
-        if found {
+        if is_bounded && self.is_few(&candidates[at], out.len()) {
             let score = |c: u32| self.norms[c as usize] - 2.0 * dot_f32(row, self.row_bytes(c as usize));
             scored.extend(candidates[at].iter().map(|&(_, c)| (score(c), c)));
         } else {
