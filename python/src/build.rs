@@ -62,7 +62,7 @@ impl Options {
     /// Returns the options of a build of `base`. The kind `"auto"` is chosen by its vectors, and noted.
     fn read_for(&self, base: &Reader, progress: &dyn Progress) -> Result<BuildOptions> {
         if self.kind != "auto" {
-            return self.read();
+            return Ok(self.read()?.for_rows(base.shape()));
         }
         let scope = scope(None);
         self.given.check(&scope)?;
@@ -71,7 +71,7 @@ impl Options {
             (OptionsByKind::read(&self.given), BuildOptions::read(&self.given, IndexKind::Flat)?);
         let choice = engine::build::choose(base, &among, &by_kind, &common, progress)?;
         progress.note(&format!("kind=\"auto\": {}: {}", choice.kind.name(), choice.why));
-        Ok(BuildOptions { kind: by_kind.of(choice.kind), ..common })
+        Ok(BuildOptions { kind: by_kind.of(choice.kind), ..common }.for_rows(base.shape()))
     }
 }
 

@@ -80,6 +80,7 @@ impl Small {
             code_error: 0.0,
             vector_norm: 0.0,
             head: &self.head,
+            resident: None,
         };
         view.checked(base(NODES))
     }

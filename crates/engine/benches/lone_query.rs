@@ -1,7 +1,9 @@
 //! Processor time of a query that is searched for alone, and of the same queries together, on one thread.
 //!
-//! `cargo bench -p stratann-engine --bench lone_query -- INDEX QUERIES [ROUNDS]`. The difference is what a call costs
-//! besides its query. Blocks that queries need are in memory after the first round, which does not count.
+//! `cargo bench -p stratann-engine --bench lone_query -- INDEX QUERIES [ROUNDS [LIST]]`, with a beam of LIST instead of
+//! the usual recall. The difference is what a call costs
+//! besides its query. The index is in memory where its kind can be, or else the blocks that queries need are after the
+//! first round, which does not count.
 #![allow(clippy::print_stdout, reason = "the figures are the result")]
 
 use std::path::Path;
@@ -9,27 +11,34 @@ use std::time::Instant;
 
 use stratann_engine::dataset::Reader;
 use stratann_engine::index::{Index, OpenOptions};
-use stratann_engine::search::SearchOptions;
+use stratann_engine::search::{Effort, SearchOptions};
 use stratann_storage::budget;
 use stratann_storage::progress::Quiet;
 
 fn main() {
     let args: Vec<String> = std::env::args().skip(1).filter(|arg| arg != "--bench").collect();
-    let [index, queries, rounds @ ..] = &args[..] else {
-        return println!("give an index, a file of queries, and how many rounds: 5 where none are given");
+    let [index, queries, more @ ..] = &args[..] else {
+        return println!(
+            "give an index, a file of queries, how many rounds (usually 5), and the length of a beam"
+        );
     };
-    let rounds: usize = rounds.first().map_or(5, |rounds| rounds.parse().expect("rounds are a number"));
+    let number = |at: usize| more.get(at).map(|text: &String| text.parse().expect("a number"));
+    let rounds = number(0).unwrap_or(5);
     let open = OpenOptions { cache_budget: 1 << 30, ..OpenOptions::default() };
-    let index = Index::open(Path::new(index), open).expect("an index");
+    let mut index = Index::open(Path::new(index), open).expect("an index");
+    let is_resident = index.make_resident(&Quiet).expect("blocks");
     let reader = Reader::open(Path::new(queries)).expect("queries");
     let shape = reader.shape();
     let mut rows = Vec::new();
     reader.read_rows(0, shape.rows as usize, &mut rows).expect("rows of queries");
-    let options = SearchOptions::default();
+    let usual = SearchOptions::default();
+    let effort = number(1).map_or(usual.effort, |list| Effort::SearchList(list as u32, None));
+    let options = SearchOptions { effort, ..usual };
     let alone = |row: &[u8]| index.search(row, &options, &Quiet).expect("a search").ids;
     let together = || index.search(&rows, &options, &Quiet).expect("a search").ids;
     let each: Vec<u64> = rows.chunks_exact(shape.row_bytes()).flat_map(alone).collect();
-    println!("{} queries, {:.4} of results equal", shape.rows, equal_share(&each, &together()));
+    let (equal, place) = (equal_share(&each, &together()), if is_resident { "memory" } else { "a cache" });
+    println!("{} queries in {place}, {equal:.4} of results equal", shape.rows);
     println!(
         "alone    {}",
         of_queries(shape.rows as usize * rounds, || (0..rounds).for_each(|_| {

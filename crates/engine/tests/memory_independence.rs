@@ -28,6 +28,8 @@ struct Place {
     open: OpenOptions,
     threads: usize,
     in_flight: usize,
+    // Whether a graph is moved into memory, as far as the cache budget has room.
+    is_resident: bool,
 }
 
 fn lists(metric: Metric, clusters: usize, local_plan: LocalPlan) -> BuildOptions {
@@ -42,7 +44,10 @@ fn built(set: &Set, options: &BuildOptions) -> TempDir {
 }
 
 fn search(folder: &Path, queries: &[u8], options: &SearchOptions, place: Place) -> Answers {
-    let index = Index::open(folder, place.open).unwrap();
+    let mut index = Index::open(folder, place.open).unwrap();
+    if place.is_resident {
+        index.make_resident(&Quiet).unwrap();
+    }
     let options = SearchOptions { threads: place.threads, in_flight: Some(place.in_flight), ..*options };
     let answers = index.search(queries, &options, &Quiet).unwrap();
     assert!(answers.failed.is_empty(), "{place:?}: {:?}", answers.failed);
@@ -55,7 +60,13 @@ fn places(folder: &Path, options: &SearchOptions) -> Vec<Place> {
     let least = Index::open(folder, bare).unwrap().search_account(options, QUERIES).total();
     let lists =
         std::fs::read_dir(folder).unwrap().flatten().map(|e| e.metadata().unwrap().len()).sum::<u64>();
-    let place = |open, threads, in_flight| Place { open, threads, in_flight };
+    let place = |open, threads, in_flight| Place { open, threads, in_flight, is_resident: false };
+    let in_memory = |cache_budget, threads| Place {
+        open: OpenOptions { cache_budget, ..OpenOptions::default() },
+        threads,
+        in_flight: 3,
+        is_resident: true,
+    };
     let heads = |share: u64| OpenOptions { head_budget: Some(lists * share / 256), ..OpenOptions::default() };
     let all = |share: u64| OpenOptions {
         ram_budget: Some(4 * least + lists * share / 16),
@@ -73,6 +84,10 @@ fn places(folder: &Path, options: &SearchOptions) -> Vec<Place> {
         place(all(4), 1, 2),
         place(all(16), 1, 1),
         place(all(64), 2, 5),
+        in_memory(lists / 4, 1),
+        in_memory(lists / 2, 2),
+        in_memory(2 * lists, 1),
+        in_memory(8 * lists, 2),
     ]
 }
 
@@ -166,6 +181,7 @@ proptest! {
             Just((IndexKind::DiskGraph, CodePlace::Disk)),
         ],
         (k, list, slack, patience) in (1usize..20, 1u32..60, some(0.0f32..2.0), some(0u32..10)),
+        rerank in prop_oneof![Just(0u32), 1u32..60],
         width in prop_oneof![Just(1u32), 2u32..12],
     ) {
         let (set, asked) = rows(dtype, count, dim, seed);
@@ -176,7 +192,8 @@ proptest! {
         let folder = built(&set, &options);
         let effort = Effort::SearchList(list, slack);
         let width = Width::Fixed(width);
-        let switches = GraphSwitches { patience, ..GraphSwitches::default() };
+        // What is asked for by no number may depend on what is in memory.
+        let switches = GraphSwitches { patience, rerank: Some(rerank), ..GraphSwitches::default() };
         assert_equal(folder.path(), &asked.bytes, &SearchOptions { k, effort, switches: switches.into(), width, ..SearchOptions::default() });
     }
 }
@@ -196,7 +213,12 @@ fn width_hardly_moves_recall_of_inverted_lists() {
             let at = |width, in_flight| {
                 let effort = Effort::Nprobe(40, slack, Some(0.1));
                 let options = SearchOptions { effort, width, ..SearchOptions::default() };
-                search(folder.path(), &asked.bytes, &options, Place { open, threads: 1, in_flight })
+                search(
+                    folder.path(),
+                    &asked.bytes,
+                    &options,
+                    Place { open, threads: 1, in_flight, is_resident: false },
+                )
             };
             let narrow = at(Width::Fixed(1), 1);
             let recall = |a: &Answers| a.recall(&truth, 10);
@@ -250,7 +272,7 @@ fn width_hardly_moves_recall_of_a_graph() {
     let at = |width, in_flight| {
         let options =
             SearchOptions { effort: Effort::SearchList(60, None), width, ..SearchOptions::default() };
-        let place = Place { open: OpenOptions::default(), threads: 1, in_flight };
+        let place = Place { open: OpenOptions::default(), threads: 1, in_flight, is_resident: false };
         let answers = search(folder.path(), &asked.bytes, &options, place);
         answers.recall(&truth, 10)
     };

@@ -7,6 +7,7 @@ use std::sync::{Arc, OnceLock};
 use common::{Built, Set, arrival, clustered, graph_set, queries, quick, run, run_plain, wanted, with_graph};
 use proptest::prelude::*;
 use stratann_core::codec::Refused;
+use stratann_core::kinds::{IndexView, KindView};
 use stratann_core::place::{LocalShard, Others, Placement};
 use stratann_core::query::wire::{self, Carry, decode, encode};
 use stratann_core::query::{
@@ -15,16 +16,42 @@ use stratann_core::query::{
 };
 use stratann_engine::build::IndexKind;
 use stratann_engine::{DType, Metric};
+use stratann_storage::Quiet;
 
 struct Place {
     built: Built,
     blocks: Arc<Vec<u8>>,
 }
 
+impl Place {
+    /// What queries see. Steps in memory end after each round, so that there is more to teleport between.
+    fn view(&self) -> IndexView<'_> {
+        let mut view = self.built.index.view();
+        if let KindView::DiskGraph(own) = &mut view.kind
+            && let Some(resident) = &mut own.resident
+        {
+            resident.step_comparisons = 1;
+        }
+        view
+    }
+}
+
 fn graph() -> &'static Place {
     static PLACE: OnceLock<Place> = OnceLock::new();
     PLACE.get_or_init(|| {
         let built = Built::new(graph_set(), &quick(IndexKind::DiskGraph, Metric::L2));
+        let blocks = built.blocks();
+        Place { built, blocks }
+    })
+}
+
+/// The same graph in memory.
+fn resident_graph() -> &'static Place {
+    static PLACE: OnceLock<Place> = OnceLock::new();
+    PLACE.get_or_init(|| {
+        let mut built = Built::new(graph_set(), &quick(IndexKind::DiskGraph, Metric::L2));
+        built.index.set_cache_budget(1 << 30);
+        assert!(built.index.make_resident(&Quiet).unwrap());
         let blocks = built.blocks();
         Place { built, blocks }
     })
@@ -48,7 +75,7 @@ fn teleported(
     budget: Budget,
     (seed, carry): (u64, Carry),
 ) -> QueryState {
-    let view = place.built.index.view();
+    let view = place.view();
     run(&view, &place.blocks, query, QueryState::new(params, budget), seed, |state, scratch, _| {
         let mut bytes = Vec::new();
         encode(&state, carry, &mut bytes);
@@ -67,7 +94,7 @@ fn entries(state: &QueryState) -> &[Candidate] {
 }
 
 fn same_end(place: &Place, query: &[u8], params: Params, budget: Budget) {
-    let view = place.built.index.view();
+    let view = place.view();
     let stayed = run_plain(&view, &place.blocks, query, params, budget, 1);
     for carry in [Carry::Distances, Carry::Ids] {
         let travelled = teleported(place, query, params, budget, (1, carry));
@@ -112,6 +139,44 @@ fn a_graph_query_ends_alike_wherever_it_goes() {
             }
         }
     }
+}
+
+#[test]
+fn a_walk_by_codes_ends_alike_wherever_it_goes_and_whatever_is_in_memory() {
+    let asked = queries(6, 24);
+    for width in [1, 2, 4, 8] {
+        for (mode, rerank) in
+            [(Mode::Barrier, 10), (Mode::Barrier, 25), (Mode::Barrier, 999), (Mode::Eager, 25)]
+        {
+            for q in 0..asked.len() {
+                let params =
+                    Params { width, approach_width: width.div_ceil(2), mode, ..Params::disk_graph(10, 40) };
+                let params = with_graph(params, |own| own.walk_by_codes(rerank));
+                for place in [graph(), resident_graph()] {
+                    same_end(place, asked.row(q), params, Budget::default());
+                    same_end(place, asked.row(q), params, Budget { hops: 6, reads: 7, ..Budget::default() });
+                }
+                if mode == Mode::Barrier {
+                    same_in_memory(asked.row(q), params);
+                }
+            }
+        }
+    }
+}
+
+/// Of all counters, those of reads alone tell where the graph is.
+fn same_in_memory(query: &[u8], params: Params) {
+    let end = |place: &Place| run_plain(&place.view(), &place.blocks, query, params, Budget::default(), 1);
+    let (disk, memory) = (end(graph()), end(resident_graph()));
+    assert_eq!(disk.outcome(), Outcome::Complete);
+    assert_eq!((disk.outcome(), disk.results()), (memory.outcome(), memory.results()));
+    let (read, QueryStats { reads: 0, .. }) = (disk.stats(), *memory.stats()) else {
+        panic!("reads in memory");
+    };
+    let QueryStats { reads, pages_read, bytes_read, .. } = *read;
+    assert!(reads > 0);
+    assert_eq!(QueryStats { reads, pages_read, bytes_read, ..*memory.stats() }, *read);
+    assert_eq!(entries(&disk), entries(&memory));
 }
 
 #[test]

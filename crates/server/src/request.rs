@@ -442,7 +442,12 @@ mod tests {
             let options = request.options;
             assert_eq!((options.k, options.effort), (3, Effort::SearchList(40, Some(1.5))));
             assert_eq!((options.width, options.mode), (Width::Fixed(4), Mode::Eager));
-            let switches = GraphSwitches { head: false, whole_blocks: false, patience: Some(9) };
+            let switches = GraphSwitches {
+                head: false,
+                whole_blocks: false,
+                patience: Some(9),
+                ..GraphSwitches::default()
+            };
             assert_eq!(options.switches, switches.into());
             assert_eq!((request.timeout, request.partial), (Duration::from_millis(70), true));
         }

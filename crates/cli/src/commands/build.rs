@@ -98,7 +98,7 @@ pub(crate) fn run(args: &Args, output: Output) -> Result<Verdict> {
             choice.kind
         }
     };
-    let options = BuildOptions { kind: by_kind.of(kind), ..common };
+    let options = BuildOptions { kind: by_kind.of(kind), ..common }.for_rows(base.shape());
     let plan = build::plan(base, &options)?;
     announce(args, base, &options, &plan, output);
     let printer = ProgressPrinter::new(output);

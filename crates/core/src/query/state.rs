@@ -306,7 +306,7 @@ impl QueryState {
         match self.q.mode {
             Mode::Barrier if self.own.takes_any_order() => count > 0 || self.q.io.pending.is_empty(),
             Mode::Barrier => count >= self.q.io.pending.len(),
-            Mode::Eager => count > 0,
+            Mode::Eager => count > 0 || self.q.io.pending.is_empty(),
         }
     }
 

@@ -38,7 +38,8 @@ impl Candidate {
     }
 }
 
-fn key(distance: u32, id: u32) -> u64 {
+/// The order of candidates as one number.
+pub(crate) fn key(distance: u32, id: u32) -> u64 {
     u64::from(distance) << 32 | u64::from(id)
 }
 
@@ -95,6 +96,40 @@ impl Beam {
                 self.first_fresh.min(at) + usize::from(progress != Progress::Fresh && at < self.first_fresh);
         }
         true
+    }
+
+    /// Offers fresh candidates by their [`key`]s: what is in the beam afterwards does not depend on their order. Sorts
+    /// `keys`; `tail` is scratch.
+    pub(crate) fn offer_all(&mut self, keys: &mut [u64], tail: &mut Vec<Candidate>) {
+        keys.sort_unstable();
+        let Some(&least) = keys.first() else { return };
+        let from = self.entries.partition_point(|c| c.key() < least);
+        tail.clear();
+        tail.extend_from_slice(&self.entries[from..]);
+        self.entries.truncate(from);
+        let mut old = tail.iter().copied().peekable();
+        for &key in &*keys {
+            while let Some(before) = old.next_if(|c| c.key() < key) {
+                self.push(before);
+            }
+            if old.peek().is_some_and(|c| c.key() == key)
+                || self.entries.last().is_some_and(|c| c.key() == key)
+            {
+                continue;
+            }
+            if self.entries.len() < self.capacity {
+                self.first_fresh = self.first_fresh.min(self.entries.len());
+            }
+            self.push(Candidate { distance: (key >> 32) as u32, id: key as u32, progress: Progress::Fresh });
+        }
+        let room = self.capacity.saturating_sub(self.entries.len());
+        self.entries.extend(old.take(room));
+    }
+
+    fn push(&mut self, candidate: Candidate) {
+        if self.entries.len() < self.capacity {
+            self.entries.push(candidate);
+        }
     }
 
     /// The place of a candidate, when the beam still holds it.
@@ -187,6 +222,28 @@ mod tests {
             all.sort_unstable();
             all.truncate(capacity);
             prop_assert_eq!(beam.entries().iter().map(|c| (c.distance, c.id)).collect::<Vec<_>>(), all);
+        }
+
+        /// Many at once are as good as one after another, in whatever order.
+        #[test]
+        fn many_offers_are_as_one_after_another(
+            rounds in prop::collection::vec(prop::collection::vec((0u32..50, 0u32..20), 0..30), 0..20),
+            capacity in 1usize..24,
+        ) {
+            let (mut one, mut many, mut tail) = (Beam::default(), Beam::default(), Vec::new());
+            one.reset(capacity);
+            many.reset(capacity);
+            for round in rounds {
+                round.iter().for_each(|&(distance, id)| { one.offer(distance, id, Progress::Fresh); });
+                let mut keys: Vec<u64> = round.iter().map(|&(distance, id)| key(distance, id)).collect();
+                many.offer_all(&mut keys, &mut tail);
+                prop_assert_eq!(one.entries(), many.entries());
+                prop_assert_eq!(one.next_fresh(0), many.next_fresh(0));
+                if let Some(at) = one.next_fresh(0) {
+                    one.mark(at, Progress::Expanded);
+                    many.mark(at, Progress::Expanded);
+                }
+            }
         }
 
         #[test]

@@ -8,6 +8,7 @@ mod stats;
 mod topk;
 mod visited;
 
+pub(crate) use beam::key;
 pub use beam::{Beam, Candidate, Progress};
 pub use io::{
     Arrival, Arrived, Extent, Loss, Read, ScorerId, Scores, ScoringMode, StoreId, Tag, Threshold, Want,

@@ -59,6 +59,17 @@ impl Visited {
         self.keep(ids, |id| id)
     }
 
+    /// Remembers all of `ids`, and appends those that are new to `new`, in their order.
+    pub(crate) fn append_new(&mut self, ids: &[u32], new: &mut Vec<u32>) {
+        let mut kept = new.len();
+        new.resize(kept + ids.len(), 0);
+        for &id in ids {
+            new[kept] = id;
+            kept += usize::from(self.insert(id));
+        }
+        new.truncate(kept);
+    }
+
     /// Keeps new ids of a table of ids, by their places in it.
     pub(crate) fn keep_new_of(&mut self, table: &[u32], places: &mut Vec<u32>) -> usize {
         self.keep(places, |place| table[place as usize])

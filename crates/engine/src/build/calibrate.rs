@@ -10,7 +10,7 @@ use crate::dataset::Scan;
 use crate::groundtruth;
 use crate::index::{Index, OpenOptions};
 use crate::manifest::Manifest;
-use crate::recall::calibrate::measure_all;
+use crate::recall::calibrate::{measure_all, measure_in_memory};
 use crate::recall::known::Known;
 use crate::recall::mixture::{Maker, NEAR};
 use crate::stages::build::{Build, IDS};
@@ -47,7 +47,7 @@ pub(crate) fn run(build: &Build<'_>, manifest: &Manifest, scan: &Scan) -> Result
         baselines: crate::index::OpenBaselines::of(manifest.section.gpu()),
         ..OpenOptions::default()
     };
-    let index = Index::from_manifest(build.partial.folder(), build.number, manifest.clone(), open)?;
+    let mut index = Index::from_manifest(build.partial.folder(), build.number, manifest.clone(), open)?;
     let wanted: Vec<u32> = CURVE_KS.iter().map(|&c| c.min(k as u32)).collect();
     let mut curves: Vec<Curve> = Vec::new();
     for &k in &wanted {
@@ -57,6 +57,17 @@ pub(crate) fn run(build: &Build<'_>, manifest: &Manifest, scan: &Scan) -> Result
         let share = (build.plan.threads, build.plan.calibration_in_flight);
         curves.extend(measure_all(&index, &known, k, FROM_MIXTURE, share, build.progress)?);
     }
+    let ks: Vec<u32> = curves.iter().filter(|curve| curve.family.is_none()).map(|curve| curve.k).collect();
+    let share = (build.plan.threads, build.plan.calibration_in_flight);
+    let budget_bytes = spare.min(4 << 30);
+    curves.extend(measure_in_memory(
+        &mut index,
+        budget_bytes,
+        (&known, &ks),
+        FROM_MIXTURE,
+        share,
+        build.progress,
+    )?);
     build.progress.check_interrupted()?;
     Ok(curves)
 }

@@ -16,6 +16,8 @@ const ROWS_LEAST: usize = 64;
 const ROUNDS: usize = 8;
 /// Bits of a dimension from which on directions are not worth the product with a matrix that each query pays for them.
 const EVEN_BITS: usize = 4;
+/// Components of all centroids then: each query is compared with all of them, and fine codes gain little.
+const EVEN_CENTROIDS_COMPONENTS: usize = 24_576;
 /// Most dimensions whose directions the smallest sample of a budget finds at once, and most that any sample does
 /// ([`group_of`]).
 const WHOLE_DIM: usize = 404;
@@ -67,7 +69,10 @@ pub fn bit_coder(
     progress: &dyn Progress,
 ) -> Result<BitCoder> {
     let rows = sample.len() / dim.max(1);
-    let count = (rows / ROWS_PER_CENTROID).min(CENTROIDS_MAX);
+    let is_fine = |layout: &Layout| layout.segments().iter().all(|segment| segment.bits >= EVEN_BITS);
+    let is_even = Layout::within(dim, code_bytes, true).is_some_and(|layout| is_fine(&layout));
+    let most = if is_even { (EVEN_CENTROIDS_COMPONENTS / dim).min(CENTROIDS_MAX) } else { CENTROIDS_MAX };
+    let count = (rows / ROWS_PER_CENTROID).min(most);
     let numbered = count > 1;
     let layout = Layout::within(dim, code_bytes, numbered).ok_or_else(|| {
         Error::bad_input(format!("--code-bytes {code_bytes} is too small for {dim} dimensions"))
@@ -76,7 +81,6 @@ pub fn bit_coder(
     mean(sample.chunks_exact(dim), &mut centre);
     let centroids = if numbered { kmeans(&sample, dim, count, ROUNDS, seed, progress)? } else { Vec::new() };
     progress.advance(50);
-    let is_even = layout.segments().iter().all(|segment| segment.bits >= EVEN_BITS);
     if is_even || rows < ROWS_LEAST || dim <= BITS_MAX {
         progress.advance(50);
         return Ok(BitCoder::new(layout, seed, &centre, &centroids, ip));

@@ -44,6 +44,8 @@ pub struct Index {
     pub(crate) shared_reads: SharedReads,
     pub(crate) rings: RingOwner,
     pub(crate) ram_budget: Option<u64>,
+    // For what is resident, and the block cache.
+    cache_budget: u64,
     warnings: Vec<String>,
 }
 
@@ -95,9 +97,9 @@ impl Index {
 
     fn new(base: Base, kind: KindIndex, options: &OpenOptions, warnings: Vec<String>) -> Index {
         let cache = kind.cache(&base, options.cache_budget);
-        let ram_budget = options.ram_budget;
+        let (ram_budget, cache_budget) = (options.ram_budget, options.cache_budget);
         let (shared_reads, rings) = (SharedReads::default(), RingOwner::default());
-        Index { base, kind, cache, shared_reads, rings, ram_budget, warnings }
+        Index { base, kind, cache, shared_reads, rings, ram_budget, cache_budget, warnings }
     }
 
     /// Opens what a manifest describes, published or not.
@@ -168,9 +170,47 @@ impl Index {
         self.kind.in_flight_of_few(queries)
     }
 
-    /// Replaces the block cache by one of `budget_bytes`; 0 removes it.
+    /// Replaces the block cache by one of `budget_bytes`; 0 removes it. Parts of the index that are in memory stay
+    /// where the budget has room for them, and leave the cache the rest.
     pub fn set_cache_budget(&mut self, budget_bytes: u64) {
-        self.cache = self.kind.cache(&self.base, budget_bytes);
+        if let Some(graph) = self.kind.graph_mut() {
+            graph.shrink(budget_bytes);
+        }
+        self.cache_budget = budget_bytes;
+        self.cache = self.kind.cache(&self.base, self.block_cache_bytes());
+    }
+
+    /// Moves into memory what queries would read, in a form that they use as it is, as far as the budget of the cache
+    /// has room; the block cache has the rest. Returns whether queries need no reads then. Only a disk-graph with codes
+    /// in RAM has such a form.
+    ///
+    /// # Errors
+    /// A block that cannot be read or is damaged; an interruption.
+    pub fn make_resident(&mut self, progress: &dyn Progress) -> Result<bool> {
+        let Some(graph) = self.kind.graph_mut().filter(|_| self.base.manifest.spread.is_none()) else {
+            return Ok(false);
+        };
+        // What the cache has would be in memory twice meanwhile.
+        self.cache = None;
+        let moved = graph.make_resident(&self.base, self.cache_budget, progress);
+        self.cache = self.kind.cache(&self.base, self.block_cache_bytes());
+        moved.map(|()| self.is_resident())
+    }
+
+    /// Bytes for what is in memory beside the tables of its kind: resident parts, and the block cache.
+    pub fn cache_budget(&self) -> u64 {
+        self.cache_budget
+    }
+
+    /// Whether queries need no reads: what they use is in memory as they use it.
+    pub fn is_resident(&self) -> bool {
+        self.kind.graph().is_some_and(|graph| graph.residency().is_whole())
+    }
+
+    /// The part of the cache budget that blocks have.
+    pub fn block_cache_bytes(&self) -> u64 {
+        let resident = self.kind.graph().map_or(0, |graph| graph.residency().bytes());
+        self.cache_budget.saturating_sub(resident)
     }
 
     /// Reads all blocks into the cache, when it has a place for each; returns whether it has.

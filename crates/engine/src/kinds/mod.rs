@@ -173,6 +173,16 @@ impl KindIndex {
         self.ranks_codes().map_or(&[], RanksCodes::stores)
     }
 
+    /// The graph in blocks, of the kind that can have it in memory.
+    pub(crate) fn graph(&self) -> Option<&GraphTables> {
+        if let KindIndex::DiskGraph(own) = self { Some(own) } else { None }
+    }
+
+    /// The same, to change what is in memory.
+    pub(crate) fn graph_mut(&mut self) -> Option<&mut GraphTables> {
+        if let KindIndex::DiskGraph(own) = self { Some(own) } else { None }
+    }
+
     /// The inverted lists with local indexes, of the kind that reads them besides vectors.
     pub(crate) fn lists(&self) -> Option<&ListIndex> {
         if let KindIndex::HybridIvf(own) = self { Some(own) } else { None }

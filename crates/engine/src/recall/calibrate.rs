@@ -11,6 +11,7 @@ use crate::curve::{Curve, Grid, Point, RECALL_ENOUGH, Setting};
 use crate::exec::{BatchOptions, DOORBELL_BYTES_MAX, Width};
 use crate::index::Index;
 use crate::kinds;
+use crate::kinds::disk_graph::calibration::IN_MEMORY;
 use crate::kinds::kind;
 use crate::kinds::own;
 use crate::search::{self, Answers, SearchOptions};
@@ -38,6 +39,24 @@ pub(crate) fn measure_all(
     let families = index.kind.ranks_codes().map_or(&[][..], |own| own.families());
     let families = std::iter::once(None).chain(families.iter().copied().map(Some));
     families.map(|family| measure(index, known, (k, family), source, share, progress)).collect()
+}
+
+/// Measures the curves of searches in memory, where the kind has such. The index moves there as far as `budget_bytes`
+/// allow; what is measured does not depend on that.
+pub(crate) fn measure_in_memory(
+    index: &mut Index,
+    budget_bytes: u64,
+    (known, ks): (&Known, &[u32]),
+    source: &str,
+    share: (usize, usize),
+    progress: &dyn Progress,
+) -> Result<Vec<Curve>> {
+    if !index.kind.graph().is_some_and(|graph| graph.can_be_resident()) {
+        return Ok(Vec::new());
+    }
+    index.set_cache_budget(budget_bytes);
+    index.make_resident(progress)?;
+    ks.iter().map(|&k| measure(index, known, (k, Some(IN_MEMORY)), source, share, progress)).collect()
 }
 
 /// Measures one curve.
@@ -167,6 +186,9 @@ impl Measurement<'_> {
             return Err(Error::corrupt(format!("calibration query {query}: {why}")));
         }
         fill(point, index, known, &self.hardest, &answers);
+        if self.variant == Some(IN_MEMORY) {
+            fill_in_memory(point, index, &answers);
+        }
         Ok(answers.stats.full_comparisons as f64 / known.count().max(1) as f64)
     }
 }
@@ -196,6 +218,15 @@ fn fill(point: &mut Point, index: &Index, known: &Known, classes: &[Vec<usize>],
     let vectors = if index.base.facts().compares_vectors { answers.stats.full_comparisons } else { 0 };
     let compared = answers.stats.code_comparisons + vectors;
     point.comparisons = Some((compared as f64 + components) / count);
+}
+
+/// Sets the costs of a search in memory: comparisons, those of vectors by the memory that they touch.
+fn fill_in_memory(point: &mut Point, index: &Index, answers: &Answers) {
+    let of_vector = index.base.row_bytes() as f64
+        / index.kind.graph().map_or(1, |graph| graph.code_bytes()).max(1) as f64;
+    let compared = answers.stats.code_comparisons as f64 + of_vector * answers.stats.full_comparisons as f64;
+    point.reads = 0.0;
+    point.comparisons = Some(compared / answers.counts.len().max(1) as f64);
 }
 
 /// The share of each query's true neighbours that was found.

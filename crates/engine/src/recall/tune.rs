@@ -164,6 +164,16 @@ pub fn tune(
             progress,
         )?);
     }
+    let share = (options.threads, curve::CALIBRATION_IN_FLIGHT);
+    let budget_bytes = index.cache_budget();
+    curves.extend(calibrate::measure_in_memory(
+        &mut index,
+        budget_bytes,
+        (&fit, &ks),
+        source,
+        share,
+        progress,
+    )?);
     let checks = check_all(&index, &curves, &check, options, progress)?;
     let version = publish(folder, &index, &curves)?;
     Ok(Tuned {
@@ -188,8 +198,7 @@ fn lend_cache(index: &mut Index, options: &TuneOptions, queries: usize) {
     // Room for beams that are longer than the default, and for both halves of the queries.
     let taken = index.search_account(&search, 4 * queries).total() + (16 << 20);
     let spare = options.ram_budget.map_or(MOST, |b| b.saturating_sub(taken));
-    let blocks = u64::from(index.base.manifest.blocks.count) * (index.base.block.block_bytes as u64 + 128);
-    index.set_cache_budget(blocks.min(spare).min(MOST));
+    index.set_cache_budget(spare.min(MOST));
 }
 
 fn check_all(

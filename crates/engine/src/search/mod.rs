@@ -10,6 +10,7 @@ use stratann_storage::{Error, Progress, Result, budget};
 use crate::exec::{Admission, BatchLoads, BatchOptions, Driver, DriverOptions, OTHER_THREAD_FAILED, Ring};
 use crate::index::Index;
 use crate::kinds::known::IN_MEMORY_NODES;
+use crate::kinds::own;
 
 mod account;
 mod answers;
@@ -126,6 +127,7 @@ impl Index {
         let options = &self.with_fitting_doorbells(&SearchOptions { threads, ..*options }, count);
         let account = self.search_account(options, count);
         let options = &self.fitted(options, count);
+        let options = &SearchOptions { width: own(&params.kind).width(options.width), ..*options };
         account.check(self.ram_budget, "search this index so")?;
         let mut batch = Batch::new(self, queries, params, exclude, progress, options.threads);
         match purpose {

@@ -1,5 +1,6 @@
 //! From options to the parameters of a query.
 
+use stratann_core::kinds::KindParams;
 use stratann_core::query::{MAX_K, Params};
 use stratann_storage::{Error, Result};
 
@@ -44,12 +45,21 @@ impl Index {
         }
         self.kind.check_switches(&options.switches)?;
         let k = options.k.min(self.base.manifest.rows as usize) as u32;
-        let families = options.switches.families();
+        let families = match self.kind.graph() {
+            Some(graph) => graph.families(&options.switches.own()),
+            None => options.switches.families(),
+        };
         let by_recall = |recall| self.params_for_recall(k, recall, &families);
         let mut params = options.effort.params(self.base.kind, k, by_recall)?;
         params.mode = options.mode;
         if matches!(options.effort, Effort::Nprobe(..)) {
             self.kind.set_defaults(&mut params.kind);
+        }
+        if let (Effort::SearchList(list, None), KindParams::DiskGraph(own)) =
+            (options.effort, &mut params.kind)
+            && self.is_resident()
+        {
+            own.walk_by_codes(kinds::disk_graph::calibration::usual_rerank(k, list));
         }
         let variant = curve::variant(&self.base.manifest.curves, k);
         own_mut(&mut params.kind).apply_switches(params.k, &options.switches, variant)?;

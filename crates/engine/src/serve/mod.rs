@@ -46,8 +46,8 @@ use self::state::{Client, QUEUE_BYTES, ServerState};
 pub use self::status::{LedgerUse, Status};
 pub use self::versions::{Changed, Versions};
 pub use self::waits::{WaitTimes, WaitsByClass};
-use crate::kinds::own_mut;
 use crate::kinds::shares_loads::{CachedClusters, ClusterMap, SharesLoads};
+use crate::kinds::{own, own_mut};
 use stratann_params::IndexKind;
 
 use crate::kinds;
@@ -223,7 +223,7 @@ impl Server {
         params.k = options.k.min(self.state.index.rows() as usize) as u32;
         own_mut(&mut params.kind).fit_to_k(params.k);
         params = kinds::with_remote(params, self.state.options.remote);
-        (params.approach_width, params.width) = options.width.at_load(load);
+        (params.approach_width, params.width) = own(&params.kind).width(options.width).at_load(load);
         if !params.is_valid() {
             return Err(Error::bad_input("width is out of range; use 1 to 64"));
         }

@@ -11,7 +11,7 @@ use stratann_params::choices::{MetricName, OnBadRow};
 use stratann_storage::profile::Profile;
 use stratann_storage::{Error, Result};
 
-use crate::dataset::Reader;
+use crate::dataset::{Reader, Shape};
 use crate::kinds::known::facts;
 use crate::kinds::options::KindOptions;
 use crate::parallel;
@@ -48,6 +48,8 @@ pub struct BuildOptions {
 /// Rows of a set for each of its rows that calibrates; a small set has as many as this at least.
 const ROWS_PER_QUERY: usize = 50;
 const QUERIES_LEAST: usize = 100;
+/// Most bytes of codes that are as fine as pays, without a budget; with one, an eighth of it.
+const FINE_CODES_BYTES: u64 = 64 << 20;
 
 /// The kernel's name of a metric.
 pub fn metric_of(name: MetricName) -> Metric {
@@ -95,6 +97,17 @@ impl BuildOptions {
             profile: common.profile.as_deref().map(Profile::read).transpose()?,
             ..usual
         })
+    }
+
+    /// Chooses what nobody gave and depends on the set: codes of a disk-graph have four bits a dimension where these
+    /// take little memory, so that a search compares less.
+    pub fn for_rows(mut self, shape: Shape) -> BuildOptions {
+        if let KindOptions::DiskGraph(own) = &mut self.kind {
+            let most_bytes =
+                self.ram_budget.map_or(FINE_CODES_BYTES, |budget| FINE_CODES_BYTES.min(budget / 8));
+            own.choose_codes(shape.rows, shape.dim, most_bytes);
+        }
+        self
     }
 
     /// The kind of index.

@@ -5,7 +5,7 @@ use super::layout::{Layout, Segment};
 use super::point::Rounded;
 use super::{BitCoder, CENTROIDS_MAX, factor, scalar};
 use crate::distance::{block_dot_f32, block_l2_f32, dot_f32};
-use crate::isa::{self, Isa};
+use crate::isa::{self, Isa, for_each_isa};
 
 /// Distance in ids at which codes are prefetched.
 const PREFETCH_AHEAD: usize = 16;
@@ -63,6 +63,16 @@ impl Default for BitQuery {
     }
 }
 
+for_each_isa! {
+    /// Sets `out` to multiples of `x`, rounded.
+    fn round(x: &[f32], inverse: f32, out: &mut [i8]) = round_body
+}
+
+#[inline(always)]
+fn round_body(x: &[f32], inverse: f32, out: &mut [i8]) {
+    out.iter_mut().zip(x).for_each(|(out, x)| *out = (x * inverse).round_ties_even() as i8);
+}
+
 impl BitQuery {
     /// Prepares for `query` (`dim` floats, not rotated). `placed` is scratch.
     pub fn set(&mut self, coder: &BitCoder, query: &[f32], placed: &mut Vec<f32>) {
@@ -81,7 +91,8 @@ impl BitQuery {
         let inverse = 1.0 / self.unit;
         let inverse = if inverse.is_finite() { inverse } else { 0.0 };
         self.components.clear();
-        self.components.extend(placed.iter().map(|x| (x * inverse).round_ties_even() as i8));
+        self.components.resize(placed.len(), 0);
+        round(placed, inverse, &mut self.components);
         self.fit(coder);
         self.set_terms(coder, placed, if coder.ip { centred } else { squared });
         self.errors = Errors::of(coder, (largest, self.unit, squared.sqrt()));

@@ -97,7 +97,7 @@ impl Bench {
         };
         let search_reserve = options.iter().map(aside).fold(Reserve::default(), larger);
         budgets.cache_budget = cache.bytes(&manifest, budgets.ram_budget, &search_reserve);
-        let index = match (source, in_memory) {
+        let mut index = match (source, in_memory) {
             (_, Some(mut index)) => {
                 index.set_cache_budget(budgets.cache_budget);
                 index
@@ -107,16 +107,17 @@ impl Bench {
                 Index::open_memory(addresses, credentials, budgets)?
             }
         };
+        make_resident(&mut index, &queries, &output)?;
         if preload && !index.preload(&ProgressPrinter::new(output))? {
             output.note("note: the cache has no room for all blocks; they are read when they are needed");
         }
         index.warnings().iter().for_each(|warning| output.note(&format!("warning: {warning}")));
         Ok(Bench {
-            index,
             queries,
             truth,
             ram_budget: budgets.ram_budget,
-            cache_budget: budgets.cache_budget,
+            cache_budget: index.block_cache_bytes(),
+            index,
             extra,
             held: None,
             rows: Vec::new(),
@@ -235,6 +236,17 @@ impl Bench {
     pub(crate) fn count(&self) -> usize {
         self.queries.count()
     }
+}
+
+/// Queries of a search for which the reads that they would make cost about as much as one pass over all blocks.
+const READS_SAVED: u64 = 16;
+
+/// Moves the index into memory, where it fits and so many queries repay it.
+fn make_resident(index: &mut Index, queries: &Queries, output: &Output) -> Result<()> {
+    if queries.count() as u64 * READS_SAVED >= u64::from(index.manifest().blocks.count) {
+        index.make_resident(&ProgressPrinter::new(*output))?;
+    }
+    Ok(())
 }
 
 impl Searcher for Bench {

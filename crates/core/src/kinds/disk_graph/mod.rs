@@ -1,9 +1,13 @@
 //! `disk-graph`: BatANN's single-server search (PVLDB 14, §4.1–4.4), after DiskANN, with whole blocks scored as in
 //! Starling and PageANN, and PipeANN's eager mode.
 //!
+//! In memory, and where `rerank` asks for it, the search goes [by codes](code_walk) alone.
+//!
 //! route = [`crate::route::HeadGraph`] over codes, in [`enter`] · access = [`walk`] · verify = [`crate::exact`]
 
+pub mod code_walk;
 mod enter;
+pub mod resident;
 mod scan;
 mod stop;
 mod walk;
@@ -23,10 +27,15 @@ use crate::kinds::kind::{Carry, Kind, Ordered, StepContext};
 use crate::route::HeadGraph;
 use crate::search::{Beam, Budget, Candidate, IndexSize, Progress, Read, Visited};
 use crate::view::Base;
+use code_walk::CodeWalk;
+use resident::Resident;
 use scan::Scan;
 
 /// Longest beam.
 pub const MAX_SEARCH_LIST: u32 = 65_536;
+
+/// Length of the head graph's beam in a walk by codes.
+const CODE_WALK_HEAD_LIST: u32 = 8;
 
 /// The kind itself.
 pub(crate) struct DiskGraph;
@@ -50,6 +59,8 @@ pub struct View<'a> {
     pub vector_norm: f32,
     /// The entry of every search.
     pub head: &'a HeadGraph,
+    /// What else is in memory.
+    pub resident: Option<Resident<'a>>,
 }
 
 impl<'a> View<'a> {
@@ -94,6 +105,9 @@ pub struct Params {
     pub head: bool,
     /// Length of the head graph's own beam.
     pub head_list: u32,
+    /// Walk by codes alone, and compare so many of the nearest candidates exactly in the end; the stop rules and
+    /// [`Params::whole_blocks`] are not used then. With 0 nodes are compared as their blocks arrive.
+    pub rerank: u32,
 }
 
 impl Params {
@@ -110,7 +124,15 @@ impl Params {
             whole_blocks: true,
             head: true,
             head_list: search_list.clamp(16, 64),
+            rerank: 0,
         }
+    }
+
+    /// Makes it a walk by codes that compares `rerank` candidates in the end; with 0 the opposite. Comparisons of such
+    /// a walk cost more than its way, so the head graph only brings it near.
+    pub fn walk_by_codes(&mut self, rerank: u32) {
+        self.rerank = rerank;
+        self.head_list = if rerank > 0 { CODE_WALK_HEAD_LIST } else { self.search_list.clamp(16, 64) };
     }
 }
 
@@ -123,12 +145,20 @@ pub struct State {
     pub(crate) reads_without_change: u32,
     /// Progress of a scan.
     pub(crate) scan: Scan,
+    /// Progress of a search by codes.
+    pub(crate) walk: CodeWalk,
     pub(crate) beam: Beam,
 }
 
 impl Default for State {
     fn default() -> Self {
-        State { is_scored: true, reads_without_change: 0, scan: Scan::default(), beam: Beam::default() }
+        State {
+            is_scored: true,
+            reads_without_change: 0,
+            scan: Scan::default(),
+            walk: CodeWalk::default(),
+            beam: Beam::default(),
+        }
     }
 }
 
@@ -156,6 +186,11 @@ pub struct Scratch {
     /// The nodes of the block that is expanded, by code distance.
     block_nodes: Vec<(u32, u32)>,
     remote_blocks: Vec<u32>,
+    /// Nodes that a round in memory follows.
+    round: Vec<u32>,
+    /// Keys of candidates that are offered together, and candidates that make room for them.
+    keys: Vec<u64>,
+    moved: Vec<Candidate>,
     expected: ExpectedDistances,
 }
 
@@ -178,12 +213,15 @@ impl Kind for DiskGraph {
             && params.stop_slack >= -16.0
             && params.stop_margin >= -1.0
             && (0.0..=1.0).contains(&params.idle_share)
+            && (params.rerank == 0 || (k..=MAX_SEARCH_LIST).contains(&params.rerank))
     }
 
     fn reset(state: &mut State, params: &Params, _: u32) {
         state.is_scored = true;
         state.reads_without_change = 0;
         state.scan = Scan::default();
+        state.walk.has_ended = false;
+        state.walk.scored.clear();
         state.beam.reset(params.search_list as usize);
     }
 
@@ -201,6 +239,9 @@ impl Kind for DiskGraph {
     fn step(cx: &mut StepContext<'_, Self>, arrived: Ordered<'_>) {
         if cx.params.scan {
             return scan::step(cx, arrived);
+        }
+        if cx.params.rerank > 0 {
+            return code_walk::step(cx, arrived);
         }
         walk::rescore(cx);
         if !cx.q.started {
@@ -268,7 +309,7 @@ impl Kind for DiskGraph {
     }
 
     fn memory_bytes(state: &State) -> usize {
-        state.beam.memory_bytes()
+        state.beam.memory_bytes() + state.walk.memory_bytes()
     }
 }
 
@@ -277,6 +318,7 @@ impl Kind for DiskGraph {
 fn restart(cx: &mut StepContext<'_, DiskGraph>) {
     cx.q.top.reported_distances.clear();
     cx.own.beam.reset(cx.params.search_list as usize);
+    cx.own.walk.has_ended = false;
     cx.q.started = false;
 }
 

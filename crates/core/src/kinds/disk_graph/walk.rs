@@ -103,30 +103,41 @@ fn claim(cx: &mut StepContext<'_, DiskGraph>, distance: u32, id: u32) -> bool {
 /// Scores the neighbours of a node that were not visited before by their codes and offers them to the beam. Where
 /// codes are in the block, [`score_own`] has read whose they are. `None` when the adjacency list is inconsistent.
 fn offer_neighbours(cx: &mut StepContext<'_, DiskGraph>, block: &Block<'_>, slot: usize) -> Option<()> {
+    score_neighbours(cx, block, slot)?;
+    let Scratch { ids, distances, .. } = &mut *cx.scratch;
+    for (&id, &distance) in ids.iter().zip(distances.iter()) {
+        if distance < cx.own.beam.threshold() && cx.q.admits(id) {
+            cx.own.beam.offer(distance, id, Progress::Fresh);
+        }
+    }
+    Some(())
+}
+
+/// Scores the neighbours of a node that were not visited before by their codes. Where codes are in the block, `coded`
+/// has whose they are. `None` when the adjacency list is inconsistent.
+pub(super) fn score_neighbours(
+    cx: &mut StepContext<'_, DiskGraph>,
+    block: &Block<'_>,
+    slot: usize,
+) -> Option<()> {
     let Scratch { ids, coded, ranks, visited, query, distances, .. } = &mut *cx.scratch;
-    let of_query = &query.coded;
     ids.clear();
     match cx.view.codes {
         Codes::All(codes) => {
             block.neighbours(slot, ids)?;
             cx.q.stats.repeats += visited.keep_new(ids) as u64;
-            of_query.distances(codes, ids, distances);
+            query.coded.distances(codes, ids, distances);
         }
         Codes::Head(_) => {
             ranks.clear();
             block.ranks(slot, ranks)?;
             cx.q.stats.repeats += visited.keep_new_of(coded, ranks) as u64;
             ids.extend(ranks.iter().map(|&rank| coded[rank as usize]));
-            of_query.distances(block.codes(), ranks, distances);
+            query.coded.distances(block.codes(), ranks, distances);
         }
     }
     cx.q.stats.expanded += 1;
     cx.q.stats.code_comparisons += ids.len() as u64;
-    for (&id, &distance) in ids.iter().zip(distances.iter()) {
-        if distance < cx.own.beam.threshold() && cx.q.admits(id) {
-            cx.own.beam.offer(distance, id, Progress::Fresh);
-        }
-    }
     Some(())
 }
 
@@ -199,7 +210,7 @@ fn look_ahead(cx: &mut StepContext<'_, DiskGraph>, blocks: &mut Vec<u32>) {
 /// anyway.
 ///
 /// It settles when the best fresh candidate is no longer among the first k of the beam.
-fn width(cx: &mut StepContext<'_, DiskGraph>) -> usize {
+pub(super) fn width(cx: &mut StepContext<'_, DiskGraph>) -> usize {
     let settled = cx.own.beam.next_fresh(0).is_none_or(|at| at >= cx.q.top.k as usize);
     if settled { cx.q.width as usize } else { cx.q.approach_width as usize }
 }

@@ -2,9 +2,10 @@
 //!
 //! | bytes | content |
 //! |---|---|
-//! | 1 | whether distances are carried |
+//! | 1 | whether distances are carried; plus 2 of a search by codes |
 //! | … | reads since the results last changed (varint) |
 //! | … | of a scan: the next block, and a bit for each server that has ended its part (varints) |
+//! | … | of a search by codes: whether the walk has ended (1 byte), count of compared nodes (varint), and for each its number (4 bytes), distance (4 bytes) and external id (varint) |
 //! | … | with distances: number of candidates, bits of an id; then id and progress (2 bits) of each, packed; then the difference to the distance before, a varint each |
 //! | … | without: number of candidates, bits of a progress, bits of a remainder; then, by ascending id, the difference to the id before in Golomb–Rice code, and the progress, packed |
 //!
@@ -12,11 +13,15 @@
 
 use alloc::vec::Vec;
 
+use super::code_walk::{CodeWalk, ScoredNode};
 use super::scan::Scan;
 use super::{Params, State, progress};
 use crate::codec::{Packer, Reader, Refused, Unpacker, Writer};
 use crate::kinds::kind::Carry;
 use crate::search::{Beam, Candidate, Progress};
+
+/// Most nodes that a query on its way has compared: one for each read that its budget allows.
+const SCORED_MAX: u32 = 1 << 20;
 
 pub(super) fn encode_params(p: &Params, w: &mut Writer<'_>) {
     w.u32(p.search_list);
@@ -25,16 +30,21 @@ pub(super) fn encode_params(p: &Params, w: &mut Writer<'_>) {
     w.u32(p.idle_share.to_bits());
     w.u32(p.patience);
     w.u32(p.head_list);
-    w.u8(u8::from(p.whole_blocks) | u8::from(p.head) << 1 | u8::from(p.scan) << 2);
+    let by_codes = u8::from(p.rerank > 0) << 3;
+    w.u8(u8::from(p.whole_blocks) | u8::from(p.head) << 1 | u8::from(p.scan) << 2 | by_codes);
+    if by_codes > 0 {
+        w.u32(p.rerank);
+    }
 }
 
 pub(super) fn decode_params(r: &mut Reader<'_>) -> Result<Params, Refused> {
     let (search_list, stop_slack) = (r.u32()?, f32::from_bits(r.u32()?));
     let (stop_margin, idle_share) = (f32::from_bits(r.u32()?), f32::from_bits(r.u32()?));
     let (patience, head_list, flags) = (r.u32()?, r.u32()?, r.u8()?);
-    if flags > 7 {
+    if flags > 15 {
         return Err(Refused::Content);
     }
+    let rerank = if flags & 8 != 0 { r.u32()? } else { 0 };
     let (whole_blocks, head, scan) = (flags & 1 != 0, flags & 2 != 0, flags & 4 != 0);
     Ok(Params {
         search_list,
@@ -46,15 +56,20 @@ pub(super) fn decode_params(r: &mut Reader<'_>) -> Result<Params, Refused> {
         whole_blocks,
         head,
         head_list,
+        rerank,
     })
 }
 
 pub(super) fn encode(state: &State, carry: Carry, w: &mut Writer<'_>, sorted: &mut Vec<Candidate>) {
     let carry = if state.is_scored { carry } else { Carry::Ids };
-    w.u8(u8::from(carry == Carry::Distances));
+    let by_codes = state.walk.has_ended || !state.walk.scored.is_empty();
+    w.u8(u8::from(carry == Carry::Distances) | u8::from(by_codes) << 1);
     w.varint(state.reads_without_change.into());
     w.varint(state.scan.next_block.into());
     w.varint(state.scan.servers);
+    if by_codes {
+        write_walk(&state.walk, w);
+    }
     match carry {
         Carry::Distances => write_beam(&state.beam, w),
         Carry::Ids => write_ids(&state.beam, sorted, w),
@@ -62,15 +77,43 @@ pub(super) fn encode(state: &State, carry: Carry, w: &mut Writer<'_>, sorted: &m
 }
 
 pub(super) fn decode(state: &mut State, search_list: u32, r: &mut Reader<'_>) -> Result<(), Refused> {
-    let is_scored = r.u8()?;
+    let form = r.u8()?;
+    if form > 3 {
+        return Err(Refused::Content);
+    }
     state.reads_without_change = u32::try_from(r.varint()?).map_err(|_| Refused::Content)?;
     state.scan = Scan { next_block: r.varint_u32()?, servers: r.varint()? };
-    state.is_scored = is_scored == 1;
-    match is_scored {
-        1 => read_beam(r, search_list, &mut state.beam),
-        0 => read_ids(r, search_list, &mut state.beam),
-        _ => Err(Refused::Content),
+    state.is_scored = form & 1 != 0;
+    if form & 2 != 0 {
+        read_walk(r, &mut state.walk)?;
     }
+    match state.is_scored {
+        true => read_beam(r, search_list, &mut state.beam),
+        false => read_ids(r, search_list, &mut state.beam),
+    }
+}
+
+fn write_walk(walk: &CodeWalk, w: &mut Writer<'_>) {
+    w.u8(u8::from(walk.has_ended));
+    w.varint(walk.scored.len() as u64);
+    for scored in &walk.scored {
+        w.u32(scored.node);
+        w.u32(scored.distance.to_bits());
+        w.varint(scored.external_id);
+    }
+}
+
+fn read_walk(r: &mut Reader<'_>, walk: &mut CodeWalk) -> Result<(), Refused> {
+    let has_ended = r.u8()?;
+    if has_ended > 1 {
+        return Err(Refused::Content);
+    }
+    walk.has_ended = has_ended == 1;
+    for _ in 0..r.count(SCORED_MAX)? {
+        let (node, distance) = (r.u32()?, f32::from_bits(r.u32()?));
+        walk.scored.push(ScoredNode { node, distance, external_id: r.varint()? });
+    }
+    Ok(())
 }
 
 fn write_beam(beam: &Beam, w: &mut Writer<'_>) {

@@ -81,6 +81,25 @@ pub(crate) fn vector(base: &Base, number: u32, node: u32) -> Result<Vec<u8>> {
 /// # Errors
 /// As [`vector`]; an interruption.
 pub(crate) fn for_each_member(base: &Base, progress: &dyn Progress, see: &mut SeeMembers<'_>) -> Result<()> {
+    for_each_run(base, progress, &mut |blocks| {
+        let members: Vec<Member<'_>> = blocks.iter().flat_map(members).collect();
+        see(&members);
+    })
+}
+
+/// Shows every block to `see`, in order.
+///
+/// # Errors
+/// As [`for_each_member`].
+pub(crate) fn for_each_block(
+    base: &Base,
+    progress: &dyn Progress,
+    see: &mut dyn FnMut(&Block<'_>),
+) -> Result<()> {
+    for_each_run(base, progress, &mut |blocks| blocks.iter().for_each(&mut *see))
+}
+
+fn for_each_run(base: &Base, progress: &dyn Progress, see: &mut dyn FnMut(&[Block<'_>])) -> Result<()> {
     let (count, size) = (base.manifest.blocks.count, base.block.block_bytes);
     let at_once = (READ_BYTES / size).max(1) as u32;
     for first in (0..count).step_by(at_once as usize) {
@@ -89,8 +108,7 @@ pub(crate) fn for_each_member(base: &Base, progress: &dyn Progress, see: &mut Se
         let buffer = read(base, first, some)?;
         let bytes = buffer.bytes().chunks_exact(size).enumerate();
         let blocks = bytes.map(|(i, b)| open(base, first + i as u32, b)).collect::<Result<Vec<_>>>()?;
-        let members: Vec<Member<'_>> = blocks.iter().flat_map(members).collect();
-        see(&members);
+        see(&blocks);
         progress.advance(u64::from(some));
     }
     Ok(())

@@ -1,9 +1,11 @@
 //! The settings of a `disk-graph` that calibration measures: beam lengths and stop rules.
 
 use crate::curve::{Grid, Point, StopRule, check_slack};
+use crate::exec::Width;
 use crate::kinds::answers::Setting;
 use crate::kinds::options::Switches;
 use crate::kinds::questions::{SearchParams, grown};
+use stratann_core::kinds::disk_graph::code_walk::RERANK_READS;
 use stratann_core::kinds::{KindParams, disk_graph};
 use stratann_core::query::Params;
 use stratann_params::search::GraphSwitches;
@@ -26,6 +28,39 @@ const LIST_MAX: u32 = 4096;
 /// A path ends when a query reads this share of all blocks.
 const READS_SHARE_MAX: f64 = 0.25;
 
+/// The way to search an index in memory, which has a curve of its own: a walk by codes.
+pub(crate) const IN_MEMORY: &str = "memory";
+/// Shares of the beam that a walk by codes compares in the end: a path each.
+const RERANK_SHARES: [f32; 3] = [0.4, 0.7, 1.0];
+/// The least and the most candidates of a beam in memory beyond k, and by how much each is longer than the one before.
+const MEMORY_LISTS: (f32, f32) = (2.0, 1500.0);
+const MEMORY_LIST_GROWTH: f32 = 1.35;
+
+/// The settings of a walk by codes for k results.
+pub(crate) fn memory_grid(k: u32) -> Grid {
+    let list = |beyond: &f32| k + (beyond * (1.0 + k as f32 / 100.0)) as u32;
+    let beyond = |last: &f32| Some(last * MEMORY_LIST_GROWTH).filter(|&next| next <= MEMORY_LISTS.1);
+    let lists: Vec<u32> = std::iter::successors(Some(MEMORY_LISTS.0), beyond).map(|x| list(&x)).collect();
+    let path = |&share: &f32| {
+        lists.iter().map(|&list| (list.min(LIST_MAX), StopRule::by_slack(None, share))).collect()
+    };
+    Grid { paths: RERANK_SHARES.iter().map(path).collect(), ..Grid::default() }
+}
+
+/// The parameters of a point of the curve in memory: its effort is the length of the beam, its share that of the beam
+/// that is compared in the end.
+pub(crate) fn memory_params(k: u32, point: &Point) -> Params {
+    if point.is_exact() {
+        return params(k, point);
+    }
+    let list = point.effort.max(k);
+    let mut params = beam_params(k, list, None);
+    if let KindParams::DiskGraph(own) = &mut params.kind {
+        own.walk_by_codes(((list as f32 * point.stop.share).ceil() as u32).max(k));
+    }
+    params
+}
+
 /// Settings that are measured for k results on an index of so many blocks and rows.
 pub(crate) fn grid(k: u32, blocks: u32, rows: u64) -> Grid {
     let (paths, step): (&[(f32, f32)], usize) = match rows {
@@ -46,6 +81,11 @@ fn beam(k: u32, length: f32, margin: f32) -> u32 {
     let steepness = if margin > 0.0 { 10.0 } else { 4.0 };
     let list = (1.5 * k as f32 + 40.0) * length * (1.0 + steepness * margin);
     (list as u32).min(LIST_MAX).max(k)
+}
+
+/// The candidates that a walk by codes with this beam compares in the end, where no curve says how many.
+pub(crate) fn usual_rerank(k: u32, list: u32) -> u32 {
+    (list / 2).max(k)
 }
 
 /// The parameters of a point: its effort is the length of the beam, its share that of fruitless reads that end the
@@ -101,17 +141,23 @@ impl SearchParams for disk_graph::Params {
             all.push(("stop_margin", self.stop_margin.into()));
             all.push(("idle_share", self.idle_share.into()));
         }
+        if self.rerank > 0 {
+            all.push(("rerank", self.rerank.into()));
+        }
         if self.scan {
             all.push(("scan", true.into()));
         }
         all
     }
 
-    fn apply_switches(&mut self, _: u32, switches: &Switches, _: Option<&str>) -> Result<()> {
+    fn apply_switches(&mut self, k: u32, switches: &Switches, _: Option<&str>) -> Result<()> {
         let switches: GraphSwitches = switches.own();
         check_slack(self.stop_slack)?;
         self.head = switches.head;
         self.whole_blocks = switches.whole_blocks;
+        if let Some(rerank) = switches.rerank {
+            self.walk_by_codes(if rerank == 0 { 0 } else { rerank.max(k) });
+        }
         if let Some(patience) = switches.patience {
             self.patience = patience;
         }
@@ -128,6 +174,18 @@ impl SearchParams for disk_graph::Params {
 
     fn fit_to_k(&mut self, k: u32) {
         self.search_list = self.search_list.max(k);
+        if self.rerank > 0 {
+            self.rerank = self.rerank.max(k);
+        }
+    }
+
+    /// A walk by codes compares least if it follows one candidate at a time.
+    fn width(&self, asked: Width) -> Width {
+        if self.rerank > 0 && asked == Width::Auto { Width::Fixed(1) } else { asked }
+    }
+
+    fn reads_at_once(&self) -> u32 {
+        if self.rerank > 0 { RERANK_READS as u32 } else { 0 }
     }
 }
 

@@ -6,6 +6,7 @@ pub(crate) mod calibration;
 pub(crate) mod facts;
 pub(crate) mod open;
 pub mod options;
+pub(crate) mod residency;
 
 use stratann_core::query::Params;
 use stratann_storage::Result;
@@ -15,6 +16,7 @@ use crate::curve::Point;
 use crate::findings::Verification;
 use crate::kinds::blocks;
 use crate::kinds::questions::{Kind, OpenKind};
+use crate::manifest::Manifest;
 
 /// Answers about an index that is not open.
 pub(crate) struct DiskGraph;
@@ -28,8 +30,15 @@ impl Kind for DiskGraph {
         Params::disk_graph(k, list)
     }
 
-    fn params_at(&self, k: u32, point: &Point, _: Option<&str>) -> Params {
-        calibration::params(k, point)
+    fn params_at(&self, k: u32, point: &Point, variant: Option<&str>) -> Params {
+        match variant {
+            Some(calibration::IN_MEMORY) => calibration::memory_params(k, point),
+            _ => calibration::params(k, point),
+        }
+    }
+
+    fn usable_cache_bytes(&self, manifest: &Manifest) -> u64 {
+        blocks::usable_cache_bytes(manifest).max(residency::bytes_max(manifest))
     }
 
     fn verify(&self, check: &mut Verification<'_>) -> Result<()> {

@@ -8,11 +8,13 @@ use stratann_core::kinds::KindView;
 use stratann_core::kinds::disk_graph::{Codes, View};
 use stratann_core::route::HeadGraph;
 use stratann_kernel::coder::Coder;
-use stratann_storage::Result;
 use stratann_storage::budget::Account;
 use stratann_storage::data_file::{read_file, read_resident};
 use stratann_storage::tier::Resident;
+use stratann_storage::{Progress, Result};
 
+use super::options::Switches;
+use super::residency::Residency;
 use super::{account, calibration};
 use crate::base::{Base, decode_role};
 use crate::codebook::root_mean_square_norm;
@@ -30,6 +32,7 @@ pub(crate) struct GraphTables {
     head: HeadGraph,
     code_error: f32,
     vector_norm: f32,
+    residency: Residency,
 }
 
 /// The codes in RAM.
@@ -59,7 +62,15 @@ impl GraphTables {
         })?;
         let codes = read_codes(folder, manifest, &coder, &head)?;
         let vector_norm = vector_norm(&coder, &codes, &head);
-        Ok(GraphTables { coder, codes, map, head, code_error: manifest.code_error, vector_norm })
+        Ok(GraphTables {
+            coder,
+            codes,
+            map,
+            head,
+            code_error: manifest.code_error,
+            vector_norm,
+            residency: Residency::default(),
+        })
     }
 
     /// The part of the index that queries see.
@@ -76,7 +87,56 @@ impl GraphTables {
             code_error: self.code_error,
             vector_norm: self.vector_norm,
             head: &self.head,
+            resident: self.residency.view(),
         }
+    }
+
+    /// What of the graph is in memory beside codes.
+    pub(crate) fn residency(&self) -> &Residency {
+        &self.residency
+    }
+
+    /// The curves among which a search with these switches takes the cheapest.
+    pub(crate) fn families(&self, switches: &Switches) -> Vec<Option<&'static str>> {
+        let by_codes = switches.rerank.map_or(self.residency.is_whole(), |rerank| rerank > 0);
+        let has_other_rules = switches.patience.is_some() || !switches.whole_blocks;
+        match by_codes && (switches.rerank.is_some() || !has_other_rules) {
+            true => vec![Some(calibration::IN_MEMORY), None],
+            false => vec![None],
+        }
+    }
+
+    /// Bytes of a code.
+    pub(crate) fn code_bytes(&self) -> usize {
+        self.coder.code_bytes()
+    }
+
+    /// Whether the graph can be in memory with its codes.
+    pub(crate) fn can_be_resident(&self) -> bool {
+        matches!(self.codes, ResidentCodes::All(_))
+    }
+
+    /// Frees what a budget has no room for.
+    pub(crate) fn shrink(&mut self, budget_bytes: u64) {
+        self.residency.shrink(budget_bytes);
+    }
+
+    /// Moves adjacency lists and vectors into memory, as far as a budget has room. Codes must be there already.
+    ///
+    /// # Errors
+    /// A block that cannot be read or is damaged; an interruption.
+    pub(crate) fn make_resident(
+        &mut self,
+        base: &Base,
+        budget_bytes: u64,
+        progress: &dyn Progress,
+    ) -> Result<()> {
+        self.residency.shrink(budget_bytes);
+        if self.can_be_resident() && !self.residency.is_whole() {
+            self.residency = Residency::default();
+            self.residency = Residency::fill(base, budget_bytes, progress)?;
+        }
+        Ok(())
     }
 
     /// The block that holds a node.
@@ -101,6 +161,7 @@ impl OpenKind for GraphTables {
             ResidentCodes::All(codes) => account.add("codes", codes.len() as u64),
             ResidentCodes::Head(codes) => account.add("head codes", codes.len() as u64),
         }
+        self.residency.account(account);
         account.add("head graph", self.head.bytes() as u64);
         account.add("block map", self.map.bytes() as u64);
         account.add("codebook", files::coder_bytes(&self.coder));
@@ -118,8 +179,11 @@ impl OpenKind for GraphTables {
         account::query_bytes(self.coder.code_bytes(), base)
     }
 
-    fn grid(&self, base: &Base, k: u32, _: Option<&str>) -> Grid {
-        calibration::grid(k, base.manifest.blocks.count, base.manifest.rows)
+    fn grid(&self, base: &Base, k: u32, family: Option<&str>) -> Grid {
+        match family {
+            Some(calibration::IN_MEMORY) => calibration::memory_grid(k),
+            _ => calibration::grid(k, base.manifest.blocks.count, base.manifest.rows),
+        }
     }
 
     fn checked<'a>(&'a self, base: &'a Base) -> Option<Blocks<'a>> {

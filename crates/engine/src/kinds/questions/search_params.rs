@@ -4,6 +4,7 @@ use stratann_core::kinds::KindParams;
 use stratann_core::query::QueryStats;
 use stratann_storage::Result;
 
+use crate::exec::Width;
 use crate::kinds::answers::Setting;
 use crate::kinds::options::Switches;
 
@@ -49,6 +50,11 @@ pub(crate) trait SearchParams {
     /// Returns the reads of a query that are under way at once whatever its width: those of a mini-batch.
     fn reads_at_once(&self) -> u32 {
         0
+    }
+
+    /// Returns the width of a search that was asked for one.
+    fn width(&self, asked: Width) -> Width {
+        asked
     }
 
     /// Returns the candidates of codes that were enough for every query of a search with these parameters and largest

@@ -1,0 +1,112 @@
+//! Adjacency lists and vectors in memory: conversion of blocks, and what of it fits a budget.
+//!
+//! Lists come first: without them a walk waits for one read after another. Vectors save the reads of candidates, which
+//! are made all at once.
+
+use std::path::Path;
+
+use stratann_core::kinds::disk_graph::resident::{Resident, ResidentLists, ResidentRows, STEP_COMPARISONS};
+use stratann_storage::budget::Account;
+use stratann_storage::{Progress, Result};
+
+use crate::base::{Base, IndexShape, shape};
+use crate::kinds::blocks;
+use crate::manifest::Manifest;
+
+/// Most bytes of all parts of an index; 0 of one whose codes are in its blocks.
+pub(crate) fn bytes_max(manifest: &Manifest) -> u64 {
+    let degree = manifest.build.get("degree").and_then(|degree| degree.as_u64()).unwrap_or(0);
+    let Ok(IndexShape { block, .. }) = shape(Path::new(""), manifest) else { return 0 };
+    match block.code_bytes {
+        0 => {
+            ResidentRows::bytes_of(manifest.rows, &block)
+                + ResidentLists::least_bytes(manifest.rows)
+                + 4 * manifest.rows * degree
+        }
+        _ => 0,
+    }
+}
+
+/// The parts of the graph in memory beside codes. Searches see them once there are lists.
+#[derive(Default)]
+pub(crate) struct Residency {
+    lists: Option<ResidentLists>,
+    rows: Option<ResidentRows>,
+}
+
+impl Residency {
+    /// What queries see; `None` where every block is read.
+    pub(crate) fn view(&self) -> Option<Resident<'_>> {
+        let lists = self.lists.as_ref()?;
+        Some(Resident { lists, rows: self.rows.as_ref(), step_comparisons: STEP_COMPARISONS })
+    }
+
+    /// Whether queries need no reads.
+    pub(crate) fn is_whole(&self) -> bool {
+        self.lists.is_some() && self.rows.is_some()
+    }
+
+    /// Bytes of all parts.
+    pub(crate) fn bytes(&self) -> u64 {
+        let lists = self.lists.as_ref().map_or(0, ResidentLists::bytes);
+        let rows = self.rows.as_ref().map_or(0, ResidentRows::bytes);
+        (lists + rows) as u64
+    }
+
+    /// Adds its parts, by component.
+    pub(crate) fn account(&self, account: &mut Account) {
+        if let Some(lists) = &self.lists {
+            account.add("adjacency lists", lists.bytes() as u64);
+        }
+        if let Some(rows) = &self.rows {
+            account.add("vectors", rows.bytes() as u64);
+        }
+    }
+
+    /// Frees what a budget has no room for: vectors first.
+    pub(crate) fn shrink(&mut self, budget_bytes: u64) {
+        if self.bytes() > budget_bytes {
+            self.rows = None;
+        }
+        if self.bytes() > budget_bytes {
+            self.lists = None;
+        }
+    }
+
+    /// Reads all blocks, and keeps of them what a budget has room for.
+    ///
+    /// # Errors
+    /// A block that cannot be read or is damaged; an interruption.
+    pub(crate) fn fill(base: &Base, budget_bytes: u64, progress: &dyn Progress) -> Result<Residency> {
+        let nodes = base.manifest.rows as usize;
+        let least_bytes = ResidentLists::least_bytes(nodes as u64);
+        if least_bytes > budget_bytes {
+            return Ok(Residency::default());
+        }
+        let row_bytes = ResidentRows::bytes_of(nodes as u64, &base.block);
+        let mut rows =
+            (least_bytes + row_bytes <= budget_bytes).then(|| ResidentRows::with_room(nodes, &base.block));
+        let mut lists = Some(ResidentLists::with_room(nodes));
+        progress.stage("loading the graph", u64::from(base.manifest.blocks.count), "blocks");
+        blocks::for_each_block(base, progress, &mut |block| {
+            let Some(own) = &mut lists else { return };
+            let is_pushed = own.push(block).is_some();
+            let list_bytes = own.bytes() as u64;
+            if let Some(own) = &mut rows {
+                own.push(block);
+            }
+            if list_bytes + row_bytes > budget_bytes {
+                rows = None;
+            }
+            if !is_pushed || list_bytes > budget_bytes {
+                lists = None;
+            }
+        })?;
+        let mut filled = Residency { lists, rows };
+        if let Some(lists) = &mut filled.lists {
+            lists.shrink();
+        }
+        filled.shrink(budget_bytes);
+        Ok(filled)
+    }
+}
