@@ -30,7 +30,7 @@ LEFT_OUT := $(CURDIR)/target/left-out
 BOOK := STRATANN_PROGRAM=$(CURDIR)/target/debug/stratann
 PYTEST := STRATANN_LEFT_OUT=$(LEFT_OUT) PYTHONPATH=.ci $(VENV_PYTHON) -m pytest -p left_out
 
-.PHONY: help demo hostile test test-build test-rust test-extension test-python test-sample test-bench test-lab build lab wheel bench bench-recall bench-calibrate bench-grid bench-gpu bench-remote bench-codes gpu gpu-kit gpu-compile lint tools tools-etcd tools-s3 tools-fuzz fuzz storm-remote nightly docs clean
+.PHONY: help demo hostile test test-build test-rust test-extension test-python test-sample test-bench test-lab build lab wheel bench bench-recall bench-calibrate bench-grid bench-memory bench-gpu bench-remote bench-codes gpu gpu-kit gpu-compile lint tools tools-etcd tools-s3 tools-fuzz fuzz storm-remote nightly docs clean
 
 help: ## Show this
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -112,6 +112,9 @@ bench-recall: build ## Recall asked for and reached, and its cost: make bench-re
 
 bench-grid: build ## A grid-ivf beside faiss: make bench-grid BASE=vectors QUERIES=queries GRID_FLAGS='--metric cosine'
 	bench/.venv/bin/python bench/grid.py $(BASE) $(QUERIES) $(GRID_FLAGS)
+
+bench-memory: build ## A disk-graph in memory beside hnswlib: make bench-memory BASE=vectors QUERIES=queries TRUTH=groundtruth MEMORY_FLAGS='--metric cosine'
+	bench/.venv/bin/python bench/in_memory.py $(BASE) $(QUERIES) $(TRUTH) $(MEMORY_FLAGS)
 
 bench-gpu: lab ## Ranking codes of a gpu-ivf beside faiss: make bench-gpu BASE=vectors QUERIES=queries GPU_FLAGS='--metric cosine'
 	bench/.venv/bin/python bench/gpu.py $(BASE) $(QUERIES) $(GPU_FLAGS)

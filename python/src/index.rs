@@ -139,7 +139,8 @@ impl Index {
             options.search_reserve = search::usual_reserve(&manifest, BatchOptions::default(), 1);
             let reserve = &options.search_reserve;
             options.cache_budget = cache.shared_bytes(&manifest, options.ram_budget, reserve);
-            let index = index::Index::open(&path, options)?;
+            let mut index = index::Index::open(&path, options)?;
+            index.make_resident(&Quiet)?;
             if preload {
                 index.preload(&Quiet)?;
             }

@@ -151,11 +151,13 @@ fn what_a_cache_answers_is_not_read() {
         "30,30",
         "--width",
         "1",
+        "--rerank",
+        "0",
         "--cache-budget",
         "32MiB",
     ];
     let found = json(&args);
-    let cold = json(&[&args[..7], &COUNTED].concat());
+    let cold = json(&[&args[..9], &COUNTED].concat());
     let per_query = |d: &Value, run: usize, key: &str| d["runs"][run]["per_query"][key].as_f64().unwrap();
     assert_eq!(per_query(&found, 1, "reads"), 0.0, "the second run finds all in the cache");
     assert_eq!((per_query(&found, 1, "bytes_read"), per_query(&found, 1, "pages_read")), (0.0, 0.0));

@@ -71,7 +71,8 @@ fn a_damaged_block_fails_its_queries_and_no_others() {
     let data = Data::new(1500, 16, "f32");
     let index = data.build("graph", &[]);
     let search = |out: &Path| {
-        run(&["search", arg(&index), arg(&data.queries), "--search-list", "20", "-o", arg(out), "--json"])
+        let asked = ["--search-list", "20", "--rerank", "0"];
+        run(&[&["search", arg(&index), arg(&data.queries), "-o", arg(out), "--json"], &asked[..]].concat())
     };
     assert!(search(&data.path("good")).status.success());
     let (k, good, _) = read_answers(&data.path("good"));
@@ -85,6 +86,7 @@ fn a_damaged_block_fails_its_queries_and_no_others() {
     let text = stderr(&output);
     assert!(
         text.contains("query 0 failed")
+            && text.contains("stays on disk")
             && text.contains(&format!("offset {offset}"))
             && text.contains("stratann verify"),
         "{text}"

@@ -16,7 +16,8 @@ use serde_json::Value;
 fn several_processes_answer_as_one_and_do_the_same_work() {
     let data = Data::new(3000, 16, "f32");
     let index = data.build("graph", &["--nodes-per-block", "8"]);
-    let asked = ["--search-list", "30", "--width", "1"];
+    // One process would move its index into memory, and search otherwise.
+    let asked = ["--search-list", "30", "--width", "1", "--rerank", "0"];
     let (here, there) = (data.path("here"), data.path("there"));
     let local =
         [&["search", arg(&index), arg(&data.queries), "-o", arg(&here)], &COUNTED[..], &asked].concat();
@@ -156,7 +157,7 @@ fn servers_fetch_their_parts_from_a_store_and_serve_them() {
     let all: Vec<&str> = servers.iter().map(Running::address).collect();
     wait_for("the cluster", || all.iter().all(|a| get(a, "/v1/health").0 == 200));
     let (here, there) = (data.path("here"), data.path("there"));
-    let asked = ["--search-list", "30", "--width", "1"];
+    let asked = ["--search-list", "30", "--width", "1", "--rerank", "0"];
     json(&[&["search", arg(&index), arg(&data.queries), "-o", arg(&here)], &asked[..]].concat());
     json(
         &[&["search", "--connect", &all.join(","), arg(&data.queries), "-o", arg(&there)], &asked[..]]
@@ -208,7 +209,7 @@ fn separate_indexes_are_served_together_and_all_are_asked() {
     let data = Data::new(3000, 16, "f32");
     let index = data.build("graph", &["--nodes-per-block", "8", "--calibration-queries", "0"]);
     let apart = spread(&data, &index, "apart", &["--servers", "3", "--scatter-gather"]);
-    let asked = ["--search-list", "30", "--width", "1"];
+    let asked = ["--search-list", "30", "--width", "1", "--rerank", "0"];
     let (here, there) = (data.path("here"), data.path("there"));
     let mut reads = 0.0;
     let parts: Vec<_> = (0..3)
@@ -283,7 +284,7 @@ fn separate_indexes_are_served_together_and_all_are_asked() {
 fn parts_of_several_servers_answer_as_separate_indexes_do() {
     let data = Data::new(3000, 16, "f32");
     let index = data.build("graph", &["--nodes-per-block", "8", "--calibration-queries", "0"]);
-    let asked = ["--search-list", "30", "--width", "1"];
+    let asked = ["--search-list", "30", "--width", "1", "--rerank", "0"];
     let (here, there) = (data.path("here"), data.path("there"));
     let apart = spread(&data, &index, "apart", &["--servers", "2", "--scatter-gather"]);
     let parts: Vec<_> = (0..2)

@@ -302,7 +302,11 @@ impl Curve {
     /// The points that no other point beats in both cost and recall.
     pub fn frontier(&self) -> Vec<Point> {
         let mut points = self.points.clone();
-        points.sort_by(|a, b| a.reads.total_cmp(&b.reads).then(b.recall.total_cmp(&a.recall)));
+        let comparisons = |p: &Point| p.comparisons.unwrap_or(0.0);
+        points.sort_by(|a, b| {
+            let by_work = comparisons(a).total_cmp(&comparisons(b)).then(b.recall.total_cmp(&a.recall));
+            a.reads.total_cmp(&b.reads).then(by_work)
+        });
         let mut best = f64::NEG_INFINITY;
         points.retain(|p| {
             let keep = p.recall > best;
@@ -341,6 +345,9 @@ pub fn choose_of(curves: &[Curve], family: Option<&str>, k: u32, recall: f64) ->
     }
     Some(point)
 }
+
+/// The curve of searches whose index is in memory.
+pub const IN_MEMORY: &str = "memory";
 
 /// The recall of searches that ask for none.
 pub const RECALL_USUAL: f64 = 0.95;

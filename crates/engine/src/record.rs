@@ -20,6 +20,9 @@ pub(crate) trait Recorded {
     /// A value out of range, options that exclude each other.
     fn check(&self, dim: usize) -> Result<()>;
 
+    /// Chooses what nobody gave and depends on the set, within a budget of RAM.
+    fn choose_for(&mut self, _rows: u64, _dim: usize, _ram_budget: Option<u64>) {}
+
     /// Returns the options that the content of an index depends on, as its manifest records them.
     fn record(&self, dim: usize) -> Record;
 }

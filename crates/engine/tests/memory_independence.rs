@@ -285,3 +285,95 @@ fn width_hardly_moves_recall_of_a_graph() {
         );
     }
 }
+
+fn graph(count: usize, cache_budget: u64) -> (TempDir, Set, Index) {
+    let (set, asked) = rows(DType::U8, count, 24, 3);
+    let folder = built(&set, &quick(IndexKind::DiskGraph, Metric::L2));
+    let open = OpenOptions { cache_budget, ..OpenOptions::default() };
+    let index = Index::open(folder.path(), open).unwrap();
+    (folder, asked, index)
+}
+
+/// A search that means the same wherever the graph is.
+fn by_codes(threads: usize) -> SearchOptions {
+    let switches = GraphSwitches { rerank: Some(20), ..GraphSwitches::default() };
+    let effort = Effort::SearchList(40, None);
+    SearchOptions { effort, switches: switches.into(), threads, ..SearchOptions::default() }
+}
+
+#[test]
+fn a_budget_decides_what_is_in_memory_and_the_account_says_so() {
+    let (_folder, asked, mut index) = graph(3000, 0);
+    let found = |index: &Index| index.search(&asked.bytes, &by_codes(1), &Quiet).unwrap();
+    let on_disk = found(&index);
+    assert!(on_disk.stats.reads > 0);
+    assert!(!index.make_resident(&Quiet).unwrap(), "without a budget nothing is moved");
+    let parts = |index: &Index| {
+        let account = index.account();
+        ["adjacency lists", "vectors", "block cache"].map(|name| account.bytes_of(name))
+    };
+    index.set_cache_budget(1 << 30);
+    assert!(index.make_resident(&Quiet).unwrap() && index.is_resident());
+    let [lists, vectors, _] = parts(&index);
+    assert!(lists > 4 * 3000 && vectors == 3000 * (24 + 4), "{lists} {vectors}");
+    assert_eq!(index.block_cache_bytes(), (1 << 30) - lists - vectors);
+    let in_memory = found(&index);
+    assert_eq!((in_memory.stats.reads_asked(), &in_memory.ids), (0, &on_disk.ids));
+    // Many threads, too.
+    let many = index.search(&asked.bytes, &by_codes(64), &Quiet).unwrap();
+    assert_eq!((many.stats.reads_asked(), &many.ids), (0, &on_disk.ids));
+    // Vectors go first, then lists; what is left caches blocks.
+    for (budget, expected) in [(lists + vectors - 1, [lists, 0]), (lists - 1, [0, 0]), (0, [0, 0])] {
+        index.set_cache_budget(budget);
+        assert_eq!(parts(&index)[..2], expected, "{budget}");
+        assert_eq!(index.block_cache_bytes(), budget - expected[0]);
+        let found = found(&index);
+        assert_eq!((found.stats.reads > 0, &found.ids), (true, &on_disk.ids), "{budget}");
+    }
+    // And come back: as much as there is room for.
+    for (budget, expected) in [(lists, [lists, 0]), (lists + vectors, [lists, vectors])] {
+        index.set_cache_budget(budget);
+        assert_eq!(index.make_resident(&Quiet).unwrap(), expected[1] > 0);
+        assert_eq!(parts(&index)[..2], expected, "{budget}");
+        assert_eq!(found(&index).ids, on_disk.ids);
+    }
+}
+
+#[test]
+fn any_number_of_rows_can_be_in_memory() {
+    for count in [1, 2, 20, 255] {
+        let (_folder, asked, mut index) = graph(count, 0);
+        let found = |index: &Index| index.search(&asked.bytes, &by_codes(1), &Quiet).unwrap();
+        let on_disk = found(&index);
+        index.set_cache_budget(1 << 20);
+        assert!(index.make_resident(&Quiet).unwrap());
+        let in_memory = found(&index);
+        assert_eq!((in_memory.stats.reads_asked(), &in_memory.ids), (0, &on_disk.ids), "{count}");
+        assert_eq!(in_memory.counts, on_disk.counts);
+    }
+}
+
+/// A block that is damaged before it could be moved: the index stays on disk, and queries that do not meet the block are
+/// answered.
+#[test]
+fn damage_leaves_a_graph_on_disk() {
+    let (folder, asked, mut index) = graph(3000, 1 << 30);
+    let good = index.search(&asked.bytes, &by_codes(1), &Quiet).unwrap();
+    let blocks = std::fs::read_dir(folder.path()).unwrap().flatten().map(|entry| entry.path());
+    let path = blocks.filter(|path| path.to_string_lossy().ends_with("blocks.bin")).last().unwrap();
+    let mut bytes = std::fs::read(&path).unwrap();
+    let at = bytes.len() / 2 + 99;
+    bytes[at] ^= 1;
+    std::fs::write(&path, bytes).unwrap();
+    index.set_cache_budget(1 << 30);
+    assert!(!index.make_resident(&Quiet).unwrap() && !index.is_resident());
+    let warning = index.warnings().last().unwrap();
+    assert!(warning.contains("stays on disk") && warning.contains("stratann verify"), "{warning}");
+    let found = index.search(&asked.bytes, &by_codes(1), &Quiet).unwrap();
+    let failed: Vec<usize> = found.failed.iter().map(|failed| failed.0).collect();
+    assert!(failed.len() < QUERIES);
+    let answers = |all: &Answers, query: usize| all.ids[query * all.k..(query + 1) * all.k].to_vec();
+    for query in (0..QUERIES).filter(|query| !failed.contains(query)) {
+        assert_eq!(answers(&found, query), answers(&good, query), "{query}");
+    }
+}

@@ -60,7 +60,8 @@ params! {
         ///
         /// Larger codes need fewer reads: raise this first when RAM is left, lower it first when RAM is short.
         code_bytes: Option<usize> = None,
-            { shown: "BYTES", usual: "4 bits a dimension while all codes fit 64 MiB and an eighth of --ram-budget, or else max(32, dimensions / 4)", level: Level::Usual };
+            { shown: "BYTES", usual: "max(32, dimensions / 4); 4 bits a dimension where all codes fit 64 MiB, and an \
+              eighth of --ram-budget", level: Level::Usual };
         /// Bits of each dimension in a vector's code, on average
         code_bits: Option<usize> = None,
             { shown: "BITS", range: 1.0..=8.0, usual: "as many as fit --code-bytes", conflicts: &["code_bytes"] };
@@ -193,7 +194,9 @@ impl GraphOptions {
     /// Gives codes four bits a dimension where none are given and all `rows` codes take up to `most_bytes` in RAM.
     pub fn choose_codes(&mut self, rows: u64, dim: usize, most_bytes: u64) {
         let is_open = self.code_bytes.is_none() && self.code_bits.is_none() && self.codes == CodePlace::Ram;
-        if is_open && rows.saturating_mul(bytes_of_bits(dim, FINE_BITS, true) as u64) <= most_bytes {
+        let bytes = bytes_of_bits(dim, FINE_BITS, true);
+        let is_finer = bytes > usual_code_bytes(dim);
+        if is_open && is_finer && rows.saturating_mul(bytes as u64) <= most_bytes {
             self.code_bits = Some(FINE_BITS);
         }
     }

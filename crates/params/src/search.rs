@@ -101,8 +101,8 @@ params! {
         /// Walk by codes alone and compare so many of the nearest candidates in the end; with 0 every node is compared
         /// as its block arrives, and --patience and --stop-slack may end the search
         rerank: Option<u32> = None,
-            { shown: "N", range: 0.0..=65_536.0, usual: "from the curve or the beam where the graph is in memory; 0 from \
-              disk" };
+            { shown: "N", range: 0.0..=65_536.0, usual: "from the curve, or half of the beam beyond k, where the graph \
+              is in memory; 0 from disk" };
     }
 }
 

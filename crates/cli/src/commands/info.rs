@@ -2,7 +2,8 @@
 
 use std::path::Path;
 
-use stratann_engine::curve::{RECALL_USUAL, all_unreached};
+use stratann_engine::curve::{IN_MEMORY, RECALL_USUAL, all_unreached};
+use stratann_engine::kinds::disk_graph::resident_bytes_max;
 use stratann_engine::kinds::gpu_ivf::facts::GpuFacts;
 use stratann_engine::kinds::grid_ivf::facts::GridFacts;
 use stratann_engine::kinds::hybrid_ivf::learning::LearnedFacts;
@@ -83,6 +84,7 @@ fn document(version: u64, manifest: &Manifest, account: &Account) -> serde_json:
         "vector_bytes": manifest.rows * vector_bytes as u64,
         "memory": memory::json(account),
         "ram_bytes_per_vector": ram_per_vector(account, manifest),
+        "resident_bytes_max": resident_bytes_max(manifest),
         "curves": manifest.curves,
         "unreached": all_unreached(&manifest.curves, RECALL_USUAL),
         "left_over": [],
@@ -153,6 +155,12 @@ fn text(
         memory::text(account),
         ram_per_vector(account, m)
     );
+    if let Some(most) = resident_bytes_max(m) {
+        out += &format!(
+            "with up to {} more, vectors and adjacency lists are in memory, and searches read nothing\n",
+            size(most)
+        );
+    }
     out += &curves(m);
     if !left.is_empty() {
         out += &format!("\nnot needed by this version: {}\n", left.join(", "));
@@ -255,13 +263,25 @@ fn curves(m: &Manifest) -> String {
     let Some(kind) = m.kind() else { return String::new() };
     let (effort, (stop, unit)) = (facts(kind).effort.name(), facts(kind).stop_name);
     let mut rows = Vec::new();
-    let (usual, other): (Vec<_>, Vec<_>) = m.curves.iter().partition(|curve| curve.family.is_none());
+    let (usual, other): (Vec<_>, Vec<_>) =
+        m.curves.iter().partition(|curve| curve.family.as_deref().is_none_or(|family| family == IN_MEMORY));
     for curve in usual {
         for p in &curve.frontier() {
             let slack = p.stop.slack.map_or("-".into(), |s| format!("{s:.2}"));
-            let share = if p.stop.share > 0.0 { format!("{:.2} {unit}", p.stop.share) } else { "-".into() };
+            let in_memory = curve.family.is_some();
+            let share = if p.stop.share > 0.0 && !in_memory {
+                format!("{:.2} {unit}", p.stop.share)
+            } else {
+                "-".into()
+            };
             rows.push(vec![
-                format!("k {} on {} {}", curve.k, curve.queries, curve.source),
+                format!(
+                    "k {}{} on {} {}",
+                    curve.k,
+                    if in_memory { " in memory" } else { "" },
+                    curve.queries,
+                    curve.source
+                ),
                 format!("{:.4}", p.recall),
                 format!("{:.1}", p.reads),
                 p.effort.to_string(),

@@ -15,7 +15,7 @@ use stratann_storage::budget::{Account, release_freed};
 use stratann_storage::cache::ExtentCache;
 use stratann_storage::remote_memory::{Credentials, RemoteSource};
 use stratann_storage::tier::Buffer;
-use stratann_storage::{Error, Progress, Result};
+use stratann_storage::{Error, ErrorKind, Progress, Result};
 
 mod cache_budget;
 mod given;
@@ -29,6 +29,7 @@ pub use crate::kinds::{Acknowledged, PLACE, Unfinished, UpdateOptions};
 pub use cache_budget::CacheBudget;
 
 use crate::base::Base;
+use crate::curve::IN_MEMORY;
 use crate::exec::scorer::{Scorer, ScorerReport};
 use crate::exec::{RingOwner, SharedReads};
 use crate::kinds::{KindIndex, Learning, ListIndex};
@@ -182,11 +183,20 @@ impl Index {
 
     /// Moves into memory what queries would read, in a form that they use as it is, as far as the budget of the cache
     /// has room; the block cache has the rest. Returns whether queries need no reads then. Only a disk-graph with codes
-    /// in RAM has such a form.
+    /// in RAM has such a form. One without recall curves for memory, which an earlier version built, stays where it is.
+    ///
+    /// A block that cannot be read or is damaged leaves it on disk, with a warning.
     ///
     /// # Errors
-    /// A block that cannot be read or is damaged; an interruption.
+    /// An interruption.
     pub fn make_resident(&mut self, progress: &dyn Progress) -> Result<bool> {
+        let curves = &self.base.manifest.curves;
+        let has_curve = curves.is_empty() || curves.iter().any(|c| c.family.as_deref() == Some(IN_MEMORY));
+        if has_curve { self.move_into_memory(progress) } else { Ok(false) }
+    }
+
+    /// As [`Index::make_resident`], of an index of an earlier version as well.
+    pub(crate) fn move_into_memory(&mut self, progress: &dyn Progress) -> Result<bool> {
         let Some(graph) = self.kind.graph_mut().filter(|_| self.base.manifest.spread.is_none()) else {
             return Ok(false);
         };
@@ -194,7 +204,15 @@ impl Index {
         self.cache = None;
         let moved = graph.make_resident(&self.base, self.cache_budget, progress);
         self.cache = self.kind.cache(&self.base, self.block_cache_bytes());
-        moved.map(|()| self.is_resident())
+        match moved {
+            // Only queries that meet the block fail then.
+            Err(e) if matches!(e.kind, ErrorKind::Corrupt | ErrorKind::Io) => {
+                self.warnings
+                    .push(format!("the index stays on disk and is not moved into memory: {}", e.message));
+                Ok(false)
+            }
+            moved => moved.map(|()| self.is_resident()),
+        }
     }
 
     /// Bytes for what is in memory beside the tables of its kind: resident parts, and the block cache.

@@ -29,6 +29,11 @@ macro_rules! options {
             pub(crate) fn own(&self) -> &dyn Recorded {
                 match self { $(KindOptions::$variant(own) => own,)* }
             }
+
+            /// The same, to choose what nobody gave.
+            pub(crate) fn own_mut(&mut self) -> &mut dyn Recorded {
+                match self { $(KindOptions::$variant(own) => own,)* }
+            }
         }
 
         /// Build options of every kind, as a command line gives them before the kind is known.

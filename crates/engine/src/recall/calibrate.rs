@@ -7,11 +7,10 @@
 use stratann_storage::{Error, Progress, Result};
 
 use super::known::Known;
-use crate::curve::{Curve, Grid, Point, RECALL_ENOUGH, Setting};
+use crate::curve::{Curve, Grid, IN_MEMORY, Point, RECALL_ENOUGH, Setting};
 use crate::exec::{BatchOptions, DOORBELL_BYTES_MAX, Width};
 use crate::index::Index;
 use crate::kinds;
-use crate::kinds::disk_graph::calibration::IN_MEMORY;
 use crate::kinds::kind;
 use crate::kinds::own;
 use crate::search::{self, Answers, SearchOptions};
@@ -55,7 +54,7 @@ pub(crate) fn measure_in_memory(
         return Ok(Vec::new());
     }
     index.set_cache_budget(budget_bytes);
-    index.make_resident(progress)?;
+    index.move_into_memory(progress)?;
     ks.iter().map(|&k| measure(index, known, (k, Some(IN_MEMORY)), source, share, progress)).collect()
 }
 

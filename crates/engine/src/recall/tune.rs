@@ -142,15 +142,7 @@ pub fn tune(
         None => made_queries(&index, options, progress)?,
     };
     let (fit, check) = known.split(index.base.row_bytes());
-    let ks: Vec<u32> = options.ks.iter().copied().filter(|&k| k > 0 && k as usize <= known.truth_k).collect();
-    if ks.is_empty() || fit.count() == 0 || check.count() == 0 {
-        return Err(Error::bad_input(format!(
-            "{} queries with {} neighbours each are too few to tune with; give at least two queries, and neighbours \
-             for every k",
-            fit.count() + check.count(),
-            known.truth_k
-        )));
-    }
+    let ks = usable_ks(options, &known, &[&fit, &check])?;
     drop(known);
     lend_cache(&mut index, options, fit.count());
     let mut curves = Vec::new();
@@ -185,6 +177,21 @@ pub fn tune(
         checks,
         curves,
     })
+}
+
+/// The numbers of results that the known neighbours are enough for.
+fn usable_ks(options: &TuneOptions, known: &Known, parts: &[&Known]) -> Result<Vec<u32>> {
+    let is_known = |&k: &u32| k > 0 && k as usize <= known.truth_k;
+    let ks: Vec<u32> = options.ks.iter().copied().filter(is_known).collect();
+    if ks.is_empty() || parts.iter().any(|part| part.count() == 0) {
+        return Err(Error::bad_input(format!(
+            "{} queries with {} neighbours each are too few to tune with; give at least two queries, and neighbours \
+             for every k",
+            parts.iter().map(|part| part.count()).sum::<usize>(),
+            known.truth_k
+        )));
+    }
+    Ok(ks)
 }
 
 /// Caches blocks as far as memory allows: counters do not change, the measurement takes less time.

@@ -1,6 +1,5 @@
 //! From options to the parameters of a query.
 
-use stratann_core::kinds::KindParams;
 use stratann_core::query::{MAX_K, Params};
 use stratann_storage::{Error, Result};
 
@@ -55,11 +54,8 @@ impl Index {
         if matches!(options.effort, Effort::Nprobe(..)) {
             self.kind.set_defaults(&mut params.kind);
         }
-        if let (Effort::SearchList(list, None), KindParams::DiskGraph(own)) =
-            (options.effort, &mut params.kind)
-            && self.is_resident()
-        {
-            own.walk_by_codes(kinds::disk_graph::calibration::usual_rerank(k, list));
+        if let (Effort::SearchList(_, None), Some(graph)) = (options.effort, self.kind.graph()) {
+            graph.set_defaults(&mut params);
         }
         let variant = curve::variant(&self.base.manifest.curves, k);
         own_mut(&mut params.kind).apply_switches(params.k, &options.switches, variant)?;

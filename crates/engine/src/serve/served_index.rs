@@ -9,7 +9,7 @@ use stratann_core::query::wire::Carry;
 use stratann_storage::budget::Account;
 use stratann_storage::names::BuildId;
 use stratann_storage::tier::{IoChoice, Tier};
-use stratann_storage::{Error, Result};
+use stratann_storage::{Error, Quiet, Result};
 
 use super::ServeOptions;
 use crate::index::{Index, OpenOptions};
@@ -71,7 +71,11 @@ impl ServedIndex {
                 let open = (open, previous_version.map(ServedIndex::index));
                 (PartIndex::Shard(Box::new(Shard::open_beside(folder, server.into(), open)?)), None)
             }
-            None => (PartIndex::Whole(Box::new(Index::open(folder, open)?)), None),
+            None => {
+                let mut index = Index::open(folder, open)?;
+                index.make_resident(&Quiet)?;
+                (PartIndex::Whole(Box::new(index)), None)
+            }
         };
         Ok(ServedIndex { held, description, server: options.server.unwrap_or(0) })
     }

@@ -361,7 +361,7 @@ impl ServerState {
         let mut account = self.index.account();
         if self.options.cache_budget > 0 {
             account.components.retain(|c| c.0 != "block cache");
-            account.add("block cache", self.options.cache_budget);
+            account.add("block cache", index.block_cache_bytes());
         }
         let slots = index.in_flight(&options) + self.job_slots();
         let threads = self.options.threads;

@@ -48,8 +48,6 @@ pub struct BuildOptions {
 /// Rows of a set for each of its rows that calibrates; a small set has as many as this at least.
 const ROWS_PER_QUERY: usize = 50;
 const QUERIES_LEAST: usize = 100;
-/// Most bytes of codes that are as fine as pays, without a budget; with one, an eighth of it.
-const FINE_CODES_BYTES: u64 = 64 << 20;
 
 /// The kernel's name of a metric.
 pub fn metric_of(name: MetricName) -> Metric {
@@ -99,14 +97,9 @@ impl BuildOptions {
         })
     }
 
-    /// Chooses what nobody gave and depends on the set: codes of a disk-graph have four bits a dimension where these
-    /// take little memory, so that a search compares less.
+    /// Chooses what nobody gave and depends on the set.
     pub fn for_rows(mut self, shape: Shape) -> BuildOptions {
-        if let KindOptions::DiskGraph(own) = &mut self.kind {
-            let most_bytes =
-                self.ram_budget.map_or(FINE_CODES_BYTES, |budget| FINE_CODES_BYTES.min(budget / 8));
-            own.choose_codes(shape.rows, shape.dim, most_bytes);
-        }
+        self.kind.own_mut().choose_for(shape.rows, shape.dim, self.ram_budget);
         self
     }
 

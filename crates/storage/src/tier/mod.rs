@@ -28,7 +28,7 @@ use crate::input;
 pub use buffer::Buffer;
 pub use memory::{Fault, MemoryTier};
 pub use pread::PreadTier;
-pub use resident::Resident;
+pub use resident::{Resident, in_huge_pages};
 #[cfg(target_os = "linux")]
 pub use uring::UringTier;
 

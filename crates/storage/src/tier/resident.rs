@@ -1,10 +1,30 @@
 //! Large memory for random look-ups.
 
+use std::mem::MaybeUninit;
 use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
 
 /// Size of a huge page.
 const HUGE_PAGE_BYTES: usize = 2 << 20;
+
+/// Less memory than this stays in small pages.
+const HUGE_LEAST_BYTES: usize = 4 * HUGE_PAGE_BYTES;
+
+/// Asks for huge pages for memory that is not used yet, where it is large. The system may refuse.
+pub fn in_huge_pages<T>(memory: &mut [MaybeUninit<T>]) {
+    let bytes = size_of_val(memory);
+    if bytes < HUGE_LEAST_BYTES {
+        return;
+    }
+    let start = memory.as_mut_ptr().cast::<u8>();
+    let skip = start.align_offset(HUGE_PAGE_BYTES);
+    let whole = bytes.saturating_sub(skip) / HUGE_PAGE_BYTES * HUGE_PAGE_BYTES;
+    #[cfg(target_os = "linux")]
+    if whole > 0 {
+        // SAFETY: the range lies inside `memory`, and the advice changes no content.
+        unsafe { libc::madvise(start.add(skip).cast(), whole, libc::MADV_HUGEPAGE) };
+    }
+}
 
 /// Zeroed bytes outside the allocator, aligned to a huge page and in huge pages as far as whole ones fit, so that a
 /// random look-up rarely misses the TLB. The tail is in small pages, so it takes no more memory than its length, up to

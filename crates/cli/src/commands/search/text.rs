@@ -82,6 +82,8 @@ fn time(us: f64) -> String {
 }
 
 fn row(run: &Run) -> Vec<String> {
+    // Of a walk by codes.
+    let compared = run.params.get("rerank").map_or(String::new(), |count| format!(", {count} compared"));
     let setting = match (&run.params["recall"], &run.params["search_list"]) {
         (serde_json::Value::Null, _) if run.params.get("nprobe").is_some() => {
             format!("nprobe {}", run.params["nprobe"])
@@ -89,8 +91,8 @@ fn row(run: &Run) -> Vec<String> {
         (recall, _) if run.params.get("nprobe").is_some() => {
             format!("--recall {recall} (nprobe {})", run.params["nprobe"])
         }
-        (serde_json::Value::Null, list) => format!("search list {list}"),
-        (recall, list) => format!("--recall {recall} (search list {list})"),
+        (serde_json::Value::Null, list) => format!("search list {list}{compared}"),
+        (recall, list) => format!("--recall {recall} (search list {list}{compared})"),
     };
     vec![
         setting,

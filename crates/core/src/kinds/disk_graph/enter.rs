@@ -2,7 +2,7 @@
 
 use super::{Codes, DiskGraph, Scratch};
 use crate::kinds::kind::StepContext;
-use crate::search::{Beam, Progress};
+use crate::search::{Beam, Progress, key};
 
 /// Fills the beam of a query that begins.
 pub(super) fn enter(cx: &mut StepContext<'_, DiskGraph>) {
@@ -33,7 +33,7 @@ pub(super) fn enter(cx: &mut StepContext<'_, DiskGraph>) {
 }
 
 fn score_head_nodes(cx: &mut StepContext<'_, DiskGraph>, beam: &mut Beam) {
-    let Scratch { head_nodes, ids, query, distances, visited, .. } = &mut *cx.scratch;
+    let Scratch { head_nodes, ids, query, distances, visited, keys, moved, .. } = &mut *cx.scratch;
     cx.q.stats.repeats += visited.keep_new(head_nodes) as u64;
     let graph = cx.view;
     match graph.codes {
@@ -46,6 +46,14 @@ fn score_head_nodes(cx: &mut StepContext<'_, DiskGraph>, beam: &mut Beam) {
         Codes::Head(codes) => query.coded.distances(codes, head_nodes, distances),
     }
     cx.q.stats.code_comparisons += head_nodes.len() as u64;
+    if cx.params.rerank > 0 {
+        let threshold = beam.threshold();
+        let pairs = head_nodes.iter().zip(distances.iter()).filter(|(_, distance)| **distance < threshold);
+        keys.clear();
+        keys.extend(pairs.map(|(&head, &distance)| key(distance, head)));
+        beam.offer_all(keys, moved);
+        return keys.clear();
+    }
     for (&head, &distance) in head_nodes.iter().zip(distances.iter()) {
         if distance < beam.threshold() {
             beam.offer(distance, head, Progress::Fresh);

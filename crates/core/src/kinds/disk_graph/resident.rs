@@ -1,6 +1,7 @@
 //! Adjacency lists and rows of a graph in memory: what is there need not be read.
 
 use alloc::vec::Vec;
+use core::mem::MaybeUninit;
 
 use crate::format::block::{Block, BlockLayout};
 
@@ -27,33 +28,25 @@ pub struct ResidentLists {
 }
 
 impl ResidentLists {
-    /// No lists, with room for those of so many nodes.
-    pub fn with_room(nodes: usize) -> ResidentLists {
+    /// No lists, with room for those of so many nodes with so many neighbours in all.
+    pub fn with_room(nodes: usize, neighbours: usize) -> ResidentLists {
         let mut starts = Vec::with_capacity(nodes + 1);
         starts.push(0);
-        ResidentLists { starts, neighbours: Vec::new() }
+        ResidentLists { starts, neighbours: Vec::with_capacity(neighbours) }
+    }
+
+    /// Memory that will hold neighbours, to be advised before it is used.
+    pub fn room(&mut self) -> &mut [MaybeUninit<u32>] {
+        self.neighbours.spare_capacity_mut()
     }
 
     /// Appends the lists of a block. `None` when they are inconsistent, or too long in all.
     pub fn push(&mut self, block: &Block<'_>) -> Option<()> {
-        let mut longest = 0;
         for slot in 0..block.count() {
-            self.make_room(longest);
-            let from = self.neighbours.len();
             block.neighbours(slot, &mut self.neighbours)?;
-            longest = longest.max(self.neighbours.len() - from);
             self.starts.push(u32::try_from(self.neighbours.len()).ok()?);
         }
         Some(())
-    }
-
-    /// Grows by an eighth: room for twice as much could be more memory than there is.
-    fn make_room(&mut self, longest: usize) {
-        const LEAST: usize = 1 << 12;
-        let spare = self.neighbours.capacity() - self.neighbours.len();
-        if spare < LEAST.max(2 * longest) {
-            self.neighbours.reserve_exact((self.neighbours.len() / 8).max(4 * LEAST).max(4 * longest));
-        }
     }
 
     /// Memory of so many lists without neighbours, bytes.
@@ -71,9 +64,9 @@ impl ResidentLists {
         self.starts.len().saturating_sub(1)
     }
 
-    /// Memory, bytes.
+    /// Memory in use, bytes.
     pub fn bytes(&self) -> usize {
-        size_of::<u32>() * (self.starts.capacity() + self.neighbours.capacity())
+        size_of::<u32>() * (self.starts.len() + self.neighbours.len())
     }
 
     /// The neighbours of a node; none of a node that does not exist.
@@ -108,6 +101,11 @@ impl ResidentRows {
             inverse_norms: Vec::with_capacity(if layout.norms { nodes } else { 0 }),
             external_ids: Vec::with_capacity(nodes * layout.id_bytes),
         }
+    }
+
+    /// Memory that will hold vectors, to be advised before it is used.
+    pub fn room(&mut self) -> &mut [MaybeUninit<u8>] {
+        self.vectors.spare_capacity_mut()
     }
 
     /// Memory of so many rows in blocks of this layout, bytes.

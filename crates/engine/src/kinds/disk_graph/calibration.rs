@@ -28,10 +28,8 @@ const LIST_MAX: u32 = 4096;
 /// A path ends when a query reads this share of all blocks.
 const READS_SHARE_MAX: f64 = 0.25;
 
-/// The way to search an index in memory, which has a curve of its own: a walk by codes.
-pub(crate) const IN_MEMORY: &str = "memory";
-/// Shares of the beam that a walk by codes compares in the end: a path each.
-const RERANK_SHARES: [f32; 3] = [0.4, 0.7, 1.0];
+/// Shares of a beam's candidates beyond k that a walk by codes compares in the end as well: a path each.
+const RERANK_SHARES: [f32; 3] = [0.25, 0.5, 1.0];
 /// The least and the most candidates of a beam in memory beyond k, and by how much each is longer than the one before.
 const MEMORY_LISTS: (f32, f32) = (2.0, 1500.0);
 const MEMORY_LIST_GROWTH: f32 = 1.35;
@@ -47,8 +45,8 @@ pub(crate) fn memory_grid(k: u32) -> Grid {
     Grid { paths: RERANK_SHARES.iter().map(path).collect(), ..Grid::default() }
 }
 
-/// The parameters of a point of the curve in memory: its effort is the length of the beam, its share that of the beam
-/// that is compared in the end.
+/// The parameters of a point of the curve in memory: its effort is the length of the beam, its share that of
+/// the candidates beyond k that are compared in the end.
 pub(crate) fn memory_params(k: u32, point: &Point) -> Params {
     if point.is_exact() {
         return params(k, point);
@@ -56,7 +54,7 @@ pub(crate) fn memory_params(k: u32, point: &Point) -> Params {
     let list = point.effort.max(k);
     let mut params = beam_params(k, list, None);
     if let KindParams::DiskGraph(own) = &mut params.kind {
-        own.walk_by_codes(((list as f32 * point.stop.share).ceil() as u32).max(k));
+        own.walk_by_codes(k + ((list - k) as f32 * point.stop.share).ceil() as u32);
     }
     params
 }
@@ -83,9 +81,12 @@ fn beam(k: u32, length: f32, margin: f32) -> u32 {
     (list as u32).min(LIST_MAX).max(k)
 }
 
-/// The candidates that a walk by codes with this beam compares in the end, where no curve says how many.
-pub(crate) fn usual_rerank(k: u32, list: u32) -> u32 {
-    (list / 2).max(k)
+/// Makes a search by a beam a walk by codes, with as many candidates in the end as are usual where no curve says how
+/// many.
+pub(crate) fn walk_by_codes(params: &mut Params) {
+    if let KindParams::DiskGraph(own) = &mut params.kind {
+        own.walk_by_codes(params.k + own.search_list.saturating_sub(params.k).div_ceil(2));
+    }
 }
 
 /// The parameters of a point: its effort is the length of the beam, its share that of fruitless reads that end the
@@ -155,6 +156,10 @@ impl SearchParams for disk_graph::Params {
         check_slack(self.stop_slack)?;
         self.head = switches.head;
         self.whole_blocks = switches.whole_blocks;
+        // Rules that stop a search look at exact distances on the way.
+        if switches.patience.is_some() || !switches.whole_blocks {
+            self.walk_by_codes(0);
+        }
         if let Some(rerank) = switches.rerank {
             self.walk_by_codes(if rerank == 0 { 0 } else { rerank.max(k) });
         }
@@ -165,7 +170,10 @@ impl SearchParams for disk_graph::Params {
     }
 
     fn state_bytes(&self, _: u64) -> u64 {
-        grown(self.search_list.into(), 12) + grown(self.head_list.into(), 12)
+        let beams = grown(self.search_list.into(), 12) + grown(self.head_list.into(), 12);
+        // Candidates that make room for others, and nodes that were compared with their blocks.
+        let by_codes = grown(self.search_list.into(), 12) + grown(2 * u64::from(self.search_list), 24);
+        if self.rerank > 0 { beams + by_codes } else { beams }
     }
 
     fn is_exact(&self) -> bool {

@@ -8,13 +8,16 @@ pub(crate) mod open;
 pub mod options;
 pub(crate) mod residency;
 
+use stratann_core::kinds::disk_graph::code_walk::RERANK_READS;
 use stratann_core::query::Params;
 use stratann_storage::Result;
 
 pub(crate) use self::open::GraphTables as Index;
-use crate::curve::Point;
+pub use self::residency::bytes_max as resident_bytes_max;
+use crate::curve::{IN_MEMORY, Point};
 use crate::findings::Verification;
 use crate::kinds::blocks;
+use crate::kinds::options::Switches as AllSwitches;
 use crate::kinds::questions::{Kind, OpenKind};
 use crate::manifest::Manifest;
 
@@ -32,13 +35,18 @@ impl Kind for DiskGraph {
 
     fn params_at(&self, k: u32, point: &Point, variant: Option<&str>) -> Params {
         match variant {
-            Some(calibration::IN_MEMORY) => calibration::memory_params(k, point),
+            Some(IN_MEMORY) => calibration::memory_params(k, point),
             _ => calibration::params(k, point),
         }
     }
 
+    fn planned_reads_at_once(&self, switches: &AllSwitches) -> u32 {
+        let switches: options::Switches = switches.own();
+        if switches.rerank.is_some_and(|rerank| rerank > 0) { RERANK_READS as u32 } else { 0 }
+    }
+
     fn usable_cache_bytes(&self, manifest: &Manifest) -> u64 {
-        blocks::usable_cache_bytes(manifest).max(residency::bytes_max(manifest))
+        blocks::usable_cache_bytes(manifest).max(residency::bytes_max(manifest).unwrap_or(0))
     }
 
     fn verify(&self, check: &mut Verification<'_>) -> Result<()> {

@@ -6,6 +6,7 @@ use stratann_core::check::Blocks;
 use stratann_core::format::block_map::BlockMap;
 use stratann_core::kinds::KindView;
 use stratann_core::kinds::disk_graph::{Codes, View};
+use stratann_core::query::Params;
 use stratann_core::route::HeadGraph;
 use stratann_kernel::coder::Coder;
 use stratann_storage::budget::Account;
@@ -18,7 +19,7 @@ use super::residency::Residency;
 use super::{account, calibration};
 use crate::base::{Base, decode_role};
 use crate::codebook::root_mean_square_norm;
-use crate::curve::Grid;
+use crate::curve::{Grid, IN_MEMORY};
 use crate::files;
 use crate::kinds::blocks;
 use crate::kinds::questions::{Members, OpenKind};
@@ -101,7 +102,7 @@ impl GraphTables {
         let by_codes = switches.rerank.map_or(self.residency.is_whole(), |rerank| rerank > 0);
         let has_other_rules = switches.patience.is_some() || !switches.whole_blocks;
         match by_codes && (switches.rerank.is_some() || !has_other_rules) {
-            true => vec![Some(calibration::IN_MEMORY), None],
+            true => vec![Some(IN_MEMORY), None],
             false => vec![None],
         }
     }
@@ -109,6 +110,13 @@ impl GraphTables {
     /// Bytes of a code.
     pub(crate) fn code_bytes(&self) -> usize {
         self.coder.code_bytes()
+    }
+
+    /// Sets what a search by a beam of a given length does where the graph is in memory.
+    pub(crate) fn set_defaults(&self, params: &mut Params) {
+        if self.residency.is_whole() {
+            calibration::walk_by_codes(params);
+        }
     }
 
     /// Whether the graph can be in memory with its codes.
@@ -181,7 +189,7 @@ impl OpenKind for GraphTables {
 
     fn grid(&self, base: &Base, k: u32, family: Option<&str>) -> Grid {
         match family {
-            Some(calibration::IN_MEMORY) => calibration::memory_grid(k),
+            Some(IN_MEMORY) => calibration::memory_grid(k),
             _ => calibration::grid(k, base.manifest.blocks.count, base.manifest.rows),
         }
     }

@@ -9,6 +9,9 @@ use stratann_storage::{Error, Result};
 use crate::codebook::check_code_bytes;
 use crate::record::{CODE_KIND, Record, Recorded, recorded};
 
+/// Most bytes of codes that are as fine as pays, without a budget; with one, an eighth of it.
+const FINE_CODES_BYTES: u64 = 64 << 20;
+
 impl Recorded for Options {
     fn check(&self, dim: usize) -> Result<()> {
         self.check_ranges()?;
@@ -19,6 +22,12 @@ impl Recorded for Options {
             )));
         }
         check_code_bytes(self.code_bytes, dim)
+    }
+
+    /// Codes have four bits a dimension where these take little memory: a search then compares less.
+    fn choose_for(&mut self, rows: u64, dim: usize, ram_budget: Option<u64>) {
+        let most_bytes = ram_budget.map_or(FINE_CODES_BYTES, |budget| FINE_CODES_BYTES.min(budget / 8));
+        self.choose_codes(rows, dim, most_bytes);
     }
 
     fn record(&self, dim: usize) -> Record {

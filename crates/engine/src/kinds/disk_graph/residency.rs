@@ -6,25 +6,25 @@
 use std::path::Path;
 
 use stratann_core::kinds::disk_graph::resident::{Resident, ResidentLists, ResidentRows, STEP_COMPARISONS};
+use stratann_params::IndexKind;
 use stratann_storage::budget::Account;
+use stratann_storage::tier::in_huge_pages;
 use stratann_storage::{Progress, Result};
 
 use crate::base::{Base, IndexShape, shape};
 use crate::kinds::blocks;
 use crate::manifest::Manifest;
 
-/// Most bytes of all parts of an index; 0 of one whose codes are in its blocks.
-pub(crate) fn bytes_max(manifest: &Manifest) -> u64 {
-    let degree = manifest.build.get("degree").and_then(|degree| degree.as_u64()).unwrap_or(0);
-    let Ok(IndexShape { block, .. }) = shape(Path::new(""), manifest) else { return 0 };
-    match block.code_bytes {
-        0 => {
-            ResidentRows::bytes_of(manifest.rows, &block)
-                + ResidentLists::least_bytes(manifest.rows)
-                + 4 * manifest.rows * degree
-        }
-        _ => 0,
-    }
+/// Longest lists for which memory is set aside at once.
+const DEGREE_MAX: u64 = 256;
+
+/// Most bytes of all parts of an index; `None` of a kind that has none, of codes in blocks, and of a partition.
+pub fn bytes_max(manifest: &Manifest) -> Option<u64> {
+    let degree = manifest.build.get("degree")?.as_u64()?;
+    let IndexShape { kind, block, .. } = shape(Path::new(""), manifest).ok()?;
+    let has_parts = kind == IndexKind::DiskGraph && block.code_bytes == 0 && manifest.spread.is_none();
+    let lists = ResidentLists::least_bytes(manifest.rows) + 4 * manifest.rows * degree;
+    has_parts.then(|| ResidentRows::bytes_of(manifest.rows, &block) + lists)
 }
 
 /// The parts of the graph in memory beside codes. Searches see them once there are lists.
@@ -86,7 +86,10 @@ impl Residency {
         let row_bytes = ResidentRows::bytes_of(nodes as u64, &base.block);
         let mut rows =
             (least_bytes + row_bytes <= budget_bytes).then(|| ResidentRows::with_room(nodes, &base.block));
-        let mut lists = Some(ResidentLists::with_room(nodes));
+        let degree = base.manifest.build.get("degree").and_then(|degree| degree.as_u64()).unwrap_or(0);
+        let mut lists = Some(ResidentLists::with_room(nodes, nodes * degree.min(DEGREE_MAX) as usize));
+        lists.iter_mut().for_each(|lists| in_huge_pages(lists.room()));
+        rows.iter_mut().for_each(|rows| in_huge_pages(rows.room()));
         progress.stage("loading the graph", u64::from(base.manifest.blocks.count), "blocks");
         blocks::for_each_block(base, progress, &mut |block| {
             let Some(own) = &mut lists else { return };
