@@ -95,7 +95,7 @@ def at_recall(points, target):
 
 def medians(rounds):
     """One curve: the median time of each beam."""
-    return [(points[0][0], statistics.median(cpu_us for _, cpu_us in points)) for points in zip(*rounds)]
+    return [(points[0][0], statistics.median(cpu_us for _, cpu_us in points)) for points in zip(*rounds, strict=True)]
 
 
 def measure(args, index):

@@ -59,7 +59,7 @@ impl Split {
     fn new(py: Python<'_>, base: PathBuf, path: PathBuf, options: Options) -> PyResult<Split> {
         let begun = py.detach(|| {
             let base = Reader::open(&base)?;
-            let options = options.read()?;
+            let options = options.read()?.for_rows(base.shape());
             split::Split::begin(base, &path, options)
         });
         let split = begun.map_err(|e| error::to_python(py, &e))?;
@@ -131,7 +131,8 @@ pub(crate) fn run_task(
     let done = work::run(py, None, |progress| {
         let (task, job) = (task.parse::<Task>()?, from_json::<Job>("the job", job)?);
         let base = Reader::open(&base)?;
-        stratann_engine::build::run_task(&base, &path, &options.read()?, (job, task), progress)
+        let options = options.read()?.for_rows(base.shape());
+        stratann_engine::build::run_task(&base, &path, &options, (job, task), progress)
     })?;
     crate::json(py, &done)
 }

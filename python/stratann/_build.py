@@ -147,9 +147,9 @@ def build(
         alpha: of a disk-graph: pruning factor of edges (alpha in DiskANN): larger values keep longer edges; 1.2.
         passes: of a disk-graph: passes over all rows; 1.
         code_bytes: of a disk-graph, hybrid-ivf, gpu-ivf: bytes of RAM per vector for its code. Larger codes need
-            fewer reads: raise this first when RAM is left, lower it first when RAM is short; max(32, dimensions / 4)
-            (disk-graph); half a byte per component of a float and 8, a quarter of others and 4 (hybrid-ivf); max(36,
-            dimensions / 4 + 4) (gpu-ivf).
+            fewer reads: raise this first when RAM is left, lower it first when RAM is short; max(32, dimensions / 4);
+            4 bits a dimension where all codes fit 64 MiB, and an eighth of `ram_budget` (disk-graph); half a byte per
+            component of a float and 8, a quarter of others and 4 (hybrid-ivf); max(36, dimensions / 4 + 4) (gpu-ivf).
         code_bits: of a disk-graph, hybrid-ivf, gpu-ivf: bits of each dimension in a vector's code, on average; as
             many as fit `code_bytes`.
         codes: of a disk-graph: place of the codes during searches. With disk, RAM holds only the head graph with its

@@ -36,7 +36,8 @@ def open(
     Args:
         path: the index folder.
         ram_budget: limit in bytes of the open index and its searches, as int or text; None for no limit.
-        cache_budget: memory that caches blocks, in bytes as int or text. ``"auto"``: half of what `ram_budget`
+        cache_budget: memory for what would be read, in bytes as int or text: vectors and adjacency lists of a
+            disk-graph, which are moved there now, and a cache of blocks. ``"auto"``: half of what `ram_budget`
             leaves, and without it up to half of the memory that is available. 0: every read is made and counted.
         .. parameters: open
         preload: read all blocks into the cache first, when it has room for them; false.

@@ -80,8 +80,9 @@ def test_verify_is_that_of_the_program(copied, program):
 def test_explain_is_that_of_the_program(copied, program, queries, tmp_path):
     path = tmp_path / "query.fbin"
     stratann.write_vectors(path, queries)
-    told = document(program, "explain", copied._path, str(path), "--query", "3", "--search-list", "40")
-    found = copied.explain(queries[3], search_list=40)
+    asked = ("--query", "3", "--search-list", "40", "--rerank", "12")
+    told = document(program, "explain", copied._path, str(path), *asked)
+    found = copied.explain(queries[3], search_list=40, rerank=12)
     assert found.pop("query") == 0 and told.pop("query") == 3
     counters = found.pop("counters")
     assert all(told["counters"][name] == value for name, value in counters.items())

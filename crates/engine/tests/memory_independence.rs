@@ -322,8 +322,8 @@ fn a_budget_decides_what_is_in_memory_and_the_account_says_so() {
     // Many threads, too.
     let many = index.search(&asked.bytes, &by_codes(64), &Quiet).unwrap();
     assert_eq!((many.stats.reads_asked(), &many.ids), (0, &on_disk.ids));
-    // Vectors go first, then lists; what is left caches blocks.
-    for (budget, expected) in [(lists + vectors - 1, [lists, 0]), (lists - 1, [0, 0]), (0, [0, 0])] {
+    // Vectors go first; lists alone stay where they are an eighth of the budget. What is left caches blocks.
+    for (budget, expected) in [(lists + vectors - 1, [0, 0]), (lists - 1, [0, 0]), (0, [0, 0])] {
         index.set_cache_budget(budget);
         assert_eq!(parts(&index)[..2], expected, "{budget}");
         assert_eq!(index.block_cache_bytes(), budget - expected[0]);
@@ -331,12 +331,30 @@ fn a_budget_decides_what_is_in_memory_and_the_account_says_so() {
         assert_eq!((found.stats.reads > 0, &found.ids), (true, &on_disk.ids), "{budget}");
     }
     // And come back: as much as there is room for.
-    for (budget, expected) in [(lists, [lists, 0]), (lists + vectors, [lists, vectors])] {
+    for (budget, expected) in [(lists, [0, 0]), (lists + vectors, [lists, vectors])] {
         index.set_cache_budget(budget);
         assert_eq!(index.make_resident(&Quiet).unwrap(), expected[1] > 0);
         assert_eq!(parts(&index)[..2], expected, "{budget}");
         assert_eq!(found(&index).ids, on_disk.ids);
     }
+}
+
+/// Lists of long vectors stay in memory without these: then candidates alone are read, all at once.
+#[test]
+fn lists_alone_are_in_memory_where_they_are_short_beside_vectors() {
+    let (set, asked) = rows(DType::F32, 1200, 900, 3);
+    let folder = built(&set, &quick(IndexKind::DiskGraph, Metric::L2));
+    let mut index = Index::open(folder.path(), OpenOptions::default()).unwrap();
+    let found = |index: &Index| index.search(&asked.bytes, &by_codes(1), &Quiet).unwrap();
+    let on_disk = found(&index);
+    index.set_cache_budget(1200 * 900 * 2);
+    assert!(!index.make_resident(&Quiet).unwrap());
+    let account = index.account();
+    assert!(account.bytes_of("adjacency lists") > 0 && account.bytes_of("vectors") == 0);
+    let of_lists = found(&index);
+    assert_eq!(of_lists.ids, on_disk.ids);
+    let asked_reads = |answers: &Answers| answers.stats.reads_asked() / QUERIES as u64;
+    assert!(asked_reads(&of_lists) <= 20 && asked_reads(&on_disk) >= 40, "{}", asked_reads(&on_disk));
 }
 
 #[test]
@@ -353,8 +371,8 @@ fn any_number_of_rows_can_be_in_memory() {
     }
 }
 
-/// A block that is damaged before it could be moved: the index stays on disk, and queries that do not meet the block are
-/// answered.
+/// A block that is damaged before it could be moved: the index stays on disk, and queries that do not meet the
+/// block are answered.
 #[test]
 fn damage_leaves_a_graph_on_disk() {
     let (folder, asked, mut index) = graph(3000, 1 << 30);

@@ -12,7 +12,7 @@ params! {
             { shown: "SIZE", unit: Unit::Bytes, usual: "no limit", places: Place::LOCAL,
               also: &[Stage::Serve], level: Level::Usual };
         /// Memory for what would be read: vectors and adjacency lists of a disk-graph, and a cache of blocks. A size,
-        /// or auto for what --ram-budget leaves, and without it up to half of the memory that is available. With 0
+        /// or auto for what the RAM budget leaves, and without one up to half of the memory that is available. With 0
         /// every read is made and counted
         cache_budget: AutoOr<u64> = AutoOr::Auto,
             { shown: "auto|SIZE", unit: Unit::Bytes, places: Place::LOCAL, level: Level::Usual };

@@ -98,11 +98,9 @@ params! {
         /// Use all nodes of a block that was read
         whole_blocks: bool = true,
             { off: "Use only the requested nodes of a block (to compare)", level: Level::Research };
-        /// Walk by codes alone and compare so many of the nearest candidates in the end; with 0 every node is compared
-        /// as its block arrives, and --patience and --stop-slack may end the search
+        /// Walk by codes alone, and compare so many candidates in the end; with 0, compare nodes as their blocks arrive
         rerank: Option<u32> = None,
-            { shown: "N", range: 0.0..=65_536.0, usual: "from the curve, or half of the beam beyond k, where the graph \
-              is in memory; 0 from disk" };
+            { shown: "N", range: 0.0..=65_536.0, usual: "as calibrated in memory; 0 from disk" };
     }
 }
 

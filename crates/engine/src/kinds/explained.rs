@@ -1,5 +1,6 @@
 //! Traces of single queries, by kind.
 
+use stratann_core::kinds::{IndexView, KindView};
 use stratann_core::query::Params;
 use stratann_storage::Result;
 use stratann_storage::cache::ExtentCache;
@@ -24,7 +25,9 @@ pub(crate) fn explain(
         KindIndex::Flat(_) => blocks::explain::explain(base, seen, None, query, params),
         KindIndex::DiskGraph(graph) => {
             let block_of = |node| graph.block_of(node);
-            blocks::explain::explain(base, seen, Some(&block_of), query, params)
+            // Reads show the way; what is found does not depend on them.
+            let view = IndexView { kind: KindView::DiskGraph(graph.view_on_disk(base)), ..seen.0 };
+            blocks::explain::explain(base, (view, seen.1), Some(&block_of), query, params)
         }
         KindIndex::HybridIvf(lists) => hybrid_ivf::explain::explain(base, lists, query, params),
         KindIndex::GridIvf(_) => grid_ivf::explain::explain(&seen.0, query, params),

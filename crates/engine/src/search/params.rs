@@ -44,11 +44,11 @@ impl Index {
         }
         self.kind.check_switches(&options.switches)?;
         let k = options.k.min(self.base.manifest.rows as usize) as u32;
-        let families = match self.kind.graph() {
-            Some(graph) => graph.families(&options.switches.own()),
+        let families = |recall| match self.kind.graph() {
+            Some(graph) => graph.families(&options.switches.own(), &self.base.manifest.curves, (k, recall)),
             None => options.switches.families(),
         };
-        let by_recall = |recall| self.params_for_recall(k, recall, &families);
+        let by_recall = |recall| self.params_for_recall(k, recall, &families(recall));
         let mut params = options.effort.params(self.base.kind, k, by_recall)?;
         params.mode = options.mode;
         if matches!(options.effort, Effort::Nprobe(..)) {

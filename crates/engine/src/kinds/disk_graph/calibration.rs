@@ -45,6 +45,15 @@ pub(crate) fn memory_grid(k: u32) -> Grid {
     Grid { paths: RERANK_SHARES.iter().map(path).collect(), ..Grid::default() }
 }
 
+fn reranked(k: u32, list: u32, point: &Point) -> u32 {
+    k + ((list - k) as f32 * point.stop.share).ceil() as u32
+}
+
+/// The candidates that a search with a point of the curve in memory compares; infinite where it goes through all.
+pub(crate) fn candidates(k: u32, point: &Point) -> f64 {
+    if point.is_exact() { f64::INFINITY } else { reranked(k, point.effort.max(k), point).into() }
+}
+
 /// The parameters of a point of the curve in memory: its effort is the length of the beam, its share that of
 /// the candidates beyond k that are compared in the end.
 pub(crate) fn memory_params(k: u32, point: &Point) -> Params {
@@ -54,7 +63,7 @@ pub(crate) fn memory_params(k: u32, point: &Point) -> Params {
     let list = point.effort.max(k);
     let mut params = beam_params(k, list, None);
     if let KindParams::DiskGraph(own) = &mut params.kind {
-        own.walk_by_codes(k + ((list - k) as f32 * point.stop.share).ceil() as u32);
+        own.walk_by_codes(reranked(k, list, point));
     }
     params
 }

@@ -19,7 +19,7 @@ use super::residency::Residency;
 use super::{account, calibration};
 use crate::base::{Base, decode_role};
 use crate::codebook::root_mean_square_norm;
-use crate::curve::{Grid, IN_MEMORY};
+use crate::curve::{self, Curve, Grid, IN_MEMORY};
 use crate::files;
 use crate::kinds::blocks;
 use crate::kinds::questions::{Members, OpenKind};
@@ -92,18 +92,36 @@ impl GraphTables {
         }
     }
 
+    /// The same, as if nothing but codes were in memory.
+    pub(crate) fn view_on_disk<'a>(&'a self, base: &'a Base) -> View<'a> {
+        View { resident: None, ..GraphTables::view(self, base) }
+    }
+
     /// What of the graph is in memory beside codes.
     pub(crate) fn residency(&self) -> &Residency {
         &self.residency
     }
 
-    /// The curves among which a search with these switches takes the cheapest.
-    pub(crate) fn families(&self, switches: &Switches) -> Vec<Option<&'static str>> {
-        let by_codes = switches.rerank.map_or(self.residency.is_whole(), |rerank| rerank > 0);
+    /// The curves among which a search for k results at a recall takes the cheapest. Where lists alone are in memory,
+    /// it is the walk by codes if that compares fewer candidates than the other search reads blocks.
+    pub(crate) fn families(
+        &self,
+        switches: &Switches,
+        curves: &[Curve],
+        (k, recall): (u32, f64),
+    ) -> Vec<Option<&'static str>> {
         let has_other_rules = switches.patience.is_some() || !switches.whole_blocks;
-        match by_codes && (switches.rerank.is_some() || !has_other_rules) {
-            true => vec![Some(IN_MEMORY), None],
-            false => vec![None],
+        let reads_fewer = || {
+            let [by_codes, usual] = [Some(IN_MEMORY), None].map(|f| curve::choose_of(curves, f, k, recall));
+            let candidates = by_codes.map_or(f64::INFINITY, |point| calibration::candidates(k, &point));
+            candidates <= usual.map_or(f64::INFINITY, |point| point.reads)
+        };
+        match switches.rerank {
+            Some(rerank) if rerank > 0 => vec![Some(IN_MEMORY), None],
+            None if has_other_rules => vec![None],
+            None if self.residency.is_whole() => vec![Some(IN_MEMORY), None],
+            None if self.residency.is_of_lists() && reads_fewer() => vec![Some(IN_MEMORY)],
+            _ => vec![None],
         }
     }
 

@@ -1,7 +1,7 @@
 //! Adjacency lists and vectors in memory: conversion of blocks, and what of it fits a budget.
 //!
-//! Lists come first: without them a walk waits for one read after another. Vectors save the reads of candidates, which
-//! are made all at once.
+//! All of it is in memory, or lists alone where they take little of the budget: a walk then reads candidates, all at
+//! once. Otherwise a cache of whole blocks saves more reads.
 
 use std::path::Path;
 
@@ -15,6 +15,8 @@ use crate::base::{Base, IndexShape, shape};
 use crate::kinds::blocks;
 use crate::manifest::Manifest;
 
+/// Lists without vectors take up to this part of the budget: one in so many bytes.
+const LISTS_SHARE: u64 = 8;
 /// Longest lists for which memory is set aside at once.
 const DEGREE_MAX: u64 = 256;
 
@@ -39,6 +41,11 @@ impl Residency {
     pub(crate) fn view(&self) -> Option<Resident<'_>> {
         let lists = self.lists.as_ref()?;
         Some(Resident { lists, rows: self.rows.as_ref(), step_comparisons: STEP_COMPARISONS })
+    }
+
+    /// Whether a walk reads candidates alone.
+    pub(crate) fn is_of_lists(&self) -> bool {
+        self.lists.is_some() && self.rows.is_none()
     }
 
     /// Whether queries need no reads.
@@ -68,7 +75,7 @@ impl Residency {
         if self.bytes() > budget_bytes {
             self.rows = None;
         }
-        if self.bytes() > budget_bytes {
+        if self.rows.is_none() && self.bytes() > budget_bytes / LISTS_SHARE {
             self.lists = None;
         }
     }
@@ -79,14 +86,15 @@ impl Residency {
     /// A block that cannot be read or is damaged; an interruption.
     pub(crate) fn fill(base: &Base, budget_bytes: u64, progress: &dyn Progress) -> Result<Residency> {
         let nodes = base.manifest.rows as usize;
-        let least_bytes = ResidentLists::least_bytes(nodes as u64);
-        if least_bytes > budget_bytes {
+        let degree = base.manifest.build.get("degree").and_then(|degree| degree.as_u64()).unwrap_or(0);
+        let row_bytes = ResidentRows::bytes_of(nodes as u64, &base.block);
+        // Lists are seldom shorter than half of the degree.
+        let list_bytes = ResidentLists::least_bytes(nodes as u64) + 2 * nodes as u64 * degree;
+        let has_rows = row_bytes + list_bytes <= budget_bytes;
+        if !has_rows && list_bytes > budget_bytes / LISTS_SHARE {
             return Ok(Residency::default());
         }
-        let row_bytes = ResidentRows::bytes_of(nodes as u64, &base.block);
-        let mut rows =
-            (least_bytes + row_bytes <= budget_bytes).then(|| ResidentRows::with_room(nodes, &base.block));
-        let degree = base.manifest.build.get("degree").and_then(|degree| degree.as_u64()).unwrap_or(0);
+        let mut rows = has_rows.then(|| ResidentRows::with_room(nodes, &base.block));
         let mut lists = Some(ResidentLists::with_room(nodes, nodes * degree.min(DEGREE_MAX) as usize));
         lists.iter_mut().for_each(|lists| in_huge_pages(lists.room()));
         rows.iter_mut().for_each(|rows| in_huge_pages(rows.room()));
@@ -101,7 +109,8 @@ impl Residency {
             if list_bytes + row_bytes > budget_bytes {
                 rows = None;
             }
-            if !is_pushed || list_bytes > budget_bytes {
+            let most_bytes = if rows.is_some() { budget_bytes } else { budget_bytes / LISTS_SHARE };
+            if !is_pushed || list_bytes > most_bytes {
                 lists = None;
             }
         })?;
