@@ -32,7 +32,10 @@ impl ResidentLists {
     pub fn with_room(nodes: usize, neighbours: usize) -> ResidentLists {
         let mut starts = Vec::with_capacity(nodes + 1);
         starts.push(0);
-        ResidentLists { starts, neighbours: Vec::with_capacity(neighbours) }
+        let mut room = Vec::new();
+        // Where so much is refused, it grows as it is needed.
+        let _ = room.try_reserve_exact(neighbours);
+        ResidentLists { starts, neighbours: room }
     }
 
     /// Memory that will hold neighbours, to be advised before it is used.
