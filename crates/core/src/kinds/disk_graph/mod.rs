@@ -35,7 +35,7 @@ use scan::Scan;
 pub const MAX_SEARCH_LIST: u32 = 65_536;
 
 /// Length of the head graph's beam in a walk by codes.
-const CODE_WALK_HEAD_LIST: u32 = 8;
+const CODE_WALK_HEAD_LIST: u32 = 4;
 
 /// The kind itself.
 pub(crate) struct DiskGraph;

@@ -111,7 +111,7 @@ impl Residency {
             }
             let most_bytes = if rows.is_some() { budget_bytes } else { budget_bytes / LISTS_SHARE };
             if !is_pushed || list_bytes > most_bytes {
-                lists = None;
+                (lists, rows) = (None, None);
             }
         })?;
         let mut filled = Residency { lists, rows };
