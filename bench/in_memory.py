@@ -4,10 +4,10 @@
     bench/.venv/bin/python bench/in_memory.py base.u8bin query.u8bin groundtruth.ibin --metric l2
 
 Both are swept over the length of their beams, `--rounds` times in turn; medians count. Between two beams the time at a
-recall is interpolated. hnswlib holds vectors as f32 and is given all queries in one call of one thread, with the better
-of two M; the index is opened anew for each round, which does not count. It is searched a second time in each round:
-the ratio of those two is the noise. With STRATANN_ISA=avx2 instructions of 512 bits are left out. Exit codes: 0 done, 1
-something failed.
+recall is interpolated; a recall that one of them does not reach is left out. hnswlib holds vectors as f32, gets all
+queries in one call of one thread, and counts with the better M. The time of opening the index does not count. Each
+round searches it twice: the ratio of both times is the noise. With STRATANN_ISA=avx2 instructions of 512 bits are left
+out. Exit codes: 0 done, 1 something failed.
 """
 import argparse
 import json
@@ -114,8 +114,11 @@ def measure(args, index):
     mine = medians(ours + again)
     rows = []
     for target in map(float, args.recalls.split(",")):
-        best = min((us, name) for name, curve in curves.items() if (us := at_recall(curve, target)) is not None)
+        reached = [(us, name) for name, curve in curves.items() if (us := at_recall(curve, target)) is not None]
         own, first, second = (at_recall(curve, target) for curve in (mine, medians(ours), medians(again)))
+        if not reached or None in (own, first, second):
+            continue
+        best = min(reached)
         rows.append(
             {"recall": target, "cpu_us": own, "peer": best[1], "peer_cpu_us": best[0], "ratio": own / best[0],
              "noise": second / first}

@@ -108,7 +108,7 @@ impl Bench {
             }
         };
         make_resident(&mut index, &queries, &output)?;
-        if preload && !index.preload(&ProgressPrinter::new(output))? {
+        if preload && !index.is_resident() && !index.preload(&ProgressPrinter::new(output))? {
             output.note("note: the cache has no room for all blocks; they are read when they are needed");
         }
         index.warnings().iter().for_each(|warning| output.note(&format!("warning: {warning}")));
