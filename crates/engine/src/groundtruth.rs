@@ -6,12 +6,8 @@
 use std::ops::Range;
 use stratann_params::choices::OnBadRow;
 
-use stratann_kernel::distance::{
-    balance, block_dot_f32, block_dot_i8, block_dot_u8, block_l2_f32, block_l2_i8, block_l2_u8, inverse_norm,
-};
-use stratann_kernel::element::widen;
+use stratann_kernel::Metric;
 use stratann_kernel::topk::{Scored, TopK};
-use stratann_kernel::{DType, Metric};
 use stratann_storage::{Error, Progress, Result};
 
 pub use check::{CheckedTruth, Found, Owner};
@@ -19,6 +15,7 @@ pub use check::{CheckedTruth, Found, Owner};
 pub use crate::dataset::GroundTruth;
 use crate::dataset::{Reader, check_row};
 use crate::parallel;
+use crate::tiles::{Form, Matrix, Pairs, STRIP_ROWS, STRIP_SCRATCH_BYTES, Scratch, TILE};
 
 /// Computes the exact `k` nearest rows of `base` for every query, ordered by `(distance, row number)`.
 ///
@@ -101,12 +98,6 @@ pub(crate) fn neighbours_of_made(
     search.run(&QuerySource::Made { rows, vectors }, ram_budget_bytes)
 }
 
-/// Queries that one task scores together, so that rows are loaded from memory once for all of them.
-const TILE: usize = 32;
-/// Bytes of the rows that a tile is scored against at a time; they stay in the core's own cache.
-const STRIP_BYTES: usize = 128 << 10;
-/// Most distances per thread are `TILE` times this.
-const STRIP_ROWS: usize = 1024;
 /// Largest useful block.
 const BLOCK_BYTES: u64 = 32 << 20;
 /// Fewest rows per block; with fewer, threads mostly wait.
@@ -143,29 +134,19 @@ struct Seeker {
     top: TopK,
 }
 
-/// Rows ready to be scored: all floats as f32, since widening is exact and done once for all queries.
+/// Vectors, and which of them can be scored.
 #[derive(Default)]
-struct Matrix {
-    floats: Vec<f32>,
-    bytes: Vec<u8>,
-    /// Inverse norm of every row, under cosine.
-    inverse_norms: Vec<f32>,
+struct CheckedRows {
+    matrix: Matrix,
     usable: Vec<bool>,
 }
 
 /// Data shared by all tasks of a block, whose first row has number `first`.
 #[derive(Clone, Copy)]
-struct Pairs<'a> {
+struct ScoredBlock<'a> {
     first: u64,
-    block: &'a Matrix,
-    queries: &'a Matrix,
-}
-
-/// Scratch of a thread for one strip.
-#[derive(Default)]
-struct Scratch {
-    distances: Vec<f32>,
-    integers: Vec<u32>,
+    rows: &'a CheckedRows,
+    queries: &'a CheckedRows,
 }
 
 impl QuerySource<'_> {
@@ -184,41 +165,20 @@ impl QuerySource<'_> {
     }
 }
 
-impl Matrix {
-    /// Takes the rows in `raw`, and leaves a buffer there for reuse.
-    fn fill(&mut self, dtype: DType, metric: Metric, dim: usize, raw: &mut Vec<u8>) {
+impl CheckedRows {
+    /// Takes the vectors in `raw`, and leaves a buffer there for reuse.
+    fn fill(&mut self, form: Form, raw: &mut Vec<u8>) {
+        let Form { dtype, metric, dim } = form;
         let row_bytes = dim * dtype.size();
-        let count = raw.len() / row_bytes;
-        let parts = || raw.chunks(TILE * row_bytes);
-        let rows_of = |part| <[u8]>::chunks_exact(part, row_bytes);
-        self.usable.resize(count, false);
-        parallel::for_each(parts().zip(self.usable.chunks_mut(TILE)), |(part, out)| {
-            let usable = rows_of(part).map(|row| check_row(dtype, metric, row).is_none());
-            out.iter_mut().zip(usable).for_each(|(out, usable)| *out = usable);
-        });
-        self.inverse_norms.clear();
-        self.inverse_norms.resize(count, 0.0);
-        if metric == Metric::Cosine {
-            parallel::for_each(parts().zip(self.inverse_norms.chunks_mut(TILE)), |(part, out)| {
-                let inverse = rows_of(part).map(|row| inverse_norm(dtype, row));
-                out.iter_mut().zip(inverse).for_each(|(out, inverse)| *out = inverse);
-            });
-        }
-        if dtype.is_float() {
-            self.floats.resize(count * dim, 0.0);
-            let wide = self.floats.chunks_mut(TILE * dim).zip(self.inverse_norms.chunks_mut(TILE));
-            parallel::for_each(parts().zip(wide), |(part, (wide, inverses))| {
-                let rows = rows_of(part).zip(wide.chunks_exact_mut(dim));
-                for ((row, wide), inverse) in rows.zip(inverses) {
-                    widen(dtype, row, wide);
-                    if metric == Metric::Cosine {
-                        *inverse = balance(wide, *inverse);
-                    }
-                }
-            });
-        } else {
-            std::mem::swap(&mut self.bytes, raw);
-        }
+        self.usable.resize(raw.len() / row_bytes, false);
+        parallel::for_each(
+            raw.chunks(TILE * row_bytes).zip(self.usable.chunks_mut(TILE)),
+            |(part, out): (&[u8], &mut [bool])| {
+                let usable = part.chunks_exact(row_bytes).map(|row| check_row(dtype, metric, row).is_none());
+                out.iter_mut().zip(usable).for_each(|(out, usable)| *out = usable);
+            },
+        );
+        self.matrix.fill(form, raw);
     }
 }
 
@@ -275,7 +235,7 @@ impl Search<'_> {
         let per_row = shape.row_bytes() as u64 + wide + 5;
         let top = (self.columns() * size_of::<Scored>() + size_of::<Seeker>()) as u64;
         let per_query = 4 * shape.dim as u64 + wide + 5 + top;
-        let per_thread = TILE as u64 * (8 * STRIP_ROWS as u64 + (TASKS as u64 + 2) * top);
+        let per_thread = STRIP_SCRATCH_BYTES as u64 + TILE as u64 * (TASKS as u64 + 2) * top;
         let fixed = asked.len() * self.columns() as u64 * 8 + threads * per_thread;
         let least_queries = asked.len().clamp(1, TILE as u64);
         let least_rows = shape.rows.min(SMALLEST_BLOCK);
@@ -305,16 +265,16 @@ impl Search<'_> {
         let seeker = |q| Seeker { own: asked.own(q), top: TopK::new(columns) };
         let mut seekers: Vec<Seeker> = numbers.map(seeker).collect();
         let shape = self.base.shape();
-        let (mut raw, mut block) = (Vec::new(), Matrix::default());
+        let (mut raw, mut block) = (Vec::new(), CheckedRows::default());
         let mut first = 0;
         while first < shape.rows {
             let count = block_rows.min(shape.rows - first);
             self.base.read_rows(first, count as usize, &mut raw)?;
-            block.fill(shape.dtype, self.metric, shape.dim, &mut raw);
+            block.fill(self.form(self.base), &mut raw);
             if self.on_bad_row == OnBadRow::Fail {
                 self.refuse_bad(self.base, &block, |i| first + i)?;
             }
-            self.score_block(Pairs { first, block: &block, queries: &queries }, &mut seekers);
+            self.score_block(ScoredBlock { first, rows: &block, queries: &queries }, &mut seekers);
             self.progress.check_interrupted()?;
             self.progress.advance(count);
             first += count;
@@ -322,7 +282,7 @@ impl Search<'_> {
         Ok(seekers)
     }
 
-    fn read_queries(&self, asked: &QuerySource<'_>, numbers: Range<u64>) -> Result<Matrix> {
+    fn read_queries(&self, asked: &QuerySource<'_>, numbers: Range<u64>) -> Result<CheckedRows> {
         let mut raw = Vec::new();
         let count = (numbers.end - numbers.start) as usize;
         let reader = match asked {
@@ -351,17 +311,16 @@ impl Search<'_> {
                 self.base
             }
         };
-        let shape = reader.shape();
-        let mut queries = Matrix::default();
-        queries.fill(shape.dtype, self.metric, shape.dim, &mut raw);
+        let mut queries = CheckedRows::default();
+        queries.fill(self.form(reader), &mut raw);
         let number = |i| asked.own(numbers.start + i).unwrap_or(numbers.start + i);
         self.refuse_bad(reader, &queries, number)?;
         Ok(queries)
     }
 
     /// Returns the error of the first invalid row; `number` maps its position to its number.
-    fn refuse_bad(&self, reader: &Reader, matrix: &Matrix, number: impl Fn(u64) -> u64) -> Result<()> {
-        let Some(place) = matrix.usable.iter().position(|&usable| !usable) else { return Ok(()) };
+    fn refuse_bad(&self, reader: &Reader, rows: &CheckedRows, number: impl Fn(u64) -> u64) -> Result<()> {
+        let Some(place) = rows.usable.iter().position(|&usable| !usable) else { return Ok(()) };
         let number = number(place as u64);
         let mut row = Vec::new();
         reader.read_rows(number, 1, &mut row)?;
@@ -371,15 +330,15 @@ impl Search<'_> {
     }
 
     /// Scores a block: tiles of queries in parallel and, when there are few, slices of the block too.
-    fn score_block(&self, pairs: Pairs<'_>, seekers: &mut [Seeker]) {
-        let count = pairs.block.usable.len();
+    fn score_block(&self, block: ScoredBlock<'_>, seekers: &mut [Seeker]) {
+        let count = block.rows.usable.len();
         let tasks = TASKS * rayon::current_num_threads();
         let tiles = seekers.len().div_ceil(TILE);
         let slices = tasks.div_ceil(tiles).min(count.div_ceil(STRIP_ROWS));
         let slice_rows = count.div_ceil(slices);
         parallel::map(seekers.chunks_mut(TILE).enumerate(), |(tile, seekers)| {
             let score = |rows, bounds: &[f32], seekers: &mut [Seeker]| {
-                self.score_tile(pairs, rows, tile * TILE, bounds, seekers);
+                self.score_tile(block, rows, (tile * TILE, bounds), seekers);
             };
             let bounds: Vec<f32> = seekers.iter().map(|s| s.top.threshold()).collect();
             if slices == 1 {
@@ -400,76 +359,26 @@ impl Search<'_> {
     /// Scores rows of a block against the tile of queries that starts at `query`; rows beyond `bounds` are dropped.
     fn score_tile(
         &self,
-        pairs: Pairs<'_>,
+        block: ScoredBlock<'_>,
         rows: Range<usize>,
-        query: usize,
-        bounds: &[f32],
+        (query, bounds): (usize, &[f32]),
         seekers: &mut [Seeker],
     ) {
-        let mut scratch = Scratch::default();
-        let strip = (STRIP_BYTES / self.base.shape().row_bytes()).clamp(16, STRIP_ROWS);
-        for start in rows.clone().step_by(strip) {
-            if self.progress.interrupted() {
-                return;
-            }
-            let strip = start..rows.end.min(start + strip);
-            self.distances(pairs, query..query + seekers.len(), strip.clone(), &mut scratch);
-            let lines = scratch.distances.chunks_exact(strip.len());
-            for ((seeker, &bound), line) in seekers.iter_mut().zip(bounds).zip(lines) {
-                let mut limit = bound.min(seeker.top.threshold());
-                for (&distance, i) in line.iter().zip(strip.clone()) {
-                    let id = pairs.first + i as u64;
-                    // An unusable row's distance may be NaN, which is never <= anything.
-                    if distance <= limit && pairs.block.usable[i] && seeker.own != Some(id) {
-                        seeker.top.push(Scored { distance, id });
-                        limit = bound.min(seeker.top.threshold());
-                    }
-                }
-            }
-        }
+        let (own, mut tops): (Vec<Option<u64>>, Vec<&mut TopK>) =
+            seekers.iter_mut().map(|seeker| (seeker.own, &mut seeker.top)).unzip();
+        let id = |query: usize, row: usize| {
+            let id = block.first + row as u64;
+            (block.rows.usable[row] && own[query] != Some(id)).then_some(id)
+        };
+        let pairs =
+            Pairs { form: self.form(self.base), queries: &block.queries.matrix, rows: &block.rows.matrix };
+        let is_interrupted = || self.progress.interrupted();
+        pairs.score((query, bounds), rows, &mut tops, id, &is_interrupted, &mut Scratch::default());
     }
 
-    /// Computes `scratch.distances[q][r]` for the queries and rows at these positions.
-    fn distances(&self, pairs: Pairs<'_>, q: Range<usize>, r: Range<usize>, scratch: &mut Scratch) {
-        let Pairs { block, queries, .. } = pairs;
-        let dim = self.base.shape().dim;
-        let Scratch { distances, integers } = scratch;
-        let cells = q.len() * r.len();
-        distances.resize(cells, 0.0);
-        let (of_q, of_r) = (q.start * dim..q.end * dim, r.start * dim..r.end * dim);
-        match self.base.shape().dtype {
-            DType::F32 | DType::F16 => {
-                let score = if self.metric == Metric::L2 { block_l2_f32 } else { block_dot_f32 };
-                score(&queries.floats[of_q], &block.floats[of_r], dim, distances);
-            }
-            dtype @ (DType::U8 | DType::I8) => {
-                integers.resize(cells, 0);
-                let (queries, rows) = (&queries.bytes[of_q], &block.bytes[of_r]);
-                let signed = dtype == DType::I8;
-                match (self.metric, signed) {
-                    (Metric::L2, false) => block_l2_u8(queries, rows, dim, integers),
-                    (Metric::L2, true) => block_l2_i8(queries, rows, dim, integers),
-                    (_, false) => block_dot_u8(queries, rows, dim, integers),
-                    (_, true) => block_dot_i8(queries, rows, dim, bytemuck::cast_slice_mut(integers)),
-                }
-                if signed && self.metric != Metric::L2 {
-                    distances.iter_mut().zip(&*integers).for_each(|(d, &i)| *d = i as i32 as f32);
-                } else {
-                    distances.iter_mut().zip(&*integers).for_each(|(d, &i)| *d = i as f32);
-                }
-            }
-        }
-        match self.metric {
-            Metric::L2 => {}
-            Metric::Ip => distances.iter_mut().for_each(|d| *d = -*d),
-            Metric::Cosine => {
-                let rows = &block.inverse_norms[r.clone()];
-                for (line, &of_query) in distances.chunks_exact_mut(r.len()).zip(&queries.inverse_norms[q]) {
-                    // The same products in the same order as the pairwise distance.
-                    line.iter_mut().zip(rows).for_each(|(d, &of_row)| *d = 1.0 - *d * of_query * of_row);
-                }
-            }
-        }
+    fn form(&self, reader: &Reader) -> Form {
+        let shape = reader.shape();
+        Form { dtype: shape.dtype, metric: self.metric, dim: shape.dim }
     }
 }
 

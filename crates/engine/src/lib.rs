@@ -25,6 +25,7 @@ pub mod search;
 pub mod serve;
 pub mod spread;
 pub mod stages;
+mod tiles;
 pub mod trace;
 mod units;
 pub mod verify;
