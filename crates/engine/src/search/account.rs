@@ -4,6 +4,7 @@ use stratann_core::query::Params;
 use stratann_params::search::ListSwitches;
 use stratann_storage::budget::{Account, THREAD_BYTES};
 
+use super::scan::{self, EXACT_SCAN};
 use super::{Reserve, SearchOptions};
 use crate::exec::{BatchOptions, SLOT_BYTES};
 use crate::index::Index;
@@ -40,7 +41,8 @@ pub fn reserve(manifest: &Manifest, options: &SearchOptions, low_memory: bool) -
             let batch = kinds::kind_of(manifest).planned_reads_at_once(&options.switches);
             let at_once = options.width.at_load(in_flight).1.max(batch);
             let reads = u64::from(at_once) * planned.read_bytes as u64;
-            threads * in_flight as u64 * (state + reads)
+            let scan = if low_memory { 0 } else { scan::planned_bytes(manifest, options) };
+            threads * in_flight as u64 * (state + reads) + scan
         }
     };
     let shortest = low_memory && !options.batch_options.is_doorbell_chosen;
@@ -85,6 +87,23 @@ fn beam_of_curve(manifest: &Manifest, options: &SearchOptions) -> u64 {
 impl Index {
     /// Memory of a search with these options, the open index included; a few queries alone take less.
     pub fn search_account(&self, options: &SearchOptions, queries: usize) -> Account {
+        let mut account = self.driver_account(options, queries);
+        let params = self.params(options).ok();
+        let plan =
+            params.and_then(|params| self.plan_scan(&params, (options, queries), self.taken_bytes(&account)));
+        if let Some(plan) = plan {
+            account.add(EXACT_SCAN, plan.bytes);
+        }
+        account
+    }
+
+    /// What a search has taken, with a full cache.
+    pub(super) fn taken_bytes(&self, account: &Account) -> u64 {
+        account.total() + self.cache.as_ref().map_or(0, |cache| cache.left_bytes())
+    }
+
+    /// The same for a search whose queries are run by drivers.
+    pub(super) fn driver_account(&self, options: &SearchOptions, queries: usize) -> Account {
         let mut account = self.account();
         let in_flight = self.in_flight(options);
         let per_query = self.query_bytes(options) + self.reads_bytes(options);

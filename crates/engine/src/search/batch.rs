@@ -5,7 +5,7 @@ use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
-use stratann_core::query::{Budget, Loss, Outcome, Params, QueryState, QueryStats, Read, Scratch, Step};
+use stratann_core::query::{Budget, Hit, Loss, Outcome, Params, QueryState, QueryStats, Read, Scratch, Step};
 use stratann_storage::Progress;
 use stratann_storage::budget::Account;
 
@@ -86,6 +86,38 @@ impl<'a> Batch<'a> {
             if latency.load(Ordering::Relaxed) == 0 {
                 learning.ended(0, self.epoch(number), None);
             }
+        }
+    }
+
+    /// Takes the answer of a query that a scan has found.
+    pub(super) fn scanned(
+        &self,
+        number: usize,
+        hits: impl ExactSizeIterator<Item = Hit>,
+        stats: &QueryStats,
+        times: Times,
+    ) {
+        {
+            let mut sums = self.sums.lock().unwrap_or_else(|e| e.into_inner());
+            sums.stats.add(stats);
+            sums.largest = sums.largest.max(stats);
+            sums.times.add(&times);
+        }
+        self.latency_ns[number].store(times.latency.max(1), Ordering::Relaxed);
+        self.answered(number, hits);
+    }
+
+    /// Counts reads that were made for several queries at once.
+    pub(super) fn merged(&self, reads: MergedReads) {
+        self.sums.lock().unwrap_or_else(|e| e.into_inner()).merged.add(&reads);
+    }
+
+    fn answered(&self, number: usize, hits: impl ExactSizeIterator<Item = Hit>) {
+        let at = number * self.params.k as usize;
+        self.counts[number].store(hits.len() as u32, Ordering::Relaxed);
+        for (i, hit) in hits.enumerate() {
+            self.ids[at + i].store(hit.external_id, Ordering::Relaxed);
+            self.distances[at + i].store(hit.distance.to_bits(), Ordering::Relaxed);
         }
     }
 
@@ -265,12 +297,7 @@ impl Queries for Share<'_, '_> {
         if let Some(why) = why {
             batch.failed.lock().unwrap_or_else(|e| e.into_inner()).push((number, why));
         } else {
-            let at = number * batch.params.k as usize;
-            for (i, hit) in state.results().iter().enumerate() {
-                batch.ids[at + i].store(hit.external_id, Ordering::Relaxed);
-                batch.distances[at + i].store(hit.distance.to_bits(), Ordering::Relaxed);
-            }
-            batch.counts[number].store(state.results().len() as u32, Ordering::Relaxed);
+            batch.answered(number, state.results().iter().copied());
         }
         self.unreported += 1;
         if self.unreported == REPORT_EVERY {

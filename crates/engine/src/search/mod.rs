@@ -19,6 +19,7 @@ pub(crate) mod live;
 pub(crate) mod options;
 mod params;
 mod record;
+mod scan;
 mod together;
 mod traffic;
 mod truth;
@@ -38,6 +39,7 @@ pub use crate::index::Reserve;
 pub use crate::kinds::IN_FLIGHT;
 use batch::{Batch, Share};
 use live::LiveBatches;
+use scan::{EXACT_SCAN, SCAN_BACKEND};
 
 /// Purpose of a search.
 enum Purpose<'a> {
@@ -66,6 +68,11 @@ impl Index {
 
     /// Most of `count` queries that a search has in flight at once, on all threads.
     pub fn queries_in_flight(&self, options: &SearchOptions, count: usize) -> usize {
+        let taken = self.taken_bytes(&self.driver_account(options, count));
+        let params = self.params(options).ok();
+        if let Some(plan) = params.and_then(|params| self.plan_scan(&params, (options, count), taken)) {
+            return plan.pass_queries;
+        }
         let fitted = self.fitted(options, count);
         (fitted.threads * self.in_flight(&fitted)).min(count)
     }
@@ -125,7 +132,9 @@ impl Index {
         let count = queries.len() / self.base.row_bytes();
         let threads = options.threads.clamp(1, 1024);
         let options = &self.with_fitting_doorbells(&SearchOptions { threads, ..*options }, count);
-        let account = self.search_account(options, count);
+        let mut account = self.driver_account(options, count);
+        let is_recorded = matches!(purpose, Purpose::Record(_));
+        let scan = self.plan_scan(&params, (options, count), self.taken_bytes(&account));
         let options = &self.fitted(options, count);
         let options = &SearchOptions { width: own(&params.kind).width(options.width), ..*options };
         account.check(self.ram_budget, "search this index so")?;
@@ -139,13 +148,30 @@ impl Index {
         if let Some(region) = self.kind.live() {
             batch.live = Some(LiveBatches::new(region)?);
         }
+        let (cpu, started) = (budget::cpu_us(), Instant::now());
+        let scanned = scan.filter(|_| !is_recorded).map_or(0, |plan| {
+            account.add(EXACT_SCAN, plan.bytes);
+            self.scan(&batch, plan, self.width_limit(options))
+        });
+        batch.next = scanned.into();
+        let is_scanned = scanned == count && count > 0;
+        let name = if is_scanned { Ok(SCAN_BACKEND) } else { self.work_on_threads(&batch, options) };
+        batch.give_up();
+        let name = name?;
+        let seconds = started.elapsed().as_secs_f64();
+        let cpu_us = budget::cpu_us().saturating_sub(cpu);
+        progress.check_interrupted()?;
+        let io_backend = self.base.backend_name(name);
+        Ok(Answers { seconds, cpu_us, io_backend, account, ..batch.into_answers() })
+    }
+
+    /// Has the queries of a batch run by drivers, one on each thread.
+    fn work_on_threads(&self, batch: &Batch<'_>, options: &SearchOptions) -> Result<&'static str> {
         let batch_loads =
             self.base.facts().shares_reads.then(|| BatchLoads::new(options.batch_options, options.threads));
         let batch_loads = batch_loads.as_ref();
-        let (cpu, started) = (budget::cpu_us(), Instant::now());
-        let name = std::thread::scope(|scope| {
+        std::thread::scope(|scope| {
             let others = 1..options.threads;
-            let batch = &batch;
             let workers: Vec<_> = others
                 .map(|number| scope.spawn(move || self.work(batch, (options, batch_loads), number)))
                 .collect();
@@ -162,14 +188,7 @@ impl Index {
                 };
             }
             name
-        });
-        batch.give_up();
-        let name = name?;
-        let seconds = started.elapsed().as_secs_f64();
-        let cpu_us = budget::cpu_us().saturating_sub(cpu);
-        progress.check_interrupted()?;
-        let io_backend = self.base.backend_name(name);
-        Ok(Answers { seconds, cpu_us, io_backend, account, ..batch.into_answers() })
+        })
     }
 
     /// Source of a thread's reads: files, or memory nodes.

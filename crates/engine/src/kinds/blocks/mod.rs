@@ -4,6 +4,7 @@ pub(crate) mod explain;
 pub(crate) mod plan;
 pub(crate) mod verify;
 
+use std::ops::Range;
 use std::os::unix::fs::FileExt;
 
 use stratann_core::format::block::{self, Block};
@@ -99,6 +100,36 @@ pub(crate) fn for_each_block(
     for_each_run(base, progress, &mut |blocks| blocks.iter().for_each(&mut *see))
 }
 
+/// Shows the blocks with these numbers to `see`, in order. Where `cache` has all of them they come from there, otherwise
+/// they are read and kept there. Returns how many were read.
+///
+/// # Errors
+/// As [`vector`].
+pub(crate) fn for_each_of(
+    base: &Base,
+    cache: Option<&ExtentCache>,
+    numbers: Range<u32>,
+    see: &mut dyn FnMut(&Block<'_>),
+) -> Result<u32> {
+    let cached: Option<Vec<_>> =
+        cache.and_then(|cache| numbers.clone().map(|number| cache.get(extent(base, number))).collect());
+    if let Some(cached) = cached {
+        for (number, bytes) in numbers.zip(&cached) {
+            see(&Block::open(&base.block, bytes).map_err(|_| damaged(base, number))?);
+        }
+        return Ok(0);
+    }
+    let count = numbers.end - numbers.start;
+    let buffer = read(base, numbers.start, count)?;
+    for (number, bytes) in numbers.zip(buffer.bytes().chunks_exact(base.block.block_bytes)) {
+        see(&open(base, number, bytes)?);
+        if let Some(cache) = cache {
+            cache.put(extent(base, number), bytes);
+        }
+    }
+    Ok(count)
+}
+
 fn for_each_run(base: &Base, progress: &dyn Progress, see: &mut dyn FnMut(&[Block<'_>])) -> Result<()> {
     let (count, size) = (base.manifest.blocks.count, base.block.block_bytes);
     let at_once = (READ_BYTES / size).max(1) as u32;
@@ -136,9 +167,12 @@ fn open<'a>(base: &Base, number: u32, bytes: &'a [u8]) -> Result<Block<'a>> {
         .map_err(|_| damaged(base, number))
 }
 
-fn damaged(base: &Base, block: u32) -> Error {
+fn extent(base: &Base, number: u32) -> Extent {
     let bytes = base.block.block_bytes as u32;
-    let at = Extent { store: StoreId(0), offset: u64::from(block) * u64::from(bytes), bytes };
-    let outcome = Outcome::Lost { unit: block, at, loss: Loss::Damaged };
+    Extent { store: StoreId(0), offset: u64::from(number) * u64::from(bytes), bytes }
+}
+
+fn damaged(base: &Base, block: u32) -> Error {
+    let outcome = Outcome::Lost { unit: block, at: extent(base, block), loss: Loss::Damaged };
     Error::corrupt(failure(outcome, &base.blocks_path).unwrap_or_default())
 }

@@ -189,6 +189,10 @@ impl SearchParams for disk_graph::Params {
         self.scan
     }
 
+    fn scans_blocks(&self) -> bool {
+        self.scan
+    }
+
     fn fit_to_k(&mut self, k: u32) {
         self.search_list = self.search_list.max(k);
         if self.rerank > 0 {

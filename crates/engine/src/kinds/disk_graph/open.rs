@@ -5,6 +5,7 @@ use std::path::Path;
 use stratann_core::check::Blocks;
 use stratann_core::format::block_map::BlockMap;
 use stratann_core::kinds::KindView;
+use stratann_core::kinds::disk_graph::resident::ResidentRows;
 use stratann_core::kinds::disk_graph::{Codes, View};
 use stratann_core::query::Params;
 use stratann_core::route::HeadGraph;
@@ -214,6 +215,10 @@ impl OpenKind for GraphTables {
 
     fn checked<'a>(&'a self, base: &'a Base) -> Option<Blocks<'a>> {
         Some(GraphTables::view(self, base).checked(base.view()))
+    }
+
+    fn rows(&self) -> Option<&ResidentRows> {
+        self.residency().rows()
     }
 
     fn reads_blocks(&self) -> bool {

@@ -43,6 +43,11 @@ impl Residency {
         Some(Resident { lists, rows: self.rows.as_ref(), step_comparisons: STEP_COMPARISONS })
     }
 
+    /// Vectors and ids of all nodes, where they are here.
+    pub(crate) fn rows(&self) -> Option<&ResidentRows> {
+        self.rows.as_ref().filter(|_| self.lists.is_some())
+    }
+
     /// Whether a walk reads candidates alone.
     pub(crate) fn is_of_lists(&self) -> bool {
         self.lists.is_some() && self.rows.is_none()

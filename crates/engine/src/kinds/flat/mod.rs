@@ -49,6 +49,10 @@ impl SearchParams for flat::Params {
     fn setting(&self, k: u32) -> Setting {
         Setting::of_beam(k)
     }
+
+    fn scans_blocks(&self) -> bool {
+        true
+    }
 }
 
 impl Members for Flat {

@@ -240,6 +240,14 @@ impl SearchParams for gpu_ivf::Params {
         self.exact
     }
 
+    fn scans_blocks(&self) -> bool {
+        self.exact
+    }
+
+    fn count_scan(&self, stats: &mut QueryStats) {
+        stats.record_reads = stats.reads;
+    }
+
     fn fit_to_k(&mut self, k: u32) {
         self.candidates = self.candidates.max(k);
     }

@@ -4,6 +4,7 @@ use std::fs::File;
 use std::sync::Arc;
 
 use stratann_core::check::Blocks;
+use stratann_core::kinds::disk_graph::resident::ResidentRows;
 use stratann_core::kinds::{KindView, gpu_ivf};
 use stratann_core::query::StoreId;
 use stratann_params::search::GpuSwitches;
@@ -56,6 +57,11 @@ pub(crate) trait OpenKind: Members + Send + Sync {
 
     /// Returns the blocks as they are checked; `None` of a kind without blocks of whole vectors.
     fn checked<'a>(&'a self, _base: &'a Base) -> Option<Blocks<'a>> {
+        None
+    }
+
+    /// Returns the rows in memory, of a kind whose blocks have whole vectors and that keeps them beside its cache.
+    fn rows(&self) -> Option<&ResidentRows> {
         None
     }
 

@@ -44,6 +44,14 @@ pub(crate) trait SearchParams {
         false
     }
 
+    /// Whether a query scores every vector, block by block.
+    fn scans_blocks(&self) -> bool {
+        false
+    }
+
+    /// Adds the counters of its own that a query has which scores every vector, to those of its reads.
+    fn count_scan(&self, _stats: &mut QueryStats) {}
+
     /// Lengthens what must not be shorter than the answer, after k has grown.
     fn fit_to_k(&mut self, _k: u32) {}
 

@@ -1,0 +1,145 @@
+//! Queries of one call that score every vector are answered together: with the ids, distances and counters of queries
+//! that run one by one.
+
+mod common;
+
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
+use common::{Set, blocks_path, clustered, quick};
+use proptest::prelude::*;
+use proptest::sample::select;
+use stratann_core::query::{QueryState, QueryStats, Scratch, Step, run};
+use stratann_engine::build::{IndexKind, build};
+use stratann_engine::exec::Width;
+use stratann_engine::index::{Index, OpenOptions};
+use stratann_engine::search::{Answers, Effort, SearchOptions};
+use stratann_engine::{DType, Metric};
+use stratann_storage::Quiet;
+use tempfile::TempDir;
+
+const QUERIES: usize = 70;
+
+fn built(kind: IndexKind, metric: Metric, (dtype, rows, dim): (DType, usize, usize)) -> (TempDir, Set) {
+    let dir = tempfile::tempdir().unwrap();
+    let set = Set::new(dtype, dim, &clustered(rows, dim, 12, 5));
+    build(&set.reader(), dir.path(), &quick(kind, metric), &Quiet).unwrap();
+    (dir, Set::new(dtype, dim, &clustered(QUERIES, dim, 12, 6)))
+}
+
+fn exact(k: usize, threads: usize) -> SearchOptions {
+    SearchOptions {
+        k,
+        threads,
+        effort: Effort::Recall(1.0),
+        width: Width::Fixed(3),
+        ..SearchOptions::default()
+    }
+}
+
+fn opened(folder: &Path, options: OpenOptions) -> Index {
+    Index::open(folder, options).unwrap()
+}
+
+/// The same, one query after another, by the core's own loop.
+fn one_by_one(index: &Index, queries: &[u8], options: &SearchOptions) -> (Vec<u64>, Vec<u32>, QueryStats) {
+    let (mut ids, mut distances, mut sum) = (Vec::new(), Vec::new(), QueryStats::default());
+    let params =
+        stratann_core::query::Params { width: 3, approach_width: 3, ..index.params(options).unwrap() };
+    for query in queries.chunks_exact(index.row_bytes()) {
+        let mut state = QueryState::new(params, index.query_budget());
+        let mut scratch = Scratch::default();
+        scratch.prepare_for(&index.view(), query, &state);
+        let step = run(&mut state, &index.view(), &mut scratch, |at| {
+            let mut bytes = Vec::new();
+            index.read_extent(at, &mut bytes).map(|()| bytes)
+        });
+        assert_eq!(step, Step::Done);
+        ids.extend(state.results().iter().map(|hit| hit.external_id));
+        distances.extend(state.results().iter().map(|hit| hit.distance.to_bits()));
+        sum.add(state.stats());
+    }
+    (ids, distances, sum)
+}
+
+fn parts(answers: &Answers) -> (Vec<u64>, Vec<u32>) {
+    assert!(answers.failed.is_empty() && answers.short == 0, "{:?}", answers.failed);
+    (answers.ids.clone(), answers.distances.iter().map(|d| d.to_bits()).collect())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 12, ..ProptestConfig::default() })]
+
+    #[test]
+    fn a_scan_for_many_queries_is_that_for_each(
+        kind in select(vec![IndexKind::Flat, IndexKind::DiskGraph, IndexKind::GpuIvf]),
+        metric in select(vec![Metric::L2, Metric::Ip, Metric::Cosine]),
+        dtype in select(vec![DType::F32, DType::F16, DType::U8, DType::I8]),
+        rows in select(vec![20usize, 300, 1500]),
+        dim in select(vec![7usize, 32, 100]),
+        k in select(vec![1usize, 10, 20]),
+        asked in select(vec![1usize, 31, QUERIES]),
+    ) {
+        let (dir, queries) = built(kind, metric, (dtype, rows, dim));
+        let queries = &queries.bytes[..asked * dim * dtype.size()];
+        let index = opened(dir.path(), OpenOptions::default());
+        let (ids, distances, sum) = one_by_one(&index, queries, &exact(k, 1));
+        for threads in [1, 3] {
+            let found = index.search(queries, &exact(k, threads), &Quiet).unwrap();
+            prop_assert_eq!(parts(&found), (ids.clone(), distances.clone()));
+            prop_assert_eq!(found.stats, sum);
+            prop_assert!(found.account.bytes_of("exact scan") > 0);
+        }
+        let cached = OpenOptions { cache_budget: 1 << 30, ..OpenOptions::default() };
+        let mut index = opened(dir.path(), cached);
+        let first = index.search(queries, &exact(k, 2), &Quiet).unwrap();
+        let second = index.search(queries, &exact(k, 2), &Quiet).unwrap();
+        prop_assert_eq!(first.stats.reads, sum.reads / asked as u64);
+        prop_assert_eq!((first.stats.reads_asked(), second.stats.reads), (sum.reads, 0));
+        prop_assert_eq!(parts(&second), (ids.clone(), distances.clone()));
+        index.make_resident(&Quiet).unwrap();
+        let resident = index.search(queries, &exact(k, 2), &Quiet).unwrap();
+        prop_assert_eq!(resident.stats.reads, 0);
+        prop_assert_eq!(resident.stats.full_comparisons, sum.full_comparisons);
+        prop_assert_eq!(parts(&resident), (ids, distances));
+    }
+}
+
+#[test]
+fn a_budget_without_room_for_a_scan_leaves_queries_to_drivers() {
+    let (dir, queries) = built(IndexKind::Flat, Metric::L2, (DType::F32, 4000, 64));
+    let roomy = opened(dir.path(), OpenOptions::default());
+    let usual = roomy.search(&queries.bytes, &exact(10, 2), &Quiet).unwrap();
+    let scan = usual.account.bytes_of("exact scan");
+    let drivers = usual.account.total() - scan;
+    // So many queries do not fit into one pass.
+    for (budget, is_scan) in
+        [(drivers + scan / 4, false), (drivers + scan - 35_000, true), (drivers + scan, true)]
+    {
+        let tight = opened(dir.path(), OpenOptions { ram_budget: Some(budget), ..OpenOptions::default() });
+        let found = tight.search(&queries.bytes, &exact(10, 2), &Quiet).unwrap();
+        assert_eq!(found.account.bytes_of("exact scan") > 0, is_scan, "{budget}");
+        assert!(found.account.total() <= budget);
+        assert_eq!((parts(&found), found.stats), (parts(&usual), usual.stats));
+    }
+}
+
+#[test]
+fn a_damaged_block_fails_the_queries_and_says_where() {
+    for kind in [IndexKind::Flat, IndexKind::DiskGraph] {
+        let (dir, queries) = built(kind, Metric::L2, (DType::U8, 3000, 32));
+        let file = std::fs::OpenOptions::new().write(true).open(blocks_path(dir.path())).unwrap();
+        file.write_all_at(&[0xff; 9], 2 * 4096 + 100).unwrap();
+        let index = opened(dir.path(), OpenOptions::default());
+        let found = index.search(&queries.bytes, &exact(5, 2), &Quiet).unwrap();
+        assert_eq!(found.failed.len(), QUERIES);
+        assert!(
+            found.failed[0].1.contains(" bytes) is damaged; run `stratann verify`"),
+            "{:?}",
+            found.failed[0]
+        );
+        file.set_len(4096).unwrap();
+        let found = index.search(&queries.bytes, &exact(5, 1), &Quiet).unwrap();
+        assert_eq!(found.failed.len(), QUERIES);
+    }
+}
