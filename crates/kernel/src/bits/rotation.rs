@@ -69,27 +69,73 @@ fn apply_body(signs: &[f32], x: &mut [f32]) {
     }
 }
 
+/// Components of a register.
+const LANES: usize = 16;
+/// So many components side by side.
+type Lanes = [f32; LANES];
+
 /// The Hadamard transform of a power of two of components, divided by the root of their number.
 #[inline(always)]
 fn transform(x: &mut [f32], scale: f32) {
-    // Two steps at a time halve the passes over memory.
+    let (rows, rest) = x.as_chunks_mut::<LANES>();
+    if rest.is_empty() {
+        rows.iter_mut().for_each(|row| *row = within::<8>(within::<4>(within::<2>(within::<1>(*row)))));
+        return across(rows, |row| row.map(|x| x * scale));
+    }
+    // Fewer than a register has.
     let mut half = 1;
-    while 2 * half < x.len() {
-        for block in x.chunks_exact_mut(4 * half) {
-            let (low, high) = block.split_at_mut(2 * half);
-            let ((a, b), (c, d)) = (low.split_at_mut(half), high.split_at_mut(half));
-            for (((a, b), c), d) in a.iter_mut().zip(b).zip(c).zip(d) {
-                let (s, t, u, v) = (*a + *b, *a - *b, *c + *d, *c - *d);
-                (*a, *b, *c, *d) = (s + u, t + v, s - u, t - v);
+    while half < x.len() {
+        for block in x.chunks_exact_mut(2 * half) {
+            for i in 0..half {
+                (block[i], block[i + half]) = (block[i] + block[i + half], block[i] - block[i + half]);
+            }
+        }
+        half *= 2;
+    }
+    x.iter_mut().for_each(|x| *x *= scale);
+}
+
+/// One step over the pairs of a register that are `HALF` apart: sums and differences.
+#[inline(always)]
+fn within<const HALF: usize>(x: Lanes) -> Lanes {
+    let signed: Lanes = core::array::from_fn(|i| if i & HALF == 0 { x[i] } else { -x[i] });
+    core::array::from_fn(|i| x[i ^ HALF] + signed[i])
+}
+
+/// The steps over pairs of different rows, two at a time to halve the passes over memory, and `last` for each row.
+#[inline(always)]
+fn across(rows: &mut [Lanes], last: impl Fn(Lanes) -> Lanes) {
+    let mut half = 1;
+    while 2 * half < rows.len() {
+        let is_last = 4 * half == rows.len();
+        for block in rows.chunks_exact_mut(4 * half) {
+            for i in 0..half {
+                let (a, b, c, d) = (block[i], block[i + half], block[i + 2 * half], block[i + 3 * half]);
+                let (s, t, u, v) = (sum(a, b), difference(a, b), sum(c, d), difference(c, d));
+                let all = [sum(s, u), sum(t, v), difference(s, u), difference(t, v)];
+                for (at, row) in all.into_iter().enumerate() {
+                    block[i + at * half] = if is_last { last(row) } else { row };
+                }
             }
         }
         half *= 4;
     }
-    if half < x.len() {
-        let (a, b) = x.split_at_mut(half);
-        for (a, b) in a.iter_mut().zip(b) {
-            (*a, *b) = (*a + *b, *a - *b);
+    if half < rows.len() {
+        for i in 0..half {
+            let (a, b) = (rows[i], rows[i + half]);
+            (rows[i], rows[i + half]) = (last(sum(a, b)), last(difference(a, b)));
         }
+    } else if rows.len() == 1 {
+        rows[0] = last(rows[0]);
     }
-    x.iter_mut().for_each(|x| *x *= scale);
+}
+
+#[inline(always)]
+fn sum(a: Lanes, b: Lanes) -> Lanes {
+    core::array::from_fn(|i| a[i] + b[i])
+}
+
+#[inline(always)]
+fn difference(a: Lanes, b: Lanes) -> Lanes {
+    core::array::from_fn(|i| a[i] - b[i])
 }
