@@ -24,7 +24,7 @@ struct Two {
 }
 
 const QUERIES: usize = 50;
-const ASKED: [&str; 6] = ["--search-list", "30", "--width", "1", "--rerank", "0"];
+const ASKED: [&str; 6] = ["--search-list", "30", "--width", "1", "--rerank", "20"];
 
 fn two() -> Two {
     let data = Data::new(2000, 16, "f32");
@@ -45,7 +45,7 @@ fn two() -> Two {
 fn ask(address: &str, row: &[f64]) -> Result<Vec<u32>, String> {
     let body: Vec<u8> = row.iter().flat_map(|&x| (x as f32).to_le_bytes()).collect();
     let (status, reply) =
-        post(address, "/v1/search?search_list=30&width=1&rerank=0&k=10&timeout_ms=20000", &body);
+        post(address, "/v1/search?search_list=30&width=1&rerank=20&k=10&timeout_ms=20000", &body);
     let answer = &reply["answers"][0];
     match answer["ids"].as_array() {
         Some(ids) if status == 200 && answer["partial"] == false => {

@@ -58,3 +58,48 @@ fn an_index_whose_disk_fails_does_not_touch_the_others() {
         std::fs::write(path(failing), whole).unwrap();
     }
 }
+
+/// Open indexes that the process has room for, up to 1,000: each keeps a file open.
+fn indexes_max() -> usize {
+    let limits = std::fs::read_to_string("/proc/self/limits").unwrap();
+    let files = limits.lines().find_map(|line| line.strip_prefix("Max open files")).unwrap();
+    let soft = files.split_whitespace().next().unwrap().parse().unwrap_or(usize::MAX);
+    (soft.saturating_sub(200) / 2).min(1000)
+}
+
+fn threads() -> usize {
+    std::fs::read_dir("/proc/self/task").unwrap().count()
+}
+
+fn open_files() -> usize {
+    std::fs::read_dir("/proc/self/fd").unwrap().count()
+}
+
+#[test]
+fn a_thousand_open_indexes_have_the_threads_of_one() {
+    // Alone in its process, so that other tests start no threads meanwhile.
+    if std::env::var_os("STRATANN_MANY_INDEXES").is_none() {
+        let mut alone = std::process::Command::new(std::env::current_exe().unwrap());
+        alone.args(["a_thousand_open_indexes_have_the_threads_of_one", "--exact"]);
+        assert!(alone.env("STRATANN_MANY_INDEXES", "1").status().unwrap().success());
+        return;
+    }
+    let built = Built::new(graph_set(), &quick(IndexKind::DiskGraph, Metric::L2));
+    let asked = queries(5, 24);
+    let effort = Effort::SearchList(20, None);
+    let one = open(&built);
+    let sound = search(&one, &asked, effort).ids;
+    let before = (threads(), open_files());
+    let mut indexes: Vec<Index> = (0..indexes_max()).map(|_| open(&built)).collect();
+    for (at, index) in indexes.iter_mut().enumerate() {
+        if at % 2 == 0 {
+            assert!(index.make_resident(&Quiet).unwrap());
+        }
+        assert_eq!(search(index, &asked, effort).ids, sound);
+    }
+    assert_eq!(threads(), before.0);
+    // A file each, and the few rings that this thread keeps.
+    assert!(open_files() <= before.1 + indexes.len() + 20, "{} files", open_files());
+    drop(indexes);
+    assert!(open_files() <= before.1 + 20, "{} files", open_files());
+}

@@ -149,6 +149,10 @@ impl ResidentRows {
     /// The external id of a node; 0 of one that does not exist.
     pub fn external_id(&self, node: u32) -> u64 {
         let at = node as usize * self.id_bytes;
+        if self.id_bytes == 4 {
+            let bytes = self.external_ids.get(at..at + 4).and_then(|bytes| bytes.first_chunk());
+            return bytes.map_or(0, |&id| u32::from_le_bytes(id).into());
+        }
         let mut id = [0; 8];
         if let Some(bytes) = self.external_ids.get(at..at + self.id_bytes) {
             id[..self.id_bytes].copy_from_slice(bytes);
