@@ -2,7 +2,9 @@ use std::path::PathBuf;
 use std::sync::Mutex;
 
 use proptest::prelude::*;
-use stratann_kernel::distance::Exact;
+use stratann_kernel::DType;
+use stratann_kernel::distance::{Exact, inverse_norm};
+use stratann_kernel::element::widen;
 use stratann_storage::{ErrorKind, Quiet};
 
 use super::*;
