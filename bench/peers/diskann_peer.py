@@ -50,8 +50,10 @@ class DiskAnn(Peer):
                    for part in ("disk.index", "pq_compressed.bin", "pq_pivots.bin"))
 
     def load(self):
+        # With room for a single thread it waits for itself while it loads; a search still takes the threads it is told.
+        room = max(2, self.job["threads"])
         self.index = self.api.StaticDiskIndex(
-            index_directory=str(self.index_dir), index_prefix=PREFIX, num_threads=self.job["threads"],
+            index_directory=str(self.index_dir), index_prefix=PREFIX, num_threads=room,
             num_nodes_to_cache=0, cache_mechanism=0)
 
     def search(self, queries, setting, threads):
