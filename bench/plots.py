@@ -1,6 +1,7 @@
 """Plots of comparisons: PNG of one session for whoever measures, SVG of stored sessions for the book."""
 import hashlib
 import json
+import re
 
 # The least recall that a plot of the book shows; below it nobody searches.
 RECALL_MIN = 0.7
@@ -83,4 +84,6 @@ def draw_svg(sessions, path):
         figure.legend(handles, labels, loc="outside lower center", ncols=4, frameon=False)
         figure.savefig(path, format="svg", metadata={"Date": None, "Creator": None, "Description": digest(sessions)})
         plt.close(figure)
+    # Hundredths of a point are enough to see, and half of the bytes.
+    path.write_text(re.sub(r"(\d+\.\d\d)\d+", r"\1", path.read_text()))
     return path

@@ -39,10 +39,10 @@ class DiskAnn(Peer):
 
     def details(self):
         """Shape of the compressed codes, as written: the budget is only a wish."""
-        n, chunks = (int(x) for x in np.fromfile(self.index_dir / f"{PREFIX}_pq_compressed.bin", "<u4", 2))
+        chunks = int(np.fromfile(self.index_dir / f"{PREFIX}_pq_compressed.bin", "<u4", 2)[1])
         if chunks != self.job["code_bytes"]:
             raise ValueError(f"DiskANN made {chunks}-byte codes, {self.job['code_bytes']} were asked for")
-        return {"code_bytes": chunks, "rows": n, "graph_degree": 64, "build_list": self.job["diskann_build_list"]}
+        return {"code_bytes": chunks, "graph_degree": 64, "build_list": self.job["diskann_build_list"]}
 
     def index_bytes(self):
         # The build leaves a copy of the vectors and a sample behind, which an uncached search never opens.
