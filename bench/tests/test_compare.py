@@ -42,8 +42,9 @@ def dataset(tmp_path):
     folder = tmp_path / "data"
     folder.mkdir()
     rng = np.random.default_rng(1)
-    base = rng.standard_normal((2000, 32), np.float32)
-    queries = rng.standard_normal((50, 32), np.float32)
+    # SymphonyQG takes no fewer dimensions.
+    base = rng.standard_normal((2000, 64), np.float32)
+    queries = rng.standard_normal((50, 64), np.float32)
     write_bin(folder / "base.fbin", base)
     write_bin(folder / "query.fbin", queries)
     write_groundtruth(folder / "groundtruth.ibin", nearest(base, queries, 20))
