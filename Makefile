@@ -30,7 +30,7 @@ LEFT_OUT := $(CURDIR)/target/left-out
 BOOK := STRATANN_PROGRAM=$(CURDIR)/target/debug/stratann
 PYTEST := STRATANN_LEFT_OUT=$(LEFT_OUT) PYTHONPATH=.ci $(VENV_PYTHON) -m pytest -p left_out
 
-.PHONY: help demo hostile test test-build test-rust test-extension test-python test-sample test-bench test-lab build lab wheel bench bench-recall bench-calibrate bench-grid bench-memory bench-gpu bench-remote bench-codes gpu gpu-kit gpu-compile lint tools tools-etcd tools-s3 tools-fuzz fuzz storm-remote nightly docs clean
+.PHONY: help demo hostile test test-build test-rust test-extension test-python test-sample test-bench test-lab build lab wheel bench bench-recall bench-calibrate bench-grid bench-report bench-gpu bench-remote bench-codes gpu gpu-kit gpu-compile lint tools tools-etcd tools-s3 tools-fuzz fuzz storm-remote nightly docs clean
 
 help: ## Show this
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -100,8 +100,11 @@ wheel: build $(VENV)/.tests ## The Python package with the program in it, to ins
 	cd python && $(CURDIR)/$(VENV)/bin/maturin build --release --locked --out $(CURDIR)/target/wheels
 	$(PYTHON) .ci/wheel.py target/wheels/stratann-*.whl target/release/stratann
 
-bench: build $(VENV)/.tools ## Compare with the peers that are installed: make bench DATA=folder BENCH_FLAGS='--metric cosine'
+bench: build $(VENV)/.tools ## Compare with the peers that are installed: make bench DATA=folder BENCH_FLAGS='--metric cosine --store'
 	$(VENV_PYTHON) bench/compare.py --data $(DATA) $(if $(filter sample,$(DATA)),--metric cosine) $(BENCH_FLAGS)
+
+bench-report: $(VENV)/.tools ## Write the tables, curves and the README's sentence on speed from bench/results
+	$(VENV_PYTHON) bench/pages.py
 
 bench-recall: build ## Recall asked for and reached, and its cost: make bench-recall DATA=folder BENCH_FLAGS='--metric cosine'
 	for kind in disk-graph hybrid-ivf remote-hnsw; do \
@@ -112,9 +115,6 @@ bench-recall: build ## Recall asked for and reached, and its cost: make bench-re
 
 bench-grid: build ## A grid-ivf beside faiss: make bench-grid BASE=vectors QUERIES=queries GRID_FLAGS='--metric cosine'
 	bench/.venv/bin/python bench/grid.py $(BASE) $(QUERIES) $(GRID_FLAGS)
-
-bench-memory: build ## A disk-graph in memory beside hnswlib: make bench-memory BASE=vectors QUERIES=queries TRUTH=groundtruth MEMORY_FLAGS='--metric cosine'
-	bench/.venv/bin/python bench/in_memory.py $(BASE) $(QUERIES) $(TRUTH) $(MEMORY_FLAGS)
 
 bench-gpu: lab ## Ranking codes of a gpu-ivf beside faiss: make bench-gpu BASE=vectors QUERIES=queries GPU_FLAGS='--metric cosine'
 	bench/.venv/bin/python bench/gpu.py $(BASE) $(QUERIES) $(GPU_FLAGS)

@@ -2,23 +2,22 @@
 """Compare StratANN with its peers on the same data, interleaved in one run, with the same number of threads.
 
     python3 bench/compare.py --data DIR
-    python3 bench/compare.py --data base.fbin --queries query.fbin --groundtruth gt.ibin --peers hnswlib,diskann
+    python3 bench/compare.py --data DIR --kinds disk-graph --peers hnswlib,symphonyqg --threads 1 --store
 
-Prints a table and the ratios StratANN / peer; writes results.json, recall-qps.png, recall-reads.png and the workers'
-logs under --out.  Exit codes: 0 done, 1 nothing could be measured, 2 bad usage or bad input.
+Holds a session for each number of threads and for each distribution of queries: those of the set, and
+out-of-distribution ones.  Each prints a table and the ratios StratANN / peer, and writes results and plots under --out;
+with --store also what the book's tables are made of, in bench/results.  Exit codes: 0 done, 1 nothing could be
+measured, 2 bad usage or bad input.
 """
 import argparse
 import json
 import os
-import platform
 import sys
+from dataclasses import replace
 from pathlib import Path
-from statistics import median
 
 BENCH = Path(__file__).resolve().parent
 VENV_PYTHON = BENCH / ".venv" / "bin" / "python"
-# Settings added to a sweep near the target, each halfway between two.
-HALVINGS = 3
 
 try:
     import numpy  # noqa: F401
@@ -27,245 +26,108 @@ except ImportError:
         os.execv(VENV_PYTHON, [str(VENV_PYTHON), *sys.argv])
     sys.exit("compare.py: numpy is missing; run bench/install_peers.sh")
 
-import disk_probe  # noqa: E402
 import plots  # noqa: E402
 import report  # noqa: E402
 import roster  # noqa: E402
-import vectors  # noqa: E402
-from contenders import PeerProcess, Skip, StratAnn, call_json  # noqa: E402
+import session  # noqa: E402
+import stored  # noqa: E402
+from contenders import PeerProcess, Skip, StratAnnIndex, StratAnnPoint  # noqa: E402
+from dataset import Data  # noqa: E402
+from session import say  # noqa: E402
+
+CORES = os.cpu_count()
+NAMES = {"in": "in-distribution", "out": "out-of-distribution"}
 
 
 def arguments(argv):
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, required=True, help="base vectors, or a folder with base.*, query.*, "
-                                                                 "groundtruth.ibin")
-    parser.add_argument("--queries", type=Path, help="query vectors (default: query.* in the folder)")
-    parser.add_argument("--groundtruth", type=Path, help="exact answers (default: groundtruth.ibin in the folder)")
-    parser.add_argument("--metric", choices=["l2", "ip", "cosine"], default="l2")
-    parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--k", type=int, default=10)
-    parser.add_argument("--recall", type=float, default=0.95, help="target recall@k (%(default)s)")
-    parser.add_argument("--peers", default="all", help="all, none, or names (a family such as faiss counts)")
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--stratann", type=Path, default=BENCH.parent / "target" / "release" / "stratann",
-                        help="the program under test (%(default)s)")
-    parser.add_argument("--out", type=Path, default=BENCH / "out", help="results, indexes and logs (%(default)s)")
-    parser.add_argument("--code-bytes", type=int, default=32, help="bytes per compressed vector in memory, for "
-                        "StratANN and the disk peer alike (%(default)s)")
-    parser.add_argument("--beam-width", type=int, default=4, help="beam width of the disk peer (%(default)s)")
-    parser.add_argument("--diskann-build-list", type=int, default=100, help="L of its build (%(default)s)")
-    parser.add_argument("--min-seconds", type=float, default=0.5, help="shortest timed batch of a peer (%(default)s)")
-    parser.add_argument("--latency-queries", type=int, default=1000, help="single queries timed per setting; 0: none")
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--reuse", action="store_true", help="keep indexes of an earlier run with the same inputs")
+    add = parser.add_argument
+    add("--data", type=Path, required=True, help="base vectors, or a folder with base.*, query.*, groundtruth.ibin")
+    add("--queries", type=Path, help="query vectors (default: query.* in the folder)")
+    add("--groundtruth", type=Path, help="exact answers (default: groundtruth.ibin in the folder)")
+    add("--distributions", default="in,out", help="of the queries: in, the set's own; out, out-of-distribution ones "
+                                                  "(%(default)s)")
+    add("--ood-queries", type=Path, help="out-of-distribution queries (default: the set's own, with a shift and noise)")
+    add("--metric", choices=["l2", "ip", "cosine"], default="l2")
+    add("--threads", default="1,all", help="numbers of threads, a session each (%(default)s)")
+    add("--build-threads", type=int, default=CORES, help="(%(default)s)")
+    add("--k", type=int, default=10)
+    add("--recall", type=float, default=0.95, help="target recall@k (%(default)s)")
+    add("--kinds", default="all", help="all, none, or names of StratANN's contenders, such as disk-graph,from-disk")
+    add("--peers", default="all", help="all, none, or names (a family such as faiss counts)")
+    add("--rounds", type=int, default=3)
+    add("--thin", type=int, default=1, help="take one of so many settings of each sweep (%(default)s)")
+    add("--stratann", type=Path, default=BENCH.parent / "target" / "release" / "stratann",
+        help="the program under test (%(default)s)")
+    add("--out", type=Path, default=BENCH / "out", help="results, indexes and logs (%(default)s)")
+    add("--store", action="store_true", help="keep the results in bench/results, for `make bench-report`")
+    add("--code-bytes", type=int, default=32, help="bytes per compressed vector in memory where vectors stay on disk, "
+                                                   "for StratANN and the peer alike (%(default)s)")
+    add("--beam-width", type=int, default=4, help="beam width of the disk peer (%(default)s)")
+    add("--diskann-build-list", type=int, default=100, help="L of its build (%(default)s)")
+    add("--min-seconds", type=float, default=0.5, help="shortest timed run in memory (%(default)s)")
+    add("--latency-queries", type=int, default=1000, help="single queries timed per setting; 0: none")
+    add("--seed", type=int, default=1)
+    add("--reuse", action="store_true", help="keep indexes of an earlier run with the same inputs")
     args = parser.parse_args(argv)
-    for name in ("threads", "k", "rounds", "code_bytes", "beam_width"):
+    for name in ("build_threads", "k", "rounds", "code_bytes", "beam_width", "thin"):
         if getattr(args, name) < 1:
             parser.error(f"--{name.replace('_', '-')} must be at least 1")
     if not 0 < args.recall <= 1:
         parser.error("--recall must lie in (0, 1]")
+    args.distributions = args.distributions.split(",")
+    if args.distributions not in (["in"], ["out"], ["in", "out"]):
+        parser.error("--distributions must be in, out, or in,out")
+    words = args.threads.replace("all", str(CORES)).split(",")
+    if not all(w.isdecimal() and int(w) for w in words):
+        parser.error(f"--threads {args.threads}: must be whole numbers from 1 on, or all")
+    args.threads = sorted({int(w) for w in words})
     args.stratann, args.out = args.stratann.resolve(), args.out.resolve()
     return args
 
 
-def find_data(args):
-    """(base, queries, groundtruth) paths."""
-    if not args.data.is_dir():
-        if args.queries is None or args.groundtruth is None:
-            raise vectors.DataError(f"{args.data}: is no folder; give --queries and --groundtruth as well")
-        return args.data, args.queries, args.groundtruth
-
-    def only(stem):
-        hits = [p for p in sorted(args.data.glob(stem + ".*")) if p.suffix in vectors.DTYPES]
-        if len(hits) != 1:
-            raise vectors.DataError(f"{args.data}: {len(hits)} vector files named {stem}.*; exactly one is needed")
-        return hits[0]
-
-    return only("base"), args.queries or only("query"), args.groundtruth or args.data / "groundtruth.ibin"
+def chosen(args):
+    """(kinds, peers) that take part, with their sweeps."""
+    lists = (roster.select("--kinds", args.kinds, roster.kinds(args.k)),
+             roster.select("--peers", args.peers, roster.peers(args.k, args.beam_width)))
+    return [[replace(s, settings=roster.thinned(s.settings, args.thin)) for s in specs] for specs in lists]
 
 
-class Data:
-    """The inputs, and float32 copies (unit length for cosine) made once for peers that need them."""
-
-    def __init__(self, args):
-        self.base, self.queries, self.groundtruth = find_data(args)
-        self.metric, self.out = args.metric, args.out
-        base, queries = vectors.open_vectors(self.base), vectors.open_vectors(self.queries)
-        (self.n, self.dim), self.nq = base.shape, len(queries)
-        if queries.shape[1] != self.dim or queries.dtype != base.dtype:
-            raise vectors.DataError(f"{self.queries}: {queries.dtype} x {queries.shape[1]}, but the base is "
-                                    f"{base.dtype} x {self.dim}; they must agree")
-        if not 1 <= args.k <= self.n:
-            raise vectors.DataError(f"--k {args.k}: must lie between 1 and the {self.n} base vectors")
-        self.dtype = base.dtype.name
-        vectors.read_groundtruth(self.groundtruth, self.nq, args.k)
-        self.copies = None
-
-    def needs_copy(self, spec):
-        return self.metric == "cosine" or self.dtype not in spec.dtypes
-
-    def form_for(self, spec):
-        """(base, queries) files in the form this peer takes."""
-        if not self.needs_copy(spec):
-            return self.base, self.queries
-        if self.copies is None:
-            folder = self.out / "converted"
-            folder.mkdir(parents=True, exist_ok=True)
-            self.copies = folder / "base.fbin", folder / "query.fbin"
-            for source, copy in zip((self.base, self.queries), self.copies, strict=True):
-                write_if_changed(source, copy, self.metric == "cosine")
-        return self.copies
-
-
-def write_if_changed(source, copy, normalise):
-    """Write the float32 copy unless an identical one is there; its time stamp then stays, and so do the indexes."""
-    fresh = copy.with_suffix(".new.fbin")
-    vectors.write_vectors(fresh, vectors.open_vectors(source), normalise)
-    if copy.exists() and copy.read_bytes() == fresh.read_bytes():
-        fresh.unlink()
-    else:
-        fresh.replace(copy)
-
-
-def say(*words):
-    print(*words, file=sys.stderr, flush=True)
-
-
-def prepare(args, data, specs):
-    """Build or reopen every contender; returns (contenders, builds, skipped)."""
+def prepare(args, data, kinds, peers):
+    """Build every contender, or take its index of an earlier run; returns (contenders, builds, skipped)."""
     folder, logs = args.out / "indexes", args.out / "logs"
     folder.mkdir(parents=True, exist_ok=True)
     logs.mkdir(parents=True, exist_ok=True)
-    common = {"metric": args.metric, "threads": args.threads, "k": args.k, "seed": args.seed,
-              "groundtruth": str(data.groundtruth.resolve()), "code_bytes": args.code_bytes}
-    contenders, builds, skipped = [], {}, {}
-
-    own = common | {"base": str(data.base.resolve()), "queries": str(data.queries.resolve())}
-    stratann = StratAnn(args.stratann, own, folder, logs / "stratann.log")
-    settings = tuple({"search_list": v} for v in roster.SEARCH_LIST if v >= args.k)
-    for name, spec in [("stratann", None)] + [(s.name, s) for s in specs]:
-        say(f"preparing {name}")
-        thing = stratann
+    common = {"metric": args.metric, "threads": args.build_threads, "k": args.k, "seed": args.seed,
+              "code_bytes": args.code_bytes}
+    own, indexes, contenders, builds, skipped = common | {"base": str(data.base.resolve())}, {}, [], {}, {}
+    for spec in [*kinds, *peers]:
+        say(f"preparing {spec.name}")
+        if spec in kinds:
+            log = logs / "stratann.log"
+            index = indexes.setdefault(spec.index, StratAnnIndex(spec, args.stratann, own, folder, log))
+            thing = StratAnnPoint(spec, index, log)
+        else:
+            job = common | {"base": str(data.form_for(spec, data.base).resolve()), "dim": data.dim,
+                            "source_dtype": data.dtype, "diskann_build_list": args.diskann_build_list}
+            thing = PeerProcess(spec, job, folder, logs / f"{spec.name}.log")
         try:
-            if spec is not None:
-                base, queries = data.form_for(spec)
-                job = common | {"base": str(base.resolve()), "queries": str(queries.resolve()), "dim": data.dim,
-                                "source_dtype": data.dtype, "diskann_build_list": args.diskann_build_list,
-                                "min_seconds": args.min_seconds, "latency_queries": args.latency_queries}
-                thing = PeerProcess(spec, job, folder, logs / f"{name}.log")
-            built = thing.prepare(args.reuse)
+            builds[spec.name] = thing.build(args.reuse)
+            contenders.append(thing)
         except Skip as reason:
-            skipped[name] = str(reason)
-            say(f"skipped {name}: {reason}")
-            thing.close()
-            continue
-        points = thing.points(settings) if name == "stratann" else [thing]
-        contenders += points
-        builds |= {p.name: built for p in points}
+            skipped[spec.name] = str(reason)
+            say(f"skipped {spec.name}: {reason}")
     return contenders, builds, skipped
 
 
-class DiskLimit:
-    """4 KiB random reads a second, sampled once a round from the program's own check or from a direct probe."""
-
-    def __init__(self, args, path):
-        self.path, self.samples, self.method = path, [], None
-        if os.access(args.stratann, os.X_OK) and args.stratann.is_file():
-            self.doctor = [str(args.stratann), "doctor", "--json"]
-        else:
-            self.doctor = None
-        self.log = args.out / "logs" / "doctor.log"
-
-    def sample(self, seed):
-        """Take one sample; when none can be had, the reason stands in `method`."""
-        if self.doctor:
-            try:
-                self.samples.append(float(call_json(self.doctor, self.log)[0]["disk"]["iops"]))
-                self.method = "stratann doctor"
-                return
-            except (Skip, KeyError, TypeError, ValueError):
-                self.doctor = None
-        try:
-            self.samples.append(disk_probe.random_read_iops(self.path, seconds=1.0, seed=seed))
-            self.method = f"native AIO, O_DIRECT, depth {disk_probe.DEPTH}"
-        except OSError as e:
-            self.method = f"not measured: {e}"
-
-    def iops(self):
-        return median(self.samples) if self.samples else None
-
-
-def largest_file(folder, otherwise):
-    files = [f for f in folder.rglob("*") if f.is_file()]
-    return max(files, key=lambda f: f.stat().st_size, default=otherwise)
-
-
-def measure(contenders, rounds, skipped, disk, target):
-    """{contender: {setting index: [measurement of each round]}}; one setting of each contender in turn.
-
-    In the first round every contender gets up to `HALVINGS` settings more, between the last that misses the target
-    recall and the first that reaches it: on a coarse grid one contender may be far above the target and another just at
-    it.
-    """
-    runs = {c.name: {} for c in contenders}
-    settings = {c.name: list(c.settings) for c in contenders}
-    live = list(contenders)
-
-    def run(i):
-        for c in list(live):
-            if i >= len(settings[c.name]):
-                continue
-            try:
-                runs[c.name].setdefault(i, []).append(c.run(settings[c.name][i]))
-            except Skip as reason:
-                skipped[c.name] = str(reason)
-                say(f"dropped {c.name}: {reason}")
-                live.remove(c)
-                del runs[c.name]
-
-    for turn in range(rounds):
-        disk.sample(turn)
-        i = 0
-        while i < max((len(settings[c.name]) for c in live), default=0):
-            run(i)
-            i += 1
-            for c in live if turn == 0 else []:
-                done, swept = len(runs[c.name]), len(c.settings)
-                if done == len(settings[c.name]) and swept <= done < swept + HALVINGS:
-                    between = report.between([r[0] for r in runs[c.name].values()], target)
-                    settings[c.name] += [between] if between else []
-        live = live[1:] + live[:1]       # nobody always runs right after the same neighbour's start
-        say(f"round {turn + 1} of {rounds} done")
-    return runs
-
-
-def entries_of(contenders, runs, builds, target):
-    """Figures of each contender for the report, in order."""
-    entries = {}
-    for c in contenders:
-        if not runs.get(c.name):
-            continue
-        sweep = [report.summarise(r) for r in runs[c.name].values()]
-        chosen, reached = report.cheapest(sweep, target, c.storage)
-        entries[c.name] = {
-            "storage": c.storage, "build": builds[c.name], "chosen": chosen, "reached": reached, "sweep": sweep,
-            "pages_at_recall": report.pages_at(sweep, target) if c.storage == "disk" else None,
-            "rounds": list(runs[c.name].values())}
-    return entries
-
-
-def machine():
-    model = next((line.split(":", 1)[1].strip() for line in Path("/proc/cpuinfo").read_text().splitlines()
-                  if line.startswith("model name")), platform.machine())
-    return {"cpu": model, "cores": os.cpu_count(), "kernel": platform.release(), "load_average": os.getloadavg(),
-            "python": platform.python_version()}
-
-
-def print_report(args, data, specs, results):
-    entries, disk = results["contenders"], results["disk"]
-    print(f"{data.base}: {data.n:,} x {data.dim} {data.dtype}, {data.nq:,} queries, {args.metric}, k={args.k}, "
-          f"target recall {args.recall}, {args.threads} threads, {args.rounds} rounds, medians")
-    copied = [s.name for s in specs if s.name in entries and data.needs_copy(s)]
+def print_report(args, data, peers, results):
+    entries, disk, machine = results["contenders"], results["disk"], results["machine"]
+    source = data.sources[results["data"]["distribution"]]
+    print(f"\n{data.name}: {data.n:,} x {data.dim} {data.dtype}, {source.count:,} queries, {args.metric}, k={args.k}, "
+          f"target recall {args.recall}, threads: {results['threads']}, rounds: {args.rounds}, medians")
+    if source.text:
+        print(f"out-of-distribution queries: {source.text}")
+    copied = [s.name for s in peers if s.name in entries and data.needs_copy(s)]
     if copied:
         unit = ", scaled to unit length" if args.metric == "cosine" else ""
         print(f"searched a float32 copy of the data{unit}: {', '.join(copied)}")
@@ -274,51 +136,54 @@ def print_report(args, data, specs, results):
     print(report.main_table(entries, disk["iops"]))
     if results["ratios"]:
         print("\nQPS: above 1 is better; all else: below 1 is better\n" + report.ratio_table(results["ratios"]))
+    print(f"\n{report.noise_text(results['noise'])}")
     for name, reason in results["skipped"].items():
         print(f"skipped: {name}: {reason}")
-    cores = os.cpu_count()
-    load = results["machine_before"]["load_average"][0], os.getloadavg()[0]
-    if load[0] > 0.5 * cores:
-        print(f"warning: the machine was busy (load average {load[0]:.1f} before, {load[1]:.1f} after, {cores} cores): "
-              "trust the counters, not the times")
+    print(f"other programs took {machine['other_cores']} of {machine['cores']} cores; load average "
+          f"{machine['load_before']} before, {machine['load_after']} after")
+    if machine["other_cores"] > 0.25 * machine["cores"]:
+        print("warning: the machine was busy: trust the counters, then processor time, and not the rest")
+
+
+def keep(args, data, peers, results):
+    """Write a session's results and plots; returns the files."""
+    name = stored.name_of(results)
+    path = args.out / f"{name}.json"
+    path.write_text(json.dumps(results | {"arguments": {k: str(v) for k, v in vars(args).items()}}, indent=1) + "\n")
+    written = [path]
+    try:
+        written += plots.draw(results["contenders"], args.recall, args.k, args.out, name)
+    except ImportError as e:
+        say(f"no plots: {e}; bench/install_peers.sh installs it")
+    if args.store:
+        written.append(stored.write(stored.FOLDER / f"{name}.json", results, [BENCH.parent, args.out]))
+    return written
 
 
 def main(argv=None):
     args = arguments(argv)
     try:
-        specs = roster.select(args.peers, roster.roster(args.k, args.beam_width))
+        kinds, peers = chosen(args)
         data = Data(args)
     except ValueError as e:
         say(f"compare.py: {e}")
         return 2
-    before = machine()
-    contenders, builds, skipped = prepare(args, data, specs)
-    disk = DiskLimit(args, largest_file(args.out / "indexes", data.base))
-    try:
-        runs = measure(contenders, args.rounds, skipped, disk, args.recall)
-    finally:
-        for c in contenders:
-            c.close()
-    entries = entries_of(contenders, runs, builds, args.recall)
-    hnsw = {s.name for s in specs if s.is_hnsw}
-    results = {
-        "arguments": {k: str(v) if isinstance(v, Path) else v for k, v in vars(args).items()},
-        "machine_before": before,
-        "data": {"base": str(data.base), "n": data.n, "dim": data.dim, "dtype": data.dtype, "queries": data.nq},
-        "disk": {"iops": disk.iops(), "samples": disk.samples, "method": disk.method},
-        "contenders": entries, "ratios": report.ratio_rows(entries, hnsw), "skipped": skipped,
-    }
-    (args.out / "results.json").write_text(json.dumps(results, indent=1) + "\n")
-    print_report(args, data, specs, results)
-    if not entries:
+    contenders, builds, skipped = prepare(args, data, kinds, peers)
+    hnsw = {s.name for s in peers if s.is_hnsw}
+    version, written, is_empty = stored.program_version(args.stratann), [], True
+    for threads in args.threads:
+        for kind in args.distributions:
+            say(f"session: {NAMES[kind]} queries, threads: {threads}")
+            results = session.hold(contenders, builds, skipped, args, data, threads, kind)
+            results |= {"stratann": version, "ratios": report.ratio_rows(results["contenders"], hnsw)}
+            print_report(args, data, peers, results)
+            if results["contenders"]:
+                is_empty = False
+                written += keep(args, data, peers, results)
+    if is_empty:
         say("compare.py: nothing was measured; see the reasons above")
         return 1
-    try:
-        written = plots.draw(entries, args.recall, args.k, args.out)
-    except ImportError as e:
-        written = []
-        say(f"no plots: {e}; bench/install_peers.sh installs it")
-    print("\nwritten:", *[args.out / "results.json", *written], sep="\n  ")
+    print("\nwritten:", *written, sep="\n  ")
     return 0
 
 

@@ -1,11 +1,14 @@
 """Contenders of a comparison: peers in worker processes, and StratANN through its command line.
 
-Each contender has ``name``, ``storage``, ``settings`` and ``run(setting)``, which returns one measurement: recall,
-qps, latency_us, cpu_us, reads, pages_read, peak_rss_bytes, baseline_rss_bytes.
+Each contender is built once by ``build()``, then opened and closed for every session. It has ``name``, ``storage``,
+``settings``, ``options`` and ``run(setting)``, which returns one measurement: recall, qps, latency_us, cpu_us, reads,
+pages_read, peak_rss_bytes, baseline_rss_bytes.
 """
 import json
+import math
 import os
 import resource
+import select
 import shutil
 import subprocess
 import sys
@@ -15,6 +18,11 @@ from pathlib import Path
 BENCH = Path(__file__).resolve().parent
 PAGE_BYTES = 4096
 MIB = 1 << 20
+# Reads per query of a search in memory that say that it was none.
+NO_READS = 0.01
+PASSES_MAX = 100
+# A peer that takes longer to load or for one run has hung.
+ANSWER_SECONDS = 300
 
 
 class Skip(Exception):
@@ -42,39 +50,44 @@ def build_once(folder, name, stamp, reuse, make):
 
 
 class PeerProcess:
-    """One peer; its build and its search are separate worker processes."""
+    """One peer; its build and its searches are separate worker processes."""
 
     def __init__(self, spec, job, folder, log_path):
         self.spec, self.name, self.storage, self.settings = spec, spec.name, spec.storage, spec.settings
         self.job = job | spec.options
         self.folder, self.log_path = folder, log_path
         self.process = None
+        self.options = {}
 
     def interpreter(self):
         own = BENCH / self.spec.venv / "bin" / "python"
         return str(own) if own.exists() else sys.executable
 
-    def start(self):
-        threads = str(self.job["threads"])
-        env = os.environ | {"PYTHONPATH": str(BENCH), "OMP_NUM_THREADS": threads, "OPENBLAS_NUM_THREADS": threads}
+    def start(self, threads):
+        env = os.environ | {"PYTHONPATH": str(BENCH)}
+        env |= {name: str(threads) for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS")}
         with open(self.log_path, "a") as log:
             self.process = subprocess.Popen([self.interpreter(), "-m", f"peers.{self.spec.module}"], cwd=BENCH,
                                             env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log,
                                             text=True)
 
     def ask(self, command, **fields):
+        log = f"logs/{self.log_path.name}"
         try:
             print(json.dumps({"command": command} | fields), file=self.process.stdin, flush=True)
+            if command != "build" and not select.select([self.process.stdout], [], [], ANSWER_SECONDS)[0]:
+                self.process.kill()
+                raise Skip(f"'{command}' took more than {ANSWER_SECONDS} s; see {log}")
             line = self.process.stdout.readline()
         except BrokenPipeError:
             line = ""
         if not line:
-            raise Skip(f"its process ended with status {self.process.wait()} during '{command}'; see {self.log_path}")
+            raise Skip(f"its process ended with status {self.process.wait()} during '{command}'; see {log}")
         reply = json.loads(line)
         if "missing" in reply:
             raise Skip(f"{reply['missing']}; bench/install_peers.sh installs it")
         if "error" in reply:
-            raise Skip(f"'{command}' failed: {reply['error']}; see {self.log_path}")
+            raise Skip(f"'{command}' failed: {reply['error']}; see {log}")
         return reply
 
     def close(self):
@@ -85,10 +98,10 @@ class PeerProcess:
         self.process.stdout.close()
         self.process = None
 
-    def prepare(self, reuse):
-        """Build, then start the searching process; returns the build record."""
+    def build(self, reuse):
+        """Build in a process of its own; returns the build record."""
         def make(index_dir):
-            self.start()
+            self.start(self.job["threads"])
             try:
                 return self.ask("build", **self.job, index_dir=str(index_dir))
             finally:
@@ -96,9 +109,13 @@ class PeerProcess:
 
         stamp = {"job": self.job, "base": file_stamp(self.job["base"])}
         built = build_once(self.folder, self.name, stamp, reuse, make)
-        self.start()
-        self.ask("load", **self.job, index_dir=str(self.folder / self.name))
+        self.options = built["details"]
         return built
+
+    def open(self, session):
+        """Start the searching process, with the index loaded."""
+        self.start(session["threads"])
+        self.ask("load", **(self.job | session), index_dir=str(self.folder / self.name))
 
     def run(self, setting):
         return self.ask("run", setting=setting)
@@ -117,7 +134,7 @@ def call_json(command, log_path):
         out.seek(0)
         text = out.read()
     if process.returncode:
-        raise Skip(f"'{command[1]}' exited with status {process.returncode}; see {log_path}")
+        raise Skip(f"'{command[1]}' exited with status {process.returncode}; see logs/{log_path.name}")
     # Until its exec a child counts this process' memory as its own peak: a figure no larger than ours says nothing.
     inherited = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     peak = usage.ru_maxrss * 1024 if usage.ru_maxrss > inherited else 0
@@ -126,98 +143,131 @@ def call_json(command, log_path):
     try:
         return json.loads(text), kernel
     except ValueError as e:
-        raise Skip(f"'{command[1]} --json' printed no JSON document ({e}); see {log_path}") from e
+        raise Skip(f"'{command[1]} --json' printed no JSON document ({e}); see logs/{log_path.name}") from e
 
 
-class StratAnn:
-    """The index under test: built once, searched at several points."""
+class StratAnnIndex:
+    """An index under test: built once, searched by the contenders that share it."""
 
-    def __init__(self, binary, job, folder, log_path):
-        self.binary, self.job, self.folder, self.log_path = str(binary), job, folder, log_path
-        self.index = folder / "stratann"
-        self.index_bytes = 0
+    def __init__(self, spec, binary, job, folder, log_path):
+        self.spec, self.binary, self.job, self.log_path = spec, str(binary), job, log_path
+        self.folder, self.path = folder, folder / spec.index
+        self.built = None
 
-    def prepare(self, reuse):
+    def options(self):
+        """Options of the build: the defaults, and what every contender has in common."""
+        job = self.job
+        options = ["--kind", self.spec.kind, "--metric", job["metric"], "--seed", str(job["seed"])]
+        return options + (["--code-bytes", str(job["code_bytes"])] if self.spec.has_code_bytes else [])
+
+    def build(self, reuse):
         if not (os.path.isfile(self.binary) and os.access(self.binary, os.X_OK)):
             raise Skip(f"no program at {self.binary}; build it, or give --stratann PATH")
-        job = self.job
-        options = ["--kind", "disk-graph", "--metric", job["metric"], "--threads", str(job["threads"]),
-                   "--seed", str(job["seed"]), "--code-bytes", str(job["code_bytes"])]
+        options, threads = self.options(), ["--threads", str(self.job["threads"])]
 
         def make(index_dir):
-            command = [self.binary, "build", job["base"], "-o", str(index_dir), *options, "--json"]
+            command = [self.binary, "build", self.job["base"], "-o", str(index_dir), *options, *threads, "--json"]
             document, kernel = call_json(command, self.log_path)
             try:
                 return {"seconds": document["seconds"], "cpu_seconds": kernel["cpu_seconds"],
                         "peak_rss_bytes": max(document["peak_rss_bytes"], kernel["peak_rss_bytes"]),
                         "baseline_rss_bytes": 0, "index_bytes": document["index_bytes"],
-                        "details": {"options": options, "stages": document.get("stages")}}
+                        "details": {"options": " ".join(options), "stages": document.get("stages")}}
             except KeyError as e:
-                raise Skip(f"'build --json' has no key {e}; see {self.log_path}") from e
+                raise Skip(f"'build --json' has no key {e}; see logs/{self.log_path.name}") from e
 
-        stamp = {"options": options, "base": file_stamp(job["base"]), "binary": file_stamp(self.binary)}
-        built = build_once(self.folder, "stratann", stamp, reuse, make)
-        self.index_bytes = built["index_bytes"]
+        if self.built is None:
+            stamp = {"options": options + threads, "base": file_stamp(self.job["base"]),
+                     "binary": file_stamp(self.binary)}
+            self.built = build_once(self.folder, self.spec.index, stamp, reuse, make)
+        return self.built
+
+    def search(self, setting, copies, session, options):
+        """The runs of `search --json`, `copies` times the same, with what the kernel counted for the process."""
+        knob = [word for key, value in setting.items()
+                for word in ("--" + key.replace("_", "-"), ",".join([str(value)] * copies))]
+        command = [self.binary, "search", str(self.path), session["queries"], "-k", str(self.job["k"]), *knob,
+                   "--threads", str(session["threads"]), *options, "--json", "--quiet"]
+        command += ["--groundtruth", session["groundtruth"]] if session["groundtruth"] else []
+        document, kernel = call_json(command, self.log_path)
+        if not document.get("runs"):
+            raise Skip(f"'search --json' has no runs; see logs/{self.log_path.name}")
+        return document["runs"], kernel
+
+
+class StratAnnPoint:
+    """StratANN with one kind of index and one set of search options.
+
+    In memory the cache is larger than the index. A process opens the index, searches once to warm up, and then as often
+    as makes a run as long as those of peers: opening does not count, and no run is the first of its process.
+    """
+
+    def __init__(self, spec, index, log_path):
+        self.spec, self.index, self.log_path = spec, index, log_path
+        self.name, self.storage, self.settings = spec.name, spec.storage, spec.settings
+        self.session, self.options, self.passes, self.lone = None, {}, {}, {}
+
+    def build(self, reuse):
+        built = self.index.build(reuse)
+        cache = ["--cache-budget", "0"]
+        if self.storage == "memory":
+            cache = ["--cache-budget", f"{2 * built['index_bytes'] // MIB + 64}MiB", "--preload"]
+        self.words = [*cache, *self.spec.search]
+        self.options = {"build": " ".join(self.index.options()), "search": " ".join(self.words)}
         return built
+
+    def open(self, session):
+        self.session, self.passes, self.lone = session, {}, {}
 
     def close(self):
         pass                     # every call is a process of its own
 
-    def search(self, search_lists, threads, options):
-        """The last of `search --json`'s runs, with what the kernel counted for the whole process."""
-        job = self.job
-        command = [self.binary, "search", str(self.index), job["queries"], "-k", str(job["k"]), "--search-list",
-                   ",".join(str(v) for v in search_lists), "--groundtruth", job["groundtruth"],
-                   "--threads", str(threads), *options, "--json"]
-        document, kernel = call_json(command, self.log_path)
-        try:
-            return document["runs"][-1], kernel
-        except (KeyError, IndexError) as e:
-            raise Skip(f"'search --json' has no runs; see {self.log_path}") from e
+    def timed(self, setting):
+        """The runs that count: none that warms up, and together at least as long as those of peers."""
+        key = json.dumps(setting)
+        is_warm = self.storage == "memory"
+        count = self.passes.get(key, 1)
+        runs, kernel = self.index.search(setting, is_warm + count, self.session, self.words)
+        runs = runs[is_warm:]
+        seconds = runs[0]["queries"] / runs[0]["qps"]
+        wanted = max(1, min(PASSES_MAX, math.ceil(self.session["min_seconds"] / seconds))) if is_warm else 1
+        if wanted > count:
+            self.passes[key] = wanted
+            runs, kernel = self.index.search(setting, is_warm + wanted, self.session, self.words)
+            runs = runs[is_warm:]
+        return runs, kernel
 
-    def points(self, settings):
-        """The three ways it is compared."""
-        cache = f"{2 * self.index_bytes // MIB + 64}MiB"
-        counted = ["--cache-budget", "0"]
-        return [StratAnnPoint(self, "stratann", "disk", settings, counted),
-                StratAnnPoint(self, "stratann-one-in-flight", "disk", settings, [*counted, "--in-flight", "1"],
-                              serial=True),
-                StratAnnPoint(self, "stratann-in-cache", "memory", settings, ["--cache-budget", cache], warm=True)]
-
-
-class StratAnnPoint:
-    """StratANN with one set of search options.
-
-    `serial` takes the latency from a second run, one thread with one query in flight, as it is taken from peers;
-    `warm` searches twice in one process and reports the second pass.
-    """
-
-    def __init__(self, stratann, name, storage, settings, options, serial=False, warm=False):
-        self.stratann, self.name, self.storage, self.settings = stratann, name, storage, settings
-        self.options, self.serial, self.warm = options, serial, warm
+    def latency(self, setting, runs):
+        """(latencies, their kind): alone, with one query in flight, of as many queries as peers, once a session."""
+        if self.storage == "disk" and not self.spec.is_serial:
+            return runs[-1].get("latency_us"), "under load"
+        key = json.dumps(setting)
+        if key not in self.lone:
+            words = [*self.words, "--in-flight", "1"] if not self.spec.is_serial else self.words
+            words = [*words, "--batch", "1"] if self.spec.kind == "remote-hnsw" else words
+            few = self.session | {"threads": 1, "queries": self.session["lone_queries"], "groundtruth": None}
+            alone, _ = self.index.search(setting, 1 + (self.storage == "memory"), few, words)
+            self.lone[key] = alone[-1].get("latency_us")
+        return self.lone[key], "one query at a time"
 
     def run(self, setting):
-        length = setting["search_list"]
-        job = self.stratann.job
-        lists = [length, length] if self.warm else [length]
-        run, kernel = self.stratann.search(lists, job["threads"], self.options)
-        latency, kind = run.get("latency_us"), "under load"
-        if self.serial:
-            alone, _ = self.stratann.search([length], 1, self.options)
-            latency, kind = alone.get("latency_us"), "one query at a time"
         try:
-            count = run["per_query"]
+            runs, kernel = self.timed(setting)
+            latency, kind = self.latency(setting, runs) if self.session["latency_queries"] else (None, None)
+            queries = sum(r["queries"] for r in runs)
+            count = runs[-1]["per_query"]
+            if self.storage == "memory" and count["reads"] > NO_READS:
+                raise Skip(f"{count['reads']:.2f} reads per query: the index is not in memory")
             return {
-                "setting": setting, "recall": run["recall"], "qps": run["qps"], "queries": run["queries"],
-                "threads": run["threads"], "latency_us": latency, "latency_kind": kind, "cpu_us": run["cpu_us"],
+                "setting": setting, "recall": runs[-1]["recall"],
+                "qps": queries / sum(r["queries"] / r["qps"] for r in runs), "queries": queries,
+                "threads": runs[-1]["threads"], "latency_us": latency, "latency_kind": kind,
+                "cpu_us": sum(r["cpu_us"] * r["queries"] for r in runs) / queries,
                 "reads": count["reads"], "pages_read": count["pages_read"], "per_query": count,
-                "peak_rss_bytes": max(run["peak_rss_bytes"], kernel["peak_rss_bytes"]), "baseline_rss_bytes": 0,
-                "io_backend": run["io_backend"], "params": run.get("params"),
+                "peak_rss_bytes": max(max(r["peak_rss_bytes"] for r in runs), kernel["peak_rss_bytes"]),
+                "baseline_rss_bytes": 0, "io_backend": runs[-1]["io_backend"], "params": runs[-1].get("params"),
                 # The whole process, opening the index included: bounds what the run may claim.
-                "kernel_pages_read": kernel["bytes_read"] / PAGE_BYTES / (run["queries"] * len(lists)),
+                "kernel_pages_read": kernel["bytes_read"] / PAGE_BYTES / queries,
             }
         except KeyError as e:
-            raise Skip(f"'search --json' has no key {e}; see {self.stratann.log_path}") from e
-
-    def close(self):
-        self.stratann.close()
+            raise Skip(f"'search --json' has no key {e}; see logs/{self.log_path.name}") from e

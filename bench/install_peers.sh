@@ -23,6 +23,11 @@ make_venv() { # folder, packages...
 
 if [ "$WHAT" != diskann ]; then
     make_venv .venv numpy==2.4.6 matplotlib==3.11.2 pytest==9.2.0 faiss-cpu==1.15.1 usearch==2.26.6
+    # These have wheels for some processors and versions of Python only.
+    for package in scalable-vs==0.5.0 rabitqlib==0.7.1; do
+        make_venv .venv "$package" ||
+            echo "install_peers.sh: $package cannot be installed here; it will be skipped" >&2
+    done
     # hnswlib has no wheel: it is compiled here, and needs a C++ compiler.
     make_venv .venv hnswlib==0.8.0 ||
         echo "install_peers.sh: hnswlib did not build (a C++ compiler is needed); it will be skipped" >&2

@@ -1,6 +1,9 @@
 """From measurements to the choice of settings, the ratios and the printed tables.  Pure: no I/O, no clock."""
+import math
 from itertools import pairwise
 from statistics import median
+
+from roster import TWINS
 
 NUMBERS = ("recall", "qps", "cpu_us", "reads", "pages_read", "peak_rss_bytes", "baseline_rss_bytes",
            "kernel_pages_read")
@@ -8,6 +11,10 @@ PERCENTILES = ("mean", "p50", "p95", "p99")
 MB = 1e6
 # Fewer pages than this per query is noise of the counter, and a ratio of it would say nothing.
 NO_READS = 0.01
+# StratANN's contenders that are set against peers one by one.
+COMPARED = (TWINS[0], "stratann-from-disk", "stratann-from-disk-one-in-flight")
+# A share of misses below this is none; it keeps logarithms finite.
+MISS_MIN = 1e-5
 
 
 def summarise(runs):
@@ -60,6 +67,55 @@ def pages_at(points, target):
     return None
 
 
+def front(points, value="cpu_us"):
+    """[(recall, value)] of the settings that none beats in both, in ascending order of recall."""
+    kept = []
+    for p in sorted(points, key=lambda p: (-p["recall"], p[value])):
+        if not kept or p[value] < kept[-1][1]:
+            kept.append((p["recall"], p[value]))
+    return kept[::-1]
+
+
+def at_recall(curve, target):
+    """The value at a recall, between the two nearest points of a front; None where none reaches it.
+
+    Misses shrink evenly from one setting to the next, so their logarithm is interpolated. Where even the least effort
+    reaches the recall, its value stands.
+    """
+    before = None
+    for reached, value in curve:
+        if reached >= target:
+            if before is None:
+                return value
+            low, high = (math.log(max(1 - r, MISS_MIN)) for r in (before[0], reached))
+            share = (low - math.log(max(1 - target, MISS_MIN))) / (low - high) if low > high else 1.0
+            return before[1] + min(1.0, share) * (value - before[1])
+        before = (reached, value)
+    return None
+
+
+def noise(entries):
+    """How far two runs of the same search differ, setting by setting: the greatest and the median difference of
+    processor time and of QPS, as shares. None where the pair did not run."""
+    if not all(name in entries for name in TWINS):
+        return None
+    sweeps = [{str(p["setting"]): p for p in entries[name]["sweep"]} for name in TWINS]
+    out = {"pair": list(TWINS)}
+    for key in ("cpu_us", "qps"):
+        apart = [abs(sweeps[0][s][key] / sweeps[1][s][key] - 1) for s in sweeps[0] if s in sweeps[1]]
+        out[key] = {"max": round(max(apart), 4), "median": round(median(apart), 4)}
+    return out
+
+
+def noise_text(noise):
+    if noise is None:
+        return "noise: unknown, for the same search did not run under two names"
+    cpu, qps = noise["cpu_us"], noise["qps"]
+    return (f"noise: the same search under two names ({' and '.join(noise['pair'])}) differed by up to "
+            f"{100 * cpu['max']:.0f} % in processor time (median {100 * cpu['median']:.0f} %) and by up to "
+            f"{100 * qps['max']:.0f} % in QPS (median {100 * qps['median']:.0f} %)")
+
+
 def net_rss(point):
     """Peak memory above what the process held before the index was loaded, in bytes."""
     return max(0, point["peak_rss_bytes"] - point["baseline_rss_bytes"])
@@ -85,24 +141,26 @@ def ratios(mine, peer):
         "pages": _ratio(a["pages_read"], b["pages_read"]) if both_read else None,
         "pages_at_recall": _ratio(mine["pages_at_recall"], peer["pages_at_recall"]) if both_read else None,
         "cpu": _ratio(a["cpu_us"], b["cpu_us"]),
+        "cpu_at_recall": _ratio(mine["cpu_at_recall"], peer["cpu_at_recall"]),
         "rss": _ratio(net_rss(a), net_rss(b)),
         "build": _ratio(mine["build"]["seconds"], peer["build"]["seconds"]),
     }
 
 
 def ratio_rows(entries, hnsw_names):
-    """Which ratios are meant: disk points against every peer, the cached point against HNSW peers only."""
-    mine = {n: e for n, e in entries.items() if n.startswith("stratann")}
-    peers = {n: e for n, e in entries.items() if n not in mine}
+    """Ratios that mean something: with peers whose vectors are in the same place; the fastest HNSW is marked."""
+    mine = {n: e for n, e in entries.items() if n in COMPARED}
+    peers = {n: e for n, e in entries.items() if not n.startswith("stratann")}
     hnsw = {n: e for n, e in peers.items() if n in hnsw_names}
     reaching = [n for n in hnsw if hnsw[n]["reached"]] or list(hnsw)
     best = max(reaching, key=lambda n: hnsw[n]["chosen"]["qps"], default=None)
     rows = []
     for name, entry in mine.items():
-        for peer, other in (hnsw if entry["storage"] == "memory" else peers).items():
-            valid = entry["reached"] and other["reached"]
-            rows.append({"stratann": name, "peer": peer, "best_hnsw": peer == best, "both_reach_target": valid,
-                         **ratios(entry, other)})
+        for peer, other in peers.items():
+            if entry["storage"] == other["storage"]:
+                valid = entry["reached"] and other["reached"]
+                rows.append({"stratann": name, "peer": peer, "best_hnsw": peer == best, "both_reach_target": valid,
+                             **ratios(entry, other)})
     return rows
 
 
@@ -125,8 +183,9 @@ def setting_text(setting):
 
 
 def main_table(entries, iops):
-    header = ["contender", "in", "setting", "recall", "QPS", "mean us", "p50", "p95", "p99", "CPU us", "pages",
-              "pages@target", "disk share", "net RSS MB", "peak RSS MB", "build s", "build RSS MB", "index MB"]
+    header = ["contender", "in", "setting", "recall", "QPS", "mean us", "p50", "p95", "p99", "CPU us",
+              "CPU@target", "pages", "pages@target", "disk share", "net RSS MB", "peak RSS MB", "build s",
+              "build RSS MB", "index MB"]
     rows = []
     for name, e in entries.items():
         c, b = e["chosen"], e["build"]
@@ -135,18 +194,19 @@ def main_table(entries, iops):
         rows.append([
             name if e["reached"] else name + " (below target)", e["storage"], setting_text(c["setting"]),
             _cell(c["recall"], 4), _cell(c["qps"]), *(_cell(latency[p]) for p in PERCENTILES),
-            _cell(c["cpu_us"]), _cell(c["pages_read"], 1), _cell(e["pages_at_recall"], 1),
-            "-" if share is None else f"{100 * share:.0f} %", _cell(net_rss(c) / MB), _cell(c["peak_rss_bytes"] / MB),
+            _cell(c["cpu_us"], 1), _cell(e["cpu_at_recall"], 1), _cell(c["pages_read"], 1),
+            _cell(e["pages_at_recall"], 1), "-" if share is None else f"{100 * share:.0f} %",
+            _cell(net_rss(c) / MB), _cell(c["peak_rss_bytes"] / MB),
             _cell(b["seconds"], 1), _cell(max(0, b["peak_rss_bytes"] - b["baseline_rss_bytes"]) / MB),
             _cell(b["index_bytes"] / MB, 1)])
     return table(header, rows)
 
 
 def ratio_table(rows):
-    header = ["StratANN / peer", "QPS", "pages", "pages@target", "CPU", "net RSS", "build s"]
+    header = ["StratANN / peer", "QPS", "pages", "pages@target", "CPU", "CPU@target", "net RSS", "build s"]
+    keys = ("qps", "pages", "pages_at_recall", "cpu", "cpu_at_recall", "rss", "build")
     body = []
     for r in rows:
         marks = (" (best HNSW)" if r["best_hnsw"] else "") + ("" if r["both_reach_target"] else " (recall differs)")
-        body.append([f"{r['stratann']} / {r['peer']}{marks}",
-                     *(_cell(r[k], 2) for k in ("qps", "pages", "pages_at_recall", "cpu", "rss", "build"))])
+        body.append([f"{r['stratann']} / {r['peer']}{marks}", *(_cell(r[k], 2) for k in keys)])
     return table(header, body)

@@ -39,10 +39,10 @@ class DiskAnn(Peer):
 
     def details(self):
         """Shape of the compressed codes, as written: the budget is only a wish."""
-        n, chunks = (int(x) for x in np.fromfile(self.index_dir / f"{PREFIX}_pq_compressed.bin", "<u4", 2))
+        chunks = int(np.fromfile(self.index_dir / f"{PREFIX}_pq_compressed.bin", "<u4", 2)[1])
         if chunks != self.job["code_bytes"]:
             raise ValueError(f"DiskANN made {chunks}-byte codes, {self.job['code_bytes']} were asked for")
-        return {"code_bytes": chunks, "rows": n, "graph_degree": 64, "build_list": self.job["diskann_build_list"]}
+        return {"code_bytes": chunks, "graph_degree": 64, "build_list": self.job["diskann_build_list"]}
 
     def index_bytes(self):
         # The build leaves a copy of the vectors and a sample behind, which an uncached search never opens.
@@ -50,8 +50,10 @@ class DiskAnn(Peer):
                    for part in ("disk.index", "pq_compressed.bin", "pq_pivots.bin"))
 
     def load(self):
+        # With room for a single thread it waits for itself while it loads; a search still takes the threads it is told.
+        room = max(2, self.job["threads"])
         self.index = self.api.StaticDiskIndex(
-            index_directory=str(self.index_dir), index_prefix=PREFIX, num_threads=self.job["threads"],
+            index_directory=str(self.index_dir), index_prefix=PREFIX, num_threads=room,
             num_nodes_to_cache=0, cache_mechanism=0)
 
     def search(self, queries, setting, threads):

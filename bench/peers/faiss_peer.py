@@ -1,4 +1,4 @@
-"""faiss in memory: IVF-Flat, IVF-PQ (4-bit fast scan, 32-byte codes) refined with full vectors, HNSW."""
+"""faiss in memory: IVF-Flat, IVF-PQ (4-bit fast scan, two dimensions a code) refined with full vectors, HNSW."""
 import math
 
 import numpy as np
@@ -6,19 +6,18 @@ import numpy as np
 from peers.worker import Peer, serve
 
 INDEX_FILE = "index.faiss"
-# HNSW M and construction list are the same for every HNSW peer.
 HNSW_M, HNSW_BUILD_LIST = 16, 200
-MAX_FASTSCAN_CHUNKS = 64
 
 
 def list_count(n):
-    """Power of two nearest to 2*sqrt(n): between faiss' own advice of sqrt(n) and 4*sqrt(n) for small sets."""
-    return max(1, 2 ** round(math.log2(2 * math.sqrt(n))))
+    """Power of two nearest to 1.6*sqrt(n): among 128 to 1,024 lists the fastest at equal recall, or as fast, for
+    10,000 embeddings and for 100,000 descriptors."""
+    return max(1, 2 ** round(math.log2(1.6 * math.sqrt(n))))
 
 
 def chunk_count(d):
-    """Most 4-bit chunks, at most 64 (32 bytes), that divide d."""
-    return max(m for m in range(1, MAX_FASTSCAN_CHUNKS + 1) if d % m == 0)
+    """Most 4-bit chunks, of two dimensions at least, that divide d; fewer were slower at equal recall."""
+    return max(m for m in range(1, max(1, d // 2) + 1) if d % m == 0)
 
 
 class Faiss(Peer):
@@ -52,7 +51,7 @@ class Faiss(Peer):
         self.api.write_index(self.index, str(self.index_dir / INDEX_FILE))
 
     def details(self):
-        return {"recipe": self.name}
+        return {"recipe": self.name} | ({"efConstruction": HNSW_BUILD_LIST} if self.kind == "hnsw" else {})
 
     def load(self):
         self.index = self.api.read_index(str(self.index_dir / INDEX_FILE))

@@ -9,6 +9,13 @@ def value(name, default=None):
     return sys.argv[sys.argv.index(name) + 1] if name in sys.argv else default
 
 
+def efforts():
+    """Lengths of a beam, whatever the knob."""
+    if "--recall" in sys.argv:
+        return [round(1 / max(1.001 - float(v), 0.01)) for v in value("--recall").split(",")]
+    return [int(v) for v in (value("--search-list") or value("--nprobe")).split(",")]
+
+
 def run_of(length, cached):
     pages = 0.0 if cached else 0.5 * length
     return {
@@ -21,6 +28,16 @@ def run_of(length, cached):
     }
 
 
+def groundtruth():
+    """Made-up answers of the right shape: rows 0 to k - 1."""
+    base, queries = sys.argv[2:4]
+    count = int.from_bytes(Path(queries).read_bytes()[:4], "little")
+    rows, k = int.from_bytes(Path(base).read_bytes()[:4], "little"), int(value("-k"))
+    header = b"".join(x.to_bytes(4, "little") for x in (count, k))
+    ids = b"".join((i % rows).to_bytes(4, "little") for i in range(k)) * count
+    Path(value("-o")).write_bytes(header + ids + bytes(4 * k * count))
+
+
 command = sys.argv[1]
 if command == "build":
     index = Path(value("-o"))
@@ -28,9 +45,12 @@ if command == "build":
     (index / "data").write_bytes(bytes(1 << 20))
     print(json.dumps({"seconds": 2.0, "peak_rss_bytes": 50_000_000, "index_bytes": 1 << 20, "stages": []}))
 elif command == "search":
-    lengths = [int(v) for v in value("--search-list").split(",")]
-    print(json.dumps({"runs": [run_of(v, value("--cache-budget") != "0") for v in lengths]}))
+    print(json.dumps({"runs": [run_of(v, value("--cache-budget") != "0") for v in efforts()]}))
+elif command == "groundtruth":
+    groundtruth()
 elif command == "doctor":
     print(json.dumps({"disk": {"iops": 50_000}}))
+elif command == "--version":
+    print("stratann 9.9")
 else:
     sys.exit(2)
