@@ -31,6 +31,8 @@ const NEIGHBOURS: usize = 20;
 /// Memory of graph searches that does not grow with the rows, and memory per node of the head graph.
 const GRAPH_BYTES: u64 = PROGRAM_BYTES + (9 << 20);
 const HEAD_NODE_BYTES: f64 = 80.0;
+/// Id and norm of a row.
+const ROW_EXTRA_BYTES: u64 = 8;
 /// Memory of scans.
 const FLAT_BYTES: u64 = PROGRAM_BYTES + (4 << 20);
 
@@ -49,7 +51,14 @@ struct Candidate {
     kind: IndexKind,
     /// Predicted time of a query on one thread, microseconds.
     us: f64,
+    /// Whether that is in memory.
+    is_resident: bool,
+    /// Predicted time of the build, seconds.
+    build_s: f64,
 }
+
+/// Of kinds whose predicted times are so close, the one that is built sooner is taken.
+const EQUAL_WITHIN: f64 = 1.1;
 
 impl Candidate {
     /// Time by which candidates are compared. Inverted lists must be a fifth faster than a graph: their build measures
@@ -87,7 +96,7 @@ fn pick(
     let mut fitting = Vec::new();
     for &kind in among {
         match fits(base, by_kind, common, kind) {
-            Ok(()) => fitting.push(kind),
+            Ok(build_s) => fitting.push((kind, build_s)),
             Err(e) if e.kind == ErrorKind::Budget => refused.push((kind, e)),
             Err(e) => return Err(e),
         }
@@ -101,8 +110,12 @@ fn pick(
     let sizes = sizes(base.shape(), by_kind, common.metric, dimensions);
     let rates = Rates::of(common.profile.as_ref());
     let mut candidates: Vec<Candidate> =
-        fitting.into_iter().map(|kind| Candidate { kind, us: sizes.query_us(kind, &rates) }).collect();
+        fitting.into_iter().map(|(kind, build_s)| sizes.candidate((kind, build_s), &rates)).collect();
     candidates.sort_by(|a, b| a.rank().total_cmp(&b.rank()));
+    let most = EQUAL_WITHIN * candidates[0].rank();
+    let as_good = candidates.iter().take_while(|c| c.rank() <= most);
+    let soonest = as_good.min_by(|a, b| a.build_s.total_cmp(&b.build_s)).map(|c| c.kind);
+    candidates.sort_by_key(|c| Some(c.kind) != soonest);
     if sizes.scan_reads() <= 1.0 {
         // No search takes less than one read, and a scan finds everything.
         candidates.sort_by_key(|c| c.kind != IndexKind::Flat);
@@ -110,15 +123,16 @@ fn pick(
     Ok(Choice { kind: candidates[0].kind, why: why(&candidates, &refused, dimensions) })
 }
 
-/// Checks that the build of a kind, and searches in its index, fit in their budgets.
-fn fits(base: &Reader, by_kind: &OptionsByKind, common: &BuildOptions, kind: IndexKind) -> Result<()> {
+/// Checks that the build of a kind, and searches in its index, fit in their budgets. Returns the seconds that the build
+/// is expected to take.
+fn fits(base: &Reader, by_kind: &OptionsByKind, common: &BuildOptions, kind: IndexKind) -> Result<f64> {
     let options = BuildOptions { kind: by_kind.clone().of(kind), ..common.clone() };
-    crate::kinds::checked_plan(base, &options)?;
+    let build_s = crate::kinds::checked_plan(base, &options)?.expected_seconds();
     let needed = match kind {
         IndexKind::Flat => FLAT_BYTES,
         IndexKind::DiskGraph => graph_bytes(base.shape(), by_kind),
         // Its plan has compared searches with the budget.
-        IndexKind::HybridIvf => return Ok(()),
+        IndexKind::HybridIvf => return Ok(build_s),
         // It is no candidate.
         IndexKind::GpuIvf | IndexKind::RemoteHnsw => u64::MAX,
         // All vectors are in memory.
@@ -131,7 +145,7 @@ fn fits(base: &Reader, by_kind: &OptionsByKind, common: &BuildOptions, kind: Ind
             size(needed),
             size(budget)
         ))),
-        None => Ok(()),
+        None => Ok(build_s),
     }
 }
 
@@ -156,13 +170,26 @@ fn sizes(shape: Shape, by_kind: &OptionsByKind, metric: Metric, dimensions: f64)
         nav_samples: lists.nav_samples,
         norms: metric == Metric::Cosine,
         search_budget: lists.search_budget,
+        scan_bytes: FLAT_BYTES + shape.rows * (shape.row_bytes() as u64 + ROW_EXTRA_BYTES),
+        resident_graph_bytes: graph_bytes(shape, by_kind)
+            + shape.rows
+                * (shape.row_bytes() as u64 + ROW_EXTRA_BYTES + 4 * by_kind.disk_graph.degree as u64),
+    }
+}
+
+impl Sizes {
+    fn candidate(&self, (kind, build_s): (IndexKind, f64), rates: &Rates) -> Candidate {
+        Candidate { kind, us: self.query_us(kind, rates), is_resident: self.is_resident(kind), build_s }
     }
 }
 
 /// The reason, for a person: what the kinds cost, and which do not fit.
 fn why(candidates: &[Candidate], refused: &[(IndexKind, Error)], dimensions: f64) -> String {
-    let cost =
-        |c: &Candidate| format!("{} takes about {} us per query", c.kind.name(), c.us.round().max(1.0));
+    let cost = |c: &Candidate| {
+        let place = if c.is_resident { "in memory" } else { "from disk" };
+        let (us, build_s) = (c.us.round().max(1.0), c.build_s.ceil().max(1.0));
+        format!("{} takes about {us} us per query {place} and {build_s} s to build", c.kind.name())
+    };
     let costs: Vec<String> = candidates.iter().map(cost).collect();
     let left_out: Vec<String> = refused.iter().map(|(kind, _)| kind.name().to_string()).collect();
     let left_out = match left_out.is_empty() {

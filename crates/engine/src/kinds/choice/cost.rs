@@ -37,6 +37,16 @@ const FIXED_US: f64 = 25.0;
 /// Processor time of a read and of the step that takes it, microseconds.
 const STEP_US: f64 = 4.0;
 
+/// Time of a query in memory apart from its comparisons, and of a component in the rotation, microseconds.
+const MEMORY_FIXED_US: f64 = 5.0;
+const MEMORY_COMPONENT_US: f64 = 0.005;
+/// Codes that a graph in memory compares, `CODES · hardness^(1/4) · rows^(1/3)`, and the time of each with all around
+/// it.
+const MEMORY_CODES: f64 = 35.0;
+const MEMORY_CODE_US: f64 = 0.045;
+/// Time of a row in a scan in memory besides its components.
+const MEMORY_ROW_US: f64 = 0.002;
+
 /// Unit costs, microseconds.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Rates {
@@ -103,11 +113,40 @@ pub(super) struct Sizes {
     pub(super) nav_samples: f64,
     pub(super) norms: bool,
     pub(super) search_budget: Option<u64>,
+    /// Memory of searches that read nothing: of a scan, and of a graph.
+    pub(super) scan_bytes: u64,
+    pub(super) resident_graph_bytes: u64,
 }
 
 impl Sizes {
-    /// Predicted time of a query on one thread, microseconds.
+    /// Whether searches in an index of this kind have all in memory that they use.
+    pub(super) fn is_resident(&self, kind: IndexKind) -> bool {
+        let needed = match kind {
+            IndexKind::Flat => self.scan_bytes,
+            IndexKind::DiskGraph => self.resident_graph_bytes,
+            _ => return false,
+        };
+        self.search_budget.is_none_or(|budget| needed <= budget)
+    }
+
+    /// Predicted time of a query among others on one thread, microseconds.
     pub(super) fn query_us(&self, kind: IndexKind, rates: &Rates) -> f64 {
+        if self.is_resident(kind) { self.in_memory_us(kind, rates) } else { self.on_disk_us(kind, rates) }
+    }
+
+    /// The same in memory, of the kinds that can be there.
+    fn in_memory_us(&self, kind: IndexKind, rates: &Rates) -> f64 {
+        MEMORY_FIXED_US
+            + match kind {
+                IndexKind::Flat => self.rows() * (rates.vector_us(self.shape) + MEMORY_ROW_US),
+                _ => {
+                    let codes = MEMORY_CODES * self.hardness().powf(0.25) * self.rows().cbrt();
+                    self.shape.dim as f64 * MEMORY_COMPONENT_US + codes.min(self.rows()) * MEMORY_CODE_US
+                }
+            }
+    }
+
+    fn on_disk_us(&self, kind: IndexKind, rates: &Rates) -> f64 {
         FIXED_US
             + match kind {
                 IndexKind::Flat => self.flat_us(rates),
