@@ -57,9 +57,10 @@ const STORAGE_ROOMS: [&str; 14] = [
 ];
 
 /// The rooms of engine. Below the manifest is what it records of a kind. A `=` stands for a module without those in it.
-const ENGINE_ROOMS: [&str; 43] = [
+const ENGINE_ROOMS: [&str; 44] = [
     "record",
     "parallel",
+    "tiles",
     "clusterings",
     "dataset",
     "codebook",

@@ -114,7 +114,7 @@ fn a_budget_without_room_for_a_scan_leaves_queries_to_drivers() {
     let drivers = usual.account.total() - scan;
     // So many queries do not fit into one pass.
     for (budget, is_scan) in
-        [(drivers + scan / 4, false), (drivers + scan - 35_000, true), (drivers + scan, true)]
+        [(drivers + scan / 4, false), (drivers + scan - 20_000, true), (drivers + scan, true)]
     {
         let tight = opened(dir.path(), OpenOptions { ram_budget: Some(budget), ..OpenOptions::default() });
         let found = tight.search(&queries.bytes, &exact(10, 2), &Quiet).unwrap();

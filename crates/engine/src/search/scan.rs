@@ -9,7 +9,6 @@ use std::time::Instant;
 
 use stratann_core::PAGE;
 use stratann_core::format::block::Block;
-use stratann_core::kinds::disk_graph::resident::ResidentRows;
 use stratann_core::query::{Hit, Params, QueryStats};
 use stratann_kernel::topk::{Scored, TopK};
 use stratann_storage::Result;
@@ -20,6 +19,7 @@ use super::{Effort, SearchOptions};
 use crate::curve;
 use crate::exec::{MergedReads, Times};
 use crate::index::Index;
+use crate::kinds::blocks::ResidentRows;
 use crate::kinds::{self, blocks, own};
 use crate::manifest::Manifest;
 use crate::tiles::{Form, Matrix, Pairs, STRIP_SCRATCH_BYTES, Scratch, TILE};

@@ -8,6 +8,7 @@ use std::ops::Range;
 use std::os::unix::fs::FileExt;
 
 use stratann_core::format::block::{self, Block};
+pub(crate) use stratann_core::kinds::disk_graph::resident::ResidentRows;
 use stratann_core::query::{Extent, Loss, Outcome, StoreId};
 use stratann_storage::cache::ExtentCache;
 use stratann_storage::tier::Buffer;
@@ -100,8 +101,8 @@ pub(crate) fn for_each_block(
     for_each_run(base, progress, &mut |blocks| blocks.iter().for_each(&mut *see))
 }
 
-/// Shows the blocks with these numbers to `see`, in order. Where `cache` has all of them they come from there, otherwise
-/// they are read and kept there. Returns how many were read.
+/// Shows the blocks with these numbers to `see`, in order. Where `cache` has all of them they come from there,
+/// otherwise they are read and kept there. Returns how many were read.
 ///
 /// # Errors
 /// As [`vector`].

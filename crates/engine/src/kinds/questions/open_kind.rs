@@ -4,7 +4,6 @@ use std::fs::File;
 use std::sync::Arc;
 
 use stratann_core::check::Blocks;
-use stratann_core::kinds::disk_graph::resident::ResidentRows;
 use stratann_core::kinds::{KindView, gpu_ivf};
 use stratann_core::query::StoreId;
 use stratann_params::search::GpuSwitches;
@@ -17,7 +16,7 @@ use crate::base::Base;
 use crate::curve::Grid;
 use crate::exec::scorer::Scorer;
 use crate::kinds::answers::ExactCost;
-use crate::kinds::blocks;
+use crate::kinds::blocks::{self, ResidentRows};
 use crate::kinds::shares_loads::SharesLoads;
 use crate::units::HeldRanges;
 
