@@ -109,11 +109,11 @@ impl Pairs<'_> {
     /// Scores `rows` against the tile of queries that starts at `query`, one for each of `tops`. Distances beyond
     /// `bounds` are dropped, and so is a pair without an id: of a query in its tile, and a row. `id` is asked for those
     /// alone whose distance is good enough. Ends early where `is_interrupted`.
-    pub(crate) fn score<'t>(
+    pub(crate) fn score(
         self,
         (query, bounds): (usize, &[f32]),
         rows: Range<usize>,
-        tops: &mut [&'t mut TopK],
+        tops: &mut [&mut TopK],
         id: impl Fn(usize, usize) -> Option<u64>,
         is_interrupted: &dyn Fn() -> bool,
         scratch: &mut Scratch,
