@@ -4,7 +4,7 @@
 
 use std::mem::take;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, OnceLock, PoisonError};
 
 use rayon::prelude::*;
 use stratann_storage::Result;
@@ -15,9 +15,11 @@ const TASKS_PER_THREAD: usize = 8;
 /// Items of a task, and then their results.
 struct Task<I, T>(Mutex<(Vec<I>, Vec<T>)>);
 
-/// The cores that this process may use.
+/// The cores that this process may use. The kernel is asked once: it answers from several files, which takes longer
+/// than a search.
 pub(crate) fn cores() -> usize {
-    std::thread::available_parallelism().map_or(1, |n| n.get())
+    static CORES: OnceLock<usize> = OnceLock::new();
+    *CORES.get_or_init(|| std::thread::available_parallelism().map_or(1, |n| n.get()))
 }
 
 /// Returns the result of `of` for each item, in order.
