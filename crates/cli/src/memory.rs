@@ -13,9 +13,9 @@ use crate::queries::Queries;
 const FEWEST_QUERIES: usize = 64;
 
 /// Computes the account of an open index without searches and with a full cache.
-pub(crate) fn opened(manifest: &Manifest, cache_budget: u64, extra: &[(&str, u64)]) -> Account {
+pub(crate) fn opened(manifest: &Manifest, cache_budget: u64, extra: &[(&'static str, u64)]) -> Account {
     let mut account = manifest.planned_account(cache_budget);
-    extra.iter().for_each(|(what, bytes)| account.add(what, *bytes));
+    extra.iter().for_each(|&(what, bytes)| account.add(what, bytes));
     account
 }
 
@@ -50,7 +50,7 @@ pub(crate) fn part_bytes(queries: &Queries, options: &SearchOptions) -> u64 {
 pub fn set_aside(
     manifest: &Manifest,
     options: &SearchOptions,
-    extra: &[(&str, u64)],
+    extra: &[(&'static str, u64)],
     queries: &Queries,
 ) -> Reserve {
     const PART_BYTES: u64 = 2 << 20;
@@ -69,7 +69,7 @@ pub(crate) fn of_search(
     options: &SearchOptions,
     queries: usize,
     cache_budget: u64,
-    extra: &[(&str, u64)],
+    extra: &[(&'static str, u64)],
 ) -> Account {
     let mut account = index.search_account(options, queries);
     for (what, bytes) in &mut account.components {
@@ -77,7 +77,7 @@ pub(crate) fn of_search(
             *bytes = cache_budget;
         }
     }
-    extra.iter().for_each(|(what, bytes)| account.add(what, *bytes));
+    extra.iter().for_each(|&(what, bytes)| account.add(what, bytes));
     account
 }
 
@@ -87,7 +87,7 @@ pub(crate) fn with_doorbells(
     index: &Index,
     options: &SearchOptions,
     (queries, per_query_extra): (usize, u64),
-    (cache_budget, extra): (u64, &[(&str, u64)]),
+    (cache_budget, extra): (u64, &[(&'static str, u64)]),
     budget: u64,
 ) -> SearchOptions {
     let left = |count: usize| {
@@ -110,7 +110,7 @@ pub(crate) fn part(
     queries: usize,
     per_query_extra: u64,
     cache_budget: u64,
-    extra: &[(&str, u64)],
+    extra: &[(&'static str, u64)],
     budget: Option<u64>,
 ) -> Result<usize> {
     let total = |count: usize| {

@@ -86,7 +86,13 @@ fn info_tells_what_it_is_made_of_and_what_it_has_learnt() {
     assert!(kinds == 40 && facts["lists"].as_u64() >= Some(40) && facts["nav_nodes"].as_u64() > Some(40));
     assert!(facts["code_bytes"].as_u64() > Some(0) && info["plan"]["ways"].is_array());
 
-    json(&["search", arg(&index), arg(&data.queries), "--nprobe", "5", "--epoch-queries", "20"]);
+    let search = ["search", arg(&index), arg(&data.queries), "--nprobe", "5"];
+    let learning_bytes = |more: &[&str]| {
+        json(&[&search[..], more].concat())["runs"][0]["memory"]["learning_bytes"].as_u64().unwrap()
+    };
+    // Queries that end no epoch leave the memory of learning to lists.
+    assert!(learning_bytes(&[]) < 1 << 10 && json(&["info", arg(&index)])["learnt"].is_null());
+    assert!(learning_bytes(&["--epoch-queries", "20"]) > 1 << 20);
     let learnt = json(&["info", arg(&index)])["learnt"].clone();
     assert_eq!(keys(&learnt), ["bytes", "epochs", "hot", "queries", "visited_clusters"].into());
     assert_eq!((&learnt["epochs"], &learnt["queries"]), (&2.into(), &40.into()), "{learnt}");

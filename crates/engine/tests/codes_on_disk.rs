@@ -149,7 +149,7 @@ fn what_is_left_in_ram_is_small() {
     let account = |built: &Built| {
         let account = built.index.account();
         assert!(account.total() <= built.index.manifest().planned_account(0).total() + 1024);
-        account.components.into_iter().collect::<BTreeMap<String, u64>>()
+        account.components.into_iter().collect::<BTreeMap<_, u64>>()
     };
     let (ram, disk) = (account(&pair().ram), account(&pair().disk));
     assert_eq!((ram["codes"], ram.get("head codes")), (3000 * 14, None));

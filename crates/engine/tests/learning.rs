@@ -267,8 +267,15 @@ fn learning_yields_to_a_budget_that_has_no_room_for_it() {
     let found = tight.search(&asked, &options, &Quiet).unwrap();
     assert_eq!(found.ids, reader.search(&asked, &options, &Quiet).unwrap().ids);
     assert!(!dir.path().join("learnt.bin").exists());
+    // Lists come first: there is room for learning, but not beside their codes.
+    let learning =
+        self::open(dir.path(), Learn::On).search_account(&options, EPOCH as usize).bytes_of("learning");
+    assert!(learning > 1 << 20);
+    assert!(open(least + learning + 4096).warnings()[0].contains("no room for learning"));
     let wide = open(named.parse::<u64>().unwrap() << 20);
     assert!(wide.warnings().is_empty());
+    let all = Index::open(dir.path(), OpenOptions::default()).unwrap();
+    assert_eq!(in_ram(&wide, "codes in RAM"), in_ram(&all, "codes in RAM"));
     drop((wide.search(&asked, &options, &Quiet).unwrap(), wide));
     assert!(dir.path().join("learnt.bin").exists());
 }

@@ -258,7 +258,12 @@ impl Sizes {
         Ok(Sizes {
             rows: manifest.rows.max(1),
             asked,
-            account: index.account().components,
+            account: index
+                .account()
+                .components
+                .into_iter()
+                .map(|(what, bytes)| (what.into_owned(), bytes))
+                .collect(),
             lists: facts.lists().into(),
             files: manifest.files.iter().map(of_file).collect(),
         })

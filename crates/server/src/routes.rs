@@ -1,5 +1,6 @@
 //! The handlers of all paths.
 
+use std::borrow::Cow;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
@@ -480,7 +481,7 @@ async fn visits(State(shared): State<Arc<FrontState>>) -> Response {
 }
 
 /// An account as one number for each component, and their sum, as in the reports of searches.
-fn by_component(components: &[(String, u64)]) -> Value {
+fn by_component(components: &[(Cow<'static, str>, u64)]) -> Value {
     let mut all = serde_json::Map::new();
     for (what, bytes) in components {
         all.insert(what.replace(' ', "_") + "_bytes", (*bytes).into());

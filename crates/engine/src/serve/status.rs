@@ -1,5 +1,6 @@
 //! The status of a server.
 
+use std::borrow::Cow;
 use std::sync::atomic::Ordering;
 
 use serde::Serialize;
@@ -110,7 +111,7 @@ pub struct Status {
     /// Limit of its memory.
     pub ram_budget_bytes: Option<u64>,
     /// Memory by component, bytes: what is set aside.
-    pub memory: Vec<(String, u64)>,
+    pub memory: Vec<(Cow<'static, str>, u64)>,
     /// The ledger of the process: what is set aside, used and refused, by part.
     pub ledger: LedgerUse,
     /// The ranking of codes, where the kind has a scorer.

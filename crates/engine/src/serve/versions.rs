@@ -243,7 +243,7 @@ impl Versions {
             let newer = if let OtherVersion::Next(next, _) = other { next } else { &open.current };
             let shared = newer.server.state.index.index().shared_bytes();
             let bytes: u64 = of_other.memory.iter().filter(|c| c.0 != "program").map(|c| c.1).sum();
-            status.memory.push((format!("version {}", version.number), bytes.saturating_sub(shared)));
+            status.memory.push((format!("version {}", version.number).into(), bytes.saturating_sub(shared)));
             add_traffic(&mut traffic, version);
         }
         status.bytes_sent += traffic.bytes;

@@ -7,6 +7,7 @@ use stratann_engine::groundtruth::CheckedTruth;
 use stratann_engine::index::{CacheBudget, Index, OpenOptions};
 use stratann_engine::manifest::Manifest;
 use stratann_engine::search::{Answers, Effort, Reserve, SearchOptions};
+use stratann_params::choices::Learn;
 use stratann_storage::budget::size;
 use stratann_storage::remote_memory::Credentials;
 use stratann_storage::{Error, Progress, Result};
@@ -77,6 +78,7 @@ impl Bench {
         if let CacheBudget::Bytes(bytes) = cache {
             budgets.cache_budget = bytes;
         }
+        learn_from_epochs_alone(&mut budgets, queries.count() * options.len());
         let account = memory::opened(&manifest, budgets.cache_budget, &extra);
         // What is open already is accounted exactly, before its first search.
         if in_memory.is_none() && budgets.ram_budget.is_some_and(|b| account.total() > b) {
@@ -240,6 +242,15 @@ impl Bench {
 
 /// Queries of a search for which the reads that they would make cost about as much as one pass over all blocks.
 const READS_SAVED: u64 = 16;
+
+/// Lets an index that would learn from its queries use what earlier ones taught it, where so few come that no epoch
+/// ends: the memory of learning is free for lists then.
+fn learn_from_epochs_alone(budgets: &mut OpenOptions, queries: usize) {
+    let learning = &mut budgets.learning;
+    if learning.learn == Learn::On && queries < learning.epoch_queries as usize {
+        learning.learn = Learn::Frozen;
+    }
+}
 
 /// Moves the index into memory, where it fits and so many queries repay it.
 fn make_resident(index: &mut Index, queries: &Queries, output: &Output) -> Result<()> {

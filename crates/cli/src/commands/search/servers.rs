@@ -199,7 +199,7 @@ fn account<'a>(memories: impl Iterator<Item = &'a Value>) -> Account {
             *sums.entry(what.replace('_', " ")).or_default() += bytes;
         }
     }
-    Account { components: sums.into_iter().collect() }
+    Account { components: sums.into_iter().map(|(what, bytes)| (what.into(), bytes)).collect() }
 }
 
 /// Queries that are sent to the servers, and their answers.
@@ -395,6 +395,6 @@ mod tests {
             json!(null),
         ];
         let sum = account(memories.iter());
-        assert_eq!(sum.components, [("block map".to_string(), 5), ("codes".to_string(), 8)]);
+        assert_eq!(sum.components, [("block map".into(), 5), ("codes".into(), 8)]);
     }
 }

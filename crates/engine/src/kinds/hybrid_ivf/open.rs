@@ -23,6 +23,10 @@ use crate::kinds::questions::OpenKind;
 use crate::kinds::section::Section;
 use crate::units::{Held, HeldRanges};
 
+/// Learning takes at most one part in so many of the memory that it shares with the codes of lists, where these do not
+/// all fit. With more it reads more: see `decisions/`.
+const LEARNING_SHARE: u64 = 3;
+
 /// See the module.
 pub(crate) struct ListIndex {
     pub(crate) tables: Arc<ListTables>,
@@ -73,19 +77,21 @@ impl ListIndex {
         Ok(index)
     }
 
-    /// Stops learning where the budget has no room for it: a search can do without. Returns a warning then.
+    /// Stops learning where the budget has no room for it, or where lists need that room more: a search can do without.
+    /// Returns a warning then.
     fn stop_learning_on_low_memory(&mut self, options: &OpenOptions) -> Option<String> {
         let budget = options.ram_budget?;
         let Reserve { low_memory_bytes, threads, .. } = options.search_reserve;
         let bytes = self.learning.bytes(threads.max(1));
-        let least = self.open_bytes() + bytes + low_memory_bytes;
+        let lists_bytes = self.tables.all_codes_bytes().min((LEARNING_SHARE - 1) * bytes);
+        let least = self.open_bytes() + bytes + lists_bytes + low_memory_bytes;
         if !self.learning.is_on() || least <= budget {
             return None;
         }
         self.learning.stop();
         Some(format!(
-            "the RAM budget of {} has no room for learning from queries, which would take {}: give --ram-budget {} \
-             or more, or --no-learning",
+            "the RAM budget of {} has no room for learning from queries, which would take {} that save more reads as \
+             codes of lists: give --ram-budget {} or more, or --no-learning",
             size(budget),
             size(bytes),
             size_up(least)
