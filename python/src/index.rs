@@ -1,28 +1,26 @@
 //! An open index.
 
+use std::mem::take;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 
 use numpy::{IntoPyArray, PyArray1, PyReadonlyArray1};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
-use serde_json::Value;
-use stratann_core::query::QueryStats;
 use stratann_engine::dataset::check_row;
 use stratann_engine::exec::BatchOptions;
 use stratann_engine::index::{self, CacheBudget, OpenOptions, UpdateOptions};
-use stratann_engine::kinds::{reported_params, setting};
 use stratann_engine::manifest::Manifest;
-use stratann_engine::search::{self, Answers, Latency, SearchOptions, Together};
+use stratann_engine::search::{self, Answers, SearchOptions, Together};
 use stratann_params::IndexKind;
 use stratann_params::open::OpenSettings;
-use stratann_params::search::SearchSettings;
-use stratann_params::{Given, Key, Place, Scope, Stage, Surface};
+use stratann_params::{Given, Place, Scope, Stage, Surface};
 use stratann_storage::budget::Account;
 use stratann_storage::{Error, Quiet, Result};
 
 use crate::memory::MemoryOpening;
 use crate::process::Own;
+use crate::stats::Stats;
 use crate::{error, memory, parameters, report, work};
 
 /// Largest batch that is answered in the calling thread. Larger ones run in another thread, so that signals are
@@ -56,19 +54,30 @@ impl<'py> FromPyObject<'_, 'py> for Opening {
     }
 }
 
-/// Parameters of a search.
-pub(crate) struct How(Given);
+/// Parameters of a search, read from a dict of keywords.
+pub(crate) struct How(Arc<Given>);
+
+/// Parameters that calls of equal keywords share.
+#[pyclass(frozen)]
+pub(crate) struct SearchParameters(Arc<Given>);
+
+#[pymethods]
+impl SearchParameters {
+    #[new]
+    fn new(how: How) -> SearchParameters {
+        SearchParameters(how.0)
+    }
+}
 
 impl<'py> FromPyObject<'_, 'py> for How {
     type Error = PyErr;
 
     fn extract(object: Borrowed<'_, 'py, PyAny>) -> PyResult<How> {
-        parameters::given(
-            &object.cast::<PyDict>()?.to_owned(),
-            &scope(Stage::Search, &[], Place::Folder),
-            &[],
-        )
-        .map(How)
+        if let Ok(parameters) = object.cast::<SearchParameters>() {
+            return Ok(How(parameters.get().0.clone()));
+        }
+        let scope = scope(Stage::Search, &[], Place::Folder);
+        parameters::given(&object.cast::<PyDict>()?.to_owned(), &scope, &[]).map(|given| How(Arc::new(given)))
     }
 }
 
@@ -211,7 +220,7 @@ impl Index {
             Err(_) if open.replaced().is_some() => search(&*self.opened(py)?)?,
             answers => answers?,
         };
-        answers_dict(py, answers, &options)
+        answers_dict(py, answers, options)
     }
 
     /// Inserts vectors given as bytes.
@@ -315,7 +324,7 @@ pub(crate) fn search_together<'py>(
         progress.stage("search", (count * open.len()) as u64, "queries");
         together.search(bytes, &options, partial, progress)
     })?;
-    answers_dict(py, answers, &options)
+    answers_dict(py, answers, options)
 }
 
 /// Refuses queries without valid distances.
@@ -329,7 +338,7 @@ fn check_queries(index: &index::Index, queries: &[u8]) -> Result<()> {
     Ok(())
 }
 
-fn account<'py>(py: Python<'py>, account: &Account) -> PyResult<Bound<'py, PyDict>> {
+pub(crate) fn account<'py>(py: Python<'py>, account: &Account) -> PyResult<Bound<'py, PyDict>> {
     let dict = PyDict::new(py);
     for (what, bytes) in &account.components {
         dict.set_item(what, bytes)?;
@@ -340,81 +349,18 @@ fn account<'py>(py: Python<'py>, account: &Account) -> PyResult<Bound<'py, PyDic
 
 fn answers_dict<'py>(
     py: Python<'py>,
-    answers: Answers,
-    options: &SearchOptions,
+    mut answers: Answers,
+    options: SearchOptions,
 ) -> PyResult<Bound<'py, PyDict>> {
     let latency_us: Vec<f64> = answers.latency_ns.iter().map(|&ns| ns as f64 / 1000.0).collect();
-    let stats = stats_dict(py, &answers, options)?;
     let dict = PyDict::new(py);
     dict.set_item("k", answers.k)?;
-    dict.set_item("ids", answers.ids.into_pyarray(py))?;
-    dict.set_item("distances", answers.distances.into_pyarray(py))?;
-    dict.set_item("counts", answers.counts.into_pyarray(py))?;
+    dict.set_item("ids", take(&mut answers.ids).into_pyarray(py))?;
+    dict.set_item("distances", take(&mut answers.distances).into_pyarray(py))?;
+    dict.set_item("counts", take(&mut answers.counts).into_pyarray(py))?;
     dict.set_item("latency_us", PyArray1::from_vec(py, latency_us))?;
     dict.set_item("short", answers.short)?;
-    dict.set_item("failed", answers.failed)?;
-    dict.set_item("stats", stats)?;
+    dict.set_item("failed", take(&mut answers.failed))?;
+    dict.set_item("stats", Stats::new(answers, options))?;
     Ok(dict)
-}
-
-fn stats_dict<'py>(
-    py: Python<'py>,
-    answers: &Answers,
-    options: &SearchOptions,
-) -> PyResult<Bound<'py, PyDict>> {
-    let count = answers.latency_ns.len();
-    let total = &answers.stats;
-    let (per_query, totals) = (PyDict::new(py), PyDict::new(py));
-    for (&name, value) in QueryStats::NAMES.iter().zip(total.values()) {
-        totals.set_item(name, value)?;
-        per_query.set_item(name, value as f64 / count.max(1) as f64)?;
-    }
-    let params = PyDict::new(py);
-    params.set_item(Key::<SearchSettings>::k, answers.params.k)?;
-    let setting = setting(&answers.params);
-    params.set_item(Key::<SearchSettings>::search_list, setting.search_list)?;
-    params.set_item(Key::<SearchSettings>::stop_slack, setting.slack.unwrap_or(f32::INFINITY))?;
-    if let Some(nprobe) = setting.nprobe {
-        params.set_item(Key::<SearchSettings>::nprobe, nprobe)?;
-        params.set_item(Key::<SearchSettings>::early_stop, setting.early_stop)?;
-    }
-    for (name, value) in reported_params(&answers.params) {
-        if params.contains(name)? {
-            continue;
-        }
-        match value {
-            Value::Bool(value) => params.set_item(name, value)?,
-            Value::String(value) => params.set_item(name, value)?,
-            Value::Number(value) if value.is_f64() => params.set_item(name, value.as_f64())?,
-            Value::Number(value) => params.set_item(name, value.as_u64())?,
-            Value::Null | Value::Array(_) | Value::Object(_) => params.set_item(name, py.None())?,
-        }
-    }
-    params.set_item(Key::<SearchSettings>::mode, answers.params.mode.name())?;
-    params.set_item(Key::<SearchSettings>::in_flight, options.in_flight)?;
-    let percentiles = Latency::of(&answers.latency_ns);
-    let latency = PyDict::new(py);
-    latency.set_item("mean", percentiles.mean)?;
-    latency.set_item("p50", percentiles.p50)?;
-    latency.set_item("p95", percentiles.p95)?;
-    latency.set_item("p99", percentiles.p99)?;
-    let stats = PyDict::new(py);
-    stats.set_item("queries", count)?;
-    stats.set_item("seconds", answers.seconds)?;
-    stats.set_item("qps", if answers.seconds > 0.0 { count as f64 / answers.seconds } else { 0.0 })?;
-    stats.set_item("latency_us", latency)?;
-    let stages = PyDict::new(py);
-    let each = |ns: u64| ns as f64 / 1000.0 / count.max(1) as f64;
-    stages.set_item("route", each(answers.times.route))?;
-    stages.set_item("access", each(answers.times.access()))?;
-    stages.set_item("verify", each(answers.times.verify))?;
-    stats.set_item("stage_us", stages)?;
-    stats.set_item("cpu_us", answers.cpu_us as f64 / count.max(1) as f64)?;
-    stats.set_item("threads", options.threads)?;
-    stats.set_item("params", params)?;
-    stats.set_item("per_query", per_query)?;
-    stats.set_item("totals", totals)?;
-    stats.set_item("io_backend", &answers.io_backend)?;
-    stats.set_item("memory", account(py, &answers.account)?)?;
-    Ok(stats)
 }

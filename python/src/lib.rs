@@ -11,6 +11,7 @@ mod process;
 mod report;
 mod router;
 mod split;
+mod stats;
 mod vectors;
 mod work;
 
@@ -26,6 +27,8 @@ fn json(py: Python<'_>, value: &impl serde::Serialize) -> PyResult<String> {
 fn _stratann(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
     module.add_class::<index::Index>()?;
+    module.add_class::<index::SearchParameters>()?;
+    module.add_class::<stats::Stats>()?;
     module.add_class::<router::Router>()?;
     module.add_class::<split::Split>()?;
     module.add_function(wrap_pyfunction!(build::build, module)?)?;

@@ -16,7 +16,7 @@ from ._arrays import DTYPES, Path, as_bytes, byte_size, dtype_name, fixed, numbe
 from ._build import Neighbors
 from ._changes import Changes, changed, ids_of
 from ._errors import InputError, QueryError
-from ._parameters import parameters, search_parameters
+from ._parameters import parameters, remembered_parameters, search_parameters
 from ._progress import Progress, listening
 from ._results import SearchResult, result_of, truth_of
 
@@ -27,6 +27,7 @@ class Index:
     def __init__(self, path: Path, parameters: dict[str, Any]) -> None:
         self._path, self._how = fixed(path), parameters
         self._index = _stratann.Index(self._path, self._how)
+        self._remember()
         for warning in self._index.warnings():
             warnings.warn(warning, stacklevel=3)
 
@@ -36,9 +37,15 @@ class Index:
         self = cls.__new__(cls)
         self._path, self._how = ",".join(addresses), how
         self._index = _stratann.Index.of_memory(addresses, how)
+        self._remember()
         for warning in self._index.warnings():
             warnings.warn(warning, stacklevel=3)
         return self
+
+    def _remember(self) -> None:
+        """Notes what each search needs of the index, and begins to note its parameters."""
+        self._dim, self._dtype = self._index.dim, DTYPES[self._index.dtype]
+        self._searches: dict[Any, Any] = {}
 
     @property
     def rows(self) -> int:
@@ -238,10 +245,13 @@ class Index:
         ((1, 2), 3, 0.0)
         >>> folder.cleanup()
         """
-        how = search_parameters(locals())
-        rows = self._queries(queries)
-        with listening(progress) as on_progress:
-            answers = self._index.search(as_bytes(rows), how, on_progress)
+        how = remembered_parameters(self._searches, locals())
+        rows = as_bytes(self._queries(queries))
+        if progress is None:
+            answers = self._index.search(rows, how, None)
+        else:
+            with listening(progress) as on_progress:
+                answers = self._index.search(rows, how, on_progress)
         columns, result = answers["k"], result_of(answers)
         if columns < k:
             warnings.warn(
@@ -252,7 +262,8 @@ class Index:
                 f"{answers['short']} queries found fewer than {columns} results; {self._harder} finds more",
                 stacklevel=2,
             )
-        self._check_complete(result, answers["failed"])
+        if answers["short"] or answers["failed"]:
+            self._check_complete(result, answers["failed"])
         return result
 
     @property
@@ -260,6 +271,10 @@ class Index:
         return "a longer search_list" if self.kind in ("disk-graph", "flat") else "a larger nprobe"
 
     def _queries(self, queries: ArrayLike) -> NDArray[Any]:
+        if isinstance(queries, np.ndarray) and queries.dtype == self._dtype and queries.flags.c_contiguous:
+            # What needs no conversion needs no look at it.
+            if queries.ndim in (1, 2) and queries.shape[-1] == self._dim:
+                return queries.reshape(-1, self._dim)
         array = numbers(queries, "queries", self._index.dtype)
         name = dtype_name(array, "queries")
         if name != self._index.dtype:

@@ -38,6 +38,31 @@ def search_parameters(given: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
+#: Sets of parameters that an index remembers.
+_REMEMBERED_MAX = 64
+
+
+def remembered_parameters(known: dict[Any, Any], given: dict[str, Any]) -> Any:
+    """Returns those of a search as the engine reads them, from `known` where equal ones were given before.
+
+    `given` are all arguments of the function in their order: the index and its queries come first, `progress` and
+    `unknown` last.
+    """
+    values = tuple(given.values())[2:-2]
+    key = (values, tuple(map(type, values)))
+    try:
+        found = known.get(key)
+    except TypeError:
+        # Lists cannot be looked up.
+        return search_parameters(given)
+    if found is None or given["unknown"]:
+        found = _stratann.SearchParameters(search_parameters(given))
+        if len(known) >= _REMEMBERED_MAX:
+            known.clear()
+        known[key] = found
+    return found
+
+
 def _listed(value: Any) -> Any:
     """Returns several values as a list, and one as it is."""
     if isinstance(value, np.ndarray):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -28,14 +28,23 @@ class SearchResult:
     distances: NDArray[np.float32]
     #: Microseconds from the start of each query to its answer, shape (nq,), float64.
     latency_us: NDArray[np.float64]
-    #: Cost of the search: ``queries``, ``seconds``, ``qps``, ``latency_us`` (mean, p50, p95, p99), ``stage_us``
-    #: (its mean by route, access and verify), ``cpu_us`` per query, ``threads``, ``params``, counters
-    #: ``per_query`` (means) and in ``totals``, ``io_backend``, ``memory`` by component in bytes. ``reads``,
-    #: ``pages_read`` and ``bytes_read`` do not include cache hits. For a hybrid-ivf, ``clusters`` counts visited
-    #: inverted lists.
-    stats: dict[str, Any]
+    #: `stats`, or the engine's figures that it is made from.
+    _stats: Any = field(repr=False)
     #: Results of each query, shape (nq,), uint32: k, or fewer.
     counts: NDArray[np.uint32]
+
+    @property
+    def stats(self) -> dict[str, Any]:
+        """Cost of the search, made when it is first asked for.
+
+        ``queries``, ``seconds``, ``qps``, ``latency_us`` (mean, p50, p95, p99), ``stage_us`` (its mean by route, access
+        and verify), ``cpu_us`` per query, ``threads``, ``params``, counters ``per_query`` (means) and in ``totals``,
+        ``io_backend``, ``memory`` by component in bytes. ``reads``, ``pages_read`` and ``bytes_read`` do not include
+        cache hits. For a hybrid-ivf, ``clusters`` counts visited inverted lists.
+        """
+        if not isinstance(self._stats, dict):
+            object.__setattr__(self, "_stats", self._stats.as_dict())
+        return self._stats  # type: ignore[no-any-return]
 
 
 def result_of(answers: dict[str, Any]) -> SearchResult:

@@ -9,7 +9,9 @@ _Vectors = str | tuple[NDArray[np.uint8], int, int, str]
 __all__ = [
     "Index",
     "Router",
+    "SearchParameters",
     "Split",
+    "Stats",
     "__version__",
     "build",
     "groundtruth",
@@ -66,6 +68,14 @@ def write_vectors(
 ) -> None: ...
 
 @final
+class SearchParameters:
+    def __new__(cls, how: dict[str, Any]) -> SearchParameters: ...
+
+@final
+class Stats:
+    def as_dict(self) -> dict[str, Any]: ...
+
+@final
 class Index:
     def __new__(cls, path: str, how: dict[str, Any]) -> Index: ...
     @staticmethod
@@ -82,7 +92,9 @@ class Index:
     def kind(self) -> str: ...
     @property
     def closed(self) -> bool: ...
-    def search(self, queries: NDArray[np.uint8], how: dict[str, Any], on_progress: Any) -> dict[str, Any]: ...
+    def search(
+        self, queries: NDArray[np.uint8], how: dict[str, Any] | SearchParameters, on_progress: Any
+    ) -> dict[str, Any]: ...
     def upsert(
         self,
         ids: NDArray[np.uint64],

@@ -52,6 +52,26 @@ def test_recall_is_a_setting(tmp_path):
     assert low.stats["per_query"]["reads"] < high.stats["per_query"]["reads"]
 
 
+def test_parameters_of_earlier_calls_do_not_mix(index, queries):
+    wanted = {length: index.search(queries[:3], search_list=length, width=1, threads=1) for length in (10, 80)}
+    assert wanted[10].stats["totals"] != wanted[80].stats["totals"]
+    for length in (80, 10, 80, 10):
+        found = index.search(queries[:3], search_list=length, width=1, threads=1)
+        assert found.stats["params"]["search_list"] == length
+        assert found.stats["totals"] == wanted[length].stats["totals"]
+        np.testing.assert_array_equal(found.ids, wanted[length].ids)
+    # Many sets of them, and some that cannot be looked up.
+    for length in range(10, 90):
+        assert index.search(queries[0], search_list=length).stats["params"]["search_list"] == length
+    assert index.search(queries[0], search_list=[20]).stats["params"]["search_list"] == 20
+
+
+def test_stats_are_made_once(index, queries):
+    r = index.search(queries[0])
+    assert r.stats is r.stats and "stats" not in repr(r)
+    assert r.stats["queries"] == 1 and r.stats["latency_us"]["p50"] == pytest.approx(r.latency_us[0], abs=1)
+
+
 def test_result_has_shapes_and_stats(index, queries):
     r = index.search(queries, k=5, threads=2)
     assert r.ids.shape == r.distances.shape == (200, 5)

@@ -1,4 +1,5 @@
-//! Rings that a thread keeps between calls: one query alone would spend more time on a new ring than on its reads.
+//! What a thread keeps between calls, a ring and memory of a query: one query alone would spend more time on new ones
+//! than on its search.
 //!
 //! A ring belongs to the thread that made it. It is kept while its index is open, where few reads can be under way in
 //! it: larger ones are those of long batches.
@@ -8,6 +9,8 @@ use std::io;
 use std::sync::{Arc, Weak};
 
 use stratann_storage::tier::{IoChoice, Tier};
+
+use super::slot::QueryMemory;
 
 /// The most reads under way in a ring that is kept, and the most rings of a thread.
 const ROOM_MAX: usize = 64;
@@ -61,6 +64,8 @@ pub(crate) struct Ring {
     of: (usize, IoChoice),
     // Reads that it had room for at first.
     room: usize,
+    /// Memory of a query that has ended.
+    pub(crate) query: Option<Box<QueryMemory>>,
 }
 
 impl Ring {
@@ -79,7 +84,7 @@ impl Ring {
             let at = rings.iter().position(|ring| ring.of == of && ring.owner.ptr_eq(&owner));
             at.map(|at| rings.remove(at))
         });
-        kept.map_or_else(|| make().map(|tier| Ring { owner, of, room: tier.room(), tier }), Ok)
+        kept.map_or_else(|| make().map(|tier| Ring { owner, of, room: tier.room(), query: None, tier }), Ok)
     }
 
     /// Keeps the ring for the next call, where it has no read under way. It takes the place of another one of its

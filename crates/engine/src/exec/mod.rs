@@ -55,6 +55,7 @@ use self::scorer::Scorer;
 use self::share::BackgroundShare;
 pub use self::shared_reads::SharedReads;
 use self::shared_reads::{Asker, Delivery, Mailbox};
+pub(crate) use self::slot::QueryMemory;
 pub use self::slot::SLOT_BYTES;
 use self::slot::{Arrivals, Slot};
 pub use self::snapshot::Snapshot;
@@ -176,6 +177,19 @@ impl<'a> Driver<'a> {
     pub fn scoring(mut self, scorer: Option<&'a dyn Scorer>) -> Driver<'a> {
         self.codes = scorer.map(|scorer| CodeScorer::new(scorer, self.tier.waker().ok()));
         self
+    }
+
+    /// Has the first query use memory of an earlier one of the same index.
+    pub(crate) fn reusing(mut self, memory: Option<Box<QueryMemory>>) -> Driver<'a> {
+        if let (Some(memory), Some(slot)) = (memory, self.slots.first_mut()) {
+            slot.reuse(*memory);
+        }
+        self
+    }
+
+    /// The memory of its first slot, for a later query.
+    pub(crate) fn into_memory(mut self) -> Option<Box<QueryMemory>> {
+        (!self.slots.is_empty()).then(|| Box::new(self.slots.swap_remove(0).into_memory()))
     }
 
     /// Runs until `queries` has no more, does not stay, and all have ended.

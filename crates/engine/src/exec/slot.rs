@@ -57,6 +57,20 @@ pub(super) struct Slot<'a> {
     pub(super) extra_bytes: Option<usize>,
 }
 
+/// State and scratch of a query that has ended: memory for one that begins.
+#[derive(Default)]
+pub(crate) struct QueryMemory {
+    state: QueryState,
+    scratch: Scratch,
+}
+
+impl QueryMemory {
+    /// Bytes of the state; those of the scratch are the same for all queries of an index.
+    pub(crate) fn state_bytes(&self) -> u64 {
+        self.state.memory_bytes() as u64
+    }
+}
+
 /// Memory for the arrivals of one step, empty between steps.
 pub(super) type Arrivals = Vec<Arrival<'static>>;
 
@@ -80,6 +94,16 @@ impl<'a> Slot<'a> {
             is_background: false,
             extra_bytes: None,
         }
+    }
+
+    /// Begins with memory of an earlier query of the same index.
+    pub(super) fn reuse(&mut self, memory: QueryMemory) {
+        (self.state, self.scratch) = (memory.state, memory.scratch);
+    }
+
+    /// The memory of its last query.
+    pub(super) fn into_memory(self) -> QueryMemory {
+        QueryMemory { state: self.state, scratch: self.scratch }
     }
 
     pub(super) fn begin(&mut self, number: usize) {

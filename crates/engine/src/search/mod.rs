@@ -10,7 +10,7 @@ use stratann_storage::{Error, Progress, Result, budget};
 use crate::exec::{Admission, BatchLoads, BatchOptions, Driver, DriverOptions, OTHER_THREAD_FAILED, Ring};
 use crate::index::Index;
 use crate::kinds::known::IN_MEMORY_NODES;
-use crate::kinds::own;
+use crate::kinds::{self, own};
 
 mod account;
 mod answers;
@@ -237,11 +237,17 @@ impl Index {
             ..DriverOptions::default()
         };
         let mut share = Share::new(batch, worker);
-        let ran = Driver::new(self.view(), self.cache.as_ref(), Box::new(&mut *ring.tier), driver_options)
-            .sharing(options.merge.then_some(&self.shared_reads))
-            .scoring(self.kind.scorer())
-            .with_batch_loads(member.map(|member| (member, &self.shared_reads)))
-            .run(&mut share);
+        let query = ring.query.take();
+        let mut driver =
+            Driver::new(self.view(), self.cache.as_ref(), Box::new(&mut *ring.tier), driver_options)
+                .sharing(options.merge.then_some(&self.shared_reads))
+                .scoring(self.kind.scorer())
+                .with_batch_loads(member.map(|member| (member, &self.shared_reads)))
+                .reusing(query);
+        let ran = driver.run(&mut share);
+        // A trace goes on in the memory that it was begun in.
+        let query = driver.into_memory().filter(|_| batch.recording.is_none());
+        ring.query = query.filter(|memory| memory.state_bytes() <= kinds::state_bytes(&self.usual_params()));
         batch.progress.advance(share.unreported);
         batch.sums.lock().unwrap_or_else(|e| e.into_inner()).add(&share.sums);
         if ran.is_ok() {
