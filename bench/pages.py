@@ -183,6 +183,11 @@ def in_memory(sessions):
     return "\n\n".join([*parts, "How they were built and searched:", options(sessions)])
 
 
+def members(session, family):
+    """Names of a family's contenders in a session."""
+    return [n for n in session["contenders"] if n == family or n.startswith(family + "-")] if session else []
+
+
 def ratios(sessions, family):
     """Processor time of StratANN / that of the fastest of a family, for each set and recall that both reach."""
     out = []
@@ -190,8 +195,7 @@ def ratios(sessions, family):
         session = alone(group).get("in")
         for recall in SAID_RECALLS:
             mine = cost_at(session, OWN, recall)
-            others = [c for n in (session["contenders"] if session else ()) if n == family or n.startswith(family + "-")
-                      if (c := cost_at(session, n, recall)) is not None]
+            others = [c for n in members(session, family) if (c := cost_at(session, n, recall)) is not None]
             if mine is not None and others:
                 out.append(mine / min(others))
     return out
@@ -200,14 +204,16 @@ def ratios(sessions, family):
 def speed(sessions):
     """The README's block: one sentence."""
     said = []
+    chosen = [alone(g)["in"] for g in groups(sessions).values() if "in" in alone(g)]
     for label, family in SAID.items():
         found = ratios(sessions, family)
         if found:
             low, high = f"{min(found):.2f}", f"{max(found):.2f}"
-            said.append((low if low == high else f"{low} to {high}") + f" times that of {label}")
+            took_part = [s for s in chosen if members(s, family)]
+            where = "" if len(took_part) == len(chosen) else f" on {len(took_part)} of {len(chosen)} sets"
+            said.append((low if low == high else f"{low} to {high}") + f" times that of {label}{where}")
     if not said:
         return "Sets that fit in RAM are searched there."
-    chosen = [alone(g)["in"] for g in groups(sessions).values() if "in" in alone(g)]
     sets = ", ".join(f"{d['n']:,} x {d['dim']} {d['dtype']}" for d in (s["data"] for s in chosen))
     dates = " and ".join(sorted({s["date"] for s in chosen}))
     processors = " and ".join(sorted({s["machine"]["cpu"] for s in chosen}))
