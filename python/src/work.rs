@@ -1,12 +1,12 @@
 //! Runs long work in a separate thread, while the calling thread handles Python's signals and progress.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
 use pyo3::prelude::*;
-use stratann_storage::{Error, Progress, Result};
+use stratann_storage::{Error, Progress, Result, threads};
 
 use crate::error;
 
@@ -38,7 +38,7 @@ struct ProgressState {
 
 impl ProgressState {
     fn events(&self) -> MutexGuard<'_, Vec<Event>> {
-        self.events.lock().unwrap_or_else(|e| e.into_inner())
+        lock(&self.events)
     }
 }
 
@@ -136,28 +136,47 @@ pub(crate) fn in_pool<T: Send>(threads: usize, work: impl FnOnce() -> Result<T> 
     pool.map_err(|e| Error::bad_input(format!("cannot start the threads asked for: {e}")))?.install(work)
 }
 
-/// Runs `work` in a new thread until it ends. Returns its result, and an exception that Python raised meanwhile.
+/// Runs `work` in another thread until it ends. Returns its result, and an exception that Python raised meanwhile.
 fn watch<T: Send>(
     state: &ProgressState,
     relay: &mut Relay<'_>,
     work: impl FnOnce(&dyn Progress) -> Result<T> + Send,
 ) -> (Result<T>, Option<PyErr>) {
-    std::thread::scope(|scope| {
-        // The thread owns the sender: the channel closes when the work ends, also by a panic.
-        let (alive, ended) = channel::<()>();
-        let worker = scope.spawn(move || {
-            let _alive = alive;
-            work(state)
-        });
-        let mut raised = None;
-        while ended.recv_timeout(TICK) == Err(RecvTimeoutError::Timeout) {
-            if raised.is_some() {
-                continue;
-            }
-            raised = Python::attach(|py| py.check_signals().and_then(|()| relay.pass_on(py, state)).err());
-            state.stop.store(raised.is_some(), Ordering::Relaxed);
+    // The thread owns the sender: the channel closes when the work ends, also by a panic.
+    let (alive, ended) = channel::<()>();
+    let (todo, done) = (Mutex::new(Some((work, alive))), Mutex::new(None));
+    let watching = Mutex::new((relay, ended, None));
+    let ran = threads::together(2, &|number| {
+        if number == 0 {
+            let (relay, ended, raised) = &mut *lock(&watching);
+            *raised = tick(state, relay, ended);
+            return;
         }
-        let panicked = || Error::corrupt("a worker thread ended unexpectedly; please report it");
-        (worker.join().unwrap_or_else(|_| Err(panicked())), raised)
-    })
+        let own = lock(&todo).take();
+        if let Some((work, _alive)) = own {
+            let result = work(state);
+            *lock(&done) = Some(result);
+        }
+    });
+    let (_, _, raised) = watching.into_inner().unwrap_or_else(|e| e.into_inner());
+    let none = || Err(Error::corrupt("a worker thread ended unexpectedly; please report it"));
+    let done = done.into_inner().unwrap_or_else(|e| e.into_inner());
+    (ran.and_then(|()| done.unwrap_or_else(none)), raised)
+}
+
+/// Lets Python handle signals, and passes progress on, until the channel closes.
+fn tick(state: &ProgressState, relay: &mut Relay<'_>, ended: &Receiver<()>) -> Option<PyErr> {
+    let mut raised = None;
+    while ended.recv_timeout(TICK) == Err(RecvTimeoutError::Timeout) {
+        if raised.is_some() {
+            continue;
+        }
+        raised = Python::attach(|py| py.check_signals().and_then(|()| relay.pass_on(py, state)).err());
+        state.stop.store(raised.is_some(), Ordering::Relaxed);
+    }
+    raised
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(|e| e.into_inner())
 }

@@ -129,7 +129,7 @@ class Client:
         nprobe: int | None = None,
         early_stop: float | None = None,
         stop_slack: float | None = None,
-        width: int | str = "auto",
+        width: int | str | None = None,
         mode: str = "barrier",
         patience: int | None = None,
         head: bool | None = None,
@@ -185,8 +185,8 @@ class Client:
                 many standard errors of its code distance farther than the k-th result. With `nprobe`: prune vectors
                 that are this many standard errors beyond the k-th result [default: prune by exact bounds only]; never.
             width: concurrent reads of a query; auto reads more at once when few queries are in flight. With auto,
-                answers of a disk-graph depend on the number of queries in flight and on their order. With a number
-                they do not, in the mode barrier; auto.
+                answers depend on the number of queries in flight and on their order. With a number, and by default,
+                they do not, in the mode barrier; 2 of a disk-graph that reads whole blocks, 8 of a flat, otherwise 1.
             mode: whether a step waits for all of its reads: ``barrier``: A step waits for all of its reads: equal
                 results on every run; ``eager``: A step uses the reads that have arrived: lower latency, a few more
                 reads; barrier.

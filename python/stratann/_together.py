@@ -27,7 +27,7 @@ def search_together(
     nprobe: int | None = None,
     early_stop: float | None = None,
     stop_slack: float | None = None,
-    width: int | str = "auto",
+    width: int | str | None = None,
     mode: str = "barrier",
     threads: int | None = None,
     in_flight: int | None = None,

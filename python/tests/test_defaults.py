@@ -31,7 +31,7 @@ ENGINE = {
     "calibration_queries": "500",
     "plan": "auto",
     "nav_samples": "2",
-    "width": "auto",
+    "width": "2 of a disk-graph that reads whole blocks, 8 of a flat, otherwise 1",
     "early_stop": "never",
     "stop_slack": "never",
     "recall": "0.95",

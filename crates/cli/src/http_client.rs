@@ -455,8 +455,10 @@ pub fn parameters(options: &SearchOptions, timeout_ms: Option<u64>, partial: boo
         Effort::SearchList(list, None) => text += &format!("&search_list={list}"),
         Effort::SearchList(list, Some(slack)) => text += &format!("&search_list={list}&stop_slack={slack}"),
     }
-    if let Width::Fixed(width) = options.width {
-        text += &format!("&width={width}");
+    match options.width {
+        Width::Usual => {}
+        Width::Auto => text += "&width=auto",
+        Width::Fixed(width) => text += &format!("&width={width}"),
     }
     if options.mode == Mode::Eager {
         text += "&mode=eager";

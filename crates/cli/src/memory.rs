@@ -100,6 +100,22 @@ pub(crate) fn with_doorbells(
     index.with_doorbells_in(options, bytes)
 }
 
+/// Computes `options` with no more queries in flight than `budget` has room for beside a few of the file, and the same
+/// where the user chose their number.
+pub(crate) fn with_in_flight(
+    index: &Index,
+    options: &SearchOptions,
+    (queries, per_query_extra): (usize, u64),
+    (cache_budget, extra): (u64, &[(&'static str, u64)]),
+    budget: u64,
+) -> SearchOptions {
+    let least = queries.min(FEWEST_QUERIES);
+    index.with_fitting_in_flight(options, &|options| {
+        let account = of_search(index, options, least, cache_budget, extra);
+        account.total() + least as u64 * per_query_extra <= budget
+    })
+}
+
 /// Computes how many of `queries` fit into `budget` at a time.
 ///
 /// # Errors

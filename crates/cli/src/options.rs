@@ -94,9 +94,10 @@ pub fn all_cores() -> usize {
     std::thread::available_parallelism().map_or(1, |n| n.get())
 }
 
-/// Returns the value of `--width` for a report.
+/// Returns the value of `--width` for a report; null where it is the usual one of an index that is not known here.
 pub(crate) fn width_name(width: Width) -> serde_json::Value {
     match width {
+        Width::Usual => serde_json::Value::Null,
         Width::Auto => "auto".into(),
         Width::Fixed(n) => n.into(),
     }

@@ -39,7 +39,7 @@ const CORE_ROOMS: [&str; 20] = [
 ];
 
 /// The rooms of storage.
-const STORAGE_ROOMS: [&str; 14] = [
+const STORAGE_ROOMS: [&str; 15] = [
     "error",
     "progress",
     "names",
@@ -49,6 +49,7 @@ const STORAGE_ROOMS: [&str; 14] = [
     "budget",
     "ledger",
     "output",
+    "threads",
     "tier",
     "data_file",
     "profile",

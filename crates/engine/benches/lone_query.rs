@@ -1,4 +1,5 @@
-//! Processor time of a query that is searched for alone, and of the same queries together, on one thread.
+//! Processor time of a query that is searched for alone, of the same queries together, both on one thread, and of calls
+//! with 16 queries on two threads.
 //!
 //! `cargo bench -p stratann-engine --bench lone_query -- INDEX QUERIES [ROUNDS [LIST]]`, with a beam of LIST instead of
 //! the usual recall. The difference is what a call costs
@@ -48,6 +49,14 @@ fn main() {
     println!(
         "together {}",
         of_queries(shape.rows as usize * rounds, || (0..rounds).for_each(|_| drop(together())))
+    );
+    let two = SearchOptions { threads: 2, ..options };
+    println!(
+        "16 on 2  {}",
+        of_queries(shape.rows as usize * rounds, || (0..rounds).for_each(|_| {
+            let calls = rows.chunks(16 * shape.row_bytes());
+            calls.for_each(|rows| drop(index.search(rows, &two, &Quiet).expect("a search")));
+        }))
     );
 }
 

@@ -47,35 +47,63 @@ pub(crate) struct Scratch {
     integers: Vec<u32>,
 }
 
+/// Some rows as they come, and the places of their floats, where they have any, and of their inverse norms.
+struct Part<'a> {
+    rows: &'a [u8],
+    wide: &'a mut [f32],
+    inverse_norms: &'a mut [f32],
+}
+
+impl Part<'_> {
+    fn fill(self, Form { dtype, metric, dim }: Form) {
+        let is_cosine = metric == Metric::Cosine;
+        let mut wide = self.wide.chunks_exact_mut(dim);
+        let rows = self.rows.chunks_exact(dim * dtype.size());
+        for (row, inverse) in rows.zip(self.inverse_norms) {
+            if is_cosine {
+                *inverse = inverse_norm(dtype, row);
+            }
+            let Some(wide) = wide.next() else { continue };
+            widen(dtype, row, wide);
+            if is_cosine {
+                *inverse = balance(wide, *inverse);
+            }
+        }
+    }
+}
+
 impl Matrix {
-    /// Takes the vectors in `raw`, and leaves a buffer there for reuse.
+    /// Takes the vectors in `raw`, on the threads that are shared by builds, and leaves a buffer there for reuse.
     pub(crate) fn fill(&mut self, form: Form, raw: &mut Vec<u8>) {
-        let Form { dtype, metric, dim } = form;
+        self.fill_by(form, raw, |parts, fill| parallel::for_each(parts, fill));
+    }
+
+    /// The same on this thread alone: in a child that is forked there are no others.
+    pub(crate) fn fill_here(&mut self, form: Form, raw: &mut Vec<u8>) {
+        self.fill_by(form, raw, |parts, fill| parts.into_iter().for_each(fill));
+    }
+
+    fn fill_by(
+        &mut self,
+        form: Form,
+        raw: &mut Vec<u8>,
+        each: impl FnOnce(Vec<Part<'_>>, &(dyn Fn(Part<'_>) + Sync)),
+    ) {
+        let Form { dtype, dim, .. } = form;
         let row_bytes = dim * dtype.size();
         let count = raw.len() / row_bytes;
-        let parts = || raw.chunks(TILE * row_bytes);
-        let rows_of = |part| <[u8]>::chunks_exact(part, row_bytes);
         self.inverse_norms.clear();
         self.inverse_norms.resize(count, 0.0);
-        if metric == Metric::Cosine {
-            parallel::for_each(parts().zip(self.inverse_norms.chunks_mut(TILE)), |(part, out)| {
-                let inverse = rows_of(part).map(|row| inverse_norm(dtype, row));
-                out.iter_mut().zip(inverse).for_each(|(out, inverse)| *out = inverse);
-            });
-        }
-        if dtype.is_float() {
-            self.floats.resize(count * dim, 0.0);
-            let wide = self.floats.chunks_mut(TILE * dim).zip(self.inverse_norms.chunks_mut(TILE));
-            parallel::for_each(parts().zip(wide), |(part, (wide, inverses))| {
-                let rows = rows_of(part).zip(wide.chunks_exact_mut(dim));
-                for ((row, wide), inverse) in rows.zip(inverses) {
-                    widen(dtype, row, wide);
-                    if metric == Metric::Cosine {
-                        *inverse = balance(wide, *inverse);
-                    }
-                }
-            });
-        } else {
+        self.floats.resize(if dtype.is_float() { count * dim } else { 0 }, 0.0);
+        let mut wide = self.floats.chunks_mut(TILE * dim);
+        let rows = raw.chunks(TILE * row_bytes).zip(self.inverse_norms.chunks_mut(TILE));
+        let parts = rows.map(|(rows, inverse_norms)| Part {
+            rows,
+            wide: wide.next().unwrap_or_default(),
+            inverse_norms,
+        });
+        each(parts.collect(), &|part| part.fill(form));
+        if !dtype.is_float() {
             std::mem::swap(&mut self.bytes, raw);
         }
     }

@@ -105,6 +105,59 @@ proptest! {
     }
 }
 
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 8, ..ProptestConfig::default() })]
+
+    /// Inverted lists are scanned for many queries and pruned for few, with equal results.
+    #[test]
+    fn a_scan_of_lists_finds_what_bounds_leave(
+        metric in select(vec![Metric::L2, Metric::Ip, Metric::Cosine]),
+        dtype in select(vec![DType::F32, DType::F16, DType::U8, DType::I8]),
+        rows in select(vec![60usize, 1500]),
+        dim in select(vec![7usize, 32, 100]),
+        k in select(vec![1usize, 10]),
+        budget in select(vec![None, Some(40u64 << 20)]),
+    ) {
+        let (dir, queries) = built(IndexKind::HybridIvf, metric, (dtype, rows, dim));
+        let row_bytes = dim * dtype.size();
+        let index = opened(dir.path(), OpenOptions { ram_budget: budget, ..OpenOptions::default() });
+        let (ids, distances, _) = one_by_one(&index, &queries.bytes, &exact(k, 1));
+        for threads in [1, 3] {
+            let found = index.search(&queries.bytes, &exact(k, threads), &Quiet).unwrap();
+            prop_assert_eq!(parts(&found), (ids.clone(), distances.clone()));
+            prop_assert_eq!(found.stats.full_comparisons, (QUERIES * rows) as u64);
+            prop_assert_eq!((found.stats.code_comparisons, found.stats.clusters), (0, 0));
+            prop_assert!(found.stats.reads > 0 && found.merged.reads == found.stats.reads / 70 * 69);
+        }
+        let few = index.search(&queries.bytes[..31 * row_bytes], &exact(k, 2), &Quiet).unwrap();
+        prop_assert_eq!(&few.ids[..], &ids[..31 * few.k]);
+        prop_assert!(few.stats.clusters > 0 && few.account.bytes_of("exact scan") == 0);
+    }
+}
+
+#[test]
+fn a_damaged_record_fails_only_queries_that_need_it() {
+    let (dir, queries) = built(IndexKind::HybridIvf, Metric::L2, (DType::U8, 3000, 32));
+    let whole = opened(dir.path(), OpenOptions::default());
+    let expected = parts(&whole.search(&queries.bytes, &exact(5, 2), &Quiet).unwrap());
+    let path = dir.path().join("v1-lists.bin");
+    let nearest = expected.0[0] as usize;
+    let vector =
+        &Set::new(DType::U8, 32, &clustered(3000, 32, 12, 5)).bytes[32 * nearest..32 * (nearest + 1)];
+    let lists = std::fs::read(&path).unwrap();
+    let at = lists.windows(32).position(|bytes| bytes == vector).unwrap();
+    let file = std::fs::OpenOptions::new().write(true).open(path).unwrap();
+    file.write_all_at(&[vector[0] ^ 1], at as u64).unwrap();
+    let index = opened(dir.path(), OpenOptions::default());
+    let found = index.search(&queries.bytes, &exact(5, 2), &Quiet).unwrap();
+    assert!(!found.failed.is_empty() && found.failed.len() < QUERIES, "{:?}", found.failed);
+    assert!(found.stats.clusters > 0, "drivers have answered");
+    for query in (0..QUERIES).filter(|query| found.failed.iter().all(|failed| failed.0 != *query)) {
+        let of = 5 * query..5 * query + 5;
+        assert_eq!(found.ids[of.clone()], expected.0[of]);
+    }
+}
+
 #[test]
 fn a_budget_without_room_for_a_scan_leaves_queries_to_drivers() {
     let (dir, queries) = built(IndexKind::Flat, Metric::L2, (DType::F32, 4000, 64));

@@ -2,10 +2,15 @@
 
 mod common;
 
+use std::collections::BTreeSet;
+use std::ffi::OsString;
+use std::time::{Duration, Instant};
+
 use common::{Built, Set, clustered, graph_set, list_options, queries, quick};
 use stratann_engine::build::IndexKind;
 use stratann_engine::index::{Index, OpenOptions};
 use stratann_engine::search::{Answers, Effort, SearchOptions};
+use stratann_engine::serve::{ServeOptions, Server};
 use stratann_engine::{DType, Metric};
 use stratann_storage::Quiet;
 
@@ -67,8 +72,9 @@ fn indexes_max() -> usize {
     (soft.saturating_sub(200) / 2).min(1000)
 }
 
-fn threads() -> usize {
-    std::fs::read_dir("/proc/self/task").unwrap().count()
+/// The threads of this process, by the system's numbers.
+fn threads() -> BTreeSet<OsString> {
+    std::fs::read_dir("/proc/self/task").unwrap().map(|thread| thread.unwrap().file_name()).collect()
 }
 
 fn open_files() -> usize {
@@ -97,9 +103,26 @@ fn a_thousand_open_indexes_have_the_threads_of_one() {
         }
         assert_eq!(search(index, &asked, effort).ids, sound);
     }
-    assert_eq!(threads(), before.0);
+    assert_eq!(threads(), before.0, "searches have started threads, or ended some");
     // A file each, and the few rings that this thread keeps.
     assert!(open_files() <= before.1 + indexes.len() + 20, "{} files", open_files());
     drop(indexes);
-    assert!(open_files() <= before.1 + 20, "{} files", open_files());
+    // Threads that wait close their rings as well, soon.
+    let start = Instant::now();
+    while open_files() > before.1 && start.elapsed() < Duration::from_secs(20) {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    assert!(open_files() <= before.1, "{} files", open_files());
+    // A served index that changes starts threads once: those of its first version serve the third one.
+    let served = || ServeOptions { index: built.dir.path().into(), threads: 2, ..ServeOptions::default() };
+    let mut server = Server::start(served()).unwrap();
+    let mut seen = BTreeSet::new();
+    for change in 0..4 {
+        let next = server.start_beside(served()).unwrap();
+        std::mem::replace(&mut server, next).stop();
+        if change > 0 {
+            assert_eq!(threads(), seen, "change {change} has started threads, or ended some");
+        }
+        seen = threads();
+    }
 }

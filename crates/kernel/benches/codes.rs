@@ -1,8 +1,9 @@
 //! Nanoseconds a code of some bits a dimension, equally many of all dimensions or in segments, for every instruction
 //! set that this machine has, one process each.
 //!
-//! `rows` scores codes that lie together and stay in the cache, `gathered` codes of random ids from 100 MB. Of
-//! several rounds the fastest counts.
+//! `rows` scores codes that lie together and stay in the cache, `gathered` codes of random ids from 100 MB, `beside
+//! lists` random runs of 64 codes there, as those of a node's neighbours would lie beside its list. Of several rounds
+//! the fastest counts.
 #![allow(clippy::print_stdout, reason = "the table is the result")]
 
 mod each_isa;
@@ -18,7 +19,9 @@ const ROWS: usize = 512;
 const GATHERED_BYTES: usize = 100 << 20;
 
 /// Measured forms.
-const FORMS: [&str; 3] = ["bits, rows", "segments, rows", "bits, gathered"];
+const FORMS: [&str; 4] = ["bits, rows", "segments, rows", "bits, gathered", "bits, beside lists"];
+/// Neighbours of a node.
+const LIST: usize = 64;
 
 fn main() {
     let cases: Vec<_> = cases().collect();
@@ -53,6 +56,11 @@ fn measure(dim: usize, bits: usize, form: &str) -> f64 {
         "bits, gathered" => {
             fastest(|round| asked.distances(black_box(&codes), &moved(&ids, round, count), &mut out))
         }
+        "bits, beside lists" => fastest(|round| {
+            let lists = moved(&ids, round, count - LIST);
+            let runs: Vec<u32> = (0..ROWS).map(|i| lists[i / LIST] + (i % LIST) as u32).collect();
+            asked.distances(black_box(&codes), &runs, &mut out);
+        }),
         _ => fastest(|_| asked.rows(black_box(&codes), &mut out)),
     }
 }

@@ -18,7 +18,7 @@ params! {
               usual: "disk-graph 64; hybrid-ivf 16, or 8 where its codes do not fit in RAM; flat 1" };
         /// Concurrent reads of a query; several values make one run each
         width: Vec<AutoOr<u32>> = Vec::new(),
-            { shown: "auto|N", range: 1.0..=64.0, usual: "auto", level: Level::Usual };
+            { shown: "auto|N", range: 1.0..=64.0, usual: "that of `search`", level: Level::Usual };
         /// Policy that admits the next query; several make one run each
         admission: Vec<Admission> = Vec::new(),
             { usual: "fixed", places: Place::FOLDERS, level: Level::Usual };

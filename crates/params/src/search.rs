@@ -43,9 +43,10 @@ params! {
               also: &[Stage::Simulate, Stage::Bench] };
         /// Concurrent reads of a query; auto reads more at once when few queries are in flight
         ///
-        /// With auto, answers of a disk-graph depend on the number of queries in flight and on their order. With a
-        /// number they do not, in the mode barrier.
-        width: AutoOr<u32> = AutoOr::Auto, { shown: "auto|N", range: 1.0..=64.0, level: Level::Usual };
+        /// With auto, answers depend on the number of queries in flight and on their order. With a number, and by
+        /// default, they do not, in the mode barrier.
+        width: Option<AutoOr<u32>> = None, { shown: "auto|N", range: 1.0..=64.0, level: Level::Usual,
+              usual: "2 of a disk-graph that reads whole blocks, 8 of a flat, otherwise 1" };
         /// Whether a step waits for all of its reads
         mode: ModeName = ModeName::Barrier, { level: Level::Usual };
         /// Threads

@@ -13,6 +13,7 @@ pub mod output;
 pub mod profile;
 pub mod progress;
 pub mod remote_memory;
+pub mod threads;
 pub mod tier;
 
 pub use error::{Error, ErrorKind, Result};

@@ -8,12 +8,13 @@ use std::cell::RefCell;
 use std::io;
 use std::sync::{Arc, Weak};
 
+use stratann_storage::threads;
 use stratann_storage::tier::{IoChoice, Tier};
 
 use super::slot::QueryMemory;
 
 /// The most reads under way in a ring that is kept, and the most rings of a thread.
-const ROOM_MAX: usize = 64;
+const ROOM_MAX: usize = 128;
 const RINGS_MAX: usize = 4;
 
 thread_local! {
@@ -44,16 +45,28 @@ impl Drop for Kept {
     }
 }
 
-/// An open index as its rings know it. This thread's are closed with it, those of others when they next search.
+/// An open index as its rings know it. This thread's are closed with it, and those of threads that wait for a task;
+/// those of others when they next search.
 #[derive(Default)]
 pub(crate) struct RingOwner(Arc<()>);
 
 impl Drop for RingOwner {
     fn drop(&mut self) {
-        let own = Arc::downgrade(&self.0);
+        let own = std::mem::take(&mut self.0);
+        let is_own = |ring: &Ring| ring.owner.as_ptr() == Arc::as_ptr(&own);
         // A thread that ends has closed its rings already.
-        let _ = KEPT.try_with(|kept| kept.borrow_mut().own().retain(|ring| !ring.owner.ptr_eq(&own)));
+        let _ = KEPT.try_with(|kept| kept.borrow_mut().own().retain(|ring| !is_own(ring)));
+        let has_others = Arc::weak_count(&own) > 0;
+        drop(own);
+        if has_others {
+            threads::on_waiting(close_unused);
+        }
     }
+}
+
+/// Closes this thread's rings of indexes that are no longer open.
+fn close_unused() {
+    KEPT.with(|kept| kept.borrow_mut().own().retain(|ring| ring.owner.strong_count() > 0));
 }
 
 /// A tier in use, to be kept or dropped afterwards.

@@ -30,8 +30,10 @@ pub(super) const READS_WANTED: usize = 8;
 /// Reads in one round of a query.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Width {
-    /// By load: wide with few queries in flight, narrow with many.
+    /// That of the kind, whatever the load.
     #[default]
+    Usual,
+    /// By load: wide with few queries in flight, narrow with many.
     Auto,
     /// Always the same.
     Fixed(u32),
@@ -46,12 +48,25 @@ impl From<AutoOr<u32>> for Width {
     }
 }
 
+impl From<Option<AutoOr<u32>>> for Width {
+    fn from(reads: Option<AutoOr<u32>>) -> Width {
+        reads.map_or(Width::Usual, Width::from)
+    }
+}
+
 impl Width {
-    /// The widths (approaching, settled) of a query that starts with `load` queries in flight on its thread.
+    /// This width, or where none was asked for that of the kind.
+    pub(crate) fn or_usual(self, usual: u32) -> Width {
+        if self == Width::Usual { Width::Fixed(usual) } else { self }
+    }
+
+    /// The widths (approaching, settled) of a query that starts with `load` queries in flight on its thread. Without
+    /// the kind's, the usual one is 1.
     ///
     /// More queries than [`READS_WANTED`] need no width of their own.
     pub fn at_load(self, load: usize) -> (u32, u32) {
         match self {
+            Width::Usual => (1, 1),
             Width::Fixed(width) => (width, width),
             Width::Auto => {
                 let settled = (READS_WANTED / load.max(1)).clamp(1, READS_WANTED) as u32;

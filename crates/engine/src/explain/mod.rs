@@ -3,7 +3,6 @@
 use stratann_core::query::Params;
 use stratann_storage::{Progress, Result};
 
-use crate::exec::Width;
 use crate::index::Index;
 use crate::kinds::{self, list_plan};
 use crate::search::SearchOptions;
@@ -43,12 +42,9 @@ pub fn measure_plan(
     list_plan::measure(base, lists, (asked, params), progress)
 }
 
-/// The parameters of `options`. Without a width, the narrow rounds of a busy server: the fewest reads, and the
-/// easiest to follow.
+/// The parameters of `options`. A width that follows the load is that of a busy server.
 pub(crate) fn explained_params(index: &Index, options: &SearchOptions) -> Result<Params> {
-    let width = match options.width {
-        Width::Auto => 1,
-        Width::Fixed(width) => width,
-    };
-    Ok(Params { approach_width: width, width, ..index.params(options)? })
+    let params = index.params(options)?;
+    let (approach_width, width) = kinds::width(&params, options.width).at_load(usize::MAX);
+    Ok(Params { approach_width, width, ..params })
 }

@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use stratann_core::check::Blocks;
 use stratann_core::format::block;
@@ -47,6 +47,8 @@ pub struct Index {
     pub(crate) ram_budget: Option<u64>,
     // For what is resident, and the block cache.
     cache_budget: u64,
+    // Of a query of the usual size: computed from all curves, and needed at each call.
+    pub(crate) usual_state_bytes: OnceLock<u64>,
     warnings: Vec<String>,
 }
 
@@ -100,7 +102,18 @@ impl Index {
         let cache = kind.cache(&base, options.cache_budget);
         let (ram_budget, cache_budget) = (options.ram_budget, options.cache_budget);
         let (shared_reads, rings) = (SharedReads::default(), RingOwner::default());
-        Index { base, kind, cache, shared_reads, rings, ram_budget, cache_budget, warnings }
+        let usual_state_bytes = OnceLock::new();
+        Index {
+            base,
+            kind,
+            cache,
+            shared_reads,
+            rings,
+            ram_budget,
+            cache_budget,
+            usual_state_bytes,
+            warnings,
+        }
     }
 
     /// Opens what a manifest describes, published or not.

@@ -34,10 +34,10 @@ impl Setting {
     }
 }
 
-/// Blocks or lists that each query of an exact search goes through.
+/// Blocks, lists or vectors that an exact search goes through.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ExactCost {
-    /// Blocks, or inverted lists.
+    /// Blocks, inverted lists or vectors.
     pub count: u64,
     /// Name of the unit.
     pub unit: &'static str,
@@ -45,6 +45,8 @@ pub struct ExactCost {
     pub bytes: u64,
     /// Bytes of vectors that are read besides, unless bounds prune them; 0 where blocks hold them.
     pub vector_bytes_max: u64,
+    /// Whether all queries go through them together; otherwise each does.
+    pub is_shared: bool,
 }
 
 /// A vector of an open index, and what is stored with it.

@@ -59,7 +59,7 @@ pub(crate) use hybrid_ivf::explain::plan as list_plan;
 pub(crate) use hybrid_ivf::learning::Learning;
 pub(crate) use hybrid_ivf::open::ListIndex;
 pub(crate) use params::{own, own_mut, params_at};
-pub use params::{params_of, reported_params, setting, with_remote, with_setting};
+pub use params::{params_of, reported_params, setting, width, with_remote, with_setting};
 pub use remote_hnsw::linking::{ClusterCost, Linking, LinkingOptions};
 pub use remote_hnsw::live::inspect::{LiveFacts, MemoryReport};
 pub use remote_hnsw::live::load::LoadedNode;

@@ -8,6 +8,7 @@ use super::answers::Setting;
 use super::questions::SearchParams;
 use super::{disk_graph, hybrid_ivf, kind};
 use crate::curve::Point;
+use crate::exec::Width;
 
 #[cfg(feature = "test-kind")]
 impl SearchParams for stratann_core::kinds::sorted::Params {
@@ -59,6 +60,11 @@ pub fn with_setting(params: &Params, setting: &Setting) -> KindParams {
 /// The parameters of the kind that a report shows besides its setting, by their names in JSON.
 pub fn reported_params(params: &Params) -> Vec<(&'static str, serde_json::Value)> {
     own(&params.kind).reported()
+}
+
+/// The width of a search with these parameters: the one that was asked for, or that of the kind.
+pub fn width(params: &Params, asked: Width) -> Width {
+    asked.or_usual(own(&params.kind).usual_width())
 }
 
 /// The search with lists and vectors of other servers used in this way, for kinds that can.

@@ -6,7 +6,7 @@ use stratann_storage::budget::{Account, THREAD_BYTES};
 
 use super::scan::{self, EXACT_SCAN};
 use super::{Reserve, SearchOptions};
-use crate::exec::{BatchOptions, SLOT_BYTES};
+use crate::exec::{BatchOptions, SLOT_BYTES, Width};
 use crate::index::Index;
 use crate::kinds::blocks;
 use crate::kinds::effort::Effort;
@@ -39,9 +39,10 @@ pub fn reserve(manifest: &Manifest, options: &SearchOptions, low_memory: bool) -
         false => {
             let in_flight = options.in_flight.unwrap_or(planned.in_flight);
             let batch = kinds::kind_of(manifest).planned_reads_at_once(&options.switches);
-            let at_once = options.width.at_load(in_flight).1.max(batch);
+            let usual = kinds::kind_of(manifest).usual_params(options.k as u32, USUAL_EFFORT);
+            let at_once = kinds::width(&usual, options.width).at_load(in_flight).1.max(batch);
             let reads = u64::from(at_once) * planned.read_bytes as u64;
-            let scan = if low_memory { 0 } else { scan::planned_bytes(manifest, options) };
+            let scan = scan::planned_bytes(manifest, options, low_memory);
             threads * in_flight as u64 * (state + reads) + scan
         }
     };
@@ -124,6 +125,23 @@ impl Index {
         account
     }
 
+    /// `options` with half as many queries in flight on a thread, and half again, until they fit; unless the user chose
+    /// how many. Answers do not depend on it.
+    pub fn with_fitting_in_flight(
+        &self,
+        options: &SearchOptions,
+        fits: &dyn Fn(&SearchOptions) -> bool,
+    ) -> SearchOptions {
+        let mut fitting = *options;
+        let mut in_flight = self.in_flight(options);
+        let is_free = options.in_flight.is_none() && !self.base.facts().shares_reads;
+        while is_free && in_flight > 1 && !fits(&fitting) {
+            in_flight /= 2;
+            fitting.in_flight = Some(in_flight);
+        }
+        fitting
+    }
+
     /// `options` whose doorbells take at most `left_bytes`, unless the user chose their length.
     pub fn with_doorbells_in(&self, options: &SearchOptions, left_bytes: u64) -> SearchOptions {
         let own = self.kind.shares_loads();
@@ -164,13 +182,25 @@ impl Index {
         if self.base.facts().shares_reads {
             return 0;
         }
-        let by_width = u64::from(self.width_limit(options)) * self.read_bytes_max() as u64;
-        let batch = self.params(options).map_or(0, |params| own(&params.kind).reads_at_once());
+        let params = self.params(options).ok();
+        let width = params.map_or(options.width, |params| kinds::width(&params, options.width));
+        let by_width = u64::from(self.most_reads(options, width)) * self.read_bytes_max() as u64;
+        let batch = params.map_or(0, |params| own(&params.kind).reads_at_once());
+        // Candidates that are in memory are not read.
+        let batch = if self.is_resident() { 0 } else { batch };
         by_width.max(u64::from(batch) * self.base.block.block_bytes as u64)
     }
 
+    /// The most concurrent reads of a query that was asked with these options.
     pub(crate) fn width_limit(&self, options: &SearchOptions) -> u32 {
-        options.width.at_load(self.in_flight(options)).1
+        let params = self.params(options).ok();
+        let width = params.map_or(options.width, |params| kinds::width(&params, options.width));
+        self.most_reads(options, width)
+    }
+
+    /// The most concurrent reads of a query of this width.
+    pub(super) fn most_reads(&self, options: &SearchOptions, width: Width) -> u32 {
+        width.at_load(self.in_flight(options)).1
     }
 
     /// State and scratch of one query: look-up tables, beams, the query itself.
@@ -198,9 +228,14 @@ impl Index {
         kind(self.base.kind).usual_params(USUAL_K, effort.max(USUAL_EFFORT))
     }
 
+    /// The state of a query of the usual size.
+    pub(super) fn usual_state_bytes(&self) -> u64 {
+        *self.usual_state_bytes.get_or_init(|| kinds::state_bytes(&self.usual_params()))
+    }
+
     /// State and scratch of a query of the usual size.
     pub(crate) fn usual_query_bytes(&self) -> u64 {
-        self.tables_bytes(&SearchOptions::default()) + kinds::state_bytes(&self.usual_params())
+        self.tables_bytes(&SearchOptions::default()) + self.usual_state_bytes()
     }
 
     /// Bytes of a buffer for the longest read.

@@ -1,16 +1,17 @@
 //! Many queries over an open index: threads, parameters, and what it cost.
 
 use std::io;
+use std::sync::Mutex;
 use std::time::Instant;
 
 use stratann_core::query::{Budget, Params};
 use stratann_storage::tier::{self, IoChoice, Tier};
-use stratann_storage::{Error, Progress, Result, budget};
+use stratann_storage::{Error, Progress, Result, budget, threads};
 
 use crate::exec::{Admission, BatchLoads, BatchOptions, Driver, DriverOptions, OTHER_THREAD_FAILED, Ring};
 use crate::index::Index;
+use crate::kinds;
 use crate::kinds::known::IN_MEMORY_NODES;
-use crate::kinds::{self, own};
 
 mod account;
 mod answers;
@@ -68,9 +69,7 @@ impl Index {
 
     /// Most of `count` queries that a search has in flight at once, on all threads.
     pub fn queries_in_flight(&self, options: &SearchOptions, count: usize) -> usize {
-        let taken = self.taken_bytes(&self.driver_account(options, count));
-        let params = self.params(options).ok();
-        if let Some(plan) = params.and_then(|params| self.plan_scan(&params, (options, count), taken)) {
+        if let Some(plan) = self.usual_scan(options, count) {
             return plan.pass_queries;
         }
         let fitted = self.fitted(options, count);
@@ -132,11 +131,16 @@ impl Index {
         let count = queries.len() / self.base.row_bytes();
         let threads = options.threads.clamp(1, 1024);
         let options = &self.with_fitting_doorbells(&SearchOptions { threads, ..*options }, count);
+        let fits = |options: &SearchOptions| {
+            let account = self.driver_account(options, count);
+            self.ram_budget.is_none_or(|budget| account.total() <= budget)
+        };
+        let options = &self.with_fitting_in_flight(options, &fits);
         let mut account = self.driver_account(options, count);
         let is_recorded = matches!(purpose, Purpose::Record(_));
         let scan = self.plan_scan(&params, (options, count), self.taken_bytes(&account));
         let options = &self.fitted(options, count);
-        let options = &SearchOptions { width: own(&params.kind).width(options.width), ..*options };
+        let options = &SearchOptions { width: kinds::width(&params, options.width), ..*options };
         account.check(self.ram_budget, "search this index so")?;
         let mut batch = Batch::new(self, queries, params, exclude, progress, options.threads);
         match purpose {
@@ -151,7 +155,7 @@ impl Index {
         let (cpu, started) = (budget::cpu_us(), Instant::now());
         let scanned = scan.filter(|_| !is_recorded).map_or(0, |plan| {
             account.add(EXACT_SCAN, plan.bytes);
-            self.scan(&batch, plan, self.width_limit(options))
+            self.scan(&batch, plan, self.most_reads(options, options.width))
         });
         batch.next = scanned.into();
         let is_scanned = scanned == count && count > 0;
@@ -170,25 +174,21 @@ impl Index {
         let batch_loads =
             self.base.facts().shares_reads.then(|| BatchLoads::new(options.batch_options, options.threads));
         let batch_loads = batch_loads.as_ref();
-        std::thread::scope(|scope| {
-            let others = 1..options.threads;
-            let workers: Vec<_> = others
-                .map(|number| scope.spawn(move || self.work(batch, (options, batch_loads), number)))
-                .collect();
-            let mut name = self.work(batch, (options, batch_loads), 0);
-            for worker in workers {
-                let ended = worker
-                    .join()
-                    .map_err(|_| Error::corrupt("a search thread ended unexpectedly; please report it"));
-                let ended = ended.and_then(|other| other);
-                name = match (name, ended) {
-                    // The thread whose failure ended the others says why.
-                    (Err(own), Err(other)) if own.message.ends_with(OTHER_THREAD_FAILED) => Err(other),
-                    (name, ended) => name.and_then(|name| ended.map(|_| name)),
-                };
-            }
-            name
-        })
+        let ended: Mutex<Vec<Result<&'static str>>> = Mutex::default();
+        threads::together(options.threads, &|number| {
+            let name = self.work(batch, (options, batch_loads), number);
+            ended.lock().unwrap_or_else(|e| e.into_inner()).push(name);
+        })?;
+        let ended = ended.into_inner().unwrap_or_else(|e| e.into_inner());
+        let mut all: Result<&'static str> = Ok("");
+        for name in ended {
+            all = match (all, name) {
+                // The thread whose failure ended the others says why.
+                (Err(own), Err(other)) if own.message.ends_with(OTHER_THREAD_FAILED) => Err(other),
+                (all, name) => all.and(name),
+            };
+        }
+        all
     }
 
     /// Source of a thread's reads: files, or memory nodes.
@@ -216,7 +216,7 @@ impl Index {
         let in_flight = self.in_flight(options);
         let depth = match batch_loads {
             Some(_) => 2 * options.batch_options.doorbell,
-            None => in_flight * self.width_limit(options) as usize,
+            None => in_flight * self.most_reads(options, options.width) as usize,
         };
         let depth = depth.clamp(1, 1024);
         let make = || self.tier(depth, options.io, options.batch_options.doorbell);
@@ -247,7 +247,7 @@ impl Index {
         let ran = driver.run(&mut share);
         // A trace goes on in the memory that it was begun in.
         let query = driver.into_memory().filter(|_| batch.recording.is_none());
-        ring.query = query.filter(|memory| memory.state_bytes() <= kinds::state_bytes(&self.usual_params()));
+        ring.query = query.filter(|memory| memory.state_bytes() <= self.usual_state_bytes());
         batch.progress.advance(share.unreported);
         batch.sums.lock().unwrap_or_else(|e| e.into_inner()).add(&share.sums);
         if ran.is_ok() {

@@ -81,7 +81,7 @@ impl Default for SearchOptions {
             k: 10,
             effort: Effort::Recall(0.95),
             mode: Mode::Barrier,
-            width: Width::Auto,
+            width: Width::Usual,
             in_flight: None,
             admission: Admission::Fixed,
             threads: 1,

@@ -11,15 +11,18 @@ use crate::kinds::known::facts;
 use crate::kinds::{own, own_mut};
 
 impl Index {
-    /// Cost of each query that searches everything: at recall 1, and where the curve ends below the recall. `None` for
-    /// other searches.
+    /// Cost of `queries` queries that search everything: at recall 1, and where the curve ends below the recall. `None`
+    /// for other searches.
     ///
     /// # Errors
     /// As [`Index::params`].
-    pub fn exact_cost(&self, options: &SearchOptions) -> Result<Option<ExactCost>> {
+    pub fn exact_cost(&self, options: &SearchOptions, queries: usize) -> Result<Option<ExactCost>> {
         let params = self.params(options)?;
         let is_exact = own(&params.kind).is_exact() || options.effort == Effort::Recall(1.0);
-        Ok(is_exact.then(|| self.kind.exact_cost(&self.base)))
+        Ok(is_exact.then(|| {
+            let each = self.kind.exact_cost(&self.base);
+            self.scan_cost(options, queries).unwrap_or(each)
+        }))
     }
 
     /// The recall that a search asks for and the curve does not reach, so that it is exact.

@@ -2,6 +2,9 @@
 //!
 //! Ids, distances and counters are those of queries that scan the blocks one by one. A scan for which a budget has no
 //! room is left to those, and so is one that meets a block which cannot be read: they say which queries that fails.
+//!
+//! Exact queries of inverted lists prune by bounds. Many of them are scanned together all the same, with the ids and
+//! distances of those, and the counters of this scan.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -11,16 +14,17 @@ use stratann_core::PAGE;
 use stratann_core::format::block::Block;
 use stratann_core::query::{Hit, Params, QueryStats};
 use stratann_kernel::topk::{Scored, TopK};
-use stratann_storage::Result;
 use stratann_storage::budget::THREAD_BYTES;
+use stratann_storage::{Result, threads};
 
 use super::batch::Batch;
-use super::{Effort, SearchOptions};
+use super::{Effort, ExactCost, SearchOptions};
 use crate::curve;
 use crate::exec::{MergedReads, Times};
 use crate::index::Index;
+use crate::kinds::answers::Member;
 use crate::kinds::blocks::ResidentRows;
-use crate::kinds::{self, blocks, own};
+use crate::kinds::{self, ListIndex, blocks, own};
 use crate::manifest::Manifest;
 use crate::tiles::{Form, Matrix, Pairs, STRIP_SCRATCH_BYTES, Scratch, TILE};
 
@@ -54,6 +58,8 @@ enum Rows<'a> {
     Resident(&'a ResidentRows),
     /// Blocks, in the cache or read.
     Blocks,
+    /// Records of inverted lists; a unit is a row.
+    Lists(&'a ListIndex),
 }
 
 /// One pass over all vectors for some queries of a batch.
@@ -76,7 +82,8 @@ struct Pass<'a, 'b> {
 #[derive(Default)]
 struct Done {
     tops: Vec<TopK>,
-    blocks_read: u64,
+    reads: u64,
+    pages_read: u64,
     blocks_cached: u64,
     compute_ns: u64,
 }
@@ -104,8 +111,8 @@ fn query_bytes(dim: usize, k: usize, threads: usize) -> u64 {
 }
 
 /// Memory that lets searches with these options scan an index that is not open yet; 0 where they do not score every
-/// vector.
-pub(super) fn planned_bytes(manifest: &Manifest, options: &SearchOptions) -> u64 {
+/// vector. Where memory is low, a scan comes before lists in memory, which it has no use for.
+pub(super) fn planned_bytes(manifest: &Manifest, options: &SearchOptions, low_memory: bool) -> u64 {
     let kind = kinds::kind_of(manifest);
     let k = options.k as u32;
     let point = match options.effort {
@@ -113,7 +120,7 @@ pub(super) fn planned_bytes(manifest: &Manifest, options: &SearchOptions) -> u64
         _ => None,
     };
     let params = point.map_or_else(|| kind.usual_params(k, k), |point| kind.params_at(k, &point, None));
-    if !own(&params.kind).scans_blocks() {
+    if own(&params.kind).least_scanned().is_none_or(|least| low_memory && least == 1) {
         return 0;
     }
     let queries = TILE as u64 * query_bytes(manifest.dim, options.k, options.threads);
@@ -130,12 +137,15 @@ impl Index {
         taken_bytes: u64,
     ) -> Option<ScanPlan> {
         let base = &self.base;
-        if queries == 0 || !own(&params.kind).scans_blocks() || base.manifest.spread.is_some() {
+        let least = own(&params.kind).least_scanned()?;
+        if queries < least || base.manifest.spread.is_some() {
             return None;
         }
-        let units =
-            if self.kind.rows().is_some() { base.manifest.rows as u32 } else { base.manifest.blocks.count };
-        let unit_bytes = if self.kind.rows().is_some() { base.row_bytes() } else { base.block.block_bytes };
+        let rows = self.scanned_rows();
+        let (units, unit_bytes) = match rows {
+            Rows::Blocks => (base.manifest.blocks.count, base.block.block_bytes),
+            Rows::Resident(_) | Rows::Lists(_) => (base.manifest.rows as u32, base.row_bytes()),
+        };
         let chunk_units = (CHUNK_BYTES / unit_bytes).max(1) as u32;
         let chunks = units.div_ceil(chunk_units);
         let threads = options.threads.min(chunks.div_ceil(CHUNKS_PER_THREAD) as usize).max(1);
@@ -148,6 +158,35 @@ impl Index {
         let is_enough = pass_queries >= queries.min(TILE);
         let bytes = fixed + pass_queries as u64 * per_query;
         is_enough.then_some(ScanPlan { threads, pass_queries, chunk_units, bytes })
+    }
+
+    /// How `queries` queries with these options are scanned together; `None` where they are not.
+    pub(super) fn usual_scan(&self, options: &SearchOptions, queries: usize) -> Option<ScanPlan> {
+        let taken = self.taken_bytes(&self.driver_account(options, queries));
+        self.plan_scan(&self.params(options).ok()?, (options, queries), taken)
+    }
+
+    /// What such queries go through together; `None` where each goes through all of it.
+    pub(super) fn scan_cost(&self, options: &SearchOptions, queries: usize) -> Option<ExactCost> {
+        self.usual_scan(options, queries)?;
+        let cost = self.kind.exact_cost(&self.base);
+        let (count, unit, bytes) = match self.scanned_rows() {
+            Rows::Blocks => (cost.count, cost.unit, cost.bytes),
+            Rows::Lists(_) => (self.base.manifest.rows, "vectors", cost.vector_bytes_max),
+            Rows::Resident(rows) => {
+                (self.base.manifest.rows, "vectors", (rows.nodes() * self.base.row_bytes()) as u64)
+            }
+        };
+        Some(ExactCost { count, unit, bytes, vector_bytes_max: 0, is_shared: true })
+    }
+
+    /// Where a scan finds the vectors.
+    fn scanned_rows(&self) -> Rows<'_> {
+        match (self.kind.rows(), self.kind.lists()) {
+            (Some(rows), _) => Rows::Resident(rows),
+            (None, Some(lists)) => Rows::Lists(lists),
+            (None, None) => Rows::Blocks,
+        }
     }
 
     /// Answers the queries of a batch in order, and returns how many: all of them, or those before a pass that failed.
@@ -175,12 +214,12 @@ impl<'a, 'b> Pass<'a, 'b> {
         let numbers = first..batch.count.min(first + plan.pass_queries);
         let size = index.base.row_bytes();
         let mut queries = Matrix::default();
-        queries.fill(form, &mut batch.queries[numbers.start * size..numbers.end * size].to_vec());
+        queries.fill_here(form, &mut batch.queries[numbers.start * size..numbers.end * size].to_vec());
         Pass {
             index,
             batch,
             plan,
-            rows: index.kind.rows().map_or(Rows::Blocks, Rows::Resident),
+            rows: index.scanned_rows(),
             form,
             queries,
             first,
@@ -193,16 +232,16 @@ impl<'a, 'b> Pass<'a, 'b> {
 
     fn units(&self) -> u32 {
         match self.rows {
-            Rows::Resident(rows) => rows.nodes() as u32,
+            Rows::Resident(_) | Rows::Lists(_) => self.index.base.manifest.rows as u32,
             Rows::Blocks => self.index.base.manifest.blocks.count,
         }
     }
 
+    /// Without a thread for it, the pass has failed: drivers say why.
     fn run(&self) {
-        std::thread::scope(|scope| {
-            (1..self.plan.threads).for_each(|_| drop(scope.spawn(|| self.work())));
-            self.work();
-        });
+        if threads::together(self.plan.threads, &|_| self.work()).is_err() {
+            self.has_failed.store(true, Ordering::Relaxed);
+        }
     }
 
     fn work(&self) {
@@ -251,8 +290,17 @@ impl<'a, 'b> Pass<'a, 'b> {
                     blocks::for_each_of(&self.index.base, cache, first..first + count, &mut |block| {
                         chunk.push(block);
                     })?;
-                own.blocks_read += u64::from(read);
+                own.reads += u64::from(read);
+                own.pages_read += u64::from(read) * self.index.base.block.block_bytes.div_ceil(PAGE) as u64;
                 own.blocks_cached += u64::from(count - read);
+                Ok(())
+            }
+            Rows::Lists(lists) => {
+                let read = lists.for_each_in(&self.index.base, first..first + count, &mut |members| {
+                    members.iter().for_each(|member| chunk.push_member(member));
+                })?;
+                own.reads += read.0;
+                own.pages_read += read.1;
                 Ok(())
             }
         }
@@ -278,24 +326,24 @@ impl<'a, 'b> Pass<'a, 'b> {
 
     /// Gives the batch its answers, and the counters of queries that scan the blocks one by one.
     fn answer(self, latency_ns: u64, width: u32) {
-        let Pass { index, batch, first, exclude, done, .. } = self;
+        let Pass { index, batch, rows, first, exclude, done, .. } = self;
         let base = &index.base;
-        let Done { tops, blocks_read, blocks_cached, compute_ns } =
+        let Done { tops, reads, pages_read, blocks_cached, compute_ns } =
             done.into_inner().unwrap_or_else(|e| e.into_inner());
-        let pages = base.block.block_bytes.div_ceil(PAGE) as u64;
         // Where the cache keeps what one query has read, the next ones find it there.
         let is_kept = index.cache.as_ref().is_some_and(|cache| cache.holds_all());
+        let units = if matches!(rows, Rows::Lists(_)) { reads } else { base.manifest.blocks.count.into() };
         let queries = exclude.len() as u64;
         for (number, (top, exclude)) in tops.into_iter().zip(exclude).enumerate() {
-            let reads = if is_kept && number > 0 { 0 } else { blocks_read };
+            let is_read = !is_kept || number == 0;
             let has_excluded = u64::from(exclude) < base.manifest.rows;
             let mut stats = QueryStats {
                 full_comparisons: base.manifest.rows - u64::from(has_excluded),
-                reads,
-                pages_read: reads * pages,
-                bytes_read: reads * pages * PAGE as u64,
-                cache_hits: blocks_cached + blocks_read - reads,
-                hops: u64::from(base.manifest.blocks.count).div_ceil(u64::from(width.max(1))),
+                reads: if is_read { reads } else { 0 },
+                pages_read: if is_read { pages_read } else { 0 },
+                bytes_read: if is_read { pages_read * PAGE as u64 } else { 0 },
+                cache_hits: blocks_cached + if is_read { 0 } else { reads },
+                hops: units.div_ceil(u64::from(width.max(1))),
                 ..QueryStats::default()
             };
             own(&batch.params.kind).count_scan(&mut stats);
@@ -309,8 +357,9 @@ impl<'a, 'b> Pass<'a, 'b> {
             batch.scanned(first + number, hits, &stats, times);
         }
         if !is_kept {
-            let reads = (queries - 1) * blocks_read;
-            batch.merged(MergedReads { reads, bytes: reads * pages * PAGE as u64 });
+            let others = queries - 1;
+            let bytes = others * pages_read * PAGE as u64;
+            batch.merged(MergedReads { reads: others * reads, bytes });
         }
         batch.progress.advance(queries);
     }
@@ -318,7 +367,8 @@ impl<'a, 'b> Pass<'a, 'b> {
 
 impl Done {
     fn add(&mut self, other: Done) {
-        self.blocks_read += other.blocks_read;
+        self.reads += other.reads;
+        self.pages_read += other.pages_read;
         self.blocks_cached += other.blocks_cached;
         self.compute_ns += other.compute_ns;
         if self.tops.is_empty() {
@@ -338,5 +388,11 @@ impl Chunk {
             self.inverse_norms.push(if block.has_norms() { block.inverse_norm(slot) } else { 1.0 });
             self.ids.push((block.first_id().wrapping_add(slot as u32), block.external_id(slot)));
         }
+    }
+
+    fn push_member(&mut self, member: &Member<'_>) {
+        self.vectors.extend_from_slice(member.vector);
+        self.inverse_norms.push(member.inverse_norm);
+        self.ids.push((member.id, member.external_id));
     }
 }

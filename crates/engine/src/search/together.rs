@@ -3,10 +3,11 @@
 //! Each index answers all queries; the best k of all their results by (distance, id) are the answers, and the counters
 //! are added up. An index that gives no answer to a query is named.
 
+use std::sync::OnceLock;
 use std::time::Instant;
 
 use stratann_core::query::{Hit, join_hits};
-use stratann_storage::{Error, Progress, Result, budget};
+use stratann_storage::{Error, Progress, Result, budget, threads};
 
 use super::{Answers, SearchOptions};
 use crate::index::Index;
@@ -142,17 +143,10 @@ fn search_at_once(
         let name = index.folder().display();
         answers.map_err(|e| Error { message: format!("{name}: {}", e.message), ..e })
     };
-    let search = &search;
-    std::thread::scope(|scope| {
-        let indexes = indexes.iter().copied().enumerate();
-        let running: Vec<_> = indexes.map(|index| scope.spawn(move || search(index))).collect();
-        let ended = running.into_iter().map(|thread| {
-            let ended = thread.join();
-            ended.unwrap_or_else(|_| {
-                Err(Error::corrupt("a search thread ended unexpectedly; please report it"))
-            })
-        });
-        // All have ended before the first error is given.
-        ended.collect::<Vec<_>>().into_iter().collect()
-    })
+    let ended: Vec<OnceLock<Result<Answers>>> = indexes.iter().map(|_| OnceLock::new()).collect();
+    threads::together(indexes.len(), &|number| {
+        let _ = ended[number].set(search((number, indexes[number])));
+    })?;
+    // All have ended before the first error is given.
+    ended.into_iter().filter_map(OnceLock::into_inner).collect()
 }

@@ -27,7 +27,6 @@ mod worker;
 use std::net::SocketAddr;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
-use std::thread::JoinHandle;
 use std::time::Instant;
 
 use stratann_core::peer::message::Refused;
@@ -36,6 +35,7 @@ use stratann_storage::budget::{PROGRAM_BYTES, size};
 use stratann_storage::ledger::{Part, Reservation};
 use stratann_storage::link::{Agreed, Link, LinkOptions, LinkReceiver};
 use stratann_storage::names::BuildId;
+use stratann_storage::threads::{self, Running};
 use stratann_storage::{Error, Result};
 
 use self::inbox::Place;
@@ -46,8 +46,8 @@ use self::state::{Client, QUEUE_BYTES, ServerState};
 pub use self::status::{LedgerUse, Status};
 pub use self::versions::{Changed, Versions};
 pub use self::waits::{WaitTimes, WaitsByClass};
+use crate::kinds::own_mut;
 use crate::kinds::shares_loads::{CachedClusters, ClusterMap, SharesLoads};
-use crate::kinds::{own, own_mut};
 use stratann_params::IndexKind;
 
 use crate::kinds;
@@ -57,7 +57,7 @@ use crate::search::SearchOptions;
 /// A running server. Dropping it stops it.
 pub struct Server {
     state: Arc<ServerState>,
-    threads: Vec<JoinHandle<()>>,
+    threads: Vec<Running>,
 }
 
 impl Server {
@@ -130,10 +130,10 @@ impl Server {
         server.start_drivers()?;
         server.start_link(previous_version)?;
         let ticking = server.state.clone();
-        server.threads.push(std::thread::spawn(move || ticking.keep_ticking()));
+        server.threads.push(threads::start(move || ticking.keep_ticking())?);
         if server.state.index.index().kind.live().is_some() {
             let looking = server.state.clone();
-            server.threads.push(std::thread::spawn(move || looking.look_for_memory()));
+            server.threads.push(threads::start(move || looking.look_for_memory())?);
         }
         Ok(server)
     }
@@ -142,7 +142,7 @@ impl Server {
         let (sender, ready) = std::sync::mpsc::channel();
         for thread in 0..self.state.options.threads {
             let (state, sender) = (self.state.clone(), sender.clone());
-            self.threads.push(std::thread::spawn(move || state.drive(thread, &sender)));
+            self.threads.push(threads::start(move || state.drive(thread, &sender))?);
         }
         drop(sender);
         for _ in 0..self.state.options.threads {
@@ -223,7 +223,7 @@ impl Server {
         params.k = options.k.min(self.state.index.rows() as usize) as u32;
         own_mut(&mut params.kind).fit_to_k(params.k);
         params = kinds::with_remote(params, self.state.options.remote);
-        (params.approach_width, params.width) = own(&params.kind).width(options.width).at_load(load);
+        (params.approach_width, params.width) = kinds::width(&params, options.width).at_load(load);
         if !params.is_valid() {
             return Err(Error::bad_input("width is out of range; use 1 to 64"));
         }
@@ -356,7 +356,7 @@ impl Drop for Server {
             link.stop();
         }
         for thread in self.threads.drain(..) {
-            let _ = thread.join();
+            thread.join();
         }
         let waiting: Vec<Client> = lock(&state.clients).drain().map(|(_, client)| client).collect();
         for client in waiting {

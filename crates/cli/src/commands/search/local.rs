@@ -136,7 +136,7 @@ impl Bench {
         take: &mut dyn FnMut(usize, &Answers) -> Result<()>,
     ) -> Result<Run> {
         let count = self.queries.count();
-        let options = &self.with_doorbells(options);
+        let options = &self.fitting(options);
         if let Some(bytes) = options.batch_options.lowered_bytes().filter(|_| !self.noted_doorbells) {
             self.noted_doorbells = true;
             printer.note(&format!(
@@ -173,11 +173,13 @@ impl Bench {
         Ok(run)
     }
 
-    /// The options with doorbells that fit into the budget.
-    fn with_doorbells(&self, options: &SearchOptions) -> SearchOptions {
+    /// The options with doorbells and queries in flight that fit into the budget.
+    fn fitting(&self, options: &SearchOptions) -> SearchOptions {
         let Some(budget) = self.ram_budget else { return *options };
         let queries = (self.queries.count(), memory::part_bytes(&self.queries, options));
-        memory::with_doorbells(&self.index, options, queries, (self.cache_budget, &self.extra), budget)
+        let others = (self.cache_budget, &self.extra[..]);
+        let options = memory::with_doorbells(&self.index, options, queries, others, budget);
+        memory::with_in_flight(&self.index, &options, queries, others, budget)
     }
 
     /// Number of queries that fit into the budget at a time.
@@ -185,7 +187,7 @@ impl Bench {
         let per_query = memory::part_bytes(&self.queries, options);
         memory::part(
             &self.index,
-            &self.with_doorbells(options),
+            &self.fitting(options),
             self.queries.count(),
             per_query,
             self.cache_budget,
@@ -270,14 +272,15 @@ impl Searcher for Bench {
     }
 
     fn exact_cost(&self, options: &SearchOptions) -> Result<Option<String>> {
-        let Some(cost) = self.index.exact_cost(options)? else { return Ok(None) };
+        let Some(cost) = self.index.exact_cost(options, Bench::count(self))? else { return Ok(None) };
         let why = self.unreached(options)?.map_or(String::new(), |why| format!("{why}\n"));
         let lists = format!("{} {}, {}", count(cost.count), cost.unit, size(cost.bytes));
         let vectors = match cost.vector_bytes_max {
             0 => String::new(),
             most => format!(", and vectors that no bound prunes, up to {}", size(most)),
         };
-        Ok(Some(format!("{why}note: this search is exact: each query goes through {lists}{vectors}")))
+        let who = if cost.is_shared { "all queries together go" } else { "each query goes" };
+        Ok(Some(format!("{why}note: this search is exact: {who} through {lists}{vectors}")))
     }
 
     fn run(

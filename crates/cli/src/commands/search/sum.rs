@@ -1,9 +1,9 @@
 //! Sums over the parts of a run.
 
 use stratann_core::query::{Params, QueryStats};
-use stratann_engine::exec::{MergedReads, Times};
+use stratann_engine::exec::{MergedReads, Times, Width};
 use stratann_engine::groundtruth::{CheckedTruth, Found};
-use stratann_engine::kinds::{reported_params, setting};
+use stratann_engine::kinds::{self, reported_params, setting};
 use stratann_engine::search::{Answers, Effort, Latency, SearchOptions};
 use stratann_params::Key;
 use stratann_params::search::{BatchSettings, GraphSwitches, SearchSettings};
@@ -136,6 +136,11 @@ impl Sum {
 /// Most failed queries that are listed on stderr.
 const FAILURES_PRINTED: usize = 5;
 
+/// The width of the queries.
+fn width_of(options: &SearchOptions, used: Option<&Params>) -> Width {
+    used.map_or(options.width, |params| kinds::width(params, options.width))
+}
+
 fn params_json(options: &SearchOptions, used: Option<&Params>, k: usize) -> serde_json::Value {
     let asked = match options.effort {
         Effort::Recall(recall) => Some(recall),
@@ -149,7 +154,7 @@ fn params_json(options: &SearchOptions, used: Option<&Params>, k: usize) -> serd
         (Key::<SearchSettings>::search_list): setting.map(|s| s.search_list),
         (Key::<SearchSettings>::stop_slack): setting.and_then(|s| s.slack),
         (Key::<GraphSwitches>::patience): setting.map(|s| s.patience),
-        (Key::<SearchSettings>::width): options::width_name(options.width),
+        (Key::<SearchSettings>::width): options::width_name(width_of(options, used)),
         (Key::<SearchSettings>::mode): options.mode.name(),
         (Key::<SearchSettings>::in_flight): options.in_flight,
         (Key::<SearchSettings>::admission): options::admission_name(options.admission),

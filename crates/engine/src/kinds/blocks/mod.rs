@@ -56,7 +56,13 @@ pub(crate) fn shared_roles(manifest: &Manifest) -> Vec<&'static str> {
 /// Work of a query that reads all blocks.
 pub(crate) fn exact_cost(base: &Base) -> ExactCost {
     let (count, unit) = scan_work(base);
-    ExactCost { count, unit, bytes: count * base.block.block_bytes as u64, vector_bytes_max: 0 }
+    ExactCost {
+        count,
+        unit,
+        bytes: count * base.block.block_bytes as u64,
+        vector_bytes_max: 0,
+        is_shared: false,
+    }
 }
 
 /// Steps by which [`for_each_member`] advances the progress: a number and its unit.

@@ -1,7 +1,6 @@
 //! The settings of a `disk-graph` that calibration measures: beam lengths and stop rules.
 
 use crate::curve::{Grid, Point, StopRule, check_slack};
-use crate::exec::Width;
 use crate::kinds::answers::Setting;
 use crate::kinds::options::Switches;
 use crate::kinds::questions::{SearchParams, grown};
@@ -189,8 +188,8 @@ impl SearchParams for disk_graph::Params {
         self.scan
     }
 
-    fn scans_blocks(&self) -> bool {
-        self.scan
+    fn least_scanned(&self) -> Option<usize> {
+        self.scan.then_some(1)
     }
 
     fn fit_to_k(&mut self, k: u32) {
@@ -200,9 +199,10 @@ impl SearchParams for disk_graph::Params {
         }
     }
 
-    /// A walk by codes compares least if it follows one candidate at a time.
-    fn width(&self, asked: Width) -> Width {
-        if self.rerank > 0 && asked == Width::Auto { Width::Fixed(1) } else { asked }
+    /// A walk by codes compares least if it follows one candidate at a time. With whole blocks, 2 read hardly more than
+    /// 1 and wait half as often; see `decisions/` for the measurement.
+    fn usual_width(&self) -> u32 {
+        if self.rerank > 0 { 1 } else { 2 }
     }
 
     fn reads_at_once(&self) -> u32 {

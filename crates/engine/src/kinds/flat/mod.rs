@@ -50,8 +50,13 @@ impl SearchParams for flat::Params {
         Setting::of_beam(k)
     }
 
-    fn scans_blocks(&self) -> bool {
-        true
+    fn least_scanned(&self) -> Option<usize> {
+        Some(1)
+    }
+
+    /// One query is in flight on a thread, and its answer does not depend on this.
+    fn usual_width(&self) -> u32 {
+        8
     }
 }
 

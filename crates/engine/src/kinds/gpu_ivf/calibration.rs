@@ -240,8 +240,8 @@ impl SearchParams for gpu_ivf::Params {
         self.exact
     }
 
-    fn scans_blocks(&self) -> bool {
-        self.exact
+    fn least_scanned(&self) -> Option<usize> {
+        self.exact.then_some(1)
     }
 
     fn count_scan(&self, stats: &mut QueryStats) {

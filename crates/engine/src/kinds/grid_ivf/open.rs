@@ -321,6 +321,7 @@ impl OpenKind for GridIndex {
             unit: "lists",
             bytes: base.manifest.rows * base.row_bytes() as u64,
             vector_bytes_max: 0,
+            is_shared: false,
         }
     }
 

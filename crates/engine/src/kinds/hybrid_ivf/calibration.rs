@@ -12,6 +12,7 @@ use crate::curve::{Grid, Point, StopRule, check_slack};
 use crate::kinds::answers::Setting;
 use crate::kinds::options::Switches;
 use crate::kinds::questions::{SearchParams, grown};
+use crate::tiles::TILE;
 
 /// Slacks of bounds, in ascending order. The clusters of a path double from one to the next, so that neither misses
 /// much more than the other.
@@ -131,5 +132,11 @@ impl SearchParams for hybrid_ivf::Params {
 
     fn is_exact(&self) -> bool {
         self.exact
+    }
+
+    /// Bounds leave one query about a hundredth of the vectors to read, each with its page. All vectors in a row are
+    /// sooner read, and compared, once queries share them.
+    fn least_scanned(&self) -> Option<usize> {
+        (self.exact && self.bound_slack.is_infinite()).then_some(TILE)
     }
 }

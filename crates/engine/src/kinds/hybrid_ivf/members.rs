@@ -1,5 +1,6 @@
 //! Vectors of a `hybrid-ivf`, read past any search.
 
+use std::ops::Range;
 use std::os::unix::fs::FileExt;
 
 use stratann_core::PAGE;
@@ -20,22 +21,19 @@ const RUN_BYTES: usize = 1 << 20;
 impl Members for ListIndex {
     fn vector(&self, base: &Base, id: u32) -> Result<Vec<u8>> {
         let mut vector = Vec::new();
-        run(base, &self.tables, id, 1, &mut |run| {
-            run.iter().for_each(|m| vector.extend_from_slice(m.vector))
+        show(base, &self.tables, id..id + 1, &mut |members| {
+            members.iter().for_each(|m| vector.extend_from_slice(m.vector))
         })?;
         Ok(vector)
     }
 
     fn for_each_member(&self, base: &Base, progress: &dyn Progress, see: &mut SeeMembers<'_>) -> Result<()> {
-        let at_once = (RUN_BYTES / self.tables.shape.record_bytes()).max(1);
-        for list in 0..self.tables.directory.list_count() as usize {
-            let ids = self.tables.directory.ids[list]..self.tables.directory.ids[list + 1];
-            for first in ids.clone().step_by(at_once) {
-                progress.check_interrupted()?;
-                let count = (at_once as u32).min(ids.end - first);
-                run(base, &self.tables, first, count, see)?;
-                progress.advance(u64::from(count));
-            }
+        let at_once = RUN_BYTES / self.tables.shape.record_bytes();
+        for run in runs(&self.tables, 0..base.manifest.rows as u32, at_once) {
+            progress.check_interrupted()?;
+            let count = run.end - run.start;
+            show(base, &self.tables, run, see)?;
+            progress.advance(u64::from(count));
         }
         Ok(())
     }
@@ -45,8 +43,41 @@ impl Members for ListIndex {
     }
 }
 
-/// Shows consecutive members of one list.
-fn run(base: &Base, tables: &ListTables, first: u32, count: u32, see: &mut SeeMembers<'_>) -> Result<()> {
+impl ListIndex {
+    /// Shows the members with these numbers to `see`, in order. Returns the reads and the pages that it took.
+    ///
+    /// # Errors
+    /// As [`Members::vector`].
+    pub(crate) fn for_each_in(
+        &self,
+        base: &Base,
+        ids: Range<u32>,
+        see: &mut SeeMembers<'_>,
+    ) -> Result<(u64, u64)> {
+        let (mut reads, mut pages) = (0, 0);
+        for run in runs(&self.tables, ids, usize::MAX) {
+            pages += show(base, &self.tables, run, see)?;
+            reads += 1;
+        }
+        Ok((reads, pages))
+    }
+}
+
+/// These members in runs of one list each, and of `at_once` at most.
+fn runs(tables: &ListTables, ids: Range<u32>, at_once: usize) -> impl Iterator<Item = Range<u32>> + '_ {
+    let at_once = u32::try_from(at_once).unwrap_or(u32::MAX).max(1);
+    let mut next = ids.start;
+    std::iter::from_fn(move || {
+        let first = (next < ids.end).then_some(next)?;
+        let end = tables.directory.ids[tables.directory.list_of(first) as usize + 1];
+        next = ids.end.min(end).min(first.saturating_add(at_once));
+        Some(first..next)
+    })
+}
+
+/// Shows consecutive members of one list. Returns the pages that were read.
+fn show(base: &Base, tables: &ListTables, ids: Range<u32>, see: &mut SeeMembers<'_>) -> Result<u64> {
+    let (first, count) = (ids.start, ids.end - ids.start);
     let (shape, size) = (&tables.shape, tables.shape.record_bytes());
     let at = tables.directory.record_at(shape, first);
     let bytes = u64::from(count) * size as u64;
@@ -63,7 +94,7 @@ fn run(base: &Base, tables: &ListTables, first: u32, count: u32, see: &mut SeeMe
         .map_err(|e| Error::io("reading", &base.blocks_path, &e))?;
     let bytes = &buffer.bytes()[pages.skip as usize..];
     let mut records = Vec::with_capacity(count as usize);
-    for (id, bytes) in (first..first + count).zip(bytes.chunks_exact(size)) {
+    for (id, bytes) in ids.zip(bytes.chunks_exact(size)) {
         let record = Record::verify(shape, id, bytes).ok_or_else(|| {
             Error::corrupt(format!(
                 "the record of vector {id} at offset {} of {} is damaged; run `stratann verify`, then restore the \
@@ -75,7 +106,7 @@ fn run(base: &Base, tables: &ListTables, first: u32, count: u32, see: &mut SeeMe
         records.push((id, record));
     }
     see(&records.iter().map(member).collect::<Vec<_>>());
-    Ok(())
+    Ok(pages.count.into())
 }
 
 fn member<'a>((id, record): &'a (u32, Record<'a>)) -> Member<'a> {

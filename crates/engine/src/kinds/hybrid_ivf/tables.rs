@@ -171,6 +171,7 @@ impl ListTables {
             unit: "lists",
             bytes: lists.clone().map(|list| self.shape.list_codes_bytes(members(list)) as u64).sum(),
             vector_bytes_max: lists.map(|list| (members(list) * self.shape.record_bytes()) as u64).sum(),
+            is_shared: false,
         }
     }
 

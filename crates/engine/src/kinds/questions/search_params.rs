@@ -4,7 +4,6 @@ use stratann_core::kinds::KindParams;
 use stratann_core::query::QueryStats;
 use stratann_storage::Result;
 
-use crate::exec::Width;
 use crate::kinds::answers::Setting;
 use crate::kinds::options::Switches;
 
@@ -44,9 +43,10 @@ pub(crate) trait SearchParams {
         false
     }
 
-    /// Whether a query scores every vector, block by block.
-    fn scans_blocks(&self) -> bool {
-        false
+    /// Returns the queries of one call from which on they score every vector together; `None` where their results are
+    /// not those of such a scan.
+    fn least_scanned(&self) -> Option<usize> {
+        None
     }
 
     /// Adds the counters of its own that a query has which scores every vector, to those of its reads.
@@ -60,9 +60,9 @@ pub(crate) trait SearchParams {
         0
     }
 
-    /// Returns the width of a search that was asked for one.
-    fn width(&self, asked: Width) -> Width {
-        asked
+    /// Returns the concurrent reads of a query for which no width was asked.
+    fn usual_width(&self) -> u32 {
+        1
     }
 
     /// Returns the candidates of codes that were enough for every query of a search with these parameters and largest

@@ -157,7 +157,13 @@ impl OpenKind for RemoteIndex {
 
     fn exact_cost(&self, _: &Base) -> ExactCost {
         let bytes = self.clusters.iter().map(|cluster| u64::from(cluster.base.bytes)).sum();
-        ExactCost { count: self.facts.clusters().into(), unit: "clusters", bytes, vector_bytes_max: 0 }
+        ExactCost {
+            count: self.facts.clusters().into(),
+            unit: "clusters",
+            bytes,
+            vector_bytes_max: 0,
+            is_shared: false,
+        }
     }
 
     fn grid(&self, _: &Base, k: u32, _: Option<&str>) -> Grid {
