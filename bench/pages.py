@@ -18,9 +18,11 @@ import stored
 
 ROOT = Path(__file__).resolve().parent.parent
 BOOK = ROOT / "docs" / "book"
-PAGES = {"in-memory": BOOK / "measurements.md", "speed": ROOT / "README.md"}
+PAGES = {"in-memory": BOOK / "measurements.md", "disk": ROOT / "README.md", "speed": ROOT / "README.md"}
 END = "<!-- /bench -->"
 OWN = roster.TWINS[0]
+OWN_FROM_DISK = "stratann-from-disk"
+DISK_PEER = "diskann"
 RECALLS = (0.9, 0.95, 0.99)
 SAID_RECALLS = (0.95, 0.99)
 # Peers of the README's sentence; of a family the fastest at that recall counts.
@@ -118,6 +120,18 @@ def disk_table(group):
     return "\n\n" + table(header, rows) if rows else ""
 
 
+def narrow_table(name, sessions):
+    """Contenders of a set while StratANN has fewer instructions than its processor; empty where not measured."""
+    parts = []
+    for session in sessions.values():
+        if session["isa_asked"] and session["data"]["name"] == name and session["threads"] == 1:
+            rows = [[f"`{n}`", *cells_of_costs(session, n)] for n in session["contenders"] if n != roster.TWINS[1]]
+            start = (f"StratANN with {session['isa_asked'].upper()} alone, the others with all instructions, "
+                     f"{session['date']}; the same search under two names {apart(session['noise'])}:")
+            parts.append(f"\n\n{wrapped(start)}\n\n" + table(["recall", *map(str, RECALLS)], rows))
+    return "".join(parts)
+
+
 def conditions(name, group):
     """Set, date, processor, load, noise and versions of the sessions of one thread."""
     sessions = alone(group)
@@ -177,7 +191,7 @@ def in_memory(sessions):
     for name, group in groups(sessions).items():
         parts.append(f"{conditions(name, group)}\n\n"
                      f"![Recall and queries per second of {name}]({plot_of(name).name})\n\n"
-                     f"{memory_table(group)}{disk_table(group)}")
+                     f"{memory_table(group)}{disk_table(group)}{narrow_table(name, sessions)}")
     if not parts:
         return "Nothing is stored yet."
     return "\n\n".join([*parts, "How they were built and searched:", options(sessions)])
@@ -208,10 +222,9 @@ def speed(sessions):
     for label, family in SAID.items():
         found = ratios(sessions, family)
         if found:
-            low, high = f"{min(found):.2f}", f"{max(found):.2f}"
             took_part = [s for s in chosen if members(s, family)]
             where = "" if len(took_part) == len(chosen) else f" on {len(took_part)} of {len(chosen)} sets"
-            said.append((low if low == high else f"{low} to {high}") + f" times that of {label}{where}")
+            said.append(f"{span(found)} times that of {label}{where}")
     if not said:
         return "Sets that fit in RAM are searched there."
     sets = ", ".join(f"{d['n']:,} x {d['dim']} {d['dtype']}" for d in (s["data"] for s in chosen))
@@ -225,6 +238,33 @@ def speed(sessions):
     return wrapped(f"Sets that fit in RAM are searched there: at recalls of {recalls} a query takes a processor time "
                    f"of {listed} ({sets}; one thread, {dates}, {processors}, of whose cores other programs took up to "
                    f"{busy}; {noise}; [all figures](docs/book/measurements.md#in-memory), by `make bench`).")
+
+
+def span(values):
+    low, high = f"{min(values):.2f}", f"{max(values):.2f}"
+    return low if low == high else f"{low} to {high}"
+
+
+def disk(sessions):
+    """The README's block about sets on disk: one sentence."""
+    chosen = [s for g in groups(sessions).values() if (s := alone(g).get("in")) and DISK_PEER in s["contenders"]]
+    found = []
+    for s in chosen:
+        pages_read, cpu_us = ((cost_at(s, OWN_FROM_DISK, s["target"], value), cost_at(s, DISK_PEER, s["target"], value))
+                              for value in ("pages_read", "cpu_us"))
+        (own, reached), (peer, peer_reached) = (cheapest(s, name, s["target"]) for name in (OWN_FROM_DISK, DISK_PEER))
+        if None not in (*pages_read, *cpu_us) and reached and peer_reached:
+            found.append((s, pages_read[0] / pages_read[1], cpu_us[0] / cpu_us[1], own["qps"] / peer["qps"]))
+    if not found:
+        return "Vectors that do not fit in memory stay on disk."
+    ratios = [span([f[at] for f in found]) for at in (1, 2, 3)]
+    sets = ", ".join(f"{d['n']:,} x {d['dim']} {d['dtype']}" for d in (f[0]["data"] for f in found))
+    dates = " and ".join(sorted({f[0]["date"] for f in found}))
+    targets = " and ".join(sorted({str(f[0]["target"]) for f in found}))
+    return wrapped(f"With codes of the same size in RAM, at a recall of {targets}, it reads {ratios[0]} times as many "
+                   f"pages per query as DiskANN, takes {ratios[1]} times the processor time, and answers {ratios[2]} "
+                   f"times as many queries per second ({sets}; {dates}; [all figures](docs/book/measurements.md), by "
+                   "`make bench`).")
 
 
 def wrapped(text):
@@ -247,11 +287,11 @@ def with_block(text, name, block, path):
 
 def pages(sessions):
     """{path: (text as it is, text as it should be)} of every page with a block."""
-    blocks = {"in-memory": in_memory(sessions), "speed": speed(sessions)}
+    blocks = {"in-memory": in_memory(sessions), "disk": disk(sessions), "speed": speed(sessions)}
     out = {}
     for name, path in PAGES.items():
-        text = path.read_text()
-        out[path] = text, with_block(text, name, blocks[name], path)
+        is_now, should_be = out[path] if path in out else [path.read_text()] * 2
+        out[path] = is_now, with_block(should_be, name, blocks[name], path)
     return out
 
 

@@ -68,6 +68,27 @@ def test_the_sentence_gives_ratios_of_processor_time():
     assert pages.speed({}) == "Sets that fit in RAM are searched there."
 
 
+def test_the_sentence_about_disks_has_sets_with_both_programs():
+    assert pages.disk({"a": session()}) == "Vectors that do not fit in memory stay on disk."
+    both = session()
+    from_disk = json.loads(json.dumps(both["contenders"]["diskann"]))
+    for point in from_disk["points"]:
+        point.update(cpu_us=point["cpu_us"] / 4, qps=point["qps"] * 8, pages_read=10.0)
+    for point in both["contenders"]["diskann"]["points"]:
+        point["pages_read"] = 40.0
+    both["contenders"]["stratann-from-disk"] = from_disk
+    text = pages.disk({"a": both, "b": both | {"threads": 4}}).replace("\n", " ")
+    assert "0.25 times as many pages" in text and "0.25 times the processor" in text and "8.00 times as many" in text
+    assert "at a recall of 0.95" in text and "1,000 x 8 float32; 2026-01-02" in text
+
+
+def test_sessions_with_fewer_instructions_have_a_table_of_their_own():
+    narrow = session(hnsw=40.0) | {"isa_asked": "avx2", "date": "2026-01-03"}
+    block = pages.in_memory({"a": session(), "b": narrow}).replace("\n", " ")
+    assert block.count("AVX2 alone") == 1 and "2026-01-03" in block and "| `hnswlib-16` | 40.0 |" in block
+    assert "AVX2" not in pages.in_memory({"a": session()})
+
+
 def test_blocks_stand_between_their_marks(tmp_path):
     page = "a\n<!-- bench:speed -->\nold\n<!-- /bench -->\nb <!-- bench:x -->\n<!-- /bench -->\n"
     assert pages.with_block(page, "speed", "new", tmp_path) == page.replace("old", "new")

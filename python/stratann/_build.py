@@ -22,6 +22,8 @@ from ._progress import Progress, listening
 class BuildReport:
     """Report of a build."""
 
+    #: Kind of the index; with ``kind="auto"`` the one that was chosen.
+    kind: str
     #: Wall-clock seconds of this call.
     seconds: float
     #: Peak resident set of the process so far, including arrays and Python.

@@ -22,8 +22,17 @@ fn json_keys_are_stable() {
     let data = Data::new(1500, 16, "f32");
     let index = data.path("graph");
     let built = json(&data.build_args(&index));
-    let expected =
-        ["seconds", "peak_rss_bytes", "index_bytes", "stages", "rows", "skipped_rows", "facts", "unreached"];
+    let expected = [
+        "kind",
+        "seconds",
+        "peak_rss_bytes",
+        "index_bytes",
+        "stages",
+        "rows",
+        "skipped_rows",
+        "facts",
+        "unreached",
+    ];
     assert_eq!(keys(&built), set(&expected));
     assert_eq!(built["rows"], 1500);
 

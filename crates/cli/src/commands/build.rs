@@ -184,9 +184,10 @@ fn text(args: &Args, report: &BuildReport) -> String {
         .map(|(name, value)| format!("{} {}", name.replace('_', " "), fact(value)))
         .collect();
     format!(
-        "{}\n{}: {} vectors, {} on disk; peak memory {}\n{}next: stratann search {} QUERIES --recall 0.95\n",
+        "{}\n{}: {}, {} vectors, {} on disk; peak memory {}\n{}next: stratann search {} QUERIES --recall 0.95\n",
         table(&["stage", "time"], &rows),
         args.output.display(),
+        report.kind,
         count(report.rows),
         size(report.index_bytes),
         size(report.peak_rss_bytes),

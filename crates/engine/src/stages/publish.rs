@@ -70,6 +70,7 @@ pub(crate) fn publish(mut build: Build<'_>, out: &Path, manifest: &Manifest) -> 
     }
     sync_folder(out)?;
     manifest.publish(out, build.number)?;
+    build.report.kind.clone_from(&manifest.kind);
     build.report.index_bytes = manifest.files.values().map(|f| f.bytes).sum();
     build.report.unreached = all_unreached(&manifest.curves, RECALL_USUAL);
     build.partial.remove()?;

@@ -9,6 +9,8 @@ use crate::curve::UnreachedRecall;
 /// Report of a build.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct BuildReport {
+    /// Kind of the index.
+    pub kind: String,
     /// Wall-clock seconds, all stages that this call ran.
     pub seconds: f64,
     /// Largest resident set of the process.
