@@ -126,8 +126,10 @@ def narrow_table(name, sessions):
     for session in sessions.values():
         if session["isa_asked"] and session["data"]["name"] == name and session["threads"] == 1:
             rows = [[f"`{n}`", *cells_of_costs(session, n)] for n in session["contenders"] if n != roster.TWINS[1]]
+            noise = session["noise"]
+            known = f"the same search under two names {apart(noise)}" if noise else "noise unknown"
             start = (f"StratANN with {session['isa_asked'].upper()} alone, the others with all instructions, "
-                     f"{session['date']}; the same search under two names {apart(session['noise'])}:")
+                     f"{session['date']}; {known}:")
             parts.append(f"\n\n{wrapped(start)}\n\n" + table(["recall", *map(str, RECALLS)], rows))
     return "".join(parts)
 

@@ -82,8 +82,8 @@ pub(crate) fn of_search(
 }
 
 /// Computes `options` whose doorbells fit into `budget` beside a whole batch, or beside a few queries into half of what
-/// these leave.
-pub(crate) fn with_doorbells(
+/// these leave, and with no more queries in flight than leave room for these few, unless the user chose how many.
+pub(crate) fn fitting(
     index: &Index,
     options: &SearchOptions,
     (queries, per_query_extra): (usize, u64),
@@ -97,20 +97,9 @@ pub(crate) fn with_doorbells(
     };
     let batch = queries.min(options.batch_options.batch);
     let bytes = left(batch).max(left(batch.min(FEWEST_QUERIES)) / 2);
-    index.with_doorbells_in(options, bytes)
-}
-
-/// Computes `options` with no more queries in flight than `budget` has room for beside a few of the file, and the same
-/// where the user chose their number.
-pub(crate) fn with_in_flight(
-    index: &Index,
-    options: &SearchOptions,
-    (queries, per_query_extra): (usize, u64),
-    (cache_budget, extra): (u64, &[(&'static str, u64)]),
-    budget: u64,
-) -> SearchOptions {
+    let options = index.with_doorbells_in(options, bytes);
     let least = queries.min(FEWEST_QUERIES);
-    index.with_fitting_in_flight(options, &|options| {
+    index.with_fitting_in_flight(&options, &|options| {
         let account = of_search(index, options, least, cache_budget, extra);
         account.total() + least as u64 * per_query_extra <= budget
     })

@@ -124,7 +124,7 @@ fn the_budget_that_an_error_names_works() {
     let error = build_refused(&data, &["--ram-budget", "1MiB"]);
     json(&[&data.build_args(&index)[..], &["--ram-budget", &named(&error)]].concat());
     let search = ["search", arg(&index), arg(&data.queries), "--recall", "0.9", "--threads", "2"];
-    for budget in ["1MiB", "8MiB"] {
+    for budget in ["1MiB", "7MiB", "8MiB"] {
         let error = refused(&[&search[..], &["--ram-budget", budget]].concat(), 2);
         let enough = named(&error);
         json(&[&search[..], &["--ram-budget", &enough]].concat());

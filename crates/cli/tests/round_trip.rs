@@ -119,6 +119,11 @@ fn an_exact_search_says_before_what_it_costs() {
         let asked = ["search", arg(&index), arg(&data.queries), "--cache-budget", "0", "--recall"];
         let searched = |recall: &str| run(&[&asked[..], &[recall, "--json"]].concat());
         let output = searched("1");
+        // Too few to share a pass over lists.
+        let queries = data.path("few.fbin");
+        write(&queries, &data.query_rows[..5], "f32");
+        let few =
+            run(&["search", arg(&index), arg(&queries), "--cache-budget", "0", "--recall", "1", "--json"]);
         let run: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
         let counter = |name: &str| run["runs"][0]["per_query"][name].as_f64().unwrap();
         let text = stderr(&output);
@@ -128,6 +133,12 @@ fn an_exact_search_says_before_what_it_costs() {
             _ => format!("{} blocks, {:.1} KiB", counter("reads"), counter("bytes_read") / 1024.0),
         };
         assert!(note.starts_with("note: this search is exact") && note.contains(&words), "{words}: {text}");
+        let text = stderr(&few);
+        let note = text.lines().next().unwrap();
+        let few: serde_json::Value = serde_json::from_slice(&few.stdout).unwrap();
+        let lists = few["runs"][0]["per_query"]["lists"].as_f64().unwrap();
+        let each = format!("each query goes through {lists} lists, ");
+        assert_eq!(note.contains(&each) && note.contains("up to"), kind == "hybrid-ivf", "{each}: {text}");
         assert!(!stderr(&searched("0.8")).contains("is exact"), "{kind}");
     }
 }

@@ -114,16 +114,23 @@ fn take(count: usize) -> Result<Vec<Sender<Task>>> {
         idle.split_off(from)
     };
     while taken.len() < count {
-        let (sender, tasks) = channel();
-        let own = sender.clone();
-        let started = std::thread::Builder::new().name("stratann".into()).spawn(move || work(own, tasks));
-        if let Err(e) = started {
-            lock(&crew().idle).append(&mut taken);
-            return Err(no_thread(&e));
+        match spawn() {
+            Ok(thread) => taken.push(thread),
+            Err(e) => {
+                lock(&crew().idle).append(&mut taken);
+                return Err(e);
+            }
         }
-        taken.push(sender);
     }
     Ok(taken)
+}
+
+/// A new thread, which waits for its first task.
+fn spawn() -> Result<Sender<Task>> {
+    let (sender, tasks) = channel();
+    let own = sender.clone();
+    let started = std::thread::Builder::new().name("stratann".into()).spawn(move || work(own, tasks));
+    started.map(|_| sender).map_err(|e| no_thread(&e))
 }
 
 fn no_thread(e: &io::Error) -> Error {
@@ -189,12 +196,10 @@ impl Running {
 /// # Errors
 /// The system has no thread left.
 pub fn start(task: impl FnOnce() + Send + 'static) -> Result<Running> {
-    let threads = take(1)?;
-    let ended = Latch::of(threads.len());
-    let mut task = Some(Box::new(task));
-    for (thread, body) in threads.iter().zip(task.take()) {
-        give(thread, Task { body, ended: ended.clone() });
-    }
+    let waiting = lock(&crew().idle).pop();
+    let thread = waiting.map_or_else(spawn, Ok)?;
+    let ended = Latch::of(1);
+    give(&thread, Task { body: Box::new(task), ended: ended.clone() });
     Ok(Running(ended))
 }
 

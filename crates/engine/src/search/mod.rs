@@ -132,8 +132,7 @@ impl Index {
         let threads = options.threads.clamp(1, 1024);
         let options = &self.with_fitting_doorbells(&SearchOptions { threads, ..*options }, count);
         let fits = |options: &SearchOptions| {
-            let account = self.driver_account(options, count);
-            self.ram_budget.is_none_or(|budget| account.total() <= budget)
+            self.ram_budget.is_none_or(|budget| self.driver_account(options, count).total() <= budget)
         };
         let options = &self.with_fitting_in_flight(options, &fits);
         let mut account = self.driver_account(options, count);

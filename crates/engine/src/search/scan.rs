@@ -3,8 +3,8 @@
 //! Ids, distances and counters are those of queries that scan the blocks one by one. A scan for which a budget has no
 //! room is left to those, and so is one that meets a block which cannot be read: they say which queries that fails.
 //!
-//! Exact queries of inverted lists prune by bounds. Many of them are scanned together all the same, with the ids and
-//! distances of those, and the counters of this scan.
+//! An exact query of inverted lists prunes by bounds. Many of one call scan the vectors together instead: with the same
+//! ids and distances, and with the counters of the scan.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};

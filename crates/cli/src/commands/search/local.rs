@@ -177,9 +177,7 @@ impl Bench {
     fn fitting(&self, options: &SearchOptions) -> SearchOptions {
         let Some(budget) = self.ram_budget else { return *options };
         let queries = (self.queries.count(), memory::part_bytes(&self.queries, options));
-        let others = (self.cache_budget, &self.extra[..]);
-        let options = memory::with_doorbells(&self.index, options, queries, others, budget);
-        memory::with_in_flight(&self.index, &options, queries, others, budget)
+        memory::fitting(&self.index, options, queries, (self.cache_budget, &self.extra), budget)
     }
 
     /// Number of queries that fit into the budget at a time.
