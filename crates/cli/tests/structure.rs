@@ -39,7 +39,7 @@ const CORE_ROOMS: [&str; 20] = [
 ];
 
 /// The rooms of storage.
-const STORAGE_ROOMS: [&str; 15] = [
+const STORAGE_ROOMS: [&str; 16] = [
     "error",
     "progress",
     "names",
@@ -49,6 +49,7 @@ const STORAGE_ROOMS: [&str; 15] = [
     "budget",
     "ledger",
     "output",
+    "process",
     "threads",
     "tier",
     "data_file",

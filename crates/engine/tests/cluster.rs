@@ -113,10 +113,10 @@ fn a_shard_opens_alone_and_finds_its_blocks() {
     for block in 0..view.kind.disk_graph().unwrap().blocks {
         let here = view.base.here.unwrap().holds(block);
         let at = Extent { store: StoreId(0), offset: u64::from(block) * size as u64, bytes: size as u32 };
-        let located = tier.locate(at);
+        let located = shard.locate(at);
         assert_eq!(located, here.then_some(Extent { offset: next, ..at }), "block {block}");
         if let Some(located) = located {
-            tier.submit(u64::from(block), StoreId(0), located.offset, Buffer::new(size));
+            tier.submit(u64::from(block), shard.file_ids().of(at.store), located.offset, Buffer::new(size));
             let mut done = Vec::new();
             tier.poll(true, &mut done).unwrap();
             assert_eq!(*done[0].result.as_ref().unwrap(), size, "block {block}");

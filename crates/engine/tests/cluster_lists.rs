@@ -93,9 +93,9 @@ fn extents(view: &hybrid_ivf::View<'_>, list: u32) -> Vec<Extent> {
 /// The whole pages that hold an extent in a server's file, through its tier.
 fn read(shard: &Shard, at: Extent) -> Option<Vec<u8>> {
     let mut tier = shard.tier(4, IoChoice::Pread).unwrap();
-    let at = tier.locate(at)?;
+    let at = shard.locate(at)?;
     let buffer = Buffer::new((at.pages() * PAGE) as usize);
-    tier.submit(7, at.store, at.first_page() * PAGE, buffer);
+    tier.submit(7, shard.file_ids().of(at.store), at.first_page() * PAGE, buffer);
     let mut done = Vec::new();
     tier.poll(true, &mut done).unwrap();
     let skip = (at.offset % PAGE) as usize;

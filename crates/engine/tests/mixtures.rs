@@ -105,8 +105,8 @@ fn search_shards(folder: &Path, asked: &Set) -> Answers {
         for block in 0..count {
             let at = u64::from(block) * size as u64;
             let whole = Extent { store: StoreId(0), offset: at, bytes: size as u32 };
-            let Some(located) = tier.locate(whole) else { continue };
-            tier.submit(0, StoreId(0), located.offset, Buffer::new(size));
+            let Some(located) = shard.locate(whole) else { continue };
+            tier.submit(0, shard.file_ids().of(whole.store), located.offset, Buffer::new(size));
             let mut done = Vec::new();
             tier.poll(true, &mut done).unwrap();
             blocks[at as usize..at as usize + size].copy_from_slice(done[0].buffer.bytes());

@@ -13,7 +13,7 @@ use stratann_core::query::{
     Budget, Extent, Loss, Mode, Outcome, Params, QueryState, QueryStats, Scratch, Step, StoreId,
 };
 use stratann_engine::Metric;
-use stratann_engine::exec::{Driver, DriverOptions, Queries, SharedReads, Times, Width};
+use stratann_engine::exec::{Alone, Driver, DriverOptions, Queries, SharedReads, Times, Width};
 use stratann_storage::cache::ExtentCache;
 use stratann_storage::tier::{Fault, MemoryTier};
 
@@ -119,7 +119,7 @@ fn the_driver_gives_the_same_answers_at_any_depth_with_and_without_a_cache() {
             DriverOptions { in_flight, width: Width::Fixed(params.width), ..DriverOptions::default() };
         let tier = Box::new(MemoryTier::new(place.file.clone(), depth, in_flight as u64));
         let mut queries = Asked { params, next: 0, ended: vec![None; ASKED] };
-        let driver = Driver::new(place.view(), cache, tier, options);
+        let driver = Driver::new(Alone::new(place.view(), cache), tier, options);
         driver.sharing(merges.then_some(&shared)).run(&mut queries).unwrap();
         assert_eq!(queries.ended, wanted, "{in_flight} in flight, depth {depth}");
     }
@@ -128,7 +128,7 @@ fn the_driver_gives_the_same_answers_at_any_depth_with_and_without_a_cache() {
     let options =
         DriverOptions { in_flight: 2, width: Width::Fixed(params.width), ..DriverOptions::default() };
     let mut queries = Asked { params, next: 0, ended: vec![None; ASKED] };
-    Driver::new(place.view(), None, tier, options).run(&mut queries).unwrap();
+    Driver::new(Alone::new(place.view(), None), tier, options).run(&mut queries).unwrap();
     let lost =
         |e: &Option<(Outcome, _, _)>| matches!(e, Some((Outcome::Lost { loss: Loss::Damaged, .. }, _, _)));
     assert_eq!(queries.ended.iter().filter(|e| lost(e)).count(), 1);

@@ -92,6 +92,14 @@ impl ExtentCache {
         }
     }
 
+    /// The verified bytes of an extent that stay as long as the cache does, when they are here.
+    pub fn resident(&self, at: Extent) -> Option<&[u8]> {
+        match self.get(at) {
+            Some(Cached::Resident(bytes)) => Some(bytes),
+            Some(Cached::Shared(_)) | None => None,
+        }
+    }
+
     /// Whether an extent is here. That it was asked for is not counted.
     pub fn has(&self, at: Extent) -> bool {
         match &self.0 {

@@ -10,6 +10,7 @@ pub mod ledger;
 pub mod link;
 pub mod names;
 pub mod output;
+pub mod process;
 pub mod profile;
 pub mod progress;
 pub mod remote_memory;

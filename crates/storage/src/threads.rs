@@ -3,11 +3,10 @@
 
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::ptr;
-use std::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 
+use crate::process::PerProcess;
 use crate::{Error, Result};
 
 /// Threads that wait for a task, for each core; further ones end.
@@ -59,30 +58,15 @@ impl Latch {
 
 /// The threads that wait.
 struct Crew {
-    process: u32,
     idle: Mutex<Vec<Sender<Task>>>,
     idle_max: usize,
 }
 
-static CREW: AtomicPtr<Crew> = AtomicPtr::new(ptr::null_mut());
-
-/// The threads of this process. A forked child has none of its parent's, so it begins without.
+/// The threads of this process. A forked child begins without.
 fn crew() -> &'static Crew {
-    let process = std::process::id();
-    let cores = std::thread::available_parallelism;
-    loop {
-        let known = CREW.load(Ordering::Acquire);
-        // SAFETY: it is null, or was leaked below and is never freed.
-        if let Some(crew) = unsafe { known.as_ref() }.filter(|crew| crew.process == process) {
-            return crew;
-        }
-        let idle_max = IDLE_PER_CORE * cores().map_or(1, |n| n.get());
-        let made = Box::into_raw(Box::new(Crew { process, idle: Mutex::default(), idle_max }));
-        if CREW.compare_exchange(known, made, Ordering::AcqRel, Ordering::Acquire).is_err() {
-            // SAFETY: it comes from `into_raw`, and no other thread has seen it.
-            drop(unsafe { Box::from_raw(made) });
-        }
-    }
+    static CREW: PerProcess<Crew> = PerProcess::new();
+    let cores = || std::thread::available_parallelism().map_or(1, |n| n.get());
+    CREW.get(|| Crew { idle: Mutex::default(), idle_max: IDLE_PER_CORE * cores() })
 }
 
 /// Works until too many threads wait.
@@ -219,7 +203,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 #[cfg(test)]
 mod tests {
     use std::collections::HashSet;
-    use std::sync::atomic::AtomicUsize;
+    use std::sync::atomic::{AtomicUsize, Ordering};
     use std::thread::{ThreadId, current};
 
     use super::*;

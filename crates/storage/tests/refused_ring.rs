@@ -6,8 +6,7 @@
 use std::sync::Arc;
 
 use stratann_core::PAGE;
-use stratann_core::query::StoreId;
-use stratann_storage::tier::{Buffer, IoChoice, Tier, open, open_direct, uring_refusal};
+use stratann_storage::tier::{Buffer, FileId, IoChoice, Tier, open_direct, open_file, uring_refusal};
 use stratann_testing::{Need, leave_out};
 
 /// Refuses a system call to this thread from now on, as the profile of a container does.
@@ -41,11 +40,11 @@ fn a_ring_that_must_not_be_entered_is_replaced_by_pread() {
             refuse(libc::SYS_io_uring_enter, error);
             let file = Arc::new(open_direct(&path).unwrap().0);
             assert!(uring_refusal().is_some_and(|why| why.contains("seccomp")));
-            assert!(open(&file, 4, PAGE, IoChoice::Uring).is_err());
-            let mut tier = open(&file, 4, PAGE, IoChoice::Auto).unwrap();
+            assert!(open_file(&file, 4, PAGE, IoChoice::Uring).is_err());
+            let mut tier = open_file(&file, 4, PAGE, IoChoice::Auto).unwrap();
             assert_eq!(tier.name(), "pread");
             let mut done = Vec::new();
-            tier.submit(7, StoreId(0), PAGE as u64, Buffer::new(PAGE));
+            tier.submit(7, FileId(0), PAGE as u64, Buffer::new(PAGE));
             tier.start().unwrap();
             while done.is_empty() {
                 tier.poll(true, &mut done).unwrap();
@@ -62,7 +61,7 @@ const PAGES: usize = 64;
 
 /// Submits a read of one page, whose number is the tag.
 fn submit(tier: &mut dyn Tier, page: usize) {
-    tier.submit(page as u64, StoreId(0), (page * PAGE) as u64, Buffer::new(PAGE));
+    tier.submit(page as u64, FileId(0), (page * PAGE) as u64, Buffer::new(PAGE));
 }
 
 /// Takes completions until `seen` has so many: each page once, with its bytes.
@@ -87,7 +86,7 @@ fn refused_with(started: usize, has_bell: bool, error: i32) {
     std::fs::write(&path, &bytes).unwrap();
     let thread = std::thread::spawn(move || {
         let file = Arc::new(open_direct(&path).unwrap().0);
-        let mut tier = open(&file, DEPTH, PAGE, IoChoice::Uring).unwrap();
+        let mut tier = open_file(&file, DEPTH, PAGE, IoChoice::Uring).unwrap();
         let waker = has_bell.then(|| tier.waker().unwrap());
         let mut seen = [0; PAGES];
         (0..DEPTH).for_each(|page| submit(tier.as_mut(), page));

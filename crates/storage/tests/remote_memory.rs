@@ -7,12 +7,11 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use stratann_core::query::StoreId;
 use stratann_storage::remote_memory::{
     Credentials, MemoryError, Node, NodeId, NodeOptions, Place, Range, RemoteCounters, RemoteMemory,
     RemoteTier, conformance, connect, connect_one,
 };
-use stratann_storage::tier::{self, Buffer, Completion, Tier};
+use stratann_storage::tier::{self, Buffer, Completion, FileId, Tier};
 
 const SECRET: &[u8] = b"a key of memory nodes, 32 bytes!";
 const REGION_BYTES: u64 = (4 << 20) + 5;
@@ -130,7 +129,7 @@ fn doorbells_are_cut_and_counted() {
     let (mut tier, counters) = remote_tier(&addresses, 64, 8);
     assert_eq!(tier.alignment(), 8);
     for tag in 0..20u64 {
-        tier.submit(tag, StoreId((tag % 2) as u8), 24 * tag, buffer(24));
+        tier.submit(tag, FileId(tag % 2), 24 * tag, buffer(24));
     }
     assert_eq!(counters.round_trips(), 0);
     let done = wait_for(&mut tier, 20);
@@ -139,7 +138,7 @@ fn doorbells_are_cut_and_counted() {
         assert_eq!(completion.result.unwrap(), 24);
         assert_eq!(completion.buffer.bytes(), [(completion.tag % 2) as u8 + 1; 24]);
     }
-    tier.submit(7, StoreId(2), 0, buffer(8));
+    tier.submit(7, FileId(2), 0, buffer(8));
     assert!(wait_for(&mut tier, 1)[0].result.is_err(), "there is no node 2");
     let twice = [addresses[0].clone(), addresses[0].clone()];
     assert!(matches!(connect(&twice, &credentials()), Err(MemoryError::SameNode { node: 1, .. })));
@@ -398,7 +397,7 @@ fn reads_of_a_node_that_ended_complete_with_an_error() {
     let (mut tier, counters) = remote_tier(&addresses, 64, 4);
     drop(second);
     for round in 0..20 {
-        (0..8).for_each(|tag| tier.submit(tag, StoreId((tag % 2) as u8), 0, buffer(64)));
+        (0..8).for_each(|tag| tier.submit(tag, FileId(tag % 2), 0, buffer(64)));
         let done = wait_for(&mut tier, 8);
         assert!(done.iter().all(|c| c.result.is_err() == (c.tag % 2 == 1)), "round {round}: {done:?}");
         assert_eq!(tier.room(), 64);

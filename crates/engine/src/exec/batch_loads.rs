@@ -24,6 +24,7 @@ use stratann_storage::cache::Cached;
 use stratann_storage::tier::{Buffer, Waker};
 
 use super::reads::take_in;
+use super::segment::view_of;
 use super::shared_reads::{Asker, Mailbox};
 use super::slot::{ReadResult, seen};
 use super::{Driver, Queries};
@@ -427,7 +428,8 @@ impl Driver<'_> {
 
     /// Delivers what the cache has. What it has no longer is read with the last loads of the batch.
     fn give_cached(&mut self, mut load: Load, doorbell: &Arc<Doorbell>, stats: &mut QueryStats) {
-        let bytes = match self.cache.and_then(|cache| cache.get(load.read.at)) {
+        let segment = &self.seats[0].segment;
+        let bytes = match segment.cache().and_then(|cache| cache.get(load.read.at)) {
             Some(Cached::Shared(bytes)) => bytes,
             Some(Cached::Resident(bytes)) => Arc::from(bytes),
             None => {
@@ -452,10 +454,10 @@ impl Driver<'_> {
     ) -> Option<Extent> {
         let (first, last) = (loads.first()?.read, loads.last()?.read);
         let whole = Extent { bytes: (last.at.end() - first.at.offset) as u32, ..first.at };
-        let at = self
-            .tier
-            .locate(whole)
-            .filter(|at| self.tier.store_bytes(at.store).is_some_and(|store_bytes| at.end() <= store_bytes));
+        let segment = &self.seats[0].segment;
+        let file = segment.file_ids().of(whole.store);
+        let file_bytes = self.tier.file_bytes(file).unwrap_or(0);
+        let at = segment.locate(whole).filter(|at| at.end() <= file_bytes);
         let thread_batch = self.thread_batch.as_mut()?;
         let number = thread_batch.loads.len();
         thread_batch.loads.push(Some((loads, doorbell.clone())));
@@ -464,7 +466,7 @@ impl Driver<'_> {
             self.loaded(number, Err(Loss::Short), queries);
             return None;
         };
-        self.reads.load(&mut *self.tier, first, at, number);
+        self.reads.load(&mut *self.tier, file, (first, at), number);
         Some(at)
     }
 
@@ -479,14 +481,15 @@ impl Driver<'_> {
             return;
         };
         let snapshot = self.thread_batch.as_ref().and_then(|own| own.snapshot.as_ref());
-        let view = seen(&self.view, snapshot);
+        let segment = &*self.seats[0].segment;
+        let view = seen(view_of(segment, &self.others), snapshot);
         let first = loads.first().map_or(0, |load| load.read.at.offset);
         let taken = result.map(|Completed { mut buffer, skip, end }| {
             let take = |load: &Load| {
                 let from = skip + (load.read.at.offset - first) as usize;
                 let range = from..from + load.read.at.bytes as usize;
                 let bytes = buffer.bytes_mut()[..end].get_mut(range.clone()).ok_or(Loss::Short)?;
-                take_in(&view, self.cache, &load.read, bytes).map(|()| range)
+                take_in(&view, segment.cache(), &load.read, bytes).map(|()| range)
             };
             let ranges: Vec<Result<Range<usize>, Loss>> = loads.iter().map(take).collect();
             (Arc::new(buffer), ranges)
@@ -543,7 +546,7 @@ impl Driver<'_> {
                 return Ok(Next::Wait);
             }
             Stage::Admit => {
-                let (queue, cache) = (&mut thread_batch.queue, self.cache);
+                let (queue, cache) = (&mut thread_batch.queue, self.seats[0].segment.cache());
                 let options = &loads.options;
                 loads.end_stage(is_loader, |state| {
                     *queue = in_order(std::mem::take(&mut state.wanted).into_values(), cache, options);

@@ -8,9 +8,10 @@ use stratann_core::score::{RankScratch, Ranking};
 use stratann_storage::tier::Waker;
 
 use super::Driver;
+use super::scorer::{Failure, Reply};
+use super::segment::{Seat, view_of};
 use super::shared_reads::Asker;
 use super::slot::{ReadResult, seen};
-use crate::exec::scorer::{Failure, Reply, Scorer};
 
 type Answer = (Asker, Result<Ranking, Failure>);
 
@@ -31,19 +32,18 @@ impl CodeMailbox {
     }
 }
 
-/// The scorer of a driver, and what it is asked.
-pub(super) struct CodeScorer<'a> {
-    scorer: &'a dyn Scorer,
+/// What a driver asks of the scorer of a segment.
+pub(super) struct CodeScorer {
     mailbox: Arc<CodeMailbox>,
     scratch: RankScratch,
     /// Jobs without an answer.
     pub(super) awaited: usize,
 }
 
-impl<'a> CodeScorer<'a> {
-    pub(super) fn new(scorer: &'a dyn Scorer, waker: Option<Waker>) -> CodeScorer<'a> {
+impl CodeScorer {
+    pub(super) fn new(waker: Option<Waker>) -> CodeScorer {
         let mailbox = CodeMailbox { answers: Mutex::default(), has_answers: AtomicBool::new(false), waker };
-        CodeScorer { scorer, mailbox: Arc::new(mailbox), scratch: RankScratch::default(), awaited: 0 }
+        CodeScorer { mailbox: Arc::new(mailbox), scratch: RankScratch::default(), awaited: 0 }
     }
 
     /// Whether the thread may wait for answers: something wakes it.
@@ -56,8 +56,9 @@ impl Driver<'_> {
     /// Begins to rank the candidates of a query by their codes.
     pub(super) fn rank_codes(&mut self, slot: usize, tag: Tag) {
         let own = &mut self.slots[slot];
-        let view = seen(&self.view, own.snapshot.as_ref());
-        let Some(codes) = &mut self.codes else {
+        let Seat { segment, codes, .. } = &mut self.seats[own.seat];
+        let view = seen(view_of(&**segment, &self.others), own.snapshot.as_ref());
+        let (Some(codes), Some(scorer)) = (codes, segment.scorer()) else {
             let ranking = own.scratch.rank_codes(&view);
             own.results.push((tag, ReadResult::Ranked(ranking)));
             return;
@@ -69,33 +70,43 @@ impl Driver<'_> {
         let asker = Asker { slot: slot as u32, generation: own.generation, tag };
         let mailbox = codes.mailbox.clone();
         let reply = Reply::new(move |ranking| mailbox.add((asker, ranking)));
-        match codes.scorer.submit(&job, &mut codes.scratch, reply) {
+        match scorer.submit(&job, &mut codes.scratch, reply) {
             Some(ranking) => own.results.push((tag, ReadResult::Ranked(ranking))),
             None => codes.awaited += 1,
         }
     }
 
-    /// Gives answers that have come to their queries. What the scorer has failed with is ranked here, once.
+    /// Gives answers that have come to their queries. What a scorer has failed with is ranked here, once.
     pub(super) fn collect_rankings(&mut self) {
-        let Some(codes) = &mut self.codes else { return };
-        if !codes.mailbox.has_answers.swap(false, Ordering::AcqRel) {
-            return;
-        }
-        let answers = std::mem::take(&mut *codes.mailbox.answers.lock().unwrap_or_else(|e| e.into_inner()));
-        for (asker, ranking) in answers {
-            let Some(codes) = &mut self.codes else { return };
-            codes.awaited -= 1;
-            let slot = &self.slots[asker.slot as usize];
-            if !slot.is_active || slot.generation != asker.generation {
+        for seat in 0..self.seats.len() {
+            let Some(codes) = &mut self.seats[seat].codes else { continue };
+            if !codes.mailbox.has_answers.swap(false, Ordering::AcqRel) {
                 continue;
             }
-            let view = seen(&self.view, slot.snapshot.as_ref());
-            let ranking = ranking.or_else(|failure| match slot.scratch.code_job(&view) {
-                Some(job) => codes.scorer.rank_here(&job, &mut codes.scratch),
-                None => Err(failure),
-            });
-            let result = ranking.map_or(ReadResult::Lost(Loss::Failed), ReadResult::Ranked);
-            self.give(asker, result);
+            let answers =
+                std::mem::take(&mut *codes.mailbox.answers.lock().unwrap_or_else(|e| e.into_inner()));
+            codes.awaited -= answers.len();
+            for (asker, ranking) in answers {
+                let result = self.ranked(asker, ranking);
+                self.give(asker, result);
+            }
         }
+    }
+
+    /// The result of a query that still waits for it.
+    fn ranked(&mut self, asker: Asker, ranking: Result<Ranking, Failure>) -> ReadResult {
+        let slot = &self.slots[asker.slot as usize];
+        if !slot.is_active || slot.generation != asker.generation {
+            return ReadResult::Lost(Loss::Expired);
+        }
+        let Seat { segment, codes, .. } = &mut self.seats[slot.seat];
+        let ranking = ranking.or_else(|failure| {
+            let view = seen(view_of(&**segment, &self.others), slot.snapshot.as_ref());
+            match (slot.scratch.code_job(&view), codes, segment.scorer()) {
+                (Some(job), Some(codes), Some(scorer)) => scorer.rank_here(&job, &mut codes.scratch),
+                _ => Err(failure),
+            }
+        });
+        ranking.map_or(ReadResult::Lost(Loss::Failed), ReadResult::Ranked)
     }
 }

@@ -24,6 +24,7 @@ mod options;
 mod queries;
 mod reads;
 pub mod scorer;
+mod segment;
 mod share;
 mod shared_reads;
 mod slot;
@@ -34,10 +35,8 @@ use std::io;
 use std::sync::Arc;
 use std::time::Instant;
 
-use stratann_core::kinds::IndexView;
 use stratann_core::place::Others;
 use stratann_core::query::{Loss, Outcome, QueryStats, Read, Step, StepTables};
-use stratann_storage::cache::ExtentCache;
 use stratann_storage::tier::{Completion, Tier};
 
 pub(crate) use self::batch_loads::OTHER_THREAD_FAILED;
@@ -46,12 +45,13 @@ pub(crate) use self::batch_loads::{DOORBELL_BYTES_MAX, READ_EDGES_BYTES};
 use self::batch_loads::{Next, ThreadBatch};
 use self::buffers::BufferPool;
 use self::codes::CodeScorer;
-pub(crate) use self::kept::{Ring, RingOwner};
+pub(crate) use self::kept::{MemoryOwner, Ring, RingShape};
 pub use self::options::{Admission, DriverOptions, MergedReads, Times, Width};
 pub use self::queries::{Loads, Peers, Queries, Scored};
 pub use self::reads::START_READS;
 use self::reads::TierReads;
-use self::scorer::Scorer;
+pub use self::segment::{Alone, Segment};
+use self::segment::{Seat, view_of};
 use self::share::BackgroundShare;
 pub use self::shared_reads::SharedReads;
 use self::shared_reads::{Asker, Delivery, Mailbox};
@@ -66,10 +66,11 @@ const IN_FLIGHT_MAX: usize = 1 << 16;
 /// Most steps in one turn of a query: a long query whose reads are all cached does not hold up the others.
 pub const STEPS_PER_TURN: usize = 128;
 
-/// One thread's loop over one index.
+/// One thread's loop over some open indexes.
 pub struct Driver<'a> {
-    view: IndexView<'a>,
-    cache: Option<&'a ExtentCache>,
+    seats: Vec<Seat<'a>>,
+    // The other servers, where an index is divided over some.
+    others: Others,
     options: DriverOptions,
     tier: Box<dyn Tier + 'a>,
     // Where equal reads of all threads meet, and where this thread gets its share.
@@ -78,9 +79,7 @@ pub struct Driver<'a> {
     thread_batch: Option<ThreadBatch<'a>>,
     // What a step needs and a query that waits does not.
     tables: StepTables,
-    // Ranks codes for queries of a kind with a scorer.
-    codes: Option<CodeScorer<'a>>,
-    slots: Vec<Slot<'a>>,
+    slots: Vec<Slot>,
     idle: Vec<usize>,
     // Slots whose queries are ready for a turn, the longest ready first.
     ready: VecDeque<usize>,
@@ -111,10 +110,9 @@ pub struct Driver<'a> {
 }
 
 impl<'a> Driver<'a> {
-    /// A driver that reads blocks from `tier`.
+    /// A driver for queries of one index, which reads from `tier`.
     pub fn new(
-        view: IndexView<'a>,
-        cache: Option<&'a ExtentCache>,
+        segment: Arc<dyn Segment + 'a>,
         mut tier: Box<dyn Tier + 'a>,
         options: DriverOptions,
     ) -> Driver<'a> {
@@ -125,15 +123,15 @@ impl<'a> Driver<'a> {
             options.buffer_bytes.max(stratann_core::PAGE),
             options.buffers_bytes,
         );
+        let codes = segment.scorer().map(|_| CodeScorer::new(tier.waker().ok()));
         Driver {
-            view,
-            cache,
+            seats: vec![Seat { segment, width: options.width, codes }],
+            others: Others::live(u64::MAX),
             options: DriverOptions { in_flight, ..options },
             tier,
             sharing: None,
             thread_batch: None,
             tables: StepTables::default(),
-            codes: None,
             slots: (0..in_flight).map(|_| Slot::new()).collect(),
             idle: (0..in_flight).rev().collect(),
             ready: VecDeque::with_capacity(in_flight),
@@ -173,13 +171,14 @@ impl<'a> Driver<'a> {
         self
     }
 
-    /// Ranks codes with `scorer`; with `None`, by those in memory.
-    pub fn scoring(mut self, scorer: Option<&'a dyn Scorer>) -> Driver<'a> {
-        self.codes = scorer.map(|scorer| CodeScorer::new(scorer, self.tier.waker().ok()));
+    /// Has queries of one more index, with reads in one round of its own; [`Queries::segment`] tells them apart.
+    pub fn and(mut self, segment: Arc<dyn Segment + 'a>, width: Width) -> Driver<'a> {
+        let codes = segment.scorer().map(|_| CodeScorer::new(self.tier.waker().ok()));
+        self.seats.push(Seat { segment, width, codes });
         self
     }
 
-    /// Has the first query use memory of an earlier one of the same index.
+    /// Has the first query use memory of an earlier one of the same index, which is the first of the driver.
     pub(crate) fn reusing(mut self, memory: Option<Box<QueryMemory>>) -> Driver<'a> {
         if let (Some(memory), Some(slot)) = (memory, self.slots.first_mut()) {
             slot.reuse(*memory);
@@ -187,9 +186,10 @@ impl<'a> Driver<'a> {
         self
     }
 
-    /// The memory of its first slot, for a later query.
+    /// The memory of its first slot, for a later query of the first index.
     pub(crate) fn into_memory(mut self) -> Option<Box<QueryMemory>> {
-        (!self.slots.is_empty()).then(|| Box::new(self.slots.swap_remove(0).into_memory()))
+        let is_usable = self.slots.first().is_some_and(|slot| slot.seat == 0);
+        is_usable.then(|| Box::new(self.slots.swap_remove(0).into_memory()))
     }
 
     /// Runs until `queries` has no more, does not stay, and all have ended.
@@ -197,9 +197,10 @@ impl<'a> Driver<'a> {
     /// # Errors
     /// When the tier as a whole is broken; a read that fails ends its own query alone.
     pub fn run(&mut self, queries: &mut dyn Queries) -> io::Result<()> {
+        let has_servers = self.seats.iter().any(|seat| seat.segment.view().base.here.is_some());
         loop {
-            if let Some(here) = &mut self.view.base.here {
-                here.others = queries.peers().map_or(Others::live(u64::MAX), |peers| peers.others());
+            if has_servers && let Some(peers) = queries.peers() {
+                self.others = peers.others();
             }
             if queries.has_unwanted() {
                 self.drop_unwanted(queries);
@@ -291,7 +292,8 @@ impl<'a> Driver<'a> {
             thread_batch.admitted(next.is_some(), queries)?;
         }
         let Some(number) = next else { return Ok(false) };
-        let Some(at) = self.idle.pop() else { return Ok(false) };
+        let seat = queries.segment(number);
+        let Some(at) = self.idle_slot(seat) else { return Ok(false) };
         self.batch_left = self.batch_left.saturating_sub(1);
         let active = self.slots.len() - self.idle.len();
         let load = (active + queries.remaining()).min(self.slots.len());
@@ -302,14 +304,26 @@ impl<'a> Driver<'a> {
         slot.is_background = queries.is_background(number, &QueryStats::default());
         let is_usual = !slot.is_background;
         slot.snapshot = queries.snapshot(number);
-        let vector = queries.begin(number, self.options.width.at_load(load), &mut slot.state);
-        slot.scratch.prepare_for(&self.view, vector, &slot.state);
+        let Seat { segment, width, .. } = &self.seats[seat];
+        let vector = queries.begin(number, width.at_load(load), &mut slot.state);
+        slot.scratch.prepare_for(&view_of(&**segment, &self.others), vector, &slot.state);
         if queries.loads().is_some_and(|loads| loads.is_recorded()) {
             slot.scratch.trace_lists();
         }
         self.usual_begin(usize::from(is_usual));
         self.take_turn(at, queries)?;
         Ok(true)
+    }
+
+    /// Takes a slot that has no query, one whose memory is of the same index where there is one.
+    fn idle_slot(&mut self, seat: usize) -> Option<usize> {
+        let of_same = self.idle.iter().rposition(|&at| self.slots[at].seat == seat);
+        let at = match of_same {
+            Some(found) => self.idle.swap_remove(found),
+            None => self.idle.pop()?,
+        };
+        self.slots[at].sit(seat);
+        Some(at)
     }
 
     /// Steps a query until it waits, has ended, or has used up its turn.
@@ -321,11 +335,13 @@ impl<'a> Driver<'a> {
         }
         let mut turn_ns = 0;
         let is_background = self.slots[at].is_background;
+        let segment = self.seats[self.slots[at].seat].segment.clone();
         for _ in 0..if is_background { 1 } else { STEPS_PER_TURN } {
             self.start_reads()?;
             let is_new = self.slots[at].state.is_new();
             self.slots[at].scratch.swap_tables(&mut self.tables);
-            let (step, spent_ns) = self.slots[at].step(&self.view, &mut self.arrivals, &mut self.buffers);
+            let of = (&*segment, &self.others);
+            let (step, spent_ns) = self.slots[at].step(of, &mut self.arrivals, &mut self.buffers);
             self.slots[at].scratch.swap_tables(&mut self.tables);
             self.share.spent(is_background, spent_ns);
             self.unstarted_ns += spent_ns;

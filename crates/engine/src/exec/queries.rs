@@ -25,6 +25,10 @@ pub struct Scored {
 pub trait Queries {
     /// Returns the next query's number, or `None` when there is none now. Numbers of queries in flight differ.
     fn next(&mut self) -> Option<usize>;
+    /// Returns the number of the segment that a query searches, among those of its driver.
+    fn segment(&mut self, _number: usize) -> usize {
+        0
+    }
     /// Returns how many more [`Queries::next`] may give, as far as is known.
     fn remaining(&self) -> usize;
     /// Puts a query's state in the place of `state`, and returns its vector. `widths` (approaching, settled) are

@@ -6,13 +6,14 @@ use std::sync::Arc;
 
 use stratann_core::kinds::IndexView;
 use stratann_core::query::{Extent, Loss, MAX_WIDTH, QueryStats, Read, ScorerId, Tag, Want};
-use stratann_storage::cache::ExtentCache;
-use stratann_storage::tier::{Buffer, Completion, Tier};
+use stratann_storage::cache::{Cached, ExtentCache};
+use stratann_storage::tier::{Buffer, Completion, FileId, Tier};
 
 use super::batch_loads::{Completed, ThreadBatch};
 use super::codes::CodeScorer;
 use super::options::READS_WANTED;
-use super::shared_reads::{Asker, Delivery, Share};
+use super::segment::view_of;
+use super::shared_reads::{Asker, Delivery, Place, Share};
 use super::slot::{ReadResult, seen};
 use super::{Driver, MergedReads, Queries, Scored};
 
@@ -24,6 +25,9 @@ const START_AFTER_NS: u64 = 500_000;
 
 /// A read that the tier makes for this thread.
 pub(super) struct TierRead {
+    // The segment that is read, and the number of its file.
+    seat: usize,
+    file: FileId,
     read: Read,
     // Bytes of the read before its own first: reads begin at multiples of the tier's alignment.
     skip: usize,
@@ -67,23 +71,31 @@ impl TierReads {
     }
 
     /// Queues a gathered read of the loader, which knows it by `number`.
-    pub(super) fn load(&mut self, tier: &mut dyn Tier, read: Read, at: Extent, number: usize) {
+    pub(super) fn load(
+        &mut self,
+        tier: &mut dyn Tier,
+        file: FileId,
+        (read, at): (Read, Extent),
+        number: usize,
+    ) {
         let (offset, bytes) = aligned(tier, at);
         let skip = (at.offset - offset) as usize;
-        let load = TierRead { read, skip, to: To::Batch(number), is_shared: false, is_background: false };
-        let tag = self.add(load);
+        let to = To::Batch(number);
+        let tag =
+            self.add(TierRead { seat: 0, file, read, skip, to, is_shared: false, is_background: false });
         let mut buffer = Buffer::new(bytes);
         buffer.show_exactly(bytes);
-        tier.submit(tag, at.store, offset, buffer);
+        tier.submit(tag, file, offset, buffer);
     }
 
     pub(super) fn is_empty(&self) -> bool {
         self.free.len() == self.reads.len()
     }
 
-    /// The extents that others may wait for.
-    pub(super) fn shared(&self) -> impl Iterator<Item = Extent> {
-        self.reads.iter().flatten().filter(|read| read.is_shared).map(|read| read.read.at)
+    /// The reads that others may wait for.
+    pub(super) fn shared(&self) -> impl Iterator<Item = Place> {
+        let shared = self.reads.iter().flatten().filter(|read| read.is_shared);
+        shared.map(|read| Place { file: read.file, at: read.read.at })
     }
 }
 
@@ -110,7 +122,7 @@ pub(super) fn take_in(
     Ok(())
 }
 
-impl<'a> Driver<'a> {
+impl Driver<'_> {
     /// Begins to meet the wants of a query's last step.
     pub(super) fn fetch_wants(&mut self, slot: usize, queries: &mut dyn Queries) {
         for i in 0..self.slots[slot].state.wants().len() {
@@ -139,12 +151,17 @@ impl<'a> Driver<'a> {
                 self.joined += 1;
                 continue;
             }
-            let result = if let Some(bytes) = self.cache.and_then(|cache| cache.get(at)) {
+            let cached = self.seats[self.slots[slot].seat].segment.cache().and_then(|cache| cache.get(at));
+            let cached = cached.map(|bytes| match bytes {
+                Cached::Resident(_) => ReadResult::Cached(at),
+                Cached::Shared(bytes) => ReadResult::Shared(bytes),
+            });
+            let result = if cached.is_some() {
                 self.slots[slot].state.count_cache_hit(tag);
-                Some(ReadResult::Cached(bytes))
+                cached
             } else {
                 let is_background = self.slots[slot].is_background;
-                if self.postponed(is_background).is_empty() && self.has_room(read, is_background) {
+                if self.postponed(is_background).is_empty() && self.has_room(slot, read, is_background) {
                     self.read(asker, read, queries).map(|loss| self.lost(read, loss, queries))
                 } else {
                     self.postponed(is_background).push_back((asker, read));
@@ -160,7 +177,8 @@ impl<'a> Driver<'a> {
     /// Asks another server for the scores of a job.
     fn score(&mut self, slot: usize, job: (Tag, u8), queries: &mut dyn Queries) {
         let own = &mut self.slots[slot];
-        let view = seen(&self.view, own.snapshot.as_ref());
+        let segment = &self.seats[own.seat].segment;
+        let view = seen(view_of(&**segment, &self.others), own.snapshot.as_ref());
         let peers = queries.peers();
         if !peers.is_some_and(|peers| peers.score(own.number, job, &view, &own.state)) {
             own.results.push((job.0, ReadResult::Lost(Loss::Failed)));
@@ -186,15 +204,18 @@ impl<'a> Driver<'a> {
     /// Joins an equal read that is under way, or gives the read to the tier, which has room. Returns why there can be
     /// no such read.
     fn read(&mut self, asker: Asker, read: Read, queries: &mut dyn Queries) -> Option<Loss> {
-        let Some(at) = self.tier.locate(read.at) else { return Some(Loss::Short) };
-        match self.tier.store_bytes(at.store) {
+        let seat = self.slots[asker.slot as usize].seat;
+        let segment = &self.seats[seat].segment;
+        let Some(at) = segment.locate(read.at) else { return Some(Loss::Short) };
+        let file = segment.file_ids().of(at.store);
+        match self.tier.file_bytes(file) {
             None => return Some(Loss::Failed),
-            Some(store_bytes) if at.end() > store_bytes => return Some(Loss::Short),
+            Some(file_bytes) if at.end() > file_bytes => return Some(Loss::Short),
             Some(_) => {}
         }
         let share = match &self.sharing {
             None => Share::ReadAlone,
-            Some((shared, mailbox)) => shared.begin(read, mailbox, asker),
+            Some((shared, mailbox)) => shared.begin(Place { file, at: read.at }, read, mailbox, asker),
         };
         let is_background = self.slots[asker.slot as usize].is_background;
         self.has_urgent |= !is_background;
@@ -208,8 +229,9 @@ impl<'a> Driver<'a> {
         self.background_reads += usize::from(is_background);
         let is_shared = share == Share::Read;
         let skip = (at.offset - offset) as usize;
-        let tag = self.reads.add(TierRead { read, skip, to: To::Query(asker), is_shared, is_background });
-        self.tier.submit(tag, at.store, offset, buffer);
+        let to = To::Query(asker);
+        let tag = self.reads.add(TierRead { seat, file, read, skip, to, is_shared, is_background });
+        self.tier.submit(tag, file, offset, buffer);
         self.unstarted += 1;
         if self.thread_batch.is_some() {
             // A query of a gathered batch counts no reads of its own.
@@ -239,13 +261,14 @@ impl<'a> Driver<'a> {
 
     /// Whether the tier takes one more read, and a buffer for it keeps to the limit. The background has no more reads
     /// under way than the widest query, and few while other queries are in flight on any thread: theirs would wait.
-    fn has_room(&self, read: Read, is_background: bool) -> bool {
+    fn has_room(&self, slot: usize, read: Read, is_background: bool) -> bool {
+        let segment = &self.seats[self.slots[slot].seat].segment;
         let has_usual = self.foreground_in_flight > 0
             || self.sharing.as_ref().is_some_and(|(shared, _)| shared.has_usual());
         let most = if has_usual { READS_WANTED } else { MAX_WIDTH as usize };
         (!is_background || self.background_reads < most)
             && self.tier.room() > 0
-            && self.buffers.has_room(aligned(&*self.tier, self.tier.locate(read.at).unwrap_or(read.at)).1)
+            && self.buffers.has_room(aligned(&*self.tier, segment.locate(read.at).unwrap_or(read.at)).1)
     }
 
     fn postponed(&mut self, is_background: bool) -> &mut VecDeque<(Asker, Read)> {
@@ -255,7 +278,7 @@ impl<'a> Driver<'a> {
     fn read_postponed(&mut self, queries: &mut dyn Queries) {
         for is_background in [false, true] {
             while let Some(&(asker, read)) = self.postponed(is_background).front() {
-                if !self.has_room(read, is_background) {
+                if !self.has_room(asker.slot as usize, read, is_background) {
                     break;
                 }
                 self.postponed(is_background).pop_front();
@@ -287,7 +310,7 @@ impl<'a> Driver<'a> {
         !self.reads.is_empty()
             || self.joined > 0
             || self.thread_batch.as_ref().is_some_and(ThreadBatch::is_loading)
-            || self.codes.as_ref().is_some_and(CodeScorer::may_wait)
+            || self.seats.iter().any(|seat| seat.codes.as_ref().is_some_and(CodeScorer::may_wait))
     }
 
     /// Takes in completed reads and deliveries; with `wait`, waits for one.
@@ -332,7 +355,8 @@ impl<'a> Driver<'a> {
     }
 
     fn complete(&mut self, Completion { tag, mut buffer, result }: Completion, queries: &mut dyn Queries) {
-        let Some(TierRead { read, skip, to, is_shared, is_background }) = self.reads.remove(tag) else {
+        let Some(TierRead { seat, file, read, skip, to, is_shared, is_background }) = self.reads.remove(tag)
+        else {
             return;
         };
         self.background_reads -= usize::from(is_background);
@@ -349,11 +373,13 @@ impl<'a> Driver<'a> {
         let taken = result.and_then(|end| {
             let bytes = buffer.bytes_mut()[..end].get_mut(range.clone()).ok_or(Loss::Short)?;
             let snapshot = self.thread_batch.as_ref().and_then(|thread_batch| thread_batch.snapshot.as_ref());
-            take_in(&seen(&self.view, snapshot), self.cache, &read, bytes)
+            let segment = &*self.seats[seat].segment;
+            let view = seen(view_of(segment, &self.others), snapshot);
+            take_in(&view, segment.cache(), &read, bytes)
         });
         // The cache has the bytes before the read ends: who finds it ended finds them there.
         if let Some((shared, _)) = self.sharing.as_ref().filter(|_| is_shared) {
-            shared.complete(at, || taken.map(|()| Arc::from(&buffer.bytes()[range.clone()])));
+            shared.complete(Place { file, at }, || taken.map(|()| Arc::from(&buffer.bytes()[range.clone()])));
         }
         let result = match taken {
             Ok(()) => ReadResult::Buffer(buffer, range),
@@ -365,13 +391,13 @@ impl<'a> Driver<'a> {
         self.give(asker, result);
     }
 
-    pub(super) fn lost(&self, read: Read, loss: Loss, queries: &mut dyn Queries) -> ReadResult<'a> {
+    pub(super) fn lost(&self, read: Read, loss: Loss, queries: &mut dyn Queries) -> ReadResult {
         queries.lost(read, loss);
         ReadResult::Lost(loss)
     }
 
     /// Gives a result to the query that asked for it. One that has ended did not wait for it.
-    pub(super) fn give(&mut self, to: Asker, result: ReadResult<'a>) {
+    pub(super) fn give(&mut self, to: Asker, result: ReadResult) {
         let slot = &mut self.slots[to.slot as usize];
         if slot.is_active && slot.generation == to.generation {
             slot.results.push((to.tag, result));
@@ -393,8 +419,8 @@ impl Drop for Driver<'_> {
         self.tier.take_back(self.buffers.empty());
         let Some((shared, mailbox)) = &self.sharing else { return };
         mailbox.close();
-        for at in self.reads.shared() {
-            shared.complete(at, || Err(Loss::Failed));
+        for place in self.reads.shared() {
+            shared.complete(place, || Err(Loss::Failed));
         }
         shared.usual_end(self.foreground_in_flight);
     }

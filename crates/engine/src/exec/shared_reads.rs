@@ -1,4 +1,4 @@
-//! Reads under way of one open index: equal reads of its driver threads are made once.
+//! Reads under way of the process: equal reads of its driver threads are made once.
 //!
 //! The first thread that asks for an extent makes the read; queries that ask for it meanwhile, on any thread, join
 //! it. When the read completes its thread verifies the bytes once and delivers them, or the loss, to each. A read
@@ -10,7 +10,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use stratann_core::query::{Extent, Loss, Read, Tag};
-use stratann_storage::tier::Waker;
+use stratann_storage::process::PerProcess;
+use stratann_storage::tier::{FileId, Waker};
 
 use super::batch_loads::LoadDelivery;
 
@@ -124,12 +125,19 @@ pub(super) enum Share {
     Join,
 }
 
-type Table = HashMap<Extent, ReadUnderWay, BuildHasherDefault<ExtentHasher>>;
+/// A range of bytes in the process: the extent of an index, in the file of its store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Place {
+    pub(super) file: FileId,
+    pub(super) at: Extent,
+}
+
+type Table = HashMap<Place, ReadUnderWay, BuildHasherDefault<PlaceHasher>>;
 
 /// Shards of the table. Each has a lock of its own, held for one look-up.
 const SHARDS: usize = 64;
 
-/// The reads under way of one open index.
+/// Reads under way that driver threads share.
 pub struct SharedReads {
     shards: Vec<Shard>,
     mailboxes: AtomicU64,
@@ -153,6 +161,12 @@ impl Default for SharedReads {
 }
 
 impl SharedReads {
+    /// The reads under way of this process.
+    pub(crate) fn of_process() -> &'static SharedReads {
+        static OWN: PerProcess<SharedReads> = PerProcess::new();
+        OWN.get(SharedReads::default)
+    }
+
     /// Queries of a thread that are not in the background have begun.
     pub(super) fn usual_begin(&self, count: usize) {
         self.usual.fetch_add(count, Ordering::Relaxed);
@@ -182,11 +196,11 @@ impl SharedReads {
     }
 
     /// Joins the read of an extent when one is under way; otherwise notes that `mailbox`'s thread makes it.
-    pub(super) fn begin(&self, read: Read, mailbox: &Arc<Mailbox>, asker: Asker) -> Share {
-        let mut table = self.table(read.at);
-        match table.get_mut(&read.at) {
+    pub(super) fn begin(&self, place: Place, read: Read, mailbox: &Arc<Mailbox>, asker: Asker) -> Share {
+        let mut table = self.table(place);
+        match table.get_mut(&place) {
             None => {
-                table.insert(read.at, ReadUnderWay { reader: mailbox.number, joined: Vec::new() });
+                table.insert(place, ReadUnderWay { reader: mailbox.number, joined: Vec::new() });
                 Share::Read
             }
             Some(under_way) if under_way.reader == mailbox.number || mailbox.waker.is_some() => {
@@ -198,14 +212,14 @@ impl SharedReads {
     }
 
     /// Ends a read. Returns the queries that joined it.
-    fn end(&self, at: Extent) -> Vec<Joined> {
-        self.table(at).remove(&at).map_or(Vec::new(), |read| read.joined)
+    fn end(&self, place: Place) -> Vec<Joined> {
+        self.table(place).remove(&place).map_or(Vec::new(), |read| read.joined)
     }
 
     /// Ends a read and delivers its result to all queries that joined it. `shared` makes shared bytes of the result;
     /// it is called when a query has joined.
-    pub(super) fn complete(&self, at: Extent, shared: impl FnOnce() -> Result<Arc<[u8]>, Loss>) {
-        let joined = self.end(at);
+    pub(super) fn complete(&self, place: Place, shared: impl FnOnce() -> Result<Arc<[u8]>, Loss>) {
+        let joined = self.end(place);
         if joined.is_empty() {
             return;
         }
@@ -215,9 +229,9 @@ impl SharedReads {
         }
     }
 
-    fn table(&self, at: Extent) -> MutexGuard<'_, Table> {
+    fn table(&self, place: Place) -> MutexGuard<'_, Table> {
         // The table itself uses the lowest and the highest bits.
-        lock(&self.shards[(hash_of(at) >> 40) as usize % SHARDS].0)
+        lock(&self.shards[(hash_of(place) >> 40) as usize % SHARDS].0)
     }
 }
 
@@ -225,25 +239,25 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(|e| e.into_inner())
 }
 
-fn hash_of(at: Extent) -> u64 {
-    let mut hasher = ExtentHasher::default();
-    std::hash::Hash::hash(&at, &mut hasher);
+fn hash_of(place: Place) -> u64 {
+    let mut hasher = PlaceHasher::default();
+    std::hash::Hash::hash(&place, &mut hasher);
     hasher.finish()
 }
 
-/// A fast hash of the few integers of an extent. Offsets come from the index, not from outside: no one can choose
+/// A fast hash of the few integers of a place. Offsets come from the index, not from outside: no one can choose
 /// them to collide.
 #[derive(Default)]
-struct ExtentHasher(u64);
+struct PlaceHasher(u64);
 
-impl ExtentHasher {
+impl PlaceHasher {
     fn add(&mut self, x: u64) {
         let product = u128::from(self.0 ^ x ^ 0x9E37_79B9_7F4A_7C15) * 0xD6E8_FEB8_6659_FD93;
         self.0 = (product >> 64) as u64 ^ product as u64;
     }
 }
 
-impl Hasher for ExtentHasher {
+impl Hasher for PlaceHasher {
     fn write(&mut self, bytes: &[u8]) {
         bytes.iter().for_each(|&b| self.add(u64::from(b)));
     }

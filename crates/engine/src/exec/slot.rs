@@ -5,26 +5,28 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use stratann_core::kinds::IndexView;
-use stratann_core::query::{Arrival, Arrived, Loss, QueryState, Scratch, Step, Tag, wire};
+use stratann_core::place::Others;
+use stratann_core::query::{Arrival, Arrived, Extent, Loss, QueryState, Scratch, Step, Tag, wire};
 use stratann_core::score::Ranking;
-use stratann_storage::cache::Cached;
+use stratann_storage::cache::ExtentCache;
 use stratann_storage::tier::Buffer;
 
 use super::Times;
 use super::batch_loads::Loaded;
 use super::buffers::BufferPool;
-use crate::exec::Snapshot;
+use super::segment::{Segment, view_of};
+use super::snapshot::Snapshot;
 
 /// Result of one read. Bytes are verified.
-pub(super) enum ReadResult<'a> {
+pub(super) enum ReadResult {
     /// Bytes read for this query: a range of the pages in the buffer.
     Buffer(Buffer, Range<usize>),
-    /// Bytes of a read that this query joined.
+    /// Bytes of a read that this query joined, or of the cache.
     Shared(Arc<[u8]>),
     /// Bytes of a gathered load.
     Loaded(Arc<Loaded>),
-    /// Bytes from the cache.
-    Cached(Cached<'a>),
+    /// Bytes that stay in the cache of the segment.
+    Cached(Extent),
     /// The reply of another server to a job.
     Scores(Vec<u8>),
     /// Candidates that a scorer of codes ranked.
@@ -34,12 +36,14 @@ pub(super) enum ReadResult<'a> {
 }
 
 /// Place for one query in flight; memory of its state and scratch is reused by the next.
-pub(super) struct Slot<'a> {
+pub(super) struct Slot {
+    /// The number of its segment among those of the driver.
+    pub(super) seat: usize,
     pub(super) state: QueryState,
     pub(super) snapshot: Option<Arc<dyn Snapshot>>,
     pub(super) scratch: Scratch,
     /// Results of reads that the next step takes.
-    pub(super) results: Vec<(Tag, ReadResult<'a>)>,
+    pub(super) results: Vec<(Tag, ReadResult)>,
     pub(super) number: usize,
     /// Counts the queries of this slot. An eager query may end with reads under way; their bytes are not its
     /// successor's.
@@ -75,11 +79,12 @@ impl QueryMemory {
 pub(super) type Arrivals = Vec<Arrival<'static>>;
 
 /// Bytes of the place of a query, without what its state and its tables hold elsewhere.
-pub const SLOT_BYTES: u64 = size_of::<Slot<'static>>() as u64;
+pub const SLOT_BYTES: u64 = size_of::<Slot>() as u64;
 
-impl<'a> Slot<'a> {
-    pub(super) fn new() -> Slot<'a> {
+impl Slot {
+    pub(super) fn new() -> Slot {
         Slot {
+            seat: 0,
             state: QueryState::default(),
             snapshot: None,
             scratch: Scratch::default(),
@@ -99,6 +104,14 @@ impl<'a> Slot<'a> {
     /// Begins with memory of an earlier query of the same index.
     pub(super) fn reuse(&mut self, memory: QueryMemory) {
         (self.state, self.scratch) = (memory.state, memory.scratch);
+    }
+
+    /// Has queries of this segment from now on. Memory of another one's queries is freed.
+    pub(super) fn sit(&mut self, seat: usize) {
+        if self.seat != seat {
+            self.seat = seat;
+            self.reuse(QueryMemory::default());
+        }
     }
 
     /// The memory of its last query.
@@ -129,7 +142,7 @@ impl<'a> Slot<'a> {
     /// Steps the query with all that has arrived. Returns the time that it took as well, in nanoseconds.
     pub(super) fn step(
         &mut self,
-        view: &IndexView<'_>,
+        (segment, others): (&dyn Segment, &Others),
         arrivals: &mut Arrivals,
         buffers: &mut BufferPool,
     ) -> (Step, u64) {
@@ -137,9 +150,10 @@ impl<'a> Slot<'a> {
         // Routing began when the query was admitted, with its tables.
         let from = if is_first { self.started } else { Instant::now() };
         let mut arrived: Vec<Arrival<'_>> = std::mem::take(arrivals);
-        arrived
-            .extend(self.results.iter().map(|(tag, result)| Arrival { tag: *tag, what: result.arrived() }));
-        let view = seen(view, self.snapshot.as_ref());
+        let cache = segment.cache();
+        let results = self.results.iter();
+        arrived.extend(results.map(|(tag, result)| Arrival { tag: *tag, what: result.arrived(cache) }));
+        let view = seen(view_of(segment, others), self.snapshot.as_ref());
         let step = self.state.step(&view, &mut self.scratch, &arrived);
         *arrivals = emptied(arrived);
         self.release(buffers);
@@ -177,21 +191,22 @@ impl<'a> Slot<'a> {
 }
 
 /// The part of the index that a query with this snapshot sees.
-pub(super) fn seen<'v>(view: &IndexView<'v>, snapshot: Option<&'v Arc<dyn Snapshot>>) -> IndexView<'v> {
-    let mut view = *view;
+pub(super) fn seen<'v>(mut view: IndexView<'v>, snapshot: Option<&'v Arc<dyn Snapshot>>) -> IndexView<'v> {
     if let Some(snapshot) = snapshot {
         snapshot.apply(&mut view);
     }
     view
 }
 
-impl ReadResult<'_> {
-    fn arrived(&self) -> Arrived<'_> {
+impl ReadResult {
+    fn arrived<'s>(&'s self, cache: Option<&'s ExtentCache>) -> Arrived<'s> {
         match self {
             ReadResult::Buffer(buffer, range) => Arrived::Bytes(&buffer.bytes()[range.clone()]),
             ReadResult::Shared(bytes) => Arrived::Bytes(bytes),
             ReadResult::Loaded(loaded) => Arrived::Bytes(loaded.bytes()),
-            ReadResult::Cached(bytes) => Arrived::Bytes(bytes),
+            ReadResult::Cached(at) => cache
+                .and_then(|cache| cache.resident(*at))
+                .map_or(Arrived::Lost(Loss::Failed), Arrived::Bytes),
             ReadResult::Scores(bytes) => {
                 wire::read_scores(bytes).map_or(Arrived::Lost(Loss::Damaged), Arrived::Scores)
             }

@@ -14,12 +14,13 @@ use stratann_kernel::coder::Coder;
 use stratann_storage::budget::{Account, release_freed};
 use stratann_storage::cache::ExtentCache;
 use stratann_storage::remote_memory::{Credentials, RemoteSource};
-use stratann_storage::tier::Buffer;
+use stratann_storage::tier::{Buffer, FileIds, Files};
 use stratann_storage::{Error, ErrorKind, Progress, Result};
 
 mod cache_budget;
 mod given;
 mod live;
+mod segment;
 mod updates;
 
 pub use crate::base::{OpenOptions, Reserve};
@@ -30,8 +31,8 @@ pub use cache_budget::CacheBudget;
 
 use crate::base::Base;
 use crate::curve::IN_MEMORY;
+use crate::exec::MemoryOwner;
 use crate::exec::scorer::{Scorer, ScorerReport};
-use crate::exec::{RingOwner, SharedReads};
 use crate::kinds::{KindIndex, Learning, ListIndex};
 use crate::manifest::{Manifest, open_newest};
 use crate::units::Held;
@@ -41,9 +42,9 @@ pub struct Index {
     pub(crate) base: Base,
     pub(crate) kind: KindIndex,
     pub(crate) cache: Option<ExtentCache>,
-    // Equal reads of all searches are made once.
-    pub(crate) shared_reads: SharedReads,
-    pub(crate) rings: RingOwner,
+    // What its queries read; `None` where memory nodes have it.
+    pub(crate) files: Option<Arc<Files>>,
+    pub(crate) query_memory: MemoryOwner,
     pub(crate) ram_budget: Option<u64>,
     // For what is resident, and the block cache.
     cache_budget: u64,
@@ -95,25 +96,31 @@ impl Index {
         let held = KindIndex::of_memory(&source)?;
         let base = Base::of_memory(held.manifest, source)?;
         let kind = (held.open)(&base)?;
-        Ok(Index::new(base, kind, &options, Vec::new()))
+        Index::new(base, kind, &options, Vec::new())
     }
 
-    fn new(base: Base, kind: KindIndex, options: &OpenOptions, warnings: Vec<String>) -> Index {
+    fn new(base: Base, kind: KindIndex, options: &OpenOptions, warnings: Vec<String>) -> Result<Index> {
+        let files = match base.memory_nodes() {
+            Some(_) => None,
+            None => {
+                let stores = [&[base.blocks_file()?.clone()], kind.stores()].concat();
+                let files = Files::new(&stores, FileIds::take());
+                Some(files.map_err(|e| Error::io("opening", &base.blocks_path, &e))?)
+            }
+        };
         let cache = kind.cache(&base, options.cache_budget);
         let (ram_budget, cache_budget) = (options.ram_budget, options.cache_budget);
-        let (shared_reads, rings) = (SharedReads::default(), RingOwner::default());
-        let usual_state_bytes = OnceLock::new();
-        Index {
+        Ok(Index {
             base,
             kind,
             cache,
-            shared_reads,
-            rings,
+            files,
+            query_memory: MemoryOwner::default(),
             ram_budget,
             cache_budget,
-            usual_state_bytes,
+            usual_state_bytes: OnceLock::new(),
             warnings,
-        }
+        })
     }
 
     /// Opens what a manifest describes, published or not.
@@ -152,7 +159,7 @@ impl Index {
         let mut warnings: Vec<String> = base.manifest.damaged_note(number).into_iter().collect();
         let previous_version = previous_version.map(|other| &other.kind);
         let kind = KindIndex::open(&base, held, (&options, previous_version), &mut warnings)?;
-        let index = Index::new(base, kind, &options, warnings);
+        let index = Index::new(base, kind, &options, warnings)?;
         // Reading the files has left freed memory.
         release_freed();
         Ok(index)

@@ -2,8 +2,10 @@
 
 use std::collections::BTreeSet;
 use std::io;
+use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Instant;
 
 use stratann_core::query::{Budget, Hit, Loss, Outcome, Params, QueryState, QueryStats, Read, Scratch, Step};
 use stratann_storage::Progress;
@@ -36,6 +38,8 @@ pub(super) struct Batch<'a> {
     pub(super) distances: Vec<AtomicU32>,
     pub(super) counts: Vec<AtomicU32>,
     pub(super) latency_ns: Vec<AtomicU64>,
+    // Of several calls that are answered together: nanoseconds from `begun` to the end of each query.
+    ended_ns: Option<(Instant, Vec<AtomicU64>)>,
     pub(super) failed: Mutex<Vec<(usize, String)>>,
     pub(super) sums: Mutex<Sums>,
 }
@@ -70,9 +74,30 @@ impl<'a> Batch<'a> {
             distances: (0..cells).map(|_| AtomicU32::new(f32::INFINITY.to_bits())).collect(),
             counts: (0..count).map(|_| AtomicU32::new(0)).collect(),
             latency_ns: (0..count).map(|_| AtomicU64::new(0)).collect(),
+            ended_ns: None,
             failed: Mutex::default(),
             sums: Mutex::default(),
         }
+    }
+
+    /// Notes when its queries end, counted from `begun`.
+    pub(super) fn note_ends(&mut self, begun: Instant) {
+        self.ended_ns = Some((begun, (0..self.count).map(|_| AtomicU64::new(0)).collect()));
+    }
+
+    /// The time from admission to answer of a query, in nanoseconds since the ends are noted. `None` of one that has not
+    /// ended, and where they are not noted.
+    pub(super) fn span_ns(&self, number: usize) -> Option<Range<u64>> {
+        let ended = self.ended_ns.as_ref()?.1.get(number)?.load(Ordering::Relaxed);
+        let latency = self.latency_ns[number].load(Ordering::Relaxed);
+        (latency > 0).then_some(ended.saturating_sub(latency)..ended)
+    }
+
+    fn note_latency(&self, number: usize, latency_ns: u64) {
+        if let Some((begun, ended)) = &self.ended_ns {
+            ended[number].store(begun.elapsed().as_nanos() as u64, Ordering::Relaxed);
+        }
+        self.latency_ns[number].store(latency_ns, Ordering::Relaxed);
     }
 
     fn epoch(&self, number: usize) -> u64 {
@@ -103,7 +128,7 @@ impl<'a> Batch<'a> {
             sums.largest = sums.largest.max(stats);
             sums.times.add(&times);
         }
-        self.latency_ns[number].store(times.latency.max(1), Ordering::Relaxed);
+        self.note_latency(number, times.latency.max(1));
         self.answered(number, hits);
     }
 
@@ -194,13 +219,19 @@ pub(super) struct Share<'a, 'b> {
     worker: usize,
     // A number that was taken before the snapshot for it was published.
     waiting: Option<usize>,
-    pub(super) sums: Sums,
-    pub(super) unreported: u64,
+    sums: Sums,
+    unreported: u64,
 }
 
 impl<'a, 'b> Share<'a, 'b> {
     pub(super) fn new(batch: &'a Batch<'b>, worker: usize) -> Share<'a, 'b> {
         Share { batch, worker, waiting: None, sums: Sums::default(), unreported: 0 }
+    }
+
+    /// Adds what this thread has counted to the batch.
+    pub(super) fn end(self) {
+        self.batch.progress.advance(self.unreported);
+        self.batch.sums.lock().unwrap_or_else(|e| e.into_inner()).add(&self.sums);
     }
 }
 
@@ -281,7 +312,7 @@ impl Queries for Share<'_, '_> {
         self.sums.stats.add(state.stats());
         self.sums.largest = self.sums.largest.max(state.stats());
         self.sums.times.add(&times);
-        batch.latency_ns[number].store(times.latency, Ordering::Relaxed);
+        batch.note_latency(number, times.latency);
         let why = match state.outcome() {
             Outcome::OutOfBudget => {
                 Some("the query ran out of its allowance of reads; ask for a lower recall".into())

@@ -3,13 +3,13 @@
 //! Each index answers all queries; the best k of all their results by (distance, id) are the answers, and the counters
 //! are added up. An index that gives no answer to a query is named.
 
-use std::sync::OnceLock;
 use std::time::Instant;
 
 use stratann_core::query::{Hit, join_hits};
-use stratann_storage::{Error, Progress, Result, budget, threads};
+use stratann_storage::{Error, Progress, Result, budget};
 
-use super::{Answers, SearchOptions};
+use super::run::{self, Call, Run};
+use super::{Answers, Purpose, SearchOptions};
 use crate::index::Index;
 
 /// Most indexes that are searched as one.
@@ -56,14 +56,13 @@ impl<'a> Together<'a> {
         self.indexes.iter().map(|index| index.manifest().rows).sum()
     }
 
-    /// Answers `queries` as [`Index::search`] does, with these options in each index. The threads are divided over the
-    /// indexes, which are searched at the same time; with fewer threads than indexes as many at a time as there are
-    /// threads. So the latency of a query is that of the slowest index of each such round, added up. A query that an
-    /// index fails has no answer; with `partial` it has that of the others. Either way [`Answers::failed`] names the
-    /// index.
+    /// Answers `queries` as [`Index::search`] does, with these options in each index. Drivers of all threads have queries
+    /// of every index in flight, so the latency of a query is the time from its first admission to its last answer; only
+    /// indexes in memory nodes are asked one after another. A query that an index fails has no answer; with `partial` it
+    /// has that of the others. Either way [`Answers::failed`] names the index.
     ///
     /// # Errors
-    /// As [`Index::search`], naming the index.
+    /// As [`Index::search`], naming the index where it is the fault of one.
     pub fn search(
         &self,
         queries: &[u8],
@@ -72,15 +71,22 @@ impl<'a> Together<'a> {
         progress: &dyn Progress,
     ) -> Result<Answers> {
         let (cpu_us, started) = (budget::cpu_us(), Instant::now());
-        let at_once = options.threads.clamp(1, self.indexes.len().max(1));
-        let (mut all, mut latency_ns) = (Vec::with_capacity(self.indexes.len()), Vec::<u64>::new());
-        for round in self.indexes.chunks(at_once) {
-            let answers = search_at_once(round, queries, options, progress)?;
-            let slowest = |query: usize| answers.iter().map(|a| a.latency_ns[query]).max().unwrap_or(0);
-            let count = answers.first().map_or(0, |a| a.latency_ns.len());
-            latency_ns.resize(count, 0);
-            latency_ns.iter_mut().enumerate().for_each(|(query, ns)| *ns = ns.saturating_add(slowest(query)));
-            all.extend(answers);
+        let shares_reads = |index: &&Index| index.base.facts().shares_reads;
+        let files: Vec<&Index> = self.indexes.iter().copied().filter(|index| !shares_reads(index)).collect();
+        let (answers, mut latency_ns) = search_files(&files, queries, options, progress)?;
+        let row_bytes = self.indexes.first().map_or(1, |index| index.row_bytes());
+        latency_ns.resize(queries.len() / row_bytes, 0);
+        let mut answers = answers.into_iter();
+        let mut all = Vec::with_capacity(self.indexes.len());
+        for &index in &self.indexes {
+            let of_files = if shares_reads(&index) { None } else { answers.next() };
+            let Some(answers) = of_files else {
+                let answers = named(index, index.search(queries, options, progress))?;
+                latency_ns.iter_mut().zip(&answers.latency_ns).for_each(|(sum, own)| *sum += own);
+                all.push(answers);
+                continue;
+            };
+            all.push(answers);
         }
         let joined = self.joined(all, options.k, partial);
         let joined = joined.ok_or_else(|| Error::bad_input("no index is searched"))?;
@@ -129,24 +135,37 @@ impl<'a> Together<'a> {
     }
 }
 
-/// The answers of each index, with an equal share of the threads.
-fn search_at_once(
+/// The answers of indexes in files, which are searched at once, and the latency of each query in all of them.
+fn search_files(
     indexes: &[&Index],
     queries: &[u8],
     options: &SearchOptions,
     progress: &dyn Progress,
-) -> Result<Vec<Answers>> {
-    let (each, more) = (options.threads / indexes.len(), options.threads % indexes.len());
-    let search = |(number, index): (usize, &Index)| {
-        let threads = (each + usize::from(number < more)).max(1);
-        let answers = index.search(queries, &SearchOptions { threads, ..*options }, progress);
-        let name = index.folder().display();
-        answers.map_err(|e| Error { message: format!("{name}: {}", e.message), ..e })
+) -> Result<(Vec<Answers>, Vec<u64>)> {
+    let begun = Instant::now();
+    let mut runs = Vec::with_capacity(indexes.len());
+    for (number, index) in indexes.iter().enumerate() {
+        let begin = || {
+            let params = index.params_of_search(options)?;
+            let call = Call { queries, params, exclude: &|_| u32::MAX, progress, purpose: Purpose::Answer };
+            Run::begin(index, call, options, (number, indexes.len()))
+        };
+        let mut run = named(index, begin())?;
+        run.batch.note_ends(begun);
+        runs.push(run);
+    }
+    let name = run::answer(&mut runs)?;
+    progress.check_interrupted()?;
+    let span = |query: usize| {
+        let spans = runs.iter().filter_map(|run| run.batch.span_ns(query));
+        spans.reduce(|all, own| all.start.min(own.start)..all.end.max(own.end))
     };
-    let ended: Vec<OnceLock<Result<Answers>>> = indexes.iter().map(|_| OnceLock::new()).collect();
-    threads::together(indexes.len(), &|number| {
-        let _ = ended[number].set(search((number, indexes[number])));
-    })?;
-    // All have ended before the first error is given.
-    ended.into_iter().filter_map(OnceLock::into_inner).collect()
+    let count = runs.first().map_or(0, |run| run.batch.count);
+    let latency_ns = (0..count).map(|query| span(query).map_or(0, |span| span.end - span.start)).collect();
+    Ok((runs.into_iter().map(|run| run.into_answers(name)).collect(), latency_ns))
+}
+
+/// Says in an error which index it is about.
+fn named<T>(index: &Index, result: Result<T>) -> Result<T> {
+    result.map_err(|e| Error { message: format!("{}: {}", index.folder().display(), e.message), ..e })
 }

@@ -5,13 +5,17 @@ use std::collections::BTreeSet;
 use stratann_core::format::checksum;
 use stratann_core::kinds::IndexView;
 use stratann_core::place::Parts;
+use stratann_core::query::Extent;
 use stratann_core::query::wire::Carry;
 use stratann_storage::budget::Account;
+use stratann_storage::cache::ExtentCache;
 use stratann_storage::names::BuildId;
-use stratann_storage::tier::{IoChoice, Tier};
+use stratann_storage::tier::{FileIds, IoChoice, Tier};
 use stratann_storage::{Error, Quiet, Result};
 
 use super::ServeOptions;
+use crate::exec::Segment;
+use crate::exec::scorer::Scorer;
 use crate::index::{Index, OpenOptions};
 use crate::spread::Shard;
 use crate::spread::scatter::{self, Description, PartIndex};
@@ -106,26 +110,12 @@ impl ServedIndex {
         }
     }
 
-    /// The part of the index that the queries see. `live` has a bit for every server of this part that answers.
-    pub(super) fn view(&self, live: u64) -> IndexView<'_> {
-        match &self.held {
-            PartIndex::Whole(index) => index.view(),
-            PartIndex::Shard(shard) => shard.view(live),
-        }
-    }
-
     pub(super) fn tier(
         &self,
         depth: usize,
         (io, doorbell): (IoChoice, usize),
-    ) -> std::io::Result<Box<dyn Tier + '_>> {
-        match &self.held {
-            PartIndex::Whole(index) => {
-                let tier = index.tier(depth, io, doorbell)?;
-                Ok(tier)
-            }
-            PartIndex::Shard(shard) => shard.tier(depth, io),
-        }
+    ) -> std::io::Result<Box<dyn Tier>> {
+        self.index().tier(depth, io, doorbell)
     }
 
     /// Consequence of a failed read, for the log.
@@ -208,5 +198,33 @@ impl ServedIndex {
         let here = own.iter().map(|set| set << parts.first(part));
         let others = (0..parts.count()).filter(|&other| own.is_empty() || other != part);
         here.chain(others.flat_map(|other| description.replica_sets(parts.servers(other)))).collect()
+    }
+}
+
+impl Segment for ServedIndex {
+    fn view(&self) -> IndexView<'_> {
+        match &self.held {
+            PartIndex::Whole(index) => index.view(),
+            PartIndex::Shard(shard) => shard.view(u64::MAX),
+        }
+    }
+
+    fn cache(&self) -> Option<&ExtentCache> {
+        self.index().cache.as_ref()
+    }
+
+    fn file_ids(&self) -> FileIds {
+        self.index().file_ids()
+    }
+
+    fn locate(&self, at: Extent) -> Option<Extent> {
+        match &self.held {
+            PartIndex::Whole(index) => index.locate(at),
+            PartIndex::Shard(shard) => shard.locate(at),
+        }
+    }
+
+    fn scorer(&self) -> Option<&dyn Scorer> {
+        self.index().kind.scorer()
     }
 }

@@ -22,7 +22,7 @@ use super::visits::{VISITS_BYTES, Visits};
 use super::waits::Waits;
 use super::worker::Worker;
 use super::{Reply, ServeOptions, lock};
-use crate::exec::{Driver, DriverOptions, Width};
+use crate::exec::{Driver, DriverOptions, Segment, SharedReads, Width};
 use crate::index::Index;
 use crate::kinds::kind;
 use crate::kinds::state_bytes;
@@ -191,7 +191,7 @@ fn tier_depth(index: &Index, options: &ServeOptions) -> usize {
 
 /// Facts of the index for the protocol.
 fn served(index: &ServedIndex, options: &ServeOptions) -> Served {
-    let view = index.view(0);
+    let view = index.view();
     Served {
         build: index.build(),
         kind: view.kind_number(),
@@ -217,7 +217,7 @@ impl ServerState {
         index: ServedIndex,
         previous_version: Option<&ServerState>,
     ) -> ServerState {
-        let (view, served) = (index.view(0), served(&index, &options));
+        let (view, served) = (index.view(), served(&index, &options));
         let server = options.server.unwrap_or(0);
         let limits = Limits {
             origins: options.queue,
@@ -520,13 +520,10 @@ impl ServerState {
             turn_ns: TURN_NS,
         };
         let batch_loads = self.batch_loads();
-        let view = self.index.view(self.others().live);
-        let ran = Driver::new(view, index.cache.as_ref(), tier, driver)
-            .scoring(index.kind.scorer())
-            .sharing(self.options.merge.then_some(&index.shared_reads))
-            .with_batch_loads(
-                batch_loads.as_ref().map(|batch_loads| (batch_loads.member(0), &index.shared_reads)),
-            )
+        let shared_reads = SharedReads::of_process();
+        let ran = Driver::new(Arc::new(&self.index), tier, driver)
+            .sharing(self.options.merge.then_some(shared_reads))
+            .with_batch_loads(batch_loads.as_ref().map(|batch_loads| (batch_loads.member(0), shared_reads)))
             .run(&mut Worker::new(self, live, thread));
         if let Err(e) = ran {
             let why = format!(

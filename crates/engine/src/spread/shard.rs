@@ -8,9 +8,10 @@ use stratann_core::place::{LocalShard, Others, Placement};
 use stratann_core::query::{Extent, StoreId};
 use stratann_storage::budget::Account;
 use stratann_storage::data_file::read_file;
-use stratann_storage::tier::{self, Buffer, Completion, IoChoice, Tier, Waker};
+use stratann_storage::tier::{FileIds, IoChoice, Tier};
 use stratann_storage::{Error, Result};
 
+use crate::exec::Segment;
 use crate::files;
 use crate::index::{Index, OpenOptions};
 use crate::manifest::{BLOCKS_PER_RANK, Manifest, SpreadFacts, open_newest, placement_bytes};
@@ -194,6 +195,9 @@ impl Shard {
 
     /// Place of bytes of the whole index in this server's file; `None` when it does not have all of them.
     pub fn locate(&self, at: Extent) -> Option<Extent> {
+        if at.store != DATA {
+            return Some(at);
+        }
         let offset = match (&self.ranks, self.index.kind.held_ranges()) {
             (Some(ranks), _) => {
                 let size = self.block_bytes();
@@ -213,15 +217,17 @@ impl Shard {
         account
     }
 
-    /// A tier over this server's file for the calling thread, with up to `depth` reads under way. It locates extents of
-    /// the whole index.
+    /// A tier over this server's file for the calling thread, with up to `depth` reads under way.
     ///
     /// # Errors
     /// When `choice` names io_uring and the kernel refuses it.
-    pub fn tier(&self, depth: usize, choice: IoChoice) -> io::Result<Box<dyn Tier + '_>> {
-        let file = self.index.base.blocks_file().map_err(io::Error::other)?;
-        let inner = tier::open(file, depth, self.index.base.block.block_bytes, choice)?;
-        Ok(Box::new(ShardTier { shard: self, inner }))
+    pub fn tier(&self, depth: usize, choice: IoChoice) -> io::Result<Box<dyn Tier>> {
+        self.index.tier(depth, choice, 0)
+    }
+
+    /// The numbers of this server's files in the process.
+    pub fn file_ids(&self) -> FileIds {
+        self.index.file_ids()
     }
 }
 
@@ -241,50 +247,6 @@ pub(crate) fn read_placement(folder: &Path, manifest: &Manifest, spread: &Spread
     files::decode_placement(&bytes)
         .filter(|p| p.servers() == spread.servers && p.all().len() == manifest.units() as usize)
         .ok_or_else(|| files::senseless(&folder.join(name)))
-}
-
-/// Finds units in a server's file.
-struct ShardTier<'a> {
-    shard: &'a Shard,
-    inner: Box<dyn Tier>,
-}
-
-impl Tier for ShardTier<'_> {
-    fn room(&self) -> usize {
-        self.inner.room()
-    }
-
-    fn store_bytes(&self, store: StoreId) -> Option<u64> {
-        self.inner.store_bytes(store)
-    }
-
-    fn locate(&self, at: Extent) -> Option<Extent> {
-        if at.store == DATA { self.shard.locate(at) } else { Some(at) }
-    }
-
-    fn submit(&mut self, tag: u64, store: StoreId, offset: u64, buffer: Buffer) {
-        self.inner.submit(tag, store, offset, buffer);
-    }
-
-    fn start(&mut self) -> io::Result<()> {
-        self.inner.start()
-    }
-
-    fn poll(&mut self, wait: bool, done: &mut Vec<Completion>) -> io::Result<()> {
-        self.inner.poll(wait, done)
-    }
-
-    fn waker(&mut self) -> io::Result<Waker> {
-        self.inner.waker()
-    }
-
-    fn buffers(&mut self) -> Vec<Buffer> {
-        self.inner.buffers()
-    }
-
-    fn name(&self) -> &'static str {
-        self.inner.name()
-    }
 }
 
 #[cfg(test)]

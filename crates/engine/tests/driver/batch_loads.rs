@@ -6,7 +6,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use stratann_core::query::{Mode, Outcome, QueryState, QueryStats, Read, Step};
-use stratann_engine::exec::{BatchLoads, BatchOptions, Driver, Loads, Queries, SharedReads, Times};
+use stratann_engine::exec::{Alone, BatchLoads, BatchOptions, Driver, Loads, Queries, SharedReads, Times};
 use stratann_storage::tier::{Fault, MemoryTier, Tier};
 
 use super::{ASKED, Ended, breaking, drive, memory, options, params, place};
@@ -96,7 +96,8 @@ fn in_batches(
     let batch_loads =
         BatchLoads::new(BatchOptions { batch, doorbell: 5, overlap, ..BatchOptions::default() }, threads);
     let run = |thread: usize| {
-        let driver = Driver::new(place().built.index.view(), None, tier(thread), options(batch, 1));
+        let driver =
+            Driver::new(Alone::new(place().built.index.view(), None), tier(thread), options(batch, 1));
         driver.with_batch_loads(Some((batch_loads.member(thread), &reads))).run(&mut OfThread(&shared))
     };
     let run = &run;

@@ -15,12 +15,12 @@ use stratann_core::kinds::IndexView;
 use stratann_core::query::{Extent, Loss, Mode, Outcome, Params, QueryState, QueryStats, Step, StoreId};
 use stratann_engine::Metric;
 use stratann_engine::build::IndexKind;
-use stratann_engine::exec::{Admission, Driver, DriverOptions, Queries, Times, Width};
+use stratann_engine::exec::{Admission, Alone, Driver, DriverOptions, Queries, Times, Width};
 use stratann_engine::index::{Index, OpenOptions};
 use stratann_engine::search::{Effort, SearchOptions};
 use stratann_storage::Quiet;
 use stratann_storage::cache::ExtentCache;
-use stratann_storage::tier::{self, Buffer, Completion, Fault, IoChoice, MemoryTier, Tier, Waker};
+use stratann_storage::tier::{self, Buffer, Completion, Fault, FileId, IoChoice, MemoryTier, Tier, Waker};
 use stratann_testing::{Need, leave_out};
 
 const ASKED: usize = 60;
@@ -108,7 +108,7 @@ fn drive(
     options: DriverOptions,
 ) -> io::Result<Vec<Ended>> {
     let mut asked = Asked::new(params, count);
-    Driver::new(place().built.index.view(), cache, tier, options).run(&mut asked)?;
+    Driver::new(Alone::new(place().built.index.view(), cache), tier, options).run(&mut asked)?;
     Ok(asked.all())
 }
 
@@ -238,12 +238,12 @@ impl<F: FnMut(&mut dyn Tier, bool, &mut Vec<Completion>) -> io::Result<()>> Tier
         self.inner.room()
     }
 
-    fn store_bytes(&self, store: StoreId) -> Option<u64> {
-        self.inner.store_bytes(store)
+    fn file_bytes(&self, file: FileId) -> Option<u64> {
+        self.inner.file_bytes(file)
     }
 
-    fn submit(&mut self, tag: u64, store: StoreId, offset: u64, buffer: Buffer) {
-        self.inner.submit(tag, store, offset, buffer);
+    fn submit(&mut self, tag: u64, file: FileId, offset: u64, buffer: Buffer) {
+        self.inner.submit(tag, file, offset, buffer);
     }
 
     fn poll(&mut self, wait: bool, done: &mut Vec<Completion>) -> io::Result<()> {

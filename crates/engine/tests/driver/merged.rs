@@ -6,10 +6,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use stratann_core::kinds::IndexView;
-use stratann_core::query::{Loss, Mode, Outcome, Params, QueryState, Step, StoreId};
-use stratann_engine::exec::{Driver, Queries, SharedReads, Times};
+use stratann_core::query::{Loss, Mode, Outcome, Params, QueryState, Step};
+use stratann_engine::exec::{Alone, Driver, Queries, SharedReads, Times};
 use stratann_storage::tier::{
-    Buffer, Completion, Fault, IoChoice, MemoryTier, Tier, Waker, open, open_direct,
+    Buffer, Completion, Fault, FileId, IoChoice, MemoryTier, Tier, Waker, open_direct, open_file,
 };
 
 use super::common::blocks_path;
@@ -41,17 +41,17 @@ impl Tier for Logged {
         self.inner.room()
     }
 
-    fn store_bytes(&self, store: StoreId) -> Option<u64> {
-        self.inner.store_bytes(store)
+    fn file_bytes(&self, file: FileId) -> Option<u64> {
+        self.inner.file_bytes(file)
     }
 
-    fn submit(&mut self, tag: u64, store: StoreId, offset: u64, buffer: Buffer) {
+    fn submit(&mut self, tag: u64, file: FileId, offset: u64, buffer: Buffer) {
         self.log.submitted.fetch_add(1, Ordering::Relaxed);
         if !self.log.under_way.lock().unwrap().insert(offset) {
             self.log.doubled.fetch_add(1, Ordering::Relaxed);
         }
         self.offsets.insert(tag, offset);
-        self.inner.submit(tag, store, offset, buffer);
+        self.inner.submit(tag, file, offset, buffer);
     }
 
     fn poll(&mut self, wait: bool, done: &mut Vec<Completion>) -> io::Result<()> {
@@ -128,7 +128,7 @@ fn view() -> IndexView<'static> {
 
 fn sound() -> Ended {
     let mut asked = Same::new(params(Mode::Barrier), 1);
-    Driver::new(view(), None, memory(64, 1), options(1, 4)).run(&mut asked).unwrap();
+    Driver::new(Alone::new(view(), None), memory(64, 1), options(1, 4)).run(&mut asked).unwrap();
     asked.ended.remove(0).1
 }
 
@@ -139,7 +139,7 @@ fn equal_reads_of_a_thread_are_made_once() {
         let (log, shared) = (Arc::default(), SharedReads::default());
         let mut asked = Same::new(params(Mode::Barrier), 40);
         let tier = Logged::new(memory(64, seed), &log);
-        let driver = Driver::new(view(), None, tier, options(8, 4));
+        let driver = Driver::new(Alone::new(view(), None), tier, options(8, 4));
         driver.sharing(merges.then_some(&shared)).run(&mut asked).unwrap();
         assert_eq!(asked.ended.len(), 40);
         // What a query asked for does not depend on what others read.
@@ -160,9 +160,9 @@ fn equal_reads_of_several_threads_are_made_once() {
     std::thread::scope(|scope| {
         for _ in 0..4 {
             scope.spawn(|| {
-                let tier = Logged::new(open(&file, 64, 4096, IoChoice::Auto).unwrap(), &log);
+                let tier = Logged::new(open_file(&file, 64, 4096, IoChoice::Auto).unwrap(), &log);
                 let mut asked = Same::new(params(Mode::Barrier), 200);
-                let driver = Driver::new(view(), None, tier, options(16, 4));
+                let driver = Driver::new(Alone::new(view(), None), tier, options(16, 4));
                 driver.sharing(Some(&shared)).run(&mut asked).unwrap();
                 assert_eq!(asked.ended.len(), 200);
                 assert!(asked.ended.iter().all(|(_, ended)| *ended == sound));
@@ -182,7 +182,7 @@ fn threads_that_cannot_be_woken_read_for_themselves() {
             let (sound, shared) = (&sound, &shared);
             scope.spawn(move || {
                 let mut asked = Same::new(params(Mode::Barrier), 200);
-                let driver = Driver::new(view(), None, memory(64, seed), options(16, 4));
+                let driver = Driver::new(Alone::new(view(), None), memory(64, seed), options(16, 4));
                 driver.sharing(Some(shared)).run(&mut asked).unwrap();
                 assert!(asked.ended.len() == 200 && asked.ended.iter().all(|(_, e)| e == sound));
             });
@@ -197,7 +197,10 @@ fn a_read_goes_on_when_its_first_query_ends() {
         let (log, shared) = (Arc::default(), SharedReads::default());
         let mut asked = Same { drops_first: true, ..Same::new(params(Mode::Eager), 6) };
         let tier = Logged::new(memory(64, seed), &log);
-        Driver::new(view(), None, tier, options(6, 8)).sharing(Some(&shared)).run(&mut asked).unwrap();
+        Driver::new(Alone::new(view(), None), tier, options(6, 8))
+            .sharing(Some(&shared))
+            .run(&mut asked)
+            .unwrap();
         assert_eq!((asked.dropped.len(), asked.ended.len()), (1, 5), "seed {seed}");
         assert!(asked.ended.iter().all(|(_, ended)| ended.outcome == Outcome::Complete));
         assert_eq!(log.doubled.load(Ordering::Relaxed), 0);
@@ -218,7 +221,10 @@ fn a_bad_read_is_lost_to_each_query_that_joined_it() {
         let tier =
             polled(Box::new(tier), |tier, wait, done| if wait { tier.poll(true, done) } else { Ok(()) });
         let mut asked = Same::new(params(Mode::Barrier), 16);
-        Driver::new(view(), None, tier, options(8, 4)).sharing(Some(&shared)).run(&mut asked).unwrap();
+        Driver::new(Alone::new(view(), None), tier, options(8, 4))
+            .sharing(Some(&shared))
+            .run(&mut asked)
+            .unwrap();
         assert_eq!(asked.ended.len(), 16);
         let lost: Vec<Outcome> =
             asked.ended.iter().map(|(_, e)| e.outcome).filter(|o| *o != Outcome::Complete).collect();
@@ -239,15 +245,15 @@ fn a_thread_that_breaks_leaves_nobody_waiting() {
     let file = Arc::new(file);
     for polls in [0, 1, 9, 49] {
         let shared = SharedReads::default();
-        let tier = || open(&file, 64, 4096, IoChoice::Auto).unwrap();
+        let tier = || open_file(&file, 64, 4096, IoChoice::Auto).unwrap();
         std::thread::scope(|scope| {
             let breaking = scope.spawn(|| {
-                let driver = Driver::new(view(), None, breaking(tier(), polls), options(16, 4));
+                let driver = Driver::new(Alone::new(view(), None), breaking(tier(), polls), options(16, 4));
                 driver.sharing(Some(&shared)).run(&mut Same::new(params(Mode::Barrier), 200))
             });
             let other = scope.spawn(|| {
                 let mut asked = Same::new(params(Mode::Barrier), 200);
-                let driver = Driver::new(view(), None, tier(), options(16, 4));
+                let driver = Driver::new(Alone::new(view(), None), tier(), options(16, 4));
                 driver.sharing(Some(&shared)).run(&mut asked).unwrap();
                 asked.ended
             });
@@ -275,7 +281,10 @@ fn an_index_whose_disk_fails_does_not_touch_another() {
     let run = |tier: Box<dyn Tier>| {
         let shared = SharedReads::default();
         let mut asked = Same::new(params(Mode::Barrier), 300);
-        Driver::new(view(), None, tier, options(16, 4)).sharing(Some(&shared)).run(&mut asked).unwrap();
+        Driver::new(Alone::new(view(), None), tier, options(16, 4))
+            .sharing(Some(&shared))
+            .run(&mut asked)
+            .unwrap();
         asked.ended
     };
     std::thread::scope(|scope| {
@@ -292,29 +301,29 @@ fn an_index_whose_disk_fails_does_not_touch_another() {
 /// A view whose index says more than its stores hold.
 #[test]
 fn an_extent_beyond_its_store_or_of_no_store_is_lost() {
-    struct NoStore(Box<dyn Tier>);
-    impl Tier for NoStore {
+    struct NoFile(Box<dyn Tier>);
+    impl Tier for NoFile {
         fn room(&self) -> usize {
             self.0.room()
         }
-        fn store_bytes(&self, _: StoreId) -> Option<u64> {
+        fn file_bytes(&self, _: FileId) -> Option<u64> {
             None
         }
-        fn submit(&mut self, _: u64, _: StoreId, _: u64, _: Buffer) {
-            panic!("nothing is read of a store that is not there");
+        fn submit(&mut self, _: u64, _: FileId, _: u64, _: Buffer) {
+            panic!("nothing is read of a file that is not there");
         }
         fn poll(&mut self, wait: bool, done: &mut Vec<Completion>) -> io::Result<()> {
             self.0.poll(wait, done)
         }
         fn name(&self) -> &'static str {
-            "no store"
+            "no file"
         }
     }
     let half = Arc::new(place().blocks[..place().blocks.len() / 2].to_vec());
     for mode in [Mode::Barrier, Mode::Eager] {
         let short: Box<dyn Tier> = Box::new(MemoryTier::new(half.clone(), 64, 1));
         let empty: Box<dyn Tier> = Box::new(MemoryTier::new(Arc::default(), 64, 1));
-        let missing: Box<dyn Tier> = Box::new(NoStore(memory(64, 1)));
+        let missing: Box<dyn Tier> = Box::new(NoFile(memory(64, 1)));
         for (tier, expected) in [(short, Loss::Short), (empty, Loss::Short), (missing, Loss::Failed)] {
             let is_expected = |e: &Ended| matches!(e.outcome, Outcome::Lost { loss, .. } if loss == expected);
             let ended = drive(tier, None, params(mode), ASKED, options(8, 4)).unwrap();

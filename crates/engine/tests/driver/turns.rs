@@ -5,11 +5,11 @@ use std::io;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use stratann_core::query::{Budget, Mode, Outcome, Params, QueryState, QueryStats, Scratch, Step, StoreId};
+use stratann_core::query::{Budget, Mode, Outcome, Params, QueryState, QueryStats, Scratch, Step};
 use stratann_engine::build::IndexKind;
-use stratann_engine::exec::{Driver, DriverOptions, Queries, START_READS, STEPS_PER_TURN, Times};
+use stratann_engine::exec::{Alone, Driver, DriverOptions, Queries, START_READS, STEPS_PER_TURN, Times};
 use stratann_engine::{DType, Metric};
-use stratann_storage::tier::{Buffer, Completion, MemoryTier, Tier};
+use stratann_storage::tier::{Buffer, Completion, FileId, MemoryTier, Tier};
 
 use super::common::{Built, Set, clustered, quick};
 use super::{ASKED, blocks_of, filled, memory, nearly_full, options, params, place};
@@ -34,14 +34,14 @@ impl Tier for Prompt {
         self.inner.room()
     }
 
-    fn store_bytes(&self, store: StoreId) -> Option<u64> {
-        self.inner.store_bytes(store)
+    fn file_bytes(&self, file: FileId) -> Option<u64> {
+        self.inner.file_bytes(file)
     }
 
-    fn submit(&mut self, tag: u64, store: StoreId, offset: u64, buffer: Buffer) {
+    fn submit(&mut self, tag: u64, file: FileId, offset: u64, buffer: Buffer) {
         self.queued += 1;
         self.longest_queue.fetch_max(self.queued, Ordering::Relaxed);
-        self.inner.submit(tag, store, offset, buffer);
+        self.inner.submit(tag, file, offset, buffer);
     }
 
     fn start(&mut self) -> io::Result<()> {
@@ -147,8 +147,7 @@ fn completed_reads_are_taken_between_admissions() {
         let cache = nearly_full(50);
         let mut asked = Recorded::new(params(Mode::Barrier), 600);
         Driver::new(
-            place().built.index.view(),
-            Some(&cache),
+            Alone::new(place().built.index.view(), Some(&cache)),
             Prompt::new(64, &longest_queue),
             options(in_flight, 1),
         )
@@ -174,7 +173,7 @@ fn long_queries_take_turns() {
     let cache = filled(&view, &blocks, 0);
     let tier = Box::new(MemoryTier::new(blocks.clone(), 8, 1));
     let mut asked = Recorded { budget: view.budget(), asked: rows, ..Recorded::new(Params::flat(10), 6) };
-    Driver::new(view, Some(&cache), tier, options(3, 1)).run(&mut asked).unwrap();
+    Driver::new(Alone::new(view, Some(&cache)), tier, options(3, 1)).run(&mut asked).unwrap();
     assert_eq!(asked.waited.len(), 6);
     let turns = &asked.turns;
     for (i, number) in turns.iter().enumerate() {
@@ -201,7 +200,7 @@ fn a_query_in_the_background_has_turns_and_does_not_hold_up_others() {
     asked.background = |number| number < 2;
     // After each turn of another query the background is behind its share.
     let options = DriverOptions { turn_ns: 1, ..options(3, 1) };
-    Driver::new(view, Some(&cache), tier, options).run(&mut asked).unwrap();
+    Driver::new(Alone::new(view, Some(&cache)), tier, options).run(&mut asked).unwrap();
     let turns = &asked.turns;
     let last_turn = |number| turns.iter().rposition(|&n| n == number).expect("each query has a turn");
     // The first of the others begins beside both; from then on each round has turns of others.
@@ -214,7 +213,7 @@ fn a_query_in_the_background_has_turns_and_does_not_hold_up_others() {
 struct Started {
     inner: MemoryTier,
     depth: usize,
-    queued: Vec<(u64, StoreId, u64, Buffer)>,
+    queued: Vec<(u64, FileId, u64, Buffer)>,
 }
 
 impl Tier for Started {
@@ -222,16 +221,16 @@ impl Tier for Started {
         self.inner.room() - self.queued.len()
     }
 
-    fn store_bytes(&self, store: StoreId) -> Option<u64> {
-        self.inner.store_bytes(store)
+    fn file_bytes(&self, file: FileId) -> Option<u64> {
+        self.inner.file_bytes(file)
     }
 
-    fn submit(&mut self, tag: u64, store: StoreId, offset: u64, buffer: Buffer) {
-        self.queued.push((tag, store, offset, buffer));
+    fn submit(&mut self, tag: u64, file: FileId, offset: u64, buffer: Buffer) {
+        self.queued.push((tag, file, offset, buffer));
     }
 
     fn start(&mut self) -> io::Result<()> {
-        self.queued.drain(..).for_each(|(tag, store, at, buffer)| self.inner.submit(tag, store, at, buffer));
+        self.queued.drain(..).for_each(|(tag, file, at, buffer)| self.inner.submit(tag, file, at, buffer));
         Ok(())
     }
 
@@ -261,7 +260,9 @@ fn between_two_turns_of_a_query_the_background_has_two_steps_at_most() {
         let mut asked = Recorded::new(params(Mode::Barrier), BACKGROUND + 4);
         asked.background = |number| number < BACKGROUND;
         let options = DriverOptions { turn_ns: 1, ..options(BACKGROUND + 1, 1) };
-        Driver::new(place().built.index.view(), cache.as_ref(), tier, options).run(&mut asked).unwrap();
+        Driver::new(Alone::new(place().built.index.view(), cache.as_ref()), tier, options)
+            .run(&mut asked)
+            .unwrap();
         assert_eq!(asked.waited.len(), BACKGROUND + 4);
         let turns = &asked.turns;
         let is_other = |&n: &usize| n >= BACKGROUND;
@@ -276,7 +277,7 @@ fn between_two_turns_of_a_query_the_background_has_two_steps_at_most() {
 /// in flight.
 struct Slow {
     inner: MemoryTier,
-    under_way: VecDeque<(u64, StoreId, u64, Buffer)>,
+    under_way: VecDeque<(u64, FileId, u64, Buffer)>,
     usual: Arc<AtomicUsize>,
     most: Arc<AtomicUsize>,
 }
@@ -286,20 +287,20 @@ impl Tier for Slow {
         512 - self.under_way.len()
     }
 
-    fn store_bytes(&self, store: StoreId) -> Option<u64> {
-        self.inner.store_bytes(store)
+    fn file_bytes(&self, file: FileId) -> Option<u64> {
+        self.inner.file_bytes(file)
     }
 
-    fn submit(&mut self, tag: u64, store: StoreId, offset: u64, buffer: Buffer) {
-        self.under_way.push_back((tag, store, offset, buffer));
+    fn submit(&mut self, tag: u64, file: FileId, offset: u64, buffer: Buffer) {
+        self.under_way.push_back((tag, file, offset, buffer));
         if self.usual.load(Ordering::Relaxed) > 0 {
             self.most.fetch_max(self.under_way.len(), Ordering::Relaxed);
         }
     }
 
     fn poll(&mut self, _: bool, done: &mut Vec<Completion>) -> io::Result<()> {
-        let Some((tag, store, offset, buffer)) = self.under_way.pop_front() else { return Ok(()) };
-        self.inner.submit(tag, store, offset, buffer);
+        let Some((tag, file, offset, buffer)) = self.under_way.pop_front() else { return Ok(()) };
+        self.inner.submit(tag, file, offset, buffer);
         self.inner.poll(true, done)
     }
 
@@ -317,7 +318,7 @@ fn while_usual_queries_are_in_flight_the_background_has_few_reads_under_way() {
     let tier = Box::new(Slow { inner, under_way: VecDeque::new(), usual: usual.clone(), most: most.clone() });
     let mut asked = Recorded::new(params(Mode::Barrier), USUAL + 16);
     (asked.background, asked.usual) = (|number| number >= USUAL, usual);
-    Driver::new(place().built.index.view(), None, tier, options(USUAL + 16, WIDTH as u32))
+    Driver::new(Alone::new(place().built.index.view(), None), tier, options(USUAL + 16, WIDTH as u32))
         .run(&mut asked)
         .unwrap();
     assert_eq!(asked.waited.len(), USUAL + 16);
@@ -331,7 +332,9 @@ fn queued_reads_are_started_before_many_other_steps() {
     for width in [1, 4] {
         let mut asked = Recorded::new(params(Mode::Barrier), 200);
         let tier = Prompt::new(512, &longest_queue);
-        Driver::new(place().built.index.view(), None, tier, options(100, width)).run(&mut asked).unwrap();
+        Driver::new(Alone::new(place().built.index.view(), None), tier, options(100, width))
+            .run(&mut asked)
+            .unwrap();
         let longest = longest_queue.load(Ordering::Relaxed);
         assert!(longest < START_READS + width as usize, "{longest} reads queued at width {width}");
     }
@@ -343,7 +346,7 @@ fn a_query_that_nobody_wants_is_dropped() {
         let cache = nearly_full(missing);
         let mut asked = Recorded::new(params(Mode::Barrier), 100);
         asked.is_wanted = |number| number % 10 != 3;
-        Driver::new(place().built.index.view(), Some(&cache), memory(32, 1), options(4, 2))
+        Driver::new(Alone::new(place().built.index.view(), Some(&cache)), memory(32, 1), options(4, 2))
             .run(&mut asked)
             .unwrap();
         assert_eq!(asked.waited.len(), 90);
@@ -364,12 +367,12 @@ impl Tier for Held {
         self.inner.room()
     }
 
-    fn store_bytes(&self, store: StoreId) -> Option<u64> {
-        self.inner.store_bytes(store)
+    fn file_bytes(&self, file: FileId) -> Option<u64> {
+        self.inner.file_bytes(file)
     }
 
-    fn submit(&mut self, tag: u64, store: StoreId, offset: u64, buffer: Buffer) {
-        self.inner.submit(tag, store, offset, buffer);
+    fn submit(&mut self, tag: u64, file: FileId, offset: u64, buffer: Buffer) {
+        self.inner.submit(tag, file, offset, buffer);
     }
 
     fn poll(&mut self, wait: bool, done: &mut Vec<Completion>) -> io::Result<()> {
@@ -448,7 +451,7 @@ fn an_expired_query_frees_its_slot_while_its_reads_are_outstanding() {
     let tier = Box::new(Held { inner, is_held: is_held.clone(), polls: 0 });
     let mut asked =
         Expiring { next: 0, is_first_turn: true, is_held, ended: vec![], dropped: vec![], freed: vec![] };
-    Driver::new(place().built.index.view(), None, tier, options(1, 2)).run(&mut asked).unwrap();
+    Driver::new(Alone::new(place().built.index.view(), None), tier, options(1, 2)).run(&mut asked).unwrap();
     assert_eq!((asked.dropped, asked.ended, asked.freed), (vec![0], vec![1], vec![0]));
 }
 
@@ -456,8 +459,11 @@ fn an_expired_query_frees_its_slot_while_its_reads_are_outstanding() {
 fn steps_allocate_nothing_once_the_driver_is_warm() {
     for mode in [Mode::Barrier, Mode::Eager] {
         for cache in [Some(nearly_full(0)), None] {
-            let mut driver =
-                Driver::new(place().built.index.view(), cache.as_ref(), memory(32, 1), options(16, 4));
+            let mut driver = Driver::new(
+                Alone::new(place().built.index.view(), cache.as_ref()),
+                memory(32, 1),
+                options(16, 4),
+            );
             for _ in 0..3 {
                 driver.run(&mut Recorded::new(params(mode), 300)).unwrap();
             }

@@ -5,11 +5,10 @@ use std::time::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 use stratann_core::PAGE;
 use stratann_core::build::hash;
-use stratann_core::query::StoreId;
 
 use super::fit;
 use super::scratch::{PIECE_BYTES, ScratchFile};
-use crate::tier::{self, Buffer, Completion, IoChoice, Tier};
+use crate::tier::{self, Buffer, Completion, FileId, IoChoice, Tier};
 use crate::{Error, Progress, Result};
 
 /// Random reads of one size, a fixed number of them under way at all times.
@@ -245,7 +244,7 @@ pub fn time_reads(
 ) -> Result<Timed> {
     let failed = |e: std::io::Error| Error::io("reading a scratch file in", &scratch.folder, &e);
     let (bytes, depth) = (reading.bytes as usize, reading.depth as usize);
-    let mut tier = tier::open(&scratch.file, depth, bytes, io).map_err(failed)?;
+    let mut tier = tier::open_file(&scratch.file, depth, bytes, io).map_err(failed)?;
     let started = Instant::now();
     let is_over = || started.elapsed() >= time || progress.interrupted();
     let at = |n| reading.offset(n + (u64::from(pass) << 32), scratch.bytes);
@@ -287,7 +286,7 @@ fn read_until(
             && let Some((tag, buffer)) = idle.pop()
         {
             submitted[tag as usize] = Instant::now();
-            tier.submit(tag, StoreId(0), at(next), buffer);
+            tier.submit(tag, FileId(0), at(next), buffer);
             next += 1;
         }
         if idle.len() == depth {

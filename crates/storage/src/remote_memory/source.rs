@@ -9,11 +9,12 @@ use stratann_core::query::{Extent, Loss};
 use super::known::{Dialed, Known};
 use super::tier::IdleConnections;
 use super::{Credentials, MemoryError, Nodes, RemoteCounters, RemoteMemory, RemoteTier};
-use crate::tier::Tier;
+use crate::tier::{FileIds, Tier};
 
 /// The memory nodes of an open index.
 pub struct RemoteSource {
     known: Vec<Known>,
+    ids: FileIds,
     /// Reason why an address gave no node.
     missed: Option<MemoryError>,
     credentials: Credentials,
@@ -32,6 +33,7 @@ impl RemoteSource {
         let nodes = Nodes::new(addresses, credentials)?;
         Ok(RemoteSource {
             known: nodes.known(),
+            ids: FileIds::take(),
             missed: nodes.last_error().cloned(),
             nodes: Mutex::new(nodes),
             credentials: credentials.clone(),
@@ -86,7 +88,18 @@ impl RemoteSource {
         let idle = self.idle().pop();
         let dialed = || self.known.iter().map(|own| Dialed::boxed(own, &self.credentials)).collect();
         let tier = RemoteTier::new(idle.unwrap_or_else(dialed), depth, doorbell, &self.counters)?;
-        Ok(Box::new(tier.returning(self.idle.clone())))
+        Ok(Box::new(tier.numbered(self.ids).returning(self.idle.clone())))
+    }
+
+    /// The numbers of the nodes' regions in this process.
+    pub fn file_ids(&self) -> FileIds {
+        self.ids
+    }
+
+    /// Place of an extent in the region of its node. Regions are smaller than 1 TiB: upper bits of an offset tell
+    /// versions of what is there apart.
+    pub fn locate(at: Extent) -> Extent {
+        Extent { offset: node_offset(at.offset), ..at }
     }
 
     fn idle(&self) -> MutexGuard<'_, Vec<Vec<Box<dyn RemoteMemory>>>> {

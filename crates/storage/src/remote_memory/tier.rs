@@ -7,12 +7,9 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::thread::JoinHandle;
 
-use stratann_core::format::region::node_offset;
-use stratann_core::query::{Extent, StoreId};
-
 use super::operation::{OPERATIONS_MAX, READ_BYTES_MAX, WORD};
 use super::{Facts, MemoryError, NodeId, Operation, RemoteMemory};
-use crate::tier::{Buffer, Completion, Tier, Waker};
+use crate::tier::{Buffer, Completion, FileId, FileIds, Tier, Waker};
 
 /// Exact counters of reads, shared by the threads of a compute node.
 #[derive(Debug, Default)]
@@ -96,12 +93,13 @@ struct NodeThread {
 /// Sets of connections that no tier uses now: one to each node.
 pub(super) type IdleConnections = Arc<Mutex<Vec<Vec<Box<dyn RemoteMemory>>>>>;
 
-/// Regions of memory nodes; store `n` is the region of node `n`.
+/// Regions of memory nodes; store `n` of its numbers is the region of node `n`.
 ///
 /// Reads that are submitted between two starts go out together: one request a node, of up to `doorbell` ranges. Each
 /// node has a thread, so a doorbell is under way while the caller computes.
 pub struct RemoteTier {
     nodes: BTreeMap<NodeId, NodeThread>,
+    ids: FileIds,
     doorbell: usize,
     depth: usize,
     in_flight: usize,
@@ -138,6 +136,7 @@ impl RemoteTier {
         let doorbell = doorbell.clamp(1, OPERATIONS_MAX);
         Ok(RemoteTier {
             nodes,
+            ids: FileIds::ALONE,
             doorbell,
             depth: depth.max(1),
             in_flight: 0,
@@ -146,6 +145,16 @@ impl RemoteTier {
             is_wakeable: false,
             idle: None,
         })
+    }
+
+    /// Has these numbers in the process.
+    pub(super) fn numbered(mut self, ids: FileIds) -> RemoteTier {
+        self.ids = ids;
+        self
+    }
+
+    fn node_of(&self, file: FileId) -> Option<NodeId> {
+        self.ids.store(file).map(|store| NodeId(store.0))
     }
 
     /// Leaves its connections there when it ends, if all of them are sound.
@@ -219,23 +228,19 @@ impl Tier for RemoteTier {
         self.depth - self.in_flight
     }
 
-    fn store_bytes(&self, store: StoreId) -> Option<u64> {
-        self.nodes.get(&NodeId(store.0)).map(|node| node.facts.region_bytes)
-    }
-
-    /// Regions are smaller than 1 TiB. Upper bits of an offset tell versions of what is there apart.
-    fn locate(&self, at: Extent) -> Option<Extent> {
-        Some(Extent { offset: node_offset(at.offset), ..at })
+    fn file_bytes(&self, file: FileId) -> Option<u64> {
+        self.nodes.get(&self.node_of(file)?).map(|node| node.facts.region_bytes)
     }
 
     fn alignment(&self) -> usize {
         WORD as usize
     }
 
-    fn submit(&mut self, tag: u64, store: StoreId, offset: u64, buffer: Buffer) {
+    fn submit(&mut self, tag: u64, file: FileId, offset: u64, buffer: Buffer) {
         assert!(self.room() > 0, "the caller asks for room first");
         self.in_flight += 1;
-        let Some(node) = self.nodes.get_mut(&NodeId(store.0)) else {
+        let node = self.node_of(file).and_then(|node| self.nodes.get_mut(&node));
+        let Some(node) = node else {
             let result = Err(io::Error::new(io::ErrorKind::NotFound, "there is no such memory node"));
             // The receiver is this tier's own.
             let _ = self.finished.send(Some(vec![Completion { tag, buffer, result }]));

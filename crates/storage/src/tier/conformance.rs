@@ -3,9 +3,8 @@
 use std::collections::BTreeMap;
 
 use stratann_core::PAGE;
-use stratann_core::query::StoreId;
 
-use super::{Buffer, Tier};
+use super::{Buffer, FileId, Tier};
 
 /// Bytes that a tier under test must serve: `pages` whole pages and a part of one, each page telling its number.
 pub fn sample(pages: usize) -> Vec<u8> {
@@ -19,8 +18,8 @@ pub fn sample(pages: usize) -> Vec<u8> {
 pub fn check(tier: &mut dyn Tier, pages: usize, depth: usize) {
     let bytes = sample(pages);
     assert!(tier.room() >= depth, "room for what was asked");
-    assert_eq!(tier.store_bytes(StoreId(0)), Some(bytes.len() as u64));
-    assert_eq!(tier.store_bytes(StoreId(1)), None);
+    assert_eq!(tier.file_bytes(FileId(0)), Some(bytes.len() as u64));
+    assert_eq!(tier.file_bytes(FileId(1)), None);
     let mut done = Vec::new();
     tier.poll(true, &mut done).expect("polling an idle tier returns at once");
     assert!(done.is_empty());
@@ -38,7 +37,7 @@ pub fn check(tier: &mut dyn Tier, pages: usize, depth: usize) {
         awaited.insert(round as u64, (page, size));
         // One-page reads go through the tier's own buffers where it has some.
         let buffer = if size == 1 { own.pop() } else { None }.unwrap_or_else(|| Buffer::new(size * PAGE));
-        tier.submit(round as u64, StoreId(0), (page * PAGE) as u64, buffer);
+        tier.submit(round as u64, FileId(0), (page * PAGE) as u64, buffer);
         assert_eq!(tier.room(), room - 1);
         collect(tier, false, &bytes, &mut awaited, &mut seen);
     }
@@ -68,7 +67,7 @@ pub fn check_waker(tier: &mut dyn Tier) {
         // A read under way may end the wait too.
         let reads = round % 2;
         if reads == 1 {
-            tier.submit(round, StoreId(0), 0, Buffer::new(PAGE));
+            tier.submit(round, FileId(0), 0, Buffer::new(PAGE));
         }
         let mut came = 0;
         while came < reads as usize {
@@ -107,7 +106,7 @@ fn collect(
 
 #[cfg(test)]
 mod tests {
-    use super::super::{IoChoice, MemoryTier, open, open_direct};
+    use super::super::{IoChoice, MemoryTier, open_direct, open_file};
     use super::*;
     use std::sync::Arc;
 
@@ -130,7 +129,7 @@ mod tests {
     fn pread_conforms() {
         let (_folder, file) = file();
         for depth in [1, 5, 64] {
-            let mut tier = open(&file, depth, PAGE, IoChoice::Pread).unwrap();
+            let mut tier = open_file(&file, depth, PAGE, IoChoice::Pread).unwrap();
             check(tier.as_mut(), 20, depth);
             check_waker(tier.as_mut());
         }
@@ -144,7 +143,7 @@ mod tests {
         }
         let (_folder, file) = file();
         for depth in [1, 5, 64] {
-            let mut tier = open(&file, depth, PAGE, IoChoice::Uring).unwrap();
+            let mut tier = open_file(&file, depth, PAGE, IoChoice::Uring).unwrap();
             check(tier.as_mut(), 20, depth);
             check_waker(tier.as_mut());
         }

@@ -5,9 +5,8 @@ use std::io;
 use std::sync::Arc;
 
 use stratann_core::build::hash;
-use stratann_core::query::StoreId;
 
-use super::{Buffer, Completion, Tier};
+use super::{Buffer, Completion, FileId, Tier};
 
 /// Fault of a read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,7 +25,7 @@ struct WaitingRead {
     buffer: Buffer,
 }
 
-/// One store: a byte vector.
+/// One file: a byte vector, with number 0.
 pub struct MemoryTier {
     bytes: Arc<Vec<u8>>,
     waiting: Vec<WaitingRead>,
@@ -76,11 +75,11 @@ impl Tier for MemoryTier {
         self.depth - self.waiting.len()
     }
 
-    fn store_bytes(&self, store: StoreId) -> Option<u64> {
-        (store == StoreId(0)).then_some(self.bytes.len() as u64)
+    fn file_bytes(&self, file: FileId) -> Option<u64> {
+        (file == FileId(0)).then_some(self.bytes.len() as u64)
     }
 
-    fn submit(&mut self, tag: u64, _: StoreId, offset: u64, buffer: Buffer) {
+    fn submit(&mut self, tag: u64, _: FileId, offset: u64, buffer: Buffer) {
         assert!(self.room() > 0, "the caller asks for room first");
         self.waiting.push(WaitingRead { tag, offset, buffer });
     }

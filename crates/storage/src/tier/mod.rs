@@ -6,6 +6,7 @@
 
 mod buffer;
 pub mod conformance;
+mod files;
 mod memory;
 mod pread;
 mod resident;
@@ -19,13 +20,13 @@ use std::path::Path;
 use std::sync::Arc;
 
 use stratann_core::PAGE;
-use stratann_core::query::{Extent, StoreId};
 
 use stratann_params::choices::IoName;
 
 use crate::input;
 
 pub use buffer::Buffer;
+pub use files::{FileId, FileIds, Files};
 pub use memory::{Fault, MemoryTier};
 pub use pread::PreadTier;
 pub use resident::{Resident, in_huge_pages};
@@ -64,26 +65,23 @@ pub trait Tier {
     /// Number of further reads that can be submitted now.
     fn room(&self) -> usize;
 
-    /// Bytes of a store; `None` for one that this tier does not have.
-    fn store_bytes(&self, store: StoreId) -> Option<u64>;
+    /// Replaces the files that reads may name, while none is under way. A tier over one place needs none.
+    fn set_files(&mut self, _files: &[Arc<Files>]) {}
 
-    /// Place of bytes of the index in their store; another one than they say where the store has a part of the index.
-    /// `None` when it does not have all of them.
-    fn locate(&self, at: Extent) -> Option<Extent> {
-        Some(at)
-    }
+    /// Bytes of a file; `None` for one that this tier does not have.
+    fn file_bytes(&self, file: FileId) -> Option<u64>;
 
     /// Bytes whose multiples offsets and lengths of reads are: a power of two, up to the page.
     fn alignment(&self) -> usize {
         PAGE
     }
 
-    /// Queues a read of `buffer.len()` bytes of a store at `offset` (both multiples of [`Tier::alignment`]). It starts
+    /// Queues a read of `buffer.len()` bytes of a file at `offset` (both multiples of [`Tier::alignment`]). It starts
     /// at once, with [`Tier::start`], or with the next [`Tier::poll`] that waits.
     ///
     /// # Panics
     /// When there is no room: the caller asks first.
-    fn submit(&mut self, tag: u64, store: StoreId, offset: u64, buffer: Buffer);
+    fn submit(&mut self, tag: u64, file: FileId, offset: u64, buffer: Buffer);
 
     /// Starts all queued reads.
     ///
@@ -129,20 +127,20 @@ impl<T: Tier + ?Sized> Tier for &mut T {
         (**self).room()
     }
 
-    fn store_bytes(&self, store: StoreId) -> Option<u64> {
-        (**self).store_bytes(store)
+    fn set_files(&mut self, files: &[Arc<Files>]) {
+        (**self).set_files(files);
     }
 
-    fn locate(&self, at: Extent) -> Option<Extent> {
-        (**self).locate(at)
+    fn file_bytes(&self, file: FileId) -> Option<u64> {
+        (**self).file_bytes(file)
     }
 
     fn alignment(&self) -> usize {
         (**self).alignment()
     }
 
-    fn submit(&mut self, tag: u64, store: StoreId, offset: u64, buffer: Buffer) {
-        (**self).submit(tag, store, offset, buffer);
+    fn submit(&mut self, tag: u64, file: FileId, offset: u64, buffer: Buffer) {
+        (**self).submit(tag, file, offset, buffer);
     }
 
     fn start(&mut self) -> io::Result<()> {
@@ -194,11 +192,6 @@ impl From<IoName> for IoChoice {
     }
 }
 
-/// Lengths of stores.
-fn lengths(files: &[Arc<File>]) -> io::Result<Vec<u64>> {
-    files.iter().map(|file| file.metadata().map(|m| m.len())).collect()
-}
-
 /// Opens a regular file for reads that go past the page cache. The flag says whether the file system allowed that.
 pub fn open_direct(path: &Path) -> io::Result<(File, bool)> {
     #[cfg(target_os = "linux")]
@@ -217,27 +210,15 @@ fn waiting(file: File, flags: i32) -> io::Result<File> {
     if set < 0 { Err(io::Error::last_os_error()) } else { Ok(file) }
 }
 
-/// A tier over one store, see [`open_stores`].
+/// A tier over files for the calling thread, with up to `depth` reads of `bytes` each under way. It has no file until
+/// [`Tier::set_files`].
 ///
 /// # Errors
-/// As [`open_stores`].
-pub fn open(file: &Arc<File>, depth: usize, bytes: usize, choice: IoChoice) -> io::Result<Box<dyn Tier>> {
-    open_stores(std::slice::from_ref(file), depth, bytes, choice)
-}
-
-/// A tier over stores, each a file, for the calling thread, with up to `depth` reads of `bytes` each under way.
-///
-/// # Errors
-/// When `choice` names io_uring and the kernel refuses it, or a file has no length.
-pub fn open_stores(
-    files: &[Arc<File>],
-    depth: usize,
-    bytes: usize,
-    choice: IoChoice,
-) -> io::Result<Box<dyn Tier>> {
+/// When `choice` names io_uring and the kernel refuses it.
+pub fn open(depth: usize, bytes: usize, choice: IoChoice) -> io::Result<Box<dyn Tier>> {
     #[cfg(target_os = "linux")]
     if !matches!(choice, IoChoice::Pread | IoChoice::InOrder) {
-        match UringTier::new(files, depth, bytes) {
+        match UringTier::new(depth, bytes) {
             Ok(tier) => return Ok(Box::new(tier)),
             Err(e) if choice == IoChoice::Uring => return Err(e),
             Err(_) => {}
@@ -248,10 +229,26 @@ pub fn open_stores(
         return Err(io::Error::new(io::ErrorKind::Unsupported, "io_uring exists on Linux alone"));
     }
     let threads = if choice == IoChoice::InOrder { 1 } else { pread::THREADS_MAX };
-    Ok(Box::new(PreadTier::with_threads(files, depth, threads)?))
+    Ok(Box::new(PreadTier::with_threads(depth, threads)))
 }
 
-/// Threads that [`open_stores`] starts for `depth` reads under way.
+/// A tier over one file, whose number is 0: see [`open`].
+///
+/// # Errors
+/// As [`open`], and where the file has no length.
+pub fn open_file(
+    file: &Arc<File>,
+    depth: usize,
+    bytes: usize,
+    choice: IoChoice,
+) -> io::Result<Box<dyn Tier>> {
+    let files = Files::new(std::slice::from_ref(file), FileIds::ALONE)?;
+    let mut tier = open(depth, bytes, choice)?;
+    tier.set_files(&[files]);
+    Ok(tier)
+}
+
+/// Threads that [`open`] starts for `depth` reads under way.
 pub fn threads(choice: IoChoice, depth: usize) -> usize {
     match choice {
         IoChoice::Uring => 0,

@@ -7,13 +7,13 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 
-use stratann_core::query::StoreId;
-
-use super::{Buffer, Completion, Tier, Waker};
+use super::files::FileTable;
+use super::{Buffer, Completion, FileId, Files, Tier, Waker};
 
 struct Job {
     tag: u64,
-    store: StoreId,
+    // `None` of a file that the tier does not have.
+    file: Option<Arc<File>>,
     offset: u64,
     buffer: Buffer,
 }
@@ -30,7 +30,7 @@ pub struct PreadTier {
     next: usize,
     in_flight: usize,
     depth: usize,
-    lengths: Vec<u64>,
+    files: FileTable,
 }
 
 /// Most threads of one tier.
@@ -38,16 +38,12 @@ pub(super) const THREADS_MAX: usize = 32;
 
 impl PreadTier {
     /// Room for `depth` reads, by up to 32 threads.
-    ///
-    /// # Errors
-    /// When a file has no length.
-    pub fn new(files: &[Arc<File>], depth: usize) -> io::Result<PreadTier> {
-        PreadTier::with_threads(files, depth, THREADS_MAX)
+    pub fn new(depth: usize) -> PreadTier {
+        PreadTier::with_threads(depth, THREADS_MAX)
     }
 
     /// Room for `depth` reads, by up to `threads` threads.
-    pub(super) fn with_threads(files: &[Arc<File>], depth: usize, threads: usize) -> io::Result<PreadTier> {
-        let lengths = super::lengths(files)?;
+    pub(super) fn with_threads(depth: usize, threads: usize) -> PreadTier {
         let depth = depth.max(1);
         let (finished, done) = channel();
         let mut jobs = Vec::new();
@@ -55,12 +51,12 @@ impl PreadTier {
         let mut threads = Vec::new();
         for _ in 0..most {
             let (sender, queue) = channel::<Job>();
-            let (files, finished) = (files.to_vec(), finished.clone());
+            let finished = finished.clone();
             jobs.push(sender);
             threads.push(std::thread::spawn(move || {
-                for Job { tag, store, offset, mut buffer } in queue {
-                    let result = match files.get(store.0 as usize) {
-                        Some(file) => read_fully(file, buffer.bytes_mut(), offset),
+                for Job { tag, file, offset, mut buffer } in queue {
+                    let result = match file {
+                        Some(file) => read_fully(&file, buffer.bytes_mut(), offset),
                         None => Err(io::ErrorKind::NotFound.into()),
                     };
                     if finished.send(Some(Completion { tag, buffer, result })).is_err() {
@@ -69,7 +65,7 @@ impl PreadTier {
                 }
             }));
         }
-        Ok(PreadTier {
+        PreadTier {
             jobs,
             done,
             finished,
@@ -78,8 +74,13 @@ impl PreadTier {
             next: 0,
             in_flight: 0,
             depth,
-            lengths,
-        })
+            files: FileTable::default(),
+        }
+    }
+
+    /// As [`Tier::set_files`].
+    pub(super) fn set_table(&mut self, files: FileTable) {
+        self.files = files;
     }
 }
 
@@ -108,16 +109,21 @@ impl Tier for PreadTier {
         self.depth - self.in_flight
     }
 
-    fn store_bytes(&self, store: StoreId) -> Option<u64> {
-        self.lengths.get(store.0 as usize).copied()
+    fn set_files(&mut self, files: &[Arc<Files>]) {
+        self.files.set(files);
     }
 
-    fn submit(&mut self, tag: u64, store: StoreId, offset: u64, buffer: Buffer) {
+    fn file_bytes(&self, file: FileId) -> Option<u64> {
+        self.files.get(file).map(|file| file.bytes)
+    }
+
+    fn submit(&mut self, tag: u64, file: FileId, offset: u64, buffer: Buffer) {
         assert!(self.room() > 0, "the caller asks for room first");
         let queue = &self.jobs[self.next % self.jobs.len()];
         self.next += 1;
         self.in_flight += 1;
-        queue.send(Job { tag, store, offset, buffer }).expect("threads live as long as their queues");
+        let file = self.files.get(file).map(|file| file.file.clone());
+        queue.send(Job { tag, file, offset, buffer }).expect("threads live as long as their queues");
     }
 
     fn poll(&mut self, wait: bool, done: &mut Vec<Completion>) -> io::Result<()> {

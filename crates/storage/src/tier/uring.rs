@@ -1,4 +1,4 @@
-//! io_uring: one ring per thread, registered files, registered buffers.
+//! io_uring: one ring per thread, with registered buffers, over the files of any index.
 //!
 //! SINGLE_ISSUER and DEFER_TASKRUN keep the kernel's completion work on this thread, at the moment it asks; kernels
 //! that lack them get a plain ring.
@@ -8,15 +8,14 @@
 use std::fs::File;
 use std::io;
 use std::io::Write;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::{Arc, OnceLock};
 
+use super::files::{FileTable, OpenFile};
+use super::{Buffer, Completion, FileId, Files, PreadTier, Tier, Waker};
 use io_uring::{IoUring, opcode, types};
-use stratann_core::query::StoreId;
 
-use super::{Buffer, Completion, PreadTier, Tier, Waker};
-
-/// The ring of one thread over its stores.
+/// The ring of one thread.
 pub struct UringTier {
     ring: IoUring,
     // Reads under way, by slot; the kernel writes into their buffers until their completion is seen.
@@ -31,15 +30,14 @@ pub struct UringTier {
     // Registered, not yet given out.
     own: Vec<Buffer>,
     bell: Option<Bell>,
-    lengths: Vec<u64>,
     // Kept open as long as the ring may use them.
-    files: Vec<Arc<File>>,
+    files: FileTable,
 }
 
 /// A read under way.
 struct Read {
     tag: u64,
-    store: StoreId,
+    file: FileId,
     offset: u64,
     buffer: Buffer,
 }
@@ -63,7 +61,7 @@ impl UringTier {
     ///
     /// # Errors
     /// When the kernel, or a seccomp profile, refuses.
-    pub fn new(files: &[Arc<File>], depth: usize, bytes: usize) -> io::Result<UringTier> {
+    pub fn new(depth: usize, bytes: usize) -> io::Result<UringTier> {
         let entries = depth.clamp(1, 4096).next_power_of_two() as u32;
         let mut ring = IoUring::builder()
             .setup_single_issuer()
@@ -72,8 +70,6 @@ impl UringTier {
             .build(entries)
             .or_else(|_| IoUring::new(entries))?;
         enter_once(&mut ring)?;
-        let descriptors: Vec<RawFd> = files.iter().map(|file| file.as_raw_fd()).collect();
-        ring.submitter().register_files(&descriptors)?;
         let own = register(&ring, depth.clamp(1, 4096), bytes);
         let depth = entries as usize;
         Ok(UringTier {
@@ -85,8 +81,7 @@ impl UringTier {
             ended: Vec::new(),
             fallback: None,
             bell: None,
-            lengths: super::lengths(files)?,
-            files: files.to_vec(),
+            files: FileTable::default(),
         })
     }
 
@@ -119,12 +114,13 @@ impl UringTier {
 
     /// Gives all reads to threads that call `pread`, those under way too: their completions may never be seen.
     fn fall_back(&mut self) -> io::Result<()> {
-        let mut pread = PreadTier::new(&self.files, self.slots.len())?;
+        let mut pread = PreadTier::new(self.slots.len());
+        pread.set_table(self.files.clone());
         let mut ended = Vec::new();
         self.reap(&mut ended);
         self.ended.append(&mut ended);
         for (slot, read) in (0..).zip(&mut self.slots) {
-            let Some(Read { tag, store, offset, buffer }) = read.take() else { continue };
+            let Some(Read { tag, file, offset, buffer }) = read.take() else { continue };
             let buffer = match self.unsubmitted.contains(&slot) {
                 true => buffer,
                 false => {
@@ -134,7 +130,7 @@ impl UringTier {
                     twin
                 }
             };
-            pread.submit(tag, store, offset, buffer);
+            pread.submit(tag, file, offset, buffer);
         }
         self.free = (0..self.slots.len() as u32).rev().collect();
         self.unsubmitted.clear();
@@ -225,29 +221,36 @@ impl Tier for UringTier {
         self.fallback.as_ref().map_or(self.free.len(), Tier::room)
     }
 
-    fn store_bytes(&self, store: StoreId) -> Option<u64> {
-        self.lengths.get(store.0 as usize).copied()
+    fn set_files(&mut self, files: &[Arc<Files>]) {
+        self.files.set(files);
+        if let Some(pread) = &mut self.fallback {
+            pread.set_files(files);
+        }
     }
 
-    fn submit(&mut self, tag: u64, store: StoreId, offset: u64, mut buffer: Buffer) {
+    fn file_bytes(&self, file: FileId) -> Option<u64> {
+        self.files.get(file).map(|file| file.bytes)
+    }
+
+    fn submit(&mut self, tag: u64, file: FileId, offset: u64, mut buffer: Buffer) {
         if self.unsubmitted.len() >= self.slots.len() {
             // The bell's read took the last place: make room. An error comes again at the next entry.
             let _ = self.enter(0);
         }
         if let Some(pread) = &mut self.fallback {
-            return pread.submit(tag, store, offset, buffer);
+            return pread.submit(tag, file, offset, buffer);
         }
         let slot = self.free.pop().expect("the caller asks for room first");
         let registered = buffer.registered();
         let (at, len) = (buffer.bytes_mut().as_mut_ptr(), buffer.len() as u32);
-        // The kernel refuses a file that is not registered: such a read fails alone.
-        let file = types::Fixed(store.0.into());
+        // The kernel refuses what is no file: such a read fails alone.
+        let from = types::Fd(self.files.get(file).map_or(-1, OpenFile::descriptor));
         let read = match registered {
-            Some(number) => opcode::ReadFixed::new(file, at, len, number).offset(offset).build(),
-            None => opcode::Read::new(file, at, len).offset(offset).build(),
+            Some(number) => opcode::ReadFixed::new(from, at, len, number).offset(offset).build(),
+            None => opcode::Read::new(from, at, len).offset(offset).build(),
         };
         let read = read.user_data(u64::from(slot));
-        self.slots[slot as usize] = Some(Read { tag, store, offset, buffer });
+        self.slots[slot as usize] = Some(Read { tag, file, offset, buffer });
         // SAFETY: the buffer stays in `slots`, at a fixed address, until its completion has been reaped; `drop` waits
         // for all.
         match unsafe { self.ring.submission().push(&read) } {
