@@ -215,6 +215,8 @@ impl Index {
         let in_flight = self.in_flight(options);
         let depth = match batch_loads {
             Some(_) => 2 * options.batch_options.doorbell,
+            // Nothing is read, and buffers would not be used.
+            None if self.is_resident() => 0,
             None => in_flight * self.most_reads(options, options.width) as usize,
         };
         let depth = depth.clamp(1, 1024);
