@@ -17,6 +17,10 @@ const NO_RULES: Rules = (0, (f32::INFINITY, 0.0), f32::INFINITY);
 
 const WIDTHS: [u32; 3] = [1, 2, 8];
 
+/// Whole blocks, an entry by the head graph, and scans.
+const FORMS: [(bool, bool, bool); 4] =
+    [(true, true, false), (false, true, false), (true, false, false), (true, true, true)];
+
 fn resident(set: Set, metric: Metric) -> Built {
     let mut built = Built::new(set, &quick(IndexKind::DiskGraph, metric));
     built.index.set_cache_budget(1 << 30);
@@ -92,9 +96,7 @@ proptest! {
         let (view, blocks) = (built.index.view(), built.blocks());
         let asked = Set::new(dtype, dim, &clustered(3, dim, 12, 2));
         for width in WIDTHS {
-            for (q, (whole_blocks, head, scan)) in
-                [(true, true, false), (false, true, false), (true, false, false), (true, true, true)].into_iter().enumerate()
-            {
+            for (q, (whole_blocks, head, scan)) in FORMS.into_iter().enumerate() {
                 let params = with_graph(params((k, list), width, rules), |own| {
                     (own.whole_blocks, own.head, own.scan) = (whole_blocks, head, scan);
                 });

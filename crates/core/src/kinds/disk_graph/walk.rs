@@ -162,9 +162,9 @@ pub(super) fn score_neighbours(
 
 /// Picks the blocks of the best fresh candidates, up to the width of the phase, or sends the query on, or ends it.
 ///
-/// In memory they are a round, which is used within the step. In a cluster the width counts blocks on any server (BatANN algorithm 2). Local ones are read. When none is local
-/// and nothing is under way, the query goes to a replica of the first. A read that fails is made at another replica,
-/// once at each.
+/// In memory they are a round, which is used within the step. In a cluster the width counts blocks on any server
+/// (BatANN algorithm 2). Local ones are read. When none is local and nothing is under way, the query goes to a replica
+/// of the first. A read that fails is made at another replica, once at each.
 pub(super) fn choose(cx: &mut StepContext<'_, DiskGraph>) {
     let width = width(cx);
     let mut remote_blocks = core::mem::take(&mut cx.scratch.remote_blocks);
