@@ -152,6 +152,10 @@ fn check_run(run: &Value) {
 fn what_a_cache_answers_is_not_read() {
     let data = Data::new(1500, 16, "f32");
     let index = data.build("graph", &[]);
+    // Room for all blocks, but not for the graph as searches in memory use it.
+    let blocks = &json(&["info", arg(&index)])["blocks"];
+    let of_blocks = blocks["count"].as_u64().unwrap() * (blocks["bytes"].as_u64().unwrap() + 256);
+    let of_blocks = of_blocks.to_string();
     let args = [
         "search",
         arg(&index),
@@ -163,7 +167,7 @@ fn what_a_cache_answers_is_not_read() {
         "--rerank",
         "0",
         "--cache-budget",
-        "32MiB",
+        &of_blocks,
     ];
     let found = json(&args);
     let cold = json(&[&args[..9], &COUNTED].concat());
@@ -171,6 +175,28 @@ fn what_a_cache_answers_is_not_read() {
     assert_eq!(per_query(&found, 1, "reads"), 0.0, "the second run finds all in the cache");
     assert_eq!((per_query(&found, 1, "bytes_read"), per_query(&found, 1, "pages_read")), (0.0, 0.0));
     assert!((per_query(&found, 1, "cache_hits") - per_query(&cold, 0, "reads")).abs() < 1e-9);
+}
+
+#[test]
+fn a_graph_in_memory_is_not_read_whatever_the_search() {
+    let data = Data::new(1500, 16, "f32");
+    let index = data.build("graph", &[]);
+    let search = ["search", arg(&index), arg(&data.queries), "--search-list", "30", "--width", "2"];
+    for more in [&["--rerank", "0"][..], &["--patience", "3"], &["--no-whole-blocks"]] {
+        let found = |cache: &str| {
+            let out = data.path(&format!("{}-{cache}", more.concat()));
+            let last = ["--cache-budget", cache, "-o", arg(&out)];
+            let report = json(&[&search[..], more, &last].concat());
+            let per_query = &report["runs"][0]["per_query"];
+            let [reads, compared] =
+                [&["reads", "cache_hits", "pages_read"][..], &["full_comparisons", "hops"]]
+                    .map(|keys| keys.iter().map(|&key| per_query[key].as_f64().unwrap()).collect::<Vec<_>>());
+            (reads, compared, read_answers(&out))
+        };
+        let (on_disk, in_memory) = (found("0"), found("32MiB"));
+        assert!(on_disk.0[0] > 0.0 && in_memory.0 == [0.0; 3], "{more:?}: {:?}", in_memory.0);
+        assert_eq!((on_disk.1, on_disk.2), (in_memory.1, in_memory.2), "{more:?}");
+    }
 }
 
 #[test]

@@ -12,6 +12,7 @@ use common::{Set, clustered, graph_options, list_options, quick};
 use proptest::prelude::*;
 use proptest::sample::select;
 use stratann_core::format::directory::LocalKind;
+use stratann_core::query::QueryStats;
 use stratann_engine::build::{BuildOptions, IndexKind, LocalPlan, build};
 use stratann_engine::exec::Width;
 use stratann_engine::index::{Index, OpenOptions};
@@ -336,6 +337,34 @@ fn a_budget_decides_what_is_in_memory_and_the_account_says_so() {
         assert_eq!(index.make_resident(&Quiet).unwrap(), expected[1] > 0);
         assert_eq!(parts(&index)[..2], expected, "{budget}");
         assert_eq!(found(&index).ids, on_disk.ids);
+    }
+}
+
+/// Rules that stop a search by reads count what was in memory instead, on one thread and on many.
+#[test]
+fn whole_blocks_of_a_graph_in_memory_are_not_read() {
+    let (_folder, asked, mut index) = graph(3000, 0);
+    for (whole_blocks, patience) in [(true, None), (true, Some(4)), (false, None), (false, Some(4))] {
+        let switches = GraphSwitches { rerank: Some(0), whole_blocks, patience, ..GraphSwitches::default() };
+        let search = |index: &Index, threads| {
+            let effort = Effort::SearchList(60, Some(1.5));
+            let options =
+                SearchOptions { effort, switches: switches.into(), threads, ..SearchOptions::default() };
+            index.search(&asked.bytes, &options, &Quiet).unwrap()
+        };
+        index.set_cache_budget(0);
+        let on_disk = search(&index, 1);
+        index.set_cache_budget(1 << 30);
+        assert!(index.make_resident(&Quiet).unwrap());
+        assert!(on_disk.stats.reads > 0);
+        for threads in [1, 3] {
+            let in_memory = search(&index, threads);
+            assert_eq!((&in_memory.ids, &in_memory.distances), (&on_disk.ids, &on_disk.distances));
+            let without = QueryStats { reads: 0, pages_read: 0, bytes_read: 0, ..on_disk.stats };
+            assert_eq!(in_memory.stats, without);
+        }
+        let queries = |answers: &Answers| answers.account.bytes_of("queries in flight");
+        assert!(queries(&search(&index, 1)) < queries(&on_disk), "without buffers for reads");
     }
 }
 

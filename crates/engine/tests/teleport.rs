@@ -134,8 +134,13 @@ fn a_graph_query_ends_alike_wherever_it_goes() {
                     (own.stop_margin, own.idle_share) = (margin, 0.25);
                     (own.whole_blocks, own.head) = (q % 3 != 0, q % 2 == 0);
                 });
-                same_end(graph(), asked.row(q), params, Budget::default());
-                same_end(graph(), asked.row(q), params, Budget { hops: 6, reads: 7, ..Budget::default() });
+                for place in [graph(), resident_graph()] {
+                    same_end(place, asked.row(q), params, Budget::default());
+                    same_end(place, asked.row(q), params, Budget { hops: 6, reads: 7, ..Budget::default() });
+                }
+                if mode == Mode::Barrier {
+                    same_in_memory(asked.row(q), params);
+                }
             }
         }
     }

@@ -21,14 +21,56 @@ pub(crate) struct BlockScratch {
     distances: Vec<f32>,
 }
 
-/// Scores every vector of a block and keeps the best k.
-pub(crate) fn score_block(q: &mut Query, exact: &Exact, scratch: &mut BlockScratch, block: &Block<'_>) {
-    let BlockScratch { norms, distances } = scratch;
-    norms.clear();
-    if block.has_norms() {
-        norms.extend((0..block.count()).map(|slot| block.inverse_norm(slot)));
+/// The rows of a block, wherever they lie: their ids are consecutive.
+pub(crate) trait BlockRows {
+    /// Number of rows.
+    fn count(&self) -> usize;
+    /// Id of the first row.
+    fn first_id(&self) -> u32;
+    /// The vectors, one after another.
+    fn vectors(&self) -> &[u8];
+    /// 1 / ‖vector‖ of each row, in `room` where they must be gathered; none where norms are not stored.
+    fn inverse_norms<'n>(&'n self, room: &'n mut Vec<f32>) -> &'n [f32];
+    /// The vector in `slot`, and 1 / ‖vector‖; 1 where norms are not stored.
+    fn row(&self, slot: usize) -> (&[u8], f32);
+    /// The external id in `slot`.
+    fn external_id(&self, slot: usize) -> u64;
+}
+
+impl BlockRows for Block<'_> {
+    fn count(&self) -> usize {
+        Block::count(self)
     }
-    exact.distances(block.vectors(), norms, distances);
+
+    fn first_id(&self) -> u32 {
+        Block::first_id(self)
+    }
+
+    fn vectors(&self) -> &[u8] {
+        Block::vectors(self)
+    }
+
+    fn inverse_norms<'n>(&'n self, room: &'n mut Vec<f32>) -> &'n [f32] {
+        room.clear();
+        if self.has_norms() {
+            room.extend((0..self.count()).map(|slot| self.inverse_norm(slot)));
+        }
+        room
+    }
+
+    fn row(&self, slot: usize) -> (&[u8], f32) {
+        (self.vector(slot), self.inverse_norm(slot))
+    }
+
+    fn external_id(&self, slot: usize) -> u64 {
+        Block::external_id(self, slot)
+    }
+}
+
+/// Scores every vector of a block and keeps the best k.
+pub(crate) fn score_block(q: &mut Query, exact: &Exact, scratch: &mut BlockScratch, block: &impl BlockRows) {
+    let BlockScratch { norms, distances } = scratch;
+    exact.distances(block.vectors(), block.inverse_norms(norms), distances);
     for (slot, &distance) in distances.iter().enumerate() {
         if q.admits(block.first_id().wrapping_add(slot as u32)) {
             q.stats.full_comparisons += 1;
@@ -38,8 +80,9 @@ pub(crate) fn score_block(q: &mut Query, exact: &Exact, scratch: &mut BlockScrat
 }
 
 /// Scores one vector of a block.
-pub(crate) fn score_slot(q: &mut Query, exact: &Exact, block: &Block<'_>, slot: usize) {
-    let distance = exact.distance(block.vector(slot), block.inverse_norm(slot));
+pub(crate) fn score_slot(q: &mut Query, exact: &Exact, block: &impl BlockRows, slot: usize) {
+    let (vector, inverse_norm) = block.row(slot);
+    let distance = exact.distance(vector, inverse_norm);
     q.stats.full_comparisons += 1;
     q.top.offer(distance, || block.external_id(slot));
 }

@@ -4,6 +4,7 @@
 //! This takes 0.14 bytes per node; a table of block numbers would take 4.
 
 use alloc::vec::Vec;
+use core::ops::Range;
 
 const WORDS_PER_RANK: usize = 4;
 
@@ -60,6 +61,28 @@ impl BlockMap {
         (self.ranks[group] + before + here).saturating_sub(1)
     }
 
+    /// The nodes of a block; none of a block that does not exist.
+    pub fn nodes_of(&self, block: u32) -> Range<u32> {
+        let group = self.ranks.partition_point(|&rank| rank <= block).saturating_sub(1);
+        let mut left = block - self.ranks.get(group).map_or(block, |&rank| rank);
+        for (word, &bits) in self.starts.iter().enumerate().skip(group * WORDS_PER_RANK) {
+            if left < bits.count_ones() {
+                let from_here = (0..left).fold(bits, |bits, _| bits & (bits - 1));
+                let first = word as u32 * 64 + from_here.trailing_zeros();
+                return first..self.next_start(word, from_here & (from_here - 1));
+            }
+            left -= bits.count_ones();
+        }
+        self.nodes..self.nodes
+    }
+
+    /// The first node of a block among `bits`, which are left of a word, and the words behind it.
+    fn next_start(&self, word: usize, bits: u64) -> u32 {
+        let behind = self.starts.iter().skip(word + 1).copied();
+        let found = (word as u32..).zip(core::iter::once(bits).chain(behind)).find(|&(_, bits)| bits != 0);
+        found.map_or(self.nodes, |(word, bits)| word * 64 + bits.trailing_zeros())
+    }
+
     /// Bytes held in memory.
     pub fn bytes(&self) -> usize {
         self.starts.len() * 8 + self.ranks.len() * 4
@@ -73,7 +96,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn agrees_with_a_plain_table(counts in prop::collection::vec(1u32..40, 1..200)) {
+        fn agrees_with_a_plain_table(counts in prop::collection::vec(prop_oneof![9 => 1u32..40, 1 => 300u32..900], 1..200)) {
             let map = BlockMap::from_counts(counts.iter().copied()).unwrap();
             let block = |(b, &c): (usize, &u32)| core::iter::repeat_n(b as u32, c as usize);
             let table: Vec<u32> = counts.iter().enumerate().flat_map(block).collect();
@@ -82,12 +105,20 @@ mod tests {
             for (id, &block) in table.iter().enumerate() {
                 prop_assert_eq!(map.block_of(id as u32), block);
             }
+            let mut first = 0;
+            for (block, &count) in (0..).zip(&counts) {
+                prop_assert_eq!(map.nodes_of(block), first..first + count);
+                first += count;
+            }
+            prop_assert_eq!(map.nodes_of(map.blocks()), first..first);
+            prop_assert_eq!(map.nodes_of(u32::MAX), first..first);
         }
     }
 
     #[test]
     fn refuses_empty_blocks_and_too_many_nodes() {
         assert_eq!(BlockMap::from_counts([1, 0]), None);
+        assert_eq!(BlockMap::default().nodes_of(0), 0..0);
         assert_eq!(BlockMap::from_counts([u32::MAX, 1]), None);
     }
 }

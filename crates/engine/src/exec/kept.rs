@@ -116,8 +116,8 @@ pub(crate) struct Ring {
 }
 
 impl Ring {
-    /// Takes the ring of this shape that this thread has kept, or makes one. One of another shape is closed: the account
-    /// of a search has room for one.
+    /// Takes the ring of this shape that this thread has kept, or makes one. One of another shape is closed: the
+    /// account of a search has room for one.
     ///
     /// # Errors
     /// io_uring was asked for, and the kernel refuses it.

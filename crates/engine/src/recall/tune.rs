@@ -156,6 +156,8 @@ pub fn tune(
             progress,
         )?);
     }
+    // Reads are counted before the index moves into memory, where there are none.
+    let checks = check_all(&index, &curves, &check, options, progress)?;
     let share = (options.threads, curve::CALIBRATION_IN_FLIGHT);
     let budget_bytes = index.cache_budget();
     curves.extend(calibrate::measure_in_memory(
@@ -166,7 +168,6 @@ pub fn tune(
         share,
         progress,
     )?);
-    let checks = check_all(&index, &curves, &check, options, progress)?;
     let version = publish(folder, &index, &curves)?;
     Ok(Tuned {
         version,

@@ -177,17 +177,16 @@ impl Index {
         threads as u64 * (slots as u64 * slot + tables)
     }
 
-    /// Bytes of the reads of one query that are under way at once; 0 where they are those of its batch.
+    /// Bytes of the reads of one query that are under way at once; 0 where they are those of its batch, or where all
+    /// that it uses is in memory.
     fn reads_bytes(&self, options: &SearchOptions) -> u64 {
-        if self.base.facts().shares_reads {
+        if self.base.facts().shares_reads || self.is_resident() {
             return 0;
         }
         let params = self.params(options).ok();
         let width = params.map_or(options.width, |params| kinds::width(&params, options.width));
         let by_width = u64::from(self.most_reads(options, width)) * self.read_bytes_max() as u64;
         let batch = params.map_or(0, |params| own(&params.kind).reads_at_once());
-        // Candidates that are in memory are not read.
-        let batch = if self.is_resident() { 0 } else { batch };
         by_width.max(u64::from(batch) * self.base.block.block_bytes as u64)
     }
 

@@ -85,8 +85,8 @@ impl<'a> Batch<'a> {
         self.ended_ns = Some((begun, (0..self.count).map(|_| AtomicU64::new(0)).collect()));
     }
 
-    /// The time from admission to answer of a query, in nanoseconds since the ends are noted. `None` of one that has not
-    /// ended, and where they are not noted.
+    /// The time from admission to answer of a query, in nanoseconds since the ends are noted. `None` of one that has
+    /// not ended, and where they are not noted.
     pub(super) fn span_ns(&self, number: usize) -> Option<Range<u64>> {
         let ended = self.ended_ns.as_ref()?.1.get(number)?.load(Ordering::Relaxed);
         let latency = self.latency_ns[number].load(Ordering::Relaxed);

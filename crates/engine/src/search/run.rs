@@ -41,8 +41,8 @@ pub(super) struct Run<'a> {
 }
 
 impl<'a> Run<'a> {
-    /// Begins a call, one of `calls` that share their threads and what is in flight on each. The account of the `number`th
-    /// has the threads where it is 0.
+    /// Begins a call, one of `calls` that share their threads and what is in flight on each. The account of the first,
+    /// whose `number` is 0, has the threads.
     ///
     /// # Errors
     /// A budget too small; memory nodes that do not answer.
@@ -107,6 +107,8 @@ impl<'a> Run<'a> {
     fn depth(&self) -> usize {
         match self.index.base.facts().shares_reads {
             true => 2 * self.options.batch_options.doorbell,
+            // Nothing is read, and buffers would not be used.
+            false if self.index.is_resident() => 0,
             false => self.in_flight() * self.index.most_reads(&self.options, self.options.width) as usize,
         }
     }
@@ -231,7 +233,8 @@ impl Reads {
     }
 }
 
-/// The shares of a thread in several calls, whose queries take turns. Query `q` of call `c` of `n` has number `q n + c`.
+/// The shares of a thread in several calls, whose queries take turns. Query `q` of call `c` of `n` has number
+/// `q n + c`.
 struct Shares<'a, 'b> {
     shares: Vec<Share<'a, 'b>>,
     // Of each call: queries in flight now, and at most.

@@ -56,10 +56,10 @@ impl<'a> Together<'a> {
         self.indexes.iter().map(|index| index.manifest().rows).sum()
     }
 
-    /// Answers `queries` as [`Index::search`] does, with these options in each index. Drivers of all threads have queries
-    /// of every index in flight, so the latency of a query is the time from its first admission to its last answer; only
-    /// indexes in memory nodes are asked one after another. A query that an index fails has no answer; with `partial` it
-    /// has that of the others. Either way [`Answers::failed`] names the index.
+    /// Answers `queries` as [`Index::search`] does, with these options in each index. Drivers of all threads have
+    /// queries of every index in flight, so the latency of a query is the time from its first admission to its last
+    /// answer; only indexes in memory nodes are asked one after another. A query that an index fails has no answer;
+    /// with `partial` it has that of the others. Either way [`Answers::failed`] names the index.
     ///
     /// # Errors
     /// As [`Index::search`], naming the index where it is the fault of one.

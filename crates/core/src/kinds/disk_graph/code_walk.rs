@@ -10,8 +10,7 @@ use alloc::vec::Vec;
 use stratann_kernel::prefetch;
 
 use super::resident::{Resident, ResidentRows};
-use super::{Codes, DiskGraph, Scratch, enter, walk};
-use crate::access::blocks;
+use super::{Codes, DiskGraph, Scratch, enter, source, walk};
 use crate::format::block::Block;
 use crate::kinds::kind::{Ordered, StepContext};
 use crate::place::Reach;
@@ -239,7 +238,7 @@ fn choose(cx: &mut StepContext<'_, DiskGraph>) {
             Reach::Remote if !remote_blocks.contains(&block) => remote_blocks.push(block),
             Reach::Remote => {}
             Reach::Here => {
-                if !cx.q.io.is_pending(block) && !fetch(cx, block) {
+                if !cx.q.io.is_pending(block) && !source::read(cx, block) {
                     cx.q.finish(Outcome::OutOfBudget);
                     break;
                 }
@@ -256,10 +255,6 @@ fn choose(cx: &mut StepContext<'_, DiskGraph>) {
         }
     }
     cx.scratch.remote_blocks = remote_blocks;
-}
-
-fn fetch(cx: &mut StepContext<'_, DiskGraph>, block: u32) -> bool {
-    cx.q.budget.hops > 0 && cx.fetch(blocks::extent(cx.view.block, block), block, 0).is_some()
 }
 
 /// Candidates that are compared: the nearest by their codes.
@@ -325,7 +320,7 @@ fn find_unknown(cx: &mut StepContext<'_, DiskGraph>, remote_blocks: &mut Vec<u32
             Reach::Nowhere => cx.q.give_up(block),
             Reach::Remote => remote_blocks.push(block),
             Reach::Here if cx.q.io.pending.len() >= RERANK_READS => break,
-            Reach::Here if fetch(cx, block) => {}
+            Reach::Here if source::read(cx, block) => {}
             Reach::Here => return cx.q.finish(Outcome::OutOfBudget),
         }
     }

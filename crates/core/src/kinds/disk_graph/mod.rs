@@ -1,7 +1,8 @@
 //! `disk-graph`: BatANN's single-server search (PVLDB 14, §4.1–4.4), after DiskANN, with whole blocks scored as in
 //! Starling and PageANN, and PipeANN's eager mode.
 //!
-//! In memory, and where `rerank` asks for it, the search goes [by codes](code_walk) alone.
+//! In memory, and where `rerank` asks for it, the search goes [by codes](code_walk) alone. Whole blocks of an index in
+//! memory are used without reads, too, in the same rounds.
 //!
 //! route = [`crate::route::HeadGraph`] over codes, in [`enter`] · access = [`walk`] · verify = [`crate::exact`]
 
@@ -9,6 +10,7 @@ pub mod code_walk;
 mod enter;
 pub mod resident;
 mod scan;
+mod source;
 mod stop;
 mod walk;
 mod wire;
@@ -141,8 +143,10 @@ impl Params {
 pub struct State {
     /// Whether candidates have distances. A decoded baton carries ids only; its first step rescores them.
     pub(crate) is_scored: bool,
-    /// Reads since the results last changed.
+    /// Reads since the results last changed, and blocks in memory that were used instead.
     pub(crate) reads_without_change: u32,
+    /// Blocks that were used from memory and not read.
+    pub(crate) blocks_in_memory: u32,
     /// Progress of a scan.
     pub(crate) scan: Scan,
     /// Progress of a search by codes.
@@ -155,6 +159,7 @@ impl Default for State {
         State {
             is_scored: true,
             reads_without_change: 0,
+            blocks_in_memory: 0,
             scan: Scan::default(),
             walk: CodeWalk::default(),
             beam: Beam::default(),
@@ -186,7 +191,7 @@ pub struct Scratch {
     /// The nodes of the block that is expanded, by code distance.
     block_nodes: Vec<(u32, u32)>,
     remote_blocks: Vec<u32>,
-    /// Nodes that a round in memory follows.
+    /// Nodes that a round in memory follows, or blocks that it uses.
     round: Vec<u32>,
     /// Keys of candidates that are offered together, and candidates that make room for them.
     keys: Vec<u64>,
@@ -218,7 +223,7 @@ impl Kind for DiskGraph {
 
     fn reset(state: &mut State, params: &Params, _: u32) {
         state.is_scored = true;
-        state.reads_without_change = 0;
+        (state.reads_without_change, state.blocks_in_memory) = (0, 0);
         state.scan = Scan::default();
         state.walk.has_ended = false;
         state.walk.scored.clear();
@@ -253,18 +258,12 @@ impl Kind for DiskGraph {
         let counts = cx.base.here.is_none() || !cx.own.beam.awaits_behind_fresh();
         let layout = cx.view.block;
         cx.take_in(arrived, |cx, _, bytes| {
-            let block = block::Block::open(layout, bytes).ok()?;
-            let before = cx.q.top.worst();
-            if cx.params.whole_blocks {
-                crate::exact::score_block(cx.q, cx.exact, &mut cx.scratch.blocks, &block);
-            }
-            let expanded = walk::expand_block(cx, &block);
-            let changed = cx.q.top.worst() != before;
-            let reads = cx.own.reads_without_change;
-            cx.own.reads_without_change = if changed { 0 } else { reads.saturating_add(u32::from(counts)) };
-            expanded
+            walk::use_block(cx, &block::Block::open(layout, bytes).ok()?, counts)
         });
-        walk::choose(cx);
+        source::go_on(cx, walk::choose, |cx, block| {
+            // Lists in memory are consistent.
+            let _ = walk::use_block(cx, block, true);
+        });
     }
 
     fn requeue(state: &mut State, view: &View<'_>, unit: u32) -> bool {

@@ -2,6 +2,7 @@
 
 use alloc::vec::Vec;
 use core::mem::MaybeUninit;
+use core::ops::Range;
 
 use crate::format::block::{Block, BlockLayout};
 
@@ -12,7 +13,7 @@ pub struct Resident<'a> {
     pub lists: &'a ResidentLists,
     /// Vectors and ids of all nodes; `None` where they are read with their blocks.
     pub rows: Option<&'a ResidentRows>,
-    /// Code comparisons after which a step ends with nothing to wait for, so that other queries have their turns.
+    /// Comparisons after which a step ends with nothing to wait for, so that other queries have their turns.
     pub step_comparisons: u64,
 }
 
@@ -144,6 +145,15 @@ impl ResidentRows {
         let at = node as usize * self.vector_bytes;
         let norm = self.inverse_norms.get(node as usize).copied().unwrap_or(1.0);
         self.vectors.get(at..at + self.vector_bytes).map(|vector| (vector, norm))
+    }
+
+    /// The vectors of consecutive nodes, and 1 / ‖vector‖ of each where norms are stored. `None` where one of them does
+    /// not exist.
+    pub(super) fn range(&self, nodes: &Range<u32>) -> Option<(&[u8], &[f32])> {
+        let (first, end) = (nodes.start as usize, nodes.end as usize);
+        let vectors = self.vectors.get(first * self.vector_bytes..end * self.vector_bytes)?;
+        let norms = if self.inverse_norms.is_empty() { &[] } else { self.inverse_norms.get(first..end)? };
+        Some((vectors, norms))
     }
 
     /// The external id of a node; 0 of one that does not exist.

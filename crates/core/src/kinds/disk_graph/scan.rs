@@ -3,9 +3,8 @@
 //! In a cluster each server scans the blocks that it holds and no server before it has scanned. Then the query goes to
 //! a server that holds others, so it is handed over less often than there are servers.
 
-use super::DiskGraph;
-use crate::access::blocks;
-use crate::exact::score_block;
+use super::{DiskGraph, source};
+use crate::exact::{BlockRows, score_block};
 use crate::format::block::Block;
 use crate::kinds::kind::{Ordered, StepContext};
 use crate::place::{Reach, bit};
@@ -26,12 +25,14 @@ pub(super) fn step(cx: &mut StepContext<'_, DiskGraph>, arrived: Ordered<'_>) {
     let layout = cx.view.block;
     cx.take_in(arrived, |cx, _, bytes| {
         let block = Block::open(layout, bytes).ok()?;
-        score_block(cx.q, cx.exact, &mut cx.scratch.blocks, &block);
+        score(cx, &block);
         Some(())
     });
-    if cx.q.outcome == Outcome::Running {
-        choose(cx);
-    }
+    source::go_on(cx, choose, score);
+}
+
+fn score(cx: &mut StepContext<'_, DiskGraph>, block: &impl BlockRows) {
+    score_block(cx.q, cx.exact, &mut cx.scratch.blocks, block);
 }
 
 /// Whether a server has scanned this block, and could read it.
@@ -41,25 +42,25 @@ fn is_scanned(cx: &StepContext<'_, DiskGraph>, block: u32) -> bool {
     })
 }
 
-/// Keeps `width` reads under way until every block of this server has been asked for. Then hands the query over.
+/// Keeps `width` reads under way until every block of this server has been asked for. Then hands the query over. Of
+/// blocks in memory, as many are a round.
 fn choose(cx: &mut StepContext<'_, DiskGraph>) {
-    while cx.q.io.pending.len() < cx.q.width as usize && cx.own.scan.next_block < cx.view.blocks {
+    while source::asked(cx) < cx.q.width as usize && cx.own.scan.next_block < cx.view.blocks {
         let block = cx.own.scan.next_block;
         cx.own.scan.next_block += 1;
         if cx.reach(block) != Reach::Here || is_scanned(cx, block) {
             continue;
         }
-        let at = blocks::extent(cx.view.block, block);
-        if cx.q.budget.hops == 0 || cx.fetch(at, block, 0).is_none() {
+        if !source::ask(cx, block) {
             return cx.q.finish(Outcome::OutOfBudget);
         }
     }
     let mut remote_blocks = core::mem::take(&mut cx.scratch.remote_blocks);
     remote_blocks.clear();
-    if cx.q.io.pending.is_empty() && cx.own.scan.next_block >= cx.view.blocks {
+    if source::asked(cx) == 0 && cx.own.scan.next_block >= cx.view.blocks {
         find_remote(cx, &mut remote_blocks);
     }
-    cx.end_round(&remote_blocks);
+    source::end_round(cx, &remote_blocks);
     cx.scratch.remote_blocks = remote_blocks;
 }
 

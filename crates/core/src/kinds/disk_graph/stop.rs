@@ -11,7 +11,7 @@ pub(super) struct Seen {
     pub(super) candidate: f32,
     /// The code distance to expect at the margin of the k-th result.
     pub(super) limit: f32,
-    /// Reads of the query, those that a cache answered included.
+    /// Reads of the query, those that a cache answered and blocks that were in memory included.
     pub(super) reads: u64,
     /// The last of them, in a row, that changed no result.
     pub(super) reads_without_change: u32,

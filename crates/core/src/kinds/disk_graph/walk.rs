@@ -5,11 +5,10 @@
 
 use alloc::vec::Vec;
 
+use super::source::{self, Source};
 use super::stop::Seen;
 use super::{Codes, DiskGraph, Scratch, View, restart};
-use crate::access::blocks;
 use crate::exact;
-use crate::format::block::Block;
 use crate::kinds::kind::StepContext;
 use crate::place::Reach;
 use crate::search::{Candidate, Outcome, Progress};
@@ -36,11 +35,30 @@ pub(crate) fn rescore(cx: &mut StepContext<'_, DiskGraph>) {
     cx.q.stats.rescored += cx.scratch.ids.len() as u64;
 }
 
-/// Follows the neighbours of every useful node of a block that arrived: those in the beam, and those that the beam
-/// would take.
+/// Compares the vectors of a block and follows its nodes, as far as the search uses them. Where it `counts`, it is
+/// noted whether the results have changed.
 ///
 /// `None` when an adjacency list is inconsistent.
-pub(crate) fn expand_block(cx: &mut StepContext<'_, DiskGraph>, block: &Block<'_>) -> Option<()> {
+pub(super) fn use_block(
+    cx: &mut StepContext<'_, DiskGraph>,
+    block: &impl Source,
+    counts: bool,
+) -> Option<()> {
+    let before = cx.q.top.worst();
+    if cx.params.whole_blocks {
+        exact::score_block(cx.q, cx.exact, &mut cx.scratch.blocks, block);
+    }
+    let expanded = expand_block(cx, block);
+    let changed = cx.q.top.worst() != before;
+    let reads = cx.own.reads_without_change;
+    cx.own.reads_without_change = if changed { 0 } else { reads.saturating_add(u32::from(counts)) };
+    expanded
+}
+
+/// Follows the neighbours of every useful node of a block: those in the beam, and those that the beam would take.
+///
+/// `None` when an adjacency list is inconsistent.
+fn expand_block(cx: &mut StepContext<'_, DiskGraph>, block: &impl Source) -> Option<()> {
     let first = block.first_id();
     score_own(cx.view, cx.scratch, block)?;
     let mut nodes = core::mem::take(&mut cx.scratch.block_nodes);
@@ -68,7 +86,7 @@ pub(crate) fn expand_block(cx: &mut StepContext<'_, DiskGraph>, block: &Block<'_
 }
 
 /// Scores the nodes of a block by their codes. `None` when the block's codes are inconsistent.
-fn score_own(view: &View<'_>, scratch: &mut Scratch, block: &Block<'_>) -> Option<()> {
+fn score_own(view: &View<'_>, scratch: &mut Scratch, block: &impl Source) -> Option<()> {
     let Scratch { ids, coded, query, distances, .. } = scratch;
     let of_query = &query.coded;
     let first = block.first_id();
@@ -79,6 +97,7 @@ fn score_own(view: &View<'_>, scratch: &mut Scratch, block: &Block<'_>) -> Optio
             of_query.distances(codes, ids, distances);
         }
         Codes::Head(_) => {
+            let block = block.as_read()?;
             block.coded_ids(coded)?;
             let own = coded.partition_point(|&id| id < first) as u32;
             ids.extend(own..own + block.count() as u32);
@@ -102,7 +121,7 @@ fn claim(cx: &mut StepContext<'_, DiskGraph>, distance: u32, id: u32) -> bool {
 
 /// Scores the neighbours of a node that were not visited before by their codes and offers them to the beam. Where
 /// codes are in the block, [`score_own`] has read whose they are. `None` when the adjacency list is inconsistent.
-fn offer_neighbours(cx: &mut StepContext<'_, DiskGraph>, block: &Block<'_>, slot: usize) -> Option<()> {
+fn offer_neighbours(cx: &mut StepContext<'_, DiskGraph>, block: &impl Source, slot: usize) -> Option<()> {
     score_neighbours(cx, block, slot)?;
     let Scratch { ids, distances, .. } = &mut *cx.scratch;
     for (&id, &distance) in ids.iter().zip(distances.iter()) {
@@ -117,18 +136,18 @@ fn offer_neighbours(cx: &mut StepContext<'_, DiskGraph>, block: &Block<'_>, slot
 /// has whose they are. `None` when the adjacency list is inconsistent.
 pub(super) fn score_neighbours(
     cx: &mut StepContext<'_, DiskGraph>,
-    block: &Block<'_>,
+    block: &impl Source,
     slot: usize,
 ) -> Option<()> {
     let Scratch { ids, coded, ranks, visited, query, distances, .. } = &mut *cx.scratch;
     ids.clear();
     match cx.view.codes {
         Codes::All(codes) => {
-            block.neighbours(slot, ids)?;
-            cx.q.stats.repeats += visited.keep_new(ids) as u64;
+            cx.q.stats.repeats += block.new_neighbours(slot, visited, ids)? as u64;
             query.coded.distances(codes, ids, distances);
         }
         Codes::Head(_) => {
+            let block = block.as_read()?;
             ranks.clear();
             block.ranks(slot, ranks)?;
             cx.q.stats.repeats += visited.keep_new_of(coded, ranks) as u64;
@@ -143,13 +162,10 @@ pub(super) fn score_neighbours(
 
 /// Picks the blocks of the best fresh candidates, up to the width of the phase, or sends the query on, or ends it.
 ///
-/// In a cluster the width counts blocks on any server (BatANN algorithm 2). Local ones are read. When none is local
-/// and nothing is under way, the query goes to a replica of the first. A read that fails is made at another replica,
-/// once at each.
-pub(crate) fn choose(cx: &mut StepContext<'_, DiskGraph>) {
-    if cx.q.outcome != Outcome::Running {
-        return;
-    }
+/// In memory they are a round, which is used within the step. In a cluster the width counts blocks on any server
+/// (BatANN algorithm 2). Local ones are read. When none is local and nothing is under way, the query goes to a replica
+/// of the first. A read that fails is made at another replica, once at each.
+pub(super) fn choose(cx: &mut StepContext<'_, DiskGraph>) {
     let width = width(cx);
     let mut remote_blocks = core::mem::take(&mut cx.scratch.remote_blocks);
     remote_blocks.clear();
@@ -161,8 +177,8 @@ pub(crate) fn choose(cx: &mut StepContext<'_, DiskGraph>) {
         }
         from = at + 1;
         let block = cx.view.map.block_of(candidate.id);
-        let is_new = !cx.q.io.is_pending(block) && !remote_blocks.contains(&block);
-        let is_full = cx.q.io.pending.len() + remote_blocks.len() >= width;
+        let is_new = !source::is_asked(cx, block) && !remote_blocks.contains(&block);
+        let is_full = source::asked(cx) + remote_blocks.len() >= width;
         match cx.reach(block) {
             Reach::Nowhere => {
                 cx.q.give_up(block);
@@ -171,11 +187,7 @@ pub(crate) fn choose(cx: &mut StepContext<'_, DiskGraph>) {
             _ if is_new && is_full => break,
             Reach::Remote if is_new => remote_blocks.push(block),
             Reach::Remote => {}
-            Reach::Here
-                if is_new
-                    && (cx.q.budget.hops == 0
-                        || cx.fetch(blocks::extent(cx.view.block, block), block, 0).is_none()) =>
-            {
+            Reach::Here if is_new && !source::ask(cx, block) => {
                 cx.q.finish(Outcome::OutOfBudget);
                 break;
             }
@@ -186,7 +198,7 @@ pub(crate) fn choose(cx: &mut StepContext<'_, DiskGraph>) {
         if !remote_blocks.is_empty() && cx.q.io.pending.is_empty() {
             look_ahead(cx, &mut remote_blocks);
         }
-        cx.end_round(&remote_blocks);
+        source::end_round(cx, &remote_blocks);
     }
     cx.scratch.remote_blocks = remote_blocks;
 }
@@ -230,7 +242,7 @@ fn is_beyond(cx: &StepContext<'_, DiskGraph>, candidate: &Candidate) -> bool {
         let seen = Seen {
             candidate: estimate,
             limit: cx.scratch.expected.within(&cx.scratch.query, worst, cx.params.stop_margin),
-            reads: cx.q.stats.reads_asked(),
+            reads: cx.q.stats.reads_asked() + u64::from(cx.own.blocks_in_memory),
             reads_without_change: cx.own.reads_without_change,
         };
         if seen.is_final(cx.params.idle_share) {

@@ -2,8 +2,9 @@
 //!
 //! | bytes | content |
 //! |---|---|
-//! | 1 | whether distances are carried; plus 2 of a search by codes |
+//! | 1 | whether distances are carried; plus 2 of a search by codes, plus 4 where blocks in memory were used |
 //! | … | reads since the results last changed (varint) |
+//! | … | of blocks in memory that were used: their number (varint) |
 //! | … | of a scan: the next block, and a bit for each server that has ended its part (varints) |
 //! | … | of a search by codes: whether the walk has ended (1 byte), count of compared nodes (varint), and for each its number (4 bytes), distance (4 bytes) and external id (varint) |
 //! | … | with distances: number of candidates, bits of an id; then id and progress (2 bits) of each, packed; then the difference to the distance before, a varint each |
@@ -63,8 +64,12 @@ pub(super) fn decode_params(r: &mut Reader<'_>) -> Result<Params, Refused> {
 pub(super) fn encode(state: &State, carry: Carry, w: &mut Writer<'_>, sorted: &mut Vec<Candidate>) {
     let carry = if state.is_scored { carry } else { Carry::Ids };
     let by_codes = state.walk.has_ended || !state.walk.scored.is_empty();
-    w.u8(u8::from(carry == Carry::Distances) | u8::from(by_codes) << 1);
+    let in_memory = state.blocks_in_memory > 0;
+    w.u8(u8::from(carry == Carry::Distances) | u8::from(by_codes) << 1 | u8::from(in_memory) << 2);
     w.varint(state.reads_without_change.into());
+    if in_memory {
+        w.varint(state.blocks_in_memory.into());
+    }
     w.varint(state.scan.next_block.into());
     w.varint(state.scan.servers);
     if by_codes {
@@ -78,10 +83,16 @@ pub(super) fn encode(state: &State, carry: Carry, w: &mut Writer<'_>, sorted: &m
 
 pub(super) fn decode(state: &mut State, search_list: u32, r: &mut Reader<'_>) -> Result<(), Refused> {
     let form = r.u8()?;
-    if form > 3 {
+    if form > 7 {
         return Err(Refused::Content);
     }
     state.reads_without_change = u32::try_from(r.varint()?).map_err(|_| Refused::Content)?;
+    if form & 4 != 0 {
+        state.blocks_in_memory = r.varint_u32()?;
+        if state.blocks_in_memory == 0 {
+            return Err(Refused::Content);
+        }
+    }
     state.scan = Scan { next_block: r.varint_u32()?, servers: r.varint()? };
     state.is_scored = form & 1 != 0;
     if form & 2 != 0 {

@@ -1,0 +1,170 @@
+//! Blocks that a search uses whole: as they were read, or from rows and lists in memory.
+//!
+//! A block in memory is asked for as a read is. It counts for the budget and for the rules that stop a search, and the
+//! blocks that are asked for together are used in that order before others are chosen. So answers do not depend on what
+//! is in memory.
+
+use alloc::vec::Vec;
+
+use super::resident::{ResidentLists, ResidentRows};
+use super::{Codes, DiskGraph, View};
+use crate::access::blocks;
+use crate::exact::BlockRows;
+use crate::format::block::Block;
+use crate::kinds::kind::StepContext;
+use crate::search::{Outcome, Visited};
+
+/// The rows and adjacency lists of a block, wherever they lie.
+pub(super) trait Source: BlockRows {
+    /// Appends the neighbours of `slot` that were not met before to `new`, which is empty. Returns how many were met;
+    /// `None` when the adjacency list is inconsistent.
+    fn new_neighbours(&self, slot: usize, visited: &mut Visited, new: &mut Vec<u32>) -> Option<usize>;
+
+    /// The block as it was read; `None` in memory, where blocks carry no codes.
+    fn as_read(&self) -> Option<&Block<'_>>;
+}
+
+impl Source for Block<'_> {
+    fn new_neighbours(&self, slot: usize, visited: &mut Visited, new: &mut Vec<u32>) -> Option<usize> {
+        self.neighbours(slot, new)?;
+        Some(visited.keep_new(new))
+    }
+
+    fn as_read(&self) -> Option<&Block<'_>> {
+        Some(self)
+    }
+}
+
+/// A block whose rows and lists are in memory.
+pub(super) struct ResidentBlock<'a> {
+    lists: &'a ResidentLists,
+    rows: &'a ResidentRows,
+    first_id: u32,
+    count: usize,
+    vectors: &'a [u8],
+    inverse_norms: &'a [f32],
+}
+
+impl<'a> ResidentBlock<'a> {
+    /// The block of this number; without rows where memory does not have it.
+    fn of(view: &View<'a>, block: u32) -> Option<ResidentBlock<'a>> {
+        let lists = view.resident?.lists;
+        let rows = view.resident?.rows?;
+        let nodes = view.map.nodes_of(block);
+        let (vectors, inverse_norms) = rows.range(&nodes)?;
+        Some(ResidentBlock { lists, rows, first_id: nodes.start, count: nodes.len(), vectors, inverse_norms })
+    }
+
+    fn id(&self, slot: usize) -> u32 {
+        self.first_id.wrapping_add(slot as u32)
+    }
+}
+
+impl BlockRows for ResidentBlock<'_> {
+    fn count(&self) -> usize {
+        self.count
+    }
+
+    fn first_id(&self) -> u32 {
+        self.first_id
+    }
+
+    fn vectors(&self) -> &[u8] {
+        self.vectors
+    }
+
+    fn inverse_norms<'n>(&'n self, _: &'n mut Vec<f32>) -> &'n [f32] {
+        self.inverse_norms
+    }
+
+    fn row(&self, slot: usize) -> (&[u8], f32) {
+        self.rows.vector(self.id(slot)).unwrap_or((&[], 1.0))
+    }
+
+    fn external_id(&self, slot: usize) -> u64 {
+        self.rows.external_id(self.id(slot))
+    }
+}
+
+impl Source for ResidentBlock<'_> {
+    fn new_neighbours(&self, slot: usize, visited: &mut Visited, new: &mut Vec<u32>) -> Option<usize> {
+        let list = self.lists.of(self.id(slot));
+        visited.append_new(list, new);
+        Some(list.len() - new.len())
+    }
+
+    fn as_read(&self) -> Option<&Block<'_>> {
+        None
+    }
+}
+
+/// Whether blocks need not be read. One that is under way already is waited for.
+fn is_in_memory(cx: &StepContext<'_, DiskGraph>) -> bool {
+    let has_rows = cx.view.resident.is_some_and(|resident| resident.rows.is_some());
+    has_rows && cx.base.here.is_none() && cx.q.io.pending.is_empty() && matches!(cx.view.codes, Codes::All(_))
+}
+
+/// Blocks that were asked for and are not used yet.
+pub(super) fn asked(cx: &StepContext<'_, DiskGraph>) -> usize {
+    cx.q.io.pending.len() + cx.scratch.round.len()
+}
+
+/// Whether this block is one of [`asked`].
+pub(super) fn is_asked(cx: &StepContext<'_, DiskGraph>, block: u32) -> bool {
+    cx.q.io.is_pending(block) || cx.scratch.round.contains(&block)
+}
+
+/// Asks for a block, in memory or by a read. Returns false where the budget allows no more.
+pub(super) fn ask(cx: &mut StepContext<'_, DiskGraph>, block: u32) -> bool {
+    if !is_in_memory(cx) {
+        return read(cx, block);
+    }
+    if cx.q.budget.hops == 0 || cx.q.budget.reads == 0 {
+        return false;
+    }
+    cx.q.budget.reads -= 1;
+    cx.own.blocks_in_memory = cx.own.blocks_in_memory.saturating_add(1);
+    cx.scratch.round.push(block);
+    true
+}
+
+/// Asks for a read of a block. Returns false where the budget allows no more.
+pub(super) fn read(cx: &mut StepContext<'_, DiskGraph>, block: u32) -> bool {
+    cx.q.budget.hops > 0 && cx.fetch(blocks::extent(cx.view.block, block), block, 0).is_some()
+}
+
+/// Ends a choice of blocks, as [`StepContext::end_round`] does.
+pub(super) fn end_round(cx: &mut StepContext<'_, DiskGraph>, remote_blocks: &[u32]) {
+    if cx.scratch.round.is_empty() {
+        return cx.end_round(remote_blocks);
+    }
+    cx.q.count_hop();
+}
+
+/// Has blocks chosen until the query waits for reads, has ended, or the step is long enough. Those in memory are used
+/// at once, round by round.
+pub(super) fn go_on<'a>(
+    cx: &mut StepContext<'a, DiskGraph>,
+    choose: impl Fn(&mut StepContext<'a, DiskGraph>),
+    use_block: impl Fn(&mut StepContext<'a, DiskGraph>, &ResidentBlock<'a>),
+) {
+    let compared = |cx: &StepContext<'_, DiskGraph>| {
+        cx.q.stats.code_comparisons.saturating_add(cx.q.stats.full_comparisons)
+    };
+    let most = cx.view.resident.map_or(0, |resident| resident.step_comparisons);
+    let until = compared(cx).saturating_add(most);
+    while cx.q.outcome == Outcome::Running {
+        cx.scratch.round.clear();
+        choose(cx);
+        let round = core::mem::take(&mut cx.scratch.round);
+        let is_used = !round.is_empty() && cx.q.outcome == Outcome::Running;
+        if is_used {
+            let in_memory = round.iter().filter_map(|&block| ResidentBlock::of(cx.view, block));
+            in_memory.for_each(|block| use_block(cx, &block));
+        }
+        cx.scratch.round = round;
+        if !is_used || compared(cx) >= until {
+            break;
+        }
+    }
+}
