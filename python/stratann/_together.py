@@ -67,15 +67,15 @@ def search_together(
 ) -> SearchResult:
     """Searches several open indexes as one: the `k` nearest vectors of each query in all of them.
 
-    The indexes are searched at the same time, as far as there are threads. Their kinds may differ. Ids are those of
-    the indexes: a vector that two of them hold under one id is found once.
+    Every thread has queries of all indexes in flight. Their kinds may differ. Ids are those of the indexes: a vector
+    that two of them hold under one id is found once.
 
     Args:
         indexes: 1 to 64 open indexes with equal dimension, dtype and metric.
         queries: as in `Index.search`: shape (nq, d), or (d,) for one query.
         k: results per query.
         recall: target recall@k of each index; 0.95 unless `search_list` or `nprobe` is given.
-        Other parameters are as in `Index.search`, for each index that has them; threads are divided over the indexes.
+        Other parameters are as in `Index.search`, for each index that has them; `in_flight` is divided over the indexes.
         partial: whether a query that an index fails has the results of the others. ``stats["failed"]`` then lists
             (query, why) with the name of the index; otherwise `QueryError` does.
         progress: as in `build`.
