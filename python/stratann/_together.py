@@ -75,7 +75,7 @@ def search_together(
         queries: as in `Index.search`: shape (nq, d), or (d,) for one query.
         k: results per query.
         recall: target recall@k of each index; 0.95 unless `search_list` or `nprobe` is given.
-        Other parameters are as in `Index.search`, for each index that has them; `in_flight` is divided over the indexes.
+        Other parameters are as in `Index.search`, for each index that has them; `in_flight` is divided over them.
         partial: whether a query that an index fails has the results of the others. ``stats["failed"]`` then lists
             (query, why) with the name of the index; otherwise `QueryError` does.
         progress: as in `build`.
