@@ -74,8 +74,8 @@ impl SearchParams for grid_ivf::Params {
         self.exact
     }
 
-    /// Pruning leaves one query few components, which are loaded for it alone. All of them cost less once each is loaded
-    /// for several queries. A search without one of the techniques goes on to show what that technique saves.
+    /// Pruning leaves one query few components, which are loaded for it alone. All of them cost less once each is
+    /// loaded for several queries. A search without one of the techniques goes on to show what that technique saves.
     fn least_scanned(&self) -> Option<usize> {
         let is_usual = self.prune_dimension && self.prune_code && self.prune_vector && self.prewarm;
         (self.exact && is_usual).then_some(TILE)

@@ -44,8 +44,8 @@ fn query_bytes(dim: usize, k: usize, threads: usize) -> u64 {
 }
 
 /// Memory that lets searches with these options scan an index that is not open yet; 0 where they do not score every
-/// vector. Where memory is low, a scan comes before lists in memory, which it has no use for; an index that is in memory
-/// as a whole is searched without.
+/// vector. Where memory is low, a scan comes before lists in memory, which it has no use for; an index that is in
+/// memory as a whole is searched without.
 pub(in crate::search) fn planned_bytes(
     manifest: &Manifest,
     options: &SearchOptions,
