@@ -5,17 +5,20 @@ mod common;
 
 use std::os::unix::fs::FileExt;
 use std::path::Path;
+use std::sync::atomic::AtomicU64;
 
-use common::{Set, blocks_path, clustered, quick};
+use common::{Impatient, Set, blocks_path, clustered, quick};
 use proptest::prelude::*;
 use proptest::sample::select;
 use stratann_core::query::{QueryState, QueryStats, Scratch, Step, run};
-use stratann_engine::build::{IndexKind, build};
+use stratann_engine::build::{BuildOptions, IndexKind, KindOptions, build};
 use stratann_engine::exec::Width;
 use stratann_engine::index::{Index, OpenOptions};
 use stratann_engine::search::{Answers, Effort, SearchOptions};
 use stratann_engine::{DType, Metric};
-use stratann_storage::Quiet;
+use stratann_params::build::GridOptions;
+use stratann_params::search::GridSwitches;
+use stratann_storage::{ErrorKind, Quiet};
 use tempfile::TempDir;
 
 const QUERIES: usize = 70;
@@ -133,6 +136,119 @@ proptest! {
         prop_assert_eq!(&few.ids[..], &ids[..31 * few.k]);
         prop_assert!(few.stats.clusters > 0 && few.account.bytes_of("exact scan") == 0);
     }
+}
+
+/// A grid of seven lists in the folder `index`, with ids of its own or without.
+fn built_grid(
+    metric: Metric,
+    (dtype, rows, dim): (DType, usize, usize),
+    ids: Option<Vec<u64>>,
+) -> (TempDir, Set) {
+    let dir = tempfile::tempdir().unwrap();
+    let set = Set::new(dtype, dim, &clustered(rows, dim, 12, 5));
+    let own = KindOptions::GridIvf(GridOptions { lists: Some(7), centroids: None });
+    let ids = ids.map(|ids| {
+        let path = dir.path().join("ids.u64bin");
+        let header = [ids.len() as u32, 1].map(u32::to_le_bytes).concat();
+        let ids: Vec<u8> = ids.iter().flat_map(|id| id.to_le_bytes()).collect();
+        std::fs::write(&path, [header, ids].concat()).unwrap();
+        path
+    });
+    let options = BuildOptions { kind: own, ids, ..quick(IndexKind::GridIvf, metric) };
+    build(&set.reader(), &dir.path().join("index"), &options, &Quiet).unwrap();
+    (dir, Set::new(dtype, dim, &clustered(QUERIES, dim, 12, 6)))
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 32, ..ProptestConfig::default() })]
+
+    /// Lists in groups of components are scored for many queries and pruned for few, with equal results.
+    #[test]
+    fn a_pass_over_groups_finds_what_pruning_leaves(
+        metric in select(vec![Metric::L2, Metric::Ip, Metric::Cosine]),
+        dtype in select(vec![DType::F32, DType::F16, DType::U8, DType::I8]),
+        rows in select(vec![1usize, 20, 255, 3000]),
+        // The last one has codes, where components are floats of 32 bits.
+        dim in select(vec![7usize, 32, 100, 260]),
+        k in select(vec![1usize, 10, 20]),
+        has_ids in any::<bool>(),
+        budget in select(vec![None, Some(40u64 << 20)]),
+    ) {
+        let ids = has_ids.then(|| (0..rows as u64).map(|i| 1 << 40 | i * 7919 % 4099).collect());
+        let (dir, queries) = built_grid(metric, (dtype, rows, dim), ids);
+        let row_bytes = dim * dtype.size();
+        let index = opened(&dir.path().join("index"), OpenOptions { ram_budget: budget, ..OpenOptions::default() });
+        for asked in [31, 32, QUERIES] {
+            let queries = &queries.bytes[..asked * row_bytes];
+            let (ids, distances, sum) = one_by_one(&index, queries, &exact(k, 1));
+            for threads in [1, 3] {
+                let found = index.search(queries, &exact(k, threads), &Quiet).unwrap();
+                prop_assert_eq!(parts(&found), (ids.clone(), distances.clone()));
+                let is_pass = asked >= 32;
+                prop_assert_eq!(found.account.bytes_of("exact scan") > 0, is_pass);
+                if is_pass {
+                    let (full, lists) = ((asked * rows) as u64, sum.lists);
+                    let components = full * dim as u64;
+                    let expected = QueryStats {
+                        full_comparisons: full,
+                        components,
+                        components_unpruned: components,
+                        hops: asked as u64,
+                        clusters: lists,
+                        lists,
+                        ..QueryStats::default()
+                    };
+                    prop_assert_eq!(found.stats, expected);
+                } else {
+                    prop_assert_eq!(found.stats, sum);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_technique_of_a_grid_that_is_switched_off_leaves_queries_to_drivers() {
+    let (dir, queries) = built_grid(Metric::L2, (DType::F32, 2000, 32), None);
+    let index = opened(&dir.path().join("index"), OpenOptions::default());
+    let usual = index.search(&queries.bytes, &exact(10, 2), &Quiet).unwrap();
+    assert!(usual.account.bytes_of("exact scan") > 0);
+    for off in 0..4 {
+        let [prune_dimension, prune_code, prune_vector, prewarm] = [0, 1, 2, 3].map(|i| i != off);
+        let own =
+            GridSwitches { prune_dimension, prune_code, prune_vector, prewarm, ..GridSwitches::default() };
+        let options = SearchOptions { switches: own.into(), ..exact(10, 2) };
+        let found = index.search(&queries.bytes, &options, &Quiet).unwrap();
+        assert_eq!(found.account.bytes_of("exact scan"), 0);
+        assert_eq!(parts(&found), parts(&usual));
+        assert!(found.stats.code_comparisons > 0, "centroids were ranked");
+    }
+}
+
+#[test]
+fn a_pass_over_groups_fits_its_budget_and_can_be_interrupted() {
+    let (dir, queries) = built_grid(Metric::Cosine, (DType::F32, 4000, 64), None);
+    let roomy = opened(&dir.path().join("index"), OpenOptions::default());
+    let usual = roomy.search(&queries.bytes, &exact(10, 2), &Quiet).unwrap();
+    let scan = usual.account.bytes_of("exact scan");
+    let drivers = usual.account.total() - scan;
+    // So many queries do not fit into one pass.
+    for (budget, is_scan) in
+        [(drivers + scan / 4, false), (drivers + scan - 20_000, true), (drivers + scan, true)]
+    {
+        let tight = opened(
+            &dir.path().join("index"),
+            OpenOptions { ram_budget: Some(budget), ..OpenOptions::default() },
+        );
+        let found = tight.search(&queries.bytes, &exact(10, 2), &Quiet).unwrap();
+        assert_eq!(found.account.bytes_of("exact scan") > 0, is_scan, "{budget}");
+        assert!(found.account.total() <= budget);
+        assert_eq!(parts(&found), parts(&usual));
+        assert_eq!(found.stats == usual.stats, is_scan);
+    }
+    let stop = Impatient { asked: AtomicU64::new(0), patience: 3 };
+    let stopped = roomy.search(&queries.bytes, &exact(10, 2), &stop).unwrap_err();
+    assert_eq!(stopped.kind, ErrorKind::Interrupted);
 }
 
 #[test]

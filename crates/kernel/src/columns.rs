@@ -6,6 +6,7 @@
 //! bits. Where components are stored one after another, a group's sum runs in their order, with a fused multiply-add.
 
 mod bytes;
+pub mod strips;
 
 use core::array;
 
@@ -366,13 +367,19 @@ mod tests {
     use proptest::prelude::*;
 
     /// The bytes of a component.
-    fn encode(dtype: DType, x: f32) -> Vec<u8> {
+    pub(super) fn encode(dtype: DType, x: f32) -> Vec<u8> {
         match dtype {
             DType::F32 => x.to_le_bytes().to_vec(),
             DType::F16 => f16::from_f32(x).to_le_bytes().to_vec(),
             DType::U8 => vec![x as u8],
             DType::I8 => vec![x as i8 as u8],
         }
+    }
+
+    /// Component `c` of a lane.
+    pub(super) fn value(dtype: DType, numbers: &[f32], (c, lane): (usize, usize)) -> f32 {
+        let x = numbers[(7 * c + 13 * lane) % numbers.len()];
+        if dtype == DType::U8 { x.abs() } else { x }
     }
 
     fn decode(dtype: DType, bytes: &[u8]) -> f32 {
@@ -403,11 +410,7 @@ mod tests {
             width in 1..=GROUP_MAX,
         ) {
             let stride = steps * LANE_STEP;
-            let value = |c: usize, lane: usize| {
-                let x = numbers[(7 * c + 13 * lane) % numbers.len()];
-                if dtype == DType::U8 { x.abs() } else { x }
-            };
-            let bytes = |c, lane| encode(dtype, value(c, lane));
+            let bytes = |c, lane| encode(dtype, value(dtype, &numbers, (c, lane)));
             let columns: Vec<u8> =
                 (0..width).flat_map(|c| (0..stride).flat_map(move |lane| bytes(c, lane))).collect();
             let rows: Vec<u8> =

@@ -55,6 +55,10 @@ use stratann_storage::{Error, Result};
 pub use blocks::IN_FLIGHT;
 pub(crate) use builds::{build, checked_plan};
 pub(crate) use explained::explain;
+pub(crate) use grid_ivf::open::GridIndex;
+pub(crate) use grid_ivf::pass::{
+    GridPanel, GridPass, PANEL_ROWS as GRID_PANEL_ROWS, thread_bytes as grid_thread_bytes,
+};
 pub(crate) use hybrid_ivf::explain::plan as list_plan;
 pub(crate) use hybrid_ivf::learning::Learning;
 pub(crate) use hybrid_ivf::open::ListIndex;
@@ -79,7 +83,6 @@ pub use answers::Setting;
 use disk_graph::open::GraphTables;
 use flat::Flat;
 use gpu_ivf::open::GpuIndex;
-use grid_ivf::open::GridIndex;
 
 use options::Switches;
 use questions::{Kind, OpenKind, RanksCodes};

@@ -2,14 +2,17 @@
 //! A vector is dropped as soon as the components so far exceed the k-th best distance.
 //!
 //! route = the nearest centroids, in [`rank`] · access = [`scan`], in memory · verify = the same sums, which are exact
-//! once all components are in. Lists may be divided over servers, in slices of their components: see [`rows`].
+//! once all components are in. Lists may be divided over servers, in slices of their components: see [`rows`]. Many
+//! exact queries are scored together, without pruning: see [`pass`].
 
 mod codes;
 mod fine;
+pub mod pass;
 mod rank;
 mod rotated_query;
 mod rows;
 mod scan;
+mod sums;
 #[cfg(test)]
 mod tests;
 mod trace;

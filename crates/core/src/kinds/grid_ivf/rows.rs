@@ -414,15 +414,17 @@ impl Row {
                 for &lane in &*lanes {
                     let sum = sums[usize::from(lane)];
                     self.sums[write] = sum;
-                    if scanner.is_coarse(block, lane, sum) {
+                    if scanner.turned().is_coarse(scanner.list(), (block, lane), sum) {
                         let known = before.of(places[usize::from(lane)], groups);
                         if known.is_none() && !is_first {
                             return None;
                         }
-                        self.fine.push(write, groups, known, scanner.fine_sums(block, lane));
+                        let more = scanner.turned().fine_sums(scanner.list(), (block, lane));
+                        self.fine.push(write, groups, known, more);
                     }
                     if missing == 0 {
-                        scanner.offer_one((block, lane), sum, self.fine.sum_of(write, groups));
+                        let distance = scanner.turned().distance(sum, self.fine.sum_of(write, groups));
+                        scanner.offer_one((block, lane), distance);
                     }
                     write += 1;
                 }

@@ -4,18 +4,17 @@
 //! of its components. Sums of l2 and of cosine, as the squared distance of unit vectors, only grow. A sum of products
 //! may still fall, by at most the product of both norms in each group that is missing (Cauchy–Schwarz).
 
-use alloc::vec;
 use alloc::vec::Vec;
 use core::ops::Range;
 
 use stratann_kernel::columns::{
     Group, LANES, Sums, Term, add_columns, add_columns_of, add_rows_of, count_within, keep_within,
 };
-use stratann_kernel::element::widen;
 use stratann_kernel::{DType, Metric, prefetch};
 
 use super::codes::CodedQuery;
 use super::fine::{coarse_below, slack};
+use super::sums::{self, TurnedQuery, factors, has_factors, term};
 use super::trace::{ScannedList, Trace};
 use super::{Axes, GridIvf, Scratch, View};
 use crate::format::grid::{GridLayout, List, PILOT_GROUP};
@@ -93,19 +92,8 @@ pub(super) fn prewarm(cx: &mut StepContext<'_, GridIvf>, ranked: &[(f32, u32)]) 
 
 /// The largest sum, in units, of a vector that may be among the results.
 pub(super) fn limit(top: &TopK, layout: &GridLayout, scale: f32) -> f64 {
-    let Some((worst, _)) = top.worst().filter(|_| top.is_full()) else { return f64::INFINITY };
-    // Everything up to the middle between this float and the next one may be rounded to it.
-    let next = worst.next_up();
-    let middle = f64::from(worst) + (f64::from(next) - f64::from(worst)) / 2.0;
-    let units = middle * f64::from(scale) * unit_distance(layout.metric);
-    let below = coarse_below(layout);
-    let is_coarse = below > 0.0 && (layout.metric == Metric::Ip || units < below);
-    if is_coarse { units + slack(layout) } else { units }
-}
-
-/// Sums of distance 1: half the squared distance of unit vectors is one minus their cosine.
-pub(super) fn unit_distance(metric: Metric) -> f64 {
-    if metric == Metric::Cosine { 2.0 } else { 1.0 }
+    let worst = top.worst().filter(|_| top.is_full());
+    sums::limit(worst.map(|(distance, _)| distance), layout, scale)
 }
 
 /// The scan of one list, or of a slice of it.
@@ -410,75 +398,32 @@ impl<'s> Scanner<'s> {
     /// Offers lanes of a whole list whose sums are whole.
     fn offer(&mut self, block: usize, sums: &Sums, lanes: &[u8]) {
         for &lane in lanes {
-            let sum = sums[usize::from(lane)];
-            let is_coarse = self.is_coarse(block, lane, sum);
-            let fine = is_coarse.then(|| self.fine_sums(block, lane).map(|(_, sum)| f64::from(sum)).sum());
-            self.offer_one((block, lane), sum, fine);
+            let distance = self.turned().distance_of(&self.list, (block, lane), sums[usize::from(lane)]);
+            self.offer_one((block, lane), distance);
         }
     }
 
-    /// Offers a lane whose sum is whole, in units, and as a float where units have too few digits.
-    pub(super) fn offer_one(&mut self, (block, lane): (usize, u8), sum: f64, fine: Option<f64>) {
+    /// Offers a lane with its distance.
+    pub(super) fn offer_one(&mut self, (block, lane): (usize, u8), distance: f32) {
         let member = block * LANES + usize::from(lane);
         if self.q.admits(self.first_id.wrapping_add(member as u32)) {
-            let sum = fine.unwrap_or(sum / f64::from(self.scale));
-            let distance = (sum / unit_distance(self.metric)) as f32;
             self.q.top.offer(distance, || self.list.external_id(member));
         }
     }
 
-    /// Whether the sum of a lane has too few digits. Under ip its norm tells, which is the same before and after each
-    /// slice; other sums only grow.
-    pub(super) fn is_coarse(&self, block: usize, lane: u8, sum: f64) -> bool {
-        if self.metric != Metric::Ip {
-            return sum < self.coarse_below;
-        }
-        if self.coarse_below == 0.0 {
-            return false;
-        }
-        let shortest = self.coarse_below / (f64::from(self.length) * f64::from(self.scale));
-        let mut square = 0.0;
-        (0..self.view.layout.groups()).all(|group| {
-            let (largest, codes) = self.list.norms(group, block);
-            let norm = f64::from(largest) / 255.0 * f64::from(codes[usize::from(lane)]);
-            square += norm * norm;
-            square < shortest * shortest
-        })
+    /// The query, which tells distances from sums.
+    pub(super) fn turned(&self) -> TurnedQuery<'_> {
+        let Scanner { view, query, length, scale, coarse_below, .. } = *self;
+        TurnedQuery { view, components: query, length, scale, coarse_below }
     }
 
-    /// The sum of each group of this slice, as a float, for a lane.
-    pub(super) fn fine_sums(&self, block: usize, lane: u8) -> impl Iterator<Item = (usize, f32)> + '_ {
-        let layout = self.view.layout;
-        let factor = f64::from(self.factors(block)[usize::from(lane)]);
-        let mut bytes = Vec::new();
-        self.list.vector(block * LANES + usize::from(lane), &mut bytes);
-        let mut row = vec![0f32; bytes.len() / layout.dtype.size()];
-        widen(layout.dtype, &bytes, &mut row);
-        let start = layout.components(self.list.range().start).start;
-        self.list.range().map(move |group| {
-            let components = layout.components(group);
-            let row = &row[components.start - start..components.end - start];
-            let pairs =
-                self.query[components].iter().zip(row).map(|(&q, &x)| (f64::from(q), f64::from(x) * factor));
-            let sum: f64 = match self.metric {
-                Metric::Ip => pairs.map(|(q, x)| -q * x).sum(),
-                Metric::L2 | Metric::Cosine => pairs.map(|(q, x)| (q - x) * (q - x)).sum(),
-            };
-            (group, sum as f32)
-        })
-    }
-
-    /// Whether components are multiplied to those of unit vectors. Floats are stored as unit vectors.
-    fn has_factors(&self) -> bool {
-        self.view.layout.has_factors() && self.view.layout.dtype != DType::F32
+    /// The list, or the slice of it.
+    pub(super) fn list(&self) -> &List<'s> {
+        &self.list
     }
 
     fn factors(&self, block: usize) -> [f32; LANES] {
-        let mut factors = [1.0; LANES];
-        if self.has_factors() {
-            self.list.factors(block, &mut factors);
-        }
-        factors
+        factors(self.view.layout, &self.list, block)
     }
 
     fn part<'p>(&self, group: usize, factors: &'p [f32; LANES]) -> Group<'p>
@@ -486,13 +431,12 @@ impl<'s> Scanner<'s> {
         's: 'p,
     {
         let layout = self.view.layout;
-        let has_factors = self.has_factors();
         Group {
-            term: if self.metric == Metric::Ip { Term::MinusProduct } else { Term::Square },
+            term: term(self.metric),
             dtype: layout.dtype,
             query: &self.query[layout.components(group)],
             scale: self.scale,
-            factors: if has_factors { factors } else { &[] },
+            factors: if has_factors(layout) { factors } else { &[] },
         }
     }
 

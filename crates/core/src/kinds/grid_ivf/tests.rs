@@ -17,6 +17,7 @@ use crate::query::{Params, QueryState, Scratch, wire};
 use crate::search::{Outcome, Step};
 use crate::view::Base;
 
+mod pass;
 mod spread;
 
 const DIM: usize = 70;

@@ -11,6 +11,7 @@ use crate::curve::{Grid, Point, StopRule};
 use crate::kinds::answers::Setting;
 use crate::kinds::options::Switches;
 use crate::kinds::questions::SearchParams;
+use crate::tiles::TILE;
 
 /// Settings that are measured on an index of so many lists: numbers of lists, each about a quarter more than the last.
 pub(crate) fn grid(lists: u32) -> Grid {
@@ -71,5 +72,12 @@ impl SearchParams for grid_ivf::Params {
 
     fn is_exact(&self) -> bool {
         self.exact
+    }
+
+    /// Pruning leaves one query few components, which are loaded for it alone. All of them cost less once each is
+    /// loaded for several queries. A search without one of the techniques goes on to show what that technique saves.
+    fn least_scanned(&self) -> Option<usize> {
+        let is_usual = self.prune_dimension && self.prune_code && self.prune_vector && self.prewarm;
+        (self.exact && is_usual).then_some(TILE)
     }
 }

@@ -11,6 +11,7 @@ mod held;
 pub(crate) mod members;
 pub(crate) mod open;
 pub mod options;
+pub(crate) mod pass;
 pub(crate) mod stripes;
 pub(crate) mod units;
 pub(crate) mod verify;

@@ -5,7 +5,8 @@ use alloc::vec::Vec;
 
 use super::super::fine::{Fine, coarse_below};
 use super::super::rotated_query::RotatedQuery;
-use super::super::scan::{count_list, unit_distance};
+use super::super::scan::count_list;
+use super::super::sums::unit_distance;
 use super::super::{GridIvf, State, View};
 use super::wire::{put_left, take_left};
 use super::{Probe, Row, count_bytes, full, is_here, ones};

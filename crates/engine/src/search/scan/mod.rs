@@ -4,54 +4,35 @@
 //! room is left to those, and so is one that meets a block which cannot be read: they say which queries that fails.
 //!
 //! An exact query of inverted lists prunes by bounds. Many of one call scan the vectors together instead: with the same
-//! ids and distances, and with the counters of the scan.
+//! ids and distances, and with the counters of the scan. Lists in groups of components are scored where they lie.
 
+mod plan;
+
+use std::ops::Range;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Instant;
 
 use stratann_core::PAGE;
 use stratann_core::format::block::Block;
-use stratann_core::query::{Hit, Params, QueryStats};
+use stratann_core::query::{Hit, QueryStats};
 use stratann_kernel::topk::{Scored, TopK};
-use stratann_storage::budget::THREAD_BYTES;
 use stratann_storage::{Result, threads};
 
 use super::batch::Batch;
-use super::{Effort, ExactCost, SearchOptions};
-use crate::curve;
 use crate::exec::{MergedReads, Times};
 use crate::index::Index;
 use crate::kinds::answers::Member;
 use crate::kinds::blocks::ResidentRows;
-use crate::kinds::{self, ListIndex, blocks, own};
-use crate::manifest::Manifest;
-use crate::tiles::{Form, Matrix, Pairs, STRIP_SCRATCH_BYTES, Scratch, TILE};
+use crate::kinds::{GridIndex, GridPanel, GridPass, ListIndex, blocks, own};
+use crate::tiles::{Form, Matrix, Pairs, Scratch, TILE};
+use plan::ScanPlan;
+pub(super) use plan::planned_bytes;
 
 /// The component of accounts that a scan is.
 pub(super) const EXACT_SCAN: &str = "exact scan";
 /// The way in which it reads.
 pub(super) const SCAN_BACKEND: &str = "pread";
-/// Bytes of the vectors that a thread scores at a time.
-const CHUNK_BYTES: usize = 256 << 10;
-/// Chunks for each thread at least: fewer are done before another thread has begun.
-const CHUNKS_PER_THREAD: u32 = 4;
-/// Most queries of one pass over the vectors.
-const PASS_QUERIES: usize = 4096;
-/// Most memory for the results of a pass on all threads.
-const PASS_BYTES: u64 = 64 << 20;
-
-/// How a batch is scanned.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct ScanPlan {
-    threads: usize,
-    /// Queries of one pass over the vectors.
-    pub(super) pass_queries: usize,
-    chunk_units: u32,
-    /// Memory of it all.
-    pub(super) bytes: u64,
-}
-
 /// Where vectors come from: numbered units of them.
 enum Rows<'a> {
     /// Memory; a unit is a row.
@@ -60,6 +41,15 @@ enum Rows<'a> {
     Blocks,
     /// Records of inverted lists; a unit is a row.
     Lists(&'a ListIndex),
+    /// Lists in memory in groups of components; a unit is a row.
+    Groups(&'a GridIndex),
+}
+
+/// Queries as they are scored.
+enum Queries<'a> {
+    Vectors(Matrix),
+    /// In the axes of the lists that they are scored against.
+    Turned(Box<GridPass<'a>>),
 }
 
 /// One pass over all vectors for some queries of a batch.
@@ -69,7 +59,7 @@ struct Pass<'a, 'b> {
     plan: ScanPlan,
     rows: Rows<'a>,
     form: Form,
-    queries: Matrix,
+    queries: Queries<'a>,
     // The number of the first query, and the row that each must not see.
     first: usize,
     exclude: Vec<u32>,
@@ -88,9 +78,10 @@ struct Done {
     compute_ns: u64,
 }
 
-/// Rows of a chunk, gathered by one thread.
+/// Rows of a chunk, gathered by one thread, or a few of those that are scored where they lie.
 #[derive(Default)]
-struct Chunk {
+struct Chunk<'a> {
+    panel: GridPanel<'a>,
     vectors: Vec<u8>,
     inverse_norms: Vec<f32>,
     // Internal and external ids.
@@ -99,101 +90,22 @@ struct Chunk {
     scratch: Scratch,
 }
 
-/// Memory of `threads` threads that score chunks of so many bytes: as read, gathered, widened from f16, and distances.
-fn threads_bytes(threads: usize, chunk_bytes: usize) -> u64 {
-    threads as u64 * (4 * chunk_bytes as u64 + STRIP_SCRATCH_BYTES as u64 + THREAD_BYTES)
-}
-
-/// Memory of a query: its vector in both forms, and its results on every thread, and once more while they are put
-/// together.
-fn query_bytes(dim: usize, k: usize, threads: usize) -> u64 {
-    (8 * dim + (threads + 1) * k * size_of::<Scored>() + 64) as u64
-}
-
-/// Memory that lets searches with these options scan an index that is not open yet; 0 where they do not score every
-/// vector. Where memory is low, a scan comes before lists in memory, which it has no use for.
-pub(super) fn planned_bytes(manifest: &Manifest, options: &SearchOptions, low_memory: bool) -> u64 {
-    let kind = kinds::kind_of(manifest);
-    let k = options.k as u32;
-    let point = match options.effort {
-        Effort::Recall(recall) => curve::choose(&manifest.curves, k, recall),
-        _ => None,
-    };
-    let params = point.map_or_else(|| kind.usual_params(k, k), |point| kind.params_at(k, &point, None));
-    if own(&params.kind).least_scanned().is_none_or(|least| low_memory && least == 1) {
-        return 0;
-    }
-    let queries = TILE as u64 * query_bytes(manifest.dim, options.k, options.threads);
-    threads_bytes(options.threads, CHUNK_BYTES.max(manifest.blocks.bytes)) + queries
-}
-
 impl Index {
-    /// How `queries` queries with these parameters are scanned together; `None` where they do not score every vector,
-    /// or where the budget has no room for it beside `taken_bytes`.
-    pub(super) fn plan_scan(
-        &self,
-        params: &Params,
-        (options, queries): (&SearchOptions, usize),
-        taken_bytes: u64,
-    ) -> Option<ScanPlan> {
-        let base = &self.base;
-        let least = own(&params.kind).least_scanned()?;
-        if queries < least || base.manifest.spread.is_some() {
-            return None;
-        }
-        let rows = self.scanned_rows();
-        let (units, unit_bytes) = match rows {
-            Rows::Blocks => (base.manifest.blocks.count, base.block.block_bytes),
-            Rows::Resident(_) | Rows::Lists(_) => (base.manifest.rows as u32, base.row_bytes()),
-        };
-        let chunk_units = (CHUNK_BYTES / unit_bytes).max(1) as u32;
-        let chunks = units.div_ceil(chunk_units);
-        let threads = options.threads.min(chunks.div_ceil(CHUNKS_PER_THREAD) as usize).max(1);
-        let fixed = threads_bytes(threads, chunk_units as usize * unit_bytes);
-        let per_query = query_bytes(base.manifest.dim, params.k as usize, threads);
-        let fit = |bytes: u64| (bytes.saturating_sub(fixed) / per_query) as usize;
-        let left = self.ram_budget.map_or(u64::MAX, |budget| budget.saturating_sub(taken_bytes));
-        let pass_queries = fit(left.min(fixed + PASS_BYTES)).min(PASS_QUERIES).min(queries);
-        // Fewer than a tile would make many passes.
-        let is_enough = pass_queries >= queries.min(TILE);
-        let bytes = fixed + pass_queries as u64 * per_query;
-        is_enough.then_some(ScanPlan { threads, pass_queries, chunk_units, bytes })
-    }
-
-    /// How `queries` queries with these options are scanned together; `None` where they are not.
-    pub(super) fn usual_scan(&self, options: &SearchOptions, queries: usize) -> Option<ScanPlan> {
-        let taken = self.taken_bytes(&self.driver_account(options, queries));
-        self.plan_scan(&self.params(options).ok()?, (options, queries), taken)
-    }
-
-    /// What such queries go through together; `None` where each goes through all of it.
-    pub(super) fn scan_cost(&self, options: &SearchOptions, queries: usize) -> Option<ExactCost> {
-        self.usual_scan(options, queries)?;
-        let cost = self.kind.exact_cost(&self.base);
-        let (count, unit, bytes) = match self.scanned_rows() {
-            Rows::Blocks => (cost.count, cost.unit, cost.bytes),
-            Rows::Lists(_) => (self.base.manifest.rows, "vectors", cost.vector_bytes_max),
-            Rows::Resident(rows) => {
-                (self.base.manifest.rows, "vectors", (rows.nodes() * self.base.row_bytes()) as u64)
-            }
-        };
-        Some(ExactCost { count, unit, bytes, vector_bytes_max: 0, is_shared: true })
-    }
-
     /// Where a scan finds the vectors.
     fn scanned_rows(&self) -> Rows<'_> {
-        match (self.kind.rows(), self.kind.lists()) {
-            (Some(rows), _) => Rows::Resident(rows),
-            (None, Some(lists)) => Rows::Lists(lists),
-            (None, None) => Rows::Blocks,
+        match (self.kind.rows(), self.kind.lists(), self.kind.sliced()) {
+            (Some(rows), ..) => Rows::Resident(rows),
+            (_, Some(lists), _) => Rows::Lists(lists),
+            (.., Some(grid)) => Rows::Groups(grid),
+            (None, None, None) => Rows::Blocks,
         }
     }
 
     /// Answers the queries of a batch in order, and returns how many: all of them, or those before a pass that failed.
     pub(super) fn scan(&self, batch: &Batch<'_>, plan: ScanPlan, width: u32) -> usize {
         for first in (0..batch.count).step_by(plan.pass_queries) {
-            let pass = Pass::new(self, batch, plan, first);
             let started = Instant::now();
+            let Ok(pass) = Pass::new(self, batch, plan, first) else { return first };
             pass.run();
             if batch.progress.interrupted() {
                 break;
@@ -208,18 +120,30 @@ impl Index {
 }
 
 impl<'a, 'b> Pass<'a, 'b> {
-    fn new(index: &'a Index, batch: &'a Batch<'b>, plan: ScanPlan, first: usize) -> Pass<'a, 'b> {
+    /// Makes queries ready.
+    ///
+    /// # Errors
+    /// No thread for it.
+    fn new(index: &'a Index, batch: &'a Batch<'b>, plan: ScanPlan, first: usize) -> Result<Pass<'a, 'b>> {
         let manifest = &index.base.manifest;
         let form = Form { dtype: index.base.dtype, metric: index.base.metric, dim: manifest.dim };
         let numbers = first..batch.count.min(first + plan.pass_queries);
         let size = index.base.row_bytes();
-        let mut queries = Matrix::default();
-        queries.fill_here(form, &mut batch.queries[numbers.start * size..numbers.end * size].to_vec());
-        Pass {
+        let vectors = &batch.queries[numbers.start * size..numbers.end * size];
+        let rows = index.scanned_rows();
+        let queries = match rows {
+            Rows::Groups(grid) => Queries::Turned(grid.pass(&index.base, vectors, plan.threads)?.into()),
+            _ => {
+                let mut queries = Matrix::default();
+                queries.fill_here(form, &mut vectors.to_vec());
+                Queries::Vectors(queries)
+            }
+        };
+        Ok(Pass {
             index,
             batch,
             plan,
-            rows: index.scanned_rows(),
+            rows,
             form,
             queries,
             first,
@@ -227,12 +151,12 @@ impl<'a, 'b> Pass<'a, 'b> {
             next_unit: AtomicU32::new(0),
             has_failed: AtomicBool::new(false),
             done: Mutex::default(),
-        }
+        })
     }
 
     fn units(&self) -> u32 {
         match self.rows {
-            Rows::Resident(_) | Rows::Lists(_) => self.index.base.manifest.rows as u32,
+            Rows::Resident(_) | Rows::Lists(_) | Rows::Groups(_) => self.index.base.manifest.rows as u32,
             Rows::Blocks => self.index.base.manifest.blocks.count,
         }
     }
@@ -258,19 +182,19 @@ impl<'a, 'b> Pass<'a, 'b> {
                 break;
             }
             let count = self.plan.chunk_units.min(units - first);
-            if self.gather(first, count, &mut chunk, &mut own).is_err() {
+            let is_gathered = self.gather(first, count, &mut chunk, &mut own).is_ok();
+            let started = Instant::now();
+            if !is_gathered || !self.score(first..first + count, &mut chunk, &mut own.tops) {
                 self.has_failed.store(true, Ordering::Relaxed);
                 break;
             }
-            let started = Instant::now();
-            self.score(&mut chunk, &mut own.tops);
             own.compute_ns += started.elapsed().as_nanos() as u64;
         }
         self.done.lock().unwrap_or_else(|e| e.into_inner()).add(own);
     }
 
-    /// Collects the rows of these units.
-    fn gather(&self, first: u32, count: u32, chunk: &mut Chunk, own: &mut Done) -> Result<()> {
+    /// Collects the rows of these units, unless they are scored where they lie.
+    fn gather(&self, first: u32, count: u32, chunk: &mut Chunk<'a>, own: &mut Done) -> Result<()> {
         chunk.vectors.clear();
         chunk.inverse_norms.clear();
         chunk.ids.clear();
@@ -303,14 +227,22 @@ impl<'a, 'b> Pass<'a, 'b> {
                 own.pages_read += read.1;
                 Ok(())
             }
+            Rows::Groups(_) => Ok(()),
         }
     }
 
-    fn score(&self, chunk: &mut Chunk, tops: &mut [TopK]) {
-        let Chunk { vectors, inverse_norms, ids, matrix, scratch } = chunk;
-        matrix.fill_known(self.form, vectors, inverse_norms);
-        let pairs = Pairs { form: self.form, queries: &self.queries, rows: matrix };
+    /// Scores these units, which were gathered. Returns false where one is missing.
+    fn score(&self, units: Range<u32>, chunk: &mut Chunk<'a>, tops: &mut [TopK]) -> bool {
         let is_interrupted = || self.batch.progress.interrupted();
+        let Chunk { panel, vectors, inverse_norms, ids, matrix, scratch } = chunk;
+        let queries = match &self.queries {
+            Queries::Vectors(queries) => queries,
+            Queries::Turned(pass) => {
+                return pass.score(units, panel, (&self.exclude, tops), &is_interrupted).is_some();
+            }
+        };
+        matrix.fill_known(self.form, vectors, inverse_norms);
+        let pairs = Pairs { form: self.form, queries, rows: matrix };
         for (tile, tops) in tops.chunks_mut(TILE).enumerate() {
             let query = tile * TILE;
             let exclude = &self.exclude[query..query + tops.len()];
@@ -322,6 +254,7 @@ impl<'a, 'b> Pass<'a, 'b> {
             let bounds = [f32::INFINITY; TILE];
             pairs.score((query, &bounds), 0..ids.len(), &mut tops, id, &is_interrupted, scratch);
         }
+        true
     }
 
     /// Gives the batch its answers, and the counters of queries that scan the blocks one by one.
@@ -332,7 +265,14 @@ impl<'a, 'b> Pass<'a, 'b> {
             done.into_inner().unwrap_or_else(|e| e.into_inner());
         // Where the cache keeps what one query has read, the next ones find it there.
         let is_kept = index.cache.as_ref().is_some_and(|cache| cache.holds_all());
-        let units = if matches!(rows, Rows::Lists(_)) { reads } else { base.manifest.blocks.count.into() };
+        // What is in memory in groups takes one round.
+        let (units, lists) = match rows {
+            Rows::Lists(_) => (reads, 0),
+            Rows::Groups(grid) => (1, grid.scored_lists()),
+            Rows::Resident(_) | Rows::Blocks => (base.manifest.blocks.count.into(), 0),
+        };
+        let is_grid = matches!(rows, Rows::Groups(_));
+        let components = if is_grid { base.manifest.rows * base.manifest.dim as u64 } else { 0 };
         let queries = exclude.len() as u64;
         for (number, (top, exclude)) in tops.into_iter().zip(exclude).enumerate() {
             let is_read = !is_kept || number == 0;
@@ -344,6 +284,10 @@ impl<'a, 'b> Pass<'a, 'b> {
                 bytes_read: if is_read { pages_read * PAGE as u64 } else { 0 },
                 cache_hits: blocks_cached + if is_read { 0 } else { reads },
                 hops: units.div_ceil(u64::from(width.max(1))),
+                clusters: lists,
+                lists,
+                components,
+                components_unpruned: components,
                 ..QueryStats::default()
             };
             own(&batch.params.kind).count_scan(&mut stats);
@@ -381,7 +325,7 @@ impl Done {
     }
 }
 
-impl Chunk {
+impl Chunk<'_> {
     fn push(&mut self, block: &Block<'_>) {
         self.vectors.extend_from_slice(block.vectors());
         for slot in 0..block.count() {
