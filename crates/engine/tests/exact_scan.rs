@@ -174,7 +174,7 @@ proptest! {
         has_ids in any::<bool>(),
         budget in select(vec![None, Some(40u64 << 20)]),
     ) {
-        let ids = has_ids.then(|| (0..rows as u64).map(|i| 1 << 40 | i * 7919 % 4099).collect());
+        let ids = has_ids.then(|| (0..rows as u64).map(|i| (1 << 40) | (i * 7919 % 4099)).collect());
         let (dir, queries) = built_grid(metric, (dtype, rows, dim), ids);
         let row_bytes = dim * dtype.size();
         let index = opened(&dir.path().join("index"), OpenOptions { ram_budget: budget, ..OpenOptions::default() });

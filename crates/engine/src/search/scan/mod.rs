@@ -26,7 +26,7 @@ use crate::kinds::answers::Member;
 use crate::kinds::blocks::ResidentRows;
 use crate::kinds::{GridIndex, GridPanel, GridPass, ListIndex, blocks, own};
 use crate::tiles::{Form, Matrix, Pairs, Scratch, TILE};
-use plan::ScanPlan;
+pub(super) use plan::ScanPlan;
 pub(super) use plan::planned_bytes;
 
 /// The component of accounts that a scan is.
