@@ -149,7 +149,12 @@ def test_info_memory_and_close(graph_path):
 
 def test_cache_hits_are_not_counted_as_reads(graph_path, queries):
     with stratann.open(graph_path, cache_budget="64MiB") as index:
-        pages_per_block = index.info()["blocks"]["bytes"] // 4096
+        in_memory = index.search(queries, search_list=40, width=1, rerank=0).stats["totals"]
+        blocks = index.info()["blocks"]
+    assert in_memory["reads"] == in_memory["cache_hits"] == 0
+    # Room for all blocks, but not for the graph as searches in memory use it.
+    with stratann.open(graph_path, cache_budget=blocks["count"] * (blocks["bytes"] + 256)) as index:
+        pages_per_block = blocks["bytes"] // 4096
         first, again = (
             index.search(queries, search_list=40, width=1, rerank=0).stats["totals"] for _ in range(2)
         )

@@ -2,6 +2,8 @@
 //! Needs the right to make groups (root, or a delegated group); elsewhere the tests are left out.
 
 mod common;
+#[path = "common/fixed_profile.rs"]
+mod fixed_profile;
 
 use std::fs;
 use std::io::Write;
@@ -172,8 +174,7 @@ fn cluster_and_search(rows: u32, dim: u32, search_mib: u64) -> Result<(), String
     );
     write_rows(&base, rows, dim, 1);
     write_rows(&asked, 600, dim, 2);
-    let quick = ["--seconds", "0.2", "--scratch", "4MiB", "-o", arg(&profile)];
-    common::json(&[&["profile", arg(dir.path())], &quick[..]].concat());
+    fixed_profile::write(&profile);
     let place = ["build", arg(&base), "-o", arg(&index), "--kind", "hybrid-ivf", "--profile", arg(&profile)];
     let limits = ["--threads", "2", "--calibration-queries", "60", "--json"];
     let args = [&place[..], &limits[..]].concat();
