@@ -51,6 +51,6 @@ fn profile() -> Profile {
 }
 
 /// Writes it to a new file.
-pub fn write(path: &Path) {
+pub(crate) fn write(path: &Path) {
     profile().write(&OutputPath::check(path, false, &[]).unwrap()).unwrap();
 }
