@@ -228,6 +228,12 @@ impl<'a, 'b> Share<'a, 'b> {
         Share { batch, worker, waiting: None, sums: Sums::default(), unreported: 0 }
     }
 
+    /// The query that [`Queries::next`] would give, if another thread does not take it; `None` after the last.
+    pub(super) fn upcoming(&self) -> Option<usize> {
+        let next = self.waiting.unwrap_or_else(|| self.batch.next.load(Ordering::Relaxed));
+        (next < self.batch.count).then_some(next)
+    }
+
     /// Adds what this thread has counted to the batch.
     pub(super) fn end(self) {
         self.batch.progress.advance(self.unreported);
