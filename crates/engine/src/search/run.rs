@@ -238,17 +238,14 @@ struct Shares<'a, 'b> {
     shares: Vec<Share<'a, 'b>>,
     // Of each call: queries in flight now, and at most.
     in_flight: Vec<(usize, usize)>,
-    // Queries by which a call may be ahead of the one that is most behind: all that are in flight of it.
-    window: usize,
 }
 
-/// The call whose query is admitted next: the one most behind that has room. None is ahead of another by more than the
-/// window, or a query would wait for its answers from the slowest index while later ones are asked of the others.
-/// `next` has the next query of each call that has one, `has_room` whether one more of it may be in flight.
-fn next_call(next: &[Option<usize>], has_room: impl Fn(usize) -> bool, window: usize) -> Option<usize> {
+/// The call whose query is admitted next: one that is behind all others, and has room. Otherwise a query would wait for
+/// its answers from the slowest index while later ones are asked of the others. `next` has the next query of each call
+/// that has one, `has_room` whether one more of it may be in flight.
+fn next_call(next: &[Option<usize>], has_room: impl Fn(usize) -> bool) -> Option<usize> {
     let least = next.iter().flatten().min()?;
-    let may = |&call: &usize| has_room(call) && next[call].is_some_and(|query| query < least + window);
-    (0..next.len()).filter(may).min_by_key(|&call| next[call])
+    (0..next.len()).find(|&call| next[call].as_ref() == Some(least) && has_room(call))
 }
 
 impl<'a, 'b> Shares<'a, 'b> {
@@ -256,7 +253,6 @@ impl<'a, 'b> Shares<'a, 'b> {
         Shares {
             shares: runs.iter().map(|run| Share::new(&run.batch, worker)).collect(),
             in_flight: runs.iter().map(|run| (0, run.in_flight())).collect(),
-            window: runs.iter().map(|run| run.in_flight() * run.options.threads).max().unwrap_or(1),
         }
     }
 
@@ -283,7 +279,7 @@ impl Queries for Shares<'_, '_> {
         loop {
             let in_flight = &self.in_flight;
             let has_room = |call: usize| !must_wait[call] && in_flight[call].0 < in_flight[call].1;
-            let call = next_call(&next, has_room, self.window)?;
+            let call = next_call(&next, has_room)?;
             if let Some(query) = self.shares[call].next() {
                 self.in_flight[call].0 += 1;
                 return Some(query * calls + call);
@@ -337,18 +333,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_call_is_far_ahead_of_another() {
+    fn no_call_is_ahead_of_another() {
         // The indexes take 1, 2 and 5 rounds a query; each may have two queries in flight.
-        let (rounds, queries, window) = ([1, 2, 5], 60, 2);
+        let (rounds, queries) = ([1, 2, 5], 60);
         let (mut next, mut in_flight) = ([0; 3], [const { Vec::new() }; 3]);
         for round in 0.. {
             in_flight.iter_mut().for_each(|ends: &mut Vec<usize>| ends.retain(|&end| end > round));
             let upcoming = |next: &[usize; 3]| next.map(|query| (query < queries).then_some(query));
-            while let Some(call) = next_call(&upcoming(&next), |call| in_flight[call].len() < 2, window) {
+            while let Some(call) = next_call(&upcoming(&next), |call| in_flight[call].len() < 2) {
                 next[call] += 1;
                 in_flight[call].push(round + rounds[call]);
                 let (least, most) = (next.iter().min().unwrap(), next.iter().max().unwrap());
-                assert!(most - least <= window, "{next:?}");
+                assert!(most - least <= 1, "{next:?}");
             }
             if next == [queries; 3] {
                 break;
