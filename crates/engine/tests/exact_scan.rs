@@ -130,7 +130,8 @@ proptest! {
             prop_assert_eq!(parts(&found), (ids.clone(), distances.clone()));
             prop_assert_eq!(found.stats.full_comparisons, (QUERIES * rows) as u64);
             prop_assert_eq!((found.stats.code_comparisons, found.stats.clusters), (0, 0));
-            prop_assert!(found.stats.reads > 0 && found.merged.reads == found.stats.reads / QUERIES as u64 * (QUERIES as u64 - 1));
+            let (reads, merged) = (found.stats.reads, found.merged.reads);
+            prop_assert!(reads > 0 && merged == reads / QUERIES as u64 * (QUERIES as u64 - 1));
         }
         let few = index.search(&queries.bytes[..31 * row_bytes], &exact(k, 2), &Quiet).unwrap();
         prop_assert_eq!(&few.ids[..], &ids[..31 * few.k]);

@@ -96,7 +96,9 @@ mod tests {
 
     proptest! {
         #[test]
-        fn agrees_with_a_plain_table(counts in prop::collection::vec(prop_oneof![9 => 1u32..40, 1 => 300u32..900], 1..200)) {
+        fn agrees_with_a_plain_table(
+            counts in prop::collection::vec(prop_oneof![9 => 1u32..40, 1 => 300u32..900], 1..200),
+        ) {
             let map = BlockMap::from_counts(counts.iter().copied()).unwrap();
             let block = |(b, &c): (usize, &u32)| core::iter::repeat_n(b as u32, c as usize);
             let table: Vec<u32> = counts.iter().enumerate().flat_map(block).collect();

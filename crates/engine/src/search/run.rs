@@ -56,17 +56,21 @@ impl<'a> Run<'a> {
         let count = queries.len() / index.base.row_bytes();
         let threads = options.threads.clamp(1, 1024);
         let options = &index.with_fitting_doorbells(&SearchOptions { threads, ..*options }, count);
-        let fits = |options: &SearchOptions| {
-            index.ram_budget.is_none_or(|budget| index.driver_account(options, count).total() <= budget)
+        // Calls at once share what is in flight, and their threads: the first has those in its account.
+        let divided = |options: &SearchOptions| {
+            let in_flight = Some((index.in_flight(options) / calls).max(1));
+            SearchOptions { in_flight, ..*options }
         };
-        let mut options = index.with_fitting_in_flight(options, &fits);
-        if calls > 1 {
-            options.in_flight = Some((index.in_flight(&options) / calls).max(1));
-        }
-        let mut account = index.driver_account(&options, count);
-        if number > 0 {
-            account.components.retain(|component| component.0 != "threads");
-        }
+        let account_of = |options: &SearchOptions| {
+            let mut account = index.driver_account(options, count);
+            account.components.retain(|component| number == 0 || component.0 != "threads");
+            account
+        };
+        let fits = |options: &SearchOptions| {
+            index.ram_budget.is_none_or(|budget| account_of(&divided(options)).total() <= budget)
+        };
+        let options = divided(&index.with_fitting_in_flight(options, &fits));
+        let account = account_of(&options);
         let scan = index.plan_scan(&params, (&options, count), index.taken_bytes(&account));
         let options = index.fitted(&options, count);
         let options = SearchOptions { width: kinds::width(&params, options.width), ..options };

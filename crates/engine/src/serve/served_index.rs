@@ -10,7 +10,7 @@ use stratann_core::query::wire::Carry;
 use stratann_storage::budget::Account;
 use stratann_storage::cache::ExtentCache;
 use stratann_storage::names::BuildId;
-use stratann_storage::tier::{FileIds, IoChoice, Tier};
+use stratann_storage::tier::FileIds;
 use stratann_storage::{Error, Quiet, Result};
 
 use super::ServeOptions;
@@ -108,14 +108,6 @@ impl ServedIndex {
             PartIndex::Whole(index) => index,
             PartIndex::Shard(shard) => shard.index(),
         }
-    }
-
-    pub(super) fn tier(
-        &self,
-        depth: usize,
-        (io, doorbell): (IoChoice, usize),
-    ) -> std::io::Result<Box<dyn Tier>> {
-        self.index().tier(depth, io, doorbell)
     }
 
     /// Consequence of a failed read, for the log.

@@ -492,8 +492,8 @@ impl ServerState {
         let index = self.index.index();
         let in_flight = self.query_slots() + self.job_slots();
         let depth = tier_depth(index, &self.options);
-        let reads = (self.options.io, self.options.batch_options.doorbell);
-        let opened = self.index.tier(depth, reads).and_then(|mut tier| {
+        let tier = index.tier(depth, self.options.io, self.options.batch_options.doorbell);
+        let opened = tier.and_then(|mut tier| {
             let waker = tier.waker()?;
             Ok((tier, waker, self.live_thread()?))
         });

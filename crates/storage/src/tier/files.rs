@@ -77,11 +77,6 @@ impl Files {
     pub fn ids(&self) -> FileIds {
         self.ids
     }
-
-    /// Bytes of a store; `None` of one that there is not.
-    pub fn store_bytes(&self, store: StoreId) -> Option<u64> {
-        self.files.get(usize::from(store.0)).map(|file| file.bytes)
-    }
 }
 
 /// Files that a tier may read now, of any number of indexes.
@@ -129,9 +124,6 @@ mod tests {
                 let found = table.get(files.ids().of(StoreId(store))).map(|file| file.bytes);
                 let is_there = set % 2 == 1 && usize::from(store) < 1 + set % 4;
                 assert_eq!(found, is_there.then_some((100 * set + usize::from(store)) as u64));
-                if is_there {
-                    assert_eq!(files.store_bytes(StoreId(store)), found);
-                }
             }
         }
         assert_eq!(FileIds::ALONE.of(StoreId(3)), FileId(3));
