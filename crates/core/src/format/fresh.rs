@@ -164,6 +164,8 @@ mod tests {
             // Writes may arrive in any order: here the last bytes come first, and the first ones are missing.
             let missing = written % slot.len();
             torn[..=missing].fill(0);
+            // First bytes that are zero anyway cannot be missed.
+            prop_assume!(torn != slot);
             prop_assert_eq!(FreshRecord::decode(seed, vector.len(), &torn), None);
             prop_assert!(!mask_unwritten(seed, &mut torn));
             prop_assert_eq!(FreshRecord::of_masked(vector.len(), &torn), None);
