@@ -4,9 +4,8 @@
 mod common;
 
 use std::path::Path;
-use stratann_params::choices::CodePlace;
-use stratann_params::choices::{BoundsName, OrderName};
-use stratann_params::search::{GraphSwitches, ListSwitches};
+use stratann_params::choices::{BoundsName, CodePlace, OrderName, RuleName};
+use stratann_params::search::{GpuSwitches, GraphSwitches, ListSwitches};
 
 use common::{Set, clustered, graph_options, list_options, quick};
 use proptest::prelude::*;
@@ -196,6 +195,28 @@ proptest! {
         // What is asked for by no number may depend on what is in memory.
         let switches = GraphSwitches { patience, rerank: Some(rerank), ..GraphSwitches::default() };
         assert_equal(folder.path(), &asked.bytes, &SearchOptions { k, effort, switches: switches.into(), width, ..SearchOptions::default() });
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 6, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn ranked_codes(
+        (dtype, metric, seed) in (dtypes(), metrics(), 0u64..1000),
+        (count, dim) in (400usize..1500, 4usize..24),
+        (k, nprobe, candidates, batch_size) in (1usize..20, 1u32..30, 20u32..200, 1u32..40),
+        rule in select(vec![RuleName::Static, RuleName::Changes, RuleName::Margin]),
+        whole_blocks: bool,
+    ) {
+        let (set, asked) = rows(dtype, count, dim, seed);
+        let folder = built(&set, &BuildOptions { seed, ..quick(IndexKind::GpuIvf, metric) });
+        let switches = GpuSwitches {
+            rule: Some(rule), candidates: Some(candidates), batch_size: Some(batch_size), whole_blocks,
+            ..GpuSwitches::default()
+        };
+        let effort = Effort::Nprobe(nprobe, None, None);
+        assert_equal(folder.path(), &asked.bytes, &SearchOptions { k, effort, switches: switches.into(), ..SearchOptions::default() });
     }
 }
 
@@ -422,5 +443,42 @@ fn damage_leaves_a_graph_on_disk() {
     let answers = |all: &Answers, query: usize| all.ids[query * all.k..(query + 1) * all.k].to_vec();
     for query in (0..QUERIES).filter(|query| !failed.contains(query)) {
         assert_eq!(answers(&found, query), answers(&good, query), "{query}");
+    }
+}
+
+/// Vectors of a `gpu-ivf` are in memory as a whole or not at all; what is left of the budget caches blocks.
+#[test]
+fn vectors_of_ranked_codes_move_into_memory_and_out() {
+    let (set, asked) = rows(DType::U8, 3000, 24, 3);
+    let folder = built(&set, &quick(IndexKind::GpuIvf, Metric::L2));
+    let mut index = Index::open(folder.path(), OpenOptions::default()).unwrap();
+    let search = |index: &Index, effort, threads| {
+        let options = SearchOptions { effort, threads, ..SearchOptions::default() };
+        let found = index.search(&asked.bytes, &options, &Quiet).unwrap();
+        assert!(found.failed.is_empty());
+        (found.stats, found.ids, found.distances)
+    };
+    let efforts = [Effort::Nprobe(20, None, None), Effort::Recall(1.0)];
+    let on_disk = efforts.map(|effort| search(&index, effort, 1));
+    assert!(on_disk.iter().all(|found| found.0.reads > 0));
+    assert!(!index.make_resident(&Quiet).unwrap(), "without a budget nothing is moved");
+    let all = stratann_engine::kinds::resident_bytes_max(index.manifest()).unwrap();
+    assert_eq!(all, 3000 * (24 + 4));
+    for (budget, is_resident) in [(all, true), (1 << 20, true), (all - 1, false), (0, false), (all, true)] {
+        index.set_cache_budget(budget);
+        assert_eq!(index.make_resident(&Quiet).unwrap(), is_resident, "{budget}");
+        assert_eq!(
+            (index.is_resident(), index.account().bytes_of("vectors") == all),
+            (is_resident, is_resident)
+        );
+        assert_eq!(index.block_cache_bytes(), budget - if is_resident { all } else { 0 });
+        for threads in [1, 3] {
+            for (effort, disk) in efforts.iter().zip(&on_disk) {
+                let found = search(&index, *effort, threads);
+                assert_eq!((&found.1, &found.2), (&disk.1, &disk.2));
+                assert_eq!(found.0.full_comparisons, disk.0.full_comparisons);
+                assert_eq!(found.0.reads_asked() == 0, is_resident, "{budget}");
+            }
+        }
     }
 }

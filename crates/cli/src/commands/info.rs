@@ -3,12 +3,12 @@
 use std::path::Path;
 
 use stratann_engine::curve::{IN_MEMORY, RECALL_USUAL, all_unreached};
-use stratann_engine::kinds::disk_graph::resident_bytes_max;
 use stratann_engine::kinds::gpu_ivf::facts::GpuFacts;
 use stratann_engine::kinds::grid_ivf::facts::GridFacts;
 use stratann_engine::kinds::hybrid_ivf::learning::LearnedFacts;
 use stratann_engine::kinds::known::facts;
 use stratann_engine::kinds::remote_hnsw::facts::RemoteFacts;
+use stratann_engine::kinds::resident_bytes_max;
 use stratann_engine::manifest::Manifest;
 use stratann_engine::verify;
 use stratann_params::IndexKind;
@@ -157,7 +157,7 @@ fn text(
     );
     if let Some(most) = resident_bytes_max(m) {
         out += &format!(
-            "with up to {} more, vectors and adjacency lists are in memory, and searches read nothing\n",
+            "with up to {} more, what searches read is in memory, and they read nothing\n",
             size(most)
         );
     }

@@ -30,9 +30,9 @@ pub use crate::kinds::{Acknowledged, PLACE, Unfinished, UpdateOptions};
 pub use cache_budget::CacheBudget;
 
 use crate::base::Base;
-use crate::curve::IN_MEMORY;
 use crate::exec::MemoryOwner;
 use crate::exec::scorer::{Scorer, ScorerReport};
+use crate::kinds::questions::MovesIntoMemory;
 use crate::kinds::{KindIndex, Learning, ListIndex};
 use crate::manifest::{Manifest, open_newest};
 use crate::units::Held;
@@ -194,8 +194,8 @@ impl Index {
     /// Replaces the block cache by one of `budget_bytes`; 0 removes it. Parts of the index that are in memory stay
     /// where the budget has room for them, and leave the cache the rest.
     pub fn set_cache_budget(&mut self, budget_bytes: u64) {
-        if let Some(graph) = self.kind.graph_mut() {
-            graph.shrink(budget_bytes);
+        if let Some(own) = self.kind.residency_mut() {
+            own.shrink(budget_bytes);
         }
         self.cache_budget = budget_bytes;
         self.cache = self.kind.cache(&self.base, self.block_cache_bytes());
@@ -203,26 +203,25 @@ impl Index {
 
     /// Moves into memory what queries would read, in a form that they use as it is, as far as the budget of the cache
     /// has room; the block cache has the rest. Returns whether queries need no reads then. Only a disk-graph with codes
-    /// in RAM has such a form. One without recall curves for memory, which an earlier version built, stays where it is.
+    /// in RAM and a gpu-ivf have such a form. A disk-graph without recall curves for memory, which an earlier version
+    /// built, stays where it is.
     ///
     /// A block that cannot be read or is damaged leaves it on disk, with a warning.
     ///
     /// # Errors
     /// An interruption.
     pub fn make_resident(&mut self, progress: &dyn Progress) -> Result<bool> {
-        let curves = &self.base.manifest.curves;
-        let has_curve = curves.is_empty() || curves.iter().any(|c| c.family.as_deref() == Some(IN_MEMORY));
-        if has_curve { self.move_into_memory(progress) } else { Ok(false) }
+        let is_calibrated = self.kind.residency().is_some_and(|own| own.is_calibrated(&self.base));
+        if is_calibrated { self.move_into_memory(progress) } else { Ok(false) }
     }
 
     /// As [`Index::make_resident`], of an index of an earlier version as well.
     pub(crate) fn move_into_memory(&mut self, progress: &dyn Progress) -> Result<bool> {
-        let Some(graph) = self.kind.graph_mut().filter(|_| self.base.manifest.spread.is_none()) else {
-            return Ok(false);
-        };
+        let is_apart = self.base.manifest.spread.is_some();
+        let Some(own) = self.kind.residency_mut().filter(|_| !is_apart) else { return Ok(false) };
         // What the cache has would be in memory twice meanwhile.
         self.cache = None;
-        let moved = graph.make_resident(&self.base, self.cache_budget, progress);
+        let moved = own.make_resident(&self.base, self.cache_budget, progress);
         self.cache = self.kind.cache(&self.base, self.block_cache_bytes());
         match moved {
             // Only queries that meet the block fail then.
@@ -242,12 +241,12 @@ impl Index {
 
     /// Whether queries need no reads: what they use is in memory as they use it.
     pub fn is_resident(&self) -> bool {
-        self.kind.graph().is_some_and(|graph| graph.residency().is_whole())
+        self.kind.residency().is_some_and(MovesIntoMemory::is_resident)
     }
 
     /// The part of the cache budget that blocks have.
     pub fn block_cache_bytes(&self) -> u64 {
-        let resident = self.kind.graph().map_or(0, |graph| graph.residency().bytes());
+        let resident = self.kind.residency().map_or(0, MovesIntoMemory::resident_bytes);
         self.cache_budget.saturating_sub(resident)
     }
 

@@ -44,7 +44,7 @@ pub mod split;
 pub(crate) mod state_bytes;
 
 use std::fs::File;
-use std::ops::Deref;
+use std::ops::{Deref, DerefMut};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -103,6 +103,12 @@ macro_rules! index {
 
             fn deref(&self) -> &(dyn OpenKind + 'static) {
                 match self { $(KindIndex::$variant(own) => &**own,)* }
+            }
+        }
+
+        impl DerefMut for KindIndex {
+            fn deref_mut(&mut self) -> &mut (dyn OpenKind + 'static) {
+                match self { $(KindIndex::$variant(own) => &mut **own,)* }
             }
         }
 
@@ -181,11 +187,6 @@ impl KindIndex {
         if let KindIndex::DiskGraph(own) = self { Some(own) } else { None }
     }
 
-    /// The same, to change what is in memory.
-    pub(crate) fn graph_mut(&mut self) -> Option<&mut GraphTables> {
-        if let KindIndex::DiskGraph(own) = self { Some(own) } else { None }
-    }
-
     /// The inverted lists with local indexes, of the kind that reads them besides vectors.
     pub(crate) fn lists(&self) -> Option<&ListIndex> {
         if let KindIndex::HybridIvf(own) = self { Some(own) } else { None }
@@ -222,6 +223,11 @@ impl KindIndex {
         let file = role.and_then(|role| base.manifest.file(role).ok());
         file.map_or_else(|| base.blocks_path.clone(), |(name, _)| base.folder.join(name))
     }
+}
+
+/// Most bytes in memory with which searches of the index read nothing; `None` of a kind that is not moved there.
+pub fn resident_bytes_max(manifest: &Manifest) -> Option<u64> {
+    kind_of(manifest).resident_bytes_max(manifest)
 }
 
 /// The answers of the kind of an index. Those of a `disk-graph` are those of a kind that this program does not know.

@@ -9,8 +9,9 @@ use alloc::vec::Vec;
 
 use stratann_kernel::prefetch;
 
-use super::resident::{Resident, ResidentRows};
+use super::resident::Resident;
 use super::{Codes, DiskGraph, Scratch, enter, source, walk};
+use crate::access::ResidentRows;
 use crate::format::block::Block;
 use crate::kinds::kind::{Ordered, StepContext};
 use crate::place::Reach;

@@ -6,9 +6,9 @@
 
 use alloc::vec::Vec;
 
-use super::resident::{ResidentLists, ResidentRows};
+use super::resident::ResidentLists;
 use super::{Codes, DiskGraph, View};
-use crate::access::blocks;
+use crate::access::{ResidentBlock, blocks};
 use crate::exact::BlockRows;
 use crate::format::block::Block;
 use crate::kinds::kind::StepContext;
@@ -36,59 +36,49 @@ impl Source for Block<'_> {
 }
 
 /// A block whose rows and lists are in memory.
-pub(super) struct ResidentBlock<'a> {
+pub(super) struct ResidentNodes<'a> {
     lists: &'a ResidentLists,
-    rows: &'a ResidentRows,
-    first_id: u32,
-    count: usize,
-    vectors: &'a [u8],
-    inverse_norms: &'a [f32],
+    rows: ResidentBlock<'a>,
 }
 
-impl<'a> ResidentBlock<'a> {
-    /// The block of this number; without rows where memory does not have it.
-    fn of(view: &View<'a>, block: u32) -> Option<ResidentBlock<'a>> {
+impl<'a> ResidentNodes<'a> {
+    /// Those of a block; `None` where memory does not have its rows.
+    fn of(view: &View<'a>, block: u32) -> Option<ResidentNodes<'a>> {
         let lists = view.resident?.lists;
-        let rows = view.resident?.rows?;
-        let nodes = view.map.nodes_of(block);
-        let (vectors, inverse_norms) = rows.range(&nodes)?;
-        Some(ResidentBlock { lists, rows, first_id: nodes.start, count: nodes.len(), vectors, inverse_norms })
-    }
-
-    fn id(&self, slot: usize) -> u32 {
-        self.first_id.wrapping_add(slot as u32)
+        let rows = view.resident?.rows?.block(&view.map.nodes_of(block))?;
+        Some(ResidentNodes { lists, rows })
     }
 }
 
-impl BlockRows for ResidentBlock<'_> {
+impl BlockRows for ResidentNodes<'_> {
     fn count(&self) -> usize {
-        self.count
+        self.rows.count()
     }
 
     fn first_id(&self) -> u32 {
-        self.first_id
+        self.rows.first_id()
     }
 
     fn vectors(&self) -> &[u8] {
-        self.vectors
+        self.rows.vectors()
     }
 
-    fn inverse_norms<'n>(&'n self, _: &'n mut Vec<f32>) -> &'n [f32] {
-        self.inverse_norms
+    fn inverse_norms<'n>(&'n self, room: &'n mut Vec<f32>) -> &'n [f32] {
+        self.rows.inverse_norms(room)
     }
 
     fn row(&self, slot: usize) -> (&[u8], f32) {
-        self.rows.vector(self.id(slot)).unwrap_or((&[], 1.0))
+        self.rows.row(slot)
     }
 
     fn external_id(&self, slot: usize) -> u64 {
-        self.rows.external_id(self.id(slot))
+        self.rows.external_id(slot)
     }
 }
 
-impl Source for ResidentBlock<'_> {
+impl Source for ResidentNodes<'_> {
     fn new_neighbours(&self, slot: usize, visited: &mut Visited, new: &mut Vec<u32>) -> Option<usize> {
-        let list = self.lists.of(self.id(slot));
+        let list = self.lists.of(self.rows.id(slot));
         visited.append_new(list, new);
         Some(list.len() - new.len())
     }
@@ -146,7 +136,7 @@ pub(super) fn end_round(cx: &mut StepContext<'_, DiskGraph>, remote_blocks: &[u3
 pub(super) fn go_on<'a>(
     cx: &mut StepContext<'a, DiskGraph>,
     choose: impl Fn(&mut StepContext<'a, DiskGraph>),
-    use_block: impl Fn(&mut StepContext<'a, DiskGraph>, &ResidentBlock<'a>),
+    use_block: impl Fn(&mut StepContext<'a, DiskGraph>, &ResidentNodes<'a>),
 ) {
     let compared = |cx: &StepContext<'_, DiskGraph>| {
         cx.q.stats.code_comparisons.saturating_add(cx.q.stats.full_comparisons)
@@ -159,7 +149,7 @@ pub(super) fn go_on<'a>(
         let round = core::mem::take(&mut cx.scratch.round);
         let is_used = !round.is_empty() && cx.q.outcome == Outcome::Running;
         if is_used {
-            let in_memory = round.iter().filter_map(|&block| ResidentBlock::of(cx.view, block));
+            let in_memory = round.iter().filter_map(|&block| ResidentNodes::of(cx.view, block));
             in_memory.for_each(|block| use_block(cx, &block));
         }
         cx.scratch.round = round;

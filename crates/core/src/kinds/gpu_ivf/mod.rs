@@ -7,6 +7,8 @@
 
 #[cfg(feature = "lab")]
 pub mod baseline;
+#[cfg(test)]
+mod in_memory_tests;
 mod navigate;
 mod params;
 mod rerank;
@@ -18,7 +20,7 @@ mod wire;
 
 use alloc::vec::Vec;
 
-use crate::access::{CodedQuery, ExpectedDistances, blocks};
+use crate::access::{CodedQuery, ExpectedDistances, ResidentBlock, blocks};
 use crate::codec::{Reader, Refused, Writer};
 use crate::exact::{BlockScratch, score_block};
 use crate::kinds::kind::{Carry, Kind, Ordered, StepContext};
@@ -30,7 +32,7 @@ use crate::view::Base;
 
 pub use params::{MAX_BATCH, MAX_CANDIDATES, MAX_PROBES, Params, Rule};
 pub use trace::{Found, Trace};
-pub use view::View;
+pub use view::{Resident, View};
 
 /// The kind itself.
 pub(crate) struct GpuIvf;
@@ -95,6 +97,8 @@ pub struct Scratch {
     norms: Vec<f32>,
     before: Vec<Hit>,
     wanted: Vec<u32>,
+    // Blocks in memory that were asked for, and the candidate that asked.
+    round: Vec<(u32, u32)>,
     here: Vec<u32>,
     blocks: BlockScratch,
     trace: Option<Trace>,
@@ -239,38 +243,102 @@ impl Kind for GpuIvf {
 
 /// Decides what to do next, after all that arrived was taken in.
 fn choose(cx: &mut StepContext<'_, GpuIvf>, is_new: bool) {
-    let went_on = match cx.own.stage {
+    // Left by a query that had no budget for a whole round.
+    cx.scratch.round.clear();
+    let chosen = match cx.own.stage {
         Stage::Scan => scan(cx),
         Stage::Rank => rank(cx, is_new),
         Stage::Rerank => rerank::choose(cx),
     };
-    match went_on {
-        Some(()) if cx.q.outcome == Outcome::Running => cx.end_round(&[]),
-        Some(()) => {}
+    match chosen {
+        Some(Turn::Ends) if cx.q.outcome == Outcome::Running => cx.end_round(&[]),
+        Some(_) => {}
         None => cx.q.finish(Outcome::OutOfBudget),
     }
 }
 
+/// How a step goes on where the budget allows it.
+enum Turn {
+    /// Reads that were asked for are awaited; without any the query has ended.
+    Ends,
+    /// Others have their turns first: what the query needs is in memory.
+    Yields,
+}
+
 /// Chooses lists, and asks for their nearest members once.
-fn rank(cx: &mut StepContext<'_, GpuIvf>, is_new: bool) -> Option<()> {
+fn rank(cx: &mut StepContext<'_, GpuIvf>, is_new: bool) -> Option<Turn> {
     if is_new {
         navigate::rank_lists(cx);
     }
     #[cfg(feature = "lab")]
     if cx.params.compared.source != baseline::Source::Codes {
-        return baseline::posting::choose(cx);
+        return baseline::posting::choose(cx).map(|()| Turn::Ends);
     }
-    if is_new { navigate::ask(cx) } else { Some(()) }
+    if is_new {
+        navigate::ask(cx)?;
+    }
+    Some(Turn::Ends)
 }
 
-/// Keeps `width` reads under way until every block has been asked for.
-fn scan(cx: &mut StepContext<'_, GpuIvf>) -> Option<()> {
-    while cx.q.io.pending.len() < cx.q.width as usize && cx.own.next < cx.view.blocks {
-        if cx.q.budget.hops == 0 {
-            return None;
+/// Keeps `width` reads under way until every block has been asked for. Of blocks in memory, as many are a round.
+fn scan(cx: &mut StepContext<'_, GpuIvf>) -> Option<Turn> {
+    let until = cx.q.stats.full_comparisons.saturating_add(step_comparisons(cx));
+    loop {
+        while asked(cx) < cx.q.width as usize && cx.own.next < cx.view.blocks {
+            if cx.q.budget.hops == 0 {
+                return None;
+            }
+            ask(cx, (blocks::extent(cx.view.block, cx.own.next), cx.own.next), 0)?;
+            cx.own.next += 1;
         }
-        cx.fetch(blocks::extent(cx.view.block, cx.own.next), cx.own.next, 0)?;
-        cx.own.next += 1;
+        let is_used = use_round(cx, |cx, _, block| {
+            score_block(cx.q, cx.exact, &mut cx.scratch.blocks, block);
+        });
+        if !is_used {
+            return Some(Turn::Ends);
+        }
+        if cx.q.stats.full_comparisons >= until {
+            return Some(Turn::Yields);
+        }
     }
+}
+
+fn step_comparisons(cx: &StepContext<'_, GpuIvf>) -> u64 {
+    cx.view.resident.map_or(0, |resident| resident.step_comparisons)
+}
+
+/// Blocks that were asked for and are not used yet.
+fn asked(cx: &StepContext<'_, GpuIvf>) -> usize {
+    cx.q.io.pending.len() + cx.scratch.round.len()
+}
+
+/// Asks for a block for a candidate, in memory or by a read. A block in memory counts for the budget as a read does.
+/// `None` when the budget allows no more. While reads are under way, others are read as well.
+fn ask(cx: &mut StepContext<'_, GpuIvf>, (at, block): (Extent, u32), asker: u32) -> Option<()> {
+    if !cx.q.io.pending.is_empty() || cx.view.resident_block(block).is_none() {
+        return cx.fetch(at, block, asker.into()).map(|_| ());
+    }
+    cx.q.budget.reads = cx.q.budget.reads.checked_sub(1)?;
+    cx.scratch.round.push((block, asker));
     Some(())
+}
+
+/// Uses the blocks in memory that were asked for, in that order, which is a round as reads are. Returns whether there
+/// were any.
+fn use_round<'a>(
+    cx: &mut StepContext<'a, GpuIvf>,
+    mut use_block: impl FnMut(&mut StepContext<'a, GpuIvf>, u32, &ResidentBlock<'a>),
+) -> bool {
+    if cx.scratch.round.is_empty() {
+        return false;
+    }
+    cx.q.count_hop();
+    let mut round = core::mem::take(&mut cx.scratch.round);
+    for (block, asker) in round.drain(..) {
+        if let Some(block) = cx.view.resident_block(block) {
+            use_block(cx, asker, &block);
+        }
+    }
+    cx.scratch.round = round;
+    true
 }

@@ -6,13 +6,16 @@
 
 use super::trace::{BatchTrace, Found};
 use super::view::Place;
-use super::{GpuIvf, Rule, Scored, Scratch};
+use super::{GpuIvf, Rule, Scored, Scratch, Turn};
+use crate::exact::BlockRows;
 use crate::format::block::Block;
 use crate::kinds::kind::StepContext;
 use crate::search::{Hit, Pending};
 
-/// Takes in the mini-batch that has ended and begins the next. `None` when the budget allows no more reads.
-pub(super) fn choose(cx: &mut StepContext<'_, GpuIvf>) -> Option<()> {
+/// Takes in the mini-batch that has ended and begins the next. Those of vectors in memory follow each other. `None`
+/// when the budget allows no more reads.
+pub(super) fn choose(cx: &mut StepContext<'_, GpuIvf>) -> Option<Turn> {
+    let until = cx.q.stats.full_comparisons.saturating_add(super::step_comparisons(cx));
     while cx.q.io.pending.is_empty() {
         let has_batch = cx.own.batch.1 > cx.own.batch.0;
         let ends = has_batch && end_batch(cx);
@@ -22,8 +25,15 @@ pub(super) fn choose(cx: &mut StepContext<'_, GpuIvf>) -> Option<()> {
             cx.own.batch.1 = cx.own.batch.0;
             break;
         }
+        let is_used = super::use_round(cx, |cx, asker, block| {
+            // The block of a candidate holds it.
+            let _ = score_here(cx, asker as usize, None, block);
+        });
+        if is_used && cx.q.stats.full_comparisons >= until {
+            return Some(Turn::Yields);
+        }
     }
-    Some(())
+    Some(Turn::Ends)
 }
 
 /// Begins a mini-batch. Returns false when there is none.
@@ -55,7 +65,7 @@ fn begin(cx: &mut StepContext<'_, GpuIvf>) -> Option<bool> {
             continue;
         }
         cx.scratch.wanted.push(place.number);
-        cx.fetch(place.extent, place.number, at as u64)?;
+        super::ask(cx, (place.extent, place.number), at as u32)?;
         trace.reads += 1;
     }
     if let Some(all) = &mut cx.scratch.trace {
@@ -134,22 +144,33 @@ fn offer(cx: &mut StepContext<'_, GpuIvf>, hit: Hit, found: Found) {
     }
 }
 
-/// Scores the candidates in a block that was read, and where all vectors count, the others too.
+/// Scores the candidates in a block that was read.
 pub(super) fn take(cx: &mut StepContext<'_, GpuIvf>, pending: &Pending, bytes: &[u8]) -> Option<()> {
     let asker = pending.read.note as usize;
-    let own_id = cx.own.candidates.get(asker)?.1;
-    let place = place(cx, own_id);
+    let place = place(cx, cx.own.candidates.get(asker)?.1);
     let block = Block::open(place.layout, bytes).ok()?;
-    let is_of_block = |cx: &StepContext<'_, GpuIvf>, id: u32| match place.slot {
-        Some(_) => self::place(cx, id).number == place.number,
+    score_here(cx, asker, place.slot.map(|_| place.number), &block)
+}
+
+/// Scores the candidates in a block, and where all vectors count, the others too. Ids of vectors tell their slots,
+/// unless the block is of another system: then `number` is its.
+fn score_here(
+    cx: &mut StepContext<'_, GpuIvf>,
+    asker: usize,
+    number: Option<u32>,
+    block: &impl BlockRows,
+) -> Option<()> {
+    let own_id = cx.own.candidates.get(asker)?.1;
+    let is_of_block = |cx: &StepContext<'_, GpuIvf>, id: u32| match number {
+        Some(number) => place(cx, id).number == number,
         None => (id.wrapping_sub(block.first_id()) as usize) < block.count(),
     };
     let mut here = core::mem::take(&mut cx.scratch.here);
     here.clear();
     let left = cx.own.candidates.get(cx.own.batch.0 as usize..)?;
     here.extend(left.iter().map(|candidate| candidate.1).filter(|&id| is_of_block(cx, id)));
-    if cx.params.whole_blocks && place.slot.is_none() {
-        score_others(cx, &block, &here);
+    if cx.params.whole_blocks && number.is_none() {
+        score_others(cx, block, &here);
     }
     let (from, to) = (cx.own.batch.0 as usize, cx.own.batch.1 as usize);
     let in_batch = &cx.own.candidates[from..to];
@@ -158,13 +179,13 @@ pub(super) fn take(cx: &mut StepContext<'_, GpuIvf>, pending: &Pending, bytes: &
     } else if !cx.params.reuse {
         here.retain(|&id| in_batch.iter().any(|c| c.1 == id));
     }
-    let scored = here.iter().try_for_each(|&id| score(cx, id, &block));
+    let scored = here.iter().try_for_each(|&id| score(cx, id, block));
     cx.scratch.here = here;
     scored
 }
 
 /// Scores a candidate, unless that was done before. It waits for its mini-batch.
-fn score(cx: &mut StepContext<'_, GpuIvf>, id: u32, block: &Block<'_>) -> Option<()> {
+fn score(cx: &mut StepContext<'_, GpuIvf>, id: u32, block: &impl BlockRows) -> Option<()> {
     let Err(at) = cx.own.scored.binary_search_by_key(&id, |s| s.id) else { return Some(()) };
     let slot = place(cx, id).slot;
     let slot = slot.unwrap_or_else(|| id.wrapping_sub(block.first_id()) as usize);
@@ -172,19 +193,16 @@ fn score(cx: &mut StepContext<'_, GpuIvf>, id: u32, block: &Block<'_>) -> Option
         return None;
     }
     cx.q.stats.full_comparisons += 1;
-    let distance = cx.exact.distance(block.vector(slot), block.inverse_norm(slot));
+    let (vector, inverse_norm) = block.row(slot);
+    let distance = cx.exact.distance(vector, inverse_norm);
     cx.own.scored.insert(at, Scored { id, distance, external_id: block.external_id(slot) });
     Some(())
 }
 
 /// Scores the vectors of a block but for the candidates `here`. The near ones become results with the mini-batch.
-fn score_others(cx: &mut StepContext<'_, GpuIvf>, block: &Block<'_>, here: &[u32]) {
+fn score_others(cx: &mut StepContext<'_, GpuIvf>, block: &impl BlockRows, here: &[u32]) {
     let Scratch { exact, norms, .. } = &mut *cx.scratch;
-    norms.clear();
-    if block.has_norms() {
-        norms.extend((0..block.count()).map(|slot| block.inverse_norm(slot)));
-    }
-    cx.exact.distances(block.vectors(), norms, exact);
+    cx.exact.distances(block.vectors(), block.inverse_norms(norms), exact);
     let limit = cx.q.top.worst().filter(|_| cx.q.top.is_full()).map_or(f32::INFINITY, |worst| worst.0);
     for (slot, &distance) in exact.iter().enumerate() {
         let id = block.first_id().wrapping_add(slot as u32);

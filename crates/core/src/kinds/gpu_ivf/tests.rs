@@ -219,6 +219,7 @@ impl Index {
             nav: &self.nav,
             code_error: 0.1,
             vector_norm: 2.0,
+            resident: None,
             #[cfg(feature = "lab")]
             baselines: Some(super::baseline::Baselines {
                 list_pages: &self.list_pages,
@@ -269,8 +270,19 @@ impl Index {
     /// Runs a query whose state is encoded and decoded after every step, and whose reads arrive in any order.
     pub(super) fn run(&self, query: &[u8], params: Params, seed: u64) -> QueryState {
         let view = self.view();
-        let (mut state, mut scratch) = (QueryState::new(params, view.budget()), Scratch::default());
-        scratch.prepare(&view, query);
+        self.run_on(&view, query, QueryState::new(params, view.budget()), seed)
+    }
+
+    /// The same, with another view and a state that has not begun.
+    pub(super) fn run_on(
+        &self,
+        view: &IndexView<'_>,
+        query: &[u8],
+        mut state: QueryState,
+        seed: u64,
+    ) -> QueryState {
+        let mut scratch = Scratch::default();
+        scratch.prepare(view, query);
         let mut arrived: Vec<(Tag, Result<&[u8], Loss>)> = vec![];
         let mut ranked: Vec<(Tag, Ranking)> = vec![];
         loop {
@@ -284,12 +296,12 @@ impl Index {
                 )
                 .collect();
             arrivals.sort_by_key(|arrival| hash(seed, 5, arrival.tag.0.into()));
-            let step = state.step(&view, &mut scratch, &arrivals);
+            let step = state.step(view, &mut scratch, &arrivals);
             assert_eq!(step == Step::Done, state.outcome() != Outcome::Running);
             arrived.clear();
             ranked.clear();
             for tag in state.code_wants() {
-                ranked.push((tag, scratch.rank_codes(&view)));
+                ranked.push((tag, scratch.rank_codes(view)));
             }
             for (tag, at) in state.fetches() {
                 let bytes = self.read(at);
@@ -305,7 +317,7 @@ impl Index {
             wire::encode(&state, wire::Carry::Ids, &mut again);
             assert_eq!(again, bytes);
             scratch = Scratch::default();
-            scratch.prepare(&view, query);
+            scratch.prepare(view, query);
             if step == Step::Done {
                 return state;
             }

@@ -4,7 +4,7 @@ use stratann_kernel::coder::Coder;
 
 #[cfg(feature = "lab")]
 use super::baseline::Baselines;
-use crate::access::blocks;
+use crate::access::{ResidentBlock, ResidentRows, blocks};
 use crate::check::Blocks;
 use crate::format::block::BlockLayout;
 use crate::format::block_map::BlockMap;
@@ -15,6 +15,15 @@ use crate::view::Base;
 
 /// The store of blocks.
 pub(super) const BLOCKS: StoreId = StoreId(0);
+
+/// Vectors in memory, for re-ranking.
+#[derive(Clone, Copy, Debug)]
+pub struct Resident<'a> {
+    /// Vectors and ids of all members.
+    pub rows: &'a ResidentRows,
+    /// Comparisons after which a step ends with nothing to wait for, so that other queries have their turns.
+    pub step_comparisons: u64,
+}
 
 /// Part of a `gpu-ivf` in RAM.
 #[derive(Clone, Copy, Debug)]
@@ -41,6 +50,8 @@ pub struct View<'a> {
     pub code_error: f32,
     /// Root mean square length of the vectors, as their codes have it. Used under inner product only.
     pub vector_norm: f32,
+    /// Vectors and ids in memory; `None` where they are read with their blocks.
+    pub resident: Option<Resident<'a>>,
     /// Files of other systems, where the index has them.
     #[cfg(feature = "lab")]
     pub baselines: Option<Baselines<'a>>,
@@ -64,6 +75,15 @@ impl<'a> View<'a> {
     pub(super) fn place(&self, id: u32) -> Place<'a> {
         let number = self.map.block_of(id);
         Place { number, extent: blocks::extent(self.block, number), slot: None, layout: self.block }
+    }
+
+    /// The rows of a block in memory; `None` where they are read. Files of other systems are always read.
+    pub(super) fn resident_block(&self, block: u32) -> Option<ResidentBlock<'a>> {
+        #[cfg(feature = "lab")]
+        if self.baselines.is_some() {
+            return None;
+        }
+        self.resident?.rows.block(&self.map.nodes_of(block))
     }
 
     /// Whether these bytes are what a read must bring.

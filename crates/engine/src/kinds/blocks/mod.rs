@@ -6,15 +6,16 @@ pub(crate) mod verify;
 
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
+use std::path::Path;
 
+pub(crate) use stratann_core::access::ResidentRows;
 use stratann_core::format::block::{self, Block};
-pub(crate) use stratann_core::kinds::disk_graph::resident::ResidentRows;
 use stratann_core::query::{Extent, Loss, Outcome, StoreId};
 use stratann_storage::cache::ExtentCache;
-use stratann_storage::tier::Buffer;
+use stratann_storage::tier::{Buffer, in_huge_pages};
 use stratann_storage::{Error, Progress, Result};
 
-use crate::base::Base;
+use crate::base::{Base, IndexShape, shape};
 use crate::exec::failure;
 use crate::files;
 use crate::kinds::answers::{ExactCost, Member, PlannedQuery, SeeMembers, code_query_bytes};
@@ -105,6 +106,31 @@ pub(crate) fn for_each_block(
     see: &mut dyn FnMut(&Block<'_>),
 ) -> Result<()> {
     for_each_run(base, progress, &mut |blocks| blocks.iter().for_each(&mut *see))
+}
+
+/// Bytes of the rows of all blocks in memory; `None` of a partition.
+pub(crate) fn rows_bytes_max(manifest: &Manifest) -> Option<u64> {
+    let IndexShape { block, .. } = shape(Path::new(""), manifest).ok()?;
+    manifest.spread.is_none().then(|| ResidentRows::bytes_of(manifest.rows, &block))
+}
+
+/// Reads the rows of all blocks into memory, where a budget has room for them.
+///
+/// # Errors
+/// As [`for_each_member`].
+pub(crate) fn load_rows(
+    base: &Base,
+    budget_bytes: u64,
+    progress: &dyn Progress,
+) -> Result<Option<ResidentRows>> {
+    if ResidentRows::bytes_of(base.manifest.rows, &base.block) > budget_bytes {
+        return Ok(None);
+    }
+    let mut rows = ResidentRows::with_room(base.manifest.rows as usize, &base.block);
+    in_huge_pages(rows.room());
+    progress.stage("loading vectors", u64::from(base.manifest.blocks.count), "blocks");
+    for_each_block(base, progress, &mut |block| rows.push(block))?;
+    Ok(Some(rows))
 }
 
 /// Shows the blocks with these numbers to `see`, in order. Where `cache` has all of them they come from there,

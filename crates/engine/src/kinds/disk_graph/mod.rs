@@ -13,7 +13,6 @@ use stratann_core::query::Params;
 use stratann_storage::Result;
 
 pub(crate) use self::open::GraphTables as Index;
-pub use self::residency::bytes_max as resident_bytes_max;
 use crate::curve::{IN_MEMORY, Point};
 use crate::findings::Verification;
 use crate::kinds::blocks;
@@ -47,6 +46,10 @@ impl Kind for DiskGraph {
 
     fn usable_cache_bytes(&self, manifest: &Manifest) -> u64 {
         blocks::usable_cache_bytes(manifest).max(residency::bytes_max(manifest).unwrap_or(0))
+    }
+
+    fn resident_bytes_max(&self, manifest: &Manifest) -> Option<u64> {
+        residency::bytes_max(manifest)
     }
 
     fn verify(&self, check: &mut Verification<'_>) -> Result<()> {

@@ -2,10 +2,10 @@
 
 use std::path::Path;
 
+use stratann_core::access::ResidentRows;
 use stratann_core::check::Blocks;
 use stratann_core::format::block_map::BlockMap;
 use stratann_core::kinds::KindView;
-use stratann_core::kinds::disk_graph::resident::ResidentRows;
 use stratann_core::kinds::disk_graph::{Codes, View};
 use stratann_core::query::Params;
 use stratann_core::route::HeadGraph;
@@ -23,7 +23,7 @@ use crate::codebook::root_mean_square_norm;
 use crate::curve::{self, Curve, Grid, IN_MEMORY};
 use crate::files;
 use crate::kinds::blocks;
-use crate::kinds::questions::{Members, OpenKind};
+use crate::kinds::questions::{Members, MovesIntoMemory, OpenKind};
 use crate::manifest::Manifest;
 
 /// Coder, codes, block map and head graph.
@@ -98,11 +98,6 @@ impl GraphTables {
         View { resident: None, ..GraphTables::view(self, base) }
     }
 
-    /// What of the graph is in memory beside codes.
-    pub(crate) fn residency(&self) -> &Residency {
-        &self.residency
-    }
-
     /// The curves among which a search for k results at a recall takes the cheapest. Where lists alone are in memory,
     /// it is the walk by codes if that compares fewer candidates than the other search reads blocks.
     pub(crate) fn families(
@@ -141,29 +136,6 @@ impl GraphTables {
     /// Whether the graph can be in memory with its codes.
     pub(crate) fn can_be_resident(&self) -> bool {
         matches!(self.codes, ResidentCodes::All(_))
-    }
-
-    /// Frees what a budget has no room for.
-    pub(crate) fn shrink(&mut self, budget_bytes: u64) {
-        self.residency.shrink(budget_bytes);
-    }
-
-    /// Moves adjacency lists and vectors into memory, as far as a budget has room. Codes must be there already.
-    ///
-    /// # Errors
-    /// A block that cannot be read or is damaged; an interruption.
-    pub(crate) fn make_resident(
-        &mut self,
-        base: &Base,
-        budget_bytes: u64,
-        progress: &dyn Progress,
-    ) -> Result<()> {
-        self.residency.shrink(budget_bytes);
-        if self.can_be_resident() && !self.residency.is_whole() {
-            self.residency = Residency::default();
-            self.residency = Residency::fill(base, budget_bytes, progress)?;
-        }
-        Ok(())
     }
 
     /// The block that holds a node.
@@ -218,11 +190,49 @@ impl OpenKind for GraphTables {
     }
 
     fn rows(&self) -> Option<&ResidentRows> {
-        self.residency().rows()
+        self.residency.rows()
+    }
+
+    fn residency(&self) -> Option<&dyn MovesIntoMemory> {
+        Some(self)
+    }
+
+    fn residency_mut(&mut self) -> Option<&mut dyn MovesIntoMemory> {
+        Some(self)
     }
 
     fn reads_blocks(&self) -> bool {
         true
+    }
+}
+
+impl MovesIntoMemory for GraphTables {
+    fn resident_bytes(&self) -> u64 {
+        self.residency.bytes()
+    }
+
+    fn is_resident(&self) -> bool {
+        self.residency.is_whole()
+    }
+
+    /// Those that an earlier version built have no curves of such searches.
+    fn is_calibrated(&self, base: &Base) -> bool {
+        let curves = &base.manifest.curves;
+        curves.is_empty() || curves.iter().any(|curve| curve.family.as_deref() == Some(IN_MEMORY))
+    }
+
+    fn shrink(&mut self, budget_bytes: u64) {
+        self.residency.shrink(budget_bytes);
+    }
+
+    /// Adjacency lists and vectors. Codes must be there already.
+    fn make_resident(&mut self, base: &Base, budget_bytes: u64, progress: &dyn Progress) -> Result<()> {
+        self.residency.shrink(budget_bytes);
+        if self.can_be_resident() && !self.residency.is_whole() {
+            self.residency = Residency::default();
+            self.residency = Residency::fill(base, budget_bytes, progress)?;
+        }
+        Ok(())
     }
 }
 

@@ -5,7 +5,8 @@
 
 use std::path::Path;
 
-use stratann_core::kinds::disk_graph::resident::{Resident, ResidentLists, ResidentRows, STEP_COMPARISONS};
+use stratann_core::access::{ResidentRows, STEP_COMPARISONS};
+use stratann_core::kinds::disk_graph::resident::{Resident, ResidentLists};
 use stratann_params::IndexKind;
 use stratann_storage::budget::Account;
 use stratann_storage::tier::in_huge_pages;
@@ -21,7 +22,7 @@ const LISTS_SHARE: u64 = 8;
 const DEGREE_MAX: u64 = 256;
 
 /// Most bytes of all parts of an index; `None` of a kind that has none, of codes in blocks, and of a partition.
-pub fn bytes_max(manifest: &Manifest) -> Option<u64> {
+pub(crate) fn bytes_max(manifest: &Manifest) -> Option<u64> {
     let degree = manifest.build.get("degree")?.as_u64()?;
     let IndexShape { kind, block, .. } = shape(Path::new(""), manifest).ok()?;
     let has_parts = kind == IndexKind::DiskGraph && block.code_bytes == 0 && manifest.spread.is_none();

@@ -19,6 +19,7 @@ pub(crate) use self::open::GpuIndex as Index;
 use crate::curve::Point;
 use crate::findings::Verification;
 use crate::kinds::answers::PlannedQuery;
+use crate::kinds::blocks;
 use crate::kinds::options::Switches;
 use crate::kinds::questions::Kind;
 use crate::manifest::Manifest;
@@ -42,6 +43,10 @@ impl Kind for GpuIvf {
 
     fn planned_reads_at_once(&self, switches: &Switches) -> u32 {
         account::reads_at_once(switches.own::<options::Switches>().batch_size)
+    }
+
+    fn resident_bytes_max(&self, manifest: &Manifest) -> Option<u64> {
+        blocks::rows_bytes_max(manifest)
     }
 
     fn verify(&self, check: &mut Verification<'_>) -> Result<()> {

@@ -4,18 +4,19 @@
 use std::fs::File;
 use std::sync::Arc;
 
+use stratann_core::access::STEP_COMPARISONS;
 use stratann_core::check::Blocks;
 use stratann_core::format::block_map::BlockMap;
 use stratann_core::format::posting_lists::PostingLists;
 use stratann_core::kinds::KindView;
-use stratann_core::kinds::gpu_ivf::{Params, View};
+use stratann_core::kinds::gpu_ivf::{Params, Resident as ResidentView, View};
 #[cfg(feature = "lab")]
 use stratann_core::query::StoreId;
 use stratann_core::route::NavGraph;
 use stratann_kernel::coder::Coder;
-use stratann_storage::Result;
 use stratann_storage::budget::{Account, release_freed};
 use stratann_storage::tier::Resident;
+use stratann_storage::{Progress, Result};
 
 #[cfg(feature = "lab")]
 use super::baseline::{self, OpenBaselines, files::BaselineFiles};
@@ -25,8 +26,8 @@ use crate::base::{Base, OpenOptions, decode_role, read_role};
 use crate::curve::Grid;
 use crate::exec::scorer::{self, CodeFile, OpenScorer, Scorer};
 use crate::files;
-use crate::kinds::blocks;
-use crate::kinds::questions::{Members, OpenKind, RanksCodes};
+use crate::kinds::blocks::{self, ResidentRows};
+use crate::kinds::questions::{Members, MovesIntoMemory, OpenKind, RanksCodes};
 use crate::kinds::section::Section;
 #[cfg(feature = "lab")]
 use stratann_params::search::GpuSwitches;
@@ -43,6 +44,8 @@ pub(crate) struct GpuIndex {
     centroids: Vec<u8>,
     nav: NavGraph,
     code_error: f32,
+    // Of all vectors; `None` where they are read with their blocks.
+    rows: Option<ResidentRows>,
     #[cfg(feature = "lab")]
     pub(super) baselines: Option<BaselineFiles>,
 }
@@ -98,6 +101,7 @@ impl GpuIndex {
             centroids,
             nav,
             code_error,
+            rows: None,
             #[cfg(feature = "lab")]
             baselines: None,
         };
@@ -122,6 +126,10 @@ impl GpuIndex {
             nav: &self.nav,
             code_error: self.code_error,
             vector_norm: self.facts.vector_norm,
+            resident: self
+                .rows
+                .as_ref()
+                .map(|rows| ResidentView { rows, step_comparisons: STEP_COMPARISONS }),
             #[cfg(feature = "lab")]
             baselines: self.baselines.as_ref().map(|own| own.view(&self.facts)),
         }
@@ -149,6 +157,9 @@ impl OpenKind for GpuIndex {
         account.add("ids of lists", self.lists.bytes() as u64);
         account.add("block map", self.map.bytes() as u64);
         account.add("codebook", files::coder_bytes(&self.coder));
+        if let Some(rows) = &self.rows {
+            account.add("vectors", rows.bytes() as u64);
+        }
         #[cfg(feature = "lab")]
         if let Some(own) = &self.baselines {
             own.account(account);
@@ -186,6 +197,46 @@ impl OpenKind for GpuIndex {
 
     fn ranks_codes(&self) -> Option<&dyn RanksCodes> {
         Some(self)
+    }
+
+    fn rows(&self) -> Option<&ResidentRows> {
+        self.rows.as_ref()
+    }
+
+    fn residency(&self) -> Option<&dyn MovesIntoMemory> {
+        Some(self)
+    }
+
+    fn residency_mut(&mut self) -> Option<&mut dyn MovesIntoMemory> {
+        Some(self)
+    }
+}
+
+impl MovesIntoMemory for GpuIndex {
+    fn resident_bytes(&self) -> u64 {
+        self.rows.as_ref().map_or(0, |rows| rows.bytes() as u64)
+    }
+
+    fn is_resident(&self) -> bool {
+        self.rows.is_some()
+    }
+
+    /// Its searches are the same from memory and from disk.
+    fn is_calibrated(&self, _: &Base) -> bool {
+        true
+    }
+
+    fn shrink(&mut self, budget_bytes: u64) {
+        self.rows.take_if(|rows| rows.bytes() as u64 > budget_bytes);
+    }
+
+    /// All vectors, or none: a cache of blocks is better for a part. Other systems read their own files.
+    fn make_resident(&mut self, base: &Base, budget_bytes: u64, progress: &dyn Progress) -> Result<()> {
+        self.shrink(budget_bytes);
+        if self.rows.is_none() && !self.has_baselines() {
+            self.rows = blocks::load_rows(base, budget_bytes, progress)?;
+        }
+        Ok(())
     }
 }
 

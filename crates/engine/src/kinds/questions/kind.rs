@@ -56,6 +56,12 @@ pub(crate) trait Kind: Sync {
         blocks::usable_cache_bytes(manifest)
     }
 
+    /// Returns the most bytes in memory with which searches read nothing; `None` of a kind, and of a form of it, that is
+    /// not moved there.
+    fn resident_bytes_max(&self, _manifest: &Manifest) -> Option<u64> {
+        None
+    }
+
     /// Returns the roles of the files besides the data file that every server of a partitioned index needs whole.
     fn shared_roles(&self, manifest: &Manifest) -> Vec<&'static str> {
         blocks::shared_roles(manifest)

@@ -10,5 +10,5 @@ mod search_params;
 pub(crate) use builds_kind::BuildsKind;
 pub(crate) use kind::Kind;
 pub(crate) use members::Members;
-pub(crate) use open_kind::{OpenKind, RanksCodes};
+pub(crate) use open_kind::{MovesIntoMemory, OpenKind, RanksCodes};
 pub(crate) use search_params::{SearchParams, grown};

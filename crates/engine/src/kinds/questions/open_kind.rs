@@ -7,9 +7,9 @@ use stratann_core::check::Blocks;
 use stratann_core::kinds::{KindView, gpu_ivf};
 use stratann_core::query::StoreId;
 use stratann_params::search::GpuSwitches;
-use stratann_storage::Result;
 use stratann_storage::budget::Account;
 use stratann_storage::cache::ExtentCache;
+use stratann_storage::{Progress, Result};
 
 use super::Members;
 use crate::base::Base;
@@ -84,10 +84,37 @@ pub(crate) trait OpenKind: Members + Send + Sync {
         None
     }
 
+    /// What is in memory instead of on disk, of a kind that can move there.
+    fn residency(&self) -> Option<&dyn MovesIntoMemory> {
+        None
+    }
+
+    /// The same, to change it.
+    fn residency_mut(&mut self) -> Option<&mut dyn MovesIntoMemory> {
+        None
+    }
+
     /// The shared loads, of a kind whose queries do not read for themselves.
     fn shares_loads(&self) -> Option<&dyn SharesLoads> {
         None
     }
+}
+
+/// Answers of a kind that can have what queries read in memory, in a form that they use as it is.
+pub(crate) trait MovesIntoMemory {
+    /// Returns the bytes of what is there.
+    fn resident_bytes(&self) -> u64;
+    /// Whether queries need no reads.
+    fn is_resident(&self) -> bool;
+    /// Whether the index says how to search it there: its curves are those of such searches too.
+    fn is_calibrated(&self, base: &Base) -> bool;
+    /// Frees what a budget has no room for.
+    fn shrink(&mut self, budget_bytes: u64);
+    /// Moves there what a budget has room for.
+    ///
+    /// # Errors
+    /// A block that cannot be read or is damaged; an interruption.
+    fn make_resident(&mut self, base: &Base, budget_bytes: u64, progress: &dyn Progress) -> Result<()>;
 }
 
 /// Answers of a kind that ranks codes by a scorer.
