@@ -30,7 +30,7 @@ LEFT_OUT := $(CURDIR)/target/left-out
 BOOK := STRATANN_PROGRAM=$(CURDIR)/target/debug/stratann
 PYTEST := STRATANN_LEFT_OUT=$(LEFT_OUT) PYTHONPATH=.ci $(VENV_PYTHON) -m pytest -p left_out
 
-.PHONY: help demo hostile test test-build test-rust test-extension test-python test-sample test-bench test-lab build lab wheel bench bench-recall bench-calibrate bench-grid bench-report bench-gpu bench-remote bench-codes gpu gpu-kit gpu-compile lint tools tools-etcd tools-s3 tools-fuzz fuzz storm-remote nightly docs clean
+.PHONY: help demo hostile test test-build test-rust test-extension test-python test-sample test-bench test-scripts test-lab build lab wheel bench bench-recall bench-calibrate bench-grid bench-report bench-gpu bench-remote bench-codes gpu gpu-kit gpu-compile lint tools tools-etcd tools-s3 tools-fuzz fuzz storm-remote nightly docs clean
 
 help: ## Show this
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -52,8 +52,9 @@ lab: ## The program of studies, target/release/stratann-lab
 test: ## All that must hold before a change is merged
 	@mkdir -p $(dir $(LEFT_OUT)) && rm -f $(LEFT_OUT)
 	@status=0; \
-	$(MAKE) --no-print-directory --keep-going --jobs 2 test-build $(VENV)/.tests || status=$$?; \
-	$(MAKE) --no-print-directory --keep-going test-rust test-python test-sample test-bench lint || status=$$?; \
+	$(MAKE) --no-print-directory --keep-going --jobs 2 test-extension || status=$$?; \
+	$(MAKE) --no-print-directory --keep-going test-rust || status=$$?; \
+	$(MAKE) --no-print-directory --keep-going --jobs 2 --output-sync=target test-scripts lint || status=$$?; \
 	.ci/left-out $(LEFT_OUT) || status=$$?; \
 	exit $$status
 
@@ -80,6 +81,14 @@ test-extension: test-build $(VENV)/.tests
 
 test-python: test-extension
 	$(BOOK) $(PYTEST) python/tests
+
+# The extension is there already. One after another, since all of them start servers; lints run beside them, so none of
+# these compiles anything.
+test-scripts:
+	@status=0; \
+	$(BOOK) $(PYTEST) python/tests || status=$$?; \
+	$(MAKE) --no-print-directory --keep-going --jobs 1 test-sample test-bench || status=$$?; \
+	exit $$status
 
 test-sample: $(VENV)/.tools
 	$(VENV_PYTHON) sample/check_sample.py

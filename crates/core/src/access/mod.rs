@@ -4,9 +4,6 @@ pub(crate) mod blocks;
 mod coded_query;
 mod expected;
 pub(crate) mod hnsw;
-mod rows;
 
 pub(crate) use coded_query::CodedQuery;
 pub(crate) use expected::ExpectedDistances;
-pub(crate) use rows::ResidentBlock;
-pub use rows::{ResidentRows, STEP_COMPARISONS};

@@ -2,6 +2,7 @@
 
 mod bounds;
 mod perpendicular;
+mod resident_rows;
 
 use alloc::vec::Vec;
 
@@ -13,6 +14,8 @@ use crate::search::Query;
 
 pub use bounds::Bounds;
 pub(crate) use bounds::{BoundEstimator, Cut, DistanceBounds};
+pub(crate) use resident_rows::ResidentBlock;
+pub use resident_rows::{ResidentRows, STEP_COMPARISONS};
 
 /// Reusable buffers for scoring blocks.
 #[derive(Clone, Debug, Default)]

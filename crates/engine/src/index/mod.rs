@@ -402,8 +402,11 @@ impl Index {
     pub fn account(&self) -> Account {
         let mut account = Account::new();
         self.kind.account(&mut account);
-        if let Some(cache) = &self.cache {
-            account.add("block cache", cache.used_bytes());
+        match &self.cache {
+            Some(cache) => account.add("block cache", cache.used_bytes()),
+            // What is in memory has left it no room.
+            None if self.is_resident() => account.add("block cache", 0),
+            None => {}
         }
         account
     }

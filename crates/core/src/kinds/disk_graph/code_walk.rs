@@ -11,7 +11,7 @@ use stratann_kernel::prefetch;
 
 use super::resident::Resident;
 use super::{Codes, DiskGraph, Scratch, enter, source, walk};
-use crate::access::ResidentRows;
+use crate::exact::ResidentRows;
 use crate::format::block::Block;
 use crate::kinds::kind::{Ordered, StepContext};
 use crate::place::Reach;

@@ -3,7 +3,7 @@
 use alloc::vec::Vec;
 use core::mem::MaybeUninit;
 
-use crate::access::ResidentRows;
+use crate::exact::ResidentRows;
 use crate::format::block::Block;
 
 /// The parts of a graph that are in memory beside its codes.

@@ -8,8 +8,8 @@ use alloc::vec::Vec;
 
 use super::resident::ResidentLists;
 use super::{Codes, DiskGraph, View};
-use crate::access::{ResidentBlock, blocks};
-use crate::exact::BlockRows;
+use crate::access::blocks;
+use crate::exact::{BlockRows, ResidentBlock};
 use crate::format::block::Block;
 use crate::kinds::kind::StepContext;
 use crate::search::{Outcome, Visited};

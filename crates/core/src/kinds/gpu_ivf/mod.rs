@@ -7,8 +7,6 @@
 
 #[cfg(feature = "lab")]
 pub mod baseline;
-#[cfg(test)]
-mod in_memory_tests;
 mod navigate;
 mod params;
 mod rerank;
@@ -20,9 +18,9 @@ mod wire;
 
 use alloc::vec::Vec;
 
-use crate::access::{CodedQuery, ExpectedDistances, ResidentBlock, blocks};
+use crate::access::{CodedQuery, ExpectedDistances, blocks};
 use crate::codec::{Reader, Refused, Writer};
-use crate::exact::{BlockScratch, score_block};
+use crate::exact::{BlockScratch, ResidentBlock, score_block};
 use crate::kinds::kind::{Carry, Kind, Ordered, StepContext};
 use crate::score::{CodeJob, RANKED_BYTES, Ranked};
 use crate::search::{
@@ -272,7 +270,7 @@ fn rank(cx: &mut StepContext<'_, GpuIvf>, is_new: bool) -> Option<Turn> {
     }
     #[cfg(feature = "lab")]
     if cx.params.compared.source != baseline::Source::Codes {
-        return baseline::posting::choose(cx).map(|()| Turn::Ends);
+        return baseline::posting::choose(cx);
     }
     if is_new {
         navigate::ask(cx)?;

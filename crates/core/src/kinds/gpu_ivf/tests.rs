@@ -1,5 +1,7 @@
 //! Searches of small indexes against distances that are computed one by one.
 
+mod in_memory;
+
 use alloc::vec;
 use alloc::vec::Vec;
 

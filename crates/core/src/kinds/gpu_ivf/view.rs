@@ -4,8 +4,9 @@ use stratann_kernel::coder::Coder;
 
 #[cfg(feature = "lab")]
 use super::baseline::Baselines;
-use crate::access::{ResidentBlock, ResidentRows, blocks};
+use crate::access::blocks;
 use crate::check::Blocks;
+use crate::exact::{ResidentBlock, ResidentRows};
 use crate::format::block::BlockLayout;
 use crate::format::block_map::BlockMap;
 use crate::format::posting_lists::PostingLists;

@@ -8,7 +8,7 @@ use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-pub(crate) use stratann_core::access::ResidentRows;
+pub(crate) use stratann_core::exact::ResidentRows;
 use stratann_core::format::block::{self, Block};
 use stratann_core::query::{Extent, Loss, Outcome, StoreId};
 use stratann_storage::cache::ExtentCache;

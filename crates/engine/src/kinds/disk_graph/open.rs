@@ -2,8 +2,8 @@
 
 use std::path::Path;
 
-use stratann_core::access::ResidentRows;
 use stratann_core::check::Blocks;
+use stratann_core::exact::ResidentRows;
 use stratann_core::format::block_map::BlockMap;
 use stratann_core::kinds::KindView;
 use stratann_core::kinds::disk_graph::{Codes, View};

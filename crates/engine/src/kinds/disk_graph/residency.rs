@@ -5,7 +5,7 @@
 
 use std::path::Path;
 
-use stratann_core::access::{ResidentRows, STEP_COMPARISONS};
+use stratann_core::exact::{ResidentRows, STEP_COMPARISONS};
 use stratann_core::kinds::disk_graph::resident::{Resident, ResidentLists};
 use stratann_params::IndexKind;
 use stratann_storage::budget::Account;

@@ -4,8 +4,8 @@
 use std::fs::File;
 use std::sync::Arc;
 
-use stratann_core::access::STEP_COMPARISONS;
 use stratann_core::check::Blocks;
+use stratann_core::exact::STEP_COMPARISONS;
 use stratann_core::format::block_map::BlockMap;
 use stratann_core::format::posting_lists::PostingLists;
 use stratann_core::kinds::KindView;

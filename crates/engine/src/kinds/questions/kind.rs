@@ -56,8 +56,7 @@ pub(crate) trait Kind: Sync {
         blocks::usable_cache_bytes(manifest)
     }
 
-    /// Returns the most bytes in memory with which searches read nothing; `None` of a kind, and of a form of it, that is
-    /// not moved there.
+    /// Returns the most bytes in memory with which searches read nothing; `None` where the index is not moved there.
     fn resident_bytes_max(&self, _manifest: &Manifest) -> Option<u64> {
         None
     }

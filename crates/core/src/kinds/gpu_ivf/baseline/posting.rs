@@ -3,11 +3,11 @@
 
 use super::Source;
 use crate::format::posting_file::PostingList;
-use crate::kinds::gpu_ivf::{GpuIvf, Scratch, Stage, code_job, rerank};
+use crate::kinds::gpu_ivf::{GpuIvf, Scratch, Stage, Turn, code_job, rerank};
 use crate::kinds::kind::StepContext;
 
 /// Reads the next lists, `width` at a time. When all are taken in, results are complete, or candidates are re-ranked.
-pub(in crate::kinds::gpu_ivf) fn choose(cx: &mut StepContext<'_, GpuIvf>) -> Option<()> {
+pub(in crate::kinds::gpu_ivf) fn choose(cx: &mut StepContext<'_, GpuIvf>) -> Option<Turn> {
     let is_codes = cx.params.compared.source == Source::CodeLists;
     if cx.own.next == 0 && cx.params.compared.copies {
         let of_vectors = 4 * cx.base.dim as u64;
@@ -36,7 +36,7 @@ pub(in crate::kinds::gpu_ivf) fn choose(cx: &mut StepContext<'_, GpuIvf>) -> Opt
             if cx.params.compared.copies { 8 * cx.own.candidates.len() as u64 } else { 0 };
         return rerank::choose(cx);
     }
-    Some(())
+    Some(Turn::Ends)
 }
 
 /// Scores the members of a list that was read.

@@ -5,10 +5,10 @@ use alloc::vec;
 use proptest::prelude::*;
 use stratann_kernel::{DType, Metric};
 
-use super::tests::{Index, params, settings};
-use super::{Params as Own, Resident, Rule};
-use crate::access::ResidentRows;
+use super::{Index, params, settings};
+use crate::exact::ResidentRows;
 use crate::format::block::Block;
+use crate::kinds::gpu_ivf::{Params as Own, Resident, Rule};
 use crate::kinds::{IndexView, KindView};
 use crate::query::{Params, QueryState, Scratch};
 use crate::search::{Arrival, Arrived, Budget, Outcome, QueryStats};

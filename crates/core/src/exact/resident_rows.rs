@@ -4,7 +4,7 @@ use alloc::vec::Vec;
 use core::mem::MaybeUninit;
 use core::ops::Range;
 
-use crate::exact::BlockRows;
+use super::BlockRows;
 use crate::format::block::{Block, BlockLayout};
 
 /// Comparisons after which a step with nothing to wait for usually ends, so that other queries have their turns: some
