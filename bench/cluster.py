@@ -101,8 +101,7 @@ class Servers:
         if count > 1:
             peers = ", ".join(f'"{self.net.address(i)}:{PEER_PORT}"' for i in range(count))
             lines += [f"server = {number}", f'listen = "{self.net.address(number)}:{PEER_PORT}"', f"peers = [{peers}]"]
-        # Clients come from another namespace, so the addresses are not loopback.
-        lines.append(f'secret_file = "{self.secret}"')
+            lines.append(f'secret_file = "{self.secret}"')
         path = self.folder / f"server-{number}-{count}.toml"
         path.write_text("\n".join(lines) + "\n")
         return path
