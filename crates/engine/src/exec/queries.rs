@@ -72,6 +72,8 @@ pub trait Queries {
     fn may_wait(&mut self, _has_free_slot: bool) -> bool {
         true
     }
+    /// The turns of a round are over, and the thread may wait next.
+    fn round_ended(&mut self) {}
     /// Whether something wakes the tier when [`Queries::next`] has a query again.
     fn can_wake(&self) -> bool {
         false

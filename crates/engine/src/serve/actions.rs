@@ -11,6 +11,7 @@ use stratann_core::peer::message::Refused;
 use stratann_core::peer::{Action, BufferPool, Failure, FrameCodec, Peer, Run};
 use stratann_core::query::{Budget, Loss, Outcome, Params, QueryState, Step, Tag, Threshold};
 use stratann_storage::ledger::Part;
+use stratann_storage::link::Link;
 
 use super::inbox::{Job, Place};
 use super::lock;
@@ -43,6 +44,24 @@ struct ThreadMemory {
 
 thread_local! {
     static MEMORY: Cell<ThreadMemory> = Cell::default();
+    // Whether the thread sends its frames at the end of a round.
+    static SENDS_BY_ROUND: Cell<bool> = const { Cell::new(false) };
+}
+
+/// The thread sends its frames at the end of each round of turns as long as this lives, those to one server together.
+pub(super) struct SendingByRound;
+
+impl SendingByRound {
+    pub(super) fn begin() -> SendingByRound {
+        SENDS_BY_ROUND.set(true);
+        SendingByRound
+    }
+}
+
+impl Drop for SendingByRound {
+    fn drop(&mut self) {
+        SENDS_BY_ROUND.set(false);
+    }
 }
 
 impl ServerState {
@@ -74,8 +93,16 @@ impl ServerState {
             drop(peer);
             let ThreadMemory { actions, pool } = &mut memory;
             actions.drain(..).for_each(|action| self.perform(action, pool));
+            if !SENDS_BY_ROUND.get() {
+                self.send_queued();
+            }
         }
         MEMORY.set(memory);
+    }
+
+    /// Sends the frames that are queued.
+    pub(super) fn send_queued(&self) {
+        self.link.get().into_iter().for_each(Link::write_now);
     }
 
     /// A client submits a query.
@@ -138,7 +165,7 @@ impl ServerState {
             Action::Send { to, message } => {
                 let frame = self.codec.frame(message, pool);
                 // A dropped frame is a loss like any other: the origin starts another attempt.
-                let _ = self.link.get().is_some_and(|link| link.send(to, &frame));
+                let _ = self.link.get().is_some_and(|link| link.queue(to, &frame));
                 pool.recycle_buffer(frame);
             }
             Action::Start { run, state } => {

@@ -15,6 +15,7 @@ use stratann_storage::ledger::{Guarantee, Ledger, Part, Reservation};
 use stratann_storage::link::Link;
 use stratann_storage::{Result, tier};
 
+use super::actions::SendingByRound;
 use super::inbox::{Inbox, Job, Place, Size};
 use super::scores::Scores;
 use super::served_index::ServedIndex;
@@ -521,10 +522,13 @@ impl ServerState {
         };
         let batch_loads = self.batch_loads();
         let shared_reads = SharedReads::of_process();
+        let sending = SendingByRound::begin();
         let ran = Driver::new(Arc::new(&self.index), tier, driver)
             .sharing(self.options.merge.then_some(shared_reads))
             .with_batch_loads(batch_loads.as_ref().map(|batch_loads| (batch_loads.member(0), shared_reads)))
             .run(&mut Worker::new(self, live, thread));
+        drop(sending);
+        self.send_queued();
         if let Err(e) = ran {
             let why = format!(
                 "reading {} failed: {e}; check the disk and start the server again",

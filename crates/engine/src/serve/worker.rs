@@ -318,6 +318,10 @@ impl Queries for Worker<'_> {
         !has_room || self.server.is_stopped() || self.server.inbox.may_wait(self.thread, self.free())
     }
 
+    fn round_ended(&mut self) {
+        self.server.send_queued();
+    }
+
     fn can_wake(&self) -> bool {
         true
     }

@@ -45,6 +45,11 @@ impl Wire {
         self.0.socket()
     }
 
+    /// Another handle to the connection, whose bytes anyone may write.
+    pub(crate) fn clear_socket(&self) -> Option<TcpStream> {
+        self.0.socket().try_clone().ok()
+    }
+
     /// The greeting has ended, and with it its deadline.
     pub(crate) fn end_greeting(&mut self) -> io::Result<()> {
         self.0.end_greeting()

@@ -1,6 +1,6 @@
 //! The thread that writes to one other server.
 
-use std::io::{self, Write};
+use std::io;
 use std::net::{TcpStream, ToSocketAddrs};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -9,6 +9,7 @@ use stratann_core::format::checksum;
 use stratann_core::peer::message;
 
 use super::greeting::{self, Agreed, GreetingError};
+use super::outbox::Work;
 use super::secure::Wire;
 use super::timed::Timed;
 use super::{GREETING, KEEPALIVE, LinkState, SILENCE};
@@ -42,10 +43,10 @@ pub(super) fn run(state: &LinkState, to: u8) {
             Ok(Connection { mut wire, number, agreed }) => {
                 logged.clear();
                 pause = FIRST_PAUSE;
-                outbox.set_open(true);
+                outbox.open(wire.clear_socket());
                 state.note(to, |state| state.outbound = Some(agreed));
                 let ended = write(state, to, &mut wire);
-                outbox.set_open(false);
+                outbox.end();
                 state.note(to, |state| state.outbound = None);
                 state.open.unregister(number);
                 ended.err().map(|e| e.to_string())
@@ -102,18 +103,19 @@ fn greet(
     Ok((wire, agreed))
 }
 
-/// Writes all waiting frames at once, until the connection breaks or the link stops.
+/// Writes what the threads that queue frames leave, and signs of life, until the connection breaks or the link stops.
 fn write(state: &LinkState, to: u8, wire: &mut Wire) -> io::Result<()> {
     let outbox = &state.outboxes[usize::from(to)];
-    let mut bytes = Vec::new();
-    while outbox.take(&mut bytes, KEEPALIVE) {
-        if bytes.is_empty() {
-            bytes.extend_from_slice(&keepalive());
+    loop {
+        let work = outbox.work(KEEPALIVE);
+        match work {
+            Work::End => return Ok(()),
+            Work::Wait => continue,
+            Work::Write | Work::Keepalive => {}
         }
-        // The write fails after SILENCE without progress: the queue must not grow, and other servers must not wait.
-        wire.write_all(&bytes)?;
-        wire.flush()?;
-        state.writes.fetch_add(1, Ordering::Relaxed);
+        // A write fails after SILENCE without progress: the queue must not grow, and other servers must not wait.
+        let is_idle = work == Work::Keepalive;
+        let writes = outbox.write_all(wire, is_idle.then(keepalive))?;
+        state.writes.fetch_add(writes, Ordering::Relaxed);
     }
-    Ok(())
 }

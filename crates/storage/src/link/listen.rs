@@ -161,7 +161,7 @@ fn take(link: &LinkState, server: u8, number: u64, from: &str, wire: &mut Wire) 
             state.inbound = 0;
             // A server that closes one connection closes both. Frames sent now would be lost, and a write would fail
             // late.
-            link.outboxes[usize::from(server)].set_open(false);
+            link.outboxes[usize::from(server)].shut();
         }
     });
 }

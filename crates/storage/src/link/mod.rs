@@ -1,8 +1,8 @@
 //! Frames between the servers of a cluster, over TCP.
 //!
 //! Every server dials every other one. It sends over the connections that it dialed and receives over those that it
-//! accepted. So each connection carries frames one way, from one writing thread to one reading thread, and needs no
-//! multiplexing. Frames that wait during a write go out together with the next one.
+//! accepted. So each connection carries frames one way and needs no multiplexing. Frames are queued and then written
+//! together, by the thread that queued them ([`Outbox`]).
 //!
 //! A frame may be lost with its connection, and a frame that finds a full queue is dropped. The protocol above
 //! ([`stratann_core::peer`]) tolerates both. Frames that arrive are whole and in order, and come from a server that
@@ -136,6 +136,8 @@ struct LinkState {
     open: OpenConnections,
     // Connections whose frames are being received.
     receiving: (Mutex<usize>, Condvar),
+    // A bit for servers with queued frames: two servers may have the same.
+    queued: AtomicU64,
     writes: AtomicU64,
     refused: AtomicU64,
 }
@@ -188,6 +190,10 @@ struct PeerState {
     is_up: bool,
 }
 
+fn queued_bit(to: u8) -> u64 {
+    1 << (to % 64)
+}
+
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(|e| e.into_inner())
 }
@@ -217,6 +223,7 @@ impl Link {
             addresses: Mutex::new(options.peers.clone()),
             open: OpenConnections::default(),
             receiving: Default::default(),
+            queued: AtomicU64::new(0),
             writes: AtomicU64::new(0),
             refused: AtomicU64::new(0),
             options,
@@ -244,9 +251,33 @@ impl Link {
         }
     }
 
-    /// Queues a frame. False when it was dropped: no connection, or a full queue.
+    /// Queues a frame, which [`Link::write_now`] sends. False when it was dropped: no connection, or a full queue.
+    pub fn queue(&self, to: u8, frame: &[u8]) -> bool {
+        let is_queued = self.state.outboxes.get(usize::from(to)).is_some_and(|outbox| outbox.push(frame));
+        if is_queued {
+            self.state.queued.fetch_or(queued_bit(to), Ordering::AcqRel);
+        }
+        is_queued
+    }
+
+    /// Queues a frame, and sends all that are queued. False when it was dropped.
     pub fn send(&self, to: u8, frame: &[u8]) -> bool {
-        self.state.outboxes.get(usize::from(to)).is_some_and(|outbox| outbox.push(frame))
+        let is_queued = self.queue(to, frame);
+        self.write_now();
+        is_queued
+    }
+
+    /// Sends all queued frames: those to one server go out together. It does not wait for them to be taken.
+    pub fn write_now(&self) {
+        if self.state.queued.load(Ordering::Relaxed) == 0 {
+            return;
+        }
+        let queued = self.state.queued.swap(0, Ordering::AcqRel);
+        for (to, outbox) in (0..).zip(&self.state.outboxes) {
+            if queued & queued_bit(to) != 0 {
+                self.state.writes.fetch_add(outbox.write_now(), Ordering::Relaxed);
+            }
+        }
     }
 
     /// Counters since the start.

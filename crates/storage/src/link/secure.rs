@@ -113,6 +113,11 @@ impl Wire {
         }
     }
 
+    /// Another handle to a connection in the clear, whose bytes anyone may write; `None` under TLS.
+    pub(crate) fn clear_socket(&self) -> Option<TcpStream> {
+        if let Wire::Plain(stream) = self { stream.socket().try_clone().ok() } else { None }
+    }
+
     /// The greeting has ended, and with it its deadline.
     pub(crate) fn end_greeting(&mut self) -> io::Result<()> {
         match self {

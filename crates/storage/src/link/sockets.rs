@@ -72,6 +72,23 @@ pub(crate) fn end_when_silent(stream: &TcpStream) -> io::Result<()> {
     Ok(())
 }
 
+/// Sends as many of these bytes as the socket takes without a wait. Returns their number.
+///
+/// # Errors
+/// A socket that takes none, or is closed.
+pub(crate) fn send_now(stream: &TcpStream, bytes: &[u8]) -> io::Result<usize> {
+    // SAFETY: the bytes live through the call, which reads as many as there are at most.
+    let sent = unsafe {
+        libc::send(
+            stream.as_raw_fd(),
+            bytes.as_ptr().cast(),
+            bytes.len(),
+            libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL,
+        )
+    };
+    usize::try_from(sent).map_err(|_| io::Error::last_os_error())
+}
+
 /// Whether a connection is open and nothing has come over it.
 pub(crate) fn is_quiet(stream: &TcpStream) -> bool {
     let mut byte = 0u8;
