@@ -1,7 +1,7 @@
 //! Frames that wait to be sent to one server, in order.
 //!
-//! Over a connection in the clear the threads that queue frames also write them, as far as the socket takes them at once.
-//! A thread of the connection's own writes what is left, writes to connections under TLS, and gives signs of life.
+//! Over a connection in the clear the threads that queue frames also write them, as far as the socket takes them at
+//! once. A thread of the connection's own writes what is left, writes under TLS, and gives signs of life.
 
 use std::io::{self, Write};
 use std::net::TcpStream;
