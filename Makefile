@@ -29,6 +29,7 @@ STORM_SECONDS ?= 300
 LEFT_OUT := $(CURDIR)/target/left-out
 BOOK := STRATANN_PROGRAM=$(CURDIR)/target/debug/stratann
 PYTEST := STRATANN_LEFT_OUT=$(LEFT_OUT) PYTHONPATH=.ci $(VENV_PYTHON) -m pytest -p left_out
+TESTS_OF_PYTHON := $(BOOK) $(PYTEST) python/tests
 
 .PHONY: help demo hostile test test-build test-rust test-extension test-python test-sample test-bench test-scripts test-lab build lab wheel bench bench-recall bench-calibrate bench-grid bench-report bench-gpu bench-remote bench-codes gpu gpu-kit gpu-compile lint tools tools-etcd tools-s3 tools-fuzz fuzz storm-remote nightly docs clean
 
@@ -80,13 +81,13 @@ test-extension: test-build $(VENV)/.tests
 	cd python && $(CURDIR)/$(VENV)/bin/maturin pep517 write-dist-info --metadata-directory $(CURDIR)/target/wheel-metadata
 
 test-python: test-extension
-	$(BOOK) $(PYTEST) python/tests
+	$(TESTS_OF_PYTHON)
 
 # The extension is there already. One after another, since all of them start servers; lints run beside them, so none of
 # these compiles anything.
 test-scripts:
 	@status=0; \
-	$(BOOK) $(PYTEST) python/tests || status=$$?; \
+	$(TESTS_OF_PYTHON) || status=$$?; \
 	$(MAKE) --no-print-directory --keep-going --jobs 1 test-sample test-bench || status=$$?; \
 	exit $$status
 

@@ -216,7 +216,8 @@ proptest! {
             ..GpuSwitches::default()
         };
         let effort = Effort::Nprobe(nprobe, None, None);
-        assert_equal(folder.path(), &asked.bytes, &SearchOptions { k, effort, switches: switches.into(), ..SearchOptions::default() });
+        let options = SearchOptions { k, effort, switches: switches.into(), ..SearchOptions::default() };
+        assert_equal(folder.path(), &asked.bytes, &options);
     }
 }
 

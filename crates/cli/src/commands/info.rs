@@ -156,10 +156,7 @@ fn text(
         ram_per_vector(account, m)
     );
     if let Some(most) = resident_bytes_max(m) {
-        out += &format!(
-            "with up to {} more, what searches read is in memory, and they read nothing\n",
-            size(most)
-        );
+        out += &format!("with up to {} more, all that searches read is in memory\n", size(most));
     }
     out += &curves(m);
     if !left.is_empty() {

@@ -315,7 +315,6 @@ impl Driver<'_> {
 
     /// Takes in completed reads and deliveries; with `wait`, waits for one.
     pub(super) fn collect(&mut self, wait: bool, queries: &mut dyn Queries) -> io::Result<()> {
-        queries.round_ended();
         let wait = wait && self.sharing.as_ref().is_none_or(|(_, mailbox)| mailbox.may_wait());
         if wait {
             // Waiting starts all reads.

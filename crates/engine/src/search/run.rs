@@ -242,14 +242,16 @@ struct Shares<'a, 'b> {
     shares: Vec<Share<'a, 'b>>,
     // Of each call: queries in flight now, and at most.
     in_flight: Vec<(usize, usize)>,
+    // Of each call: its next query, while one is chosen.
+    upcoming: Vec<Option<usize>>,
 }
 
-/// The call whose query is admitted next: one that is behind all others, and has room. Otherwise a query would wait for
-/// its answers from the slowest index while later ones are asked of the others. `next` has the next query of each call
-/// that has one, `has_room` whether one more of it may be in flight.
-fn next_call(next: &[Option<usize>], has_room: impl Fn(usize) -> bool) -> Option<usize> {
-    let least = next.iter().flatten().min()?;
-    (0..next.len()).find(|&call| next[call].as_ref() == Some(least) && has_room(call))
+/// The calls whose queries may be admitted next: those that no other is behind. Otherwise a query would wait for its
+/// answers from the slowest index while later ones are asked of the others. `upcoming` has the next query of each call
+/// that has one.
+fn hindmost(upcoming: &[Option<usize>]) -> impl Iterator<Item = usize> {
+    let least = upcoming.iter().flatten().min();
+    (0..upcoming.len()).filter(move |&call| least.is_some() && upcoming[call].as_ref() == least)
 }
 
 impl<'a, 'b> Shares<'a, 'b> {
@@ -257,6 +259,7 @@ impl<'a, 'b> Shares<'a, 'b> {
         Shares {
             shares: runs.iter().map(|run| Share::new(&run.batch, worker)).collect(),
             in_flight: runs.iter().map(|run| (0, run.in_flight())).collect(),
+            upcoming: Vec::with_capacity(runs.len()),
         }
     }
 
@@ -277,19 +280,19 @@ impl<'a, 'b> Shares<'a, 'b> {
 
 impl Queries for Shares<'_, '_> {
     fn next(&mut self) -> Option<usize> {
-        let calls = self.shares.len();
-        let next: Vec<Option<usize>> = self.shares.iter().map(Share::upcoming).collect();
-        let mut must_wait = vec![false; calls];
-        loop {
-            let in_flight = &self.in_flight;
-            let has_room = |call: usize| !must_wait[call] && in_flight[call].0 < in_flight[call].1;
-            let call = next_call(&next, has_room)?;
-            if let Some(query) = self.shares[call].next() {
-                self.in_flight[call].0 += 1;
-                return Some(query * calls + call);
+        let Shares { shares, in_flight, upcoming } = self;
+        upcoming.clear();
+        upcoming.extend(shares.iter().map(Share::upcoming));
+        for call in hindmost(upcoming) {
+            let (now, most) = &mut in_flight[call];
+            if now < most
+                && let Some(query) = shares[call].next()
+            {
+                *now += 1;
+                return Some(query * shares.len() + call);
             }
-            must_wait[call] = true;
         }
+        None
     }
 
     fn segment(&mut self, number: usize) -> usize {
@@ -344,7 +347,7 @@ mod tests {
         for round in 0.. {
             in_flight.iter_mut().for_each(|ends: &mut Vec<usize>| ends.retain(|&end| end > round));
             let upcoming = |next: &[usize; 3]| next.map(|query| (query < queries).then_some(query));
-            while let Some(call) = next_call(&upcoming(&next), |call| in_flight[call].len() < 2) {
+            while let Some(call) = hindmost(&upcoming(&next)).find(|&call| in_flight[call].len() < 2) {
                 next[call] += 1;
                 in_flight[call].push(round + rounds[call]);
                 let (least, most) = (next.iter().min().unwrap(), next.iter().max().unwrap());

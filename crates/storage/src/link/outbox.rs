@@ -149,7 +149,10 @@ impl Outbox {
     /// A connection that broke, or took nothing for too long.
     pub(super) fn write_all(&self, wire: &mut Wire, otherwise: Option<[u8; HEADER]>) -> io::Result<u64> {
         let (mut writing, mut writes) = (self.lock_writing(), 0);
-        if let Some(frame) = otherwise.filter(|_| !self.fill(&mut writing)) {
+        let is_empty = !self.fill(&mut writing);
+        if let Some(frame) = otherwise
+            && is_empty
+        {
             writing.bytes.extend_from_slice(&frame);
         }
         while self.fill(&mut writing) {

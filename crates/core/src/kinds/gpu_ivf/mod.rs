@@ -313,7 +313,7 @@ fn asked(cx: &StepContext<'_, GpuIvf>) -> usize {
 /// Asks for a block for a candidate, in memory or by a read. A block in memory counts for the budget as a read does.
 /// `None` when the budget allows no more. While reads are under way, others are read as well.
 fn ask(cx: &mut StepContext<'_, GpuIvf>, (at, block): (Extent, u32), asker: u32) -> Option<()> {
-    if !cx.q.io.pending.is_empty() || cx.view.resident_block(block).is_none() {
+    if !cx.q.io.pending.is_empty() || !cx.view.is_in_memory() {
         return cx.fetch(at, block, asker.into()).map(|_| ());
     }
     cx.q.budget.reads = cx.q.budget.reads.checked_sub(1)?;

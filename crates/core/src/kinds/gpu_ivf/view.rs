@@ -78,12 +78,17 @@ impl<'a> View<'a> {
         Place { number, extent: blocks::extent(self.block, number), slot: None, layout: self.block }
     }
 
-    /// The rows of a block in memory; `None` where they are read. Files of other systems are always read.
-    pub(super) fn resident_block(&self, block: u32) -> Option<ResidentBlock<'a>> {
+    /// Whether blocks need not be read. Files of other systems are always read.
+    pub(super) fn is_in_memory(&self) -> bool {
         #[cfg(feature = "lab")]
         if self.baselines.is_some() {
-            return None;
+            return false;
         }
+        self.resident.is_some()
+    }
+
+    /// The rows of a block in memory.
+    pub(super) fn resident_block(&self, block: u32) -> Option<ResidentBlock<'a>> {
         self.resident?.rows.block(&self.map.nodes_of(block))
     }
 

@@ -189,10 +189,6 @@ impl OpenKind for GraphTables {
         Some(GraphTables::view(self, base).checked(base.view()))
     }
 
-    fn rows(&self) -> Option<&ResidentRows> {
-        self.residency.rows()
-    }
-
     fn residency(&self) -> Option<&dyn MovesIntoMemory> {
         Some(self)
     }
@@ -213,6 +209,10 @@ impl MovesIntoMemory for GraphTables {
 
     fn is_resident(&self) -> bool {
         self.residency.is_whole()
+    }
+
+    fn rows(&self) -> Option<&ResidentRows> {
+        self.residency.rows()
     }
 
     /// Those that an earlier version built have no curves of such searches.

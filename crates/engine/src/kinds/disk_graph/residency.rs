@@ -3,16 +3,13 @@
 //! All of it is in memory, or lists alone where they take little of the budget: a walk then reads candidates, all at
 //! once. Otherwise a cache of whole blocks saves more reads.
 
-use std::path::Path;
-
 use stratann_core::exact::{ResidentRows, STEP_COMPARISONS};
 use stratann_core::kinds::disk_graph::resident::{Resident, ResidentLists};
-use stratann_params::IndexKind;
 use stratann_storage::budget::Account;
 use stratann_storage::tier::in_huge_pages;
 use stratann_storage::{Progress, Result};
 
-use crate::base::{Base, IndexShape, shape};
+use crate::base::Base;
 use crate::kinds::blocks;
 use crate::manifest::Manifest;
 
@@ -21,13 +18,11 @@ const LISTS_SHARE: u64 = 8;
 /// Longest lists for which memory is set aside at once.
 const DEGREE_MAX: u64 = 256;
 
-/// Most bytes of all parts of an index; `None` of a kind that has none, of codes in blocks, and of a partition.
+/// Most bytes of all parts of an index; `None` of codes in blocks, and of a partition.
 pub(crate) fn bytes_max(manifest: &Manifest) -> Option<u64> {
     let degree = manifest.build.get("degree")?.as_u64()?;
-    let IndexShape { kind, block, .. } = shape(Path::new(""), manifest).ok()?;
-    let has_parts = kind == IndexKind::DiskGraph && block.code_bytes == 0 && manifest.spread.is_none();
-    let lists = ResidentLists::least_bytes(manifest.rows) + 4 * manifest.rows * degree;
-    has_parts.then(|| ResidentRows::bytes_of(manifest.rows, &block) + lists)
+    let rows = blocks::rows_bytes_max(manifest).filter(|_| manifest.blocks.code_bytes == 0)?;
+    Some(rows + ResidentLists::least_bytes(manifest.rows) + 4 * manifest.rows * degree)
 }
 
 /// The parts of the graph in memory beside codes. Searches see them once there are lists.

@@ -199,10 +199,6 @@ impl OpenKind for GpuIndex {
         Some(self)
     }
 
-    fn rows(&self) -> Option<&ResidentRows> {
-        self.rows.as_ref()
-    }
-
     fn residency(&self) -> Option<&dyn MovesIntoMemory> {
         Some(self)
     }
@@ -219,6 +215,10 @@ impl MovesIntoMemory for GpuIndex {
 
     fn is_resident(&self) -> bool {
         self.rows.is_some()
+    }
+
+    fn rows(&self) -> Option<&ResidentRows> {
+        self.rows.as_ref()
     }
 
     /// Its searches are the same from memory and from disk.

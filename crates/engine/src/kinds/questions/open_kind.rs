@@ -59,11 +59,6 @@ pub(crate) trait OpenKind: Members + Send + Sync {
         None
     }
 
-    /// Returns the rows in memory, of a kind whose blocks have whole vectors and that keeps them beside its cache.
-    fn rows(&self) -> Option<&ResidentRows> {
-        None
-    }
-
     /// Whether its reads are single blocks, which a cache can hold all of.
     fn reads_blocks(&self) -> bool {
         false
@@ -106,6 +101,8 @@ pub(crate) trait MovesIntoMemory {
     fn resident_bytes(&self) -> u64;
     /// Whether queries need no reads.
     fn is_resident(&self) -> bool;
+    /// Returns the rows, where they are there.
+    fn rows(&self) -> Option<&ResidentRows>;
     /// Whether the index says how to search it there: its curves are those of such searches too.
     fn is_calibrated(&self, base: &Base) -> bool;
     /// Frees what a budget has no room for.

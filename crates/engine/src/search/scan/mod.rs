@@ -24,6 +24,7 @@ use crate::exec::{MergedReads, Times};
 use crate::index::Index;
 use crate::kinds::answers::Member;
 use crate::kinds::blocks::ResidentRows;
+use crate::kinds::questions::MovesIntoMemory;
 use crate::kinds::{GridIndex, GridPanel, GridPass, ListIndex, blocks, own};
 use crate::tiles::{Form, Matrix, Pairs, Scratch, TILE};
 pub(super) use plan::ScanPlan;
@@ -93,7 +94,8 @@ struct Chunk<'a> {
 impl Index {
     /// Where a scan finds the vectors.
     fn scanned_rows(&self) -> Rows<'_> {
-        match (self.kind.rows(), self.kind.lists(), self.kind.sliced()) {
+        let resident = self.kind.residency().and_then(MovesIntoMemory::rows);
+        match (resident, self.kind.lists(), self.kind.sliced()) {
             (Some(rows), ..) => Rows::Resident(rows),
             (_, Some(lists), _) => Rows::Lists(lists),
             (.., Some(grid)) => Rows::Groups(grid),
