@@ -148,6 +148,8 @@ impl Index {
             options.search_reserve = search::usual_reserve(&manifest, BatchOptions::default(), 1);
             let reserve = &options.search_reserve;
             options.cache_budget = cache.shared_bytes(&manifest, options.ram_budget, reserve);
+            // A size that was given is of this index alone.
+            options.lends_cache = cache.given().is_none() && options.ram_budget.is_none();
             let mut index = index::Index::open(&path, options)?;
             index.make_resident(&Quiet)?;
             if preload {

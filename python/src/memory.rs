@@ -33,7 +33,9 @@ impl MemoryOpening {
         let secret = read_key(&self.key_file, &|_| {})?;
         let tls =
             self.tls.as_ref().map(|(own, key, authority)| Tls::read(own, key, authority)).transpose()?;
-        let options = OpenOptions { ram_budget: self.ram_budget, ..OpenOptions::default() };
+        // A size that was given is of this index alone.
+        let lends_cache = self.cache_budget.is_none() && self.ram_budget.is_none();
+        let options = OpenOptions { ram_budget: self.ram_budget, lends_cache, ..OpenOptions::default() };
         let mut index = Index::open_memory(&found(addresses)?, &Credentials::new(secret, tls), options)?;
         let cache = self.cache_budget.map_or(CacheBudget::Auto, CacheBudget::Bytes);
         let reserve = search::usual_reserve(index.manifest(), BatchOptions::default(), 1);

@@ -9,10 +9,12 @@ use common::{Built, Set, clustered, graph_set, list_options, queries, quick};
 use stratann_core::query::QueryStats;
 use stratann_engine::build::{BuildOptions, IndexKind};
 use stratann_engine::index::{Index, OpenOptions};
+use stratann_engine::manifest::Manifest;
 use stratann_engine::search::{Answers, Effort, SearchOptions, Together};
 use stratann_engine::serve::{ServeOptions, Server};
 use stratann_engine::{DType, Metric};
 use stratann_storage::Quiet;
+use stratann_storage::cache::ExtentCache;
 
 fn open(built: &Built) -> Index {
     let cached = OpenOptions { cache_budget: 1 << 20, head_budget: Some(0), ..OpenOptions::default() };
@@ -178,4 +180,56 @@ fn indexes_that_are_searched_as_one_share_their_drivers() {
         let found = (answers.ids, answers.distances.iter().map(|d| d.to_bits()).collect::<Vec<u32>>());
         assert_eq!(first.get_or_insert_with(|| found.clone()), &found);
     }
+}
+
+#[test]
+fn indexes_lend_each_other_the_room_of_their_caches() {
+    let (asked, others) = (queries(60, 24), Set::new(DType::F32, 24, &clustered(60, 24, 12, 7)));
+    let lists = list_options(quick(IndexKind::HybridIvf, Metric::L2), |own| own.clusters = Some(20));
+    let built = [
+        (Built::new(graph_set(), &quick(IndexKind::DiskGraph, Metric::L2)), Effort::SearchList(40, None)),
+        (Built::new(graph_set(), &lists), Effort::Nprobe(8, None, None)),
+    ];
+    let bytes = built.each_ref().map(|(built, _)| {
+        let (_, manifest) = Manifest::read(built.dir.path()).unwrap();
+        ExtentCache::bytes_of_blocks(manifest.blocks.count, manifest.blocks.bytes as u64)
+    });
+    // Half of the graph's blocks, and room for more lists than there are: they lend it while nobody asks for them.
+    let budgets = [bytes[0] / 2, 4 * (bytes[0] + bytes[1])];
+    let open = |lends_cache| {
+        let open_one = |at: usize| {
+            let head_budget = Some(0);
+            let how =
+                OpenOptions { cache_budget: budgets[at], head_budget, lends_cache, ..OpenOptions::default() };
+            Index::open(built[at].0.dir.path(), how).unwrap()
+        };
+        [open_one(0), open_one(1)]
+    };
+    let used = |indexes: &[Index; 2]| -> u64 {
+        indexes.iter().map(|index| index.account().bytes_of("block cache")).sum()
+    };
+    let again = |index: &Index, asked: &Set, effort: Effort| {
+        let passes = [0; 4].map(|_| search(index, asked, effort));
+        passes.into_iter().next_back().unwrap()
+    };
+    let (alone, lending) = (open(false), open(true));
+    let expected = again(&alone[0], &asked, built[0].1);
+    let found = again(&lending[0], &asked, built[0].1);
+    assert_eq!((&found.ids, &found.distances), (&expected.ids, &expected.distances));
+    assert!(expected.stats.reads > 100, "{} reads: the cache has room for all", expected.stats.reads);
+    assert_eq!(found.stats.reads, 0, "the graph has borrowed room for all of its blocks");
+    assert!(lending[0].account().bytes_of("block cache") > budgets[0]);
+
+    // The lists get their room back as soon as they are asked, and the graph has what it had alone.
+    let (expected, found) = (again(&alone[1], &others, built[1].1), again(&lending[1], &others, built[1].1));
+    assert_eq!((&found.ids, &found.distances), (&expected.ids, &expected.distances));
+    assert_eq!((found.stats.reads, expected.stats.reads), (0, 0));
+    assert!(used(&lending) <= budgets[0] + budgets[1], "{} bytes", used(&lending));
+    // An index that is closed takes its room along.
+    let [graph, lists] = lending;
+    drop(lists);
+    assert!(graph.account().bytes_of("block cache") <= budgets[0]);
+    let found = search(&graph, &asked, built[0].1);
+    assert_eq!(found.ids, search(&alone[0], &asked, built[0].1).ids);
+    assert!(found.stats.reads > 0);
 }

@@ -1,6 +1,7 @@
 //! Memory that is left over, for the cache of an index.
 
 use stratann_params::AutoOr;
+use stratann_storage::cache::left_bytes_of_process;
 
 use crate::base::Reserve;
 use crate::manifest::Manifest;
@@ -9,9 +10,12 @@ use crate::{doctor, kinds};
 /// Memory that caches the bytes that queries read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum CacheBudget {
-    /// The rest of the RAM budget; without one, up to half of the memory that is available when the index is opened.
+    /// The rest of the RAM budget; without one, up to half of the memory that is available when the index is opened,
+    /// and that no other cache of the process has been promised.
     #[default]
     Auto,
+    /// What the index can use, at most this number of bytes.
+    UpTo(u64),
     /// A number of bytes; with 0 every read is made and counted.
     Bytes(u64),
 }
@@ -29,7 +33,7 @@ impl CacheBudget {
     /// The bytes that were given, if any.
     pub fn given(self) -> Option<u64> {
         match self {
-            CacheBudget::Auto => None,
+            CacheBudget::Auto | CacheBudget::UpTo(_) => None,
             CacheBudget::Bytes(bytes) => Some(bytes),
         }
     }
@@ -49,14 +53,26 @@ impl CacheBudget {
     pub fn bytes(self, manifest: &Manifest, ram_budget: Option<u64>, reserve: &Reserve) -> u64 {
         let left = match (self, ram_budget) {
             (CacheBudget::Bytes(bytes), _) => return bytes,
+            (CacheBudget::UpTo(bytes), _) => bytes,
             (CacheBudget::Auto, Some(budget)) => {
                 let left = budget.saturating_sub(manifest.planned_account(0).total());
                 let least = reserve.low_memory_bytes.min(reserve.bytes);
                 left.saturating_sub(reserve.bytes).max(left.saturating_sub(least) / 2)
             }
-            (CacheBudget::Auto, None) => doctor::available_memory_bytes().unwrap_or(0) / 2,
+            (CacheBudget::Auto, None) => CacheBudget::free_bytes(),
         };
-        left.min(kinds::kind_of(manifest).usable_cache_bytes(manifest))
+        left.min(CacheBudget::usable_bytes(manifest))
+    }
+
+    /// Bytes that new caches may take where there is no budget: half of the memory that is available, without what open
+    /// caches of the process have been promised and have not filled yet.
+    pub fn free_bytes() -> u64 {
+        doctor::available_memory_bytes().unwrap_or(0).saturating_sub(left_bytes_of_process()) / 2
+    }
+
+    /// Bytes that an index can use: its vectors and adjacency lists in memory, or all that queries read.
+    pub fn usable_bytes(manifest: &Manifest) -> u64 {
+        kinds::kind_of(manifest).usable_cache_bytes(manifest)
     }
 }
 
@@ -80,13 +96,15 @@ mod tests {
         let base = Reader::from_memory(shape, bytes.clone()).unwrap();
         build(&base, dir.path(), &BuildOptions::new(IndexKind::Flat, Metric::L2), &Quiet).unwrap();
         let (_, manifest) = Manifest::read(dir.path()).unwrap();
-        let all = kinds::kind_of(&manifest).usable_cache_bytes(&manifest);
+        let all = CacheBudget::usable_bytes(&manifest);
         assert!(all > 192_000 && all < 400_000, "{all}");
         let open_bytes = manifest.planned_account(0).total();
         let beside = |bytes, low_memory_bytes| Reserve { bytes, low_memory_bytes, threads: 1 };
         let auto =
             |budget: u64, reserve| CacheBudget::Auto.bytes(&manifest, Some(open_bytes + budget), &reserve);
         assert_eq!(CacheBudget::Bytes(7).bytes(&manifest, Some(1), &beside(0, 0)), 7);
+        assert_eq!(CacheBudget::UpTo(7).bytes(&manifest, None, &beside(0, 0)), 7);
+        assert_eq!(CacheBudget::UpTo(1 << 40).bytes(&manifest, None, &beside(0, 0)), all);
         assert_eq!((auto(1000, beside(2000, 2000)), auto(5000, beside(2000, 2000))), (0, 3000));
         // Where not all searches have room for all that they can use, the cache has a half.
         assert_eq!((auto(5000, beside(6000, 1000)), auto(5000, beside(1000, 1000))), (2000, 4000));

@@ -28,8 +28,12 @@ impl Index {
     /// An index in a folder; as [`Index::open_memory`].
     pub fn reopened(&self) -> Result<Index> {
         let source = self.base.memory_nodes().ok_or_else(|| self.no_live())?.again()?;
-        let cache_budget = self.cache.as_ref().map_or(0, |cache| cache.used_bytes() + cache.left_bytes());
-        let options = OpenOptions { ram_budget: self.ram_budget, cache_budget, ..OpenOptions::default() };
+        let options = OpenOptions {
+            ram_budget: self.ram_budget,
+            cache_budget: self.cache_budget,
+            lends_cache: self.lends_cache,
+            ..OpenOptions::default()
+        };
         Index::of_memory(source, options)
     }
 

@@ -48,6 +48,7 @@ pub struct Index {
     pub(crate) ram_budget: Option<u64>,
     // For what is resident, and the block cache.
     cache_budget: u64,
+    lends_cache: bool,
     // Of a query of the usual size: computed from all curves, and needed at each call.
     pub(crate) usual_state_bytes: OnceLock<u64>,
     warnings: Vec<String>,
@@ -108,19 +109,28 @@ impl Index {
                 Some(files.map_err(|e| Error::io("opening", &base.blocks_path, &e))?)
             }
         };
-        let cache = kind.cache(&base, options.cache_budget);
-        let (ram_budget, cache_budget) = (options.ram_budget, options.cache_budget);
-        Ok(Index {
+        let OpenOptions { ram_budget, cache_budget, lends_cache, .. } = *options;
+        let mut index = Index {
             base,
             kind,
-            cache,
+            cache: None,
             files,
             query_memory: MemoryOwner::default(),
             ram_budget,
             cache_budget,
+            lends_cache,
             usual_state_bytes: OnceLock::new(),
             warnings,
-        })
+        };
+        index.open_cache();
+        Ok(index)
+    }
+
+    /// Opens a block cache of what the budget leaves, in place of the one before.
+    fn open_cache(&mut self) {
+        self.cache = None;
+        let cache = self.kind.cache(&self.base, self.block_cache_bytes());
+        self.cache = if self.lends_cache { cache.map(ExtentCache::lending) } else { cache };
     }
 
     /// Opens what a manifest describes, published or not.
@@ -198,7 +208,7 @@ impl Index {
             own.shrink(budget_bytes);
         }
         self.cache_budget = budget_bytes;
-        self.cache = self.kind.cache(&self.base, self.block_cache_bytes());
+        self.open_cache();
     }
 
     /// Moves into memory what queries would read, in a form that they use as it is, as far as the budget of the cache
@@ -222,7 +232,7 @@ impl Index {
         // What the cache has would be in memory twice meanwhile.
         self.cache = None;
         let moved = own.make_resident(&self.base, self.cache_budget, progress);
-        self.cache = self.kind.cache(&self.base, self.block_cache_bytes());
+        self.open_cache();
         match moved {
             // Only queries that meet the block fail then.
             Err(e) if matches!(e.kind, ErrorKind::Corrupt | ErrorKind::Io) => {

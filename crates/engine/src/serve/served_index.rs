@@ -42,6 +42,8 @@ impl ServedIndex {
         let open = OpenOptions {
             ram_budget,
             cache_budget: options.cache_budget,
+            // To and from another version, which is served meanwhile.
+            lends_cache: true,
             // Memory of queries is not known yet: see `ServedIndex::load_resident`.
             head_budget: ram_budget.map(|_| 0),
             learning: options.learning,

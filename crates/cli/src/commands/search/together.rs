@@ -33,14 +33,17 @@ impl Indexes {
         (budgets, (cache, preload)): (OpenOptions, (CacheBudget, bool)),
         output: Output,
     ) -> Result<Indexes> {
-        let planned = |path: &PathBuf| {
-            Ok(Manifest::read(path)?.1.planned_account(0).total().saturating_sub(PROGRAM_BYTES))
-        };
-        let planned = indexes.iter().map(planned).collect::<Result<Vec<u64>>>()?;
-        let all: u64 = planned.iter().sum();
+        let read = |path: &PathBuf| Ok(Manifest::read(path)?.1);
+        let manifests = indexes.iter().map(read).collect::<Result<Vec<Manifest>>>()?;
+        let planned = manifests.iter().map(|m| m.planned_account(0).total().saturating_sub(PROGRAM_BYTES));
+        let tables = shares(planned.clone());
+        // All get all that they can use where there is room for it. Otherwise they lend each other what they do not use.
+        let usable = manifests.iter().map(CacheBudget::usable_bytes);
+        let caches = shares(usable.zip(planned).map(|(usable, planned)| usable.max(planned)));
+        let free_bytes = CacheBudget::free_bytes();
         let mut each = Vec::with_capacity(indexes.len());
-        for (path, own) in indexes.iter().zip(planned) {
-            let share = |bytes: u64| (u128::from(bytes) * u128::from(own) / u128::from(all.max(1))) as u64;
+        for ((path, tables), of_caches) in indexes.iter().zip(tables).zip(caches) {
+            let share = |bytes: u64| tables.of(bytes);
             // The program is there once, and in the account of each.
             let with_program = |bytes: u64| match bytes.checked_sub(PROGRAM_BYTES) {
                 Some(rest) => PROGRAM_BYTES + share(rest),
@@ -49,13 +52,15 @@ impl Indexes {
             let own = OpenOptions {
                 ram_budget: budgets.ram_budget.map(with_program),
                 head_budget: budgets.head_budget.map(share),
+                lends_cache: true,
                 ..budgets
             };
-            // Each index alone would take half of the free memory; without a budget there is no cache.
             let cache = match cache {
-                CacheBudget::Bytes(bytes) => CacheBudget::Bytes(share(bytes)),
-                CacheBudget::Auto if budgets.ram_budget.is_none() => CacheBudget::Bytes(0),
-                CacheBudget::Auto => CacheBudget::Auto,
+                CacheBudget::Bytes(bytes) => CacheBudget::Bytes(of_caches.of(bytes)),
+                CacheBudget::Auto if budgets.ram_budget.is_none() => {
+                    CacheBudget::UpTo(of_caches.of(free_bytes))
+                }
+                other => other,
             };
             let opened =
                 Bench::open(Source::Folder(path), queries, None, settings, (own, (cache, preload)), output);
@@ -81,6 +86,24 @@ impl Indexes {
     pub(super) fn check(&self, options: &SearchOptions) -> Result<()> {
         self.each.iter().try_for_each(|bench| bench.index.params(options).map(|_| ()))
     }
+}
+
+/// The share of one index in what all of them have.
+#[derive(Clone, Copy)]
+struct Share {
+    own: u64,
+    all: u64,
+}
+
+impl Share {
+    fn of(self, bytes: u64) -> u64 {
+        (u128::from(bytes) * u128::from(self.own) / u128::from(self.all.max(1))) as u64
+    }
+}
+
+fn shares(bytes: impl Iterator<Item = u64> + Clone) -> Vec<Share> {
+    let all = bytes.clone().sum();
+    bytes.map(|own| Share { own, all }).collect()
 }
 
 impl Searcher for Indexes {
