@@ -36,14 +36,18 @@ impl Indexes {
         let read = |path: &PathBuf| Ok(Manifest::read(path)?.1);
         let manifests = indexes.iter().map(read).collect::<Result<Vec<Manifest>>>()?;
         let planned = manifests.iter().map(|m| m.planned_account(0).total().saturating_sub(PROGRAM_BYTES));
-        let tables = shares(planned.clone());
-        // All get all that they can use where there is room for it. Otherwise they lend each other what they do not use.
-        let usable = manifests.iter().map(CacheBudget::usable_bytes);
-        let caches = shares(usable.zip(planned).map(|(usable, planned)| usable.max(planned)));
+        let tables = shares(planned);
+        let usable = shares(manifests.iter().map(CacheBudget::usable_bytes));
         let free_bytes = CacheBudget::free_bytes();
         let mut each = Vec::with_capacity(indexes.len());
-        for ((path, tables), of_caches) in indexes.iter().zip(tables).zip(caches) {
+        for ((path, tables), usable) in indexes.iter().zip(tables).zip(usable) {
             let share = |bytes: u64| tables.of(bytes);
+            // Where there is room for all that they can use, each has that. Otherwise an index reads the more for its
+            // size the smaller it is, as its tables are the larger.
+            let of_caches = |bytes: u64| match bytes.checked_sub(usable.all) {
+                Some(rest) => usable.own + share(rest),
+                None => share(bytes),
+            };
             // The program is there once, and in the account of each.
             let with_program = |bytes: u64| match bytes.checked_sub(PROGRAM_BYTES) {
                 Some(rest) => PROGRAM_BYTES + share(rest),
@@ -56,10 +60,8 @@ impl Indexes {
                 ..budgets
             };
             let cache = match cache {
-                CacheBudget::Bytes(bytes) => CacheBudget::Bytes(of_caches.of(bytes)),
-                CacheBudget::Auto if budgets.ram_budget.is_none() => {
-                    CacheBudget::UpTo(of_caches.of(free_bytes))
-                }
+                CacheBudget::Bytes(bytes) => CacheBudget::Bytes(of_caches(bytes)),
+                CacheBudget::Auto if budgets.ram_budget.is_none() => CacheBudget::UpTo(of_caches(free_bytes)),
                 other => other,
             };
             let opened =
