@@ -52,7 +52,7 @@ fn break_blocks(index: &Path) {
 #[test]
 fn several_indexes_answer_as_one() {
     let place = place();
-    let more = [&LONG[..], &["--groundtruth", arg(&place.truth)]].concat();
+    let more = [&LONG[..], &COUNTED, &["--groundtruth", arg(&place.truth)]].concat();
     let (found, run) = place.search(&place.parts, &more);
     assert_eq!(run["recall"], 1.0, "all rows are searched");
     let mut reads = 0.0;
@@ -73,6 +73,25 @@ fn several_indexes_answer_as_one() {
     let mixed: Vec<PathBuf> = place.parts.iter().chain([&flat]).cloned().collect();
     let recall = ["--recall", "1"];
     assert_eq!(place.search(&mixed, &recall).0, found);
+}
+
+#[test]
+fn several_indexes_are_searched_in_memory_where_they_fit() {
+    let data = Data::new(1500, 16, "f32");
+    let indexes = ["one", "other"].map(|name| data.build(name, &["--nodes-per-block", "8"]));
+    let place = Place { truth: data.truth("l2"), out: data.path("out"), parts: indexes.to_vec(), data };
+    // With equal parameters both forms answer alike.
+    let same = ["--search-list", "60", "--rerank", "30", "--width", "1"];
+    let (found, run) = place.search(&place.parts, &same);
+    assert_eq!(run["per_query"]["reads"], 0.0);
+    let (from_disk, counted) = place.search(&place.parts, &[&same[..], &COUNTED].concat());
+    assert_eq!(found, from_disk);
+    assert!(counted["per_query"]["reads"].as_f64().unwrap() > 20.0);
+    // Half of what all can use caches blocks, and no index has more than there is.
+    let small = place.search(&place.parts, &[&same[..], &["--cache-budget", "128KiB"]].concat());
+    assert_eq!(small.0, found);
+    assert_eq!(small.1["memory"]["block_cache_bytes"], 128 << 10);
+    assert!(small.1["per_query"]["cache_hits"].as_f64().unwrap() > 1.0);
 }
 
 #[test]

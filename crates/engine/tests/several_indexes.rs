@@ -205,9 +205,7 @@ fn indexes_lend_each_other_the_room_of_their_caches() {
         };
         [open_one(0), open_one(1)]
     };
-    let used = |indexes: &[Index; 2]| -> u64 {
-        indexes.iter().map(|index| index.account().bytes_of("block cache")).sum()
-    };
+    let used = |indexes: &[Index; 2]| -> u64 { indexes.iter().map(Index::cached_bytes).sum() };
     let again = |index: &Index, asked: &Set, effort: Effort| {
         let passes = [0; 4].map(|_| search(index, asked, effort));
         passes.into_iter().next_back().unwrap()
@@ -218,7 +216,10 @@ fn indexes_lend_each_other_the_room_of_their_caches() {
     assert_eq!((&found.ids, &found.distances), (&expected.ids, &expected.distances));
     assert!(expected.stats.reads > 100, "{} reads: the cache has room for all", expected.stats.reads);
     assert_eq!(found.stats.reads, 0, "the graph has borrowed room for all of its blocks");
-    assert!(lending[0].account().bytes_of("block cache") > budgets[0]);
+    assert!(lending[0].cached_bytes() > budgets[0]);
+    // The account has the shares, whoever uses them.
+    let accounted = |at: usize| lending[at].account().bytes_of("block cache");
+    assert_eq!([accounted(0), accounted(1)], budgets);
 
     // The lists get their room back as soon as they are asked, and the graph has what it had alone.
     let (expected, found) = (again(&alone[1], &others, built[1].1), again(&lending[1], &others, built[1].1));
@@ -228,7 +229,7 @@ fn indexes_lend_each_other_the_room_of_their_caches() {
     // An index that is closed takes its room along.
     let [graph, lists] = lending;
     drop(lists);
-    assert!(graph.account().bytes_of("block cache") <= budgets[0]);
+    assert!(graph.cached_bytes() <= budgets[0]);
     let found = search(&graph, &asked, built[0].1);
     assert_eq!(found.ids, search(&alone[0], &asked, built[0].1).ids);
     assert!(found.stats.reads > 0);

@@ -2,7 +2,8 @@
 //!
 //! Each open index has a cache of its own extents; their memory is the process's, see [`shares`]. Eviction is S3-FIFO
 //! (crate `quick_cache`): an extent stays when it is asked for again, so that one scan of cold extents does not evict
-//! what many queries share. Where the budget covers all blocks of an index nothing is evicted, and the cache is a table.
+//! what many queries share. Where the budget covers all blocks of an index nothing is evicted, and the cache is a
+//! table.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -34,7 +35,8 @@ pub struct ExtentCache {
     extents: Arc<Extents>,
     // Among the caches of the process.
     number: u64,
-    lends: bool,
+    // Its share, where it lends.
+    guaranteed_bytes: Option<u64>,
     // Since it last asked for more room.
     put_bytes: AtomicU64,
 }
@@ -127,13 +129,13 @@ impl ExtentCache {
     fn of(extents: Extents) -> ExtentCache {
         let extents = Arc::new(extents);
         let number = Shares::of_process().join(extents.clone());
-        ExtentCache { extents, number, lends: false, put_bytes: AtomicU64::new(0) }
+        ExtentCache { extents, number, guaranteed_bytes: None, put_bytes: AtomicU64::new(0) }
     }
 
     /// The same, with room that it does not use for other caches of the process that lend, and with theirs when it is
     /// full. Its own room it gets back when it needs it.
     pub fn lending(mut self) -> ExtentCache {
-        self.lends = true;
+        self.guaranteed_bytes = Some(self.extents.capacity());
         Shares::of_process().lend(self.number);
         self
     }
@@ -206,7 +208,7 @@ impl ExtentCache {
 
     /// Asks for more room where the cache lends and is full. It does not ask at each extent: room comes in steps.
     fn make_room(&self, weight: u64) {
-        if !self.lends {
+        if self.guaranteed_bytes.is_none() {
             return;
         }
         let capacity = self.extents.capacity();
@@ -219,9 +221,17 @@ impl ExtentCache {
         }
     }
 
-    /// Bytes that it may still take.
+    /// Bytes that an account has for it: those in use, and its whole share where it lends, whoever has it.
+    pub fn accounted_bytes(&self) -> u64 {
+        self.guaranteed_bytes.unwrap_or_else(|| self.used_bytes())
+    }
+
+    /// Bytes that it may still take beyond those in the account.
     pub fn left_bytes(&self) -> u64 {
-        self.extents.capacity().saturating_sub(self.used_bytes())
+        match self.guaranteed_bytes {
+            Some(_) => 0,
+            None => self.extents.capacity().saturating_sub(self.used_bytes()),
+        }
     }
 
     /// Bytes in use, bookkeeping included.

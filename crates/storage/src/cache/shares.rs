@@ -1,8 +1,9 @@
 //! Memory of the caches of a process: what one open index does not use, another one may.
 //!
-//! Each cache has a share: bytes that it is guaranteed. A cache that is full borrows from those that have room to spare, and gives
-//! it back, evicting, as soon as a lender fills its own share. So all caches together never have more than the sum of
-//! their shares, and none has less than it would have alone. A cache whose size was chosen for it alone takes no part.
+//! Each cache has a share: bytes that it is guaranteed. A cache that is full borrows from those that have room to
+//! spare, and gives it back, evicting, as soon as a lender fills its own share. So all caches together never have more
+//! than the sum of their shares, and none has less than it would have alone. A cache whose size was chosen for it
+//! alone takes no part.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -80,7 +81,8 @@ impl Shares {
         }
     }
 
-    /// Gives a full cache more room: what nobody has, then what others have of its guarantee, then what others do not use.
+    /// Gives a full cache more room: what nobody has, then what others have of its guarantee, then what others do not
+    /// use.
     pub(super) fn extend(&self, number: u64) {
         let members = self.members();
         let Some(own) = members.iter().find(|member| member.number == number && member.lends) else { return };
