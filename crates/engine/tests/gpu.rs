@@ -405,6 +405,8 @@ fn a_real_gpu_gives_the_answers_of_the_processor() {
     if !stratann_engine::exec::scorer::probe().is_usable() {
         return leave_out(Need::Gpu, "`stratann doctor` says what is missing");
     }
+    // All of them share the GPU.
+    let mut opened = Vec::new();
     for (dtype, metric, code_bytes) in [
         (DType::F32, Metric::L2, 9),
         (DType::U8, Metric::Ip, 13),
@@ -424,6 +426,7 @@ fn a_real_gpu_gives_the_answers_of_the_processor() {
         let on_cpu = open(&dir);
         let ScoredCodes { coder, codes, .. } = on_cpu.codes_and_scorer().unwrap();
         conformance::check(index.codes_and_scorer().unwrap().scorer, coder, codes, 200);
+        opened.push(index);
     }
 }
 

@@ -19,10 +19,26 @@ pub struct DeviceInfo {
     pub memory_free_bytes: u64,
 }
 
-/// Blocks of device memory with as many staging areas in host memory, and streams that work on them.
+/// Staging areas of host memory, one for each block of the same codes, one behind the other.
 ///
 /// A staging area has the bytes that are sent to the start of its block, and then, at the same offset as in the block,
 /// the bytes that come back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Staging {
+    /// Address of the first area.
+    pub(crate) address: u64,
+    /// Bytes of each area.
+    pub(crate) area_bytes: u64,
+}
+
+impl Staging {
+    /// Address of the area of a block.
+    pub(crate) fn area(&self, block: u32) -> u64 {
+        self.address + u64::from(block) * self.area_bytes
+    }
+}
+
+/// Memory of a device and of the host that copies use, and streams that work on it.
 pub(crate) trait Backend: Send {
     /// The device.
     fn info(&self) -> &DeviceInfo;
@@ -30,20 +46,35 @@ pub(crate) trait Backend: Send {
     /// Most bytes of shared memory that a kernel that scores codes may use.
     fn shared_bytes_max(&self) -> u32;
 
-    /// Allocates device memory for the life of the device; returns its address, a multiple of 256.
-    fn allocate(&mut self, what: &'static str, bytes: u64) -> Result<u64, Error>;
-
-    /// Copies bytes into device memory, and waits for the end. Used before the first batch only.
-    fn write(&mut self, address: u64, bytes: &[u8]) -> Result<(), Error>;
-
-    /// Allocates `count` staging areas of `bytes` each, and `streams` streams.
-    fn prepare(&mut self, count: u32, bytes: u64, streams: usize) -> Result<(), Error>;
+    /// Makes the streams. Called once, before the first batch.
+    fn start_streams(&mut self, streams: usize) -> Result<(), Error>;
 
     /// Binds the device to the calling thread, which alone uses it from then on.
     fn enter(&mut self) -> Result<(), String>;
 
+    /// Memory of the device that is free now, in bytes.
+    fn free_bytes(&mut self) -> Result<u64, Error>;
+
+    /// Allocates device memory; returns its address, a multiple of 256.
+    fn allocate(&mut self, what: &'static str, bytes: u64) -> Result<u64, Error>;
+
+    /// Frees device memory. No batch that uses it may be under way.
+    fn free(&mut self, address: u64) -> Result<(), String>;
+
+    /// Allocates `count` staging areas of `area_bytes` each.
+    fn allocate_staging(&mut self, count: u32, area_bytes: u64) -> Result<Staging, Error>;
+
+    /// Frees staging areas. No batch that uses them may be under way.
+    fn free_staging(&mut self, staging: Staging) -> Result<(), String>;
+
+    /// Copies bytes into device memory that no batch uses. The copy may end later.
+    fn write(&mut self, address: u64, bytes: &[u8]) -> Result<(), Error>;
+
+    /// Waits until all copies of [`write`](Self::write) have ended.
+    fn wait_for_writes(&mut self) -> Result<(), Error>;
+
     /// The staging area of a block. No batch with this block may be under way.
-    fn staging(&mut self, block: u32) -> &mut [u8];
+    fn staging(&mut self, staging: Staging, block: u32) -> &mut [u8];
 
     /// Starts a batch on a stream whose last batch has ended. Does not wait for its end.
     fn enqueue(&mut self, stream: usize, batch: &Batch) -> Result<(), String>;

@@ -1,5 +1,6 @@
 //! The copies and launches of a batch.
 
+use crate::backend::Staging;
 use crate::job::Prepared;
 use crate::layout::{Kernel, Params};
 
@@ -42,14 +43,19 @@ pub(crate) struct Transfer {
 #[derive(Clone, Debug)]
 pub(crate) struct Batch {
     pub(crate) params: Params,
+    pub(crate) staging: Staging,
     pub(crate) transfers: Vec<Transfer>,
     pub(crate) launches: Vec<Launch>,
 }
 
 impl Batch {
-    /// Plans a batch of jobs, each with its block. There are at most `JOBS_MAX`; surplus ones are ignored. All have
-    /// codes to score, or all have vectors.
-    pub(crate) fn new<'a>(common: &Params, jobs: impl Iterator<Item = (u32, &'a Prepared)>) -> Batch {
+    /// Plans a batch of jobs of the same codes, each with its block. There are at most `JOBS_MAX`; surplus ones are
+    /// ignored. All have codes to score, or all have vectors.
+    pub(crate) fn new<'a>(
+        common: &Params,
+        staging: Staging,
+        jobs: impl Iterator<Item = (u32, &'a Prepared)>,
+    ) -> Batch {
         let mut params = *common;
         let (mut candidates, mut has_vectors) = (1, false);
         let transfers = jobs.take(params.slots.len()).map(|(block, job)| {
@@ -67,7 +73,7 @@ impl Batch {
             true => launches_of_vectors(params.jobs, candidates),
             false => launches_of_codes(&params, candidates),
         };
-        Batch { params, transfers, launches }
+        Batch { params, staging, transfers, launches }
     }
 
     /// Bytes of all copies to the device. Parameters of launches are not counted.

@@ -1,6 +1,6 @@
-//! Errors of a device, and failures of single jobs.
+//! Errors of a device and of loads, and failures of single jobs.
 
-/// Reason why a device cannot be opened.
+/// Reason why a device cannot be opened, or codes cannot be loaded.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum Error {
     /// A library that is not installed, cannot be loaded or is too old.
@@ -39,7 +39,7 @@ pub enum Error {
     Budget {
         /// The smallest budget that works.
         needed: u64,
-        /// The budget given, or the free memory of the device where none was given.
+        /// The budget given, or a share of the free memory of the device where none was given.
         given: u64,
     },
     /// Memory that the device did not give.
@@ -67,6 +67,9 @@ pub enum Error {
     /// A call that failed.
     #[error("the GPU failed: {0}; `nvidia-smi` shows whether the GPU and its driver work")]
     Call(String),
+    /// A device that was lost before the codes were loaded, by them or by others.
+    #[error("{0}; open the GPU again, or score these codes on the CPU")]
+    Lost(Failure),
     /// A thread that cannot be started.
     #[error("a thread for the GPU cannot be started: {0}; raise the limit of threads")]
     Thread(String),
@@ -100,7 +103,7 @@ pub enum Failure {
     /// A batch that did not end in time. The device is lost.
     #[error("the GPU did not answer in time")]
     TimedOut,
-    /// A device that was lost before.
+    /// A device that was lost before, or by a batch of others.
     #[error("the GPU was lost")]
     Lost,
 }

@@ -1,6 +1,6 @@
 //! Device memory: the mirror of the structs and constants of `kernels/common.cuh`, and the memory account.
 //!
-//! Memory has two parts: the codes, and blocks. A block has all that one query needs:
+//! The codes of an index take two parts of memory: the codes, and their blocks. A block has all that one query needs:
 //!
 //! | part | bytes |
 //! |---|---|
@@ -14,7 +14,7 @@
 
 use crate::bits::{BitPlanes, PLANES_MAX, PlaneParams};
 use crate::options::JOBS_MAX;
-use crate::{DeviceOptions, Error};
+use crate::{CodesOptions, Error};
 use stratann_kernel::bits::BitCoder;
 
 /// Source of the kernels.
@@ -31,7 +31,7 @@ pub(crate) const HEADER_BYTES: usize = 48;
 /// Bytes of `ResultHeader`.
 pub(crate) const RESULT_HEADER_BYTES: usize = 16;
 
-/// Allowance for the compiled kernels and the driver's rounding of allocations.
+/// Allowance for the compiled kernels, which all codes on a device share, and the driver's rounding of allocations.
 const MODULE_BYTES: u64 = 8 << 20;
 
 /// Alignment of every part, as of the driver's allocations.
@@ -105,7 +105,7 @@ pub(crate) struct BlockLayout {
 
 impl BlockLayout {
     /// Computes the layout for a coder.
-    pub(crate) fn new(options: &DeviceOptions, coder: &BitCoder) -> BlockLayout {
+    pub(crate) fn new(options: &CodesOptions, coder: &BitCoder) -> BlockLayout {
         let (ids, keep) = (u64::from(options.ids_max), u64::from(options.keep_max));
         let layout = coder.layout();
         // Jobs of vectors have a query of floats.
@@ -133,7 +133,8 @@ impl BlockLayout {
     }
 }
 
-/// Memory of a device, part by part, in bytes. The driver's own context (some hundred MB) is not part of it.
+/// Memory of the codes of one index on a device, part by part, in bytes. The driver's own context (some hundred MB) is
+/// not part of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MemoryAccount {
     /// The codes.
@@ -142,21 +143,15 @@ pub struct MemoryAccount {
     pub blocks: u64,
     /// Number of blocks.
     pub block_count: u32,
-    /// Allowance for the compiled kernels.
+    /// Allowance for the compiled kernels. It is in the account of all codes, though a device has its kernels once.
     pub module: u64,
     /// Pinned memory of the host: a staging area for each block. It is no part of the total.
     pub host_staging: u64,
 }
 
 impl MemoryAccount {
-    /// Computes the account for `block_count` blocks.
-    pub(crate) fn new(
-        options: &DeviceOptions,
-        coder: &BitCoder,
-        codes: u64,
-        block_count: u32,
-    ) -> MemoryAccount {
-        let block = BlockLayout::new(options, coder);
+    /// Computes the account for `codes` bytes and `block_count` blocks.
+    pub(crate) fn new(block: &BlockLayout, codes: u64, block_count: u32) -> MemoryAccount {
         MemoryAccount {
             codes: codes.next_multiple_of(ALIGNMENT),
             blocks: block.bytes * u64::from(block_count),
@@ -166,20 +161,20 @@ impl MemoryAccount {
         }
     }
 
-    /// Cuts what the codes leave of a budget into blocks.
+    /// Cuts what the codes leave of a budget into at most `blocks_max` blocks.
     pub(crate) fn plan(
-        options: &DeviceOptions,
-        coder: &BitCoder,
+        block: &BlockLayout,
+        blocks_max: usize,
         codes: u64,
         budget: u64,
     ) -> Result<MemoryAccount, Error> {
-        let smallest = MemoryAccount::new(options, coder, codes, 1);
+        let smallest = MemoryAccount::new(block, codes, 1);
         if budget < smallest.total() {
             return Err(Error::Budget { needed: smallest.total(), given: budget });
         }
         let more = (budget - smallest.total()) / smallest.blocks;
-        let count = more.saturating_add(1).min(options.queries_in_flight as u64) as u32;
-        Ok(MemoryAccount::new(options, coder, codes, count))
+        let count = more.saturating_add(1).min(blocks_max as u64) as u32;
+        Ok(MemoryAccount::new(block, codes, count))
     }
 
     /// Bytes of all parts on the device.
@@ -188,30 +183,17 @@ impl MemoryAccount {
     }
 }
 
-/// Addresses of codes and blocks in device memory.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Addresses {
-    pub(crate) codes: u64,
-    pub(crate) blocks: u64,
-}
-
 impl Params {
-    /// Parameters that all batches of a device share. The arranged components of a query go to shared memory where
-    /// they have at most `shared_max` bytes.
-    pub(crate) fn new(
-        block: &BlockLayout,
-        coder: &BitCoder,
-        codes_count: u32,
-        addresses: Addresses,
-        shared_max: u32,
-    ) -> Params {
+    /// Parameters that all batches of the same codes share, without addresses. The arranged components of a query go to
+    /// shared memory where they have at most `shared_max` bytes.
+    pub(crate) fn new(block: &BlockLayout, coder: &BitCoder, codes_count: u32, shared_max: u32) -> Params {
         let layout = coder.layout();
         let BitPlanes { planes, count, components_bytes } = BitPlanes::new(layout);
         // All components or none: a code meets each of them.
         let fits = components_bytes <= u64::from(shared_max);
         Params {
-            codes: addresses.codes,
-            blocks: addresses.blocks,
+            codes: 0,
+            blocks: 0,
             block_bytes: block.bytes,
             codes_count,
             code_bytes: layout.code_bytes() as u32,

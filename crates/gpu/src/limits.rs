@@ -1,7 +1,7 @@
 //! What a device takes: codes that the kernels can score, and limits of its jobs.
 
 use crate::bits::PLANES_MAX;
-use crate::{DeviceOptions, Error, Failure};
+use crate::{CodesOptions, Error, Failure};
 use stratann_kernel::bits::{BitCoder, BitQuery, Layout};
 
 /// Checks that the kernels can score codes of this coder; returns the number of codes.
@@ -35,8 +35,8 @@ pub(crate) struct Limits {
 }
 
 impl Limits {
-    /// Limits of a device with `codes_count` codes.
-    pub(crate) fn new(options: &DeviceOptions, coder: &BitCoder, codes_count: u32) -> Limits {
+    /// Limits of jobs of `codes_count` codes.
+    pub(crate) fn new(options: &CodesOptions, coder: &BitCoder, codes_count: u32) -> Limits {
         Limits {
             codes_count,
             ids_max: options.ids_max,

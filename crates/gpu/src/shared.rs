@@ -1,39 +1,16 @@
-//! State that callers and the two threads of a device share: queues, blocks, batches under way, totals.
+//! State that callers and the two threads of a device share: jobs, requests of loads, batches under way, totals.
 
+use crate::counters::{Counters, Totals};
 use crate::job::{Prepared, Ranked};
-use crate::{DeviceOptions, Done, Failure};
+use crate::queue::{CodesNumber, Queue, Waiting, answer_lost};
+use crate::request::{Action, Outcome, Request};
+use crate::{Done, Error, Failure};
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
-
-/// Totals since the device was opened.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counters {
-    /// Batches that ended well.
-    pub batches: u64,
-    /// Jobs in them.
-    pub jobs: u64,
-    /// Bytes of copies to the device for them: headers, queries, ranges and ids.
-    pub bytes_to_device: u64,
-    /// Bytes of copies from the device for them: result headers and results.
-    pub bytes_from_device: u64,
-    /// Batches that failed or did not end in time.
-    pub failed_batches: u64,
-    /// Time of all kernels as the device measured it, in microseconds; 0 where it does not.
-    pub kernel_us: u64,
-}
-
-#[derive(Debug, Default)]
-pub(crate) struct Totals {
-    batches: AtomicU64,
-    jobs: AtomicU64,
-    bytes_to_device: AtomicU64,
-    bytes_from_device: AtomicU64,
-    failed_batches: AtomicU64,
-    kernel_ns: AtomicU64,
-}
 
 /// A callback that is called once, with [`Failure::Lost`] when it is dropped before.
 pub(crate) struct Reply(Option<Done>);
@@ -61,88 +38,77 @@ impl Drop for Reply {
     }
 }
 
-/// A job without a batch.
-pub(crate) struct Waiting {
-    pub(crate) job: Prepared,
-    pub(crate) reply: Reply,
-    since: Instant,
-}
-
 /// A batch under way.
 pub(crate) struct Running {
     pub(crate) replies: Vec<Reply>,
     pub(crate) deadline: Instant,
+    // Of its codes.
+    pub(crate) totals: Arc<Totals>,
 }
 
-/// The jobs of the next batch, each with its block.
-pub(crate) enum Due {
-    Now(Vec<(u32, Waiting)>),
-    /// Others may still join it for this time.
-    In(Duration),
-    Never,
+/// Calls of the driver that belong to no batch: a part of a load, or the end of codes.
+pub(crate) struct Step {
+    reply: Option<Sender<Result<Outcome, Error>>>,
+    start: Instant,
+    deadline: Instant,
 }
 
 #[derive(Default)]
 pub(crate) struct State {
-    pub(crate) queue: VecDeque<Waiting>,
-    // Blocks without a job.
-    pub(crate) free: Vec<u32>,
+    pub(crate) queue: Queue,
+    pub(crate) requests: VecDeque<Request>,
     // By stream.
     pub(crate) running: Vec<Option<Running>>,
-    // No more jobs come.
+    // What the batcher does beside batches.
+    step: Option<Step>,
+    // No more jobs and requests come.
     pub(crate) is_closed: bool,
     // The batcher has ended and has closed or abandoned the device.
     pub(crate) is_ended: bool,
 }
 
 impl State {
-    /// Takes the jobs of the next batch, each with its block. They are of one kind: that of the oldest. A job for which
-    /// no block is free stays in the queue.
-    pub(crate) fn take_jobs(&mut self, options: &DeviceOptions) -> Due {
-        let Some(oldest) = self.queue.front().filter(|_| !self.free.is_empty()) else { return Due::Never };
-        let kind = oldest.job.has_vectors();
-        let most = options.batch_max.min(self.free.len());
-        let of_kind = self.queue.iter().filter(|waiting| waiting.job.has_vectors() == kind).count();
-        let left = options.batch_wait.saturating_sub(oldest.since.elapsed());
-        if of_kind < most && !left.is_zero() && !self.is_closed {
-            return Due::In(left);
-        }
-        let (mut jobs, mut others) = (Vec::with_capacity(most), VecDeque::new());
-        while jobs.len() < most
-            && let Some(waiting) = self.queue.pop_front()
-        {
-            if waiting.job.has_vectors() != kind {
-                others.push_back(waiting);
-            } else if let Some(block) = self.free.pop() {
-                jobs.push((block, waiting));
-            }
-        }
-        others.append(&mut self.queue);
-        self.queue = others;
-        Due::Now(jobs)
+    /// Streams whose batches are overdue at `now`; `None` where nothing is. During a step batches cannot be looked at:
+    /// only the step can be overdue then.
+    fn overdue(&self, now: Instant) -> Option<Vec<usize>> {
+        let is_late = |running: &Option<Running>| running.as_ref().is_some_and(|r| r.deadline <= now);
+        let streams: Vec<usize> = (0..self.running.len()).filter(|&s| is_late(&self.running[s])).collect();
+        let is_overdue = match &self.step {
+            Some(step) => step.deadline <= now,
+            None => !streams.is_empty(),
+        };
+        is_overdue.then_some(streams)
+    }
+
+    /// The next time at which something can be overdue.
+    fn deadline(&self) -> Option<Instant> {
+        let of_step = self.step.as_ref().map(|step| step.deadline);
+        of_step.or_else(|| self.running.iter().flatten().map(|r| r.deadline).min())
     }
 }
 
-/// State that callers and the two threads share.
+/// See the module.
 pub(crate) struct Shared {
     state: Mutex<State>,
-    // New jobs, or the end, for the batcher.
+    // New jobs and requests, or the end, for the batcher.
     pub(crate) work: Condvar,
-    // A new batch, or the end, for the watchdog and for the drop of the device.
+    // A new batch or step, or the end, for the watchdog and for the drop of the device.
     pub(crate) watch: Condvar,
     is_lost: AtomicBool,
     totals: Totals,
+    codes_numbers: AtomicU64,
 }
 
 impl Shared {
-    pub(crate) fn new(streams: usize, blocks: u32) -> Arc<Shared> {
+    pub(crate) fn new(streams: usize) -> Arc<Shared> {
         let running = (0..streams).map(|_| None).collect();
         Arc::new(Shared {
-            state: Mutex::new(State { running, free: (0..blocks).rev().collect(), ..State::default() }),
+            state: Mutex::new(State { running, ..State::default() }),
             work: Condvar::new(),
             watch: Condvar::new(),
             is_lost: AtomicBool::new(false),
             totals: Totals::default(),
+            codes_numbers: AtomicU64::new(0),
         })
     }
 
@@ -156,81 +122,127 @@ impl Shared {
     }
 
     pub(crate) fn counters(&self) -> Counters {
-        let get = |total: &AtomicU64| total.load(Ordering::Relaxed);
-        let totals = &self.totals;
-        Counters {
-            batches: get(&totals.batches),
-            jobs: get(&totals.jobs),
-            bytes_to_device: get(&totals.bytes_to_device),
-            bytes_from_device: get(&totals.bytes_from_device),
-            failed_batches: get(&totals.failed_batches),
-            kernel_us: get(&totals.kernel_ns) / 1000,
-        }
+        self.totals.counters()
     }
 
-    /// Adds the totals of a batch that has ended well.
-    pub(crate) fn count(&self, batch: &Counters, kernel_time: Duration) {
-        let totals = &self.totals;
-        for (total, more) in [
-            (&totals.batches, batch.batches),
-            (&totals.jobs, batch.jobs),
-            (&totals.bytes_to_device, batch.bytes_to_device),
-            (&totals.bytes_from_device, batch.bytes_from_device),
-            (&totals.kernel_ns, kernel_time.as_nanos() as u64),
-        ] {
-            total.fetch_add(more, Ordering::Relaxed);
-        }
+    /// A number that no other codes have.
+    pub(crate) fn next_number(&self) -> CodesNumber {
+        self.codes_numbers.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Adds the totals of a batch that has ended well, to the device's and to those of its codes.
+    pub(crate) fn count(&self, of_codes: &Totals, batch: &Counters, kernel_time: Duration) {
+        self.totals.count(batch, kernel_time);
+        of_codes.count(batch, kernel_time);
     }
 
     /// Adds a job to the queue, or answers it at once where the device is lost.
-    pub(crate) fn push(&self, job: Prepared, reply: Reply) {
-        let since = Instant::now();
+    pub(crate) fn push(&self, codes: CodesNumber, job: Prepared, reply: Reply) {
+        let waiting = Waiting::new(job, reply);
         let mut state = self.state();
         // Checked under the lock: `lose` drains the queue under it.
-        if self.is_lost() || state.is_closed {
-            drop(state);
-            reply.send(Err(Failure::Lost));
-            return;
-        }
-        state.queue.push_back(Waiting { job, reply, since });
+        let refused = if self.is_lost() { Some(waiting) } else { state.queue.push(codes, waiting) };
         drop(state);
+        match refused {
+            None => self.work.notify_one(),
+            Some(waiting) => waiting.reply.send(Err(Failure::Lost)),
+        }
+    }
+
+    /// Asks the batcher for something. The outcome, or that the device is lost, can be received from the result.
+    pub(crate) fn request(&self, action: Action) -> Receiver<Result<Outcome, Error>> {
+        let (reply, receiver) = channel();
+        let mut state = self.state();
+        // A request that is dropped is an error for the receiver.
+        if !self.is_lost() && !state.is_closed {
+            state.requests.push_back(Request { action, reply });
+            drop(state);
+            self.work.notify_one();
+        }
+        receiver
+    }
+
+    /// Refuses new jobs of these codes. Their memory is freed behind their last job.
+    pub(crate) fn close_codes(&self, codes: CodesNumber) {
+        self.state().queue.close(codes);
         self.work.notify_one();
     }
 
-    /// Marks the device lost and answers all its jobs: those on `streams` with `failure`, the others with `Lost`.
+    /// Registers a step before it begins, so that the watchdog sees a driver that hangs. False when the device is lost.
+    pub(crate) fn begin_step(
+        &self,
+        reply: Option<Sender<Result<Outcome, Error>>>,
+        timeout: Duration,
+    ) -> bool {
+        let start = Instant::now();
+        let mut state = self.state();
+        if self.is_lost() {
+            return false;
+        }
+        state.step = Some(Step { reply, start, deadline: start + timeout });
+        drop(state);
+        self.watch.notify_all();
+        true
+    }
+
+    /// Ends a step and sends its outcome. Batches under way get the time that nobody could look at them.
+    pub(crate) fn end_step(&self, outcome: Result<Outcome, Error>) {
+        let mut state = self.state();
+        // Where the watchdog took the step, it has answered.
+        let Some(step) = state.step.take() else { return };
+        let time = step.start.elapsed();
+        for running in state.running.iter_mut().flatten() {
+            running.deadline += time;
+        }
+        drop(state);
+        self.watch.notify_all();
+        if let Some(reply) = step.reply {
+            // Whoever asked may be gone.
+            let _ = reply.send(outcome);
+        }
+    }
+
+    /// Marks the device lost and answers everything: the jobs on `streams` with `failure`, other jobs with `Lost`, and
+    /// requests with an error.
     pub(crate) fn lose(&self, streams: &[usize], failure: &Failure) {
         let mut state = self.state();
         self.is_lost.store(true, Ordering::Release);
         let running: Vec<(usize, Running)> =
             state.running.iter_mut().enumerate().filter_map(|(s, r)| Some((s, r.take()?))).collect();
-        let queue = std::mem::take(&mut state.queue);
+        let queue = state.queue.drain();
+        let mut requests: Vec<_> = state.requests.drain(..).map(|request| request.reply).collect();
+        requests.extend(state.step.take().and_then(|step| step.reply));
         drop(state);
         self.work.notify_all();
         self.watch.notify_all();
+        for reply in requests {
+            // Whoever asked may be gone.
+            let _ = reply.send(Err(Error::Lost(failure.clone())));
+        }
         for (stream, running) in running {
             let is_cause = streams.contains(&stream);
-            self.totals.failed_batches.fetch_add(u64::from(is_cause), Ordering::Relaxed);
+            if is_cause {
+                self.totals.count_failure();
+                running.totals.count_failure();
+            }
             for reply in running.replies {
                 reply.send(Err(if is_cause { failure.clone() } else { Failure::Lost }));
             }
         }
-        queue.into_iter().for_each(|waiting| waiting.reply.send(Err(Failure::Lost)));
+        answer_lost(queue);
     }
 
-    /// Ends batches that are overdue, until the batcher has ended or the device is lost.
+    /// Ends batches and steps that are overdue, until the batcher has ended or the device is lost.
     pub(crate) fn watch(&self) {
         let mut state = self.state();
         while !state.is_ended && !self.is_lost() {
             let now = Instant::now();
-            let overdue = |r: &Option<Running>| r.as_ref().is_some_and(|r| r.deadline <= now);
-            let streams: Vec<usize> =
-                (0..state.running.len()).filter(|&s| overdue(&state.running[s])).collect();
-            if !streams.is_empty() {
+            if let Some(streams) = state.overdue(now) {
                 drop(state);
                 self.lose(&streams, &Failure::TimedOut);
                 return;
             }
-            state = match state.running.iter().flatten().map(|r| r.deadline).min() {
+            state = match state.deadline() {
                 None => self.watch.wait(state).unwrap_or_else(PoisonError::into_inner),
                 Some(deadline) => {
                     let wait = self.watch.wait_timeout(state, deadline.saturating_duration_since(now));
@@ -240,7 +252,7 @@ impl Shared {
         }
     }
 
-    /// Refuses new jobs; those that wait are still scored.
+    /// Refuses new jobs and requests; jobs that wait are still scored.
     pub(crate) fn close(&self) {
         self.state().is_closed = true;
         self.work.notify_all();
@@ -267,3 +279,6 @@ impl Shared {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -2,11 +2,11 @@
 
 mod common;
 
-use common::{Shape, Task, answers, options, twin};
+use common::{Shape, Task, answers, device_options, opened, options, twin};
 use std::sync::Arc;
 use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
-use stratann_gpu::{Device, DeviceOptions, Error, Failure, Faults, Job, Ranked};
+use stratann_gpu::{CodesOptions, Device, DeviceCodes, DeviceOptions, Error, Failure, Faults, Job, Ranked};
 use stratann_kernel::bits::{BitCoder, Layout};
 
 struct Case {
@@ -23,8 +23,12 @@ fn case() -> Case {
 
 impl Case {
     /// Opens a device with faults; `None` where there is no C++ compiler.
-    fn open(&self, options: &DeviceOptions, faults: &Faults) -> Option<Device> {
-        common::open_faulty(options, faults, &self.coder, &self.codes)
+    fn open(&self, options: &DeviceOptions, faults: &Faults) -> Option<DeviceCodes> {
+        opened(self.load(&common::open_device(options, faults)?, &common::options()))
+    }
+
+    fn load(&self, device: &Arc<Device>, options: &CodesOptions) -> Result<DeviceCodes, Error> {
+        device.load(options, &self.coder, &self.codes)
     }
 
     fn task(&self, seed: u64) -> Task {
@@ -33,7 +37,7 @@ impl Case {
         Task { query: self.shape.query(seed), job }
     }
 
-    fn answers(&self, device: &Device, jobs: u64) -> Vec<Result<Ranked, Failure>> {
+    fn answers(&self, device: &DeviceCodes, jobs: u64) -> Vec<Result<Ranked, Failure>> {
         answers(device, &(0..jobs).map(|n| self.task(n)).collect::<Vec<_>>())
     }
 
@@ -45,7 +49,7 @@ impl Case {
     /// had the failure of the cause.
     fn check_lost(
         &self,
-        device: Device,
+        device: DeviceCodes,
         answers: &[Result<Ranked, Failure>],
         cause: fn(&Failure) -> bool,
     ) -> usize {
@@ -70,7 +74,7 @@ impl Case {
 }
 
 fn one_by_one() -> DeviceOptions {
-    DeviceOptions { batch_max: 1, streams: 1, ..options() }
+    DeviceOptions { batch_max: 1, streams: 1, ..device_options() }
 }
 
 #[test]
@@ -88,7 +92,7 @@ fn a_failed_launch_fails_its_batch_and_loses_the_device() {
 #[test]
 fn a_batch_that_hangs_times_out() {
     let case = case();
-    let options = DeviceOptions { timeout: Duration::from_millis(300), ..options() };
+    let options = DeviceOptions { timeout: Duration::from_millis(300), ..device_options() };
     let Some(device) = case.open(&options, &Faults { hang_at: Some(1), ..Faults::default() }) else { return };
     let answers = case.answers(&device, 20);
     assert!(case.check_lost(device, &answers, |f| *f == Failure::TimedOut) >= 1);
@@ -129,38 +133,39 @@ fn results_that_are_not_possible_fail() {
 #[test]
 fn a_budget_below_the_smallest_is_refused_and_names_it() {
     let case = case();
-    let needed = Device::needed_bytes(&options(), &case.coder, case.codes.len() as u64);
-    let with = |budget| DeviceOptions { budget_bytes: Some(budget), ..options() };
-    let refused = Device::emulated(&with(needed - 1), &Faults::default(), &case.coder, &case.codes);
-    let error = refused.err().expect("refused");
+    let Some(device) = common::open_device(&device_options(), &Faults::default()) else { return };
+    let needed = DeviceCodes::needed_bytes(&options(), &case.coder, case.codes.len() as u64);
+    let with = |budget| CodesOptions { budget_bytes: Some(budget), ..options() };
+    let error = case.load(&device, &with(needed - 1)).err().expect("refused");
     assert_eq!(error, Error::Budget { needed, given: needed - 1 });
     assert!(error.to_string().contains(&needed.to_string()));
-    let Some(device) = case.open(&with(needed), &Faults::default()) else { return };
-    assert_eq!((device.memory().block_count, device.memory().total()), (1, needed));
+    let codes = case.load(&device, &with(needed)).expect("fits");
+    assert_eq!((codes.memory().block_count, codes.memory().total()), (1, needed));
     // Header, query and ids; results. Both begin at multiples of 256.
-    assert_eq!(device.memory().host_staging, 17_152 + 1024);
+    assert_eq!(codes.memory().host_staging, 17_152 + 1024);
     // One block for many jobs: the others wait.
-    for (n, answer) in case.answers(&device, 10).into_iter().enumerate() {
+    for (n, answer) in case.answers(&codes, 10).into_iter().enumerate() {
         assert_eq!(answer, Ok(case.twin(n as u64)));
     }
-    let block = device.memory().blocks;
-    let Some(device) = case.open(&with(needed + 2 * block + 1), &Faults::default()) else { return };
-    assert_eq!(device.memory().block_count, 3);
+    let block = codes.memory().blocks;
+    let codes = case.load(&device, &with(needed + 2 * block + 1)).expect("fits");
+    assert_eq!(codes.memory().block_count, 3);
 }
 
 #[test]
 fn too_little_memory_is_an_error_before_any_job() {
     let case = case();
-    let needed = Device::needed_bytes(&options(), &case.coder, case.codes.len() as u64);
+    let needed = DeviceCodes::needed_bytes(&options(), &case.coder, case.codes.len() as u64);
+    let refused = |faults| {
+        let device = common::open_device(&device_options(), &faults)?;
+        Some(case.load(&device, &options()).err().expect("refused"))
+    };
     let faults = Faults { memory_bytes: Some(needed / 2), ..Faults::default() };
-    if case.open(&options(), &Faults::default()).is_none() {
-        return;
-    }
-    let error = Device::emulated(&options(), &faults, &case.coder, &case.codes).err().expect("refused");
+    let Some(error) = refused(faults) else { return };
     assert!(matches!(error, Error::Budget { needed: n, .. } if n == needed), "{error}");
     // The memory seems free, but is not given.
     let faults = Faults { allocation_limit: Some(case.codes.len() as u64 + 1000), ..Faults::default() };
-    let error = Device::emulated(&options(), &faults, &case.coder, &case.codes).err().expect("refused");
+    let Some(error) = refused(faults) else { return };
     assert!(matches!(error, Error::Memory { .. }), "{error}");
 }
 
@@ -168,7 +173,7 @@ fn too_little_memory_is_an_error_before_any_job() {
 fn jobs_under_way_are_answered_when_the_device_is_dropped() {
     let case = case();
     let faults = Faults { delay: Duration::from_millis(20), ..Faults::default() };
-    let Some(device) = case.open(&options(), &faults) else { return };
+    let Some(device) = case.open(&device_options(), &faults) else { return };
     let (sender, receiver) = channel();
     for n in 0..20 {
         let (sender, Task { query, job }) = (sender.clone(), case.task(n));
@@ -187,7 +192,7 @@ fn batches_overlap() {
     let case = case();
     // A batch that was alone on the device would not end.
     let faults = Faults { ends_in_pairs: true, ..Faults::default() };
-    let options = DeviceOptions { batch_max: 1, streams: 2, ..options() };
+    let options = DeviceOptions { batch_max: 1, streams: 2, ..device_options() };
     let Some(device) = case.open(&options, &faults) else { return };
     assert!(case.answers(&device, 8).iter().all(Result::is_ok));
     assert_eq!(device.counters().batches, 8);
@@ -226,15 +231,23 @@ fn a_callback_may_own_the_device() {
 fn options_out_of_their_limits_are_refused() {
     let case = case();
     let refused = [
-        DeviceOptions { ids_max: 0, ..options() },
-        DeviceOptions { keep_max: 4097, ..options() },
-        DeviceOptions { batch_max: 65, ..options() },
-        DeviceOptions { streams: 0, ..options() },
-        DeviceOptions { queries_in_flight: 0, ..options() },
-        DeviceOptions { timeout: Duration::ZERO, ..options() },
+        DeviceOptions { batch_max: 65, ..device_options() },
+        DeviceOptions { streams: 0, ..device_options() },
+        DeviceOptions { timeout: Duration::ZERO, ..device_options() },
     ];
     for options in refused {
-        let error = Device::emulated(&options, &Faults::default(), &case.coder, &case.codes).err();
+        let error = Device::emulated(&options, &Faults::default()).err();
+        assert!(matches!(error, Some(Error::Option { .. })), "{error:?}");
+    }
+    let Some(device) = common::open_device(&device_options(), &Faults::default()) else { return };
+    let refused = [
+        CodesOptions { ids_max: 0, ..options() },
+        CodesOptions { keep_max: 4097, ..options() },
+        CodesOptions { queries_in_flight: 0, ..options() },
+        CodesOptions { rows_bytes_max: u32::MAX, ..options() },
+    ];
+    for options in refused {
+        let error = case.load(&device, &options).err();
         assert!(matches!(error, Some(Error::Option { .. })), "{error:?}");
     }
 }
@@ -243,10 +256,10 @@ fn options_out_of_their_limits_are_refused() {
 fn a_machine_without_libraries_is_told_what_is_missing() {
     let case = case();
     let probe = stratann_gpu::probe();
-    let opened = Device::open(&options(), &case.coder, &case.codes);
+    let opened = Device::open(&device_options());
     if probe.is_usable() {
         // A GPU: it must give the same answers.
-        let device = opened.expect("the GPU opens");
+        let device = opened.and_then(|device| case.load(&device, &options())).expect("the GPU opens");
         for (n, answer) in case.answers(&device, 20).into_iter().enumerate() {
             assert_eq!(answer, Ok(case.twin(n as u64)));
         }

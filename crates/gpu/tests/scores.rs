@@ -2,9 +2,9 @@
 
 mod common;
 
-use common::{Shape, Task, admitted, answer, answers, layouts, open, options, shapes, twin};
+use common::{Shape, Task, admitted, answer, answers, device_options, layouts, open, options, shapes, twin};
 use proptest::prelude::*;
-use stratann_gpu::{Device, DeviceOptions, Error, Failure, Faults, Job, Ranked};
+use stratann_gpu::{CodesOptions, Device, DeviceCodes, DeviceOptions, Error, Failure, Faults, Job, Ranked};
 use stratann_kernel::bits::{Extras, Layout, Segment};
 use stratann_testing::{Need, leave_out};
 
@@ -20,7 +20,7 @@ fn small() -> Shape {
 }
 
 /// Checks random jobs over random codes.
-fn check(shape: &Shape, options: &DeviceOptions, (seed, count, jobs): (u64, u64, u64)) {
+fn check(shape: &Shape, options: &CodesOptions, (seed, count, jobs): (u64, u64, u64)) {
     let codes = shape.codes(seed, count as usize);
     let Some(device) = open(options, &shape.coder(), &codes) else { return };
     let tasks: Vec<Task> = (0..jobs).map(|n| shape.task(seed ^ n, count)).collect();
@@ -39,8 +39,8 @@ proptest! {
     fn the_smallest_budget_has_room_for_every_layout(layout in layouts(), seed: u64) {
         let shape = Shape { ip: seed.is_multiple_of(2), ..shape(Some(layout)) };
         let codes_bytes = 100 * shape.layout.code_bytes() as u64;
-        let needed = Device::needed_bytes(&options(), &shape.coder(), codes_bytes);
-        check(&shape, &DeviceOptions { budget_bytes: Some(needed), ..options() }, (seed, 100, 3));
+        let needed = DeviceCodes::needed_bytes(&options(), &shape.coder(), codes_bytes);
+        check(&shape, &CodesOptions { budget_bytes: Some(needed), ..options() }, (seed, 100, 3));
     }
 }
 
@@ -74,8 +74,8 @@ fn components_beyond_shared_memory_are_scored() {
 }
 
 /// Options for thousands of candidates and results.
-fn large() -> DeviceOptions {
-    DeviceOptions { ids_max: 60_000, keep_max: 4096, queries_in_flight: 2, ..options() }
+fn large() -> CodesOptions {
+    CodesOptions { ids_max: 60_000, keep_max: 4096, queries_in_flight: 2, ..options() }
 }
 
 #[test]
@@ -129,7 +129,7 @@ fn jobs_without_candidates_are_empty() {
 fn a_device_without_codes_answers_nothing() {
     let shape = small();
     let Some(device) = open(&options(), &shape.coder(), &[]) else { return };
-    assert_eq!(device.held_codes(), 0);
+    assert_eq!(device.count(), 0);
     let job = Job { ranges: vec![[0, 100]], ids: vec![0, 1], keep: 5, exclude: u32::MAX };
     assert_eq!(answer(&device, &Task { query: shape.query(1), job }), Ok(Ranked::default()));
 }
@@ -175,7 +175,7 @@ fn queries_for_other_codes_are_refused() {
         let refused = answer(&device, &Task { query, job: job.clone() });
         assert!(matches!(refused, Err(Failure::Query { .. })), "{refused:?}");
     }
-    let part = Device::emulated(&options(), &Faults::default(), &own.coder(), &[0; 9]).err();
+    let part = device.device().load(&options(), &own.coder(), &[0; 9]).err();
     assert!(matches!(part, Some(Error::Codes(_))), "{part:?}");
 }
 
@@ -239,11 +239,12 @@ fn a_gpu_gives_the_answers_of_the_twin() {
         (1..=8).rev().map(|bits| Segment { dims: 5 + bits, bits, shift: 0 }).collect();
     let long = Extras { numbered: true, long: true, spread: false };
     let others = [Layout::projected(384, 100, true), Layout::of(80, &segments, long)];
+    let device = Device::open(&device_options()).expect("the GPU opens");
     for layout in (1..=8).flat_map(of_bits).chain(others) {
         for ip in [false, true] {
             let shape = Shape { ip, ..shape(layout) };
             let codes = shape.codes(3, 3000);
-            let device = Device::open(&options(), &shape.coder(), &codes).expect("the GPU opens");
+            let device = device.load(&options(), &shape.coder(), &codes).expect("the codes fit");
             let tasks: Vec<Task> = (0..20).map(|n| shape.task(n, 3000)).collect();
             for (answer, task) in answers(&device, &tasks).into_iter().zip(&tasks) {
                 assert_eq!(answer, Ok(twin(&codes, task)), "{shape:?}");
@@ -258,10 +259,12 @@ fn a_gpu_sorts_large_batches() {
     if !stratann_gpu::probe().is_usable() {
         return leave_out(Need::Gpu, "`stratann doctor` says what is missing");
     }
-    let options = DeviceOptions { queries_in_flight: 64, batch_max: 64, streams: 4, ..large() };
+    let of_device = DeviceOptions { batch_max: 64, streams: 4, ..device_options() };
+    let options = CodesOptions { queries_in_flight: 64, ..large() };
     let shape = shape(Layout::even(128, 2, 0, true));
     let codes = shape.codes(5, 50_000);
-    let device = Device::open(&options, &shape.coder(), &codes).expect("the GPU opens");
+    let device = Device::open(&of_device).expect("the GPU opens");
+    let device = device.load(&options, &shape.coder(), &codes).expect("the codes fit");
     let task = |n: u32| {
         let ids = (0..9_000).map(|i| (i * 37 + n * 101) % 50_000).collect();
         let job = Job { ranges: vec![[n, 30_000]], ids, keep: 4096, exclude: n + 7 };

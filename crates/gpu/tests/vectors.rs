@@ -6,15 +6,17 @@ use common::{Random, Shape, Task, options, twin};
 use proptest::prelude::*;
 use std::sync::mpsc::channel;
 use std::time::Duration;
-use stratann_gpu::{Device, DeviceOptions, Error, Failure, Faults, Job, Ranked, Rows};
+use stratann_gpu::{
+    CodesOptions, Device, DeviceCodes, DeviceOptions, Error, Failure, Faults, Job, Ranked, Rows,
+};
 use stratann_kernel::bits::{BitCoder, Layout};
 use stratann_kernel::distance::Exact;
 use stratann_kernel::{DType, Metric};
 
 const ROWS_BYTES_MAX: u32 = 100_000;
 
-fn open(coder: &BitCoder, codes: &[u8]) -> Option<Device> {
-    common::open(&DeviceOptions { rows_bytes_max: ROWS_BYTES_MAX, ..options() }, coder, codes)
+fn open(coder: &BitCoder, codes: &[u8]) -> Option<DeviceCodes> {
+    common::open(&CodesOptions { rows_bytes_max: ROWS_BYTES_MAX, ..options() }, coder, codes)
 }
 
 fn shape(dim: usize) -> Shape {
@@ -50,7 +52,7 @@ fn bits(ranked: &Ranked) -> Vec<(u32, u32)> {
     ranked.nearest.iter().map(|&(distance, row)| (Ranked::to_float(distance).to_bits(), row)).collect()
 }
 
-fn answer(device: &Device, rows: Rows) -> Result<Ranked, Failure> {
+fn answer(device: &DeviceCodes, rows: Rows) -> Result<Ranked, Failure> {
     let (sender, receiver) = channel();
     device.submit_rows(rows, Box::new(move |answer| sender.send(answer).expect("the test waits")));
     receiver.recv_timeout(Duration::from_secs(120)).expect("an answer")
@@ -111,7 +113,7 @@ fn a_query_of_floats_may_be_longer_than_one_for_codes() {
     let layout = Layout::projected(500, 8, false).expect("a layout");
     let shape = Shape { layout, ..shape(1) };
     let codes = shape.codes(3, 100);
-    let options = DeviceOptions { ids_max: 4, rows_bytes_max: 4000, ..options() };
+    let options = CodesOptions { ids_max: 4, rows_bytes_max: 4000, ..options() };
     let Some(device) = common::open(&options, &shape.coder(), &codes) else { return };
     let mut random = Random(6);
     let [query, row] = [0, 1].map(|_| components(&mut random, DType::F32, 500, false));

@@ -1,7 +1,8 @@
 // A driver and a run-time compiler on the CPU, for the tests of the calls to both. Appended to the kernels' source.
 //
 // Every call checks what CUDA requires of it: a current context, live handles, copies within allocations, thread blocks
-// and shared memory within their limits. A stream does its work at once, but says so only at the second question.
+// and shared memory within their limits; memory is freed only when no batch that uses it is under way. A stream does its
+// work at once, but says so only at the second question.
 
 #include <cstdlib>
 #include <cstring>
@@ -22,8 +23,11 @@ std::map<u64, size_t> host_memory;
 std::set<void*> streams, modules, programs;
 std::map<void*, int> events;
 int retained = 0;
-// Whether the last copies of cuMemcpyHtoD may not have arrived yet: other streams do not wait for them.
-bool are_copies_pending = false;
+// Allocations whose last copies by cuMemcpyHtoD may not have arrived yet: other streams do not wait for them.
+std::set<u64> pending_copies;
+// The last event of each stream, and the addresses that its work since the last time that it was done has used.
+std::map<void*, void*> last_event;
+std::map<void*, std::set<u64>> used;
 int launches = 0;
 int shared_max[KERNELS] = {};
 thread_local void* current = nullptr;
@@ -38,8 +42,37 @@ bool within(const std::map<u64, size_t>& memory, u64 at, size_t bytes) {
     return at - next->first + bytes <= next->second;
 }
 
+// Start of the allocation with an address; 0 for none.
+u64 start_of(const std::map<u64, size_t>& memory, u64 at) {
+    auto next = memory.upper_bound(at);
+    return next == memory.begin() ? 0 : (--next)->first;
+}
+
+// Whether the work of a stream that has not said that it is done uses an allocation.
+bool is_in_use(u64 address, size_t bytes) {
+    for (const auto& [stream, addresses] : used) {
+        const auto event = last_event.find(stream);
+        if (event == last_event.end() || events[event->second] <= 0) continue;
+        const auto first = addresses.lower_bound(address);
+        if (first != addresses.end() && *first < address + bytes) return true;
+    }
+    return false;
+}
+
+// Records that work of a stream uses an address. The first use after the end of other work begins anew.
+void use(void* stream, u64 address) {
+    const auto event = last_event.find(stream);
+    if (event != last_event.end() && events[event->second] <= 0) {
+        used[stream].clear();
+        last_event.erase(event);
+    }
+    used[stream].insert(address);
+}
+
 // The launch that fails; negative for none.
 int failing_launch = -1;
+// Allocations of staging that succeed before one fails; negative for no failure.
+int staging_left = -1;
 
 }  // namespace
 
@@ -86,14 +119,28 @@ int cuDevicePrimaryCtxRetain(void** out, int device) {
 
 int cuDevicePrimaryCtxRelease_v2(int device) { LOCKED; return device < 10 || retained-- == 0 ? INVALID_CONTEXT : 0; }
 int cuCtxSetCurrent(void* to) { current = to; return 0; }
-int cuMemGetInfo_v2(size_t* free, size_t* total) { IN_CONTEXT; *free = 1 << 29; *total = 1 << 30; return 0; }
 
-int cuCtxSynchronize(void) { IN_CONTEXT; are_copies_pending = false; return 0; }
+int cuMemGetInfo_v2(size_t* free, size_t* total) {
+    IN_CONTEXT;
+    *free = 1 << 29;
+    for (const auto& allocation : device_memory) *free -= allocation.second;
+    *total = 1 << 30;
+    return 0;
+}
+
+int cuStreamSynchronize(void* stream) {
+    IN_CONTEXT;
+    if (stream != nullptr && streams.count(stream) == 0) return INVALID_HANDLE;
+    if (stream == nullptr) pending_copies.clear();
+    return 0;
+}
 
 int cuMemAlloc_v2(u64* address, size_t bytes) {
     IN_CONTEXT;
     if (bytes == 0) return INVALID_VALUE;
-    if (bytes > (1u << 29)) return OUT_OF_MEMORY;
+    size_t taken = bytes;
+    for (const auto& allocation : device_memory) taken += allocation.second;
+    if (taken > (1u << 29)) return OUT_OF_MEMORY;
     *address = (u64)aligned_alloc(256, (bytes + 255) / 256 * 256);
     memset((void*)*address, 0xa5, bytes);
     device_memory[*address] = bytes;
@@ -102,7 +149,10 @@ int cuMemAlloc_v2(u64* address, size_t bytes) {
 
 int cuMemFree_v2(u64 address) {
     IN_CONTEXT;
-    if (device_memory.erase(address) == 0) return INVALID_VALUE;
+    const auto found = device_memory.find(address);
+    if (found == device_memory.end() || is_in_use(address, found->second)) return INVALID_VALUE;
+    device_memory.erase(found);
+    pending_copies.erase(address);
     free((void*)address);
     return 0;
 }
@@ -110,6 +160,7 @@ int cuMemFree_v2(u64 address) {
 int cuMemHostAlloc(void** out, size_t bytes, unsigned flags) {
     IN_CONTEXT;
     if (bytes == 0 || flags > 7) return INVALID_VALUE;
+    if (staging_left >= 0 && staging_left-- == 0) return OUT_OF_MEMORY;
     *out = malloc(bytes);
     host_memory[(u64)*out] = bytes;
     return 0;
@@ -117,7 +168,9 @@ int cuMemHostAlloc(void** out, size_t bytes, unsigned flags) {
 
 int cuMemFreeHost(void* at) {
     IN_CONTEXT;
-    if (host_memory.erase((u64)at) == 0) return INVALID_VALUE;
+    const auto found = host_memory.find((u64)at);
+    if (found == host_memory.end() || is_in_use((u64)at, found->second)) return INVALID_VALUE;
+    host_memory.erase(found);
     free(at);
     return 0;
 }
@@ -126,7 +179,7 @@ int cuMemcpyHtoD_v2(u64 to, const void* from, size_t bytes) {
     IN_CONTEXT;
     if (!within(device_memory, to, bytes)) return INVALID_VALUE;
     memcpy((void*)to, from, bytes);
-    are_copies_pending = true;
+    pending_copies.insert(start_of(device_memory, to));
     return 0;
 }
 
@@ -134,6 +187,8 @@ int cuMemcpyHtoDAsync_v2(u64 to, const void* from, size_t bytes, void* stream) {
     IN_CONTEXT;
     if (streams.count(stream) == 0) return INVALID_HANDLE;
     if (!within(device_memory, to, bytes) || !within(host_memory, (u64)from, bytes)) return INVALID_VALUE;
+    use(stream, to);
+    use(stream, (u64)from);
     memcpy((void*)to, from, bytes);
     return 0;
 }
@@ -154,7 +209,12 @@ int cuStreamCreate(void** out, unsigned flags) {
     return 0;
 }
 
-int cuStreamDestroy_v2(void* stream) { IN_CONTEXT; return streams.erase(stream) ? free(stream), 0 : INVALID_HANDLE; }
+int cuStreamDestroy_v2(void* stream) {
+    IN_CONTEXT;
+    used.erase(stream);
+    last_event.erase(stream);
+    return streams.erase(stream) ? free(stream), 0 : INVALID_HANDLE;
+}
 
 int cuEventCreate(void** out, unsigned flags) {
     IN_CONTEXT;
@@ -168,6 +228,7 @@ int cuEventRecord(void* event, void* stream) {
     IN_CONTEXT;
     if (events.count(event) == 0 || streams.count(stream) == 0) return INVALID_HANDLE;
     events[event] = 2;
+    last_event[stream] = event;
     return 0;
 }
 
@@ -222,10 +283,12 @@ int cuLaunchKernel(void* function, unsigned gx, unsigned gy, unsigned gz, unsign
     if (kernel >= KERNELS || streams.count(stream) == 0) return INVALID_HANDLE;
     if (gx == 0 || gy == 0 || gy > 65535 || gz != 1 || bx == 0 || bx > 1024 || by != 1 || bz != 1) return INVALID_VALUE;
     if (extra != nullptr || shared_bytes > (unsigned)shared_max[kernel]) return INVALID_VALUE;
-    if (are_copies_pending) return INVALID_VALUE;
+    const Params* params = (const Params*)arguments[0];
+    if (pending_copies.count(start_of(device_memory, (u64)params->codes))) return INVALID_VALUE;
+    use(stream, (u64)params->codes);
     if (launches++ == failing_launch) return GONE;
     std::vector<u64> shared(shared_bytes / 8 + 1);
-    return stratann_launch(kernel, (const Params*)arguments[0], gx, gy, bx, (u8*)shared.data(), 3);
+    return stratann_launch(kernel, params, gx, gy, bx, (u8*)shared.data(), 3);
 }
 
 int nvrtcVersion(int* major, int* minor) { *major = 12; *minor = 4; return 0; }
@@ -276,5 +339,8 @@ int fake_cuda_objects() {
 
 // Makes the second launch from now on fail; returns its number.
 int fake_cuda_fail() { LOCKED; return failing_launch = launches + 1; }
+
+// Makes the next allocation of staging fail.
+int fake_cuda_no_staging() { LOCKED; return staging_left = 0; }
 
 }  // extern "C"

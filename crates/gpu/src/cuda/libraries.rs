@@ -90,7 +90,6 @@ library! {
     context_retain: "cuDevicePrimaryCtxRetain"(*mut Handle, c_int);
     context_release: "cuDevicePrimaryCtxRelease_v2"(c_int);
     context_set: "cuCtxSetCurrent"(Handle);
-    context_wait: "cuCtxSynchronize"();
     memory_info: "cuMemGetInfo_v2"(*mut usize, *mut usize);
     memory_allocate: "cuMemAlloc_v2"(*mut Address, usize);
     memory_free: "cuMemFree_v2"(Address);
@@ -101,6 +100,7 @@ library! {
     copy_from_device_async: "cuMemcpyDtoHAsync_v2"(*mut c_void, Address, usize, Handle);
     stream_create: "cuStreamCreate"(*mut Handle, c_uint);
     stream_destroy: "cuStreamDestroy_v2"(Handle);
+    stream_wait: "cuStreamSynchronize"(Handle);
     event_create: "cuEventCreate"(*mut Handle, c_uint);
     event_record: "cuEventRecord"(Handle, Handle);
     event_query: "cuEventQuery"(Handle);

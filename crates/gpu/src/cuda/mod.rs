@@ -4,13 +4,14 @@ mod driver;
 mod libraries;
 mod nvrtc;
 
-use crate::backend::{Backend, DeviceInfo};
+use crate::backend::{Backend, DeviceInfo, Staging};
 use crate::batch::Batch;
 use crate::layout::Kernel;
 use crate::probe::{Probe, Version};
 use crate::{Error, batch};
 use driver::NOT_READY;
 use libraries::{Address, Driver, Handle, Nvrtc};
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{CString, c_int, c_void};
 use std::ptr::{null, null_mut};
 use std::time::Duration;
@@ -45,15 +46,14 @@ pub(crate) struct Gpu {
     module: Handle,
     functions: [Handle; Kernel::ALL.len()],
     shared_bytes_max: u32,
-    allocations: Vec<Address>,
-    // Start of each staging area in pinned memory.
-    staging: Vec<*mut u8>,
-    staging_bytes: usize,
+    allocations: BTreeSet<Address>,
+    // Address in pinned memory and bytes of the staging areas of the same codes.
+    staging: BTreeMap<u64, usize>,
     streams: Vec<Stream>,
     is_abandoned: bool,
 }
 
-// SAFETY: handles and pinned memory may be used by any thread to which the context is bound. `enter` binds it, and one
+// SAFETY: handles may be used by any thread to which the context is bound. `enter` binds it, and one
 // thread at a time has the value.
 unsafe impl Send for Gpu {}
 
@@ -82,9 +82,8 @@ impl Gpu {
             module: null_mut(),
             functions: [null_mut(); Kernel::ALL.len()],
             shared_bytes_max: shared,
-            allocations: Vec::new(),
-            staging: Vec::new(),
-            staging_bytes: 0,
+            allocations: BTreeSet::new(),
+            staging: BTreeMap::new(),
             streams: Vec::new(),
             is_abandoned: false,
         };
@@ -167,37 +166,7 @@ impl Backend for Gpu {
         self.shared_bytes_max
     }
 
-    fn allocate(&mut self, what: &'static str, bytes: u64) -> Result<Address, Error> {
-        let mut address = 0;
-        // SAFETY: the function writes one address.
-        let code = unsafe { (self.driver.memory_allocate)(&mut address, bytes as usize) };
-        let result = self.driver.check("cuMemAlloc", code);
-        result.map_err(|reason| Error::Memory { what, bytes, reason })?;
-        self.allocations.push(address);
-        Ok(address)
-    }
-
-    fn write(&mut self, address: Address, bytes: &[u8]) -> Result<(), Error> {
-        // SAFETY: the caller writes within an allocation; the driver checks it, too.
-        let code = unsafe { (self.driver.copy_to_device)(address, bytes.as_ptr().cast(), bytes.len()) };
-        self.driver.call("cuMemcpyHtoD", code)
-    }
-
-    fn prepare(&mut self, count: u32, bytes: u64, streams: usize) -> Result<(), Error> {
-        self.staging_bytes = bytes as usize;
-        for _ in 0..count {
-            let mut start = null_mut();
-            // SAFETY: the function writes one pointer.
-            let code = unsafe { (self.driver.host_allocate)(&mut start, self.staging_bytes, HOST_PORTABLE) };
-            let result = self.driver.check("cuMemHostAlloc", code);
-            result.map_err(|reason| Error::Memory { what: "staging in host memory", bytes, reason })?;
-            // SAFETY: the memory has this size. Zeroed, it can be read as bytes.
-            unsafe { std::ptr::write_bytes(start.cast::<u8>(), 0, self.staging_bytes) };
-            self.staging.push(start.cast());
-        }
-        // Streams do not wait for the last copies of `write`, which may still be under way.
-        // SAFETY: the function takes nothing.
-        self.driver.call("cuCtxSynchronize", unsafe { (self.driver.context_wait)() })?;
+    fn start_streams(&mut self, streams: usize) -> Result<(), Error> {
         (0..streams).try_for_each(|_| self.start_stream())
     }
 
@@ -206,11 +175,71 @@ impl Backend for Gpu {
         self.driver.check("cuCtxSetCurrent", unsafe { (self.driver.context_set)(self.context) })
     }
 
-    fn staging(&mut self, block: u32) -> &mut [u8] {
-        match self.staging.get(block as usize) {
-            // SAFETY: the area has this size, and no copy from or to it is under way.
-            Some(&start) => unsafe { std::slice::from_raw_parts_mut(start, self.staging_bytes) },
-            None => &mut [],
+    fn free_bytes(&mut self) -> Result<u64, Error> {
+        self.driver.free_bytes()
+    }
+
+    fn allocate(&mut self, what: &'static str, bytes: u64) -> Result<Address, Error> {
+        let mut address = 0;
+        // SAFETY: the function writes one address.
+        let code = unsafe { (self.driver.memory_allocate)(&mut address, bytes as usize) };
+        let result = self.driver.check("cuMemAlloc", code);
+        result.map_err(|reason| Error::Memory { what, bytes, reason })?;
+        self.allocations.insert(address);
+        Ok(address)
+    }
+
+    fn free(&mut self, address: Address) -> Result<(), String> {
+        if !self.allocations.remove(&address) {
+            return Err("there is no such memory".to_string());
+        }
+        // SAFETY: the memory is one of this device, and nothing that is under way uses it.
+        self.driver.check("cuMemFree", unsafe { (self.driver.memory_free)(address) })
+    }
+
+    fn allocate_staging(&mut self, count: u32, area_bytes: u64) -> Result<Staging, Error> {
+        let bytes = u64::from(count) * area_bytes;
+        let (what, mut start) = ("staging in host memory", null_mut());
+        // SAFETY: the function writes one pointer.
+        let code = unsafe { (self.driver.host_allocate)(&mut start, bytes as usize, HOST_PORTABLE) };
+        let result = self.driver.check("cuMemHostAlloc", code);
+        result.map_err(|reason| Error::Memory { what, bytes, reason })?;
+        // SAFETY: the memory has this size. Zeroed, it can be read as bytes.
+        unsafe { std::ptr::write_bytes(start.cast::<u8>(), 0, bytes as usize) };
+        self.staging.insert(start as u64, bytes as usize);
+        Ok(Staging { address: start as u64, area_bytes })
+    }
+
+    fn free_staging(&mut self, staging: Staging) -> Result<(), String> {
+        if self.staging.remove(&staging.address).is_none() {
+            return Err("there is no such staging".to_string());
+        }
+        // SAFETY: the memory is one that the driver gave, and no copy from or to it is under way.
+        let code = unsafe { (self.driver.host_free)(staging.address as *mut c_void) };
+        self.driver.check("cuMemFreeHost", code)
+    }
+
+    fn write(&mut self, address: Address, bytes: &[u8]) -> Result<(), Error> {
+        // SAFETY: the caller writes within an allocation; the driver checks it, too.
+        let code = unsafe { (self.driver.copy_to_device)(address, bytes.as_ptr().cast(), bytes.len()) };
+        self.driver.call("cuMemcpyHtoD", code)
+    }
+
+    fn wait_for_writes(&mut self) -> Result<(), Error> {
+        // Copies are in the default stream, for which the streams of batches do not wait, nor does it for them.
+        // SAFETY: null is the default stream of the current context.
+        self.driver.call("cuStreamSynchronize", unsafe { (self.driver.stream_wait)(null_mut()) })
+    }
+
+    fn staging(&mut self, staging: Staging, block: u32) -> &mut [u8] {
+        let (at, bytes) = (staging.area(block), staging.area_bytes as usize);
+        let end = at + staging.area_bytes;
+        match self.staging.get(&staging.address) {
+            // SAFETY: the staging has this area, and no copy from or to it is under way.
+            Some(&all) if end <= staging.address + all as u64 => unsafe {
+                std::slice::from_raw_parts_mut(at as *mut u8, bytes)
+            },
+            _ => &mut [],
         }
     }
 
@@ -219,7 +248,7 @@ impl Backend for Gpu {
         let (params, handle) = (&batch.params, stream.handle);
         let block = |number: u32| params.blocks + u64::from(number) * params.block_bytes;
         for transfer in &batch.transfers {
-            let from = self.staging[transfer.block as usize].cast_const().cast();
+            let from = batch.staging.area(transfer.block) as *const c_void;
             let (to, bytes) = (block(transfer.block), transfer.input_bytes);
             // SAFETY: both areas have these bytes, and nothing else uses them until the batch has ended.
             let code = unsafe { (self.driver.copy_to_device_async)(to, from, bytes, handle) };
@@ -232,11 +261,10 @@ impl Backend for Gpu {
         self.record(stream.events[1], handle)?;
         for transfer in &batch.transfers {
             let from = block(transfer.block) + u64::from(params.results_at);
-            // SAFETY: the offset lies in the staging area.
-            let to = unsafe { self.staging[transfer.block as usize].add(params.results_at as usize) };
+            let to = batch.staging.area(transfer.block) + u64::from(params.results_at);
             // SAFETY: as for the copies to the device.
             let code = unsafe {
-                (self.driver.copy_from_device_async)(to.cast(), from, transfer.result_bytes, handle)
+                (self.driver.copy_from_device_async)(to as *mut c_void, from, transfer.result_bytes, handle)
             };
             self.driver.check("cuMemcpyDtoHAsync", code)?;
         }
@@ -284,8 +312,8 @@ impl Drop for Gpu {
                     (driver.stream_destroy)(stream.handle);
                 }
             }
-            for &start in &self.staging {
-                (driver.host_free)(start.cast());
+            for &start in self.staging.keys() {
+                (driver.host_free)(start as *mut c_void);
             }
             for &address in &self.allocations {
                 (driver.memory_free)(address);

@@ -3,9 +3,9 @@
 use super::*;
 use crate::common::{self, Shape, Task, admitted};
 use crate::job::Prepared;
-use crate::layout::{Addresses, BlockLayout};
+use crate::layout::BlockLayout;
 use crate::limits::{self, Limits};
-use crate::{DeviceOptions, Job, Ranked};
+use crate::{CodesOptions, Job, Ranked};
 use proptest::prelude::*;
 use std::collections::BTreeSet;
 use stratann_kernel::bits::Layout;
@@ -31,7 +31,7 @@ impl Ran {
 
 /// Runs the first `launches` launches of a task in the order `order` of threads. `None` without a compiler.
 fn run(
-    (options, shape): (&DeviceOptions, &Shape),
+    (options, shape): (&CodesOptions, &Shape),
     codes: &[u8],
     Task { query, job }: &Task,
     launches: usize,
@@ -43,23 +43,20 @@ fn run(
     let layout = BlockLayout::new(options, &coder);
     let mut device = Emulator::open(Faults::default()).expect("the kernels are compiled");
     let mut allocate = |bytes: u64| device.allocate("a test", bytes.max(1)).expect("memory");
-    let addresses = Addresses { codes: allocate(codes.len() as u64), blocks: allocate(layout.bytes) };
-    device.write(addresses.codes, codes).expect("within the allocation");
-    device.write(addresses.blocks, &vec![0xa5; layout.bytes as usize]).expect("within the allocation");
-    let params = Params::new(&layout, &coder, count, addresses, SHARED_BYTES);
-    let staging = [Area::new(layout.staging_bytes()).expect("memory")];
-    // SAFETY: the area has these bytes.
-    let area = unsafe {
-        std::slice::from_raw_parts_mut(staging[0].address as *mut u8, layout.staging_bytes() as usize)
-    };
-    assert!(job.encode(area));
-    let mut batch = Batch::new(&params, std::iter::once((0, &job)));
+    let addresses = [allocate(codes.len() as u64), allocate(layout.bytes)];
+    device.write(addresses[0], codes).expect("within the allocation");
+    device.write(addresses[1], &vec![0xa5; layout.bytes as usize]).expect("within the allocation");
+    let params = Params::new(&layout, &coder, count, SHARED_BYTES);
+    let params = Params { codes: addresses[0], blocks: addresses[1], ..params };
+    let staging = device.allocate_staging(1, layout.staging_bytes()).expect("memory");
+    assert!(job.encode(device.staging(staging, 0)));
+    let mut batch = Batch::new(&params, staging, std::iter::once((0, &job)));
     assert_eq!(batch.launches.len(), 4);
     batch.launches.truncate(launches);
-    program.run(&batch, &staging, order);
+    program.run(&batch, order);
     // SAFETY: the block was allocated with these bytes, and the batch has ended.
     let block =
-        unsafe { std::slice::from_raw_parts(addresses.blocks as *const u8, layout.bytes as usize) }.to_vec();
+        unsafe { std::slice::from_raw_parts(addresses[1] as *const u8, layout.bytes as usize) }.to_vec();
     Some(Ran { block, layout, candidates: job.candidates() as usize })
 }
 
@@ -97,7 +94,7 @@ fn results_do_not_depend_on_the_order_of_threads() {
     let layout = Layout::even(19, 3, 7, true).expect("a layout");
     let shape = Shape { seed: 3, layout, centroids: 200, ip: false, scale: 1.0 };
     let codes = shape.codes(5, 12_000);
-    let options = DeviceOptions { ids_max: 20_000, keep_max: 4096, ..common::options() };
+    let options = CodesOptions { ids_max: 20_000, keep_max: 4096, ..common::options() };
     let ids = (0..4000).map(|n| n * 7 % 12_000).collect();
     let job = Job { ranges: vec![[100, 9000]], ids, keep: 4096, exclude: u32::MAX };
     let task = Task { query: shape.query(6), job };

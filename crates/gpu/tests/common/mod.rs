@@ -3,16 +3,17 @@
 
 #![allow(dead_code)]
 
-use super::{Device, DeviceOptions, Error, Failure, Faults, Job, Ranked};
+use super::{CodesOptions, Device, DeviceCodes, DeviceOptions, Error, Failure, Faults, Job, Ranked};
 use proptest::prelude::*;
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::sync::mpsc::channel;
 use std::time::Duration;
 use stratann_kernel::bits::{BITS_MAX, BitCoder, BitQuery, CoderParts, Extras, Layout, Scaling, Segment};
 use stratann_testing::{Need, leave_out};
 
 /// Longest wait for an answer.
-const PATIENCE: Duration = Duration::from_secs(120);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Random numbers from a seed (splitmix64).
 pub(crate) struct Random(pub(crate) u64);
@@ -152,18 +153,19 @@ impl Task {
 }
 
 /// Options for small devices.
-pub(crate) fn options() -> DeviceOptions {
+pub(crate) fn device_options() -> DeviceOptions {
     DeviceOptions {
-        budget_bytes: None,
-        ids_max: 4000,
-        keep_max: 100,
-        queries_in_flight: 8,
         batch_max: 4,
         batch_wait: Duration::from_micros(200),
         streams: 2,
         timeout: Duration::from_secs(60),
         ..DeviceOptions::default()
     }
+}
+
+/// Options for few codes.
+pub(crate) fn options() -> CodesOptions {
+    CodesOptions { ids_max: 4000, keep_max: 100, queries_in_flight: 8, ..CodesOptions::default() }
 }
 
 fn candidates(seed: u64, codes: u64) -> Job {
@@ -220,12 +222,12 @@ pub(crate) fn twin(codes: &[u8], Task { query, job }: &Task) -> Ranked {
 }
 
 /// Submits all tasks at once. Returns the answers in the order of the tasks; each must come once.
-pub(crate) fn answers(device: &Device, tasks: &[Task]) -> Vec<Result<Ranked, Failure>> {
+pub(crate) fn answers(on_device: &DeviceCodes, tasks: &[Task]) -> Vec<Result<Ranked, Failure>> {
     let (sender, receiver) = channel();
     for (n, Task { query, job }) in tasks.iter().enumerate() {
         let sender = sender.clone();
         let done = move |answer| sender.send((n, answer)).expect("the test waits");
-        device.submit(query, job.clone(), Box::new(done));
+        on_device.submit(query, job.clone(), Box::new(done));
     }
     drop(sender);
     let mut all: Vec<(usize, Result<Ranked, Failure>)> = Vec::new();
@@ -238,23 +240,19 @@ pub(crate) fn answers(device: &Device, tasks: &[Task]) -> Vec<Result<Ranked, Fai
 }
 
 /// The answer to one task.
-pub(crate) fn answer(device: &Device, task: &Task) -> Result<Ranked, Failure> {
-    answers(device, std::slice::from_ref(task)).remove(0)
+pub(crate) fn answer(on_device: &DeviceCodes, task: &Task) -> Result<Ranked, Failure> {
+    answers(on_device, std::slice::from_ref(task)).remove(0)
 }
 
 /// Opens an emulated device with faults, or leaves the test out where there is no C++ compiler.
-pub(crate) fn open_faulty(
-    options: &DeviceOptions,
-    faults: &Faults,
-    coder: &BitCoder,
-    codes: &[u8],
-) -> Option<Device> {
-    opened(Device::emulated(options, faults, coder, codes))
+pub(crate) fn open_device(options: &DeviceOptions, faults: &Faults) -> Option<Arc<Device>> {
+    opened(Device::emulated(options, faults))
 }
 
-/// As [`open_faulty`], without faults.
-pub(crate) fn open(options: &DeviceOptions, coder: &BitCoder, codes: &[u8]) -> Option<Device> {
-    open_faulty(options, &Faults::default(), coder, codes)
+/// Codes on an emulated device of their own, without faults.
+pub(crate) fn open(options: &CodesOptions, coder: &BitCoder, codes: &[u8]) -> Option<DeviceCodes> {
+    let device = open_device(&device_options(), &Faults::default())?;
+    opened(device.load(options, coder, codes))
 }
 
 /// Returns the opened or compiled thing. Without a C++ compiler it is `None`, and the test is left out.

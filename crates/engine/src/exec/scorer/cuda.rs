@@ -1,5 +1,5 @@
 //! Ranks codes on a GPU: FusionANNS §4.1 and §5. What exceeds its memory is ranked here, and so is everything once it
-//! has failed: it is left alone then.
+//! has failed, with this index or with another one: it is left alone then.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use stratann_core::score::{CodeJob, RankScratch, Ranking, rank};
-use stratann_gpu::{Device, DeviceOptions, Job};
+use stratann_gpu::{CodesOptions, Device, DeviceCodes, DeviceOptions, Job};
 use stratann_kernel::bits::BitCoder;
 use stratann_kernel::coder::Coder;
 use stratann_storage::budget::size_up;
@@ -17,13 +17,14 @@ use stratann_storage::{Error, Result};
 
 #[cfg(feature = "emulated")]
 use super::EmulatedFault;
+use super::devices::{DeviceId, OpenDevices};
 use super::{
     CodeFile, Failure, GpuReport, OpenScorer, Reply, Scorer, ScorerChoice, ScorerOptions, ScorerReport,
 };
 
 /// See the module.
 struct GpuScorer {
-    device: Device,
+    on_gpu: DeviceCodes,
     // Codes that are not on the GPU, from the id `held` on.
     rest: Arc<Resident>,
     held: u32,
@@ -56,38 +57,24 @@ pub(crate) fn open_gpu(
     let Coder::Bits(coder) = coder else {
         return Err((codes, Error::bad_input(TRAINED_CODES)));
     };
-    let device_options = device_options(options);
-    let code_bytes = coder.layout().code_bytes().max(1) as u64;
-    let all = codes.len() as u64;
-    let fitting = match room_for_codes(coder, options, &device_options) {
-        Ok(room) => room.map_or(all, |room| (room / code_bytes * code_bytes).min(all)),
+    let codes_options = codes_options(options);
+    let (device, fitting) = match device_with_room(coder, options, &codes_options, codes.len() as u64) {
+        Ok(found) => found,
         Err(e) => return Err((codes, e)),
     };
-    if fitting < all && !options.spill {
-        let needed = Device::needed_bytes(&device_options, coder, all);
-        let budget = options.gpu_budget.map_or("the free memory of the GPU".into(), |budget| {
-            format!("a GPU budget of {}", stratann_storage::budget::size(budget))
-        });
-        let e = Error::budget(format!(
-            "{budget} is too small for the codes of this index; give --gpu-budget {} or more, or rank what does not \
-             fit on the CPU with --spill",
-            size_up(needed)
-        ));
-        return Err((codes, e));
-    }
     let (on_gpu, here) = codes.split_at(fitting as usize);
-    let device = match open_device(options, &device_options, coder, on_gpu) {
-        Ok(device) => device,
-        Err(e) => return Err((codes, Error::bad_input(e.to_string()))),
+    let on_gpu = match device.load(&codes_options, coder, on_gpu) {
+        Ok(on_gpu) => on_gpu,
+        Err(e) => return Err((codes, refused(e))),
     };
     let Some(mut rest) = Resident::new(here.len()) else {
         return Err((codes, Error::budget("there is no memory for the codes that are not on the GPU")));
     };
     rest.copy_from_slice(here);
     drop(codes);
-    let (rest, held) = (Arc::new(rest), (fitting / code_bytes) as u32);
+    let (rest, held) = (Arc::new(rest), (fitting / code_bytes_of(coder)) as u32);
     let scorer = GpuScorer {
-        device,
+        on_gpu,
         rest: rest.clone(),
         held,
         gpu_budget: options.gpu_budget,
@@ -103,67 +90,98 @@ pub(crate) fn open_gpu(
     Ok(OpenScorer { scorer: Box::new(scorer), codes: rest, codes_from: held })
 }
 
-fn device_options(options: &ScorerOptions) -> DeviceOptions {
-    let device = if let ScorerChoice::Cuda { device } = options.choice { device } else { 0 };
-    let usual = DeviceOptions { device, budget_bytes: options.gpu_budget, ..DeviceOptions::default() };
+fn refused(e: stratann_gpu::Error) -> Error {
+    Error::bad_input(e.to_string())
+}
+
+fn code_bytes_of(coder: &BitCoder) -> u64 {
+    coder.layout().code_bytes().max(1) as u64
+}
+
+/// The device, and how many of `all` bytes of codes it gets.
+fn device_with_room(
+    coder: &BitCoder,
+    options: &ScorerOptions,
+    codes_options: &CodesOptions,
+    all: u64,
+) -> Result<(Arc<Device>, u64)> {
+    let fitting = |memory: u64| {
+        let room = room_for_codes(coder, codes_options, memory)?;
+        let fitting = (room / code_bytes_of(coder) * code_bytes_of(coder)).min(all);
+        if fitting == all || options.spill {
+            return Ok(fitting);
+        }
+        let budget = options.gpu_budget.map_or("the free memory of the GPU".into(), |budget| {
+            format!("a GPU budget of {}", stratann_storage::budget::size(budget))
+        });
+        Err(Error::budget(format!(
+            "{budget} is too small for the codes of this index; give --gpu-budget {} or more, or rank what does not \
+             fit on the CPU with --spill",
+            size_up(DeviceCodes::needed_bytes(codes_options, coder, all))
+        )))
+    };
+    if let Some(budget) = options.gpu_budget {
+        // One that is too small is refused before a device is opened.
+        let fitting = fitting(budget)?;
+        return Ok((open_device(options).map_err(refused)?, fitting));
+    }
+    let device = open_device(options).map_err(refused)?;
+    let fitting = fitting(device.usable_bytes().map_err(refused)?)?;
+    Ok((device, fitting))
+}
+
+fn codes_options(options: &ScorerOptions) -> CodesOptions {
+    let usual = CodesOptions { budget_bytes: options.gpu_budget, ..CodesOptions::default() };
     #[cfg(feature = "emulated")]
     if let ScorerChoice::Emulated(_) = options.choice {
-        // Kernels on a processor take long, and a test of a device that hangs should not.
-        let timeout = std::time::Duration::from_secs(5);
-        return DeviceOptions { ids_max: 1 << 13, queries_in_flight: 8, timeout, ..usual };
+        // Kernels on a processor take long.
+        return CodesOptions { ids_max: 1 << 13, queries_in_flight: 8, ..usual };
     }
     usual
 }
 
-/// Bytes of codes that the budget, or the free memory, has room for; `None` where the open device will tell.
-fn room_for_codes(
-    coder: &BitCoder,
-    options: &ScorerOptions,
-    device_options: &DeviceOptions,
-) -> Result<Option<u64>> {
+/// Bytes of codes for which a budget, or the free memory, has room.
+fn room_for_codes(coder: &BitCoder, options: &CodesOptions, budget: u64) -> Result<u64> {
     // Codes are aligned on the device.
     const ALIGNMENT: u64 = 256;
-    let without = Device::needed_bytes(device_options, coder, 0) + ALIGNMENT;
-    let room = |bytes: u64| {
-        bytes.checked_sub(without).ok_or_else(|| {
-            Error::budget(format!(
-                "a GPU budget of {} is too small to rank anything; give --gpu-budget {} or more",
-                stratann_storage::budget::size(bytes),
-                size_up(without)
-            ))
-        })
-    };
-    if let Some(budget) = options.gpu_budget {
-        return room(budget).map(Some);
-    }
-    if !matches!(options.choice, ScorerChoice::Auto | ScorerChoice::Cuda { .. }) {
-        return Ok(None);
-    }
-    let devices = stratann_gpu::probe().devices.unwrap_or_default();
-    let own = devices.into_iter().find(|device| device.number == device_options.device);
-    own.map(|device| room(device.memory_free_bytes / 10 * 9)).transpose()
+    let without = DeviceCodes::needed_bytes(options, coder, 0) + ALIGNMENT;
+    budget.checked_sub(without).ok_or_else(|| {
+        Error::budget(format!(
+            "a GPU budget of {} is too small to rank anything; give --gpu-budget {} or more",
+            stratann_storage::budget::size(budget),
+            size_up(without)
+        ))
+    })
 }
 
-fn open_device(
-    options: &ScorerOptions,
-    device_options: &DeviceOptions,
-    coder: &BitCoder,
-    codes: &[u8],
-) -> std::result::Result<Device, stratann_gpu::Error> {
+/// The device of this process, opened where it is not open. An emulated one with a fault is the caller's alone.
+fn open_device(options: &ScorerOptions) -> std::result::Result<Arc<Device>, stratann_gpu::Error> {
     #[cfg(feature = "emulated")]
     if let ScorerChoice::Emulated(fault) = options.choice {
-        let mut faults = stratann_gpu::Faults::default();
-        match fault {
-            EmulatedFault::None => {}
-            EmulatedFault::FailAt(launch) => faults.fail_launch = Some(launch),
-            EmulatedFault::HangAt(batch) => faults.hang_at = Some(batch),
-            EmulatedFault::LoseAt(batch) => faults.lose_at = Some(batch),
-            EmulatedFault::NoMemory => faults.allocation_limit = Some(1024),
-        }
-        return Device::emulated(device_options, &faults, coder, codes);
+        return open_emulated(fault);
     }
-    let _ = options;
-    Device::open(device_options, coder, codes)
+    let device = if let ScorerChoice::Cuda { device } = options.choice { device } else { 0 };
+    let device_options = DeviceOptions { device, ..DeviceOptions::default() };
+    OpenDevices::of_process().get(DeviceId::Cuda(device), || Device::open(&device_options))
+}
+
+#[cfg(feature = "emulated")]
+fn open_emulated(fault: EmulatedFault) -> std::result::Result<Arc<Device>, stratann_gpu::Error> {
+    // Kernels on a processor take long, and a test of a device that hangs should not.
+    let timeout = std::time::Duration::from_secs(5);
+    let device_options = DeviceOptions { timeout, ..DeviceOptions::default() };
+    let mut faults = stratann_gpu::Faults::default();
+    match fault {
+        EmulatedFault::None => {
+            let open = || Device::emulated(&device_options, &faults);
+            return OpenDevices::of_process().get(DeviceId::Emulated, open);
+        }
+        EmulatedFault::FailAt(launch) => faults.fail_launch = Some(launch),
+        EmulatedFault::HangAt(batch) => faults.hang_at = Some(batch),
+        EmulatedFault::LoseAt(batch) => faults.lose_at = Some(batch),
+        EmulatedFault::NoMemory => faults.allocation_limit = Some(1024),
+    }
+    Device::emulated(&device_options, &faults)
 }
 
 impl GpuScorer {
@@ -189,7 +207,7 @@ impl Scorer for GpuScorer {
         };
         let of_rest = self.rank_rest(job, scratch);
         let keep = job.keep;
-        let on_gpu = Job {
+        let for_gpu = Job {
             ranges: job.ranges.iter().map(|&(first, count)| [first, count]).collect(),
             ids: job.ids.to_vec(),
             keep,
@@ -207,7 +225,7 @@ impl Scorer for GpuScorer {
                 Err(failure) => Err(Failure(failure.to_string())),
             });
         };
-        self.device.submit(query, on_gpu, Box::new(done));
+        self.on_gpu.submit(query, for_gpu, Box::new(done));
         None
     }
 
@@ -217,7 +235,7 @@ impl Scorer for GpuScorer {
         scratch: &mut RankScratch,
     ) -> std::result::Result<Ranking, Failure> {
         self.ranked_here.fetch_add(1, Ordering::Relaxed);
-        if self.device.is_lost() {
+        if self.on_gpu.is_lost() {
             self.lost.get_or_init(|| "a batch failed or did not end in time".into());
         }
         let all = self.all.get_or_init(|| {
@@ -232,15 +250,15 @@ impl Scorer for GpuScorer {
     }
 
     fn report(&self) -> ScorerReport {
-        let (memory, counters) = (self.device.memory(), self.device.counters());
+        let (memory, counters) = (self.on_gpu.memory(), self.on_gpu.counters());
         let memory_bytes = BTreeMap::from([
             ("codes", memory.codes),
             ("blocks of queries", memory.blocks),
             ("kernels", memory.module),
         ]);
         let gpu = GpuReport {
-            device: self.device.info().name.clone(),
-            codes: self.device.held_codes(),
+            device: self.on_gpu.info().name.clone(),
+            codes: self.on_gpu.count(),
             memory_bytes,
             gpu_budget_bytes: self.gpu_budget,
             host_staging_bytes: memory.host_staging,

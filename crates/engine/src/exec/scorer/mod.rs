@@ -6,6 +6,7 @@
 pub mod conformance;
 mod cpu;
 mod cuda;
+mod devices;
 
 use std::fmt;
 use std::path::Path;
