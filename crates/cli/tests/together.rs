@@ -87,7 +87,7 @@ fn several_indexes_are_searched_in_memory_where_they_fit() {
     let (from_disk, counted) = place.search(&place.parts, &[&same[..], &COUNTED].concat());
     assert_eq!(found, from_disk);
     assert!(counted["per_query"]["reads"].as_f64().unwrap() > 20.0);
-    // Half of what all can use caches blocks, and no index has more than there is.
+    // With less than they can use their caches have all of it.
     let small = place.search(&place.parts, &[&same[..], &["--cache-budget", "128KiB"]].concat());
     assert_eq!(small.0, found);
     assert_eq!(small.1["memory"]["block_cache_bytes"], 128 << 10);

@@ -31,8 +31,8 @@ pub struct OpenOptions {
     pub ram_budget: Option<u64>,
     /// The part of the budget for the block cache.
     pub cache_budget: u64,
-    /// Whether room of the block cache that is not used goes to other open indexes of the process that lend, and theirs
-    /// to this one; each gets its own back when it needs it.
+    /// Whether the block cache lends what it does not use to other open indexes of the process that lend, and borrows
+    /// from them. Each gets its own back when it needs it.
     pub lends_cache: bool,
     /// The part of the budget for resident list codes; they lie on disk as well. `None` for what open index and
     /// searches leave.

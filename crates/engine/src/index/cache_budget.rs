@@ -11,11 +11,9 @@ use crate::{doctor, kinds};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum CacheBudget {
     /// The rest of the RAM budget; without one, up to half of the memory that is available when the index is opened,
-    /// and that no other cache of the process has been promised.
+    /// beyond what open caches of the process may still take.
     #[default]
     Auto,
-    /// What the index can use, at most this number of bytes.
-    UpTo(u64),
     /// A number of bytes; with 0 every read is made and counted.
     Bytes(u64),
 }
@@ -33,7 +31,7 @@ impl CacheBudget {
     /// The bytes that were given, if any.
     pub fn given(self) -> Option<u64> {
         match self {
-            CacheBudget::Auto | CacheBudget::UpTo(_) => None,
+            CacheBudget::Auto => None,
             CacheBudget::Bytes(bytes) => Some(bytes),
         }
     }
@@ -53,7 +51,6 @@ impl CacheBudget {
     pub fn bytes(self, manifest: &Manifest, ram_budget: Option<u64>, reserve: &Reserve) -> u64 {
         let left = match (self, ram_budget) {
             (CacheBudget::Bytes(bytes), _) => return bytes,
-            (CacheBudget::UpTo(bytes), _) => bytes,
             (CacheBudget::Auto, Some(budget)) => {
                 let left = budget.saturating_sub(manifest.planned_account(0).total());
                 let least = reserve.low_memory_bytes.min(reserve.bytes);
@@ -64,8 +61,8 @@ impl CacheBudget {
         left.min(CacheBudget::usable_bytes(manifest))
     }
 
-    /// Bytes that new caches may take where there is no budget: half of the memory that is available, without what open
-    /// caches of the process have been promised and have not filled yet.
+    /// Bytes that new caches may take where there is no budget: half of the memory that is available beyond what open
+    /// caches of the process may still take.
     pub fn free_bytes() -> u64 {
         doctor::available_memory_bytes().unwrap_or(0).saturating_sub(left_bytes_of_process()) / 2
     }
@@ -87,6 +84,7 @@ mod tests {
     use crate::{DType, Metric};
     use stratann_params::IndexKind;
     use stratann_storage::Quiet;
+    use stratann_storage::cache::ExtentCache;
 
     #[test]
     fn what_a_budget_leaves_is_the_cache_and_no_more_than_can_be_used() {
@@ -103,13 +101,18 @@ mod tests {
         let auto =
             |budget: u64, reserve| CacheBudget::Auto.bytes(&manifest, Some(open_bytes + budget), &reserve);
         assert_eq!(CacheBudget::Bytes(7).bytes(&manifest, Some(1), &beside(0, 0)), 7);
-        assert_eq!(CacheBudget::UpTo(7).bytes(&manifest, None, &beside(0, 0)), 7);
-        assert_eq!(CacheBudget::UpTo(1 << 40).bytes(&manifest, None, &beside(0, 0)), all);
         assert_eq!((auto(1000, beside(2000, 2000)), auto(5000, beside(2000, 2000))), (0, 3000));
         // Where not all searches have room for all that they can use, the cache has a half.
         assert_eq!((auto(5000, beside(6000, 1000)), auto(5000, beside(1000, 1000))), (2000, 4000));
         assert_eq!(auto(1 << 40, beside(0, 0)), all);
         assert_eq!(CacheBudget::Auto.bytes(&manifest, None, &beside(0, 0)), all);
+
+        // What open caches were promised is not promised again, unless there is nothing to cache in it.
+        let large = ExtentCache::new(1 << 50, 1 << 40).unwrap();
+        assert_eq!(CacheBudget::Auto.bytes(&manifest, None, &beside(0, 0)), 0);
+        let large = large.of_usable(1 << 10);
+        assert_eq!(CacheBudget::Auto.bytes(&manifest, None, &beside(0, 0)), all);
+        drop(large);
 
         // With all of it the second search reads nothing; preloaded, the first one neither.
         let open = |cache_budget| {

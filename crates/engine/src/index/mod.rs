@@ -130,6 +130,12 @@ impl Index {
     fn open_cache(&mut self) {
         self.cache = None;
         let cache = self.kind.cache(&self.base, self.block_cache_bytes());
+        // With what a cache keeps beside each extent.
+        let usable_bytes = self.base.manifest.files.values().map(|file| file.bytes + file.bytes / 8).sum();
+        let cache = match self.base.memory_nodes() {
+            None => cache.map(|cache| cache.of_usable(usable_bytes)),
+            Some(_) => cache,
+        };
         self.cache = if self.lends_cache { cache.map(ExtentCache::lending) } else { cache };
     }
 

@@ -100,7 +100,7 @@ impl Index {
 
     /// What a search has taken, with a full cache.
     pub(super) fn taken_bytes(&self, account: &Account) -> u64 {
-        account.total() + self.cache.as_ref().map_or(0, |cache| cache.left_bytes())
+        account.total() + self.cache.as_ref().map_or(0, |cache| cache.unaccounted_bytes())
     }
 
     /// The same for a search whose queries are run by drivers.
@@ -154,7 +154,7 @@ impl Index {
     pub(super) fn with_fitting_doorbells(&self, options: &SearchOptions, queries: usize) -> SearchOptions {
         let Some(budget) = self.ram_budget else { return *options };
         let account = self.search_account(options, queries);
-        let to_come = self.cache.as_ref().map_or(0, |cache| cache.left_bytes());
+        let to_come = self.cache.as_ref().map_or(0, |cache| cache.unaccounted_bytes());
         let others = account.total() - account.bytes_of(DOORBELLS) + to_come;
         self.with_doorbells_in(options, budget.saturating_sub(others))
     }

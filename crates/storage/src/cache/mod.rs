@@ -33,12 +33,13 @@ impl Weighter<Extent, Arc<[u8]>> for ByBytes {
 /// The cache of one open index.
 pub struct ExtentCache {
     extents: Arc<Extents>,
-    // Among the caches of the process.
+    // The number of this cache in the process.
     number: u64,
-    // Its share, where it lends.
+    // Set where the cache lends and borrows.
     guaranteed_bytes: Option<u64>,
-    // Since it last asked for more room.
-    put_bytes: AtomicU64,
+    // Bytes that were put since the cache last looked whether it is full, and since it last asked for capacity.
+    unchecked_bytes: AtomicU64,
+    unasked_bytes: AtomicU64,
 }
 
 enum Extents {
@@ -66,11 +67,6 @@ impl Extents {
                 capacity.load(Ordering::Relaxed)
             }
         }
-    }
-
-    /// Bytes that are put before it may ask for more room again.
-    fn step_bytes(&self) -> u64 {
-        if self.is_table() { 0 } else { self.capacity() / 16 }
     }
 
     /// Bytes that may be free though there is no room for an extent of `weight`: parts fill unevenly.
@@ -129,14 +125,21 @@ impl ExtentCache {
     fn of(extents: Extents) -> ExtentCache {
         let extents = Arc::new(extents);
         let number = Shares::of_process().join(extents.clone());
-        ExtentCache { extents, number, guaranteed_bytes: None, put_bytes: AtomicU64::new(0) }
+        let (unchecked_bytes, unasked_bytes) = (AtomicU64::new(0), AtomicU64::new(0));
+        ExtentCache { extents, number, guaranteed_bytes: None, unchecked_bytes, unasked_bytes }
     }
 
-    /// The same, with room that it does not use for other caches of the process that lend, and with theirs when it is
-    /// full. Its own room it gets back when it needs it.
+    /// The same cache, which lends capacity that it does not use to others of the process that lend, and borrows theirs
+    /// when it is full. It gets its own capacity back when it needs it.
     pub fn lending(mut self) -> ExtentCache {
         self.guaranteed_bytes = Some(self.extents.capacity());
         Shares::of_process().lend(self.number);
+        self
+    }
+
+    /// The same cache of an index that has no more than `bytes` to cache: the rest of its capacity stays unused.
+    pub fn of_usable(self, bytes: u64) -> ExtentCache {
+        Shares::of_process().set_usable(self.number, bytes);
         self
     }
 
@@ -195,39 +198,57 @@ impl ExtentCache {
         match &*self.extents {
             Extents::All { entries, block_bytes, used_bytes, capacity } => {
                 let entry = entry_of(at, *block_bytes).and_then(|entry| entries.get(entry));
-                let has_room =
-                    used_bytes.load(Ordering::Relaxed) + weight <= capacity.load(Ordering::Relaxed);
+                let Some(entry) = entry.filter(|entry| entry.get().is_none()) else { return };
+                let all = ExtentCache::bytes_of_blocks(entries.len() as u32, u64::from(*block_bytes));
+                // Threads that put at once must not exceed what is not lent. There is a place for all where nothing is.
+                let most = Some(capacity.load(Ordering::Relaxed)).filter(|&capacity| capacity < all);
+                let with =
+                    |used: u64| Some(used + weight).filter(|&used| most.is_none_or(|most| used <= most));
+                let has_place = used_bytes.fetch_update(Ordering::Relaxed, Ordering::Relaxed, with).is_ok();
                 // Another thread may have read the same block meanwhile.
-                if has_room && entry.is_some_and(|entry| entry.set(bytes.into()).is_ok()) {
-                    used_bytes.fetch_add(weight, Ordering::Relaxed);
+                if has_place && entry.set(bytes.into()).is_err() {
+                    used_bytes.fetch_sub(weight, Ordering::Relaxed);
                 }
             }
             Extents::Part { cache, .. } => cache.insert(at, Arc::from(bytes)),
         }
     }
 
-    /// Asks for more room where the cache lends and is full. It does not ask at each extent: room comes in steps.
+    /// Asks for more capacity where the cache lends and is full.
     fn make_room(&self, weight: u64) {
-        if self.guaranteed_bytes.is_none() {
+        let Some(guaranteed_bytes) = self.guaranteed_bytes else { return };
+        let capacity = self.extents.capacity();
+        let is_short = capacity < guaranteed_bytes;
+        let is_full = || self.extents.used_bytes() + self.extents.margin_bytes(weight) > capacity;
+        if self.extents.is_table() {
+            // It keeps nothing that it has no capacity for.
+            if is_short && is_full() {
+                Shares::of_process().extend(self.number);
+            }
             return;
         }
-        let capacity = self.extents.capacity();
-        let put_bytes = self.put_bytes.fetch_add(weight, Ordering::Relaxed) + weight;
-        // A table loses what it has no room for. The other form evicts, and waits until that has cost something.
-        let (wait, margin) = (self.extents.step_bytes(), self.extents.margin_bytes(weight));
-        if put_bytes >= wait && self.extents.used_bytes() + margin > capacity {
-            self.put_bytes.store(0, Ordering::Relaxed);
+        // To look at its use takes a lock of each part, so it looks seldom; sooner while others have what is its own.
+        let wait = if is_short { capacity / 64 } else { (capacity / 16).max(8 * weight) };
+        if self.unchecked_bytes.fetch_add(weight, Ordering::Relaxed) + weight < wait {
+            return;
+        }
+        // Of several threads one looks.
+        let put_bytes = self.unchecked_bytes.swap(0, Ordering::Relaxed);
+        let unasked_bytes = self.unasked_bytes.fetch_add(put_bytes, Ordering::Relaxed) + put_bytes;
+        // It evicts although it is not full where its parts fill unevenly.
+        if put_bytes > 0 && (is_full() || unasked_bytes > capacity) {
+            self.unasked_bytes.store(0, Ordering::Relaxed);
             Shares::of_process().extend(self.number);
         }
     }
 
-    /// Bytes that an account has for it: those in use, and its whole share where it lends, whoever has it.
+    /// Bytes that an account has for it: those in use; of a cache that lends its guarantee, whoever uses it.
     pub fn accounted_bytes(&self) -> u64 {
         self.guaranteed_bytes.unwrap_or_else(|| self.used_bytes())
     }
 
     /// Bytes that it may still take beyond those in the account.
-    pub fn left_bytes(&self) -> u64 {
+    pub fn unaccounted_bytes(&self) -> u64 {
         match self.guaranteed_bytes {
             Some(_) => 0,
             None => self.extents.capacity().saturating_sub(self.used_bytes()),
@@ -315,18 +336,18 @@ mod tests {
         let new = |bytes: u64| ExtentCache::new(bytes, 4096).unwrap();
         let (busy, other, fixed) = (new(4 * MIB).lending(), new(12 * MIB).lending(), new(8 * MIB));
         fill(&fixed, 0..8192);
-        assert_eq!(fixed.extents.capacity(), 8 * MIB, "who does not lend does not borrow");
+        assert_eq!(fixed.extents.capacity(), 8 * MIB, "a cache that does not lend does not borrow");
         for round in 0..4 {
             fill(&busy, round * 1000..round * 1000 + 4000);
             assert_eq!(capacities(&[&busy, &other]), 16 * MIB);
             assert!(busy.used_bytes() + other.used_bytes() <= 16 * MIB);
         }
-        assert!(busy.used_bytes() > 12 * MIB, "{}", busy.used_bytes());
-        // The lender has all that it was guaranteed as soon as it fills it, and no more while the other one is full.
+        assert!(busy.used_bytes() > 11 * MIB, "{}", busy.used_bytes());
+        // The lender has its guarantee once it has filled it, and no more while the other cache is full.
         fill(&other, 0..40_000);
         assert_eq!((busy.extents.capacity(), other.extents.capacity()), (4 * MIB, 12 * MIB));
         assert!(other.used_bytes() > 11 * MIB && busy.used_bytes() <= 4 * MIB);
-        // What a closed one had is gone, and what it had lent is taken back.
+        // A cache that is closed takes its guarantee along, also what others have of it.
         let third = new(MIB).lending();
         drop(other);
         fill(&busy, 0..4000);
@@ -347,7 +368,7 @@ mod tests {
         assert!(part.used_bytes() > 4 << 20 && table.extents.capacity() < all / 2);
         assert_eq!(capacities(&[&table, &part]), all + (1 << 20));
         fill(&table, 0..2000);
-        assert_eq!((found(&table, 0..2000), table.used_bytes(), table.left_bytes()), (2000, all, 0));
+        assert_eq!((found(&table, 0..2000), table.used_bytes(), table.unaccounted_bytes()), (2000, all, 0));
         assert_eq!(part.extents.capacity(), 1 << 20);
         assert!(part.used_bytes() <= 1 << 20);
     }
@@ -355,22 +376,98 @@ mod tests {
     #[test]
     fn threads_that_fill_caches_at_once_stay_within_the_sum() {
         let _alone = LENDING.lock().unwrap_or_else(|e| e.into_inner());
-        let sizes = [1u64 << 20, 3 << 20, 2 << 20, 6 << 20];
-        let caches = sizes.map(|bytes| ExtentCache::new(bytes, 4096).unwrap().lending());
+        let table = ExtentCache::of_blocks(1 << 30, 1000, 4096).unwrap().lending();
+        let caches: Vec<ExtentCache> =
+            (0..30).map(|i| ExtentCache::new((i % 6 + 1) << 18, 4096).unwrap().lending()).collect();
+        let guarantees = |sums: (u64, u64)| assert!(sums.1 <= sums.0, "{} bytes of {}", sums.1, sums.0);
         std::thread::scope(|scope| {
-            for (number, cache) in caches.iter().enumerate() {
-                scope.spawn(move || (0..8).for_each(|_| fill(cache, 0..1000 << number)));
+            for number in 0..4 {
+                let (caches, table) = (&caches, &table);
+                scope.spawn(move || {
+                    for round in 0..6 {
+                        let own = caches.iter().skip((number + round) % 4).step_by(4);
+                        own.for_each(|cache| fill(cache, 0..300 << round % 3));
+                        fill(table, round as u64 * 150..round as u64 * 150 + 250);
+                        // Indexes are opened and closed meanwhile.
+                        fill(&ExtentCache::new(1 << 20, 4096).unwrap().lending(), 0..400);
+                        guarantees(Shares::of_process().sums());
+                    }
+                });
             }
         });
-        assert!(capacities(&caches.each_ref()) <= 12 << 20);
+        fill(&table, 0..1000);
+        assert_eq!(found(&table, 0..1000), 1000);
         // Each can have what it is guaranteed, whatever the others did.
-        for (cache, bytes) in caches.iter().zip(sizes) {
+        for (i, cache) in (0..).zip(&caches) {
             fill(cache, 0..20_000);
-            assert!(cache.extents.capacity() >= bytes);
+            assert!(cache.extents.capacity() >= (i % 6 + 1) << 18);
+            guarantees(Shares::of_process().sums());
         }
-        assert!(capacities(&caches.each_ref()) <= 12 << 20);
-        let used: u64 = caches.iter().map(ExtentCache::used_bytes).sum();
-        assert!(used <= 12 << 20);
+        let used: u64 = caches.iter().chain([&table]).map(ExtentCache::used_bytes).sum();
+        assert!(used <= Shares::of_process().sums().0);
+    }
+
+    #[test]
+    fn a_cache_follows_other_extents_after_it_has_lent() {
+        let _alone = LENDING.lock().unwrap_or_else(|e| e.into_inner());
+        let new = || ExtentCache::new(4 << 20, 4096).unwrap();
+        let (alone, lender) = (new(), new().lending());
+        for _ in 0..20 {
+            let borrower = new().lending();
+            fill(&borrower, 0..4000);
+            assert!(lender.extents.capacity() < 4 << 20);
+            for cache in [&alone, &lender] {
+                fill(cache, 0..4000);
+            }
+            assert_eq!(lender.extents.capacity(), 4 << 20);
+            drop(borrower);
+            // It lends what it has only while it is empty.
+            (0..4000).for_each(|i| {
+                if let Extents::Part { cache, .. } = &*lender.extents {
+                    cache.remove(&extent(0, i * 4096, 4096));
+                }
+            });
+        }
+        // Hits of two sets of extents, one after the other, each of which nearly fills the cache.
+        let hits = |cache: &ExtentCache| {
+            let mut hits = 0;
+            for first in [0, 100_000] {
+                for at in (0..10).flat_map(|_| first..first + 800) {
+                    let at = extent(0, at * 4096, 4096);
+                    match cache.get(at) {
+                        Some(_) => hits += 1,
+                        None => cache.put(at, &[1; 4096]),
+                    }
+                }
+            }
+            hits
+        };
+        let (alone, lender) = (hits(&alone), hits(&lender));
+        assert!(lender * 20 > alone * 19, "{lender} hits of {alone}");
+    }
+
+    #[test]
+    fn extents_beyond_a_part_of_a_lender_get_its_capacity_back() {
+        let _alone = LENDING.lock().unwrap_or_else(|e| e.into_inner());
+        let large = |cache: &ExtentCache| {
+            (0..200).for_each(|i| cache.put(extent(0, i * 100_000, 100_000), &[1; 100_000]));
+        };
+        let lender = ExtentCache::new(40_000_000, 100_000).unwrap().lending();
+        let borrower = ExtentCache::new(1 << 20, 4096).unwrap().lending();
+        fill(&borrower, 0..20_000);
+        assert!(lender.extents.capacity() < 20_000_000);
+        large(&lender);
+        assert!(lender.used_bytes() > 15_000_000, "{}", lender.used_bytes());
+    }
+
+    #[test]
+    fn what_open_caches_may_still_take_is_known() {
+        let _alone = LENDING.lock().unwrap_or_else(|e| e.into_inner());
+        let large = ExtentCache::new(1 << 50, 1 << 40).unwrap();
+        assert!(left_bytes_of_process() >= 1 << 50);
+        // Of an index of 1 MiB no more can be cached, whatever size was given.
+        let _small = large.of_usable(1 << 20);
+        assert!(left_bytes_of_process() < 1 << 50);
     }
 
     #[test]

@@ -36,18 +36,20 @@ impl Indexes {
         let read = |path: &PathBuf| Ok(Manifest::read(path)?.1);
         let manifests = indexes.iter().map(read).collect::<Result<Vec<Manifest>>>()?;
         let planned = manifests.iter().map(|m| m.planned_account(0).total().saturating_sub(PROGRAM_BYTES));
-        let tables = shares(planned);
-        let usable = shares(manifests.iter().map(CacheBudget::usable_bytes));
-        let free_bytes = CacheBudget::free_bytes();
+        let planned: Vec<u64> = planned.collect();
+        let usable: Vec<u64> = manifests.iter().map(CacheBudget::usable_bytes).collect();
+        let caches = match cache {
+            CacheBudget::Bytes(bytes) => given_caches(bytes, &planned, &usable),
+            CacheBudget::Auto if budgets.ram_budget.is_none() => {
+                let own = divided(CacheBudget::free_bytes(), &planned, &usable);
+                own.into_iter().map(CacheBudget::Bytes).collect()
+            }
+            other => vec![other; indexes.len()],
+        };
+        let all: u64 = planned.iter().sum();
         let mut each = Vec::with_capacity(indexes.len());
-        for ((path, tables), usable) in indexes.iter().zip(tables).zip(usable) {
-            let share = |bytes: u64| tables.of(bytes);
-            // Where there is room for all that they can use, each has that. Otherwise an index reads the more for its
-            // size the smaller it is, as its tables are the larger.
-            let of_caches = |bytes: u64| match bytes.checked_sub(usable.all) {
-                Some(rest) => usable.own + share(rest),
-                None => share(bytes),
-            };
+        for ((path, own), cache) in indexes.iter().zip(planned).zip(caches) {
+            let share = |bytes: u64| share(bytes, own, all);
             // The program is there once, and in the account of each.
             let with_program = |bytes: u64| match bytes.checked_sub(PROGRAM_BYTES) {
                 Some(rest) => PROGRAM_BYTES + share(rest),
@@ -58,11 +60,6 @@ impl Indexes {
                 head_budget: budgets.head_budget.map(share),
                 lends_cache: true,
                 ..budgets
-            };
-            let cache = match cache {
-                CacheBudget::Bytes(bytes) => CacheBudget::Bytes(of_caches(bytes)),
-                CacheBudget::Auto if budgets.ram_budget.is_none() => CacheBudget::UpTo(of_caches(free_bytes)),
-                other => other,
             };
             let opened =
                 Bench::open(Source::Folder(path), queries, None, settings, (own, (cache, preload)), output);
@@ -90,22 +87,41 @@ impl Indexes {
     }
 }
 
-/// The share of one index in what all of them have.
-#[derive(Clone, Copy)]
-struct Share {
-    own: u64,
-    all: u64,
+/// The part of `bytes` that belongs to `own` of `all`.
+fn share(bytes: u64, own: u64, all: u64) -> u64 {
+    (u128::from(bytes) * u128::from(own) / u128::from(all.max(1))) as u64
 }
 
-impl Share {
-    fn of(self, bytes: u64) -> u64 {
-        (u128::from(bytes) * u128::from(self.own) / u128::from(self.all.max(1))) as u64
+/// Caches of a size that was given for all indexes. With enough for all that they can use each gets that and a share of
+/// the rest; with less the bytes are divided as their tables are.
+fn given_caches(bytes: u64, tables: &[u64], usable: &[u64]) -> Vec<CacheBudget> {
+    let all: u64 = tables.iter().sum();
+    let rest = bytes.checked_sub(usable.iter().sum());
+    let own = |(&tables, &usable): (&u64, &u64)| match rest {
+        Some(rest) => usable + share(rest, tables, all),
+        None => share(bytes, tables, all),
+    };
+    tables.iter().zip(usable).map(own).map(CacheBudget::Bytes).collect()
+}
+
+/// Divides `bytes` by weight. Nobody gets more than it can use; what it leaves is for the others.
+fn divided(mut bytes: u64, weights: &[u64], usable: &[u64]) -> Vec<u64> {
+    let mut own = vec![0; weights.len()];
+    let mut left: Vec<usize> = (0..weights.len()).filter(|&at| usable[at] > 0).collect();
+    loop {
+        let all: u64 = left.iter().map(|&at| weights[at]).sum();
+        let is_enough = |&at: &usize| share(bytes, weights[at], all) >= usable[at];
+        let (satisfied, others): (Vec<usize>, Vec<usize>) = left.iter().partition(|at| is_enough(at));
+        if satisfied.is_empty() {
+            others.iter().for_each(|&at| own[at] = share(bytes, weights[at], all));
+            return own;
+        }
+        for at in satisfied {
+            own[at] = usable[at];
+            bytes -= usable[at];
+        }
+        left = others;
     }
-}
-
-fn shares(bytes: impl Iterator<Item = u64> + Clone) -> Vec<Share> {
-    let all = bytes.clone().sum();
-    bytes.map(|own| Share { own, all }).collect()
 }
 
 impl Searcher for Indexes {
@@ -154,5 +170,22 @@ impl Searcher for Indexes {
             printer.note(&format!("note: {incomplete} times an index gave no answer to a query"));
         }
         Ok(sum.into_run(options, account.unwrap_or_default(), self.ram_budget, self.truth.is_some()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_an_index_cannot_use_is_for_the_others() {
+        assert_eq!(divided(1000, &[1, 1, 2], &[100, 5000, 5000]), [100, 300, 600]);
+        assert_eq!(divided(1000, &[10, 1], &[0, 5000]), [0, 1000]);
+        assert_eq!(divided(10_000, &[1, 1], &[70, 80]), [70, 80]);
+        assert_eq!(divided(0, &[1, 1], &[70, 80]), [0, 0]);
+        assert_eq!(divided(10, &[0, 0], &[70, 0]), [0, 0]);
+        let given = |bytes| given_caches(bytes, &[1, 3], &[100, 100]);
+        assert_eq!(given(40), [10, 30].map(CacheBudget::Bytes));
+        assert_eq!(given(240), [110, 130].map(CacheBudget::Bytes));
     }
 }
