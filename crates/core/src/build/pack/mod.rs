@@ -1,14 +1,26 @@
 //! Packing: assigns nodes to blocks, so that nodes that are visited together share a block.
 //!
-//! Groups grow greedily: the next member is the free node with the strongest ties to the group (Starling, SIGMOD 2024,
-//! §4.1, with weights). Then nodes are exchanged between groups as long as this strengthens the ties within groups.
-//! Groups are numbered in the order of growth, so near groups get close ids, which keeps the gaps in adjacency lists
-//! small.
+//! Nodes [join] those that they are tied to most strongly, as long as they fit into one block. The largest clusters
+//! become the groups, and nodes of the others take the places that are left. Then nodes are exchanged between groups
+//! as long as this strengthens the ties within groups. The aim is Starling's (SIGMOD 2024, §4.1), with weights. Its blocks
+//! grow one after the other; the last ones are then made of what the others have left.
+//!
+//! Groups are numbered so that those with strong ties get close ids, which keeps the gaps in adjacency lists small.
 
 use alloc::vec;
 use alloc::vec::Vec;
+use core::cmp::Reverse;
 
 use super::Lists;
+
+mod join;
+
+use join::{Clusters, Edge};
+
+/// Neighbours of a node that count when nodes join: the closest.
+const CLOSEST: usize = 16;
+/// Groups that a node is tied to and is tried in, the strongest ties first.
+const TRIED_GROUPS: usize = 6;
 
 /// Weight of the tie to the neighbour at `rank` of an adjacency list that is sorted closest first.
 ///
@@ -27,107 +39,76 @@ fn weight(rank: usize) -> u32 {
 
 /// Packs `count` nodes into groups of at most `capacity`; every node is in exactly one group.
 ///
-/// `lists` are sorted closest first. `passes` rounds of exchange follow the greedy growth. The result depends on the
+/// `lists` are sorted closest first. `passes` rounds of exchange follow the joining. The result depends on the
 /// arguments only.
 pub fn pack(lists: &impl Lists, count: usize, capacity: usize, passes: usize) -> Vec<Vec<u32>> {
-    let mut groups = grow(lists, count, capacity.max(1));
-    let mut group_of = vec![0u32; count];
-    for (g, members) in groups.iter().enumerate() {
-        members.iter().for_each(|&m| group_of[m as usize] = g as u32);
-    }
+    let (mut groups, mut group_of) = joined(lists, count, capacity.max(1));
     for _ in 0..passes {
         if exchange(lists, &mut groups, &mut group_of) == 0 {
             break;
         }
     }
-    groups
+    let between = edges(lists, count, |node| group_of[node as usize]);
+    let order = Clusters::new(groups.len(), between).joined(u32::MAX).concat();
+    order.into_iter().map(|group| core::mem::take(&mut groups[group as usize])).collect()
 }
 
-fn grow(lists: &impl Lists, count: usize, capacity: usize) -> Vec<Vec<u32>> {
-    let mut groups = Vec::with_capacity(count.div_ceil(capacity));
-    let mut taken = vec![false; count];
-    let mut score = vec![0u32; count];
-    let mut touched: Vec<u32> = Vec::new();
-    let mut frontier: Vec<u32> = Vec::new();
-    let mut next_unseen = 0;
-    let mut left = count;
-    while left > 0 {
-        let seed = next_seed(&taken, &mut frontier, &mut next_unseen);
-        let mut group = Vec::with_capacity(capacity);
-        let mut joining = Some(seed);
-        while let Some(node) = joining {
-            taken[node as usize] = true;
-            group.push(node);
-            for (rank, &neighbour) in lists.list(node).iter().enumerate() {
-                if !taken[neighbour as usize] {
-                    if score[neighbour as usize] == 0 {
-                        touched.push(neighbour);
-                    }
-                    score[neighbour as usize] += weight(rank);
-                }
+/// The ties of nodes to their closest neighbours, as edges between what `of` makes of them.
+fn edges(lists: &impl Lists, count: usize, of: impl Fn(u32) -> u32) -> Vec<Edge> {
+    let mut edges = Vec::with_capacity(count * CLOSEST);
+    for node in 0..count as u32 {
+        for (rank, &neighbour) in lists.list(node).iter().take(CLOSEST).enumerate() {
+            edges.extend(Edge::new(of(node), of(neighbour), weight(rank)));
+        }
+    }
+    edges
+}
+
+/// The groups of as many blocks as are needed, and the group of each node.
+fn joined(lists: &impl Lists, count: usize, capacity: usize) -> (Vec<Vec<u32>>, Vec<u32>) {
+    let most = u32::try_from(capacity).unwrap_or(u32::MAX);
+    let mut clusters = Clusters::new(count, edges(lists, count, |node| node)).joined(most);
+    clusters.sort_by_key(|cluster| Reverse(cluster.len()));
+    let mut others = clusters.split_off(count.div_ceil(capacity).min(clusters.len()));
+    let mut groups = clusters;
+    let mut group_of = vec![NONE; count];
+    for (group, members) in (0..).zip(&groups) {
+        members.iter().for_each(|&member| group_of[member as usize] = group);
+    }
+    let mut ties = Ties::new(groups.len());
+    let mut left: Vec<u32> = others.drain(..).flatten().collect();
+    // Who finds no place with its neighbours looks again once others have theirs, and takes any place in the end.
+    let mut takes_any = false;
+    while !left.is_empty() {
+        let before = left.len();
+        left.retain(|&node| {
+            let own = ties.strongest_with_place(lists.list(node), &group_of, &groups, capacity);
+            let any = || groups.iter().position(|group| group.len() < capacity);
+            let place = own.or_else(|| if takes_any { any() } else { None });
+            if let Some(group) = place {
+                groups[group].push(node);
+                group_of[node as usize] = group as u32;
             }
-            left -= 1;
-            joining = match group.len() < capacity {
-                // No free node is tied to the group. Nearby nodes fill the block, because a read covers the whole
-                // block.
-                true if left > 0 => Some(
-                    strongest(&touched, &score, &taken)
-                        .unwrap_or_else(|| next_seed(&taken, &mut frontier, &mut next_unseen)),
-                ),
-                _ => None,
-            };
-        }
-        leave(&mut touched, &mut score, &taken, &mut frontier);
-        groups.push(group);
+            place.is_none()
+        });
+        takes_any = left.len() == before;
     }
-    groups
+    (groups, group_of)
 }
 
-/// Returns the free node with the strongest tie to the group; equal ties go to the smaller id.
-fn strongest(touched: &[u32], score: &[u32], taken: &[bool]) -> Option<u32> {
-    touched
-        .iter()
-        .copied()
-        .filter(|&c| !taken[c as usize])
-        .max_by_key(|&c| (score[c as usize], core::cmp::Reverse(c)))
-}
+/// No group.
+const NONE: u32 = u32::MAX;
 
-/// Resets the scores and pushes the strongest free neighbours to the frontier, the best on top.
-fn leave(touched: &mut Vec<u32>, score: &mut [u32], taken: &[bool], frontier: &mut Vec<u32>) {
-    touched.retain(|&c| {
-        !taken[c as usize] || {
-            score[c as usize] = 0;
-            false
-        }
-    });
-    touched.sort_unstable_by_key(|&c| (score[c as usize], core::cmp::Reverse(c)));
-    touched.iter().for_each(|&c| score[c as usize] = 0);
-    let keep = touched.len().saturating_sub(16);
-    frontier.extend_from_slice(&touched[keep..]);
-    touched.clear();
-}
-
-fn next_seed(taken: &[bool], frontier: &mut Vec<u32>, next_unseen: &mut usize) -> u32 {
-    while let Some(candidate) = frontier.pop() {
-        if !taken[candidate as usize] {
-            return candidate;
-        }
-    }
-    while taken[*next_unseen] {
-        *next_unseen += 1;
-    }
-    *next_unseen as u32
-}
-
-/// Runs one round: each node finds the group that it is most strongly tied to; two nodes are exchanged when their ties
-/// gain in sum. Returns the number of exchanges.
+/// Runs one round: each node looks at the groups that it is tied to more strongly than to its own; two nodes are
+/// exchanged when their ties gain in sum. Returns the number of exchanges.
 fn exchange(lists: &impl Lists, groups: &mut [Vec<u32>], group_of: &mut [u32]) -> usize {
-    let mut ties = Ties { of_group: vec![0; groups.len()], touched: Vec::new() };
+    let mut ties = Ties::new(groups.len());
     let mut exchanged = 0;
     for node in 0..group_of.len() as u32 {
         let own_group = group_of[node as usize];
-        let Some((target, gain)) = ties.stronger(lists.list(node), group_of, own_group) else { continue };
-        if let Some(place) = partner(lists, groups, group_of, node, (own_group, target), gain) {
+        for &(target, gain) in ties.stronger(lists.list(node), group_of, own_group) {
+            let found = partner(lists, groups, group_of, node, (own_group, target), gain);
+            let Some(place) = found else { continue };
             let other = groups[target as usize][place];
             let own = groups[own_group as usize].iter().position(|&m| m == node).unwrap_or(0);
             groups[target as usize][place] = node;
@@ -135,6 +116,7 @@ fn exchange(lists: &impl Lists, groups: &mut [Vec<u32>], group_of: &mut [u32]) -
             group_of[node as usize] = target;
             group_of[other as usize] = own_group;
             exchanged += 1;
+            break;
         }
     }
     exchanged
@@ -145,29 +127,61 @@ struct Ties {
     /// By group; zero between calls.
     of_group: Vec<u32>,
     touched: Vec<u32>,
+    stronger: Vec<(u32, u32)>,
 }
 
 impl Ties {
-    /// The other group that the node of this list is most strongly tied to, and by how much more than to its own;
-    /// `None` where its own is as strong. Equal ties go to the smaller number.
-    fn stronger(&mut self, list: &[u32], group_of: &[u32], own_group: u32) -> Option<(u32, u32)> {
+    fn new(groups: usize) -> Ties {
+        Ties { of_group: vec![0; groups], touched: Vec::new(), stronger: Vec::new() }
+    }
+
+    /// Adds the ties of the node of this list. Neighbours without a group have none.
+    fn add(&mut self, list: &[u32], group_of: &[u32]) {
         for (rank, &neighbour) in list.iter().enumerate() {
             let group = group_of[neighbour as usize];
-            let tie = &mut self.of_group[group as usize];
+            let Some(tie) = self.of_group.get_mut(group as usize) else { continue };
             if *tie == 0 {
                 self.touched.push(group);
             }
             *tie += weight(rank);
         }
+    }
+
+    /// The groups to which the node of this list is tied more strongly than to its own, and by how much: the strongest
+    /// first, of equal ones the smaller number.
+    fn stronger(&mut self, list: &[u32], group_of: &[u32], own_group: u32) -> &[(u32, u32)] {
+        self.add(list, group_of);
         let own_tie = core::mem::take(&mut self.of_group[own_group as usize]);
-        let mut best: Option<(u32, u32)> = None;
+        self.stronger.clear();
         for group in self.touched.drain(..) {
             let tie = core::mem::take(&mut self.of_group[group as usize]);
-            if tie > 0 && best.is_none_or(|(g, t)| tie > t || (tie == t && group < g)) {
-                best = Some((group, tie));
+            if tie > own_tie {
+                self.stronger.push((group, tie - own_tie));
             }
         }
-        best.filter(|&(_, tie)| tie > own_tie).map(|(group, tie)| (group, tie - own_tie))
+        self.stronger.sort_unstable_by_key(|&(group, gain)| (Reverse(gain), group));
+        self.stronger.truncate(TRIED_GROUPS);
+        &self.stronger
+    }
+
+    /// The group with a free place to which the node of this list is tied most strongly; of equal ones the smaller
+    /// number.
+    fn strongest_with_place(
+        &mut self,
+        list: &[u32],
+        group_of: &[u32],
+        groups: &[Vec<u32>],
+        capacity: usize,
+    ) -> Option<usize> {
+        self.add(list, group_of);
+        let mut best: Option<(u32, Reverse<u32>)> = None;
+        for group in self.touched.drain(..) {
+            let tie = core::mem::take(&mut self.of_group[group as usize]);
+            if groups[group as usize].len() < capacity {
+                best = best.max(Some((tie, Reverse(group))));
+            }
+        }
+        best.map(|(_, Reverse(group))| group as usize)
     }
 }
 
