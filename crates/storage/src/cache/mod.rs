@@ -378,7 +378,7 @@ mod tests {
         let _alone = LENDING.lock().unwrap_or_else(|e| e.into_inner());
         let table = ExtentCache::of_blocks(1 << 30, 1000, 4096).unwrap().lending();
         let caches: Vec<ExtentCache> =
-            (0..30).map(|i| ExtentCache::new((i % 6 + 1) << 18, 4096).unwrap().lending()).collect();
+            (0..30).map(|i| ExtentCache::new(((i % 6) + 1) << 18, 4096).unwrap().lending()).collect();
         let guarantees = |sums: (u64, u64)| assert!(sums.1 <= sums.0, "{} bytes of {}", sums.1, sums.0);
         std::thread::scope(|scope| {
             for number in 0..4 {
@@ -386,7 +386,7 @@ mod tests {
                 scope.spawn(move || {
                     for round in 0..6 {
                         let own = caches.iter().skip((number + round) % 4).step_by(4);
-                        own.for_each(|cache| fill(cache, 0..300 << round % 3));
+                        own.for_each(|cache| fill(cache, 0..300 << (round % 3)));
                         fill(table, round as u64 * 150..round as u64 * 150 + 250);
                         // Indexes are opened and closed meanwhile.
                         fill(&ExtentCache::new(1 << 20, 4096).unwrap().lending(), 0..400);
