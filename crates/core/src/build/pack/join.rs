@@ -11,6 +11,9 @@ const ROUNDS_MAX: usize = 64;
 const EDGES_OF_ROUND: usize = 4;
 const EDGES_OF_ROUND_MIN: usize = 1000;
 
+/// No item.
+const END: u32 = u32::MAX;
+
 /// The tie between two clusters, of which the first has the smaller number.
 #[derive(Clone, Copy)]
 pub(super) struct Edge {
@@ -30,12 +33,24 @@ impl Edge {
 pub(super) struct Clusters {
     // Ascending, one for each pair.
     edges: Vec<Edge>,
-    members: Vec<Vec<u32>>,
+    clusters: Vec<Cluster>,
+    // The item after each one in its cluster.
+    next: Vec<u32>,
+}
+
+/// A chain of items.
+#[derive(Clone, Copy)]
+struct Cluster {
+    first: u32,
+    last: u32,
+    size: u32,
 }
 
 impl Clusters {
     pub(super) fn new(items: usize, edges: Vec<Edge>) -> Clusters {
-        let mut clusters = Clusters { edges, members: (0..items as u32).map(|item| vec![item]).collect() };
+        let single = |item| Cluster { first: item, last: item, size: 1 };
+        let clusters = (0..items as u32).map(single).collect();
+        let mut clusters = Clusters { edges, clusters, next: vec![END; items] };
         clusters.add_up();
         clusters
     }
@@ -43,21 +58,24 @@ impl Clusters {
     /// Joins clusters as long as two have a tie and together at most `capacity` items. Returns the items of each.
     pub(super) fn joined(mut self, capacity: u32) -> Vec<Vec<u32>> {
         for _ in 0..ROUNDS_MAX {
-            let members = &self.members;
-            let size = |cluster: u32| members[cluster as usize].len();
-            self.edges.retain(|edge| size(edge.first) + size(edge.second) <= capacity as usize);
+            let clusters = &self.clusters;
+            let size = |cluster: u32| u64::from(clusters[cluster as usize].size);
+            self.edges.retain(|edge| size(edge.first) + size(edge.second) <= u64::from(capacity));
             if self.edges.is_empty() {
                 break;
             }
             let mates = self.mates();
             self.join(&mates);
         }
-        self.members
+        drop(self.edges);
+        let next = |&item: &u32| Some(self.next[item as usize]).filter(|&next| next != END);
+        let items = |cluster: &Cluster| core::iter::successors(Some(cluster.first), next).collect();
+        self.clusters.iter().map(items).collect()
     }
 
     /// The cluster that each joins; itself where it joins none.
     fn mates(&mut self) -> Vec<u32> {
-        let size = |cluster: u32| self.members[cluster as usize].len() as u64;
+        let size = |cluster: u32| u64::from(self.clusters[cluster as usize].size);
         // The mean tie of two items, so that large clusters do not draw all others.
         let mean = |edge: &Edge| (u64::from(edge.tie) << 20) / (size(edge.first) * size(edge.second));
         let key = |edge: &Edge| (Reverse(mean(edge)), edge.first, edge.second);
@@ -67,7 +85,7 @@ impl Clusters {
         }
         let strongest = &mut self.edges[..count];
         strongest.sort_unstable_by_key(key);
-        let mut mates: Vec<u32> = (0..self.members.len() as u32).collect();
+        let mut mates: Vec<u32> = (0..self.clusters.len() as u32).collect();
         for &mut Edge { first, second, .. } in strongest {
             if mates[first as usize] == first && mates[second as usize] == second {
                 mates[first as usize] = second;
@@ -80,25 +98,29 @@ impl Clusters {
     /// Joins each pair of mates and numbers the clusters anew.
     fn join(&mut self, mates: &[u32]) {
         let mut numbers = vec![0; mates.len()];
-        let mut members: Vec<Vec<u32>> = Vec::with_capacity(mates.len());
+        let mut count = 0;
         for (cluster, &mate) in (0..).zip(mates) {
             if mate < cluster {
                 numbers[cluster as usize] = numbers[mate as usize];
                 continue;
             }
-            numbers[cluster as usize] = members.len() as u32;
-            let mut own = core::mem::take(&mut self.members[cluster as usize]);
+            let mut own = self.clusters[cluster as usize];
             if mate > cluster {
-                own.append(&mut self.members[mate as usize]);
+                let other = self.clusters[mate as usize];
+                self.next[own.last as usize] = other.first;
+                own = Cluster { first: own.first, last: other.last, size: own.size + other.size };
             }
-            members.push(own);
+            numbers[cluster as usize] = count;
+            // No later cluster is overwritten: the numbers do not grow.
+            self.clusters[count as usize] = own;
+            count += 1;
         }
-        self.members = members;
+        self.clusters.truncate(count as usize);
         let number = |cluster: u32| numbers[cluster as usize];
-        let renumbered = |edge: &Edge| Edge::new(number(edge.first), number(edge.second), edge.tie);
         let mut kept = 0;
         for at in 0..self.edges.len() {
-            if let Some(edge) = renumbered(&self.edges[at]) {
+            let Edge { first, second, tie } = self.edges[at];
+            if let Some(edge) = Edge::new(number(first), number(second), tie) {
                 self.edges[kept] = edge;
                 kept += 1;
             }

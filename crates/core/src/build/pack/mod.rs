@@ -18,7 +18,7 @@ mod join;
 use join::{Clusters, Edge};
 
 /// Neighbours of a node that count when nodes join: the closest.
-const CLOSEST: usize = 16;
+const CLOSEST: usize = 12;
 /// Groups that a node is tied to and is tried in, the strongest ties first.
 const TRIED_GROUPS: usize = 6;
 
@@ -77,14 +77,17 @@ fn joined(lists: &impl Lists, count: usize, capacity: usize) -> (Vec<Vec<u32>>, 
     }
     let mut ties = Ties::new(groups.len());
     let mut left: Vec<u32> = others.drain(..).flatten().collect();
-    // Who finds no place with its neighbours looks again once others have theirs, and takes any place in the end.
-    let mut takes_any = false;
+    // A node without a place beside its neighbours looks again once others have theirs, and takes any in the end.
+    let (mut takes_any, mut not_full) = (false, 0);
     while !left.is_empty() {
         let before = left.len();
         left.retain(|&node| {
             let own = ties.strongest_with_place(lists.list(node), &group_of, &groups, capacity);
-            let any = || groups.iter().position(|group| group.len() < capacity);
-            let place = own.or_else(|| if takes_any { any() } else { None });
+            let any = || {
+                not_full += groups[not_full..].iter().take_while(|group| group.len() >= capacity).count();
+                not_full
+            };
+            let place = own.or_else(|| takes_any.then(any));
             if let Some(group) = place {
                 groups[group].push(node);
                 group_of[node as usize] = group as u32;
