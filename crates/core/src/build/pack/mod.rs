@@ -2,8 +2,8 @@
 //!
 //! Nodes [join] those that they are tied to most strongly, as long as they fit into one block. The largest clusters
 //! become the groups, and nodes of the others take the places that are left. Then nodes are exchanged between groups
-//! as long as this strengthens the ties within groups. The aim is Starling's (SIGMOD 2024, §4.1), with weights. Its blocks
-//! grow one after the other; the last ones are then made of what the others have left.
+//! as long as this strengthens the ties within groups. The aim is that of Starling (SIGMOD 2024, §4.1), with weights.
+//! Its blocks grow one after the other, so that the last ones are made of what the others have left.
 //!
 //! Groups are numbered so that those with strong ties get close ids, which keeps the gaps in adjacency lists small.
 
