@@ -130,8 +130,9 @@ impl Index {
     fn open_cache(&mut self) {
         self.cache = None;
         let cache = self.kind.cache(&self.base, self.block_cache_bytes());
-        // With what a cache keeps beside each extent.
-        let usable_bytes = self.base.manifest.files.values().map(|file| file.bytes + file.bytes / 8).sum();
+        // With what a cache keeps beside each extent. The numbers come from the manifest.
+        let files = self.base.manifest.files.values().map(|file| file.bytes.saturating_add(file.bytes / 8));
+        let usable_bytes = files.fold(0, u64::saturating_add);
         let cache = match self.base.memory_nodes() {
             None => cache.map(|cache| cache.of_usable(usable_bytes)),
             Some(_) => cache,

@@ -96,7 +96,7 @@ fn share(bytes: u64, own: u64, all: u64) -> u64 {
 /// the rest; with less the bytes are divided as their tables are.
 fn given_caches(bytes: u64, tables: &[u64], usable: &[u64]) -> Vec<CacheBudget> {
     let all: u64 = tables.iter().sum();
-    let rest = bytes.checked_sub(usable.iter().sum());
+    let rest = bytes.checked_sub(usable.iter().copied().fold(0, u64::saturating_add));
     let own = |(&tables, &usable): (&u64, &u64)| match rest {
         Some(rest) => usable + share(rest, tables, all),
         None => share(bytes, tables, all),
