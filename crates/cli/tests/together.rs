@@ -84,6 +84,10 @@ fn several_indexes_are_searched_in_memory_where_they_fit() {
     let same = ["--search-list", "60", "--rerank", "30", "--width", "1"];
     let (found, run) = place.search(&place.parts, &same);
     assert_eq!(run["per_query"]["reads"], 0.0);
+    let budget = ["--ram-budget", "64MiB"];
+    let (bounded, run) = place.search(&place.parts, &[&same[..], &budget].concat());
+    assert_eq!((&bounded, &run["per_query"]["reads"]), (&found, &serde_json::json!(0.0)));
+    assert!(run["memory"]["total_bytes"].as_u64().unwrap() <= 64 << 20, "{}", run["memory"]);
     let (from_disk, counted) = place.search(&place.parts, &[&same[..], &COUNTED].concat());
     assert_eq!(found, from_disk);
     assert!(counted["per_query"]["reads"].as_f64().unwrap() > 20.0);

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use stratann_engine::groundtruth::CheckedTruth;
 use stratann_engine::index::{CacheBudget, OpenOptions};
 use stratann_engine::manifest::Manifest;
-use stratann_engine::search::{Answers, SearchOptions, Together};
+use stratann_engine::search::{self, Answers, SearchOptions, Together};
 use stratann_storage::budget::PROGRAM_BYTES;
 use stratann_storage::{Error, Progress, Result};
 
@@ -47,12 +47,15 @@ impl Indexes {
             other => vec![other; indexes.len()],
         };
         let all: u64 = planned.iter().sum();
+        let batches = settings.first().map(|options| options.batch_options).unwrap_or_default();
+        let of_search = |manifest: &Manifest| search::usual_reserve(manifest, batches, 1).bytes;
+        let searches: Vec<u64> = manifests.iter().map(of_search).collect();
         let mut each = Vec::with_capacity(indexes.len());
-        for ((path, own), cache) in indexes.iter().zip(planned).zip(caches) {
-            let share = |bytes: u64| share(bytes, own, all);
+        for (at, (path, cache)) in indexes.iter().zip(caches).enumerate() {
+            let share = |bytes: u64| share(bytes, planned[at], all);
             // The program is there once, and in the account of each.
             let with_program = |bytes: u64| match bytes.checked_sub(PROGRAM_BYTES) {
-                Some(rest) => PROGRAM_BYTES + share(rest),
+                Some(rest) => PROGRAM_BYTES + ram_budgets(rest, &planned, &searches, &usable)[at],
                 None => share(bytes),
             };
             let own = OpenOptions {
@@ -102,6 +105,18 @@ fn given_caches(bytes: u64, tables: &[u64], usable: &[u64]) -> Vec<CacheBudget> 
         None => share(bytes, tables, all),
     };
     tables.iter().zip(usable).map(own).map(CacheBudget::Bytes).collect()
+}
+
+/// Divides a RAM budget. Each index gets its tables and what its searches take, and a share of the rest by what it can
+/// cache. Where there is no rest, or one of them uses memory in another way, the bytes are divided as their tables are.
+fn ram_budgets(bytes: u64, tables: &[u64], searches: &[u64], usable: &[u64]) -> Vec<u64> {
+    let sum = |parts: &[u64]| parts.iter().copied().fold(0, u64::saturating_add);
+    let rest = bytes.checked_sub(sum(tables).saturating_add(sum(searches)));
+    let own = |at: usize| match rest.filter(|_| !usable.contains(&0)) {
+        Some(rest) => tables[at] + searches[at] + share(rest, usable[at], sum(usable)),
+        None => share(bytes, tables[at], sum(tables)),
+    };
+    (0..tables.len()).map(own).collect()
 }
 
 /// Divides `bytes` by weight. Nobody gets more than it can use; what it leaves is for the others.
@@ -187,5 +202,9 @@ mod tests {
         let given = |bytes| given_caches(bytes, &[1, 3], &[100, 100]);
         assert_eq!(given(40), [10, 30].map(CacheBudget::Bytes));
         assert_eq!(given(240), [110, 130].map(CacheBudget::Bytes));
+        // A small index has what its searches take, and the rest goes to those that can use it.
+        assert_eq!(ram_budgets(1000, &[10, 90], &[100, 100], &[10, 90]), [180, 820]);
+        assert_eq!(ram_budgets(250, &[10, 90], &[100, 100], &[10, 90]), [25, 225]);
+        assert_eq!(ram_budgets(1000, &[10, 90], &[100, 100], &[0, 90]), [100, 900]);
     }
 }
