@@ -147,7 +147,8 @@ fn replicas_and_locality_save_hand_overs() {
     let batons =
         |placement: &Placement| simulate(placement, params(1), LONG_US, &FaultModel::default()).batons;
     let (one, two) = (batons(&scattered(6, 1, 3)), batons(&scattered(6, 2, 3)));
-    // A next block is away with a chance of 5/6, with two copies 4/6: four fifths, and less as a query chooses its server.
+    // A next block is away with a chance of 5/6, with two copies 4/6: four fifths, and less as a query chooses its
+    // server.
     assert!(two * 5 < one * 4, "{two} with two copies, {one} with one");
     let near = batons(&in_stretches(6));
     assert!(near < one, "{near} in stretches, {one} scattered");

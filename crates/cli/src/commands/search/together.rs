@@ -38,32 +38,27 @@ impl Indexes {
         let planned = manifests.iter().map(|m| m.planned_account(0).total().saturating_sub(PROGRAM_BYTES));
         let planned: Vec<u64> = planned.collect();
         let usable: Vec<u64> = manifests.iter().map(CacheBudget::usable_bytes).collect();
-        let caches = match cache {
-            CacheBudget::Bytes(bytes) => given_caches(bytes, &planned, &usable),
-            CacheBudget::Auto if budgets.ram_budget.is_none() => {
-                let own = divided(CacheBudget::free_bytes(), &planned, &usable);
-                own.into_iter().map(CacheBudget::Bytes).collect()
-            }
-            other => vec![other; indexes.len()],
-        };
-        let all: u64 = planned.iter().sum();
         let batches = settings.first().map(|options| options.batch_options).unwrap_or_default();
         let of_search = |manifest: &Manifest| search::usual_reserve(manifest, batches, 1).bytes;
         let searches: Vec<u64> = manifests.iter().map(of_search).collect();
+        let caches = match cache {
+            CacheBudget::Bytes(bytes) => beyond(bytes, &usable, &planned, &planned),
+            CacheBudget::Auto if budgets.ram_budget.is_none() => {
+                divided(CacheBudget::free_bytes(), &planned, &usable)
+            }
+            CacheBudget::Auto => Vec::new(),
+        };
+        let ram_budgets = budgets.ram_budget.map(|bytes| ram_budgets(bytes, &planned, &searches, &usable));
+        let head_budgets = budgets.head_budget.map(|bytes| shares(bytes, &planned));
         let mut each = Vec::with_capacity(indexes.len());
-        for (at, (path, cache)) in indexes.iter().zip(caches).enumerate() {
-            let share = |bytes: u64| share(bytes, planned[at], all);
-            // The program is there once, and in the account of each.
-            let with_program = |bytes: u64| match bytes.checked_sub(PROGRAM_BYTES) {
-                Some(rest) => PROGRAM_BYTES + ram_budgets(rest, &planned, &searches, &usable)[at],
-                None => share(bytes),
-            };
+        for (at, path) in indexes.iter().enumerate() {
             let own = OpenOptions {
-                ram_budget: budgets.ram_budget.map(with_program),
-                head_budget: budgets.head_budget.map(share),
+                ram_budget: ram_budgets.as_ref().map(|all| all[at]),
+                head_budget: head_budgets.as_ref().map(|all| all[at]),
                 lends_cache: true,
                 ..budgets
             };
+            let cache = caches.get(at).copied().map_or(CacheBudget::Auto, CacheBudget::Bytes);
             let opened =
                 Bench::open(Source::Folder(path), queries, None, settings, (own, (cache, preload)), output);
             each.push(opened.map_err(|e| match budgets.ram_budget {
@@ -95,28 +90,40 @@ fn share(bytes: u64, own: u64, all: u64) -> u64 {
     (u128::from(bytes) * u128::from(own) / u128::from(all.max(1))) as u64
 }
 
-/// Caches of a size that was given for all indexes. With enough for all that they can use each gets that and a share of
-/// the rest; with less the bytes are divided as their tables are.
-fn given_caches(bytes: u64, tables: &[u64], usable: &[u64]) -> Vec<CacheBudget> {
-    let all: u64 = tables.iter().sum();
-    let rest = bytes.checked_sub(usable.iter().copied().fold(0, u64::saturating_add));
-    let own = |(&tables, &usable): (&u64, &u64)| match rest {
-        Some(rest) => usable + share(rest, tables, all),
-        None => share(bytes, tables, all),
-    };
-    tables.iter().zip(usable).map(own).map(CacheBudget::Bytes).collect()
+/// Divides `bytes` by weight.
+fn shares(bytes: u64, weights: &[u64]) -> Vec<u64> {
+    let all = sum(weights);
+    weights.iter().map(|&own| share(bytes, own, all)).collect()
+}
+
+/// The numbers come from manifests.
+fn sum(parts: &[u64]) -> u64 {
+    parts.iter().copied().fold(0, u64::saturating_add)
+}
+
+/// Divides `bytes`: each index gets what it needs, and a share of the rest by weight. Where that is too much, the bytes
+/// are divided as the tables are.
+fn beyond(bytes: u64, needed: &[u64], weights: &[u64], tables: &[u64]) -> Vec<u64> {
+    match bytes.checked_sub(sum(needed)) {
+        Some(rest) => {
+            needed.iter().zip(shares(rest, weights)).map(|(needed, share)| needed + share).collect()
+        }
+        None => shares(bytes, tables),
+    }
 }
 
 /// Divides a RAM budget. Each index gets its tables and what its searches take, and a share of the rest by what it can
-/// cache. Where there is no rest, or one of them uses memory in another way, the bytes are divided as their tables are.
+/// cache. Where one of them uses memory in another way, the bytes are divided as the tables are. The program is there
+/// once, and in the account of each.
 fn ram_budgets(bytes: u64, tables: &[u64], searches: &[u64], usable: &[u64]) -> Vec<u64> {
-    let sum = |parts: &[u64]| parts.iter().copied().fold(0, u64::saturating_add);
-    let rest = bytes.checked_sub(sum(tables).saturating_add(sum(searches)));
-    let own = |at: usize| match rest.filter(|_| !usable.contains(&0)) {
-        Some(rest) => tables[at] + searches[at] + share(rest, usable[at], sum(usable)),
-        None => share(bytes, tables[at], sum(tables)),
+    let Some(beside_program) = bytes.checked_sub(PROGRAM_BYTES) else { return shares(bytes, tables) };
+    let needed: Vec<u64> =
+        tables.iter().zip(searches).map(|(&own, &more)| own.saturating_add(more)).collect();
+    let own = match usable.contains(&0) {
+        false => beyond(beside_program, &needed, usable, tables),
+        true => shares(beside_program, tables),
     };
-    (0..tables.len()).map(own).collect()
+    own.into_iter().map(|own| PROGRAM_BYTES + own).collect()
 }
 
 /// Divides `bytes` by weight. Nobody gets more than it can use; what it leaves is for the others.
@@ -124,7 +131,7 @@ fn divided(mut bytes: u64, weights: &[u64], usable: &[u64]) -> Vec<u64> {
     let mut own = vec![0; weights.len()];
     let mut left: Vec<usize> = (0..weights.len()).filter(|&at| usable[at] > 0).collect();
     loop {
-        let all: u64 = left.iter().map(|&at| weights[at]).sum();
+        let all = left.iter().fold(0, |all: u64, &at| all.saturating_add(weights[at]));
         let is_enough = |&at: &usize| share(bytes, weights[at], all) >= usable[at];
         let (satisfied, others): (Vec<usize>, Vec<usize>) = left.iter().partition(|at| is_enough(at));
         if satisfied.is_empty() {
@@ -199,12 +206,15 @@ mod tests {
         assert_eq!(divided(10_000, &[1, 1], &[70, 80]), [70, 80]);
         assert_eq!(divided(0, &[1, 1], &[70, 80]), [0, 0]);
         assert_eq!(divided(10, &[0, 0], &[70, 0]), [0, 0]);
-        let given = |bytes| given_caches(bytes, &[1, 3], &[100, 100]);
-        assert_eq!(given(40), [10, 30].map(CacheBudget::Bytes));
-        assert_eq!(given(240), [110, 130].map(CacheBudget::Bytes));
+        let given = |bytes| beyond(bytes, &[100, 100], &[1, 3], &[1, 3]);
+        assert_eq!(given(40), [10, 30]);
+        assert_eq!(given(240), [110, 130]);
         // A small index has what its searches take, and the rest goes to those that can use it.
-        assert_eq!(ram_budgets(1000, &[10, 90], &[100, 100], &[10, 90]), [180, 820]);
-        assert_eq!(ram_budgets(250, &[10, 90], &[100, 100], &[10, 90]), [25, 225]);
-        assert_eq!(ram_budgets(1000, &[10, 90], &[100, 100], &[0, 90]), [100, 900]);
+        let ram = |bytes, usable| ram_budgets(PROGRAM_BYTES + bytes, &[10, 90], &[100, 100], usable);
+        let beside_program = |own: [u64; 2]| own.map(|bytes| PROGRAM_BYTES + bytes);
+        assert_eq!(ram(1000, &[10, 90]), beside_program([180, 820]));
+        assert_eq!(ram(250, &[10, 90]), beside_program([25, 225]));
+        assert_eq!(ram(1000, &[0, 90]), beside_program([100, 900]));
+        assert_eq!(ram_budgets(100, &[10, 90], &[1, 1], &[1, 1]), [10, 90]);
     }
 }

@@ -95,7 +95,7 @@ impl Clusters {
         mates
     }
 
-    /// Joins each pair of mates and numbers the clusters anew.
+    /// Joins each pair of mates, and gives the clusters new numbers.
     fn join(&mut self, mates: &[u32]) {
         let mut numbers = vec![0; mates.len()];
         let mut count = 0;

@@ -69,14 +69,14 @@ fn joined(lists: &impl Lists, count: usize, capacity: usize) -> (Vec<Vec<u32>>, 
     let most = u32::try_from(capacity).unwrap_or(u32::MAX);
     let mut clusters = Clusters::new(count, edges(lists, count, |node| node)).joined(most);
     clusters.sort_by_key(|cluster| Reverse(cluster.len()));
-    let mut others = clusters.split_off(count.div_ceil(capacity).min(clusters.len()));
+    let others = clusters.split_off(count.div_ceil(capacity).min(clusters.len()));
     let mut groups = clusters;
     let mut group_of = vec![NONE; count];
     for (group, members) in (0..).zip(&groups) {
         members.iter().for_each(|&member| group_of[member as usize] = group);
     }
     let mut ties = Ties::new(groups.len());
-    let mut left: Vec<u32> = others.drain(..).flatten().collect();
+    let mut left: Vec<u32> = others.into_iter().flatten().collect();
     // A node without a place beside its neighbours looks again once others have theirs, and takes any in the end.
     let (mut takes_any, mut not_full) = (false, 0);
     while !left.is_empty() {
