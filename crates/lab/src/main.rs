@@ -2,8 +2,10 @@
 //! depends on it.
 
 mod ablation;
+mod chart;
 mod codes;
 mod cost;
+mod paper;
 mod rank;
 
 use std::process::ExitCode;
@@ -33,8 +35,8 @@ struct Cli {
 const OVERVIEW: &str = "\
 Studies of the techniques of StratANN, for those who compare or change them.
 
-`ablation` measures each technique of a kind on your vectors, `codes` the ranking of codes, `rank` how
-well codes rank vectors, `cost` what systems cost.
+`paper` repeats the figures of a paper and compares, `ablation` measures each technique of a kind on your
+vectors, `codes` the ranking of codes, `rank` how well codes rank vectors, `cost` what systems cost.
 All commands of `stratann` are here as well.";
 
 #[derive(clap::Subcommand)]
@@ -42,6 +44,7 @@ enum LabCommand {
     Ablation(Box<ablation::Args>),
     Codes(codes::Args),
     Cost(cost::Args),
+    Paper(paper::Args),
     Rank(rank::Args),
     #[command(flatten)]
     Product(Box<Command>),
@@ -57,6 +60,7 @@ impl CommandLine for Cli {
             LabCommand::Ablation(args) => ablation::run(&args, output),
             LabCommand::Codes(args) => codes::run(&args, output),
             LabCommand::Cost(args) => cost::run(&args, output),
+            LabCommand::Paper(args) => paper::run(&args, output),
             LabCommand::Rank(args) => rank::run(&args, output),
             LabCommand::Product(command) => command.run(output, Cli::command),
         }

@@ -3,9 +3,9 @@
 use stratann_storage::Result;
 use stratann_storage::output::OutputPath;
 
-use super::super::figure::{self, Area, Drawn, LARGE, Line, Part, bars, lines};
 use super::Document;
 use super::timed::AtRecall;
+use crate::chart::{self, Area, Drawn, LARGE, Line, Part, bars, lines};
 
 /// Ways in the charts over recall; figure 9 names the first ones.
 const WAYS: [&str; 6] = ["spann", "rummy-like", "default", "changes", "mi-cpu", "hi+pq"];
@@ -15,7 +15,7 @@ const WAYS: [&str; 6] = ["spann", "rummy-like", "default", "changes", "mi-cpu", 
 /// # Errors
 /// When it cannot be plotted or written.
 pub(super) fn draw(to: &OutputPath, document: &Document<'_>) -> Result<()> {
-    figure::write(to, LARGE, (2, 4), |parts| charts(parts, document))
+    chart::write(to, LARGE, (2, 4), |parts| charts(parts, document))
 }
 
 fn charts(parts: &[Area<'_>], document: &Document<'_>) -> Drawn {

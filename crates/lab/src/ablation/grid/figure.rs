@@ -3,17 +3,17 @@
 use stratann_storage::Result;
 use stratann_storage::output::OutputPath;
 
-use super::super::figure::{self, Area, Drawn, LARGE, Line, Part, bars, lines};
 use super::Document;
 use super::one::variants;
 use super::servers::{MODES, Simulated};
+use crate::chart::{self, Area, Drawn, LARGE, Line, Part, bars, lines};
 
 /// Writes the figure.
 ///
 /// # Errors
 /// When it cannot be plotted or written.
 pub(super) fn draw(to: &OutputPath, document: &Document<'_>) -> Result<()> {
-    figure::write(to, LARGE, (2, 4), |parts| charts(parts, document))
+    chart::write(to, LARGE, (2, 4), |parts| charts(parts, document))
 }
 
 fn charts(parts: &[Area<'_>], document: &Document<'_>) -> Drawn {

@@ -5,16 +5,16 @@ use stratann_engine::kinds::remote_hnsw::baseline::LoadScheme;
 use stratann_storage::Result;
 use stratann_storage::output::OutputPath;
 
-use super::super::figure::{self, Area, Drawn, LARGE, Line, Part, bars, lines};
 use super::measure::Measured;
 use super::{COMPARED, Document};
+use crate::chart::{self, Area, Drawn, LARGE, Line, Part, bars, lines};
 
 /// Writes the figure.
 ///
 /// # Errors
 /// When it cannot be plotted or written.
 pub(super) fn draw(to: &OutputPath, document: &Document<'_>) -> Result<()> {
-    figure::write(to, LARGE, (2, 4), |parts| charts(parts, document))
+    chart::write(to, LARGE, (2, 4), |parts| charts(parts, document))
 }
 
 fn charts(parts: &[Area<'_>], document: &Document<'_>) -> Drawn {

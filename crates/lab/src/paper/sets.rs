@@ -1,0 +1,149 @@
+//! Vectors of a study: made from a seed, or the user's own.
+
+use std::path::{Path, PathBuf};
+
+use serde::Serialize;
+use stratann_cli::options;
+use stratann_engine::dataset::Reader;
+use stratann_params::choices::MetricName;
+use stratann_storage::{Error, Result};
+
+use super::study::Study;
+
+/// Vectors that `bench generate` makes.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct MadeSet {
+    /// Distribution of `bench generate`.
+    pub(super) shape: &'static str,
+    pub(super) dim: u32,
+    pub(super) clusters: u32,
+    pub(super) rows: u32,
+    pub(super) queries: u32,
+}
+
+/// Vectors of a study.
+#[derive(Clone, Debug, Default, clap::Args)]
+#[command(next_help_heading = "Vectors")]
+pub(super) struct SetArgs {
+    /// Vectors of your own [default: made ones, like those of the paper but fewer]
+    #[arg(long, value_name = "FILE", requires = "queries")]
+    base: Option<PathBuf>,
+    /// Queries of your own
+    #[arg(long, value_name = "FILE", requires = "base")]
+    queries: Option<PathBuf>,
+    /// Distance of your vectors [default: l2]
+    #[arg(long, requires = "base", value_parser = options::choice::<MetricName>())]
+    metric: Option<MetricName>,
+    /// Made vectors: distribution, gaussian or series
+    #[arg(long, value_name = "SHAPE", conflicts_with = "base", value_parser = ["gaussian", "series"])]
+    shape: Option<String>,
+    /// Made vectors: components
+    #[arg(long, value_name = "D", conflicts_with = "base", value_parser = clap::value_parser!(u32).range(1..=4096))]
+    dim: Option<u32>,
+    /// Made vectors: number
+    #[arg(long, value_name = "N", conflicts_with = "base", value_parser = clap::value_parser!(u32).range(100..))]
+    rows: Option<u32>,
+    /// Made vectors: number of queries
+    #[arg(long, value_name = "N", conflicts_with = "base", value_parser = clap::value_parser!(u32).range(10..))]
+    query_count: Option<u32>,
+    /// Made vectors: clusters that they are drawn from
+    #[arg(long, value_name = "N", conflicts_with = "base", value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    clusters: Option<u32>,
+    /// Made vectors: seed
+    #[arg(long, value_name = "N", conflicts_with = "base", default_value_t = 1)]
+    seed: u64,
+}
+
+/// A base, its queries and their ground truth.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct Set {
+    /// What the vectors are, in a line.
+    pub(super) name: String,
+    pub(super) base: String,
+    pub(super) queries: String,
+    pub(super) groundtruth: String,
+    pub(super) metric: &'static str,
+    pub(super) rows: u64,
+    pub(super) dim: usize,
+}
+
+impl SetArgs {
+    /// The vectors; made ones are written into the study's folder.
+    ///
+    /// # Errors
+    /// When vectors cannot be read or made.
+    pub(super) fn set(&self, like: MadeSet, study: &mut Study) -> Result<Set> {
+        let mut set = match (&self.base, &self.queries) {
+            (Some(base), Some(queries)) => self.own(base, queries)?,
+            _ => self.made(like, study)?,
+        };
+        let truth = study.path(&format!("truth-{}.ibin", set.metric));
+        set.groundtruth = text(&truth)?;
+        let args = [
+            "groundtruth",
+            &set.base,
+            &set.queries,
+            "-k",
+            "100",
+            "--metric",
+            set.metric,
+            "-o",
+            &set.groundtruth,
+            "--force",
+        ];
+        study.make(&args, Some(&truth))?;
+        Ok(set)
+    }
+
+    fn own(&self, base: &Path, queries: &Path) -> Result<Set> {
+        let shape = Reader::open(base)?.shape();
+        let metric = self.metric.unwrap_or(MetricName::L2).name();
+        let name = base.parent().and_then(Path::file_name).unwrap_or(base.as_os_str()).to_string_lossy();
+        Ok(Set {
+            name: format!("{name}, {} × {} {}, {metric}", shape.rows, shape.dim, shape.dtype.name()),
+            base: text(base)?,
+            queries: text(queries)?,
+            groundtruth: String::new(),
+            metric,
+            rows: shape.rows,
+            dim: shape.dim,
+        })
+    }
+
+    fn made(&self, like: MadeSet, study: &mut Study) -> Result<Set> {
+        let shape = self.shape.as_deref().unwrap_or(like.shape);
+        let folder = study.path("vectors");
+        let (base, queries) = (folder.join("base.fbin"), folder.join("query.fbin"));
+        let [dim, rows, count, clusters] = [
+            self.dim.unwrap_or(like.dim),
+            self.rows.unwrap_or(like.rows),
+            self.query_count.unwrap_or(like.queries),
+            self.clusters.unwrap_or(like.clusters),
+        ];
+        let (seed, folder) = (self.seed.to_string(), text(&folder)?);
+        let numbers = [dim, rows, count, clusters].map(|n| n.to_string());
+        let mut args = vec!["bench", "generate", shape, "-o", &folder, "--seed", &seed, "--force"];
+        let names = ["--dim", "--rows", "--queries", "--clusters"];
+        args.extend(names.iter().zip(&numbers).flat_map(|(name, number)| [*name, number.as_str()]));
+        study.make(&args, Some(&base))?;
+        Ok(Set {
+            name: format!("made ({shape}), {rows} × {dim} f32 in {clusters} clusters, l2"),
+            base: text(&base)?,
+            queries: text(&queries)?,
+            groundtruth: String::new(),
+            metric: MetricName::L2.name(),
+            rows: rows.into(),
+            dim: dim as usize,
+        })
+    }
+}
+
+/// A path as a word of a command.
+pub(super) fn text(path: &Path) -> Result<String> {
+    path.to_str().map(String::from).ok_or_else(|| {
+        Error::bad_input(format!(
+            "{} is no UTF-8; commands cannot name it, give another path",
+            path.display()
+        ))
+    })
+}
