@@ -5,6 +5,7 @@ mod ablation;
 mod chart;
 mod codes;
 mod cost;
+mod cut;
 mod paper;
 mod rank;
 
@@ -36,7 +37,7 @@ const OVERVIEW: &str = "\
 Studies of the techniques of StratANN, for those who compare or change them.
 
 `paper` repeats the figures of a paper and compares, `ablation` measures each technique of a kind on your
-vectors, `codes` the ranking of codes, `rank` how well codes rank vectors, `cost` what systems cost.
+vectors, `codes` the ranking of codes, `rank` how well codes rank vectors, `cut` how a graph is divided over servers, `cost` what systems cost.
 All commands of `stratann` are here as well.";
 
 #[derive(clap::Subcommand)]
@@ -44,6 +45,7 @@ enum LabCommand {
     Ablation(Box<ablation::Args>),
     Codes(codes::Args),
     Cost(cost::Args),
+    Cut(cut::Args),
     Paper(paper::Args),
     Rank(rank::Args),
     #[command(flatten)]
@@ -60,6 +62,7 @@ impl CommandLine for Cli {
             LabCommand::Ablation(args) => ablation::run(&args, output),
             LabCommand::Codes(args) => codes::run(&args, output),
             LabCommand::Cost(args) => cost::run(&args, output),
+            LabCommand::Cut(args) => cut::run(&args, output),
             LabCommand::Paper(args) => paper::run(&args, output),
             LabCommand::Rank(args) => rank::run(&args, output),
             LabCommand::Product(command) => command.run(output, Cli::command),

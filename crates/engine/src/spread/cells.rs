@@ -189,7 +189,7 @@ pub(super) fn cut(
 
 /// The part of every node of a graph in adjacency form (starts, neighbours), with weights of its edges and nodes.
 #[cfg(feature = "metis")]
-fn part_kway(
+pub(super) fn part_kway(
     (starts, neighbours): (&[i32], &[i32]),
     edges: &[i32],
     (weights, kinds): (&[i32], usize),
@@ -224,7 +224,13 @@ fn part_kway(
 }
 
 #[cfg(not(feature = "metis"))]
-fn part_kway(_: (&[i32], &[i32]), _: &[i32], _: (&[i32], usize), _: i32, _: u64) -> Result<Vec<i32>> {
+pub(super) fn part_kway(
+    _: (&[i32], &[i32]),
+    _: &[i32],
+    _: (&[i32], usize),
+    _: i32,
+    _: u64,
+) -> Result<Vec<i32>> {
     Err(Error::bad_input("this program was compiled without METIS; use --method kmeans"))
 }
 

@@ -32,6 +32,8 @@ pub mod scatter;
 mod shard;
 mod source;
 mod units;
+#[cfg(feature = "lab")]
+pub mod whole;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

@@ -125,7 +125,7 @@ impl<'a> Source<'a> {
         Ok(())
     }
 
-    fn damaged(&self, number: u32) -> Error {
+    pub(super) fn damaged(&self, number: u32) -> Error {
         let offset = u64::from(number) * self.shape.block_bytes as u64;
         Error::corrupt(format!(
             "block {number} (offset {offset}) of {} is damaged; run `stratann verify`, then restore the file or \

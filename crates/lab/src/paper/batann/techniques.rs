@@ -31,7 +31,7 @@ fn compared(names: &[&str], runs: &[Runs], mode: &str) -> Vec<Row> {
 
 /// Blocks divided by the graph and by space.
 pub(super) fn methods(study: &mut Study, set: &Set) -> Result<Found> {
-    let names = ["cells", "kmeans", "hash"];
+    let names = ["cells", "kmeans", "random"];
     let mut runs = Vec::new();
     for name in names {
         runs.push(simulate(study, set, TEN, &["--width", "1", "--method", name])?);
