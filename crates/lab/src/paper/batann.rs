@@ -12,13 +12,14 @@ use super::sets::{MadeSet, Set, text};
 use super::study::{Study, number};
 
 mod hops;
+mod scale;
 mod single;
 mod techniques;
 mod throughput;
 
 /// Stands for BIGANN, MSSPACEV and DEEP.
 pub(super) const SET: MadeSet =
-    MadeSet { shape: "gaussian", dim: 96, clusters: 1000, rows: 100_000, queries: 1000 };
+    MadeSet { shape: "gaussian", dim: 96, clusters: 100, rows: 100_000, queries: 1000 };
 
 /// The recall that the paper's numbers are for.
 const RECALL: &str = "0.95";
@@ -30,7 +31,7 @@ const FEWER: &str = "a smaller set, and blocks of several vectors: fewer hops of
 const NO_BILLION: &str = "a billion vectors do not fit here; figures 9 to 11 show the same at this scale";
 
 /// All figures and tables, and studies of techniques.
-pub(super) static ITEMS: [Item; 20] = [
+pub(super) static ITEMS: [Item; 22] = [
     drawing("figure 1", "scatter-gather and a global index"),
     drawing("figure 2", "the system"),
     by("figure 3", "hops, and those that leave their server, width 1, 3 to 10 servers", hops::by_servers),
@@ -46,6 +47,8 @@ pub(super) static ITEMS: [Item; 20] = [
     by("figure 13", "latency by rate, 10 servers", throughput::by_rate),
     by("figure 14", "throughput and latency at widths 1 and 8, 10 servers", throughput::by_width),
     left_out("table 1", "sets", "the set of this study stands in the first line"),
+    by("scale", "reads, comparisons and hand-overs against the number of vectors", scale::measure),
+    by("cut", "hops that leave, against cuts of whole graphs", hops::limits),
     by("partitioning", "how blocks are divided: by the graph, by space", techniques::methods),
     by("carry", "what a hand-over has of its candidates, and where its results go", techniques::carries),
     by("replicas", "more copies of blocks", techniques::replicas),

@@ -4,11 +4,16 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 use stratann_cli::options;
-use stratann_engine::dataset::Reader;
+use stratann_engine::DType;
+use stratann_engine::dataset::{Reader, Shape, write_bin};
 use stratann_params::choices::MetricName;
+use stratann_storage::output::OutputPath;
 use stratann_storage::{Error, Result};
 
 use super::study::Study;
+
+/// Rows that are copied at a time.
+const COPIED: u64 = 4096;
 
 /// Vectors that `bench generate` makes.
 #[derive(Clone, Copy, Debug)]
@@ -67,6 +72,43 @@ pub(super) struct Set {
     pub(super) dim: usize,
 }
 
+impl Set {
+    /// The exact neighbours of the queries.
+    fn truth(&self, study: &mut Study) -> Result<String> {
+        let file = study.path(&format!("truth-{}-{}.ibin", self.rows, self.metric));
+        let path = text(&file)?;
+        let args =
+            ["groundtruth", &self.base, &self.queries, "-k", "100", "--metric", self.metric, "-o", &path];
+        study.make(&[&args[..], &["--force"]].concat(), Some(&file))?;
+        Ok(path)
+    }
+
+    /// The first rows of the set, with the same queries.
+    ///
+    /// # Errors
+    /// When they cannot be copied.
+    pub(super) fn first(&self, study: &mut Study, rows: u64) -> Result<Set> {
+        if rows >= self.rows {
+            return Ok(self.clone());
+        }
+        let reader = Reader::open(Path::new(&self.base))?;
+        let shape = Shape { rows, ..reader.shape() };
+        let suffix = if shape.dtype == DType::F32 { "f" } else { shape.dtype.name() };
+        let name = format!("first-{rows}.{suffix}bin");
+        let path = OutputPath::check(&study.path(&name), true, &[])?;
+        let chunk = |first: u64| {
+            let mut bytes = Vec::new();
+            reader.read_rows(first, COPIED.min(rows - first) as usize, &mut bytes)?;
+            Ok(bytes)
+        };
+        write_bin(&path, shape, (0..rows).step_by(COPIED as usize).map(chunk))?;
+        let base = text(path.path())?;
+        let mut set = Set { name: format!("the first {rows} of {}", self.name), base, rows, ..self.clone() };
+        set.groundtruth = set.truth(study)?;
+        Ok(set)
+    }
+}
+
 impl SetArgs {
     /// The vectors; made ones are written into the study's folder.
     ///
@@ -77,21 +119,7 @@ impl SetArgs {
             (Some(base), Some(queries)) => self.own(base, queries)?,
             _ => self.made(like, study)?,
         };
-        let truth = study.path(&format!("truth-{}.ibin", set.metric));
-        set.groundtruth = text(&truth)?;
-        let args = [
-            "groundtruth",
-            &set.base,
-            &set.queries,
-            "-k",
-            "100",
-            "--metric",
-            set.metric,
-            "-o",
-            &set.groundtruth,
-            "--force",
-        ];
-        study.make(&args, Some(&truth))?;
+        set.groundtruth = set.truth(study)?;
         Ok(set)
     }
 

@@ -5,8 +5,8 @@ use stratann_storage::Result;
 use super::super::chart::Chart;
 use super::super::item::{Found, Row, one};
 use super::super::sets::Set;
-use super::super::study::Study;
-use super::{BATON, FEWER, Runs, WIDTH, over, percent, simulate};
+use super::super::study::{Study, number};
+use super::{BATON, FEWER, Runs, WIDTH, index, over, percent, simulate};
 
 const HOPS: &str = "/per_query/hops";
 const HAND_OVERS: &str = "/per_query/hand_overs";
@@ -87,5 +87,48 @@ pub(super) fn work_by_width(study: &mut Study, set: &Set) -> Result<Found> {
         Row::new(format!("{what}, width 8 over width 1"), "times", one(1.0), ratio(pointer), WHY)
     };
     let rows = vec![row("comparisons", "/per_query/code_comparisons"), row("reads", "/per_query/reads")];
+    Ok(Found { rows, charts: Vec::new() })
+}
+
+/// The division of the index against METIS on whole graphs.
+pub(super) fn limits(study: &mut Study, set: &Set) -> Result<Found> {
+    const DIVISION: &str = "without the way to the entry; the paper has no such limit";
+    const BLOCKS: &str = "above 1, more cells or refinement would help";
+    const NODES: &str =
+        "above 1, the packing of vectors into blocks forces hops; the paper reads single vectors";
+    let index = index(study, set)?;
+    let cut = study.run(&["cut", &index, &set.queries, "--servers", "10"])?;
+    let share = |pointer| percent(number(&cut, pointer));
+    let rows = vec![
+        Row::new("hops that leave, this division", "%", None, share("/division"), DIVISION),
+        Row::new(
+            "hops that leave, cut of the graph of all blocks",
+            "%",
+            None,
+            share("/limit_blocks"),
+            DIVISION,
+        ),
+        Row::new(
+            "hops that leave, cut of the graph of all vectors",
+            "%",
+            None,
+            share("/limit_nodes"),
+            DIVISION,
+        ),
+        Row::new(
+            "division over the cut of blocks",
+            "times",
+            None,
+            number(&cut, "/division_over_limit_blocks"),
+            BLOCKS,
+        ),
+        Row::new(
+            "division over the cut of vectors",
+            "times",
+            None,
+            number(&cut, "/division_over_limit_nodes"),
+            NODES,
+        ),
+    ];
     Ok(Found { rows, charts: Vec::new() })
 }

@@ -36,7 +36,8 @@ pub(super) fn measure(study: &mut Study, set: &Set) -> Result<Found> {
 /// Recall and QPS of a policy of admission, by rising recall.
 fn curve(runs: &[Value], admission: &str) -> Vec<(f64, f64)> {
     let in_flight = if admission == "one" { 1 } else { 8 };
-    let is_it = |run: &&Value| run["admission"] == admission && run["in_flight"] == in_flight;
+    let is_it =
+        |run: &&Value| run["params"]["admission"] == admission && run["params"]["in_flight"] == in_flight;
     let mut points: Vec<(f64, f64)> = runs
         .iter()
         .filter(is_it)

@@ -39,7 +39,7 @@ pub(super) fn methods(study: &mut Study, set: &Set) -> Result<Found> {
     Ok(Found { rows: compared(&names, &runs, BATON), charts: Vec::new() })
 }
 
-/// Candidates with and without distances; results along or to the client.
+/// Candidates with and without distances; results along or to the server that was asked.
 pub(super) fn carries(study: &mut Study, set: &Set) -> Result<Found> {
     let names = ["ids", "distances"];
     let mut runs = Vec::new();
@@ -47,7 +47,7 @@ pub(super) fn carries(study: &mut Study, set: &Set) -> Result<Found> {
         runs.push(simulate(study, set, TEN, &["--carry", name])?);
     }
     let mut rows = compared(&names, &runs, BATON);
-    for results in ["along", "client"] {
+    for results in ["along", "origin"] {
         let runs = simulate(study, set, TEN, &["--results", results])?;
         let bytes = runs.of(10, BATON, "/bytes_per_hand_over");
         rows.push(row(format!("bytes of a hand-over, results {results}"), "bytes", bytes));
@@ -98,7 +98,7 @@ pub(super) fn pipelining(study: &mut Study, set: &Set) -> Result<Found> {
     let document = study.run(&[&args[..], &["--in-flight", &named]].concat())?;
     let runs = document["runs"].as_array().cloned().unwrap_or_default();
     let of = |count: u64, pointer| {
-        runs.iter().find(|run| run["in_flight"] == count).and_then(|run| number(run, pointer))
+        runs.iter().find(|run| run["params"]["in_flight"] == count).and_then(|run| number(run, pointer))
     };
     let mut rows: Vec<Row> = counts[1..]
         .iter()

@@ -1,0 +1,83 @@
+//! Papers: every figure is listed, a study runs and goes on, and what is wrong is refused.
+#![allow(missing_docs)]
+
+#[path = "../../cli/tests/common/mod.rs"]
+mod common;
+
+use common::*;
+
+/// Papers with their numbers of figures and tables.
+const PAPERS: [(&str, usize, usize); 1] = [("batann", 14, 1)];
+
+#[test]
+fn every_figure_and_table_is_listed_once() {
+    for (paper, figures, tables) in PAPERS {
+        let list = json(&["paper", paper, "--list"]);
+        let items = list["items"].as_array().unwrap();
+        let ids: Vec<&str> = items.iter().map(|item| item["id"].as_str().unwrap()).collect();
+        let all = (1..=figures).map(|n| format!("figure {n}")).chain((1..=tables).map(|n| format!("table {n}")));
+        for id in all {
+            assert_eq!(ids.iter().filter(|known| **known == id).count(), 1, "{paper}: {id}");
+        }
+        for item in items {
+            let reason = item["left_out"].as_str().unwrap_or("measured");
+            assert!(!reason.is_empty() && !item["title"].as_str().unwrap().is_empty(), "{paper}: {item}");
+        }
+    }
+}
+
+#[test]
+fn a_study_measures_and_goes_on_where_it_was() {
+    let root = folder();
+    let out = root.path().join("study");
+    let args = ["paper", "batann", "-o", arg(&out), "--rows", "1500", "--query-count", "30", "--dim", "16"];
+    let first = run(&[&args[..], &["--only", "figure 4"]].concat());
+    assert!(first.status.success(), "{}", stderr(&first));
+    let printed = String::from_utf8(first.stdout).unwrap();
+    assert!(printed.contains("hops, width 1") && printed.contains("138"), "{printed}");
+    assert!(stderr(&first).contains("stratann-lab build"), "commands are shown: {}", stderr(&first));
+
+    let second = run(&[&args[..], &["--only", "figure 4,figure 3,figure 1", "--json"]].concat());
+    assert!(!stderr(&second).contains("stratann-lab build"), "the index is there: {}", stderr(&second));
+    let found: serde_json::Value = serde_json::from_slice(&second.stdout).unwrap();
+    let items = found["items"].as_array().unwrap();
+    let rows = items[0]["rows"].as_array().unwrap();
+    let narrow = rows.iter().find(|row| row["what"] == "hops, width 1").unwrap();
+    let (ours, ratio) = (narrow["ours"].as_f64().unwrap(), narrow["ratio"].as_f64().unwrap());
+    assert!(ours >= 1.0 && (ratio - ours / 138.1).abs() < 1e-9, "{narrow}");
+    assert!(items[0]["commands"].as_array().unwrap().iter().any(|c| c.as_str().unwrap().contains(" simulate ")));
+    assert_eq!(items[2]["left_out"], "a drawing");
+    for name in ["batann.json", "batann.md", "batann-figure-3.svg"] {
+        assert!(out.join(name).is_file(), "{name}");
+    }
+    let svg = std::fs::read_to_string(out.join("batann-figure-3.svg")).unwrap();
+    assert!(svg.starts_with("<svg") && svg.contains("hand-overs"));
+
+    // A document that was cut off, and an index that is gone, are made once more.
+    let runs = || std::fs::read_dir(out.join("runs")).unwrap().map(|entry| entry.unwrap().path());
+    runs().for_each(|path| std::fs::write(path, "{").unwrap());
+    std::fs::remove_dir_all(out.join("whole.idx")).unwrap();
+    let third = run(&[&args[..], &["--only", "figure 4"]].concat());
+    assert!(third.status.success() && stderr(&third).contains("stratann-lab build"), "{}", stderr(&third));
+}
+
+#[test]
+fn what_is_wrong_is_refused() {
+    let root = folder();
+    let out = root.path().join("study");
+    let args = ["paper", "batann", "-o", arg(&out)];
+    let said = refused(&[&args[..], &["--only", "figure 99"]].concat(), 2);
+    assert!(said.contains("figure 99") && said.contains("figure 3"), "{said}");
+    assert!(refused(&["paper", "batann"], 2).contains("--output"));
+    assert!(refused(&["paper", "nothing", "-o", arg(&out)], 2).contains("batann"));
+    assert!(!out.exists(), "nothing was begun");
+    let missing = root.path().join("missing.fbin");
+    let own = ["--base", arg(&missing), "--queries", arg(&missing), "--only", "figure 3"];
+    assert!(refused(&[&args[..], &own].concat(), 2).contains("missing.fbin"));
+    assert!(refused(&[&args[..], &["--base", arg(&missing)]].concat(), 2).contains("--queries"));
+    std::fs::write(root.path().join("file"), "x").unwrap();
+    let file = root.path().join("file");
+    let said = run(&["paper", "batann", "-o", arg(&file), "--only", "figure 3"]);
+    assert!(!said.status.success() && stderr(&said).contains("file"), "{}", stderr(&said));
+    assert_eq!(std::fs::read(&file).unwrap(), b"x");
+}
