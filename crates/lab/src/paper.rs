@@ -10,11 +10,13 @@ use stratann_storage::{Error, Result};
 mod batann;
 mod chart;
 mod item;
+mod page;
 mod report;
 mod sets;
 mod study;
 
 use item::{Item, Measure};
+use page::{Page, typed};
 use report::Report;
 use sets::SetArgs;
 use study::Study;
@@ -39,6 +41,9 @@ pub(crate) struct Args {
     /// Measure these alone, such as "figure 3,table 2" [default: all]
     #[arg(long, value_delimiter = ',', value_name = "ITEM,…")]
     only: Vec<String>,
+    /// Put the tables into this page, between the lines <!-- paper:PAPER --> and <!-- /paper -->
+    #[arg(long, value_name = "FILE", conflicts_with = "list")]
+    page: Option<PathBuf>,
     /// Measure all of it once more, whatever the folder has
     #[arg(long)]
     again: bool,
@@ -90,9 +95,10 @@ pub(crate) fn run(args: &Args, output: Output) -> Result<Verdict> {
         return Ok(Verdict::Fine);
     };
     output::check_folder(folder)?;
+    let page = args.page.as_deref().map(|page| Page::open(page, args.name.name())).transpose()?;
     let mut study = Study::open(folder, args.again, output)?;
     let set = args.sets.set(args.name.made_set(), &mut study)?;
-    let mut report = Report::new(args.name.name(), &set);
+    let mut report = Report::new(args.name.name(), typed(std::env::args()), &set);
     for item in items {
         match item.measure {
             Measure::LeftOut(why) => report.left_out(item, why),
@@ -104,6 +110,7 @@ pub(crate) fn run(args: &Args, output: Output) -> Result<Verdict> {
         }
         report.write(folder)?;
     }
+    page.map_or(Ok(()), |page| page.write(&report.page()))?;
     output.result(&report, || report.text())?;
     Ok(Verdict::Fine)
 }

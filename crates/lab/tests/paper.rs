@@ -15,7 +15,8 @@ fn every_figure_and_table_is_listed_once() {
         let list = json(&["paper", paper, "--list"]);
         let items = list["items"].as_array().unwrap();
         let ids: Vec<&str> = items.iter().map(|item| item["id"].as_str().unwrap()).collect();
-        let all = (1..=figures).map(|n| format!("figure {n}")).chain((1..=tables).map(|n| format!("table {n}")));
+        let all =
+            (1..=figures).map(|n| format!("figure {n}")).chain((1..=tables).map(|n| format!("table {n}")));
         for id in all {
             assert_eq!(ids.iter().filter(|known| **known == id).count(), 1, "{paper}: {id}");
         }
@@ -45,7 +46,9 @@ fn a_study_measures_and_goes_on_where_it_was() {
     let narrow = rows.iter().find(|row| row["what"] == "hops, width 1").unwrap();
     let (ours, ratio) = (narrow["ours"].as_f64().unwrap(), narrow["ratio"].as_f64().unwrap());
     assert!(ours >= 1.0 && (ratio - ours / 138.1).abs() < 1e-9, "{narrow}");
-    assert!(items[0]["commands"].as_array().unwrap().iter().any(|c| c.as_str().unwrap().contains(" simulate ")));
+    assert!(
+        items[0]["commands"].as_array().unwrap().iter().any(|c| c.as_str().unwrap().contains(" simulate "))
+    );
     assert_eq!(items[2]["left_out"], "a drawing");
     for name in ["batann.json", "batann.md", "batann-figure-3.svg"] {
         assert!(out.join(name).is_file(), "{name}");

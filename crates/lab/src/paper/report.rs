@@ -17,6 +17,8 @@ const HEADINGS: [&str; 6] = ["quantity", "unit", "paper", "ours", "ratio", "why 
 #[derive(Serialize)]
 pub(super) struct Report {
     paper: &'static str,
+    /// The command, without the paths of this machine.
+    command: String,
     set: Set,
     /// Cores of the machine that measured.
     cores: usize,
@@ -38,9 +40,9 @@ struct Measured {
 }
 
 impl Report {
-    pub(super) fn new(paper: &'static str, set: &Set) -> Report {
+    pub(super) fn new(paper: &'static str, command: String, set: &Set) -> Report {
         let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-        Report { paper, set: set.clone(), cores, items: Vec::new() }
+        Report { paper, command, set: set.clone(), cores, items: Vec::new() }
     }
 
     /// Adds what was measured.
@@ -88,9 +90,9 @@ impl Report {
     }
 
     /// As Markdown.
-    fn page(&self) -> String {
+    pub(super) fn page(&self) -> String {
         let line = |cells: &[String]| format!("| {} |\n", cells.join(" | ").replace('\n', " "));
-        let mut out = format!("{}\n", self.scale());
+        let mut out = format!("`{}`: {}.\n", self.command, self.scale());
         for item in &self.items {
             out += &format!("\n**{}**: {}\n\n", item.id, item.title);
             if let Some(why) = item.left_out {
