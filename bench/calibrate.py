@@ -9,6 +9,10 @@ the same partition, queries and load, servers that share these cores and this di
 and are the same for all rows. Nothing is fitted to the real figures. Two costs come from here: what a client's
 request takes on a server, from an index of a few vectors, and what the clients themselves take on these cores.
 
+With --predict 10:2 the same is done for ten processes with two replicas, after two costs were fitted to the other
+numbers of servers: a factor of all work, to the processor time of one server; and what a message takes, to that of
+several. Nothing of what is predicted enters the fit. The real load runs twice, for the spread of equal runs.
+
 Servers get the smallest memory that they run with, so that lists are not in RAM, as in the simulation. Run nothing else
 meanwhile. Exit codes: 0 done, 1 something failed.
 """
@@ -39,6 +43,8 @@ def arguments(argv):
     parser.add_argument("index", type=Path)
     parser.add_argument("queries", type=Path)
     parser.add_argument("--servers", default="1,2,4", help="numbers of processes (%(default)s)")
+    parser.add_argument("--predict", metavar="N:R",
+                        help="fit costs to --servers, and predict N processes with R replicas")
     parser.add_argument("--mode", default=None, help="baton, score or both [default: all that the kind has]")
     parser.add_argument("--in-flight", type=int, default=32, help="queries in flight at the clients (%(default)s)")
     parser.add_argument("--width", type=int, default=8)
@@ -155,51 +161,131 @@ def link(args):
     return found
 
 
+class Bench:
+    """What all numbers of servers share: the index, the options of a search, and costs outside of searches."""
+
+    def __init__(self, args, folder):
+        self.args, self.folder = args, folder
+        self.info = run(args.stratann, "info", args.index, "--json")
+        self.is_of_lists = self.info["kind"] == "hybrid-ivf"
+        self.common = [*args.search_arg, "--width", args.width]
+        self.cores = len(os.sched_getaffinity(0))
+        self.net = folder / "link.json"
+        self.net.write_text(json.dumps(link(args)))
+        self.asked = request_us(args, folder, self.info)
+
+    def costs(self, servers, modes):
+        """Costs of work on this machine, or those of an earlier run."""
+        if self.args.costs:
+            return json.loads(self.args.costs.read_text())
+        return run(self.args.stratann, "simulate", self.args.index, self.args.queries, "--servers", max(servers),
+                   "--mode", ",".join(modes), "--threads", 1, "--link", self.net, *self.common, "--json",
+                   "--quiet")["costs"]
+
+    def spread(self, count, replicas=1):
+        """The index over so many servers."""
+        if count == 1:
+            return self.args.index
+        index = self.folder / f"spread-{count}-{replicas}"
+        run(self.args.stratann, "cluster", "partition", self.args.index, "-o", index, "--servers", count, "--replicas",
+            replicas, "--json", "--quiet")
+        return index
+
+    def measured(self, count, mode, index, times=1):
+        """Real figures of so many processes, as often."""
+        budget = least_budget(self.args, index) if self.is_of_lists else None
+        remote = mode if self.is_of_lists and count > 1 else None
+        with Cluster(self.args, index, remote, budget, learns=self.is_of_lists) as up:
+            search(self.args, up, self.args.queries, *self.common)
+            return [quiet(self.args, lambda: search(self.args, up, self.args.queries, *self.common))
+                    for _ in range(times)]
+
+    def simulated(self, count, mode, costs, client_us, replicas=1):
+        """The same, simulated. The clients share the cores."""
+        path = self.folder / "costs.json"
+        path.write_text(json.dumps(costs))
+        return run(
+            self.args.stratann, "simulate", self.args.index, self.args.queries, "--servers", count, "--replicas",
+            replicas, "--mode", mode, "--costs", path, "--threads", 1, "--servers-per-host", count, "--cores-per-host",
+            self.cores, "--request-us", self.asked + client_us, "--in-flight", self.args.in_flight, *self.common,
+            "--json", "--quiet",
+        )["runs"][0]
+
+
+# Costs that grow with what a search does.
+WORK = ("prepare_ns", "step_ns", "read_ns", "route_comparison_ps", "code_comparison_ps", "full_comparison_ps",
+        "component_ps")
+
+
+def scaled(costs, factor):
+    """Costs with all work of searches so many times as long."""
+    return {**costs, **{name: round(costs[name] * factor) for name in WORK if costs.get(name) is not None}}
+
+
+def message_extra_ns(rows):
+    """What a message takes beyond its cost, by least squares: rows of (real us, simulated us, messages of a query)."""
+    squares = sum(messages * messages for _, _, messages in rows)
+    return sum(1000 * (real - simulated) * messages for real, simulated, messages in rows) / squares if squares else 0.0
+
+
+def fitted(bench, mode, costs, rows):
+    """Costs that fit the processor time of all rows: (servers, real)."""
+    alone = [real for count, real in rows if count == 1]
+    if alone:
+        server = alone[0]["cpu_us"] - bench.asked
+        simulated = bench.simulated(1, mode, costs, 0.0)["cpu_us"] - bench.asked
+        costs = scaled(costs, max(0.1, server / simulated))
+    several = []
+    for count, real in rows:
+        if count > 1:
+            found = bench.simulated(count, mode, costs, real["client_us"])
+            several.append((real["cpu_us"], found["cpu_us"] - real["client_us"], found["messages_per_query"]))
+    return {**costs, "message_ns": max(0, round(costs["message_ns"] + message_extra_ns(several)))}
+
+
+def predict(bench, mode, costs, rows):
+    """A row of a number of processes and replicas that nothing was fitted to."""
+    count, replicas = (int(n) for n in bench.args.predict.split(":"))
+    costs = fitted(bench, mode, costs, rows)
+    print(f"fitted costs: {json.dumps(costs)}", file=sys.stderr)
+    first, second = bench.measured(count, mode, bench.spread(count, replicas), times=2)
+    simulated = bench.simulated(count, mode, costs, first["client_us"], replicas)
+    row = {**compare(count, mode, first, simulated), "replicas": replicas}
+    row["equal_runs_percent"] = {
+        name: 100 * abs(of(second) / of(first) - 1)
+        for name, of in (("qps", lambda r: r["qps"]), ("p99_us", lambda r: r["latency_us"]["p99"]))
+    }
+    return row
+
+
 def main(argv):
     args = arguments(argv)
-    info = run(args.stratann, "info", args.index, "--json")
-    modes = (args.mode or ("baton,score" if info["kind"] == "hybrid-ivf" else "baton")).split(",")
     servers = [int(n) for n in args.servers.split(",")]
-    cores = len(os.sched_getaffinity(0))
-    common = [*args.search_arg, "--width", args.width]
     folder = Path(tempfile.mkdtemp(prefix="stratann-calibrate-"))
     rows = []
     try:
-        net, costs = folder / "link.json", folder / "costs.json"
-        net.write_text(json.dumps(link(args)))
-        asked = request_us(args, folder, info)
-        if args.costs:
-            shutil.copy(args.costs, costs)
-        else:
-            measured = run(args.stratann, "simulate", args.index, args.queries, "--servers", max(servers), "--mode",
-                           ",".join(modes), "--threads", 1, "--link", net, *common, "--json", "--quiet")
-            costs.write_text(json.dumps(measured["costs"]))
-        print(f"costs: {costs.read_text()}\na request takes {asked:.0f} us on its server", file=sys.stderr)
+        bench = Bench(args, folder)
+        modes = (args.mode or ("baton,score" if bench.is_of_lists else "baton")).split(",")
+        costs = bench.costs(servers, modes)
+        print(f"costs: {json.dumps(costs)}\na request takes {bench.asked:.0f} us on its server", file=sys.stderr)
+        real_rows = []
         for count in servers:
-            index = args.index
-            if count > 1:
-                index = folder / f"spread-{count}"
-                run(args.stratann, "cluster", "partition", args.index, "-o", index, "--servers", count, "--json",
-                    "--quiet")
-            budget = least_budget(args, index) if info["kind"] == "hybrid-ivf" else None
+            index = bench.spread(count)
             for mode in modes if count > 1 else modes[:1]:
-                remote = mode if info["kind"] == "hybrid-ivf" and count > 1 else None
-                with Cluster(args, index, remote, budget, learns=info["kind"] == "hybrid-ivf") as up:
-                    search(args, up, args.queries, *common)
-                    real = quiet(args, lambda: search(args, up, args.queries, *common))
-                # The clients share the cores.
-                simulated = run(
-                    args.stratann, "simulate", args.index, args.queries, "--servers", count, "--mode", mode,
-                    "--costs", costs, "--threads", 1, "--servers-per-host", count, "--cores-per-host", cores,
-                    "--request-us", asked + real["client_us"], "--in-flight", args.in_flight, *common,
-                    "--json", "--quiet",
-                )["runs"][0]
-                rows.append(compare(count, mode, real, simulated))
+                real = bench.measured(count, mode, index)[0]
+                if mode == modes[0]:
+                    real_rows.append((count, real))
+                rows.append(compare(count, mode, real, bench.simulated(count, mode, costs, real["client_us"])))
                 print(text(rows[-1]), flush=True)
+        if args.predict:
+            rows.append(predict(bench, modes[0], costs, real_rows))
+            print("predicted: " + text(rows[-1]), flush=True)
+            print("equal runs differ by "
+                  + ", ".join(f"{name} {x:.1f} %" for name, x in rows[-1]["equal_runs_percent"].items()), flush=True)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     if args.out:
-        args.out.write_text(json.dumps({"cores": cores, "rows": rows}, indent=2) + "\n")
+        args.out.write_text(json.dumps({"cores": bench.cores, "rows": rows}, indent=2) + "\n")
     return 0
 
 
