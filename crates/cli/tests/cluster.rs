@@ -47,6 +47,27 @@ fn an_index_is_spread_checked_and_described() {
 }
 
 #[test]
+fn a_server_with_half_of_the_memory_gets_half_of_the_blocks() {
+    let data = Data::new(3000, 16, "f32");
+    let index = data.build("graph", &["--nodes-per-block", "8"]);
+    let blocks = json(&["info", arg(&index)])["rows"].as_u64().unwrap() / 8;
+    for (method, replicas) in [("cells", "1"), ("cells", "2"), ("random", "1")] {
+        let out = data.path(&format!("spread-{method}-{replicas}"));
+        let more = ["--servers", "4", "--capacities", "2,2,2,1", "--method", method, "--replicas", replicas];
+        let document = json(&partition(arg(&index), arg(&out), &more));
+        let sizes: Vec<f64> =
+            document["server_bytes"].as_array().unwrap().iter().map(|b| b.as_f64().unwrap()).collect();
+        let total: f64 = sizes.iter().sum();
+        for (size, capacity) in sizes.iter().zip([2.0, 2.0, 2.0, 1.0]) {
+            let share = size / total / (capacity / 7.0);
+            assert!((0.8..1.1).contains(&share), "{method}, {replicas}: {sizes:?}");
+        }
+        assert!(total / 4096.0 >= blocks as f64, "{sizes:?}");
+        assert_eq!(json(&["verify", arg(&out)])["violations_found"], 0);
+    }
+}
+
+#[test]
 fn lists_are_spread_checked_and_described() {
     let data = Data::new(2000, 16, "f32");
     let index = data.path("lists");
@@ -104,6 +125,16 @@ fn what_cannot_be_is_refused() {
     assert!(refusal(&["--servers", "65"]).contains("servers is 65"));
     assert!(refusal(&["--servers", "3", "--replicas", "4"]).contains("replicas is 4"));
     assert!(refusal(&["--servers", "3", "--overlap", "-0.1"]).contains("overlap is -0.1"));
+    for (capacities, more, said) in [
+        ("2,1", &[][..], "2 capacities for 3 servers"),
+        ("2,1,0", &[], "a capacity is 0"),
+        ("2,NaN,1", &[], "a capacity is NaN"),
+        ("9,1,1", &["--replicas", "2"], "server 0 has 82 % of the capacity"),
+        ("2,2,1", &["--method", "kmeans"], "--method cells"),
+    ] {
+        let refused = refusal(&[&["--servers", "3", "--capacities", capacities], more].concat());
+        assert!(refused.contains(said), "{capacities}: {refused}");
+    }
     assert!(refusal(&["--servers", "3", "--method", "guess"]).contains("guess"));
     assert!(refusal(&["--servers", "3", "--ram-budget", "1MiB"]).contains("--ram-budget"));
     assert!(refusal(&[]).contains("--servers"));

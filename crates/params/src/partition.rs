@@ -19,6 +19,9 @@ params! {
         /// are cut.
         ram_budget: Option<u64> = None,
             { shown: "SIZE", unit: Unit::Bytes, usual: "no limit", level: Level::Usual };
+        /// Capacities of the servers in proportion, such as 2,2,1 where the third has half of the memory of the others
+        capacities: Vec<f64> = Vec::new(),
+            { shown: "N,…", usual: "equal", role: "replicas", kinds: &[DiskGraph], level: Level::Usual };
         /// Seed of all random choices
         seed: u64 = 1, { kinds: &IndexKind::ALL, also: &[Stage::Simulate], level: Level::Usual };
         /// Threads; they do not change the result

@@ -7,6 +7,7 @@
 use rayon::prelude::*;
 use stratann_storage::{Error, Result};
 
+use super::divide::Shares;
 use super::source::Source;
 use crate::clusterings::kmeans;
 use crate::parallel;
@@ -40,7 +41,7 @@ pub(super) fn graph_bytes(cells: usize) -> u64 {
 /// The server of every block: cells, their graph, its cut. `sample` blocks train the cells.
 pub(super) fn divide(
     source: &Source<'_>,
-    servers: usize,
+    shares: &Shares,
     cells: usize,
     sample: usize,
     seed: u64,
@@ -49,7 +50,7 @@ pub(super) fn divide(
     let graph = CellGraph::count(source, &cell_of, cells)?;
     let mut weights = vec![0u32; cells];
     cell_of.iter().for_each(|&c| weights[usize::from(c)] += 1);
-    let part = cut(&graph.pairs, (&weights, 1), servers, seed)?;
+    let part = cut(&graph.pairs, (&weights, 1), shares, seed)?;
     Ok(cell_of.iter().map(|&c| part[usize::from(c)]).collect())
 }
 
@@ -147,10 +148,10 @@ pub(super) fn can_cut(cells: usize) -> bool {
 pub(super) fn cut(
     pairs: &[Pair],
     (weights, kinds): (&[u32], usize),
-    servers: usize,
+    shares: &Shares,
     seed: u64,
 ) -> Result<Vec<u8>> {
-    let cells = weights.len() / kinds;
+    let (cells, servers) = (weights.len() / kinds, shares.servers());
     if servers == 1 {
         return Ok(vec![0; cells]);
     }
@@ -183,7 +184,7 @@ pub(super) fn cut(
     let divisors: Vec<u32> = (0..kinds).map(divisor).collect();
     let scaled = |(at, &w): (usize, &u32)| (w / divisors[at % kinds]).max(1) as i32;
     let weights: Vec<i32> = weights.iter().enumerate().map(scaled).collect();
-    let parts = part_kway((&starts, &neighbours), &edges, (&weights, kinds), servers as i32, seed)?;
+    let parts = part_kway((&starts, &neighbours), &edges, (&weights, kinds), shares, seed)?;
     Ok(parts.into_iter().map(|p| p.clamp(0, servers as i32 - 1) as u8).collect())
 }
 
@@ -193,7 +194,7 @@ pub(super) fn part_kway(
     (starts, neighbours): (&[i32], &[i32]),
     edges: &[i32],
     (weights, kinds): (&[i32], usize),
-    parts: i32,
+    shares: &Shares,
     seed: u64,
 ) -> Result<Vec<i32>> {
     use metis::Graph;
@@ -211,8 +212,15 @@ pub(super) fn part_kway(
     };
     let mut part = vec![0i32; weights.len() / kinds];
     let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(|e| e.into_inner());
-    Graph::new(kinds as i32, parts, starts, neighbours)
-        .map_err(|e| failed(&e))?
+    // Every kind of weight is shared alike.
+    let targets: Vec<f32> =
+        shares.targets().into_iter().flatten().flat_map(|share| std::iter::repeat_n(share, kinds)).collect();
+    let mut graph =
+        Graph::new(kinds as i32, shares.servers() as i32, starts, neighbours).map_err(|e| failed(&e))?;
+    if !targets.is_empty() {
+        graph = graph.set_tpwgts(&targets);
+    }
+    graph
         .set_vwgt(weights)
         .set_adjwgt(edges)
         .set_option(Seed((seed & 0x7FFF_FFFF) as i32))
@@ -228,7 +236,7 @@ pub(super) fn part_kway(
     _: (&[i32], &[i32]),
     _: &[i32],
     _: (&[i32], usize),
-    _: i32,
+    _: &Shares,
     _: u64,
 ) -> Result<Vec<i32>> {
     Err(Error::bad_input("this program was compiled without METIS; use --method kmeans"))
@@ -261,22 +269,24 @@ mod tests {
             pairs.push(((a.min(b), a.max(b)), 1));
         }
         pairs.sort_unstable();
-        let parts = cut(&pairs, (&[3; 160], 1), 4, 1).unwrap();
+        let parts = cut(&pairs, (&[3; 160], 1), &Shares::new(&[], 4), 1).unwrap();
         let between = pairs.iter().filter(|p| parts[usize::from(p.0.0)] != parts[usize::from(p.0.1)]).count();
         assert!(between <= 8, "{between} of {} are cut", pairs.len());
         for server in 0..4 {
             assert!(parts.iter().filter(|&&p| p == server).count() <= 42);
         }
-        assert_eq!(cut(&pairs, (&[3; 160], 1), 4, 1).unwrap(), parts);
+        assert_eq!(cut(&pairs, (&[3; 160], 1), &Shares::new(&[], 4), 1).unwrap(), parts);
     }
 
     #[cfg(feature = "metis")]
     #[test]
     fn more_parts_than_the_graph_can_fill_are_no_failure() {
-        assert_eq!(cut(&[], (&[1; 5], 1), 5, 1).unwrap().len(), 5);
-        assert_eq!(cut(&[((0, 1), 1)], (&[1, 1], 1), 2, 1).unwrap().len(), 2);
+        assert_eq!(cut(&[], (&[1; 5], 1), &Shares::new(&[], 5), 1).unwrap().len(), 5);
+        assert_eq!(cut(&[((0, 1), 1)], (&[1, 1], 1), &Shares::new(&[], 2), 1).unwrap().len(), 2);
         assert_eq!(
-            cut(&[((0, 1), u32::MAX), ((1, 2), u32::MAX)], (&[u32::MAX; 3], 1), 2, 9).unwrap().len(),
+            cut(&[((0, 1), u32::MAX), ((1, 2), u32::MAX)], (&[u32::MAX; 3], 1), &Shares::new(&[], 2), 9)
+                .unwrap()
+                .len(),
             3
         );
     }

@@ -5,7 +5,7 @@ use rayon::prelude::*;
 use stratann_storage::Result;
 
 use super::SERVERS_MAX;
-use super::divide::capacity;
+use super::divide::Shares;
 use super::refine::{Incoming, tally};
 use super::source::Source;
 
@@ -71,14 +71,15 @@ fn heaviest(tally: &[u32; SERVERS_MAX]) -> [u32; WISHES] {
 pub(super) struct Holders {
     pub(super) of: Vec<u64>,
     sizes: Vec<u64>,
+    shares: Shares,
 }
 
 impl Holders {
     /// Starts with every block on its first server only.
-    pub(super) fn new(owner: &[u8], servers: usize) -> Holders {
-        let mut sizes = vec![0u64; servers];
+    pub(super) fn new(owner: &[u8], shares: &Shares) -> Holders {
+        let mut sizes = vec![0u64; shares.servers()];
         owner.iter().for_each(|&s| sizes[usize::from(s)] += 1);
-        Holders { of: owner.iter().map(|&s| 1u64 << s).collect(), sizes }
+        Holders { of: owner.iter().map(|&s| 1u64 << s).collect(), sizes, shares: shares.clone() }
     }
 
     fn add(&mut self, block: u32, server: usize) {
@@ -86,19 +87,24 @@ impl Holders {
         self.sizes[server] += 1;
     }
 
+    /// Blocks of a server over its room, in 2^32nds.
+    fn fullness(&self, server: usize, rooms: &[u64]) -> u128 {
+        (u128::from(self.sizes[server]) << 32) / u128::from(rooms[server].max(1))
+    }
+
     /// Adds replicas until every block has `replicas`, one for all blocks per round.
     pub(super) fn replicate(&mut self, wishes: &Wishes, owner: &[u8], replicas: usize) {
         for round in 2..=replicas {
-            let room = capacity((self.of.len() * round) as u64, self.sizes.len());
+            let rooms = self.shares.rooms((self.of.len() * round) as u64);
             let mut exchange = 0;
             for block in wishes.order(&self.of) {
                 let holders = self.of[block as usize];
-                let wished = wishes.open(block, holders).map(|w| w.1).find(|&s| self.sizes[s] < room);
+                let wished = wishes.open(block, holders).map(|w| w.1).find(|&s| self.sizes[s] < rooms[s]);
                 let free = (0..self.sizes.len()).filter(|&s| holders >> s & 1 == 0);
-                let emptiest = free.min_by_key(|&s| (self.sizes[s], s));
-                match wished.or(emptiest.filter(|&s| self.sizes[s] < room)) {
+                let emptiest = free.min_by_key(|&s| (self.fullness(s, &rooms), s));
+                match wished.or(emptiest.filter(|&s| self.sizes[s] < rooms[s])) {
                     Some(server) => self.add(block, server),
-                    None => self.exchange(block, owner, room, &mut exchange),
+                    None => self.exchange(block, owner, &rooms, &mut exchange),
                 }
             }
         }
@@ -107,13 +113,13 @@ impl Holders {
     /// Places a block that all servers with free capacity hold already: a replica of another block moves to one of
     /// them. Every replica is tried at most once per round; when none can move, the emptiest server exceeds its
     /// capacity.
-    fn exchange(&mut self, block: u32, owner: &[u8], room: u64, from: &mut usize) {
+    fn exchange(&mut self, block: u32, owner: &[u8], rooms: &[u64], from: &mut usize) {
         let holders = self.of[block as usize];
         while *from < self.of.len() {
             let other = *from;
             let copies = self.of[other] & !(1 << owner[other]) & !holders;
             let with_room =
-                (0..self.sizes.len()).find(|&s| self.sizes[s] < room && self.of[other] >> s & 1 == 0);
+                (0..self.sizes.len()).find(|&s| self.sizes[s] < rooms[s] && self.of[other] >> s & 1 == 0);
             if let (true, Some(to)) = (copies != 0, with_room) {
                 let given = copies.trailing_zeros() as usize;
                 self.of[other] &= !(1 << given);
@@ -125,7 +131,7 @@ impl Holders {
             *from += 1;
         }
         let free = (0..self.sizes.len()).filter(|&s| holders >> s & 1 == 0);
-        if let Some(server) = free.min_by_key(|&s| (self.sizes[s], s)) {
+        if let Some(server) = free.min_by_key(|&s| (self.fullness(s, rooms), s)) {
             self.add(block, server);
         }
     }
@@ -133,10 +139,10 @@ impl Holders {
     /// Adds a replica to `share` of the blocks: those that gain most, as long as the gaining server has capacity.
     pub(super) fn overlap(&mut self, wishes: &Wishes, share: f64) {
         let mut left = (self.of.len() as f64 * share) as u64;
-        let room = capacity(self.of.len() as u64 + left, self.sizes.len());
+        let rooms = self.shares.rooms(self.of.len() as u64 + left);
         for block in wishes.order(&self.of) {
             let holders = self.of[block as usize];
-            let wished = wishes.open(block, holders).map(|w| w.1).find(|&s| self.sizes[s] < room);
+            let wished = wishes.open(block, holders).map(|w| w.1).find(|&s| self.sizes[s] < rooms[s]);
             if let Some(server) = wished.filter(|_| left > 0) {
                 self.add(block, server);
                 left -= 1;
@@ -147,6 +153,7 @@ impl Holders {
 
 #[cfg(test)]
 mod tests {
+    use super::super::divide::capacity;
     use super::*;
     use stratann_core::build::hash;
 
@@ -174,7 +181,7 @@ mod tests {
         for (blocks, servers) in [(300, 3), (500, 7), (1000, 10), (640, 64)] {
             let owner: Vec<u8> = (0..blocks).map(|b| (b % servers) as u8).collect();
             for replicas in 2..=servers.min(5) {
-                let mut holders = Holders::new(&owner, servers);
+                let mut holders = Holders::new(&owner, &Shares::new(&[], servers));
                 holders.replicate(&wishes(blocks, servers, &owner), &owner, replicas);
                 let complete = holders
                     .of
@@ -189,13 +196,28 @@ mod tests {
     }
 
     #[test]
+    fn a_server_with_half_of_the_memory_gets_half_of_the_copies() {
+        let (blocks, servers, capacities) = (900, 5, [2.0, 2.0, 2.0, 2.0, 1.0]);
+        let shares = Shares::new(&capacities, servers);
+        let owner: Vec<u8> = (0..blocks).map(|b| [0, 0, 1, 1, 2, 2, 3, 3, 4][b % 9]).collect();
+        for replicas in 2..=3 {
+            let mut holders = Holders::new(&owner, &shares);
+            holders.replicate(&wishes(blocks, servers, &owner), &owner, replicas);
+            assert!(holders.of.iter().all(|h| h.count_ones() as usize == replicas));
+            let rooms = shares.rooms((blocks * replicas) as u64);
+            let fits = holders.sizes.iter().zip(&rooms).all(|(size, room)| size <= room);
+            assert!(fits, "{:?} of {rooms:?}", holders.sizes);
+        }
+    }
+
+    #[test]
     fn an_exchange_makes_room() {
         // Blocks 0 to 3 are on 0, 4 to 7 on 1, 8 to 11 on 2; preferences fill 0 and 1 first, and only 2 has capacity
         // for replicas from 2.
         let owner: Vec<u8> = (0..12).map(|b| (b / 4) as u8).collect();
         let gain = |b: u32| (100 - b) << 6;
         let wish = |b: u32| [gain(b) | if b < 4 { 1 } else { 0 }, 0, 0, 0];
-        let mut holders = Holders::new(&owner, 3);
+        let mut holders = Holders::new(&owner, &Shares::new(&[], 3));
         holders.replicate(&Wishes((0..12).map(wish).collect()), &owner, 2);
         assert!(holders.of.iter().all(|h| h.count_ones() == 2));
         assert!(holders.sizes.iter().all(|&s| s <= capacity(24, 3)), "{:?}", holders.sizes);
@@ -205,7 +227,7 @@ mod tests {
     fn an_overlap_copies_what_gains_most() {
         let owner: Vec<u8> = (0..100).map(|b| (b % 4) as u8).collect();
         let wish = |b: u32| [((b + 1) << 6) | ((u32::from(owner[b as usize]) + 1) % 4), 0, 0, 0];
-        let mut holders = Holders::new(&owner, 4);
+        let mut holders = Holders::new(&owner, &Shares::new(&[], 4));
         holders.overlap(&Wishes((0..100).map(wish).collect()), 0.2);
         let copied: Vec<usize> = (0..100).filter(|&b| holders.of[b].count_ones() == 2).collect();
         assert_eq!(copied, (80..100).collect::<Vec<_>>());

@@ -1,4 +1,4 @@
-//! First server of every block: by hash, by balanced k-means, or from cells.
+//! First server of every block: by hash, by balanced k-means, or from cells; and how many blocks a server may hold.
 
 use stratann_core::build::hash;
 use stratann_storage::Result;
@@ -16,17 +16,56 @@ pub(super) fn capacity(copies: u64, servers: usize) -> u64 {
     (copies * 21 / (20 * servers)).max(copies.div_ceil(servers))
 }
 
+/// The servers' shares of all blocks.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Shares {
+    servers: usize,
+    /// Shares that add up to 1; empty where all are equal.
+    unequal: Vec<f64>,
+}
+
+impl Shares {
+    /// Shares in proportion to capacities; equal ones where there are none, or no two differ.
+    pub(super) fn new(capacities: &[f64], servers: usize) -> Shares {
+        let total: f64 = capacities.iter().sum();
+        let is_equal = capacities.windows(2).all(|pair| pair[0] == pair[1]);
+        let unequal = if is_equal { Vec::new() } else { capacities.iter().map(|c| c / total).collect() };
+        Shares { servers, unequal }
+    }
+
+    pub(super) fn servers(&self) -> usize {
+        self.servers
+    }
+
+    /// Most blocks of each server when `copies` replicas are placed, as [`capacity`].
+    pub(super) fn rooms(&self, copies: u64) -> Vec<u64> {
+        if self.unequal.is_empty() {
+            return vec![capacity(copies, self.servers); self.servers];
+        }
+        let room = |share: &f64| {
+            let mean = copies as f64 * share;
+            (mean * 1.05).max(mean.ceil()) as u64
+        };
+        self.unequal.iter().map(room).collect()
+    }
+
+    /// The shares as the partitioner takes them; `None` where all are equal.
+    pub(super) fn targets(&self) -> Option<Vec<f32>> {
+        (!self.unequal.is_empty()).then(|| self.unequal.iter().map(|&share| share as f32).collect())
+    }
+}
+
 /// Assigns by hash, as a baseline.
-pub(super) fn random(blocks: usize, servers: usize, seed: u64) -> Vec<u8> {
-    let room = capacity(blocks as u64, servers);
+pub(super) fn random(blocks: usize, shares: &Shares, seed: u64) -> Vec<u8> {
+    let (servers, rooms) = (shares.servers(), shares.rooms(blocks as u64));
     let mut sizes = vec![0u64; servers];
     let draw = |block: usize, turn: u64| (hash(seed, 31 + turn, block as u64) % servers as u64) as usize;
     (0..blocks)
         .map(|block| {
             // For a full server another one is drawn, then the next with capacity is taken.
-            let drawn = (0..8).map(|turn| draw(block, turn)).find(|&s| sizes[s] < room);
+            let drawn = (0..8).map(|turn| draw(block, turn)).find(|&s| sizes[s] < rooms[s]);
             let first = draw(block, 0);
-            let next = || (0..servers).map(|i| (first + i) % servers).find(|&s| sizes[s] < room);
+            let next = || (0..servers).map(|i| (first + i) % servers).find(|&s| sizes[s] < rooms[s]);
             let server = drawn.or_else(next).unwrap_or(first);
             sizes[server] += 1;
             server as u8
@@ -78,9 +117,22 @@ mod tests {
     #[test]
     fn hashing_is_balanced_whatever_the_numbers() {
         for (blocks, servers) in [(1, 1), (64, 64), (65, 64), (1000, 3), (5000, 17), (10_000, 64)] {
-            let owner = random(blocks, servers, 7);
+            let owner = random(blocks, &Shares::new(&[], servers), 7);
             assert!(largest(&owner, servers) <= capacity(blocks as u64, servers), "{blocks} on {servers}");
         }
-        assert_ne!(random(1000, 4, 1), random(1000, 4, 2));
+        let equal = Shares::new(&[2.0; 4], 4);
+        assert_ne!(random(1000, &equal, 1), random(1000, &equal, 2));
+    }
+
+    #[test]
+    fn servers_get_blocks_in_proportion_to_their_capacity() {
+        let shares = Shares::new(&[2.0, 2.0, 1.0], 3);
+        assert_eq!(shares.rooms(1000), [420, 420, 210]);
+        let owner = random(1000, &shares, 7);
+        let of = |server: u8| owner.iter().filter(|&&s| s == server).count();
+        assert!(of(0) <= 420 && of(1) <= 420 && of(2) <= 210, "{} {} {}", of(0), of(1), of(2));
+        assert_eq!(Shares::new(&[3.0, 3.0], 2), Shares::new(&[], 2));
+        assert_eq!(Shares::new(&[], 3).rooms(100), [capacity(100, 3); 3]);
+        assert_eq!(Shares::new(&[3.0, 1.0], 2).targets(), Some(vec![0.75, 0.25]));
     }
 }

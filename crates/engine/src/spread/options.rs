@@ -58,6 +58,8 @@ pub struct PartitionOptions {
     pub replicas: usize,
     /// Share of the blocks that are copied to one server more, 0 to 1; with one replica alone, and not of lists.
     pub overlap: f64,
+    /// Capacities of the servers, in proportion: each gets its share of the blocks. Empty where all are equal.
+    pub capacities: Vec<f64>,
     /// Method by which first replicas are chosen.
     pub method: Method,
     /// Figures for the planner of a `grid-ivf`.
@@ -83,6 +85,7 @@ impl PartitionOptions {
             servers,
             replicas: 1,
             overlap: 0.0,
+            capacities: Vec::new(),
             method: Method::Cells,
             grid: GridPartition::default(),
             traffic: true,
@@ -102,6 +105,7 @@ impl PartitionOptions {
         PartitionOptions {
             replicas: every.replicas,
             overlap: placement.overlap,
+            capacities: every.capacities,
             method: placement.method.into(),
             grid: GridPartition::read(&given.read()),
             traffic: traffic.traffic,
@@ -198,6 +202,40 @@ impl PartitionOptions {
         }
         if self.threads == 0 {
             return wrong("threads is 0; use 1 or more".into());
+        }
+        self.check_capacities()
+    }
+
+    fn check_capacities(&self) -> Result<()> {
+        let wrong = |what: String| Err(Error::bad_input(what));
+        let capacities = &self.capacities;
+        if capacities.is_empty() {
+            return Ok(());
+        }
+        if capacities.len() != self.servers {
+            return wrong(format!(
+                "there are {} capacities for {} servers; give one for each",
+                capacities.len(),
+                self.servers
+            ));
+        }
+        if let Some(&bad) = capacities.iter().find(|c| !(c.is_finite() && **c > 0.0)) {
+            return wrong(format!("a capacity is {bad}; use numbers above 0, such as 2,2,1"));
+        }
+        let total: f64 = capacities.iter().sum();
+        let copies = self.replicas as f64;
+        if let Some(server) = capacities.iter().position(|c| c / total * copies > 1.0 + 1e-9) {
+            return wrong(format!(
+                "server {server} has {:.0} % of the capacity: with {} replicas it would hold blocks twice; use fewer \
+                 replicas or more servers",
+                100.0 * capacities[server] / total,
+                self.replicas
+            ));
+        }
+        if self.method == Method::Kmeans && capacities.windows(2).any(|pair| pair[0] != pair[1]) {
+            return wrong(
+                "balanced k-means makes equal parts; use --method cells with unequal capacities".into(),
+            );
         }
         Ok(())
     }

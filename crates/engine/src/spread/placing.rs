@@ -6,7 +6,7 @@ use std::time::Instant;
 use stratann_core::place::{Placement, SERVERS_MAX};
 use stratann_storage::{Error, Progress, Result, budget};
 
-use super::divide;
+use super::divide::{self, Shares};
 use super::plan::SpreadPlan;
 use super::refine::{self, Division, Incoming};
 use super::source::Source;
@@ -42,7 +42,8 @@ impl<'a> Placing<'a> {
     pub(super) fn run(&mut self, source: &Source<'_>) -> Result<Placement> {
         let (servers, replicas) = (self.options.servers, self.options.replicas);
         let owner = self.stage("divide", |p| p.first_holders(source))?;
-        let mut division = Division::new(owner, servers, divide::capacity(source.len() as u64, servers));
+        let shares = self.shares();
+        let mut division = Division::new(owner, shares.rooms(source.len() as u64));
         let refined = self.options.method == Method::Cells && servers > 1;
         // With as many replicas as servers every block is on all servers.
         let copied = self.options.overlap > 0.0 || (1 < replicas && replicas < servers);
@@ -53,7 +54,7 @@ impl<'a> Placing<'a> {
         if refined {
             self.stage("refine", |p| refine::run(source, &mut division, incoming.as_mut(), p.progress))?;
         }
-        let mut holders = copies::Holders::new(&division.owner, servers);
+        let mut holders = copies::Holders::new(&division.owner, &shares);
         if replicas == servers {
             holders.of.fill(u64::MAX >> (SERVERS_MAX - servers));
         } else if copied {
@@ -71,13 +72,17 @@ impl<'a> Placing<'a> {
             .ok_or_else(|| Error::bad_input("a block was left without a server; report this"))
     }
 
+    fn shares(&self) -> Shares {
+        Shares::new(&self.options.capacities, self.options.servers)
+    }
+
     fn first_holders(&self, source: &Source<'_>) -> Result<Vec<u8>> {
-        let (servers, seed) = (self.options.servers, self.options.seed);
+        let (servers, seed, shares) = (self.options.servers, self.options.seed, self.shares());
         match self.options.method {
             _ if servers == 1 => Ok(vec![0; source.len()]),
-            Method::Random => Ok(divide::random(source.len(), servers, seed)),
+            Method::Random => Ok(divide::random(source.len(), &shares, seed)),
             Method::Kmeans => divide::balanced_kmeans(source, servers, self.plan.sample, seed),
-            Method::Cells => cells::divide(source, servers, self.plan.cells, self.plan.sample, seed),
+            Method::Cells => cells::divide(source, &shares, self.plan.cells, self.plan.sample, seed),
         }
     }
 }

@@ -85,23 +85,23 @@ pub(super) struct Division {
     pub(super) owner: Vec<u8>,
     /// Blocks of every server.
     pub(super) sizes: Vec<u64>,
-    /// Most blocks of a server.
-    pub(super) room: u64,
+    /// Most blocks of each server.
+    pub(super) rooms: Vec<u64>,
 }
 
 impl Division {
-    pub(super) fn new(owner: Vec<u8>, servers: usize, room: u64) -> Division {
-        let mut sizes = vec![0u64; servers];
+    pub(super) fn new(owner: Vec<u8>, rooms: Vec<u64>) -> Division {
+        let mut sizes = vec![0u64; rooms.len()];
         owner.iter().for_each(|&s| sizes[usize::from(s)] += 1);
-        Division { owner, sizes, room }
+        Division { owner, sizes, rooms }
     }
 
     /// Returns the target of a block: the server with most of its edges that has capacity, when these are more than on
     /// the present server, or when the present server exceeds its capacity.
     fn better(&self, own: usize, tally: &Tally) -> Option<usize> {
-        let others = (0..self.sizes.len()).filter(|&s| s != own && self.sizes[s] < self.room);
+        let others = (0..self.sizes.len()).filter(|&s| s != own && self.sizes[s] < self.rooms[s]);
         let best = others.max_by_key(|&s| (tally[s], std::cmp::Reverse((self.sizes[s], s))))?;
-        (tally[best] > tally[own] || self.sizes[own] > self.room).then_some(best)
+        (tally[best] > tally[own] || self.sizes[own] > self.rooms[own]).then_some(best)
     }
 
     /// Refines one chunk of blocks. Returns the number of moves.
@@ -182,7 +182,7 @@ mod tests {
     fn blocks_go_home_and_the_table_stays_right() {
         let (targets, owner) = mixed();
         let mut incoming = counted(&targets, &owner);
-        let mut division = Division::new(owner, 2, 105);
+        let mut division = Division::new(owner, vec![105; 2]);
         let mut before = cut(&targets, &division.owner);
         for _ in 0..4 {
             division.visit(0, &targets, Some(&mut incoming));
@@ -202,7 +202,7 @@ mod tests {
         for with_table in [false, true] {
             let owner = vec![0u8; 200];
             let mut incoming = with_table.then(|| counted(&targets, &owner));
-            let mut division = Division::new(owner, 2, 105);
+            let mut division = Division::new(owner, vec![105; 2]);
             division.visit(0, &targets, incoming.as_mut());
             assert!(division.sizes.iter().all(|&s| s <= 105), "{:?}", division.sizes);
         }

@@ -108,7 +108,13 @@ fn servers_of_part(options: &PartitionOptions, parts: usize) -> Result<Partition
             options.servers
         )));
     }
-    let each = PartitionOptions { servers: options.servers / parts, force: false, ..options.clone() };
+    if !options.capacities.is_empty() && parts < options.servers {
+        return Err(Error::bad_input(
+            "parts of several servers are equal; give --capacities without --parts, or an index for each server",
+        ));
+    }
+    let servers = options.servers / parts;
+    let each = PartitionOptions { servers, capacities: Vec::new(), force: false, ..options.clone() };
     if each.servers == 1 && (options.replicas > 1 || options.overlap > 0.0) {
         return Err(Error::bad_input(
             "each server has an index of its own, without copies; give fewer --parts than servers to have \

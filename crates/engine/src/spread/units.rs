@@ -12,6 +12,7 @@ use stratann_storage::budget::{Account, THREAD_BYTES};
 use stratann_storage::{Error, Progress, Result};
 
 use super::cells::{self, Pair};
+use super::divide::Shares;
 use super::parts::BUFFER_BYTES;
 use super::source::CHUNK_BYTES;
 use super::{Method, OVERLAP_OF_LISTS, PartitionOptions};
@@ -156,11 +157,11 @@ fn by_cut(units: &Units, servers: usize, seed: u64, progress: &dyn Progress) -> 
     let weight = |bytes: u64| (bytes / 64).clamp(1, 1 << 31) as u32;
     let bytes = units.bytes.iter().map(|&bytes| weight(bytes));
     let part = if units.visits.is_empty() {
-        cells::cut(&pairs, (&bytes.collect::<Vec<u32>>(), 1), servers, seed)?
+        cells::cut(&pairs, (&bytes.collect::<Vec<u32>>(), 1), &Shares::new(&[], servers), seed)?
     } else {
         let loads = loads(units).into_iter().map(|load| load.min(1 << 31) as u32);
         let both: Vec<u32> = bytes.zip(loads).flat_map(|(bytes, load)| [bytes, load]).collect();
-        cells::cut(&pairs, (&both, 2), servers, seed)?
+        cells::cut(&pairs, (&both, 2), &Shares::new(&[], servers), seed)?
     };
     let mut costs = vec![0f32; units.bytes.len() * servers];
     for ((a, b), weight) in pairs {

@@ -7,6 +7,7 @@ use stratann_core::format::block::Block;
 use stratann_storage::{Error, Progress, Result};
 
 use super::cells::part_kway;
+use super::divide::Shares;
 use super::source::Source;
 use crate::base::shape;
 use crate::manifest::Manifest;
@@ -93,7 +94,13 @@ impl Edges {
                 next[from] += 1;
             }
         }
-        let parts = part_kway((&starts, &neighbours), &weights, (&vec![1; nodes], 1), servers as i32, seed)?;
+        let parts = part_kway(
+            (&starts, &neighbours),
+            &weights,
+            (&vec![1; nodes], 1),
+            &Shares::new(&[], servers),
+            seed,
+        )?;
         Ok(parts.into_iter().map(|part| part.clamp(0, servers as i32 - 1) as u8).collect())
     }
 }
