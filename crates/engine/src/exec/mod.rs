@@ -37,6 +37,7 @@ use std::time::Instant;
 
 use stratann_core::place::Others;
 use stratann_core::query::{Loss, Outcome, QueryStats, Read, Step, StepTables};
+use stratann_storage::link::Inbounds;
 use stratann_storage::tier::{Completion, Tier};
 
 pub(crate) use self::batch_loads::OTHER_THREAD_FAILED;
@@ -103,6 +104,8 @@ pub struct Driver<'a> {
     unstarted_ns: u64,
     // Whether some of them are of queries that are not in the background.
     has_urgent: bool,
+    // Other servers whose frames this thread receives.
+    inbounds: Inbounds,
     completions: Vec<Completion>,
     deliveries: Vec<Delivery>,
     scores: Vec<Scored>,
@@ -148,6 +151,7 @@ impl<'a> Driver<'a> {
             unstarted: 0,
             unstarted_ns: 0,
             has_urgent: false,
+            inbounds: Inbounds::default(),
             completions: Vec::new(),
             deliveries: Vec::new(),
             scores: Vec::new(),
@@ -205,6 +209,7 @@ impl<'a> Driver<'a> {
             if queries.has_unwanted() {
                 self.drop_unwanted(queries);
             }
+            self.take_connections(queries);
             self.collect_scores(queries);
             self.collect_rankings();
             let turns = self.ready.len() + self.background.len();

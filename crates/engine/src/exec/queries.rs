@@ -6,6 +6,7 @@ use std::sync::Arc;
 use stratann_core::kinds::IndexView;
 use stratann_core::place::Others;
 use stratann_core::query::{Loss, QueryState, QueryStats, Read, Scratch, Step, Tag, Threshold};
+use stratann_storage::link::Inbound;
 
 use super::options::{MergedReads, Times};
 use super::snapshot::Snapshot;
@@ -72,6 +73,12 @@ pub trait Queries {
     fn may_wait(&mut self, _has_free_slot: bool) -> bool {
         true
     }
+    /// Returns a connection from another server that this thread receives from now on. Asked once a round.
+    fn connection(&mut self) -> Option<Inbound> {
+        None
+    }
+    /// Takes back a connection: the tier of this thread reads no sockets.
+    fn connection_refused(&mut self, _connection: Inbound) {}
     /// The turns of a round are over, and the thread may wait next.
     fn round_ended(&mut self) {}
     /// Whether something wakes the tier when [`Queries::next`] has a query again.

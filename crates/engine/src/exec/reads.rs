@@ -7,6 +7,7 @@ use std::sync::Arc;
 use stratann_core::kinds::IndexView;
 use stratann_core::query::{Extent, Loss, MAX_WIDTH, QueryStats, Read, ScorerId, Tag, Want};
 use stratann_storage::cache::{Cached, ExtentCache};
+use stratann_storage::link::Inbounds;
 use stratann_storage::tier::{Buffer, Completion, FileId, Tier};
 
 use super::batch_loads::{Completed, ThreadBatch};
@@ -323,12 +324,27 @@ impl Driver<'_> {
         let mut completions = std::mem::take(&mut self.completions);
         let polled = self.tier.poll(wait, &mut completions);
         for completion in completions.drain(..) {
-            self.complete(completion, queries);
+            if completion.tag >= Inbounds::TAGS {
+                self.inbounds.take(&mut *self.tier, completion);
+                self.unstarted += 1;
+            } else {
+                self.complete(completion, queries);
+            }
         }
         self.completions = completions;
         self.collect_deliveries(wait, queries);
         self.read_postponed(queries);
         polled
+    }
+
+    /// Begins to receive from the servers whose connections this thread takes over.
+    pub(super) fn take_connections(&mut self, queries: &mut dyn Queries) {
+        while let Some(connection) = queries.connection() {
+            match self.inbounds.add(&mut *self.tier, connection) {
+                Ok(()) => self.unstarted += 1,
+                Err(refused) => queries.connection_refused(*refused),
+            }
+        }
     }
 
     fn collect_deliveries(&mut self, has_waited: bool, queries: &mut dyn Queries) {

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
 use std::sync::{Mutex, OnceLock};
+use std::thread::ThreadId;
 
 use stratann_core::peer::Run;
 use stratann_core::query::QueryState;
@@ -175,6 +176,22 @@ struct ThreadWaker {
     // 0 while it does not wait, else a number of `Free`.
     waits_for: AtomicU8,
     waker: OnceLock<Waker>,
+    id: OnceLock<ThreadId>,
+}
+
+impl ThreadWaker {
+    fn is_current(&self) -> bool {
+        self.id.get().is_some_and(|id| *id == std::thread::current().id())
+    }
+
+    /// Wakes the thread. The calling thread is awake, and looks here before it waits.
+    fn wake(&self) {
+        if let Some(waker) = self.waker.get()
+            && !self.is_current()
+        {
+            waker.wake();
+        }
+    }
 }
 
 impl Inbox {
@@ -192,8 +209,9 @@ impl Inbox {
         self.waiting.lock().unwrap_or_else(|e| e.into_inner())
     }
 
-    /// Sets the waker of a thread; once, before it waits.
+    /// Sets the waker of this thread; once, before it waits.
     pub(super) fn set_waker(&self, thread: usize, waker: Waker) {
+        let _ = self.threads[thread].id.set(std::thread::current().id());
         let _ = self.threads[thread].waker.set(waker);
     }
 
@@ -219,17 +237,18 @@ impl Inbox {
         self.wake_one(is_job);
     }
 
-    /// One thread is enough: a thread that does not wait looks here before it does.
+    /// One thread is enough: a thread that does not wait looks here before it does. The calling thread goes first, if
+    /// it had nothing to do until now.
     fn wake_one(&self, for_job: bool) {
         let waits = |thread: &&ThreadWaker, for_what: Free| {
             let (from, to) = (for_what as u8, 0);
             thread.waits_for.compare_exchange(from, to, Ordering::SeqCst, Ordering::SeqCst).is_ok()
         };
-        let any = self.threads.iter().find(|thread| waits(thread, Free::Any));
+        let own = self.threads.iter().find(|thread| thread.is_current());
+        let mut any = own.into_iter().chain(&self.threads);
+        let any = any.find(|thread| waits(thread, Free::Any));
         let idle = any.or_else(|| self.threads.iter().find(|thread| for_job && waits(thread, Free::Jobs)));
-        if let Some(waker) = idle.and_then(|t| t.waker.get()) {
-            waker.wake();
-        }
+        idle.into_iter().for_each(ThreadWaker::wake);
     }
 
     /// Memory or slots for heavy queries have become free: looks again at those that wait for them.
@@ -325,12 +344,12 @@ impl Inbox {
 
     /// Wakes a thread.
     pub(super) fn wake(&self, thread: usize) {
-        self.threads.get(thread).and_then(|t| t.waker.get()).into_iter().for_each(Waker::wake);
+        self.threads.get(thread).into_iter().for_each(ThreadWaker::wake);
     }
 
     /// Wakes all threads.
     pub(super) fn wake_all(&self) {
-        self.threads.iter().filter_map(|t| t.waker.get()).for_each(Waker::wake);
+        self.threads.iter().for_each(ThreadWaker::wake);
     }
 }
 

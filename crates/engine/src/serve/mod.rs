@@ -11,6 +11,7 @@
 //! before the lock is taken and encoded outside of it; actions are performed after it is released.
 
 mod actions;
+mod connections;
 mod inbox;
 mod options;
 mod question;
@@ -33,7 +34,7 @@ use stratann_core::peer::message::Refused;
 use stratann_core::query::Params;
 use stratann_storage::budget::{PROGRAM_BYTES, size};
 use stratann_storage::ledger::{Part, Reservation};
-use stratann_storage::link::{Agreed, Link, LinkOptions, LinkReceiver};
+use stratann_storage::link::{Agreed, Inbound, Link, LinkOptions, LinkReceiver};
 use stratann_storage::names::BuildId;
 use stratann_storage::threads::{self, Running};
 use stratann_storage::{Error, Result};
@@ -375,6 +376,13 @@ struct PeerReceiver(Weak<ServerState>);
 impl LinkReceiver for PeerReceiver {
     fn frame(&self, server: u8, frame: &[u8]) -> std::result::Result<(), Refused> {
         self.0.upgrade().map_or(Ok(()), |state| state.receive(server, frame))
+    }
+
+    fn take_over(&self, connection: Inbound) -> std::result::Result<(), Box<Inbound>> {
+        let Some(state) = self.0.upgrade() else { return Err(Box::new(connection)) };
+        let thread = state.connections.give(connection)?;
+        state.inbox.wake(thread);
+        Ok(())
     }
 
     fn reserve(&self, bytes: u64) -> Option<Reservation> {

@@ -16,6 +16,7 @@ use stratann_storage::link::Link;
 use stratann_storage::{Result, tier};
 
 use super::actions::SendingByRound;
+use super::connections::Connections;
 use super::inbox::{Inbox, Job, Place, Size};
 use super::scores::Scores;
 use super::served_index::ServedIndex;
@@ -139,6 +140,7 @@ pub(super) struct ServerState {
     pub(super) parts: Parts,
     pub(super) inbox: Inbox,
     pub(super) scores: Scores,
+    pub(super) connections: Connections,
     pub(super) link: OnceLock<Link>,
     pub(super) clients: Mutex<HashMap<u64, Client>>,
     pub(super) next_client: AtomicU64,
@@ -257,6 +259,7 @@ impl ServerState {
             parts: served.parts,
             inbox: Inbox::new(options.threads),
             scores: Scores::new(options.threads),
+            connections: Connections::new(options.threads),
             link: OnceLock::new(),
             clients: Mutex::default(),
             next_client: AtomicU64::new(0),
@@ -523,11 +526,12 @@ impl ServerState {
         let batch_loads = self.batch_loads();
         let shared_reads = SharedReads::of_process();
         let sending = SendingByRound::begin();
+        let taking = self.connections.open(thread);
         let ran = Driver::new(Arc::new(&self.index), tier, driver)
             .sharing(self.options.merge.then_some(shared_reads))
             .with_batch_loads(batch_loads.as_ref().map(|batch_loads| (batch_loads.member(0), shared_reads)))
             .run(&mut Worker::new(self, live, thread));
-        drop(sending);
+        drop((taking, sending));
         self.send_queued();
         if let Err(e) = ran {
             let why = format!(

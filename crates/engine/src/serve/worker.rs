@@ -9,6 +9,7 @@ use stratann_core::peer::Run;
 use stratann_core::place::Others;
 use stratann_core::query::{Loss, QueryState, QueryStats, Read, Step, Tag, Threshold, wire};
 use stratann_storage::ledger::Reservation;
+use stratann_storage::link::Inbound;
 
 use super::inbox::{Free, Job, Size};
 use super::remote_batches::LiveThread;
@@ -311,11 +312,20 @@ impl Queries for Worker<'_> {
     }
 
     fn may_wait(&mut self, has_room: bool) -> bool {
-        if self.server.scores.has_any(self.thread) {
+        if self.server.scores.has_any(self.thread) || self.server.connections.has_any(self.thread) {
             return false;
         }
         // While the server stops, the driver ends by itself once nothing is in flight.
         !has_room || self.server.is_stopped() || self.server.inbox.may_wait(self.thread, self.free())
+    }
+
+    fn connection(&mut self) -> Option<Inbound> {
+        self.server.connections.take(self.thread)
+    }
+
+    fn connection_refused(&mut self, connection: Inbound) {
+        self.server.connections.close(self.thread);
+        connection.read_on_thread();
     }
 
     fn round_ended(&mut self) {

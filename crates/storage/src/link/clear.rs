@@ -50,6 +50,11 @@ impl Wire {
         self.0.socket().try_clone().ok()
     }
 
+    /// Whether anyone may read and write its bytes.
+    pub(crate) fn is_clear(&self) -> bool {
+        true
+    }
+
     /// The greeting has ended, and with it its deadline.
     pub(crate) fn end_greeting(&mut self) -> io::Result<()> {
         self.0.end_greeting()

@@ -1,24 +1,19 @@
-//! The listening threads: one greets new connections, and each one that has greeted has its own.
+//! The listening thread: it greets new connections, and notices silent ones.
 
-use std::io::{self, Read};
+use std::io;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use stratann_core::peer::message::{self, HEADER, Refused};
-
 use super::entrance::{Bell, Entrance, Greeted, OpenEntrance, Welcome};
 use super::greeting::{self, PEERS, Versions};
-use super::outbox::Outbox;
-use super::secure::Wire;
-use super::{LinkOptions, LinkState, SILENCE, lock, sockets};
+use super::inbound::{Inbound, Place, Watch};
+use super::{KEEPALIVE, LinkOptions, LinkState, lock, sockets};
 
 /// Open connections besides those of two builds: broken ones that are not yet noticed.
 const SPARE_CONNECTIONS: usize = 32;
-/// Bytes of one read.
-const READ_BYTES: usize = 64 << 10;
 
 /// The listening socket of a server. It knows the links of all builds that are served here, and gives each connection
 /// to its link.
@@ -94,11 +89,12 @@ impl Inner {
 /// Greets connections until the listener closes, and gives each to its link.
 fn run(inner: &Arc<Inner>, mut entrance: Entrance) {
     let open = Arc::new(AtomicUsize::new(0));
-    let mut threads = Vec::new();
+    let (mut watches, mut looked) = (Vec::<Watch>::new(), Instant::now());
     while !inner.is_closed.load(Ordering::SeqCst) {
         let now = Instant::now();
         let mut watched = entrance.watched(now);
-        let time = entrance.deadline().map(|deadline| sockets::until(deadline, now));
+        let greeting = entrance.deadline().map(|deadline| sockets::until(deadline, now));
+        let time = greeting.into_iter().chain((!watches.is_empty()).then_some(KEEPALIVE)).min();
         if let Err(e) = sockets::wait(&mut watched, time) {
             entrance.log(format!("waiting for connections: {e}"));
             std::thread::sleep(Duration::from_millis(100));
@@ -114,121 +110,25 @@ fn run(inner: &Arc<Inner>, mut entrance: Entrance) {
             let own = (newest, inner.versions);
             greeting::judge(&PEERS, &inner.secret, (opening, received), own, find)
         });
-        threads.retain(|t: &JoinHandle<()>| !t.is_finished());
         for Greeted { wire, address: from, who: (server, link) } in greeted {
-            if open.fetch_add(1, Ordering::SeqCst) >= inner.limit {
-                open.fetch_sub(1, Ordering::SeqCst);
+            let Some(place) = Place::take(&open, inner.limit) else {
                 entrance.log(format!("connection from {from} closed: there are {}, the most", inner.limit));
                 continue;
-            }
-            let open = open.clone();
-            threads.push(std::thread::spawn(move || {
-                receive(&link, server, &from.to_string(), wire);
-                open.fetch_sub(1, Ordering::SeqCst);
-            }));
-        }
-    }
-    for thread in threads {
-        let _ = thread.join();
-    }
-}
-
-/// Gives the frames of a server to its link, until the connection ends.
-fn receive(link: &LinkState, server: u8, from: &str, mut wire: Wire) {
-    let socket = wire.socket();
-    let handle = socket.set_nonblocking(false).and_then(|()| socket.try_clone());
-    // The link closes it when it stops.
-    let number = handle.ok().and_then(|handle| link.begin_receiving(&handle));
-    if let Some(number) = number {
-        take(link, server, number, from, &mut wire);
-        link.end_receiving(number);
-    }
-}
-
-/// Receives a server's frames for a link.
-fn take(link: &LinkState, server: u8, number: u64, from: &str, wire: &mut Wire) {
-    link.note(server, |state| state.inbound = number);
-    // A server that was away is reached by all others at about the same time.
-    link.outboxes.get(usize::from(server)).into_iter().for_each(Outbox::end_pause);
-    let ended = take_frames(link, server, wire);
-    if let Err(why) = ended
-        && !link.is_stopped()
-    {
-        link.log(&format!("connection from server {server} at {from} closed: {why}"));
-    }
-    link.note(server, |state| {
-        if state.inbound == number {
-            state.inbound = 0;
-            // A server that closes one connection closes both. Frames sent now would be lost, and a write would fail
-            // late.
-            link.outboxes[usize::from(server)].shut();
-        }
-    });
-}
-
-/// Reads until the end of the stream. The error says why the stream is not trusted any further.
-fn take_frames(state: &LinkState, server: u8, stream: &mut impl Read) -> Result<(), String> {
-    let mut bytes = vec![0; READ_BYTES];
-    let (mut held, mut skipped) = (0, 0);
-    let mut memory = None;
-    loop {
-        let mut used = skipped.min(held);
-        skipped -= used;
-        if skipped == 0 {
-            used += deliver(state, server, &bytes[used..held]).map_err(|why| refuse(state, why))?;
-        }
-        bytes.copy_within(used..held, 0);
-        held -= used;
-        // The frame may be longer than the buffer; its length was checked against the limit.
-        let length =
-            if skipped > 0 { None } else { frame_len(&bytes[..held]).map_err(|why| refuse(state, why))? };
-        let wanted = length.unwrap_or(0).max(READ_BYTES);
-        if wanted > bytes.len() {
-            memory = state.receive.reserve(wanted as u64);
-            if memory.is_none() {
-                skipped = wanted;
+            };
+            let Some(inbound) = Inbound::begin(&link, (server, from.to_string()), wire, place) else {
                 continue;
+            };
+            match inbound.watched() {
+                None => inbound.read_on_thread(),
+                Some(watch) => match link.receive.take_over(inbound) {
+                    Ok(()) => watches.push(watch),
+                    Err(refused) => refused.read_on_thread(),
+                },
             }
-            bytes.resize(wanted, 0);
-        } else if memory.is_some() && wanted.max(held) == READ_BYTES {
-            bytes.truncate(READ_BYTES);
-            bytes.shrink_to_fit();
-            memory = None;
         }
-        match stream.read(&mut bytes[held..]) {
-            Ok(0) => return if held == 0 { Ok(()) } else { Err("it ended within a frame".into()) },
-            Ok(n) => held += n,
-            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
-            Err(e) if matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => {
-                return Err(format!("nothing came for {} s", SILENCE.as_secs()));
-            }
-            Err(e) => return Err(e.to_string()),
+        if looked.elapsed() >= KEEPALIVE {
+            looked = Instant::now();
+            watches.retain_mut(|watch| watch.look(looked));
         }
     }
-}
-
-/// Returns the length of the frame at the front of `bytes`, once its header is complete.
-fn frame_len(bytes: &[u8]) -> Result<Option<usize>, Refused> {
-    let Some(header) = bytes.first_chunk::<HEADER>() else { return Ok(None) };
-    message::frame_len(header).map(Some)
-}
-
-/// Counts a refused frame. Returns the line for the log.
-fn refuse(state: &LinkState, why: Refused) -> String {
-    state.refused.fetch_add(1, Ordering::Relaxed);
-    format!("a frame was refused: {why}")
-}
-
-/// Passes on the whole frames in `bytes`. Returns the number of their bytes.
-fn deliver(state: &LinkState, server: u8, bytes: &[u8]) -> Result<usize, Refused> {
-    let mut used = 0;
-    while let Some(length) = frame_len(&bytes[used..])? {
-        let Some(frame) = bytes.get(used..used + length) else { break };
-        // A frame without a body is a sign of life.
-        if length > HEADER {
-            state.receive.frame(server, frame)?;
-        }
-        used += length;
-    }
-    Ok(used)
 }

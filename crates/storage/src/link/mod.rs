@@ -14,6 +14,7 @@
 mod dial;
 pub(crate) mod entrance;
 pub(crate) mod greeting;
+mod inbound;
 mod listen;
 mod outbox;
 #[cfg(feature = "tls")]
@@ -39,6 +40,7 @@ use self::outbox::Outbox;
 
 pub use self::entrance::client_of;
 pub use self::greeting::{Agreed, Versions};
+pub use self::inbound::{Inbound, Inbounds};
 pub use self::secure::Tls;
 use crate::ledger::Reservation;
 
@@ -87,8 +89,16 @@ impl LinkOptions {
     }
 }
 
-/// Receiver of frames. Called from the link's threads.
+/// Receiver of frames. Called from the link's threads, and from those that take connections over.
 pub trait LinkReceiver: Send + Sync {
+    /// Gives a connection in the clear to a thread that receives it through its tier ([`Inbounds`]).
+    ///
+    /// # Errors
+    /// The connection, where there is no such thread: the link receives it.
+    fn take_over(&self, connection: Inbound) -> Result<(), Box<Inbound>> {
+        Err(Box::new(connection))
+    }
+
     /// A frame from `server`.
     ///
     /// # Errors

@@ -118,6 +118,11 @@ impl Wire {
         if let Wire::Plain(stream) = self { stream.socket().try_clone().ok() } else { None }
     }
 
+    /// Whether anyone may read and write its bytes: it is not under TLS.
+    pub(crate) fn is_clear(&self) -> bool {
+        matches!(self, Wire::Plain(_))
+    }
+
     /// The greeting has ended, and with it its deadline.
     pub(crate) fn end_greeting(&mut self) -> io::Result<()> {
         match self {

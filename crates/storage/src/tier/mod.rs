@@ -15,6 +15,7 @@ mod uring;
 
 use std::fs::File;
 use std::io;
+use std::net::TcpStream;
 use std::os::fd::AsRawFd;
 use std::path::Path;
 use std::sync::Arc;
@@ -83,6 +84,15 @@ pub trait Tier {
     /// When there is no room: the caller asks first.
     fn submit(&mut self, tag: u64, file: FileId, offset: u64, buffer: Buffer);
 
+    /// Queues a read of what comes next over a socket; [`Tier::room`] does not count it. Its completion has 0 bytes at
+    /// the end of the stream.
+    ///
+    /// # Errors
+    /// The buffer, where this tier reads no sockets.
+    fn receive(&mut self, _tag: u64, _from: &Arc<TcpStream>, buffer: Buffer) -> Result<(), Buffer> {
+        Err(buffer)
+    }
+
     /// Starts all queued reads.
     ///
     /// # Errors
@@ -141,6 +151,10 @@ impl<T: Tier + ?Sized> Tier for &mut T {
 
     fn submit(&mut self, tag: u64, file: FileId, offset: u64, buffer: Buffer) {
         (**self).submit(tag, file, offset, buffer);
+    }
+
+    fn receive(&mut self, tag: u64, from: &Arc<TcpStream>, buffer: Buffer) -> Result<(), Buffer> {
+        (**self).receive(tag, from, buffer)
     }
 
     fn start(&mut self) -> io::Result<()> {

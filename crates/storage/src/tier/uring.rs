@@ -8,6 +8,7 @@
 use std::fs::File;
 use std::io;
 use std::io::Write;
+use std::net::TcpStream;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::{Arc, OnceLock};
 
@@ -21,7 +22,9 @@ pub struct UringTier {
     // Reads under way, by slot; the kernel writes into their buffers until their completion is seen.
     slots: Vec<Option<Read>>,
     free: Vec<u32>,
-    // Entries of the queue that the kernel has not taken yet: slots, or [`BELL`].
+    // The same for reads of sockets.
+    sockets: Vec<Option<Receive>>,
+    // Entries of the queue that the kernel has not taken yet, by their tags: slots, [`BELL`], or [`SOCKETS`] and above.
     unsubmitted: Vec<u64>,
     // Reads that ended while nobody asked for them.
     ended: Vec<Completion>,
@@ -42,8 +45,17 @@ struct Read {
     buffer: Buffer,
 }
 
+/// A read of a socket under way.
+struct Receive {
+    tag: u64,
+    from: Arc<TcpStream>,
+    buffer: Buffer,
+}
+
 /// Tag of a read of the bell; slots are far fewer.
 const BELL: u64 = u64::MAX;
+/// Tag of the first read of a socket.
+const SOCKETS: u64 = 1 << 32;
 
 /// An eventfd that the ring reads from at all times: whoever writes to it wakes the ring's thread.
 struct Bell {
@@ -77,6 +89,7 @@ impl UringTier {
             ring,
             slots: (0..depth).map(|_| None).collect(),
             free: (0..depth as u32).rev().collect(),
+            sockets: Vec::new(),
             unsubmitted: Vec::new(),
             ended: Vec::new(),
             fallback: None,
@@ -94,7 +107,7 @@ impl UringTier {
     }
 
     fn in_flight(&self) -> usize {
-        self.slots.len() - self.free.len()
+        self.slots.len() - self.free.len() + self.sockets.iter().flatten().count()
     }
 
     /// Lets the kernel take the queue, and waits for so many completions. Where it refuses, the fallback takes over.
@@ -132,6 +145,12 @@ impl UringTier {
             };
             pread.submit(tag, file, offset, buffer);
         }
+        for Receive { tag, buffer, .. } in self.sockets.drain(..).flatten() {
+            // Bytes that the kernel has read into it are lost: the connection ends.
+            let twin = buffer.twin();
+            std::mem::forget(buffer);
+            self.ended.push(Completion { tag, buffer: twin, result: Err(io::ErrorKind::Unsupported.into()) });
+        }
         self.free = (0..self.slots.len() as u32).rev().collect();
         self.unsubmitted.clear();
         if let Some(bell) = &self.bell {
@@ -153,10 +172,16 @@ impl UringTier {
                 self.bell.iter_mut().for_each(|bell| bell.is_rung = true);
                 continue;
             }
-            let slot = entry.user_data() as usize;
-            let Some(read) = self.slots.get_mut(slot).and_then(Option::take) else { continue };
-            let Read { tag, buffer, .. } = read;
-            self.free.push(slot as u32);
+            let (tag, buffer) = if entry.user_data() >= SOCKETS {
+                let at = (entry.user_data() - SOCKETS) as usize;
+                let Some(read) = self.sockets.get_mut(at).and_then(Option::take) else { continue };
+                (read.tag, read.buffer)
+            } else {
+                let slot = entry.user_data() as usize;
+                let Some(read) = self.slots.get_mut(slot).and_then(Option::take) else { continue };
+                self.free.push(slot as u32);
+                (read.tag, read.buffer)
+            };
             let result = match entry.result() {
                 n if n < 0 => Err(io::Error::from_raw_os_error(-n)),
                 n => Ok(n as usize),
@@ -165,6 +190,14 @@ impl UringTier {
         }
         self.listen();
         seen
+    }
+
+    /// Lets the kernel take the queue where it is full: reads of the bell and of sockets have places there too.
+    fn make_room(&mut self) {
+        if self.unsubmitted.len() >= self.slots.len() {
+            // An error comes again at the next entry.
+            let _ = self.enter(0);
+        }
     }
 
     /// Lets the ring read from the bell again, when it has rung.
@@ -233,10 +266,7 @@ impl Tier for UringTier {
     }
 
     fn submit(&mut self, tag: u64, file: FileId, offset: u64, mut buffer: Buffer) {
-        if self.unsubmitted.len() >= self.slots.len() {
-            // The bell's read took the last place: make room. An error comes again at the next entry.
-            let _ = self.enter(0);
-        }
+        self.make_room();
         if let Some(pread) = &mut self.fallback {
             return pread.submit(tag, file, offset, buffer);
         }
@@ -262,6 +292,28 @@ impl Tier for UringTier {
                 self.ended.extend(read.map(|Read { tag, buffer, .. }| Completion { tag, buffer, result }));
             }
         }
+    }
+
+    fn receive(&mut self, tag: u64, from: &Arc<TcpStream>, mut buffer: Buffer) -> Result<(), Buffer> {
+        self.make_room();
+        if self.fallback.is_some() {
+            return Err(buffer);
+        }
+        let at = self.sockets.iter().position(Option::is_none).unwrap_or(self.sockets.len());
+        if at == self.sockets.len() {
+            self.sockets.push(None);
+        }
+        let (to, bytes) = (buffer.bytes_mut().as_mut_ptr(), buffer.len() as u32);
+        let read = opcode::Recv::new(types::Fd(from.as_raw_fd()), to, bytes).build();
+        let read = read.user_data(SOCKETS + at as u64);
+        // SAFETY: socket and buffer stay in `sockets`, the memory at a fixed address, until the completion has been
+        // reaped; `drop` waits for all.
+        if unsafe { self.ring.submission().push(&read) }.is_err() {
+            return Err(buffer);
+        }
+        self.sockets[at] = Some(Receive { tag, from: from.clone(), buffer });
+        self.unsubmitted.push(SOCKETS + at as u64);
+        Ok(())
     }
 
     fn start(&mut self) -> io::Result<()> {
@@ -342,6 +394,10 @@ impl Drop for UringTier {
             std::mem::forget(bell);
             return;
         }
+        // The end of a stream ends its read.
+        for read in self.sockets.iter().flatten() {
+            let _ = read.from.shutdown(std::net::Shutdown::Both);
+        }
         let mut awaited = self.in_flight();
         if let Some(bell) = bell.as_ref().filter(|b| !b.is_rung) {
             let _ = (&*bell.event).write(&1u64.to_ne_bytes());
@@ -351,6 +407,7 @@ impl Drop for UringTier {
             if self.enter(1).is_err() || self.fallback.is_some() {
                 // The kernel may still write into this memory: leaking it is the safe way out.
                 self.slots.drain(..).for_each(std::mem::forget);
+                self.sockets.drain(..).for_each(std::mem::forget);
                 std::mem::forget(bell.take());
                 return;
             }
