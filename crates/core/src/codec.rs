@@ -47,9 +47,10 @@ impl fmt::Display for Refused {
     }
 }
 
-/// Writes numbers of any length in bits, lowest bit first.
+/// Writes numbers of any length in bits, lowest bit first. Bytes go out by the word.
 pub(crate) struct Packer<'a, 'b> {
     out: &'a mut Writer<'b>,
+    // Below 32 bits between two calls.
     held: u64,
     bits: u32,
 }
@@ -59,49 +60,105 @@ impl<'a, 'b> Packer<'a, 'b> {
         Packer { out, held: 0, bits: 0 }
     }
 
+    /// Writes a number of up to 32 bits.
     pub(crate) fn put(&mut self, number: u32, bits: u32) {
         self.held |= u64::from(number) << self.bits;
         self.bits += bits;
-        while self.bits >= 8 {
-            self.out.u8(self.held as u8);
-            self.held >>= 8;
-            self.bits -= 8;
+        if self.bits >= 32 {
+            self.out.u32(self.held as u32);
+            self.held >>= 32;
+            self.bits -= 32;
         }
     }
 
-    pub(crate) fn finish(self) {
-        if self.bits > 0 {
-            self.out.u8(self.held as u8);
+    /// Writes so many ones, and a zero.
+    pub(crate) fn put_unary(&mut self, mut ones: u32) {
+        while ones >= 32 {
+            self.put(u32::MAX, 32);
+            ones -= 32;
         }
+        self.put((1 << ones) - 1, ones + 1);
+    }
+
+    pub(crate) fn finish(self) {
+        let bytes = self.held.to_le_bytes();
+        self.out.0.extend_from_slice(&bytes[..self.bits.div_ceil(8) as usize]);
     }
 }
 
 /// Reads what [`Packer`] wrote.
 pub(crate) struct Unpacker<'a> {
-    bytes: Reader<'a>,
+    // Those that are not held.
+    bytes: &'a [u8],
     held: u64,
     bits: u32,
+    // All bytes, the held ones too.
+    all: &'a [u8],
 }
 
 impl<'a> Unpacker<'a> {
-    pub(crate) fn new(bytes: Reader<'a>) -> Unpacker<'a> {
-        Unpacker { bytes, held: 0, bits: 0 }
+    pub(crate) fn new(all: &'a [u8]) -> Unpacker<'a> {
+        Unpacker { bytes: all, held: 0, bits: 0, all }
     }
 
-    pub(crate) fn take(&mut self, bits: u32) -> Result<u32, Refused> {
-        while self.bits < bits {
-            self.held |= u64::from(self.bytes.u8()?) << self.bits;
-            self.bits += 8;
+    /// Holds at least 32 bits, as far as there are any.
+    fn fill(&mut self) {
+        if self.bits >= 32 {
+            return;
         }
-        let number = self.held & ((1 << bits) - 1);
+        if let Some((word, rest)) = self.bytes.split_first_chunk::<4>() {
+            self.held |= u64::from(u32::from_le_bytes(*word)) << self.bits;
+            self.bits += 32;
+            self.bytes = rest;
+            return;
+        }
+        while let Some((byte, rest)) = self.bytes.split_first() {
+            self.held |= u64::from(*byte) << self.bits;
+            self.bits += 8;
+            self.bytes = rest;
+        }
+    }
+
+    fn skip(&mut self, bits: u32) {
         self.held >>= bits;
         self.bits -= bits;
+    }
+
+    /// Reads a number of up to 32 bits.
+    pub(crate) fn take(&mut self, bits: u32) -> Result<u32, Refused> {
+        self.fill();
+        if self.bits < bits {
+            return Err(Refused::Length);
+        }
+        let number = self.held & ((1 << bits) - 1);
+        self.skip(bits);
         Ok(number as u32)
+    }
+
+    /// Reads ones, up to the zero that ends them. Returns their number.
+    pub(crate) fn take_unary(&mut self) -> Result<u64, Refused> {
+        let mut all = 0;
+        loop {
+            self.fill();
+            // Bits that are not held are zero.
+            let ones = self.held.trailing_ones();
+            all += u64::from(ones);
+            if ones < self.bits {
+                self.skip(ones + 1);
+                return Ok(all);
+            }
+            if self.bits == 0 {
+                return Err(Refused::Length);
+            }
+            (self.held, self.bits) = (0, 0);
+        }
     }
 
     /// The bytes after the last number. The unused bits of its byte must be zero.
     pub(crate) fn finish(self) -> Result<&'a [u8], Refused> {
-        if self.held == 0 { Ok(self.bytes.0) } else { Err(Refused::Content) }
+        let unused = self.held & ((1 << (self.bits % 8)) - 1);
+        let left = self.bytes.len() + self.bits as usize / 8;
+        if unused == 0 { Ok(&self.all[self.all.len() - left..]) } else { Err(Refused::Content) }
     }
 }
 

@@ -206,10 +206,18 @@ fn one_server_answers_as_a_search_does_and_counts_the_same() {
 fn a_cluster_answers_as_one_server_does_and_does_the_same_work() {
     let asked = queries(50, DIM);
     let expected = expected(&asked);
-    for (replicas, results) in [(1, Results::Along), (2, Results::Along), (2, Results::Origin)] {
+    let ways = [
+        (1, Results::Along, IoChoice::Auto, 1),
+        (2, Results::Along, IoChoice::Pread, 1),
+        (2, Results::Along, IoChoice::Auto, 4),
+        (2, Results::Origin, IoChoice::Auto, 1),
+    ];
+    for (replicas, results, io, threads) in ways {
         // No attempt is given up, however slow the machine: a second one would hand over, too.
-        let like =
-            move |options: &mut ServeOptions| (options.results, options.patience) = (results, PATIENCE);
+        let like = move |options: &mut ServeOptions| {
+            (options.results, options.patience) = (results, PATIENCE);
+            (options.io, options.threads) = (io, threads);
+        };
         let cluster = Cluster::start_like(Box::new(like), source(), 4, replicas, |_| {});
         let answers: Vec<_> = (0..200).map(|i| cluster.ask(i % 4, asked.row(i % 50), false)).collect();
         let (mut reads, mut met, mut handed) = (0, 0, 0);

@@ -40,6 +40,13 @@ pub struct Outgoing {
     pub(super) message: Message<Vec<u8>>,
 }
 
+impl Outgoing {
+    /// Whether nobody waits for it: a query that has ended may be forgotten some milliseconds later.
+    pub fn may_be_late(&self) -> bool {
+        matches!(self.message, Message::Release { .. })
+    }
+}
+
 /// A query of a client, prepared for [`Peer::submit`](super::Peer::submit).
 #[derive(Clone, Debug)]
 pub struct NewQuery {

@@ -132,6 +132,19 @@ impl Beam {
         }
     }
 
+    /// Adds a candidate behind all others. False where there is no room, or it does not come after them.
+    pub(crate) fn append(&mut self, distance: u32, id: u32, progress: Progress) -> bool {
+        let at = self.entries.len();
+        if at >= self.capacity || self.entries.last().is_some_and(|last| last.key() >= key(distance, id)) {
+            return false;
+        }
+        if progress == Progress::Fresh {
+            self.first_fresh = self.first_fresh.min(at);
+        }
+        self.entries.push(Candidate { distance, id, progress });
+        true
+    }
+
     /// The place of a candidate, when the beam still holds it.
     pub fn position(&self, distance: u32, id: u32) -> Option<usize> {
         self.entries.binary_search_by_key(&key(distance, id), Candidate::key).ok()

@@ -229,7 +229,7 @@ impl<'a> Driver<'a> {
                     return Ok(());
                 }
                 // Queries of other threads may wait for these.
-                queries.round_ended();
+                queries.round_ended(false);
                 self.collect(true, queries)?;
                 continue;
             }
@@ -237,7 +237,7 @@ impl<'a> Driver<'a> {
             let may_admit =
                 !self.idle.is_empty() && !self.thread_batch.as_ref().is_some_and(ThreadBatch::is_loading);
             let wait = !is_busy && queries.may_wait(may_admit) && (self.has_reads() || queries.can_wake());
-            queries.round_ended();
+            queries.round_ended(is_busy);
             self.collect(wait, queries)?;
         }
     }

@@ -163,9 +163,13 @@ impl ServerState {
     fn perform(&self, action: Action, pool: &mut BufferPool) {
         match action {
             Action::Send { to, message } => {
+                let may_be_late = message.may_be_late();
                 let frame = self.codec.frame(message, pool);
                 // A dropped frame is a loss like any other: the origin starts another attempt.
-                let _ = self.link.get().is_some_and(|link| link.queue(to, &frame));
+                let _ = self.link.get().is_some_and(|link| match may_be_late {
+                    true => link.queue_late(to, &frame),
+                    false => link.queue(to, &frame),
+                });
                 pool.recycle_buffer(frame);
             }
             Action::Start { run, state } => {

@@ -508,8 +508,9 @@ impl ServerState {
                 return;
             }
         };
-        // Before the thread reports: if another one fails, this one must be woken to end.
+        // Before the thread reports: if another one fails, this one must be woken to end. The link starts afterwards.
         self.inbox.set_waker(thread, waker);
+        let taking = self.connections.open(thread);
         let _ = ready.send(Ok(tier.name()));
         let driver = DriverOptions {
             buffer_bytes: index.base.block.block_bytes,
@@ -526,7 +527,6 @@ impl ServerState {
         let batch_loads = self.batch_loads();
         let shared_reads = SharedReads::of_process();
         let sending = SendingByRound::begin();
-        let taking = self.connections.open(thread);
         let ran = Driver::new(Arc::new(&self.index), tier, driver)
             .sharing(self.options.merge.then_some(shared_reads))
             .with_batch_loads(batch_loads.as_ref().map(|batch_loads| (batch_loads.member(0), shared_reads)))
@@ -554,6 +554,7 @@ impl ServerState {
             if holds && !*stopped {
                 self.with_peer(|peer, now_us, out| peer.tick(now_us, out));
             }
+            self.link.get().into_iter().for_each(Link::write_late);
             let now_abandoned = self.abandoned.load(Ordering::Relaxed);
             if now_abandoned != abandoned {
                 abandoned = now_abandoned;

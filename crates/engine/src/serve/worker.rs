@@ -34,7 +34,12 @@ pub(super) struct Worker<'a> {
     queries: usize,
     // Memory for scores that have arrived.
     arrived: Vec<Scored>,
+    // Rounds since queued frames were last sent.
+    unsent_rounds: u32,
 }
+
+/// Frames of so many rounds are sent together at most, where one round follows the other at once.
+const ROUNDS_TOGETHER: u32 = 4;
 
 /// Comparisons after which the turns of any query come after those of others: a few milliseconds of computing. Not a
 /// time, since the clock also counts while the thread waits for a processor.
@@ -94,6 +99,7 @@ impl<'a> Worker<'a> {
             has_stopped: false,
             queries: 0,
             arrived: Vec::new(),
+            unsent_rounds: 0,
         }
     }
 
@@ -328,8 +334,12 @@ impl Queries for Worker<'_> {
         connection.read_on_thread();
     }
 
-    fn round_ended(&mut self) {
-        self.server.send_queued();
+    fn round_ended(&mut self, is_busy: bool) {
+        self.unsent_rounds += 1;
+        if !is_busy || self.unsent_rounds >= ROUNDS_TOGETHER {
+            self.unsent_rounds = 0;
+            self.server.send_queued();
+        }
     }
 
     fn can_wake(&self) -> bool {

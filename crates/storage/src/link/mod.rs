@@ -146,8 +146,9 @@ struct LinkState {
     open: OpenConnections,
     // Connections whose frames are being received.
     receiving: (Mutex<usize>, Condvar),
-    // A bit for servers with queued frames: two servers may have the same.
+    // A bit for servers with queued frames: two servers may have the same. The same for frames that may be late.
     queued: AtomicU64,
+    late: AtomicU64,
     writes: AtomicU64,
     refused: AtomicU64,
 }
@@ -234,6 +235,7 @@ impl Link {
             open: OpenConnections::default(),
             receiving: Default::default(),
             queued: AtomicU64::new(0),
+            late: AtomicU64::new(0),
             writes: AtomicU64::new(0),
             refused: AtomicU64::new(0),
             options,
@@ -263,9 +265,19 @@ impl Link {
 
     /// Queues a frame, which [`Link::write_now`] sends. False when it was dropped: no connection, or a full queue.
     pub fn queue(&self, to: u8, frame: &[u8]) -> bool {
+        self.push(to, frame, &self.state.queued)
+    }
+
+    /// As [`Link::queue`], for a frame that may be late: it leaves with the next one to that server, or with
+    /// [`Link::write_late`].
+    pub fn queue_late(&self, to: u8, frame: &[u8]) -> bool {
+        self.push(to, frame, &self.state.late)
+    }
+
+    fn push(&self, to: u8, frame: &[u8], noted: &AtomicU64) -> bool {
         let is_queued = self.state.outboxes.get(usize::from(to)).is_some_and(|outbox| outbox.push(frame));
         if is_queued {
-            self.state.queued.fetch_or(queued_bit(to), Ordering::AcqRel);
+            noted.fetch_or(queued_bit(to), Ordering::AcqRel);
         }
         is_queued
     }
@@ -279,10 +291,19 @@ impl Link {
 
     /// Sends all queued frames: those to one server go out together. It does not wait for them to be taken.
     pub fn write_now(&self) {
-        if self.state.queued.load(Ordering::Relaxed) == 0 {
+        self.write(&self.state.queued);
+    }
+
+    /// Sends the queued frames that may be late, where none to the same server took them along.
+    pub fn write_late(&self) {
+        self.write(&self.state.late);
+    }
+
+    fn write(&self, noted: &AtomicU64) {
+        if noted.load(Ordering::Relaxed) == 0 {
             return;
         }
-        let queued = self.state.queued.swap(0, Ordering::AcqRel);
+        let queued = noted.swap(0, Ordering::AcqRel);
         for (to, outbox) in (0..).zip(&self.state.outboxes) {
             if queued & queued_bit(to) != 0 {
                 self.state.writes.fetch_add(outbox.write_now(), Ordering::Relaxed);

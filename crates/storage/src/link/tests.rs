@@ -10,6 +10,10 @@ use super::greeting::{ANSWERED_BYTES, Agreed, GreetingError, NONCE_BYTES, PEERS,
 use super::*;
 use crate::ledger::{Ledger, Part};
 
+mod driver;
+
+use self::driver::TestDriver;
+
 const BUILD: u64 = 0xB0;
 const SECRET: &[u8] = b"between us";
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -24,6 +28,16 @@ enum LinkEvent {
 struct TestReceiver {
     build: u64,
     events: Mutex<Sender<LinkEvent>>,
+    // Takes the connections over, where there is one.
+    driver: Option<TestDriver>,
+    // Bytes that may be reserved for a frame.
+    room: u64,
+}
+
+impl TestReceiver {
+    fn new(build: u64, events: Sender<LinkEvent>) -> TestReceiver {
+        TestReceiver { build, events: Mutex::new(events), driver: None, room: u64::MAX }
+    }
 }
 
 impl LinkReceiver for TestReceiver {
@@ -33,7 +47,17 @@ impl LinkReceiver for TestReceiver {
         Ok(())
     }
 
+    fn take_over(&self, connection: Inbound) -> Result<(), Box<Inbound>> {
+        match &self.driver {
+            Some(driver) => driver.give(connection),
+            None => Err(Box::new(connection)),
+        }
+    }
+
     fn reserve(&self, bytes: u64) -> Option<Reservation> {
+        if bytes > self.room {
+            return None;
+        }
         Ledger::new(None).reserve(Part::Batons, bytes)
     }
 
@@ -61,8 +85,19 @@ impl Node {
         server: u8,
         listen: SocketAddr,
         peers: &[SocketAddr],
-        (secret, build): (&[u8], u64),
+        build: (&[u8], u64),
         tls: Option<Tls>,
+    ) -> Node {
+        Node::with(server, listen, (peers, tls), build, |receiver| receiver)
+    }
+
+    /// A node whose receiver is changed first.
+    fn with(
+        server: u8,
+        listen: SocketAddr,
+        (peers, tls): (&[SocketAddr], Option<Tls>),
+        (secret, build): (&[u8], u64),
+        change: impl FnOnce(TestReceiver) -> TestReceiver,
     ) -> Node {
         let (sender, events) = channel();
         let said: Arc<Mutex<Vec<String>>> = Arc::default();
@@ -79,8 +114,7 @@ impl Node {
             log: Arc::new(move |line| lock(&lines).push(line.to_string())),
         };
         Node {
-            link: Link::start(options, Arc::new(TestReceiver { build: BUILD, events: Mutex::new(sender) }))
-                .unwrap(),
+            link: Link::start(options, Arc::new(change(TestReceiver::new(BUILD, sender)))).unwrap(),
             events,
             said,
         }
@@ -124,6 +158,10 @@ fn frame(number: u64, length: usize) -> Vec<u8> {
 #[test]
 fn frames_come_whole_and_in_order_in_fewer_writes_than_frames() {
     let (a, b) = pair();
+    frames_come_whole_and_in_order(&a, &b);
+}
+
+fn frames_come_whole_and_in_order(a: &Node, b: &Node) {
     let length = |n: u64| if n % 500 == 3 { 300_000 } else { n as usize % 1000 };
     for n in 0..2000 {
         while !a.link.queue(1, &frame(n, length(n))) {
@@ -149,9 +187,13 @@ fn frames_come_whole_and_in_order_in_fewer_writes_than_frames() {
 /// Threads that queue and write at the same time: no frame stays behind, and none is torn.
 #[test]
 fn frames_of_many_threads_all_arrive() {
+    let (a, b) = pair();
+    frames_of_many_threads_arrive(&a, &b);
+}
+
+fn frames_of_many_threads_arrive(a: &Node, b: &Node) {
     const THREADS: u64 = 4;
     const EACH: u64 = 500;
-    let (a, b) = pair();
     std::thread::scope(|scope| {
         for thread in 0..THREADS {
             let link = &a.link;
@@ -505,12 +547,7 @@ fn links_of_two_builds_share_an_address_and_keep_apart() {
             queue_bytes: 1 << 20,
             log: Arc::new(|_| {}),
         };
-        (
-            node.link
-                .beside(options, Arc::new(TestReceiver { build: BUILD + 1, events: Mutex::new(sender) }))
-                .unwrap(),
-            events,
-        )
+        (node.link.beside(options, Arc::new(TestReceiver::new(BUILD + 1, sender))).unwrap(), events)
     };
     let at = [a.link.address(), b.link.address()];
     let (new_a, heard_a) = beside(&a, 0, &at);

@@ -24,6 +24,7 @@ pub struct UringTier {
     free: Vec<u32>,
     // The same for reads of sockets.
     sockets: Vec<Option<Receive>>,
+    receive_priority: u16,
     // Entries of the queue that the kernel has not taken yet, by their tags: slots, [`BELL`], or [`SOCKETS`] and above.
     unsubmitted: Vec<u64>,
     // Reads that ended while nobody asked for them.
@@ -56,6 +57,8 @@ struct Receive {
 const BELL: u64 = u64::MAX;
 /// Tag of the first read of a socket.
 const SOCKETS: u64 = 1 << 32;
+/// In place of a priority (IORING_RECVSEND_POLL_FIRST): a read waits for bytes, and is not tried before.
+const POLL_FIRST: u16 = 1;
 
 /// An eventfd that the ring reads from at all times: whoever writes to it wakes the ring's thread.
 struct Bell {
@@ -75,12 +78,14 @@ impl UringTier {
     /// When the kernel, or a seccomp profile, refuses.
     pub fn new(depth: usize, bytes: usize) -> io::Result<UringTier> {
         let entries = depth.clamp(1, 4096).next_power_of_two() as u32;
-        let mut ring = IoUring::builder()
+        let deferred = IoUring::builder()
             .setup_single_issuer()
             .setup_defer_taskrun()
             .setup_taskrun_flag()
-            .build(entries)
-            .or_else(|_| IoUring::new(entries))?;
+            .build(entries);
+        // A kernel with the one has the other.
+        let receive_priority = if deferred.is_ok() { POLL_FIRST } else { 0 };
+        let mut ring = deferred.or_else(|_| IoUring::new(entries))?;
         enter_once(&mut ring)?;
         let own = register(&ring, depth.clamp(1, 4096), bytes);
         let depth = entries as usize;
@@ -90,6 +95,7 @@ impl UringTier {
             slots: (0..depth).map(|_| None).collect(),
             free: (0..depth as u32).rev().collect(),
             sockets: Vec::new(),
+            receive_priority,
             unsubmitted: Vec::new(),
             ended: Vec::new(),
             fallback: None,
@@ -304,7 +310,8 @@ impl Tier for UringTier {
             self.sockets.push(None);
         }
         let (to, bytes) = (buffer.bytes_mut().as_mut_ptr(), buffer.len() as u32);
-        let read = opcode::Recv::new(types::Fd(from.as_raw_fd()), to, bytes).build();
+        let read =
+            opcode::Recv::new(types::Fd(from.as_raw_fd()), to, bytes).ioprio(self.receive_priority).build();
         let read = read.user_data(SOCKETS + at as u64);
         // SAFETY: socket and buffer stay in `sockets`, the memory at a fixed address, until the completion has been
         // reaped; `drop` waits for all.

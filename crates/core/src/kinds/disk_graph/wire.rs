@@ -152,15 +152,13 @@ fn read_beam(r: &mut Reader<'_>, capacity: u32, beam: &mut Beam) -> Result<(), R
     if id_bits > 32 {
         return Err(Refused::Content);
     }
-    let mut packed = Unpacker::new(Reader(r.slice((count as usize * (id_bits as usize + 2)).div_ceil(8))?));
+    let mut packed = Unpacker::new(r.slice((count as usize * (id_bits as usize + 2)).div_ceil(8))?);
     let mut distance = 0u32;
     for _ in 0..count {
         let (progress, id) = (progress(packed.take(2)?)?, packed.take(id_bits)?);
         let step = u32::try_from(r.varint()?).map_err(|_| Refused::Content)?;
         distance = distance.checked_add(step).ok_or(Refused::Content)?;
-        let last: Option<&Candidate> = beam.entries().last();
-        let is_sorted = last.is_none_or(|c| (c.distance, c.id) < (distance, id));
-        if !is_sorted || !beam.offer(distance, id, progress) {
+        if !beam.append(distance, id, progress) {
             return Err(Refused::Content);
         }
     }
@@ -183,10 +181,7 @@ fn write_ids(beam: &Beam, sorted: &mut Vec<Candidate>, w: &mut Writer<'_>) {
     w.u8(remainder_bits as u8);
     let mut packed = Packer::new(w);
     for (c, step) in sorted.iter().zip(steps()) {
-        for _ in 0..step >> remainder_bits {
-            packed.put(1, 1);
-        }
-        packed.put(0, 1);
+        packed.put_unary(step >> remainder_bits);
         packed.put(step & ((1 << remainder_bits) - 1), remainder_bits);
         match awaits {
             true => packed.put(c.progress as u32, 2),
@@ -211,22 +206,20 @@ fn read_ids(r: &mut Reader<'_>, capacity: u32, beam: &mut Beam) -> Result<(), Re
     if !(1..=2).contains(&progress_bits) || remainder_bits > 31 {
         return Err(Refused::Content);
     }
-    let mut packed = Unpacker::new(Reader(r.0));
+    let mut packed = Unpacker::new(r.0);
     let mut next = 0u64;
     for _ in 0..count {
-        let mut step = 0u64;
-        while packed.take(1)? == 1 {
-            step += 1 << remainder_bits;
-            if step > u64::from(u32::MAX) {
-                return Err(Refused::Content);
-            }
+        let quotient = packed.take_unary()?;
+        // A longer one would be lost in the shift.
+        if quotient > u64::from(u32::MAX) >> remainder_bits {
+            return Err(Refused::Content);
         }
-        let id = next + step + u64::from(packed.take(remainder_bits)?);
+        let id = next + (quotient << remainder_bits) + u64::from(packed.take(remainder_bits)?);
         let far = packed.take(progress_bits)?;
         let progress = progress(if progress_bits == 1 { far * 2 } else { far })?;
         let id = u32::try_from(id).map_err(|_| Refused::Content)?;
         next = u64::from(id) + 1;
-        if !beam.offer(0, id, progress) {
+        if !beam.append(0, id, progress) {
             return Err(Refused::Content);
         }
     }
