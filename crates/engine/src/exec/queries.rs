@@ -79,7 +79,7 @@ pub trait Queries {
     }
     /// Takes back a connection: the tier of this thread reads no sockets.
     fn connection_refused(&mut self, _connection: Inbound) {}
-    /// The turns of a round are over. The thread may wait next, unless it `is_busy`: then another round follows at once.
+    /// The turns of a round are over. The thread may wait next, unless it `_is_busy`: then another round follows.
     fn round_ended(&mut self, _is_busy: bool) {}
     /// Whether something wakes the tier when [`Queries::next`] has a query again.
     fn can_wake(&self) -> bool {

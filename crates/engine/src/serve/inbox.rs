@@ -424,6 +424,35 @@ mod tests {
     }
 
     #[test]
+    fn a_thread_takes_the_first_query_that_it_brings_and_others_are_woken_for_the_next() {
+        let (inbox, rung) = (Inbox::new(2), [const { AtomicUsize::new(0) }; 2]);
+        let rung = std::sync::Arc::new(rung);
+        let waker = |thread: usize| {
+            let rung = rung.clone();
+            Waker::new(move || drop(rung[thread].fetch_add(1, Ordering::SeqCst)))
+        };
+        let woken = || [0, 1].map(|thread: usize| rung[thread].load(Ordering::SeqCst));
+        std::thread::scope(|scope| {
+            scope.spawn(|| inbox.set_waker(0, waker(0)));
+        });
+        inbox.set_waker(1, waker(1));
+        assert!(inbox.may_wait(0, Free::Any) && inbox.may_wait(1, Free::Any));
+        inbox.push(job(1, 0, false));
+        assert_eq!(woken(), [0, 0], "this thread looks before it waits");
+        inbox.push(job(1, 1, false));
+        assert_eq!(woken(), [1, 0]);
+        inbox.push(job(1, 2, false));
+        inbox.wake(1);
+        assert_eq!(woken(), [1, 0], "all are awake");
+        assert_eq!(numbers(&inbox, true), [0, 1, 2]);
+        assert!(inbox.may_wait(1, Free::Any));
+        std::thread::scope(|scope| {
+            scope.spawn(|| inbox.push(job(1, 3, false)));
+        });
+        assert_eq!(woken(), [1, 1]);
+    }
+
+    #[test]
     fn heavy_queries_that_wait_can_be_taken_out() {
         let inbox = Inbox::new(1);
         (0..3).for_each(|n| inbox.push(job(n, n, true)));

@@ -2,7 +2,8 @@
 //!
 //! Every server dials every other one. It sends over the connections that it dialed and receives over those that it
 //! accepted. So each connection carries frames one way and needs no multiplexing. Frames are queued and then written
-//! together, by the thread that queued them ([`Outbox`]).
+//! together, by the thread that queued them ([`Outbox`]). Driver threads receive them through their tiers
+//! ([`Inbounds`]), threads of the link where there are none, and under TLS.
 //!
 //! A frame may be lost with its connection, and a frame that finds a full queue is dropped. The protocol above
 //! ([`stratann_core::peer`]) tolerates both. Frames that arrive are whole and in order, and come from a server that

@@ -1,10 +1,13 @@
 //! Duties of every tier; each one runs this in its tests.
 
 use std::collections::BTreeMap;
+use std::io::Write;
+use std::net::{TcpListener, TcpStream};
+use std::sync::Arc;
 
 use stratann_core::PAGE;
 
-use super::{Buffer, FileId, Tier};
+use super::{Buffer, Completion, FileId, Tier};
 
 /// Bytes that a tier under test must serve: `pages` whole pages and a part of one, each page telling its number.
 pub fn sample(pages: usize) -> Vec<u8> {
@@ -83,6 +86,39 @@ pub fn check_waker(tier: &mut dyn Tier) {
     }
 }
 
+/// Runs the contract of [`Tier::receive`] against a tier that serves [`sample`] and reads sockets.
+///
+/// # Panics
+/// When the tier breaks the contract.
+pub fn check_receive(tier: &mut dyn Tier) {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let mut near = TcpStream::connect(listener.local_addr().expect("an address")).expect("a connection");
+    let far = Arc::new(listener.accept().expect("a connection").0);
+    let (tag, room) = (1 << 40, tier.room());
+    let mut done = Vec::new();
+    for round in 1..20usize {
+        assert!(tier.receive(tag, &far, Buffer::new(PAGE)).is_ok());
+        assert_eq!(tier.room(), room, "a socket takes no room");
+        // A read of a file does not wait for the socket.
+        tier.submit(1, FileId(0), 0, Buffer::new(PAGE));
+        while done.is_empty() {
+            tier.poll(true, &mut done).expect("the tier works");
+        }
+        assert!(done.drain(..).all(|completion| completion.tag == 1));
+        near.write_all(&vec![round as u8; round]).expect("room for some bytes");
+        while done.is_empty() {
+            tier.poll(true, &mut done).expect("the tier works");
+        }
+        let Completion { tag: of_socket, buffer, result } = done.pop().expect("a completion");
+        assert_eq!((of_socket, result.expect("bytes")), (tag, round));
+        assert!(buffer.bytes()[..round].iter().all(|&byte| byte == round as u8));
+    }
+    assert!(tier.receive(tag, &far, Buffer::new(PAGE)).is_ok());
+    drop(near);
+    tier.poll(true, &mut done).expect("the tier works");
+    assert!(matches!(done.pop(), Some(Completion { result: Ok(0), .. })), "the end of the stream");
+}
+
 fn collect(
     tier: &mut dyn Tier,
     wait: bool,
@@ -108,7 +144,6 @@ fn collect(
 mod tests {
     use super::super::{IoChoice, MemoryTier, open_direct, open_file};
     use super::*;
-    use std::sync::Arc;
 
     fn file() -> (tempfile::TempDir, Arc<std::fs::File>) {
         let folder = tempfile::tempdir().unwrap();
@@ -144,8 +179,10 @@ mod tests {
         let (_folder, file) = file();
         for depth in [1, 5, 64] {
             let mut tier = open_file(&file, depth, PAGE, IoChoice::Uring).unwrap();
+            check_receive(tier.as_mut());
             check(tier.as_mut(), 20, depth);
             check_waker(tier.as_mut());
+            check_receive(tier.as_mut());
         }
     }
 }

@@ -142,7 +142,7 @@ fn frames_in_parts_are_put_together() {
         stream.write_all(&[*byte]).unwrap();
     }
     for _ in 0..bytes.len().div_ceil(7) + 1 {
-        let mut next = || loop {
+        let next = || loop {
             match b.node.next() {
                 LinkEvent::Frame(1, frame) => return frame,
                 other => assert!(matches!(other, LinkEvent::Up(_) | LinkEvent::Down(_)), "{other:?}"),
