@@ -153,6 +153,14 @@ impl Recorder {
         }
     }
 
+    /// A job has ended on the server of its query: nothing is sent, and the query waits for the work.
+    pub(crate) fn ended_at_origin(&mut self, run: &Run, server: u8) {
+        let Some(open) = self.of(&run.query) else { return };
+        let (strand, draft) = open.strand(run);
+        let thought = strand.think(draft, server);
+        open.own.tail.push(thought);
+    }
+
     /// The client of query `q` has its answer from `server`. The other servers are released after that.
     pub(crate) fn answered(&mut self, q: usize, server: u8) {
         let Some(open) = self.open.get_mut(q).filter(|o| o.answered.is_none()) else { return };
