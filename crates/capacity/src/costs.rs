@@ -142,6 +142,7 @@ impl Prices {
             prepare_ns: Some(self.prepare_ns as f64),
             message_ns: Some(2.0 * self.message_ns as f64),
             byte_ns: Some(2.0 * each(self.message_byte_ps)),
+            step_ns: Some(self.step_ns as f64),
             ..GridPartition::default()
         }
     }

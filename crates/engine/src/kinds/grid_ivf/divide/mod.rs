@@ -76,6 +76,8 @@ impl From<DivisionName> for Mode {
 pub struct GridPartition {
     /// Way to divide the lists.
     pub mode: Mode,
+    /// Number of slices, to compare; the planner's choice by default.
+    pub slices: Option<usize>,
     /// Queries of the index' type and dimension, as they will come; vectors of the index where there are none.
     pub queries: Option<std::path::PathBuf>,
     /// Lists that a query visits; the calibrated number for `recall`, or 16 where none is given or calibrated.
@@ -86,6 +88,8 @@ pub struct GridPartition {
     pub component_ns: Option<f64>,
     /// Nanoseconds that the origin takes to prepare a query; timed by default.
     pub prepare_ns: Option<f64>,
+    /// Nanoseconds of a step of a query or a job besides its components; those of half a message by default.
+    pub step_ns: Option<f64>,
     /// Weight of the imbalance, α in the paper; the number of servers by default, which makes an idle server as dear as
     /// a busy one.
     pub alpha: Option<f64>,

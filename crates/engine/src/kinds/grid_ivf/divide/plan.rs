@@ -43,7 +43,8 @@ pub struct Candidate {
     pub messages_per_query: f64,
     /// Bytes of a query's messages.
     pub bytes_per_query: f64,
-    /// The standard deviation of the servers' loads, milliseconds: I in the paper.
+    /// What the busiest server computes and exchanges over the mean, milliseconds. The standard deviation, which is I
+    /// in the paper, hardly grows where one server of many is hot, and that one limits all.
     pub imbalance_ms: f64,
     /// The largest load over the mean.
     pub largest_share: f64,
@@ -100,19 +101,20 @@ fn is_one(stripes: &u32) -> bool {
 pub(super) struct Prices {
     message_ns: f64,
     byte_ns: f64,
+    step_ns: f64,
 }
 
 impl Prices {
     /// Prices that are given, others as measured on the loopback interface.
     pub(super) fn of(own: &GridPartition) -> Result<Prices> {
-        if let (Some(message_ns), Some(byte_ns)) = (own.message_ns, own.byte_ns) {
-            return Ok(Prices { message_ns, byte_ns });
-        }
-        let (message_ns, byte_ns) = network::loopback_prices()?;
-        Ok(Prices {
-            message_ns: own.message_ns.unwrap_or(message_ns),
-            byte_ns: own.byte_ns.unwrap_or(byte_ns),
-        })
+        let (message_ns, byte_ns) = match (own.message_ns, own.byte_ns) {
+            (Some(message_ns), Some(byte_ns)) => (message_ns, byte_ns),
+            (message_ns, byte_ns) => {
+                let measured = network::loopback_prices()?;
+                (message_ns.unwrap_or(measured.0), byte_ns.unwrap_or(measured.1))
+            }
+        };
+        Ok(Prices { message_ns, byte_ns, step_ns: own.step_ns.unwrap_or(message_ns / 2.0) })
     }
 }
 
@@ -128,6 +130,16 @@ pub(super) struct Division {
     pub(super) stripes: u32,
 }
 
+/// Lists of a row that a query visits at a time.
+#[derive(Clone, Copy, Debug)]
+struct Job {
+    row: usize,
+    /// Members of its lists.
+    members: f64,
+    /// Members, weighed by what they take.
+    work: f64,
+}
+
 impl GridPlan {
     /// The cheapest plan of the mode.
     ///
@@ -139,7 +151,7 @@ impl GridPlan {
         let own = over.grid;
         let measured = Prices::of(own)?;
         let mut all: Vec<(Candidate, Division)> = Vec::new();
-        if over.may_stripe && has_room_for_stripes(workload, servers, mode) {
+        if over.may_stripe && own.slices.is_none() && has_room_for_stripes(workload, servers, mode) {
             let striped = workload.striped(servers as u32);
             let division = Division::striped(layout, over, striped.members.len());
             all.push((division.cost(&striped, layout, measured, alpha), division));
@@ -152,6 +164,7 @@ impl GridPlan {
                 // One server has all of every list.
                 Mode::Striped => servers == 1,
             };
+            let is_asked = is_asked && own.slices.is_none_or(|asked| asked == slices);
             let can_be = slices <= layout.groups() && servers / slices <= workload.members.len();
             if is_asked && can_be {
                 let mut add = |rows: usize| {
@@ -280,6 +293,27 @@ impl Division {
         own + if slice == 0 { workload.pilot } else { 0.0 }
     }
 
+    /// Jobs of a query: one for each row that it visits, and one for its nearest list alone where lists are sliced.
+    fn jobs(&self, workload: &Workload, lists: &[u32]) -> Vec<Job> {
+        let alone = if self.slices.len() > 2 { lists.len().min(1) } else { 0 };
+        let (first, others) = lists.split_at(alone);
+        let mut jobs: Vec<Job> = Vec::new();
+        for part in [first, others] {
+            let begin = jobs.len();
+            for &list in part {
+                let row = self.row_of_list[list as usize] as usize;
+                let known = jobs[begin..].iter().position(|job| job.row == row).map(|at| begin + at);
+                let at = known.unwrap_or_else(|| {
+                    jobs.push(Job { row, members: 0.0, work: 0.0 });
+                    jobs.len() - 1
+                });
+                jobs[at].members += f64::from(workload.members[list as usize]);
+                jobs[at].work += workload.work(list as usize);
+            }
+        }
+        jobs
+    }
+
     pub(super) fn cost(
         &self,
         workload: &Workload,
@@ -299,33 +333,39 @@ impl Division {
             let first = layout.edges[self.slices[slice] as usize] as usize;
             ((layout.dim() - first) * layout.dtype.size()) as f64
         };
-        for lists in workload.each() {
-            let (mut members, mut work) = (vec![0f64; self.rows], vec![0f64; self.rows]);
-            for &list in lists {
-                let row = self.row_of_list[list as usize] as usize;
-                members[row] += f64::from(workload.members[list as usize]);
-                work[row] += workload.work(list as usize);
+        // The origin is one of the servers, as likely as any other: what it holds needs no message.
+        let elsewhere = 1.0 - 1.0 / servers as f64;
+        let (mut origins_ns, mut exchanged) = (0.0, vec![0.0; servers]);
+        let message_ns = |bytes: f64| elsewhere * (prices.message_ns + prices.byte_ns * bytes);
+        for Job { row, members, work } in workload.each().flat_map(|lists| self.jobs(workload, lists)) {
+            for (&on, &each) in self.cells[row].iter().zip(&per_member) {
+                add_load(&mut load, on, work * each + elsewhere * prices.step_ns);
             }
-            for (row, &members) in members.iter().enumerate().filter(|row| *row.1 > 0.0) {
-                for (&on, &each) in self.cells[row].iter().zip(&per_member) {
-                    add_load(&mut load, on, work[row] * each);
-                }
-                // The origin is one of the servers, as likely as any other: what it holds needs no message.
-                let elsewhere = 1.0 - 1.0 / servers as f64;
-                messages += elsewhere * (slices as f64 + 1.0);
-                for slice in 0..slices {
-                    let left = members * workload.alive[self.slices[slice] as usize].min(1.0);
-                    let sums =
-                        if slice == 0 { members / 8.0 } else { (members / 8.0).min(left) + 4.0 * left };
-                    bytes += elsewhere * (FRAME_BYTES + query_bytes(slice) + sums);
-                }
-                bytes += elsewhere * (FRAME_BYTES + f64::from(workload.k) * HIT_BYTES);
+            // The origin goes on when the job is back.
+            origins_ns += elsewhere * prices.step_ns;
+            messages += elsewhere * (slices as f64 + 1.0);
+            let reply = FRAME_BYTES + f64::from(workload.k) * HIT_BYTES;
+            let hop = |slice: usize| {
+                let left = members * workload.alive[self.slices[slice] as usize].min(1.0);
+                let sums = if slice == 0 { members / 8.0 } else { (members / 8.0).min(left) + 4.0 * left };
+                FRAME_BYTES + query_bytes(slice) + sums
+            };
+            // Each side does half of a message.
+            for (slice, &on) in self.cells[row].iter().enumerate() {
+                let next = if slice + 1 < slices { hop(slice + 1) } else { reply };
+                add_load(&mut exchanged, on, (message_ns(hop(slice)) + message_ns(next)) / 2.0);
+                bytes += elsewhere * hop(slice);
             }
+            bytes += elsewhere * reply;
+            let of_origin = (message_ns(hop(0)) + message_ns(reply)) / 2.0;
+            exchanged.iter_mut().for_each(|ns| *ns += of_origin / servers as f64);
         }
+        load.iter_mut().for_each(|load| *load += origins_ns / servers as f64);
         let computing: f64 = load.iter().sum();
         let messages_ns = messages * prices.message_ns + bytes * prices.byte_ns;
         let mean = computing / servers as f64;
-        let imbalance = (load.iter().map(|l| (l - mean).powi(2)).sum::<f64>() / servers as f64).sqrt();
+        let busiest = load.iter().zip(&exchanged).map(|(load, ns)| load + ns).fold(0.0, f64::max);
+        let imbalance = (busiest - (computing + messages_ns) / servers as f64).max(0.0);
         let queries = workload.queries.max(1) as f64;
         Candidate {
             rows: self.rows,
