@@ -54,7 +54,7 @@ pub struct Status {
     #[serde(default)]
     builds: Vec<BuildId>,
     pub(crate) io_backend: String,
-    pub(crate) cpu_us: u64,
+    pub cpu_us: u64,
     pub peak_rss_bytes: u64,
     pub(crate) bytes_sent: u64,
     #[serde(default)]

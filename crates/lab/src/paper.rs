@@ -9,7 +9,9 @@ use stratann_storage::{Error, Result};
 
 mod batann;
 mod chart;
+mod harmony;
 mod item;
+mod orchann;
 mod page;
 mod report;
 mod sets;
@@ -62,12 +64,18 @@ Examples:
 enum PaperName {
     /// A disk graph over many servers; the state of a query is handed along.
     Batann,
+    /// Lists in memory, divided over servers by lists and by components.
+    Harmony,
+    /// Lists on disk with local indexes, and a navigation graph that learns.
+    Orchann,
 }
 
 impl PaperName {
     fn name(self) -> &'static str {
         match self {
             PaperName::Batann => "batann",
+            PaperName::Harmony => "harmony",
+            PaperName::Orchann => "orchann",
         }
     }
 
@@ -75,6 +83,8 @@ impl PaperName {
     fn items(self) -> &'static [Item] {
         match self {
             PaperName::Batann => &batann::ITEMS,
+            PaperName::Harmony => &harmony::ITEMS,
+            PaperName::Orchann => &orchann::ITEMS,
         }
     }
 
@@ -82,6 +92,8 @@ impl PaperName {
     fn made_set(self) -> sets::MadeSet {
         match self {
             PaperName::Batann => batann::SET,
+            PaperName::Harmony => harmony::SET,
+            PaperName::Orchann => orchann::SET,
         }
     }
 }

@@ -7,7 +7,7 @@ mod common;
 use common::*;
 
 /// Papers with their numbers of figures and tables.
-const PAPERS: [(&str, usize, usize); 1] = [("batann", 14, 1)];
+const PAPERS: [(&str, usize, usize); 3] = [("batann", 14, 1), ("harmony", 11, 5), ("orchann", 18, 4)];
 
 #[test]
 fn every_figure_and_table_is_listed_once() {
@@ -20,6 +20,8 @@ fn every_figure_and_table_is_listed_once() {
         for id in all {
             assert_eq!(ids.iter().filter(|known| **known == id).count(), 1, "{paper}: {id}");
         }
+        let numbered = ids.iter().filter(|id| id.starts_with("figure ") || id.starts_with("table ")).count();
+        assert_eq!(numbered, figures + tables, "{paper} has no more");
         for item in items {
             let reason = item["left_out"].as_str().unwrap_or("measured");
             assert!(!reason.is_empty() && !item["title"].as_str().unwrap().is_empty(), "{paper}: {item}");
@@ -83,4 +85,26 @@ fn what_is_wrong_is_refused() {
     let said = run(&["paper", "batann", "-o", arg(&file), "--only", "figure 3"]);
     assert!(!said.status.success() && stderr(&said).contains("file"), "{}", stderr(&said));
     assert_eq!(std::fs::read(&file).unwrap(), b"x");
+}
+
+/// Rows of the only item that was measured, with numbers of ours.
+fn measured(report: &serde_json::Value) -> Vec<String> {
+    let rows = report["items"][0]["rows"].as_array().unwrap();
+    let of =
+        |row: &serde_json::Value| row["ours"].as_f64().map(|_| row["what"].as_str().unwrap().to_string());
+    rows.iter().filter_map(of).collect()
+}
+
+#[test]
+fn a_table_of_harmony_is_measured_on_a_small_set() {
+    let folder = tempfile::tempdir().unwrap();
+    let out = folder.path().join("study");
+    let small = ["--rows", "2000", "--query-count", "60", "--dim", "32", "--clusters", "10"];
+    let args = ["paper", "harmony", "-o", arg(&out), "--only", "table 3"];
+    let report = json(&[&args[..], &small].concat());
+    assert_eq!(measured(&report).len(), 5, "{report}");
+    let page = std::fs::read_to_string(out.join("harmony.md")).unwrap();
+    assert!(page.contains("**table 3**") && page.contains("dropped before slice 2"), "{page}");
+    let wrong = run(&["paper", "harmony", "--list", "--only", "figure 99"]);
+    assert!(!wrong.status.success() && stderr(&wrong).contains("figure 11"), "{}", stderr(&wrong));
 }

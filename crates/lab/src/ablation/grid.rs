@@ -46,6 +46,8 @@ struct Document<'a> {
     build: Option<BuildSeconds>,
     /// Cost of dividing, and content of each server (figure 10, tables 4 and 5).
     divisions: Vec<Division>,
+    /// Processor time of a query in one process, microseconds.
+    one_process_cpu_us: f64,
     /// Vectors that are left before each quarter of the components (figure 2a, table 3).
     survival: Survival,
     /// Variation of pruning over queries (§3.1).
@@ -61,7 +63,7 @@ struct Document<'a> {
     skewed: Vec<Simulated>,
     /// Techniques switched off under the last skewed load (figure 9).
     techniques: Vec<Simulated>,
-    /// The planner's choice beside the modes.
+    /// The planner's choice beside all ways.
     choices: Vec<Choice>,
 }
 
@@ -116,7 +118,7 @@ pub(super) fn run(args: &Args, output: Output) -> Result<Verdict> {
     let (survival, stability) = bench.survival(usual)?;
     let simulation = Simulation::new(&bench, usual, servers[0])?;
     let even = simulation.even(&servers, &probes)?;
-    let Skewed { loads, modes: skewed, techniques } = simulation.skewed(servers[0], &skews, &probes)?;
+    let Skewed { loads, modes: skewed, techniques } = simulation.skewed(&servers, &skews, &probes)?;
     let divisions = bench.divisions(&folder, &simulation, &servers)?;
     let document = Document {
         base: Named(&args.base),
@@ -127,6 +129,7 @@ pub(super) fn run(args: &Args, output: Output) -> Result<Verdict> {
         recalls: &args.recall,
         build,
         divisions,
+        one_process_cpu_us: bench.one_process_cpu_us(usual)?,
         survival,
         stability,
         one_server,

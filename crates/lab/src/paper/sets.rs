@@ -39,8 +39,8 @@ pub(super) struct SetArgs {
     /// Distance of your vectors [default: l2]
     #[arg(long, requires = "base", value_parser = options::choice::<MetricName>())]
     metric: Option<MetricName>,
-    /// Made vectors: distribution, gaussian or series
-    #[arg(long, value_name = "SHAPE", conflicts_with = "base", value_parser = ["gaussian", "series"])]
+    /// Made vectors: distribution, gaussian, skewed or series
+    #[arg(long, value_name = "SHAPE", conflicts_with = "base", value_parser = ["gaussian", "skewed", "series"])]
     shape: Option<String>,
     /// Made vectors: components
     #[arg(long, value_name = "D", conflicts_with = "base", value_parser = clap::value_parser!(u32).range(1..=4096))]
@@ -73,14 +73,12 @@ pub(super) struct Set {
 }
 
 impl Set {
-    /// The exact neighbours of the queries.
-    fn truth(&self, study: &mut Study) -> Result<String> {
-        let file = study.path(&format!("truth-{}-{}.ibin", self.rows, self.metric));
-        let path = text(&file)?;
-        let args =
-            ["groundtruth", &self.base, &self.queries, "-k", "100", "--metric", self.metric, "-o", &path];
-        study.make(&[&args[..], &["--force"]].concat(), Some(&file))?;
-        Ok(path)
+    /// The set with the exact neighbours of its queries, in this file.
+    fn with_truth(self, study: &mut Study, file: &Path) -> Result<Set> {
+        let path = text(file)?;
+        let args = ["groundtruth", &self.base, &self.queries, "-k", "100", "--metric", self.metric, "-o", &path];
+        study.make(&[&args[..], &["--force"]].concat(), Some(file))?;
+        Ok(Set { groundtruth: path, ..self })
     }
 
     /// The first rows of the set, with the same queries.
@@ -103,9 +101,9 @@ impl Set {
         };
         write_bin(&path, shape, (0..rows).step_by(COPIED as usize).map(chunk))?;
         let base = text(path.path())?;
-        let mut set = Set { name: format!("the first {rows} of {}", self.name), base, rows, ..self.clone() };
-        set.groundtruth = set.truth(study)?;
-        Ok(set)
+        let truth = study.path(&format!("truth-{rows}-{}.ibin", self.metric));
+        let name = format!("the first {rows} of {}", self.name);
+        Set { name, base, rows, ..self.clone() }.with_truth(study, &truth)
     }
 }
 
@@ -115,12 +113,22 @@ impl SetArgs {
     /// # Errors
     /// When vectors cannot be read or made.
     pub(super) fn set(&self, like: MadeSet, study: &mut Study) -> Result<Set> {
-        let mut set = match (&self.base, &self.queries) {
+        let set = match (&self.base, &self.queries) {
             (Some(base), Some(queries)) => self.own(base, queries)?,
-            _ => self.made(like, study)?,
+            _ => self.made(like, "vectors", study)?,
         };
-        set.groundtruth = set.truth(study)?;
-        Ok(set)
+        let truth = study.path(&format!("truth-{}-{}.ibin", set.rows, set.metric));
+        set.with_truth(study, &truth)
+    }
+
+    /// Other vectors than those of the study, in a folder of it.
+    ///
+    /// # Errors
+    /// When vectors cannot be made.
+    pub(super) fn other(folder: &str, like: MadeSet, study: &mut Study) -> Result<Set> {
+        let set = SetArgs::default().made(like, folder, study)?;
+        let truth = study.path(folder).join("truth.ibin");
+        set.with_truth(study, &truth)
     }
 
     fn own(&self, base: &Path, queries: &Path) -> Result<Set> {
@@ -138,9 +146,9 @@ impl SetArgs {
         })
     }
 
-    fn made(&self, like: MadeSet, study: &mut Study) -> Result<Set> {
+    fn made(&self, like: MadeSet, folder: &str, study: &mut Study) -> Result<Set> {
         let shape = self.shape.as_deref().unwrap_or(like.shape);
-        let folder = study.path("vectors");
+        let folder = study.path(folder);
         let (base, queries) = (folder.join("base.fbin"), folder.join("query.fbin"));
         let [dim, rows, count, clusters] = [
             self.dim.unwrap_or(like.dim),

@@ -56,6 +56,8 @@ Examples:
 enum ShapeName {
     /// Independent normal components around the centres of the clusters.
     Gaussian,
+    /// As gaussian; sizes of the clusters, and their shares of the queries, follow Zipf's law.
+    Skewed,
     /// Long smooth series: sums of slow sinusoids, whose phases and amplitudes vary within a cluster, and some noise.
     Series,
 }
@@ -104,15 +106,27 @@ pub(crate) fn run(args: &Args, output: Output) -> Result<Verdict> {
 impl Args {
     /// A row near the centre of a cluster.
     fn row(&self, random: &mut Random) -> Vec<f32> {
-        let cluster = (random.uniform() * f64::from(self.clusters)) as u32;
+        let drawn = random.uniform();
+        let cluster = match self.shape {
+            ShapeName::Skewed => zipf(drawn, self.clusters),
+            _ => (drawn * f64::from(self.clusters)) as u32,
+        };
         let mut centre = Random::of(self.seed, CENTRES, cluster.min(self.clusters - 1));
         match self.shape {
-            ShapeName::Gaussian => {
+            ShapeName::Gaussian | ShapeName::Skewed => {
                 (0..self.dim).map(|_| (centre.normal() + SPREAD * random.normal()) as f32).collect()
             }
             ShapeName::Series => series(self.dim as usize, &mut centre, random),
         }
     }
+}
+
+/// The cluster of a number from 0 up to 1, where cluster i has a share of 1/(i + 1).
+///
+/// The sum of these shares is nearly the integral of 1/x from 1/2 on, whose inverse is an exponential.
+fn zipf(drawn: f64, clusters: u32) -> u32 {
+    let all = (2.0 * f64::from(clusters) + 1.0).ln();
+    (((all * drawn).exp() - 1.0) / 2.0) as u32
 }
 
 /// A sum of sinusoids like those of its cluster.

@@ -4,7 +4,6 @@ use stratann_storage::Result;
 use stratann_storage::output::OutputPath;
 
 use super::Document;
-use super::one::variants;
 use super::servers::{MODES, Simulated};
 use crate::chart::{self, Area, Drawn, LARGE, Line, Part, bars, lines};
 
@@ -31,7 +30,13 @@ fn charts(parts: &[Area<'_>], document: &Document<'_>) -> Drawn {
         let points = document.one_server.iter().filter(|at| at.name == name).map(|at| (at.recall, at.qps));
         (name.to_string(), points.collect())
     };
-    let variants: Vec<Line> = variants().iter().map(|variant| of(variant.0)).collect();
+    let mut names: Vec<&str> = Vec::new();
+    for at in &document.one_server {
+        if !names.contains(&at.name) {
+            names.push(at.name);
+        }
+    }
+    let variants: Vec<Line> = names.into_iter().map(of).collect();
     lines(&parts[7], ("one server", "recall", "QPS"), &variants)?;
     Ok(())
 }
@@ -65,11 +70,16 @@ fn breakdown(area: &Area<'_>, document: &Document<'_>) -> Drawn {
 fn skewed(area: &Area<'_>, document: &Document<'_>) -> Drawn {
     let vector = MODES[0].name();
     let share = |row: &Simulated| {
-        let of_vector = document.skewed.iter().find(|other| other.load == row.load && other.name == vector);
+        let of_vector = document
+            .skewed
+            .iter()
+            .find(|other| other.load == row.load && other.servers == row.servers && other.name == vector);
         of_vector.map_or(0.0, |other| other.largest_share)
     };
     let rows: Vec<&Simulated> = document.skewed.iter().collect();
-    let lines_of = by_name(&rows, |row| (share(row), row.speed_up));
+    let first = rows.first().map_or(0, |row| row.servers);
+    let of_first: Vec<&Simulated> = rows.into_iter().filter(|row| row.servers == first).collect();
+    let lines_of = by_name(&of_first, |row| (share(row), row.speed_up));
     lines(area, ("skewed loads", "share of one server of whole lists", "times one server"), &lines_of)
 }
 

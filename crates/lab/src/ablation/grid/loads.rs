@@ -1,6 +1,6 @@
 //! Loads: queries as they are given, and drawn so that one server of whole lists has most of the work.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::path::PathBuf;
 use stratann_params::search::GridSwitches;
 
@@ -21,6 +21,9 @@ const POOL: usize = 2000;
 /// Largest exponent of the weights.
 const STEEPEST: f64 = 200.0;
 const SEED: u64 = 7;
+/// Exponent of a Zipf load, and the stream of the order of its lists.
+const ZIPF: f64 = 1.1;
+const ZIPF_STREAM: u64 = 3;
 
 /// Queries of a load, and others of the same load, which a planner may see.
 pub(super) struct Load {
@@ -33,14 +36,38 @@ pub(super) struct Load {
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Skew {
     pub(super) load: String,
-    /// The share of one server of whole lists that was asked for, and what the draw is expected to have.
-    pub(super) asked: f64,
-    pub(super) expected: f64,
+    /// Servers whose load is skewed.
+    pub(super) servers: usize,
+    /// The share of one server of whole lists that was asked for, and what the draw is expected to have; `None` of a
+    /// Zipf load.
+    pub(super) asked: Option<f64>,
+    pub(super) expected: Option<f64>,
     pub(super) nprobe: u32,
     /// The recall that these lists reach with the given queries.
     pub(super) recall: f64,
     /// Different queries in the load.
     pub(super) distinct_queries: usize,
+}
+
+impl Skew {
+    /// Lists of a query, and the recall.
+    pub(super) fn probes(&self) -> (u32, f64) {
+        (self.nprobe, self.recall)
+    }
+}
+
+/// Weights of queries with which their nearest lists are visited by Zipf's law, in the order of a hash.
+fn zipf_weights(nearest: &[u32]) -> Vec<f64> {
+    let mut queries_of: BTreeMap<u32, usize> = BTreeMap::new();
+    nearest.iter().for_each(|&list| *queries_of.entry(list).or_default() += 1);
+    let mut ranked: Vec<u32> = queries_of.keys().copied().collect();
+    ranked.sort_by_key(|&list| hash(SEED, ZIPF_STREAM, u64::from(list)));
+    let weight_of: BTreeMap<u32, f64> = ranked
+        .iter()
+        .enumerate()
+        .map(|(rank, &list)| (list, (rank as f64 + 1.0).powf(-ZIPF) / queries_of[&list] as f64))
+        .collect();
+    nearest.iter().map(|list| weight_of[list]).collect()
 }
 
 /// Components that each query compares in each row of lists.
@@ -112,21 +139,37 @@ impl Bench<'_> {
 
     /// Work of queries on one server, by rows of lists.
     pub(super) fn visits(&self, nprobe: u32, row_of_list: &[u32]) -> Result<Visits> {
-        let options = self.options(nprobe, GridSwitches::default());
-        let (mut vectors, mut work) = (Vec::new(), Vec::new());
-        self.queries.read(0, self.queries.count().min(POOL), &mut vectors)?;
         let rows = row_of_list.iter().copied().max().map_or(1, |row| row as usize + 1);
-        for vector in vectors.chunks_exact(self.queries.row_bytes()) {
-            self.printer.check_interrupted()?;
-            let trace = explain(&self.index, vector, &options)?;
-            let Some(Scans { lists, .. }) = trace.event() else { continue };
+        let mut work = Vec::new();
+        self.scans(nprobe, |scans| {
             let mut own = vec![0.0; rows];
-            for scan in lists {
+            for scan in &scans.lists {
                 own[row_of_list[scan.list as usize] as usize] += scan.components as f64;
             }
             work.push(own);
-        }
+        })?;
         Ok(Visits { work, rows })
+    }
+
+    /// Weights of a Zipf load.
+    pub(super) fn zipf(&self, nprobe: u32) -> Result<Vec<f64>> {
+        let mut nearest = Vec::new();
+        self.scans(nprobe, |scans| nearest.push(scans.lists.first().map_or(0, |scan| scan.list)))?;
+        Ok(zipf_weights(&nearest))
+    }
+
+    /// Scans of lists of each query of the pool.
+    fn scans(&self, nprobe: u32, mut each: impl FnMut(&Scans)) -> Result<()> {
+        let options = self.options(nprobe, GridSwitches::default());
+        let mut vectors = Vec::new();
+        self.queries.read(0, self.queries.count().min(POOL), &mut vectors)?;
+        for vector in vectors.chunks_exact(self.queries.row_bytes()) {
+            self.printer.check_interrupted()?;
+            if let Some(scans) = explain(&self.index, vector, &options)?.event() {
+                each(scans);
+            }
+        }
+        Ok(())
     }
 
     fn load(&self, name: &str, queries: &[usize], sample: &[usize]) -> Result<Load> {
@@ -182,6 +225,17 @@ mod tests {
         assert_eq!(times(1), 0);
         assert!((2900..3100).contains(&times(2)), "{}", times(2));
         assert_ne!(drawn, draw(&[1.0, 0.0, 3.0], 4000, 2));
+    }
+
+    #[test]
+    fn the_hottest_list_of_a_zipf_load_has_its_share() {
+        // Ten queries of one list count as much as one of another.
+        let weights = zipf_weights(&[5, 5, 5, 5, 5, 5, 5, 5, 5, 5, 8, 9]);
+        let of = [weights[..10].iter().sum::<f64>(), weights[10], weights[11]];
+        let mut sorted = of;
+        sorted.sort_by(|a, b| b.total_cmp(a));
+        let expected = [1.0, 0.5f64.powf(ZIPF), (1.0f64 / 3.0).powf(ZIPF)];
+        assert!(sorted.iter().zip(expected).all(|(a, b)| (a - b).abs() < 1e-9), "{of:?}");
     }
 
     #[test]

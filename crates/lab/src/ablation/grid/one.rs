@@ -1,6 +1,7 @@
 //! One server: what pruning is worth at a recall, and how many vectors are left after each quarter of the components.
 
 use serde::Serialize;
+use stratann_core::kinds::KindView;
 use stratann_engine::explain::explain;
 use stratann_engine::search::Answers;
 use stratann_engine::trace::Scans;
@@ -80,39 +81,46 @@ impl Stability {
     }
 }
 
-/// Techniques that are switched off, one by one.
-pub(super) fn variants() -> [(&'static str, GridSwitches); 6] {
-    let on = GridSwitches::default();
-    [
-        (ALL, on),
-        ("no pruning by vectors", GridSwitches { prune_vector: false, ..on }),
-        ("no pruning by codes", GridSwitches { prune_code: false, ..on }),
-        ("no pruning by dimensions", GridSwitches { prune_dimension: false, ..on }),
-        ("no pruning", GridSwitches { prune_vector: false, prune_dimension: false, ..on }),
-        ("no prewarming", GridSwitches { prewarm: false, ..on }),
-    ]
-}
+/// A technique that is switched off.
+pub(super) type Variant = (&'static str, GridSwitches);
 
 impl Bench<'_> {
+    /// Techniques that are switched off, one by one. Codes are one where the index has them.
+    pub(super) fn variants(&self) -> Vec<Variant> {
+        let on = GridSwitches::default();
+        let codes = ("no pruning by codes", GridSwitches { prune_code: false, ..on });
+        let has_codes =
+            matches!(self.index.view().kind, KindView::GridIvf(view) if view.layout.code.is_some());
+        let all = [
+            (ALL, on),
+            ("no pruning by vectors", GridSwitches { prune_vector: false, ..on }),
+            ("no pruning by dimensions", GridSwitches { prune_dimension: false, ..on }),
+            ("no pruning", GridSwitches { prune_vector: false, prune_dimension: false, ..on }),
+            ("no prewarming", GridSwitches { prewarm: false, ..on }),
+        ];
+        all.into_iter().chain(has_codes.then_some(codes)).collect()
+    }
+
     /// All variants at all recalls. Rounds are interleaved, so that a disturbance affects all.
     pub(super) fn one_server(&self) -> Result<Vec<AtRecall>> {
         let rows = self.sample()?;
         let mut found = Vec::new();
+        let variants = self.variants();
         for &asked in &self.args.recall {
             let nprobe = self.probes(&rows, asked)?;
             self.printer.stage(
                 &format!("one server at a recall of {asked}"),
-                (ROUNDS * variants().len() * rows.len() / self.queries.row_bytes()) as u64,
+                (ROUNDS * variants.len() * rows.len() / self.queries.row_bytes()) as u64,
                 "queries",
             );
-            let mut runs: Vec<Vec<Answers>> = variants().map(|_| Vec::new()).into();
+            let mut runs: Vec<Vec<Answers>> = variants.iter().map(|_| Vec::new()).collect();
             for _ in 0..ROUNDS {
-                for (runs, (_, switches)) in runs.iter_mut().zip(variants()) {
+                for (runs, &(_, switches)) in runs.iter_mut().zip(&variants) {
                     runs.push(self.index.search(&rows, &self.options(nprobe, switches), self.printer)?);
                 }
             }
-            let named = runs.into_iter().zip(variants());
-            found.extend(named.map(|(runs, (name, _))| self.at(name, (asked, nprobe), runs)));
+            let named = runs.into_iter().zip(&variants);
+            found.extend(named.map(|(runs, &(name, _))| self.at(name, (asked, nprobe), runs)));
         }
         Ok(found)
     }

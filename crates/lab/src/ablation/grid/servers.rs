@@ -20,15 +20,37 @@ use stratann_storage::{Error, Progress, Result};
 
 use super::Bench;
 use super::loads::{Load, Skew};
-use super::one::{self, ALL};
+use super::one::ALL;
 
 const SEED: u64 = 1;
+/// The load whose lists are visited by Zipf's law.
+const ZIPF: &str = "zipf";
 /// Queries that are replayed one after another.
 const LONE_QUERIES: usize = 1000;
 /// Amount by which a share may be less than asked for.
 const SHARE_TOLERANCE: f64 = 0.005;
 /// Ways to divide the lists.
 pub(super) const MODES: [Mode; 4] = [Mode::Vector, Mode::Dimension, Mode::Striped, Mode::Harmony];
+
+/// A way to divide the lists over servers.
+#[derive(Clone, Debug)]
+struct Way {
+    name: String,
+    mode: Mode,
+    /// Number of slices that the planner has to take.
+    slices: Option<usize>,
+}
+
+impl Way {
+    /// All modes, and all numbers of slices that are not a mode of their own.
+    fn all(servers: usize) -> Vec<Way> {
+        let modes = MODES.map(|mode| Way { name: mode.name().into(), mode, slices: None });
+        let between = (2..servers).filter(|slices| servers.is_multiple_of(*slices));
+        let sliced =
+            |slices| Way { name: format!("{slices} slices"), mode: Mode::Harmony, slices: Some(slices) };
+        modes.into_iter().chain(between.map(sliced)).collect()
+    }
+}
 
 /// A load on simulated servers.
 #[derive(Clone, Debug, Serialize)]
@@ -69,7 +91,22 @@ pub(super) struct Simulated {
     pub(super) largest_share: f64,
 }
 
-/// The planner's choice beside the modes.
+impl Simulated {
+    /// The same with as many queries in flight as there are threads.
+    fn blocking(self) -> Simulated {
+        let slower = self.blocking_qps / self.qps.max(f64::MIN_POSITIVE);
+        Simulated {
+            name: "blocking".into(),
+            qps: self.blocking_qps,
+            speed_up: slower * self.speed_up,
+            speed_up_unpruned: slower * self.speed_up_unpruned,
+            idle_us: self.blocking_idle_us,
+            ..self
+        }
+    }
+}
+
+/// The planner's choice beside all ways to divide.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Choice {
     pub(super) load: String,
@@ -77,8 +114,10 @@ pub(super) struct Choice {
     pub(super) recall: f64,
     pub(super) rows: usize,
     pub(super) slices: usize,
-    pub(super) best_mode: String,
-    /// QPS of the choice over that of the better mode.
+    pub(super) best_way: String,
+    /// Slices of the fastest way.
+    pub(super) best_slices: usize,
+    /// QPS of the choice over that of the fastest way, itself included.
     pub(super) over_best: f64,
 }
 
@@ -95,6 +134,8 @@ struct Setting<'s> {
     name: &'s str,
     servers: usize,
     mode: Mode,
+    // Number of slices that the planner has to take.
+    slices: Option<usize>,
     // Queries that the planner sees.
     sample: &'s Path,
     alpha: Option<f64>,
@@ -157,9 +198,9 @@ impl<'a> Simulation<'a> {
         for (at, &servers) in servers.iter().enumerate() {
             let from = if at == 0 { 0 } else { probes.len().saturating_sub(1) };
             for &(recall, nprobe) in &probes[from..] {
-                for mode in MODES {
-                    let setting =
-                        Setting { servers, probes: (nprobe, recall), ..self.setting(mode, &self.even) };
+                for way in Way::all(servers) {
+                    let probes = (nprobe, recall);
+                    let setting = Setting { servers, probes, ..self.of_way(&way, &self.even) };
                     found.extend(self.run(&self.even, &setting)?);
                 }
             }
@@ -167,24 +208,54 @@ impl<'a> Simulation<'a> {
         Ok(found)
     }
 
-    /// Skewed loads, and techniques switched off under the last of them.
-    pub(super) fn skewed(&self, servers: usize, skews: &[f64], probes: &[(f64, u32)]) -> Result<Skewed> {
+    /// Skewed loads, and techniques switched off under the last of them, on the first number of servers; the last one
+    /// and a Zipf load on the others.
+    pub(super) fn skewed(&self, servers: &[usize], skews: &[f64], probes: &[(f64, u32)]) -> Result<Skewed> {
         let mut found = Skewed::default();
-        for (at, &asked) in skews.iter().enumerate() {
-            let (load, skew) = self.skewed_load(servers, asked, probes)?;
-            let probes = (skew.nprobe, skew.recall);
-            for mode in MODES {
-                // Only the planner knows of the load.
-                let known = if mode == Mode::Harmony { &load } else { &self.even };
-                let setting = Setting { servers, probes, ..self.setting(mode, known) };
-                found.modes.extend(self.run(&load, &setting)?);
+        for (at, &servers) in servers.iter().enumerate() {
+            let from = if at == 0 { 0 } else { skews.len().saturating_sub(1) };
+            for (number, &asked) in skews.iter().enumerate().skip(from) {
+                let (load, skew) = self.skewed_load(servers, asked, probes)?;
+                self.under(&load, skew.probes(), servers, &mut found)?;
+                if at == 0 && number + 1 == skews.len() {
+                    found.techniques = self.techniques(servers, &load, skew.probes())?;
+                }
+                found.loads.push(skew);
             }
-            if at + 1 == skews.len() {
-                found.techniques = self.techniques(servers, &load, probes)?;
-            }
+            let (load, skew) = self.zipf_load(servers, probes)?;
+            self.under(&load, skew.probes(), servers, &mut found)?;
             found.loads.push(skew);
         }
         Ok(found)
+    }
+
+    /// All ways to divide under a load of which only the planner knows.
+    fn under(&self, load: &Load, probes: (u32, f64), servers: usize, found: &mut Skewed) -> Result<()> {
+        for way in Way::all(servers) {
+            let known = if way.mode == Mode::Harmony { load } else { &self.even };
+            let setting = Setting { servers, probes, ..self.of_way(&way, known) };
+            found.modes.extend(self.run(load, &setting)?);
+        }
+        Ok(())
+    }
+
+    /// Queries whose nearest lists are visited by Zipf's law, at the highest recall.
+    fn zipf_load(&self, servers: usize, probes: &[(f64, u32)]) -> Result<(Load, Skew)> {
+        let Some(&(recall, nprobe)) = probes.last() else {
+            return Err(Error::bad_input("--recall is empty; give one recall or more"));
+        };
+        let weights = self.bench.zipf(nprobe)?;
+        let (load, distinct_queries) = self.bench.drawn_load(ZIPF, &weights)?;
+        let skew = Skew {
+            load: ZIPF.into(),
+            servers,
+            asked: None,
+            expected: None,
+            nprobe,
+            recall,
+            distinct_queries,
+        };
+        Ok((load, skew))
     }
 
     /// A load in which one server of whole lists has this share of the work, at the highest recall that allows it: the
@@ -200,7 +271,9 @@ impl<'a> Simulation<'a> {
                 continue;
             }
             let (load, distinct_queries) = self.bench.drawn_load(&name, &weights)?;
-            return Ok((load, Skew { load: name, asked, expected, nprobe, recall, distinct_queries }));
+            let (asked, expected) = (Some(asked), Some(expected));
+            let skew = Skew { load: name, servers, asked, expected, nprobe, recall, distinct_queries };
+            return Ok((load, skew));
         }
         Err(Error::bad_input("--recall is empty; give one recall or more"))
     }
@@ -217,18 +290,18 @@ impl<'a> Simulation<'a> {
             sample: &self.even.sample,
             ..all
         };
-        let at_once =
-            Setting { name: "no pipeline", switches: GridSwitches { pipeline: false, ..on }, ..all };
-        let mut settings = vec![all, unbalanced, at_once];
-        let off = one::variants().into_iter().skip(1);
+        let Some(planned) = self.run(load, &all)? else { return Ok(Vec::new()) };
+        let mut settings = vec![unbalanced];
+        // A plan of whole lists has no slices to score at once.
+        if planned.slices > 1 {
+            let switches = GridSwitches { pipeline: false, ..on };
+            settings.push(Setting { name: "no pipeline", switches, ..all });
+        }
+        let off = self.bench.variants().into_iter().skip(1);
         settings.extend(off.map(|(name, switches)| Setting { name, switches, ..all }));
-        let mut found = Vec::new();
+        let mut found = vec![planned.clone(), planned.blocking()];
         for setting in &settings {
             found.extend(self.run(load, setting)?);
-        }
-        if let Some(all) = found.first().cloned() {
-            let blocking = Simulated { name: "blocking".into(), qps: all.blocking_qps, ..all };
-            found.insert(2, blocking);
         }
         Ok(found)
     }
@@ -260,6 +333,7 @@ impl<'a> Simulation<'a> {
             name: mode.name(),
             servers: 1,
             mode,
+            slices: None,
             sample: &known.sample,
             alpha: None,
             switches: GridSwitches::default(),
@@ -267,10 +341,15 @@ impl<'a> Simulation<'a> {
         }
     }
 
+    fn of_way<'s>(&self, way: &'s Way, known: &'s Load) -> Setting<'s> {
+        Setting { name: &way.name, slices: way.slices, ..self.setting(way.mode, known) }
+    }
+
     fn options(&self, setting: &Setting<'_>) -> PartitionOptions {
         // Both servers handle a message.
         let grid = GridPartition {
             mode: setting.mode,
+            slices: setting.slices,
             queries: Some(setting.sample.to_path_buf()),
             nprobe: Some(setting.probes.0),
             alpha: setting.alpha,
@@ -299,7 +378,8 @@ impl<'a> Simulation<'a> {
             return Ok(*known);
         }
         let one = |switches| -> Result<f64> {
-            let alone = Setting { name: "", servers: 1, mode: Mode::Vector, switches, ..*setting };
+            let alone =
+                Setting { name: "", servers: 1, mode: Mode::Vector, slices: None, switches, ..*setting };
             let pass = self.pass(load, &self.place(&alone)?, &alone)?;
             Ok(self.most(&pass.traces, 1, IN_FLIGHT_EACH).qps)
         };
@@ -391,22 +471,22 @@ impl Spread {
     }
 }
 
-/// The planner's choices beside the better of both modes, for each load.
+/// The planner's choices beside the fastest way, for each load.
 pub(super) fn choices(rows: &[Simulated]) -> Vec<Choice> {
     let same = |a: &Simulated, b: &Simulated| {
         (&a.load, a.servers, a.nprobe, a.recall) == (&b.load, b.servers, b.nprobe, b.recall)
     };
     let chosen = rows.iter().filter(|row| row.name == Mode::Harmony.name());
     let choice = |chosen: &Simulated| {
-        let forced = rows.iter().filter(|row| same(row, chosen) && row.name != chosen.name);
-        let best = forced.max_by(|a, b| a.qps.total_cmp(&b.qps))?;
+        let best = rows.iter().filter(|row| same(row, chosen)).max_by(|a, b| a.qps.total_cmp(&b.qps))?;
         Some(Choice {
             load: chosen.load.clone(),
             servers: chosen.servers,
             recall: chosen.recall,
             rows: chosen.rows,
             slices: chosen.slices,
-            best_mode: best.name.clone(),
+            best_way: best.name.clone(),
+            best_slices: best.slices,
             over_best: chosen.qps / best.qps.max(f64::MIN_POSITIVE),
         })
     };

@@ -28,7 +28,7 @@ pub(super) fn text(document: &Document<'_>) -> String {
     out += &times(document);
     out += "\ntechniques under the last skewed load\n";
     out += &techniques(&document.techniques);
-    out += "\nthe planner's choice beside the better mode\n";
+    out += "\nthe planner's choice beside the fastest way\n";
     out += &choices(document);
     out + "\nx 1, x unpruned: QPS over that of one server under the same load, and of one that does not prune; \
            I: the standard deviation of the servers' computing for a query, microseconds; of all: the busiest server's \
@@ -84,6 +84,7 @@ fn divisions(document: &Document<'_>) -> String {
             size(d.all_bytes),
             format!("{:.3}", d.over_vectors),
             d.peak_bytes.map_or("-".into(), size),
+            d.cpu_us.map_or("-".into(), |us| format!("{us:.0}")),
         ]
     };
     let head = [
@@ -96,21 +97,24 @@ fn divisions(document: &Document<'_>) -> String {
         "all servers",
         "all/vectors",
         "peak memory",
+        "cpu us",
     ];
-    out + &table(&head, &document.divisions.iter().map(row).collect::<Vec<_>>())
+    out += &table(&head, &document.divisions.iter().map(row).collect::<Vec<_>>());
+    out + &format!("processor time of a query in one process: {:.0} us\n", document.one_process_cpu_us)
 }
 
 fn loads(document: &Document<'_>) -> String {
     let row = |load: &super::Skew| {
         vec![
             load.load.clone(),
-            percent(load.expected),
+            load.servers.to_string(),
+            load.expected.map_or("-".into(), percent),
             load.nprobe.to_string(),
             load.recall.to_string(),
             load.distinct_queries.to_string(),
         ]
     };
-    let head = ["load", "share", "nprobe", "recall", "different queries"];
+    let head = ["load", "servers", "share", "nprobe", "recall", "different queries"];
     table(&head, &document.loads.iter().map(row).collect::<Vec<_>>())
 }
 
@@ -209,11 +213,11 @@ fn choices(document: &Document<'_>) -> String {
             choice.servers.to_string(),
             choice.recall.to_string(),
             format!("{} x {}", choice.rows, choice.slices),
-            choice.best_mode.clone(),
+            choice.best_way.clone(),
             format!("{:.2}", choice.over_best),
         ]
     };
-    let head = ["load", "servers", "recall", "plan", "better mode", "QPS over it"];
+    let head = ["load", "servers", "recall", "plan", "fastest way", "QPS over it"];
     table(&head, &document.choices.iter().map(row).collect::<Vec<_>>())
 }
 
