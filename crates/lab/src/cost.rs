@@ -18,7 +18,8 @@ use stratann_storage::{Error, Result, input};
 /// Show what many vectors would take and cost, and throughput per dollar and per GB of RAM
 ///
 /// Sizes are those of the structures of INDEX, a gpu-ivf that was built with --baselines, in proportion to the vectors.
-/// Throughput is given, or that of an earlier `stratann-lab ablation --kind gpu-ivf --json`.
+/// Throughput is given, or that of an earlier `stratann-lab ablation --kind gpu-ivf --json`, which has none of a
+/// rummy-like: that needs a GPU.
 #[derive(clap::Args)]
 #[command(after_long_help = EXAMPLES)]
 pub(crate) struct Args {

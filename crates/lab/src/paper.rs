@@ -9,6 +9,8 @@ use stratann_storage::{Error, Result};
 
 mod batann;
 mod chart;
+mod d_hnsw;
+mod fusionanns;
 mod harmony;
 mod item;
 mod orchann;
@@ -57,6 +59,8 @@ const EXAMPLES: &str = "\
 Examples:
   stratann-lab paper batann --list
   stratann-lab paper batann -o /tmp/batann --rows 100000
+  stratann-lab paper fusionanns -o /tmp/fusionanns --only \"figure 12,regime\"
+  stratann-lab paper d-hnsw -o /tmp/d-hnsw --rows 100000
   stratann-lab paper batann -o /tmp/sift --base base.u8bin --queries query.u8bin --only \"figure 3,figure 4\"";
 
 /// Papers.
@@ -68,6 +72,10 @@ enum PaperName {
     Harmony,
     /// Lists on disk with local indexes, and a navigation graph that learns.
     Orchann,
+    /// Codes on a GPU, ids of lists in RAM, vectors on disk.
+    Fusionanns,
+    /// Clusters with graphs of their own in the memory of other machines.
+    DHnsw,
 }
 
 impl PaperName {
@@ -76,6 +84,8 @@ impl PaperName {
             PaperName::Batann => "batann",
             PaperName::Harmony => "harmony",
             PaperName::Orchann => "orchann",
+            PaperName::Fusionanns => "fusionanns",
+            PaperName::DHnsw => "d-hnsw",
         }
     }
 
@@ -85,6 +95,8 @@ impl PaperName {
             PaperName::Batann => &batann::ITEMS,
             PaperName::Harmony => &harmony::ITEMS,
             PaperName::Orchann => &orchann::ITEMS,
+            PaperName::Fusionanns => &fusionanns::ITEMS,
+            PaperName::DHnsw => &d_hnsw::ITEMS,
         }
     }
 
@@ -94,6 +106,8 @@ impl PaperName {
             PaperName::Batann => batann::SET,
             PaperName::Harmony => harmony::SET,
             PaperName::Orchann => orchann::SET,
+            PaperName::Fusionanns => fusionanns::SET,
+            PaperName::DHnsw => d_hnsw::SET,
         }
     }
 }

@@ -7,7 +7,8 @@ mod common;
 use common::*;
 
 /// Papers with their numbers of figures and tables.
-const PAPERS: [(&str, usize, usize); 3] = [("batann", 14, 1), ("harmony", 11, 5), ("orchann", 18, 4)];
+const PAPERS: [(&str, usize, usize); 5] =
+    [("batann", 14, 1), ("d-hnsw", 7, 2), ("fusionanns", 12, 3), ("harmony", 11, 5), ("orchann", 18, 4)];
 
 #[test]
 fn every_figure_and_table_is_listed_once() {
@@ -88,7 +89,7 @@ fn what_is_wrong_is_refused() {
 }
 
 /// Rows of the only item that was measured, with numbers of ours.
-fn measured(report: &serde_json::Value) -> Vec<String> {
+fn quantities(report: &serde_json::Value) -> Vec<String> {
     let rows = report["items"][0]["rows"].as_array().unwrap();
     let of =
         |row: &serde_json::Value| row["ours"].as_f64().map(|_| row["what"].as_str().unwrap().to_string());
@@ -102,9 +103,72 @@ fn a_table_of_harmony_is_measured_on_a_small_set() {
     let small = ["--rows", "2000", "--query-count", "60", "--dim", "32", "--clusters", "10"];
     let args = ["paper", "harmony", "-o", arg(&out), "--only", "table 3"];
     let report = json(&[&args[..], &small].concat());
-    assert_eq!(measured(&report).len(), 5, "{report}");
+    assert_eq!(quantities(&report).len(), 5, "{report}");
     let page = std::fs::read_to_string(out.join("harmony.md")).unwrap();
     assert!(page.contains("**table 3**") && page.contains("dropped before slice 2"), "{page}");
     let wrong = run(&["paper", "harmony", "--list", "--only", "figure 99"]);
     assert!(!wrong.status.success() && stderr(&wrong).contains("figure 11"), "{}", stderr(&wrong));
+}
+
+/// Measures items of a paper with few vectors, twice; the second time the documents of the folder are used.
+fn measured(paper: &str, only: &str) -> serde_json::Value {
+    let folder = folder();
+    let out = arg(folder.path());
+    let few = ["--rows", "2000", "--query-count", "40", "--dim", "32", "--clusters", "8"];
+    let args = [&["paper", paper, "-o", out, "--only", only], &few[..]].concat();
+    let found = json(&args);
+    let again = run(&args);
+    assert!(again.status.success() && !stderr(&again).contains("stratann-lab build"), "{}", stderr(&again));
+    let text = String::from_utf8(again.stdout).unwrap();
+    assert!(text.contains("why they differ"), "{text}");
+    let page = std::fs::read_to_string(folder.path().join(format!("{paper}.md"))).unwrap();
+    for item in found["items"].as_array().unwrap() {
+        assert!(page.contains(&format!("**{}**", item["id"].as_str().unwrap())));
+        assert!(
+            item["commands"]
+                .as_array()
+                .unwrap()
+                .iter()
+                .all(|c| c.as_str().unwrap().starts_with("stratann-lab "))
+        );
+        for row in item["rows"].as_array().unwrap() {
+            let ratio = row["ratio"].as_f64();
+            assert_eq!(ratio.is_some(), row["paper"].is_object() && row["ours"].is_number(), "{row}");
+        }
+    }
+    found
+}
+
+/// What was measured for a quantity of an item.
+fn ours(found: &serde_json::Value, item: &str, what: &str) -> Option<f64> {
+    let items = found["items"].as_array().unwrap();
+    let item = items.iter().find(|of| of["id"] == item).unwrap();
+    let row = item["rows"].as_array().unwrap().iter().find(|row| row["what"] == what);
+    row.unwrap_or_else(|| panic!("no {what:?} in {item}"))["ours"].as_f64()
+}
+
+#[test]
+fn fusionanns_is_repeated() {
+    let found = measured("fusionanns", "figure 4,figure 5,table 2");
+    let figure = |what: &str| ours(&found, "figure 4", what);
+    assert!(figure("QPS, hi+pq over spann").unwrap() > 0.0);
+    assert_eq!(figure("QPS, hi+gpu over spann"), None, "no GPU is there");
+    let copied = |way: &str| figure(&format!("bytes to a GPU for a query, {way}")).unwrap();
+    assert!(copied("hi+gpu (bytes counted only)") > copied("hi+pq+gpu (bytes counted only)"));
+    assert!(ours(&found, "figure 5", "candidates that a query needs, p50").unwrap() >= 1.0);
+    assert!(ours(&found, "table 2", "QPS a dollar, ours over SPANN").unwrap() > 0.0);
+    assert_eq!(ours(&found, "table 2", "QPS a dollar, ours over RUMMY"), None);
+}
+
+#[test]
+fn d_hnsw_is_repeated() {
+    let found = measured("d-hnsw", "table 1,meta-hnsw");
+    let round_trips = |way: &str| ours(&found, "table 1", &format!("round trips, {way}")).unwrap();
+    assert!(
+        round_trips("naive") > 3.0 && round_trips("naive") < 4.5,
+        "a round trip for each of four clusters"
+    );
+    assert!(round_trips("remote-hnsw") < round_trips("no-doorbell"));
+    assert!(ours(&found, "table 1", "network time, naive over remote-hnsw").unwrap() > 1.0);
+    assert!(ours(&found, "meta-hnsw", "bytes of a representative without its vector").unwrap() > 0.0);
 }

@@ -18,7 +18,7 @@ mod sizes;
 
 /// Stands for Sift1M and the other sets of 128 to 420 components.
 pub(super) const SET: MadeSet =
-    MadeSet { shape: "gaussian", dim: 128, clusters: 60, rows: 40_000, queries: 1000 };
+    MadeSet { shape: "gaussian", dim: 128, clusters: 60, rows: 40_000, queries: 1000, seed: 1 };
 
 const WHOLE: &str = "vector";
 const SLICES: &str = "dimension";

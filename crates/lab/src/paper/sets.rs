@@ -12,6 +12,8 @@ use stratann_storage::{Error, Result};
 
 use super::study::Study;
 
+/// Distributions of `bench generate`.
+const SHAPES: [&str; 3] = ["gaussian", "series", "skewed"];
 /// Rows that are copied at a time.
 const COPIED: u64 = 4096;
 
@@ -24,6 +26,7 @@ pub(super) struct MadeSet {
     pub(super) clusters: u32,
     pub(super) rows: u32,
     pub(super) queries: u32,
+    pub(super) seed: u64,
 }
 
 /// Vectors of a study.
@@ -39,8 +42,8 @@ pub(super) struct SetArgs {
     /// Distance of your vectors [default: l2]
     #[arg(long, requires = "base", value_parser = options::choice::<MetricName>())]
     metric: Option<MetricName>,
-    /// Made vectors: distribution, gaussian, skewed or series
-    #[arg(long, value_name = "SHAPE", conflicts_with = "base", value_parser = ["gaussian", "skewed", "series"])]
+    /// Made vectors: distribution, as `bench generate` names it
+    #[arg(long, value_name = "SHAPE", conflicts_with = "base", value_parser = SHAPES)]
     shape: Option<String>,
     /// Made vectors: components
     #[arg(long, value_name = "D", conflicts_with = "base", value_parser = clap::value_parser!(u32).range(1..=4096))]
@@ -70,17 +73,11 @@ pub(super) struct Set {
     pub(super) metric: &'static str,
     pub(super) rows: u64,
     pub(super) dim: usize,
+    /// Bytes of a vector.
+    pub(super) row_bytes: usize,
 }
 
 impl Set {
-    /// The set with the exact neighbours of its queries, in this file.
-    fn with_truth(self, study: &mut Study, file: &Path) -> Result<Set> {
-        let path = text(file)?;
-        let args = ["groundtruth", &self.base, &self.queries, "-k", "100", "--metric", self.metric, "-o", &path];
-        study.make(&[&args[..], &["--force"]].concat(), Some(file))?;
-        Ok(Set { groundtruth: path, ..self })
-    }
-
     /// The first rows of the set, with the same queries.
     ///
     /// # Errors
@@ -101,9 +98,8 @@ impl Set {
         };
         write_bin(&path, shape, (0..rows).step_by(COPIED as usize).map(chunk))?;
         let base = text(path.path())?;
-        let truth = study.path(&format!("truth-{rows}-{}.ibin", self.metric));
         let name = format!("the first {rows} of {}", self.name);
-        Set { name, base, rows, ..self.clone() }.with_truth(study, &truth)
+        with_truth(Set { name, base, rows, ..self.clone() }, &format!("truth-{rows}"), study)
     }
 }
 
@@ -113,22 +109,10 @@ impl SetArgs {
     /// # Errors
     /// When vectors cannot be read or made.
     pub(super) fn set(&self, like: MadeSet, study: &mut Study) -> Result<Set> {
-        let set = match (&self.base, &self.queries) {
-            (Some(base), Some(queries)) => self.own(base, queries)?,
-            _ => self.made(like, "vectors", study)?,
+        let (Some(base), Some(queries)) = (&self.base, &self.queries) else {
+            return made(self.like(like), "vectors", study);
         };
-        let truth = study.path(&format!("truth-{}-{}.ibin", set.rows, set.metric));
-        set.with_truth(study, &truth)
-    }
-
-    /// Other vectors than those of the study, in a folder of it.
-    ///
-    /// # Errors
-    /// When vectors cannot be made.
-    pub(super) fn other(folder: &str, like: MadeSet, study: &mut Study) -> Result<Set> {
-        let set = SetArgs::default().made(like, folder, study)?;
-        let truth = study.path(folder).join("truth.ibin");
-        set.with_truth(study, &truth)
+        with_truth(self.own(base, queries)?, "truth", study)
     }
 
     fn own(&self, base: &Path, queries: &Path) -> Result<Set> {
@@ -143,35 +127,59 @@ impl SetArgs {
             metric,
             rows: shape.rows,
             dim: shape.dim,
+            row_bytes: shape.row_bytes(),
         })
     }
 
-    fn made(&self, like: MadeSet, folder: &str, study: &mut Study) -> Result<Set> {
-        let shape = self.shape.as_deref().unwrap_or(like.shape);
-        let folder = study.path(folder);
-        let (base, queries) = (folder.join("base.fbin"), folder.join("query.fbin"));
-        let [dim, rows, count, clusters] = [
-            self.dim.unwrap_or(like.dim),
-            self.rows.unwrap_or(like.rows),
-            self.query_count.unwrap_or(like.queries),
-            self.clusters.unwrap_or(like.clusters),
-        ];
-        let (seed, folder) = (self.seed.to_string(), text(&folder)?);
-        let numbers = [dim, rows, count, clusters].map(|n| n.to_string());
-        let mut args = vec!["bench", "generate", shape, "-o", &folder, "--seed", &seed, "--force"];
-        let names = ["--dim", "--rows", "--queries", "--clusters"];
-        args.extend(names.iter().zip(&numbers).flat_map(|(name, number)| [*name, number.as_str()]));
-        study.make(&args, Some(&base))?;
-        Ok(Set {
-            name: format!("made ({shape}), {rows} × {dim} f32 in {clusters} clusters, l2"),
-            base: text(&base)?,
-            queries: text(&queries)?,
-            groundtruth: String::new(),
-            metric: MetricName::L2.name(),
-            rows: rows.into(),
-            dim: dim as usize,
-        })
+    /// The made set with what options change.
+    fn like(&self, like: MadeSet) -> MadeSet {
+        let shape = SHAPES.into_iter().find(|shape| self.shape.as_deref() == Some(shape));
+        MadeSet {
+            shape: shape.unwrap_or(like.shape),
+            dim: self.dim.unwrap_or(like.dim),
+            rows: self.rows.unwrap_or(like.rows),
+            queries: self.query_count.unwrap_or(like.queries),
+            clusters: self.clusters.unwrap_or(like.clusters),
+            seed: self.seed,
+        }
     }
+}
+
+/// Made vectors in a folder of the study.
+///
+/// # Errors
+/// When they cannot be made.
+pub(super) fn made(like: MadeSet, name: &str, study: &mut Study) -> Result<Set> {
+    let MadeSet { shape, dim, clusters, rows, queries: count, seed } = like;
+    let folder = study.path(name);
+    let (base, queries) = (folder.join("base.fbin"), folder.join("query.fbin"));
+    let (seed, folder) = (seed.to_string(), text(&folder)?);
+    let numbers = [dim, rows, count, clusters].map(|n| n.to_string());
+    let mut args = vec!["bench", "generate", shape, "-o", &folder, "--seed", &seed, "--force"];
+    let names = ["--dim", "--rows", "--queries", "--clusters"];
+    args.extend(names.iter().zip(&numbers).flat_map(|(name, number)| [*name, number.as_str()]));
+    study.make(&args, Some(&base))?;
+    let set = Set {
+        name: format!("made ({shape}), {rows} × {dim} f32 in {clusters} clusters, l2"),
+        base: text(&base)?,
+        queries: text(&queries)?,
+        groundtruth: String::new(),
+        metric: MetricName::L2.name(),
+        rows: rows.into(),
+        dim: dim as usize,
+        row_bytes: 4 * dim as usize,
+    };
+    with_truth(set, &format!("truth-of-{name}"), study)
+}
+
+/// Computes the ground truth of a set.
+fn with_truth(mut set: Set, name: &str, study: &mut Study) -> Result<Set> {
+    let truth = study.path(&format!("{name}-{}.ibin", set.metric));
+    set.groundtruth = text(&truth)?;
+    let (base, queries) = (&set.base, &set.queries);
+    let args = ["groundtruth", base, queries, "-k", "100", "--metric", set.metric];
+    study.make(&[&args[..], &["-o", &set.groundtruth, "--force"]].concat(), Some(&truth))?;
+    Ok(set)
 }
 
 /// A path as a word of a command.

@@ -132,6 +132,16 @@ pub(super) fn number(document: &Value, pointer: &str) -> Option<f64> {
     document.pointer(pointer).and_then(Value::as_f64)
 }
 
+/// The first over the second.
+pub(super) fn over(a: Option<f64>, b: Option<f64>) -> Option<f64> {
+    a.zip(b).map(|(a, b)| a / b)
+}
+
+/// A share as percent.
+pub(super) fn percent(share: Option<f64>) -> Option<f64> {
+    share.map(|share| 100.0 * share)
+}
+
 /// An error unless the command ended well.
 fn check(status: ExitStatus, command: &str) -> Result<()> {
     let kind = match status.code() {

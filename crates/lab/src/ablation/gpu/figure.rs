@@ -4,11 +4,11 @@ use stratann_storage::Result;
 use stratann_storage::output::OutputPath;
 
 use super::Document;
-use super::timed::AtRecall;
+use super::timed::{AtRecall, Speed};
 use crate::chart::{self, Area, Drawn, LARGE, Line, Part, bars, lines};
 
-/// Ways in the charts over recall; figure 9 names the first ones.
-const WAYS: [&str; 6] = ["spann", "rummy-like", "default", "changes", "mi-cpu", "hi+pq"];
+/// Ways in the charts over recall.
+const WAYS: [&str; 5] = ["spann", "default", "changes", "mi-cpu", "hi+pq"];
 
 /// Writes the figure.
 ///
@@ -19,19 +19,20 @@ pub(super) fn draw(to: &OutputPath, document: &Document<'_>) -> Result<()> {
 }
 
 fn charts(parts: &[Area<'_>], document: &Document<'_>) -> Drawn {
-    let by_recall = |all: &[AtRecall], of: fn(&AtRecall) -> f64| -> Vec<Line> {
+    let by_recall = |all: &[AtRecall], of: &dyn Fn(&AtRecall) -> Option<f64>| -> Vec<Line> {
         let line = |name: &&str| {
             let own = all.iter().filter(|at| at.name == *name);
-            (name.to_string(), own.map(|at| (at.asked, of(at))).collect::<Vec<_>>())
+            (name.to_string(), own.filter_map(|at| Some((at.asked, of(at)?))).collect::<Vec<_>>())
         };
         WAYS.iter().map(line).filter(|line| !line.1.is_empty()).collect()
     };
     let ways = &document.ways;
-    let qps = by_recall(ways, |at| at.qps_over_spann.unwrap_or(0.0));
+    let speed = |of: fn(&Speed) -> Option<f64>| move |at: &AtRecall| at.speed.as_ref().and_then(of);
+    let qps = by_recall(ways, &speed(|own| own.qps_over_spann));
     lines(&parts[0], ("QPS over spann", "recall", "times"), &qps)?;
-    let latency = by_recall(ways, |at| at.latency_over_spann.unwrap_or(0.0));
+    let latency = by_recall(ways, &speed(|own| own.latency_over_spann));
     lines(&parts[1], ("latency over spann", "recall", "times"), &latency)?;
-    lines(&parts[2], ("reads of a query", "recall", "reads"), &by_recall(ways, |at| at.reads))?;
+    lines(&parts[2], ("reads of a query", "recall", "reads"), &by_recall(ways, &|at| Some(at.reads)))?;
     hierarchical(&parts[3], document)?;
     lines(&parts[4], ("QPS by threads", "threads", "QPS"), &by_threads(document, |scaled| scaled.qps))?;
     let us = by_threads(document, |scaled| scaled.latency_us.mean);
@@ -55,14 +56,15 @@ fn by_threads(document: &Document<'_>, of: fn(&super::Scaled) -> f64) -> Vec<Lin
     lines
 }
 
-/// Figure 4.
+/// Figure 4, of the ways that need no GPU.
 fn hierarchical(area: &Area<'_>, document: &Document<'_>) -> Drawn {
     let first = document.recalls.first().copied().unwrap_or(0.0);
-    let names = ["spann", "hi+pq", "hi+gpu", "hi+pq+gpu"];
+    let names = ["spann", "hi+pq"];
     let own = |name: &&str| document.ways.iter().find(|at| at.name == *name && at.asked == first);
-    let all: Vec<&AtRecall> = names.iter().filter_map(own).collect();
-    let bars_of: Vec<String> = all.iter().map(|at| at.name.to_string()).collect();
-    let parts: [Part; 1] = [("QPS", all.iter().map(|at| at.qps).collect())];
+    let all: Vec<(&str, f64)> =
+        names.iter().filter_map(own).filter_map(|at| Some((at.name, at.speed.as_ref()?.qps))).collect();
+    let bars_of: Vec<String> = all.iter().map(|at| at.0.to_string()).collect();
+    let parts: [Part; 1] = [("QPS", all.iter().map(|at| at.1).collect())];
     bars(area, (&format!("hierarchical indexing, recall {first}"), "QPS"), &bars_of, &parts)
 }
 

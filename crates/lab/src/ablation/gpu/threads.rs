@@ -51,13 +51,14 @@ pub(super) struct Scaled {
     pub(super) bottleneck: Option<&'static str>,
 }
 
-fn ways() -> [Way; 4] {
-    let [spann, rummy, cpu] = [Baseline::Spann, Baseline::Rummy, Baseline::MultiTierOnCpu].map(Way::of);
-    [spann, Way::of_family(Family::Margin), rummy, cpu]
+/// Ways that need no GPU.
+fn ways() -> [Way; 3] {
+    let [spann, cpu] = [Baseline::Spann, Baseline::MultiTierOnCpu].map(Way::of);
+    [spann, Way::of_family(Family::Margin), cpu]
 }
 
 impl Bench<'_> {
-    /// Four ways at the lowest recall.
+    /// Three ways at the lowest recall.
     pub(super) fn threads(&self, chosen: &Chosen) -> Result<Vec<Scaled>> {
         let Some(&asked) = self.args.recall.first() else { return Ok(Vec::new()) };
         let given = self.args.costs.as_deref().map(Prices::read).transpose()?;

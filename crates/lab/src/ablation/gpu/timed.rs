@@ -22,15 +22,9 @@ pub(super) struct AtRecall {
     pub(super) asked: f64,
     pub(super) recall: f64,
     pub(super) setting: Setting,
-    /// With many queries in flight on each thread.
-    pub(super) qps: f64,
-    /// Queries a second with a query on each thread, as in the paper.
-    pub(super) blocking_qps: f64,
-    pub(super) latency_us: Latency,
-    pub(super) stage_us: Stages,
-    /// Ratio to the rate of spann at the same recall; absent where spann is not measured.
-    pub(super) qps_over_spann: Option<f64>,
-    pub(super) latency_over_spann: Option<f64>,
+    /// Absent where a GPU would score.
+    #[serde(flatten)]
+    pub(super) speed: Option<Speed>,
     /// Reads of each query; the same on any machine.
     pub(super) reads: f64,
     pub(super) pages: f64,
@@ -41,6 +35,20 @@ pub(super) struct AtRecall {
     pub(super) lists: f64,
     pub(super) mini_batches: f64,
     pub(super) duplicates: f64,
+}
+
+/// Measured times of a way.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct Speed {
+    /// With many queries in flight on each thread.
+    pub(super) qps: f64,
+    /// Queries a second with a query on each thread, as in the paper.
+    pub(super) blocking_qps: f64,
+    pub(super) latency_us: Latency,
+    pub(super) stage_us: Stages,
+    /// Ratio to the rate of spann at the same recall; absent where spann is not measured.
+    pub(super) qps_over_spann: Option<f64>,
+    pub(super) latency_over_spann: Option<f64>,
 }
 
 /// Mean time of a query by stage, microseconds.
@@ -58,6 +66,21 @@ impl Stages {
     pub(super) fn of(times: &Times, queries: usize) -> Stages {
         let each = |ns: u64| ns as f64 / 1000.0 / queries.max(1) as f64;
         Stages { route: each(times.route), access: each(times.access()), verify: each(times.verify) }
+    }
+}
+
+impl Speed {
+    /// Of a run with many queries in flight, and of one with a query on each thread.
+    fn of(many: &Answers, one: &Answers) -> Speed {
+        let rate = |answers: &Answers| answers.latency_ns.len() as f64 / answers.seconds.max(1e-9);
+        Speed {
+            qps: rate(many),
+            blocking_qps: rate(one),
+            latency_us: Latency::of(&one.latency_ns),
+            stage_us: Stages::of(&one.times, one.latency_ns.len()),
+            qps_over_spann: None,
+            latency_over_spann: None,
+        }
     }
 }
 
@@ -115,7 +138,8 @@ impl Bench<'_> {
     fn timed(&self, jobs: &[Job]) -> Result<Vec<AtRecall>> {
         let asked = jobs.first().map_or(0.0, |job| job.1);
         let rows = self.timed_rows();
-        let queries = 2 * ROUNDS * jobs.len() * (rows.len() / self.queries.row_bytes());
+        let timed = jobs.iter().filter(|job| job.0.is_timed).count();
+        let queries = 2 * ROUNDS * timed * (rows.len() / self.queries.row_bytes());
         let counted = jobs.len() * self.queries.count();
         self.printer.stage(&format!("times at a recall of {asked}"), (queries + counted) as u64, "queries");
         let options: Vec<SearchOptions> =
@@ -123,7 +147,7 @@ impl Bench<'_> {
         let mut many: Vec<Vec<Answers>> = jobs.iter().map(|_| Vec::new()).collect();
         let mut one: Vec<Vec<Answers>> = jobs.iter().map(|_| Vec::new()).collect();
         for _ in 0..ROUNDS {
-            for (at, options) in options.iter().enumerate() {
+            for (at, options) in options.iter().enumerate().filter(|&(at, _)| jobs[at].0.is_timed) {
                 many[at].push(self.run(rows, options)?);
                 one[at].push(self.run(rows, &blocking(*options))?);
             }
@@ -131,34 +155,27 @@ impl Bench<'_> {
         let mut found = Vec::new();
         for (((job, options), many), one) in jobs.iter().zip(&options).zip(many).zip(one) {
             let all = self.run(&self.rows, options)?;
-            let (Some(many), Some(one)) = (median(many), median(one)) else { continue };
-            found.push(self.at(job, &all, &many, &one));
+            let speed = median(many).zip(median(one)).map(|(many, one)| Speed::of(&many, &one));
+            found.push(self.at(job, &all, speed));
         }
-        let spann = found.iter().find(|at| at.name == Baseline::Spann.name()).cloned();
+        let spann = found.iter().find(|at| at.name == Baseline::Spann.name()).and_then(|at| at.speed.clone());
         if let Some(spann) = spann {
-            for at in &mut found {
-                at.qps_over_spann = Some(at.qps / spann.qps);
-                at.latency_over_spann = Some(at.latency_us.mean / spann.latency_us.mean);
+            for own in found.iter_mut().filter_map(|at| at.speed.as_mut()) {
+                own.qps_over_spann = Some(own.qps / spann.qps);
+                own.latency_over_spann = Some(own.latency_us.mean / spann.latency_us.mean);
             }
         }
         Ok(found)
     }
 
-    fn at(&self, (way, asked, setting): &Job, all: &Answers, many: &Answers, one: &Answers) -> AtRecall {
-        let queries = one.latency_ns.len();
+    fn at(&self, (way, asked, setting): &Job, all: &Answers, speed: Option<Speed>) -> AtRecall {
         let each = |sum: u64| sum as f64 / all.latency_ns.len().max(1) as f64;
-        let rate = |answers: &Answers| answers.latency_ns.len() as f64 / answers.seconds.max(1e-9);
         AtRecall {
             name: way.name,
             asked: *asked,
             recall: self.recall(all),
             setting: *setting,
-            qps: rate(many),
-            blocking_qps: rate(one),
-            latency_us: Latency::of(&one.latency_ns),
-            stage_us: Stages::of(&one.times, queries),
-            qps_over_spann: None,
-            latency_over_spann: None,
+            speed,
             reads: each(all.stats.reads_asked()),
             pages: each(all.stats.pages_read),
             bytes_a_read: all.stats.bytes_read as f64 / all.stats.reads.max(1) as f64,

@@ -10,10 +10,21 @@ use super::settings::Family;
 /// The name of what the kind does by default.
 pub(super) const DEFAULT: &str = "default";
 
+/// Baselines whose vectors or codes a GPU would score. None does here: their bytes are counted, and they are not timed.
+const COUNTED_ONLY: [(Baseline, &str); 4] = [
+    (Baseline::SpannOnGpu, "hi+gpu (bytes counted only)"),
+    (Baseline::ListsOfCodesOnGpu, "hi+pq+gpu (bytes counted only)"),
+    (Baseline::Rummy, "rummy-like (bytes counted only)"),
+    (Baseline::MultiTierOnGpu, "mi-gpu (bytes counted only)"),
+];
+
 /// One way.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Way {
+    /// Its baseline's name. Where it is not timed, the name says so.
     pub(super) name: &'static str,
+    /// Whether its times mean anything without a GPU.
+    pub(super) is_timed: bool,
     pub(super) family: Family,
     pub(super) rule: Option<Rule>,
     pub(super) baseline: Option<Baseline>,
@@ -28,14 +39,22 @@ impl Way {
 
     /// A baseline.
     pub(super) fn of(baseline: Baseline) -> Way {
-        Way { name: baseline.name(), family: Family::of(baseline), rule: None, baseline: Some(baseline) }
+        let counted = COUNTED_ONLY.iter().find(|counted| counted.0 == baseline);
+        Way {
+            name: counted.map_or(baseline.name(), |counted| counted.1),
+            is_timed: counted.is_none(),
+            family: Family::of(baseline),
+            rule: None,
+            baseline: Some(baseline),
+        }
     }
 
     /// The way that settings of a family are sought with. The others of the family give equal answers.
     pub(super) fn of_family(family: Family) -> Way {
-        let own = |rule| Way { name: family.name(), family, rule: Some(rule), baseline: None };
+        let named = |name, rule| Way { name, is_timed: true, family, rule, baseline: None };
+        let own = |rule| named(family.name(), Some(rule));
         match family {
-            Family::Margin => Way { name: DEFAULT, family, rule: None, baseline: None },
+            Family::Margin => named(DEFAULT, None),
             Family::Changes => own(Rule::Changes),
             Family::Static => own(Rule::Static),
             Family::Lists => Way::of(Baseline::Spann),

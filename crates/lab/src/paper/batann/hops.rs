@@ -5,8 +5,8 @@ use stratann_storage::Result;
 use super::super::chart::Chart;
 use super::super::item::{Found, Row, one};
 use super::super::sets::Set;
-use super::super::study::{Study, number};
-use super::{BATON, FEWER, Runs, WIDTH, index, over, percent, simulate};
+use super::super::study::{Study, number, over, percent};
+use super::{BATON, FEWER, Runs, WIDTH, index, simulate};
 
 const HOPS: &str = "/per_query/hops";
 const HAND_OVERS: &str = "/per_query/hand_overs";

@@ -6,8 +6,8 @@ use stratann_storage::Result;
 use super::super::chart::Chart;
 use super::super::item::{Found, Row};
 use super::super::sets::Set;
-use super::super::study::{Study, number};
-use super::{RECALL, index, over};
+use super::super::study::{Study, number, over};
+use super::{RECALL, index};
 
 /// Figure 7.
 pub(super) fn measure(study: &mut Study, set: &Set) -> Result<Found> {

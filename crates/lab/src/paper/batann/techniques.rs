@@ -4,8 +4,8 @@ use stratann_storage::Result;
 
 use super::super::item::{Found, Row};
 use super::super::sets::Set;
-use super::super::study::{Study, number};
-use super::{BATON, Runs, index, over, simulate};
+use super::super::study::{Study, number, over};
+use super::{BATON, Runs, index, simulate};
 
 const HAND_OVERS: &str = "/per_query/hand_overs";
 const READS: &str = "/per_query/reads";

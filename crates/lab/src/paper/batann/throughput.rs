@@ -5,8 +5,8 @@ use stratann_storage::Result;
 use super::super::chart::Chart;
 use super::super::item::{Found, Row, one, range};
 use super::super::sets::Set;
-use super::super::study::Study;
-use super::{BATON, RECALL, Runs, SCATTER, WIDTH, over, parts, simulate};
+use super::super::study::{Study, over};
+use super::{BATON, RECALL, Runs, SCATTER, WIDTH, parts, simulate};
 
 const RECALLS: [&str; 3] = ["0.9", "0.95", "0.99"];
 const READS: &str = "/per_query/reads";

@@ -6,16 +6,16 @@ use serde_json::Value;
 use stratann_storage::Result;
 
 use super::super::item::{Found, Row, range};
-use super::super::sets::{MadeSet, Set, SetArgs};
+use super::super::sets::{MadeSet, Set, made};
 use super::super::study::{Study, number};
 use super::{Ablation, EVEN, FOUR, PLANNED, SKEWED, WHOLE, ablation};
 
 /// Sets of the sweep: fewer vectors the more components they have.
 const SETS: [MadeSet; 4] = [
-    MadeSet { shape: "gaussian", dim: 96, clusters: 30, rows: 16_000, queries: 600 },
-    MadeSet { shape: "gaussian", dim: 384, clusters: 30, rows: 8000, queries: 600 },
-    MadeSet { shape: "gaussian", dim: 1024, clusters: 30, rows: 4000, queries: 600 },
-    MadeSet { shape: "series", dim: 2709, clusters: 30, rows: 2000, queries: 600 },
+    MadeSet { shape: "gaussian", dim: 96, clusters: 30, rows: 16_000, queries: 600, seed: 1 },
+    MadeSet { shape: "gaussian", dim: 384, clusters: 30, rows: 8000, queries: 600, seed: 1 },
+    MadeSet { shape: "gaussian", dim: 1024, clusters: 30, rows: 4000, queries: 600, seed: 1 },
+    MadeSet { shape: "series", dim: 2709, clusters: 30, rows: 2000, queries: 600, seed: 1 },
 ];
 /// A choice that is as fast as this share of the best division is good.
 const GOOD: f64 = 0.95;
@@ -84,7 +84,7 @@ pub(super) fn measure(study: &mut Study, set: &Set) -> Result<Found> {
 
 /// Ways to divide a set of the sweep over 2 to 16 servers, under an even, a skewed and a Zipf load.
 fn swept(study: &mut Study, like: MadeSet) -> Result<Ablation> {
-    let set = SetArgs::other(&format!("vectors-{}", like.dim), like, study)?;
+    let set = made(like, &format!("vectors-{}", like.dim), study)?;
     let folder = super::text(&study.path(&format!("sweep-{}", like.dim)))?;
     let args = ["ablation", &set.base, &set.queries, "--groundtruth", &set.groundtruth, "-o", &folder];
     let what = ["--kind", "grid-ivf", "--sample", "200", "--recall", "0.95"];

@@ -4,7 +4,7 @@ use stratann_storage::Result;
 
 use super::super::chart::Chart;
 use super::super::item::{Found, Row, one, range};
-use super::super::sets::{MadeSet, Set, SetArgs};
+use super::super::sets::{MadeSet, Set, made};
 use super::super::study::Study;
 use super::{Ablation, FOUR, PLANNED, RECALL, SLICES, WHOLE, ablation, over};
 
@@ -82,8 +82,8 @@ fn by_servers(of: &dyn Fn(&str, u64) -> Option<f64>, servers: u64) -> [Row; 2] {
 
 /// Speed-up of four servers over one that does not prune, on a set of this size.
 fn speed_up(study: &mut Study, dim: u32, rows: u32) -> Result<Option<f64>> {
-    let like = MadeSet { shape: "gaussian", dim, clusters: 100, rows, queries: 500 };
-    let set = SetArgs::other(&format!("vectors-{dim}-{rows}"), like, study)?;
+    let like = MadeSet { shape: "gaussian", dim, clusters: 100, rows, queries: 500, seed: 1 };
+    let set = made(like, &format!("vectors-{dim}-{rows}"), study)?;
     let folder = study.path(&format!("grid-{dim}-{rows}"));
     let folder = super::text(&folder)?;
     let args = ["ablation", &set.base, &set.queries, "--groundtruth", &set.groundtruth, "-o", &folder];

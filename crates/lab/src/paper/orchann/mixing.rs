@@ -3,7 +3,7 @@
 use stratann_storage::Result;
 
 use super::super::item::{Found, Row, one, range};
-use super::super::sets::{MadeSet, Set, SetArgs};
+use super::super::sets::{MadeSet, Set, made};
 use super::super::study::{Study, number};
 use super::{Ablation, RECALLS, Sweep, ablation, over};
 
@@ -20,8 +20,8 @@ pub(super) fn by_size(study: &mut Study, _: &Set) -> Result<Found> {
     const WHY: &str = "a scan reads codes of some 50 bytes, not vectors, and they lie together";
     let mut rows = Vec::new();
     for size in SIZES {
-        let like = MadeSet { shape: "gaussian", dim: 128, clusters: 30, rows: size, queries: 200 };
-        let set = SetArgs::other(&format!("list-{size}"), like, study)?;
+        let like = MadeSet { shape: "gaussian", dim: 128, clusters: 30, rows: size, queries: 200, seed: 1 };
+        let set = made(like, &format!("list-{size}"), study)?;
         let mut reads = Vec::new();
         for plan in UNIFORM {
             let name = format!("list-{size}-{plan}.idx");
