@@ -162,6 +162,10 @@ pub struct Curve {
     /// and in indexes of before it was kept: then reads of lists do not count.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resident_share: Option<f64>,
+    /// Share of the misses that a recall allows at which searches aim; absent where the hardest queries decide, and in
+    /// indexes of before it was kept.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub misses_aimed: Option<f64>,
     /// The points, by effort.
     pub points: Vec<Point>,
 }
@@ -269,6 +273,15 @@ impl Curve {
         self.points.iter().any(|p| p.safe_recall() > RECALL_ENOUGH)
     }
 
+    /// The smallest share of misses that its queries can tell from none.
+    fn least_misses(&self) -> f64 {
+        match self.misses_aimed {
+            // Where none of n neighbours is missed, up to three of n may be, at a confidence of 95 %.
+            Some(_) => 3.0 / (self.queries as f64 * f64::from(self.k)).max(3.0),
+            None => 1e-4,
+        }
+    }
+
     fn setting_of(&self, path: &Point, recall: f64) -> Option<Point> {
         let points: Vec<&Point> = self.points.iter().filter(|p| p.shares_path(path)).collect();
         let reaches = |p: &&Point| p.safe_recall() >= recall;
@@ -281,7 +294,7 @@ impl Curve {
         let above = points.get(first)?;
         let Some(below) = first.checked_sub(1).and_then(|at| points.get(at)) else { return Some(**above) };
         // Misses, not hits, shrink evenly as the effort grows.
-        let misses = |r: f64| (1.0 - r).max(1e-4).ln();
+        let misses = |r: f64| (1.0 - r).max(self.least_misses()).ln();
         let (from, to) = (misses(below.safe_recall()), misses(above.safe_recall()));
         let share = if from > to { ((from - misses(recall)) / (from - to)).clamp(0.0, 1.0) } else { 1.0 };
         let mix = |a: f64, b: f64| mix(a, b, share);
@@ -330,11 +343,11 @@ pub fn choose_of(curves: &[Curve], family: Option<&str>, k: u32, recall: f64) ->
     }
     let curve = nearest(curves, family, k)?;
     let has_hardest = curve.points.iter().all(|p| p.hardest.is_some());
-    let share = match &*curve.source {
+    let share = curve.misses_aimed.unwrap_or(match &*curve.source {
         _ if has_hardest => 1.0,
         FROM_ROWS | FROM_MIXTURE => MISSES_AIMED_ROWS,
         _ => MISSES_AIMED,
-    };
+    });
     let setting = curve.setting(1.0 - (1.0 - recall) * share).or_else(|| curve.setting(recall));
     let mut point = setting.unwrap_or(Point::EXACT);
     if curve.k < k && !point.is_exact() {

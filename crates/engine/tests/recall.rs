@@ -95,6 +95,35 @@ fn queries_unlike_the_rows_reach_the_recall_that_is_asked_for() {
     }
 }
 
+/// Rows of clusters, and queries that lie between two of these: neighbours of each are in many lists.
+fn questions(rows: usize, count: usize) -> (Set, Set) {
+    let base = clustered(rows, DIM, 40, 1);
+    let row = |number: usize| &base[number * DIM..(number + 1) * DIM];
+    let mut asked = Vec::new();
+    for q in 0..count {
+        let (near, far) = (row(q * 7 % rows), row((q * 13 + rows / 2) % rows));
+        asked.extend(near.iter().zip(far).map(|(near, far)| 0.8 * near + 0.2 * far));
+    }
+    (Set::new(DType::F32, DIM, &base), Set::new(DType::F32, DIM, &asked))
+}
+
+#[test]
+fn clusters_of_a_remote_index_reach_the_recall_that_questions_ask_for() {
+    let (set, asked) = questions(8000, 300);
+    let truth: Vec<Vec<u64>> =
+        (0..asked.len()).map(|q| nearest(&set, Metric::L2, asked.row(q), 10, |_| false)).collect();
+    let mut options = quick(IndexKind::RemoteHnsw, Metric::L2);
+    options.calibration_queries = 300;
+    let built = Built::new(set, &options);
+    for wanted in [0.9, 0.95, 0.98, 0.99] {
+        let answers = search(&built, &asked, 10, wanted);
+        let found: usize = answers.ids.chunks(10).zip(&truth).map(|(ids, truth)| hits(ids, truth)).sum();
+        let recall = found as f64 / (10 * asked.len()) as f64;
+        assert!(recall >= wanted - 0.005, "{recall} of {wanted}");
+        assert!(recall < 1.0, "all clusters were searched");
+    }
+}
+
 #[test]
 fn a_recall_of_one_needs_no_curve() {
     let set = Set::new(DType::F32, DIM, &clustered(500, DIM, 9, 1));

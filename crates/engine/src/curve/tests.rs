@@ -16,6 +16,7 @@ fn curve(points: &[(u32, StopRule, f64, f64)]) -> Curve {
         variant: None,
         family: None,
         resident_share: None,
+        misses_aimed: None,
         points: points
             .iter()
             .map(|&(effort, stop, recall, reads)| point(effort, stop, recall, reads))
@@ -232,4 +233,17 @@ fn a_longer_beam_begins_where_the_last_lengthening_helped() {
     assert_eq!(c.begin_longer(3), None);
     c.points.push(on(2, 16, 0.9995));
     assert!(c.is_complete());
+}
+
+#[test]
+fn a_curve_without_the_hardest_aims_at_fewer_misses() {
+    let points = [(40, FULL, 0.9, 40.0), (80, FULL, 0.98, 80.0), (160, FULL, 1.0, 160.0)];
+    let mean = Curve { queries: 200, source: FROM_MIXTURE.into(), ..curve(&points) };
+    let careful = Curve { misses_aimed: Some(0.2), ..mean.clone() };
+    let effort = |curve: &Curve, recall| choose(std::slice::from_ref(curve), 10, recall).unwrap().effort;
+    assert_eq!(effort(&careful, 0.9), 80, "a fifth of its misses");
+    assert!(effort(&mean, 0.9) < 60);
+    // No miss of 2,000 neighbours may be three: half of the way from 40 misses to these, by their logarithms.
+    let wanted = 1.0 - (0.02f64 * 0.0015).sqrt() / 0.2;
+    assert_eq!(effort(&careful, wanted), 120);
 }

@@ -30,6 +30,9 @@ pub struct KindFacts {
     pub learns: bool,
     /// Whether queries share their reads: those of a batch are gathered, and each is made once.
     pub shares_reads: bool,
+    /// Share of the misses that a recall allows at which searches aim, where the curve is of queries made from rows.
+    /// `None`: the hardest of these queries are measured apart, and have to reach the recall.
+    pub(crate) misses_aimed: Option<f64>,
     /// Whether several processes can share a build.
     pub is_built_in_tasks: bool,
     /// Whether candidates are compared by their vectors from the start, without codes.
@@ -86,6 +89,7 @@ impl KindFacts {
         has_scorer: false,
         learns: false,
         shares_reads: false,
+        misses_aimed: None,
         is_built_in_tasks: false,
         compares_vectors: false,
         data_role: files::BLOCKS,

@@ -7,7 +7,7 @@
 use stratann_storage::{Error, Progress, Result};
 
 use super::known::Known;
-use crate::curve::{Curve, Grid, IN_MEMORY, Point, RECALL_ENOUGH, Setting};
+use crate::curve::{Curve, FROM_MIXTURE, Grid, IN_MEMORY, Point, RECALL_ENOUGH, Setting};
 use crate::exec::{BatchOptions, DOORBELL_BYTES_MAX, Width};
 use crate::index::Index;
 use crate::kinds;
@@ -95,9 +95,10 @@ fn measure(
         variant: variant_name,
         family: family.map(str::to_string),
         resident_share: index.base.manifest.section.planned_resident_share(),
+        misses_aimed: index.base.facts().misses_aimed.filter(|_| source == FROM_MIXTURE),
         points: Vec::new(),
     };
-    let hardest = hardest_classes(&known, k);
+    let hardest = if empty.misses_aimed.is_some() { Vec::new() } else { hardest_classes(&known, k) };
     let measurement = Measurement { index, known: &known, hardest, variant, options: &options, progress };
     let grid = measurement.without_useless(grid, &empty)?;
     stage(&grid);

@@ -11,6 +11,8 @@ pub(crate) const FACTS: KindFacts = KindFacts {
     unit_names: ("cluster", "clusters"),
     group_name: "clusters",
     shares_reads: true,
+    // Whole clusters are missed, and questions have neighbours in twice as many clusters as rows with noise.
+    misses_aimed: Some(0.45),
     compares_vectors: true,
     data_role: files::REGION,
     has_nodes_in_blocks: false,

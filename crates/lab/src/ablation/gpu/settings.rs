@@ -142,7 +142,9 @@ impl Chosen {
 
     /// Choice at the highest recall.
     pub(super) fn last(&self, family: Family) -> Result<&Choice> {
-        self.all(family).last().ok_or_else(|| Error::bad_input("--recall is empty; give one recall or more"))
+        self.all(family).last().ok_or_else(|| {
+            Error::bad_input(format!("no setting of {} reaches a --recall; give a lower one", family.name()))
+        })
     }
 }
 
@@ -203,13 +205,8 @@ impl Search<'_, '_> {
                     Family::Changes => self.changes(first, asked)?,
                     Family::Margin => self.margins(first, asked)?,
                 };
-                let tried = found.ok_or_else(|| {
-                    Error::bad_input(format!(
-                        "no setting of {} reaches a recall of {asked}; give a lower --recall",
-                        family.name()
-                    ))
-                })?;
-                chosen.push(Choice { family, asked, tried });
+                // A family that does not reach the recall with any setting has no row there.
+                chosen.extend(found.map(|tried| Choice { family, asked, tried }));
             }
         }
         Ok(Chosen(chosen))

@@ -9,7 +9,7 @@ use super::super::sets::Set;
 use super::super::study::{Study, number, over, percent};
 use super::{Ablation, LOW, NEEDS_GPU, SPANN, counted_only};
 
-/// Shares of the highest throughput that count as the highest.
+/// Share of the highest throughput that counts as the highest.
 const NEARLY: f64 = 0.95;
 
 /// Rows of a way by threads, by rising number of them.
@@ -114,8 +114,10 @@ pub(super) fn needed(ablation: &Ablation, why: &str) -> Found {
         percent(share),
         why,
     )];
-    let part =
-        |name: &str| Row::new(format!("candidates that a query needs, {name}"), "", None, at(name), CURVE);
+    let part = |name: &str| {
+        let what = format!("candidates that a query needs, {}", name.replace('_', " "));
+        Row::new(what, "", None, at(name), CURVE)
+    };
     rows.extend(["mean", "standard_deviation", "p5", "p50", "p95", "max"].map(part));
     let lines = vec![("share of queries".to_string(), points)];
     Found {

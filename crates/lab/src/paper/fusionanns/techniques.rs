@@ -13,7 +13,7 @@ const RULE: &str = "codes that rank well leave a rule little to save; see regime
 /// Figure 12.
 pub(super) fn one_by_one(study: &mut Study, set: &Set) -> Result<Found> {
     const READS: &str = "lists of the paper span more pages, and a query needs more of them; see list size";
-    const SHARES: &str = "blocks hold ten vectors here, and neighbours lie together";
+    const SHARES: &str = "it depends on the vectors of a block, and how near they lie";
     const TIMES: &str = "times of this machine, which are uncertain";
     let ablation = Ablation::usual(study, set)?;
     let way = |name: &str, recall, pointer| ablation.way(name, recall, pointer);
