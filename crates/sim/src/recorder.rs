@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use stratann_core::peer::message::QueryId;
-use stratann_core::peer::{JobId, Run};
+use stratann_core::peer::{Action, JobId, Run};
 use stratann_core::query::Extent;
 
 use crate::trace::{Draft, Task, TaskId, Trace, Work};
@@ -153,8 +153,12 @@ impl Recorder {
         }
     }
 
-    /// A job has ended on the server of its query: nothing is sent, and the query waits for the work.
-    pub(crate) fn ended_at_origin(&mut self, run: &Run, server: u8) {
+    /// A run has left its server. Of a job that ends where its query is nothing is sent, and the query waits for its work.
+    pub(crate) fn departed(&mut self, run: &Run, server: u8, actions: &[Action]) {
+        let is_scored_here = actions.iter().any(|action| matches!(action, Action::Scored { .. }));
+        if run.job.is_none() || !is_scored_here {
+            return;
+        }
         let Some(open) = self.of(&run.query) else { return };
         let (strand, draft) = open.strand(run);
         let thought = strand.think(draft, server);

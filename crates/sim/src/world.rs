@@ -515,10 +515,7 @@ impl<'a> World<'a> {
             }
         });
         self.encoding_ns += ns;
-        let is_scored_here = || actions.iter().any(|action| matches!(action, Action::Scored { .. }));
-        if let Some(recorder) = self.recorder.as_mut().filter(|_| run.job.is_some() && is_scored_here()) {
-            recorder.ended_at_origin(&run, server);
-        }
+        self.recorder.iter_mut().for_each(|recorder| recorder.departed(&run, server, &actions));
         self.act(server, actions);
     }
 

@@ -15,7 +15,9 @@ use stratann_engine::build::{BuildOptions, IndexKind, KindOptions};
 use stratann_engine::kinds::division::{GridPartition, Mode as Division};
 use stratann_engine::spread::{self, PartitionOptions, Placed};
 use stratann_engine::{DType, Metric};
-use stratann_sim::{Cluster, Crash, Cut, FaultModel, Left, Reply, Report, Stores, SubmittedQuery, run};
+use stratann_sim::{
+    Cluster, Crash, Cut, FaultModel, Left, Reply, Report, Stores, SubmittedQuery, Task, Trace, record, run,
+};
 use stratann_storage::Quiet;
 
 const DIM: usize = 96;
@@ -73,18 +75,20 @@ impl Place {
         spread::place(&self.built.index, &options, &Quiet).unwrap()
     }
 
+    fn submitted(&self, servers: usize, params: Params) -> Vec<SubmittedQuery<'_>> {
+        let submitted = |q: usize| SubmittedQuery {
+            at_us: 50 * q as u64,
+            origin: (q % servers) as u8,
+            vector: self.queries.row(q),
+            params,
+            budget: Budget::default(),
+            time_us: 60 * LONG_US,
+        };
+        (0..ASKED).map(submitted).collect()
+    }
+
     fn run(&self, placed: &Placed, params: Params, faults: &FaultModel) -> Report {
-        let servers = placed.placement.servers();
-        let submitted: Vec<SubmittedQuery<'_>> = (0..ASKED)
-            .map(|q| SubmittedQuery {
-                at_us: 50 * q as u64,
-                origin: (q % servers) as u8,
-                vector: self.queries.row(q),
-                params,
-                budget: Budget::default(),
-                time_us: 60 * LONG_US,
-            })
-            .collect();
+        let submitted = self.submitted(placed.placement.servers(), params);
         let view = placed.view(&self.built.index);
         let cluster = Cluster { view, placement: &placed.placement, stores: &Nothing };
         let report = run(&cluster, &submitted, faults);
@@ -125,6 +129,23 @@ fn answers_are_those_of_one_server() {
                 }
             }
         }
+    }
+}
+
+/// The work of a job that ends where its query is counts, as that of others does.
+#[test]
+fn traces_have_all_work_of_their_queries() {
+    let place = place(Metric::L2);
+    for mode in MODES {
+        let placed = place.divided(2, 1, mode);
+        let submitted = place.submitted(2, asked(1, false));
+        let view = placed.view(&place.built.index);
+        let cluster = Cluster { view, placement: &placed.placement, stores: &Nothing };
+        let (report, traces) = record(&cluster, &submitted, &FaultModel::default());
+        let thought = |task: &Task| if let Task::Think(work) = task { work.components } else { 0 };
+        let traced: u64 = traces.iter().flat_map(Trace::tasks).map(|(_, task)| thought(task)).sum();
+        let counted: u64 = (0..ASKED).map(|query| answer(&report, query).stats().components).sum();
+        assert_eq!(traced, counted, "{mode:?}");
     }
 }
 

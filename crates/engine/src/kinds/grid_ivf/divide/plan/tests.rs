@@ -28,7 +28,9 @@ fn layout(dim: usize) -> GridLayout {
 }
 
 fn told(mode: Mode, (message_ns, byte_ns): (f64, f64)) -> GridPartition {
-    GridPartition { mode, message_ns: Some(message_ns), byte_ns: Some(byte_ns), ..GridPartition::default() }
+    let prices =
+        GridPartition { message_ns: Some(message_ns), byte_ns: Some(byte_ns), ..GridPartition::default() };
+    GridPartition { mode, step_ns: Some(0.0), ..prices }
 }
 
 fn over(servers: usize, grid: &GridPartition) -> Over<'_> {
@@ -92,6 +94,48 @@ fn the_example_of_the_paper_takes_fewer_slices() {
     assert!((imbalance / free.cost_ms - 0.05).abs() < 1e-6, "{imbalance}");
     assert!(after.cost_ms < before.cost_ms && before.cost_ms < of(&weighed, 1, 6).cost_ms);
     assert!((weighed.rows, weighed.slices.len() - 1) != (2, 3));
+}
+
+/// One hot server of sixteen limits all others, though loads hardly deviate from their mean.
+#[test]
+fn a_plan_costs_what_its_busiest_server_does() {
+    let layout = layout(384);
+    let mut visits = [10; 64];
+    visits[7] = 200;
+    let hot = workload(&visits, layout.groups());
+    let plan = GridPlan::choose(&hot, &layout, over(16, &told(Mode::Harmony, (0.0, 0.0)))).unwrap();
+    for candidate in &plan.candidates {
+        // With α the number of servers, all of them cost as long as the busiest one works.
+        let busiest_ms = candidate.largest_share * candidate.computing_ms;
+        assert!((candidate.cost_ms - busiest_ms).abs() < 1e-9, "{candidate:?}");
+    }
+    assert!(plan.candidates[0].slices > 1, "slices share the hot list: {:?}", plan.candidates[0]);
+}
+
+#[test]
+fn the_nearest_list_of_a_query_goes_alone_where_lists_are_sliced() {
+    let layout = layout(384);
+    // All queries visit the same two lists.
+    let lists: Vec<u32> = (0..20).map(|i| i % 2).collect();
+    let ends = (1..=10).map(|query| 2 * query).collect();
+    let two = Workload { queries: 10, lists, ends, ..workload(&[10; 4], layout.groups()) };
+    let messages = |mode| {
+        let plan = GridPlan::choose(&two, &layout, over(2, &told(mode, (1.0, 0.0)))).unwrap();
+        plan.candidates.iter().map(|candidate| candidate.messages_per_query).fold(f64::INFINITY, f64::min)
+    };
+    // A job of two slices has two messages and a reply, half of which stay on the server that asks.
+    assert!((messages(Mode::Dimension) - 2.0 * 3.0 / 2.0).abs() < 1e-9);
+    assert!(messages(Mode::Vector) <= 2.0);
+}
+
+#[test]
+fn a_number_of_slices_can_be_asked_for() {
+    let layout = layout(384);
+    let even = workload(&[5; 40], layout.groups());
+    let asked = GridPartition { slices: Some(2), ..told(Mode::Harmony, (50_000.0, 1.0)) };
+    let plan = GridPlan::choose(&even, &layout, over(4, &asked)).unwrap();
+    assert_eq!(plan.slices.len() - 1, 2);
+    assert!(plan.candidates.iter().all(|candidate| candidate.slices == 2));
 }
 
 #[test]
