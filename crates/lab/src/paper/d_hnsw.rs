@@ -87,19 +87,27 @@ impl Runs {
     }
 }
 
-/// Simulates a compute node for each of 24 clients, as the paper has them, with the three ways to load clusters.
+/// Compute nodes, and the clients that share them.
+type Fleet = [&'static str; 4];
+
+/// A compute node for each of 24 clients, as the paper has them.
+const FLEET: Fleet = ["--compute-nodes", "24", "--clients", "24"];
+/// One client: nobody else uses the links.
+const ALONE: Fleet = ["--compute-nodes", "1", "--clients", "1"];
+
+/// Simulates the three ways to load clusters.
 fn simulate(
     study: &mut Study,
     set: &Set,
     (index, costs): (&str, &str),
-    link: Link,
+    (fleet, link): (Fleet, Link),
     more: &[&str],
 ) -> Result<Runs> {
     let base = command(set, index);
-    let costs = measured_costs(study, &base, costs)?;
+    let costs = measured_costs(study, &[&base[..], &ALONE].concat(), costs)?;
     let ways = ["--baseline", "none,naive,no-doorbell", "--costs", &costs];
     let link = ["--network-gbps", link.gbps, "--network-latency-us", link.latency_us];
-    let document = study.run(&[&base[..], &ways, &link, more].concat())?;
+    let document = study.run(&[&base[..], &fleet, &ways, &link, more].concat())?;
     Ok(Runs(document["runs"].as_array().cloned().unwrap_or_default()))
 }
 
@@ -119,19 +127,7 @@ fn measured_costs(study: &mut Study, base: &[&str], name: &str) -> Result<String
 }
 
 /// A simulation at the setting of the tables.
-fn command<'a>(set: &'a Set, index: &'a str) -> [&'a str; 11] {
+fn command<'a>(set: &'a Set, index: &'a str) -> [&'a str; 9] {
     let Set { queries, groundtruth, .. } = set;
-    [
-        "simulate",
-        index,
-        queries,
-        "--groundtruth",
-        groundtruth,
-        "--compute-nodes",
-        "24",
-        "--nprobe",
-        NPROBE,
-        "--ef",
-        EF,
-    ]
+    ["simulate", index, queries, "--groundtruth", groundtruth, "--nprobe", NPROBE, "--ef", EF]
 }

@@ -119,13 +119,14 @@ impl Claim {
     }
 }
 
-/// A number with three digits that count.
+/// A number with two or three digits that count.
 pub(super) fn short(x: f64) -> String {
     match x.abs() {
         size if size >= 100.0 || x == x.round() => format!("{x:.0}"),
         size if size >= 10.0 => format!("{x:.1}"),
         size if size >= 1.0 => format!("{x:.2}"),
-        _ => format!("{x:.3}"),
+        size if size >= 0.01 => format!("{x:.3}"),
+        size => format!("{x:.*}", (2.0 - size.log10().floor()) as usize),
     }
 }
 
@@ -144,7 +145,7 @@ mod tests {
 
     #[test]
     fn numbers_have_three_digits() {
-        let all = [0.0, 0.01234, 1.5, 12.345, 123.4, 7.0];
-        assert_eq!(all.map(short), ["0", "0.012", "1.50", "12.3", "123", "7"]);
+        let all = [0.0, 0.001234, 0.01234, 1.5, 12.345, 123.4, 7.0];
+        assert_eq!(all.map(short), ["0", "0.00123", "0.012", "1.50", "12.3", "123", "7"]);
     }
 }

@@ -6,7 +6,7 @@ use super::super::chart::Chart;
 use super::super::item::{Found, Row};
 use super::super::sets::Set;
 use super::super::study::{Study, over};
-use super::{Link, NAIVE, NO_DOORBELL, OWN, RDMA, index, simulate};
+use super::{ALONE, FLEET, Fleet, Link, NAIVE, NO_DOORBELL, OWN, RDMA, index, simulate};
 
 /// Ethernet of an office, of a data centre, and RDMA.
 const LINKS: [Link; 3] = [Link { gbps: "1", latency_us: "50" }, Link { gbps: "25", latency_us: "10" }, RDMA];
@@ -29,9 +29,9 @@ pub(super) fn measure(study: &mut Study, set: &Set) -> Result<Found> {
     for link in LINKS {
         let mut line = Vec::new();
         for threads in THREADS {
-            let runs = simulate(study, set, (&index, "costs.json"), link, &["--threads", threads])?;
+            let runs = simulate(study, set, (&index, "costs.json"), (FLEET, link), &["--threads", threads])?;
             let of = |pointer| runs.of(OWN, pointer);
-            let name = |what: &str| format!("{what}, {} threads, {}", threads, link.name());
+            let name = |what: &str| format!("{what}, threads {threads}, {}", link.name());
             let compute = of("/sub_hnsw_us").zip(of("/meta_hnsw_us")).map(|(sub, meta)| sub + meta);
             rows.extend([
                 Row::new(name("network time of a query"), "us", None, of("/network_us"), WHY),
@@ -71,21 +71,25 @@ fn counters(runs: &super::Runs) -> Vec<Row> {
     rows
 }
 
-/// Doorbells with batches of 16 and of 2,000 queries, at all links.
+/// Doorbells with batches of 16 and of 2,000 queries, at all links: with one client, who waits for round trips, and with
+/// 24, who fill the link.
 pub(super) fn short_batches(study: &mut Study, set: &Set) -> Result<Found> {
     let index = index(study, set)?;
+    let fleets: [(&str, Fleet); 2] = [("one client", ALONE), ("24 clients", FLEET)];
     let mut rows = Vec::new();
-    for link in LINKS {
-        for batch in [SHORT, "2000"] {
-            let more = ["--threads", "18", "--batch", batch];
-            let runs = simulate(study, set, (&index, "costs.json"), link, &more)?;
-            let name = |what: &str| format!("{what}, batches of {batch}, {}", link.name());
-            let ratio = |pointer| over(runs.of(NO_DOORBELL, pointer), runs.of(OWN, pointer));
-            for (what, pointer) in [
-                ("network time, no-doorbell over ours", "/network_us"),
-                ("round trips, no-doorbell over ours", "/per_query/round_trips"),
-            ] {
-                rows.push(Row::new(name(what), "times", None, ratio(pointer), WHY));
+    for batch in [SHORT, "2000"] {
+        for (clients, fleet) in fleets {
+            for (at, link) in LINKS.into_iter().enumerate() {
+                let more = ["--threads", "18", "--batch", batch];
+                let runs = simulate(study, set, (&index, "costs.json"), (fleet, link), &more)?;
+                let ratio = |pointer| over(runs.of(NO_DOORBELL, pointer), runs.of(OWN, pointer));
+                if fleet == ALONE && at == 0 {
+                    let what = format!("round trips, no-doorbell over ours, batches of {batch}");
+                    rows.push(Row::new(what, "times", None, ratio("/per_query/round_trips"), WHY));
+                }
+                let what = "network time, no-doorbell over ours";
+                let what = format!("{what}, batches of {batch}, {clients}, {}", link.name());
+                rows.push(Row::new(what, "times", None, ratio("/network_us"), WHY));
             }
         }
     }

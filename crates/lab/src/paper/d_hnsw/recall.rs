@@ -9,9 +9,10 @@ use super::super::sets::Set;
 use super::super::study::{Study, number, over};
 
 const ASKED: [f64; 4] = [0.9, 0.95, 0.98, 0.99];
-/// Lengths of the beam of the sweep. Numbers of clusters grow by this factor.
-const EFS: [u32; 3] = [12, 24, 50];
+/// Lengths of the beam of the sweep. Numbers of clusters grow by this factor, up to a recall.
+const EFS: [u32; 2] = [12, 24];
 const STEP: f64 = 1.3;
+const ENOUGH: f64 = 0.995;
 
 /// A search of all queries.
 #[derive(Clone, Copy, Debug)]
@@ -81,7 +82,7 @@ fn sweep(study: &mut Study, set: &Set, index: &str, clusters: u32) -> Result<Vec
                 &["--nprobe", &nprobe.to_string(), "--ef", &ef.to_string()],
             )?);
         }
-        if nprobe >= clusters {
+        if nprobe >= clusters || all.last().is_some_and(|last: &Searched| last.recall >= ENOUGH) {
             break;
         }
         nprobe = ((f64::from(nprobe) * STEP).ceil() as u32).min(clusters);

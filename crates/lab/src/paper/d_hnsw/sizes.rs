@@ -7,7 +7,7 @@ use super::super::item::{Found, Row, one};
 use super::super::sets::Set;
 use super::super::study::{Study, over};
 use super::breakdown::THREADS;
-use super::{MODEL, OWN, RDMA, index_of, simulate};
+use super::{FLEET, MODEL, OWN, RDMA, index_of, simulate};
 
 /// Figure 7.
 pub(super) fn measure(study: &mut Study, set: &Set) -> Result<Found> {
@@ -17,7 +17,7 @@ pub(super) fn measure(study: &mut Study, set: &Set) -> Result<Found> {
     for count in counts {
         let index = index_of(study, set, &format!("clusters-{count}.idx"), count)?;
         let costs = format!("costs-{count}.json");
-        let runs = simulate(study, set, (&index, &costs), RDMA, &["-k", "1", "--threads", THREADS])?;
+        let runs = simulate(study, set, (&index, &costs), (FLEET, RDMA), &["-k", "1", "--threads", THREADS])?;
         let parts = ["/network_us", "/sub_hnsw_us", "/meta_hnsw_us"].map(|pointer| runs.of(OWN, pointer));
         totals.push(parts.iter().flatten().sum::<f64>());
         for (line, us) in lines.iter_mut().zip(parts) {
