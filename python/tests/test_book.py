@@ -19,8 +19,9 @@ import stratann
 
 ROOT = pathlib.Path(__file__).parents[2]
 FILES = sorted([ROOT / "README.md", *(ROOT / "docs" / "book").glob("*.md")])
-#: The laboratory, which `make test-lab` compiles. Without it nothing runs the page about it.
+#: The laboratory, which `make test-lab` compiles. Without it nothing runs the pages about it.
 LAB = os.environ.get("STRATANN_LAB")
+LAB_PAGES = {"lab.md", "paper-d-hnsw.md", "paper-fusionanns.md"}
 #: Languages of blocks that are not commands.
 SHOWN = {"json", "toml", "text"}
 #: Files that must exist before the first block of a page.
@@ -74,7 +75,7 @@ def commands(path):
     return [b for b in blocks(path) if b[1] in ("sh", "python") and not b[0]]
 
 
-RUN = [p for p in FILES if commands(p) and (LAB or p.name != "lab.md")]
+RUN = [p for p in FILES if commands(p) and (LAB or p.name not in LAB_PAGES)]
 
 
 @pytest.mark.parametrize("path", RUN, ids=lambda path: path.name)
