@@ -53,7 +53,7 @@ pub(super) static ITEMS: [Item; 16] = [
     by("doorbells", "ranges of a doorbell", ablation::doorbells),
     by("cache", "loads with a cache for a tenth of the clusters", ablation::caches),
     by("overflow", "room for fresh records", ablation::overflow),
-    by("recall", "recall asked and reached, and its cost beside the cheapest setting", recall::measure),
+    by("recall", "recall asked and reached, and its cost over that of the cheapest setting", recall::measure),
 ];
 
 /// An index whose recall curve nobody needs.

@@ -1,4 +1,4 @@
-//! Recall that is asked for and reached, and what it costs beside the cheapest setting.
+//! Recall that is asked for and reached, and what it costs against the cheapest setting.
 
 use serde_json::Value;
 use stratann_storage::Result;

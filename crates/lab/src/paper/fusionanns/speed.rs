@@ -1,4 +1,4 @@
-//! Throughput and latency beside other systems, at a recall, by recall and by threads (figures 9 to 11).
+//! Throughput and latency against other systems, at a recall, by recall and by threads (figures 9 to 11).
 //!
 //! SPANN and RUMMY are searches of the same index that do what these do. DiskANN is our disk-graph.
 
