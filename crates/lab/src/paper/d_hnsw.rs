@@ -111,11 +111,15 @@ fn simulate(
     Ok(Runs(document["runs"].as_array().cloned().unwrap_or_default()))
 }
 
-/// Costs of the processor, in a file of the study: those of the run of three that other programs disturbed least.
+/// Costs of the processor, in a file of the study: those of the run that other programs disturbed least.
 fn measured_costs(study: &mut Study, base: &[&str], name: &str) -> Result<String> {
     let mut least: Option<Value> = None;
-    let cost = |document: &Value| number(document, "/costs/meta_comparison_ps").unwrap_or(f64::INFINITY);
-    for seed in ["1", "2", "3"] {
+    // Both are measured by the clock, so that other programs raise them.
+    let cost = |document: &Value| {
+        let of = |name| number(document, &format!("/costs/{name}")).unwrap_or(f64::INFINITY);
+        of("meta_comparison_ps") * of("load_byte_ps")
+    };
+    for seed in ["1", "2", "3", "4", "5"] {
         let document = study.run(&[base, &["--seed", seed]].concat())?;
         if least.as_ref().is_none_or(|least| cost(&document) < cost(least)) {
             least = Some(document);
