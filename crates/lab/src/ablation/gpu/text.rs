@@ -24,8 +24,8 @@ pub(super) fn text(document: &Document<'_>) -> String {
         count(document.timed_queries as u64),
     );
     out += &format!(
-        "cheapest: fewest reads, with {} codes counted as one; this machine's processor ranks codes\nbytes counted only: \
-         the way needs a GPU; nothing is copied here, so it has no times\n",
+        "cheapest: fewest reads, with {} codes counted as one; this machine's processor ranks codes\n\
+         bytes counted only: the way needs a GPU; nothing is copied here, so it has no times\n",
         document.codes_per_read
     );
     out += &format!("\nhierarchical indexing with codes and a GPU at a recall of {first} (figure 4)\n");

@@ -71,8 +71,8 @@ fn counters(runs: &super::Runs) -> Vec<Row> {
     rows
 }
 
-/// Doorbells with batches of 16 and of 2,000 queries, at all links: with one client, who waits for round trips, and with
-/// 24, who fill the link.
+/// Doorbells with batches of 16 and of 2,000 queries, at all links: with one client, who waits for round trips, and
+/// with 24, who fill the link.
 pub(super) fn short_batches(study: &mut Study, set: &Set) -> Result<Found> {
     let index = index(study, set)?;
     let fleets: [(&str, Fleet); 2] = [("one client", ALONE), ("24 clients", FLEET)];
