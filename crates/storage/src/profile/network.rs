@@ -16,8 +16,8 @@ const LONG: usize = 64 << 10;
 
 /// Nanoseconds of a short message over the loopback interface for both sides, and of each byte more.
 ///
-/// Processor time counts, not time by the clock: other programs make a message wait, but hardly dearer. The cheapest of a
-/// few rounds is disturbed least.
+/// Processor time counts, not time by the clock: other programs make a message wait, but hardly dearer. The cheapest
+/// of a few rounds is disturbed least.
 ///
 /// # Errors
 /// A machine without that interface.
