@@ -153,7 +153,7 @@ impl Recorder {
         }
     }
 
-    /// A run has left its server. Of a job that ends where its query is nothing is sent, and the query waits for its work.
+    /// A run has left its server. Of a job that ends where its query is nothing is sent; the query waits for it.
     pub(crate) fn departed(&mut self, run: &Run, server: u8, actions: &[Action]) {
         let is_scored_here = actions.iter().any(|action| matches!(action, Action::Scored { .. }));
         if run.job.is_none() || !is_scored_here {
