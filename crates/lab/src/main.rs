@@ -37,7 +37,8 @@ const OVERVIEW: &str = "\
 Studies of the techniques of StratANN, for those who compare or change them.
 
 `paper` repeats the figures of a paper and compares, `ablation` measures each technique of a kind on your
-vectors, `codes` the ranking of codes, `rank` how well codes rank vectors, `cut` how a graph is divided over servers, `cost` what systems cost.
+vectors, `codes` the ranking of codes, `rank` how well codes rank vectors, `cut` how a graph is divided over
+servers, `cost` what systems cost.
 All commands of `stratann` are here as well.";
 
 #[derive(clap::Subcommand)]

@@ -429,7 +429,9 @@ mod tests {
         let rung = std::sync::Arc::new(rung);
         let waker = |thread: usize| {
             let rung = rung.clone();
-            Waker::new(move || drop(rung[thread].fetch_add(1, Ordering::SeqCst)))
+            Waker::new(move || {
+                rung[thread].fetch_add(1, Ordering::SeqCst);
+            })
         };
         let woken = || [0, 1].map(|thread: usize| rung[thread].load(Ordering::SeqCst));
         std::thread::scope(|scope| {

@@ -16,19 +16,18 @@ pub(super) struct Item {
     pub(super) measure: Measure,
 }
 
+/// Measures an item on a set.
+pub(super) type Measuring = fn(&mut Study, &Set) -> Result<Found>;
+
 /// How an item is measured.
 pub(super) enum Measure {
-    By(fn(&mut Study, &Set) -> Result<Found>),
+    By(Measuring),
     /// It is not, for this reason.
     LeftOut(&'static str),
 }
 
 /// An item that is measured.
-pub(super) const fn by(
-    id: &'static str,
-    title: &'static str,
-    measure: fn(&mut Study, &Set) -> Result<Found>,
-) -> Item {
+pub(super) const fn by(id: &'static str, title: &'static str, measure: Measuring) -> Item {
     Item { id, title, measure: Measure::By(measure) }
 }
 

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use stratann_storage::output::OutputPath;
-use stratann_storage::{Error, Result};
+use stratann_storage::{Error, Result, input};
 
 const END: &str = "<!-- /paper -->";
 
@@ -20,7 +20,7 @@ impl Page {
     /// # Errors
     /// When it cannot be read, or has no marks.
     pub(super) fn open(path: &Path, paper: &str) -> Result<Page> {
-        let text = std::fs::read_to_string(path).map_err(|e| Error::io("reading", path, &e))?;
+        let text = input::read_text(path)?;
         let mark = format!("<!-- paper:{paper} -->\n");
         let parts = text.split_once(&mark).and_then(|(before, rest)| Some((before, rest.split_once(END)?)));
         let Some((before, (_, after))) = parts else {

@@ -10,7 +10,7 @@ use serde_json::Value;
 use stratann_cli::output::Output;
 use stratann_core::hash::checksum;
 use stratann_storage::output::OutputPath;
-use stratann_storage::{Error, ErrorKind, Result};
+use stratann_storage::{Error, ErrorKind, Result, input};
 
 use super::sets::{Set, text};
 
@@ -105,7 +105,7 @@ impl Study {
 
     /// The document that the folder has of this command and this program.
     fn kept(&self, path: &Path, command: &str) -> Option<Value> {
-        let kept: Kept = serde_json::from_slice(&std::fs::read(path).ok()?).ok()?;
+        let kept: Kept = serde_json::from_slice(&input::read(path).ok()?).ok()?;
         (kept.program == self.identity && kept.command == command).then_some(kept.document)
     }
 
