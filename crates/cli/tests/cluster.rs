@@ -128,7 +128,7 @@ fn what_cannot_be_is_refused() {
     for (capacities, more, said) in [
         ("2,1", &[][..], "2 capacities for 3 servers"),
         ("2,1,0", &[], "a capacity is 0"),
-        ("2,NaN,1", &[], "a capacity is NaN"),
+        ("2,NaN,1", &[], "--capacities is NaN"),
         ("9,1,1", &["--replicas", "2"], "server 0 has 82 % of the capacity"),
         ("2,2,1", &["--method", "kmeans"], "--method cells"),
     ] {

@@ -85,8 +85,8 @@ fn check_one_server(found: &serde_json::Value) {
 }
 
 fn check_servers(found: &serde_json::Value) {
-    // Two recalls on two servers, one on four; each in four modes.
-    assert_eq!(found["even"].as_array().unwrap().len(), 12);
+    // Two recalls on two servers in four modes; one on four servers, which may have two slices, too.
+    assert_eq!(found["even"].as_array().unwrap().len(), 13);
     for row in rows_with(&found["even"], &[]) {
         let slices = match row["name"].as_str().unwrap() {
             "vector" | "striped" => 1,
@@ -99,8 +99,10 @@ fn check_servers(found: &serde_json::Value) {
         let share = number(&row["largest_share"]) * number(&row["servers"]);
         assert!((share - number(&row["largest_over_mean"])).abs() < 1e-9, "{row}");
     }
-    let [load] = rows_with(&found["loads"], &[])[..] else { panic!("{found}") };
-    assert!(load["load"] == "skew-0.9" && number(&load["expected"]) > 0.5, "{load}");
+    let load = rows_with(&found["loads"], &[("load", "skew-0.9")])[0];
+    assert!(load["servers"] == 2 && number(&load["expected"]) > 0.5, "{load}");
+    let zipf = rows_with(&found["loads"], &[("load", "zipf")])[0];
+    assert!(zipf["expected"].is_null() && zipf["asked"].is_null(), "{zipf}");
     let nprobe = &load["nprobe"];
     let share = |part: &str| {
         let rows = rows_with(&found[part], &[("name", "vector")]);
@@ -120,11 +122,14 @@ fn check_techniques(found: &serde_json::Value) {
     let names: Vec<&str> = rows.iter().map(|row| row["name"].as_str().unwrap()).collect();
     let variants =
         ["no pruning by vectors", "no pruning by dimensions", "no pruning", "no prewarming"].as_slice();
-    assert_eq!(names, [&["all", "no balance", "blocking", "no pipeline"], variants].concat());
-    let components = |at: usize| number(&rows[at]["components"]);
-    assert!(components(0) < components(4) && components(0) < components(6) && components(5) == components(6));
-    assert!(components(0) <= components(3));
-    assert_eq!(rows[2]["qps"], rows[0]["blocking_qps"]);
+    let is_sliced = rows[0]["slices"] != 1;
+    let pipeline: &[&str] = if is_sliced { &["no pipeline"] } else { &[] };
+    assert_eq!(names, [&["all", "blocking", "no balance"], pipeline, variants].concat());
+    let components = |name: &str| number(&rows.iter().find(|row| row["name"] == name).unwrap()["components"]);
+    assert!(components("all") < components("no pruning"));
+    assert!(components("all") <= components("no pruning by vectors"));
+    assert_eq!(components("no pruning by dimensions"), components("no pruning"));
+    assert_eq!(rows[1]["qps"], rows[0]["blocking_qps"]);
     let divisions = rows_with(&found["divisions"], &[]);
     assert_eq!(divisions.len(), 8);
     for division in divisions {
@@ -170,7 +175,7 @@ fn all_ways_to_divide_a_grid_are_compared() {
         assert_eq!(of(&again), of(&found));
     }
     let text = String::from_utf8(run(&all).stdout).unwrap();
-    assert!(text.contains("no pipeline") && text.contains("peak memory"), "{text}");
+    assert!(text.contains("no balance") && text.contains("peak memory"), "{text}");
 }
 
 #[test]
@@ -414,10 +419,11 @@ fn check_fresh_and_caches(found: &serde_json::Value) {
 
 #[test]
 fn a_remote_index_is_compared_with_other_ways_to_load() {
-    let data = Data::new(2000, 16, "u8");
+    // Clusters of many long vectors are walked; others are scanned, whatever the beam.
+    let data = Data::new(2000, 512, "f32");
     let (truth, index, out) = (data.truth("l2"), data.path("remote.idx"), data.path("indexes"));
     let (base, queries) = (arg(&data.base), arg(&data.queries));
-    let quick = ["--calibration-queries", "0"];
+    let quick = ["--calibration-queries", "0", "--partitions", "8"];
     json(&[&["build", base, "-o", arg(&index), "--kind", "remote-hnsw"][..], &quick].concat());
     let plot = data.path("remote.svg");
     let args = ["ablation", "--kind", "remote-hnsw", arg(&index), queries, "--groundtruth", arg(&truth)];
