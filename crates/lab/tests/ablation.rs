@@ -112,8 +112,8 @@ fn check_servers(found: &serde_json::Value) {
     assert!(share("skewed") > share("even"), "one server has more of a skewed load");
     assert_eq!(
         found["choices"].as_array().unwrap().len(),
-        4,
-        "one for each load, recall and number of servers"
+        7,
+        "two recalls on two servers, one on four; two skewed loads on both"
     );
 }
 

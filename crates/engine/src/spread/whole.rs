@@ -29,7 +29,7 @@ pub struct WholeCuts {
 pub fn whole_cuts(folder: &Path, servers: usize, seed: u64, progress: &dyn Progress) -> Result<WholeCuts> {
     let (_, manifest) = Manifest::read(folder)?;
     let shape = shape(folder, &manifest)?.block;
-    let source = Source::open(folder, manifest, shape.clone(), progress)?;
+    let source = Source::open(folder, manifest, shape, progress)?;
     let firsts: Vec<u32> = source.spans().map(|span| span.0).collect();
     let nodes = source.counts.iter().map(|&count| usize::from(count)).sum();
     let (mut of_blocks, mut of_nodes) = (Edges::default(), Edges::default());
