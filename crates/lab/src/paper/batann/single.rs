@@ -11,7 +11,8 @@ use super::{RECALL, index};
 
 /// Figure 7.
 pub(super) fn measure(study: &mut Study, set: &Set) -> Result<Found> {
-    const WHY: &str = "the figure has curves without numbers; DiskANN is compared by bench/compare.py, PipeANN runs nowhere here";
+    const WHY: &str =
+        "the figure has curves without numbers; bench/compare.py runs DiskANN, and nothing here PipeANN";
     let index = index(study, set)?;
     let lists = "20,40,80,160";
     let args = ["bench", &index, &set.queries, "--groundtruth", &set.groundtruth, "--search-list", lists];
