@@ -104,12 +104,3 @@ fn ablation(study: &mut Study, set: &Set) -> Result<Ablation> {
     let sweep = ["--recall", "0.8,0.9,0.95,0.99", "--servers", "4,8,16", "--skew", "0.4,0.5,0.6"];
     study.run(&[&args[..], &what, &sweep].concat()).map(Ablation)
 }
-
-/// The first over the second.
-fn over(a: Option<f64>, b: Option<f64>) -> Option<f64> {
-    a.zip(b).map(|(a, b)| a / b)
-}
-
-fn percent(share: Option<f64>) -> Option<f64> {
-    share.map(|share| 100.0 * share)
-}

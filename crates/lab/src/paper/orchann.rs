@@ -133,11 +133,6 @@ fn built(study: &mut Study, set: &Set, name: &str) -> Result<String> {
     text(&study.path("hybrid").join(format!("{name}.idx")))
 }
 
-/// The first over the second.
-fn over(a: Option<f64>, b: Option<f64>) -> Option<f64> {
-    a.zip(b).map(|(a, b)| a / b)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

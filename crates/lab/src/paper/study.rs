@@ -1,5 +1,6 @@
 //! The folder of a study: commands of this program are run in it, and their documents are kept.
 
+use std::collections::HashSet;
 use std::ffi::OsString;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -23,6 +24,8 @@ pub(super) struct Study {
     again: bool,
     output: Output,
     commands: Vec<String>,
+    /// Commands that this process has run: no item runs them once more.
+    ran: HashSet<String>,
 }
 
 /// A document of a command, as the folder has it.
@@ -46,7 +49,15 @@ impl Study {
         let file = program.metadata().map_err(|e| Error::io("reading", &program, &e))?;
         let version = env!("CARGO_PKG_VERSION");
         let identity = format!("{version}, {} bytes, {}.{:09}", file.len(), file.mtime(), file.mtime_nsec());
-        Ok(Study { folder: folder.into(), program, identity, again, output, commands: Vec::new() })
+        Ok(Study {
+            folder: folder.into(),
+            program,
+            identity,
+            again,
+            output,
+            commands: Vec::new(),
+            ran: HashSet::new(),
+        })
     }
 
     /// A file or a folder of the study.
@@ -59,11 +70,19 @@ impl Study {
     /// # Errors
     /// When it cannot be built.
     pub(super) fn index(&mut self, set: &Set, name: &str, options: &[&str]) -> Result<String> {
+        Ok(self.build(set, name, options)?.0)
+    }
+
+    /// As [`Study::index`], with the report of the build.
+    ///
+    /// # Errors
+    /// As [`Study::index`].
+    pub(super) fn build(&mut self, set: &Set, name: &str, options: &[&str]) -> Result<(String, Value)> {
         let folder = self.path(name);
         let path = text(&folder)?;
         let args = ["build", &set.base, "-o", &path, "--metric", set.metric, "--force"];
-        self.make(&[&args[..], options].concat(), Some(&folder))?;
-        Ok(path)
+        let report = self.make(&[&args[..], options].concat(), Some(&folder))?;
+        Ok((path, report))
     }
 
     /// The commands since the last call, as a user would type them.
@@ -86,17 +105,17 @@ impl Study {
     pub(super) fn make(&mut self, args: &[&str], made: Option<&Path>) -> Result<Value> {
         let command = command_line(args);
         let kept = self.folder.join("runs").join(format!("{:016x}.json", checksum(command.as_bytes())));
-        let is_known = self.commands.contains(&command);
         self.commands.push(command.clone());
         let is_there = made.is_none_or(Path::exists);
         if is_there
-            && (is_known || !self.again)
+            && (self.ran.contains(&command) || !self.again)
             && let Some(document) = self.kept(&kept, &command)
         {
             return Ok(document);
         }
         self.output.note(&command);
         let document = self.ask(args, &command)?;
+        self.ran.insert(command.clone());
         let known = Kept { program: self.identity.clone(), command, document };
         let text = serde_json::to_vec_pretty(&known).map_err(|e| Error::bad_input(e.to_string()))?;
         OutputPath::check(&kept, true, &[])?.write(&text)?;

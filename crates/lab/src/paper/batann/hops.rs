@@ -50,7 +50,7 @@ pub(super) fn by_servers(study: &mut Study, set: &Set) -> Result<Found> {
 }
 
 /// Ten servers at widths 1 and 8.
-fn widths(study: &mut Study, set: &Set) -> Result<[Runs; 2]> {
+pub(super) fn widths(study: &mut Study, set: &Set) -> Result<[Runs; 2]> {
     Ok([simulate(study, set, "10", &["--width", "1"])?, simulate(study, set, "10", &["--width", WIDTH])?])
 }
 
@@ -80,7 +80,7 @@ pub(super) fn by_width(study: &mut Study, set: &Set) -> Result<Found> {
 
 /// Figure 5.
 pub(super) fn work_by_width(study: &mut Study, set: &Set) -> Result<Found> {
-    const WHY: &str = "of few hops, eight reads at a time are a larger share, and more of them are in vain";
+    const WHY: &str = "of few hops, eight reads at a time are a larger share, and more of them bring nothing";
     let [narrow, wide] = widths(study, set)?;
     let ratio = |pointer| over(wide.of(10, BATON, pointer), narrow.of(10, BATON, pointer));
     let row = |what: &str, pointer| {

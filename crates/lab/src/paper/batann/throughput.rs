@@ -6,13 +6,13 @@ use super::super::chart::Chart;
 use super::super::item::{Found, Row, one, range};
 use super::super::sets::Set;
 use super::super::study::{Study, over};
+use super::hops::widths;
 use super::{BATON, RECALL, Runs, SCATTER, WIDTH, parts, simulate};
 
 const RECALLS: [&str; 3] = ["0.9", "0.95", "0.99"];
 const READS: &str = "/per_query/reads";
 const COMPARISONS: &str = "/per_query/code_comparisons";
-const LOGARITHM: &str =
-    "reads grow with the logarithm of n: at small n a part takes nearly as many as the whole";
+const HAND_OVERS: &str = "reads differ more (scale): what they save, hand-overs take back in part";
 
 /// Both modes at a recall, 5 and 10 servers.
 fn both(study: &mut Study, set: &Set, recall: &str, more: &[&str]) -> Result<Runs> {
@@ -46,7 +46,7 @@ pub(super) fn by_recall(study: &mut Study, set: &Set) -> Result<Found> {
             let gain = over(runs.of(servers, BATON, "/qps"), runs.of(servers, SCATTER, "/qps"));
             let claim = claim.filter(|_| recall == RECALL);
             let what = format!("QPS over scatter-gather, {servers} servers, recall {recall}");
-            rows.push(Row::new(what, "times", claim, gain, LOGARITHM));
+            rows.push(Row::new(what, "times", claim, gain, HAND_OVERS));
         }
         all.0.extend(runs.0);
     }
@@ -155,8 +155,7 @@ pub(super) fn by_rate(study: &mut Study, set: &Set) -> Result<Found> {
 /// Figure 14.
 pub(super) fn by_width(study: &mut Study, set: &Set) -> Result<Found> {
     const WHY: &str = "the fewer hops, the less there is to read at a time";
-    let [narrow, wide] =
-        [simulate(study, set, "10", &["--width", "1"])?, simulate(study, set, "10", &["--width", WIDTH])?];
+    let [narrow, wide] = widths(study, set)?;
     let quiet = |study: &mut Study, width| simulate(study, set, "10", &["--width", width, "--rate", "1000"]);
     let [narrow_quiet, wide_quiet] = [quiet(study, "1")?, quiet(study, WIDTH)?];
     let (qps, mean) = ("/qps", "/latency_us/mean");

@@ -4,8 +4,8 @@ use stratann_storage::Result;
 
 use super::super::item::{Found, Row, range};
 use super::super::sets::Set;
-use super::super::study::{Study, number};
-use super::{Ablation, FOUR, PLANNED, SLICES, STRIPED, WHOLE, ablation, over, percent};
+use super::super::study::{Study, number, over, percent};
+use super::{Ablation, FOUR, PLANNED, SLICES, STRIPED, WHOLE, ablation};
 
 /// A number of a division over four servers.
 fn of(found: &Ablation, name: &str, pointer: &str) -> Option<f64> {

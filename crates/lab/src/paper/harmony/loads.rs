@@ -6,8 +6,8 @@ use stratann_storage::Result;
 use super::super::chart::Chart;
 use super::super::item::{Found, Row, one, range};
 use super::super::sets::Set;
-use super::super::study::{Study, number};
-use super::{Ablation, EVEN, FOUR, PLANNED, RECALL, SKEWED, SLICES, STRIPED, WHOLE, ablation, over};
+use super::super::study::{Study, number, over};
+use super::{Ablation, EVEN, FOUR, PLANNED, RECALL, SKEWED, SLICES, STRIPED, WHOLE, ablation};
 
 const RECALLS: [f64; 4] = [0.8, 0.9, 0.95, 0.99];
 const WAYS: [&str; 4] = [WHOLE, SLICES, STRIPED, PLANNED];

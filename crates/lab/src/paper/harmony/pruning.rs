@@ -7,8 +7,8 @@ use stratann_storage::Result;
 use super::super::chart::Chart;
 use super::super::item::{Found, Row, one, range};
 use super::super::sets::Set;
-use super::super::study::{Study, number};
-use super::{Ablation, FOUR, RECALL, SKEWED, SLICES, WHOLE, ablation, over, percent};
+use super::super::study::{Study, number, over, percent};
+use super::{Ablation, FOUR, RECALL, SKEWED, SLICES, WHOLE, ablation};
 
 const AXES: &str = "components are in order of their variance, and other sets are pruned otherwise";
 

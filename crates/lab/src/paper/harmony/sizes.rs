@@ -5,8 +5,8 @@ use stratann_storage::Result;
 use super::super::chart::Chart;
 use super::super::item::{Found, Row, one, range};
 use super::super::sets::{MadeSet, Set, made};
-use super::super::study::Study;
-use super::{Ablation, FOUR, PLANNED, RECALL, SLICES, WHOLE, ablation, over};
+use super::super::study::{Study, over};
+use super::{Ablation, FOUR, PLANNED, RECALL, SLICES, WHOLE, ablation};
 
 const SERVERS: [u64; 3] = [4, 8, 16];
 /// Least and most components, and vectors; both by twice as many, twice.

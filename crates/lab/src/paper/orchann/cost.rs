@@ -4,18 +4,14 @@ use stratann_storage::Result;
 
 use super::super::item::{Found, Row, one, range};
 use super::super::sets::Set;
-use super::super::study::{Study, number};
-use super::{built, over, searched};
+use super::super::study::{Study, number, over};
+use super::{built, searched};
 
 const MIB: f64 = (1 << 20) as f64;
 
 /// An index as a user builds it.
 fn usual(study: &mut Study, set: &Set) -> Result<(String, serde_json::Value)> {
-    let folder = study.path("usual.idx");
-    let path = super::text(&folder)?;
-    let args = ["build", &set.base, "-o", &path, "--metric", set.metric, "--force", "--kind", "hybrid-ivf"];
-    let done = study.make(&[&args[..], &["--calibration-queries", "50"]].concat(), Some(&folder))?;
-    Ok((path, done))
+    study.build(set, "usual.idx", &["--kind", "hybrid-ivf", "--calibration-queries", "50"])
 }
 
 /// Bytes of the vectors.

@@ -4,8 +4,8 @@ use stratann_storage::Result;
 
 use super::super::item::{Found, Row, one, range};
 use super::super::sets::{MadeSet, Set, made};
-use super::super::study::{Study, number};
-use super::{Ablation, RECALLS, Sweep, ablation, over};
+use super::super::study::{Study, number, over};
+use super::{Ablation, RECALLS, Sweep, ablation};
 
 const UNIFORM: [&str; 3] = ["uniform-flat", "uniform-graph", "uniform-ivf"];
 /// Vectors of a single list.

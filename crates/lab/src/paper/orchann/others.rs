@@ -9,8 +9,8 @@ use stratann_storage::Result;
 use super::super::chart::Chart;
 use super::super::item::{Found, Row, one, range};
 use super::super::sets::Set;
-use super::super::study::Study;
-use super::{RECALLS, Sweep, built, over, searched};
+use super::super::study::{Study, over};
+use super::{RECALLS, Sweep, built, searched};
 
 const GRAPH: &str = "a disk-graph of ours stands for DiskANN and Starling, within the same memory; \
                      bench/compare.py runs DiskANN, nothing runs Starling";

@@ -4,8 +4,8 @@ use stratann_storage::Result;
 
 use super::super::item::{Found, Row, one, range};
 use super::super::sets::Set;
-use super::super::study::{Study, number};
-use super::{Sweep, ablation, built, over, searched};
+use super::super::study::{Study, number, over};
+use super::{Sweep, ablation, built, searched};
 
 /// Figure 1.
 pub(super) fn sizes(study: &mut Study, set: &Set) -> Result<Found> {
@@ -31,7 +31,7 @@ pub(super) fn sizes(study: &mut Study, set: &Set) -> Result<Found> {
 /// Figure 4.
 pub(super) fn orders(study: &mut Study, set: &Set) -> Result<Found> {
     const WHY: &str = "lists are ranked by centroids and samples together, and codes in RAM make a list that is \
-                       visited in vain cheap";
+                       visited without a result cheap";
     let index = built(study, set, "auto")?;
     let probes = ["--nprobe", "1,2,4,8,16,32,64,128,256", "--no-early-stop"];
     let ways = [("centroid", "--no-learning"), ("votes", "--no-learning"), ("evidence", "--frozen")];

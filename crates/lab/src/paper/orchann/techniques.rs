@@ -5,8 +5,8 @@ use stratann_storage::Result;
 use super::super::chart::Chart;
 use super::super::item::{Found, Row, one, range};
 use super::super::sets::Set;
-use super::super::study::{Study, number};
-use super::{RECALLS, Sweep, ablation, built, over, searched};
+use super::super::study::{Study, number, over};
+use super::{RECALLS, Sweep, ablation, built, searched};
 
 const READS: &str = "/reads";
 

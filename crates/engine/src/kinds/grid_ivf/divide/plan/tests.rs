@@ -27,7 +27,7 @@ fn layout(dim: usize) -> GridLayout {
     GridLayout { dtype: DType::F32, metric: Metric::L2, edges, columns: 1, id_bytes: 4, pilot: 0, code: None }
 }
 
-fn told(mode: Mode, (message_ns, byte_ns): (f64, f64)) -> GridPartition {
+fn partition_at(mode: Mode, (message_ns, byte_ns): (f64, f64)) -> GridPartition {
     let prices =
         GridPartition { message_ns: Some(message_ns), byte_ns: Some(byte_ns), ..GridPartition::default() };
     GridPartition { mode, step_ns: Some(0.0), ..prices }
@@ -42,7 +42,8 @@ fn dear_messages_ask_for_few_slices_and_hot_lists_for_many() {
     let layout = layout(384);
     let even = workload(&[5; 40], layout.groups());
     let shape = |workload: &Workload, prices| {
-        let plan = GridPlan::choose(workload, &layout, over(4, &told(Mode::Harmony, prices))).unwrap();
+        let plan =
+            GridPlan::choose(workload, &layout, over(4, &partition_at(Mode::Harmony, prices))).unwrap();
         assert!(plan.candidates.is_sorted_by(|a, b| a.cost_ms <= b.cost_ms));
         (plan.rows, plan.slices.len() - 1)
     };
@@ -72,7 +73,7 @@ fn the_example_of_the_paper_takes_fewer_slices() {
     workload.alive.fill(1.0);
     (workload.component_ns, workload.prepare_ns) = (20e6 / 12_800.0, 0.0);
     // One message in six is for the server that sends it, and costs nothing.
-    let mut grid = told(Mode::Harmony, (30e6 * 6.0 / 5.0, 0.0));
+    let mut grid = partition_at(Mode::Harmony, (30e6 * 6.0 / 5.0, 0.0));
     let mut plan = |alpha: f64| {
         grid.alpha = Some(alpha);
         GridPlan::choose(&workload, &layout, over(6, &grid)).unwrap()
@@ -103,7 +104,7 @@ fn a_plan_costs_what_its_busiest_server_does() {
     let mut visits = [10; 64];
     visits[7] = 200;
     let hot = workload(&visits, layout.groups());
-    let plan = GridPlan::choose(&hot, &layout, over(16, &told(Mode::Harmony, (0.0, 0.0)))).unwrap();
+    let plan = GridPlan::choose(&hot, &layout, over(16, &partition_at(Mode::Harmony, (0.0, 0.0)))).unwrap();
     for candidate in &plan.candidates {
         // With α the number of servers, all of them cost as long as the busiest one works.
         let busiest_ms = candidate.largest_share * candidate.computing_ms;
@@ -120,7 +121,7 @@ fn the_nearest_list_of_a_query_goes_alone_where_lists_are_sliced() {
     let ends = (1..=10).map(|query| 2 * query).collect();
     let two = Workload { queries: 10, lists, ends, ..workload(&[10; 4], layout.groups()) };
     let messages = |mode| {
-        let plan = GridPlan::choose(&two, &layout, over(2, &told(mode, (1.0, 0.0)))).unwrap();
+        let plan = GridPlan::choose(&two, &layout, over(2, &partition_at(mode, (1.0, 0.0)))).unwrap();
         plan.candidates.iter().map(|candidate| candidate.messages_per_query).fold(f64::INFINITY, f64::min)
     };
     // A job of two slices has two messages and a reply, half of which stay on the server that asks.
@@ -132,7 +133,7 @@ fn the_nearest_list_of_a_query_goes_alone_where_lists_are_sliced() {
 fn a_number_of_slices_can_be_asked_for() {
     let layout = layout(384);
     let even = workload(&[5; 40], layout.groups());
-    let asked = GridPartition { slices: Some(2), ..told(Mode::Harmony, (50_000.0, 1.0)) };
+    let asked = GridPartition { slices: Some(2), ..partition_at(Mode::Harmony, (50_000.0, 1.0)) };
     let plan = GridPlan::choose(&even, &layout, over(4, &asked)).unwrap();
     assert_eq!(plan.slices.len() - 1, 2);
     assert!(plan.candidates.iter().all(|candidate| candidate.slices == 2));
@@ -142,7 +143,8 @@ fn a_number_of_slices_can_be_asked_for() {
 fn modes_are_forced_and_what_cannot_be_is_refused() {
     let layout = layout(384);
     let even = workload(&[5; 40], layout.groups());
-    let plan = |servers, mode| GridPlan::choose(&even, &layout, over(servers, &told(mode, (1.0, 0.0))));
+    let plan =
+        |servers, mode| GridPlan::choose(&even, &layout, over(servers, &partition_at(mode, (1.0, 0.0))));
     assert_eq!(plan(4, Mode::Vector).unwrap().slices.len(), 2);
     assert_eq!(plan(4, Mode::Dimension).unwrap().slices.len(), 5);
     assert!(plan(64, Mode::Vector).unwrap_err().message.contains("fewer servers"), "more than lists");
@@ -156,7 +158,7 @@ fn every_unit_has_its_servers_and_all_servers_their_share() {
     let workload = workload(&visits, layout.groups());
     for (servers, replicas) in [(1, 1), (4, 1), (4, 2), (6, 3), (8, 8), (7, 2)] {
         for mode in [Mode::Harmony, Mode::Vector, Mode::Dimension, Mode::Striped] {
-            let told = told(mode, (1.0, 0.0));
+            let told = partition_at(mode, (1.0, 0.0));
             let over = Over { replicas, ..over(servers, &told) };
             let plan = GridPlan::choose(&workload, &layout, over).unwrap();
             let placement = plan.placement(over).unwrap();
@@ -187,8 +189,9 @@ fn striped_lists_even_out_hot_ones_for_more_messages() {
     visits[7] = 400;
     let mut hot = workload(&visits, layout.groups());
     hot.members = vec![4096; 40];
-    let plan =
-        |mode, message_ns| GridPlan::choose(&hot, &layout, over(4, &told(mode, (message_ns, 0.0)))).unwrap();
+    let plan = |mode, message_ns| {
+        GridPlan::choose(&hot, &layout, over(4, &partition_at(mode, (message_ns, 0.0)))).unwrap()
+    };
     let (striped, vector) = (plan(Mode::Striped, 10.0), plan(Mode::Vector, 10.0));
     let share = |plan: &GridPlan| plan.candidates[0].largest_share;
     assert!(share(&striped) < 1.001 && share(&vector) > 3.0);
@@ -197,6 +200,6 @@ fn striped_lists_even_out_hot_ones_for_more_messages() {
     assert_eq!(plan(Mode::Harmony, 1e9).stripes, 1, "dear messages");
     // Lists of 25 members would be filled up by a quarter.
     hot.members = vec![100; 40];
-    let told = told(Mode::Harmony, (10.0, 0.0));
+    let told = partition_at(Mode::Harmony, (10.0, 0.0));
     assert_eq!(GridPlan::choose(&hot, &layout, over(4, &told)).unwrap().stripes, 1);
 }
