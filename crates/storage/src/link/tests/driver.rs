@@ -217,6 +217,9 @@ fn a_long_frame_without_memory_is_skipped() {
 fn a_link_ends_although_its_connections_are_elsewhere() {
     for link_first in [true, false] {
         let (a, b) = driven_pair(choice());
+        // Both are up before the driver has the connection.
+        assert!(a.node.link.send(1, &frame(1, 10)));
+        assert_eq!(b.node.next(), LinkEvent::Frame(0, frame(1, 10)));
         if !link_first {
             TestDriver::end(&b.shared, &b.waker);
             assert_eq!(a.node.next(), LinkEvent::Down(1));
