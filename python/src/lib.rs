@@ -30,6 +30,7 @@ fn _stratann(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<index::SearchParameters>()?;
     module.add_class::<stats::Stats>()?;
     module.add_class::<router::Router>()?;
+    module.add_class::<router::Landmarks>()?;
     module.add_class::<split::Split>()?;
     module.add_function(wrap_pyfunction!(build::build, module)?)?;
     module.add_function(wrap_pyfunction!(build::groundtruth, module)?)?;

@@ -1,11 +1,25 @@
-//! Routing of queries to the servers of a `remote-hnsw` by what they have cached.
+//! Routing of queries to servers: of a `remote-hnsw` by what they have cached, of a partitioned `disk-graph` by where
+//! searches enter.
 
 use numpy::PyReadonlyArray1;
 use pyo3::prelude::*;
+use stratann_engine::kinds::landmarks;
+use stratann_engine::kinds::remote_hnsw::affinity::Batch;
 use stratann_engine::kinds::remote_hnsw::router;
 use stratann_engine::{DType, Metric};
 
 use crate::error;
+
+/// Queries of a request, and what it needs.
+type Part = (Vec<usize>, Vec<u32>);
+
+fn parts(batches: Vec<Batch>) -> Vec<Part> {
+    batches.into_iter().map(|batch| (batch.queries, batch.needs)).collect()
+}
+
+fn is_answering(answers: &[bool]) -> impl Fn(usize) -> bool {
+    |server| answers.get(server).copied().unwrap_or(false)
+}
 
 /// Threads that find the clusters of queries.
 const THREADS: usize = 2;
@@ -46,15 +60,14 @@ impl Router {
         rows: PyReadonlyArray1<'_, u8>,
         nprobe: u32,
         each: usize,
-    ) -> PyResult<Vec<(Vec<usize>, Vec<u32>)>> {
+    ) -> PyResult<Vec<Part>> {
         let rows = rows.as_slice()?;
-        let batches = py.detach(|| self.0.divide(rows, nprobe, each, THREADS));
-        Ok(batches.into_iter().map(|batch| (batch.queries, batch.needs)).collect())
+        Ok(parts(py.detach(|| self.0.divide(rows, nprobe, each, THREADS))))
     }
 
     /// The server of queries that need these clusters. `end` follows.
     fn choose(&self, needs: Vec<u32>, queries: usize, answers: Vec<bool>) -> usize {
-        self.0.choose(&needs, queries, |server| answers.get(server).copied().unwrap_or(false))
+        self.0.choose(&needs, queries, is_answering(&answers))
     }
 
     fn end(&self, server: usize, needs: Vec<u32>) {
@@ -71,5 +84,48 @@ impl Router {
 
     fn by_cache(&self) -> u64 {
         self.0.by_cache()
+    }
+}
+
+/// See `stratann_engine`; the Python half asks the servers. Its methods are those of [`Router`].
+#[pyclass(frozen, module = "stratann._stratann")]
+pub(crate) struct Landmarks(landmarks::Landmarks);
+
+#[pymethods]
+impl Landmarks {
+    /// The landmarks of servers, as each gave them; `None` where none has any.
+    #[staticmethod]
+    fn of(of_servers: Vec<Vec<u8>>, shape: (usize, String, String)) -> Option<Landmarks> {
+        let (metric, dtype) = (Metric::from_name(&shape.1)?, DType::from_name(&shape.2)?);
+        let count = of_servers.len();
+        let of_servers = of_servers.into_iter().enumerate();
+        landmarks::Landmarks::new((shape.0, metric, dtype), count, of_servers).map(Landmarks)
+    }
+
+    fn begin(&self) {
+        self.0.begin();
+    }
+
+    /// The queries of each request, and the server where they enter.
+    fn divide(
+        &self,
+        py: Python<'_>,
+        rows: PyReadonlyArray1<'_, u8>,
+        _nprobe: u32,
+        each: usize,
+    ) -> PyResult<Vec<Part>> {
+        let rows = rows.as_slice()?;
+        Ok(parts(py.detach(|| self.0.divide(rows, each))))
+    }
+
+    fn choose(&self, needs: Vec<u32>, queries: usize, answers: Vec<bool>) -> usize {
+        let entry = needs.first().map_or(0, |&server| server as usize);
+        self.0.choose(entry, queries, is_answering(&answers))
+    }
+
+    fn end(&self, _server: usize, _needs: Vec<u32>) {}
+
+    fn by_entry(&self) -> u64 {
+        self.0.by_entry()
     }
 }

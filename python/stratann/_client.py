@@ -25,7 +25,7 @@ from ._arrays import DTYPES, dtype_name, rows_of
 from ._errors import InputError, QueryError, ServerError, plain
 from ._parameters import search_parameters
 from ._results import SearchResult
-from ._routing import Routing, Silent, note
+from ._routing import Router, Routing, Silent, note
 
 #: Queries per request.
 _EACH = 64
@@ -273,7 +273,11 @@ class Client:
         columns = min(k, self.rows)
         result, failed = _collect(answers, columns, seconds, params)
         if routed is not None:
-            result.stats["routed_by_cache"] = routed[0].by_cache()
+            router = routed[0]
+            if isinstance(router, _stratann.Router):
+                result.stats["routed_by_cache"] = router.by_cache()
+            else:
+                result.stats["routed_by_entry"] = router.by_entry()
         if columns < k:
             warnings.warn(
                 f"k is {k}, the index has {self.rows} rows: {columns} columns are returned", stacklevel=2
@@ -371,10 +375,11 @@ class Client:
         return answers, next((params for _, params in replies if params), {})
 
     def _ask_routed(
-        self, rows: NDArray[Any], parameters: str, router: _stratann.Router, nprobe: int
+        self, rows: NDArray[Any], parameters: str, router: Router, nprobe: int
     ) -> tuple[list[_Json], _Json]:
-        """Returns the answers to all queries, in order, from the servers that have their clusters cached."""
+        """Returns the answers to all queries, in order, from the servers that have least to do for them."""
         router.begin()
+        caches = router if isinstance(router, _stratann.Router) else None
         batches = router.divide(rows.view(np.uint8).reshape(-1), nprobe, _EACH)
 
         def ask(batch: tuple[list[int], list[int]]) -> tuple[list[_Json], _Json]:
@@ -382,7 +387,7 @@ class Client:
             answering = self._routing.answering() if self._routing else []
             server = router.choose(needs, len(numbers), answering)
             try:
-                return self._ask(server, rows[numbers], parameters, router)
+                return self._ask(server, rows[numbers], parameters, caches)
             finally:
                 router.end(server, needs)
 
@@ -585,8 +590,8 @@ def connect(addresses: str | Sequence[str], timeout: float = 5.0, affinity: bool
     Args:
         addresses: ``"HOST:PORT"``, several with commas between them, or a list of them.
         timeout: default time limit of a query on a server, seconds; up to 60.
-        affinity: of several servers of a remote-hnsw, send queries to those that have their clusters cached; False
-            sends them to the servers in turn.
+        affinity: of several servers, send queries to the one of a partitioned disk-graph where the search enters, or
+            those of a remote-hnsw that have their clusters cached; False sends them to the servers in turn.
 
     Raises:
         InputError: an invalid address.

@@ -1,4 +1,6 @@
-"""Sends queries to the servers of a remote-hnsw that have their clusters cached."""
+"""Sends queries to servers that have less to do: those of a remote-hnsw that have their clusters cached, and the one
+of a partitioned disk-graph where the search enters.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +8,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Union
 
 from . import _stratann
 from ._errors import Error, ServerError
@@ -27,8 +29,12 @@ class Silent(Error):
     """A server did not respond, or is not a StratANN server."""
 
 
+#: A way to choose servers.
+Router = Union[_stratann.Router, _stratann.Landmarks]
+
+
 class Routing:
-    """Caches of the servers of one index, for any number of threads."""
+    """What the servers of one index have, for any number of threads."""
 
     def __init__(
         self, addresses: Sequence[str], shape: tuple[int, str, str], get: Get, get_bytes: Get
@@ -43,10 +49,11 @@ class Routing:
         self._ask_at = 0.0
         self._build = ""
         self._router: _stratann.Router | None = None
+        self._landmarks: _stratann.Landmarks | None = None
         self._nprobe: dict[str, int] = {}
         self._left_out: dict[int, float] = {}
 
-    def found(self, parameters: str) -> tuple[_stratann.Router, int] | None:
+    def found(self, parameters: str) -> tuple[Router, int] | None:
         """Returns the router, and how many clusters a query with these parameters needs; None where queries go to
         servers in turn.
         """
@@ -67,7 +74,9 @@ class Routing:
             self._asking.release()
         return self._known(parameters)
 
-    def _known(self, parameters: str) -> tuple[_stratann.Router, int] | None:
+    def _known(self, parameters: str) -> tuple[Router, int] | None:
+        if self._landmarks is not None:
+            return self._landmarks, 0
         router, nprobe = self._router, self._nprobe.get(parameters)
         return None if router is None or nprobe is None else (router, nprobe)
 
@@ -86,9 +95,11 @@ class Routing:
         for server, address in enumerate(self._addresses):
             try:
                 code, clusters = self._get(address, f"/v1/clusters?{parameters}")
-                if code in (400, 404):
-                    # The index has another kind, or the search itself will say what is wrong.
-                    self._is_off = code == 404
+                if code == 404:
+                    self._ask_landmarks(now)
+                    return
+                if code == 400:
+                    # The search itself will say what is wrong.
                     return
                 if code != 200:
                     raise Silent(f"{address}: status {code} of /v1/clusters")
@@ -110,6 +121,19 @@ class Routing:
                 "or pass affinity=False",
                 stacklevel=5,
             )
+
+    def _ask_landmarks(self, now: float) -> None:
+        """Asks all servers for the vectors at which searches enter there. Those of other kinds have none."""
+        rows = []
+        for address in self._addresses:
+            try:
+                code, own = self._get_bytes(address, "/v1/landmarks")
+            except (Silent, ServerError):
+                code, own = 0, b""
+            rows.append(own if code == 200 else b"")
+        self._landmarks = _stratann.Landmarks.of(rows, self._shape)
+        self._is_off = self._landmarks is None
+        self._ask_at = now + _FRESH
 
     def _fetch(self, address: str, clusters: dict[str, Any]) -> None:
         if self._router is not None and clusters["build"] == self._build:

@@ -259,3 +259,33 @@ def test_a_server_refuses_other_hosts_and_pages(address):
         connection.request("GET", "/v1/status", headers=headers)
         response = connection.getresponse()
         assert response.status == 403 and "error" in json.loads(response.read())
+
+
+@contextlib.contextmanager
+def cluster(index, folder, servers):
+    """Servers of `index`, partitioned; gives their addresses."""
+    partition = [program(), "cluster", "partition", str(index), "-o", str(folder), "--servers", str(servers)]
+    subprocess.run(partition, check=True, capture_output=True)
+    command = [program(), "cluster", "up", str(folder), "--threads", "1", "--json"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    try:
+        yield [server["address"] for server in json.loads(process.stdout.readline())["servers"]]
+    finally:
+        process.terminate()
+        process.communicate()
+
+
+def test_queries_begin_at_the_server_where_they_enter(graph_path, queries, tmp_path):
+    with cluster(graph_path, tmp_path / "spread", 3) as servers:
+        with stratann.connect(servers, affinity=False) as in_turn:
+            expected = in_turn.search(queries, search_list=30, width=1)
+        with stratann.connect(servers) as client:
+            found = client.search(queries, search_list=30, width=1)
+        with stratann.connect([servers[0], free_address(), servers[2]]) as other:
+            other_found = other.search(queries, search_list=30, width=1)
+    assert np.array_equal(found.ids, expected.ids)
+    assert np.array_equal(other_found.ids, expected.ids)
+    assert "routed_by_entry" not in expected.stats
+    assert len(queries) / 2 < found.stats["routed_by_entry"] <= len(queries)
+    assert found.stats["hand_overs"] < expected.stats["hand_overs"]
+    assert found.stats["reads"] == expected.stats["reads"]

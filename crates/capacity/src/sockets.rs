@@ -131,6 +131,7 @@ fn start(
         tls: None,
         versions: Versions::default(),
         queue_bytes: 16 << 20,
+        measured_every: None,
         log: Arc::new(|_| {}),
     };
     let receiver: Arc<dyn LinkReceiver> = echo.clone();

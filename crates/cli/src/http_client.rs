@@ -9,11 +9,14 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 use stratann_core::query::Mode;
 use stratann_engine::exec::Width;
+use stratann_engine::kinds::landmarks::Landmarks;
 use stratann_engine::kinds::remote_hnsw::router::Router;
+use stratann_engine::manifest::MessagePrices;
 use stratann_engine::search::{Effort, SearchOptions};
 use stratann_engine::{DType, Metric};
 use stratann_server::wire::{Answered, Failed, FailureKind, Found, Refusal, Reply, Used};
 use stratann_storage::error::quoted;
+use stratann_storage::link::LinkCosts;
 use stratann_storage::names::BuildId;
 use stratann_storage::{Error, ErrorKind, Result};
 use ureq::Agent;
@@ -23,8 +26,10 @@ use crate::queries::Wanted;
 
 mod affinity;
 mod liveness;
+pub(crate) mod routing;
 use affinity::Fetched;
 use liveness::Liveness;
+use routing::Routing;
 
 /// Longest wait for a connection, because a machine that is down does not reply.
 const CONNECT_TIME: Duration = Duration::from_secs(3);
@@ -69,6 +74,9 @@ pub struct Status {
     pub(crate) loaded_bytes: u64,
     #[serde(default)]
     pub(crate) round_trips: u64,
+    /// Costs of messages to other servers.
+    #[serde(default)]
+    links: Vec<LinkCosts>,
     pub(crate) memory: Value,
     pub(crate) ram_budget_bytes: Option<u64>,
 }
@@ -95,6 +103,8 @@ pub struct HttpClient {
     liveness: Liveness,
     /// Router of several servers of a `remote-hnsw`, once they gave it.
     router: OnceLock<Router>,
+    /// Of several servers of a partitioned `disk-graph`.
+    landmarks: OnceLock<Landmarks>,
     /// Time for the next attempt to get it; `None` where queries are not routed.
     attempt: Mutex<Option<Duration>>,
     /// Vectors of the index they serve.
@@ -166,12 +176,12 @@ impl HttpClient {
         };
         let wanted = Wanted { dim: status.dim, dtype, metric };
         let addresses = addresses.to_vec();
-        let (router, attempt) = (OnceLock::new(), Mutex::new(None));
-        Ok(HttpClient { addresses, agent, liveness, router, attempt, rows: status.rows, wanted })
+        let (router, landmarks, attempt) = (OnceLock::new(), OnceLock::new(), Mutex::new(None));
+        Ok(HttpClient { addresses, agent, liveness, router, landmarks, attempt, rows: status.rows, wanted })
     }
 
-    /// Routes queries by the caches of the servers, where there are several whose queries share loads.
-    pub(crate) fn route_by_cache(&mut self) {
+    /// Routes queries to servers where they have less to do, where there are several of a kind for which that differs.
+    pub(crate) fn route_queries(&mut self) {
         let has_choice = self.addresses.len() > 1;
         self.attempt = Mutex::new(has_choice.then_some(STATUS_TIME));
     }
@@ -187,7 +197,12 @@ impl HttpClient {
                 let _ = self.router.set(*own);
                 None
             }
-            Fetched::OtherKind => None,
+            Fetched::OtherKind => {
+                if let Some(own) = routing::landmarks(&self.agent, &self.addresses, self.wanted, answers) {
+                    let _ = self.landmarks.set(own);
+                }
+                None
+            }
             Fetched::Failed(why) => {
                 if limit == STATUS_TIME {
                     eprint_line(&format!(
@@ -200,12 +215,14 @@ impl HttpClient {
         };
     }
 
-    /// Caches of the servers as a run begins, and the number of clusters that each of its queries needs; `None` where
-    /// queries go to servers in turn.
-    pub(crate) fn caches(&self, parameters: &str) -> Option<(&Router, u32)> {
+    /// The way to choose servers for a run that begins; `None` where queries go to servers in turn.
+    pub(crate) fn routing(&self, parameters: &str) -> Option<Routing<'_>> {
         self.fetch_caches();
-        let own = self.router.get()?;
-        Some((own, affinity::begin(own, &self.agent, &self.addresses, parameters)?))
+        if let Some(own) = self.router.get() {
+            let nprobe = affinity::begin(own, &self.agent, &self.addresses, parameters)?;
+            return Some(Routing::Caches(own, nprobe));
+        }
+        self.landmarks.get().map(|own| Routing::Entries(own).begin())
     }
 
     /// Whether a server answers, as far as is known.
@@ -226,6 +243,17 @@ impl HttpClient {
             Some(status?.1)
         };
         self.addresses.iter().enumerate().map(status).collect()
+    }
+
+    /// The mean prices of messages over all links that the servers have measured, since as many go over each; `None`
+    /// where there is none.
+    pub(crate) fn message_prices(&self) -> Option<MessagePrices> {
+        let links: Vec<LinkCosts> = self.statuses().into_iter().flatten().flat_map(|own| own.links).collect();
+        let mean = |price: fn(&LinkCosts) -> f64| links.iter().map(price).sum::<f64>() / links.len() as f64;
+        (!links.is_empty()).then(|| MessagePrices {
+            message_ns: mean(|link| link.message_ns),
+            byte_ns: mean(LinkCosts::slower_byte_ns),
+        })
     }
 
     /// The lists that the last queries of each server visited, of all servers that answer.

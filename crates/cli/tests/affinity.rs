@@ -203,6 +203,42 @@ fn a_link_that_is_slow_at_first_is_said_and_tried_again() {
 }
 
 #[test]
+fn queries_begin_at_the_server_where_they_enter() {
+    let data = Data::new(4000, 16, "f32");
+    let index = data.build("graph", &["--calibration-queries", "0"]);
+    let folder = spread(&data, &index, "spread", &["--servers", "4"]);
+    let up = Running::start(&["cluster", "up", arg(&folder), "--threads", "1"]);
+    let (all, out) = (addresses(&up), data.path("out"));
+    let connect = all.join(",");
+    let search = |more: &[&str]| {
+        let args =
+            ["search", "--connect", &connect, arg(&data.queries), "--search-list", "30", "--width", "1"];
+        let run = json(&[&args[..], &["-o", arg(&out), "--force"], more].concat())["runs"][0].clone();
+        (run, read_answers(&out))
+    };
+    let (in_turn, expected) = search(&["--no-affinity"]);
+    let (routed, found) = search(&[]);
+    assert_eq!(found, expected);
+    assert_eq!((&in_turn["routed_by_entry"], &routed["routed_by_cache"]), (&Value::Null, &Value::Null));
+    let count = data.query_rows.len() as u64;
+    let sent = routed["routed_by_entry"].as_u64().unwrap();
+    assert!(sent > count / 2 && sent <= count, "{sent} of {count}");
+    let (fewer, hand_overs) = (counter(&routed, "hand_overs"), counter(&in_turn, "hand_overs"));
+    assert!(fewer < hand_overs - 0.2, "{fewer} and {hand_overs} in turn");
+    assert_eq!(counter(&routed, "reads"), counter(&in_turn, "reads"));
+
+    let bench = ["bench", "--connect", &connect, arg(&data.queries), "--search-list", "30", "--rate", "100"];
+    let run = json(&[&bench[..], &["--seconds", "1"]].concat())["runs"][0].clone();
+    assert!(run["routed_by_entry"].as_u64().unwrap() * 2 > run["requests"].as_u64().unwrap(), "{run}");
+
+    // A server that is gone is asked for nothing.
+    send_signal(up.ready["servers"][3]["pid"].as_u64().unwrap() as u32, libc::SIGKILL);
+    let args = ["search", "--connect", &connect, arg(&data.queries), "--search-list", "30", "--partial"];
+    let partial = json(&args)["runs"][0].clone();
+    assert_eq!(partial["failed_queries"], 0, "{partial}");
+}
+
+#[test]
 fn servers_of_other_kinds_are_asked_in_turn() {
     let data = Data::new(500, 8, "f32");
     let index = data.build("graph", &["--calibration-queries", "0"]);
@@ -211,5 +247,7 @@ fn servers_of_other_kinds_are_asked_in_turn() {
     assert_eq!(get(servers[0].address(), "/v1/meta").0, 404);
     let connect = format!("{},{}", servers[0].address(), servers[1].address());
     let found = json(&["search", "--connect", &connect, arg(&data.queries), "--search-list", "30"]);
-    assert_eq!(found["runs"][0]["routed_by_cache"], Value::Null);
+    let run = &found["runs"][0];
+    assert_eq!((&run["routed_by_cache"], &run["routed_by_entry"]), (&Value::Null, &Value::Null));
+    assert_eq!(get(servers[0].address(), "/v1/landmarks").0, 404, "it has the whole index");
 }

@@ -5,6 +5,7 @@ mod common;
 #[path = "../../cluster/tests/gateway/mod.rs"]
 mod gateway;
 
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use common::*;
@@ -27,6 +28,13 @@ fn ask(address: &str, row: &[f64], nprobe: u32) -> Vec<u32> {
 
 fn status(address: &str) -> Value {
     get(address, "/v1/status").1
+}
+
+/// The only manifest of a folder.
+fn manifest(folder: &Path) -> Value {
+    let files = std::fs::read_dir(folder).unwrap().map(|file| file.unwrap().path());
+    let of_name = |path: &PathBuf| path.file_name().unwrap().to_string_lossy().starts_with("manifest-");
+    serde_json::from_slice(&std::fs::read(files.into_iter().find(of_name).unwrap()).unwrap()).unwrap()
 }
 
 /// Components that each server has compared.
@@ -105,16 +113,17 @@ fn lists_move(gateway: Option<&Gateway>) {
     let all: Vec<String> = servers.iter().map(|server| server.address().to_string()).collect();
     wait_for("the cluster", || all.iter().all(|a| get(a, "/v1/health").0 == 200));
     let connect = all.join(",");
-    let replan = |more: &[&str]| {
+    let replan = |prices: &[&str], more: &[&str]| {
         let args = ["cluster", "replan", arg(&index), "-o", arg(&folder), "--connect", &connect];
-        with_access(&[&args[..], &["--store", &store, "--json"], &PRICES, more].concat()).output().unwrap()
+        with_access(&[&args[..], &["--store", &store, "--json"], prices, more].concat()).output().unwrap()
     };
-    let run_replan = |more: &[&str]| -> Value {
-        let done = replan(more);
+    let report_of = |prices: &[&str], more: &[&str]| -> Value {
+        let done = replan(prices, more);
         assert!(done.status.success(), "{}", stderr(&done));
         serde_json::from_slice(&done.stdout).unwrap()
     };
-    let few = replan(&[]);
+    let run_replan = |more: &[&str]| report_of(&PRICES, more);
+    let few = replan(&PRICES, &[]);
     assert!(few.status.code() == Some(2) && stderr(&few).contains("100 or more"), "{}", stderr(&few));
 
     let hot = crowd(&data, &all);
@@ -125,6 +134,21 @@ fn lists_move(gateway: Option<&Gateway>) {
     // A change that must save more than it can.
     let idle = run_replan(&["--margin", "0.99"]);
     assert_eq!((&idle["is_published"], &idle["version"]), (&false.into(), &Value::Null), "{idle}");
+    assert_eq!((&idle["priced_by"], &idle["prices"]["message_ns"]), (&"given".into(), &1e3.into()), "{idle}");
+
+    // Without prices, those of the links between the servers count, or those of the plan where they are near.
+    wait_for("the links to be measured", || {
+        all.iter().all(|a| status(a)["links"].as_array().is_some_and(|links| links.len() == SERVERS - 1))
+    });
+    let measured = report_of(&[], &["--margin", "0.99"]);
+    let planned = manifest(&folder)["cluster"]["prices"].clone();
+    let price = |of: &Value| of["message_ns"].as_f64().unwrap();
+    assert!(price(&measured["measured"]) > 0.0 && price(&planned) > 0.0, "{measured} {planned}");
+    match measured["priced_by"].as_str() {
+        Some("plan") => assert_eq!(measured["prices"], planned, "{measured}"),
+        Some("servers") => assert_ne!(measured["prices"], planned, "{measured}"),
+        _ => panic!("{measured}"),
+    }
 
     let said = servers[0].lines();
     let (stop, mut after) = (AtomicBool::new(false), before);

@@ -53,6 +53,7 @@ fn index(seed: u64) -> TempDir {
         curves: Vec::new(),
         section: Section::None {},
         spread: Some(SpreadFacts {
+            prices: None,
             servers: SERVERS,
             replicas: 1,
             overlap: 0.0,

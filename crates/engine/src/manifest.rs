@@ -85,6 +85,18 @@ pub struct SpreadFacts {
     /// First group of components of each slice of a `grid-ivf`, and the number of groups.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub slices: Vec<u32>,
+    /// Prices that a `grid-ivf` was divided by. They are timed, so they do not identify the partition.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub prices: Option<MessagePrices>,
+}
+
+/// Prices of messages between servers, both sides together.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct MessagePrices {
+    /// Nanoseconds of a short message.
+    pub message_ns: f64,
+    /// Nanoseconds of each byte more.
+    pub byte_ns: f64,
 }
 
 /// A published version of an index.
@@ -301,7 +313,7 @@ impl Manifest {
             "blocks": self.blocks, "build": self.build, "files": self.files,
         });
         if let Some(spread) = &self.spread {
-            parts["cluster"] = serde_json::json!(spread);
+            parts["cluster"] = serde_json::json!(SpreadFacts { prices: None, ..spread.clone() });
         }
         self.section.identify(&mut parts);
         BuildId::of(xxh3_64(parts.to_string().as_bytes()))

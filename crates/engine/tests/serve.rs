@@ -23,6 +23,7 @@ use stratann_engine::spread::{PartitionOptions, partition};
 use stratann_engine::{DType, Metric};
 use stratann_storage::tier::IoChoice;
 use stratann_storage::{ErrorKind, Quiet};
+use stratann_testing::way::Way;
 use tempfile::TempDir;
 
 const DIM: usize = 24;
@@ -309,6 +310,44 @@ fn servers_are_upgraded_one_by_one_and_no_answer_is_lost_or_wrong() {
         assert_eq!(count(|status| status.refused_frames), 0, "all read what the others write");
         assert!(count(|status| status.hand_overs_in) > 0);
     }
+}
+
+/// Links that become ten times as slow while queries are under way, and fast again.
+#[test]
+fn links_that_get_slow_cost_no_answer_and_are_measured() {
+    let asked = queries(50, DIM);
+    let expected = expected(&asked);
+    let ways = Arc::new(Mutex::new(Vec::<Way>::new()));
+    let all = ways.clone();
+    let like = move |options: &mut ServeOptions| {
+        (options.patience, options.measured_every) = (PATIENCE, Duration::from_millis(50));
+        for peer in &mut options.peers {
+            let way = Way::to(peer.parse().unwrap()).unwrap();
+            way.limit(400_000);
+            *peer = way.address().to_string();
+            all.lock().unwrap().push(way);
+        }
+    };
+    let cluster = Cluster::start_like(Box::new(like), source(), 3, 1, |_| {});
+    for bytes_per_ms in [400_000, 40_000, 400_000] {
+        let gbps = bytes_per_ms as f64 * 8e-6;
+        let answers: Vec<_> = (0..200).map(|i| cluster.ask(i % 3, asked.row(i % 50), false)).collect();
+        ways.lock().unwrap().iter().for_each(|way| way.limit(bytes_per_ms));
+        for (i, answer) in answers.iter().enumerate() {
+            check(&asked, &expected, i, &answer.recv_timeout(PATIENCE).unwrap().unwrap());
+        }
+        waits_until("the links are measured", || {
+            cluster.up().all(|server| {
+                let links = server.status().links;
+                links.len() == 2 && links.iter().all(|link| (gbps / 9.0..=gbps).contains(&link.costs.gbps))
+            })
+        });
+    }
+    let said = cluster.said.lock().unwrap();
+    assert!(!said.iter().any(|line| line.contains("no longer")), "a slow server is not dead: {said:?}");
+    let sum =
+        |of: fn(&stratann_engine::serve::Status) -> u64| cluster.up().map(|s| of(&s.status())).sum::<u64>();
+    assert_eq!((sum(|s| s.dropped_frames), sum(|s| s.refused)), (0, 0));
 }
 
 #[test]

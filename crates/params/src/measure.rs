@@ -56,9 +56,10 @@ params! {
               level: Level::Usual };
         /// Seed of the arrivals
         seed: u64 = 1, { places: &[Place::Servers], requires: &["rate"], level: Level::Usual };
-        /// Of several servers of a remote-hnsw, ask those that have the clusters of a query cached
+        /// Of several servers, ask the one where the search of a disk-graph enters, or those of a remote-hnsw that have
+        /// the clusters of a query cached
         affinity: bool = true,
-            { off: "Ask several servers of a remote-hnsw in turn, whatever they have cached (to compare)",
+            { off: "Ask several servers in turn, whatever they have (to compare)",
               places: &[Place::Servers], requires: &["rate"], level: Level::Usual };
     }
 }

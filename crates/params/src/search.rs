@@ -78,9 +78,9 @@ params! {
         blocking: bool = false,
             { places: &[Place::Servers], in_requests: false, in_python: false, conflicts: &["in_flight"],
               level: Level::Research };
-        /// Of several servers, ask those that have the clusters of a query cached
+        /// Of several servers, ask the one where the search enters, or those that have the clusters of a query cached
         affinity: bool = true,
-            { off: "Ask several servers in turn, whatever they have cached (to compare)", kinds: &[RemoteHnsw],
+            { off: "Ask several servers in turn, whatever they have (to compare)", kinds: &[DiskGraph, RemoteHnsw],
               places: &[Place::Servers], in_requests: false, in_python: false, level: Level::Research };
     }
 }

@@ -114,7 +114,7 @@ struct Route {
 }
 
 /// The served paths with their methods.
-fn routes() -> [Route; 6] {
+fn routes() -> [Route; 7] {
     let route = |method, path, handler| Route { method, path, handler };
     [
         route("POST", "/v1/search", post(search)),
@@ -123,6 +123,7 @@ fn routes() -> [Route; 6] {
         route("GET", "/v1/visits", get(visits)),
         route("GET", "/v1/clusters", get(clusters::clusters)),
         route("GET", "/v1/meta", get(clusters::meta)),
+        route("GET", "/v1/landmarks", get(clusters::landmarks)),
     ]
 }
 

@@ -112,6 +112,14 @@ pub fn cpu_us() -> u64 {
     usage().map_or(0, |usage| us_of(&usage))
 }
 
+/// Processor time of this thread, nanoseconds.
+pub fn thread_cpu_ns() -> u64 {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: the pointer is to a live timespec.
+    let result = unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &mut time) };
+    if result == 0 { time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64 } else { 0 }
+}
+
 fn usage() -> Option<libc::rusage> {
     // SAFETY: rusage is plain data, for which all zeros are valid.
     let mut usage: libc::rusage = unsafe { std::mem::zeroed() };

@@ -76,6 +76,7 @@ fn division(given: &Given) -> Result<GridPartition> {
     Ok(GridPartition {
         component_ns: costs.component_ns,
         prepare_ns: costs.prepare_ns,
+        step_ns: costs.step_ns,
         message_ns: own.message_ns.or(costs.message_ns),
         byte_ns: own.byte_ns.or(costs.byte_ns),
         ..own

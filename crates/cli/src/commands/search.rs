@@ -124,6 +124,9 @@ pub(crate) struct Run {
     /// Queries that went to a server because it had more of their clusters cached; `None` where that is not considered.
     #[serde(skip_serializing_if = "Option::is_none")]
     routed_by_cache: Option<u64>,
+    /// Queries that went to the server where they enter; `None` where that is not considered.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    routed_by_entry: Option<u64>,
     peak_rss_bytes: u64,
     ram_budget_bytes: Option<u64>,
     io_backend: String,

@@ -40,6 +40,8 @@ use super::{JobId, PeerStatus, Run};
 
 /// The version written and understood.
 pub const VERSION: u32 = 5;
+/// The version that servers agree on where both let the other measure the link. The frames are those of [`VERSION`].
+pub const MEASURED_VERSION: u32 = 6;
 /// Bytes before the body.
 pub const HEADER: usize = 16;
 /// Longest frame that is accepted. A beam of the greatest length and a vector of 4,096 f32 need far less.

@@ -54,6 +54,7 @@ use stratann_params::IndexKind;
 use crate::kinds;
 use crate::manifest::Manifest;
 use crate::search::SearchOptions;
+use crate::spread::LANDMARK_BYTES_MAX;
 
 /// A running server. Dropping it stops it.
 pub struct Server {
@@ -168,6 +169,7 @@ impl Server {
             tls: options.tls.clone(),
             versions: options.versions,
             queue_bytes: QUEUE_BYTES,
+            measured_every: Some(options.measured_every),
             log: options.log.clone(),
         };
         let receiver = Arc::new(PeerReceiver(Arc::downgrade(&self.state)));
@@ -338,6 +340,20 @@ impl Server {
     /// Returns the graph by which a client chooses the clusters of a query; `None` of a kind without one.
     pub fn meta_hnsw(&self) -> Option<&[u8]> {
         self.state.index.index().kind.shares_loads().map(SharesLoads::meta_hnsw)
+    }
+
+    /// Most bytes of [`Server::landmarks`].
+    pub fn landmarks_bytes_max(&self) -> usize {
+        LANDMARK_BYTES_MAX.max(self.state.index.index().base.row_bytes())
+    }
+
+    /// Vectors, one after the other, that this server is the best to ask for, of a partitioned `disk-graph`: searches
+    /// may enter at them. Empty for other indexes. Reads up to 256 KiB of them.
+    ///
+    /// # Errors
+    /// A block that cannot be read, or is damaged.
+    pub fn landmarks(&self) -> Result<Vec<u8>> {
+        self.state.index.landmarks()
     }
 
     /// Number of queries of clients, and of vectors, that the protocol holds.

@@ -180,6 +180,14 @@ impl ServedIndex {
         }
     }
 
+    /// See [`Shard::landmarks`]; empty for an index that is not divided.
+    pub(super) fn landmarks(&self) -> Result<Vec<u8>> {
+        match &self.held {
+            PartIndex::Whole(_) => Ok(Vec::new()),
+            PartIndex::Shard(shard) => shard.landmarks(),
+        }
+    }
+
     /// The sets of servers that hold the same units.
     pub(super) fn replica_sets(&self) -> Vec<u64> {
         let own = match &self.held {

@@ -12,7 +12,7 @@ use stratann_core::query::wire::Carry;
 use stratann_core::query::{Budget, Params};
 use stratann_storage::budget::{Account, PROGRAM_BYTES, READER_BYTES, THREAD_BYTES, size};
 use stratann_storage::ledger::{Guarantee, Ledger, Part, Reservation};
-use stratann_storage::link::Link;
+use stratann_storage::link::{Link, MEASUREMENTS_MAX, MEASURING_BYTES};
 use stratann_storage::{Result, tier};
 
 use super::actions::SendingByRound;
@@ -398,7 +398,8 @@ impl ServerState {
                 account.add("jobs of other servers", others * JOB_BYTES);
             }
         }
-        account.add("links", others * (2 * QUEUE_BYTES as u64 + 2 * THREAD_BYTES + (64 << 10)));
+        let measuring = if others > 0 { MEASUREMENTS_MAX * (THREAD_BYTES + MEASURING_BYTES) } else { 0 };
+        account.add("links", others * (2 * QUEUE_BYTES as u64 + 2 * THREAD_BYTES + (64 << 10)) + measuring);
         account
     }
 

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use serde::Serialize;
 use stratann_storage::budget;
 use stratann_storage::ledger::{Ledger, PartUse};
-use stratann_storage::link::LinkTraffic;
+use stratann_storage::link::{Link, LinkCosts, LinkTraffic};
 use stratann_storage::names::BuildId;
 
 use super::lock;
@@ -102,6 +102,9 @@ pub struct Status {
     pub dropped_frames: u64,
     /// Frames from other servers that were refused: of another version, build or kind of index, or damaged.
     pub refused_frames: u64,
+    /// Costs of messages to each other server that has been measured.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub links: Vec<LinkStatus>,
     /// Times that queries waited here, of any origin.
     pub waits: WaitsByClass,
     /// Processor time, microseconds.
@@ -123,6 +126,16 @@ pub struct Status {
     pub uptime_s: f64,
 }
 
+/// The link to another server.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct LinkStatus {
+    /// Number of that server.
+    pub server: u8,
+    /// As last measured.
+    #[serde(flatten)]
+    pub costs: LinkCosts,
+}
+
 /// A ledger at one moment.
 #[derive(Clone, Debug, Serialize)]
 pub struct LedgerUse {
@@ -142,6 +155,11 @@ impl LedgerUse {
             parts: ledger.parts().to_vec(),
         }
     }
+}
+
+fn links(state: &ServerState) -> Vec<LinkStatus> {
+    let all = (0..).zip(state.link.get().map(Link::costs).unwrap_or_default());
+    all.filter_map(|(server, costs)| Some(LinkStatus { server, costs: costs? })).collect()
 }
 
 impl Status {
@@ -196,6 +214,7 @@ impl Status {
             writes: traffic.writes,
             dropped_frames: traffic.dropped,
             refused_frames: traffic.refused,
+            links: links(state),
             waits: WaitsByClass {
                 usual: state.counters.usual_waits.now(),
                 heavy: state.counters.heavy_waits.now(),

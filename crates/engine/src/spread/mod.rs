@@ -62,6 +62,7 @@ use crate::stages::folder::claim_folder;
 use crate::stages::plan::check_disk;
 
 pub use self::options::{Method, PartitionOptions};
+pub(crate) use self::shard::LANDMARK_BYTES_MAX;
 pub use self::shard::Shard;
 
 /// Folder of the files until they are published, inside the index folder.
@@ -445,6 +446,7 @@ impl Job<'_> {
             held,
             cut_share: written.cut_share,
             slices: written.plan.as_ref().map_or(Vec::new(), |plan| plan.slices.clone()),
+            prices: written.plan.as_ref().map(GridPlan::prices),
         };
         let mut report = PartitionReport {
             servers: spread.servers,

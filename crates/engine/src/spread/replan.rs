@@ -11,7 +11,7 @@ use super::shard::read_placement;
 use super::{Job, PARTIAL, PartitionReport, Plan, pool};
 use crate::kinds::division::Candidate;
 use crate::kinds::{self, Adapted};
-use crate::manifest::Manifest;
+use crate::manifest::{Manifest, MessagePrices};
 use crate::stages::folder::claim_folder;
 
 /// Figures that change a plan.
@@ -23,6 +23,45 @@ pub struct ReplanOptions {
     pub visits: Vec<Vec<u32>>,
     /// Share by which a query must cost less for a plan to be changed.
     pub margin: f64,
+    /// Prices of messages as the servers measure them now; `None` where none does.
+    pub measured: Option<MessagePrices>,
+}
+
+/// Origin of the prices of a plan.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum PricedBy {
+    /// An option, or a file of prices.
+    Given,
+    /// The plan of the partition, since no server measures, or nearly the same.
+    Plan,
+    /// The servers, over the links between them.
+    Servers,
+    /// This machine, over its loopback interface.
+    Loopback,
+}
+
+/// A price that was measured takes the place of the one before where it is larger or smaller by more than this factor.
+/// Measurements of an idle machine and a busy one differ by up to 1.3.
+const PRICE_HOLDS: f64 = 1.5;
+
+/// The price to plan by, and whether it is the measured one.
+fn held(before: f64, measured: f64) -> (f64, bool) {
+    let is_near = measured <= before * PRICE_HOLDS && measured >= before / PRICE_HOLDS;
+    if is_near { (before, false) } else { (measured, true) }
+}
+
+/// Prices of messages for a plan that follows one made by `before`; `None` where this machine is to measure.
+fn prices(
+    before: Option<MessagePrices>,
+    measured: Option<MessagePrices>,
+) -> Option<(MessagePrices, PricedBy)> {
+    let Some(measured) = measured else { return before.map(|before| (before, PricedBy::Plan)) };
+    let Some(before) = before else { return Some((measured, PricedBy::Servers)) };
+    let (message_ns, is_message) = held(before.message_ns, measured.message_ns);
+    let (byte_ns, is_byte) = held(before.byte_ns, measured.byte_ns);
+    let by = if is_message || is_byte { PricedBy::Servers } else { PricedBy::Plan };
+    Some((MessagePrices { message_ns, byte_ns }, by))
 }
 
 /// Report of [`replan`]. Costs are of all queries that were seen.
@@ -30,6 +69,13 @@ pub struct ReplanOptions {
 pub struct ReplanReport {
     /// Queries that were seen.
     pub queries: usize,
+    /// Prices of messages that the plans are compared by.
+    pub prices: MessagePrices,
+    /// Where these are from.
+    pub priced_by: PricedBy,
+    /// Prices that the servers measure now.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub measured: Option<MessagePrices>,
     /// Costs now.
     pub current: Candidate,
     /// Costs after a step that moves some lists; `None` where no list is better moved.
@@ -69,7 +115,7 @@ pub fn replan(
             index.display()
         )));
     };
-    let partition = PartitionOptions {
+    let mut partition = PartitionOptions {
         servers: spread.servers,
         replicas: spread.replicas,
         force: true,
@@ -84,17 +130,29 @@ pub fn replan(
             manifest.kind
         )));
     }
+    let grid = &mut partition.grid;
+    let is_given = grid.message_ns.is_some() && grid.byte_ns.is_some();
+    let found = prices(spread.prices, options.measured).filter(|_| !is_given);
+    if let Some((prices, _)) = found {
+        grid.message_ns = grid.message_ns.or(Some(prices.message_ns));
+        grid.byte_ns = grid.byte_ns.or(Some(prices.byte_ns));
+    }
+    let otherwise = if is_given { PricedBy::Given } else { PricedBy::Loopback };
+    let priced_by = found.map_or(otherwise, |(_, by)| by);
     let placement = read_placement(folder, &spread_manifest, spread)?;
     let (seen, over) = ((&spread_manifest, &placement), partition.over());
     let pool = pool(&partition)?;
     let (adapted, divided) =
         pool.install(|| kinds::adapt(index, (source, &manifest), seen, (&options.visits, over), progress))?;
-    let Adapted { current, best, step, loaded_bytes } = adapted;
+    let Adapted { current, best, step, loaded_bytes, prices } = adapted;
     let after = step.as_ref().and_then(|plan| plan.candidates.first().cloned());
     let is_worth =
         after.as_ref().is_some_and(|after| after.cost_ms <= (1.0 - options.margin) * current.cost_ms);
     let mut report = ReplanReport {
         queries: options.visits.len(),
+        prices,
+        priced_by,
+        measured: options.measured,
         current,
         step: after,
         best,
@@ -117,4 +175,27 @@ pub fn replan(
     }
     report.seconds = started.elapsed().as_secs_f64();
     Ok(report)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn prices_hold_until_they_differ_much() {
+        let price = |message_ns, byte_ns| MessagePrices { message_ns, byte_ns };
+        let before = price(3000.0, 0.4);
+        for (measured, expected) in [
+            (None, (before, PricedBy::Plan)),
+            (Some(price(4400.0, 0.3)), (before, PricedBy::Plan)),
+            (Some(price(2100.0, 0.5)), (before, PricedBy::Plan)),
+            (Some(price(4600.0, 0.5)), (price(4600.0, 0.4), PricedBy::Servers)),
+            (Some(price(1900.0, 0.4)), (price(1900.0, 0.4), PricedBy::Servers)),
+            // A link that is ten times as slow.
+            (Some(price(3100.0, 4.0)), (price(3000.0, 4.0), PricedBy::Servers)),
+        ] {
+            assert_eq!(prices(Some(before), measured), Some(expected), "{measured:?}");
+            assert_eq!(prices(None, measured), measured.map(|own| (own, PricedBy::Servers)));
+        }
+    }
 }

@@ -14,11 +14,16 @@ use stratann_storage::{Error, Result};
 use crate::exec::Segment;
 use crate::files;
 use crate::index::{Index, OpenOptions};
+use crate::kinds::blocks;
 use crate::manifest::{BLOCKS_PER_RANK, Manifest, SpreadFacts, open_newest, placement_bytes};
 use crate::units::Held;
 
 /// The only store of an index.
 const DATA: StoreId = StoreId(0);
+
+/// Most landmarks of a server, and their bytes: so many say well enough to whom a query is near.
+const LANDMARKS_MAX: usize = 128;
+pub(crate) const LANDMARK_BYTES_MAX: usize = 1 << 18;
 
 /// Ranks of held blocks among the blocks that a server holds, which are their places in its file. One count is kept for
 /// 64 blocks; within these the placement is counted.
@@ -208,6 +213,25 @@ impl Shard {
             (None, ranges) => ranges?.locate(at.offset, at.bytes.into())?,
         };
         Some(Extent { offset, ..at })
+    }
+
+    /// Vectors of nodes of its own at which a search may enter, spread evenly over all of them, one after the other. A
+    /// query that is near one of them begins here without a hand-over. Empty for a kind without such nodes.
+    ///
+    /// # Errors
+    /// A block that cannot be read, or is damaged.
+    pub(crate) fn landmarks(&self) -> Result<Vec<u8>> {
+        let (base, Some(ranks)) = (&self.index.base, &self.ranks) else { return Ok(Vec::new()) };
+        let most = LANDMARKS_MAX.min(LANDMARK_BYTES_MAX / base.row_bytes()).max(1);
+        let held = |&(block, _): &(u32, u32)| ranks.of(&self.placement, block).is_some();
+        let own: Vec<(u32, u32)> = self.index.kind.entries().filter(held).collect();
+        let mut rows = Vec::with_capacity(most * base.row_bytes());
+        for &(block, node) in own.iter().step_by(own.len().div_ceil(most).max(1)) {
+            let Some(rank) = ranks.of(&self.placement, block) else { continue };
+            let offset = u64::from(rank) * self.block_bytes();
+            rows.extend_from_slice(&blocks::vector_at(base, block, offset, node)?);
+        }
+        Ok(rows)
     }
 
     /// Bytes by component, of the open shard alone.

@@ -1,4 +1,5 @@
-//! Data for a client that sends queries where their clusters are cached, of a `remote-hnsw`.
+//! Data for a client that sends queries where they have least to do: where their clusters are cached, of a
+//! `remote-hnsw`, or where they enter a partitioned `disk-graph`.
 
 use std::sync::Arc;
 
@@ -95,6 +96,21 @@ pub(super) async fn meta(State(shared): State<Arc<FrontState>>) -> Response {
     let server = shared.versions.current();
     let bytes = server.meta_hnsw().map_or(0, <[u8]>::len);
     let written = move || server.meta_hnsw().map(<[u8]>::to_vec).ok_or_else(no_clusters);
+    reserved(&shared, "application/octet-stream", bytes, written).await
+}
+
+/// Vectors of nodes of this server at which searches enter.
+pub(super) async fn landmarks(State(shared): State<Arc<FrontState>>) -> Response {
+    let server = shared.versions.current();
+    let bytes = server.landmarks_bytes_max();
+    let written = move || match server.landmarks() {
+        Ok(rows) if rows.is_empty() => Err(Rejection {
+            status: StatusCode::NOT_FOUND,
+            error: "this server has no part of a disk-graph; ask /v1/search".into(),
+        }),
+        Ok(rows) => Ok(rows),
+        Err(e) => Err(Rejection { status: StatusCode::INTERNAL_SERVER_ERROR, error: e.message }),
+    };
     reserved(&shared, "application/octet-stream", bytes, written).await
 }
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 use stratann_core::format::checksum;
 use stratann_core::peer::message;
 
-use super::greeting::{self, Agreed, GreetingError};
+use super::greeting::{self, Agreed, GreetingError, Identity};
 use super::outbox::Work;
 use super::secure::Wire;
 use super::timed::Timed;
@@ -39,7 +39,7 @@ pub(super) fn run(state: &LinkState, to: u8) {
             }
             continue;
         }
-        let why = match connect(state, to, &address) {
+        let why = match connect(state, to, &address, greeting::dial) {
             Ok(Connection { mut wire, number, agreed }) => {
                 logged.clear();
                 pause = FIRST_PAUSE;
@@ -66,20 +66,28 @@ pub(super) fn run(state: &LinkState, to: u8) {
 }
 
 /// A connection whose greeting has ended.
-struct Connection {
-    wire: Wire,
+pub(super) struct Connection {
+    pub(super) wire: Wire,
     /// Number of the connection among the open ones of the link.
-    number: u64,
+    pub(super) number: u64,
     agreed: Agreed,
 }
 
-fn connect(state: &LinkState, to: u8, address: &str) -> Result<Connection, GreetingError> {
+/// A way to greet: for frames, or to measure the link.
+pub(super) type Greeting = fn(&Identity<'_>, u8, &mut Wire) -> Result<Agreed, GreetingError>;
+
+pub(super) fn connect(
+    state: &LinkState,
+    to: u8,
+    address: &str,
+    greeting: Greeting,
+) -> Result<Connection, GreetingError> {
     let mut last = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
     for resolved in address.to_socket_addrs()? {
         match TcpStream::connect_timeout(&resolved, SILENCE) {
             Ok(stream) => {
                 let number = state.open.register(&stream).ok_or_else(|| io::Error::other("stopping"))?;
-                return greet(state, to, address, stream)
+                return greet(state, to, address, stream, greeting)
                     .map(|(wire, agreed)| Connection { wire, number, agreed })
                     .inspect_err(|_| state.open.unregister(number));
             }
@@ -94,11 +102,12 @@ fn greet(
     to: u8,
     address: &str,
     stream: TcpStream,
+    greeting: Greeting,
 ) -> Result<(Wire, Agreed), GreetingError> {
     stream.set_nodelay(true)?;
     let options = &state.options;
     let mut wire = Wire::dial(options.tls.as_ref(), address, Timed::new(stream, GREETING)?)?;
-    let agreed = greeting::dial(&options.identity(), to, &mut wire)?;
+    let agreed = greeting(&options.identity(), to, &mut wire)?;
     wire.end_greeting()?;
     Ok((wire, agreed))
 }

@@ -412,7 +412,7 @@ mod tests {
                     Some((identity(0), ()))
                 })
             });
-            greeted.extend(found.into_iter().map(|guest| guest.who.0));
+            greeted.extend(found.into_iter().map(|guest| guest.who.0.server));
         }
     }
 

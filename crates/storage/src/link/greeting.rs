@@ -6,7 +6,7 @@
 //! | | 4 × 2 | oldest and newest version of frames that it reads and writes, and of states |
 //! | | 32 | a nonce |
 //! | the dialing server | 8 + 4 | the same |
-//! | | 1 + 1 | its number, and the number of the server that it dials |
+//! | | 1 + 1 | its number, and the number of the server that it dials, with 128 added where it will measure the link |
 //! | | 8 | its build of the index |
 //! | | 32 + 32 | a nonce, and proof |
 //! | the dialed server | 1 | verdict |
@@ -34,18 +34,27 @@ const REPLY_BYTES: usize = 1 + 8;
 /// Bytes that the dialed side receives.
 pub(crate) const ANSWERED_BYTES: usize = CLAIM_BYTES + PROOF_BYTES;
 
+/// Added to the number of the dialed server where the connection is for a measurement, not for frames.
+const MEASUREMENT: u8 = 128;
+
 /// Relation of two sides to each other. A greeting in one role proves nothing in another.
 pub(crate) struct Role {
     magic: &'static [u8; 8],
     dials: &'static [u8],
     answers: &'static [u8],
+    is_measured: bool,
 }
 
 /// Two servers of a cluster.
-pub(crate) const PEERS: Role = Role { magic: b"STRATANN", dials: b"dials", answers: b"answers" };
+pub(crate) const PEERS: Role =
+    Role { magic: b"STRATANN", dials: b"dials", answers: b"answers", is_measured: true };
 /// A compute node, which dials, and a memory node.
-pub(crate) const REMOTE_MEMORY: Role =
-    Role { magic: b"STRATMEM", dials: b"uses remote memory", answers: b"has remote memory" };
+pub(crate) const REMOTE_MEMORY: Role = Role {
+    magic: b"STRATMEM",
+    dials: b"uses remote memory",
+    answers: b"has remote memory",
+    is_measured: false,
+};
 
 /// Number, build and secret of one side.
 #[derive(Clone)]
@@ -69,7 +78,7 @@ pub struct Versions {
 impl Default for Versions {
     fn default() -> Self {
         Versions {
-            frames: (message::VERSION as u16, message::VERSION as u16),
+            frames: (message::VERSION as u16, message::MEASURED_VERSION as u16),
             states: (wire::OLDEST_VERSION as u16, wire::VERSION as u16),
         }
     }
@@ -179,6 +188,22 @@ pub(crate) fn dial(
     dial_as(&PEERS, me, to, stream)
 }
 
+/// As [`dial`], for a connection that measures the link and carries no frames.
+pub(crate) fn dial_to_measure(
+    me: &Identity<'_>,
+    to: u8,
+    stream: &mut (impl Read + Write),
+) -> Result<Agreed, GreetingError> {
+    dial_as(&PEERS, me, to | MEASUREMENT, stream)
+}
+
+/// Who dialed, and what for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Dialer {
+    pub(crate) server: u8,
+    pub(crate) is_measuring: bool,
+}
+
 /// As [`dial`], in any role.
 pub(crate) fn dial_as(
     role: &Role,
@@ -214,7 +239,7 @@ pub(crate) fn dial_as(
         0 => agreed.ok_or(GreetingError::Versions(theirs)),
         4 => Err(GreetingError::Versions(theirs)),
         2 => Err(GreetingError::Build(build)),
-        _ => Err(GreetingError::Number(to)),
+        _ => Err(GreetingError::Number(to & !MEASUREMENT)),
     }
 }
 
@@ -229,20 +254,24 @@ pub(crate) fn opening(role: &Role, versions: Versions) -> io::Result<Vec<u8>> {
 }
 
 /// Judges what came in answer to an opening. `find` returns the identity that serves a build here; `build` is reported
-/// when there is none. Returns the reply, which is empty for a stranger, and the number of the dialing server with the
-/// value that `find` returned.
+/// when there is none. Returns the reply, which is empty for a stranger, and who dialed, with the value that `find`
+/// returned.
 pub(crate) fn judge<'a, T>(
     role: &Role,
     secret: &[u8],
     (opening, received): (&[u8], &[u8; ANSWERED_BYTES]),
     (build, versions): (u64, Versions),
     find: impl FnOnce(u64) -> Option<(Identity<'a>, T)>,
-) -> (Vec<u8>, Result<(u8, T), GreetingError>) {
+) -> (Vec<u8>, Result<(Dialer, T), GreetingError>) {
     if let Err(why) = check_start(role, received) {
         return (Vec::new(), Err(why));
     }
     let (claim, proof) = received.split_at(CLAIM_BYTES);
-    let (server, to) = (claim[20], claim[21]);
+    let server = claim[20];
+    let (to, is_measuring) = match claim[21] {
+        to if role.is_measured => (to & !MEASUREMENT, to & MEASUREMENT != 0),
+        to => (to, false),
+    };
     let theirs = claim[22..30].try_into().map_or(0, u64::from_le_bytes);
     let offered = Versions::read(claim);
     let verdict = match is_signed(secret, role.dials, &[opening, claim], proof).then(|| find(theirs)) {
@@ -254,7 +283,7 @@ pub(crate) fn judge<'a, T>(
             Err((3, GreetingError::Number(server)))
         }
         Some(Some(_)) if versions.agree(&offered).is_none() => Err((4, GreetingError::Versions(offered))),
-        Some(Some((_, found))) => Ok((server, found)),
+        Some(Some((_, found))) => Ok((Dialer { server, is_measuring }, found)),
     };
     let mut reply = vec![verdict.as_ref().map_or_else(|(code, _)| *code, |_| 0)];
     reply.extend_from_slice(&if verdict.is_ok() { theirs } else { build }.to_le_bytes());

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use super::entrance::{Bell, Entrance, Greeted, OpenEntrance, Welcome};
 use super::greeting::{self, PEERS, Versions};
 use super::inbound::{Inbound, Place, Watch};
+use super::measured::Measured;
 use super::{KEEPALIVE, LinkOptions, LinkState, lock, sockets};
 
 /// Open connections besides those of two builds: broken ones that are not yet noticed.
@@ -110,12 +111,16 @@ fn run(inner: &Arc<Inner>, mut entrance: Entrance) {
             let own = (newest, inner.versions);
             greeting::judge(&PEERS, &inner.secret, (opening, received), own, find)
         });
-        for Greeted { wire, address: from, who: (server, link) } in greeted {
+        for Greeted { wire, address: from, who: (dialer, link) } in greeted {
             let Some(place) = Place::take(&open, inner.limit) else {
                 entrance.log(format!("connection from {from} closed: there are {}, the most", inner.limit));
                 continue;
             };
-            let Some(inbound) = Inbound::begin(&link, (server, from.to_string()), wire, place) else {
+            if dialer.is_measuring {
+                Measured::begin(&link, wire, place).map(Measured::answer_on_thread);
+                continue;
+            }
+            let Some(inbound) = Inbound::begin(&link, (dialer.server, from.to_string()), wire, place) else {
                 continue;
             };
             match inbound.watched() {

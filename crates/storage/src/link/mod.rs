@@ -17,6 +17,7 @@ pub(crate) mod entrance;
 pub(crate) mod greeting;
 mod inbound;
 mod listen;
+mod measured;
 mod outbox;
 #[cfg(feature = "tls")]
 pub(crate) mod secure;
@@ -29,6 +30,7 @@ pub(crate) mod timed;
 use std::io;
 use std::net::{SocketAddr, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::{self, Sender};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -37,11 +39,13 @@ use stratann_core::peer::message::Refused;
 
 use self::greeting::Identity;
 use self::listen::Listener;
+use self::measured::Costs;
 use self::outbox::Outbox;
 
 pub use self::entrance::client_of;
 pub use self::greeting::{Agreed, Versions};
 pub use self::inbound::{Inbound, Inbounds};
+pub use self::measured::{LinkCosts, MEASUREMENTS_MAX, MEASURING_BYTES};
 pub use self::secure::Tls;
 use crate::ledger::Reservation;
 
@@ -74,6 +78,8 @@ pub struct LinkOptions {
     pub versions: Versions,
     /// Bytes that may wait for one server; frames beyond are dropped.
     pub queue_bytes: usize,
+    /// Interval at which the link to each server is measured; `None` where it is not.
+    pub measured_every: Option<Duration>,
     /// Receives each line of the log.
     pub log: Log,
 }
@@ -132,6 +138,8 @@ pub struct LinkTraffic {
 pub struct Link {
     state: Arc<LinkState>,
     threads: Mutex<Vec<JoinHandle<()>>>,
+    // Ends the thread that measures.
+    measuring: Mutex<Option<Sender<()>>>,
     // Closed with its last link.
     listener: Mutex<Option<Arc<Listener>>>,
     address: SocketAddr,
@@ -152,6 +160,7 @@ struct LinkState {
     late: AtomicU64,
     writes: AtomicU64,
     refused: AtomicU64,
+    costs: Costs,
 }
 
 /// Open connections, to be shut down in the end. They are numbered from 1.
@@ -239,6 +248,7 @@ impl Link {
             late: AtomicU64::new(0),
             writes: AtomicU64::new(0),
             refused: AtomicU64::new(0),
+            costs: Costs::new(count),
             options,
             receive,
         });
@@ -248,8 +258,14 @@ impl Link {
             let dialing = state.clone();
             threads.push(std::thread::spawn(move || dial::run(&dialing, to)));
         }
+        let (stop, stopping) = mpsc::channel();
+        if let Some(every) = state.options.measured_every {
+            let measuring = state.clone();
+            threads.push(std::thread::spawn(move || measured::run(&measuring, every, &stopping)));
+        }
         let address = listener.address();
-        Link { state, threads: Mutex::new(threads), listener: Mutex::new(Some(listener)), address }
+        let (threads, measuring) = (Mutex::new(threads), Mutex::new(Some(stop)));
+        Link { state, threads, measuring, listener: Mutex::new(Some(listener)), address }
     }
 
     /// The address that it listens on.
@@ -325,10 +341,16 @@ impl Link {
         sum
     }
 
+    /// Costs of the link to each server, by number, as last measured.
+    pub fn costs(&self) -> Vec<Option<LinkCosts>> {
+        self.state.costs.all()
+    }
+
     /// Closes all connections and ends all threads; nothing is received after it returns.
     pub fn stop(&self) {
         self.state.open.close();
         self.state.outboxes.iter().for_each(Outbox::close);
+        drop(lock(&self.measuring).take());
         let (receiving, news) = &self.state.receiving;
         let ended = news.wait_while(lock(receiving), |count| *count > 0);
         drop(ended.unwrap_or_else(|e| e.into_inner()));

@@ -11,6 +11,7 @@ use super::*;
 use crate::ledger::{Ledger, Part};
 
 mod driver;
+mod measured;
 
 use self::driver::TestDriver;
 
@@ -99,20 +100,16 @@ impl Node {
         (secret, build): (&[u8], u64),
         change: impl FnOnce(TestReceiver) -> TestReceiver,
     ) -> Node {
+        let options = LinkOptions { secret: secret.to_vec(), tls, build, ..options(server, listen, peers) };
+        Node::of(options, change)
+    }
+
+    fn of(options: LinkOptions, change: impl FnOnce(TestReceiver) -> TestReceiver) -> Node {
         let (sender, events) = channel();
         let said: Arc<Mutex<Vec<String>>> = Arc::default();
         let lines = said.clone();
-        let options = LinkOptions {
-            server,
-            build,
-            listen,
-            peers: peers.iter().map(SocketAddr::to_string).collect(),
-            secret: secret.to_vec(),
-            tls,
-            versions: Versions::default(),
-            queue_bytes: 1 << 20,
-            log: Arc::new(move |line| lock(&lines).push(line.to_string())),
-        };
+        let options =
+            LinkOptions { log: Arc::new(move |line| lock(&lines).push(line.to_string())), ..options };
         Node {
             link: Link::start(options, Arc::new(change(TestReceiver::new(BUILD, sender)))).unwrap(),
             events,
@@ -121,7 +118,8 @@ impl Node {
     }
 
     fn next(&self) -> LinkEvent {
-        self.events.recv_timeout(PATIENCE).expect("an event")
+        let next = self.events.recv_timeout(PATIENCE);
+        next.unwrap_or_else(|_| panic!("nothing happens: {:?}", lock(&self.said)))
     }
 
     fn waits_for_line(&self, word: &str) {
@@ -130,6 +128,21 @@ impl Node {
             assert!(start.elapsed() < PATIENCE, "{word:?} is not logged: {:?}", lock(&self.said));
             std::thread::sleep(Duration::from_millis(10));
         }
+    }
+}
+
+fn options(server: u8, listen: SocketAddr, peers: &[SocketAddr]) -> LinkOptions {
+    LinkOptions {
+        server,
+        build: BUILD,
+        listen,
+        peers: peers.iter().map(SocketAddr::to_string).collect(),
+        secret: SECRET.to_vec(),
+        tls: None,
+        versions: Versions::default(),
+        queue_bytes: 1 << 20,
+        measured_every: None,
+        log: Arc::new(|_| {}),
     }
 }
 
@@ -538,6 +551,13 @@ fn under_tls_both_sides_need_a_certificate_for_their_host() {
         assert!(a.link.send(1, &frame(n, 5000)));
         assert_eq!(b.next(), LinkEvent::Frame(0, frame(n, 5000)));
     }
+    let again = addresses(2);
+    let measuring = |server: usize| {
+        measured::measured(server as u8, again[server], &again, Some(tls("ours-here", "ours")))
+    };
+    let (c, d) = (measuring(0), measuring(1));
+    measured::waits_for(&c, 1, |costs| costs.message_ns > 0.0 && costs.gbps > 0.0);
+    measured::waits_for(&d, 0, |costs| costs.message_ns > 0.0 && costs.gbps > 0.0);
     // A certificate of another authority, one for another host, and none.
     for other in [Some(tls("theirs-here", "theirs")), Some(tls("ours-there", "ours")), None] {
         let at = addresses(2);
@@ -557,17 +577,7 @@ fn links_of_two_builds_share_an_address_and_keep_apart() {
     const NEXT: u64 = BUILD + 1;
     let beside = |node: &Node, server: u8, peers: &[SocketAddr]| {
         let (sender, events) = channel();
-        let options = LinkOptions {
-            server,
-            build: NEXT,
-            listen: peers[usize::from(server)],
-            peers: peers.iter().map(SocketAddr::to_string).collect(),
-            secret: SECRET.to_vec(),
-            tls: None,
-            versions: Versions::default(),
-            queue_bytes: 1 << 20,
-            log: Arc::new(|_| {}),
-        };
+        let options = LinkOptions { build: NEXT, ..options(server, peers[usize::from(server)], peers) };
         (node.link.beside(options, Arc::new(TestReceiver::new(BUILD + 1, sender))).unwrap(), events)
     };
     let at = [a.link.address(), b.link.address()];

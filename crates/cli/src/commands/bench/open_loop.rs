@@ -8,12 +8,12 @@ use std::time::{Duration, Instant};
 
 use serde::Serialize;
 use stratann_core::build::hash;
-use stratann_engine::kinds::remote_hnsw::router::Router;
 use stratann_engine::search::{Latency, SearchOptions};
 use stratann_params::measure::OpenLoopSettings;
 use stratann_server::wire::{FailureKind, Used};
 use stratann_storage::{Error, Progress, Result};
 
+use crate::http_client::routing::{Routing, Target};
 use crate::http_client::{HttpClient, parameters, run_clients};
 use crate::output::{Named, Output, count, table};
 use crate::progress::ProgressPrinter;
@@ -47,6 +47,9 @@ struct Run {
     /// Queries that went to a server because it had more of their clusters cached; `None` where that is not considered.
     #[serde(skip_serializing_if = "Option::is_none")]
     routed_by_cache: Option<u64>,
+    /// Queries that went to the server where they enter; `None` where that is not considered.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    routed_by_entry: Option<u64>,
 }
 
 /// Latency of the answered queries, from their scheduled moments.
@@ -83,7 +86,7 @@ pub(super) fn run(
     }
     let mut remote = HttpClient::connect(addresses)?;
     if options.affinity {
-        remote.route_by_cache();
+        remote.route_queries();
     }
     let file = Queries::open_for(queries, remote.wanted, output)?;
     let held = file.count().min((QUERIES_BYTES / file.row_bytes()).max(1));
@@ -98,7 +101,7 @@ pub(super) fn run(
             let parameters = parameters(search, Some(TIMEOUT_MS), false);
             let load = Load {
                 remote: &remote,
-                caches: remote.caches(&parameters),
+                routing: remote.routing(&parameters),
                 rows: &rows,
                 row_bytes: file.row_bytes(),
                 due: &due,
@@ -143,8 +146,8 @@ fn arrivals(rate: f64, seconds: f64, seed: u64) -> Result<Vec<Duration>> {
 /// Runs the queries of one rate.
 struct Load<'a> {
     remote: &'a HttpClient,
-    /// Caches of the servers, and the clusters that a query needs; otherwise servers are asked in turn.
-    caches: Option<(&'a Router, u32)>,
+    /// `None` where servers are asked in turn.
+    routing: Option<Routing<'a>>,
     rows: &'a [u8],
     row_bytes: usize,
     due: &'a [Duration],
@@ -195,13 +198,13 @@ impl Load<'_> {
                 "width": options::width_name(search.width),
                 "mode": search.mode.name(),
             }),
-            routed_by_cache: self.caches.map(|(router, _)| router.by_cache()),
+            routed_by_cache: self.routing.and_then(Routing::by_cache),
+            routed_by_entry: self.routing.and_then(Routing::by_entry),
         })
     }
 
     fn ask_until_done(&self, start: Instant, printer: &ProgressPrinter) -> Result<()> {
-        let mut routes = self.caches.and_then(|(router, nprobe)| Some((router, router.needs()?, nprobe)));
-        let mut needs = Vec::new();
+        let mut finder = self.routing.and_then(Routing::finder);
         loop {
             let number = self.next.fetch_add(1, Ordering::Relaxed);
             let Some(&due) = self.due.get(number) else { return Ok(()) };
@@ -211,17 +214,12 @@ impl Load<'_> {
             let is_late = start.elapsed() > due + LATE;
             let at = number % (self.rows.len() / self.row_bytes) * self.row_bytes;
             let row = &self.rows[at..at + self.row_bytes];
-            let routed = match &mut routes {
-                Some((router, found, nprobe)) => {
-                    needs.clear();
-                    found.of(row, *nprobe, &mut needs);
-                    Some(router.route(&needs, 1, |server| self.remote.answers(server)))
-                }
-                None => None,
+            let target = match &mut finder {
+                Some(finder) => finder.route(row, |server| self.remote.answers(server)),
+                None => Target::turn(number),
             };
-            let first = routed.as_ref().map_or(number, |routed| routed.server);
-            let asked = self.remote.ask(first, row, &self.parameters);
-            drop(routed);
+            let asked = self.remote.ask(target.server, row, &self.parameters);
+            drop(target);
             let latency = start.elapsed().saturating_sub(due);
             let asked = asked.inspect_err(|_| self.is_stopped.store(true, Ordering::Relaxed))?;
             let mut sum = self.sum.lock().unwrap_or_else(|e| e.into_inner());
@@ -274,9 +272,14 @@ fn text(document: &Document<'_>) -> String {
     };
     let mut out = table(&headings, &document.runs.iter().map(row).collect::<Vec<_>>());
     for run in &document.runs {
-        if let Some(routed) = run.routed_by_cache {
+        let routed = [
+            (run.routed_by_cache, "where their clusters are cached"),
+            (run.routed_by_entry, "to the server where they enter"),
+        ];
+        for (routed, to_whom) in routed {
+            let Some(routed) = routed else { continue };
             out += &format!(
-                "at {}/s: {} of {} queries went where their clusters are cached\n",
+                "at {}/s: {} of {} queries went {to_whom}\n",
                 run.rate,
                 count(routed),
                 count(run.requests as u64)

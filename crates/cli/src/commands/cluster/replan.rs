@@ -5,9 +5,9 @@ use std::time::{Duration, Instant};
 
 use serde::Serialize;
 use stratann_cluster::store::Store;
-use stratann_engine::manifest::Manifest;
+use stratann_engine::manifest::{Manifest, MessagePrices};
 use stratann_engine::spread::PartitionOptions;
-use stratann_engine::spread::replan::{ReplanOptions, ReplanReport, replan};
+use stratann_engine::spread::replan::{PricedBy, ReplanOptions, ReplanReport, replan};
 use stratann_params::{IndexKind, Param, Place, Stage};
 use stratann_storage::budget::size;
 use stratann_storage::{Error, Progress, Result};
@@ -123,7 +123,8 @@ fn round(args: &Replan, store: Option<&Store>, printer: &ProgressPrinter) -> Res
     }
     let given = &args.table.given;
     let partition = PartitionOptions { grid: super::division(given)?, ..PartitionOptions::read(given, 1) };
-    let options = ReplanOptions { partition, visits, margin: args.margin };
+    let options =
+        ReplanOptions { partition, visits, margin: args.margin, measured: servers.message_prices() };
     let report = replan(&args.index, &args.output, &options, printer)?;
     let version = match store.filter(|_| report.is_published) {
         Some(store) => Some(store.publish(&args.output, printer)?),
@@ -165,11 +166,20 @@ fn text(round: &Round) -> String {
         (false, _) if report.step.is_none() => "nothing is better moved".into(),
         (false, _) => "the step saves less than the margin: nothing is changed".into(),
     };
+    let by = match report.priced_by {
+        PricedBy::Given => "as given",
+        PricedBy::Plan => "as when it was divided",
+        PricedBy::Servers => "as the servers measure now",
+        PricedBy::Loopback => "as measured on this machine",
+    };
+    let MessagePrices { message_ns, byte_ns } = report.prices;
     let most = report.loaded_bytes.iter().copied().max().unwrap_or(0);
     format!(
-        "{}\nby the last {} queries; a server loads up to {} for the step\n{done}\n",
+        "{}\nby the last {} queries; a server loads up to {} for the step\na message takes {:.1} us and {byte_ns:.2} ns \
+         a byte, {by}\n{done}\n",
         table(&["", "rows x slices", "busiest/mean", "cost of a query"], &rows),
         count(report.queries as u64),
-        size(most)
+        size(most),
+        message_ns / 1e3
     )
 }

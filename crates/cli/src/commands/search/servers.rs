@@ -11,13 +11,13 @@ use stratann_core::query::{Params, QueryStats};
 use stratann_engine::exec::{MergedReads, Times};
 use stratann_engine::groundtruth::CheckedTruth;
 use stratann_engine::kinds::remote_hnsw::affinity::Batch;
-use stratann_engine::kinds::remote_hnsw::router::{Routed, Router};
 use stratann_engine::search::{Answers, Effort, IN_FLIGHT, SearchOptions};
 use stratann_server::wire::{QUERIES_PER_REQUEST, Used};
 use stratann_storage::budget::Account;
 use stratann_storage::{Progress, Result};
 
 use super::{Run, Searcher, Sum};
+use crate::http_client::routing::{Routing, Target};
 use crate::http_client::{HttpClient, Replies, Status, parameters, run_clients};
 use crate::output::{Output, eprint_line};
 use crate::progress::ProgressPrinter;
@@ -45,12 +45,12 @@ impl Servers {
         queries: &Path,
         groundtruth: Option<&Path>,
         options: &[SearchOptions],
-        (accepts_partial, by_cache): (bool, bool),
+        (accepts_partial, is_routed): (bool, bool),
         output: Output,
     ) -> Result<Servers> {
         let mut remote = HttpClient::connect(addresses)?;
-        if by_cache {
-            remote.route_by_cache();
+        if is_routed {
+            remote.route_queries();
         }
         let queries = Queries::open_for(queries, remote.wanted, output)?;
         let k = options.iter().map(|o| o.k).max().unwrap_or(0);
@@ -88,11 +88,11 @@ impl Searcher for Servers {
         let part = (PART_BYTES / (self.queries.row_bytes() + 24 * k + 64)).clamp(1, count.max(1));
         let before = self.remote.statuses();
         let (mut sum, mut partial, mut in_flight) = (Sum::new(count), 0, 0);
-        let caches = self.remote.caches(&parameters(options, None, false));
+        let routing = self.remote.routing(&parameters(options, None, false));
         for first in (0..count).step_by(part) {
             self.queries.read(first, part.min(count - first), &mut self.rows)?;
             let started = Instant::now();
-            let batch = Requests::new(&self.remote, &self.rows, (k, options), self.accepts_partial, caches);
+            let batch = Requests::new(&self.remote, &self.rows, (k, options), self.accepts_partial, routing);
             in_flight = in_flight.max((batch.requests * batch.each).min(batch.count));
             let (answers, lacking) = batch.run(started, printer)?;
             sum.add(first, &self.rows, &answers, self.truth.as_mut())?;
@@ -125,7 +125,8 @@ impl Searcher for Servers {
         counted.reads += cost.loads.reads;
         counted.bytes_read += cost.loads.bytes_read;
         counted.round_trips += cost.loads.round_trips;
-        run.routed_by_cache = caches.map(|(own, _)| own.by_cache());
+        run.routed_by_cache = routing.and_then(Routing::by_cache);
+        run.routed_by_entry = routing.and_then(Routing::by_entry);
         Ok(run)
     }
 }
@@ -214,9 +215,9 @@ struct Requests<'a> {
     each: usize,
     /// Concurrent requests.
     requests: usize,
-    /// The batches in the order in which they are sent, and what the servers have cached; otherwise queries go to
+    /// The batches in the order in which they are sent, and how their servers are chosen; otherwise queries go to
     /// servers in turn.
-    by_cache: Option<(Vec<Batch>, &'a Router)>,
+    routed: Option<(Vec<Batch>, Routing<'a>)>,
     next: AtomicUsize,
     is_stopped: AtomicBool,
     collected: Mutex<Collected>,
@@ -225,10 +226,7 @@ struct Requests<'a> {
 /// One request, until its reply.
 struct Request<'a> {
     queries: Vec<usize>,
-    /// The server that it begins with.
-    server: usize,
-    /// Holds what is expected there.
-    _routed: Option<Routed<'a>>,
+    target: Target<'a>,
 }
 
 struct Collected {
@@ -243,14 +241,14 @@ impl<'a> Requests<'a> {
         rows: &'a [u8],
         (k, options): (usize, &'a SearchOptions),
         accepts_partial: bool,
-        caches: Option<(&'a Router, u32)>,
+        routing: Option<Routing<'a>>,
     ) -> Requests<'a> {
         let count = rows.len() / (remote.wanted.dim * remote.wanted.dtype.size());
         let in_flight = options.in_flight.unwrap_or(IN_FLIGHT);
         let each = in_flight.min(QUERIES_PER_REQUEST);
         let wanted = options.threads * in_flight.div_ceil(each);
         let collected = Collected { answers: unanswered(count, k, options), partial: 0, used: None };
-        let by_cache = caches.map(|(own, nprobe)| (own.divide(rows, nprobe, each, options.threads), own));
+        let routed = routing.map(|own| (own.divide(rows, each, options.threads), own));
         Requests {
             remote,
             rows,
@@ -260,7 +258,7 @@ impl<'a> Requests<'a> {
             parameters: parameters(options, None, accepts_partial),
             each,
             requests: wanted.min(REQUESTS_MAX).min(count.div_ceil(each)),
-            by_cache,
+            routed,
             next: AtomicUsize::new(0),
             is_stopped: AtomicBool::new(false),
             collected: Mutex::new(collected),
@@ -269,18 +267,14 @@ impl<'a> Requests<'a> {
 
     /// The next request; `None` after the last one.
     fn request(&self, number: usize) -> Option<Request<'_>> {
-        if let Some((batches, own)) = &self.by_cache {
+        if let Some((batches, own)) = &self.routed {
             let batch = batches.get(number)?;
-            let routed = own.route(&batch.needs, batch.queries.len(), |server| self.remote.answers(server));
-            return Some(Request {
-                queries: batch.queries.clone(),
-                server: routed.server,
-                _routed: Some(routed),
-            });
+            let target = own.route(batch, |server| self.remote.answers(server));
+            return Some(Request { queries: batch.queries.clone(), target });
         }
         let first = number * self.each;
         let queries = first..(first + self.each).min(self.count);
-        (first < self.count).then(|| Request { queries: queries.collect(), server: number, _routed: None })
+        (first < self.count).then(|| Request { queries: queries.collect(), target: Target::turn(number) })
     }
 
     /// Returns the answers, and the number of partial ones.
@@ -309,12 +303,12 @@ impl<'a> Requests<'a> {
         while !self.is_stopped.load(Ordering::Relaxed) && !printer.interrupted() {
             let number = self.next.fetch_add(1, Ordering::Relaxed);
             let Some(request) = self.request(number) else { break };
-            let Request { queries, server, .. } = &request;
+            let Request { queries, target } = &request;
             let row_bytes = self.rows.len() / self.count;
             let row = |&query: &usize| &self.rows[query * row_bytes..(query + 1) * row_bytes];
             let rows: Vec<u8> = queries.iter().flat_map(row).copied().collect();
             let started = Instant::now();
-            let asked = self.remote.ask(*server, &rows, &self.parameters);
+            let asked = self.remote.ask(target.server, &rows, &self.parameters);
             let latency_ns = started.elapsed().as_nanos() as u64;
             match asked {
                 Ok(asked) => self.collect(queries, asked, latency_ns),

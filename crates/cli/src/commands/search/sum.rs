@@ -121,6 +121,7 @@ impl Sum {
             in_flight: 0,
             params: params_json(options, self.params.as_ref(), self.k),
             routed_by_cache: None,
+            routed_by_entry: None,
             per_query: PerQuery { merged: Some(self.merged), ..PerQuery::of(&self.stats, queries) },
             peak_rss_bytes: budget::process().peak_rss_bytes,
             ram_budget_bytes: ram_budget,

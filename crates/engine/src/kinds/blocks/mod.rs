@@ -76,7 +76,15 @@ pub(crate) fn scan_work(base: &Base) -> (u64, &'static str) {
 /// # Errors
 /// A disk that fails, a damaged block.
 pub(crate) fn vector(base: &Base, number: u32, node: u32) -> Result<Vec<u8>> {
-    let buffer = read(base, number, 1)?;
+    vector_at(base, number, extent(base, number).offset, node)
+}
+
+/// As [`vector`], where the block has another place in the file: a server has some blocks alone.
+///
+/// # Errors
+/// As [`vector`].
+pub(crate) fn vector_at(base: &Base, number: u32, offset: u64, node: u32) -> Result<Vec<u8>> {
+    let buffer = read_at(base, offset, base.block.block_bytes)?;
     let block = open(base, number, buffer.bytes())?;
     let slot = node.wrapping_sub(block.first_id()) as usize;
     if slot >= block.count() {
@@ -188,9 +196,12 @@ fn members<'a>(block: &'a Block<'a>) -> impl Iterator<Item = Member<'a>> + use<'
 }
 
 fn read(base: &Base, first: u32, count: u32) -> Result<Buffer> {
-    let size = base.block.block_bytes;
-    let mut buffer = Buffer::new(count as usize * size);
-    let read = base.blocks_file()?.read_exact_at(buffer.bytes_mut(), u64::from(first) * size as u64);
+    read_at(base, extent(base, first).offset, count as usize * base.block.block_bytes)
+}
+
+fn read_at(base: &Base, offset: u64, bytes: usize) -> Result<Buffer> {
+    let mut buffer = Buffer::new(bytes);
+    let read = base.blocks_file()?.read_exact_at(buffer.bytes_mut(), offset);
     read.map(|()| buffer).map_err(|e| Error::io("reading", &base.blocks_path, &e))
 }
 

@@ -189,6 +189,10 @@ impl OpenKind for GraphTables {
         Some(GraphTables::view(self, base).checked(base.view()))
     }
 
+    fn entries(&self) -> Box<dyn Iterator<Item = (u32, u32)> + '_> {
+        Box::new(self.head.ids.iter().map(|&node| (self.block_of(node), node)))
+    }
+
     fn residency(&self) -> Option<&dyn MovesIntoMemory> {
         Some(self)
     }

@@ -74,6 +74,11 @@ pub(crate) trait OpenKind: Members + Send + Sync {
         None
     }
 
+    /// Returns the nodes at which a search may enter, each after its block; none of a kind where that is not one node.
+    fn entries(&self) -> Box<dyn Iterator<Item = (u32, u32)> + '_> {
+        Box::new(std::iter::empty())
+    }
+
     /// The scorer of codes, of a kind that has one.
     fn ranks_codes(&self) -> Option<&dyn RanksCodes> {
         None

@@ -9,7 +9,8 @@ use stratann_storage::{Error, Result};
 
 use super::plan::{Division, Prices, add_load};
 use super::workload::Workload;
-use super::{Candidate, GridPlan, Mode, Over};
+use super::{Candidate, GridPartition, GridPlan, Mode, Over};
+use crate::manifest::MessagePrices;
 
 /// Bytes that a server loads in one step, over what it holds.
 const STEP: f64 = 0.25;
@@ -41,6 +42,8 @@ pub(crate) struct Adapted {
     pub(crate) step: Option<GridPlan>,
     /// Bytes that each server loads for the step.
     pub(crate) loaded_bytes: Vec<u64>,
+    /// Prices of messages that they are compared by.
+    pub(crate) prices: MessagePrices,
 }
 
 /// Plans the next step.
@@ -61,6 +64,10 @@ pub(super) fn adapt(
     }
     let alpha = over.grid.alpha.unwrap_or(over.servers as f64);
     let prices = Prices::of(over.grid)?;
+    // Both plans by the same prices.
+    let MessagePrices { message_ns, byte_ns } = prices.of_messages();
+    let grid = GridPartition { message_ns: Some(message_ns), byte_ns: Some(byte_ns), ..over.grid.clone() };
+    let over = Over { grid: &grid, ..over };
     let best = GridPlan::choose(&workload, layout, over)?.candidates.swap_remove(0);
     let seen = if current.stripes > 1 { workload.striped(current.stripes) } else { workload };
     let division = Division::of(current, seen.members.len())?;
@@ -69,13 +76,15 @@ pub(super) fn adapt(
     let mut moves = Moves::new(&division, &seen, layout);
     // Each server has its share of every list that is striped.
     if current.stripes > 1 || !moves.run() {
-        return Ok(Adapted { current: now, best, step: None, loaded_bytes: vec![0; over.servers] });
+        let (loaded_bytes, prices) = (vec![0; over.servers], prices.of_messages());
+        return Ok(Adapted { current: now, best, step: None, loaded_bytes, prices });
     }
     let loaded_bytes = moves.loaded.iter().map(|&bytes| bytes as u64).collect();
     let moved = moves.division;
     let candidates = vec![cost(&moved), now.clone()];
     let step = GridPlan::of(moved, (Mode::Harmony, alpha), &seen, prices, candidates);
-    Ok(Adapted { current: now, best, step: Some(step), loaded_bytes })
+    let prices = step.prices();
+    Ok(Adapted { current: now, best, step: Some(step), loaded_bytes, prices })
 }
 
 impl Division {
@@ -275,7 +284,6 @@ fn servers_of(on: u64) -> impl Iterator<Item = usize> {
 mod tests {
     use stratann_kernel::{DType, Metric};
 
-    use super::super::GridPartition;
     use super::*;
 
     fn layout() -> GridLayout {

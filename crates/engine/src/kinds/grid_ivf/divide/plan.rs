@@ -10,6 +10,7 @@ use stratann_storage::{Error, Result};
 use super::super::stripes::sizes_of;
 use super::workload::Workload;
 use super::{GridPartition, Mode, Over};
+use crate::manifest::MessagePrices;
 
 /// Bytes of a message besides what it is about: headers, parameters, counters.
 const FRAME_BYTES: f64 = 150.0;
@@ -115,6 +116,10 @@ impl Prices {
             }
         };
         Ok(Prices { message_ns, byte_ns, step_ns: own.step_ns.unwrap_or(message_ns / 2.0) })
+    }
+
+    pub(super) fn of_messages(&self) -> MessagePrices {
+        MessagePrices { message_ns: self.message_ns, byte_ns: self.byte_ns }
     }
 }
 
@@ -222,6 +227,11 @@ impl GridPlan {
             byte_ns: prices.byte_ns,
             candidates,
         }
+    }
+
+    /// The prices of messages that it was made by.
+    pub(crate) fn prices(&self) -> MessagePrices {
+        MessagePrices { message_ns: self.message_ns, byte_ns: self.byte_ns }
     }
 
     /// Servers of all units.
