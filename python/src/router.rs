@@ -82,8 +82,9 @@ impl Router {
         self.0.note(server, version, bitmap.map(<[u8]>::to_vec));
     }
 
-    fn by_cache(&self) -> u64 {
-        self.0.by_cache()
+    /// The name of a counter of this run, and its value.
+    fn counted(&self) -> (&'static str, u64) {
+        ("routed_by_cache", self.0.by_cache())
     }
 }
 
@@ -125,7 +126,8 @@ impl Landmarks {
 
     fn end(&self, _server: usize, _needs: Vec<u32>) {}
 
-    fn by_entry(&self) -> u64 {
-        self.0.by_entry()
+    /// The name of a counter of this run, and its value.
+    fn counted(&self) -> (&'static str, u64) {
+        ("routed_by_entry", self.0.by_entry())
     }
 }

@@ -272,12 +272,7 @@ class Client:
         seconds = time.perf_counter() - started
         columns = min(k, self.rows)
         result, failed = _collect(answers, columns, seconds, params)
-        if routed is not None:
-            router = routed[0]
-            if isinstance(router, _stratann.Router):
-                result.stats["routed_by_cache"] = router.by_cache()
-            else:
-                result.stats["routed_by_entry"] = router.by_entry()
+        result.stats.update([routed[0].counted()] if routed else [])
         if columns < k:
             warnings.warn(
                 f"k is {k}, the index has {self.rows} rows: {columns} columns are returned", stacklevel=2
@@ -590,8 +585,8 @@ def connect(addresses: str | Sequence[str], timeout: float = 5.0, affinity: bool
     Args:
         addresses: ``"HOST:PORT"``, several with commas between them, or a list of them.
         timeout: default time limit of a query on a server, seconds; up to 60.
-        affinity: of several servers, send queries to the one of a partitioned disk-graph where the search enters, or
-            those of a remote-hnsw that have their clusters cached; False sends them to the servers in turn.
+        affinity: of several servers, send queries where the search of a partitioned disk-graph enters, or where their
+            clusters of a remote-hnsw are cached; False sends them to the servers in turn.
 
     Raises:
         InputError: an invalid address.

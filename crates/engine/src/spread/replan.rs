@@ -92,6 +92,18 @@ pub struct ReplanReport {
     pub seconds: f64,
 }
 
+/// Sets the prices that are not given. Returns where they are from.
+fn set_prices(partition: &mut PartitionOptions, found: Option<(MessagePrices, PricedBy)>) -> PricedBy {
+    let grid = &mut partition.grid;
+    if grid.message_ns.is_some() && grid.byte_ns.is_some() {
+        return PricedBy::Given;
+    }
+    let Some((prices, by)) = found else { return PricedBy::Loopback };
+    grid.message_ns = grid.message_ns.or(Some(prices.message_ns));
+    grid.byte_ns = grid.byte_ns.or(Some(prices.byte_ns));
+    by
+}
+
 /// Plans a partition in `folder` of the index `index` again, and publishes the next version of it there when its
 /// queries cost less by the margin. One step moves a quarter of what a server holds at most.
 ///
@@ -130,15 +142,7 @@ pub fn replan(
             manifest.kind
         )));
     }
-    let grid = &mut partition.grid;
-    let is_given = grid.message_ns.is_some() && grid.byte_ns.is_some();
-    let found = prices(spread.prices, options.measured).filter(|_| !is_given);
-    if let Some((prices, _)) = found {
-        grid.message_ns = grid.message_ns.or(Some(prices.message_ns));
-        grid.byte_ns = grid.byte_ns.or(Some(prices.byte_ns));
-    }
-    let otherwise = if is_given { PricedBy::Given } else { PricedBy::Loopback };
-    let priced_by = found.map_or(otherwise, |(_, by)| by);
+    let priced_by = set_prices(&mut partition, prices(spread.prices, options.measured));
     let placement = read_placement(folder, &spread_manifest, spread)?;
     let (seen, over) = ((&spread_manifest, &placement), partition.over());
     let pool = pool(&partition)?;

@@ -175,8 +175,8 @@ fn text(round: &Round) -> String {
     let MessagePrices { message_ns, byte_ns } = report.prices;
     let most = report.loaded_bytes.iter().copied().max().unwrap_or(0);
     format!(
-        "{}\nby the last {} queries; a server loads up to {} for the step\na message takes {:.1} us and {byte_ns:.2} ns \
-         a byte, {by}\n{done}\n",
+        "{}\nby the last {} queries; a server loads up to {} for the step\na message takes {:.1} us and {byte_ns:.2} \
+         ns a byte, {by}\n{done}\n",
         table(&["", "rows x slices", "busiest/mean", "cost of a query"], &rows),
         count(report.queries as u64),
         size(most),
