@@ -208,6 +208,30 @@ mod tests {
     }
 
     #[test]
+    fn queries_of_clients_do_not_fill_the_pool() {
+        let served = served(Carry::Ids, Results::Along);
+        let mut peer = Peer::new(0, 1, served, 0b11, Limits::default());
+        let (mut pool, mut out) = (BufferPool::default(), Vec::new());
+        for number in 0..20_000 {
+            submit(&mut peer, number, 1 << 40, &mut out);
+            let Some(Action::Start { run, state }) = out.pop() else { panic!("a state") };
+            assert!(peer.begin(0, &run).is_some());
+            let departure = peer.codec().departure(run, Step::Done, &state, &mut pool);
+            peer.recycle_state(state);
+            peer.exchange(&mut pool);
+            peer.stepped(0, departure.expect("it has ended"), &mut out);
+            let Some(Action::Answer { state, .. }) = out.pop() else { panic!("an answer") };
+            pool.recycle_state(state);
+        }
+        assert!(
+            peer.pool.bytes < 4096,
+            "{} buffers, {} states",
+            peer.pool.buffers.len(),
+            peer.pool.states.len()
+        );
+    }
+
+    #[test]
     fn a_pool_is_bounded_and_returns_empty_buffers() {
         let mut pool = BufferPool::new(POOL_BYTES);
         let state = || Box::new(QueryState::new(Params::disk_graph(10, 100), Budget::default()));

@@ -259,7 +259,10 @@ impl Peer {
         self.abandoned += hosted.states_here();
         hosted.end_jobs(&mut self.jobs.credits);
         self.jobs.forget_query(query, &mut self.pool);
-        self.pool.recycle_buffer(hosted.vector);
+        // Those of own clients were made outside of the pool, and would fill it up.
+        if query.origin != self.server {
+            self.pool.recycle_buffer(hosted.vector);
+        }
         hosted.visited
     }
 

@@ -282,9 +282,12 @@ impl Peer {
         self.pool.exchange(pool);
     }
 
-    /// Keeps a state for reuse.
+    /// Keeps a state for reuse. One that a client's query began with has no memory yet, and would take the place of
+    /// another that has.
     pub fn recycle_state(&mut self, state: Box<QueryState>) {
-        self.pool.recycle_state(state);
+        if state.memory_bytes() > size_of::<QueryState>() {
+            self.pool.recycle_state(state);
+        }
     }
 
     /// A bit for every server that is known to answer.

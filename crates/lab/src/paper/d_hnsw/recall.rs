@@ -9,10 +9,11 @@ use super::super::sets::Set;
 use super::super::study::{Study, number, over};
 
 const ASKED: [f64; 4] = [0.9, 0.95, 0.98, 0.99];
-/// Lengths of the beam of the sweep. Numbers of clusters grow by this factor, up to a recall.
-const EFS: [u32; 2] = [12, 24];
+/// Lengths of the beam of the sweep. Numbers of clusters grow by this factor, up to a recall, or as long as it grows.
+const EFS: [u32; 6] = [12, 24, 48, 96, 192, 384];
 const STEP: f64 = 1.3;
 const ENOUGH: f64 = 0.995;
+const GAIN: f64 = 0.001;
 
 /// A search of all queries.
 #[derive(Clone, Copy, Debug)]
@@ -72,20 +73,18 @@ pub(super) fn measure(study: &mut Study, set: &Set) -> Result<Found> {
 /// All numbers of clusters with all beams, by rising cost.
 fn sweep(study: &mut Study, set: &Set, index: &str, clusters: u32) -> Result<Vec<Searched>> {
     let mut all = Vec::new();
-    let mut nprobe = 4u32;
-    loop {
-        for ef in EFS {
-            all.extend(search(
-                study,
-                set,
-                index,
-                &["--nprobe", &nprobe.to_string(), "--ef", &ef.to_string()],
-            )?);
+    for ef in EFS {
+        let (mut nprobe, mut before) = (4u32, 0.0);
+        loop {
+            let effort = ["--nprobe", &nprobe.to_string(), "--ef", &ef.to_string()];
+            let Some(found) = search(study, set, index, &effort)? else { break };
+            all.push(found);
+            if nprobe >= clusters || found.recall >= ENOUGH || found.recall < before + GAIN {
+                break;
+            }
+            before = found.recall;
+            nprobe = ((f64::from(nprobe) * STEP).ceil() as u32).min(clusters);
         }
-        if nprobe >= clusters || all.last().is_some_and(|last: &Searched| last.recall >= ENOUGH) {
-            break;
-        }
-        nprobe = ((f64::from(nprobe) * STEP).ceil() as u32).min(clusters);
     }
     all.sort_by(|a, b| a.comparisons.total_cmp(&b.comparisons));
     Ok(all)
