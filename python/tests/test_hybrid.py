@@ -91,8 +91,8 @@ def test_wrong_arguments_are_named(path, graph_path, base, queries, tmp_path):
         ]:
             with pytest.raises(stratann.InputError, match=said):
                 where.search(queries, **how)
-    with pytest.raises(stratann.InputError, match='learning is "always"; use "on", "frozen" or "off"'):
-        stratann.open(path, learning="always")
+    with pytest.raises(stratann.InputError, match='learning is "sometimes"; use "on", "always", "frozen" or "off"'):
+        stratann.open(path, learning="sometimes")
     for how, said in [
         ({"plan": "uniform-tree"}, 'plan is "uniform-tree"; use "auto"'),
         ({"kind": "disk-graph"}, 'clusters is for hybrid-ivf, and the kind is disk-graph'),

@@ -633,7 +633,7 @@ fn a_server_answers_as_the_index_does() {
 
     let config = data.path("server.toml");
     for (text, said) in [
-        ("learning = \"maybe\"", "use \"on\", \"frozen\" or \"off\""),
+        ("learning = \"maybe\"", "use \"on\", \"always\", \"frozen\" or \"off\""),
         ("epoch_queries = 0", "epoch_queries is 0"),
     ] {
         std::fs::write(&config, format!("index = \"index\"\n{text}")).unwrap();

@@ -273,6 +273,20 @@ impl ListTables {
         codes + table_bytes(self.directory.list_count() as usize)
     }
 
+    /// The clusters whose codes would be resident; where there is room for all of these, those whose records would be.
+    /// None where there is room for all, or for none: then nothing is gained by choosing.
+    pub(crate) fn would_be_resident(&self, budget: ResidencyBudget, costs: &CostModel<'_>) -> Vec<u32> {
+        let order = order(&self.savings(costs));
+        let all = (0..self.directory.clusters()).filter(|&c| self.holds(c)).count();
+        let codes = self.choose(ListPart::Codes, &order, budget.codes_bytes);
+        if codes.len() < all {
+            return codes;
+        }
+        let left = budget.records_bytes.saturating_sub(self.all_codes_bytes());
+        let records = self.choose(ListPart::Records, &order, left);
+        if records.len() < all { records } else { Vec::new() }
+    }
+
     /// The first clusters that fit, of those that the file has.
     fn choose(&self, part: ListPart, order: &[u32], budget_bytes: u64) -> Vec<u32> {
         let Some(mut left) = budget_bytes.checked_sub(table_bytes(self.directory.list_count() as usize))
