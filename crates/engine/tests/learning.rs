@@ -293,16 +293,14 @@ fn spot_row(spot: usize) -> usize {
 /// Spots whose surroundings do not meet.
 fn spots_apart(count: usize) -> Vec<usize> {
     let (mut spots, mut taken) = (Vec::new(), BTreeSet::new());
-    for spot in 1.. {
-        let around = nearest(set(), Metric::L2, set().row(spot_row(spot)), 100, |_| false);
-        if around.iter().all(|id| !taken.contains(id)) {
+    for spot in 1..500 {
+        let around = nearest(set(), Metric::L2, set().row(spot_row(spot)), 30, |_| false);
+        if spots.len() < count && around.iter().all(|id| !taken.contains(id)) {
             taken.extend(around);
             spots.push(spot);
         }
-        if spots.len() == count {
-            break;
-        }
     }
+    assert_eq!(spots.len(), count);
     spots
 }
 

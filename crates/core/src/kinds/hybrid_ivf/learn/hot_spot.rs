@@ -5,9 +5,10 @@
 //! set of the first half of a window against the second half says whether the window has a hot spot; the set of the
 //! window two before against this one, whether what was learned then has paid, since it is used as late as that.
 //!
-//! The measure is the excess over chance: of the results that a set chosen without traffic would miss, the share that
+//! The measure is the excess over chance: of the results that as many members chosen by chance would miss, the share that
 //! the hot set holds, less what so few queries may show by chance. It is near 0 for traffic without a hot spot, whatever
-//! the room, and near 1 where all lies in it.
+//! the room, and near 1 where all lies in it. Of lists it is the excess over those that are resident already: visits
+//! differ with the places of lists, too, and that is learned once.
 
 use alloc::vec::Vec;
 
@@ -34,9 +35,12 @@ pub trait HotRoom {
     /// Whether a member can be in a hot set here.
     fn holds(&self, member: u32) -> bool;
 
-    /// Clusters that would be resident after these visits of each, ascending; without any, by their size. Empty where
-    /// there is room for all, or for none.
-    fn resident(&self, visits: &[u32]) -> Vec<u32>;
+    /// Clusters that are resident now, ascending. None where there is room for all, or for none.
+    fn resident(&self) -> Vec<u32>;
+
+    /// Clusters that would be resident after such visits of each, ascending. None where there is room for all, or for
+    /// none.
+    fn would_be_resident(&self, visits: &[u32]) -> Vec<u32>;
 }
 
 /// Members and clusters that some queries would have made resident. Both ascend.
@@ -50,11 +54,14 @@ pub struct HotSet {
 
 impl HotSet {
     fn of(parts: &[&Half], room: &impl HotRoom) -> HotSet {
-        HotSet { members: most_frequent(parts, room), clusters: room.resident(&Half::visits_of(parts)) }
+        HotSet {
+            members: most_frequent(parts, room),
+            clusters: room.would_be_resident(&Half::visits_of(parts)),
+        }
     }
 
-    /// Excess over chance in these parts of a window; `usual` are the clusters that are resident without traffic.
-    fn excess(&self, parts: &[&Half], usual: &[u32], room: &impl HotRoom) -> f64 {
+    /// Excess over chance in these parts of a window; of clusters, over the resident ones.
+    fn excess(&self, parts: &[&Half], resident: &[u32], room: &impl HotRoom) -> f64 {
         let results = parts.iter().flat_map(|part| &part.results).filter(|&&id| room.holds(id));
         let (mut all, mut held) = (0u64, 0u64);
         for id in results {
@@ -70,7 +77,7 @@ impl HotSet {
             clusters.iter().filter_map(|&c| visits.get(c as usize)).copied().map(u64::from).sum::<u64>()
         };
         let of_lists =
-            over_chance(share(visited(&self.clusters), total), share(visited(usual), total), queries);
+            over_chance(share(visited(&self.clusters), total), share(visited(resident), total), queries);
         of_members.max(of_lists)
     }
 }
@@ -130,11 +137,11 @@ impl HotSpots {
 
     /// Takes in the next window.
     pub fn observe(&mut self, window: &Traffic, room: &impl HotRoom) -> Finding {
-        let usual = room.resident(&[]);
+        let resident = room.resident();
         let [first, second] = &window.halves;
-        let spot = HotSet::of(&[first], room).excess(&[second], &usual, room);
+        let spot = HotSet::of(&[first], room).excess(&[second], &resident, room);
         let whole = [first, second];
-        let paid = self.before[0].excess(&whole, &usual, room);
+        let paid = self.before[0].excess(&whole, &resident, room);
         self.before.swap(0, 1);
         self.before[1] = HotSet::of(&whole, room);
         let (is_hot, has_paid) = (spot >= EXCESS_MIN, paid >= EXCESS_MIN);

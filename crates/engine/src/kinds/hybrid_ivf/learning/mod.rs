@@ -413,7 +413,9 @@ impl LearningState {
         if counting == Counting::Results {
             traffic.score_results();
         }
-        let learned = self.halvings_to_learn(&traffic).map(|halvings| self.next(&newest, &traffic, halvings));
+        let learned = self
+            .halvings_to_learn(&newest.snapshot, &traffic)
+            .map(|halvings| self.next(&newest, &traffic, halvings));
         let learned = learned.map(Arc::new);
         let counting = match (&learned, self.options.learn) {
             (Some(_), _) | (None, Learn::Always) => Counting::Scores,
@@ -432,14 +434,15 @@ impl LearningState {
     }
 
     /// How often what was learned before is to halve when this epoch is learned from; `None` when it is not.
-    fn halvings_to_learn(&self, traffic: &Traffic) -> Option<u32> {
+    fn halvings_to_learn(&self, newest: &Snapshot, traffic: &Traffic) -> Option<u32> {
         // Otherwise the search was interrupted.
         if traffic.queries() == 0 {
             return None;
         }
         let residency = *lock(&self.residency);
         let mut progress = lock(&self.progress);
-        let room = room::Room { tables: &self.source.tables, hot: self.hot, residency };
+        let (tables, lists) = (&self.source.tables, newest.resident.as_deref());
+        let room = room::Room { tables, hot: self.hot, residency, lists };
         let finding = progress.spots.observe(traffic, &room);
         let learns = finding.is_worth || self.options.learn == Learn::Always;
         progress.facts.note(finding, learns);

@@ -3,7 +3,7 @@
 use stratann_core::build::costs::VisitCostModel;
 use stratann_core::kinds::hybrid_ivf::learn::{HotRoom, HotSet};
 
-use crate::kinds::hybrid_ivf::residency::{CostModel, ResidencyBudget};
+use crate::kinds::hybrid_ivf::residency::{Choice, CostModel, ResidencyBudget, ResidentLists};
 use crate::kinds::hybrid_ivf::snapshot::Snapshot;
 use crate::kinds::hybrid_ivf::tables::ListTables;
 
@@ -12,7 +12,17 @@ pub(super) struct Room<'a> {
     pub(super) tables: &'a ListTables,
     /// Most hot members.
     pub(super) hot: usize,
+    /// Budget of resident lists, and the cost model.
     pub(super) residency: Option<(ResidencyBudget, VisitCostModel)>,
+    /// The lists that are resident now.
+    pub(super) lists: Option<&'a ResidentLists>,
+}
+
+impl Room<'_> {
+    fn choice(&self, visits: &[u32]) -> Choice {
+        let Some(((budget, model), lists)) = self.residency.zip(self.lists) else { return Choice::default() };
+        lists.choice(self.tables, budget, &CostModel { model: &model, visits })
+    }
 }
 
 impl HotRoom for Room<'_> {
@@ -28,11 +38,12 @@ impl HotRoom for Room<'_> {
         self.tables.holds_record(member)
     }
 
-    fn resident(&self, visits: &[u32]) -> Vec<u32> {
-        let Some((budget, model)) = self.residency else { return Vec::new() };
-        let mut resident = self.tables.would_be_resident(budget, &CostModel { model: &model, visits });
-        resident.sort_unstable();
-        resident
+    fn resident(&self) -> Vec<u32> {
+        self.choice(&[]).resident
+    }
+
+    fn would_be_resident(&self, visits: &[u32]) -> Vec<u32> {
+        self.choice(visits).wanted
     }
 }
 

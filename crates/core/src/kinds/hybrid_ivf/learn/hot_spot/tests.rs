@@ -16,6 +16,7 @@ struct Ring {
     clusters: u32,
     hot: usize,
     resident: usize,
+    learned: Vec<u32>,
 }
 
 impl HotRoom for Ring {
@@ -31,7 +32,12 @@ impl HotRoom for Ring {
         member < self.members
     }
 
-    fn resident(&self, visits: &[u32]) -> Vec<u32> {
+    /// Those of the lowest numbers, or those that were learned.
+    fn resident(&self) -> Vec<u32> {
+        if self.learned.is_empty() { (0..self.resident as u32).collect() } else { self.learned.clone() }
+    }
+
+    fn would_be_resident(&self, visits: &[u32]) -> Vec<u32> {
         let mut order: Vec<u32> = (0..self.clusters).collect();
         order.sort_by_key(|&c| core::cmp::Reverse(visits.get(c as usize).copied().unwrap_or(0)));
         order.truncate(self.resident);
@@ -43,7 +49,13 @@ impl HotRoom for Ring {
 impl Ring {
     /// As many hot members as an index of that size has: a tenth of the nodes of its navigation graph.
     fn new(members: u32) -> Ring {
-        Ring { members, clusters: 50, hot: (12 * members.isqrt() / 10) as usize, resident: 0 }
+        Ring {
+            members,
+            clusters: 50,
+            hot: (12 * members.isqrt() / 10) as usize,
+            resident: 0,
+            learned: Vec::new(),
+        }
     }
 
     /// A window of queries at these places, each drawn from a number of its own.
@@ -188,7 +200,16 @@ fn lists_count_where_members_do_not_repeat() {
     let region = |at| ring.window(500, at, |drawn| 5000 + drawn % 1000);
     let found = findings((0..4).map(region), &ring);
     assert_eq!(learned(&found), [0, 1, 2, 3]);
-    assert_eq!(learned(&findings((0..4).map(region), &Ring { resident: 0, ..ring })).len(), 0);
+    // Once they are resident there is nothing more to learn.
+    let [first, _] = &region(9).halves;
+    let adapted =
+        Ring { learned: ring.would_be_resident(&first.visits), ..Ring { learned: Vec::new(), ..ring } };
+    assert_eq!(learned(&findings((0..4).map(region), &adapted)).len(), 0);
+    let ring = adapted;
+    assert_eq!(
+        learned(&findings((0..4).map(region), &Ring { resident: 0, learned: Vec::new(), ..ring })).len(),
+        0
+    );
 }
 
 #[test]
