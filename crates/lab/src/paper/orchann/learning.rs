@@ -29,8 +29,9 @@ const ASKED: u64 = 2000;
 /// Clusters of the set that a hot region has, and queries of a spot that lasts an epoch.
 const REGION: &str = "8";
 const SPOT: u64 = 20;
-/// Codes of some 1/10 of the vectors.
-const HEAD: &str = "128KiB";
+/// RAM for codes of lists: none, so that hot members alone are learned; and for those of some 1/10 of the vectors.
+const NO_LISTS: &str = "0";
+const SOME_LISTS: &str = "128KiB";
 /// Queries whose navigation is traced.
 const TRACED: usize = 10;
 const WHY: &str = "the paper has no number for it";
@@ -55,11 +56,13 @@ pub(super) fn measure(study: &mut Study, _: &Set) -> Result<Found> {
     let mut rows = Vec::new();
     for traffic in TRAFFIC {
         let set = asked(study, &set, traffic)?;
-        let mut runs = Vec::new();
-        for (_, switch) in WAYS {
-            runs.push(searched(study, &set, &index, switch)?);
+        for head in [NO_LISTS, SOME_LISTS] {
+            let mut runs = Vec::new();
+            for (_, switch) in WAYS {
+                runs.push(searched(study, &set, &index, (head, switch))?);
+            }
+            rows.extend(compared(traffic, head, &runs));
         }
-        rows.extend(compared(traffic, &runs));
     }
     Ok(Found { rows, charts: Vec::new() })
 }
@@ -109,12 +112,17 @@ fn by_rank(number: u64) -> u64 {
 }
 
 /// Counters of all queries of a way, from an index that has learned nothing, with the nodes that routing evaluates.
-fn searched(study: &mut Study, set: &Set, index: &str, switch: Option<&str>) -> Result<Counted> {
+fn searched(
+    study: &mut Study,
+    set: &Set,
+    index: &str,
+    (head, switch): (&str, Option<&str>),
+) -> Result<Counted> {
     let _ = std::fs::remove_file(Path::new(index).join("learnt.bin"));
     let epoch = EPOCH.to_string();
     let args = ["search", index, &set.queries, "--groundtruth", &set.groundtruth, "--epoch-queries", &epoch];
     let effort = ["--nprobe", "16", "--early-stop", "0.3", "--stop-slack", "1.9", "--width", "1"];
-    let memory = ["--head-budget", HEAD];
+    let memory = ["--head-budget", head];
     let switches: Vec<&str> = switch.into_iter().collect();
     let document = study.run(&[&args[..], &effort, &memory, &switches].concat())?;
     let run = document.pointer("/runs/0").cloned().unwrap_or_default();
@@ -122,7 +130,7 @@ fn searched(study: &mut Study, set: &Set, index: &str, switch: Option<&str>) -> 
     for query in 0..TRACED {
         let query = (query * SET.queries as usize / TRACED).to_string();
         let args = ["explain", index, &set.queries, "--query", &query];
-        let traced = study.run(&[&args[..], &effort[..6], &switches].concat())?;
+        let traced = study.run(&[&args[..], &effort[..6], &memory, &switches].concat())?;
         nodes.extend(number(&traced, "/nav_comparisons"));
     }
     let nodes = (!nodes.is_empty()).then(|| nodes.iter().sum::<f64>() / nodes.len() as f64);
@@ -130,14 +138,15 @@ fn searched(study: &mut Study, set: &Set, index: &str, switch: Option<&str>) -> 
 }
 
 /// Counters of each way over those without learning, and what was learned.
-fn compared(traffic: &str, runs: &[Counted]) -> Vec<Row> {
-    const COUNTERS: [(&str, &str); 4] = [
+fn compared(traffic: &str, head: &str, runs: &[Counted]) -> Vec<Row> {
+    const COUNTERS: [(&str, &str); 3] = [
         ("reads", "/per_query/reads"),
         ("visited lists", "/per_query/clusters"),
-        ("codes compared", "/per_query/code_comparisons"),
         ("processor time", "/cpu_us"),
     ];
     let Some(off) = runs.first() else { return Vec::new() };
+    let has_lists = head == SOME_LISTS;
+    let traffic = if has_lists { format!("{traffic}, lists in RAM") } else { traffic.to_string() };
     let row = |what: String, unit, ours| Row::new(what, unit, None, ours, WHY);
     let mut rows =
         vec![row(format!("reads of a query, {traffic}, off"), "", number(&off.run, "/per_query/reads"))];
@@ -145,8 +154,11 @@ fn compared(traffic: &str, runs: &[Counted]) -> Vec<Row> {
         let facts = |name: &str| number(&run.run, &format!("/learning/{name}"));
         let ratio = |pointer| over(number(&run.run, pointer), number(&off.run, pointer));
         rows.push(row(format!("epochs learned of {EPOCHS}, {traffic}, {way}"), "", facts("learned_epochs")));
-        for (what, pointer) in COUNTERS {
+        for (what, pointer) in COUNTERS.into_iter().take(if has_lists { 1 } else { COUNTERS.len() }) {
             rows.push(row(format!("{what} over off, {traffic}, {way}"), "times", ratio(pointer)));
+        }
+        if has_lists {
+            continue;
         }
         let nodes = over(run.nodes, off.nodes);
         rows.push(row(format!("nodes of routing over off, {traffic}, {way}"), "times", nodes));
