@@ -5,9 +5,9 @@
 //! set of the first half of a window against the second half says whether the window has a hot spot; the set of the
 //! window two before against this one, whether what was learned then has paid, since it is used as late as that.
 //!
-//! The measure is the excess over chance: of the results that as many members chosen by chance would miss, the share that
-//! the hot set holds, less what so few queries may show by chance. It is near 0 for traffic without a hot spot, whatever
-//! the room, and near 1 where all lies in it. Of lists it is the excess over those that are resident already: visits
+//! The measure is the excess over chance: of the results that as many members chosen by chance would miss, the share
+//! that the hot set holds, less what so few queries may show by chance. It is near 0 for traffic without a hot spot,
+//! whatever the room, and near 1 where all lies in it. Of lists it is the excess over those that are resident already: visits
 //! differ with the places of lists, too, and that is learned once.
 
 use alloc::vec::Vec;
@@ -16,8 +16,8 @@ use stratann_kernel::sqrt;
 
 use super::traffic::{Half, Traffic};
 
-/// Least excess over chance of traffic that is worth learning: traffic without a hot spot stays below a third of it, and
-/// queries by Zipf's law above twice (decision 93).
+/// Least excess over chance of traffic that is worth learning: traffic without a hot spot stays below a third of it
+/// (decision 93).
 pub const EXCESS_MIN: f64 = 1.0 / 16.0;
 
 /// Windows with a hot spot that no window before foresaw, after which hot spots are learned no more until one would

@@ -403,8 +403,8 @@ impl LearningState {
         self.version_for(epoch, |version| version.counting).unwrap_or(Counting::Scores)
     }
 
-    /// Makes the snapshot for what follows `epoch`, and publishes it. Returns whether the epoch after the next has ended
-    /// already.
+    /// Makes the snapshot for what follows `epoch`, and publishes it. Returns whether the epoch after the next has
+    /// ended already.
     fn update(&self, epoch: u64) -> bool {
         let at = (epoch % OPEN) as usize;
         let counting = self.counting_in(epoch);
