@@ -7,8 +7,8 @@
 //!
 //! The measure is the excess over chance: of the results that as many members chosen by chance would miss, the share
 //! that the hot set holds, less what so few queries may show by chance. It is near 0 for traffic without a hot spot,
-//! whatever the room, and near 1 where all lies in it. Of lists it is the excess over those that are resident already: visits
-//! differ with the places of lists, too, and that is learned once.
+//! whatever the room, and near 1 where all lies in it. Of lists it is the excess over those that are resident already:
+//! visits differ with the places of lists, too, and that is learned once.
 
 use alloc::vec::Vec;
 
