@@ -147,7 +147,7 @@ proptest! {
         let mut parts = [Traffic::new(ring.clusters), Traffic::new(ring.clusters)];
         for (half, all) in whole.halves.iter().enumerate() {
             for (at, &id) in all.results.iter().enumerate() {
-                parts[usize::from(hash(3, 0, at as u64) % 2 == 0)].halves[half].results.push(id);
+                parts[usize::from(hash(3, 0, at as u64).is_multiple_of(2))].halves[half].results.push(id);
             }
             parts[1].halves[half].visits.clone_from(&all.visits);
             parts[0].halves[half].queries = all.queries / 3;
