@@ -43,9 +43,10 @@ def open(
         preload: read all blocks into the cache first, when it has room for them; false.
         head_budget: of a hybrid-ivf: limit of the RAM for list codes, which then need no reads; the rest of
             `ram_budget`.
-        learning: of a hybrid-ivf: whether the index learns from its queries: ``on``: It learns, and uses what it
-            learnt; ``frozen``: It uses what it learnt from earlier queries, without learning more; ``off``: It
-            neither uses nor updates what it learnt; on.
+        learning: of a hybrid-ivf: whether the index learns from its queries: ``on``: It learns while queries have a
+            hot spot, and uses what it learnt; ``always``: It learns from every epoch, hot spot or not (to compare);
+            ``frozen``: It uses what it learnt from earlier queries, without learning more; ``off``: It neither uses
+            nor updates what it learnt; on.
         epoch_queries: of a hybrid-ivf: queries per learning epoch; 2000.
         hot: of a hybrid-ivf: hot vectors that are kept in RAM; one per ten nodes of its navigation graph.
         scorer: of a gpu-ivf: what ranks candidates by their codes; `stratann doctor` names the GPUs: ``auto``: A GPU

@@ -60,12 +60,17 @@ def test_it_learns_unless_told_otherwise(path, queries):
             for _ in range(3):
                 assert index.search(queries, nprobe=6).stats["totals"]["pinned_hits"] == 0
         assert not learnt.exists()
+    # Queries without a hot spot teach nothing.
     with stratann.open(path, epoch_queries=50) as index:
-        hits = [index.search(queries, nprobe=6).stats["totals"]["pinned_hits"] for _ in range(3)]
+        assert index.search(queries, nprobe=6).stats["totals"]["pinned_hits"] == 0
+    assert not learnt.exists()
+    hot = np.tile(queries[:1], (150, 1))
+    with stratann.open(path, epoch_queries=50) as index:
+        hits = [index.search(hot, nprobe=6).stats["totals"]["pinned_hits"] for _ in range(3)]
     assert hits[-1] > 0 and learnt.exists()
     kept = learnt.read_bytes()
     with stratann.open(path, learning="frozen", epoch_queries=50) as index:
-        assert index.search(queries, nprobe=6).stats["totals"]["pinned_hits"] > 0
+        assert index.search(hot, nprobe=6).stats["totals"]["pinned_hits"] > 0
     assert learnt.read_bytes() == kept
     learnt.write_bytes(kept[:-1])
     with pytest.warns(UserWarning, match=r"learnt\.bin is damaged"):
@@ -91,8 +96,8 @@ def test_wrong_arguments_are_named(path, graph_path, base, queries, tmp_path):
         ]:
             with pytest.raises(stratann.InputError, match=said):
                 where.search(queries, **how)
-    with pytest.raises(stratann.InputError, match='learning is "always"; use "on", "frozen" or "off"'):
-        stratann.open(path, learning="always")
+    with pytest.raises(stratann.InputError, match='learning is "sometimes"; use "on", "always", "frozen" or "off"'):
+        stratann.open(path, learning="sometimes")
     for how, said in [
         ({"plan": "uniform-tree"}, 'plan is "uniform-tree"; use "auto"'),
         ({"kind": "disk-graph"}, 'clusters is for hybrid-ivf, and the kind is disk-graph'),

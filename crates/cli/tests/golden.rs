@@ -107,7 +107,7 @@ fn counters_of_clusters_are_those_of_the_golden_file() {
                 ),
                 ("recall 0.9", &["--recall", "0.9", "--no-learning"]),
                 // Five epochs: of the first two the graph is as it was built.
-                ("learning", &["--nprobe", "8", "--epoch-queries", "10"]),
+                ("learning", &["--nprobe", "8", "--epoch-queries", "10", "--always-learn"]),
             ] {
                 let found = json(&[&common[..], &COUNTED, more].concat());
                 let runs: Vec<Value> = found["runs"].as_array().unwrap().iter().map(counters).collect();

@@ -92,7 +92,7 @@ fn info_tells_what_it_is_made_of_and_what_it_has_learnt() {
     };
     // Queries that end no epoch leave the memory of learning to lists.
     assert!(learning_bytes(&[]) < 1 << 10 && json(&["info", arg(&index)])["learnt"].is_null());
-    assert!(learning_bytes(&["--epoch-queries", "20"]) > 1 << 20);
+    assert!(learning_bytes(&["--epoch-queries", "20", "--always-learn"]) > 1 << 20);
     let learnt = json(&["info", arg(&index)])["learnt"].clone();
     assert_eq!(keys(&learnt), ["bytes", "epochs", "hot", "queries", "visited_clusters"].into());
     assert_eq!((&learnt["epochs"], &learnt["queries"]), (&2.into(), &40.into()), "{learnt}");
@@ -219,7 +219,8 @@ fn replan_rebuilds_what_another_plan_asks_for() {
     let data = Data::new(2000, 16, "f32");
     let index = built(&data, "index", &["--clusters", "30", "--plan", "uniform-flat"]);
     let replan = ["replan", arg(&index), "--search-budget", "256MiB", "--threads", "2", "--plan"];
-    json(&["search", arg(&index), arg(&data.queries), "--nprobe", "5", "--epoch-queries", "20"]);
+    let teach = ["search", arg(&index), arg(&data.queries), "--nprobe", "5", "--epoch-queries", "20"];
+    json(&[&teach[..], &["--always-learn"]].concat());
     let learnt = json(&["info", arg(&index)])["learnt"].clone();
     let done = json(&[&replan[..], &["uniform-ivf"]].concat());
     let expected = [
@@ -464,7 +465,7 @@ fn damaged_learnt_state_is_a_warning_and_no_other_answer() {
         (read_answers(&out), stderr(&output))
     };
     let (plain, _) = search(&["--no-learning"]);
-    search(&["--epoch-queries", "25"]);
+    search(&["--epoch-queries", "25", "--always-learn"]);
     let learnt = index.join("learnt.bin");
     let good = std::fs::read(&learnt).unwrap();
     let (_, said) = search(&["--frozen"]);
@@ -574,7 +575,7 @@ fn a_server_learns_from_its_queries() {
         drop(server);
         assert!(!learnt.exists(), "{more:?}");
     }
-    let server = Running::serve(&index, &["--epoch-queries", "20"]);
+    let server = Running::serve(&index, &["--epoch-queries", "20", "--always-learn"]);
     let first = ask(&server);
     for key in ["clusters", "fruitful_clusters", "lists", "pruned"] {
         assert!(number(&first["per_query"][key]) > 0.0, "{key}: {first}");
@@ -584,6 +585,8 @@ fn a_server_learns_from_its_queries() {
     wait_for("what was learnt", || learnt.exists());
     let status = get(server.address(), "/v1/status").1;
     assert!(number(&status["memory"]["learning_bytes"]) > 0.0, "{status}");
+    let learning = &status["learning"];
+    assert!(learning["is_on"] == true && number(&learning["learned_epochs"]) > 0.0, "{status}");
     let (code, said) = {
         server.signal(libc::SIGTERM);
         server.end()
@@ -633,7 +636,7 @@ fn a_server_answers_as_the_index_does() {
 
     let config = data.path("server.toml");
     for (text, said) in [
-        ("learning = \"maybe\"", "use \"on\", \"frozen\" or \"off\""),
+        ("learning = \"maybe\"", "use \"on\", \"always\", \"frozen\" or \"off\""),
         ("epoch_queries = 0", "epoch_queries is 0"),
     ] {
         std::fs::write(&config, format!("index = \"index\"\n{text}")).unwrap();

@@ -104,7 +104,7 @@ fn each_server_learns_from_its_own_clients_and_keeps_what_it_learned() {
             ["reads", "pinned_hits"].map(|counter| last[counter].as_f64().unwrap())
         };
         let before = ask(&["--no-learning"], 1);
-        let learned = ask(&["--epoch-queries", "8"], 30);
+        let learned = ask(&["--epoch-queries", "8", "--always-learn"], 30);
         let frozen = ask(&["--frozen"], 1);
         let what = format!("{remote}: {before:?}, {learned:?}, {frozen:?}");
         // What is learned depends on which server each query asks first, so only the direction is certain.

@@ -5,20 +5,23 @@ mod common;
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicI64, Ordering};
 use stratann_params::choices::Learn;
 
 use common::{Set, clustered, list_options, nearest, normal, quick};
+use stratann_core::build::hash;
 use stratann_core::format::directory::LocalKind;
 use stratann_core::query::QueryStats;
 use stratann_engine::build::{IndexKind, LocalPlan, build};
 use stratann_engine::exec::Width;
 use stratann_engine::index::{Index, OpenOptions};
+use stratann_engine::kinds::LearningFacts;
 use stratann_engine::kinds::hybrid_ivf::learning::describe;
 use stratann_engine::kinds::options::LearnOptions;
 use stratann_engine::manifest::Manifest;
 use stratann_engine::search::{Answers, Effort, Reserve, SearchOptions};
 use stratann_engine::{DType, Metric};
-use stratann_storage::Quiet;
+use stratann_storage::{ErrorKind, Progress, Quiet};
 use tempfile::TempDir;
 
 const DIM: usize = 16;
@@ -206,6 +209,191 @@ fn any_damaged_byte_of_what_was_learnt_is_a_warning_and_no_other_answer() {
         );
         let answers = search(&index, &asked, 1);
         assert_eq!((&answers.ids, answers.stats), (&plain.ids, plain.stats), "byte {at}");
+    }
+}
+
+/// Queries that come where rows are, each another.
+fn uniform(count: usize, seed: u64) -> Vec<u8> {
+    let near = |i: u64| {
+        let row = set().wide((hash(seed, 3, i) % set().len() as u64) as usize);
+        (0..DIM).map(move |d| row[d] as f32 + 0.3 * normal(seed, i, d as u64)).collect::<Vec<f32>>()
+    };
+    (0..count as u64).flat_map(near).flat_map(f32::to_le_bytes).collect()
+}
+
+/// An epoch of queries at a spot; of none at spot 0.
+fn epoch_at(spot: usize, seed: u64) -> Vec<u8> {
+    match spot {
+        0 => uniform(EPOCH as usize, seed),
+        spot => hot_spot(spot_row(spot), EPOCH as usize, seed),
+    }
+}
+
+/// State of learning after each epoch of queries at these spots, their counters, and their answers.
+fn watched(index: &Index, spots: &[usize], threads: usize) -> Vec<(LearningFacts, QueryStats, Vec<u64>)> {
+    let after = |(at, &spot): (usize, &usize)| {
+        let answers = search(index, &epoch_at(spot, 70 + at as u64), threads);
+        let facts = LearningFacts { waits: 0, ..index.learning_facts().unwrap() };
+        (facts, answers.stats, answers.ids)
+    };
+    spots.iter().enumerate().map(after).collect()
+}
+
+fn learned_epochs(seen: &[(LearningFacts, QueryStats, Vec<u64>)]) -> Vec<usize> {
+    (0..seen.len()).filter(|&at| seen[at].0.is_on).collect()
+}
+
+#[test]
+fn without_a_hot_spot_nothing_is_learnt_and_nothing_written() {
+    let dir = copy();
+    let plain = open(dir.path(), Learn::Off);
+    let index = open(dir.path(), Learn::On);
+    let seen = watched(&index, &[0; 6], 2);
+    for (at, (facts, stats, ids)) in seen.iter().enumerate() {
+        assert!(facts.hot_spot.max(facts.foreseen) < facts.threshold / 2.0, "{facts:?}");
+        assert_eq!((facts.is_on, facts.learned_epochs, facts.skipped_epochs), (false, 0, at as u64 + 1));
+        let without = search(&plain, &epoch_at(0, 70 + at as u64), 2);
+        assert_eq!((&without.stats, &without.ids), (stats, ids));
+    }
+    drop(index);
+    assert!(!dir.path().join("learnt.bin").exists());
+    // Otherwise every epoch is learned from.
+    let index = open(dir.path(), Learn::Always);
+    let facts = watched(&index, &[0; 6], 2)[5].0;
+    assert_eq!((facts.is_on, facts.learned_epochs, facts.skipped_epochs), (true, 6, 0));
+    kept_after(dir.path(), 6);
+}
+
+#[test]
+fn learning_goes_on_and_off_with_the_hot_spot_on_any_number_of_threads() {
+    let spots = [0, 0, 0, 1, 1, 1, 1, 0, 0, 0, 0, 2, 2, 2, 1, 1];
+    let all = [1, 4].map(|threads| {
+        let dir = copy();
+        let index = open(dir.path(), Learn::On);
+        let seen = watched(&index, &spots, threads);
+        // What was learned is written, and no more.
+        let learned = learned_epochs(&seen).len() as u64;
+        (seen, kept_after(dir.path(), learned))
+    });
+    assert!(all[0] == all[1], "threads change what is learnt");
+    let seen = &all[0].0;
+    assert_eq!(learned_epochs(seen), [3, 4, 5, 6, 11, 12, 13, 14, 15]);
+    let hits = |at: usize| seen[at].1.pinned_hits;
+    // Used from the next epoch but one on; what is kept serves a spot that comes back at once.
+    assert!(hits(4) == 0 && hits(5) > 200 && hits(6) > 200, "{} {} {}", hits(4), hits(5), hits(6));
+    assert!(hits(12) < 50 && hits(13) > 200, "{} {}", hits(12), hits(13));
+    assert!(hits(14) > 200, "{}", hits(14));
+}
+
+/// The row of a spot.
+fn spot_row(spot: usize) -> usize {
+    hash(11, 4, spot as u64) as usize % set().len()
+}
+
+/// Spots whose surroundings do not meet.
+fn spots_apart(count: usize) -> Vec<usize> {
+    let (mut spots, mut taken) = (Vec::new(), BTreeSet::new());
+    for spot in 1..500 {
+        let around = nearest(set(), Metric::L2, set().row(spot_row(spot)), 30, |_| false);
+        if spots.len() < count && around.iter().all(|id| !taken.contains(id)) {
+            taken.extend(around);
+            spots.push(spot);
+        }
+    }
+    assert_eq!(spots.len(), count);
+    spots
+}
+
+fn recall(ids: &[Vec<u64>], spots: &[usize]) -> f64 {
+    let k = SearchOptions::default().k;
+    let (mut found, mut all) = (0, 0);
+    for ((at, &spot), ids) in spots.iter().enumerate().zip(ids) {
+        let asked = epoch_at(spot, 70 + at as u64);
+        for (row, ids) in asked.chunks(4 * DIM).zip(ids.chunks(k)).step_by(10) {
+            let truth = nearest(set(), Metric::L2, row, k, |_| false);
+            found += truth.iter().filter(|id| ids.contains(id)).count();
+            all += truth.len();
+        }
+    }
+    found as f64 / all as f64
+}
+
+#[test]
+fn a_hot_spot_that_moves_with_every_epoch_is_not_worth_learning() {
+    let spots = spots_apart(12);
+    let run = |learn| {
+        let dir = copy();
+        let index = open(dir.path(), learn);
+        let run = |(at, &spot): (usize, &usize)| {
+            let answers = search(&index, &epoch_at(spot, 70 + at as u64), 2);
+            (answers.stats, answers.ids, index.learning_facts())
+        };
+        let epochs: Vec<_> = spots.iter().enumerate().map(run).collect();
+        let facts = epochs.iter().map(|epoch| epoch.2).collect::<Vec<_>>();
+        let mut stats = QueryStats::default();
+        epochs.iter().for_each(|epoch| stats.add(&epoch.0));
+        let ids: Vec<Vec<u64>> = epochs.into_iter().map(|epoch| epoch.1).collect();
+        (stats, recall(&ids, &spots), facts)
+    };
+    let (off, on, always) = (run(Learn::Off), run(Learn::On), run(Learn::Always));
+    let is_on: Vec<usize> = (0..12).filter(|&at| on.2[at].unwrap().is_on).collect();
+    assert_eq!(is_on, [0, 1]);
+    let last = on.2[11].unwrap();
+    assert!(last.hot_spot > 2.0 * last.threshold && last.foreseen < last.threshold / 2.0, "{last:?}");
+    assert!(on.1 >= off.1 - 0.002, "recall {} without, {}", off.1, on.1);
+    // Learning from all of them finds hardly anything in RAM, and routes through more nodes.
+    assert!(always.0.pinned_hits * 20 < always.0.full_comparisons, "{:?}", always.0);
+    assert!(on.0.reads <= off.0.reads * 101 / 100, "{:?} without, {:?}", off.0, on.0);
+}
+
+#[test]
+fn a_restart_goes_on_from_what_was_learnt() {
+    let dir = copy();
+    let index = open(dir.path(), Learn::On);
+    let seen = watched(&index, &[1, 1, 1, 1], 2);
+    assert_eq!(learned_epochs(&seen), [0, 1, 2, 3]);
+    drop(index);
+    let kept = kept_after(dir.path(), 4);
+    let index = open(dir.path(), Learn::On);
+    // Its first epoch was foreseen; others leave the file as it is.
+    let seen = watched(&index, &[1, 0, 0, 0], 2);
+    assert!(seen[0].0.foreseen > seen[0].0.threshold && seen[0].1.pinned_hits > 200, "{:?}", seen[0]);
+    assert_eq!(learned_epochs(&seen), [0]);
+    drop(index);
+    assert!(kept_after(dir.path(), 5) != kept);
+}
+
+/// Stops after it was asked so often.
+struct Stop(AtomicI64);
+
+impl Progress for Stop {
+    fn stage(&self, _: &str, _: u64, _: &str) {}
+    fn advance(&self, _: u64) {}
+    fn note(&self, _: &str) {}
+    fn interrupted(&self) -> bool {
+        self.0.fetch_sub(1, Ordering::Relaxed) <= 0
+    }
+}
+
+#[test]
+fn an_interrupted_search_holds_up_no_later_one() {
+    for patience in [0, 1, 3, 10] {
+        let dir = copy();
+        let index = open(dir.path(), Learn::On);
+        // Longer than the epochs that run at a time.
+        let asked = hot_spot(17, 9 * EPOCH as usize / 2, 3);
+        let effort = Effort::Nprobe(16, Some(1.0), Some(0.2));
+        let options =
+            SearchOptions { effort, threads: 2, width: Width::Fixed(1), ..SearchOptions::default() };
+        let stopped = index.search(&asked, &options, &Stop(patience.into()));
+        assert!(stopped.is_err_and(|e| e.kind == ErrorKind::Interrupted), "{patience}");
+        // The epoch that it left ends with the first half of these.
+        search(&index, &hot_spot(17, 4 * EPOCH as usize + EPOCH as usize / 2, 4), 2);
+        let facts = index.learning_facts().unwrap();
+        let epochs = facts.learned_epochs + facts.skipped_epochs;
+        assert!(facts.is_on && facts.learned_epochs >= 4 && epochs <= 9, "{patience}: {facts:?}");
+        let hits = search(&index, &hot_spot(17, EPOCH as usize, 5), 2).stats.pinned_hits;
+        assert!(hits > 200, "{patience}: {hits}");
     }
 }
 

@@ -77,12 +77,21 @@ choices! {
 choices! {
     /// Whether an open index learns from its queries
     pub enum Learn {
-        /// It learns, and uses what it learnt
+        /// It learns while queries have a hot spot, and uses what it learnt
         On = "on",
+        /// It learns from every epoch, hot spot or not (to compare)
+        Always = "always",
         /// It uses what it learnt from earlier queries, without learning more
         Frozen = "frozen",
         /// It neither uses nor updates what it learnt
         Off = "off",
+    }
+}
+
+impl Learn {
+    /// Whether queries are counted.
+    pub const fn counts(self) -> bool {
+        matches!(self, Learn::On | Learn::Always)
     }
 }
 

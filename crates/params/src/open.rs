@@ -40,6 +40,8 @@ params! {
               level: Level::Research };
     }
     shorthands {
+        /// Learn from every epoch, whether or not queries have a hot spot (to compare)
+        always_learn: [("learning", Fixed::Name("always"))];
         /// Use what was learnt from earlier queries, without learning more
         frozen: [("learning", Fixed::Name("frozen"))];
         /// Neither use nor update what was learnt (to compare)

@@ -14,6 +14,7 @@ use stratann_core::query::QueryStats;
 use stratann_engine::exec::scorer::ScorerReport;
 use stratann_engine::exec::{MergedReads, Times};
 use stratann_engine::index::{CacheBudget, OpenOptions};
+use stratann_engine::kinds::LearningFacts;
 use stratann_engine::kinds::known::IN_MEMORY_NODES;
 #[cfg(feature = "lab")]
 use stratann_engine::kinds::remote_hnsw::baseline::LoadScheme;
@@ -133,6 +134,9 @@ pub(crate) struct Run {
     // Of a kind with a scorer of codes.
     #[serde(skip_serializing_if = "Option::is_none")]
     scorer: Option<ScorerReport>,
+    // Of an index that learns from its queries, since it was opened.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    learning: Option<LearningFacts>,
     memory: serde_json::Value,
     /// Bytes that were read of each memory node, by its number; none of an index in a folder.
     #[serde(skip_serializing_if = "Vec::is_empty")]

@@ -74,7 +74,7 @@ Keys of the file are names of the reference: those of options with underscores, 
   server, listen, peers, secret_file, tls_certificate, tls_key, tls_authority: the servers of a partition
   store, data, poll_s: fetch the index from a store, and look for new versions
   etcd, cluster, advertise: find the other servers by etcd
-  learning (on, frozen or off)
+  learning (on, always, frozen or off)
   max_timeout_ms, connections_per_address, header_time_s, idle_time_s: what clients may take
 
 A server of a partitioned index needs server, listen, peers, and secret_file unless all servers are on this machine:

@@ -33,7 +33,7 @@ use crate::base::Base;
 use crate::exec::MemoryOwner;
 use crate::exec::scorer::{Scorer, ScorerReport};
 use crate::kinds::questions::MovesIntoMemory;
-use crate::kinds::{KindIndex, Learning, ListIndex};
+use crate::kinds::{KindIndex, Learning, LearningFacts, ListIndex};
 use crate::manifest::{Manifest, open_newest};
 use crate::units::Held;
 
@@ -193,6 +193,14 @@ impl Index {
     /// A file that cannot be read, or is damaged.
     pub(crate) fn fill_memory(&mut self, budget_bytes: u64) -> Result<()> {
         self.kind.lists_mut().map_or(Ok(()), |lists| lists.fill_memory(&self.base, budget_bytes))
+    }
+
+    /// State of learning from queries since the index was opened, when all epochs that have ended are learned from;
+    /// `None` where it does not learn.
+    pub fn learning_facts(&self) -> Option<LearningFacts> {
+        let learning = self.kind.learning()?;
+        learning.settle();
+        learning.facts()
     }
 
     /// Stops learning from queries, and frees the memory of it.

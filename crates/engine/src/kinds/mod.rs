@@ -62,6 +62,7 @@ pub(crate) use grid_ivf::pass::{
 };
 pub(crate) use hybrid_ivf::explain::plan as list_plan;
 pub(crate) use hybrid_ivf::learning::Learning;
+pub use hybrid_ivf::learning::facts::LearningFacts;
 pub(crate) use hybrid_ivf::open::ListIndex;
 pub(crate) use params::{own, own_mut, params_at};
 pub use params::{params_of, reported_params, setting, width, with_remote, with_setting};

@@ -101,7 +101,12 @@ impl<'a> Batch<'a> {
     }
 
     fn epoch(&self, number: usize) -> u64 {
-        self.learning.map_or(0, |l| if l.is_on() { l.epoch(self.first_number + number as u64) } else { 0 })
+        self.learning.map_or(0, |l| if l.is_on() { l.epoch(self.counted(number)) } else { 0 })
+    }
+
+    /// The number of a query among all that are counted for learning.
+    fn counted(&self, number: usize) -> u64 {
+        self.first_number + number as u64
     }
 
     /// Queries that will not run any more are no longer waited for.
@@ -109,7 +114,7 @@ impl<'a> Batch<'a> {
         let Some(learning) = self.learning.filter(|l| l.is_on()) else { return };
         for (number, latency) in self.latency_ns.iter().enumerate() {
             if latency.load(Ordering::Relaxed) == 0 {
-                learning.ended(0, self.epoch(number), None);
+                learning.ended(0, self.counted(number), None);
             }
         }
     }
@@ -252,7 +257,8 @@ impl Queries for Share<'_, '_> {
         if again.is_some() {
             return again;
         }
-        let number = self.waiting.take().unwrap_or_else(|| self.batch.next.fetch_add(1, Ordering::Relaxed));
+        let waited = self.waiting.take();
+        let number = waited.unwrap_or_else(|| self.batch.next.fetch_add(1, Ordering::Relaxed));
         if number >= self.batch.count {
             return None;
         }
@@ -260,6 +266,9 @@ impl Queries for Share<'_, '_> {
             && learning.snapshot_for(self.batch.epoch(number)).is_none()
         {
             // The snapshot is being made: queries under way go on meanwhile.
+            if waited.is_none() {
+                learning.note_wait();
+            }
             self.waiting = Some(number);
             return None;
         }
@@ -313,7 +322,7 @@ impl Queries for Share<'_, '_> {
             return;
         }
         if let Some(learning) = batch.learning {
-            learning.ended(self.worker, batch.epoch(number), Some(state));
+            learning.ended(self.worker, batch.counted(number), Some(state));
         }
         self.sums.stats.add(state.stats());
         self.sums.largest = self.sums.largest.max(state.stats());

@@ -13,6 +13,7 @@ use super::lock;
 use super::state::ServerState;
 use super::waits::WaitsByClass;
 use crate::exec::scorer::ScorerReport;
+use crate::kinds::{Learning, LearningFacts};
 
 /// Properties of a server, and counters since its start.
 #[derive(Clone, Debug, Serialize)]
@@ -120,6 +121,9 @@ pub struct Status {
     /// The ranking of codes, where the kind has a scorer.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub scorer: Option<ScorerReport>,
+    /// Learning from queries, where the server does.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub learning: Option<LearningFacts>,
     /// Way in which blocks are read.
     pub io_backend: String,
     /// Seconds since the start.
@@ -225,6 +229,7 @@ impl Status {
             memory: state.account().components,
             ledger: LedgerUse::of(&state.ledger),
             scorer: state.index.index().scorer_report(),
+            learning: state.index.index().learning().and_then(Learning::facts),
             io_backend: state.backend.get().cloned().unwrap_or_default(),
             uptime_s: state.started.elapsed().as_secs_f64(),
         }

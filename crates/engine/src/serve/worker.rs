@@ -154,7 +154,7 @@ impl<'a> Worker<'a> {
     pub(super) fn leave(&mut self, number: usize, state: Option<&QueryState>) -> Run {
         let query = &mut self.running[number];
         if let (Some(learning), Some(counted)) = (learning(self.server), query.number.take()) {
-            learning.ended(self.thread, learning.epoch(counted), state);
+            learning.ended(self.thread, counted, state);
         }
         // The memory of a large query is released once its slot has freed it.
         if query.size.extra_bytes == 0 {

@@ -319,7 +319,7 @@ impl Bench<'_> {
         // Statistics of an earlier run would distort the result.
         let _ = std::fs::remove_file(folder.join("learnt.bin"));
         let learning = LearnOptions {
-            learn: Learn::On,
+            learn: Learn::Always,
             epoch_queries: self.args.epoch_queries.unwrap_or(EPOCH).max(1),
             hot: None,
         };

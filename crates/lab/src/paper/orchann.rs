@@ -11,6 +11,7 @@ use super::sets::{MadeSet, Set, text};
 use super::study::{Study, number};
 
 mod cost;
+mod learning;
 mod mixing;
 mod others;
 mod routing;
@@ -54,7 +55,7 @@ pub(super) static ITEMS: [Item; 24] = [
     by("table 3", "retrieval for a language model", cost::retrieval),
     by("table 4", "memory", cost::memory),
     by("mixing", "the planned local indexes over each uniform kind, by counters", mixing::measure),
-    by("learning", "queries with and without hot spots", techniques::learning),
+    by("learning", "learning off, on by itself and always, by traffic", learning::measure),
 ];
 
 /// Memory of a search: a quarter of the vectors beside the program.

@@ -168,6 +168,7 @@ impl Bench {
         let mut run = sum.into_run(options, account, self.ram_budget, self.truth.is_some());
         run.in_flight = self.index.queries_in_flight(options, part.min(count));
         run.scorer = self.index.scorer_report();
+        run.learning = self.index.learning_facts();
         let before = before.into_iter().chain(std::iter::repeat(0));
         run.memory_node_bytes = after.iter().zip(before).map(|(after, before)| after - before).collect();
         Ok(run)
@@ -247,7 +248,7 @@ const READS_SAVED: u64 = 16;
 /// ends: the memory of learning is free for lists then.
 fn learn_from_epochs_alone(budgets: &mut OpenOptions, queries: usize) {
     let learning = &mut budgets.learning;
-    if learning.learn == Learn::On && queries < learning.epoch_queries as usize {
+    if learning.learn.counts() && queries < learning.epoch_queries as usize {
         learning.learn = Learn::Frozen;
     }
 }

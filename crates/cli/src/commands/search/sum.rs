@@ -127,6 +127,7 @@ impl Sum {
             ram_budget_bytes: ram_budget,
             io_backend: self.io_backend,
             scorer: None,
+            learning: None,
             memory: memory::json(&account),
             memory_node_bytes: Vec::new(),
             account,

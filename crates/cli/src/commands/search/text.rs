@@ -1,6 +1,7 @@
 //! A report of a search as text.
 
 use stratann_engine::exec::scorer::GpuReport;
+use stratann_engine::kinds::LearningFacts;
 use stratann_storage::budget::size;
 
 use super::{Document, Run, Shown};
@@ -30,11 +31,27 @@ pub(super) fn text(document: &Document<'_>) -> String {
                 nodes.map(|(node, &bytes): (usize, _)| format!("node {node} {}", size(bytes))).collect();
             out += &format!("read of memory nodes: {}\n", nodes.join(", "));
         }
+        if let Some(learning) = &run.learning {
+            out += &learning_line(learning);
+        }
         if let Some(gpu) = run.scorer.as_ref().and_then(|scorer| scorer.gpu.as_ref()) {
             out += &gpu_lines(gpu);
         }
     }
     out
+}
+
+/// A line about learning from queries.
+fn learning_line(learning: &LearningFacts) -> String {
+    format!(
+        "learning is {}: {} epochs learnt from, {} skipped; hot spot {:.2}, foreseen {:.2}, least {}\n",
+        if learning.is_on { "on" } else { "off" },
+        count(learning.learned_epochs),
+        count(learning.skipped_epochs),
+        learning.hot_spot,
+        learning.foreseen,
+        learning.threshold
+    )
 }
 
 /// Lines about the memory and the work of a GPU.

@@ -80,6 +80,13 @@ pub(crate) struct CostModel<'a> {
     pub(crate) visits: &'a [u32],
 }
 
+/// Clusters that are resident, and those that would be instead. Both ascend, and are empty where all are resident.
+#[derive(Default)]
+pub(crate) struct Choice {
+    pub(crate) resident: Vec<u32>,
+    pub(crate) wanted: Vec<u32>,
+}
+
 /// The two parts of a list.
 #[derive(Clone, Copy)]
 enum ListPart {
@@ -141,13 +148,11 @@ impl ResidentLists {
         costs: &CostModel<'_>,
     ) -> ResidentLists {
         let tables = reader.tables();
-        let savings = tables.savings(costs);
         let mut next = self.clone();
         let mut evicted = 0;
         for part in [ListPart::Codes, ListPart::Records] {
             let old = self.part(part);
-            let favoured = |(c, &s): (u32, &f64)| if old.has(tables, c) { HYSTERESIS * s } else { s };
-            let order = order(&(0..).zip(&savings).map(favoured).collect::<Vec<_>>());
+            let order = self.favoured(tables, part, costs);
             let part_budget = next.budget_of(part, budget).saturating_sub(evicted);
             let wanted = tables.choose(part, &order, part_budget);
             let waiting = next.load_wanted(part, reader, &wanted, part_budget);
@@ -165,6 +170,37 @@ impl ResidentLists {
             }
         }
         next
+    }
+
+    /// What rebalances lead to, of codes, or of records where all codes are resident.
+    pub(crate) fn choice(
+        &self,
+        tables: &ListTables,
+        budget: ResidencyBudget,
+        costs: &CostModel<'_>,
+    ) -> Choice {
+        let held = (0..tables.directory.clusters()).filter(|&c| tables.holds(c)).collect::<Vec<_>>();
+        let has = |part| held.iter().copied().filter(|&c| self.part(part).has(tables, c)).collect::<Vec<_>>();
+        let codes = has(ListPart::Codes);
+        let (part, resident) = match codes.len() == held.len() {
+            true => (ListPart::Records, has(ListPart::Records)),
+            false => (ListPart::Codes, codes),
+        };
+        let mut wanted =
+            tables.choose(part, &self.favoured(tables, part, costs), self.budget_of(part, budget));
+        wanted.sort_unstable();
+        match wanted.len() == held.len() {
+            true => Choice::default(),
+            false => Choice { resident, wanted },
+        }
+    }
+
+    /// All clusters, those first that save most. Those that are resident come before others that save little more.
+    fn favoured(&self, tables: &ListTables, part: ListPart, costs: &CostModel<'_>) -> Vec<u32> {
+        let savings = tables.savings(costs);
+        let own = self.part(part);
+        let favoured = |(c, &s): (u32, &f64)| if own.has(tables, c) { HYSTERESIS * s } else { s };
+        order(&(0..).zip(&savings).map(favoured).collect::<Vec<_>>())
     }
 
     /// Loads wanted clusters that fit in what `budget` leaves. Returns the bytes of those that do not.

@@ -3,7 +3,7 @@
 use stratann_storage::Result;
 
 use super::super::chart::Chart;
-use super::super::item::{Found, Row, one, range};
+use super::super::item::{Found, Row, one};
 use super::super::sets::Set;
 use super::super::study::{Study, number, over};
 use super::{RECALLS, Sweep, ablation, built, searched};
@@ -107,37 +107,4 @@ pub(super) fn breakdown(study: &mut Study, set: &Set) -> Result<Found> {
     let names = ["all", "no list pruning", "bounds by centroids", "no bounds"];
     let lines = names.map(|name| (name.to_string(), qps("pruning", name).0)).into();
     Ok(Found { rows, charts: vec![Chart { title: "pruning".into(), x: "recall", y: "QPS", lines }] })
-}
-
-/// Learning by epochs.
-pub(super) fn learning(study: &mut Study, set: &Set) -> Result<Found> {
-    const WHY: &str = "the paper has no number for it";
-    let found = ablation(study, set)?;
-    let epochs = found.0["learning"].as_array().cloned().unwrap_or_default();
-    let last = epochs.len().saturating_sub(1);
-    let of = |at: usize, name: &str| epochs.get(at).and_then(|epoch| number(epoch, &format!("/{name}")));
-    let rows = vec![
-        Row::new(
-            "reads, last epoch over first",
-            "times",
-            range(0.0, 1.0),
-            over(of(last, "reads"), of(0, "reads")),
-            WHY,
-        ),
-        Row::new(
-            "recall, last epoch less first",
-            "",
-            None,
-            of(last, "recall").zip(of(0, "recall")).map(|(a, b)| a - b),
-            WHY,
-        ),
-        Row::new(
-            "scored vectors that are in RAM, last epoch",
-            "%",
-            None,
-            of(last, "pinned_share").map(|x| 100.0 * x),
-            WHY,
-        ),
-    ];
-    Ok(Found { rows, charts: Vec::new() })
 }

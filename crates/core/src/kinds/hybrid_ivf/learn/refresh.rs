@@ -117,19 +117,19 @@ pub fn refresh_bytes(clusters: u64, dim: u64) -> u64 {
 }
 
 /// The next version. `newcomers` are the hottest members of the epoch, `score_of` gives the score of any; at most
-/// `capacity` hot members are kept, and scores halve with every epoch.
+/// `capacity` hot members are kept. Scores halve with every epoch: so many have ended since the last refresh.
 pub fn refresh(
     old: &NavGraph,
     places: &Places<'_>,
     newcomers: &[Newcomer],
     score_of: impl Fn(u32) -> u32,
-    capacity: usize,
+    (capacity, epochs): (usize, u32),
     seed: u64,
 ) -> NavGraph {
     let mut nav = old.clone();
     let first = nav.bootstrap as usize;
     for (score, &id) in nav.scores.iter_mut().zip(&nav.ids[first..]) {
-        *score = *score / 2 + score_of(id);
+        *score = score.checked_shr(epochs).unwrap_or(0) + score_of(id);
     }
     let mut known: Vec<u32> = nav.ids.iter().copied().filter(|&id| id != NONE).collect();
     known.sort_unstable();

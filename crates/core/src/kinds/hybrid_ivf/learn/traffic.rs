@@ -15,11 +15,18 @@ pub const RESULT_WEIGHT: u16 = 16;
 /// Results of a query that count as such, the nearest: so many nodes for a neighbourhood are enough.
 pub const RESULTS_MAX: usize = 16;
 
-/// Traffic of the queries of one worker in one epoch. Parts merge to the same whole in any order.
+/// What is counted of a query.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Counting {
+    /// Results, visits, and scores of all members that were read.
+    Scores,
+    /// Results and visits: enough to see a hot spot.
+    Results,
+}
+
+/// Traffic of one half of the queries of an epoch.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Traffic {
-    /// Scores of members.
-    pub sketch: Sketch,
+pub struct Half {
     /// Members that were results, some of them several times.
     pub results: Vec<u32>,
     /// Visits of each cluster.
@@ -28,53 +35,98 @@ pub struct Traffic {
     pub queries: u32,
 }
 
+impl Half {
+    /// Visits of each cluster in all these parts.
+    pub fn visits_of(parts: &[&Half]) -> Vec<u32> {
+        let mut all = Vec::new();
+        for part in parts {
+            all.resize(part.visits.len().max(all.len()), 0u32);
+            all.iter_mut().zip(&part.visits).for_each(|(a, b)| *a = a.saturating_add(*b));
+        }
+        all
+    }
+}
+
+/// Traffic of the queries of one worker in one epoch. Parts merge to the same whole in any order.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Traffic {
+    /// Scores of members.
+    pub sketch: Sketch,
+    /// The first half of the epoch's queries, by their numbers, and the second.
+    pub halves: [Half; 2],
+}
+
 impl Traffic {
     /// None yet, among so many clusters.
     pub fn new(clusters: u32) -> Traffic {
-        Traffic { visits: vec![0; clusters as usize], ..Traffic::default() }
+        let half = || Half { visits: vec![0; clusters as usize], ..Half::default() };
+        Traffic { halves: [half(), half()], ..Traffic::default() }
     }
 
-    /// Takes in a query that ended.
-    pub fn observe(&mut self, trace: &Trace<'_>) {
+    /// Takes in a query that ended, of the second half of its epoch or of the first.
+    pub fn observe(&mut self, trace: &Trace<'_>, is_second: bool, counting: Counting) {
+        let half = &mut self.halves[usize::from(is_second)];
         let mut nearest = trace.results().iter().take(RESULTS_MAX);
         let worst = nearest.next_back().map_or(f32::NEG_INFINITY, |hit| hit.distance);
         // Others may be as far as the last.
         let mut left = RESULTS_MAX;
         for &(id, distance) in trace.read() {
             let is_result = distance <= worst;
-            self.sketch.add(id, if is_result { RESULT_WEIGHT } else { 1 });
+            if counting == Counting::Scores {
+                self.sketch.add(id, if is_result { RESULT_WEIGHT } else { 1 });
+            }
             if is_result && left > 0 {
                 left -= 1;
-                self.results.push(id);
+                half.results.push(id);
             }
         }
         for &cluster in trace.visited() {
-            if let Some(visits) = self.visits.get_mut(cluster as usize) {
+            if let Some(visits) = half.visits.get_mut(cluster as usize) {
                 *visits = visits.saturating_add(1);
             }
         }
-        self.queries += 1;
+        half.queries += 1;
+    }
+
+    /// Queries.
+    pub fn queries(&self) -> u32 {
+        self.halves.iter().map(|half| half.queries).sum()
     }
 
     /// Takes in another part.
     pub fn merge(&mut self, other: &Traffic) {
         self.sketch.merge(&other.sketch);
-        self.results.extend_from_slice(&other.results);
-        self.visits.iter_mut().zip(&other.visits).for_each(|(a, b)| *a = a.saturating_add(*b));
-        self.queries += other.queries;
+        for (mine, theirs) in self.halves.iter_mut().zip(&other.halves) {
+            mine.results.extend_from_slice(&theirs.results);
+            mine.visits = Half::visits_of(&[mine, theirs]);
+            mine.queries += theirs.queries;
+        }
     }
 
     /// Empties it, keeping the memory.
     pub fn clear(&mut self) {
         self.sketch.clear();
-        self.results.clear();
-        self.visits.fill(0);
-        self.queries = 0;
+        for half in &mut self.halves {
+            half.results.clear();
+            half.visits.fill(0);
+            half.queries = 0;
+        }
+    }
+
+    /// Scores of results, where only these were counted.
+    pub fn score_results(&mut self) {
+        self.halves.iter().flat_map(|half| &half.results).for_each(|&id| self.sketch.add(id, RESULT_WEIGHT));
+    }
+
+    /// Visits of each cluster.
+    pub fn visits(&self) -> Vec<u32> {
+        let [first, second] = &self.halves;
+        Half::visits_of(&[first, second])
     }
 
     /// The members that were results, each with its score, the highest first.
     pub fn ranked(&self) -> Vec<(u32, u32)> {
-        let mut ids = self.results.clone();
+        let mut ids: Vec<u32> = self.halves.iter().flat_map(|half| &half.results).copied().collect();
         ids.sort_unstable();
         ids.dedup();
         let mut ranked: Vec<(u32, u32)> = ids.into_iter().map(|id| (self.sketch.estimate(id), id)).collect();

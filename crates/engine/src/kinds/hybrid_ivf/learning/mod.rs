@@ -9,6 +9,10 @@
 //! Traffic that is learned in epoch e is used from epoch e + 2 on, so that a batch of queries has the same answers on
 //! any number of threads; in epoch e + 1 the snapshot is being made.
 //!
+//! An epoch without a hot spot, or with one that moves on before it pays, is not learned from: its next snapshot is the
+//! one before, nothing is written, and members are not scored in the next but one. What was learned before stays, and
+//! ages by the epochs that went by when learning goes on.
+//!
 //! A server of a partition learns from the queries of its own clients, and keeps the hot members of the lists that it
 //! holds. They serve the jobs of other servers, too.
 
@@ -23,7 +27,7 @@ use std::time::Duration;
 use arc_swap::ArcSwap;
 use stratann_core::build::costs::VisitCostModel;
 use stratann_core::kinds::hybrid_ivf::learn::{
-    Newcomer, Places, RESULTS_MAX, Sketch, Traffic, refresh, refresh_bytes,
+    Counting, HotSpots, Newcomer, Places, RESULTS_MAX, Sketch, Traffic, refresh, refresh_bytes,
 };
 use stratann_core::query::QueryState;
 use stratann_kernel::{DType, Metric};
@@ -39,9 +43,14 @@ use crate::kinds::hybrid_ivf::snapshot::Snapshot;
 use crate::kinds::hybrid_ivf::tables::ListTables;
 use crate::stages::space::code_floats;
 
+mod epochs;
+pub mod facts;
 pub(crate) mod file;
 pub mod options;
+mod room;
 
+use epochs::{Epochs, OPEN};
+use facts::LearningFacts;
 pub use file::{LearnedFacts, describe};
 use options::LearnOptions;
 use stratann_params::choices::Learn;
@@ -50,22 +59,40 @@ use stratann_params::choices::Learn;
 const SHARE_PER_EPOCH: usize = 4;
 /// One hot member for so many nodes.
 const NODES_PER_HOT: u32 = 10;
-/// Epochs that may be unfinished at a time: one that ends, one that runs.
-const OPEN: u64 = 2;
 
-/// The snapshots that queries may still ask for.
+/// A snapshot, and what is counted of the queries that see it.
+#[derive(Clone)]
+struct Version {
+    snapshot: Arc<Snapshot>,
+    counting: Counting,
+}
+
+/// The versions that queries may still ask for.
 struct Published {
-    /// Epochs that the newest was learned from.
+    /// Epochs that have ended before the newest.
     epochs: u64,
-    newest: Arc<Snapshot>,
+    newest: Version,
     /// The one before, for the queries of a running epoch.
-    before: Option<Arc<Snapshot>>,
+    before: Option<Version>,
 }
 
 impl Published {
-    fn only(epochs: u64, newest: Arc<Snapshot>) -> Published {
+    fn only(epochs: u64, newest: Version) -> Published {
         Published { epochs, newest, before: None }
     }
+
+    /// The first version.
+    fn first(snapshot: Snapshot) -> Published {
+        Published::only(0, Version { snapshot: Arc::new(snapshot), counting: Counting::Scores })
+    }
+}
+
+/// What the learning thread is asked for.
+enum Request {
+    /// To learn from this epoch, which has ended.
+    Learn(u64),
+    /// To answer once it has learned from all epochs before.
+    Answer(mpsc::SyncSender<()>),
 }
 
 /// Source of snapshots.
@@ -91,7 +118,7 @@ impl LearningSource {
 /// See the module.
 pub(crate) struct Learning {
     shared: Arc<LearningState>,
-    updates: Option<mpsc::Sender<u64>>,
+    updates: Option<mpsc::Sender<Request>>,
     updater: Option<JoinHandle<()>>,
 }
 
@@ -102,11 +129,21 @@ struct LearningState {
     published: ArcSwap<Published>,
     // Number of the next query.
     next: AtomicU64,
-    // By epoch modulo OPEN: queries that have ended, and what each worker counted, once it has.
-    ended: [AtomicU64; OPEN as usize],
+    epochs: Epochs,
+    // By epoch modulo OPEN, what each worker counted, once it has.
     counts: [Vec<Mutex<Option<Traffic>>>; OPEN as usize],
     // The budget of resident lists, and the cost model.
     residency: Mutex<Option<(ResidencyBudget, VisitCostModel)>>,
+    progress: Mutex<LearningProgress>,
+    waits: AtomicU64,
+}
+
+/// What the learning thread knows of the epochs so far.
+struct LearningProgress {
+    spots: HotSpots,
+    // Since the last that was learned from.
+    skipped: u32,
+    facts: LearningFacts,
 }
 
 /// Workers that count apart; with more, some share.
@@ -129,11 +166,13 @@ impl Learning {
         };
         let found = match options.learn {
             Learn::Off => Ok(None),
-            Learn::Frozen | Learn::On => file::read(&source),
+            Learn::Frozen | Learn::On | Learn::Always => file::read(&source),
         };
+        let mut spots = HotSpots::default();
         let warning = match found {
             Ok(Some(summary)) => {
                 first = next_snapshot(&source, &first, &summary, hot);
+                spots = HotSpots::after(room::learned(&first));
                 None
             }
             Ok(None) => None,
@@ -144,28 +183,20 @@ impl Learning {
             source,
             options,
             hot,
-            published: ArcSwap::from_pointee(Published::only(0, Arc::new(first))),
+            published: ArcSwap::from_pointee(Published::first(first)),
             next: AtomicU64::new(0),
-            ended: [AtomicU64::new(0), AtomicU64::new(0)],
+            epochs: Epochs::new(options.epoch_queries),
             counts: [counts(), counts()],
             residency: Mutex::default(),
+            progress: Mutex::new(LearningProgress { spots, skipped: 0, facts: LearningFacts::default() }),
+            waits: AtomicU64::new(0),
         });
-        let (updates, updater) = if options.learn == Learn::On {
+        let (updates, updater) = if options.learn.counts() {
             let (sender, receiver) = mpsc::channel();
             let of_thread = shared.clone();
-            let thread = std::thread::Builder::new().name("learning".into()).spawn(move || {
-                // Queries are waited for; the next version is not, as long as an epoch takes.
-                yield_cores();
-                // An epoch may end before the one before it; they are learned from in order.
-                let (mut next, mut ended) = (0, BTreeSet::new());
-                for epoch in receiver {
-                    ended.insert(epoch);
-                    while ended.remove(&next) {
-                        of_thread.update(next);
-                        next += 1;
-                    }
-                }
-            });
+            let thread = std::thread::Builder::new()
+                .name("learning".into())
+                .spawn(move || learn_in_order(&of_thread, receiver));
             (Some(sender), thread.ok())
         } else {
             (None, None)
@@ -182,8 +213,9 @@ impl Learning {
     ) {
         *lock(&self.shared.residency) = Some((budget, model));
         let snapshot = Snapshot { resident: Some(lists), ..(*self.newest()).clone() };
-        let epochs = self.shared.published.load().epochs;
-        self.shared.published.store(Arc::new(Published::only(epochs, Arc::new(snapshot))));
+        let published = self.shared.published.load_full();
+        let newest = Version { snapshot: Arc::new(snapshot), ..published.newest };
+        self.shared.published.store(Arc::new(Published::only(published.epochs, newest)));
     }
 
     /// Learns no more, and keeps nothing of what was learned but the visits of clusters. Lists are to be loaded again.
@@ -192,7 +224,7 @@ impl Learning {
         let nav = self.shared.source.tables.nav.clone();
         let (ids, records) = (Vec::new(), Vec::new());
         let bare = Snapshot { nav, ids, records, resident: None, ..(*self.newest()).clone() };
-        self.shared.published.store(Arc::new(Published::only(0, Arc::new(bare))));
+        self.shared.published.store(Arc::new(Published::first(bare)));
     }
 
     /// Learns from the epochs that have ended, two at most, and ends the thread.
@@ -235,37 +267,58 @@ impl Learning {
 
     /// The epoch of a query.
     pub(crate) fn epoch(&self, number: u64) -> u64 {
-        number / u64::from(self.shared.options.epoch_queries.max(1))
+        self.shared.epochs.of(number)
     }
 
     /// The snapshot for queries of `epoch`; `None` as long as it is being made.
     pub(crate) fn snapshot_for(&self, epoch: u64) -> Option<Arc<Snapshot>> {
-        let published = self.shared.published.load();
-        let wanted = if self.is_on() { epoch.saturating_sub(1) } else { 0 };
-        let back = published.epochs.checked_sub(wanted)?;
-        let before = published.before.as_ref().filter(|_| back > 0);
-        Some(before.unwrap_or(&published.newest).clone())
+        let epoch = if self.is_on() { epoch } else { 0 };
+        self.shared.version_for(epoch, |version| version.snapshot.clone())
+    }
+
+    /// Notes that a query waits for its snapshot.
+    pub(crate) fn note_wait(&self) {
+        self.shared.waits.fetch_add(1, Ordering::Relaxed);
     }
 
     /// The newest snapshot.
     pub(crate) fn newest(&self) -> Arc<Snapshot> {
-        self.shared.published.load().newest.clone()
+        self.shared.published.load().newest.snapshot.clone()
     }
 
-    /// A query of `epoch` has ended; `None` for one that will never run.
-    pub(crate) fn ended(&self, worker: usize, epoch: u64, state: Option<&QueryState>) {
+    /// What was found in the epochs so far; `None` where queries are not counted.
+    pub(crate) fn facts(&self) -> Option<LearningFacts> {
+        self.updates.as_ref().filter(|_| self.is_on())?;
+        let waits = self.shared.waits.load(Ordering::Relaxed);
+        Some(LearningFacts { waits, ..lock(&self.shared.progress).facts })
+    }
+
+    /// Waits until all epochs that have ended are learned from.
+    pub(crate) fn settle(&self) {
         let Some(updates) = self.updates.as_ref().filter(|_| self.is_on()) else { return };
+        let (sender, receiver) = mpsc::sync_channel(1);
+        if updates.send(Request::Answer(sender)).is_ok() {
+            let _ = receiver.recv();
+        }
+    }
+
+    /// A query with this number has ended; `None` for one that will never run.
+    pub(crate) fn ended(&self, worker: usize, number: u64, state: Option<&QueryState>) {
+        let Some(updates) = self.updates.as_ref().filter(|_| self.is_on()) else { return };
+        let (epochs, epoch) = (&self.shared.epochs, self.epoch(number));
         let at = (epoch % OPEN) as usize;
         if let Some(trace) = state.and_then(QueryState::hybrid_ivf) {
             let clusters = self.shared.source.tables.directory.clusters();
+            let counting = self.shared.counting_in(epoch);
             let mut traffic = lock(&self.shared.counts[at][worker % WORKERS]);
-            traffic.get_or_insert_with(|| Traffic::new(clusters)).observe(&trace);
+            let traffic = traffic.get_or_insert_with(|| Traffic::new(clusters));
+            traffic.observe(&trace, epochs.is_second_half(number), counting);
         }
-        let all = u64::from(self.shared.options.epoch_queries.max(1));
-        if self.shared.ended[at].fetch_add(1, Ordering::AcqRel) + 1 == all {
+        let has_ended = if state.is_some() { epochs.end(epoch) } else { epochs.abandon(epoch) };
+        if has_ended {
             // No query of this epoch is left, and none of the epoch after the next has begun: its counts are not in
             // use until the snapshot is published.
-            let _ = updates.send(epoch);
+            let _ = updates.send(Request::Learn(epoch));
         }
     }
 
@@ -286,11 +339,33 @@ impl Learning {
         let coming = shared.hot + shared.hot.div_ceil(SHARE_PER_EPOCH);
         let records = (coming * (shape.record_bytes() + LIST_BYTES)) as u64;
         let results = u64::from(shared.options.epoch_queries) * RESULTS_MAX as u64 * 4;
-        let count = Sketch::BYTES as u64 + 4 * clusters;
-        // The results are ranked once they are merged.
-        let counts = (OPEN * threads.min(WORKERS) as u64 + 1) * count + (OPEN + 4) * results;
+        let count = Sketch::BYTES as u64 + 8 * clusters;
+        // The results are ranked once they are merged, and the hot sets of three epochs are kept.
+        let hot_sets = 4 * (4 * shared.hot as u64 + 4 * clusters);
+        let counts = (OPEN * threads.min(WORKERS) as u64 + 1) * count + (OPEN + 4) * results + hot_sets;
         let ranking_clusters = 48 * clusters;
         2 * snapshot + records + counts + ranking_clusters + refresh_bytes(clusters, shape.dim as u64)
+    }
+}
+
+/// Learns from epochs in their order; one may end before the one before it.
+fn learn_in_order(state: &LearningState, requests: mpsc::Receiver<Request>) {
+    // Queries are waited for; the next version is not, as long as an epoch takes.
+    yield_cores();
+    let (mut next, mut ended) = (0, BTreeSet::new());
+    for request in requests {
+        match request {
+            Request::Learn(epoch) => {
+                ended.insert(epoch);
+                while ended.remove(&next) {
+                    if state.update(next) {
+                        ended.insert(next + OPEN);
+                    }
+                    next += 1;
+                }
+            }
+            Request::Answer(sender) => drop(sender.send(())),
+        }
     }
 }
 
@@ -315,30 +390,77 @@ pub(crate) struct TrafficSummary {
 }
 
 impl LearningState {
-    /// Makes the snapshot that learns from `epoch`, and publishes it.
-    fn update(&self, epoch: u64) {
-        let newest = self.only_newest();
-        let at = (epoch % OPEN) as usize;
-        let traffic = self.take_counts(at);
-        let snapshot = if traffic.queries > 0 {
-            let snapshot = Arc::new(self.next(&newest, &traffic));
-            let _ = file::write(&self.source, &snapshot);
-            snapshot
-        } else {
-            // The search was interrupted.
-            newest.clone()
-        };
-        // Before the swap: whoever sees the new snapshot may use the counts.
-        self.ended[at].store(0, Ordering::Release);
-        let epochs = self.published.load().epochs + 1;
-        self.published.store(Arc::new(Published { epochs, newest: snapshot, before: Some(newest) }));
+    /// Something of the version for queries of `epoch`; `None` as long as it is being made.
+    fn version_for<T>(&self, epoch: u64, take: impl FnOnce(&Version) -> T) -> Option<T> {
+        let published = self.published.load();
+        let back = published.epochs.checked_sub(epoch.saturating_sub(1))?;
+        let before = published.before.as_ref().filter(|_| back > 0);
+        Some(take(before.unwrap_or(&published.newest)))
     }
 
-    /// Drops the snapshot before the newest, and waits until no query holds it; all queries of its epoch end.
-    fn only_newest(&self) -> Arc<Snapshot> {
+    /// What is counted of the queries of an epoch that runs, or has just ended.
+    fn counting_in(&self, epoch: u64) -> Counting {
+        self.version_for(epoch, |version| version.counting).unwrap_or(Counting::Scores)
+    }
+
+    /// Makes the snapshot for what follows `epoch`, and publishes it. Returns whether the epoch after the next has
+    /// ended already.
+    fn update(&self, epoch: u64) -> bool {
+        let at = (epoch % OPEN) as usize;
+        let counting = self.counting_in(epoch);
+        let newest = self.only_newest();
+        let mut traffic = self.take_counts(at);
+        if counting == Counting::Results {
+            traffic.score_results();
+        }
+        let learned = self
+            .halvings_to_learn(&newest.snapshot, &traffic)
+            .map(|halvings| self.next(&newest, &traffic, halvings));
+        let learned = learned.map(Arc::new);
+        let counting = match (&learned, self.options.learn) {
+            (Some(_), _) | (None, Learn::Always) => Counting::Scores,
+            (None, _) => Counting::Results,
+        };
+        let next = Version { snapshot: learned.clone().unwrap_or_else(|| newest.snapshot.clone()), counting };
+        // Before the swap: whoever sees the new snapshot may use the counts.
+        let has_ended = self.epochs.open_after(epoch);
+        let epochs = self.published.load().epochs + 1;
+        self.published.store(Arc::new(Published { epochs, newest: next, before: Some(newest) }));
+        // After the swap: no query waits for the disk.
+        if let Some(snapshot) = learned {
+            let _ = file::write(&self.source, &snapshot);
+        }
+        has_ended
+    }
+
+    /// How often what was learned before is to halve when this epoch is learned from; `None` when it is not.
+    fn halvings_to_learn(&self, newest: &Snapshot, traffic: &Traffic) -> Option<u32> {
+        // Otherwise the search was interrupted.
+        if traffic.queries() == 0 {
+            return None;
+        }
+        let residency = *lock(&self.residency);
+        let mut progress = lock(&self.progress);
+        let (tables, lists) = (&self.source.tables, newest.resident.as_deref());
+        let room = room::Room { tables, hot: self.hot, residency, lists };
+        let finding = progress.spots.observe(traffic, &room);
+        let learns = finding.is_worth || self.options.learn == Learn::Always;
+        progress.facts.note(finding, learns);
+        match learns {
+            true => Some(1 + std::mem::take(&mut progress.skipped)),
+            false => {
+                progress.skipped = progress.skipped.saturating_add(1);
+                None
+            }
+        }
+    }
+
+    /// Drops the version before the newest, and waits until no query holds it; all queries of its epoch end.
+    fn only_newest(&self) -> Version {
         let published = self.published.load_full();
         let newest = published.newest.clone();
-        let before = published.before.as_ref().filter(|v| !Arc::ptr_eq(v, &newest)).map(Arc::downgrade);
+        let before = published.before.as_ref().map(|version| &version.snapshot);
+        let before = before.filter(|v| !Arc::ptr_eq(v, &newest.snapshot)).map(Arc::downgrade);
         self.published.store(Arc::new(Published::only(published.epochs, newest.clone())));
         drop(published);
         if let Some(before) = before {
@@ -362,16 +484,17 @@ impl LearningState {
         traffic
     }
 
-    fn next(&self, newest: &Snapshot, traffic: &Traffic) -> Snapshot {
+    fn next(&self, newest: &Version, traffic: &Traffic, halvings: u32) -> Snapshot {
+        let newest = &newest.snapshot;
         let summary = TrafficSummary {
             hot: traffic.ranked(),
-            visits: traffic.visits.clone(),
+            visits: traffic.visits(),
             epochs: 1,
-            queries: u64::from(traffic.queries),
+            queries: u64::from(traffic.queries()),
         };
         let score_of = |id: u32| traffic.sketch.estimate(id);
         let each = self.hot.div_ceil(SHARE_PER_EPOCH);
-        let mut snapshot = make(&self.source, newest, &summary, score_of, (self.hot, each));
+        let mut snapshot = make(&self.source, newest, &summary, score_of, (self.hot, each, halvings));
         let residency = *lock(&self.residency);
         if let (Some((budget, model)), Some(lists)) = (residency, &newest.resident) {
             let mut reader = self.source.reader();
@@ -389,7 +512,7 @@ fn next_snapshot(
     summary: &TrafficSummary,
     hot: usize,
 ) -> Snapshot {
-    make(source, first, summary, |_| 0, (hot, hot))
+    make(source, first, summary, |_| 0, (hot, hot, 1))
 }
 
 fn make(
@@ -397,7 +520,7 @@ fn make(
     old: &Snapshot,
     summary: &TrafficSummary,
     score_of: impl Fn(u32) -> u32,
-    (hot, each): (usize, usize),
+    (hot, each, halvings): (usize, usize, u32),
 ) -> Snapshot {
     let tables = &source.tables;
     let mut known: Vec<u32> = old.nav.ids.clone();
@@ -416,13 +539,18 @@ fn make(
         records.push((id, Arc::from(record)));
     }
     let places = Places { coder: &tables.coder, centroids: &tables.centroids };
-    let nav = refresh(&old.nav, &places, &hot_members, score_of, hot, source.seed);
+    let nav = refresh(&old.nav, &places, &hot_members, score_of, (hot, halvings), source.seed);
     let mut stay: Vec<u32> = nav.ids[nav.bootstrap as usize..].to_vec();
     stay.sort_unstable();
     records.retain(|(id, _)| stay.binary_search(id).is_ok());
     records.sort_unstable_by_key(|r| r.0);
     let (ids, records) = records.into_iter().unzip();
-    let visits = old.visits.iter().zip(&summary.visits).map(|(a, b)| a / 2 + b).collect();
+    let visits = old
+        .visits
+        .iter()
+        .zip(&summary.visits)
+        .map(|(a, b)| a.checked_shr(halvings).unwrap_or(0) + b)
+        .collect();
     let (epochs, queries) =
         (old.epochs.saturating_add(summary.epochs), old.queries.saturating_add(summary.queries));
     Snapshot { nav: Arc::new(nav), ids, records, resident: None, visits, epochs, queries }

@@ -1,0 +1,53 @@
+//! Room for a hot set in an open index.
+
+use stratann_core::build::costs::VisitCostModel;
+use stratann_core::kinds::hybrid_ivf::learn::{HotRoom, HotSet};
+
+use crate::kinds::hybrid_ivf::residency::{Choice, CostModel, ResidencyBudget, ResidentLists};
+use crate::kinds::hybrid_ivf::snapshot::Snapshot;
+use crate::kinds::hybrid_ivf::tables::ListTables;
+
+/// Room for hot members, and for resident lists.
+pub(super) struct Room<'a> {
+    pub(super) tables: &'a ListTables,
+    /// Most hot members.
+    pub(super) hot: usize,
+    /// Budget of resident lists, and the cost model.
+    pub(super) residency: Option<(ResidencyBudget, VisitCostModel)>,
+    /// The lists that are resident now.
+    pub(super) lists: Option<&'a ResidentLists>,
+}
+
+impl Room<'_> {
+    fn choice(&self, visits: &[u32]) -> Choice {
+        let Some(((budget, model), lists)) = self.residency.zip(self.lists) else { return Choice::default() };
+        lists.choice(self.tables, budget, &CostModel { model: &model, visits })
+    }
+}
+
+impl HotRoom for Room<'_> {
+    fn members(&self) -> u64 {
+        self.tables.directory.ids.last().map_or(0, |&end| end.into())
+    }
+
+    fn capacity(&self) -> usize {
+        self.hot
+    }
+
+    fn holds(&self, member: u32) -> bool {
+        self.tables.holds_record(member)
+    }
+
+    fn resident(&self) -> Vec<u32> {
+        self.choice(&[]).resident
+    }
+
+    fn would_be_resident(&self, visits: &[u32]) -> Vec<u32> {
+        self.choice(visits).wanted
+    }
+}
+
+/// The hot set of what was learned before.
+pub(super) fn learned(snapshot: &Snapshot) -> HotSet {
+    HotSet { members: snapshot.ids.clone(), clusters: Vec::new() }
+}
