@@ -232,6 +232,27 @@ mod tests {
     }
 
     #[test]
+    fn vectors_of_batons_do_not_fill_the_pool() {
+        let served = served(Carry::Ids, Results::Along);
+        let mut peers = [0, 1].map(|s| Peer::new(s, 1, served, 0b11, Limits::default()));
+        let mut pools = [BufferPool::default(), BufferPool::default()];
+        let mut out = Vec::new();
+        for number in 0..5000 {
+            submit(&mut peers[0], number, 1 << 40, &mut out);
+            let Some(Action::Start { run, state }) = out.pop() else { panic!("a state") };
+            assert!(peers[0].begin(0, &run).is_some());
+            let (run, state) = pass(&mut peers, &mut pools, 0, (run, state), &mut out);
+            peers[1].recycle_state(state);
+            for peer in &mut peers {
+                peer.forget(&run.query);
+            }
+        }
+        for peer in &peers {
+            assert!(peer.pool.bytes < 16_384, "{} buffers", peer.pool.buffers.len());
+        }
+    }
+
+    #[test]
     fn a_pool_is_bounded_and_returns_empty_buffers() {
         let mut pool = BufferPool::new(POOL_BYTES);
         let state = || Box::new(QueryState::new(Params::disk_graph(10, 100), Budget::default()));

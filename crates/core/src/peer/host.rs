@@ -13,6 +13,8 @@ use crate::query::{QueryState, Threshold};
 
 /// A query's vector, and the last baton of the query that this server accepted.
 pub(super) struct HostedQuery {
+    // No larger than it is, and so no buffer of the pool: it is kept for long. The pool would fill up with those that
+    // were made outside of it.
     pub(super) vector: Vec<u8>,
     pub(super) expires_at_us: u64,
     // Servers that have the vector.
@@ -259,10 +261,6 @@ impl Peer {
         self.abandoned += hosted.states_here();
         hosted.end_jobs(&mut self.jobs.credits);
         self.jobs.forget_query(query, &mut self.pool);
-        // Those of own clients were made outside of the pool, and would fill it up.
-        if query.origin != self.server {
-            self.pool.recycle_buffer(hosted.vector);
-        }
         hosted.visited
     }
 
@@ -283,14 +281,12 @@ impl Peer {
             // Answered long ago, or the frame with the vector is lost. The origin starts another attempt if it still
             // waits.
             Entry::Vacant(_) if is_own || is_full || vector.is_empty() => {
-                self.pool.recycle_buffer(vector);
                 return self.pool.recycle_state(state);
             }
             Entry::Vacant(entry) => entry.insert(HostedQuery::new(Vec::new(), expires_at_us, visited)),
         };
         let has_vector = !vector.is_empty() || !hosted.vector.is_empty();
         if !has_vector || hosted.accepted.is_some_and(|accepted| number <= accepted) {
-            self.pool.recycle_buffer(vector);
             return self.pool.recycle_state(state);
         }
         // An attempt is started after a loss, perhaps of a frame with the vector: older knowledge of the servers that
@@ -300,7 +296,7 @@ impl Peer {
         hosted.accepted = Some(number);
         hosted.here += 1;
         if !vector.is_empty() {
-            self.pool.recycle_buffer(core::mem::replace(&mut hosted.vector, vector));
+            hosted.vector = vector;
         }
         out.push(Action::Start { run, state });
     }

@@ -290,8 +290,6 @@ impl Peer {
                 hosted.visited = if is_again { visited } else { hosted.visited | visited };
                 if hosted.vector.is_empty() {
                     hosted.vector = vector;
-                } else {
-                    self.pool.recycle_buffer(vector);
                 }
                 if is_new {
                     out.push(Action::Start { run, state });
@@ -303,7 +301,6 @@ impl Peer {
                 if self.hosted.get(&run.query).is_some_and(HostedQuery::is_unused) {
                     self.hosted.remove(&run.query);
                 }
-                self.pool.recycle_buffer(vector);
                 self.pool.recycle_state(state);
                 if id.asker != self.server {
                     self.send(self.toward(id.asker), Message::NoScores { run, why }, out);
