@@ -112,9 +112,10 @@ impl Landmarks {
         &self,
         py: Python<'_>,
         rows: PyReadonlyArray1<'_, u8>,
-        _nprobe: u32,
+        nprobe: u32,
         each: usize,
     ) -> PyResult<Vec<Part>> {
+        let _ = nprobe;
         let rows = rows.as_slice()?;
         Ok(parts(py.detach(|| self.0.divide(rows, each))))
     }
@@ -124,7 +125,9 @@ impl Landmarks {
         self.0.choose(entry, queries, is_answering(&answers))
     }
 
-    fn end(&self, _server: usize, _needs: Vec<u32>) {}
+    fn end(&self, server: usize, needs: Vec<u32>) {
+        let _ = (server, needs);
+    }
 
     /// The name of a counter of this run, and its value.
     fn counted(&self) -> (&'static str, u64) {

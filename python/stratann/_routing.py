@@ -124,16 +124,19 @@ class Routing:
 
     def _ask_landmarks(self, now: float) -> None:
         """Asks all servers for the vectors at which searches enter there. Those of other kinds have none."""
-        rows = []
-        for address in self._addresses:
+        rows, codes = [], []
+        for address, answers in zip(self._addresses, self.answering()):
             try:
-                code, own = self._get_bytes(address, "/v1/landmarks")
+                code, own = self._get_bytes(address, "/v1/landmarks") if answers else (0, b"")
             except (Silent, ServerError):
                 code, own = 0, b""
             rows.append(own if code == 200 else b"")
-        self._landmarks = _stratann.Landmarks.of(rows, self._shape)
-        self._is_off = self._landmarks is None
-        self._ask_at = now + _FRESH
+            codes.append(code)
+        found = _stratann.Landmarks.of(rows, self._shape)
+        # What fails once may be there the next time.
+        self._is_off = all(code == 404 for code in codes)
+        self._landmarks = found or (None if self._is_off else self._landmarks)
+        self._ask_at = now + (_AGAIN if found is None else _FRESH)
 
     def _fetch(self, address: str, clusters: dict[str, Any]) -> None:
         if self._router is not None and clusters["build"] == self._build:

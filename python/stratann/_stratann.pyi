@@ -8,6 +8,7 @@ _Vectors = str | tuple[NDArray[np.uint8], int, int, str]
 
 __all__ = [
     "Index",
+    "Landmarks",
     "Router",
     "SearchParameters",
     "Split",

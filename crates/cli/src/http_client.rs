@@ -198,10 +198,11 @@ impl HttpClient {
                 None
             }
             Fetched::OtherKind => {
-                if let Some(own) = routing::landmarks(&self.agent, &self.addresses, self.wanted, answers) {
-                    let _ = self.landmarks.set(own);
-                }
-                None
+                // Where some failed and none has any, they are asked again before the next run.
+                let (found, is_sure) = routing::landmarks(&self.agent, &self.addresses, self.wanted, answers);
+                let is_over = found.is_some() || is_sure;
+                found.into_iter().for_each(|own| drop(self.landmarks.set(own)));
+                if is_over { None } else { Some(limit) }
             }
             Fetched::Failed(why) => {
                 if limit == STATUS_TIME {

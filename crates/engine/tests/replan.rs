@@ -353,7 +353,7 @@ fn hot(folder: &Path) -> Vec<u32> {
 fn what_was_learnt_is_kept_and_weighs() {
     let set = uneven();
     let dir = built(&set, &options(Metric::L2, 40, uniform(LocalKind::Flat)));
-    let learning = LearnOptions { learn: Learn::On, epoch_queries: 20, hot: Some(30) };
+    let learning = LearnOptions { learn: Learn::Always, epoch_queries: 20, hot: Some(30) };
     let index = Index::open(dir.path(), OpenOptions { learning, ..OpenOptions::default() }).unwrap();
     let effort = Effort::Nprobe(4, None, None);
     let options = SearchOptions { k: 10, effort, ..SearchOptions::default() };

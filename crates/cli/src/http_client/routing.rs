@@ -1,4 +1,4 @@
-//! Which of several servers a query is sent to first: one that has its clusters cached, of a `remote-hnsw`, or the one
+//! Choice of the server that a query is sent to first: one that has its clusters cached, of a `remote-hnsw`, or the one
 //! where its search enters, of a partitioned `disk-graph`.
 
 use stratann_engine::kinds::landmarks::{Landmarks, Nearest};
@@ -9,20 +9,26 @@ use ureq::Agent;
 use super::{REPLY_BYTES, STATUS_TIME, get_raw};
 use crate::queries::Wanted;
 
-/// Asks all servers for the vectors at which searches enter there; `None` where none has any.
+/// Asks all servers for the vectors at which searches enter there; `None` where none has any. Returns as well whether
+/// all of them said so or answered.
 pub(super) fn landmarks(
     agent: &Agent,
     addresses: &[String],
     wanted: Wanted,
     answers: impl Fn(usize) -> bool,
-) -> Option<Landmarks> {
+) -> (Option<Landmarks>, bool) {
+    let mut has_failed = false;
     let get = |address: &str| get_raw(agent, address, "/v1/landmarks", (STATUS_TIME, REPLY_BYTES));
     let of = |(server, address): (usize, &String)| match answers(server).then(|| get(address)) {
         Some(Ok((200, rows))) => (server, rows),
-        _ => (server, Vec::new()),
+        found => {
+            has_failed |= !matches!(found, Some(Ok((404, _))));
+            (server, Vec::new())
+        }
     };
     let Wanted { dim, metric, dtype } = wanted;
-    Landmarks::new((dim, metric, dtype), addresses.len(), addresses.iter().enumerate().map(of))
+    let found = Landmarks::new((dim, metric, dtype), addresses.len(), addresses.iter().enumerate().map(of));
+    (found, !has_failed)
 }
 
 /// A way to choose servers.
@@ -89,11 +95,11 @@ impl<'a> Routing<'a> {
 
     /// Finder of servers for one thread; `None` where the meta-HNSW is damaged.
     pub(crate) fn finder(self) -> Option<Finder<'a>> {
-        let found = match self {
-            Routing::Caches(own, nprobe) => Found::Needs(own.needs()?, nprobe),
-            Routing::Entries(own) => Found::Nearest(own.nearest()),
+        let rule = match self {
+            Routing::Caches(own, nprobe) => Rule::Needs(Box::new(own.needs()?), nprobe),
+            Routing::Entries(own) => Rule::Nearest(own.nearest()),
         };
-        Some(Finder { routing: self, found, needs: Vec::new() })
+        Some(Finder { routing: self, rule, needs: Vec::new() })
     }
 
     /// Queries of this run that went to a server because of its cache; `None` where that is not considered.
@@ -107,15 +113,16 @@ impl<'a> Routing<'a> {
     }
 }
 
-enum Found<'a> {
-    Needs(Needs<'a>, u32),
+/// What a finder goes by.
+enum Rule<'a> {
+    Needs(Box<Needs<'a>>, u32),
     Nearest(Nearest<'a>),
 }
 
 /// See [`Routing::finder`].
 pub(crate) struct Finder<'a> {
     routing: Routing<'a>,
-    found: Found<'a>,
+    rule: Rule<'a>,
     needs: Vec<u32>,
 }
 
@@ -123,9 +130,9 @@ impl Finder<'_> {
     /// The server of one query, among those that answer.
     pub(crate) fn route(&mut self, query: &[u8], answers: impl Fn(usize) -> bool) -> Target<'_> {
         self.needs.clear();
-        match &mut self.found {
-            Found::Needs(found, nprobe) => found.of(query, *nprobe, &mut self.needs),
-            Found::Nearest(nearest) => self.needs.push(nearest.server(query) as u32),
+        match &mut self.rule {
+            Rule::Needs(found, nprobe) => found.of(query, *nprobe, &mut self.needs),
+            Rule::Nearest(nearest) => self.needs.push(nearest.server(query) as u32),
         }
         self.routing.target(&self.needs, 1, answers)
     }

@@ -13,8 +13,8 @@ use crate::query::{QueryState, Threshold};
 
 /// A query's vector, and the last baton of the query that this server accepted.
 pub(super) struct HostedQuery {
-    // No larger than it is, and so no buffer of the pool: it is kept for long. The pool would fill up with those that
-    // were made outside of it.
+    // Of its exact size and not from the pool, because it is kept for long. In the pool it would take the room of
+    // states.
     pub(super) vector: Vec<u8>,
     pub(super) expires_at_us: u64,
     // Servers that have the vector.

@@ -282,8 +282,8 @@ impl Peer {
         self.pool.exchange(pool);
     }
 
-    /// Keeps a state for reuse. One that a client's query began with has no memory yet, and would take the place of
-    /// another that has.
+    /// Keeps a state for reuse. One that a client's query began with has no memory yet: it would take the room of a
+    /// state that has.
     pub fn recycle_state(&mut self, state: Box<QueryState>) {
         if state.memory_bytes() > size_of::<QueryState>() {
             self.pool.recycle_state(state);

@@ -43,8 +43,6 @@ impl Peer {
     pub fn submit(&mut self, now_us: u64, query: NewQuery, out: &mut Vec<Action>) {
         let NewQuery { number, time_us, vector, state } = query;
         if self.origins.len() >= self.limits.origins {
-            self.pool.recycle_buffer(vector);
-            self.pool.recycle_state(state);
             out.push(Action::Fail { number, why: Failure::Overloaded });
             return;
         }

@@ -1,4 +1,4 @@
-//! Which server of a partitioned `disk-graph` a client asks: the one where the search enters.
+//! Choice of the server of a partitioned `disk-graph` that a client asks: the one where the search enters.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -34,6 +34,9 @@ impl Landmarks {
         of_servers: impl Iterator<Item = (usize, Vec<u8>)>,
     ) -> Option<Landmarks> {
         let row_bytes = dim * dtype.size();
+        if row_bytes == 0 {
+            return None;
+        }
         let (mut rows, mut servers) = (Vec::new(), Vec::new());
         for (server, own) in of_servers {
             let whole = own.len() / row_bytes;
@@ -176,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn servers_without_landmarks_are_asked_in_turn() {
+    fn less_than_a_vector_is_no_landmark() {
         let none = [(0, Vec::new()), (1, vec![1, 2, 3])];
         assert!(
             Landmarks::new((2, Metric::L2, DType::F32), 2, none.into_iter()).is_none(),

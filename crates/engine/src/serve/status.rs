@@ -174,6 +174,9 @@ impl Status {
         let count = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
         let traffic = state.link.get().map_or_else(LinkTraffic::default, |link| link.traffic());
         let process = budget::process();
+        // Each takes locks, so none is read while another one's is held.
+        let delayed_jobs = state.lock_peer().delayed_jobs();
+        let (links, learning) = (links(state), state.index.index().learning().and_then(Learning::facts));
         Status {
             server: state.options.server.unwrap_or(0),
             servers,
@@ -201,7 +204,7 @@ impl Status {
             jobs_out: count(&state.counters.jobs_out),
             jobs_in: count(&state.counters.jobs_in),
             components: count(&state.counters.components),
-            delayed_jobs: state.lock_peer().delayed_jobs(),
+            delayed_jobs,
             refused_batons: count(&state.counters.refused_batons),
             lost_reads: count(&state.counters.lost_reads),
             merged_reads: count(&state.counters.merged_reads),
@@ -218,7 +221,7 @@ impl Status {
             writes: traffic.writes,
             dropped_frames: traffic.dropped,
             refused_frames: traffic.refused,
-            links: links(state),
+            links,
             waits: WaitsByClass {
                 usual: state.counters.usual_waits.now(),
                 heavy: state.counters.heavy_waits.now(),
@@ -229,7 +232,7 @@ impl Status {
             memory: state.account().components,
             ledger: LedgerUse::of(&state.ledger),
             scorer: state.index.index().scorer_report(),
-            learning: state.index.index().learning().and_then(Learning::facts),
+            learning,
             io_backend: state.backend.get().cloned().unwrap_or_default(),
             uptime_s: state.started.elapsed().as_secs_f64(),
         }

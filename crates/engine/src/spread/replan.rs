@@ -71,7 +71,7 @@ pub struct ReplanReport {
     pub queries: usize,
     /// Prices of messages that the plans are compared by.
     pub prices: MessagePrices,
-    /// Where these are from.
+    /// Where those of them that were not given are from.
     pub priced_by: PricedBy,
     /// Prices that the servers measure now.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -21,7 +21,7 @@ use crate::units::Held;
 /// The only store of an index.
 const DATA: StoreId = StoreId(0);
 
-/// Most landmarks of a server, and their bytes: so many say well enough to whom a query is near.
+/// Most landmarks of a server, and their bytes. More name the nearest server hardly more often (decision 95).
 const LANDMARKS_MAX: usize = 128;
 pub(crate) const LANDMARK_BYTES_MAX: usize = 1 << 18;
 
@@ -223,11 +223,13 @@ impl Shard {
     pub(crate) fn landmarks(&self) -> Result<Vec<u8>> {
         let (base, Some(ranks)) = (&self.index.base, &self.ranks) else { return Ok(Vec::new()) };
         let most = LANDMARKS_MAX.min(LANDMARK_BYTES_MAX / base.row_bytes()).max(1);
-        let held = |&(block, _): &(u32, u32)| ranks.of(&self.placement, block).is_some();
-        let own: Vec<(u32, u32)> = self.index.kind.entries().filter(held).collect();
+        let held = || {
+            let entries = self.index.kind.entries();
+            entries.filter_map(|(block, node)| Some((block, node, ranks.of(&self.placement, block)?)))
+        };
+        let step = held().count().div_ceil(most).max(1);
         let mut rows = Vec::with_capacity(most * base.row_bytes());
-        for &(block, node) in own.iter().step_by(own.len().div_ceil(most).max(1)) {
-            let Some(rank) = ranks.of(&self.placement, block) else { continue };
+        for (block, node, rank) in held().step_by(step) {
             let offset = u64::from(rank) * self.block_bytes();
             rows.extend_from_slice(&blocks::vector_at(base, block, offset, node)?);
         }

@@ -73,7 +73,7 @@ async fn reserved(
         }
         Some(Err(refused)) => refused.response(),
         None => {
-            let error = "the clusters cannot be read; please report it".into();
+            let error = "the reply cannot be made; please report it".into();
             Rejection { status: StatusCode::INTERNAL_SERVER_ERROR, error }.response()
         }
     }

@@ -117,7 +117,7 @@ fn run(inner: &Arc<Inner>, mut entrance: Entrance) {
                 continue;
             };
             if dialer.is_measuring {
-                Measured::begin(&link, wire, place).map(Measured::answer_on_thread);
+                Measured::begin(&link, wire, place).into_iter().for_each(Measured::answer_on_thread);
                 continue;
             }
             let Some(inbound) = Inbound::begin(&link, (dialer.server, from.to_string()), wire, place) else {

@@ -1,7 +1,7 @@
 //! Costs of messages to each other server, measured over connections of their own while the servers run.
 //!
 //! The dialing server sends requests, short and long, and waits for the reply to each. The time of its own thread
-//! counts, so work of other threads does not make a message dearer, and the least of a few rounds.
+//! counts: work of other threads does not make a message dearer. Of a few rounds the least counts.
 //!
 //! | sender | bytes | content |
 //! |---|---|---|
@@ -21,10 +21,10 @@ use serde::{Deserialize, Serialize};
 use stratann_core::peer::message::MEASURED_VERSION;
 
 use super::dial;
-use super::greeting::{self, Agreed};
+use super::greeting;
 use super::inbound::Place;
 use super::secure::Wire;
-use super::{LinkState, lock};
+use super::{LinkState, PeerState, lock};
 use crate::budget::thread_cpu_ns;
 
 /// Bytes of a reply and of a short request, and of a long one.
@@ -112,11 +112,11 @@ impl Costs {
     }
 
     /// The server whose turn it is, of those that can be measured. What is known of others is dropped.
-    fn next(&self, is_measurable: impl Fn(usize) -> bool, every: Duration) -> Option<u8> {
+    fn next(&self, are_measurable: &[bool], every: Duration) -> Option<u8> {
         let mut all = lock(&self.of_servers);
         let mut next: Option<(Option<Instant>, usize)> = None;
-        for (server, own) in all.iter_mut().enumerate() {
-            if !is_measurable(server) {
+        for (server, (own, is_measurable)) in all.iter_mut().zip(are_measurable).enumerate() {
+            if !is_measurable {
                 *own = Measurements::default();
                 continue;
             }
@@ -141,15 +141,15 @@ impl Costs {
     }
 }
 
-/// Measures the links to all servers that answer, one after the other, each `every` so long, until the link stops.
+/// Measures the links to all servers that answer, one after the other, each once per `every`, until the link stops.
 pub(super) fn run(state: &LinkState, every: Duration, stopping: &Receiver<()>) {
     while stopping.recv_timeout(every.min(PAUSE)) == Err(RecvTimeoutError::Timeout) {
-        let is_measurable = |server: usize| {
-            let peers = lock(&state.peers);
-            let agreed: Option<Agreed> = peers[server].outbound.filter(|_| peers[server].is_up);
-            agreed.is_some_and(|agreed| agreed.frames >= MEASURED_VERSION)
+        let is_measurable = |peer: &PeerState| {
+            peer.is_up && peer.outbound.is_some_and(|agreed| agreed.frames >= MEASURED_VERSION)
         };
-        let Some(server) = state.costs.next(is_measurable, every) else { continue };
+        // Not while the costs are locked: a change of a server holds this lock, and waits for those who ask for costs.
+        let are_measurable: Vec<bool> = lock(&state.peers).iter().map(is_measurable).collect();
+        let Some(server) = state.costs.next(&are_measurable, every) else { continue };
         // The connection for frames says why a server cannot be reached.
         if let Ok(costs) = measure(state, server) {
             state.costs.note(server, costs);
@@ -192,7 +192,7 @@ fn costs_of(wire: &mut Wire) -> io::Result<LinkCosts> {
     let each = |long: f64, short: f64| (long - short).max(0.0) / (LONG - SHORT) as f64;
     Ok(LinkCosts {
         latency_us: short.clock_ns / 2000.0,
-        // A wire without a limit would be no figure.
+        // Keeps the figure finite.
         gbps: 8.0 / each(long.clock_ns, short.clock_ns).max(1e-3),
         // This server's share of two messages is both shares of one.
         message_ns: short.thread_ns,
@@ -225,7 +225,8 @@ pub(super) struct Measured {
     // Among the connections of the link.
     number: u64,
     wire: Wire,
-    _places: [Place; 2],
+    // Among all connections, and among measurements.
+    places: Vec<Place>,
 }
 
 impl Measured {
@@ -235,7 +236,7 @@ impl Measured {
         wire.socket().set_nonblocking(false).ok()?;
         // The link closes it when it stops.
         let number = link.begin_receiving(wire.socket())?;
-        Some(Measured { link: link.clone(), number, wire, _places: [place, own] })
+        Some(Measured { link: link.clone(), number, wire, places: vec![place, own] })
     }
 
     /// Replies on a thread of its own. Where there is none, the connection is closed.
@@ -260,6 +261,8 @@ impl Measured {
 
 impl Drop for Measured {
     fn drop(&mut self) {
+        // Whoever sees the end finds room.
+        self.places.clear();
         let _ = self.wire.socket().shutdown(Shutdown::Both);
         self.link.end_receiving(self.number);
     }

@@ -62,18 +62,23 @@ fn a_link_that_gets_ten_times_as_slow_is_noticed_and_loses_no_frame() {
 
 #[test]
 fn a_server_of_an_older_version_is_not_measured() {
-    let at = addresses(2);
-    let way = Way::to(at[1]).unwrap();
-    let a = measured(0, at[0], &[at[0], way.address()], None);
-    let versions = Versions { frames: (VERSION as u16, VERSION as u16), ..Versions::default() };
-    let b = Node::of(LinkOptions { versions, ..options(1, at[1], &at) }, |receiver| receiver);
-    assert_eq!((a.next(), b.next()), (LinkEvent::Up(1), LinkEvent::Up(0)));
-    std::thread::sleep(20 * EVERY);
-    let before = way.connections();
-    std::thread::sleep(20 * EVERY);
-    assert_eq!(way.connections(), before);
-    assert_eq!(a.link.costs(), [None, None]);
-    assert!(a.link.send(1, &frame(1, 10)) && b.next() == LinkEvent::Frame(0, frame(1, 10)));
+    let at = addresses(3);
+    let ways = [1, 2].map(|server: usize| Way::to(at[server]).unwrap());
+    let a = measured(0, at[0], &[at[0], ways[0].address(), ways[1].address()], None);
+    let older = Versions { frames: (VERSION as u16, VERSION as u16), ..Versions::default() };
+    let [b, _c] = [(1, older), (2, Versions::default())].map(|(server, versions)| {
+        let options = LinkOptions { versions, ..options(server, at[usize::from(server)], &at) };
+        Node::of(options, |receiver| receiver)
+    });
+    let mut up = [a.next(), a.next()];
+    up.sort_by_key(|event| *event != LinkEvent::Up(1));
+    assert_eq!(up, [LinkEvent::Up(1), LinkEvent::Up(2)]);
+    // The other one has been measured many times: each time over a new connection.
+    waits_for(&a, 2, |_| ways[1].connections() > 10);
+    assert_eq!((ways[0].connections(), a.link.costs()[1]), (1, None));
+    let received = || std::iter::from_fn(|| b.events.recv_timeout(PATIENCE).ok());
+    assert!(a.link.send(1, &frame(1, 10)));
+    assert!(received().any(|event| event == LinkEvent::Frame(0, frame(1, 10))));
 }
 
 fn dial_for_measurement(at: SocketAddr, secret: &[u8]) -> Result<TcpStream, GreetingError> {

@@ -26,7 +26,7 @@ pub const MISSES_MAX: u32 = 3;
 
 /// Room for a hot set.
 pub trait HotRoom {
-    /// Members of the index.
+    /// Members that can be in a hot set here.
     fn members(&self) -> u64;
 
     /// Most members of a hot set.
@@ -68,9 +68,11 @@ impl HotSet {
             all += 1;
             held += u64::from(self.members.binary_search(id).is_ok());
         }
-        let queries = parts.iter().map(|part| part.queries).sum();
+        let queries: f64 = parts.iter().map(|part| f64::from(part.queries)).sum();
         let chance = self.members.len() as f64 / room.members().max(1) as f64;
-        let of_members = over_chance(share(held, all), chance, queries);
+        // A server of a partition has a part of the results: as if of fewer queries.
+        let found: u64 = parts.iter().map(|part| part.results.len() as u64).sum();
+        let of_members = over_chance(share(held, all), chance, queries * share(all, found));
         let visits = Half::visits_of(parts);
         let total = visits.iter().copied().map(u64::from).sum();
         let visited = |clusters: &[u32]| {
@@ -88,9 +90,9 @@ fn share(part: u64, whole: u64) -> f64 {
 
 /// Results of a query come together, so queries are what is drawn: the share that so many show has a standard deviation
 /// of half of 1 / √queries at most, and two of these are taken off.
-fn over_chance(share: f64, chance: f64, queries: u32) -> f64 {
+fn over_chance(share: f64, chance: f64, queries: f64) -> f64 {
     let missed = 1.0 - chance;
-    let excess = share - chance - 1.0 / f64::from(sqrt(queries.max(1) as f32));
+    let excess = share - chance - 1.0 / f64::from(sqrt(queries.max(1.0) as f32));
     if missed > 0.0 { (excess / missed).max(0.0) } else { 0.0 }
 }
 

@@ -135,7 +135,11 @@ struct LearningState {
     // The budget of resident lists, and the cost model.
     residency: Mutex<Option<(ResidencyBudget, VisitCostModel)>>,
     progress: Mutex<LearningProgress>,
+    // Apart from the progress, which is held as long as an epoch is looked at.
+    facts: Mutex<LearningFacts>,
     waits: AtomicU64,
+    // Members whose vectors are here.
+    members: u64,
 }
 
 /// What the learning thread knows of the epochs so far.
@@ -143,7 +147,6 @@ struct LearningProgress {
     spots: HotSpots,
     // Since the last that was learned from.
     skipped: u32,
-    facts: LearningFacts,
 }
 
 /// Workers that count apart; with more, some share.
@@ -179,6 +182,7 @@ impl Learning {
             Err(why) => Some(why),
         };
         let counts = || (0..WORKERS).map(|_| Mutex::default()).collect();
+        let members = room::held_members(&source.tables);
         let shared = Arc::new(LearningState {
             source,
             options,
@@ -188,7 +192,9 @@ impl Learning {
             epochs: Epochs::new(options.epoch_queries),
             counts: [counts(), counts()],
             residency: Mutex::default(),
-            progress: Mutex::new(LearningProgress { spots, skipped: 0, facts: LearningFacts::default() }),
+            progress: Mutex::new(LearningProgress { spots, skipped: 0 }),
+            facts: Mutex::default(),
+            members,
             waits: AtomicU64::new(0),
         });
         let (updates, updater) = if options.learn.counts() {
@@ -290,7 +296,7 @@ impl Learning {
     pub(crate) fn facts(&self) -> Option<LearningFacts> {
         self.updates.as_ref().filter(|_| self.is_on())?;
         let waits = self.shared.waits.load(Ordering::Relaxed);
-        Some(LearningFacts { waits, ..lock(&self.shared.progress).facts })
+        Some(LearningFacts { waits, ..*lock(&self.shared.facts) })
     }
 
     /// Waits until all epochs that have ended are learned from.
@@ -442,10 +448,10 @@ impl LearningState {
         let residency = *lock(&self.residency);
         let mut progress = lock(&self.progress);
         let (tables, lists) = (&self.source.tables, newest.resident.as_deref());
-        let room = room::Room { tables, hot: self.hot, residency, lists };
+        let room = room::Room { tables, hot: self.hot, residency, members: self.members, lists };
         let finding = progress.spots.observe(traffic, &room);
         let learns = finding.is_worth || self.options.learn == Learn::Always;
-        progress.facts.note(finding, learns);
+        lock(&self.facts).note(finding, learns);
         match learns {
             true => Some(1 + std::mem::take(&mut progress.skipped)),
             false => {

@@ -14,6 +14,8 @@ pub(super) struct Room<'a> {
     pub(super) hot: usize,
     /// Budget of resident lists, and the cost model.
     pub(super) residency: Option<(ResidencyBudget, VisitCostModel)>,
+    /// Members whose vectors are here: of a server of a partition, a part.
+    pub(super) members: u64,
     /// The lists that are resident now.
     pub(super) lists: Option<&'a ResidentLists>,
 }
@@ -27,7 +29,7 @@ impl Room<'_> {
 
 impl HotRoom for Room<'_> {
     fn members(&self) -> u64 {
-        self.tables.directory.ids.last().map_or(0, |&end| end.into())
+        self.members
     }
 
     fn capacity(&self) -> usize {
@@ -45,6 +47,13 @@ impl HotRoom for Room<'_> {
     fn would_be_resident(&self, visits: &[u32]) -> Vec<u32> {
         self.choice(visits).wanted
     }
+}
+
+/// Members whose vectors are here. Those of a cluster are on the same servers.
+pub(super) fn held_members(tables: &ListTables) -> u64 {
+    let of_clusters = tables.directory.ids.windows(2);
+    let held = of_clusters.filter(|range| range[0] < range[1] && tables.holds_record(range[0]));
+    held.map(|range| u64::from(range[1] - range[0])).sum()
 }
 
 /// The hot set of what was learned before.

@@ -13,6 +13,8 @@ const K: u32 = 10;
 
 struct Ring {
     members: u32,
+    // Those below are here.
+    held: u32,
     clusters: u32,
     hot: usize,
     resident: usize,
@@ -21,7 +23,7 @@ struct Ring {
 
 impl HotRoom for Ring {
     fn members(&self) -> u64 {
-        self.members.into()
+        self.held.into()
     }
 
     fn capacity(&self) -> usize {
@@ -29,7 +31,7 @@ impl HotRoom for Ring {
     }
 
     fn holds(&self, member: u32) -> bool {
-        member < self.members
+        member < self.held
     }
 
     /// Those of the lowest numbers, or those that were learned.
@@ -51,6 +53,7 @@ impl Ring {
     fn new(members: u32) -> Ring {
         Ring {
             members,
+            held: members,
             clusters: 50,
             hot: (12 * members.isqrt() / 10) as usize,
             resident: 0,
@@ -100,6 +103,18 @@ impl Ring {
 fn findings<'a>(windows: impl IntoIterator<Item = Traffic> + 'a, ring: &'a Ring) -> Vec<Finding> {
     let mut spots = HotSpots::default();
     windows.into_iter().map(|window| spots.observe(&window, ring)).collect()
+}
+
+/// A server of a partition has the vectors of a part of the members, and so of a part of the results.
+#[test]
+fn uniform_traffic_shows_no_hot_spot_to_a_server_with_a_quarter() {
+    for members in [1000, 10_000] {
+        let ring = Ring { held: members / 4, ..Ring::new(members) };
+        let found = findings((0..20).map(|seed| ring.uniform(2000, seed)), &ring);
+        assert_eq!(learned(&found), [0; 0], "{found:?}");
+        let hot = findings((0..4).map(|seed| ring.hot(2000, seed, 3)), &ring);
+        assert_eq!(learned(&hot), [0, 1, 2, 3], "{hot:?}");
+    }
 }
 
 fn learned(found: &[Finding]) -> Vec<usize> {
