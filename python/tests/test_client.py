@@ -293,4 +293,4 @@ def test_queries_begin_at_the_server_where_they_enter(graph_path, queries, tmp_p
     assert np.array_equal(other_found.ids, expected.ids)
     assert "routed_by_entry" not in expected.stats
     assert len(queries) / 2 < found.stats["routed_by_entry"] <= len(queries)
-    assert found.stats["reads"] == expected.stats["reads"]
+    assert found.stats["per_query"]["reads"] == expected.stats["per_query"]["reads"]
