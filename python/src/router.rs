@@ -3,8 +3,7 @@
 
 use numpy::PyReadonlyArray1;
 use pyo3::prelude::*;
-use stratann_engine::kinds::landmarks;
-use stratann_engine::kinds::remote_hnsw::affinity::Batch;
+use stratann_engine::kinds::disk_graph::landmarks;
 use stratann_engine::kinds::remote_hnsw::router;
 use stratann_engine::{DType, Metric};
 
@@ -12,10 +11,6 @@ use crate::error;
 
 /// Queries of a request, and what it needs.
 type Part = (Vec<usize>, Vec<u32>);
-
-fn parts(batches: Vec<Batch>) -> Vec<Part> {
-    batches.into_iter().map(|batch| (batch.queries, batch.needs)).collect()
-}
 
 fn is_answering(answers: &[bool]) -> impl Fn(usize) -> bool {
     |server| answers.get(server).copied().unwrap_or(false)
@@ -62,7 +57,8 @@ impl Router {
         each: usize,
     ) -> PyResult<Vec<Part>> {
         let rows = rows.as_slice()?;
-        Ok(parts(py.detach(|| self.0.divide(rows, nprobe, each, THREADS))))
+        let batches = py.detach(|| self.0.divide(rows, nprobe, each, THREADS));
+        Ok(batches.into_iter().map(|batch| (batch.queries, batch.needs)).collect())
     }
 
     /// The server of queries that need these clusters. `end` follows.
@@ -117,7 +113,8 @@ impl Landmarks {
     ) -> PyResult<Vec<Part>> {
         let _ = nprobe;
         let rows = rows.as_slice()?;
-        Ok(parts(py.detach(|| self.0.divide(rows, each))))
+        let batches = py.detach(|| self.0.divide(rows, each));
+        Ok(batches.into_iter().map(|(queries, server)| (queries, vec![server as u32])).collect())
     }
 
     fn choose(&self, needs: Vec<u32>, queries: usize, answers: Vec<bool>) -> usize {

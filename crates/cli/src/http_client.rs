@@ -9,7 +9,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 use stratann_core::query::Mode;
 use stratann_engine::exec::Width;
-use stratann_engine::kinds::landmarks::Landmarks;
+use stratann_engine::kinds::disk_graph::landmarks::Landmarks;
 use stratann_engine::kinds::remote_hnsw::router::Router;
 use stratann_engine::manifest::MessagePrices;
 use stratann_engine::search::{Effort, SearchOptions};

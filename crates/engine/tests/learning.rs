@@ -5,10 +5,10 @@ mod common;
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::atomic::AtomicU64;
 use stratann_params::choices::Learn;
 
-use common::{Set, clustered, list_options, nearest, normal, quick};
+use common::{Impatient, Set, clustered, list_options, nearest, normal, quick};
 use stratann_core::build::hash;
 use stratann_core::format::directory::LocalKind;
 use stratann_core::query::QueryStats;
@@ -21,7 +21,7 @@ use stratann_engine::kinds::options::LearnOptions;
 use stratann_engine::manifest::Manifest;
 use stratann_engine::search::{Answers, Effort, Reserve, SearchOptions};
 use stratann_engine::{DType, Metric};
-use stratann_storage::{ErrorKind, Progress, Quiet};
+use stratann_storage::{ErrorKind, Quiet};
 use tempfile::TempDir;
 
 const DIM: usize = 16;
@@ -363,18 +363,6 @@ fn a_restart_goes_on_from_what_was_learnt() {
     assert!(kept_after(dir.path(), 5) != kept);
 }
 
-/// Stops after it was asked so often.
-struct Stop(AtomicI64);
-
-impl Progress for Stop {
-    fn stage(&self, _: &str, _: u64, _: &str) {}
-    fn advance(&self, _: u64) {}
-    fn note(&self, _: &str) {}
-    fn interrupted(&self) -> bool {
-        self.0.fetch_sub(1, Ordering::Relaxed) <= 0
-    }
-}
-
 #[test]
 fn an_interrupted_search_holds_up_no_later_one() {
     for patience in [0, 1, 3, 10] {
@@ -385,7 +373,8 @@ fn an_interrupted_search_holds_up_no_later_one() {
         let effort = Effort::Nprobe(16, Some(1.0), Some(0.2));
         let options =
             SearchOptions { effort, threads: 2, width: Width::Fixed(1), ..SearchOptions::default() };
-        let stopped = index.search(&asked, &options, &Stop(patience.into()));
+        let impatient = Impatient { asked: AtomicU64::new(1), patience };
+        let stopped = index.search(&asked, &options, &impatient);
         assert!(stopped.is_err_and(|e| e.kind == ErrorKind::Interrupted), "{patience}");
         // The epoch that it left ends with the first half of these.
         search(&index, &hot_spot(17, 4 * EPOCH as usize + EPOCH as usize / 2, 4), 2);

@@ -1,7 +1,7 @@
 //! Choice of the server that a query is sent to first: one that has its clusters cached, of a `remote-hnsw`, or the one
 //! where its search enters, of a partitioned `disk-graph`.
 
-use stratann_engine::kinds::landmarks::{Landmarks, Nearest};
+use stratann_engine::kinds::disk_graph::landmarks::{Landmarks, Nearest};
 use stratann_engine::kinds::remote_hnsw::affinity::Batch;
 use stratann_engine::kinds::remote_hnsw::router::{Needs, Routed, Router};
 use ureq::Agent;
@@ -68,7 +68,10 @@ impl<'a> Routing<'a> {
     pub(crate) fn divide(self, rows: &[u8], each: usize, threads: usize) -> Vec<Batch> {
         match self {
             Routing::Caches(own, nprobe) => own.divide(rows, nprobe, each, threads),
-            Routing::Entries(own) => own.divide(rows, each),
+            Routing::Entries(own) => {
+                let batch = |(queries, server)| Batch { queries, needs: vec![server as u32] };
+                own.divide(rows, each).into_iter().map(batch).collect()
+            }
         }
     }
 

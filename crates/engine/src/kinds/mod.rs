@@ -33,7 +33,6 @@ pub mod gpu_ivf;
 pub mod grid_ivf;
 pub mod hybrid_ivf;
 pub mod known;
-pub mod landmarks;
 mod live;
 pub mod options;
 mod params;

@@ -21,7 +21,7 @@ use crate::units::Held;
 /// The only store of an index.
 const DATA: StoreId = StoreId(0);
 
-/// Most landmarks of a server, and their bytes. More name the nearest server hardly more often (decision 95).
+/// Most landmarks of a server, and their bytes: so many save what a client saves that knows the entry (decision 95).
 const LANDMARKS_MAX: usize = 128;
 pub(crate) const LANDMARK_BYTES_MAX: usize = 1 << 18;
 

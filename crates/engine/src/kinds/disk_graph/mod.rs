@@ -4,6 +4,7 @@ pub(crate) mod account;
 pub mod build;
 pub(crate) mod calibration;
 pub(crate) mod facts;
+pub mod landmarks;
 pub(crate) mod open;
 pub mod options;
 pub(crate) mod residency;

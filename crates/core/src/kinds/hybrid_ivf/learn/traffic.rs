@@ -40,11 +40,15 @@ impl Half {
     pub fn visits_of(parts: &[&Half]) -> Vec<u32> {
         let mut all = Vec::new();
         for part in parts {
-            all.resize(part.visits.len().max(all.len()), 0u32);
-            all.iter_mut().zip(&part.visits).for_each(|(a, b)| *a = a.saturating_add(*b));
+            all.resize(part.visits.len().max(all.len()), 0);
+            add(&mut all, &part.visits);
         }
         all
     }
+}
+
+fn add(visits: &mut [u32], more: &[u32]) {
+    visits.iter_mut().zip(more).for_each(|(a, b)| *a = a.saturating_add(*b));
 }
 
 /// Traffic of the queries of one worker in one epoch. Parts merge to the same whole in any order.
@@ -98,7 +102,7 @@ impl Traffic {
         self.sketch.merge(&other.sketch);
         for (mine, theirs) in self.halves.iter_mut().zip(&other.halves) {
             mine.results.extend_from_slice(&theirs.results);
-            mine.visits = Half::visits_of(&[mine, theirs]);
+            add(&mut mine.visits, &theirs.visits);
             mine.queries += theirs.queries;
         }
     }

@@ -65,8 +65,9 @@ pub(super) fn adapt(
     let alpha = over.grid.alpha.unwrap_or(over.servers as f64);
     let prices = Prices::of(over.grid)?;
     // Both plans by the same prices.
-    let MessagePrices { message_ns, byte_ns } = prices.of_messages();
-    let grid = GridPartition { message_ns: Some(message_ns), byte_ns: Some(byte_ns), ..over.grid.clone() };
+    let by = prices.of_messages();
+    let grid =
+        GridPartition { message_ns: Some(by.message_ns), byte_ns: Some(by.byte_ns), ..over.grid.clone() };
     let over = Over { grid: &grid, ..over };
     let best = GridPlan::choose(&workload, layout, over)?.candidates.swap_remove(0);
     let seen = if current.stripes > 1 { workload.striped(current.stripes) } else { workload };
@@ -76,15 +77,14 @@ pub(super) fn adapt(
     let mut moves = Moves::new(&division, &seen, layout);
     // Each server has its share of every list that is striped.
     if current.stripes > 1 || !moves.run() {
-        let (loaded_bytes, prices) = (vec![0; over.servers], prices.of_messages());
-        return Ok(Adapted { current: now, best, step: None, loaded_bytes, prices });
+        let loaded_bytes = vec![0; over.servers];
+        return Ok(Adapted { current: now, best, step: None, loaded_bytes, prices: by });
     }
     let loaded_bytes = moves.loaded.iter().map(|&bytes| bytes as u64).collect();
     let moved = moves.division;
     let candidates = vec![cost(&moved), now.clone()];
     let step = GridPlan::of(moved, (Mode::Harmony, alpha), &seen, prices, candidates);
-    let prices = step.prices();
-    Ok(Adapted { current: now, best, step: Some(step), loaded_bytes, prices })
+    Ok(Adapted { current: now, best, step: Some(step), loaded_bytes, prices: by })
 }
 
 impl Division {

@@ -4,7 +4,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use stratann_kernel::distance::{Exact, inverse_norm};
 
-use super::remote_hnsw::affinity::Batch;
 use crate::{DType, Metric};
 
 /// Vectors of each server at which searches enter.
@@ -94,18 +93,19 @@ impl Landmarks {
         Nearest { landmarks: self, query: Exact::default(), distances: Vec::new() }
     }
 
-    /// Batches of up to `each` queries that enter at the same server; consecutive ones go to different servers.
-    pub fn divide(&self, rows: &[u8], each: usize) -> Vec<Batch> {
+    /// Batches of up to `each` queries that enter at the same server, each before its server; consecutive ones go to
+    /// different servers.
+    pub fn divide(&self, rows: &[u8], each: usize) -> Vec<(Vec<usize>, usize)> {
         let mut nearest = self.nearest();
         let row_bytes = self.dim * self.dtype.size();
         let mut of_server: Vec<Vec<usize>> = vec![Vec::new(); self.got.len()];
         for (query, row) in rows.chunks_exact(row_bytes).enumerate() {
             of_server[nearest.server(row)].push(query);
         }
-        let mut batches: Vec<(usize, Batch)> = Vec::new();
+        let mut batches = Vec::new();
         for (server, queries) in of_server.iter().enumerate() {
             for (turn, queries) in queries.chunks(each).enumerate() {
-                batches.push((turn, Batch { queries: queries.to_vec(), needs: vec![server as u32] }));
+                batches.push((turn, (queries.to_vec(), server)));
             }
         }
         batches.sort_by_key(|&(turn, _)| turn);
@@ -173,9 +173,7 @@ mod tests {
     fn batches_have_queries_of_one_server_and_alternate() {
         let own = landmarks(Metric::L2);
         let queries = rows(&[[0.0, 8.0], [6.0, 5.0], [0.0, 0.0], [4.0, 4.0], [0.0, 7.0]]);
-        let batches: Vec<(Vec<usize>, Vec<u32>)> =
-            own.divide(&queries, 2).into_iter().map(|batch| (batch.queries, batch.needs)).collect();
-        assert_eq!(batches, [(vec![0, 2], vec![0]), (vec![1, 3], vec![2]), (vec![4], vec![0])]);
+        assert_eq!(own.divide(&queries, 2), [(vec![0, 2], 0), (vec![1, 3], 2), (vec![4], 0)]);
     }
 
     #[test]
