@@ -104,7 +104,12 @@ fn simulate(study: &mut Study, set: &Set, servers: &str, more: &[&str]) -> Resul
 fn costs(study: &mut Study, set: &Set) -> Result<String> {
     let index = index(study, set)?;
     let measured = study.run(&["simulate", &index, &set.queries, "--servers", "1,2", "--recall", RECALL])?;
-    let path = study.path("costs.json");
+    keep_costs(study, &measured, "costs.json")
+}
+
+/// Writes the costs that a simulation has measured. Returns their file.
+fn keep_costs(study: &Study, measured: &Value, name: &str) -> Result<String> {
+    let path = study.path(name);
     OutputPath::check(&path, true, &[])?.write(measured.to_string().as_bytes())?;
     text(&path)
 }

@@ -19,6 +19,7 @@ const PAPER_ROWS: [(f64, &str, Option<Claim>); 2] =
 const READS: &str = "/per_query/reads";
 const COMPARISONS: &str = "/per_query/code_comparisons";
 const HAND_OVERS: &str = "/per_query/hand_overs";
+const CPU: &str = "/cpu_us";
 
 /// What one size takes on so many servers.
 struct Point {
@@ -102,6 +103,7 @@ pub(super) fn measure(study: &mut Study, set: &Set) -> Result<Found> {
         };
         rows.push(row);
     }
+    rows.extend(processor_time(&points, set));
     let lines = [(1, BATON), (10, BATON), (10, SCATTER)].map(|(servers, mode)| {
         (format!("{mode}, {servers} servers"), over_rows(&points, servers, mode, READS))
     });
@@ -111,6 +113,31 @@ pub(super) fn measure(study: &mut Study, set: &Set) -> Result<Found> {
         .map(|servers| (format!("{servers} servers"), over_rows(&points, servers, BATON, HAND_OVERS)));
     let hops = Chart { title: "hand-overs".into(), x: "vectors", y: "hand-overs", lines: lines.into() };
     Ok(Found { rows, charts: vec![reads, hops] })
+}
+
+/// The throughput of servers that are never idle: processor time of scatter-gather over that of hand-overs, and over
+/// that of one graph whose hand-overs are free.
+fn processor_time(points: &[Point], set: &Set) -> Vec<Row> {
+    let fit = |servers, mode| Line::fit(&over_rows(points, servers, mode, CPU));
+    let (alone, one, parts) = (fit(1, BATON), fit(10, BATON), fit(10, SCATTER));
+    let sizes = [(set.rows as f64, "this set", None)].into_iter().chain(PAPER_ROWS);
+    let of_size = |(n, name, claim)| {
+        let over = |line: &Line, what: &str, claim: Option<Claim>, why: &str| {
+            let (ratio, error) = quotient((parts.at(n), parts.error), (line.at(n), line.error));
+            let what = format!("processor time of scatter-gather over {what}, 10 servers, {name}");
+            Row::new(what, "times", claim, Some(ratio), format!("of the lines, ±{error:.2}; {why}"))
+        };
+        [
+            over(&one, "that of one graph", claim, "the paper's is throughput"),
+            over(
+                &alone,
+                "that of one graph with free hand-overs",
+                None,
+                "what hand-overs take is the difference",
+            ),
+        ]
+    };
+    sizes.flat_map(of_size).collect()
 }
 
 /// A quotient and its error, of two values with errors that are independent.
@@ -127,14 +154,13 @@ fn over_rows(points: &[Point], servers: u64, mode: &str, pointer: &str) -> Vec<(
 /// All sizes on all numbers of servers, at the recall of the paper.
 fn points(study: &mut Study, set: &Set) -> Result<Vec<Point>> {
     let mut points = Vec::new();
+    let costs = costs(study, set)?;
     for halving in (0..HALVINGS).rev() {
         let rows = set.rows >> halving;
         let part = set.first(study, rows)?;
-        let name = format!("first-{rows}.idx");
-        let index = study.index(&part, &name, &["--kind", "disk-graph", "--calibration-queries", "0"])?;
-        let list = list(study, &part, &index)?.to_string();
+        let (index, list) = index(study, &part)?;
         let named = SERVERS.map(|n| n.to_string()).join(",");
-        let args = ["simulate", &index, &part.queries, "--groundtruth", &part.groundtruth, "--no-times"];
+        let args = ["simulate", &index, &part.queries, "--groundtruth", &part.groundtruth, "--costs", &costs];
         let at = ["--search-list", &list, "--servers"];
         let batons = study.run(&[&args[..], &at, &[&named]].concat())?;
         let folder = study.path(&format!("first-{rows}-parts"));
@@ -152,6 +178,23 @@ fn points(study: &mut Study, set: &Set) -> Result<Vec<Point>> {
         }
     }
     Ok(points)
+}
+
+/// The index of a part, and the shortest beam that reaches the recall of the paper.
+fn index(study: &mut Study, part: &Set) -> Result<(String, String)> {
+    let name = format!("first-{}.idx", part.rows);
+    let index = study.index(part, &name, &["--kind", "disk-graph", "--calibration-queries", "0"])?;
+    let list = list(study, part, &index)?.to_string();
+    Ok((index, list))
+}
+
+/// Costs of work on this machine, measured on the whole set for all sizes.
+fn costs(study: &mut Study, set: &Set) -> Result<String> {
+    let whole = set.first(study, set.rows)?;
+    let (index, list) = index(study, &whole)?;
+    let args = ["simulate", &index, &whole.queries, "--servers", "1,2", "--search-list", &list];
+    let measured = study.run(&args)?;
+    super::keep_costs(study, &measured, "scale-costs.json")
 }
 
 /// The shortest beam that reaches the recall of the paper on one server.
