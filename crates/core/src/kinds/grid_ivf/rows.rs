@@ -57,17 +57,21 @@ pub(super) struct Row {
     pub(super) part: Option<Part>,
 }
 
-/// Scans what is here and not divided; the rest stays open.
+/// Scans what is here and not divided; the rest stays open. Where the nearest list is elsewhere, all stay open: its row
+/// comes first then, and lowers the limit for all others.
 pub(super) fn begin(cx: &mut StepContext<'_, GridIvf>) {
     let ranked = core::mem::take(&mut cx.scratch.ranked);
     begin_scan(cx);
     let warm = if cx.params.prewarm && cx.params.prune_dimension { prewarm(cx, &ranked) } else { 0 };
     let first_limit = first_limit(cx);
     cx.own.limit = first_limit;
+    let begins_here = ranked.first().is_none_or(|nearest| is_here(cx, nearest.1, 0));
     for (rank, &probed) in ranked.iter().enumerate() {
         let is_warm = rank < warm;
         let skipped = if is_warm { cx.view.prewarmed(probed.1) } else { 0 };
-        let is_scanned = is_here(cx, probed.1, 0) && scan_list(cx, probed, skipped, first_limit).is_some();
+        let is_scanned = begins_here
+            && is_here(cx, probed.1, 0)
+            && scan_list(cx, probed, skipped, first_limit).is_some();
         if !is_scanned {
             cx.own.open.push(Probe { list: probed.1, is_warm, tries: 0 });
         }
@@ -331,10 +335,14 @@ pub(super) fn take_scores(
 }
 
 impl Row {
-    /// All members of all lists are left but those that were scored before.
+    /// All members of all lists are left but those that were scored before. Of whole lists nothing is kept: they are
+    /// scanned at once.
     fn begin(&mut self, view: &View<'_>) {
         self.sums.clear();
         self.fine.clear();
+        if has_whole_lists(view) {
+            return;
+        }
         for probe in &self.lists {
             let members = view.members(probe.list);
             let skipped = if probe.is_warm { view.prewarmed(probe.list) } else { 0 };
@@ -357,13 +365,16 @@ impl Row {
     }
 
     fn is_finished(&self, view: &View<'_>) -> bool {
-        self.sums.is_empty() || self.done == full(view.slice_count())
+        (self.sums.is_empty() && !has_whole_lists(view)) || self.done == full(view.slice_count())
     }
 
     /// Whether it fits these lists: a row from another server may say anything.
     fn is_sane(&self, view: &View<'_>) -> bool {
         if self.lists.iter().any(|probe| probe.list >= view.lists()) {
             return false;
+        }
+        if has_whole_lists(view) {
+            return self.done == 0 && self.alive.is_empty() && self.sums.is_empty() && self.part.is_none();
         }
         let members = || self.lists.iter().map(|probe| view.members(probe.list));
         let blocks: usize = members().map(|members| members.div_ceil(LANES)).sum();
@@ -379,6 +390,9 @@ impl Row {
     /// Adds a slice to the sums of all vectors that are left, and drops those beyond the limit. When no slice is
     /// missing then, offers them.
     fn add_slice(&mut self, cx: &mut StepContext<'_, GridIvf>, slice: usize) -> Option<()> {
+        if has_whole_lists(cx.view) {
+            return self.scan_lists(cx);
+        }
         // A part has only its own slice.
         let is_first = self.done == 0 || self.part.is_some();
         self.done |= 1 << slice;
@@ -434,6 +448,28 @@ impl Row {
         self.sums.truncate(write);
         Some(())
     }
+
+    /// Scans whole lists. Codes of the first one lower the limit, where it is among the nearest of the query.
+    fn scan_lists(&mut self, cx: &mut StepContext<'_, GridIvf>) -> Option<()> {
+        self.done = 1;
+        let view = *cx.view;
+        for (at, probe) in self.lists.iter().enumerate() {
+            let list = view.list(probe.list)?;
+            let skipped = if probe.is_warm { view.prewarmed(probe.list) } else { 0 };
+            let mut scanner = Scanner::new(cx, probe.list, list, self.limit, (false, true));
+            if at == 0 && probe.is_warm {
+                scanner.bound_by_codes();
+            }
+            scanner.blocks(skipped);
+            self.limit = scanner.limit();
+        }
+        Some(())
+    }
+}
+
+/// Whether lists are not divided into slices.
+fn has_whole_lists(view: &View<'_>) -> bool {
+    view.slice_count() == 1
 }
 
 /// The lowest `count` bits.

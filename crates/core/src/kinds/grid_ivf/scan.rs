@@ -27,11 +27,17 @@ const FEW: usize = 8;
 const ORDERED_MAX: usize = 256;
 /// Bytes of what is compared next that are fetched meanwhile: the rest of a long run follows by itself.
 const AHEAD: usize = 1024;
+/// Groups of which the components of single vectors are fetched ahead: each is a line of its own.
+const GROUPS_AHEAD: usize = 4;
+
+/// Sums that only grow never fall.
+const NOTHING: Sums = [0.0; LANES];
 
 /// Makes room for what a scan keeps.
 pub(super) fn begin(cx: &mut StepContext<'_, GridIvf>) {
-    cx.scratch.rests.clear();
-    cx.scratch.rests.resize(cx.view.layout.groups() + 1, [0.0; LANES]);
+    if cx.base.metric == Metric::Ip {
+        cx.scratch.rests.resize(cx.view.layout.groups() + 1, NOTHING);
+    }
     if let Some(trace) = &mut cx.scratch.trace {
         trace.after_group.resize(cx.view.layout.groups(), 0);
     }
@@ -193,7 +199,7 @@ impl<'s> Scanner<'s> {
     }
 
     /// Scans all blocks but the first `prewarmed` members.
-    fn blocks(&mut self, prewarmed: usize) {
+    pub(super) fn blocks(&mut self, prewarmed: usize) {
         for block in 0..self.list.blocks() {
             self.tighten();
             let mut lanes = [0; LANES];
@@ -206,6 +212,11 @@ impl<'s> Scanner<'s> {
             let kept = self.add(block, &mut sums, lanes);
             self.offer(block, &sums, &lanes[..kept]);
         }
+    }
+
+    /// The largest sum of a vector that may be among the results.
+    pub(super) fn limit(&self) -> f64 {
+        self.limit
     }
 
     /// Lowers the limit to what the results that are known allow.
@@ -237,11 +248,11 @@ impl<'s> Scanner<'s> {
         while group < self.view.layout.columns.min(groups.end) && FEW * kept > members {
             self.columns(group, block, sums);
             group += 1;
-            kept = count_within(self.limit, &self.rests[group], sums);
+            kept = count_within(self.limit, self.rest(group), sums);
             self.note(group, kept);
         }
         if group > groups.start {
-            kept = keep_within(self.limit, &self.rests[group], sums, lanes);
+            kept = keep_within(self.limit, self.rest(group), sums, lanes);
             self.count(group, left, kept);
         }
         self.rest_of(group, block, sums, &mut lanes[..kept])
@@ -259,7 +270,7 @@ impl<'s> Scanner<'s> {
         // More than all of this loses by rounding.
         let reach = f64::from((nearest + radius + 1e-5 * self.length) / pilot.step);
         let limit = reach * reach * f64::from(SCALE) * (1.0 + 1e-4) + self.pilot.len() as f64;
-        let (stride, rests) = (self.list.places_of(block), [0.0; LANES]);
+        let stride = self.list.places_of(block);
         let (mut sums, mut left) = ([f64::NAN; LANES], lanes.len());
         lanes.iter().for_each(|&lane| sums[usize::from(lane)] = 0.0);
         for (query, from) in self.pilot.chunks(PILOT_GROUP).zip((0..).step_by(PILOT_GROUP)) {
@@ -274,7 +285,7 @@ impl<'s> Scanner<'s> {
                 left
             };
             self.q.stats.components += (compared * query.len()) as u64;
-            let kept = keep_within(limit, &rests, &sums, &mut lanes[..left]);
+            let kept = keep_within(limit, &NOTHING, &sums, &mut lanes[..left]);
             self.q.stats.pruned += if self.is_part { 0 } else { (left - kept) as u64 };
             left = kept;
             if left == 0 {
@@ -286,7 +297,7 @@ impl<'s> Scanner<'s> {
 
     /// Lowers the limit to the largest sum that the k nearest members of this list can have, by upper bounds of their
     /// distances. Then few members of the first list are compared.
-    fn bound_by_codes(&mut self) {
+    pub(super) fn bound_by_codes(&mut self) {
         let Some(codes) = self.view.codes.filter(|_| self.uses_codes && !self.is_fixed) else { return };
         self.coded.begin_list(&codes, (self.number, &self.list), (self.metric, self.query));
         let bounds = self.coded.upper_bounds(&codes, &self.list, self.metric).zip(0..);
@@ -350,6 +361,7 @@ impl<'s> Scanner<'s> {
     fn rest_of(&mut self, position: usize, block: usize, sums: &mut Sums, lanes: &mut [u8]) -> usize {
         let factors = self.factors(block);
         let mut left = lanes.len();
+        (position..position + GROUPS_AHEAD).for_each(|next| self.fetch(next, block, lanes));
         for position in position..self.list.range().end {
             if left == 0 {
                 break;
@@ -361,17 +373,26 @@ impl<'s> Scanner<'s> {
             if group < self.view.layout.columns {
                 add_columns_of(&part, bytes, self.list.places_of(block), lanes, sums);
             } else {
-                let size = self.view.layout.dtype.size() * part.query.len();
-                lanes.iter().for_each(|&lane| prefetch(&bytes[size * usize::from(lane)..][..size]));
+                self.fetch(position + GROUPS_AHEAD, block, lanes);
                 add_rows_of(&part, bytes, lanes, sums);
             }
             self.q.stats.components += (lanes.len() * part.query.len()) as u64;
-            let kept = keep_within(self.limit, &self.rests[position + 1], sums, lanes);
+            let kept = keep_within(self.limit, self.rest(position + 1), sums, lanes);
             self.note(position + 1, kept);
             self.count(position + 1, left, kept);
             left = kept;
         }
         left
+    }
+
+    /// Begins to fetch what some lanes have in the group at a position, where each lane's components lie together.
+    fn fetch(&self, position: usize, block: usize, lanes: &[u8]) {
+        let group = self.group_at(position);
+        if position < self.list.range().end && group >= self.view.layout.columns {
+            let bytes = self.list.group(group, block);
+            let size = self.view.layout.dtype.size() * self.view.layout.components(group).len();
+            lanes.iter().for_each(|&lane| prefetch(&bytes[size * usize::from(lane)..][..size]));
+        }
     }
 
     /// Notes how many lanes of a block are left after so many groups; after none, by their pilot.
@@ -440,7 +461,12 @@ impl<'s> Scanner<'s> {
         }
     }
 
-    /// Amount by which the sums may still fall after each group. Stays zero where sums only grow.
+    /// Amount by which the sums may still fall once the groups before this position are added.
+    fn rest(&self, position: usize) -> &Sums {
+        if self.metric == Metric::Ip { &self.rests[position] } else { &NOTHING }
+    }
+
+    /// Bounds how far sums of products may still fall after each group.
     fn missing_products(&mut self, block: usize) {
         if self.metric != Metric::Ip {
             return;
