@@ -60,6 +60,7 @@ SWITCHES = {
     "prewarm": "--no-prewarm",
     "balance": "--no-balance",
     "pipeline": "--no-pipeline",
+    "chain": "--no-chain",
     "head": "--no-head",
     "whole_blocks": "--no-whole-blocks",
     "stop_early": "--no-early-stop",

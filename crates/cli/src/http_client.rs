@@ -547,12 +547,13 @@ mod tests {
             busy_last: false,
             balance: false,
             pipeline: false,
+            chain: false,
         };
         let effort = Effort::Nprobe(9, None, None);
         assert_eq!(
             parameters(&SearchOptions { effort, switches: grid.into(), ..usual }, None, false),
             "k=10&timeout_ms=60000&nprobe=9&prune_dimension=false&prune_code=false&prune_vector=false&prewarm=false\
-             &fan_out=4&busy_last=false&balance=false&pipeline=false"
+             &fan_out=4&busy_last=false&balance=false&pipeline=false&chain=false"
         );
         let switches = RemoteSwitches { ef: Some(50), ..RemoteSwitches::default() }.into();
         assert_eq!(

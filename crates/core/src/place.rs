@@ -1,5 +1,6 @@
 //! The placement of blocks on servers, and the choice of a query's next server.
 
+use crate::query::wire::VERSION;
 use alloc::vec::Vec;
 
 /// Largest number of servers of a cluster: the replicas of a block are the bits of a word.
@@ -73,7 +74,7 @@ impl Parts {
         let relay = others.relay.filter(|relay| self.of(relay.server) == part);
         let relay =
             relay.map(|Relay { server, reaches }| Relay { server: server - first, reaches: own(reaches) });
-        Others { live: own(others.live), relay, loads }
+        Others { live: own(others.live), relay, loads, version: others.version }
     }
 }
 
@@ -137,6 +138,8 @@ pub struct Others {
     pub relay: Option<Relay>,
     /// Queries waiting on each server, as far as known.
     pub loads: [u8; SERVERS_MAX],
+    /// The newest version of states that all of them read.
+    pub version: u32,
 }
 
 /// A server that answers, and that reaches servers which do not answer here.
@@ -151,7 +154,7 @@ pub struct Relay {
 impl Others {
     /// State of servers of which these answer; nothing else is known.
     pub fn live(live: u64) -> Others {
-        Others { live, relay: None, loads: [0; SERVERS_MAX] }
+        Others { live, relay: None, loads: [0; SERVERS_MAX], version: VERSION }
     }
 }
 

@@ -123,8 +123,8 @@ fn check_techniques(found: &serde_json::Value) {
     let variants =
         ["no pruning by vectors", "no pruning by dimensions", "no pruning", "no prewarming"].as_slice();
     let is_sliced = rows[0]["slices"] != 1;
-    let pipeline: &[&str] = if is_sliced { &["no pipeline"] } else { &[] };
-    assert_eq!(names, [&["all", "blocking", "no balance"], pipeline, variants].concat());
+    let order: &[&str] = if is_sliced { &["no pipeline"] } else { &["no chain"] };
+    assert_eq!(names, [&["all", "blocking", "no balance"], order, variants].concat());
     let components = |name: &str| number(&rows.iter().find(|row| row["name"] == name).unwrap()["components"]);
     assert!(components("all") < components("no pruning"));
     assert!(components("all") <= components("no pruning by vectors"));

@@ -164,6 +164,10 @@ params! {
         pipeline: bool = true,
             { off: "Score all slices of a row at once, and add their sums where the query is",
               places: &[Place::Servers], level: Level::Research };
+        /// Let one job visit the rows of whole lists one after another, and reply at the end of its way
+        chain: bool = true,
+            { off: "Ask for each row of whole lists by itself, with a reply from each server",
+              places: &[Place::Servers], level: Level::Research };
     }
     shorthands {
         /// Compare all components of all vectors of the lists

@@ -298,7 +298,7 @@ impl Peer {
     /// State of the other servers, as far as this one knows it. Loads are queries that wait: for this server as set by
     /// [`Peer::set_load`], for others as in their last frames, decaying with every tick.
     pub fn known(&self) -> Others {
-        Others { live: self.live, relay: self.relay, loads: self.loads }
+        Others { live: self.live, relay: self.relay, loads: self.loads, version: self.writes }
     }
 
     /// Sets the number of queries that run or wait here.

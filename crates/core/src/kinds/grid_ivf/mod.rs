@@ -37,9 +37,12 @@ pub const MAX_PROBES: u32 = 65_536;
 /// Most rows that a query visits at a time.
 pub const MAX_FAN_OUT: u8 = 64;
 
-/// The first version of states that can switch off balance and the pipeline, and the first one for codes.
+/// The first versions of states that can switch off balance and the pipeline, codes, and chains of rows.
 const SWITCHES_VERSION: u32 = 12;
 const CODES_VERSION: u32 = 13;
+const CHAINS_VERSION: u32 = 14;
+/// With the number of rows at a time: rows are not chained.
+const UNCHAINED: u8 = 0x80;
 
 /// The kind itself.
 pub(crate) struct GridIvf;
@@ -69,6 +72,9 @@ pub struct Params {
     /// Whether a row visits its slices one after another, each dropping vectors for those that follow. Otherwise all
     /// slices are scored at once, and their sums are added at the origin.
     pub pipeline: bool,
+    /// Whether one job visits the rows of whole lists one after another, and replies at the end of its way. Otherwise
+    /// each row is a job of its own.
+    pub chain: bool,
 }
 
 impl Params {
@@ -85,6 +91,7 @@ impl Params {
             busy_last: true,
             balance: true,
             pipeline: true,
+            chain: true,
         }
     }
 
@@ -273,7 +280,8 @@ impl Kind for GridIvf {
             _ => 8,
         };
         w.u8((0..known).zip(params.flags()).map(|(i, flag)| u8::from(flag) << i).sum());
-        w.u8(params.fan_out);
+        let is_unchained = version >= CHAINS_VERSION && !params.chain;
+        w.u8(params.fan_out | if is_unchained { UNCHAINED } else { 0 });
     }
 
     fn decode_params(r: &mut Reader<'_>) -> Result<Params, Refused> {
@@ -282,7 +290,8 @@ impl Kind for GridIvf {
         let flags: [bool; 8] = core::array::from_fn(|i| flags >> i & 1 == 1);
         let [exact, prune_dimension, prune_vector, prewarm, busy_last, unbalanced, at_once, without_codes] =
             flags;
-        let (balance, pipeline, fan_out) = (!unbalanced, !at_once, r.u8()?);
+        let (balance, pipeline, rows) = (!unbalanced, !at_once, r.u8()?);
+        let (fan_out, chain) = (rows & !UNCHAINED, rows & UNCHAINED == 0);
         Ok(Params {
             nprobe,
             exact,
@@ -294,6 +303,7 @@ impl Kind for GridIvf {
             busy_last,
             balance,
             pipeline,
+            chain,
         })
     }
 

@@ -6,6 +6,10 @@
 //! Each adds its components to the sums of the vectors that are left, and drops those beyond the threshold. The last
 //! one replies with the best. Slices of the largest variance come first, wherever they are, and so most vectors drop
 //! out early; a busy server comes last. Without the pipeline all slices are scored at once: see [`parallel_slices`].
+//!
+//! Rows of whole lists are a *chain*: one job visits them in turn and takes along the best vectors that it has found, so
+//! that each row is pruned by all before it and only the last server replies. A chain that is lost is begun again as
+//! one job for each row.
 
 use alloc::vec::Vec;
 
@@ -14,7 +18,7 @@ use self::parallel_slices::Part;
 use super::fine::Fine;
 use super::rotated_query::RotatedQuery;
 use super::scan::{Scanner, begin as begin_scan, count_list, limit, prewarm, scan_list};
-use super::{GridIvf, State, View};
+use super::{CHAINS_VERSION, GridIvf, State, View};
 use crate::codec::{Reader, Refused, Writer, varint_bytes};
 use crate::kinds::kind::StepContext;
 use crate::place::{Reach, SERVERS_MAX};
@@ -55,6 +59,8 @@ pub(super) struct Row {
     pub(super) query: RotatedQuery,
     // It is one slice of a row whose other slices are scored at the same time.
     pub(super) part: Option<Part>,
+    // Lists of the rows that the same job visits after this one, the nearest first.
+    pub(super) later: Vec<Probe>,
 }
 
 /// Scans what is here and not divided; the rest stays open. Where the nearest list is elsewhere, all stay open: its row
@@ -69,9 +75,8 @@ pub(super) fn begin(cx: &mut StepContext<'_, GridIvf>) {
     for (rank, &probed) in ranked.iter().enumerate() {
         let is_warm = rank < warm;
         let skipped = if is_warm { cx.view.prewarmed(probed.1) } else { 0 };
-        let is_scanned = begins_here
-            && is_here(cx, probed.1, 0)
-            && scan_list(cx, probed, skipped, first_limit).is_some();
+        let is_scanned =
+            begins_here && is_here(cx, probed.1, 0) && scan_list(cx, probed, skipped, first_limit).is_some();
         if !is_scanned {
             cx.own.open.push(Probe { list: probed.1, is_warm, tries: 0 });
         }
@@ -155,6 +160,7 @@ fn begin_row(cx: &mut StepContext<'_, GridIvf>) -> Option<()> {
     }
     match cx.base.here.as_ref().and_then(|here| here.next(&missing, 0)) {
         Some(to) => {
+            row.later = chained(cx);
             let tag = cx.score(to)?;
             row.query = RotatedQuery::of(cx.base, cx.view, cx.scratch, row.done);
             if row.done == 0 {
@@ -169,6 +175,21 @@ fn begin_row(cx: &mut StepContext<'_, GridIvf>) -> Option<()> {
         None => row.lists.iter().for_each(|probe| cx.q.give_up(cx.view.unit(probe.list, 0))),
     }
     Some(())
+}
+
+/// Takes the lists that the job of a row visits after it: those that are elsewhere and were not lost before.
+fn chained(cx: &mut StepContext<'_, GridIvf>) -> Vec<Probe> {
+    let is_read = cx.base.here.as_ref().is_some_and(|here| here.others.version >= CHAINS_VERSION);
+    if !(is_read && cx.params.chain && cx.params.fan_out == 1 && has_whole_lists(cx.view)) {
+        return Vec::new();
+    }
+    let is_chained = |probe: &Probe| {
+        let is_somewhere = cx.reach(cx.view.unit(probe.list, 0)) != Reach::Nowhere;
+        probe.tries == 0 && is_somewhere && !is_here(cx, probe.list, 0)
+    };
+    let (later, open) = cx.own.open.iter().partition(|&probe| is_chained(probe));
+    cx.own.open = open;
+    later
 }
 
 /// Whether this server holds a slice. In a simulation the bytes of all of them are there.
@@ -268,7 +289,8 @@ pub(super) fn step_job(cx: &mut StepContext<'_, GridIvf>) {
     cx.end_round(&missing);
 }
 
-/// Adds a slice that a job was sent here for, even if this server is busy now, and those that follow.
+/// Adds a slice that a job was sent here for, even if this server is busy now, and those that follow; then the rows after
+/// it, as long as they are here.
 fn go_on(cx: &mut StepContext<'_, GridIvf>, row: &mut Row) -> Option<Vec<u32>> {
     let is_new = row.alive.is_empty() && (row.done == 0 || row.part.is_some());
     if is_new && row.lists.iter().all(|probe| probe.list < cx.view.lists()) {
@@ -281,11 +303,16 @@ fn go_on(cx: &mut StepContext<'_, GridIvf>, row: &mut Row) -> Option<Vec<u32>> {
     if let Some(part) = &row.part {
         parallel_slices::load_norms(cx, part)?;
     }
-    let is_next = |slice: &usize| row.done >> slice & 1 == 0 && row.is_here(cx, *slice);
-    if let Some(slice) = (0..cx.view.slice_count()).find(is_next) {
-        row.add_slice(cx, slice)?;
+    loop {
+        let is_next = |slice: &usize| row.done >> slice & 1 == 0 && row.is_here(cx, *slice);
+        if let Some(slice) = (0..cx.view.slice_count()).find(is_next) {
+            row.add_slice(cx, slice)?;
+        }
+        let missing = scan_here(cx, row)?;
+        if !row.is_finished(cx.view) || !row.begin_later(cx) {
+            return Some(missing);
+        }
     }
-    scan_here(cx, row)
 }
 
 /// Appends what a job has found.
@@ -309,7 +336,7 @@ pub(super) fn take_scores(
         if row.part.is_some_and(|part| !parallel_slices::drop_row(cx.own, part.row)) {
             return Ok(());
         }
-        for probe in row.lists {
+        for probe in row.lists.into_iter().chain(row.later) {
             if probe.tries + 1 >= TRIES {
                 cx.q.give_up(cx.view.unit(probe.list, 0));
             } else {
@@ -327,7 +354,7 @@ pub(super) fn take_scores(
         return Err(Refused::Length);
     }
     let (_, row) = cx.own.rows.swap_remove(at);
-    row.lists.iter().for_each(|probe| count_list(cx, probe.list));
+    row.lists.iter().chain(&row.later).for_each(|probe| count_list(cx, probe.list));
     for hit in hits {
         cx.q.top.offer(hit.distance, || hit.external_id);
     }
@@ -370,11 +397,14 @@ impl Row {
 
     /// Whether it fits these lists: a row from another server may say anything.
     fn is_sane(&self, view: &View<'_>) -> bool {
-        if self.lists.iter().any(|probe| probe.list >= view.lists()) {
+        if self.lists.iter().chain(&self.later).any(|probe| probe.list >= view.lists()) {
             return false;
         }
         if has_whole_lists(view) {
             return self.done == 0 && self.alive.is_empty() && self.sums.is_empty() && self.part.is_none();
+        }
+        if !self.later.is_empty() {
+            return false;
         }
         let members = || self.lists.iter().map(|probe| view.members(probe.list));
         let blocks: usize = members().map(|members| members.div_ceil(LANES)).sum();
@@ -449,6 +479,16 @@ impl Row {
         Some(())
     }
 
+    /// Becomes the row of the nearest of the later lists; whether there is one.
+    fn begin_later(&mut self, cx: &StepContext<'_, GridIvf>) -> bool {
+        let later = core::mem::take(&mut self.later);
+        let Some(first) = later.first() else { return false };
+        (self.lists, self.later) =
+            later.iter().partition(|probe| has_same_servers(cx, probe.list, first.list));
+        self.done = 0;
+        true
+    }
+
     /// Scans whole lists. Codes of the first one lower the limit, where it is among the nearest of the query.
     fn scan_lists(&mut self, cx: &mut StepContext<'_, GridIvf>) -> Option<()> {
         self.done = 1;
@@ -488,7 +528,7 @@ fn ones(mut bits: u64) -> impl Iterator<Item = u8> {
 
 /// Whether it can go on over an index of this size.
 pub(super) fn fits(state: &State, size: &IndexSize) -> bool {
-    let rows = state.rows.iter().flat_map(|row| &row.1.lists);
+    let rows = state.rows.iter().flat_map(|row| row.1.lists.iter().chain(&row.1.later));
     let gathered = state.gathered.iter().flat_map(|gathered| &gathered.lists);
     state.open.iter().chain(rows).chain(gathered).all(|probe| probe.list < size.clusters)
 }
@@ -496,7 +536,7 @@ pub(super) fn fits(state: &State, size: &IndexSize) -> bool {
 /// Memory beside the struct itself, bytes.
 pub(super) fn memory_bytes(state: &State) -> usize {
     let of_row = |row: &Row| {
-        row.lists.capacity() * size_of::<Probe>()
+        (row.lists.capacity() + row.later.capacity()) * size_of::<Probe>()
             + 8 * (row.alive.capacity() + row.sums.capacity())
             + row.fine.memory_bytes()
             + row.query.memory_bytes()

@@ -63,6 +63,7 @@ impl SearchParams for grid_ivf::Params {
         self.busy_last = switches.busy_last && switches.balance;
         self.balance = switches.balance;
         self.pipeline = switches.pipeline;
+        self.chain = switches.chain;
         Ok(())
     }
 

@@ -16,7 +16,8 @@ use crate::kinds::questions::{SearchParams, grown};
 /// Lengths of the beam in each cluster beyond that of the answer. A cluster may hold a part of all vectors, so the
 /// longest are those of large clusters. Each is at most 1.8 times the last: a search that takes the next one because its
 /// recall lies between two compares that much more.
-const EF_BEYOND_K: [u32; 16] = [2, 6, 14, 24, 40, 64, 100, 170, 300, 540, 1000, 1700, 3000, 5400, 7500, 10_000];
+const EF_BEYOND_K: [u32; 16] =
+    [2, 6, 14, 24, 40, 64, 100, 170, 300, 540, 1000, 1700, 3000, 5400, 7500, 10_000];
 
 /// The same for the first paths, which curves of older programs have.
 const EF_BEYOND_K_OLD: [u32; 8] = [2, 14, 40, 100, 300, 1000, 3000, 10_000];

@@ -292,11 +292,12 @@ impl<'a> Simulation<'a> {
         };
         let Some(planned) = self.run(load, &all)? else { return Ok(Vec::new()) };
         let mut settings = vec![unbalanced];
-        // A plan of whole lists has no slices to score at once.
-        if planned.slices > 1 {
-            let switches = GridSwitches { pipeline: false, ..on };
-            settings.push(Setting { name: "no pipeline", switches, ..all });
-        }
+        // A plan of whole lists has no slices to score at once, and slices are not chained.
+        let (name, switches) = match planned.slices {
+            1 => ("no chain", GridSwitches { chain: false, ..on }),
+            _ => ("no pipeline", GridSwitches { pipeline: false, ..on }),
+        };
+        settings.push(Setting { name, switches, ..all });
         let off = self.bench.variants().into_iter().skip(1);
         settings.extend(off.map(|(name, switches)| Setting { name, switches, ..all }));
         let mut found = vec![planned.clone(), planned.blocking()];

@@ -148,7 +148,7 @@ pub(super) fn techniques(study: &mut Study, set: &Set) -> Result<Found> {
         Row::new("over blocking queries", "times", one(1.25), gain("blocking"), PIPELINE),
         Row::new("over no pruning", "times", one(1.51), gain("no pruning"), PRUNING),
     ];
-    let others = ["no pipeline", "no pruning by vectors", "no pruning by codes", "no prewarming"];
+    let others = ["no pipeline", "no chain", "no pruning by vectors", "no pruning by codes", "no prewarming"];
     let no_number = "the paper has no number for it apart";
     let measured = others.iter().filter_map(|name| Some((name, gain(name)?)));
     rows.extend(

@@ -2,7 +2,7 @@
 //!
 //! | bytes | content |
 //! |---|---|
-//! | 1 | 2, and 1 more for a job, 2 where slices of a row are scored at the same time, 4 where sums have too few digits; rows of 0 and 1 had no query |
+//! | 1 | 2, and 1 more for a job, 2 where slices of a row are scored at the same time, 4 where sums have too few digits, 8 where a job visits other rows after its first; rows of 0 and 1 had no query |
 //! | 8 | the limit before any list was scanned, as a double |
 //! | … | lists that are open: count, then each as below |
 //! | … | rows: count, and for each its tag (4 bytes) and the row |
@@ -11,6 +11,7 @@
 //! | … | of slices at the same time: gathered rows: count, then number (4 bytes), lists, what is left, and the ids (varints), if known |
 //!
 //! | … | of few digits: for each row by how many powers of two the unit is larger than that of the index (1 byte), and the sums of groups: count of vectors, how many are skipped before each (varints), count of sums, 4 bytes each; then the sums of groups of each gathered row |
+//! | … | of more rows: for each row the lists of those after it |
 //!
 //! A list is a varint: 8 × its number, 2 × times that it was lost, and 1 where its first members were scored. A row is
 //!
@@ -48,7 +49,10 @@ pub(in super::super) fn encode(state: &State, w: &mut Writer<'_>) {
     let is_fine = |row: &Row| row.query.shift > 0 || !row.fine.is_empty();
     let has_fine = state.rows.iter().any(|(_, row)| is_fine(row))
         || state.gathered.iter().any(|gathered| !gathered.fine.is_empty());
-    w.u8(FORM + u8::from(state.is_job) + PARTS * u8::from(has_parts) + FINE * u8::from(has_fine));
+    let has_later = state.rows.iter().any(|(_, row)| !row.later.is_empty());
+    let bits = [(has_parts, PARTS), (has_fine, FINE), (has_later, LATER)];
+    let bits: u8 = bits.iter().map(|&(is_set, bit)| u8::from(is_set) * bit).sum();
+    w.u8(FORM + u8::from(state.is_job) + bits);
     put_u64(state.limit.to_bits(), w);
     put_probes(&state.open, w);
     w.varint(state.rows.len() as u64);
@@ -69,16 +73,20 @@ pub(in super::super) fn encode(state: &State, w: &mut Writer<'_>) {
         }
         state.gathered.iter().for_each(|gathered| gathered.fine.encode(w));
     }
+    if has_later {
+        state.rows.iter().for_each(|(_, row)| put_probes(&row.later, w));
+    }
 }
 
 /// The first byte of a state, and what is added to it.
 const FORM: u8 = 2;
 const PARTS: u8 = 2;
 const FINE: u8 = 4;
+const LATER: u8 = 8;
 
 /// Reads what [`encode`] wrote.
 pub(in super::super) fn decode(state: &mut State, k: u32, r: &mut Reader<'_>) -> Result<(), Refused> {
-    let form = r.u8()?.checked_sub(FORM).filter(|&form| form < 2 * FINE).ok_or(Refused::Content)?;
+    let form = r.u8()?.checked_sub(FORM).filter(|&form| form < 2 * LATER).ok_or(Refused::Content)?;
     state.is_job = form & 1 == 1;
     state.limit = f64::from_bits(r.u64()?);
     if state.limit.is_nan() {
@@ -108,6 +116,11 @@ pub(in super::super) fn decode(state: &mut State, k: u32, r: &mut Reader<'_>) ->
         }
         for gathered in &mut state.gathered {
             gathered.fine = Fine::decode(r, gathered.sums.len())?;
+        }
+    }
+    if form & LATER > 0 {
+        for (_, row) in &mut state.rows {
+            take_probes(r, &mut row.later)?;
         }
     }
     Ok(())

@@ -14,6 +14,10 @@ struct Servers<'g> {
     slices: Vec<u32>,
     placement: Placement,
     live: u64,
+    // Servers that are taken for live and give no answer.
+    silent: u64,
+    // The version of states that all servers read.
+    version: u32,
     loads: [u8; SERVERS_MAX],
     // Components that each server has compared.
     compared: [Cell<u64>; SERVERS_MAX],
@@ -53,12 +57,13 @@ impl<'g> Servers<'g> {
         }
         copies.write(&grid.layout, &mut firsts.1);
         let (loads, compared) = ([0; SERVERS_MAX], [const { Cell::new(0) }; SERVERS_MAX]);
-        Servers { grid, slices, placement, live: u64::MAX, loads, compared, starts, firsts }
+        let (live, silent, version) = (u64::MAX, 0, wire::VERSION);
+        Servers { grid, slices, placement, live, silent, version, loads, compared, starts, firsts }
     }
 
     fn view(&self, server: u8) -> IndexView<'_> {
         let mut view = self.grid.view();
-        let others = Others { loads: self.loads, ..Others::live(self.live) };
+        let others = Others { loads: self.loads, version: self.version, ..Others::live(self.live) };
         view.base.here = Some(LocalShard { placement: &self.placement, server, others });
         let KindView::GridIvf(own) = &mut view.kind else { panic!() };
         own.slices = &self.slices;
@@ -124,7 +129,7 @@ impl<'g> Servers<'g> {
         let mut job = QueryState::default();
         state.job(view, tag, &mut job);
         loop {
-            if self.live >> server & 1 == 0 {
+            if (self.live & !self.silent) >> server & 1 == 0 {
                 return None;
             }
             assert!(job.is_baton(&self.view(server).size()));
@@ -204,7 +209,7 @@ proptest! {
         servers in 1..17u64,
         replicas in 1..3u64,
         (k, nprobe) in (prop::sample::select(vec![1u32, 10, 300, 1000]), 1..8u32),
-        (fan_out, busy_last, pipeline) in (1..4u8, any::<bool>(), any::<bool>()),
+        (fan_out, busy_last, pipeline, chain) in (1..4u8, any::<bool>(), any::<bool>(), any::<bool>()),
         (bits, length) in units_and_lengths(),
         seed in 0..1000u64,
     ) {
@@ -218,7 +223,7 @@ proptest! {
             if own.prune_code != own.prune_dimension {
                 continue;
             }
-            let own = Own { fan_out, busy_last, balance: busy_last, pipeline, ..own };
+            let own = Own { fan_out, busy_last, balance: busy_last, pipeline, chain, ..own };
             let params = Params { kind: KindParams::GridIvf(own), ..params };
             let alone = grid.search(&query, params);
             for origin in [0, servers as u8 - 1] {
@@ -304,6 +309,51 @@ fn rows_that_cannot_be_are_refused() {
     }
 }
 
+/// One job visits all rows of whole lists: fewer messages, and each row is pruned by those before it.
+#[test]
+fn a_chain_takes_one_job_and_each_row_is_pruned_by_those_before_it() {
+    let grid = Grid::new(Metric::L2, DType::F32, 2, 7);
+    let mut cluster = Servers::new(&grid, vec![0, 5], 4, |list, _| 1 << (list % 3));
+    let with = Own { nprobe: 5, ..Own::new(5) };
+    let without = Own { chain: false, ..with };
+    let [(chained, _), (each, _)] = with_and_without(&cluster, with, without);
+    let messages = |ended: &[QueryState]| sum(ended, |s| s.hand_overs + 2 * s.score_jobs);
+    assert_eq!(sum(&chained, |s| s.score_jobs), 20, "one for each query");
+    assert!(sum(&chained, |s| s.hand_overs) > 20 && sum(&each, |s| s.hand_overs) == 0);
+    assert!(
+        3 * messages(&chained) < 2 * messages(&each) + 20,
+        "{} of {}",
+        messages(&chained),
+        messages(&each)
+    );
+    let (few, many) = (sum(&chained, |s| s.components), sum(&each, |s| s.components));
+    assert!(few <= many, "{few} components beside {many}");
+    assert_eq!(sum(&chained, |s| s.lists), sum(&each, |s| s.lists));
+    // A server that reads older states would score the first row alone.
+    cluster.version = 13;
+    let [(older, _), (each, _)] = with_and_without(&cluster, with, without);
+    assert_eq!(sum(&older, |s| s.score_jobs), sum(&each, |s| s.score_jobs));
+}
+
+/// Of a chain that is lost, the rows of other servers are not given up.
+#[test]
+fn a_silent_server_of_a_chain_loses_its_own_row_alone() {
+    let grid = Grid::new(Metric::L2, DType::F32, 2, 7);
+    let mut cluster = Servers::new(&grid, vec![0, 5], 4, |list, _| 1 << (list % 3));
+    let query = grid.vectors[100].clone();
+    for silent in 0..3 {
+        cluster.silent = 1 << silent;
+        let found = |chain| {
+            let own = Own { chain, ..Own::new(6) };
+            let params = Params { kind: KindParams::GridIvf(own), ..Params::grid_ivf(10, 6) };
+            cluster.search(3, &query, params)
+        };
+        let (chained, each) = (found(true), found(false));
+        assert_eq!((chained.outcome(), chained.results()), (Outcome::Partial, each.results()));
+        assert!(chained.stats().lists == each.stats().lists && chained.stats().lists > 0);
+    }
+}
+
 #[test]
 fn a_row_that_is_not_begun_takes_no_bytes_for_its_vectors() {
     let grid = Grid::new(Metric::L2, DType::F32, 2, 7);
@@ -314,6 +364,21 @@ fn a_row_that_is_not_begun_takes_no_bytes_for_its_vectors() {
     let (tag, to) = state.jobs().next().unwrap();
     let mut job = QueryState::default();
     state.job(&view, tag, &mut job);
+    // Whole lists are not begun elsewhere, nor are later ones in slices.
+    type Change = fn(&mut super::super::Row);
+    let changes: [Change; 3] =
+        [|row| row.alive.push(1), |row| row.done = 1, |row| row.later = row.lists.clone()];
+    for (at, change) in changes.into_iter().enumerate() {
+        let mut wrong = job.clone();
+        let crate::kinds::KindState::GridIvf(own) = &mut wrong.own else { panic!() };
+        change(&mut own.rows[0].1);
+        let sliced = Servers::new(&grid, vec![0, 2, 5], 2, |_, _| 0b10);
+        let there = if at == 2 { sliced.view(to) } else { cluster.view(to) };
+        let mut scratch = Scratch::default();
+        scratch.prepare(&there, &grid.vectors[100]);
+        assert_eq!(wrong.step(&there, &mut scratch, &[]), Step::Done);
+        assert_eq!(wrong.outcome(), Outcome::OutOfBudget, "change {at}");
+    }
     let mut bytes = vec![];
     wire::encode(&job, wire::Carry::Ids, &mut bytes);
     // The query goes along: its components, and those of its pilot.

@@ -324,6 +324,33 @@ impl Division {
         jobs
     }
 
+    /// The ways of a query's jobs. Rows of whole lists are on one way, which takes along what was found; the slices of
+    /// each other row are on a way of its own, with what is left of its vectors.
+    fn ways(&self, workload: &Workload, layout: &GridLayout, jobs: &[Job]) -> Vec<Vec<Hop>> {
+        // Each server gets what it and those after it need of the query.
+        let query_bytes = |slice: usize| {
+            let first = layout.edges[self.slices[slice] as usize] as usize;
+            FRAME_BYTES + ((layout.dim() - first) * layout.dtype.size()) as f64
+        };
+        if self.slices.len() == 2 {
+            let found = |at: usize| if at == 0 { 0.0 } else { f64::from(workload.k) * HIT_BYTES };
+            let hop = |(at, job): (usize, &Job)| Hop {
+                on: self.cells[job.row][0],
+                bytes: query_bytes(0) + found(at),
+            };
+            return vec![jobs.iter().enumerate().map(hop).collect()];
+        }
+        let way = |job: &Job| {
+            let hop = |(slice, &on): (usize, &u64)| {
+                let left = job.members * workload.alive[self.slices[slice] as usize].min(1.0);
+                let sums = if slice == 0 { 0.0 } else { (job.members / 8.0).min(left) + 4.0 * left };
+                Hop { on, bytes: query_bytes(slice) + sums }
+            };
+            self.cells[job.row].iter().enumerate().map(hop).collect()
+        };
+        jobs.iter().map(way).collect()
+    }
+
     pub(super) fn cost(
         &self,
         workload: &Workload,
@@ -338,38 +365,37 @@ impl Division {
         // The origin alone turns a query, and any server may be the origin.
         let prepare_ns = workload.prepare_ns * workload.queries as f64 / servers as f64;
         let (mut load, mut messages, mut bytes) = (vec![prepare_ns; servers], 0.0, 0.0);
-        // Each server gets what it and those after it need of the query.
-        let query_bytes = |slice: usize| {
-            let first = layout.edges[self.slices[slice] as usize] as usize;
-            ((layout.dim() - first) * layout.dtype.size()) as f64
-        };
         // The origin is one of the servers, as likely as any other: what it holds needs no message.
         let elsewhere = 1.0 - 1.0 / servers as f64;
-        let (mut origins_ns, mut exchanged) = (0.0, vec![0.0; servers]);
-        let message_ns = |bytes: f64| elsewhere * (prices.message_ns + prices.byte_ns * bytes);
-        for Job { row, members, work } in workload.each().flat_map(|lists| self.jobs(workload, lists)) {
-            for (&on, &each) in self.cells[row].iter().zip(&per_member) {
-                add_load(&mut load, on, work * each + elsewhere * prices.step_ns);
+        let (mut ways_begun, mut exchanged) = (0.0, vec![0.0; servers]);
+        for lists in workload.each() {
+            let jobs = self.jobs(workload, lists);
+            for (job, (&on, &each)) in jobs
+                .iter()
+                .flat_map(|job| self.cells[job.row].iter().zip(&per_member).map(move |cell| (job, cell)))
+            {
+                add_load(&mut load, on, job.work * each + elsewhere * prices.step_ns);
             }
-            // The origin goes on when the job is back.
-            origins_ns += elsewhere * prices.step_ns;
-            messages += elsewhere * (slices as f64 + 1.0);
-            let reply = FRAME_BYTES + f64::from(workload.k) * HIT_BYTES;
-            let hop = |slice: usize| {
-                let left = members * workload.alive[self.slices[slice] as usize].min(1.0);
-                let sums = if slice == 0 { members / 8.0 } else { (members / 8.0).min(left) + 4.0 * left };
-                FRAME_BYTES + query_bytes(slice) + sums
-            };
-            // Each side does half of a message.
-            for (slice, &on) in self.cells[row].iter().enumerate() {
-                let next = if slice + 1 < slices { hop(slice + 1) } else { reply };
-                add_load(&mut exchanged, on, (message_ns(hop(slice)) + message_ns(next)) / 2.0);
-                bytes += elsewhere * hop(slice);
+            for way in self.ways(workload, layout, &jobs) {
+                // A way over several rows is never all at the origin.
+                let replies = if slices == 1 && way.len() > 1 { 1.0 } else { elsewhere };
+                let reply = replies * (FRAME_BYTES + f64::from(workload.k) * HIT_BYTES);
+                messages += elsewhere * way.len() as f64 + replies;
+                bytes += elsewhere * way.iter().map(|hop| hop.bytes).sum::<f64>() + reply;
+                ways_begun += replies;
+                // Each side does half of a message.
+                let hop_ns = |hop: &Hop| elsewhere * (prices.message_ns + prices.byte_ns * hop.bytes);
+                let reply_ns = replies * prices.message_ns + prices.byte_ns * reply;
+                for (at, hop) in way.iter().enumerate() {
+                    let next_ns = way.get(at + 1).map_or(reply_ns, hop_ns);
+                    add_load(&mut exchanged, hop.on, (hop_ns(hop) + next_ns) / 2.0);
+                }
+                let of_origin = (way.first().map_or(0.0, hop_ns) + reply_ns) / 2.0;
+                exchanged.iter_mut().for_each(|ns| *ns += of_origin / servers as f64);
             }
-            bytes += elsewhere * reply;
-            let of_origin = (message_ns(hop(0)) + message_ns(reply)) / 2.0;
-            exchanged.iter_mut().for_each(|ns| *ns += of_origin / servers as f64);
         }
+        // The origin goes on when a job is back.
+        let origins_ns = ways_begun * prices.step_ns;
         load.iter_mut().for_each(|load| *load += origins_ns / servers as f64);
         let computing: f64 = load.iter().sum();
         let messages_ns = messages * prices.message_ns + bytes * prices.byte_ns;
@@ -390,6 +416,12 @@ impl Division {
             cost_ms: (computing + messages_ns + alpha * imbalance) / 1e6,
         }
     }
+}
+
+/// A message to the servers of a slice, of which one gets it.
+struct Hop {
+    on: u64,
+    bytes: f64,
 }
 
 /// Adds work to the servers of a slice, which share it.
