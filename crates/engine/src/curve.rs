@@ -201,15 +201,11 @@ impl Curve {
     }
 
     /// The effort to begin a path with, when each path has the efforts of the one before with longer beams. It is the
-    /// least effort at which the last beam has missed clearly less than the beam so many paths before it: with less
-    /// effort, a still longer beam finds no more. `None` where there is no such effort.
-    pub(crate) fn begin_longer(&self, path: u32, before: u32) -> Option<u32> {
+    /// least effort at which the last longer beam has missed clearly less than the beam before it: with less effort, a
+    /// still longer beam finds no more. `None` where there is no such effort.
+    pub(crate) fn begin_longer(&self, path: u32) -> Option<u32> {
         let of = |path: u32| self.points.iter().filter(move |p| p.path == Some(path));
-        let first = self.points.iter().filter_map(|p| p.path).min();
-        let shorter = path.checked_sub(1 + before);
-        let Some(shorter) = shorter.filter(|&shorter| first.is_some_and(|first| first <= shorter)) else {
-            return Some(0);
-        };
+        let Some(shorter) = path.checked_sub(2) else { return Some(0) };
         let gains = |p: &&Point| of(shorter).any(|s| s.effort == p.effort && p.gains_on(s));
         of(path - 1).find(gains).map(|p| p.effort)
     }
@@ -441,15 +437,12 @@ pub(crate) type Setting = (u32, StopRule);
 pub(crate) struct Grid {
     /// The settings of each path.
     pub(crate) paths: Vec<Vec<Setting>>,
-    /// The number of the first path.
-    pub(crate) first_path: u32,
     /// A setting with more reads ends its path.
     pub(crate) reads_max: f64,
     /// A setting with more comparisons with vectors ends its path.
     pub(crate) comparisons_max: f64,
-    /// Where each path has the efforts of the one before, with longer beams: the number of paths by which the beams that
-    /// are compared differ.
-    pub(crate) longer_beams: Option<u32>,
+    /// Whether each path has the efforts of the one before, with longer beams.
+    pub(crate) has_longer_beams: bool,
 }
 
 impl Grid {
@@ -467,10 +460,9 @@ impl Default for Grid {
     fn default() -> Grid {
         Grid {
             paths: Vec::new(),
-            first_path: 0,
             reads_max: f64::INFINITY,
             comparisons_max: f64::INFINITY,
-            longer_beams: None,
+            has_longer_beams: false,
         }
     }
 }

@@ -120,7 +120,7 @@ struct Measurement<'a> {
 impl Measurement<'_> {
     /// Leaves out paths of settings that bring nothing, as some of the queries tell.
     fn without_useless(&self, mut grid: Grid, empty: &Curve) -> Result<Grid> {
-        if grid.paths.len() <= 1 || grid.longer_beams.is_some() {
+        if grid.paths.len() <= 1 || grid.has_longer_beams {
             return Ok(grid);
         }
         if self.has_few_rows() {
@@ -134,7 +134,7 @@ impl Measurement<'_> {
         let scouts = self.known.spread(scouts, self.index.base.row_bytes());
         let scouted = Measurement { known: &scouts, hardest: Vec::new(), ..self.clone() };
         let useful = scouted.follow_all(&grid.thinned(), empty.clone())?.useful_paths();
-        let useless = (grid.first_path..).zip(&mut grid.paths).filter(|(path, _)| !useful.contains(path));
+        let useless = (0..).zip(&mut grid.paths).filter(|(path, _)| !useful.contains(path));
         useless.for_each(|(_, path)| path.clear());
         Ok(grid)
     }
@@ -145,7 +145,7 @@ impl Measurement<'_> {
 
     /// Appends the points of all paths.
     fn follow_all(&self, grid: &Grid, mut curve: Curve) -> Result<Curve> {
-        for (number, path) in (grid.first_path..).zip(&grid.paths) {
+        for (number, path) in (0..).zip(&grid.paths) {
             self.follow(grid, (number, path), &mut curve)?;
         }
         Ok(curve)
@@ -154,7 +154,7 @@ impl Measurement<'_> {
     /// Appends the points of one path, up to where it has nothing more to tell.
     fn follow(&self, grid: &Grid, (number, path): (u32, &[Setting]), curve: &mut Curve) -> Result<()> {
         let earlier = curve.clone();
-        let begin = grid.longer_beams.map_or(Some(0), |before| curve.begin_longer(number, before));
+        let begin = if grid.has_longer_beams { curve.begin_longer(number) } else { Some(0) };
         for &(effort, stop) in path.iter().filter(|setting| begin.is_some_and(|begin| setting.0 >= begin)) {
             if curve.repeats(number, effort) {
                 continue;
@@ -167,8 +167,8 @@ impl Measurement<'_> {
                 || point.reads > grid.reads_max
                 || comparisons > grid.comparisons_max;
             // Where shorter beams find too little, longer ones are no waste at any cost.
-            let may_be_dear = grid.longer_beams.is_some() && !earlier.is_complete();
-            let has_stalled = grid.longer_beams.is_some() && curve.has_stalled();
+            let may_be_dear = grid.has_longer_beams && !earlier.is_complete();
+            let has_stalled = grid.has_longer_beams && curve.has_stalled();
             if has_ended || has_stalled || (!may_be_dear && earlier.is_far_cheaper(&point)) {
                 break;
             }

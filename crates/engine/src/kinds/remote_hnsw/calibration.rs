@@ -13,20 +13,9 @@ use crate::kinds::answers::Setting;
 use crate::kinds::options::Switches;
 use crate::kinds::questions::{SearchParams, grown};
 
-/// Lengths of the beam in each cluster beyond that of the answer. A cluster may hold a part of all vectors, so the
-/// longest are those of large clusters. Each is at most 1.8 times the last: a search that takes the next one because its
-/// recall lies between two compares that much more.
-const EF_BEYOND_K: [u32; 16] =
-    [2, 6, 14, 24, 40, 64, 100, 170, 300, 540, 1000, 1700, 3000, 5400, 7500, 10_000];
-
-/// The same for the first paths, which curves of older programs have.
-const EF_BEYOND_K_OLD: [u32; 8] = [2, 14, 40, 100, 300, 1000, 3000, 10_000];
-
-/// The path of the shortest beam.
-const FIRST_PATH: u32 = EF_BEYOND_K_OLD.len() as u32;
-
-/// A beam has to find clearly more than the one so many before it, for a still longer one to be worth measuring.
-const BEAMS_COMPARED: u32 = 2;
+/// Lengths of the beam in each cluster beyond that of the answer, by path. A cluster may hold a part of all vectors, so
+/// the longest are those of large clusters.
+const EF_BEYOND_K: [u32; 8] = [2, 14, 40, 100, 300, 1000, 3000, 10_000];
 
 /// Settings that are measured for k results: numbers of clusters, each about a half more than the last, for beams up to
 /// the first that is as long as half of the largest cluster.
@@ -48,13 +37,7 @@ pub(crate) fn grid(k: u32, facts: &RemoteFacts) -> Grid {
     path.push((most, rule));
     // A scan of all vectors compares each once. A search of graphs takes twice the time for a comparison, or more.
     let comparisons_max = if are_scanned(k, facts) { rows } else { rows / 2.0 };
-    Grid {
-        paths: vec![path; beams],
-        first_path: FIRST_PATH,
-        comparisons_max,
-        longer_beams: Some(BEAMS_COMPARED),
-        ..Grid::default()
-    }
+    Grid { paths: vec![path; beams], comparisons_max, has_longer_beams: true, ..Grid::default() }
 }
 
 /// Whether most clusters are scanned, even with the shortest beam.
@@ -71,18 +54,13 @@ fn measured_k(k: u32) -> u32 {
     CURVE_KS.into_iter().find(|&own| own >= k).unwrap_or(k)
 }
 
-/// The length beyond that of the answer of the beams of a path.
-fn beyond_k(path: u32) -> Option<u32> {
-    EF_BEYOND_K_OLD.iter().chain(&EF_BEYOND_K).nth(path as usize).copied()
-}
-
 /// The parameters of a point: its effort is the number of clusters, its path tells the beam.
 pub(crate) fn params(k: u32, point: &Point) -> Params {
     let mut params = Params::remote_hnsw(k, point.effort.min(MAX_PROBES));
     if let KindParams::RemoteHnsw(own) = &mut params.kind {
         own.exact = point.is_exact();
-        if let Some(beyond) = point.path.and_then(beyond_k) {
-            own.ef = measured_k(k).saturating_add(beyond).min(MAX_EF);
+        if let Some(beyond) = point.path.and_then(|path| EF_BEYOND_K.get(path as usize)) {
+            own.ef = measured_k(k).saturating_add(*beyond).min(MAX_EF);
         }
     }
     params
