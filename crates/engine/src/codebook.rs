@@ -24,10 +24,10 @@ pub(crate) fn check_code_bytes(given: Option<usize>, dim: usize) -> Result<()> {
     }
 }
 
-/// Bytes of a query of `dim` components that is prepared for codes of bits: a byte for each component, and terms of 256
-/// centroids.
+/// Bytes of a query of `dim` components that is prepared for codes of bits: a byte for each component, the components
+/// of which terms are made, and terms of 256 centroids.
 pub(crate) fn bit_query_bytes(dim: u64) -> u64 {
-    dim + (2 << 10)
+    5 * dim + (2 << 10)
 }
 
 /// Rows that are encoded at once, and their bytes as f32.

@@ -74,7 +74,7 @@ pub(crate) fn encode(query: &BitQuery) -> Vec<u8> {
     let mut out = Vec::with_capacity(bytes);
     out.extend_from_slice(&query.weight().to_ne_bytes());
     out.extend_from_slice(&query.offset().to_ne_bytes());
-    out.extend_from_slice(bytemuck::cast_slice(query.terms()));
+    query.terms().for_each(|term| out.extend_from_slice(&term.to_ne_bytes()));
     let components: &[u8] = bytemuck::cast_slice(query.components());
     out.extend_from_slice(&components[..query.layout().dim().min(components.len())]);
     out.resize(bytes, 0);

@@ -51,12 +51,15 @@ mod query;
 mod registers;
 mod rotation;
 mod scalar;
+mod terms;
 
 pub use allocation::Allocation;
 pub use layout::{Extras, Layout, Plane, Segment};
 pub use point::{radius, within_reach, write_radius};
 pub use query::BitQuery;
 pub use rotation::Rotation;
+
+use std::sync::Arc;
 
 use crate::distance::block_dot_f32;
 
@@ -114,7 +117,7 @@ pub struct BitCoder {
     // The centre of the vectors, rotated.
     centre: Vec<f32>,
     // The centroids less the centre, rotated, `dim` components each; empty for the centre alone.
-    centroids: Vec<f32>,
+    centroids: Arc<[f32]>,
     ip: bool,
     scaling: Scaling,
 }
@@ -234,7 +237,7 @@ impl BitCoder {
         if let Turn::Basis(basis) = &turn {
             assert_eq!(basis.len(), dim * dim, "a basis of as many rows as there are dimensions");
         }
-        BitCoder { layout, step, seed, turn, centre, centroids, ip, scaling }
+        BitCoder { layout, step, seed, turn, centre, centroids: centroids.into(), ip, scaling }
     }
 
     /// Bits of a code.

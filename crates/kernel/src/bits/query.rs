@@ -3,8 +3,9 @@
 use super::bound::Errors;
 use super::layout::{Layout, Segment};
 use super::point::Rounded;
-use super::{BitCoder, CENTROIDS_MAX, factor, scalar};
-use crate::distance::{block_dot_f32, block_l2_f32, dot_f32};
+use super::terms::Terms;
+use super::{BitCoder, factor, scalar};
+use crate::distance::dot_f32;
 use crate::isa::{self, Isa, for_each_isa};
 
 /// Distance in ids at which codes are prefetched.
@@ -23,8 +24,7 @@ pub struct BitQuery {
     unit: f32,
     // Σ of components times offset of their levels.
     offset: i32,
-    // The part of a distance that is the same for all codes of a centroid; 256 of them, so that any byte has one.
-    terms: Box<[f32; CENTROIDS_MAX]>,
+    terms: Terms,
     // All bits where norms count, under l2 alone; otherwise none.
     counted: u32,
     // Of s and a product in a distance.
@@ -55,7 +55,7 @@ impl Default for BitQuery {
             layout: Layout::LEAST,
             unit: 0.0,
             offset: 0,
-            terms: Box::new([0.0; CENTROIDS_MAX]),
+            terms: Terms::default(),
             counted: 0,
             weight: 0.0,
             errors: Errors::UNKNOWN,
@@ -94,7 +94,7 @@ impl BitQuery {
         self.components.resize(placed.len(), 0);
         round(placed, inverse, &mut self.components);
         self.fit(coder);
-        self.set_terms(coder, placed, if coder.ip { centred } else { squared });
+        self.terms.set(coder, placed, if coder.ip { centred } else { squared });
         self.errors = Errors::of(coder, (largest, self.unit, squared.sqrt()));
     }
 
@@ -115,26 +115,9 @@ impl BitQuery {
         let rounded = Rounded::of(placed, LARGEST, &mut self.components);
         self.unit = rounded.unit;
         self.fit(coder);
-        self.terms[0] = if coder.ip { term } else { rounded.squared };
-        if coder.layout.is_numbered() {
-            let term = self.terms[0];
-            self.terms.fill(term);
-        }
+        self.terms.set_all(if coder.ip { term } else { rounded.squared }, coder.layout.is_numbered());
         self.errors = Errors::UNKNOWN;
         rounded.error
-    }
-
-    /// Sets the terms of the centroids; `of_centre` is that of the centre.
-    fn set_terms(&mut self, coder: &BitCoder, placed: &[f32], of_centre: f32) {
-        self.terms.fill(of_centre);
-        let count = (coder.centroids.len() / coder.layout.dim()).min(CENTROIDS_MAX);
-        let terms = &mut self.terms[..count];
-        if coder.ip {
-            block_dot_f32(placed, &coder.centroids, coder.layout.dim(), terms);
-            terms.iter_mut().for_each(|term| *term = of_centre - *term);
-        } else {
-            block_l2_f32(placed, &coder.centroids, coder.layout.dim(), terms);
-        }
     }
 
     /// Bytes of a code of the coder that the query is for.
@@ -215,7 +198,7 @@ impl BitQuery {
     /// The keys of codes whose sums of levels times components are `sums`; factors have `BYTES` bytes.
     #[inline(always)]
     pub(super) fn keys<const BYTES: usize>(&self, codes: [&[u8]; FOUR], sums: [i32; FOUR]) -> [u32; FOUR] {
-        let (mut norms, mut scales, mut terms) = ([0u32; FOUR], [0u32; FOUR], [0f32; FOUR]);
+        let (mut norms, mut scales, mut numbers) = ([0u32; FOUR], [0u32; FOUR], [0u8; FOUR]);
         let numbered = if self.layout.is_numbered() { u8::MAX } else { 0 };
         for i in 0..FOUR {
             // Factors are followed by a number, or by bits.
@@ -227,8 +210,9 @@ impl BitQuery {
                 let both = head.first_chunk().map_or(0, |factors| u64::from_le_bytes(*factors));
                 (both as u32, (both >> 32) as u32)
             };
-            terms[i] = self.terms[usize::from(head[2 * BYTES] & numbered)];
+            numbers[i] = head[2 * BYTES] & numbered;
         }
+        let terms = self.terms.of(numbers);
         let mut keys = [0u32; FOUR];
         for i in 0..FOUR {
             let product = (2 * sums[i] - self.offset) as f32;
@@ -254,6 +238,11 @@ impl BitQuery {
 /// What a scorer outside of this crate needs besides. With the sum of levels times components of a code, its distance
 /// is `(term + norm) − (weight × s) × (2 sum − offset)`, in f32 and in this order; the norm counts under l2 only.
 impl BitQuery {
+    #[cfg(test)]
+    pub(super) fn terms_for_test(&self) -> &Terms {
+        &self.terms
+    }
+
     /// The unit of components.
     #[cfg(test)]
     pub(super) fn unit(&self) -> f32 {
@@ -271,8 +260,9 @@ impl BitQuery {
     }
 
     /// The terms of the 256 numbers that a code may have, or the one of codes without a number.
-    pub fn terms(&self) -> &[f32] {
-        if self.layout.is_numbered() { &self.terms[..] } else { &self.terms[..1] }
+    pub fn terms(&self) -> impl ExactSizeIterator<Item = f32> {
+        let last = if self.layout.is_numbered() { u8::MAX } else { 0 };
+        (0..usize::from(last) + 1).map(|number| self.terms.one(number as u8))
     }
 }
 

@@ -1,6 +1,6 @@
 //! The first candidates of a search: those nearest in the head graph, by code distance (BatANN §4.2).
 
-use super::{Codes, DiskGraph, Scratch};
+use super::{Codes, DiskGraph, Scratch, forget_visited};
 use crate::kinds::kind::StepContext;
 use crate::search::{Beam, Progress, key};
 
@@ -22,7 +22,7 @@ pub(super) fn enter(cx: &mut StepContext<'_, DiskGraph>) {
         cx.scratch.head_nodes.extend_from_slice(cx.view.head.list(beam.entries()[at].id));
     }
     // From here on the set holds nodes, not head nodes.
-    cx.scratch.visited.clear(cx.view.map.nodes());
+    forget_visited(cx.base, cx.scratch);
     for candidate in beam.entries() {
         let Some(&id) = cx.view.head.ids.get(candidate.id as usize) else { continue };
         if cx.q.admits(id) {

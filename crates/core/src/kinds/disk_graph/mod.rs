@@ -236,7 +236,7 @@ impl Kind for DiskGraph {
     }
 
     fn prepare(base: &Base<'_>, view: &View<'_>, query: &[u8], scratch: &mut Scratch) {
-        scratch.visited.clear(base.nodes);
+        forget_visited(base, scratch);
         scratch.query.set(base, view.coder, query);
         scratch.expected = ExpectedDistances::new(base, view.coder, view.code_error, view.vector_norm);
     }
@@ -309,6 +309,14 @@ impl Kind for DiskGraph {
 
     fn memory_bytes(state: &State) -> usize {
         state.beam.memory_bytes() + state.walk.memory_bytes()
+    }
+}
+
+/// Empties the visited set. On a server of a partition a query meets few nodes before it is handed over.
+fn forget_visited(base: &Base<'_>, scratch: &mut Scratch) {
+    match base.here {
+        Some(_) => scratch.visited.clear_for_few(base.nodes),
+        None => scratch.visited.clear(base.nodes),
     }
 }
 

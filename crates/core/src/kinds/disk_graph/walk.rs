@@ -7,7 +7,7 @@ use alloc::vec::Vec;
 
 use super::source::{self, Source};
 use super::stop::Seen;
-use super::{Codes, DiskGraph, Scratch, View, restart};
+use super::{Codes, DiskGraph, Scratch, View, forget_visited, restart};
 use crate::exact;
 use crate::kinds::kind::StepContext;
 use crate::place::Reach;
@@ -22,7 +22,7 @@ pub(crate) fn rescore(cx: &mut StepContext<'_, DiskGraph>) {
     let Codes::All(codes) = cx.view.codes else {
         // The codes of the candidates are in blocks of other servers. Such a state is refused on arrival; one that
         // was not begins again.
-        cx.scratch.visited.clear(cx.base.nodes);
+        forget_visited(cx.base, cx.scratch);
         return restart(cx);
     };
     cx.scratch.ids.clear();

@@ -140,7 +140,7 @@ impl CodedQuery {
 
     /// The part of distances that all codes of the list have in common.
     fn base(&self) -> f32 {
-        self.query.terms().first().copied().unwrap_or(f32::INFINITY)
+        self.query.terms().next().unwrap_or(f32::INFINITY)
     }
 
     /// Keeps those of `lanes` that may be within `limit`, a squared distance or a negative product that is rounded up.
