@@ -150,6 +150,7 @@ class Client:
         busy_last: bool | None = None,
         balance: bool | None = None,
         pipeline: bool | None = None,
+        chain: bool | None = None,
         rule: str | None = None,
         candidates: int | None = None,
         batch_size: int | None = None,
@@ -220,6 +221,8 @@ class Client:
             balance: of a grid-ivf: let the loads of servers count: for the order of slices, and among replicas; true.
             pipeline: of a grid-ivf: visit the slices of a row one after another, each pruning for those that follow;
                 true.
+            chain: of a grid-ivf: let one job visit the rows of whole lists one after another, and reply at the end of
+                its way; true.
             rule: of a gpu-ivf: what ends re-ranking: ``static``: A fixed number of candidates is re-ranked;
                 ``changes``: Mini-batches that change few results end it (FusionANNS, algorithm 1); ``margin``: The
                 code distance of the next candidate ends it; the cheaper of margin and changes with `recall`, margin

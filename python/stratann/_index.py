@@ -114,6 +114,7 @@ class Index:
         busy_last: bool | None = None,
         balance: bool | None = None,
         pipeline: bool | None = None,
+        chain: bool | None = None,
         baseline: str | None = None,
         rule: str | None = None,
         candidates: int | None = None,
@@ -195,6 +196,8 @@ class Index:
             balance: of a grid-ivf: let the loads of servers count: for the order of slices, and among replicas; true.
             pipeline: of a grid-ivf: visit the slices of a row one after another, each pruning for those that follow;
                 true.
+            chain: of a grid-ivf: let one job visit the rows of whole lists one after another, and reply at the end of
+                its way; true.
             baseline: of a gpu-ivf, remote-hnsw: search as another system does, or without some techniques: ``spann``:
                 Lists of vectors on disk are read whole (SPANN); ``hi+pq``: Lists of codes on disk are read whole,
                 then each candidate is read; ``hi+gpu``: As spann, with vectors copied to a GPU; ``hi+pq+gpu``: As

@@ -92,7 +92,7 @@ impl Visited {
         if self.is_short && self.count + (numbers.len() - first) > FEW_MAX {
             self.lengthen();
         }
-        let id_mask = u32::MAX >> (u32::BITS - self.id_bits);
+        let id_mask = u32::MAX.checked_shr(u32::BITS - self.id_bits).unwrap_or(0);
         let hash = |number| id_of(number).wrapping_mul(MIX) & id_mask;
         let few = if self.is_short { self.words.first_chunk_mut::<FEW>() } else { None };
         let kept = match few {

@@ -100,7 +100,12 @@ impl Terms {
                 return f32::from_bits(bits);
             }
             let dim = self.placed.len();
-            let centroid = bytemuck::cast_slice(&self.centroids[usize::from(number) * dim..][..dim]);
+            let at = usize::from(number) * dim;
+            // A term of the centre may look like one that is not known.
+            let Some(centroid) = self.centroids.get(at..at + dim).filter(|_| dim > 0) else {
+                return self.of_centre;
+            };
+            let centroid = bytemuck::cast_slice(centroid);
             let term = match self.ip {
                 true => self.of_centre - dot_f32(&self.placed, centroid),
                 false => l2_f32(&self.placed, centroid),

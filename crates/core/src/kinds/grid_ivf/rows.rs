@@ -7,9 +7,9 @@
 //! one replies with the best. Slices of the largest variance come first, wherever they are, and so most vectors drop
 //! out early; a busy server comes last. Without the pipeline all slices are scored at once: see [`parallel_slices`].
 //!
-//! Rows of whole lists are a *chain*: one job visits them in turn and takes along the best vectors that it has found, so
-//! that each row is pruned by all before it and only the last server replies. A chain that is lost is begun again as
-//! one job for each row.
+//! Rows of whole lists are a *chain*: one job visits them in turn and takes along the best vectors that it has found,
+//! so that each row is pruned by all before it and only the last server replies. The origin scans its own lists after
+//! the reply, or first where it has the nearest. A chain that is lost is begun again as one job for each row.
 
 use alloc::vec::Vec;
 
@@ -71,7 +71,8 @@ pub(super) fn begin(cx: &mut StepContext<'_, GridIvf>) {
     let warm = if cx.params.prewarm && cx.params.prune_dimension { prewarm(cx, &ranked) } else { 0 };
     let first_limit = first_limit(cx);
     cx.own.limit = first_limit;
-    let begins_here = ranked.first().is_none_or(|nearest| is_here(cx, nearest.1, 0));
+    let nearest = &ranked[..ranked.len().min(cx.view.stripes.max(1) as usize)];
+    let begins_here = nearest.is_empty() || nearest.iter().any(|list| is_here(cx, list.1, 0));
     for (rank, &probed) in ranked.iter().enumerate() {
         let is_warm = rank < warm;
         let skipped = if is_warm { cx.view.prewarmed(probed.1) } else { 0 };
@@ -177,10 +178,14 @@ fn begin_row(cx: &mut StepContext<'_, GridIvf>) -> Option<()> {
     Some(())
 }
 
+/// Whether all servers that this one knows of visit the rows after the first one.
+fn reads_chains(cx: &StepContext<'_, GridIvf>) -> bool {
+    cx.base.here.as_ref().is_some_and(|here| here.others.version >= CHAINS_VERSION)
+}
+
 /// Takes the lists that the job of a row visits after it: those that are elsewhere and were not lost before.
 fn chained(cx: &mut StepContext<'_, GridIvf>) -> Vec<Probe> {
-    let is_read = cx.base.here.as_ref().is_some_and(|here| here.others.version >= CHAINS_VERSION);
-    if !(is_read && cx.params.chain && cx.params.fan_out == 1 && has_whole_lists(cx.view)) {
+    if !(reads_chains(cx) && cx.params.chain && cx.params.fan_out == 1 && has_whole_lists(cx.view)) {
         return Vec::new();
     }
     let is_chained = |probe: &Probe| {
@@ -261,9 +266,14 @@ fn count_bytes(cx: &mut StepContext<'_, GridIvf>, row: &Row) {
 /// Bytes of sums and of results that a job replies with.
 fn reply_bytes(own: &State, row: &Row) -> (u64, u64) {
     match &row.part {
-        None => (0, own.found.iter().map(|hit| 4 + varint_bytes(hit.external_id)).sum()),
+        None => (0, hits_bytes(&own.found)),
         Some(part) => (wire::left_bytes(row), part.ids.iter().map(|&id| varint_bytes(id)).sum()),
     }
+}
+
+/// Bytes of results in a message.
+fn hits_bytes(hits: &[Hit]) -> u64 {
+    hits.iter().map(|hit| 4 + varint_bytes(hit.external_id)).sum()
 }
 
 /// Goes on with a job.
@@ -283,14 +293,20 @@ pub(super) fn step_job(cx: &mut StepContext<'_, GridIvf>) {
         cx.own.rows.push((tag, row));
         return cx.q.finish(if is_finished { Outcome::Complete } else { Outcome::Partial });
     }
+    // A server of before would score the row and leave those after it.
+    if !row.later.is_empty() && !reads_chains(cx) {
+        cx.own.rows.push((tag, row));
+        return cx.q.finish(Outcome::Partial);
+    }
     row.query = RotatedQuery::of(cx.base, cx.view, cx.scratch, row.done);
     count_bytes(cx, &row);
+    cx.q.stats.result_bytes += hits_bytes(&cx.q.top.hits);
     cx.own.rows.push((tag, row));
     cx.end_round(&missing);
 }
 
-/// Adds a slice that a job was sent here for, even if this server is busy now, and those that follow; then the rows after
-/// it, as long as they are here.
+/// Adds a slice that a job was sent here for, even if this server is busy now, and those that follow; then the rows
+/// after it, as long as they are here.
 fn go_on(cx: &mut StepContext<'_, GridIvf>, row: &mut Row) -> Option<Vec<u32>> {
     let is_new = row.alive.is_empty() && (row.done == 0 || row.part.is_some());
     if is_new && row.lists.iter().all(|probe| probe.list < cx.view.lists()) {
@@ -489,7 +505,8 @@ impl Row {
         true
     }
 
-    /// Scans whole lists. Codes of the first one lower the limit, where it is among the nearest of the query.
+    /// Scans whole lists. Codes of the first one lower the limit, where it is among the nearest of the query or there
+    /// is no limit yet.
     fn scan_lists(&mut self, cx: &mut StepContext<'_, GridIvf>) -> Option<()> {
         self.done = 1;
         let view = *cx.view;
@@ -497,7 +514,7 @@ impl Row {
             let list = view.list(probe.list)?;
             let skipped = if probe.is_warm { view.prewarmed(probe.list) } else { 0 };
             let mut scanner = Scanner::new(cx, probe.list, list, self.limit, (false, true));
-            if at == 0 && probe.is_warm {
+            if at == 0 && (probe.is_warm || self.limit == f64::INFINITY) {
                 scanner.bound_by_codes();
             }
             scanner.blocks(skipped);

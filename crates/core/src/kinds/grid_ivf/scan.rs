@@ -36,6 +36,8 @@ const NOTHING: Sums = [0.0; LANES];
 /// Makes room for what a scan keeps.
 pub(super) fn begin(cx: &mut StepContext<'_, GridIvf>) {
     if cx.base.metric == Metric::Ip {
+        // What the query before has left may be no number.
+        cx.scratch.rests.clear();
         cx.scratch.rests.resize(cx.view.layout.groups() + 1, NOTHING);
     }
     if let Some(trace) = &mut cx.scratch.trace {
@@ -370,10 +372,10 @@ impl<'s> Scanner<'s> {
             let lanes = &mut lanes[..left];
             let part = self.part(group, &factors);
             let bytes = self.list.group(group, block);
+            self.fetch(position + GROUPS_AHEAD, block, lanes);
             if group < self.view.layout.columns {
                 add_columns_of(&part, bytes, self.list.places_of(block), lanes, sums);
             } else {
-                self.fetch(position + GROUPS_AHEAD, block, lanes);
                 add_rows_of(&part, bytes, lanes, sums);
             }
             self.q.stats.components += (lanes.len() * part.query.len()) as u64;

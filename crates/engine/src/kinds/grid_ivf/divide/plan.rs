@@ -377,7 +377,7 @@ impl Division {
                 add_load(&mut load, on, job.work * each + elsewhere * prices.step_ns);
             }
             for way in self.ways(workload, layout, &jobs) {
-                // A way over several rows is never all at the origin.
+                // A way over several rows is never all at the origin, but where replicas are: that is not counted.
                 let replies = if slices == 1 && way.len() > 1 { 1.0 } else { elsewhere };
                 let reply = replies * (FRAME_BYTES + f64::from(workload.k) * HIT_BYTES);
                 messages += elsewhere * way.len() as f64 + replies;
