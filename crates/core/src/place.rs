@@ -1,6 +1,5 @@
 //! The placement of blocks on servers, and the choice of a query's next server.
 
-use crate::query::wire::VERSION;
 use alloc::vec::Vec;
 
 /// Largest number of servers of a cluster: the replicas of a block are the bits of a word.
@@ -138,7 +137,7 @@ pub struct Others {
     pub relay: Option<Relay>,
     /// Queries waiting on each server, as far as known.
     pub loads: [u8; SERVERS_MAX],
-    /// The newest version of states that all of them read.
+    /// The newest version of states that all of them read; the largest number where nothing is known of it.
     pub version: u32,
 }
 
@@ -154,7 +153,7 @@ pub struct Relay {
 impl Others {
     /// State of servers of which these answer; nothing else is known.
     pub fn live(live: u64) -> Others {
-        Others { live, relay: None, loads: [0; SERVERS_MAX], version: VERSION }
+        Others { live, relay: None, loads: [0; SERVERS_MAX], version: u32::MAX }
     }
 }
 
