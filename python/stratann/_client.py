@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import http.client
-import io
 import json
 import os
-import socket
 import threading
 import time
 import warnings
@@ -22,6 +20,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from . import _stratann
 from ._arrays import DTYPES, dtype_name, rows_of
+from ._connection import Connection
 from ._errors import InputError, QueryError, ServerError, plain
 from ._parameters import search_parameters
 from ._results import SearchResult
@@ -39,40 +38,6 @@ _REPLY_BYTES = 256 << 20
 _PART_BYTES = 1 << 20
 
 _Json = dict[str, Any]
-
-
-class _Timed(io.RawIOBase):
-    """Reads a reply from a socket within one time for all of it."""
-
-    def __init__(self, sock: socket.socket, seconds: float) -> None:
-        self._sock = sock
-        # Keeps the socket open until it is closed itself.
-        self._raw = sock.makefile("rb", buffering=0)
-        self._end = time.monotonic() + seconds
-
-    def makefile(self, mode: str) -> io.BufferedReader:
-        return io.BufferedReader(self)
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, into: Any) -> int | None:
-        left = self._end - time.monotonic()
-        if left <= 0:
-            raise TimeoutError("the reply does not end")
-        self._sock.settimeout(left)
-        return self._raw.readinto(into)
-
-    def close(self) -> None:
-        self._raw.close()
-        super().close()
-
-
-class _Connection(http.client.HTTPConnection):
-    """A connection whose time-out is for each whole reply."""
-
-    def response_class(self, sock: Any, *options: Any, **named: Any) -> http.client.HTTPResponse:  # type: ignore[override]
-        return http.client.HTTPResponse(_Timed(sock, self.timeout), *options, **named)  # type: ignore[arg-type]
 
 
 class Client:
@@ -488,7 +453,7 @@ class Client:
         with self._lock:
             if self._idle[address]:
                 return self._idle[address].pop(), True
-        return _Connection(address, timeout=self._timeout + _TRANSFER), False
+        return Connection(address, timeout=self._timeout + _TRANSFER), False
 
     @staticmethod
     def _check_complete(

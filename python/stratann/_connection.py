@@ -1,0 +1,43 @@
+"""Connections to servers that end a reply which does not end by itself."""
+
+from __future__ import annotations
+
+import http.client
+import io
+import socket
+import time
+from typing import Any
+
+
+class _Timed(io.RawIOBase):
+    """Reads a reply from a socket within one time for all of it."""
+
+    def __init__(self, sock: socket.socket, seconds: float) -> None:
+        self._sock = sock
+        # Keeps the socket open until it is closed itself.
+        self._raw = sock.makefile("rb", buffering=0)
+        self._end = time.monotonic() + seconds
+
+    def makefile(self, mode: str) -> io.BufferedReader:
+        return io.BufferedReader(self)
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, into: Any) -> int | None:
+        left = self._end - time.monotonic()
+        if left <= 0:
+            raise TimeoutError("the reply does not end")
+        self._sock.settimeout(left)
+        return self._raw.readinto(into)
+
+    def close(self) -> None:
+        self._raw.close()
+        super().close()
+
+
+class Connection(http.client.HTTPConnection):
+    """A connection whose time-out is for each whole reply."""
+
+    def response_class(self, sock: Any, *options: Any, **named: Any) -> http.client.HTTPResponse:  # type: ignore[override]
+        return http.client.HTTPResponse(_Timed(sock, self.timeout), *options, **named)  # type: ignore[arg-type]
