@@ -169,11 +169,13 @@ fn a_row_of_slices_takes_little_more_work_than_one_server() {
 fn more_rows_at_a_time_take_fewer_rounds() {
     let place = place(Metric::L2);
     let placed = place.divided(5, 1, Division::Vector);
-    let rounds = |fan_out| -> u64 {
-        let report = place.run(&placed, asked(fan_out, true), &FaultModel::default());
+    let rounds = |fan_out, chain| -> u64 {
+        let params = of(Own { fan_out, chain, ..Own::new(12) });
+        let report = place.run(&placed, params, &FaultModel::default());
         (0..ASKED).map(|query| answer(&report, query).stats().score_rounds).sum()
     };
-    assert!(2 * rounds(4) < rounds(1), "{} {}", rounds(4), rounds(1));
+    assert!(2 * rounds(4, false) < rounds(1, false), "{} {}", rounds(4, false), rounds(1, false));
+    assert!(rounds(1, true) <= rounds(4, false), "a chain takes one");
 }
 
 #[test]
