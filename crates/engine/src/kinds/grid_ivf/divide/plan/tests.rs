@@ -195,7 +195,7 @@ fn striped_lists_even_out_hot_ones_for_more_messages() {
     let (striped, vector) = (plan(Mode::Striped, 10.0), plan(Mode::Vector, 10.0));
     let share = |plan: &GridPlan| plan.candidates[0].largest_share;
     assert!(share(&striped) < 1.001 && share(&vector) > 3.0);
-    // A chain over four servers, of which the origin is one; and the way to one list and back, unless it is the origin's.
+    // A chain over four servers, of which the origin is one; the way to one list and back, unless the origin has it.
     let messages = |plan: &GridPlan| plan.candidates[0].messages_per_query;
     assert_eq!((messages(&striped), messages(&vector)), (4.0, 1.5));
     assert_eq!(plan(Mode::Harmony, 10.0).stripes, 4, "cheap messages");
