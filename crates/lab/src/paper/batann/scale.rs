@@ -133,7 +133,7 @@ fn processor_time(points: &[Point], set: &Set) -> Vec<Row> {
                 &alone,
                 "that of one graph with free hand-overs",
                 None,
-                "what hand-overs take is the difference",
+                "the difference is the cost of hand-overs",
             ),
         ]
     };
