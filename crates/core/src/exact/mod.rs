@@ -75,7 +75,7 @@ pub(crate) fn score_block(q: &mut Query, exact: &Exact, scratch: &mut BlockScrat
     let BlockScratch { norms, distances } = scratch;
     exact.distances(block.vectors(), block.inverse_norms(norms), distances);
     for (slot, &distance) in distances.iter().enumerate() {
-        if q.admits(block.first_id().wrapping_add(slot as u32)) {
+        if q.exists(block.first_id().wrapping_add(slot as u32)) {
             q.stats.full_comparisons += 1;
             q.top.offer(distance, || block.external_id(slot));
         }

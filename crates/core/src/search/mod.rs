@@ -133,9 +133,9 @@ pub(crate) struct Query {
 }
 
 impl Query {
-    /// Whether this vector may be among the results.
+    /// Whether this vector exists for the query: another is neither walked over nor returned.
     #[inline]
-    pub(crate) fn admits(&self, id: u32) -> bool {
+    pub(crate) fn exists(&self, id: u32) -> bool {
         id != self.exclude
     }
 

@@ -25,7 +25,7 @@ pub(super) fn enter(cx: &mut StepContext<'_, DiskGraph>) {
     forget_visited(cx.base, cx.scratch);
     for candidate in beam.entries() {
         let Some(&id) = cx.view.head.ids.get(candidate.id as usize) else { continue };
-        if cx.q.admits(id) {
+        if cx.q.exists(id) {
             cx.own.beam.offer(candidate.distance, id, Progress::Fresh);
         }
     }

@@ -69,7 +69,7 @@ fn expand_block(cx: &mut StepContext<'_, DiskGraph>, block: &impl Source) -> Opt
     nodes.sort_unstable();
     let mut ok = Some(());
     for &(distance, id) in &nodes {
-        if !cx.q.admits(id) || !claim(cx, distance, id) {
+        if !cx.q.exists(id) || !claim(cx, distance, id) {
             continue;
         }
         let slot = id.wrapping_sub(first) as usize;
@@ -125,7 +125,7 @@ fn offer_neighbours(cx: &mut StepContext<'_, DiskGraph>, block: &impl Source, sl
     score_neighbours(cx, block, slot)?;
     let Scratch { ids, distances, .. } = &mut *cx.scratch;
     for (&id, &distance) in ids.iter().zip(distances.iter()) {
-        if distance < cx.own.beam.threshold() && cx.q.admits(id) {
+        if distance < cx.own.beam.threshold() && cx.q.exists(id) {
             cx.own.beam.offer(distance, id, Progress::Fresh);
         }
     }

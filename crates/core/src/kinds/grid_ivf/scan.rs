@@ -303,7 +303,7 @@ impl<'s> Scanner<'s> {
         let Some(codes) = self.view.codes.filter(|_| self.uses_codes && !self.is_fixed) else { return };
         self.coded.begin_list(&codes, (self.number, &self.list), (self.metric, self.query));
         let bounds = self.coded.upper_bounds(&codes, &self.list, self.metric).zip(0..);
-        let is_offered = |member: u32| self.q.admits(self.first_id.wrapping_add(member));
+        let is_offered = |member: u32| self.q.exists(self.first_id.wrapping_add(member));
         let mut bounds: Vec<f32> =
             bounds.filter(|&(_, member)| is_offered(member)).map(|(bound, _)| bound).collect();
         let compared = self.list.members() as u64;
@@ -429,7 +429,7 @@ impl<'s> Scanner<'s> {
     /// Offers a lane with its distance.
     pub(super) fn offer_one(&mut self, (block, lane): (usize, u8), distance: f32) {
         let member = block * LANES + usize::from(lane);
-        if self.q.admits(self.first_id.wrapping_add(member as u32)) {
+        if self.q.exists(self.first_id.wrapping_add(member as u32)) {
             self.q.top.offer(distance, || self.list.external_id(member));
         }
     }

@@ -89,7 +89,7 @@ pub(super) fn begin(cx: &mut StepContext<'_, HybridIvf>, cluster: u32) -> Option
         cx.scratch.trace_local(cluster, 1, 0, false);
     }
     let mut entry = cx.view.directory.entries[cluster as usize];
-    if !cx.q.admits(members.start + entry) {
+    if !cx.q.exists(members.start + entry) {
         entry = (entry + 1) % members.len() as u32;
     }
     cx.scratch.edges.clear();
@@ -318,7 +318,7 @@ impl ClusterSearch {
         pivot: Option<&DistanceBounds>,
     ) -> bool {
         let id = self.first + number;
-        if !cx.q.admits(id) {
+        if !cx.q.exists(id) {
             return false;
         }
         offer(cx, number, bounds.estimate);

@@ -73,7 +73,7 @@ fn score(
         } else {
             let cross = estimator.product(coded, key, nav.code(node - count, size));
             let bounds = estimator.by_code(base, nav.terms[at], cross, nav.radii[at]);
-            if !cx.q.admits(nav.ids[at]) {
+            if !cx.q.exists(nav.ids[at]) {
                 continue;
             }
             (&mut beams[1], estimator.code_scale(bounds.estimate))

@@ -61,7 +61,7 @@ fn take_members(
         first.and_then(|first| q.exclude.checked_sub(first)).filter(|&member| member < own.members());
     let mut left = k;
     let mut see = |(distance, member): (f32, u32)| {
-        let is_out = first.is_some_and(|first| !q.admits(first.wrapping_add(member)));
+        let is_out = first.is_some_and(|first| !q.exists(first.wrapping_add(member)));
         if left > 0 && !is_out {
             left -= 1;
             offer(found, k, Found { distance, id: own.external_id(member), clock });

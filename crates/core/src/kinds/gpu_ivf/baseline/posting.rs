@@ -64,7 +64,7 @@ fn take_codes(cx: &mut StepContext<'_, GpuIvf>, list: &PostingList<'_>) {
     cx.q.stats.code_comparisons += list.count() as u64;
     for (member, &distance) in distances.iter().enumerate() {
         let id = list.id(member);
-        if cx.q.admits(id) && id < cx.base.nodes {
+        if cx.q.exists(id) && id < cx.base.nodes {
             cx.own.candidates.push((distance, id));
         }
     }
@@ -88,7 +88,7 @@ fn take_vectors(cx: &mut StepContext<'_, GpuIvf>, list: &PostingList<'_>) {
     norms.extend((0..list.count()).map(|member| list.inverse_norm(member)));
     cx.exact.distances(list.entries(), norms, exact);
     for (member, &distance) in exact.iter().enumerate() {
-        if cx.q.admits(list.id(member)) {
+        if cx.q.exists(list.id(member)) {
             cx.q.stats.full_comparisons += 1;
             // A vector that an earlier list had is refused.
             cx.q.top.offer(distance, || list.external_id(member));
