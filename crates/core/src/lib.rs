@@ -31,6 +31,7 @@ pub mod remote_protocol;
 pub mod route;
 pub mod score;
 pub mod search;
+pub mod sieve;
 pub mod view;
 
 /// Bytes of the unit that disks are asked for.
