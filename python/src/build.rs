@@ -114,10 +114,9 @@ pub(crate) fn groundtruth<'py>(
             engine::groundtruth::exact_with(
                 &base,
                 &queries,
-                metric,
-                settings.k,
+                (metric, settings.k),
                 budget,
-                common.on_bad_row,
+                engine::groundtruth::Rows { on_bad_row: common.on_bad_row, only: None },
                 progress,
             )
         };

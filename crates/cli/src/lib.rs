@@ -7,6 +7,7 @@
 #![allow(missing_docs, reason = "fields of options and of documents have the names that users read")]
 
 pub mod commands;
+mod filter;
 mod help;
 pub mod http_client;
 pub mod memory;

@@ -4,16 +4,23 @@ use std::path::Path;
 
 use stratann_engine::dataset::GroundTruth;
 use stratann_engine::groundtruth::{CheckedTruth, Owner};
+use stratann_engine::search::Filter;
 use stratann_storage::{Error, Result};
 
 use crate::queries::Queries;
 
-/// Reads ground truth for all of `queries` and `k` results each, over an index of `rows` vectors. What results must
-/// agree with is compared when they come.
+/// Reads ground truth for all of `queries` and `k` results each, or as many as there are `matches` among the `rows` of
+/// the index. What results must agree with is compared when they come.
 ///
 /// # Errors
 /// `BadInput` for a file of other queries, for too few neighbours, and for what no ground truth is.
-pub(crate) fn read(path: &Path, queries: &Queries, k: usize, rows: u64) -> Result<CheckedTruth> {
+pub(crate) fn read(
+    path: &Path,
+    queries: &Queries,
+    k: usize,
+    matches: u64,
+    rows: u64,
+) -> Result<CheckedTruth> {
     let truth = GroundTruth::read(path)?;
     let (name, have, want) = (path.display(), truth.queries(), queries.count());
     if have != want {
@@ -21,7 +28,7 @@ pub(crate) fn read(path: &Path, queries: &Queries, k: usize, rows: u64) -> Resul
             "{name} is for {have} queries, {want} are searched; compute it again"
         )));
     }
-    let k = k.min(usize::try_from(rows).unwrap_or(usize::MAX));
+    let k = k.min(usize::try_from(matches).unwrap_or(usize::MAX));
     if truth.k < k {
         return Err(Error::bad_input(format!(
             "{name} has {} neighbours per query, -k {k} needs {k}; compute it again with -k {k}",
@@ -29,6 +36,18 @@ pub(crate) fn read(path: &Path, queries: &Queries, k: usize, rows: u64) -> Resul
         )));
     }
     CheckedTruth::new(truth, path, owner(queries, rows))
+}
+
+/// Refuses ground truth with fewer neighbours than k, or than rows that match a filter.
+pub(crate) fn check_matches(truth: &CheckedTruth, k: usize, filter: &Filter) -> Result<()> {
+    let (have, need) = (truth.truth().k, k.min(filter.matches() as usize));
+    if have >= need {
+        return Ok(());
+    }
+    Err(Error::bad_input(format!(
+        "the ground truth has {have} neighbours per query, and {need} of the rows that match are wanted; compute it \
+         again with the same filter: `stratann groundtruth --only`"
+    )))
 }
 
 /// Properties that ground truth of an index of `rows` vectors must agree with.

@@ -3,6 +3,7 @@
 use stratann_kernel::{DType, Metric};
 
 use crate::place::LocalShard;
+use crate::sieve::Sieve;
 
 /// Facts of an index of any kind that a query needs.
 #[derive(Clone, Copy, Debug)]
@@ -17,4 +18,6 @@ pub struct Base<'a> {
     pub nodes: u32,
     /// This server's shard; `None` when the whole index is local.
     pub here: Option<LocalShard<'a>>,
+    /// The rows that the query may return; `None` for all. It never travels: each server has its own.
+    pub sieve: Option<&'a Sieve>,
 }

@@ -100,7 +100,7 @@ impl Small {
 }
 
 fn base(nodes: u32) -> Base<'static> {
-    Base { metric: Metric::Cosine, dtype: DType::F32, dim: DIM, nodes, here: None }
+    Base { metric: Metric::Cosine, dtype: DType::F32, dim: DIM, nodes, here: None, sieve: None }
 }
 
 fn check(index: &Blocks<'_>, blocks: &[u8]) -> (Vec<Violation>, Checker) {

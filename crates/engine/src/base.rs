@@ -164,6 +164,7 @@ impl Base {
             dim: self.manifest.dim,
             nodes: self.manifest.rows as u32,
             here: None,
+            sieve: None,
         }
     }
 
@@ -343,7 +344,7 @@ impl PlainBlocks {
             && (layout.id_bytes == 4 || layout.id_bytes == 8)
             && layout.code_bytes <= layout.block_bytes;
         let nodes = u32::try_from(manifest.rows).ok()?;
-        let base = view::Base { metric, dtype, dim: manifest.dim, nodes, here: None };
+        let base = view::Base { metric, dtype, dim: manifest.dim, nodes, here: None, sieve: None };
         let nodes_max = || layout.payload_bytes() / layout.node_bytes();
         let fits = || {
             !facts(kind).has_nodes_in_blocks

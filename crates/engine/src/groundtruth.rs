@@ -6,6 +6,7 @@
 use std::ops::Range;
 use stratann_params::choices::OnBadRow;
 
+use stratann_core::sieve::Sieve;
 use stratann_kernel::Metric;
 use stratann_kernel::topk::{Scored, TopK};
 use stratann_storage::{Error, Progress, Result};
@@ -37,17 +38,35 @@ pub fn exact(
     ram_budget_bytes: u64,
     progress: &dyn Progress,
 ) -> Result<GroundTruth> {
-    exact_with(base, queries, metric, k, ram_budget_bytes, OnBadRow::Fail, progress)
+    exact_with(
+        base,
+        queries,
+        (metric, k),
+        ram_budget_bytes,
+        Rows { on_bad_row: OnBadRow::Fail, only: None },
+        progress,
+    )
 }
 
-/// As [`exact`]. Under [`OnBadRow::Skip`] invalid base rows are ignored.
+/// The rows of a base that can be neighbours.
+#[derive(Clone, Copy, Debug)]
+pub struct Rows<'a> {
+    /// What is done with invalid ones; under [`OnBadRow::Skip`] they are ignored.
+    pub on_bad_row: OnBadRow,
+    /// Those that are asked for; `None` for all.
+    pub only: Option<&'a Sieve>,
+}
+
+/// As [`exact`], among some rows of the base.
+///
+/// # Errors
+/// As [`exact`].
 pub fn exact_with(
     base: &Reader,
     queries: &Reader,
-    metric: Metric,
-    k: usize,
+    (metric, k): (Metric, usize),
     ram_budget_bytes: u64,
-    on_bad_row: OnBadRow,
+    Rows { on_bad_row, only }: Rows<'_>,
     progress: &dyn Progress,
 ) -> Result<GroundTruth> {
     let (b, q) = (base.shape(), queries.shape());
@@ -65,7 +84,7 @@ pub fn exact_with(
         return Err(Error::bad_input(message));
     }
     let asked = QuerySource::Set(queries);
-    Search { base, metric, k, on_bad_row, progress }.run(&asked, ram_budget_bytes)
+    Search { base, metric, k, on_bad_row, only, progress }.run(&asked, ram_budget_bytes)
 }
 
 /// Computes the exact `k` nearest other rows for some rows of `base` itself; each is excluded from its own result, by
@@ -80,7 +99,7 @@ pub fn neighbours(
     ram_budget_bytes: u64,
     progress: &dyn Progress,
 ) -> Result<GroundTruth> {
-    let search = Search { base, metric, k, on_bad_row: OnBadRow::Skip, progress };
+    let search = Search { base, metric, k, on_bad_row: OnBadRow::Skip, only: None, progress };
     search.run(&QuerySource::Rows(rows), ram_budget_bytes)
 }
 
@@ -94,7 +113,7 @@ pub(crate) fn neighbours_of_made(
     ram_budget_bytes: u64,
     progress: &dyn Progress,
 ) -> Result<GroundTruth> {
-    let search = Search { base, metric, k, on_bad_row: OnBadRow::Skip, progress };
+    let search = Search { base, metric, k, on_bad_row: OnBadRow::Skip, only: None, progress };
     search.run(&QuerySource::Made { rows, vectors }, ram_budget_bytes)
 }
 
@@ -117,6 +136,7 @@ struct Search<'a> {
     metric: Metric,
     k: usize,
     on_bad_row: OnBadRow,
+    only: Option<&'a Sieve>,
     progress: &'a dyn Progress,
 }
 
@@ -368,7 +388,8 @@ impl Search<'_> {
             seekers.iter_mut().map(|seeker| (seeker.own, &mut seeker.top)).unzip();
         let id = |query: usize, row: usize| {
             let id = block.first + row as u64;
-            (block.rows.usable[row] && own[query] != Some(id)).then_some(id)
+            let is_asked = self.only.is_none_or(|only| only.has(id as u32));
+            (is_asked && block.rows.usable[row] && own[query] != Some(id)).then_some(id)
         };
         let pairs =
             Pairs { form: self.form(self.base), queries: &block.queries.matrix, rows: &block.rows.matrix };

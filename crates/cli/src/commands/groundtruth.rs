@@ -12,6 +12,7 @@ use stratann_params::{Place, Stage};
 use stratann_storage::output::OutputPath;
 use stratann_storage::{Error, Result, budget};
 
+use crate::filter::FilterArgs;
 use crate::output::{Output, count, duration};
 use crate::parameters::{Parameters, Rows};
 use crate::progress::ProgressPrinter;
@@ -34,6 +35,8 @@ pub struct Args {
     /// Replace an existing GT
     #[arg(long)]
     force: bool,
+    #[command(flatten)]
+    filter: FilterArgs,
     #[command(flatten)]
     table: Parameters<TruthRows>,
 }
@@ -61,6 +64,10 @@ pub(crate) fn run(args: &Args, output: Output) -> Result<Verdict> {
     GroundTruth::check_name(&args.output)?;
     let to = OutputPath::check(&args.output, args.force, &[&args.base, &args.queries])?;
     let (base, queries) = (Reader::open(&args.base)?, Reader::open(&args.queries)?);
+    let only = match args.filter.read()? {
+        Some((ids, naming)) => Some(naming.rows(&ids, base.shape().rows)?),
+        None => None,
+    };
     let threads = common.threads.unwrap_or_else(options::all_cores);
     let pool = rayon::ThreadPoolBuilder::new()
         .num_threads(threads)
@@ -72,10 +79,9 @@ pub(crate) fn run(args: &Args, output: Output) -> Result<Verdict> {
         groundtruth::exact_with(
             &base,
             &queries,
-            metric_of(common.metric),
-            settings.k,
+            (metric_of(common.metric), settings.k),
             budget,
-            common.on_bad_row,
+            groundtruth::Rows { on_bad_row: common.on_bad_row, only: only.as_ref() },
             &printer,
         )
     })?;

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use crate::Verdict;
+use crate::filter::{FilterArgs, FilterReport};
 use crate::options::{self, Target};
 use crate::output::{Named, Output, eprint_line};
 use crate::parameters::{Parameters, Rows};
@@ -73,6 +74,8 @@ pub struct Args {
     /// All need equal dimension, element type and metric. The indexes are searched at the same time.
     #[arg(long, value_name = "INDEX", conflicts_with = "connect")]
     also: Vec<PathBuf>,
+    #[command(flatten)]
+    filter: FilterArgs,
     /// With --connect or --also: accept partial results when no live server, or an index, holds a part
     #[arg(long)]
     partial: bool,
@@ -131,6 +134,9 @@ pub(crate) struct Run {
     peak_rss_bytes: u64,
     ram_budget_bytes: Option<u64>,
     io_backend: String,
+    /// The rows that results may be; absent without a filter.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    filter: Option<FilterReport>,
     // Of a kind with a scorer of codes.
     #[serde(skip_serializing_if = "Option::is_none")]
     scorer: Option<ScorerReport>,
@@ -271,6 +277,7 @@ pub(crate) fn run(args: &Args, output: Output) -> Result<Verdict> {
     if args.partial && args.also.is_empty() && matches!(target, Target::Index { .. }) {
         return Err(Error::bad_input("--partial is for --connect and --also; leave it out for one index"));
     }
+    check_filter(args, &target)?;
     let to = result_path(args, &target)?;
     let kind = checked_kind(args, &target)?;
     let mut settings: Vec<SearchOptions> =
@@ -287,8 +294,10 @@ pub(crate) fn run(args: &Args, output: Output) -> Result<Verdict> {
             if !args.also.is_empty() {
                 return together(args, (index, queries), (&settings, to.as_ref()), (budgets, cache), output);
             }
+            let filter = args.filter.read()?;
+            let source = Source::Folder(index);
             let mut bench =
-                Bench::open(Source::Folder(index), queries, truth, &settings, (budgets, cache), output)?;
+                Bench::open_filtered((source, filter), queries, truth, &settings, (budgets, cache), output)?;
             one(args, (index, queries), (&settings, to.as_ref()), &mut bench, output)
         }
         Target::Memory { addresses, queries } => {
@@ -314,6 +323,19 @@ pub(crate) fn run(args: &Args, output: Output) -> Result<Verdict> {
             on_servers(args, queries, (&settings, to.as_ref()), servers, output)
         }
     }
+}
+
+/// Refuses a filter where none is taken yet.
+fn check_filter(args: &Args, target: &Target<'_>) -> Result<()> {
+    let Some((path, _)) = args.filter.named() else { return Ok(()) };
+    let is_alone = matches!(target, Target::Index { .. }) && args.also.is_empty();
+    if is_alone {
+        return Ok(());
+    }
+    Err(Error::bad_input(format!(
+        "a filter ({}) is for one index in a folder; servers, memory nodes and --also take none yet",
+        path.display()
+    )))
 }
 
 /// The kind whose techniques are switched. Options that it does not have are refused.
@@ -418,7 +440,10 @@ fn result_path(args: &Args, target: &Target<'_>) -> Result<Option<ResultPath>> {
     let Some(path) = &args.output else { return Ok(None) };
     let mut inputs: Vec<&Path> = args.groundtruth.as_deref().into_iter().collect();
     match *target {
-        Target::Index { index, queries } => inputs.extend([index, queries]),
+        Target::Index { index, queries } => {
+            inputs.extend([index, queries]);
+            inputs.extend(args.filter.named().map(|(path, _)| path));
+        }
         Target::Servers { queries, .. } | Target::Memory { queries, .. } => inputs.push(queries),
     }
     ResultPath::check(path, args.force, &inputs).map(Some)

@@ -118,7 +118,8 @@ fn truth(
     printer: &ProgressPrinter,
 ) -> Result<Option<GroundTruth>> {
     let Some(path) = run.groundtruth.as_deref() else { return Ok(None) };
-    let truth = crate::truth::read(path, queries, run.k, index.manifest().rows)?.truth().clone();
+    let rows = index.manifest().rows;
+    let truth = crate::truth::read(path, queries, run.k, rows, rows)?.truth().clone();
     let mut rows = Vec::new();
     queries.read(0, queries.count(), &mut rows)?;
     index.check_truth(truth.clone(), path, &rows, options::all_cores(), printer)?;

@@ -68,7 +68,7 @@ fn known(
 ) -> Result<Known> {
     let (_, manifest) = Manifest::read(&args.index)?;
     let queries = Queries::open(path, &manifest, output)?;
-    let truth = truth::read(truth_path, &queries, 1, manifest.rows)?.truth().clone();
+    let truth = truth::read(truth_path, &queries, 1, manifest.rows, manifest.rows)?.truth().clone();
     let mut known = Known {
         truth_k: truth.k,
         truth: truth.ids.iter().map(|&id| u64::from(id)).collect(),

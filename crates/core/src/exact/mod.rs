@@ -11,6 +11,7 @@ use stratann_kernel::distance::Exact;
 use crate::format::block::Block;
 use crate::format::inverted_list::Record;
 use crate::search::Query;
+use crate::sieve::Sieve;
 
 pub use bounds::Bounds;
 pub(crate) use bounds::{BoundEstimator, Cut, DistanceBounds};
@@ -70,8 +71,17 @@ impl BlockRows for Block<'_> {
     }
 }
 
-/// Scores every vector of a block and keeps the best k.
-pub(crate) fn score_block(q: &mut Query, exact: &Exact, scratch: &mut BlockScratch, block: &impl BlockRows) {
+/// Scores the vectors of a block that the sieve has, or all, and keeps the best k.
+pub(crate) fn score_block(
+    q: &mut Query,
+    exact: &Exact,
+    sieve: Option<&Sieve>,
+    scratch: &mut BlockScratch,
+    block: &impl BlockRows,
+) {
+    if let Some(sieve) = sieve {
+        return score_matches(q, exact, sieve, block);
+    }
     let BlockScratch { norms, distances } = scratch;
     exact.distances(block.vectors(), block.inverse_norms(norms), distances);
     for (slot, &distance) in distances.iter().enumerate() {
@@ -79,6 +89,19 @@ pub(crate) fn score_block(q: &mut Query, exact: &Exact, scratch: &mut BlockScrat
             q.stats.full_comparisons += 1;
             q.top.offer(distance, || block.external_id(slot));
         }
+    }
+}
+
+/// Scores those vectors of a block that the sieve has.
+fn score_matches(q: &mut Query, exact: &Exact, sieve: &Sieve, block: &impl BlockRows) {
+    let first = block.first_id();
+    let end = first.saturating_add(block.count() as u32);
+    let mut next = sieve.next(first);
+    while let Some(id) = next.filter(|&id| id < end) {
+        if q.exists(id) {
+            score_slot(q, exact, block, (id - first) as usize);
+        }
+        next = sieve.next(id + 1);
     }
 }
 

@@ -133,7 +133,8 @@ pub(crate) struct Query {
 }
 
 impl Query {
-    /// Whether this vector exists for the query: another is neither walked over nor returned.
+    /// Whether this vector exists for the query: another is neither walked over nor returned. Whether one may be
+    /// returned is asked of the sieve.
     #[inline]
     pub(crate) fn exists(&self, id: u32) -> bool {
         id != self.exclude

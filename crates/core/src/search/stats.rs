@@ -131,6 +131,10 @@ counters! {
     shared_reads,
     /// Requests to memory nodes. One may read many extents.
     round_trips,
+    /// Blocks that were used and have no row that the query may return.
+    vain_blocks,
+    /// Searches that cost as much as a scan of the rows that the query may return, and gave way to it.
+    gave_way,
 }
 
 impl QueryStats {
@@ -160,7 +164,7 @@ mod tests {
         assert_eq!(copy, stats);
         assert!(!copy.set("no_such_counter", 1));
         copy.add(&stats);
-        assert_eq!((copy.code_comparisons, copy.round_trips), (2 * values[0], 2 * values[values.len() - 1]));
+        assert_eq!((copy.code_comparisons, copy.gave_way), (2 * values[0], 2 * values[values.len() - 1]));
         copy.set("reads", u64::MAX);
         copy.add(&stats);
         assert_eq!(copy.reads, u64::MAX);

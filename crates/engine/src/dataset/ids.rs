@@ -21,12 +21,26 @@ pub fn read_ids(path: &Path, rows: u64) -> Result<Vec<u64>> {
     Ok(ids)
 }
 
-/// Reads all ids of a file, however many. Equal ones are allowed.
+/// Reads all ids of a file, however many: also of a `.txt` with one on each line. Equal ones are allowed.
 ///
 /// # Errors
-/// As [`read_ids`].
+/// As [`read_ids`]; a line that is no id.
 pub fn read_all_ids(path: &Path) -> Result<Vec<u64>> {
-    load(path, None)
+    if super::suffix(path) == "txt" { read_lines(path) } else { load(path, None) }
+}
+
+fn read_lines(path: &Path) -> Result<Vec<u64>> {
+    let text = stratann_storage::input::read_text(path)?;
+    let id = |(at, line): (usize, &str)| match line.trim() {
+        "" => None,
+        line => Some(line.parse().map_err(|_| {
+            let (name, at) = (path.display(), at + 1);
+            Error::bad_input(format!(
+                "{name}: line {at} is no id: {line:?}; write one number from 0 to 2^64 - 1 a line"
+            ))
+        })),
+    };
+    text.lines().enumerate().filter_map(id).collect()
 }
 
 /// As [`read_ids`], for a file whose ids are known to be distinct. Takes 8 bytes of memory per row.
@@ -41,7 +55,8 @@ fn load(path: &Path, rows: Option<u64>) -> Result<Vec<u64>> {
         "u64bin" => bin_header(path, &source)?,
         "npy" => npy_header(path, &source)?,
         other => {
-            let message = format!("{name}: unknown format {other:?} of ids; use .u64bin or .npy");
+            let message =
+                format!("{name}: unknown format {other:?} of ids; use .u64bin or .npy, or .txt for a filter");
             return Err(Error::bad_input(message));
         }
     };

@@ -311,6 +311,7 @@ impl<'a> Driver<'a> {
         slot.is_background = queries.is_background(number, &QueryStats::default());
         let is_usual = !slot.is_background;
         slot.snapshot = queries.snapshot(number);
+        slot.sieve = queries.sieve(number);
         let Seat { segment, width, .. } = &self.seats[seat];
         let vector = queries.begin(number, width.at_load(load), &mut slot.state);
         slot.scratch.prepare_for(&view_of(&**segment, &self.others), vector, &slot.state);

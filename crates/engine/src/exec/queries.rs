@@ -6,6 +6,7 @@ use std::sync::Arc;
 use stratann_core::kinds::IndexView;
 use stratann_core::place::Others;
 use stratann_core::query::{Loss, QueryState, QueryStats, Read, Scratch, Step, Tag, Threshold};
+use stratann_core::sieve::Sieve;
 use stratann_storage::link::Inbound;
 
 use super::options::{MergedReads, Times};
@@ -40,6 +41,10 @@ pub trait Queries {
     /// Returns the snapshot of the index that the query sees from its first step to its last; `None` where the index
     /// never changes.
     fn snapshot(&mut self, _number: usize) -> Option<Arc<dyn Snapshot>> {
+        None
+    }
+    /// Returns the rows that a query may return; `None` for all.
+    fn sieve(&mut self, _number: usize) -> Option<Arc<Sieve>> {
         None
     }
     /// Whether a query's answer is still wanted. Asked before each of its turns: a query past its deadline is dropped.

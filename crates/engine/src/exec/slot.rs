@@ -8,6 +8,7 @@ use stratann_core::kinds::IndexView;
 use stratann_core::place::Others;
 use stratann_core::query::{Arrival, Arrived, Extent, Loss, QueryState, Scratch, Step, Tag, wire};
 use stratann_core::score::Ranking;
+use stratann_core::sieve::Sieve;
 use stratann_storage::cache::ExtentCache;
 use stratann_storage::tier::Buffer;
 
@@ -41,6 +42,7 @@ pub(super) struct Slot {
     pub(super) seat: usize,
     pub(super) state: QueryState,
     pub(super) snapshot: Option<Arc<dyn Snapshot>>,
+    pub(super) sieve: Option<Arc<Sieve>>,
     pub(super) scratch: Scratch,
     /// Results of reads that the next step takes.
     pub(super) results: Vec<(Tag, ReadResult)>,
@@ -87,6 +89,7 @@ impl Slot {
             seat: 0,
             state: QueryState::default(),
             snapshot: None,
+            sieve: None,
             scratch: Scratch::default(),
             results: Vec::new(),
             number: 0,
@@ -153,7 +156,8 @@ impl Slot {
         let cache = segment.cache();
         let results = self.results.iter();
         arrived.extend(results.map(|(tag, result)| Arrival { tag: *tag, what: result.arrived(cache) }));
-        let view = seen(view_of(segment, others), self.snapshot.as_ref());
+        let mut view = seen(view_of(segment, others), self.snapshot.as_ref());
+        view.base.sieve = self.sieve.as_deref();
         let step = self.state.step(&view, &mut self.scratch, &arrived);
         *arrivals = emptied(arrived);
         self.release(buffers);
@@ -171,7 +175,7 @@ impl Slot {
         self.release(buffers);
         self.is_active = false;
         self.is_queued = false;
-        self.snapshot = None;
+        (self.snapshot, self.sieve) = (None, None);
         if let Some(extra) = self.extra_bytes.take() {
             self.state = QueryState::default();
             self.scratch = Scratch::default();

@@ -195,7 +195,8 @@ fn bad_rows_are_refused_by_number_or_left_out() {
     let good = floats(&[[1.0, 0.0], [0.0, 1.0], [1.0, 1.0]]);
     let bad = floats(&[[1.0, 0.0], [0.0, 1.0], [0.0, f32::NAN], [0.0, 0.0], [f32::INFINITY, 1.0]]);
     let run = |base, queries, metric, policy| {
-        exact_with(base, queries, metric, 9, PLENTY, policy, &Quiet).map(|truth| truth.ids)
+        exact_with(base, queries, (metric, 9), PLENTY, Rows { on_bad_row: policy, only: None }, &Quiet)
+            .map(|truth| truth.ids)
     };
     let message = |result: Result<Vec<u32>>| result.expect_err("refused").message;
     let nan = "row 2 of <memory>: component 1 is NaN; correct or remove it";

@@ -20,6 +20,7 @@ use stratann_storage::{Error, ErrorKind, Progress, Result};
 mod cache_budget;
 mod given;
 mod live;
+mod row_ids;
 mod segment;
 mod updates;
 
@@ -28,6 +29,7 @@ pub use crate::base::{OpenOptions, Reserve};
 pub use crate::kinds::options::OpenBaselines;
 pub use crate::kinds::{Acknowledged, PLACE, Unfinished, UpdateOptions};
 pub use cache_budget::CacheBudget;
+use row_ids::RowIds;
 
 use crate::base::Base;
 use crate::exec::MemoryOwner;
@@ -51,6 +53,8 @@ pub struct Index {
     lends_cache: bool,
     // Of a query of the usual size: computed from all curves, and needed at each call.
     pub(crate) usual_state_bytes: OnceLock<u64>,
+    // Read when the first filter comes.
+    row_ids: OnceLock<RowIds>,
     warnings: Vec<String>,
 }
 
@@ -120,6 +124,7 @@ impl Index {
             cache_budget,
             lends_cache,
             usual_state_bytes: OnceLock::new(),
+            row_ids: OnceLock::new(),
             warnings,
         };
         index.open_cache();
@@ -438,6 +443,24 @@ impl Index {
             None if self.is_resident() => account.add("block cache", 0),
             None => {}
         }
+        if let Some(ids) = self.row_ids.get() {
+            account.add("row ids", ids.bytes());
+        }
         account
+    }
+
+    /// The rows of external ids, which are read once.
+    ///
+    /// # Errors
+    /// A RAM budget without room for them; rows that cannot be read; an interruption.
+    pub(crate) fn row_ids(&self, progress: &dyn Progress) -> Result<&RowIds> {
+        if let Some(ids) = self.row_ids.get() {
+            return Ok(ids);
+        }
+        let mut account = self.account();
+        account.add("row ids", RowIds::bytes_max(&self.base));
+        account.check(self.ram_budget, "search this index with a filter")?;
+        let ids = RowIds::read(&self.base, &self.kind, progress)?;
+        Ok(self.row_ids.get_or_init(|| ids))
     }
 }

@@ -1,5 +1,8 @@
 //! Answers of kinds: settings, costs, members.
 
+use stratann_core::query::Params;
+use stratann_core::sieve::Sieve;
+
 use crate::codebook;
 use crate::manifest::Manifest;
 use crate::record::CODE_KIND;
@@ -47,6 +50,59 @@ pub struct ExactCost {
     pub vector_bytes_max: u64,
     /// Whether all queries go through them together; otherwise each does.
     pub is_shared: bool,
+}
+
+/// How a query finds the rows of a sieve.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SieveWay {
+    /// All of them are read and compared.
+    Exact,
+    /// The codes of all are compared, and the nearest rows are read.
+    Codes,
+    /// The usual search, with an effort for as many more results as rows are passed over.
+    Search,
+}
+
+impl SieveWay {
+    /// All ways.
+    pub const ALL: [SieveWay; 3] = [SieveWay::Exact, SieveWay::Codes, SieveWay::Search];
+
+    /// Its name in reports.
+    pub const fn name(self) -> &'static str {
+        match self {
+            SieveWay::Exact => "exact",
+            SieveWay::Codes => "codes",
+            SieveWay::Search => "search",
+        }
+    }
+}
+
+/// A query with a sieve, as a kind plans it.
+pub(crate) struct SievedQuery<'a> {
+    pub(crate) sieve: &'a Sieve,
+    /// The query without a sieve.
+    pub(crate) usual: Params,
+    /// All rows over those of the sieve: a search passes over so many for each that it may return, where these lie
+    /// anywhere.
+    pub(crate) times: f64,
+    /// Work of a search that passes over them, as the curves of the build tell.
+    pub(crate) work: SearchWork,
+    /// Recall that was asked for; `None` where an effort was.
+    pub(crate) recall: Option<f64>,
+}
+
+/// Work of a search.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct SearchWork {
+    pub(crate) reads: f64,
+    pub(crate) comparisons: f64,
+}
+
+/// The way that a kind has chosen, and the parameters of it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct SievePlan {
+    pub(crate) way: SieveWay,
+    pub(crate) params: Params,
 }
 
 /// A vector of an open index, and what is stored with it.

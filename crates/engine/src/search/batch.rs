@@ -8,12 +8,14 @@ use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use stratann_core::query::{Budget, Hit, Loss, Outcome, Params, QueryState, QueryStats, Read, Scratch, Step};
+use stratann_core::sieve::Sieve;
 use stratann_storage::Progress;
 use stratann_storage::budget::Account;
 
 use super::Answers;
 use super::live::LiveBatches;
 use super::record::Recording;
+use super::sieved::{Filter, Filters};
 use crate::exec::{Loads, MergedReads, Queries, Snapshot, Times, failure};
 use crate::index::Index;
 use crate::kinds::Learning;
@@ -29,6 +31,7 @@ pub(super) struct Batch<'a> {
     pub(super) params: Params,
     pub(super) budget: Budget,
     pub(super) exclude: &'a (dyn Fn(usize) -> u32 + Sync),
+    pub(super) filters: Filters<'a>,
     pub(super) progress: &'a dyn Progress,
     pub(super) threads: usize,
     pub(super) count: usize,
@@ -65,6 +68,7 @@ impl<'a> Batch<'a> {
             params,
             budget: index.query_budget(),
             exclude,
+            filters: Filters::None,
             progress,
             threads,
             count,
@@ -162,13 +166,18 @@ impl<'a> Batch<'a> {
         self.failed.lock().unwrap_or_else(|e| e.into_inner()).retain(|failed| failed.0 != number);
     }
 
-    /// Queries that have fewer results than were asked for.
+    /// Results that a query can have: k, or as many as its filter has rows.
+    fn wanted(&self, number: usize) -> u32 {
+        self.filters.of(number).map_or(self.params.k, |filter| filter.matches().min(self.params.k))
+    }
+
+    /// Queries that have fewer results than there are, or than were asked for.
     fn short(&self) -> usize {
         let failed = self.failed.lock().unwrap_or_else(|e| e.into_inner());
         let failed: BTreeSet<usize> = failed.iter().map(|failed| failed.0).collect();
         let is_short = |&number: &usize| {
             self.latency_ns[number].load(Ordering::Relaxed) > 0
-                && self.counts[number].load(Ordering::Relaxed) < self.params.k
+                && self.counts[number].load(Ordering::Relaxed) < self.wanted(number)
         };
         (0..self.count).filter(is_short).filter(|number| !failed.contains(number)).count()
     }
@@ -298,6 +307,10 @@ impl Queries for Share<'_, '_> {
         learning.snapshot_for(self.batch.epoch(number)).map(|seen| seen as Arc<dyn Snapshot>)
     }
 
+    fn sieve(&mut self, number: usize) -> Option<Arc<Sieve>> {
+        self.batch.filters.of(number).map(|filter| filter.sieve().clone())
+    }
+
     fn remaining(&self) -> usize {
         self.batch.count.saturating_sub(self.batch.next.load(Ordering::Relaxed)) / self.batch.threads
     }
@@ -305,7 +318,8 @@ impl Queries for Share<'_, '_> {
     fn begin(&mut self, number: usize, (approach_width, width): (u32, u32), state: &mut QueryState) -> &[u8] {
         let batch = self.batch;
         let exclude = (batch.exclude)(number);
-        let params = Params { exclude, approach_width, width, ..batch.params };
+        let own = batch.filters.of(number).map_or(batch.params, Filter::params);
+        let params = Params { exclude, approach_width, width, ..own };
         state.restart(params, batch.budget);
         let size = batch.index.base.row_bytes();
         &batch.queries[number * size..(number + 1) * size]

@@ -19,11 +19,13 @@ mod params;
 mod record;
 mod run;
 mod scan;
+mod sieved;
 mod together;
 mod traffic;
 mod truth;
 
 pub use crate::kinds::answers::ExactCost;
+pub use crate::kinds::answers::SieveWay;
 pub use crate::kinds::effort::Effort;
 pub use crate::kinds::shares_loads::RecordedVisit;
 pub use account::{DOORBELLS, reserve, usual_reserve};
@@ -31,6 +33,7 @@ pub use answers::{Answers, Latency, recall};
 pub use options::{SearchOptions, mode_of};
 use record::Recording;
 pub use record::{RecordedBatch, RecordedLoad, RecordedQuery};
+pub use sieved::{Filter, Filters, Naming};
 pub use together::{INDEXES_MAX, Together};
 pub use traffic::{Traffic, TrafficOptions};
 
@@ -91,8 +94,32 @@ impl Index {
         options: &SearchOptions,
         progress: &dyn Progress,
     ) -> Result<Answers> {
+        self.search_filtered(queries, Filters::None, options, progress)
+    }
+
+    /// Like [`Index::search`], for queries that may return the rows of their filters alone, which were made with these
+    /// options.
+    ///
+    /// # Errors
+    /// As [`Index::search`]; filters that are not one for each query.
+    pub fn search_filtered(
+        &self,
+        queries: &[u8],
+        filters: Filters<'_>,
+        options: &SearchOptions,
+        progress: &dyn Progress,
+    ) -> Result<Answers> {
         let params = self.params_of_search(options)?;
-        self.search_batch(queries, params, &|_| u32::MAX, options, progress, Purpose::Answer)
+        let count = queries.len() / self.base.row_bytes();
+        if let Filters::Each(each) = filters
+            && each.len() != count
+        {
+            let given = each.len();
+            return Err(Error::bad_input(format!("{given} filters for {count} queries; give one for each")));
+        }
+        let call =
+            Call { queries, params, exclude: &|_| u32::MAX, filters, progress, purpose: Purpose::Answer };
+        self.answer(call, options)
     }
 
     /// The parameters of a search with these options.
@@ -120,19 +147,12 @@ impl Index {
         options: &SearchOptions,
         progress: &dyn Progress,
     ) -> Result<Answers> {
-        self.search_batch(queries, params, exclude, options, progress, Purpose::Measure)
+        let filters = Filters::None;
+        self.answer(Call { queries, params, exclude, filters, progress, purpose: Purpose::Measure }, options)
     }
 
-    fn search_batch(
-        &self,
-        queries: &[u8],
-        params: Params,
-        exclude: &(dyn Fn(usize) -> u32 + Sync),
-        options: &SearchOptions,
-        progress: &dyn Progress,
-        purpose: Purpose<'_>,
-    ) -> Result<Answers> {
-        let call = Call { queries, params, exclude, progress, purpose };
+    fn answer(&self, call: Call<'_>, options: &SearchOptions) -> Result<Answers> {
+        let progress = call.progress;
         let mut run = Run::begin(self, call, options, (0, 1))?;
         let (cpu, started) = (budget::cpu_us(), Instant::now());
         let name = run::answer(slice::from_mut(&mut run))?;

@@ -7,6 +7,8 @@ use stratann_core::query::{Read, Scratch};
 use stratann_storage::tier::IoChoice;
 use stratann_storage::{Error, Progress, Result};
 
+use super::run::Call;
+use super::sieved::Filters;
 use super::{Answers, Purpose, SearchOptions, TrafficOptions};
 use crate::index::Index;
 use crate::kinds::known::IN_MEMORY_NODES;
@@ -96,7 +98,10 @@ impl Index {
         let options = SearchOptions { threads: 1, io: IoChoice::InOrder, ..*options };
         let recording = Recording::default();
         let purpose = Purpose::Record(&recording);
-        let answers = self.search_batch(queries, params, &|_| u32::MAX, &options, progress, purpose)?;
+        let answers = {
+            let (exclude, filters) = (&|_| u32::MAX, Filters::None);
+            self.answer(Call { queries, params, exclude, filters, progress, purpose }, &options)?
+        };
         let batches = recording.0.into_inner().unwrap_or_else(|e| e.into_inner());
         Ok((answers, batches))
     }

@@ -3,6 +3,7 @@
 use std::sync::{Arc, Mutex};
 
 use stratann_core::query::{Params, QueryState, Step};
+use stratann_core::sieve::Sieve;
 use stratann_storage::budget::Account;
 use stratann_storage::tier::Tier;
 use stratann_storage::{Error, ErrorKind, Progress, Result, threads};
@@ -10,6 +11,7 @@ use stratann_storage::{Error, ErrorKind, Progress, Result, threads};
 use super::batch::{Batch, Share};
 use super::live::LiveBatches;
 use super::scan::{EXACT_SCAN, SCAN_BACKEND, ScanPlan};
+use super::sieved::Filters;
 use super::{Answers, Purpose, SearchOptions};
 use crate::exec::{
     BatchLoads, Driver, DriverOptions, MergedReads, OTHER_THREAD_FAILED, Queries, Ring, RingShape,
@@ -24,6 +26,8 @@ pub(super) struct Call<'a> {
     pub(super) params: Params,
     /// The node that a query must not see.
     pub(super) exclude: &'a (dyn Fn(usize) -> u32 + Sync),
+    /// The rows that a query may return.
+    pub(super) filters: Filters<'a>,
     pub(super) progress: &'a dyn Progress,
     pub(super) purpose: Purpose<'a>,
 }
@@ -52,7 +56,7 @@ impl<'a> Run<'a> {
         options: &SearchOptions,
         (number, calls): (usize, usize),
     ) -> Result<Run<'a>> {
-        let Call { queries, params, exclude, progress, purpose } = call;
+        let Call { queries, params, exclude, filters, progress, purpose } = call;
         let count = queries.len() / index.base.row_bytes();
         let threads = options.threads.clamp(1, 1024);
         let options = &index.with_fitting_doorbells(&SearchOptions { threads, ..*options }, count);
@@ -64,6 +68,11 @@ impl<'a> Run<'a> {
         let account_of = |options: &SearchOptions| {
             let mut account = index.driver_account(options, count);
             account.components.retain(|component| number == 0 || component.0 != "threads");
+            let in_flight = (options.threads * index.in_flight(options)) as u64;
+            match filters.bytes() + in_flight * filters.more_bytes(&params) {
+                0 => {}
+                bytes => account.add(FILTERS, bytes),
+            }
             account
         };
         let fits = |options: &SearchOptions| {
@@ -72,10 +81,12 @@ impl<'a> Run<'a> {
         let options = divided(&index.with_fitting_in_flight(options, &fits));
         let account = account_of(&options);
         let scan = index.plan_scan(&params, (&options, count), index.taken_bytes(&account));
+        let scan = scan.filter(|_| filters.all().is_empty());
         let options = index.fitted(&options, count);
         let options = SearchOptions { width: kinds::width(&params, options.width), ..options };
         account.check(index.ram_budget, "search this index so")?;
         let mut batch = Batch::new(index, queries, params, exclude, progress, options.threads);
+        batch.filters = filters;
         match purpose {
             Purpose::Answer => batch.learning = index.learning(),
             Purpose::Record(recording) => batch.recording = Some(recording),
@@ -278,6 +289,9 @@ impl<'a, 'b> Shares<'a, 'b> {
     }
 }
 
+/// The component of accounts that filters are.
+const FILTERS: &str = "filters";
+
 impl Queries for Shares<'_, '_> {
     fn next(&mut self) -> Option<usize> {
         let Shares { shares, in_flight, upcoming } = self;
@@ -318,6 +332,11 @@ impl Queries for Shares<'_, '_> {
     fn snapshot(&mut self, number: usize) -> Option<Arc<dyn Snapshot>> {
         let (share, query) = self.of(number);
         share.snapshot(query)
+    }
+
+    fn sieve(&mut self, number: usize) -> Option<Arc<Sieve>> {
+        let (share, query) = self.of(number);
+        share.sieve(query)
     }
 
     fn merged(&mut self, reads: MergedReads) {

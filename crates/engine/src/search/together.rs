@@ -9,6 +9,7 @@ use stratann_core::query::{Hit, join_hits};
 use stratann_storage::{Error, Progress, Result, budget};
 
 use super::run::{self, Call, Run};
+use super::sieved::Filters;
 use super::{Answers, Purpose, SearchOptions};
 use crate::index::Index;
 
@@ -147,7 +148,9 @@ fn search_files(
     for (number, index) in indexes.iter().enumerate() {
         let begin = || {
             let params = index.params_of_search(options)?;
-            let call = Call { queries, params, exclude: &|_| u32::MAX, progress, purpose: Purpose::Answer };
+            let filters = Filters::None;
+            let call =
+                Call { queries, params, exclude: &|_| u32::MAX, filters, progress, purpose: Purpose::Answer };
             Run::begin(index, call, options, (number, indexes.len()))
         };
         let mut run = named(index, begin())?;

@@ -6,13 +6,14 @@ use stratann_engine::curve::{REMOTE, remoteness};
 use stratann_engine::groundtruth::CheckedTruth;
 use stratann_engine::index::{CacheBudget, Index, OpenOptions};
 use stratann_engine::manifest::Manifest;
-use stratann_engine::search::{Answers, Effort, Reserve, SearchOptions};
+use stratann_engine::search::{Answers, Effort, Filters, Naming, Reserve, SearchOptions};
 use stratann_params::choices::Learn;
 use stratann_storage::budget::size;
 use stratann_storage::remote_memory::Credentials;
 use stratann_storage::{Error, Progress, Result};
 
 use super::{Run, Searcher, Sum};
+use crate::filter::FilterReport;
 use crate::output::{Output, count};
 use crate::progress::ProgressPrinter;
 use crate::queries::Queries;
@@ -31,6 +32,8 @@ pub(crate) struct Bench {
     rows: Vec<u8>,
     warned_remote: bool,
     noted_doorbells: bool,
+    /// Ids that results may have, or may not.
+    filter: Option<(Vec<u64>, Naming)>,
 }
 
 /// Place of an index.
@@ -62,12 +65,27 @@ impl Bench {
         queries: &Path,
         groundtruth: Option<&Path>,
         options: &[SearchOptions],
+        budgets: (OpenOptions, (CacheBudget, bool)),
+        output: Output,
+    ) -> Result<Bench> {
+        Bench::open_filtered((source, None), queries, groundtruth, options, budgets, output)
+    }
+
+    /// As [`Bench::open`], for searches with a filter.
+    pub(crate) fn open_filtered(
+        (source, filter): (Source<'_>, Option<(Vec<u64>, Naming)>),
+        queries: &Path,
+        groundtruth: Option<&Path>,
+        options: &[SearchOptions],
         (mut budgets, (cache, preload)): (OpenOptions, (CacheBudget, bool)),
         output: Output,
     ) -> Result<Bench> {
         let (manifest, in_memory) = source.manifest(budgets)?;
         let queries = Queries::open(queries, &manifest, output)?;
         let mut extra = vec![("latencies", queries.count() as u64 * 16)];
+        if let Some((ids, _)) = &filter {
+            extra.push(("filter", Index::filter_bytes_max(&manifest, ids.len())));
+        }
         if let Some(path) = groundtruth {
             extra.push((
                 "ground truth",
@@ -90,7 +108,10 @@ impl Bench {
             most.unwrap_or(account).check(budgets.ram_budget, "search this index with these options")?;
         }
         let k = options.iter().map(|o| o.k).max().unwrap_or(0);
-        let truth = groundtruth.map(|path| truth::read(path, &queries, k, manifest.rows)).transpose()?;
+        // How many rows match a filter is known once the index is open.
+        let matches = if filter.is_some() { 1 } else { manifest.rows };
+        let read = |path| truth::read(path, &queries, k, matches, manifest.rows);
+        let truth = groundtruth.map(read).transpose()?;
         let aside = |o: &SearchOptions| memory::set_aside(&manifest, o, &extra, &queries);
         let larger = |a: Reserve, b: Reserve| Reserve {
             bytes: a.bytes.max(b.bytes),
@@ -125,6 +146,7 @@ impl Bench {
             rows: Vec::new(),
             warned_remote: false,
             noted_doorbells: false,
+            filter,
         })
     }
 
@@ -147,12 +169,19 @@ impl Bench {
             ));
         }
         let part = self.part(options)?;
+        let filter = self.filter.as_ref();
+        let filter =
+            filter.map(|(ids, naming)| self.index.filter(ids, *naming, options, printer)).transpose()?;
+        if let (Some(filter), Some(truth)) = (&filter, &self.truth) {
+            truth::check_matches(truth, options.k, filter)?;
+        }
+        let filters = filter.as_ref().map_or(Filters::None, Filters::Shared);
         let mut sum = Sum::new(count);
         let before = self.index.memory_node_bytes();
         for first in (0..count).step_by(part) {
             let rows = self.load(first, part.min(count - first))?;
             let rows = &self.rows[..rows * self.queries.row_bytes()];
-            let answers = self.index.search(rows, options, printer)?;
+            let answers = self.index.search_filtered(rows, filters, options, printer)?;
             sum.add(first, rows, &answers, self.truth.as_mut())?;
             take(first, &answers)?;
         }
@@ -160,13 +189,14 @@ impl Bench {
         if let Some(truth) = &self.truth {
             self.index.confirm_truth(truth, printer)?;
         }
-        if let Effort::Recall(_) = options.effort {
+        if let (Effort::Recall(_), None) = (options.effort, &filter) {
             self.warn_if_remote(&mut sum, printer);
         }
         let account =
             memory::of_search(&self.index, options, part.min(count), self.cache_budget, &self.extra);
         let mut run = sum.into_run(options, account, self.ram_budget, self.truth.is_some());
         run.in_flight = self.index.queries_in_flight(options, part.min(count));
+        run.filter = filter.as_ref().map(FilterReport::of);
         run.scorer = self.index.scorer_report();
         run.learning = self.index.learning_facts();
         let before = before.into_iter().chain(std::iter::repeat(0));
@@ -271,6 +301,10 @@ impl Searcher for Bench {
     }
 
     fn exact_cost(&self, options: &SearchOptions) -> Result<Option<String>> {
+        if self.filter.is_some() {
+            // The way of the filter is in the report.
+            return Ok(None);
+        }
         let Some(cost) = self.index.exact_cost(options, Bench::count(self))? else { return Ok(None) };
         let why = self.unreached(options)?.map_or(String::new(), |why| format!("{why}\n"));
         let lists = format!("{} {}, {}", count(cost.count), cost.unit, size(cost.bytes));

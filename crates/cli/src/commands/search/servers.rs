@@ -54,7 +54,8 @@ impl Servers {
         }
         let queries = Queries::open_for(queries, remote.wanted, output)?;
         let k = options.iter().map(|o| o.k).max().unwrap_or(0);
-        let truth = groundtruth.map(|path| truth::read(path, &queries, k, remote.rows)).transpose()?;
+        let truth =
+            groundtruth.map(|path| truth::read(path, &queries, k, remote.rows, remote.rows)).transpose()?;
         Ok(Servers { remote, queries, truth, accepts_partial, rows: Vec::new() })
     }
 

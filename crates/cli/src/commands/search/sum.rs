@@ -77,10 +77,12 @@ impl Sum {
             let Answers { k, ids, distances, .. } = answers;
             truth.compare(&Found { first, queries, k: *k, ids, distances })?;
             let truth = truth.truth();
+            // Fewer rows than k may match a filter.
+            let wanted = answers.k.min(truth.k);
             let true_ids: Vec<u64> = (first..first + count)
-                .flat_map(|q| truth.ids_of(q)[..answers.k].iter().map(|&id| u64::from(id)))
+                .flat_map(|q| truth.ids_of(q)[..wanted].iter().map(|&id| u64::from(id)))
                 .collect();
-            self.found += answers.recall(&true_ids, answers.k) * count as f64;
+            self.found += answers.recall(&true_ids, wanted) * count as f64;
         }
         self.params = Some(answers.params);
         self.k = answers.k;
@@ -126,6 +128,7 @@ impl Sum {
             peak_rss_bytes: budget::process().peak_rss_bytes,
             ram_budget_bytes: ram_budget,
             io_backend: self.io_backend,
+            filter: None,
             scorer: None,
             learning: None,
             memory: memory::json(&account),

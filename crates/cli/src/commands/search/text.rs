@@ -25,6 +25,9 @@ pub(super) fn text(document: &Document<'_>) -> String {
             time(run.cpu_us),
             memory::text(&run.account)
         );
+        if let Some(filter) = &run.filter {
+            out += &filter.text();
+        }
         if run.memory_node_bytes.len() > 1 {
             let nodes = (0..).zip(&run.memory_node_bytes);
             let nodes: Vec<String> =

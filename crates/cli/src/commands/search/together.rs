@@ -73,7 +73,7 @@ impl Indexes {
         let k = settings.iter().map(|options| options.k).max().unwrap_or(0);
         let rows = together.rows();
         let truth = match (groundtruth, each.first()) {
-            (Some(path), Some(first)) => Some(truth::read(path, first.queries(), k, rows)?),
+            (Some(path), Some(first)) => Some(truth::read(path, first.queries(), k, rows, rows)?),
             _ => None,
         };
         Ok(Indexes { each, truth, ram_budget: budgets.ram_budget, partial })

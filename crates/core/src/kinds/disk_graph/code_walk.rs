@@ -258,20 +258,33 @@ fn choose(cx: &mut StepContext<'_, DiskGraph>) {
     cx.scratch.remote_blocks = remote_blocks;
 }
 
-/// Candidates that are compared: the nearest by their codes.
-fn candidates(cx: &StepContext<'_, DiskGraph>) -> usize {
-    cx.own.beam.entries().len().min(cx.params.rerank as usize)
+/// Candidates that are compared: of those that may be returned, the nearest by their codes.
+fn candidates<'c>(cx: &'c StepContext<'_, DiskGraph>) -> impl Iterator<Item = u32> + 'c {
+    let ids = cx.own.beam.entries().iter().map(|candidate| candidate.id);
+    ids.filter(|&id| cx.may_return(id)).take(cx.params.rerank as usize)
+}
+
+/// Calls `f` with each of [`candidates`], until it returns false.
+fn each_candidate(
+    cx: &mut StepContext<'_, DiskGraph>,
+    mut f: impl FnMut(&mut StepContext<'_, DiskGraph>, u32) -> bool,
+) {
+    let mut ids = core::mem::take(&mut cx.scratch.ids);
+    ids.clear();
+    ids.extend(candidates(cx));
+    let _ = ids.iter().all(|&id| f(cx, id));
+    cx.scratch.ids = ids;
 }
 
 /// Notes the exact distances of the candidates in a block that was read for them.
 fn score_candidates(cx: &mut StepContext<'_, DiskGraph>, block: &Block<'_>) {
-    let first = block.first_id();
-    for at in 0..candidates(cx) {
-        let slot = cx.own.beam.entries()[at].id.wrapping_sub(first) as usize;
+    each_candidate(cx, |cx, id| {
+        let slot = id.wrapping_sub(block.first_id()) as usize;
         if slot < block.count() {
             note(cx, block, slot);
         }
-    }
+        true
+    });
 }
 
 /// Compares the nearest candidates, and ends the query. Where some are not known yet, their blocks are read.
@@ -291,12 +304,13 @@ fn rerank(cx: &mut StepContext<'_, DiskGraph>) {
     let is_waiting = cx.q.outcome != Outcome::Running || !cx.q.io.pending.is_empty();
     if !is_waiting {
         if remote_blocks.is_empty() {
-            for at in 0..candidates(cx) {
-                let id = cx.own.beam.entries()[at].id;
-                let Some(scored) = known(cx, id) else { continue };
-                cx.q.stats.full_comparisons += 1;
-                cx.q.top.offer(scored.distance, || scored.external_id);
-            }
+            each_candidate(cx, |cx, id| {
+                if let Some(scored) = known(cx, id) {
+                    cx.q.stats.full_comparisons += 1;
+                    cx.q.top.offer(scored.distance, || scored.external_id);
+                }
+                true
+            });
         }
         cx.end_round(&remote_blocks);
     }
@@ -310,29 +324,31 @@ fn known(cx: &StepContext<'_, DiskGraph>, node: u32) -> Option<ScoredNode> {
 
 /// Asks for the blocks of candidates that are not known, and collects those on other servers.
 fn find_unknown(cx: &mut StepContext<'_, DiskGraph>, remote_blocks: &mut Vec<u32>) {
-    for at in 0..candidates(cx) {
-        let id = cx.own.beam.entries()[at].id;
+    each_candidate(cx, |cx, id| {
         if known(cx, id).is_some() {
-            continue;
+            return true;
         }
         let block = cx.view.map.block_of(id);
         match cx.reach(block) {
             _ if cx.q.io.is_pending(block) || remote_blocks.contains(&block) => {}
             Reach::Nowhere => cx.q.give_up(block),
             Reach::Remote => remote_blocks.push(block),
-            Reach::Here if cx.q.io.pending.len() >= RERANK_READS => break,
+            Reach::Here if cx.q.io.pending.len() >= RERANK_READS => return false,
             Reach::Here if source::read(cx, block) => {}
-            Reach::Here => return cx.q.finish(Outcome::OutOfBudget),
+            Reach::Here => {
+                cx.q.finish(Outcome::OutOfBudget);
+                return false;
+            }
         }
-    }
+        true
+    });
 }
 
 /// Compares the nearest candidates with rows in memory.
 fn compare(cx: &mut StepContext<'_, DiskGraph>, rows: &ResidentRows) {
-    let count = candidates(cx);
-    let Scratch { ids, .. } = &mut *cx.scratch;
+    let mut ids = core::mem::take(&mut cx.scratch.ids);
     ids.clear();
-    ids.extend(cx.own.beam.entries()[..count].iter().map(|c| c.id));
+    ids.extend(candidates(cx));
     let ahead = |id: Option<&u32>| {
         if let Some((vector, _)) = id.and_then(|&id| rows.vector(id)) {
             prefetch(vector);
@@ -346,4 +362,5 @@ fn compare(cx: &mut StepContext<'_, DiskGraph>, rows: &ResidentRows) {
         cx.q.stats.full_comparisons += 1;
         cx.q.top.offer(distance, || rows.external_id(id));
     }
+    cx.scratch.ids = ids;
 }

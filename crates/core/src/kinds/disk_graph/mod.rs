@@ -2,10 +2,12 @@
 //! Starling and PageANN, and PipeANN's eager mode.
 //!
 //! In memory, and where `rerank` asks for it, the search goes [by codes](code_walk) alone. Whole blocks of an index in
-//! memory are used without reads, too, in the same rounds.
+//! memory are used without reads, too, in the same rounds. Where few rows may be returned, [their codes](code_scan)
+//! are compared instead of a walk, or [their blocks](scan) are read.
 //!
 //! route = [`crate::route::HeadGraph`] over codes, in [`enter`] · access = [`walk`] · verify = [`crate::exact`]
 
+mod code_scan;
 pub mod code_walk;
 mod enter;
 pub mod resident;
@@ -27,7 +29,7 @@ use crate::format::block;
 use crate::format::block_map::BlockMap;
 use crate::kinds::kind::{Carry, Kind, Ordered, StepContext};
 use crate::route::HeadGraph;
-use crate::search::{Beam, Budget, Candidate, IndexSize, Progress, Read, Visited};
+use crate::search::{Beam, Budget, Candidate, IndexSize, Outcome, Progress, Read, Visited};
 use crate::view::Base;
 use code_walk::CodeWalk;
 use resident::Resident;
@@ -110,6 +112,30 @@ pub struct Params {
     /// Walk by codes alone, and compare so many of the nearest candidates exactly in the end; the stop rules and
     /// [`Params::whole_blocks`] are not used then. With 0 nodes are compared as their blocks arrive.
     pub rerank: u32,
+    /// How the rows of a sieve are found.
+    pub sieving: Sieving,
+}
+
+/// How a search finds rows of which few may be returned.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Sieving {
+    /// Compare the codes of all rows that may be returned instead of a walk, and read the nearest.
+    pub code_scan: bool,
+    /// A scan of codes ends when the best unread row is farther than the k-th result by this many standard errors of
+    /// its code distance.
+    pub slack: f32,
+    /// A walk that has used so many blocks gives way; 0 for never.
+    pub blocks_max: u32,
+    /// A walk that has compared so many codes gives way; 0 for never.
+    pub comparisons_max: u64,
+    /// Whether it gives way to a scan of codes; otherwise to a scan of the blocks.
+    pub to_codes: bool,
+}
+
+impl Default for Sieving {
+    fn default() -> Self {
+        Sieving { code_scan: false, slack: f32::INFINITY, blocks_max: 0, comparisons_max: 0, to_codes: false }
+    }
 }
 
 impl Params {
@@ -127,6 +153,7 @@ impl Params {
             head: true,
             head_list: search_list.clamp(16, 64),
             rerank: 0,
+            sieving: Sieving::default(),
         }
     }
 
@@ -147,6 +174,8 @@ pub struct State {
     pub(crate) reads_without_change: u32,
     /// Blocks that were used from memory and not read.
     pub(crate) blocks_in_memory: u32,
+    /// Whether the walk gave way.
+    pub(crate) gave_way: bool,
     /// Progress of a scan.
     pub(crate) scan: Scan,
     /// Progress of a search by codes.
@@ -160,6 +189,7 @@ impl Default for State {
             is_scored: true,
             reads_without_change: 0,
             blocks_in_memory: 0,
+            gave_way: false,
             scan: Scan::default(),
             walk: CodeWalk::default(),
             beam: Beam::default(),
@@ -218,13 +248,14 @@ impl Kind for DiskGraph {
             && params.stop_slack >= -16.0
             && params.stop_margin >= -1.0
             && (0.0..=1.0).contains(&params.idle_share)
+            && params.sieving.slack >= -16.0
             && (params.rerank == 0 || (k..=MAX_SEARCH_LIST).contains(&params.rerank))
     }
 
     fn reset(state: &mut State, params: &Params, _: u32) {
         state.is_scored = true;
         (state.reads_without_change, state.blocks_in_memory) = (0, 0);
-        state.scan = Scan::default();
+        (state.gave_way, state.scan) = (false, Scan::default());
         state.walk.has_ended = false;
         state.walk.scored.clear();
         state.beam.reset(params.search_list as usize);
@@ -242,28 +273,18 @@ impl Kind for DiskGraph {
     }
 
     fn step(cx: &mut StepContext<'_, Self>, arrived: Ordered<'_>) {
-        if cx.params.scan {
-            return scan::step(cx, arrived);
+        if cx.params.scan || gives_way(cx) || cx.params.sieving.code_scan {
+            return scan_rows(cx, arrived);
         }
-        if cx.params.rerank > 0 {
-            return code_walk::step(cx, arrived);
+        match cx.params.rerank {
+            0 => walk::step(cx, arrived),
+            _ => code_walk::step(cx, arrived),
         }
-        walk::rescore(cx);
-        if !cx.q.started {
-            cx.q.started = true;
-            enter::enter(cx);
+        if falls_short(cx) {
+            cx.q.outcome = Outcome::Running;
+            give_way(cx);
+            scan_rows(cx, Ordered::default());
         }
-        // A server reads what it holds of the best W. While something better is unread on another server, a read that
-        // changes nothing does not show that the search has nothing left to find.
-        let counts = cx.base.here.is_none() || !cx.own.beam.awaits_behind_fresh();
-        let layout = cx.view.block;
-        cx.take_in(arrived, |cx, _, bytes| {
-            walk::use_block(cx, &block::Block::open(layout, bytes).ok()?, counts)
-        });
-        source::go_on(cx, walk::choose, |cx, block| {
-            // Lists in memory are consistent.
-            let _ = walk::use_block(cx, block, true);
-        });
     }
 
     fn requeue(state: &mut State, view: &View<'_>, unit: u32) -> bool {
@@ -310,6 +331,51 @@ impl Kind for DiskGraph {
     fn memory_bytes(state: &State) -> usize {
         state.beam.memory_bytes() + state.walk.memory_bytes()
     }
+}
+
+/// Scans the rows that may be returned: their codes, or their blocks.
+fn scan_rows(cx: &mut StepContext<'_, DiskGraph>, arrived: Ordered<'_>) {
+    if scans_codes(cx) { code_scan::step(cx, arrived) } else { scan::step(cx, arrived) }
+}
+
+/// Whether the codes of all rows that may be returned are compared. Codes in blocks would have to be read.
+fn scans_codes(cx: &StepContext<'_, DiskGraph>) -> bool {
+    let Sieving { code_scan, to_codes, .. } = cx.params.sieving;
+    let is_asked = code_scan || to_codes && cx.own.gave_way;
+    !cx.params.scan && is_asked && matches!(cx.view.codes, Codes::All(_))
+}
+
+/// Whether the walk has cost as much as another way, and gives way to it (Lucene's rule for a search with a filter,
+/// LUCENE-10382).
+fn gives_way(cx: &mut StepContext<'_, DiskGraph>) -> bool {
+    let Sieving { blocks_max, comparisons_max, .. } = cx.params.sieving;
+    let used = cx.q.stats.reads_asked() + u64::from(cx.own.blocks_in_memory);
+    let is_beyond = (blocks_max > 0 && used >= blocks_max.into())
+        || (comparisons_max > 0 && cx.q.stats.code_comparisons >= comparisons_max);
+    if is_beyond && !cx.own.gave_way {
+        give_way(cx);
+    }
+    cx.own.gave_way
+}
+
+fn give_way(cx: &mut StepContext<'_, DiskGraph>) {
+    cx.own.gave_way = true;
+    cx.own.beam.reset(cx.params.search_list as usize);
+    cx.q.stats.gave_way += 1;
+}
+
+/// Whether a walk that may give way has come to the end of its beam with too few rows that may be returned: the nearest
+/// of them lie beyond it.
+fn falls_short(cx: &mut StepContext<'_, DiskGraph>) -> bool {
+    let Sieving { blocks_max, comparisons_max, .. } = cx.params.sieving;
+    let may_give_way = blocks_max > 0 || comparisons_max > 0;
+    if !may_give_way || cx.q.outcome != Outcome::Complete || cx.own.beam.next_fresh(0).is_some() {
+        return false;
+    }
+    let k = cx.q.top.k;
+    let wanted = k + cx.params.rerank.saturating_sub(k) / 2;
+    let found = cx.own.beam.entries().iter().filter(|candidate| cx.may_return(candidate.id)).count();
+    found < wanted as usize
 }
 
 /// Empties the visited set. On a server of a partition a query meets few nodes before it is handed over.

@@ -17,6 +17,8 @@ pub(crate) struct Scan {
     pub(super) next_block: u32,
     /// A bit for each server that has scanned all of its blocks.
     pub(super) servers: u64,
+    /// Of a scan of codes: the next row to compare.
+    pub(super) next_row: u32,
 }
 
 /// Scores what arrived, and asks for the next blocks.
@@ -32,7 +34,7 @@ pub(super) fn step(cx: &mut StepContext<'_, DiskGraph>, arrived: Ordered<'_>) {
 }
 
 fn score(cx: &mut StepContext<'_, DiskGraph>, block: &impl BlockRows) {
-    score_block(cx.q, cx.exact, &mut cx.scratch.blocks, block);
+    score_block(cx.q, cx.exact, cx.base.sieve, &mut cx.scratch.blocks, block);
 }
 
 /// Whether a server has scanned this block, and could read it.
@@ -45,7 +47,7 @@ fn is_scanned(cx: &StepContext<'_, DiskGraph>, block: u32) -> bool {
 /// Keeps `width` reads under way until every block of this server has been asked for. Then hands the query over. Of
 /// blocks in memory, as many are a round.
 fn choose(cx: &mut StepContext<'_, DiskGraph>) {
-    while source::asked(cx) < cx.q.width as usize && cx.own.scan.next_block < cx.view.blocks {
+    while source::asked(cx) < cx.q.width as usize && skip(cx) < cx.view.blocks {
         let block = cx.own.scan.next_block;
         cx.own.scan.next_block += 1;
         if cx.reach(block) != Reach::Here || is_scanned(cx, block) {
@@ -64,13 +66,24 @@ fn choose(cx: &mut StepContext<'_, DiskGraph>) {
     cx.scratch.remote_blocks = remote_blocks;
 }
 
+/// Skips blocks without a row that may be returned. Returns the next block.
+fn skip(cx: &mut StepContext<'_, DiskGraph>) -> u32 {
+    if cx.base.sieve.is_some() {
+        let first = cx.view.map.nodes_of(cx.own.scan.next_block).start;
+        let next = cx.next_returnable(first);
+        cx.own.scan.next_block = next.map_or(cx.view.blocks, |row| cx.view.map.block_of(row));
+    }
+    cx.own.scan.next_block
+}
+
 /// Ends the scan of this server. Finds a block that is left for another one; where there is none, gives up those that
 /// no server can read.
 fn find_remote(cx: &mut StepContext<'_, DiskGraph>, remote_blocks: &mut alloc::vec::Vec<u32>) {
     let Some(here) = cx.base.here.as_ref() else { return };
     cx.own.scan.servers |= bit(here.server);
     let left = |cx: &StepContext<'_, DiskGraph>, wanted: Reach| {
-        let is_left = |&block: &u32| !is_scanned(cx, block) && cx.reach(block) == wanted;
+        let has_rows = |block| cx.may_return_any(&cx.view.map.nodes_of(block));
+        let is_left = |&block: &u32| !is_scanned(cx, block) && cx.reach(block) == wanted && has_rows(block);
         (0..cx.view.blocks).find(is_left)
     };
     match left(cx, Reach::Remote) {

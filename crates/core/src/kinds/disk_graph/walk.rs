@@ -7,11 +7,30 @@ use alloc::vec::Vec;
 
 use super::source::{self, Source};
 use super::stop::Seen;
-use super::{Codes, DiskGraph, Scratch, View, forget_visited, restart};
+use super::{Codes, DiskGraph, Scratch, View, enter, forget_visited, restart};
 use crate::exact;
-use crate::kinds::kind::StepContext;
+use crate::format::block::Block;
+use crate::kinds::kind::{Ordered, StepContext};
 use crate::place::Reach;
 use crate::search::{Candidate, Outcome, Progress};
+
+/// Uses what arrived, and reads the blocks of the best candidates.
+pub(super) fn step(cx: &mut StepContext<'_, DiskGraph>, arrived: Ordered<'_>) {
+    rescore(cx);
+    if !cx.q.started {
+        cx.q.started = true;
+        enter::enter(cx);
+    }
+    // A server reads what it holds of the best W. While something better is unread on another server, a read that
+    // changes nothing does not show that the search has nothing left to find.
+    let counts = cx.base.here.is_none() || !cx.own.beam.awaits_behind_fresh();
+    let layout = cx.view.block;
+    cx.take_in(arrived, |cx, _, bytes| use_block(cx, &Block::open(layout, bytes).ok()?, counts));
+    source::go_on(cx, choose, |cx, block| {
+        // Lists in memory are consistent.
+        let _ = use_block(cx, block, true);
+    });
+}
 
 /// Computes the distances of a beam that was decoded without them. Codes and tables are the same on every server, so
 /// the distances are, too.
@@ -46,8 +65,13 @@ pub(super) fn use_block(
 ) -> Option<()> {
     let before = cx.q.top.worst();
     if cx.params.whole_blocks {
-        exact::score_block(cx.q, cx.exact, &mut cx.scratch.blocks, block);
+        exact::score_block(cx.q, cx.exact, cx.base.sieve, &mut cx.scratch.blocks, block);
     }
+    // A block that could not change the results says nothing of those that are left.
+    let first = block.first_id();
+    let is_vain = !cx.may_return_any(&(first..first.saturating_add(block.count() as u32)));
+    cx.q.stats.vain_blocks += u64::from(is_vain);
+    let counts = counts && !is_vain;
     let expanded = expand_block(cx, block);
     let changed = cx.q.top.worst() != before;
     let reads = cx.own.reads_without_change;
@@ -73,7 +97,7 @@ fn expand_block(cx: &mut StepContext<'_, DiskGraph>, block: &impl Source) -> Opt
             continue;
         }
         let slot = id.wrapping_sub(first) as usize;
-        if !cx.params.whole_blocks {
+        if !cx.params.whole_blocks && cx.may_return(id) {
             exact::score_slot(cx.q, cx.exact, block, slot);
         }
         ok = offer_neighbours(cx, block, slot);
@@ -233,22 +257,28 @@ fn is_beyond(cx: &StepContext<'_, DiskGraph>, candidate: &Candidate) -> bool {
     if !cx.q.top.is_full() {
         return false;
     }
+    let Some((worst, _)) = cx.q.top.worst() else { return false };
+    let estimate = cx.scratch.estimate(candidate.distance);
+    let is_farther = |slack: f32| {
+        slack < f32::INFINITY && estimate > cx.scratch.expected.at_most(&cx.scratch.query, worst, slack)
+    };
+    if super::scans_codes(cx) {
+        return is_farther(cx.params.sieving.slack);
+    }
     if cx.params.patience > 0 && cx.own.reads_without_change >= cx.params.patience {
         return true;
     }
-    let Some((worst, _)) = cx.q.top.worst() else { return false };
-    let estimate = cx.scratch.estimate(candidate.distance);
     if cx.params.stop_margin < f32::INFINITY {
         let seen = Seen {
             candidate: estimate,
             limit: cx.scratch.expected.within(&cx.scratch.query, worst, cx.params.stop_margin),
-            reads: cx.q.stats.reads_asked() + u64::from(cx.own.blocks_in_memory),
+            reads: (cx.q.stats.reads_asked() + u64::from(cx.own.blocks_in_memory))
+                .saturating_sub(cx.q.stats.vain_blocks),
             reads_without_change: cx.own.reads_without_change,
         };
         if seen.is_final(cx.params.idle_share) {
             return true;
         }
     }
-    cx.params.stop_slack < f32::INFINITY
-        && estimate > cx.scratch.expected.at_most(&cx.scratch.query, worst, cx.params.stop_slack)
+    is_farther(cx.params.stop_slack)
 }

@@ -2,10 +2,11 @@
 //!
 //! | bytes | content |
 //! |---|---|
-//! | 1 | whether distances are carried; plus 2 of a search by codes, plus 4 where blocks in memory were used |
+//! | 1 | whether distances are carried; plus 2 of a search by codes, plus 4 where blocks in memory were used, plus 8 of a walk that gave way, plus 16 of a scan of codes |
 //! | … | reads since the results last changed (varint) |
 //! | … | of blocks in memory that were used: their number (varint) |
 //! | … | of a scan: the next block, and a bit for each server that has ended its part (varints) |
+//! | … | of a scan of codes: the next row (varint) |
 //! | … | of a search by codes: whether the walk has ended (1 byte), count of compared nodes (varint), and for each its number (4 bytes), distance (4 bytes) and external id (varint) |
 //! | … | with distances: number of candidates, bits of an id; then id and progress (2 bits) of each, packed; then the difference to the distance before, a varint each |
 //! | … | without: number of candidates, bits of a progress, bits of a remainder; then, by ascending id, the difference to the id before in Golomb–Rice code, and the progress, packed |
@@ -16,7 +17,7 @@ use alloc::vec::Vec;
 
 use super::code_walk::{CodeWalk, ScoredNode};
 use super::scan::Scan;
-use super::{Params, State, progress};
+use super::{Params, Sieving, State, progress};
 use crate::codec::{Packer, Reader, Refused, Unpacker, Writer};
 use crate::kinds::kind::Carry;
 use crate::search::{Beam, Candidate, Progress};
@@ -32,9 +33,18 @@ pub(super) fn encode_params(p: &Params, w: &mut Writer<'_>) {
     w.u32(p.patience);
     w.u32(p.head_list);
     let by_codes = u8::from(p.rerank > 0) << 3;
-    w.u8(u8::from(p.whole_blocks) | u8::from(p.head) << 1 | u8::from(p.scan) << 2 | by_codes);
+    let is_sieved = p.sieving != Sieving::default();
+    let ways = u8::from(p.scan) << 2 | by_codes | u8::from(is_sieved) << 4;
+    w.u8(u8::from(p.whole_blocks) | u8::from(p.head) << 1 | ways);
     if by_codes > 0 {
         w.u32(p.rerank);
+    }
+    if is_sieved {
+        let Sieving { code_scan, slack, blocks_max, comparisons_max, to_codes } = p.sieving;
+        w.u8(u8::from(code_scan) | u8::from(to_codes) << 1);
+        w.u32(slack.to_bits());
+        w.u32(blocks_max);
+        w.varint(comparisons_max);
     }
 }
 
@@ -42,10 +52,11 @@ pub(super) fn decode_params(r: &mut Reader<'_>) -> Result<Params, Refused> {
     let (search_list, stop_slack) = (r.u32()?, f32::from_bits(r.u32()?));
     let (stop_margin, idle_share) = (f32::from_bits(r.u32()?), f32::from_bits(r.u32()?));
     let (patience, head_list, flags) = (r.u32()?, r.u32()?, r.u8()?);
-    if flags > 15 {
+    if flags > 31 {
         return Err(Refused::Content);
     }
     let rerank = if flags & 8 != 0 { r.u32()? } else { 0 };
+    let sieving = if flags & 16 != 0 { decode_sieving(r)? } else { Sieving::default() };
     let (whole_blocks, head, scan) = (flags & 1 != 0, flags & 2 != 0, flags & 4 != 0);
     Ok(Params {
         search_list,
@@ -58,20 +69,36 @@ pub(super) fn decode_params(r: &mut Reader<'_>) -> Result<Params, Refused> {
         head,
         head_list,
         rerank,
+        sieving,
     })
+}
+
+fn decode_sieving(r: &mut Reader<'_>) -> Result<Sieving, Refused> {
+    let ways = r.u8()?;
+    if ways > 3 {
+        return Err(Refused::Content);
+    }
+    let (code_scan, to_codes) = (ways & 1 != 0, ways & 2 != 0);
+    let (slack, blocks_max) = (f32::from_bits(r.u32()?), r.u32()?);
+    Ok(Sieving { code_scan, slack, blocks_max, comparisons_max: r.varint()?, to_codes })
 }
 
 pub(super) fn encode(state: &State, carry: Carry, w: &mut Writer<'_>, sorted: &mut Vec<Candidate>) {
     let carry = if state.is_scored { carry } else { Carry::Ids };
     let by_codes = state.walk.has_ended || !state.walk.scored.is_empty();
     let in_memory = state.blocks_in_memory > 0;
-    w.u8(u8::from(carry == Carry::Distances) | u8::from(by_codes) << 1 | u8::from(in_memory) << 2);
+    let next_row = state.scan.next_row;
+    let sieved = u8::from(state.gave_way) << 3 | u8::from(next_row > 0) << 4;
+    w.u8(u8::from(carry == Carry::Distances) | u8::from(by_codes) << 1 | u8::from(in_memory) << 2 | sieved);
     w.varint(state.reads_without_change.into());
     if in_memory {
         w.varint(state.blocks_in_memory.into());
     }
     w.varint(state.scan.next_block.into());
     w.varint(state.scan.servers);
+    if next_row > 0 {
+        w.varint(next_row.into());
+    }
     if by_codes {
         write_walk(&state.walk, w);
     }
@@ -83,7 +110,7 @@ pub(super) fn encode(state: &State, carry: Carry, w: &mut Writer<'_>, sorted: &m
 
 pub(super) fn decode(state: &mut State, search_list: u32, r: &mut Reader<'_>) -> Result<(), Refused> {
     let form = r.u8()?;
-    if form > 7 {
+    if form > 31 {
         return Err(Refused::Content);
     }
     state.reads_without_change = u32::try_from(r.varint()?).map_err(|_| Refused::Content)?;
@@ -93,7 +120,14 @@ pub(super) fn decode(state: &mut State, search_list: u32, r: &mut Reader<'_>) ->
             return Err(Refused::Content);
         }
     }
-    state.scan = Scan { next_block: r.varint_u32()?, servers: r.varint()? };
+    state.scan = Scan { next_block: r.varint_u32()?, servers: r.varint()?, next_row: 0 };
+    if form & 16 != 0 {
+        state.scan.next_row = r.varint_u32()?;
+        if state.scan.next_row == 0 {
+            return Err(Refused::Content);
+        }
+    }
+    state.gave_way = form & 8 != 0;
     state.is_scored = form & 1 != 0;
     if form & 2 != 0 {
         read_walk(r, &mut state.walk)?;

@@ -26,6 +26,15 @@ pub struct View<'a> {
 }
 
 impl<'a> View<'a> {
+    /// The block that holds a row: rows are in order, as many in each block as fit.
+    pub fn block_of(&self, row: u32) -> u32 {
+        row / self.block_rows()
+    }
+
+    fn block_rows(&self) -> u32 {
+        (self.block.payload_bytes() / self.block.node_bytes()).clamp(1, usize::from(u16::MAX)) as u32
+    }
+
     /// The index as it is checked.
     pub fn checked(&self, base: Base<'a>) -> Blocks<'a> {
         Blocks { base, layout: self.block, count: self.blocks, links: None }
@@ -74,7 +83,7 @@ impl Kind for Flat {
         let layout = cx.view.block;
         cx.take_in(arrived, |cx, _, bytes| {
             let block = Block::open(layout, bytes).ok()?;
-            score_block(cx.q, cx.exact, &mut cx.scratch.blocks, &block);
+            score_block(cx.q, cx.exact, cx.base.sieve, &mut cx.scratch.blocks, &block);
             Some(())
         });
         if cx.q.outcome == Outcome::Running {
@@ -114,9 +123,9 @@ impl Kind for Flat {
     }
 }
 
-/// Keeps `width` reads under way until every block has been asked for.
+/// Keeps `width` reads under way until every block that may have a result has been asked for.
 fn choose(cx: &mut StepContext<'_, Flat>) {
-    while cx.q.io.pending.len() < cx.q.width as usize && cx.own.next_block < cx.view.blocks {
+    while cx.q.io.pending.len() < cx.q.width as usize && skip(cx) < cx.view.blocks {
         let at = blocks::extent(cx.view.block, cx.own.next_block);
         if cx.q.budget.hops == 0 || cx.fetch(at, cx.own.next_block, 0).is_none() {
             return cx.q.finish(Outcome::OutOfBudget);
@@ -124,4 +133,13 @@ fn choose(cx: &mut StepContext<'_, Flat>) {
         cx.own.next_block += 1;
     }
     cx.end_round(&[]);
+}
+
+/// Skips blocks without a row that may be returned. Returns the next block.
+fn skip(cx: &mut StepContext<'_, Flat>) -> u32 {
+    if cx.base.sieve.is_some() {
+        let first = cx.own.next_block.saturating_mul(cx.view.block_rows());
+        cx.own.next_block = cx.next_returnable(first).map_or(cx.view.blocks, |row| cx.view.block_of(row));
+    }
+    cx.own.next_block
 }

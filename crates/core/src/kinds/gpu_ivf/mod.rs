@@ -161,7 +161,7 @@ impl Kind for GpuIvf {
         cx.take_in(arrived, |cx, pending, bytes| match cx.own.stage {
             Stage::Scan => {
                 let block = crate::format::block::Block::open(cx.view.block, bytes).ok()?;
-                score_block(cx.q, cx.exact, &mut cx.scratch.blocks, &block);
+                score_block(cx.q, cx.exact, cx.base.sieve, &mut cx.scratch.blocks, &block);
                 Some(())
             }
             #[cfg(feature = "lab")]
@@ -290,7 +290,7 @@ fn scan(cx: &mut StepContext<'_, GpuIvf>) -> Option<Turn> {
             cx.own.next += 1;
         }
         let is_used = use_round(cx, |cx, _, block| {
-            score_block(cx.q, cx.exact, &mut cx.scratch.blocks, block);
+            score_block(cx.q, cx.exact, cx.base.sieve, &mut cx.scratch.blocks, block);
         });
         if !is_used {
             return Some(Turn::Ends);

@@ -208,7 +208,14 @@ impl Index {
     }
 
     pub(super) fn view(&self) -> IndexView<'_> {
-        let base = Base { metric: self.metric, dtype: self.dtype, dim: DIM, nodes: ROWS as u32, here: None };
+        let base = Base {
+            metric: self.metric,
+            dtype: self.dtype,
+            dim: DIM,
+            nodes: ROWS as u32,
+            here: None,
+            sieve: None,
+        };
         let own = View {
             block: &self.block,
             blocks: (ROWS / EACH) as u32,

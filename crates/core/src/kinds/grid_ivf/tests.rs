@@ -203,7 +203,14 @@ impl Grid {
         let pilot = Pilot { axes: pilot_axes, offsets: pilot_offsets, step };
         let nodes = self.vectors.len() as u32;
         IndexView {
-            base: Base { metric: layout.metric, dtype: layout.dtype, dim: DIM, nodes, here: None },
+            base: Base {
+                metric: layout.metric,
+                dtype: layout.dtype,
+                dim: DIM,
+                nodes,
+                here: None,
+                sieve: None,
+            },
             kind: KindView::GridIvf(View {
                 layout,
                 scale: self.scale,

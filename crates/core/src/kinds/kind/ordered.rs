@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 use crate::search::Arrival;
 
 /// Arrivals in the order of their tags, so that the order of arrival does not matter.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Default)]
 pub(crate) struct Ordered<'a> {
     arrivals: &'a [Arrival<'a>],
     order: &'a [u32],

@@ -1,5 +1,7 @@
 //! Context of one step of a query, whatever its kind, and the parts of a step that kinds share.
 
+use core::ops::Range;
+
 use stratann_kernel::distance::Exact;
 
 use super::{Kind, Ordered};
@@ -20,6 +22,25 @@ pub(crate) struct StepContext<'a, K: Kind> {
 }
 
 impl<K: Kind> StepContext<'_, K> {
+    /// Whether this row may be a result.
+    #[inline]
+    pub(crate) fn may_return(&self, id: u32) -> bool {
+        self.q.exists(id) && self.base.sieve.is_none_or(|sieve| sieve.has(id))
+    }
+
+    /// The first row at or after `from` that may be a result, as far as the sieve tells.
+    pub(crate) fn next_returnable(&self, from: u32) -> Option<u32> {
+        match self.base.sieve {
+            Some(sieve) => sieve.next(from),
+            None => (from < self.base.nodes).then_some(from),
+        }
+    }
+
+    /// Whether some row of a range may be a result, as far as the sieve tells.
+    pub(crate) fn may_return_any(&self, rows: &Range<u32>) -> bool {
+        self.base.sieve.is_none_or(|sieve| sieve.has_any(rows.clone()))
+    }
+
     /// Asks for an extent. `None` when the budget allows no more reads.
     pub(crate) fn fetch(&mut self, at: Extent, unit: u32, note: u64) -> Option<Tag> {
         if self.q.budget.reads == 0 {

@@ -137,7 +137,8 @@ impl Set {
     }
 
     fn view(&self) -> IndexView<'_> {
-        let base = Base { metric: Metric::L2, dtype: DType::F32, dim: DIM, nodes: 1000, here: None };
+        let base =
+            Base { metric: Metric::L2, dtype: DType::F32, dim: DIM, nodes: 1000, here: None, sieve: None };
         let kind = View {
             layout: &LAYOUT,
             meta: &self.meta,

@@ -104,7 +104,7 @@ impl Kind for Sorted {
         let layout = cx.view.block;
         cx.take_in(arrived, |cx, _, bytes| {
             let block = Block::open(layout, bytes).ok()?;
-            score_block(cx.q, cx.exact, &mut cx.scratch.blocks, &block);
+            score_block(cx.q, cx.exact, cx.base.sieve, &mut cx.scratch.blocks, &block);
             Some(())
         });
         if cx.q.outcome == Outcome::Running {

@@ -8,6 +8,7 @@ pub mod landmarks;
 pub(crate) mod open;
 pub mod options;
 pub(crate) mod residency;
+mod sieved;
 
 use stratann_core::kinds::disk_graph::code_walk::RERANK_READS;
 use stratann_core::query::Params;

@@ -17,11 +17,12 @@ use stratann_storage::{Progress, Result};
 
 use super::options::Switches;
 use super::residency::Residency;
-use super::{account, calibration};
+use super::{account, calibration, sieved};
 use crate::base::{Base, decode_role};
 use crate::codebook::root_mean_square_norm;
 use crate::curve::{self, Curve, Grid, IN_MEMORY};
 use crate::files;
+use crate::kinds::answers::{SievePlan, SievedQuery};
 use crate::kinds::blocks;
 use crate::kinds::questions::{Members, MovesIntoMemory, OpenKind};
 use crate::manifest::Manifest;
@@ -203,6 +204,10 @@ impl OpenKind for GraphTables {
 
     fn reads_blocks(&self) -> bool {
         true
+    }
+
+    fn plan_sieve(&self, base: &Base, query: &SievedQuery<'_>) -> Option<SievePlan> {
+        Some(sieved::plan(&GraphTables::view(self, base), base.row_bytes(), query))
     }
 }
 

@@ -14,7 +14,7 @@ use stratann_storage::budget::Account;
 use crate::base::Base;
 use crate::curve::{Grid, Point};
 use crate::findings::Verification;
-use crate::kinds::answers::Setting;
+use crate::kinds::answers::{Setting, SievePlan, SieveWay, SievedQuery};
 use crate::kinds::blocks;
 use crate::kinds::questions::{Kind, Members, OpenKind, SearchParams};
 
@@ -91,6 +91,10 @@ impl OpenKind for Flat {
 
     fn reads_blocks(&self) -> bool {
         true
+    }
+
+    fn plan_sieve(&self, _: &Base, query: &SievedQuery<'_>) -> Option<SievePlan> {
+        Some(SievePlan { way: SieveWay::Exact, params: query.usual })
     }
 }
 

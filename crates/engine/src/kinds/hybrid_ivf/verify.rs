@@ -100,7 +100,8 @@ pub(crate) fn check_parts(check: &mut Verification<'_>, placement: &Placement) -
 fn open(check: &Verification<'_>) -> Result<(view::Base<'static>, ListTables)> {
     let manifest = check.manifest;
     let IndexShape { metric, dtype, block, .. } = shape(check.folder, manifest)?;
-    let view = view::Base { metric, dtype, dim: manifest.dim, nodes: manifest.rows as u32, here: None };
+    let view =
+        view::Base { metric, dtype, dim: manifest.dim, nodes: manifest.rows as u32, here: None, sieve: None };
     Ok((view, ListTables::load(check.folder, manifest, &block)?))
 }
 

@@ -15,7 +15,7 @@ use super::Members;
 use crate::base::Base;
 use crate::curve::Grid;
 use crate::exec::scorer::Scorer;
-use crate::kinds::answers::ExactCost;
+use crate::kinds::answers::{ExactCost, SievePlan, SievedQuery};
 use crate::kinds::blocks::{self, ResidentRows};
 use crate::kinds::shares_loads::SharesLoads;
 use crate::units::HeldRanges;
@@ -91,6 +91,11 @@ pub(crate) trait OpenKind: Members + Send + Sync {
 
     /// The same, to change it.
     fn residency_mut(&mut self) -> Option<&mut dyn MovesIntoMemory> {
+        None
+    }
+
+    /// Returns how a query finds the rows of a sieve; `None` of a kind whose queries take none yet.
+    fn plan_sieve(&self, _base: &Base, _query: &SievedQuery<'_>) -> Option<SievePlan> {
         None
     }
 

@@ -1,0 +1,142 @@
+//! How a query finds the rows of a sieve: the cheapest of three ways, by the exact number of rows and blocks.
+
+use stratann_core::format::block_map::BlockMap;
+use stratann_core::kinds::KindParams;
+use stratann_core::kinds::disk_graph::{Codes, Sieving, View};
+use stratann_core::query::{MAX_SEARCH_LIST, Params};
+use stratann_core::sieve::Sieve;
+
+use super::calibration;
+use crate::kinds::answers::{SearchWork, SievePlan, SieveWay, SievedQuery};
+
+// Prices of a usual machine, not of this one: answers depend on the way, and shall not depend on the machine.
+/// Nanoseconds of a read of a block, with others under way.
+const READ_NS: f64 = 20_000.0;
+/// Nanoseconds of a comparison of a code, its part of the walk included.
+const CODE_NS: f64 = 15.0;
+/// Nanoseconds of a byte of a vector that is compared.
+const VECTOR_BYTE_NS: f64 = 0.1;
+/// Blocks that a scan of codes reads beside one for each result, about.
+const MORE_READS: f64 = 4.0;
+/// Candidates of a scan of codes beyond four for each result.
+const CANDIDATES: u32 = 256;
+
+/// What the three ways cost, nanoseconds.
+struct Costs {
+    exact: f64,
+    codes: f64,
+    search: f64,
+    /// A block that a search uses.
+    of_block: f64,
+}
+
+/// The cheapest way to the rows of a sieve.
+pub(super) fn plan(view: &View<'_>, vector_bytes: usize, query: &SievedQuery<'_>) -> SievePlan {
+    let costs = Costs::of(view, vector_bytes, query);
+    let exact = SievePlan { way: SieveWay::Exact, params: exact_params(query.usual) };
+    let other = costs.codes.min(costs.search);
+    if costs.exact <= other || query.usual.kind.disk_graph().is_none_or(|own| own.scan) {
+        return exact;
+    }
+    let sieving = Sieving { slack: slack(query.recall), ..Sieving::default() };
+    let way = if costs.codes <= costs.search { SieveWay::Codes } else { SieveWay::Search };
+    let mut plan = SievePlan { way, params: query.usual };
+    if let KindParams::DiskGraph(own) = &mut plan.params.kind {
+        // The beam has room for what is passed over, and for the candidates of a scan of codes.
+        let list = (f64::from(own.search_list) * query.times).ceil() as u32;
+        own.search_list = list.max(plan.params.k * 4 + CANDIDATES).min(MAX_SEARCH_LIST);
+        own.sieving = match way {
+            SieveWay::Codes => Sieving { code_scan: true, ..sieving },
+            _ => costs.give_way(sieving),
+        };
+    }
+    plan
+}
+
+impl Costs {
+    fn of(view: &View<'_>, vector_bytes: usize, query: &SievedQuery<'_>) -> Costs {
+        let in_memory = view.resident.is_some_and(|resident| resident.rows.is_some());
+        let read_ns = if in_memory { 0.0 } else { READ_NS };
+        let vector_ns = VECTOR_BYTE_NS * vector_bytes as f64 + CODE_NS;
+        let (rows, blocks) = (f64::from(query.sieve.count()), f64::from(blocks(view.map, query.sieve)));
+        let k = f64::from(query.usual.k);
+        let per_block = f64::from(view.map.nodes()) / f64::from(view.map.blocks().max(1));
+        let is_walk = query.usual.kind.disk_graph().is_some_and(|own| own.rerank > 0);
+        let of_block = if is_walk { read_ns } else { read_ns + per_block * (vector_ns + CODE_NS) };
+        let codes = match view.codes {
+            Codes::All(_) => {
+                let reads = blocks.min(k + MORE_READS);
+                rows * CODE_NS + reads * (read_ns + rows / blocks.max(1.0) * vector_ns)
+            }
+            Codes::Head(_) => f64::INFINITY,
+        };
+        let SearchWork { reads, comparisons } = query.work;
+        let verified = if in_memory && is_walk { 4.0 * k * vector_ns } else { reads * of_block };
+        let search = comparisons * CODE_NS + verified;
+        Costs { exact: blocks * read_ns + rows * vector_ns, codes, search, of_block }
+    }
+
+    /// Where a search has cost as much as the cheapest other way, it gives way to that.
+    fn give_way(&self, sieving: Sieving) -> Sieving {
+        let limit_ns = self.exact.min(self.codes);
+        let at_least_one = |limit: f64| (limit.ceil() as u64).max(1);
+        let blocks_max = if self.of_block > 0.0 { at_least_one(limit_ns / self.of_block) } else { 0 };
+        Sieving {
+            to_codes: self.codes < self.exact,
+            blocks_max: u32::try_from(blocks_max).unwrap_or(u32::MAX),
+            comparisons_max: at_least_one(limit_ns / CODE_NS),
+            ..sieving
+        }
+    }
+}
+
+fn exact_params(usual: Params) -> Params {
+    let mut params = calibration::beam_params(usual.k, usual.k, None);
+    if let KindParams::DiskGraph(own) = &mut params.kind {
+        own.scan = true;
+    }
+    Params { kind: params.kind, ..usual }
+}
+
+/// Blocks with a row of the sieve.
+fn blocks(map: &BlockMap, sieve: &Sieve) -> u32 {
+    let (mut count, mut next) = (0, sieve.next(0));
+    while let Some(row) = next {
+        count += 1;
+        next = sieve.next(map.nodes_of(map.block_of(row)).end);
+    }
+    count
+}
+
+/// Standard errors within which a share `recall` of normal errors lies on one side: 1.3 for 0.9, 2.3 for 0.99. Within
+/// 0.1 of the quantile from 0.5 to 0.999.
+fn slack(recall: Option<f64>) -> f32 {
+    const USUAL: f64 = 0.99;
+    let misses = (1.0 - recall.unwrap_or(USUAL)).clamp(1e-4, 1.0);
+    (0.35 - 0.97 * misses.log10()) as f32
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn blocks_with_a_row_are_counted_once() {
+        let map = BlockMap::from_counts([3, 1, 4, 2]).unwrap();
+        let count = |ids: &[u32]| blocks(&map, &Sieve::from_sorted(10, ids).unwrap());
+        assert_eq!(
+            [&[][..], &[0], &[0, 2], &[2, 3], &[3, 9], &[0, 1, 2, 3, 4, 5, 6, 7, 8, 9]].map(count),
+            [0, 1, 1, 2, 2, 4]
+        );
+    }
+
+    #[test]
+    fn slack_is_near_the_normal_quantile() {
+        for (recall, quantile) in
+            [(0.5, 0.0), (0.9, 1.28), (0.95, 1.645), (0.98, 2.05), (0.99, 2.33), (0.999, 3.09)]
+        {
+            let slack = slack(Some(recall));
+            assert!(slack > quantile - 0.1 && slack < quantile + 0.7, "{recall}: {slack}");
+        }
+    }
+}

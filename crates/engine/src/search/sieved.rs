@@ -1,0 +1,234 @@
+//! Filters of a search: the rows that its queries may return, and how they are found.
+
+use std::sync::Arc;
+
+use stratann_core::query::Params;
+use stratann_core::sieve::Sieve;
+use stratann_storage::{Error, Progress, Result};
+
+use super::{Effort, SearchOptions};
+use crate::curve;
+use crate::index::Index;
+use crate::kinds;
+use crate::kinds::answers::{SearchWork, SievePlan, SieveWay, SievedQuery};
+use crate::manifest::Manifest;
+
+/// Whether a filter names the rows that may be returned, or those that may not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Naming {
+    /// Rows that may be returned.
+    Only,
+    /// Rows that may not.
+    Without,
+}
+
+impl Naming {
+    /// The rows of a set with these numbers, or all others. Numbers beyond the set are ignored.
+    ///
+    /// # Errors
+    /// More rows than one index has.
+    pub fn rows(self, numbers: &[u64], rows: u64) -> Result<Sieve> {
+        let rows = u32::try_from(rows).map_err(|_| {
+            Error::bad_input(format!("{rows} rows are too many for a filter; at most {}", u32::MAX))
+        })?;
+        let mut numbers: Vec<u32> =
+            numbers.iter().filter_map(|&id| u32::try_from(id).ok()).filter(|&id| id < rows).collect();
+        numbers.sort_unstable();
+        numbers.dedup();
+        Ok(self.sieve(rows, &numbers).unwrap_or_else(|| Sieve::all(rows)))
+    }
+
+    /// The sieve of the named rows, which ascend, or of all others; `None` where they do not ascend.
+    fn sieve(self, rows: u32, named: &[u32]) -> Option<Sieve> {
+        let named = Sieve::from_sorted(rows, named)?;
+        Some(if self == Naming::Only { named } else { named.complement() })
+    }
+}
+
+/// The rows that queries may return, and the way to find them.
+#[derive(Clone, Debug)]
+pub struct Filter {
+    sieve: Arc<Sieve>,
+    plan: SievePlan,
+    /// Ids that no row of the index has.
+    unknown: usize,
+    /// Ids that were named more than once.
+    repeated: usize,
+}
+
+impl Filter {
+    /// Rows that may be returned.
+    pub fn matches(&self) -> u32 {
+        self.sieve.count()
+    }
+
+    /// How they are found.
+    pub fn way(&self) -> SieveWay {
+        self.plan.way
+    }
+
+    /// Ids that no row of the index has; they are ignored.
+    pub fn unknown(&self) -> usize {
+        self.unknown
+    }
+
+    /// Ids that were named again; they count once.
+    pub fn repeated(&self) -> usize {
+        self.repeated
+    }
+
+    /// Memory, bytes.
+    pub fn bytes(&self) -> u64 {
+        self.sieve.bytes() as u64
+    }
+
+    pub(super) fn sieve(&self) -> &Arc<Sieve> {
+        &self.sieve
+    }
+
+    pub(super) fn params(&self) -> Params {
+        self.plan.params
+    }
+}
+
+/// The filters of the queries of a call.
+#[derive(Clone, Copy, Debug, Default)]
+pub enum Filters<'a> {
+    /// Every row may be returned.
+    #[default]
+    None,
+    /// One for all queries.
+    Shared(&'a Filter),
+    /// One for each.
+    Each(&'a [Filter]),
+}
+
+impl<'a> Filters<'a> {
+    /// The filter of a query.
+    pub(super) fn of(&self, query: usize) -> Option<&'a Filter> {
+        match *self {
+            Filters::None => None,
+            Filters::Shared(filter) => Some(filter),
+            Filters::Each(filters) => filters.get(query),
+        }
+    }
+
+    /// All filters.
+    pub(super) fn all(&self) -> &'a [Filter] {
+        match *self {
+            Filters::None => &[],
+            Filters::Shared(filter) => std::slice::from_ref(filter),
+            Filters::Each(filters) => filters,
+        }
+    }
+
+    /// Memory of all of them, bytes.
+    pub(super) fn bytes(&self) -> u64 {
+        self.all().iter().map(Filter::bytes).sum()
+    }
+
+    /// Bytes that the largest query with a filter takes beyond one with `params`.
+    pub(super) fn more_bytes(&self, params: &Params) -> u64 {
+        let largest = self.all().iter().map(|filter| kinds::state_bytes(&filter.params())).max().unwrap_or(0);
+        largest.saturating_sub(kinds::state_bytes(params))
+    }
+}
+
+impl Index {
+    /// Makes a filter of external ids, in any order, for searches with these options. Ids that no row has are counted
+    /// and ignored.
+    ///
+    /// # Errors
+    /// A kind or a place of the index whose searches take no filters; a RAM budget without room for the ids; rows that
+    /// cannot be read; an interruption; bad options.
+    pub fn filter(
+        &self,
+        ids: &[u64],
+        naming: Naming,
+        options: &SearchOptions,
+        progress: &dyn Progress,
+    ) -> Result<Filter> {
+        self.check_filters()?;
+        let row_ids = self.row_ids(progress)?;
+        let mut ids = ids.to_vec();
+        ids.sort_unstable();
+        let named = ids.len();
+        ids.dedup();
+        let repeated = named - ids.len();
+        let mut rows = Vec::with_capacity(ids.len());
+        let unknown = ids.iter().filter(|&&id| !row_ids.rows_of(id, &mut rows)).count();
+        rows.sort_unstable();
+        let sieve = naming.sieve(self.base.manifest.rows as u32, &rows);
+        let sieve = Arc::new(sieve.ok_or_else(|| {
+            Error::corrupt(format!("{}: two rows have one place", self.base.folder.display()))
+        })?);
+        let plan = self.plan_sieve(&sieve, options)?;
+        Ok(Filter { sieve, plan, unknown, repeated })
+    }
+
+    /// Most memory that a filter of so many ids takes beside the open index, bytes: the ids of all rows, and copies of
+    /// those that were named.
+    pub fn filter_bytes_max(manifest: &Manifest, ids: usize) -> u64 {
+        const COPIES_BYTES: u64 = 8 + 8 + 4;
+        const ROW_BYTES: u64 = 16;
+        manifest.rows * ROW_BYTES + manifest.rows / 4 + ids as u64 * COPIES_BYTES
+    }
+
+    /// Refuses filters where searches take none.
+    fn check_filters(&self) -> Result<()> {
+        let name = self.base.kind.name();
+        if self.base.memory_nodes().is_some() || self.base.facts().shares_reads {
+            return Err(Error::bad_input(format!("searches of a {name} take no filter yet; leave it out")));
+        }
+        if self.base.manifest.spread.is_some() {
+            return Err(Error::bad_input(
+                "servers of a partition take no filter yet; search the whole index, or leave the filter out",
+            ));
+        }
+        Ok(())
+    }
+
+    /// How the rows of a sieve are found by searches with these options.
+    fn plan_sieve(&self, sieve: &Sieve, options: &SearchOptions) -> Result<SievePlan> {
+        let usual = self.params_of_search(options)?;
+        let times = self.base.manifest.rows as f64 / f64::from(sieve.count().max(1));
+        let recall = if let Effort::Recall(recall) = options.effort { Some(recall) } else { None };
+        let work = self.expected_work(&usual, recall, times);
+        let query = SievedQuery { sieve, usual, times, work, recall };
+        self.kind.plan_sieve(&self.base, &query).ok_or_else(|| {
+            let name = self.base.kind.name();
+            Error::bad_input(format!("searches of a {name} take no filter yet; leave it out"))
+        })
+    }
+
+    /// The work of a search for `times` as many results as `usual` has. Curves of two numbers of results tell how it
+    /// grows; without curves the beam does.
+    fn expected_work(&self, usual: &Params, recall: Option<f64>, times: f64) -> SearchWork {
+        let curves = &self.base.manifest.curves;
+        let has = |family| curves.iter().any(|curve| curve.family.as_deref() == family);
+        let family = Some(curve::IN_MEMORY).filter(|&family| self.is_resident() && has(Some(family)));
+        let at = |k: u32| {
+            let point =
+                curve::choose_of(curves, family, k, recall?).filter(|point| point.reads.is_finite())?;
+            Some((point.reads, point.comparisons.unwrap_or(0.0)))
+        };
+        let most = curves.iter().filter(|curve| curve.family.as_deref() == family).map(|curve| curve.k).max();
+        let (k, most) = (usual.k, most.unwrap_or(usual.k));
+        let Some((reads, comparisons)) = at(k) else {
+            let effort = f64::from(kinds::setting(usual).effort) * times;
+            return SearchWork { reads: effort, comparisons: effort * COMPARISONS_PER_EFFORT };
+        };
+        let (more_reads, more_comparisons) =
+            at(most).filter(|_| most > k).unwrap_or((f64::INFINITY, f64::INFINITY));
+        let grown = |from: f64, to: f64| {
+            let power = (to / from.max(1e-9)).ln() / (f64::from(most) / f64::from(k)).ln();
+            from * times.powf(power.clamp(POWER_MIN, 1.0))
+        };
+        SearchWork { reads: grown(reads, more_reads), comparisons: grown(comparisons, more_comparisons) }
+    }
+}
+
+/// Codes that a search compares for each candidate of its beam, about.
+const COMPARISONS_PER_EFFORT: f64 = 20.0;
+/// Work grows at least with this power of the number of results.
+const POWER_MIN: f64 = 0.4;

@@ -1,0 +1,301 @@
+//! Searches with a filter: whatever rows it has and wherever they lie, results are its rows, as many as there are.
+
+mod common;
+
+use common::{Built, Set, clustered, hits, nearest, normal, queries, quick, run_plain, with_graph};
+use proptest::prelude::*;
+use proptest::sample::select;
+use stratann_core::kinds::{IndexView, KindView, disk_graph::Sieving};
+use stratann_core::query::{Budget, Outcome, Params, QueryState};
+use stratann_core::sieve::Sieve;
+use stratann_engine::build::IndexKind;
+use stratann_engine::index::{Index, OpenOptions};
+use stratann_engine::search::{Answers, Effort, Filter, Filters, Naming, SearchOptions, SieveWay};
+use stratann_engine::{DType, Metric};
+use stratann_storage::{ErrorKind, Quiet};
+
+const ROWS: usize = 3000;
+const DIM: usize = 24;
+const METRICS: [Metric; 3] = [Metric::L2, Metric::Ip, Metric::Cosine];
+
+fn set() -> Set {
+    Set::new(DType::F32, DIM, &clustered(ROWS, DIM, 12, 1))
+}
+
+fn ids(found: &[stratann_core::query::Hit]) -> Vec<u64> {
+    found.iter().map(|hit| hit.external_id).collect()
+}
+
+/// The external id of each row of an index.
+fn external_ids(built: &Built) -> Vec<u64> {
+    let view = on_disk(&built.index.view());
+    let blocks = built.blocks();
+    let params = Params { width: 8, approach_width: 8, ..Params::disk_graph(10, 10) };
+    // Each row alone is the only result of a scan.
+    let of = |row: u32| {
+        let sieve = Sieve::from_sorted(ROWS as u32, &[row]).unwrap();
+        let state = scan(&with_sieve(&view, &sieve), &blocks, built.set.row(0), params);
+        assert_eq!(state.stats().reads, 1);
+        ids(state.results())[0]
+    };
+    (0..ROWS as u32).map(of).collect()
+}
+
+fn with_sieve<'a>(view: &IndexView<'a>, sieve: &'a Sieve) -> IndexView<'a> {
+    let mut view = *view;
+    view.base.sieve = Some(sieve);
+    view
+}
+
+fn on_disk<'a>(view: &IndexView<'a>) -> IndexView<'a> {
+    let mut view = *view;
+    let KindView::DiskGraph(own) = &mut view.kind else { panic!("not disk-graph") };
+    own.resident = None;
+    view
+}
+
+fn scan(view: &IndexView<'_>, blocks: &[u8], query: &[u8], params: Params) -> QueryState {
+    run_plain(view, blocks, query, with_graph(params, |own| own.scan = true), Budget::default(), 1)
+}
+
+/// Every way to the rows of a sieve, of which all but the last two find the nearest.
+fn ways(rerank: u32) -> [(bool, u32, Sieving); 6] {
+    let all = Sieving::default();
+    let codes = Sieving { code_scan: true, ..all };
+    [
+        (true, 0, all),
+        (false, 0, codes),
+        (false, 0, Sieving { blocks_max: 2, ..all }),
+        (false, 0, Sieving { blocks_max: 2, to_codes: true, ..all }),
+        (false, 0, Sieving { comparisons_max: 500, to_codes: true, ..all }),
+        (false, rerank, all),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 12, ..ProptestConfig::default() })]
+
+    /// The ways of a disk-graph, in memory and from disk: those that go through all rows of the sieve find the nearest
+    /// of them, and no way finds another row.
+    #[test]
+    fn every_way_finds_rows_of_the_sieve(
+        metric in select(&METRICS[..]),
+        every in 1..400usize,
+        k in 1..20u32,
+        seed in 0..1000u64,
+        width in 1..9u32,
+    ) {
+        let mut built = Built::new(set(), &quick(IndexKind::DiskGraph, metric));
+        built.index.set_cache_budget(1 << 30);
+        prop_assert!(built.index.make_resident(&Quiet).unwrap());
+        let external = external_ids(&built);
+        let matches: Vec<u32> = (0..ROWS as u32).filter(|&row| (row as usize + seed as usize).is_multiple_of(every)).collect();
+        let sieve = Sieve::from_sorted(ROWS as u32, &matches).unwrap();
+        let names: Vec<u64> = matches.iter().map(|&row| external[row as usize]).collect();
+        let (blocks, asked) = (built.blocks(), queries(3, DIM));
+        for query in (0..3).map(|at| asked.row(at)) {
+            let truth = nearest(&built.set, metric, query, k as usize, |row| !names.contains(&(row as u64)));
+            for view in [built.index.view(), on_disk(&built.index.view())] {
+                let view = with_sieve(&view, &sieve);
+                for (at, (scan, rerank, sieving)) in ways(k + 10).into_iter().enumerate() {
+                    let params = Params { width, approach_width: width, ..Params::disk_graph(k, ROWS as u32) };
+                    let params = with_graph(params, |own| (own.scan, own.rerank, own.sieving) = (scan, rerank, sieving));
+                    let state = run_plain(&view, &blocks, query, params, Budget::default(), seed);
+                    prop_assert_eq!(state.outcome(), Outcome::Complete);
+                    let found = ids(state.results());
+                    prop_assert!(found.iter().all(|id| names.contains(id)), "way {at}");
+                    prop_assert_eq!(found.len(), truth.len(), "way {}", at);
+                    // The last compares the nearest by codes alone.
+                    if at < 5 {
+                        prop_assert_eq!(&found, &truth, "way {}", at);
+                    }
+                    let gives_way = sieving.blocks_max > 0 || sieving.comparisons_max > 0;
+                    prop_assert_eq!(state.stats().gave_way, u64::from(gives_way), "way {}", at);
+                }
+            }
+        }
+    }
+}
+
+fn search(index: &Index, asked: &Set, filters: Filters<'_>, options: &SearchOptions) -> Answers {
+    let answers = index.search_filtered(&asked.bytes, filters, options, &Quiet).unwrap();
+    assert!(answers.failed.is_empty(), "{:?}", answers.failed);
+    answers
+}
+
+fn filter(index: &Index, ids: &[u64], naming: Naming, options: &SearchOptions) -> Filter {
+    index.filter(ids, naming, options, &Quiet).unwrap()
+}
+
+fn options(k: usize, recall: f64) -> SearchOptions {
+    SearchOptions { k, effort: Effort::Recall(recall), threads: 2, ..SearchOptions::default() }
+}
+
+fn calibrated(kind: IndexKind) -> Built {
+    let mut options = quick(kind, Metric::L2);
+    options.calibration_queries = 200;
+    Built::new(set(), &options)
+}
+
+/// Rows that match: drawn anywhere, those nearest to the queries, and those farthest from them.
+fn matches(set: &Set, asked: &Set, share: f64) -> [Vec<u64>; 3] {
+    let count = (share * ROWS as f64).ceil() as usize;
+    let mut anywhere: Vec<u64> = (0..ROWS as u64).collect();
+    anywhere.sort_by(|&a, &b| normal(5, 5, a).total_cmp(&normal(5, 5, b)));
+    let by_distance = nearest(set, Metric::L2, asked.row(0), ROWS, |_| false);
+    let far = by_distance.iter().rev().copied().take(count).collect();
+    [anywhere[..count].to_vec(), by_distance[..count].to_vec(), far]
+}
+
+#[test]
+fn recall_is_that_asked_for_among_the_rows_that_match() {
+    for kind in [IndexKind::DiskGraph, IndexKind::Flat] {
+        let mut built = calibrated(kind);
+        let asked = Set::new(
+            DType::F32,
+            DIM,
+            &queries(1, DIM).wide(0).iter().map(|&x| x as f32).collect::<Vec<_>>().repeat(1),
+        );
+        for in_memory in [false, kind == IndexKind::DiskGraph] {
+            if in_memory {
+                built.index.set_cache_budget(1 << 30);
+                built.index.make_resident(&Quiet).unwrap();
+            }
+            for share in [1.0, 0.5, 0.1, 0.01, 0.001] {
+                for rows in matches(&built.set, &asked, share) {
+                    for recall in [0.9, 0.99] {
+                        let options = options(10, recall);
+                        let own = filter(&built.index, &rows, Naming::Only, &options);
+                        assert_eq!(own.matches() as usize, rows.len());
+                        let answers = search(&built.index, &asked, Filters::Shared(&own), &options);
+                        let found = &answers.ids[..answers.counts[0] as usize];
+                        let truth = nearest(&built.set, Metric::L2, asked.row(0), 10, |row| {
+                            !rows.contains(&(row as u64))
+                        });
+                        assert_eq!(found.len(), truth.len());
+                        assert!(found.iter().all(|id| rows.contains(id)));
+                        // One query of ten neighbours: it may miss one.
+                        let missed = truth.len() - hits(found, &truth);
+                        assert!(missed <= 1, "{kind:?}, {share} match, {:?}: {missed} missed", own.way());
+                        assert_eq!(answers.short, 0);
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn equal_sets_get_equal_plans_in_whatever_form_they_are_given() {
+    let built = calibrated(IndexKind::DiskGraph);
+    let options = options(10, 0.95);
+    let asked = queries(20, DIM);
+    for every in [2, 30, 500] {
+        let only: Vec<u64> = (0..ROWS as u64).filter(|id| id.is_multiple_of(every)).collect();
+        let without: Vec<u64> = (0..ROWS as u64).filter(|id| !id.is_multiple_of(every)).collect();
+        let mut untidy: Vec<u64> = only.iter().rev().chain(&only).copied().collect();
+        untidy.extend([u64::MAX, ROWS as u64, 1 << 53]);
+        let forms = [
+            filter(&built.index, &only, Naming::Only, &options),
+            filter(&built.index, &without, Naming::Without, &options),
+            filter(&built.index, &untidy, Naming::Only, &options),
+        ];
+        assert_eq!((forms[2].unknown(), forms[2].repeated()), (3, only.len()));
+        assert_eq!((forms[0].unknown(), forms[1].repeated()), (0, 0));
+        let [first, others @ ..] = forms.each_ref().map(|own| {
+            let answers = search(&built.index, &asked, Filters::Shared(own), &options);
+            (
+                own.way(),
+                own.matches(),
+                answers.ids,
+                answers.stats.code_comparisons,
+                answers.stats.full_comparisons,
+            )
+        });
+        assert!(others.iter().all(|other| *other == first));
+    }
+}
+
+#[test]
+fn few_rows_many_and_all_are_found_in_other_ways() {
+    let built = calibrated(IndexKind::DiskGraph);
+    let way = |count: u64| {
+        let ids: Vec<u64> = (0..count).collect();
+        filter(&built.index, &ids, Naming::Only, &options(10, 0.95)).way()
+    };
+    assert_eq!(way(2), SieveWay::Exact);
+    assert_eq!(way(60), SieveWay::Codes);
+    assert_eq!(way(2900), SieveWay::Search);
+    let exact = options(10, 1.0);
+    assert_eq!(filter(&built.index, &[1, 2], Naming::Without, &exact).way(), SieveWay::Exact);
+}
+
+#[test]
+fn no_row_one_row_and_fewer_than_k_are_no_errors_and_not_short() {
+    let options = options(10, 0.95);
+    let asked = queries(5, DIM);
+    for kind in [IndexKind::DiskGraph, IndexKind::Flat] {
+        let built = calibrated(kind);
+        for rows in [&[][..], &[7], &[1, 2, 3], &[u64::MAX, 5000]] {
+            let own = filter(&built.index, rows, Naming::Only, &options);
+            let answers = search(&built.index, &asked, Filters::Shared(&own), &options);
+            let there = rows.iter().filter(|&&id| id < ROWS as u64).count();
+            assert!(answers.counts.iter().all(|&count| count as usize == there), "{kind:?} {rows:?}");
+            assert_eq!(answers.short, 0);
+            if there == 0 {
+                assert_eq!(answers.stats.reads_asked(), 0, "nothing to read");
+            }
+        }
+        let none = filter(&built.index, &(0..ROWS as u64).collect::<Vec<_>>(), Naming::Without, &options);
+        assert_eq!(none.matches(), 0);
+    }
+}
+
+#[test]
+fn each_query_has_a_filter_of_its_own() {
+    let built = calibrated(IndexKind::DiskGraph);
+    let (options, asked) = (options(10, 0.95), queries(6, DIM));
+    let rows = |query: u64| (0..ROWS as u64).filter(|id| id % 6 == query).collect::<Vec<_>>();
+    let each: Vec<Filter> =
+        (0..6).map(|query| filter(&built.index, &rows(query), Naming::Only, &options)).collect();
+    let answers = search(&built.index, &asked, Filters::Each(&each), &options);
+    for (query, found) in answers.ids.chunks(10).enumerate() {
+        assert!(found.iter().all(|id| id % 6 == query as u64));
+    }
+    let refused = built.index.search_filtered(&asked.bytes, Filters::Each(&each[..5]), &options, &Quiet);
+    assert_eq!(refused.unwrap_err().kind, ErrorKind::BadInput);
+}
+
+#[test]
+fn answers_and_counters_do_not_depend_on_threads() {
+    let built = calibrated(IndexKind::DiskGraph);
+    let asked = queries(40, DIM);
+    for every in [2, 9, 200] {
+        let rows: Vec<u64> = (0..ROWS as u64).filter(|id| id.is_multiple_of(every)).collect();
+        let run = |threads| {
+            let options = SearchOptions { threads, ..options(10, 0.95) };
+            let own = filter(&built.index, &rows, Naming::Only, &options);
+            let answers = search(&built.index, &asked, Filters::Shared(&own), &options);
+            (answers.ids, answers.stats.reads_asked(), answers.stats.code_comparisons)
+        };
+        assert_eq!(run(1), run(4));
+    }
+}
+
+#[test]
+fn kinds_without_filters_and_small_budgets_refuse_them() {
+    let lists = Built::new(set(), &quick(IndexKind::HybridIvf, Metric::L2));
+    let refused = lists.index.filter(&[1], Naming::Only, &options(10, 1.0), &Quiet).unwrap_err();
+    assert_eq!(refused.kind, ErrorKind::BadInput);
+    assert!(refused.message.contains("hybrid-ivf"), "{refused}");
+    let built = calibrated(IndexKind::DiskGraph);
+    let open = |ram_budget| {
+        Index::open(built.dir.path(), OpenOptions { ram_budget, ..OpenOptions::default() }).unwrap()
+    };
+    let taken = open(None).account().total();
+    let small = open(Some(taken + 100)).filter(&[1], Naming::Only, &options(10, 0.9), &Quiet).unwrap_err();
+    assert_eq!(small.kind, ErrorKind::Budget);
+    let enough = open(Some(taken + 64 * ROWS as u64));
+    filter(&enough, &[1], Naming::Only, &options(10, 0.9));
+    assert!(enough.account().components.iter().any(|part| part.0 == "row ids" && part.1 == 4 * ROWS as u64));
+}
