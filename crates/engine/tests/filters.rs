@@ -16,6 +16,9 @@ use stratann_storage::{ErrorKind, Quiet};
 
 const ROWS: usize = 3000;
 const DIM: usize = 24;
+/// The kinds whose searches take filters.
+const KINDS: [IndexKind; 5] =
+    [IndexKind::DiskGraph, IndexKind::Flat, IndexKind::HybridIvf, IndexKind::GridIvf, IndexKind::GpuIvf];
 const METRICS: [Metric; 3] = [Metric::L2, Metric::Ip, Metric::Cosine];
 
 fn set() -> Set {
@@ -137,6 +140,9 @@ fn calibrated(kind: IndexKind) -> Built {
     Built::new(set(), &options)
 }
 
+/// Names of the sets of [`matches`].
+const PLACES: [&str; 3] = ["anywhere", "near", "far"];
+
 /// Rows that match: drawn anywhere, those nearest to the queries, and those farthest from them.
 fn matches(set: &Set, asked: &Set, share: f64) -> [Vec<u64>; 3] {
     let count = (share * ROWS as f64).ceil() as usize;
@@ -149,20 +155,20 @@ fn matches(set: &Set, asked: &Set, share: f64) -> [Vec<u64>; 3] {
 
 #[test]
 fn recall_is_that_asked_for_among_the_rows_that_match() {
-    for kind in [IndexKind::DiskGraph, IndexKind::Flat] {
+    for kind in KINDS {
         let mut built = calibrated(kind);
         let asked = Set::new(
             DType::F32,
             DIM,
             &queries(1, DIM).wide(0).iter().map(|&x| x as f32).collect::<Vec<_>>().repeat(1),
         );
-        for in_memory in [false, kind == IndexKind::DiskGraph] {
+        for in_memory in [false, true] {
             if in_memory {
                 built.index.set_cache_budget(1 << 30);
                 built.index.make_resident(&Quiet).unwrap();
             }
             for share in [1.0, 0.5, 0.1, 0.01, 0.001] {
-                for rows in matches(&built.set, &asked, share) {
+                for (place, rows) in PLACES.iter().zip(matches(&built.set, &asked, share)) {
                     for recall in [0.9, 0.99] {
                         let options = options(10, recall);
                         let own = filter(&built.index, &rows, Naming::Only, &options);
@@ -176,7 +182,12 @@ fn recall_is_that_asked_for_among_the_rows_that_match() {
                         assert!(found.iter().all(|id| rows.contains(id)));
                         // One query of ten neighbours: it may miss one.
                         let missed = truth.len() - hits(found, &truth);
-                        assert!(missed <= 1, "{kind:?}, {share} match, {:?}: {missed} missed", own.way());
+                        assert!(
+                            missed <= 1,
+                            "{kind:?}, {share} match {place}, {:?}, in memory {in_memory}: {missed} missed, {:?}",
+                            own.way(),
+                            answers.stats
+                        );
                         assert_eq!(answers.short, 0);
                     }
                 }
@@ -234,7 +245,7 @@ fn few_rows_many_and_all_are_found_in_other_ways() {
 fn no_row_one_row_and_fewer_than_k_are_no_errors_and_not_short() {
     let options = options(10, 0.95);
     let asked = queries(5, DIM);
-    for kind in [IndexKind::DiskGraph, IndexKind::Flat] {
+    for kind in KINDS {
         let built = calibrated(kind);
         for rows in [&[][..], &[7], &[1, 2, 3], &[u64::MAX, 5000]] {
             let own = filter(&built.index, rows, Naming::Only, &options);
@@ -284,10 +295,10 @@ fn answers_and_counters_do_not_depend_on_threads() {
 
 #[test]
 fn kinds_without_filters_and_small_budgets_refuse_them() {
-    let lists = Built::new(set(), &quick(IndexKind::HybridIvf, Metric::L2));
-    let refused = lists.index.filter(&[1], Naming::Only, &options(10, 1.0), &Quiet).unwrap_err();
+    let remote = Built::new(set(), &quick(IndexKind::RemoteHnsw, Metric::L2));
+    let refused = remote.index.filter(&[1], Naming::Only, &options(10, 1.0), &Quiet).unwrap_err();
     assert_eq!(refused.kind, ErrorKind::BadInput);
-    assert!(refused.message.contains("hybrid-ivf"), "{refused}");
+    assert!(refused.message.contains("remote-hnsw"), "{refused}");
     let built = calibrated(IndexKind::DiskGraph);
     let open = |ram_budget| {
         Index::open(built.dir.path(), OpenOptions { ram_budget, ..OpenOptions::default() }).unwrap()

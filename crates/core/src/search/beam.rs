@@ -185,6 +185,12 @@ impl Beam {
             .is_some_and(|fresh| self.entries[fresh..].iter().any(|c| c.progress == Progress::Awaited))
     }
 
+    /// Keeps the candidates that `is_kept` names.
+    pub(crate) fn retain(&mut self, is_kept: impl Fn(u32) -> bool) {
+        self.entries.retain(|candidate| is_kept(candidate.id));
+        self.first_fresh = 0;
+    }
+
     /// The candidates, closest first.
     pub fn entries(&self) -> &[Candidate] {
         &self.entries

@@ -78,6 +78,7 @@ impl SieveWay {
 }
 
 /// A query with a sieve, as a kind plans it.
+#[derive(Clone, Copy)]
 pub(crate) struct SievedQuery<'a> {
     pub(crate) sieve: &'a Sieve,
     /// The query without a sieve.
@@ -85,10 +86,23 @@ pub(crate) struct SievedQuery<'a> {
     /// All rows over those of the sieve: a search passes over so many for each that it may return, where these lie
     /// anywhere.
     pub(crate) times: f64,
+    /// How many times the usual effort a search needs that passes over them.
+    pub(crate) effort_times: f64,
     /// Work of a search that passes over them, as the curves of the build tell.
     pub(crate) work: SearchWork,
     /// Recall that was asked for; `None` where an effort was.
     pub(crate) recall: Option<f64>,
+}
+
+impl SievedQuery<'_> {
+    /// Standard errors within which a share of normal errors lies on one side that is the recall: 1.3 for 0.9, 2.3 for
+    /// 0.99. Within 0.1 of the quantile from 0.9 to 0.999. Among rows that lie far from the query, many have nearly the
+    /// same distance, so codes must err no more than this.
+    pub(crate) fn slack(&self) -> f32 {
+        const USUAL: f64 = 0.99;
+        let misses = (1.0 - self.recall.unwrap_or(USUAL)).clamp(1e-4, 1.0);
+        (0.35 - 0.97 * misses.log10()) as f32
+    }
 }
 
 /// Work of a search.
@@ -133,4 +147,20 @@ pub(crate) struct PlannedQuery {
 pub(crate) fn code_query_bytes(manifest: &Manifest, code_bytes: usize) -> u64 {
     let is_bits = manifest.build.get("code_kind").is_some_and(|kind| kind == CODE_KIND);
     if is_bits { codebook::bit_query_bytes(manifest.dim as u64) } else { code_bytes as u64 * 512 + 4096 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slack_is_near_the_normal_quantile() {
+        let sieve = Sieve::all(1);
+        let (usual, work) = (Params::flat(1), SearchWork { reads: 0.0, comparisons: 0.0 });
+        let query = SievedQuery { sieve: &sieve, usual, times: 1.0, effort_times: 1.0, work, recall: None };
+        for (recall, quantile) in [(0.9, 1.28), (0.95, 1.645), (0.98, 2.05), (0.99, 2.33), (0.999, 3.09)] {
+            let slack = SievedQuery { recall: Some(recall), ..query }.slack();
+            assert!((slack - quantile).abs() < 0.2, "{recall}: {slack}");
+        }
+    }
 }

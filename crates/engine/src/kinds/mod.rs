@@ -40,6 +40,7 @@ pub(crate) mod questions;
 pub mod remote_hnsw;
 pub mod section;
 pub mod shares_loads;
+mod sieved_lists;
 pub mod split;
 pub(crate) mod state_bytes;
 

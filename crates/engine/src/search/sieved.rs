@@ -7,7 +7,7 @@ use stratann_core::sieve::Sieve;
 use stratann_storage::{Error, Progress, Result};
 
 use super::{Effort, SearchOptions};
-use crate::curve;
+use crate::curve::{self, Point};
 use crate::index::Index;
 use crate::kinds;
 use crate::kinds::answers::{SearchWork, SievePlan, SieveWay, SievedQuery};
@@ -193,38 +193,39 @@ impl Index {
         let usual = self.params_of_search(options)?;
         let times = self.base.manifest.rows as f64 / f64::from(sieve.count().max(1));
         let recall = if let Effort::Recall(recall) = options.effort { Some(recall) } else { None };
-        let work = self.expected_work(&usual, recall, times);
-        let query = SievedQuery { sieve, usual, times, work, recall };
+        let (work, effort_times) = self.expected_work(&usual, recall, times);
+        let query = SievedQuery { sieve, usual, times, effort_times, work, recall };
         self.kind.plan_sieve(&self.base, &query).ok_or_else(|| {
             let name = self.base.kind.name();
             Error::bad_input(format!("searches of a {name} take no filter yet; leave it out"))
         })
     }
 
-    /// The work of a search for `times` as many results as `usual` has. Curves of two numbers of results tell how it
-    /// grows; without curves the beam does.
-    fn expected_work(&self, usual: &Params, recall: Option<f64>, times: f64) -> SearchWork {
+    /// The work of a search for `times` as many results as `usual` has, and its effort over the usual one. Curves of two
+    /// numbers of results tell how they grow; without curves the beam does.
+    fn expected_work(&self, usual: &Params, recall: Option<f64>, times: f64) -> (SearchWork, f64) {
         let curves = &self.base.manifest.curves;
         let has = |family| curves.iter().any(|curve| curve.family.as_deref() == family);
         let family = Some(curve::IN_MEMORY).filter(|&family| self.is_resident() && has(Some(family)));
-        let at = |k: u32| {
-            let point =
-                curve::choose_of(curves, family, k, recall?).filter(|point| point.reads.is_finite())?;
-            Some((point.reads, point.comparisons.unwrap_or(0.0)))
-        };
+        let at = |k: u32| curve::choose_of(curves, family, k, recall?).filter(|point| !point.is_exact());
         let most = curves.iter().filter(|curve| curve.family.as_deref() == family).map(|curve| curve.k).max();
         let (k, most) = (usual.k, most.unwrap_or(usual.k));
-        let Some((reads, comparisons)) = at(k) else {
+        let Some(few) = at(k) else {
             let effort = f64::from(kinds::setting(usual).effort) * times;
-            return SearchWork { reads: effort, comparisons: effort * COMPARISONS_PER_EFFORT };
+            return (SearchWork { reads: effort, comparisons: effort * COMPARISONS_PER_EFFORT }, times);
         };
-        let (more_reads, more_comparisons) =
-            at(most).filter(|_| most > k).unwrap_or((f64::INFINITY, f64::INFINITY));
-        let grown = |from: f64, to: f64| {
-            let power = (to / from.max(1e-9)).ln() / (f64::from(most) / f64::from(k)).ln();
-            from * times.powf(power.clamp(POWER_MIN, 1.0))
+        let many = at(most).filter(|_| most > k);
+        let grown = |of: &dyn Fn(&Point) -> f64| {
+            let ratio = many.map_or(f64::INFINITY, |many| of(&many) / of(&few).max(1e-9));
+            let power = ratio.ln() / (f64::from(most) / f64::from(k)).ln();
+            times.powf(power.clamp(POWER_MIN, 1.0))
         };
-        SearchWork { reads: grown(reads, more_reads), comparisons: grown(comparisons, more_comparisons) }
+        let comparisons = |point: &Point| point.comparisons.unwrap_or(0.0);
+        let work = SearchWork {
+            reads: few.reads * grown(&|point| point.reads),
+            comparisons: comparisons(&few) * grown(&comparisons),
+        };
+        (work, grown(&|point| point.effort.into()))
     }
 }
 

@@ -1,15 +1,20 @@
 //! Finds the lists with the nearest centroids, and the ids of their members (FusionANNS §3, steps 2 and 3).
 
+use core::ops::Range;
+
 use stratann_kernel::prefetch;
 
 use super::{GpuIvf, Scratch};
 use crate::kinds::kind::StepContext;
 use crate::order::{from_order_key, order_key};
-use crate::route::{to_centroid, walk};
+use crate::route::{lists_to_visit, to_centroid, walk};
 use crate::search::{Beam, Progress, ScorerId};
 
 /// The beam is at least this long: shorter ones miss the nearest centroid.
 const BEAM_MIN: u32 = 32;
+
+/// The part of the lists for which a query with a sieve has more room, for those that it passes over.
+const PASSED_OVER_PART: u32 = 4;
 
 /// Centroids between that which is compared and that which is prefetched.
 const PREFETCH_AHEAD: usize = 3;
@@ -20,13 +25,22 @@ pub(super) fn rank_lists(cx: &mut StepContext<'_, GpuIvf>) {
     let mut nodes = core::mem::take(&mut cx.scratch.nodes);
     let count = cx.view.lists.count();
     let wanted = cx.params.nprobe.min(count);
-    beams[0].reset(wanted.max(BEAM_MIN) as usize);
+    let passed_over = if cx.base.sieve.is_some() { wanted / PASSED_OVER_PART + BEAM_MIN } else { 0 };
+    beams[0].reset((wanted.max(BEAM_MIN) + passed_over) as usize);
     cx.scratch.visited.clear(count);
     walk(cx.view.nav, &mut nodes, &mut beams, |nodes, [beam]| score(cx, nodes, beam));
+    let mut wanted = wanted;
+    if let Some(sieve) = cx.base.sieve {
+        let nearest = beams[0].entries().iter().map(|entry| rows_of(cx, entry.id));
+        wanted = wanted.max(lists_to_visit(sieve, wanted, nearest)).min(count);
+        beams[0].retain(|list| cx.may_return_any(&rows_of(cx, list)));
+    }
     if beams[0].entries().len() < wanted as usize {
-        // Some centroids cannot be reached in the graph.
+        // Some centroids cannot be reached in the graph, or have no list with a row that may be returned.
         nodes.clear();
-        nodes.extend(0..count);
+        nodes.extend((0..count).filter(|&list| cx.may_return_any(&rows_of(cx, list))));
+        beams[0].reset(wanted as usize);
+        cx.scratch.visited.clear(count);
         score(cx, &mut nodes, &mut beams[0]);
     }
     cx.own.lists.clear();
@@ -37,6 +51,12 @@ pub(super) fn rank_lists(cx: &mut StepContext<'_, GpuIvf>) {
     }
     [cx.scratch.beam] = beams;
     cx.scratch.nodes = nodes;
+}
+
+/// The members of a list. Its replicas are members of another one, too.
+fn rows_of(cx: &StepContext<'_, GpuIvf>, list: u32) -> Range<u32> {
+    let (first, count) = cx.view.lists.own(list);
+    first..first + count
 }
 
 fn score(cx: &mut StepContext<'_, GpuIvf>, nodes: &mut alloc::vec::Vec<u32>, beam: &mut Beam) {
@@ -54,17 +74,26 @@ fn score(cx: &mut StepContext<'_, GpuIvf>, nodes: &mut alloc::vec::Vec<u32>, bea
     }
 }
 
-/// Collects the members of the ranked lists as a job for the scorer of codes. `None` when a list is damaged.
+/// Collects the members of the ranked lists that may be returned as a job for the scorer of codes. `None` when a list is damaged.
 pub(super) fn collect(cx: &mut StepContext<'_, GpuIvf>) -> Option<()> {
     let Scratch { ranges, ids, .. } = &mut *cx.scratch;
     ranges.clear();
     ids.clear();
     for &list in &cx.own.lists {
         let own = cx.view.lists.own(list);
-        if own.1 > 0 {
-            ranges.push(own);
+        match cx.base.sieve {
+            Some(sieve) if sieve.count_in(own.0..own.0 + own.1) < own.1 => {
+                ids.extend((own.0..own.0 + own.1).filter(|&id| sieve.has(id)));
+            }
+            _ if own.1 > 0 => ranges.push(own),
+            _ => {}
         }
+        let replicas = ids.len();
         cx.view.lists.replicas_of(list, ids)?;
+        if let Some(sieve) = cx.base.sieve {
+            let kept = ids.split_off(replicas).into_iter().filter(|&id| sieve.has(id));
+            ids.extend(kept);
+        }
     }
     Some(())
 }

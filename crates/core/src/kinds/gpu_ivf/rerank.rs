@@ -206,7 +206,8 @@ fn score_others(cx: &mut StepContext<'_, GpuIvf>, block: &impl BlockRows, here: 
     let limit = cx.q.top.worst().filter(|_| cx.q.top.is_full()).map_or(f32::INFINITY, |worst| worst.0);
     for (slot, &distance) in exact.iter().enumerate() {
         let id = block.first_id().wrapping_add(slot as u32);
-        if !cx.q.exists(id) || here.contains(&id) {
+        let may_return = cx.q.exists(id) && cx.base.sieve.is_none_or(|sieve| sieve.has(id));
+        if !may_return || here.contains(&id) {
             continue;
         }
         cx.q.stats.full_comparisons += 1;

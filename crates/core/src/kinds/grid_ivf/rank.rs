@@ -5,6 +5,7 @@ use stratann_kernel::distance::{block_dot_f32, block_l2_f32};
 
 use super::{GridIvf, Params, Scratch, View};
 use crate::kinds::kind::StepContext;
+use crate::route::lists_to_visit;
 use crate::view::Base;
 
 /// Ranks lists for a query.
@@ -13,7 +14,8 @@ pub(super) fn rank(cx: &mut StepContext<'_, GridIvf>) {
     cx.q.stats.code_comparisons += u64::from(cx.view.centroid_count());
 }
 
-/// Ranks lists by their centroids, and keeps those of as many centroids as are probed. Equally near ones come by their
+/// Ranks lists by their centroids, and keeps those of as many centroids as are probed, of which some members may be
+/// returned. Equally near ones come by their
 /// number.
 pub(super) fn rank_lists(base: &Base<'_>, view: &View<'_>, params: &Params, scratch: &mut Scratch) {
     let (lists, dim) = (view.centroid_count() as usize, base.dim);
@@ -32,8 +34,15 @@ pub(super) fn rank_lists(base: &Base<'_>, view: &View<'_>, params: &Params, scra
     ranked.clear();
     ranked.extend(scratch.distances.iter().copied().zip(0..));
     let order = |a: &(f32, u32), b: &(f32, u32)| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1));
-    let probed = if params.exact { lists } else { (params.nprobe as usize).min(lists) };
-    if probed < lists {
+    let mut probed = if params.exact { lists } else { (params.nprobe as usize).min(lists) };
+    if let Some(sieve) = base.sieve {
+        ranked.sort_unstable_by(order);
+        let nearest = ranked.iter().map(|&(_, at)| view.ids_of_centroid(at));
+        probed = probed.max(lists_to_visit(sieve, probed as u32, nearest) as usize);
+        // Lists without a row that may be returned are neither visited nor counted.
+        ranked.retain(|&(_, at)| sieve.has_any(view.ids_of_centroid(at)));
+    }
+    if probed < ranked.len() {
         ranked.select_nth_unstable_by(probed, order);
         ranked.truncate(probed);
     }

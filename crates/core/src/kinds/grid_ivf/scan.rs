@@ -20,6 +20,7 @@ use super::{Axes, GridIvf, Scratch, View};
 use crate::format::grid::{GridLayout, List, PILOT_GROUP};
 use crate::kinds::kind::StepContext;
 use crate::search::{Query, TopK};
+use crate::sieve::Sieve;
 
 /// Below this share of a block its vectors go on one by one: a block's cost is that of all its lanes.
 const FEW: usize = 8;
@@ -111,6 +112,7 @@ pub(super) struct Scanner<'s> {
     list: List<'s>,
     number: u32,
     first_id: u32,
+    sieve: Option<&'s Sieve>,
     query: &'s [f32],
     norms: &'s [f32],
     pilot: &'s [f32],
@@ -157,6 +159,7 @@ impl<'s> Scanner<'s> {
             list,
             number,
             first_id: cx.view.first[number as usize],
+            sieve: cx.base.sieve,
             query,
             norms,
             pilot,
@@ -173,6 +176,26 @@ impl<'s> Scanner<'s> {
             order,
             trace: trace.as_mut().filter(|_| is_traced),
         }
+    }
+
+    /// Whether a member may be a result.
+    fn may_return(&self, member: usize) -> bool {
+        let id = self.first_id.wrapping_add(member as u32);
+        self.q.exists(id) && self.sieve.is_none_or(|sieve| sieve.has(id))
+    }
+
+    /// Puts those of some lanes of a block first that may be results. Returns how many.
+    fn sift(&self, block: usize, lanes: &mut [u8]) -> usize {
+        if self.sieve.is_none() {
+            return lanes.len();
+        }
+        let mut kept = 0;
+        for at in 0..lanes.len() {
+            let lane = lanes[at];
+            lanes[kept] = lane;
+            kept += usize::from(self.may_return(block * LANES + usize::from(lane)));
+        }
+        kept
     }
 
     /// The group at a position of the order. Positions begin at the first group of the slice.
@@ -195,6 +218,8 @@ impl<'s> Scanner<'s> {
             let lane = |member: usize| member.clamp(block * LANES, (block + 1) * LANES) - block * LANES;
             let mut sums = [0.0; LANES];
             let lanes = &mut lanes[lane(members.start)..lane(members.end)];
+            let sifted = self.sift(block, lanes);
+            let lanes = &mut lanes[..sifted];
             let kept = self.rest_of(0, block, &mut sums, lanes);
             self.offer(block, &sums, &lanes[..kept]);
         }
@@ -208,6 +233,11 @@ impl<'s> Scanner<'s> {
             lanes.iter_mut().zip(0..).for_each(|(lane, i)| *lane = i);
             let from = if block == 0 { prewarmed } else { 0 };
             let lanes = &mut lanes[from..self.list.members_of(block)];
+            let sifted = self.sift(block, lanes);
+            let lanes = &mut lanes[..sifted];
+            if lanes.is_empty() {
+                continue;
+            }
             // A lane that is no number is never kept.
             let mut sums = [f64::NAN; LANES];
             lanes.iter().for_each(|&lane| sums[usize::from(lane)] = 0.0);
@@ -303,9 +333,13 @@ impl<'s> Scanner<'s> {
         let Some(codes) = self.view.codes.filter(|_| self.uses_codes && !self.is_fixed) else { return };
         self.coded.begin_list(&codes, (self.number, &self.list), (self.metric, self.query));
         let bounds = self.coded.upper_bounds(&codes, &self.list, self.metric).zip(0..);
-        let is_offered = |member: u32| self.q.exists(self.first_id.wrapping_add(member));
+        let (q, sieve, first) = (&*self.q, self.sieve, self.first_id);
+        let may_return = |member: u32| {
+            let id = first.wrapping_add(member);
+            q.exists(id) && sieve.is_none_or(|sieve| sieve.has(id))
+        };
         let mut bounds: Vec<f32> =
-            bounds.filter(|&(_, member)| is_offered(member)).map(|(bound, _)| bound).collect();
+            bounds.filter(|&(_, member)| may_return(member)).map(|(bound, _)| bound).collect();
         let compared = self.list.members() as u64;
         self.q.stats.code_comparisons += compared;
         if let Some(trace) = &mut self.trace {
@@ -429,7 +463,7 @@ impl<'s> Scanner<'s> {
     /// Offers a lane with its distance.
     pub(super) fn offer_one(&mut self, (block, lane): (usize, u8), distance: f32) {
         let member = block * LANES + usize::from(lane);
-        if self.q.exists(self.first_id.wrapping_add(member as u32)) {
+        if self.may_return(member) {
             self.q.top.offer(distance, || self.list.external_id(member));
         }
     }

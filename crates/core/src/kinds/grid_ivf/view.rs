@@ -175,6 +175,13 @@ impl<'a> View<'a> {
         (self.first[list as usize + 1] - self.first[list as usize]) as usize
     }
 
+    /// The members of the lists of a centroid.
+    pub(super) fn ids_of_centroid(&self, centroid: u32) -> Range<u32> {
+        let stripes = self.stripes.max(1) as usize;
+        let first = centroid as usize * stripes;
+        self.first[first]..self.first[first + stripes]
+    }
+
     /// A list that is not divided; `None` when it is not in memory.
     pub fn list(&self, list: u32) -> Option<List<'a>> {
         (self.slice_count() == 1).then(|| self.slice(list, 0))?

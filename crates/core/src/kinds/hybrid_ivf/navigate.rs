@@ -8,7 +8,7 @@ use super::{HybridIvf, Order, RankedCluster, Scratch, Unread, bound_estimator, l
 use crate::exact::BoundEstimator;
 use crate::kinds::kind::StepContext;
 use crate::order::{from_order_key, order_key};
-use crate::route::{to_centroid, walk};
+use crate::route::{lists_to_visit, to_centroid, walk};
 use crate::search::{Beam, Progress};
 
 /// The weight of sample hits in the ranking of clusters: the share of the distance between the nearest member found
@@ -19,7 +19,7 @@ const EVIDENCE_WEIGHT: f32 = 0.25;
 /// Centroids found for each cluster to visit, when clusters are ranked by expectation.
 const EXPECTED_REACH: u32 = 2;
 
-/// Searches the graph and ranks the clusters to visit.
+/// Searches the graph and ranks the clusters to visit, of which some members may be returned.
 ///
 /// Centroids and members have a beam each: members lie farther from a query than centroids do, and would be crowded
 /// out.
@@ -36,17 +36,34 @@ pub(super) fn navigate(cx: &mut StepContext<'_, HybridIvf>) {
     let mut nodes = core::mem::take(&mut cx.scratch.nav_nodes);
     let estimator = bound_estimator(cx);
     walk(cx.view.nav, &mut nodes, &mut beams, |nodes, beams| score(cx, &estimator, nodes, beams));
-    let count = cx.view.directory.clusters();
+    let (mut visits, mut wanted) = (cx.params.visits_max(clusters), wanted);
+    if let Some(sieve) = cx.base.sieve {
+        let directory = cx.view.directory;
+        let nearest = beams[0].entries().iter().map(|entry| directory.members_of(entry.id));
+        visits = visits.max(lists_to_visit(sieve, visits, nearest)).min(clusters);
+        wanted = wanted.max(visits);
+        beams[0].retain(|cluster| has_rows(cx, cluster));
+        beams[1].retain(|node| cx.may_return(cx.view.nav.ids[node as usize]));
+    }
     if beams[0].entries().len() < wanted as usize {
-        // Some centroids cannot be reached in the graph.
+        // Some centroids cannot be reached in the graph, or have no member that may be returned.
         nodes.clear();
-        nodes.extend(0..count);
+        nodes.extend((0..clusters).filter(|&cluster| has_rows(cx, cluster)));
+        if cx.base.sieve.is_some() {
+            beams[0].reset(wanted as usize);
+            cx.scratch.visited.clear(cx.view.nav.nodes());
+        }
         score(cx, &estimator, &mut nodes, &mut beams);
     }
     cx.scratch.nav_nodes = nodes;
     keep_members(cx, &estimator, &beams[1]);
-    rank_clusters(cx, &estimator, &beams);
+    rank_clusters(cx, (&estimator, visits), &beams);
     [cx.scratch.centroid_beam, cx.scratch.member_beam] = beams;
+}
+
+/// Whether some member of a cluster may be returned.
+fn has_rows(cx: &StepContext<'_, HybridIvf>, cluster: u32) -> bool {
+    cx.may_return_any(&cx.view.directory.members_of(cluster))
 }
 
 fn score(
@@ -118,13 +135,13 @@ fn keep_members(cx: &mut StepContext<'_, HybridIvf>, estimator: &BoundEstimator,
 /// Ranks clusters by [`Order`]. The number of sample hits is the evidence CP in OrchANN §5.3.
 fn rank_clusters(
     cx: &mut StepContext<'_, HybridIvf>,
-    estimator: &BoundEstimator,
+    (estimator, visits): (&BoundEstimator, u32),
     [centroids, members]: &[Beam; 2],
 ) {
     let order = cx.params.order;
     let threshold = estimator.code_scale(cx.own.estimates.kth());
     if order == Order::Expected && threshold < f32::INFINITY {
-        return rank_by_expectation(cx, (estimator, threshold), [centroids, members]);
+        return rank_by_expectation(cx, (estimator, threshold, visits), [centroids, members]);
     }
     let Scratch { ranking, query, .. } = &mut *cx.scratch;
     ranking.clear();
@@ -160,14 +177,14 @@ fn rank_clusters(
         let by_hits = if order == Order::SampleHits { hits } else { core::cmp::Ordering::Equal };
         by_hits.then(a.distance.total_cmp(&b.distance)).then(a.cluster.cmp(&b.cluster))
     });
-    ranking.truncate(cx.params.visits_max(cx.view.directory.clusters()) as usize);
+    ranking.truncate(visits as usize);
     cx.own.ranked.extend(ranking.iter().map(|v| v.cluster));
 }
 
 /// Ranks clusters by the number of members to expect nearer than the k-th of the members found.
 fn rank_by_expectation(
     cx: &mut StepContext<'_, HybridIvf>,
-    (estimator, threshold): (&BoundEstimator, f32),
+    (estimator, threshold, visits): (&BoundEstimator, f32, u32),
     [centroids, members]: [&Beam; 2],
 ) {
     let Scratch { ranking, query, .. } = &mut *cx.scratch;
@@ -191,6 +208,6 @@ fn rank_by_expectation(
     }
     ranking.sort_unstable_by(|a, b| a.distance.total_cmp(&b.distance).then(a.cluster.cmp(&b.cluster)));
     ranking.dedup_by_key(|v| v.cluster);
-    ranking.truncate(cx.params.visits_max(cx.view.directory.clusters()) as usize);
+    ranking.truncate(visits as usize);
     cx.own.ranked.extend(ranking.iter().map(|v| v.cluster));
 }

@@ -94,7 +94,7 @@ pub(super) fn each_member(
         // The navigation has counted this member already.
         let is_navigated = cx.own.navigated.get(navigated) == Some(&id);
         navigated += usize::from(is_navigated);
-        if is_navigated || !cx.q.exists(id) {
+        if is_navigated || !cx.may_return(id) {
             continue;
         }
         let cross = estimator.product(&cx.scratch.query.coded, key, code);
@@ -195,7 +195,7 @@ pub(super) fn take_run(
     let size = cx.view.shape.record_bytes();
     let before = cx.q.top.worst();
     for (id, bytes) in (from..from.checked_add(count)?).zip(bytes.chunks_exact(size)) {
-        if cx.q.exists(id) {
+        if cx.may_return(id) {
             let scored = rerank::score(cx, id, &Record::open(&cx.view.shape, bytes)?);
             rerank::offer(cx, scored);
         }

@@ -44,7 +44,9 @@ pub(super) fn has_clusters(cx: &StepContext<'_, HybridIvf>) -> bool {
 
 /// Whether enough clusters in a row were fruitless to end the visits.
 fn is_fruitless(cx: &StepContext<'_, HybridIvf>) -> bool {
-    cx.own.fruitless >= cx.params.fruitless_limit(cx.own.ranked.len())
+    // Where the rows of a sieve lie far from the query, the first clusters say nothing of those that follow.
+    let is_widened = cx.own.ranked.len() > cx.params.visits_max(cx.view.directory.clusters()) as usize;
+    !is_widened && cx.own.fruitless >= cx.params.fruitless_limit(cx.own.ranked.len())
 }
 
 /// Scans resident lists, and asks for others until `width` reads are under way. `None` when the budget allows no more
@@ -87,6 +89,10 @@ pub(super) fn choose(cx: &mut StepContext<'_, HybridIvf>) -> Option<()> {
             continue;
         }
         let Some(list) = cx.own.lists.pop() else { break };
+        if !has_rows(cx, list) {
+            end_list(cx, list);
+            continue;
+        }
         match reach(cx, list) {
             Reach::Here => {}
             Reach::Remote => {
@@ -113,6 +119,12 @@ pub(super) fn choose(cx: &mut StepContext<'_, HybridIvf>) -> Option<()> {
         }
     }
     Some(())
+}
+
+/// Whether some member of a list may be returned.
+fn has_rows(cx: &StepContext<'_, HybridIvf>, list: u32) -> bool {
+    let ids = &cx.view.directory.ids;
+    cx.may_return_any(&(ids[list as usize]..ids[list as usize + 1]))
 }
 
 /// Place where a list can be scanned: here where its codes are resident, if they are all that is needed.
@@ -143,7 +155,10 @@ fn reach_of_graph(cx: &StepContext<'_, HybridIvf>, cluster: u32) -> Reach {
 /// search has to wait until the lists before it have taken effect, or is to be made on another server.
 pub(super) fn begin_cluster(cx: &mut StepContext<'_, HybridIvf>) -> Option<bool> {
     let Some(&cluster) = cx.own.ranked.get(cx.own.begun as usize) else { return Some(false) };
-    let is_local = !cx.params.exact && cx.view.directory.has_edges(cluster);
+    // The codes of a graph are read in any case. Where few members may be returned, all of them are compared: a search
+    // of the graph ends among those that may not.
+    let is_searched = !cx.params.exact && cx.base.sieve.is_none();
+    let is_local = is_searched && cx.view.directory.has_edges(cluster);
     if is_local && !cx.own.queue.is_empty() {
         return Some(false);
     }
@@ -216,6 +231,11 @@ fn push_nearest_lists(cx: &mut StepContext<'_, HybridIvf>, cluster: u32) {
     cx.q.stats.code_comparisons += lists.len() as u64;
     nearest_lists.clear();
     for ((&entry, &code_distance), list) in ids.iter().zip(distances.iter()).zip(lists) {
+        let ids = &cx.view.directory.ids;
+        let rows = ids[list as usize]..ids[list as usize + 1];
+        if cx.base.sieve.is_some_and(|sieve| !sieve.has_any(rows)) {
+            continue;
+        }
         let cross = coded.to_float(code_distance);
         let term = cx.view.sublists.terms.get(entry as usize).copied().unwrap_or(0.0);
         let distance = BoundEstimator::to_point(cx.base.metric, base, term, cross);
@@ -236,7 +256,7 @@ fn ask_for_list(cx: &mut StepContext<'_, HybridIvf>, list: u32) -> Option<()> {
     let mut end = cx.view.list_end(list);
     let mut last = list;
     while let Some(&next) = cx.own.lists.last() {
-        let is_next = next == last + 1 && cx.view.directory.codes[next as usize] == end;
+        let is_next = next == last + 1 && has_rows(cx, next) && cx.view.directory.codes[next as usize] == end;
         // Lists that do not follow may lie before this one.
         let is_short = is_next && cx.view.list_end(next) - start <= u64::from(cx.view.read_max);
         if !is_short || cx.view.resident_codes(next).is_some() || cx.reach(next) != Reach::Here {

@@ -38,7 +38,7 @@ pub(super) fn plan(view: &View<'_>, vector_bytes: usize, query: &SievedQuery<'_>
     if costs.exact <= other || query.usual.kind.disk_graph().is_none_or(|own| own.scan) {
         return exact;
     }
-    let sieving = Sieving { slack: slack(query.recall), ..Sieving::default() };
+    let sieving = Sieving { slack: query.slack(), ..Sieving::default() };
     let way = if costs.codes <= costs.search { SieveWay::Codes } else { SieveWay::Search };
     let mut plan = SievePlan { way, params: query.usual };
     if let KindParams::DiskGraph(own) = &mut plan.params.kind {
@@ -108,14 +108,6 @@ fn blocks(map: &BlockMap, sieve: &Sieve) -> u32 {
     count
 }
 
-/// Standard errors within which a share `recall` of normal errors lies on one side: 1.3 for 0.9, 2.3 for 0.99. Within
-/// 0.1 of the quantile from 0.5 to 0.999.
-fn slack(recall: Option<f64>) -> f32 {
-    const USUAL: f64 = 0.99;
-    let misses = (1.0 - recall.unwrap_or(USUAL)).clamp(1e-4, 1.0);
-    (0.35 - 0.97 * misses.log10()) as f32
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -128,15 +120,5 @@ mod tests {
             [&[][..], &[0], &[0, 2], &[2, 3], &[3, 9], &[0, 1, 2, 3, 4, 5, 6, 7, 8, 9]].map(count),
             [0, 1, 1, 2, 2, 4]
         );
-    }
-
-    #[test]
-    fn slack_is_near_the_normal_quantile() {
-        for (recall, quantile) in
-            [(0.5, 0.0), (0.9, 1.28), (0.95, 1.645), (0.98, 2.05), (0.99, 2.33), (0.999, 3.09)]
-        {
-            let slack = slack(Some(recall));
-            assert!(slack > quantile - 0.1 && slack < quantile + 0.7, "{recall}: {slack}");
-        }
     }
 }

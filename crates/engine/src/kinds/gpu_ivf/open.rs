@@ -8,8 +8,10 @@ use stratann_core::check::Blocks;
 use stratann_core::exact::STEP_COMPARISONS;
 use stratann_core::format::block_map::BlockMap;
 use stratann_core::format::posting_lists::PostingLists;
-use stratann_core::kinds::KindView;
-use stratann_core::kinds::gpu_ivf::{Params, Resident as ResidentView, View};
+use stratann_core::kinds::gpu_ivf::{
+    MAX_CANDIDATES, MAX_PROBES, Params, Resident as ResidentView, Rule, View,
+};
+use stratann_core::kinds::{KindParams, KindView};
 #[cfg(feature = "lab")]
 use stratann_core::query::StoreId;
 use stratann_core::route::NavGraph;
@@ -26,9 +28,11 @@ use crate::base::{Base, OpenOptions, decode_role, read_role};
 use crate::curve::Grid;
 use crate::exec::scorer::{self, CodeFile, OpenScorer, Scorer};
 use crate::files;
+use crate::kinds::answers::{SievePlan, SieveWay, SievedQuery};
 use crate::kinds::blocks::{self, ResidentRows};
 use crate::kinds::questions::{Members, MovesIntoMemory, OpenKind, RanksCodes};
 use crate::kinds::section::Section;
+use crate::kinds::sieved_lists::nprobe;
 #[cfg(feature = "lab")]
 use stratann_params::search::GpuSwitches;
 
@@ -142,9 +146,37 @@ impl Members for GpuIndex {
     }
 }
 
+/// How many times the usual candidates are kept for a query with a sieve: far from it, many rows have nearly the same
+/// distance.
+const MORE_CANDIDATES: u32 = 4;
+
 impl OpenKind for GpuIndex {
     fn view<'a>(&'a self, base: &'a Base) -> KindView<'a> {
         KindView::GpuIvf(GpuIndex::view(self, base))
+    }
+
+    fn plan_sieve(&self, _: &Base, query: &SievedQuery<'_>) -> Option<SievePlan> {
+        let lists = (0..self.lists.count()).map(|list| {
+            let (first, count) = self.lists.own(list);
+            first..first + count
+        });
+        let mut plan = SievePlan { way: SieveWay::Exact, params: query.usual };
+        let KindParams::GpuIvf(own) = &mut plan.params.kind else { return None };
+        // Of so few rows each would be a candidate, and be read.
+        if own.exact || query.sieve.count() <= own.candidates {
+            own.exact = true;
+            return Some(plan);
+        }
+        // The margin ends a query, not the number of candidates.
+        if own.rule == Rule::Margin && self.coder.is_unbiased() {
+            own.margin = own.margin.max(query.slack());
+            own.candidates = own.candidates.saturating_mul(MORE_CANDIDATES).min(MAX_CANDIDATES);
+        }
+        match nprobe(query, own.nprobe, lists) {
+            Some(nprobe) => (plan.way, own.nprobe) = (SieveWay::Search, nprobe),
+            None => (plan.way, own.nprobe) = (SieveWay::Codes, self.lists.count().min(MAX_PROBES)),
+        }
+        Some(plan)
     }
 
     fn account(&self, account: &mut Account) {

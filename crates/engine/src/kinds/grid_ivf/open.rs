@@ -3,8 +3,8 @@
 use std::path::Path;
 
 use stratann_core::format::grid::GridLayout;
-use stratann_core::kinds::KindView;
 use stratann_core::kinds::grid_ivf::{Axes, Codes, Firsts, Pilot, View};
+use stratann_core::kinds::{KindParams, KindView};
 use stratann_kernel::bits::BitCoder;
 use stratann_kernel::{DType, Metric};
 use stratann_storage::budget::Account;
@@ -23,8 +23,10 @@ use crate::base::{Base, read_role};
 use crate::curve::Grid;
 use crate::files;
 use crate::kinds::answers::ExactCost;
+use crate::kinds::answers::{SievePlan, SieveWay, SievedQuery};
 use crate::kinds::questions::OpenKind;
 use crate::kinds::section::Section;
+use crate::kinds::sieved_lists::nprobe;
 use crate::manifest::Manifest;
 use crate::units::{Held, HeldRanges};
 
@@ -305,6 +307,18 @@ impl OpenKind for GridIndex {
 
     fn cache(&self, _: &Base, _: u64) -> Option<ExtentCache> {
         None
+    }
+
+    fn plan_sieve(&self, _: &Base, query: &SievedQuery<'_>) -> Option<SievePlan> {
+        let first = GridIndex::view(self).first;
+        let lists = first.windows(2).map(|ends| ends[0]..ends[1]);
+        let mut plan = SievePlan { way: SieveWay::Exact, params: query.usual };
+        let KindParams::GridIvf(own) = &mut plan.params.kind else { return None };
+        match nprobe(query, own.nprobe, lists).filter(|_| !own.exact) {
+            Some(nprobe) => (plan.way, own.nprobe) = (SieveWay::Search, nprobe),
+            None => own.exact = true,
+        }
+        Some(plan)
     }
 
     fn in_flight(&self) -> usize {

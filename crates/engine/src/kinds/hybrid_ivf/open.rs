@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use stratann_core::kinds::KindView;
 use stratann_core::kinds::hybrid_ivf::View;
+use stratann_core::kinds::{KindParams, KindView};
 use stratann_storage::Result;
 use stratann_storage::budget::{Account, release_freed, size, size_up};
 use stratann_storage::cache::ExtentCache;
@@ -19,8 +19,10 @@ use crate::base::{Base, OpenOptions, Reserve};
 use crate::curve::Grid;
 use crate::files;
 use crate::kinds::answers::ExactCost;
+use crate::kinds::answers::{SievePlan, SieveWay, SievedQuery};
 use crate::kinds::questions::OpenKind;
 use crate::kinds::section::Section;
+use crate::kinds::sieved_lists::nprobe;
 use crate::units::{Held, HeldRanges};
 
 /// Learning takes at most one part in so many of the memory that it shares with the codes of lists, where these do not
@@ -167,6 +169,19 @@ impl ListIndex {
 impl OpenKind for ListIndex {
     fn view<'a>(&'a self, _: &'a Base) -> KindView<'a> {
         KindView::HybridIvf(ListIndex::view(self))
+    }
+
+    fn plan_sieve(&self, _: &Base, query: &SievedQuery<'_>) -> Option<SievePlan> {
+        let directory = &self.tables.directory;
+        let clusters = (0..directory.clusters()).map(|cluster| directory.members_of(cluster));
+        let mut plan = SievePlan { way: SieveWay::Exact, params: query.usual };
+        let KindParams::HybridIvf(own) = &mut plan.params.kind else { return None };
+        own.bound_slack = own.bound_slack.max(query.slack());
+        match nprobe(query, own.nprobe, clusters).filter(|_| !own.exact) {
+            Some(nprobe) => (plan.way, own.nprobe) = (SieveWay::Search, nprobe),
+            None => own.exact = true,
+        }
+        Some(plan)
     }
 
     fn account(&self, account: &mut Account) {

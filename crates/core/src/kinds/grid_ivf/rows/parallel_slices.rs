@@ -191,7 +191,7 @@ fn finish(cx: &mut StepContext<'_, GridIvf>, number: u32) {
         for (block, &word) in words.by_ref().take(blocks).enumerate() {
             for (lane, (sum, &id)) in ones(word).zip(left.by_ref()) {
                 let member = (block * LANES + usize::from(lane)) as u32;
-                if cx.q.exists(first.wrapping_add(member)) {
+                if cx.may_return(first.wrapping_add(member)) {
                     cx.q.top.offer((sum / unit_distance(cx.base.metric)) as f32, || id);
                 }
             }
