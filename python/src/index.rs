@@ -11,12 +11,12 @@ use stratann_engine::dataset::check_row;
 use stratann_engine::exec::BatchOptions;
 use stratann_engine::index::{self, CacheBudget, OpenOptions, UpdateOptions};
 use stratann_engine::manifest::Manifest;
-use stratann_engine::search::{self, Answers, SearchOptions, Together};
+use stratann_engine::search::{self, Answers, Filter, Filters, Naming, SearchOptions, Together};
 use stratann_params::IndexKind;
 use stratann_params::open::OpenSettings;
 use stratann_params::{Given, Place, Scope, Stage, Surface};
 use stratann_storage::budget::Account;
-use stratann_storage::{Error, Quiet, Result};
+use stratann_storage::{Error, Progress, Quiet, Result};
 
 use crate::memory::MemoryOpening;
 use crate::process::Own;
@@ -199,12 +199,22 @@ impl Index {
         py: Python<'py>,
         queries: PyReadonlyArray1<'py, u8>,
         how: How,
+        filters: Option<NamedRows<'py>>,
         on_progress: Option<Py<PyAny>>,
     ) -> PyResult<Bound<'py, PyDict>> {
         let open = self.opened(py)?;
         let bytes = queries.as_slice()?;
         let count = bytes.len() / open.row_bytes();
         let options = how.read(count, &[&*open]).map_err(|e| error::to_python(py, &e))?;
+        if let Some((is_without, is_each, ids)) = &filters {
+            let naming = if *is_without { Naming::Without } else { Naming::Only };
+            let ids: Vec<&[u64]> = ids.iter().map(|ids| Ok(ids.as_slice()?)).collect::<PyResult<_>>()?;
+            let answers = work::run(py, on_progress.as_ref(), |progress| {
+                check_queries(&open, bytes)?;
+                search_filtered(&open, bytes, (naming, *is_each, &ids), &options, progress)
+            })?;
+            return answers_dict(py, answers, options);
+        }
         let search = |open: &index::Index| {
             if count <= SMALL_BATCH && on_progress.is_none() {
                 return py
@@ -327,6 +337,26 @@ pub(crate) fn search_together<'py>(
         together.search(bytes, &options, partial, progress)
     })?;
     answers_dict(py, answers, options)
+}
+
+/// Filters: whether they name rows that may not be returned, whether each query has its own, and the ids.
+type NamedRows<'py> = (bool, bool, Vec<PyReadonlyArray1<'py, u64>>);
+
+/// Answers queries given as bytes, which may return the rows of filters alone.
+fn search_filtered(
+    open: &index::Index,
+    queries: &[u8],
+    (naming, is_each, ids): (Naming, bool, &[&[u64]]),
+    options: &SearchOptions,
+    progress: &dyn Progress,
+) -> Result<Answers> {
+    let filters: Vec<Filter> =
+        ids.iter().map(|ids| open.filter(ids, naming, options, progress)).collect::<Result<_>>()?;
+    let filters = match filters.first() {
+        Some(shared) if !is_each => Filters::Shared(shared),
+        _ => Filters::Each(&filters),
+    };
+    open.search_filtered(queries, filters, options, progress)
 }
 
 /// Refuses queries without valid distances.

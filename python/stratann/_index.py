@@ -16,6 +16,7 @@ from ._arrays import DTYPES, Path, as_bytes, byte_size, dtype_name, fixed, numbe
 from ._build import Neighbors
 from ._changes import Changes, changed, ids_of
 from ._errors import InputError, QueryError
+from ._filters import Filter, filters
 from ._parameters import parameters, remembered_parameters, search_parameters
 from ._progress import Progress, listening
 from ._results import SearchResult, result_of, truth_of
@@ -128,6 +129,8 @@ class Index:
         doorbell: int | None = None,
         # end of parameters
         static_order: bool | None = None,
+        only: Filter = None,
+        without: Filter = None,
         progress: Progress = None,
         **unknown: NoReturn,
     ) -> SearchResult:
@@ -228,6 +231,11 @@ class Index:
                 memory of both is needed. Without this option `ram_budget` may shorten them; 64.
             .. end of parameters
             static_order: the opposite of `busy_last`.
+            only: return only rows with these ids, of shape (n,), in any order; or a mask of shape (rows,) over the
+                rows of an index without ids of its own; or a list of one of these for each query. Recall is that among
+                the rows that match. Where fewer than `k` match, `counts` is less. Ids that no row has are ignored. Not
+                for a remote-hnsw.
+            without: return no row with these ids, given as in `only`.
             progress: as in `build`.
 
         Raises:
@@ -250,11 +258,12 @@ class Index:
         """
         how = remembered_parameters(self._searches, locals())
         rows = as_bytes(self._queries(queries))
+        asked = filters(only, without, len(rows) // max(1, self._dim * self._dtype.itemsize), self.rows)
         if progress is None:
-            answers = self._index.search(rows, how, None)
+            answers = self._index.search(rows, how, asked, None)
         else:
             with listening(progress) as on_progress:
-                answers = self._index.search(rows, how, on_progress)
+                answers = self._index.search(rows, how, asked, on_progress)
         columns, result = answers["k"], result_of(answers)
         if columns < k:
             warnings.warn(

@@ -94,7 +94,11 @@ class Index:
     @property
     def closed(self) -> bool: ...
     def search(
-        self, queries: NDArray[np.uint8], how: dict[str, Any] | SearchParameters, on_progress: Any
+        self,
+        queries: NDArray[np.uint8],
+        how: dict[str, Any] | SearchParameters,
+        filters: tuple[bool, bool, list[NDArray[np.uint64]]] | None,
+        on_progress: Any,
     ) -> dict[str, Any]: ...
     def upsert(
         self,

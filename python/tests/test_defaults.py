@@ -15,7 +15,7 @@ import stratann
 OWN = {
     "build": {"base", "path", "progress", "force", "resume", "baselines"},
     "groundtruth": {"base", "queries", "progress"},
-    "search": {"self", "queries", "progress", "busy_last", "baseline"},
+    "search": {"self", "queries", "progress", "busy_last", "baseline", "only", "without"},
     "tune": {"self", "queries", "truth", "progress"},
     # Baselines are the laboratory's.
     "open": {"path", "baselines"},

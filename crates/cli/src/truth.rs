@@ -4,6 +4,7 @@ use std::path::Path;
 
 use stratann_engine::dataset::GroundTruth;
 use stratann_engine::groundtruth::{CheckedTruth, Owner};
+use stratann_engine::index::Index;
 use stratann_engine::search::Filter;
 use stratann_storage::{Error, Result};
 
@@ -38,16 +39,25 @@ pub(crate) fn read(
     CheckedTruth::new(truth, path, owner(queries, rows))
 }
 
-/// Refuses ground truth with fewer neighbours than k, or than rows that match a filter.
-pub(crate) fn check_matches(truth: &CheckedTruth, k: usize, filter: &Filter) -> Result<()> {
+/// Refuses ground truth with fewer neighbours than k, or than rows that match a filter, and with rows that do not match.
+pub(crate) fn check_matches(
+    truth: &CheckedTruth,
+    k: usize,
+    (index, filter): (&Index, &Filter),
+) -> Result<()> {
+    const AGAIN: &str = "compute it again with the same filter: `stratann groundtruth --only`";
     let (have, need) = (truth.truth().k, k.min(filter.matches() as usize));
-    if have >= need {
-        return Ok(());
+    if have < need {
+        return Err(Error::bad_input(format!(
+            "the ground truth has {have} neighbours per query, and {need} of the rows that match are wanted; {AGAIN}"
+        )));
     }
-    Err(Error::bad_input(format!(
-        "the ground truth has {have} neighbours per query, and {need} of the rows that match are wanted; compute it \
-         again with the same filter: `stratann groundtruth --only`"
-    )))
+    match truth.truth().ids.iter().find(|&&id| !index.matches(filter, id.into())) {
+        None => Ok(()),
+        Some(id) => Err(Error::bad_input(format!(
+            "the ground truth has row {id}, which does not match the filter; {AGAIN}"
+        ))),
+    }
 }
 
 /// Properties that ground truth of an index of `rows` vectors must agree with.

@@ -449,6 +449,11 @@ impl Index {
         account
     }
 
+    /// The rows of external ids, where they have been read.
+    pub(crate) fn known_row_ids(&self) -> Option<&RowIds> {
+        self.row_ids.get()
+    }
+
     /// The rows of external ids, which are read once.
     ///
     /// # Errors

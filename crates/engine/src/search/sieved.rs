@@ -166,6 +166,13 @@ impl Index {
         Ok(Filter { sieve, plan, unknown, repeated })
     }
 
+    /// Whether a filter of this index has a row with this id.
+    pub fn matches(&self, filter: &Filter, id: u64) -> bool {
+        let mut rows = Vec::new();
+        self.known_row_ids().is_some_and(|ids| ids.rows_of(id, &mut rows))
+            && rows.iter().any(|&row| filter.sieve.has(row))
+    }
+
     /// Most memory that a filter of so many ids takes beside the open index, bytes: the ids of all rows, and copies of
     /// those that were named.
     pub fn filter_bytes_max(manifest: &Manifest, ids: usize) -> u64 {

@@ -173,7 +173,7 @@ impl Bench {
         let filter =
             filter.map(|(ids, naming)| self.index.filter(ids, *naming, options, printer)).transpose()?;
         if let (Some(filter), Some(truth)) = (&filter, &self.truth) {
-            truth::check_matches(truth, options.k, filter)?;
+            truth::check_matches(truth, options.k, (&self.index, filter))?;
         }
         let filters = filter.as_ref().map_or(Filters::None, Filters::Shared);
         let mut sum = Sum::new(count);

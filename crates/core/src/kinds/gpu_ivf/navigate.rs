@@ -19,8 +19,16 @@ const PASSED_OVER_PART: u32 = 4;
 /// Centroids between that which is compared and that which is prefetched.
 const PREFETCH_AHEAD: usize = 3;
 
+/// Whether all rows of a sieve are ranked: then no lists are.
+fn takes_all(cx: &StepContext<'_, GpuIvf>) -> bool {
+    cx.base.sieve.is_some() && cx.params.nprobe >= cx.view.lists.count()
+}
+
 /// Ranks the lists to visit, the nearest first.
 pub(super) fn rank_lists(cx: &mut StepContext<'_, GpuIvf>) {
+    if takes_all(cx) {
+        return cx.own.lists.clear();
+    }
     let mut beams = [core::mem::take(&mut cx.scratch.beam)];
     let mut nodes = core::mem::take(&mut cx.scratch.nodes);
     let count = cx.view.lists.count();
@@ -76,9 +84,14 @@ fn score(cx: &mut StepContext<'_, GpuIvf>, nodes: &mut alloc::vec::Vec<u32>, bea
 
 /// Collects the members of the ranked lists that may be returned as a job for the scorer of codes. `None` when a list is damaged.
 pub(super) fn collect(cx: &mut StepContext<'_, GpuIvf>) -> Option<()> {
+    let takes_all = takes_all(cx);
     let Scratch { ranges, ids, .. } = &mut *cx.scratch;
     ranges.clear();
     ids.clear();
+    if let Some(sieve) = cx.base.sieve.filter(|_| takes_all) {
+        ids.extend(sieve.iter());
+        return Some(());
+    }
     for &list in &cx.own.lists {
         let own = cx.view.lists.own(list);
         match cx.base.sieve {

@@ -184,16 +184,26 @@ impl<'s> Scanner<'s> {
         self.q.exists(id) && self.sieve.is_none_or(|sieve| sieve.has(id))
     }
 
-    /// Puts those of some lanes of a block first that may be results. Returns how many.
+    /// The first block from this one on that has a member which may be a result.
+    fn next_block(&self, block: usize) -> usize {
+        let Some(sieve) = self.sieve else { return block };
+        let first = self.first_id.wrapping_add((block * LANES) as u32);
+        sieve.next(first).map_or(usize::MAX, |id| (id.wrapping_sub(self.first_id)) as usize / LANES)
+    }
+
+    /// Puts those of some lanes of a block first that may be results: ascending. Returns how many.
     fn sift(&self, block: usize, lanes: &mut [u8]) -> usize {
-        if self.sieve.is_none() {
+        let (Some(sieve), Some(&from), Some(&last)) = (self.sieve, lanes.first(), lanes.last()) else {
             return lanes.len();
-        }
-        let mut kept = 0;
-        for at in 0..lanes.len() {
-            let lane = lanes[at];
-            lanes[kept] = lane;
-            kept += usize::from(self.may_return(block * LANES + usize::from(lane)));
+        };
+        let first = self.first_id.wrapping_add((block * LANES) as u32);
+        let (mut kept, mut next) = (0, sieve.next(first.wrapping_add(from.into())));
+        while let Some(id) = next.filter(|&id| id.wrapping_sub(first) <= last.into()) {
+            if self.q.exists(id) {
+                lanes[kept] = id.wrapping_sub(first) as u8;
+                kept += 1;
+            }
+            next = sieve.next(id + 1);
         }
         kept
     }
@@ -227,7 +237,10 @@ impl<'s> Scanner<'s> {
 
     /// Scans all blocks but the first `prewarmed` members.
     pub(super) fn blocks(&mut self, prewarmed: usize) {
-        for block in 0..self.list.blocks() {
+        let mut next = self.next_block(0);
+        while next < self.list.blocks() {
+            let block = next;
+            next = self.next_block(block + 1);
             self.tighten();
             let mut lanes = [0; LANES];
             lanes.iter_mut().zip(0..).for_each(|(lane, i)| *lane = i);

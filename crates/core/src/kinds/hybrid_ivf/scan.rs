@@ -6,6 +6,7 @@ use crate::exact::{BoundEstimator, Cut, DistanceBounds};
 use crate::format::inverted_list::{ListCodes, MemberBounds, Record};
 use crate::kinds::kind::StepContext;
 use crate::route::to_centroid;
+use crate::sieve::Sieve;
 
 /// Scans one of the lists that a read from list `first` on brought.
 pub(super) fn scan_read(
@@ -80,41 +81,73 @@ pub(super) fn each_member(
     let first = codes.first_id();
     let radius_slack = if estimator.uses_lengths() { codes.radius_slack() } else { 0.0 };
     let mut distances = core::mem::take(&mut cx.scratch.distances);
-    cx.scratch.ids.clear();
-    cx.scratch.ids.extend(0..codes.count() as u32);
-    cx.scratch.query.coded.distances(codes.codes(), &cx.scratch.ids, &mut distances);
-    cx.q.stats.code_comparisons += codes.count() as u64;
+    let mut slots = core::mem::take(&mut cx.scratch.ids);
+    slots.clear();
+    match cx.base.sieve {
+        None => slots.extend(0..codes.count() as u32),
+        Some(sieve) => slots.extend(rows_of(sieve, first, codes.count() as u32).map(|id| id - first)),
+    }
+    cx.scratch.query.coded.distances(codes.codes(), &slots, &mut distances);
+    cx.q.stats.code_comparisons += slots.len() as u64;
     cx.q.stats.lists += 1;
     let mut done = Some(());
     let mut navigated = navigated_from(cx, first);
-    let members = codes.terms().zip(codes.radii()).zip(codes.centroid_distances());
-    let keys = distances.iter().zip(codes.codes().chunks_exact(cx.view.shape.code_bytes));
-    for (((term, radius), from_centroid), (slot, (&key, code))) in members.zip((0u32..).zip(keys)) {
-        let id = first.wrapping_add(slot);
-        // The navigation has counted this member already.
-        let is_navigated = cx.own.navigated.get(navigated) == Some(&id);
-        navigated += usize::from(is_navigated);
-        if is_navigated || !cx.may_return(id) {
-            continue;
-        }
-        let cross = estimator.product(&cx.scratch.query.coded, key, code);
-        if cut.is_some_and(|cut| estimator.is_beyond(&cut, (base, term), cross, radius)) {
-            cx.q.stats.pruned += 1;
-            continue;
-        }
-        let known = MemberBounds { term, radius, from_centroid };
-        let bounds = estimator.by_list(base, &known, cross, radius_slack);
-        let by_pivot = match estimator.uses_pivots() {
-            true => estimator.lower_by_centroid(base, from_centroid),
-            false => f32::NEG_INFINITY,
+    let mut judge =
+        |cx: &mut StepContext<'_, HybridIvf>, (slot, key): (u32, u32), code: &[u8], known: MemberBounds| {
+            let id = first.wrapping_add(slot);
+            // The navigation has counted this member already.
+            while cx.own.navigated.get(navigated).is_some_and(|&before| before < id) {
+                navigated += 1;
+            }
+            if cx.own.navigated.get(navigated) == Some(&id) || !cx.q.exists(id) {
+                return Some(());
+            }
+            let cross = estimator.product(&cx.scratch.query.coded, key, code);
+            if cut.is_some_and(|cut| estimator.is_beyond(&cut, (base, known.term), cross, known.radius)) {
+                cx.q.stats.pruned += 1;
+                return Some(());
+            }
+            let bounds = estimator.by_list(base, &known, cross, radius_slack);
+            let by_pivot = match estimator.uses_pivots() {
+                true => estimator.lower_by_centroid(base, known.from_centroid),
+                false => f32::NEG_INFINITY,
+            };
+            take(cx, slot, bounds, by_pivot)
         };
-        done = take(cx, slot, bounds, by_pivot);
-        if done.is_none() {
-            break;
+    if cx.base.sieve.is_none() {
+        let members = codes.terms().zip(codes.radii()).zip(codes.centroid_distances());
+        let keys = distances.iter().zip(codes.codes().chunks_exact(cx.view.shape.code_bytes));
+        for (((term, radius), from_centroid), (slot, (&key, code))) in members.zip((0u32..).zip(keys)) {
+            done = judge(cx, (slot, key), code, MemberBounds { term, radius, from_centroid });
+            if done.is_none() {
+                break;
+            }
+        }
+    } else {
+        for (&slot, &key) in slots.iter().zip(&distances) {
+            done =
+                member_of(cx.view, codes, slot).and_then(|(code, known)| judge(cx, (slot, key), code, known));
+            if done.is_none() {
+                break;
+            }
         }
     }
+    cx.scratch.ids = slots;
     cx.scratch.distances = distances;
     done
+}
+
+/// The code of a member, and what is known of its bounds.
+fn member_of<'c>(view: &View<'_>, codes: &'c ListCodes<'_>, slot: u32) -> Option<(&'c [u8], MemberBounds)> {
+    let size = view.shape.code_bytes;
+    let code = codes.codes().get(slot as usize * size..(slot as usize + 1) * size)?;
+    Some((code, codes.member(slot as usize)?))
+}
+
+/// The rows of a sieve among `count` rows from `first` on.
+fn rows_of(sieve: &Sieve, first: u32, count: u32) -> impl Iterator<Item = u32> + '_ {
+    let next = move |from: u32| sieve.next(from).filter(move |&id| id - first < count);
+    core::iter::successors(next(first), move |&id| next(id + 1))
 }
 
 /// Scores a member whose record came with its list.

@@ -1,0 +1,58 @@
+"""Filters of a search: the rows that it may return."""
+
+from __future__ import annotations
+
+from typing import Any, Sequence, Union
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from ._errors import InputError
+
+#: Ids, a mask over all rows, or one of the two for each query.
+Filter = Union[ArrayLike, Sequence[ArrayLike], None]
+
+
+def filters(only: Filter, without: Filter, queries: int, rows: int) -> Any:
+    """Returns whether a filter names what may not be returned, whether each query has its own, and the ids.
+
+    ``None`` without a filter.
+
+    Raises:
+        InputError: both kinds of filter, ids that are no ids, a mask of another length, or another number of filters
+            than queries.
+    """
+    if only is None and without is None:
+        return None
+    if only is not None and without is not None:
+        raise InputError("only and without are both given; give one of them")
+    name, value = ("only", only) if without is None else ("without", without)
+    each = _is_for_each(value)
+    given = list(value) if each else [value]  # type: ignore[arg-type, call-overload]
+    if each and len(given) != queries:
+        raise InputError(f"{name} has {len(given)} filters for {queries} queries; give one for each, or one for all")
+    return without is not None, each, [_ids(one, name, rows) for one in given]
+
+
+def _is_for_each(value: Any) -> bool:
+    """Returns whether a filter has a part for each query."""
+    if isinstance(value, np.ndarray):
+        return value.ndim == 2
+    return isinstance(value, (list, tuple)) and any(np.ndim(part) > 0 for part in value)
+
+
+def _ids(value: ArrayLike, name: str, rows: int) -> NDArray[np.uint64]:
+    array = np.asarray(value)
+    if array.ndim != 1:
+        raise InputError(f"{name} has shape {array.shape}; give ids of shape (n,), or a list of these for each query")
+    if array.dtype == np.bool_:
+        if len(array) != rows:
+            raise InputError(f"{name} is a mask of {len(array)} rows, the index has {rows}; give a value for each row")
+        return np.flatnonzero(array).astype(np.uint64)
+    if array.size == 0:
+        return np.empty(0, np.uint64)
+    if array.dtype.kind not in "iu":
+        raise InputError(f"{name} has dtype {array.dtype}; give integers, or booleans for a mask")
+    if array.dtype.kind == "i" and array.min() < 0:
+        raise InputError(f"{name} has the negative id {array.min()}; ids start at 0")
+    return np.ascontiguousarray(array, np.uint64)
