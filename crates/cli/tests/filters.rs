@@ -150,9 +150,9 @@ fn a_budget_has_room_for_the_filter_or_says_how_much_it_takes() {
     let data = Data::new(1500, 16, "f32");
     let (index, some) = (data.build("graph", &[]), ids(&data, "some.npy", &thirds()));
     let search = ["search", arg(&index), arg(&data.queries), "--only", arg(&some), "--ram-budget"];
-    let run = json(&[&search[..], &["64MiB"]].concat())["runs"][0].clone();
-    assert!(run["memory"]["total_bytes"].as_u64().unwrap() <= 64 << 20);
-    assert!(run["memory"]["filter_bytes"].as_u64().unwrap() > 0, "{}", run["memory"]);
+    let found = json(&[&search[..], &["64MiB"]].concat())["runs"][0].clone();
+    assert!(found["memory"]["total_bytes"].as_u64().unwrap() <= 64 << 20);
+    assert!(found["memory"]["filter_bytes"].as_u64().unwrap() > 0, "{}", found["memory"]);
     let small = run(&[&search[..], &["1MiB"]].concat());
     assert_eq!(small.status.code(), Some(3));
     assert!(stderr(&small).contains("--ram-budget"), "{}", stderr(&small));

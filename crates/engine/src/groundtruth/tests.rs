@@ -50,7 +50,7 @@ fn pairs_of(truth: &GroundTruth) -> Vec<(u32, u32)> {
 
 /// The smallest budget that is accepted.
 fn least_budget(base: &Reader, queries: &Reader, metric: Metric, k: usize) -> u64 {
-    let search = Search { base, metric, k, on_bad_row: OnBadRow::Fail, progress: &Quiet };
+    let search = Search { base, metric, k, on_bad_row: OnBadRow::Fail, only: None, progress: &Quiet };
     let (mut low, mut high) = (0, PLENTY);
     while low < high {
         let middle = (low + high) / 2;
