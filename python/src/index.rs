@@ -11,7 +11,7 @@ use stratann_engine::dataset::check_row;
 use stratann_engine::exec::BatchOptions;
 use stratann_engine::index::{self, CacheBudget, OpenOptions, UpdateOptions};
 use stratann_engine::manifest::Manifest;
-use stratann_engine::search::{self, Answers, Filter, Filters, Naming, SearchOptions, Together};
+use stratann_engine::search::{self, Answers, Filters, Naming, SearchOptions, Together};
 use stratann_params::IndexKind;
 use stratann_params::open::OpenSettings;
 use stratann_params::{Given, Place, Scope, Stage, Surface};
@@ -199,19 +199,18 @@ impl Index {
         py: Python<'py>,
         queries: PyReadonlyArray1<'py, u8>,
         how: How,
-        filters: Option<NamedRows<'py>>,
+        filters: Option<PyFilters<'py>>,
         on_progress: Option<Py<PyAny>>,
     ) -> PyResult<Bound<'py, PyDict>> {
         let open = self.opened(py)?;
         let bytes = queries.as_slice()?;
         let count = bytes.len() / open.row_bytes();
         let options = how.read(count, &[&*open]).map_err(|e| error::to_python(py, &e))?;
-        if let Some((is_without, is_each, ids)) = &filters {
-            let naming = if *is_without { Naming::Without } else { Naming::Only };
-            let ids: Vec<&[u64]> = ids.iter().map(|ids| Ok(ids.as_slice()?)).collect::<PyResult<_>>()?;
+        if let Some(rows) = &filters {
+            let named = NamedRows::new(rows)?;
             let answers = work::run(py, on_progress.as_ref(), |progress| {
                 check_queries(&open, bytes)?;
-                search_filtered(&open, bytes, (naming, *is_each, &ids), &options, progress)
+                search_filtered(&open, bytes, &named, &options, progress)
             })?;
             return answers_dict(py, answers, options);
         }
@@ -339,21 +338,42 @@ pub(crate) fn search_together<'py>(
     answers_dict(py, answers, options)
 }
 
-/// Filters: whether they name rows that may not be returned, whether each query has its own, and the ids.
-type NamedRows<'py> = (bool, bool, Vec<PyReadonlyArray1<'py, u64>>);
+/// Filters of the Python half: whether they name rows that may not be returned, whether each query has its own, whether
+/// some are masks, and the ids.
+type PyFilters<'py> = (bool, bool, bool, Vec<PyReadonlyArray1<'py, u64>>);
+
+/// The rows that filters name.
+struct NamedRows<'a> {
+    naming: Naming,
+    is_each: bool,
+    has_mask: bool,
+    ids: Vec<&'a [u64]>,
+}
+
+impl<'a> NamedRows<'a> {
+    fn new((is_without, is_each, has_mask, ids): &'a PyFilters<'_>) -> PyResult<NamedRows<'a>> {
+        let ids = ids.iter().map(|ids| Ok(ids.as_slice()?)).collect::<PyResult<_>>()?;
+        let naming = if *is_without { Naming::Without } else { Naming::Only };
+        Ok(NamedRows { naming, is_each: *is_each, has_mask: *has_mask, ids })
+    }
+}
 
 /// Answers queries given as bytes, which may return the rows of filters alone.
 fn search_filtered(
     open: &index::Index,
     queries: &[u8],
-    (naming, is_each, ids): (Naming, bool, &[&[u64]]),
+    named: &NamedRows<'_>,
     options: &SearchOptions,
     progress: &dyn Progress,
 ) -> Result<Answers> {
-    let filters: Vec<Filter> =
-        ids.iter().map(|ids| open.filter(ids, naming, options, progress)).collect::<Result<_>>()?;
+    if named.has_mask && !open.has_row_numbers(progress)? {
+        return Err(Error::bad_input(
+            "a mask is for an index whose ids are the numbers of its rows; give the ids of rows instead",
+        ));
+    }
+    let filters = open.filters(&named.ids, named.naming, options, progress)?;
     let filters = match filters.first() {
-        Some(shared) if !is_each => Filters::Shared(shared),
+        Some(shared) if !named.is_each => Filters::Shared(shared),
         _ => Filters::Each(&filters),
     };
     open.search_filtered(queries, filters, options, progress)

@@ -14,16 +14,12 @@ Filter = Union[ArrayLike, Sequence[ArrayLike], None]
 
 
 def filters(only: Filter, without: Filter, queries: int, rows: int) -> Any:
-    """Returns whether a filter names what may not be returned, whether each query has its own, and the ids.
-
-    ``None`` without a filter.
+    """Returns whether a filter names what may not be returned, whether each query has its own or is a mask, and ids.
 
     Raises:
         InputError: both kinds of filter, ids that are no ids, a mask of another length, or another number of filters
             than queries.
     """
-    if only is None and without is None:
-        return None
     if only is not None and without is not None:
         raise InputError("only and without are both given; give one of them")
     name, value = ("only", only) if without is None else ("without", without)
@@ -31,7 +27,8 @@ def filters(only: Filter, without: Filter, queries: int, rows: int) -> Any:
     given = list(value) if each else [value]  # type: ignore[arg-type, call-overload]
     if each and len(given) != queries:
         raise InputError(f"{name} has {len(given)} filters for {queries} queries; give one for each, or one for all")
-    return without is not None, each, [_ids(one, name, rows) for one in given]
+    has_mask = any(np.asarray(one).dtype == np.bool_ for one in given)
+    return without is not None, each, has_mask, [_ids(one, name, rows) for one in given]
 
 
 def _is_for_each(value: Any) -> bool:

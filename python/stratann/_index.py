@@ -258,7 +258,9 @@ class Index:
         """
         how = remembered_parameters(self._searches, locals())
         rows = as_bytes(self._queries(queries))
-        asked = filters(only, without, len(rows) // max(1, self._dim * self._dtype.itemsize), self.rows)
+        asked = None
+        if only is not None or without is not None:
+            asked = filters(only, without, len(rows) // max(1, self._dim * self._dtype.itemsize), self.rows)
         if progress is None:
             answers = self._index.search(rows, how, asked, None)
         else:

@@ -97,7 +97,7 @@ class Index:
         self,
         queries: NDArray[np.uint8],
         how: dict[str, Any] | SearchParameters,
-        filters: tuple[bool, bool, list[NDArray[np.uint64]]] | None,
+        filters: tuple[bool, bool, bool, list[NDArray[np.uint64]]] | None,
         on_progress: Any,
     ) -> dict[str, Any]: ...
     def upsert(

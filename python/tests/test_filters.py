@@ -86,6 +86,15 @@ def test_bad_filters_are_refused_and_said(index, data, filters, words):
         index.search(data[1], 5, **filters)
 
 
+def test_a_mask_over_an_index_with_ids_of_its_own_is_refused(data, tmp_path):
+    ids = np.arange(ROWS) * 3 + 5
+    stratann.build(data[0], tmp_path / "own", "flat", ids=ids)
+    with stratann.open(tmp_path / "own") as opened:
+        assert set(opened.search(data[1], 2, only=[5, 8]).ids.ravel()) == {5, 8}
+        with pytest.raises(stratann.InputError, match="mask"):
+            opened.search(data[1], 2, only=np.ones(ROWS, bool))
+
+
 def test_a_kind_without_filters_says_so(data, tmp_path):
     stratann.build(data[0], tmp_path / "remote", "remote-hnsw")
     with stratann.open(tmp_path / "remote") as opened, pytest.raises(stratann.InputError, match="remote-hnsw"):

@@ -15,8 +15,8 @@ use crate::output::count;
 pub(crate) struct FilterArgs {
     /// Return only rows with these ids: a .npy, .u64bin or .txt file, in any order
     ///
-    /// Ids are those of the index (--ids at build), else row numbers. Ids that no row has are ignored and counted. Recall
-    /// is then that among these rows.
+    /// Ids are those of the index (--ids at build), else row numbers. Ids that no row has are ignored and counted.
+    /// Recall is then that among these rows.
     #[arg(long, value_name = "IDS", conflicts_with = "without")]
     only: Option<PathBuf>,
     /// Return no row with these ids: a file as that of --only
@@ -66,7 +66,7 @@ impl FilterReport {
     /// A line for a person.
     pub(crate) fn text(&self) -> String {
         let way = match self.way {
-            "exact" => "all of them were compared",
+            "exact" => "all of them were looked at",
             "codes" => "the codes of all of them were compared",
             _ => "by the usual search with more effort",
         };

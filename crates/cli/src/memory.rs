@@ -63,6 +63,9 @@ pub fn set_aside(
     Reserve { bytes: fixed(false) + parts, low_memory_bytes: fixed(true) + parts, threads: options.threads }
 }
 
+/// The component of accounts that filters are, with the ids of rows.
+pub(crate) const FILTER: &str = "filter";
+
 /// Computes the account of a search that with `queries` queries at a time, with a full cache.
 pub(crate) fn of_search(
     index: &Index,
@@ -72,6 +75,9 @@ pub(crate) fn of_search(
     extra: &[(&'static str, u64)],
 ) -> Account {
     let mut account = index.search_account(options, queries);
+    // The room that was set aside for a filter has the ids of rows.
+    let has_filter = extra.iter().any(|extra| extra.0 == FILTER);
+    account.components.retain(|(what, _)| !has_filter || what != "row ids");
     for (what, bytes) in &mut account.components {
         if what == "block cache" {
             *bytes = cache_budget;

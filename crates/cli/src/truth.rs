@@ -39,7 +39,7 @@ pub(crate) fn read(
     CheckedTruth::new(truth, path, owner(queries, rows))
 }
 
-/// Refuses ground truth with fewer neighbours than k, or than rows that match a filter, and with rows that do not match.
+/// Refuses ground truth with fewer neighbours than k, or than rows that match a filter, and with others among them.
 pub(crate) fn check_matches(
     truth: &CheckedTruth,
     k: usize,

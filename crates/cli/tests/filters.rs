@@ -154,6 +154,6 @@ fn a_budget_has_room_for_the_filter_or_says_how_much_it_takes() {
     assert!(found["memory"]["total_bytes"].as_u64().unwrap() <= 64 << 20);
     assert!(found["memory"]["filter_bytes"].as_u64().unwrap() > 0, "{}", found["memory"]);
     let small = run(&[&search[..], &["1MiB"]].concat());
-    assert_eq!(small.status.code(), Some(3));
+    assert_eq!(small.status.code(), Some(2));
     assert!(stderr(&small).contains("--ram-budget"), "{}", stderr(&small));
 }

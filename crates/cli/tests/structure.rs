@@ -15,13 +15,14 @@ const KINDS: [&str; 7] = ["flat", "disk_graph", "hybrid_ivf", "grid_ivf", "gpu_i
 
 /// The rooms of core from the lowest up: a room uses only those before it. A `*` is each of the kinds: their rooms
 /// never use each other.
-const CORE_ROOMS: [&str; 20] = [
+const CORE_ROOMS: [&str; 21] = [
     "hash",
     "order",
     "codec",
     "place",
     "format",
     "remote_protocol",
+    "sieve",
     "view",
     "score",
     "search",
@@ -59,7 +60,7 @@ const STORAGE_ROOMS: [&str; 16] = [
 ];
 
 /// The rooms of engine. Below the manifest is what it records of a kind. A `=` stands for a module without those in it.
-const ENGINE_ROOMS: [&str; 44] = [
+const ENGINE_ROOMS: [&str; 45] = [
     "record",
     "parallel",
     "tiles",
@@ -87,6 +88,7 @@ const ENGINE_ROOMS: [&str; 44] = [
     "findings",
     "stages",
     "kinds::answers",
+    "kinds::sieved_lists",
     "kinds::cluster_set",
     "kinds::shares_loads",
     "kinds::blocks",
@@ -107,13 +109,14 @@ const ENGINE_ROOMS: [&str; 44] = [
 ];
 
 /// The rooms of the command line: what commands share, then one room for each command.
-const CLI_ROOMS: [&str; 32] = [
+const CLI_ROOMS: [&str; 33] = [
     "output",
     "parameters",
     "plans",
     "progress",
     "queries",
     "truth",
+    "filter",
     "help",
     "unknown",
     "program",

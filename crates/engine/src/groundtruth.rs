@@ -232,7 +232,9 @@ impl Search<'_> {
         }
         if truth.k == 0 {
             let name = self.base.path().display();
-            return Err(Error::bad_input(format!("{name}: no row can be a neighbour; give a larger base")));
+            let what =
+                if self.only.is_some() { "name rows of it in the filter" } else { "give a larger base" };
+            return Err(Error::bad_input(format!("{name}: no row can be a neighbour; {what}")));
         }
         if truth.k < self.k {
             let line =

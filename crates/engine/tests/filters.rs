@@ -63,7 +63,7 @@ fn scan(view: &IndexView<'_>, blocks: &[u8], query: &[u8], params: Params) -> Qu
 
 /// Every way to the rows of a sieve, of which all but the last two find the nearest.
 fn ways(rerank: u32) -> [(bool, u32, Sieving); 6] {
-    let all = Sieving::default();
+    let all = Sieving { list: ROWS as u32, ..Sieving::default() };
     let codes = Sieving { code_scan: true, ..all };
     [
         (true, 0, all),

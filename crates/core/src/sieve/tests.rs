@@ -50,7 +50,10 @@ proptest! {
     }
 
     #[test]
-    fn what_is_taken_out_is_gone_from_one_clone_alone(ids in sets(), gone in proptest::collection::vec(0..ROWS + 9, 0..40)) {
+    fn what_is_taken_out_is_gone_from_one_clone_alone(
+        ids in sets(),
+        gone in proptest::collection::vec(0..ROWS + 9, 0..40),
+    ) {
         let before = sieve(ROWS, ids.iter().copied());
         let (mut after, mut left) = (before.clone(), ids.clone());
         for id in gone.into_iter().chain(ids.iter().copied().take(3)) {

@@ -29,7 +29,7 @@ pub use crate::base::{OpenOptions, Reserve};
 pub use crate::kinds::options::OpenBaselines;
 pub use crate::kinds::{Acknowledged, PLACE, Unfinished, UpdateOptions};
 pub use cache_budget::CacheBudget;
-use row_ids::RowIds;
+pub(crate) use row_ids::RowIds;
 
 use crate::base::Base;
 use crate::exec::MemoryOwner;
@@ -463,7 +463,7 @@ impl Index {
             return Ok(ids);
         }
         let mut account = self.account();
-        account.add("row ids", RowIds::bytes_max(&self.base));
+        account.add("row ids", RowIds::bytes_max(&self.base.manifest));
         account.check(self.ram_budget, "search this index with a filter")?;
         let ids = RowIds::read(&self.base, &self.kind, progress)?;
         Ok(self.row_ids.get_or_init(|| ids))

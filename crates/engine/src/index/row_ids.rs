@@ -6,6 +6,7 @@ use stratann_storage::{Progress, Result};
 
 use crate::base::Base;
 use crate::kinds::KindIndex;
+use crate::manifest::Manifest;
 
 /// The rows of an index by their external ids.
 pub(crate) enum RowIds {
@@ -17,8 +18,13 @@ pub(crate) enum RowIds {
 
 impl RowIds {
     /// Most bytes that the ids of an index take.
-    pub(crate) fn bytes_max(base: &Base) -> u64 {
-        base.manifest.rows * size_of::<(u64, u32)>() as u64
+    pub(crate) fn bytes_max(manifest: &Manifest) -> u64 {
+        manifest.rows * size_of::<(u64, u32)>() as u64
+    }
+
+    /// Whether ids are the numbers of the rows of the set.
+    pub(crate) fn are_numbers(&self) -> bool {
+        matches!(self, RowIds::Numbers(_))
     }
 
     /// Memory, bytes.

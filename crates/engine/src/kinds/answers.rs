@@ -117,6 +117,8 @@ pub(crate) struct SearchWork {
 pub(crate) struct SievePlan {
     pub(crate) way: SieveWay,
     pub(crate) params: Params,
+    /// Bytes that the state and scratch of a query may take beyond what `params` tell.
+    pub(crate) more_bytes: u64,
 }
 
 /// A vector of an open index, and what is stored with it.

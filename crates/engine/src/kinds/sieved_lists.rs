@@ -7,6 +7,9 @@ use stratann_core::sieve::Sieve;
 
 use super::answers::SievedQuery;
 
+/// Bytes of a list in the state and the scratch of a query, which may come to visit all of them.
+pub(crate) const LIST_BYTES: u64 = 40;
+
 /// The lists that a search visits of those with a row of the sieve, given how many it usually visits; `None` where it
 /// would visit all of them.
 pub(crate) fn nprobe(

@@ -111,6 +111,9 @@ impl Index {
     ) -> Result<Answers> {
         let params = self.params_of_search(options)?;
         let count = queries.len() / self.base.row_bytes();
+        if filters.all().iter().any(|filter| u64::from(filter.rows()) != self.base.manifest.rows) {
+            return Err(Error::bad_input("a filter of another index was given; make it of this one"));
+        }
         if let Filters::Each(each) = filters
             && each.len() != count
         {

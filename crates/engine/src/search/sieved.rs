@@ -8,7 +8,7 @@ use stratann_storage::{Error, Progress, Result};
 
 use super::{Effort, SearchOptions};
 use crate::curve::{self, Point};
-use crate::index::Index;
+use crate::index::{Index, RowIds};
 use crate::kinds;
 use crate::kinds::answers::{SearchWork, SievePlan, SieveWay, SievedQuery};
 use crate::manifest::Manifest;
@@ -60,6 +60,11 @@ impl Filter {
     /// Rows that may be returned.
     pub fn matches(&self) -> u32 {
         self.sieve.count()
+    }
+
+    /// Rows of its index.
+    pub(super) fn rows(&self) -> u32 {
+        self.sieve.rows()
     }
 
     /// How they are found.
@@ -129,7 +134,8 @@ impl<'a> Filters<'a> {
 
     /// Bytes that the largest query with a filter takes beyond one with `params`.
     pub(super) fn more_bytes(&self, params: &Params) -> u64 {
-        let largest = self.all().iter().map(|filter| kinds::state_bytes(&filter.params())).max().unwrap_or(0);
+        let bytes = |filter: &Filter| kinds::state_bytes(&filter.params()) + filter.plan.more_bytes;
+        let largest = self.all().iter().map(bytes).max().unwrap_or(0);
         largest.saturating_sub(kinds::state_bytes(params))
     }
 }
@@ -150,6 +156,7 @@ impl Index {
     ) -> Result<Filter> {
         self.check_filters()?;
         let row_ids = self.row_ids(progress)?;
+        self.check_room(Self::sieve_bytes_max(&self.base.manifest, ids.len()))?;
         let mut ids = ids.to_vec();
         ids.sort_unstable();
         let named = ids.len();
@@ -166,6 +173,43 @@ impl Index {
         Ok(Filter { sieve, plan, unknown, repeated })
     }
 
+    /// Makes filters, one for each list of ids, as [`Index::filter`] does.
+    ///
+    /// # Errors
+    /// As [`Index::filter`]; a RAM budget without room for all of them.
+    pub fn filters(
+        &self,
+        ids: &[&[u64]],
+        naming: Naming,
+        options: &SearchOptions,
+        progress: &dyn Progress,
+    ) -> Result<Vec<Filter>> {
+        let (mut all, mut bytes) = (Vec::with_capacity(ids.len()), 0);
+        for ids in ids {
+            let filter = self.filter(ids, naming, options, progress)?;
+            bytes += filter.bytes();
+            self.check_room(bytes)?;
+            all.push(filter);
+        }
+        Ok(all)
+    }
+
+    /// Refuses filters that the RAM budget has no room for beside the open index.
+    fn check_room(&self, bytes: u64) -> Result<()> {
+        let mut account = self.account();
+        account.add("filters", bytes);
+        account.check(self.ram_budget, "search this index with such filters")
+    }
+
+    /// Whether the ids of the index are the numbers of its rows, so that a mask over rows names ids.
+    ///
+    /// # Errors
+    /// As [`Index::filter`].
+    pub fn has_row_numbers(&self, progress: &dyn Progress) -> Result<bool> {
+        self.check_filters()?;
+        Ok(self.row_ids(progress)?.are_numbers())
+    }
+
     /// Whether a filter of this index has a row with this id.
     pub fn matches(&self, filter: &Filter, id: u64) -> bool {
         let mut rows = Vec::new();
@@ -176,9 +220,13 @@ impl Index {
     /// Most memory that a filter of so many ids takes beside the open index, bytes: the ids of all rows, and copies of
     /// those that were named.
     pub fn filter_bytes_max(manifest: &Manifest, ids: usize) -> u64 {
-        const COPIES_BYTES: u64 = 8 + 8 + 4;
-        const ROW_BYTES: u64 = 16;
-        manifest.rows * ROW_BYTES + manifest.rows / 4 + ids as u64 * COPIES_BYTES
+        const NAMED_BYTES: u64 = 8;
+        RowIds::bytes_max(manifest) + Self::sieve_bytes_max(manifest, ids) + ids as u64 * NAMED_BYTES
+    }
+
+    /// Most memory of a sieve of so many ids while it is made: sorted ids, their rows, and two sets of rows.
+    fn sieve_bytes_max(manifest: &Manifest, ids: usize) -> u64 {
+        manifest.rows / 4 + ids as u64 * (8 + 4)
     }
 
     /// Refuses filters where searches take none.
@@ -208,8 +256,8 @@ impl Index {
         })
     }
 
-    /// The work of a search for `times` as many results as `usual` has, and its effort over the usual one. Curves of two
-    /// numbers of results tell how they grow; without curves the beam does.
+    /// The work of a search for `times` as many results as `usual` has, and its effort over the usual one. Curves of
+    /// two numbers of results tell how they grow; without curves the beam does.
     fn expected_work(&self, usual: &Params, recall: Option<f64>, times: f64) -> (SearchWork, f64) {
         let curves = &self.base.manifest.curves;
         let has = |family| curves.iter().any(|curve| curve.family.as_deref() == family);
@@ -223,8 +271,9 @@ impl Index {
         };
         let many = at(most).filter(|_| most > k);
         let grown = |of: &dyn Fn(&Point) -> f64| {
-            let ratio = many.map_or(f64::INFINITY, |many| of(&many) / of(&few).max(1e-9));
-            let power = ratio.ln() / (f64::from(most) / f64::from(k)).ln();
+            let power = many.map_or(1.0, |many| {
+                (of(&many) / of(&few).max(1e-9)).ln() / (f64::from(most) / f64::from(k)).ln()
+            });
             times.powf(power.clamp(POWER_MIN, 1.0))
         };
         let comparisons = |point: &Point| point.comparisons.unwrap_or(0.0);

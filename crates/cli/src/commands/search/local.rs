@@ -82,16 +82,7 @@ impl Bench {
     ) -> Result<Bench> {
         let (manifest, in_memory) = source.manifest(budgets)?;
         let queries = Queries::open(queries, &manifest, output)?;
-        let mut extra = vec![("latencies", queries.count() as u64 * 16)];
-        if let Some((ids, _)) = &filter {
-            extra.push(("filter", Index::filter_bytes_max(&manifest, ids.len())));
-        }
-        if let Some(path) = groundtruth {
-            extra.push((
-                "ground truth",
-                std::fs::metadata(path).map_err(|e| Error::io("opening", path, &e))?.len(),
-            ));
-        }
+        let extra = beside(&manifest, filter.as_ref(), &queries, groundtruth)?;
         // What a cache may take is known once all else is.
         if let CacheBudget::Bytes(bytes) = cache {
             budgets.cache_budget = bytes;
@@ -269,6 +260,24 @@ impl Bench {
     pub(crate) fn count(&self) -> usize {
         self.queries.count()
     }
+}
+
+/// Memory beside the index and its search, by component.
+fn beside(
+    manifest: &Manifest,
+    filter: Option<&(Vec<u64>, Naming)>,
+    queries: &Queries,
+    groundtruth: Option<&Path>,
+) -> Result<Vec<(&'static str, u64)>> {
+    let mut extra = vec![("latencies", queries.count() as u64 * 16)];
+    if let Some((ids, _)) = filter {
+        extra.push((memory::FILTER, Index::filter_bytes_max(manifest, ids.len())));
+    }
+    if let Some(path) = groundtruth {
+        let file = std::fs::metadata(path).map_err(|e| Error::io("opening", path, &e))?;
+        extra.push(("ground truth", file.len()));
+    }
+    Ok(extra)
 }
 
 /// Queries of a search for which the reads that they would make cost about as much as one pass over all blocks.

@@ -65,13 +65,13 @@ pub(super) fn step(cx: &mut StepContext<'_, DiskGraph>, arrived: Ordered<'_>) {
         expand_awaited(cx, &block)
     });
     offer_selected(cx);
-    if cx.q.outcome == Outcome::Running && !cx.own.walk.has_ended {
+    if cx.q.outcome == Outcome::Running && !cx.own.walk.has_ended && !super::gives_way(cx) {
         match &cx.view.resident {
             Some(resident) if cx.base.here.is_none() => walk_in_memory(cx, resident),
             _ => choose(cx),
         }
     }
-    if cx.q.outcome == Outcome::Running && cx.own.walk.has_ended {
+    if cx.q.outcome == Outcome::Running && cx.own.walk.has_ended && !cx.own.gave_way {
         rerank(cx);
     }
 }
@@ -80,7 +80,7 @@ pub(super) fn step(cx: &mut StepContext<'_, DiskGraph>, arrived: Ordered<'_>) {
 fn walk_in_memory(cx: &mut StepContext<'_, DiskGraph>, resident: &Resident<'_>) {
     let until = cx.q.stats.code_comparisons.saturating_add(resident.step_comparisons);
     let mut round = core::mem::take(&mut cx.scratch.round);
-    while cx.q.stats.code_comparisons < until {
+    while cx.q.stats.code_comparisons < until && !super::gives_way(cx) {
         round.clear();
         if !begin_round(cx, &mut round) {
             break;

@@ -124,6 +124,8 @@ pub struct Sieving {
     /// A scan of codes ends when the best unread row is farther than the k-th result by this many standard errors of
     /// its code distance.
     pub slack: f32,
+    /// Candidates that a scan of codes keeps; at least k are.
+    pub list: u32,
     /// A walk that has used so many blocks gives way; 0 for never.
     pub blocks_max: u32,
     /// A walk that has compared so many codes gives way; 0 for never.
@@ -134,7 +136,14 @@ pub struct Sieving {
 
 impl Default for Sieving {
     fn default() -> Self {
-        Sieving { code_scan: false, slack: f32::INFINITY, blocks_max: 0, comparisons_max: 0, to_codes: false }
+        Sieving {
+            code_scan: false,
+            slack: f32::INFINITY,
+            list: 0,
+            blocks_max: 0,
+            comparisons_max: 0,
+            to_codes: false,
+        }
     }
 }
 
@@ -155,6 +164,11 @@ impl Params {
             rerank: 0,
             sieving: Sieving::default(),
         }
+    }
+
+    /// Length of the beam of a walk, or of a scan of codes.
+    fn beam(&self, is_scan: bool) -> u32 {
+        if is_scan { self.sieving.list.max(1) } else { self.search_list }
     }
 
     /// Makes it a walk by codes that compares `rerank` candidates in the end; with 0 the opposite. Comparisons of such
@@ -249,6 +263,7 @@ impl Kind for DiskGraph {
             && params.stop_margin >= -1.0
             && (0.0..=1.0).contains(&params.idle_share)
             && params.sieving.slack >= -16.0
+            && params.sieving.list <= MAX_SEARCH_LIST
             && (params.rerank == 0 || (k..=MAX_SEARCH_LIST).contains(&params.rerank))
     }
 
@@ -258,12 +273,14 @@ impl Kind for DiskGraph {
         (state.gave_way, state.scan) = (false, Scan::default());
         state.walk.has_ended = false;
         state.walk.scored.clear();
-        state.beam.reset(params.search_list as usize);
+        state.beam.reset(params.beam(params.sieving.code_scan) as usize);
     }
 
     fn budget(view: &View<'_>) -> Budget {
         let usual = Budget::default();
-        Budget { hops: usual.hops.max(view.blocks), reads: usual.reads.max(view.blocks), ..usual }
+        // A walk may give way to a scan of all blocks when it has read as many.
+        let most = view.blocks.saturating_mul(2);
+        Budget { hops: usual.hops.max(most), reads: usual.reads.max(most), ..usual }
     }
 
     fn prepare(base: &Base<'_>, view: &View<'_>, query: &[u8], scratch: &mut Scratch) {
@@ -273,7 +290,7 @@ impl Kind for DiskGraph {
     }
 
     fn step(cx: &mut StepContext<'_, Self>, arrived: Ordered<'_>) {
-        if cx.params.scan || gives_way(cx) || cx.params.sieving.code_scan {
+        if cx.params.scan || cx.own.gave_way || cx.params.sieving.code_scan {
             return scan_rows(cx, arrived);
         }
         match cx.params.rerank {
@@ -283,6 +300,8 @@ impl Kind for DiskGraph {
         if falls_short(cx) {
             cx.q.outcome = Outcome::Running;
             give_way(cx);
+        }
+        if cx.own.gave_way && cx.q.outcome == Outcome::Running {
             scan_rows(cx, Ordered::default());
         }
     }
@@ -324,8 +343,8 @@ impl Kind for DiskGraph {
         wire::encode(state, carry, w, sorted);
     }
 
-    fn decode(state: &mut State, params: &Params, _: u32, r: &mut Reader<'_>) -> Result<(), Refused> {
-        wire::decode(state, params.search_list, r)
+    fn decode(state: &mut State, params: &Params, k: u32, r: &mut Reader<'_>) -> Result<(), Refused> {
+        wire::decode(state, (params, k), r)
     }
 
     fn memory_bytes(state: &State) -> usize {
@@ -346,7 +365,7 @@ fn scans_codes(cx: &StepContext<'_, DiskGraph>) -> bool {
 }
 
 /// Whether the walk has cost as much as another way, and gives way to it (Lucene's rule for a search with a filter,
-/// LUCENE-10382).
+/// LUCENE-10382). Asked before each round, so that it does not depend on what is in memory.
 fn gives_way(cx: &mut StepContext<'_, DiskGraph>) -> bool {
     let Sieving { blocks_max, comparisons_max, .. } = cx.params.sieving;
     let used = cx.q.stats.reads_asked() + u64::from(cx.own.blocks_in_memory);
@@ -360,7 +379,7 @@ fn gives_way(cx: &mut StepContext<'_, DiskGraph>) -> bool {
 
 fn give_way(cx: &mut StepContext<'_, DiskGraph>) {
     cx.own.gave_way = true;
-    cx.own.beam.reset(cx.params.search_list as usize);
+    cx.own.beam.reset(cx.params.sieving.list.max(cx.q.top.k) as usize);
     cx.q.stats.gave_way += 1;
 }
 

@@ -50,7 +50,8 @@ fn choose(cx: &mut StepContext<'_, DiskGraph>) {
     while source::asked(cx) < cx.q.width as usize && skip(cx) < cx.view.blocks {
         let block = cx.own.scan.next_block;
         cx.own.scan.next_block += 1;
-        if cx.reach(block) != Reach::Here || is_scanned(cx, block) {
+        // A walk that gave way may have reads under way.
+        if cx.reach(block) != Reach::Here || is_scanned(cx, block) || source::is_asked(cx, block) {
             continue;
         }
         if !source::ask(cx, block) {

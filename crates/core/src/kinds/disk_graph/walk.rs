@@ -26,7 +26,12 @@ pub(super) fn step(cx: &mut StepContext<'_, DiskGraph>, arrived: Ordered<'_>) {
     let counts = cx.base.here.is_none() || !cx.own.beam.awaits_behind_fresh();
     let layout = cx.view.block;
     cx.take_in(arrived, |cx, _, bytes| use_block(cx, &Block::open(layout, bytes).ok()?, counts));
-    source::go_on(cx, choose, |cx, block| {
+    let choose_round = |cx: &mut StepContext<'_, DiskGraph>| {
+        if !super::gives_way(cx) {
+            choose(cx);
+        }
+    };
+    source::go_on(cx, choose_round, |cx, block| {
         // Lists in memory are consistent.
         let _ = use_block(cx, block, true);
     });

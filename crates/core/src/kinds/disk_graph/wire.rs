@@ -40,9 +40,10 @@ pub(super) fn encode_params(p: &Params, w: &mut Writer<'_>) {
         w.u32(p.rerank);
     }
     if is_sieved {
-        let Sieving { code_scan, slack, blocks_max, comparisons_max, to_codes } = p.sieving;
+        let Sieving { code_scan, slack, list, blocks_max, comparisons_max, to_codes } = p.sieving;
         w.u8(u8::from(code_scan) | u8::from(to_codes) << 1);
         w.u32(slack.to_bits());
+        w.u32(list);
         w.u32(blocks_max);
         w.varint(comparisons_max);
     }
@@ -79,8 +80,8 @@ fn decode_sieving(r: &mut Reader<'_>) -> Result<Sieving, Refused> {
         return Err(Refused::Content);
     }
     let (code_scan, to_codes) = (ways & 1 != 0, ways & 2 != 0);
-    let (slack, blocks_max) = (f32::from_bits(r.u32()?), r.u32()?);
-    Ok(Sieving { code_scan, slack, blocks_max, comparisons_max: r.varint()?, to_codes })
+    let (slack, list, blocks_max) = (f32::from_bits(r.u32()?), r.u32()?, r.u32()?);
+    Ok(Sieving { code_scan, slack, list, blocks_max, comparisons_max: r.varint()?, to_codes })
 }
 
 pub(super) fn encode(state: &State, carry: Carry, w: &mut Writer<'_>, sorted: &mut Vec<Candidate>) {
@@ -108,7 +109,11 @@ pub(super) fn encode(state: &State, carry: Carry, w: &mut Writer<'_>, sorted: &m
     }
 }
 
-pub(super) fn decode(state: &mut State, search_list: u32, r: &mut Reader<'_>) -> Result<(), Refused> {
+pub(super) fn decode(
+    state: &mut State,
+    (params, k): (&Params, u32),
+    r: &mut Reader<'_>,
+) -> Result<(), Refused> {
     let form = r.u8()?;
     if form > 31 {
         return Err(Refused::Content);
@@ -128,13 +133,17 @@ pub(super) fn decode(state: &mut State, search_list: u32, r: &mut Reader<'_>) ->
         }
     }
     state.gave_way = form & 8 != 0;
+    let list = match state.gave_way || params.sieving.code_scan {
+        true => params.beam(true).max(k),
+        false => params.search_list,
+    };
     state.is_scored = form & 1 != 0;
     if form & 2 != 0 {
         read_walk(r, &mut state.walk)?;
     }
     match state.is_scored {
-        true => read_beam(r, search_list, &mut state.beam),
-        false => read_ids(r, search_list, &mut state.beam),
+        true => read_beam(r, list, &mut state.beam),
+        false => read_ids(r, list, &mut state.beam),
     }
 }
 
@@ -278,8 +287,37 @@ mod tests {
             encode(&state, Carry::Distances, &mut Writer(&mut bytes), &mut vec![]);
             let mut decoded = State::default();
             decoded.beam.reset(5);
-            assert_eq!(decode(&mut decoded, 5, &mut Reader(&bytes)), expected);
+            assert_eq!(decode(&mut decoded, (&Params::new(5), 1), &mut Reader(&bytes)), expected);
             assert!(decoded == state || expected.is_err());
+        }
+    }
+
+    #[test]
+    fn a_search_of_a_sieve_comes_back_with_more_candidates_than_a_walk() {
+        let mut params = Params::new(5);
+        params.sieving =
+            Sieving { to_codes: true, slack: 1.5, list: 9, comparisons_max: 70, ..params.sieving };
+        let mut bytes = vec![];
+        encode_params(&params, &mut Writer(&mut bytes));
+        assert_eq!(decode_params(&mut Reader(&bytes)), Ok(params));
+        let mut state = State { gave_way: true, ..State::default() };
+        state.scan.next_row = 40;
+        state.beam.reset(9);
+        (0..7).for_each(|id| drop(state.beam.offer(10 * id, id, Progress::Fresh)));
+        for carry in [Carry::Distances, Carry::Ids] {
+            let mut bytes = vec![];
+            encode(&state, carry, &mut Writer(&mut bytes), &mut vec![]);
+            let mut decoded = State::default();
+            decoded.beam.reset(9);
+            assert_eq!(decode(&mut decoded, (&params, 1), &mut Reader(&bytes)), Ok(()));
+            assert_eq!((decoded.gave_way, decoded.scan.next_row), (true, 40));
+            assert_eq!(decoded.beam.entries().len(), 7);
+            let mut refused = State::default();
+            refused.beam.reset(5);
+            assert_eq!(
+                decode(&mut refused, (&Params::new(5), 1), &mut Reader(&bytes)),
+                Err(Refused::Content)
+            );
         }
     }
 }

@@ -47,8 +47,10 @@ pub(super) fn rank_lists(cx: &mut StepContext<'_, GpuIvf>) {
         // Some centroids cannot be reached in the graph, or have no list with a row that may be returned.
         nodes.clear();
         nodes.extend((0..count).filter(|&list| cx.may_return_any(&rows_of(cx, list))));
-        beams[0].reset(wanted as usize);
-        cx.scratch.visited.clear(count);
+        if cx.base.sieve.is_some() {
+            beams[0].reset(wanted as usize);
+            cx.scratch.visited.clear(count);
+        }
         score(cx, &mut nodes, &mut beams[0]);
     }
     cx.own.lists.clear();
@@ -82,7 +84,9 @@ fn score(cx: &mut StepContext<'_, GpuIvf>, nodes: &mut alloc::vec::Vec<u32>, bea
     }
 }
 
-/// Collects the members of the ranked lists that may be returned as a job for the scorer of codes. `None` when a list is damaged.
+/// Collects the members of the ranked lists that may be returned as a job for the scorer of codes. `None` when a
+/// list is
+/// damaged.
 pub(super) fn collect(cx: &mut StepContext<'_, GpuIvf>) -> Option<()> {
     let takes_all = takes_all(cx);
     let Scratch { ranges, ids, .. } = &mut *cx.scratch;

@@ -31,7 +31,7 @@ impl<K: Kind> StepContext<'_, K> {
     /// The first row at or after `from` that may be a result, as far as the sieve tells.
     pub(crate) fn next_returnable(&self, from: u32) -> Option<u32> {
         match self.base.sieve {
-            Some(sieve) => sieve.next(from),
+            Some(sieve) => sieve.next(from).filter(|&row| row < self.base.nodes),
             None => (from < self.base.nodes).then_some(from),
         }
     }

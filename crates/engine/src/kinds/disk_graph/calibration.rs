@@ -181,7 +181,8 @@ impl SearchParams for disk_graph::Params {
         let beams = grown(self.search_list.into(), 12) + grown(self.head_list.into(), 12);
         // Candidates that make room for others, and nodes that were compared with their blocks.
         let by_codes = grown(self.search_list.into(), 12) + grown(2 * u64::from(self.search_list), 24);
-        if self.rerank > 0 { beams + by_codes } else { beams }
+        let of_sieve = 2 * grown(self.sieving.list.into(), 12);
+        of_sieve + if self.rerank > 0 { beams + by_codes } else { beams }
     }
 
     fn is_exact(&self) -> bool {

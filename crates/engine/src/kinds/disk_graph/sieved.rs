@@ -33,21 +33,25 @@ struct Costs {
 /// The cheapest way to the rows of a sieve.
 pub(super) fn plan(view: &View<'_>, vector_bytes: usize, query: &SievedQuery<'_>) -> SievePlan {
     let costs = Costs::of(view, vector_bytes, query);
-    let exact = SievePlan { way: SieveWay::Exact, params: exact_params(query.usual) };
+    let exact = SievePlan { way: SieveWay::Exact, params: exact_params(query.usual), more_bytes: 0 };
     let other = costs.codes.min(costs.search);
     if costs.exact <= other || query.usual.kind.disk_graph().is_none_or(|own| own.scan) {
         return exact;
     }
-    let sieving = Sieving { slack: query.slack(), ..Sieving::default() };
+    let k = query.usual.k;
+    let list = query.sieve.count().min(k * 4 + CANDIDATES).clamp(k, MAX_SEARCH_LIST);
+    let sieving = Sieving { slack: query.slack(), list, ..Sieving::default() };
     let way = if costs.codes <= costs.search { SieveWay::Codes } else { SieveWay::Search };
-    let mut plan = SievePlan { way, params: query.usual };
+    let mut plan = SievePlan { way, params: query.usual, more_bytes: 0 };
     if let KindParams::DiskGraph(own) = &mut plan.params.kind {
-        // The beam has room for what is passed over, and for the candidates of a scan of codes.
-        let list = (f64::from(own.search_list) * query.times).ceil() as u32;
-        own.search_list = list.max(plan.params.k * 4 + CANDIDATES).min(MAX_SEARCH_LIST);
         own.sieving = match way {
             SieveWay::Codes => Sieving { code_scan: true, ..sieving },
-            _ => costs.give_way(sieving),
+            _ => {
+                // The beam has room for what is passed over.
+                let list = (f64::from(own.search_list) * query.times).ceil() as u32;
+                own.search_list = list.min(MAX_SEARCH_LIST);
+                costs.give_way(sieving)
+            }
         };
     }
     plan
@@ -55,13 +59,13 @@ pub(super) fn plan(view: &View<'_>, vector_bytes: usize, query: &SievedQuery<'_>
 
 impl Costs {
     fn of(view: &View<'_>, vector_bytes: usize, query: &SievedQuery<'_>) -> Costs {
-        let in_memory = view.resident.is_some_and(|resident| resident.rows.is_some());
-        let read_ns = if in_memory { 0.0 } else { READ_NS };
         let vector_ns = VECTOR_BYTE_NS * vector_bytes as f64 + CODE_NS;
         let (rows, blocks) = (f64::from(query.sieve.count()), f64::from(blocks(view.map, query.sieve)));
         let k = f64::from(query.usual.k);
         let per_block = f64::from(view.map.nodes()) / f64::from(view.map.blocks().max(1));
+        // A walk by codes is that of an index in memory. What is in memory does not decide: answers would depend on it.
         let is_walk = query.usual.kind.disk_graph().is_some_and(|own| own.rerank > 0);
+        let read_ns = if is_walk { 0.0 } else { READ_NS };
         let of_block = if is_walk { read_ns } else { read_ns + per_block * (vector_ns + CODE_NS) };
         let codes = match view.codes {
             Codes::All(_) => {
@@ -71,7 +75,7 @@ impl Costs {
             Codes::Head(_) => f64::INFINITY,
         };
         let SearchWork { reads, comparisons } = query.work;
-        let verified = if in_memory && is_walk { 4.0 * k * vector_ns } else { reads * of_block };
+        let verified = if is_walk { 4.0 * k * vector_ns } else { reads * of_block };
         let search = comparisons * CODE_NS + verified;
         Costs { exact: blocks * read_ns + rows * vector_ns, codes, search, of_block }
     }

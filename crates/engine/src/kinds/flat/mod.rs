@@ -94,7 +94,7 @@ impl OpenKind for Flat {
     }
 
     fn plan_sieve(&self, _: &Base, query: &SievedQuery<'_>) -> Option<SievePlan> {
-        Some(SievePlan { way: SieveWay::Exact, params: query.usual })
+        Some(SievePlan { way: SieveWay::Exact, params: query.usual, more_bytes: 0 })
     }
 }
 

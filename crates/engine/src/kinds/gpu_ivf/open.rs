@@ -32,7 +32,7 @@ use crate::kinds::answers::{SievePlan, SieveWay, SievedQuery};
 use crate::kinds::blocks::{self, ResidentRows};
 use crate::kinds::questions::{Members, MovesIntoMemory, OpenKind, RanksCodes};
 use crate::kinds::section::Section;
-use crate::kinds::sieved_lists::nprobe;
+use crate::kinds::sieved_lists::{LIST_BYTES, nprobe};
 #[cfg(feature = "lab")]
 use stratann_params::search::GpuSwitches;
 
@@ -150,6 +150,9 @@ impl Members for GpuIndex {
 /// distance.
 const MORE_CANDIDATES: u32 = 4;
 
+/// Bytes of an id in a job.
+const ID_BYTES: u64 = 4;
+
 impl OpenKind for GpuIndex {
     fn view<'a>(&'a self, base: &'a Base) -> KindView<'a> {
         KindView::GpuIvf(GpuIndex::view(self, base))
@@ -160,7 +163,12 @@ impl OpenKind for GpuIndex {
             let (first, count) = self.lists.own(list);
             first..first + count
         });
-        let mut plan = SievePlan { way: SieveWay::Exact, params: query.usual };
+        let mut plan = SievePlan {
+            way: SieveWay::Exact,
+            params: query.usual,
+            more_bytes: LIST_BYTES * u64::from(self.lists.count())
+                + ID_BYTES * u64::from(query.sieve.count()),
+        };
         let KindParams::GpuIvf(own) = &mut plan.params.kind else { return None };
         // Of so few rows each would be a candidate, and be read.
         if own.exact || query.sieve.count() <= own.candidates {
@@ -174,7 +182,10 @@ impl OpenKind for GpuIndex {
         }
         match nprobe(query, own.nprobe, lists) {
             Some(nprobe) => (plan.way, own.nprobe) = (SieveWay::Search, nprobe),
-            None => (plan.way, own.nprobe) = (SieveWay::Codes, self.lists.count().min(MAX_PROBES)),
+            None => {
+                own.nprobe = self.lists.count().clamp(1, MAX_PROBES);
+                plan.way = SieveWay::Codes;
+            }
         }
         Some(plan)
     }

@@ -26,7 +26,7 @@ use crate::kinds::answers::ExactCost;
 use crate::kinds::answers::{SievePlan, SieveWay, SievedQuery};
 use crate::kinds::questions::OpenKind;
 use crate::kinds::section::Section;
-use crate::kinds::sieved_lists::nprobe;
+use crate::kinds::sieved_lists::{LIST_BYTES, nprobe};
 use crate::manifest::Manifest;
 use crate::units::{Held, HeldRanges};
 
@@ -312,7 +312,11 @@ impl OpenKind for GridIndex {
     fn plan_sieve(&self, _: &Base, query: &SievedQuery<'_>) -> Option<SievePlan> {
         let first = GridIndex::view(self).first;
         let lists = first.windows(2).map(|ends| ends[0]..ends[1]);
-        let mut plan = SievePlan { way: SieveWay::Exact, params: query.usual };
+        let mut plan = SievePlan {
+            way: SieveWay::Exact,
+            params: query.usual,
+            more_bytes: LIST_BYTES * first.len() as u64,
+        };
         let KindParams::GridIvf(own) = &mut plan.params.kind else { return None };
         match nprobe(query, own.nprobe, lists).filter(|_| !own.exact) {
             Some(nprobe) => (plan.way, own.nprobe) = (SieveWay::Search, nprobe),

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use stratann_core::kinds::hybrid_ivf::View;
+use stratann_core::kinds::hybrid_ivf::{MAX_PROBES, View};
 use stratann_core::kinds::{KindParams, KindView};
 use stratann_storage::Result;
 use stratann_storage::budget::{Account, release_freed, size, size_up};
@@ -22,7 +22,7 @@ use crate::kinds::answers::ExactCost;
 use crate::kinds::answers::{SievePlan, SieveWay, SievedQuery};
 use crate::kinds::questions::OpenKind;
 use crate::kinds::section::Section;
-use crate::kinds::sieved_lists::nprobe;
+use crate::kinds::sieved_lists::{LIST_BYTES, nprobe};
 use crate::units::{Held, HeldRanges};
 
 /// Learning takes at most one part in so many of the memory that it shares with the codes of lists, where these do not
@@ -174,12 +174,23 @@ impl OpenKind for ListIndex {
     fn plan_sieve(&self, _: &Base, query: &SievedQuery<'_>) -> Option<SievePlan> {
         let directory = &self.tables.directory;
         let clusters = (0..directory.clusters()).map(|cluster| directory.members_of(cluster));
-        let mut plan = SievePlan { way: SieveWay::Exact, params: query.usual };
+        let mut plan = SievePlan {
+            way: SieveWay::Exact,
+            params: query.usual,
+            more_bytes: LIST_BYTES * u64::from(directory.clusters()),
+        };
         let KindParams::HybridIvf(own) = &mut plan.params.kind else { return None };
-        own.bound_slack = own.bound_slack.max(query.slack());
-        match nprobe(query, own.nprobe, clusters).filter(|_| !own.exact) {
+        if !own.exact {
+            own.bound_slack = own.bound_slack.max(query.slack());
+        }
+        match nprobe(query, own.nprobe, clusters) {
+            _ if own.exact => {}
             Some(nprobe) => (plan.way, own.nprobe) = (SieveWay::Search, nprobe),
-            None => own.exact = true,
+            // Bounds leave out what codes tell to be far.
+            None => {
+                let all = directory.clusters().clamp(1, MAX_PROBES);
+                (plan.way, own.nprobe, own.early_stop) = (SieveWay::Codes, all, f32::INFINITY);
+            }
         }
         Some(plan)
     }
