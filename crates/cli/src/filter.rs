@@ -11,16 +11,15 @@ use crate::output::count;
 
 /// Options of a filter.
 #[derive(clap::Args)]
-#[command(next_help_heading = "Filter")]
 pub(crate) struct FilterArgs {
     /// Return only rows with these ids: a .npy, .u64bin or .txt file, in any order
     ///
     /// Ids are those of the index (--ids at build), else row numbers. Ids that no row has are ignored and counted.
     /// Recall is then that among these rows.
-    #[arg(long, value_name = "IDS", conflicts_with = "without")]
+    #[arg(long, value_name = "IDS", conflicts_with = "without", help_heading = "Filter")]
     only: Option<PathBuf>,
     /// Return no row with these ids: a file as that of --only
-    #[arg(long, value_name = "IDS")]
+    #[arg(long, value_name = "IDS", help_heading = "Filter")]
     without: Option<PathBuf>,
 }
 

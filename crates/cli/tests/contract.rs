@@ -135,6 +135,8 @@ fn check_run(run: &Value) {
         "reads_saved_across",
         "shared_reads",
         "round_trips",
+        "vain_blocks",
+        "gave_way",
         "components",
         "components_unpruned",
         "merged_bytes",

@@ -303,7 +303,7 @@ mod tests {
         let mut state = State { gave_way: true, ..State::default() };
         state.scan.next_row = 40;
         state.beam.reset(9);
-        (0..7).for_each(|id| drop(state.beam.offer(10 * id, id, Progress::Fresh)));
+        assert!((0..7).all(|id| state.beam.offer(10 * id, id, Progress::Fresh)));
         for carry in [Carry::Distances, Carry::Ids] {
             let mut bytes = vec![];
             encode(&state, carry, &mut Writer(&mut bytes), &mut vec![]);
