@@ -91,42 +91,26 @@ pub(super) fn each_member(
     cx.q.stats.code_comparisons += slots.len() as u64;
     cx.q.stats.lists += 1;
     let mut done = Some(());
-    let mut navigated = navigated_from(cx, first);
-    let mut judge =
-        |cx: &mut StepContext<'_, HybridIvf>, (slot, key): (u32, u32), code: &[u8], known: MemberBounds| {
-            let id = first.wrapping_add(slot);
-            // The navigation has counted this member already.
-            while cx.own.navigated.get(navigated).is_some_and(|&before| before < id) {
-                navigated += 1;
-            }
-            if cx.own.navigated.get(navigated) == Some(&id) || !cx.q.exists(id) {
-                return Some(());
-            }
-            let cross = estimator.product(&cx.scratch.query.coded, key, code);
-            if cut.is_some_and(|cut| estimator.is_beyond(&cut, (base, known.term), cross, known.radius)) {
-                cx.q.stats.pruned += 1;
-                return Some(());
-            }
-            let bounds = estimator.by_list(base, &known, cross, radius_slack);
-            let by_pivot = match estimator.uses_pivots() {
-                true => estimator.lower_by_centroid(base, known.from_centroid),
-                false => f32::NEG_INFINITY,
-            };
-            take(cx, slot, bounds, by_pivot)
-        };
+    let navigated = navigated_from(cx, first);
+    let mut scan = ListScan { estimator, cut, base, radius_slack, first, navigated };
     if cx.base.sieve.is_none() {
         let members = codes.terms().zip(codes.radii()).zip(codes.centroid_distances());
         let keys = distances.iter().zip(codes.codes().chunks_exact(cx.view.shape.code_bytes));
         for (((term, radius), from_centroid), (slot, (&key, code))) in members.zip((0u32..).zip(keys)) {
-            done = judge(cx, (slot, key), code, MemberBounds { term, radius, from_centroid });
+            let known = MemberBounds { term, radius, from_centroid };
+            if let Some((bounds, by_pivot)) = scan.judge(cx, (slot, key), code, &known) {
+                done = take(cx, slot, bounds, by_pivot);
+            }
             if done.is_none() {
                 break;
             }
         }
     } else {
         for (&slot, &key) in slots.iter().zip(&distances) {
-            done =
-                member_of(cx.view, codes, slot).and_then(|(code, known)| judge(cx, (slot, key), code, known));
+            done = member_of(cx.view, codes, slot).and_then(|(code, known)| {
+                let judged = scan.judge(cx, (slot, key), code, &known);
+                judged.map_or(Some(()), |(bounds, by_pivot)| take(cx, slot, bounds, by_pivot))
+            });
             if done.is_none() {
                 break;
             }
@@ -135,6 +119,54 @@ pub(super) fn each_member(
     cx.scratch.ids = slots;
     cx.scratch.distances = distances;
     done
+}
+
+/// A list whose members are judged.
+struct ListScan<'e> {
+    estimator: &'e BoundEstimator,
+    cut: Option<Cut>,
+    /// Distance to the centroid.
+    base: f32,
+    radius_slack: f32,
+    /// Id of the first member.
+    first: u32,
+    /// The place in the navigation's members of the next one of this list.
+    navigated: usize,
+}
+
+impl ListScan<'_> {
+    /// The bounds of a member that may be within the cut, and its lower bound by the centroid.
+    #[inline(always)]
+    fn judge(
+        &mut self,
+        cx: &mut StepContext<'_, HybridIvf>,
+        (slot, key): (u32, u32),
+        code: &[u8],
+        known: &MemberBounds,
+    ) -> Option<(DistanceBounds, f32)> {
+        let id = self.first.wrapping_add(slot);
+        // The navigation has counted this member already.
+        while cx.own.navigated.get(self.navigated).is_some_and(|&before| before < id) {
+            self.navigated += 1;
+        }
+        if cx.own.navigated.get(self.navigated) == Some(&id) || !cx.q.exists(id) {
+            return None;
+        }
+        let cross = self.estimator.product(&cx.scratch.query.coded, key, code);
+        if self
+            .cut
+            .is_some_and(|cut| self.estimator.is_beyond(&cut, (self.base, known.term), cross, known.radius))
+        {
+            cx.q.stats.pruned += 1;
+            return None;
+        }
+        let bounds = self.estimator.by_list(self.base, known, cross, self.radius_slack);
+        let by_pivot = match self.estimator.uses_pivots() {
+            true => self.estimator.lower_by_centroid(self.base, known.from_centroid),
+            false => f32::NEG_INFINITY,
+        };
+        Some((bounds, by_pivot))
+    }
 }
 
 /// The code of a member, and what is known of its bounds.
