@@ -310,3 +310,32 @@ fn kinds_without_filters_and_small_budgets_refuse_them() {
     filter(&enough, &[1], Naming::Only, &options(10, 0.9));
     assert!(enough.account().components.iter().any(|part| part.0 == "row ids" && part.1 == 4 * ROWS as u64));
 }
+
+#[test]
+fn a_thousand_filters_stay_within_the_budget_or_are_refused() {
+    let built = calibrated(IndexKind::DiskGraph);
+    let asked = queries(1000, DIM);
+    let rows =
+        |query: u64| (0..ROWS as u64).filter(|id| (id * 7 + query).is_multiple_of(97)).collect::<Vec<_>>();
+    let ids: Vec<Vec<u64>> = (0..1000).map(rows).collect();
+    let ids: Vec<&[u64]> = ids.iter().map(Vec::as_slice).collect();
+    let open = |ram_budget| {
+        Index::open(built.dir.path(), OpenOptions { ram_budget, ..OpenOptions::default() }).unwrap()
+    };
+    let options = options(10, 0.95);
+    let free = open(None);
+    let each = free.filters(&ids, Naming::Only, &options, &Quiet).unwrap();
+    let expected = search(&free, &asked, Filters::Each(&each), &options);
+    let needed = expected.account.total();
+    assert!(needed > each.iter().map(Filter::bytes).sum());
+    // A tight budget has fewer queries in flight, and the same answers.
+    let tight = open(Some(needed / 5 * 4));
+    let each = tight.filters(&ids, Naming::Only, &options, &Quiet).unwrap();
+    let answers = search(&tight, &asked, Filters::Each(&each), &options);
+    assert!(answers.account.total() <= needed / 5 * 4, "{:?}", answers.account);
+    assert_eq!(answers.ids, expected.ids);
+    let sum: u64 = each.iter().map(Filter::bytes).sum();
+    let small = open(Some(tight.account().total() + sum / 2));
+    let refused = small.filters(&ids, Naming::Only, &options, &Quiet).unwrap_err();
+    assert_eq!(refused.kind, ErrorKind::Budget);
+}
