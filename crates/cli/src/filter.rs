@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 use stratann_engine::dataset::read_all_ids;
-use stratann_engine::search::{Filter, Naming};
+use stratann_engine::search::{Filter, Naming, SieveWay};
 use stratann_storage::Result;
 
 use crate::output::count;
@@ -44,8 +44,8 @@ impl FilterArgs {
 pub(crate) struct FilterReport {
     /// Rows that may be returned.
     pub(crate) matches: u32,
-    /// How they were found: `exact`, `codes` or `search`.
-    pub(crate) way: &'static str,
+    /// How they were found.
+    pub(crate) way: SieveWay,
     /// Named ids that no row has.
     pub(crate) unknown_ids: usize,
     /// Named ids that were named before.
@@ -56,7 +56,7 @@ impl FilterReport {
     pub(crate) fn of(filter: &Filter) -> FilterReport {
         FilterReport {
             matches: filter.matches(),
-            way: filter.way().name(),
+            way: filter.way(),
             unknown_ids: filter.unknown(),
             repeated_ids: filter.repeated(),
         }
@@ -65,9 +65,9 @@ impl FilterReport {
     /// A line for a person.
     pub(crate) fn text(&self) -> String {
         let way = match self.way {
-            "exact" => "all of them were looked at",
-            "codes" => "the codes of all of them were compared",
-            _ => "by the usual search with more effort",
+            SieveWay::Exact => "all of them were looked at",
+            SieveWay::Codes => "the codes of all of them were compared",
+            SieveWay::Search => "by the usual search with more effort",
         };
         let mut line = format!("filter: {} rows match; {way}", count(self.matches.into()));
         for (ids, what) in [(self.unknown_ids, "no row has"), (self.repeated_ids, "were named twice")] {

@@ -142,8 +142,14 @@ impl Sieve {
 
     /// Its rows, ascending.
     pub fn iter(&self) -> impl Iterator<Item = u32> + '_ {
-        let after = |id: u32| id.checked_add(1).and_then(|from| self.next(from));
-        core::iter::successors(self.next(0), move |&id| after(id))
+        self.iter_in(0..self.rows)
+    }
+
+    /// Its rows in a range, ascending.
+    pub fn iter_in(&self, range: Range<u32>) -> impl Iterator<Item = u32> + '_ {
+        let next = move |from: u32| self.next(from).filter(|&id| id < range.end);
+        // A row is less than the largest number.
+        core::iter::successors(next(range.start), move |&id| next(id + 1))
     }
 
     /// Memory, bytes; chunks that other sieves share are counted in each.

@@ -12,6 +12,7 @@ use stratann_engine::build::IndexKind;
 use stratann_engine::index::{Index, OpenOptions};
 use stratann_engine::search::{Answers, Effort, Filter, Filters, Naming, SearchOptions, SieveWay};
 use stratann_engine::{DType, Metric};
+use stratann_params::choices::PlanName;
 use stratann_storage::{ErrorKind, Quiet};
 
 const ROWS: usize = 3000;
@@ -92,7 +93,8 @@ proptest! {
         built.index.set_cache_budget(1 << 30);
         prop_assert!(built.index.make_resident(&Quiet).unwrap());
         let external = external_ids(&built);
-        let matches: Vec<u32> = (0..ROWS as u32).filter(|&row| (row as usize + seed as usize).is_multiple_of(every)).collect();
+        let is_match = |row: &u32| (*row as usize + seed as usize).is_multiple_of(every);
+        let matches: Vec<u32> = (0..ROWS as u32).filter(is_match).collect();
         let sieve = Sieve::from_sorted(ROWS as u32, &matches).unwrap();
         let names: Vec<u64> = matches.iter().map(|&row| external[row as usize]).collect();
         let (blocks, asked) = (built.blocks(), queries(3, DIM));
@@ -102,7 +104,9 @@ proptest! {
                 let view = with_sieve(&view, &sieve);
                 for (at, (scan, rerank, sieving)) in ways(k + 10).into_iter().enumerate() {
                     let params = Params { width, approach_width: width, ..Params::disk_graph(k, ROWS as u32) };
-                    let params = with_graph(params, |own| (own.scan, own.rerank, own.sieving) = (scan, rerank, sieving));
+                    let params = with_graph(params, |own| {
+                        (own.scan, own.rerank, own.sieving) = (scan, rerank, sieving);
+                    });
                     let state = run_plain(&view, &blocks, query, params, Budget::default(), seed);
                     prop_assert_eq!(state.outcome(), Outcome::Complete);
                     let found = ids(state.results());
@@ -338,4 +342,26 @@ fn a_thousand_filters_stay_within_the_budget_or_are_refused() {
     let small = open(Some(tight.account().total() + sum / 2));
     let refused = small.filters(&ids, Naming::Only, &options, &Quiet).unwrap_err();
     assert_eq!(refused.kind, ErrorKind::Budget);
+}
+
+/// Lists of divided clusters that a search would leave out are compared where all lists with a match are visited.
+#[test]
+fn all_lists_of_divided_clusters_are_compared_for_few_rows() {
+    let mut build = quick(IndexKind::HybridIvf, Metric::L2);
+    build = common::list_options(build, |own| {
+        own.clusters = Some(6);
+        own.plan = PlanName::UniformIvf;
+    });
+    let built = Built::new(set(), &build);
+    let asked = queries(10, DIM);
+    let options = SearchOptions { effort: Effort::Nprobe(6, None, None), ..options(10, 0.9) };
+    let rows: Vec<u64> = (0..ROWS as u64).filter(|id| id.is_multiple_of(50)).collect();
+    let own = filter(&built.index, &rows, Naming::Only, &options);
+    assert_eq!(own.way(), SieveWay::Codes);
+    let answers = search(&built.index, &asked, Filters::Shared(&own), &options);
+    for (query, found) in answers.ids.chunks(10).enumerate() {
+        let truth =
+            nearest(&built.set, Metric::L2, asked.row(query), 10, |row| !rows.contains(&(row as u64)));
+        assert!(hits(found, &truth) >= 9, "query {query}: {found:?} for {truth:?}");
+    }
 }

@@ -95,13 +95,10 @@ pub(crate) fn score_block(
 /// Scores those vectors of a block that the sieve has.
 fn score_matches(q: &mut Query, exact: &Exact, sieve: &Sieve, block: &impl BlockRows) {
     let first = block.first_id();
-    let end = first.saturating_add(block.count() as u32);
-    let mut next = sieve.next(first);
-    while let Some(id) = next.filter(|&id| id < end) {
+    for id in sieve.iter_in(first..first.saturating_add(block.count() as u32)) {
         if q.exists(id) {
             score_slot(q, exact, block, (id - first) as usize);
         }
-        next = sieve.next(id + 1);
     }
 }
 

@@ -33,6 +33,7 @@ proptest! {
         prop_assert_eq!(sieve.next(from), ids.range(from..).next().copied());
         for range in [from..from.saturating_add(length), from..from + length % 100] {
             prop_assert_eq!(sieve.count_in(range.clone()) as usize, ids.range(range.clone()).count());
+            prop_assert!(sieve.iter_in(range.clone()).eq(ids.range(range.clone()).copied()));
             prop_assert_eq!(sieve.has_any(range.clone()), ids.range(range).next().is_some());
         }
     }

@@ -17,9 +17,9 @@ pub(crate) enum RowIds {
 }
 
 impl RowIds {
-    /// Most bytes that the ids of an index take.
+    /// Most bytes that the ids of an index take: while they are read, and numbers are found to need none.
     pub(crate) fn bytes_max(manifest: &Manifest) -> u64 {
-        manifest.rows * size_of::<(u64, u32)>() as u64
+        manifest.rows * (size_of::<(u64, u32)>() + size_of::<u32>()) as u64
     }
 
     /// Whether ids are the numbers of the rows of the set.
@@ -40,45 +40,29 @@ impl RowIds {
     /// # Errors
     /// A disk that fails, damaged rows; an interruption.
     pub(crate) fn read(base: &Base, kind: &KindIndex, progress: &dyn Progress) -> Result<RowIds> {
-        // Most sets have their rows' numbers: these need no sorting, and a third of the memory.
-        match RowIds::numbers(base, kind, progress)? {
-            Some(rows) => Ok(RowIds::Numbers(rows)),
-            None => RowIds::others(base, kind, progress),
-        }
-    }
-
-    fn numbers(base: &Base, kind: &KindIndex, progress: &dyn Progress) -> Result<Option<Vec<u32>>> {
-        let mut rows = vec![u32::MAX; base.manifest.rows as usize];
-        let mut are_numbers = true;
-        begin(base, kind, progress);
-        kind.for_each_member(base, progress, &mut |members| {
-            for member in members {
-                let row = usize::try_from(member.external_id).ok().and_then(|at| rows.get_mut(at));
-                match row.filter(|row| **row == u32::MAX) {
-                    Some(row) => *row = member.id,
-                    None => are_numbers = false,
-                }
-            }
-        })?;
-        Ok(are_numbers.then_some(rows))
-    }
-
-    fn others(base: &Base, kind: &KindIndex, progress: &dyn Progress) -> Result<RowIds> {
         let mut pairs = Vec::with_capacity(base.manifest.rows as usize);
-        begin(base, kind, progress);
+        let (steps, unit) = kind.scan_work(base);
+        progress.stage("reading ids", steps, unit);
         kind.for_each_member(base, progress, &mut |members| {
             pairs.extend(members.iter().map(|member| (member.external_id, member.id)));
         })?;
+        Ok(RowIds::of(pairs))
+    }
+
+    /// Most sets have their rows' numbers, which need no ids beside the rows.
+    fn of(mut pairs: Vec<(u64, u32)>) -> RowIds {
         pairs.sort_unstable();
-        Ok(RowIds::Others(pairs))
+        match (0..).zip(&pairs).all(|(number, pair)| pair.0 == number) {
+            true => RowIds::Numbers(pairs.into_iter().map(|pair| pair.1).collect()),
+            false => RowIds::Others(pairs),
+        }
     }
 
     /// Adds the internal ids of the rows with this id to `out`. Returns whether there are any.
     pub(crate) fn rows_of(&self, id: u64, out: &mut Vec<u32>) -> bool {
         match self {
             RowIds::Numbers(rows) => {
-                let row =
-                    usize::try_from(id).ok().and_then(|at| rows.get(at)).filter(|&&row| row != u32::MAX);
+                let row = usize::try_from(id).ok().and_then(|at| rows.get(at));
                 out.extend(row);
                 row.is_some()
             }
@@ -96,7 +80,31 @@ fn equal_range(pairs: &[(u64, u32)], id: u64) -> Range<usize> {
     start..start + pairs[start..].partition_point(|pair| pair.0 == id)
 }
 
-fn begin(base: &Base, kind: &KindIndex, progress: &dyn Progress) {
-    let (steps, unit) = kind.scan_work(base);
-    progress.stage("reading ids", steps, unit);
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ids_name_rows_whether_they_are_numbers_or_not() {
+        let rows = |of: &RowIds, id| {
+            let mut rows = Vec::new();
+            assert_eq!(of.rows_of(id, &mut rows), !rows.is_empty());
+            rows
+        };
+        let numbers = RowIds::of(vec![(2, 0), (0, 1), (1, 2)]);
+        assert!(numbers.are_numbers());
+        assert_eq!(
+            [0, 1, 2, 3, u64::MAX].map(|id| rows(&numbers, id)),
+            [vec![1], vec![2], vec![0], vec![], vec![]]
+        );
+        for others in [vec![(2, 0), (0, 1), (3, 2)], vec![(1, 0), (1, 1), (2, 2)], vec![(u64::MAX, 0)]] {
+            let of = RowIds::of(others.clone());
+            assert!(!of.are_numbers());
+            for id in [0, 1, 2, 3, u64::MAX] {
+                let expected: Vec<u32> =
+                    others.iter().filter(|pair| pair.0 == id).map(|pair| pair.1).collect();
+                assert_eq!(rows(&of, id), expected);
+            }
+        }
+    }
 }

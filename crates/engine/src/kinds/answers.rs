@@ -1,5 +1,6 @@
 //! Answers of kinds: settings, costs, members.
 
+use serde::Serialize;
 use stratann_core::query::Params;
 use stratann_core::sieve::Sieve;
 
@@ -52,8 +53,9 @@ pub struct ExactCost {
     pub is_shared: bool,
 }
 
-/// How a query finds the rows of a sieve.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// How a query finds the rows of a sieve, by its name in reports.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
 pub enum SieveWay {
     /// All of them are read and compared.
     Exact,
@@ -61,20 +63,6 @@ pub enum SieveWay {
     Codes,
     /// The usual search, with an effort for as many more results as rows are passed over.
     Search,
-}
-
-impl SieveWay {
-    /// All ways.
-    pub const ALL: [SieveWay; 3] = [SieveWay::Exact, SieveWay::Codes, SieveWay::Search];
-
-    /// Its name in reports.
-    pub const fn name(self) -> &'static str {
-        match self {
-            SieveWay::Exact => "exact",
-            SieveWay::Codes => "codes",
-            SieveWay::Search => "search",
-        }
-    }
 }
 
 /// A query with a sieve, as a kind plans it.
@@ -96,7 +84,7 @@ pub(crate) struct SievedQuery<'a> {
 
 impl SievedQuery<'_> {
     /// Standard errors within which a share of normal errors lies on one side that is the recall: 1.3 for 0.9, 2.3 for
-    /// 0.99. Within 0.1 of the quantile from 0.9 to 0.999. Among rows that lie far from the query, many have nearly the
+    /// 0.99. Within 0.2 of the quantile from 0.9 to 0.999. Among rows that lie far from the query, many have nearly the
     /// same distance, so codes must err no more than this.
     pub(crate) fn slack(&self) -> f32 {
         const USUAL: f64 = 0.99;

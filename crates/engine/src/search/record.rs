@@ -98,10 +98,8 @@ impl Index {
         let options = SearchOptions { threads: 1, io: IoChoice::InOrder, ..*options };
         let recording = Recording::default();
         let purpose = Purpose::Record(&recording);
-        let answers = {
-            let (exclude, filters) = (&|_| u32::MAX, Filters::None);
-            self.answer(Call { queries, params, exclude, filters, progress, purpose }, &options)?
-        };
+        let (exclude, filters) = (&|_| u32::MAX, Filters::None);
+        let answers = self.answer(Call { queries, params, exclude, filters, progress, purpose }, &options)?;
         let batches = recording.0.into_inner().unwrap_or_else(|e| e.into_inner());
         Ok((answers, batches))
     }

@@ -65,11 +65,12 @@ impl<'a> Run<'a> {
             let in_flight = Some((index.in_flight(options) / calls).max(1));
             SearchOptions { in_flight, ..*options }
         };
+        let (sieves_bytes, more_bytes) = (filters.bytes(), filters.more_bytes(&params));
         let account_of = |options: &SearchOptions| {
             let mut account = index.driver_account(options, count);
             account.components.retain(|component| number == 0 || component.0 != "threads");
             let in_flight = (options.threads * index.in_flight(options)) as u64;
-            match filters.bytes() + in_flight * filters.more_bytes(&params) {
+            match sieves_bytes + in_flight * more_bytes {
                 0 => {}
                 bytes => account.add(FILTERS, bytes),
             }

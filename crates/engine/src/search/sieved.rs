@@ -28,14 +28,14 @@ impl Naming {
     /// # Errors
     /// More rows than one index has.
     pub fn rows(self, numbers: &[u64], rows: u64) -> Result<Sieve> {
-        let rows = u32::try_from(rows).map_err(|_| {
-            Error::bad_input(format!("{rows} rows are too many for a filter; at most {}", u32::MAX))
-        })?;
+        let too_many =
+            || Error::bad_input(format!("{rows} rows are too many for a filter; at most {}", u32::MAX));
+        let rows = u32::try_from(rows).map_err(|_| too_many())?;
         let mut numbers: Vec<u32> =
             numbers.iter().filter_map(|&id| u32::try_from(id).ok()).filter(|&id| id < rows).collect();
         numbers.sort_unstable();
         numbers.dedup();
-        Ok(self.sieve(rows, &numbers).unwrap_or_else(|| Sieve::all(rows)))
+        self.sieve(rows, &numbers).ok_or_else(too_many)
     }
 
     /// The sieve of the named rows, which ascend, or of all others; `None` where they do not ascend.

@@ -47,8 +47,12 @@ fn is_scanned(cx: &StepContext<'_, DiskGraph>, block: u32) -> bool {
 /// Keeps `width` reads under way until every block of this server has been asked for. Then hands the query over. Of
 /// blocks in memory, as many are a round.
 fn choose(cx: &mut StepContext<'_, DiskGraph>) {
-    while source::asked(cx) < cx.q.width as usize && skip(cx) < cx.view.blocks {
-        let block = cx.own.scan.next_block;
+    while source::asked(cx) < cx.q.width as usize {
+        let block = cx.next_block(cx.view.map, cx.own.scan.next_block);
+        cx.own.scan.next_block = block;
+        if block >= cx.view.blocks {
+            break;
+        }
         cx.own.scan.next_block += 1;
         // A walk that gave way may have reads under way.
         if cx.reach(block) != Reach::Here || is_scanned(cx, block) || source::is_asked(cx, block) {
@@ -65,16 +69,6 @@ fn choose(cx: &mut StepContext<'_, DiskGraph>) {
     }
     source::end_round(cx, &remote_blocks);
     cx.scratch.remote_blocks = remote_blocks;
-}
-
-/// Skips blocks without a row that may be returned. Returns the next block.
-fn skip(cx: &mut StepContext<'_, DiskGraph>) -> u32 {
-    if cx.base.sieve.is_some() {
-        let first = cx.view.map.nodes_of(cx.own.scan.next_block).start;
-        let next = cx.next_returnable(first);
-        cx.own.scan.next_block = next.map_or(cx.view.blocks, |row| cx.view.map.block_of(row));
-    }
-    cx.own.scan.next_block
 }
 
 /// Ends the scan of this server. Finds a block that is left for another one; where there is none, gives up those that

@@ -2,7 +2,7 @@
 //!
 //! | bytes | content |
 //! |---|---|
-//! | 1 | whether distances are carried; plus 2 of a search by codes, plus 4 where blocks in memory were used, plus 8 of a walk that gave way, plus 16 of a scan of codes |
+//! | 1 | sum: 1 with distances, 2 of a search by codes, 4 with blocks in memory, 8 having given way, 16 of a scan of codes |
 //! | … | reads since the results last changed (varint) |
 //! | … | of blocks in memory that were used: their number (varint) |
 //! | … | of a scan: the next block, and a bit for each server that has ended its part (varints) |

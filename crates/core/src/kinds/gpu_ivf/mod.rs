@@ -282,7 +282,11 @@ fn rank(cx: &mut StepContext<'_, GpuIvf>, is_new: bool) -> Option<Turn> {
 fn scan(cx: &mut StepContext<'_, GpuIvf>) -> Option<Turn> {
     let until = cx.q.stats.full_comparisons.saturating_add(step_comparisons(cx));
     loop {
-        while asked(cx) < cx.q.width as usize && skip(cx) < cx.view.blocks {
+        while asked(cx) < cx.q.width as usize {
+            cx.own.next = cx.next_block(cx.view.map, cx.own.next);
+            if cx.own.next >= cx.view.blocks {
+                break;
+            }
             if cx.q.budget.hops == 0 {
                 return None;
             }
@@ -299,15 +303,6 @@ fn scan(cx: &mut StepContext<'_, GpuIvf>) -> Option<Turn> {
             return Some(Turn::Yields);
         }
     }
-}
-
-/// Skips blocks without a row that may be returned. Returns the next block.
-fn skip(cx: &mut StepContext<'_, GpuIvf>) -> u32 {
-    if cx.base.sieve.is_some() {
-        let first = cx.view.map.nodes_of(cx.own.next).start;
-        cx.own.next = cx.next_returnable(first).map_or(cx.view.blocks, |row| cx.view.map.block_of(row));
-    }
-    cx.own.next
 }
 
 fn step_comparisons(cx: &StepContext<'_, GpuIvf>) -> u64 {

@@ -84,9 +84,8 @@ fn score(cx: &mut StepContext<'_, GpuIvf>, nodes: &mut alloc::vec::Vec<u32>, bea
     }
 }
 
-/// Collects the members of the ranked lists that may be returned as a job for the scorer of codes. `None` when a
-/// list is
-/// damaged.
+/// Collects the members of the ranked lists that may be returned, as a job for the scorer of codes. `None` when a list
+/// is damaged.
 pub(super) fn collect(cx: &mut StepContext<'_, GpuIvf>) -> Option<()> {
     let takes_all = takes_all(cx);
     let Scratch { ranges, ids, .. } = &mut *cx.scratch;
@@ -100,7 +99,7 @@ pub(super) fn collect(cx: &mut StepContext<'_, GpuIvf>) -> Option<()> {
         let own = cx.view.lists.own(list);
         match cx.base.sieve {
             Some(sieve) if sieve.count_in(own.0..own.0 + own.1) < own.1 => {
-                ids.extend((own.0..own.0 + own.1).filter(|&id| sieve.has(id)));
+                ids.extend(sieve.iter_in(own.0..own.0 + own.1));
             }
             _ if own.1 > 0 => ranges.push(own),
             _ => {}

@@ -15,8 +15,7 @@ pub(super) fn rank(cx: &mut StepContext<'_, GridIvf>) {
 }
 
 /// Ranks lists by their centroids, and keeps those of as many centroids as are probed, of which some members may be
-/// returned. Equally near ones come by their
-/// number.
+/// returned. Equally near ones come by their number.
 pub(super) fn rank_lists(base: &Base<'_>, view: &View<'_>, params: &Params, scratch: &mut Scratch) {
     let (lists, dim) = (view.centroid_count() as usize, base.dim);
     scratch.distances.clear();

@@ -197,13 +197,11 @@ impl<'s> Scanner<'s> {
             return lanes.len();
         };
         let first = self.first_id.wrapping_add((block * LANES) as u32);
-        let (mut kept, mut next) = (0, sieve.next(first.wrapping_add(from.into())));
-        while let Some(id) = next.filter(|&id| id.wrapping_sub(first) <= last.into()) {
-            if self.q.exists(id) {
-                lanes[kept] = id.wrapping_sub(first) as u8;
-                kept += 1;
-            }
-            next = sieve.next(id + 1);
+        let rows = first.wrapping_add(from.into())..first.wrapping_add(u32::from(last) + 1);
+        let mut kept = 0;
+        for id in sieve.iter_in(rows).filter(|&id| self.q.exists(id)) {
+            lanes[kept] = id.wrapping_sub(first) as u8;
+            kept += 1;
         }
         kept
     }

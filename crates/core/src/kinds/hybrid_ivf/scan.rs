@@ -6,7 +6,6 @@ use crate::exact::{BoundEstimator, Cut, DistanceBounds};
 use crate::format::inverted_list::{ListCodes, MemberBounds, Record};
 use crate::kinds::kind::StepContext;
 use crate::route::to_centroid;
-use crate::sieve::Sieve;
 
 /// Scans one of the lists that a read from list `first` on brought.
 pub(super) fn scan_read(
@@ -85,7 +84,10 @@ pub(super) fn each_member(
     slots.clear();
     match cx.base.sieve {
         None => slots.extend(0..codes.count() as u32),
-        Some(sieve) => slots.extend(rows_of(sieve, first, codes.count() as u32).map(|id| id - first)),
+        Some(sieve) => {
+            let members = first..first.saturating_add(codes.count() as u32);
+            slots.extend(sieve.iter_in(members).map(|id| id - first));
+        }
     }
     cx.scratch.query.coded.distances(codes.codes(), &slots, &mut distances);
     cx.q.stats.code_comparisons += slots.len() as u64;
@@ -174,12 +176,6 @@ fn member_of<'c>(view: &View<'_>, codes: &'c ListCodes<'_>, slot: u32) -> Option
     let size = view.shape.code_bytes;
     let code = codes.codes().get(slot as usize * size..(slot as usize + 1) * size)?;
     Some((code, codes.member(slot as usize)?))
-}
-
-/// The rows of a sieve among `count` rows from `first` on.
-fn rows_of(sieve: &Sieve, first: u32, count: u32) -> impl Iterator<Item = u32> + '_ {
-    let next = move |from: u32| sieve.next(from).filter(move |&id| id - first < count);
-    core::iter::successors(next(first), move |&id| next(id + 1))
 }
 
 /// Scores a member whose record came with its list.

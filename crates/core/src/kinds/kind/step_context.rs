@@ -6,6 +6,7 @@ use stratann_kernel::distance::Exact;
 
 use super::{Kind, Ordered};
 use crate::codec::Reader;
+use crate::format::block_map::BlockMap;
 use crate::place::Reach;
 use crate::search::{Arrived, Extent, Loss, Outcome, Pending, Query, Read, ScorerId, Tag};
 use crate::view::Base;
@@ -34,6 +35,16 @@ impl<K: Kind> StepContext<'_, K> {
             Some(sieve) => sieve.next(from).filter(|&row| row < self.base.nodes),
             None => (from < self.base.nodes).then_some(from),
         }
+    }
+
+    /// The first block at or after `from` with a row that may be a result, as far as the sieve tells; the number of
+    /// blocks where there is none.
+    pub(crate) fn next_block(&self, map: &BlockMap, from: u32) -> u32 {
+        if self.base.sieve.is_none() {
+            return from;
+        }
+        let row = self.next_returnable(map.nodes_of(from).start);
+        row.map_or(map.blocks(), |row| map.block_of(row))
     }
 
     /// Whether some row of a range may be a result, as far as the sieve tells.

@@ -62,7 +62,7 @@ impl SearchParams for flat::Params {
 
 impl Members for Flat {
     fn vector(&self, base: &Base, id: u32) -> Result<Vec<u8>> {
-        blocks::vector(base, block_of(base, id), id)
+        blocks::vector(base, view(base).block_of(id), id)
     }
 }
 
@@ -96,11 +96,4 @@ impl OpenKind for Flat {
     fn plan_sieve(&self, _: &Base, query: &SievedQuery<'_>) -> Option<SievePlan> {
         Some(SievePlan { way: SieveWay::Exact, params: query.usual, more_bytes: 0 })
     }
-}
-
-/// The block that holds a row: rows are in order, as many in each block as fit.
-pub(crate) fn block_of(base: &Base, row: u32) -> u32 {
-    let per_block =
-        (base.block.payload_bytes() / base.block.node_bytes()).clamp(1, usize::from(u16::MAX)) as u32;
-    row / per_block
 }

@@ -190,6 +190,8 @@ impl OpenKind for ListIndex {
             None => {
                 let all = directory.clusters().clamp(1, MAX_PROBES);
                 (plan.way, own.nprobe, own.early_stop) = (SieveWay::Codes, all, f32::INFINITY);
+                // Of divided clusters, too, all lists.
+                own.local_lists = u32::MAX;
             }
         }
         Some(plan)
