@@ -13,6 +13,7 @@ use stratann_engine::index::{Index, OpenOptions};
 use stratann_engine::search::{Answers, Effort, Filter, Filters, Naming, SearchOptions, SieveWay};
 use stratann_engine::{DType, Metric};
 use stratann_params::choices::PlanName;
+use stratann_params::search::ListSwitches;
 use stratann_storage::{ErrorKind, Quiet};
 
 const ROWS: usize = 3000;
@@ -354,7 +355,9 @@ fn all_lists_of_divided_clusters_are_compared_for_few_rows() {
     });
     let built = Built::new(set(), &build);
     let asked = queries(10, DIM);
-    let options = SearchOptions { effort: Effort::Nprobe(6, None, None), ..options(10, 0.9) };
+    let one_list = ListSwitches { local_lists: Some(1), ..ListSwitches::default() };
+    let effort = Effort::Nprobe(6, None, None);
+    let options = SearchOptions { effort, switches: one_list.into(), ..options(10, 0.9) };
     let rows: Vec<u64> = (0..ROWS as u64).filter(|id| id.is_multiple_of(50)).collect();
     let own = filter(&built.index, &rows, Naming::Only, &options);
     assert_eq!(own.way(), SieveWay::Codes);
