@@ -151,40 +151,45 @@ pub fn release_freed() {
     release_program();
 }
 
+#[cfg(all(target_os = "linux", target_env = "gnu"))]
+unsafe extern "C" {
+    /// The header of the program or library that this is linked into, as the linker places it.
+    static __ehdr_start: libc::Elf64_Ehdr;
+}
+
 /// Takes the code and the constants of the program out of the memory of this process. What still runs comes back from
 /// the file, page by page; what only an earlier stage ran does not.
+///
+/// It asks the linker where they are and not the loader, whose lock a forked child may find held by a thread that it
+/// does not have.
 fn release_program() {
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
-    // SAFETY: the callback gets no data, and has the signature that libc asks for.
-    unsafe {
-        libc::dl_iterate_phdr(Some(release_object), std::ptr::null_mut());
+    {
+        // SAFETY: the linker places a header there, in a part of the program that is never written.
+        let header = unsafe { &__ehdr_start };
+        if header.e_ident[..4] != *b"\x7fELF" {
+            return;
+        }
+        let at = std::ptr::from_ref(header);
+        // SAFETY: the header says where as many program headers follow each other, in the same part.
+        let segments = unsafe {
+            let first = at.byte_add(header.e_phoff as usize).cast::<libc::Elf64_Phdr>();
+            std::slice::from_raw_parts(first, usize::from(header.e_phnum))
+        };
+        release_segments(at as u64, segments);
     }
 }
 
-/// Releases the segments of a loaded object that nothing writes to, if this function is in it.
+/// Releases the segments that nothing writes to, of an object whose first byte is at `first`.
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
-unsafe extern "C" fn release_object(
-    object: *mut libc::dl_phdr_info,
-    _: libc::size_t,
-    _: *mut libc::c_void,
-) -> libc::c_int {
-    // SAFETY: the loader calls this with an object that stays loaded meanwhile.
-    let object = unsafe { &*object };
-    // SAFETY: as many headers follow each other there.
-    let headers = unsafe { std::slice::from_raw_parts(object.dlpi_phdr, usize::from(object.dlpi_phnum)) };
-    let segments = || headers.iter().filter(|segment| segment.p_type == libc::PT_LOAD);
-    let range = |segment: &libc::Elf64_Phdr| {
-        let start = object.dlpi_addr + segment.p_vaddr;
-        start..start + segment.p_memsz
-    };
-    let this = release_object as *const () as u64;
-    if !segments().any(|segment| range(segment).contains(&this)) {
-        return 0;
-    }
+fn release_segments(first: u64, segments: &[libc::Elf64_Phdr]) {
     const PAGE: u64 = 4096;
-    for segment in segments().filter(|segment| segment.p_flags & libc::PF_W == 0) {
-        let std::ops::Range { start, end } = range(segment);
-        let (start, end) = (start.next_multiple_of(PAGE), end / PAGE * PAGE);
+    let loaded = || segments.iter().filter(|segment| segment.p_type == libc::PT_LOAD);
+    let Some(head) = loaded().find(|segment| segment.p_offset == 0) else { return };
+    let base = first.wrapping_sub(head.p_vaddr);
+    for segment in loaded().filter(|segment| segment.p_flags & libc::PF_W == 0) {
+        let start = base.wrapping_add(segment.p_vaddr);
+        let (start, end) = (start.next_multiple_of(PAGE), (start + segment.p_memsz) / PAGE * PAGE);
         if start < end {
             // SAFETY: these pages are those of a file, mapped for reading alone: the next access reads them again.
             unsafe {
@@ -192,7 +197,6 @@ unsafe extern "C" fn release_object(
             }
         }
     }
-    1
 }
 
 /// Lowers the priority of this thread: it uses idle time of the cores, or a tenth of one.
