@@ -93,6 +93,13 @@ impl MemoryArgs {
 }
 
 impl KeyArgs {
+    /// Whether a file is named.
+    pub(crate) fn is_given(&self) -> bool {
+        let files =
+            [&self.key_file, &self.memory_certificate, &self.memory_certificate_key, &self.memory_authority];
+        files.iter().any(|file| file.is_some())
+    }
+
     /// Reads the files.
     ///
     /// # Errors

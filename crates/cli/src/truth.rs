@@ -6,7 +6,7 @@ use stratann_engine::dataset::GroundTruth;
 use stratann_engine::groundtruth::{CheckedTruth, Owner};
 use stratann_engine::index::Index;
 use stratann_engine::search::Filter;
-use stratann_storage::{Error, Result};
+use stratann_storage::{Error, Progress, Result};
 
 use crate::queries::Queries;
 
@@ -56,6 +56,17 @@ pub(crate) fn check_matches(
         None => Ok(()),
         Some(id) => Err(Error::bad_input(format!(
             "the ground truth has row {id}, which does not match the filter; {AGAIN}"
+        ))),
+    }
+}
+
+/// Refuses ground truth with rows that the index has deleted.
+pub(crate) fn check_deleted(truth: &GroundTruth, index: &Index, progress: &dyn Progress) -> Result<()> {
+    match index.first_deleted(truth.ids.iter().map(|&id| id.into()), progress)? {
+        None => Ok(()),
+        Some(id) => Err(Error::bad_input(format!(
+            "the ground truth has row {id}, which is deleted; compute it again without the deleted rows: \
+             `stratann groundtruth --without`"
         ))),
     }
 }

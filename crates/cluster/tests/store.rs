@@ -10,7 +10,7 @@ use gateway::Gateway;
 use serde_json::Value;
 use stratann_cluster::store::{Store, drop_others, newest_fetched};
 use stratann_engine::kinds::section::Section;
-use stratann_engine::manifest::{BlockShape, FORMAT_VERSION, Manifest, SpreadFacts};
+use stratann_engine::manifest::{BlockShape, FORMAT_WHOLE, Manifest, SpreadFacts};
 use stratann_engine::spread::scatter::{DESCRIPTION, Description, describe};
 use stratann_storage::data_file::FileEntry;
 use stratann_storage::durable::hex;
@@ -39,7 +39,7 @@ fn index(seed: u64) -> TempDir {
         );
     }
     let mut manifest = Manifest {
-        format_version: FORMAT_VERSION,
+        format_version: FORMAT_WHOLE,
         kind: "disk-graph".into(),
         metric: "l2".into(),
         dtype: "f32".into(),
@@ -64,6 +64,7 @@ fn index(seed: u64) -> TempDir {
             cut_share: 0.1,
             slices: Vec::new(),
         }),
+        deletes: None,
         damaged_newer: Vec::new(),
     };
     manifest.build_id = manifest.content_id();

@@ -60,6 +60,30 @@ impl Sieve {
         Some(Sieve { rows, count: ids.len() as u32, chunks: chunks.collect() })
     }
 
+    /// The rows whose bits are set, from the lowest bit of the first word on, of an index of `rows` rows. `None` unless
+    /// there are as many words as the rows need, and no bit is set beyond them.
+    pub fn from_words(rows: u32, words: &[u64]) -> Option<Sieve> {
+        let is_beyond = |&last: &u64| rows % 64 != 0 && last >> (rows % 64) != 0;
+        if words.len() != (rows as usize).div_ceil(64) || words.last().is_some_and(is_beyond) {
+            return None;
+        }
+        let chunks = chunks_of(rows).zip(words.chunks(WORDS)).map(|(range, own)| {
+            let mut words = [0; WORDS];
+            words[..own.len()].copy_from_slice(own);
+            Chunk::of_words(words, &range)
+        });
+        let count = words.iter().map(|word| word.count_ones()).sum();
+        Some(Sieve { rows, count, chunks: chunks.collect() })
+    }
+
+    /// A bit for each row, set for those that the sieve has; the inverse of [`Sieve::from_words`].
+    pub fn to_words(&self) -> Vec<u64> {
+        let pairs = chunks_of(self.rows).zip(&self.chunks);
+        pairs
+            .flat_map(|(range, chunk)| chunk.words(&range).into_iter().take(range.len().div_ceil(64)))
+            .collect()
+    }
+
     /// The rows that this sieve does not have.
     pub fn complement(&self) -> Sieve {
         let chunks = chunks_of(self.rows).zip(&self.chunks).map(|(range, chunk)| chunk.complement(&range));

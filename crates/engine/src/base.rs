@@ -8,6 +8,7 @@ use std::sync::Arc;
 use stratann_core::build::hash;
 use stratann_core::format::block::{self, BlockLayout};
 use stratann_core::query::{Extent, Loss};
+use stratann_core::sieve::Sieve;
 use stratann_core::{check, view};
 use stratann_kernel::{DType, Metric};
 use stratann_storage::data_file::{failed, read_file};
@@ -15,6 +16,7 @@ use stratann_storage::remote_memory::RemoteSource;
 use stratann_storage::tier::{self, Buffer};
 use stratann_storage::{Error, Result};
 
+use crate::deletes;
 use crate::exec::scorer::ScorerOptions;
 use crate::kinds::facts::KindFacts;
 use crate::kinds::known::facts;
@@ -82,6 +84,8 @@ pub(crate) struct Base {
     pub(crate) blocks_path: PathBuf,
     /// Whether it is read past the page cache.
     direct: bool,
+    /// The rows that are not deleted; `None` where none is.
+    pub(crate) live: Option<Arc<Sieve>>,
 }
 
 impl Base {
@@ -99,6 +103,7 @@ impl Base {
         let folder = std::path::absolute(folder).map_err(|e| Error::io("opening", folder, &e))?;
         let IndexShape { kind, metric, dtype, block } = shape(&folder, &manifest)?;
         let blocks = open_blocks(&folder, &manifest, blocks_role)?;
+        let live = deletes::read(&folder, &manifest)?;
         Ok(Base {
             folder,
             manifest,
@@ -110,6 +115,7 @@ impl Base {
             source: Source::File(Arc::new(blocks.file)),
             blocks_path: blocks.path,
             direct: blocks.direct,
+            live,
         })
     }
 
@@ -131,6 +137,7 @@ impl Base {
             block,
             source: Source::MemoryNodes(source),
             direct: false,
+            live: None,
         })
     }
 
@@ -164,8 +171,13 @@ impl Base {
             dim: self.manifest.dim,
             nodes: self.manifest.rows as u32,
             here: None,
-            sieve: None,
+            sieve: self.live.as_deref(),
         }
+    }
+
+    /// Whether a row is not deleted.
+    pub(crate) fn is_live(&self, id: u32) -> bool {
+        self.live.as_ref().is_none_or(|live| live.has(id))
     }
 
     /// Bytes of a vector.
@@ -368,7 +380,12 @@ impl PlainBlocks {
 
 /// Draws members of an index, `sample` of them or half of all where that is less; equal seeds draw the same ones.
 pub(crate) fn draw(rows: u32, sample: usize, seed: u64) -> Vec<u32> {
-    let mut drawn: Vec<(u64, u32)> = (0..rows).map(|id| (hash(seed, 13, u64::from(id)), id)).collect();
+    draw_of(0..rows, rows, sample, seed)
+}
+
+/// The same of `rows` members.
+pub(crate) fn draw_of(members: impl Iterator<Item = u32>, rows: u32, sample: usize, seed: u64) -> Vec<u32> {
+    let mut drawn: Vec<(u64, u32)> = members.map(|id| (hash(seed, 13, u64::from(id)), id)).collect();
     drawn.sort_unstable();
     drawn.truncate(sample.min(rows as usize / 2));
     drawn.into_iter().map(|d| d.1).collect()

@@ -63,6 +63,12 @@
 //! | `vN-grid-SS.bin` | heads and slices that server SS holds, in the order of `vN-grid.bin`; whole pages |
 //! | `vN-firsts.bin` | the first members of every list, together as one list |
 //!
+//! An index with rows that are deleted has besides
+//!
+//! | file | content |
+//! |---|---|
+//! | `vN-deleted.bin` | u64: rows, rows that are deleted; then a bit per row by internal id, in words of 64, set where it is deleted |
+//!
 //! A unit is a block, an inverted list, or the head or a slice of a list of a grid. The bytes of an inverted list are
 //! its codes, its records, and for the first list of a graph the edges; bytes between two of these ranges belong to the
 //! one before them.
@@ -111,6 +117,8 @@ pub(crate) const FIRSTS: &str = "firsts.bin";
 /// server.
 pub(crate) const LEARNT: &str = "learnt.bin";
 pub(crate) const PLACEMENT: &str = "placement.bin";
+/// The rows that are deleted.
+pub(crate) const DELETED: &str = "deleted.bin";
 /// The role that the files of one server share; [`part`] is that of one.
 pub(crate) const PARTS: &str = "data-SS.bin";
 
@@ -162,7 +170,7 @@ pub(crate) fn role(name: &str) -> Option<&'static str> {
     if server.is_some_and(|s| s.len() == 2 && s.bytes().all(|b| b.is_ascii_digit())) {
         return Some(PARTS);
     }
-    BUILT.into_iter().chain([PLACEMENT, FIRSTS]).find(|r| *r == role)
+    BUILT.into_iter().chain([PLACEMENT, FIRSTS, DELETED]).find(|r| *r == role)
 }
 
 pub(crate) fn senseless(path: &Path) -> Error {

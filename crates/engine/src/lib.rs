@@ -8,6 +8,7 @@ mod clusterings;
 pub mod codebook;
 pub mod curve;
 pub mod dataset;
+pub mod deletes;
 pub mod doctor;
 pub mod exec;
 pub mod explain;

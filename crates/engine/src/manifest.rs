@@ -17,15 +17,24 @@ use stratann_storage::{Error, ErrorKind, Result, input};
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::curve::Curve;
+use crate::deletes::{self, DeleteFacts};
 use crate::kinds::facts::KindFacts;
 use crate::kinds::known::facts;
 use crate::kinds::section::Section;
 use crate::{DType, Metric, files};
 use stratann_params::IndexKind;
 
-/// The version of the format that this program writes, the newest that it reads. Version 4 has seeded checksums; 2 was
-/// the first with codes in blocks, 3 with `hybrid-ivf`.
-pub const FORMAT_VERSION: u32 = 4;
+/// The newest version of the format, which an index has whose rows are deleted: a program that does not know of that
+/// would return them. Others have version 4, which has seeded checksums; 2 was the first with codes in blocks, 3 with
+/// `hybrid-ivf`.
+pub const FORMAT_VERSION: u32 = 5;
+/// The version of the format of an index whose rows are all there.
+pub const FORMAT_WHOLE: u32 = 4;
+
+/// The version of the format that this program writes for an index with such deletes.
+pub(crate) fn format_of(deletes: &Option<DeleteFacts>) -> u32 {
+    if deletes.is_some() { FORMAT_VERSION } else { FORMAT_WHOLE }
+}
 
 /// Shape that all blocks share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -132,6 +141,9 @@ pub struct Manifest {
     /// Present when blocks or lists lie in one file for each server.
     #[serde(rename = "cluster", default, skip_serializing_if = "Option::is_none")]
     pub spread: Option<SpreadFacts>,
+    /// Present when rows are deleted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub deletes: Option<DeleteFacts>,
     /// Manifests of newer versions in the folder that are damaged: this version is used in their place.
     #[serde(skip)]
     pub damaged_newer: Vec<DamagedManifest>,
@@ -284,6 +296,9 @@ impl Manifest {
                 _ => {}
             }
         }
+        if self.deletes.is_some() {
+            account.add("deleted rows", deletes::bytes_max(self.rows));
+        }
         if cache_budget > 0 {
             account.add("block cache", cache_budget);
         }
@@ -317,6 +332,11 @@ impl Manifest {
         }
         self.section.identify(&mut parts);
         BuildId::of(xxh3_64(parts.to_string().as_bytes()))
+    }
+
+    /// The hash of the content without deletes: what was learned from queries holds after them too.
+    pub(crate) fn learnt_id(&self) -> BuildId {
+        if self.deletes.is_some() { self.without_deletes().content_id() } else { self.build_id }
     }
 
     /// Reads the newest manifest of the folder that is sound. Gives its number too.

@@ -35,7 +35,7 @@ const COMMANDS: [(&[Stage], &[Place]); 13] = [
     (TRUTH, &[Place::Folder]),
     (DOCTOR, &[Place::Folder]),
     (PROFILE, &[Place::Folder]),
-    (UPDATE, &[Place::MemoryNodes]),
+    (UPDATE, &[Place::Folder, Place::MemoryNodes]),
     (REPLAN, &[Place::Folder]),
 ];
 

@@ -90,6 +90,12 @@ fn document(version: u64, manifest: &Manifest, account: &Account) -> serde_json:
         "left_over": [],
         "cluster": manifest.spread,
     });
+    if let Some(deletes) = &manifest.deletes {
+        document["deletes"] = serde_json::json!({
+            "rows": manifest.deleted_rows(), "left": manifest.live_rows(),
+            "undo": deletes.steps.len() - usize::from(deletes.is_cut),
+        });
+    }
     if let Some(section) = manifest.section.remote() {
         document["remote"] = serde_json::json!(section.facts);
     }
@@ -128,6 +134,10 @@ fn text(
         m.dim,
         m.dtype().map_or("an unknown type", dtype_text)
     );
+    if m.deletes.is_some() {
+        out +=
+            &format!("{} of them are deleted, {} are left\n", count(m.deleted_rows()), count(m.live_rows()));
+    }
     out += &format!("version {version}, format {}, build {}\n", m.format_version, m.build_id);
     out += &match m.section.lists() {
         Some(section) => clusters::text(m, section, learnt),

@@ -77,6 +77,7 @@ fn known(
     queries.read(0, queries.count(), &mut known.queries)?;
     let open = OpenOptions { ram_budget: options.ram_budget, ..OpenOptions::default() };
     let index = Index::open(&args.index, open)?;
+    truth::check_deleted(&truth, &index, printer)?;
     index.check_truth(truth, truth_path, &known.queries, options.threads, printer)?;
     Ok(known)
 }

@@ -1,16 +1,18 @@
-//! `stratann insert` and `stratann delete`: change an index that memory nodes hold.
+//! `stratann insert` and `stratann delete`: change an index that memory nodes hold, or take rows out of one in a folder.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use serde::Serialize;
 use stratann_engine::dataset::{read_all_ids, read_ids};
+use stratann_engine::deletes::{self, Deleted};
 use stratann_engine::index::{Acknowledged, Index, PLACE, Unfinished, UpdateOptions};
-use stratann_params::{Place, Stage};
+use stratann_params::Stage;
+use stratann_params::change::UpdateSettings;
 use stratann_storage::{Error, Progress, Result};
 
 use crate::Verdict;
-use crate::memory_nodes::MemoryArgs;
+use crate::memory_nodes::{self, KeyArgs, MemoryArgs};
 use crate::output::{Output, count, duration};
 use crate::parameters::{Parameters, Rows};
 use crate::progress::ProgressPrinter;
@@ -33,7 +35,7 @@ impl Rows for UpdateRows {
 /// # Errors
 /// A number out of range.
 fn options(table: &Parameters<UpdateRows>, new_ids: bool) -> Result<UpdateOptions> {
-    table.check(None, Place::MemoryNodes)?;
+    table.check(None, stratann_params::Place::MemoryNodes)?;
     Ok(UpdateOptions::read(&table.given, new_ids))
 }
 
@@ -68,28 +70,46 @@ Examples:
 The vectors are in memory: they end with their memory node, and with the next load. An error says which rows are
 acknowledged. Rows that are inserted again replace themselves.";
 
-/// Delete vectors of an index that memory nodes hold
+/// Delete rows of an index, in a folder or in memory nodes
 ///
-/// No search that begins afterwards, on any compute node, finds them. Ids that do not exist are no error.
+/// No search that begins afterwards finds them. In a folder a new version says which rows are deleted: data files stay
+/// as they are, and --undo takes the last delete back. Running servers of that folder go over to the new version by
+/// themselves where they watch it. In memory nodes no search on any compute node finds them. Ids that do not exist are
+/// no error.
 #[derive(clap::Args)]
-#[command(after_long_help = DELETE_EXAMPLES)]
+#[command(
+    after_long_help = DELETE_EXAMPLES,
+    override_usage = "stratann delete [OPTIONS] INDEX IDS\n       stratann delete [OPTIONS] INDEX --undo\n       \
+                      stratann delete [OPTIONS] IDS --memory <ADDRESS>"
+)]
 pub struct DeleteArgs {
-    /// Ids, one u64 per row, .u64bin or .npy
-    #[arg(value_name = "IDS", required_unless_present = "id", conflicts_with = "id")]
-    ids: Option<PathBuf>,
+    /// Folder of the index, unless --memory is given, and a file of ids: a .npy, .u64bin or .txt
+    #[arg(value_name = "PATH", num_args = 0..=2)]
+    paths: Vec<PathBuf>,
+    /// Addresses of the memory nodes that hold the index: HOST:PORT, shm:NAME or ucx:HOST:PORT of each; or
+    /// etcd:CLUSTER@URL, where etcd has them
+    #[arg(long, value_name = "ADDRESS", value_delimiter = ',')]
+    memory: Vec<String>,
     #[command(flatten)]
-    nodes: MemoryArgs,
+    key: KeyArgs,
     /// Ids, separated by commas, instead of a file
     #[arg(long, value_name = "ID", value_delimiter = ',')]
     id: Vec<u64>,
+    /// Take back the last delete of the index in a folder
+    #[arg(long, conflicts_with_all = ["id", "memory"])]
+    undo: bool,
     #[command(flatten)]
     table: Parameters<UpdateRows>,
 }
 
 const DELETE_EXAMPLES: &str = "\
 Examples:
-  stratann delete --id 3,5 --memory 10.0.0.9:8900 --key-file key
-  stratann delete old.u64bin --memory 10.0.0.9:8900 --key-file key";
+  stratann delete base.idx old.u64bin
+  stratann delete base.idx --id 3,5
+  stratann delete base.idx --undo
+  stratann delete old.u64bin --memory 10.0.0.9:8900 --key-file key
+
+To get rid of deleted rows, build from the index: `stratann build base.idx -o new.idx`.";
 
 #[derive(Serialize)]
 struct InsertDocument {
@@ -143,14 +163,90 @@ pub(crate) fn insert(args: &InsertArgs, output: Output) -> Result<Verdict> {
     Ok(Verdict::Fine)
 }
 
+/// What a delete changes.
+enum Place<'a> {
+    Folder(&'a Path),
+    MemoryNodes,
+}
+
+impl DeleteArgs {
+    /// The index, and the ids to be deleted; none with --undo.
+    fn read(&self) -> Result<(Place<'_>, Vec<u64>)> {
+        let (place, files) = match (&*self.paths, self.memory.is_empty()) {
+            (files, false) => (Place::MemoryNodes, files),
+            ([folder, files @ ..], true) => (Place::Folder(folder), files),
+            ([], true) => {
+                return Err(Error::bad_input(
+                    "no index is named; give its folder, or --memory and the memory nodes that hold it",
+                ));
+            }
+        };
+        let wrong = |why: &str| Err(Error::bad_input(why));
+        let ids = match (files, &*self.id) {
+            ([], []) if !self.undo => return wrong("no ids are given; give a file of them, or --id"),
+            ([], ids) => ids.to_vec(),
+            ([_, ..], [_, ..]) => return wrong("ids come from a file or from --id; leave one of them out"),
+            ([_, ..], []) if self.undo => return wrong("--undo takes no ids; leave them out"),
+            ([file], []) => read_all_ids(file)?,
+            ([_, file, ..], []) => {
+                let file = file.display();
+                return wrong(&format!(
+                    "{file} is one path too many: with --memory a file of ids is given alone"
+                ));
+            }
+        };
+        Ok((place, ids))
+    }
+}
+
 /// Runs `stratann delete`.
 pub(crate) fn delete(args: &DeleteArgs, output: Output) -> Result<Verdict> {
-    let ids = match &args.ids {
-        Some(path) => read_all_ids(path)?,
-        None => args.id.clone(),
+    let (place, ids) = args.read()?;
+    match place {
+        Place::Folder(folder) => delete_in_folder(args, (folder, &ids), output),
+        Place::MemoryNodes => delete_in_memory(args, &ids, output),
+    }
+}
+
+fn delete_in_folder(args: &DeleteArgs, (folder, ids): (&Path, &[u64]), output: Output) -> Result<Verdict> {
+    if args.key.is_given() {
+        return Err(Error::bad_input("keys are for memory nodes, and a folder is named; leave them out"));
+    }
+    args.table.check(None, stratann_params::Place::Folder)?;
+    let settings: UpdateSettings = args.table.given.read();
+    let printer = ProgressPrinter::new(output);
+    let deleted = match args.undo {
+        true => deletes::undo(folder)?,
+        false => deletes::delete(folder, ids, settings.ram_budget, &printer)?,
     };
+    printer.finish();
+    output.result(&deleted, || folder_text(folder, args.undo, &deleted))?;
+    Ok(Verdict::Fine)
+}
+
+fn folder_text(folder: &Path, undo: bool, deleted: &Deleted) -> String {
+    let what = if undo { "brought back" } else { "deleted" };
+    let mut line = format!("{what} {} rows", count(deleted.changed));
+    let others = [
+        (deleted.unknown as u64, "ids are of no row"),
+        (deleted.repeated as u64, "ids were named twice"),
+        (deleted.already, "rows were deleted before"),
+    ];
+    for (number, what) in others.into_iter().filter(|other| other.0 > 0) {
+        line += &format!("; {} {what}", count(number));
+    }
+    format!(
+        "{line}\n{}: version {}, {} rows are left, {} deleted\n",
+        folder.display(),
+        deleted.version,
+        count(deleted.left),
+        count(deleted.deleted)
+    )
+}
+
+fn delete_in_memory(args: &DeleteArgs, ids: &[u64], output: Output) -> Result<Verdict> {
     let options = options(&args.table, false)?;
-    let index = args.nodes.open(output)?;
+    let index = memory_nodes::open(&args.memory, &args.key, output)?;
     let printer = ProgressPrinter::new(output);
     printer.stage("deleting", ids.len() as u64, "ids");
     let parts: Vec<_> = ids.chunks(PART).enumerate().map(|(part, ids)| (part * PART, ids)).collect();

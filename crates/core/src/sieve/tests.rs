@@ -43,6 +43,7 @@ proptest! {
         let (a, b) = (sieve(ROWS, one.iter().copied()), sieve(ROWS, two.iter().copied()));
         prop_assert!(a.complement().iter().eq((0..ROWS).filter(|id| !one.contains(id))));
         prop_assert_eq!(&a.complement().complement(), &a);
+        prop_assert_eq!(Sieve::from_words(ROWS, &a.to_words()), Some(a.clone()));
         prop_assert_eq!(a.intersection(&b), sieve(ROWS, one.intersection(&two).copied()));
         let shorter = sieve(rows, two.range(..rows).copied());
         let both = sieve(rows, one.intersection(&two).copied().filter(|&id| id < rows));
@@ -86,6 +87,13 @@ fn rows_that_descend_repeat_or_lie_beyond_are_refused() {
     let nothing = Sieve::from_sorted(0, &[]).unwrap();
     assert_eq!((nothing.count(), nothing.next(0), nothing.has(0)), (0, None, false));
     assert_eq!(nothing.count_in(0..u32::MAX), 0);
+}
+
+#[test]
+fn words_are_as_many_as_rows_need_and_end_with_them() {
+    let of = |rows, words: &[u64]| Sieve::from_words(rows, words).map(|sieve| sieve.count());
+    assert_eq!([of(65, &[1, 1]), of(64, &[u64::MAX]), of(0, &[])], [Some(2), Some(64), Some(0)]);
+    assert_eq!([of(65, &[1, 2]), of(65, &[1]), of(64, &[1, 0]), of(0, &[0])], [None; 4]);
 }
 
 #[test]

@@ -66,7 +66,7 @@ impl SourceIndex {
         self.metric
     }
 
-    /// Writes the vectors of the index in the order of their ids to files in the folder `out`, which is created. The
+    /// Writes the vectors of the index that are not deleted in the order of their ids to files in the folder `out`, which is created. The
     /// index is open meanwhile, within `ram_budget`.
     ///
     /// # Errors
@@ -78,6 +78,12 @@ impl SourceIndex {
         progress: &dyn Progress,
     ) -> Result<SourceRows> {
         let row_bytes = self.manifest.dim * self.dtype.size();
+        if self.manifest.live_rows() == 0 {
+            return Err(Error::bad_input(format!(
+                "all vectors of {} are deleted; there is nothing to build from",
+                self.folder.display()
+            )));
+        }
         check_disk(out.parent().unwrap_or(out), self.manifest.rows * (row_bytes as u64 + 8))?;
         let options = OpenOptions { ram_budget, head_budget: Some(0), ..OpenOptions::default() };
         let index = Index::open(&self.folder, options).map_err(of_input)?;
@@ -101,11 +107,11 @@ impl SourceIndex {
         let mut order: Vec<u32> = (0..visited.len() as u32).collect();
         order.sort_unstable_by_key(|&at| visited[at as usize]);
         let is_doubled = order.windows(2).any(|pair| visited[pair[0] as usize] == visited[pair[1] as usize]);
-        if is_doubled || visited.len() as u64 != self.manifest.rows {
+        if is_doubled || visited.len() as u64 != self.manifest.live_rows() {
             return Err(Error::bad_input(format!(
                 "{} does not hold each of its {} vectors once; check it with `stratann verify`",
                 self.folder.display(),
-                self.manifest.rows
+                self.manifest.live_rows()
             )));
         }
         let mut places = vec![0u32; order.len()];
@@ -113,22 +119,23 @@ impl SourceIndex {
         Ok((order, places))
     }
 
-    /// Creates a file of as many rows as the index has, and fills it.
+    /// Creates a file of as many rows as the index has that are not deleted, and fills it.
     fn put(&self, path: &Path, width: u32, fill: impl Fn(&File) -> std::io::Result<()>) -> Result<()> {
-        let counts = [self.manifest.rows as u32, width];
+        let counts = [self.manifest.live_rows() as u32, width];
         let made = File::create(path)
             .and_then(|file| file.write_all_at(bytemuck::cast_slice(&counts), 0).and_then(|()| fill(&file)));
         made.map_err(|e| Error::io("writing", path, &e))
     }
 }
 
-/// The external ids of all members, in the order in which they are visited.
+/// The external ids of all members that are not deleted, in the order in which they are visited.
 fn external_ids(index: &Index, progress: &dyn Progress) -> Result<Vec<u64>> {
     let mut ids = Vec::with_capacity(index.base.manifest.rows as usize);
     let (work, unit) = index.kind.scan_work(&index.base);
     progress.stage("reading ids", work, unit);
     index.kind.for_each_member(&index.base, progress, &mut |members| {
-        ids.extend(members.iter().map(|member| member.external_id));
+        let live = members.iter().filter(|member| index.base.is_live(member.id));
+        ids.extend(live.map(|member| member.external_id));
     })?;
     Ok(ids)
 }
@@ -147,7 +154,8 @@ fn write_vectors(
     let mut places = places.iter();
     let mut written = Ok(());
     index.kind.for_each_member(&index.base, progress, &mut |members| {
-        for (member, &place) in members.iter().zip(&mut places) {
+        let live = members.iter().filter(|member| index.base.is_live(member.id));
+        for (member, &place) in live.zip(&mut places) {
             if written.is_ok() {
                 written = file.write_all_at(member.vector, BIN_HEADER + u64::from(place) * row_bytes);
             }

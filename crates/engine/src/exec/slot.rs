@@ -157,7 +157,8 @@ impl Slot {
         let results = self.results.iter();
         arrived.extend(results.map(|(tag, result)| Arrival { tag: *tag, what: result.arrived(cache) }));
         let mut view = seen(view_of(segment, others), self.snapshot.as_ref());
-        view.base.sieve = self.sieve.as_deref();
+        // A filter has no row that is deleted.
+        view.base.sieve = self.sieve.as_deref().or(view.base.sieve);
         let step = self.state.step(&view, &mut self.scratch, &arrived);
         *arrivals = emptied(arrived);
         self.release(buffers);

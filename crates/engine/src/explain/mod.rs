@@ -44,7 +44,7 @@ pub fn measure_plan(
 
 /// The parameters of `options`. A width that follows the load is that of a busy server.
 pub(crate) fn explained_params(index: &Index, options: &SearchOptions) -> Result<Params> {
-    let params = index.params(options)?;
+    let params = index.live_params(options)?;
     let (approach_width, width) = kinds::width(&params, options.width).at_load(usize::MAX);
     Ok(Params { approach_width, width, ..params })
 }

@@ -256,6 +256,6 @@ pub(crate) fn read_units(folder: &Path, manifest: &Manifest) -> Result<Option<Un
 /// has learnt it; empty where nothing usable is there.
 pub(crate) fn visits(folder: &Path, manifest: &Manifest, server: Option<usize>) -> Vec<u32> {
     let path = folder.join(files::learnt(server));
-    let learnt = hybrid_ivf::learning::file::load(&path, manifest.build_id, manifest.groups());
+    let learnt = hybrid_ivf::learning::file::load(&path, manifest.learnt_id(), manifest.groups());
     learnt.ok().flatten().map_or(Vec::new(), |summary| summary.visits)
 }

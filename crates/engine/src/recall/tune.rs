@@ -17,7 +17,7 @@ use stratann_storage::{Error, Progress, Result};
 use super::calibrate;
 use super::known::Known;
 use super::mixture::{Maker, NEAR};
-use crate::base::draw;
+use crate::base::{draw, draw_of};
 use crate::curve::{self, Curve, FROM_MIXTURE};
 use crate::exec::Width;
 use crate::index::{Index, OpenOptions};
@@ -280,6 +280,8 @@ fn publish(folder: &Path, index: &Index, curves: &[Curve]) -> Result<u64> {
     manifest.curves.retain(|old| curves.iter().all(|new| new.k != old.k));
     manifest.curves.extend_from_slice(curves);
     manifest.curves.sort_by_key(|c| c.k);
+    let measured_rows = Some(manifest.live_rows());
+    manifest.deletes.iter_mut().for_each(|deletes| deletes.measured_rows = measured_rows);
     let number = number_after(index.base.number, folder)?;
     manifest.publish(folder, number)?;
     Ok(number)
@@ -288,10 +290,19 @@ fn publish(folder: &Path, index: &Index, curves: &[Curve]) -> Result<u64> {
 /// Makes queries from drawn nodes of the index, and finds their exact neighbours. Reads all of the index twice.
 fn made_queries(index: &Index, options: &TuneOptions, progress: &dyn Progress) -> Result<Known> {
     let base = &index.base;
-    let rows = base.manifest.rows as u32;
+    let rows = base.manifest.live_rows();
+    if rows < 2 {
+        let folder = base.folder.display();
+        return Err(Error::bad_input(format!(
+            "{folder} has {rows} rows, too few to make queries of; give some"
+        )));
+    }
     let most = options.ks.iter().copied().max().unwrap_or(1) as usize;
     let truth_k = most.min(rows as usize - 1);
-    let hidden = draw(rows, options.sample, options.seed);
+    let hidden = match &base.live {
+        None => draw(base.manifest.rows as u32, options.sample, options.seed),
+        Some(live) => draw_of(live.iter(), live.count(), options.sample, options.seed),
+    };
     let vector = |&node: &u32| index.kind.vector(base, node);
     let drawn = hidden.iter().map(vector).collect::<Result<Vec<_>>>()?;
     let near = nearest(index, &hidden, &drawn, NEAR.min(truth_k), options.threads, progress)?;
@@ -340,7 +351,8 @@ fn nearest(
     // Seekers are divided among the threads once for each run of members.
     pool(threads)?.install(|| {
         index.kind.for_each_member(base, progress, &mut |members| {
-            parallel::for_each(&mut seekers, |seeker| members.iter().for_each(|member| seeker.see(member)));
+            let live = || members.iter().filter(|member| base.is_live(member.id));
+            parallel::for_each(&mut seekers, |seeker| live().for_each(|member| seeker.see(member)));
         })
     })?;
     Ok(seekers.into_iter().map(Seeker::into_found).collect())

@@ -166,9 +166,10 @@ impl<'a> Batch<'a> {
         self.failed.lock().unwrap_or_else(|e| e.into_inner()).retain(|failed| failed.0 != number);
     }
 
-    /// Results that a query can have: k, or as many as its filter has rows.
+    /// Results that a query can have: k, or as many as its filter has rows, or as are left.
     fn wanted(&self, number: usize) -> u32 {
-        self.filters.of(number).map_or(self.params.k, |filter| filter.matches().min(self.params.k))
+        let left = self.index.base.live.as_ref().map_or(u32::MAX, |live| live.count());
+        self.filters.of(number).map_or(left, Filter::matches).min(self.params.k)
     }
 
     /// Queries that have fewer results than there are, or than were asked for.

@@ -120,6 +120,8 @@ impl Index {
             let given = each.len();
             return Err(Error::bad_input(format!("{given} filters for {count} queries; give one for each")));
         }
+        let of_live = if let Filters::None = filters { self.live_filter(options)? } else { None };
+        let filters = of_live.as_ref().map_or(filters, Filters::Shared);
         let call =
             Call { queries, params, exclude: &|_| u32::MAX, filters, progress, purpose: Purpose::Answer };
         self.answer(call, options)

@@ -82,7 +82,7 @@ impl<'a> Run<'a> {
         let options = divided(&index.with_fitting_in_flight(options, &fits));
         let account = account_of(&options);
         let scan = index.plan_scan(&params, (&options, count), index.taken_bytes(&account));
-        let scan = scan.filter(|_| filters.all().is_empty());
+        let scan = scan.filter(|_| filters.all().is_empty() && index.base.live.is_none());
         let options = index.fitted(&options, count);
         let options = SearchOptions { width: kinds::width(&params, options.width), ..options };
         account.check(index.ram_budget, "search this index so")?;

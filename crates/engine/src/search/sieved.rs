@@ -96,6 +96,15 @@ impl Filter {
     }
 }
 
+/// The rows that ids name.
+pub(crate) struct Named {
+    pub(crate) rows: Sieve,
+    /// Ids without a row.
+    pub(crate) unknown: usize,
+    /// Ids that were named more than once.
+    pub(crate) repeated: usize,
+}
+
 /// The filters of the queries of a call.
 #[derive(Clone, Copy, Debug, Default)]
 pub enum Filters<'a> {
@@ -154,6 +163,22 @@ impl Index {
         options: &SearchOptions,
         progress: &dyn Progress,
     ) -> Result<Filter> {
+        let live = self.base.live.as_deref();
+        let Named { rows, unknown, repeated } = self.named(ids, live, progress)?;
+        let sieve = match naming {
+            Naming::Only => rows,
+            Naming::Without => rows.complement(),
+        };
+        let sieve = Arc::new(live.map_or(sieve.clone(), |live| sieve.intersection(live)));
+        let plan = self.plan_sieve(&sieve, options)?;
+        Ok(Filter { sieve, plan, unknown, repeated })
+    }
+
+    /// The rows with these ids, in any order, of those in `live`.
+    ///
+    /// # Errors
+    /// As [`Index::filter`].
+    pub(crate) fn named(&self, ids: &[u64], live: Option<&Sieve>, progress: &dyn Progress) -> Result<Named> {
         self.check_filters()?;
         let row_ids = self.row_ids(progress)?;
         self.check_room(Self::sieve_bytes_max(&self.base.manifest, ids.len()))?;
@@ -163,14 +188,43 @@ impl Index {
         ids.dedup();
         let repeated = named - ids.len();
         let mut rows = Vec::with_capacity(ids.len());
-        let unknown = ids.iter().filter(|&&id| !row_ids.rows_of(id, &mut rows)).count();
+        let mut is_unknown = |id: u64| {
+            let first = rows.len();
+            row_ids.rows_of(id, &mut rows);
+            let (mut kept, all) = (first, rows.len());
+            for at in first..all {
+                if live.is_none_or(|live| live.has(rows[at])) {
+                    rows[kept] = rows[at];
+                    kept += 1;
+                }
+            }
+            rows.truncate(kept);
+            kept == first
+        };
+        let unknown = ids.iter().filter(|&&id| is_unknown(id)).count();
         rows.sort_unstable();
-        let sieve = naming.sieve(self.base.manifest.rows as u32, &rows);
-        let sieve = Arc::new(sieve.ok_or_else(|| {
+        let rows = Sieve::from_sorted(self.base.manifest.rows as u32, &rows).ok_or_else(|| {
             Error::corrupt(format!("{}: two rows have one place", self.base.folder.display()))
-        })?);
+        })?;
+        Ok(Named { rows, unknown, repeated })
+    }
+
+    /// The rows that are left where some are deleted, as a filter of searches with these options.
+    ///
+    /// # Errors
+    /// Bad options.
+    pub(crate) fn live_filter(&self, options: &SearchOptions) -> Result<Option<Filter>> {
+        let Some(sieve) = self.base.live.clone() else { return Ok(None) };
         let plan = self.plan_sieve(&sieve, options)?;
-        Ok(Filter { sieve, plan, unknown, repeated })
+        Ok(Some(Filter { sieve, plan, unknown: 0, repeated: 0 }))
+    }
+
+    /// The parameters of a search without a filter: where rows are deleted, it passes over these.
+    ///
+    /// # Errors
+    /// As [`Index::params`].
+    pub(crate) fn live_params(&self, options: &SearchOptions) -> Result<Params> {
+        self.live_filter(options)?.map_or_else(|| self.params(options), |filter| Ok(filter.params()))
     }
 
     /// Makes filters, one for each list of ids, as [`Index::filter`] does.
@@ -217,6 +271,25 @@ impl Index {
             && rows.iter().any(|&row| filter.sieve.has(row))
     }
 
+    /// The first of these ids whose rows are all deleted, or that no row has, of an index with deletes.
+    ///
+    /// # Errors
+    /// As [`Index::filter`].
+    pub fn first_deleted(
+        &self,
+        mut ids: impl Iterator<Item = u64>,
+        progress: &dyn Progress,
+    ) -> Result<Option<u64>> {
+        let Some(live) = self.base.live.as_deref() else { return Ok(None) };
+        let row_ids = self.row_ids(progress)?;
+        let mut rows = Vec::new();
+        Ok(ids.find(|&id| {
+            rows.clear();
+            row_ids.rows_of(id, &mut rows);
+            !rows.iter().any(|&row| live.has(row))
+        }))
+    }
+
     /// Most memory that a filter of so many ids takes beside the open index, bytes: the ids of all rows, and copies of
     /// those that were named.
     pub fn filter_bytes_max(manifest: &Manifest, ids: usize) -> u64 {
@@ -246,7 +319,9 @@ impl Index {
     /// How the rows of a sieve are found by searches with these options.
     fn plan_sieve(&self, sieve: &Sieve, options: &SearchOptions) -> Result<SievePlan> {
         let usual = self.params_of_search(options)?;
-        let times = self.base.manifest.rows as f64 / f64::from(sieve.count().max(1));
+        // The curves were measured where there were so many.
+        let rows = self.base.manifest.measured_rows() as f64;
+        let times = (rows / f64::from(sieve.count().max(1))).max(1.0);
         let recall = if let Effort::Recall(recall) = options.effort { Some(recall) } else { None };
         let (work, effort_times) = self.expected_work(&usual, recall, times);
         let query = SievedQuery { sieve, usual, times, effort_times, work, recall };

@@ -52,9 +52,9 @@ impl<'a> Together<'a> {
         Ok(Together { indexes })
     }
 
-    /// Vectors in all of them.
+    /// Vectors in all of them, without those that are deleted.
     pub fn rows(&self) -> u64 {
-        self.indexes.iter().map(|index| index.manifest().rows).sum()
+        self.indexes.iter().map(|index| index.manifest().live_rows()).sum()
     }
 
     /// Answers `queries` as [`Index::search`] does, with these options in each index. Drivers of all threads have
@@ -144,11 +144,13 @@ fn search_files(
     progress: &dyn Progress,
 ) -> Result<(Vec<Answers>, Vec<u64>)> {
     let begun = Instant::now();
+    let of_live = |index: &&Index| named(index, index.live_filter(options));
+    let of_live = indexes.iter().map(of_live).collect::<Result<Vec<_>>>()?;
     let mut runs = Vec::with_capacity(indexes.len());
     for (number, index) in indexes.iter().enumerate() {
         let begin = || {
             let params = index.params_of_search(options)?;
-            let filters = Filters::None;
+            let filters = of_live[number].as_ref().map_or(Filters::None, Filters::Shared);
             let call =
                 Call { queries, params, exclude: &|_| u32::MAX, filters, progress, purpose: Purpose::Answer };
             Run::begin(index, call, options, (number, indexes.len()))

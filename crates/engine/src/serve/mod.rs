@@ -221,7 +221,7 @@ impl Server {
     pub fn params(&self, options: &SearchOptions) -> Result<Params> {
         self.state.options.caps.check(options)?;
         let load = lock(&self.state.clients).len() / self.state.options.threads + 1;
-        let mut params = self.state.index.index().params(options)?;
+        let mut params = self.state.index.index().live_params(options)?;
         // A server with fewer than k rows finds fewer results; all servers together may find k.
         params.k = options.k.min(self.state.index.rows() as usize) as u32;
         own_mut(&mut params.kind).fit_to_k(params.k);

@@ -464,7 +464,9 @@ impl Job<'_> {
             shared_bytes,
             ..PartitionReport::default()
         };
-        let mut manifest = Manifest { files: entries, spread: Some(spread), ..source };
+        let deleted = files::name(self.number, files::DELETED);
+        let deletes = source.deletes.as_ref().map(|deletes| deletes.in_copy(deleted));
+        let mut manifest = Manifest { files: entries, spread: Some(spread), deletes, ..source };
         manifest.build_id = manifest.content_id();
         let partial = self.out.join(PARTIAL);
         for name in manifest.files.keys() {
@@ -505,6 +507,15 @@ fn share(
         let name = files::name(number, role);
         parts::link(&from, &partial.join(&name))?;
         shared.insert(name, entry.clone());
+    }
+    if let Some(step) = manifest.last_delete() {
+        let (from, name) = (index.join(&*step.file), files::name(number, files::DELETED));
+        let entry = data_file::entry(&from)?;
+        if manifest.files.get(&step.file) != Some(&entry) {
+            return Err(parts::damaged(&from));
+        }
+        parts::link(&from, &partial.join(&name))?;
+        shared.insert(name, entry);
     }
     Ok(shared)
 }

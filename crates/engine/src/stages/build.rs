@@ -24,7 +24,7 @@ use crate::clusterings::drawn;
 use crate::dataset::{self, Reader, Scan};
 use crate::files;
 use crate::kinds::section::Section;
-use crate::manifest::{BlockShape, FORMAT_VERSION, Manifest};
+use crate::manifest::{BlockShape, FORMAT_WHOLE, Manifest};
 
 /// Partition of a set's rows into parts, for work row by row. It depends on the set only, because sums of floats depend
 /// on it.
@@ -97,7 +97,7 @@ pub(crate) fn made_with(
     all.insert("metric".into(), options.metric.name().into());
     all.insert("ram_budget".into(), options.ram_budget.into());
     all.insert("version".into(), number.into());
-    all.insert("format_version".into(), FORMAT_VERSION.into());
+    all.insert("format_version".into(), FORMAT_WHOLE.into());
     all.insert(STAGES_VERSION.0.into(), STAGES_VERSION.1.into());
     all
 }

@@ -13,7 +13,7 @@ use super::stage::Stage;
 use crate::curve::{RECALL_USUAL, all_unreached};
 use crate::files;
 use crate::kinds::section::Section;
-use crate::manifest::{BlockShape, FORMAT_VERSION, Manifest};
+use crate::manifest::{BlockShape, FORMAT_WHOLE, Manifest};
 use crate::stages::build::Build;
 
 /// Name under which the state keeps lengths and checksums that are known before the end.
@@ -39,7 +39,7 @@ pub(crate) fn manifest(
         }
     }
     let mut manifest = Manifest {
-        format_version: FORMAT_VERSION,
+        format_version: FORMAT_WHOLE,
         kind: build.options.kind().name().into(),
         metric: build.options.metric.name().into(),
         dtype: shape.dtype.name().into(),
@@ -53,6 +53,7 @@ pub(crate) fn manifest(
         curves: Vec::new(),
         section,
         spread: None,
+        deletes: None,
         damaged_newer: Vec::new(),
     };
     manifest.build_id = manifest.content_id();

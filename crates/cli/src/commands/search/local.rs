@@ -100,7 +100,7 @@ impl Bench {
         }
         let k = options.iter().map(|o| o.k).max().unwrap_or(0);
         // How many rows match a filter is known once the index is open.
-        let matches = if filter.is_some() { 1 } else { manifest.rows };
+        let matches = if filter.is_some() { 1 } else { manifest.live_rows() };
         let read = |path| truth::read(path, &queries, k, matches, manifest.rows);
         let truth = groundtruth.map(read).transpose()?;
         let aside = |o: &SearchOptions| memory::set_aside(&manifest, o, &extra, &queries);
@@ -163,8 +163,10 @@ impl Bench {
         let filter = self.filter.as_ref();
         let filter =
             filter.map(|(ids, naming)| self.index.filter(ids, *naming, options, printer)).transpose()?;
-        if let (Some(filter), Some(truth)) = (&filter, &self.truth) {
-            truth::check_matches(truth, options.k, (&self.index, filter))?;
+        match (&filter, &self.truth) {
+            (Some(filter), Some(truth)) => truth::check_matches(truth, options.k, (&self.index, filter))?,
+            (None, Some(truth)) => truth::check_deleted(truth.truth(), &self.index, printer)?,
+            (_, None) => {}
         }
         let filters = filter.as_ref().map_or(Filters::None, Filters::Shared);
         let mut sum = Sum::new(count);

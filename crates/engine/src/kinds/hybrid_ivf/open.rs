@@ -67,7 +67,7 @@ impl ListIndex {
             dtype: base.dtype,
             seed: base.seed(),
             path: base.folder.join(files::learnt(server)),
-            build_id: base.manifest.build_id,
+            build_id: base.manifest.learnt_id(),
         };
         let (learning, warning) = Learning::begin(source, options.learning);
         warnings.extend(warning);

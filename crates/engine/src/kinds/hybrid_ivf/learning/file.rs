@@ -49,7 +49,7 @@ pub struct LearnedFacts {
 /// A file that cannot be read, is damaged, or is of another build.
 pub fn describe(folder: &Path, manifest: &Manifest) -> std::result::Result<Option<LearnedFacts>, String> {
     let clusters = manifest.own(folder, Section::lists).map_or(0, |section| section.facts.sizes.count as u32);
-    let summary = load(&folder.join(LEARNT), manifest.build_id, clusters)?;
+    let summary = load(&folder.join(LEARNT), manifest.learnt_id(), clusters)?;
     Ok(summary.map(|summary| LearnedFacts {
         epochs: summary.epochs,
         queries: summary.queries,
@@ -87,7 +87,7 @@ pub(crate) fn load(
 pub(crate) fn damaged(folder: &Path, manifest: &Manifest, clusters: u32) -> Vec<String> {
     let servers = (0..manifest.spread.as_ref().map_or(0, |spread| spread.servers)).map(Some);
     let is_damaged = |name: &String| match input::read_up_to(&folder.join(name), BYTES_MAX) {
-        Ok(bytes) => matches!(decode(&bytes, manifest.build_id, clusters), Err(Unusable::Damaged)),
+        Ok(bytes) => matches!(decode(&bytes, manifest.learnt_id(), clusters), Err(Unusable::Damaged)),
         Err(e) => e.kind() != std::io::ErrorKind::NotFound,
     };
     std::iter::once(None).chain(servers).map(learnt).filter(is_damaged).collect()

@@ -29,7 +29,7 @@ use crate::kinds::hybrid_ivf::options::LocalPlan;
 use crate::kinds::hybrid_ivf::residency::weights;
 use crate::kinds::hybrid_ivf::tables::{ListTables, cost_model};
 use crate::kinds::section::Section;
-use crate::manifest::{FORMAT_VERSION, Manifest, number_after};
+use crate::manifest::{FORMAT_WHOLE, Manifest, number_after};
 use crate::stages::state::lock as lock_folder;
 use moved::Moved;
 use rewrite::{Rewrite, Written};
@@ -177,7 +177,7 @@ impl Old {
         let IndexShape { metric, dtype, block, .. } = shape(folder, &manifest)?;
         let tables = ListTables::load(folder, &manifest, &block)?;
         let path = folder.join(files::LEARNT);
-        let summary = summary_file::load(&path, manifest.build_id, tables.directory.clusters());
+        let summary = summary_file::load(&path, manifest.learnt_id(), tables.directory.clusters());
         let summary = summary.unwrap_or_else(|why| {
             progress.note(&format!("warning: {why}"));
             None
@@ -292,7 +292,10 @@ impl Old {
             }
         }
         manifest.blocks = written.blocks;
-        manifest.format_version = FORMAT_VERSION;
+        manifest.format_version = manifest.format_version.max(FORMAT_WHOLE);
+        let now = |id| moved.now(id);
+        let place = (scratch.name(files::DELETED), &*scratch.path(files::DELETED));
+        manifest.move_deletes(&self.folder, place, now)?;
         let lists = written.directory.list_count();
         let facts = ListFacts { lists, kinds: count(&written.directory.kinds), ..self.facts };
         manifest.section = ListSection { facts, plan: Some(report) }.into();
@@ -316,7 +319,7 @@ impl Old {
             visits: summary.visits.clone(),
             ..*summary
         };
-        let saved = summary_file::save(&self.folder.join(files::LEARNT), manifest.build_id, &summary);
+        let saved = summary_file::save(&self.folder.join(files::LEARNT), manifest.learnt_id(), &summary);
         if let Err(e) = saved {
             progress.note(&format!("warning: what was learned is lost: {e}"));
         }
