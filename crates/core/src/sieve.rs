@@ -8,6 +8,7 @@
 
 #[cfg(test)]
 mod tests;
+mod wire;
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -326,6 +327,6 @@ fn range_of(chunk: usize, rows: u32) -> Range<u32> {
     start..start.saturating_add(CHUNK_ROWS).min(rows)
 }
 
-fn chunks_of(rows: u32) -> impl Iterator<Item = Range<u32>> {
+fn chunks_of(rows: u32) -> impl ExactSizeIterator<Item = Range<u32>> {
     (0..rows.div_ceil(CHUNK_ROWS) as usize).map(move |chunk| range_of(chunk, rows))
 }

@@ -62,6 +62,7 @@
 //! | `vN-lists-SS.bin` | all bytes of the lists that server SS holds, in the order of `vN-lists.bin`; whole pages |
 //! | `vN-grid-SS.bin` | heads and slices that server SS holds, in the order of `vN-grid.bin`; whole pages |
 //! | `vN-firsts.bin` | the first members of every list, together as one list |
+//! | `vN-row-ids.bin` | u64 for each internal id: the external id of the row; absent of a `grid-ivf` |
 //!
 //! An index with rows that are deleted has besides
 //!
@@ -117,6 +118,8 @@ pub(crate) const FIRSTS: &str = "firsts.bin";
 /// server.
 pub(crate) const LEARNT: &str = "learnt.bin";
 pub(crate) const PLACEMENT: &str = "placement.bin";
+/// The external ids of all rows of a partition.
+pub(crate) const ROW_IDS: &str = "row-ids.bin";
 /// The rows that are deleted.
 pub(crate) const DELETED: &str = "deleted.bin";
 /// The role that the files of one server share; [`part`] is that of one.
@@ -170,7 +173,7 @@ pub(crate) fn role(name: &str) -> Option<&'static str> {
     if server.is_some_and(|s| s.len() == 2 && s.bytes().all(|b| b.is_ascii_digit())) {
         return Some(PARTS);
     }
-    BUILT.into_iter().chain([PLACEMENT, FIRSTS, DELETED]).find(|r| *r == role)
+    BUILT.into_iter().chain([PLACEMENT, FIRSTS, ROW_IDS, DELETED]).find(|r| *r == role)
 }
 
 pub(crate) fn senseless(path: &Path) -> Error {

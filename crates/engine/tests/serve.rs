@@ -12,14 +12,17 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 use stratann_params::choices::CodePlace;
 
-use common::{Built, Set, clustered, graph_options, queries, quick};
+use common::{Built, Set, clustered, graph_options, graph_set, queries, quick};
 use stratann_core::query::Mode;
 use stratann_core::query::wire::{Carry, Results};
 use stratann_engine::build::IndexKind;
+use stratann_engine::deletes::delete;
 use stratann_engine::exec::Width;
+use stratann_engine::index::{Index, OpenOptions};
 use stratann_engine::search::{Answers, Effort, SearchOptions};
 use stratann_engine::serve::{Answer, Caps, Question, ServeOptions, Server, Unanswered, WaitsByClass};
 use stratann_engine::spread::{PartitionOptions, partition};
+use stratann_engine::verify::verify;
 use stratann_engine::{DType, Metric};
 use stratann_storage::tier::IoChoice;
 use stratann_storage::{ErrorKind, Quiet};
@@ -670,4 +673,33 @@ fn servers_without_codes_in_ram_hand_distances_over() {
         ServeOptions { server: Some(0), carry: Some(Carry::Ids), ..self::options(cluster.dir.path(), &said) };
     let error = Server::start(wrong).map(drop).unwrap_err();
     assert!(error.kind == ErrorKind::BadInput && error.message.contains("--carry distances"), "{error}");
+}
+
+#[test]
+fn servers_of_a_partition_find_no_deleted_row_and_answer_as_one_process_does() {
+    let kinds = [
+        (IndexKind::DiskGraph, Effort::SearchList(60, None)),
+        (IndexKind::Flat, Effort::Recall(1.0)),
+        (IndexKind::HybridIvf, Effort::Nprobe(6, None, None)),
+        (IndexKind::GridIvf, Effort::Nprobe(4, None, None)),
+    ];
+    for (kind, effort) in kinds {
+        let built = Built::new(graph_set(), &quick(kind, Metric::L2));
+        let deleted: Vec<u64> = (0..built.set.len() as u64).filter(|id| id % 5 == 2).collect();
+        delete(built.dir.path(), &deleted, None, &Quiet).unwrap();
+        let asked = queries(30, built.set.shape.dim);
+        let options = SearchOptions { effort, ..one_at_a_time() };
+        let whole = Index::open(built.dir.path(), OpenOptions::default()).unwrap();
+        let expected = whole.search(&asked.bytes, &options, &Quiet).unwrap();
+        assert!(expected.ids.iter().all(|id| id % 5 != 2));
+        let cluster = Cluster::start_of(&built, 3, 1, |_| {});
+        let server = cluster.servers[1].as_ref().unwrap();
+        for (row, expected) in expected.ids.chunks(expected.k).enumerate() {
+            let (_, answer) = ask_with(server, &options, asked.row(row), false, PATIENCE);
+            let got = answer.recv_timeout(PATIENCE).unwrap().unwrap();
+            assert_eq!(got.ids, expected, "{kind:?}, query {row}");
+        }
+        let report = verify(cluster.dir.path(), &Quiet).unwrap();
+        assert_eq!(report.violations_found, 0, "{kind:?}: {:?}", report.violations);
+    }
 }

@@ -9,10 +9,11 @@ use alloc::boxed::Box;
 use alloc::vec::Vec;
 
 use super::message::{self, Message, Refused};
-use super::{BufferPool, Run, Served};
+use super::{BufferPool, FILTER_BYTES_MAX, Run, Served};
 use crate::kinds::IndexView;
 use crate::query::wire::{self, Results};
 use crate::query::{Budget, Hit, Params, QueryState, Step, Tag};
+use crate::sieve::Sieve;
 
 /// Encodes and decodes the frames of one server. Every thread has a copy.
 #[derive(Clone, Copy, Debug)]
@@ -115,17 +116,20 @@ impl FrameCodec {
         server.saturating_add(parts.first(parts.of(self.server)))
     }
 
-    /// Prepares a client's query. `number` differs from those of all other queries of this incarnation.
+    /// Prepares a client's query, which may return the rows of a filter alone. `number` differs from those of all other queries of this incarnation.
     pub fn new_query(
         &self,
         number: u64,
         (params, budget): (Params, Budget),
-        vector: &[u8],
+        (vector, filter): (&[u8], Option<&Sieve>),
         time_us: u64,
     ) -> NewQuery {
         // It may wait for long, so it takes no more memory than it needs: that of its slot is used when it begins.
         let state = Box::new(QueryState::new(params, budget));
-        NewQuery { number, time_us, vector: vector.to_vec(), state }
+        let mut bytes = Vec::with_capacity(vector.len() + filter.map_or(0, Sieve::encoded_bytes));
+        bytes.extend_from_slice(vector);
+        filter.into_iter().for_each(|filter| filter.encode(&mut bytes));
+        NewQuery { number, time_us, vector: bytes, state }
     }
 
     /// Encodes a state that can go no further here. `None` while it only waits.
@@ -232,7 +236,8 @@ impl FrameCodec {
         let (message, load) = message::decode(frame, self.served.build)?;
         let message = match message {
             Message::Baton { run, visited, left_us, vector, state } => {
-                if !vector.is_empty() && vector.len() != self.served.vector_bytes {
+                let lengths = self.served.vector_bytes..=self.served.vector_bytes + FILTER_BYTES_MAX;
+                if !vector.is_empty() && !lengths.contains(&vector.len()) {
                     return Err(Refused::Content);
                 }
                 let state = self.baton(state, pool)?;

@@ -1,4 +1,4 @@
-//! Queries on this server: their vectors, their batons, and the states that run here.
+//! Queries on this server: their vectors and filters, their batons, and the states that run here.
 
 use alloc::boxed::Box;
 use alloc::collections::btree_map::Entry;
@@ -14,7 +14,7 @@ use crate::query::{QueryState, Threshold};
 /// A query's vector, and the last baton of the query that this server accepted.
 pub(super) struct HostedQuery {
     // Of its exact size and not from the pool, because it is kept for long. In the pool it would take the room of
-    // states.
+    // states. A filter follows the vector, so no server has one without the other.
     pub(super) vector: Vec<u8>,
     pub(super) expires_at_us: u64,
     // Servers that have the vector.
@@ -98,6 +98,8 @@ impl HostedQuery {
 pub struct Begun<'a> {
     /// The query's vector.
     pub vector: &'a [u8],
+    /// The rows that the query may return, for [`Sieve::decode`](crate::sieve::Sieve::decode); empty without a filter.
+    pub filter: &'a [u8],
     /// The query's deadline.
     pub expires_at_us: u64,
     /// Distance that results of a job need not exceed, where the asker knows it by now.
@@ -123,7 +125,10 @@ impl Peer {
         }
         let of_attempt = hosted.threshold.filter(|known| run.job.is_some() && known.0 == run.attempt);
         let threshold = of_attempt.map(|known| known.1);
-        Some(Begun { vector: &hosted.vector, expires_at_us: hosted.expires_at_us, threshold })
+        // A job may have no vector.
+        let end = self.served.vector_bytes.min(hosted.vector.len());
+        let (vector, filter) = hosted.vector.split_at(end);
+        Some(Begun { vector, filter, expires_at_us: hosted.expires_at_us, threshold })
     }
 
     fn may_begin(&self, now_us: u64, run: &Run) -> bool {
@@ -255,8 +260,21 @@ impl Peer {
         self.send(to, Message::Baton { run, visited, left_us, vector, state }, out);
     }
 
+    /// Whether there is room for the filter that follows a vector.
+    pub(super) fn has_room(&self, vector: &[u8]) -> bool {
+        let bytes = vector.len().saturating_sub(self.served.vector_bytes) as u64;
+        bytes == 0 || self.filter_bytes + bytes <= self.limits.filter_bytes
+    }
+
+    /// Bytes of the filter of a hosted query.
+    pub(super) fn filter_bytes_of(&self, query: &QueryId) -> u64 {
+        let bytes = self.hosted.get(query).map_or(0, |hosted| hosted.vector.len());
+        bytes.saturating_sub(self.served.vector_bytes) as u64
+    }
+
     /// Drops a query's vector. Returns the servers that have it.
     pub(super) fn forget(&mut self, query: &QueryId) -> u64 {
+        self.filter_bytes -= self.filter_bytes_of(query);
         let Some(hosted) = self.hosted.remove(query) else { return 0 };
         self.abandoned += hosted.states_here();
         hosted.end_jobs(&mut self.jobs.credits);
@@ -275,7 +293,9 @@ impl Peer {
         let number = (run.attempt, state.stats().hand_overs);
         let HostedQuery { vector, expires_at_us, visited, .. } = arrived;
         let is_own = run.query.origin == self.server;
-        let is_full = self.hosted.len() >= self.limits.hosted.saturating_add(self.limits.origins);
+        let is_full = self.hosted.len() >= self.limits.hosted.saturating_add(self.limits.origins)
+            || !self.has_room(&vector);
+        let before = self.filter_bytes_of(&run.query);
         let hosted = match self.hosted.entry(run.query) {
             Entry::Occupied(entry) => entry.into_mut(),
             // Answered long ago, or the frame with the vector is lost. The origin starts another attempt if it still
@@ -298,6 +318,7 @@ impl Peer {
         if !vector.is_empty() {
             hosted.vector = vector;
         }
+        self.filter_bytes = self.filter_bytes - before + self.filter_bytes_of(&run.query);
         out.push(Action::Start { run, state });
     }
 }

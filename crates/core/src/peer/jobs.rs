@@ -272,7 +272,9 @@ impl Peer {
         let Some(id) = run.job else { return };
         let forwards = state.stats().hand_overs;
         let HostedQuery { vector, expires_at_us, visited, bytes, .. } = arrived;
-        let is_full = self.hosted.len() >= self.limits.hosted.saturating_add(self.limits.origins);
+        let is_full = self.hosted.len() >= self.limits.hosted.saturating_add(self.limits.origins)
+            || !self.has_room(&vector);
+        let before = self.filter_bytes_of(&run.query);
         let is_missing = vector.is_empty() && !self.served.jobs_have_queries;
         let hosted = match self.hosted.entry(run.query) {
             Entry::Occupied(entry) => Ok(entry.into_mut()),
@@ -291,6 +293,7 @@ impl Peer {
                 if hosted.vector.is_empty() {
                     hosted.vector = vector;
                 }
+                self.filter_bytes = self.filter_bytes - before + self.filter_bytes_of(&run.query);
                 if is_new {
                     out.push(Action::Start { run, state });
                 } else {

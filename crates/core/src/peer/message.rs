@@ -13,8 +13,8 @@
 //! | 1 | whether this is a job of the query: 0 or 1; absent in a release |
 //! | 1 + 4 + 1 | job: the server that asked, tag, times sent before; absent where it is none |
 //! | 8 | a bit for every server that has the query's vector; absent in a release, partial results, no scores and a threshold |
-//! | 4 + 4 | baton only: microseconds until the query expires, bytes of its vector (0: the receiver has it) |
-//! | … | baton: the vector, then the state ([`crate::query::wire`]); answer: the ended state |
+//! | 4 + 4 | baton only: microseconds until the query expires, bytes of its vector and filter (0: the receiver has them) |
+//! | … | baton: the vector, followed by the filter of a query that has one ([`crate::sieve::Sieve::encode`]), then the state ([`crate::query::wire`]); answer: the ended state |
 //! | 4 + … | partial results: sequence number, then hits |
 //! | … | scores: as [`crate::query::wire::write_scores`] writes them |
 //! | 1 | no scores: 0 busy, 1 the vector is missing |

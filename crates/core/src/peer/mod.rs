@@ -41,6 +41,12 @@ use message::{Message, QueryId};
 /// Bytes of jobs between two servers: a hundred and more of the usual size.
 pub const JOB_BYTES: u64 = 256 << 10;
 
+/// Bytes of the filters that a server keeps.
+pub const FILTERS_BYTES: u64 = 8 << 20;
+
+/// Longest filter of a query that other servers may be asked. One of eight million rows of which half match.
+pub const FILTER_BYTES_MAX: usize = 1 << 20;
+
 /// Ticks between two reports of this server's status: one may be lost.
 const STATUS_TICKS: u32 = 64;
 
@@ -161,13 +167,23 @@ pub struct Limits {
     pub patience_us: u64,
     /// Attempts in all.
     pub attempts: u8,
+    /// Bytes of the filters of queries that are kept, of clients and of other origins. Queries beyond are refused or
+    /// dropped, as those beyond the other limits are.
+    pub filter_bytes: u64,
     /// Bytes of jobs that this server may have asked of each other one without a reply, and each of it.
     pub job_bytes: u64,
 }
 
 impl Default for Limits {
     fn default() -> Self {
-        Limits { origins: 10_000, hosted: 40_000, patience_us: 500_000, attempts: 4, job_bytes: JOB_BYTES }
+        Limits {
+            origins: 10_000,
+            hosted: 40_000,
+            patience_us: 500_000,
+            attempts: 4,
+            filter_bytes: FILTERS_BYTES,
+            job_bytes: JOB_BYTES,
+        }
     }
 }
 
@@ -207,6 +223,8 @@ pub struct Peer {
     hosted: BTreeMap<QueryId, HostedQuery>,
     jobs: Jobs,
     abandoned: u64,
+    // Of the filters that are kept.
+    filter_bytes: u64,
     pool: BufferPool,
 }
 
@@ -234,6 +252,7 @@ impl Peer {
             hosted: BTreeMap::new(),
             jobs: Jobs::new(limits.job_bytes),
             abandoned: 0,
+            filter_bytes: 0,
             pool: BufferPool::new(POOL_BYTES),
         }
     }
@@ -400,9 +419,11 @@ impl Peer {
             self.send_status(out);
         }
         let (abandoned, jobs) = (&mut self.abandoned, &mut self.jobs);
+        let (filter_bytes, vector_bytes) = (&mut self.filter_bytes, self.served.vector_bytes);
         self.hosted.retain(|_, hosted| {
             let is_kept = now_us < hosted.expires_at_us;
             if !is_kept {
+                *filter_bytes -= hosted.vector.len().saturating_sub(vector_bytes) as u64;
                 *abandoned += hosted.states_here();
                 hosted.end_jobs(&mut jobs.credits);
             }

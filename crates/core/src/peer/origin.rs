@@ -42,7 +42,7 @@ impl Peer {
     /// parts each starts on a server of its own.
     pub fn submit(&mut self, now_us: u64, query: NewQuery, out: &mut Vec<Action>) {
         let NewQuery { number, time_us, vector, state } = query;
-        if self.origins.len() >= self.limits.origins {
+        if self.origins.len() >= self.limits.origins || !self.has_room(&vector) {
             out.push(Action::Fail { number, why: Failure::Overloaded });
             return;
         }
@@ -50,6 +50,7 @@ impl Peer {
         let expires_at_us = now_us.saturating_add(time_us);
         let hosted = HostedQuery::new(vector, expires_at_us, bit(self.server));
         self.hosted.insert(self.id(number), hosted);
+        self.filter_bytes += self.filter_bytes_of(&self.id(number));
         let origin = Origin {
             params,
             budget,

@@ -32,7 +32,7 @@ fn peer(server: u8) -> Peer {
 /// Submits a query for the best 3.
 pub(super) fn submit(peer: &mut Peer, number: u64, time_us: u64, out: &mut Vec<Action>) {
     let what = (Params::disk_graph(3, 4), Budget::default());
-    let query = peer.codec().new_query(number, what, &[7; VECTOR_BYTES], time_us);
+    let query = peer.codec().new_query(number, what, (&[7; VECTOR_BYTES], None), time_us);
     peer.submit(0, query, out);
 }
 

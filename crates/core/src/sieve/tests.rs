@@ -12,6 +12,10 @@ fn sieve(rows: u32, ids: impl IntoIterator<Item = u32>) -> Sieve {
     Sieve::from_sorted(rows, &ids.into_iter().collect::<Vec<_>>()).unwrap()
 }
 
+fn sieve_of(other: &Sieve) -> Sieve {
+    sieve(other.rows(), other.iter())
+}
+
 /// Sets of every form: few rows, many, runs, none, all.
 fn sets() -> impl Strategy<Value = BTreeSet<u32>> {
     let some = |most: usize| proptest::collection::btree_set(0..ROWS, 0..most);
@@ -36,6 +40,33 @@ proptest! {
             prop_assert!(sieve.iter_in(range.clone()).eq(ids.range(range.clone()).copied()));
             prop_assert_eq!(sieve.has_any(range.clone()), ids.range(range).next().is_some());
         }
+    }
+
+    #[test]
+    fn it_comes_back_from_its_bytes_and_no_others_are_panic(
+        ids in sets(),
+        cut in any::<prop::sample::Index>(),
+        change in any::<u8>(),
+    ) {
+        let sieve = sieve(ROWS, ids);
+        let mut bytes = Vec::new();
+        sieve.encode(&mut bytes);
+        prop_assert_eq!(bytes.len(), sieve.encoded_bytes());
+        prop_assert_eq!(Sieve::decode(ROWS, &bytes), Ok(sieve));
+        prop_assert!(Sieve::decode(ROWS - 1, &bytes).is_err());
+        let at = cut.index(bytes.len());
+        prop_assert!(Sieve::decode(ROWS, &bytes[..at]).is_err());
+        bytes[at] ^= change;
+        if let Ok(other) = Sieve::decode(ROWS, &bytes) {
+            // What is accepted is in its usual form.
+            let mut again = Vec::new();
+            other.encode(&mut again);
+            prop_assert_eq!(&again, &bytes);
+            prop_assert_eq!(other.iter().count(), other.count() as usize);
+            prop_assert_eq!(&sieve_of(&other), &other);
+        }
+        bytes.push(0);
+        prop_assert!(Sieve::decode(ROWS, &bytes).is_err());
     }
 
     #[test]

@@ -4,7 +4,8 @@ use std::ops::Range;
 
 use stratann_storage::{Progress, Result};
 
-use crate::base::Base;
+use crate::base::{Base, decode_role};
+use crate::files;
 use crate::kinds::KindIndex;
 use crate::manifest::Manifest;
 
@@ -35,11 +36,23 @@ impl RowIds {
         }
     }
 
-    /// Reads the ids of all rows of an index.
+    /// Each id with the internal id of its row.
+    pub(crate) fn iter(&self) -> Box<dyn Iterator<Item = (u64, u32)> + '_> {
+        match self {
+            RowIds::Numbers(rows) => Box::new((0..).zip(rows.iter().copied())),
+            RowIds::Others(pairs) => Box::new(pairs.iter().copied()),
+        }
+    }
+
+    /// Reads the ids of all rows of an index. Those of a server of a partition have a file of their own.
     ///
     /// # Errors
     /// A disk that fails, damaged rows; an interruption.
     pub(crate) fn read(base: &Base, kind: &KindIndex, progress: &dyn Progress) -> Result<RowIds> {
+        if base.manifest.spread.is_some() {
+            let decode = |bytes: &[u8]| of_file(bytes, base.manifest.rows);
+            return decode_role(&base.folder, &base.manifest, files::ROW_IDS, decode);
+        }
         let mut pairs = Vec::with_capacity(base.manifest.rows as usize);
         let (steps, unit) = kind.scan_work(base);
         progress.stage("reading ids", steps, unit);
@@ -73,6 +86,12 @@ impl RowIds {
             }
         }
     }
+}
+
+fn of_file(bytes: &[u8], rows: u64) -> Option<RowIds> {
+    let (ids, rest) = bytes.as_chunks::<8>();
+    let fits = rest.is_empty() && ids.len() as u64 == rows;
+    fits.then(|| RowIds::of(ids.iter().map(|id| u64::from_le_bytes(*id)).zip(0..).collect()))
 }
 
 fn equal_range(pairs: &[(u64, u32)], id: u64) -> Range<usize> {

@@ -8,6 +8,7 @@ use stratann_storage::{Error, Progress, Result};
 
 use super::{Effort, SearchOptions};
 use crate::curve::{self, Point};
+use crate::files;
 use crate::index::{Index, RowIds};
 use crate::kinds;
 use crate::kinds::answers::{SearchWork, SievePlan, SieveWay, SievedQuery};
@@ -308,9 +309,11 @@ impl Index {
         if self.base.memory_nodes().is_some() || self.base.facts().shares_reads {
             return Err(Error::bad_input(format!("searches of a {name} take no filter yet; leave it out")));
         }
-        if self.base.manifest.spread.is_some() {
+        if self.base.manifest.spread.is_some() && self.base.manifest.file(files::ROW_IDS).is_err() {
             return Err(Error::bad_input(
-                "servers of a partition take no filter yet; search the whole index, or leave the filter out",
+                "the servers of this partition have no ids of rows, so they take no filter: a grid-ivf has none, and \
+                 neither have partitions of an earlier version or within a small RAM budget; search the whole index, \
+                 partition it again, or leave the filter out",
             ));
         }
         Ok(())

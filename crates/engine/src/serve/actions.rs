@@ -108,7 +108,7 @@ impl ServerState {
     /// A client submits a query.
     pub(super) fn submit(&self, client: u64, what: (Params, Budget), vector: &[u8], time_us: u64) {
         self.with_codec(
-            |codec, _| Some(codec.new_query(client, what, vector, time_us)),
+            |codec, _| Some(codec.new_query(client, what, (vector, None), time_us)),
             |peer, now_us, query, out| peer.submit(now_us, query, out),
         );
     }

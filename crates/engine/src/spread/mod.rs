@@ -28,6 +28,7 @@ mod placing;
 mod plan;
 mod refine;
 pub mod replan;
+mod row_ids;
 pub mod scatter;
 mod shard;
 mod source;
@@ -189,7 +190,8 @@ pub fn place(index: &Index, options: &PartitionOptions, progress: &dyn Progress)
         options.check(index.folder(), index.manifest())?;
     }
     if let Some(own) = index.kind.sliced() {
-        let divided = pool(options)?.install(|| own.divide(&index.base, options.over(), progress))?;
+        let divided = pool(options)?
+            .install(|| own.divide(&index.base, options.over(&index.base.manifest), progress))?;
         let kinds::PlacedSlices { plan, placement, places, striped } = divided;
         return Ok(Placed { placement, plan: Some(plan), lists: Some((places, striped)) });
     }
@@ -323,6 +325,9 @@ impl Job<'_> {
         check_disk(self.out, (bytes * (self.options.replicas as f64 + self.options.overlap)) as u64)?;
         let (index, number, progress) = (self.index, self.number, self.progress);
         let mut files = self.stage("shared", || share(index, &partial, number, &manifest, progress))?;
+        let ram_budget = self.options.ram_budget;
+        let ids = || row_ids::write((index, &manifest), (&partial, number), ram_budget, progress);
+        files.extend(self.stage("ids", ids)?);
         let tables = match &plan {
             Plan::Blocks(_) | Plan::Slices(_) => None,
             Plan::Units(_) => kinds::read_units(index, &manifest)?,
@@ -392,7 +397,8 @@ impl Job<'_> {
         let (mut index, options, progress, number) = (self.index, self.options, self.progress, self.number);
         let source = (self.source, &*manifest);
         let ready = self.ready.take();
-        let divide = || kinds::divide(index, source, options.over(), progress);
+        let over = options.over(manifest);
+        let divide = || kinds::divide(index, source, over, progress);
         let divided = self.stage("divide", || ready.map_or_else(divide, Ok))?;
         let name = files::name(number, files::FIRSTS);
         files.insert(name.clone(), divided.write_firsts(&partial.join(&name))?);

@@ -119,9 +119,11 @@ impl PartitionOptions {
     }
 
     /// Servers and figures for the planner of a `grid-ivf`.
-    pub(super) fn over(&self) -> Over<'_> {
-        // The budget of a mode that may choose does not count lists twice.
+    pub(super) fn over(&self, manifest: &Manifest) -> Over<'_> {
+        // The budget of a mode that may choose does not count lists twice. Members that are dealt over lists get other
+        // ids, by which rows are deleted.
         let may_stripe = self.grid.mode == Mode::Striped || self.ram_budget.is_none();
+        let may_stripe = may_stripe && manifest.deletes.is_none();
         Over { servers: self.servers, replicas: self.replicas, grid: &self.grid, may_stripe }
     }
 
@@ -159,6 +161,12 @@ impl PartitionOptions {
                 folder.display(),
                 kind.name(),
                 sliced.join(" and ")
+            ));
+        }
+        if self.grid.mode == Mode::Striped && manifest.deletes.is_some() {
+            return wrong(format!(
+                "{} has deleted rows, and members of lists are not dealt over servers then; use another mode",
+                folder.display()
             ));
         }
         if self.overlap > 0.0 && !facts(kind).has_adjacency_in_blocks {

@@ -144,7 +144,7 @@ pub fn replan(
     }
     let priced_by = set_prices(&mut partition, prices(spread.prices, options.measured));
     let placement = read_placement(folder, &spread_manifest, spread)?;
-    let (seen, over) = ((&spread_manifest, &placement), partition.over());
+    let (seen, over) = ((&spread_manifest, &placement), partition.over(&manifest));
     let pool = pool(&partition)?;
     let (adapted, divided) =
         pool.install(|| kinds::adapt(index, (source, &manifest), seen, (&options.visits, over), progress))?;
