@@ -679,7 +679,6 @@ fn servers_without_codes_in_ram_hand_distances_over() {
 fn servers_of_a_partition_find_no_deleted_row_and_answer_as_one_process_does() {
     let kinds = [
         (IndexKind::DiskGraph, Effort::SearchList(60, None)),
-        (IndexKind::Flat, Effort::Recall(1.0)),
         (IndexKind::HybridIvf, Effort::Nprobe(6, None, None)),
         (IndexKind::GridIvf, Effort::Nprobe(4, None, None)),
     ];
