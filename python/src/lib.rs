@@ -38,6 +38,7 @@ fn _stratann(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(parameters::parameters, module)?)?;
     module.add_function(wrap_pyfunction!(parameters::unknown, module)?)?;
     module.add_function(wrap_pyfunction!(index::search_together, module)?)?;
+    module.add_function(wrap_pyfunction!(report::delete, module)?)?;
     module.add_function(wrap_pyfunction!(report::recall, module)?)?;
     module.add_function(wrap_pyfunction!(report::tune, module)?)?;
     module.add_function(wrap_pyfunction!(report::verify, module)?)?;

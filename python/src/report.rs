@@ -1,4 +1,4 @@
-//! Reports of the commands `tune`, `verify` and `explain`, as JSON.
+//! Reports of the commands `tune`, `verify`, `delete` and `explain`, as JSON.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -9,6 +9,7 @@ use pyo3::types::PyDict;
 use serde::Serialize;
 use stratann_core::query::QueryStats;
 use stratann_engine::dataset::GroundTruth;
+use stratann_engine::deletes;
 use stratann_engine::groundtruth::{CheckedTruth, Found, Owner};
 use stratann_engine::index::{self, OpenOptions};
 use stratann_engine::recall::known::Known;
@@ -143,6 +144,24 @@ pub(crate) fn verify(py: Python<'_>, path: PathBuf, on_progress: Option<Py<PyAny
         work::in_pool(0, || stratann_engine::verify::verify(&path, progress))
     })?;
     crate::json(py, &report)
+}
+
+/// Deletes rows of the index at `path`; with `undo` it takes the last delete back. Returns the report of `stratann
+/// delete` as JSON.
+#[pyfunction]
+pub(crate) fn delete(
+    py: Python<'_>,
+    path: PathBuf,
+    ids: PyReadonlyArray1<'_, u64>,
+    (undo, ram_budget): (bool, Option<u64>),
+    on_progress: Option<Py<PyAny>>,
+) -> PyResult<String> {
+    let ids = ids.to_vec()?;
+    let deleted = work::run(py, on_progress.as_ref(), |progress| match undo {
+        true => deletes::undo(&path),
+        false => deletes::delete(&path, &ids, ram_budget, progress),
+    })?;
+    crate::json(py, &deleted)
 }
 
 /// The document of `stratann explain`.

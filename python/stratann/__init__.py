@@ -17,7 +17,7 @@ Build an index under one RAM budget, open it, and search with a recall target:
 
 from ._arrays import read_vectors, write_vectors
 from ._build import BuildReport, Neighbors, build, groundtruth
-from ._changes import Changes
+from ._changes import Changes, delete
 from ._client import Client, connect
 from ._errors import (
     BudgetError,
@@ -57,6 +57,7 @@ __all__ = [
     "__version__",
     "build",
     "connect",
+    "delete",
     "groundtruth",
     "open",
     "open_memory",

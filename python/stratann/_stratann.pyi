@@ -25,6 +25,7 @@ __all__ = [
     "shape_of",
     "tune",
     "unknown",
+    "delete",
     "verify",
     "write_vectors",
 ]
@@ -63,6 +64,7 @@ def tune(
     on_progress: Any,
 ) -> str: ...
 def verify(path: str, on_progress: Any) -> str: ...
+def delete(path: str, ids: NDArray[np.uint64], how: tuple[bool, int | None], on_progress: Any) -> str: ...
 def read_vectors(path: str) -> tuple[NDArray[np.uint8], int, int, str]: ...
 def write_vectors(
     path: str, array: NDArray[np.uint8], rows: int, dim: int, dtype: str, force: bool

@@ -73,9 +73,8 @@ acknowledged. Rows that are inserted again replace themselves.";
 /// Delete rows of an index, in a folder or in memory nodes
 ///
 /// No search that begins afterwards finds them. In a folder a new version says which rows are deleted: data files stay
-/// as they are, and --undo takes the last delete back. Running servers of that folder go over to the new version by
-/// themselves where they watch it. In memory nodes no search on any compute node finds them. Ids that do not exist are
-/// no error.
+/// as they are, and --undo takes the last delete back. What has the index open keeps its version. In memory nodes no
+/// search on any compute node finds them from then on. Ids that do not exist are no error.
 #[derive(clap::Args)]
 #[command(
     after_long_help = DELETE_EXAMPLES,
@@ -109,7 +108,7 @@ Examples:
   stratann delete base.idx --undo
   stratann delete old.u64bin --memory 10.0.0.9:8900 --key-file key
 
-To get rid of deleted rows, build from the index: `stratann build base.idx -o new.idx`.";
+A build from the index has none of them: `stratann build --from base.idx -o new.idx`.";
 
 #[derive(Serialize)]
 struct InsertDocument {

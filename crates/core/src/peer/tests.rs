@@ -3,6 +3,7 @@
 use super::*;
 use crate::query::wire::{Carry, Results};
 use crate::query::{Budget, Params, Progress, Step};
+use crate::sieve::Sieve;
 use alloc::vec;
 use message::Refused;
 
@@ -205,4 +206,77 @@ fn states_are_written_as_all_live_servers_read_them() {
     assert_eq!(written(&peer), wire::VERSION, "it came back upgraded");
     peer.agree(77, 0);
     assert_eq!(written(&peer), wire::VERSION, "no such server");
+}
+
+fn submit_with(peer: &mut Peer, number: u64, filter: &Sieve, out: &mut Vec<Action>) {
+    let what = (Params::disk_graph(3, 4), Budget::default());
+    let query = peer.codec().new_query(number, what, (&[7; VECTOR_BYTES], Some(filter)), 1000);
+    peer.submit(0, query, out);
+}
+
+/// Hands a state over to server `to`. Returns the frame.
+fn handed_over(peer: &mut Peer, run: Run, mut state: Box<QueryState>, to: u8) -> Vec<u8> {
+    state.q.stats.hand_overs += 1;
+    let departure = peer.codec().departure(run, Step::HandOver(to), &state, &mut BufferPool::default());
+    let mut out = vec![];
+    peer.stepped(0, departure.expect("it leaves"), &mut out);
+    frames(peer, out).pop().expect("a baton").1
+}
+
+#[test]
+fn a_filter_goes_to_each_server_once_and_is_forgotten_with_the_query() {
+    let filter = Sieve::from_sorted(1000, &[1, 7, 900]).unwrap();
+    let (mut origin, mut host, mut out) = (peer(0), peer(1), vec![]);
+    submit_with(&mut origin, 1, &filter, &mut out);
+    let (run, state) = started(&mut out);
+    let bytes = filter.encoded_bytes();
+    let rows = |peer: &mut Peer, run: &Run| {
+        let begun = peer.begin(0, run).expect("it is wanted");
+        assert_eq!(begun.vector, [7; VECTOR_BYTES]);
+        Sieve::decode(1000, begun.filter)
+    };
+    assert_eq!(rows(&mut origin, &run), Ok(filter.clone()));
+    let first = handed_over(&mut origin, run, state, 1);
+    let (there, state) = started(&mut receive(&mut host, 0, &first).expect("a good frame"));
+    assert_eq!(rows(&mut host, &there), Ok(filter.clone()));
+    let back = handed_over(&mut host, there, state, 0);
+    assert!(back.len() + VECTOR_BYTES + bytes <= first.len(), "the origin has both");
+    let (again, state) = started(&mut receive(&mut origin, 1, &back).expect("a good frame"));
+    let second = handed_over(&mut origin, again, state, 1);
+    assert!(second.len() + VECTOR_BYTES + bytes <= first.len(), "so has the other");
+    let (there, _) = started(&mut receive(&mut host, 0, &second).expect("a good frame"));
+    assert_eq!(rows(&mut host, &there), Ok(filter));
+    assert_eq!([origin.filter_bytes, host.filter_bytes], [bytes as u64; 2]);
+    origin.cancel(1, &mut out);
+    let released = frames(&origin, core::mem::take(&mut out));
+    receive(&mut host, 0, &released[0].1).expect("a good frame");
+    assert_eq!([origin.filter_bytes, host.filter_bytes], [0; 2]);
+}
+
+#[test]
+fn filters_beyond_the_limit_are_refused_and_dropped() {
+    let filter = Sieve::from_sorted(1000, &[1, 7, 900]).unwrap();
+    let bytes = filter.encoded_bytes() as u64;
+    let limited = |server, filter_bytes| {
+        let limits = Limits { filter_bytes, ..Limits::default() };
+        Peer::new(server, 1, served(Carry::Ids, Results::Along), 0b11, limits)
+    };
+    let (mut origin, mut out) = (limited(0, 2 * bytes), vec![]);
+    (1..4).for_each(|number| submit_with(&mut origin, number, &filter, &mut out));
+    let refused = |action: &Action| matches!(action, Action::Fail { number: 3, why: Failure::Overloaded });
+    assert!(out.len() == 3 && refused(&out[2]), "{out:?}");
+    submit(&mut origin, 4, 1000, &mut out);
+    let (_, _) = started(&mut out);
+    let Action::Start { run, state } = out.swap_remove(0) else { panic!("{out:?}") };
+    let frame = handed_over(&mut origin, run, state, 1);
+    // A server without room takes no part in the query, and one that has room does.
+    assert!(receive(&mut limited(1, bytes - 1), 0, &frame).expect("a good frame").is_empty());
+    let mut host = limited(1, bytes);
+    assert_eq!(receive(&mut host, 0, &frame).expect("a good frame").len(), 1);
+    host.tick(u64::MAX, &mut vec![]);
+    assert_eq!((host.held(), host.filter_bytes), ((0, 0), 0), "it ends with its query");
+    // Longer than a filter can be.
+    let vector = vec![0; VECTOR_BYTES + FILTER_BYTES_MAX + 1];
+    let long = receive(&mut peer(0), 1, &baton(&encoded(Carry::Ids, 2), &vector, BUILD));
+    assert_eq!(long.unwrap_err(), Refused::Content);
 }

@@ -37,7 +37,9 @@ use crate::search::{
 };
 
 /// The newest version, which is written where all servers read it.
-pub const VERSION: u32 = 14;
+pub const VERSION: u32 = 15;
+/// The first version whose readers take a filter after the vector of a query.
+pub const FILTERS_VERSION: u32 = 15;
 /// The first version whose readers know messages with thresholds.
 pub(crate) const THRESHOLDS_VERSION: u32 = 12;
 /// The oldest version that is read, and written for servers that read no newer one. Jobs are not limited apart from
