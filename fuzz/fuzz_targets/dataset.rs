@@ -5,13 +5,14 @@ use std::path::Path;
 use std::sync::OnceLock;
 
 use libfuzzer_sys::fuzz_target;
-use stratann_engine::dataset::{OnBadRow, Reader, read_ids, scan, write_bin};
+use stratann_engine::dataset::{OnBadRow, Reader, read_id_lists, read_ids, scan, write_bin};
 use stratann_engine::{DType, Metric};
 use stratann_fuzz::{edits, place};
 use stratann_storage::Quiet;
 use tempfile::TempDir;
 
-const SUFFIXES: [&str; 9] = ["fbin", "f16bin", "u8bin", "i8bin", "fvecs", "bvecs", "npy", "u64bin", "npy"];
+const SUFFIXES: [&str; 10] =
+    ["fbin", "f16bin", "u8bin", "i8bin", "fvecs", "bvecs", "npy", "u64bin", "npy", "txt"];
 
 fuzz_target!(|data: &[u8]| {
     static FOLDER: OnceLock<TempDir> = OnceLock::new();
@@ -26,6 +27,9 @@ fuzz_target!(|data: &[u8]| {
             if let Ok(ids) = read_ids(&path, rows) {
                 assert_eq!(ids.len() as u64, rows);
             }
+        }
+        if let Ok(lists) = read_id_lists(&path) {
+            assert!(lists.iter().map(<[u64]>::len).sum::<usize>() <= content.len());
         }
         return;
     }

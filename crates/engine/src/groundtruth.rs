@@ -43,7 +43,7 @@ pub fn exact(
         queries,
         (metric, k),
         ram_budget_bytes,
-        Rows { on_bad_row: OnBadRow::Fail, only: None },
+        Rows { on_bad_row: OnBadRow::Fail, only: Only::All },
         progress,
     )
 }
@@ -53,14 +53,47 @@ pub fn exact(
 pub struct Rows<'a> {
     /// What is done with invalid ones; under [`OnBadRow::Skip`] they are ignored.
     pub on_bad_row: OnBadRow,
-    /// Those that are asked for; `None` for all.
-    pub only: Option<&'a Sieve>,
+    /// Those that are asked for.
+    pub only: Only<'a>,
 }
 
-/// As [`exact`], among some rows of the base.
+/// The rows that neighbours are sought among.
+#[derive(Clone, Copy, Debug, Default)]
+pub enum Only<'a> {
+    /// All.
+    #[default]
+    All,
+    /// Some, for all queries.
+    Shared(&'a Sieve),
+    /// Some, for each query.
+    Each(&'a [Sieve]),
+}
+
+impl Only<'_> {
+    /// Whether a row may be a neighbour of a query.
+    fn has(&self, query: usize, row: u32) -> bool {
+        match self {
+            Only::All => true,
+            Only::Shared(sieve) => sieve.has(row),
+            Only::Each(sieves) => sieves.get(query).is_some_and(|sieve| sieve.has(row)),
+        }
+    }
+
+    /// Memory, bytes.
+    fn bytes(&self) -> u64 {
+        match self {
+            Only::All => 0,
+            Only::Shared(sieve) => sieve.bytes() as u64,
+            Only::Each(sieves) => sieves.iter().map(|sieve| sieve.bytes() as u64).sum(),
+        }
+    }
+}
+
+/// As [`exact`], among some rows of the base. Where queries have different numbers of neighbours, those of a query with
+/// fewer are filled up: [`GroundTruth::FILL`].
 ///
 /// # Errors
-/// As [`exact`].
+/// As [`exact`]; rows that are not named for each query.
 pub fn exact_with(
     base: &Reader,
     queries: &Reader,
@@ -83,8 +116,17 @@ pub fn exact_with(
         let message = format!("{query_name} holds {qt}, {base_name} holds {bt}; convert the queries to {bt}");
         return Err(Error::bad_input(message));
     }
+    if let Only::Each(each) = only
+        && each.len() as u64 != q.rows
+    {
+        let (lists, queries) = (each.len(), q.rows);
+        return Err(Error::bad_input(format!(
+            "{lists} filters for {queries} queries of {query_name}; give one for each"
+        )));
+    }
     let asked = QuerySource::Set(queries);
-    Search { base, metric, k, on_bad_row, only, progress }.run(&asked, ram_budget_bytes)
+    let left = ram_budget_bytes.saturating_sub(only.bytes());
+    Search { base, metric, k, on_bad_row, only, progress }.run(&asked, left)
 }
 
 /// Computes the exact `k` nearest other rows for some rows of `base` itself; each is excluded from its own result, by
@@ -99,7 +141,7 @@ pub fn neighbours(
     ram_budget_bytes: u64,
     progress: &dyn Progress,
 ) -> Result<GroundTruth> {
-    let search = Search { base, metric, k, on_bad_row: OnBadRow::Skip, only: None, progress };
+    let search = Search { base, metric, k, on_bad_row: OnBadRow::Skip, only: Only::All, progress };
     search.run(&QuerySource::Rows(rows), ram_budget_bytes)
 }
 
@@ -113,7 +155,7 @@ pub(crate) fn neighbours_of_made(
     ram_budget_bytes: u64,
     progress: &dyn Progress,
 ) -> Result<GroundTruth> {
-    let search = Search { base, metric, k, on_bad_row: OnBadRow::Skip, only: None, progress };
+    let search = Search { base, metric, k, on_bad_row: OnBadRow::Skip, only: Only::All, progress };
     search.run(&QuerySource::Made { rows, vectors }, ram_budget_bytes)
 }
 
@@ -136,7 +178,7 @@ struct Search<'a> {
     metric: Metric,
     k: usize,
     on_bad_row: OnBadRow,
-    only: Option<&'a Sieve>,
+    only: Only<'a>,
     progress: &'a dyn Progress,
 }
 
@@ -154,6 +196,48 @@ struct Seeker {
     top: TopK,
 }
 
+/// Neighbours of all queries, in rows of `columns`.
+struct FoundRows {
+    columns: usize,
+    // Neighbours of the query that has most.
+    most: usize,
+    ids: Vec<u32>,
+    distances: Vec<f32>,
+}
+
+impl FoundRows {
+    fn new(columns: usize, queries: usize) -> FoundRows {
+        let cells = queries * columns;
+        FoundRows { columns, most: 0, ids: Vec::with_capacity(cells), distances: Vec::with_capacity(cells) }
+    }
+
+    /// Adds the neighbours of the next query, closest first.
+    fn push(&mut self, closest: &[Scored]) {
+        self.most = self.most.max(closest.len());
+        let end = self.ids.len() + self.columns;
+        self.ids.extend(closest.iter().map(|s| s.id as u32));
+        self.distances.extend(closest.iter().map(|s| s.distance));
+        self.ids.resize(end, GroundTruth::FILL);
+        self.distances.resize(end, f32::INFINITY);
+    }
+
+    /// The neighbours in as many columns as any query needs.
+    fn into_truth(mut self) -> GroundTruth {
+        let (k, columns) = (self.most, self.columns);
+        let queries = self.ids.len() / columns.max(1);
+        if k < columns {
+            for query in 0..queries {
+                let from = query * columns..query * columns + k;
+                self.ids.copy_within(from.clone(), query * k);
+                self.distances.copy_within(from, query * k);
+            }
+            self.ids.truncate(queries * k);
+            self.distances.truncate(queries * k);
+        }
+        GroundTruth { k, ids: self.ids, distances: self.distances }
+    }
+}
+
 /// Vectors, and which of them can be scored.
 #[derive(Default)]
 struct CheckedRows {
@@ -161,10 +245,11 @@ struct CheckedRows {
     usable: Vec<bool>,
 }
 
-/// Data shared by all tasks of a block, whose first row has number `first`.
+/// Data shared by all tasks of a block, whose first row has number `first`, and of queries from `first_query` on.
 #[derive(Clone, Copy)]
 struct ScoredBlock<'a> {
     first: u64,
+    first_query: u64,
     rows: &'a CheckedRows,
     queries: &'a CheckedRows,
 }
@@ -216,30 +301,36 @@ impl Search<'_> {
         let plan = self.plan(asked, ram_budget_bytes)?;
         let passes = asked.len().div_ceil(plan.queries);
         self.progress.stage("exact neighbours", rows * passes, "rows");
-        let mut truth = GroundTruth { k: self.columns(), ids: Vec::new(), distances: Vec::new() };
-        let cells = asked.len() as usize * truth.k;
-        truth.ids.reserve_exact(cells);
-        truth.distances.reserve_exact(cells);
+        let mut found = FoundRows::new(self.columns(), asked.len() as usize);
         for pass in 0..passes {
             let first = pass * plan.queries;
             let numbers = first..asked.len().min(first + plan.queries);
             for seeker in self.pass(asked, numbers, plan.block_rows)? {
-                let closest = seeker.top.into_sorted();
-                truth.k = closest.len();
-                truth.ids.extend(closest.iter().map(|s| s.id as u32));
-                truth.distances.extend(closest.iter().map(|s| s.distance));
+                found.push(&seeker.top.into_sorted());
             }
         }
+        let truth = found.into_truth();
         if truth.k == 0 {
             let name = self.base.path().display();
-            let what =
-                if self.only.is_some() { "name rows of it in the filter" } else { "give a larger base" };
+            let what = match self.only {
+                Only::All => "give a larger base",
+                Only::Shared(_) | Only::Each(_) => "name rows of it in the filter",
+            };
             return Err(Error::bad_input(format!("{name}: no row can be a neighbour; {what}")));
         }
         if truth.k < self.k {
             let line =
                 format!("only {} rows can be neighbours: {} columns instead of {}", truth.k, truth.k, self.k);
             self.progress.note(&line);
+        }
+        let short = (0..truth.queries()).filter(|&query| truth.count_of(query) < truth.k).count();
+        if short > 0 {
+            self.progress.note(&format!(
+                "{short} queries have fewer than {} rows that match: their neighbours are filled up with id {} at an \
+                 infinite distance",
+                truth.k,
+                GroundTruth::FILL
+            ));
         }
         Ok(truth)
     }
@@ -282,7 +373,7 @@ impl Search<'_> {
 
     /// Scores the queries with these numbers against the whole base.
     fn pass(&self, asked: &QuerySource<'_>, numbers: Range<u64>, block_rows: u64) -> Result<Vec<Seeker>> {
-        let columns = self.columns();
+        let (columns, first_query) = (self.columns(), numbers.start);
         let queries = self.read_queries(asked, numbers.clone())?;
         let seeker = |q| Seeker { own: asked.own(q), top: TopK::new(columns) };
         let mut seekers: Vec<Seeker> = numbers.map(seeker).collect();
@@ -296,7 +387,8 @@ impl Search<'_> {
             if self.on_bad_row == OnBadRow::Fail {
                 self.refuse_bad(self.base, &block, |i| first + i)?;
             }
-            self.score_block(ScoredBlock { first, rows: &block, queries: &queries }, &mut seekers);
+            let scored = ScoredBlock { first, first_query, rows: &block, queries: &queries };
+            self.score_block(scored, &mut seekers);
             self.progress.check_interrupted()?;
             self.progress.advance(count);
             first += count;
@@ -388,9 +480,11 @@ impl Search<'_> {
     ) {
         let (own, mut tops): (Vec<Option<u64>>, Vec<&mut TopK>) =
             seekers.iter_mut().map(|seeker| (seeker.own, &mut seeker.top)).unzip();
+        // Of a tile, whose queries are numbered from its first.
+        let first_query = block.first_query as usize + query;
         let id = |query: usize, row: usize| {
             let id = block.first + row as u64;
-            let is_asked = self.only.is_none_or(|only| only.has(id as u32));
+            let is_asked = self.only.has(first_query + query, id as u32);
             (is_asked && block.rows.usable[row] && own[query] != Some(id)).then_some(id)
         };
         let pairs =

@@ -24,14 +24,38 @@ pub struct GroundTruth {
 }
 
 impl GroundTruth {
+    /// What fills up the neighbours of a query that has fewer than k, at an infinite distance: no row has this number.
+    pub const FILL: u32 = u32::MAX;
+
     /// Number of queries.
     pub fn queries(&self) -> usize {
         self.ids.len().checked_div(self.k).unwrap_or(0)
     }
 
-    /// The row numbers for query `q`, closest first.
+    /// The row numbers for query `q`, closest first; fewer than k where it has no more.
     pub fn ids_of(&self, q: usize) -> &[u32] {
-        &self.ids[q * self.k..(q + 1) * self.k]
+        let first = q * self.k;
+        &self.ids[first..first + self.count_of(q)]
+    }
+
+    /// Their distances; empty where a file has none.
+    pub fn distances_of(&self, q: usize) -> &[f32] {
+        let first = q * self.k;
+        self.distances.get(first..first + self.count_of(q)).unwrap_or(&[])
+    }
+
+    /// Number of neighbours of query `q`.
+    pub fn count_of(&self, q: usize) -> usize {
+        let is_one = |at: usize| {
+            self.ids[at] != GroundTruth::FILL || self.distances.get(at).is_some_and(|d| d.is_finite())
+        };
+        let row = q * self.k..(q + 1) * self.k;
+        row.rev().find(|&at| is_one(at)).map_or(0, |last| last + 1 - q * self.k)
+    }
+
+    /// Whether each query has k neighbours.
+    pub fn is_full(&self) -> bool {
+        (0..self.queries()).all(|q| self.count_of(q) == self.k)
     }
 
     /// Reads `.ivecs`, or (with any other suffix) u32 queries, u32 k, ids and distances if present.
@@ -116,10 +140,10 @@ impl GroundTruth {
                 format!("{name} is for {} queries, {queries} are searched; compute it again", self.queries());
             return Err(Error::bad_input(message));
         }
-        match self.ids.iter().position(|&id| u64::from(id) >= rows) {
+        let beyond = |q: usize| Some((self.ids_of(q).iter().find(|&&id| u64::from(id) >= rows)?, q));
+        match (0..self.queries()).find_map(beyond) {
             None => Ok(()),
-            Some(i) => {
-                let (id, q) = (self.ids[i], i / self.k);
+            Some((id, q)) => {
                 let message = format!(
                     "{name}: query {q} has neighbour {id}, but the base has {rows} rows; compute it again"
                 );

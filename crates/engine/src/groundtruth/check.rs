@@ -192,7 +192,8 @@ impl CheckedTruth {
             suspects_missed: Vec::new(),
         };
         checked.refuse_twins()?;
-        if checked.truth.distances.iter().all(|&d| d == 0.0) {
+        let is_zero = |query| checked.truth.distances_of(query).iter().all(|&d| d == 0.0);
+        if (0..checked.truth.queries()).all(is_zero) {
             // Some tools write zeros for distances that they do not know.
             checked.truth.distances = Vec::new();
         }
@@ -226,24 +227,22 @@ impl CheckedTruth {
     /// Keeps the forms whose distances ascend and are possible.
     fn find_forms(&mut self) -> Result<()> {
         let Owner { metric, dtype, .. } = self.owner;
-        let k = self.truth.k;
         let name = self.path.display();
-        if let Some(at) = self.truth.distances.iter().position(|d| !d.is_finite()) {
+        let all = (0..self.truth.queries()).map(|query| (query, self.truth.distances_of(query)));
+        let wrong = |(query, own): (usize, &[f32])| Some((query, *own.iter().find(|d| !d.is_finite())?));
+        if let Some((query, distance)) = all.clone().find_map(wrong) {
             return Err(Error::bad_input(format!(
-                "{name}: query {} has distance {}, not a number; check that it is a ground-truth file, or compute it \
-                 again",
-                at / k,
-                self.truth.distances[at]
+                "{name}: query {query} has distance {distance}, not a number; check that it is a ground-truth file, \
+                 or compute it again"
             )));
         }
         if self.truth.distances.is_empty() {
             return Ok(());
         }
-        let largest = self.truth.distances.iter().fold(0f32, |most, d| d.abs().max(most));
+        let largest = all.clone().flat_map(|(_, own)| own).fold(0f32, |most, d| d.abs().max(most));
         let room = f64::from(largest) * if dtype == DType::F16 { 1e-2 } else { 1e-3 };
         let complaint = |form: Form| {
-            let rows = self.truth.distances.chunks_exact(k).enumerate();
-            rows.clone().find_map(|(query, row)| {
+            all.clone().find_map(|(query, row)| {
                 let mut before = if metric == Metric::Ip { f64::NEG_INFINITY } else { 0.0 };
                 let most = if metric == Metric::Cosine { 2.0 } else { f64::INFINITY };
                 row.iter().find_map(|&stored| {
@@ -297,6 +296,7 @@ impl CheckedTruth {
             }
             self.results += shared.len() + others.len();
             self.hits += shared.len();
+            self.refuse_left_out(query, &others)?;
             self.suspect(query, vector, tolerance, &others);
             match self.truth.distances.is_empty() {
                 true => self.compare_order(query, tolerance, &mut shared, &others)?,
@@ -306,9 +306,22 @@ impl CheckedTruth {
         Ok(())
     }
 
+    /// Refuses a result beside the neighbours of a query that has fewer than others: these are all rows that match its
+    /// filter.
+    fn refuse_left_out(&self, query: usize, others: &[(u64, f64)]) -> Result<()> {
+        let count = self.truth.count_of(query);
+        match others.first() {
+            Some((id, _)) if count < self.truth.k => Err(Error::bad_input(format!(
+                "{}: query {query} has {count} neighbours, all that match a filter, and id {id} is none of them; compute \
+                 it again with the filters of this search: `stratann groundtruth --only-per-query`",
+                self.path.display()
+            ))),
+            _ => Ok(()),
+        }
+    }
+
     /// Keeps neighbours to look up in case that results do not settle them.
     fn suspect(&mut self, query: usize, vector: &[u8], tolerance: Tolerance, others: &[(u64, f64)]) {
-        let k = self.truth.k;
         let rows = self.owner.rows;
         let nearest = others.iter().map(|o| o.1).reduce(f64::min);
         let suspect = |position: usize, id: u32| Suspect {
@@ -328,9 +341,12 @@ impl CheckedTruth {
         }
         if self.hits > 0 {
             self.suspects_missed = Vec::new();
-        } else if !others.is_empty() && self.suspects_missed.len() + 2 <= SUSPECTS_MAX {
-            self.suspects_missed.push(suspect(0, ids[0]));
-            self.suspects_missed.push(suspect(k - 1, ids[k - 1]));
+        } else if let (&[first, ..], &[.., last]) = (ids, ids)
+            && !others.is_empty()
+            && self.suspects_missed.len() + 2 <= SUSPECTS_MAX
+        {
+            self.suspects_missed.push(suspect(0, first));
+            self.suspects_missed.push(suspect(ids.len() - 1, last));
         }
     }
 
@@ -341,13 +357,13 @@ impl CheckedTruth {
         shared: &[(usize, u64, f64)],
         others: &[(u64, f64)],
     ) -> Result<()> {
-        let k = self.truth.k;
-        let stored = &self.truth.distances[query * k..(query + 1) * k];
+        let stored = self.truth.distances_of(query);
+        let Some(&last) = stored.last() else { return Ok(()) };
         let complaint = |form: &Form| {
             let differs = |&&(at, _, distance): &&(usize, u64, f64)| {
                 tolerance.differ(form.distance(stored[at]), distance)
             };
-            let last = form.distance(stored[k - 1]);
+            let last = form.distance(last);
             let is_closer = |&&(_, distance): &&(u64, f64)| tolerance.is_closer(distance, last);
             let of_shared =
                 || shared.iter().find(differs).map(|&(at, id, d)| self.differs(query, id, stored[at], d));

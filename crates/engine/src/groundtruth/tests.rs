@@ -50,7 +50,7 @@ fn pairs_of(truth: &GroundTruth) -> Vec<(u32, u32)> {
 
 /// The smallest budget that is accepted.
 fn least_budget(base: &Reader, queries: &Reader, metric: Metric, k: usize) -> u64 {
-    let search = Search { base, metric, k, on_bad_row: OnBadRow::Fail, only: None, progress: &Quiet };
+    let search = Search { base, metric, k, on_bad_row: OnBadRow::Fail, only: Only::All, progress: &Quiet };
     let (mut low, mut high) = (0, PLENTY);
     while low < high {
         let middle = (low + high) / 2;
@@ -195,7 +195,7 @@ fn bad_rows_are_refused_by_number_or_left_out() {
     let good = floats(&[[1.0, 0.0], [0.0, 1.0], [1.0, 1.0]]);
     let bad = floats(&[[1.0, 0.0], [0.0, 1.0], [0.0, f32::NAN], [0.0, 0.0], [f32::INFINITY, 1.0]]);
     let run = |base, queries, metric, policy| {
-        exact_with(base, queries, (metric, 9), PLENTY, Rows { on_bad_row: policy, only: None }, &Quiet)
+        exact_with(base, queries, (metric, 9), PLENTY, Rows { on_bad_row: policy, only: Only::All }, &Quiet)
             .map(|truth| truth.ids)
     };
     let message = |result: Result<Vec<u32>>| result.expect_err("refused").message;

@@ -4,6 +4,7 @@ use serde::Serialize;
 use stratann_core::query::{Params, QueryStats};
 use stratann_storage::budget::Account;
 
+use crate::dataset::GroundTruth;
 use crate::exec::{MergedReads, Times};
 
 /// Answers to a batch of queries, and their cost.
@@ -102,9 +103,35 @@ pub fn recall((ids, counts): (&[u64], &[u32]), k: usize, truth: &[u64], truth_k:
     found as f64 / (ids.len() / k * wanted) as f64
 }
 
+/// True neighbours among the first k of the queries from number `first` on that were found, and how many there are: of a
+/// query that has fewer than k, these alone. Results are those of [`recall`].
+pub fn hits((ids, counts): (&[u64], &[u32]), k: usize, truth: &GroundTruth, first: usize) -> (usize, usize) {
+    let of_query = |(query, (ids, &count)): (usize, (&[u64], &u32))| {
+        let wanted = truth.ids_of(query);
+        let wanted = &wanted[..k.min(wanted.len())];
+        let results = &ids[..k.min(count as usize)];
+        (wanted.iter().filter(|&&id| results.contains(&id.into())).count(), wanted.len())
+    };
+    let queries = (first..).zip(ids.chunks_exact(k.max(1)).zip(counts));
+    queries.map(of_query).fold((0, 0), |sum, own| (sum.0 + own.0, sum.1 + own.1))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn of_a_query_with_few_neighbours_no_more_are_wanted() {
+        let fill = GroundTruth::FILL;
+        let ids = vec![9, 9, 9, 5, 6, 7, 8, fill, fill, fill, fill, fill];
+        let far = f32::INFINITY;
+        let distances = vec![1.0, 2.0, 3.0, 1.0, 2.0, 3.0, 1.0, far, far, far, far, far];
+        let truth = GroundTruth { k: 3, ids, distances };
+        // The second query found two of three, the third its only one, and the fourth has none.
+        let found = [5, 7, 1, 8, 0, 0, 0, 0, 0];
+        assert_eq!(hits((&found, &[3, 1, 0]), 3, &truth, 1), (3, 4));
+        assert_eq!(hits((&[5, 8], &[1, 1]), 1, &truth, 1), (2, 2));
+    }
 
     #[test]
     fn what_fills_a_row_up_is_no_result() {
