@@ -24,6 +24,7 @@ pub mod recall;
 mod record;
 pub mod search;
 pub mod serve;
+pub mod sieve_ways;
 pub mod spread;
 pub mod stages;
 mod tiles;

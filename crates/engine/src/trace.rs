@@ -5,6 +5,8 @@ use serde::{Serialize, Serializer};
 use stratann_core::kinds::IndexView;
 use stratann_core::query::{Outcome, Params, QueryState, QueryStats, Scratch};
 
+use crate::sieve_ways::FilterReport;
+
 /// The trace of one query. Its JSON has k, the fields of the events in their order, whether it is complete, and the
 /// results.
 #[derive(Clone, Debug)]
@@ -176,6 +178,11 @@ events! {
         /// Fruitless reads in a row after which it stops; 0 when that is off.
         patience: u32,
     }
+    /// The filter of the query: its plan, and what came of it.
+    RowFilter {
+        /// The filter.
+        filter: FilterTrace,
+    }
     /// The walk over the head graph.
     HeadWalk {
         /// Candidates that the head graph gave, closest first; empty in a scan.
@@ -292,6 +299,18 @@ events! {
         /// Cost of reading the headers of an index in memory nodes.
         headers: Option<Headers>,
     }
+}
+
+/// The plan of a filter, and what came of it.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct FilterTrace {
+    /// The plan.
+    #[serde(flatten)]
+    pub plan: FilterReport,
+    /// Whether a search gave way to another way.
+    pub gave_way: bool,
+    /// Blocks that were used and had no row that matches.
+    pub vain_blocks: u64,
 }
 
 /// A candidate of the beam.

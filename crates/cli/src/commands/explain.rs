@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
-use stratann_engine::explain::explain;
+use stratann_engine::explain::{explain, explain_filtered};
 use stratann_engine::index::{Index, OpenOptions};
 use stratann_engine::kinds::known::IN_MEMORY_NODES;
 use stratann_engine::manifest::Manifest;
@@ -13,8 +13,9 @@ use stratann_params::IndexKind;
 use stratann_params::choices::Learn;
 use stratann_params::measure::ExplainSettings;
 use stratann_params::{Param, Place, Stage};
-use stratann_storage::{Error, Result};
+use stratann_storage::{Error, Quiet, Result};
 
+use crate::filter::{FilterArgs, NamedIds};
 use crate::memory_nodes::{self, KeyArgs};
 use crate::output::Output;
 use crate::parameters::{Parameters, Rows};
@@ -46,6 +47,8 @@ pub struct Args {
     memory: Vec<String>,
     #[command(flatten)]
     key: KeyArgs,
+    #[command(flatten)]
+    filter: FilterArgs,
     #[command(flatten)]
     table: Parameters<ExplainRows>,
 }
@@ -88,6 +91,7 @@ Examples:
   stratann explain base.idx query.fbin --query 17
   stratann explain base.idx query.fbin --query 17 --search-list 40 --json
   stratann explain clusters.idx query.fbin --query 17 --nprobe 20
+  stratann explain base.idx query.fbin --query 17 --only in-stock.txt
   stratann explain clusters.idx --plan
   stratann explain --memory 10.0.0.9:8900 --key-file key query.fbin --nprobe 8
   stratann explain grid.idx query.fbin --plan --servers 8 --nprobe 16";
@@ -146,6 +150,12 @@ pub(crate) fn run(args: &Args, output: Output) -> Result<Verdict> {
     index.warnings().iter().for_each(|warning| output.note(&format!("warning: {warning}")));
     let options = SearchOptions { threads: 1, ..SearchOptions::read(run, kind.unwrap_or(IndexKind::Flat))? };
     let (effort, settings): (_, ExplainSettings) = (options.effort, given.read());
+    if let (true, Some(path)) = (settings.plan, args.filter.path()) {
+        return Err(Error::bad_input(format!(
+            "--plan is about all queries; leave out the filter ({})",
+            path.display()
+        )));
+    }
     if settings.plan && index.manifest().facts().is_sliced {
         let queries = args.queries().map(Path::to_path_buf);
         return division::explain_plan(&index, settings.servers, queries, effort, output);
@@ -155,13 +165,23 @@ pub(crate) fn run(args: &Args, output: Output) -> Result<Verdict> {
     }
     let query = settings.query;
     let row = row(args, query, &index, output)?;
-    let trace = explain(&index, &row, &options)?;
+    let trace = traced(args, &index, &row, &options)?;
     let document = Document { query, trace: &trace, counters: PerQuery::of(&trace.stats, 1) };
     output.result(&document, || text::text(query, &trace, index.block_bytes()))?;
     match trace.complete {
         true => Ok(Verdict::Fine),
         false => Err(Error::corrupt(format!("query {query}: {}", trace.failure))),
     }
+}
+
+/// Traces a query, with the filter where there is one.
+fn traced(args: &Args, index: &Index, row: &[u8], options: &SearchOptions) -> Result<Trace> {
+    let Some(NamedIds { naming, lists, .. }) = args.filter.read()? else {
+        return explain(index, row, options);
+    };
+    let ids = lists.iter().next().unwrap_or(&[]);
+    let filter = index.filter(ids, naming, options, &Quiet)?;
+    explain_filtered(index, row, &filter, options)
 }
 
 /// Reads the selected query.

@@ -1,12 +1,12 @@
 //! One query, step by step.
 
 use stratann_core::query::Params;
-use stratann_storage::{Progress, Result};
+use stratann_storage::{Error, Progress, Result};
 
 use crate::index::Index;
 use crate::kinds::{self, list_plan};
-use crate::search::SearchOptions;
-use crate::trace::Trace;
+use crate::search::{Filter, SearchOptions};
+use crate::trace::{Event, FilterTrace, RowFilter, Trace};
 pub use list_plan::{Measured, MeasuredQueries, PlanReport, WayMeasured};
 
 /// Runs `query` (one row of the index' element type) on its own, and records it.
@@ -15,7 +15,31 @@ pub use list_plan::{Measured, MeasuredQueries, PlanReport, WayMeasured};
 /// Bad options, or a query of the wrong length. A lost read ends the trace, which names it.
 pub fn explain(index: &Index, query: &[u8], options: &SearchOptions) -> Result<Trace> {
     let params = explained_params(index, options)?;
-    kinds::explain(&index.base, (&index.kind, index.cache.as_ref()), query, params)
+    kinds::explain(&index.base, (&index.kind, index.cache.as_ref()), (query, None), params)
+}
+
+/// As [`explain`], of a query that may return the rows of a filter alone, which was made with these options.
+///
+/// # Errors
+/// As [`explain`]; a filter of another index.
+pub fn explain_filtered(
+    index: &Index,
+    query: &[u8],
+    filter: &Filter,
+    options: &SearchOptions,
+) -> Result<Trace> {
+    if u64::from(filter.rows()) != index.base.manifest.rows {
+        return Err(Error::bad_input("a filter of another index was given; make it of this one"));
+    }
+    let Params { approach_width, width, .. } = explained_params(index, options)?;
+    let params = Params { approach_width, width, ..filter.params() };
+    let asked = (query, Some(&**filter.sieve()));
+    let mut trace = kinds::explain(&index.base, (&index.kind, index.cache.as_ref()), asked, params)?;
+    let (gave_way, vain_blocks) = (trace.stats.gave_way > 0, trace.stats.vain_blocks);
+    let filter = FilterTrace { plan: filter.report(), gave_way, vain_blocks };
+    // After the begin of the search, whose event comes first.
+    trace.events.insert(1.min(trace.events.len()), Event::from(RowFilter { filter }));
+    Ok(trace)
 }
 
 /// The plan of a `hybrid-ivf` that the manifest keeps.

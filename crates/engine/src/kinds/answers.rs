@@ -1,12 +1,12 @@
 //! Answers of kinds: settings, costs, members.
 
-use serde::Serialize;
 use stratann_core::query::Params;
 use stratann_core::sieve::Sieve;
 
 use crate::codebook;
 use crate::manifest::Manifest;
 use crate::record::CODE_KIND;
+use crate::sieve_ways::{SievePrices, SieveWay};
 
 /// Setting that a query was run with, for a person.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -53,18 +53,6 @@ pub struct ExactCost {
     pub is_shared: bool,
 }
 
-/// How a query finds the rows of a sieve, by its name in reports.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum SieveWay {
-    /// All of them are read and compared.
-    Exact,
-    /// The codes of all are compared, and the nearest rows are read.
-    Codes,
-    /// The usual search, with an effort for as many more results as rows are passed over.
-    Search,
-}
-
 /// A query with a sieve, as a kind plans it.
 #[derive(Clone, Copy)]
 pub(crate) struct SievedQuery<'a> {
@@ -107,6 +95,8 @@ pub(crate) struct SievePlan {
     pub(crate) params: Params,
     /// Bytes that the state and scratch of a query may take beyond what `params` tell.
     pub(crate) more_bytes: u64,
+    /// What the ways were compared by; `None` of a kind with one way.
+    pub(crate) prices: Option<SievePrices>,
 }
 
 /// A vector of an open index, and what is stored with it.

@@ -2,6 +2,7 @@
 
 use stratann_core::kinds::{IndexView, KindView};
 use stratann_core::query::Params;
+use stratann_core::sieve::Sieve;
 use stratann_storage::Result;
 use stratann_storage::cache::ExtentCache;
 
@@ -9,18 +10,19 @@ use super::{KindIndex, blocks, gpu_ivf, grid_ivf, hybrid_ivf, remote_hnsw, setti
 use crate::base::Base;
 use crate::trace::Trace;
 
-/// Runs one query on its own and records it.
+/// Runs one query on its own and records it. With a sieve it may return the rows of that alone.
 ///
 /// # Errors
 /// A query of the wrong length.
 pub(crate) fn explain(
     base: &Base,
     (kind, cache): (&KindIndex, Option<&ExtentCache>),
-    query: &[u8],
+    (query, sieve): (&[u8], Option<&Sieve>),
     params: Params,
 ) -> Result<Trace> {
     base.check_query(query)?;
-    let seen = (kind.view(base), setting(&params));
+    let mut seen = (kind.view(base), setting(&params));
+    seen.0.base.sieve = sieve;
     Ok(match kind {
         KindIndex::Flat(_) => blocks::explain::explain(base, seen, None, query, params),
         KindIndex::DiskGraph(graph) => {
@@ -29,9 +31,9 @@ pub(crate) fn explain(
             let view = IndexView { kind: KindView::DiskGraph(graph.view_on_disk(base)), ..seen.0 };
             blocks::explain::explain(base, (view, seen.1), Some(&block_of), query, params)
         }
-        KindIndex::HybridIvf(lists) => hybrid_ivf::explain::explain(base, lists, query, params),
+        KindIndex::HybridIvf(lists) => hybrid_ivf::explain::explain((base, sieve), lists, query, params),
         KindIndex::GridIvf(_) => grid_ivf::explain::explain(&seen.0, query, params),
-        KindIndex::GpuIvf(own) => gpu_ivf::explain::explain(base, own, query, params),
+        KindIndex::GpuIvf(own) => gpu_ivf::explain::explain((base, sieve), own, query, params),
         KindIndex::RemoteHnsw(own) => remote_hnsw::explain::explain(base, (own, cache), query, params)?,
     })
 }

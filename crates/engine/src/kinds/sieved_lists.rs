@@ -6,19 +6,52 @@ use stratann_core::kinds::hybrid_ivf::MAX_PROBES;
 use stratann_core::sieve::Sieve;
 
 use super::answers::SievedQuery;
+use crate::sieve_ways::{PriceUnit, SievePrices};
 
 /// Bytes of a list in the state and the scratch of a query, which may come to visit all of them.
 pub(crate) const LIST_BYTES: u64 = 40;
 
-/// The lists that a search visits of those with a row of the sieve, given how many it usually visits; `None` where it
-/// would visit all of them.
-pub(crate) fn nprobe(
-    query: &SievedQuery<'_>,
-    usual: u32,
-    lists: impl Iterator<Item = Range<u32>>,
-) -> Option<u32> {
-    let nprobe = (f64::from(usual) * query.effort_times).ceil().min(f64::from(MAX_PROBES)) as u32;
-    (nprobe < with_rows(lists, query.sieve)).then_some(nprobe.max(1))
+/// Lists of which a query visits some, or all.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct SievedLists {
+    /// Lists that a search would visit.
+    wanted: u32,
+    /// Lists with a row of the sieve.
+    with_rows: u32,
+}
+
+impl SievedLists {
+    /// The lists of a query that usually visits so many.
+    pub(crate) fn new(
+        query: &SievedQuery<'_>,
+        usual: u32,
+        lists: impl Iterator<Item = Range<u32>>,
+    ) -> SievedLists {
+        let wanted = (f64::from(usual) * query.effort_times).ceil().min(f64::from(MAX_PROBES)) as u32;
+        SievedLists { wanted, with_rows: with_rows(lists, query.sieve) }
+    }
+
+    /// The lists that a search visits; `None` where it would visit all that have a row.
+    pub(crate) fn nprobe(&self) -> Option<u32> {
+        (self.wanted < self.with_rows).then_some(self.wanted.max(1))
+    }
+
+    /// Lists that a search visits, and that another way does.
+    fn prices(&self) -> (Option<f64>, Option<f64>) {
+        (Some(self.wanted.clamp(1, self.with_rows.max(1)).into()), Some(self.with_rows.into()))
+    }
+
+    /// Prices of a kind that compares the codes of all rows instead.
+    pub(crate) fn prices_of_codes(&self) -> SievePrices {
+        let (search, codes) = self.prices();
+        SievePrices { unit: PriceUnit::Lists, exact: None, codes, search }
+    }
+
+    /// Prices of a kind that compares all rows instead.
+    pub(crate) fn prices_of_exact(&self) -> SievePrices {
+        let (search, exact) = self.prices();
+        SievePrices { unit: PriceUnit::Lists, exact, codes: None, search }
+    }
 }
 
 /// Lists with a row of the sieve.

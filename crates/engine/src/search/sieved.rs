@@ -11,8 +11,9 @@ use crate::curve::{self, Point};
 use crate::files;
 use crate::index::{Index, RowIds};
 use crate::kinds;
-use crate::kinds::answers::{SearchWork, SievePlan, SieveWay, SievedQuery};
+use crate::kinds::answers::{SearchWork, SievePlan, SievedQuery};
 use crate::manifest::Manifest;
+use crate::sieve_ways::{SievePrices, SieveWay};
 
 /// Whether a filter names the rows that may be returned, or those that may not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,13 +65,18 @@ impl Filter {
     }
 
     /// Rows of its index.
-    pub(super) fn rows(&self) -> u32 {
+    pub(crate) fn rows(&self) -> u32 {
         self.sieve.rows()
     }
 
     /// How they are found.
     pub fn way(&self) -> SieveWay {
         self.plan.way
+    }
+
+    /// What the ways were compared by.
+    pub fn prices(&self) -> Option<SievePrices> {
+        self.plan.prices
     }
 
     /// Ids that no row of the index has; they are ignored.
@@ -85,15 +91,20 @@ impl Filter {
 
     /// Memory, bytes.
     pub fn bytes(&self) -> u64 {
-        self.sieve.bytes() as u64
+        (self.sieve.bytes() + size_of::<Filter>()) as u64
     }
 
-    pub(super) fn sieve(&self) -> &Arc<Sieve> {
+    pub(crate) fn sieve(&self) -> &Arc<Sieve> {
         &self.sieve
     }
 
-    pub(super) fn params(&self) -> Params {
+    pub(crate) fn params(&self) -> Params {
         self.plan.params
+    }
+
+    /// Bytes that a query may take beyond what its parameters tell.
+    pub(crate) fn more_bytes(&self) -> u64 {
+        self.plan.more_bytes
     }
 }
 
@@ -144,7 +155,7 @@ impl<'a> Filters<'a> {
 
     /// Bytes that the largest query with a filter takes beyond one with `params`.
     pub(super) fn more_bytes(&self, params: &Params) -> u64 {
-        let bytes = |filter: &Filter| kinds::state_bytes(&filter.params()) + filter.plan.more_bytes;
+        let bytes = |filter: &Filter| kinds::state_bytes(&filter.params()) + filter.more_bytes();
         let largest = self.all().iter().map(bytes).max().unwrap_or(0);
         largest.saturating_sub(kinds::state_bytes(params))
     }
@@ -184,7 +195,9 @@ impl Index {
         let row_ids = self.row_ids(progress)?;
         self.check_room(Self::sieve_bytes_max(&self.base.manifest, ids.len()))?;
         let mut ids = ids.to_vec();
-        ids.sort_unstable();
+        if !ids.is_sorted() {
+            ids.sort_unstable();
+        }
         let named = ids.len();
         ids.dedup();
         let repeated = named - ids.len();
@@ -226,6 +239,14 @@ impl Index {
     /// As [`Index::params`].
     pub(crate) fn live_params(&self, options: &SearchOptions) -> Result<Params> {
         self.live_filter(options)?.map_or_else(|| self.params(options), |filter| Ok(filter.params()))
+    }
+
+    /// The rows of a filter of this index, for searches with other options.
+    ///
+    /// # Errors
+    /// Bad options.
+    pub fn filter_for(&self, filter: &Filter, options: &SearchOptions) -> Result<Filter> {
+        Ok(Filter { plan: self.plan_sieve(&filter.sieve, options)?, ..filter.clone() })
     }
 
     /// Makes filters, one for each list of ids, as [`Index::filter`] does.
@@ -299,12 +320,12 @@ impl Index {
     }
 
     /// Most memory of a sieve of so many ids while it is made: sorted ids, their rows, and two sets of rows.
-    fn sieve_bytes_max(manifest: &Manifest, ids: usize) -> u64 {
+    pub(super) fn sieve_bytes_max(manifest: &Manifest, ids: usize) -> u64 {
         manifest.rows / 4 + ids as u64 * (8 + 4)
     }
 
     /// Refuses filters where searches take none.
-    fn check_filters(&self) -> Result<()> {
+    pub(crate) fn check_filters(&self) -> Result<()> {
         let name = self.base.kind.name();
         if self.base.memory_nodes().is_some() || self.base.facts().shares_reads {
             return Err(Error::bad_input(format!("searches of a {name} take no filter yet; leave it out")));

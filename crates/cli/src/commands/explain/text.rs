@@ -1,13 +1,16 @@
 //! The trace of a query as text, event by event.
 
 use stratann_core::PAGE;
+use stratann_engine::search::{PriceUnit, SieveWay};
 use stratann_engine::trace::{
     BlockRead, BlockRound, BlockRounds, BlockSearch, ClusterChoice, ClusterLoads, ClusterVisit, Event,
-    FoundResult, HeadWalk, Left, ListRound, ListRounds, ListSearch, MiniBatch, Navigation, PageRead,
-    RankedList, Ranking, ReadFor, Reranking, Scan, Scans, Stop, Trace, Visit, Visits,
+    FilterTrace, FoundResult, HeadWalk, Left, ListRound, ListRounds, ListSearch, MiniBatch, Navigation,
+    PageRead, RankedList, Ranking, ReadFor, Reranking, RowFilter, Scan, Scans, Stop, Trace, Visit, Visits,
 };
+
 use stratann_storage::budget::size;
 
+use crate::filter::FiltersReport;
 use crate::output::{count, table};
 
 /// Most candidates or lists of a route that are printed.
@@ -27,6 +30,7 @@ pub(super) fn text(number: usize, trace: &Trace, block_bytes: usize) -> String {
 fn said(event: &Event, trace: &Trace) -> String {
     match event {
         Event::BlockSearch(begin) => block_search(begin),
+        Event::RowFilter(RowFilter { filter }) => row_filter(filter),
         Event::HeadWalk(walk) if walk.head.is_empty() => String::new(),
         Event::HeadWalk(walk) => head_walk(walk),
         Event::BlockRounds(BlockRounds { rounds }) => {
@@ -139,6 +143,27 @@ fn block_search(begin: &BlockSearch) -> String {
     let slack = begin.stop_slack.map_or(String::new(), |s| format!(", slack {s:.2}"));
     let patience = if begin.patience > 0 { format!(", patience {}", begin.patience) } else { String::new() };
     format!(", search list {}{slack}{patience}\n", begin.search_list)
+}
+
+/// The plan of a filter, the prices by which it was chosen, and what came of it.
+fn row_filter(filter: &FilterTrace) -> String {
+    let mut out = FiltersReport::Shared(filter.plan).text();
+    if let Some(prices) = filter.plan.prices {
+        let unit = match prices.unit {
+            PriceUnit::Us => "us",
+            PriceUnit::Lists => "lists",
+        };
+        let price = |(way, price): (SieveWay, f64)| format!("{} {price:.0} {unit}", way.name());
+        out += &format!("prices: {}\n", prices.all().map(price).collect::<Vec<_>>().join(", "));
+    }
+    if filter.gave_way {
+        out +=
+            "the search cost as much as another way, or found too few rows that match, and gave way to it\n";
+    }
+    if filter.vain_blocks > 0 {
+        out += &format!("{} blocks were used and had no row that matches\n", count(filter.vain_blocks));
+    }
+    out
 }
 
 fn head_walk(walk: &HeadWalk) -> String {

@@ -33,7 +33,7 @@ pub(crate) fn explain(
         rounds.push(round);
         step = next;
     }
-    let head = if block_of.is_some() { head } else { Vec::new() };
+    let head = if block_of.is_some() && !tracer.scans_matches() { head } else { Vec::new() };
     let stop = tracer.stop();
     let Setting { search_list, slack: stop_slack, patience, .. } = setting;
     let events = vec![
@@ -135,7 +135,31 @@ impl Tracer<'_> {
         }
     }
 
+    /// Whether the query goes through the rows of its filter without a walk.
+    fn scans_matches(&self) -> bool {
+        let own = self.state.params().kind.disk_graph();
+        self.view.base.sieve.is_some() && own.is_some_and(|own| own.scan || own.sieving.code_scan)
+    }
+
+    /// Why a query with a filter ended that went through the rows that match; `None` of another.
+    fn end_of_matches(&self) -> Option<String> {
+        self.view.base.sieve?;
+        let Some(own) = self.state.params().kind.disk_graph() else {
+            return Some("every block with a row that matches has been read".into());
+        };
+        let gave_way = self.state.stats().gave_way > 0;
+        let end = match own.sieving.code_scan || gave_way && own.sieving.to_codes && !own.scan {
+            true => "the codes of all rows that match have been compared, and the nearest rows read",
+            false if own.scan || gave_way => "every block with a row that matches has been read",
+            false => return None,
+        };
+        Some(end.into())
+    }
+
     fn end_of_search(&self) -> String {
+        if let Some(end) = self.end_of_matches() {
+            return end;
+        }
         if self.block_of.is_none() {
             return "every block has been read".into();
         }

@@ -7,7 +7,8 @@ use stratann_core::query::{MAX_SEARCH_LIST, Params};
 use stratann_core::sieve::Sieve;
 
 use super::calibration;
-use crate::kinds::answers::{SearchWork, SievePlan, SieveWay, SievedQuery};
+use crate::kinds::answers::{SearchWork, SievePlan, SievedQuery};
+use crate::sieve_ways::{PriceUnit, SievePrices, SieveWay};
 
 // Prices of a usual machine, not of this one: answers depend on the way, and shall not depend on the machine.
 /// Nanoseconds of a read of a block, with others under way.
@@ -33,7 +34,8 @@ struct Costs {
 /// The cheapest way to the rows of a sieve.
 pub(super) fn plan(view: &View<'_>, vector_bytes: usize, query: &SievedQuery<'_>) -> SievePlan {
     let costs = Costs::of(view, vector_bytes, query);
-    let exact = SievePlan { way: SieveWay::Exact, params: exact_params(query.usual), more_bytes: 0 };
+    let prices = Some(costs.prices());
+    let exact = SievePlan { way: SieveWay::Exact, params: exact_params(query.usual), more_bytes: 0, prices };
     let other = costs.codes.min(costs.search);
     if costs.exact <= other || query.usual.kind.disk_graph().is_none_or(|own| own.scan) {
         return exact;
@@ -42,7 +44,7 @@ pub(super) fn plan(view: &View<'_>, vector_bytes: usize, query: &SievedQuery<'_>
     let list = query.sieve.count().min(k * 4 + CANDIDATES).clamp(k, MAX_SEARCH_LIST);
     let sieving = Sieving { slack: query.slack(), list, ..Sieving::default() };
     let way = if costs.codes <= costs.search { SieveWay::Codes } else { SieveWay::Search };
-    let mut plan = SievePlan { way, params: query.usual, more_bytes: 0 };
+    let mut plan = SievePlan { way, params: query.usual, more_bytes: 0, prices };
     if let KindParams::DiskGraph(own) = &mut plan.params.kind {
         own.sieving = match way {
             SieveWay::Codes => Sieving { code_scan: true, ..sieving },
@@ -78,6 +80,13 @@ impl Costs {
         let verified = if is_walk { 4.0 * k * vector_ns } else { reads * of_block };
         let search = comparisons * CODE_NS + verified;
         Costs { exact: blocks * read_ns + rows * vector_ns, codes, search, of_block }
+    }
+
+    fn prices(&self) -> SievePrices {
+        const NS_PER_US: f64 = 1000.0;
+        let price = |ns: f64| ns.is_finite().then_some(ns / NS_PER_US);
+        let (exact, codes, search) = (price(self.exact), price(self.codes), price(self.search));
+        SievePrices { unit: PriceUnit::Us, exact, codes, search }
     }
 
     /// Where a search has cost as much as the cheapest other way, it gives way to that.

@@ -14,9 +14,10 @@ use stratann_storage::budget::Account;
 use crate::base::Base;
 use crate::curve::{Grid, Point};
 use crate::findings::Verification;
-use crate::kinds::answers::{Setting, SievePlan, SieveWay, SievedQuery};
+use crate::kinds::answers::{Setting, SievePlan, SievedQuery};
 use crate::kinds::blocks;
 use crate::kinds::questions::{Kind, Members, OpenKind, SearchParams};
+use crate::sieve_ways::SieveWay;
 
 /// Queries in flight per thread: each reads every block.
 pub(crate) const IN_FLIGHT: usize = 1;
@@ -94,6 +95,6 @@ impl OpenKind for Flat {
     }
 
     fn plan_sieve(&self, _: &Base, query: &SievedQuery<'_>) -> Option<SievePlan> {
-        Some(SievePlan { way: SieveWay::Exact, params: query.usual, more_bytes: 0 })
+        Some(SievePlan { way: SieveWay::Exact, params: query.usual, more_bytes: 0, prices: None })
     }
 }

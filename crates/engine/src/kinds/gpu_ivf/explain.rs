@@ -3,6 +3,8 @@
 use stratann_core::kinds::gpu_ivf::{Found, Rule};
 use stratann_core::kinds::{IndexView, KindView};
 use stratann_core::query::{Params, run};
+use stratann_core::sieve::Sieve;
+use stratann_core::view;
 
 use super::open::GpuIndex;
 use crate::base::Base;
@@ -10,8 +12,14 @@ use crate::kinds::questions::RanksCodes;
 use crate::trace::{FoundBy, FoundResult, MiniBatch, RankedList, Ranking, Reranking, Results, Trace, traced};
 
 /// Runs `query` on its own, and records it.
-pub(crate) fn explain(base: &Base, index: &GpuIndex, query: &[u8], params: Params) -> Trace {
-    let view = IndexView { base: base.view(), kind: KindView::GpuIvf(GpuIndex::view(index, base)) };
+pub(crate) fn explain(
+    (base, sieve): (&Base, Option<&Sieve>),
+    index: &GpuIndex,
+    query: &[u8],
+    params: Params,
+) -> Trace {
+    let seen = view::Base { sieve, ..base.view() };
+    let view = IndexView { base: seen, kind: KindView::GpuIvf(GpuIndex::view(index, base)) };
     let (mut state, mut scratch) = traced(&view, query, params);
     run(&mut state, &view, &mut scratch, |at| {
         let mut bytes = Vec::new();

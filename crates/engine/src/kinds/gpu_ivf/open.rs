@@ -28,11 +28,12 @@ use crate::base::{Base, OpenOptions, decode_role, read_role};
 use crate::curve::Grid;
 use crate::exec::scorer::{self, CodeFile, OpenScorer, Scorer};
 use crate::files;
-use crate::kinds::answers::{SievePlan, SieveWay, SievedQuery};
+use crate::kinds::answers::{SievePlan, SievedQuery};
 use crate::kinds::blocks::{self, ResidentRows};
 use crate::kinds::questions::{Members, MovesIntoMemory, OpenKind, RanksCodes};
 use crate::kinds::section::Section;
-use crate::kinds::sieved_lists::{LIST_BYTES, nprobe};
+use crate::kinds::sieved_lists::{LIST_BYTES, SievedLists};
+use crate::sieve_ways::SieveWay;
 #[cfg(feature = "lab")]
 use stratann_params::search::GpuSwitches;
 
@@ -168,8 +169,11 @@ impl OpenKind for GpuIndex {
             params: query.usual,
             more_bytes: LIST_BYTES * u64::from(self.lists.count())
                 + ID_BYTES * u64::from(query.sieve.count()),
+            prices: None,
         };
         let KindParams::GpuIvf(own) = &mut plan.params.kind else { return None };
+        let lists = SievedLists::new(query, own.nprobe, lists);
+        plan.prices = Some(lists.prices_of_codes());
         // Of so few rows each would be a candidate, and be read.
         if own.exact || query.sieve.count() <= own.candidates {
             own.exact = true;
@@ -180,7 +184,7 @@ impl OpenKind for GpuIndex {
             own.margin = own.margin.max(query.slack());
             own.candidates = own.candidates.saturating_mul(MORE_CANDIDATES).min(MAX_CANDIDATES);
         }
-        match nprobe(query, own.nprobe, lists) {
+        match lists.nprobe() {
             Some(nprobe) => (plan.way, own.nprobe) = (SieveWay::Search, nprobe),
             None => {
                 own.nprobe = self.lists.count().clamp(1, MAX_PROBES);

@@ -23,11 +23,12 @@ use crate::base::{Base, read_role};
 use crate::curve::Grid;
 use crate::files;
 use crate::kinds::answers::ExactCost;
-use crate::kinds::answers::{SievePlan, SieveWay, SievedQuery};
+use crate::kinds::answers::{SievePlan, SievedQuery};
 use crate::kinds::questions::OpenKind;
 use crate::kinds::section::Section;
-use crate::kinds::sieved_lists::{LIST_BYTES, nprobe};
+use crate::kinds::sieved_lists::{LIST_BYTES, SievedLists};
 use crate::manifest::Manifest;
+use crate::sieve_ways::SieveWay;
 use crate::units::{Held, HeldRanges};
 
 /// See the module.
@@ -316,9 +317,12 @@ impl OpenKind for GridIndex {
             way: SieveWay::Exact,
             params: query.usual,
             more_bytes: LIST_BYTES * first.len() as u64,
+            prices: None,
         };
         let KindParams::GridIvf(own) = &mut plan.params.kind else { return None };
-        match nprobe(query, own.nprobe, lists).filter(|_| !own.exact) {
+        let lists = SievedLists::new(query, own.nprobe, lists);
+        plan.prices = Some(lists.prices_of_exact());
+        match lists.nprobe().filter(|_| !own.exact) {
             Some(nprobe) => (plan.way, own.nprobe) = (SieveWay::Search, nprobe),
             None => own.exact = true,
         }

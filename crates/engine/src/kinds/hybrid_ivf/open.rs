@@ -19,10 +19,11 @@ use crate::base::{Base, OpenOptions, Reserve};
 use crate::curve::Grid;
 use crate::files;
 use crate::kinds::answers::ExactCost;
-use crate::kinds::answers::{SievePlan, SieveWay, SievedQuery};
+use crate::kinds::answers::{SievePlan, SievedQuery};
 use crate::kinds::questions::OpenKind;
 use crate::kinds::section::Section;
-use crate::kinds::sieved_lists::{LIST_BYTES, nprobe};
+use crate::kinds::sieved_lists::{LIST_BYTES, SievedLists};
+use crate::sieve_ways::SieveWay;
 use crate::units::{Held, HeldRanges};
 
 /// Learning takes at most one part in so many of the memory that it shares with the codes of lists, where these do not
@@ -178,12 +179,15 @@ impl OpenKind for ListIndex {
             way: SieveWay::Exact,
             params: query.usual,
             more_bytes: LIST_BYTES * u64::from(directory.clusters()),
+            prices: None,
         };
         let KindParams::HybridIvf(own) = &mut plan.params.kind else { return None };
         if !own.exact {
             own.bound_slack = own.bound_slack.max(query.slack());
         }
-        match nprobe(query, own.nprobe, clusters) {
+        let lists = SievedLists::new(query, own.nprobe, clusters);
+        plan.prices = Some(lists.prices_of_codes());
+        match lists.nprobe() {
             _ if own.exact => {}
             Some(nprobe) => (plan.way, own.nprobe) = (SieveWay::Search, nprobe),
             // Bounds leave out what codes tell to be far.

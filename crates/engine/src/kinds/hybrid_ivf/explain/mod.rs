@@ -10,6 +10,8 @@ use stratann_core::format::directory::LocalKind;
 use stratann_core::kinds::hybrid_ivf::{self, RankedCluster, ReadPurpose, View};
 use stratann_core::kinds::{IndexView, KindView};
 use stratann_core::query::{Arrival, Loss, Outcome, Params, QueryState, Read, Scratch, Step, Tag, outcome};
+use stratann_core::sieve::Sieve;
+use stratann_core::view;
 use stratann_kernel::Metric;
 
 use super::open::ListIndex;
@@ -23,10 +25,16 @@ use crate::trace::{
 
 /// Runs `query` on its own, and records it. Of learned state the newest is used. A read that fails ends the trace,
 /// which names it.
-pub(crate) fn explain(base: &Base, lists: &ListIndex, query: &[u8], params: Params) -> Trace {
+pub(crate) fn explain(
+    (base, sieve): (&Base, Option<&Sieve>),
+    lists: &ListIndex,
+    query: &[u8],
+    params: Params,
+) -> Trace {
     let snapshot = lists.learning.newest();
-    let (state, scratch) = traced(&view(base, lists, &snapshot), query, params);
-    let tracer = Tracer { base, lists, snapshot: snapshot.clone(), state, scratch, sums: Sums::default() };
+    let (state, scratch) = traced(&view((base, sieve), lists, &snapshot), query, params);
+    let sums = Sums::default();
+    let tracer = Tracer { base, sieve, lists, snapshot: snapshot.clone(), state, scratch, sums };
     tracer.run(&params)
 }
 
@@ -57,6 +65,7 @@ impl Sums {
 /// Runs one query, round by round.
 struct Tracer<'a> {
     base: &'a Base,
+    sieve: Option<&'a Sieve>,
     lists: &'a ListIndex,
     snapshot: Arc<Snapshot>,
     state: QueryState,
@@ -66,7 +75,7 @@ struct Tracer<'a> {
 
 impl Tracer<'_> {
     fn view(&self) -> IndexView<'_> {
-        view(self.base, self.lists, &self.snapshot)
+        view((self.base, self.sieve), self.lists, &self.snapshot)
     }
 
     fn run(mut self, params: &Params) -> Trace {
@@ -137,7 +146,7 @@ impl Tracer<'_> {
     }
 
     fn step(&mut self, arrivals: &[Arrival<'_>]) -> Step {
-        let view = view(self.base, self.lists, &self.snapshot);
+        let view = view((self.base, self.sieve), self.lists, &self.snapshot);
         self.state.step(&view, &mut self.scratch, arrivals)
     }
 
@@ -255,8 +264,13 @@ impl Tracer<'_> {
 }
 
 /// The view of queries that hold this snapshot.
-fn view<'a>(base: &'a Base, lists: &'a ListIndex, snapshot: &'a Snapshot) -> IndexView<'a> {
+fn view<'a>(
+    (base, sieve): (&'a Base, Option<&'a Sieve>),
+    lists: &'a ListIndex,
+    snapshot: &'a Snapshot,
+) -> IndexView<'a> {
     let mut clusters = lists.view();
     snapshot.apply_to(&mut clusters);
-    IndexView { base: base.view(), kind: KindView::HybridIvf(clusters) }
+    let seen = view::Base { sieve, ..base.view() };
+    IndexView { base: seen, kind: KindView::HybridIvf(clusters) }
 }

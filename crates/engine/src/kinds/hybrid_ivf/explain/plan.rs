@@ -114,7 +114,7 @@ pub(crate) fn measure(
             progress.stage("visits of rows", drawn.len() as u64, "queries");
             for &id in &drawn {
                 let vector = lists.vector(base, id)?;
-                sum.add(&explain(base, lists, &vector, Params { exclude: id, ..params }))?;
+                sum.add(&explain((base, None), lists, &vector, Params { exclude: id, ..params }))?;
                 tick(progress)?;
             }
             (drawn.len(), "rows")
@@ -124,7 +124,7 @@ pub(crate) fn measure(
             let count = rows.len();
             progress.stage("visits of queries", count as u64, "queries");
             for row in rows {
-                sum.add(&explain(base, lists, row, params))?;
+                sum.add(&explain((base, None), lists, row, params))?;
                 tick(progress)?;
             }
             (count, "queries")
