@@ -5,9 +5,9 @@ use std::path::Path;
 use stratann_engine::dataset::GroundTruth;
 use stratann_engine::groundtruth::{CheckedTruth, Owner};
 use stratann_engine::index::Index;
-use stratann_engine::search::Filter;
 use stratann_storage::{Error, Progress, Result};
 
+use crate::filter::OwnFilters;
 use crate::queries::Queries;
 
 /// Reads ground truth for all of `queries` and `k` results each, or as many as there are `matches` among the `rows` of
@@ -39,25 +39,34 @@ pub(crate) fn read(
     CheckedTruth::new(truth, path, owner(queries, rows))
 }
 
-/// Refuses ground truth with fewer neighbours than k, or than rows that match a filter, and with others among them.
+/// Refuses ground truth with fewer neighbours of a query than k, or than rows that match its filter, and with others
+/// among them.
 pub(crate) fn check_matches(
     truth: &CheckedTruth,
     k: usize,
-    (index, filter): (&Index, &Filter),
+    (index, filters): (&Index, &OwnFilters),
 ) -> Result<()> {
-    const AGAIN: &str = "compute it again with the same filter: `stratann groundtruth --only`";
-    let (have, need) = (truth.truth().k, k.min(filter.matches() as usize));
-    if have < need {
-        return Err(Error::bad_input(format!(
-            "the ground truth has {have} neighbours per query, and {need} of the rows that match are wanted; {AGAIN}"
-        )));
+    let again = match filters.is_each() {
+        false => "compute it again with the same filter: `stratann groundtruth --only`",
+        true => "compute it again with the same filters: `stratann groundtruth --only-per-query`",
+    };
+    let truth = truth.truth();
+    for query in 0..truth.queries() {
+        let Some(filter) = filters.of_query(query) else { continue };
+        let (have, need) = (truth.count_of(query), k.min(filter.matches() as usize));
+        if have < need {
+            return Err(Error::bad_input(format!(
+                "the ground truth has {have} neighbours of query {query}, and {need} of the rows that match are \
+                 wanted; {again}"
+            )));
+        }
+        if let Some(id) = truth.ids_of(query).iter().find(|&&id| !index.matches(filter, id.into())) {
+            return Err(Error::bad_input(format!(
+                "the ground truth of query {query} has row {id}, which does not match the filter; {again}"
+            )));
+        }
     }
-    match truth.truth().ids.iter().find(|&&id| !index.matches(filter, id.into())) {
-        None => Ok(()),
-        Some(id) => Err(Error::bad_input(format!(
-            "the ground truth has row {id}, which does not match the filter; {AGAIN}"
-        ))),
-    }
+    Ok(())
 }
 
 /// Refuses ground truth with rows that the index has deleted.

@@ -40,7 +40,7 @@ fn deleted_rows_are_not_found_until_they_are_brought_back() {
         (&500.into(), &1000.into(), &2.into())
     );
     let search = ["search", arg(&index), arg(&data.queries), "-k", "10", "--recall", "0.95"];
-    let run =
+    let found =
         json(&[&search[..], &["--groundtruth", arg(&truth), "-o", arg(&out)]].concat())["runs"][0].clone();
     assert!(found["recall"].as_f64().unwrap() >= 0.93, "{found}");
     assert_eq!(found["short"], 0);

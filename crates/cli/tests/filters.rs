@@ -17,19 +17,53 @@ fn thirds() -> Vec<u64> {
 /// Writes ids in the format of the suffix.
 fn ids(data: &Data, name: &str, ids: &[u64]) -> PathBuf {
     let path = data.path(name);
-    let bytes = ids.iter().flat_map(|id| id.to_le_bytes());
+    let bytes = || ids.iter().flat_map(|id| id.to_le_bytes());
     let content = match path.extension().and_then(|suffix| suffix.to_str()) {
         Some("txt") => ids.iter().map(|id| format!("{id}\n")).collect::<String>().into_bytes(),
-        Some("u64bin") => [ids.len() as u32, 1].into_iter().flat_map(u32::to_le_bytes).chain(bytes).collect(),
-        _ => {
-            let shape = ids.len();
-            let header = format!("{{'descr': '<u8', 'fortran_order': False, 'shape': ({shape},), }}");
-            let header = format!("{header:<117}\n");
-            b"\x93NUMPY\x01\x00".iter().copied().chain([118, 0]).chain(header.bytes()).chain(bytes).collect()
+        Some("u64bin") => {
+            [ids.len() as u32, 1].into_iter().flat_map(u32::to_le_bytes).chain(bytes()).collect()
         }
+        _ => npy("<u8", &format!("({},)", ids.len()), ids),
     };
     std::fs::write(&path, content).unwrap();
     path
+}
+
+/// An array of NumPy.
+fn npy(descr: &str, shape: &str, ids: &[u64]) -> Vec<u8> {
+    let header = format!("{{'descr': '{descr}', 'fortran_order': False, 'shape': {shape}, }}");
+    let header = format!("{header:<117}\n");
+    let bytes = ids.iter().flat_map(|id| id.to_le_bytes());
+    b"\x93NUMPY\x01\x00".iter().copied().chain([118, 0]).chain(header.bytes()).chain(bytes).collect()
+}
+
+/// A file with a line of ids for each query.
+fn lines(data: &Data, name: &str, lists: &[Vec<u64>]) -> PathBuf {
+    let line = |ids: &Vec<u64>| ids.iter().map(u64::to_string).collect::<Vec<_>>().join(", ") + "\n";
+    std::fs::write(data.path(name), lists.iter().map(line).collect::<String>()).unwrap();
+    data.path(name)
+}
+
+/// Rows of their own for each of 50 queries: the first has none, the second one, the third two; the others every so
+/// manyth.
+fn own_rows() -> Vec<Vec<u64>> {
+    let rows = |query: u64| match query {
+        0 => vec![],
+        1 => vec![77],
+        2 => vec![1499, 3],
+        _ => (0..1500).filter(|id| id % (query % 9 + 2) == 1).collect(),
+    };
+    (0..50).map(rows).collect()
+}
+
+/// An index of a kind. A flat one has no options of calibration.
+fn build_kind(data: &Data, kind: &str) -> PathBuf {
+    if kind != "flat" {
+        return data.build(kind, &["--kind", kind]);
+    }
+    let index = data.path(kind);
+    json(&["build", arg(&data.base), "-o", arg(&index), "--kind", kind]);
+    index
 }
 
 /// The exact nearest of some rows, as a file.
@@ -46,14 +80,7 @@ fn only_rows_that_match_are_found_in_every_kind() {
     let (only, out) = (ids(&data, "only.u64bin", &thirds()), data.path("out"));
     let truth = truth(&data, ["--only", arg(&only)], "truth.ibin");
     for kind in KINDS {
-        let index = match kind {
-            "flat" => {
-                let index = data.path(kind);
-                json(&["build", arg(&data.base), "-o", arg(&index), "--kind", kind]);
-                index
-            }
-            _ => data.build(kind, &["--kind", kind]),
-        };
+        let index = build_kind(&data, kind);
         let args =
             ["search", arg(&index), arg(&data.queries), "-k", "10", "--recall", "0.95", "-o", arg(&out)];
         let filter = ["--force", "--only", arg(&only), "--groundtruth", arg(&truth)];
@@ -156,4 +183,289 @@ fn a_budget_has_room_for_the_filter_or_says_how_much_it_takes() {
     let small = run(&[&search[..], &["1MiB"]].concat());
     assert_eq!(small.status.code(), Some(2));
     assert!(stderr(&small).contains("--ram-budget"), "{}", stderr(&small));
+}
+
+#[test]
+fn each_query_has_rows_of_its_own() {
+    let data = Data::new(1500, 16, "f32");
+    let (rows, out, gt) = (own_rows(), data.path("out"), data.path("own.ibin"));
+    let lists = lines(&data, "lists.txt", &rows);
+    let truth = ["groundtruth", arg(&data.base), arg(&data.queries), "-k", "10", "-o", arg(&gt)];
+    json(&[&truth[..], &["--only-per-query", arg(&lists)]].concat());
+    // Against a naive search of the rows of each query.
+    let (k, ids, distances) = read_answers(&gt);
+    let all = nearest(&data.base_rows, &data.query_rows, "l2", 1500);
+    for (query, own) in rows.iter().enumerate() {
+        let near = all[query].iter().filter(|(_, row)| own.contains(&(*row as u64)));
+        let near: Vec<u32> = near.take(10).map(|&(_, row)| row as u32).collect();
+        let found = &ids[query * k..(query + 1) * k];
+        assert_eq!(found[..near.len()], near, "query {query}");
+        let rest = query * k + near.len()..(query + 1) * k;
+        assert!(ids[rest.clone()].iter().all(|&id| id == u32::MAX));
+        assert!(distances[rest].iter().all(|&distance| distance == f32::INFINITY));
+    }
+    for kind in KINDS {
+        let index = build_kind(&data, kind);
+        let search = ["search", arg(&index), arg(&data.queries), "-k", "10", "-o", arg(&out), "--force"];
+        let with = ["--only-per-query", arg(&lists), "--groundtruth", arg(&gt), "--recall"];
+        let run = json(&[&search[..], &with, &["0.95"]].concat())["runs"][0].clone();
+        assert!(run["recall"].as_f64().unwrap() >= 0.93, "{kind}: {}", run["recall"]);
+        let (_, found, _) = read_answers(&out);
+        for (own, found) in rows.iter().zip(found.chunks(10)) {
+            let found: Vec<u64> = found.iter().filter(|&&id| id != u32::MAX).map(|&id| id.into()).collect();
+            assert!(found.len() == own.len().min(10) && found.iter().all(|id| own.contains(id)), "{kind}");
+        }
+        let filter = &run["filter"];
+        let most = rows.iter().map(Vec::len).max().unwrap();
+        assert_eq!((&filter["matches"]["least"], &filter["matches"]["most"]), (&0.into(), &most.into()));
+        let ways: u64 = filter["ways"].as_object().unwrap().values().map(|n| n.as_u64().unwrap()).sum();
+        assert_eq!(ways, 50, "{filter}");
+        let run = json(&[&search[..], &with, &["1"]].concat())["runs"][0].clone();
+        assert_eq!(run["recall"], 1.0, "{kind}");
+    }
+}
+
+#[test]
+fn lists_for_each_query_are_the_same_in_every_format() {
+    let data = Data::new(1500, 16, "f32");
+    let index = data.build("graph", &[]);
+    let own: Vec<Vec<u64>> =
+        (0..50).map(|query| (0..40).map(|i| (i * 37 + query) % 1500).collect()).collect();
+    let others = |own: &Vec<u64>| (0..1500).filter(|id| !own.contains(id)).collect();
+    let npy_of = |name: &str, descr: &str| {
+        std::fs::write(data.path(name), npy(descr, "(50, 40)", &own.concat())).unwrap();
+        data.path(name)
+    };
+    let spaced: String = own.iter().map(|ids| format!("{ids:?}\n").replace(['[', ']', ','], " ")).collect();
+    std::fs::write(data.path("spaced.txt"), spaced).unwrap();
+    let files = [
+        ("--only-per-query", lines(&data, "commas.txt", &own)),
+        ("--only-per-query", data.path("spaced.txt")),
+        ("--only-per-query", npy_of("unsigned.npy", "<u8")),
+        ("--only-per-query", npy_of("signed.npy", "<i8")),
+        ("--without-per-query", lines(&data, "others.txt", &own.iter().map(others).collect::<Vec<_>>())),
+    ];
+    let answers = files.map(|(way, file)| {
+        let out = data.path("out");
+        let args = ["search", arg(&index), arg(&data.queries), "-o", arg(&out), "--force", way, arg(&file)];
+        let run = json(&args)["runs"][0].clone();
+        (read_answers(&out), counters(&run), run["filter"].clone())
+    });
+    assert!(answers.iter().all(|other| *other == answers[0]), "{answers:?}");
+    assert_eq!(answers[0].2["matches"]["mean"], 40.0);
+}
+
+#[test]
+fn bad_lists_for_queries_are_refused() {
+    let data = Data::new(1500, 16, "f32");
+    let (index, gt) = (data.build("graph", &[]), data.path("own.ibin"));
+    let search = ["search", arg(&index), arg(&data.queries)];
+    let truth = ["groundtruth", arg(&data.base), arg(&data.queries), "-k", "10", "-o", arg(&gt), "--force"];
+    let refuse = |command: &[&str], more: &[&str], said: &[&str]| {
+        let why = refused(&[command, more].concat(), 2);
+        assert!(said.iter().all(|said| why.contains(said)), "{more:?}: {why}");
+    };
+    let file = |name: &str, content: &[u8]| {
+        std::fs::write(data.path(name), content).unwrap();
+        data.path(name)
+    };
+    let few = lines(&data, "few.txt", &own_rows()[..49]);
+    for command in [&search[..], &truth] {
+        for option in ["--only-per-query", "--without-per-query"] {
+            refuse(command, &[option, arg(&few)], &["49 lists", "50 queries"]);
+        }
+        refuse(command, &["--only-per-query", arg(&file("none.txt", b""))], &["0 lists", "50 queries"]);
+        let negative = file("negative.txt", b"1 2\n3, -4\n");
+        refuse(command, &["--only-per-query", arg(&negative)], &["line 2", "-4"]);
+        refuse(command, &["--only-per-query", arg(&file("real.txt", b"1 2.5\n"))], &["line 1", "2.5"]);
+        let large = file("large.txt", b"18446744073709551616\n");
+        refuse(command, &["--only-per-query", arg(&large)], &["line 1"]);
+        let signed = file("signed.npy", &npy("<i8", "(50, 1)", &[vec![1; 49], vec![u64::MAX]].concat()));
+        refuse(command, &["--only-per-query", arg(&signed)], &["negative id -1"]);
+        refuse(
+            command,
+            &["--only-per-query", arg(&file("flat.npy", &npy("<u8", "(50,)", &[7; 50])))],
+            &["shape"],
+        );
+        refuse(
+            command,
+            &["--only-per-query", arg(&file("void.npy", &npy("<u8", "(50, 0)", &[])))],
+            &["shape"],
+        );
+        refuse(command, &["--only-per-query", arg(&file("ids.u64bin", b""))], &["u64bin"]);
+        let lists = lines(&data, "lists.txt", &own_rows());
+        for other in ["--only", "--without", "--without-per-query"] {
+            let both = run(&[command, &["--only-per-query", arg(&lists), other, arg(&lists)]].concat());
+            assert_eq!(both.status.code(), Some(2));
+            assert!(stderr(&both).contains("cannot be used with"), "{}", stderr(&both));
+        }
+    }
+    // Of a query whose rows all match another one's filter, and of one with fewer neighbours than rows that match.
+    let rows = own_rows();
+    let right = lines(&data, "right.txt", &rows);
+    json(&[&truth[..], &["--only-per-query", arg(&right)]].concat());
+    let mut other = rows.clone();
+    other.swap(10, 11);
+    let (other, more) = (lines(&data, "other.txt", &other), {
+        let mut more = rows.clone();
+        more[1].push(78);
+        lines(&data, "more.txt", &more)
+    });
+    let with = |lists| ["--only-per-query", arg(lists), "--groundtruth", arg(&gt)];
+    refuse(&search, &with(&other), &["query 1", "does not match", "groundtruth --only-per-query"]);
+    refuse(&search, &with(&more), &["1 neighbours of query 1", "2 of the rows"]);
+    // And without a filter: the first query has no neighbours there.
+    refuse(
+        &search,
+        &["--groundtruth", arg(&gt)],
+        &["query 0 has 0 neighbours", "groundtruth --only-per-query"],
+    );
+}
+
+#[test]
+fn fewer_results_than_k_are_said() {
+    let data = Data::new(1500, 16, "f32");
+    let index = data.build("graph", &[]);
+    let said = |option: &str, file: &PathBuf| {
+        let output =
+            run(&["search", arg(&index), arg(&data.queries), "-k", "5", "--json", option, arg(file)]);
+        let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        (stderr(&output), report["runs"][0]["filter"]["matches"].clone())
+    };
+    let (note, matches) = said("--only", &ids(&data, "one.txt", &[3, 3, 1500]));
+    assert!(note.contains("1 rows match the filter") && matches == 1, "{note}");
+    let (note, matches) = said("--without", &ids(&data, "all.npy", &(0..1500).collect::<Vec<_>>()));
+    assert!(note.contains("no row matches the filter") && matches == 0, "{note}");
+    let (note, _) = said("--only-per-query", &lines(&data, "lists.txt", &own_rows()));
+    assert!(note.contains("fewer than 5 rows match the filters of 3 queries"), "{note}");
+    let (note, matches) = said("--only", &ids(&data, "enough.txt", &[1, 2, 3, 4, 5]));
+    assert!(!note.contains("match") && matches == 5, "{note}");
+}
+
+#[test]
+fn ids_beyond_2_to_the_53_are_exact() {
+    let data = Data::new(1500, 16, "f32");
+    // Neighbours of a number that floats of 64 bits have are not among them.
+    let first = (1u64 << 53) + 1;
+    let own: Vec<u64> = (0..1500).map(|row| first + row).collect();
+    let (index, out) = (data.path("own"), data.path("out.csv"));
+    let own_ids = ids(&data, "own.u64bin", &own);
+    json(&[&data.build_args(&index)[..], &["--ids", arg(&own_ids)]].concat());
+    let named = [first + 6, first + 7, u64::MAX, first - 1];
+    let signed = data.path("signed.npy");
+    std::fs::write(&signed, npy("<i8", "(3,)", &[first + 6, first + 7, first - 1])).unwrap();
+    for (file, unknown) in [
+        (ids(&data, "named.txt", &named), 2),
+        (ids(&data, "named.npy", &named), 2),
+        (ids(&data, "named.u64bin", &named), 2),
+        (signed, 1),
+    ] {
+        let search =
+            ["search", arg(&index), arg(&data.queries), "-o", arg(&out), "--force", "--only", arg(&file)];
+        let filter = json(&search)["runs"][0]["filter"].clone();
+        assert_eq!((&filter["matches"], &filter["unknown_ids"]), (&2.into(), &unknown.into()), "{file:?}");
+        let text = std::fs::read_to_string(&out).unwrap();
+        let found = text.lines().skip(1).map(|line| line.split(',').nth(2).unwrap().parse::<u64>().unwrap());
+        let mut found: Vec<u64> = found.collect();
+        found.sort_unstable();
+        found.dedup();
+        assert_eq!(found, [first + 6, first + 7], "{file:?}");
+    }
+}
+
+#[test]
+fn explain_names_the_plan_of_a_filter() {
+    let data = Data::new(1500, 16, "f32");
+    let out = data.path("out");
+    for kind in KINDS {
+        let index = build_kind(&data, kind);
+        for (every, name) in [(2, "half.npy"), (100, "few.npy")] {
+            let rows: Vec<u64> = (0..1500).filter(|id| id % every == 1).collect();
+            let named = ids(&data, name, &rows);
+            let with = ["--recall", "0.95", "--only", arg(&named)];
+            let search = [
+                "search",
+                arg(&index),
+                arg(&data.queries),
+                "--cache-budget",
+                "0",
+                "-o",
+                arg(&out),
+                "--force",
+            ];
+            let run = json(&[&search[..], &with].concat())["runs"][0].clone();
+            let explain = ["explain", arg(&index), arg(&data.queries), "--query", "7"];
+            let trace = json(&[&explain[..], &with].concat());
+            let (k, found, _) = read_answers(&out);
+            let found: Vec<u64> = found[7 * k..8 * k].iter().map(|&id| id.into()).collect();
+            let traced: Vec<u64> = match trace["ids"].as_array() {
+                Some(ids) => ids.iter().map(|id| id.as_u64().unwrap()).collect(),
+                None => {
+                    trace["results"].as_array().unwrap().iter().map(|r| r["id"].as_u64().unwrap()).collect()
+                }
+            };
+            assert_eq!(traced, found, "{kind}: explain runs the same search");
+            let filter = &trace["filter"];
+            for key in ["matches", "way", "prices", "unknown_ids", "repeated_ids"] {
+                assert_eq!(filter[key], run["filter"][key], "{kind}: {key}");
+            }
+            assert_eq!(filter["matches"], rows.len(), "{kind}");
+            assert!(filter["gave_way"].is_boolean() && filter["vain_blocks"].is_u64(), "{filter}");
+            let unit = if kind == "disk-graph" { "us" } else { "lists" };
+            let prices = &filter["prices"];
+            if kind == "flat" {
+                assert!(prices.is_null(), "one way");
+            } else {
+                assert_eq!(prices["unit"], unit, "{kind}");
+                assert!(prices["search"].as_f64().unwrap() > 0.0, "{kind}: {prices}");
+            }
+            if kind == "disk-graph" {
+                let way = filter["way"].as_str().unwrap();
+                let least = ["exact", "codes", "search"].map(|way| prices[way].as_f64().unwrap());
+                let least = least.into_iter().fold(f64::INFINITY, f64::min);
+                assert_eq!(prices[way].as_f64(), Some(least), "the cheapest: {filter}");
+            }
+            let text = run_text(&[&explain[..], &with].concat());
+            let said = format!("filter: {} rows match", rows.len());
+            assert!(text.contains(&said) && (kind == "flat") != text.contains("prices: "), "{kind}: {text}");
+        }
+    }
+}
+
+/// What a command prints for a person.
+fn run_text(args: &[&str]) -> String {
+    let output = run(args);
+    assert!(output.status.success(), "{}", stderr(&output));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+#[test]
+fn explain_says_when_a_search_gave_way() {
+    let data = Data::new(1500, 16, "f32");
+    let index = data.build("graph", &[]);
+    // All rows but those where the query looks first.
+    let near = nearest(&data.base_rows, &data.query_rows[..1], "l2", 300);
+    let near: Vec<u64> = near[0].iter().map(|&(_, row)| row as u64).collect();
+    let named = ids(&data, "near.npy", &near);
+    let explain = ["explain", arg(&index), arg(&data.queries), "--recall", "0.9", "--without", arg(&named)];
+    let trace = json(&explain);
+    let filter = &trace["filter"];
+    assert_eq!((&filter["way"], &filter["gave_way"]), (&"search".into(), &true.into()), "{filter}");
+    assert!(filter["vain_blocks"].as_u64().unwrap() > 0, "{filter}");
+    assert!(trace["stop"].as_str().unwrap().contains("rows that match"), "{}", trace["stop"]);
+    let text = run_text(&explain);
+    assert!(text.contains("gave way to it") && text.contains("had no row that matches"), "{text}");
+}
+
+#[test]
+fn explain_refuses_filters_where_there_are_none() {
+    let data = Data::new(1500, 16, "f32");
+    let (index, some) = (data.build("lists", &["--kind", "hybrid-ivf"]), ids(&data, "some.npy", &[1, 2]));
+    let explain = ["explain", arg(&index), arg(&data.queries), "--only", arg(&some)];
+    assert!(refused(&[&explain[..], &["--plan"]].concat(), 2).contains("some.npy"));
+    let both = run(&[&explain[..], &["--without", arg(&some)]].concat());
+    assert!(both.status.code() == Some(2) && stderr(&both).contains("cannot be used with"));
+    let remote = data.build("remote", &["--kind", "remote-hnsw"]);
+    let remote = ["explain", arg(&remote), arg(&data.queries), "--only", arg(&some)];
+    assert!(refused(&remote, 2).contains("remote-hnsw"));
 }

@@ -60,8 +60,9 @@ const STORAGE_ROOMS: [&str; 16] = [
 ];
 
 /// The rooms of engine. Below the manifest is what it records of a kind. A `=` stands for a module without those in it.
-const ENGINE_ROOMS: [&str; 45] = [
+const ENGINE_ROOMS: [&str; 46] = [
     "record",
+    "sieve_ways",
     "parallel",
     "tiles",
     "clusterings",
@@ -115,8 +116,8 @@ const CLI_ROOMS: [&str; 33] = [
     "plans",
     "progress",
     "queries",
-    "truth",
     "filter",
+    "truth",
     "help",
     "unknown",
     "program",

@@ -5,14 +5,14 @@ use std::time::Instant;
 
 use stratann_engine::build::metric_of;
 use stratann_engine::dataset::{GroundTruth, Reader};
-use stratann_engine::groundtruth;
+use stratann_engine::groundtruth::{self, Only};
 use stratann_params::build::CommonOptions;
 use stratann_params::measure::TruthSettings;
 use stratann_params::{Place, Stage};
 use stratann_storage::output::OutputPath;
 use stratann_storage::{Error, Result, budget};
 
-use crate::filter::FilterArgs;
+use crate::filter::QueryFilterArgs;
 use crate::output::{Output, count, duration};
 use crate::parameters::{Parameters, Rows};
 use crate::progress::ProgressPrinter;
@@ -36,7 +36,7 @@ pub struct Args {
     #[arg(long)]
     force: bool,
     #[command(flatten)]
-    filter: FilterArgs,
+    filter: QueryFilterArgs,
     #[command(flatten)]
     table: Parameters<TruthRows>,
 }
@@ -64,10 +64,12 @@ pub(crate) fn run(args: &Args, output: Output) -> Result<Verdict> {
     GroundTruth::check_name(&args.output)?;
     let to = OutputPath::check(&args.output, args.force, &[&args.base, &args.queries])?;
     let (base, queries) = (Reader::open(&args.base)?, Reader::open(&args.queries)?);
-    let only = match args.filter.read()? {
-        Some((ids, naming)) => Some(naming.rows(&ids, base.shape().rows)?),
-        None => None,
-    };
+    let named = args.filter.read(queries.shape().rows as usize)?;
+    let sieves = named.map(|named| named.rows(base.shape().rows)).transpose()?;
+    let only = sieves.as_ref().map_or(Only::All, |(is_each, sieves)| match sieves.as_slice() {
+        [shared] if !is_each => Only::Shared(shared),
+        each => Only::Each(each),
+    });
     let threads = common.threads.unwrap_or_else(options::all_cores);
     let pool = rayon::ThreadPoolBuilder::new()
         .num_threads(threads)
@@ -81,7 +83,7 @@ pub(crate) fn run(args: &Args, output: Output) -> Result<Verdict> {
             &queries,
             (metric_of(common.metric), settings.k),
             budget,
-            groundtruth::Rows { on_bad_row: common.on_bad_row, only: only.as_ref() },
+            groundtruth::Rows { on_bad_row: common.on_bad_row, only },
             &printer,
         )
     })?;

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use crate::Verdict;
-use crate::filter::{FilterArgs, FilterReport};
+use crate::filter::{FiltersReport, QueryFilterArgs};
 use crate::options::{self, Target};
 use crate::output::{Named, Output, eprint_line};
 use crate::parameters::{Parameters, Rows};
@@ -75,7 +75,7 @@ pub struct Args {
     #[arg(long, value_name = "INDEX", conflicts_with = "connect")]
     also: Vec<PathBuf>,
     #[command(flatten)]
-    filter: FilterArgs,
+    filter: QueryFilterArgs,
     /// With --connect or --also: accept partial results when no live server, or an index, holds a part
     #[arg(long)]
     partial: bool,
@@ -136,7 +136,7 @@ pub(crate) struct Run {
     io_backend: String,
     /// The rows that results may be; absent without a filter.
     #[serde(skip_serializing_if = "Option::is_none")]
-    filter: Option<FilterReport>,
+    filter: Option<FiltersReport>,
     // Of a kind with a scorer of codes.
     #[serde(skip_serializing_if = "Option::is_none")]
     scorer: Option<ScorerReport>,
@@ -294,8 +294,7 @@ pub(crate) fn run(args: &Args, output: Output) -> Result<Verdict> {
             if !args.also.is_empty() {
                 return together(args, (index, queries), (&settings, to.as_ref()), (budgets, cache), output);
             }
-            let filter = args.filter.read()?;
-            let source = Source::Folder(index);
+            let (source, filter) = (Source::Folder(index), Some(&args.filter));
             let mut bench =
                 Bench::open_filtered((source, filter), queries, truth, &settings, (budgets, cache), output)?;
             one(args, (index, queries), (&settings, to.as_ref()), &mut bench, output)
@@ -327,7 +326,7 @@ pub(crate) fn run(args: &Args, output: Output) -> Result<Verdict> {
 
 /// Refuses a filter where none is taken yet.
 fn check_filter(args: &Args, target: &Target<'_>) -> Result<()> {
-    let Some((path, _)) = args.filter.named() else { return Ok(()) };
+    let Some(path) = args.filter.path() else { return Ok(()) };
     let is_alone = matches!(target, Target::Index { .. }) && args.also.is_empty();
     if is_alone {
         return Ok(());
@@ -442,7 +441,7 @@ fn result_path(args: &Args, target: &Target<'_>) -> Result<Option<ResultPath>> {
     match *target {
         Target::Index { index, queries } => {
             inputs.extend([index, queries]);
-            inputs.extend(args.filter.named().map(|(path, _)| path));
+            inputs.extend(args.filter.path());
         }
         Target::Servers { queries, .. } | Target::Memory { queries, .. } => inputs.push(queries),
     }

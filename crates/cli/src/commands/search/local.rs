@@ -6,14 +6,14 @@ use stratann_engine::curve::{REMOTE, remoteness};
 use stratann_engine::groundtruth::CheckedTruth;
 use stratann_engine::index::{CacheBudget, Index, OpenOptions};
 use stratann_engine::manifest::Manifest;
-use stratann_engine::search::{Answers, Effort, Filters, Naming, Reserve, SearchOptions};
+use stratann_engine::search::{Answers, Effort, Filters, Reserve, SearchOptions};
 use stratann_params::choices::Learn;
 use stratann_storage::budget::size;
 use stratann_storage::remote_memory::Credentials;
 use stratann_storage::{Error, Progress, Result};
 
 use super::{Run, Searcher, Sum};
-use crate::filter::FilterReport;
+use crate::filter::{NamedIds, OwnFilters, QueryFilterArgs};
 use crate::output::{Output, count};
 use crate::progress::ProgressPrinter;
 use crate::queries::Queries;
@@ -32,8 +32,10 @@ pub(crate) struct Bench {
     rows: Vec<u8>,
     warned_remote: bool,
     noted_doorbells: bool,
-    /// Ids that results may have, or may not.
-    filter: Option<(Vec<u64>, Naming)>,
+    /// Ids that results may have, or may not, until the first search.
+    named: Option<NamedIds>,
+    /// Filters of these.
+    filters: Option<OwnFilters>,
 }
 
 /// Place of an index.
@@ -73,7 +75,7 @@ impl Bench {
 
     /// As [`Bench::open`], for searches with a filter.
     pub(crate) fn open_filtered(
-        (source, filter): (Source<'_>, Option<(Vec<u64>, Naming)>),
+        (source, filter): (Source<'_>, Option<&QueryFilterArgs>),
         queries: &Path,
         groundtruth: Option<&Path>,
         options: &[SearchOptions],
@@ -82,7 +84,8 @@ impl Bench {
     ) -> Result<Bench> {
         let (manifest, in_memory) = source.manifest(budgets)?;
         let queries = Queries::open(queries, &manifest, output)?;
-        let extra = beside(&manifest, filter.as_ref(), &queries, groundtruth)?;
+        let named = filter.map(|filter| filter.read(queries.count())).transpose()?.flatten();
+        let extra = beside(&manifest, named.as_ref(), &queries, groundtruth)?;
         // What a cache may take is known once all else is.
         if let CacheBudget::Bytes(bytes) = cache {
             budgets.cache_budget = bytes;
@@ -100,7 +103,7 @@ impl Bench {
         }
         let k = options.iter().map(|o| o.k).max().unwrap_or(0);
         // How many rows match a filter is known once the index is open.
-        let matches = if filter.is_some() { 1 } else { manifest.live_rows() };
+        let matches = if named.is_some() { 1 } else { manifest.live_rows() };
         let read = |path| truth::read(path, &queries, k, matches, manifest.rows);
         let truth = groundtruth.map(read).transpose()?;
         let aside = |o: &SearchOptions| memory::set_aside(&manifest, o, &extra, &queries);
@@ -137,7 +140,8 @@ impl Bench {
             rows: Vec::new(),
             warned_remote: false,
             noted_doorbells: false,
-            filter,
+            named,
+            filters: None,
         })
     }
 
@@ -160,21 +164,23 @@ impl Bench {
             ));
         }
         let part = self.part(options)?;
-        let filter = self.filter.as_ref();
-        let filter =
-            filter.map(|(ids, naming)| self.index.filter(ids, *naming, options, printer)).transpose()?;
-        match (&filter, &self.truth) {
-            (Some(filter), Some(truth)) => truth::check_matches(truth, options.k, (&self.index, filter))?,
-            (None, Some(truth)) => truth::check_deleted(truth.truth(), &self.index, printer)?,
-            (_, None) => {}
+        let filters = self.filters(options, printer)?;
+        if let Some(filters) = &filters {
+            if let Some(truth) = &self.truth {
+                truth::check_matches(truth, options.k, (&self.index, filters))?;
+            }
+            filters.note(options.k).iter().for_each(|note| printer.note(note));
+        } else if let Some(truth) = &self.truth {
+            truth::check_deleted(truth.truth(), &self.index, printer)?;
         }
-        let filters = filter.as_ref().map_or(Filters::None, Filters::Shared);
         let mut sum = Sum::new(count);
         let before = self.index.memory_node_bytes();
         for first in (0..count).step_by(part) {
             let rows = self.load(first, part.min(count - first))?;
             let rows = &self.rows[..rows * self.queries.row_bytes()];
-            let answers = self.index.search_filtered(rows, filters, options, printer)?;
+            let part = first..count.min(first + part);
+            let own = filters.as_ref().map_or(Filters::None, |filters| filters.of(part));
+            let answers = self.index.search_filtered(rows, own, options, printer)?;
             sum.add(first, rows, &answers, self.truth.as_mut())?;
             take(first, &answers)?;
         }
@@ -182,19 +188,32 @@ impl Bench {
         if let Some(truth) = &self.truth {
             self.index.confirm_truth(truth, printer)?;
         }
-        if let (Effort::Recall(_), None) = (options.effort, &filter) {
+        if let (Effort::Recall(_), None) = (options.effort, &filters) {
             self.warn_if_remote(&mut sum, printer);
         }
         let account =
             memory::of_search(&self.index, options, part.min(count), self.cache_budget, &self.extra);
         let mut run = sum.into_run(options, account, self.ram_budget, self.truth.is_some());
         run.in_flight = self.index.queries_in_flight(options, part.min(count));
-        run.filter = filter.as_ref().map(FilterReport::of);
+        run.filter = filters.as_ref().map(OwnFilters::report);
         run.scorer = self.index.scorer_report();
         run.learning = self.index.learning_facts();
         let before = before.into_iter().chain(std::iter::repeat(0));
         run.memory_node_bytes = after.iter().zip(before).map(|(after, before)| after - before).collect();
         Ok(run)
+    }
+
+    /// The filters for searches with these options. Ids are sorted, and looked for among the rows, once.
+    fn filters(&mut self, options: &SearchOptions, printer: &ProgressPrinter) -> Result<Option<OwnFilters>> {
+        if let Some(filters) = &self.filters {
+            return filters.planned(&self.index, options).map(Some);
+        }
+        let Some(named) = &self.named else { return Ok(None) };
+        let filters = OwnFilters::new(&self.index, named, options, printer)?;
+        // Their memory is that of the filters from now on.
+        self.named = None;
+        self.filters = Some(filters.clone());
+        Ok(Some(filters))
     }
 
     /// The options with doorbells and queries in flight that fit into the budget.
@@ -267,13 +286,13 @@ impl Bench {
 /// Memory beside the index and its search, by component.
 fn beside(
     manifest: &Manifest,
-    filter: Option<&(Vec<u64>, Naming)>,
+    named: Option<&NamedIds>,
     queries: &Queries,
     groundtruth: Option<&Path>,
 ) -> Result<Vec<(&'static str, u64)>> {
     let mut extra = vec![("latencies", queries.count() as u64 * 16)];
-    if let Some((ids, _)) = filter {
-        extra.push((memory::FILTER, Index::filter_bytes_max(manifest, ids.len())));
+    if let Some(named) = named {
+        extra.push((memory::FILTER, named.bytes_max(manifest)));
     }
     if let Some(path) = groundtruth {
         let file = std::fs::metadata(path).map_err(|e| Error::io("opening", path, &e))?;
@@ -312,7 +331,7 @@ impl Searcher for Bench {
     }
 
     fn exact_cost(&self, options: &SearchOptions) -> Result<Option<String>> {
-        if self.filter.is_some() {
+        if self.named.is_some() || self.filters.is_some() {
             // The way of the filter is in the report.
             return Ok(None);
         }

@@ -1,10 +1,11 @@
 //! Sums over the parts of a run.
 
 use stratann_core::query::{Params, QueryStats};
+use stratann_engine::dataset::GroundTruth;
 use stratann_engine::exec::{MergedReads, Times, Width};
 use stratann_engine::groundtruth::{CheckedTruth, Found};
 use stratann_engine::kinds::{self, reported_params, setting};
-use stratann_engine::search::{Answers, Effort, Latency, SearchOptions};
+use stratann_engine::search::{Answers, Effort, Latency, SearchOptions, hits};
 use stratann_params::Key;
 use stratann_params::search::{BatchSettings, GraphSwitches, SearchSettings};
 use stratann_storage::Result;
@@ -22,7 +23,9 @@ pub(super) struct Sum {
     pub(super) merged: MergedReads,
     pub(super) seconds: f64,
     pub(super) cpu_us: u64,
-    pub(super) found: f64,
+    // Queries, each by the share of its true neighbours that were found; and how many count for that.
+    found: f64,
+    measured: f64,
     pub(super) failed: Vec<(usize, String)>,
     pub(super) short: usize,
     // k-th distances of the queries with k results.
@@ -42,6 +45,7 @@ impl Sum {
             seconds: 0.0,
             cpu_us: 0,
             found: 0.0,
+            measured: 0.0,
             failed: Vec::new(),
             short: 0,
             kth_distances: Vec::with_capacity(count),
@@ -62,7 +66,6 @@ impl Sum {
         answers: &Answers,
         truth: Option<&mut CheckedTruth>,
     ) -> Result<()> {
-        let count = answers.latency_ns.len();
         self.latency_ns.extend_from_slice(&answers.latency_ns);
         self.stats.add(&answers.stats);
         self.times.add(&answers.times);
@@ -76,18 +79,31 @@ impl Sum {
         if let Some(truth) = truth {
             let Answers { k, ids, distances, .. } = answers;
             truth.compare(&Found { first, queries, k: *k, ids, distances })?;
-            let truth = truth.truth();
-            // Fewer rows than k may match a filter.
-            let wanted = answers.k.min(truth.k);
-            let true_ids: Vec<u64> = (first..first + count)
-                .flat_map(|q| truth.ids_of(q)[..wanted].iter().map(|&id| u64::from(id)))
-                .collect();
-            self.found += answers.recall(&true_ids, wanted) * count as f64;
+            self.measure(first, answers, truth.truth());
         }
         self.params = Some(answers.params);
         self.k = answers.k;
         self.io_backend.clone_from(&answers.io_backend);
         Ok(())
+    }
+
+    /// Adds the recall of answers, the first of which is that of query number `first`.
+    fn measure(&mut self, first: usize, answers: &Answers, truth: &GroundTruth) {
+        let count = answers.latency_ns.len();
+        // Fewer rows than k may match a filter.
+        let wanted = answers.k.min(truth.k);
+        if (first..first + count).all(|query| truth.count_of(query) >= wanted) {
+            let true_ids: Vec<u64> = (first..first + count)
+                .flat_map(|q| truth.ids_of(q)[..wanted].iter().map(|&id| u64::from(id)))
+                .collect();
+            self.found += answers.recall(&true_ids, wanted) * count as f64;
+            self.measured += count as f64;
+        } else {
+            // A query counts by the neighbours that it has.
+            let (found, of) = hits((&answers.ids, &answers.counts), answers.k, truth, first);
+            self.found += found as f64 / wanted as f64;
+            self.measured += of as f64 / wanted as f64;
+        }
     }
 
     pub(super) fn into_run(
@@ -112,7 +128,7 @@ impl Sum {
             eprint_line(&format!("{} more queries failed", self.failed.len() - FAILURES_PRINTED));
         }
         Run {
-            recall: truth.then(|| self.found / queries as f64),
+            recall: (truth && self.measured > 0.0).then(|| self.found / self.measured),
             qps: queries as f64 / self.seconds.max(1e-9),
             latency_us: Latency::of(&self.latency_ns),
             stage_us: Some(Stages::of(&self.times, queries)),
