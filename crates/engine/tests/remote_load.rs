@@ -291,6 +291,7 @@ fn ask(server: &Server, vector: &[u8]) -> Result<Vec<u64>, String> {
     let question = Question {
         vector,
         params: server.params(&options()).unwrap(),
+        filter: None,
         timeout: Duration::from_secs(20),
         partial: false,
         client: 0,

@@ -157,7 +157,8 @@ fn ask_with(
 ) -> (u64, Answering) {
     let (sender, answer) = channel();
     let params = server.params(options).unwrap();
-    let question = Question { vector, params, timeout, partial, client: 0, request: 0, is_batch: false };
+    let question =
+        Question { vector, params, filter: None, timeout, partial, client: 0, request: 0, is_batch: false };
     (server.ask(question, Box::new(move |got| drop(sender.send(got)))), answer)
 }
 

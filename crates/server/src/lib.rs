@@ -6,6 +6,7 @@ mod activity;
 pub mod callers;
 mod connections;
 mod limits;
+mod named_ids;
 mod patient;
 mod request;
 mod routes;

@@ -147,6 +147,11 @@ impl RequestMemory {
         own.is_some()
     }
 
+    /// What it has reserved.
+    pub(crate) fn into_reservations(self) -> Vec<Reservation> {
+        [self.small, self.large].into_iter().flatten().collect()
+    }
+
     /// Releases what exceeds `bytes`, first what a large request took.
     pub(crate) fn shrink_to(&mut self, bytes: u64) {
         let small = self.small.as_ref().map_or(0, Reservation::bytes);

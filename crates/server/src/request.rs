@@ -10,11 +10,12 @@ use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 use stratann_engine::dataset::check_row;
 use stratann_engine::manifest::Manifest;
-use stratann_engine::search::SearchOptions;
+use stratann_engine::search::{Naming, SearchOptions};
 use stratann_engine::{DType, Metric};
 use stratann_params::{Given, IndexKind, Place, Scope, Stage, Surface, Value, named};
 
 use crate::limits::Limits;
+use crate::named_ids::{self, NamedIds, Reserve};
 
 const USUAL_TIMEOUT_MS: u64 = 5000;
 
@@ -66,16 +67,29 @@ pub(crate) struct Request {
     /// One row or more.
     pub(crate) rows: Vec<u8>,
     pub(crate) options: SearchOptions,
+    /// Ids of the rows that queries may return, or may not.
+    pub(crate) named: Option<NamedIds>,
     pub(crate) timeout: Duration,
     pub(crate) partial: bool,
     /// The version of the cached clusters that the client knows; `None` where it does not ask for them.
     pub(crate) cached: Option<u64>,
 }
 
+impl Request {
+    /// Memory of its queries and of the ids that it names, bytes.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.rows.len() as u64 + self.named.as_ref().map_or(0, NamedIds::bytes)
+    }
+}
+
 /// The fields of a body in JSON, or the parameters of a URL.
 #[derive(Default)]
 struct RequestFields<'a> {
     queries: Option<&'a RawValue>,
+    /// Ids in JSON that are not read yet.
+    unread: Option<(Naming, &'a RawValue)>,
+    /// Ids that are.
+    named: Option<NamedIds>,
     timeout_ms: Option<u64>,
     partial: bool,
     /// A version of cached clusters.
@@ -88,7 +102,22 @@ fn scope(kind: IndexKind) -> Scope {
     Scope { stages: &[Stage::Search], kinds: vec![kind], place: Place::Servers, surface: Surface::Request }
 }
 
-impl RequestFields<'_> {
+/// The error of a request with both kinds of ids.
+const BOTH: &str = "only and without are both given; give one of them";
+
+impl<'a> RequestFields<'a> {
+    /// Takes ids in JSON; null is none.
+    fn take_ids(&mut self, naming: Naming, raw: &'a RawValue) -> Result<(), String> {
+        match (raw.get(), self.unread) {
+            ("null", _) => Ok(()),
+            (_, Some(_)) => Err(BOTH.into()),
+            (_, None) => {
+                self.unread = Some((naming, raw));
+                Ok(())
+            }
+        }
+    }
+
     /// Takes a field, whose value is of this type.
     fn set(&mut self, name: &str, value: Value, scope: &Scope) -> Result<(), String> {
         let wrong = |wanted: &str| Err(format!("{name} is {}; {wanted}", shortened(&value.to_string())));
@@ -160,7 +189,7 @@ impl<'de> Deserialize<'de> for Fields<'de> {
 }
 
 /// Fields that are no parameters of the table.
-const OWN_FIELDS: [&str; 4] = ["queries", "timeout_ms", "partial", "cached"];
+const OWN_FIELDS: [&str; 6] = ["queries", "only", "without", "timeout_ms", "partial", "cached"];
 
 /// Most fields of a request: more than the table has.
 const FIELDS_MAX: usize = 256;
@@ -189,6 +218,10 @@ fn fields<'a>(body: &'a [u8], kind: IndexKind) -> Result<RequestFields<'a>, Stri
             fields.queries = Some(raw);
             continue;
         }
+        if let Some(naming) = naming_of(&name) {
+            fields.take_ids(naming, raw)?;
+            continue;
+        }
         let value = match serde_json::from_str(raw.get()) {
             Ok(Field::Flag(flag)) => Value::Flag(flag),
             Ok(Field::Whole(number)) => Value::Whole(number),
@@ -203,6 +236,16 @@ fn fields<'a>(body: &'a [u8], kind: IndexKind) -> Result<RequestFields<'a>, Stri
     Ok(fields)
 }
 
+/// The meaning of a field that names ids; `None` of another.
+fn naming_of(name: &str) -> Option<Naming> {
+    let [only, without] = named_ids::FIELDS;
+    match name {
+        _ if name == only => Some(Naming::Only),
+        _ if name == without => Some(Naming::Without),
+        _ => None,
+    }
+}
+
 /// Reads the parameters of a URL.
 fn url_fields(url_query: &str, kind: IndexKind) -> Result<RequestFields<'static>, String> {
     let within = |why: String| format!("the parameters of the URL: {why}");
@@ -214,7 +257,11 @@ fn url_fields(url_query: &str, kind: IndexKind) -> Result<RequestFields<'static>
         if names.contains(&name) {
             return Err(within(format!("duplicate field {}", shortened(&name))));
         }
-        fields.set_text(&name, text, &scope).map_err(within)?;
+        match naming_of(&name) {
+            Some(_) if fields.named.is_some() => return Err(BOTH.into()),
+            Some(naming) => fields.named = Some(NamedIds::from_url(naming, &text).map_err(within)?),
+            None => fields.set_text(&name, text, &scope).map_err(within)?,
+        }
         names.push(name);
     }
     Ok(fields)
@@ -224,8 +271,13 @@ fn url_fields(url_query: &str, kind: IndexKind) -> Result<RequestFields<'static>
 ///
 /// # Errors
 /// One line for the client.
-pub(crate) fn from_json(body: &[u8], shape: &RowShape, limits: &Limits) -> Result<Request, String> {
-    let fields = fields(body, shape.kind)?;
+pub(crate) fn from_json(
+    body: &[u8],
+    shape: &RowShape,
+    limits: &Limits,
+    reserve: &mut Reserve<'_>,
+) -> Result<Request, String> {
+    let mut fields = fields(body, shape.kind)?;
     let queries = fields.queries.ok_or("the body has no \"queries\"; give a list of vectors")?;
     let mut rows = Rows { shape, limits, bytes: Vec::new(), count: 0, wrong: None };
     let read = serde_json::Deserializer::from_str(queries.get()).deserialize_seq(&mut rows);
@@ -233,7 +285,10 @@ pub(crate) fn from_json(body: &[u8], shape: &RowShape, limits: &Limits) -> Resul
         return Err(wrong);
     }
     read.map_err(|_| "\"queries\" is no list of vectors; give [[…], …]".to_string())?;
-    finish(&fields, rows.bytes, shape, limits)
+    if let Some((naming, ids)) = fields.unread {
+        fields.named = Some(NamedIds::from_json(naming, ids.get(), limits, reserve)?);
+    }
+    finish(fields, rows.bytes, shape, limits)
 }
 
 /// Reads a body of rows as bytes, with parameters from the URL.
@@ -263,7 +318,7 @@ pub(crate) fn from_octets(
     for (i, row) in body.chunks_exact(shape.row_bytes()).enumerate() {
         check(i, row, shape)?;
     }
-    finish(&fields, body, shape, limits)
+    finish(fields, body, shape, limits)
 }
 
 fn too_many(count: usize, limits: &Limits) -> String {
@@ -281,7 +336,7 @@ fn check(number: usize, row: &[u8], shape: &RowShape) -> Result<(), String> {
 }
 
 fn finish(
-    fields: &RequestFields<'_>,
+    fields: RequestFields<'_>,
     rows: Vec<u8>,
     shape: &RowShape,
     limits: &Limits,
@@ -290,7 +345,10 @@ fn finish(
     if count == 0 {
         return Err("there are no queries; send at least one".into());
     }
-    let options = options(fields, shape.kind)?;
+    let options = options(&fields, shape.kind)?;
+    if let Some(named) = &fields.named {
+        named.check(count)?;
+    }
     let most = limits.large_bytes;
     if Limits::answer_bytes(count, options.k) > most {
         return Err(format!(
@@ -303,8 +361,8 @@ fn finish(
     if !(1..=limits.timeout_ms).contains(&timeout_ms) {
         return Err(format!("timeout_ms is {timeout_ms}; give 1 to {} (max_timeout_ms)", limits.timeout_ms));
     }
-    let RequestFields { partial, cached, .. } = *fields;
-    Ok(Request { rows, options, timeout: Duration::from_millis(timeout_ms), partial, cached })
+    let RequestFields { named, partial, cached, .. } = fields;
+    Ok(Request { rows, options, named, timeout: Duration::from_millis(timeout_ms), partial, cached })
 }
 
 /// Reads how queries would be searched in an index of this kind from the parameters of a URL without queries.
@@ -407,12 +465,12 @@ mod tests {
     }
 
     fn json(text: &str, dtype: DType) -> Result<Request, String> {
-        from_json(text.as_bytes(), &shape(dtype, Metric::Cosine), &Limits::default())
+        from_json(text.as_bytes(), &shape(dtype, Metric::Cosine), &Limits::default(), &mut |_| true)
     }
 
     fn of_kind(kind: IndexKind, text: &str) -> Result<Request, String> {
         let shape = RowShape { kind, ..shape(DType::F32, Metric::Cosine) };
-        from_json(text.as_bytes(), &shape, &Limits::default())
+        from_json(text.as_bytes(), &shape, &Limits::default(), &mut |_| true)
     }
 
     #[test]
@@ -499,6 +557,10 @@ mod tests {
             (r#"{"queries":[[1,2]],"width":65}"#, "1 to 64"),
             (r#"{"queries":[[1,2]],"width":"wide"}"#, "1 to 64"),
             (r#"{"queries":[[1,2]],"mode":"slow"}"#, "barrier"),
+            (r#"{"queries":[[1,2]],"only":[1],"without":[2]}"#, "only and without are both given"),
+            (r#"{"queries":[[1,2]],"only":[[1],[2]]}"#, "only has 2 lists of ids for 1 queries"),
+            (r#"{"queries":[[1,2]],"without":[-1]}"#, "without: -1 is no id"),
+            (r#"{"queries":[[1,2]],"onyl":[1]}"#, "no parameter onyl; use only"),
             (r#"{"queries":[[1,2]],"timeout_ms":0}"#, "timeout_ms is 0"),
             (r#"{"queries":[[1,2]],"timeout_ms":60001}"#, "give 1 to 60000"),
             (r#"{"queries":[[1,2]],"k":18446744073709551615}"#, "use 1 to 16384"),
@@ -541,6 +603,8 @@ mod tests {
             (vec![0; 8], "colour=1", "there is no parameter colour"),
             (vec![0; 8], "queries=1", "URL"),
             (vec![0; 8], "k=1&k=2", "duplicate field"),
+            (vec![0; 8], "only=1&without=2", "both given"),
+            (vec![0; 8], "only=1,-2", "only: -2 is no id"),
         ] {
             let error = from_octets(body, url, &shape, &Limits::default()).unwrap_err();
             assert!(error.contains(said), "{url}: {error}");

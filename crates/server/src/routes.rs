@@ -27,6 +27,7 @@ use crate::wire::{
 };
 
 mod clusters;
+mod filters;
 
 /// A request with more queries is a batch: its queries' steps come after those of others.
 const BATCH: usize = QUERIES_PER_REQUEST;
@@ -174,9 +175,12 @@ impl Rejection {
         Rejection { status: StatusCode::FORBIDDEN, error }
     }
 
+    fn unavailable(error: impl Into<String>) -> Rejection {
+        Rejection { status: StatusCode::SERVICE_UNAVAILABLE, error: error.into() }
+    }
+
     fn overloaded() -> Rejection {
-        let error = "the server has no memory left for more requests; ask again later".into();
-        Rejection { status: StatusCode::SERVICE_UNAVAILABLE, error }
+        Rejection::unavailable("the server has no memory left for more requests; ask again later")
     }
 
     fn late_body(limits: &Limits) -> Rejection {
@@ -209,21 +213,29 @@ async fn answer(
     if !is_octets && !memory.grow(2 * body.len() as u64) {
         return Err(Rejection::overloaded());
     }
+    let mut has_room = true;
+    let mut reserve = |bytes| {
+        has_room = memory.grow(bytes);
+        has_room
+    };
     let read = shared.work(body.len(), || {
         if is_octets {
             request::from_octets(body, url_query, &shared.shape, &shared.limits)
         } else if url_query.is_empty() {
-            request::from_json(&body, &shared.shape, &shared.limits)
+            request::from_json(&body, &shared.shape, &shared.limits, &mut reserve)
         } else {
             Err("parameters in the URL go with application/octet-stream; put them into the body".into())
         }
     });
-    let mut request = read.await.map_err(Rejection::bad)?;
+    let read = read.await;
+    let mut request =
+        read.map_err(|why| if has_room { Rejection::bad(why) } else { Rejection::overloaded() })?;
     request.rows.shrink_to_fit();
-    memory.shrink_to(request.rows.len() as u64);
+    memory.shrink_to(request.bytes());
     let count = request.rows.len() / shared.shape.row_bytes();
     let mut answers = Limits::answer_bytes(count, request.options.k) as u64;
     answers += request.cached.map_or(0, |_| clusters::cached_bytes(shared));
+    answers += filters::reply_bytes(&request);
     if !memory.grow(answers) {
         return Err(Rejection::overloaded());
     }
@@ -374,14 +386,18 @@ async fn ask(
     // All queries of a request go to one version. A rollout waits until it is dropped, so it is dropped before the
     // answers arrive.
     let server = shared.versions.current();
+    let filters = filters::filters(shared, &server, asked).await?;
     for rows in asked.rows.chunks(BATCH * shared.shape.row_bytes()) {
         for vector in rows.chunks_exact(shared.shape.row_bytes()) {
             // Computed for each query: the width depends on the load, which includes the queries of this request.
-            let params = server.params(&asked.options).map_err(|e| Rejection::bad(e.message))?;
+            let filter = filters.as_ref().map(|filters| filters.kept.of(waiting.len()));
+            let params = server.params_of(&asked.options, filter.as_ref());
+            let params = params.map_err(|e| Rejection::bad(e.message))?;
             used.get_or_insert(Used::of(&params));
             let (sender, receiver) = oneshot::channel();
             let (timeout, partial) = (asked.timeout, asked.partial);
-            let question = Question { vector, params, timeout, partial, client, request, is_batch };
+            let filter = filter.as_ref();
+            let question = Question { vector, params, filter, timeout, partial, client, request, is_batch };
             let number = server.ask(question, Box::new(move |answer| drop(sender.send(answer))));
             let server = Arc::downgrade(&server);
             waiting.push(Pending { server, number, answer: receiver, is_answered: false });
@@ -392,6 +408,8 @@ async fn ask(
         }
     }
     drop(server);
+    // Each query has its own.
+    let filter = filters.map(|filters| filters.reports);
     let (mut answers, mut lost) = (Vec::with_capacity(waiting.len()), None);
     for mut pending in waiting {
         let answer = pending.wait().await;
@@ -407,7 +425,8 @@ async fn ask(
         Some(known) => clusters::cached(shared, known).await,
         None => None,
     };
-    Ok(Reply { error: lost.or_else(|| overload(&answers)), answers, server: shared.number, params, cached })
+    let error = lost.or_else(|| overload(&answers));
+    Ok(Reply { error, answers, server: shared.number, params, filter, cached })
 }
 
 fn answered(answer: Result<Answer, Unanswered>) -> Answered {

@@ -10,6 +10,7 @@ use stratann_core::query::{Params, QueryStats};
 use stratann_engine::kinds::answers::Setting;
 use stratann_engine::kinds::shares_loads::CachedClusters;
 use stratann_engine::kinds::{params_of, setting};
+pub use stratann_engine::search::FilterReport;
 use stratann_storage::names::BuildId;
 
 /// Largest number of queries in one request of this project's clients.
@@ -24,12 +25,25 @@ pub struct Reply {
     pub server: u8,
     /// Parameters of its queries.
     pub params: Used,
+    /// The filters of its queries, where it has some.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub filter: Option<FilterReports>,
     /// Clusters of a `remote-hnsw` that the server has cached now, when the request asks for them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cached: Option<Cached>,
     /// One line, when there is no answer because the server is overloaded.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
+}
+
+/// What a reply says of filters.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum FilterReports {
+    /// Of one for all queries.
+    Shared(FilterReport),
+    /// Of each query.
+    Each(Vec<FilterReport>),
 }
 
 /// The clusters that a server has in its cache.

@@ -1,110 +1,22 @@
 //! The front over a real server and a real index, by plain sockets.
 #![allow(missing_docs)]
 
-use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpStream};
-use std::sync::Arc;
-use std::time::{Duration, Instant};
-use stratann_params::build::GraphOptions;
+mod common;
 
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::time::{Duration, Instant};
+
+use common::*;
 use serde_json::{Value, json};
-use stratann_core::hash::hash;
 use stratann_core::query::QueryStats;
-use stratann_engine::build::{BuildOptions, KindOptions, build};
-use stratann_engine::dataset::{Reader, Shape};
 use stratann_engine::exec::Width;
 use stratann_engine::index::{Index, OpenOptions};
 use stratann_engine::search::{Effort, SearchOptions};
-use stratann_engine::serve::{ServeOptions, Server, Versions};
-use stratann_engine::{DType, Metric};
 use stratann_server::callers::Callers;
 use stratann_server::wire::{Answered, Reply};
-use stratann_server::{Front, FrontOptions, Limits, paths};
+use stratann_server::{Limits, paths};
 use stratann_storage::Quiet;
-use stratann_storage::ledger::Ledger;
-
-const DIM: usize = 16;
-
-fn rows(count: u64, seed: u64) -> Vec<u8> {
-    let component = |row: u64, i: u64| (hash(seed, row, i) >> 40) as f32 / (1 << 24) as f32;
-    (0..count).flat_map(|r| (0..DIM as u64).flat_map(move |i| component(r, i).to_le_bytes())).collect()
-}
-
-/// An index, and a front over it.
-struct Place {
-    folder: tempfile::TempDir,
-    front: Option<Front>,
-    address: SocketAddr,
-}
-
-impl Place {
-    fn new(queue: usize, limits: Limits) -> Place {
-        Place::of(queue, limits, Callers::default())
-    }
-
-    fn of(queue: usize, limits: Limits, callers: Callers) -> Place {
-        let folder = tempfile::tempdir().unwrap();
-        let shape = Shape { rows: 1500, dim: DIM, dtype: DType::F32 };
-        let own = GraphOptions { degree: 24, build_list: 48, ..GraphOptions::default() };
-        let mut options = BuildOptions::new(KindOptions::DiskGraph(own), Metric::Cosine);
-        (options.threads, options.calibration_queries) = (2, 60);
-        build(&Reader::from_memory(shape, rows(1500, 1)).unwrap(), folder.path(), &options, &Quiet).unwrap();
-        let index = folder.path().to_path_buf();
-        let server =
-            Server::start(ServeOptions { index, queue, threads: 2, ..ServeOptions::default() }).unwrap();
-        let http = "127.0.0.1:0".parse().unwrap();
-        let options = FrontOptions {
-            http,
-            limits,
-            callers,
-            threads: 1,
-            ledger: Ledger::new(None),
-            log: Arc::new(|_| {}),
-        };
-        let front = Front::start(Versions::of(server, 0, Arc::new(|_| {})), options).unwrap();
-        Place { folder, address: front.address(), front: Some(front) }
-    }
-
-    fn connect(&self) -> TcpStream {
-        let stream = TcpStream::connect(self.address).unwrap();
-        stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
-        stream
-    }
-
-    /// One request on a connection of its own.
-    fn ask(&self, method: &str, path: &str, kind: &str, body: &[u8]) -> (u16, String, Value) {
-        let mut stream = self.connect();
-        send(&mut stream, method, path, kind, body);
-        receive(&mut stream)
-    }
-
-    fn post(&self, body: &Value) -> (u16, String, Value) {
-        self.ask("POST", "/v1/search", "application/json", body.to_string().as_bytes())
-    }
-}
-
-fn send(stream: &mut TcpStream, method: &str, path: &str, kind: &str, body: &[u8]) {
-    let head = format!(
-        "{method} {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: {kind}\r\nContent-Length: {}\r\n\r\n",
-        body.len()
-    );
-    stream.write_all(&[head.as_bytes(), body].concat()).unwrap();
-}
-
-/// Status, head and body of the next response.
-fn receive(stream: &mut TcpStream) -> (u16, String, Value) {
-    let mut head = Vec::new();
-    while !head.ends_with(b"\r\n\r\n") {
-        let mut byte = [0];
-        stream.read_exact(&mut byte).unwrap();
-        head.push(byte[0]);
-    }
-    let head = String::from_utf8(head).unwrap().to_ascii_lowercase();
-    let length = head.split("content-length: ").nth(1).unwrap().lines().next().unwrap().parse().unwrap();
-    let mut body = vec![0; length];
-    stream.read_exact(&mut body).unwrap();
-    (head[9..12].parse().unwrap(), head, serde_json::from_slice(&body).unwrap())
-}
 
 /// Sends a head as it is, and gives the response.
 fn raw(place: &Place, head: &str) -> (u16, String, Value) {
@@ -163,11 +75,6 @@ fn own_names_and_allowed_origins_are_served() {
         head.starts_with("HTTP/1.1 204") && head.contains("access-control-allow-headers: content-type"),
         "{head}"
     );
-}
-
-fn numbers(rows: &[u8]) -> Vec<Vec<f32>> {
-    let number = |c: &[u8]| f32::from_le_bytes(c.try_into().unwrap());
-    rows.chunks(4 * DIM).map(|row| row.chunks(4).map(number).collect()).collect()
 }
 
 #[test]

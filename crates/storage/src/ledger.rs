@@ -221,6 +221,15 @@ pub struct Guarantee {
     bytes: u64,
 }
 
+impl Guarantee {
+    /// Gives back what exceeds `bytes`.
+    pub fn shrink_to(&mut self, bytes: u64) {
+        let released = self.bytes.saturating_sub(bytes);
+        self.ledger.lock()[self.part as usize].guaranteed -= released;
+        self.bytes -= released;
+    }
+}
+
 impl Drop for Guarantee {
     fn drop(&mut self) {
         self.ledger.lock()[self.part as usize].guaranteed -= self.bytes;
@@ -295,6 +304,18 @@ mod tests {
         drop((first, held));
         assert_eq!(ledger.committed(), 0);
         assert_eq!(ledger.most(Part::LargeRequests), 500);
+    }
+
+    #[test]
+    fn a_guarantee_gives_back_what_it_does_not_need() {
+        let ledger = Ledger::new(Some(100));
+        let mut own = ledger.guarantee(Part::Fixed, 90).unwrap();
+        own.shrink_to(30);
+        own.shrink_to(50);
+        assert_eq!(ledger.committed(), 30);
+        let rest = ledger.guarantee(Part::Slots, 70).unwrap();
+        drop((own, rest));
+        assert_eq!(ledger.committed(), 0);
     }
 
     #[test]

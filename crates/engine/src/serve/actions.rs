@@ -13,11 +13,11 @@ use stratann_core::query::{Budget, Loss, Outcome, Params, QueryState, Step, Tag,
 use stratann_storage::ledger::Part;
 use stratann_storage::link::Link;
 
-use super::inbox::{Job, Place};
-use super::lock;
+use super::inbox::{Job, Place, Size};
 use super::question::{Answer, Unanswered, named};
 use super::scores::Scored;
 use super::state::{Client, ServerState};
+use super::{QueryFilter, lock};
 
 /// Bytes that a byte of a frame becomes at most, once decoded: an entry of a candidate queue.
 const DECODED_PER_BYTE: u64 = 12;
@@ -208,10 +208,10 @@ impl ServerState {
 
     /// Gives a query to the driver threads. A state from another server is dropped when there is no memory to keep it.
     fn start(&self, run: Run, state: Box<QueryState>) {
-        let own = (run.query.origin == self.codec.server())
-            .then(|| lock(&self.clients).get(&run.query.number).map(|client| (client.place, client.size)));
-        let (place, size) =
-            own.flatten().unwrap_or_else(|| (Place::default(), self.size_of(state.params(), false)));
+        let own = (run.query.origin == self.codec.server()).then(|| self.of_client(run.query.number));
+        let (place, size, filter) = own
+            .flatten()
+            .unwrap_or_else(|| (Place::default(), self.size_of(state.params(), None, false), None));
         let own_bytes = if state.is_new() { 0 } else { state.memory_bytes() as u64 };
         let bytes = own_bytes + if run.job.is_some() { size.extra_bytes } else { 0 };
         let memory = if bytes > 0 { self.ledger.reserve(Part::Batons, bytes) } else { None };
@@ -219,7 +219,13 @@ impl ServerState {
             self.counters.refused_batons.fetch_add(1, Ordering::Relaxed);
             return self.with_peer(|peer, now_us, out| peer.refused(now_us, &run, out));
         }
-        self.inbox.push(Job { run, state, size, place, memory, queued_us: self.now_us() });
+        self.inbox.push(Job { run, state, size, place, filter, memory, queued_us: self.now_us() });
+    }
+
+    /// What a client's query takes, and its filter.
+    fn of_client(&self, number: u64) -> Option<(Place, Size, Option<QueryFilter>)> {
+        let clients = lock(&self.clients);
+        clients.get(&number).map(|client| (client.place, client.size, client.filter.clone()))
     }
 
     fn answer(&self, number: u64, state: &QueryState) {

@@ -10,12 +10,16 @@ use stratann_core::query::QueryState;
 use stratann_storage::ledger::Reservation;
 use stratann_storage::tier::Waker;
 
+use super::QueryFilter;
+
 /// A query to be run here.
 pub(super) struct Job {
     pub(super) run: Run,
     pub(super) state: Box<QueryState>,
     pub(super) size: Size,
     pub(super) place: Place,
+    /// The rows that a client's query may return; `None` for all.
+    pub(super) filter: Option<QueryFilter>,
     /// Memory of a large state while it waits.
     pub(super) memory: Option<Reservation>,
     /// Time of the arrival, on the clock of the server.
@@ -383,6 +387,7 @@ mod tests {
             state: Box::default(),
             size,
             place: Place { client: 0, request },
+            filter: None,
             memory: None,
             queued_us: 0,
         }

@@ -12,6 +12,7 @@
 
 mod actions;
 mod connections;
+mod filters;
 mod inbox;
 mod options;
 mod question;
@@ -39,6 +40,7 @@ use stratann_storage::names::BuildId;
 use stratann_storage::threads::{self, Running};
 use stratann_storage::{Error, Result};
 
+pub use self::filters::{KeptFilters, QueryFilter, RequestFilters};
 use self::inbox::Place;
 pub use self::options::{Caps, MemoryNodes, ServeOptions};
 pub use self::question::{Answer, Question, Reply, Unanswered};
@@ -219,9 +221,20 @@ impl Server {
     /// # Errors
     /// As [`crate::index::Index::params`].
     pub fn params(&self, options: &SearchOptions) -> Result<Params> {
+        self.params_of(options, None)
+    }
+
+    /// As [`Server::params`], of a query with a filter, which was made with these options.
+    ///
+    /// # Errors
+    /// As [`Server::params`].
+    pub fn params_of(&self, options: &SearchOptions, filter: Option<&QueryFilter>) -> Result<Params> {
         self.state.options.caps.check(options)?;
         let load = lock(&self.state.clients).len() / self.state.options.threads + 1;
-        let mut params = self.state.index.index().live_params(options)?;
+        let mut params = match filter.and_then(QueryFilter::params) {
+            Some(planned) => planned,
+            None => self.state.index.index().live_params(options)?,
+        };
         // A server with fewer than k rows finds fewer results; all servers together may find k.
         params.k = options.k.min(self.state.index.rows() as usize) as u32;
         own_mut(&mut params.kind).fit_to_k(params.k);
@@ -230,7 +243,7 @@ impl Server {
         if !params.is_valid() {
             return Err(Error::bad_input("width is out of range; use 1 to 64"));
         }
-        let extra = self.state.size_of(&params, false).extra_bytes;
+        let extra = self.state.size_of(&params, filter, false).extra_bytes;
         match self.state.ledger.most(Part::LargeQueries) {
             most if extra > most => Err(Error::bad_input(format!(
                 "this query takes {} more than a usual one, and the RAM budget leaves {} for it; ask for a smaller k, \
@@ -277,7 +290,8 @@ impl Server {
             asked: Instant::now(),
             partial: question.partial,
             place: Place { client: question.client, request: question.request },
-            size: state.size_of(&question.params, question.is_batch),
+            size: state.size_of(&question.params, question.filter, question.is_batch),
+            filter: question.filter.cloned(),
             _memory: memory,
         };
         lock(&state.clients).insert(client, waiting);

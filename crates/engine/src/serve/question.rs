@@ -4,6 +4,8 @@ use std::time::Duration;
 
 use stratann_core::query::{Params, QueryStats};
 
+use super::QueryFilter;
+
 /// A query of a client.
 #[derive(Clone, Copy, Debug)]
 pub struct Question<'a> {
@@ -11,6 +13,8 @@ pub struct Question<'a> {
     pub vector: &'a [u8],
     /// Parameters: see [`super::Server::params`].
     pub params: Params,
+    /// The rows that it may return; `None` for all.
+    pub filter: Option<&'a QueryFilter>,
     /// Time until the deadline.
     pub timeout: Duration,
     /// Whether the client accepts an answer without the parts that no live server holds.

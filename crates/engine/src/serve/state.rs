@@ -23,7 +23,7 @@ use super::served_index::ServedIndex;
 use super::visits::{VISITS_BYTES, Visits};
 use super::waits::Waits;
 use super::worker::Worker;
-use super::{Reply, ServeOptions, lock};
+use super::{QueryFilter, Reply, ServeOptions, lock};
 use crate::exec::{Driver, DriverOptions, Segment, SharedReads, Width};
 use crate::index::Index;
 use crate::kinds::kind;
@@ -85,6 +85,7 @@ pub(super) struct Client {
     pub(super) partial: bool,
     pub(super) place: Place,
     pub(super) size: Size,
+    pub(super) filter: Option<QueryFilter>,
     pub(super) _memory: Reservation,
 }
 
@@ -148,6 +149,8 @@ pub(super) struct ServerState {
     pub(super) ledger: Arc<Ledger>,
     // What the ledger has set aside for this server.
     pub(super) guarantees: Mutex<Vec<Guarantee>>,
+    // For the ids of all rows, once they are read.
+    pub(super) row_ids: Mutex<Option<Guarantee>>,
     // For what it shared with the version before, since that was closed.
     shared_guarantee: OnceLock<Guarantee>,
     usual: Usual,
@@ -244,6 +247,7 @@ impl ServerState {
         ServerState {
             ledger,
             guarantees: Mutex::default(),
+            row_ids: Mutex::default(),
             shared_guarantee: OnceLock::new(),
             usual,
             heavy: AtomicUsize::new(0),
@@ -413,7 +417,7 @@ impl ServerState {
         let (index, caps) = (self.index.index(), &self.options.caps);
         let k = caps.max_k.min(self.index.rows() as usize) as u32;
         let params = kind(index.base.kind).usual_params(k, caps.max_list.max(caps.max_nprobe));
-        self.size_of(&params, false).extra_bytes
+        self.size_of(&params, None, false).extra_bytes
     }
 
     /// Memory of a client's query until its answer.
@@ -423,9 +427,10 @@ impl ServerState {
     }
 
     /// Memory of a query beyond a usual slot.
-    pub(super) fn size_of(&self, params: &Params, is_batch: bool) -> Size {
+    pub(super) fn size_of(&self, params: &Params, filter: Option<&QueryFilter>, is_batch: bool) -> Size {
         let reads = u64::from(params.width).saturating_sub(self.usual.width) * self.usual.buffer_bytes;
-        let extra_bytes = state_bytes(params).saturating_sub(self.usual.asked_bytes) + reads;
+        let own = state_bytes(params) + filter.map_or(0, QueryFilter::more_bytes);
+        let extra_bytes = own.saturating_sub(self.usual.asked_bytes) + reads;
         Size { extra_bytes, buffers_bytes: reads as usize, is_heavy: is_batch || extra_bytes > 0 }
     }
 

@@ -8,9 +8,11 @@ use stratann_core::kinds::IndexView;
 use stratann_core::peer::Run;
 use stratann_core::place::Others;
 use stratann_core::query::{Loss, QueryState, QueryStats, Read, Step, Tag, Threshold, wire};
+use stratann_core::sieve::Sieve;
 use stratann_storage::ledger::Reservation;
 use stratann_storage::link::Inbound;
 
+use super::QueryFilter;
 use super::inbox::{Free, Job, Size};
 use super::remote_batches::LiveThread;
 use super::scores::Scored;
@@ -62,6 +64,8 @@ struct RunningQuery<'a> {
     replies: Vec<Reservation>,
     // Its number among the queries that count for learning.
     number: Option<u64>,
+    // The rows that it may return; `None` for all.
+    filter: Option<QueryFilter>,
     size: Size,
     permit: Option<Permit<'a>>,
     // Whether it has left its slot and keeps its state and its permit: it may be asked again.
@@ -80,6 +84,7 @@ impl<'a> RunningQuery<'a> {
             components_elsewhere: 0,
             replies: Vec::new(),
             number: None,
+            filter: None,
             size: Size::default(),
             permit: None,
             is_kept: false,
@@ -112,7 +117,7 @@ impl<'a> Worker<'a> {
     /// Begins a job. `None` when its answer is no longer wanted.
     fn place(&mut self, job: Job, permit: Permit<'a>) -> Option<usize> {
         // The memory of a waiting state is released when its slot or its permit has it.
-        let Job { run, mut state, size, memory, .. } = job;
+        let Job { run, mut state, size, filter, memory, .. } = job;
         let permit = permit.with(memory.filter(|_| run.job.is_some()));
         let mut peer = self.server.lock_peer();
         let Some(begun) = peer.begin(self.server.now_us(), &run) else {
@@ -134,7 +139,7 @@ impl<'a> Worker<'a> {
         query.vector.extend_from_slice(begun.vector);
         query.expires_at_us = begun.expires_at_us;
         (query.run, query.number, query.is_abandoned) = (run, number, false);
-        (query.size, query.permit) = (size, Some(permit));
+        (query.size, query.filter, query.permit) = (size, filter, Some(permit));
         self.queries += usize::from(run.job.is_none());
         self.live.iter().for_each(|live| live.forget(at));
         peer.recycle_state(std::mem::replace(&mut query.state, state));
@@ -161,6 +166,7 @@ impl<'a> Worker<'a> {
             query.permit = None;
         }
         query.replies.clear();
+        query.filter = None;
         if std::mem::take(&mut query.has_asked) {
             self.server.scores.forget(&query.run);
         }
@@ -224,6 +230,10 @@ impl Queries for Worker<'_> {
             return self.batch_snapshot();
         }
         learning(self.server).map(|l| l.newest() as Arc<dyn Snapshot>)
+    }
+
+    fn sieve(&mut self, number: usize) -> Option<Arc<Sieve>> {
+        self.running[number].filter.as_ref()?.sieve()
     }
 
     fn remaining(&self) -> usize {
