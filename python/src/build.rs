@@ -8,12 +8,14 @@ use pyo3::types::PyDict;
 use stratann_engine as engine;
 use stratann_engine::build::{BuildOptions, OptionsByKind, metric_of};
 use stratann_engine::dataset::Reader;
+use stratann_engine::groundtruth::Only;
 use stratann_engine::kinds::known::ON_DISK;
 use stratann_params::build::CommonOptions;
 use stratann_params::measure::TruthSettings;
 use stratann_params::{Given, IndexKind, Place, Scope, Stage, Surface, list_of};
 use stratann_storage::{Error, Progress, Result};
 
+use crate::index::{NamedRows, PyFilters};
 use crate::vectors::Vectors;
 use crate::{error, parameters, work};
 
@@ -103,12 +105,20 @@ pub(crate) fn groundtruth<'py>(
     base: Vectors<'py>,
     queries: Vectors<'py>,
     how: &Bound<'py, PyDict>,
+    filters: Option<PyFilters<'py>>,
     on_progress: Option<Py<PyAny>>,
 ) -> PyResult<Neighbours<'py>> {
     let given = parameters::checked(how, &[Stage::Truth])?;
     let (settings, common): (TruthSettings, CommonOptions) = (given.read(), given.read());
     let (base, queries) = (base.open(py)?, queries.open(py)?);
+    let named = filters.as_ref().map(NamedRows::new).transpose()?;
     let truth = work::run(py, on_progress.as_ref(), |progress| {
+        let sieves = named.as_ref().map(|named| named.sieves(base.shape().rows)).transpose()?;
+        let only = match (&named, sieves.as_deref()) {
+            (Some(named), Some([shared])) if !named.is_each => Only::Shared(shared),
+            (_, Some(each)) => Only::Each(each),
+            (_, None) => Only::All,
+        };
         let (metric, budget) = (metric_of(common.metric), settings.ram_budget.unwrap_or(u64::MAX));
         let exact = || {
             engine::groundtruth::exact_with(
@@ -116,7 +126,7 @@ pub(crate) fn groundtruth<'py>(
                 &queries,
                 (metric, settings.k),
                 budget,
-                engine::groundtruth::Rows { on_bad_row: common.on_bad_row, only: None },
+                engine::groundtruth::Rows { on_bad_row: common.on_bad_row, only },
                 progress,
             )
         };

@@ -7,11 +7,13 @@ use std::sync::{Arc, Mutex};
 use numpy::{IntoPyArray, PyArray1, PyReadonlyArray1};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
+use stratann_core::sieve::Sieve;
 use stratann_engine::dataset::check_row;
 use stratann_engine::exec::BatchOptions;
+use stratann_engine::explain::{explain, explain_filtered};
 use stratann_engine::index::{self, CacheBudget, OpenOptions, UpdateOptions};
 use stratann_engine::manifest::Manifest;
-use stratann_engine::search::{self, Answers, Filters, Naming, SearchOptions, Together};
+use stratann_engine::search::{self, Answers, Filter, Filters, Naming, SearchOptions, Together};
 use stratann_params::IndexKind;
 use stratann_params::open::OpenSettings;
 use stratann_params::{Given, Place, Scope, Stage, Surface};
@@ -302,13 +304,26 @@ impl Index {
     }
 
     /// Traces a query given as bytes. Returns the document of `stratann explain` as JSON.
-    fn explain(&self, py: Python<'_>, query: PyReadonlyArray1<'_, u8>, how: How) -> PyResult<String> {
+    fn explain<'py>(
+        &self,
+        py: Python<'py>,
+        query: PyReadonlyArray1<'py, u8>,
+        how: How,
+        filters: Option<PyFilters<'py>>,
+    ) -> PyResult<String> {
         let open = self.opened(py)?;
         let query = query.as_slice()?;
-        let traced = check_queries(&open, query)
-            .and_then(|()| how.read(1, &[&*open]))
-            .and_then(|options| stratann_engine::explain::explain(&open, query, &options));
-        report::trace(py, &traced.map_err(|e| error::to_python(py, &e))?)
+        let named = filters.as_ref().map(NamedRows::new).transpose()?;
+        let traced = || {
+            check_queries(&open, query)?;
+            let options = how.read(1, &[&*open])?;
+            let Some(named) = named else { return explain(&open, query, &options) };
+            match named.filters(&open, &options, &Quiet)?.first() {
+                Some(filter) => explain_filtered(&open, query, filter, &options),
+                None => explain(&open, query, &options),
+            }
+        };
+        report::trace(py, &traced().map_err(|e| error::to_python(py, &e))?)
     }
 }
 
@@ -340,21 +355,41 @@ pub(crate) fn search_together<'py>(
 
 /// Filters of the Python half: whether they name rows that may not be returned, whether each query has its own, whether
 /// some are masks, and the ids.
-type PyFilters<'py> = (bool, bool, bool, Vec<PyReadonlyArray1<'py, u64>>);
+pub(crate) type PyFilters<'py> = (bool, bool, bool, Vec<PyReadonlyArray1<'py, u64>>);
 
 /// The rows that filters name.
-struct NamedRows<'a> {
+pub(crate) struct NamedRows<'a> {
     naming: Naming,
-    is_each: bool,
+    pub(crate) is_each: bool,
     has_mask: bool,
     ids: Vec<&'a [u64]>,
 }
 
 impl<'a> NamedRows<'a> {
-    fn new((is_without, is_each, has_mask, ids): &'a PyFilters<'_>) -> PyResult<NamedRows<'a>> {
+    pub(crate) fn new((is_without, is_each, has_mask, ids): &'a PyFilters<'_>) -> PyResult<NamedRows<'a>> {
         let ids = ids.iter().map(|ids| Ok(ids.as_slice()?)).collect::<PyResult<_>>()?;
         let naming = if *is_without { Naming::Without } else { Naming::Only };
         Ok(NamedRows { naming, is_each: *is_each, has_mask: *has_mask, ids })
+    }
+
+    /// The rows of a set of so many, whose ids are their numbers.
+    pub(crate) fn sieves(&self, rows: u64) -> Result<Vec<Sieve>> {
+        self.ids.iter().map(|ids| self.naming.rows(ids, rows)).collect()
+    }
+
+    /// The filters of an index.
+    fn filters(
+        &self,
+        open: &index::Index,
+        options: &SearchOptions,
+        progress: &dyn Progress,
+    ) -> Result<Vec<Filter>> {
+        if self.has_mask && !open.has_row_numbers(progress)? {
+            return Err(Error::bad_input(
+                "a mask is for an index whose ids are the numbers of its rows; give the ids of rows instead",
+            ));
+        }
+        open.filters(&self.ids, self.naming, options, progress)
     }
 }
 
@@ -366,12 +401,7 @@ fn search_filtered(
     options: &SearchOptions,
     progress: &dyn Progress,
 ) -> Result<Answers> {
-    if named.has_mask && !open.has_row_numbers(progress)? {
-        return Err(Error::bad_input(
-            "a mask is for an index whose ids are the numbers of its rows; give the ids of rows instead",
-        ));
-    }
-    let filters = open.filters(&named.ids, named.naming, options, progress)?;
+    let filters = named.filters(open, options, progress)?;
     let filters = match filters.first() {
         Some(shared) if !named.is_each => Filters::Shared(shared),
         _ => Filters::Each(&filters),

@@ -119,9 +119,11 @@ pub(crate) fn recall<'py>(
     let computed = || {
         let (truth, name) = truth.read()?;
         let count = queries.len() / open.row_bytes();
-        if truth.queries() != count || truth.k < k {
+        // A filter may leave all queries with fewer than k.
+        let needed = k.min(counts.iter().max().map_or(k, |&most| most as usize));
+        if truth.queries() != count || truth.k < needed {
             return Err(Error::bad_input(format!(
-                "{} has {} neighbours of {} queries, {k} of {count} are needed; compute it again",
+                "{} has {} neighbours of {} queries, {needed} of {count} are needed; compute it again",
                 name.display(),
                 truth.k,
                 truth.queries()
@@ -130,9 +132,8 @@ pub(crate) fn recall<'py>(
         let mut checked = CheckedTruth::new(truth, &name, Owner::of(open.manifest())?)?;
         checked.compare(&Found { first: 0, queries, k, ids, distances })?;
         open.confirm_truth(&checked, &stratann_storage::Quiet)?;
-        let truth = checked.truth();
-        let known: Vec<u64> = truth.ids.iter().map(|&id| u64::from(id)).collect();
-        Ok(stratann_engine::search::recall((ids, counts), k, &known, truth.k))
+        let (found, wanted) = stratann_engine::search::hits((ids, counts), k, checked.truth(), 0);
+        Ok(if wanted == 0 { 0.0 } else { found as f64 / wanted as f64 })
     };
     computed().map_err(|e| error::to_python(py, &e))
 }

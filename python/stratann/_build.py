@@ -14,6 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 from . import _stratann
 from ._arrays import Path, byte_size, fixed, is_path, source
 from ._errors import InputError
+from ._filters import Filter, filters
 from ._parameters import parameters
 from ._progress import Progress, listening
 
@@ -248,6 +249,8 @@ def groundtruth(
     on_bad_row: str = "fail",
     ram_budget: int | str | None = None,
     # end of parameters
+    only: Filter = None,
+    without: Filter = None,
     progress: Progress = None,
     **unknown: NoReturn,
 ) -> Neighbors:
@@ -258,6 +261,10 @@ def groundtruth(
         queries: an array of shape (nq, d), or a vector file, of the element type of `base` (float32 and
             float16 may mix).
         k: neighbours per query. With k above the number of rows there are fewer columns.
+        only: neighbours are rows with these numbers, of shape (n,), in any order; or a mask of shape (rows,); or a list
+            of one of these for each query. A query of which fewer rows match than of others has the number 4294967295
+            at an infinite distance in the place of the rest.
+        without: neighbours are none of these rows, given as in `only`.
         metric, progress: as in `build`.
 
         .. parameters: groundtruth
@@ -268,7 +275,7 @@ def groundtruth(
         .. end of parameters
 
     Raises:
-        InputError: dimensions or types that do not match, a row with NaN or infinity.
+        InputError: dimensions or types that do not match, a row with NaN or infinity, a filter without rows.
 
     >>> import numpy as np, stratann
     >>> base = np.array([[0, 0], [3, 4], [1, 0]], dtype=np.float32)
@@ -278,7 +285,14 @@ def groundtruth(
     """
     how = parameters("truth", locals())
     with listening(progress) as on_progress:
-        columns, ids, distances = _stratann.groundtruth(
-            source(base, "base"), source(queries, "queries"), how, on_progress
-        )
+        rows, asked = source(base, "base"), source(queries, "queries")
+        named = None
+        if only is not None or without is not None:
+            named = filters(only, without, _rows_in(asked), _rows_in(rows), "the base")
+        columns, ids, distances = _stratann.groundtruth(rows, asked, how, named, on_progress)
     return Neighbors(ids.astype(np.uint64).reshape(-1, columns), distances.reshape(-1, columns))
+
+
+def _rows_in(vectors: Any) -> int:
+    """Number of rows of what `source` returned."""
+    return _stratann.shape_of(vectors)[0] if isinstance(vectors, str) else vectors[1]

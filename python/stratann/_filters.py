@@ -14,7 +14,7 @@ from ._errors import InputError
 Filter = Union[ArrayLike, Sequence[ArrayLike], None]
 
 
-def filters(only: Filter, without: Filter, queries: int, rows: int) -> Any:
+def filters(only: Filter, without: Filter, queries: int, rows: int, owner: str = "the index") -> Any:
     """Returns whether a filter names what may not be returned, whether each query has its own or is a mask, and ids.
 
     Raises:
@@ -29,7 +29,7 @@ def filters(only: Filter, without: Filter, queries: int, rows: int) -> Any:
     if each and len(given) != queries:
         raise InputError(f"{name} has {len(given)} filters for {queries} queries; give one for each, or one for all")
     has_mask = any(np.asarray(one).dtype == np.bool_ for one in given)
-    return without is not None, each, has_mask, [_ids(one, name, rows) for one in given]
+    return without is not None, each, has_mask, [_ids(one, name, (rows, owner)) for one in given]
 
 
 def _is_for_each(value: Any) -> bool:
@@ -39,13 +39,14 @@ def _is_for_each(value: Any) -> bool:
     return isinstance(value, (list, tuple)) and any(np.ndim(part) > 0 for part in value)
 
 
-def _ids(value: ArrayLike, name: str, rows: int) -> NDArray[np.uint64]:
+def _ids(value: ArrayLike, name: str, of: tuple[int, str]) -> NDArray[np.uint64]:
+    rows, owner = of
     array = np.asarray(value)
     if array.ndim != 1:
         raise InputError(f"{name} has shape {array.shape}; give ids of shape (n,), or a list of these for each query")
     if array.dtype == np.bool_:
         if len(array) != rows:
-            raise InputError(f"{name} is a mask of {len(array)} rows, the index has {rows}; give a value for each row")
+            raise InputError(f"{name} is a mask of {len(array)} rows, {owner} has {rows}; give a value for each row")
         return np.flatnonzero(array).astype(np.uint64)
     if array.size == 0:
         return np.empty(0, np.uint64)

@@ -520,19 +520,23 @@ class Index:
         scan_clusters: bool | None = None,
         # end of parameters
         width: int | str = 1,
+        only: Filter = None,
+        without: Filter = None,
         **unknown: NoReturn,
     ) -> dict[str, Any]:
         """Traces one query step by step: what it reads, and why. Arguments are those of `search`.
 
         Returns:
             The document of ``stratann explain --json``: the setting, ``rounds``, ``visits``, ``lists`` or ``batches``,
-            ``ids``, ``distances`` and ``counters``.
+            ``ids``, ``distances`` and ``counters``; and with `only` or `without` the ``filter``: how many rows match,
+            the way to them, the ``prices`` of all ways, whether it gave way, and blocks without a row that matches.
         """
         how = search_parameters(locals())
         rows = self._queries(query)
         if len(rows) != 1:
             raise InputError(f"query has {len(rows)} rows; pass one query")
-        return json.loads(self._index.explain(as_bytes(rows), how))
+        asked = None if only is None and without is None else filters(only, without, 1, self.rows)
+        return json.loads(self._index.explain(as_bytes(rows), how, asked))
 
     def memory(self) -> dict[str, int]:
         """Bytes of RAM by component, and their ``total``. Those of a search are in its ``stats["memory"]``."""

@@ -99,3 +99,81 @@ def test_a_kind_without_filters_says_so(data, tmp_path):
     stratann.build(data[0], tmp_path / "remote", "remote-hnsw")
     with stratann.open(tmp_path / "remote") as opened, pytest.raises(stratann.InputError, match="remote-hnsw"):
         opened.search(data[1], 5, only=[1])
+
+
+def test_ids_beyond_2_to_the_53_are_exact(data, tmp_path):
+    first = 2**53 + 1
+    stratann.build(data[0], tmp_path / "own", "flat", ids=np.arange(ROWS, dtype=np.uint64) + np.uint64(first))
+    named = [first + 6, first + 7]
+    with stratann.open(tmp_path / "own") as opened:
+        for ids in (named, np.array(named, np.uint64), np.array(named, np.int64), [*named, 2**64 - 1, first - 1]):
+            found = opened.search(data[1], 3, only=ids)
+            assert (found.counts == 2).all()
+            assert set(found.ids[:, :2].ravel().tolist()) == set(named)
+        with pytest.raises(stratann.InputError, match="give integers"):
+            opened.search(data[1], 3, only=[2**64])
+
+
+def test_ground_truth_is_that_of_the_rows_that_match(index, data):
+    base, queries = data
+    allowed = np.arange(1, ROWS, 4)
+    mask = np.zeros(ROWS, bool)
+    mask[allowed] = True
+    for form in ({"only": allowed[::-1]}, {"only": mask}, {"without": ~mask}, {"only": [*allowed, allowed[0], 10**12]}):
+        truth = stratann.groundtruth(base, queries, 5, **form)
+        assert np.array_equal(truth.ids, nearest(data, allowed)), form
+    found = index.search(queries, 5, 1.0, only=allowed)
+    assert index.recall(queries, found, truth) == 1.0
+
+
+def test_ground_truth_of_each_query_is_that_of_its_own_rows(index, data, tmp_path):
+    base, queries = data
+    each = [np.arange(query, ROWS, 9) for query in range(9)]
+    each[3], each[4] = np.empty(0, int), np.array([7])
+    np.save(tmp_path / "base.npy", base)
+    np.save(tmp_path / "queries.npy", queries)
+    truth = stratann.groundtruth(base, queries, 5, only=each)
+    files = stratann.groundtruth(tmp_path / "base.npy", tmp_path / "queries.npy", 5, only=each)
+    assert np.array_equal(files.ids, truth.ids)
+    for query, allowed in enumerate(each):
+        near = nearest(data, allowed)[query] if len(allowed) else allowed
+        assert np.array_equal(truth.ids[query, : len(near)], near)
+        assert (truth.ids[query, len(near) :] == 2**32 - 1).all()
+        assert np.isinf(truth.distances[query, len(near) :]).all()
+    found = index.search(queries, 5, 1.0, only=each)
+    assert index.recall(queries, found, truth) == 1.0
+    # Another filter is noticed: a query with no neighbours has some.
+    with pytest.raises(stratann.InputError, match="query 3 has 0 neighbours"):
+        index.recall(queries, index.search(queries, 5, 1.0), truth)
+
+
+@pytest.mark.parametrize(
+    ("filters", "words"),
+    [
+        ({"only": [1], "without": [2]}, "both given"),
+        ({"only": np.ones(ROWS - 1, bool)}, f"mask of {ROWS - 1} rows, the base has {ROWS}"),
+        ({"only": [[1], [2]]}, "2 filters for 9 queries"),
+        ({"only": [-1]}, "negative id -1"),
+        ({"only": []}, "no row can be a neighbour"),
+        ({"without": np.arange(ROWS)}, "no row can be a neighbour"),
+    ],
+)
+def test_bad_filters_of_ground_truth_are_refused_and_said(data, filters, words):
+    with pytest.raises(stratann.InputError, match=words):
+        stratann.groundtruth(*data, 5, **filters)
+
+
+def test_explain_names_the_plan(index, data):
+    allowed = np.arange(1, ROWS, 4)
+    for form in ({"only": allowed}, {"only": [allowed]}, {"without": np.setdiff1d(np.arange(ROWS), allowed)}):
+        trace = index.explain(data[1][2], 5, 1.0, **form)
+        found = trace["ids"] if "ids" in trace else [result["id"] for result in trace["results"]]
+        assert found == nearest(data, allowed)[2].tolist()
+        plan = trace["filter"]
+        assert (plan["matches"], plan["way"], plan["gave_way"]) == (len(allowed), "exact", False)
+        assert ("prices" in plan) == (index.kind != "flat")
+    assert "filter" not in index.explain(data[1][2], 5, 1.0)
+    with pytest.raises(stratann.InputError, match="both given"):
+        index.explain(data[1][2], 5, only=[1], without=[2])
+    with pytest.raises(stratann.InputError, match="2 filters for 1 queries"):
+        index.explain(data[1][2], 5, only=[[1], [2]])
