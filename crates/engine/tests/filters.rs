@@ -10,7 +10,9 @@ use stratann_core::query::{Budget, Outcome, Params, QueryState};
 use stratann_core::sieve::Sieve;
 use stratann_engine::build::IndexKind;
 use stratann_engine::index::{Index, OpenOptions};
-use stratann_engine::search::{Answers, Effort, Filter, Filters, Naming, SearchOptions, SieveWay};
+use stratann_engine::search::{
+    Answers, Effort, Filter, Filters, Naming, PriceUnit, SearchOptions, SievePrices, SieveWay,
+};
 use stratann_engine::{DType, Metric};
 use stratann_params::choices::PlanName;
 use stratann_params::search::ListSwitches;
@@ -366,5 +368,48 @@ fn all_lists_of_divided_clusters_are_compared_for_few_rows() {
         let truth =
             nearest(&built.set, Metric::L2, asked.row(query), 10, |row| !rows.contains(&(row as u64)));
         assert!(hits(found, &truth) >= 9, "query {query}: {found:?} for {truth:?}");
+    }
+}
+
+#[test]
+fn the_same_rows_have_another_plan_for_other_options() {
+    let built = calibrated(IndexKind::DiskGraph);
+    let rows: Vec<u64> = (0..60).collect();
+    let usual = filter(&built.index, &rows, Naming::Only, &options(10, 0.95));
+    let exact = built.index.filter_for(&usual, &options(10, 1.0)).unwrap();
+    assert_eq!((usual.way(), exact.way()), (SieveWay::Codes, SieveWay::Exact));
+    assert_eq!(exact.report(), filter(&built.index, &rows, Naming::Only, &options(10, 1.0)).report());
+    let again = built.index.filter_for(&exact, &options(10, 0.95)).unwrap();
+    let asked = queries(5, DIM);
+    let [one, two] =
+        [&usual, &again].map(|own| search(&built.index, &asked, Filters::Shared(own), &options(10, 0.95)));
+    assert_eq!((one.ids, one.stats), (two.ids, two.stats));
+    assert_eq!(again.report(), usual.report());
+}
+
+#[test]
+fn the_cheapest_way_is_taken_and_prices_say_so() {
+    let built = calibrated(IndexKind::DiskGraph);
+    for count in [2, 60, 700, 2900] {
+        let ids: Vec<u64> = (0..count).collect();
+        let own = filter(&built.index, &ids, Naming::Only, &options(10, 0.95));
+        let prices = own.prices().unwrap();
+        assert_eq!(prices.unit, PriceUnit::Us);
+        let all: Vec<_> = prices.all().collect();
+        assert_eq!(all.len(), 3, "codes are in memory");
+        let least = all.iter().min_by(|a, b| a.1.total_cmp(&b.1)).unwrap();
+        assert_eq!(least.0, own.way(), "{all:?}");
+    }
+    for (kind, has_codes) in [(IndexKind::GridIvf, false), (IndexKind::HybridIvf, true)] {
+        let built = calibrated(kind);
+        for count in [5u64, 2900] {
+            let ids: Vec<u64> = (0..count).collect();
+            let own = filter(&built.index, &ids, Naming::Only, &options(10, 0.95));
+            let SievePrices { unit, exact, codes, search } = own.prices().unwrap();
+            assert_eq!((unit, exact.is_some(), codes.is_some()), (PriceUnit::Lists, !has_codes, has_codes));
+            let (all, search) = (exact.or(codes).unwrap(), search.unwrap());
+            assert!(search >= 1.0 && search <= all.max(1.0), "{search} of {all}");
+            assert_eq!(own.way() == SieveWay::Search, search < all, "{kind:?}: {search} of {all}");
+        }
     }
 }

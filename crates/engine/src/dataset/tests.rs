@@ -266,6 +266,37 @@ fn writing_is_all_or_nothing() {
 }
 
 #[test]
+fn lists_of_ids_have_a_line_or_a_row_for_each_query() {
+    let folder = folder();
+    let read = |name: &str, bytes: &[u8]| read_id_lists(&put(folder.path(), name, bytes));
+    let lists = |lists: &IdLists| lists.iter().map(<[u64]>::to_vec).collect::<Vec<_>>();
+    let most = u64::MAX;
+    let text = read("l.txt", format!("1 2,3,  4\n\n\t{most}\r\n7,7").as_bytes()).expect("lists");
+    assert_eq!(lists(&text), [vec![1, 2, 3, 4], vec![], vec![most], vec![7, 7]]);
+    assert_eq!((text.count(), text.ids(), read("e.txt", b"").expect("none").count()), (4, 7, 0));
+    assert_eq!(lists(&read("n.txt", b"\n\n").expect("two")), [[0u64; 0], [0; 0]]);
+    let data: Vec<u8> = [1, 2, 3, 4, 5, most].iter().flat_map(|id: &u64| id.to_le_bytes()).collect();
+    let npy = |descr: &str, shape: &str| read("l.npy", &npy_bytes(1, &npy_dict(descr, shape), &data));
+    assert_eq!(lists(&npy("<u8", "(2, 3)").expect("lists")), [[1, 2, 3], [4, 5, most]]);
+    let huge = format!("({}, {})", 1u64 << 60, 1u64 << 60);
+    for (found, said) in [
+        (npy("<u8", "(6,)"), "shape [6]"),
+        (npy("<u8", "(6, 0)"), "shape [6, 0]"),
+        (npy("<u8", &huge), "shape"),
+        (npy("<u8", "(2, 4)"), "copy it again"),
+        (npy("<i8", "(2, 3)"), "negative id -1"),
+        (npy("<f8", "(2, 3)"), "uint64"),
+        (read("w.txt", b"1\n2 x\n"), "line 2 has \"x\""),
+        (read("w.txt", b"1\n-2\n"), "line 2 has \"-2\""),
+        (read("w.txt", b"18446744073709551616"), "line 1"),
+        (read("w.u64bin", b""), "u64bin"),
+    ] {
+        let error = found.expect_err("refused");
+        assert!(error.kind == ErrorKind::BadInput && error.message.contains(said), "{said}: {error}");
+    }
+}
+
+#[test]
 fn ids_are_read_counted_and_unique() {
     let folder = folder();
     let data = |ids: &[u64]| -> Vec<u8> { ids.iter().flat_map(|id| id.to_le_bytes()).collect() };

@@ -32,13 +32,17 @@ impl GroundTruth {
         self.ids.len().checked_div(self.k).unwrap_or(0)
     }
 
-    /// The row numbers for query `q`, closest first; fewer than k where it has no more.
+    /// The row numbers for query `q`, closest first, and what fills them up to k.
     pub fn ids_of(&self, q: usize) -> &[u32] {
-        let first = q * self.k;
-        &self.ids[first..first + self.count_of(q)]
+        &self.ids[q * self.k..(q + 1) * self.k]
     }
 
-    /// Their distances; empty where a file has none.
+    /// The row numbers for query `q`, closest first; fewer than k where it has no more.
+    pub fn neighbours_of(&self, q: usize) -> &[u32] {
+        &self.ids_of(q)[..self.count_of(q)]
+    }
+
+    /// Distances of [`GroundTruth::neighbours_of`]; empty where a file has none.
     pub fn distances_of(&self, q: usize) -> &[f32] {
         let first = q * self.k;
         self.distances.get(first..first + self.count_of(q)).unwrap_or(&[])
@@ -51,11 +55,6 @@ impl GroundTruth {
         };
         let row = q * self.k..(q + 1) * self.k;
         row.rev().find(|&at| is_one(at)).map_or(0, |last| last + 1 - q * self.k)
-    }
-
-    /// Whether each query has k neighbours.
-    pub fn is_full(&self) -> bool {
-        (0..self.queries()).all(|q| self.count_of(q) == self.k)
     }
 
     /// Reads `.ivecs`, or (with any other suffix) u32 queries, u32 k, ids and distances if present.
@@ -140,7 +139,7 @@ impl GroundTruth {
                 format!("{name} is for {} queries, {queries} are searched; compute it again", self.queries());
             return Err(Error::bad_input(message));
         }
-        let beyond = |q: usize| Some((self.ids_of(q).iter().find(|&&id| u64::from(id) >= rows)?, q));
+        let beyond = |q: usize| Some((self.neighbours_of(q).iter().find(|&&id| u64::from(id) >= rows)?, q));
         match (0..self.queries()).find_map(beyond) {
             None => Ok(()),
             Some((id, q)) => {

@@ -210,7 +210,7 @@ impl CheckedTruth {
         let mut sorted = Vec::new();
         for query in 0..self.truth.queries() {
             sorted.clear();
-            sorted.extend_from_slice(self.truth.ids_of(query));
+            sorted.extend_from_slice(self.truth.neighbours_of(query));
             sorted.sort_unstable();
             if let Some(pair) = sorted.windows(2).find(|pair| pair[0] == pair[1]) {
                 let name = self.path.display();
@@ -281,7 +281,8 @@ impl CheckedTruth {
             widen(dtype, vector, &mut query_floats);
             let tolerance = Tolerance::of(metric, dtype, &query_floats, distances);
             positions.clear();
-            positions.extend(self.truth.ids_of(query).iter().zip(0..).map(|(&id, at)| (u64::from(id), at)));
+            positions
+                .extend(self.truth.neighbours_of(query).iter().zip(0..).map(|(&id, at)| (u64::from(id), at)));
             positions.sort_unstable();
             let position = |id: u64| {
                 positions.binary_search_by_key(&id, |p| p.0).ok().map(|at| -> usize { positions[at].1 })
@@ -332,7 +333,7 @@ impl CheckedTruth {
             nearest,
             tolerance,
         };
-        let ids = self.truth.ids_of(query);
+        let ids = self.truth.neighbours_of(query);
         for (at, &id) in ids.iter().enumerate().filter(|n| u64::from(*n.1) >= rows) {
             self.beyond += 1;
             if self.suspects_beyond.len() < SUSPECTS_MAX {

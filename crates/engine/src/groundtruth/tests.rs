@@ -278,3 +278,54 @@ fn agrees_with_published_ground_truth() {
     compare_with_published("debian-minilm-60k", "f16bin", Metric::Cosine);
     compare_with_published("debian-minilm-10k", "fbin", Metric::Cosine);
 }
+
+#[test]
+fn each_query_has_the_nearest_of_its_own_rows_in_every_pass() {
+    const K: usize = 7;
+    let base = set(DType::F32, 8, &noise(8 * 700));
+    let queries = set(DType::F32, 8, &noise(8 * 400)[8 * 100..8 * 300]);
+    // Few rows, none, and more than k.
+    let own: Vec<Vec<u32>> =
+        (0..200).map(|q: u32| (0..700).filter(|row| q > 0 && row % (q * 5) == q % 5).collect()).collect();
+    let sieves: Vec<Sieve> =
+        own.iter().map(|rows| Sieve::from_sorted(700, rows).expect("they ascend")).collect();
+    let mut expected = Vec::new();
+    for (query, own) in rows_of(&queries).iter().zip(&own) {
+        let all = naive(&base, query, Metric::L2, 700, None).into_iter();
+        let near: Vec<_> = all.filter(|(row, _)| own.contains(row)).take(K).collect();
+        let fill = (GroundTruth::FILL, f32::INFINITY.to_bits());
+        expected.extend(near.iter().copied().chain(std::iter::repeat_n(fill, K - near.len())));
+    }
+    let least = least_budget(&base, &queries, Metric::L2, K);
+    let bytes: u64 = sieves.iter().map(|sieve| sieve.bytes() as u64).sum();
+    let run = |only, budget| {
+        exact_with(
+            &base,
+            &queries,
+            (Metric::L2, K),
+            budget,
+            Rows { on_bad_row: OnBadRow::Fail, only },
+            &Quiet,
+        )
+    };
+    for budget in [PLENTY, least + bytes] {
+        let truth = run(Only::Each(&sieves), budget).expect("truth");
+        assert_eq!((truth.k, truth.queries()), (K, 200));
+        assert_eq!(pairs_of(&truth), expected);
+        assert_eq!(truth.count_of(0), 0);
+        assert!(
+            truth.neighbours_of(1).len() == K
+                && truth.neighbours_of(100).len() == truth.distances_of(100).len()
+        );
+    }
+    // Where no query has k, there are as many columns as one has.
+    let few: Vec<Sieve> =
+        (0..200).map(|q| Sieve::from_sorted(700, &[3, 9][..q % 3 % 2 + 1]).expect("two")).collect();
+    let truth = run(Only::Each(&few), PLENTY).expect("truth");
+    assert_eq!((truth.k, truth.ids.len(), truth.distances.len()), (2, 400, 400));
+    assert!((0..200).all(|q| truth.count_of(q) == q % 3 % 2 + 1 && truth.neighbours_of(q).contains(&3)));
+    let refused = run(Only::Each(&few[..199]), PLENTY).expect_err("199 filters");
+    assert!(refused.message.contains("199 filters for 200 queries"), "{refused}");
+    let budget = run(Only::Each(&sieves), bytes).expect_err("no memory beside the filters");
+    assert_eq!(budget.kind, ErrorKind::Budget);
+}

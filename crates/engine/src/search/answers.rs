@@ -107,7 +107,7 @@ pub fn recall((ids, counts): (&[u64], &[u32]), k: usize, truth: &[u64], truth_k:
 /// query that has fewer than k, these alone. Results are those of [`recall`].
 pub fn hits((ids, counts): (&[u64], &[u32]), k: usize, truth: &GroundTruth, first: usize) -> (usize, usize) {
     let of_query = |(query, (ids, &count)): (usize, (&[u64], &u32))| {
-        let wanted = truth.ids_of(query);
+        let wanted = truth.neighbours_of(query);
         let wanted = &wanted[..k.min(wanted.len())];
         let results = &ids[..k.min(count as usize)];
         (wanted.iter().filter(|&&id| results.contains(&id.into())).count(), wanted.len())

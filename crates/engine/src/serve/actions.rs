@@ -10,6 +10,7 @@ use stratann_core::kinds::IndexView;
 use stratann_core::peer::message::Refused;
 use stratann_core::peer::{Action, BufferPool, Failure, FrameCodec, Peer, Run};
 use stratann_core::query::{Budget, Loss, Outcome, Params, QueryState, Step, Tag, Threshold};
+use stratann_core::sieve::Sieve;
 use stratann_storage::ledger::Part;
 use stratann_storage::link::Link;
 
@@ -106,9 +107,15 @@ impl ServerState {
     }
 
     /// A client submits a query.
-    pub(super) fn submit(&self, client: u64, what: (Params, Budget), vector: &[u8], time_us: u64) {
+    pub(super) fn submit(
+        &self,
+        client: u64,
+        what: (Params, Budget),
+        vector: (&[u8], Option<&Sieve>),
+        time_us: u64,
+    ) {
         self.with_codec(
-            |codec, _| Some(codec.new_query(client, what, (vector, None), time_us)),
+            |codec, _| Some(codec.new_query(client, what, vector, time_us)),
             |peer, now_us, query, out| peer.submit(now_us, query, out),
         );
     }

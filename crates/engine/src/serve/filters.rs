@@ -1,8 +1,12 @@
-//! Filters of the queries of a request, on a server of a whole index.
+//! Filters of the queries of a request. The server that is asked makes them of all rows, whatever part it holds, and they go
+//! to every other server once, with the vector of their query.
 
 use std::sync::Arc;
 
+use stratann_core::peer::message::Refused;
+use stratann_core::peer::{FILTER_BYTES_MAX, FILTERS_BYTES};
 use stratann_core::query::Params;
+use stratann_core::query::wire::FILTERS_VERSION;
 use stratann_core::sieve::Sieve;
 use stratann_storage::budget::size;
 use stratann_storage::ledger::{Part, Reservation};
@@ -82,12 +86,20 @@ impl Server {
     /// Refuses filters where queries take none.
     ///
     /// # Errors
-    /// A server of a partition, or of a cluster of parts; a kind without filters.
+    /// A server of a cluster of parts, or beside one of an earlier version; a kind without filters, or without ids of
+    /// rows.
     pub fn check_filters(&self) -> Result<()> {
         let index = &self.state.index;
-        if index.is_divided() {
+        if index.has_parts() {
             return Err(Error::bad_input(
-                "servers of a partition take no filter yet; leave only and without out, or serve the whole index",
+                "servers that each have an index of their own take no filter yet; leave only and without out, or \
+                 partition one index over them",
+            ));
+        }
+        if self.state.lock_peer().states_version() < FILTERS_VERSION {
+            return Err(Error::bad_input(
+                "a server of an earlier version is among the others, and it knows no filters; start it again as this \
+                 version, or leave only and without out",
             ));
         }
         index.index().check_filters()
@@ -120,19 +132,46 @@ impl Server {
         self.state.read_row_ids()?;
         let index = self.state.index.index();
         let filter = |ids: &[u64]| index.filter(ids, naming, options, &Quiet);
-        let all = ids.into_iter().map(filter).collect::<Result<_>>()?;
+        let all = ids.into_iter().map(filter).collect::<Result<Vec<_>>>()?;
+        let sieves = all.iter().map(|filter| filter.sieve().encoded_bytes());
+        let longest = if self.state.index.servers() > 1 { sieves.max().unwrap_or(0) } else { 0 };
+        if longest > FILTER_BYTES_MAX {
+            return Err(Error::bad_input(format!(
+                "a filter takes {}, and goes to other servers up to {}; serve the whole index on one server, or leave \
+                 only and without out",
+                size(longest as u64),
+                size(FILTER_BYTES_MAX as u64)
+            )));
+        }
         Ok(RequestFilters { all, is_each })
     }
 }
 
 impl ServedIndex {
-    /// Whether several servers have it.
-    fn is_divided(&self) -> bool {
-        self.servers() > 1 || self.index().manifest().spread.is_some()
+    /// Whether each of several servers has an index of its own.
+    fn has_parts(&self) -> bool {
+        self.servers() > 1 && self.index().manifest().spread.is_none()
     }
 }
 
+/// Bytes that the filters of queries take on a server of so many rows: for some tens of them as they came, and as many as
+/// they are asked.
+pub(super) fn filters_bytes(rows: u64) -> u64 {
+    const QUERIES: u64 = 64;
+    FILTERS_BYTES.min(QUERIES * (rows / 8 + (1 << 10)))
+}
+
 impl ServerState {
+    /// The rows that a query of another server may return; `None` for all.
+    ///
+    /// # Errors
+    /// Bytes that are no filter of this index.
+    pub(super) fn filter_of_others(&self, bytes: &[u8]) -> std::result::Result<Option<Arc<Sieve>>, Refused> {
+        let rows = self.index.index().manifest().rows as u32;
+        let read = || Sieve::decode(rows, bytes).map(|sieve| Some(Arc::new(sieve)));
+        if bytes.is_empty() { Ok(None) } else { read() }
+    }
+
     /// Reads the ids of all rows, and sets their memory aside, where that has not been done.
     ///
     /// # Errors

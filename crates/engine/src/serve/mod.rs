@@ -296,7 +296,10 @@ impl Server {
         };
         lock(&state.clients).insert(client, waiting);
         let time_us = u64::try_from(question.timeout.as_micros()).unwrap_or(u64::MAX);
-        state.submit(client, (question.params, state.budget), question.vector, time_us);
+        // Other servers get the filter with the vector; this one has it.
+        let filter = question.filter.filter(|_| state.index.servers() > 1).and_then(QueryFilter::sieve);
+        let vector = (question.vector, filter.as_deref());
+        state.submit(client, (question.params, state.budget), vector, time_us);
         client
     }
 

@@ -17,6 +17,7 @@ use stratann_storage::{Result, tier};
 
 use super::actions::SendingByRound;
 use super::connections::Connections;
+use super::filters::filters_bytes;
 use super::inbox::{Inbox, Job, Place, Size};
 use super::scores::Scores;
 use super::served_index::ServedIndex;
@@ -229,6 +230,7 @@ impl ServerState {
             origins: options.queue,
             hosted: options.queue.saturating_mul(index.hosted_per_query()),
             patience_us: options.patience.as_micros() as u64,
+            filter_bytes: filters_bytes(index.rows()),
             ..Limits::default()
         };
         let live = 1u64.checked_shl(server.into()).unwrap_or(0);
@@ -398,6 +400,8 @@ impl ServerState {
         let others = self.options.peers.len().saturating_sub(1) as u64;
         if others > 0 {
             account.add("batons that wait", BATON_BYTES);
+            // As they came, and as they are asked.
+            account.add("filters of queries", 2 * filters_bytes(self.index.rows()));
             if index.base.facts().scores_remotely {
                 account.add("jobs of other servers", others * JOB_BYTES);
             }

@@ -64,8 +64,9 @@ struct RunningQuery<'a> {
     replies: Vec<Reservation>,
     // Its number among the queries that count for learning.
     number: Option<u64>,
-    // The rows that it may return; `None` for all.
+    // The filter of a query of a client here, with its memory; and the rows that it may return, `None` for all.
     filter: Option<QueryFilter>,
+    sieve: Option<Arc<Sieve>>,
     size: Size,
     permit: Option<Permit<'a>>,
     // Whether it has left its slot and keeps its state and its permit: it may be asked again.
@@ -85,6 +86,7 @@ impl<'a> RunningQuery<'a> {
             replies: Vec::new(),
             number: None,
             filter: None,
+            sieve: None,
             size: Size::default(),
             permit: None,
             is_kept: false,
@@ -125,6 +127,18 @@ impl<'a> Worker<'a> {
             self.server.counters.dropped_runs.fetch_add(1, Ordering::Relaxed);
             return None;
         };
+        let sieve = match &filter {
+            Some(own) => Ok(own.sieve()),
+            None => self.server.filter_of_others(begun.filter),
+        };
+        let Ok(sieve) = sieve else {
+            // Its answer would have rows that it may not return.
+            peer.recycle_state(state);
+            drop(peer);
+            self.server.counters.dropped_runs.fetch_add(1, Ordering::Relaxed);
+            self.server.with_peer(|peer, now_us, out| peer.dropped(now_us, &run, out));
+            return None;
+        };
         if let Some(threshold) = begun.threshold {
             state.lower_threshold(threshold);
         }
@@ -139,7 +153,8 @@ impl<'a> Worker<'a> {
         query.vector.extend_from_slice(begun.vector);
         query.expires_at_us = begun.expires_at_us;
         (query.run, query.number, query.is_abandoned) = (run, number, false);
-        (query.size, query.filter, query.permit) = (size, filter, Some(permit));
+        (query.size, query.permit) = (size, Some(permit));
+        (query.filter, query.sieve) = (filter, sieve);
         self.queries += usize::from(run.job.is_none());
         self.live.iter().for_each(|live| live.forget(at));
         peer.recycle_state(std::mem::replace(&mut query.state, state));
@@ -166,7 +181,7 @@ impl<'a> Worker<'a> {
             query.permit = None;
         }
         query.replies.clear();
-        query.filter = None;
+        (query.filter, query.sieve) = (None, None);
         if std::mem::take(&mut query.has_asked) {
             self.server.scores.forget(&query.run);
         }
@@ -233,7 +248,7 @@ impl Queries for Worker<'_> {
     }
 
     fn sieve(&mut self, number: usize) -> Option<Arc<Sieve>> {
-        self.running[number].filter.as_ref()?.sieve()
+        self.running[number].sieve.clone()
     }
 
     fn remaining(&self) -> usize {
