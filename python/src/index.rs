@@ -210,10 +210,16 @@ impl Index {
         let options = how.read(count, &[&*open]).map_err(|e| error::to_python(py, &e))?;
         if let Some(rows) = &filters {
             let named = NamedRows::new(rows)?;
-            let answers = work::run(py, on_progress.as_ref(), |progress| {
-                check_queries(&open, bytes)?;
-                search_filtered(&open, bytes, &named, &options, progress)
-            })?;
+            let search = |open: &index::Index| {
+                work::run(py, on_progress.as_ref(), |progress| {
+                    check_queries(open, bytes)?;
+                    search_filtered(open, bytes, &named, &options, progress)
+                })
+            };
+            let answers = match search(&open) {
+                Err(_) if open.replaced().is_some() => search(&*self.opened(py)?)?,
+                answers => answers?,
+            };
             return answers_dict(py, answers, options);
         }
         let search = |open: &index::Index| {

@@ -233,8 +233,8 @@ class Index:
             static_order: the opposite of `busy_last`.
             only: return only rows with these ids, of shape (n,), in any order; or a mask of shape (rows,) over the
                 rows of an index without ids of its own; or a list of one of these for each query. Recall is that among
-                the rows that match. Where fewer than `k` match, `counts` is less. Ids that no row has are ignored. Not
-                for a remote-hnsw.
+                the rows that match. Where fewer than `k` match, `counts` is less. Ids that no row has are ignored. An
+                index in memory nodes takes no masks.
             without: return no row with these ids, given as in `only`.
             progress: as in `build`.
 

@@ -95,10 +95,10 @@ def test_a_mask_over_an_index_with_ids_of_its_own_is_refused(data, tmp_path):
             opened.search(data[1], 2, only=np.ones(ROWS, bool))
 
 
-def test_a_kind_without_filters_says_so(data, tmp_path):
+def test_a_remote_hnsw_takes_filters(data, tmp_path):
     stratann.build(data[0], tmp_path / "remote", "remote-hnsw")
-    with stratann.open(tmp_path / "remote") as opened, pytest.raises(stratann.InputError, match="remote-hnsw"):
-        opened.search(data[1], 5, only=[1])
+    with stratann.open(tmp_path / "remote") as opened:
+        assert set(opened.search(data[1], 2, only=[1, 8]).ids.ravel()) == {1, 8}
 
 
 def test_ids_beyond_2_to_the_53_are_exact(data, tmp_path):

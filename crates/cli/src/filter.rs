@@ -18,7 +18,8 @@ use crate::output::count;
 pub(crate) struct FilterArgs {
     /// Return only rows with these ids: a .npy, .u64bin or .txt file, in any order
     ///
-    /// Ids are those of the index (--ids at build), else row numbers. Ids that no row has are ignored and counted.
+    /// Ids are those of the index (--ids at build), else row numbers. Ids that no row has are ignored and counted, but in
+    /// memory nodes, which do not tell.
     /// Recall is then that among these rows.
     #[arg(long, value_name = "IDS", conflicts_with = "without", help_heading = "Filter")]
     only: Option<PathBuf>,
@@ -128,6 +129,12 @@ impl NamedIds {
         let (most, _) = Index::filters_bytes_max(manifest, self.naming, lengths);
         Index::ids_bytes_max(manifest, 0) + self.lists.bytes() + most
     }
+
+    /// The same of an index in memory nodes.
+    pub(crate) fn id_bytes_max(&self) -> u64 {
+        let lengths = self.lists.iter().map(<[u64]>::len);
+        self.lists.bytes() + lengths.map(Index::id_sieve_bytes_max).sum::<u64>()
+    }
 }
 
 /// The filters of a search: one for all queries, or one for each.
@@ -224,7 +231,8 @@ pub(crate) struct EachReport {
     matches: Spread,
     /// Queries by the way in which their rows were found.
     ways: BTreeMap<SieveWay, usize>,
-    unknown_ids: usize,
+    /// Null where that is not known.
+    unknown_ids: Option<usize>,
     repeated_ids: usize,
 }
 
@@ -247,7 +255,7 @@ impl EachReport {
                 most: matches().max().unwrap_or(0),
             },
             ways,
-            unknown_ids: each.iter().map(Filter::unknown).sum(),
+            unknown_ids: each.iter().map(Filter::unknown).sum::<Option<usize>>(),
             repeated_ids: each.iter().map(Filter::repeated).sum(),
         }
     }
@@ -267,7 +275,12 @@ impl FiltersReport {
     pub(crate) fn text(&self) -> String {
         let (mut line, unknown_ids, repeated_ids) = match self {
             FiltersReport::Shared(filter) => (
-                format!("filter: {} rows match; {}", count(filter.matches.into()), way(filter.way)),
+                format!(
+                    "filter: {}{} rows match; {}",
+                    if filter.matches_exact { "" } else { "about " },
+                    count(filter.matches.into()),
+                    way(filter.way)
+                ),
                 filter.unknown_ids,
                 filter.repeated_ids,
             ),
@@ -282,7 +295,7 @@ impl FiltersReport {
                 (format!("{matches}; {}", ways.join(", ")), each.unknown_ids, each.repeated_ids)
             }
         };
-        for (ids, what) in [(unknown_ids, "no row has"), (repeated_ids, "were named twice")] {
+        for (ids, what) in [(unknown_ids.unwrap_or(0), "no row has"), (repeated_ids, "were named twice")] {
             if ids > 0 {
                 line += &format!("; {} ids {what}", count(ids as u64));
             }

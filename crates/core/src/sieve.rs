@@ -6,6 +6,7 @@
 //! Rows are kept in chunks of 65,536, each in the form that suits its number of rows, as in Roaring bitmaps (Chambi et
 //! al., 2016). The form follows from the rows alone, so equal sets are equal sieves.
 
+mod ids;
 #[cfg(test)]
 mod tests;
 mod wire;
@@ -13,6 +14,8 @@ mod wire;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::ops::Range;
+
+pub use ids::IdSieve;
 
 /// Rows of a chunk.
 pub const CHUNK_ROWS: u32 = 1 << 16;

@@ -65,10 +65,12 @@ impl SievePrices {
 pub struct FilterReport {
     /// Rows that may be returned.
     pub matches: u32,
+    /// Whether there are exactly so many. In memory nodes ids that no row has are counted too.
+    pub matches_exact: bool,
     /// How they were found.
     pub way: SieveWay,
-    /// Named ids that no row has.
-    pub unknown_ids: usize,
+    /// Named ids that no row has; null where that is not known.
+    pub unknown_ids: Option<usize>,
     /// Named ids that were named before.
     pub repeated_ids: usize,
     /// What the ways were compared by; absent of a kind with one way.

@@ -303,7 +303,9 @@ pub(crate) fn run(args: &Args, output: Output) -> Result<Verdict> {
             let credentials = args.searched.key.credentials(output)?;
             let nodes = found(addresses)?;
             let (source, cache) = (Source::Memory(&nodes, &credentials), cache(given));
-            let mut bench = Bench::open(source, queries, truth, &settings, (budgets, cache), output)?;
+            let source = (source, Some(&args.filter));
+            let mut bench =
+                Bench::open_filtered(source, queries, truth, &settings, (budgets, cache), output)?;
             if let Some(to) = &to {
                 to.check_ids(bench.index.manifest().blocks.id_bytes)?;
             }
@@ -327,12 +329,12 @@ pub(crate) fn run(args: &Args, output: Output) -> Result<Verdict> {
 /// Refuses a filter where none is taken yet.
 fn check_filter(args: &Args, target: &Target<'_>) -> Result<()> {
     let Some(path) = args.filter.path() else { return Ok(()) };
-    let is_alone = matches!(target, Target::Index { .. }) && args.also.is_empty();
+    let is_alone = !matches!(target, Target::Servers { .. }) && args.also.is_empty();
     if is_alone {
         return Ok(());
     }
     Err(Error::bad_input(format!(
-        "a filter ({}) is for one index in a folder; servers, memory nodes and --also take none yet",
+        "a filter ({}) is for one index; servers and --also take none yet",
         path.display()
     )))
 }

@@ -32,6 +32,26 @@ pub(crate) struct HnswCost {
     pub(crate) dead: u64,
     /// Members that were visited: all that were compared, and deleted ones that a scan passes over.
     pub(crate) visited: u64,
+    /// Whether it has ended before its results were sure, because it has cost as much as a scan.
+    pub(crate) gave_way: bool,
+}
+
+/// Bounds of a search.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Walk {
+    /// Length of the beam.
+    pub(crate) ef: usize,
+    /// A member that no path leads over, unless the search begins at it.
+    pub(crate) absent: Option<u32>,
+    /// Distances after which it gives way to a scan.
+    pub(crate) comparisons_max: u64,
+}
+
+impl Walk {
+    /// A search by a beam of this length alone.
+    pub(crate) fn new(ef: usize) -> Walk {
+        Walk { ef, absent: None, comparisons_max: u64::MAX }
+    }
 }
 
 /// What a distance costs beside the bytes of its vector, in bytes: of a scan the choice of the nearest, of a search the
@@ -46,15 +66,35 @@ const WALKED_OF_NEIGHBOUR: u64 = 6;
 
 /// Whether [`HnswScratch::nearest`] of all members takes less time than [`HnswScratch::search`] with a beam of `ef`.
 pub(crate) fn is_scan_faster(own: &SubHnsw<'_>, ef: usize) -> bool {
-    is_scanned(own.members().into(), (own.vector_bytes() as u64, own.m().into()), ef as u64)
+    is_match_scan_faster(own, own.members(), ef)
+}
+
+/// As [`is_scan_faster`], where so many members may be results.
+pub(crate) fn is_match_scan_faster(own: &SubHnsw<'_>, matches: u32, ef: usize) -> bool {
+    let shape = (own.vector_bytes() as u64, own.m().into());
+    let (scan, walk) = prices((matches.into(), own.members().into()), shape, ef as u64);
+    scan < walk
 }
 
 /// As [`is_scan_faster`], of so many vectors of so many bytes each, with M neighbours on upper layers.
-pub(crate) fn is_scanned(members: u64, (vector_bytes, m): (u64, u64), ef: u64) -> bool {
-    let beam = WALKED_OF_BEAM.saturating_mul(ef);
+pub(crate) fn is_scanned(members: u64, shape: (u64, u64), ef: u64) -> bool {
+    let (scan, walk) = prices((members, members), shape, ef);
+    scan < walk
+}
+
+/// What a scan of `matches` of so many members costs, and a search for `ef` of them, in bytes. It passes over the
+/// others, so its beam is longer by members over matches.
+pub(crate) fn prices((matches, members): (u64, u64), (vector_bytes, m): (u64, u64), ef: u64) -> (u64, u64) {
+    let beam = WALKED_OF_BEAM.saturating_mul(ef).saturating_mul(members).div_ceil(matches.max(1));
     let walked = beam.saturating_add(WALKED_OF_NEIGHBOUR * m).min(members);
     let times = |count: u64, bytes: u64| count.saturating_mul(bytes.saturating_add(vector_bytes));
-    times(members, SCAN_BYTES) < times(walked, WALK_BYTES)
+    (times(matches, SCAN_BYTES), times(walked, WALK_BYTES))
+}
+
+/// Distances of a search that cost as much as a scan of so many members.
+pub(crate) fn comparisons_of_scan(own: &SubHnsw<'_>, matches: u32) -> u64 {
+    let vector_bytes = own.vector_bytes() as u64;
+    (u64::from(matches) * (SCAN_BYTES + vector_bytes)).div_ceil(WALK_BYTES + vector_bytes)
 }
 
 /// A candidate as a number that has its order: distance, member, and in the lowest bits whether it is deleted, and
@@ -78,13 +118,14 @@ fn is_live(entry: u64) -> bool {
 }
 
 impl HnswScratch {
-    /// The `ef` nearest members that a beam of that length finds, ascending by distance. No path leads over the member
-    /// `absent`, unless the search begins at it. Deleted members are walked through, and take no place in the beam.
+    /// The `ef` nearest members that a beam of that length finds, ascending by distance. Members that may be no results,
+    /// because they are deleted or do not match a filter, are walked through and take no place in the beam: it is as
+    /// much longer as there are more members than results near the query.
     pub(crate) fn search(
         &mut self,
         own: &SubHnsw<'_>,
         exact: &Exact,
-        (ef, absent): (usize, Option<u32>),
+        Walk { ef, absent, comparisons_max }: Walk,
         is_dead: impl Fn(u32) -> bool,
     ) -> (HnswCost, impl Iterator<Item = (f32, u32)> + '_) {
         let mut cost = HnswCost::default();
@@ -105,12 +146,16 @@ impl HnswScratch {
                 at += 1;
                 continue;
             }
+            if cost.comparisons >= comparisons_max {
+                cost.gave_way = true;
+                break;
+            }
             *next |= EXPANDED;
             let member = candidate(*next).1;
             cost.expanded += 1;
             at = (at + 1).min(self.expand(own, exact, (member, ef), (&is_dead, &mut cost)));
         }
-        if cost.dead > 0 && self.live < ef {
+        if cost.dead > 0 && self.live < ef && !cost.gave_way {
             self.take_rest(own, exact, ef, (&is_dead, &mut cost));
         }
         cost.visited = cost.comparisons;
@@ -155,7 +200,7 @@ impl HnswScratch {
         self.beam.truncate(wanted);
         self.beam.sort_unstable();
         let visited = u64::from(own.members());
-        let cost = HnswCost { comparisons, expanded: 0, dead: visited - comparisons, visited };
+        let cost = HnswCost { comparisons, dead: visited - comparisons, visited, ..HnswCost::default() };
         (cost, self.beam.iter().map(|&entry| candidate(entry)))
     }
 

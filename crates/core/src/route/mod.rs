@@ -7,5 +7,5 @@ mod walk;
 
 pub use head_graph::HeadGraph;
 pub use nav_graph::{NONE, NavGraph};
-pub(crate) use sieved::lists_to_visit;
+pub(crate) use sieved::{lists_to_visit, visits};
 pub(crate) use walk::{to_centroid, walk};

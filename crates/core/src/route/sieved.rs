@@ -10,20 +10,29 @@ use crate::sieve::Sieve;
 /// Where the nearest lists have a smaller share of rows than the index has, the nearest rows of the sieve are farther
 /// away and lie in more lists: with half the share four times as many are visited.
 pub(crate) fn lists_to_visit(sieve: &Sieve, nprobe: u32, nearest: impl Iterator<Item = Range<u32>>) -> u32 {
+    let counts = nearest.map(|rows| (sieve.count_in(rows.clone()), rows.end - rows.start));
+    visits(nprobe, (sieve.count().into(), sieve.rows().into()), counts)
+}
+
+/// As [`lists_to_visit`], of so many matches among so many rows. `nearest` has both of each list.
+pub(crate) fn visits(
+    nprobe: u32,
+    (matches, rows): (u64, u64),
+    nearest: impl Iterator<Item = (u32, u32)>,
+) -> u32 {
     let (mut members, mut found, mut lists) = (0u64, 0u64, 0);
-    for rows in nearest {
+    for (here, all) in nearest {
         if lists >= nprobe {
             break;
         }
-        let here = sieve.count_in(rows.clone());
-        members += u64::from(rows.end - rows.start);
+        members += u64::from(all);
         found += u64::from(here);
         lists += u32::from(here > 0);
     }
     if found == 0 {
         return u32::MAX;
     }
-    let expected = members as f64 * f64::from(sieve.count()) / f64::from(sieve.rows().max(1));
+    let expected = members as f64 * matches as f64 / rows.max(1) as f64;
     let times = (expected / found as f64).max(1.0);
     // A float beyond the range becomes the largest number.
     (f64::from(nprobe) * times * times) as u32

@@ -131,9 +131,10 @@ counters! {
     shared_reads,
     /// Requests to memory nodes. One may read many extents.
     round_trips,
-    /// Blocks that a walk has used and that have no row which the query may return.
+    /// Blocks that a walk has used, and clusters that were read, without a row which the query may return.
     vain_blocks,
-    /// Searches that cost as much as a scan of the rows that the query may return, and gave way to it.
+    /// Searches, of an index or of a cluster, that cost as much as a scan of the rows that the query may return, and gave
+    /// way to it.
     gave_way,
 }
 

@@ -28,12 +28,13 @@ pub fn explain_filtered(
     filter: &Filter,
     options: &SearchOptions,
 ) -> Result<Trace> {
-    if u64::from(filter.rows()) != index.base.manifest.rows {
-        return Err(Error::bad_input("a filter of another index was given; make it of this one"));
-    }
+    let Some(sieve) = filter.sieve().filter(|_| filter.is_of(index)) else {
+        let why = "a filter of another index was given; make it of this one, which is not in memory nodes";
+        return Err(Error::bad_input(why));
+    };
     let Params { approach_width, width, .. } = explained_params(index, options)?;
     let params = Params { approach_width, width, ..filter.params() };
-    let asked = (query, Some(&**filter.sieve()));
+    let asked = (query, Some(&**sieve));
     let mut trace = kinds::explain(&index.base, (&index.kind, index.cache.as_ref()), asked, params)?;
     let (gave_way, vain_blocks) = (trace.stats.gave_way > 0, trace.stats.vain_blocks);
     let filter = FilterTrace { plan: filter.report(), gave_way, vain_blocks };

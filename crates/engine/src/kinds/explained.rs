@@ -21,6 +21,8 @@ pub(crate) fn explain(
     params: Params,
 ) -> Result<Trace> {
     base.check_query(query)?;
+    // A filter has no row that is deleted.
+    let sieve = sieve.or(base.live.as_deref());
     let mut seen = (kind.view(base), setting(&params));
     seen.0.base.sieve = sieve;
     Ok(match kind {
@@ -34,6 +36,8 @@ pub(crate) fn explain(
         KindIndex::HybridIvf(lists) => hybrid_ivf::explain::explain((base, sieve), lists, query, params),
         KindIndex::GridIvf(_) => grid_ivf::explain::explain(&seen.0, query, params),
         KindIndex::GpuIvf(own) => gpu_ivf::explain::explain((base, sieve), own, query, params),
-        KindIndex::RemoteHnsw(own) => remote_hnsw::explain::explain(base, (own, cache), query, params)?,
+        KindIndex::RemoteHnsw(own) => {
+            remote_hnsw::explain::explain((base, sieve), (own, cache), query, params)?
+        }
     })
 }

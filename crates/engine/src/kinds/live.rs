@@ -2,16 +2,20 @@
 
 use std::sync::Arc;
 
+use stratann_core::query::Params;
+use stratann_core::sieve::IdSieve;
 use stratann_storage::remote_memory::RemoteSource;
 use stratann_storage::{Progress, Result};
 
 use super::KindIndex;
+use super::answers::SievePlan;
 use super::remote_hnsw::linking::{self, Linking, LinkingOptions};
 use super::remote_hnsw::live::LiveRegion;
 use super::remote_hnsw::live::inspect::{self, MemoryReport};
 use super::remote_hnsw::live::open::find;
 use super::remote_hnsw::live::updates::{Updater, refused};
 use super::remote_hnsw::open::RemoteIndex;
+use super::remote_hnsw::sieved;
 use crate::base::Base;
 use crate::manifest::Manifest;
 
@@ -49,6 +53,12 @@ impl KindIndex {
         let open =
             move |base: &Base| Ok(KindIndex::RemoteHnsw(Box::new(RemoteIndex::of_memory(base, meta, live)?)));
         Ok(HeldByNodes { manifest: found.manifest, open })
+    }
+
+    /// Plans a query that returns the ids of a sieve; `None` of an index whose rows have numbers.
+    pub(crate) fn plan_ids(&self, usual: &Params, effort_times: f64, ids: &IdSieve) -> Option<SievePlan> {
+        let KindIndex::RemoteHnsw(own) = self else { return None };
+        own.live.as_ref().map(|_| sieved::plan_ids(own, usual, effort_times, ids))
     }
 
     /// Checks all that the memory nodes of a live index hold; `None` of an index in a folder.

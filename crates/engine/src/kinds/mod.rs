@@ -74,6 +74,7 @@ pub(crate) use remote_hnsw::live::updates::Update;
 pub use remote_hnsw::live::updates::{Acknowledged, PLACE, Unfinished, UpdateOptions};
 pub(crate) use remote_hnsw::live::{Clusters as LiveClusters, LiveRegion, Session as LiveSession};
 pub(crate) use remote_hnsw::loads::recorded_visits;
+pub(crate) use remote_hnsw::sieved::sieved;
 pub(crate) use state_bytes::state_bytes;
 
 use crate::base::{Base, IndexShape, OpenOptions, shape};

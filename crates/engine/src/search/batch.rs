@@ -166,10 +166,10 @@ impl<'a> Batch<'a> {
         self.failed.lock().unwrap_or_else(|e| e.into_inner()).retain(|failed| failed.0 != number);
     }
 
-    /// Results that a query can have: k, or as many as its filter has rows, or as are left.
+    /// Results that a query can have at least: k, or as many as its filter has rows, or as are left.
     fn wanted(&self, number: usize) -> u32 {
-        let left = self.index.base.live.as_ref().map_or(u32::MAX, |live| live.count());
-        self.filters.of(number).map_or(left, Filter::matches).min(self.params.k)
+        let left = self.index.base.live.as_ref().map_or(u32::MAX, |live| live.count()).min(self.params.k);
+        self.filters.of(number).map_or(left, |filter| filter.results_min(self.params.k))
     }
 
     /// Queries that have fewer results than there are, or than were asked for.
@@ -302,14 +302,18 @@ impl Queries for Share<'_, '_> {
 
     fn snapshot(&mut self, number: usize) -> Option<Arc<dyn Snapshot>> {
         if self.batch.live.is_some() {
-            return self.batch_snapshot();
+            let seen = self.batch_snapshot()?;
+            return Some(match self.batch.filters.of(number) {
+                Some(filter) => filter.seen(seen),
+                None => seen,
+            });
         }
         let learning = self.batch.learning?;
         learning.snapshot_for(self.batch.epoch(number)).map(|seen| seen as Arc<dyn Snapshot>)
     }
 
     fn sieve(&mut self, number: usize) -> Option<Arc<Sieve>> {
-        self.batch.filters.of(number).map(|filter| filter.sieve().clone())
+        self.batch.filters.of(number).and_then(Filter::sieve).cloned()
     }
 
     fn remaining(&self) -> usize {

@@ -20,6 +20,7 @@ impl Filter {
     pub fn report(&self) -> FilterReport {
         FilterReport {
             matches: self.matches(),
+            matches_exact: self.is_exact(),
             way: self.way(),
             unknown_ids: self.unknown(),
             repeated_ids: self.repeated(),

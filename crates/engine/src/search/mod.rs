@@ -112,7 +112,7 @@ impl Index {
     ) -> Result<Answers> {
         let params = self.params_of_search(options)?;
         let count = queries.len() / self.base.row_bytes();
-        if filters.all().iter().any(|filter| u64::from(filter.rows()) != self.base.manifest.rows) {
+        if filters.all().iter().any(|filter| !filter.is_of(self)) {
             return Err(Error::bad_input("a filter of another index was given; make it of this one"));
         }
         if let Filters::Each(each) = filters

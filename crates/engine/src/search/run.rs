@@ -69,7 +69,7 @@ impl<'a> Run<'a> {
         let account_of = |options: &SearchOptions| {
             let mut account = index.driver_account(options, count);
             account.components.retain(|component| number == 0 || component.0 != "threads");
-            let in_flight = (options.threads * index.in_flight(options)) as u64;
+            let in_flight = (options.threads * index.in_flight(options)).min(count) as u64;
             match sieves_bytes + in_flight * more_bytes {
                 0 => {}
                 bytes => account.add(FILTERS, bytes),
@@ -79,7 +79,8 @@ impl<'a> Run<'a> {
         let fits = |options: &SearchOptions| {
             index.ram_budget.is_none_or(|budget| account_of(&divided(options)).total() <= budget)
         };
-        let options = divided(&index.with_fitting_in_flight(options, &fits));
+        let options = index.with_fitting_in_flight(options, &fits);
+        let options = divided(&with_fitting_batch(&options, more_bytes, &fits));
         let account = account_of(&options);
         let scan = index.plan_scan(&params, (&options, count), index.taken_bytes(&account));
         let scan = scan.filter(|_| filters.all().is_empty() && index.base.live.is_none());
@@ -136,6 +137,22 @@ impl<'a> Run<'a> {
         Answers { io_backend, account: self.account, ..self.batch.into_answers() }
     }
 }
+
+/// `options` with smaller batches, down to a few queries, until they fit whose filters take `more_bytes` each.
+fn with_fitting_batch(
+    options: &SearchOptions,
+    more_bytes: u64,
+    fits: &dyn Fn(&SearchOptions) -> bool,
+) -> SearchOptions {
+    let mut fitting = *options;
+    while more_bytes > 0 && fitting.batch_options.batch > FEWEST_OF_BATCH && !fits(&fitting) {
+        fitting.batch_options.batch = (fitting.batch_options.batch / 2).max(FEWEST_OF_BATCH);
+    }
+    fitting
+}
+
+/// Queries that a batch has at least, where a budget has little room for their filters.
+const FEWEST_OF_BATCH: usize = 16;
 
 /// Answers all calls, whose options have the same threads. Only a lone one may be of an index whose queries share their
 /// reads. Returns the way in which blocks were read.

@@ -1,13 +1,16 @@
 //! Filters of a search: the rows that its queries may return, and how they are found.
 
+mod by_ids;
+
 use std::sync::Arc;
 
 use stratann_core::query::Params;
-use stratann_core::sieve::Sieve;
+use stratann_core::sieve::{IdSieve, Sieve};
 use stratann_storage::{Error, Progress, Result};
 
 use super::{Effort, SearchOptions};
 use crate::curve::{self, Point};
+use crate::exec::Snapshot;
 use crate::files;
 use crate::index::{Index, RowIds};
 use crate::kinds;
@@ -50,23 +53,61 @@ impl Naming {
 /// The rows that queries may return, and the way to find them.
 #[derive(Clone, Debug)]
 pub struct Filter {
-    sieve: Arc<Sieve>,
+    matches: Matches,
     plan: SievePlan,
-    /// Ids that no row of the index has.
-    unknown: usize,
+    /// Ids that no row of the index has; `None` where that is not known.
+    unknown: Option<usize>,
     /// Ids that were named more than once.
     repeated: usize,
 }
 
+/// The rows of a filter.
+#[derive(Clone, Debug)]
+enum Matches {
+    /// By their numbers.
+    Rows(Arc<Sieve>),
+    /// By their ids, of an index in memory nodes.
+    Ids(Arc<IdSieve>),
+}
+
+/// The ids, each once and ascending, and how many were named again.
+fn sorted(ids: &[u64]) -> (Vec<u64>, usize) {
+    let mut sorted = ids.to_vec();
+    sorted.sort_unstable();
+    sorted.dedup();
+    let repeated = ids.len() - sorted.len();
+    (sorted, repeated)
+}
+
 impl Filter {
-    /// Rows that may be returned.
+    /// Rows that may be returned, see [`Filter::is_exact`].
     pub fn matches(&self) -> u32 {
-        self.sieve.count()
+        match &self.matches {
+            Matches::Rows(rows) => rows.count(),
+            Matches::Ids(ids) => u32::try_from(ids.matches()).unwrap_or(u32::MAX),
+        }
     }
 
-    /// Rows of its index.
-    pub(crate) fn rows(&self) -> u32 {
-        self.sieve.rows()
+    /// Whether [`Filter::matches`] is exact. Of an index in memory nodes it is the number of ids that were named, or of
+    /// all rows less these: ids that no row has are counted too.
+    pub fn is_exact(&self) -> bool {
+        matches!(self.matches, Matches::Rows(_))
+    }
+
+    /// Results that a query for k can have at least.
+    pub(super) fn results_min(&self, k: u32) -> u32 {
+        // One with fewer has read all clusters.
+        if self.is_exact() { self.matches().min(k) } else { 0 }
+    }
+
+    /// Whether it was made of an index like this one.
+    pub(crate) fn is_of(&self, index: &Index) -> bool {
+        match &self.matches {
+            Matches::Rows(rows) => {
+                u64::from(rows.rows()) == index.base.manifest.rows && !index.is_in_memory_nodes()
+            }
+            Matches::Ids(_) => index.is_in_memory_nodes(),
+        }
     }
 
     /// How they are found.
@@ -79,8 +120,8 @@ impl Filter {
         self.plan.prices
     }
 
-    /// Ids that no row of the index has; they are ignored.
-    pub fn unknown(&self) -> usize {
+    /// Ids that no row of the index has; they are ignored. `None` of an index in memory nodes, which does not tell.
+    pub fn unknown(&self) -> Option<usize> {
         self.unknown
     }
 
@@ -91,11 +132,23 @@ impl Filter {
 
     /// Memory, bytes.
     pub fn bytes(&self) -> u64 {
-        (self.sieve.bytes() + size_of::<Filter>()) as u64
+        match &self.matches {
+            Matches::Rows(rows) => (rows.bytes() + size_of::<Filter>()) as u64,
+            Matches::Ids(ids) => (ids.bytes() + size_of::<Filter>()) as u64,
+        }
     }
 
-    pub(crate) fn sieve(&self) -> &Arc<Sieve> {
-        &self.sieve
+    /// The rows by their numbers, where they have some.
+    pub(crate) fn sieve(&self) -> Option<&Arc<Sieve>> {
+        if let Matches::Rows(rows) = &self.matches { Some(rows) } else { None }
+    }
+
+    /// What a query with this filter sees, of what its batch does.
+    pub(super) fn seen(&self, batch: Arc<dyn Snapshot>) -> Arc<dyn Snapshot> {
+        match &self.matches {
+            Matches::Rows(_) => batch,
+            Matches::Ids(ids) => kinds::sieved(batch, ids.clone()),
+        }
     }
 
     pub(crate) fn params(&self) -> Params {
@@ -175,6 +228,9 @@ impl Index {
         options: &SearchOptions,
         progress: &dyn Progress,
     ) -> Result<Filter> {
+        if self.is_in_memory_nodes() {
+            return self.filter_by_ids(ids, naming, options);
+        }
         let live = self.base.live.as_deref();
         let Named { rows, unknown, repeated } = self.named(ids, live, progress)?;
         let sieve = match naming {
@@ -183,7 +239,7 @@ impl Index {
         };
         let sieve = Arc::new(live.map_or(sieve.clone(), |live| sieve.intersection(live)));
         let plan = self.plan_sieve(&sieve, options)?;
-        Ok(Filter { sieve, plan, unknown, repeated })
+        Ok(Filter { matches: Matches::Rows(sieve), plan, unknown: Some(unknown), repeated })
     }
 
     /// The rows with these ids, in any order, of those in `live`.
@@ -194,13 +250,7 @@ impl Index {
         self.check_filters()?;
         let row_ids = self.row_ids(progress)?;
         self.check_room(Self::sieve_bytes_max(&self.base.manifest, ids.len()))?;
-        let mut ids = ids.to_vec();
-        if !ids.is_sorted() {
-            ids.sort_unstable();
-        }
-        let named = ids.len();
-        ids.dedup();
-        let repeated = named - ids.len();
+        let (ids, repeated) = sorted(ids);
         let mut rows = Vec::with_capacity(ids.len());
         let mut is_unknown = |id: u64| {
             let first = rows.len();
@@ -230,7 +280,7 @@ impl Index {
     pub(crate) fn live_filter(&self, options: &SearchOptions) -> Result<Option<Filter>> {
         let Some(sieve) = self.base.live.clone() else { return Ok(None) };
         let plan = self.plan_sieve(&sieve, options)?;
-        Ok(Some(Filter { sieve, plan, unknown: 0, repeated: 0 }))
+        Ok(Some(Filter { matches: Matches::Rows(sieve), plan, unknown: Some(0), repeated: 0 }))
     }
 
     /// The parameters of a search without a filter: where rows are deleted, it passes over these.
@@ -246,7 +296,11 @@ impl Index {
     /// # Errors
     /// Bad options.
     pub fn filter_for(&self, filter: &Filter, options: &SearchOptions) -> Result<Filter> {
-        Ok(Filter { plan: self.plan_sieve(&filter.sieve, options)?, ..filter.clone() })
+        let plan = match &filter.matches {
+            Matches::Rows(sieve) => self.plan_sieve(sieve, options)?,
+            Matches::Ids(ids) => self.plan_ids(ids, options)?,
+        };
+        Ok(Filter { plan, ..filter.clone() })
     }
 
     /// Makes filters, one for each list of ids, as [`Index::filter`] does.
@@ -283,14 +337,18 @@ impl Index {
     /// As [`Index::filter`].
     pub fn has_row_numbers(&self, progress: &dyn Progress) -> Result<bool> {
         self.check_filters()?;
-        Ok(self.row_ids(progress)?.are_numbers())
+        Ok(!self.is_in_memory_nodes() && self.row_ids(progress)?.are_numbers())
     }
 
     /// Whether a filter of this index has a row with this id.
     pub fn matches(&self, filter: &Filter, id: u64) -> bool {
+        let sieve = match &filter.matches {
+            Matches::Rows(sieve) => sieve,
+            Matches::Ids(ids) => return ids.has(id),
+        };
         let mut rows = Vec::new();
         self.known_row_ids().is_some_and(|ids| ids.rows_of(id, &mut rows))
-            && rows.iter().any(|&row| filter.sieve.has(row))
+            && rows.iter().any(|&row| sieve.has(row))
     }
 
     /// The first of these ids whose rows are all deleted, or that no row has, of an index with deletes.
@@ -326,10 +384,6 @@ impl Index {
 
     /// Refuses filters where searches take none.
     pub(crate) fn check_filters(&self) -> Result<()> {
-        let name = self.base.kind.name();
-        if self.base.memory_nodes().is_some() || self.base.facts().shares_reads {
-            return Err(Error::bad_input(format!("searches of a {name} take no filter yet; leave it out")));
-        }
         if self.base.manifest.spread.is_some() && self.base.manifest.file(files::ROW_IDS).is_err() {
             return Err(Error::bad_input(
                 "the servers of this partition have no ids of rows, so they take no filter: a grid-ivf has none, and \

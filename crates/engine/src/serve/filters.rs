@@ -68,7 +68,7 @@ impl QueryFilter {
 
     /// The rows that the query may return; `None` without a filter.
     pub(super) fn sieve(&self) -> Option<Arc<Sieve>> {
-        self.filter().map(|filter| filter.sieve().clone())
+        self.filter()?.sieve().cloned()
     }
 
     /// The parameters of its plan.
@@ -102,6 +102,12 @@ impl Server {
                  version, or leave only and without out",
             ));
         }
+        if index.index().is_in_memory_nodes() {
+            return Err(Error::bad_input(
+                "a server of an index in memory nodes takes no filter yet; leave only and without out, or search with \
+                 `stratann search --memory`",
+            ));
+        }
         index.index().check_filters()
     }
 
@@ -133,7 +139,7 @@ impl Server {
         let index = self.state.index.index();
         let filter = |ids: &[u64]| index.filter(ids, naming, options, &Quiet);
         let all = ids.into_iter().map(filter).collect::<Result<Vec<_>>>()?;
-        let sieves = all.iter().map(|filter| filter.sieve().encoded_bytes());
+        let sieves = all.iter().filter_map(Filter::sieve).map(|sieve| sieve.encoded_bytes());
         let longest = if self.state.index.servers() > 1 { sieves.max().unwrap_or(0) } else { 0 };
         if longest > FILTER_BYTES_MAX {
             return Err(Error::bad_input(format!(

@@ -85,7 +85,11 @@ impl Bench {
         let (manifest, in_memory) = source.manifest(budgets)?;
         let queries = Queries::open(queries, &manifest, output)?;
         let named = filter.map(|filter| filter.read(queries.count())).transpose()?.flatten();
-        let extra = beside(&manifest, named.as_ref(), &queries, groundtruth)?;
+        let filter_bytes = named.as_ref().map(|named| match source {
+            Source::Folder(_) => named.bytes_max(&manifest),
+            Source::Memory(..) => named.id_bytes_max(),
+        });
+        let extra = beside(filter_bytes, &queries, groundtruth)?;
         // What a cache may take is known once all else is.
         if let CacheBudget::Bytes(bytes) = cache {
             budgets.cache_budget = bytes;
@@ -285,14 +289,13 @@ impl Bench {
 
 /// Memory beside the index and its search, by component.
 fn beside(
-    manifest: &Manifest,
-    named: Option<&NamedIds>,
+    filter_bytes: Option<u64>,
     queries: &Queries,
     groundtruth: Option<&Path>,
 ) -> Result<Vec<(&'static str, u64)>> {
     let mut extra = vec![("latencies", queries.count() as u64 * 16)];
-    if let Some(named) = named {
-        extra.push((memory::FILTER, named.bytes_max(manifest)));
+    if let Some(bytes) = filter_bytes {
+        extra.push((memory::FILTER, bytes));
     }
     if let Some(path) = groundtruth {
         let file = std::fs::metadata(path).map_err(|e| Error::io("opening", path, &e))?;

@@ -6,7 +6,7 @@ use stratann_kernel::distance::Exact;
 use stratann_kernel::{DType, Metric};
 
 use super::Tables;
-use crate::access::hnsw::is_scan_faster;
+use crate::access::hnsw::{Walk, is_scan_faster};
 use crate::format::hnsw::SubHnsw;
 
 /// Searches sub-HNSWs for one query after another, as a search of the whole index does.
@@ -27,11 +27,11 @@ impl ClusterSearch {
     pub fn search(&mut self, own: &SubHnsw<'_>, (ef, k): (usize, usize), out: &mut Vec<(f32, u32)>) -> u64 {
         out.clear();
         if is_scan_faster(own, ef) {
-            let (cost, nearest) = self.tables.0.nearest(own, &self.exact, k, |_| false);
+            let (cost, nearest) = self.tables.hnsw.nearest(own, &self.exact, k, |_| false);
             out.extend(nearest);
             return cost.comparisons;
         }
-        let (cost, nearest) = self.tables.0.search(own, &self.exact, (ef, None), |_| false);
+        let (cost, nearest) = self.tables.hnsw.search(own, &self.exact, Walk::new(ef), |_| false);
         out.extend(nearest.take(k));
         cost.comparisons
     }

@@ -11,6 +11,7 @@ mod found;
 mod navigate;
 mod params;
 mod scan;
+mod sieved;
 #[cfg(test)]
 mod tests;
 mod trace;
@@ -44,11 +45,17 @@ pub struct State {
     found: Vec<Found>,
     /// The sum of the shares of clusters that were searched, in parts of [`WHOLE`].
     searched: u64,
+    /// Matches and rows of each cluster that has arrived, of a query with a filter; none for the last ones.
+    seen: Vec<(u32, u32)>,
 }
 
-/// Tables of a step: a beam and the set of visited members. A query that waits does not need them.
+/// Tables of a step: a beam and the set of visited members, and all clusters by their distance where a filter chooses
+/// of them. A query that waits does not need them.
 #[derive(Clone, Debug, Default)]
-pub struct Tables(HnswScratch);
+pub struct Tables {
+    hnsw: HnswScratch,
+    ranked: Vec<(f32, u32)>,
+}
 
 /// Tables of the step under way, and the trace.
 #[derive(Clone, Debug, Default)]
@@ -95,6 +102,7 @@ impl Kind for RemoteHnsw {
         state.clusters.clear();
         state.found.clear();
         state.searched = 0;
+        state.seen.clear();
     }
 
     fn budget(view: &View<'_>) -> Budget {
@@ -159,6 +167,8 @@ impl Kind for RemoteHnsw {
     }
 
     fn memory_bytes(state: &State) -> usize {
-        state.clusters.capacity() * size_of::<u32>() + state.found.capacity() * size_of::<Found>()
+        state.clusters.capacity() * size_of::<u32>()
+            + state.found.capacity() * size_of::<Found>()
+            + state.seen.capacity() * size_of::<(u32, u32)>()
     }
 }

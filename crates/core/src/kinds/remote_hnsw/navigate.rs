@@ -7,10 +7,12 @@ use stratann_kernel::distance::Exact;
 use super::trace::Visit;
 use super::view::{self, BASE, FRESH};
 use super::{RemoteHnsw, Scratch, Tables};
-use crate::access::hnsw::{HnswCost, is_scan_faster};
+use crate::access::hnsw::{HnswCost, Walk, is_scan_faster};
 use crate::format::hnsw::SubHnsw;
 use crate::kinds::kind::StepContext;
+use crate::route::lists_to_visit;
 use crate::search::{Extent, Outcome};
+use crate::sieve::{IdSieve, Sieve};
 
 /// Shortest beam in the meta-HNSW.
 const BEAM_MIN: usize = 64;
@@ -25,15 +27,20 @@ const WHOLE: u64 = view::WHOLE as u64;
 
 /// Asks for the `nprobe` nearest clusters, counted by the shares of their rows that are left.
 pub(super) fn choose(cx: &mut StepContext<'_, RemoteHnsw>) {
+    if cx.view.id_sieve.is_some_and(IdSieve::is_empty) {
+        return cx.end_round(&[]);
+    }
     let all = cx.view.clusters.len();
     let wanted = if cx.params.exact { all } else { all.min(cx.params.nprobe as usize) };
-    if cx.view.shares.is_empty() {
+    if let Some(sieve) = rows_sieve(cx) {
+        choose_matching(cx, sieve);
+    } else if cx.view.shares.is_empty() {
         rank(cx, wanted, |_| true);
     } else {
         let mut sum = 0;
         let (view, enough) = (cx.view, u64::from(cx.params.nprobe) * WHOLE - SLACK);
         let is_exact = cx.params.exact;
-        rank(cx, all, |cluster| {
+        rank(cx, all, |(_, cluster)| {
             let share = view.share(cluster);
             let is_chosen = share > 0 && (is_exact || sum < enough);
             sum += if is_chosen { u64::from(share) } else { 0 };
@@ -43,10 +50,44 @@ pub(super) fn choose(cx: &mut StepContext<'_, RemoteHnsw>) {
     ask(cx, 0);
 }
 
-/// Whether what was searched has too few rows: because of deletions, which only the clusters themselves show.
+/// The sieve of a query that names rows by their numbers.
+fn rows_sieve<'a>(cx: &StepContext<'a, RemoteHnsw>) -> Option<&'a Sieve> {
+    cx.base.sieve.filter(|_| cx.view.id_sieve.is_none())
+}
+
+/// Chooses the nearest clusters that have rows of the sieve: as many as their share there asks for, and so many that
+/// they have k of them.
+fn choose_matching(cx: &mut StepContext<'_, RemoteHnsw>, sieve: &Sieve) {
+    let (view, rows) = (cx.view, cx.base.nodes);
+    let mut ranked = core::mem::take(&mut cx.scratch.tables.ranked);
+    ranked.clear();
+    rank(cx, view.clusters.len(), |near| {
+        ranked.push(near);
+        false
+    });
+    let nearest = ranked.iter().map(|&(_, cluster)| view.rows_of(cluster, rows));
+    let exact = cx.params.exact;
+    let wanted = if exact { u32::MAX } else { lists_to_visit(sieve, cx.params.nprobe, nearest) };
+    let (mut lists, mut matches) = (0, 0);
+    for &near in &ranked {
+        let here = sieve.count_in(view.rows_of(near.1, rows));
+        if here > 0 && (lists < wanted || matches < cx.q.top.k) {
+            (lists, matches) = (lists + 1, matches.saturating_add(here));
+            note(cx, near);
+        }
+    }
+    cx.scratch.tables.ranked = ranked;
+}
+
+/// Whether what was searched has too few rows: because of deletions, or of a filter by ids, which only the clusters
+/// themselves show. With fewer results than k all clusters have been searched.
 pub(super) fn needs_more(cx: &StepContext<'_, RemoteHnsw>) -> bool {
     let has_more = cx.own.clusters.len() < cx.view.clusters.len() && !cx.params.exact;
-    has_more && cx.view.is_thinned() && (missing(cx) > 0 || cx.own.found.len() < cx.q.top.k as usize)
+    let is_short = cx.own.found.len() < cx.q.top.k as usize;
+    match cx.view.id_sieve {
+        Some(ids) => has_more && (is_short || cx.own.missing_matching(cx.params.nprobe, ids) > 0),
+        None => has_more && cx.view.is_thinned() && (is_short || missing(cx) > 0),
+    }
 }
 
 /// Number of whole clusters less than `nprobe` that were searched, in parts of [`WHOLE`].
@@ -55,7 +96,8 @@ fn missing(cx: &StepContext<'_, RemoteHnsw>) -> u64 {
 }
 
 /// Asks for the next nearest clusters: for as many as are missing, if those have lost as many rows as the others; for
-/// twice as many as before where there are too few results. Returns false where no other cluster has rows.
+/// twice as many as before where there are too few results. With a filter by ids, for as many as it lacks, but for no
+/// more than before: matches may lie just behind. Returns false where no other cluster has rows.
 pub(super) fn choose_more(cx: &mut StepContext<'_, RemoteHnsw>) -> bool {
     let before = cx.own.clusters.len();
     let mut known = cx.own.clusters.clone();
@@ -64,11 +106,16 @@ pub(super) fn choose_more(cx: &mut StepContext<'_, RemoteHnsw>) -> bool {
     let shares: u64 = known.iter().map(|&cluster| u64::from(view.share(cluster))).sum();
     let is_short = cx.own.found.len() < cx.q.top.k as usize;
     let searched = cx.own.searched.max(shares / LOST_MOST);
-    let wanted = (u128::from(missing(cx)) * u128::from(shares)).div_ceil(u128::from(searched.max(1)));
+    let wanted = match view.id_sieve {
+        Some(_) => 0,
+        None => (u128::from(missing(cx)) * u128::from(shares)).div_ceil(u128::from(searched.max(1))),
+    };
+    let missing = view.id_sieve.map_or(0, |ids| cx.own.missing_matching(cx.params.nprobe, ids) as usize);
+    let most = if is_short { before.max(1) } else { missing.min(before.max(1)) };
     let (mut sum, mut count) = (0, 0);
-    rank(cx, view.clusters.len(), |cluster| {
+    rank(cx, view.clusters.len(), |(_, cluster)| {
         let share = view.share(cluster);
-        let is_wanted = sum < wanted || (is_short && count < before.max(1));
+        let is_wanted = sum < wanted || count < most;
         let is_chosen = is_wanted && share > 0 && known.binary_search(&cluster).is_err();
         (sum, count) = (sum + if is_chosen { u128::from(share) } else { 0 }, count + usize::from(is_chosen));
         is_chosen
@@ -101,9 +148,17 @@ fn ask(cx: &mut StepContext<'_, RemoteHnsw>, from: usize) {
     cx.end_round(&[]);
 }
 
+/// Appends a cluster to those of the query.
+fn note(cx: &mut StepContext<'_, RemoteHnsw>, (distance, cluster): (f32, u32)) {
+    cx.own.clusters.push(cluster);
+    if let Some(trace) = &mut cx.scratch.trace {
+        trace.visits.push(Visit { cluster, distance, ..Visit::default() });
+    }
+}
+
 /// Appends to the clusters of the query those that `is_chosen` takes of the `wanted` nearest, the nearest first. Where
 /// all of them are asked for none is left out, whatever the graph.
-fn rank(cx: &mut StepContext<'_, RemoteHnsw>, wanted: usize, mut is_chosen: impl FnMut(u32) -> bool) {
+fn rank(cx: &mut StepContext<'_, RemoteHnsw>, wanted: usize, mut is_chosen: impl FnMut((f32, u32)) -> bool) {
     let Some(meta) = SubHnsw::open(cx.view.layout, cx.view.meta) else { return };
     let all = cx.view.clusters.len();
     let Scratch { tables, trace } = &mut *cx.scratch;
@@ -111,7 +166,7 @@ fn rank(cx: &mut StepContext<'_, RemoteHnsw>, wanted: usize, mut is_chosen: impl
     let mut visits = Vec::new();
     let is_traced = trace.is_some();
     let mut note = |(distance, cluster): (f32, u32)| {
-        if !is_chosen(cluster) {
+        if !is_chosen((distance, cluster)) {
             return;
         }
         clusters.push(cluster);
@@ -140,11 +195,11 @@ pub(super) fn each_nearest(
 ) -> HnswCost {
     let beam = wanted.max(BEAM_MIN);
     if SCAN_PART * beam >= all || (scans && is_scan_faster(meta, beam)) {
-        let (cost, nearest) = tables.0.nearest(meta, exact, wanted, |_| false);
+        let (cost, nearest) = tables.hnsw.nearest(meta, exact, wanted, |_| false);
         nearest.for_each(note);
         return cost;
     }
-    let (cost, nearest) = tables.0.search(meta, exact, (beam, None), |_| false);
+    let (cost, nearest) = tables.hnsw.search(meta, exact, Walk::new(beam), |_| false);
     nearest.take(wanted).for_each(note);
     cost
 }

@@ -1,6 +1,6 @@
 //! The parameters of one query.
 
-use crate::access::hnsw::is_scanned;
+use crate::access::hnsw::{is_scanned, prices};
 use crate::codec::{Reader, Refused, Writer};
 
 /// Most clusters that a query can search.
@@ -31,6 +31,12 @@ impl Params {
     /// Whether a cluster of so many vectors of so many bytes each, with M neighbours on upper layers, is scanned.
     pub fn scans(&self, members: u64, (vector_bytes, m): (u64, u64)) -> bool {
         self.exact || (self.scan_clusters && is_scanned(members, (vector_bytes, m), self.ef.into()))
+    }
+
+    /// What a scan of `matches` of so many members costs, and a search of their graph for the nearest of them, in a
+    /// unit of both; as [`Params::scans`].
+    pub fn prices(&self, (matches, members): (u64, u64), shape: (u64, u64)) -> (u64, u64) {
+        prices((matches, members), shape, self.ef.into())
     }
 
     /// Whether every parameter is within its limit.

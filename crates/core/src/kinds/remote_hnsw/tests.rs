@@ -8,6 +8,7 @@ use proptest::prelude::*;
 use stratann_kernel::{DType, Metric};
 
 use super::*;
+use crate::access::hnsw::Walk;
 use crate::build::Points;
 use crate::build::hnsw::{Hnsw, HnswOptions};
 use crate::format::fresh::{self, FreshRecord, Tombstone};
@@ -19,6 +20,8 @@ use crate::query::{
     Arrival, Arrived, Extent, Loss, Params as QueryParams, QueryState, Scratch as QueryScratch, Step,
     StoreId, Tag, run, wire,
 };
+
+mod sieved;
 
 const DIM: usize = 6;
 const BUILD: u64 = 99;
@@ -65,7 +68,7 @@ fn bytes(vector: &[f32; DIM]) -> Vec<u8> {
 struct Set {
     meta: Vec<u8>,
     clusters: Vec<Located>,
-    /// Number of the first member of each cluster.
+    /// Number of the first member of each cluster, and of all members.
     first: Vec<u32>,
     files: Vec<(Extent, Vec<u8>)>,
     tombstones: Vec<Tombstone>,
@@ -121,6 +124,7 @@ impl Set {
             set.clusters.push(Located { base, fresh, group, part_records: 3, ..Located::default() });
             id += members as u64;
         }
+        set.first.push(id as u32);
         set.tombstones.sort_unstable_by_key(|t| t.id);
         let heads: Vec<[f32; DIM]> =
             (0..sizes.len()).map(|c| vector(sizes[..c].iter().map(|s| s.0 as u64).sum())).collect();
@@ -148,6 +152,7 @@ impl Set {
             tombstones: &self.tombstones,
             marks: &[],
             shares: &[],
+            id_sieve: None,
         };
         IndexView { base, kind: KindView::RemoteHnsw(kind) }
     }
@@ -306,7 +311,7 @@ proptest! {
             let mut exact = stratann_kernel::distance::Exact::default();
             exact.set(Metric::L2, DType::F32, DIM, &bytes(&vector(2)));
             let mut tables = Tables::default();
-            let (_, found) = tables.0.search(&own, &exact, (20, None), |_| false);
+            let (_, found) = tables.hnsw.search(&own, &exact, Walk::new(20), |_| false);
             prop_assert!(found.count() <= 20);
         }
     }

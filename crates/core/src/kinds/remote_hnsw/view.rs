@@ -1,11 +1,13 @@
 //! Part of a `remote-hnsw` in RAM.
 
 use alloc::vec::Vec;
+use core::ops::Range;
 
 use crate::format::fresh::{self, Tombstone};
 use crate::format::hnsw::{self, HnswLayout, HnswName, SubHnsw};
 use crate::format::region::{Descriptor, Span, versioned_offset};
 use crate::search::{Extent, Read, StoreId};
+use crate::sieve::IdSieve;
 use crate::view::Base;
 
 /// The `note` of a read of a sub-HNSW, and of fresh records.
@@ -76,7 +78,7 @@ pub struct View<'a> {
     pub build: u64,
     /// Places of the clusters: A of group 0, B of group 0, A of group 1 and so on.
     pub clusters: &'a [Located],
-    /// Number of the first member of each cluster; empty where members have no numbers.
+    /// Number of the first member of each cluster, then that of all members; empty where members have no numbers.
     pub first: &'a [u32],
     /// Deleted ids, ascending, each with the clock of its last deletion.
     pub tombstones: &'a [Tombstone],
@@ -85,6 +87,8 @@ pub struct View<'a> {
     /// The share of its rows at the load that each cluster still has, in parts of [`WHOLE`], as far as the headers
     /// tell; empty where all are whole.
     pub shares: &'a [u32],
+    /// The ids that the query may return, where members have no numbers; `None` for all.
+    pub id_sieve: Option<&'a IdSieve>,
 }
 
 impl View<'_> {
@@ -109,6 +113,12 @@ impl View<'_> {
     /// Whether rows may be missing that were loaded.
     pub(super) fn is_thinned(&self) -> bool {
         !self.tombstones.is_empty() || !self.shares.is_empty()
+    }
+
+    /// The numbers of the members of a cluster, of an index of so many rows.
+    pub(super) fn rows_of(&self, cluster: u32, rows: u32) -> Range<u32> {
+        let first = |at: usize| self.first.get(at).map_or(rows, |&first| first.min(rows));
+        first(cluster as usize)..first(cluster as usize + 1)
     }
 
     /// The marks of the group of a cluster.

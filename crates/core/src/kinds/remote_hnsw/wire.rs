@@ -5,6 +5,7 @@
 //! | … | clusters: count, then each (varint) |
 //! | … | found vectors: count, then distance (4 bytes), id and clock (varints) |
 //! | … | sum of the shares of the clusters that were searched (varint) |
+//! | … | of a query with a filter, what clusters hold: count, then matches and rows (varints) of each |
 
 use super::params::MAX_PROBES;
 use super::{Found, State};
@@ -20,6 +21,11 @@ pub(super) fn encode(state: &State, w: &mut Writer<'_>) {
         w.varint(found.clock);
     }
     w.varint(state.searched);
+    w.varint(state.seen.len() as u64);
+    for &(matches, rows) in &state.seen {
+        w.varint(matches.into());
+        w.varint(rows.into());
+    }
 }
 
 pub(super) fn decode(state: &mut State, k: u32, r: &mut Reader<'_>) -> Result<(), Refused> {
@@ -38,5 +44,8 @@ pub(super) fn decode(state: &mut State, k: u32, r: &mut Reader<'_>) -> Result<()
         return Err(Refused::Content);
     }
     state.searched = r.varint()?;
+    for _ in 0..r.count(state.clusters.len() as u32)? {
+        state.seen.push((r.varint_u32()?, r.varint_u32()?));
+    }
     Ok(())
 }

@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 
 use stratann_core::kinds::{IndexView, KindView};
 use stratann_core::query::{Extent, Params, StoreId, run};
+use stratann_core::sieve::Sieve;
+use stratann_core::view;
 use stratann_storage::Result;
 use stratann_storage::cache::ExtentCache;
 
@@ -39,12 +41,13 @@ impl Loads {
 /// # Errors
 /// Headers in memory nodes that cannot be read.
 pub(crate) fn explain(
-    base: &Base,
+    (base, sieve): (&Base, Option<&Sieve>),
     (index, cache): (&RemoteIndex, Option<&ExtentCache>),
     query: &[u8],
     params: Params,
 ) -> Result<Trace> {
-    let mut view = IndexView { base: base.view(), kind: KindView::RemoteHnsw(index.view()) };
+    let mut view =
+        IndexView { base: view::Base { sieve, ..base.view() }, kind: KindView::RemoteHnsw(index.view()) };
     let begun = index.live.as_ref().map(LiveRegion::begin_alone).transpose()?;
     if let Some((clusters, _)) = &begun
         && let KindView::RemoteHnsw(own) = &mut view.kind

@@ -17,6 +17,7 @@ pub(crate) mod members;
 pub(crate) mod open;
 pub mod options;
 pub mod router;
+pub(crate) mod sieved;
 pub(crate) mod traffic;
 pub(crate) mod verify;
 

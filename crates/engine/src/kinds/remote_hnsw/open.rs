@@ -14,12 +14,12 @@ use stratann_storage::{Error, Result};
 
 use super::facts::RemoteFacts;
 use super::live::LiveRegion;
-use super::{account, calibration};
+use super::{account, calibration, sieved};
 use crate::base::{Base, read_role};
 use crate::curve::Grid;
 use crate::exec::READ_EDGES_BYTES;
 use crate::files;
-use crate::kinds::answers::ExactCost;
+use crate::kinds::answers::{ExactCost, SievePlan, SievedQuery};
 use crate::kinds::questions::OpenKind;
 use crate::kinds::section::Section;
 use crate::kinds::shares_loads::SharesLoads;
@@ -94,6 +94,7 @@ impl RemoteIndex {
             tombstones: &[],
             marks: &[],
             shares: &[],
+            id_sieve: None,
         }
     }
 
@@ -141,6 +142,10 @@ impl OpenKind for RemoteIndex {
     fn cache(&self, _: &Base, budget_bytes: u64) -> Option<ExtentCache> {
         let clusters = u64::from(self.facts.clusters()).max(1);
         ExtentCache::new(budget_bytes, self.facts.cluster_bytes / clusters)
+    }
+
+    fn plan_sieve(&self, _: &Base, query: &SievedQuery<'_>) -> Option<SievePlan> {
+        sieved::plan(self, query)
     }
 
     fn in_flight(&self) -> usize {
