@@ -18,8 +18,7 @@ use stratann_storage::{ErrorKind, Quiet};
 
 const ROWS: usize = 3000;
 const DIM: usize = 24;
-const KINDS: [IndexKind; 5] =
-    [IndexKind::DiskGraph, IndexKind::Flat, IndexKind::HybridIvf, IndexKind::GridIvf, IndexKind::GpuIvf];
+const KINDS: [IndexKind; 6] = IndexKind::ALL;
 
 fn set() -> Set {
     Set::new(DType::F32, DIM, &clustered(ROWS, DIM, 12, 1))

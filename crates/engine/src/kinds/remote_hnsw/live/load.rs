@@ -56,6 +56,13 @@ pub(crate) fn check_loadable(manifest: &Manifest, folder: &Path) -> Result<()> {
             manifest.kind
         )));
     }
+    if manifest.deletes.is_some() {
+        return Err(Error::bad_input(format!(
+            "{} has deleted rows, which memory nodes would bring back; build from it without them (`stratann build \
+             --from`), or take the delete back and delete in the memory nodes",
+            folder.display()
+        )));
+    }
     let own = &manifest.own(folder, Section::remote)?.facts;
     check_clusters(own.clusters().into(), own.cluster_bytes_max.max(own.overflow_bytes()))
 }
