@@ -175,9 +175,16 @@ impl Sieve {
 
     /// Its rows in a range, ascending.
     pub fn iter_in(&self, range: Range<u32>) -> impl Iterator<Item = u32> + '_ {
-        let next = move |from: u32| self.next(from).filter(|&id| id < range.end);
-        // A row is less than the largest number.
-        core::iter::successors(next(range.start), move |&id| next(id + 1))
+        let end = range.end.min(self.rows);
+        let begin = range.start.min(end);
+        let first = split(begin).0;
+        let chunks = self.chunks.get(first..).unwrap_or(&[]).iter().zip(first..);
+        let chunks = chunks.take_while(move |&(_, at)| join(at, 0) < end);
+        chunks.flat_map(move |(chunk, at)| {
+            let start = join(at, 0);
+            let here = begin.max(start) - start..(end - start).min(CHUNK_ROWS);
+            chunk.rows_in(here).map(move |low| start + low)
+        })
     }
 
     /// Memory, bytes; chunks that other sieves share are counted in each.
@@ -281,6 +288,23 @@ impl Chunk {
         }
     }
 
+    /// Its rows in a part of the chunk, ascending.
+    fn rows_in(&self, part: Range<u32>) -> RowsIn<'_> {
+        match self {
+            Chunk::None => RowsIn::Run(0..0),
+            Chunk::All => RowsIn::Run(part),
+            Chunk::Words(_, words) => {
+                let at = part.start as usize / 64;
+                let first = words.get(at).map_or(0, |word| word & (u64::MAX << (part.start % 64)));
+                RowsIn::Words { words: &words[..], at, left: first, end: part.end }
+            }
+            Chunk::Listed(ids) => {
+                let before = |low: u32| ids.partition_point(|&id| u32::from(id) < low);
+                RowsIn::Listed(ids[before(part.start)..before(part.end)].iter())
+            }
+        }
+    }
+
     /// The first row at or after `from`, which may lie beyond the index in the last chunk.
     fn next(&self, from: u16) -> Option<u16> {
         match self {
@@ -294,6 +318,40 @@ impl Chunk {
                 Some((at + skipped) as u16 * 64 + word.trailing_zeros() as u16)
             }
             Chunk::Listed(ids) => ids.get(ids.partition_point(|&id| id < from)).copied(),
+        }
+    }
+}
+
+/// Rows of a part of a chunk.
+enum RowsIn<'a> {
+    Run(Range<u32>),
+    /// Bits that are left of word `at`, and those of the words after it.
+    Words {
+        words: &'a [u64],
+        at: usize,
+        left: u64,
+        end: u32,
+    },
+    Listed(core::slice::Iter<'a, u16>),
+}
+
+impl Iterator for RowsIn<'_> {
+    type Item = u32;
+
+    #[inline]
+    fn next(&mut self) -> Option<u32> {
+        match self {
+            RowsIn::Run(run) => run.next(),
+            RowsIn::Listed(ids) => ids.next().map(|&low| low.into()),
+            RowsIn::Words { words, at, left, end } => {
+                while *left == 0 {
+                    *at += 1;
+                    *left = *words.get(*at).filter(|_| (*at as u32) * 64 < *end)?;
+                }
+                let low = *at as u32 * 64 + left.trailing_zeros();
+                *left &= *left - 1;
+                (low < *end).then_some(low)
+            }
         }
     }
 }

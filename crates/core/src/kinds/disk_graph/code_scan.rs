@@ -33,15 +33,16 @@ fn compare_codes(cx: &mut StepContext<'_, DiskGraph>) -> bool {
     let Codes::All(codes) = cx.view.codes else { return true };
     let until = cx.q.stats.code_comparisons.saturating_add(STEP_COMPARISONS);
     let mut ids = core::mem::take(&mut cx.scratch.ids);
-    let mut next = cx.next_returnable(cx.own.scan.next_row);
-    while next.is_some() && cx.q.stats.code_comparisons < until {
+    let rows = cx.base.nodes;
+    while cx.own.scan.next_row < rows && cx.q.stats.code_comparisons < until {
         ids.clear();
-        while let Some(id) = next.filter(|_| ids.len() < AT_ONCE) {
-            if cx.q.exists(id) {
-                ids.push(id);
-            }
-            next = cx.next_returnable(id + 1);
+        let left = cx.own.scan.next_row..rows;
+        match cx.base.sieve {
+            Some(sieve) => ids.extend(sieve.iter_in(left).take(AT_ONCE)),
+            None => ids.extend(left.take(AT_ONCE)),
         }
+        cx.own.scan.next_row = ids.last().filter(|_| ids.len() == AT_ONCE).map_or(rows, |last| last + 1);
+        ids.retain(|&id| cx.q.exists(id));
         let scratch = &mut *cx.scratch;
         scratch.query.coded.distances(codes, &ids, &mut scratch.distances);
         cx.q.stats.code_comparisons += ids.len() as u64;
@@ -49,13 +50,18 @@ fn compare_codes(cx: &mut StepContext<'_, DiskGraph>) -> bool {
         let near = ids.iter().zip(&scratch.distances).filter(|&(_, &distance)| distance < threshold);
         scratch.keys.clear();
         scratch.keys.extend(near.map(|(&id, &distance)| key(distance, id)));
+        // No more than the beam holds, before they are sorted.
+        let most = cx.own.beam.capacity();
+        if scratch.keys.len() > most {
+            scratch.keys.select_nth_unstable(most);
+            scratch.keys.truncate(most);
+        }
         cx.own.beam.offer_all(&mut scratch.keys, &mut scratch.moved);
         scratch.keys.clear();
     }
     ids.clear();
     cx.scratch.ids = ids;
-    cx.own.scan.next_row = next.unwrap_or(cx.base.nodes);
-    next.is_none()
+    cx.own.scan.next_row >= rows
 }
 
 /// Compares the rows of a block that may be returned.
