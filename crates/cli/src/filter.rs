@@ -126,8 +126,8 @@ impl NamedIds {
         if !self.is_each {
             return Index::filter_bytes_max(manifest, lengths.sum());
         }
-        let (most, _) = Index::filters_bytes_max(manifest, self.naming, lengths);
-        Index::ids_bytes_max(manifest, 0) + self.lists.bytes() + most
+        let most = Index::filters_bytes_max(manifest, self.naming, lengths);
+        Index::ids_bytes_max(manifest) + self.lists.bytes() + most
     }
 
     /// The same of an index in memory nodes.

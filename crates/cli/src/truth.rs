@@ -62,7 +62,7 @@ pub(crate) fn check_matches(
                  wanted; {again}"
             )));
         }
-        if let Some(id) = truth.ids_of(query).iter().find(|&&id| !index.matches(filter, id.into())) {
+        if let Some(id) = truth.neighbours_of(query).iter().find(|&&id| !index.matches(filter, id.into())) {
             return Err(Error::bad_input(format!(
                 "the ground truth of query {query} has row {id}, which does not match the filter; {again}"
             )));

@@ -16,6 +16,8 @@ pub(crate) const RESERVED_CONNECTIONS: usize = 8;
 const RESULT_BYTES: usize = 56;
 /// Bytes of an answer without its results: counters as JSON, and the waiting request.
 const ANSWER_BYTES: usize = 1536;
+/// Bytes of a filter in a reply, as a value and as JSON.
+const FILTER_BYTES: usize = 512;
 /// Memory of the front without a RAM budget, bytes.
 const USUAL_BYTES: u64 = 64 << 20;
 /// Smallest memory of the front, bytes.
@@ -88,8 +90,13 @@ impl Limits {
     }
 
     /// Bytes of the answers to `queries` queries.
-    pub(crate) fn answer_bytes(queries: usize, k: usize) -> usize {
+    fn answer_bytes(queries: usize, k: usize) -> usize {
         queries.saturating_mul(k.saturating_mul(RESULT_BYTES).saturating_add(ANSWER_BYTES))
+    }
+
+    /// Bytes of the answers to `queries` queries, and of what is said of `filters` filters.
+    pub(crate) fn reply_bytes(queries: usize, k: usize, filters: usize) -> usize {
+        Limits::answer_bytes(queries, k).saturating_add(filters.saturating_mul(FILTER_BYTES))
     }
 
     /// Sets the memory of the front aside. Without a RAM budget requests get no more than that.

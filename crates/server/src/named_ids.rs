@@ -8,7 +8,6 @@ use stratann_engine::dataset::IdLists;
 use stratann_engine::search::Naming;
 use stratann_storage::budget::size;
 
-use crate::limits::Limits;
 use crate::request::shortened;
 
 /// The fields of a request that name ids.
@@ -27,20 +26,20 @@ pub(crate) struct NamedIds {
 pub(crate) type Reserve<'a> = dyn FnMut(u64) -> bool + 'a;
 
 impl NamedIds {
-    /// Reads the value of a field in JSON.
+    /// Reads the value of a field in JSON, whose ids may take `left` bytes.
     ///
     /// # Errors
     /// One line for the client.
     pub(crate) fn from_json(
         naming: Naming,
         text: &str,
-        limits: &Limits,
+        left: u64,
         reserve: &mut Reserve<'_>,
     ) -> Result<NamedIds, String> {
         // Counted before they are read, so that no list grows.
         let bytes_of = |wanted: u8| text.bytes().filter(|&b| b == wanted).count();
         let (ids, lists) = (bytes_of(b',') + 1, bytes_of(b'[') + 1);
-        let lists = reserved((lists, ids), naming, limits, reserve)?;
+        let lists = reserved((lists, ids), naming, left, reserve)?;
         let mut reading = Reading { naming, lists, inner: 0, outer: false, is_inner: false, wrong: None };
         let read = serde_json::Deserializer::from_str(text).deserialize_any(Lists(&mut reading));
         if let Some(wrong) = reading.wrong {
@@ -103,17 +102,17 @@ fn name(naming: Naming) -> &'static str {
 fn reserved(
     (lists, ids): (usize, usize),
     naming: Naming,
-    limits: &Limits,
+    left: u64,
     reserve: &mut Reserve<'_>,
 ) -> Result<IdLists, String> {
     let bytes = (ids * size_of::<u64>() + lists * size_of::<usize>()) as u64;
-    if bytes > limits.large_bytes as u64 {
+    if bytes > left {
         return Err(format!(
-            "{} has {ids} ids, which take {}; this server has {} for large requests, name fewer, or start it with a \
-             larger --http-memory",
+            "{} has {ids} ids, which take {}, and this server has {} for them beside the body; name fewer, or start it \
+             with a larger --http-memory",
             name(naming),
             size(bytes),
-            size(limits.large_bytes as u64)
+            size(left)
         ));
     }
     match reserve(bytes) {
@@ -236,7 +235,7 @@ mod tests {
     use super::*;
 
     fn read(text: &str) -> Result<NamedIds, String> {
-        NamedIds::from_json(Naming::Only, text, &Limits::default(), &mut |_| true)
+        NamedIds::from_json(Naming::Only, text, 1 << 20, &mut |_| true)
     }
 
     fn lists(named: &NamedIds) -> Vec<Vec<u64>> {
@@ -300,12 +299,11 @@ mod tests {
             reserved += bytes;
             true
         };
-        let named = NamedIds::from_json(Naming::Only, &text, &Limits::default(), &mut reserve).unwrap();
+        let named = NamedIds::from_json(Naming::Only, &text, 1 << 20, &mut reserve).unwrap();
         assert!(named.bytes() <= reserved && reserved < 2 * named.bytes());
-        let refused = NamedIds::from_json(Naming::Only, &text, &Limits::default(), &mut |_| false);
+        let refused = NamedIds::from_json(Naming::Only, &text, 1 << 20, &mut |_| false);
         assert!(refused.unwrap_err().contains("no memory left"));
-        let small = Limits { large_bytes: 1000, ..Limits::default() };
-        let many = NamedIds::from_json(Naming::Without, &text, &small, &mut |_| true).unwrap_err();
+        let many = NamedIds::from_json(Naming::Without, &text, 1000, &mut |_| true).unwrap_err();
         assert!(many.contains("without has 1000 ids") && many.contains("--http-memory"), "{many}");
     }
 }

@@ -279,6 +279,11 @@ pub(crate) fn from_json(
 ) -> Result<Request, String> {
     let mut fields = fields(body, shape.kind)?;
     let queries = fields.queries.ok_or("the body has no \"queries\"; give a list of vectors")?;
+    // Numbers as text take at least two bytes; as rows they take four, in a list that may double.
+    let rows_bytes = 2 * queries.get().len() as u64;
+    if !reserve(rows_bytes) {
+        return Err("the server has no memory left for these queries".into());
+    }
     let mut rows = Rows { shape, limits, bytes: Vec::new(), count: 0, wrong: None };
     let read = serde_json::Deserializer::from_str(queries.get()).deserialize_seq(&mut rows);
     if let Some(wrong) = rows.wrong {
@@ -286,7 +291,8 @@ pub(crate) fn from_json(
     }
     read.map_err(|_| "\"queries\" is no list of vectors; give [[…], …]".to_string())?;
     if let Some((naming, ids)) = fields.unread {
-        fields.named = Some(NamedIds::from_json(naming, ids.get(), limits, reserve)?);
+        let left = (limits.large_bytes as u64).saturating_sub(body.len() as u64 + rows_bytes);
+        fields.named = Some(NamedIds::from_json(naming, ids.get(), left, reserve)?);
     }
     finish(fields, rows.bytes, shape, limits)
 }
@@ -350,7 +356,8 @@ fn finish(
         named.check(count)?;
     }
     let most = limits.large_bytes;
-    if Limits::answer_bytes(count, options.k) > most {
+    let filters = fields.named.as_ref().map_or(0, |named| named.lists.count());
+    if Limits::reply_bytes(count, options.k, filters) > most {
         return Err(format!(
             "{count} queries with k = {} have answers of more than {most} bytes; ask for less at a time, or start the \
              server with a larger --http-memory",
@@ -560,7 +567,7 @@ mod tests {
             (r#"{"queries":[[1,2]],"only":[1],"without":[2]}"#, "only and without are both given"),
             (r#"{"queries":[[1,2]],"only":[[1],[2]]}"#, "only has 2 lists of ids for 1 queries"),
             (r#"{"queries":[[1,2]],"without":[-1]}"#, "without: -1 is no id"),
-            (r#"{"queries":[[1,2]],"onyl":[1]}"#, "no parameter onyl; use only"),
+            (r#"{"queries":[[1,2]],"onyl":[1]}"#, "no parameter onyl"),
             (r#"{"queries":[[1,2]],"timeout_ms":0}"#, "timeout_ms is 0"),
             (r#"{"queries":[[1,2]],"timeout_ms":60001}"#, "give 1 to 60000"),
             (r#"{"queries":[[1,2]],"k":18446744073709551615}"#, "use 1 to 16384"),

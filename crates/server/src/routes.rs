@@ -209,10 +209,6 @@ async fn answer(
     activity.begin(Phase::Answering);
     // After the body: a client that is still sending would not read the refusal.
     let is_octets = is_octets(headers)?;
-    // Numbers as text take at least two bytes; as rows they take four, in a list that may double.
-    if !is_octets && !memory.grow(2 * body.len() as u64) {
-        return Err(Rejection::overloaded());
-    }
     let mut has_room = true;
     let mut reserve = |bytes| {
         has_room = memory.grow(bytes);
@@ -233,13 +229,13 @@ async fn answer(
     request.rows.shrink_to_fit();
     memory.shrink_to(request.bytes());
     let count = request.rows.len() / shared.shape.row_bytes();
-    let mut answers = Limits::answer_bytes(count, request.options.k) as u64;
+    let filters = request.named.as_ref().map_or(0, |named| named.lists.count());
+    let mut answers = Limits::reply_bytes(count, request.options.k, filters) as u64;
     answers += request.cached.map_or(0, |_| clusters::cached_bytes(shared));
-    answers += filters::reply_bytes(&request);
     if !memory.grow(answers) {
         return Err(Rejection::overloaded());
     }
-    let reply = ask(shared, &request, (activity.client, number)).await?;
+    let reply = ask(shared, (&request, answers), (activity.client, number)).await?;
     drop(request);
     let status = if reply.error.is_some() { StatusCode::SERVICE_UNAVAILABLE } else { StatusCode::OK };
     let bytes = shared.work(answers as usize, || {
@@ -377,7 +373,7 @@ impl Drop for Pending {
 /// Asks all queries of a request at once and waits for all answers.
 async fn ask(
     shared: &Arc<FrontState>,
-    asked: &Request,
+    (asked, reply_bytes): (&Request, u64),
     (client, request): (u64, u64),
 ) -> Result<Reply, Rejection> {
     let mut waiting = Vec::new();
@@ -386,7 +382,7 @@ async fn ask(
     // All queries of a request go to one version. A rollout waits until it is dropped, so it is dropped before the
     // answers arrive.
     let server = shared.versions.current();
-    let filters = filters::filters(shared, &server, asked).await?;
+    let filters = filters::filters(shared, &server, (asked, reply_bytes)).await?;
     for rows in asked.rows.chunks(BATCH * shared.shape.row_bytes()) {
         for vector in rows.chunks_exact(shared.shape.row_bytes()) {
             // Computed for each query: the width depends on the load, which includes the queries of this request.

@@ -188,7 +188,7 @@ fn bad_filters_are_refused_in_one_line() {
 
 #[test]
 fn more_ids_than_the_front_has_memory_for_are_refused_with_sizes() {
-    let limits = Limits { large_bytes: 100 << 10, body_bytes: 1 << 20, ..Limits::default() };
+    let limits = Limits { large_bytes: 200 << 10, body_bytes: 1 << 20, ..Limits::default() };
     let place = Place::within(built(graph(), None), limits, Ledger::new(None));
     let asked = body(&rows(1, 2), 0.95);
     let many: Vec<u64> = (0..20_000).collect();
@@ -199,15 +199,16 @@ fn more_ids_than_the_front_has_memory_for_are_refused_with_sizes() {
         &["only has 20000 ids", "KiB", "--http-memory"],
     );
     // Ids that have room, and sets of rows that do not.
-    let most: Vec<u64> = (0..10_000).collect();
+    let most: Vec<u64> = (0..14_000).collect();
     refused(&place, &with(asked.clone(), "only", json!(most)), 400, &["the filters", "KiB", "--http-memory"]);
     let few = answered(&place, &with(asked.clone(), "only", json!([1, 2])));
     assert!(few.filter.is_some());
     // While others have the memory.
-    let held = place.ledger.reserve(Part::LargeRequests, 95 << 10).unwrap();
-    let some: Vec<u64> = (0..1000).collect();
+    let held = place.ledger.reserve(Part::LargeRequests, 195 << 10).unwrap();
+    let some: Vec<u64> = (0..4800).collect();
     let (status, head, reply) = place.post(&with(asked.clone(), "without", json!(some)));
     assert!(status == 503 && head.contains("retry-after"), "{reply}");
+    assert!(reply["error"].as_str().unwrap().contains("the filters of this request take up to"), "{reply}");
     drop(held);
     answered(&place, &with(asked, "without", json!(some)));
 }
@@ -238,11 +239,11 @@ fn a_thousand_filters_in_flight_stay_within_the_budget() {
     assert!(ledger.committed() <= 256 << 20);
     waits_until(|| used(&ledger, "large_requests").0 == 0);
     // A smaller front refuses them, with both sizes, and goes on.
-    let small = Limits { large_bytes: 300 << 10, body_bytes: 1 << 20, ..limits };
+    let small = Limits { large_bytes: 400 << 10, body_bytes: 1 << 20, ..limits };
     let place = Place::within(built(graph(), None), small, Ledger::new(None));
     let request =
-        with(json!({ "queries": numbers(&asked[..200 * 4 * DIM]), "k": 1 }), "only", json!(ids[..200]));
-    refused(&place, &request, 400, &["take up to", "300 KiB", "--http-memory"]);
+        with(json!({ "queries": numbers(&asked[..150 * 4 * DIM]), "k": 1 }), "without", json!(ids[..150]));
+    refused(&place, &request, 400, &["take up to", "MiB", "--http-memory"]);
     answered(&place, &with(body(&asked[..4 * DIM], 0.95), "only", json!([1])));
 }
 

@@ -53,11 +53,6 @@ impl IdLists {
         self.ends.push(self.ids.len());
     }
 
-    /// Ids in all lists and after the last.
-    pub fn ids(&self) -> usize {
-        self.ids.len()
-    }
-
     /// Number of lists.
     pub fn count(&self) -> usize {
         self.ends.len()
@@ -136,8 +131,8 @@ fn not_an_id(path: &Path, line: usize, word: &str) -> Error {
     let quoted: String = word.chars().take(QUOTED_MAX).collect();
     let more = if quoted.len() < word.len() { "…" } else { "" };
     Error::bad_input(format!(
-        "{name}: line {line} has {quoted:?}{more}, which is no id; write numbers from 0 to 2^64 - 1, one a line for all \
-         queries"
+        "{name}: line {line} has {quoted:?}{more}, which is no id; write numbers from 0 to 2^64 - 1, one a line for \
+         all queries"
     ))
 }
 

@@ -313,8 +313,8 @@ impl CheckedTruth {
         let count = self.truth.count_of(query);
         match others.first() {
             Some((id, _)) if count < self.truth.k => Err(Error::bad_input(format!(
-                "{}: query {query} has {count} neighbours, all that match a filter, and id {id} is none of them; compute \
-                 it again with the filters of this search: `stratann groundtruth --only-per-query`",
+                "{}: query {query} has {count} neighbours, all that match a filter, and id {id} is none of them; \
+                 compute it again with the filters of this search: `stratann groundtruth --only-per-query`",
                 self.path.display()
             ))),
             _ => Ok(()),

@@ -103,8 +103,8 @@ pub fn recall((ids, counts): (&[u64], &[u32]), k: usize, truth: &[u64], truth_k:
     found as f64 / (ids.len() / k * wanted) as f64
 }
 
-/// True neighbours among the first k of the queries from number `first` on that were found, and how many there are: of a
-/// query that has fewer than k, these alone. Results are those of [`recall`].
+/// True neighbours among the first k of the queries from number `first` on that were found, and how many there are: of
+/// a query that has fewer than k, these alone. Results are those of [`recall`].
 pub fn hits((ids, counts): (&[u64], &[u32]), k: usize, truth: &GroundTruth, first: usize) -> (usize, usize) {
     let of_query = |(query, (ids, &count)): (usize, (&[u64], &u32))| {
         let wanted = truth.neighbours_of(query);

@@ -12,8 +12,6 @@ const CHUNK_BYTES: u64 = CHUNK_ROWS as u64 / 8;
 /// Bytes of a chunk without its rows, and of a sieve without its chunks.
 const CHUNK_FIXED_BYTES: u64 = 32;
 const FILTER_FIXED_BYTES: u64 = (size_of::<Filter>() + size_of::<Sieve>()) as u64;
-/// Bytes of an id.
-const ID_BYTES: u64 = 8;
 
 impl Filter {
     /// What a report says of it.
@@ -45,24 +43,24 @@ impl Naming {
 }
 
 impl Index {
-    /// Most memory that filters of so many ids each take beside the open index while they are made, and then, bytes:
-    /// sets of rows, and what one of them takes meanwhile.
+    /// Most memory that filters of so many ids each take beside the open index, bytes: sets of rows, and what one of
+    /// them takes while it is made.
     pub fn filters_bytes_max(
         manifest: &Manifest,
         naming: Naming,
         ids: impl IntoIterator<Item = usize>,
-    ) -> (u64, u64) {
+    ) -> u64 {
         let (mut kept, mut making) = (0u64, 0);
         for ids in ids {
             kept = kept.saturating_add(naming.bytes_max(manifest.rows, ids as u64));
             making = Self::sieve_bytes_max(manifest, ids).max(making);
         }
-        (kept.saturating_add(making), kept)
+        kept.saturating_add(making)
     }
 
-    /// Most memory that the ids of all rows take, bytes, and that of ids that are named.
-    pub fn ids_bytes_max(manifest: &Manifest, named: usize) -> u64 {
-        RowIds::bytes_max(manifest).saturating_add(named as u64 * ID_BYTES)
+    /// Most memory that the ids of all rows take, bytes.
+    pub fn ids_bytes_max(manifest: &Manifest) -> u64 {
+        RowIds::bytes_max(manifest)
     }
 }
 

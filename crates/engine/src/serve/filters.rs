@@ -116,8 +116,8 @@ impl Server {
         self.state.index.index().known_row_ids().is_some()
     }
 
-    /// Most memory that filters of so many ids each take, bytes: while they are made, and then.
-    pub fn filters_bytes_max(&self, naming: Naming, ids: impl IntoIterator<Item = usize>) -> (u64, u64) {
+    /// Most memory that filters of so many ids each take while they are made, bytes.
+    pub fn filters_bytes_max(&self, naming: Naming, ids: impl IntoIterator<Item = usize>) -> u64 {
         Index::filters_bytes_max(self.manifest(), naming, ids)
     }
 
@@ -188,7 +188,7 @@ impl ServerState {
             return Ok(());
         }
         let index = self.index.index();
-        let bytes = Index::ids_bytes_max(index.manifest(), 0);
+        let bytes = Index::ids_bytes_max(index.manifest());
         let guarantee = self.ledger.guarantee(Part::Fixed, bytes).map_err(|_| self.no_room_for_ids(bytes));
         let mut guarantee = guarantee?;
         guarantee.shrink_to(index.row_ids(&Quiet)?.bytes());

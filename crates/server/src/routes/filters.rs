@@ -10,33 +10,25 @@ use crate::named_ids::NamedIds;
 use crate::request::Request;
 use crate::wire::{FilterReport, FilterReports};
 
-/// Bytes of a filter in a reply, as a value and as JSON.
-const REPORT_BYTES: usize = 512;
-
 /// Filters, and what a reply says of them.
 pub(super) struct MadeFilters {
     pub(super) kept: KeptFilters,
     pub(super) reports: FilterReports,
 }
 
-/// Bytes that a reply takes for the filters of a request.
-pub(super) fn reply_bytes(request: &Request) -> u64 {
-    request.named.as_ref().map_or(0, |named| (named.lists.count() * REPORT_BYTES) as u64)
-}
-
 /// Makes the filters of a request; `None` of one without.
 pub(super) async fn filters(
     shared: &FrontState,
     server: &Server,
-    request: &Request,
+    (request, reply_bytes): (&Request, u64),
 ) -> Result<Option<MadeFilters>, Rejection> {
     let Some(named) = &request.named else { return Ok(None) };
     server.check_filters().map_err(|e| rejection(&e))?;
     let lengths = named.lists.iter().map(<[u64]>::len);
-    let (most, _) = server.filters_bytes_max(named.naming, lengths);
+    let most = server.filters_bytes_max(named.naming, lengths);
     let mut memory = RequestMemory::new(&shared.ledger);
     if !memory.grow(most) {
-        return Err(no_room(shared, most));
+        return Err(no_room(shared, (most, request.bytes() + reply_bytes)));
     }
     // The ids of all rows are read once, which takes long.
     let bytes = if server.has_row_ids() { named.bytes() as usize } else { LONG_BYTES + 1 };
@@ -56,14 +48,14 @@ fn reports(named: &NamedIds, mut all: impl Iterator<Item = FilterReport>) -> Fil
 }
 
 /// The refusal of filters that the front has no memory for: now, or ever.
-fn no_room(shared: &FrontState, bytes: u64) -> Rejection {
-    let (most, bytes) = (shared.limits.large_bytes as u64, bytes);
+fn no_room(shared: &FrontState, (bytes, taken): (u64, u64)) -> Rejection {
+    let left = (shared.limits.large_bytes as u64).saturating_sub(taken);
     let takes = format!("the filters of this request take up to {}", size(bytes));
-    match bytes > most {
+    match bytes > left {
         true => Rejection::bad(format!(
-            "{takes}, and this server has {} for large requests; send fewer queries or ids in one request, or start \
+            "{takes}, and this server has {} for them beside its queries, ids and answers; send fewer in one request, or start \
              the server with a larger --http-memory",
-            size(most)
+            size(left)
         )),
         false => Rejection::unavailable(format!(
             "{takes}, and other requests have the memory for them now; ask again later"
