@@ -17,6 +17,15 @@ def find_data(args):
         if args.queries is None or args.groundtruth is None:
             raise vectors.DataError(f"{args.data}: is no folder; give --queries and --groundtruth as well")
         return args.data, args.queries, args.groundtruth
+    return *find_vectors(args), args.groundtruth or args.data / "groundtruth.ibin"
+
+
+def find_vectors(args):
+    """(base, queries) paths."""
+    if not args.data.is_dir():
+        if args.queries is None:
+            raise vectors.DataError(f"{args.data}: is no folder; give --queries as well")
+        return args.data, args.queries
 
     def only(stem):
         hits = [p for p in sorted(args.data.glob(stem + ".*")) if p.suffix in vectors.DTYPES]
@@ -24,22 +33,19 @@ def find_data(args):
             raise vectors.DataError(f"{args.data}: {len(hits)} vector files named {stem}.*; exactly one is needed")
         return hits[0]
 
-    return only("base"), args.queries or only("query"), args.groundtruth or args.data / "groundtruth.ibin"
+    return only("base"), args.queries or only("query")
 
 
-class Data:
-    """The inputs, and float32 copies (unit length for cosine) made once for peers that need them."""
+class Base:
+    """The vectors, and float32 copies (unit length for cosine) made once for peers that need them."""
 
-    def __init__(self, args):
-        self.base, queries, truth = find_data(args)
-        self.name = args.data.resolve().name if args.data.is_dir() else self.base.stem
+    def __init__(self, args, base):
+        self.base = base
+        self.name = args.data.resolve().name if args.data.is_dir() else base.stem
         self.metric, self.out, self.k = args.metric, args.out, args.k
-        (self.n, self.dim), self.dtype = self.shape_of(self.base)
+        (self.n, self.dim), self.dtype = self.shape_of(base)
         if not 1 <= args.k <= self.n:
             raise vectors.DataError(f"--k {args.k}: must lie between 1 and the {self.n} base vectors")
-        self.sources = {"in": QuerySet(self, "in", queries, truth, None)}
-        if "out" in args.distributions:
-            self.sources["out"] = outside(self, args)
         self.copies = {}
 
     @staticmethod
@@ -54,14 +60,6 @@ class Data:
         """The file of vectors in the form that this peer takes."""
         return self.copy_of(path) if self.needs_copy(spec) else path
 
-    def first_queries(self, source, count):
-        """A file of the first queries of a set, for latencies alone."""
-        if not 0 < count < source.count:
-            return source.queries.resolve()
-        few = self.out / f"first-{source.queries.name}"
-        vectors.write_vectors(few, vectors.open_vectors(source.queries)[:count])
-        return few
-
     def copy_of(self, path):
         if path not in self.copies:
             folder = self.out / "converted"
@@ -70,6 +68,25 @@ class Data:
             write_if_changed(path, copy, self.metric == "cosine")
             self.copies[path] = copy
         return self.copies[path]
+
+
+class Data(Base):
+    """The inputs of a comparison."""
+
+    def __init__(self, args):
+        base, queries, truth = find_data(args)
+        super().__init__(args, base)
+        self.sources = {"in": QuerySet(self, "in", queries, truth, None)}
+        if "out" in args.distributions:
+            self.sources["out"] = outside(self, args)
+
+    def first_queries(self, source, count):
+        """A file of the first queries of a set, for latencies alone."""
+        if not 0 < count < source.count:
+            return source.queries.resolve()
+        few = self.out / f"first-{source.queries.name}"
+        vectors.write_vectors(few, vectors.open_vectors(source.queries)[:count])
+        return few
 
 
 class QuerySet:

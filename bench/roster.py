@@ -39,23 +39,24 @@ class PeerSpec:
     venv: str = ".venv"
     options: dict = field(default_factory=dict, hash=False)
     is_hnsw: bool = False
+    has_columns: bool = False        # its index has a column for each filter
 
 
-def _sweep(name, values):
+def sweep(name, values):
     return tuple({name: v} for v in values)
 
 
 def kinds(k):
     """StratANN's contenders. Recall is the knob of kinds in which it sets several parameters at once."""
-    lists, on_disk = (_sweep("search_list", [v for v in vs if v >= k]) for vs in (MEMORY_LIST, SEARCH_LIST))
-    recalls = _sweep("recall", RECALLS)
+    lists, on_disk = (sweep("search_list", [v for v in vs if v >= k]) for vs in (MEMORY_LIST, SEARCH_LIST))
+    recalls = sweep("recall", RECALLS)
     graph, again = (KindSpec(name, "disk-graph", "memory", lists) for name in TWINS)
     return (
         graph,
         KindSpec("stratann-flat", "flat", "memory", ({"recall": 1},)),
         # What it learns from queries that are asked again and again would be no fair figure.
         KindSpec("stratann-hybrid-ivf", "hybrid-ivf", "memory", recalls, ("--no-learning",)),
-        KindSpec("stratann-grid-ivf", "grid-ivf", "memory", _sweep("nprobe", GRID_NPROBE)),
+        KindSpec("stratann-grid-ivf", "grid-ivf", "memory", sweep("nprobe", GRID_NPROBE)),
         KindSpec("stratann-gpu-ivf", "gpu-ivf", "memory", recalls, ("--scorer", "cpu")),
         KindSpec("stratann-remote-hnsw", "remote-hnsw", "memory", recalls),
         KindSpec("stratann-from-disk", "disk-graph", "disk", on_disk, has_code_bytes=True),
@@ -67,13 +68,13 @@ def kinds(k):
 
 def peers(k, beam_width=4):
     """All peers, in the order of the report, with sweeps fit for k neighbours."""
-    ef = _sweep("ef", [v for v in EF if v >= k])
-    windows = _sweep("window", [v for v in EF if v >= k])
+    ef = sweep("ef", [v for v in EF if v >= k])
+    windows = sweep("window", [v for v in EF if v >= k])
     return (
         PeerSpec("diskann", "diskann_peer", "disk",
                  tuple({"search_list": v, "beam_width": beam_width} for v in SEARCH_LIST if v >= k),
                  dtypes=("float32", "uint8", "int8"), venv=".venv-diskann"),
-        PeerSpec("faiss-ivf-flat", "faiss_peer", "memory", _sweep("nprobe", NPROBE), options={"kind": "ivf-flat"}),
+        PeerSpec("faiss-ivf-flat", "faiss_peer", "memory", sweep("nprobe", NPROBE), options={"kind": "ivf-flat"}),
         PeerSpec("faiss-ivf-pq", "faiss_peer", "memory",
                  tuple({"nprobe": v, "k_factor": f} for f in (2, 4, 16) for v in NPROBE),
                  options={"kind": "ivf-pq"}),

@@ -63,6 +63,14 @@ def write_vectors(path, vectors, normalise=False):
             np.ascontiguousarray(block, DTYPES[path.suffix]).tofile(f)
 
 
+def write_groundtruth(path, ids, distances):
+    """Write (nq, k) true ids and their distances."""
+    with open(path, "wb") as f:
+        np.array(ids.shape, "<u4").tofile(f)
+        np.ascontiguousarray(ids, "<i4").tofile(f)
+        np.ascontiguousarray(distances, "<f4").tofile(f)
+
+
 def unit_rows(x):
     """Rows of x scaled to length one, float32; zero rows stay zero."""
     x = np.asarray(x, np.float32)
