@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Makes the two virtual environments that compare.py looks for: .venv (harness, plots, in-memory peers) and
+# Makes the two virtual environments that compare.py and filters.py look for: .venv (harness, plots, in-memory peers) and
 # .venv-diskann (the disk peer, which pins an old numpy).  Both are optional: a missing peer is skipped.
 #
 #   bench/install_peers.sh [all|memory|diskann]      PYTHON=python3.11 chooses the interpreter
@@ -26,6 +26,12 @@ if [ "$WHAT" != diskann ]; then
     # These have wheels for some processors and versions of Python only.
     for package in scalable-vs==0.5.0 rabitqlib==0.7.1; do
         make_venv .venv "$package" ||
+            echo "install_peers.sh: $package cannot be installed here; it will be skipped" >&2
+    done
+    # Databases in this process, for filters.py.
+    for package in lancedb==0.40.0 qdrant-edge-py==0.9.0 "milvus-lite==3.2.2 pymilvus==3.0.2"; do
+        # shellcheck disable=SC2086
+        make_venv .venv $package ||
             echo "install_peers.sh: $package cannot be installed here; it will be skipped" >&2
     done
     # hnswlib has no wheel: it is compiled here, and needs a C++ compiler.

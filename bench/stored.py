@@ -6,7 +6,7 @@ from pathlib import Path
 import report
 
 FOLDER = Path(__file__).resolve().parent / "results"
-PREFIX = "compare-"
+PREFIX, FILTERS_PREFIX = "compare-", "filters-"
 DIGITS = 5
 KEPT = ("date", "stratann", "machine", "isa_asked", "threads", "rounds", "k", "target", "data", "noise", "disk")
 
@@ -56,15 +56,17 @@ def compact(results):
 def write(path, results, folders):
     """Store a session, a line for each setting; the names of `folders` are cut from reasons. Returns the path."""
     document = compact(results)
-    for name, reason in document["skipped"].items():
-        for folder in folders:
-            reason = reason.replace(f"{folder}/", "")
-        document["skipped"][name] = reason
+    return write_lines(path, document, [entry["points"] for entry in document["contenders"].values()], folders)
+
+
+def write_lines(path, document, lists, folders):
+    """Write a document in which every element of some lists has a line of its own."""
+    document["skipped"] = {name: without(reason, folders) for name, reason in document["skipped"].items()}
     lines = []
-    for entry in document["contenders"].values():
-        for i, kept in enumerate(entry["points"]):
-            lines.append(json.dumps(kept))
-            entry["points"][i] = f"point {len(lines) - 1}"
+    for kept in lists:
+        for i, element in enumerate(kept):
+            lines.append(json.dumps(element))
+            kept[i] = f"point {len(lines) - 1}"
     text = json.dumps(document, indent=1)
     for i, line in enumerate(lines):
         text = text.replace(f'"point {i}"', line)
@@ -73,6 +75,31 @@ def write(path, results, folders):
     return path
 
 
-def read(folder=FOLDER):
+def without(reason, folders):
+    for folder in folders:
+        reason = reason.replace(f"{folder}/", "")
+    return reason
+
+
+def filters_name_of(results):
+    """Name of the results of filters: the set, the threads, and instructions left out."""
+    isa = results["isa_asked"]
+    return f"{FILTERS_PREFIX}{results['data']['name']}-{results['threads']}t" + (f"-{isa}" if isa else "")
+
+
+def write_filters(path, results, folders):
+    """Store the results of filters, a line for each setting. Returns the path."""
+    document = results | {"contenders": {}, "skipped": dict(results["skipped"])}
+    lists = []
+    for name, entry in results["contenders"].items():
+        build = {key: rounded(entry["build"][key]) for key in ("seconds", "cpu_seconds", "index_bytes")}
+        tasks = {task: [{key: rounded(value) for key, value in p.items()} for p in points]
+                 for task, points in entry["tasks"].items()}
+        lists += tasks.values()
+        document["contenders"][name] = entry | {"build": build, "tasks": tasks}
+    return write_lines(path, document, lists, folders)
+
+
+def read(folder=FOLDER, prefix=PREFIX):
     """All stored sessions, {name: document}, in the order of their names."""
-    return {p.stem: json.loads(p.read_text()) for p in sorted(folder.glob(f"{PREFIX}*.json"))}
+    return {p.stem: json.loads(p.read_text()) for p in sorted(folder.glob(f"{prefix}*.json"))}

@@ -1,4 +1,5 @@
-"""faiss in memory: IVF-Flat, IVF-PQ (4-bit fast scan, two dimensions a code) refined with full vectors, HNSW."""
+"""faiss in memory: IVF-Flat, IVF-PQ (4-bit fast scan, two dimensions a code) refined with full vectors, HNSW, and a
+scan of all vectors, or of those that match a filter."""
 import math
 
 import numpy as np
@@ -26,7 +27,7 @@ class Faiss(Peer):
         super().__init__(job)
         self.api = faiss
         self.kind = job["kind"]
-        self.index = None
+        self.index = self.selector = self.bits = self.matches = None
 
     def version(self):
         return self.api.__version__
@@ -34,6 +35,8 @@ class Faiss(Peer):
     def recipe(self, n, d):
         if self.kind == "hnsw":
             return f"HNSW{HNSW_M}"
+        if self.kind == "flat":
+            return "Flat"
         lists = list_count(n)
         return f"IVF{lists},Flat" if self.kind == "ivf-flat" else f"IVF{lists},PQ{chunk_count(d)}x4fs,RFlat"
 
@@ -56,16 +59,38 @@ class Faiss(Peer):
     def load(self):
         self.index = self.api.read_index(str(self.index_dir / INDEX_FILE))
 
+    def use_filter(self, name, rows):
+        self.selector = self.bits = self.matches = None
+        if self.kind == "flat":
+            self.narrow(rows)
+        elif rows is not None:
+            mask = np.zeros(self.index.ntotal, bool)
+            mask[rows] = True
+            self.bits = np.packbits(mask, bitorder="little")
+            self.selector = self.api.IDSelectorBitmap(self.bits)
+
+    def narrow(self, rows):
+        """An index of the vectors that match, for scans."""
+        self.matches = None
+        if rows is not None:
+            self.matches = rows, self.api.IndexFlat(self.index.d, self.index.metric_type)
+            self.matches[1].add(self.index.reconstruct_n(0, self.index.ntotal)[rows])
+
     def parameters(self, setting):
+        if self.kind == "flat":
+            return None
         if self.kind == "hnsw":
-            return self.api.SearchParametersHNSW(efSearch=setting["ef"])
-        lists = self.api.SearchParametersIVF(nprobe=setting["nprobe"])
+            return self.api.SearchParametersHNSW(efSearch=setting["ef"], sel=self.selector)
+        lists = self.api.SearchParametersIVF(nprobe=setting["nprobe"], sel=self.selector)
         if self.kind == "ivf-flat":
             return lists
         return self.api.IndexRefineSearchParameters(k_factor=setting["k_factor"], base_index_params=lists)
 
     def search(self, queries, setting, threads):
         self.api.omp_set_num_threads(threads)
+        if self.matches:
+            rows, index = self.matches
+            return rows[index.search(queries, self.job["k"])[1]]
         return self.index.search(queries, self.job["k"], params=self.parameters(setting))[1]
 
 

@@ -1,8 +1,8 @@
 """The process that runs one peer: JSON commands on stdin, JSON replies on stdout, one line each.
 
-Commands: ``build`` and ``load`` (the job), ``run`` (one setting), ``quit``.  A reply holds ``error`` when the
-command failed, ``missing`` when the peer's package is not installed.  Build and search run in two processes, so that
-the peak memory of one does not hide the other's.
+Commands: ``build`` and ``load`` (the job), ``filter`` (other queries, and the rows that may be returned), ``run`` (one
+setting), ``quit``.  A reply holds ``error`` when the command failed, ``missing`` when the peer's package is not
+installed.  Build and search run in two processes, so that the peak memory of one does not hide the other's.
 """
 import gc
 import json
@@ -50,6 +50,16 @@ def percentiles(samples_us):
     return {"mean": float(np.mean(samples_us)), "p50": float(p50), "p95": float(p95), "p99": float(p99)}
 
 
+def bind_to_cores(threads):
+    """Leave this process as many cores as it may have threads, where a library cannot be told their number."""
+    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:threads])
+
+
+def column_of(filter_name):
+    """Name of a column or a tag that tells which rows match a filter."""
+    return "f_" + "".join(c if c.isalnum() else "_" for c in filter_name)
+
+
 class Peer:
     """Interface of a peer.  `job` has base, metric, threads, k, index_dir, seed and the peer's own options."""
 
@@ -75,6 +85,10 @@ class Peer:
     def search_one(self, query, setting):
         """Ids for one query of shape (1, d), on one thread."""
         return self.search(query, setting, 1)
+
+    def use_filter(self, name, rows):
+        """Prepare searches that return these rows alone, ascending ids; None: all rows."""
+        raise NotImplementedError(f"{type(self).__name__} has no search with a filter")
 
     def index_bytes(self):
         """Size on disk of what a search needs."""
@@ -108,17 +122,33 @@ class Session:
         self.peer, self.job = peer, job
         self.queries = np.ascontiguousarray(vectors.open_vectors(job["queries"]))
         self.truth = vectors.read_groundtruth(job["groundtruth"], len(self.queries), job["k"])
-        self.baseline = status_bytes("VmRSS")
+        self.baseline, self.rows = status_bytes("VmRSS"), None
         peer.load()
 
-    def run(self, setting):
+    def narrow(self, message):
+        """Other queries, and a filter for all of them; `k` is not above the number of rows that match."""
+        self.job["k"] = self.peer.job["k"] = message["k"]
+        self.queries = np.ascontiguousarray(vectors.open_vectors(message["queries"]))
+        self.truth = vectors.read_groundtruth(message["groundtruth"], len(self.queries), message["k"])
+        self.rows = np.load(message["only"]).astype(np.int64) if message["only"] else None
+        self.peer.use_filter(message["name"], self.rows)
+
+    def few_results(self, ids):
+        """Queries with fewer results than wanted, which can be only as many rows as match."""
+        results = ids >= 0
+        if self.rows is not None and not np.isin(ids[results], self.rows).all():
+            raise ValueError("a row that does not match was returned")
+        return int(np.count_nonzero(results.sum(axis=1) < self.truth.shape[1]))
+
+    def run(self, setting, min_seconds=None):
         """One measured setting: batches on all threads for at least min_seconds, then single queries."""
         threads, nq = self.job["threads"], len(self.queries)
+        min_seconds = self.job["min_seconds"] if min_seconds is None else min_seconds
         self.peer.search(self.queries[:32], setting, threads)  # first-use allocations are not the peer's speed
         gc.disable()
         done, ids = 0, None
         io, cpu, start = disk_bytes_read(), cpu_seconds(), time.perf_counter()
-        while ids is None or time.perf_counter() - start < self.job["min_seconds"]:
+        while ids is None or time.perf_counter() - start < min_seconds:
             ids = self.peer.search(self.queries, setting, threads)
             done += nq
         seconds = time.perf_counter() - start
@@ -128,6 +158,7 @@ class Session:
         return {
             "setting": setting,
             "recall": vectors.recall(np.asarray(ids), self.truth),
+            "few_results": self.few_results(np.asarray(ids)),
             "qps": done / seconds,
             "queries": done,
             "threads": threads,
@@ -159,8 +190,11 @@ def answer(state, message, make_peer):
     if command == "load":
         state["session"] = Session(make_peer(message), message)
         return {"loaded": True}
+    if command == "filter":
+        state["session"].narrow(message)
+        return {"filtered": True}
     if command == "run":
-        return state["session"].run(message["setting"])
+        return state["session"].run(**message)
     raise ValueError(f"unknown command '{command}'")
 
 
