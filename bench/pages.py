@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Write what the book and the README say of peers, from the results that `compare.py --store` left in bench/results.
+"""Write what the book and the README say of peers, from the results that `compare.py --store` and `filters.py --store`
+left in bench/results.
 
     bench/pages.py             # rewrite the marked blocks, and the plots beside the book
     bench/pages.py --check     # change nothing; exit code 1 where a block differs
@@ -11,14 +12,17 @@ import re
 import sys
 from pathlib import Path
 
+import filter_pages
 import plots
 import report
 import roster
 import stored
+from markdown import table, wrapped
 
 ROOT = Path(__file__).resolve().parent.parent
 BOOK = ROOT / "docs" / "book"
-PAGES = {"in-memory": BOOK / "measurements.md", "disk": ROOT / "README.md", "speed": ROOT / "README.md"}
+PAGES = {"in-memory": BOOK / "measurements.md", "disk": ROOT / "README.md", "speed": ROOT / "README.md",
+         "filters": filter_pages.PAGE}
 END = "<!-- /bench -->"
 OWN = roster.TWINS[0]
 OWN_FROM_DISK = "stratann-from-disk"
@@ -27,7 +31,6 @@ RECALLS = (0.9, 0.95, 0.99)
 SAID_RECALLS = (0.95, 0.99)
 # Peers of the README's sentence; of a family the fastest at that recall counts.
 SAID = {"hnswlib": "hnswlib", "SVS": "svs", "SymphonyQG": "symphonyqg", "faiss": "faiss-ivf"}
-LINE_CHARACTERS = 120
 MB = 1e6
 NONE = "-"
 # Options that say what the line above them says.
@@ -77,11 +80,6 @@ def qps(session, name, target):
 def cheapest(session, name, target):
     entry = session["contenders"].get(name) if session else None
     return report.cheapest(entry["points"], target, entry["storage"]) if entry else (None, False)
-
-
-def table(header, rows):
-    rule = "|" + "---|" * len(header)
-    return "\n".join(["| " + " | ".join(header) + " |", rule, *("| " + " | ".join(r) + " |" for r in rows)])
 
 
 def memory_table(group):
@@ -269,14 +267,6 @@ def disk(sessions):
                    "`make bench`).")
 
 
-def wrapped(text):
-    lines = [""]
-    for word in text.split(" "):
-        fits = len(lines[-1]) + 1 + len(word) <= LINE_CHARACTERS
-        lines[-1:] = [f"{lines[-1]} {word}".strip()] if fits else [lines[-1], word]
-    return "\n".join(lines)
-
-
 def with_block(text, name, block, path):
     """The page with a block replaced."""
     start = f"<!-- bench:{name} -->"
@@ -287,9 +277,10 @@ def with_block(text, name, block, path):
     return f"{before}{start}\n{block}\n{END}{after}"
 
 
-def pages(sessions):
+def pages(sessions, filtered):
     """{path: (text as it is, text as it should be)} of every page with a block."""
-    blocks = {"in-memory": in_memory(sessions), "disk": disk(sessions), "speed": speed(sessions)}
+    blocks = {"in-memory": in_memory(sessions), "disk": disk(sessions), "speed": speed(sessions),
+              "filters": filter_pages.block(filtered)}
     out = {}
     for name, path in PAGES.items():
         is_now, should_be = out[path] if path in out else [path.read_text()] * 2
@@ -301,9 +292,9 @@ def main(argv=None):
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--check", action="store_true", help="change nothing; fail where a page differs")
     args = parser.parse_args(argv)
-    sessions = stored.read()
+    sessions, filtered = stored.read(), stored.read(prefix=stored.FILTERS_PREFIX)
     try:
-        written = pages(sessions)
+        written = pages(sessions, filtered)
     except PageError as e:
         print(f"pages.py: {e}", file=sys.stderr)
         return 1
@@ -315,6 +306,7 @@ def main(argv=None):
     for path in stale:
         path.write_text(written[path][1])
     drawn = [plots.draw_svg(alone(group), plot_of(name)) for name, group in groups(sessions).items()]
+    drawn += [plots.draw_filters(document, filter_pages.plot_of(document)) for document in filtered.values()]
     print("written:", *stale, *drawn, sep="\n  ")
     return 0
 

@@ -3,6 +3,9 @@ import hashlib
 import json
 import re
 
+import filter_figures
+from filter_tasks import PERCENTS, PLACES, name_in
+
 # The least recall that a plot of the book shows; below it nobody searches.
 RECALL_MIN = 0.7
 TITLES = {"in": "in-distribution queries", "out": "out-of-distribution queries"}
@@ -84,6 +87,39 @@ def draw_svg(sessions, path):
         figure.legend(handles, labels, loc="outside lower center", ncols=4, frameon=False)
         figure.savefig(path, format="svg", metadata={"Date": None, "Creator": None, "Description": digest(sessions)})
         plt.close(figure)
-    # Hundredths of a point are enough to see, and half of the bytes.
+    return shortened(path)
+
+
+def shortened(path):
+    """The file with hundredths of a point: enough to see, and half of the bytes."""
     path.write_text(re.sub(r"(\d+\.\d\d)\d+", r"\1", path.read_text()))
     return path
+
+
+def filter_curve(document, name, place, target):
+    """(percents, QPS) of the filters of a place at which a contender reaches a recall."""
+    speeds = [(p, filter_figures.speed(document, name, name_in(place, p), target)) for p in PERCENTS]
+    reached = [(p, qps) for p, qps in speeds if qps is not None]
+    return zip(*reached, strict=True) if reached else ((), ())
+
+
+def draw_filters(document, path):
+    """Share of the rows against QPS at the highest recall, a panel for each place; equal results give an equal file."""
+    plt, target = pyplot(), max(document["recalls"])
+    look = {"svg.hashsalt": "stratann", "svg.fonttype": "none", "font.size": 8, "path.simplify": True}
+    with plt.rc_context(look):
+        figure, panels = plt.subplots(1, len(PLACES), figsize=(3.6 * len(PLACES), 4.6), sharey=True,
+                                      layout="constrained")
+        palette = plt.get_cmap("tab20").colors
+        for axes, place in zip(panels, PLACES, strict=True):
+            for i, name in enumerate(document["contenders"]):
+                axes.plot(*filter_curve(document, name, place, target), marker=".", markersize=4, label=name,
+                          color=palette[i % len(palette)], **style(name))
+            axes.set(xlabel="rows that match, %", xscale="log", yscale="log", title=place)
+            axes.grid(True, alpha=0.3, linewidth=0.4)
+        panels[0].set_ylabel(f"queries per second at a recall of {target}, one thread")
+        handles, labels = panels[0].get_legend_handles_labels()
+        figure.legend(handles, labels, loc="outside lower center", ncols=4, frameon=False)
+        figure.savefig(path, format="svg", metadata={"Date": None, "Creator": None, "Description": digest(document)})
+        plt.close(figure)
+    return shortened(path)

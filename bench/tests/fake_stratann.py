@@ -48,6 +48,8 @@ elif command == "search":
     print(json.dumps({"runs": [run_of(v, value("--cache-budget") != "0") for v in efforts()]}))
 elif command == "groundtruth":
     groundtruth()
+elif command == "info":
+    print(json.dumps({"kind": "disk-graph"}))
 elif command == "doctor":
     print(json.dumps({"disk": {"iops": 50_000}}))
 elif command == "--version":
