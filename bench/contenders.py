@@ -202,6 +202,9 @@ class StratAnnPoint:
     as makes a run as long as those of peers: opening does not count, and no run is the first of its process.
     """
 
+    # Size of the cache in indexes, beside 64 MiB.
+    CACHED_INDEXES = 2
+
     def __init__(self, spec, index, log_path):
         self.spec, self.index, self.log_path = spec, index, log_path
         self.name, self.storage, self.settings = spec.name, spec.storage, spec.settings
@@ -211,7 +214,7 @@ class StratAnnPoint:
         built = self.index.build(reuse)
         cache = ["--cache-budget", "0"]
         if self.storage == "memory":
-            cache = ["--cache-budget", f"{2 * built['index_bytes'] // MIB + 64}MiB", "--preload"]
+            cache = ["--cache-budget", f"{self.CACHED_INDEXES * built['index_bytes'] // MIB + 64}MiB", "--preload"]
         self.words = [*cache, *self.spec.search]
         self.options = {"build": " ".join(self.index.options()), "search": " ".join(self.words)}
         return built

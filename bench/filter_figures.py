@@ -1,4 +1,8 @@
-"""From points of the benchmark of filters to queries per second at equal recall.  Pure: no I/O, no clock."""
+"""From points of the benchmark of filters to queries per second at equal recall.  Pure: no I/O, no clock.
+
+Queries per second are those of a core: a second over the processor time of a query. On one thread that is the rate, and
+other programs on the machine change it least.
+"""
 from statistics import median
 
 import report
@@ -6,13 +10,13 @@ from filter_tasks import UNFILTERED, name_in
 
 OWN = "stratann-"
 SCAN = "scan-"
-NUMBERS = ("recall", "qps", "us", "cpu_us")
+NUMBERS = ("recall", "qps", "cpu_us")
 
 
 def kept_settings(points, targets):
     """Settings on both sides of every target on the front of recall and time, in the order of `points`; only the one
     with the best recall where none reaches any."""
-    front = report.front(points, "us")
+    front = report.front(points)
     wanted = set()
     for target in targets:
         above = next((i for i, (recall, _) in enumerate(front) if recall >= target), None)
@@ -22,7 +26,7 @@ def kept_settings(points, targets):
         wanted = {front[-1]}
     kept = []
     for p in points:
-        key = p["recall"], p["us"]
+        key = p["recall"], p["cpu_us"]
         if key in wanted:
             wanted.remove(key)
             kept.append(p["setting"])
@@ -36,13 +40,13 @@ def middle(rounds):
 
 def qps_at(points, target):
     """Queries per second at a recall, by the time between the two settings around it; None where none reaches it."""
-    us = report.at_recall(report.front(points, "us"), target) if points else None
-    return None if us is None else 1e6 / us
+    cpu_us = report.at_recall(report.front(points), target) if points else None
+    return None if cpu_us is None else 1e6 / cpu_us
 
 
 def best(points):
     """The point with the best recall."""
-    return max(points, key=lambda p: (p["recall"], p["qps"]))
+    return max(points, key=lambda p: (p["recall"], -p["cpu_us"]))
 
 
 def speed(document, contender, task, target):

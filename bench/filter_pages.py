@@ -128,7 +128,7 @@ def conditions(document):
         f"**{data['name']}**: {data['n']:,} x {data['dim']} {data['dtype']}, {data['metric']}, k = {document['k']}, "
         f"{' or '.join(map(str, counts))} queries; measured {document['date']} with StratANN {document['stratann']}, "
         f"{peers}; {machine['cpu']} ({isa}), {machine['cores']} cores, of which other programs took "
-        f"{machine['other_cores']} meanwhile; rounds: {document['rounds']}. Queries per second at recalls of "
+        f"{machine['other_cores']} meanwhile; rounds: {document['rounds']}. Queries per second of a core at recalls of "
         f"{recalls}, or, where they are not reached, in brackets the best recall and how many queries had too few "
         "results.")
 

@@ -52,11 +52,12 @@ def arguments(argv):
     add("--peers", default="all", help="all, none, or names (a family such as faiss counts)")
     add("--filters", default="all", help="names of filters, such as none,random-50,far-0.1 (%(default)s)")
     add("--rounds", type=int, default=3)
-    add("--random-queries", type=int, default=200, help="queries of filters drawn at random (%(default)s)")
+    add("--random-queries", type=int, default=100, help="queries of filters drawn at random (%(default)s)")
     add("--near-queries", type=int, default=50, help="queries of the other filters: those nearest to the first query "
                                                      "of the set (%(default)s)")
     add("--min-seconds", type=float, default=0.1, help="shortest timed run (%(default)s)")
-    add("--sweep-seconds", type=float, default=10, help="longest first sweep of a peer for one filter (%(default)s)")
+    add("--sweep-seconds", type=float, default=3, help="longest first sweep of a peer for one filter, in processor "
+                                                       "time (%(default)s)")
     add("--build-threads", type=int, default=os.cpu_count(), help="(%(default)s)")
     add("--stratann", type=Path, default=BENCH.parent / "target" / "release" / "stratann",
         help="the program under test (%(default)s)")
@@ -203,8 +204,8 @@ def print_report(results):
     print(f"\n{data['name']}: {data['n']:,} x {data['dim']} {data['dtype']}, {data['metric']}, k={results['k']}, one "
           f"thread, rounds: {results['rounds']}, medians")
     for target in results["recalls"]:
-        print(f"\nQueries per second at a recall of {target}; in brackets the best recall where it is not reached, and "
-              "the queries with too few results")
+        print(f"\nQueries per second of a core at a recall of {target}; in brackets the best recall where it is not "
+              "reached, and the queries with too few results")
         print(filter_pages.plain_table(results, target))
     print("\n" + filter_pages.plain_ratios(results))
     for name, reason in results["skipped"].items():

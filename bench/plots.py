@@ -117,7 +117,7 @@ def draw_filters(document, path):
                           color=palette[i % len(palette)], **style(name))
             axes.set(xlabel="rows that match, %", xscale="log", yscale="log", title=place)
             axes.grid(True, alpha=0.3, linewidth=0.4)
-        panels[0].set_ylabel(f"queries per second at a recall of {target}, one thread")
+        panels[0].set_ylabel(f"queries per second of a core at a recall of {target}")
         handles, labels = panels[0].get_legend_handles_labels()
         figure.legend(handles, labels, loc="outside lower center", ncols=4, frameon=False)
         figure.savefig(path, format="svg", metadata={"Date": None, "Creator": None, "Description": digest(document)})

@@ -61,7 +61,7 @@ class LanceDb(Peer):
 
     def request(self, query, setting):
         request = self.table.search(query, vector_column_name="vector").distance_type(self.metric)
-        request = request.limit(self.job["k"]).select(["id"])
+        request = request.limit(self.job["k"]).select(["id", "_distance"])
         if "nprobe" in setting:
             request = request.nprobes(setting["nprobe"]).refine_factor(setting["refine"])
         if "ef" in setting:
