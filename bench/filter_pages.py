@@ -52,29 +52,28 @@ def plain_table(document, target):
 
 
 def ratios(document):
-    """[(what, text of the figures, target)]: what StratANN should reach."""
-    return [line for target in document["recalls"] for line in ratios_at(document, target)]
+    """[(what, the figure at each recall, target)]: what StratANN should reach."""
+    out = [(f"`{name}`: half of the rows at random over no filter", at_recalls(document, figures.kept_share, name),
+            SHARE_TARGET) for name in figures.own_names(document)]
+    auto = auto_name(document)
+    if auto:
+        out += [(f"`{auto}` over the fastest peer, {task} %", at_recalls(document, figures.over_peers, auto, task),
+                 PEERS_TARGET) for task in (name_in("random", 1), name_in("far", 1))]
+        out += [(f"`{auto}` over `{scan}`, {task} %", at_recalls(document, figures.over_scan, auto, scan, task),
+                 SCAN_TARGET)
+                for task in (name_in(place, 0.01) for place in PLACES) for scan in figures.scan_names(document)]
+    return [line for line in out if set(line[1]) != {NONE}]
 
 
-def ratios_at(document, target):
-    out, auto = [], auto_name(document)
-    for name in figures.own_names(document):
-        share = figures.kept_share(document, name, target)
-        if share is not None:
-            out.append((f"`{name}`: half of the rows at random over no filter, recall {target}", f"{share:.2f}",
-                        SHARE_TARGET))
-    for task in (name_in("random", 1), name_in("far", 1)):
-        found = figures.over_peers(document, auto, task, target) if auto else None
-        if found:
-            out.append((f"`{auto}` over the fastest peer, {task} %, recall {target}", f"{found[0]:.2f} ({found[1]})",
-                        PEERS_TARGET))
-    scans = figures.scan_names(document)
-    for task in (name_in(place, 0.01) for place in PLACES):
-        for scan in (scans if auto else ()):
-            found = figures.over_scan(document, auto, scan, task, target)
-            if found is not None:
-                out.append((f"`{auto}` over `{scan}`, {task} %, recall {target}", f"{found:.2f}", SCAN_TARGET))
-    return out
+def at_recalls(document, ratio, *of):
+    """Texts of a ratio at every recall, with the peer that it is over where that varies."""
+    return [ratio_text(ratio(document, *of, target)) for target in document["recalls"]]
+
+
+def ratio_text(value):
+    if value is None:
+        return NONE
+    return f"{value[0]:.2f} ({value[1]})" if isinstance(value, tuple) else f"{value:.2f}"
 
 
 def auto_name(document):
@@ -84,8 +83,9 @@ def auto_name(document):
 
 
 def plain_ratios(document):
-    rows = [[what.replace("`", ""), value, f"{target:g}"] for what, value, target in ratios(document)]
-    return report.table([f"auto chooses {document['auto']}", "is", "target"], rows) if rows else "no ratios"
+    rows = [[what.replace("`", ""), *values, f"{target:g}"] for what, values, target in ratios(document)]
+    head = [f"auto chooses {document['auto']}", *(f"at {recall}" for recall in document["recalls"]), "target"]
+    return report.table(head, rows) if rows else "no ratios"
 
 
 def plot_of(document):
@@ -109,8 +109,9 @@ def place_table(document, place):
 
 
 def ratio_table(document):
-    rows = [[what, value, f"{target:g}"] for what, value, target in ratios(document)]
-    return table([f"`auto` chooses `{document['auto']}`", "is", "should be at least"], rows)
+    rows = [[what, *values, f"{target:g}"] for what, values, target in ratios(document)]
+    recalls = (f"at {recall}" for recall in document["recalls"])
+    return table([f"ratios; `auto` chooses `{document['auto']}`", *recalls, "should be at least"], rows)
 
 
 def conditions(document):
