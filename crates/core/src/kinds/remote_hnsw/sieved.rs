@@ -68,6 +68,9 @@ impl<'a> Matches<'a> {
     }
 }
 
+/// One in so many clusters may be missing: what comes after the first reads is not gathered with those of other queries.
+const SLACK_PART: u32 = 8;
+
 /// What the clusters of a query hold, in the order in which they were chosen, for a filter that tells it only when they
 /// have been read.
 impl State {
@@ -84,9 +87,11 @@ impl State {
     /// where it is known before ([`crate::route::lists_to_visit`]), but for those that it lacks to find that number.
     pub(super) fn missing_matching(&self, nprobe: u32, ids: &IdSieve) -> u32 {
         let lists = self.seen.iter().filter(|seen| seen.0 > 0).count() as u32;
-        if lists < nprobe {
-            return nprobe - lists;
-        }
-        visits(nprobe, (ids.matches(), ids.rows()), self.seen.iter().copied()).saturating_sub(lists)
+        let enough = |wanted: u32| wanted - wanted / SLACK_PART;
+        let wanted = match lists < enough(nprobe) {
+            true => nprobe,
+            false => visits(nprobe, (ids.matches(), ids.rows()), self.seen.iter().copied()),
+        };
+        if lists < enough(wanted) { wanted - lists } else { 0 }
     }
 }

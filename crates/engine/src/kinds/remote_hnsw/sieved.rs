@@ -39,7 +39,10 @@ pub(crate) fn plan_ids(index: &RemoteIndex, usual: &Params, effort_times: f64, i
     let clusters = u64::from(index.facts.clusters()).max(1);
     let usual_nprobe = usual.kind.remote_hnsw().map_or(1, |own| own.nprobe);
     let nprobe = (f64::from(usual_nprobe) * effort_times).ceil().clamp(1.0, MAX_PROBES.into()) as u32;
-    let nprobe = Some(nprobe).filter(|&nprobe| u64::from(nprobe) < clusters.min(ids.matches()));
+    // Matches that lie anywhere leave some clusters without one. Reads after the first are those of a query alone, so half
+    // of the clusters cost no less than all of them, which a batch reads once.
+    let with_match = 1.0 - (-(ids.matches() as f64) / clusters as f64).exp();
+    let nprobe = Some(nprobe).filter(|&nprobe| 2.0 * f64::from(nprobe) < clusters as f64 * with_match);
     let alike = (ids.matches().div_ceil(clusters), ids.rows().div_ceil(clusters));
     let is_cheap = usual
         .kind
