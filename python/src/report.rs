@@ -154,10 +154,11 @@ pub(crate) fn delete(
     py: Python<'_>,
     path: PathBuf,
     ids: PyReadonlyArray1<'_, u64>,
-    (undo, ram_budget): (bool, Option<u64>),
+    how: (bool, Option<u64>),
     on_progress: Option<Py<PyAny>>,
 ) -> PyResult<String> {
-    let ids = ids.to_vec()?;
+    let (ids, (undo, ram_budget)) = (ids.as_slice()?, how);
+    let ids = ids.to_vec();
     let deleted = work::run(py, on_progress.as_ref(), |progress| match undo {
         true => deletes::undo(&path),
         false => deletes::delete(&path, &ids, ram_budget, progress),

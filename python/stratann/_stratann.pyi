@@ -16,6 +16,7 @@ __all__ = [
     "Stats",
     "__version__",
     "build",
+    "delete",
     "groundtruth",
     "parameters",
     "parse_size",
@@ -26,7 +27,6 @@ __all__ = [
     "shape_of",
     "tune",
     "unknown",
-    "delete",
     "verify",
     "write_vectors",
 ]

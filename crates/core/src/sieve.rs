@@ -67,7 +67,7 @@ impl Sieve {
     /// The rows whose bits are set, from the lowest bit of the first word on, of an index of `rows` rows. `None` unless
     /// there are as many words as the rows need, and no bit is set beyond them.
     pub fn from_words(rows: u32, words: &[u64]) -> Option<Sieve> {
-        let is_beyond = |&last: &u64| rows % 64 != 0 && last >> (rows % 64) != 0;
+        let is_beyond = |&last: &u64| !rows.is_multiple_of(64) && last >> (rows % 64) != 0;
         if words.len() != (rows as usize).div_ceil(64) || words.last().is_some_and(is_beyond) {
             return None;
         }

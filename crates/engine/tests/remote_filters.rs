@@ -329,7 +329,7 @@ fn fresh_rows_updates_and_deletions_obey_a_filter() {
     let deleted: Vec<u64> = (0..set.len() as u64).filter(|&id| is_deleted(id)).collect();
     writer.delete(&deleted, &update, &Quiet).unwrap();
     for every in [1, 2, 20, 300, 3000] {
-        let is_named = |id: u64| id % every == 0;
+        let is_named = |id: u64| id.is_multiple_of(every);
         let named: Vec<u64> = (0..set.len() as u64).filter(|&id| is_named(id)).collect();
         for naming in [Naming::Only, Naming::Without] {
             let is_match = |id: u64| is_named(id) == (naming == Naming::Only) && !is_deleted(id);
