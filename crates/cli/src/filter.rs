@@ -18,9 +18,8 @@ use crate::output::count;
 pub(crate) struct FilterArgs {
     /// Return only rows with these ids: a .npy, .u64bin or .txt file, in any order
     ///
-    /// Ids are those of the index (--ids at build), else row numbers. Ids that no row has are ignored and counted, but in
-    /// memory nodes, which do not tell.
-    /// Recall is then that among these rows.
+    /// Ids are those of the index (--ids at build), else row numbers. Ids that no row has are ignored and counted, but
+    /// in memory nodes, which do not tell. Recall is then that among these rows.
     #[arg(long, value_name = "IDS", conflicts_with = "without", help_heading = "Filter")]
     only: Option<PathBuf>,
     /// Return no row with these ids: a file as that of --only

@@ -60,7 +60,7 @@ const STORAGE_ROOMS: [&str; 16] = [
 ];
 
 /// The rooms of engine. Below the manifest is what it records of a kind. A `=` stands for a module without those in it.
-const ENGINE_ROOMS: [&str; 46] = [
+const ENGINE_ROOMS: [&str; 47] = [
     "record",
     "sieve_ways",
     "parallel",
@@ -105,6 +105,7 @@ const ENGINE_ROOMS: [&str; 46] = [
     "verify",
     "explain",
     "memory_nodes",
+    "deletes",
     "serve",
     "lib",
 ];

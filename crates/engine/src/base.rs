@@ -16,7 +16,6 @@ use stratann_storage::remote_memory::RemoteSource;
 use stratann_storage::tier::{self, Buffer};
 use stratann_storage::{Error, Result};
 
-use crate::deletes;
 use crate::exec::scorer::ScorerOptions;
 use crate::kinds::facts::KindFacts;
 use crate::kinds::known::facts;
@@ -103,7 +102,7 @@ impl Base {
         let folder = std::path::absolute(folder).map_err(|e| Error::io("opening", folder, &e))?;
         let IndexShape { kind, metric, dtype, block } = shape(&folder, &manifest)?;
         let blocks = open_blocks(&folder, &manifest, blocks_role)?;
-        let live = deletes::read(&folder, &manifest)?;
+        let live = crate::manifest::deletes::read(&folder, &manifest)?;
         Ok(Base {
             folder,
             manifest,

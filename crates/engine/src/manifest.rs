@@ -17,12 +17,15 @@ use stratann_storage::{Error, ErrorKind, Result, input};
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::curve::Curve;
-use crate::deletes::{self, DeleteFacts};
 use crate::kinds::facts::KindFacts;
 use crate::kinds::known::facts;
 use crate::kinds::section::Section;
 use crate::{DType, Metric, files};
 use stratann_params::IndexKind;
+
+pub(crate) mod deletes;
+
+use self::deletes::DeleteFacts;
 
 /// The newest version of the format, which an index has whose rows are deleted: a program that does not know of that
 /// would return them. Others have version 4, which has seeded checksums; 2 was the first with codes in blocks, 3 with

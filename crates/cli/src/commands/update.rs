@@ -1,4 +1,4 @@
-//! `stratann insert` and `stratann delete`: change an index that memory nodes hold, or take rows out of one in a folder.
+//! `stratann insert` and `stratann delete`: change an index that memory nodes hold, or delete rows of one in a folder.
 
 use std::path::{Path, PathBuf};
 use std::time::Instant;

@@ -118,9 +118,9 @@ fn is_live(entry: u64) -> bool {
 }
 
 impl HnswScratch {
-    /// The `ef` nearest members that a beam of that length finds, ascending by distance. Members that may be no results,
-    /// because they are deleted or do not match a filter, are walked through and take no place in the beam: it is as
-    /// much longer as there are more members than results near the query.
+    /// The `ef` nearest members that a beam of that length finds, ascending by distance. Members that may be no
+    /// results, because they are deleted or do not match a filter, are walked through and take no place in the beam: it
+    /// is as much longer as there are more members than results near the query.
     pub(crate) fn search(
         &mut self,
         own: &SubHnsw<'_>,

@@ -116,7 +116,8 @@ impl FrameCodec {
         server.saturating_add(parts.first(parts.of(self.server)))
     }
 
-    /// Prepares a client's query, which may return the rows of a filter alone. `number` differs from those of all other queries of this incarnation.
+    /// Prepares a client's query, which may return the rows of a filter alone. `number` differs from those of all other
+    /// queries of this incarnation.
     pub fn new_query(
         &self,
         number: u64,

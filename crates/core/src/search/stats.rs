@@ -133,8 +133,8 @@ counters! {
     round_trips,
     /// Blocks that a walk has used, and clusters that were read, without a row which the query may return.
     vain_blocks,
-    /// Searches, of an index or of a cluster, that cost as much as a scan of the rows that the query may return, and gave
-    /// way to it.
+    /// Searches, of an index or of a cluster, that cost as much as a scan of the rows that the query may return, and
+    /// gave way to it.
     gave_way,
 }
 

@@ -66,8 +66,8 @@ impl SourceIndex {
         self.metric
     }
 
-    /// Writes the vectors of the index that are not deleted in the order of their ids to files in the folder `out`, which is created. The
-    /// index is open meanwhile, within `ram_budget`.
+    /// Writes the vectors of the index that are not deleted in the order of their ids to files in the folder `out`,
+    /// which is created. The index is open meanwhile, within `ram_budget`.
     ///
     /// # Errors
     /// An index that cannot be opened or is damaged, a disk that is full, an interruption.

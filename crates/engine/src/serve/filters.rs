@@ -1,5 +1,5 @@
-//! Filters of the queries of a request. The server that is asked makes them of all rows, whatever part it holds, and they go
-//! to every other server once, with the vector of their query.
+//! Filters of the queries of a request. The server that is asked makes them of all rows, whatever part it holds, and
+//! they go to every other server once, with the vector of their query.
 
 use std::sync::Arc;
 
@@ -160,8 +160,8 @@ impl ServedIndex {
     }
 }
 
-/// Bytes that the filters of queries take on a server of so many rows: for some tens of them as they came, and as many as
-/// they are asked.
+/// Bytes that the filters of queries take on a server of so many rows: for some tens of them as they came, and as many
+/// as they are asked.
 pub(super) fn filters_bytes(rows: u64) -> u64 {
     const QUERIES: u64 = 64;
     FILTERS_BYTES.min(QUERIES * (rows / 8 + (1 << 10)))

@@ -95,15 +95,9 @@ impl Bench {
             budgets.cache_budget = bytes;
         }
         learn_from_epochs_alone(&mut budgets, queries.count() * options.len());
-        let account = memory::opened(&manifest, budgets.cache_budget, &extra);
         // What is open already is accounted exactly, before its first search.
-        if in_memory.is_none() && budgets.ram_budget.is_some_and(|b| account.total() > b) {
-            // Not even opening fits. The error names a budget that suffices for the search too.
-            let most = options
-                .iter()
-                .map(|o| memory::planned(&manifest, o, account.clone(), &queries))
-                .max_by_key(|a| a.total());
-            most.unwrap_or(account).check(budgets.ram_budget, "search this index with these options")?;
+        if in_memory.is_none() {
+            check_opening((&manifest, &extra), &queries, options, &budgets)?;
         }
         let k = options.iter().map(|o| o.k).max().unwrap_or(0);
         // How many rows match a filter is known once the index is open.
@@ -285,6 +279,22 @@ impl Bench {
     pub(crate) fn count(&self) -> usize {
         self.queries.count()
     }
+}
+
+/// Refuses a budget into which not even opening fits. The error names one that suffices for the search too.
+fn check_opening(
+    (manifest, extra): (&Manifest, &[(&'static str, u64)]),
+    queries: &Queries,
+    options: &[SearchOptions],
+    budgets: &OpenOptions,
+) -> Result<()> {
+    let account = memory::opened(manifest, budgets.cache_budget, extra);
+    if budgets.ram_budget.is_none_or(|budget| account.total() <= budget) {
+        return Ok(());
+    }
+    let planned = options.iter().map(|o| memory::planned(manifest, o, account.clone(), queries));
+    let most = planned.max_by_key(|account| account.total());
+    most.unwrap_or(account).check(budgets.ram_budget, "search this index with these options")
 }
 
 /// Memory beside the index and its search, by component.

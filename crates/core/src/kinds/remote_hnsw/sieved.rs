@@ -68,7 +68,8 @@ impl<'a> Matches<'a> {
     }
 }
 
-/// One in so many clusters may be missing: what comes after the first reads is not gathered with those of other queries.
+/// One in so many clusters may be missing: what comes after the first reads is not gathered with those of other
+/// queries.
 const SLACK_PART: u32 = 8;
 
 /// What the clusters of a query hold, in the order in which they were chosen, for a filter that tells it only when they
@@ -83,8 +84,8 @@ impl State {
         }
     }
 
-    /// How many clusters with a match a query lacks that would visit `nprobe` without a filter. It is the same number as
-    /// where it is known before ([`crate::route::lists_to_visit`]), but for those that it lacks to find that number.
+    /// How many clusters with a match a query lacks that would visit `nprobe` without a filter. It is the same number
+    /// as where it is known before ([`crate::route::lists_to_visit`]), but for those that it lacks to find that number.
     pub(super) fn missing_matching(&self, nprobe: u32, ids: &IdSieve) -> u32 {
         let lists = self.seen.iter().filter(|seen| seen.0 > 0).count() as u32;
         let enough = |wanted: u32| wanted - wanted / SLACK_PART;

@@ -33,14 +33,14 @@ pub(super) fn plan(index: &RemoteIndex, query: &SievedQuery<'_>) -> Option<Sieve
     Some(SievePlan { prices: Some(visited.prices_of_exact()), ..plan })
 }
 
-/// The way to the ids of a sieve, of an index whose members have no numbers: which clusters have some is known when they
-/// have been read. `effort_times` is as of [`SievedQuery`].
+/// The way to the ids of a sieve, of an index whose members have no numbers: which clusters have some is known when
+/// they have been read. `effort_times` is as of [`SievedQuery`].
 pub(crate) fn plan_ids(index: &RemoteIndex, usual: &Params, effort_times: f64, ids: &IdSieve) -> SievePlan {
     let clusters = u64::from(index.facts.clusters()).max(1);
     let usual_nprobe = usual.kind.remote_hnsw().map_or(1, |own| own.nprobe);
     let nprobe = (f64::from(usual_nprobe) * effort_times).ceil().clamp(1.0, MAX_PROBES.into()) as u32;
-    // Matches that lie anywhere leave some clusters without one. Reads after the first are those of a query alone, so half
-    // of the clusters cost no less than all of them, which a batch reads once.
+    // Matches that lie anywhere leave some clusters without one. Reads after the first are those of a query alone, so
+    // half of the clusters cost no less than all of them, which a batch reads once.
     let with_match = 1.0 - (-(ids.matches() as f64) / clusters as f64).exp();
     let nprobe = Some(nprobe).filter(|&nprobe| 2.0 * f64::from(nprobe) < clusters as f64 * with_match);
     let alike = (ids.matches().div_ceil(clusters), ids.rows().div_ceil(clusters));
