@@ -72,8 +72,8 @@ impl<'a> Matches<'a> {
 /// queries.
 const SLACK_PART: u32 = 8;
 
-/// What the clusters of a query hold, in the order in which they were chosen, for a filter that tells it only when they
-/// have been read.
+/// What the clusters of a query hold, in the order in which they were chosen, for a filter that tells it only when
+/// they have been read.
 impl State {
     /// Adds so many matches of so many rows, which have arrived.
     pub(super) fn see(&mut self, cluster: u32, (matches, rows): (u32, u32)) {
