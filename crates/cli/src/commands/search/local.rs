@@ -48,6 +48,14 @@ pub(crate) enum Source<'a> {
 }
 
 impl Source<'_> {
+    /// Most memory of a filter of so many ids.
+    fn filter_bytes_max(&self, manifest: &Manifest, ids: usize) -> u64 {
+        match self {
+            Source::Folder(_) => Index::filter_bytes_max(manifest, ids),
+            Source::Memory(..) => Index::id_sieve_bytes_max(ids),
+        }
+    }
+
     /// The manifest. To read that of memory nodes their index is opened, without a cache.
     fn manifest(&self, budgets: OpenOptions) -> Result<(Manifest, Option<Index>)> {
         match *self {
