@@ -53,8 +53,8 @@ fn no_room(shared: &FrontState, (bytes, taken): (u64, u64)) -> Rejection {
     let takes = format!("the filters of this request take up to {}", size(bytes));
     match bytes > left {
         true => Rejection::bad(format!(
-            "{takes}, and this server has {} for them beside its queries, ids and answers; send fewer in one request, or start \
-             the server with a larger --http-memory",
+            "{takes}, and this server has {} for them beside its queries, ids and answers; send fewer in one \
+             request, or start the server with a larger --http-memory",
             size(left)
         )),
         false => Rejection::unavailable(format!(
