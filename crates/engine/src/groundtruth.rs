@@ -221,10 +221,11 @@ impl FoundRows {
         self.distances.resize(end, f32::INFINITY);
     }
 
-    /// The neighbours in as many columns as any query needs.
+    /// The neighbours in as many columns as any query needs; where there is no query, in all.
     fn into_truth(mut self) -> GroundTruth {
-        let (k, columns) = (self.most, self.columns);
+        let columns = self.columns;
         let queries = self.ids.len() / columns.max(1);
+        let k = if queries == 0 { columns } else { self.most };
         if k < columns {
             for query in 0..queries {
                 let from = query * columns..query * columns + k;

@@ -212,3 +212,22 @@ impl ServerState {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use stratann_storage::ledger::Ledger;
+
+    use super::*;
+
+    #[test]
+    fn memory_is_kept_until_the_last_query_has_ended() {
+        let ledger = Ledger::new(None);
+        let memory = ledger.reserve(Part::LargeRequests, 1000).into_iter().collect();
+        let kept = RequestFilters { all: Vec::new(), is_each: true }.keep(memory);
+        let (first, last) = (kept.of(0), kept.of(1));
+        drop((kept, first));
+        assert_eq!(ledger.committed(), 1000);
+        drop(last);
+        assert_eq!(ledger.committed(), 0);
+    }
+}
