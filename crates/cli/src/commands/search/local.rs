@@ -48,11 +48,11 @@ pub(crate) enum Source<'a> {
 }
 
 impl Source<'_> {
-    /// Most memory of a filter of so many ids.
-    fn filter_bytes_max(&self, manifest: &Manifest, ids: usize) -> u64 {
+    /// Most memory of filters of these ids.
+    fn filter_bytes_max(&self, manifest: &Manifest, named: &NamedIds) -> u64 {
         match self {
-            Source::Folder(_) => Index::filter_bytes_max(manifest, ids),
-            Source::Memory(..) => Index::id_sieve_bytes_max(ids),
+            Source::Folder(_) => named.bytes_max(manifest),
+            Source::Memory(..) => named.id_bytes_max(),
         }
     }
 
@@ -93,10 +93,7 @@ impl Bench {
         let (manifest, in_memory) = source.manifest(budgets)?;
         let queries = Queries::open(queries, &manifest, output)?;
         let named = filter.map(|filter| filter.read(queries.count())).transpose()?.flatten();
-        let filter_bytes = named.as_ref().map(|named| match source {
-            Source::Folder(_) => named.bytes_max(&manifest),
-            Source::Memory(..) => named.id_bytes_max(),
-        });
+        let filter_bytes = named.as_ref().map(|named| source.filter_bytes_max(&manifest, named));
         let extra = beside(filter_bytes, &queries, groundtruth)?;
         // What a cache may take is known once all else is.
         if let CacheBudget::Bytes(bytes) = cache {

@@ -1,6 +1,5 @@
 //! How a query finds the rows of a filter: in the nearest clusters that have some, or in all of them.
 
-use std::ops::Range;
 use std::sync::Arc;
 
 use stratann_core::kinds::remote_hnsw::{self, MAX_PROBES};
