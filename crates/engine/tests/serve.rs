@@ -775,3 +775,40 @@ fn servers_without_ids_of_rows_or_with_an_older_one_refuse_filters() {
     let got = cluster.ask(0, asked.row(0), false).recv_timeout(PATIENCE).unwrap().unwrap();
     check(&asked, &expected(&asked), 0, &got);
 }
+
+#[test]
+fn a_server_without_the_bits_of_deleted_rows_does_not_start() {
+    let built = Built::new(graph_set(), &quick(IndexKind::DiskGraph, Metric::L2));
+    delete(built.dir.path(), &[3], None, &Quiet).unwrap();
+    let mut cluster = Cluster::start_of(&built, 2, 1, |_| {});
+    cluster.servers[1] = None;
+    let path = cluster.dir.path().join("v1-deleted.bin");
+    let sound = std::fs::read(&path).unwrap();
+    let mut damaged = sound.clone();
+    damaged[16] ^= 1;
+    // Replaced, not written to: it is a link to that of the source.
+    for content in [None, Some(&damaged), Some(&sound)] {
+        std::fs::remove_file(&path).ok();
+        content.iter().for_each(|bytes| std::fs::write(&path, bytes).unwrap());
+        let options = ServeOptions {
+            server: Some(1),
+            listen: Some(cluster.addresses[1]),
+            peers: cluster.addresses.iter().map(SocketAddr::to_string).collect(),
+            secret: b"of these tests".to_vec(),
+            ..options(cluster.dir.path(), &cluster.said)
+        };
+        match Server::start(options) {
+            Ok(server) => {
+                assert_eq!(content, Some(&sound));
+                cluster.servers[1] = Some(server);
+            }
+            Err(refused) => {
+                assert!(content != Some(&sound) && refused.message.contains("deleted.bin"), "{refused}");
+            }
+        }
+    }
+    cluster.settle();
+    let asked = queries(3, built.set.shape.dim);
+    let got = cluster.ask(1, asked.row(0), false).recv_timeout(PATIENCE).unwrap().unwrap();
+    assert!(!got.ids.contains(&3) && got.ids.len() == 10);
+}
