@@ -42,6 +42,9 @@ def _is_for_each(value: Any) -> bool:
 def _ids(value: ArrayLike, name: str, of: tuple[int, str]) -> NDArray[np.uint64]:
     rows, owner = of
     array = np.asarray(value)
+    if array.dtype.kind in "fO" and array.ndim == 1 and all(_is_id(one) for one in value):  # type: ignore[union-attr]
+        # NumPy makes floats of numbers below and above 2^63.
+        array = np.array(value, np.uint64)
     if array.ndim != 1:
         raise InputError(f"{name} has shape {array.shape}; give ids of shape (n,), or a list of these for each query")
     if array.dtype == np.bool_:
@@ -55,3 +58,8 @@ def _ids(value: ArrayLike, name: str, of: tuple[int, str]) -> NDArray[np.uint64]
     if array.dtype.kind == "i" and array.min() < 0:
         raise InputError(f"{name} has the negative id {array.min()}; ids start at 0")
     return np.ascontiguousarray(array, np.uint64)
+
+
+def _is_id(value: Any) -> bool:
+    """Returns whether a number is an integer that an id can be."""
+    return isinstance(value, (int, np.integer)) and not isinstance(value, bool) and 0 <= int(value) < 2**64
