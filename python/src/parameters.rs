@@ -36,7 +36,9 @@ pub(crate) fn given(keywords: &Bound<'_, PyDict>, scope: &Scope, others: &[&str]
 /// # Errors
 /// As [`given`]; a number out of range.
 pub(crate) fn checked(keywords: &Bound<'_, PyDict>, stages: &'static [Stage]) -> PyResult<Given> {
-    let scope = Scope { stages, kinds: Vec::new(), place: Place::Folder, surface: Surface::Python };
+    // An open index changes in memory nodes alone.
+    let place = if stages == [Stage::Update] { Place::MemoryNodes } else { Place::Folder };
+    let scope = Scope { stages, kinds: Vec::new(), place, surface: Surface::Python };
     let given = given(keywords, &scope, &[])?;
     given.check(&scope).map_err(|wrong| error::input(keywords.py(), &wrong.0))?;
     Ok(given)

@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from . import _stratann
 from ._arrays import Path, byte_size, fixed
 from ._errors import ChangeError, InputError
+from ._filters import is_id
 from ._progress import Progress, listening
 
 
@@ -30,6 +31,9 @@ class Changes:
 def ids_of(ids: ArrayLike, rows: int | None = None) -> NDArray[np.uint64]:
     """Converts ids; there must be `rows` of them."""
     array = np.asarray(ids)
+    if array.dtype.kind in "fO" and array.ndim == 1 and all(is_id(one) for one in ids):  # type: ignore[union-attr]
+        # NumPy makes floats of numbers below and above 2^63.
+        array = np.array(ids, np.uint64)
     if array.ndim != 1 or (array.size and array.dtype.kind not in "ui"):
         raise InputError(f"ids have shape {array.shape} and dtype {array.dtype}; pass whole numbers of shape (n,)")
     if rows is not None and len(array) != rows:

@@ -42,7 +42,7 @@ def _is_for_each(value: Any) -> bool:
 def _ids(value: ArrayLike, name: str, of: tuple[int, str]) -> NDArray[np.uint64]:
     rows, owner = of
     array = np.asarray(value)
-    if array.dtype.kind in "fO" and array.ndim == 1 and all(_is_id(one) for one in value):  # type: ignore[union-attr]
+    if array.dtype.kind in "fO" and array.ndim == 1 and all(is_id(one) for one in value):  # type: ignore[union-attr]
         # NumPy makes floats of numbers below and above 2^63.
         array = np.array(value, np.uint64)
     if array.ndim != 1:
@@ -60,6 +60,6 @@ def _ids(value: ArrayLike, name: str, of: tuple[int, str]) -> NDArray[np.uint64]
     return np.ascontiguousarray(array, np.uint64)
 
 
-def _is_id(value: Any) -> bool:
+def is_id(value: Any) -> bool:
     """Returns whether a number is an integer that an id can be."""
     return isinstance(value, (int, np.integer)) and not isinstance(value, bool) and 0 <= int(value) < 2**64
