@@ -74,9 +74,13 @@ fn indexes_max() -> usize {
     (soft.saturating_sub(200) / 2).min(1000)
 }
 
-/// The threads of this process, by the system's numbers.
+/// The threads of this process, by the system's numbers. Those that the kernel runs for a ring come and go as it likes.
 fn threads() -> BTreeSet<OsString> {
-    std::fs::read_dir("/proc/self/task").unwrap().map(|thread| thread.unwrap().file_name()).collect()
+    let is_own = |thread: &std::fs::DirEntry| {
+        std::fs::read_to_string(thread.path().join("comm")).is_ok_and(|name| !name.starts_with("iou-"))
+    };
+    let all = std::fs::read_dir("/proc/self/task").unwrap().map(Result::unwrap);
+    all.filter(is_own).map(|thread| thread.file_name()).collect()
 }
 
 fn open_files() -> usize {
