@@ -32,7 +32,9 @@ const PROBES: [u32; 9] = [4, 8, 16, 32, 64, 96, 128, 256, 512];
 const SLACK: f32 = 1.5;
 const EARLY_STOP: f32 = 0.15;
 /// Sweeps of each way; medians count.
-const ROUNDS: usize = 3;
+const ROUNDS: usize = 5;
+/// The plan once more, in the same rounds: how far two measurements of one thing lie apart.
+const AGAIN: &str = "auto again";
 
 /// One setting.
 #[derive(Clone, Copy, Debug, Serialize)]
@@ -142,7 +144,8 @@ pub(super) fn run(args: &Args, output: Output) -> Result<Verdict> {
         queries: Named(&args.queries),
         ram_budget_bytes: args.ram_budget,
         recalls: &args.recall,
-        local_indexes: bench.local_indexes(&indexes)?,
+        local_indexes: bench
+            .local_indexes(&[&indexes[..], &[(AGAIN.to_string(), mixed.clone())]].concat())?,
         refused,
         pruning: bench.pruning(&mixed)?,
         learning: bench.learning(&mixed)?,
