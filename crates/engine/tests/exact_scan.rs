@@ -14,7 +14,7 @@ use stratann_core::query::{QueryState, QueryStats, Scratch, Step, run};
 use stratann_engine::build::{BuildOptions, IndexKind, KindOptions, build};
 use stratann_engine::exec::Width;
 use stratann_engine::index::{Index, OpenOptions};
-use stratann_engine::search::{Answers, Effort, SearchOptions};
+use stratann_engine::search::{Answers, Effort, Filters, Naming, SearchOptions, SieveWay};
 use stratann_engine::{DType, Metric};
 use stratann_params::build::GridOptions;
 use stratann_params::search::GridSwitches;
@@ -105,6 +105,44 @@ proptest! {
         prop_assert_eq!(resident.stats.reads, 0);
         prop_assert_eq!(resident.stats.full_comparisons, sum.full_comparisons);
         prop_assert_eq!(parts(&resident), (ids, distances));
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 12, ..ProptestConfig::default() })]
+
+    /// Queries with one filter are scanned together, and each alone where every query has one of its own.
+    #[test]
+    fn a_scan_of_the_rows_of_a_filter_is_that_for_each(
+        kind in select(vec![IndexKind::Flat, IndexKind::DiskGraph, IndexKind::GpuIvf]),
+        metric in select(vec![Metric::L2, Metric::Ip, Metric::Cosine]),
+        dtype in select(vec![DType::F32, DType::F16, DType::U8, DType::I8]),
+        rows in select(vec![20usize, 300, 1500]),
+        one_in in select(vec![1usize, 2, 13, 200]),
+        is_resident in any::<bool>(),
+    ) {
+        let (dir, queries) = built(kind, metric, (dtype, rows, 32));
+        let mut index = opened(dir.path(), OpenOptions::default());
+        if is_resident {
+            index.make_resident(&Quiet).unwrap();
+        }
+        let ids: Vec<u64> = (0..rows as u64).filter(|row| row * 7 % one_in as u64 == 0).collect();
+        for threads in [1, 3] {
+            let options = exact(10, threads);
+            let filter = index.filter(&ids, Naming::Only, &options, &Quiet).unwrap();
+            prop_assert_eq!(filter.way(), SieveWay::Exact);
+            let each = vec![filter.clone(); QUERIES];
+            let search = |filters| index.search_filtered(&queries.bytes, filters, &options, &Quiet).unwrap();
+            let (together, apart) = (search(Filters::Shared(&filter)), search(Filters::Each(&each)));
+            prop_assert_eq!(&together.counts, &apart.counts);
+            prop_assert_eq!(&together.ids, &apart.ids);
+            let bits = |answers: &Answers| answers.distances.iter().map(|d| d.to_bits()).collect::<Vec<_>>();
+            prop_assert_eq!(bits(&together), bits(&apart));
+            prop_assert_eq!(together.stats, apart.stats);
+            prop_assert_eq!(together.stats.full_comparisons, (QUERIES * ids.len()) as u64);
+            prop_assert!(together.account.bytes_of("exact scan") > 0);
+            prop_assert_eq!(apart.account.bytes_of("exact scan"), 0);
+        }
     }
 }
 

@@ -23,6 +23,7 @@ pub use resident_rows::{ResidentRows, STEP_COMPARISONS};
 pub(crate) struct BlockScratch {
     norms: Vec<f32>,
     distances: Vec<f32>,
+    slots: Vec<u32>,
 }
 
 /// The rows of a block, wherever they lie: their ids are consecutive.
@@ -79,26 +80,47 @@ pub(crate) fn score_block(
     scratch: &mut BlockScratch,
     block: &impl BlockRows,
 ) {
-    if let Some(sieve) = sieve {
-        return score_matches(q, exact, sieve, block);
+    let first = block.first_id();
+    let rows = first..first.saturating_add(block.count() as u32);
+    if let Some(sieve) = sieve.filter(|sieve| sieve.count_in(rows.clone()) < rows.len() as u32) {
+        scratch.slots.clear();
+        scratch.slots.extend(sieve.iter_in(rows).filter(|&id| q.exists(id)).map(|id| id - first));
+        return score_slots(q, exact, scratch, block);
     }
-    let BlockScratch { norms, distances } = scratch;
+    let BlockScratch { norms, distances, .. } = scratch;
     exact.distances(block.vectors(), block.inverse_norms(norms), distances);
     for (slot, &distance) in distances.iter().enumerate() {
-        if q.exists(block.first_id().wrapping_add(slot as u32)) {
+        if q.exists(first.wrapping_add(slot as u32)) {
             q.stats.full_comparisons += 1;
             q.top.offer(distance, || block.external_id(slot));
         }
     }
 }
 
-/// Scores those vectors of a block that the sieve has.
-fn score_matches(q: &mut Query, exact: &Exact, sieve: &Sieve, block: &impl BlockRows) {
-    let first = block.first_id();
-    for id in sieve.iter_in(first..first.saturating_add(block.count() as u32)) {
-        if q.exists(id) {
-            score_slot(q, exact, block, (id - first) as usize);
-        }
+/// Scores the vectors of a block in the slots of `scratch`.
+fn score_slots(q: &mut Query, exact: &Exact, scratch: &mut BlockScratch, block: &impl BlockRows) {
+    let BlockScratch { norms, distances, slots } = scratch;
+    let norms = block.inverse_norms(norms);
+    let norm = |slot: u32| norms.get(slot as usize).copied().unwrap_or(1.0);
+    exact.distances_of(block.vectors(), slots, norm, distances);
+    q.stats.full_comparisons += slots.len() as u64;
+    for (&slot, &distance) in slots.iter().zip(&*distances) {
+        q.top.offer(distance, || block.external_id(slot as usize));
+    }
+}
+
+/// Scores the vectors of these nodes, which lie in memory.
+pub(crate) fn score_resident(
+    q: &mut Query,
+    exact: &Exact,
+    scratch: &mut BlockScratch,
+    rows: &ResidentRows,
+    nodes: &[u32],
+) {
+    rows.distances(exact, nodes, &mut scratch.distances);
+    q.stats.full_comparisons += nodes.len() as u64;
+    for (&node, &distance) in nodes.iter().zip(&scratch.distances) {
+        q.top.offer(distance, || rows.external_id(node));
     }
 }
 

@@ -4,6 +4,8 @@ use alloc::vec::Vec;
 use core::mem::MaybeUninit;
 use core::ops::Range;
 
+use stratann_kernel::distance::Exact;
+
 use super::BlockRows;
 use crate::format::block::{Block, BlockLayout};
 
@@ -72,6 +74,12 @@ impl ResidentRows {
         let at = node as usize * self.vector_bytes;
         let norm = self.inverse_norms.get(node as usize).copied().unwrap_or(1.0);
         self.vectors.get(at..at + self.vector_bytes).map(|vector| (vector, norm))
+    }
+
+    /// The distances to the vectors of these nodes; infinite for nodes that do not exist.
+    pub(crate) fn distances(&self, exact: &Exact, nodes: &[u32], out: &mut Vec<f32>) {
+        let norm = |node: u32| self.inverse_norms.get(node as usize).copied().unwrap_or(1.0);
+        exact.distances_of(&self.vectors, nodes, norm, out);
     }
 
     /// The rows of a block, which has these nodes. `None` where one of them does not exist.

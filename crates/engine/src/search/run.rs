@@ -82,8 +82,8 @@ impl<'a> Run<'a> {
         let options = index.with_fitting_in_flight(options, &fits);
         let options = divided(&with_fitting_batch(&options, more_bytes, &fits));
         let account = account_of(&options);
-        let scan = index.plan_scan(&params, (&options, count), index.taken_bytes(&account));
-        let scan = scan.filter(|_| filters.all().is_empty() && index.base.live.is_none());
+        let taken_bytes = index.taken_bytes(&account);
+        let scan = index.plan_call_scan(&params, &filters, (&options, count), taken_bytes);
         let options = index.fitted(&options, count);
         let options = SearchOptions { width: kinds::width(&params, options.width), ..options };
         account.check(index.ram_budget, "search this index so")?;

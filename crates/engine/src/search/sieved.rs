@@ -192,6 +192,11 @@ impl<'a> Filters<'a> {
         }
     }
 
+    /// The filter that all queries share.
+    pub(super) fn shared(&self) -> Option<&'a Filter> {
+        if let Filters::Shared(filter) = *self { Some(filter) } else { None }
+    }
+
     /// All filters.
     pub(super) fn all(&self) -> &'a [Filter] {
         match *self {

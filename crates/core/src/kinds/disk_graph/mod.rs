@@ -182,6 +182,8 @@ impl Params {
 /// The candidates, and what the stop rules count.
 #[derive(Clone, Debug, PartialEq)]
 pub struct State {
+    /// Whether codes are compared. Only an exact scan compares none.
+    pub(crate) uses_codes: bool,
     /// Whether candidates have distances. A decoded baton carries ids only; its first step rescores them.
     pub(crate) is_scored: bool,
     /// Reads since the results last changed, and blocks in memory that were used instead.
@@ -200,6 +202,7 @@ pub struct State {
 impl Default for State {
     fn default() -> Self {
         State {
+            uses_codes: true,
             is_scored: true,
             reads_without_change: 0,
             blocks_in_memory: 0,
@@ -268,7 +271,7 @@ impl Kind for DiskGraph {
     }
 
     fn reset(state: &mut State, params: &Params, _: u32) {
-        state.is_scored = true;
+        (state.uses_codes, state.is_scored) = (!params.scan, true);
         (state.reads_without_change, state.blocks_in_memory) = (0, 0);
         (state.gave_way, state.scan) = (false, Scan::default());
         state.walk.has_ended = false;
@@ -325,6 +328,10 @@ impl Kind for DiskGraph {
 
     fn has_distances(state: &State) -> bool {
         state.is_scored || state.beam.entries().is_empty()
+    }
+
+    fn uses_codes(state: &State) -> bool {
+        state.uses_codes
     }
 
     fn rescores(view: &View<'_>) -> bool {

@@ -3,12 +3,18 @@
 //! In a cluster each server scans the blocks that it holds and no server before it has scanned. Then the query goes to
 //! a server that holds others, so it is handed over less often than there are servers.
 
+use alloc::vec::Vec;
+
 use super::{DiskGraph, source};
-use crate::exact::{BlockRows, score_block};
+use crate::exact::{BlockRows, ResidentRows, score_block, score_resident};
 use crate::format::block::Block;
 use crate::kinds::kind::{Ordered, StepContext};
 use crate::place::{Reach, bit};
 use crate::search::Outcome;
+use crate::sieve::Sieve;
+
+/// Rows in memory that are scored together.
+const AT_ONCE: usize = 512;
 
 /// Progress of a scan.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -30,11 +36,65 @@ pub(super) fn step(cx: &mut StepContext<'_, DiskGraph>, arrived: Ordered<'_>) {
         score(cx, &block);
         Some(())
     });
-    source::go_on(cx, choose, score);
+    match (cx.base.sieve, source::in_memory(cx)) {
+        (Some(sieve), Some(rows)) => score_in_memory(cx, sieve, rows),
+        _ => source::go_on(cx, choose, score),
+    }
 }
 
 fn score(cx: &mut StepContext<'_, DiskGraph>, block: &impl BlockRows) {
     score_block(cx.q, cx.exact, cx.base.sieve, &mut cx.scratch.blocks, block);
+}
+
+/// Scores the rows of a sieve in memory, some hundreds together. Their blocks count as in [`choose`].
+fn score_in_memory(cx: &mut StepContext<'_, DiskGraph>, sieve: &Sieve, rows: &ResidentRows) {
+    let until = cx.q.stats.full_comparisons.saturating_add(source::step_comparisons(cx));
+    let mut ids = core::mem::take(&mut cx.scratch.ids);
+    while cx.q.outcome == Outcome::Running {
+        ids.clear();
+        collect(cx, sieve, &mut ids);
+        if cx.q.outcome == Outcome::Running {
+            score_resident(cx.q, cx.exact, &mut cx.scratch.blocks, rows, &ids);
+            if cx.own.scan.next_block >= cx.view.blocks {
+                source::end_round(cx, &[]);
+            }
+        }
+        if cx.q.stats.full_comparisons >= until {
+            break;
+        }
+    }
+    ids.clear();
+    cx.scratch.ids = ids;
+}
+
+/// Collects rows of a sieve: those of as many blocks as a round has, and of more rounds until they are enough.
+fn collect(cx: &mut StepContext<'_, DiskGraph>, sieve: &Sieve, ids: &mut Vec<u32>) {
+    let (map, width) = (cx.view.map, cx.q.width.max(1));
+    let (mut blocks, mut end) = (0, 0);
+    for id in sieve.iter_in(map.nodes_of(cx.own.scan.next_block).start..cx.base.nodes) {
+        if id >= end {
+            let block = map.block_of(id);
+            if blocks == width {
+                (blocks, cx.own.scan.next_block) = (0, block);
+                cx.q.count_hop();
+                if ids.len() >= AT_ONCE {
+                    return;
+                }
+            }
+            if !source::take_block(cx) {
+                return cx.q.finish(Outcome::OutOfBudget);
+            }
+            blocks += 1;
+            end = map.nodes_of(block).end;
+        }
+        if cx.q.exists(id) {
+            ids.push(id);
+        }
+    }
+    if blocks > 0 {
+        cx.q.count_hop();
+    }
+    cx.own.scan.next_block = cx.view.blocks;
 }
 
 /// Whether a server has scanned this block, and could read it.

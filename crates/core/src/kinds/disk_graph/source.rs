@@ -9,7 +9,7 @@ use alloc::vec::Vec;
 use super::resident::ResidentLists;
 use super::{Codes, DiskGraph, View};
 use crate::access::blocks;
-use crate::exact::{BlockRows, ResidentBlock};
+use crate::exact::{BlockRows, ResidentBlock, ResidentRows};
 use crate::format::block::Block;
 use crate::kinds::kind::StepContext;
 use crate::search::{Outcome, Visited};
@@ -88,10 +88,10 @@ impl Source for ResidentNodes<'_> {
     }
 }
 
-/// Whether blocks need not be read. One that is under way already is waited for.
-fn is_in_memory(cx: &StepContext<'_, DiskGraph>) -> bool {
-    let has_rows = cx.view.resident.is_some_and(|resident| resident.rows.is_some());
-    has_rows && cx.base.here.is_none() && cx.q.io.pending.is_empty() && matches!(cx.view.codes, Codes::All(_))
+/// All rows, where blocks need not be read. A read that is under way already is waited for.
+pub(super) fn in_memory<'a>(cx: &StepContext<'a, DiskGraph>) -> Option<&'a ResidentRows> {
+    let is_whole = cx.base.here.is_none() && matches!(cx.view.codes, Codes::All(_));
+    cx.view.resident?.rows.filter(|_| is_whole && cx.q.io.pending.is_empty())
 }
 
 /// Blocks that were asked for and are not used yet.
@@ -106,15 +106,23 @@ pub(super) fn is_asked(cx: &StepContext<'_, DiskGraph>, block: u32) -> bool {
 
 /// Asks for a block, in memory or by a read. Returns false where the budget allows no more.
 pub(super) fn ask(cx: &mut StepContext<'_, DiskGraph>, block: u32) -> bool {
-    if !is_in_memory(cx) {
+    if in_memory(cx).is_none() {
         return read(cx, block);
     }
+    let is_asked = take_block(cx);
+    if is_asked {
+        cx.scratch.round.push(block);
+    }
+    is_asked
+}
+
+/// Counts a block in memory as if it were read. Returns false where the budget allows no more.
+pub(super) fn take_block(cx: &mut StepContext<'_, DiskGraph>) -> bool {
     if cx.q.budget.hops == 0 || cx.q.budget.reads == 0 {
         return false;
     }
     cx.q.budget.reads -= 1;
     cx.own.blocks_in_memory = cx.own.blocks_in_memory.saturating_add(1);
-    cx.scratch.round.push(block);
     true
 }
 
@@ -131,6 +139,11 @@ pub(super) fn end_round(cx: &mut StepContext<'_, DiskGraph>, remote_blocks: &[u3
     cx.q.count_hop();
 }
 
+/// Comparisons after which a step ends with nothing to wait for.
+pub(super) fn step_comparisons(cx: &StepContext<'_, DiskGraph>) -> u64 {
+    cx.view.resident.map_or(0, |resident| resident.step_comparisons)
+}
+
 /// Has blocks chosen until the query waits for reads, has ended, or the step is long enough. Those in memory are used
 /// at once, round by round.
 pub(super) fn go_on<'a>(
@@ -141,8 +154,7 @@ pub(super) fn go_on<'a>(
     let compared = |cx: &StepContext<'_, DiskGraph>| {
         cx.q.stats.code_comparisons.saturating_add(cx.q.stats.full_comparisons)
     };
-    let most = cx.view.resident.map_or(0, |resident| resident.step_comparisons);
-    let until = compared(cx).saturating_add(most);
+    let until = compared(cx).saturating_add(step_comparisons(cx));
     while cx.q.outcome == Outcome::Running {
         cx.scratch.round.clear();
         choose(cx);

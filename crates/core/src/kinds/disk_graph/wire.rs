@@ -118,6 +118,7 @@ pub(super) fn decode(
     if form > 31 {
         return Err(Refused::Content);
     }
+    state.uses_codes = !params.scan;
     state.reads_without_change = u32::try_from(r.varint()?).map_err(|_| Refused::Content)?;
     if form & 4 != 0 {
         state.blocks_in_memory = r.varint_u32()?;

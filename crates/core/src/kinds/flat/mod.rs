@@ -3,6 +3,7 @@
 //! route = none · access = all blocks in order · verify = [`crate::exact`]
 
 use alloc::vec::Vec;
+use core::ops::Range;
 
 use crate::access::blocks;
 use crate::check::Blocks;
@@ -29,6 +30,12 @@ impl<'a> View<'a> {
     /// The block that holds a row: rows are in order, as many in each block as fit.
     pub fn block_of(&self, row: u32) -> u32 {
         row / self.block_rows()
+    }
+
+    /// The rows that a block has room for.
+    pub fn rows_of(&self, block: u32) -> Range<u32> {
+        let first = block.saturating_mul(self.block_rows());
+        first..first.saturating_add(self.block_rows())
     }
 
     fn block_rows(&self) -> u32 {

@@ -1,5 +1,6 @@
 //! Part of an open `disk-graph` in RAM.
 
+use std::ops::Range;
 use std::path::Path;
 
 use stratann_core::check::Blocks;
@@ -204,6 +205,11 @@ impl OpenKind for GraphTables {
 
     fn reads_blocks(&self) -> bool {
         true
+    }
+
+    fn block_with(&self, _: &Base, row: u32) -> Option<(u32, Range<u32>)> {
+        let block = self.map.block_of(row);
+        Some((block, self.map.nodes_of(block)))
     }
 
     fn plan_sieve(&self, base: &Base, query: &SievedQuery<'_>) -> Option<SievePlan> {

@@ -4,6 +4,8 @@ pub(crate) mod build;
 pub(crate) mod facts;
 pub mod options;
 
+use std::ops::Range;
+
 use stratann_core::check::Blocks;
 use stratann_core::kinds::KindView;
 use stratann_core::kinds::flat::{self, View};
@@ -92,6 +94,11 @@ impl OpenKind for Flat {
 
     fn reads_blocks(&self) -> bool {
         true
+    }
+
+    fn block_with(&self, base: &Base, row: u32) -> Option<(u32, Range<u32>)> {
+        let block = view(base).block_of(row);
+        Some((block, view(base).rows_of(block)))
     }
 
     fn plan_sieve(&self, _: &Base, query: &SievedQuery<'_>) -> Option<SievePlan> {

@@ -2,6 +2,7 @@
 
 #[cfg(feature = "lab")]
 use std::fs::File;
+use std::ops::Range;
 use std::sync::Arc;
 
 use stratann_core::check::Blocks;
@@ -157,6 +158,11 @@ const ID_BYTES: u64 = 4;
 impl OpenKind for GpuIndex {
     fn view<'a>(&'a self, base: &'a Base) -> KindView<'a> {
         KindView::GpuIvf(GpuIndex::view(self, base))
+    }
+
+    fn block_with(&self, _: &Base, row: u32) -> Option<(u32, Range<u32>)> {
+        let block = self.map.block_of(row);
+        Some((block, self.map.nodes_of(block)))
     }
 
     fn plan_sieve(&self, _: &Base, query: &SievedQuery<'_>) -> Option<SievePlan> {

@@ -1,6 +1,7 @@
 //! The questions about an open index, and the capabilities that some kinds have beside them.
 
 use std::fs::File;
+use std::ops::Range;
 use std::sync::Arc;
 
 use stratann_core::check::Blocks;
@@ -96,6 +97,11 @@ pub(crate) trait OpenKind: Members + Send + Sync {
 
     /// Returns how a query finds the rows of a sieve; `None` of a kind whose queries take none yet.
     fn plan_sieve(&self, _base: &Base, _query: &SievedQuery<'_>) -> Option<SievePlan> {
+        None
+    }
+
+    /// The block that holds a row, and all rows of it; `None` of a kind whose rows do not lie in blocks in order.
+    fn block_with(&self, _base: &Base, _row: u32) -> Option<(u32, Range<u32>)> {
         None
     }
 

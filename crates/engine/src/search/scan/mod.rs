@@ -6,6 +6,7 @@
 //! An exact query of inverted lists prunes by bounds. Many of one call scan the vectors together instead: with the same
 //! ids and distances, and with the counters of the scan. Lists in groups of components are scored where they lie.
 
+mod matched;
 mod plan;
 
 use std::ops::Range;
@@ -26,7 +27,10 @@ use crate::kinds::answers::Member;
 use crate::kinds::blocks::ResidentRows;
 use crate::kinds::questions::MovesIntoMemory;
 use crate::kinds::{GridIndex, GridPanel, GridPass, ListIndex, blocks, own};
+use crate::search::sieved::Filter;
 use crate::tiles::{Form, Matrix, Pairs, Scratch, TILE};
+use matched::Matched;
+use plan::MATCHED_BYTES;
 pub(super) use plan::ScanPlan;
 pub(super) use plan::planned_bytes;
 
@@ -59,6 +63,8 @@ struct Pass<'a, 'b> {
     batch: &'a Batch<'b>,
     plan: ScanPlan,
     rows: Rows<'a>,
+    // Of a filter that all queries share; units are its blocks then.
+    matched: Option<Matched>,
     form: Form,
     queries: Queries<'a>,
     // The number of the first query, and the row that each must not see.
@@ -133,6 +139,8 @@ impl<'a, 'b> Pass<'a, 'b> {
         let size = index.base.row_bytes();
         let vectors = &batch.queries[numbers.start * size..numbers.end * size];
         let rows = index.scanned_rows();
+        let matched = batch.filters.shared().and_then(Filter::sieve);
+        let matched = matched.and_then(|sieve| Matched::new(index, sieve));
         let queries = match rows {
             Rows::Groups(grid) => Queries::Turned(grid.pass(&index.base, vectors, plan.threads)?.into()),
             _ => {
@@ -146,6 +154,7 @@ impl<'a, 'b> Pass<'a, 'b> {
             batch,
             plan,
             rows,
+            matched,
             form,
             queries,
             first,
@@ -157,6 +166,9 @@ impl<'a, 'b> Pass<'a, 'b> {
     }
 
     fn units(&self) -> u32 {
+        if let Some(matched) = &self.matched {
+            return matched.blocks();
+        }
         match self.rows {
             Rows::Resident(_) | Rows::Lists(_) | Rows::Groups(_) => self.index.base.manifest.rows as u32,
             Rows::Blocks => self.index.base.manifest.blocks.count,
@@ -177,52 +189,57 @@ impl<'a, 'b> Pass<'a, 'b> {
         };
         let mut chunk = Chunk::default();
         let units = self.units();
-        loop {
-            let first = self.next_unit.fetch_add(self.plan.chunk_units, Ordering::Relaxed);
-            if first >= units || self.batch.progress.interrupted() || self.has_failed.load(Ordering::Relaxed)
-            {
-                break;
+        let is_stopped =
+            || self.batch.progress.interrupted() || self.has_failed.load(Ordering::Relaxed);
+        while !is_stopped() {
+            let first = self.next_unit.fetch_add(self.plan.chunk_units, Ordering::Relaxed).min(units);
+            let range = first..units.min(first.saturating_add(self.plan.chunk_units));
+            let is_last = range.is_empty();
+            let is_gathered = self.gather(range.clone(), &mut chunk, &mut own).is_ok();
+            // Few rows of a filter lie in a block: they are scored with those of other blocks.
+            if is_gathered && !is_last && self.matched.is_some() && chunk.vectors.len() < MATCHED_BYTES {
+                continue;
             }
-            let count = self.plan.chunk_units.min(units - first);
-            let is_gathered = self.gather(first, count, &mut chunk, &mut own).is_ok();
             let started = Instant::now();
-            if !is_gathered || !self.score(first..first + count, &mut chunk, &mut own.tops) {
+            if !is_gathered || !self.score(range, &mut chunk, &mut own.tops) {
                 self.has_failed.store(true, Ordering::Relaxed);
-                break;
             }
             own.compute_ns += started.elapsed().as_nanos() as u64;
+            chunk.clear();
+            if is_last {
+                break;
+            }
         }
         self.done.lock().unwrap_or_else(|e| e.into_inner()).add(own);
     }
 
     /// Collects the rows of these units, unless they are scored where they lie.
-    fn gather(&self, first: u32, count: u32, chunk: &mut Chunk<'a>, own: &mut Done) -> Result<()> {
-        chunk.vectors.clear();
-        chunk.inverse_norms.clear();
-        chunk.ids.clear();
+    fn gather(&self, units: Range<u32>, chunk: &mut Chunk<'a>, own: &mut Done) -> Result<()> {
+        if let Some(matched) = &self.matched {
+            return matched.gather((self.index, &self.rows), units, chunk, own);
+        }
         match self.rows {
+            _ if units.is_empty() => Ok(()),
             Rows::Resident(rows) => {
-                for row in first..first + count {
+                for row in units {
                     let Some((vector, inverse_norm)) = rows.vector(row) else { continue };
-                    chunk.vectors.extend_from_slice(vector);
-                    chunk.inverse_norms.push(inverse_norm);
-                    chunk.ids.push((row, rows.external_id(row)));
+                    chunk.push_row(vector, inverse_norm, (row, rows.external_id(row)));
                 }
                 Ok(())
             }
             Rows::Blocks => {
                 let cache = self.index.cache.as_ref().filter(|cache| cache.holds_all());
-                let read =
-                    blocks::for_each_of(&self.index.base, cache, first..first + count, &mut |block| {
-                        chunk.push(block);
-                    })?;
+                let count = units.end - units.start;
+                let read = blocks::for_each_of(&self.index.base, cache, units, &mut |block| {
+                    chunk.push(block);
+                })?;
                 own.reads += u64::from(read);
                 own.pages_read += u64::from(read) * self.index.base.block.block_bytes.div_ceil(PAGE) as u64;
                 own.blocks_cached += u64::from(count - read);
                 Ok(())
             }
             Rows::Lists(lists) => {
-                let read = lists.for_each_in(&self.index.base, first..first + count, &mut |members| {
+                let read = lists.for_each_in(&self.index.base, units, &mut |members| {
                     members.iter().for_each(|member| chunk.push_member(member));
                 })?;
                 own.reads += read.0;
@@ -233,7 +250,7 @@ impl<'a, 'b> Pass<'a, 'b> {
         }
     }
 
-    /// Scores these units, which were gathered. Returns false where one is missing.
+    /// Scores what was gathered, or these units where they lie. Returns false where one is missing.
     fn score(&self, units: Range<u32>, chunk: &mut Chunk<'a>, tops: &mut [TopK]) -> bool {
         let is_interrupted = || self.batch.progress.interrupted();
         let Chunk { panel, vectors, inverse_norms, ids, matrix, scratch } = chunk;
@@ -261,7 +278,7 @@ impl<'a, 'b> Pass<'a, 'b> {
 
     /// Gives the batch its answers, and the counters of queries that scan the blocks one by one.
     fn answer(self, latency_ns: u64, width: u32) {
-        let Pass { index, batch, rows, first, exclude, done, .. } = self;
+        let Pass { index, batch, rows, matched, first, exclude, done, .. } = self;
         let base = &index.base;
         let Done { tops, reads, pages_read, blocks_cached, compute_ns } =
             done.into_inner().unwrap_or_else(|e| e.into_inner());
@@ -271,7 +288,9 @@ impl<'a, 'b> Pass<'a, 'b> {
         let (units, lists) = match rows {
             Rows::Lists(_) => (reads, 0),
             Rows::Groups(grid) => (1, grid.scored_lists()),
-            Rows::Resident(_) | Rows::Blocks => (base.manifest.blocks.count.into(), 0),
+            Rows::Resident(_) | Rows::Blocks => {
+                (matched.as_ref().map_or(base.manifest.blocks.count, Matched::blocks).into(), 0)
+            }
         };
         let is_grid = matches!(rows, Rows::Groups(_));
         let components = if is_grid { base.manifest.rows * base.manifest.dim as u64 } else { 0 };
@@ -280,7 +299,9 @@ impl<'a, 'b> Pass<'a, 'b> {
             let is_read = !is_kept || number == 0;
             let has_excluded = u64::from(exclude) < base.manifest.rows;
             let mut stats = QueryStats {
-                full_comparisons: base.manifest.rows - u64::from(has_excluded),
+                full_comparisons: matched.as_ref().map_or(base.manifest.rows - u64::from(has_excluded), |matched| {
+                    matched.rows_but(exclude)
+                }),
                 reads: if is_read { reads } else { 0 },
                 pages_read: if is_read { pages_read } else { 0 },
                 bytes_read: if is_read { pages_read * PAGE as u64 } else { 0 },
@@ -328,6 +349,18 @@ impl Done {
 }
 
 impl Chunk<'_> {
+    fn clear(&mut self) {
+        self.vectors.clear();
+        self.inverse_norms.clear();
+        self.ids.clear();
+    }
+
+    fn push_row(&mut self, vector: &[u8], inverse_norm: f32, ids: (u32, u64)) {
+        self.vectors.extend_from_slice(vector);
+        self.inverse_norms.push(inverse_norm);
+        self.ids.push(ids);
+    }
+
     fn push(&mut self, block: &Block<'_>) {
         self.vectors.extend_from_slice(block.vectors());
         for slot in 0..block.count() {
@@ -337,8 +370,6 @@ impl Chunk<'_> {
     }
 
     fn push_member(&mut self, member: &Member<'_>) {
-        self.vectors.extend_from_slice(member.vector);
-        self.inverse_norms.push(member.inverse_norm);
-        self.ids.push((member.id, member.external_id));
+        self.push_row(member.vector, member.inverse_norm, (member.id, member.external_id));
     }
 }

@@ -4,16 +4,21 @@ use stratann_core::query::Params;
 use stratann_kernel::topk::Scored;
 use stratann_storage::budget::THREAD_BYTES;
 
-use super::Rows;
+use super::{Rows, matched};
 use crate::curve;
 use crate::index::Index;
 use crate::kinds::{self, GRID_PANEL_ROWS, grid_thread_bytes, own};
 use crate::manifest::Manifest;
+use crate::search::sieved::Filters;
 use crate::search::{Effort, ExactCost, SearchOptions};
 use crate::tiles::{STRIP_SCRATCH_BYTES, TILE};
 
 /// Bytes of the vectors that a thread scores at a time.
 const CHUNK_BYTES: usize = 256 << 10;
+/// Bytes of the vectors of a filter that are scored at a time at least, where there are so many.
+pub(super) const MATCHED_BYTES: usize = CHUNK_BYTES / 4;
+/// Queries with one filter that are scanned together at least: of fewer each finds its blocks at less cost.
+const FILTERED_QUERIES: usize = 16;
 /// Chunks for each thread at least: fewer are done before another thread has begun.
 const CHUNKS_PER_THREAD: u32 = 4;
 /// Most queries of one pass over the vectors.
@@ -67,8 +72,30 @@ pub(in crate::search) fn planned_bytes(
 }
 
 impl Index {
-    /// How `queries` queries with these parameters are scanned together; `None` where they do not score every vector,
-    /// or where the budget has no room for it beside `taken_bytes`.
+    /// How the queries of a call with these parameters are scanned together; `None` where they do not score every
+    /// vector that they may return, or not the same, or where the budget has no room for it beside `taken_bytes`.
+    pub(in crate::search) fn plan_call_scan(
+        &self,
+        params: &Params,
+        filters: &Filters<'_>,
+        call: (&SearchOptions, usize),
+        taken_bytes: u64,
+    ) -> Option<ScanPlan> {
+        if filters.all().is_empty() {
+            return self.plan_scan(params, call, taken_bytes).filter(|_| self.base.live.is_none());
+        }
+        let filter = filters.shared().filter(|filter| filter.sieve().is_some())?;
+        self.kind.block_with(&self.base, 0).filter(|_| call.1 >= FILTERED_QUERIES)?;
+        // Blocks with a row of it, and on each thread vectors that wait for others, and what is made of them.
+        let more_bytes = matched::BLOCK_BYTES * u64::from(self.base.manifest.blocks.count)
+            + (call.0.threads * 3 * MATCHED_BYTES) as u64;
+        let plan = self.plan_scan(&filter.params(), call, taken_bytes + more_bytes)?;
+        // Units are blocks.
+        let chunk_units = (CHUNK_BYTES / self.base.block.block_bytes).max(1) as u32;
+        Some(ScanPlan { chunk_units, bytes: plan.bytes + more_bytes, ..plan })
+    }
+
+    /// How `queries` queries with these parameters are scanned together, without filters.
     pub(in crate::search) fn plan_scan(
         &self,
         params: &Params,
