@@ -216,11 +216,14 @@ impl Exact {
 
     #[inline(always)]
     fn each_row(&self, rows: &[u8], numbers: &[u32], out: &mut Vec<f32>, pair: impl Fn(&[u8]) -> f32) {
-        const AHEAD: usize = 2;
+        // Long rows keep the memory busy by themselves.
+        const AHEAD_BYTES: usize = 2048;
         let size = self.bytes.len();
+        let rows_ahead = (AHEAD_BYTES / size.max(1)).clamp(2, 16);
         let row = |number: u32| rows.get(number as usize * size..(number as usize + 1) * size);
+        numbers.iter().take(rows_ahead).filter_map(|&number| row(number)).for_each(crate::prefetch);
         for (at, &number) in numbers.iter().enumerate() {
-            if let Some(next) = numbers.get(at + AHEAD).and_then(|&number| row(number)) {
+            if let Some(next) = numbers.get(at + rows_ahead).and_then(|&number| row(number)) {
                 crate::prefetch(next);
             }
             out.push(row(number).map_or(f32::INFINITY, &pair));

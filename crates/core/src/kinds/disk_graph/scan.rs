@@ -70,10 +70,10 @@ fn score_in_memory(cx: &mut StepContext<'_, DiskGraph>, sieve: &Sieve, rows: &Re
 /// Collects rows of a sieve: those of as many blocks as a round has, and of more rounds until they are enough.
 fn collect(cx: &mut StepContext<'_, DiskGraph>, sieve: &Sieve, ids: &mut Vec<u32>) {
     let (map, width) = (cx.view.map, cx.q.width.max(1));
-    let (mut blocks, mut end) = (0, 0);
+    let (mut blocks, mut last) = (0, None);
     for id in sieve.iter_in(map.nodes_of(cx.own.scan.next_block).start..cx.base.nodes) {
-        if id >= end {
-            let block = map.block_of(id);
+        let block = map.block_of(id);
+        if last != Some(block) {
             if blocks == width {
                 (blocks, cx.own.scan.next_block) = (0, block);
                 cx.q.count_hop();
@@ -84,8 +84,7 @@ fn collect(cx: &mut StepContext<'_, DiskGraph>, sieve: &Sieve, ids: &mut Vec<u32
             if !source::take_block(cx) {
                 return cx.q.finish(Outcome::OutOfBudget);
             }
-            blocks += 1;
-            end = map.nodes_of(block).end;
+            (blocks, last) = (blocks + 1, Some(block));
         }
         if cx.q.exists(id) {
             ids.push(id);
