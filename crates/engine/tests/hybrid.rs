@@ -20,7 +20,7 @@ use stratann_engine::exec::Width;
 use stratann_engine::groundtruth;
 use stratann_engine::index::{Index, OpenOptions};
 use stratann_engine::manifest::Manifest;
-use stratann_engine::search::{Answers, Effort, Reserve, SearchOptions};
+use stratann_engine::search::{Answers, Effort, Filters, Naming, Reserve, SearchOptions};
 use stratann_engine::{DType, Metric, verify};
 use stratann_storage::Quiet;
 use tempfile::TempDir;
@@ -224,6 +224,23 @@ fn bounds_save_comparisons() {
         let [off, _, code, both] = EVERY_BOUND.map(compared);
         assert!(code * 2 < off && both <= code, "{off} {code} {both}");
     }
+}
+
+/// Where all clusters with a row of a filter are visited in any case, only these are compared with the query.
+#[test]
+fn clusters_of_few_rows_are_not_searched_for() {
+    let place = place(FLAT);
+    let asked = Set::new(DType::F32, 24, &clustered(20, 24, 12, 9));
+    let options = visit(10, 8, BoundsName::Both);
+    let ids = [3, 500, 900, 1200];
+    let filter = place.index.filter(&ids, Naming::Only, &options, &Quiet).unwrap();
+    let filters = Filters::Shared(&filter);
+    let few = place.index.search_filtered(&asked.bytes, filters, &options, &Quiet).unwrap();
+    let all = search(&place.index, &asked.bytes, &options);
+    assert!(few.counts.iter().all(|&count| count as usize == ids.len()));
+    // At most a cluster and a code for each row.
+    assert!(few.stats.code_comparisons <= 20 * 2 * ids.len() as u64, "{:?}", few.stats);
+    assert!(all.stats.code_comparisons > 4 * few.stats.code_comparisons);
 }
 
 fn params(k: u32, clusters: u32, width: u32, mode: Mode) -> Params {

@@ -35,30 +35,55 @@ pub(super) fn navigate(cx: &mut StepContext<'_, HybridIvf>) {
     cx.scratch.visited.clear(cx.view.nav.nodes());
     let mut nodes = core::mem::take(&mut cx.scratch.nav_nodes);
     let estimator = bound_estimator(cx);
-    walk(cx.view.nav, &mut nodes, &mut beams, |nodes, beams| score(cx, &estimator, nodes, beams));
-    let (mut visits, mut wanted) = (cx.params.visits_max(clusters), wanted);
-    if let Some(sieve) = cx.base.sieve {
-        let directory = cx.view.directory;
-        let nearest = beams[0].entries().iter().map(|entry| directory.members_of(entry.id));
-        visits = visits.max(lists_to_visit(sieve, visits, nearest)).min(clusters);
-        wanted = wanted.max(visits);
-        beams[0].retain(|cluster| has_rows(cx, cluster));
-        beams[1].retain(|node| cx.may_return(cx.view.nav.ids[node as usize]));
-    }
-    if beams[0].entries().len() < wanted as usize {
-        // Some centroids cannot be reached in the graph, or have no member that may be returned.
-        nodes.clear();
-        nodes.extend((0..clusters).filter(|&cluster| has_rows(cx, cluster)));
-        if cx.base.sieve.is_some() {
-            beams[0].reset(wanted as usize);
-            cx.scratch.visited.clear(cx.view.nav.nodes());
-        }
+    let mut visits = cx.params.visits_max(clusters);
+    if has_few_clusters(cx, visits, &mut nodes) {
         score(cx, &estimator, &mut nodes, &mut beams);
+    } else {
+        walk(cx.view.nav, &mut nodes, &mut beams, |nodes, beams| score(cx, &estimator, nodes, beams));
+        visits = visits.max(keep_returnable(cx, visits, &mut beams)).min(clusters);
+        let wanted = wanted.max(visits);
+        if beams[0].entries().len() < wanted as usize {
+            // Some centroids cannot be reached in the graph, or have no member that may be returned.
+            nodes.clear();
+            nodes.extend((0..clusters).filter(|&cluster| has_rows(cx, cluster)));
+            if cx.base.sieve.is_some() {
+                beams[0].reset(wanted as usize);
+                cx.scratch.visited.clear(cx.view.nav.nodes());
+            }
+            score(cx, &estimator, &mut nodes, &mut beams);
+        }
     }
     cx.scratch.nav_nodes = nodes;
     keep_members(cx, &estimator, &beams[1]);
     rank_clusters(cx, (&estimator, visits), &beams);
     [cx.scratch.centroid_beam, cx.scratch.member_beam] = beams;
+}
+
+/// Keeps what a query with a sieve may visit and return. Returns how many clusters it visits.
+fn keep_returnable(cx: &StepContext<'_, HybridIvf>, visits: u32, beams: &mut [Beam; 2]) -> u32 {
+    let (Some(sieve), directory) = (cx.base.sieve, cx.view.directory) else { return visits };
+    let nearest = beams[0].entries().iter().map(|entry| directory.members_of(entry.id));
+    let visits = lists_to_visit(sieve, visits, nearest);
+    beams[0].retain(|cluster| has_rows(cx, cluster));
+    beams[1].retain(|node| cx.may_return(cx.view.nav.ids[node as usize]));
+    visits
+}
+
+/// Whether all clusters with a row of the sieve are visited in any case. Collects them then: nothing is searched to find
+/// them. An exact search of more rows than the graph has nodes is better off with the threshold that members give.
+fn has_few_clusters(cx: &StepContext<'_, HybridIvf>, visits: u32, clusters: &mut Vec<u32>) -> bool {
+    clusters.clear();
+    let (Some(sieve), directory) = (cx.base.sieve, cx.view.directory) else { return false };
+    if cx.params.exact && sieve.count() > cx.view.nav.nodes() {
+        return false;
+    }
+    let mut next = sieve.next(0);
+    while let Some(row) = next.filter(|_| clusters.len() <= visits as usize) {
+        let cluster = directory.cluster_of(directory.list_of(row));
+        next = sieve.next(directory.members_of(cluster).end.max(row.saturating_add(1)));
+        clusters.push(cluster);
+    }
+    clusters.len() <= visits as usize
 }
 
 /// Whether some member of a cluster may be returned.

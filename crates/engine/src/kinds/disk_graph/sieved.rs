@@ -15,7 +15,12 @@ use crate::sieve_ways::{PriceUnit, SievePrices, SieveWay};
 const READ_NS: f64 = 20_000.0;
 /// Nanoseconds of a comparison of a code, its part of the walk included.
 const CODE_NS: f64 = 15.0;
-/// Nanoseconds of a byte of a vector that is compared.
+/// Nanoseconds of a code in a scan of codes, which come from anywhere.
+const SCANNED_CODE_NS: f64 = 18.0;
+/// Nanoseconds for each component of a query that is made ready for codes.
+const PREPARED_NS: f64 = 35.0;
+/// Nanoseconds of a vector that is compared, and of each of its bytes.
+const VECTOR_NS: f64 = 10.0;
 const VECTOR_BYTE_NS: f64 = 0.1;
 /// Blocks that a scan of codes reads beside one for each result, about.
 const MORE_READS: f64 = 4.0;
@@ -61,7 +66,8 @@ pub(super) fn plan(view: &View<'_>, vector_bytes: usize, query: &SievedQuery<'_>
 
 impl Costs {
     fn of(view: &View<'_>, vector_bytes: usize, query: &SievedQuery<'_>) -> Costs {
-        let vector_ns = VECTOR_BYTE_NS * vector_bytes as f64 + CODE_NS;
+        let vector_ns = VECTOR_BYTE_NS * vector_bytes as f64 + VECTOR_NS;
+        let prepared = PREPARED_NS * view.coder.dim() as f64;
         let (rows, blocks) = (f64::from(query.sieve.count()), f64::from(blocks(view.map, query.sieve)));
         let k = f64::from(query.usual.k);
         let per_block = f64::from(view.map.nodes()) / f64::from(view.map.blocks().max(1));
@@ -72,13 +78,13 @@ impl Costs {
         let codes = match view.codes {
             Codes::All(_) => {
                 let reads = blocks.min(k + MORE_READS);
-                rows * CODE_NS + reads * (read_ns + rows / blocks.max(1.0) * vector_ns)
+                prepared + rows * SCANNED_CODE_NS + reads * (read_ns + rows / blocks.max(1.0) * vector_ns)
             }
             Codes::Head(_) => f64::INFINITY,
         };
         let SearchWork { reads, comparisons } = query.work;
         let verified = if is_walk { 4.0 * k * vector_ns } else { reads * of_block };
-        let search = comparisons * CODE_NS + verified;
+        let search = prepared + comparisons * CODE_NS + verified;
         Costs { exact: blocks * read_ns + rows * vector_ns, codes, search, of_block }
     }
 

@@ -189,8 +189,7 @@ impl<'a, 'b> Pass<'a, 'b> {
         };
         let mut chunk = Chunk::default();
         let units = self.units();
-        let is_stopped =
-            || self.batch.progress.interrupted() || self.has_failed.load(Ordering::Relaxed);
+        let is_stopped = || self.batch.progress.interrupted() || self.has_failed.load(Ordering::Relaxed);
         while !is_stopped() {
             let first = self.next_unit.fetch_add(self.plan.chunk_units, Ordering::Relaxed).min(units);
             let range = first..units.min(first.saturating_add(self.plan.chunk_units));
@@ -299,9 +298,11 @@ impl<'a, 'b> Pass<'a, 'b> {
             let is_read = !is_kept || number == 0;
             let has_excluded = u64::from(exclude) < base.manifest.rows;
             let mut stats = QueryStats {
-                full_comparisons: matched.as_ref().map_or(base.manifest.rows - u64::from(has_excluded), |matched| {
-                    matched.rows_but(exclude)
-                }),
+                full_comparisons: matched
+                    .as_ref()
+                    .map_or(base.manifest.rows - u64::from(has_excluded), |matched| {
+                        matched.rows_but(exclude)
+                    }),
                 reads: if is_read { reads } else { 0 },
                 pages_read: if is_read { pages_read } else { 0 },
                 bytes_read: if is_read { pages_read * PAGE as u64 } else { 0 },
