@@ -293,16 +293,15 @@ impl<'a, 'b> Pass<'a, 'b> {
         };
         let is_grid = matches!(rows, Rows::Groups(_));
         let components = if is_grid { base.manifest.rows * base.manifest.dim as u64 } else { 0 };
+        let compared = |exclude: u32| match &matched {
+            Some(matched) => matched.rows_but(exclude),
+            None => base.manifest.rows - u64::from(u64::from(exclude) < base.manifest.rows),
+        };
         let queries = exclude.len() as u64;
         for (number, (top, exclude)) in tops.into_iter().zip(exclude).enumerate() {
             let is_read = !is_kept || number == 0;
-            let has_excluded = u64::from(exclude) < base.manifest.rows;
             let mut stats = QueryStats {
-                full_comparisons: matched
-                    .as_ref()
-                    .map_or(base.manifest.rows - u64::from(has_excluded), |matched| {
-                        matched.rows_but(exclude)
-                    }),
+                full_comparisons: compared(exclude),
                 reads: if is_read { reads } else { 0 },
                 pages_read: if is_read { pages_read } else { 0 },
                 bytes_read: if is_read { pages_read * PAGE as u64 } else { 0 },
