@@ -340,6 +340,7 @@ pub(crate) fn search_together<'py>(
     indexes: Vec<PyRef<'py, Index>>,
     queries: PyReadonlyArray1<'py, u8>,
     how: How,
+    filters: Option<PyFilters<'py>>,
     partial: bool,
     on_progress: Option<Py<PyAny>>,
 ) -> PyResult<Bound<'py, PyDict>> {
@@ -351,10 +352,18 @@ pub(crate) fn search_together<'py>(
     let count = bytes.len() / first.row_bytes();
     let all: Vec<&index::Index> = open.iter().map(|index| &**index).collect();
     let options = how.read(count * open.len(), &all).map_err(|e| error::to_python(py, &e))?;
+    let named = filters.as_ref().map(NamedRows::new).transpose()?;
     let answers = work::run(py, on_progress.as_ref(), |progress| {
         check_queries(first, bytes)?;
+        // Each index has a part of the rows that are named.
+        let own = |index: &&index::Index| {
+            named.as_ref().map_or(Ok(Vec::new()), |named| named.filters(index, &options, progress))
+        };
+        let own: Vec<Vec<Filter>> = all.iter().map(own).collect::<Result<_>>()?;
+        let of_index = own.iter().map(|own| named.as_ref().map_or(Filters::None, |named| named.of(own)));
+        let filters: Vec<Filters<'_>> = of_index.collect();
         progress.stage("search", (count * open.len()) as u64, "queries");
-        together.search(bytes, &options, partial, progress)
+        together.search_filtered(bytes, &filters, &options, partial, progress)
     })?;
     answers_dict(py, answers, options)
 }
@@ -397,6 +406,14 @@ impl<'a> NamedRows<'a> {
         }
         open.filters(&self.ids, self.naming, options, progress)
     }
+
+    /// Those of an index, for all queries or for each.
+    fn of<'f>(&self, filters: &'f [Filter]) -> Filters<'f> {
+        match filters.first() {
+            Some(shared) if !self.is_each => Filters::Shared(shared),
+            _ => Filters::Each(filters),
+        }
+    }
 }
 
 /// Answers queries given as bytes, which may return the rows of filters alone.
@@ -408,11 +425,7 @@ fn search_filtered(
     progress: &dyn Progress,
 ) -> Result<Answers> {
     let filters = named.filters(open, options, progress)?;
-    let filters = match filters.first() {
-        Some(shared) if !named.is_each => Filters::Shared(shared),
-        _ => Filters::Each(&filters),
-    };
-    open.search_filtered(queries, filters, options, progress)
+    open.search_filtered(queries, named.of(&filters), options, progress)
 }
 
 /// Refuses queries without valid distances.

@@ -12,8 +12,8 @@ import weakref
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
-from typing import Any, NoReturn
-from urllib.parse import urlencode
+from typing import Any, NamedTuple, NoReturn
+from urllib.parse import parse_qsl, urlencode
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -22,6 +22,7 @@ from . import _stratann
 from ._arrays import DTYPES, dtype_name, rows_of
 from ._connection import Connection
 from ._errors import InputError, QueryError, ServerError, plain
+from ._filters import Filter, named_ids
 from ._parameters import search_parameters
 from ._results import SearchResult
 from ._routing import Router, Routing, Silent, note
@@ -37,7 +38,49 @@ _REPLY_BYTES = 256 << 20
 #: Bytes that are read at a time.
 _PART_BYTES = 1 << 20
 
+#: The type of a body of vectors as bytes.
+_OCTETS = "application/octet-stream"
+
 _Json = dict[str, Any]
+
+
+class _Ids(NamedTuple):
+    """Ids of rows that queries may return, or may not."""
+
+    is_without: bool
+    #: Whether each query has a list of its own.
+    each: bool
+    lists: list[list[int]]
+
+
+class _Asked(NamedTuple):
+    """How queries are searched."""
+
+    #: The parameters of a URL.
+    parameters: str
+    ids: _Ids | None
+
+    def request(self, rows: NDArray[Any], numbers: list[int], cached: str | None) -> tuple[str, bytes, str]:
+        """Returns path, body and type of a request with the queries of these numbers. Ids would not fit into a URL:
+        they are in a body of JSON, a list for all queries once.
+        """
+        own = rows[numbers]
+        if self.ids is None:
+            more = "" if cached is None else f"&cached={cached}"
+            return f"/v1/search?{self.parameters}{more}", own.tobytes(), _OCTETS
+        # Doubles have all digits, so that a server that rounds finds the same number.
+        own = own.astype(np.float64) if own.dtype.kind == "f" else own
+        fields: _Json = {"queries": own.tolist()}
+        lists = [self.ids.lists[number] for number in numbers] if self.ids.each else self.ids.lists[0]
+        fields["without" if self.ids.is_without else "only"] = lists
+        for name, text in parse_qsl(self.parameters):
+            try:
+                fields[name] = json.loads(text)
+            except ValueError:
+                fields[name] = text
+        if cached is not None:
+            fields["cached"] = cached
+        return "/v1/search", json.dumps(fields).encode(), "application/json"
 
 
 class Client:
@@ -126,6 +169,8 @@ class Client:
         scan_clusters: bool | None = None,
         # end of parameters
         static_order: bool | None = None,
+        only: Filter = None,
+        without: Filter = None,
         timeout: float | None = None,
         partial: bool = False,
         **unknown: NoReturn,
@@ -206,6 +251,10 @@ class Client:
                 its graph; true.
             .. end of parameters
             static_order: the opposite of `busy_last`.
+            only: return only rows with these ids, of shape (n,), in any order; or a list of such ids for each query. One
+                list for all queries is sent once in each request. A mask is refused, because servers do not tell
+                whether ids are the numbers of rows.
+            without: return no row with these ids, given as in `only`.
             timeout: time limit of a query on a server, seconds; None for that of `connect`.
             partial: accept partial results when no live server holds a part of the index; a warning counts
                 them.
@@ -214,7 +263,9 @@ class Client:
             As `Index.search`. `latency_us` is measured by the servers; `stats` has ``queries``,
             ``seconds``, ``qps``, ``latency_us`` (mean, p50, p95, p99), ``params``, counters ``per_query``
             (means) and in ``totals``, and ``partial``, the number of partial results. Where queries are routed by what
-            servers have cached, ``routed_by_cache`` counts those that went to a server for that.
+            servers have cached, ``routed_by_cache`` counts those that went to a server for that. With `only` or
+            `without` there is ``filter``, what the servers say of the filter, or of that of each query: how many rows
+            match, the ids that no row has, and how the rows are found.
 
         Raises:
             InputError: wrong dimension, dtype or argument, NaN in a query, or a recall below 1 on an
@@ -230,17 +281,22 @@ class Client:
             "partial": "true" if partial else None,
         }
         parameters = urlencode({name: value for name, value in asked.items() if value is not None})
+        named = named_ids(only, without, len(rows), "servers do not tell whether ids are the numbers of rows")
+        ids = None if named is None else _Ids(*named[:2], [list(map(int, one)) for one in named[3]])
+        asked_all = _Asked(parameters, ids)
         started = time.perf_counter()
         routed = self._routing.found(parameters) if self._routing else None
         if routed is not None:
-            answers, params = self._ask_routed(rows, parameters, *routed)
+            answers, params = self._ask_routed(rows, asked_all, *routed)
         else:
-            parts = [rows[i : i + _EACH] for i in range(0, len(rows), _EACH)]
-            answers, params = self._ask_all(parts, parameters)
+            answers, params = self._ask_all(rows, asked_all)
         seconds = time.perf_counter() - started
         columns = min(k, self.rows)
         result, failed = _collect(answers, columns, seconds, params)
         result.stats.update([routed[0].counted()] if routed else [])
+        if ids is not None:
+            said = [answer.get("filter") for answer in answers]
+            result.stats["filter"] = said if ids.each else next((one for one in said if one), None)
         if columns < k:
             warnings.warn(
                 f"k is {k}, the index has {self.rows} rows: {columns} columns are returned", stacklevel=2
@@ -323,22 +379,24 @@ class Client:
             raise InputError("there are no queries; pass at least one")
         return rows
 
-    def _ask_all(self, parts: list[NDArray[Any]], parameters: str) -> tuple[list[_Json], _Json]:
-        """Returns the answers to all parts, in order, and the parameters used."""
+    def _ask_all(self, rows: NDArray[Any], asked: _Asked) -> tuple[list[_Json], _Json]:
+        """Returns the answers to all queries, in order, and the parameters used."""
+        numbers = list(range(len(rows)))
+        parts = [numbers[i : i + _EACH] for i in range(0, len(rows), _EACH)]
         with self._lock:
             first, self._turn = self._turn, self._turn + len(parts)
         turns = range(first, first + len(parts))
         threads = min(len(parts), _REQUESTS_PER_SERVER * len(self._addresses))
         if threads == 1:
-            replies = [self._ask(turn, rows, parameters) for turn, rows in zip(turns, parts)]
+            replies = [self._ask(turn, rows, part, asked) for turn, part in zip(turns, parts)]
         else:
             with ThreadPoolExecutor(threads, "stratann") as pool:
-                replies = list(pool.map(self._ask, turns, parts, [parameters] * len(parts)))
+                replies = list(pool.map(lambda turn, part: self._ask(turn, rows, part, asked), turns, parts))
         answers = [answer for found, _ in replies for answer in found]
         return answers, next((params for _, params in replies if params), {})
 
     def _ask_routed(
-        self, rows: NDArray[Any], parameters: str, router: Router, nprobe: int
+        self, rows: NDArray[Any], asked: _Asked, router: Router, nprobe: int
     ) -> tuple[list[_Json], _Json]:
         """Returns the answers to all queries, in order, from the servers that have least to do for them."""
         router.begin()
@@ -350,7 +408,7 @@ class Client:
             answering = self._routing.answering() if self._routing else []
             server = router.choose(needs, len(numbers), answering)
             try:
-                return self._ask(server, rows[numbers], parameters, caches)
+                return self._ask(server, rows, numbers, asked, caches)
             finally:
                 router.end(server, needs)
 
@@ -367,10 +425,15 @@ class Client:
         return answers, next((params for _, params in replies if params), {})
 
     def _ask(
-        self, turn: int, rows: NDArray[Any], parameters: str, router: _stratann.Router | None = None
+        self,
+        turn: int,
+        rows: NDArray[Any],
+        numbers: list[int],
+        asked: _Asked,
+        router: _stratann.Router | None = None,
     ) -> tuple[list[_Json], _Json]:
-        """Returns the answers to some queries, from server number `turn` or a later one."""
-        answers: list[_Json] = [{"error": "", "kind": "unreachable"} for _ in rows]
+        """Returns the answers to the queries with these numbers, from server number `turn` or a later one."""
+        answers: list[_Json] = [{"error": "", "kind": "unreachable"} for _ in numbers]
         params: _Json = {}
         for attempt in range(len(self._addresses)):
             left = [i for i, a in enumerate(answers) if a.get("kind") in ("overloaded", "unreachable")]
@@ -378,10 +441,11 @@ class Client:
                 break
             server = (turn + attempt) % len(self._addresses)
             address = self._addresses[server]
-            body = (rows if len(left) == len(rows) else rows[left]).tobytes()
-            cached = "" if router is None else f"&cached={router.version(server):016x}"
+            cached = None if router is None else f"{router.version(server):016x}"
+            path, body, kind = asked.request(rows, [numbers[i] for i in left], cached)
+            said: Any = None
             try:
-                code, reply = self._request(address, "POST", f"/v1/search?{parameters}{cached}", body)
+                code, reply = self._request(address, "POST", path, body, kind)
             except Silent as e:
                 if self._routing:
                     self._routing.leave_out(server)
@@ -393,10 +457,13 @@ class Client:
                 refused = {"error": f"{address}: {reply.get('error', code)}", "kind": kind}
                 found = reply.get("answers", [refused] * len(left))
                 params = reply.get("params", params)
+                said = reply.get("filter")
                 if router is not None and "cached" in reply:
                     note(router, server, reply["cached"])
-            for i, answer in zip(left, found):
+            for at, (i, answer) in enumerate(zip(left, found)):
                 answers[i] = answer
+                if said is not None:
+                    answer["filter"] = said[at] if isinstance(said, list) else said
         return answers, params
 
     def _ask_each(self, path: str, silent: _Json) -> list[_Json]:
@@ -408,9 +475,11 @@ class Client:
                 found.append({"address": address, **silent, "error": str(e)})
         return found
 
-    def _request(self, address: str, method: str, path: str, body: bytes | None = None) -> tuple[int, _Json]:
+    def _request(
+        self, address: str, method: str, path: str, body: bytes | None = None, kind: str = _OCTETS
+    ) -> tuple[int, _Json]:
         """Sends one request, whose reply is an object."""
-        status, data = self._send(address, method, path, body)
+        status, data = self._send(address, method, path, body, kind)
         try:
             reply = json.loads(data)
         except (ValueError, RecursionError) as e:
@@ -419,9 +488,11 @@ class Client:
             raise Silent(f"{address}: not a stratann server")
         return status, reply
 
-    def _send(self, address: str, method: str, path: str, body: bytes | None = None) -> tuple[int, bytes]:
+    def _send(
+        self, address: str, method: str, path: str, body: bytes | None = None, kind: str = _OCTETS
+    ) -> tuple[int, bytes]:
         """Sends one request. A closed idle connection is replaced."""
-        headers = {"Content-Type": "application/octet-stream"} if body is not None else {}
+        headers = {"Content-Type": kind} if body is not None else {}
         while True:
             connection, is_kept = self._connection(address)
             try:
@@ -470,10 +541,19 @@ class Client:
         if partial:
             reason = "because no live server holds a part of the index"
             warnings.warn(f"{partial} results are partial, {reason}", stacklevel=3)
-        short = int(np.count_nonzero(result.counts < result.ids.shape[1])) - len(failed)
+        columns = result.ids.shape[1]
+        wanted = np.array([columns if "error" in a else _results_min(a.get("filter"), columns) for a in answers])
+        short = int(np.count_nonzero(result.counts < wanted)) - len(failed)
         if short:
             lack = "missing results have distance infinity; increase recall, search_list or nprobe"
             warnings.warn(f"{short} queries found fewer results than requested: {lack}", stacklevel=3)
+
+
+def _results_min(said: _Json | None, k: int) -> int:
+    """Returns how many results a query has at least, by what is said of its filter."""
+    if said is None:
+        return k
+    return min(k, said["matches"]) if said["matches_exact"] else 0
 
 
 _clients: weakref.WeakSet[Client] = weakref.WeakSet()

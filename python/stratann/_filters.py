@@ -32,6 +32,21 @@ def filters(only: Filter, without: Filter, queries: int, rows: int, owner: str =
     return without is not None, each, has_mask, [_ids(one, name, (rows, owner)) for one in given]
 
 
+def named_ids(only: Filter, without: Filter, queries: int, why: str) -> Any:
+    """As `filters`, for rows that have no numbers here, and None without a filter. `why` tells why a mask is refused.
+
+    Raises:
+        InputError: a mask, or as in `filters`.
+    """
+    if only is None and without is None:
+        return None
+    name, value = ("only", only) if without is None else ("without", without)
+    for one in value if _is_for_each(value) else [value]:  # type: ignore[union-attr]
+        if np.asarray(one).dtype == np.bool_:
+            raise InputError(f"{name} is a mask, and {why}; give ids, such as those of np.flatnonzero(mask)")
+    return filters(only, without, queries, 0)
+
+
 def _is_for_each(value: Any) -> bool:
     """Returns whether a filter has a part for each query."""
     if isinstance(value, np.ndarray):

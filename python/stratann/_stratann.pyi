@@ -46,7 +46,12 @@ def unknown(stage: str, kind: str, name: str, known: list[str]) -> str: ...
 def run_task(base: str, path: str, options: dict[str, Any], job: str, task: str) -> str: ...
 def shape_of(base: str) -> tuple[int, int, str]: ...
 def search_together(
-    indexes: list[Index], queries: NDArray[np.uint8], how: dict[str, Any], partial: bool, on_progress: Any
+    indexes: list[Index],
+    queries: NDArray[np.uint8],
+    how: dict[str, Any],
+    filters: _Filters | None,
+    partial: bool,
+    on_progress: Any,
 ) -> dict[str, Any]: ...
 def recall(
     index: Index,

@@ -10,6 +10,7 @@ from numpy.typing import ArrayLike
 from . import _stratann
 from ._arrays import as_bytes
 from ._errors import InputError
+from ._filters import Filter, named_ids
 from ._index import Index
 from ._parameters import search_parameters
 from ._progress import Progress, listening
@@ -61,6 +62,8 @@ def search_together(
     batch: int | None = None,
     doorbell: int | None = None,
     # end of parameters
+    only: Filter = None,
+    without: Filter = None,
     partial: bool = False,
     progress: Progress = None,
     **unknown: NoReturn,
@@ -76,6 +79,9 @@ def search_together(
         k: results per query.
         recall: target recall@k of each index; 0.95 unless `search_list` or `nprobe` is given.
         Other parameters are as in `Index.search`, for each index that has them; `in_flight` is divided over them.
+        only: return only rows with these ids, of shape (n,), in any order; or a list of such ids for each query. Each
+            index takes those that it has. A mask is refused, because the indexes have rows of their own.
+        without: return no row with these ids, given as in `only`.
         partial: whether a query that an index fails has the results of the others. ``stats["failed"]`` then lists
             (query, why) with the name of the index; otherwise `QueryError` does.
         progress: as in `build`.
@@ -104,9 +110,10 @@ def search_together(
         raise InputError(f"indexes holds a {type(other).__name__}; pass indexes that `open` returned")
     first = indexes[0]
     rows = first._queries(queries)
+    asked = named_ids(only, without, len(rows), "several indexes have rows of their own")
     with listening(progress) as on_progress:
         answers = _stratann.search_together(
-            [index._index for index in indexes], as_bytes(rows), how, partial, on_progress
+            [index._index for index in indexes], as_bytes(rows), how, asked, partial, on_progress
         )
     result = result_of(answers)
     if partial:

@@ -11,6 +11,7 @@ use stratann_engine::manifest::Manifest;
 use stratann_engine::search::{Filter, FilterReport, Filters, Naming, SearchOptions, SieveWay};
 use stratann_storage::{Error, Progress, Result};
 
+use crate::http_client::RequestIds;
 use crate::output::count;
 
 /// Options of a filter for all queries.
@@ -119,6 +120,36 @@ impl NamedIds {
         Ok((self.is_each, sieves))
     }
 
+    /// The ids of a request of some queries, by number.
+    pub(crate) fn of_request(&self, queries: &[usize]) -> RequestIds<'_> {
+        let all = RequestIds { naming: self.naming, lists: self.lists.iter().collect(), is_each: self.is_each };
+        all.of(queries)
+    }
+
+    /// Whether each query has its own.
+    pub(crate) fn is_each(&self) -> bool {
+        self.is_each
+    }
+
+    /// The first of these ids that the filter of a query leaves out, for a list of each query's ids.
+    pub(crate) fn first_left_out<'a>(
+        &self,
+        queries: impl Iterator<Item = &'a [u32]>,
+    ) -> Option<(usize, u32)> {
+        let sorted = |ids: &[u64]| {
+            let mut ids = ids.to_vec();
+            ids.sort_unstable();
+            ids
+        };
+        let sorted: Vec<Vec<u64>> = self.lists.iter().map(sorted).collect();
+        let is_only = self.naming == Naming::Only;
+        queries.enumerate().find_map(|(query, ids)| {
+            let own = sorted.get(if self.is_each { query } else { 0 })?;
+            let is_out = |&&id: &&u32| own.binary_search(&id.into()).is_ok() != is_only;
+            ids.iter().find(is_out).map(|&id| (query, id))
+        })
+    }
+
     /// Most memory of the filters of an index with this manifest, of these ids, and of the ids of all rows, bytes.
     pub(crate) fn bytes_max(&self, manifest: &Manifest) -> u64 {
         let lengths = self.lists.iter().map(<[u64]>::len);
@@ -186,30 +217,37 @@ impl OwnFilters {
         self.is_each
     }
 
+    /// What a report says of each.
+    fn reports(&self) -> Vec<FilterReport> {
+        self.all.iter().map(Filter::report).collect()
+    }
+
     /// What a report says of them.
-    pub(crate) fn report(&self) -> FiltersReport {
-        match self.all.as_slice() {
-            [shared] if !self.is_each => FiltersReport::Shared(shared.report()),
-            each => FiltersReport::Each(EachReport::of(each)),
-        }
+    pub(crate) fn report(&self) -> Option<FiltersReport> {
+        FiltersReport::of(&self.reports(), self.is_each)
     }
 
     /// A note where queries cannot have k results.
     pub(crate) fn note(&self, k: usize) -> Option<String> {
-        let few = self.all.iter().filter(|filter| (filter.matches() as usize) < k).count();
-        let matches = self.all.iter().map(Filter::matches).min().unwrap_or(0);
-        match (few, self.is_each, matches) {
-            (0, ..) => None,
-            (_, false, 0) => Some("note: no row matches the filter; queries have no results".into()),
-            (_, false, _) => Some(format!(
-                "note: {} rows match the filter; queries have as many results, not {k}",
-                count(matches.into())
-            )),
-            (_, true, _) => Some(format!(
-                "note: fewer than {k} rows match the filters of {} queries; they have as many results",
-                count(few as u64)
-            )),
-        }
+        note(&self.reports(), self.is_each, k)
+    }
+}
+
+/// A note where queries cannot have k results, by what is said of their filters.
+pub(crate) fn note(reports: &[FilterReport], is_each: bool, k: usize) -> Option<String> {
+    let few = reports.iter().filter(|filter| (filter.matches as usize) < k).count();
+    let matches = reports.iter().map(|filter| filter.matches).min().unwrap_or(0);
+    match (few, is_each, matches) {
+        (0, ..) => None,
+        (_, false, 0) => Some("note: no row matches the filter; queries have no results".into()),
+        (_, false, _) => Some(format!(
+            "note: {} rows match the filter; queries have as many results, not {k}",
+            count(matches.into())
+        )),
+        (_, true, _) => Some(format!(
+            "note: fewer than {k} rows match the filters of {} queries; they have as many results",
+            count(few as u64)
+        )),
     }
 }
 
@@ -243,10 +281,10 @@ struct Spread {
 }
 
 impl EachReport {
-    fn of(each: &[Filter]) -> EachReport {
-        let matches = || each.iter().map(Filter::matches);
+    fn of(each: &[FilterReport]) -> EachReport {
+        let matches = || each.iter().map(|filter| filter.matches);
         let mut ways = BTreeMap::new();
-        each.iter().for_each(|filter| *ways.entry(filter.way()).or_default() += 1);
+        each.iter().for_each(|filter| *ways.entry(filter.way).or_default() += 1);
         EachReport {
             matches: Spread {
                 least: matches().min().unwrap_or(0),
@@ -254,8 +292,8 @@ impl EachReport {
                 most: matches().max().unwrap_or(0),
             },
             ways,
-            unknown_ids: each.iter().map(Filter::unknown).sum::<Option<usize>>(),
-            repeated_ids: each.iter().map(Filter::repeated).sum(),
+            unknown_ids: each.iter().map(|filter| filter.unknown_ids).sum::<Option<usize>>(),
+            repeated_ids: each.iter().map(|filter| filter.repeated_ids).sum(),
         }
     }
 }
@@ -270,6 +308,15 @@ pub(crate) fn way(way: SieveWay) -> &'static str {
 }
 
 impl FiltersReport {
+    /// Of what is said of one filter for all queries, or of that of each; `None` where nothing is said.
+    pub(crate) fn of(reports: &[FilterReport], is_each: bool) -> Option<FiltersReport> {
+        match reports {
+            [] => None,
+            [shared] if !is_each => Some(FiltersReport::Shared(*shared)),
+            each => Some(FiltersReport::Each(EachReport::of(each))),
+        }
+    }
+
     /// A line for a person.
     pub(crate) fn text(&self) -> String {
         let (mut line, unknown_ids, repeated_ids) = match self {

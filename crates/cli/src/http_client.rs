@@ -14,7 +14,9 @@ use stratann_engine::kinds::remote_hnsw::router::Router;
 use stratann_engine::manifest::MessagePrices;
 use stratann_engine::search::{Effort, SearchOptions};
 use stratann_engine::{DType, Metric};
-use stratann_server::wire::{Answered, Failed, FailureKind, Found, Refusal, Reply, Used};
+use stratann_server::wire::{
+    Answered, Failed, FailureKind, FilterReport, FilterReports, Found, Refusal, Reply, Used,
+};
 use stratann_storage::error::quoted;
 use stratann_storage::link::LinkCosts;
 use stratann_storage::names::BuildId;
@@ -25,9 +27,11 @@ use crate::output::eprint_line;
 use crate::queries::Wanted;
 
 mod affinity;
+mod body;
 mod liveness;
 pub(crate) mod routing;
 use affinity::Fetched;
+pub(crate) use body::RequestIds;
 use liveness::Liveness;
 use routing::Routing;
 
@@ -117,6 +121,8 @@ pub struct HttpClient {
 pub struct Replies {
     pub answers: Vec<std::result::Result<Found, Failed>>,
     pub(crate) used: Option<Used>,
+    /// What is said of the filter of each query; `None` without one, and without an answer.
+    pub(crate) filters: Vec<Option<FilterReport>>,
 }
 
 /// Runs `count` clients, each on its own thread. Returns the first error.
@@ -299,11 +305,25 @@ impl HttpClient {
     /// # Errors
     /// When the request is invalid for every server.
     pub fn ask(&self, turn: usize, rows: &[u8], parameters: &str) -> Result<Replies> {
+        self.ask_filtered(turn, rows, parameters, None)
+    }
+
+    /// Like [`HttpClient::ask`], for queries that may return some rows alone.
+    ///
+    /// # Errors
+    /// As [`HttpClient::ask`].
+    pub(crate) fn ask_filtered(
+        &self,
+        turn: usize,
+        rows: &[u8],
+        parameters: &str,
+        ids: Option<&RequestIds<'_>>,
+    ) -> Result<Replies> {
         let row_bytes = self.wanted.dim * self.wanted.dtype.size();
         let row = |i: usize| &rows[i * row_bytes..(i + 1) * row_bytes];
         let mut answers: Vec<std::result::Result<Found, Failed>> =
             (0..rows.len() / row_bytes).map(|_| Err(unreachable(String::new()))).collect();
-        let mut used = None;
+        let (mut used, mut filters) = (None, vec![None; answers.len()]);
         for server in self.liveness.order(turn) {
             let open: Vec<usize> = (0..answers.len()).filter(|&i| is_open(&answers[i])).collect();
             if open.is_empty() {
@@ -311,11 +331,12 @@ impl HttpClient {
             }
             let address = &self.addresses[server];
             let rest: Vec<u8> = open.iter().flat_map(|&i| row(i)).copied().collect();
-            let reply = self.post(server, rest, parameters)?;
+            let reply = self.post(server, rest, parameters, ids.map(|ids| ids.of(&open)))?;
             match reply {
                 Ok(reply) if reply.answers.len() == open.len() => {
                     used = Some(reply.params);
-                    for (i, answer) in open.into_iter().zip(reply.answers) {
+                    for (at, (i, answer)) in open.into_iter().zip(reply.answers).enumerate() {
+                        filters[i] = reply.filter.as_ref().and_then(|filters| report_of(filters, at));
                         answers[i] = match answer {
                             Answered::Found(found) => Ok(found),
                             Answered::Failed(Failed { error, kind }) => {
@@ -328,7 +349,7 @@ impl HttpClient {
                 Err(failed) => set(&mut answers, &open, &failed),
             }
         }
-        Ok(Replies { answers, used })
+        Ok(Replies { answers, used, filters })
     }
 
     /// Sends one request to one server. The outer error is for requests that are invalid everywhere.
@@ -337,13 +358,23 @@ impl HttpClient {
         server: usize,
         rows: Vec<u8>,
         parameters: &str,
+        ids: Option<RequestIds<'_>>,
     ) -> Result<std::result::Result<Reply, Failed>> {
         let address = &self.addresses[server];
         let cached = self.router.get().map(|own| affinity::parameter(own, server)).unwrap_or_default();
-        let url = format!("http://{address}/v1/search?{parameters}{cached}");
+        let parameters = format!("{parameters}{cached}");
+        let (url, body, content_type) = match ids {
+            Some(ids) => {
+                let body = body::body(&rows, self.wanted, &parameters, &ids);
+                (format!("http://{address}/v1/search"), body, "application/json")
+            }
+            None => {
+                (format!("http://{address}/v1/search?{parameters}"), rows, "application/octet-stream")
+            }
+        };
         let agent = self.agent.clone();
         let send = move || {
-            let sent = agent.post(url).content_type("application/octet-stream").send(&rows[..]);
+            let sent = agent.post(url).content_type(content_type).send(&body[..]);
             let mut response = sent.map_err(|e| quoted(&e.to_string()))?;
             let body = response.body_mut().with_config().limit(REPLY_BYTES).read_to_vec();
             Ok((response.status().as_u16(), body.map_err(|e| quoted(&e.to_string()))?))
@@ -458,6 +489,14 @@ fn get<T: DeserializeOwned>(
 
 fn unreachable(error: String) -> Failed {
     Failed { error, kind: FailureKind::Unreachable }
+}
+
+/// What a reply says of the filter of its query at position `at`.
+fn report_of(filters: &FilterReports, at: usize) -> Option<FilterReport> {
+    match filters {
+        FilterReports::Shared(report) => Some(*report),
+        FilterReports::Each(each) => each.get(at).copied(),
+    }
 }
 
 /// Returns whether another server may succeed.

@@ -5,9 +5,10 @@ use std::path::Path;
 use stratann_engine::dataset::GroundTruth;
 use stratann_engine::groundtruth::{CheckedTruth, Owner};
 use stratann_engine::index::Index;
+use stratann_engine::search::FilterReport;
 use stratann_storage::{Error, Progress, Result};
 
-use crate::filter::OwnFilters;
+use crate::filter::{NamedIds, OwnFilters};
 use crate::queries::Queries;
 
 /// Reads ground truth for all of `queries` and `k` results each, or as many as there are `matches` among the `rows` of
@@ -46,10 +47,7 @@ pub(crate) fn check_matches(
     k: usize,
     (index, filters): (&Index, &OwnFilters),
 ) -> Result<()> {
-    let again = match filters.is_each() {
-        false => "compute it again with the same filter: `stratann groundtruth --only`",
-        true => "compute it again with the same filters: `stratann groundtruth --only-per-query`",
-    };
+    let again = again(filters.is_each());
     let truth = truth.truth();
     for query in 0..truth.queries() {
         let Some(filter) = filters.of_query(query) else { continue };
@@ -69,6 +67,42 @@ pub(crate) fn check_matches(
         }
     }
     Ok(())
+}
+
+/// Refuses ground truth with rows that filters leave out, where the rows of these are known to others: to servers, or to
+/// several indexes.
+pub(crate) fn check_named(truth: &CheckedTruth, named: &NamedIds) -> Result<()> {
+    let (truth, again) = (truth.truth(), again(named.is_each()));
+    let neighbours = (0..truth.queries()).map(|query| truth.neighbours_of(query));
+    match named.first_left_out(neighbours) {
+        None => Ok(()),
+        Some((query, id)) => Err(Error::bad_input(format!(
+            "the ground truth of query {query} has row {id}, which does not match the filter; {again}"
+        ))),
+    }
+}
+
+/// Refuses ground truth with fewer neighbours of a query than k, or than its filter has matches by what was said of it.
+pub(crate) fn check_counts(truth: &CheckedTruth, k: usize, (reports, is_each): (&[FilterReport], bool)) -> Result<()> {
+    let (truth, again) = (truth.truth(), again(is_each));
+    for query in 0..truth.queries() {
+        let Some(filter) = reports.get(if is_each { query } else { 0 }) else { continue };
+        let (have, need) = (truth.count_of(query), k.min(filter.matches as usize));
+        if have < need && filter.matches_exact {
+            return Err(Error::bad_input(format!(
+                "the ground truth has {have} neighbours of query {query}, and {need} of the rows that match are \
+                 wanted; {again}"
+            )));
+        }
+    }
+    Ok(())
+}
+
+fn again(is_each: bool) -> &'static str {
+    match is_each {
+        false => "compute it again with the same filter: `stratann groundtruth --only`",
+        true => "compute it again with the same filters: `stratann groundtruth --only-per-query`",
+    }
 }
 
 /// Refuses ground truth with rows that the index has deleted.

@@ -6,6 +6,7 @@ mod common;
 use std::path::PathBuf;
 
 use common::*;
+use serde_json::Value;
 
 const KINDS: [&str; 6] = ["disk-graph", "flat", "hybrid-ivf", "grid-ivf", "gpu-ivf", "remote-hnsw"];
 
@@ -155,13 +156,10 @@ fn bad_filters_are_refused_before_anything_is_searched() {
     refuse(&["--only", arg(&file("large.txt", "18446744073709551616\n"))], 2, "line 1");
     refuse(&["--only", arg(&file("ids.json", "[1]"))], 2, ".u64bin");
     refuse(&["--only", arg(&data.path("missing.txt"))], 2, "missing.txt");
-    let (some, other) = (ids(&data, "some.npy", &thirds()), data.build("other", &[]));
-    refuse(&["--only", arg(&some), "--also", arg(&other)], 2, "--also");
+    let some = ids(&data, "some.npy", &thirds());
     let both = run(&[&search[..], &["--only", arg(&some), "--without", arg(&some)]].concat());
     assert_eq!(both.status.code(), Some(2));
     assert!(stderr(&both).contains("--without"), "{}", stderr(&both));
-    let servers = ["search", "--connect", "127.0.0.1:9", arg(&data.queries), "--only", arg(&some)];
-    assert!(refused(&servers, 2).contains("servers"));
     // Ground truth of all rows is not that of the rows that match, and one of too few is no measure.
     let of_all = data.truth("l2");
     refuse(&["--only", arg(&some), "--groundtruth", arg(&of_all)], 2, "does not match");
@@ -468,4 +466,119 @@ fn explain_refuses_filters_where_there_are_none() {
     let found: Vec<u64> =
         trace["results"].as_array().unwrap().iter().map(|hit| hit["id"].as_u64().unwrap()).collect();
     assert!(found.len() == 2 && found.iter().all(|id| *id < 3), "{found:?}");
+}
+
+/// The answers of a search, its counters, and what it says of its filter.
+fn searched(data: &Data, place: &[&str], more: &[&str]) -> ((usize, Vec<u32>, Vec<f32>), Value, Value) {
+    let out = data.path("out");
+    let common = [arg(&data.queries), "-k", "10", "--width", "1", "-o", arg(&out), "--force"];
+    let run = json(&[&["search"][..], place, &common[..], more].concat())["runs"][0].clone();
+    (read_answers(&out), exact_counters(&run), run["filter"].clone())
+}
+
+#[test]
+fn a_server_takes_filters_as_the_index_does() {
+    let data = Data::new(1500, 16, "f32");
+    let index = data.build("graph", &[]);
+    let server = Running::serve(&index, &["--threads", "2"]);
+    let others: Vec<u64> = (0..1500).filter(|id| id % 3 != 1).collect();
+    let files = [
+        ("--only", ids(&data, "only.u64bin", &thirds())),
+        ("--without", ids(&data, "without.npy", &others)),
+        ("--only", ids(&data, "none.txt", &[4000])),
+        ("--only-per-query", lines(&data, "own.txt", &own_rows())),
+        ("--without-per-query", lines(&data, "own.txt", &own_rows())),
+    ];
+    for (option, file) in &files {
+        for more in [&["--recall", "0.95"][..], &["--recall", "1", "--in-flight", "3", "--threads", "2"]] {
+            let more = [&[*option, arg(file)], more].concat();
+            let here = searched(&data, &[arg(&index)], &[&more[..], &COUNTED].concat());
+            let there = searched(&data, &["--connect", server.address()], &more);
+            assert_eq!(here, there, "{more:?}");
+            assert!(!here.2.is_null());
+        }
+    }
+    let truth = truth(&data, ["--only", arg(&files[0].1)], "truth.ibin");
+    let search = ["search", "--connect", server.address(), arg(&data.queries), "--groundtruth", arg(&truth)];
+    let run = json(&[&search[..], &["--only", arg(&files[0].1), "--recall", "1"]].concat())["runs"][0].clone();
+    assert_eq!(run["recall"], 1.0);
+    let why = refused(&[&search[..], &["--without", arg(&files[0].1)]].concat(), 2);
+    assert!(why.contains("does not match the filter"), "{why}");
+    let few = ids(&data, "few.txt", &[1, 4]);
+    let said = stderr(&run_of(&[&search[..4], &["--only", arg(&few)]].concat()));
+    assert!(said.contains("2 rows match the filter") && !said.contains("longer --search-list"), "{said}");
+}
+
+fn run_of(args: &[&str]) -> std::process::Output {
+    let output = run(args);
+    assert!(output.status.success(), "{}", stderr(&output));
+    output
+}
+
+#[test]
+fn ids_beyond_2_to_the_53_are_exact_on_a_server() {
+    let data = Data::new(1500, 16, "f32");
+    let first = (1u64 << 53) + 1;
+    let own = ids(&data, "ids.u64bin", &(0..1500).map(|row| first + row).collect::<Vec<u64>>());
+    let index = data.build("graph", &["--ids", arg(&own)]);
+    let server = Running::serve(&index, &[]);
+    let (only, out) = (ids(&data, "only.u64bin", &[first + 6, first + 7]), data.path("out.csv"));
+    let search = ["search", "--connect", server.address(), arg(&data.queries), "-o", arg(&out)];
+    json(&[&search[..], &["--only", arg(&only)]].concat());
+    let text = std::fs::read_to_string(&out).unwrap();
+    let mut found: Vec<&str> = text.lines().skip(1).map(|line| line.split(',').nth(2).unwrap()).collect();
+    found.sort_unstable();
+    found.dedup();
+    assert_eq!(found, [(first + 6).to_string(), (first + 7).to_string()], "{text}");
+}
+
+#[test]
+fn a_filter_that_a_server_has_no_memory_for_is_refused_and_nothing_else_is_lost() {
+    let data = Data::new(1500, 16, "f32");
+    let index = data.build("graph", &[]);
+    let server = Running::serve(&index, &["--http-memory", "64KiB"]);
+    let place = ["--connect", server.address()];
+    let many = ids(&data, "many.u64bin", &(0..20_000).map(|id| u64::MAX - id).collect::<Vec<u64>>());
+    let search = ["search", place[0], place[1], arg(&data.queries), "--only", arg(&many)];
+    let why = refused(&search, 2);
+    assert!(why.contains("--http-memory"), "{why}");
+    let only = ids(&data, "only.u64bin", &[1, 2, 3]);
+    let (found, _, filter) = searched(&data, &place, &["--only", arg(&only)]);
+    assert_eq!((filter["matches"].clone(), found.1.len()), (3.into(), 500));
+}
+
+#[test]
+fn several_indexes_take_of_a_filter_what_each_holds() {
+    let data = Data::new(1500, 16, "f32");
+    let whole = data.build("graph", &[]);
+    let apart = spread(&data, &whole, "apart", &["--servers", "3", "--scatter-gather"]);
+    let parts: Vec<PathBuf> = (0..3).map(|part| apart.join(format!("server-{part:02}"))).collect();
+    let place: Vec<&str> = vec![arg(&parts[0]), "--also", arg(&parts[1]), "--also", arg(&parts[2])];
+    let others: Vec<u64> = (0..1500).filter(|id| id % 3 != 1).collect();
+    let files = [
+        ("--only", ids(&data, "only.u64bin", &thirds()), "--only"),
+        ("--without", ids(&data, "without.npy", &others), "--only"),
+        ("--only-per-query", lines(&data, "own.txt", &own_rows()), "--only-per-query"),
+    ];
+    for (option, file, of_truth) in &files {
+        let gt = data.path("gt.ibin");
+        let named = if *option == "--without" { &files[0].1 } else { file };
+        let args = ["groundtruth", arg(&data.base), arg(&data.queries), "-k", "10", "-o", arg(&gt), "--force"];
+        json(&[&args[..], &[*of_truth, arg(named)]].concat());
+        let out = data.path("out");
+        let search = [&["search"][..], &[place[0], arg(&data.queries)], &place[1..]].concat();
+        let more = ["-o", arg(&out), "--force", "--recall", "1", "--groundtruth", arg(&gt), *option, arg(file)];
+        let document = json(&[&search[..], &more].concat());
+        let run = &document["runs"][0];
+        assert_eq!(run["recall"], 1.0, "{option}");
+        assert_eq!(run["filters"].as_array().unwrap().len(), 3);
+        let (truth, found) = (read_answers(&gt), read_answers(&out));
+        for (truth, found) in truth.1.chunks(truth.0).zip(found.1.chunks(found.0)) {
+            assert_eq!(truth, &found[..truth.len()], "{option}");
+        }
+    }
+    let gt = data.truth("l2");
+    let search = [&["search"][..], &[place[0], arg(&data.queries)], &place[1..]].concat();
+    let why = refused(&[&search[..], &["--groundtruth", arg(&gt), "--only", arg(&files[0].1)]].concat(), 2);
+    assert!(why.contains("does not match"), "{why}");
 }

@@ -137,6 +137,9 @@ pub(crate) struct Run {
     /// The rows that results may be; absent without a filter.
     #[serde(skip_serializing_if = "Option::is_none")]
     filter: Option<FiltersReport>,
+    /// Of several indexes, those of each.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    filters: Vec<FiltersReport>,
     // Of a kind with a scorer of codes.
     #[serde(skip_serializing_if = "Option::is_none")]
     scorer: Option<ScorerReport>,
@@ -277,7 +280,6 @@ pub(crate) fn run(args: &Args, output: Output) -> Result<Verdict> {
     if args.partial && args.also.is_empty() && matches!(target, Target::Index { .. }) {
         return Err(Error::bad_input("--partial is for --connect and --also; leave it out for one index"));
     }
-    check_filter(args, &target)?;
     let to = result_path(args, &target)?;
     let kind = checked_kind(args, &target)?;
     let mut settings: Vec<SearchOptions> =
@@ -320,23 +322,11 @@ pub(crate) fn run(args: &Args, output: Output) -> Result<Verdict> {
                 });
             }
             let how = (args.partial, client.affinity);
+            let truth = (truth, &args.filter);
             let servers = Servers::open(addresses, queries, truth, &settings, how, output)?;
             on_servers(args, queries, (&settings, to.as_ref()), servers, output)
         }
     }
-}
-
-/// Refuses a filter where none is taken yet.
-fn check_filter(args: &Args, target: &Target<'_>) -> Result<()> {
-    let Some(path) = args.filter.path() else { return Ok(()) };
-    let is_alone = !matches!(target, Target::Servers { .. }) && args.also.is_empty();
-    if is_alone {
-        return Ok(());
-    }
-    Err(Error::bad_input(format!(
-        "a filter ({}) is for one index; servers and --also take none yet",
-        path.display()
-    )))
 }
 
 /// The kind whose techniques are switched. Options that it does not have are refused.
@@ -423,7 +413,7 @@ fn together(
     output: Output,
 ) -> Result<Verdict> {
     let all: Vec<PathBuf> = [index.to_path_buf()].into_iter().chain(args.also.iter().cloned()).collect();
-    let how = (args.groundtruth.as_deref(), args.partial);
+    let how = (args.groundtruth.as_deref(), &args.filter, args.partial);
     let mut indexes = Indexes::open(&all, queries, how, settings, budgets, output)?;
     settings.iter().try_for_each(|options| indexes.check(options))?;
     let (document, failed) = run_all((to, args.show), settings, (index, queries), &mut indexes, output)?;

@@ -111,6 +111,16 @@ impl Index {
         progress: &dyn Progress,
     ) -> Result<Answers> {
         let params = self.params_of_search(options)?;
+        self.check_filters_of(filters, queries)?;
+        let of_live = if let Filters::None = filters { self.live_filter(options)? } else { None };
+        let filters = of_live.as_ref().map_or(filters, Filters::Shared);
+        let call =
+            Call { queries, params, exclude: &|_| u32::MAX, filters, progress, purpose: Purpose::Answer };
+        self.answer(call, options)
+    }
+
+    /// Refuses filters of another index, and those that are not one for each query.
+    fn check_filters_of(&self, filters: Filters<'_>, queries: &[u8]) -> Result<()> {
         let count = queries.len() / self.base.row_bytes();
         if filters.all().iter().any(|filter| !filter.is_of(self)) {
             return Err(Error::bad_input("a filter of another index was given; make it of this one"));
@@ -121,11 +131,7 @@ impl Index {
             let given = each.len();
             return Err(Error::bad_input(format!("{given} filters for {count} queries; give one for each")));
         }
-        let of_live = if let Filters::None = filters { self.live_filter(options)? } else { None };
-        let filters = of_live.as_ref().map_or(filters, Filters::Shared);
-        let call =
-            Call { queries, params, exclude: &|_| u32::MAX, filters, progress, purpose: Purpose::Answer };
-        self.answer(call, options)
+        Ok(())
     }
 
     /// The parameters of a search with these options.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use stratann_core::query::Params;
 use stratann_core::sieve::{IdSieve, Sieve};
-use stratann_storage::{Error, Progress, Result};
+use stratann_storage::{Error, Progress, Quiet, Result};
 
 use super::{Effort, SearchOptions};
 use crate::curve::{self, Point};
@@ -144,7 +144,7 @@ impl Filter {
     }
 
     /// What a query with this filter sees, of what its batch does.
-    pub(super) fn seen(&self, batch: Arc<dyn Snapshot>) -> Arc<dyn Snapshot> {
+    pub(crate) fn seen(&self, batch: Arc<dyn Snapshot>) -> Arc<dyn Snapshot> {
         match &self.matches {
             Matches::Rows(_) => batch,
             Matches::Ids(ids) => kinds::sieved(batch, ids.clone()),
@@ -238,10 +238,7 @@ impl Index {
         }
         let live = self.base.live.as_deref();
         let Named { rows, unknown, repeated } = self.named(ids, live, progress)?;
-        let sieve = match naming {
-            Naming::Only => rows,
-            Naming::Without => rows.complement(),
-        };
+        let sieve = if naming == Naming::Only { rows } else { rows.complement() };
         let sieve = Arc::new(live.map_or(sieve.clone(), |live| sieve.intersection(live)));
         let plan = self.plan_sieve(&sieve, options)?;
         Ok(Filter { matches: Matches::Rows(sieve), plan, unknown: Some(unknown), repeated })
@@ -391,9 +388,9 @@ impl Index {
     pub(crate) fn check_filters(&self) -> Result<()> {
         if self.base.manifest.spread.is_some() && self.base.manifest.file(files::ROW_IDS).is_err() {
             return Err(Error::bad_input(
-                "the servers of this partition have no ids of rows, so they take no filter: a grid-ivf has none, and \
-                 neither have partitions of an earlier version or within a small RAM budget; search the whole index, \
-                 partition it again, or leave the filter out",
+                "the servers of this partition have no ids of rows, so they take no filter: partitions of an earlier \
+                 version, or within a small RAM budget, have none; search the whole index, partition it again, or leave \
+                 the filter out",
             ));
         }
         Ok(())
@@ -402,16 +399,33 @@ impl Index {
     /// How the rows of a sieve are found by searches with these options.
     fn plan_sieve(&self, sieve: &Sieve, options: &SearchOptions) -> Result<SievePlan> {
         let usual = self.params_of_search(options)?;
-        // The curves were measured where there were so many.
-        let rows = self.base.manifest.measured_rows() as f64;
-        let times = (rows / f64::from(sieve.count().max(1))).max(1.0);
         let recall = if let Effort::Recall(recall) = options.effort { Some(recall) } else { None };
-        let (work, effort_times) = self.expected_work(&usual, recall, times);
-        let query = SievedQuery { sieve, usual, times, effort_times, work, recall };
-        self.kind.plan_sieve(&self.base, &query).ok_or_else(|| {
+        self.plan_for(sieve, usual, recall).ok_or_else(|| {
             let name = self.base.kind.name();
             Error::bad_input(format!("searches of a {name} take no filter yet; leave it out"))
         })
+    }
+
+    /// How the rows of a sieve are found by a search that has these parameters without one, for this recall. `None` of a
+    /// kind that takes no filter.
+    pub(crate) fn plan_for(&self, sieve: &Sieve, usual: Params, recall: Option<f64>) -> Option<SievePlan> {
+        // The curves were measured where there were so many.
+        let rows = self.base.manifest.measured_rows() as f64;
+        let times = (rows / f64::from(sieve.count().max(1))).max(1.0);
+        let (work, effort_times) = self.expected_work(&usual, recall, times);
+        let query = SievedQuery { sieve, usual, times, effort_times, work, recall };
+        self.kind.plan_sieve(&self.base, &query)
+    }
+
+    /// The rows that a filter of these ids, which ascend, lets queries return.
+    ///
+    /// # Errors
+    /// As [`Index::filter`].
+    pub(crate) fn rows_of_filter(&self, ids: &[u64], naming: Naming) -> Result<Sieve> {
+        let live = self.base.live.as_deref();
+        let Named { rows, .. } = self.named(ids, live, &Quiet)?;
+        let sieve = if naming == Naming::Only { rows } else { rows.complement() };
+        Ok(live.map_or(sieve.clone(), |live| sieve.intersection(live)))
     }
 
     /// The work of a search for `times` as many results as `usual` has, and its effort over the usual one. Curves of

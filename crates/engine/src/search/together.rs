@@ -71,32 +71,66 @@ impl<'a> Together<'a> {
         partial: bool,
         progress: &dyn Progress,
     ) -> Result<Answers> {
+        self.search_filtered(queries, &vec![Filters::None; self.indexes.len()], options, partial, progress)
+    }
+
+    /// Like [`Together::search`], for queries that may return the rows of their filters alone. `filters` has those of
+    /// each index, which were made with these options: of the ids that were named, the rows that it has.
+    ///
+    /// # Errors
+    /// As [`Together::search`]; filters that are not those of each index, or not one for each query.
+    pub fn search_filtered(
+        &self,
+        queries: &[u8],
+        filters: &[Filters<'_>],
+        options: &SearchOptions,
+        partial: bool,
+        progress: &dyn Progress,
+    ) -> Result<Answers> {
         let (cpu_us, started) = (budget::cpu_us(), Instant::now());
-        let shares_reads = |index: &&Index| index.base.facts().shares_reads;
-        let files: Vec<&Index> = self.indexes.iter().copied().filter(|index| !shares_reads(index)).collect();
-        let (answers, mut latency_ns) = search_files(&files, queries, options, progress)?;
+        let filters = self.checked(filters, queries)?;
+        let shares_reads = |index: &Index| index.base.facts().shares_reads;
+        let files = filters.iter().copied().filter(|(index, _)| !shares_reads(index));
+        let (answers, mut latency_ns) = search_files(&files.collect::<Vec<_>>(), queries, options, progress)?;
         let row_bytes = self.indexes.first().map_or(1, |index| index.row_bytes());
         latency_ns.resize(queries.len() / row_bytes, 0);
         let mut answers = answers.into_iter();
         let mut all = Vec::with_capacity(self.indexes.len());
-        for &index in &self.indexes {
-            let of_files = if shares_reads(&index) { None } else { answers.next() };
+        for &(index, own) in &filters {
+            let of_files = if shares_reads(index) { None } else { answers.next() };
             let Some(answers) = of_files else {
-                let answers = named(index, index.search(queries, options, progress))?;
+                let answers = named(index, index.search_filtered(queries, own, options, progress))?;
                 latency_ns.iter_mut().zip(&answers.latency_ns).for_each(|(sum, own)| *sum += own);
                 all.push(answers);
                 continue;
             };
             all.push(answers);
         }
-        let joined = self.joined(all, options.k, partial);
+        let joined = self.joined(all, &filters, options.k, partial);
         let joined = joined.ok_or_else(|| Error::bad_input("no index is searched"))?;
         let cpu_us = budget::cpu_us().saturating_sub(cpu_us);
         Ok(Answers { latency_ns, cpu_us, seconds: started.elapsed().as_secs_f64(), ..joined })
     }
 
+    /// Each index with its filters.
+    fn checked<'f>(&self, filters: &[Filters<'f>], queries: &[u8]) -> Result<Vec<(&'a Index, Filters<'f>)>> {
+        if filters.len() != self.indexes.len() {
+            let (given, indexes) = (filters.len(), self.indexes.len());
+            return Err(Error::bad_input(format!("{given} filters for {indexes} indexes; give those of each")));
+        }
+        let all: Vec<_> = self.indexes.iter().copied().zip(filters.iter().copied()).collect();
+        all.iter().try_for_each(|(index, own)| named(index, index.check_filters_of(*own, queries)))?;
+        Ok(all)
+    }
+
     /// `None` without an index.
-    fn joined(&self, all: Vec<Answers>, k: usize, partial: bool) -> Option<Answers> {
+    fn joined(
+        &self,
+        all: Vec<Answers>,
+        filters: &[(&Index, Filters<'_>)],
+        k: usize,
+        partial: bool,
+    ) -> Option<Answers> {
         let k = k.min(usize::try_from(self.rows()).unwrap_or(usize::MAX));
         let count = all.first().map_or(0, |answers| answers.latency_ns.len());
         let mut failed: Vec<(usize, String)> = Vec::new();
@@ -116,7 +150,12 @@ impl<'a> Together<'a> {
                 join_hits(&mut hits, found, k);
             }
             counts.push(hits.len() as u32);
-            short += usize::from(hits.len() < k && !is_failed);
+            // Fewer rows than k may match; then each index has found those that it has.
+            let is_complete = |((_, own), answers): (&(&Index, Filters<'_>), &Answers)| {
+                own.of(query).is_some_and(|filter| answers.counts[query] >= filter.results_min(k as u32))
+            };
+            let is_short = hits.len() < k && !filters.iter().zip(&all).all(is_complete);
+            short += usize::from(is_short && !is_failed);
             let missing = std::iter::repeat_n((u64::MAX, f32::INFINITY), k - hits.len());
             for (id, distance) in hits.iter().map(|hit| (hit.external_id, hit.distance)).chain(missing) {
                 ids.push(id);
@@ -138,19 +177,22 @@ impl<'a> Together<'a> {
 
 /// The answers of indexes in files, which are searched at once, and the latency of each query in all of them.
 fn search_files(
-    indexes: &[&Index],
+    indexes: &[(&Index, Filters<'_>)],
     queries: &[u8],
     options: &SearchOptions,
     progress: &dyn Progress,
 ) -> Result<(Vec<Answers>, Vec<u64>)> {
     let begun = Instant::now();
-    let of_live = |index: &&Index| named(index, index.live_filter(options));
+    let of_live = |(index, own): &(&Index, Filters<'_>)| match own {
+        Filters::None => named(index, index.live_filter(options)),
+        _ => Ok(None),
+    };
     let of_live = indexes.iter().map(of_live).collect::<Result<Vec<_>>>()?;
     let mut runs = Vec::with_capacity(indexes.len());
-    for (number, index) in indexes.iter().enumerate() {
+    for (number, &(index, own)) in indexes.iter().enumerate() {
         let begin = || {
             let params = index.params_of_search(options)?;
-            let filters = of_live[number].as_ref().map_or(Filters::None, Filters::Shared);
+            let filters = of_live[number].as_ref().map_or(own, Filters::Shared);
             let call =
                 Call { queries, params, exclude: &|_| u32::MAX, filters, progress, purpose: Purpose::Answer };
             Run::begin(index, call, options, (number, indexes.len()))

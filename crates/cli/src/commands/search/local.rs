@@ -198,7 +198,7 @@ impl Bench {
             memory::of_search(&self.index, options, part.min(count), self.cache_budget, &self.extra);
         let mut run = sum.into_run(options, account, self.ram_budget, self.truth.is_some());
         run.in_flight = self.index.queries_in_flight(options, part.min(count));
-        run.filter = filters.as_ref().map(OwnFilters::report);
+        run.filter = filters.as_ref().and_then(OwnFilters::report);
         run.scorer = self.index.scorer_report();
         run.learning = self.index.learning_facts();
         let before = before.into_iter().chain(std::iter::repeat(0));
@@ -207,7 +207,11 @@ impl Bench {
     }
 
     /// The filters for searches with these options. Ids are sorted, and looked for among the rows, once.
-    fn filters(&mut self, options: &SearchOptions, printer: &ProgressPrinter) -> Result<Option<OwnFilters>> {
+    pub(super) fn filters(
+        &mut self,
+        options: &SearchOptions,
+        printer: &ProgressPrinter,
+    ) -> Result<Option<OwnFilters>> {
         if let Some(filters) = &self.filters {
             return filters.planned(&self.index, options).map(Some);
         }
@@ -238,6 +242,11 @@ impl Bench {
             &self.extra,
             self.ram_budget,
         )
+    }
+
+    /// Ids that results may have, or may not, before the first search.
+    pub(super) fn named(&self) -> Option<&NamedIds> {
+        self.named.as_ref()
     }
 
     pub(super) fn queries(&self) -> &Queries {

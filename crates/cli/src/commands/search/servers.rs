@@ -11,12 +11,13 @@ use stratann_core::query::{Params, QueryStats};
 use stratann_engine::exec::{MergedReads, Times};
 use stratann_engine::groundtruth::CheckedTruth;
 use stratann_engine::kinds::remote_hnsw::affinity::Batch;
-use stratann_engine::search::{Answers, Effort, IN_FLIGHT, SearchOptions};
+use stratann_engine::search::{Answers, Effort, FilterReport, IN_FLIGHT, SearchOptions};
 use stratann_server::wire::{QUERIES_PER_REQUEST, Used};
 use stratann_storage::budget::Account;
 use stratann_storage::{Progress, Result};
 
 use super::{Run, Searcher, Sum};
+use crate::filter::{self, FiltersReport, NamedIds, QueryFilterArgs};
 use crate::http_client::routing::{Routing, Target};
 use crate::http_client::{HttpClient, Replies, Status, parameters, run_clients};
 use crate::output::{Output, eprint_line};
@@ -36,6 +37,8 @@ pub(super) struct Servers {
     truth: Option<CheckedTruth>,
     accepts_partial: bool,
     rows: Vec<u8>,
+    /// Ids that results may have, or may not.
+    named: Option<NamedIds>,
 }
 
 impl Servers {
@@ -43,7 +46,7 @@ impl Servers {
     pub(super) fn open(
         addresses: &[String],
         queries: &Path,
-        groundtruth: Option<&Path>,
+        (groundtruth, filter): (Option<&Path>, &QueryFilterArgs),
         options: &[SearchOptions],
         (accepts_partial, is_routed): (bool, bool),
         output: Output,
@@ -53,15 +56,45 @@ impl Servers {
             remote.route_queries();
         }
         let queries = Queries::open_for(queries, remote.wanted, output)?;
+        let named = filter.read(queries.count())?;
         let k = options.iter().map(|o| o.k).max().unwrap_or(0);
-        let truth =
-            groundtruth.map(|path| truth::read(path, &queries, k, remote.rows, remote.rows)).transpose()?;
-        Ok(Servers { remote, queries, truth, accepts_partial, rows: Vec::new() })
+        // The servers tell how many rows match.
+        let matches = if named.is_some() { 1 } else { remote.rows };
+        let read = |path| truth::read(path, &queries, k, matches, remote.rows);
+        let truth = groundtruth.map(read).transpose()?;
+        if let (Some(truth), Some(named)) = (&truth, &named) {
+            truth::check_named(truth, named)?;
+        }
+        Ok(Servers { remote, queries, truth, accepts_partial, rows: Vec::new(), named })
     }
 
     /// The addresses as given.
     pub(super) fn name(&self) -> String {
         self.remote.name()
+    }
+
+    /// Whether each query has a filter of its own.
+    fn is_each(&self) -> bool {
+        self.named.as_ref().is_some_and(NamedIds::is_each)
+    }
+
+    /// What is said of the filter of all queries, or of that of each, of what was said with the answer to each. Queries
+    /// without an answer are left out.
+    fn reports(
+        &self,
+        said: Vec<Option<FilterReport>>,
+        k: usize,
+        printer: &ProgressPrinter,
+    ) -> Result<Vec<FilterReport>> {
+        let is_each = self.is_each();
+        let is_said = said.iter().all(Option::is_some);
+        let reports: Vec<FilterReport> =
+            said.into_iter().flatten().take(if is_each { usize::MAX } else { 1 }).collect();
+        if let Some(truth) = self.truth.as_ref().filter(|_| is_said || !is_each) {
+            truth::check_counts(truth, k, (&reports, is_each))?;
+        }
+        filter::note(&reports, is_each, k).iter().for_each(|note| printer.note(note));
+        Ok(reports)
     }
 }
 
@@ -89,13 +122,16 @@ impl Searcher for Servers {
         let part = (PART_BYTES / (self.queries.row_bytes() + 24 * k + 64)).clamp(1, count.max(1));
         let before = self.remote.statuses();
         let (mut sum, mut partial, mut in_flight) = (Sum::new(count), 0, 0);
+        let mut reports = Vec::new();
         let routing = self.remote.routing(&parameters(options, None, false));
         for first in (0..count).step_by(part) {
             self.queries.read(first, part.min(count - first), &mut self.rows)?;
             let started = Instant::now();
-            let batch = Requests::new(&self.remote, &self.rows, (k, options), self.accepts_partial, routing);
+            let queries = (&self.rows[..], self.named.as_ref().map(|named| (first, named)));
+            let batch = Requests::new(&self.remote, queries, (k, options), self.accepts_partial, routing);
             in_flight = in_flight.max((batch.requests * batch.each).min(batch.count));
-            let (answers, lacking) = batch.run(started, printer)?;
+            let (answers, lacking, own) = batch.run(started, printer)?;
+            reports.extend(own);
             sum.add(first, &self.rows, &answers, self.truth.as_mut())?;
             partial += lacking;
             take(first, &answers)?;
@@ -103,6 +139,7 @@ impl Searcher for Servers {
         for server in self.remote.silent() {
             eprint_line(&format!("note: {server}; the other servers were asked"));
         }
+        let reports = self.reports(reports, k, printer)?;
         if let Some(truth) = &self.truth {
             truth.judge_by_results()?;
         }
@@ -115,6 +152,7 @@ impl Searcher for Servers {
         let account = cost.account;
         let mut run = sum.into_run(options, account, cost.ram_budget_bytes, self.truth.is_some());
         run.stage_us = None;
+        run.filter = FiltersReport::of(&reports, self.is_each());
         run.in_flight = in_flight;
         run.cpu_us = cost.cpu_us as f64 / count.max(1) as f64;
         run.peak_rss_bytes = cost.peak_rss_bytes;
@@ -208,6 +246,8 @@ fn account<'a>(memories: impl Iterator<Item = &'a Value>) -> Account {
 struct Requests<'a> {
     remote: &'a HttpClient,
     rows: &'a [u8],
+    /// The ids that queries name, and the number of the first query.
+    named: Option<(usize, &'a NamedIds)>,
     count: usize,
     k: usize,
     options: &'a SearchOptions,
@@ -234,12 +274,14 @@ struct Collected {
     answers: Answers,
     partial: usize,
     used: Option<Used>,
+    /// What was said of the filter of each query.
+    filters: Vec<Option<FilterReport>>,
 }
 
 impl<'a> Requests<'a> {
     fn new(
         remote: &'a HttpClient,
-        rows: &'a [u8],
+        (rows, named): (&'a [u8], Option<(usize, &'a NamedIds)>),
         (k, options): (usize, &'a SearchOptions),
         accepts_partial: bool,
         routing: Option<Routing<'a>>,
@@ -248,11 +290,13 @@ impl<'a> Requests<'a> {
         let in_flight = options.in_flight.unwrap_or(IN_FLIGHT);
         let each = in_flight.min(QUERIES_PER_REQUEST);
         let wanted = options.threads * in_flight.div_ceil(each);
-        let collected = Collected { answers: unanswered(count, k, options), partial: 0, used: None };
+        let filters = if named.is_some() { vec![None; count] } else { Vec::new() };
+        let collected = Collected { answers: unanswered(count, k, options), partial: 0, used: None, filters };
         let routed = routing.map(|own| (own.divide(rows, each, options.threads), own));
         Requests {
             remote,
             rows,
+            named,
             count,
             k,
             options,
@@ -278,8 +322,12 @@ impl<'a> Requests<'a> {
         (first < self.count).then(|| Request { queries: queries.collect(), target: Target::turn(number) })
     }
 
-    /// Returns the answers, and the number of partial ones.
-    fn run(self, started: Instant, printer: &ProgressPrinter) -> Result<(Answers, usize)> {
+    /// Returns the answers, the number of partial ones, and what was said of filters.
+    fn run(
+        self,
+        started: Instant,
+        printer: &ProgressPrinter,
+    ) -> Result<(Answers, usize, Vec<Option<FilterReport>>)> {
         let (over, watched) = std::sync::mpsc::channel();
         std::thread::scope(|scope| {
             let remote = self.remote;
@@ -290,14 +338,14 @@ impl<'a> Requests<'a> {
         })?;
         printer.check_interrupted()?;
         let options = self.options;
-        let Collected { mut answers, partial, used } =
+        let Collected { mut answers, partial, used, filters } =
             self.collected.into_inner().unwrap_or_else(|e| e.into_inner());
         answers.seconds = started.elapsed().as_secs_f64();
         answers.failed.sort_unstable_by_key(|f| f.0);
         if let Some(used) = used {
             answers.params = Params { mode: options.mode, ..used.params() };
         }
-        Ok((answers, partial))
+        Ok((answers, partial, filters))
     }
 
     fn ask_until_done(&self, printer: &ProgressPrinter) -> Result<()> {
@@ -309,7 +357,11 @@ impl<'a> Requests<'a> {
             let row = |&query: &usize| &self.rows[query * row_bytes..(query + 1) * row_bytes];
             let rows: Vec<u8> = queries.iter().flat_map(row).copied().collect();
             let started = Instant::now();
-            let asked = self.remote.ask(target.server, &rows, &self.parameters);
+            let ids = self.named.map(|(first, named)| {
+                let numbers: Vec<usize> = queries.iter().map(|query| first + query).collect();
+                named.of_request(&numbers)
+            });
+            let asked = self.remote.ask_filtered(target.server, &rows, &self.parameters, ids.as_ref());
             let latency_ns = started.elapsed().as_nanos() as u64;
             match asked {
                 Ok(asked) => self.collect(queries, asked, latency_ns),
@@ -325,9 +377,12 @@ impl<'a> Requests<'a> {
 
     fn collect(&self, queries: &[usize], replies: Replies, latency_ns: u64) {
         let mut guard = self.collected.lock().unwrap_or_else(|e| e.into_inner());
-        let Collected { answers, partial, used } = &mut *guard;
+        let Collected { answers, partial, used, filters } = &mut *guard;
         *used = used.or(replies.used);
-        for (&query, answer) in queries.iter().zip(replies.answers) {
+        for ((&query, answer), filter) in queries.iter().zip(replies.answers).zip(replies.filters) {
+            if let Some(own) = filters.get_mut(query) {
+                *own = filter;
+            }
             let found = match answer {
                 Ok(found) => found,
                 Err(failed) => {
@@ -342,13 +397,20 @@ impl<'a> Requests<'a> {
             answers.largest = answers.largest.max(&found.per_query.0);
             *partial += usize::from(found.partial);
             let results = found.ids.len().min(self.k);
-            answers.short += usize::from(results < self.k);
+            // Fewer rows than k may match.
+            let wanted = filter.map_or(self.k, |filter| results_min(&filter, self.k));
+            answers.short += usize::from(results < wanted);
             let at = query * self.k;
             answers.ids[at..at + results].copy_from_slice(&found.ids[..results]);
             answers.distances[at..at + results].copy_from_slice(&found.distances[..results]);
             answers.counts[query] = results as u32;
         }
     }
+}
+
+/// Results that a query for k with this filter has at least.
+fn results_min(filter: &FilterReport, k: usize) -> usize {
+    if filter.matches_exact { k.min(filter.matches as usize) } else { 0 }
 }
 
 /// Creates empty answers.

@@ -145,6 +145,7 @@ impl Sum {
             ram_budget_bytes: ram_budget,
             io_backend: self.io_backend,
             filter: None,
+            filters: Vec::new(),
             scorer: None,
             learning: None,
             memory: memory::json(&account),

@@ -28,6 +28,9 @@ pub(super) fn text(document: &Document<'_>) -> String {
         if let Some(filter) = &run.filter {
             out += &filter.text();
         }
+        for (index, filter) in run.filters.iter().enumerate() {
+            out += &format!("index {index}, {}", filter.text());
+        }
         if run.memory_node_bytes.len() > 1 {
             let nodes = (0..).zip(&run.memory_node_bytes);
             let nodes: Vec<String> =

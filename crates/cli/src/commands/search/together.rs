@@ -5,12 +5,13 @@ use std::path::{Path, PathBuf};
 use stratann_engine::groundtruth::CheckedTruth;
 use stratann_engine::index::{CacheBudget, OpenOptions};
 use stratann_engine::manifest::Manifest;
-use stratann_engine::search::{self, Answers, SearchOptions, Together};
+use stratann_engine::search::{self, Answers, Filters, SearchOptions, Together};
 use stratann_storage::budget::PROGRAM_BYTES;
 use stratann_storage::{Error, Progress, Result};
 
 use super::local::{Bench, Source};
 use super::{Run, Searcher, Sum};
+use crate::filter::{OwnFilters, QueryFilterArgs};
 use crate::output::Output;
 use crate::progress::ProgressPrinter;
 use crate::truth;
@@ -28,7 +29,7 @@ impl Indexes {
     pub(super) fn open(
         indexes: &[PathBuf],
         queries: &Path,
-        (groundtruth, partial): (Option<&Path>, bool),
+        (groundtruth, filter, partial): (Option<&Path>, &QueryFilterArgs, bool),
         settings: &[SearchOptions],
         (budgets, (cache, preload)): (OpenOptions, (CacheBudget, bool)),
         output: Output,
@@ -59,8 +60,10 @@ impl Indexes {
                 ..budgets
             };
             let cache = caches.get(at).copied().map_or(CacheBudget::Auto, CacheBudget::Bytes);
+            // Each takes of the ids those that it has.
+            let source = (Source::Folder(path), Some(filter));
             let opened =
-                Bench::open(Source::Folder(path), queries, None, settings, (own, (cache, preload)), output);
+                Bench::open_filtered(source, queries, None, settings, (own, (cache, preload)), output);
             each.push(opened.map_err(|e| match budgets.ram_budget {
                 Some(_) if e.kind == stratann_storage::ErrorKind::Budget => Error {
                     message: format!("{}, with its share of the budget: {}", path.display(), e.message),
@@ -73,9 +76,17 @@ impl Indexes {
         let k = settings.iter().map(|options| options.k).max().unwrap_or(0);
         let rows = together.rows();
         let truth = match (groundtruth, each.first()) {
-            (Some(path), Some(first)) => Some(truth::read(path, first.queries(), k, rows, rows)?),
+            (Some(path), Some(first)) => {
+                // How many rows of all indexes match is not known.
+                let matches = if first.named().is_some() { 1 } else { rows };
+                Some(truth::read(path, first.queries(), k, matches, rows)?)
+            }
             _ => None,
         };
+        let named = each.first().and_then(Bench::named);
+        if let (Some(truth), Some(named)) = (&truth, named) {
+            truth::check_named(truth, named)?;
+        }
         Ok(Indexes { each, truth, ram_budget: budgets.ram_budget, partial })
     }
 
@@ -170,13 +181,17 @@ impl Searcher for Indexes {
         let parts = self.each.iter().map(|bench| bench.part(options)).collect::<Result<Vec<usize>>>()?;
         let part = parts.into_iter().min().unwrap_or(1).max(1);
         let (mut sum, mut account, mut incomplete) = (Sum::new(count), None, 0);
+        let own = self.each.iter_mut().map(|bench| bench.filters(options, printer)).collect::<Result<Vec<_>>>()?;
         for first in (0..count).step_by(part) {
             if let Some(bench) = self.each.first_mut() {
                 bench.load(first, part.min(count - first))?;
             }
             let rows = self.each.first().map_or(&[][..], Bench::rows);
             let together = Together::new(self.each.iter().map(|bench| &bench.index))?;
-            let mut answers = together.search(rows, options, self.partial, printer)?;
+            let queries = || first..count.min(first + part);
+            let of_part = own.iter().map(|own| own.as_ref().map_or(Filters::None, |own| own.of(queries())));
+            let filters: Vec<Filters<'_>> = of_part.collect();
+            let mut answers = together.search_filtered(rows, &filters, options, self.partial, printer)?;
             if self.partial {
                 let lost = std::mem::take(&mut answers.failed);
                 if let Some((query, why)) = lost.first().filter(|_| incomplete == 0) {
@@ -191,7 +206,10 @@ impl Searcher for Indexes {
         if incomplete > 0 {
             printer.note(&format!("note: {incomplete} times an index gave no answer to a query"));
         }
-        Ok(sum.into_run(options, account.unwrap_or_default(), self.ram_budget, self.truth.is_some()))
+        let mut run = sum.into_run(options, account.unwrap_or_default(), self.ram_budget, self.truth.is_some());
+        // What is said of the rows that match is of each index by itself.
+        run.filters = own.iter().filter_map(|own| own.as_ref().and_then(OwnFilters::report)).collect();
+        Ok(run)
     }
 }
 
