@@ -20,4 +20,13 @@ pub struct Base<'a> {
     pub here: Option<LocalShard<'a>>,
     /// The rows that the query may return; `None` for all. It never travels: each server has its own.
     pub sieve: Option<&'a Sieve>,
+    /// Whether the sieve is of a filter, which other servers know from the query alone.
+    pub is_filtered: bool,
+}
+
+impl Base<'_> {
+    /// Of an index that is here as a whole, of which every row may be returned.
+    pub fn whole((metric, dtype): (Metric, DType), dim: usize, nodes: u32) -> Base<'static> {
+        Base { metric, dtype, dim, nodes, here: None, sieve: None, is_filtered: false }
+    }
 }

@@ -100,7 +100,7 @@ impl Small {
 }
 
 fn base(nodes: u32) -> Base<'static> {
-    Base { metric: Metric::Cosine, dtype: DType::F32, dim: DIM, nodes, here: None, sieve: None }
+    Base::whole((Metric::Cosine, DType::F32), DIM, nodes)
 }
 
 fn check(index: &Blocks<'_>, blocks: &[u8]) -> (Vec<Violation>, Checker) {

@@ -171,6 +171,7 @@ impl Base {
             nodes: self.manifest.rows as u32,
             here: None,
             sieve: self.live.as_deref(),
+            is_filtered: false,
         }
     }
 
@@ -355,7 +356,7 @@ impl PlainBlocks {
             && (layout.id_bytes == 4 || layout.id_bytes == 8)
             && layout.code_bytes <= layout.block_bytes;
         let nodes = u32::try_from(manifest.rows).ok()?;
-        let base = view::Base { metric, dtype, dim: manifest.dim, nodes, here: None, sieve: None };
+        let base = view::Base::whole((metric, dtype), manifest.dim, nodes);
         let nodes_max = || layout.payload_bytes() / layout.node_bytes();
         let fits = || {
             !facts(kind).has_nodes_in_blocks

@@ -37,7 +37,9 @@ use crate::search::{
 };
 
 /// The newest version, which is written where all servers read it.
-pub const VERSION: u32 = 15;
+pub const VERSION: u32 = 16;
+/// The first version whose readers take masks of lists with a job.
+pub const MASKS_VERSION: u32 = 16;
 /// The first version whose readers take a filter after the vector of a query.
 pub const FILTERS_VERSION: u32 = 15;
 /// The first version whose readers know messages with thresholds.

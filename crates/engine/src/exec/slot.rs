@@ -159,6 +159,7 @@ impl Slot {
         let mut view = seen(view_of(segment, others), self.snapshot.as_ref());
         // A filter has no row that is deleted.
         view.base.sieve = self.sieve.as_deref().or(view.base.sieve);
+        view.base.is_filtered = self.sieve.is_some();
         let step = self.state.step(&view, &mut self.scratch, &arrived);
         *arrivals = emptied(arrived);
         self.release(buffers);

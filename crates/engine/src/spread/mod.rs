@@ -402,6 +402,8 @@ impl Job<'_> {
         let divided = self.stage("divide", || ready.map_or_else(divide, Ok))?;
         let name = files::name(number, files::FIRSTS);
         files.insert(name.clone(), divided.write_firsts(&partial.join(&name))?);
+        let name = files::name(number, files::ROW_IDS);
+        files.insert(name.clone(), divided.write_row_ids(&partial.join(&name))?);
         // The whole file of striped lists is the source of the servers' files, and is not published.
         let names = [files::GRID, files::SIZES].map(|role| files::name(number, role));
         let [data, sizes] = names.each_ref().map(|name| partial.join(name));

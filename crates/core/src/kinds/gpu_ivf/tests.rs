@@ -208,14 +208,7 @@ impl Index {
     }
 
     pub(super) fn view(&self) -> IndexView<'_> {
-        let base = Base {
-            metric: self.metric,
-            dtype: self.dtype,
-            dim: DIM,
-            nodes: ROWS as u32,
-            here: None,
-            sieve: None,
-        };
+        let base = Base::whole((self.metric, self.dtype), DIM, ROWS as u32);
         let own = View {
             block: &self.block,
             blocks: (ROWS / EACH) as u32,

@@ -13,6 +13,7 @@
 
 use alloc::vec::Vec;
 
+use self::masks::Mask;
 pub(super) use self::parallel_slices::Gathered;
 use self::parallel_slices::Part;
 use super::fine::Fine;
@@ -23,6 +24,8 @@ use crate::codec::{Reader, Refused, Writer, varint_bytes};
 use crate::kinds::kind::StepContext;
 use crate::place::{Reach, SERVERS_MAX};
 use crate::search::{Hit, IndexSize, Outcome, Tag, Threshold};
+use crate::sieve::Sieve;
+use crate::view::Base;
 use stratann_kernel::columns::LANES;
 
 /// Times that a row is begun again after a loss.
@@ -61,6 +64,8 @@ pub(super) struct Row {
     pub(super) part: Option<Part>,
     // Lists of the rows that the same job visits after this one, the nearest first.
     pub(super) later: Vec<Probe>,
+    // Of a job with a filter that has lists which are not begun: the members of its lists that may be returned.
+    pub(super) masks: Vec<Mask>,
 }
 
 /// Scans what is here and not divided; the rest stays open. Where the nearest list is elsewhere, all stay open: its row
@@ -153,7 +158,7 @@ fn begin_row(cx: &mut StepContext<'_, GridIvf>) -> Option<()> {
     if !cx.params.pipeline && cx.view.slice_count() > 1 {
         return parallel_slices::begin(cx, row);
     }
-    row.begin(cx.view);
+    row.begin(cx);
     let missing = scan_here(cx, &mut row)?;
     if row.is_finished(cx.view) {
         row.lists.iter().for_each(|probe| count_list(cx, probe.list));
@@ -169,6 +174,7 @@ fn begin_row(cx: &mut StepContext<'_, GridIvf>) -> Option<()> {
                 row.alive.clear();
                 row.sums.clear();
                 row.fine.clear();
+                row.masks = masks::of(cx, row.lists.iter().chain(&row.later));
             }
             count_bytes(cx, &row);
             cx.own.rows.push((tag, row));
@@ -259,7 +265,7 @@ pub(super) fn left_bytes(row: &Row) -> u64 {
 
 /// Counts what a job carries to a server.
 fn count_bytes(cx: &mut StepContext<'_, GridIvf>, row: &Row) {
-    cx.q.stats.query_bytes += row.query.bytes();
+    cx.q.stats.query_bytes += row.query.bytes() + masks::bytes(&row.masks);
     cx.q.stats.sum_bytes += wire::left_bytes(row) + u64::from(!row.fine.is_empty());
 }
 
@@ -279,6 +285,23 @@ fn hits_bytes(hits: &[Hit]) -> u64 {
 /// Goes on with a job.
 pub(super) fn step_job(cx: &mut StepContext<'_, GridIvf>) {
     let Some((tag, mut row)) = cx.own.rows.pop() else { return cx.q.finish(Outcome::OutOfBudget) };
+    let sieve = masks::sieve(&row, cx.view, cx.base.nodes);
+    if sieve.is_none() && !row.masks.is_empty() {
+        return cx.q.finish(Outcome::OutOfBudget);
+    }
+    let base = match &sieve {
+        Some(sieve) if !row.masks.is_empty() => Base { sieve: Some(sieve), ..*cx.base },
+        _ => *cx.base,
+    };
+    let cx: &mut StepContext<'_, GridIvf> = &mut StepContext {
+        q: cx.q,
+        own: cx.own,
+        base: &base,
+        view: cx.view,
+        params: cx.params,
+        exact: cx.exact,
+        scratch: cx.scratch,
+    };
     begin_scan(cx);
     cx.q.count_hop();
     let Some(missing) = go_on(cx, &mut row) else { return cx.q.finish(Outcome::OutOfBudget) };
@@ -310,7 +333,11 @@ pub(super) fn step_job(cx: &mut StepContext<'_, GridIvf>) {
 fn go_on(cx: &mut StepContext<'_, GridIvf>, row: &mut Row) -> Option<Vec<u32>> {
     let is_new = row.alive.is_empty() && (row.done == 0 || row.part.is_some());
     if is_new && row.lists.iter().all(|probe| probe.list < cx.view.lists()) {
-        row.begin(cx.view);
+        row.begin(cx);
+        if !has_whole_lists(cx.view) {
+            // What is left tells from now on.
+            row.masks.clear();
+        }
     }
     if !row.is_sane(cx.view) {
         return None;
@@ -378,9 +405,13 @@ pub(super) fn take_scores(
 }
 
 impl Row {
-    /// All members of all lists are left but those that were scored before. Of whole lists nothing is kept: they are
-    /// scanned at once.
-    fn begin(&mut self, view: &View<'_>) {
+    /// All members of all lists are left that may be returned, but those that were scored before. Of whole lists nothing
+    /// is kept: they are scanned at once.
+    fn begin(&mut self, cx: &StepContext<'_, GridIvf>) {
+        self.begin_among(cx.view, cx.base.sieve.filter(|_| cx.base.is_filtered || !self.masks.is_empty()));
+    }
+
+    fn begin_among(&mut self, view: &View<'_>, sieve: Option<&Sieve>) {
         self.sums.clear();
         self.fine.clear();
         if has_whole_lists(view) {
@@ -392,7 +423,9 @@ impl Row {
             for from in (0..members).step_by(LANES) {
                 let all = full(members - from);
                 let first = if from == 0 { full(skipped) } else { 0 };
-                self.alive.push(all & !first);
+                let id = view.first[probe.list as usize] + from as u32;
+                let matches = sieve.map_or(u64::MAX, |sieve| bits(sieve, id));
+                self.alive.push(all & !first & matches);
             }
         }
         self.sums.resize(self.left(), 0.0);
@@ -502,6 +535,7 @@ impl Row {
         (self.lists, self.later) =
             later.iter().partition(|probe| has_same_servers(cx, probe.list, first.list));
         self.done = 0;
+        masks::keep_needed(self);
         true
     }
 
@@ -534,6 +568,12 @@ fn full(count: usize) -> u64 {
     if count >= 64 { u64::MAX } else { (1 << count) - 1 }
 }
 
+/// A bit for each of a block's ids from this one on that may be returned.
+fn bits(sieve: &Sieve, first: u32) -> u64 {
+    let ids = sieve.iter_in(first..first.saturating_add(LANES as u32));
+    ids.map(|id| 1u64 << (id - first)).sum()
+}
+
 /// The bits that are set, ascending.
 fn ones(mut bits: u64) -> impl Iterator<Item = u8> {
     core::iter::from_fn(move || {
@@ -557,6 +597,7 @@ pub(super) fn memory_bytes(state: &State) -> usize {
             + 8 * (row.alive.capacity() + row.sums.capacity())
             + row.fine.memory_bytes()
             + row.query.memory_bytes()
+            + masks::memory_bytes(&row.masks)
             + row.part.as_ref().map_or(0, |part| 8 * part.ids.capacity() + 4 * part.norms.capacity())
     };
     state.open.capacity() * size_of::<Probe>()
@@ -567,6 +608,7 @@ pub(super) fn memory_bytes(state: &State) -> usize {
         + state.found.capacity() * size_of::<Hit>()
 }
 
+mod masks;
 mod parallel_slices;
 mod wire;
 pub(super) use wire::{decode, encode};

@@ -203,14 +203,7 @@ impl Grid {
         let pilot = Pilot { axes: pilot_axes, offsets: pilot_offsets, step };
         let nodes = self.vectors.len() as u32;
         IndexView {
-            base: Base {
-                metric: layout.metric,
-                dtype: layout.dtype,
-                dim: DIM,
-                nodes,
-                here: None,
-                sieve: None,
-            },
+            base: Base::whole((layout.metric, layout.dtype), DIM, nodes),
             kind: KindView::GridIvf(View {
                 layout,
                 scale: self.scale,

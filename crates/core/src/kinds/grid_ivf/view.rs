@@ -176,7 +176,7 @@ impl<'a> View<'a> {
     }
 
     /// The members of the lists of a centroid.
-    pub(super) fn ids_of_centroid(&self, centroid: u32) -> Range<u32> {
+    pub fn ids_of_centroid(&self, centroid: u32) -> Range<u32> {
         let stripes = self.stripes.max(1) as usize;
         let first = centroid as usize * stripes;
         self.first[first]..self.first[first + stripes]

@@ -142,7 +142,7 @@ impl Set {
 
     fn view(&self) -> IndexView<'_> {
         let base =
-            Base { metric: Metric::L2, dtype: DType::F32, dim: DIM, nodes: 1000, here: None, sieve: None };
+            Base::whole((Metric::L2, DType::F32), DIM, 1000);
         let kind = View {
             layout: &LAYOUT,
             meta: &self.meta,

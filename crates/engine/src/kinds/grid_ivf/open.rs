@@ -311,12 +311,13 @@ impl OpenKind for GridIndex {
     }
 
     fn plan_sieve(&self, _: &Base, query: &SievedQuery<'_>) -> Option<SievePlan> {
-        let first = GridIndex::view(self).first;
-        let lists = first.windows(2).map(|ends| ends[0]..ends[1]);
+        let view = GridIndex::view(self);
+        // The members of a striped list are those of one.
+        let lists = (0..view.centroid_count()).map(|centroid| view.ids_of_centroid(centroid));
         let mut plan = SievePlan {
             way: SieveWay::Exact,
             params: query.usual,
-            more_bytes: LIST_BYTES * first.len() as u64,
+            more_bytes: LIST_BYTES * view.first.len() as u64,
             prices: None,
         };
         let KindParams::GridIvf(own) = &mut plan.params.kind else { return None };

@@ -101,7 +101,7 @@ fn open(check: &Verification<'_>) -> Result<(view::Base<'static>, ListTables)> {
     let manifest = check.manifest;
     let IndexShape { metric, dtype, block, .. } = shape(check.folder, manifest)?;
     let view =
-        view::Base { metric, dtype, dim: manifest.dim, nodes: manifest.rows as u32, here: None, sieve: None };
+        view::Base::whole((metric, dtype), manifest.dim, manifest.rows as u32);
     Ok((view, ListTables::load(check.folder, manifest, &block)?))
 }
 

@@ -9,7 +9,7 @@ use super::super::scan::count_list;
 use super::super::sums::unit_distance;
 use super::super::{GridIvf, State, View};
 use super::wire::{put_left, take_left};
-use super::{Probe, Row, count_bytes, full, is_here, ones};
+use super::{Probe, Row, count_bytes, full, is_here, masks, ones};
 use crate::codec::{Reader, Refused, Writer};
 use crate::format::grid::GridLayout;
 use crate::kinds::kind::StepContext;
@@ -58,7 +58,11 @@ pub(super) fn begin(cx: &mut StepContext<'_, GridIvf>, row: Row) -> Option<()> {
     let norms = if cx.base.metric == Metric::Ip { cx.scratch.norms.clone() } else { Vec::new() };
     let all = Row { part: Some(Part { row: number, norms, ..Part::default() }), ..row };
     let mut whole = all.clone();
-    whole.begin(cx.view);
+    whole.begin(cx);
+    if cx.base.is_filtered && whole.sums.is_empty() {
+        all.lists.iter().for_each(|probe| count_list(cx, probe.list));
+        return Some(());
+    }
     (gathered.alive, gathered.sums) = (whole.alive, whole.sums);
     let of_slice = |slice: usize| Row { done: full(cx.view.slice_count()) & !(1 << slice), ..all.clone() };
     let is_own =
@@ -66,7 +70,7 @@ pub(super) fn begin(cx: &mut StepContext<'_, GridIvf>, row: Row) -> Option<()> {
     let own: Vec<usize> = slices.clone().filter(|&slice| is_own(cx, slice)).collect();
     for &slice in &own {
         let mut row = of_slice(slice);
-        row.begin(cx.view);
+        row.begin(cx);
         row.add_slice(cx, slice)?;
         if let Some(part) = &mut row.part {
             part.with_ids = slice == own[0];
@@ -80,6 +84,7 @@ pub(super) fn begin(cx: &mut StepContext<'_, GridIvf>, row: Row) -> Option<()> {
         let tag = cx.score(to)?;
         let mut row = of_slice(slice);
         row.query = RotatedQuery::of(cx.base, cx.view, cx.scratch, row.done);
+        row.masks = masks::of(cx, row.lists.iter());
         if let Some(part) = &mut row.part {
             part.with_ids = core::mem::take(&mut needs_ids);
         }
@@ -140,7 +145,7 @@ pub(super) fn take(cx: &mut StepContext<'_, GridIvf>, at: usize, r: &mut Reader<
     let mut row = Row { lists: asked.lists.clone(), part: asked.part.clone(), ..Row::default() };
     take_left(r, row.lists.len(), (&mut row.alive, &mut row.sums))?;
     let mut whole = Row { lists: row.lists.clone(), ..Row::default() };
-    whole.begin(cx.view);
+    whole.begin(cx);
     let is_possible = row.alive.len() == whole.alive.len()
         && row.alive.iter().zip(&whole.alive).all(|(word, all)| word & !all == 0);
     if !is_possible {
@@ -177,7 +182,7 @@ fn finish(cx: &mut StepContext<'_, GridIvf>, number: u32) {
     let Some(at) = cx.own.gathered.iter().position(|gathered| gathered.row == number) else { return };
     let gathered = cx.own.gathered.swap_remove(at);
     let mut whole = Row { lists: gathered.lists.clone(), ..Row::default() };
-    whole.begin(cx.view);
+    whole.begin(cx);
     cx.q.stats.full_comparisons += gathered.sums.len() as u64;
     cx.q.stats.pruned += (whole.sums.len() - gathered.sums.len()) as u64;
     let groups = cx.view.layout.groups();

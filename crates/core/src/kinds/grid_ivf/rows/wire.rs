@@ -2,7 +2,7 @@
 //!
 //! | bytes | content |
 //! |---|---|
-//! | 1 | 2, and 1 more for a job, 2 where slices of a row are scored at the same time, 4 where sums have too few digits, 8 where a job visits other rows after its first; rows of 0 and 1 had no query |
+//! | 1 | 2, and 1 more for a job, 2 where slices of a row are scored at the same time, 4 where sums have too few digits, 8 where a job visits other rows after its first, 16 where jobs have masks; rows of 0 and 1 had no query |
 //! | 8 | the limit before any list was scanned, as a double |
 //! | … | lists that are open: count, then each as below |
 //! | … | rows: count, and for each its tag (4 bytes) and the row |
@@ -12,6 +12,7 @@
 //!
 //! | … | of few digits: for each row by how many powers of two the unit is larger than that of the index (1 byte), and the sums of groups: count of vectors, how many are skipped before each (varints), count of sums, 4 bytes each; then the sums of groups of each gathered row |
 //! | … | of more rows: for each row the lists of those after it |
+//! | … | of masks: for each row their count, and for each its list (a varint) and its bits, as those of vectors below |
 //!
 //! A list is a varint: 8 × its number, 2 × times that it was lost, and 1 where its first members were scored. A row is
 //!
@@ -36,7 +37,7 @@ use super::super::fine::Fine;
 use super::super::rotated_query::DIM_MAX;
 use super::super::{MAX_FAN_OUT, MAX_PROBES, State};
 use super::parallel_slices::Part;
-use super::{Gathered, Probe, Row, TRIES, ones};
+use super::{Gathered, Probe, Row, TRIES, masks, ones};
 use crate::codec::{Reader, Refused, Writer, varint_bytes};
 use crate::search::{Hit, Tag};
 
@@ -50,7 +51,9 @@ pub(in super::super) fn encode(state: &State, w: &mut Writer<'_>) {
     let has_fine = state.rows.iter().any(|(_, row)| is_fine(row))
         || state.gathered.iter().any(|gathered| !gathered.fine.is_empty());
     let has_later = state.rows.iter().any(|(_, row)| !row.later.is_empty());
-    let bits = [(has_parts, PARTS), (has_fine, FINE), (has_later, LATER)];
+    // A reader that does not know masks refuses the state: it would return other rows.
+    let has_masks = state.rows.iter().any(|(_, row)| !row.masks.is_empty());
+    let bits = [(has_parts, PARTS), (has_fine, FINE), (has_later, LATER), (has_masks, MASKS)];
     let bits: u8 = bits.iter().map(|&(is_set, bit)| u8::from(is_set) * bit).sum();
     w.u8(FORM + u8::from(state.is_job) + bits);
     put_u64(state.limit.to_bits(), w);
@@ -76,6 +79,9 @@ pub(in super::super) fn encode(state: &State, w: &mut Writer<'_>) {
     if has_later {
         state.rows.iter().for_each(|(_, row)| put_probes(&row.later, w));
     }
+    if has_masks {
+        state.rows.iter().for_each(|(_, row)| masks::encode(&row.masks, w));
+    }
 }
 
 /// The first byte of a state, and what is added to it.
@@ -83,10 +89,11 @@ const FORM: u8 = 2;
 const PARTS: u8 = 2;
 const FINE: u8 = 4;
 const LATER: u8 = 8;
+const MASKS: u8 = 16;
 
 /// Reads what [`encode`] wrote.
 pub(in super::super) fn decode(state: &mut State, k: u32, r: &mut Reader<'_>) -> Result<(), Refused> {
-    let form = r.u8()?.checked_sub(FORM).filter(|&form| form < 2 * LATER).ok_or(Refused::Content)?;
+    let form = r.u8()?.checked_sub(FORM).filter(|&form| form < 2 * MASKS).ok_or(Refused::Content)?;
     state.is_job = form & 1 == 1;
     state.limit = f64::from_bits(r.u64()?);
     if state.limit.is_nan() {
@@ -121,6 +128,11 @@ pub(in super::super) fn decode(state: &mut State, k: u32, r: &mut Reader<'_>) ->
     if form & LATER > 0 {
         for (_, row) in &mut state.rows {
             take_probes(r, &mut row.later)?;
+        }
+    }
+    if form & MASKS > 0 {
+        for (_, row) in &mut state.rows {
+            row.masks = masks::decode(r)?;
         }
     }
     Ok(())
@@ -212,11 +224,17 @@ fn put_row(row: &Row, w: &mut Writer<'_>) {
 
 /// Appends the vectors that are left, and their sums.
 pub(super) fn put_left(alive: &[u64], sums: &[f64], w: &mut Writer<'_>) {
+    put_bits(alive, sums.len(), w);
+    put_sums(sums, w);
+}
+
+/// Appends the bits of vectors, of which so many are set.
+pub(super) fn put_bits(alive: &[u64], left: usize, w: &mut Writer<'_>) {
     w.varint(alive.len() as u64);
     // A vector that is left takes a byte or two of its own.
-    if sums.len() < 4 * alive.len() {
+    if left < 4 * alive.len() {
         w.u8(1);
-        w.varint(sums.len() as u64);
+        w.varint(left as u64);
         let mut next = 0;
         for (word, &bits) in (0u64..).zip(alive) {
             for at in ones(bits).map(|lane| 64 * word + u64::from(lane)) {
@@ -228,23 +246,28 @@ pub(super) fn put_left(alive: &[u64], sums: &[f64], w: &mut Writer<'_>) {
         w.u8(0);
         alive.iter().for_each(|&word| put_u64(word, w));
     }
-    put_sums(sums, w);
 }
 
 /// Bytes of what is left of a row.
 pub(super) fn left_bytes(row: &Row) -> u64 {
     let Row { alive, sums, fine, .. } = row;
     let fine = if fine.is_empty() { 0 } else { fine.bytes() };
+    let vectors = bits_bytes(alive, sums.len());
+    let sums = if are_near(sums).0 { 8 + 4 * sums.len() } else { 8 * sums.len() };
+    vectors + 1 + sums as u64 + fine
+}
+
+/// Bytes of the bits of vectors, of which so many are set.
+pub(super) fn bits_bytes(alive: &[u64], left: usize) -> u64 {
     let mut next = 0;
-    let is_short = sums.len() < 4 * alive.len();
+    let is_short = left < 4 * alive.len();
     let gaps = (0u64..)
         .zip(alive)
         .filter(|_| is_short)
         .flat_map(|(word, &bits)| ones(bits).map(move |lane| 64 * word + u64::from(lane)));
     let gaps: u64 = gaps.map(|at| varint_bytes(at - core::mem::replace(&mut next, at + 1))).sum();
-    let vectors = if is_short { varint_bytes(sums.len() as u64) + gaps } else { 8 * alive.len() as u64 };
-    let sums = if are_near(sums).0 { 8 + 4 * sums.len() } else { 8 * sums.len() };
-    varint_bytes(alive.len() as u64) + 1 + vectors + 1 + sums as u64 + fine
+    let vectors = if is_short { varint_bytes(left as u64) + gaps } else { 8 * alive.len() as u64 };
+    varint_bytes(alive.len() as u64) + 1 + vectors
 }
 
 fn take_row(r: &mut Reader<'_>) -> Result<Row, Refused> {
@@ -265,6 +288,12 @@ pub(super) fn take_left(
     lists: usize,
     (alive, sums): (&mut Vec<u64>, &mut Vec<f64>),
 ) -> Result<(), Refused> {
+    let left = take_bits(r, lists, alive)?;
+    take_sums(r, left, sums)
+}
+
+/// Reads what [`put_bits`] wrote of so many lists. Returns how many are set.
+pub(super) fn take_bits(r: &mut Reader<'_>, lists: usize, alive: &mut Vec<u64>) -> Result<usize, Refused> {
     let blocks = r.count(BLOCKS_MAX)? as usize;
     let mut left = 0;
     if flag(r)? {
@@ -290,7 +319,7 @@ pub(super) fn take_left(
             left += alive[alive.len() - 1].count_ones() as usize;
         }
     }
-    take_sums(r, left, sums)
+    Ok(left)
 }
 
 /// Most blocks that the lists of a row may have on average where few vectors are left.

@@ -7,17 +7,19 @@ mod adapt;
 mod plan;
 mod workload;
 
+use std::fs::File;
+use std::io::{BufWriter, Write};
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
-use stratann_core::format::grid::Copies;
+use stratann_core::format::grid::{Copies, List};
 use stratann_core::kinds::grid_ivf::View;
 use stratann_core::place::Placement;
 use stratann_params::choices::DivisionName;
 use stratann_params::partition::DivisionSettings;
 use stratann_storage::budget::Account;
 use stratann_storage::data_file::FileEntry;
-use stratann_storage::{Progress, Result, data_file};
+use stratann_storage::{Error, Progress, Result, data_file};
 
 pub(crate) use self::adapt::Adapted;
 use self::adapt::Current;
@@ -263,6 +265,23 @@ impl Divided {
         let mut bytes = Vec::new();
         copies.write(&self.grid.layout, &mut bytes);
         write_table(path, &bytes)?;
+        data_file::entry(path)
+    }
+
+    /// Writes the ids that users know of all rows, by the internal ids of the partition: members of striped lists have
+    /// others than in the index that is divided.
+    pub(crate) fn write_row_ids(&self, path: &Path) -> Result<FileEntry> {
+        let view: View<'_> = self.grid.view();
+        let of_list = |list: List<'_>| (0..list.members()).map(|m| list.external_id(m)).collect::<Vec<u64>>();
+        let lists = (0..view.lists()).filter_map(|list| view.list(list));
+        let write = || {
+            let mut file = BufWriter::new(File::create(path)?);
+            for id in lists.flat_map(of_list) {
+                file.write_all(&id.to_le_bytes())?;
+            }
+            file.into_inner()?.sync_all()
+        };
+        write().map_err(|e| Error::io("writing", path, &e))?;
         data_file::entry(path)
     }
 }
