@@ -294,3 +294,60 @@ def test_queries_begin_at_the_server_where_they_enter(graph_path, queries, tmp_p
     assert "routed_by_entry" not in expected.stats
     assert len(queries) / 2 < found.stats["routed_by_entry"] <= len(queries)
     assert found.stats["per_query"]["reads"] == expected.stats["per_query"]["reads"]
+
+
+def every(step, first, rows=4000):
+    return np.arange(first, rows, step, dtype=np.uint64)
+
+
+@pytest.mark.parametrize("count", [1, 200])
+def test_filters_are_those_of_the_index(client, index, queries, count):
+    asked = queries[:count]
+    own = [every(query % 7 + 2, query % 3) for query in range(count)]
+    own[0] = np.empty(0, np.uint64)
+    for filters in ({"only": every(3, 1)}, {"without": every(3, 1)}, {"only": list(range(50))}, {"only": own}, {"without": own}):
+        there = client.search(asked, k=7, search_list=40, width=1, **filters)
+        here = index.search(asked, k=7, search_list=40, width=1, **filters)
+        np.testing.assert_array_equal(there.ids, here.ids)
+        np.testing.assert_array_equal(there.distances, here.distances)
+        np.testing.assert_array_equal(there.counts, here.counts)
+        for name in ("reads", "code_comparisons", "full_comparisons", "hops"):
+            assert there.stats["per_query"][name] == pytest.approx(here.stats["per_query"][name]), name
+    assert [one["matches"] for one in there.stats["filter"]] == [4000 - len(ids) for ids in own]
+    shared = client.search(asked, only=[3999, 7, 7, 5000]).stats["filter"]
+    assert (shared["matches"], shared["unknown_ids"], shared["repeated_ids"]) == (2, 1, 1)
+    assert "filter" not in client.search(asked[:1]).stats
+
+
+def test_a_shared_filter_is_sent_once_a_request(client, queries, monkeypatch):
+    bodies = []
+    send = type(client)._send
+    monkeypatch.setattr(type(client), "_send", lambda self, *how: bodies.append(how[3]) or send(self, *how))
+    client.search(queries[:130], only=np.arange(4000, dtype=np.uint64)[::-1])
+    assert sorted(len(json.loads(body)["queries"]) for body in bodies) == [2, 64, 64]
+    assert all(len(json.loads(body)["only"]) == 4000 for body in bodies)
+
+
+def test_ids_of_filters_are_exact_on_a_server(tmp_path, base):
+    ids = np.arange(500, dtype=np.uint64) + np.uint64(2**53 + 1)
+    stratann.build(base[:500], tmp_path / "i", kind="flat", ids=ids)
+    with serving(tmp_path / "i") as address, stratann.connect(address) as client:
+        r = client.search(base[:3], k=5, only=[2**53 + 7, 2**53 + 8, 2**64 - 1])
+        assert sorted(r.ids[0, : r.counts[0]].tolist()) == [2**53 + 7, 2**53 + 8]
+        assert r.stats["filter"]["unknown_ids"] == 1
+
+
+@pytest.mark.parametrize(
+    ("filters", "message"),
+    [
+        ({"only": [1], "without": [2]}, "give one of them"),
+        ({"only": np.ones(4000, bool)}, "only is a mask, and servers do not tell"),
+        ({"without": [np.ones(4000, bool), np.ones(4000, bool)]}, "without is a mask"),
+        ({"only": [[1], [2], [3]]}, "3 filters for 2 queries"),
+        ({"only": [-1]}, "negative"),
+        ({"only": [1.5]}, "dtype"),
+    ],
+)
+def test_bad_filters_are_refused_before_they_are_sent(client, queries, filters, message):
+    with pytest.raises(stratann.InputError, match=message):
+        client.search(queries[:2], **filters)

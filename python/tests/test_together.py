@@ -60,3 +60,20 @@ def test_an_index_that_fails_is_named_and_the_other_can_answer(tmp_path, base, q
     np.testing.assert_array_equal(r.ids, truth)
     number, why = r.stats["failed"][0]
     assert number == 0 and "broken" in why
+
+
+def test_each_index_takes_of_a_filter_what_it_has(halves, base, queries):
+    own = [np.arange(query % 5, 4000, query % 9 + 2, dtype=np.uint64) for query in range(len(queries))]
+    thirds = np.arange(1, 4000, 3, dtype=np.uint64)
+    for filters, allowed in (
+        ({"only": thirds}, [thirds] * len(queries)),
+        ({"without": thirds}, [np.setdiff1d(np.arange(4000), thirds)] * len(queries)),
+        ({"only": own}, own),
+        ({"only": [7, 2600, 9000]}, [np.array([7, 2600])] * len(queries)),
+    ):
+        r = stratann.search_together(halves, queries, k=10, recall=1.0, **filters)
+        for query, rows in enumerate(allowed):
+            truth, _ = brute_force(base[rows], queries[query : query + 1], min(10, len(rows)), "l2")
+            np.testing.assert_array_equal(np.sort(r.ids[query, : r.counts[query]]), np.sort(rows[truth[0]]))
+    with pytest.raises(stratann.InputError, match="mask, and several indexes"):
+        stratann.search_together(halves, queries, only=np.ones(4000, bool))

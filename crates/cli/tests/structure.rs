@@ -40,7 +40,7 @@ const CORE_ROOMS: [&str; 21] = [
 ];
 
 /// The rooms of storage.
-const STORAGE_ROOMS: [&str; 16] = [
+const STORAGE_ROOMS: [&str; 17] = [
     "error",
     "progress",
     "names",
@@ -53,6 +53,7 @@ const STORAGE_ROOMS: [&str; 16] = [
     "cache",
     "threads",
     "tier",
+    "digest",
     "data_file",
     "profile",
     "link",

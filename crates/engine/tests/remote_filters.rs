@@ -3,16 +3,20 @@
 mod common;
 
 use std::sync::Arc;
+use std::sync::mpsc::channel;
+use std::time::Duration;
 
-use common::{Set, clustered, hits, nearest, normal, quick};
+use common::nodes::{addresses, credentials};
+use common::{Set, clustered, hits, nearest, nodes, normal, quick};
 use stratann_engine::build::{BuildOptions, IndexKind, KindOptions, build};
 use stratann_engine::exec::BatchOptions;
 use stratann_engine::index::{Index, OpenOptions, UpdateOptions};
 use stratann_engine::memory_nodes::load;
 use stratann_engine::search::{Answers, Effort, Filter, Filters, Naming, SearchOptions, SieveWay};
+use stratann_engine::serve::{Answer, MemoryNodes, Question, ServeOptions, Server};
 use stratann_engine::{DType, Metric};
 use stratann_params::build::RemoteOptions;
-use stratann_storage::remote_memory::{Credentials, Node, NodeId, NodeOptions, Place};
+use stratann_storage::remote_memory::Node;
 use stratann_storage::{ErrorKind, Quiet};
 use tempfile::TempDir;
 
@@ -28,24 +32,6 @@ struct World {
     folder: Index,
     nodes: Vec<Node>,
     _dir: TempDir,
-}
-
-fn node(number: u8) -> Node {
-    Node::start(NodeOptions {
-        node: NodeId(number),
-        region_bytes: 16 << 20,
-        listen: "127.0.0.1:0".parse().unwrap(),
-        secret: vec![7; 32],
-        tls: None,
-        place: Place::Memory,
-        connections_max: 64,
-        log: Arc::new(|_| {}),
-    })
-    .unwrap()
-}
-
-fn credentials() -> Credentials {
-    Credentials::new(vec![7; 32], None)
 }
 
 impl World {
@@ -66,7 +52,7 @@ impl World {
         let dir = tempfile::tempdir().unwrap();
         build(&set.reader(), dir.path(), &options, &Quiet).unwrap();
         let folder = Index::open(dir.path(), OpenOptions::default()).unwrap();
-        let nodes: Vec<Node> = (0..nodes).map(node).collect();
+        let nodes = nodes::nodes(nodes, 16 << 20);
         load(dir.path(), &addresses(&nodes), &credentials(), &Quiet).unwrap();
         World { set, folder, nodes, _dir: dir }
     }
@@ -74,10 +60,6 @@ impl World {
     fn in_nodes(&self) -> Index {
         Index::open_memory(&addresses(&self.nodes), &credentials(), OpenOptions::default()).unwrap()
     }
-}
-
-fn addresses(nodes: &[Node]) -> Vec<String> {
-    nodes.iter().map(|node| node.address().to_string()).collect()
 }
 
 /// Queries near one place, so that rows can be near to all of them, or far.
@@ -402,4 +384,45 @@ fn a_budget_lowers_the_batch_and_changes_no_answer() {
     let answers = of(Some(tight));
     assert!(answers.account.total() <= tight, "{:?}", answers.account);
     assert_eq!((answers.ids, answers.distances), (free.ids, free.distances));
+}
+
+#[test]
+fn a_server_of_memory_nodes_takes_filters_and_answers_as_one_process_does() {
+    let world = World::new(Metric::L2);
+    let memory = MemoryNodes { addresses: addresses(&world.nodes), credentials: credentials() };
+    let served = ServeOptions { memory: Some(memory), threads: 2, ..ServeOptions::default() };
+    let server = Server::start(served).unwrap();
+    let (asked, index) = (asked(), world.in_nodes());
+    for share in [0.5, 0.1, 0.01, 0.0003] {
+        for (place, rows) in matches(&world.set, &asked, share) {
+            let others: Vec<u64> = (0..ROWS as u64).filter(|id| !rows.contains(id)).collect();
+            for (ids, naming) in [(&rows, Naming::Only), (&others, Naming::Without)] {
+                let options = options(0.9);
+                let expected = search(&index, &asked, &filter(&index, ids, naming, &options), &options);
+                let filters = server.filters(([&ids[..]], naming), false, &options).unwrap();
+                let filters = filters.keep(Vec::new());
+                let (sender, answers) = channel();
+                for query in 0..asked.len() {
+                    let (own, sender) = (filters.of(query), sender.clone());
+                    let question = Question {
+                        vector: asked.row(query),
+                        params: server.params_of(&options, Some(&own)).unwrap(),
+                        filter: Some(&own),
+                        timeout: Duration::from_secs(60),
+                        partial: false,
+                        client: 0,
+                        request: 0,
+                        is_batch: false,
+                    };
+                    let reply = Box::new(move |answer: Result<Answer, _>| sender.send((query, answer)).unwrap());
+                    server.ask(question, reply);
+                }
+                for _ in 0..asked.len() {
+                    let (query, answer) = answers.recv_timeout(Duration::from_secs(60)).unwrap();
+                    let answer: Answer = answer.unwrap();
+                    assert_eq!(answer.ids, found(&expected, query), "{share} {place}, {naming:?}, query {query}");
+                }
+            }
+        }
+    }
 }

@@ -3,9 +3,9 @@
 
 mod common;
 
-use std::sync::Arc;
 use stratann_params::build::RemoteOptions;
 
+use common::nodes::{addresses, credentials, nodes};
 use common::{Set, clustered, quick};
 use stratann_engine::build::{BuildOptions, IndexKind, KindOptions, build};
 use stratann_engine::exec::BatchOptions;
@@ -13,7 +13,7 @@ use stratann_engine::index::{Index, OpenOptions};
 use stratann_engine::memory_nodes::{LoadOptions, Loaded, load_with};
 use stratann_engine::search::{Effort, SearchOptions, TrafficOptions};
 use stratann_engine::{DType, Metric};
-use stratann_storage::remote_memory::{Credentials, Node, NodeId, NodeOptions, Place};
+use stratann_storage::remote_memory::{Credentials, Node};
 use stratann_storage::{ErrorKind, Quiet};
 use tempfile::TempDir;
 
@@ -27,7 +27,7 @@ struct Home {
 }
 
 impl Home {
-    fn new(nodes: u8) -> Home {
+    fn new(count: u8) -> Home {
         let set = Set::new(DType::F32, 16, &clustered(4000, 16, 24, 1));
         let own = RemoteOptions {
             partitions: Some(CLUSTERS),
@@ -39,24 +39,11 @@ impl Home {
             BuildOptions { kind: KindOptions::RemoteHnsw(own), ..quick(IndexKind::RemoteHnsw, Metric::L2) };
         let folder = tempfile::tempdir().unwrap();
         build(&set.reader(), folder.path(), &options, &Quiet).unwrap();
-        let node = |number| {
-            Node::start(NodeOptions {
-                node: NodeId(number),
-                region_bytes: 4 << 20,
-                listen: "127.0.0.1:0".parse().unwrap(),
-                secret: vec![7; 32],
-                tls: None,
-                place: Place::Memory,
-                connections_max: 64,
-                log: Arc::new(|_| {}),
-            })
-        };
-        let nodes = (0..nodes).map(|number| node(number).unwrap()).collect();
-        Home { folder, nodes, credentials: Credentials::new(vec![7; 32], None) }
+        Home { folder, nodes: nodes(count, 4 << 20), credentials: credentials() }
     }
 
     fn addresses(&self) -> Vec<String> {
-        self.nodes.iter().map(|node| node.address().to_string()).collect()
+        addresses(&self.nodes)
     }
 
     fn load(&self, by_bytes: bool, traffic: TrafficOptions<'_>) -> Loaded {

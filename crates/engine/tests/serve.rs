@@ -2,6 +2,7 @@
 //! deadlines, cancellation. Servers are dropped here; the tests of the program kill processes.
 
 mod common;
+mod filtered;
 mod stopping;
 
 use std::net::{SocketAddr, TcpListener};
@@ -19,7 +20,7 @@ use stratann_engine::build::IndexKind;
 use stratann_engine::deletes::delete;
 use stratann_engine::exec::Width;
 use stratann_engine::index::{Index, OpenOptions};
-use stratann_engine::search::{Answers, Effort, Filters, Naming, SearchOptions};
+use stratann_engine::search::{Answers, Effort, SearchOptions};
 use stratann_engine::serve::{Answer, Caps, Question, ServeOptions, Server, Unanswered, WaitsByClass};
 use stratann_engine::spread::{PartitionOptions, partition};
 use stratann_engine::verify::verify;
@@ -96,10 +97,24 @@ impl Cluster {
         replicas: usize,
         change: impl Fn(&Path),
     ) -> Cluster {
-        let dir = tempfile::tempdir().unwrap();
         let spread = PartitionOptions { replicas, threads: 2, ..PartitionOptions::new(count) };
-        partition(source.dir.path(), dir.path(), &spread, &Quiet).unwrap();
+        Cluster::start_divided(like, source, &spread, change)
+    }
+
+    fn start_divided(
+        like: Like,
+        source: &Built,
+        spread: &PartitionOptions,
+        change: impl Fn(&Path),
+    ) -> Cluster {
+        let (dir, count) = (tempfile::tempdir().unwrap(), spread.servers);
+        partition(source.dir.path(), dir.path(), spread, &Quiet).unwrap();
         change(dir.path());
+        Cluster::start_in(dir, count, like)
+    }
+
+    /// Starts so many servers of what is in a folder.
+    fn start_in(dir: TempDir, count: usize, like: Like) -> Cluster {
         let held: Vec<TcpListener> = (0..count).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
         let addresses = held.iter().map(|l| l.local_addr().unwrap()).collect();
         drop(held);
@@ -702,78 +717,6 @@ fn servers_of_a_partition_find_no_deleted_row_and_answer_as_one_process_does() {
         let report = verify(cluster.dir.path(), &Quiet).unwrap();
         assert_eq!(report.violations_found, 0, "{kind:?}: {:?}", report.violations);
     }
-}
-
-#[test]
-fn servers_of_a_partition_take_filters_and_answer_as_one_process_does() {
-    let kinds = [
-        (IndexKind::DiskGraph, Effort::SearchList(60, None)),
-        (IndexKind::HybridIvf, Effort::Nprobe(6, None, None)),
-    ];
-    for (kind, effort) in kinds {
-        let built = Built::new(graph_set(), &quick(kind, Metric::L2));
-        delete(built.dir.path(), &[6, 12], None, &Quiet).unwrap();
-        let asked = queries(20, built.set.shape.dim);
-        let options = SearchOptions { effort, ..one_at_a_time() };
-        let whole = Index::open(built.dir.path(), OpenOptions::default()).unwrap();
-        let cluster = Cluster::start_of(&built, 3, 1, |_| {});
-        let server = cluster.servers[1].as_ref().unwrap();
-        for every in [1, 2, 6, 30, 700, 1 << 20] {
-            let rows: Vec<u64> = (0..built.set.len() as u64).filter(|id| id.is_multiple_of(every)).collect();
-            for (ids, naming) in [(&rows, Naming::Only), (&rows[1..].to_vec(), Naming::Without)] {
-                let own = whole.filter(ids, naming, &options, &Quiet).unwrap();
-                let expected =
-                    whole.search_filtered(&asked.bytes, Filters::Shared(&own), &options, &Quiet).unwrap();
-                let filters = server.filters(([&ids[..]], naming), false, &options).unwrap();
-                let filters = filters.keep(Vec::new());
-                for row in 0..asked.len() {
-                    let (sender, answer) = channel();
-                    let filter = Some(&filters.of(row));
-                    let question = Question {
-                        vector: asked.row(row),
-                        params: server.params_of(&options, filter).unwrap(),
-                        filter,
-                        timeout: PATIENCE,
-                        partial: false,
-                        client: 0,
-                        request: 0,
-                        is_batch: false,
-                    };
-                    server.ask(question, Box::new(move |got| drop(sender.send(got))));
-                    let got = answer.recv_timeout(PATIENCE).unwrap().unwrap();
-                    let found = expected.counts[row] as usize;
-                    let expected = &expected.ids[row * expected.k..][..found];
-                    assert_eq!(got.ids, expected, "{kind:?}, every {every}, {naming:?}, {:?}", own.way());
-                }
-            }
-        }
-        let handed: u64 =
-            cluster.up().map(|server| server.status().hand_overs_in + server.status().jobs_in).sum();
-        assert!(handed > 0, "{kind:?}");
-    }
-}
-
-#[test]
-fn servers_without_ids_of_rows_or_with_an_older_one_refuse_filters() {
-    let grid = Built::new(graph_set(), &quick(IndexKind::GridIvf, Metric::L2));
-    let cluster = Cluster::start_of(&grid, 2, 1, |_| {});
-    let ask = |cluster: &Cluster| {
-        let server = cluster.up().next().unwrap();
-        server.filters(([&[1u64][..]], Naming::Only), false, &one_at_a_time()).unwrap_err()
-    };
-    let refused = ask(&cluster);
-    assert!(refused.kind == ErrorKind::BadInput && refused.message.contains("ids of rows"), "{refused}");
-    let older = |options: &mut ServeOptions| {
-        if options.server == Some(1) {
-            options.versions.states.1 = options.versions.states.0;
-        }
-    };
-    let cluster = Cluster::start_like(Box::new(older), source(), 2, 1, |_| {});
-    let refused = ask(&cluster);
-    assert!(refused.message.contains("earlier version"), "{refused}");
-    let asked = queries(1, DIM);
-    let got = cluster.ask(0, asked.row(0), false).recv_timeout(PATIENCE).unwrap().unwrap();
-    check(&asked, &expected(&asked), 0, &got);
 }
 
 #[test]

@@ -3,6 +3,7 @@
 pub mod budget;
 pub mod cache;
 pub mod data_file;
+pub mod digest;
 pub mod durable;
 pub mod error;
 pub mod input;

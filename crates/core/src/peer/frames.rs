@@ -13,7 +13,6 @@ use super::{BufferPool, FILTER_BYTES_MAX, Run, Served};
 use crate::kinds::IndexView;
 use crate::query::wire::{self, Results};
 use crate::query::{Budget, Hit, Params, QueryState, Step, Tag};
-use crate::sieve::Sieve;
 
 /// Encodes and decodes the frames of one server. Every thread has a copy.
 #[derive(Clone, Copy, Debug)]
@@ -122,15 +121,12 @@ impl FrameCodec {
         &self,
         number: u64,
         (params, budget): (Params, Budget),
-        (vector, filter): (&[u8], Option<&Sieve>),
+        (vector, filter): (&[u8], &[u8]),
         time_us: u64,
     ) -> NewQuery {
         // It may wait for long, so it takes no more memory than it needs: that of its slot is used when it begins.
         let state = Box::new(QueryState::new(params, budget));
-        let mut bytes = Vec::with_capacity(vector.len() + filter.map_or(0, Sieve::encoded_bytes));
-        bytes.extend_from_slice(vector);
-        filter.into_iter().for_each(|filter| filter.encode(&mut bytes));
-        NewQuery { number, time_us, vector: bytes, state }
+        NewQuery { number, time_us, vector: [vector, filter].concat(), state }
     }
 
     /// Encodes a state that can go no further here. `None` while it only waits.

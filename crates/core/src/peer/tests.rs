@@ -33,7 +33,7 @@ fn peer(server: u8) -> Peer {
 /// Submits a query for the best 3.
 pub(super) fn submit(peer: &mut Peer, number: u64, time_us: u64, out: &mut Vec<Action>) {
     let what = (Params::disk_graph(3, 4), Budget::default());
-    let query = peer.codec().new_query(number, what, (&[7; VECTOR_BYTES], None), time_us);
+    let query = peer.codec().new_query(number, what, (&[7; VECTOR_BYTES], &[]), time_us);
     peer.submit(0, query, out);
 }
 
@@ -210,7 +210,9 @@ fn states_are_written_as_all_live_servers_read_them() {
 
 fn submit_with(peer: &mut Peer, number: u64, filter: &Sieve, out: &mut Vec<Action>) {
     let what = (Params::disk_graph(3, 4), Budget::default());
-    let query = peer.codec().new_query(number, what, (&[7; VECTOR_BYTES], Some(filter)), 1000);
+    let mut bytes = vec![];
+    filter.encode(&mut bytes);
+    let query = peer.codec().new_query(number, what, (&[7; VECTOR_BYTES], &bytes), 1000);
     peer.submit(0, query, out);
 }
 

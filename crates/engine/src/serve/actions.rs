@@ -10,7 +10,6 @@ use stratann_core::kinds::IndexView;
 use stratann_core::peer::message::Refused;
 use stratann_core::peer::{Action, BufferPool, Failure, FrameCodec, Peer, Run};
 use stratann_core::query::{Budget, Loss, Outcome, Params, QueryState, Step, Tag, Threshold};
-use stratann_core::sieve::Sieve;
 use stratann_storage::ledger::Part;
 use stratann_storage::link::Link;
 
@@ -111,7 +110,7 @@ impl ServerState {
         &self,
         client: u64,
         what: (Params, Budget),
-        vector: (&[u8], Option<&Sieve>),
+        vector: (&[u8], &[u8]),
         time_us: u64,
     ) {
         self.with_codec(

@@ -5,35 +5,45 @@ use std::sync::Arc;
 
 use stratann_core::peer::message::Refused;
 use stratann_core::peer::{FILTER_BYTES_MAX, FILTERS_BYTES};
-use stratann_core::query::Params;
-use stratann_core::query::wire::FILTERS_VERSION;
+use stratann_core::query::{Params, QueryState};
+use stratann_core::query::wire::{FILTERS_VERSION, MASKS_VERSION};
 use stratann_core::sieve::Sieve;
 use stratann_storage::budget::size;
 use stratann_storage::ledger::{Part, Reservation};
 use stratann_storage::{Error, Quiet, Result};
 
 use super::lock;
+use super::known_filters::{ID_BYTES_MAX, NamedIds, KnownFilter};
 use super::state::ServerState;
 use super::{ServedIndex, Server};
+use crate::exec::Snapshot;
 use crate::index::Index;
-use crate::search::{Filter, FilterReport, Naming, SearchOptions};
+use crate::search::{Effort, Filter, FilterReport, Naming, SearchOptions};
 
 /// The filters of a request: one for all of its queries, or one for each.
 #[derive(Debug)]
 pub struct RequestFilters {
-    all: Vec<Filter>,
+    all: Vec<RequestFilter>,
     is_each: bool,
+}
+
+/// A filter as this server uses it, and as others get it; nothing for a server that is alone.
+#[derive(Debug)]
+struct RequestFilter {
+    own: Filter,
+    of_others: Vec<u8>,
+    report: FilterReport,
 }
 
 impl RequestFilters {
     /// Memory, bytes.
     pub fn bytes(&self) -> u64 {
-        self.all.iter().map(Filter::bytes).sum()
+        self.all.iter().map(|filter| filter.own.bytes() + filter.of_others.capacity() as u64).sum()
     }
 
     /// What a reply says of each.
     pub fn reports(&self) -> impl Iterator<Item = FilterReport> {
-        self.all.iter().map(Filter::report)
+        self.all.iter().map(|filter| filter.report)
     }
 
     /// Keeps this memory until the last query of the request has ended.
@@ -62,23 +72,42 @@ pub struct QueryFilter {
 }
 
 impl QueryFilter {
-    fn filter(&self) -> Option<&Filter> {
+    fn filter(&self) -> Option<&RequestFilter> {
         self.all.0.0.all.get(self.at)
     }
 
-    /// The rows that the query may return; `None` without a filter.
-    pub(super) fn sieve(&self) -> Option<Arc<Sieve>> {
-        self.filter()?.sieve().cloned()
+    /// The rows that a query which begins or goes on here may return; `None` where they have no numbers. Of a cluster of
+    /// indexes it is planned for them first.
+    pub(super) fn begin(&self, server: &ServerState, state: &mut QueryState) -> Option<Arc<Sieve>> {
+        let sieve = self.filter()?.own.sieve()?.clone();
+        if server.index.has_parts() {
+            let recall = NamedIds::decode(self.of_others()).and_then(|named| named.recall);
+            server.plan_here(&KnownFilter { rows: sieve.clone(), recall }, state);
+        }
+        Some(sieve)
+    }
+
+    /// The filter as other servers get it.
+    pub(super) fn of_others(&self) -> &[u8] {
+        self.filter().map_or(&[], |filter| &filter.of_others)
+    }
+
+    /// What the query sees, of what its batch does.
+    pub(super) fn seen(&self, batch: Arc<dyn Snapshot>) -> Arc<dyn Snapshot> {
+        match self.filter() {
+            Some(filter) => filter.own.seen(batch),
+            None => batch,
+        }
     }
 
     /// The parameters of its plan.
     pub(super) fn params(&self) -> Option<Params> {
-        self.filter().map(Filter::params)
+        self.filter().map(|filter| filter.own.params())
     }
 
     /// Bytes that the query takes beyond what the parameters tell.
     pub(super) fn more_bytes(&self) -> u64 {
-        self.filter().map_or(0, Filter::more_bytes)
+        self.filter().map_or(0, |filter| filter.own.more_bytes())
     }
 }
 
@@ -86,39 +115,41 @@ impl Server {
     /// Refuses filters where queries take none.
     ///
     /// # Errors
-    /// A server of a cluster of parts, or beside one of an earlier version; a kind without filters, or without ids of
-    /// rows.
+    /// A server beside one of an earlier version; a kind without filters, or without ids of rows.
     pub fn check_filters(&self) -> Result<()> {
         let index = &self.state.index;
-        if index.has_parts() {
+        // Jobs of a kind that is sliced carry what they need of the filter, and several indexes get its ids.
+        let is_newer = index.has_parts() || index.index().manifest().facts().is_sliced;
+        let needed = if is_newer { MASKS_VERSION } else { FILTERS_VERSION };
+        if self.state.lock_peer().states_version() < needed {
             return Err(Error::bad_input(
-                "servers that each have an index of their own take no filter yet; leave only and without out, or \
-                 partition one index over them",
-            ));
-        }
-        if self.state.lock_peer().states_version() < FILTERS_VERSION {
-            return Err(Error::bad_input(
-                "a server of an earlier version is among the others, and it knows no filters; start it again as this \
-                 version, or leave only and without out",
-            ));
-        }
-        if index.index().is_in_memory_nodes() {
-            return Err(Error::bad_input(
-                "a server of an index in memory nodes takes no filter yet; leave only and without out, or search with \
-                 `stratann search --memory`",
+                "a server of an earlier version is among the others, and it knows no such filters; start it again as \
+                 this version, or leave only and without out",
             ));
         }
         index.index().check_filters()
     }
 
-    /// Whether [`Server::filters`] finds the ids of all rows in memory.
+    /// Whether [`Server::filters`] needs no more ids of rows in memory.
     pub fn has_row_ids(&self) -> bool {
-        self.state.index.index().known_row_ids().is_some()
+        let index = self.state.index.index();
+        index.is_in_memory_nodes() || index.known_row_ids().is_some()
     }
 
     /// Most memory that filters of so many ids each take while they are made, bytes.
     pub fn filters_bytes_max(&self, naming: Naming, ids: impl IntoIterator<Item = usize>) -> u64 {
-        Index::filters_bytes_max(self.manifest(), naming, ids)
+        let index = &self.state.index;
+        let ids: Vec<usize> = ids.into_iter().collect();
+        if index.index().is_in_memory_nodes() {
+            return ids.into_iter().map(|ids| Index::id_sieve_bytes_max(ids) + FILTER_FIXED_BYTES).sum();
+        }
+        // They are there again as other servers get them.
+        let of_others = match (index.servers() > 1, index.has_parts()) {
+            (false, _) => 0,
+            (true, false) => Index::filters_bytes_max(self.manifest(), naming, ids.iter().copied()),
+            (true, true) => ids.iter().map(|&ids| FILTER_FIXED_BYTES + ids as u64 * (8 + ID_BYTES_MAX)).sum(),
+        };
+        of_others + Index::filters_bytes_max(self.manifest(), naming, ids)
     }
 
     /// Makes the filters of a request: one of each list of ids. Their memory has been reserved. The ids of all rows are
@@ -135,54 +166,96 @@ impl Server {
     ) -> Result<RequestFilters> {
         self.check_filters()?;
         self.state.options.caps.check(options)?;
-        self.state.read_row_ids()?;
-        let index = self.state.index.index();
-        let filter = |ids: &[u64]| index.filter(ids, naming, options, &Quiet);
+        if !self.state.index.index().is_in_memory_nodes() {
+            self.state.read_row_ids()?;
+        }
+        let filter = |ids: &[u64]| self.filter(ids, naming, options);
         let all = ids.into_iter().map(filter).collect::<Result<Vec<_>>>()?;
-        let sieves = all.iter().filter_map(Filter::sieve).map(|sieve| sieve.encoded_bytes());
-        let longest = if self.state.index.servers() > 1 { sieves.max().unwrap_or(0) } else { 0 };
-        if longest > FILTER_BYTES_MAX {
+        let longest = all.iter().map(|filter| filter.of_others.len()).max().unwrap_or(0);
+        let most = (FILTER_BYTES_MAX as u64).min(self.state.filter_bytes_max()) as usize;
+        if longest > most {
             return Err(Error::bad_input(format!(
                 "a filter takes {}, and goes to other servers up to {}; serve the whole index on one server, or leave \
                  only and without out",
                 size(longest as u64),
-                size(FILTER_BYTES_MAX as u64)
+                size(most as u64)
             )));
         }
         Ok(RequestFilters { all, is_each })
     }
-}
 
-impl ServedIndex {
-    /// Whether each of several servers has an index of its own.
-    fn has_parts(&self) -> bool {
-        self.servers() > 1 && self.index().manifest().spread.is_none()
+    fn filter(&self, ids: &[u64], naming: Naming, options: &SearchOptions) -> Result<RequestFilter> {
+        let index = &self.state.index;
+        let own = index.index().filter(ids, naming, options, &Quiet)?;
+        let mut report = own.report();
+        let mut of_others = Vec::new();
+        if index.has_parts() {
+            let mut sorted = ids.to_vec();
+            sorted.sort_unstable();
+            sorted.dedup();
+            let count = sorted.len() as u64;
+            let recall = if let Effort::Recall(recall) = options.effort { Some(recall) } else { None };
+            of_others = NamedIds { naming, recall, ids: sorted }.encode();
+            // What the other servers have is not known: as many match as are named, or as are left.
+            let matches = if naming == Naming::Only { count } else { index.rows().saturating_sub(count) };
+            report.matches = u32::try_from(matches).unwrap_or(u32::MAX);
+            (report.matches_exact, report.unknown_ids) = (false, None);
+        } else if index.servers() > 1 && !index.index().manifest().facts().is_sliced {
+            own.sieve().into_iter().for_each(|sieve| sieve.encode(&mut of_others));
+        }
+        of_others.shrink_to_fit();
+        Ok(RequestFilter { own, of_others, report })
     }
 }
 
-/// Bytes that the filters of queries take on a server of so many rows: for some tens of them as they came, and as many
-/// as they are asked.
-pub(super) fn filters_bytes(rows: u64) -> u64 {
+/// Bytes of a filter beside its rows and ids.
+const FILTER_FIXED_BYTES: u64 = 256;
+
+impl ServedIndex {
+    /// Whether each of several servers has an index of its own.
+    pub(super) fn has_parts(&self) -> bool {
+        self.parts().count() > 1
+    }
+}
+
+/// Bytes that the filters of queries take on a server of this index: for some tens of them as they came, and as many as
+/// they are asked.
+pub(super) fn filters_bytes(index: &ServedIndex) -> u64 {
     const QUERIES: u64 = 64;
-    FILTERS_BYTES.min(QUERIES * (rows / 8 + (1 << 10)))
+    let each = if index.has_parts() { index.rows() * ID_BYTES_MAX } else { index.rows() / 8 };
+    FILTERS_BYTES.min(QUERIES * (each + (1 << 10)))
 }
 
 impl ServerState {
-    /// The rows that a query of another server may return; `None` for all.
+    /// Most bytes of the filters of queries, as they came.
+    pub(super) fn filter_bytes_max(&self) -> u64 {
+        filters_bytes(&self.index)
+    }
+
+    /// The rows that a query of another server may return, which begins or goes on here; `None` for all.
     ///
     /// # Errors
     /// Bytes that are no filter of this index.
-    pub(super) fn filter_of_others(&self, bytes: &[u8]) -> std::result::Result<Option<Arc<Sieve>>, Refused> {
-        let rows = self.index.index().manifest().rows as u32;
-        let read = || Sieve::decode(rows, bytes).map(|sieve| Some(Arc::new(sieve)));
-        if bytes.is_empty() { Ok(None) } else { read() }
+    pub(super) fn filter_of_others(
+        &self,
+        bytes: &[u8],
+        state: &mut QueryState,
+    ) -> std::result::Result<Option<Arc<Sieve>>, Refused> {
+        if bytes.is_empty() {
+            return Ok(None);
+        }
+        let filter = self.filter_of_bytes(bytes)?;
+        if self.index.has_parts() {
+            self.plan_here(&filter, state);
+        }
+        Ok(Some(filter.rows.clone()))
     }
 
     /// Reads the ids of all rows, and sets their memory aside, where that has not been done.
     ///
     /// # Errors
     /// As [`Server::filters`].
-    fn read_row_ids(&self) -> Result<()> {
+    pub(super) fn read_row_ids(&self) -> Result<()> {
         let mut own = lock(&self.row_ids);
         if own.is_some() {
             return Ok(());

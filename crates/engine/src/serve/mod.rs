@@ -14,6 +14,7 @@ mod actions;
 mod connections;
 mod filters;
 mod inbox;
+mod known_filters;
 mod options;
 mod question;
 mod remote_batches;
@@ -231,7 +232,9 @@ impl Server {
     pub fn params_of(&self, options: &SearchOptions, filter: Option<&QueryFilter>) -> Result<Params> {
         self.state.options.caps.check(options)?;
         let load = lock(&self.state.clients).len() / self.state.options.threads + 1;
-        let mut params = match filter.and_then(QueryFilter::params) {
+        // Of several indexes each plans for the rows that it has.
+        let has_parts = self.state.index.has_parts();
+        let mut params = match filter.and_then(QueryFilter::params).filter(|_| !has_parts) {
             Some(planned) => planned,
             None => self.state.index.index().live_params(options)?,
         };
@@ -297,8 +300,7 @@ impl Server {
         lock(&state.clients).insert(client, waiting);
         let time_us = u64::try_from(question.timeout.as_micros()).unwrap_or(u64::MAX);
         // Other servers get the filter with the vector; this one has it.
-        let filter = question.filter.filter(|_| state.index.servers() > 1).and_then(QueryFilter::sieve);
-        let vector = (question.vector, filter.as_deref());
+        let vector = (question.vector, question.filter.map_or(&[][..], QueryFilter::of_others));
         state.submit(client, (question.params, state.budget), vector, time_us);
         client
     }

@@ -18,6 +18,7 @@ use stratann_storage::{Result, tier};
 use super::actions::SendingByRound;
 use super::connections::Connections;
 use super::filters::filters_bytes;
+use super::known_filters::KnownFilters;
 use super::inbox::{Inbox, Job, Place, Size};
 use super::scores::Scores;
 use super::served_index::ServedIndex;
@@ -62,6 +63,8 @@ pub(super) struct Counters {
     pub(super) jobs_in: AtomicU64,
     pub(super) components: AtomicU64,
     pub(super) refused_batons: AtomicU64,
+    pub(super) filters_made: AtomicU64,
+    pub(super) filters_reused: AtomicU64,
     pub(super) lost_reads: AtomicU64,
     pub(super) merged_reads: AtomicU64,
     pub(super) merged_bytes: AtomicU64,
@@ -152,6 +155,8 @@ pub(super) struct ServerState {
     pub(super) guarantees: Mutex<Vec<Guarantee>>,
     // For the ids of all rows, once they are read.
     pub(super) row_ids: Mutex<Option<Guarantee>>,
+    // Those that other servers sent.
+    pub(super) known_filters: Mutex<KnownFilters>,
     // For what it shared with the version before, since that was closed.
     shared_guarantee: OnceLock<Guarantee>,
     usual: Usual,
@@ -230,7 +235,7 @@ impl ServerState {
             origins: options.queue,
             hosted: options.queue.saturating_mul(index.hosted_per_query()),
             patience_us: options.patience.as_micros() as u64,
-            filter_bytes: filters_bytes(index.rows()),
+            filter_bytes: filters_bytes(&index),
             ..Limits::default()
         };
         let live = 1u64.checked_shl(server.into()).unwrap_or(0);
@@ -250,6 +255,7 @@ impl ServerState {
             ledger,
             guarantees: Mutex::default(),
             row_ids: Mutex::default(),
+            known_filters: Mutex::default(),
             shared_guarantee: OnceLock::new(),
             usual,
             heavy: AtomicUsize::new(0),
@@ -401,7 +407,7 @@ impl ServerState {
         if others > 0 {
             account.add("batons that wait", BATON_BYTES);
             // As they came, and as they are asked.
-            account.add("filters of queries", 2 * filters_bytes(self.index.rows()));
+            account.add("filters of queries", 2 * filters_bytes(&self.index));
             if index.base.facts().scores_remotely {
                 account.add("jobs of other servers", others * JOB_BYTES);
             }

@@ -54,6 +54,10 @@ pub struct Status {
     pub waiting: usize,
     /// Runs, of any origin, that were dropped because their deadline had passed or their client had gone.
     pub dropped_runs: u64,
+    /// Filters of queries of other servers that were made of the bytes that came.
+    pub filters_made: u64,
+    /// Filters of such queries that were here from others.
+    pub filters_reused: u64,
     /// Queries that run here now, of any origin.
     pub in_flight: usize,
     /// Queries handed over to another server.
@@ -198,6 +202,8 @@ impl Status {
             cancelled: count(&state.counters.cancelled),
             waiting: lock(&state.clients).len(),
             dropped_runs: count(&state.counters.dropped_runs),
+            filters_made: count(&state.counters.filters_made),
+            filters_reused: count(&state.counters.filters_reused),
             in_flight: state.running.load(Ordering::Relaxed),
             hand_overs_out: count(&state.counters.hand_overs_out),
             hand_overs_in: count(&state.counters.hand_overs_in),

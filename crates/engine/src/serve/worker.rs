@@ -38,6 +38,8 @@ pub(super) struct Worker<'a> {
     arrived: Vec<Scored>,
     // Rounds since queued frames were last sent.
     unsent_rounds: u32,
+    // Memory for the vector of a run that begins.
+    vector: Vec<u8>,
 }
 
 /// Frames of so many rounds are sent together at most, where one round follows the other at once.
@@ -48,6 +50,12 @@ const ROUNDS_TOGETHER: u32 = 4;
 const LONG_COMPARISONS: u64 = 1 << 18;
 /// A distance on a full vector costs about as much as so many on codes.
 const FULL_COST: u64 = 4;
+
+/// What the protocol tells of a run that begins.
+struct BegunRun {
+    expires_at_us: u64,
+    threshold: Option<Threshold>,
+}
 
 /// A query while it runs. Its memory is reused by the next one.
 struct RunningQuery<'a> {
@@ -107,6 +115,7 @@ impl<'a> Worker<'a> {
             queries: 0,
             arrived: Vec::new(),
             unsent_rounds: 0,
+            vector: Vec::new(),
         }
     }
 
@@ -121,20 +130,19 @@ impl<'a> Worker<'a> {
         // The memory of a waiting state is released when its slot or its permit has it.
         let Job { run, mut state, size, filter, memory, .. } = job;
         let permit = permit.with(memory.filter(|_| run.job.is_some()));
-        let mut peer = self.server.lock_peer();
-        let Some(begun) = peer.begin(self.server.now_us(), &run) else {
-            peer.recycle_state(state);
+        let begun = self.begun(&run, filter.is_some());
+        let Some((begun, of_others)) = begun else {
+            self.server.lock_peer().recycle_state(state);
             self.server.counters.dropped_runs.fetch_add(1, Ordering::Relaxed);
             return None;
         };
         let sieve = match &filter {
-            Some(own) => Ok(own.sieve()),
-            None => self.server.filter_of_others(begun.filter),
+            Some(own) => Ok(own.begin(self.server, &mut state)),
+            None => self.server.filter_of_others(&of_others, &mut state),
         };
         let Ok(sieve) = sieve else {
             // Its answer would have rows that it may not return.
-            peer.recycle_state(state);
-            drop(peer);
+            self.server.lock_peer().recycle_state(state);
             self.server.counters.dropped_runs.fetch_add(1, Ordering::Relaxed);
             self.server.with_peer(|peer, now_us, out| peer.dropped(now_us, &run, out));
             return None;
@@ -149,16 +157,29 @@ impl<'a> Worker<'a> {
             self.running.push(RunningQuery::new(run));
         }
         let query = &mut self.running[at];
-        query.vector.clear();
-        query.vector.extend_from_slice(begun.vector);
+        std::mem::swap(&mut query.vector, &mut self.vector);
         query.expires_at_us = begun.expires_at_us;
         (query.run, query.number, query.is_abandoned) = (run, number, false);
         (query.size, query.permit) = (size, Some(permit));
         (query.filter, query.sieve) = (filter, sieve);
         self.queries += usize::from(run.job.is_none());
         self.live.iter().for_each(|live| live.forget(at));
-        peer.recycle_state(std::mem::replace(&mut query.state, state));
+        let before = std::mem::replace(&mut query.state, state);
+        self.server.lock_peer().recycle_state(before);
         Some(at)
+    }
+
+    /// Begins a run, and takes its vector. Returns the filter of a query of another server, as it came. `None` when its
+    /// answer is no longer wanted.
+    fn begun(&mut self, run: &Run, is_filtered_here: bool) -> Option<(BegunRun, Vec<u8>)> {
+        let mut peer = self.server.lock_peer();
+        let begun = peer.begin(self.server.now_us(), run)?;
+        self.vector.clear();
+        self.vector.extend_from_slice(begun.vector);
+        // What it takes to read it is done without the lock.
+        let of_others = if is_filtered_here { Vec::new() } else { begun.filter.to_vec() };
+        let (expires_at_us, threshold) = (begun.expires_at_us, begun.threshold);
+        Some((BegunRun { expires_at_us, threshold }, of_others))
     }
 
     /// Finds the running queries whose answers are no longer wanted.
@@ -240,9 +261,13 @@ impl Queries for Worker<'_> {
         None
     }
 
-    fn snapshot(&mut self, _: usize) -> Option<Arc<dyn Snapshot>> {
+    fn snapshot(&mut self, number: usize) -> Option<Arc<dyn Snapshot>> {
         if self.live.is_some() {
-            return self.batch_snapshot();
+            let batch = self.batch_snapshot()?;
+            return Some(match &self.running[number].filter {
+                Some(filter) => filter.seen(batch),
+                None => batch,
+            });
         }
         learning(self.server).map(|l| l.newest() as Arc<dyn Snapshot>)
     }

@@ -2,6 +2,7 @@
 // Each test binary uses a part of this.
 #![allow(dead_code, unreachable_pub)]
 
+pub mod nodes;
 pub mod sorted;
 
 use std::path::Path;
