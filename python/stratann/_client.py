@@ -12,14 +12,15 @@ import weakref
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
-from typing import Any, NamedTuple, NoReturn
-from urllib.parse import parse_qsl, urlencode
+from typing import Any, NoReturn
+from urllib.parse import urlencode
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from . import _stratann
 from ._arrays import DTYPES, dtype_name, rows_of
+from ._asked import OCTETS, Asked, Ids, results_min
 from ._connection import Connection
 from ._errors import InputError, QueryError, ServerError, plain
 from ._filters import Filter, named_ids
@@ -38,49 +39,7 @@ _REPLY_BYTES = 256 << 20
 #: Bytes that are read at a time.
 _PART_BYTES = 1 << 20
 
-#: The type of a body of vectors as bytes.
-_OCTETS = "application/octet-stream"
-
 _Json = dict[str, Any]
-
-
-class _Ids(NamedTuple):
-    """Ids of rows that queries may return, or may not."""
-
-    is_without: bool
-    #: Whether each query has a list of its own.
-    each: bool
-    lists: list[list[int]]
-
-
-class _Asked(NamedTuple):
-    """How queries are searched."""
-
-    #: The parameters of a URL.
-    parameters: str
-    ids: _Ids | None
-
-    def request(self, rows: NDArray[Any], numbers: list[int], cached: str | None) -> tuple[str, bytes, str]:
-        """Returns path, body and type of a request with the queries of these numbers. Ids would not fit into a URL:
-        they are in a body of JSON, a list for all queries once.
-        """
-        own = rows[numbers]
-        if self.ids is None:
-            more = "" if cached is None else f"&cached={cached}"
-            return f"/v1/search?{self.parameters}{more}", own.tobytes(), _OCTETS
-        # Doubles have all digits, so that a server that rounds finds the same number.
-        own = own.astype(np.float64) if own.dtype.kind == "f" else own
-        fields: _Json = {"queries": own.tolist()}
-        lists = [self.ids.lists[number] for number in numbers] if self.ids.each else self.ids.lists[0]
-        fields["without" if self.ids.is_without else "only"] = lists
-        for name, text in parse_qsl(self.parameters):
-            try:
-                fields[name] = json.loads(text)
-            except ValueError:
-                fields[name] = text
-        if cached is not None:
-            fields["cached"] = cached
-        return "/v1/search", json.dumps(fields).encode(), "application/json"
 
 
 class Client:
@@ -251,8 +210,8 @@ class Client:
                 its graph; true.
             .. end of parameters
             static_order: the opposite of `busy_last`.
-            only: return only rows with these ids, of shape (n,), in any order; or a list of such ids for each query. One
-                list for all queries is sent once in each request. A mask is refused, because servers do not tell
+            only: return only rows with these ids, of shape (n,), in any order; or a list of such ids for each query.
+                One list for all queries is sent once in each request. A mask is refused, because servers do not tell
                 whether ids are the numbers of rows.
             without: return no row with these ids, given as in `only`.
             timeout: time limit of a query on a server, seconds; None for that of `connect`.
@@ -282,8 +241,8 @@ class Client:
         }
         parameters = urlencode({name: value for name, value in asked.items() if value is not None})
         named = named_ids(only, without, len(rows), "servers do not tell whether ids are the numbers of rows")
-        ids = None if named is None else _Ids(*named[:2], [list(map(int, one)) for one in named[3]])
-        asked_all = _Asked(parameters, ids)
+        ids = None if named is None else Ids(named[0], named[1], [one.tolist() for one in named[3]])
+        asked_all = Asked(parameters, ids)
         started = time.perf_counter()
         routed = self._routing.found(parameters) if self._routing else None
         if routed is not None:
@@ -379,7 +338,7 @@ class Client:
             raise InputError("there are no queries; pass at least one")
         return rows
 
-    def _ask_all(self, rows: NDArray[Any], asked: _Asked) -> tuple[list[_Json], _Json]:
+    def _ask_all(self, rows: NDArray[Any], asked: Asked) -> tuple[list[_Json], _Json]:
         """Returns the answers to all queries, in order, and the parameters used."""
         numbers = list(range(len(rows)))
         parts = [numbers[i : i + _EACH] for i in range(0, len(rows), _EACH)]
@@ -396,7 +355,7 @@ class Client:
         return answers, next((params for _, params in replies if params), {})
 
     def _ask_routed(
-        self, rows: NDArray[Any], asked: _Asked, router: Router, nprobe: int
+        self, rows: NDArray[Any], asked: Asked, router: Router, nprobe: int
     ) -> tuple[list[_Json], _Json]:
         """Returns the answers to all queries, in order, from the servers that have least to do for them."""
         router.begin()
@@ -429,7 +388,7 @@ class Client:
         turn: int,
         rows: NDArray[Any],
         numbers: list[int],
-        asked: _Asked,
+        asked: Asked,
         router: _stratann.Router | None = None,
     ) -> tuple[list[_Json], _Json]:
         """Returns the answers to the queries with these numbers, from server number `turn` or a later one."""
@@ -476,7 +435,7 @@ class Client:
         return found
 
     def _request(
-        self, address: str, method: str, path: str, body: bytes | None = None, kind: str = _OCTETS
+        self, address: str, method: str, path: str, body: bytes | None = None, kind: str = OCTETS
     ) -> tuple[int, _Json]:
         """Sends one request, whose reply is an object."""
         status, data = self._send(address, method, path, body, kind)
@@ -489,7 +448,7 @@ class Client:
         return status, reply
 
     def _send(
-        self, address: str, method: str, path: str, body: bytes | None = None, kind: str = _OCTETS
+        self, address: str, method: str, path: str, body: bytes | None = None, kind: str = OCTETS
     ) -> tuple[int, bytes]:
         """Sends one request. A closed idle connection is replaced."""
         headers = {"Content-Type": kind} if body is not None else {}
@@ -542,18 +501,11 @@ class Client:
             reason = "because no live server holds a part of the index"
             warnings.warn(f"{partial} results are partial, {reason}", stacklevel=3)
         columns = result.ids.shape[1]
-        wanted = np.array([columns if "error" in a else _results_min(a.get("filter"), columns) for a in answers])
+        wanted = np.array([columns if "error" in a else results_min(a.get("filter"), columns) for a in answers])
         short = int(np.count_nonzero(result.counts < wanted)) - len(failed)
         if short:
             lack = "missing results have distance infinity; increase recall, search_list or nprobe"
             warnings.warn(f"{short} queries found fewer results than requested: {lack}", stacklevel=3)
-
-
-def _results_min(said: _Json | None, k: int) -> int:
-    """Returns how many results a query has at least, by what is said of its filter."""
-    if said is None:
-        return k
-    return min(k, said["matches"]) if said["matches_exact"] else 0
 
 
 _clients: weakref.WeakSet[Client] = weakref.WeakSet()
@@ -565,7 +517,7 @@ def _collect(
 ) -> tuple[SearchResult, list[tuple[int, str]]]:
     """Converts answers to arrays and statistics. Returns also the failed queries with their reasons."""
     count = len(answers)
-    ids = np.zeros((count, columns), dtype=np.uint64)
+    ids = np.full((count, columns), np.iinfo(np.uint64).max, dtype=np.uint64)
     distances = np.full((count, columns), np.inf, dtype=np.float32)
     counts = np.zeros(count, dtype=np.uint32)
     latency_us = np.zeros(count, dtype=np.float64)

@@ -118,6 +118,6 @@ def search_together(
     result = result_of(answers)
     if partial:
         result.stats["failed"] = answers["failed"]
-    else:
+    elif asked is None or answers["short"] or answers["failed"]:
         first._check_complete(result, answers["failed"])
     return result

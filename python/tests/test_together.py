@@ -62,6 +62,7 @@ def test_an_index_that_fails_is_named_and_the_other_can_answer(tmp_path, base, q
     assert number == 0 and "broken" in why
 
 
+@pytest.mark.filterwarnings("error")
 def test_each_index_takes_of_a_filter_what_it_has(halves, base, queries):
     own = [np.arange(query % 5, 4000, query % 9 + 2, dtype=np.uint64) for query in range(len(queries))]
     thirds = np.arange(1, 4000, 3, dtype=np.uint64)
