@@ -104,20 +104,6 @@ impl Sieve {
         Sieve { rows, count: counts.sum(), chunks }
     }
 
-    /// Takes a row out. Returns whether it was there.
-    pub fn remove(&mut self, id: u32) -> bool {
-        if !self.has(id) {
-            return false;
-        }
-        let (at, low) = split(id);
-        let range = range_of(at, self.rows);
-        let mut words = self.chunks[at].words(&range);
-        words[usize::from(low) / 64] &= !(1 << (low % 64));
-        self.chunks[at] = Chunk::of_words(words, &range);
-        self.count -= 1;
-        true
-    }
-
     /// Rows of the index.
     pub fn rows(&self) -> u32 {
         self.rows
