@@ -61,7 +61,7 @@ const STORAGE_ROOMS: [&str; 17] = [
 ];
 
 /// The rooms of engine. Below the manifest is what it records of a kind. A `=` stands for a module without those in it.
-const ENGINE_ROOMS: [&str; 47] = [
+const ENGINE_ROOMS: [&str; 48] = [
     "record",
     "sieve_ways",
     "parallel",
@@ -91,6 +91,7 @@ const ENGINE_ROOMS: [&str; 47] = [
     "stages",
     "kinds::answers",
     "kinds::sieved_lists",
+    "kinds::live_plans",
     "kinds::cluster_set",
     "kinds::shares_loads",
     "kinds::blocks",

@@ -93,6 +93,34 @@ fn no_search_finds_a_deleted_row_and_recall_is_that_asked_for() {
 }
 
 #[test]
+fn a_way_to_the_rows_that_are_left_is_planned_once_for_equal_searches() {
+    let asked = queries(5, DIM);
+    for kind in KINDS {
+        let built = calibrated(kind);
+        assert_eq!((search(&built.index, &asked, &options(10, 0.9)).short, built.index.live_plans_made()), (0, 0));
+        delete(built.dir.path(), &fifth(), None, &Quiet).unwrap();
+        let mut index = open(built.dir.path());
+        let first = search(&index, &asked, &options(10, 0.9));
+        for _ in 0..3 {
+            let again = search(&index, &asked, &options(10, 0.9));
+            assert_eq!((&again.ids, &again.params), (&first.ids, &first.params));
+        }
+        let together = Together::new([&index]).unwrap();
+        together.search(&asked.bytes, &options(10, 0.9), false, &Quiet).unwrap();
+        assert_eq!(index.live_plans_made(), 1, "{kind:?}");
+        // Other options, and another place of the index, have plans of their own.
+        let other = search(&index, &asked, &options(5, 0.9));
+        assert_eq!((other.params.k, index.live_plans_made()), (5, 2));
+        index.set_cache_budget(1 << 30);
+        index.make_resident(&Quiet).unwrap();
+        search(&index, &asked, &options(10, 0.9));
+        assert_eq!(index.live_plans_made(), 2 + u64::from(index.is_resident()), "{kind:?}");
+        let fresh = open(built.dir.path());
+        assert_eq!((search(&fresh, &asked, &options(10, 0.9)).ids, fresh.live_plans_made()), (first.ids, 1));
+    }
+}
+
+#[test]
 fn a_filter_of_deleted_rows_has_none() {
     let built = calibrated(IndexKind::DiskGraph);
     delete(built.dir.path(), &fifth(), None, &Quiet).unwrap();

@@ -34,6 +34,7 @@ pub(crate) use row_ids::RowIds;
 use crate::base::Base;
 use crate::exec::MemoryOwner;
 use crate::exec::scorer::{Scorer, ScorerReport};
+use crate::kinds::live_plans::LivePlans;
 use crate::kinds::questions::MovesIntoMemory;
 use crate::kinds::{KindIndex, Learning, LearningFacts, ListIndex};
 use crate::manifest::{Manifest, open_newest};
@@ -55,6 +56,7 @@ pub struct Index {
     pub(crate) usual_state_bytes: OnceLock<u64>,
     // Read when the first filter comes.
     row_ids: OnceLock<RowIds>,
+    pub(crate) live_plans: LivePlans,
     warnings: Vec<String>,
 }
 
@@ -125,6 +127,7 @@ impl Index {
             lends_cache,
             usual_state_bytes: OnceLock::new(),
             row_ids: OnceLock::new(),
+            live_plans: LivePlans::default(),
             warnings,
         };
         index.open_cache();
@@ -262,6 +265,12 @@ impl Index {
             }
             moved => moved.map(|()| self.is_resident()),
         }
+    }
+
+    /// Plans of searches among the rows that are left that were made since it was opened; searches with equal options
+    /// share one.
+    pub fn live_plans_made(&self) -> u64 {
+        self.live_plans.made()
     }
 
     /// Bytes for what is in memory beside the tables of its kind: resident parts, and the block cache.

@@ -34,6 +34,7 @@ pub mod grid_ivf;
 pub mod hybrid_ivf;
 pub mod known;
 mod live;
+pub(crate) mod live_plans;
 pub mod options;
 mod params;
 pub(crate) mod questions;

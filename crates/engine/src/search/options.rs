@@ -49,6 +49,11 @@ pub fn mode_of(name: ModeName) -> Mode {
 }
 
 impl SearchOptions {
+    /// The recall that is asked for; `None` where an effort is.
+    pub(crate) fn recall(&self) -> Option<f64> {
+        if let Effort::Recall(recall) = self.effort { Some(recall) } else { None }
+    }
+
     /// Reads what a user gave for one run in an index of this kind.
     ///
     /// # Errors

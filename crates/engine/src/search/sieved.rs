@@ -8,13 +8,14 @@ use stratann_core::query::Params;
 use stratann_core::sieve::{IdSieve, Sieve};
 use stratann_storage::{Error, Progress, Quiet, Result};
 
-use super::{Effort, SearchOptions};
+use super::SearchOptions;
 use crate::curve::{self, Point};
 use crate::exec::Snapshot;
 use crate::files;
 use crate::index::{Index, RowIds};
 use crate::kinds;
 use crate::kinds::answers::{SearchWork, SievePlan, SievedQuery};
+use crate::kinds::live_plans::PlannedSearch;
 use crate::manifest::Manifest;
 use crate::sieve_ways::{SievePrices, SieveWay};
 
@@ -281,7 +282,12 @@ impl Index {
     /// Bad options.
     pub(crate) fn live_filter(&self, options: &SearchOptions) -> Result<Option<Filter>> {
         let Some(sieve) = self.base.live.clone() else { return Ok(None) };
-        let plan = self.plan_sieve(&sieve, options)?;
+        let asked = PlannedSearch {
+            usual: self.params_of_search(options)?,
+            recall: options.recall(),
+            is_resident: self.is_resident(),
+        };
+        let plan = self.live_plans.get_or_plan(asked, || self.plan_sieve(&sieve, options))?;
         Ok(Some(Filter { matches: Matches::Rows(sieve), plan, unknown: Some(0), repeated: 0 }))
     }
 
@@ -399,8 +405,7 @@ impl Index {
     /// How the rows of a sieve are found by searches with these options.
     fn plan_sieve(&self, sieve: &Sieve, options: &SearchOptions) -> Result<SievePlan> {
         let usual = self.params_of_search(options)?;
-        let recall = if let Effort::Recall(recall) = options.effort { Some(recall) } else { None };
-        self.plan_for(sieve, usual, recall).ok_or_else(|| {
+        self.plan_for(sieve, usual, options.recall()).ok_or_else(|| {
             let name = self.base.kind.name();
             Error::bad_input(format!("searches of a {name} take no filter yet; leave it out"))
         })

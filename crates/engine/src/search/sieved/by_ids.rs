@@ -9,7 +9,7 @@ use stratann_storage::{Error, Result};
 use super::{Filter, Matches, Naming, sorted};
 use crate::index::Index;
 use crate::kinds::answers::SievePlan;
-use crate::search::{Effort, SearchOptions};
+use crate::search::SearchOptions;
 
 impl Index {
     /// As [`Index::filter`]. How many rows match is known as far as the ids are those of rows.
@@ -33,8 +33,7 @@ impl Index {
         let rows = self.rows()?;
         let usual = self.params_of_search(options)?;
         let times = rows as f64 / sieve.matches().max(1) as f64;
-        let recall = if let Effort::Recall(recall) = options.effort { Some(recall) } else { None };
-        let (_, effort_times) = self.expected_work(&usual, recall, times);
+        let (_, effort_times) = self.expected_work(&usual, options.recall(), times);
         let plan = self.kind.plan_ids(&usual, effort_times, sieve);
         plan.ok_or_else(|| Error::bad_input("an index without memory nodes has numbers of rows"))
     }
