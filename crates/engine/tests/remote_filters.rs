@@ -2,7 +2,6 @@
 
 mod common;
 
-use std::sync::Arc;
 use std::sync::mpsc::channel;
 use std::time::Duration;
 
