@@ -11,7 +11,6 @@ use stratann_engine::manifest::Manifest;
 use stratann_engine::search::{Filter, FilterReport, Filters, Naming, SearchOptions, SieveWay};
 use stratann_storage::{Error, Progress, Result};
 
-use crate::http_client::RequestIds;
 use crate::output::count;
 
 /// Options of a filter for all queries.
@@ -56,6 +55,23 @@ pub(crate) struct NamedIds {
     /// One list, or one for each query.
     pub(crate) lists: IdLists,
     is_each: bool,
+}
+
+/// Ids that the queries of a request may return, or may not: one list for all of them, or one for each.
+#[derive(Clone, Debug)]
+pub(crate) struct RequestIds<'a> {
+    pub(crate) naming: Naming,
+    pub(crate) lists: Vec<&'a [u64]>,
+    pub(crate) is_each: bool,
+}
+
+impl<'a> RequestIds<'a> {
+    /// Those of some queries, by their positions in the request. A list for all is there once.
+    pub(crate) fn of(&self, queries: &[usize]) -> RequestIds<'a> {
+        let own = |&query: &usize| self.lists.get(query).copied().unwrap_or(&[]);
+        let lists = if self.is_each { queries.iter().map(own).collect() } else { self.lists.clone() };
+        RequestIds { lists, ..*self }
+    }
 }
 
 impl FilterArgs {
@@ -122,7 +138,8 @@ impl NamedIds {
 
     /// The ids of a request of some queries, by number.
     pub(crate) fn of_request(&self, queries: &[usize]) -> RequestIds<'_> {
-        let all = RequestIds { naming: self.naming, lists: self.lists.iter().collect(), is_each: self.is_each };
+        let all =
+            RequestIds { naming: self.naming, lists: self.lists.iter().collect(), is_each: self.is_each };
         all.of(queries)
     }
 

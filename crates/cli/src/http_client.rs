@@ -23,6 +23,7 @@ use stratann_storage::names::BuildId;
 use stratann_storage::{Error, ErrorKind, Result};
 use ureq::Agent;
 
+use crate::filter::RequestIds;
 use crate::output::eprint_line;
 use crate::queries::Wanted;
 
@@ -31,7 +32,6 @@ mod body;
 mod liveness;
 pub(crate) mod routing;
 use affinity::Fetched;
-pub(crate) use body::RequestIds;
 use liveness::Liveness;
 use routing::Routing;
 
@@ -368,9 +368,7 @@ impl HttpClient {
                 let body = body::body(&rows, self.wanted, &parameters, &ids);
                 (format!("http://{address}/v1/search"), body, "application/json")
             }
-            None => {
-                (format!("http://{address}/v1/search?{parameters}"), rows, "application/octet-stream")
-            }
+            None => (format!("http://{address}/v1/search?{parameters}"), rows, "application/octet-stream"),
         };
         let agent = self.agent.clone();
         let send = move || {

@@ -69,8 +69,8 @@ pub(crate) fn check_matches(
     Ok(())
 }
 
-/// Refuses ground truth with rows that filters leave out, where the rows of these are known to others: to servers, or to
-/// several indexes.
+/// Refuses ground truth with rows that filters leave out, where the rows of these are known to others: to servers, or
+/// to several indexes.
 pub(crate) fn check_named(truth: &CheckedTruth, named: &NamedIds) -> Result<()> {
     let (truth, again) = (truth.truth(), again(named.is_each()));
     let neighbours = (0..truth.queries()).map(|query| truth.neighbours_of(query));
@@ -83,7 +83,11 @@ pub(crate) fn check_named(truth: &CheckedTruth, named: &NamedIds) -> Result<()> 
 }
 
 /// Refuses ground truth with fewer neighbours of a query than k, or than its filter has matches by what was said of it.
-pub(crate) fn check_counts(truth: &CheckedTruth, k: usize, (reports, is_each): (&[FilterReport], bool)) -> Result<()> {
+pub(crate) fn check_counts(
+    truth: &CheckedTruth,
+    k: usize,
+    (reports, is_each): (&[FilterReport], bool),
+) -> Result<()> {
     let (truth, again) = (truth.truth(), again(is_each));
     for query in 0..truth.queries() {
         let Some(filter) = reports.get(if is_each { query } else { 0 }) else { continue };

@@ -500,7 +500,8 @@ fn a_server_takes_filters_as_the_index_does() {
     }
     let truth = truth(&data, ["--only", arg(&files[0].1)], "truth.ibin");
     let search = ["search", "--connect", server.address(), arg(&data.queries), "--groundtruth", arg(&truth)];
-    let run = json(&[&search[..], &["--only", arg(&files[0].1), "--recall", "1"]].concat())["runs"][0].clone();
+    let run =
+        json(&[&search[..], &["--only", arg(&files[0].1), "--recall", "1"]].concat())["runs"][0].clone();
     assert_eq!(run["recall"], 1.0);
     let why = refused(&[&search[..], &["--without", arg(&files[0].1)]].concat(), 2);
     assert!(why.contains("does not match the filter"), "{why}");
@@ -563,11 +564,13 @@ fn several_indexes_take_of_a_filter_what_each_holds() {
     for (option, file, of_truth) in &files {
         let gt = data.path("gt.ibin");
         let named = if *option == "--without" { &files[0].1 } else { file };
-        let args = ["groundtruth", arg(&data.base), arg(&data.queries), "-k", "10", "-o", arg(&gt), "--force"];
+        let args =
+            ["groundtruth", arg(&data.base), arg(&data.queries), "-k", "10", "-o", arg(&gt), "--force"];
         json(&[&args[..], &[*of_truth, arg(named)]].concat());
         let out = data.path("out");
         let search = [&["search"][..], &[place[0], arg(&data.queries)], &place[1..]].concat();
-        let more = ["-o", arg(&out), "--force", "--recall", "1", "--groundtruth", arg(&gt), *option, arg(file)];
+        let more =
+            ["-o", arg(&out), "--force", "--recall", "1", "--groundtruth", arg(&gt), *option, arg(file)];
         let document = json(&[&search[..], &more].concat());
         let run = &document["runs"][0];
         assert_eq!(run["recall"], 1.0, "{option}");
@@ -581,4 +584,34 @@ fn several_indexes_take_of_a_filter_what_each_holds() {
     let search = [&["search"][..], &[place[0], arg(&data.queries)], &place[1..]].concat();
     let why = refused(&[&search[..], &["--groundtruth", arg(&gt), "--only", arg(&files[0].1)]].concat(), 2);
     assert!(why.contains("does not match"), "{why}");
+}
+
+/// Ids go to servers with an index each as they were named, up to a length.
+#[test]
+fn a_filter_that_is_too_long_to_be_sent_is_refused_and_nothing_else_is_lost() {
+    let data = Data::new(1500, 16, "f32");
+    let index = data.build("graph", &[]);
+    let apart = spread(&data, &index, "apart", &["--servers", "2", "--scatter-gather"]);
+    let files = configs(&data, "apart", 2, &|_| format!("index = {apart:?}"));
+    let running: Vec<Running> = files.iter().map(|file| start(file)).collect();
+    wait_for("all servers", || running.iter().all(|s| get(s.address(), "/v1/health").0 == 200));
+    let address = running[0].address();
+    let place = ["--connect", address];
+    let many: Vec<u64> = (0..150_000).map(|n: u64| n.wrapping_mul(0x9E37_79B9_7F4A_7C15)).collect();
+    let file = ids(&data, "many.u64bin", &many);
+    let search = ["search", place[0], place[1], arg(&data.queries), "--search-list", "40"];
+    let why = refused(&[&search[..], &["--only", arg(&file)]].concat(), 2);
+    assert!(why.contains("a filter takes") && why.contains("goes to other servers up to"), "{why}");
+    let numbers: Vec<String> = many.iter().map(u64::to_string).collect();
+    let vector = format!("[{}]", vec!["0"; 16].join(","));
+    let body = format!("{{\"queries\":[{vector}],\"search_list\":40,\"only\":[{}]}}", numbers.join(","));
+    let (status, reply) = post_as(address, "/v1/search", ("application/json", body.as_bytes()));
+    assert!(
+        status == 400 && reply["error"].as_str().unwrap().contains("goes to other servers up to"),
+        "{reply}"
+    );
+    let only = ids(&data, "only.u64bin", &thirds());
+    let (found, _, filter) = searched(&data, &place, &["--recall", "1", "--only", arg(&only)]);
+    let gt = truth(&data, ["--only", arg(&only)], "truth.ibin");
+    assert_eq!((found.1, &filter["matches_exact"]), (read_answers(&gt).1, &false.into()));
 }

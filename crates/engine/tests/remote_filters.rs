@@ -413,13 +413,18 @@ fn a_server_of_memory_nodes_takes_filters_and_answers_as_one_process_does() {
                         request: 0,
                         is_batch: false,
                     };
-                    let reply = Box::new(move |answer: Result<Answer, _>| sender.send((query, answer)).unwrap());
+                    let reply =
+                        Box::new(move |answer: Result<Answer, _>| sender.send((query, answer)).unwrap());
                     server.ask(question, reply);
                 }
                 for _ in 0..asked.len() {
                     let (query, answer) = answers.recv_timeout(Duration::from_secs(60)).unwrap();
                     let answer: Answer = answer.unwrap();
-                    assert_eq!(answer.ids, found(&expected, query), "{share} {place}, {naming:?}, query {query}");
+                    assert_eq!(
+                        answer.ids,
+                        found(&expected, query),
+                        "{share} {place}, {naming:?}, query {query}"
+                    );
                 }
             }
         }

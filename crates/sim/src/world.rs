@@ -219,7 +219,7 @@ impl<'a> World<'a> {
                 }
                 let what = (query.params, query.budget);
                 let codec = server.peer.codec();
-                let new = codec.new_query(q as u64, what, (query.vector, &[]), query.time_us);
+                let new = codec.new_query(q as u64, what, (query.vector, None), query.time_us);
                 server.peer.submit(now, new, &mut actions);
                 if let (Some(recorder), Some(Action::Start { run, .. })) =
                     (&mut self.recorder, actions.first())
@@ -415,7 +415,7 @@ impl<'a> World<'a> {
                 report.thresholds += 1;
                 Some((run, Sent::Threshold))
             }
-            Message::Status(_) | Message::NoScores { .. } => None,
+            Message::Status(_) | Message::NoScores { .. } | Message::NoFilter { .. } => None,
         };
         let is_counted = matches!(message, Message::Baton { .. } | Message::PartialResults { .. });
         if !is_counted && !matches!(message, Message::Scores { .. }) {

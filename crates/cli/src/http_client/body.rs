@@ -6,24 +6,8 @@ use half::f16;
 use stratann_engine::DType;
 use stratann_engine::search::Naming;
 
+use crate::filter::RequestIds;
 use crate::queries::Wanted;
-
-/// Ids that the queries of a request may return, or may not: one list for all of them, or one for each.
-#[derive(Clone, Debug)]
-pub(crate) struct RequestIds<'a> {
-    pub(crate) naming: Naming,
-    pub(crate) lists: Vec<&'a [u64]>,
-    pub(crate) is_each: bool,
-}
-
-impl<'a> RequestIds<'a> {
-    /// Those of some queries, by their positions in the request. A list for all is there once.
-    pub(crate) fn of(&self, queries: &[usize]) -> RequestIds<'a> {
-        let own = |&query: &usize| self.lists.get(query).copied().unwrap_or(&[]);
-        let lists = if self.is_each { queries.iter().map(own).collect() } else { self.lists.clone() };
-        RequestIds { lists, ..*self }
-    }
-}
 
 /// The body of a request with these queries, as rows of the index's type, and the parameters of a URL.
 pub(super) fn body(rows: &[u8], wanted: Wanted, parameters: &str, ids: &RequestIds<'_>) -> Vec<u8> {
@@ -31,7 +15,9 @@ pub(super) fn body(rows: &[u8], wanted: Wanted, parameters: &str, ids: &RequestI
     let mut out = Vec::with_capacity(8 * rows.len() + 12 * named + 256);
     out.extend_from_slice(b"{\"queries\":");
     list(&mut out, rows.chunks_exact(wanted.dim * wanted.dtype.size()), |out, row| {
-        list(out, row.chunks_exact(wanted.dtype.size()), |out, component| number(out, wanted.dtype, component));
+        list(out, row.chunks_exact(wanted.dtype.size()), |out, component| {
+            number(out, wanted.dtype, component)
+        });
     });
     let name = if ids.naming == Naming::Only { "only" } else { "without" };
     write(&mut out, format_args!(",\"{name}\":"));
@@ -100,7 +86,8 @@ mod tests {
         let beyond = (1u64 << 53) + 1;
         let lists: [&[u64]; 1] = [&[beyond, u64::MAX, 0]];
         let shared = RequestIds { naming: Naming::Only, lists: lists.to_vec(), is_each: false };
-        let text = body(&rows, wanted, "k=3&recall=0.95&mode=eager&head=false&cached=00ab", &shared.of(&[2, 0]));
+        let text =
+            body(&rows, wanted, "k=3&recall=0.95&mode=eager&head=false&cached=00ab", &shared.of(&[2, 0]));
         let read: Value = serde_json::from_slice(&text).unwrap();
         assert_eq!(read["only"], json!([beyond, u64::MAX, 0]));
         assert_eq!((&read["k"], &read["recall"], &read["head"]), (&json!(3), &json!(0.95), &json!(false)));

@@ -390,9 +390,14 @@ pub fn addresses(up: &Running) -> Vec<String> {
 
 /// Reply of a server to rows as bytes.
 pub fn post(address: &str, path: &str, body: &[u8]) -> (u16, Value) {
+    post_as(address, path, ("application/octet-stream", body))
+}
+
+/// Reply of a server to a body of a type.
+pub fn post_as(address: &str, path: &str, (kind, body): (&str, &[u8])) -> (u16, Value) {
     let mut stream = TcpStream::connect(address).unwrap();
     let head = format!(
-        "POST {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Type: application/octet-stream\r\nContent-Length: {}\r\n\r\n",
+        "POST {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Type: {kind}\r\nContent-Length: {}\r\n\r\n",
         body.len()
     );
     stream.write_all(&[head.as_bytes(), body].concat()).unwrap();

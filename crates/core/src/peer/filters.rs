@@ -20,11 +20,11 @@ pub type FilterKey = [u8; 32];
 /// Bytes of a key.
 pub(super) const KEY_BYTES: usize = size_of::<FilterKey>();
 /// Bytes of a filter beside its content.
-const FIXED_BYTES: u64 = 160;
+pub(super) const FIXED_BYTES: u64 = 160;
 
 /// What comes with the vector of a query that has a filter.
 pub(super) struct Arrived<'a> {
-    key: FilterKey,
+    pub(super) key: FilterKey,
     // Empty where this server is thought to have it.
     bytes: &'a [u8],
     is_keyed: bool,
@@ -39,7 +39,7 @@ pub(super) enum Unkept {
     Full,
 }
 
-struct KeptFilter {
+pub(super) struct KeptFilter {
     bytes: Arc<[u8]>,
     // Whether the key is a digest; otherwise it came from a server that sends none.
     is_keyed: bool,
@@ -53,9 +53,9 @@ struct KeptFilter {
 /// The filters of one server.
 #[derive(Default)]
 pub(super) struct Filters {
-    all: BTreeMap<FilterKey, KeptFilter>,
+    pub(super) all: BTreeMap<FilterKey, KeptFilter>,
     // Those without a query, by when they were used last.
-    unused: BTreeMap<u64, FilterKey>,
+    pub(super) unused: BTreeMap<u64, FilterKey>,
     bytes: u64,
     clock: u64,
     // Filters that were sent, and keys that were sent in their place.
@@ -148,8 +148,8 @@ impl Filters {
     }
 }
 
-/// Splits what came as a vector, of so many bytes, into the vector and the filter behind it. `is_keyed` says whether the
-/// filter begins with its key.
+/// Splits what came as a vector, of so many bytes, into the vector and the filter behind it. `is_keyed` says whether
+/// the filter begins with its key.
 pub(super) fn split(bytes: &[u8], vector_bytes: usize, is_keyed: bool) -> (&[u8], Option<Arrived<'_>>) {
     let (vector, filter) = bytes.split_at(vector_bytes.min(bytes.len()));
     let arrived = match filter.split_first_chunk() {

@@ -6,8 +6,10 @@
 //! message.
 
 use alloc::boxed::Box;
+use alloc::sync::Arc;
 use alloc::vec::Vec;
 
+use super::filters::{self, FilterKey, KEY_BYTES};
 use super::message::{self, Message, Refused};
 use super::{BufferPool, FILTER_BYTES_MAX, Run, Served};
 use crate::kinds::IndexView;
@@ -30,6 +32,8 @@ pub struct Received {
     pub(super) load: u8,
     // Of the frame.
     pub(super) bytes: u64,
+    // Of a baton: whether the filter behind its vector begins with a key.
+    pub(super) is_keyed: bool,
     pub(super) message: Message<Vec<u8>, Box<QueryState>, Vec<Hit>>,
 }
 
@@ -53,6 +57,7 @@ pub struct NewQuery {
     pub(super) number: u64,
     pub(super) time_us: u64,
     pub(super) vector: Vec<u8>,
+    pub(super) filter: Option<(FilterKey, Arc<[u8]>)>,
     pub(super) state: Box<QueryState>,
 }
 
@@ -121,12 +126,12 @@ impl FrameCodec {
         &self,
         number: u64,
         (params, budget): (Params, Budget),
-        (vector, filter): (&[u8], &[u8]),
+        (vector, filter): (&[u8], Option<(FilterKey, Arc<[u8]>)>),
         time_us: u64,
     ) -> NewQuery {
         // It may wait for long, so it takes no more memory than it needs: that of its slot is used when it begins.
         let state = Box::new(QueryState::new(params, budget));
-        NewQuery { number, time_us, vector: [vector, filter].concat(), state }
+        NewQuery { number, time_us, vector: vector.to_vec(), filter, state }
     }
 
     /// Encodes a state that can go no further here. `None` while it only waits.
@@ -219,7 +224,8 @@ impl FrameCodec {
             Message::Status(_)
             | Message::Release { .. }
             | Message::NoScores { .. }
-            | Message::Threshold { .. } => {}
+            | Message::Threshold { .. }
+            | Message::NoFilter { .. } => {}
         }
         frame
     }
@@ -231,10 +237,18 @@ impl FrameCodec {
     /// here.
     pub fn decode(&self, frame: &[u8], pool: &mut BufferPool) -> Result<Received, Refused> {
         let (message, load) = message::decode(frame, self.served.build)?;
+        let mut is_keyed = false;
         let message = match message {
             Message::Baton { run, visited, left_us, vector, state } => {
-                let lengths = self.served.vector_bytes..=self.served.vector_bytes + FILTER_BYTES_MAX;
-                if !vector.is_empty() && !lengths.contains(&vector.len()) {
+                is_keyed = filters::is_keyed(state);
+                let key_bytes = if is_keyed { KEY_BYTES } else { 0 };
+                let filter_bytes = vector.len().checked_sub(self.served.vector_bytes);
+                let is_sane = match filter_bytes {
+                    None => vector.is_empty(),
+                    Some(0) => true,
+                    Some(bytes) => (key_bytes..=key_bytes + FILTER_BYTES_MAX).contains(&bytes),
+                };
+                if !is_sane {
                     return Err(Refused::Content);
                 }
                 let state = self.baton(state, pool)?;
@@ -258,10 +272,11 @@ impl FrameCodec {
             }
             Message::NoScores { run, why } => Message::NoScores { run, why },
             Message::Threshold { run, threshold } => Message::Threshold { run, threshold },
+            Message::NoFilter { run } => Message::NoFilter { run },
             Message::Status(status) => Message::Status(status),
             Message::Release { query } => Message::Release { query },
         };
-        Ok(Received { load, bytes: frame.len() as u64, message })
+        Ok(Received { load, bytes: frame.len() as u64, is_keyed, message })
     }
 
     /// A state that can go on here.

@@ -5,6 +5,7 @@ use alloc::collections::btree_map::Entry;
 use alloc::vec::Vec;
 
 use super::credits::Credits;
+use super::filters::{self, FilterKey, Unkept};
 use super::frames::{Departure, Leaves, Report};
 use super::message::{Message, QueryId};
 use super::{Action, JobId, Peer, Run, servers_in};
@@ -14,8 +15,11 @@ use crate::query::{QueryState, Threshold};
 /// A query's vector, and the last baton of the query that this server accepted.
 pub(super) struct HostedQuery {
     // Of its exact size and not from the pool, because it is kept for long. In the pool it would take the room of
-    // states. A filter follows the vector, so no server has one without the other.
+    // states. In a frame the filter follows it, so no server has one without the other.
     pub(super) vector: Vec<u8>,
+    pub(super) filter: Option<FilterKey>,
+    // Of what has arrived: whether the filter behind the vector begins with its key.
+    pub(super) is_keyed: bool,
     pub(super) expires_at_us: u64,
     // Servers that have the vector.
     pub(super) visited: u64,
@@ -47,6 +51,8 @@ impl HostedQuery {
     pub(super) fn new(vector: Vec<u8>, expires_at_us: u64, visited: u64) -> HostedQuery {
         HostedQuery {
             vector,
+            filter: None,
+            is_keyed: false,
             expires_at_us,
             visited,
             accepted: None,
@@ -100,6 +106,8 @@ pub struct Begun<'a> {
     pub vector: &'a [u8],
     /// The rows that the query may return, for [`Sieve::decode`](crate::sieve::Sieve::decode); empty without a filter.
     pub filter: &'a [u8],
+    /// The digest of the filter, where it came with one.
+    pub filter_key: Option<FilterKey>,
     /// The query's deadline.
     pub expires_at_us: u64,
     /// Distance that results of a job need not exceed, where the asker knows it by now.
@@ -125,10 +133,10 @@ impl Peer {
         }
         let of_attempt = hosted.threshold.filter(|known| run.job.is_some() && known.0 == run.attempt);
         let threshold = of_attempt.map(|known| known.1);
-        // A job may have no vector.
-        let end = self.served.vector_bytes.min(hosted.vector.len());
-        let (vector, filter) = hosted.vector.split_at(end);
-        Some(Begun { vector, filter, expires_at_us: hosted.expires_at_us, threshold })
+        let known = hosted.filter.map(|key| self.filters.get(&key));
+        let (filter, filter_key) = known.unwrap_or((&[], None));
+        let (vector, expires_at_us) = (&hosted.vector[..], hosted.expires_at_us);
+        Some(Begun { vector, filter, filter_key, expires_at_us, threshold })
     }
 
     fn may_begin(&self, now_us: u64, run: &Run) -> bool {
@@ -256,57 +264,85 @@ impl Peer {
         hosted.visited |= bit(to);
         let visited = hosted.visited;
         let left_us = left_us(now_us, hosted.expires_at_us);
-        let vector = if has_vector { Vec::new() } else { self.pool.copy(&hosted.vector) };
+        let always = run.attempt > 0 || run.job.is_some_and(|id| id.sends > 0);
+        let vector = if has_vector { Vec::new() } else { self.vector_for(&run.query, to, &state, always) };
         self.send(to, Message::Baton { run, visited, left_us, vector, state }, out);
     }
 
-    /// Whether there is room for the filter that follows a vector.
-    pub(super) fn has_room(&self, vector: &[u8]) -> bool {
-        let bytes = vector.len().saturating_sub(self.served.vector_bytes) as u64;
-        bytes == 0 || self.filter_bytes + bytes <= self.limits.filter_bytes
+    /// Keeps the filter that came with a vector, unless the query has its filter here. Returns its key; `None` without
+    /// one.
+    pub(super) fn keep_filter_of(
+        &mut self,
+        query: &QueryId,
+        vector: &[u8],
+        is_keyed: bool,
+    ) -> Result<Option<FilterKey>, Unkept> {
+        let is_known = self.hosted.get(query).is_some_and(|hosted| !hosted.vector.is_empty());
+        let (_, arrived) = filters::split(vector, self.served.vector_bytes, is_keyed);
+        match arrived.filter(|_| !is_known) {
+            Some(arrived) => {
+                self.filters.keep_arrived(&arrived, self.limits.filter_bytes)?;
+                Ok(Some(arrived.key))
+            }
+            None => Ok(None),
+        }
     }
 
-    /// Bytes of the filter of a hosted query.
-    pub(super) fn filter_bytes_of(&self, query: &QueryId) -> u64 {
-        let bytes = self.hosted.get(query).map_or(0, |hosted| hosted.vector.len());
-        bytes.saturating_sub(self.served.vector_bytes) as u64
+    /// The vector without what follows it, in no more memory than it needs.
+    pub(super) fn without_filter(&self, mut vector: Vec<u8>) -> Vec<u8> {
+        if vector.len() > self.served.vector_bytes {
+            vector.truncate(self.served.vector_bytes);
+            vector.shrink_to_fit();
+        }
+        vector
     }
 
     /// Drops a query's vector. Returns the servers that have it.
     pub(super) fn forget(&mut self, query: &QueryId) -> u64 {
-        self.filter_bytes -= self.filter_bytes_of(query);
         let Some(hosted) = self.hosted.remove(query) else { return 0 };
+        hosted.filter.iter().for_each(|key| self.filters.leave(key));
         self.abandoned += hosted.states_here();
         hosted.end_jobs(&mut self.jobs.credits);
         self.jobs.forget_query(query, &mut self.pool);
         hosted.visited
     }
 
-    /// Accepts a baton once: its number grows with every hand-over of an attempt, and with every attempt.
+    /// Accepts a baton of server `from` once: its number grows with every hand-over of an attempt, and with every
+    /// attempt.
     pub(super) fn accept(
         &mut self,
-        run: Run,
+        (from, run): (u8, Run),
         state: Box<QueryState>,
         arrived: HostedQuery,
         out: &mut Vec<Action>,
     ) {
         let number = (run.attempt, state.stats().hand_overs);
-        let HostedQuery { vector, expires_at_us, visited, .. } = arrived;
+        let HostedQuery { vector, expires_at_us, visited, is_keyed, .. } = arrived;
         let is_own = run.query.origin == self.server;
-        let is_full = self.hosted.len() >= self.limits.hosted.saturating_add(self.limits.origins)
-            || !self.has_room(&vector);
-        let before = self.filter_bytes_of(&run.query);
-        let hosted = match self.hosted.entry(run.query) {
-            Entry::Occupied(entry) => entry.into_mut(),
-            // Answered long ago, or the frame with the vector is lost. The origin starts another attempt if it still
-            // waits.
-            Entry::Vacant(_) if is_own || is_full || vector.is_empty() => {
+        let is_known = self.hosted.contains_key(&run.query);
+        // Answered long ago, or the frame with the vector is lost. The origin starts another attempt if it still waits.
+        let is_full = self.hosted.len() >= self.limits.hosted.saturating_add(self.limits.origins);
+        if !is_known && (is_own || is_full || vector.is_empty()) {
+            return self.pool.recycle_state(state);
+        }
+        let key = match self.keep_filter_of(&run.query, &vector, is_keyed) {
+            Ok(key) => key,
+            Err(why) => {
+                if why == Unkept::Missing {
+                    self.send(from, Message::NoFilter { run }, out);
+                }
                 return self.pool.recycle_state(state);
             }
+        };
+        let vector = self.without_filter(vector);
+        let hosted = match self.hosted.entry(run.query) {
+            Entry::Occupied(entry) => entry.into_mut(),
             Entry::Vacant(entry) => entry.insert(HostedQuery::new(Vec::new(), expires_at_us, visited)),
         };
-        let has_vector = !vector.is_empty() || !hosted.vector.is_empty();
-        if !has_vector || hosted.accepted.is_some_and(|accepted| number <= accepted) {
+        if !vector.is_empty() && hosted.vector.is_empty() {
+            (hosted.vector, hosted.filter) = (vector, key);
+        }
+        if hosted.vector.is_empty() || hosted.accepted.is_some_and(|accepted| number <= accepted) {
             return self.pool.recycle_state(state);
         }
         // An attempt is started after a loss, perhaps of a frame with the vector: older knowledge of the servers that
@@ -315,10 +351,6 @@ impl Peer {
         hosted.visited = if is_new { visited } else { hosted.visited | visited };
         hosted.accepted = Some(number);
         hosted.here += 1;
-        if !vector.is_empty() {
-            hosted.vector = vector;
-        }
-        self.filter_bytes = self.filter_bytes - before + self.filter_bytes_of(&run.query);
         out.push(Action::Start { run, state });
     }
 }

@@ -12,6 +12,7 @@ use alloc::collections::btree_set::BTreeSet;
 use alloc::vec::Vec;
 
 use super::credits::{Credits, FRAME_BYTES};
+use super::filters::Unkept;
 use super::frames::AskedJob;
 use super::host::{AcceptedJob, HostedQuery, left_us};
 use super::message::{Message, NoScores, QueryId};
@@ -140,11 +141,13 @@ impl Peer {
 
     /// Sends a job for the first time. Returns false where its scorer has too many already.
     fn send_with_credits(&mut self, now_us: u64, key: Key, out: &mut Vec<Action>) -> bool {
+        let filter = self.filter_bytes_of(&key.query);
         let (Some(job), Some(hosted)) = (self.jobs.sent.get_mut(&key), self.hosted.get(&key.query)) else {
             return true;
         };
-        let vector_bytes = if self.served.jobs_have_queries { 0 } else { hosted.vector.len() };
-        let bytes = FRAME_BYTES + (vector_bytes + job.state.len()) as u64;
+        let vector_bytes =
+            if self.served.jobs_have_queries { 0 } else { hosted.vector.len() as u64 + filter };
+        let bytes = FRAME_BYTES + vector_bytes + job.state.len() as u64;
         if !self.jobs.credits.spend(job.to, bytes) {
             return false;
         }
@@ -178,17 +181,16 @@ impl Peer {
         let to = job.to;
         let is_needed = !self.served.jobs_have_queries && (with_vector || hosted.visited & bit(to) == 0);
         hosted.visited |= bit(to);
-        let vector = if is_needed { self.pool.copy(&hosted.vector) } else { Vec::new() };
         let id = JobId { asker: self.server, tag, sends: job.sends };
         // A job is sent again after a loss, perhaps of a frame with the vector, which then is sent along its whole way.
-        let visited = if job.sends == 0 { hosted.visited } else { bit(self.server) | bit(to) };
-        let message = Message::Baton {
-            run: Run { query, attempt, job: Some(id) },
-            visited,
-            left_us: left_us(now_us, hosted.expires_at_us),
-            vector,
-            state: self.pool.copy(&job.state),
-        };
+        let is_first = job.sends == 0;
+        let visited = if is_first { hosted.visited } else { bit(self.server) | bit(to) };
+        let left_us = left_us(now_us, hosted.expires_at_us);
+        let state = self.pool.copy(&job.state);
+        let always = attempt > 0 || !is_first;
+        let vector = if is_needed { self.vector_for(&query, to, &state, always) } else { Vec::new() };
+        let run = Run { query, attempt, job: Some(id) };
+        let message = Message::Baton { run, visited, left_us, vector, state };
         self.send(to, message, out);
     }
 
@@ -253,6 +255,7 @@ impl Peer {
         let key = Key { query: run.query, attempt: run.attempt, tag: id.tag };
         let Some(job) = self.jobs.sent.get_mut(&key).filter(|job| job.sends == id.sends) else { return };
         match why {
+            // It is sent with all of the filter, too.
             NoScores::Missing => self.send_again(now_us, key, out),
             NoScores::Busy => {
                 let soon_us = now_us.saturating_add(self.limits.patience_us / 4);
@@ -271,16 +274,20 @@ impl Peer {
     ) {
         let Some(id) = run.job else { return };
         let forwards = state.stats().hand_overs;
-        let HostedQuery { vector, expires_at_us, visited, bytes, .. } = arrived;
-        let is_full = self.hosted.len() >= self.limits.hosted.saturating_add(self.limits.origins)
-            || !self.has_room(&vector);
-        let before = self.filter_bytes_of(&run.query);
+        let HostedQuery { vector, expires_at_us, visited, bytes, is_keyed, .. } = arrived;
+        let is_full = self.hosted.len() >= self.limits.hosted.saturating_add(self.limits.origins);
         let is_missing = vector.is_empty() && !self.served.jobs_have_queries;
-        let hosted = match self.hosted.entry(run.query) {
-            Entry::Occupied(entry) => Ok(entry.into_mut()),
-            Entry::Vacant(_) if is_missing => Err(NoScores::Missing),
-            Entry::Vacant(_) if is_full => Err(NoScores::Busy),
-            Entry::Vacant(entry) => Ok(entry.insert(HostedQuery::new(Vec::new(), expires_at_us, visited))),
+        let kept = self.keep_filter_of(&run.query, &vector, is_keyed);
+        let vector = self.without_filter(vector);
+        let hosted = match (kept, self.hosted.entry(run.query)) {
+            (Err(Unkept::Missing), _) => Err(NoScores::Missing),
+            (Err(Unkept::Full), _) => Err(NoScores::Busy),
+            (Ok(_), Entry::Occupied(entry)) => Ok(entry.into_mut()),
+            (Ok(_), Entry::Vacant(_)) if is_missing => Err(NoScores::Missing),
+            (Ok(_), Entry::Vacant(_)) if is_full => Err(NoScores::Busy),
+            (Ok(_), Entry::Vacant(entry)) => {
+                Ok(entry.insert(HostedQuery::new(Vec::new(), expires_at_us, visited)))
+            }
         };
         let credits = &mut self.jobs.credits;
         let is_accepted = hosted.and_then(|hosted| {
@@ -293,7 +300,7 @@ impl Peer {
                 if hosted.vector.is_empty() {
                     hosted.vector = vector;
                 }
-                self.filter_bytes = self.filter_bytes - before + self.filter_bytes_of(&run.query);
+                hosted.filter = hosted.filter.or(kept.unwrap_or(None));
                 if is_new {
                     out.push(Action::Start { run, state });
                 } else {
@@ -301,6 +308,9 @@ impl Peer {
                 }
             }
             Err(why) => {
+                if let Ok(Some(key)) = kept {
+                    self.filters.leave(&key);
+                }
                 if self.hosted.get(&run.query).is_some_and(HostedQuery::is_unused) {
                     self.hosted.remove(&run.query);
                 }

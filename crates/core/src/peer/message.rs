@@ -6,15 +6,15 @@
 //! | 4 | length of all that follows the checksum |
 //! | 8 | checksum of all that follows |
 //! | 8 | build of the index that the sender serves |
-//! | 1 | type: 0 baton, 1 answer, 2 release, 3 status, 4 partial results, 5 scores, 6 no scores, 7 threshold |
+//! | 1 | type: 0 baton, 1 answer, 2 release, 3 status, 4 partial results, 5 scores, 6 no scores, 7 threshold, 8 no filter |
 //! | 1 | queries that run or wait at the sender, 255 for that or more |
 //! | 1 + 4 + 8 | query: origin, incarnation of the origin, number at the origin |
 //! | 1 | attempt; absent in a release |
 //! | 1 | whether this is a job of the query: 0 or 1; absent in a release |
 //! | 1 + 4 + 1 | job: the server that asked, tag, times sent before; absent where it is none |
-//! | 8 | a bit for every server that has the query's vector; absent in a release, partial results, no scores and a threshold |
+//! | 8 | a bit for every server that has the query's vector; absent in a release, partial results, no scores, a threshold and no filter |
 //! | 4 + 4 | baton only: microseconds until the query expires, bytes of its vector and filter (0: the receiver has them) |
-//! | … | baton: the vector, followed by the filter of a query that has one ([`crate::sieve::Sieve::encode`]), then the state ([`crate::query::wire`]); answer: the ended state |
+//! | … | baton: the vector, followed by the filter of a query that has one (from version 16 of states on first its key, 32 bytes, and nothing more for a server that has it; what follows is [`crate::sieve::Sieve::encode`], or what servers with an index each write), then the state ([`crate::query::wire`]); answer: the ended state |
 //! | 4 + … | partial results: sequence number, then hits |
 //! | … | scores: as [`crate::query::wire::write_scores`] writes them |
 //! | 1 | no scores: 0 busy, 1 the vector is missing |
@@ -125,6 +125,11 @@ pub enum Message<B, S = B, H = B> {
         /// The threshold.
         threshold: Threshold,
     },
+    /// The filter of a query came as its key alone, and is not there.
+    NoFilter {
+        /// The attempt.
+        run: Run,
+    },
     /// The sender's status among the servers of this build.
     Status(PeerStatus),
     /// The query has ended: forget it.
@@ -143,7 +148,8 @@ impl<B, S, H> Message<B, S, H> {
             | Message::PartialResults { run, .. }
             | Message::Scores { run, .. }
             | Message::NoScores { run, .. }
-            | Message::Threshold { run, .. } => Some(*run),
+            | Message::Threshold { run, .. }
+            | Message::NoFilter { run } => Some(*run),
             Message::Status(_) | Message::Release { .. } => None,
         }
     }
@@ -199,6 +205,10 @@ impl<B: AsRef<[u8]>> Message<B> {
                 head(7, &run.query, out);
                 put_run(run, out);
                 out.extend_from_slice(&threshold.get().to_le_bytes());
+            }
+            Message::NoFilter { run } => {
+                head(8, &run.query, out);
+                put_run(run, out);
             }
             Message::Status(status) => {
                 out.extend_from_slice(&[3, load]);
@@ -257,50 +267,61 @@ pub fn decode(frame: &[u8], build: u64) -> Result<(Message<&[u8]>, u8), Refused>
     if usize::from(query.origin) >= crate::place::SERVERS_MAX {
         return Err(Refused::Content);
     }
-    let message = match number {
+    let message = take_message(number, query, &mut r)?;
+    let is_short =
+        matches!(message, Message::NoScores { .. } | Message::Threshold { .. } | Message::NoFilter { .. });
+    if is_short && !r.0.is_empty() {
+        return Err(Refused::Length);
+    }
+    let is_job = matches!(message, Message::Scores { .. } | Message::NoScores { .. });
+    let is_query = matches!(
+        message,
+        Message::Answer { .. }
+            | Message::PartialResults { .. }
+            | Message::Threshold { .. }
+            | Message::NoFilter { .. }
+    );
+    match message.run() {
+        Some(run) if run.job.is_some() && is_query || run.job.is_none() && is_job => Err(Refused::Content),
+        _ => Ok((message, load)),
+    }
+}
+
+/// Reads a message about a query.
+fn take_message<'a>(number: u8, query: QueryId, r: &mut Reader<'a>) -> Result<Message<&'a [u8]>, Refused> {
+    Ok(match number {
         0 => {
-            let run = take_run(query, &mut r)?;
+            let run = take_run(query, r)?;
             let (visited, left_us) = (r.u64()?, r.u32()?);
             let length = r.u32()? as usize;
             let (vector, state) = r.0.split_at_checked(length).ok_or(Refused::Length)?;
             Message::Baton { run, visited, left_us, vector, state }
         }
         1 => {
-            let run = take_run(query, &mut r)?;
+            let run = take_run(query, r)?;
             Message::Answer { run, visited: r.u64()?, state: r.0 }
         }
         2 if r.0.is_empty() => Message::Release { query },
         4 => {
-            let run = take_run(query, &mut r)?;
+            let run = take_run(query, r)?;
             Message::PartialResults { run, sequence: r.u32()?, hits: r.0 }
         }
         5 => {
-            let run = take_run(query, &mut r)?;
+            let run = take_run(query, r)?;
             Message::Scores { run, visited: r.u64()?, scores: r.0 }
         }
         6 => {
-            let run = take_run(query, &mut r)?;
-            Message::NoScores { run, why: take_why(&mut r)? }
+            let run = take_run(query, r)?;
+            Message::NoScores { run, why: take_why(r)? }
         }
         7 => {
-            let run = take_run(query, &mut r)?;
+            let run = take_run(query, r)?;
             let threshold = Threshold::new(f64::from_bits(r.u64()?)).ok_or(Refused::Content)?;
             Message::Threshold { run, threshold }
         }
+        8 => Message::NoFilter { run: take_run(query, r)? },
         _ => return Err(Refused::Content),
-    };
-    if matches!(message, Message::NoScores { .. } | Message::Threshold { .. }) && !r.0.is_empty() {
-        return Err(Refused::Length);
-    }
-    let is_job = matches!(message, Message::Scores { .. } | Message::NoScores { .. });
-    let is_query = matches!(
-        message,
-        Message::Answer { .. } | Message::PartialResults { .. } | Message::Threshold { .. }
-    );
-    match message.run() {
-        Some(run) if run.job.is_some() && is_query || run.job.is_none() && is_job => Err(Refused::Content),
-        _ => Ok((message, load)),
-    }
+    })
 }
 
 fn take_why(r: &mut Reader<'_>) -> Result<NoScores, Refused> {

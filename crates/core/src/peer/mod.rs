@@ -12,6 +12,7 @@
 
 mod buffer_pool;
 mod credits;
+mod filters;
 mod frames;
 mod host;
 mod jobs;
@@ -27,6 +28,8 @@ use alloc::collections::btree_map::BTreeMap;
 use alloc::vec::Vec;
 
 pub use self::buffer_pool::{BufferPool, POOL_BYTES, THREAD_POOL_BYTES};
+pub use self::filters::FilterKey;
+use self::filters::Filters;
 pub use self::frames::{AskedJob, Departure, FrameCodec, NewQuery, Outgoing, Received};
 pub use self::host::Begun;
 use self::host::HostedQuery;
@@ -223,8 +226,7 @@ pub struct Peer {
     hosted: BTreeMap<QueryId, HostedQuery>,
     jobs: Jobs,
     abandoned: u64,
-    // Of the filters that are kept.
-    filter_bytes: u64,
+    filters: Filters,
     pool: BufferPool,
 }
 
@@ -252,7 +254,7 @@ impl Peer {
             hosted: BTreeMap::new(),
             jobs: Jobs::new(limits.job_bytes),
             abandoned: 0,
-            filter_bytes: 0,
+            filters: Filters::default(),
             pool: BufferPool::new(POOL_BYTES),
         }
     }
@@ -349,13 +351,13 @@ impl Peer {
 
     /// A frame has arrived from server `from`.
     pub fn received(&mut self, now_us: u64, from: u8, frame: Received, out: &mut Vec<Action>) {
-        let Received { load, bytes, message } = frame;
+        let Received { load, bytes, is_keyed, message } = frame;
         self.hear(from, out);
         match message {
             Message::Baton { run, visited, left_us, vector, state } if run.job.is_some() => {
                 let expires_at_us = now_us.saturating_add(u64::from(left_us));
                 let mut arrived = HostedQuery::new(vector, expires_at_us, visited);
-                arrived.bytes = bytes;
+                (arrived.bytes, arrived.is_keyed) = (bytes, is_keyed);
                 self.accept_job(run, state, arrived, out);
             }
             Message::Scores { run, visited, scores } if self.relays(&run) => {
@@ -367,9 +369,12 @@ impl Peer {
             Message::Scores { run, visited, scores } => self.scored(run, visited, scores, out),
             Message::NoScores { run, why } => self.not_scored(now_us, run, why, out),
             Message::Threshold { run, threshold } => self.lower_threshold(&run, threshold),
+            Message::NoFilter { run } => self.filter_is_missing(now_us, from, run, out),
             Message::Baton { run, visited, left_us, vector, state } => {
                 let expires_at_us = now_us.saturating_add(u64::from(left_us));
-                self.accept(run, state, HostedQuery::new(vector, expires_at_us, visited), out);
+                let mut arrived = HostedQuery::new(vector, expires_at_us, visited);
+                arrived.is_keyed = is_keyed;
+                self.accept((from, run), state, arrived, out);
             }
             Message::Answer { run, visited, state } if self.relays(&run) => {
                 let state = self.encoded(state, wire::Carry::Ids);
@@ -419,11 +424,11 @@ impl Peer {
             self.send_status(out);
         }
         let (abandoned, jobs) = (&mut self.abandoned, &mut self.jobs);
-        let (filter_bytes, vector_bytes) = (&mut self.filter_bytes, self.served.vector_bytes);
+        let filters = &mut self.filters;
         self.hosted.retain(|_, hosted| {
             let is_kept = now_us < hosted.expires_at_us;
             if !is_kept {
-                *filter_bytes -= hosted.vector.len().saturating_sub(vector_bytes) as u64;
+                hosted.filter.iter().for_each(|key| filters.leave(key));
                 *abandoned += hosted.states_here();
                 hosted.end_jobs(&mut jobs.credits);
             }
@@ -448,6 +453,7 @@ impl Peer {
             return;
         }
         self.statuses[usize::from(server)] = None;
+        self.filters.forget_server(server);
         self.choose_relay();
         self.send_status(out);
         self.lose_server_of_parts(now_us, server, out);
@@ -463,6 +469,7 @@ impl Peer {
         self.linked |= bit(server);
         self.choose_version();
         self.hosted.values_mut().for_each(|hosted| hosted.visited &= !bit(server));
+        self.filters.forget_server(server);
         let has_heard = self.heard & bit(server) != 0;
         if has_heard {
             self.add_live(server, out);

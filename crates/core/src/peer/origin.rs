@@ -3,6 +3,7 @@
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
+use super::filters::Filters;
 use super::frames::NewQuery;
 use super::host::HostedQuery;
 use super::message::QueryId;
@@ -41,16 +42,21 @@ impl Peer {
     /// A client submits a query. It runs here first, since the head graph is on every server; of several
     /// parts each starts on a server of its own.
     pub fn submit(&mut self, now_us: u64, query: NewQuery, out: &mut Vec<Action>) {
-        let NewQuery { number, time_us, vector, state } = query;
-        if self.origins.len() >= self.limits.origins || !self.has_room(&vector) {
+        let NewQuery { number, time_us, vector, filter, state } = query;
+        let key = filter.as_ref().map(|filter| filter.0);
+        let most = self.limits.filter_bytes;
+        let has_room = |filters: &mut Filters| {
+            filter.is_none_or(|(key, bytes)| filters.keep((key, true), Some(bytes), most).is_ok())
+        };
+        if self.origins.len() >= self.limits.origins || !has_room(&mut self.filters) {
             out.push(Action::Fail { number, why: Failure::Overloaded });
             return;
         }
         let (params, budget) = (*state.params(), state.q.budget);
         let expires_at_us = now_us.saturating_add(time_us);
-        let hosted = HostedQuery::new(vector, expires_at_us, bit(self.server));
+        let mut hosted = HostedQuery::new(vector, expires_at_us, bit(self.server));
+        hosted.filter = key;
         self.hosted.insert(self.id(number), hosted);
-        self.filter_bytes += self.filter_bytes_of(&self.id(number));
         let origin = Origin {
             params,
             budget,

@@ -104,13 +104,19 @@ impl Peer {
             return self.start(run, state, out);
         }
         let left_us = left_us(now_us, origin.expires_at_us);
-        let vector = self.pool.copy(&hosted.vector);
         let state = self.encoded(state, self.served.carry);
+        let vector = self.vector_for(&query, to, &state, run.attempt > 0);
         self.send(to, Message::Baton { run, visited: bit(own), left_us, vector, state }, out);
     }
 
+    /// Whether this is the attempt at a part that still counts.
+    pub(super) fn is_current_part(&self, number: u64, part: u8, attempt: u8) -> bool {
+        let parts = self.origins.get(&number).and_then(|origin| origin.parts.as_ref());
+        parts.is_some_and(|parts| parts.is_current(part, attempt))
+    }
+
     /// Begins another attempt at a part that has not answered. It is not lost while its state is here.
-    fn ask_again(&mut self, now_us: u64, number: u64, part: u8, out: &mut Vec<Action>) {
+    pub(super) fn ask_again(&mut self, now_us: u64, number: u64, part: u8, out: &mut Vec<Action>) {
         let is_here = self.hosted.get(&self.id(number)).is_some_and(HostedQuery::is_here);
         let is_own = part == self.own_part();
         let members = self.served.parts.servers(part);

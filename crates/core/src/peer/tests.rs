@@ -1,9 +1,11 @@
 //! Refused frames and abandoned queries; functions that the tests of this folder share.
 
+use super::filters::{FIXED_BYTES, KEY_BYTES};
 use super::*;
 use crate::query::wire::{Carry, Results};
 use crate::query::{Budget, Params, Progress, Step};
 use crate::sieve::Sieve;
+use alloc::sync::Arc;
 use alloc::vec;
 use message::Refused;
 
@@ -33,7 +35,7 @@ fn peer(server: u8) -> Peer {
 /// Submits a query for the best 3.
 pub(super) fn submit(peer: &mut Peer, number: u64, time_us: u64, out: &mut Vec<Action>) {
     let what = (Params::disk_graph(3, 4), Budget::default());
-    let query = peer.codec().new_query(number, what, (&[7; VECTOR_BYTES], &[]), time_us);
+    let query = peer.codec().new_query(number, what, (&[7; VECTOR_BYTES], None), time_us);
     peer.submit(0, query, out);
 }
 
@@ -208,12 +210,24 @@ fn states_are_written_as_all_live_servers_read_them() {
     assert_eq!(written(&peer), wire::VERSION, "no such server");
 }
 
-fn submit_with(peer: &mut Peer, number: u64, filter: &Sieve, out: &mut Vec<Action>) {
-    let what = (Params::disk_graph(3, 4), Budget::default());
+/// The bytes of a filter, with a key that stands for their digest.
+fn keyed(filter: &Sieve) -> (FilterKey, Arc<[u8]>) {
     let mut bytes = vec![];
     filter.encode(&mut bytes);
-    let query = peer.codec().new_query(number, what, (&[7; VECTOR_BYTES], &bytes), 1000);
+    ([filter.count() as u8; 32], bytes.into())
+}
+
+fn submit_with(peer: &mut Peer, number: u64, filter: &Sieve, out: &mut Vec<Action>) {
+    let what = (Params::disk_graph(3, 4), Budget::default());
+    let query = peer.codec().new_query(number, what, (&[7; VECTOR_BYTES], Some(keyed(filter))), 1000);
     peer.submit(0, query, out);
+}
+
+/// The rows that a run may return.
+fn rows(peer: &mut Peer, run: &Run) -> Sieve {
+    let begun = peer.begin(0, run).expect("it is wanted");
+    assert_eq!(begun.vector, [7; VECTOR_BYTES]);
+    Sieve::decode(1000, begun.filter).expect("a filter")
 }
 
 /// Hands a state over to server `to`. Returns the frame.
@@ -226,59 +240,127 @@ fn handed_over(peer: &mut Peer, run: Run, mut state: Box<QueryState>, to: u8) ->
 }
 
 #[test]
-fn a_filter_goes_to_each_server_once_and_is_forgotten_with_the_query() {
-    let filter = Sieve::from_sorted(1000, &[1, 7, 900]).unwrap();
+fn a_filter_goes_to_each_server_once_and_then_its_key() {
+    let filter = Sieve::from_sorted(1000, &(0..700).collect::<Vec<u32>>()).unwrap();
     let (mut origin, mut host, mut out) = (peer(0), peer(1), vec![]);
     submit_with(&mut origin, 1, &filter, &mut out);
     let (run, state) = started(&mut out);
     let bytes = filter.encoded_bytes();
-    let rows = |peer: &mut Peer, run: &Run| {
-        let begun = peer.begin(0, run).expect("it is wanted");
-        assert_eq!(begun.vector, [7; VECTOR_BYTES]);
-        Sieve::decode(1000, begun.filter)
-    };
-    assert_eq!(rows(&mut origin, &run), Ok(filter.clone()));
+    assert_eq!(rows(&mut origin, &run), filter);
     let first = handed_over(&mut origin, run, state, 1);
     let (there, state) = started(&mut receive(&mut host, 0, &first).expect("a good frame"));
-    assert_eq!(rows(&mut host, &there), Ok(filter.clone()));
+    assert_eq!(rows(&mut host, &there), filter);
     let back = handed_over(&mut host, there, state, 0);
     assert!(back.len() + VECTOR_BYTES + bytes <= first.len(), "the origin has both");
     let (again, state) = started(&mut receive(&mut origin, 1, &back).expect("a good frame"));
     let second = handed_over(&mut origin, again, state, 1);
     assert!(second.len() + VECTOR_BYTES + bytes <= first.len(), "so has the other");
     let (there, _) = started(&mut receive(&mut host, 0, &second).expect("a good frame"));
-    assert_eq!(rows(&mut host, &there), Ok(filter));
-    assert_eq!([origin.filter_bytes, host.filter_bytes], [bytes as u64; 2]);
+    assert_eq!(rows(&mut host, &there), filter);
     origin.cancel(1, &mut out);
     let released = frames(&origin, core::mem::take(&mut out));
     receive(&mut host, 0, &released[0].1).expect("a good frame");
-    assert_eq!([origin.filter_bytes, host.filter_bytes], [0; 2]);
+    // Another query with the same filter brings its key alone, and has all of its rows.
+    for number in 2..5 {
+        submit_with(&mut origin, number, &filter, &mut out);
+        let (run, state) = started(&mut out);
+        let next = handed_over(&mut origin, run, state, 1);
+        assert!(next.len() + bytes == first.len(), "{} of {}", next.len(), first.len());
+        let (there, _) = started(&mut receive(&mut host, 0, &next).expect("a good frame"));
+        assert_eq!(rows(&mut host, &there), filter);
+    }
+    assert_eq!((origin.filters_sent(), host.filters_sent()), ((1, 3), (0, 0)));
+    assert_eq!((origin.filters.all.len(), host.filters.all.len()), (1, 1));
+}
+
+#[test]
+fn a_server_that_has_lost_a_filter_gets_it_again_and_runs_nothing_before() {
+    let filter = Sieve::from_sorted(1000, &[1, 7, 900]).unwrap();
+    let (mut origin, mut host, mut out) = (peer(0), peer(1), vec![]);
+    submit_with(&mut origin, 1, &filter, &mut out);
+    let (run, state) = started(&mut out);
+    let first = handed_over(&mut origin, run, state, 1);
+    started(&mut receive(&mut host, 0, &first).expect("a good frame"));
+    // It starts again, and its link was not seen to go down.
+    let mut host = peer(1);
+    submit_with(&mut origin, 2, &filter, &mut out);
+    let (run, state) = started(&mut out);
+    let by_key = handed_over(&mut origin, run, state, 1);
+    let said = receive(&mut host, 0, &by_key).expect("a good frame");
+    assert!(said.iter().all(|action| matches!(action, Action::Send { .. })), "{said:?}");
+    let said = frames(&host, said);
+    assert_eq!((said.len(), said[0].0, host.held()), (1, 0, (0, 0)));
+    let (run, state) = started(&mut receive(&mut origin, 1, &said[0].1).expect("a good frame"));
+    assert_eq!(run.attempt, 1, "it begins again at once");
+    let again = handed_over(&mut origin, run, state, 1);
+    let (there, _) = started(&mut receive(&mut host, 0, &again).expect("a good frame"));
+    assert_eq!(rows(&mut host, &there), filter);
+    // After a link that was down nothing is taken for granted.
+    origin.down(0, 1, &mut out);
+    origin.up(1, &mut out);
+    out.clear();
+    submit_with(&mut origin, 3, &filter, &mut out);
+    let (run, state) = started(&mut out);
+    let next = handed_over(&mut origin, run, state, 1);
+    started(&mut receive(&mut peer(1), 0, &next).expect("a good frame"));
+}
+
+#[test]
+fn filters_of_servers_that_send_no_keys_are_taken() {
+    let filter = Sieve::from_sorted(1000, &[1, 7, 900]).unwrap();
+    let (mut origin, mut host, mut out) = (peer(0), peer(1), vec![]);
+    origin.agree(1, wire::FILTERS_VERSION);
+    for number in 1..3 {
+        submit_with(&mut origin, number, &filter, &mut out);
+        let (run, state) = started(&mut out);
+        let frame = handed_over(&mut origin, run, state, 1);
+        let (there, _) = started(&mut receive(&mut host, 0, &frame).expect("a good frame"));
+        assert_eq!(rows(&mut host, &there), filter);
+        assert_eq!(host.begin(0, &there).and_then(|begun| begun.filter_key), None);
+    }
+    assert_eq!(origin.filters_sent(), (2, 0));
 }
 
 #[test]
 fn filters_beyond_the_limit_are_refused_and_dropped() {
-    let filter = Sieve::from_sorted(1000, &[1, 7, 900]).unwrap();
-    let bytes = filter.encoded_bytes() as u64;
+    let filters = [1, 2, 3].map(|n| Sieve::from_sorted(1000, &[1, 7, 900][..n]).unwrap());
+    let bytes = |n: usize| filters[..n].iter().map(|f| f.encoded_bytes() as u64 + FIXED_BYTES).sum::<u64>();
     let limited = |server, filter_bytes| {
         let limits = Limits { filter_bytes, ..Limits::default() };
         Peer::new(server, 1, served(Carry::Ids, Results::Along), 0b11, limits)
     };
-    let (mut origin, mut out) = (limited(0, 2 * bytes), vec![]);
-    (1..4).for_each(|number| submit_with(&mut origin, number, &filter, &mut out));
-    let refused = |action: &Action| matches!(action, Action::Fail { number: 3, why: Failure::Overloaded });
+    let (mut origin, mut out) = (limited(0, bytes(2)), vec![]);
+    (0..3).for_each(|number| submit_with(&mut origin, number, &filters[number as usize], &mut out));
+    let refused = |action: &Action| matches!(action, Action::Fail { number: 2, why: Failure::Overloaded });
     assert!(out.len() == 3 && refused(&out[2]), "{out:?}");
-    submit(&mut origin, 4, 1000, &mut out);
-    let (_, _) = started(&mut out);
-    let Action::Start { run, state } = out.swap_remove(0) else { panic!("{out:?}") };
+    // One that is known needs no more room, and one that no query has makes room for others.
+    submit_with(&mut origin, 5, &filters[1], &mut out);
+    assert!(matches!(out[3], Action::Start { .. }), "{out:?}");
+    origin.cancel(0, &mut vec![]);
+    submit_with(&mut origin, 6, &filters[0], &mut out);
+    origin.cancel(6, &mut vec![]);
+    assert_eq!(origin.filters.all.len(), 2, "kept, for others to come");
+    out.clear();
+    let Some(smaller) = Sieve::from_sorted(1000, &[]) else { panic!() };
+    submit_with(&mut origin, 7, &smaller, &mut out);
+    let (run, state) = started(&mut out);
+    assert_eq!(origin.filters.all.len(), 2, "the one that was used longest ago has gone");
     let frame = handed_over(&mut origin, run, state, 1);
-    // A server without room takes no part in the query, and one that has room does.
-    assert!(receive(&mut limited(1, bytes - 1), 0, &frame).expect("a good frame").is_empty());
-    let mut host = limited(1, bytes);
+    let own = smaller.encoded_bytes() as u64 + FIXED_BYTES;
+    // A server without room takes no part in the query, and one that has room does, also where it has it already.
+    assert!(receive(&mut limited(1, own - 1), 0, &frame).expect("a good frame").is_empty());
+    let mut host = limited(1, own);
     assert_eq!(receive(&mut host, 0, &frame).expect("a good frame").len(), 1);
+    submit_with(&mut origin, 8, &smaller, &mut out);
+    let (run, state) = started(&mut out);
+    let next = handed_over(&mut origin, run, state, 1);
+    assert_eq!(receive(&mut host, 0, &next).expect("a good frame").len(), 1, "it is here");
     host.tick(u64::MAX, &mut vec![]);
-    assert_eq!((host.held(), host.filter_bytes), ((0, 0), 0), "it ends with its query");
+    assert_eq!((host.held(), host.filters.unused.len()), ((0, 0), 1), "it may be used again");
     // Longer than a filter can be.
-    let vector = vec![0; VECTOR_BYTES + FILTER_BYTES_MAX + 1];
+    let vector = vec![0; VECTOR_BYTES + KEY_BYTES + FILTER_BYTES_MAX + 1];
     let long = receive(&mut peer(0), 1, &baton(&encoded(Carry::Ids, 2), &vector, BUILD));
     assert_eq!(long.unwrap_err(), Refused::Content);
+    let cut = receive(&mut peer(0), 1, &baton(&encoded(Carry::Ids, 2), &[0; VECTOR_BYTES + 31], BUILD));
+    assert_eq!(cut.unwrap_err(), Refused::Content, "a part of a key");
 }

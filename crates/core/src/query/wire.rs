@@ -40,6 +40,8 @@ use crate::search::{
 pub const VERSION: u32 = 16;
 /// The first version whose readers take masks of lists with a job.
 pub const MASKS_VERSION: u32 = 16;
+/// The first version whose readers know a filter by its key.
+pub const KEYS_VERSION: u32 = 16;
 /// The first version whose readers take a filter after the vector of a query.
 pub const FILTERS_VERSION: u32 = 15;
 /// The first version whose readers know messages with thresholds.

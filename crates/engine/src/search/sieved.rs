@@ -395,8 +395,8 @@ impl Index {
         if self.base.manifest.spread.is_some() && self.base.manifest.file(files::ROW_IDS).is_err() {
             return Err(Error::bad_input(
                 "the servers of this partition have no ids of rows, so they take no filter: partitions of an earlier \
-                 version, or within a small RAM budget, have none; search the whole index, partition it again, or leave \
-                 the filter out",
+                 version, or within a small RAM budget, have none; search the whole index, partition it again, or \
+                 leave the filter out",
             ));
         }
         Ok(())
@@ -411,8 +411,8 @@ impl Index {
         })
     }
 
-    /// How the rows of a sieve are found by a search that has these parameters without one, for this recall. `None` of a
-    /// kind that takes no filter.
+    /// How the rows of a sieve are found by a search that has these parameters without one, for this recall. `None` of
+    /// a kind that takes no filter.
     pub(crate) fn plan_for(&self, sieve: &Sieve, usual: Params, recall: Option<f64>) -> Option<SievePlan> {
         // The curves were measured where there were so many.
         let rows = self.base.manifest.measured_rows() as f64;

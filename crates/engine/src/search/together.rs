@@ -116,7 +116,9 @@ impl<'a> Together<'a> {
     fn checked<'f>(&self, filters: &[Filters<'f>], queries: &[u8]) -> Result<Vec<(&'a Index, Filters<'f>)>> {
         if filters.len() != self.indexes.len() {
             let (given, indexes) = (filters.len(), self.indexes.len());
-            return Err(Error::bad_input(format!("{given} filters for {indexes} indexes; give those of each")));
+            return Err(Error::bad_input(format!(
+                "{given} filters for {indexes} indexes; give those of each"
+            )));
         }
         let all: Vec<_> = self.indexes.iter().copied().zip(filters.iter().copied()).collect();
         all.iter().try_for_each(|(index, own)| named(index, index.check_filters_of(*own, queries)))?;

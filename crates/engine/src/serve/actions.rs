@@ -4,11 +4,12 @@
 //! it is released.
 
 use std::cell::Cell;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use stratann_core::kinds::IndexView;
 use stratann_core::peer::message::Refused;
-use stratann_core::peer::{Action, BufferPool, Failure, FrameCodec, Peer, Run};
+use stratann_core::peer::{Action, BufferPool, Failure, FilterKey, FrameCodec, Peer, Run};
 use stratann_core::query::{Budget, Loss, Outcome, Params, QueryState, Step, Tag, Threshold};
 use stratann_storage::ledger::Part;
 use stratann_storage::link::Link;
@@ -110,7 +111,7 @@ impl ServerState {
         &self,
         client: u64,
         what: (Params, Budget),
-        vector: (&[u8], &[u8]),
+        vector: (&[u8], Option<(FilterKey, Arc<[u8]>)>),
         time_us: u64,
     ) {
         self.with_codec(

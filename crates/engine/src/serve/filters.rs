@@ -2,18 +2,22 @@
 //! they go to every other server once, with the vector of their query.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use serde::Serialize;
 
 use stratann_core::peer::message::Refused;
-use stratann_core::peer::{FILTER_BYTES_MAX, FILTERS_BYTES};
-use stratann_core::query::{Params, QueryState};
+use stratann_core::peer::{FILTER_BYTES_MAX, FILTERS_BYTES, FilterKey};
 use stratann_core::query::wire::{FILTERS_VERSION, MASKS_VERSION};
+use stratann_core::query::{Params, QueryState};
 use stratann_core::sieve::Sieve;
 use stratann_storage::budget::size;
+use stratann_storage::digest::digest;
 use stratann_storage::ledger::{Part, Reservation};
 use stratann_storage::{Error, Quiet, Result};
 
+use super::known_filters::{ArrivedFilter, ID_BYTES_MAX, KnownFilter, NamedIds};
 use super::lock;
-use super::known_filters::{ID_BYTES_MAX, NamedIds, KnownFilter};
 use super::state::ServerState;
 use super::{ServedIndex, Server};
 use crate::exec::Snapshot;
@@ -31,14 +35,15 @@ pub struct RequestFilters {
 #[derive(Debug)]
 struct RequestFilter {
     own: Filter,
-    of_others: Vec<u8>,
+    of_others: Option<(FilterKey, Arc<[u8]>)>,
+    recall: Option<f64>,
     report: FilterReport,
 }
 
 impl RequestFilters {
     /// Memory, bytes.
     pub fn bytes(&self) -> u64 {
-        self.all.iter().map(|filter| filter.own.bytes() + filter.of_others.capacity() as u64).sum()
+        self.all.iter().map(|filter| filter.own.bytes() + filter.bytes_of_others()).sum()
     }
 
     /// What a reply says of each.
@@ -71,25 +76,31 @@ pub struct QueryFilter {
     at: usize,
 }
 
+impl RequestFilter {
+    fn bytes_of_others(&self) -> u64 {
+        self.of_others.as_ref().map_or(0, |(_, bytes)| bytes.len() as u64)
+    }
+}
+
 impl QueryFilter {
     fn filter(&self) -> Option<&RequestFilter> {
         self.all.0.0.all.get(self.at)
     }
 
-    /// The rows that a query which begins or goes on here may return; `None` where they have no numbers. Of a cluster of
-    /// indexes it is planned for them first.
+    /// The rows that a query which begins or goes on here may return; `None` where they have no numbers. Of a cluster
+    /// of indexes it is planned for them first.
     pub(super) fn begin(&self, server: &ServerState, state: &mut QueryState) -> Option<Arc<Sieve>> {
-        let sieve = self.filter()?.own.sieve()?.clone();
+        let filter = self.filter()?;
+        let (sieve, recall) = (filter.own.sieve()?.clone(), filter.recall);
         if server.index.has_parts() {
-            let recall = NamedIds::decode(self.of_others()).and_then(|named| named.recall);
             server.plan_here(&KnownFilter { rows: sieve.clone(), recall }, state);
         }
         Some(sieve)
     }
 
-    /// The filter as other servers get it.
-    pub(super) fn of_others(&self) -> &[u8] {
-        self.filter().map_or(&[], |filter| &filter.of_others)
+    /// The filter as other servers get it, with its digest.
+    pub(super) fn of_others(&self) -> Option<(FilterKey, Arc<[u8]>)> {
+        self.filter()?.of_others.clone()
     }
 
     /// What the query sees, of what its batch does.
@@ -171,14 +182,14 @@ impl Server {
         }
         let filter = |ids: &[u64]| self.filter(ids, naming, options);
         let all = ids.into_iter().map(filter).collect::<Result<Vec<_>>>()?;
-        let longest = all.iter().map(|filter| filter.of_others.len()).max().unwrap_or(0);
-        let most = (FILTER_BYTES_MAX as u64).min(self.state.filter_bytes_max()) as usize;
+        let longest = all.iter().map(RequestFilter::bytes_of_others).max().unwrap_or(0);
+        let most = (FILTER_BYTES_MAX as u64).min(self.state.filter_bytes_max() - FILTER_FIXED_BYTES);
         if longest > most {
             return Err(Error::bad_input(format!(
                 "a filter takes {}, and goes to other servers up to {}; serve the whole index on one server, or leave \
                  only and without out",
-                size(longest as u64),
-                size(most as u64)
+                size(longest),
+                size(most)
             )));
         }
         Ok(RequestFilters { all, is_each })
@@ -189,12 +200,12 @@ impl Server {
         let own = index.index().filter(ids, naming, options, &Quiet)?;
         let mut report = own.report();
         let mut of_others = Vec::new();
+        let recall = if let Effort::Recall(recall) = options.effort { Some(recall) } else { None };
         if index.has_parts() {
             let mut sorted = ids.to_vec();
             sorted.sort_unstable();
             sorted.dedup();
             let count = sorted.len() as u64;
-            let recall = if let Effort::Recall(recall) = options.effort { Some(recall) } else { None };
             of_others = NamedIds { naming, recall, ids: sorted }.encode();
             // What the other servers have is not known: as many match as are named, or as are left.
             let matches = if naming == Naming::Only { count } else { index.rows().saturating_sub(count) };
@@ -203,8 +214,33 @@ impl Server {
         } else if index.servers() > 1 && !index.index().manifest().facts().is_sliced {
             own.sieve().into_iter().for_each(|sieve| sieve.encode(&mut of_others));
         }
-        of_others.shrink_to_fit();
-        Ok(RequestFilter { own, of_others, report })
+        let of_others = (!of_others.is_empty()).then(|| (digest(&of_others), Arc::from(of_others)));
+        Ok(RequestFilter { own, of_others, recall, report })
+    }
+}
+
+/// What became of the filters of queries between servers.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct FilterCounts {
+    /// Made of bytes of other servers.
+    pub made: u64,
+    /// Had from an earlier query that brought the same.
+    pub reused: u64,
+    /// Sent to other servers.
+    pub sent: u64,
+    /// Keys that were sent in their place, to servers that have the filter.
+    pub keys_sent: u64,
+}
+
+impl FilterCounts {
+    pub(super) fn of(state: &ServerState) -> FilterCounts {
+        let (sent, keys_sent) = state.lock_peer().filters_sent();
+        FilterCounts {
+            made: state.counters.filters_made.load(Ordering::Relaxed),
+            reused: state.counters.filters_reused.load(Ordering::Relaxed),
+            sent,
+            keys_sent,
+        }
     }
 }
 
@@ -238,13 +274,17 @@ impl ServerState {
     /// Bytes that are no filter of this index.
     pub(super) fn filter_of_others(
         &self,
-        bytes: &[u8],
+        arrived: ArrivedFilter,
         state: &mut QueryState,
     ) -> std::result::Result<Option<Arc<Sieve>>, Refused> {
-        if bytes.is_empty() {
-            return Ok(None);
-        }
-        let filter = self.filter_of_bytes(bytes)?;
+        let filter = match arrived {
+            ArrivedFilter::None => return Ok(None),
+            ArrivedFilter::Known(known) => {
+                self.counters.filters_reused.fetch_add(1, Ordering::Relaxed);
+                known
+            }
+            ArrivedFilter::Bytes(bytes, key) => self.filter_of_bytes(&bytes, key)?,
+        };
         if self.index.has_parts() {
             self.plan_here(&filter, state);
         }

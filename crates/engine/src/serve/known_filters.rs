@@ -1,8 +1,8 @@
 //! Filters as other servers send them. Each is made once, and kept for queries that bring it again.
 //!
-//! On servers of a partition a filter is the set of rows that was made of the whole index. Of a cluster whose servers have
-//! an index each it goes to all of them as the ids that were named: each finds the rows that it has of these, and plans
-//! for their number.
+//! On servers of a partition a filter is the set of rows that was made of the whole index. Of a cluster whose servers
+//! have an index each it goes to all of them as the ids that were named: each finds the rows that it has of these, and
+//! plans for their number.
 //!
 //! | bytes | content |
 //! |---|---|
@@ -10,10 +10,11 @@
 //! | 8 | the recall that was asked for, as a double; not a number for none |
 //! | … | how many ids there are, and for each the difference to the one before, less 1 but for the first: varints |
 
-use std::collections::VecDeque;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use stratann_core::peer::Begun;
 use stratann_core::peer::message::Refused;
 use stratann_core::query::{Params, QueryState};
 use stratann_core::sieve::Sieve;
@@ -103,39 +104,84 @@ pub(super) struct KnownFilter {
     pub(super) recall: Option<f64>,
 }
 
-/// Filters of other servers as this one has made them, by what came: those that were used last, the newest at the end.
+/// Filters of other servers as this one has made them, by what came: those that were used last.
 #[derive(Debug, Default)]
-pub(super) struct KnownFilters(VecDeque<(Digest, Arc<KnownFilter>)>);
+pub(super) struct KnownFilters {
+    all: BTreeMap<Digest, (u64, Arc<KnownFilter>)>,
+    // By when they were used last.
+    order: BTreeMap<u64, Digest>,
+    clock: u64,
+    bytes: u64,
+}
 
 impl KnownFilters {
     fn get(&mut self, key: &Digest) -> Option<Arc<KnownFilter>> {
-        let at = self.0.iter().position(|known| known.0 == *key)?;
-        let known = self.0.remove(at)?;
-        self.0.push_back(known);
-        self.0.back().map(|known| known.1.clone())
+        let (used, filter) = self.all.get_mut(key)?;
+        self.order.remove(used);
+        self.clock += 1;
+        *used = self.clock;
+        self.order.insert(self.clock, *key);
+        Some(filter.clone())
     }
 
-    /// Keeps one more, within so many bytes.
+    /// Keeps one more, within so many bytes, unless it is here.
     fn put(&mut self, key: Digest, filter: Arc<KnownFilter>, bytes_max: u64) {
-        self.0.push_back((key, filter));
-        let bytes = |all: &VecDeque<(Digest, Arc<KnownFilter>)>| {
-            all.iter().map(|known| known.1.rows.bytes() as u64 + size_of::<KnownFilter>() as u64).sum::<u64>()
-        };
-        while self.0.len() > 1 && bytes(&self.0) > bytes_max {
-            self.0.pop_front();
+        if self.get(&key).is_some() {
+            return;
+        }
+        self.bytes += filter.bytes();
+        self.clock += 1;
+        self.all.insert(key, (self.clock, filter));
+        self.order.insert(self.clock, key);
+        while self.bytes > bytes_max {
+            let Some((_, oldest)) = self.order.pop_first() else { return };
+            self.bytes -= self.all.remove(&oldest).map_or(0, |gone| gone.1.bytes());
         }
     }
 }
 
+impl KnownFilter {
+    fn bytes(&self) -> u64 {
+        // With its places in the two maps.
+        const FIXED_BYTES: u64 = 192;
+        self.rows.bytes() as u64 + FIXED_BYTES
+    }
+}
+
+/// The filter of a query of another server, as a run that begins has it.
+pub(super) enum ArrivedFilter {
+    /// Every row may be returned.
+    None,
+    /// It has been made.
+    Known(Arc<KnownFilter>),
+    /// Its bytes, and their digest where they came with one.
+    Bytes(Vec<u8>, Option<Digest>),
+}
+
 impl ServerState {
+    /// The filter of a run that begins. It is quick, as the protocol waits.
+    pub(super) fn arrived(&self, begun: &Begun<'_>) -> ArrivedFilter {
+        if begun.filter.is_empty() {
+            return ArrivedFilter::None;
+        }
+        match begun.filter_key.and_then(|key| lock(&self.known_filters).get(&key)) {
+            Some(known) => ArrivedFilter::Known(known),
+            None => ArrivedFilter::Bytes(begun.filter.to_vec(), begun.filter_key),
+        }
+    }
+
     /// The filter of a query of another server, made of the bytes that came unless it is here. Of a cluster of indexes
     /// the ids of all rows are read for the first one.
     ///
     /// # Errors
     /// Bytes that are no filter of this index, and ids of rows that cannot be had: then there is no answer, rather than
     /// one with other rows.
-    pub(super) fn filter_of_bytes(&self, bytes: &[u8]) -> Result<Arc<KnownFilter>, Refused> {
-        let key = digest(bytes);
+    pub(super) fn filter_of_bytes(
+        &self,
+        bytes: &[u8],
+        key: Option<Digest>,
+    ) -> Result<Arc<KnownFilter>, Refused> {
+        let key = key.unwrap_or_else(|| digest(bytes));
         if let Some(known) = lock(&self.known_filters).get(&key) {
             self.counters.filters_reused.fetch_add(1, Ordering::Relaxed);
             return Ok(known);
@@ -179,6 +225,22 @@ impl ServerState {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn filters_that_were_used_last_are_kept() {
+        let filter = |row| {
+            let rows = Arc::new(Sieve::from_sorted(1000, &[row]).unwrap());
+            Arc::new(KnownFilter { rows, recall: None })
+        };
+        let (mut known, room) = (KnownFilters::default(), 3 * filter(0).bytes());
+        (0..3).for_each(|row| known.put([row; 32], filter(row.into()), room));
+        assert!(known.get(&[0; 32]).is_some_and(|filter| filter.rows.has(0)));
+        known.put([3; 32], filter(3), room);
+        let is_kept: Vec<bool> = (0..4).map(|row| known.get(&[row; 32]).is_some()).collect();
+        assert_eq!((is_kept, known.bytes), (vec![true, false, true, true], room));
+        known.put([9; 32], filter(9), 10);
+        assert!(known.all.is_empty() && known.order.is_empty() && known.bytes == 0);
+    }
 
     #[test]
     fn ids_survive_their_bytes_and_nothing_else_is_read() {

@@ -41,7 +41,7 @@ use stratann_storage::names::BuildId;
 use stratann_storage::threads::{self, Running};
 use stratann_storage::{Error, Result};
 
-pub use self::filters::{KeptFilters, QueryFilter, RequestFilters};
+pub use self::filters::{FilterCounts, KeptFilters, QueryFilter, RequestFilters};
 use self::inbox::Place;
 pub use self::options::{Caps, MemoryNodes, ServeOptions};
 pub use self::question::{Answer, Question, Reply, Unanswered};
@@ -300,7 +300,7 @@ impl Server {
         lock(&state.clients).insert(client, waiting);
         let time_us = u64::try_from(question.timeout.as_micros()).unwrap_or(u64::MAX);
         // Other servers get the filter with the vector; this one has it.
-        let vector = (question.vector, question.filter.map_or(&[][..], QueryFilter::of_others));
+        let vector = (question.vector, question.filter.and_then(QueryFilter::of_others));
         state.submit(client, (question.params, state.budget), vector, time_us);
         client
     }

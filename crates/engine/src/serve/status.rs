@@ -9,6 +9,7 @@ use stratann_storage::ledger::{Ledger, PartUse};
 use stratann_storage::link::{Link, LinkCosts, LinkTraffic};
 use stratann_storage::names::BuildId;
 
+use super::filters::FilterCounts;
 use super::lock;
 use super::state::ServerState;
 use super::waits::WaitsByClass;
@@ -54,10 +55,8 @@ pub struct Status {
     pub waiting: usize,
     /// Runs, of any origin, that were dropped because their deadline had passed or their client had gone.
     pub dropped_runs: u64,
-    /// Filters of queries of other servers that were made of the bytes that came.
-    pub filters_made: u64,
-    /// Filters of such queries that were here from others.
-    pub filters_reused: u64,
+    /// Filters of queries of other servers, and to them.
+    pub filters: FilterCounts,
     /// Queries that run here now, of any origin.
     pub in_flight: usize,
     /// Queries handed over to another server.
@@ -172,14 +171,13 @@ fn links(state: &ServerState) -> Vec<LinkStatus> {
 
 impl Status {
     pub(super) fn of(state: &ServerState) -> Status {
-        let manifest = state.index.index().manifest();
-        let servers = state.index.servers();
-        let live = state.lock_known().live;
+        let (manifest, servers) = (state.index.index().manifest(), state.index.servers());
+        let (live, process) = (state.lock_known().live, budget::process());
         let count = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
         let traffic = state.link.get().map_or_else(LinkTraffic::default, |link| link.traffic());
-        let process = budget::process();
         // Each takes locks, so none is read while another one's is held.
         let delayed_jobs = state.lock_peer().delayed_jobs();
+        let filters = FilterCounts::of(state);
         let (links, learning) = (links(state), state.index.index().learning().and_then(Learning::facts));
         Status {
             server: state.options.server.unwrap_or(0),
@@ -202,8 +200,7 @@ impl Status {
             cancelled: count(&state.counters.cancelled),
             waiting: lock(&state.clients).len(),
             dropped_runs: count(&state.counters.dropped_runs),
-            filters_made: count(&state.counters.filters_made),
-            filters_reused: count(&state.counters.filters_reused),
+            filters,
             in_flight: state.running.load(Ordering::Relaxed),
             hand_overs_out: count(&state.counters.hand_overs_out),
             hand_overs_in: count(&state.counters.hand_overs_in),

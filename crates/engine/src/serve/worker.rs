@@ -14,6 +14,7 @@ use stratann_storage::link::Inbound;
 
 use super::QueryFilter;
 use super::inbox::{Free, Job, Size};
+use super::known_filters::ArrivedFilter;
 use super::remote_batches::LiveThread;
 use super::scores::Scored;
 use super::state::{Permit, ServerState};
@@ -130,15 +131,14 @@ impl<'a> Worker<'a> {
         // The memory of a waiting state is released when its slot or its permit has it.
         let Job { run, mut state, size, filter, memory, .. } = job;
         let permit = permit.with(memory.filter(|_| run.job.is_some()));
-        let begun = self.begun(&run, filter.is_some());
-        let Some((begun, of_others)) = begun else {
+        let Some((begun, of_others)) = self.begun(&run, filter.is_some()) else {
             self.server.lock_peer().recycle_state(state);
             self.server.counters.dropped_runs.fetch_add(1, Ordering::Relaxed);
             return None;
         };
         let sieve = match &filter {
             Some(own) => Ok(own.begin(self.server, &mut state)),
-            None => self.server.filter_of_others(&of_others, &mut state),
+            None => self.server.filter_of_others(of_others, &mut state),
         };
         let Ok(sieve) = sieve else {
             // Its answer would have rows that it may not return.
@@ -169,15 +169,15 @@ impl<'a> Worker<'a> {
         Some(at)
     }
 
-    /// Begins a run, and takes its vector. Returns the filter of a query of another server, as it came. `None` when its
-    /// answer is no longer wanted.
-    fn begun(&mut self, run: &Run, is_filtered_here: bool) -> Option<(BegunRun, Vec<u8>)> {
+    /// Begins a run, and takes its vector. Returns the filter of a query of another server, too. `None` when its answer
+    /// is no longer wanted.
+    fn begun(&mut self, run: &Run, has_filter: bool) -> Option<(BegunRun, ArrivedFilter)> {
         let mut peer = self.server.lock_peer();
         let begun = peer.begin(self.server.now_us(), run)?;
         self.vector.clear();
         self.vector.extend_from_slice(begun.vector);
         // What it takes to read it is done without the lock.
-        let of_others = if is_filtered_here { Vec::new() } else { begun.filter.to_vec() };
+        let of_others = if has_filter { ArrivedFilter::None } else { self.server.arrived(&begun) };
         let (expires_at_us, threshold) = (begun.expires_at_us, begun.threshold);
         Some((BegunRun { expires_at_us, threshold }, of_others))
     }

@@ -15,8 +15,8 @@ use crate::manifest::Manifest;
 /// Bytes of an id in the file.
 const ID_BYTES: u64 = 8;
 
-/// Writes the ids of all rows of `index`, by internal id, to the folder `partial`. `None` for a kind that writes them as
-/// it is divided, and where the budget has no room for the open index and the ids.
+/// Writes the ids of all rows of `index`, by internal id, to the folder `partial`. `None` for a kind that writes them
+/// as it is divided, and where the budget has no room for the open index and the ids.
 ///
 /// # Errors
 /// An index that cannot be read or is damaged; a disk that is full; an interruption.

@@ -3,16 +3,16 @@
 use std::sync::mpsc::channel;
 
 use stratann_core::query::wire::MASKS_VERSION;
+use stratann_engine::Metric;
 use stratann_engine::build::IndexKind;
 use stratann_engine::deletes::delete;
 use stratann_engine::index::{Index, OpenOptions};
 use stratann_engine::kinds::division;
 use stratann_engine::manifest::Manifest;
 use stratann_engine::search::{Effort, Filter, Filters, Naming, SearchOptions, Together};
-use stratann_engine::serve::{Question, ServeOptions, Server};
+use stratann_engine::serve::{FilterCounts, Question, ServeOptions, Server, Unanswered};
 use stratann_engine::spread::PartitionOptions;
 use stratann_engine::spread::scatter::{scatter, server_folder};
-use stratann_engine::Metric;
 use stratann_params::search::GridSwitches;
 use stratann_storage::{ErrorKind, Quiet};
 
@@ -99,14 +99,22 @@ fn servers_of_a_partition_take_filters_and_answer_as_one_process_does() {
         let cluster = Cluster::start_of(&built, 3, 1, |_| {});
         check_filters(&cluster, &whole, built.set.len(), &asked, &options);
         // The filter of many queries is made once on each other server.
-        let made = || cluster.up().map(|server| server.status().filters_made).collect::<Vec<u64>>();
+        let made = || cluster.up().map(|server| server.status().filters.made).collect::<Vec<u64>>();
         let before = made();
         for _ in 0..5 {
-            ask_filtered(cluster.servers[1].as_ref().unwrap(), (&[9, 10, 40, 41], Naming::Without), &options, &asked);
+            ask_filtered(
+                cluster.servers[1].as_ref().unwrap(),
+                (&[9, 10, 40, 41], Naming::Without),
+                &options,
+                &asked,
+            );
         }
         let more: Vec<u64> = made().iter().zip(before).map(|(after, before)| after - before).collect();
         assert!(more.iter().all(|&more| more <= 1) && more[1] == 0, "{kind:?}: {more:?}");
-        assert!(cluster.up().map(|server| server.status().filters_reused).sum::<u64>() > 20, "{kind:?}");
+        let counts: Vec<FilterCounts> = cluster.up().map(|server| server.status().filters).collect();
+        assert!(counts.iter().map(|own| own.reused).sum::<u64>() > 20, "{kind:?}: {counts:?}");
+        // It was sent to each of them once, and its key after that.
+        assert!(counts[1].keys_sent > 5 * counts[1].sent, "{kind:?}: {counts:?}");
     }
 }
 
@@ -127,7 +135,8 @@ fn servers_of_a_grid_take_filters_however_it_is_divided() {
         let mut spread = PartitionOptions { threads: 2, ..PartitionOptions::new(servers) };
         (spread.grid.mode, spread.grid.slices) = (mode, slices);
         let cluster = Cluster::start_divided(Box::new(|_| {}), &built, &spread, |_| {});
-        for (switches, nprobe) in switches.into_iter().flat_map(|switches| [(switches, 5), (switches, 1000)]) {
+        for (switches, nprobe) in switches.into_iter().flat_map(|switches| [(switches, 5), (switches, 1000)])
+        {
             let effort = Effort::Nprobe(nprobe, None, None);
             let options = SearchOptions { effort, switches: switches.into(), ..one_at_a_time() };
             check_filters(&cluster, &whole, built.set.len(), &asked, &options);
@@ -193,8 +202,10 @@ fn servers_with_an_index_each_take_of_a_filter_what_each_holds() {
                 let own: Vec<Filter> =
                     parts.iter().map(|index| index.filter(ids, naming, &options, &Quiet).unwrap()).collect();
                 let filters: Vec<Filters<'_>> = own.iter().map(Filters::Shared).collect();
-                let expected = together.search_filtered(&asked.bytes, &filters, &options, false, &Quiet).unwrap();
-                let found = ask_filtered(cluster.servers[2].as_ref().unwrap(), (ids, naming), &options, &asked);
+                let expected =
+                    together.search_filtered(&asked.bytes, &filters, &options, false, &Quiet).unwrap();
+                let found =
+                    ask_filtered(cluster.servers[2].as_ref().unwrap(), (ids, naming), &options, &asked);
                 for (row, found) in found.iter().enumerate() {
                     let count = expected.counts[row] as usize;
                     let expected = &expected.ids[row * expected.k..][..count];
@@ -204,9 +215,12 @@ fn servers_with_an_index_each_take_of_a_filter_what_each_holds() {
         }
     }
     // Each of them was made once on each other server, whatever the number of queries.
-    let made: Vec<u64> = cluster.up().map(|server| server.status().filters_made).collect();
+    let made: Vec<u64> = cluster.up().map(|server| server.status().filters.made).collect();
     assert!(made[0] <= 24 && made[1] <= 24 && made[2] == 0, "{made:?}");
-    assert!(cluster.up().map(|server| server.status().filters_reused).sum::<u64>() >= 2 * 19 * 24, "{made:?}");
+    assert!(
+        cluster.up().map(|server| server.status().filters.reused).sum::<u64>() >= 2 * 19 * 24,
+        "{made:?}"
+    );
 }
 
 #[test]
@@ -226,5 +240,66 @@ fn parts_on_several_servers_take_filters_too() {
                 assert_eq!(*found, truth, "every {every}, query {row}");
             }
         }
+    }
+}
+
+/// Many queries at once, each with rows of its own: all are answered with these, or refused for want of room, and the
+/// servers take no more memory than they set aside.
+#[test]
+fn a_thousand_different_filters_in_flight_are_right_or_refused() {
+    let (built, count) = (source(), 1000);
+    let asked = queries(count, DIM);
+    let options = one_at_a_time();
+    let whole = Index::open(built.dir.path(), OpenOptions::default()).unwrap();
+    let cluster = Cluster::start(3, 1);
+    let server = cluster.servers[0].as_ref().unwrap();
+    let rows =
+        |query: u64| (0..built.set.len() as u64).filter(|id| id % 97 == query % 97 || *id == query).collect();
+    let lists: Vec<Vec<u64>> = (0..count as u64).map(rows).collect();
+    let lists: Vec<&[u64]> = lists.iter().map(Vec::as_slice).collect();
+    let own = whole.filters(&lists, Naming::Only, &options, &Quiet).unwrap();
+    let expected = whole.search_filtered(&asked.bytes, Filters::Each(&own), &options, &Quiet).unwrap();
+    let filters = server.filters((lists, Naming::Only), true, &options).unwrap().keep(Vec::new());
+    let ask = |row: usize| {
+        let (sender, answer) = channel();
+        let filter = Some(&filters.of(row));
+        let question = Question {
+            vector: asked.row(row),
+            params: server.params_of(&options, filter).unwrap(),
+            filter,
+            timeout: PATIENCE,
+            partial: false,
+            client: 0,
+            request: 0,
+            is_batch: false,
+        };
+        server.ask(question, Box::new(move |got| drop(sender.send(got))));
+        answer
+    };
+    let is_right = |row: usize, ids: &[u64]| {
+        let found = expected.counts[row] as usize;
+        ids == &expected.ids[row * expected.k..][..found]
+    };
+    let answers: Vec<Answering> = (0..count).map(ask).collect();
+    let mut answered = 0;
+    for (row, answer) in answers.iter().enumerate() {
+        match answer.recv_timeout(PATIENCE).unwrap() {
+            Ok(got) => {
+                assert!(is_right(row, &got.ids), "query {row}");
+                answered += 1;
+            }
+            Err(why) => assert!(matches!(why, Unanswered::Overloaded), "query {row}: {why}"),
+        }
+    }
+    assert!(answered >= 50, "{answered} of {count}");
+    // Nothing is lost: those that were refused are answered when there is room.
+    for row in (0..count).step_by(50) {
+        let got = ask(row).recv_timeout(PATIENCE).unwrap().unwrap();
+        assert!(is_right(row, &got.ids), "query {row}");
+    }
+    for server in cluster.up() {
+        let status = server.status();
+        let accounted: u64 = status.memory.iter().map(|part| part.1).sum();
+        assert!(status.ledger.committed_bytes <= accounted, "{:?}", status.ledger);
     }
 }

@@ -181,7 +181,8 @@ impl Searcher for Indexes {
         let parts = self.each.iter().map(|bench| bench.part(options)).collect::<Result<Vec<usize>>>()?;
         let part = parts.into_iter().min().unwrap_or(1).max(1);
         let (mut sum, mut account, mut incomplete) = (Sum::new(count), None, 0);
-        let own = self.each.iter_mut().map(|bench| bench.filters(options, printer)).collect::<Result<Vec<_>>>()?;
+        let own =
+            self.each.iter_mut().map(|bench| bench.filters(options, printer)).collect::<Result<Vec<_>>>()?;
         for first in (0..count).step_by(part) {
             if let Some(bench) = self.each.first_mut() {
                 bench.load(first, part.min(count - first))?;
@@ -206,7 +207,8 @@ impl Searcher for Indexes {
         if incomplete > 0 {
             printer.note(&format!("note: {incomplete} times an index gave no answer to a query"));
         }
-        let mut run = sum.into_run(options, account.unwrap_or_default(), self.ram_budget, self.truth.is_some());
+        let mut run =
+            sum.into_run(options, account.unwrap_or_default(), self.ram_budget, self.truth.is_some());
         // What is said of the rows that match is of each index by itself.
         run.filters = own.iter().filter_map(|own| own.as_ref().and_then(OwnFilters::report)).collect();
         Ok(run)

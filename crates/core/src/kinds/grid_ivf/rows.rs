@@ -24,7 +24,6 @@ use crate::codec::{Reader, Refused, Writer, varint_bytes};
 use crate::kinds::kind::StepContext;
 use crate::place::{Reach, SERVERS_MAX};
 use crate::search::{Hit, IndexSize, Outcome, Tag, Threshold};
-use crate::sieve::Sieve;
 use crate::view::Base;
 use stratann_kernel::columns::LANES;
 
@@ -285,14 +284,10 @@ fn hits_bytes(hits: &[Hit]) -> u64 {
 /// Goes on with a job.
 pub(super) fn step_job(cx: &mut StepContext<'_, GridIvf>) {
     let Some((tag, mut row)) = cx.own.rows.pop() else { return cx.q.finish(Outcome::OutOfBudget) };
-    let sieve = masks::sieve(&row, cx.view, cx.base.nodes);
-    if sieve.is_none() && !row.masks.is_empty() {
+    let Some(sieve) = masks::sieve(&row, cx.view, cx.base.nodes) else {
         return cx.q.finish(Outcome::OutOfBudget);
-    }
-    let base = match &sieve {
-        Some(sieve) if !row.masks.is_empty() => Base { sieve: Some(sieve), ..*cx.base },
-        _ => *cx.base,
     };
+    let base = Base { sieve: sieve.as_ref().or(cx.base.sieve), ..*cx.base };
     let cx: &mut StepContext<'_, GridIvf> = &mut StepContext {
         q: cx.q,
         own: cx.own,
@@ -405,32 +400,6 @@ pub(super) fn take_scores(
 }
 
 impl Row {
-    /// All members of all lists are left that may be returned, but those that were scored before. Of whole lists nothing
-    /// is kept: they are scanned at once.
-    fn begin(&mut self, cx: &StepContext<'_, GridIvf>) {
-        self.begin_among(cx.view, cx.base.sieve.filter(|_| cx.base.is_filtered || !self.masks.is_empty()));
-    }
-
-    fn begin_among(&mut self, view: &View<'_>, sieve: Option<&Sieve>) {
-        self.sums.clear();
-        self.fine.clear();
-        if has_whole_lists(view) {
-            return;
-        }
-        for probe in &self.lists {
-            let members = view.members(probe.list);
-            let skipped = if probe.is_warm { view.prewarmed(probe.list) } else { 0 };
-            for from in (0..members).step_by(LANES) {
-                let all = full(members - from);
-                let first = if from == 0 { full(skipped) } else { 0 };
-                let id = view.first[probe.list as usize] + from as u32;
-                let matches = sieve.map_or(u64::MAX, |sieve| bits(sieve, id));
-                self.alive.push(all & !first & matches);
-            }
-        }
-        self.sums.resize(self.left(), 0.0);
-    }
-
     fn is_here(&self, cx: &StepContext<'_, GridIvf>, slice: usize) -> bool {
         self.lists.iter().all(|probe| is_here(cx, probe.list, slice))
     }
@@ -566,12 +535,6 @@ fn has_whole_lists(view: &View<'_>) -> bool {
 /// The lowest `count` bits.
 fn full(count: usize) -> u64 {
     if count >= 64 { u64::MAX } else { (1 << count) - 1 }
-}
-
-/// A bit for each of a block's ids from this one on that may be returned.
-fn bits(sieve: &Sieve, first: u32) -> u64 {
-    let ids = sieve.iter_in(first..first.saturating_add(LANES as u32));
-    ids.map(|id| 1u64 << (id - first)).sum()
 }
 
 /// The bits that are set, ascending.

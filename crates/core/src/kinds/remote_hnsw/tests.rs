@@ -141,8 +141,7 @@ impl Set {
     }
 
     fn view(&self) -> IndexView<'_> {
-        let base =
-            Base::whole((Metric::L2, DType::F32), DIM, 1000);
+        let base = Base::whole((Metric::L2, DType::F32), DIM, 1000);
         let kind = View {
             layout: &LAYOUT,
             meta: &self.meta,

@@ -34,7 +34,7 @@ fn state(lists: &[u32]) -> Vec<u8> {
 fn asker() -> (Peer, Run) {
     let (mut peer, mut out) = (peer(0, 10), vec![]);
     let what = (Params::hybrid_ivf(3, 4), Budget::default());
-    let query = peer.codec().new_query(5, what, (&[7; VECTOR_BYTES], &[]), 1_000_000);
+    let query = peer.codec().new_query(5, what, (&[7; VECTOR_BYTES], None), 1_000_000);
     peer.submit(0, query, &mut out);
     let Some(Action::Start { run, .. }) = out.pop() else { panic!("it starts") };
     assert!(peer.begin(0, &run).is_some());

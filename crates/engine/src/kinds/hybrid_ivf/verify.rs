@@ -100,8 +100,7 @@ pub(crate) fn check_parts(check: &mut Verification<'_>, placement: &Placement) -
 fn open(check: &Verification<'_>) -> Result<(view::Base<'static>, ListTables)> {
     let manifest = check.manifest;
     let IndexShape { metric, dtype, block, .. } = shape(check.folder, manifest)?;
-    let view =
-        view::Base::whole((metric, dtype), manifest.dim, manifest.rows as u32);
+    let view = view::Base::whole((metric, dtype), manifest.dim, manifest.rows as u32);
     Ok((view, ListTables::load(check.folder, manifest, &block)?))
 }
 

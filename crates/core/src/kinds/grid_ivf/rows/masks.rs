@@ -1,5 +1,5 @@
-//! The rows that a query with a filter may return, as its jobs carry them: of the lists that a job visits, a bit for each
-//! member. Other servers know nothing else of the filter, so a job without its masks cannot be.
+//! The rows that a query with a filter may return, as its jobs carry them: of the lists that a job visits, a bit for
+//! each member. Other servers know nothing else of the filter, so a job without its masks cannot be.
 
 use alloc::vec::Vec;
 use core::ops::Range;
@@ -8,7 +8,7 @@ use stratann_kernel::columns::LANES;
 
 use super::super::{GridIvf, View};
 use super::wire::{bits_bytes, put_bits, take_bits};
-use super::{Probe, Row, full, ones};
+use super::{Probe, Row, full, has_whole_lists, ones};
 use crate::codec::{Reader, Refused, Writer, varint_bytes};
 use crate::kinds::kind::StepContext;
 use crate::sieve::Sieve;
@@ -43,10 +43,13 @@ pub(super) fn of<'p>(cx: &StepContext<'_, GridIvf>, lists: impl Iterator<Item = 
     masks
 }
 
-/// The rows that the masks of a row name. `None` where they do not fit these lists, or one of its lists has none: a row
-/// from another server may say anything.
-pub(super) fn sieve(row: &Row, view: &View<'_>, nodes: u32) -> Option<Sieve> {
+/// The rows that the masks of a row name, if it has some. `None` where they do not fit its lists, or one of these has
+/// none: a row from another server may say anything.
+pub(super) fn sieve(row: &Row, view: &View<'_>, nodes: u32) -> Option<Option<Sieve>> {
     let masks = &row.masks;
+    if masks.is_empty() {
+        return Some(None);
+    }
     let ascends = masks.windows(2).all(|pair| pair[0].list < pair[1].list);
     let has_mask = |probe: &Probe| masks.binary_search_by_key(&probe.list, |mask| mask.list).is_ok();
     if !ascends || !row.lists.iter().chain(&row.later).all(has_mask) {
@@ -65,7 +68,41 @@ pub(super) fn sieve(row: &Row, view: &View<'_>, nodes: u32) -> Option<Sieve> {
             rows.extend(ones(word).map(|lane| ids.start + from as u32 + u32::from(lane)));
         }
     }
-    Sieve::from_sorted(nodes, &rows)
+    Sieve::from_sorted(nodes, &rows).map(Some)
+}
+
+impl Row {
+    /// All members of all lists are left that may be returned, but those that were scored before. Of whole lists
+    /// nothing is kept: they are scanned at once.
+    pub(super) fn begin(&mut self, cx: &StepContext<'_, GridIvf>) {
+        self.begin_among(cx.view, cx.base.sieve.filter(|_| cx.base.is_filtered || !self.masks.is_empty()));
+    }
+
+    fn begin_among(&mut self, view: &View<'_>, sieve: Option<&Sieve>) {
+        self.sums.clear();
+        self.fine.clear();
+        if has_whole_lists(view) {
+            return;
+        }
+        for probe in &self.lists {
+            let members = view.members(probe.list);
+            let skipped = if probe.is_warm { view.prewarmed(probe.list) } else { 0 };
+            for from in (0..members).step_by(LANES) {
+                let all = full(members - from);
+                let first = if from == 0 { full(skipped) } else { 0 };
+                let id = view.first[probe.list as usize] + from as u32;
+                let matches = sieve.map_or(u64::MAX, |sieve| bits(sieve, id));
+                self.alive.push(all & !first & matches);
+            }
+        }
+        self.sums.resize(self.left(), 0.0);
+    }
+}
+
+/// A bit for each of a block's ids from this one on that may be returned.
+fn bits(sieve: &Sieve, first: u32) -> u64 {
+    let ids = sieve.iter_in(first..first.saturating_add(LANES as u32));
+    ids.map(|id| 1u64 << (id - first)).sum()
 }
 
 /// Drops the masks of lists that the row has visited.
