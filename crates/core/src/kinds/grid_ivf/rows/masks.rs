@@ -155,3 +155,29 @@ pub(super) fn decode(r: &mut Reader<'_>) -> Result<Vec<Mask>, Refused> {
 pub(super) fn memory_bytes(masks: &Vec<Mask>) -> usize {
     masks.capacity() * size_of::<Mask>() + masks.iter().map(|mask| 8 * mask.words.capacity()).sum::<usize>()
 }
+
+#[cfg(test)]
+mod tests {
+    use alloc::vec;
+
+    use super::*;
+
+    #[test]
+    fn masks_survive_their_bytes_and_nothing_else_is_read() {
+        let dense = Mask { list: 3, words: vec![u64::MAX, 7] };
+        let sparse = Mask { list: 700, words: vec![0, 1 << 63, 0, 0] };
+        let masks = vec![dense, sparse, Mask { list: 701, words: vec![] }];
+        let mut out = vec![];
+        encode(&masks, &mut Writer(&mut out));
+        assert_eq!(out.len() as u64, bytes(&masks));
+        assert_eq!(decode(&mut Reader(&out)), Ok(masks));
+        for end in 0..out.len() {
+            assert!(decode(&mut Reader(&out[..end])).is_err(), "cut at {end}");
+        }
+        // Many empty masks of long lists would take much more memory than their bytes.
+        let long = Mask { list: 1, words: vec![0; 1 << 16] };
+        out.clear();
+        encode(&vec![long; 65], &mut Writer(&mut out));
+        assert_eq!(decode(&mut Reader(&out)), Err(Refused::Content));
+    }
+}
