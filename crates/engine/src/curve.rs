@@ -7,6 +7,11 @@ use stratann_kernel::Metric;
 use stratann_params::IndexKind;
 use stratann_storage::{Error, Result};
 
+mod widening;
+
+pub(crate) use widening::{Aim, aim};
+pub use widening::{WidePoint, Widening};
+
 /// Condition under which a search stops before its whole effort is spent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct StopRule {
@@ -168,6 +173,10 @@ pub struct Curve {
     pub misses_aimed: Option<f64>,
     /// The points, by effort.
     pub points: Vec<Point>,
+    /// Where searches with filters aim, by the share of the rows that these have; empty in indexes of before it was
+    /// measured, and of the other ways to search.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub widening: Vec<Widening>,
 }
 
 impl Curve {

@@ -97,7 +97,10 @@ fn a_way_to_the_rows_that_are_left_is_planned_once_for_equal_searches() {
     let asked = queries(5, DIM);
     for kind in KINDS {
         let built = calibrated(kind);
-        assert_eq!((search(&built.index, &asked, &options(10, 0.9)).short, built.index.live_plans_made()), (0, 0));
+        assert_eq!(
+            (search(&built.index, &asked, &options(10, 0.9)).short, built.index.live_plans_made()),
+            (0, 0)
+        );
         delete(built.dir.path(), &fifth(), None, &Quiet).unwrap();
         let mut index = open(built.dir.path());
         let first = search(&index, &asked, &options(10, 0.9));

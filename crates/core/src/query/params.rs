@@ -1,7 +1,7 @@
 //! Parameters of a query.
 
 use crate::kinds::{KindParams, disk_graph, flat, gpu_ivf, grid_ivf, hybrid_ivf, remote_hnsw};
-use crate::search::Mode;
+use crate::search::{FAR_MAX, Mode};
 
 /// Most results a query can ask for.
 pub const MAX_K: u32 = 16_384;
@@ -21,13 +21,24 @@ pub struct Params {
     pub mode: Mode,
     /// A vector that does not exist for this query (calibration asks with rows of the index); `u32::MAX` for none.
     pub exclude: u32,
+    /// How many more lists a query visits where the nearest have few rows of its sieve, in tenths: 0 for as many times
+    /// more as the rows are fewer, [`FAR_MAX`] for the square of that.
+    pub far_tenths: u8,
     /// The parameters of the kind.
     pub kind: KindParams,
 }
 
 impl Params {
     fn of(k: u32, kind: KindParams) -> Params {
-        Params { k, width: 1, approach_width: 1, mode: Mode::Barrier, exclude: u32::MAX, kind }
+        Params {
+            k,
+            width: 1,
+            approach_width: 1,
+            mode: Mode::Barrier,
+            exclude: u32::MAX,
+            far_tenths: FAR_MAX,
+            kind,
+        }
     }
 
     /// The `k` nearest of all vectors.
@@ -74,6 +85,7 @@ impl Params {
         (1..=MAX_K).contains(&self.k)
             && (1..=MAX_WIDTH).contains(&self.width)
             && (1..=self.width).contains(&self.approach_width)
+            && self.far_tenths <= FAR_MAX
             && self.kind.is_valid(self.k)
     }
 }

@@ -156,6 +156,7 @@ impl QueryState {
             approach_width: params.approach_width,
             mode: params.mode,
             exclude: params.exclude,
+            far_tenths: params.far_tenths,
             budget,
             started: false,
             top: TopK::default(),
@@ -176,7 +177,7 @@ impl QueryState {
     pub fn restart(&mut self, params: Params, budget: Budget) {
         let q = &mut self.q;
         (q.width, q.approach_width) = (params.width, params.approach_width);
-        (q.mode, q.exclude) = (params.mode, params.exclude);
+        (q.mode, q.exclude, q.far_tenths) = (params.mode, params.exclude, params.far_tenths);
         q.budget = budget;
         q.started = false;
         q.top.reset(params.k);

@@ -32,8 +32,8 @@ pub use crate::kinds::Carry;
 use crate::kinds::KindParams;
 use crate::order::{from_order_key, order_key};
 use crate::search::{
-    Budget, Candidate, Extent, Hit, LOST_UNITS_MAX, Loss, LostUnit, LostUnits, Mode, Outcome, Pending,
-    QueryStats, Read, ScorerId, Scores, StoreId, Tag,
+    Budget, Candidate, Extent, FAR_MAX, Hit, LOST_UNITS_MAX, Loss, LostUnit, LostUnits, Mode, Outcome,
+    Pending, QueryStats, Read, ScorerId, Scores, StoreId, Tag,
 };
 
 /// The newest version, which is written where all servers read it.
@@ -340,20 +340,19 @@ fn loss(number: u8) -> Result<Loss, Refused> {
 fn write_params(p: &Params, version: u32, w: &mut Writer<'_>) {
     w.u8(p.kind.number());
     [p.k, p.width, p.approach_width, p.exclude].into_iter().for_each(|x| w.u32(x));
-    w.u8(p.mode as u8);
+    // Without a filter the byte is the mode alone, as before there were filters.
+    w.u8(p.mode as u8 | (FAR_MAX - p.far_tenths.min(FAR_MAX)) << 1);
     p.kind.encode(version, w);
 }
 
 fn read_params(r: &mut Reader<'_>) -> Result<Params, Refused> {
     let kind = r.u8()?;
     let (k, width, approach_width, exclude) = (r.u32()?, r.u32()?, r.u32()?, r.u32()?);
-    let mode = match r.u8()? {
-        0 => Mode::Barrier,
-        1 => Mode::Eager,
-        _ => return Err(Refused::Content),
-    };
+    let byte = r.u8()?;
+    let mode = if byte & 1 == 0 { Mode::Barrier } else { Mode::Eager };
+    let far_tenths = FAR_MAX.checked_sub(byte >> 1).ok_or(Refused::Content)?;
     let kind = KindParams::decode(kind, r)?;
-    let params = Params { k, width, approach_width, mode, exclude, kind };
+    let params = Params { k, width, approach_width, mode, exclude, far_tenths, kind };
     if params.is_valid() { Ok(params) } else { Err(Refused::Content) }
 }
 
@@ -434,4 +433,37 @@ fn read_stats(r: &mut Reader<'_>) -> Result<QueryStats, Refused> {
         }
     }
     Ok(QueryStats::from_values(values))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::vec::Vec;
+
+    #[test]
+    fn how_far_a_query_goes_travels_and_takes_no_byte() {
+        let written = |params: &Params| {
+            let mut bytes = Vec::new();
+            write_params(params, VERSION, &mut Writer(&mut bytes));
+            bytes
+        };
+        let usual = Params::grid_ivf(10, 4);
+        const MODE_AT: usize = 17;
+        for mode in [Mode::Barrier, Mode::Eager] {
+            assert_eq!(
+                written(&Params { mode, ..usual })[MODE_AT],
+                mode as u8,
+                "as before there were filters"
+            );
+            for far_tenths in 0..=FAR_MAX {
+                let params = Params { mode, far_tenths, ..usual };
+                let bytes = written(&params);
+                assert_eq!(bytes.len(), written(&usual).len());
+                assert_eq!(read_params(&mut Reader(&bytes)), Ok(params));
+            }
+        }
+        let mut beyond = written(&usual);
+        beyond[MODE_AT] = (FAR_MAX + 1) << 1;
+        assert_eq!(read_params(&mut Reader(&beyond)), Err(Refused::Content));
+    }
 }

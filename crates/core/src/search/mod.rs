@@ -97,6 +97,10 @@ pub enum Outcome {
     WrongKind,
 }
 
+/// The most tenths by which a query visits more lists where the nearest have few rows of its sieve, and their number
+/// where nothing was measured.
+pub const FAR_MAX: u8 = 10;
+
 /// Next action of the driver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
@@ -119,6 +123,8 @@ pub(crate) struct Query {
     pub(crate) mode: Mode,
     /// A vector that does not exist for this query; `u32::MAX` for none.
     pub(crate) exclude: u32,
+    /// See [`crate::query::Params::far_tenths`].
+    pub(crate) far_tenths: u8,
     pub(crate) budget: Budget,
     pub(crate) started: bool,
     pub(crate) top: TopK,

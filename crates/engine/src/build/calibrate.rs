@@ -13,6 +13,7 @@ use crate::manifest::Manifest;
 use crate::recall::calibrate::{measure_all, measure_in_memory};
 use crate::recall::known::Known;
 use crate::recall::mixture::{Maker, NEAR};
+use crate::recall::{made_filters, widen};
 use crate::stages::build::{Build, IDS};
 use crate::stages::tables::read_at;
 
@@ -57,8 +58,17 @@ pub(crate) fn run(build: &Build<'_>, manifest: &Manifest, scan: &Scan) -> Result
         let share = (build.plan.threads, build.plan.calibration_in_flight);
         curves.extend(measure_all(&index, &known, k, FROM_MIXTURE, share, build.progress)?);
     }
-    let ks: Vec<u32> = curves.iter().filter(|curve| curve.family.is_none()).map(|curve| curve.k).collect();
+    let made = made_filters::make(
+        &index,
+        &known,
+        k,
+        (build.options.seed, build.plan.threads, spare.min(4 << 30)),
+        build.progress,
+    )?;
     let share = (build.plan.threads, build.plan.calibration_in_flight);
+    index.base.manifest.curves = curves.clone();
+    widen::measure(&index, &made, &mut curves, share, build.progress)?;
+    let ks: Vec<u32> = curves.iter().filter(|curve| curve.family.is_none()).map(|curve| curve.k).collect();
     let budget_bytes = spare.min(4 << 30);
     curves.extend(measure_in_memory(
         &mut index,
@@ -68,6 +78,10 @@ pub(crate) fn run(build: &Build<'_>, manifest: &Manifest, scan: &Scan) -> Result
         share,
         build.progress,
     )?);
+    index.base.manifest.curves = curves.clone();
+    if index.is_resident() {
+        widen::measure(&index, &made, &mut curves, share, build.progress)?;
+    }
     build.progress.check_interrupted()?;
     Ok(curves)
 }

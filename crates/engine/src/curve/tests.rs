@@ -21,6 +21,7 @@ fn curve(points: &[(u32, StopRule, f64, f64)]) -> Curve {
             .iter()
             .map(|&(effort, stop, recall, reads)| point(effort, stop, recall, reads))
             .collect(),
+        widening: Vec::new(),
     }
 }
 

@@ -68,6 +68,8 @@ pub(crate) struct SievedQuery<'a> {
     pub(crate) work: SearchWork,
     /// Recall that was asked for; `None` where an effort was.
     pub(crate) recall: Option<f64>,
+    /// Whether it is to be measured what a search finds: it is the way, and never gives way.
+    pub(crate) is_measured: bool,
 }
 
 impl SievedQuery<'_> {
@@ -137,7 +139,15 @@ mod tests {
     fn slack_is_near_the_normal_quantile() {
         let sieve = Sieve::all(1);
         let (usual, work) = (Params::flat(1), SearchWork { reads: 0.0, comparisons: 0.0 });
-        let query = SievedQuery { sieve: &sieve, usual, times: 1.0, effort_times: 1.0, work, recall: None };
+        let query = SievedQuery {
+            sieve: &sieve,
+            usual,
+            times: 1.0,
+            effort_times: 1.0,
+            work,
+            recall: None,
+            is_measured: false,
+        };
         for (recall, quantile) in [(0.9, 1.28), (0.95, 1.645), (0.98, 2.05), (0.99, 2.33), (0.999, 3.09)] {
             let slack = SievedQuery { recall: Some(recall), ..query }.slack();
             assert!((slack - quantile).abs() < 0.2, "{recall}: {slack}");

@@ -18,6 +18,8 @@ pub(crate) struct SievedLists {
     wanted: u32,
     /// Lists with a row of the sieve.
     with_rows: u32,
+    /// Lists whose visit costs as much as to compare the codes of all rows of the sieve, at most those with some.
+    as_codes: f64,
 }
 
 impl SievedLists {
@@ -28,17 +30,29 @@ impl SievedLists {
         lists: impl Iterator<Item = Range<u32>>,
     ) -> SievedLists {
         let wanted = (f64::from(usual) * query.effort_times).ceil().min(f64::from(MAX_PROBES)) as u32;
-        SievedLists { wanted, with_rows: with_rows(lists, query.sieve) }
+        let with_rows = with_rows(lists, query.sieve);
+        SievedLists { wanted, with_rows, as_codes: with_rows.into() }
     }
 
-    /// The lists that a search visits; `None` where it would visit all that have a row.
+    /// The same, where the codes of rows are compared without a visit of their lists.
+    pub(crate) fn beside_codes(self, query: &SievedQuery<'_>) -> SievedLists {
+        if query.is_measured {
+            return self;
+        }
+        let of_list = query.work.comparisons / f64::from(self.wanted.max(1));
+        let as_codes = f64::from(query.sieve.count()) / of_list.max(1.0);
+        SievedLists { as_codes: as_codes.min(self.as_codes), ..self }
+    }
+
+    /// The lists that a search visits; `None` where it would visit all that have a row, or cost as much as their codes.
     pub(crate) fn nprobe(&self) -> Option<u32> {
-        (self.wanted < self.with_rows).then_some(self.wanted.max(1))
+        let is_least = self.wanted < self.with_rows && f64::from(self.wanted) < self.as_codes;
+        is_least.then_some(self.wanted.max(1))
     }
 
     /// Lists that a search visits, and that another way does.
     fn prices(&self) -> (Option<f64>, Option<f64>) {
-        (Some(self.wanted.clamp(1, self.with_rows.max(1)).into()), Some(self.with_rows.into()))
+        (Some(self.wanted.clamp(1, self.with_rows.max(1)).into()), Some(self.as_codes))
     }
 
     /// Prices of a kind that compares the codes of all rows instead.

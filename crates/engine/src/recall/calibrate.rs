@@ -17,7 +17,7 @@ use crate::search::{self, Answers, SearchOptions};
 
 /// Batches whose reads are gathered take little memory while a curve is measured: the counters of queries do not depend
 /// on it.
-const CALIBRATION_BATCHES: BatchOptions = BatchOptions {
+pub(super) const CALIBRATION_BATCHES: BatchOptions = BatchOptions {
     batch: 256,
     doorbell: 4,
     doorbell_bytes: DOORBELL_BYTES_MAX,
@@ -97,6 +97,7 @@ fn measure(
         resident_share: index.base.manifest.section.planned_resident_share(),
         misses_aimed: index.base.facts().misses_aimed.filter(|_| source == FROM_MIXTURE),
         points: Vec::new(),
+        widening: Vec::new(),
     };
     let hardest = if empty.misses_aimed.is_some() { Vec::new() } else { hardest_classes(&known, k) };
     let measurement = Measurement { index, known: &known, hardest, variant, options: &options, progress };

@@ -2,5 +2,7 @@
 
 pub mod calibrate;
 pub mod known;
+pub(crate) mod made_filters;
 pub(crate) mod mixture;
 pub mod tune;
+pub(crate) mod widen;

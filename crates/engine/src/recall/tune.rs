@@ -14,9 +14,9 @@ use stratann_params::build::CommonOptions;
 use stratann_params::measure::TuneSettings;
 use stratann_storage::{Error, Progress, Result};
 
-use super::calibrate;
 use super::known::Known;
 use super::mixture::{Maker, NEAR};
+use super::{calibrate, made_filters, widen};
 use crate::base::{draw, draw_of};
 use crate::curve::{self, Curve, FROM_MIXTURE};
 use crate::exec::Width;
@@ -156,9 +156,14 @@ pub fn tune(
             progress,
         )?);
     }
+    let share = (options.threads, curve::CALIBRATION_IN_FLIGHT);
+    let spare = options.ram_budget.map_or(u64::MAX, |budget| budget.saturating_sub(index.account().total()));
+    let most = ks.iter().copied().max().unwrap_or(1) as usize;
+    let made = made_filters::make(&index, &fit, most, (options.seed, options.threads, spare), progress)?;
+    index.base.manifest = with_curves(&index.base.manifest, &curves);
+    widen::measure(&index, &made, &mut curves, share, progress)?;
     // Reads are counted before the index moves into memory, where there are none.
     let checks = check_all(&index, &curves, &check, options, progress)?;
-    let share = (options.threads, curve::CALIBRATION_IN_FLIGHT);
     let budget_bytes = index.cache_budget();
     curves.extend(calibrate::measure_in_memory(
         &mut index,
@@ -168,6 +173,10 @@ pub fn tune(
         share,
         progress,
     )?);
+    index.base.manifest = with_curves(&index.base.manifest, &curves);
+    if index.is_resident() {
+        widen::measure(&index, &made, &mut curves, share, progress)?;
+    }
     let version = publish(folder, &index, &curves)?;
     Ok(Tuned {
         version,
@@ -276,15 +285,21 @@ fn check(
 
 /// Publishes the index' manifest with these curves in place of those for the same k.
 fn publish(folder: &Path, index: &Index, curves: &[Curve]) -> Result<u64> {
-    let mut manifest = index.base.manifest.clone();
+    let manifest = with_curves(&index.base.manifest, curves);
+    let number = number_after(index.base.number, folder)?;
+    manifest.publish(folder, number)?;
+    Ok(number)
+}
+
+/// The manifest with these curves in place of those for the same k, measured on the rows that are there.
+fn with_curves(manifest: &Manifest, curves: &[Curve]) -> Manifest {
+    let mut manifest = manifest.clone();
     manifest.curves.retain(|old| curves.iter().all(|new| new.k != old.k));
     manifest.curves.extend_from_slice(curves);
     manifest.curves.sort_by_key(|c| c.k);
     let measured_rows = Some(manifest.live_rows());
     manifest.deletes.iter_mut().for_each(|deletes| deletes.measured_rows = measured_rows);
-    let number = number_after(index.base.number, folder)?;
-    manifest.publish(folder, number)?;
-    Ok(number)
+    manifest
 }
 
 /// Makes queries from drawn nodes of the index, and finds their exact neighbours. Reads all of the index twice.
@@ -358,7 +373,7 @@ fn nearest(
     Ok(seekers.into_iter().map(Seeker::into_found).collect())
 }
 
-fn pool(threads: usize) -> Result<rayon::ThreadPool> {
+pub(super) fn pool(threads: usize) -> Result<rayon::ThreadPool> {
     rayon::ThreadPoolBuilder::new()
         .num_threads(threads)
         .build()

@@ -8,8 +8,9 @@ use stratann_core::query::Params;
 use stratann_core::sieve::{IdSieve, Sieve};
 use stratann_storage::{Error, Progress, Quiet, Result};
 
-use super::SearchOptions;
-use crate::curve::{self, Point};
+use super::run::Call;
+use super::{Answers, Effort, Purpose, SearchOptions};
+use crate::curve::{self, Aim, Point};
 use crate::exec::Snapshot;
 use crate::files;
 use crate::index::{Index, RowIds};
@@ -404,21 +405,88 @@ impl Index {
 
     /// How the rows of a sieve are found by searches with these options.
     fn plan_sieve(&self, sieve: &Sieve, options: &SearchOptions) -> Result<SievePlan> {
-        let usual = self.params_of_search(options)?;
-        self.plan_for(sieve, usual, options.recall()).ok_or_else(|| {
+        self.params_of_search(options)?;
+        let aim = self.aim(options, f64::from(sieve.count()) / self.base.manifest.measured_rows() as f64);
+        self.plan_aimed(sieve, options, aim, false)
+    }
+
+    /// Where a search with these options aims that may return this share of the rows.
+    fn aim(&self, options: &SearchOptions, share: f64) -> Option<Aim> {
+        let k = options.k.min(self.base.manifest.rows as usize) as u32;
+        curve::aim(&self.base.manifest.curves, self.curve_family(), (k, options.recall()?), share)
+    }
+
+    /// The way to search whose curve counts here.
+    pub(crate) fn curve_family(&self) -> Option<&'static str> {
+        let has =
+            |family| self.base.manifest.curves.iter().any(|curve| curve.family.as_deref() == Some(family));
+        Some(curve::IN_MEMORY).filter(|&family| self.is_resident() && has(family))
+    }
+
+    /// How the rows of a sieve are found by searches that aim so.
+    fn plan_aimed(
+        &self,
+        sieve: &Sieve,
+        options: &SearchOptions,
+        aim: Option<Aim>,
+        is_measured: bool,
+    ) -> Result<SievePlan> {
+        let aimed =
+            aim.map_or(*options, |aim| SearchOptions { effort: Effort::Recall(aim.recall), ..*options });
+        let mut usual = self.params(&aimed)?;
+        if let Some(tenths) = aim.and_then(|aim| aim.far_tenths) {
+            usual.far_tenths = tenths;
+        }
+        let recalls = (options.recall(), aimed.recall());
+        self.plan_query(sieve, usual, (recalls, aim), is_measured).ok_or_else(|| {
             let name = self.base.kind.name();
             Error::bad_input(format!("searches of a {name} take no filter yet; leave it out"))
         })
     }
 
-    /// How the rows of a sieve are found by a search that has these parameters without one, for this recall. `None` of
-    /// a kind that takes no filter.
+    /// Answers queries by the search that calibration measures: with the settings of the recall in `options`, and wider
+    /// by rule for the rows that it passes over.
+    pub(crate) fn search_made(
+        &self,
+        queries: &[u8],
+        (sieve, far_tenths): (&Sieve, u8),
+        exclude: &(dyn Fn(usize) -> u32 + Sync),
+        options: &SearchOptions,
+        progress: &dyn Progress,
+    ) -> Result<Answers> {
+        let mut plan = self.plan_aimed(sieve, options, None, true)?;
+        plan.params.far_tenths = far_tenths;
+        let filter =
+            Filter { matches: Matches::Rows(Arc::new(sieve.clone())), plan, unknown: Some(0), repeated: 0 };
+        let filters = Filters::Shared(&filter);
+        let call =
+            Call { queries, params: plan.params, exclude, filters, progress, purpose: Purpose::Measure };
+        self.answer(call, options)
+    }
+
+    /// How the rows of a sieve are found by a search that has these parameters without one, for this recall: wider by
+    /// rule, because nothing else was measured with them. `None` of a kind that takes no filter.
     pub(crate) fn plan_for(&self, sieve: &Sieve, usual: Params, recall: Option<f64>) -> Option<SievePlan> {
+        self.plan_query(sieve, usual, ((recall, recall), None), false)
+    }
+
+    /// How the rows of a sieve are found by a search with these parameters, for the recall that is asked and the one that
+    /// the parameters are of.
+    fn plan_query(
+        &self,
+        sieve: &Sieve,
+        usual: Params,
+        ((recall, recall_of_usual), aim): ((Option<f64>, Option<f64>), Option<Aim>),
+        is_measured: bool,
+    ) -> Option<SievePlan> {
         // The curves were measured where there were so many.
         let rows = self.base.manifest.measured_rows() as f64;
         let times = (rows / f64::from(sieve.count().max(1))).max(1.0);
-        let (work, effort_times) = self.expected_work(&usual, recall, times);
-        let query = SievedQuery { sieve, usual, times, effort_times, work, recall };
+        let (mut work, effort_times) = self.expected_work(&usual, recall_of_usual, times);
+        if let Some(aim) = aim {
+            work = SearchWork { reads: aim.reads, comparisons: aim.comparisons };
+        }
+        let query = SievedQuery { sieve, usual, times, effort_times, work, recall, is_measured };
         self.kind.plan_sieve(&self.base, &query)
     }
 
@@ -437,8 +505,7 @@ impl Index {
     /// two numbers of results tell how they grow; without curves the beam does.
     fn expected_work(&self, usual: &Params, recall: Option<f64>, times: f64) -> (SearchWork, f64) {
         let curves = &self.base.manifest.curves;
-        let has = |family| curves.iter().any(|curve| curve.family.as_deref() == family);
-        let family = Some(curve::IN_MEMORY).filter(|&family| self.is_resident() && has(Some(family)));
+        let family = self.curve_family();
         let at = |k: u32| curve::choose_of(curves, family, k, recall?).filter(|point| !point.is_exact());
         let most = curves.iter().filter(|curve| curve.family.as_deref() == family).map(|curve| curve.k).max();
         let (k, most) = (usual.k, most.unwrap_or(usual.k));

@@ -37,13 +37,26 @@ pub(super) fn rank_lists(cx: &mut StepContext<'_, GpuIvf>) {
     beams[0].reset((wanted.max(BEAM_MIN) + passed_over) as usize);
     cx.scratch.visited.clear(count);
     walk(cx.view.nav, &mut nodes, &mut beams, |nodes, [beam]| score(cx, nodes, beam));
-    let mut wanted = wanted;
+    let (mut wanted, mut are_all_ranked) = (wanted, false);
     if let Some(sieve) = cx.base.sieve {
-        let nearest = beams[0].entries().iter().map(|entry| rows_of(cx, entry.id));
-        wanted = wanted.max(lists_to_visit(sieve, wanted, nearest)).min(count);
+        let to_visit = |cx: &StepContext<'_, GpuIvf>, beam: &Beam| {
+            let nearest = beam.entries().iter().map(|entry| rows_of(cx, entry.id));
+            lists_to_visit(sieve, (wanted, cx.q.far_tenths), nearest)
+        };
+        let mut of_sieve = to_visit(cx, &beams[0]);
+        if of_sieve.is_none() {
+            // Only the order of all lists tells how far away the rows are.
+            nodes.clear();
+            nodes.extend(0..count);
+            beams[0].reset(count as usize);
+            cx.scratch.visited.clear(count);
+            score(cx, &mut nodes, &mut beams[0]);
+            (of_sieve, are_all_ranked) = (to_visit(cx, &beams[0]), true);
+        }
+        wanted = wanted.max(of_sieve.unwrap_or(u32::MAX)).min(count);
         beams[0].retain(|list| cx.may_return_any(&rows_of(cx, list)));
     }
-    if beams[0].entries().len() < wanted as usize {
+    if beams[0].entries().len() < wanted as usize && !are_all_ranked {
         // Some centroids cannot be reached in the graph, or have no list with a row that may be returned.
         nodes.clear();
         nodes.extend((0..count).filter(|&list| cx.may_return_any(&rows_of(cx, list))));

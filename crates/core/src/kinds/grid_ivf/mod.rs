@@ -23,7 +23,7 @@ use alloc::vec::Vec;
 use crate::codec::{Reader, Refused, Writer};
 use crate::kinds::kind::{Carry, Kind, Ordered, StepContext};
 use crate::place::SERVERS_MAX;
-use crate::search::{Budget, Candidate, Hit, IndexSize, Loss, Read, Tag, Threshold};
+use crate::search::{Budget, Candidate, FAR_MAX, Hit, IndexSize, Loss, Read, Tag, Threshold};
 use crate::view::Base;
 
 use codes::CodedQuery;
@@ -153,7 +153,7 @@ impl Scratch {
 
     /// Ranks the lists that a prepared query with these parameters would visit: see [`Scratch::ranked`].
     pub fn rank(&mut self, base: &Base<'_>, view: &View<'_>, params: &Params) {
-        rank::rank_lists(base, view, params, self);
+        rank::rank_lists(base, view, (params, FAR_MAX), self);
     }
 
     /// The lists that the query visits, the nearest first, with the distances of their centroids.

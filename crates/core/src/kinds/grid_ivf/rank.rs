@@ -10,13 +10,18 @@ use crate::view::Base;
 
 /// Ranks lists for a query.
 pub(super) fn rank(cx: &mut StepContext<'_, GridIvf>) {
-    rank_lists(cx.base, cx.view, cx.params, cx.scratch);
+    rank_lists(cx.base, cx.view, (cx.params, cx.q.far_tenths), cx.scratch);
     cx.q.stats.code_comparisons += u64::from(cx.view.centroid_count());
 }
 
 /// Ranks lists by their centroids, and keeps those of as many centroids as are probed, of which some members may be
 /// returned. Equally near ones come by their number.
-pub(super) fn rank_lists(base: &Base<'_>, view: &View<'_>, params: &Params, scratch: &mut Scratch) {
+pub(super) fn rank_lists(
+    base: &Base<'_>,
+    view: &View<'_>,
+    (params, far_tenths): (&Params, u8),
+    scratch: &mut Scratch,
+) {
     let (lists, dim) = (view.centroid_count() as usize, base.dim);
     scratch.distances.clear();
     scratch.distances.resize(lists, 0.0);
@@ -37,7 +42,8 @@ pub(super) fn rank_lists(base: &Base<'_>, view: &View<'_>, params: &Params, scra
     if let Some(sieve) = base.sieve {
         ranked.sort_unstable_by(order);
         let nearest = ranked.iter().map(|&(_, at)| view.ids_of_centroid(at));
-        probed = probed.max(lists_to_visit(sieve, probed as u32, nearest) as usize);
+        let visited = lists_to_visit(sieve, (probed as u32, far_tenths), nearest);
+        probed = probed.max(visited.map_or(usize::MAX, |visited| visited as usize));
         // Lists without a row that may be returned are neither visited nor counted.
         ranked.retain(|&(_, at)| sieve.has_any(view.ids_of_centroid(at)));
     }

@@ -40,18 +40,7 @@ pub(super) fn navigate(cx: &mut StepContext<'_, HybridIvf>) {
         score(cx, &estimator, &mut nodes, &mut beams);
     } else {
         walk(cx.view.nav, &mut nodes, &mut beams, |nodes, beams| score(cx, &estimator, nodes, beams));
-        visits = visits.max(keep_returnable(cx, visits, &mut beams)).min(clusters);
-        let wanted = wanted.max(visits);
-        if beams[0].entries().len() < wanted as usize {
-            // Some centroids cannot be reached in the graph, or have no member that may be returned.
-            nodes.clear();
-            nodes.extend((0..clusters).filter(|&cluster| has_rows(cx, cluster)));
-            if cx.base.sieve.is_some() {
-                beams[0].reset(wanted as usize);
-                cx.scratch.visited.clear(cx.view.nav.nodes());
-            }
-            score(cx, &estimator, &mut nodes, &mut beams);
-        }
+        visits = complete(cx, &estimator, (visits, wanted), (&mut nodes, &mut beams));
     }
     cx.scratch.nav_nodes = nodes;
     keep_members(cx, &estimator, &beams[1]);
@@ -59,14 +48,59 @@ pub(super) fn navigate(cx: &mut StepContext<'_, HybridIvf>) {
     [cx.scratch.centroid_beam, cx.scratch.member_beam] = beams;
 }
 
-/// Keeps what a query with a sieve may visit and return. Returns how many clusters it visits.
-fn keep_returnable(cx: &StepContext<'_, HybridIvf>, visits: u32, beams: &mut [Beam; 2]) -> u32 {
-    let (Some(sieve), directory) = (cx.base.sieve, cx.view.directory) else { return visits };
-    let nearest = beams[0].entries().iter().map(|entry| directory.members_of(entry.id));
-    let visits = lists_to_visit(sieve, visits, nearest);
-    beams[0].retain(|cluster| has_rows(cx, cluster));
-    beams[1].retain(|node| cx.may_return(cx.view.nav.ids[node as usize]));
+/// Keeps what may be returned of what the graph was searched for, and adds clusters until there are `wanted`. Returns how
+/// many of them are visited.
+fn complete(
+    cx: &mut StepContext<'_, HybridIvf>,
+    estimator: &BoundEstimator,
+    (mut visits, mut wanted): (u32, u32),
+    (nodes, beams): (&mut Vec<u32>, &mut [Beam; 2]),
+) -> u32 {
+    let clusters = cx.view.directory.clusters();
+    let mut are_all_ranked = false;
+    if let Some(sieve) = cx.base.sieve {
+        let (directory, nprobe) = (cx.view.directory, (visits, cx.q.far_tenths));
+        let to_visit = |beam: &Beam| {
+            lists_to_visit(sieve, nprobe, beam.entries().iter().map(|entry| directory.members_of(entry.id)))
+        };
+        let mut of_sieve = to_visit(&beams[0]);
+        if of_sieve.is_none() {
+            // Only the order of all clusters tells how far away the rows are.
+            beams[0].reset(clusters as usize);
+            rank_again(cx, estimator, (&mut *nodes, &mut *beams), |_, _| true);
+            (of_sieve, are_all_ranked) = (to_visit(&beams[0]), true);
+        }
+        visits = visits.max(of_sieve.unwrap_or(u32::MAX)).min(clusters);
+        wanted = wanted.max(visits);
+        beams[0].retain(|cluster| has_rows(cx, cluster));
+        beams[1].retain(|node| cx.may_return(cx.view.nav.ids[node as usize]));
+    }
+    if beams[0].entries().len() < wanted as usize && !are_all_ranked {
+        // Some centroids cannot be reached in the graph, or have no member that may be returned.
+        if cx.base.sieve.is_some() {
+            beams[0].reset(wanted as usize);
+            let sieved = |cluster: &u32, cx: &StepContext<'_, HybridIvf>| has_rows(cx, *cluster);
+            rank_again(cx, estimator, (nodes, beams), sieved);
+        } else {
+            nodes.clear();
+            nodes.extend(0..clusters);
+            score(cx, estimator, nodes, beams);
+        }
+    }
     visits
+}
+
+/// Ranks clusters by their centroids, past the graph.
+fn rank_again(
+    cx: &mut StepContext<'_, HybridIvf>,
+    estimator: &BoundEstimator,
+    (nodes, beams): (&mut Vec<u32>, &mut [Beam; 2]),
+    is_ranked: impl Fn(&u32, &StepContext<'_, HybridIvf>) -> bool,
+) {
+    nodes.clear();
+    nodes.extend((0..cx.view.directory.clusters()).filter(|cluster| is_ranked(cluster, cx)));
+    cx.scratch.visited.clear(cx.view.nav.nodes());
+    score(cx, estimator, nodes, beams);
 }
 
 /// Whether all clusters with a row of the sieve are visited in any case. Collects them then: nothing is searched to find

@@ -67,7 +67,12 @@ fn choose_matching(cx: &mut StepContext<'_, RemoteHnsw>, sieve: &Sieve) {
     });
     let nearest = ranked.iter().map(|&(_, cluster)| view.rows_of(cluster, rows));
     let exact = cx.params.exact;
-    let wanted = if exact { u32::MAX } else { lists_to_visit(sieve, cx.params.nprobe, nearest) };
+    let wanted = if exact {
+        u32::MAX
+    } else {
+        let nprobe = (cx.params.nprobe, cx.q.far_tenths);
+        lists_to_visit(sieve, nprobe, nearest).unwrap_or(u32::MAX)
+    };
     let (mut lists, mut matches) = (0, 0);
     for &near in &ranked {
         let here = sieve.count_in(view.rows_of(near.1, rows));
@@ -85,7 +90,9 @@ pub(super) fn needs_more(cx: &StepContext<'_, RemoteHnsw>) -> bool {
     let has_more = cx.own.clusters.len() < cx.view.clusters.len() && !cx.params.exact;
     let is_short = cx.own.found.len() < cx.q.top.k as usize;
     match cx.view.id_sieve {
-        Some(ids) => has_more && (is_short || cx.own.missing_matching(cx.params.nprobe, ids) > 0),
+        Some(ids) => {
+            has_more && (is_short || cx.own.missing_matching((cx.params.nprobe, cx.q.far_tenths), ids) > 0)
+        }
         None => has_more && cx.view.is_thinned() && (is_short || missing(cx) > 0),
     }
 }
@@ -110,7 +117,9 @@ pub(super) fn choose_more(cx: &mut StepContext<'_, RemoteHnsw>) -> bool {
         Some(_) => 0,
         None => (u128::from(missing(cx)) * u128::from(shares)).div_ceil(u128::from(searched.max(1))),
     };
-    let missing = view.id_sieve.map_or(0, |ids| cx.own.missing_matching(cx.params.nprobe, ids) as usize);
+    let missing = view
+        .id_sieve
+        .map_or(0, |ids| cx.own.missing_matching((cx.params.nprobe, cx.q.far_tenths), ids) as usize);
     let most = if is_short { before.max(1) } else { missing.min(before.max(1)) };
     let (mut sum, mut count) = (0, 0);
     rank(cx, view.clusters.len(), |(_, cluster)| {

@@ -86,12 +86,13 @@ impl State {
 
     /// How many clusters with a match a query lacks that would visit `nprobe` without a filter. It is the same number
     /// as where it is known before ([`crate::route::lists_to_visit`]), but for those that it lacks to find that number.
-    pub(super) fn missing_matching(&self, nprobe: u32, ids: &IdSieve) -> u32 {
+    pub(super) fn missing_matching(&self, (nprobe, far_tenths): (u32, u8), ids: &IdSieve) -> u32 {
         let lists = self.seen.iter().filter(|seen| seen.0 > 0).count() as u32;
         let enough = |wanted: u32| wanted - wanted / SLACK_PART;
         let wanted = match lists < enough(nprobe) {
             true => nprobe,
-            false => visits(nprobe, (ids.matches(), ids.rows()), self.seen.iter().copied()),
+            false => visits((nprobe, far_tenths), (ids.matches(), ids.rows()), self.seen.iter().copied())
+                .unwrap_or(u32::MAX),
         };
         if lists < enough(wanted) { wanted - lists } else { 0 }
     }

@@ -42,13 +42,16 @@ pub(super) fn plan(view: &View<'_>, vector_bytes: usize, query: &SievedQuery<'_>
     let prices = Some(costs.prices());
     let exact = SievePlan { way: SieveWay::Exact, params: exact_params(query.usual), more_bytes: 0, prices };
     let other = costs.codes.min(costs.search);
-    if costs.exact <= other || query.usual.kind.disk_graph().is_none_or(|own| own.scan) {
+    if (costs.exact <= other && !query.is_measured)
+        || query.usual.kind.disk_graph().is_none_or(|own| own.scan)
+    {
         return exact;
     }
     let k = query.usual.k;
     let list = query.sieve.count().min(k * 4 + CANDIDATES).clamp(k, MAX_SEARCH_LIST);
     let sieving = Sieving { slack: query.slack(), list, ..Sieving::default() };
-    let way = if costs.codes <= costs.search { SieveWay::Codes } else { SieveWay::Search };
+    let is_scan = costs.codes <= costs.search && !query.is_measured;
+    let way = if is_scan { SieveWay::Codes } else { SieveWay::Search };
     let mut plan = SievePlan { way, params: query.usual, more_bytes: 0, prices };
     if let KindParams::DiskGraph(own) = &mut plan.params.kind {
         own.sieving = match way {
@@ -57,7 +60,7 @@ pub(super) fn plan(view: &View<'_>, vector_bytes: usize, query: &SievedQuery<'_>
                 // The beam has room for what is passed over.
                 let list = (f64::from(own.search_list) * query.times).max(list_min(k, query.times));
                 own.search_list = list.ceil().min(MAX_SEARCH_LIST.into()) as u32;
-                costs.give_way(sieving)
+                if query.is_measured { sieving } else { costs.give_way(sieving) }
             }
         };
     }

@@ -178,7 +178,7 @@ impl OpenKind for GpuIndex {
             prices: None,
         };
         let KindParams::GpuIvf(own) = &mut plan.params.kind else { return None };
-        let lists = SievedLists::new(query, own.nprobe, lists);
+        let lists = SievedLists::new(query, own.nprobe, lists).beside_codes(query);
         plan.prices = Some(lists.prices_of_codes());
         // Of so few rows each would be a candidate, and be read.
         if own.exact || query.sieve.count() <= own.candidates {

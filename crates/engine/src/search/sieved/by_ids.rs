@@ -9,7 +9,7 @@ use stratann_storage::{Error, Result};
 use super::{Filter, Matches, Naming, sorted};
 use crate::index::Index;
 use crate::kinds::answers::SievePlan;
-use crate::search::SearchOptions;
+use crate::search::{Effort, SearchOptions};
 
 impl Index {
     /// As [`Index::filter`]. How many rows match is known as far as the ids are those of rows.
@@ -31,9 +31,15 @@ impl Index {
     /// How the rows of these ids are found by searches with these options.
     pub(super) fn plan_ids(&self, sieve: &IdSieve, options: &SearchOptions) -> Result<SievePlan> {
         let rows = self.rows()?;
-        let usual = self.params_of_search(options)?;
         let times = rows as f64 / sieve.matches().max(1) as f64;
-        let (_, effort_times) = self.expected_work(&usual, options.recall(), times);
+        let aim = self.aim(options, 1.0 / times);
+        let aimed =
+            aim.map_or(*options, |aim| SearchOptions { effort: Effort::Recall(aim.recall), ..*options });
+        let mut usual = self.params_of_search(&aimed)?;
+        if let Some(tenths) = aim.and_then(|aim| aim.far_tenths) {
+            usual.far_tenths = tenths;
+        }
+        let (_, effort_times) = self.expected_work(&usual, aimed.recall(), times);
         let plan = self.kind.plan_ids(&usual, effort_times, sieve);
         plan.ok_or_else(|| Error::bad_input("an index without memory nodes has numbers of rows"))
     }
