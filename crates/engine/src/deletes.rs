@@ -122,7 +122,7 @@ pub fn undo(folder: &Path) -> Result<Deleted> {
     }
     deletes.steps.pop();
     let deletes = Some(deletes).filter(|deletes| !deletes.steps.is_empty());
-    let restored = manifest.with_deletes(deletes);
+    let restored = manifest.with_fewer_deletes(deletes);
     // A delete that does not count any more must not take away one that cannot be read.
     read(folder, &restored)?;
     let version = publish(folder, number, &restored)?;

@@ -147,6 +147,10 @@ pub struct Manifest {
     /// Present when rows are deleted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub deletes: Option<DeleteFacts>,
+    /// Rows that were left when the recall curves were measured, where the deletes before that were taken back; absent
+    /// where the curves are those of all rows.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub curve_rows: Option<u64>,
     /// Manifests of newer versions in the folder that are damaged: this version is used in their place.
     #[serde(skip)]
     pub damaged_newer: Vec<DamagedManifest>,

@@ -256,6 +256,41 @@ fn curves_are_measured_on_the_rows_that_are_left() {
 }
 
 #[test]
+fn curves_of_fewer_rows_than_there_are_say_so() {
+    let built = calibrated(IndexKind::HybridIvf);
+    let (folder, deleted) = (built.dir.path(), (0..1000).map(|id| id * 3).collect::<Vec<u64>>());
+    let measured = |wanted: Option<u64>| {
+        let (_, manifest) = Manifest::read(folder).unwrap();
+        assert_eq!(manifest.curve_rows, wanted);
+        let note = manifest.curves_note();
+        assert_eq!(open(folder).warnings(), note.as_slice());
+        note
+    };
+    let tune = || {
+        let (ks, recalls) = (vec![10], vec![0.95]);
+        let tuning = TuneOptions { ks, recalls, sample: 200, seed: 1, threads: 2, ram_budget: None };
+        tune(folder, None, &tuning, &Quiet).unwrap();
+    };
+    delete(folder, &deleted, None, &Quiet).unwrap();
+    undo(folder).unwrap();
+    assert_eq!(measured(None), None, "the curves are those of the build");
+    delete(folder, &deleted, None, &Quiet).unwrap();
+    tune();
+    assert_eq!(measured(None), None);
+    delete(folder, &[1], None, &Quiet).unwrap();
+    undo(folder).unwrap();
+    assert_eq!(measured(None), None, "as many as were measured");
+    undo(folder).unwrap();
+    assert!(measured(Some(2000)).unwrap().contains("2000 rows"), "fewer were measured");
+    // Deletes that follow count from what was measured.
+    delete(folder, &deleted[..500], None, &Quiet).unwrap();
+    assert!(measured(Some(2000)).unwrap().contains("there are 2500"));
+    undo(folder).unwrap();
+    tune();
+    assert_eq!(measured(None), None);
+}
+
+#[test]
 fn an_index_that_is_built_from_this_one_lacks_what_is_deleted() {
     for kind in [IndexKind::DiskGraph, IndexKind::HybridIvf] {
         let built = calibrated(kind);

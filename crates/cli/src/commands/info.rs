@@ -41,7 +41,8 @@ pub(crate) fn run(args: &Args, output: Output) -> Result<Verdict> {
         IndexPlace::Memory(name, index) => return in_memory::show(&name, &index, output),
     };
     let (version, manifest) = Manifest::read(folder)?;
-    manifest.damaged_note(version).iter().for_each(|note| output.note(&format!("warning: {note}")));
+    let notes = manifest.damaged_note(version).into_iter().chain(manifest.curves_note());
+    notes.for_each(|note| output.note(&format!("warning: {note}")));
     manifest.check_lengths(folder)?;
     let account = manifest.planned_account(0);
     let left: Vec<String> =
@@ -95,6 +96,9 @@ fn document(version: u64, manifest: &Manifest, account: &Account) -> serde_json:
             "rows": manifest.deleted_rows(), "left": manifest.live_rows(),
             "undo": deletes.steps.len() - usize::from(deletes.is_cut),
         });
+    }
+    if let Some(rows) = manifest.curve_rows {
+        document["curve_rows"] = rows.into();
     }
     if let Some(section) = manifest.section.remote() {
         document["remote"] = serde_json::json!(section.facts);

@@ -7,6 +7,7 @@ use serde::Serialize;
 use stratann_engine::dataset::{read_all_ids, read_ids};
 use stratann_engine::deletes::{self, Deleted};
 use stratann_engine::index::{Acknowledged, Index, PLACE, Unfinished, UpdateOptions};
+use stratann_engine::manifest::Manifest;
 use stratann_params::Stage;
 use stratann_params::change::UpdateSettings;
 use stratann_storage::{Error, Progress, Result};
@@ -220,6 +221,9 @@ fn delete_in_folder(args: &DeleteArgs, (folder, ids): (&Path, &[u64]), output: O
     };
     printer.finish();
     output.result(&deleted, || folder_text(folder, args.undo, &deleted))?;
+    if let Some(note) = Manifest::read(folder)?.1.curves_note() {
+        output.note(&format!("warning: {note}"));
+    }
     Ok(Verdict::Fine)
 }
 

@@ -181,7 +181,8 @@ impl Index {
         if !base.facts().has_scorer {
             options.scorer.choice.refuse_device(base.kind.name())?;
         }
-        let mut warnings: Vec<String> = base.manifest.damaged_note(number).into_iter().collect();
+        let notes = base.manifest.damaged_note(number).into_iter().chain(base.manifest.curves_note());
+        let mut warnings: Vec<String> = notes.collect();
         let previous_version = previous_version.map(|other| &other.kind);
         let kind = KindIndex::open(&base, held, (&options, previous_version), &mut warnings)?;
         let index = Index::new(base, kind, &options, warnings)?;

@@ -72,7 +72,29 @@ impl Manifest {
 
     /// Rows that were there when the recall curves were measured.
     pub(crate) fn measured_rows(&self) -> u64 {
-        self.deletes.as_ref().and_then(|deletes| deletes.measured_rows).unwrap_or(self.rows)
+        let measured = self.deletes.as_ref().and_then(|deletes| deletes.measured_rows);
+        measured.or(self.curve_rows).unwrap_or(self.rows)
+    }
+
+    /// Warning of recall curves that were measured among deletes and are used for more rows now; `None` of others.
+    pub fn curves_note(&self) -> Option<String> {
+        let (measured, left) = (self.measured_rows(), self.live_rows());
+        (left > measured).then(|| {
+            format!(
+                "the recall curves were measured on {measured} rows, before deletes were taken back, and there are \
+                 {left}: a search may find less than it is asked for; measure them again: `stratann tune`"
+            )
+        })
+    }
+
+    /// This index with the deletes before the last one alone. Curves that were measured among deletes stay.
+    pub(crate) fn with_fewer_deletes(&self, deletes: Option<DeleteFacts>) -> Manifest {
+        let measured = self.deletes.as_ref().and_then(|deletes| deletes.measured_rows);
+        let mut manifest = self.with_deletes(deletes);
+        if manifest.deletes.is_none() {
+            manifest.curve_rows = measured.or(self.curve_rows).filter(|&measured| measured < self.rows);
+        }
+        manifest
     }
 
     /// Follows rows of the version in `folder` to their new ids. Writes which are deleted to `path`, for a file of this

@@ -299,6 +299,7 @@ fn with_curves(manifest: &Manifest, curves: &[Curve]) -> Manifest {
     manifest.curves.sort_by_key(|c| c.k);
     let measured_rows = Some(manifest.live_rows());
     manifest.deletes.iter_mut().for_each(|deletes| deletes.measured_rows = measured_rows);
+    manifest.curve_rows = None;
     manifest
 }
 
