@@ -98,8 +98,8 @@ fn ln_misses(recall: f64) -> f64 {
     (1.0 - recall).max(LEAST_MISSES).ln()
 }
 
-/// Part of the misses that a recall allows at which searches aim: queries that were made are a little easier than unseen
-/// ones, and the recall of a filter is a mean over few of them.
+/// Part of the misses that a recall allows at which searches aim: queries that were made are a little easier than
+/// unseen ones, and the recall of a filter is a mean over few of them.
 const MISSES_AIMED: f64 = 0.7;
 
 /// Where a search for k results aims that may return this share of the rows. `None` where that was not measured: of an

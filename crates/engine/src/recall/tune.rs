@@ -15,6 +15,7 @@ use stratann_params::measure::TuneSettings;
 use stratann_storage::{Error, Progress, Result};
 
 use super::known::Known;
+use super::made_filters::MadeFilter;
 use super::mixture::{Maker, NEAR};
 use super::{calibrate, made_filters, widen};
 use crate::base::{draw, draw_of};
@@ -145,25 +146,10 @@ pub fn tune(
     let ks = usable_ks(options, &known, &[&fit, &check])?;
     drop(known);
     lend_cache(&mut index, options, fit.count());
-    let mut curves = Vec::new();
-    for &k in &ks {
-        curves.extend(calibrate::measure_all(
-            &index,
-            &fit,
-            k,
-            source,
-            (options.threads, curve::CALIBRATION_IN_FLIGHT),
-            progress,
-        )?);
-    }
-    let share = (options.threads, curve::CALIBRATION_IN_FLIGHT);
-    let spare = options.ram_budget.map_or(u64::MAX, |budget| budget.saturating_sub(index.account().total()));
-    let most = ks.iter().copied().max().unwrap_or(1) as usize;
-    let made = made_filters::make(&index, &fit, most, (options.seed, options.threads, spare), progress)?;
-    index.base.manifest = with_curves(&index.base.manifest, &curves);
-    widen::measure(&index, &made, &mut curves, share, progress)?;
+    let (mut curves, made) = measure(&mut index, (&fit, &ks), source, options, progress)?;
     // Reads are counted before the index moves into memory, where there are none.
     let checks = check_all(&index, &curves, &check, options, progress)?;
+    let share = (options.threads, curve::CALIBRATION_IN_FLIGHT);
     let budget_bytes = index.cache_budget();
     curves.extend(calibrate::measure_in_memory(
         &mut index,
@@ -187,6 +173,28 @@ pub fn tune(
         checks,
         curves,
     })
+}
+
+/// The curves of `fit` queries for these numbers of results, and the filters that tell how wide searches with filters
+/// must be. The manifest of the index has the curves then.
+fn measure(
+    index: &mut Index,
+    (fit, ks): (&Known, &[u32]),
+    source: &str,
+    options: &TuneOptions,
+    progress: &dyn Progress,
+) -> Result<(Vec<Curve>, Vec<MadeFilter>)> {
+    let share = (options.threads, curve::CALIBRATION_IN_FLIGHT);
+    let mut curves = Vec::new();
+    for &k in ks {
+        curves.extend(calibrate::measure_all(index, fit, k, source, share, progress)?);
+    }
+    let spare = options.ram_budget.map_or(u64::MAX, |budget| budget.saturating_sub(index.account().total()));
+    let most = ks.iter().copied().max().unwrap_or(1) as usize;
+    let made = made_filters::make(index, fit, most, (options.seed, options.threads, spare), progress)?;
+    index.base.manifest = with_curves(&index.base.manifest, &curves);
+    widen::measure(index, &made, &mut curves, share, progress)?;
+    Ok((curves, made))
 }
 
 /// The numbers of results that the known neighbours are enough for.
