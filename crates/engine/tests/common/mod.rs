@@ -253,7 +253,10 @@ pub fn run(
         let asked: Vec<(Tag, Read)> = wanted(&state);
         under_way.extend(&asked);
         assert_eq!(under_way.len(), state.pending());
-        let yields = view.kind.disk_graph().is_some_and(|own| own.resident.is_some());
+        // A scan of many codes ends a step before it needs a read.
+        let scans_codes =
+            state.params().kind.disk_graph().is_some_and(|own| own.sieving.code_scan || own.sieving.to_codes);
+        let yields = scans_codes || view.kind.disk_graph().is_some_and(|own| own.resident.is_some());
         assert!(!under_way.is_empty() || yields, "a query that waits for nothing");
         let units: Vec<(Tag, u32)> = asked.iter().map(|(tag, read)| (*tag, read.unit())).collect();
         state = between(state, &mut scratch, &units);
