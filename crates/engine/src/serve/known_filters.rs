@@ -174,17 +174,22 @@ impl ServerState {
     /// the ids of all rows are read for the first one.
     ///
     /// # Errors
-    /// Bytes that are no filter of this index, and ids of rows that cannot be had: then there is no answer, rather than
-    /// one with other rows.
+    /// Bytes that are no filter of this index or that have another key, and ids of rows that cannot be had: then there
+    /// is no answer, rather than one with other rows.
     pub(super) fn filter_of_bytes(
         &self,
         bytes: &[u8],
         key: Option<Digest>,
     ) -> Result<Arc<KnownFilter>, Refused> {
-        let key = key.unwrap_or_else(|| digest(bytes));
+        let own = || digest(bytes);
+        let (key, is_given) = key.map_or_else(|| (own(), false), |key| (key, true));
         if let Some(known) = lock(&self.known_filters).get(&key) {
             self.counters.filters_reused.fetch_add(1, Ordering::Relaxed);
             return Ok(known);
+        }
+        if is_given && key != own() {
+            (self.options.log)("a filter of another server is refused: its key is that of other bytes");
+            return Err(Refused::Content);
         }
         let filter = if self.index.has_parts() {
             let NamedIds { naming, recall, ids } = NamedIds::decode(bytes).ok_or(Refused::Content)?;
