@@ -470,8 +470,8 @@ impl Index {
         self.plan_query(sieve, usual, ((recall, recall), None), false)
     }
 
-    /// How the rows of a sieve are found by a search with these parameters, for the recall that is asked and the one that
-    /// the parameters are of.
+    /// How the rows of a sieve are found by a search with these parameters, for the recall that is asked and the one
+    /// that the parameters are of.
     fn plan_query(
         &self,
         sieve: &Sieve,

@@ -48,8 +48,8 @@ pub(super) fn navigate(cx: &mut StepContext<'_, HybridIvf>) {
     [cx.scratch.centroid_beam, cx.scratch.member_beam] = beams;
 }
 
-/// Keeps what may be returned of what the graph was searched for, and adds clusters until there are `wanted`. Returns how
-/// many of them are visited.
+/// Keeps what may be returned of what the graph was searched for, and adds clusters until there are `wanted`. Returns
+/// how many of them are visited.
 fn complete(
     cx: &mut StepContext<'_, HybridIvf>,
     estimator: &BoundEstimator,
@@ -103,8 +103,8 @@ fn rank_again(
     score(cx, estimator, nodes, beams);
 }
 
-/// Whether all clusters with a row of the sieve are visited in any case. Collects them then: nothing is searched to find
-/// them. An exact search of more rows than the graph has nodes is better off with the threshold that members give.
+/// Whether all clusters with a row of the sieve are visited in any case. Collects them then: nothing is searched to
+/// find them. An exact search of more rows than the graph has nodes is better off with the threshold that members give.
 fn has_few_clusters(cx: &StepContext<'_, HybridIvf>, visits: u32, clusters: &mut Vec<u32>) -> bool {
     clusters.clear();
     let (Some(sieve), directory) = (cx.base.sieve, cx.view.directory) else { return false };
