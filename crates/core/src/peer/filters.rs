@@ -17,6 +17,9 @@ use crate::query::wire::KEYS_VERSION;
 /// The digest of a filter's bytes, which tells it from all others.
 pub type FilterKey = [u8; 32];
 
+/// A filter by its key, and its bytes.
+pub type KeyedFilter = (FilterKey, Arc<[u8]>);
+
 /// Bytes of a key.
 pub(super) const KEY_BYTES: usize = size_of::<FilterKey>();
 /// Bytes of a filter beside its content.

@@ -6,10 +6,9 @@
 //! message.
 
 use alloc::boxed::Box;
-use alloc::sync::Arc;
 use alloc::vec::Vec;
 
-use super::filters::{self, FilterKey, KEY_BYTES};
+use super::filters::{self, KEY_BYTES, KeyedFilter};
 use super::message::{self, Message, Refused};
 use super::{BufferPool, FILTER_BYTES_MAX, Run, Served};
 use crate::kinds::IndexView;
@@ -57,7 +56,7 @@ pub struct NewQuery {
     pub(super) number: u64,
     pub(super) time_us: u64,
     pub(super) vector: Vec<u8>,
-    pub(super) filter: Option<(FilterKey, Arc<[u8]>)>,
+    pub(super) filter: Option<KeyedFilter>,
     pub(super) state: Box<QueryState>,
 }
 
@@ -126,7 +125,7 @@ impl FrameCodec {
         &self,
         number: u64,
         (params, budget): (Params, Budget),
-        (vector, filter): (&[u8], Option<(FilterKey, Arc<[u8]>)>),
+        (vector, filter): (&[u8], Option<KeyedFilter>),
         time_us: u64,
     ) -> NewQuery {
         // It may wait for long, so it takes no more memory than it needs: that of its slot is used when it begins.

@@ -28,8 +28,8 @@ use alloc::collections::btree_map::BTreeMap;
 use alloc::vec::Vec;
 
 pub use self::buffer_pool::{BufferPool, POOL_BYTES, THREAD_POOL_BYTES};
-pub use self::filters::FilterKey;
 use self::filters::Filters;
+pub use self::filters::{FilterKey, KeyedFilter};
 pub use self::frames::{AskedJob, Departure, FrameCodec, NewQuery, Outgoing, Received};
 pub use self::host::Begun;
 use self::host::HostedQuery;

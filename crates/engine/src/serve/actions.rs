@@ -4,12 +4,11 @@
 //! it is released.
 
 use std::cell::Cell;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use stratann_core::kinds::IndexView;
 use stratann_core::peer::message::Refused;
-use stratann_core::peer::{Action, BufferPool, Failure, FilterKey, FrameCodec, Peer, Run};
+use stratann_core::peer::{Action, BufferPool, Failure, FrameCodec, KeyedFilter, Peer, Run};
 use stratann_core::query::{Budget, Loss, Outcome, Params, QueryState, Step, Tag, Threshold};
 use stratann_storage::ledger::Part;
 use stratann_storage::link::Link;
@@ -111,7 +110,7 @@ impl ServerState {
         &self,
         client: u64,
         what: (Params, Budget),
-        vector: (&[u8], Option<(FilterKey, Arc<[u8]>)>),
+        vector: (&[u8], Option<KeyedFilter>),
         time_us: u64,
     ) {
         self.with_codec(

@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 use serde::Serialize;
 
 use stratann_core::peer::message::Refused;
-use stratann_core::peer::{FILTER_BYTES_MAX, FILTERS_BYTES, FilterKey};
+use stratann_core::peer::{FILTER_BYTES_MAX, FILTERS_BYTES, KeyedFilter};
 use stratann_core::query::wire::{FILTERS_VERSION, MASKS_VERSION};
 use stratann_core::query::{Params, QueryState};
 use stratann_core::sieve::Sieve;
@@ -35,7 +35,7 @@ pub struct RequestFilters {
 #[derive(Debug)]
 struct RequestFilter {
     own: Filter,
-    of_others: Option<(FilterKey, Arc<[u8]>)>,
+    of_others: Option<KeyedFilter>,
     recall: Option<f64>,
     report: FilterReport,
 }
@@ -99,7 +99,7 @@ impl QueryFilter {
     }
 
     /// The filter as other servers get it, with its digest.
-    pub(super) fn of_others(&self) -> Option<(FilterKey, Arc<[u8]>)> {
+    pub(super) fn of_others(&self) -> Option<KeyedFilter> {
         self.filter()?.of_others.clone()
     }
 
