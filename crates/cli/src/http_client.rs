@@ -14,9 +14,7 @@ use stratann_engine::kinds::remote_hnsw::router::Router;
 use stratann_engine::manifest::MessagePrices;
 use stratann_engine::search::{Effort, SearchOptions};
 use stratann_engine::{DType, Metric};
-use stratann_server::wire::{
-    Answered, Failed, FailureKind, FilterReport, FilterReports, Found, Refusal, Reply, Used,
-};
+use stratann_server::wire::{Answered, Failed, FailureKind, FilterReport, Found, Refusal, Reply, Used};
 use stratann_storage::error::quoted;
 use stratann_storage::link::LinkCosts;
 use stratann_storage::names::BuildId;
@@ -336,7 +334,7 @@ impl HttpClient {
                 Ok(reply) if reply.answers.len() == open.len() => {
                     used = Some(reply.params);
                     for (at, (i, answer)) in open.into_iter().zip(reply.answers).enumerate() {
-                        filters[i] = reply.filter.as_ref().and_then(|filters| report_of(filters, at));
+                        filters[i] = reply.filter.as_ref().and_then(|filters| filters.of(at));
                         answers[i] = match answer {
                             Answered::Found(found) => Ok(found),
                             Answered::Failed(Failed { error, kind }) => {
@@ -487,14 +485,6 @@ fn get<T: DeserializeOwned>(
 
 fn unreachable(error: String) -> Failed {
     Failed { error, kind: FailureKind::Unreachable }
-}
-
-/// What a reply says of the filter of its query at position `at`.
-fn report_of(filters: &FilterReports, at: usize) -> Option<FilterReport> {
-    match filters {
-        FilterReports::Shared(report) => Some(*report),
-        FilterReports::Each(each) => each.get(at).copied(),
-    }
 }
 
 /// Returns whether another server may succeed.

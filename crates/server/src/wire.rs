@@ -46,6 +46,16 @@ pub enum FilterReports {
     Each(Vec<FilterReport>),
 }
 
+impl FilterReports {
+    /// What is said of the filter of the query at this position.
+    pub fn of(&self, query: usize) -> Option<FilterReport> {
+        match self {
+            FilterReports::Shared(report) => Some(*report),
+            FilterReports::Each(each) => each.get(query).copied(),
+        }
+    }
+}
+
 /// The clusters that a server has in its cache.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Cached {

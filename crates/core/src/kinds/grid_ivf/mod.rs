@@ -167,6 +167,19 @@ impl Scratch {
     }
 }
 
+/// The same step, with another view of what all kinds have.
+fn with_base<'b>(cx: &'b mut StepContext<'_, GridIvf>, base: &'b Base<'b>) -> StepContext<'b, GridIvf> {
+    StepContext {
+        q: cx.q,
+        own: cx.own,
+        base,
+        view: cx.view,
+        params: cx.params,
+        exact: cx.exact,
+        scratch: cx.scratch,
+    }
+}
+
 impl Kind for GridIvf {
     type View<'a> = View<'a>;
     type Params = Params;
@@ -199,15 +212,7 @@ impl Kind for GridIvf {
         if let Some(here) = base.here.as_mut().filter(|_| !cx.params.balance) {
             here.others.loads = [0; SERVERS_MAX];
         }
-        let cx: &mut StepContext<'_, GridIvf> = &mut StepContext {
-            q: cx.q,
-            own: cx.own,
-            base: &base,
-            view: cx.view,
-            params: cx.params,
-            exact: cx.exact,
-            scratch: cx.scratch,
-        };
+        let cx: &mut StepContext<'_, GridIvf> = &mut with_base(cx, &base);
         if cx.own.is_job {
             return rows::step_job(cx);
         }

@@ -288,15 +288,7 @@ pub(super) fn step_job(cx: &mut StepContext<'_, GridIvf>) {
         return cx.q.finish(Outcome::OutOfBudget);
     };
     let base = Base { sieve: sieve.as_ref().or(cx.base.sieve), ..*cx.base };
-    let cx: &mut StepContext<'_, GridIvf> = &mut StepContext {
-        q: cx.q,
-        own: cx.own,
-        base: &base,
-        view: cx.view,
-        params: cx.params,
-        exact: cx.exact,
-        scratch: cx.scratch,
-    };
+    let cx: &mut StepContext<'_, GridIvf> = &mut super::with_base(cx, &base);
     begin_scan(cx);
     cx.q.count_hop();
     let Some(missing) = go_on(cx, &mut row) else { return cx.q.finish(Outcome::OutOfBudget) };
