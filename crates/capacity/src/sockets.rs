@@ -135,9 +135,10 @@ fn start(
         log: Arc::new(|_| {}),
     };
     let receiver: Arc<dyn LinkReceiver> = echo.clone();
-    let link = Arc::new(Link::start(options, receiver).ok()?);
+    let link = Arc::new(Link::open(options, receiver).ok()?);
     // It is set once.
     let _ = echo.link.set(Arc::downgrade(&link));
+    link.dial();
     if by == By::Waiting {
         let echo = Arc::downgrade(&echo);
         // It ends with the link, which has the sender.

@@ -1,6 +1,6 @@
 //! Tests that need more than every machine has: a program, or a feature of the kernel. One that is left out is
 //! recorded, for `make test` to list. [`etcd`] starts such a program. [`way`] is a way to a server that can be cut,
-//! [`hostile`] a server with bad replies.
+//! [`hostile`] a server with bad replies. [`addresses`] finds free ones.
 //!
 //! With `STRATANN_REQUIRE=all` a test fails when what it needs could be there.
 
@@ -10,6 +10,23 @@ pub mod way;
 
 use std::fs::OpenOptions;
 use std::io::Write;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
+use std::sync::atomic::{AtomicU8, Ordering};
+
+/// Loopback addresses on which nobody listens. Each call takes a host of its own: on a host that all share, another
+/// test or connection might take a port before its server does.
+///
+/// # Panics
+/// No port is free.
+pub fn addresses(count: usize) -> Vec<SocketAddr> {
+    static CALLS: AtomicU8 = AtomicU8::new(0);
+    let [_, _, high, low] = std::process::id().to_be_bytes();
+    let host =
+        IpAddr::V4(Ipv4Addr::new(127, high % 250 + 1, low, CALLS.fetch_add(1, Ordering::Relaxed) % 250 + 1));
+    let held: Vec<TcpListener> =
+        (0..count).map(|_| TcpListener::bind((host, 0)).expect("a free port")).collect();
+    held.iter().map(|listener| listener.local_addr().expect("its address")).collect()
+}
 
 /// Requirement that a test may lack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -180,13 +180,14 @@ impl Server {
             Some(other) => {
                 other.beside(link, receiver).ok_or_else(|| std::io::Error::other("the server stops"))
             }
-            None => Link::start(link, receiver),
+            None => Link::open(link, receiver),
         };
         let link = started.map_err(|e| Error {
             kind: stratann_storage::ErrorKind::Io,
             message: format!("listening on {listen} failed: {e}; choose another address for listen"),
         })?;
-        let _ = self.state.link.set(link);
+        // Not before the state holds it: a server's first status would be lost, and it never counted as live there.
+        self.state.link.get_or_init(|| link).dial();
         Ok(())
     }
 

@@ -220,16 +220,16 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Link {
-    /// Listens, and begins to dial. Returns at once; [`LinkReceiver::up`] is called for each server that answers.
+    /// Listens. The other servers are dialed from [`Link::dial`] on.
     ///
     /// # Errors
     /// An address that cannot be listened on.
-    pub fn start(options: LinkOptions, receive: Arc<dyn LinkReceiver>) -> io::Result<Link> {
+    pub fn open(options: LinkOptions, receive: Arc<dyn LinkReceiver>) -> io::Result<Link> {
         let listener = Arc::new(Listener::open(&options)?);
         Ok(Link::at(listener, options, receive))
     }
 
-    /// Starts a link for another build at the same address, with the same secret and certificates; those of `options`
+    /// Opens a link for another build at the same address, with the same secret and certificates; those of `options`
     /// are not used. `None` once this link has stopped.
     pub fn beside(&self, options: LinkOptions, receive: Arc<dyn LinkReceiver>) -> Option<Link> {
         let listener = lock(&self.listener).clone()?;
@@ -252,20 +252,29 @@ impl Link {
             options,
             receive,
         });
-        let mut threads = Vec::new();
         listener.admit(&state);
-        for to in (0..count as u8).filter(|&s| s != state.options.server) {
-            let dialing = state.clone();
-            threads.push(std::thread::spawn(move || dial::run(&dialing, to)));
+        let (address, listener) = (listener.address(), Mutex::new(Some(listener)));
+        Link { state, threads: Mutex::default(), measuring: Mutex::default(), listener, address }
+    }
+
+    /// Begins to dial the other servers, once. [`LinkReceiver::up`] is called for each that answers. Frames that it
+    /// sends must find the link, so whoever receives has to hold it by then.
+    pub fn dial(&self) {
+        let (mut threads, mut measuring) = (lock(&self.threads), lock(&self.measuring));
+        if !threads.is_empty() || self.state.is_stopped() {
+            return;
         }
-        let (stop, stopping) = mpsc::channel();
-        if let Some(every) = state.options.measured_every {
-            let measuring = state.clone();
-            threads.push(std::thread::spawn(move || measured::run(&measuring, every, &stopping)));
+        let others = (0..self.state.outboxes.len() as u8).filter(|&s| s != self.state.options.server);
+        threads.extend(others.map(|to| {
+            let dialing = self.state.clone();
+            std::thread::spawn(move || dial::run(&dialing, to))
+        }));
+        if let Some(every) = self.state.options.measured_every {
+            let (stop, stopping) = mpsc::channel();
+            let state = self.state.clone();
+            threads.push(std::thread::spawn(move || measured::run(&state, every, &stopping)));
+            *measuring = Some(stop);
         }
-        let address = listener.address();
-        let (threads, measuring) = (Mutex::new(threads), Mutex::new(Some(stop)));
-        Link { state, threads, measuring, listener: Mutex::new(Some(listener)), address }
     }
 
     /// The address that it listens on.

@@ -5,6 +5,7 @@ use std::time::Instant;
 
 use stratann_core::peer::Run;
 use stratann_core::peer::message::{FRAME_MAX, HEADER, Message, QueryId, VERSION, decode, frame_len};
+use stratann_testing::addresses;
 
 use super::greeting::{ANSWERED_BYTES, Agreed, GreetingError, NONCE_BYTES, PEERS, Versions};
 use super::*;
@@ -105,16 +106,20 @@ impl Node {
     }
 
     fn of(options: LinkOptions, change: impl FnOnce(TestReceiver) -> TestReceiver) -> Node {
+        let node = Node::opened(options, change);
+        node.link.dial();
+        node
+    }
+
+    /// A node that does not dial yet.
+    fn opened(options: LinkOptions, change: impl FnOnce(TestReceiver) -> TestReceiver) -> Node {
         let (sender, events) = channel();
         let said: Arc<Mutex<Vec<String>>> = Arc::default();
         let lines = said.clone();
         let options =
             LinkOptions { log: Arc::new(move |line| lock(&lines).push(line.to_string())), ..options };
-        Node {
-            link: Link::start(options, Arc::new(change(TestReceiver::new(BUILD, sender)))).unwrap(),
-            events,
-            said,
-        }
+        let link = Link::open(options, Arc::new(change(TestReceiver::new(BUILD, sender)))).unwrap();
+        Node { link, events, said }
     }
 
     fn next(&self) -> LinkEvent {
@@ -146,12 +151,6 @@ fn options(server: u8, listen: SocketAddr, peers: &[SocketAddr]) -> LinkOptions 
     }
 }
 
-/// Addresses that were free a moment ago.
-fn addresses(count: usize) -> Vec<SocketAddr> {
-    let held: Vec<TcpListener> = (0..count).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
-    held.iter().map(|l| l.local_addr().unwrap()).collect()
-}
-
 fn pair() -> (Node, Node) {
     let at = addresses(2);
     let nodes = (Node::start(0, at[0], &at, SECRET, BUILD), Node::start(1, at[1], &at, SECRET, BUILD));
@@ -166,6 +165,25 @@ fn frame(number: u64, length: usize) -> Vec<u8> {
     let mut out = Vec::new();
     Message::Answer { run, visited: 0, state }.encode(BUILD, 0, &mut out);
     out
+}
+
+/// Its owner could not send anything yet.
+#[test]
+fn no_server_is_up_before_the_link_dials() {
+    let at = addresses(2);
+    let a = Node::opened(options(0, at[0], &at), |receiver| receiver);
+    let b = Node::start(1, at[1], &at, SECRET, BUILD);
+    let start = Instant::now();
+    while !b.link.send(0, &frame(1, 10)) {
+        assert!(start.elapsed() < PATIENCE, "it is not reached: {:?}", lock(&b.said));
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    assert_eq!(a.next(), LinkEvent::Frame(1, frame(1, 10)));
+    assert!(a.events.try_recv().is_err() && b.events.try_recv().is_err(), "a server came up");
+    a.link.dial();
+    a.link.dial();
+    assert_eq!((a.next(), b.next()), (LinkEvent::Up(1), LinkEvent::Up(0)));
+    assert!(a.events.recv_timeout(Duration::from_millis(50)).is_err(), "it came up again");
 }
 
 #[test]
@@ -578,7 +596,9 @@ fn links_of_two_builds_share_an_address_and_keep_apart() {
     let beside = |node: &Node, server: u8, peers: &[SocketAddr]| {
         let (sender, events) = channel();
         let options = LinkOptions { build: NEXT, ..options(server, peers[usize::from(server)], peers) };
-        (node.link.beside(options, Arc::new(TestReceiver::new(BUILD + 1, sender))).unwrap(), events)
+        let link = node.link.beside(options, Arc::new(TestReceiver::new(BUILD + 1, sender))).unwrap();
+        link.dial();
+        (link, events)
     };
     let at = [a.link.address(), b.link.address()];
     let (new_a, heard_a) = beside(&a, 0, &at);
