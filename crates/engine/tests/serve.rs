@@ -9,7 +9,7 @@ use std::net::{SocketAddr, TcpListener};
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, channel};
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::time::{Duration, Instant};
 use stratann_params::choices::CodePlace;
 
@@ -58,9 +58,14 @@ fn expected(asked: &Set) -> Answers {
 
 type Said = Arc<Mutex<Vec<String>>>;
 
+/// A test that fails must not keep the servers that it drops from logging: they would end the program.
+fn lock(said: &Said) -> MutexGuard<'_, Vec<String>> {
+    said.lock().unwrap_or_else(|e| e.into_inner())
+}
+
 fn options(folder: &Path, said: &Said) -> ServeOptions {
     let said = said.clone();
-    let log = Arc::new(move |line: &str| said.lock().unwrap().push(line.to_string()));
+    let log = Arc::new(move |line: &str| lock(&said).push(line.to_string()));
     ServeOptions { index: folder.into(), threads: 1, in_flight: Some(8), log, ..ServeOptions::default() }
 }
 
@@ -115,9 +120,7 @@ impl Cluster {
 
     /// Starts so many servers of what is in a folder.
     fn start_in(dir: TempDir, count: usize, like: Like) -> Cluster {
-        let held: Vec<TcpListener> = (0..count).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
-        let addresses = held.iter().map(|l| l.local_addr().unwrap()).collect();
-        drop(held);
+        let addresses = stratann_testing::addresses(count);
         let mut cluster = Cluster { dir, addresses, servers: Vec::new(), said: Said::default(), like };
         cluster.servers = (0..count).map(|s| Some(cluster.open(s))).collect();
         cluster.settle();
@@ -146,7 +149,7 @@ impl Cluster {
         let alive: Vec<bool> = self.servers.iter().map(Option::is_some).collect();
         let start = Instant::now();
         while self.up().any(|s| s.status().live != alive) {
-            assert!(start.elapsed() < PATIENCE, "{:?}", self.said.lock().unwrap());
+            assert!(start.elapsed() < PATIENCE, "{:?}", lock(&self.said));
             std::thread::sleep(Duration::from_millis(5));
         }
     }
@@ -362,7 +365,7 @@ fn links_that_get_slow_cost_no_answer_and_are_measured() {
             })
         });
     }
-    let said = cluster.said.lock().unwrap();
+    let said = lock(&cluster.said);
     assert!(!said.iter().any(|line| line.contains("no longer")), "a slow server is not dead: {said:?}");
     let sum =
         |of: fn(&stratann_engine::serve::Status) -> u64| cluster.up().map(|s| of(&s.status())).sum::<u64>();
@@ -417,7 +420,7 @@ fn a_bad_disk_costs_no_answer_while_another_replica_can_read() {
     // Failed reads are repeated on another server; attempts that were given up are in no answer.
     let again = reads - 4 * expected.stats.reads;
     assert!(again > 0 && again <= bad.lost_reads, "{again} reads more, {} lost", bad.lost_reads);
-    let said = cluster.said.lock().unwrap();
+    let said = lock(&cluster.said);
     let lines = said.iter().filter(|line| line.contains("cannot be read")).count();
     assert_eq!(lines, bad.unreadable_ranges, "{said:?}");
     assert!(bad.lost_reads > lines as u64);

@@ -2,7 +2,7 @@
 #![allow(dead_code, missing_docs, unreachable_pub, reason = "each test file uses its own part")]
 
 use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::OnceLock;
@@ -371,7 +371,7 @@ pub fn send_signal(pid: u32, signal: i32) {
 
 /// An address on which nobody listens.
 pub fn nobody() -> String {
-    std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string()
+    stratann_testing::addresses(1)[0].to_string()
 }
 
 /// Longest wait for what must come.
@@ -429,8 +429,7 @@ pub fn wait_for(what: &str, mut is_so: impl FnMut() -> bool) {
 
 /// Configurations of the servers of a spread index, with free ports, and one secret.
 pub fn configs(data: &Data, name: &str, count: usize, source: &dyn Fn(usize) -> String) -> Vec<PathBuf> {
-    let held: Vec<TcpListener> = (0..count).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
-    let peers: Vec<String> = held.iter().map(|l| l.local_addr().unwrap().to_string()).collect();
+    let peers: Vec<String> = stratann_testing::addresses(count).iter().map(SocketAddr::to_string).collect();
     std::fs::write(data.path("secret"), "a secret of this test").unwrap();
     (0..count)
         .map(|s| {
