@@ -21,7 +21,7 @@ from numpy.typing import ArrayLike, NDArray
 from . import _stratann
 from ._arrays import DTYPES, dtype_name, rows_of
 from ._asked import OCTETS, Asked, Ids, results_min
-from ._connection import Connection
+from ._connection import Connection, read_reply
 from ._errors import InputError, QueryError, ServerError, plain
 from ._filters import Filter, named_ids
 from ._parameters import search_parameters
@@ -34,10 +34,6 @@ _EACH = 64
 _REQUESTS_PER_SERVER = 4
 #: Additional seconds for a reply, beyond the time limit of the server.
 _TRANSFER = 10.0
-#: Longest reply, bytes.
-_REPLY_BYTES = 256 << 20
-#: Bytes that are read at a time.
-_PART_BYTES = 1 << 20
 
 _Json = dict[str, Any]
 
@@ -461,11 +457,7 @@ class Client:
                     connection.sock.settimeout(connection.timeout)
                 connection.request(method, path, body, headers)
                 response = connection.getresponse()
-                data = bytearray()
-                while part := response.read(_PART_BYTES):
-                    data += part
-                    if len(data) > _REPLY_BYTES:
-                        raise http.client.HTTPException(f"a reply of more than {_REPLY_BYTES} bytes")
+                data = read_reply(response)
             except (OSError, http.client.HTTPException) as e:
                 connection.close()
                 if is_kept and isinstance(e, (ConnectionError, http.client.HTTPException)):

@@ -8,6 +8,11 @@ import socket
 import time
 from typing import Any
 
+#: Longest reply, bytes.
+_REPLY_BYTES = 256 << 20
+#: Bytes that are read at a time.
+_PART_BYTES = 1 << 20
+
 
 class _Timed(io.RawIOBase):
     """Reads a reply from a socket within one time for all of it."""
@@ -41,3 +46,13 @@ class Connection(http.client.HTTPConnection):
 
     def response_class(self, sock: Any, *options: Any, **named: Any) -> http.client.HTTPResponse:  # type: ignore[override]
         return http.client.HTTPResponse(_Timed(sock, self.timeout), *options, **named)  # type: ignore[arg-type]
+
+
+def read_reply(response: http.client.HTTPResponse) -> bytearray:
+    """Returns the body of a reply. Raises `http.client.HTTPException` where it is longer than any that is sent."""
+    data = bytearray()
+    while part := response.read(_PART_BYTES):
+        data += part
+        if len(data) > _REPLY_BYTES:
+            raise http.client.HTTPException(f"a reply of more than {_REPLY_BYTES} bytes")
+    return data

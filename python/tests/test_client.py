@@ -211,7 +211,7 @@ def whole(status, body):
 
 
 def test_an_endless_reply_ends(monkeypatch):
-    monkeypatch.setattr(stratann._client, "_REPLY_BYTES", 4 << 20)
+    monkeypatch.setattr(stratann._connection, "_REPLY_BYTES", 4 << 20)
     sent = []
 
     def reply(stream, _):

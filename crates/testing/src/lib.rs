@@ -10,7 +10,7 @@ pub mod way;
 
 use std::fs::OpenOptions;
 use std::io::Write;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::sync::atomic::{AtomicU8, Ordering};
 
 /// Loopback addresses on which nobody listens. Each call takes a host of its own: on a host that all share, another
@@ -20,9 +20,15 @@ use std::sync::atomic::{AtomicU8, Ordering};
 /// No port is free.
 pub fn addresses(count: usize) -> Vec<SocketAddr> {
     static CALLS: AtomicU8 = AtomicU8::new(0);
-    let [_, _, high, low] = std::process::id().to_be_bytes();
-    let host =
-        IpAddr::V4(Ipv4Addr::new(127, high % 250 + 1, low, CALLS.fetch_add(1, Ordering::Relaxed) % 250 + 1));
+    let ([_, _, high, low], call) = (std::process::id().to_be_bytes(), CALLS.fetch_add(1, Ordering::Relaxed));
+    addresses_at(Ipv4Addr::new(127, high % 250 + 1, low, call % 250 + 1), count)
+}
+
+/// As [`addresses`], at a host that a certificate names.
+///
+/// # Panics
+/// No port is free.
+pub fn addresses_at(host: Ipv4Addr, count: usize) -> Vec<SocketAddr> {
     let held: Vec<TcpListener> =
         (0..count).map(|_| TcpListener::bind((host, 0)).expect("a free port")).collect();
     held.iter().map(|listener| listener.local_addr().expect("its address")).collect()

@@ -549,6 +549,7 @@ fn certificates(folder: &std::path::Path) {
 fn under_tls_both_sides_need_a_certificate_for_their_host() {
     let folder = tempfile::tempdir().unwrap();
     certificates(folder.path());
+    let named = |count| stratann_testing::addresses_at(std::net::Ipv4Addr::LOCALHOST, count);
     let file = |name: &str| folder.path().join(name);
     let tls = |own: &str, authority: &str| {
         Tls::read(
@@ -561,7 +562,7 @@ fn under_tls_both_sides_need_a_certificate_for_their_host() {
     let start = |server: usize, at: &[SocketAddr], tls: Option<Tls>| {
         Node::with_tls(server as u8, at[server], at, (SECRET, BUILD), tls)
     };
-    let at = addresses(2);
+    let at = named(2);
     let (a, b) =
         (start(0, &at, Some(tls("ours-here", "ours"))), start(1, &at, Some(tls("ours-here", "ours"))));
     assert_eq!((a.next(), b.next()), (LinkEvent::Up(1), LinkEvent::Up(0)));
@@ -569,7 +570,7 @@ fn under_tls_both_sides_need_a_certificate_for_their_host() {
         assert!(a.link.send(1, &frame(n, 5000)));
         assert_eq!(b.next(), LinkEvent::Frame(0, frame(n, 5000)));
     }
-    let again = addresses(2);
+    let again = named(2);
     let measuring = |server: usize| {
         measured::measured(server as u8, again[server], &again, Some(tls("ours-here", "ours")))
     };
@@ -578,7 +579,7 @@ fn under_tls_both_sides_need_a_certificate_for_their_host() {
     measured::waits_for(&d, 0, |costs| costs.message_ns > 0.0 && costs.gbps > 0.0);
     // A certificate of another authority, one for another host, and none.
     for other in [Some(tls("theirs-here", "theirs")), Some(tls("ours-there", "ours")), None] {
-        let at = addresses(2);
+        let at = named(2);
         let (a, b) = (start(0, &at, Some(tls("ours-here", "ours"))), start(1, &at, other));
         a.waits_for_line("server 1 at");
         assert!(a.events.try_recv().is_err() && b.events.try_recv().is_err(), "a server came up");
