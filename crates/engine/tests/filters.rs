@@ -444,3 +444,31 @@ fn the_cheapest_way_is_taken_and_prices_say_so() {
         }
     }
 }
+
+/// Where the nearest lists of a gpu-ivf have none of the rows, the codes of all of them are compared, and no lists ranked.
+#[test]
+fn rows_far_from_all_near_lists_are_compared_at_once() {
+    let built = calibrated(IndexKind::GpuIvf);
+    let asked = around_the_first(10);
+    let options = options(10, 0.9);
+    for (place, rows) in PLACES.iter().zip(matches(&built.set, &asked, 0.3)) {
+        let own = filter(&built.index, &rows, Naming::Only, &options);
+        let answers = search(&built.index, &asked, Filters::Shared(&own), &options);
+        assert_eq!(
+            answers.stats.gave_way > 0,
+            *place == "far",
+            "{place}, {:?}: {:?}",
+            own.way(),
+            answers.stats
+        );
+        if *place == "far" {
+            assert_eq!(answers.stats.gave_way, asked.len() as u64);
+            assert_eq!(answers.stats.lists, 0);
+            let truth = |query| {
+                nearest(&built.set, Metric::L2, asked.row(query), 10, |row| !rows.contains(&(row as u64)))
+            };
+            let found = (0..asked.len()).map(|query| hits(&answers.ids[10 * query..][..10], &truth(query)));
+            assert!(found.sum::<usize>() >= 9 * asked.len());
+        }
+    }
+}

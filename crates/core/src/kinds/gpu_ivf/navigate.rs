@@ -8,7 +8,7 @@ use super::{GpuIvf, Scratch};
 use crate::kinds::kind::StepContext;
 use crate::order::{from_order_key, order_key};
 use crate::route::{lists_to_visit, to_centroid, walk};
-use crate::search::{Beam, Progress, ScorerId};
+use crate::search::{Beam, Progress, ScorerId, key as beam_key};
 
 /// The beam is at least this long: shorter ones miss the nearest centroid.
 const BEAM_MIN: u32 = 32;
@@ -18,6 +18,14 @@ const PASSED_OVER_PART: u32 = 4;
 
 /// Centroids between that which is compared and that which is prefetched.
 const PREFETCH_AHEAD: usize = 3;
+
+/// Where few of the nearest lists have a row of the sieve, all lists have to be ranked. The codes of all its rows are
+/// compared instead where these are no more than so many for each list: to rank a list takes as long as four codes, and
+/// codes of the lists to visit come on top.
+const ROWS_PER_LIST: u32 = 8;
+
+/// Lists that are sorted rather than put into the beam one after another.
+const SORTED_LISTS: usize = 1024;
 
 /// Whether all rows of a sieve are ranked: then no lists are.
 fn takes_all(cx: &StepContext<'_, GpuIvf>) -> bool {
@@ -44,6 +52,13 @@ pub(super) fn rank_lists(cx: &mut StepContext<'_, GpuIvf>) {
             lists_to_visit(sieve, (wanted, cx.q.far_tenths), nearest)
         };
         let mut of_sieve = to_visit(cx, &beams[0]);
+        let ranks_all = of_sieve.is_none_or(|lists| lists as usize > beams[0].entries().len());
+        if ranks_all && sieve.count() <= count.saturating_mul(ROWS_PER_LIST) {
+            cx.q.stats.gave_way += 1;
+            [cx.scratch.beam] = beams;
+            cx.scratch.nodes = nodes;
+            return cx.own.lists.clear();
+        }
         if of_sieve.is_none() {
             // Only the order of all lists tells how far away the rows are.
             nodes.clear();
@@ -83,24 +98,32 @@ fn rows_of(cx: &StepContext<'_, GpuIvf>, list: u32) -> Range<u32> {
 }
 
 fn score(cx: &mut StepContext<'_, GpuIvf>, nodes: &mut alloc::vec::Vec<u32>, beam: &mut Beam) {
-    let Scratch { query, visited, .. } = &mut *cx.scratch;
+    let Scratch { query, visited, keys, moved, .. } = &mut *cx.scratch;
     cx.q.stats.repeats += visited.keep_new(nodes) as u64;
     cx.q.stats.code_comparisons += nodes.len() as u64;
+    let is_sorted = nodes.len() > SORTED_LISTS;
+    keys.clear();
     for (at, &node) in nodes.iter().enumerate() {
         if let Some(&ahead) = nodes.get(at + PREFETCH_AHEAD) {
             prefetch(cx.view.centroid(ahead));
         }
         let key = order_key(to_centroid(cx.base.metric, &query.wide, cx.view.centroid(node)));
-        if key < beam.threshold() {
-            beam.offer(key, node, Progress::Fresh);
+        if key >= beam.threshold() {
+            continue;
+        }
+        match is_sorted {
+            true => keys.push(beam_key(key, node)),
+            false => drop(beam.offer(key, node, Progress::Fresh)),
         }
     }
+    beam.offer_all(keys, moved);
 }
 
 /// Collects the members of the ranked lists that may be returned, as a job for the scorer of codes. `None` when a list
 /// is damaged.
 pub(super) fn collect(cx: &mut StepContext<'_, GpuIvf>) -> Option<()> {
-    let takes_all = takes_all(cx);
+    // With a sieve some list is ranked, unless all rows are.
+    let takes_all = cx.own.lists.is_empty();
     let Scratch { ranges, ids, .. } = &mut *cx.scratch;
     ranges.clear();
     ids.clear();

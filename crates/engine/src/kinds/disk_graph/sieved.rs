@@ -66,8 +66,10 @@ pub(super) fn plan(view: &View<'_>, vector_bytes: usize, query: &SievedQuery<'_>
             _ => {
                 // The beam has room for what is passed over.
                 let seeds = own.sieving.seeds;
+                let is_completed = seeds > 0 && matches!(view.codes, Codes::All(_));
                 let seed_list = if seeds > 0 { costs.seed_list(own.search_list, query) } else { 0 };
-                let list = (f64::from(own.search_list) * query.times).max(list_min(k, query.times));
+                let list =
+                    (f64::from(own.search_list) * query.times).max(list_min(k, query.times, is_completed));
                 own.search_list = list.ceil().min(MAX_SEARCH_LIST.into()) as u32;
                 let sieving = Sieving { seeds, seed_list, ..sieving };
                 if query.is_measured { sieving } else { costs.give_way(sieving) }
@@ -135,10 +137,11 @@ impl Costs {
 }
 
 /// Length of a beam that ends with k rows of the sieve or more in all but some of a hundred queries, where these lie
-/// anywhere: their number in the beam is a binomial one, of which this is two standard deviations above k.
-fn list_min(k: u32, times: f64) -> f64 {
-    let k = f64::from(k);
-    times * (k + 2.0 * (k * (1.0 - 1.0 / times)).sqrt())
+/// anywhere: their number in the beam is a binomial one, of which this is two standard deviations above k. Where a second
+/// walk completes what falls short, half a deviation costs least.
+fn list_min(k: u32, times: f64, is_completed: bool) -> f64 {
+    let (k, deviations) = (f64::from(k), if is_completed { 0.5 } else { 2.0 });
+    times * (k + deviations * (k * (1.0 - 1.0 / times)).sqrt())
 }
 
 fn exact_params(usual: Params) -> Params {
