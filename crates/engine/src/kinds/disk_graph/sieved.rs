@@ -137,8 +137,8 @@ impl Costs {
 }
 
 /// Length of a beam that ends with k rows of the sieve or more in all but some of a hundred queries, where these lie
-/// anywhere: their number in the beam is a binomial one, of which this is two standard deviations above k. Where a second
-/// walk completes what falls short, half a deviation costs least.
+/// anywhere: their number in the beam is a binomial one, of which this is two standard deviations above k. Where a
+/// second walk completes what falls short, half a deviation costs least.
 fn list_min(k: u32, times: f64, is_completed: bool) -> f64 {
     let (k, deviations) = (f64::from(k), if is_completed { 0.5 } else { 2.0 });
     times * (k + deviations * (k * (1.0 - 1.0 / times)).sqrt())
