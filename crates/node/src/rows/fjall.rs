@@ -17,6 +17,7 @@ use fjall::{
 use super::engine::{Engine, Trouble, Written};
 use super::key::Key;
 use super::memory::Memory;
+use stratann_storage::durable;
 use stratann_storage::error::quoted;
 
 /// The one keyspace.
@@ -61,6 +62,10 @@ pub(super) fn open(folder: &Path, memory: &Memory) -> Result<Box<dyn Engine>, Tr
                 .compaction_strategy(Arc::new(Leveled::default().with_table_target_size(FILE_BYTES)))
         };
         let rows = database.keyspace(ROWS, options)?;
+        // The engine does not sync the names of new keyspaces.
+        for folder in [folder, &folder.join("keyspaces")] {
+            durable::sync_folder(folder).map_err(|e| std::io::Error::other(e.message))?;
+        }
         Ok(Box::new(Fjall { rows, database, memory: *memory }) as Box<dyn Engine>)
     });
     opened.map_err(Trouble::from)
@@ -167,7 +172,10 @@ fn guarded<T>(run: impl FnOnce() -> fjall::Result<T>) -> Result<T, Stopped> {
         Ok(Err(fjall::Error::Poisoned)) => {
             (true, true, "its thread stopped after a failure of the disk".to_string())
         }
-        Ok(Err(error)) => (false, is_disk(&error), quoted(&error.to_string())),
+        Ok(Err(error)) => match io_error(&error) {
+            Some(e) => (false, is_refusal(e), quoted(&e.to_string())),
+            None => (false, false, quoted(&error.to_string())),
+        },
         Err(panic) => {
             let text = panic.downcast_ref::<String>().map(String::as_str);
             let text = text.or(panic.downcast_ref::<&str>().copied()).unwrap_or("no message");
@@ -177,10 +185,16 @@ fn guarded<T>(run: impl FnOnce() -> fjall::Result<T>) -> Result<T, Stopped> {
     Err(Stopped { before_writing, trouble: Trouble { why, is_disk } })
 }
 
-/// Whether the operating system refused an operation. A file that ends too early is damage.
-fn is_disk(error: &fjall::Error) -> bool {
+/// The error of the operating system that an error has, if any.
+fn io_error(error: &fjall::Error) -> Option<&std::io::Error> {
     match error {
-        fjall::Error::Io(e) | fjall::Error::Storage(fjall::LsmError::Io(e)) => e.raw_os_error().is_some(),
-        _ => false,
+        fjall::Error::Io(e) | fjall::Error::Storage(fjall::LsmError::Io(e)) => Some(e),
+        _ => None,
     }
+}
+
+/// Whether an operation was refused. A file that is missing or ends too early is damage.
+fn is_refusal(e: &std::io::Error) -> bool {
+    use std::io::ErrorKind::{InvalidData, NotFound, UnexpectedEof};
+    !matches!(e.kind(), InvalidData | NotFound | UnexpectedEof)
 }

@@ -2,11 +2,11 @@
 
 use std::fs::{File, TryLockError};
 use std::io::{Read, Write};
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
-use stratann_storage::budget::{free_disk_bytes, size};
+use stratann_storage::budget::free_disk_bytes;
 use stratann_storage::{Error, ErrorKind, Progress, Result, durable, input};
 
 /// Version of the layout of a data folder.
@@ -15,6 +15,7 @@ pub const FORMAT_VERSION: u32 = 1;
 const FORMAT_TEXT: &str = "StratANN data folder, format ";
 const ENGINE: &str = "db";
 const FORMAT: &str = "format";
+const UNFINISHED: &str = "db.new";
 const LOCK: &str = "LOCK";
 const RESERVE: &str = "reserve";
 /// A piece of the reserve that is written at once.
@@ -56,6 +57,11 @@ impl Folder {
     /// The engine's folder.
     pub(super) fn engine(&self) -> PathBuf {
         self.path.join(ENGINE)
+    }
+
+    /// Folder in which a new engine is made.
+    pub(super) fn unfinished_engine(&self) -> PathBuf {
+        self.path.join(UNFINISHED)
     }
 
     /// Free bytes on the disk; the most where the system does not tell.
@@ -147,9 +153,12 @@ fn lock(path: &Path) -> Result<File> {
         }
         Err(TryLockError::Error(e)) => return Err(Error::io("locking", &file, &e)),
     }
-    let text = format!("{}\n", std::process::id());
-    lock.set_len(0).and_then(|()| lock.write_all(text.as_bytes())).map_err(|e| unusable(path, &e))?;
-    Ok(lock)
+    // In place and of one length: on a full disk it takes no new block. Where that fails, the lock is what counts.
+    let text = format!("{:<15}\n", std::process::id());
+    match lock.write_all_at(text.as_bytes(), 0) {
+        Err(e) if e.kind() != std::io::ErrorKind::StorageFull => Err(unusable(path, &e)),
+        _ => Ok(lock),
+    }
 }
 
 fn unusable(path: &Path, e: &std::io::Error) -> Error {
@@ -160,15 +169,6 @@ fn unusable(path: &Path, e: &std::io::Error) -> Error {
                 "the data folder {} cannot be written ({e}); a data folder has a lock and a log, so give one that this \
                  user may write",
                 path.display()
-            ),
-        },
-        // Its file is closed again, but the number of the process may be missing: the lock is what counts.
-        std::io::ErrorKind::StorageFull => Error {
-            kind: ErrorKind::Io,
-            message: format!(
-                "the disk of the data folder {} is full ({e}); free {} or more",
-                path.display(),
-                size(PIECE_BYTES as u64)
             ),
         },
         _ => Error::io("making the data folder", path, e),

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use stratann_storage::budget::size;
-use stratann_storage::{Error, ErrorKind, Progress, Quiet, Result};
+use stratann_storage::{Error, ErrorKind, Progress, Quiet, Result, durable};
 
 use super::batch::{self, Batch};
 use super::counters::{Counts, add};
@@ -81,6 +81,9 @@ impl Core {
         let state = State { engine: None, stopped: None, last_group: 0.into(), lost_groups: Vec::new() };
         let (queue, counts, state) = (Queue::default(), Counts::default(), RwLock::new(state));
         let core = Core { memory, queue, counts, folder, tip, open, state, begun: 0.into(), process };
+        if is_new {
+            core.create_engine()?;
+        }
         core.open_engine(&mut core.write_state(), named.unwrap_or(0), progress)?;
         core.folder.keep_reserve(core.headroom(), progress);
         Ok(core)
@@ -130,6 +133,17 @@ impl Core {
         Ok(Reopened { last_group: state.last_group.load(Ordering::Acquire) })
     }
 
+    /// Makes a new engine under another name first: a half-made one might never open.
+    fn create_engine(&self) -> Result<()> {
+        let (place, unfinished) = (self.folder.engine(), self.folder.unfinished_engine());
+        let failed = |e: std::io::Error| Error::io("making", &place, &e);
+        if unfinished.exists() {
+            std::fs::remove_dir_all(&unfinished).map_err(failed)?;
+        }
+        drop((self.open)(&unfinished, &self.memory).map_err(|trouble| engine_error(&place, trouble))?);
+        std::fs::rename(&unfinished, &place).map_err(failed)
+    }
+
     fn open_engine(&self, state: &mut State, acknowledged: u64, progress: &dyn Progress) -> Result<()> {
         let place = self.folder.engine();
         if self.folder.free_bytes() < self.headroom() {
@@ -139,6 +153,8 @@ impl Core {
         progress.stage("opening the storage engine", bytes, "bytes");
         let failed = |trouble| engine_error(&place, trouble);
         let engine = (self.open)(&place, &self.memory).map_err(failed)?;
+        // The engine syncs what is below its folder. The name of the folder, and that of the tip, are synced here.
+        durable::sync_folder(self.folder.path())?;
         let key = group_key();
         let last_group = match engine.get(&key).map_err(failed)? {
             Some(stored) => number(batch::unseal(&key, &stored)?).ok_or_else(|| batch::damaged(&key, "no number"))?,

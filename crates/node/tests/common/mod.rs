@@ -1,5 +1,5 @@
 //! Batches whose rows can be told from each other, and children that write them while something goes wrong.
-#![allow(dead_code, reason = "no test program uses all of it")]
+#![allow(dead_code, unreachable_pub, reason = "no test program uses all of it")]
 
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
@@ -12,7 +12,7 @@ use stratann_storage::{Quiet, Result};
 use stratann_testing::{Need, leave_out};
 
 /// A child that does not end within this has come to a halt.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(300);
 
 /// Small enough that tables in memory become files after a few MiB.
 pub fn options() -> Options {
