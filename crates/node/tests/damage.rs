@@ -63,7 +63,9 @@ fn all_is_right(rows: &Rows, what: &str) -> bool {
         for row in 0..ROWS {
             let key = key(number, row);
             match rows.get(&key) {
-                Ok(Some(bytes)) => assert!(bytes == value(number, row, VALUE_BYTES), "{what}: another value of {key}"),
+                Ok(Some(bytes)) => {
+                    assert!(bytes == value(number, row, VALUE_BYTES), "{what}: another value of {key}")
+                }
                 Ok(None) => panic!("{what}: {key} is missing, and nobody said so"),
                 Err(e) => {
                     let of = format!("collection {}", key.collection());
@@ -142,7 +144,10 @@ fn look_at_damage(whole: &Path, notes: &mut Notes) {
             fs::write(folder.join(name), damaged).unwrap();
             match open(&folder) {
                 Err(e) => {
-                    assert!(e.message.contains(folder.to_str().unwrap()) || e.message.contains("group"), "{what}: {e}");
+                    assert!(
+                        e.message.contains(folder.to_str().unwrap()) || e.message.contains("group"),
+                        "{what}: {e}"
+                    );
                     found.refused += 1;
                 }
                 Ok(rows) if all_is_right(&rows, &what) => found.whole += 1,

@@ -36,7 +36,8 @@ fn child() {
 /// Opens rows and writes batches, again and again. What fails is opened again.
 fn rounds(folder: &Path, notes: &mut Notes) {
     for round in 0..ROUNDS {
-        let opened = (0..ATTEMPTS).find_map(|_| open(folder).inspect_err(|e| notes.write(&format!("open {e}"))).ok());
+        let opened =
+            (0..ATTEMPTS).find_map(|_| open(folder).inspect_err(|e| notes.write(&format!("open {e}"))).ok());
         let Some(rows) = opened else { return };
         write(&rows, round * BATCHES, notes);
     }
@@ -93,7 +94,10 @@ fn place(library: &Path) -> Place {
 impl Place {
     fn command(&self, job: &str) -> Command {
         let mut command = job_command(job, &self.folder);
-        command.env("LD_PRELOAD", &self.library).env("ROWS_ROOT", &self.folder).env("ROWS_NOTES", &self.notes);
+        command
+            .env("LD_PRELOAD", &self.library)
+            .env("ROWS_ROOT", &self.folder)
+            .env("ROWS_NOTES", &self.notes);
         command
     }
 
@@ -297,7 +301,10 @@ fn fill(folder: &Path, notes: &mut Notes) {
     notes.write(&note(1, &rows.write(batch(1, VALUE_BYTES))));
     set_free(6 << 20);
     let Outcome::NotWritten(error) = rows.write(batch(2, VALUE_BYTES)) else { panic!("it was admitted") };
-    assert!(error.message.contains("6.0 MiB left") && error.message.contains("nothing was written"), "{error}");
+    assert!(
+        error.message.contains("6.0 MiB left") && error.message.contains("nothing was written"),
+        "{error}"
+    );
     assert!(is_there(&rows, 1, VALUE_BYTES).unwrap() && reserve.exists(), "reads go on");
     let removed = rows.remove_range(&Key::first(2, RowKind::Place), &Key::end(2, RowKind::Place)).unwrap();
     assert_eq!(removed.rows, 4);

@@ -132,7 +132,11 @@ fn kill_again_and_again(kills: u64) {
     }
     opened.sort();
     let batches = notes(&noted).len();
-    eprintln!("{kills} kills, {batches} batches, at most {files} files; opened in {:?} to {:?}", opened[0], opened.last());
+    eprintln!(
+        "{kills} kills, {batches} batches, at most {files} files; opened in {:?} to {:?}",
+        opened[0],
+        opened.last()
+    );
     assert!(files > 8, "no table was ever written to a file");
 }
 

@@ -14,6 +14,8 @@ use stratann_storage::{Error, Result};
 pub const BATCH_BYTES_MAX: u64 = 8 << 20;
 
 const SUM_BYTES: usize = 8;
+/// Memory of a change besides its key and its value.
+const CHANGE_BYTES: u64 = 128;
 
 /// Changes of rows, made all or none. Of several changes of a key the last one counts.
 #[derive(Clone, Debug, Default)]
@@ -49,9 +51,9 @@ impl Batch {
         self.bytes
     }
 
-    /// Whether there is nothing to do.
-    pub fn is_empty(&self) -> bool {
-        self.changes.is_empty()
+    /// Bytes that the batch takes in memory, about.
+    pub(super) fn memory_bytes(&self) -> u64 {
+        self.bytes + CHANGE_BYTES * self.changes.len() as u64
     }
 
     /// Whether the batch only removes rows. Such a batch is admitted when the disk is full.
@@ -61,11 +63,14 @@ impl Batch {
 
     pub(super) fn check(&self) -> Result<()> {
         if self.bytes > BATCH_BYTES_MAX {
-            let message = format!("a batch has {} bytes; write at most {BATCH_BYTES_MAX} at once", self.bytes);
+            let message =
+                format!("a batch has {} bytes; write at most {BATCH_BYTES_MAX} at once", self.bytes);
             return Err(Error::bad_input(message));
         }
         match self.changes.keys().find(|key| key.as_bytes().len() > KEY_BYTES_MAX) {
-            Some(key) => Err(Error::bad_input(format!("{key}: the key is longer than {KEY_BYTES_MAX} bytes"))),
+            Some(key) => {
+                Err(Error::bad_input(format!("{key}: the key is longer than {KEY_BYTES_MAX} bytes")))
+            }
             None => Ok(()),
         }
     }

@@ -42,8 +42,8 @@ impl Folder {
         let lock = lock(path)?;
         // Once more, as another process may just have made the folder.
         if !check_format(path)? {
-            let text = format!("{FORMAT_TEXT}{FORMAT_VERSION}\n");
-            durable::write_synced(&path.join(FORMAT), text.as_bytes()).map_err(|e| unusable(path, &e))?;
+            durable::write_synced(&path.join(FORMAT), format_text().as_bytes())
+                .map_err(|e| unusable(path, &e))?;
             durable::sync_folder(path)?;
         }
         Ok(Folder { path: path.to_path_buf(), reserve_bytes, has_reserve: Mutex::new(false), _lock: lock })
@@ -118,8 +118,8 @@ fn check_format(path: &Path) -> Result<bool> {
         }
         Err(e) => return Err(Error::io("reading", &file, &e)),
     };
-    // A crash while the folder was made leaves an empty file.
-    if text.is_empty() && !path.join(ENGINE).exists() {
+    // A crash while the folder was made leaves a part of the text.
+    if format_text().starts_with(&text) && text != format_text() && !path.join(ENGINE).exists() {
         return Ok(false);
     }
     match text.strip_prefix(FORMAT_TEXT).and_then(|version| version.trim_end().parse::<u32>().ok()) {
@@ -130,6 +130,10 @@ fn check_format(path: &Path) -> Result<bool> {
         ))),
         _ => Err(Error::corrupt(format!("{} does not name a format; restore it", file.display()))),
     }
+}
+
+fn format_text() -> String {
+    format!("{FORMAT_TEXT}{FORMAT_VERSION}\n")
 }
 
 fn lock(path: &Path) -> Result<File> {
@@ -220,6 +224,8 @@ mod tests {
         std::fs::write(path.join(FORMAT), format!("{FORMAT_TEXT}17\n")).unwrap();
         let error = refusal(&path);
         assert!(error.contains("format 17") && error.contains("up to 1"), "{error}");
+        std::fs::write(path.join(FORMAT), FORMAT_TEXT).unwrap();
+        drop(Folder::lock(&path, 0).unwrap());
         std::fs::write(path.join(FORMAT), "something").unwrap();
         assert!(refusal(&path).contains("does not name a format"));
         std::fs::remove_file(path.join(FORMAT)).unwrap();

@@ -6,8 +6,8 @@
 //! | 1 | kind of row, a letter |
 //! | rest | what the kind names, at most 1,015 bytes |
 //!
-//! An external id begins with a tag: 1 and a `u64`, big-endian; 2 and the 16 bytes of a UUID; 3 and a string. So ids are
-//! sorted by tag, then by value. An id is the last part of a key, since a string has no end mark.
+//! An external id begins with a tag: 1 and a `u64`, big-endian; 2 and the 16 bytes of a UUID; 3 and a string. So ids
+//! are sorted by tag, then by value. An id is the last part of a key, since a string has no end mark.
 
 use std::fmt;
 

@@ -79,7 +79,7 @@ impl Queue {
         }
         let (mut group, mut bytes) = (Vec::new(), 0);
         while let Some(next) = inner.waiting.front() {
-            bytes += next.batch.bytes();
+            bytes += next.batch.memory_bytes();
             if !group.is_empty() && bytes > BATCH_BYTES_MAX {
                 break;
             }

@@ -6,15 +6,16 @@ use stratann_storage::{Error, Result};
 /// Smallest budget: two batches of the largest size, and a cache.
 pub const MEMORY_BYTES_MIN: u64 = 32 << 20;
 
-/// Memory of an engine, all of which follows from one budget. What is left of it is for merges of the engine's files and
-/// for what the allocator cannot give back.
+/// Memory of an engine, all of which follows from one budget. What is left of it is for merges of the engine's files
+/// and for what the allocator cannot give back.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Memory {
     /// The budget.
     pub(super) budget: u64,
     /// Blocks of files that were read.
     pub(super) cache: u64,
-    /// Rows that are in the log and not yet in a file, all tables in memory together.
+    /// Rows that are in the log and not yet in a file, all tables in memory together, as the engine counts them. Short
+    /// rows take half as much again.
     pub(super) tables: u64,
     /// Size from which a table in memory is written to a file.
     pub(super) table: u64,
@@ -34,6 +35,6 @@ impl Memory {
             );
             return Err(Error::budget(message));
         }
-        Ok(Memory { budget, cache: budget / 8, tables: budget * 3 / 8, table: budget / 8 })
+        Ok(Memory { budget, cache: budget / 8, tables: budget / 4, table: budget / 12 })
     }
 }

@@ -12,6 +12,7 @@ mod key;
 mod log;
 mod memory;
 mod open;
+mod options;
 mod tip;
 
 use std::path::Path;
@@ -25,6 +26,8 @@ pub use folder::FORMAT_VERSION;
 pub use key::{ExternalId, ID_BYTES_MAX, KEY_BYTES_MAX, Key, RowKind};
 pub use log::Outcome;
 pub use memory::MEMORY_BYTES_MIN;
+pub use open::Reopened;
+pub use options::Options;
 
 use engine::Trouble;
 use open::{Core, State};
@@ -33,27 +36,8 @@ use stratann_storage::{Error, ErrorKind, Progress, Result};
 /// Bytes of a scan that are in memory at once, where a caller has no reason for another size.
 pub const CHUNK_BYTES: u64 = 1 << 20;
 
-/// How a data folder is opened.
-#[derive(Clone, Copy, Debug)]
-pub struct Options {
-    /// Memory of the storage engine: its cache, tables that are not yet in a file, and merges.
-    pub memory_bytes: u64,
-    /// Disk that is kept for removals when the disk is full.
-    pub reserve_bytes: u64,
-}
-
-impl Default for Options {
-    fn default() -> Options {
-        Options { memory_bytes: 128 << 20, reserve_bytes: 64 << 20 }
-    }
-}
-
-/// What was found when rows were opened again.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Reopened {
-    /// Number of the last group that is there.
-    pub last_group: u64,
-}
+/// Bytes of keys that are removed at once: short keys take many times as much in memory.
+const REMOVED_BYTES: u64 = 1 << 20;
 
 /// Some rows of a range, in ascending order.
 #[derive(Clone, Debug, Default)]
@@ -80,8 +64,8 @@ pub struct Rows {
 }
 
 impl Rows {
-    /// Opens a data folder, or makes one: locks it, has the engine read its log, and writes what only the log held into
-    /// files, so that nothing hangs on pages that an earlier failed sync left.
+    /// Opens a data folder, or makes one: locks it, has the engine read its log, and writes what only the log held
+    /// into files, so that nothing hangs on pages that an earlier failed sync left.
     ///
     /// # Errors
     /// `BadInput` when another process has the folder, or it is of a newer format; `Budget`; `Corrupt` when the engine
@@ -89,7 +73,8 @@ impl Rows {
     pub fn open(folder: &Path, options: &Options, progress: &dyn Progress) -> Result<Rows> {
         let core = Arc::new(Core::open(folder, options, fjall::open, progress)?);
         let of_thread = core.clone();
-        let spawned = std::thread::Builder::new().name("stratann-log".into()).spawn(move || of_thread.run_log());
+        let spawned =
+            std::thread::Builder::new().name("stratann-log".into()).spawn(move || of_thread.run_log());
         let thread = spawned.map_err(|e| Error::io("starting a thread for", folder, &e))?;
         Ok(Rows { core, thread: Some(thread) })
     }
@@ -145,7 +130,8 @@ impl Rows {
         damage.map_or(Ok(chunk), Err)
     }
 
-    /// Removes all rows from `from` up to `to`, exclusive, in batches of at most 8 MiB. Damaged values are removed too.
+    /// Removes all rows from `from` up to `to`, exclusive, in batches of about a MiB of keys. Damaged values are
+    /// removed too.
     ///
     /// # Errors
     /// As [`Rows::get`], and when a batch is not known to be durable. Earlier batches stay.
@@ -155,8 +141,7 @@ impl Rows {
         loop {
             let (mut batch, mut bytes) = (Batch::new(), 0);
             let mut take = |key: &[u8], stored: &[u8]| {
-                // Twice the key: the batch must stay below its limit whatever the length of the next one.
-                if batch.bytes() + 2 * KEY_BYTES_MAX as u64 > BATCH_BYTES_MAX {
+                if batch.bytes() >= REMOVED_BYTES {
                     return false;
                 }
                 bytes += (key.len() + stored.len()) as u64;
@@ -178,8 +163,8 @@ impl Rows {
         }
     }
 
-    /// Opens the engine again after an unknown outcome, and tells which group is the last one that is there. Until then
-    /// the rows refuse everything. Rows that do not stand still are left as they are.
+    /// Opens the engine again after an unknown outcome, and tells which group is the last one that is there. Until
+    /// then the rows refuse everything. Rows that do not stand still are left as they are.
     ///
     /// # Errors
     /// As [`Rows::open`]; then the rows still stand still, and can be opened again later.
@@ -213,7 +198,10 @@ impl Rows {
 /// The error of a row that the engine cannot read.
 fn unreadable(key: &Key, trouble: Trouble) -> Error {
     if trouble.is_disk {
-        return Error { kind: ErrorKind::Io, message: format!("{key} cannot be read: {}; check the disk", trouble.why) };
+        return Error {
+            kind: ErrorKind::Io,
+            message: format!("{key} cannot be read: {}; check the disk", trouble.why),
+        };
     }
     batch::damaged(key, &trouble.why)
 }

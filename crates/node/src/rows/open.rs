@@ -14,13 +14,20 @@ use super::folder::Folder;
 use super::key::{Key, RowKind};
 use super::log::{Outcome, Queue, Waiting, merged};
 use super::memory::Memory;
+use super::options::Options;
 use super::tip::Tip;
-use super::{Options, Reopened};
 
 /// Free disk below which nothing but removals is admitted, besides room for the tables in memory and a merge of them.
 const HEADROOM_BYTES: u64 = 32 << 20;
 /// Free disk below which not even removals are.
 const REMOVALS_BYTES: u64 = 4 << 20;
+
+/// What was found when rows were opened again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Reopened {
+    /// Number of the last group that is there.
+    pub last_group: u64,
+}
 
 pub(super) struct Core {
     pub(super) memory: Memory,
@@ -69,7 +76,12 @@ impl State {
 }
 
 impl Core {
-    pub(super) fn open(path: &Path, options: &Options, open: OpenEngine, progress: &dyn Progress) -> Result<Core> {
+    pub(super) fn open(
+        path: &Path,
+        options: &Options,
+        open: OpenEngine,
+        progress: &dyn Progress,
+    ) -> Result<Core> {
         let memory = Memory::of(options.memory_bytes)?;
         let folder = Folder::lock(path, options.reserve_bytes)?;
         let is_new = !folder.engine().exists();
@@ -96,8 +108,8 @@ impl Core {
             return Ok(());
         }
         Err(Error::bad_input(format!(
-            "process {} opened the data folder {}, and this is process {process}, which it forked; ask the process that \
-             opened it",
+            "process {} opened the data folder {}, and this is process {process}, which it forked; ask the \
+             process that opened it",
             self.process,
             self.folder.path().display()
         )))
@@ -123,7 +135,8 @@ impl Core {
             // What was acknowledged in this process counts, whatever became of the file that names it.
             let acknowledged = state.last_group.load(Ordering::Acquire);
             self.open_engine(&mut state, acknowledged, progress)?;
-            let (last, begun) = (state.last_group.load(Ordering::Acquire), self.begun.load(Ordering::Acquire));
+            let (last, begun) =
+                (state.last_group.load(Ordering::Acquire), self.begun.load(Ordering::Acquire));
             // At most one group is begun before the rows stand still.
             if begun > last {
                 state.lost_groups.push(begun);
@@ -157,7 +170,9 @@ impl Core {
         durable::sync_folder(self.folder.path())?;
         let key = group_key();
         let last_group = match engine.get(&key).map_err(failed)? {
-            Some(stored) => number(batch::unseal(&key, &stored)?).ok_or_else(|| batch::damaged(&key, "no number"))?,
+            Some(stored) => {
+                number(batch::unseal(&key, &stored)?).ok_or_else(|| batch::damaged(&key, "no number"))?
+            }
             None => 0,
         };
         self.tip.check(acknowledged, last_group, &place)?;

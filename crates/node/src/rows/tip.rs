@@ -1,8 +1,8 @@
 //! Number of the newest group that was acknowledged, outside of the engine.
 //!
-//! An engine cuts its log at the first damaged byte, as after a crash, and says nothing. Then it ends with an older group
-//! than this file names. The file is written after each sync and is not synced itself, so it never names a group that
-//! the disk has not.
+//! An engine cuts its log at the first damaged byte, as after a crash, and says nothing. Then it ends with an older
+//! group than this file names. The file is written after each sync and is not synced itself, so it never names a group
+//! that the disk has not.
 //!
 //! | offset | content |
 //! |---|---|
@@ -17,10 +17,11 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-use stratann_storage::{Error, Result, input};
+use stratann_storage::{Error, Result, durable, input};
 use xxhash_rust::xxh3::xxh3_64;
 
 const NAME: &str = "tip";
+const UNFINISHED: &str = "tip.new";
 const SLOT_BYTES: u64 = 512;
 const SLOTS: u64 = 2;
 
@@ -39,12 +40,12 @@ impl Tip {
         let path = folder.join(NAME);
         let failed = |e: std::io::Error| Error::io("opening", &path, &e);
         if !path.try_exists().map_err(failed)? {
-            let file = File::options().create_new(true).read(true).write(true).open(&path).map_err(failed)?;
-            let tip = Tip { path, file };
-            (0..SLOTS).try_for_each(|_| tip.write(0)).and_then(|()| tip.file.set_len(SLOTS * SLOT_BYTES))
-                .and_then(|()| tip.file.sync_all())
-                .map_err(|e| Error::io("writing", &tip.path, &e))?;
-            return Ok((tip, None));
+            // Under another name first: a part of the file would count as damage.
+            let unfinished = folder.join(UNFINISHED);
+            let bytes = [slot(0), vec![0; SLOT_BYTES as usize - 16], slot(0)].concat();
+            let written = durable::write_synced(&unfinished, &bytes);
+            written.and_then(|()| std::fs::rename(&unfinished, &path)).map_err(failed)?;
+            return Ok((Tip { file: writable(&path).map_err(failed)?, path }, None));
         }
         let bytes = input::read_up_to(&path, SLOTS * SLOT_BYTES).map_err(failed)?;
         let slots = (0..SLOTS).filter_map(|slot| read_slot(&bytes, slot));
@@ -55,15 +56,12 @@ impl Tip {
                 path.display()
             )));
         };
-        let file = File::options().read(true).write(true).open(&path).map_err(failed)?;
-        Ok((Tip { path, file }, Some(group)))
+        Ok((Tip { file: writable(&path).map_err(failed)?, path }, Some(group)))
     }
 
     /// Names a group. A failure is harmless: the file then names an older one.
     pub(super) fn write(&self, group: u64) -> std::io::Result<()> {
-        let group_bytes = group.to_le_bytes();
-        let slot = [group_bytes, xxh3_64(&group_bytes).to_le_bytes()].concat();
-        self.file.write_all_at(&slot, group % SLOTS * SLOT_BYTES)
+        self.file.write_all_at(&slot(group), group % SLOTS * SLOT_BYTES)
     }
 
     /// Checks that the engine ends with the named group or a later one.
@@ -82,6 +80,15 @@ impl Tip {
             self.path.display()
         )))
     }
+}
+
+fn writable(path: &Path) -> std::io::Result<File> {
+    File::options().write(true).open(path)
+}
+
+fn slot(group: u64) -> Vec<u8> {
+    let group = group.to_le_bytes();
+    [group, xxh3_64(&group).to_le_bytes()].concat()
 }
 
 fn read_slot(bytes: &[u8], slot: u64) -> Option<u64> {

@@ -1,9 +1,9 @@
 // Faults under a program, for LD_PRELOAD: failed calls, a disk that is full, and what a disk has after each sync.
 //
 // Calls on files below ROWS_ROOT are counted. Those from number ROWS_FAIL_AT on, ROWS_FAIL_COUNT of them, fail with
-// ROWS_FAIL_ERRNO; a failed write of more than a byte writes half of it first. ROWS_FREE names a file with the number of
-// free bytes that statvfs tells. Below ROWS_SHADOW lies what each file and folder had when it was last synced, by inode.
-// The process ends before sync number ROWS_EXIT_AT.
+// ROWS_FAIL_ERRNO; a failed write of more than a byte writes half of it first. ROWS_FREE names a file with the number
+// of free bytes that statvfs tells. Below ROWS_SHADOW lies what each file and folder had when it was last synced, by
+// inode. The process ends before sync number ROWS_EXIT_AT.
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <dlfcn.h>
@@ -59,7 +59,6 @@ static int counts(int fd) {
 }
 
 long rows_calls(void) { return atomic_load(&calls); }
-void rows_heal(void) { setenv("ROWS_FAIL_AT", "0", 1); }
 
 ssize_t write(int fd, const void *bytes, size_t count) {
     ssize_t (*real)(int, const void *, size_t) = REAL("write", ssize_t (*)(int, const void *, size_t));
@@ -169,7 +168,7 @@ static int synced(int fd, const char *name) {
     if (atomic_fetch_add(&syncs, 1) + 1 == number("ROWS_EXIT_AT", 0)) _exit(99);
     if (fails()) return -1;
     const char *shadow = getenv("ROWS_SHADOW");
-    if (!shadow) return number("ROWS_NO_SYNC", 0) ? 0 : REAL(name, int (*)(int))(fd);
+    if (!shadow) return REAL(name, int (*)(int))(fd);
     struct stat found;
     pthread_mutex_lock(&shadow_lock);
     if (fstat(fd, &found) == 0) {
