@@ -3,6 +3,7 @@
 mod common;
 
 use std::fs;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -48,6 +49,9 @@ fn a_second_process_is_told_which_one_has_the_folder() {
     open(&place.path().join("data")).unwrap();
 }
 
+/// Exit status of a forked child to which everything was refused.
+const REFUSED: i32 = 7;
+
 /// Forks while rows are open. The child's handle is an error, and the parent's goes on.
 fn fork(folder: &Path) {
     let rows = open(folder).unwrap();
@@ -55,18 +59,21 @@ fn fork(folder: &Path) {
     // SAFETY: the child only uses what it has, and ends by `_exit`.
     let process = unsafe { libc::fork() };
     if process == 0 {
-        let refused = rows.get(&key(0, 0)).is_err_and(|e| e.message.contains("which it forked"))
-            && matches!(rows.write(batch(1, 100)), Outcome::NotWritten(_))
-            && rows.scan(&key(0, 0), &key(9, 0), 1).is_err()
-            && rows.reopen(&Quiet).is_err();
-        drop(rows);
-        // SAFETY: ends the child.
-        unsafe { libc::_exit(i32::from(!refused)) };
+        let refused = catch_unwind(AssertUnwindSafe(|| {
+            let refused = rows.get(&key(0, 0)).is_err_and(|e| e.message.contains("which it forked"))
+                && matches!(rows.write(batch(1, 100)), Outcome::NotWritten(_))
+                && rows.scan(&key(0, 0), &key(9, 0), 1).is_err()
+                && rows.reopen(&Quiet).is_err();
+            drop(rows);
+            refused
+        }));
+        // SAFETY: ends the child, which must not run other tests.
+        unsafe { libc::_exit(if refused.is_ok_and(|refused| refused) { REFUSED } else { 1 }) };
     }
     let mut status = 0;
     // SAFETY: the pointer is to a live number.
     assert_eq!(unsafe { libc::waitpid(process, &raw mut status, 0) }, process);
-    assert_eq!(status, 0, "the child's handle worked");
+    assert_eq!(libc::WEXITSTATUS(status), REFUSED, "the child's handle worked, or it panicked");
     rows.write(batch(1, 100)).durable().unwrap();
     assert!(is_there(&rows, 0, 100).unwrap() && is_there(&rows, 1, 100).unwrap());
     drop(rows);

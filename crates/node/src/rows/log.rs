@@ -98,3 +98,38 @@ pub(super) fn merged<'a>(batches: impl Iterator<Item = &'a mut Batch>) -> BTreeM
     }
     changes
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rows::RowKind;
+
+    #[test]
+    fn the_last_change_of_a_key_counts() {
+        let key = |row| Key::first(1, RowKind::Tail).number(row);
+        let (mut first, mut second) = (Batch::new(), Batch::new());
+        first.put(key(1), b"older");
+        first.put(key(2), b"removed");
+        first.remove(key(3));
+        second.put(key(1), b"newer");
+        second.remove(key(2));
+        second.put(key(3), b"back");
+        let expected = second.changes.clone();
+        assert_eq!(merged([&mut first, &mut second].into_iter()), expected);
+    }
+
+    #[test]
+    fn a_group_ends_before_it_is_too_large_and_a_closed_queue_is_emptied() {
+        let queue = Queue::default();
+        let (reply, _outcome) = std::sync::mpsc::sync_channel(9);
+        for bytes in [5 << 20, 5 << 20, 1 << 10, 1 << 10] {
+            let mut batch = Batch::new();
+            batch.put(Key::first(1, RowKind::Tail), &vec![0; bytes]);
+            queue.push(Waiting { batch, reply: reply.clone() });
+        }
+        assert_eq!(queue.take_group().len(), 1);
+        queue.close();
+        assert_eq!(queue.take_group().len(), 3);
+        assert!(queue.take_group().is_empty());
+    }
+}
