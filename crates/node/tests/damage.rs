@@ -189,3 +189,25 @@ fn damage_is_told_or_harmless() {
 fn damage_at_many_places_is_told_or_harmless() {
     damage_every_file("all");
 }
+
+#[test]
+fn a_damaged_log_is_left_as_it_is() {
+    let place = tempfile::tempdir().unwrap();
+    let folder = place.path().join("data");
+    let (status, text) = run(job_command("write", &folder));
+    assert_eq!(status.signal(), Some(libc::SIGABRT), "{text}");
+    let log = folder.join("db/0.jnl");
+    let whole = fs::read(&log).unwrap();
+    let used = whole.iter().rposition(|byte| *byte != 0).unwrap();
+    // In the batches that only the log has, and not in the first one of them.
+    for at in (used - 8 * 2900..used).step_by(1777) {
+        let mut bytes = whole.clone();
+        bytes[at] ^= 4;
+        fs::write(&log, &bytes).unwrap();
+        let error = open(&folder).map(|_| ()).unwrap_err();
+        assert!(error.message.contains("was left as it is"), "at {at} of {used}: {error}");
+        assert!(fs::read(&log).unwrap() == bytes, "the log was changed");
+    }
+    fs::write(&log, whole).unwrap();
+    assert!(all_is_right(&open(&folder).unwrap(), "restored"));
+}

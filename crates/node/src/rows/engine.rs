@@ -1,5 +1,6 @@
 //! What the rows ask of a storage engine.
 
+use std::io;
 use std::path::Path;
 
 use super::key::Key;
@@ -43,5 +44,19 @@ pub(super) trait Engine: Send + Sync {
     fn settle(&self) -> Result<(), Trouble>;
 }
 
-/// Opens an engine in a folder, which may be new.
-pub(super) type OpenEngine = fn(&Path, &Memory) -> Result<Box<dyn Engine>, Trouble>;
+/// Where the log of an engine ends that nobody has opened yet.
+#[derive(Debug, Default)]
+pub(super) struct LogEnd {
+    /// The last value of a key in it.
+    pub(super) last: Option<Vec<u8>>,
+    /// Whether something follows that is no batch: one that was being written, or damage.
+    pub(super) is_cut: bool,
+}
+
+/// A kind of storage engine.
+pub(super) struct EngineKind {
+    /// Opens an engine in a folder, which may be new.
+    pub(super) open: fn(&Path, &Memory) -> Result<Box<dyn Engine>, Trouble>,
+    /// Reads where the log of an engine ends, and the last value of a key in it, without changing anything.
+    pub(super) end_of_log: fn(&Path, &Key) -> io::Result<LogEnd>,
+}

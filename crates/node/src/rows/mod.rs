@@ -71,7 +71,7 @@ impl Rows {
     /// `BadInput` when another process has the folder, or it is of a newer format; `Budget`; `Corrupt` when the engine
     /// cannot read its files, or acknowledged batches are missing; `Io`, also for a folder that cannot be written.
     pub fn open(folder: &Path, options: &Options, progress: &dyn Progress) -> Result<Rows> {
-        let core = Arc::new(Core::open(folder, options, fjall::open, progress)?);
+        let core = Arc::new(Core::open(folder, options, &fjall::FJALL, progress)?);
         let of_thread = core.clone();
         let spawned =
             std::thread::Builder::new().name("stratann-log".into()).spawn(move || of_thread.run_log());

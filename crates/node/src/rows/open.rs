@@ -9,7 +9,7 @@ use stratann_storage::{Error, ErrorKind, Progress, Quiet, Result, durable};
 
 use super::batch::{self, Batch};
 use super::counters::{Counts, add};
-use super::engine::{Engine, OpenEngine, Trouble, Written};
+use super::engine::{Engine, EngineKind, Trouble, Written};
 use super::folder::Folder;
 use super::key::{Key, RowKind};
 use super::log::{Outcome, Queue, Waiting, merged};
@@ -35,7 +35,7 @@ pub(super) struct Core {
     pub(super) counts: Counts,
     folder: Folder,
     tip: Tip,
-    open: OpenEngine,
+    kind: &'static EngineKind,
     state: RwLock<State>,
     /// Number of the last group that was begun in this process.
     begun: AtomicU64,
@@ -79,7 +79,7 @@ impl Core {
     pub(super) fn open(
         path: &Path,
         options: &Options,
-        open: OpenEngine,
+        kind: &'static EngineKind,
         progress: &dyn Progress,
     ) -> Result<Core> {
         let memory = Memory::of(options.memory_bytes)?;
@@ -92,7 +92,7 @@ impl Core {
         let process = std::process::id();
         let state = State { engine: None, stopped: None, last_group: 0.into(), lost_groups: Vec::new() };
         let (queue, counts, state) = (Queue::default(), Counts::default(), RwLock::new(state));
-        let core = Core { memory, queue, counts, folder, tip, open, state, begun: 0.into(), process };
+        let core = Core { memory, queue, counts, folder, tip, kind, state, begun: 0.into(), process };
         if is_new {
             core.create_engine()?;
         }
@@ -153,7 +153,7 @@ impl Core {
         if unfinished.exists() {
             std::fs::remove_dir_all(&unfinished).map_err(failed)?;
         }
-        drop((self.open)(&unfinished, &self.memory).map_err(|trouble| engine_error(&place, trouble))?);
+        drop((self.kind.open)(&unfinished, &self.memory).map_err(|trouble| engine_error(&place, trouble))?);
         std::fs::rename(&unfinished, &place).map_err(failed)
     }
 
@@ -164,8 +164,9 @@ impl Core {
         }
         let bytes = bytes_below(&place);
         progress.stage("opening the storage engine", bytes, "bytes");
+        self.check_log(acknowledged)?;
         let failed = |trouble| engine_error(&place, trouble);
-        let engine = (self.open)(&place, &self.memory).map_err(failed)?;
+        let engine = (self.kind.open)(&place, &self.memory).map_err(failed)?;
         // The engine syncs what is below its folder. The name of the folder, and that of the tip, are synced here.
         durable::sync_folder(self.folder.path())?;
         let key = group_key();
@@ -175,7 +176,7 @@ impl Core {
             }
             None => 0,
         };
-        self.tip.check(acknowledged, last_group, &place)?;
+        self.tip.check(acknowledged, last_group, &place, "was cut there")?;
         engine.settle().map_err(failed)?;
         // A group that was written and never acknowledged is there now.
         let _ = self.tip.write(last_group);
@@ -184,6 +185,17 @@ impl Core {
         self.begun.fetch_max(last_group, Ordering::AcqRel);
         state.engine = Some(engine);
         Ok(())
+    }
+
+    /// Checks that the log does not end at damage, after which acknowledged batches stand. The engine would remove them.
+    fn check_log(&self, acknowledged: u64) -> Result<()> {
+        let (place, key) = (self.folder.engine(), group_key());
+        let read = (self.kind.end_of_log)(&place, &key);
+        let end = read.map_err(|e| Error::io("reading the log in", &place, &e))?;
+        // A log without a whole batch may just have been begun: the groups before are in files of the engine.
+        let last = end.last.as_deref().filter(|_| end.is_cut);
+        let last = last.and_then(|stored| batch::unseal(&key, stored).ok()).and_then(number);
+        last.map_or(Ok(()), |last| self.tip.check(acknowledged, last, &place, "was left as it is"))
     }
 
     /// Writes groups until the queue is closed.

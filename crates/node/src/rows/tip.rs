@@ -64,18 +64,17 @@ impl Tip {
         self.file.write_all_at(&slot(group), group % SLOTS * SLOT_BYTES)
     }
 
-    /// Checks that the engine ends with the named group or a later one.
+    /// Checks that the engine ends with the named group or a later one. `log` says what became of its log.
     ///
     /// # Errors
     /// `Corrupt` when acknowledged groups are missing.
-    pub(super) fn check(&self, named: u64, last_group: u64, engine: &Path) -> Result<()> {
+    pub(super) fn check(&self, named: u64, last_group: u64, engine: &Path, log: &str) -> Result<()> {
         if last_group >= named {
             return Ok(());
         }
         Err(Error::corrupt(format!(
-            "{} ends with group {last_group} of its batches, but group {named} was acknowledged, so its log is \
-             damaged and later batches are lost; restore a snapshot of the data folder, or remove {} to go on without \
-             them",
+            "{} ends with group {last_group} of its batches, but group {named} was acknowledged, so later batches are \
+             damaged; its log {log}; restore a snapshot of the data folder, or remove {} to go on without them",
             engine.display(),
             self.path.display()
         )))
@@ -121,7 +120,7 @@ mod tests {
         std::fs::write(&path, &whole[..7]).unwrap();
         let error = Tip::open(folder.path()).map(|_| ()).unwrap_err();
         assert!(error.message.contains("remove it"), "{error}");
-        assert!(tip.check(7, 7, &path).is_ok() && tip.check(7, 8, &path).is_ok());
-        assert!(tip.check(7, 6, &path).is_err());
+        assert!(tip.check(7, 7, &path, "").is_ok() && tip.check(7, 8, &path, "").is_ok());
+        assert!(tip.check(7, 6, &path, "").is_err());
     }
 }

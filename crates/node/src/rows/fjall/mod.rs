@@ -3,6 +3,8 @@
 //! The engine limits no memory by itself and waits without end for files that its thread cannot write. So tables in
 //! memory are given to its thread here, and a write waits here for room, while the thread is alive.
 
+mod journal;
+
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::Arc;
@@ -14,7 +16,7 @@ use fjall::{
     AbstractTree, Database, Keyspace, KeyspaceCreateOptions, OwnedWriteBatch, PersistMode, Readable,
 };
 
-use super::engine::{Engine, Trouble, Written};
+use super::engine::{Engine, EngineKind, Trouble, Written};
 use super::key::Key;
 use super::memory::Memory;
 use stratann_storage::durable;
@@ -39,8 +41,11 @@ pub(super) struct Fjall {
     memory: Memory,
 }
 
+/// The engine, as the rows open it.
+pub(super) const FJALL: EngineKind = EngineKind { open, end_of_log: journal::end_of_log };
+
 /// Opens a database, or creates one.
-pub(super) fn open(folder: &Path, memory: &Memory) -> Result<Box<dyn Engine>, Trouble> {
+fn open(folder: &Path, memory: &Memory) -> Result<Box<dyn Engine>, Trouble> {
     let opened = guarded(|| {
         let database = Database::builder(folder)
             .cache_size(memory.cache)
