@@ -182,7 +182,7 @@ fn fail_calls(step: usize) {
 
 #[test]
 fn failed_calls_lose_nothing_that_was_acknowledged() {
-    fail_calls(7);
+    fail_calls(11);
 }
 
 #[test]

@@ -53,10 +53,13 @@ pub(super) struct LogEnd {
     pub(super) is_cut: bool,
 }
 
+/// Opens an engine in a folder, which may be new.
+pub(super) type Open = fn(&Path, &Memory) -> Result<Box<dyn Engine>, Trouble>;
+
 /// A kind of storage engine.
 pub(super) struct EngineKind {
-    /// Opens an engine in a folder, which may be new.
-    pub(super) open: fn(&Path, &Memory) -> Result<Box<dyn Engine>, Trouble>,
+    /// Opens an engine.
+    pub(super) open: Open,
     /// Reads where the log of an engine ends, and the last value of a key in it, without changing anything.
     pub(super) end_of_log: fn(&Path, &Key) -> io::Result<LogEnd>,
 }

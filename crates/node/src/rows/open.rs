@@ -187,7 +187,8 @@ impl Core {
         Ok(())
     }
 
-    /// Checks that the log does not end at damage, after which acknowledged batches stand. The engine would remove them.
+    /// Checks that the log does not end at damage, behind which acknowledged batches stand. The engine would remove
+    /// them.
     fn check_log(&self, acknowledged: u64) -> Result<()> {
         let (place, key) = (self.folder.engine(), group_key());
         let read = (self.kind.end_of_log)(&place, &key);
