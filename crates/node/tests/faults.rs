@@ -6,8 +6,9 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
 
-use common::{Notes, batch, faults, is_there, job, job_command, key, note, notes, open, run, setting};
+use common::{Noise, Notes, batch, faults, is_there, job, job_command, key, note, notes, open, run, setting};
 use stratann_node::rows::{Batch, Key, Outcome, RowKind, Rows};
 use stratann_storage::Quiet;
 
@@ -27,6 +28,7 @@ fn child() {
     match job.as_str() {
         "rounds" => rounds(&folder, &mut notes),
         "one round" => write(&open(&folder).unwrap(), 0, &mut notes),
+        "load" => load(&folder, &mut notes),
         "full" => fill(&folder, &mut notes),
         "renames" => refuse_renames(&folder, &mut notes),
         _ => panic!("{job}"),
@@ -102,7 +104,7 @@ impl Place {
     }
 
     /// Checks what a child has noted against what is there.
-    fn check(&self, rows: &Rows) -> Tally {
+    fn check(&self, rows: &Rows, bytes_max: u64) -> Tally {
         let mut tally = Tally::default();
         let mut last = BTreeMap::new();
         for words in notes(&self.notes) {
@@ -113,7 +115,7 @@ impl Place {
             }
         }
         for (number, words) in last {
-            let there = is_there(rows, number, VALUE_BYTES).unwrap();
+            let there = is_there(rows, number, bytes_max).unwrap();
             match words[0].as_str() {
                 "durable" => assert!(there, "batch {number} was acknowledged and is lost"),
                 "not" => assert!(!there, "batch {number} was refused and is there"),
@@ -149,7 +151,7 @@ fn fail_at(library: &Path, at: i64, count: i64, errno: i32) -> Tally {
     let what = format!("{count} calls from {at} on failed with {errno}");
     assert!(status.success(), "{what}: {status}\n{text}");
     let rows = open(&place.folder).unwrap_or_else(|e| panic!("{what}: {e}\n{text}"));
-    let tally = place.check(&rows);
+    let tally = place.check(&rows, VALUE_BYTES);
     // What is left can be written to.
     rows.write(batch(99, VALUE_BYTES)).durable().unwrap();
     assert!(is_there(&rows, 99, VALUE_BYTES).unwrap(), "{what}");
@@ -189,6 +191,76 @@ fn failed_calls_lose_nothing_that_was_acknowledged() {
 #[ignore = "some minutes; make test-rows"]
 fn each_failed_call_loses_nothing_that_was_acknowledged() {
     fail_calls(1);
+}
+
+/// Threads and batches of each under load, with values so large that tables in memory are written and merged.
+const THREADS: u64 = 3;
+const LOAD: u64 = 120;
+const LOAD_VALUE_BYTES: u64 = 120_000;
+
+/// Writes from several threads until a batch fails.
+fn load(folder: &Path, notes: &mut Notes) {
+    let rows = open(folder).unwrap();
+    let ends = AtomicBool::new(false);
+    let of_thread = |thread: u64| {
+        let mut said = Vec::new();
+        for number in thread * LOAD..(thread + 1) * LOAD {
+            let outcome = rows.write(batch(number, LOAD_VALUE_BYTES));
+            said.push(note(number, &outcome));
+            if ends.load(Ordering::Acquire) || !matches!(outcome, Outcome::Durable(_)) {
+                ends.store(true, Ordering::Release);
+                break;
+            }
+        }
+        said
+    };
+    let said = std::thread::scope(|scope| {
+        let of_thread = &of_thread;
+        let threads: Vec<_> = (0..THREADS).map(|thread| scope.spawn(move || of_thread(thread))).collect();
+        threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect::<Vec<_>>()
+    });
+    notes.write(&said.join("\n"));
+    notes.write(&format!("calls {}", calls()));
+}
+
+/// Fails calls while tables are written and merged, so often. Nobody may wait for a thread that has ended.
+fn fail_under_load(times: u64) {
+    let library_place = tempfile::tempdir().unwrap();
+    let Some(library) = faults(library_place.path()) else { return };
+    let mut noise = Noise(times);
+    let (mut calls, mut sum) = (20_000, Tally::default());
+    for time in 0..=times {
+        let place = place(&library);
+        let mut command = place.command("load");
+        // The first run tells how many calls there are.
+        let at = if time == 0 { 0 } else { 400 + noise.below(calls) };
+        command.env("ROWS_FAIL_AT", at.to_string());
+        command.env("ROWS_FAIL_COUNT", if time % 2 == 0 { "1" } else { "1000000000" });
+        let (status, text) = run(command);
+        assert!(status.success(), "call {at}: {status}\n{text}");
+        let rows = open(&place.folder).unwrap_or_else(|e| panic!("call {at}: {e}"));
+        let tally = place.check(&rows, LOAD_VALUE_BYTES);
+        if time == 0 {
+            assert_eq!(tally.durable, THREADS * LOAD);
+            calls = tally.calls as u64;
+        }
+        sum.durable += tally.durable;
+        sum.refused += tally.refused;
+        sum.unknown += tally.unknown;
+    }
+    eprintln!("{times} failures in {calls} calls under load: {sum:?}");
+    assert!(sum.unknown + sum.refused > 0);
+}
+
+#[test]
+fn nobody_waits_for_an_engine_that_failed() {
+    fail_under_load(4);
+}
+
+#[test]
+#[ignore = "some minutes; make test-rows"]
+fn nobody_waits_for_an_engine_that_failed_anywhere() {
+    fail_under_load(100);
 }
 
 /// A folder of what a disk had after the last sync of each file and folder.
@@ -233,7 +305,7 @@ fn acknowledged_batches_survive_a_loss_of_power() {
                 tipped += 1;
             }
             let rows = open(&left).unwrap_or_else(|e| panic!("after sync {at}: {e}\n{text}"));
-            place.check(&rows);
+            place.check(&rows, VALUE_BYTES);
         }
         runs += 1;
         if status.success() {
@@ -281,7 +353,7 @@ fn refused_renames_lose_nothing_that_was_acknowledged() {
         command.env("ROWS_NOTES", &place.notes).env("ROWS_FAIL_ERRNO", errno.to_string());
         let (status, text) = run(command);
         assert!(status.success(), "{text}");
-        let tally = place.check(&open(&place.folder).unwrap());
+        let tally = place.check(&open(&place.folder).unwrap(), VALUE_BYTES);
         assert_eq!((tally.durable, tally.not_opened), (2 * BATCHES, 1));
     }
 }

@@ -1,7 +1,7 @@
 //! What the rows ask of a storage engine.
 
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use super::key::Key;
 use super::memory::Memory;
@@ -51,6 +51,8 @@ pub(super) struct LogEnd {
     pub(super) last: Option<Vec<u8>>,
     /// Whether something follows that is no batch: one that was being written, or damage.
     pub(super) is_cut: bool,
+    /// The newest file of the log, and the bytes of its whole batches.
+    pub(super) whole: Option<(PathBuf, u64)>,
 }
 
 /// Opens an engine in a folder, which may be new.
@@ -62,4 +64,6 @@ pub(super) struct EngineKind {
     pub(super) open: Open,
     /// Reads where the log of an engine ends, and the last value of a key in it, without changing anything.
     pub(super) end_of_log: fn(&Path, &Key) -> io::Result<LogEnd>,
+    /// Removes what follows the last whole batch of a log.
+    pub(super) cut_log: fn(&LogEnd) -> io::Result<()>,
 }

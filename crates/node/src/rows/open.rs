@@ -187,8 +187,8 @@ impl Core {
         Ok(())
     }
 
-    /// Checks that the log does not end at damage, behind which acknowledged batches stand. The engine would remove
-    /// them.
+    /// Checks that the log does not end at damage, behind which acknowledged batches stand, and cuts off a batch that
+    /// was being written.
     fn check_log(&self, acknowledged: u64) -> Result<()> {
         let (place, key) = (self.folder.engine(), group_key());
         let read = (self.kind.end_of_log)(&place, &key);
@@ -196,7 +196,8 @@ impl Core {
         // A log without a whole batch may just have been begun: the groups before are in files of the engine.
         let last = end.last.as_deref().filter(|_| end.is_cut);
         let last = last.and_then(|stored| batch::unseal(&key, stored).ok()).and_then(number);
-        last.map_or(Ok(()), |last| self.tip.check(acknowledged, last, &place, "was left as it is"))
+        last.map_or(Ok(()), |last| self.tip.check(acknowledged, last, &place, "was left as it is"))?;
+        (self.kind.cut_log)(&end).map_err(|e| Error::io("cutting the log in", &place, &e))
     }
 
     /// Writes groups until the queue is closed.

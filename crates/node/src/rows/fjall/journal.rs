@@ -11,6 +11,7 @@
 //!
 //! Zeros follow the last batch.
 
+use std::fs::File;
 use std::io::{self, BufReader, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 
@@ -35,8 +36,19 @@ pub(super) fn end_of_log(folder: &Path, key: &Key) -> io::Result<LogEnd> {
         let of_file = end_of_file(&path, key.as_bytes())?;
         end.last = of_file.last.or(end.last);
         end.is_cut |= of_file.is_cut;
+        end.whole = of_file.whole;
     }
     Ok(end)
+}
+
+/// Removes what follows the last whole batch. The engine does so too, but for rests of batches on which it gives up.
+pub(super) fn cut_log(end: &LogEnd) -> io::Result<()> {
+    let Some((path, bytes)) = end.whole.as_ref().filter(|_| end.is_cut) else {
+        return Ok(());
+    };
+    let file = File::options().write(true).open(path)?;
+    file.set_len(*bytes)?;
+    file.sync_all()
 }
 
 /// Log files of a database, the oldest first.
@@ -67,6 +79,7 @@ fn end_of_file(path: &Path, key: &[u8]) -> io::Result<LogEnd> {
         }
         at = file.stream_position()?;
     }
+    end.whole = Some((path.to_path_buf(), at));
     file.seek(SeekFrom::Start(at))?;
     let mut piece = vec![0; PIECE_BYTES];
     loop {

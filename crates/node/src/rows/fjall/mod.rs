@@ -4,6 +4,7 @@
 //! memory are given to its thread here, and a write waits here for room, while the thread is alive.
 
 mod journal;
+mod manifests;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
@@ -42,11 +43,15 @@ pub(super) struct Fjall {
 }
 
 /// The engine, as the rows open it.
-pub(super) const FJALL: EngineKind = EngineKind { open, end_of_log: journal::end_of_log };
+pub(super) const FJALL: EngineKind =
+    EngineKind { open, end_of_log: journal::end_of_log, cut_log: journal::cut_log };
 
 /// Opens a database, or creates one.
 fn open(folder: &Path, memory: &Memory) -> Result<Box<dyn Engine>, Trouble> {
     let opened = guarded(|| {
+        if folder.exists() {
+            manifests::check(folder)?;
+        }
         let database = Database::builder(folder)
             .cache_size(memory.cache)
             .max_cached_files(Some(OPEN_FILES))
