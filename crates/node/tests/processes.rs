@@ -280,7 +280,7 @@ fn peak_bytes() -> u64 {
 #[test]
 fn memory_stays_within_the_budget() {
     for (memory_mib, row_bytes, total_mib) in
-        [(32, 600, 300), (64, 600, 300), (32, 40, 100), (32, 200_000, 300)]
+        [(32, 600, 300), (64, 600, 100), (32, 40, 100), (32, 200_000, 100)]
     {
         let place = tempfile::tempdir().unwrap();
         let mut command = command("load", place.path());
