@@ -208,8 +208,18 @@ fn a_damaged_log_is_left_as_it_is() {
         assert!(error.message.contains("was left as it is"), "at {at} of {used}: {error}");
         assert!(fs::read(&log).unwrap() == bytes, "the log was changed");
     }
+    // In the first batch: nothing tells which groups the log had, so it is copied.
+    let mut bytes = whole.clone();
+    bytes[100] ^= 4;
+    fs::write(&log, &bytes).unwrap();
+    for _ in 0..2 {
+        let error = open(&folder).map(|_| ()).unwrap_err();
+        assert!(error.message.contains("copied to"), "{error}");
+        assert!(fs::read(folder.join("log.copy")).unwrap() == bytes, "the copy differs");
+    }
     fs::write(&log, whole).unwrap();
     assert!(all_is_right(&open(&folder).unwrap(), "restored"));
+    assert!(!folder.join("log.copy").exists());
 }
 
 #[test]

@@ -16,6 +16,7 @@ const FORMAT_TEXT: &str = "StratANN data folder, format ";
 const ENGINE: &str = "db";
 const FORMAT: &str = "format";
 const UNFINISHED: &str = "db.new";
+const LOG_COPY: &str = "log.copy";
 const LOCK: &str = "LOCK";
 const RESERVE: &str = "reserve";
 /// A piece of the reserve that is written at once.
@@ -62,6 +63,11 @@ impl Folder {
     /// Folder in which a new engine is made.
     pub(super) fn unfinished_engine(&self) -> PathBuf {
         self.path.join(UNFINISHED)
+    }
+
+    /// Copy of a log that may be damaged in its first batch.
+    pub(super) fn log_copy(&self) -> PathBuf {
+        self.path.join(LOG_COPY)
     }
 
     /// Free bytes on the disk; the most where the system does not tell.

@@ -176,7 +176,9 @@ impl Core {
             }
             None => 0,
         };
-        self.tip.check(acknowledged, last_group, &place, "was cut there")?;
+        let said = format!("was cut there, and copied to {} before", self.folder.log_copy().display());
+        self.tip.check(acknowledged, last_group, &place, &said)?;
+        let _ = std::fs::remove_file(self.folder.log_copy());
         engine.settle().map_err(failed)?;
         // A group that was written and never acknowledged is there now.
         let _ = self.tip.write(last_group);
@@ -197,6 +199,12 @@ impl Core {
         let last = end.last.as_deref().filter(|_| end.is_cut);
         let last = last.and_then(|stored| batch::unseal(&key, stored).ok()).and_then(number);
         last.map_or(Ok(()), |last| self.tip.check(acknowledged, last, &place, "was left as it is"))?;
+        if let Some((log, _)) =
+            end.whole.as_ref().filter(|_| end.is_cut && last.is_none() && acknowledged > 0)
+        {
+            // Whether it is damaged is known once the engine is open.
+            std::fs::copy(log, self.folder.log_copy()).map_err(|e| Error::io("copying", log, &e))?;
+        }
         (self.kind.cut_log)(&end).map_err(|e| Error::io("cutting the log in", &place, &e))
     }
 
