@@ -99,6 +99,7 @@ class Index:
         patience: int | None = None,
         head: bool | None = None,
         whole_blocks: bool | None = None,
+        seeds: bool | None = None,
         rerank: int | None = None,
         order: str | None = None,
         stop_early: bool | None = None,
@@ -173,6 +174,7 @@ class Index:
                 the curve; never with `search_list`.
             head: of a disk-graph: take the first candidates from the head graph; true.
             whole_blocks: of a disk-graph, gpu-ivf: use all nodes of a block that was read; true.
+            seeds: of a disk-graph: with a filter whose rows lie far from the query, walk once more, among them; true.
             rerank: of a disk-graph: walk by codes alone, and compare so many candidates in the end; with 0, compare
                 nodes as their blocks arrive; as calibrated in memory; 0 from disk.
             order: of a hybrid-ivf: order in which lists are visited: ``evidence``: By distance to the centroid, less
@@ -497,6 +499,7 @@ class Index:
         patience: int | None = None,
         head: bool | None = None,
         whole_blocks: bool | None = None,
+        seeds: bool | None = None,
         rerank: int | None = None,
         order: str | None = None,
         stop_early: bool | None = None,

@@ -40,7 +40,7 @@ def open(
             disk-graph, which are moved there now, and a cache of blocks. ``"auto"``: half of what `ram_budget`
             leaves, and without it up to half of the memory that is available. 0: every read is made and counted.
         .. parameters: open
-        preload: read all blocks into the cache first, when it has room for them; false.
+        preload: move the index into memory first, or read all blocks into the cache, when there is room; false.
         head_budget: of a hybrid-ivf: limit of the RAM for list codes, which then need no reads; the rest of
             `ram_budget`.
         learning: of a hybrid-ivf: whether the index learns from its queries: ``on``: It learns while queries have a

@@ -38,6 +38,7 @@ def search_together(
     patience: int | None = None,
     head: bool | None = None,
     whole_blocks: bool | None = None,
+    seeds: bool | None = None,
     rerank: int | None = None,
     order: str | None = None,
     stop_early: bool | None = None,

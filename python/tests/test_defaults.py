@@ -63,6 +63,7 @@ SWITCHES = {
     "chain": "--no-chain",
     "head": "--no-head",
     "whole_blocks": "--no-whole-blocks",
+    "seeds": "--no-seeds",
     "stop_early": "--no-early-stop",
     "weights": "--no-weights",
     "merge": "--no-merge",

@@ -556,8 +556,13 @@ mod tests {
             effort: Effort::SearchList(40, Some(1.5)),
             width: Width::Fixed(4),
             mode: Mode::Eager,
-            switches: GraphSwitches { patience: Some(0), head: false, whole_blocks: false, rerank: None }
-                .into(),
+            switches: GraphSwitches {
+                patience: Some(0),
+                head: false,
+                whole_blocks: false,
+                ..GraphSwitches::default()
+            }
+            .into(),
             ..usual
         };
         assert_eq!(

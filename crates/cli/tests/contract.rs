@@ -137,6 +137,7 @@ fn check_run(run: &Value) {
         "round_trips",
         "vain_blocks",
         "gave_way",
+        "seeds",
         "components",
         "components_unpruned",
         "merged_bytes",
@@ -184,6 +185,16 @@ fn a_graph_in_memory_is_not_read_whatever_the_search() {
     let data = Data::new(1500, 16, "f32");
     let index = data.build("graph", &[]);
     let search = ["search", arg(&index), arg(&data.queries), "--search-list", "30", "--width", "2"];
+    // A single query does not repay the move, unless it is asked for.
+    let few = data.path("one.fbin");
+    common::write(&few, &data.query_rows[..1], "f32");
+    let one = |more: &[&str]| {
+        let report =
+            json(&[&["search", arg(&index), arg(&few), "--cache-budget", "32MiB"][..], more].concat());
+        let per_query = &report["runs"][0]["per_query"];
+        per_query["reads"].as_f64().unwrap() + per_query["cache_hits"].as_f64().unwrap()
+    };
+    assert!(one(&[]) > 0.0 && one(&["--preload"]) == 0.0);
     for more in [&["--rerank", "0"][..], &["--patience", "3"], &["--no-whole-blocks"]] {
         let found = |cache: &str| {
             let out = data.path(&format!("{}-{cache}", more.concat()));

@@ -9,7 +9,7 @@ use stratann_storage::{Error, Result};
 
 mod widening;
 
-pub(crate) use widening::{Aim, aim};
+pub(crate) use widening::{Aim, RECALL_OF_FAR, aim};
 pub use widening::{WidePoint, Widening};
 
 /// Condition under which a search stops before its whole effort is spent.

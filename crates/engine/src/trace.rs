@@ -309,6 +309,8 @@ pub struct FilterTrace {
     pub plan: FilterReport,
     /// Whether a search gave way to another way.
     pub gave_way: bool,
+    /// Rows from all parts of the index at which a second walk began, among the rows that match; 0 without one.
+    pub seeds: u64,
     /// Blocks that were used and had no row that matches.
     pub vain_blocks: u64,
 }

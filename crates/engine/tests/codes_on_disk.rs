@@ -131,7 +131,13 @@ fn answers_and_counters_are_those_with_codes_in_ram() {
             let options = SearchOptions {
                 effort: Effort::SearchList(list, None),
                 width: Width::Fixed(width),
-                switches: GraphSwitches { head, whole_blocks, patience: Some(patience), rerank: None }.into(),
+                switches: GraphSwitches {
+                    head,
+                    whole_blocks,
+                    patience: Some(patience),
+                    ..GraphSwitches::default()
+                }
+                .into(),
                 ..SearchOptions::default()
             };
             let [ram, disk] =

@@ -2,11 +2,14 @@
 
 mod common;
 
-use common::{Built, Set, clustered, hits, nearest, normal, queries, quick, run_plain, with_graph};
+use common::{
+    Built, Set, clustered, hits, ids, nearest, normal, on_disk, queries, quick, row_ids, run_plain,
+    with_graph, with_sieve,
+};
 use proptest::prelude::*;
 use proptest::sample::select;
-use stratann_core::kinds::{IndexView, KindView, disk_graph::Sieving};
-use stratann_core::query::{Budget, Outcome, Params, QueryState};
+use stratann_core::kinds::disk_graph::Sieving;
+use stratann_core::query::{Budget, Outcome, Params};
 use stratann_core::sieve::Sieve;
 use stratann_engine::build::IndexKind;
 use stratann_engine::curve::Curve;
@@ -36,42 +39,6 @@ const METRICS: [Metric; 3] = [Metric::L2, Metric::Ip, Metric::Cosine];
 
 fn set() -> Set {
     Set::new(DType::F32, DIM, &clustered(ROWS, DIM, 12, 1))
-}
-
-fn ids(found: &[stratann_core::query::Hit]) -> Vec<u64> {
-    found.iter().map(|hit| hit.external_id).collect()
-}
-
-/// The external id of each row of an index.
-fn external_ids(built: &Built) -> Vec<u64> {
-    let view = on_disk(&built.index.view());
-    let blocks = built.blocks();
-    let params = Params { width: 8, approach_width: 8, ..Params::disk_graph(10, 10) };
-    // Each row alone is the only result of a scan.
-    let of = |row: u32| {
-        let sieve = Sieve::from_sorted(ROWS as u32, &[row]).unwrap();
-        let state = scan(&with_sieve(&view, &sieve), &blocks, built.set.row(0), params);
-        assert_eq!(state.stats().reads, 1);
-        ids(state.results())[0]
-    };
-    (0..ROWS as u32).map(of).collect()
-}
-
-fn with_sieve<'a>(view: &IndexView<'a>, sieve: &'a Sieve) -> IndexView<'a> {
-    let mut view = *view;
-    view.base.sieve = Some(sieve);
-    view
-}
-
-fn on_disk<'a>(view: &IndexView<'a>) -> IndexView<'a> {
-    let mut view = *view;
-    let KindView::DiskGraph(own) = &mut view.kind else { panic!("not disk-graph") };
-    own.resident = None;
-    view
-}
-
-fn scan(view: &IndexView<'_>, blocks: &[u8], query: &[u8], params: Params) -> QueryState {
-    run_plain(view, blocks, query, with_graph(params, |own| own.scan = true), Budget::default(), 1)
 }
 
 /// Every way to the rows of a sieve, of which all but the last two find the nearest.
@@ -104,7 +71,7 @@ proptest! {
         let mut built = Built::new(set(), &quick(IndexKind::DiskGraph, metric));
         built.index.set_cache_budget(1 << 30);
         prop_assert!(built.index.make_resident(&Quiet).unwrap());
-        let external = external_ids(&built);
+        let external = row_ids(&built);
         let is_match = |row: &u32| (*row as usize + seed as usize).is_multiple_of(every);
         let matches: Vec<u32> = (0..ROWS as u32).filter(is_match).collect();
         let sieve = Sieve::from_sorted(ROWS as u32, &matches).unwrap();

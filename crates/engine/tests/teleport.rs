@@ -4,9 +4,13 @@ mod common;
 
 use std::sync::{Arc, OnceLock};
 
-use common::{Built, Set, arrival, clustered, graph_set, queries, quick, run, run_plain, wanted, with_graph};
+use common::{
+    Built, Set, arrival, clustered, graph_set, ids, nearest, queries, quick, row_ids, run, run_plain, wanted,
+    with_graph, with_sieve,
+};
 use proptest::prelude::*;
 use stratann_core::codec::Refused;
+use stratann_core::kinds::disk_graph::{SEEDS, Sieving};
 use stratann_core::kinds::{IndexView, KindView};
 use stratann_core::place::{LocalShard, Others, Placement};
 use stratann_core::query::wire::{self, Carry, decode, encode};
@@ -14,6 +18,7 @@ use stratann_core::query::{
     Arrival, Arrived, Budget, Candidate, Loss, Mode, Outcome, Params, QueryState, QueryStats, Read, Scratch,
     Step,
 };
+use stratann_core::sieve::Sieve;
 use stratann_engine::build::IndexKind;
 use stratann_engine::{DType, Metric};
 use stratann_storage::Quiet;
@@ -69,18 +74,17 @@ fn flat() -> &'static Place {
 
 /// Runs a query that is encoded, forgotten and revived after every step.
 fn teleported(
-    place: &Place,
+    (view, blocks): (&IndexView<'_>, &[u8]),
     query: &[u8],
     params: Params,
     budget: Budget,
     (seed, carry): (u64, Carry),
 ) -> QueryState {
-    let view = place.view();
-    run(&view, &place.blocks, query, QueryState::new(params, budget), seed, |state, scratch, _| {
+    run(view, blocks, query, QueryState::new(params, budget), seed, |state, scratch, _| {
         let mut bytes = Vec::new();
         encode(&state, carry, &mut bytes);
         *scratch = Scratch::default();
-        scratch.prepare(&view, query);
+        scratch.prepare(view, query);
         let revived = decode(&bytes).unwrap();
         let mut again = Vec::new();
         encode(&revived, carry, &mut again);
@@ -94,8 +98,13 @@ fn entries(state: &QueryState) -> &[Candidate] {
 }
 
 fn same_end(place: &Place, query: &[u8], params: Params, budget: Budget) {
-    let view = place.view();
-    let stayed = run_plain(&view, &place.blocks, query, params, budget, 1);
+    same_end_in((&place.view(), &place.blocks), query, params, budget);
+}
+
+/// Returns the state that stayed.
+fn same_end_in(place: (&IndexView<'_>, &[u8]), query: &[u8], params: Params, budget: Budget) -> QueryState {
+    let (view, blocks) = place;
+    let stayed = run_plain(view, blocks, query, params, budget, 1);
     for carry in [Carry::Distances, Carry::Ids] {
         let travelled = teleported(place, query, params, budget, (1, carry));
         assert_eq!(stayed.outcome(), travelled.outcome());
@@ -105,11 +114,11 @@ fn same_end(place: &Place, query: &[u8], params: Params, budget: Budget) {
         assert_eq!(travelled.stats().met(), stayed.stats().met());
         let stats = QueryStats { rescored, repeats, code_comparisons, ..*stayed.stats() };
         assert_eq!(stats, *travelled.stats());
-        let travels_scored =
-            carry == Carry::Distances || place.built.index.view().kind.disk_graph().is_none();
+        let travels_scored = carry == Carry::Distances || view.kind.disk_graph().is_none();
         assert_eq!(rescored == 0, travels_scored || entries(&stayed).is_empty());
         assert_eq!(entries(&stayed), entries(&travelled));
     }
+    stayed
 }
 
 #[test]
@@ -167,6 +176,46 @@ fn a_walk_by_codes_ends_alike_wherever_it_goes_and_whatever_is_in_memory() {
             }
         }
     }
+}
+
+/// A walk among the rows that may be returned, where the nearest half may not: it finds them, and ends alike wherever it
+/// goes. Without it the walk finds none.
+#[test]
+fn a_walk_among_far_rows_ends_alike_wherever_it_goes() {
+    let asked = queries(4, 24);
+    let set = &graph().built.set;
+    let (rows, external) = (set.len(), row_ids(&graph().built));
+    let (mut asked_for, mut hits) = (0, 0);
+    for q in 0..asked.len() {
+        let query = asked.row(q);
+        let near = nearest(set, Metric::L2, query, rows / 2, |_| false);
+        let far: Vec<u32> =
+            (0..).zip(&external).filter(|(_, id)| !near.contains(id)).map(|(row, _)| row).collect();
+        let sieve = Sieve::from_sorted(rows as u32, &far).unwrap();
+        let truth = nearest(set, Metric::L2, query, 10, |row| near.contains(&(row as u64)));
+        for (width, rerank, seed_list) in [(1, 0, 300), (4, 0, 300), (1, 15, 300), (4, 15, 300), (2, 15, 0)] {
+            let params = Params { width, approach_width: width, ..Params::disk_graph(10, 30) };
+            let params = with_graph(params, |own| {
+                own.walk_by_codes(rerank);
+                own.sieving = Sieving { seed_list, ..Sieving::default() };
+            });
+            for place in [graph(), resident_graph()] {
+                let view = with_sieve(&place.view(), &sieve);
+                let end = same_end_in((&view, &place.blocks), query, params, Budget::default());
+                let (found, stats) = (ids(end.results()), end.stats());
+                assert_eq!((end.outcome(), stats.gave_way), (Outcome::Complete, 0));
+                if seed_list == 0 {
+                    assert_eq!((found.len(), stats.seeds), (0, 0), "query {q}");
+                    continue;
+                }
+                assert!((SEEDS / 2..=SEEDS).contains(&(stats.seeds as u32)), "query {q}: {}", stats.seeds);
+                assert_eq!(found.len(), 10, "query {q}");
+                (asked_for, hits) =
+                    (asked_for + 10, hits + found.iter().filter(|id| truth.contains(id)).count());
+            }
+        }
+    }
+    assert!(hits as f64 >= 0.9 * f64::from(asked_for), "{hits} of {asked_for}");
 }
 
 /// Of all counters, those of reads alone tell where the graph is.

@@ -16,7 +16,7 @@ params! {
         /// every read is made and counted
         cache_budget: AutoOr<u64> = AutoOr::Auto,
             { shown: "auto|SIZE", unit: Unit::Bytes, places: Place::LOCAL, level: Level::Usual };
-        /// Read all blocks into the cache first, when it has room for them
+        /// Move the index into memory first, or read all blocks into the cache, when there is room
         preload: bool = false, { places: Place::LOCAL };
     }
 }

@@ -99,6 +99,10 @@ params! {
         /// Use all nodes of a block that was read
         whole_blocks: bool = true,
             { off: "Use only the requested nodes of a block (to compare)", level: Level::Research };
+        /// With a filter whose rows lie far from the query, walk once more, among them
+        seeds: bool = true,
+            { off: "Compare the codes of all rows of a filter where a walk finds too few, instead of a walk among them \
+              (to compare)", level: Level::Research };
         /// Walk by codes alone, and compare so many candidates in the end; with 0, compare nodes as their blocks arrive
         rerank: Option<u32> = None,
             { shown: "N", range: 0.0..=65_536.0, usual: "as calibrated in memory; 0 from disk" };

@@ -20,6 +20,7 @@ use stratann_kernel::distance::Exact;
 
 pub use self::index_view::IndexView;
 pub use self::kind::Carry;
+pub(crate) use self::kind::SEEDS_VERSION;
 use self::kind::{Kind, Ordered, StepContext};
 use crate::codec::{Reader, Refused, Writer};
 use crate::score::CodeJob;
@@ -264,7 +265,7 @@ macro_rules! kinds {
 
             pub(crate) fn encode(
                 &self,
-                carry: Carry,
+                carry: (Carry, u32),
                 w: &mut Writer<'_>,
                 sorted: &mut Vec<crate::search::Candidate>,
             ) {

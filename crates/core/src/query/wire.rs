@@ -29,7 +29,7 @@ use super::{MAX_K, MAX_WIDTH, Params, QueryState};
 use crate::codec::{Reader, Refused, Writer};
 use crate::hash::checksum;
 pub use crate::kinds::Carry;
-use crate::kinds::KindParams;
+use crate::kinds::{KindParams, SEEDS_VERSION};
 use crate::order::{from_order_key, order_key};
 use crate::search::{
     Budget, Candidate, Extent, FAR_MAX, Hit, LOST_UNITS_MAX, Loss, LostUnit, LostUnits, Mode, Outcome,
@@ -37,7 +37,7 @@ use crate::search::{
 };
 
 /// The newest version, which is written where all servers read it.
-pub const VERSION: u32 = 16;
+pub const VERSION: u32 = 17;
 /// The first version whose readers take masks of lists with a job.
 pub const MASKS_VERSION: u32 = 16;
 /// The first version whose readers know a filter by its key.
@@ -128,7 +128,7 @@ impl Encoder {
         if !q.lost_units.0.is_empty() {
             write_lost_units(&q.lost_units, &mut w);
         }
-        state.own.encode(carry, &mut w, &mut self.sorted);
+        state.own.encode((carry, version), &mut w, &mut self.sorted);
         let body = &out[start + HEADER..];
         let (length, sum) = (body.len() as u32, seal(version, body));
         out[start..start + 4].copy_from_slice(&version.to_le_bytes());
@@ -397,10 +397,16 @@ const _: () = assert!(COUNTERS <= FIRST_COUNTERS + 32, "a bit for each counter")
 
 /// Counters that servers know which read no version of states beyond 11.
 const COUNTERS_OF_11: usize = 25;
+/// Of those that read none beyond 16.
+const COUNTERS_OF_16: usize = COUNTERS - 1;
 
 fn write_stats(stats: &QueryStats, version: u32, w: &mut Writer<'_>) {
     let values = stats.values();
-    let values = if version < 12 { &values[..COUNTERS_OF_11] } else { &values[..] };
+    let values = match version {
+        ..12 => &values[..COUNTERS_OF_11],
+        12..SEEDS_VERSION => &values[..COUNTERS_OF_16],
+        _ => &values[..],
+    };
     let (first, others) = values.split_at(values.len().min(FIRST_COUNTERS));
     let bits = |values: &[u64]| (0..).zip(values).map(|(i, &value)| u32::from(value > 0) << i).sum::<u32>();
     match bits(others) {

@@ -81,8 +81,8 @@ counters! {
     /// Code distances that a server computed again because the query came without them. They are not among
     /// `code_comparisons`, which a single server makes too.
     rescored,
-    /// Neighbours met again and not scored again. The visited set does not travel, so this is less where a query
-    /// changed servers; [`QueryStats::met`] is not.
+    /// Neighbours that were met and not scored: again, or not to be followed. The visited set does not travel, so this
+    /// is less where a query changed servers; [`QueryStats::met`] is not.
     repeats,
     /// Clusters of vectors visited.
     clusters,
@@ -136,6 +136,8 @@ counters! {
     /// Searches, of an index or of a cluster, that cost as much as a scan of the rows that the query may return, and
     /// gave way to it.
     gave_way,
+    /// Rows from all parts of the index at which a walk began among those that the query may return.
+    seeds,
 }
 
 impl QueryStats {
@@ -165,7 +167,7 @@ mod tests {
         assert_eq!(copy, stats);
         assert!(!copy.set("no_such_counter", 1));
         copy.add(&stats);
-        assert_eq!((copy.code_comparisons, copy.gave_way), (2 * values[0], 2 * values[values.len() - 1]));
+        assert_eq!((copy.code_comparisons, copy.seeds), (2 * values[0], 2 * values[values.len() - 1]));
         copy.set("reads", u64::MAX);
         copy.add(&stats);
         assert_eq!(copy.reads, u64::MAX);

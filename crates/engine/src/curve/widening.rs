@@ -5,13 +5,17 @@ use serde::{Deserialize, Serialize};
 
 use super::{Curve, nearest};
 
+/// Recall at which it is measured how much wider a search must be whose rows are far.
+pub(crate) const RECALL_OF_FAR: f64 = 0.9;
+
 /// Recall of searches with made filters that have one share of the rows, by the recall that they aimed at.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Widening {
     /// Share of the rows that the filters have.
     pub share: f64,
     /// Tenths by which more lists are visited where the nearest have few rows of a filter, as was enough for the rows
-    /// farthest from the queries; absent of a kind without lists.
+    /// farthest from the queries. Of a graph they tell the beam of the walk among such rows, and are absent where no
+    /// such walk finds enough.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub far_tenths: Option<u8>,
     /// Measured searches, by the recall aimed at.
@@ -86,7 +90,7 @@ impl Aim {
             reads: mix(self.reads, to.reads),
             comparisons: mix(self.comparisons, to.comparisons),
             // What is enough at both ends.
-            far_tenths: self.far_tenths.max(to.far_tenths),
+            far_tenths: self.far_tenths.zip(to.far_tenths).map(|(own, other)| own.max(other)),
         }
     }
 }
@@ -121,7 +125,7 @@ pub(crate) fn aim(
         recall,
         reads: point.reads,
         comparisons: point.comparisons.unwrap_or(0.0),
-        far_tenths: None,
+        far_tenths: Some(0),
     });
     let measured = curve.widening.iter().map(|widening| (widening.share, widening.aim(wanted)));
     let known = std::iter::once((1.0, usual)).chain(measured);

@@ -36,8 +36,9 @@ pub fn explain_filtered(
     let params = Params { approach_width, width, ..filter.params() };
     let asked = (query, Some(&**sieve));
     let mut trace = kinds::explain(&index.base, (&index.kind, index.cache.as_ref()), asked, params)?;
-    let (gave_way, vain_blocks) = (trace.stats.gave_way > 0, trace.stats.vain_blocks);
-    let filter = FilterTrace { plan: filter.report(), gave_way, vain_blocks };
+    let (gave_way, seeds, vain_blocks) =
+        (trace.stats.gave_way > 0, trace.stats.seeds, trace.stats.vain_blocks);
+    let filter = FilterTrace { plan: filter.report(), gave_way, seeds, vain_blocks };
     // After the begin of the search, whose event comes first.
     trace.events.insert(1.min(trace.events.len()), Event::from(RowFilter { filter }));
     Ok(trace)

@@ -68,6 +68,9 @@ pub(crate) struct SievedQuery<'a> {
     pub(crate) work: SearchWork,
     /// Recall that was asked for; `None` where an effort was.
     pub(crate) recall: Option<f64>,
+    /// Of the rows that are far from the query: see [`crate::curve::Widening::far_tenths`]; `None` where nothing was
+    /// measured.
+    pub(crate) far_tenths: Option<u8>,
     /// Whether it is to be measured what a search finds: it is the way, and never gives way.
     pub(crate) is_measured: bool,
 }
@@ -146,6 +149,7 @@ mod tests {
             effort_times: 1.0,
             work,
             recall: None,
+            far_tenths: None,
             is_measured: false,
         };
         for (recall, quantile) in [(0.9, 1.28), (0.95, 1.645), (0.98, 2.05), (0.99, 2.33), (0.999, 3.09)] {

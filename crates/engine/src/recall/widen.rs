@@ -5,7 +5,7 @@ use stratann_storage::{Error, Progress, Result};
 
 use super::calibrate::CALIBRATION_BATCHES;
 use super::made_filters::{MadeFilter, Place, SHARES};
-use crate::curve::{Curve, WidePoint, Widening};
+use crate::curve::{Curve, RECALL_OF_FAR, WidePoint, Widening};
 use crate::exec::Width;
 use crate::index::Index;
 use crate::kinds::own;
@@ -13,8 +13,7 @@ use crate::search::{Answers, Effort, SearchOptions};
 
 /// Recalls of the curve that searches with filters aim at.
 const AIMS: [f64; 7] = [0.55, 0.7, 0.8, 0.88, 0.93, 0.97, 0.99];
-/// Recall at which it is measured how much wider a search must be whose rows are far, and how much less is as good.
-const RECALL_OF_FAR: f64 = 0.9;
+/// How much less is as good.
 const AS_GOOD: f64 = 0.005;
 /// Tenths that are tried. With none, a set of photographs has places where too little is found.
 const FAR_TENTHS: [u8; 4] = [2, 4, 7, FAR_MAX];
@@ -113,8 +112,8 @@ fn point(
     Ok(WidePoint { aimed: 0.0, anywhere: recall, near: near.recall, reads, comparisons })
 }
 
-/// The least tenths with which searches among the rows that are far find as much as among others; `None` of a kind
-/// without lists, which gives way there.
+/// The least tenths with which searches among the rows that are far find as much as among others. `None` of a graph
+/// where none do: it gives way there.
 fn far_tenths(
     index: &Index,
     filters: &[&MadeFilter],
@@ -123,7 +122,7 @@ fn far_tenths(
     progress: &dyn Progress,
 ) -> Result<Option<u8>> {
     let Some(aimed) = widening.aim(RECALL_OF_FAR).map(|aim| aim.recall) else { return Ok(None) };
-    if index.kind.graph().is_some() || !filters.iter().any(|filter| filter.place == Place::Far) {
+    if !filters.iter().any(|filter| filter.place == Place::Far) {
         return Ok(None);
     }
     let options = SearchOptions { effort: Effort::Recall(aimed), ..*options };
@@ -134,7 +133,7 @@ fn far_tenths(
             return Ok(Some(tenths));
         }
     }
-    Ok(Some(FAR_MAX))
+    Ok(index.kind.graph().is_none().then_some(FAR_MAX))
 }
 
 /// What searches with the filters of one place find.

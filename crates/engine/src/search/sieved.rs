@@ -407,7 +407,7 @@ impl Index {
     fn plan_sieve(&self, sieve: &Sieve, options: &SearchOptions) -> Result<SievePlan> {
         self.params_of_search(options)?;
         let aim = self.aim(options, f64::from(sieve.count()) / self.base.manifest.measured_rows() as f64);
-        self.plan_aimed(sieve, options, aim, false)
+        self.plan_aimed(sieve, options, aim, None)
     }
 
     /// Where a search with these options aims that may return this share of the rows.
@@ -429,16 +429,17 @@ impl Index {
         sieve: &Sieve,
         options: &SearchOptions,
         aim: Option<Aim>,
-        is_measured: bool,
+        measured: Option<u8>,
     ) -> Result<SievePlan> {
         let aimed =
             aim.map_or(*options, |aim| SearchOptions { effort: Effort::Recall(aim.recall), ..*options });
         let mut usual = self.params(&aimed)?;
-        if let Some(tenths) = aim.and_then(|aim| aim.far_tenths) {
+        let far_tenths = measured.or(aim.and_then(|aim| aim.far_tenths));
+        if let Some(tenths) = far_tenths {
             usual.far_tenths = tenths;
         }
         let recalls = (options.recall(), aimed.recall());
-        self.plan_query(sieve, usual, (recalls, aim), is_measured).ok_or_else(|| {
+        self.plan_query(sieve, usual, (recalls, aim), (far_tenths, measured.is_some())).ok_or_else(|| {
             let name = self.base.kind.name();
             Error::bad_input(format!("searches of a {name} take no filter yet; leave it out"))
         })
@@ -454,8 +455,7 @@ impl Index {
         options: &SearchOptions,
         progress: &dyn Progress,
     ) -> Result<Answers> {
-        let mut plan = self.plan_aimed(sieve, options, None, true)?;
-        plan.params.far_tenths = far_tenths;
+        let plan = self.plan_aimed(sieve, options, None, Some(far_tenths))?;
         let filter =
             Filter { matches: Matches::Rows(Arc::new(sieve.clone())), plan, unknown: Some(0), repeated: 0 };
         let filters = Filters::Shared(&filter);
@@ -467,7 +467,7 @@ impl Index {
     /// How the rows of a sieve are found by a search that has these parameters without one, for this recall: wider by
     /// rule, because nothing else was measured with them. `None` of a kind that takes no filter.
     pub(crate) fn plan_for(&self, sieve: &Sieve, usual: Params, recall: Option<f64>) -> Option<SievePlan> {
-        self.plan_query(sieve, usual, ((recall, recall), None), false)
+        self.plan_query(sieve, usual, ((recall, recall), None), (None, false))
     }
 
     /// How the rows of a sieve are found by a search with these parameters, for the recall that is asked and the one
@@ -477,7 +477,7 @@ impl Index {
         sieve: &Sieve,
         usual: Params,
         ((recall, recall_of_usual), aim): ((Option<f64>, Option<f64>), Option<Aim>),
-        is_measured: bool,
+        (far_tenths, is_measured): (Option<u8>, bool),
     ) -> Option<SievePlan> {
         // The curves were measured where there were so many.
         let rows = self.base.manifest.measured_rows() as f64;
@@ -486,7 +486,7 @@ impl Index {
         if let Some(aim) = aim {
             work = SearchWork { reads: aim.reads, comparisons: aim.comparisons };
         }
-        let query = SievedQuery { sieve, usual, times, effort_times, work, recall, is_measured };
+        let query = SievedQuery { sieve, usual, times, effort_times, work, recall, far_tenths, is_measured };
         self.kind.plan_sieve(&self.base, &query)
     }
 

@@ -15,6 +15,7 @@ use stratann_core::kinds::{IndexView, KindParams, KindView, disk_graph, hybrid_i
 use stratann_core::query::{
     Arrival, Arrived, Budget, Loss, Mode, Params, QueryState, Read, Scratch, Step, Tag,
 };
+use stratann_core::sieve::Sieve;
 use stratann_engine::build::{BuildOptions, IndexKind, KindOptions, build};
 use stratann_engine::dataset::{Reader, Shape};
 use stratann_engine::index::{Index, OpenOptions};
@@ -188,6 +189,40 @@ pub fn blocks_path(folder: &Path) -> std::path::PathBuf {
 /// A float index that most tests share: 3000 rows of 24 components, l2.
 pub fn graph_set() -> Set {
     Set::new(DType::F32, 24, &clustered(3000, 24, 12, 1))
+}
+
+pub fn ids(found: &[stratann_core::query::Hit]) -> Vec<u64> {
+    found.iter().map(|hit| hit.external_id).collect()
+}
+
+/// The external id of each row of a disk-graph.
+pub fn row_ids(built: &Built) -> Vec<u64> {
+    let view = on_disk(&built.index.view());
+    let (blocks, rows) = (built.blocks(), built.set.len() as u32);
+    let params = Params { width: 8, approach_width: 8, ..Params::disk_graph(10, 10) };
+    let params = with_graph(params, |own| own.scan = true);
+    // Each row alone is the only result of a scan.
+    let of = |row: u32| {
+        let sieve = Sieve::from_sorted(rows, &[row]).unwrap();
+        let view = with_sieve(&view, &sieve);
+        let state = run_plain(&view, &blocks, built.set.row(0), params, Budget::default(), 1);
+        assert_eq!(state.stats().reads, 1);
+        ids(state.results())[0]
+    };
+    (0..rows).map(of).collect()
+}
+
+pub fn with_sieve<'a>(view: &IndexView<'a>, sieve: &'a Sieve) -> IndexView<'a> {
+    let mut view = *view;
+    view.base.sieve = Some(sieve);
+    view
+}
+
+pub fn on_disk<'a>(view: &IndexView<'a>) -> IndexView<'a> {
+    let mut view = *view;
+    let KindView::DiskGraph(own) = &mut view.kind else { panic!("not disk-graph") };
+    own.resident = None;
+    view
 }
 
 pub fn queries(count: usize, dim: usize) -> Set {

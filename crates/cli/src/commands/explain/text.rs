@@ -156,6 +156,13 @@ fn row_filter(filter: &FilterTrace) -> String {
         let price = |(way, price): (SieveWay, f64)| format!("{} {price:.0} {unit}", way.name());
         out += &format!("prices: {}\n", prices.all().map(price).collect::<Vec<_>>().join(", "));
     }
+    if filter.seeds > 0 {
+        out += &format!(
+            "the nearest nodes had too few rows that match: a second walk among these began at {} from all \
+             parts of the index\n",
+            count(filter.seeds)
+        );
+    }
     if filter.gave_way {
         out +=
             "the search cost as much as another way, or found too few rows that match, and gave way to it\n";

@@ -127,7 +127,7 @@ impl Bench {
                 Index::open_memory(addresses, credentials, budgets)?
             }
         };
-        make_resident(&mut index, &queries, &output)?;
+        make_resident(&mut index, &queries, preload, &output)?;
         if preload && !index.is_resident() && !index.preload(&ProgressPrinter::new(output))? {
             output.note("note: the cache has no room for all blocks; they are read when they are needed");
         }
@@ -340,9 +340,9 @@ fn learn_from_epochs_alone(budgets: &mut OpenOptions, queries: usize) {
     }
 }
 
-/// Moves the index into memory, where it fits and so many queries repay it.
-fn make_resident(index: &mut Index, queries: &Queries, output: &Output) -> Result<()> {
-    if queries.count() as u64 * READS_SAVED >= u64::from(index.manifest().blocks.count) {
+/// Moves the index into memory, where it fits and was asked for, or so many queries repay it.
+fn make_resident(index: &mut Index, queries: &Queries, preload: bool, output: &Output) -> Result<()> {
+    if preload || queries.count() as u64 * READS_SAVED >= u64::from(index.manifest().blocks.count) {
         index.make_resident(&ProgressPrinter::new(*output))?;
     }
     Ok(())

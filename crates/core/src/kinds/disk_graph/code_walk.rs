@@ -146,8 +146,9 @@ fn follow(cx: &mut StepContext<'_, DiskGraph>, resident: &Resident<'_>, nodes: &
         visited.append_new(list, ids);
         met += list.len();
     }
-    query.coded.distances(codes, ids, distances);
+    super::keep_followed(cx.base.sieve, cx.own.among, ids);
     cx.q.stats.repeats += (met - ids.len()) as u64;
+    query.coded.distances(codes, ids, distances);
     cx.q.stats.expanded += nodes.len() as u64;
     cx.q.stats.code_comparisons += ids.len() as u64;
     if let Some(nearest) = select(cx) {
@@ -258,10 +259,12 @@ fn choose(cx: &mut StepContext<'_, DiskGraph>) {
     cx.scratch.remote_blocks = remote_blocks;
 }
 
-/// Candidates that are compared: of those that may be returned, the nearest by their codes.
+/// Candidates that are compared: of those that may be returned, the nearest by their codes. Far from the query many lie
+/// at nearly the same distance, so there all are.
 fn candidates<'c>(cx: &'c StepContext<'_, DiskGraph>) -> impl Iterator<Item = u32> + 'c {
     let ids = cx.own.beam.entries().iter().map(|candidate| candidate.id);
-    ids.filter(|&id| cx.may_return(id)).take(cx.params.rerank as usize)
+    let most = if cx.own.among > 0 { usize::MAX } else { cx.params.rerank as usize };
+    ids.filter(|&id| cx.may_return(id)).take(most)
 }
 
 /// Calls `f` with each of [`candidates`], until it returns false.

@@ -3,7 +3,8 @@
 //!
 //! In memory, and where `rerank` asks for it, the search goes [by codes](code_walk) alone. Whole blocks of an index in
 //! memory are used without reads, too, in the same rounds. Where few rows may be returned, [their codes](code_scan)
-//! are compared instead of a walk, or [their blocks](scan) are read.
+//! are compared instead of a walk, or [their blocks](scan) are read. Where many may that lie far from the query, a
+//! second walk goes [among them](seeds).
 //!
 //! route = [`crate::route::HeadGraph`] over codes, in [`enter`] · access = [`walk`] · verify = [`crate::exact`]
 
@@ -12,6 +13,7 @@ pub mod code_walk;
 mod enter;
 pub mod resident;
 mod scan;
+mod seeds;
 mod source;
 mod stop;
 mod walk;
@@ -30,13 +32,18 @@ use crate::format::block_map::BlockMap;
 use crate::kinds::kind::{Carry, Kind, Ordered, StepContext};
 use crate::route::HeadGraph;
 use crate::search::{Beam, Budget, Candidate, IndexSize, Outcome, Progress, Read, Visited};
+use crate::sieve::Sieve;
 use crate::view::Base;
 use code_walk::CodeWalk;
 use resident::Resident;
 use scan::Scan;
+pub use seeds::SEEDS;
 
 /// Longest beam.
 pub const MAX_SEARCH_LIST: u32 = 65_536;
+
+/// Most rows that a walk among those that may be returned begins at.
+pub const SEEDS_MAX: u32 = 1024;
 
 /// Length of the head graph's beam in a walk by codes.
 const CODE_WALK_HEAD_LIST: u32 = 4;
@@ -132,6 +139,11 @@ pub struct Sieving {
     pub comparisons_max: u64,
     /// Whether it gives way to a scan of codes; otherwise to a scan of the blocks.
     pub to_codes: bool,
+    /// Rows from all parts of the index at which a walk begins among those that may be returned, where the nearest
+    /// nodes have too few; 0 for no such walk.
+    pub seeds: u32,
+    /// Length of its beam where the nearest nodes have next to none; 0 for no such walk there.
+    pub seed_list: u32,
 }
 
 impl Default for Sieving {
@@ -143,6 +155,8 @@ impl Default for Sieving {
             blocks_max: 0,
             comparisons_max: 0,
             to_codes: false,
+            seeds: SEEDS,
+            seed_list: 0,
         }
     }
 }
@@ -192,6 +206,8 @@ pub struct State {
     pub(crate) blocks_in_memory: u32,
     /// Whether the walk gave way.
     pub(crate) gave_way: bool,
+    /// Length of the beam of a walk that follows nothing but rows that may be returned; 0 of another.
+    pub(crate) among: u32,
     /// Progress of a scan.
     pub(crate) scan: Scan,
     /// Progress of a search by codes.
@@ -207,6 +223,7 @@ impl Default for State {
             reads_without_change: 0,
             blocks_in_memory: 0,
             gave_way: false,
+            among: 0,
             scan: Scan::default(),
             walk: CodeWalk::default(),
             beam: Beam::default(),
@@ -267,13 +284,15 @@ impl Kind for DiskGraph {
             && (0.0..=1.0).contains(&params.idle_share)
             && params.sieving.slack >= -16.0
             && params.sieving.list <= MAX_SEARCH_LIST
+            && params.sieving.seeds <= SEEDS_MAX
+            && params.sieving.seed_list <= MAX_SEARCH_LIST
             && (params.rerank == 0 || (k..=MAX_SEARCH_LIST).contains(&params.rerank))
     }
 
     fn reset(state: &mut State, params: &Params, _: u32) {
         (state.uses_codes, state.is_scored) = (!params.scan, true);
         (state.reads_without_change, state.blocks_in_memory) = (0, 0);
-        (state.gave_way, state.scan) = (false, Scan::default());
+        (state.gave_way, state.among, state.scan) = (false, 0, Scan::default());
         state.walk.has_ended = false;
         state.walk.scored.clear();
         state.beam.reset(params.beam(params.sieving.code_scan) as usize);
@@ -296,13 +315,17 @@ impl Kind for DiskGraph {
         if cx.params.scan || cx.own.gave_way || cx.params.sieving.code_scan {
             return scan_rows(cx, arrived);
         }
-        match cx.params.rerank {
-            0 => walk::step(cx, arrived),
-            _ => code_walk::step(cx, arrived),
-        }
-        if falls_short(cx) {
+        walk(cx, arrived);
+        while falls_short(cx) {
+            let begins = seeds::begin(cx);
+            if !begins && !may_give_way(cx) {
+                break;
+            }
             cx.q.outcome = Outcome::Running;
-            give_way(cx);
+            match begins {
+                true => walk(cx, Ordered::default()),
+                false => give_way(cx),
+            }
         }
         if cx.own.gave_way && cx.q.outcome == Outcome::Running {
             scan_rows(cx, Ordered::default());
@@ -338,15 +361,15 @@ impl Kind for DiskGraph {
         matches!(view.codes, Codes::All(_))
     }
 
-    fn encode_params(params: &Params, _: u32, w: &mut Writer<'_>) {
-        wire::encode_params(params, w);
+    fn encode_params(params: &Params, version: u32, w: &mut Writer<'_>) {
+        wire::encode_params(params, version, w);
     }
 
     fn decode_params(r: &mut Reader<'_>) -> Result<Params, Refused> {
         wire::decode_params(r)
     }
 
-    fn encode(state: &State, carry: Carry, w: &mut Writer<'_>, sorted: &mut Vec<Candidate>) {
+    fn encode(state: &State, carry: (Carry, u32), w: &mut Writer<'_>, sorted: &mut Vec<Candidate>) {
         wire::encode(state, carry, w, sorted);
     }
 
@@ -356,6 +379,13 @@ impl Kind for DiskGraph {
 
     fn memory_bytes(state: &State) -> usize {
         state.beam.memory_bytes() + state.walk.memory_bytes()
+    }
+}
+
+fn walk(cx: &mut StepContext<'_, DiskGraph>, arrived: Ordered<'_>) {
+    match cx.params.rerank {
+        0 => walk::step(cx, arrived),
+        _ => code_walk::step(cx, arrived),
     }
 }
 
@@ -385,23 +415,44 @@ fn gives_way(cx: &mut StepContext<'_, DiskGraph>) -> bool {
 }
 
 fn give_way(cx: &mut StepContext<'_, DiskGraph>) {
-    cx.own.gave_way = true;
+    (cx.own.gave_way, cx.own.among) = (true, 0);
+    // Those that were reported are found once more.
+    cx.q.top.reported_distances.clear();
     cx.own.beam.reset(cx.params.sieving.list.max(cx.q.top.k) as usize);
     cx.q.stats.gave_way += 1;
 }
 
-/// Whether a walk that may give way has come to the end of its beam with too few rows that may be returned: the nearest
-/// of them lie beyond it.
-fn falls_short(cx: &mut StepContext<'_, DiskGraph>) -> bool {
+fn may_give_way(cx: &StepContext<'_, DiskGraph>) -> bool {
     let Sieving { blocks_max, comparisons_max, .. } = cx.params.sieving;
-    let may_give_way = blocks_max > 0 || comparisons_max > 0;
-    if !may_give_way || cx.q.outcome != Outcome::Complete || cx.own.beam.next_fresh(0).is_some() {
+    blocks_max > 0 || comparisons_max > 0
+}
+
+/// Whether a walk has come to the end of its beam with too few rows that may be returned: the nearest of them lie
+/// beyond it.
+fn falls_short(cx: &mut StepContext<'_, DiskGraph>) -> bool {
+    let has_ended = cx.q.outcome == Outcome::Complete && cx.own.beam.next_fresh(0).is_none();
+    if cx.base.sieve.is_none() || cx.own.gave_way || !has_ended {
         return false;
     }
-    let k = cx.q.top.k;
-    let wanted = k + cx.params.rerank.saturating_sub(k) / 2;
+    let wanted = wanted(cx);
     let found = cx.own.beam.entries().iter().filter(|candidate| cx.may_return(candidate.id)).count();
     found < wanted as usize
+}
+
+/// Rows that may be returned and that the beam of a walk ends with, where it reaches as far as the results.
+fn wanted(cx: &StepContext<'_, DiskGraph>) -> u32 {
+    let k = cx.q.top.k;
+    k + cx.params.rerank.saturating_sub(k) / 2
+}
+
+/// Drops the rows that the walk does not follow: those that may not be returned, where it goes among the others.
+/// Returns how many.
+fn keep_followed(sieve: Option<&Sieve>, among: u32, ids: &mut Vec<u32>) -> u64 {
+    let met = ids.len();
+    if let Some(sieve) = sieve.filter(|_| among > 0) {
+        ids.retain(|&id| sieve.has(id));
+    }
+    (met - ids.len()) as u64
 }
 
 /// Empties the visited set. On a server of a partition a query meets few nodes before it is handed over.

@@ -98,7 +98,7 @@ fn expand_block(cx: &mut StepContext<'_, DiskGraph>, block: &impl Source) -> Opt
     nodes.sort_unstable();
     let mut ok = Some(());
     for &(distance, id) in &nodes {
-        if !cx.q.exists(id) || !claim(cx, distance, id) {
+        if !is_followed(cx, id) || !claim(cx, distance, id) {
             continue;
         }
         let slot = id.wrapping_sub(first) as usize;
@@ -112,6 +112,10 @@ fn expand_block(cx: &mut StepContext<'_, DiskGraph>, block: &impl Source) -> Opt
     }
     cx.scratch.block_nodes = nodes;
     ok
+}
+
+fn is_followed(cx: &StepContext<'_, DiskGraph>, id: u32) -> bool {
+    if cx.own.among > 0 { cx.may_return(id) } else { cx.q.exists(id) }
 }
 
 /// Scores the nodes of a block by their codes. `None` when the block's codes are inconsistent.
@@ -173,6 +177,7 @@ pub(super) fn score_neighbours(
     match cx.view.codes {
         Codes::All(codes) => {
             cx.q.stats.repeats += block.new_neighbours(slot, visited, ids)? as u64;
+            cx.q.stats.repeats += super::keep_followed(cx.base.sieve, cx.own.among, ids);
             query.coded.distances(codes, ids, distances);
         }
         Codes::Head(_) => {
@@ -259,7 +264,8 @@ pub(super) fn width(cx: &mut StepContext<'_, DiskGraph>) -> usize {
 /// The adaptive stop: once there are k results, a candidate whose code distance lies beyond the k-th by more than
 /// codes err is not read, nor is any after it. An easy query stops early, a hard one late.
 fn is_beyond(cx: &StepContext<'_, DiskGraph>, candidate: &Candidate) -> bool {
-    if !cx.q.top.is_full() {
+    // Among rows far from the query many lie at nearly the same distance, in all directions: there the beam ends it.
+    if !cx.q.top.is_full() || cx.own.among > 0 {
         return false;
     }
     let Some((worst, _)) = cx.q.top.worst() else { return false };

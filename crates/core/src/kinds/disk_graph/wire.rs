@@ -2,11 +2,12 @@
 //!
 //! | bytes | content |
 //! |---|---|
-//! | 1 | sum: 1 with distances, 2 of a search by codes, 4 with blocks in memory, 8 having given way, 16 of a scan of codes |
+//! | 1 | sum: 1 with distances, 2 of a search by codes, 4 with blocks in memory, 8 having given way, 16 of a scan of codes, 32 of a walk among the rows that may be returned |
 //! | … | reads since the results last changed (varint) |
 //! | … | of blocks in memory that were used: their number (varint) |
 //! | … | of a scan: the next block, and a bit for each server that has ended its part (varints) |
 //! | … | of a scan of codes: the next row (varint) |
+//! | … | of a walk among the rows that may be returned: the length of its beam (varint) |
 //! | … | of a search by codes: whether the walk has ended (1 byte), count of compared nodes (varint), and for each its number (4 bytes), distance (4 bytes) and external id (varint) |
 //! | … | with distances: number of candidates, bits of an id; then id and progress (2 bits) of each, packed; then the difference to the distance before, a varint each |
 //! | … | without: number of candidates, bits of a progress, bits of a remainder; then, by ascending id, the difference to the id before in Golomb–Rice code, and the progress, packed |
@@ -17,15 +18,15 @@ use alloc::vec::Vec;
 
 use super::code_walk::{CodeWalk, ScoredNode};
 use super::scan::Scan;
-use super::{Params, Sieving, State, progress};
+use super::{MAX_SEARCH_LIST, Params, SEEDS, Sieving, State, progress};
 use crate::codec::{Packer, Reader, Refused, Unpacker, Writer};
-use crate::kinds::kind::Carry;
+use crate::kinds::kind::{Carry, SEEDS_VERSION};
 use crate::search::{Beam, Candidate, Progress};
 
 /// Most nodes that a query on its way has compared: one for each read that its budget allows.
 const SCORED_MAX: u32 = 1 << 20;
 
-pub(super) fn encode_params(p: &Params, w: &mut Writer<'_>) {
+pub(super) fn encode_params(p: &Params, version: u32, w: &mut Writer<'_>) {
     w.u32(p.search_list);
     w.u32(p.stop_slack.to_bits());
     w.u32(p.stop_margin.to_bits());
@@ -40,12 +41,19 @@ pub(super) fn encode_params(p: &Params, w: &mut Writer<'_>) {
         w.u32(p.rerank);
     }
     if is_sieved {
-        let Sieving { code_scan, slack, list, blocks_max, comparisons_max, to_codes } = p.sieving;
-        w.u8(u8::from(code_scan) | u8::from(to_codes) << 1);
+        let Sieving { code_scan, slack, list, blocks_max, comparisons_max, to_codes, seeds, seed_list } =
+            p.sieving;
+        // Servers that do not know it give way instead.
+        let has_seeds = (seeds, seed_list) != (SEEDS, 0) && version >= SEEDS_VERSION;
+        w.u8(u8::from(code_scan) | u8::from(to_codes) << 1 | u8::from(has_seeds) << 2);
         w.u32(slack.to_bits());
         w.u32(list);
         w.u32(blocks_max);
         w.varint(comparisons_max);
+        if has_seeds {
+            w.varint(seeds.into());
+            w.varint(seed_list.into());
+        }
     }
 }
 
@@ -76,20 +84,35 @@ pub(super) fn decode_params(r: &mut Reader<'_>) -> Result<Params, Refused> {
 
 fn decode_sieving(r: &mut Reader<'_>) -> Result<Sieving, Refused> {
     let ways = r.u8()?;
-    if ways > 3 {
+    if ways > 7 {
         return Err(Refused::Content);
     }
     let (code_scan, to_codes) = (ways & 1 != 0, ways & 2 != 0);
     let (slack, list, blocks_max) = (f32::from_bits(r.u32()?), r.u32()?, r.u32()?);
-    Ok(Sieving { code_scan, slack, list, blocks_max, comparisons_max: r.varint()?, to_codes })
+    let comparisons_max = r.varint()?;
+    let (seeds, seed_list) = if ways & 4 != 0 { (r.varint_u32()?, r.varint_u32()?) } else { (SEEDS, 0) };
+    if ways & 4 != 0 && (seeds, seed_list) == (SEEDS, 0) {
+        return Err(Refused::Content);
+    }
+    Ok(Sieving { code_scan, slack, list, blocks_max, comparisons_max, to_codes, seeds, seed_list })
 }
 
-pub(super) fn encode(state: &State, carry: Carry, w: &mut Writer<'_>, sorted: &mut Vec<Candidate>) {
+pub(super) fn encode(
+    state: &State,
+    (carry, version): (Carry, u32),
+    w: &mut Writer<'_>,
+    sorted: &mut Vec<Candidate>,
+) {
+    // To servers that do not know such a walk it has given way.
+    if state.among > 0 && version < SEEDS_VERSION {
+        let given_way = State { gave_way: true, ..State::default() };
+        return encode(&given_way, (carry, version), w, sorted);
+    }
     let carry = if state.is_scored { carry } else { Carry::Ids };
     let by_codes = state.walk.has_ended || !state.walk.scored.is_empty();
     let in_memory = state.blocks_in_memory > 0;
     let next_row = state.scan.next_row;
-    let sieved = u8::from(state.gave_way) << 3 | u8::from(next_row > 0) << 4;
+    let sieved = u8::from(state.gave_way) << 3 | u8::from(next_row > 0) << 4 | u8::from(state.among > 0) << 5;
     w.u8(u8::from(carry == Carry::Distances) | u8::from(by_codes) << 1 | u8::from(in_memory) << 2 | sieved);
     w.varint(state.reads_without_change.into());
     if in_memory {
@@ -99,6 +122,9 @@ pub(super) fn encode(state: &State, carry: Carry, w: &mut Writer<'_>, sorted: &m
     w.varint(state.scan.servers);
     if next_row > 0 {
         w.varint(next_row.into());
+    }
+    if state.among > 0 {
+        w.varint(state.among.into());
     }
     if by_codes {
         write_walk(&state.walk, w);
@@ -115,7 +141,7 @@ pub(super) fn decode(
     r: &mut Reader<'_>,
 ) -> Result<(), Refused> {
     let form = r.u8()?;
-    if form > 31 {
+    if form > 63 || form & 40 == 40 {
         return Err(Refused::Content);
     }
     state.uses_codes = !params.scan;
@@ -134,10 +160,18 @@ pub(super) fn decode(
         }
     }
     state.gave_way = form & 8 != 0;
+    if form & 32 != 0 {
+        state.among = r.varint_u32()?;
+        if !(k..=MAX_SEARCH_LIST).contains(&state.among) {
+            return Err(Refused::Content);
+        }
+    }
     let list = match state.gave_way || params.sieving.code_scan {
         true => params.beam(true).max(k),
+        false if state.among > 0 => state.among,
         false => params.search_list,
     };
+    state.beam.reset(list as usize);
     state.is_scored = form & 1 != 0;
     if form & 2 != 0 {
         read_walk(r, &mut state.walk)?;
@@ -274,6 +308,8 @@ fn read_ids(r: &mut Reader<'_>, capacity: u32, beam: &mut Beam) -> Result<(), Re
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::kinds::disk_graph::DiskGraph;
+    use crate::kinds::kind::Kind;
     use alloc::vec;
 
     #[test]
@@ -285,7 +321,7 @@ mod tests {
                 assert!(state.beam.offer(10 * distance, id, Progress::Fresh));
             }
             let mut bytes = vec![];
-            encode(&state, Carry::Distances, &mut Writer(&mut bytes), &mut vec![]);
+            encode(&state, (Carry::Distances, SEEDS_VERSION), &mut Writer(&mut bytes), &mut vec![]);
             let mut decoded = State::default();
             decoded.beam.reset(5);
             assert_eq!(decode(&mut decoded, (&Params::new(5), 1), &mut Reader(&bytes)), expected);
@@ -299,7 +335,7 @@ mod tests {
         params.sieving =
             Sieving { to_codes: true, slack: 1.5, list: 9, comparisons_max: 70, ..params.sieving };
         let mut bytes = vec![];
-        encode_params(&params, &mut Writer(&mut bytes));
+        encode_params(&params, SEEDS_VERSION, &mut Writer(&mut bytes));
         assert_eq!(decode_params(&mut Reader(&bytes)), Ok(params));
         let mut state = State { gave_way: true, ..State::default() };
         state.scan.next_row = 40;
@@ -307,9 +343,9 @@ mod tests {
         assert!((0..7).all(|id| state.beam.offer(10 * id, id, Progress::Fresh)));
         for carry in [Carry::Distances, Carry::Ids] {
             let mut bytes = vec![];
-            encode(&state, carry, &mut Writer(&mut bytes), &mut vec![]);
+            encode(&state, (carry, SEEDS_VERSION), &mut Writer(&mut bytes), &mut vec![]);
             let mut decoded = State::default();
-            decoded.beam.reset(9);
+            decoded.beam.reset(5);
             assert_eq!(decode(&mut decoded, (&params, 1), &mut Reader(&bytes)), Ok(()));
             assert_eq!((decoded.gave_way, decoded.scan.next_row), (true, 40));
             assert_eq!(decoded.beam.entries().len(), 7);
@@ -319,6 +355,30 @@ mod tests {
                 decode(&mut refused, (&Params::new(5), 1), &mut Reader(&bytes)),
                 Err(Refused::Content)
             );
+        }
+    }
+
+    #[test]
+    fn a_walk_among_rows_has_given_way_to_servers_that_do_not_know_it() {
+        let mut params = Params::new(5);
+        params.sieving = Sieving { comparisons_max: 70, seeds: 5, seed_list: 7, ..params.sieving };
+        let mut state = State { among: 7, ..State::default() };
+        state.beam.reset(7);
+        assert!((0..7).all(|id| state.beam.offer(10 * id, id, Progress::Fresh)));
+        for (version, knows) in [(SEEDS_VERSION, true), (SEEDS_VERSION - 1, false)] {
+            let (mut bytes, mut of_params) = (vec![], vec![]);
+            encode_params(&params, version, &mut Writer(&mut of_params));
+            let read = decode_params(&mut Reader(&of_params)).unwrap();
+            assert_eq!((read.sieving.seeds, read.sieving.seed_list), if knows { (5, 7) } else { (SEEDS, 0) });
+            encode(&state, (Carry::Distances, version), &mut Writer(&mut bytes), &mut vec![]);
+            let mut decoded = State::default();
+            DiskGraph::reset(&mut decoded, &read, 1);
+            assert_eq!(decode(&mut decoded, (&read, 1), &mut Reader(&bytes)), Ok(()));
+            assert_eq!((decoded.among, decoded.gave_way), if knows { (7, false) } else { (0, true) });
+            assert_eq!(decoded.beam.entries(), if knows { state.beam.entries() } else { &[] });
+            bytes[0] |= 32 | 8;
+            let both = decode(&mut State::default(), (&read, 1), &mut Reader(&bytes));
+            assert_eq!(both, Err(Refused::Content), "among rows, and having given way");
         }
     }
 }

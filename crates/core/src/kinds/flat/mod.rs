@@ -116,7 +116,7 @@ impl Kind for Flat {
         Ok(Params)
     }
 
-    fn encode(state: &State, _: Carry, w: &mut Writer<'_>, _: &mut Vec<Candidate>) {
+    fn encode(state: &State, _: (Carry, u32), w: &mut Writer<'_>, _: &mut Vec<Candidate>) {
         w.u32(state.next_block);
     }
 

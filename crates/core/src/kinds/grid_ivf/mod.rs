@@ -312,7 +312,7 @@ impl Kind for GridIvf {
         })
     }
 
-    fn encode(state: &State, _: Carry, w: &mut Writer<'_>, _: &mut Vec<Candidate>) {
+    fn encode(state: &State, _: (Carry, u32), w: &mut Writer<'_>, _: &mut Vec<Candidate>) {
         rows::encode(state, w);
     }
 

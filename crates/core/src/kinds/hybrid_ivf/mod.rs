@@ -206,7 +206,7 @@ impl Kind for HybridIvf {
         wire::decode_params(r)
     }
 
-    fn encode(state: &State, _: Carry, w: &mut Writer<'_>, _: &mut Vec<Candidate>) {
+    fn encode(state: &State, _: (Carry, u32), w: &mut Writer<'_>, _: &mut Vec<Candidate>) {
         wire::encode(state, w);
     }
 

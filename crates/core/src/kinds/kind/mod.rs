@@ -147,10 +147,10 @@ pub(crate) trait Kind: Sized {
     /// Reads what [`Kind::encode_params`] wrote; the caller checks the limits.
     fn decode_params(r: &mut Reader<'_>) -> Result<Self::Params, Refused>;
 
-    /// Appends the state.
+    /// Appends the state, for servers that read this version of states.
     fn encode(
         state: &Self::State,
-        carry: Carry,
+        carry: (Carry, u32),
         w: &mut Writer<'_>,
         sorted: &mut Vec<crate::search::Candidate>,
     );
@@ -167,6 +167,9 @@ pub(crate) trait Kind: Sized {
     /// Memory beside the struct itself, bytes.
     fn memory_bytes(state: &Self::State) -> usize;
 }
+
+/// The first version of states whose readers know walks among the rows that a query may return.
+pub(crate) const SEEDS_VERSION: u32 = 17;
 
 /// Form of the candidates in a baton.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -136,7 +136,7 @@ impl Kind for Sorted {
         }
     }
 
-    fn encode(state: &State, _: Carry, w: &mut Writer<'_>, _: &mut Vec<Candidate>) {
+    fn encode(state: &State, _: (Carry, u32), w: &mut Writer<'_>, _: &mut Vec<Candidate>) {
         w.u32(state.low);
         w.u32(state.high);
         w.varint(state.wanted.len() as u64);

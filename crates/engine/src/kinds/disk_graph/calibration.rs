@@ -4,6 +4,7 @@ use crate::curve::{Grid, Point, StopRule, check_slack};
 use crate::kinds::answers::Setting;
 use crate::kinds::options::Switches;
 use crate::kinds::questions::{SearchParams, grown};
+use stratann_core::kinds::disk_graph::SEEDS;
 use stratann_core::kinds::disk_graph::code_walk::RERANK_READS;
 use stratann_core::kinds::{KindParams, disk_graph};
 use stratann_core::query::Params;
@@ -164,6 +165,7 @@ impl SearchParams for disk_graph::Params {
         check_slack(self.stop_slack)?;
         self.head = switches.head;
         self.whole_blocks = switches.whole_blocks;
+        self.sieving.seeds = if switches.seeds { SEEDS } else { 0 };
         // Rules that stop a search look at exact distances on the way.
         if switches.patience.is_some() || !switches.whole_blocks {
             self.walk_by_codes(0);
@@ -181,7 +183,7 @@ impl SearchParams for disk_graph::Params {
         let beams = grown(self.search_list.into(), 12) + grown(self.head_list.into(), 12);
         // Candidates that make room for others, and nodes that were compared with their blocks.
         let by_codes = grown(self.search_list.into(), 12) + grown(2 * u64::from(self.search_list), 24);
-        let of_sieve = 2 * grown(self.sieving.list.into(), 12);
+        let of_sieve = 2 * grown(self.sieving.list.max(self.sieving.seed_list).into(), 12);
         of_sieve + if self.rerank > 0 { beams + by_codes } else { beams }
     }
 

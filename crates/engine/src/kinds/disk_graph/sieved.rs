@@ -7,6 +7,7 @@ use stratann_core::query::{MAX_SEARCH_LIST, Params};
 use stratann_core::sieve::Sieve;
 
 use super::calibration;
+use crate::curve::RECALL_OF_FAR;
 use crate::kinds::answers::{SearchWork, SievePlan, SievedQuery};
 use crate::sieve_ways::{PriceUnit, SievePrices, SieveWay};
 
@@ -24,6 +25,12 @@ const VECTOR_NS: f64 = 10.0;
 const VECTOR_BYTE_NS: f64 = 0.1;
 /// Blocks that a scan of codes reads beside one for each result, about.
 const MORE_READS: f64 = 4.0;
+/// Comparisons of a walk among the rows of a sieve for each candidate of its beam, about.
+const SEED_COMPARISONS: f64 = 20.0;
+/// Nanoseconds of each of them: the beam is long.
+const SEED_CODE_NS: f64 = 60.0;
+/// Fewer misses than this are not aimed at.
+const LEAST_MISSES: f64 = 1e-3;
 /// Candidates of a scan of codes beyond four for each result.
 const CANDIDATES: u32 = 256;
 
@@ -58,8 +65,11 @@ pub(super) fn plan(view: &View<'_>, vector_bytes: usize, query: &SievedQuery<'_>
             SieveWay::Codes => Sieving { code_scan: true, ..sieving },
             _ => {
                 // The beam has room for what is passed over.
+                let seeds = own.sieving.seeds;
+                let seed_list = if seeds > 0 { costs.seed_list(own.search_list, query) } else { 0 };
                 let list = (f64::from(own.search_list) * query.times).max(list_min(k, query.times));
                 own.search_list = list.ceil().min(MAX_SEARCH_LIST.into()) as u32;
+                let sieving = Sieving { seeds, seed_list, ..sieving };
                 if query.is_measured { sieving } else { costs.give_way(sieving) }
             }
         };
@@ -96,6 +106,18 @@ impl Costs {
         let price = |ns: f64| ns.is_finite().then_some(ns / NS_PER_US);
         let (exact, codes, search) = (price(self.exact), price(self.codes), price(self.search));
         SievePrices { unit: PriceUnit::Us, exact, codes, search }
+    }
+
+    /// Length of the beam of a walk among the rows of a sieve, where that of a search without one is `usual`: twice as
+    /// long, and twice that for every two tenths. Misses were seen to shrink as the beam grows. None where no such walk
+    /// was found to reach the recall, or where a scan costs less.
+    fn seed_list(&self, usual: u32, query: &SievedQuery<'_>) -> u32 {
+        let Some(tenths) = query.far_tenths else { return 0 };
+        let misses = (1.0 - query.recall.unwrap_or(RECALL_OF_FAR)).max(LEAST_MISSES);
+        let times = f64::exp2(f64::from(tenths) / 2.0 + 1.0) * ((1.0 - RECALL_OF_FAR) / misses).max(1.0);
+        let list = (f64::from(usual) * times).ceil().min(MAX_SEARCH_LIST.into());
+        let of_candidate = self.of_block + SEED_COMPARISONS * SEED_CODE_NS;
+        if list * of_candidate < self.exact.min(self.codes) { list as u32 } else { 0 }
     }
 
     /// Where a search has cost as much as the cheapest other way, it gives way to that.
