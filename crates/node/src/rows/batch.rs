@@ -40,6 +40,14 @@ impl Batch {
         self.changes.insert(key, Some([&sum.to_le_bytes()[..], value].concat()));
     }
 
+    /// Sets the value of a small row that tells of the removals, such as their number. The batch stays one that only
+    /// removes.
+    pub fn put_beside(&mut self, key: Key, value: &[u8]) {
+        let puts = self.puts;
+        self.put(key, value);
+        self.puts = puts;
+    }
+
     /// Removes a row, if it is there.
     pub fn remove(&mut self, key: Key) {
         self.bytes += key.as_bytes().len() as u64;
@@ -126,6 +134,7 @@ mod tests {
         let key = Key::first(1, RowKind::Tail);
         let mut batch = Batch::new();
         batch.remove(key.clone());
+        batch.put_beside(Key::first(1, RowKind::Manifest), b"one fewer");
         assert!(batch.only_removes() && batch.check().is_ok());
         batch.put(key.clone(), &vec![0; 9 << 20]);
         assert!(!batch.only_removes() && batch.check().is_err());

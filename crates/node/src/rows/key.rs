@@ -179,7 +179,8 @@ impl ExternalId {
         }
     }
 
-    fn append(&self, bytes: &mut Vec<u8>) {
+    /// Appends the id as it ends a key.
+    pub(crate) fn append(&self, bytes: &mut Vec<u8>) {
         match self {
             ExternalId::Number(number) => {
                 bytes.push(1);

@@ -109,25 +109,46 @@ impl Rows {
     /// # Errors
     /// As [`Rows::get`].
     pub fn scan(&self, from: &Key, to: &Key, bytes_max: u64) -> Result<Chunk> {
-        let (mut chunk, mut bytes, mut damage) = (Chunk::default(), 0, None);
-        let mut take = |key: &[u8], stored: &[u8]| {
+        let mut chunk = Chunk::default();
+        let mut take = |key, value| {
+            chunk.rows.push((key, value?));
+            Ok(())
+        };
+        chunk.next = self.scan_each(from, to, bytes_max, &mut take)?;
+        Ok(chunk)
+    }
+
+    /// Passes rows as [`Rows::scan`] has them, with an error in place of a damaged value. Returns where the next chunk
+    /// begins.
+    ///
+    /// # Errors
+    /// As [`Rows::get`], and the first error of `take`, which ends the scan.
+    pub(crate) fn scan_each(
+        &self,
+        from: &Key,
+        to: &Key,
+        bytes_max: u64,
+        take: &mut dyn FnMut(Key, Result<Vec<u8>>) -> Result<()>,
+    ) -> Result<Option<Key>> {
+        let (mut next, mut bytes, mut taken) = (None, 0, Ok(()));
+        let mut is_first = true;
+        let mut each = |key: &[u8], stored: &[u8]| {
             let key = Key::from_engine(key);
             bytes += (key.as_bytes().len() + stored.len()) as u64;
-            if !chunk.rows.is_empty() && bytes > bytes_max {
-                chunk.next = Some(key);
+            if !is_first && bytes > bytes_max {
+                next = Some(key);
                 return false;
             }
-            match batch::unseal(&key, stored) {
-                Ok(value) => chunk.rows.push((key, value.to_vec())),
-                Err(error) => damage = Some(error),
-            }
-            damage.is_none()
+            is_first = false;
+            let value = batch::unseal(&key, stored).map(<[u8]>::to_vec);
+            taken = take(key, value);
+            taken.is_ok()
         };
         let state = self.state()?;
-        let scanned = state.engine()?.scan(from, to, &mut take);
+        let scanned = state.engine()?.scan(from, to, &mut each);
         drop(state);
         scanned.map_err(|trouble| unreadable(from, trouble))?;
-        damage.map_or(Ok(chunk), Err)
+        taken.map(|()| next)
     }
 
     /// Removes all rows from `from` up to `to`, exclusive, in batches of about a MiB of keys. Damaged values are
@@ -177,6 +198,16 @@ impl Rows {
     pub fn has_group(&self, group: u64) -> Option<bool> {
         let state = self.core.read_state();
         state.engine().ok().map(|_| state.has_group(group))
+    }
+
+    /// Whether everything is refused until the rows are opened again.
+    pub fn stand_still(&self) -> bool {
+        self.core.read_state().engine().is_err()
+    }
+
+    /// Refuses a process that was forked from the one that opened the folder.
+    pub(crate) fn check_process(&self) -> Result<()> {
+        self.core.check_process()
     }
 
     /// Bytes that are reserved for the engine, whatever it uses at the moment.
