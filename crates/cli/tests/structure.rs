@@ -113,7 +113,7 @@ const ENGINE_ROOMS: [&str; 48] = [
 ];
 
 /// The rooms of node.
-const NODE_ROOMS: [&str; 13] = [
+const NODE_ROOMS: [&str; 27] = [
     "rows::key",
     "rows::batch",
     "rows::memory",
@@ -126,6 +126,20 @@ const NODE_ROOMS: [&str; 13] = [
     "rows::fjall",
     "rows::open",
     "rows",
+    "collections::error",
+    "collections::spec",
+    "collections::point",
+    "collections::budget",
+    "collections::delta",
+    "collections::work",
+    "collections::opening",
+    "collections::slot",
+    "collections::sequencer",
+    "collections::verify",
+    "collections::catalogue",
+    "collections::collection",
+    "collections::node",
+    "collections",
     "lib",
 ];
 
