@@ -1,6 +1,6 @@
 //! Changes of a collection, one group after another.
 //!
-//! Whoever has the turn makes the changes of all that wait: it resolves which earlier points die, writes one batch of
+//! One of the callers makes the changes of all that wait: it resolves which earlier points die, writes one batch of
 //! rows, applies it to the delta and tells the callers. There is no thread for it.
 
 use std::collections::HashMap;
@@ -24,15 +24,25 @@ impl Slot {
     pub(super) fn change(&self, shared: &Shared, work: Work) -> Result<Done> {
         shared.rows.check_process()?;
         let (reply, done) = sync_channel(1);
-        self.queue.lock().unwrap_or_else(|e| e.into_inner()).push_back(Waiting { work, reply });
+        let mut queue = self.queue();
+        queue.waiting.push_back(Waiting { work, reply });
         loop {
-            let mut turn = self.turn();
             match done.try_recv() {
                 Ok(done) => return done,
-                Err(TryRecvError::Empty) => self.change_group(shared, &mut turn),
                 Err(TryRecvError::Disconnected) => {
                     let why = stratann_storage::Error::corrupt("the thread that wrote it ended");
-                    return Err(Error::unknown(turn.given, "the change", &why).of_collection(&self.name));
+                    return Err(Error::unknown(0, "the change", &why).of_collection(&self.name));
+                }
+                Err(TryRecvError::Empty) if queue.is_led => {
+                    queue = self.answered.wait(queue).unwrap_or_else(|e| e.into_inner());
+                }
+                Err(TryRecvError::Empty) => {
+                    queue.is_led = true;
+                    drop(queue);
+                    let led = Led(self);
+                    self.change_group(shared, &mut self.turn());
+                    drop(led);
+                    queue = self.queue();
                 }
             }
         }
@@ -40,15 +50,15 @@ impl Slot {
 
     /// Changes that wait, as many as a batch may have. Deletes are not with others, since a full disk admits only them.
     fn take_group(&self) -> Vec<Waiting> {
-        let mut queue = self.queue.lock().unwrap_or_else(|e| e.into_inner());
+        let mut queue = self.queue();
         let (mut group, mut bytes) = (Vec::<Waiting>::new(), 0);
-        while let Some(next) = queue.front() {
+        while let Some(next) = queue.waiting.front() {
             bytes += next.work.bytes;
             let is_other = group.last().is_some_and(|last| last.work.is_delete() != next.work.is_delete());
             if !group.is_empty() && (is_other || bytes > BATCH_BYTES_MAX) {
                 break;
             }
-            group.extend(queue.pop_front());
+            group.extend(queue.waiting.pop_front());
         }
         group
     }
@@ -119,6 +129,16 @@ impl Slot {
         }
         batch.put_beside(Manifest::key(self.id), &after.encode());
         batch
+    }
+}
+
+/// The time in which one caller makes the changes of all. However it ends, the others are told.
+struct Led<'a>(&'a Slot);
+
+impl Drop for Led<'_> {
+    fn drop(&mut self) {
+        self.0.queue().is_led = false;
+        self.0.answered.notify_all();
     }
 }
 

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::ops::RangeInclusive;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::SyncSender;
-use std::sync::{Arc, Mutex, MutexGuard, RwLock};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, RwLock};
 
 use super::budget::{Pool, Reserved};
 use super::delta::Delta;
@@ -39,6 +39,14 @@ pub(super) struct Waiting {
     pub(super) reply: SyncSender<Result<Done>>,
 }
 
+/// Changes that wait, in the order in which they will be made.
+#[derive(Default)]
+pub(super) struct Queue {
+    pub(super) waiting: VecDeque<Waiting>,
+    /// Whether one of the callers makes changes. The others wait for answers.
+    pub(super) is_led: bool,
+}
+
 /// The points of an open collection, and their memory.
 pub(super) struct Live {
     pub(super) delta: Delta,
@@ -63,8 +71,9 @@ pub(super) struct Slot {
     pub(super) id: u64,
     pub(super) name: String,
     pub(super) spec: Spec,
-    /// Changes that wait, in the order in which they will be made.
-    pub(super) queue: Mutex<VecDeque<Waiting>>,
+    pub(super) queue: Mutex<Queue>,
+    /// Tells callers that wait of a group that was answered.
+    pub(super) answered: Condvar,
     /// Locked by whoever changes the collection, or opens or closes it.
     turn: Mutex<Turn>,
     live: RwLock<Option<Arc<Live>>>,
@@ -80,11 +89,17 @@ impl Slot {
             name: name.to_string(),
             spec,
             queue: Mutex::default(),
+            answered: Condvar::new(),
             turn: Mutex::default(),
             live: RwLock::default(),
             is_dropped: false.into(),
             is_used: false.into(),
         }
+    }
+
+    /// The changes that wait.
+    pub(super) fn queue(&self) -> MutexGuard<'_, Queue> {
+        self.queue.lock().unwrap_or_else(|e| e.into_inner())
     }
 
     /// The right to change the collection.

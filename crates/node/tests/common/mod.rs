@@ -1,6 +1,8 @@
 //! Batches whose rows can be told from each other, and children that write them while something goes wrong.
 #![allow(dead_code, unreachable_pub, reason = "no test program uses all of it")]
 
+pub mod points;
+
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
 use std::path::{Path, PathBuf};
