@@ -180,11 +180,12 @@ tools-fuzz: .tools/bin/cargo-fuzz
 	cargo install cargo-fuzz --locked --version $(CARGO_FUZZ) --root .tools || \
 		{ echo "make: cargo-fuzz $(CARGO_FUZZ) cannot be installed; put it into .tools/bin, or leave out make fuzz" >&2; exit 1; }
 
-test-rows: ## The slow tests of rows on the storage engine: a thousand kills, each call failed in turn, damage everywhere
+test-rows: ## The slow tests of rows and collections: a thousand kills, each call failed in turn, damage everywhere
 	cargo test --package stratann-node --locked -- --include-ignored --nocapture
 
-bench-rows: ## Durable batches of rows on the storage engine, beside one append and fdatasync: make bench-rows ROWS_DIR=folder
+bench-rows: ## Durable batches of rows, beside one append and fdatasync, and of points, beside bare rows: make bench-rows ROWS_DIR=folder
 	cargo run --release --locked --package stratann-node --example rows -- $(ROWS_DIR)
+	cargo run --release --locked --package stratann-node --example points -- $(ROWS_DIR)
 
 storm-remote: ## Four compute nodes insert, delete and search in one memory node: make storm-remote STORM_SECONDS=60
 	STRATANN_STORM_SECONDS=$(STORM_SECONDS) cargo test --workspace --exclude stratann-lab --locked --test remote_storm -- --ignored --nocapture

@@ -49,6 +49,29 @@ fn collections_are_made_listed_and_dropped() {
     let listed: Vec<_> = listed.into_iter().map(|info| (info.name, info.spec.unwrap())).collect();
     assert_eq!(listed, [("a".to_string(), SMALL), ("b".to_string(), other)]);
     assert_eq!(node.collection("b").unwrap().spec(), other);
+    // A number is not given twice, though no row of its first collection is left.
+    node.drop_collection("a").unwrap();
+    drop(node);
+    let node = open(place.path()).unwrap();
+    node.create_collection("a", SMALL).unwrap().upsert(&[number(1)], &filled(1)).unwrap();
+    drop(node);
+    assert_eq!(collections_with_rows(place.path()), [0, 4]);
+}
+
+#[test]
+fn the_largest_batch_is_written() {
+    let place = place();
+    let node = open(place.path()).unwrap();
+    let points = node.create_collection("points", Spec { dim: 1024, ..SMALL }).unwrap();
+    let id = |row: usize| ExternalId::text(&format!("{row:0>255}")).unwrap();
+    let write = |count: usize| {
+        let ids: Vec<_> = (0..count).map(id).collect();
+        points.upsert(&ids, &filled(1).repeat(256 * count))
+    };
+    let largest = (1..).find(|step| write(1790 - step).is_ok()).map(|step| 1790 - step).unwrap();
+    assert_eq!(write(largest).unwrap().replaced, largest as u64, "two keys more for each");
+    refused(write(largest + 1), BAD_INPUT, "at most 8388608");
+    assert_eq!(node.verify("points").unwrap().points, largest as u64);
 }
 
 #[test]
