@@ -90,6 +90,7 @@ fn write(node: &Node, round: u64, model: &mut Model, notes: &mut Notes) -> Optio
     let points = (0..ATTEMPTS).find_map(|_| of_name())?;
     (0..ATTEMPTS).find_map(|_| points.count().ok())?;
     assert_eq!(model.difference(&points), None, "after opening");
+    let mut unknown = Vec::new();
     for number_of in round * CHANGES..(round + 1) * CHANGES {
         let told = make(&points, number_of);
         if let Ok(seq) = told {
@@ -101,6 +102,7 @@ fn write(node: &Node, round: u64, model: &mut Model, notes: &mut Notes) -> Optio
             assert_eq!(model.difference(&points), None, "after an unknown change");
             let there = (0..ATTEMPTS).find_map(|_| points.is_there(seq).ok())?;
             notes.write(&format!("found {number_of} {seq} {there}"));
+            unknown.push((seq, there));
             if there {
                 make_in_model(model, number_of, seq);
             }
@@ -109,6 +111,10 @@ fn write(node: &Node, round: u64, model: &mut Model, notes: &mut Notes) -> Optio
             notes.write(&format!("refused {number_of} 0"));
         }
         assert_eq!(model.difference(&points), None, "after change {number_of}");
+    }
+    for (seq, there) in unknown {
+        // Its number was not given to a later change.
+        assert!(points.is_there(seq).is_ok_and(|found| found == there), "change {seq}");
     }
     Some(())
 }

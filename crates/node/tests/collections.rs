@@ -5,10 +5,20 @@ mod common;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use common::points::{SMALL, components, filled, number, open, options};
+use common::{Notes, job, job_command, notes, run, setting};
 use stratann_kernel::{DType, Metric};
 use stratann_node::collections::{Collection, Error, Kind, LIMIT_MAX, Node, Options, POINTS_MAX, Spec};
 use stratann_node::rows::{Batch, CHUNK_BYTES, ExternalId, Key, RowKind, Rows};
 use stratann_storage::{ErrorKind, Quiet};
+
+/// Tells readers to end, however the writer does.
+struct Ends<'a>(&'a AtomicBool);
+
+impl Drop for Ends<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Release);
+    }
+}
 
 fn place() -> tempfile::TempDir {
     tempfile::tempdir().unwrap()
@@ -172,6 +182,54 @@ fn memory_of_points_is_reserved_and_given_back() {
     assert_eq!((one.count().unwrap(), two.count().unwrap()), (100, 100));
 }
 
+/// Ids of a collection whose points are mostly what is kept beside their vectors.
+fn long_ids() -> Vec<ExternalId> {
+    (0..POINTS_MAX).map(|row| ExternalId::text(&format!("{row:0>120}")).unwrap()).collect()
+}
+
+#[test]
+fn child() {
+    let Some(_) = job() else { return };
+    let node = open(std::path::Path::new(&setting("ROWS_FOLDER"))).unwrap();
+    let names: Vec<_> = node.collections().unwrap().into_iter().map(|info| info.name).collect();
+    let before = resident_bytes();
+    for name in &names {
+        assert_eq!(node.collection(name).unwrap().count().unwrap(), POINTS_MAX);
+    }
+    let grown = resident_bytes().saturating_sub(before);
+    let mut notes = Notes::new(std::path::Path::new(&setting("ROWS_NOTES")));
+    notes.write(&format!("{grown} {}", node.deltas_bytes()));
+}
+
+fn resident_bytes() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find(|line| line.starts_with("VmRSS")).unwrap();
+    line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() << 10
+}
+
+#[test]
+fn points_take_the_memory_that_was_reserved() {
+    /// What the engine caches of the rows that are read.
+    const CACHE_BYTES: u64 = 6 << 20;
+    let place = place();
+    let (folder, noted) = (place.path().join("data"), place.path().join("notes"));
+    let node = open(&folder).unwrap();
+    for name in ["one", "two", "three"] {
+        let points = node.create_collection(name, SMALL).unwrap();
+        for ids in long_ids().chunks(8000) {
+            points.upsert(ids, &filled(1).repeat(ids.len())).unwrap();
+        }
+    }
+    drop(node);
+    let mut command = job_command("open", &folder);
+    command.env("ROWS_NOTES", &noted);
+    let (status, text) = run(command);
+    assert!(status.success(), "{text}");
+    let [grown, reserved] = [0, 1].map(|at| notes(&noted)[0][at].parse::<u64>().unwrap());
+    eprintln!("{} KiB resident, {} KiB reserved", grown >> 10, reserved >> 10);
+    assert!(grown <= reserved + CACHE_BYTES && grown > reserved / 4, "{grown} of {reserved}");
+}
+
 #[test]
 fn a_search_sees_whole_changes_and_those_that_were_told() {
     const ROWS: u64 = 50;
@@ -183,11 +241,11 @@ fn a_search_sees_whole_changes_and_those_that_were_told() {
     let (told, ends) = (AtomicU64::new(0), AtomicBool::new(false));
     std::thread::scope(|scope| {
         scope.spawn(|| {
+            let _ends = Ends(&ends);
             for value in 1..=400 {
                 let seq = points.upsert(&ids, &filled(value).repeat(ids.len())).unwrap().seq;
                 told.store(seq, Ordering::Release);
             }
-            ends.store(true, Ordering::Release);
         });
         for _ in 0..2 {
             scope.spawn(|| {
@@ -273,6 +331,7 @@ fn nothing_of_a_dropped_collection_is_in_the_next_of_its_name() {
                 }
             });
         }
+        let _ends = Ends(&ends);
         for time in 1..=40 {
             let points = node.create_collection("points", SMALL).unwrap();
             current.store(time, Ordering::Release);
@@ -283,7 +342,6 @@ fn nothing_of_a_dropped_collection_is_in_the_next_of_its_name() {
             refused(points.count(), Kind::Missing, "was dropped");
             refused(points.upsert(&ids, &filled(1).repeat(20)), Kind::Missing, "was dropped");
         }
-        ends.store(true, Ordering::Release);
     });
     assert_eq!(node.collections().unwrap(), []);
     drop(node);
