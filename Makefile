@@ -25,13 +25,14 @@ FUZZ_SECONDS ?= 60
 FUZZ_TARGETS ?=
 FUZZ_NIGHTLY := 20
 STORM_SECONDS ?= 300
+ROWS_DIR ?= target/bench-rows
 # One line for each test that was left out.
 LEFT_OUT := $(CURDIR)/target/left-out
 BOOK := STRATANN_PROGRAM=$(CURDIR)/target/debug/stratann
 PYTEST := STRATANN_LEFT_OUT=$(LEFT_OUT) PYTHONPATH=.ci $(VENV_PYTHON) -m pytest -p left_out
 TESTS_OF_PYTHON := $(BOOK) $(PYTEST) python/tests
 
-.PHONY: help demo hostile test test-build test-rust test-extension test-python test-sample test-bench test-scripts test-lab build lab wheel bench bench-recall bench-filters bench-calibrate bench-grid bench-report bench-gpu bench-remote bench-codes gpu gpu-kit gpu-compile lint tools tools-etcd tools-s3 tools-fuzz fuzz storm-remote nightly docs clean
+.PHONY: help demo hostile test test-build test-rust test-extension test-python test-sample test-bench test-scripts test-lab build lab wheel bench bench-recall bench-filters bench-calibrate bench-grid bench-report bench-gpu bench-remote bench-codes gpu gpu-kit gpu-compile lint tools tools-etcd tools-s3 tools-fuzz fuzz storm-remote test-rows bench-rows nightly docs clean
 
 help: ## Show this
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -178,6 +179,13 @@ tools-fuzz: .tools/bin/cargo-fuzz
 .tools/bin/cargo-fuzz:
 	cargo install cargo-fuzz --locked --version $(CARGO_FUZZ) --root .tools || \
 		{ echo "make: cargo-fuzz $(CARGO_FUZZ) cannot be installed; put it into .tools/bin, or leave out make fuzz" >&2; exit 1; }
+
+test-rows: ## The slow tests of rows and collections: a thousand kills, each call failed in turn, damage everywhere
+	cargo test --package stratann-node --locked -- --include-ignored --nocapture
+
+bench-rows: ## Durable batches of rows, beside one append and fdatasync, and of points, beside bare rows: make bench-rows ROWS_DIR=folder
+	cargo run --release --locked --package stratann-node --example rows -- $(ROWS_DIR)
+	cargo run --release --locked --package stratann-node --example points -- $(ROWS_DIR)
 
 storm-remote: ## Four compute nodes insert, delete and search in one memory node: make storm-remote STORM_SECONDS=60
 	STRATANN_STORM_SECONDS=$(STORM_SECONDS) cargo test --workspace --exclude stratann-lab --locked --test remote_storm -- --ignored --nocapture

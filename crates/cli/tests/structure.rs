@@ -1,4 +1,4 @@
-//! The structure of core, storage and engine: no circle of modules across rooms, no kind outside its room, lines
+//! The structure of core, storage, engine and node: no circle of modules across rooms, no kind outside its room, lines
 //! that fit.
 //!
 //! A room is a module directly below a crate's root.
@@ -112,6 +112,37 @@ const ENGINE_ROOMS: [&str; 48] = [
     "lib",
 ];
 
+/// The rooms of node.
+const NODE_ROOMS: [&str; 27] = [
+    "rows::key",
+    "rows::batch",
+    "rows::memory",
+    "rows::options",
+    "rows::counters",
+    "rows::tip",
+    "rows::folder",
+    "rows::log",
+    "rows::engine",
+    "rows::fjall",
+    "rows::open",
+    "rows",
+    "collections::error",
+    "collections::spec",
+    "collections::point",
+    "collections::budget",
+    "collections::delta",
+    "collections::work",
+    "collections::opening",
+    "collections::slot",
+    "collections::sequencer",
+    "collections::verify",
+    "collections::catalogue",
+    "collections::collection",
+    "collections::node",
+    "collections",
+    "lib",
+];
+
 /// The rooms of the command line: what commands share, then one room for each command.
 const CLI_ROOMS: [&str; 33] = [
     "output",
@@ -150,8 +181,13 @@ const CLI_ROOMS: [&str; 33] = [
 ];
 
 /// The orders of rooms.
-const ORDERS: [(&str, &[&str]); 4] =
-    [("core", &CORE_ROOMS), ("storage", &STORAGE_ROOMS), ("engine", &ENGINE_ROOMS), ("cli", &CLI_ROOMS)];
+const ORDERS: [(&str, &[&str]); 5] = [
+    ("core", &CORE_ROOMS),
+    ("storage", &STORAGE_ROOMS),
+    ("engine", &ENGINE_ROOMS),
+    ("node", &NODE_ROOMS),
+    ("cli", &CLI_ROOMS),
+];
 
 /// Lines of the largest layer of rooms that know each other, tests not counted.
 const LAYER_LINES_MAX: usize = 6_000;
@@ -255,7 +291,8 @@ impl Crate {
             lines.insert(module.clone(), text.split(TESTS).next().unwrap_or("").lines().count());
             modules.insert(module, code_of(&text));
         }
-        assert!(modules.len() > 30, "only {} modules in {name}", modules.len());
+        let least = if name == "node" { NODE_ROOMS.len() - 1 } else { 30 };
+        assert!(modules.len() >= least, "only {} modules in {name}", modules.len());
         Crate { modules, lines }
     }
 

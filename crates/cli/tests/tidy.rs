@@ -161,6 +161,10 @@ fn dependencies_point_downwards() {
             && !["stratann-kernel", "stratann-params", "stratann-core"].contains(&d.as_str())
     });
     violations.extend(storage.map(|d| format!("storage depends on {d}")));
+    let node = dependencies("node").into_iter().filter(|d| {
+        d.starts_with("stratann") && !["stratann-kernel", "stratann-storage"].contains(&d.as_str())
+    });
+    violations.extend(node.map(|d| format!("node depends on {d}")));
     let server = dependencies("server").into_iter().filter(|d| {
         ["stratann", "stratann-kernel", "stratann-sim", "stratann-capacity", "clap", "indicatif"]
             .contains(&d.as_str())

@@ -1,0 +1,172 @@
+//! A collection, as its users have it.
+
+use std::sync::Arc;
+
+use super::delta::{Hit, Point};
+use super::error::{Error, Result};
+use super::slot::{Live, Shared, Slot};
+use super::spec::Spec;
+use super::work::{Deleted, Done, Upserted, Work, check_id, check_ids};
+use crate::rows::ExternalId;
+
+/// Most results of a query, and points of a page.
+pub const LIMIT_MAX: usize = 16_384;
+/// Most bytes of the vectors of a page, and of the queries of a search.
+const PAGE_BYTES_MAX: usize = 8 << 20;
+
+/// A collection of a node. Clones are the same collection.
+#[derive(Clone)]
+pub struct Collection {
+    pub(super) shared: Arc<Shared>,
+    pub(super) slot: Arc<Slot>,
+}
+
+/// Results of a search, all of one state of the collection.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Found {
+    /// Sequence number of the newest change that the search saw. It saw all earlier ones.
+    pub seq: u64,
+    /// Nearest points of each query, nearest first; ties are in the order of ids.
+    pub hits: Vec<Vec<Hit>>,
+}
+
+/// Points in the order of their ids.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Page {
+    /// The points.
+    pub points: Vec<Point>,
+    /// Id behind which the next page begins; `None` at the end.
+    pub next: Option<ExternalId>,
+}
+
+impl Collection {
+    /// Name of the collection.
+    pub fn name(&self) -> &str {
+        &self.slot.name
+    }
+
+    /// Shape of its vectors.
+    pub fn spec(&self) -> Spec {
+        self.slot.spec
+    }
+
+    /// Writes points, each in place of an earlier one of its id: all or none. `vectors` has `dim` components for each
+    /// id, little-endian. When it returns, they are durable, and every later search sees them.
+    ///
+    /// # Errors
+    /// `BadInput` for NaN, infinities, other shapes, no points, ids that are too long, and more than 8 MiB; `Busy` for
+    /// more than [`POINTS_MAX`](super::POINTS_MAX) points or than memory allows; `Unknown` when writing failed midway;
+    /// `Missing`; `Corrupt` and `Io` of the rows. But for `Unknown`, nothing was written.
+    pub fn upsert(&self, ids: &[ExternalId], vectors: &[u8]) -> Result<Upserted> {
+        let work = Work::upsert(&self.slot.spec, ids, vectors).map_err(|e| e.of_collection(self.name()))?;
+        match self.slot.change(&self.shared, work)? {
+            Done::Upserted(done) => Ok(done),
+            Done::Deleted(_) => Err(Error::corrupt("an upsert was told of a delete")),
+        }
+    }
+
+    /// Removes the points of ids: all or none. Ids without a point are counted.
+    ///
+    /// # Errors
+    /// As [`Collection::upsert`], but never `Busy`.
+    pub fn delete(&self, ids: &[ExternalId]) -> Result<Deleted> {
+        let work = Work::delete(ids).map_err(|e| e.of_collection(self.name()))?;
+        match self.slot.change(&self.shared, work)? {
+            Done::Deleted(done) => Ok(done),
+            Done::Upserted(_) => Err(Error::corrupt("a delete was told of an upsert")),
+        }
+    }
+
+    /// The `k` nearest points of each query by exact distances, fewer where there are fewer. `queries` has `dim`
+    /// components for each query, little-endian, at most 8 MiB.
+    ///
+    /// # Errors
+    /// `BadInput` for queries of another shape, NaN and infinities, and for `k` beyond 1 to [`LIMIT_MAX`]; `Missing`;
+    /// `Busy`, `Corrupt` and `Io` of opening the collection.
+    pub fn search(&self, queries: &[u8], k: usize) -> Result<Found> {
+        let checked = check_limit(k, LIMIT_MAX, "results").and_then(|()| self.check_queries(queries));
+        checked.map_err(|e| e.of_collection(self.name()))?;
+        let (spec, state) = (self.slot.spec, self.live()?.delta.state());
+        let hits = queries.chunks_exact(spec.row_bytes()).map(|query| state.nearest(&spec, query, k));
+        Ok(Found { seq: state.seq, hits: hits.collect() })
+    }
+
+    fn check_queries(&self, queries: &[u8]) -> Result<()> {
+        self.slot.spec.check_vectors(queries)?;
+        if queries.len() > PAGE_BYTES_MAX {
+            let (bytes, most) = (queries.len(), PAGE_BYTES_MAX);
+            return Err(Error::bad_input(format!("{bytes} bytes of queries; give at most {most} at once")));
+        }
+        Ok(())
+    }
+
+    /// Number of points.
+    ///
+    /// # Errors
+    /// `Missing`; `Busy`, `Corrupt` and `Io` of opening the collection.
+    pub fn count(&self) -> Result<u64> {
+        Ok(self.live()?.delta.state().points())
+    }
+
+    /// Sequence number of the newest change that a search sees; 0 before the first one.
+    ///
+    /// # Errors
+    /// As [`Collection::count`].
+    pub fn seq(&self) -> Result<u64> {
+        Ok(self.live()?.delta.state().seq)
+    }
+
+    /// Points of ids, with their vectors as they were given; `None` for an id without one.
+    ///
+    /// # Errors
+    /// `BadInput` for no ids, ids that are too long, or more than have 8 MiB of vectors or [`LIMIT_MAX`]; and as
+    /// [`Collection::count`].
+    pub fn get(&self, ids: &[ExternalId]) -> Result<Vec<Option<Point>>> {
+        let checked = check_ids(ids).and_then(|()| check_limit(ids.len(), self.page_points(), "ids"));
+        checked.map_err(|e| e.of_collection(self.name()))?;
+        Ok(self.live()?.delta.reader().points(ids))
+    }
+
+    /// Points behind `after` in the order of ids, at most `limit` of them and about 8 MiB of vectors.
+    ///
+    /// # Errors
+    /// `BadInput` for a limit beyond 1 to [`LIMIT_MAX`]; and as [`Collection::count`].
+    pub fn scroll(&self, after: Option<&ExternalId>, limit: usize) -> Result<Page> {
+        let checked = check_limit(limit, LIMIT_MAX, "points").and_then(|()| after.map_or(Ok(()), check_id));
+        checked.map_err(|e| e.of_collection(self.name()))?;
+        let limit = limit.min(self.page_points());
+        let mut points = self.live()?.delta.reader().points_after(after, limit + 1);
+        let has_more = points.len() > limit;
+        points.truncate(limit);
+        let next = points.last().filter(|_| has_more).map(|point| point.id.clone());
+        Ok(Page { points, next })
+    }
+
+    /// Whether a change is there, after its outcome was unknown in this process. Opens the rows again where they stand
+    /// still.
+    ///
+    /// # Errors
+    /// As [`Collection::count`]; then it is still not known.
+    pub fn is_there(&self, seq: u64) -> Result<bool> {
+        self.shared.rows.check_process()?;
+        let mut turn = self.slot.turn();
+        self.slot.live_in_turn(&self.shared, &mut turn)?;
+        Ok(turn.has(seq))
+    }
+
+    fn live(&self) -> Result<Arc<Live>> {
+        self.slot.live(&self.shared)
+    }
+
+    fn page_points(&self) -> usize {
+        (PAGE_BYTES_MAX / self.slot.spec.row_bytes().max(1)).clamp(1, LIMIT_MAX)
+    }
+}
+
+fn check_limit(count: usize, most: usize, what: &str) -> Result<()> {
+    match count {
+        0 => Err(Error::bad_input(format!("0 {what}; ask for 1 to {most}"))),
+        count if count > most => Err(Error::bad_input(format!("{count} {what}; ask for 1 to {most}"))),
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,82 @@
+//! Why a collection did not do what it was asked.
+
+use stratann_storage::ErrorKind;
+
+/// Remedy of an error.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// There is no such collection, or it was dropped.
+    Missing,
+    /// The collection or the memory of deltas is full; nothing was written. Remove points or make room, and try again.
+    Busy,
+    /// Whether a change is there is not known. The next change opens the rows again; then
+    /// [`Collection::is_there`](super::Collection::is_there) tells.
+    Unknown {
+        /// Sequence number of the change; 0 for a change of the catalogue.
+        seq: u64,
+    },
+    /// One of the kinds that all crates have; nothing was written.
+    Other(ErrorKind),
+}
+
+/// An error of a collection: one line for a person, a kind for a program.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Error {
+    /// Remedy.
+    pub kind: Kind,
+    /// Event, place and remedy.
+    pub message: String,
+}
+
+/// Result of what a collection is asked.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+impl std::fmt::Display for Error {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl std::error::Error for Error {}
+
+impl From<stratann_storage::Error> for Error {
+    fn from(error: stratann_storage::Error) -> Error {
+        Error { kind: Kind::Other(error.kind), message: error.message }
+    }
+}
+
+impl Error {
+    pub(super) fn bad_input(message: impl Into<String>) -> Error {
+        stratann_storage::Error::bad_input(message).into()
+    }
+
+    pub(super) fn corrupt(message: impl Into<String>) -> Error {
+        stratann_storage::Error::corrupt(message).into()
+    }
+
+    pub(super) fn busy(message: impl Into<String>) -> Error {
+        Error { kind: Kind::Busy, message: message.into() }
+    }
+
+    pub(super) fn missing(name: &str) -> Error {
+        let message = format!("there is no collection \"{name}\"; create it, or list those that there are");
+        Error { kind: Kind::Missing, message }
+    }
+
+    pub(super) fn dropped(name: &str) -> Error {
+        let message = format!("the collection \"{name}\" was dropped; ask the node for it again");
+        Error { kind: Kind::Missing, message }
+    }
+
+    pub(super) fn unknown(seq: u64, what: &str, why: &stratann_storage::Error) -> Error {
+        let message =
+            format!("whether {what} is there is not known: {}; ask for it, or repeat it", why.message);
+        Error { kind: Kind::Unknown { seq }, message }
+    }
+
+    /// The error with the name of its collection before.
+    pub(super) fn of_collection(mut self, name: &str) -> Error {
+        self.message = format!("collection \"{name}\": {}", self.message);
+        self
+    }
+}

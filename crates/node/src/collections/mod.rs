@@ -1,0 +1,27 @@
+//! Collections of points that change, on the rows of a data folder.
+//!
+//! A change is one atomic batch of rows, durable before it is told to its caller, and searchable from then on. Points
+//! live in the tail of the rows and, while a collection is open, in its delta in memory.
+
+mod budget;
+mod catalogue;
+mod collection;
+mod delta;
+mod error;
+mod node;
+mod opening;
+mod point;
+mod sequencer;
+mod slot;
+mod spec;
+mod verify;
+mod work;
+
+pub use collection::{Collection, Found, LIMIT_MAX, Page};
+pub use delta::{Hit, Point};
+pub use error::{Error, Kind, Result};
+pub use node::{Dropped, Info, Node, Options};
+pub use sequencer::POINTS_MAX;
+pub use spec::{NAME_BYTES_MAX, Spec};
+pub use verify::Verified;
+pub use work::{Deleted, Upserted};

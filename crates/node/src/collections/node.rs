@@ -1,0 +1,241 @@
+//! A data folder with its collections.
+
+use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use stratann_storage::{ErrorKind, Progress};
+
+use super::budget::Pool;
+use super::catalogue::{self, Catalogue, Entry};
+use super::collection::Collection;
+use super::error::{Error, Kind, Result};
+use super::slot::{Shared, Slot};
+use super::spec::{Spec, check_name};
+use super::verify::{self, Verified};
+use crate::rows::{self, Batch, Key, Outcome, Rows};
+
+/// How a node is opened.
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    /// Options of its rows.
+    pub rows: rows::Options,
+    /// Memory of the points of all open collections.
+    pub deltas_bytes: u64,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options { rows: rows::Options::default(), deltas_bytes: 256 << 20 }
+    }
+}
+
+/// A collection in a list.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Info {
+    /// Its name.
+    pub name: String,
+    /// Shape of its vectors, or why it cannot be used.
+    pub spec: Result<Spec>,
+}
+
+/// What became of a dropped collection.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Dropped {
+    /// Rows that were removed.
+    pub rows: u64,
+    /// Why others are still there; they are removed when the node is opened again.
+    pub unfinished: Option<Error>,
+}
+
+/// Collections of a data folder. The folder stays locked while the node or one of its collections is held.
+pub struct Node {
+    shared: Arc<Shared>,
+    catalogue: Mutex<Catalogue>,
+}
+
+impl Node {
+    /// Opens a data folder, or makes one, and removes what earlier drops left. Collections are opened at their first
+    /// use.
+    ///
+    /// # Errors
+    /// As [`Rows::open`]; `Corrupt` for a damaged catalogue.
+    pub fn open(folder: &Path, options: &Options, progress: &dyn Progress) -> Result<Node> {
+        let rows = Rows::open(folder, &options.rows, progress)?;
+        let shared = Arc::new(Shared { rows, pool: Pool::new(options.deltas_bytes) });
+        let catalogue = Catalogue::read(&shared.rows, &Catalogue::default())?;
+        for entry in catalogue.entries.values() {
+            if let Err(e) = &entry.slot {
+                progress.note(&e.message);
+            }
+        }
+        let dropped = catalogue.dropped.clone();
+        let node = Node { shared, catalogue: Mutex::new(catalogue) };
+        if !dropped.is_empty() {
+            progress.stage("removing dropped collections", dropped.len() as u64, "collections");
+        }
+        for id in dropped {
+            if let Some(e) = node.remove_rows(id).unfinished {
+                progress.note(&format!("a dropped collection is not wholly removed: {e}"));
+            }
+            progress.advance(1);
+        }
+        Ok(node)
+    }
+
+    /// Makes an empty collection.
+    ///
+    /// # Errors
+    /// `BadInput` for a name that is taken, empty, longer than 255 bytes, or has control characters or `/`, and for
+    /// dimensions beyond 1 to 65,536; `Unknown`; `Corrupt` and `Io` of the rows.
+    pub fn create_collection(&self, name: &str, spec: Spec) -> Result<Collection> {
+        check_name(name)?;
+        spec.check()?;
+        let mut catalogue = self.catalogue()?;
+        if catalogue.entries.contains_key(name) {
+            return Err(Error::bad_input(format!(
+                "there is a collection \"{name}\" already; give another name"
+            )));
+        }
+        let id = catalogue.next_id;
+        self.change(&mut catalogue, catalogue::creation(name, id, &spec), |now| now.has(name, id))?;
+        // A catalogue that was read again has it, and never gives the number twice.
+        catalogue.next_id = catalogue.next_id.max(id.saturating_add(1));
+        let entry = catalogue.entries.entry(name.to_string());
+        let entry = entry.or_insert_with(|| Entry { id, slot: Ok(Arc::new(Slot::new(id, name, spec))) });
+        Ok(Collection { shared: self.shared.clone(), slot: entry.slot.clone()? })
+    }
+
+    /// A collection by its name.
+    ///
+    /// # Errors
+    /// `Missing`; `Corrupt` for one whose row in the catalogue is damaged.
+    pub fn collection(&self, name: &str) -> Result<Collection> {
+        let slot = self.catalogue()?.find(name)?;
+        Ok(Collection { shared: self.shared.clone(), slot })
+    }
+
+    /// All collections, in the order of their names.
+    ///
+    /// # Errors
+    /// `Corrupt` and `Io` of rows that must be opened again.
+    pub fn collections(&self) -> Result<Vec<Info>> {
+        let catalogue = self.catalogue()?;
+        let info = |(name, entry): (&String, &Entry)| {
+            let spec = entry.slot.as_ref().map(|slot| slot.spec).map_err(Clone::clone);
+            Info { name: name.clone(), spec }
+        };
+        Ok(catalogue.entries.iter().map(info).collect())
+    }
+
+    /// Drops a collection and removes its rows. Its changes that wait are refused; searches that run end with what they
+    /// began with.
+    ///
+    /// # Errors
+    /// `Missing`; `Unknown`; `Io` of the rows. Once it is out of the catalogue, there is no error.
+    pub fn drop_collection(&self, name: &str) -> Result<Dropped> {
+        let mut catalogue = self.catalogue()?;
+        let entry = catalogue.entries.get(name).ok_or_else(|| Error::missing(name))?;
+        let (id, slot) = (entry.id, entry.slot.clone().ok());
+        // A change that is being written ends before.
+        let turn = slot.as_ref().map(|slot| slot.turn());
+        let set_dropped = |is_dropped| slot.iter().for_each(|slot| slot.set_dropped(is_dropped));
+        set_dropped(true);
+        let changed = self.change(&mut catalogue, catalogue::removal(name, id), |now| !now.has(name, id));
+        if let Err(e) = changed {
+            // Where it is unknown, the catalogue that is read next says so.
+            if !matches!(e.kind, Kind::Unknown { .. }) {
+                set_dropped(false);
+            }
+            return Err(e);
+        }
+        catalogue.entries.remove(name);
+        slot.iter().for_each(|slot| slot.close());
+        drop(turn);
+        drop(catalogue);
+        Ok(self.remove_rows(id))
+    }
+
+    /// Compares all rows of a collection: tail with places both ways, their numbers, and the shape of each vector.
+    ///
+    /// # Errors
+    /// `Corrupt` at the first difference, with the key of its row; `Missing`; `Busy` and `Io`.
+    pub fn verify(&self, name: &str) -> Result<Verified> {
+        let slot = self.catalogue()?.find(name)?;
+        verify::verify(&self.shared, &slot)
+    }
+
+    /// Closes collections that were not used since the last call. Returns how many were closed; they are opened again
+    /// at their next use.
+    pub fn close_idle(&self) -> u64 {
+        if self.shared.rows.check_process().is_err() {
+            return 0;
+        }
+        let catalogue = self.catalogue.lock().unwrap_or_else(|e| e.into_inner());
+        let slots = catalogue.entries.values().flat_map(|entry| &entry.slot);
+        slots.map(|slot| u64::from(slot.close_if_idle())).sum()
+    }
+
+    /// Bytes that are reserved for the points of open collections.
+    pub fn deltas_bytes(&self) -> u64 {
+        self.shared.pool.used()
+    }
+
+    /// Counters of the rows.
+    pub fn counters(&self) -> rows::Counters {
+        self.shared.rows.counters()
+    }
+
+    /// The catalogue as the rows have it.
+    fn catalogue(&self) -> Result<MutexGuard<'_, Catalogue>> {
+        self.shared.rows.check_process()?;
+        let mut catalogue = self.catalogue.lock().unwrap_or_else(|e| e.into_inner());
+        if catalogue.is_stale {
+            self.read_again(&mut catalogue)?;
+        }
+        Ok(catalogue)
+    }
+
+    fn read_again(&self, catalogue: &mut Catalogue) -> Result<()> {
+        self.shared.wake()?;
+        let read = Catalogue::read(&self.shared.rows, catalogue)?;
+        for (name, entry) in &catalogue.entries {
+            entry.slot.iter().for_each(|slot| slot.set_dropped(!read.has(name, entry.id)));
+        }
+        *catalogue = read;
+        Ok(())
+    }
+
+    /// Writes a change of the catalogue. Where its outcome is unknown, the rows are opened again and tell.
+    fn change(
+        &self,
+        catalogue: &mut Catalogue,
+        batch: Batch,
+        is_done: impl Fn(&Catalogue) -> bool,
+    ) -> Result<()> {
+        self.shared.wake()?;
+        let error = match self.shared.rows.write(batch) {
+            Outcome::Durable(_) => return Ok(()),
+            Outcome::NotWritten(e) => return Err(e.into()),
+            Outcome::Unknown { error, .. } => error,
+        };
+        catalogue.is_stale = true;
+        match self.read_again(catalogue) {
+            Ok(()) if is_done(catalogue) => Ok(()),
+            Ok(()) => Err(Error { kind: Kind::Other(ErrorKind::Io), message: error.message }),
+            Err(_) => Err(Error::unknown(0, "the change of the catalogue", &error)),
+        }
+    }
+
+    /// Removes what a dropped collection left, and then its mark.
+    fn remove_rows(&self, id: u64) -> Dropped {
+        let (from, end) = (Key::first_of_collection(id), Key::end_of_collection(id));
+        let removed = self.shared.wake().and_then(|()| Ok(self.shared.rows.remove_range(&from, &end)?));
+        let rows = removed.as_ref().map_or(0, |removed| removed.rows);
+        let finished = removed.and_then(|_| {
+            let mut batch = Batch::new();
+            batch.remove(catalogue::dropped_key(id));
+            Ok(self.shared.rows.write(batch).durable()?)
+        });
+        Dropped { rows, unfinished: finished.err() }
+    }
+}

@@ -1,0 +1,240 @@
+//! A collection in this process: whether it is open, and whose turn it is to change it.
+
+use std::collections::VecDeque;
+use std::ops::RangeInclusive;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::SyncSender;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, RwLock};
+
+use super::budget::{Pool, Reserved};
+use super::delta::Delta;
+use super::error::{Error, Result};
+use super::spec::Spec;
+use super::work::{Done, Work};
+use crate::rows::Rows;
+use stratann_storage::Quiet;
+
+/// What all collections of a node share.
+pub(super) struct Shared {
+    pub(super) rows: Rows,
+    pub(super) pool: Arc<Pool>,
+}
+
+impl Shared {
+    /// Opens the rows again where they stand still.
+    ///
+    /// # Errors
+    /// As [`Rows::reopen`].
+    pub(super) fn wake(&self) -> Result<()> {
+        if self.rows.stand_still() {
+            self.rows.reopen(&Quiet)?;
+        }
+        Ok(())
+    }
+}
+
+/// A change that waits, and where its caller waits.
+pub(super) struct Waiting {
+    pub(super) work: Work,
+    pub(super) reply: SyncSender<Result<Done>>,
+}
+
+/// Changes that wait, in the order in which they will be made.
+#[derive(Default)]
+pub(super) struct Queue {
+    pub(super) waiting: VecDeque<Waiting>,
+    /// Whether one of the callers makes changes. The others wait for answers.
+    pub(super) is_led: bool,
+}
+
+/// The points of an open collection, and their memory.
+pub(super) struct Live {
+    pub(super) delta: Delta,
+    pub(super) reserved: Mutex<Reserved>,
+}
+
+/// Sequence numbers of a collection in this process.
+#[derive(Debug, Default)]
+pub(super) struct Turn {
+    /// The newest one that is known to be durable.
+    pub(super) last: u64,
+    /// The newest one that was given to a change. Those of lost changes are not given again.
+    pub(super) given: u64,
+    /// Changes of which it is not known whether they are there. Delta and rows may differ then.
+    pub(super) unknown: Option<RangeInclusive<u64>>,
+    /// Changes that were not there afterwards.
+    pub(super) lost: Vec<RangeInclusive<u64>>,
+}
+
+/// A collection in this process.
+pub(super) struct Slot {
+    pub(super) id: u64,
+    pub(super) name: String,
+    pub(super) spec: Spec,
+    pub(super) queue: Mutex<Queue>,
+    /// Tells callers that wait of a group that was answered.
+    pub(super) answered: Condvar,
+    /// Locked by whoever changes the collection, or opens or closes it.
+    turn: Mutex<Turn>,
+    live: RwLock<Option<Arc<Live>>>,
+    is_dropped: AtomicBool,
+    /// Whether it was used since idle collections were closed last.
+    is_used: AtomicBool,
+}
+
+impl Slot {
+    pub(super) fn new(id: u64, name: &str, spec: Spec) -> Slot {
+        Slot {
+            id,
+            name: name.to_string(),
+            spec,
+            queue: Mutex::default(),
+            answered: Condvar::new(),
+            turn: Mutex::default(),
+            live: RwLock::default(),
+            is_dropped: false.into(),
+            is_used: false.into(),
+        }
+    }
+
+    /// The changes that wait.
+    pub(super) fn queue(&self) -> MutexGuard<'_, Queue> {
+        self.queue.lock().unwrap_or_else(|e| e.into_inner())
+    }
+
+    /// The right to change the collection.
+    pub(super) fn turn(&self) -> MutexGuard<'_, Turn> {
+        self.turn.lock().unwrap_or_else(|e| e.into_inner())
+    }
+
+    /// The points, opened at the first use.
+    ///
+    /// # Errors
+    /// `Missing` once it was dropped; `Busy` when there is no memory for its points; `Corrupt` and `Io` of its rows.
+    pub(super) fn live(&self, shared: &Shared) -> Result<Arc<Live>> {
+        shared.rows.check_process()?;
+        self.check_dropped()?;
+        self.is_used.store(true, Ordering::Release);
+        match self.opened() {
+            Some(live) => Ok(live),
+            None => self.live_in_turn(shared, &mut self.turn()),
+        }
+    }
+
+    /// The same for whoever has the turn.
+    pub(super) fn live_in_turn(&self, shared: &Shared, turn: &mut Turn) -> Result<Arc<Live>> {
+        self.check_dropped()?;
+        if let Some(live) = self.opened().filter(|_| turn.unknown.is_none()) {
+            return Ok(live);
+        }
+        self.open(shared, turn).map_err(|e| e.of_collection(&self.name))
+    }
+
+    /// Builds the delta from the rows, and learns what became of unknown changes.
+    fn open(&self, shared: &Shared, turn: &mut Turn) -> Result<Arc<Live>> {
+        shared.wake()?;
+        // A delta that is built again takes over the memory of the earlier one.
+        let earlier = self.opened();
+        let reserved =
+            earlier.as_ref().map(|live| std::mem::replace(&mut *live.lock(), Reserved::none(&shared.pool)));
+        let mut reserved = reserved.unwrap_or_else(|| Reserved::none(&shared.pool));
+        let built = super::opening::build(&shared.rows, self.id, &self.spec, &mut reserved);
+        let built = built.and_then(|delta| turn.settle(delta.state().seq).map(|()| delta));
+        let delta = match built {
+            Ok(delta) => delta,
+            Err(e) => {
+                if let Some(earlier) = earlier {
+                    *earlier.lock() = reserved;
+                }
+                return Err(e);
+            }
+        };
+        let live = Arc::new(Live { delta, reserved: Mutex::new(reserved) });
+        *self.live.write().unwrap_or_else(|e| e.into_inner()) = Some(live.clone());
+        Ok(live)
+    }
+
+    fn opened(&self) -> Option<Arc<Live>> {
+        self.live.read().unwrap_or_else(|e| e.into_inner()).clone()
+    }
+
+    fn check_dropped(&self) -> Result<()> {
+        if self.is_dropped.load(Ordering::Acquire) { Err(Error::dropped(&self.name)) } else { Ok(()) }
+    }
+
+    /// Says whether the collection is gone from the catalogue.
+    pub(super) fn set_dropped(&self, is_dropped: bool) {
+        self.is_dropped.store(is_dropped, Ordering::Release);
+    }
+
+    /// Forgets the points; searches that run keep theirs.
+    pub(super) fn close(&self) {
+        *self.live.write().unwrap_or_else(|e| e.into_inner()) = None;
+    }
+
+    /// Closes the collection unless it was used since the last call, or is being changed. Returns whether it was open
+    /// and is not any more.
+    pub(super) fn close_if_idle(&self) -> bool {
+        let was_used = self.is_used.swap(false, Ordering::AcqRel);
+        // Whoever has the turn uses it.
+        let Some(turn) = self.turn.try_lock().ok().filter(|_| !was_used) else { return false };
+        let was_open = self.opened().is_some() && turn.unknown.is_none();
+        if was_open {
+            self.close();
+        }
+        was_open
+    }
+}
+
+impl Live {
+    /// The memory of the points.
+    pub(super) fn lock(&self) -> MutexGuard<'_, Reserved> {
+        self.reserved.lock().unwrap_or_else(|e| e.into_inner())
+    }
+}
+
+impl Turn {
+    /// Compares with the newest change that the rows have.
+    ///
+    /// # Errors
+    /// `Corrupt` when acknowledged changes are missing.
+    fn settle(&mut self, newest: u64) -> Result<()> {
+        if newest < self.last {
+            return Err(Error::corrupt(format!(
+                "change {} was acknowledged, and the rows end with {newest}; restore a snapshot of the data folder",
+                self.last
+            )));
+        }
+        // A group of changes is there as a whole, or nothing of it is.
+        if let Some(unknown) = self.unknown.take().filter(|unknown| newest < *unknown.start()) {
+            self.lost.push(unknown);
+        }
+        self.last = newest;
+        self.given = self.given.max(newest);
+        Ok(())
+    }
+
+    /// Whether a change is there. None is unknown.
+    pub(super) fn has(&self, seq: u64) -> bool {
+        (1..=self.last).contains(&seq) && !self.lost.iter().any(|lost| lost.contains(&seq))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_unknown_change_is_there_or_lost_and_its_number_is_not_given_again() {
+        let mut turn = Turn { last: 4, given: 7, unknown: Some(5..=7), lost: Vec::new() };
+        turn.settle(4).unwrap();
+        assert_eq!((turn.last, turn.given, turn.unknown.clone()), (4, 7, None));
+        turn.last = 8;
+        turn.given = 9;
+        turn.unknown = Some(9..=9);
+        turn.settle(9).unwrap();
+        let there: Vec<u64> = (0..12).filter(|seq| turn.has(*seq)).collect();
+        assert_eq!(there, [1, 2, 3, 4, 8, 9]);
+        assert!(turn.settle(8).is_err(), "an acknowledged change is missing");
+    }
+}

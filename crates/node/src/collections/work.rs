@@ -1,0 +1,180 @@
+//! A change of a collection before it has a sequence number.
+
+use std::collections::HashSet;
+
+use super::error::{Error, Result};
+use super::point::id_bytes;
+use super::spec::Spec;
+use crate::rows::{BATCH_BYTES_MAX, ExternalId, ID_BYTES_MAX};
+
+/// Bytes of keys, checksums and lengths of a point that replaces another one: two keys of the tail, one of its place.
+const POINT_OVERHEAD: u64 = 96;
+/// Bytes of the manifest with its key, which each group has once.
+pub(super) const GROUP_OVERHEAD: u64 = 64;
+
+/// What was done with the points of an upsert.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Upserted {
+    /// Sequence number of the change.
+    pub seq: u64,
+    /// Ids that had no point before.
+    pub new: u64,
+    /// Ids whose earlier point was replaced.
+    pub replaced: u64,
+    /// Points that a later one of the same id in the same batch took the place of.
+    pub repeated: u64,
+}
+
+/// What was done with the ids of a delete.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Deleted {
+    /// Sequence number of the change; the newest one where no id was known, which is no change.
+    pub seq: u64,
+    /// Points that are gone.
+    pub deleted: u64,
+    /// Different ids that had no point.
+    pub unknown: u64,
+}
+
+/// What was done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Done {
+    Upserted(Upserted),
+    Deleted(Deleted),
+}
+
+/// What is to be done, checked.
+#[derive(Debug)]
+pub(super) struct Work {
+    pub(super) ids: Vec<ExternalId>,
+    /// A vector for each id; `None` to delete them.
+    pub(super) vectors: Option<Vec<u8>>,
+    /// Points that a later one of the same id took the place of.
+    pub(super) repeated: u64,
+    /// Most bytes of its rows.
+    pub(super) bytes: u64,
+}
+
+impl Work {
+    /// Points to write. Of several of an id the last one counts.
+    pub(super) fn upsert(spec: &Spec, ids: &[ExternalId], vectors: &[u8]) -> Result<Work> {
+        let count = ids.len();
+        check_ids(ids)?;
+        let rows = spec.check_vectors(vectors)?;
+        if rows != count {
+            return Err(Error::bad_input(format!(
+                "{count} ids and {rows} vectors; give one vector for each id"
+            )));
+        }
+        let bytes = check_size(ids, spec.row_bytes() as u64)?;
+        let kept = last_of_each(ids);
+        let mut work = Work { ids: Vec::new(), vectors: None, repeated: (count - kept.len()) as u64, bytes };
+        let mut chosen = Vec::with_capacity(kept.len() * spec.row_bytes());
+        for (id, vector) in kept.into_iter().filter_map(|at| {
+            let bytes = at * spec.row_bytes()..(at + 1) * spec.row_bytes();
+            Some((ids.get(at)?, vectors.get(bytes)?))
+        }) {
+            work.ids.push(id.clone());
+            chosen.extend(vector);
+        }
+        work.vectors = Some(chosen);
+        Ok(work)
+    }
+
+    /// Ids to delete.
+    pub(super) fn delete(ids: &[ExternalId]) -> Result<Work> {
+        check_ids(ids)?;
+        let bytes = check_size(ids, 0)?;
+        let kept = last_of_each(ids).into_iter().filter_map(|at| ids.get(at).cloned());
+        Ok(Work { ids: kept.collect(), vectors: None, repeated: 0, bytes })
+    }
+
+    /// Whether it only deletes.
+    pub(super) fn is_delete(&self) -> bool {
+        self.vectors.is_none()
+    }
+
+    /// The vector of an id, by its place in this change.
+    pub(super) fn vector(&self, at: usize) -> &[u8] {
+        let vectors = self.vectors.as_deref().unwrap_or_default();
+        let bytes = vectors.len() / self.ids.len().max(1);
+        vectors.get(at * bytes..(at + 1) * bytes).unwrap_or_default()
+    }
+}
+
+/// Checks that there are ids, and that none is longer than a key may be.
+pub(super) fn check_ids(ids: &[ExternalId]) -> Result<()> {
+    if ids.is_empty() {
+        return Err(Error::bad_input("there is no id; give one or more"));
+    }
+    for (row, id) in ids.iter().enumerate() {
+        check_id(id).map_err(|e| Error::bad_input(format!("id {row}: {}", e.message)))?;
+    }
+    Ok(())
+}
+
+pub(super) fn check_id(id: &ExternalId) -> Result<()> {
+    match id {
+        ExternalId::Text(text) if !(1..=ID_BYTES_MAX).contains(&text.len()) => {
+            Err(Error::bad_input(format!("a string of {} bytes; give 1 to {ID_BYTES_MAX}", text.len())))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn check_size(ids: &[ExternalId], row_bytes: u64) -> Result<u64> {
+    let of_id = |id| POINT_OVERHEAD + 2 * id_bytes(id) as u64 + row_bytes;
+    let bytes = GROUP_OVERHEAD + ids.iter().map(of_id).sum::<u64>();
+    if bytes > BATCH_BYTES_MAX {
+        return Err(Error::bad_input(format!(
+            "a batch of {} ids takes {bytes} bytes with its keys; give at most {BATCH_BYTES_MAX} at once",
+            ids.len()
+        )));
+    }
+    Ok(bytes)
+}
+
+/// Places of ids, ascending, without those that come again later.
+fn last_of_each(ids: &[ExternalId]) -> Vec<usize> {
+    let mut seen = HashSet::with_capacity(ids.len());
+    let mut kept: Vec<usize> = (0..ids.len()).rev().filter(|at| seen.insert(&ids[*at])).collect();
+    kept.reverse();
+    kept
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use stratann_kernel::{DType, Metric};
+
+    const SPEC: Spec = Spec { dim: 1, metric: Metric::L2, dtype: DType::U8 };
+
+    #[test]
+    fn the_last_point_of_an_id_counts() {
+        let ids = [1, 2, 1, 3, 2].map(ExternalId::Number);
+        let work = Work::upsert(&SPEC, &ids, &[10, 20, 11, 30, 21]).unwrap();
+        assert_eq!(work.ids, [1, 3, 2].map(ExternalId::Number));
+        assert_eq!((work.vectors.as_deref(), work.repeated), (Some(&[11, 30, 21][..]), 2));
+        assert_eq!((work.vector(1), work.vector(9)), (&[30][..], &[][..]));
+        let work = Work::delete(&ids).unwrap();
+        assert_eq!((work.ids.len(), work.is_delete()), (3, true));
+    }
+
+    #[test]
+    fn what_cannot_be_written_is_refused() {
+        let ids = [ExternalId::Number(1), ExternalId::Text(String::new())];
+        for (ids, vectors, why) in [
+            (&ids[..0], &[][..], "no id"),
+            (&ids[..1], &[][..], "no vector"),
+            (&ids[..1], &[1, 2], "1 ids and 2 vectors"),
+            (&ids[..], &[1, 2], "id 1: a string of 0 bytes"),
+            (&[ExternalId::Text("x".repeat(256))], &[1], "a string of 256 bytes"),
+        ] {
+            let error = Work::upsert(&SPEC, ids, vectors).unwrap_err();
+            assert!(error.message.contains(why), "{error}");
+        }
+        let many: Vec<_> = (0..80_000).map(ExternalId::Number).collect();
+        assert!(Work::delete(&many).unwrap_err().message.contains("at most 8388608"));
+        assert!(Work::upsert(&SPEC, &many, &vec![0; many.len()]).is_err());
+    }
+}

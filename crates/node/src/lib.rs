@@ -1,0 +1,7 @@
+//! Live collections: what changes, beside the segments that never do.
+//!
+//! [`rows`] keeps whatever segments lack, in one storage engine for a data folder. [`collections`] has the newest
+//! points of each collection in memory, and searches them.
+
+pub mod collections;
+pub mod rows;

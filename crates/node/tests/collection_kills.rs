@@ -1,0 +1,231 @@
+//! Collections of a process that is killed: every change that was told is there, once and whole, and nothing else.
+
+mod common;
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use common::points::{Model, SMALL, filled, number, open};
+use common::{Noise, Notes, job, job_command, notes, setting};
+use stratann_node::collections::{Collection, Node};
+use stratann_node::rows::{CHUNK_BYTES, ExternalId, Key};
+
+/// Ids of the collection `mixed`.
+const IDS: u64 = 60;
+/// Threads that write the collection `shared` at once, and ids of each.
+const WRITERS: u64 = 3;
+const OWN_IDS: u64 = 20;
+/// Points of a collection that comes and goes.
+const FLEETING: u64 = 30;
+
+/// Ids and vectors of a change of `mixed`; without vectors it deletes.
+fn change(number_of: u64) -> (Vec<ExternalId>, Option<Vec<u8>>) {
+    let mut noise = Noise(number_of);
+    let count = 1 + noise.below(12);
+    let ids: Vec<_> = (0..count).map(|_| number(noise.below(IDS))).collect();
+    let vectors =
+        (!number_of.is_multiple_of(3)).then(|| (0..count).flat_map(|_| filled(noise.below(9))).collect());
+    (ids, vectors)
+}
+
+/// The model after changes, one after another.
+#[derive(Default)]
+struct History {
+    model: Model,
+    changes: u64,
+}
+
+impl History {
+    fn advance(&mut self) {
+        let (ids, vectors) = change(self.changes);
+        let seq = self.model.seq + 1;
+        match vectors {
+            Some(vectors) => _ = self.model.upsert(seq, &ids, &vectors),
+            None => _ = self.model.delete(seq, &ids),
+        }
+        self.changes += 1;
+    }
+
+    /// Goes on until a change has this number.
+    fn advance_to(&mut self, seq: u64) {
+        while self.model.seq < seq {
+            self.advance();
+        }
+    }
+}
+
+fn collection(node: &Node, name: &str) -> Collection {
+    node.collection(name).unwrap_or_else(|_| node.create_collection(name, SMALL).unwrap())
+}
+
+#[test]
+fn child() {
+    let Some(_) = job() else { return };
+    let node = open(Path::new(&setting("ROWS_FOLDER"))).unwrap();
+    let notes = || Notes::new(Path::new(&setting("ROWS_NOTES")));
+    let (mixed, shared) = (collection(&node, "mixed"), collection(&node, "shared"));
+    std::thread::scope(|scope| {
+        scope.spawn(|| write_mixed(&mixed, &mut notes()));
+        for writer in 0..WRITERS {
+            let (shared, notes) = (&shared, &notes);
+            scope.spawn(move || write_shared(shared, writer, &mut notes()));
+        }
+        scope.spawn(|| {
+            loop {
+                // Each writer has one value in all of its rows.
+                let found = shared.search(&filled(0), 1000).unwrap();
+                for writer in 0..WRITERS {
+                    let of = |id: &ExternalId| own_ids(writer).contains(id);
+                    let own: Vec<_> = found.hits[0].iter().filter(|hit| of(&hit.id)).collect();
+                    assert!([0, OWN_IDS as usize].contains(&own.len()), "half a change");
+                    assert!(own.iter().all(|hit| hit.distance == own[0].distance), "half a change");
+                }
+            }
+        });
+        scope.spawn(|| {
+            loop {
+                let fleeting = collection(&node, "fleeting");
+                let ids: Vec<_> = (0..FLEETING).map(number).collect();
+                fleeting.upsert(&ids, &filled(1).repeat(ids.len())).unwrap();
+                assert!(node.drop_collection("fleeting").unwrap().unfinished.is_none());
+            }
+        });
+    });
+}
+
+fn write_mixed(mixed: &Collection, notes: &mut Notes) {
+    let mut history = History::default();
+    history.advance_to(mixed.seq().unwrap());
+    loop {
+        let (ids, vectors) = change(history.changes);
+        let seq = match vectors {
+            Some(vectors) => mixed.upsert(&ids, &vectors).unwrap().seq,
+            None => mixed.delete(&ids).unwrap().seq,
+        };
+        history.advance();
+        assert_eq!(seq, history.model.seq);
+        notes.write(&format!("mixed {seq}"));
+        let found = mixed.search(&filled(3), 7).unwrap();
+        let hits: Vec<_> = found.hits[0].iter().map(|hit| (hit.id.clone(), hit.distance)).collect();
+        assert_eq!(hits, history.model.nearest(&SMALL, &filled(3), 7));
+    }
+}
+
+fn own_ids(writer: u64) -> Vec<ExternalId> {
+    (0..OWN_IDS).map(|row| number(writer * 1000 + row)).collect()
+}
+
+/// The value that all rows of a writer have, and 0 before the first.
+fn value_of(shared: &Collection, writer: u64) -> u64 {
+    let points = shared.get(&own_ids(writer)).unwrap();
+    let values =
+        points.iter().flatten().map(|point| f32::from_le_bytes(point.vector[..4].try_into().unwrap()));
+    let values: Vec<_> = values.map(|value| value as u64).collect();
+    assert!(values.is_empty() || values.len() as u64 == OWN_IDS, "half a change: {values:?}");
+    assert!(values.iter().all(|value| *value == values[0]), "half a change: {values:?}");
+    values.first().copied().unwrap_or(0)
+}
+
+fn write_shared(shared: &Collection, writer: u64, notes: &mut Notes) {
+    for value in value_of(shared, writer) + 1.. {
+        shared.upsert(&own_ids(writer), &filled(value).repeat(OWN_IDS as usize)).unwrap();
+        notes.write(&format!("shared{writer} {value}"));
+    }
+}
+
+/// What the child was told last of each kind.
+fn told(noted: &Path, what: &str) -> u64 {
+    let of_kind = notes(noted).into_iter().filter(|words| words[0] == what);
+    of_kind.map(|words| words[1].parse().unwrap()).max().unwrap_or(0)
+}
+
+/// Returns the last change that is there, of each kind.
+fn check(node: &Node, noted: &Path, history: &mut History) -> Vec<(String, u64)> {
+    let mixed = collection(node, "mixed");
+    let (seq, acknowledged) = (mixed.seq().unwrap(), told(noted, "mixed"));
+    assert!(
+        (acknowledged..=acknowledged + 1).contains(&seq),
+        "change {seq} is there, {acknowledged} was told"
+    );
+    history.advance_to(seq);
+    assert_eq!(history.model.difference(&mixed), None, "after change {seq}");
+    let mut there = vec![("mixed".to_string(), seq)];
+    let shared = collection(node, "shared");
+    for writer in 0..WRITERS {
+        let what = format!("shared{writer}");
+        let (value, acknowledged) = (value_of(&shared, writer), told(noted, &what));
+        there.push((what, value));
+        assert!(
+            (acknowledged..=acknowledged + 1).contains(&value),
+            "{value} is there, {acknowledged} was told"
+        );
+    }
+    for name in ["mixed", "shared"] {
+        node.verify(name).unwrap();
+    }
+    if let Ok(fleeting) = node.collection("fleeting") {
+        assert!([0, FLEETING].contains(&fleeting.count().unwrap()), "half a change");
+        node.verify("fleeting").unwrap();
+    }
+    there
+}
+
+/// Collections that have rows, beside the catalogue.
+fn collections_with_rows(folder: &Path) -> usize {
+    let rows = common::open(folder).unwrap();
+    let (mut from, end) = (Key::first_of_collection(1), Key::end_of_collection(u64::MAX));
+    let mut found = Vec::new();
+    loop {
+        let chunk = rows.scan(&from, &end, CHUNK_BYTES).unwrap();
+        found.extend(chunk.rows.iter().map(|(key, _)| key.collection()));
+        found.dedup();
+        let Some(next) = chunk.next else { return found.len() };
+        from = next;
+    }
+}
+
+fn kill_again_and_again(kills: u64) {
+    let place = tempfile::tempdir().unwrap();
+    let (folder, noted) = (place.path().join("data"), place.path().join("notes"));
+    let (mut noise, mut history, mut opened) = (Noise(kills), History::default(), Vec::new());
+    let (mut changes, mut there) = (0, Vec::new());
+    for kill in 0..kills {
+        // The next child goes on from what is there, which may be one more than was told.
+        let _ = std::fs::remove_file(&noted);
+        there.iter().for_each(|(what, last)| Notes::new(&noted).write(&format!("{what} {last}")));
+        let mut running = job_command("write", &folder).env("ROWS_NOTES", &noted).spawn().unwrap();
+        let (wanted, begin) = (there.len() + noise.below(60) as usize, Instant::now());
+        while notes(&noted).len() < wanted {
+            assert!(running.try_wait().unwrap().is_none(), "the child ended");
+            assert!(begin.elapsed() < Duration::from_secs(120), "the child has come to a halt");
+            std::thread::sleep(Duration::from_micros(300));
+        }
+        std::thread::sleep(Duration::from_micros(noise.below(3000)));
+        running.kill().unwrap();
+        running.wait().unwrap();
+        let begin = Instant::now();
+        let node = open(&folder).unwrap_or_else(|e| panic!("after kill {kill}: {e}"));
+        opened.push(begin.elapsed());
+        changes += notes(&noted).len() - there.len();
+        there = check(&node, &noted, &mut history);
+        let listed = node.collections().unwrap().len();
+        drop(node);
+        if kill % 5 == 0 {
+            assert!(collections_with_rows(&folder) <= listed, "rows of a dropped collection are left");
+        }
+    }
+    opened.sort();
+    eprintln!("{kills} kills, {changes} changes told; opened in {:?} to {:?}", opened[0], opened.last());
+    assert!(history.model.seq > kills && changes as u64 > 5 * kills);
+}
+
+#[test]
+fn changes_survive_kills() {
+    kill_again_and_again(20);
+}
+
+#[test]
+#[ignore = "some minutes; make test-rows"]
+fn changes_survive_a_thousand_kills() {
+    kill_again_and_again(1000);
+}

@@ -1,0 +1,120 @@
+//! Collections compared with a naive model, change by change.
+
+mod common;
+
+use proptest::prelude::*;
+
+use common::points::{Model, components, open};
+use stratann_kernel::{DType, Metric};
+use stratann_node::collections::{Spec, Upserted};
+use stratann_node::rows::ExternalId;
+
+#[derive(Clone, Debug)]
+enum Step {
+    Upsert(Vec<(u8, [u8; 3])>),
+    Delete(Vec<u8>),
+    Search(Vec<[u8; 3]>, usize),
+    Scroll(u8, usize),
+    CloseIdle,
+    Reopen,
+}
+
+/// Ids of all three forms.
+fn id(number: u8) -> ExternalId {
+    match number % 3 {
+        0 => ExternalId::Number(u64::from(number)),
+        1 => ExternalId::Uuid([number; 16]),
+        _ => ExternalId::text(&format!("{number}é")).unwrap(),
+    }
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let ids = 0_u8..30;
+    let vector = prop::array::uniform3(0_u8..6);
+    let points = prop::collection::vec((ids.clone(), vector.clone()), 1..12);
+    prop_oneof![
+        6 => points.prop_map(Step::Upsert),
+        3 => prop::collection::vec(ids.clone(), 1..12).prop_map(Step::Delete),
+        4 => (prop::collection::vec(vector, 1..4), 1_usize..40).prop_map(|(queries, k)| Step::Search(queries, k)),
+        1 => (ids, 1_usize..9).prop_map(|(after, limit)| Step::Scroll(after, limit)),
+        1 => Just(Step::CloseIdle),
+        1 => Just(Step::Reopen),
+    ]
+}
+
+fn vector(dtype: DType, values: [u8; 3]) -> Vec<u8> {
+    // Integers, so that ties are frequent.
+    let shift = if dtype == DType::U8 { 0.0 } else { 2.0 };
+    components(dtype, &values.map(|x| f32::from(x) - shift))
+}
+
+fn check(spec: Spec, steps: Vec<Step>) {
+    let place = tempfile::tempdir().unwrap();
+    let mut node = open(place.path()).unwrap();
+    let mut collection = node.create_collection("points", spec).unwrap();
+    let mut model = Model::default();
+    for step in steps {
+        match step {
+            Step::Upsert(points) => {
+                let ids: Vec<_> = points.iter().map(|(of, _)| id(*of)).collect();
+                let vectors: Vec<u8> =
+                    points.iter().flat_map(|(_, values)| vector(spec.dtype, *values)).collect();
+                let seq = model.seq + 1;
+                let (new, replaced) = model.upsert(seq, &ids, &vectors);
+                let repeated = ids.len() as u64 - new - replaced;
+                assert_eq!(collection.upsert(&ids, &vectors), Ok(Upserted { seq, new, replaced, repeated }));
+            }
+            Step::Delete(numbers) => {
+                let mut ids: Vec<_> = numbers.into_iter().map(id).collect();
+                let deleted = model.delete(model.seq + 1, &ids);
+                let done = collection.delete(&ids).unwrap();
+                ids.sort();
+                ids.dedup();
+                assert_eq!((done.seq, done.deleted), (model.seq, deleted));
+                assert_eq!(done.unknown, ids.len() as u64 - deleted);
+            }
+            Step::Search(queries, k) => {
+                let queries: Vec<u8> =
+                    queries.into_iter().flat_map(|values| vector(spec.dtype, values)).collect();
+                let found = collection.search(&queries, k).unwrap();
+                assert_eq!(found.seq, model.seq);
+                for (query, hits) in queries.chunks(spec.row_bytes()).zip(&found.hits) {
+                    let hits: Vec<_> = hits.iter().map(|hit| (hit.id.clone(), hit.distance)).collect();
+                    assert_eq!(hits, model.nearest(&spec, query, k));
+                }
+                assert_eq!(found.hits.len(), queries.len() / spec.row_bytes());
+            }
+            Step::Scroll(after, limit) => {
+                let page = collection.scroll(Some(&id(after)), limit).unwrap();
+                let expected = model.points.keys().filter(|found| **found > id(after)).take(limit);
+                assert!(page.points.iter().map(|point| &point.id).eq(expected));
+            }
+            Step::CloseIdle => _ = node.close_idle(),
+            Step::Reopen => {
+                drop((collection, node));
+                node = open(place.path()).unwrap();
+                collection = node.collection("points").unwrap();
+            }
+        }
+        assert_eq!(collection.count().unwrap(), model.points.len() as u64);
+    }
+    let ids: Vec<_> = (0..40).map(id).collect();
+    for (id, found) in ids.iter().zip(collection.get(&ids).unwrap()) {
+        assert_eq!(found.map(|point| (point.seq, point.vector)), model.points.get(id).cloned());
+    }
+    assert_eq!(model.difference(&collection), None);
+    let verified = node.verify("points").unwrap();
+    assert_eq!((verified.seq, verified.points), (model.seq, model.points.len() as u64));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 32, ..ProptestConfig::default() })]
+    #[test]
+    fn a_collection_is_its_model(
+        metric in prop::sample::select(&Metric::ALL[..]),
+        dtype in prop::sample::select(&DType::ALL[..]),
+        steps in prop::collection::vec(step(), 1..60),
+    ) {
+        check(Spec { dim: 3, metric, dtype }, steps);
+    }
+}

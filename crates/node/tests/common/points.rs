@@ -1,0 +1,112 @@
+//! Points of collections, and a naive model of one.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use stratann_kernel::distance::{Exact, inverse_norm};
+use stratann_kernel::element::narrow_f16;
+use stratann_kernel::{DType, Metric};
+use stratann_node::collections::{Collection, Node, Options, Result, Spec};
+use stratann_node::rows::ExternalId;
+use stratann_storage::Quiet;
+
+/// Small vectors, for tests of what happens to points.
+pub const SMALL: Spec = Spec { dim: 4, metric: Metric::L2, dtype: DType::F32 };
+
+pub fn options() -> Options {
+    Options { rows: super::options(), deltas_bytes: 64 << 20 }
+}
+
+pub fn open(folder: &Path) -> Result<Node> {
+    Node::open(folder, &options(), &Quiet)
+}
+
+pub fn number(number: u64) -> ExternalId {
+    ExternalId::Number(number)
+}
+
+/// The same number in each component.
+pub fn filled(value: u64) -> Vec<u8> {
+    (value as f32).to_le_bytes().repeat(4)
+}
+
+/// Components as a collection of this type has them.
+pub fn components(dtype: DType, values: &[f32]) -> Vec<u8> {
+    match dtype {
+        DType::F32 => values.iter().flat_map(|x| x.to_le_bytes()).collect(),
+        DType::F16 => narrow_f16(values).collect(),
+        DType::U8 => values.iter().map(|x| *x as u8).collect(),
+        DType::I8 => values.iter().map(|x| *x as i8 as u8).collect(),
+    }
+}
+
+/// What a collection must hold: the vector of each id, and the number of the change that wrote it.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Model {
+    pub points: BTreeMap<ExternalId, (u64, Vec<u8>)>,
+    pub seq: u64,
+}
+
+impl Model {
+    /// Returns new and replaced ids.
+    pub fn upsert(&mut self, seq: u64, ids: &[ExternalId], vectors: &[u8]) -> (u64, u64) {
+        let bytes = vectors.len() / ids.len();
+        let before = self.points.clone();
+        for (at, id) in ids.iter().enumerate() {
+            self.points.insert(id.clone(), (seq, vectors[at * bytes..(at + 1) * bytes].to_vec()));
+        }
+        self.seq = seq;
+        let new = self.points.len() - before.len();
+        let touched = self.points.iter().filter(|(_, (of, _))| *of == seq).count();
+        (new as u64, (touched - new) as u64)
+    }
+
+    /// Returns the ids that had a point. Without any it is no change.
+    pub fn delete(&mut self, seq: u64, ids: &[ExternalId]) -> u64 {
+        let gone = ids.iter().filter(|id| self.points.remove(id).is_some()).count();
+        if gone > 0 {
+            self.seq = seq;
+        }
+        gone as u64
+    }
+
+    /// Ids and distances of the nearest points, one distance at a time.
+    pub fn nearest(&self, spec: &Spec, query: &[u8], k: usize) -> Vec<(ExternalId, f32)> {
+        let mut exact = Exact::default();
+        exact.set(spec.metric, spec.dtype, spec.dim, query);
+        let mut all: Vec<_> = self
+            .points
+            .iter()
+            .map(|(id, (_, vector))| {
+                (id.clone(), exact.distance(vector, inverse_norm(spec.dtype, vector)) + 0.0)
+            })
+            .collect();
+        // Points are in the order of ids, which a stable sort keeps.
+        all.sort_by(|one, two| one.1.partial_cmp(&two.1).unwrap());
+        all.truncate(k);
+        all
+    }
+
+    /// Why a collection differs from the model, if it does.
+    pub fn difference(&self, collection: &Collection) -> Option<String> {
+        let mut after = None;
+        let mut expected = self.points.iter();
+        loop {
+            let page = collection.scroll(after.as_ref(), 7).unwrap();
+            for point in page.points {
+                let found = (&point.id, &(point.seq, point.vector.clone()));
+                match expected.next() {
+                    Some(next) if next == found => {}
+                    next => return Some(format!("{found:?} instead of {next:?}")),
+                }
+            }
+            match page.next {
+                Some(next) => after = Some(next),
+                None => break,
+            }
+        }
+        let missing = expected.next().map(|missing| format!("{missing:?} is missing"));
+        let seq = collection.seq().unwrap();
+        missing.or_else(|| (seq != self.seq).then(|| format!("change {seq} instead of {}", self.seq)))
+    }
+}
