@@ -349,7 +349,7 @@ fn a_missing_gpu_is_an_error_where_it_is_asked_for() {
 /// Codes that earlier programs trained are ranked by the processor, whatever a machine has.
 #[test]
 fn trained_codes_are_left_to_the_processor() {
-    let old = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/format-4");
+    let old = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../cli/tests/data/format-4");
     let copy = folder();
     let index = copy.path().join("gpu-ivf");
     std::fs::create_dir(&index).unwrap();

@@ -23,7 +23,10 @@ fn every_technique_is_compared() {
     let names = |part: &str| -> Vec<String> {
         found[part].as_array().unwrap().iter().map(|s| s["name"].as_str().unwrap().to_string()).collect()
     };
-    assert_eq!(names("local_indexes"), ["auto", "uniform-flat", "uniform-graph", "uniform-ivf"]);
+    assert_eq!(
+        names("local_indexes"),
+        ["auto", "uniform-flat", "uniform-graph", "uniform-ivf", "auto again"]
+    );
     assert_eq!(names("pruning")[0], "all");
     assert!(names("pruning").iter().any(|n| n == "no bounds"));
     let reads = |at: usize| number(&found["pruning"][at]["points"][0]["kib_read"]);
