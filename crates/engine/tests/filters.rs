@@ -445,7 +445,8 @@ fn the_cheapest_way_is_taken_and_prices_say_so() {
     }
 }
 
-/// Where the nearest lists of a gpu-ivf have none of the rows, the codes of all of them are compared, and no lists ranked.
+/// Where the nearest lists of a gpu-ivf have none of the rows, the codes of all of them are compared, and no lists
+/// ranked.
 #[test]
 fn rows_far_from_all_near_lists_are_compared_at_once() {
     let built = calibrated(IndexKind::GpuIvf);

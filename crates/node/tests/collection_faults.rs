@@ -5,7 +5,7 @@ mod common;
 use std::path::{Path, PathBuf};
 
 use common::points::{Model, SMALL, filled, number, open};
-use common::{Noise, Notes, faults, job, job_command, notes, run, setting};
+use common::{Noise, Notes, failures, faults, job, job_command, notes, run, setting};
 use stratann_node::collections::{Collection, Error, Kind, Node};
 use stratann_node::rows::ExternalId;
 use stratann_storage::ErrorKind;
@@ -190,17 +190,13 @@ fn fail_calls(step: usize) {
     let whole = fail_at(&library, 0, 0, 0);
     assert_eq!(whole.done, ROUNDS * CHANGES);
     let (mut sum, mut runs) = (Tally { calls: whole.calls, ..Tally::default() }, 0);
-    for (errno, offset) in [(libc::EIO, 1), (libc::ENOSPC, 2)] {
-        for count in [1, i64::MAX / 2] {
-            for at in (offset..=whole.calls).step_by(step) {
-                let tally = fail_at(&library, at, count, errno);
-                runs += 1;
-                sum.done += tally.done;
-                sum.refused += tally.refused;
-                sum.unknown += tally.unknown;
-                sum.there += tally.there;
-            }
-        }
+    for (at, count, errno) in failures(whole.calls, step) {
+        let tally = fail_at(&library, at, count, errno);
+        runs += 1;
+        sum.done += tally.done;
+        sum.refused += tally.refused;
+        sum.unknown += tally.unknown;
+        sum.there += tally.there;
     }
     eprintln!("{runs} runs: {sum:?}");
     assert!(sum.unknown > 0 && sum.there > 0 && sum.there < sum.unknown, "{sum:?}");

@@ -8,7 +8,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use common::{Noise, Notes, batch, faults, is_there, job, job_command, key, note, notes, open, run, setting};
+use common::{
+    Noise, Notes, batch, failures, faults, is_there, job, job_command, key, note, notes, open, run, setting,
+};
 use stratann_node::rows::{Batch, Key, Outcome, RowKind, Rows};
 use stratann_storage::Quiet;
 
@@ -166,17 +168,13 @@ fn fail_calls(step: usize) {
     assert_eq!((whole.durable, whole.not_opened), (ROUNDS * BATCHES, 0));
     let mut sum = Tally { calls: whole.calls, ..Tally::default() };
     let mut runs = 0;
-    for (errno, offset) in [(libc::EIO, 1), (libc::ENOSPC, 2)] {
-        for count in [1, i64::MAX / 2] {
-            for at in (offset..=whole.calls).step_by(step) {
-                let tally = fail_at(&library, at, count, errno);
-                runs += 1;
-                sum.durable += tally.durable;
-                sum.refused += tally.refused;
-                sum.unknown += tally.unknown;
-                sum.not_opened += tally.not_opened;
-            }
-        }
+    for (at, count, errno) in failures(whole.calls, step) {
+        let tally = fail_at(&library, at, count, errno);
+        runs += 1;
+        sum.durable += tally.durable;
+        sum.refused += tally.refused;
+        sum.unknown += tally.unknown;
+        sum.not_opened += tally.not_opened;
     }
     eprintln!("{runs} runs: {sum:?}");
     assert!(sum.unknown > 0 && sum.not_opened > 0, "{sum:?}");

@@ -61,7 +61,7 @@ impl Collection {
         let work = Work::upsert(&self.slot.spec, ids, vectors).map_err(|e| e.of_collection(self.name()))?;
         match self.slot.change(&self.shared, work)? {
             Done::Upserted(done) => Ok(done),
-            Done::Deleted(_) => Err(Error::corrupt("an upsert was told of a delete")),
+            Done::Deleted(_) => Err(Error::corrupt("an upsert got the reply of a delete")),
         }
     }
 
@@ -73,7 +73,7 @@ impl Collection {
         let work = Work::delete(ids).map_err(|e| e.of_collection(self.name()))?;
         match self.slot.change(&self.shared, work)? {
             Done::Deleted(done) => Ok(done),
-            Done::Upserted(_) => Err(Error::corrupt("a delete was told of an upsert")),
+            Done::Upserted(_) => Err(Error::corrupt("a delete got the reply of an upsert")),
         }
     }
 

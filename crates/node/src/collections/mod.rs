@@ -1,6 +1,6 @@
 //! Collections of points that change, on the rows of a data folder.
 //!
-//! A change is one atomic batch of rows, durable before it is told to its caller, and searchable from then on. Points
+//! A change is one atomic batch of rows, durable before its caller gets the reply, and searchable from then on. Points
 //! live in the tail of the rows and, while a collection is open, in its delta in memory.
 
 mod budget;

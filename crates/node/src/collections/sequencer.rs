@@ -105,7 +105,7 @@ impl Slot {
             Outcome::Unknown { .. } => {}
         }
         for (waiting, work) in resolved {
-            answer(waiting, work.told(&outcome).map_err(|e| e.of_collection(&self.name)));
+            answer(waiting, work.reply(&outcome).map_err(|e| e.of_collection(&self.name)));
         }
     }
 
@@ -132,7 +132,7 @@ impl Slot {
     }
 }
 
-/// The time in which one caller makes the changes of all. However it ends, the others are told.
+/// The time in which one caller makes the changes of all. However it ends, the others are woken.
 struct Led<'a>(&'a Slot);
 
 impl Drop for Led<'_> {
@@ -170,8 +170,8 @@ impl<'a> Resolved<'a> {
         })
     }
 
-    /// What its caller is told.
-    fn told(&self, outcome: &Outcome) -> Result<Done> {
+    /// The reply to its caller.
+    fn reply(&self, outcome: &Outcome) -> Result<Done> {
         match outcome {
             Outcome::Durable(_) => Ok(self.done),
             Outcome::NotWritten(e) => Err(e.clone().into()),

@@ -246,7 +246,7 @@ impl Drop for Rows {
         }
         self.core.queue.close();
         if let Some(thread) = self.thread.take() {
-            // What a thread panicked on was told when it happened.
+            // What a thread panicked on was printed when it happened.
             let _ = thread.join();
         }
     }

@@ -253,7 +253,7 @@ impl Core {
         self.stop(group, &trouble, unknown);
     }
 
-    /// Stops the rows, before anybody is told.
+    /// Stops the rows, before any caller gets a reply.
     fn stop(&self, group: Vec<Waiting>, trouble: &Trouble, unknown: Option<u64>) {
         let error = engine_error(&self.folder.engine(), trouble.clone());
         self.write_state().stopped = Some(trouble.why.clone());

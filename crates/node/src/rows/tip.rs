@@ -51,7 +51,7 @@ impl Tip {
         let slots = (0..SLOTS).filter_map(|slot| read_slot(&bytes, slot));
         let Some(group) = slots.max() else {
             return Err(Error::corrupt(format!(
-                "{} is damaged, so it cannot be told whether the newest batches are still there; remove it to go on \
+                "{} is damaged, so it is not known whether the newest batches are still there; remove it to go on \
                  with those that are",
                 path.display()
             )));

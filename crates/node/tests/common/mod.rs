@@ -178,6 +178,16 @@ pub fn faults(place: &Path) -> Option<PathBuf> {
     }
 }
 
+/// Failures of one call in `step` of so many, one at a time and then all that follow, with EIO and ENOSPC: number of the
+/// call, how many fail, and the error.
+pub fn failures(calls: i64, step: usize) -> impl Iterator<Item = (i64, i64, i32)> {
+    [(libc::EIO, 1), (libc::ENOSPC, 2)].into_iter().flat_map(move |(errno, offset)| {
+        [1, i64::MAX / 2]
+            .into_iter()
+            .flat_map(move |count| (offset..=calls).step_by(step).map(move |at| (at, count, errno)))
+    })
+}
+
 /// Copies a folder, without the holes of its files.
 pub fn copy(from: &Path, to: &Path) {
     fs::create_dir_all(to).unwrap();

@@ -126,7 +126,7 @@ impl Engine for Fjall {
         let written = self.commit(batch);
         let is_full = self.rows.tree.active_memtable().size() > self.memory.table;
         if matches!(written, Written::Durable) && is_full && self.rows.tree.sealed_memtable_count() < 2 {
-            // Where it fails, the engine stands still, and the next group is told.
+            // Where it fails, the engine stands still, and the next group fails.
             let _ = guarded(|| self.rows.rotate_memtable());
         }
         written
