@@ -9,7 +9,7 @@ use stratann_node::collections::{Collection, Node, Options, POINTS_MAX, Result, 
 use stratann_node::rows::{self, Batch, ExternalId, Key, RowKind, Rows};
 use stratann_storage::Quiet;
 
-const SPEC: Spec = Spec { dim: 128, metric: Metric::L2, dtype: DType::F32 };
+const SPEC: Spec = Spec { dim: 128, metric: Metric::L2, dtype: DType::F32, kind: None };
 const BATCH_ROWS: u64 = 100;
 /// Collections that are filled.
 const COLLECTIONS: u64 = 4;

@@ -115,6 +115,6 @@ proptest! {
         dtype in prop::sample::select(&DType::ALL[..]),
         steps in prop::collection::vec(step(), 1..60),
     ) {
-        check(Spec { dim: 3, metric, dtype }, steps);
+        check(Spec { dim: 3, metric, dtype, kind: None }, steps);
     }
 }

@@ -38,6 +38,11 @@ impl Reserved {
         Reserved { pool: pool.clone(), bytes: 0 }
     }
 
+    /// Bytes of the part.
+    pub(super) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
     /// Changes the part to so many bytes. One that becomes smaller never fails.
     ///
     /// # Errors

@@ -8,6 +8,7 @@ use super::slot::{Live, Shared, Slot};
 use super::spec::Spec;
 use super::work::{Deleted, Done, Upserted, Work, check_id, check_ids};
 use crate::rows::ExternalId;
+use stratann_params::IndexKind;
 
 /// Most results of a query, and points of a page.
 pub const LIMIT_MAX: usize = 16_384;
@@ -19,6 +20,53 @@ const PAGE_BYTES_MAX: usize = 8 << 20;
 pub struct Collection {
     pub(super) shared: Arc<Shared>,
     pub(super) slot: Arc<Slot>,
+}
+
+/// How a collection is searched.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct SearchOptions {
+    /// Results of each query.
+    pub k: usize,
+    /// Share of the true k nearest that the whole collection is asked for, above 0 and up to 1.
+    pub recall: f64,
+    /// Threads that search segments.
+    pub threads: usize,
+}
+
+impl Default for SearchOptions {
+    fn default() -> SearchOptions {
+        SearchOptions { k: 10, recall: 0.95, threads: 1 }
+    }
+}
+
+/// An immutable part of a collection.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SegmentFacts {
+    /// Its number in the collection; none is given twice.
+    pub number: u64,
+    /// Kind of its index.
+    pub kind: IndexKind,
+    /// Points, those that are dead by now included.
+    pub rows: u64,
+    /// Points that are deleted, or have newer vectors elsewhere.
+    pub dead: u64,
+    /// Bytes of its files.
+    pub bytes: u64,
+}
+
+/// What a collection is made of.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Facts {
+    /// Sequence number of the newest change.
+    pub seq: u64,
+    /// Points.
+    pub points: u64,
+    /// Points that are in memory and in the rows, and in no segment.
+    pub delta_points: u64,
+    /// Memory that is reserved for them, bytes.
+    pub delta_bytes: u64,
+    /// Segments, the largest first.
+    pub segments: Vec<SegmentFacts>,
 }
 
 /// Results of a search, all of one state of the collection.
@@ -37,6 +85,21 @@ pub struct Page {
     pub points: Vec<Point>,
     /// Id behind which the next page begins; `None` at the end.
     pub next: Option<ExternalId>,
+}
+
+impl SearchOptions {
+    fn check(&self) -> Result<()> {
+        if !(self.recall > 0.0 && self.recall <= 1.0) {
+            return Err(Error::bad_input(format!(
+                "a recall of {}; give a number above 0 and up to 1",
+                self.recall
+            )));
+        }
+        if self.threads == 0 {
+            return Err(Error::bad_input("0 threads; give one or more"));
+        }
+        Ok(())
+    }
 }
 
 impl Collection {
@@ -84,11 +147,33 @@ impl Collection {
     /// `BadInput` for queries of another shape, NaN and infinities, and for `k` beyond 1 to [`LIMIT_MAX`]; `Missing`;
     /// `Busy`, `Corrupt` and `Io` of opening the collection.
     pub fn search(&self, queries: &[u8], k: usize) -> Result<Found> {
+        self.search_with(queries, &SearchOptions { k, ..SearchOptions::default() })
+    }
+
+    /// The same with options.
+    ///
+    /// # Errors
+    /// As [`Collection::search`]; `BadInput` for a recall beyond 0 to 1, and no thread.
+    pub fn search_with(&self, queries: &[u8], options: &SearchOptions) -> Result<Found> {
+        let k = options.k;
         let checked = check_limit(k, LIMIT_MAX, "results").and_then(|()| self.check_queries(queries));
+        let checked = checked.and_then(|()| options.check());
         checked.map_err(|e| e.of_collection(self.name()))?;
         let (spec, state) = (self.slot.spec, self.live()?.delta.state());
         let hits = queries.chunks_exact(spec.row_bytes()).map(|query| state.nearest(&spec, query, k));
         Ok(Found { seq: state.seq, hits: hits.collect() })
+    }
+
+    /// What the collection is made of.
+    ///
+    /// # Errors
+    /// As [`Collection::count`].
+    pub fn facts(&self) -> Result<Facts> {
+        let live = self.live()?;
+        let state = live.delta.state();
+        let points = state.points();
+        let delta_bytes = live.lock().bytes();
+        Ok(Facts { seq: state.seq, points, delta_points: points, delta_bytes, segments: Vec::new() })
     }
 
     fn check_queries(&self, queries: &[u8]) -> Result<()> {

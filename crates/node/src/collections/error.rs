@@ -15,6 +15,8 @@ pub enum Kind {
         /// Sequence number of the change; 0 for a change of the catalogue.
         seq: u64,
     },
+    /// The disk is full; nothing was written. Deletes are admitted, and writes once there is room again.
+    DiskFull,
     /// One of the kinds that all crates have; nothing was written.
     Other(ErrorKind),
 }
@@ -27,6 +29,9 @@ pub struct Error {
     /// Event, place and remedy.
     pub message: String,
 }
+
+/// A checkpoint of a full delta takes about so long.
+const RETRY_AFTER_S: u64 = 1;
 
 /// Result of what a collection is asked.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -46,6 +51,11 @@ impl From<stratann_storage::Error> for Error {
 }
 
 impl Error {
+    /// Seconds after which to try again what a full collection refused; `None` for what time does not mend.
+    pub fn retry_after_s(&self) -> Option<u64> {
+        (self.kind == Kind::Busy).then_some(RETRY_AFTER_S)
+    }
+
     pub(super) fn bad_input(message: impl Into<String>) -> Error {
         stratann_storage::Error::bad_input(message).into()
     }

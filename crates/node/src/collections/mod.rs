@@ -17,11 +17,11 @@ mod spec;
 mod verify;
 mod work;
 
-pub use collection::{Collection, Found, LIMIT_MAX, Page};
+pub use collection::{Collection, Facts, Found, LIMIT_MAX, Page, SearchOptions, SegmentFacts};
 pub use delta::{Hit, Point};
 pub use error::{Error, Kind, Result};
 pub use node::{Dropped, Info, Node, Options};
 pub use sequencer::POINTS_MAX;
-pub use spec::{NAME_BYTES_MAX, Spec};
+pub use spec::{DIM_MAX, NAME_BYTES_MAX, Spec};
 pub use verify::Verified;
 pub use work::{Deleted, Upserted};

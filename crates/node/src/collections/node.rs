@@ -23,6 +23,18 @@ pub struct Options {
     pub deltas_bytes: u64,
 }
 
+impl Options {
+    /// Divides the memory of a data folder: a quarter for the rows and a quarter for points that are in no segment, each
+    /// at most its default; segments have the rest.
+    pub fn of_budget(ram_budget: Option<u64>) -> Options {
+        let usual = Options::default();
+        let Some(budget) = ram_budget else { return usual };
+        let memory_bytes = usual.rows.memory_bytes.min(budget / 4);
+        let deltas_bytes = usual.deltas_bytes.min(budget / 4);
+        Options { rows: rows::Options { memory_bytes, ..usual.rows }, deltas_bytes }
+    }
+}
+
 impl Default for Options {
     fn default() -> Options {
         Options { rows: rows::Options::default(), deltas_bytes: 256 << 20 }
@@ -86,7 +98,7 @@ impl Node {
     ///
     /// # Errors
     /// `BadInput` for a name that is taken, empty, longer than 255 bytes, or has control characters or `/`, and for
-    /// dimensions beyond 1 to 65,536; `Unknown`; `Corrupt` and `Io` of the rows.
+    /// dimensions beyond 1 to 4,096; `Unknown`; `Corrupt` and `Io` of the rows.
     pub fn create_collection(&self, name: &str, spec: Spec) -> Result<Collection> {
         check_name(name)?;
         spec.check()?;

@@ -6,12 +6,16 @@
 //! | 1 | 1 | metric |
 //! | 2 | 1 | element type |
 //! | 3 | 4 | dimensions |
+//! | 7 | | name of the kind of its larger segments, nothing where it is chosen |
 
-use stratann_kernel::distance::MAX_DIM;
 use stratann_kernel::{DType, Metric};
+
+use stratann_params::IndexKind;
 
 use super::error::{Error, Result};
 
+/// Most components of a vector, as many as an index takes.
+pub const DIM_MAX: usize = 4096;
 /// Longest name of a collection, in bytes.
 pub const NAME_BYTES_MAX: usize = 255;
 
@@ -26,6 +30,8 @@ pub struct Spec {
     pub metric: Metric,
     /// Type of a component.
     pub dtype: DType,
+    /// Kind of its larger segments; `None` leaves the choice to each build.
+    pub kind: Option<IndexKind>,
 }
 
 impl Spec {
@@ -36,8 +42,8 @@ impl Spec {
 
     pub(super) fn check(&self) -> Result<()> {
         match self.dim {
-            1..=MAX_DIM => Ok(()),
-            dim => Err(Error::bad_input(format!("vectors of {dim} dimensions; give 1 to {MAX_DIM}"))),
+            1..=DIM_MAX => Ok(()),
+            dim => Err(Error::bad_input(format!("vectors of {dim} dimensions; give 1 to {DIM_MAX}"))),
         }
     }
 
@@ -86,15 +92,22 @@ impl Spec {
     pub(super) fn encode(&self) -> Vec<u8> {
         let mut bytes = vec![VERSION, self.metric as u8, self.dtype as u8];
         bytes.extend((self.dim as u32).to_le_bytes());
+        bytes.extend(self.kind.map_or("", IndexKind::name).as_bytes());
         bytes
     }
 
     pub(super) fn decode(bytes: &[u8]) -> Option<Spec> {
-        let ([VERSION, metric, dtype], dim) = bytes.split_first_chunk::<3>()? else { return None };
+        let ([VERSION, metric, dtype], rest) = bytes.split_first_chunk::<3>()? else { return None };
+        let (dim, kind) = rest.split_first_chunk::<4>()?;
+        let kind = std::str::from_utf8(kind).ok()?;
         let spec = Spec {
-            dim: u32::from_le_bytes(dim.try_into().ok()?) as usize,
+            dim: u32::from_le_bytes(*dim) as usize,
             metric: Metric::ALL.into_iter().find(|known| *known as u8 == *metric)?,
             dtype: DType::ALL.into_iter().find(|known| *known as u8 == *dtype)?,
+            kind: match kind {
+                "" => None,
+                name => Some(IndexKind::parse(name)?),
+            },
         };
         spec.check().ok().map(|()| spec)
     }
@@ -122,7 +135,7 @@ mod tests {
     fn what_is_decoded_was_encoded() {
         for metric in Metric::ALL {
             for dtype in DType::ALL {
-                let spec = Spec { dim: 77, metric, dtype };
+                let spec = Spec { dim: 77, metric, dtype, kind: None };
                 let bytes = spec.encode();
                 assert_eq!(Spec::decode(&bytes), Some(spec));
                 (0..bytes.len()).for_each(|length| assert_eq!(Spec::decode(&bytes[..length]), None));
@@ -146,7 +159,7 @@ mod tests {
 
     #[test]
     fn numbers_that_are_none_are_found() {
-        let spec = |dtype| Spec { dim: 2, metric: Metric::L2, dtype };
+        let spec = |dtype| Spec { dim: 2, metric: Metric::L2, dtype, kind: None };
         let floats = |x: f32| [1.0, f32::MAX, f32::MIN_POSITIVE / 2.0, x].map(f32::to_le_bytes).concat();
         assert_eq!(spec(DType::F32).check_vectors(&floats(-0.0)), Ok(2));
         for x in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {

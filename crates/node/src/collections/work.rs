@@ -147,7 +147,7 @@ mod tests {
     use super::*;
     use stratann_kernel::{DType, Metric};
 
-    const SPEC: Spec = Spec { dim: 1, metric: Metric::L2, dtype: DType::U8 };
+    const SPEC: Spec = Spec { dim: 1, metric: Metric::L2, dtype: DType::U8, kind: None };
 
     #[test]
     fn the_last_point_of_an_id_counts() {

@@ -11,7 +11,7 @@ use stratann_node::rows::ExternalId;
 use stratann_storage::Quiet;
 
 /// Small vectors, for tests of what happens to points.
-pub const SMALL: Spec = Spec { dim: 4, metric: Metric::L2, dtype: DType::F32 };
+pub const SMALL: Spec = Spec { dim: 4, metric: Metric::L2, dtype: DType::F32, kind: None };
 
 pub fn options() -> Options {
     Options { rows: super::options(), deltas_bytes: 64 << 20 }

@@ -2,7 +2,7 @@ use stratann_kernel::{DType, Metric};
 
 use super::*;
 
-const SPEC: Spec = Spec { dim: 2, metric: Metric::L2, dtype: DType::U8 };
+const SPEC: Spec = Spec { dim: 2, metric: Metric::L2, dtype: DType::U8, kind: None };
 
 fn put(id: &ExternalId, seq: u64, vector: [u8; 2]) -> impl Fn(&Delta) {
     let id = id.clone();
@@ -62,7 +62,7 @@ fn ties_are_broken_by_ids() {
 
 #[test]
 fn distances_that_are_no_number_are_the_largest() {
-    let spec = Spec { dim: 2, metric: Metric::Ip, dtype: DType::F32 };
+    let spec = Spec { dim: 2, metric: Metric::Ip, dtype: DType::F32, kind: None };
     let delta = Delta::new(spec);
     let vectors = [[f32::MAX, f32::MAX], [0.0, -0.0], [0.0, 0.0]];
     for (number, vector) in (1..).zip(vectors) {
