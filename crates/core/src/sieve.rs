@@ -104,6 +104,27 @@ impl Sieve {
         Sieve { rows, count: counts.sum(), chunks }
     }
 
+    /// The rows of this sieve but those of `ids`, which ascend; others are ignored. Chunks without any of them are
+    /// shared.
+    pub fn without(&self, ids: &[u32]) -> Sieve {
+        let mut next = self.clone();
+        let mut left = ids;
+        while let Some(&first) = left.first() {
+            let at = split(first).0;
+            let Some(chunk) = next.chunks.get_mut(at) else { break };
+            let range = range_of(at, self.rows);
+            let here = left.partition_point(|&id| id < range.end);
+            let (before, (gone, later)) = (chunk.count(&range), left.split_at(here));
+            *chunk = chunk.without(gone, &range);
+            next.count -= before - chunk.count(&range);
+            left = later;
+            if gone.is_empty() {
+                break;
+            }
+        }
+        next
+    }
+
     /// Rows of the index.
     pub fn rows(&self) -> u32 {
         self.rows
@@ -254,6 +275,15 @@ impl Chunk {
                 Chunk::of_words(words, range)
             }
         }
+    }
+
+    fn without(&self, gone: &[u32], range: &Range<u32>) -> Chunk {
+        let mut words = self.words(range);
+        for id in gone.iter().filter(|id| range.contains(id)) {
+            let low = (id - range.start) as usize;
+            words[low / 64] &= !(1 << (low % 64));
+        }
+        Chunk::of_words(words, range)
     }
 
     fn count(&self, range: &Range<u32>) -> u32 {

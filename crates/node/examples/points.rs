@@ -5,12 +5,14 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use stratann_kernel::{DType, Metric};
-use stratann_node::collections::{Collection, Node, Options, POINTS_MAX, Result, Spec};
+use stratann_node::collections::{Collection, Node, Options, Result, Spec};
 use stratann_node::rows::{self, Batch, ExternalId, Key, RowKind, Rows};
 use stratann_storage::Quiet;
 
 const SPEC: Spec = Spec { dim: 128, metric: Metric::L2, dtype: DType::F32, kind: None };
 const BATCH_ROWS: u64 = 100;
+/// Points of a collection.
+const POINTS: u64 = 16_000;
 /// Collections that are filled.
 const COLLECTIONS: u64 = 4;
 /// Batches of one side before it is the other's turn.
@@ -44,7 +46,7 @@ fn write_rows(rows: &Rows, numbers: &[u64], vectors: &[u8]) -> Result<()> {
 /// Vectors in collections, each of which has its share of the numbers.
 fn write_points(points: &[Collection], numbers: &[u64], vectors: &[u8]) -> Result<()> {
     let ids: Vec<_> = numbers.iter().map(|number| ExternalId::Number(*number)).collect();
-    let of = numbers.first().map_or(0, |number| number / POINTS_MAX) as usize;
+    let of = numbers.first().map_or(0, |number| number / POINTS) as usize;
     points[of].upsert(&ids, vectors)?;
     Ok(())
 }
@@ -82,15 +84,15 @@ fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
         (0..COLLECTIONS).map(|of| node.create_collection(&format!("points {of}"), SPEC)).collect();
     let points = made?;
     let new = |batch: u64| (batch * BATCH_ROWS..(batch + 1) * BATCH_ROWS).collect();
-    compare("new ids", &rows, &points, COLLECTIONS * POINTS_MAX / BATCH_ROWS, new)?;
+    compare("new ids", &rows, &points, COLLECTIONS * POINTS / BATCH_ROWS, new)?;
     let mut noise = Noise(1);
-    let random = |_| (0..BATCH_ROWS).map(|_| noise.bits() % POINTS_MAX).collect();
+    let random = |_| (0..BATCH_ROWS).map(|_| noise.bits() % POINTS).collect();
     compare("overwrites at random", &rows, &points, 400, random)?;
 
     let queries = Noise(3).vectors(200);
     let begin = Instant::now();
     points[0].search(&queries, 10)?;
-    println!("search of {POINTS_MAX} points, k = 10: {:?} each", begin.elapsed() / 200);
+    println!("search of {POINTS} points, k = 10: {:?} each", begin.elapsed() / 200);
     drop((node, points));
     let node = Node::open(&folder.join("points"), &Options::default(), &Quiet)?;
     let begin = Instant::now();

@@ -5,10 +5,11 @@ mod common;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use common::points::{Model, SMALL, filled, number, open};
+use common::points::{Model, SMALL, filled, number, open, open_busy};
 use common::{Noise, Notes, job, job_command, notes, setting};
 use stratann_node::collections::{Collection, Node};
 use stratann_node::rows::{CHUNK_BYTES, ExternalId, Key};
+use stratann_storage::Quiet;
 
 /// Ids of the collection `mixed`.
 const IDS: u64 = 60;
@@ -61,7 +62,7 @@ fn collection(node: &Node, name: &str) -> Collection {
 #[test]
 fn child() {
     let Some(_) = job() else { return };
-    let node = open(Path::new(&setting("ROWS_FOLDER"))).unwrap();
+    let node = open_busy(Path::new(&setting("ROWS_FOLDER"))).unwrap();
     let notes = || Notes::new(Path::new(&setting("ROWS_NOTES")));
     let (mixed, shared) = (collection(&node, "mixed"), collection(&node, "shared"));
     std::thread::scope(|scope| {
@@ -170,6 +171,18 @@ fn check(node: &Node, noted: &Path, history: &mut History) -> Vec<(String, u64)>
     there
 }
 
+/// Makes one segment of each collection; then no other has a folder.
+fn compact(node: &Node, folder: &Path) {
+    for name in ["mixed", "shared"] {
+        collection(node, name).compact(&Quiet).unwrap();
+    }
+    let entries = |folder: &Path| std::fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
+    for of_collection in entries(&folder.join("s")) {
+        let segments: Vec<_> = entries(&of_collection).collect();
+        assert!(segments.len() < 2, "a segment is left: {segments:?}");
+    }
+}
+
 /// Collections that have rows, beside the catalogue.
 fn collections_with_rows(folder: &Path) -> usize {
     let rows = common::open(folder).unwrap();
@@ -188,7 +201,7 @@ fn kill_again_and_again(kills: u64) {
     let place = tempfile::tempdir().unwrap();
     let (folder, noted) = (place.path().join("data"), place.path().join("notes"));
     let (mut noise, mut history, mut opened) = (Noise(kills), History::default(), Vec::new());
-    let (mut changes, mut there) = (0, Vec::new());
+    let (mut changes, mut there, mut segments) = (0, Vec::new(), 0);
     for kill in 0..kills {
         // The next child goes on from what is there, which may be one more than was told.
         let _ = std::fs::remove_file(&noted);
@@ -206,8 +219,13 @@ fn kill_again_and_again(kills: u64) {
         let begin = Instant::now();
         let node = open(&folder).unwrap_or_else(|e| panic!("after kill {kill}: {e}"));
         opened.push(begin.elapsed());
+        segments += ["mixed", "shared"].map(|name| collection(&node, name).facts().unwrap().segments.len()).iter().sum::<usize>();
         changes += notes(&noted).len() - there.len();
         there = check(&node, &noted, &mut history);
+        if kill % 4 == 0 {
+            compact(&node, &folder);
+            check(&node, &noted, &mut history);
+        }
         let listed = node.collections().unwrap().len();
         drop(node);
         if kill % 5 == 0 {
@@ -215,7 +233,8 @@ fn kill_again_and_again(kills: u64) {
         }
     }
     opened.sort();
-    eprintln!("{kills} kills, {changes} changes told; opened in {:?} to {:?}", opened[0], opened.last());
+    eprintln!("{kills} kills, {changes} changes told, {segments} segments; opened in {:?} to {:?}", opened[0], opened.last());
+    assert!(segments as u64 > kills, "no checkpoint was killed");
     assert!(history.model.seq > kills && changes as u64 > 5 * kills);
 }
 

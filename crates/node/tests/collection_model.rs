@@ -8,6 +8,7 @@ use common::points::{Model, components, open};
 use stratann_kernel::{DType, Metric};
 use stratann_node::collections::{Spec, Upserted};
 use stratann_node::rows::ExternalId;
+use stratann_storage::Quiet;
 
 #[derive(Clone, Debug)]
 enum Step {
@@ -16,6 +17,8 @@ enum Step {
     Search(Vec<[u8; 3]>, usize),
     Scroll(u8, usize),
     CloseIdle,
+    Checkpoint,
+    Compact,
     Reopen,
 }
 
@@ -38,14 +41,20 @@ fn step() -> impl Strategy<Value = Step> {
         4 => (prop::collection::vec(vector, 1..4), 1_usize..40).prop_map(|(queries, k)| Step::Search(queries, k)),
         1 => (ids, 1_usize..9).prop_map(|(after, limit)| Step::Scroll(after, limit)),
         1 => Just(Step::CloseIdle),
+        2 => Just(Step::Checkpoint),
+        1 => Just(Step::Compact),
         1 => Just(Step::Reopen),
     ]
 }
 
-fn vector(dtype: DType, values: [u8; 3]) -> Vec<u8> {
-    // Integers, so that ties are frequent.
-    let shift = if dtype == DType::U8 { 0.0 } else { 2.0 };
-    components(dtype, &values.map(|x| f32::from(x) - shift))
+fn vector(spec: &Spec, values: [u8; 3]) -> Vec<u8> {
+    // Integers, so that ties are frequent; cosine has none for zero.
+    let shift = match (spec.metric, spec.dtype) {
+        (Metric::Cosine, _) => -1.0,
+        (_, DType::U8) => 0.0,
+        _ => 2.0,
+    };
+    components(spec.dtype, &values.map(|x| f32::from(x) - shift))
 }
 
 fn check(spec: Spec, steps: Vec<Step>) {
@@ -58,7 +67,7 @@ fn check(spec: Spec, steps: Vec<Step>) {
             Step::Upsert(points) => {
                 let ids: Vec<_> = points.iter().map(|(of, _)| id(*of)).collect();
                 let vectors: Vec<u8> =
-                    points.iter().flat_map(|(_, values)| vector(spec.dtype, *values)).collect();
+                    points.iter().flat_map(|(_, values)| vector(&spec, *values)).collect();
                 let seq = model.seq + 1;
                 let (new, replaced) = model.upsert(seq, &ids, &vectors);
                 let repeated = ids.len() as u64 - new - replaced;
@@ -75,7 +84,7 @@ fn check(spec: Spec, steps: Vec<Step>) {
             }
             Step::Search(queries, k) => {
                 let queries: Vec<u8> =
-                    queries.into_iter().flat_map(|values| vector(spec.dtype, values)).collect();
+                    queries.into_iter().flat_map(|values| vector(&spec, values)).collect();
                 let found = collection.search(&queries, k).unwrap();
                 assert_eq!(found.seq, model.seq);
                 for (query, hits) in queries.chunks(spec.row_bytes()).zip(&found.hits) {
@@ -90,6 +99,13 @@ fn check(spec: Spec, steps: Vec<Step>) {
                 assert!(page.points.iter().map(|point| &point.id).eq(expected));
             }
             Step::CloseIdle => _ = node.close_idle(),
+            Step::Checkpoint => collection.checkpoint(&Quiet).unwrap(),
+            Step::Compact => {
+                collection.compact(&Quiet).unwrap();
+                let facts = collection.facts().unwrap();
+                assert!(facts.segments.len() < 2 && facts.delta_points == 0, "{facts:?}");
+                assert!(facts.segments.iter().all(|own| own.dead == 0), "{facts:?}");
+            }
             Step::Reopen => {
                 drop((collection, node));
                 node = open(place.path()).unwrap();

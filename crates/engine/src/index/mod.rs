@@ -20,6 +20,7 @@ use stratann_storage::{Error, ErrorKind, Progress, Result};
 mod cache_budget;
 mod given;
 mod live;
+mod parts;
 mod row_ids;
 mod segment;
 mod updates;
@@ -29,6 +30,7 @@ pub use crate::base::{OpenOptions, Reserve};
 pub use crate::kinds::options::OpenBaselines;
 pub use crate::kinds::{Acknowledged, PLACE, Unfinished, UpdateOptions};
 pub use cache_budget::CacheBudget;
+pub use parts::{LeftRows, Row};
 pub(crate) use row_ids::RowIds;
 
 use crate::base::Base;

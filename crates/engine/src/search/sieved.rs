@@ -13,7 +13,7 @@ use super::{Answers, Effort, Purpose, SearchOptions};
 use crate::curve::{self, Aim, Point};
 use crate::exec::Snapshot;
 use crate::files;
-use crate::index::{Index, RowIds};
+use crate::index::{Index, LeftRows, RowIds};
 use crate::kinds;
 use crate::kinds::answers::{SearchWork, SievePlan, SievedQuery};
 use crate::kinds::live_plans::PlannedSearch;
@@ -290,6 +290,24 @@ impl Index {
         };
         let plan = self.live_plans.get_or_plan(asked, || self.plan_sieve(&sieve, options))?;
         Ok(Some(Filter { matches: Matches::Rows(sieve), plan, unknown: Some(0), repeated: 0 }))
+    }
+
+    /// A filter of these rows for searches with these options; `None` where all are left.
+    ///
+    /// # Errors
+    /// Bad options; a kind whose searches take no filter.
+    pub fn filter_of(&self, left: &LeftRows, options: &SearchOptions) -> Result<Option<Filter>> {
+        let sieve = left.rows();
+        if sieve.count() == sieve.rows() {
+            return Ok(None);
+        }
+        let asked = PlannedSearch {
+            usual: self.params_of_search(options)?,
+            recall: options.recall(),
+            is_resident: self.is_resident(),
+        };
+        let plan = left.plans().get_or_plan(asked, || self.plan_sieve(sieve, options))?;
+        Ok(Some(Filter { matches: Matches::Rows(sieve.clone()), plan, unknown: Some(0), repeated: 0 }))
     }
 
     /// The parameters of a search without a filter: where rows are deleted, it passes over these.

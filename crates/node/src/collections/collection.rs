@@ -2,13 +2,16 @@
 
 use std::sync::Arc;
 
-use super::delta::{Hit, Point};
+use super::delta::{Hit, Point, SegmentState};
 use super::error::{Error, Result};
+use super::parts;
 use super::slot::{Live, Shared, Slot};
 use super::spec::Spec;
 use super::work::{Deleted, Done, Upserted, Work, check_id, check_ids};
 use crate::rows::ExternalId;
+use stratann_core::query::QueryStats;
 use stratann_params::IndexKind;
+use stratann_storage::Progress;
 
 /// Most results of a query, and points of a page.
 pub const LIMIT_MAX: usize = 16_384;
@@ -67,6 +70,22 @@ pub struct Facts {
     pub delta_bytes: u64,
     /// Segments, the largest first.
     pub segments: Vec<SegmentFacts>,
+    /// Why the last checkpoint or merge failed, if it did. It is tried again.
+    pub trouble: Option<Error>,
+}
+
+impl SegmentFacts {
+    fn of(own: &SegmentState) -> Result<SegmentFacts> {
+        let entry = &own.segment.entry;
+        let kind = IndexKind::parse(&entry.kind);
+        Ok(SegmentFacts {
+            number: entry.number,
+            kind: kind.ok_or_else(|| Error::corrupt(format!("segment {} is of no known kind", entry.number)))?,
+            rows: entry.rows,
+            dead: entry.rows - u64::from(own.left.rows().count()),
+            bytes: entry.bytes,
+        })
+    }
 }
 
 /// Results of a search, all of one state of the collection.
@@ -76,6 +95,8 @@ pub struct Found {
     pub seq: u64,
     /// Nearest points of each query, nearest first; ties are in the order of ids.
     pub hits: Vec<Vec<Hit>>,
+    /// What the segments cost, summed over all queries.
+    pub stats: QueryStats,
 }
 
 /// Points in the order of their ids.
@@ -159,9 +180,10 @@ impl Collection {
         let checked = check_limit(k, LIMIT_MAX, "results").and_then(|()| self.check_queries(queries));
         let checked = checked.and_then(|()| options.check());
         checked.map_err(|e| e.of_collection(self.name()))?;
-        let (spec, state) = (self.slot.spec, self.live()?.delta.state());
-        let hits = queries.chunks_exact(spec.row_bytes()).map(|query| state.nearest(&spec, query, k));
-        Ok(Found { seq: state.seq, hits: hits.collect() })
+        let state = self.live()?.delta.state();
+        let found = parts::search(&state, &self.slot.spec, queries, options);
+        let found = found.map_err(|e| e.of_collection(self.name()))?;
+        Ok(Found { seq: state.seq, hits: found.hits, stats: found.stats })
     }
 
     /// What the collection is made of.
@@ -171,9 +193,18 @@ impl Collection {
     pub fn facts(&self) -> Result<Facts> {
         let live = self.live()?;
         let state = live.delta.state();
-        let points = state.points();
         let delta_bytes = live.lock().bytes();
-        Ok(Facts { seq: state.seq, points, delta_points: points, delta_bytes, segments: Vec::new() })
+        let mut segments = state.segments.iter().map(SegmentFacts::of).collect::<Result<Vec<_>>>()?;
+        segments.sort_by_key(|own| (std::cmp::Reverse(own.rows), own.number));
+        let trouble = self.slot.trouble.lock().unwrap_or_else(|e| e.into_inner()).clone();
+        Ok(Facts {
+            seq: state.seq,
+            points: state.points(),
+            delta_points: state.tail_points(),
+            delta_bytes,
+            segments,
+            trouble,
+        })
     }
 
     fn check_queries(&self, queries: &[u8]) -> Result<()> {
@@ -209,7 +240,12 @@ impl Collection {
     pub fn get(&self, ids: &[ExternalId]) -> Result<Vec<Option<Point>>> {
         let checked = check_ids(ids).and_then(|()| check_limit(ids.len(), self.page_points(), "ids"));
         checked.map_err(|e| e.of_collection(self.name()))?;
-        Ok(self.live()?.delta.reader().points(ids))
+        let (points, state) = self.live()?.delta.reader().points(ids);
+        let found = ids.iter().zip(points).map(|(id, point)| match point {
+            Some(point) => Ok(Some(point)),
+            None => parts::point_in_segments(&state, id),
+        });
+        found.collect::<Result<_>>().map_err(|e| e.of_collection(self.name()))
     }
 
     /// Points behind `after` in the order of ids, at most `limit` of them and about 8 MiB of vectors.
@@ -220,7 +256,9 @@ impl Collection {
         let checked = check_limit(limit, LIMIT_MAX, "points").and_then(|()| after.map_or(Ok(()), check_id));
         checked.map_err(|e| e.of_collection(self.name()))?;
         let limit = limit.min(self.page_points());
-        let mut points = self.live()?.delta.reader().points_after(after, limit + 1);
+        let (points, state) = self.live()?.delta.reader().points_after(after, limit + 1);
+        let points = parts::with_segments(&state, points, after, limit + 1);
+        let mut points = points.map_err(|e| e.of_collection(self.name()))?;
         let has_more = points.len() > limit;
         points.truncate(limit);
         let next = points.last().filter(|_| has_more).map(|point| point.id.clone());
@@ -237,6 +275,25 @@ impl Collection {
         let mut turn = self.slot.turn();
         self.slot.live_in_turn(&self.shared, &mut turn)?;
         Ok(turn.has(seq))
+    }
+
+    /// Writes the points in memory into a segment. Returns when that is done.
+    ///
+    /// # Errors
+    /// As [`Collection::compact`].
+    pub fn checkpoint(&self, progress: &dyn Progress) -> Result<()> {
+        self.slot.checkpoint(&self.shared, progress)
+    }
+
+    /// Writes the points in memory into a segment, and makes one segment of all. Returns when that is done.
+    ///
+    /// # Errors
+    /// A disk that is full or fails; memory; damage; an interruption. Then the collection is as it was, and what was
+    /// done before stays.
+    pub fn compact(&self, progress: &dyn Progress) -> Result<()> {
+        self.slot.checkpoint(&self.shared, progress)?;
+        self.slot.merge_all(&self.shared, progress)?;
+        self.slot.reclaim(&self.shared)
     }
 
     fn live(&self) -> Result<Arc<Live>> {

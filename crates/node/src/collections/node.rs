@@ -5,14 +5,19 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use stratann_storage::{ErrorKind, Progress};
 
-use super::budget::Pool;
+use super::budget::{Pool, SegmentPool};
 use super::catalogue::{self, Catalogue, Entry};
 use super::collection::Collection;
 use super::error::{Error, Kind, Result};
+use super::jobs::Jobs;
+use super::options::SegmentOptions;
 use super::slot::{Shared, Slot};
 use super::spec::{Spec, check_name};
 use super::verify::{self, Verified};
 use crate::rows::{self, Batch, Key, Outcome, Rows};
+
+/// Folder of all segments in a data folder.
+const SEGMENTS: &str = "s";
 
 /// How a node is opened.
 #[derive(Clone, Copy, Debug)]
@@ -21,6 +26,8 @@ pub struct Options {
     pub rows: rows::Options,
     /// Memory of the points of all open collections.
     pub deltas_bytes: u64,
+    /// How segments are made and kept.
+    pub segments: SegmentOptions,
 }
 
 impl Options {
@@ -31,13 +38,18 @@ impl Options {
         let Some(budget) = ram_budget else { return usual };
         let memory_bytes = usual.rows.memory_bytes.min(budget / 4);
         let deltas_bytes = usual.deltas_bytes.min(budget / 4);
-        Options { rows: rows::Options { memory_bytes, ..usual.rows }, deltas_bytes }
+        let left = budget - memory_bytes - deltas_bytes;
+        // A merge has its memory beside the segments that are searched meanwhile.
+        let build_bytes = left / 2;
+        let segments =
+            SegmentOptions { build_bytes: Some(build_bytes), segments_bytes: Some(left - build_bytes), ..usual.segments };
+        Options { rows: rows::Options { memory_bytes, ..usual.rows }, deltas_bytes, segments }
     }
 }
 
 impl Default for Options {
     fn default() -> Options {
-        Options { rows: rows::Options::default(), deltas_bytes: 256 << 20 }
+        Options { rows: rows::Options::default(), deltas_bytes: 256 << 20, segments: SegmentOptions::default() }
     }
 }
 
@@ -73,7 +85,14 @@ impl Node {
     /// As [`Rows::open`]; `Corrupt` for a damaged catalogue.
     pub fn open(folder: &Path, options: &Options, progress: &dyn Progress) -> Result<Node> {
         let rows = Rows::open(folder, &options.rows, progress)?;
-        let shared = Arc::new(Shared { rows, pool: Pool::new(options.deltas_bytes) });
+        let shared = Arc::new(Shared {
+            rows,
+            pool: Pool::new(options.deltas_bytes),
+            segments: SegmentPool::new(options.segments.segments_bytes),
+            options: options.segments,
+            folder: folder.join(SEGMENTS),
+            jobs: Jobs::default(),
+        });
         let catalogue = Catalogue::read(&shared.rows, &Catalogue::default())?;
         for entry in catalogue.entries.values() {
             if let Err(e) = &entry.slot {
@@ -85,6 +104,7 @@ impl Node {
         if !dropped.is_empty() {
             progress.stage("removing dropped collections", dropped.len() as u64, "collections");
         }
+        node.remove_unknown_folders();
         for id in dropped {
             if let Some(e) = node.remove_rows(id).unfinished {
                 progress.note(&format!("a dropped collection is not wholly removed: {e}"));
@@ -238,16 +258,49 @@ impl Node {
         }
     }
 
+    /// Removes folders of collections that are not in the catalogue.
+    fn remove_unknown_folders(&self) {
+        let catalogue = self.catalogue.lock().unwrap_or_else(|e| e.into_inner());
+        let known: Vec<_> = catalogue.entries.values().map(|entry| self.shared.folder_of(entry.id)).collect();
+        let Ok(folders) = std::fs::read_dir(&self.shared.folder) else { return };
+        for folder in folders.flatten().map(|folder| folder.path()) {
+            let is_number = |name: &str| name.len() == 16 && u64::from_str_radix(name, 16).is_ok();
+            let is_ours = folder.file_name().and_then(|name| name.to_str()).is_some_and(is_number);
+            if is_ours && !known.contains(&folder) {
+                let _ = std::fs::remove_dir_all(folder);
+            }
+        }
+    }
+
     /// Removes what a dropped collection left, and then its mark.
     fn remove_rows(&self, id: u64) -> Dropped {
         let (from, end) = (Key::first_of_collection(id), Key::end_of_collection(id));
         let removed = self.shared.wake().and_then(|()| Ok(self.shared.rows.remove_range(&from, &end)?));
         let rows = removed.as_ref().map_or(0, |removed| removed.rows);
         let finished = removed.and_then(|_| {
+            remove_folder(&self.shared.folder_of(id))?;
             let mut batch = Batch::new();
             batch.remove(catalogue::dropped_key(id));
             Ok(self.shared.rows.write(batch).durable()?)
         });
         Dropped { rows, unfinished: finished.err() }
+    }
+}
+
+impl Drop for Node {
+    /// Interrupts checkpoints and merges; collections that are still held are searched and changed without.
+    fn drop(&mut self) {
+        if self.shared.rows.check_process().is_ok() {
+            self.shared.jobs.stop();
+        }
+    }
+}
+
+fn remove_folder(folder: &Path) -> Result<()> {
+    match std::fs::remove_dir_all(folder) {
+        Err(e) if e.kind() != std::io::ErrorKind::NotFound => {
+            Err(stratann_storage::Error::io("removing", folder, &e).into())
+        }
+        _ => Ok(()),
     }
 }

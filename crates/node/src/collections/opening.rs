@@ -1,11 +1,18 @@
-//! The delta of a collection, built from its rows.
+//! A collection as its rows and its segments have it.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use stratann_engine::index::LeftRows;
 
 use super::budget::Reserved;
-use super::delta::{Change, Delta, memory_bytes};
+use super::delta::{Change, Delta, SegmentState, State, memory_bytes};
 use super::error::{Error, Result};
 use super::point::{Manifest, Place, decode_point, id_bytes};
+use super::slot::{Shared, Slot, Turn};
 use super::spec::Spec;
 use crate::rows::{CHUNK_BYTES, ExternalId, Key, RowKind, Rows};
+use crate::segments::{Layout, Segment, SegmentEntry, SegmentMemory, folder_of};
 
 /// Reads the manifest; that of a collection without changes where there is none.
 ///
@@ -56,7 +63,16 @@ pub(super) fn each_row(
     kind: RowKind,
     take: &mut dyn FnMut(&Chunk) -> Result<()>,
 ) -> Result<()> {
-    let (mut from, end) = (Key::first(collection, kind), Key::end(collection, kind));
+    each_row_from(rows, Key::first(collection, kind), Key::end(collection, kind), take)
+}
+
+/// The same from a key on.
+pub(super) fn each_row_from(
+    rows: &Rows,
+    mut from: Key,
+    end: Key,
+    take: &mut dyn FnMut(&Chunk) -> Result<()>,
+) -> Result<()> {
     loop {
         let chunk = rows.scan(&from, &end, CHUNK_BYTES)?;
         take(&chunk.rows)?;
@@ -67,22 +83,63 @@ pub(super) fn each_row(
     }
 }
 
-/// Builds the delta from the tail. Its memory is reserved before, as the manifest counts the points.
+/// Reads which segments there are; none where there was no checkpoint.
 ///
 /// # Errors
-/// `Busy`; `Corrupt` when a row is damaged or tail and manifest differ; `Io`.
-pub(super) fn build(rows: &Rows, collection: u64, spec: &Spec, reserved: &mut Reserved) -> Result<Delta> {
-    let manifest = manifest(rows, collection)?;
-    reserved.resize(memory_bytes(spec, manifest.points, manifest.id_bytes))?;
-    let delta = Delta::new(*spec);
+/// `Corrupt` and `Io`.
+pub(super) fn layout(rows: &Rows, collection: u64) -> Result<Layout> {
+    let key = Layout::key(collection);
+    match rows.get(&key)? {
+        Some(bytes) => Layout::decode(&bytes).ok_or_else(|| damaged(&key, "it is no layout of this version")),
+        None => Ok(Layout::default()),
+    }
+}
+
+/// Opens a collection: its segments, and the delta from the tail behind them. Memory is reserved before, as the
+/// manifest counts the points. Segments that `earlier` has stay open.
+///
+/// # Errors
+/// `Busy`; `Corrupt` when a row or a segment is damaged, or tail and manifest differ; `Io`.
+pub(super) fn build(
+    shared: &Shared,
+    slot: &Slot,
+    (earlier, turn): (Option<&State>, &mut Turn),
+    reserved: &mut Reserved,
+) -> Result<Delta> {
+    let (rows, spec) = (&shared.rows, &slot.spec);
+    let manifest = manifest(rows, slot.id)?;
+    let layout = layout(rows, slot.id)?;
+    turn.next_segment = turn.next_segment.max(layout.next_segment);
+    reserved.resize(memory_bytes(spec, manifest.tail_points, manifest.id_bytes))?;
+    let segments = open_segments(shared, slot, &layout, earlier)?;
+    let state = State::of_segments(layout.watermark, segments);
+    let delta = Delta::of_segments(*spec, state);
+    fill(rows, slot, (&delta, &layout, &manifest))?;
+    let state = delta.state();
+    let found = Manifest { seq: manifest.seq, ..Manifest::of(&state) };
+    if found != manifest {
+        let why = format!(
+            "it counts {} points, {} of them in the tail; there are {} and {}",
+            manifest.points, manifest.tail_points, found.points, found.tail_points
+        );
+        return Err(damaged(&Manifest::key(slot.id), &why));
+    }
+    Ok(delta)
+}
+
+/// Puts the tail into a delta.
+fn fill(rows: &Rows, slot: &Slot, (delta, layout, manifest): (&Delta, &Layout, &Manifest)) -> Result<()> {
     let (mut points, mut ids) = (0, 0);
-    each_row(rows, collection, RowKind::Tail, &mut |chunk| {
+    // A collection without points has a newest change, too.
+    delta.apply(manifest.seq, std::iter::empty());
+    let from = Place { seq: layout.watermark.saturating_add(1), ordinal: 0 }.tail_key(slot.id);
+    each_row_from(rows, from, Key::end(slot.id, RowKind::Tail), &mut |chunk| {
         let mut found = Vec::with_capacity(chunk.len());
         for (key, value) in chunk {
-            let (place, id, vector) = point(key, value, spec)?;
+            let (place, id, vector) = point(key, value, &slot.spec)?;
             points += 1;
             ids += id_bytes(&id) as u64;
-            let is_beyond = place.seq > manifest.seq || points > manifest.points || ids > manifest.id_bytes;
+            let is_beyond = place.seq > manifest.seq || points > manifest.tail_points || ids > manifest.id_bytes;
             if is_beyond || delta.reader().place(&id).is_some() {
                 return Err(damaged(
                     key,
@@ -94,11 +151,40 @@ pub(super) fn build(rows: &Rows, collection: u64, spec: &Spec, reserved: &mut Re
         let changes = found.iter().map(|(id, place, vector)| Change::Put { id, place: *place, vector });
         delta.apply(manifest.seq, changes);
         Ok(())
+    })
+}
+
+/// Opens the segments of a layout, and takes out the rows that are dead.
+fn open_segments(
+    shared: &Shared,
+    slot: &Slot,
+    layout: &Layout,
+    earlier: Option<&State>,
+) -> Result<Vec<SegmentState>> {
+    let mut dead: BTreeMap<u64, Vec<u32>> = BTreeMap::new();
+    each_row(&shared.rows, slot.id, RowKind::Deletes, &mut |chunk| {
+        for (key, _) in chunk {
+            let (segment, ordinal) =
+                Layout::of_death_key(key).ok_or_else(|| damaged(key, "its key names no row"))?;
+            dead.entry(segment).or_default().push(ordinal);
+        }
+        Ok(())
     })?;
-    let state = delta.state();
-    if (state.points(), state.id_bytes()) != (manifest.points, manifest.id_bytes) {
-        let why = format!("it counts {} points, and the tail has {}", manifest.points, state.points());
-        return Err(damaged(&Manifest::key(collection), &why));
-    }
-    Ok(delta)
+    let folder = shared.folder_of(slot.id);
+    let open = |entry: &SegmentEntry| {
+        let known = earlier.and_then(|state| state.segment(entry.number));
+        let segment = match known.filter(|own| own.segment.entry == *entry) {
+            Some(own) => own.segment.clone(),
+            None => {
+                let memory = (slot.spec.row_bytes(), &shared.segments as &dyn SegmentMemory);
+                Arc::new(Segment::open(&folder_of(&folder, entry.number), entry, memory)?)
+            }
+        };
+        let ordinals = dead.get(&entry.number).map(Vec::as_slice).unwrap_or_default();
+        let mut rows = segment.rows_of(ordinals)?;
+        rows.sort_unstable();
+        let left = LeftRows::new(segment.index.all_rows().without(&rows));
+        Ok(SegmentState { segment, left })
+    };
+    layout.segments.iter().map(open).collect()
 }

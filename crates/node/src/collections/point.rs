@@ -1,4 +1,4 @@
-//! Rows of a collection: points of the tail, their places, and the manifest.
+//! Rows of a collection: points of the tail, and the manifest.
 //!
 //! | value of a tail row `v/<seq>/<ordinal>` | bytes | content, little-endian |
 //! |---|---|---|
@@ -6,15 +6,15 @@
 //! | 1 | 2 | bytes of the id |
 //! | 3 | | the id as it ends a key, then the vector |
 //!
-//! A place `p/<id>` has the sequence number, `u64`, and the ordinal, `u32`, of the tail row of that id.
-//!
 //! | value of the manifest `m` | bytes | content, little-endian |
 //! |---|---|---|
 //! | 0 | 1 | version of the layout, 1 |
 //! | 1 | 8 | newest sequence number |
 //! | 9 | 8 | points |
-//! | 17 | 8 | bytes of their ids |
+//! | 17 | 8 | points of them in the tail |
+//! | 25 | 8 | bytes of the ids of these |
 
+use super::delta::State;
 use crate::rows::{ExternalId, Key, RowKind};
 
 const VERSION: u8 = 1;
@@ -40,21 +40,6 @@ impl Place {
         let ordinal = u64::from_be_bytes(ordinal.try_into().ok()?);
         Some(Place { seq: u64::from_be_bytes(*seq), ordinal: ordinal.try_into().ok()? })
     }
-
-    pub(super) fn encode(self) -> Vec<u8> {
-        [&self.seq.to_le_bytes()[..], &self.ordinal.to_le_bytes()].concat()
-    }
-
-    pub(super) fn decode(bytes: &[u8]) -> Option<Place> {
-        let (seq, ordinal) = bytes.split_first_chunk::<8>()?;
-        let ordinal = u32::from_le_bytes(ordinal.try_into().ok()?);
-        Some(Place { seq: u64::from_le_bytes(*seq), ordinal })
-    }
-}
-
-/// Key of the place of an id.
-pub(super) fn place_key(collection: u64, id: &ExternalId) -> Key {
-    Key::first(collection, RowKind::Place).id(id)
 }
 
 /// Bytes of an id as it ends a key.
@@ -93,26 +78,35 @@ pub(super) struct Manifest {
     pub(super) seq: u64,
     /// Points.
     pub(super) points: u64,
-    /// Bytes of their ids.
+    /// Points of them in the tail.
+    pub(super) tail_points: u64,
+    /// Bytes of the ids of these.
     pub(super) id_bytes: u64,
 }
 
 impl Manifest {
+    /// That of a state.
+    pub(super) fn of(state: &State) -> Manifest {
+        let (seq, points) = (state.seq, state.points());
+        Manifest { seq, points, tail_points: state.tail_points(), id_bytes: state.id_bytes() }
+    }
+
     pub(super) fn key(collection: u64) -> Key {
         Key::first(collection, RowKind::Manifest)
     }
 
     pub(super) fn encode(&self) -> Vec<u8> {
-        let numbers = [self.seq, self.points, self.id_bytes].map(u64::to_le_bytes).concat();
+        let numbers = [self.seq, self.points, self.tail_points, self.id_bytes].map(u64::to_le_bytes).concat();
         [&[VERSION][..], &numbers].concat()
     }
 
     pub(super) fn decode(bytes: &[u8]) -> Option<Manifest> {
         let ([VERSION], numbers) = bytes.split_first_chunk::<1>()? else { return None };
         let (numbers, []) = numbers.as_chunks::<8>() else { return None };
-        let [seq, points, id_bytes] = numbers else { return None };
-        let [seq, points, id_bytes] = [seq, points, id_bytes].map(|bytes| u64::from_le_bytes(*bytes));
-        (seq <= SEQ_MAX).then_some(Manifest { seq, points, id_bytes })
+        let [seq, points, tail_points, id_bytes] = numbers else { return None };
+        let numbers = [seq, points, tail_points, id_bytes].map(|bytes| u64::from_le_bytes(*bytes));
+        let [seq, points, tail_points, id_bytes] = numbers;
+        (seq <= SEQ_MAX).then_some(Manifest { seq, points, tail_points, id_bytes })
     }
 }
 
@@ -130,13 +124,12 @@ mod tests {
             for length in 0..bytes.len() - 6 {
                 assert_ne!(decode_point(&bytes[..length]).map(|(id, _)| id), Some(id.clone()));
             }
-            assert_eq!(place_key(1, &id).rest().len(), id_bytes(&id));
+            assert_eq!(Key::first(1, RowKind::Place).id(&id).rest().len(), id_bytes(&id));
         }
         let place = Place { seq: 1 << 40, ordinal: 9 };
-        assert_eq!(Place::decode(&place.encode()), Some(place));
         assert_eq!(Place::of_tail_key(&place.tail_key(3)), Some(place));
         assert_eq!(Place::of_tail_key(&Manifest::key(3)), None);
-        let manifest = Manifest { seq: 5, points: 6, id_bytes: 7 };
+        let manifest = Manifest { seq: 5, points: 9, tail_points: 6, id_bytes: 7 };
         let bytes = manifest.encode();
         assert_eq!(Manifest::decode(&bytes), Some(manifest));
         (0..bytes.len()).for_each(|length| assert_eq!(Manifest::decode(&bytes[..length]), None));

@@ -4,24 +4,23 @@
 //! rows, applies it to the delta and tells the callers. There is no thread for it.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::sync::mpsc::{TryRecvError, sync_channel};
 
 use super::budget::Reserved;
-use super::delta::{Change, Reader};
+use super::jobs::Job;
+use super::delta::{Change, Reader, State};
 use super::error::{Error, Result};
-use super::point::{Manifest, Place, encode_point, id_bytes, place_key};
+use super::point::{Manifest, Place, encode_point, id_bytes};
 use super::slot::{Live, Shared, Slot, Turn, Waiting};
 use super::spec::Spec;
 use super::work::{Deleted, Done, Upserted, Work};
 use crate::rows::{BATCH_BYTES_MAX, Batch, ExternalId, Outcome};
-
-/// Most points of a collection without segments. All are in memory, and each search compares all: at this number it
-/// reads 8 MB of vectors of 128 f32, and more would make searches slower in proportion.
-pub const POINTS_MAX: u64 = 16_000;
+use crate::segments::Layout;
 
 impl Slot {
     /// Makes a change, and returns when it is durable and can be found.
-    pub(super) fn change(&self, shared: &Shared, work: Work) -> Result<Done> {
+    pub(super) fn change(self: &Arc<Slot>, shared: &Arc<Shared>, work: Work) -> Result<Done> {
         shared.rows.check_process()?;
         let (reply, done) = sync_channel(1);
         let mut queue = self.queue();
@@ -42,6 +41,7 @@ impl Slot {
                     let led = Led(self);
                     self.change_group(shared, &mut self.turn());
                     drop(led);
+                    self.ask_for_checkpoint(shared);
                     queue = self.queue();
                 }
             }
@@ -70,7 +70,7 @@ impl Slot {
             Err(e) => return group.iter().for_each(|waiting| answer(waiting, Err(e.clone()))),
         };
         let before = turn.given;
-        let mut resolver = Resolver::new(&live, &self.spec, before);
+        let mut resolver = Resolver::new(&live, &self.spec, (before, shared.options.full_rows()));
         let mut resolved = Vec::with_capacity(group.len());
         for waiting in &group {
             match resolver.resolve(&waiting.work) {
@@ -109,21 +109,28 @@ impl Slot {
         }
     }
 
+    /// Has a checkpoint made when there are enough points in memory for one.
+    fn ask_for_checkpoint(self: &Arc<Slot>, shared: &Arc<Shared>) {
+        let state = self.opened().map(|live| live.delta.state());
+        if state.is_some_and(|state| shared.options.is_checkpoint_due(&self.spec, &state)) {
+            shared.jobs.ask(shared, self, Job::Checkpoint);
+        }
+    }
+
     /// The rows of all changes of a group.
     fn batch(&self, resolved: &[(&Waiting, Resolved)], after: &Manifest) -> Batch {
         let mut batch = Batch::new();
         for (_, work) in resolved {
             for (at, id) in work.work.ids.iter().enumerate() {
-                let earlier = work.earlier.get(at).copied().flatten();
-                if let Some(earlier) = earlier {
-                    batch.remove(earlier.tail_key(self.id));
+                match work.earlier.get(at).copied().flatten() {
+                    Some(Earlier::Tail(place)) => batch.remove(place.tail_key(self.id)),
+                    Some(Earlier::Segment { number, ordinal, .. }) => {
+                        batch.put_beside(Layout::death_key(self.id, number, ordinal), &[]);
+                    }
+                    None => {}
                 }
                 if !work.work.is_delete() {
-                    let place = work.place(at);
-                    batch.put(place.tail_key(self.id), &encode_point(id, work.work.vector(at)));
-                    batch.put(place_key(self.id, id), &place.encode());
-                } else if earlier.is_some() {
-                    batch.remove(place_key(self.id, id));
+                    batch.put(work.place(at).tail_key(self.id), &encode_point(id, work.work.vector(at)));
                 }
             }
         }
@@ -147,12 +154,28 @@ fn answer(waiting: &Waiting, done: Result<Done>) {
     let _ = waiting.reply.send(done);
 }
 
+/// Where the point of an id is that a change takes the place of.
+#[derive(Clone, Copy, Debug)]
+enum Earlier {
+    /// In the tail.
+    Tail(Place),
+    /// In a segment.
+    Segment {
+        /// Number of the segment.
+        number: u64,
+        /// Place of the id in the order of its ids.
+        ordinal: u32,
+        /// Its row.
+        row: u32,
+    },
+}
+
 /// A change of which it is known what it does.
 struct Resolved<'a> {
     work: &'a Work,
     seq: u64,
-    /// Places of the points that die, one for each id.
-    earlier: Vec<Option<Place>>,
+    /// Where the points are that die, one for each id.
+    earlier: Vec<Option<Earlier>>,
     done: Done,
 }
 
@@ -164,10 +187,15 @@ impl<'a> Resolved<'a> {
     /// What it does to the delta.
     fn changes(&self) -> impl Iterator<Item = Change<'a>> {
         let (work, seq) = (self.work, self.seq);
-        work.ids.iter().enumerate().map(move |(at, id)| match work.is_delete() {
+        let killed = self.earlier.iter().filter_map(|earlier| match *earlier {
+            Some(Earlier::Segment { number, row, .. }) => Some(Change::Kill { segment: number, row }),
+            _ => None,
+        });
+        let own = work.ids.iter().enumerate().map(move |(at, id)| match work.is_delete() {
             true => Change::Remove(id),
             false => Change::Put { id, place: Place { seq, ordinal: at as u32 }, vector: work.vector(at) },
-        })
+        });
+        killed.collect::<Vec<_>>().into_iter().chain(own)
     }
 
     /// The reply to its caller.
@@ -185,72 +213,101 @@ struct Resolver<'a> {
     spec: &'a Spec,
     live: &'a Live,
     reader: Reader<'a>,
-    changed: HashMap<&'a ExternalId, Option<Place>>,
+    changed: HashMap<&'a ExternalId, Option<Earlier>>,
     /// Rows of the delta that the group adds, and bytes of their ids.
     rows: u64,
     ids: u64,
+    /// Most rows of the delta.
+    rows_max: u64,
     manifest: Manifest,
 }
 
 impl<'a> Resolver<'a> {
-    fn new(live: &'a Live, spec: &'a Spec, given: u64) -> Resolver<'a> {
+    fn new(live: &'a Live, spec: &'a Spec, (given, rows_max): (u64, u64)) -> Resolver<'a> {
         let reader = live.delta.reader();
-        let state = reader.state();
-        let manifest = Manifest { seq: given, points: state.points(), id_bytes: state.id_bytes() };
-        Resolver { spec, live, reader, changed: HashMap::new(), rows: 0, ids: 0, manifest }
+        let manifest = Manifest { seq: given, ..Manifest::of(reader.state()) };
+        Resolver { spec, live, reader, changed: HashMap::new(), rows: 0, ids: 0, rows_max, manifest }
     }
 
-    fn earlier(&self, id: &ExternalId) -> Option<Place> {
-        self.changed.get(id).copied().unwrap_or_else(|| self.reader.place(id))
+    fn earlier(&self, id: &ExternalId) -> Result<Option<Earlier>> {
+        if let Some(changed) = self.changed.get(id) {
+            return Ok(*changed);
+        }
+        match self.reader.place(id) {
+            Some(place) => Ok(Some(Earlier::Tail(place))),
+            None => in_segments(self.reader.state(), id),
+        }
     }
 
     /// Resolves a change, and counts it in.
     ///
     /// # Errors
-    /// `Busy` when there is no room for its points; then it does not count.
+    /// `Busy` when there is no room for its points; `Corrupt` and `Io` of segments. Then it does not count.
     fn resolve(&mut self, work: &'a Work) -> Result<Resolved<'a>> {
-        let earlier: Vec<_> = work.ids.iter().map(|id| self.earlier(id)).collect();
-        let (mut known, mut known_bytes, mut bytes) = (0, 0, 0);
+        let earlier = work.ids.iter().map(|id| self.earlier(id)).collect::<Result<Vec<_>>>()?;
+        let (mut known, mut in_tail, mut tail_bytes, mut bytes) = (0, 0, 0, 0);
         for (id, earlier) in work.ids.iter().zip(&earlier) {
             bytes += id_bytes(id) as u64;
             known += u64::from(earlier.is_some());
-            known_bytes += if earlier.is_some() { id_bytes(id) as u64 } else { 0 };
+            if let Some(Earlier::Tail(_)) = earlier {
+                in_tail += 1;
+                tail_bytes += id_bytes(id) as u64;
+            }
         }
         let count = work.ids.len() as u64;
         let new = count - known;
+        if !work.is_delete() {
+            self.check_room(count, (self.manifest.tail_points - in_tail, bytes))?;
+        }
+        let manifest = &mut self.manifest;
+        manifest.tail_points -= in_tail;
+        manifest.id_bytes -= tail_bytes;
         if work.is_delete() {
-            let seq = self.manifest.seq + u64::from(known > 0);
-            self.manifest.seq = seq;
-            self.manifest.points -= known;
-            self.manifest.id_bytes -= known_bytes;
+            manifest.seq += u64::from(known > 0);
+            manifest.points -= known;
+            let seq = manifest.seq;
             self.changed.extend(work.ids.iter().map(|id| (id, None)));
             let done = Done::Deleted(Deleted { seq, deleted: known, unknown: new });
             return Ok(Resolved { work, seq, earlier, done });
         }
-        self.check_room(new, count, bytes)?;
-        let seq = self.manifest.seq + 1;
+        manifest.seq += 1;
+        manifest.points += new;
+        manifest.tail_points += count;
+        manifest.id_bytes += bytes;
+        let seq = manifest.seq;
         self.rows += count;
         self.ids += bytes;
-        self.manifest.seq = seq;
-        self.manifest.points += new;
-        self.manifest.id_bytes += bytes - known_bytes;
-        let places = work.ids.iter().enumerate();
-        self.changed.extend(places.map(|(at, id)| (id, Some(Place { seq, ordinal: at as u32 }))));
+        let places = work.ids.iter().zip(0..);
+        self.changed.extend(places.map(|(id, ordinal)| (id, Some(Earlier::Tail(Place { seq, ordinal })))));
         let done = Done::Upserted(Upserted { seq, new, replaced: known, repeated: work.repeated });
         Ok(Resolved { work, seq, earlier, done })
     }
 
-    /// Checks the number of points, and reserves memory for rows.
-    fn check_room(&mut self, new: u64, rows: u64, ids: u64) -> Result<()> {
-        if self.manifest.points + new > POINTS_MAX {
+    /// Checks that so many rows may come to others in memory, and reserves memory for them.
+    fn check_room(&mut self, rows: u64, (others, ids): (u64, u64)) -> Result<()> {
+        let state = self.reader.state();
+        // One change alone always has room.
+        if others + rows > self.rows_max && others > 0 {
             return Err(Error::busy(format!(
-                "it is full: it has {} points, {new} are new, and it takes {POINTS_MAX}; delete points, or use \
-                 another collection",
-                self.manifest.points
+                "{others} of its points wait to be written into a segment, {rows} would come to them, and at most {} \
+                 may; try again in a second",
+                self.rows_max
             )));
         }
-        let bytes = self.reader.state().memory_with(self.spec, self.rows + rows, self.ids + ids);
+        let bytes = state.memory_with(self.spec, self.rows + rows, self.ids + ids);
         let mut reserved: std::sync::MutexGuard<'_, Reserved> = self.live.lock();
         reserved.resize(bytes)
     }
+}
+
+/// The segment that has a point of an id, if one has. A point has one place.
+fn in_segments(state: &State, id: &ExternalId) -> Result<Option<Earlier>> {
+    for own in &state.segments {
+        let place = own.segment.find(id)?.filter(|place| own.left.rows().has(place.row));
+        if let Some(place) = place {
+            let number = own.segment.entry.number;
+            return Ok(Some(Earlier::Segment { number, ordinal: place.ordinal, row: place.row }));
+        }
+    }
+    Ok(None)
 }

@@ -1,14 +1,17 @@
 //! A collection in this process: whether it is open, and whose turn it is to change it.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::ops::RangeInclusive;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::SyncSender;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, RwLock};
 
-use super::budget::{Pool, Reserved};
+use super::budget::{Pool, Reserved, SegmentPool};
 use super::delta::Delta;
 use super::error::{Error, Result};
+use super::jobs::{Job, Jobs};
+use super::options::SegmentOptions;
 use super::spec::Spec;
 use super::work::{Done, Work};
 use crate::rows::Rows;
@@ -18,9 +21,19 @@ use stratann_storage::Quiet;
 pub(super) struct Shared {
     pub(super) rows: Rows,
     pub(super) pool: Arc<Pool>,
+    pub(super) segments: Arc<SegmentPool>,
+    pub(super) options: SegmentOptions,
+    /// Folder with a folder for each collection.
+    pub(super) folder: PathBuf,
+    pub(super) jobs: Jobs,
 }
 
 impl Shared {
+    /// Folder of the segments of a collection.
+    pub(super) fn folder_of(&self, collection: u64) -> PathBuf {
+        self.folder.join(format!("{collection:016x}"))
+    }
+
     /// Opens the rows again where they stand still.
     ///
     /// # Errors
@@ -64,6 +77,12 @@ pub(super) struct Turn {
     pub(super) unknown: Option<RangeInclusive<u64>>,
     /// Changes that were not there afterwards.
     pub(super) lost: Vec<RangeInclusive<u64>>,
+    /// Whether memory may differ from what the rows say of segments.
+    pub(super) is_stale: bool,
+    /// Number of the next segment.
+    pub(super) next_segment: u64,
+    /// Segments that are being made.
+    pub(super) building: BTreeSet<u64>,
 }
 
 /// A collection in this process.
@@ -80,6 +99,12 @@ pub(super) struct Slot {
     is_dropped: AtomicBool,
     /// Whether it was used since idle collections were closed last.
     is_used: AtomicBool,
+    /// Held while a job of its kind runs.
+    pub(super) running: [Mutex<()>; Job::KINDS],
+    /// Whether a job of its kind waits.
+    pub(super) is_asked: [AtomicBool; Job::KINDS],
+    /// Why the last job failed, if it did.
+    pub(super) trouble: Mutex<Option<Error>>,
 }
 
 impl Slot {
@@ -94,6 +119,9 @@ impl Slot {
             live: RwLock::default(),
             is_dropped: false.into(),
             is_used: false.into(),
+            running: Default::default(),
+            is_asked: Default::default(),
+            trouble: Mutex::default(),
         }
     }
 
@@ -124,7 +152,7 @@ impl Slot {
     /// The same for whoever has the turn.
     pub(super) fn live_in_turn(&self, shared: &Shared, turn: &mut Turn) -> Result<Arc<Live>> {
         self.check_dropped()?;
-        if let Some(live) = self.opened().filter(|_| turn.unknown.is_none()) {
+        if let Some(live) = self.opened().filter(|_| turn.unknown.is_none() && !turn.is_stale) {
             return Ok(live);
         }
         self.open(shared, turn).map_err(|e| e.of_collection(&self.name))
@@ -138,7 +166,8 @@ impl Slot {
         let reserved =
             earlier.as_ref().map(|live| std::mem::replace(&mut *live.lock(), Reserved::none(&shared.pool)));
         let mut reserved = reserved.unwrap_or_else(|| Reserved::none(&shared.pool));
-        let built = super::opening::build(&shared.rows, self.id, &self.spec, &mut reserved);
+        let state = earlier.as_ref().map(|live| live.delta.state());
+        let built = super::opening::build(shared, self, (state.as_deref(), turn), &mut reserved);
         let built = built.and_then(|delta| turn.settle(delta.state().seq).map(|()| delta));
         let delta = match built {
             Ok(delta) => delta,
@@ -150,15 +179,16 @@ impl Slot {
             }
         };
         let live = Arc::new(Live { delta, reserved: Mutex::new(reserved) });
+        turn.is_stale = false;
         *self.live.write().unwrap_or_else(|e| e.into_inner()) = Some(live.clone());
         Ok(live)
     }
 
-    fn opened(&self) -> Option<Arc<Live>> {
+    pub(super) fn opened(&self) -> Option<Arc<Live>> {
         self.live.read().unwrap_or_else(|e| e.into_inner()).clone()
     }
 
-    fn check_dropped(&self) -> Result<()> {
+    pub(super) fn check_dropped(&self) -> Result<()> {
         if self.is_dropped.load(Ordering::Acquire) { Err(Error::dropped(&self.name)) } else { Ok(()) }
     }
 
@@ -178,7 +208,8 @@ impl Slot {
         let was_used = self.is_used.swap(false, Ordering::AcqRel);
         // Whoever has the turn uses it.
         let Some(turn) = self.turn.try_lock().ok().filter(|_| !was_used) else { return false };
-        let was_open = self.opened().is_some() && turn.unknown.is_none();
+        let is_free = turn.unknown.is_none() && !turn.is_stale && turn.building.is_empty();
+        let was_open = self.opened().is_some() && is_free;
         if was_open {
             self.close();
         }
@@ -226,7 +257,7 @@ mod tests {
 
     #[test]
     fn an_unknown_change_is_there_or_lost_and_its_number_is_not_given_again() {
-        let mut turn = Turn { last: 4, given: 7, unknown: Some(5..=7), lost: Vec::new() };
+        let mut turn = Turn { last: 4, given: 7, unknown: Some(5..=7), ..Turn::default() };
         turn.settle(4).unwrap();
         assert_eq!((turn.last, turn.given, turn.unknown.clone()), (4, 7, None));
         turn.last = 8;

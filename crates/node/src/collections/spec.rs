@@ -8,6 +8,7 @@
 //! | 3 | 4 | dimensions |
 //! | 7 | | name of the kind of its larger segments, nothing where it is chosen |
 
+use stratann_engine::dataset::check_row;
 use stratann_kernel::{DType, Metric};
 
 use stratann_params::IndexKind;
@@ -64,12 +65,16 @@ impl Spec {
                 self.dtype.name()
             )));
         }
-        match self.first_not_finite(vectors) {
-            Some(at) => Err(Error::bad_input(format!(
+        if let Some(at) = self.first_not_finite(vectors) {
+            return Err(Error::bad_input(format!(
                 "component {} of vector {} is NaN or infinite; give finite numbers",
                 at % self.dim,
                 at / self.dim
-            ))),
+            )));
+        }
+        let bad = |row: &[u8]| check_row(self.dtype, self.metric, row);
+        match vectors.chunks_exact(row_bytes).zip(0u64..).find_map(|(row, at)| Some((at, bad(row)?))) {
+            Some((at, bad)) => Err(Error::bad_input(format!("vector {at}: {bad}; leave it out"))),
             None => Ok(vectors.len() / row_bytes),
         }
     }
@@ -160,12 +165,16 @@ mod tests {
     #[test]
     fn numbers_that_are_none_are_found() {
         let spec = |dtype| Spec { dim: 2, metric: Metric::L2, dtype, kind: None };
-        let floats = |x: f32| [1.0, f32::MAX, f32::MIN_POSITIVE / 2.0, x].map(f32::to_le_bytes).concat();
+        let floats = |x: f32| [1.0, 1e18, f32::MIN_POSITIVE / 2.0, x].map(f32::to_le_bytes).concat();
         assert_eq!(spec(DType::F32).check_vectors(&floats(-0.0)), Ok(2));
         for x in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
             let error = spec(DType::F32).check_vectors(&floats(x)).unwrap_err();
             assert!(error.message.contains("component 1 of vector 1"), "{error}");
         }
+        let error = spec(DType::F32).check_vectors(&floats(f32::MAX)).unwrap_err();
+        assert!(error.message.contains("vector 1: its squared norm exceeds"), "{error}");
+        let cosine = Spec { metric: Metric::Cosine, ..spec(DType::U8) };
+        assert!(cosine.check_vectors(&[0, 1, 0, 0]).unwrap_err().message.contains("vector 1: a zero vector"));
         for (bits, is_finite) in [(0x7bff_u16, true), (0x7c00, false), (0xfc00, false), (0x7e01, false)] {
             let bytes = [0, bits].map(u16::to_le_bytes).concat();
             assert_eq!(spec(DType::F16).check_vectors(&bytes).is_ok(), is_finite);

@@ -1,17 +1,24 @@
 //! Comparison of all rows of a collection with each other.
 
+use std::collections::HashSet;
+
+use stratann_storage::{Progress, Quiet};
+
+use super::delta::State;
 use super::error::{Error, Result};
-use super::opening::{damaged, each_row, manifest, point};
-use super::point::{Manifest, Place, decode_point, place_key};
+use super::opening::{damaged, each_row_from, layout, manifest, point};
+use super::parts;
+use super::point::{Manifest, Place};
 use super::slot::{Shared, Slot};
-use crate::rows::{ExternalId, RowKind};
+use crate::rows::{Key, RowKind};
+use crate::segments::Layout;
 
 /// What was compared.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Verified {
     /// Sequence number of the newest change.
     pub seq: u64,
-    /// Points, each with its place.
+    /// Points.
     pub points: u64,
 }
 
@@ -23,8 +30,8 @@ pub(super) fn verify(shared: &Shared, slot: &Slot) -> Result<Verified> {
     let mut turn = slot.turn();
     // What is unknown is settled before.
     let live = slot.live_in_turn(shared, &mut turn)?;
-    let verified = compare(shared, slot).map_err(|e| e.of_collection(&slot.name))?;
     let state = live.delta.state();
+    let verified = compare(shared, slot, &state, &Quiet).map_err(|e| e.of_collection(&slot.name))?;
     if (state.seq, state.points()) != (verified.seq, verified.points) {
         let why = "its rows differ from its points in memory; open the data folder again";
         return Err(Error::corrupt(why).of_collection(&slot.name));
@@ -32,39 +39,65 @@ pub(super) fn verify(shared: &Shared, slot: &Slot) -> Result<Verified> {
     Ok(verified)
 }
 
-fn compare(shared: &Shared, slot: &Slot) -> Result<Verified> {
+/// The manifest against the tail, its ids against each other and those of segments, and each segment against its files.
+fn compare(shared: &Shared, slot: &Slot, state: &State, progress: &dyn Progress) -> Result<Verified> {
     let (rows, collection) = (&shared.rows, slot.id);
-    let manifest = manifest(rows, collection)?;
-    let (mut points, mut places) = (0, 0);
-    each_row(rows, collection, RowKind::Tail, &mut |chunk| {
+    let (manifest, layout) = (manifest(rows, collection)?, layout(rows, collection)?);
+    let mut ids = HashSet::new();
+    let from = Place { seq: layout.watermark.saturating_add(1), ordinal: 0 }.tail_key(collection);
+    each_row_from(rows, from, Key::end(collection, RowKind::Tail), &mut |chunk| {
         for (key, value) in chunk {
             let (place, id, _) = point(key, value, &slot.spec)?;
-            let stored = rows.get(&place_key(collection, &id))?;
-            if stored.as_deref().and_then(Place::decode) != Some(place) || place.seq > manifest.seq {
-                return Err(damaged(key, "the place of its id is another one"));
+            if place.seq > manifest.seq {
+                return Err(damaged(key, "the manifest counts fewer changes"));
             }
-            points += 1;
+            if parts::point_in_segments(state, &id)?.is_some() {
+                return Err(damaged(key, "a segment has a point of its id, too"));
+            }
+            if !ids.insert(id) {
+                return Err(damaged(key, "its id is in the tail twice"));
+            }
         }
         Ok(())
     })?;
-    each_row(rows, collection, RowKind::Place, &mut |chunk| {
-        for (key, value) in chunk {
-            let place = Place::decode(value).ok_or_else(|| damaged(key, "it is no place"))?;
-            let id = ExternalId::decode(key.rest()).ok_or_else(|| damaged(key, "its key has no id"))?;
-            let stored = rows.get(&place.tail_key(collection))?;
-            if stored.as_deref().and_then(decode_point).is_none_or(|(found, _)| found != id) {
-                return Err(damaged(key, "the tail has no point of its id there"));
-            }
-            places += 1;
-        }
-        Ok(())
-    })?;
-    if points != manifest.points || places != manifest.points {
+    let in_tail = ids.len() as u64;
+    let mut points = in_tail;
+    if state.entries() != layout.segments || state.watermark != layout.watermark {
+        return Err(damaged(&Layout::key(collection), "it names others than the segments that are open"));
+    }
+    for own in &state.segments {
+        points += own.segment.verify(own.left.rows(), progress)?.rows;
+    }
+    check_ids_of_segments(state)?;
+    if points != manifest.points || in_tail != manifest.tail_points {
         let why = format!(
-            "it counts {} points; {points} are in the tail, and {places} have a place",
-            manifest.points
+            "it counts {} points, {} of them in the tail; there are {points} and {in_tail}",
+            manifest.points, manifest.tail_points
         );
         return Err(damaged(&Manifest::key(collection), &why));
     }
     Ok(Verified { seq: manifest.seq, points })
+}
+
+/// Refuses an id that two segments have.
+fn check_ids_of_segments(state: &State) -> Result<()> {
+    for (at, own) in state.segments.iter().enumerate() {
+        for next in own.segment.behind(None)? {
+            let (id, place) = next?;
+            if !own.left.rows().has(place.row) {
+                continue;
+            }
+            for other in &state.segments[at + 1..] {
+                let twice = other.segment.find(&id)?.is_some_and(|place| other.left.rows().has(place.row));
+                if twice {
+                    return Err(Error::corrupt(format!(
+                        "{} and {} have a point of the same id",
+                        own.segment.index.folder().display(),
+                        other.segment.index.folder().display()
+                    )));
+                }
+            }
+        }
+    }
+    Ok(())
 }

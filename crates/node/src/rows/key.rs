@@ -36,18 +36,21 @@ pub enum RowKind {
     Overlay = b'o',
     /// Place of an external id whose newest state is in the tail.
     Place = b'p',
+    /// Which segments a collection has.
+    Segments = b's',
     /// Newest points, by sequence number.
     Tail = b'v',
 }
 
 impl RowKind {
-    const ALL: [RowKind; 7] = [
+    const ALL: [RowKind; 8] = [
         RowKind::Catalogue,
         RowKind::Deletes,
         RowKind::Group,
         RowKind::Manifest,
         RowKind::Overlay,
         RowKind::Place,
+        RowKind::Segments,
         RowKind::Tail,
     ];
 
@@ -60,6 +63,7 @@ impl RowKind {
             RowKind::Manifest => "manifest",
             RowKind::Overlay => "overlay",
             RowKind::Place => "place",
+            RowKind::Segments => "segments",
             RowKind::Tail => "tail",
         }
     }

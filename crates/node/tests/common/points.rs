@@ -6,15 +6,35 @@ use std::path::Path;
 use stratann_kernel::distance::{Exact, inverse_norm};
 use stratann_kernel::element::narrow_f16;
 use stratann_kernel::{DType, Metric};
-use stratann_node::collections::{Collection, Node, Options, Result, Spec};
+use stratann_node::collections::{Collection, Node, Options, Result, SegmentOptions, Spec};
 use stratann_node::rows::ExternalId;
 use stratann_storage::Quiet;
 
 /// Small vectors, for tests of what happens to points.
 pub const SMALL: Spec = Spec { dim: 4, metric: Metric::L2, dtype: DType::F32, kind: None };
 
+/// Most points of a collection that makes no segments.
+pub const FULL: u64 = 16_000;
+
 pub fn options() -> Options {
-    Options { rows: super::options(), deltas_bytes: 64 << 20 }
+    let segments = SegmentOptions { checkpoint_rows: 4000, in_background: false, ..SegmentOptions::default() };
+    Options { rows: super::options(), deltas_bytes: 64 << 20, segments }
+}
+
+/// Checkpoints and merges of a few points, in the background.
+pub fn busy_options() -> Options {
+    let segments = SegmentOptions {
+        checkpoint_rows: 25,
+        first_rows: 20,
+        waiting_max: 1000,
+        in_background: true,
+        ..SegmentOptions::default()
+    };
+    Options { segments, ..options() }
+}
+
+pub fn open_busy(folder: &Path) -> Result<Node> {
+    Node::open(folder, &busy_options(), &Quiet)
 }
 
 pub fn open(folder: &Path) -> Result<Node> {

@@ -51,6 +51,10 @@ impl Members for GridIndex {
         Ok(())
     }
 
+    fn keeps_vectors(&self, base: &Base) -> bool {
+        base.dtype != DType::F32
+    }
+
     fn scan_work(&self, base: &Base) -> (u64, &'static str) {
         (base.manifest.rows, "rows")
     }

@@ -22,6 +22,11 @@ pub(crate) trait Members {
         blocks::for_each_member(base, progress, see)
     }
 
+    /// Whether [`Members::vector`] returns the bytes that the index was built from.
+    fn keeps_vectors(&self, _: &Base) -> bool {
+        true
+    }
+
     /// Returns the steps by which [`Members::for_each_member`] advances the progress: a number and its unit.
     fn scan_work(&self, base: &Base) -> (u64, &'static str) {
         blocks::scan_work(base)

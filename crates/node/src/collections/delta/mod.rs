@@ -1,4 +1,4 @@
-//! The newest points of a collection in memory, searchable at once.
+//! The newest points of a collection in memory, searchable at once, and the segments beside them.
 //!
 //! A state is immutable: blocks of rows, and which of them are dead. A change makes the next state, which shares all
 //! blocks but the last one, and publishes it at once. So a search has one state for as long as it likes, and no writer
@@ -21,7 +21,7 @@ use crate::rows::ExternalId;
 pub(super) use block::memory_bytes;
 pub use search::Hit;
 use state::At;
-pub(super) use state::State;
+pub(super) use state::{SegmentState, State};
 
 /// A change that is durable.
 pub(super) enum Change<'a> {
@@ -36,6 +36,13 @@ pub(super) enum Change<'a> {
     },
     /// An id whose point is gone.
     Remove(&'a ExternalId),
+    /// A row of a segment that is dead.
+    Kill {
+        /// Number of the segment.
+        segment: u64,
+        /// Its row.
+        row: u32,
+    },
 }
 
 /// A point as it was given.
@@ -67,7 +74,12 @@ pub(super) struct Reader<'a> {
 
 impl Delta {
     pub(super) fn new(spec: Spec) -> Delta {
-        Delta { spec, index: RwLock::default(), state: RwLock::new(Arc::new(State::default())) }
+        Delta::of_segments(spec, State::default())
+    }
+
+    /// A delta without points beside segments.
+    pub(super) fn of_segments(spec: Spec, state: State) -> Delta {
+        Delta { spec, index: RwLock::default(), state: RwLock::new(Arc::new(state)) }
     }
 
     /// The newest state.
@@ -85,6 +97,7 @@ impl Delta {
     pub(super) fn apply<'a>(&self, seq: u64, changes: impl Iterator<Item = Change<'a>>) {
         let mut index = self.index.write().unwrap_or_else(|e| e.into_inner());
         let mut state = State::clone(&self.state());
+        let mut killed: BTreeMap<u64, Vec<u32>> = BTreeMap::new();
         for change in changes {
             match change {
                 Change::Put { id, place, vector } => {
@@ -98,12 +111,52 @@ impl Delta {
                         state.kill(at);
                     }
                 }
+                Change::Kill { segment, row } => killed.entry(segment).or_default().push(row),
             }
+        }
+        for (segment, mut rows) in killed {
+            rows.sort_unstable();
+            state.kill_in_segment(segment, &rows);
         }
         if state.is_mostly_dead() {
             state = state.compacted(&self.spec, &mut index);
         }
         state.seq = seq;
+        self.publish(state);
+    }
+
+    /// Seals all rows for a segment. Returns the state that was sealed.
+    pub(super) fn seal(&self) -> Arc<State> {
+        let _index = self.index.write().unwrap_or_else(|e| e.into_inner());
+        self.publish(self.state().sealed());
+        self.state()
+    }
+
+    /// Takes a seal back, when the segment was not made.
+    pub(super) fn unseal(&self) {
+        let _index = self.index.write().unwrap_or_else(|e| e.into_inner());
+        self.publish(self.state().unsealed());
+    }
+
+    /// Puts a segment in the place of the sealed rows.
+    pub(super) fn take_sealed_out(&self, watermark: u64, segment: Option<SegmentState>) {
+        let mut index = self.index.write().unwrap_or_else(|e| e.into_inner());
+        let mut state = self.state().without_sealed(&mut index);
+        state.watermark = watermark;
+        state.segments.extend(segment);
+        self.publish(state);
+    }
+
+    /// Puts a segment in the place of some others.
+    pub(super) fn replace_segments(&self, numbers: &[u64], segment: Option<SegmentState>) {
+        let _index = self.index.write().unwrap_or_else(|e| e.into_inner());
+        let mut state = State::clone(&self.state());
+        state.segments.retain(|own| !numbers.contains(&own.segment.entry.number));
+        state.segments.extend(segment);
+        self.publish(state);
+    }
+
+    fn publish(&self, state: State) {
         *self.state.write().unwrap_or_else(|e| e.into_inner()) = Arc::new(state);
     }
 }
@@ -119,21 +172,21 @@ impl Reader<'_> {
         self.state.place(*self.index.get(id)?)
     }
 
-    /// Points of ids, where there are any.
-    pub(super) fn points(self, ids: &[ExternalId]) -> Vec<Option<Point>> {
+    /// Points of ids that are in memory, and the state that tells of the others.
+    pub(super) fn points(self, ids: &[ExternalId]) -> (Vec<Option<Point>>, Arc<State>) {
         let found: Vec<_> = ids.iter().map(|id| self.index.get(id).copied()).collect();
         let state = self.state;
         drop(self.index);
-        found.into_iter().map(|at| state.point(at?)).collect()
+        (found.into_iter().map(|at| state.point(at?)).collect(), state)
     }
 
-    /// Points behind `after` in the order of ids, at most `limit` of them.
-    pub(super) fn points_after(self, after: Option<&ExternalId>, limit: usize) -> Vec<Point> {
+    /// Points in memory behind `after` in the order of ids, at most `limit` of them, and the state that tells of others.
+    pub(super) fn points_after(self, after: Option<&ExternalId>, limit: usize) -> (Vec<Point>, Arc<State>) {
         let from = after.map_or(Bound::Unbounded, Bound::Excluded);
         let range = self.index.range::<ExternalId, _>((from, Bound::Unbounded));
         let found: Vec<_> = range.take(limit).map(|(_, at)| *at).collect();
         let state = self.state;
         drop(self.index);
-        found.into_iter().filter_map(|at| state.point(at)).collect()
+        (found.into_iter().filter_map(|at| state.point(at)).collect(), state)
     }
 }

@@ -40,12 +40,12 @@ impl PartialOrd for Candidate<'_> {
 }
 
 impl State {
-    /// The `k` nearest points of a query, nearest first; all where there are fewer.
+    /// The `k` nearest points of a query that are in memory, nearest first; all where there are fewer.
     pub(crate) fn nearest(&self, spec: &Spec, query: &[u8], k: usize) -> Vec<Hit> {
         let (mut exact, mut distances) = (Exact::default(), Vec::new());
         exact.set(spec.metric, spec.dtype, spec.dim, query);
         let mut best: BinaryHeap<Candidate> = BinaryHeap::new();
-        for part in &self.parts {
+        for part in &self.blocks {
             if part.dead.count() == part.block.rows() {
                 continue;
             }

@@ -1,33 +1,51 @@
-//! One state of a delta.
+//! One state of a collection: the newest points in memory, and what is left of each segment.
 
 use std::sync::Arc;
+
+use stratann_engine::index::LeftRows;
 
 use super::block::{Block, Dead, counted, memory_bytes};
 use super::{Index, Point};
 use crate::collections::point::Place;
 use crate::collections::spec::Spec;
 use crate::rows::ExternalId;
+use crate::segments::{Segment, SegmentEntry};
 
 /// A row of a state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct At {
-    part: u32,
+    /// Number of its block. Blocks that went into a segment keep theirs.
+    block: u32,
     row: u32,
 }
 
 /// A block, and which of its rows are dead in this state. A row beyond those of the block does not exist yet.
 #[derive(Clone, Debug)]
-pub(super) struct Part {
+pub(super) struct LiveBlock {
     pub(super) block: Arc<Block>,
     pub(super) dead: Dead,
 }
 
+/// A segment, and its rows that are left in this state.
+#[derive(Clone)]
+pub(crate) struct SegmentState {
+    pub(crate) segment: Arc<Segment>,
+    pub(crate) left: LeftRows,
+}
+
 /// All points as one change left them.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Default)]
 pub(crate) struct State {
     /// Sequence number of the last change.
     pub(crate) seq: u64,
-    pub(super) parts: Vec<Part>,
+    /// Sequence number up to which segments hold everything.
+    pub(crate) watermark: u64,
+    pub(crate) segments: Vec<SegmentState>,
+    pub(super) blocks: Vec<LiveBlock>,
+    /// Number of the first block.
+    first: u32,
+    /// Blocks before this number get no more rows, because they are written into a segment.
+    sealed: u32,
     rows: u64,
     live: u64,
     /// Bytes of the ids of rows that live, and of all rows.
@@ -36,12 +54,27 @@ pub(crate) struct State {
 }
 
 impl State {
+    /// Segments without points beside them.
+    pub(crate) fn of_segments(watermark: u64, segments: Vec<SegmentState>) -> State {
+        State { watermark, segments, ..State::default() }
+    }
+
     /// Points.
     pub(crate) fn points(&self) -> u64 {
+        self.live + self.segments.iter().map(|own| u64::from(own.left.rows().count())).sum::<u64>()
+    }
+
+    /// Points that are in no segment.
+    pub(crate) fn tail_points(&self) -> u64 {
         self.live
     }
 
-    /// Bytes of the ids of all points.
+    /// Rows in memory, dead ones included.
+    pub(crate) fn rows(&self) -> u64 {
+        self.rows
+    }
+
+    /// Bytes of the ids of points that are in no segment.
     pub(crate) fn id_bytes(&self) -> u64 {
         self.id_bytes
     }
@@ -51,49 +84,81 @@ impl State {
         memory_bytes(spec, self.rows.saturating_add(rows), self.all_id_bytes.saturating_add(ids))
     }
 
+    /// The segment with this number.
+    pub(crate) fn segment(&self, number: u64) -> Option<&SegmentState> {
+        self.segments.iter().find(|own| own.segment.entry.number == number)
+    }
+
+    /// What the rows say of the segments.
+    pub(crate) fn entries(&self) -> Vec<SegmentEntry> {
+        self.segments.iter().map(|own| own.segment.entry.clone()).collect()
+    }
+
+    /// Takes rows of segments out, which ascend.
+    pub(super) fn kill_in_segment(&mut self, number: u64, rows: &[u32]) {
+        let mut segments = self.segments.iter_mut();
+        if let Some(own) = segments.find(|own| own.segment.entry.number == number) {
+            own.left = own.left.without(rows);
+        }
+    }
+
     /// Appends a row. A block that another state has is copied first.
     pub(super) fn append(&mut self, spec: &Spec, id: &ExternalId, place: Place, vector: &[u8]) -> At {
-        let is_full = self.parts.last().is_none_or(|part| part.block.rows() >= Block::rows_max(spec));
-        if is_full {
-            self.parts.push(Part { block: Arc::new(Block::empty(spec)), dead: Dead::default() });
+        let is_full = self.blocks.last().is_none_or(|last| last.block.rows() >= Block::rows_max(spec));
+        if is_full || self.next_block() <= self.sealed {
+            self.blocks.push(LiveBlock { block: Arc::new(Block::empty(spec)), dead: Dead::default() });
         }
         self.rows += 1;
         self.live += 1;
         self.all_id_bytes += counted(id);
         self.id_bytes += counted(id);
-        let part = (self.parts.len() - 1) as u32;
+        let block = self.next_block() - 1;
         let mut row = 0;
-        if let Some(last) = self.parts.last_mut() {
+        if let Some(last) = self.blocks.last_mut() {
             let block = Arc::make_mut(&mut last.block);
             row = block.rows() as u32;
             block.push(spec, id, place, vector);
         }
-        At { part, row }
+        At { block, row }
+    }
+
+    fn next_block(&self) -> u32 {
+        self.first + self.blocks.len() as u32
+    }
+
+    fn block(&self, at: At) -> Option<&LiveBlock> {
+        self.blocks.get(at.block.checked_sub(self.first)? as usize)
     }
 
     /// Marks a row as dead.
     pub(super) fn kill(&mut self, at: At) {
-        let Some(part) = self.parts.get_mut(at.part as usize) else { return };
-        let Some(id) = part.block.id(at.row as usize) else { return };
-        if !part.dead.has(at.row as usize) {
+        let Some(number) = at.block.checked_sub(self.first) else { return };
+        let Some(own) = self.blocks.get_mut(number as usize) else { return };
+        let Some(id) = own.block.id(at.row as usize) else { return };
+        if !own.dead.has(at.row as usize) {
             self.live -= 1;
             self.id_bytes -= counted(id);
-            part.dead.insert(at.row as usize);
+            own.dead.insert(at.row as usize);
         }
     }
 
-    /// Whether more than half of the rows are dead.
+    /// Whether more than half of the rows are dead, and none of them is being written into a segment.
     pub(super) fn is_mostly_dead(&self) -> bool {
-        self.rows > 2 * self.live
+        self.rows > 2 * self.live && self.sealed <= self.first
     }
 
     /// The same points in new blocks, in the same order.
     pub(super) fn compacted(&self, spec: &Spec, index: &mut Index) -> State {
-        let mut state = State { seq: self.seq, ..State::default() };
-        for part in &self.parts {
-            let live = (0..part.block.rows()).filter(|row| !part.dead.has(*row));
-            for row in live {
-                let parts = (part.block.id(row), part.block.place(row), part.block.vector(row));
+        let mut state = State {
+            seq: self.seq,
+            watermark: self.watermark,
+            segments: self.segments.clone(),
+            first: self.next_block(),
+            ..State::default()
+        };
+        for own in &self.blocks {
+            for row in own.live_rows() {
+                let parts = (own.block.id(row), own.block.place(row), own.block.vector(row));
                 if let (Some(id), Some(place), Some(vector)) = parts {
                     let at = state.append(spec, id, place, vector);
                     index.insert(id.clone(), at);
@@ -103,22 +168,75 @@ impl State {
         state
     }
 
+    /// The same with all rows sealed: no block of them changes any more, but for which rows are dead.
+    pub(super) fn sealed(&self) -> State {
+        State { sealed: self.next_block(), ..self.clone() }
+    }
+
+    /// The same without a seal.
+    pub(super) fn unsealed(&self) -> State {
+        State { sealed: self.first, ..self.clone() }
+    }
+
+    /// Points of sealed blocks that live, with the numbers of their changes.
+    pub(crate) fn sealed_points(&self) -> impl Iterator<Item = (&ExternalId, u64, &[u8])> {
+        self.blocks.iter().take((self.sealed - self.first) as usize).flat_map(|own| {
+            own.live_rows().filter_map(|row| {
+                Some((own.block.id(row)?, own.block.place(row)?.seq, own.block.vector(row)?))
+            })
+        })
+    }
+
+    /// Ids whose points in sealed blocks live in this state and not in a later one.
+    pub(crate) fn died_until<'a>(&'a self, later: &'a State) -> impl Iterator<Item = &'a ExternalId> {
+        let pairs = self.blocks.iter().take((self.sealed - self.first) as usize).zip(&later.blocks);
+        pairs.flat_map(|(own, now)| {
+            own.live_rows().filter(|row| now.dead.has(*row)).filter_map(|row| own.block.id(row))
+        })
+    }
+
+    /// The same without sealed blocks, whose points are in a segment now.
+    pub(super) fn without_sealed(&self, index: &mut Index) -> State {
+        let gone = (self.sealed.saturating_sub(self.first) as usize).min(self.blocks.len());
+        let (gone, kept) = self.blocks.split_at(gone);
+        let first = self.first + gone.len() as u32;
+        for own in gone {
+            for row in own.live_rows() {
+                let id = own.block.id(row).filter(|id| index.get(*id).is_some_and(|at| at.block < first));
+                id.map(|id| index.remove(id));
+            }
+        }
+        let mut state = State { blocks: kept.to_vec(), first, sealed: first, ..self.clone() };
+        (state.rows, state.live, state.id_bytes, state.all_id_bytes) = (0, 0, 0, 0);
+        for own in kept {
+            for (row, id) in (0..own.block.rows()).filter_map(|row| Some((row, own.block.id(row)?))) {
+                let lives = u64::from(!own.dead.has(row));
+                state.rows += 1;
+                state.live += lives;
+                state.all_id_bytes += counted(id);
+                state.id_bytes += lives * counted(id);
+            }
+        }
+        state
+    }
+
     pub(super) fn place(&self, at: At) -> Option<Place> {
-        self.parts.get(at.part as usize)?.block.place(at.row as usize)
+        self.block(at)?.block.place(at.row as usize)
     }
 
     pub(super) fn point(&self, at: At) -> Option<Point> {
-        let (block, row) = (&self.parts.get(at.part as usize)?.block, at.row as usize);
+        let (block, row) = (&self.block(at)?.block, at.row as usize);
         Some(Point {
             id: block.id(row)?.clone(),
             seq: block.place(row)?.seq,
             vector: block.vector(row)?.to_vec(),
         })
     }
+}
 
-    /// Rows, dead ones included.
-    #[cfg(test)]
-    pub(super) fn rows(&self) -> u64 {
-        self.rows
+impl LiveBlock {
+    /// Rows that are not dead.
+    pub(super) fn live_rows(&self) -> impl Iterator<Item = usize> + '_ {
+        (0..self.block.rows()).filter(|row| !self.dead.has(*row))
     }
 }

@@ -40,7 +40,7 @@ fn dead_rows_are_removed_once_they_are_more_than_half() {
         let state = delta.state();
         assert!(state.rows() <= 2 * state.points(), "{} rows of {} points", state.rows(), state.points());
         assert_eq!(delta.reader().place(id), Some(Place { seq, ordinal: 0 }));
-        let found = delta.reader().points(&ids);
+        let found = delta.reader().points(&ids).0;
         assert_eq!(found.iter().flatten().count() as u64, state.points());
         assert!(found.iter().flatten().all(|point| point.vector == [point.seq as u8, 1]));
     }

@@ -1,0 +1,124 @@
+//! Threads of the process that make checkpoints and merges: one for each kind of job, for all collections.
+//!
+//! They are started by the first job. Checkpoints do not wait for merges, which take long.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
+use std::thread::JoinHandle;
+
+use stratann_storage::budget::yield_cores;
+use stratann_storage::{ErrorKind, Progress};
+
+use super::error::{Error, Kind};
+use super::slot::{Shared, Slot};
+
+/// What is done in the background.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Job {
+    /// Points in memory are written into a segment.
+    Checkpoint,
+    /// Segments become one.
+    Merge,
+}
+
+impl Job {
+    /// How many kinds there are.
+    pub(super) const KINDS: usize = 2;
+}
+
+/// The threads, and what they are asked.
+#[derive(Default)]
+pub(super) struct Jobs {
+    threads: Mutex<[Option<Thread>; Job::KINDS]>,
+    is_stopped: Arc<AtomicBool>,
+}
+
+struct Thread {
+    asked: Sender<Arc<Slot>>,
+    handle: JoinHandle<()>,
+}
+
+impl Jobs {
+    fn threads(&self) -> MutexGuard<'_, [Option<Thread>; Job::KINDS]> {
+        self.threads.lock().unwrap_or_else(|e| e.into_inner())
+    }
+
+    /// Has a job done for a collection, unless it is asked for already.
+    pub(super) fn ask(&self, shared: &Arc<Shared>, slot: &Arc<Slot>, job: Job) {
+        if !shared.options.in_background || self.is_stopped.load(Ordering::Acquire) {
+            return;
+        }
+        if slot.is_asked[job as usize].swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let mut threads = self.threads();
+        let thread = &mut threads[job as usize];
+        if thread.is_none() {
+            let (asked, jobs) = channel();
+            let (weak, is_stopped) = (Arc::downgrade(shared), self.is_stopped.clone());
+            let named = std::thread::Builder::new().name(format!("{job:?}").to_lowercase());
+            let started = named.spawn(move || work(&weak, job, &jobs, &is_stopped));
+            *thread = started.ok().map(|handle| Thread { asked, handle });
+        }
+        // Without a thread it is asked for again by the next change.
+        let is_sent = thread.as_ref().is_some_and(|thread| thread.asked.send(slot.clone()).is_ok());
+        if !is_sent {
+            slot.is_asked[job as usize].store(false, Ordering::Release);
+        }
+    }
+
+    /// Interrupts the jobs and waits for their ends.
+    pub(super) fn stop(&self) {
+        self.is_stopped.store(true, Ordering::Release);
+        let threads: Vec<Thread> = self.threads().iter_mut().filter_map(Option::take).collect();
+        for thread in threads {
+            drop(thread.asked);
+            // What it panicked on was printed when it happened.
+            let _ = thread.handle.join();
+        }
+    }
+
+    /// Interrupts jobs when they are stopped, or the collection is dropped.
+    pub(super) fn stopping<'a>(&self, slot: &'a Slot) -> Stopping<'a> {
+        Stopping { is_stopped: self.is_stopped.clone(), slot }
+    }
+}
+
+fn work(shared: &Weak<Shared>, job: Job, jobs: &Receiver<Arc<Slot>>, is_stopped: &AtomicBool) {
+    // Searches come first.
+    yield_cores();
+    while let Ok(slot) = jobs.recv() {
+        if is_stopped.load(Ordering::Acquire) {
+            return;
+        }
+        let Some(shared) = shared.upgrade() else { return };
+        slot.is_asked[job as usize].store(false, Ordering::Release);
+        let progress = shared.jobs.stopping(&slot);
+        let done = match job {
+            Job::Checkpoint => slot.checkpoint_due(&shared, &progress),
+            Job::Merge => slot.merge_due(&shared, &progress),
+        };
+        let is_interrupted = |e: &Error| e.kind == Kind::Other(ErrorKind::Interrupted);
+        let trouble = done.err().filter(|e| !is_interrupted(e));
+        *slot.trouble.lock().unwrap_or_else(|e| e.into_inner()) = trouble;
+    }
+}
+
+/// Interrupts the work for a collection.
+pub(super) struct Stopping<'a> {
+    is_stopped: Arc<AtomicBool>,
+    slot: &'a Slot,
+}
+
+impl Progress for Stopping<'_> {
+    fn stage(&self, _: &str, _: u64, _: &str) {}
+
+    fn advance(&self, _: u64) {}
+
+    fn note(&self, _: &str) {}
+
+    fn interrupted(&self) -> bool {
+        self.is_stopped.load(Ordering::Acquire) || self.slot.check_dropped().is_err()
+    }
+}

@@ -1,0 +1,55 @@
+//! When points in memory are written into segments, and what that may take.
+
+use super::delta::State;
+use super::spec::Spec;
+
+/// How segments are made and kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SegmentOptions {
+    /// Points in memory from which on a checkpoint writes them into a segment.
+    pub checkpoint_rows: u64,
+    /// Bytes of their vectors from which on it does.
+    pub checkpoint_bytes: u64,
+    /// The same for a collection without segments, whose searches compare all points.
+    pub first_rows: u64,
+    /// Checkpoints that may wait, before changes are refused.
+    pub waiting_max: u64,
+    /// Whether threads of the process make checkpoints and merges. Without them only
+    /// [`Collection::compact`](super::Collection::compact) does.
+    pub in_background: bool,
+    /// Threads of a build.
+    pub threads: usize,
+    /// Memory of a build; `None` for no limit.
+    pub build_bytes: Option<u64>,
+    /// Memory of all open segments; `None` for no limit.
+    pub segments_bytes: Option<u64>,
+}
+
+impl Default for SegmentOptions {
+    fn default() -> SegmentOptions {
+        SegmentOptions {
+            checkpoint_rows: 65_536,
+            checkpoint_bytes: 16 << 20,
+            first_rows: 16_000,
+            waiting_max: 4,
+            in_background: true,
+            threads: std::thread::available_parallelism().map_or(1, usize::from),
+            build_bytes: None,
+            segments_bytes: None,
+        }
+    }
+}
+
+impl SegmentOptions {
+    /// Most rows in memory, dead ones included.
+    pub(super) fn full_rows(&self) -> u64 {
+        self.waiting_max.saturating_mul(self.checkpoint_rows)
+    }
+
+    /// Whether the points in memory are enough for a segment.
+    pub(super) fn is_checkpoint_due(&self, spec: &Spec, state: &State) -> bool {
+        let rows = state.rows();
+        let rows_max = if state.segments.is_empty() { self.first_rows } else { self.checkpoint_rows };
+        rows >= rows_max || rows.saturating_mul(spec.row_bytes() as u64) >= self.checkpoint_bytes
+    }
+}

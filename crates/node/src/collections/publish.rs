@@ -1,0 +1,398 @@
+//! Checkpoints and merges: segments are made beside the collection, and take their place in one small write.
+//!
+//! What changes while a segment is made is found again when it is published: rows that died meanwhile are dead rows of
+//! the new segment from its first moment on.
+
+use std::sync::{Arc, MutexGuard};
+
+use stratann_engine::index::LeftRows;
+use stratann_storage::Progress;
+
+use super::delta::{SegmentState, State};
+use super::error::{Error, Result};
+use super::jobs::Job;
+use super::point::{Manifest, Place};
+use super::slot::{Live, Shared, Slot, Turn};
+use crate::rows::{Batch, ExternalId, Key, Outcome, RowKind};
+use crate::segments::{
+    self, Layout, Making, Merged, Point, Segment, SegmentEntry, SegmentMemory, Sized, Source, folder_of, next_merge,
+};
+
+/// Dead rows of a segment that are written before it is published, in one batch.
+const DEATHS_AT_ONCE: usize = 50_000;
+
+/// A segment that waits to be published, and its rows that are dead by now.
+struct New {
+    segment: Arc<Segment>,
+    /// Places in the order of ids, ascending.
+    dead: Vec<u32>,
+}
+
+impl Slot {
+    /// Writes the points in memory into a segment when there are enough of them.
+    pub(super) fn checkpoint_due(self: &Arc<Slot>, shared: &Arc<Shared>, progress: &dyn Progress) -> Result<()> {
+        let state = self.live(shared)?.delta.state();
+        if shared.options.is_checkpoint_due(&self.spec, &state) {
+            self.checkpoint(shared, progress)?;
+        }
+        Ok(())
+    }
+
+    /// Writes all points in memory into a segment.
+    pub(super) fn checkpoint(self: &Arc<Slot>, shared: &Arc<Shared>, progress: &dyn Progress) -> Result<()> {
+        let _running = self.running(Job::Checkpoint);
+        let (live, sealed, number) = {
+            let mut turn = self.turn();
+            let live = self.live_in_turn(shared, &mut turn)?;
+            if live.delta.state().rows() == 0 {
+                return Ok(());
+            }
+            let number = turn.begin_segment();
+            (live.clone(), live.delta.seal(), number)
+        };
+        let made = self.checkpoint_of(shared, (&live, &sealed, number), progress);
+        if made.is_err() {
+            live.delta.unseal();
+        }
+        self.end_segment(shared, number, made.is_err());
+        made.map_err(|e| e.of_collection(&self.name))?;
+        self.reclaim_tail(shared, sealed.seq)?;
+        shared.jobs.ask(shared, self, Job::Merge);
+        Ok(())
+    }
+
+    fn checkpoint_of(
+        &self,
+        shared: &Shared,
+        (live, sealed, number): (&Arc<Live>, &State, u64),
+        progress: &dyn Progress,
+    ) -> Result<()> {
+        let new = self.segment_of(shared, sealed, number, progress)?;
+        self.write_early_deaths(shared, number, &[])?;
+        let mut turn = self.turn();
+        let now = self.live_in_turn(shared, &mut turn)?;
+        if !Arc::ptr_eq(live, &now) {
+            return Err(Error::busy("the collection was opened again meanwhile; try again"));
+        }
+        let state = live.delta.state();
+        let Some(segment) = new else {
+            let after = without_tail(&state, sealed, 0);
+            let layout = turn.layout(&state, sealed.seq);
+            self.publish(shared, &mut turn, (&layout, &after, Batch::new()))?;
+            live.delta.take_sealed_out(sealed.seq, None);
+            return Ok(());
+        };
+        let mut dead = Vec::new();
+        for id in sealed.died_until(&state) {
+            let place = segment.find(id)?;
+            let place = place.ok_or_else(|| Error::corrupt("a segment lacks a point that it was made of"))?;
+            dead.push(place.ordinal);
+        }
+        dead.sort_unstable();
+        let new = New { segment, dead };
+        let batch = self.write_deaths(shared, &new, &[])?;
+        let mut layout = turn.layout(&state, sealed.seq);
+        layout.segments.push(new.segment.entry.clone());
+        let left = new.segment.rows() - new.dead.len() as u64;
+        let after = without_tail(&state, sealed, left);
+        self.publish(shared, &mut turn, (&layout, &after, batch))?;
+        live.delta.take_sealed_out(sealed.seq, Some(new.into_state()?));
+        let _ = live.lock().resize(live.delta.state().memory_with(&self.spec, 0, 0));
+        Ok(())
+    }
+
+    /// The segment of sealed points; `None` where all of them are dead.
+    fn segment_of(
+        &self,
+        shared: &Shared,
+        sealed: &State,
+        number: u64,
+        progress: &dyn Progress,
+    ) -> Result<Option<Arc<Segment>>> {
+        let mut points: Vec<(&ExternalId, u64, &[u8])> = sealed.sealed_points().collect();
+        points.sort_unstable_by(|one, two| one.0.cmp(two.0));
+        let points = points.into_iter().map(|(id, seq, vector)| {
+            let mut bytes = Vec::with_capacity(17);
+            id.append(&mut bytes);
+            Point { id: bytes, seq, vector }
+        });
+        let points: Vec<Point> = points.collect();
+        if points.is_empty() {
+            return Ok(None);
+        }
+        let making = self.making(shared, (number, 0), Some(stratann_params::IndexKind::Flat));
+        let folder = folder_of(&shared.folder_of(self.id), number);
+        let entry = segments::from_points(&folder, &points, &making, progress)?;
+        Ok(Some(self.open_segment(shared, &entry)?))
+    }
+
+    fn making(&self, shared: &Shared, (number, level): (u64, u8), kind: Option<stratann_params::IndexKind>) -> Making {
+        Making {
+            dim: self.spec.dim,
+            metric: self.spec.metric,
+            dtype: self.spec.dtype,
+            kind,
+            number,
+            level,
+            threads: shared.options.threads,
+            ram_budget: shared.options.build_bytes,
+        }
+    }
+
+    fn open_segment(&self, shared: &Shared, entry: &SegmentEntry) -> Result<Arc<Segment>> {
+        let folder = folder_of(&shared.folder_of(self.id), entry.number);
+        let memory = (self.spec.row_bytes(), &shared.segments as &dyn SegmentMemory);
+        Ok(Arc::new(Segment::open(&folder, entry, memory)?))
+    }
+
+    /// Merges segments as long as some are due.
+    pub(super) fn merge_due(self: &Arc<Slot>, shared: &Arc<Shared>, progress: &dyn Progress) -> Result<()> {
+        while self.merge_next(shared, progress, |state| {
+            let sizes: Vec<Sized> = state.segments.iter().map(sized).collect();
+            let next = next_merge(&sizes, shared.options.first_rows)?;
+            Some((next.segments.iter().map(|&at| state.segments[at].clone()).collect(), next.level))
+        })? {}
+        Ok(())
+    }
+
+    /// Merges all segments into one, unless there is one alone without dead rows.
+    pub(super) fn merge_all(self: &Arc<Slot>, shared: &Arc<Shared>, progress: &dyn Progress) -> Result<()> {
+        self.merge_next(shared, progress, |state| {
+            let is_done = state.segments.iter().all(|own| sized(own).dead == 0 && own.segment.entry.level > 0);
+            let is_one = state.segments.len() < 2 && is_done;
+            (!is_one && !state.segments.is_empty()).then(|| (state.segments.clone(), 2))
+        })?;
+        Ok(())
+    }
+
+    /// Merges the segments that `choose` names. Returns whether there were any.
+    fn merge_next(
+        self: &Arc<Slot>,
+        shared: &Arc<Shared>,
+        progress: &dyn Progress,
+        choose: impl FnOnce(&State) -> Option<(Vec<SegmentState>, u8)>,
+    ) -> Result<bool> {
+        let _running = self.running(Job::Merge);
+        let (chosen, level, number) = {
+            let mut turn = self.turn();
+            let live = self.live_in_turn(shared, &mut turn)?;
+            let Some((chosen, level)) = choose(&live.delta.state()) else { return Ok(false) };
+            (chosen, level, turn.begin_segment())
+        };
+        let made = self.merge_of(shared, (&chosen, level, number), progress);
+        self.end_segment(shared, number, made.is_err());
+        made.map_err(|e| e.of_collection(&self.name))?;
+        for own in &chosen {
+            let (from, end) = Layout::deaths_of(self.id, own.segment.entry.number);
+            shared.rows.remove_range(&from, &end)?;
+        }
+        Ok(true)
+    }
+
+    fn merge_of(
+        &self,
+        shared: &Shared,
+        (chosen, level, number): (&[SegmentState], u8, u64),
+        progress: &dyn Progress,
+    ) -> Result<()> {
+        let numbers: Vec<u64> = chosen.iter().map(|own| own.segment.entry.number).collect();
+        let source = |own: &SegmentState| Source { segment: own.segment.clone(), left: own.left.rows().clone() };
+        let sources: Vec<Source> = chosen.iter().map(source).filter(|source| source.left.count() > 0).collect();
+        let making = self.making(shared, (number, level), self.spec.kind);
+        let folder = folder_of(&shared.folder_of(self.id), number);
+        let merged = match sources.is_empty() {
+            true => None,
+            false => Some(segments::merge(&sources, &folder, &making, progress)?),
+        };
+        let segment = merged.as_ref().map(|merged| self.open_segment(shared, &merged.entry)).transpose()?;
+        // Most rows that died are written while changes go on.
+        let state = self.live(shared)?.delta.state();
+        let early = merged.as_ref().map(|merged| died(&sources, merged, &state)).unwrap_or_default();
+        self.write_early_deaths(shared, number, &early)?;
+        let mut turn = self.turn();
+        let live = self.live_in_turn(shared, &mut turn)?;
+        let state = live.delta.state();
+        let mut layout = turn.layout(&state, state.watermark);
+        layout.segments.retain(|own| !numbers.contains(&own.number));
+        let mut after = Manifest::of(&state);
+        let mut batch = Batch::new();
+        let mut new = None;
+        if let (Some(segment), Some(merged)) = (segment, merged) {
+            let made = New { dead: died(&sources, &merged, &state), segment };
+            layout.segments.push(made.segment.entry.clone());
+            batch = self.write_deaths(shared, &made, &early)?;
+            new = Some(made);
+        }
+        after.points = state.points();
+        self.publish(shared, &mut turn, (&layout, &after, batch))?;
+        live.delta.replace_segments(&numbers, new.map(New::into_state).transpose()?);
+        chosen.iter().for_each(|own| own.segment.set_obsolete());
+        Ok(())
+    }
+
+    /// Writes dead rows of a segment before it is published, and none but these.
+    fn write_early_deaths(&self, shared: &Shared, number: u64, dead: &[u32]) -> Result<()> {
+        let (from, end) = Layout::deaths_of(self.id, number);
+        // A job that was killed may have left some under this number.
+        shared.rows.remove_range(&from, &end)?;
+        dead.chunks(DEATHS_AT_ONCE).try_for_each(|part| {
+            shared.rows.write(self.deaths(number, part.iter().copied())).durable()?;
+            Ok(())
+        })
+    }
+
+    /// The dead rows of a new segment that were not written before, for the batch that publishes it.
+    fn write_deaths(&self, shared: &Shared, new: &New, early: &[u32]) -> Result<Batch> {
+        let number = new.segment.entry.number;
+        let is_new = |ordinal: &&u32| early.binary_search(ordinal).is_err();
+        let late: Vec<u32> = new.dead.iter().filter(is_new).copied().collect();
+        let (first, last) = late.split_at(late.len().saturating_sub(DEATHS_AT_ONCE));
+        first.chunks(DEATHS_AT_ONCE).try_for_each(|part| -> Result<()> {
+            shared.rows.write(self.deaths(number, part.iter().copied())).durable()?;
+            Ok(())
+        })?;
+        Ok(self.deaths(number, last.iter().copied()))
+    }
+
+    fn deaths(&self, number: u64, ordinals: impl Iterator<Item = u32>) -> Batch {
+        let mut batch = Batch::new();
+        ordinals.for_each(|ordinal| batch.put_beside(Layout::death_key(self.id, number, ordinal), &[]));
+        batch
+    }
+
+    /// Writes which segments there are, and the counts that go with them.
+    fn publish(
+        &self,
+        shared: &Shared,
+        turn: &mut Turn,
+        (layout, after, mut batch): (&Layout, &Manifest, Batch),
+    ) -> Result<()> {
+        self.check_dropped()?;
+        batch.put(Layout::key(self.id), &layout.encode());
+        batch.put(Manifest::key(self.id), &after.encode());
+        match shared.rows.write(batch) {
+            Outcome::Durable(_) => Ok(()),
+            Outcome::NotWritten(e) => Err(e.into()),
+            Outcome::Unknown { error, .. } => {
+                // Which segments there are is found out when the collection is opened again.
+                turn.is_stale = true;
+                Err(Error::unknown(0, "the segment", &error))
+            }
+        }
+    }
+
+    fn running(&self, job: Job) -> MutexGuard<'_, ()> {
+        self.running[job as usize].lock().unwrap_or_else(|e| e.into_inner())
+    }
+
+    fn end_segment(&self, shared: &Shared, number: u64, is_failed: bool) {
+        let mut turn = self.turn();
+        turn.building.remove(&number);
+        // What may be published stays until the collection is opened the next time.
+        if is_failed && !turn.is_stale {
+            let _ = std::fs::remove_dir_all(folder_of(&shared.folder_of(self.id), number));
+        }
+    }
+
+    /// Removes rows of the tail whose points are in segments.
+    fn reclaim_tail(&self, shared: &Shared, watermark: u64) -> Result<()> {
+        let from = Key::first(self.id, RowKind::Tail);
+        let end = Place { seq: watermark.saturating_add(1), ordinal: 0 }.tail_key(self.id);
+        shared.rows.remove_range(&from, &end).map_err(|e| Error::from(e).of_collection(&self.name))?;
+        Ok(())
+    }
+
+    /// Removes what killed jobs left: rows of the tail that are in segments, and segments that nobody names.
+    pub(super) fn reclaim(&self, shared: &Shared) -> Result<()> {
+        let (layout, building) = {
+            let mut turn = self.turn();
+            self.live_in_turn(shared, &mut turn)?;
+            (super::opening::layout(&shared.rows, self.id)?, turn.building.clone())
+        };
+        self.reclaim_tail(shared, layout.watermark)?;
+        let is_known = |number: u64| {
+            building.contains(&number) || layout.segments.iter().any(|entry| entry.number == number)
+        };
+        let mut from = Key::first(self.id, RowKind::Deletes);
+        let end = Key::end(self.id, RowKind::Deletes);
+        while let Some((key, _)) = shared.rows.scan(&from, &end, 1)?.rows.into_iter().next() {
+            let Some((number, _)) = Layout::of_death_key(&key) else { break };
+            let (first, behind) = Layout::deaths_of(self.id, number);
+            if !is_known(number) {
+                shared.rows.remove_range(&first, &behind)?;
+            }
+            from = behind;
+        }
+        let Ok(folders) = std::fs::read_dir(shared.folder_of(self.id)) else { return Ok(()) };
+        for folder in folders.flatten() {
+            let number = folder.file_name().to_str().and_then(|name| name.parse().ok());
+            if number.is_some_and(|number| !is_known(number) && number < layout.next_segment.max(self.next_segment())) {
+                let _ = std::fs::remove_dir_all(folder.path());
+            }
+        }
+        Ok(())
+    }
+
+    fn next_segment(&self) -> u64 {
+        self.turn().next_segment
+    }
+}
+
+impl Turn {
+    /// A number for a segment that is made now.
+    fn begin_segment(&mut self) -> u64 {
+        let number = self.next_segment.max(1);
+        self.next_segment = number + 1;
+        self.building.insert(number);
+        number
+    }
+
+    /// What the rows will say of the segments of a state, which hold everything up to `watermark`.
+    fn layout(&self, state: &State, watermark: u64) -> Layout {
+        Layout::new(watermark, self.next_segment, state.entries())
+    }
+}
+
+impl New {
+    fn into_state(self) -> Result<SegmentState> {
+        let mut rows = self.segment.rows_of(&self.dead)?;
+        rows.sort_unstable();
+        let left = LeftRows::new(self.segment.index.all_rows().without(&rows));
+        Ok(SegmentState { segment: self.segment, left })
+    }
+}
+
+/// Counts once the sealed points are in a segment in which so many are left.
+fn without_tail(state: &State, sealed: &State, left: u64) -> Manifest {
+    let (mut points, mut ids) = (0, 0);
+    let gone: std::collections::HashSet<&ExternalId> = sealed.died_until(state).collect();
+    for (id, _, _) in sealed.sealed_points() {
+        if !gone.contains(id) {
+            points += 1;
+            ids += super::point::id_bytes(id) as u64;
+        }
+    }
+    debug_assert_eq!(points, left, "the segment has the points that are left");
+    let now = Manifest::of(state);
+    Manifest { tail_points: now.tail_points - points, id_bytes: now.id_bytes - ids, ..now }
+}
+
+/// Places in a merged segment of rows that died while it was made, ascending.
+fn died(sources: &[Source], merged: &Merged, state: &State) -> Vec<u32> {
+    let mut dead = Vec::new();
+    for (source, ordinals) in sources.iter().zip(&merged.ordinals) {
+        let gone = match state.segment(source.segment.entry.number) {
+            Some(now) => source.left.intersection(&now.left.rows().complement()),
+            None => stratann_core::sieve::Sieve::clone(&source.left),
+        };
+        dead.extend(gone.iter().filter_map(|row| ordinals.get(row as usize).copied()));
+    }
+    dead.sort_unstable();
+    dead
+}
+
+/// A segment as the order of merges sees it.
+fn sized(own: &SegmentState) -> Sized {
+    let left = u64::from(own.left.rows().count());
+    Sized { level: own.segment.entry.level, left, dead: own.segment.rows() - left }
+}

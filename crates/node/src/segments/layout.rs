@@ -1,0 +1,130 @@
+//! Which segments a collection has, as its rows say it.
+
+use serde::{Deserialize, Serialize};
+use stratann_storage::data_file::FileEntry;
+
+use crate::rows::{Key, RowKind};
+
+/// Version of this form.
+const VERSION: u32 = 1;
+
+/// Segments of a collection.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Layout {
+    version: u32,
+    /// Sequence number up to which segments hold everything; rows of the tail up to it are dead.
+    pub(crate) watermark: u64,
+    /// Number of the next segment.
+    pub(crate) next_segment: u64,
+    /// The segments.
+    pub(crate) segments: Vec<SegmentEntry>,
+}
+
+/// A segment of a layout.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct SegmentEntry {
+    /// Its number in the collection.
+    pub(crate) number: u64,
+    /// 0 for a checkpoint, 1 for one between, 2 for the largest.
+    pub(crate) level: u8,
+    /// Kind of its index.
+    pub(crate) kind: String,
+    /// Identity of its index.
+    pub(crate) build: String,
+    /// Rows, dead ones included.
+    pub(crate) rows: u64,
+    /// The table of ids.
+    pub(crate) ids: FileEntry,
+    /// Vectors as they were given, where the index has them turned.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) vectors: Option<FileEntry>,
+    /// Sum over all rows, see [`Content`](super::Content).
+    pub(crate) content: String,
+    /// Bytes of all files.
+    pub(crate) bytes: u64,
+}
+
+impl Default for Layout {
+    fn default() -> Layout {
+        Layout { version: VERSION, watermark: 0, next_segment: 1, segments: Vec::new() }
+    }
+}
+
+impl Layout {
+    /// Segments that hold everything up to `watermark`.
+    pub(crate) fn new(watermark: u64, next_segment: u64, segments: Vec<SegmentEntry>) -> Layout {
+        Layout { version: VERSION, watermark, next_segment, segments }
+    }
+
+    /// Key of the layout of a collection.
+    pub(crate) fn key(collection: u64) -> Key {
+        Key::first(collection, RowKind::Segments)
+    }
+
+    /// Key of a dead row of a segment, by its ordinal.
+    pub(crate) fn death_key(collection: u64, segment: u64, ordinal: u32) -> Key {
+        Key::first(collection, RowKind::Deletes).number(segment).number(u64::from(ordinal))
+    }
+
+    /// Segment and ordinal of the key of a dead row.
+    pub(crate) fn of_death_key(key: &Key) -> Option<(u64, u32)> {
+        let (segment, ordinal) = key.rest().split_first_chunk::<8>()?;
+        let ordinal = u64::from_be_bytes(ordinal.try_into().ok()?);
+        Some((u64::from_be_bytes(*segment), u32::try_from(ordinal).ok()?))
+    }
+
+    /// Keys of all dead rows of a segment: the first, and the one behind the last.
+    pub(crate) fn deaths_of(collection: u64, segment: u64) -> (Key, Key) {
+        let key = |segment| Key::first(collection, RowKind::Deletes).number(segment);
+        (key(segment), key(segment.saturating_add(1)))
+    }
+
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        serde_json::to_vec(self).unwrap_or_default()
+    }
+
+    /// The layout in a row; `None` for one that is none, or of a newer version.
+    pub(crate) fn decode(bytes: &[u8]) -> Option<Layout> {
+        let layout: Layout = serde_json::from_slice(bytes).ok()?;
+        let numbers: std::collections::BTreeSet<u64> = layout.segments.iter().map(|own| own.number).collect();
+        let is_sane = layout.version == VERSION
+            && numbers.len() == layout.segments.len()
+            && numbers.last().is_none_or(|last| *last < layout.next_segment);
+        is_sane.then_some(layout)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_layout_comes_back_and_a_senseless_one_does_not() {
+        let file = FileEntry { bytes: 3, xxh3: "00".into() };
+        let entry = SegmentEntry {
+            number: 4,
+            level: 2,
+            kind: "flat".into(),
+            build: "b".into(),
+            rows: 9,
+            ids: file,
+            vectors: None,
+            content: "0".into(),
+            bytes: 12,
+        };
+        let layout = Layout { watermark: 7, next_segment: 5, segments: vec![entry.clone()], ..Layout::default() };
+        assert_eq!(Layout::decode(&layout.encode()), Some(layout.clone()));
+        assert_eq!(Layout::decode(b"{}"), None);
+        for wrong in [
+            Layout { next_segment: 4, ..layout.clone() },
+            Layout { version: 2, ..layout.clone() },
+            Layout { segments: vec![entry.clone(), entry], ..layout },
+        ] {
+            assert_eq!(Layout::decode(&wrong.encode()), None);
+        }
+        let key = Layout::death_key(3, 4, 5);
+        assert_eq!(Layout::of_death_key(&key), Some((4, 5)));
+        let (first, end) = Layout::deaths_of(3, 4);
+        assert!(first < key && key < end && end <= Layout::death_key(3, 5, 0));
+    }
+}

@@ -1,0 +1,200 @@
+//! Makes segments: builds the index, writes the ids, and syncs everything before anybody names it.
+
+use std::fs::File;
+use std::io::{BufWriter, Write};
+use std::path::Path;
+
+use stratann_engine::build::{BuildOptions, OptionsByKind, build, choose};
+use stratann_engine::dataset::{Reader, Shape};
+use stratann_engine::index::{Index, OpenOptions};
+use stratann_engine::kinds::known::ON_DISK;
+use stratann_kernel::{DType, Metric};
+use stratann_params::IndexKind;
+use stratann_storage::data_file::entry as file_entry;
+use stratann_storage::durable::sync_folder;
+use stratann_storage::{Error, Progress, Result};
+
+use super::content::Content;
+use super::ids::{Entry, IdWriter};
+use super::layout::SegmentEntry;
+use super::segment::{IDS, INDEX, VECTORS, damaged};
+
+/// A set of fewer rows is scanned: no other kind answers it with less work.
+const SCANNED_ROWS: u64 = 4096;
+
+/// How a segment is made.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Making {
+    /// Components of a vector.
+    pub(crate) dim: usize,
+    /// How vectors are compared.
+    pub(crate) metric: Metric,
+    /// Type of a component.
+    pub(crate) dtype: DType,
+    /// Kind of its index; `None` to choose.
+    pub(crate) kind: Option<IndexKind>,
+    /// Its number.
+    pub(crate) number: u64,
+    /// Its level.
+    pub(crate) level: u8,
+    /// Threads.
+    pub(crate) threads: usize,
+    /// Memory; `None` for no limit.
+    pub(crate) ram_budget: Option<u64>,
+}
+
+impl Making {
+    pub(super) fn shape(&self, rows: u64) -> Shape {
+        Shape { rows, dim: self.dim, dtype: self.dtype }
+    }
+}
+
+/// A point of a segment that is made from memory.
+#[derive(Clone, Debug)]
+pub(crate) struct Point<'a> {
+    /// The id as it ends a key.
+    pub(crate) id: Vec<u8>,
+    /// Sequence number of the change that wrote it.
+    pub(crate) seq: u64,
+    /// Its components.
+    pub(crate) vector: &'a [u8],
+}
+
+/// Makes a segment of points, which are in the order of their ids.
+///
+/// # Errors
+/// A disk that is full or fails; memory; an interruption. What was written is removed.
+pub(crate) fn from_points(
+    folder: &Path,
+    points: &[Point<'_>],
+    making: &Making,
+    progress: &dyn Progress,
+) -> Result<SegmentEntry> {
+    let vectors: Vec<u8> = points.iter().flat_map(|point| point.vector).copied().collect();
+    let mut before = Content::default();
+    points.iter().for_each(|point| before.add(&point.id, point.seq, Content::of_vector(point.vector)));
+    let reader = Reader::from_memory(making.shape(points.len() as u64), vectors)?;
+    let ids = points.iter().map(|point| Ok((point.id.clone(), point.seq)));
+    made(folder, || write(folder, &reader, ids, (making, before), progress))
+}
+
+/// Removes the folder where it was not made.
+pub(super) fn made<T>(folder: &Path, make: impl FnOnce() -> Result<T>) -> Result<T> {
+    // A part of an earlier attempt is not gone on with.
+    let _ = std::fs::remove_dir_all(folder);
+    std::fs::create_dir_all(folder).map_err(|e| Error::io("creating", folder, &e))?;
+    let made = make();
+    if made.is_err() {
+        let _ = std::fs::remove_dir_all(folder);
+    }
+    made
+}
+
+/// Builds the index of a segment, and writes its ids. `ids` are those of the rows of `reader`, in their order, and
+/// `before` is the content that they must have.
+pub(super) fn write(
+    folder: &Path,
+    reader: &Reader,
+    ids: impl Iterator<Item = Result<(Vec<u8>, u64)>>,
+    (making, before): (&Making, Content),
+    progress: &dyn Progress,
+) -> Result<SegmentEntry> {
+    let path = folder.join(INDEX);
+    let options = build_options(reader, making, progress)?;
+    build(reader, &path, &options, progress)?;
+    let index = Index::open(&path, OpenOptions { head_budget: Some(0), ..OpenOptions::default() })?;
+    let rows = reader.shape().rows;
+    let vectors = (!index.keeps_vectors()).then(|| write_vectors(&folder.join(VECTORS), reader)).transpose()?;
+    let of_rows = match &vectors {
+        Some(hashes) => RowsByOrdinal { hashes: hashes.clone(), ..RowsByOrdinal::of(&index, folder, progress)? },
+        None => RowsByOrdinal::of(&index, folder, progress)?,
+    };
+    let mut writer = IdWriter::create(&folder.join(IDS), rows)?;
+    let mut after = Content::default();
+    let mut written = 0;
+    for (entry, (row, hash)) in ids.zip(of_rows.rows.iter().zip(&of_rows.hashes)) {
+        let (id, seq) = entry?;
+        after.add(&id, seq, *hash);
+        writer.push(&Entry { id, seq, row: *row })?;
+        written += 1;
+    }
+    writer.finish()?;
+    if written != rows || after != before {
+        return Err(damaged(folder, "the points in it are others than those that went into it; nothing is published"));
+    }
+    let parent = folder.parent().unwrap_or(folder);
+    [&path, folder, parent].into_iter().try_for_each(|folder| sync_folder(folder))?;
+    let ids = file_entry(&folder.join(IDS))?;
+    let vectors = vectors.map(|_| file_entry(&folder.join(VECTORS))).transpose()?;
+    let manifest = index.manifest();
+    let files = manifest.files.values().map(|file| file.bytes).sum::<u64>();
+    Ok(SegmentEntry {
+        number: making.number,
+        level: making.level,
+        kind: manifest.kind.clone(),
+        build: manifest.build_id.to_string(),
+        rows,
+        bytes: files + ids.bytes + vectors.as_ref().map_or(0, |file| file.bytes),
+        ids,
+        vectors,
+        content: after.to_text(),
+    })
+}
+
+/// The options of a build, and its kind.
+fn build_options(reader: &Reader, making: &Making, progress: &dyn Progress) -> Result<BuildOptions> {
+    let common = BuildOptions {
+        threads: making.threads,
+        ram_budget: making.ram_budget,
+        ..BuildOptions::new(IndexKind::Flat, making.metric)
+    };
+    let by_kind = OptionsByKind::default();
+    let kind = match making.kind {
+        _ if reader.shape().rows < SCANNED_ROWS => IndexKind::Flat,
+        Some(kind) => kind,
+        None => choose(reader, &ON_DISK, &by_kind, &common, progress)?.kind,
+    };
+    Ok(BuildOptions { kind: by_kind.of(kind), ..common }.for_rows(reader.shape()))
+}
+
+/// Row of the index and hash of the vector, by ordinal.
+struct RowsByOrdinal {
+    rows: Vec<u32>,
+    hashes: Vec<u64>,
+}
+
+impl RowsByOrdinal {
+    fn of(index: &Index, folder: &Path, progress: &dyn Progress) -> Result<RowsByOrdinal> {
+        let count = index.manifest().rows as usize;
+        let mut all = RowsByOrdinal { rows: vec![u32::MAX; count], hashes: vec![0; count] };
+        index.for_each_row(progress, &mut |row| {
+            let at = row.id as usize;
+            if let (Some(own), Some(hash)) = (all.rows.get_mut(at), all.hashes.get_mut(at)) {
+                (*own, *hash) = (row.number, Content::of_vector(row.vector));
+            }
+        })?;
+        match all.rows.contains(&u32::MAX) {
+            true => Err(damaged(folder, "its index lacks a row; nothing is published")),
+            false => Ok(all),
+        }
+    }
+}
+
+/// Writes the vectors as they were given, and syncs them. Returns the hash of each.
+fn write_vectors(path: &Path, reader: &Reader) -> Result<Vec<u64>> {
+    const AT_ONCE: usize = 1024;
+    let failed = |e: &std::io::Error| Error::io("writing", path, e);
+    let mut file = BufWriter::new(File::create(path).map_err(|e| failed(&e))?);
+    let (rows, row_bytes) = (reader.shape().rows, reader.shape().row_bytes());
+    let mut hashes = Vec::with_capacity(rows as usize);
+    let mut bytes = Vec::new();
+    for first in (0..rows).step_by(AT_ONCE) {
+        bytes.clear();
+        reader.read_rows(first, AT_ONCE.min((rows - first) as usize), &mut bytes)?;
+        hashes.extend(bytes.chunks_exact(row_bytes).map(Content::of_vector));
+        file.write_all(&bytes).map_err(|e| failed(&e))?;
+    }
+    let file = file.into_inner().map_err(|e| failed(e.error()))?;
+    file.sync_all().map_err(|e| failed(&e))?;
+    Ok(hashes)
+}

@@ -1,0 +1,178 @@
+//! Makes one segment of several, without their dead rows.
+
+use std::fs::File;
+use std::iter::Peekable;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::sync::Arc;
+
+use stratann_core::sieve::Sieve;
+use stratann_engine::dataset::Reader;
+use stratann_storage::budget::{free_disk_bytes, size};
+use stratann_storage::{Error, Progress, Result};
+
+use super::content::Content;
+use super::ids::{Entries, Entry};
+use super::layout::SegmentEntry;
+use super::made::{Making, made, write};
+use super::segment::{Segment, damaged};
+
+/// Header of a file of vectors: rows and components.
+const HEADER_BYTES: u64 = 8;
+
+/// A segment that is merged, and its rows that are left.
+pub(crate) struct Source {
+    /// The segment.
+    pub(crate) segment: Arc<Segment>,
+    /// Its rows that were left when the merge began.
+    pub(crate) left: Arc<Sieve>,
+}
+
+/// A merged segment.
+pub(crate) struct Merged {
+    /// What the rows will say of it.
+    pub(crate) entry: SegmentEntry,
+    /// For each source, by row: its ordinal in the new segment; `u32::MAX` for a dead row.
+    pub(crate) ordinals: Vec<Vec<u32>>,
+}
+
+/// Merges segments into one.
+///
+/// # Errors
+/// No row that is left; an id that is there twice; damage; a disk that is full or fails; an interruption. What was
+/// written is removed.
+pub(crate) fn merge(
+    sources: &[Source],
+    folder: &Path,
+    making: &Making,
+    progress: &dyn Progress,
+) -> Result<Merged> {
+    let rows: u64 = sources.iter().map(|source| u64::from(source.left.count())).sum();
+    let row_bytes = making.shape(rows).row_bytes() as u64;
+    check_room(folder, rows * (2 * row_bytes + 64))?;
+    made(folder, || {
+        let mut ordinals = ordinals(sources, progress)?;
+        let path = folder.join(format!("vectors.tmp.{}", suffix(making)));
+        let hashes = copy_vectors(sources, &ordinals, (&path, making, rows), progress)?;
+        let mut before = Content::default();
+        let ids = MergedIds::of(sources).map(|next| next.map(|(_, entry)| (entry.id, entry.seq)));
+        for (next, hash) in MergedIds::of(sources).zip(&hashes) {
+            let (_, entry) = next?;
+            before.add(&entry.id, entry.seq, *hash);
+        }
+        drop(hashes);
+        let reader = Reader::open(&path)?;
+        let entry = write(folder, &reader, ids, (making, before), progress)?;
+        std::fs::remove_file(&path).map_err(|e| Error::io("removing", &path, &e))?;
+        ordinals.iter_mut().for_each(Vec::shrink_to_fit);
+        Ok(Merged { entry, ordinals })
+    })
+}
+
+fn check_room(folder: &Path, needed: u64) -> Result<()> {
+    let parent = folder.ancestors().find(|folder| folder.is_dir()).unwrap_or(folder);
+    match free_disk_bytes(parent).filter(|free| *free < needed) {
+        Some(free) => Err(Error::io(
+            "merging segments in",
+            parent,
+            &std::io::Error::new(
+                std::io::ErrorKind::StorageFull,
+                format!("{} are free, {} are needed", size(free), size(needed)),
+            ),
+        )),
+        None => Ok(()),
+    }
+}
+
+fn suffix(making: &Making) -> &'static str {
+    match making.dtype {
+        stratann_kernel::DType::F32 => "fbin",
+        stratann_kernel::DType::F16 => "f16bin",
+        stratann_kernel::DType::U8 => "u8bin",
+        stratann_kernel::DType::I8 => "i8bin",
+    }
+}
+
+/// The ordinal of each row in the merged segment.
+fn ordinals(sources: &[Source], progress: &dyn Progress) -> Result<Vec<Vec<u32>>> {
+    let all = |source: &Source| vec![u32::MAX; source.segment.rows() as usize];
+    let mut ordinals: Vec<Vec<u32>> = sources.iter().map(all).collect();
+    let mut last: Vec<u8> = Vec::new();
+    for (next, ordinal) in MergedIds::of(sources).zip(0u32..) {
+        let (source, entry) = next?;
+        if ordinal > 0 && entry.id == last {
+            let folder = sources[source].segment.index.folder();
+            return Err(damaged(folder, "an id in it is in another segment, too"));
+        }
+        if ordinal % 4096 == 0 {
+            progress.check_interrupted()?;
+        }
+        if let Some(own) = ordinals[source].get_mut(entry.row as usize) {
+            *own = ordinal;
+        }
+        last = entry.id;
+    }
+    Ok(ordinals)
+}
+
+/// Writes the vectors of all sources in the order of their ids. Returns the hash of each.
+fn copy_vectors(
+    sources: &[Source],
+    ordinals: &[Vec<u32>],
+    (path, making, rows): (&Path, &Making, u64),
+    progress: &dyn Progress,
+) -> Result<Vec<u64>> {
+    let row_bytes = making.shape(rows).row_bytes() as u64;
+    let failed = |e: std::io::Error| Error::io("writing", path, &e);
+    let file = File::create(path).map_err(failed)?;
+    let header = [(rows as u32).to_le_bytes(), (making.dim as u32).to_le_bytes()].concat();
+    file.write_all_at(&header, 0).map_err(failed)?;
+    let mut hashes = vec![0; rows as usize];
+    progress.stage("copying vectors", rows, "rows");
+    for (source, ordinals) in sources.iter().zip(ordinals) {
+        let mut written = Ok(());
+        source.segment.for_each_vector(progress, &mut |row, vector| {
+            let ordinal = ordinals.get(row as usize).copied().unwrap_or(u32::MAX);
+            let Some(hash) = hashes.get_mut(ordinal as usize) else { return };
+            *hash = Content::of_vector(vector);
+            if written.is_ok() {
+                written = file.write_all_at(vector, HEADER_BYTES + u64::from(ordinal) * row_bytes);
+            }
+        })?;
+        written.map_err(failed)?;
+        progress.advance(u64::from(source.left.count()));
+    }
+    Ok(hashes)
+}
+
+/// Ids of all sources that are left, in their order, each with its source.
+struct MergedIds<'a> {
+    streams: Vec<(Peekable<Entries<'a>>, &'a Sieve)>,
+}
+
+impl<'a> MergedIds<'a> {
+    fn of(sources: &'a [Source]) -> MergedIds<'a> {
+        let stream = |source: &'a Source| (source.segment.ids().from(0).peekable(), &*source.left);
+        MergedIds { streams: sources.iter().map(stream).collect() }
+    }
+}
+
+impl Iterator for MergedIds<'_> {
+    type Item = Result<(usize, Entry)>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let mut least: Option<(usize, Vec<u8>)> = None;
+        for (at, (stream, left)) in self.streams.iter_mut().enumerate() {
+            while stream.next_if(|entry| entry.as_ref().is_ok_and(|entry| !left.has(entry.row))).is_some() {}
+            match stream.peek() {
+                Some(Ok(entry)) if least.as_ref().is_none_or(|(_, id)| entry.id < *id) => {
+                    least = Some((at, entry.id.clone()));
+                }
+                Some(Err(_)) => return stream.next().map(|failed| failed.map(|entry| (at, entry))),
+                _ => {}
+            }
+        }
+        let (at, _) = least?;
+        self.streams.get_mut(at)?.0.next().map(|entry| entry.map(|entry| (at, entry)))
+    }
+}

@@ -1,0 +1,19 @@
+//! Immutable parts of a collection: an index of any kind, the ids of its rows, and how they are made.
+//!
+//! A segment is a folder. Nothing in it changes once the rows of the collection name it; which of its rows are dead is
+//! in these rows.
+
+mod content;
+mod ids;
+mod layout;
+mod made;
+mod merge;
+mod policy;
+mod segment;
+
+pub(crate) use ids::Place;
+pub(crate) use layout::{Layout, SegmentEntry};
+pub(crate) use made::{Making, Point, from_points};
+pub(crate) use merge::{Merged, Source, merge};
+pub(crate) use policy::{Sized, next_merge};
+pub(crate) use segment::{Segment, SegmentMemory, TakenMemory, folder_of};

@@ -1,0 +1,276 @@
+//! An open segment.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use stratann_core::sieve::Sieve;
+use stratann_engine::index::{CacheBudget, Index, OpenOptions, Reserve};
+use stratann_engine::manifest::Manifest;
+use stratann_storage::data_file::{FileEntry, open_file};
+use stratann_storage::{Error, Progress, Quiet, Result};
+
+use super::content::Content;
+use super::ids::{IdTable, Place};
+use super::layout::SegmentEntry;
+use crate::rows::ExternalId;
+
+/// Folder of the index of a segment.
+pub(super) const INDEX: &str = "index";
+/// File of the ids.
+pub(super) const IDS: &str = "ids.bin";
+/// File of vectors as they were given.
+pub(super) const VECTORS: &str = "vectors.bin";
+
+/// Segments with fewer bytes are in memory whatever the budget: a read of each costs a query more than they take.
+const RESIDENT_BYTES: u64 = 16 << 20;
+
+/// Folder of a segment in the folder of its collection.
+pub(crate) fn folder_of(collection: &Path, number: u64) -> PathBuf {
+    collection.join(number.to_string())
+}
+
+/// Memory that segments may take.
+pub(crate) trait SegmentMemory: Send + Sync {
+    /// Takes memory for a segment that is opened: `tables` bytes at least, and as much as there is of `usable` more.
+    /// What it returns is given back when it is dropped, and says how much more it got.
+    ///
+    /// # Errors
+    /// When there is no room for the tables.
+    fn take(&self, tables: u64, usable: u64) -> Result<Box<dyn TakenMemory>>;
+}
+
+/// Memory of an open segment.
+pub(crate) trait TakenMemory: Send + Sync {
+    /// Bytes for what queries read.
+    fn cache_bytes(&self) -> u64;
+}
+
+/// An immutable part of a collection.
+pub(crate) struct Segment {
+    /// What the rows say of it.
+    pub(crate) entry: SegmentEntry,
+    /// Its index, in which ids are ordinals.
+    pub(crate) index: Index,
+    ids: IdTable,
+    vectors: Option<File>,
+    folder: PathBuf,
+    is_obsolete: AtomicBool,
+    _memory: Box<dyn TakenMemory>,
+}
+
+/// What was compared.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Verified {
+    /// Rows that are left.
+    pub(crate) rows: u64,
+    /// Their content.
+    pub(crate) content: Content,
+}
+
+impl Segment {
+    /// Opens a segment.
+    ///
+    /// # Errors
+    /// `Corrupt` for files that are missing, damaged or of another segment; no memory; `Io`.
+    pub(crate) fn open(
+        folder: &Path,
+        entry: &SegmentEntry,
+        (row_bytes, memory): (usize, &dyn SegmentMemory),
+    ) -> Result<Segment> {
+        let missing = |e: Error| match e.kind {
+            stratann_storage::ErrorKind::BadInput => Error::corrupt(e.message),
+            _ => e,
+        };
+        let path = folder.join(INDEX);
+        let (_, manifest) = Manifest::read(&path).map_err(missing)?;
+        if manifest.build_id.to_string() != entry.build || manifest.rows != entry.rows {
+            return Err(damaged(folder, "its index is another one than the collection names"));
+        }
+        open_file(&folder.join(IDS), &entry.ids).map_err(missing)?;
+        let ids = IdTable::open(&folder.join(IDS)).map_err(missing)?;
+        if ids.rows() != entry.rows {
+            return Err(damaged(folder, "its ids are not as many as its rows"));
+        }
+        let vectors = entry.vectors.as_ref().map(|file| open_vectors(folder, file, entry.rows, row_bytes));
+        let tables = manifest.planned_account(0).total() + ids.bytes();
+        let usable = CacheBudget::usable_bytes(&manifest);
+        let taken = memory.take(tables, usable)?;
+        let cache_budget = if usable <= RESIDENT_BYTES { usable } else { taken.cache_bytes() };
+        let search_reserve = Reserve::default();
+        let options = OpenOptions { cache_budget, lends_cache: true, search_reserve, ..OpenOptions::default() };
+        let mut index = Index::open(&path, options).map_err(missing)?;
+        if cache_budget >= usable && !index.make_resident(&Quiet)? {
+            index.preload(&Quiet)?;
+        }
+        Ok(Segment {
+            entry: entry.clone(),
+            index,
+            ids,
+            vectors: vectors.transpose()?,
+            folder: folder.into(),
+            is_obsolete: false.into(),
+            _memory: taken,
+        })
+    }
+
+    /// Rows, dead ones included.
+    pub(crate) fn rows(&self) -> u64 {
+        self.entry.rows
+    }
+
+    /// Its ids.
+    pub(super) fn ids(&self) -> &IdTable {
+        &self.ids
+    }
+
+    /// Where an id is.
+    ///
+    /// # Errors
+    /// `Corrupt` and `Io`.
+    pub(crate) fn find(&self, id: &ExternalId) -> Result<Option<Place>> {
+        self.ids.find(id)
+    }
+
+    /// Id and sequence number of an ordinal.
+    ///
+    /// # Errors
+    /// `Corrupt` and `Io`.
+    pub(crate) fn id(&self, ordinal: u64) -> Result<(ExternalId, u64)> {
+        let entry = self.ids.entry(ordinal)?;
+        Ok((self.decode(&entry.id)?, entry.seq))
+    }
+
+    /// The rows of ordinals, which ascend.
+    ///
+    /// # Errors
+    /// `Corrupt` and `Io`.
+    pub(crate) fn rows_of(&self, ordinals: &[u32]) -> Result<Vec<u32>> {
+        ordinals.iter().map(|ordinal| Ok(self.ids.entry(u64::from(*ordinal))?.row)).collect()
+    }
+
+    /// Ids behind one, with their places, in their order.
+    ///
+    /// # Errors
+    /// `Corrupt` and `Io`.
+    pub(crate) fn behind(
+        &self,
+        after: Option<&ExternalId>,
+    ) -> Result<impl Iterator<Item = Result<(ExternalId, Place)>> + '_> {
+        let first = after.map_or(Ok(0), |after| self.ids.behind(after))?;
+        Ok(self.ids.from(first).zip(first..).map(|(entry, ordinal)| {
+            let entry = entry?;
+            let place = Place { ordinal: ordinal as u32, row: entry.row, seq: entry.seq };
+            Ok((self.decode(&entry.id)?, place))
+        }))
+    }
+
+    fn decode(&self, id: &[u8]) -> Result<ExternalId> {
+        ExternalId::decode(id).ok_or_else(|| damaged(&self.folder, "a row has an id that is none"))
+    }
+
+    /// The vector of a row, as it was given.
+    ///
+    /// # Errors
+    /// `Corrupt` and `Io`.
+    pub(crate) fn vector(&self, place: Place) -> Result<Vec<u8>> {
+        match &self.vectors {
+            None => self.index.vector_of(place.row),
+            Some(file) => {
+                let mut vector = vec![0; self.index.row_bytes()];
+                let at = u64::from(place.ordinal) * vector.len() as u64;
+                let path = self.folder.join(VECTORS);
+                file.read_exact_at(&mut vector, at).map_err(|e| Error::io("reading", &path, &e))?;
+                Ok(vector)
+            }
+        }
+    }
+
+    /// Shows the vector of every row to `see`, as it was given.
+    ///
+    /// # Errors
+    /// `Corrupt` and `Io`; an interruption.
+    pub(super) fn for_each_vector(
+        &self,
+        progress: &dyn Progress,
+        see: &mut (dyn FnMut(u32, &[u8]) + Send),
+    ) -> Result<()> {
+        if self.vectors.is_none() {
+            return self.index.for_each_row(progress, &mut |row| see(row.number, row.vector));
+        }
+        for (entry, ordinal) in self.ids.from(0).zip(0..) {
+            if ordinal % 1024 == 0 {
+                progress.check_interrupted()?;
+            }
+            let entry = entry?;
+            let place = Place { ordinal, row: entry.row, seq: entry.seq };
+            see(entry.row, &self.vector(place)?);
+        }
+        Ok(())
+    }
+
+    /// Reads all rows, and compares them with what the rows of the collection say of them.
+    ///
+    /// # Errors
+    /// `Corrupt` for the first difference, which names the folder; `Io`; an interruption.
+    pub(crate) fn verify(&self, left: &Sieve, progress: &dyn Progress) -> Result<Verified> {
+        let mut hashes = vec![0; self.rows() as usize];
+        let mut seen = 0;
+        self.for_each_vector(progress, &mut |row, vector| {
+            if let Some(hash) = hashes.get_mut(row as usize) {
+                *hash = Content::of_vector(vector);
+                seen += 1;
+            }
+        })?;
+        let (mut all, mut verified) = (Content::default(), Verified::default());
+        let mut ids = 0;
+        for entry in self.ids.from(0) {
+            let entry = entry?;
+            self.decode(&entry.id)?;
+            let hash = hashes.get(entry.row as usize).copied();
+            let hash = hash.ok_or_else(|| damaged(&self.folder, "an id has a row that does not exist"))?;
+            all.add(&entry.id, entry.seq, hash);
+            if left.has(entry.row) {
+                verified.content.add(&entry.id, entry.seq, hash);
+                verified.rows += 1;
+            }
+            ids += 1;
+            if ids % 4096 == 0 {
+                progress.check_interrupted()?;
+            }
+        }
+        if seen != self.rows() || ids != self.rows() || all.to_text() != self.entry.content {
+            return Err(damaged(&self.folder, "its points are others than those that it was made of"));
+        }
+        Ok(verified)
+    }
+
+    /// Has its folder removed once nobody uses it.
+    pub(crate) fn set_obsolete(&self) {
+        self.is_obsolete.store(true, Ordering::Release);
+    }
+}
+
+impl Drop for Segment {
+    fn drop(&mut self) {
+        if self.is_obsolete.load(Ordering::Acquire) {
+            // What stays is removed when the collection is opened the next time.
+            let _ = std::fs::remove_dir_all(&self.folder);
+        }
+    }
+}
+
+fn open_vectors(folder: &Path, entry: &FileEntry, rows: u64, row_bytes: usize) -> Result<File> {
+    let path = folder.join(VECTORS);
+    let file = open_file(&path, entry)?;
+    if entry.bytes != rows * row_bytes as u64 {
+        return Err(damaged(folder, "it has vectors of another shape"));
+    }
+    Ok(file)
+}
+
+pub(super) fn damaged(folder: &Path, why: &str) -> Error {
+    let folder = folder.display();
+    Error::corrupt(format!("segment {folder} is damaged: {why}; restore it, or drop the collection"))
+}
