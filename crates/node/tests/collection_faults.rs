@@ -8,7 +8,7 @@ use common::points::{Model, SMALL, filled, number, open};
 use common::{Noise, Notes, failures, faults, job, job_command, notes, run, setting};
 use stratann_node::collections::{Collection, Error, Kind, Node};
 use stratann_node::rows::ExternalId;
-use stratann_storage::ErrorKind;
+use stratann_storage::{ErrorKind, Quiet};
 
 /// Times that the node is opened, and changes that are made each time.
 const ROUNDS: u64 = 4;
@@ -91,6 +91,7 @@ fn write(node: &Node, round: u64, model: &mut Model, notes: &mut Notes) -> Optio
     (0..ATTEMPTS).find_map(|_| points.count().ok())?;
     assert_eq!(model.difference(&points), None, "after opening");
     let mut unknown = Vec::new();
+    let makes_segments = setting("ROWS_SEGMENTS") == "true";
     for number_of in round * CHANGES..(round + 1) * CHANGES {
         let told = make(&points, number_of);
         if let Ok(seq) = told {
@@ -111,6 +112,17 @@ fn write(node: &Node, round: u64, model: &mut Model, notes: &mut Notes) -> Optio
             notes.write(&format!("refused {number_of} 0"));
         }
         assert_eq!(model.difference(&points), None, "after change {number_of}");
+        // Whether a segment is made or not, the points are the same.
+        let made = match number_of % CHANGES {
+            _ if !makes_segments => Ok(()),
+            1 | 4 => points.checkpoint(&Quiet).map_err(|e| ("checkpoint", e)),
+            5 => points.compact(&Quiet).map_err(|e| ("compact", e)),
+            _ => Ok(()),
+        };
+        if let Err((what, e)) = made {
+            notes.write(&format!("failed {number_of} {what}: {}", e.message));
+        }
+        assert_eq!(model.difference(&points), None, "after a segment at change {number_of}");
     }
     for (seq, there) in unknown {
         // Its number was not given to a later change.
@@ -134,18 +146,20 @@ struct Tally {
     calls: i64,
     done: u64,
     refused: u64,
+    /// Checkpoints and merges that failed.
+    segments: u64,
     unknown: u64,
     there: u64,
 }
 
 /// Runs the rounds while calls from number `at` on fail, and compares what is there with what was told.
-fn fail_at(library: &Path, at: i64, count: i64, errno: i32) -> Tally {
+fn fail_at(library: &Path, makes_segments: bool, (at, count, errno): (i64, i64, i32)) -> Tally {
     let place = tempfile::tempdir().unwrap();
     let (folder, noted) = (place.path().join("data"), place.path().join("notes"));
     let mut command = job_command("changes", &folder);
     command.env("LD_PRELOAD", library).env("ROWS_ROOT", &folder).env("ROWS_NOTES", &noted);
     command.env("ROWS_FAIL_AT", at.to_string()).env("ROWS_FAIL_COUNT", count.to_string());
-    command.env("ROWS_FAIL_ERRNO", errno.to_string());
+    command.env("ROWS_FAIL_ERRNO", errno.to_string()).env("ROWS_SEGMENTS", makes_segments.to_string());
     let (status, text) = run(command);
     let what = format!("{count} calls from {at} on failed with {errno}");
     assert!(status.success(), "{what}: {status}\n{text}");
@@ -160,6 +174,7 @@ fn fail_at(library: &Path, at: i64, count: i64, errno: i32) -> Tally {
                 assert_eq!(is_there, words[2] == "there", "{what}");
             }
             "refused" => tally.refused += 1,
+            "failed" => tally.segments += 1,
             "unknown" => open_end = Some((number_of, words[2].parse::<u64>().unwrap())),
             of => {
                 let is_there = of == "done" || words[3] == "true";
@@ -180,37 +195,54 @@ fn fail_at(library: &Path, at: i64, count: i64, errno: i32) -> Tally {
     assert_eq!(model.difference(&points), None, "{what}");
     assert_eq!(node.verify("points").unwrap().points, model.points.len() as u64, "{what}");
     points.upsert(&[number(500)], &filled(5)).unwrap();
+    points.compact(&Quiet).unwrap_or_else(|e| panic!("{what}: {e}"));
+    assert_eq!(node.verify("points").unwrap().points, model.points.len() as u64 + 1, "{what}");
     tally
 }
 
 /// Fails one call in `step`, one at a time and then all that follow, with EIO and ENOSPC.
-fn fail_calls(step: usize) {
+fn fail_calls(step: usize, makes_segments: bool) {
     let place = tempfile::tempdir().unwrap();
     let Some(library) = faults(place.path()) else { return };
-    let whole = fail_at(&library, 0, 0, 0);
+    let whole = fail_at(&library, makes_segments, (0, 0, 0));
     assert_eq!(whole.done, ROUNDS * CHANGES);
     let (mut sum, mut runs) = (Tally { calls: whole.calls, ..Tally::default() }, 0);
-    for (at, count, errno) in failures(whole.calls, step) {
-        let tally = fail_at(&library, at, count, errno);
+    for failure in failures(whole.calls, step) {
+        let tally = fail_at(&library, makes_segments, failure);
         runs += 1;
         sum.done += tally.done;
         sum.refused += tally.refused;
+        sum.segments += tally.segments;
         sum.unknown += tally.unknown;
         sum.there += tally.there;
     }
     eprintln!("{runs} runs: {sum:?}");
-    assert!(sum.unknown > 0 && sum.there > 0 && sum.there < sum.unknown, "{sum:?}");
+    match makes_segments {
+        true => assert!(sum.segments > 0, "{sum:?}"),
+        false => assert!(sum.unknown > 0 && sum.there > 0 && sum.there < sum.unknown, "{sum:?}"),
+    }
 }
 
 #[test]
 fn what_is_told_of_a_change_is_so() {
-    fail_calls(29);
+    fail_calls(29, false);
+}
+
+#[test]
+fn points_are_the_same_whether_a_segment_is_made_or_fails() {
+    fail_calls(211, true);
 }
 
 #[test]
 #[ignore = "some minutes; make test-rows"]
 fn what_is_told_of_a_change_is_so_whichever_call_fails() {
-    fail_calls(1);
+    fail_calls(1, false);
+}
+
+#[test]
+#[ignore = "an hour; make test-rows"]
+fn points_are_the_same_whichever_call_of_a_segment_fails() {
+    fail_calls(7, true);
 }
 
 fn set_free(bytes: u64) {
@@ -227,7 +259,7 @@ fn fill(folder: &Path) {
     other.upsert(&ids, &filled(2).repeat(10)).unwrap();
     set_free(6 << 20);
     let refused = points.upsert(&ids[..1], &filled(3)).unwrap_err();
-    assert!(refused.kind == Kind::Other(ErrorKind::Io) && refused.message.contains("nothing was written"));
+    assert!(refused.kind == Kind::DiskFull && refused.message.contains("nothing was written"));
     assert_eq!(points.search(&filled(1), 20).unwrap().hits[0].len(), 10, "searches go on");
     assert_eq!(points.delete(&ids[..4]).unwrap().deleted, 4);
     assert_eq!(node.drop_collection("other").unwrap().unfinished, None);

@@ -370,7 +370,7 @@ fn fill(folder: &Path, notes: &mut Notes) {
     notes.write(&note(0, &rows.write(batch(0, VALUE_BYTES))));
     notes.write(&note(1, &rows.write(batch(1, VALUE_BYTES))));
     set_free(6 << 20);
-    let Outcome::NotWritten(error) = rows.write(batch(2, VALUE_BYTES)) else { panic!("it was admitted") };
+    let Outcome::NoRoom(error) = rows.write(batch(2, VALUE_BYTES)) else { panic!("it was admitted") };
     assert!(
         error.message.contains("6.0 MiB left") && error.message.contains("nothing was written"),
         "{error}"
@@ -382,7 +382,7 @@ fn fill(folder: &Path, notes: &mut Notes) {
     set_free(1 << 20);
     let mut batch_of_one = Batch::new();
     batch_of_one.remove(key(0, 0));
-    assert!(matches!(rows.write(batch_of_one), Outcome::NotWritten(_)), "nothing is left at all");
+    assert!(matches!(rows.write(batch_of_one), Outcome::NoRoom(_)), "nothing is left at all");
     set_free(GIB);
     notes.write(&note(3, &rows.write(batch(3, VALUE_BYTES))));
     assert!(reserve.exists(), "it is made again");

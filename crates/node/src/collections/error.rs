@@ -68,6 +68,10 @@ impl Error {
         Error { kind: Kind::Busy, message: message.into() }
     }
 
+    pub(super) fn disk_full(why: &stratann_storage::Error) -> Error {
+        Error { kind: Kind::DiskFull, message: why.message.clone() }
+    }
+
     pub(super) fn missing(name: &str) -> Error {
         let message = format!("there is no collection \"{name}\"; create it, or list those that there are");
         Error { kind: Kind::Missing, message }

@@ -248,6 +248,7 @@ impl Node {
         let error = match self.shared.rows.write(batch) {
             Outcome::Durable(_) => return Ok(()),
             Outcome::NotWritten(e) => return Err(e.into()),
+            Outcome::NoRoom(e) => return Err(Error::disk_full(&e)),
             Outcome::Unknown { error, .. } => error,
         };
         catalogue.is_stale = true;

@@ -273,6 +273,7 @@ impl Slot {
         match shared.rows.write(batch) {
             Outcome::Durable(_) => Ok(()),
             Outcome::NotWritten(e) => Err(e.into()),
+            Outcome::NoRoom(e) => Err(Error::disk_full(&e)),
             Outcome::Unknown { error, .. } => {
                 // Which segments there are is found out when the collection is opened again.
                 turn.is_stale = true;

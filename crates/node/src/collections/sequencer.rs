@@ -97,7 +97,7 @@ impl Slot {
                 // Fewer bytes than before are always given.
                 let _ = live.lock().resize(live.delta.state().memory_with(&self.spec, 0, 0));
             }
-            Outcome::NotWritten(_) => {
+            Outcome::NotWritten(_) | Outcome::NoRoom(_) => {
                 turn.unknown = None;
                 turn.given = before;
                 let _ = live.lock().resize(live.delta.state().memory_with(&self.spec, 0, 0));
@@ -203,6 +203,7 @@ impl<'a> Resolved<'a> {
         match outcome {
             Outcome::Durable(_) => Ok(self.done),
             Outcome::NotWritten(e) => Err(e.clone().into()),
+            Outcome::NoRoom(e) => Err(Error::disk_full(e)),
             Outcome::Unknown { error, .. } => Err(Error::unknown(self.seq, "the change", error)),
         }
     }

@@ -16,6 +16,8 @@ pub enum Outcome {
     Durable(u64),
     /// Nothing of it was written.
     NotWritten(Error),
+    /// Nothing of it was written, because the disk is full. Removals are admitted.
+    NoRoom(Error),
     /// Writing or syncing failed midway: whether it is there is known after the rows were opened again.
     Unknown {
         /// Number of its group.
@@ -33,7 +35,7 @@ impl Outcome {
     pub fn durable(self) -> Result<u64, Error> {
         match self {
             Outcome::Durable(group) => Ok(group),
-            Outcome::NotWritten(error) | Outcome::Unknown { error, .. } => Err(error),
+            Outcome::NotWritten(error) | Outcome::NoRoom(error) | Outcome::Unknown { error, .. } => Err(error),
         }
     }
 }

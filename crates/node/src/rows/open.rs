@@ -223,7 +223,7 @@ impl Core {
         let state = self.read_state();
         let engine = match state.engine() {
             Ok(engine) => engine,
-            Err(error) => return self.refuse(group, &error),
+            Err(error) => return self.refuse(group, &Outcome::NotWritten(error)),
         };
         let mut group = self.admit(group);
         if group.is_empty() {
@@ -258,7 +258,7 @@ impl Core {
         let error = engine_error(&self.folder.engine(), trouble.clone());
         self.write_state().stopped = Some(trouble.why.clone());
         match unknown {
-            None => self.refuse(group, &error),
+            None => self.refuse(group, &Outcome::NotWritten(error)),
             Some(number) => {
                 add(&self.counts.failed_batches, group.len() as u64);
                 reply(group, &Outcome::Unknown { group: number, error });
@@ -266,9 +266,9 @@ impl Core {
         }
     }
 
-    fn refuse(&self, group: Vec<Waiting>, error: &Error) {
+    fn refuse(&self, group: Vec<Waiting>, outcome: &Outcome) {
         add(&self.counts.failed_batches, group.len() as u64);
-        reply(group, &Outcome::NotWritten(error.clone()));
+        reply(group, outcome);
     }
 
     /// Refuses what the disk has no room for. Removals are given the reserve.
@@ -285,12 +285,13 @@ impl Core {
             self.folder.release_reserve();
         }
         let needed = self.headroom().saturating_add(2 * bytes);
-        self.refuse(others, &disk_full(self.folder.path(), free, needed));
+        self.refuse(others, &Outcome::NoRoom(disk_full(self.folder.path(), free, needed)));
         let bytes: u64 = removals.iter().map(|waiting| waiting.batch.bytes()).sum();
         let needed = 2 * bytes + REMOVALS_BYTES;
         let free = self.folder.free_bytes();
         if free < needed {
-            self.refuse(std::mem::take(&mut removals), &disk_full(self.folder.path(), free, needed));
+            let full = Outcome::NoRoom(disk_full(self.folder.path(), free, needed));
+            self.refuse(std::mem::take(&mut removals), &full);
         }
         removals
     }

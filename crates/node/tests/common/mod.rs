@@ -111,7 +111,7 @@ pub fn notes(path: &Path) -> Vec<Vec<String>> {
 pub fn note(batch: u64, outcome: &Outcome) -> String {
     match outcome {
         Outcome::Durable(group) => format!("durable {batch} {group}"),
-        Outcome::NotWritten(_) => format!("not {batch}"),
+        Outcome::NotWritten(_) | Outcome::NoRoom(_) => format!("not {batch}"),
         Outcome::Unknown { group, .. } => format!("unknown {batch} {group}"),
     }
 }

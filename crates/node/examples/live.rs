@@ -1,0 +1,260 @@
+//! A collection that is written and searched at once: `make bench-collections`.
+//!
+//! live FOLDER VECTORS QUERIES [kind=KIND] [rows=N] [seconds=S] [rate=ROWS] [threads=N]
+//!
+//! It loads the vectors as fast as they are taken, compacts, searches alone, then searches while `rate` new rows a second
+//! are written for `seconds`, and opens the collection again. Every figure is of one run, on one line of JSON.
+#![allow(clippy::print_stdout, reason = "a program that reports")]
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use stratann_engine::dataset::Reader;
+use stratann_kernel::distance::{Exact, inverse_norm};
+use stratann_kernel::{DType, Metric};
+use stratann_node::collections::{Collection, Kind, Node, Options, Result, SearchOptions, Spec};
+use stratann_node::rows::ExternalId;
+use stratann_params::IndexKind;
+use stratann_storage::Quiet;
+use stratann_storage::budget::{cpu_us, process};
+
+const K: usize = 10;
+/// Rows of a batch.
+const BATCH: u64 = 100;
+
+/// What is measured.
+struct Setting {
+    folder: PathBuf,
+    spec: Spec,
+    base: Vec<u8>,
+    queries: Vec<u8>,
+    rows: u64,
+    seconds: u64,
+    rate: u64,
+    recall: f64,
+}
+
+fn main() -> Result<()> {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let named: BTreeMap<&str, &str> = arguments.iter().filter_map(|own| own.split_once('=')).collect();
+    let number = |name: &str, usual: u64| named.get(name).map_or(usual, |own| own.parse().expect("a number"));
+    let [folder, base, queries] = [0, 1, 2].map(|at| Path::new(&arguments[at]));
+    let (base, queries) = (Reader::open(base)?, Reader::open(queries)?);
+    let rows = number("rows", base.shape().rows);
+    let spec = Spec {
+        dim: base.shape().dim,
+        metric: named.get("metric").map_or(Metric::L2, |name| if *name == "cosine" { Metric::Cosine } else { Metric::L2 }),
+        dtype: base.shape().dtype,
+        kind: named.get("kind").and_then(|name| IndexKind::parse(name)),
+    };
+    let read = |reader: &Reader, count: u64| {
+        let mut bytes = Vec::new();
+        reader.read_rows(0, count.min(reader.shape().rows) as usize, &mut bytes).map(|()| bytes)
+    };
+    let setting = Setting {
+        folder: folder.into(),
+        spec,
+        base: read(&base, base.shape().rows)?,
+        queries: read(&queries, 200)?,
+        rows,
+        seconds: number("seconds", 60),
+        rate: number("rate", 2000),
+        recall: named.get("recall").map_or(0.95, |own| own.parse().expect("a number")),
+    };
+    let mut options = Options::default();
+    options.segments.threads = number("threads", 2) as usize;
+    run(&setting, &options)
+}
+
+fn run(setting: &Setting, options: &Options) -> Result<()> {
+    let node = Node::open(&setting.folder, options, &Quiet)?;
+    let points = node.create_collection("points", setting.spec)?;
+    load(setting, &points)?;
+    let (begin, cpu) = (Instant::now(), cpu_us());
+    points.compact(&Quiet)?;
+    report("compact", &[("seconds", begin.elapsed().as_secs_f64()), ("cpu_s", (cpu_us() - cpu) as f64 / 1e6)]);
+    describe(&points)?;
+    let quiet = search_for(setting, &points, Duration::from_secs(setting.seconds.min(20)), &AtomicBool::new(false))?;
+    report("quiet", &quiet);
+    mixed(setting, &points)?;
+    describe(&points)?;
+    report("recall", &[("after", recall(setting, &points)?)]);
+    drop((points, node));
+    let begin = Instant::now();
+    let node = Node::open(&setting.folder, options, &Quiet)?;
+    let opened = begin.elapsed().as_secs_f64();
+    let points = node.collection("points")?;
+    points.search(setting.query(0), K)?;
+    report("open", &[("node_s", opened), ("first_search_s", begin.elapsed().as_secs_f64())]);
+    Ok(())
+}
+
+impl Setting {
+    fn query(&self, number: usize) -> &[u8] {
+        let bytes = self.spec.row_bytes();
+        let count = self.queries.len() / bytes;
+        &self.queries[number % count * bytes..][..bytes]
+    }
+
+    /// The vector of an id: one of the base, moved a little where ids go beyond it.
+    fn vector(&self, id: u64) -> Vec<u8> {
+        let (bytes, size) = (self.spec.row_bytes(), self.spec.dtype.size());
+        let rows = (self.base.len() / bytes) as u64;
+        let mut vector = self.base[(id % rows) as usize * bytes..][..bytes].to_vec();
+        let mut noise = id / rows;
+        if noise > 0 && self.spec.dtype == DType::U8 {
+            for component in vector.chunks_mut(size) {
+                noise = noise.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(id | 1);
+                component[0] = component[0].saturating_add((noise >> 61) as u8);
+            }
+        }
+        vector
+    }
+
+    fn batch(&self, first: u64) -> (Vec<ExternalId>, Vec<u8>) {
+        let ids = first..first + BATCH;
+        (ids.clone().map(ExternalId::Number).collect(), ids.flat_map(|id| self.vector(id)).collect())
+    }
+}
+
+/// Writes a batch, and waits where the collection is full. Returns how often it waited.
+fn write(points: &Collection, (ids, vectors): &(Vec<ExternalId>, Vec<u8>)) -> Result<u64> {
+    let mut waits = 0;
+    loop {
+        match points.upsert(ids, vectors) {
+            Ok(_) => return Ok(waits),
+            Err(e) if e.kind == Kind::Busy => waits += 1,
+            Err(e) => return Err(e),
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+fn load(setting: &Setting, points: &Collection) -> Result<()> {
+    let (begin, cpu, mut waits, mut first_wait) = (Instant::now(), cpu_us(), 0, None);
+    let mut made = Duration::ZERO;
+    for first in (0..setting.rows).step_by(BATCH as usize) {
+        let making = Instant::now();
+        let batch = setting.batch(first);
+        made += making.elapsed();
+        let own = write(points, &batch)?;
+        if own > 0 && first_wait.is_none() {
+            first_wait = Some((first, begin.elapsed() - made));
+        }
+        waits += own;
+    }
+    let seconds = (begin.elapsed() - made).as_secs_f64();
+    let (before, until) = first_wait.unwrap_or((setting.rows, begin.elapsed() - made));
+    report("load", &[
+        ("rows", setting.rows as f64),
+        ("rows_per_s", setting.rows as f64 / seconds),
+        ("rows_per_s_until_full", before as f64 / until.as_secs_f64()),
+        ("waits", waits as f64),
+        ("cpu_s", (cpu_us() - cpu) as f64 / 1e6),
+    ]);
+    Ok(())
+}
+
+fn describe(points: &Collection) -> Result<()> {
+    let facts = points.facts()?;
+    let mut parts: Vec<String> = facts
+        .segments
+        .iter()
+        .map(|own| format!("{} {} -{} {}MiB", own.kind.name(), own.rows, own.dead, own.bytes >> 20))
+        .collect();
+    parts.push(format!("memory {}", facts.delta_points));
+    println!("{{\"what\": \"parts\", \"points\": {}, \"parts\": {parts:?}, \"trouble\": {:?}}}", facts.points, facts.trouble.map(|e| e.message));
+    Ok(())
+}
+
+fn search_for(
+    setting: &Setting,
+    points: &Collection,
+    time: Duration,
+    end: &AtomicBool,
+) -> Result<Vec<(&'static str, f64)>> {
+    let options = SearchOptions { k: K, recall: setting.recall, threads: 1 };
+    let (begin, cpu) = (Instant::now(), stratann_storage::budget::thread_cpu_ns());
+    let (mut times, mut reads, mut comparisons) = (Vec::new(), 0, 0);
+    while begin.elapsed() < time && !end.load(Ordering::Relaxed) {
+        let one = Instant::now();
+        let found = points.search_with(setting.query(times.len()), &options)?;
+        times.push(one.elapsed());
+        reads += found.stats.reads;
+        comparisons += found.stats.code_comparisons + found.stats.full_comparisons;
+    }
+    let cpu = stratann_storage::budget::thread_cpu_ns() - cpu;
+    times.sort_unstable();
+    let count = times.len().max(1);
+    let at = |share: f64| times.get((share * count as f64) as usize).map_or(0.0, |own| own.as_secs_f64() * 1e6);
+    Ok(vec![
+        ("queries", count as f64),
+        ("cpu_us", cpu as f64 / 1000.0 / count as f64),
+        ("p50_us", at(0.5)),
+        ("p99_us", at(0.99)),
+        ("p999_us", at(0.999)),
+        ("reads", reads as f64 / count as f64),
+        ("comparisons", comparisons as f64 / count as f64),
+    ])
+}
+
+/// Searches while new rows are written at a rate.
+fn mixed(setting: &Setting, points: &Collection) -> Result<()> {
+    let end = AtomicBool::new(false);
+    let (begin, cpu) = (Instant::now(), cpu_us());
+    let time = Duration::from_secs(setting.seconds);
+    let (written, searched) = std::thread::scope(|scope| {
+        let writer = scope.spawn(|| -> Result<(u64, u64)> {
+            let (mut rows, mut waits) = (0, 0);
+            while begin.elapsed() < time {
+                let due = (begin.elapsed().as_secs_f64() * setting.rate as f64) as u64;
+                if rows >= due {
+                    std::thread::sleep(Duration::from_millis(2));
+                    continue;
+                }
+                waits += write(points, &setting.batch(setting.rows + rows))?;
+                rows += BATCH;
+            }
+            Ok((rows, waits))
+        });
+        let searched = search_for(setting, points, time, &end);
+        (writer.join().expect("a writer"), searched)
+    });
+    let (rows, waits) = written?;
+    let mut all = searched?;
+    all.push(("rows_written", rows as f64));
+    all.push(("waits", waits as f64));
+    all.push(("process_cpu_s", (cpu_us() - cpu) as f64 / 1e6));
+    all.push(("peak_rss_mib", (process().peak_rss_bytes >> 20) as f64));
+    report("mixed", &all);
+    Ok(())
+}
+
+/// Recall of the queries, by all points compared one by one.
+fn recall(setting: &Setting, points: &Collection) -> Result<f64> {
+    let options = SearchOptions { k: K, recall: setting.recall, threads: 1 };
+    let count = setting.queries.len() / setting.spec.row_bytes();
+    let all = points.count()?;
+    let mut exact = Exact::default();
+    let mut found = 0;
+    for query in (0..count).map(|number| setting.query(number)) {
+        exact.set(setting.spec.metric, setting.spec.dtype, setting.spec.dim, query);
+        let distance = |id: u64| {
+            let vector = setting.vector(id);
+            exact.distance(&vector, inverse_norm(setting.spec.dtype, &vector))
+        };
+        let mut distances: Vec<f32> = (0..all).map(distance).collect();
+        let (_, most, _) = distances.select_nth_unstable_by(K - 1, f32::total_cmp);
+        let most = *most;
+        let hits = &points.search_with(query, &options)?.hits[0];
+        found += hits.iter().filter(|hit| hit.distance <= most * 1.000_001).count();
+    }
+    Ok(found as f64 / (count * K) as f64)
+}
+
+fn report(what: &str, figures: &[(&str, f64)]) {
+    let figures: Vec<String> = figures.iter().map(|(name, value)| format!("\"{name}\": {value:.4}")).collect();
+    println!("{{\"what\": \"{what}\", {}}}", figures.join(", "));
+}

@@ -1,0 +1,257 @@
+//! Segments of collections: what they are made of, how they are merged, and what their damage stops.
+
+mod common;
+
+use std::path::{Path, PathBuf};
+
+use common::Noise;
+use common::points::{SMALL, busy_options, filled, number, open, options};
+use stratann_kernel::{DType, Metric};
+use stratann_node::collections::{Collection, Kind, Node, Options, SearchOptions, SegmentOptions, Spec};
+use stratann_node::rows::ExternalId;
+use stratann_params::IndexKind;
+use stratann_storage::{ErrorKind, Progress, Quiet};
+
+const CORRUPT: Kind = Kind::Other(ErrorKind::Corrupt);
+
+fn place() -> tempfile::TempDir {
+    tempfile::tempdir().unwrap()
+}
+
+/// Random vectors of a shape.
+fn vectors(spec: &Spec, seed: u64, count: usize) -> Vec<u8> {
+    let mut noise = Noise(seed);
+    let values: Vec<f32> = (0..count * spec.dim).map(|_| noise.below(200) as f32 + 1.0).collect();
+    common::points::components(spec.dtype, &values)
+}
+
+fn fill(points: &Collection, ids: std::ops::Range<u64>) {
+    let spec = points.spec();
+    for first in ids.clone().step_by(1000) {
+        let some: Vec<_> = (first..ids.end.min(first + 1000)).map(number).collect();
+        points.upsert(&some, &vectors(&spec, first, some.len())).unwrap();
+    }
+}
+
+/// All files of the segments of the first collection.
+fn files_of_segments(folder: &Path) -> Vec<PathBuf> {
+    common::files(&folder.join("s"))
+}
+
+/// Share of the nearest that a search finds, against the distances to all points.
+fn recall(points: &Collection, recall: f64) -> f64 {
+    let spec = points.spec();
+    let all = points.scroll(None, 16_000).unwrap().points;
+    assert_eq!(all.len() as u64, points.count().unwrap());
+    let (mut exact, mut found) = (stratann_kernel::distance::Exact::default(), 0);
+    for seed in 0..50 {
+        let query = vectors(&spec, 1_000_000 + seed, 1);
+        exact.set(spec.metric, spec.dtype, spec.dim, &query);
+        let norm = |vector: &[u8]| stratann_kernel::distance::inverse_norm(spec.dtype, vector);
+        let mut distances: Vec<f32> =
+            all.iter().map(|point| exact.distance(&point.vector, norm(&point.vector))).collect();
+        distances.sort_by(f32::total_cmp);
+        let options = SearchOptions { recall, ..SearchOptions::default() };
+        let hits = &points.search_with(&query, &options).unwrap().hits[0];
+        assert_eq!(hits.len(), 10);
+        let slack = distances[9].abs() * 1e-5;
+        found += hits.iter().filter(|hit| hit.distance <= distances[9] + slack).count();
+    }
+    found as f64 / 500.0
+}
+
+#[test]
+fn segments_of_every_kind_keep_vectors_and_recall() {
+    for kind in [
+        IndexKind::DiskGraph,
+        IndexKind::HybridIvf,
+        IndexKind::GridIvf,
+        IndexKind::GpuIvf,
+        IndexKind::RemoteHnsw,
+        IndexKind::Flat,
+    ] {
+        for (metric, dtype) in [(Metric::L2, DType::F32), (Metric::Cosine, DType::U8)] {
+            let place = place();
+            let node = open(place.path()).unwrap();
+            let spec = Spec { dim: 8, metric, dtype, kind: Some(kind) };
+            let points = node.create_collection("points", spec).unwrap();
+            fill(&points, 0..5000);
+            let given = points.get(&[number(4321), number(17)]).unwrap();
+            points.compact(&Quiet).unwrap();
+            let facts = points.facts().unwrap();
+            assert_eq!((facts.segments[0].kind, facts.segments[0].rows), (kind, 5000));
+            assert_eq!(points.get(&[number(4321), number(17)]).unwrap(), given, "{kind:?}");
+            // A half changes its place, and some go.
+            fill(&points, 0..2000);
+            points.delete(&(2000..2300).map(number).collect::<Vec<_>>()).unwrap();
+            assert_eq!(points.facts().unwrap().segments[0].dead, 2300);
+            assert_eq!(points.count().unwrap(), 4700);
+            let found = recall(&points, 0.9);
+            assert!(found >= 0.88, "{kind:?}: {found}");
+            points.checkpoint(&Quiet).unwrap();
+            let found = recall(&points, 0.9);
+            assert!(found >= 0.88, "{kind:?} with a checkpoint: {found}");
+            assert_eq!(node.verify("points").unwrap().points, 4700);
+            points.compact(&Quiet).unwrap();
+            assert_eq!(points.facts().unwrap().segments.len(), 1);
+            assert_eq!(points.get(&[number(4321)]).unwrap(), given[..1], "{kind:?}");
+            assert_eq!(node.verify("points").unwrap().points, 4700);
+            drop((points, node));
+            let node = open(place.path()).unwrap();
+            assert!(recall(&node.collection("points").unwrap(), 0.9) >= 0.88, "{kind:?}");
+        }
+    }
+}
+
+#[test]
+fn the_background_keeps_segments_few_while_points_change() {
+    let place = place();
+    let segments = SegmentOptions { checkpoint_rows: 300, first_rows: 200, ..busy_options().segments };
+    let node = Node::open(place.path(), &Options { segments, ..options() }, &Quiet).unwrap();
+    let points = node.create_collection("points", SMALL).unwrap();
+    let mut noise = Noise(5);
+    let mut value_of = std::collections::BTreeMap::new();
+    let mut most = 0;
+    for step in 0..600 {
+        let ids: Vec<_> = (0..20).map(|_| number(noise.below(3000))).collect();
+        let values: Vec<u64> = ids.iter().map(|_| noise.below(100)).collect();
+        points.upsert(&ids, &values.iter().flat_map(|value| filled(*value)).collect::<Vec<_>>()).unwrap();
+        value_of.extend(ids.iter().cloned().zip(values));
+        if step % 7 == 0 {
+            points.delete(&ids[..3]).unwrap();
+            ids[..3].iter().for_each(|id| _ = value_of.remove(id));
+        }
+        let near = value_of.values().map(|value| (*value as f32 - 50.0).abs()).fold(f32::MAX, f32::min);
+        let hit = &points.search(&filled(50), 1).unwrap().hits[0][0];
+        assert_eq!(hit.distance, 4.0 * near * near, "step {step}");
+        most = most.max(points.facts().unwrap().segments.len());
+    }
+    assert!((2..30).contains(&most), "{most} segments");
+    let facts = points.facts().unwrap();
+    assert!(facts.trouble.is_none() && facts.points == value_of.len() as u64, "{facts:?}");
+    node.verify("points").unwrap();
+    drop((points, node));
+    let node = open(place.path()).unwrap();
+    let points = node.collection("points").unwrap();
+    let found = points.scroll(None, 16_000).unwrap().points;
+    let expected: Vec<_> = value_of.iter().map(|(id, value)| (id.clone(), filled(*value))).collect();
+    assert_eq!(found.into_iter().map(|point| (point.id, point.vector)).collect::<Vec<_>>(), expected);
+}
+
+#[test]
+fn damage_of_a_segment_stops_its_collection_alone_and_names_the_file() {
+    let files = {
+        let place = place();
+        make_two(place.path());
+        files_of_segments(place.path()).len()
+    };
+    for at in 0..files {
+        let place = place();
+        make_two(place.path());
+        let hurt = files_of_segments(place.path())[at].clone();
+        let bytes = std::fs::read(&hurt).unwrap();
+        let is_first = hurt.components().any(|part| part.as_os_str() == "0000000000000001");
+        let (name, other) = if is_first { ("one", "two") } else { ("two", "one") };
+        for flip in [bytes.len() / 2, bytes.len() - 1, 0] {
+            let mut flipped = bytes.clone();
+            flipped[flip] ^= 4;
+            std::fs::write(&hurt, flipped).unwrap();
+            let node = open(place.path()).unwrap();
+            let error = node.verify(name).unwrap_err();
+            assert!(error.kind == CORRUPT, "{}: {error}", hurt.display());
+            assert!(error.message.contains(name) && error.message.contains("/s/000"), "{error}");
+            assert_eq!(node.verify(other).unwrap().points, 6000);
+            assert_eq!(node.collection(other).unwrap().search(&filled(3), 5).unwrap().hits[0].len(), 5);
+        }
+        std::fs::remove_file(&hurt).unwrap();
+        let node = open(place.path()).unwrap();
+        let error = node.collection(name).unwrap().count().map(|_| ()).and_then(|()| node.verify(name).map(|_| ()));
+        assert_eq!(error.unwrap_err().kind, CORRUPT, "{} is missing", hurt.display());
+        // It can still be dropped, and made again.
+        assert!(node.drop_collection(name).unwrap().unfinished.is_none());
+        node.create_collection(name, SMALL).unwrap();
+        assert_eq!(node.verify(other).unwrap().points, 6000);
+    }
+}
+
+/// Two collections with a segment each.
+fn make_two(folder: &Path) {
+    let node = open(folder).unwrap();
+    for name in ["one", "two"] {
+        let spec = Spec { kind: Some(IndexKind::DiskGraph), ..SMALL };
+        let points = node.create_collection(name, spec).unwrap();
+        fill(&points, 0..6000);
+        points.compact(&Quiet).unwrap();
+    }
+}
+
+#[test]
+fn a_collection_is_dropped_and_made_again_under_searches() {
+    let place = place();
+    let node = Node::open(place.path(), &busy_options(), &Quiet).unwrap();
+    let end = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                while !end.load(std::sync::atomic::Ordering::Relaxed) {
+                    let Ok(points) = node.collection("points") else { continue };
+                    match points.search(&filled(1), 5) {
+                        Ok(found) => assert!(found.hits[0].iter().all(|hit| hit.distance == 0.0)),
+                        Err(e) => assert_eq!(e.kind, Kind::Missing, "{e}"),
+                    }
+                }
+            });
+        }
+        for _ in 0..15 {
+            let points = node.create_collection("points", SMALL).unwrap();
+            for batch in 0..8 {
+                let ids: Vec<_> = (batch * 10..batch * 10 + 15).map(number).collect();
+                points.upsert(&ids, &filled(1).repeat(15)).unwrap();
+            }
+            let dropped = node.drop_collection("points").unwrap();
+            assert!(dropped.unfinished.is_none(), "{dropped:?}");
+        }
+        end.store(true, std::sync::atomic::Ordering::Relaxed);
+    });
+    drop(node);
+    drop(open(place.path()).unwrap());
+    assert_eq!(files_of_segments(place.path()), Vec::<PathBuf>::new());
+}
+
+/// Interrupts after some questions.
+struct Impatient(std::sync::atomic::AtomicI64);
+
+impl Progress for Impatient {
+    fn stage(&self, _: &str, _: u64, _: &str) {}
+    fn advance(&self, _: u64) {}
+    fn note(&self, _: &str) {}
+    fn interrupted(&self) -> bool {
+        self.0.fetch_sub(1, std::sync::atomic::Ordering::Relaxed) <= 0
+    }
+}
+
+#[test]
+fn a_merge_that_is_interrupted_leaves_everything_as_it_was() {
+    let place = place();
+    let node = open(place.path()).unwrap();
+    let spec = Spec { kind: Some(IndexKind::DiskGraph), ..SMALL };
+    let points = node.create_collection("points", spec).unwrap();
+    fill(&points, 0..5000);
+    points.checkpoint(&Quiet).unwrap();
+    fill(&points, 4000..6000);
+    let before = points.facts().unwrap();
+    for patience in [0, 1, 3, 10, 30] {
+        let stopped = points.compact(&Impatient(patience.into())).map_err(|e| e.kind);
+        assert_eq!(stopped, Err(Kind::Other(ErrorKind::Interrupted)), "{patience}");
+        assert_eq!(points.count().unwrap(), before.points);
+        node.verify("points").unwrap();
+    }
+    points.compact(&Quiet).unwrap();
+    assert_eq!(points.facts().unwrap().segments.len(), 1);
+    assert_eq!(points.count().unwrap(), 6000);
+    // Ids beyond what a float has, and strings.
+    let ids = [ExternalId::Number(u64::MAX), ExternalId::Number((1 << 53) + 1), ExternalId::text("é").unwrap()];
+    points.upsert(&ids, &filled(7).repeat(3)).unwrap();
+    points.compact(&Quiet).unwrap();
+    assert!(points.get(&ids).unwrap().iter().all(Option::is_some));
+}
