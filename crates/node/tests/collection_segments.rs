@@ -255,3 +255,75 @@ fn a_merge_that_is_interrupted_leaves_everything_as_it_was() {
     points.compact(&Quiet).unwrap();
     assert!(points.get(&ids).unwrap().iter().all(Option::is_some));
 }
+
+#[test]
+fn collections_that_were_not_used_for_longest_make_room() {
+    let place = place();
+    let names = ["a", "b", "c", "d"];
+    let node = open(place.path()).unwrap();
+    for name in names {
+        let points = node.create_collection(name, Spec { kind: Some(IndexKind::DiskGraph), ..SMALL }).unwrap();
+        fill(&points, 0..5000);
+        points.compact(&Quiet).unwrap();
+    }
+    drop(node);
+    // An open segment takes some 15 MiB, most of it for the program: not all of four fit.
+    let rows = common::options();
+    let budget = rows.memory_bytes + (4 << 20) + (45 << 20);
+    let segments = SegmentOptions { build_bytes: Some(1 << 20), ..options().segments };
+    let tight = Options { rows, deltas_bytes: 3 << 20, segments, ram_budget: Some(budget) };
+    let node = Node::open(place.path(), &tight, &Quiet).unwrap();
+    let used = || node.memory().iter().find(|own| own.part == "segments").map_or(0, |own| own.used_bytes);
+    let mut most = 0;
+    for round in 0..3 {
+        for name in names {
+            let points = node.collection(name).unwrap();
+            assert_eq!(points.search(&filled(round), 5).unwrap().hits[0].len(), 5);
+            most = most.max(used());
+            assert!(node.memory().iter().map(|own| own.used_bytes.max(own.guaranteed_bytes)).sum::<u64>() <= budget);
+        }
+    }
+    assert!(most > 0 && most < 45 << 20, "{most}");
+    let open = node.close_idle() + node.close_idle();
+    assert!((1..4).contains(&open), "{open} are open");
+    let engine = node.memory().into_iter().find(|own| own.part == "engine").unwrap();
+    assert_eq!(engine.guaranteed_bytes, rows.memory_bytes);
+}
+
+fn rss_bytes() -> u64 {
+    let statm = std::fs::read_to_string("/proc/self/statm").unwrap();
+    statm.split(' ').nth(1).unwrap().parse::<u64>().unwrap() * 4096
+}
+
+#[test]
+#[ignore = "a minute; make test-rows"]
+fn ten_thousand_idle_collections_take_little() {
+    const COLLECTIONS: u64 = 10_000;
+    let place = place();
+    let node = open(place.path()).unwrap();
+    for name in 0..COLLECTIONS {
+        let points = node.create_collection(&format!("collection {name}"), SMALL).unwrap();
+        points.upsert(&[number(name)], &filled(name)).unwrap();
+        if name % 100 == 0 {
+            node.close_idle();
+        }
+    }
+    drop(node);
+    let threads = || std::fs::read_dir("/proc/self/task").unwrap().count();
+    let files = || std::fs::read_dir("/proc/self/fd").unwrap().count();
+    let before = (threads(), files(), rss_bytes());
+    let begin = std::time::Instant::now();
+    let node = open(place.path()).unwrap();
+    let ready = begin.elapsed();
+    let points = node.collection("collection 7777").unwrap();
+    assert_eq!(points.search(&filled(7777), 1).unwrap().hits[0][0].distance, 0.0);
+    let rss = rss_bytes().saturating_sub(before.2);
+    eprintln!(
+        "ready in {ready:?}, {} threads and {} files more, {} MiB more",
+        threads() - before.0,
+        files() - before.1,
+        rss >> 20
+    );
+    assert!(files() - before.1 <= 200 && rss < 1 << 30);
+    assert_eq!(node.collections().unwrap().len() as u64, COLLECTIONS);
+}

@@ -29,6 +29,14 @@ pub enum Part {
     Requests,
     /// Bodies and answers of large requests.
     LargeRequests,
+    /// The storage engine of live collections, from the moment on when their folder is opened.
+    Engine,
+    /// Points of live collections that are in no segment.
+    Deltas,
+    /// Builds of segments.
+    Merges,
+    /// Open segments: their tables, and what of them is in memory.
+    Segments,
 }
 
 impl Part {
@@ -42,6 +50,10 @@ impl Part {
         Part::Connections,
         Part::Requests,
         Part::LargeRequests,
+        Part::Engine,
+        Part::Deltas,
+        Part::Merges,
+        Part::Segments,
     ];
 
     /// The name in reports.
@@ -55,6 +67,10 @@ impl Part {
             Part::Connections => "connections",
             Part::Requests => "requests",
             Part::LargeRequests => "large_requests",
+            Part::Engine => "engine",
+            Part::Deltas => "deltas",
+            Part::Merges => "merges",
+            Part::Segments => "segments",
         }
     }
 
@@ -62,14 +78,15 @@ impl Part {
     const fn share(self) -> u64 {
         match self {
             Part::Fixed | Part::Slots | Part::Connections => 0,
-            Part::LargeQueries => 1,
+            Part::Engine | Part::Deltas | Part::Merges => 0,
+            Part::LargeQueries | Part::Segments => 1,
             Part::Batons | Part::LargeRequests => 2,
             Part::Waiting | Part::Requests => 4,
         }
     }
 }
 
-const PARTS: usize = 8;
+const PARTS: usize = 12;
 
 /// All memory of a process, by part.
 #[derive(Debug)]

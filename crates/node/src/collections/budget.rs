@@ -1,65 +1,74 @@
-//! Memory of all deltas of a node.
+//! Memory of the collections of a node, all of it from one ledger.
 
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::Arc;
 
 use stratann_engine::index::CacheBudget;
 use stratann_storage::budget::size;
+use stratann_storage::ledger::{Guarantee, Ledger, Part, Reservation};
 
 use super::error::{Error, Result};
 use crate::segments::{SegmentMemory, TakenMemory};
 
-/// Memory that open segments share.
-pub(super) struct SegmentPool {
-    limit: Option<u64>,
-    used: Mutex<u64>,
+/// What is set aside for a node from its opening on.
+pub(super) struct Memory {
+    ledger: Arc<Ledger>,
+    _guaranteed: Vec<Guarantee>,
+    deltas: u64,
 }
 
-impl SegmentPool {
-    /// `None` for no limit: caches take what the machine has free then.
-    pub(super) fn new(limit: Option<u64>) -> Arc<SegmentPool> {
-        Arc::new(SegmentPool { limit, used: Mutex::new(0) })
+impl Memory {
+    /// Sets memory aside for the storage engine, points in memory and builds. Segments have the rest.
+    ///
+    /// # Errors
+    /// `Budget` where the ledger has no room for them.
+    pub(super) fn new(ledger: Arc<Ledger>, engine: u64, deltas: u64, merges: u64) -> Result<Arc<Memory>> {
+        let engine_line = ledger.guarantee(Part::Engine, engine)?;
+        // The engine takes its memory at once.
+        let parts = [(Part::Deltas, deltas), (Part::Merges, merges)];
+        let others = parts.into_iter().map(|(part, bytes)| ledger.guarantee(part, bytes));
+        let mut guaranteed = others.collect::<stratann_storage::Result<Vec<_>>>()?;
+        guaranteed.push(engine_line);
+        Ok(Arc::new(Memory { ledger, _guaranteed: guaranteed, deltas }))
     }
 
-    /// Bytes that are taken.
-    pub(super) fn used(&self) -> u64 {
-        *self.lock()
+    /// The ledger.
+    pub(super) fn ledger(&self) -> &Arc<Ledger> {
+        &self.ledger
     }
 
-    fn lock(&self) -> MutexGuard<'_, u64> {
-        self.used.lock().unwrap_or_else(|e| e.into_inner())
+    /// Bytes of a part that are used.
+    pub(super) fn used(&self, part: Part) -> u64 {
+        let parts = self.ledger.parts();
+        parts.iter().find(|own| own.part == part.name()).map_or(0, |own| own.used_bytes)
     }
 }
 
 /// Memory of a segment, which goes back when it is dropped.
 struct SegmentBytes {
-    pool: Arc<SegmentPool>,
-    tables: u64,
+    _reserved: Reservation,
     cache: u64,
 }
 
-impl SegmentMemory for Arc<SegmentPool> {
+impl SegmentMemory for Arc<Memory> {
     fn take(&self, tables: u64, usable: u64) -> stratann_storage::Result<Box<dyn TakenMemory>> {
-        let free = if self.limit.is_none() { CacheBudget::free_bytes() } else { 0 };
-        let mut used = self.lock();
-        let cache = match self.limit {
-            None => usable.min(free),
-            Some(limit) => {
-                let left = limit.saturating_sub(*used);
-                let beside = left.checked_sub(tables).ok_or_else(|| {
-                    stratann_storage::Error::budget(format!(
-                        "a segment needs {} of memory, and {} of the {} for segments are taken; close collections that \
-                         are idle, or give a larger --ram-budget",
-                        size(tables),
-                        size(*used),
-                        size(limit)
-                    ))
-                })?;
-                // What fits as a whole is in memory; of anything larger others keep a half.
-                if usable <= beside / 2 { usable } else { (beside / 2).min(usable) }
-            }
+        let reserved = self.ledger.reserve(Part::Segments, tables);
+        let mut reserved = reserved.ok_or_else(|| {
+            stratann_storage::Error::budget(format!(
+                "a segment needs {} of memory, and {} of the {} for segments are taken; close collections that are \
+                 idle, or give a larger --ram-budget",
+                size(tables),
+                size(self.used(Part::Segments)),
+                size(self.ledger.most(Part::Segments))
+            ))
+        })?;
+        let left = match self.ledger.limit() {
+            None => CacheBudget::free_bytes(),
+            // What fits is in memory as a whole; of anything larger others keep a half.
+            Some(_) => self.ledger.most(Part::Segments).saturating_sub(self.used(Part::Segments)) / 2,
         };
-        *used += tables + cache;
-        Ok(Box::new(SegmentBytes { pool: self.clone(), tables, cache }))
+        let cache = usable.min(left);
+        let cache = if reserved.grow(cache) { cache } else { 0 };
+        Ok(Box::new(SegmentBytes { _reserved: reserved, cache }))
     }
 }
 
@@ -69,76 +78,49 @@ impl TakenMemory for SegmentBytes {
     }
 }
 
-impl Drop for SegmentBytes {
-    fn drop(&mut self) {
-        let mut used = self.pool.lock();
-        *used = used.saturating_sub(self.tables + self.cache);
-    }
-}
-
-/// Memory that deltas share.
-pub(super) struct Pool {
-    limit: u64,
-    used: Mutex<u64>,
-}
-
-impl Pool {
-    pub(super) fn new(limit: u64) -> Arc<Pool> {
-        Arc::new(Pool { limit, used: Mutex::new(0) })
-    }
-
-    /// Bytes that are taken.
-    pub(super) fn used(&self) -> u64 {
-        *self.lock()
-    }
-
-    fn lock(&self) -> MutexGuard<'_, u64> {
-        self.used.lock().unwrap_or_else(|e| e.into_inner())
-    }
-}
-
-/// A part of the pool, which goes back when it is dropped.
+/// Memory of the points of a collection, which goes back when it is dropped.
 pub(super) struct Reserved {
-    pool: Arc<Pool>,
-    bytes: u64,
+    memory: Arc<Memory>,
+    own: Option<Reservation>,
 }
 
 impl Reserved {
-    pub(super) fn none(pool: &Arc<Pool>) -> Reserved {
-        Reserved { pool: pool.clone(), bytes: 0 }
+    pub(super) fn none(memory: &Arc<Memory>) -> Reserved {
+        Reserved { memory: memory.clone(), own: None }
     }
 
     /// Bytes of the part.
     pub(super) fn bytes(&self) -> u64 {
-        self.bytes
+        self.own.as_ref().map_or(0, Reservation::bytes)
     }
 
     /// Changes the part to so many bytes. One that becomes smaller never fails.
     ///
     /// # Errors
-    /// `Busy` when the pool has not that much; then the part stays as it is.
+    /// `Busy` when there is not that much; then the part stays as it is.
     pub(super) fn resize(&mut self, bytes: u64) -> Result<()> {
-        let mut used = self.pool.lock();
-        let others = used.saturating_sub(self.bytes);
-        if bytes > self.bytes && others.saturating_add(bytes) > self.pool.limit {
-            return Err(Error::busy(format!(
-                "its points need {} of memory, and {} of the {} for points are taken by other collections; close \
-                 collections that are idle, remove points, or raise the budget",
-                size(bytes),
-                size(others),
-                size(self.pool.limit)
-            )));
+        let more = bytes.saturating_sub(self.bytes());
+        let fits = match &mut self.own {
+            Some(own) if more == 0 => {
+                own.shrink_to(bytes);
+                true
+            }
+            Some(own) => own.grow(more),
+            none => {
+                *none = self.memory.ledger.reserve(Part::Deltas, bytes);
+                none.is_some()
+            }
+        };
+        if fits {
+            return Ok(());
         }
-        *used = others.saturating_add(bytes);
-        self.bytes = bytes;
-        Ok(())
-    }
-}
-
-impl Drop for Reserved {
-    fn drop(&mut self) {
-        let mut used = self.pool.lock();
-        *used = used.saturating_sub(self.bytes);
+        Err(Error::busy(format!(
+            "its points need {} of memory, and {} of the {} for points are taken by other collections; close \
+             collections that are idle, remove points, or raise the budget",
+            size(bytes),
+            size(self.memory.used(Part::Deltas).saturating_sub(self.bytes())),
+            size(self.memory.deltas)
+        )))
     }
 }
 
@@ -147,16 +129,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_pool_gives_what_it_has() {
-        let pool = Pool::new(100);
-        let (mut one, mut two) = (Reserved::none(&pool), Reserved::none(&pool));
+    fn points_get_what_is_set_aside_and_segments_the_rest() {
+        let memory = Memory::new(Ledger::new(Some(1000)), 300, 100, 200).unwrap();
+        let (mut one, mut two) = (Reserved::none(&memory), Reserved::none(&memory));
         one.resize(60).unwrap();
         two.resize(40).unwrap();
         assert!(two.resize(41).is_err() && one.resize(61).is_err());
-        assert_eq!(pool.used(), 100);
+        assert_eq!(memory.used(Part::Deltas), 100);
         one.resize(10).unwrap();
         two.resize(90).unwrap();
         drop(two);
-        assert_eq!(pool.used(), 10);
+        assert_eq!((memory.used(Part::Deltas), one.bytes()), (10, 10));
+        let segment = memory.take(100, 1000).unwrap();
+        assert_eq!((segment.cache_bytes(), memory.used(Part::Segments)), (150, 250));
+        assert!(memory.take(200, 0).is_err_and(|e| e.message.contains("--ram-budget")));
+        drop(segment);
+        assert_eq!(memory.take(400, 0).unwrap().cache_bytes(), 0);
+        assert!(Memory::new(Ledger::new(Some(500)), 300, 100, 200).is_err());
     }
 }

@@ -56,6 +56,11 @@ impl Error {
         (self.kind == Kind::Busy).then_some(RETRY_AFTER_S)
     }
 
+    /// Whether memory that others give back would mend it.
+    pub(super) fn lacks_memory(&self) -> bool {
+        matches!(self.kind, Kind::Busy | Kind::Other(ErrorKind::Budget))
+    }
+
     pub(super) fn bad_input(message: impl Into<String>) -> Error {
         stratann_storage::Error::bad_input(message).into()
     }

@@ -3,9 +3,10 @@
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard};
 
+use stratann_storage::ledger::{Ledger, Part, PartUse};
 use stratann_storage::{ErrorKind, Progress};
 
-use super::budget::{Pool, SegmentPool};
+use super::budget::Memory;
 use super::catalogue::{self, Catalogue, Entry};
 use super::collection::Collection;
 use super::error::{Error, Kind, Result};
@@ -28,6 +29,8 @@ pub struct Options {
     pub deltas_bytes: u64,
     /// How segments are made and kept.
     pub segments: SegmentOptions,
+    /// Memory of all of it; `None` for no limit. Open segments have what the others leave.
+    pub ram_budget: Option<u64>,
 }
 
 impl Options {
@@ -40,16 +43,16 @@ impl Options {
         let deltas_bytes = usual.deltas_bytes.min(budget / 4);
         let left = budget - memory_bytes - deltas_bytes;
         // A merge has its memory beside the segments that are searched meanwhile.
-        let build_bytes = left / 2;
-        let segments =
-            SegmentOptions { build_bytes: Some(build_bytes), segments_bytes: Some(left - build_bytes), ..usual.segments };
-        Options { rows: rows::Options { memory_bytes, ..usual.rows }, deltas_bytes, segments }
+        let segments = SegmentOptions { build_bytes: Some(left / 2), ..usual.segments };
+        let rows = rows::Options { memory_bytes, ..usual.rows };
+        Options { rows, deltas_bytes, segments, ram_budget }
     }
 }
 
 impl Default for Options {
     fn default() -> Options {
-        Options { rows: rows::Options::default(), deltas_bytes: 256 << 20, segments: SegmentOptions::default() }
+        let (rows, segments) = (rows::Options::default(), SegmentOptions::default());
+        Options { rows, deltas_bytes: 256 << 20, segments, ram_budget: None }
     }
 }
 
@@ -84,14 +87,18 @@ impl Node {
     /// # Errors
     /// As [`Rows::open`]; `Corrupt` for a damaged catalogue.
     pub fn open(folder: &Path, options: &Options, progress: &dyn Progress) -> Result<Node> {
+        let merges = options.segments.build_bytes.unwrap_or(0);
+        let ledger = Ledger::new(options.ram_budget);
+        let memory = Memory::new(ledger, options.rows.memory_bytes, options.deltas_bytes, merges)?;
         let rows = Rows::open(folder, &options.rows, progress)?;
         let shared = Arc::new(Shared {
             rows,
-            pool: Pool::new(options.deltas_bytes),
-            segments: SegmentPool::new(options.segments.segments_bytes),
+            memory,
             options: options.segments,
             folder: folder.join(SEGMENTS),
             jobs: Jobs::default(),
+            opened: Mutex::default(),
+            uses: 0.into(),
         });
         let catalogue = Catalogue::read(&shared.rows, &Catalogue::default())?;
         for entry in catalogue.entries.values() {
@@ -209,7 +216,14 @@ impl Node {
 
     /// Bytes that are reserved for the points of open collections.
     pub fn deltas_bytes(&self) -> u64 {
-        self.shared.pool.used()
+        self.shared.memory.used(Part::Deltas)
+    }
+
+    /// Memory of all collections, by purpose.
+    pub fn memory(&self) -> Vec<PartUse> {
+        let parts = self.shared.memory.ledger().parts();
+        let is_used = |own: &PartUse| own.guaranteed_bytes > 0 || own.most_bytes > 0;
+        parts.into_iter().filter(is_used).collect()
     }
 
     /// Counters of the rows.

@@ -21,8 +21,6 @@ pub struct SegmentOptions {
     pub threads: usize,
     /// Memory of a build; `None` for no limit.
     pub build_bytes: Option<u64>,
-    /// Memory of all open segments; `None` for no limit.
-    pub segments_bytes: Option<u64>,
 }
 
 impl Default for SegmentOptions {
@@ -35,7 +33,6 @@ impl Default for SegmentOptions {
             in_background: true,
             threads: std::thread::available_parallelism().map_or(1, usize::from),
             build_bytes: None,
-            segments_bytes: None,
         }
     }
 }

@@ -62,7 +62,7 @@ impl Slot {
     }
 
     fn checkpoint_of(
-        &self,
+        self: &Arc<Slot>,
         shared: &Shared,
         (live, sealed, number): (&Arc<Live>, &State, u64),
         progress: &dyn Progress,
@@ -141,7 +141,7 @@ impl Slot {
 
     fn open_segment(&self, shared: &Shared, entry: &SegmentEntry) -> Result<Arc<Segment>> {
         let folder = folder_of(&shared.folder_of(self.id), entry.number);
-        let memory = (self.spec.row_bytes(), &shared.segments as &dyn SegmentMemory);
+        let memory = (self.spec.row_bytes(), &shared.memory as &dyn SegmentMemory);
         Ok(Arc::new(Segment::open(&folder, entry, memory)?))
     }
 
@@ -190,7 +190,7 @@ impl Slot {
     }
 
     fn merge_of(
-        &self,
+        self: &Arc<Slot>,
         shared: &Shared,
         (chosen, level, number): (&[SegmentState], u8, u64),
         progress: &dyn Progress,
@@ -304,7 +304,7 @@ impl Slot {
     }
 
     /// Removes what killed jobs left: rows of the tail that are in segments, and segments that nobody names.
-    pub(super) fn reclaim(&self, shared: &Shared) -> Result<()> {
+    pub(super) fn reclaim(self: &Arc<Slot>, shared: &Shared) -> Result<()> {
         let (layout, building) = {
             let mut turn = self.turn();
             self.live_in_turn(shared, &mut turn)?;

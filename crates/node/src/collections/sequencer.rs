@@ -63,7 +63,7 @@ impl Slot {
         group
     }
 
-    fn change_group(&self, shared: &Shared, turn: &mut Turn) {
+    fn change_group(self: &Arc<Slot>, shared: &Shared, turn: &mut Turn) {
         let group = self.take_group();
         let live = match shared.wake().and_then(|()| self.live_in_turn(shared, turn)) {
             Ok(live) => live,

@@ -3,11 +3,11 @@
 use std::collections::{BTreeSet, VecDeque};
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::SyncSender;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, RwLock};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, RwLock, Weak};
 
-use super::budget::{Pool, Reserved, SegmentPool};
+use super::budget::{Memory, Reserved};
 use super::delta::Delta;
 use super::error::{Error, Result};
 use super::jobs::{Job, Jobs};
@@ -20,18 +20,33 @@ use stratann_storage::Quiet;
 /// What all collections of a node share.
 pub(super) struct Shared {
     pub(super) rows: Rows,
-    pub(super) pool: Arc<Pool>,
-    pub(super) segments: Arc<SegmentPool>,
+    pub(super) memory: Arc<Memory>,
     pub(super) options: SegmentOptions,
     /// Folder with a folder for each collection.
     pub(super) folder: PathBuf,
     pub(super) jobs: Jobs,
+    /// Collections that were opened, some of which are closed again.
+    pub(super) opened: Mutex<Vec<Weak<Slot>>>,
+    /// Counts uses, so that collections have an order of them.
+    pub(super) uses: AtomicU64,
 }
 
 impl Shared {
     /// Folder of the segments of a collection.
     pub(super) fn folder_of(&self, collection: u64) -> PathBuf {
         self.folder.join(format!("{collection:016x}"))
+    }
+
+    /// Closes the collection that was used least recently of those that nobody changes now, but for one. Returns whether
+    /// there was any.
+    fn evict(&self, except: u64) -> bool {
+        let mut opened = self.opened.lock().unwrap_or_else(|e| e.into_inner());
+        opened.retain(|slot| slot.upgrade().is_some_and(|slot| slot.opened().is_some()));
+        let mut others: Vec<Arc<Slot>> = opened.iter().filter_map(Weak::upgrade).collect();
+        drop(opened);
+        others.retain(|slot| slot.id != except);
+        others.sort_by_key(|slot| slot.last_use.load(Ordering::Relaxed));
+        others.iter().any(|slot| slot.close_if_free())
     }
 
     /// Opens the rows again where they stand still.
@@ -99,6 +114,8 @@ pub(super) struct Slot {
     is_dropped: AtomicBool,
     /// Whether it was used since idle collections were closed last.
     is_used: AtomicBool,
+    /// Number of its last use among those of all collections.
+    last_use: AtomicU64,
     /// Held while a job of its kind runs.
     pub(super) running: [Mutex<()>; Job::KINDS],
     /// Whether a job of its kind waits.
@@ -119,6 +136,7 @@ impl Slot {
             live: RwLock::default(),
             is_dropped: false.into(),
             is_used: false.into(),
+            last_use: 0.into(),
             running: Default::default(),
             is_asked: Default::default(),
             trouble: Mutex::default(),
@@ -139,10 +157,11 @@ impl Slot {
     ///
     /// # Errors
     /// `Missing` once it was dropped; `Busy` when there is no memory for its points; `Corrupt` and `Io` of its rows.
-    pub(super) fn live(&self, shared: &Shared) -> Result<Arc<Live>> {
+    pub(super) fn live(self: &Arc<Slot>, shared: &Shared) -> Result<Arc<Live>> {
         shared.rows.check_process()?;
         self.check_dropped()?;
         self.is_used.store(true, Ordering::Release);
+        self.last_use.store(shared.uses.fetch_add(1, Ordering::Relaxed), Ordering::Relaxed);
         match self.opened() {
             Some(live) => Ok(live),
             None => self.live_in_turn(shared, &mut self.turn()),
@@ -150,22 +169,29 @@ impl Slot {
     }
 
     /// The same for whoever has the turn.
-    pub(super) fn live_in_turn(&self, shared: &Shared, turn: &mut Turn) -> Result<Arc<Live>> {
+    pub(super) fn live_in_turn(self: &Arc<Slot>, shared: &Shared, turn: &mut Turn) -> Result<Arc<Live>> {
         self.check_dropped()?;
         if let Some(live) = self.opened().filter(|_| turn.unknown.is_none() && !turn.is_stale) {
             return Ok(live);
         }
-        self.open(shared, turn).map_err(|e| e.of_collection(&self.name))
+        loop {
+            match self.open(shared, turn) {
+                // Others that are idle make room.
+                Err(e) if e.lacks_memory() && shared.evict(self.id) => {}
+                opened => return opened.map_err(|e| e.of_collection(&self.name)),
+            }
+        }
     }
 
     /// Builds the delta from the rows, and learns what became of unknown changes.
-    fn open(&self, shared: &Shared, turn: &mut Turn) -> Result<Arc<Live>> {
+    fn open(self: &Arc<Slot>, shared: &Shared, turn: &mut Turn) -> Result<Arc<Live>> {
         shared.wake()?;
         // A delta that is built again takes over the memory of the earlier one.
         let earlier = self.opened();
+        let earlier_is_none = earlier.is_none();
         let reserved =
-            earlier.as_ref().map(|live| std::mem::replace(&mut *live.lock(), Reserved::none(&shared.pool)));
-        let mut reserved = reserved.unwrap_or_else(|| Reserved::none(&shared.pool));
+            earlier.as_ref().map(|live| std::mem::replace(&mut *live.lock(), Reserved::none(&shared.memory)));
+        let mut reserved = reserved.unwrap_or_else(|| Reserved::none(&shared.memory));
         let state = earlier.as_ref().map(|live| live.delta.state());
         let built = super::opening::build(shared, self, (state.as_deref(), turn), &mut reserved);
         let built = built.and_then(|delta| turn.settle(delta.state().seq).map(|()| delta));
@@ -181,6 +207,10 @@ impl Slot {
         let live = Arc::new(Live { delta, reserved: Mutex::new(reserved) });
         turn.is_stale = false;
         *self.live.write().unwrap_or_else(|e| e.into_inner()) = Some(live.clone());
+        let mut opened = shared.opened.lock().unwrap_or_else(|e| e.into_inner());
+        if earlier_is_none {
+            opened.push(Arc::downgrade(self));
+        }
         Ok(live)
     }
 
@@ -206,8 +236,13 @@ impl Slot {
     /// and is not any more.
     pub(super) fn close_if_idle(&self) -> bool {
         let was_used = self.is_used.swap(false, Ordering::AcqRel);
+        !was_used && self.close_if_free()
+    }
+
+    /// Closes the collection unless it is being changed.
+    fn close_if_free(&self) -> bool {
         // Whoever has the turn uses it.
-        let Some(turn) = self.turn.try_lock().ok().filter(|_| !was_used) else { return false };
+        let Ok(turn) = self.turn.try_lock() else { return false };
         let is_free = turn.unknown.is_none() && !turn.is_stale && turn.building.is_empty();
         let was_open = self.opened().is_some() && is_free;
         if was_open {

@@ -1,6 +1,7 @@
 //! Comparison of all rows of a collection with each other.
 
 use std::collections::HashSet;
+use std::sync::Arc;
 
 use stratann_storage::{Progress, Quiet};
 
@@ -26,7 +27,7 @@ pub struct Verified {
 ///
 /// # Errors
 /// `Corrupt` at the first difference, with the key of its row; `Io`; `Missing`.
-pub(super) fn verify(shared: &Shared, slot: &Slot) -> Result<Verified> {
+pub(super) fn verify(shared: &Shared, slot: &Arc<Slot>) -> Result<Verified> {
     let mut turn = slot.turn();
     // What is unknown is settled before.
     let live = slot.live_in_turn(shared, &mut turn)?;

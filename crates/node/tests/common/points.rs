@@ -18,7 +18,7 @@ pub const FULL: u64 = 16_000;
 
 pub fn options() -> Options {
     let segments = SegmentOptions { checkpoint_rows: 4000, in_background: false, ..SegmentOptions::default() };
-    Options { rows: super::options(), deltas_bytes: 64 << 20, segments }
+    Options { rows: super::options(), deltas_bytes: 64 << 20, segments, ram_budget: None }
 }
 
 /// Checkpoints and merges of a few points, in the background.
