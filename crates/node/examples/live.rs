@@ -81,6 +81,12 @@ fn run(setting: &Setting, options: &Options) -> Result<()> {
     mixed(setting, &points)?;
     describe(&points)?;
     report("recall", &[("after", recall(setting, &points)?)]);
+    let before = bytes_of(&setting.folder);
+    points.compact(&Quiet)?;
+    std::thread::sleep(Duration::from_secs(1));
+    let (after, segments) = (bytes_of(&setting.folder), bytes_of(&setting.folder.join("s")));
+    let of = |bytes: u64| bytes as f64 / (1 << 20) as f64;
+    report("space", &[("before_mib", of(before)), ("compact_mib", of(after)), ("segments_mib", of(segments))]);
     drop((points, node));
     let begin = Instant::now();
     let node = Node::open(&setting.folder, options, &Quiet)?;
@@ -203,7 +209,7 @@ fn search_for(
 /// Searches while new rows are written at a rate.
 fn mixed(setting: &Setting, points: &Collection) -> Result<()> {
     let end = AtomicBool::new(false);
-    let (begin, cpu) = (Instant::now(), cpu_us());
+    let (begin, cpu, before) = (Instant::now(), cpu_us(), written_bytes());
     let time = Duration::from_secs(setting.seconds);
     let (written, searched) = std::thread::scope(|scope| {
         let writer = scope.spawn(|| -> Result<(u64, u64)> {
@@ -227,9 +233,27 @@ fn mixed(setting: &Setting, points: &Collection) -> Result<()> {
     all.push(("rows_written", rows as f64));
     all.push(("waits", waits as f64));
     all.push(("process_cpu_s", (cpu_us() - cpu) as f64 / 1e6));
+    all.push(("write_amplification", (written_bytes() - before) as f64 / (rows as f64 * setting.spec.row_bytes() as f64)));
     all.push(("peak_rss_mib", (process().peak_rss_bytes >> 20) as f64));
     report("mixed", &all);
     Ok(())
+}
+
+/// Bytes that the process had written to disks.
+fn written_bytes() -> u64 {
+    let text = std::fs::read_to_string("/proc/self/io").unwrap_or_default();
+    let line = text.lines().find_map(|line| line.strip_prefix("write_bytes: "));
+    line.and_then(|bytes| bytes.parse().ok()).unwrap_or(0)
+}
+
+/// Bytes of all files in a folder.
+fn bytes_of(folder: &Path) -> u64 {
+    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    let bytes = |entry: std::fs::DirEntry| match entry.file_type() {
+        Ok(kind) if kind.is_dir() => bytes_of(&entry.path()),
+        _ => entry.metadata().map_or(0, |facts| facts.len()),
+    };
+    entries.map(bytes).sum()
 }
 
 /// Recall of the queries, by all points compared one by one.

@@ -1,17 +1,21 @@
 //! Threads of the process that make checkpoints and merges: one for each kind of job, for all collections.
 //!
-//! They are started by the first job. Checkpoints do not wait for merges, which take long.
+//! Checkpoints do not wait for merges, which take long. Where there is no job, idle collections are closed.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use stratann_storage::budget::yield_cores;
 use stratann_storage::{ErrorKind, Progress};
 
 use super::error::{Error, Kind};
 use super::slot::{Shared, Slot};
+
+/// Collections that nobody used for so long, or for up to twice as long, are closed.
+const IDLE: Duration = Duration::from_secs(300);
 
 /// What is done in the background.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,20 +56,26 @@ impl Jobs {
         if slot.is_asked[job as usize].swap(true, Ordering::AcqRel) {
             return;
         }
-        let mut threads = self.threads();
-        let thread = &mut threads[job as usize];
-        if thread.is_none() {
-            let (asked, jobs) = channel();
-            let (weak, is_stopped) = (Arc::downgrade(shared), self.is_stopped.clone());
-            let named = std::thread::Builder::new().name(format!("{job:?}").to_lowercase());
-            let started = named.spawn(move || work(&weak, job, &jobs, &is_stopped));
-            *thread = started.ok().map(|handle| Thread { asked, handle });
-        }
+        self.start(shared, job);
+        let threads = self.threads();
         // Without a thread it is asked for again by the next change.
-        let is_sent = thread.as_ref().is_some_and(|thread| thread.asked.send(slot.clone()).is_ok());
-        if !is_sent {
+        let thread = threads[job as usize].as_ref();
+        if !thread.is_some_and(|thread| thread.asked.send(slot.clone()).is_ok()) {
             slot.is_asked[job as usize].store(false, Ordering::Release);
         }
+    }
+
+    /// Starts the thread of a kind of jobs, unless it runs.
+    pub(super) fn start(&self, shared: &Arc<Shared>, job: Job) {
+        let thread = &mut self.threads()[job as usize];
+        if thread.is_some() || !shared.options.in_background {
+            return;
+        }
+        let (asked, jobs) = channel();
+        let (weak, is_stopped) = (Arc::downgrade(shared), self.is_stopped.clone());
+        let named = std::thread::Builder::new().name(format!("{job:?}").to_lowercase());
+        let started = named.spawn(move || work(&weak, job, &jobs, &is_stopped));
+        *thread = started.ok().map(|handle| Thread { asked, handle });
     }
 
     /// Interrupts the jobs and waits for their ends.
@@ -88,11 +98,19 @@ impl Jobs {
 fn work(shared: &Weak<Shared>, job: Job, jobs: &Receiver<Arc<Slot>>, is_stopped: &AtomicBool) {
     // Searches come first.
     yield_cores();
-    while let Ok(slot) = jobs.recv() {
-        if is_stopped.load(Ordering::Acquire) {
-            return;
-        }
-        let Some(shared) = shared.upgrade() else { return };
+    loop {
+        let asked = jobs.recv_timeout(IDLE);
+        let Some(shared) = shared.upgrade().filter(|_| !is_stopped.load(Ordering::Acquire)) else { return };
+        let slot = match asked {
+            Ok(slot) => slot,
+            Err(RecvTimeoutError::Timeout) => {
+                if job == Job::Checkpoint {
+                    shared.close_idle();
+                }
+                continue;
+            }
+            Err(RecvTimeoutError::Disconnected) => return,
+        };
         slot.is_asked[job as usize].store(false, Ordering::Release);
         let progress = shared.jobs.stopping(&slot);
         let done = match job {

@@ -15,6 +15,8 @@ mod options;
 mod parts;
 mod point;
 mod publish;
+#[cfg(test)]
+mod seeds;
 mod sequencer;
 mod slot;
 mod spec;

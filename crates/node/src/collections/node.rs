@@ -10,7 +10,7 @@ use super::budget::Memory;
 use super::catalogue::{self, Catalogue, Entry};
 use super::collection::Collection;
 use super::error::{Error, Kind, Result};
-use super::jobs::Jobs;
+use super::jobs::{Job, Jobs};
 use super::options::SegmentOptions;
 use super::slot::{Shared, Slot};
 use super::spec::{Spec, check_name};
@@ -87,10 +87,15 @@ impl Node {
     /// # Errors
     /// As [`Rows::open`]; `Corrupt` for a damaged catalogue.
     pub fn open(folder: &Path, options: &Options, progress: &dyn Progress) -> Result<Node> {
+        let rows = Rows::open(folder, &options.rows, progress)?;
+        Node::on(rows, folder, options, progress)
+    }
+
+    /// The collections of rows that are open.
+    pub(super) fn on(rows: Rows, folder: &Path, options: &Options, progress: &dyn Progress) -> Result<Node> {
         let merges = options.segments.build_bytes.unwrap_or(0);
         let ledger = Ledger::new(options.ram_budget);
         let memory = Memory::new(ledger, options.rows.memory_bytes, options.deltas_bytes, merges)?;
-        let rows = Rows::open(folder, &options.rows, progress)?;
         let shared = Arc::new(Shared {
             rows,
             memory,
@@ -118,6 +123,7 @@ impl Node {
             }
             progress.advance(1);
         }
+        node.shared.jobs.start(&node.shared, Job::Checkpoint);
         Ok(node)
     }
 
@@ -209,9 +215,7 @@ impl Node {
         if self.shared.rows.check_process().is_err() {
             return 0;
         }
-        let catalogue = self.catalogue.lock().unwrap_or_else(|e| e.into_inner());
-        let slots = catalogue.entries.values().flat_map(|entry| &entry.slot);
-        slots.map(|slot| u64::from(slot.close_if_idle())).sum()
+        self.shared.close_idle()
     }
 
     /// Bytes that are reserved for the points of open collections.

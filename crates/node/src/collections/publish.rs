@@ -43,6 +43,7 @@ impl Slot {
         let _running = self.running(Job::Checkpoint);
         let (live, sealed, number) = {
             let mut turn = self.turn();
+            shared.wake()?;
             let live = self.live_in_turn(shared, &mut turn)?;
             if live.delta.state().rows() == 0 {
                 return Ok(());
@@ -175,6 +176,7 @@ impl Slot {
         let _running = self.running(Job::Merge);
         let (chosen, level, number) = {
             let mut turn = self.turn();
+            shared.wake()?;
             let live = self.live_in_turn(shared, &mut turn)?;
             let Some((chosen, level)) = choose(&live.delta.state()) else { return Ok(false) };
             (chosen, level, turn.begin_segment())

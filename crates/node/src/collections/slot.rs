@@ -37,6 +37,15 @@ impl Shared {
         self.folder.join(format!("{collection:016x}"))
     }
 
+    /// Closes collections that were not used since the last call. Returns how many.
+    pub(super) fn close_idle(&self) -> u64 {
+        let opened: Vec<Arc<Slot>> = {
+            let opened = self.opened.lock().unwrap_or_else(|e| e.into_inner());
+            opened.iter().filter_map(Weak::upgrade).collect()
+        };
+        opened.iter().map(|slot| u64::from(slot.close_if_idle())).sum()
+    }
+
     /// Closes the collection that was used least recently of those that nobody changes now, but for one. Returns whether
     /// there was any.
     fn evict(&self, except: u64) -> bool {

@@ -29,6 +29,7 @@ pub struct Verified {
 /// `Corrupt` at the first difference, with the key of its row; `Io`; `Missing`.
 pub(super) fn verify(shared: &Shared, slot: &Arc<Slot>) -> Result<Verified> {
     let mut turn = slot.turn();
+    shared.wake()?;
     // What is unknown is settled before.
     let live = slot.live_in_turn(shared, &mut turn)?;
     let state = live.delta.state();

@@ -8,16 +8,16 @@ use super::memory::Memory;
 
 /// Why an engine did not do what it was asked.
 #[derive(Clone, Debug)]
-pub(super) struct Trouble {
+pub(crate) struct Trouble {
     /// Text for a person.
-    pub(super) why: String,
+    pub(crate) why: String,
     /// Whether the operating system refused an operation; damage otherwise.
-    pub(super) is_disk: bool,
+    pub(crate) is_disk: bool,
 }
 
 /// Result of writing a group of batches.
 #[derive(Debug)]
-pub(super) enum Written {
+pub(crate) enum Written {
     /// All of it is on the disk.
     Durable,
     /// Nothing was written, and the engine stands still.
@@ -29,7 +29,7 @@ pub(super) enum Written {
 /// A storage engine: rows in the order of their keys, changed in durable groups.
 ///
 /// An implementation never panics; what its engine panics on becomes an error.
-pub(super) trait Engine: Send + Sync {
+pub(crate) trait Engine: Send + Sync {
     /// Writes all changes or none, and syncs them. A reader sees all of them or none.
     fn write(&self, changes: &mut dyn Iterator<Item = (Key, Option<Vec<u8>>)>, bytes: u64) -> Written;
 
@@ -46,24 +46,24 @@ pub(super) trait Engine: Send + Sync {
 
 /// Where the log of an engine ends that nobody has opened yet.
 #[derive(Debug, Default)]
-pub(super) struct LogEnd {
+pub(crate) struct LogEnd {
     /// The last value of a key in it.
-    pub(super) last: Option<Vec<u8>>,
+    pub(crate) last: Option<Vec<u8>>,
     /// Whether something follows that is no batch: one that was being written, or damage.
-    pub(super) is_cut: bool,
+    pub(crate) is_cut: bool,
     /// The newest file of the log, and the bytes of its whole batches.
-    pub(super) whole: Option<(PathBuf, u64)>,
+    pub(crate) whole: Option<(PathBuf, u64)>,
 }
 
 /// Opens an engine in a folder, which may be new.
-pub(super) type Open = fn(&Path, &Memory) -> Result<Box<dyn Engine>, Trouble>;
+pub(crate) type Open = fn(&Path, &Memory) -> Result<Box<dyn Engine>, Trouble>;
 
 /// A kind of storage engine.
-pub(super) struct EngineKind {
+pub(crate) struct EngineKind {
     /// Opens an engine.
-    pub(super) open: Open,
+    pub(crate) open: Open,
     /// Reads where the log of an engine ends, and the last value of a key in it, without changing anything.
-    pub(super) end_of_log: fn(&Path, &Key) -> io::Result<LogEnd>,
+    pub(crate) end_of_log: fn(&Path, &Key) -> io::Result<LogEnd>,
     /// Removes what follows the last whole batch of a log.
-    pub(super) cut_log: fn(&LogEnd) -> io::Result<()>,
+    pub(crate) cut_log: fn(&LogEnd) -> io::Result<()>,
 }

@@ -9,7 +9,7 @@ pub const MEMORY_BYTES_MIN: u64 = 32 << 20;
 /// Memory of an engine, all of which follows from one budget. What is left of it is for merges of the engine's files
 /// and for what the allocator cannot give back.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Memory {
+pub(crate) struct Memory {
     /// The budget.
     pub(super) budget: u64,
     /// Blocks of files that were read.

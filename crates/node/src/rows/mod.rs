@@ -6,6 +6,8 @@
 mod batch;
 mod counters;
 mod engine;
+#[cfg(test)]
+pub(crate) mod fake;
 mod fjall;
 mod folder;
 mod key;
@@ -29,7 +31,7 @@ pub use memory::MEMORY_BYTES_MIN;
 pub use open::Reopened;
 pub use options::Options;
 
-use engine::Trouble;
+use engine::{EngineKind, Trouble};
 use open::{Core, State};
 use stratann_storage::{Error, ErrorKind, Progress, Result};
 
@@ -71,7 +73,17 @@ impl Rows {
     /// `BadInput` when another process has the folder, or it is of a newer format; `Budget`; `Corrupt` when the engine
     /// cannot read its files, or acknowledged batches are missing; `Io`, also for a folder that cannot be written.
     pub fn open(folder: &Path, options: &Options, progress: &dyn Progress) -> Result<Rows> {
-        let core = Arc::new(Core::open(folder, options, &fjall::FJALL, progress)?);
+        Rows::open_on(folder, options, &fjall::FJALL, progress)
+    }
+
+    /// The same with an engine of another kind.
+    pub(crate) fn open_on(
+        folder: &Path,
+        options: &Options,
+        kind: &'static EngineKind,
+        progress: &dyn Progress,
+    ) -> Result<Rows> {
+        let core = Arc::new(Core::open(folder, options, kind, progress)?);
         let of_thread = core.clone();
         let spawned =
             std::thread::Builder::new().name("stratann-log".into()).spawn(move || of_thread.run_log());

@@ -73,6 +73,7 @@ pub(super) struct Reader<'a> {
 }
 
 impl Delta {
+    #[cfg(test)]
     pub(super) fn new(spec: Spec) -> Delta {
         Delta::of_segments(spec, State::default())
     }

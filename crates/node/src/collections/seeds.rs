@@ -1,0 +1,233 @@
+//! Sequencer and publishing under failing, lying disks, step by step from a seed.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::atomic::{AtomicI64, Ordering};
+
+use stratann_kernel::{DType, Metric};
+use stratann_storage::{ErrorKind, Progress, Quiet};
+
+use super::*;
+use crate::rows::{self, ExternalId, Rows, fake};
+
+const SPEC: Spec = Spec { dim: 2, metric: Metric::L2, dtype: DType::U8, kind: None };
+const STEPS: u64 = 25;
+
+/// Numbers that look random.
+struct Noise(u64);
+
+impl Noise {
+    fn below(&mut self, most: u64) -> u64 {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) % most
+    }
+}
+
+/// Interrupts after some questions.
+struct Impatient(AtomicI64);
+
+impl Progress for Impatient {
+    fn stage(&self, _: &str, _: u64, _: &str) {}
+    fn advance(&self, _: u64) {}
+    fn note(&self, _: &str) {}
+    fn interrupted(&self) -> bool {
+        self.0.fetch_sub(1, Ordering::Relaxed) <= 0
+    }
+}
+
+#[derive(Debug, Default)]
+struct Tally {
+    changes: u64,
+    unknown: u64,
+    segments: u64,
+    failed: u64,
+    crashes: u64,
+    refused: u64,
+}
+
+/// A collection, its model, and the disk below.
+struct World {
+    folder: tempfile::TempDir,
+    node: Option<Node>,
+    model: BTreeMap<ExternalId, (u64, Vec<u8>)>,
+    seq: u64,
+    noise: Noise,
+    tally: Tally,
+}
+
+fn open(folder: &Path) -> Result<Node> {
+    let segments = SegmentOptions { in_background: false, threads: 1, ..SegmentOptions::default() };
+    let rows = rows::Options { memory_bytes: rows::MEMORY_BYTES_MIN, reserve_bytes: 0 };
+    let options = Options { rows, deltas_bytes: 1 << 20, segments, ram_budget: None };
+    let rows = Rows::open_on(folder, &options.rows, &fake::FAKE, &Quiet)?;
+    Node::on(rows, folder, &options, &Quiet)
+}
+
+impl World {
+    fn new(seed: u64, lies: bool) -> World {
+        let in_memory = Path::new("/dev/shm");
+        let place = if in_memory.is_dir() { in_memory.into() } else { std::env::temp_dir() };
+        let folder = tempfile::tempdir_in(place).expect("a folder");
+        let node = open(folder.path()).expect("an empty folder opens");
+        node.create_collection("points", SPEC).expect("made");
+        let world = World {
+            folder,
+            node: Some(node),
+            model: BTreeMap::new(),
+            seq: 0,
+            noise: Noise(seed),
+            tally: Tally::default(),
+        };
+        world.disk(|disk| disk.lies = lies);
+        world
+    }
+
+    fn disk<T>(&self, ask: impl FnOnce(&mut fake::Disk) -> T) -> T {
+        let disk = fake::disk_of(&self.folder.path().join("db"));
+        let mut disk = disk.lock().unwrap_or_else(|e| e.into_inner());
+        ask(&mut disk)
+    }
+
+    fn points(&self) -> Collection {
+        self.node.as_ref().expect("open").collection("points").expect("it is there")
+    }
+
+    fn change(&mut self) {
+        let count = 1 + self.noise.below(6);
+        let mut ids: Vec<_> = (0..count).map(|_| ExternalId::Number(self.noise.below(25))).collect();
+        ids.sort();
+        ids.dedup();
+        let vectors: Vec<u8> = ids.iter().flat_map(|_| [self.noise.below(9) as u8, 1]).collect();
+        let is_delete = self.noise.below(4) == 0;
+        let points = self.points();
+        let done = match is_delete {
+            true => points.delete(&ids).map(|done| done.seq),
+            false => points.upsert(&ids, &vectors).map(|done| done.seq),
+        };
+        self.tally.changes += 1;
+        let seq = match done {
+            Ok(seq) => Some(seq),
+            Err(Error { kind: Kind::Unknown { seq }, .. }) => {
+                self.tally.unknown += 1;
+                points.is_there(seq).expect("the disk is well again").then_some(seq)
+            }
+            Err(e) => panic!("{e}"),
+        };
+        let Some(seq) = seq else { return };
+        self.seq = self.seq.max(seq);
+        for (id, vector) in ids.iter().zip(vectors.chunks(2)) {
+            match is_delete {
+                true => _ = self.model.remove(id),
+                false => _ = self.model.insert(id.clone(), (seq, vector.to_vec())),
+            }
+        }
+    }
+
+    fn make_segments(&mut self, what: u64) {
+        let (points, patience) = (self.points(), self.noise.below(12) as i64);
+        let made = match what {
+            0 => points.checkpoint(&Quiet),
+            1 => points.compact(&Quiet),
+            _ => points.compact(&Impatient(patience.into())),
+        };
+        self.tally.segments += u64::from(made.is_ok());
+        self.tally.failed += u64::from(made.is_err());
+        if let Err(e) = made {
+            let is_known = matches!(e.kind, Kind::Unknown { .. } | Kind::Other(ErrorKind::Interrupted | ErrorKind::Io));
+            assert!(is_known, "{e}");
+        }
+    }
+
+    /// Ends the process without a word; what the disk lied about is lost. Returns whether it opens again.
+    fn crash(&mut self) -> bool {
+        self.tally.crashes += 1;
+        self.node = None;
+        let groups = self.noise.below(4) as usize;
+        let is_lost = self.disk(|disk| {
+            disk.fails_in = None;
+            disk.lose(groups)
+        });
+        match open(self.folder.path()) {
+            Ok(node) => {
+                assert!(!is_lost, "acknowledged groups are lost, and nobody says so");
+                self.node = Some(node);
+                true
+            }
+            Err(e) => {
+                assert!(is_lost && e.kind == Kind::Other(ErrorKind::Corrupt), "{e}");
+                self.tally.refused += 1;
+                false
+            }
+        }
+    }
+
+    fn check(&self) {
+        let points = self.points();
+        let page = points.scroll(None, 100).expect("read");
+        let found = page.points.into_iter().map(|point| (point.id, (point.seq, point.vector)));
+        assert_eq!(found.collect::<BTreeMap<_, _>>(), self.model);
+        assert_eq!(points.count().expect("read"), self.model.len() as u64);
+        let found = points.search(&[4, 1], 100).expect("searched");
+        assert_eq!(found.hits[0].len(), self.model.len());
+        assert!(found.hits[0].iter().all(|hit| self.model.contains_key(&hit.id)));
+    }
+
+    fn step(&mut self) -> bool {
+        match self.noise.below(12) {
+            0..=5 => self.change(),
+            what @ 6..=8 => self.make_segments(what - 6),
+            9 => {
+                let (writes, lands) = (self.noise.below(5), self.noise.below(2) == 0);
+                self.disk(|disk| (disk.fails_in, disk.lands) = (Some(writes), lands));
+            }
+            10 => _ = self.node.as_ref().map(Node::close_idle),
+            _ => {
+                if !self.crash() {
+                    return false;
+                }
+            }
+        }
+        self.check();
+        true
+    }
+}
+
+fn run(seeds: std::ops::Range<u64>, lies: bool) -> Tally {
+    let mut all = Tally::default();
+    for seed in seeds {
+        let mut world = World::new(seed, lies);
+        let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            let goes_on = (0..STEPS).all(|_| world.step());
+            if goes_on {
+                world.disk(|disk| disk.fails_in = None);
+                let verified = world.node.as_ref().expect("open").verify("points").expect("whole");
+                assert_eq!(verified.points, world.model.len() as u64);
+            }
+        }));
+        assert!(outcome.is_ok(), "seed {seed}, lies {lies}");
+        let own = world.tally;
+        all.changes += own.changes;
+        all.unknown += own.unknown;
+        all.segments += own.segments;
+        all.failed += own.failed;
+        all.crashes += own.crashes;
+        all.refused += own.refused;
+    }
+    eprintln!("lies {lies}: {all:?}");
+    all
+}
+
+#[test]
+fn a_collection_is_its_model_whatever_the_disk_does() {
+    let honest = run(0..60, false);
+    assert!(honest.unknown > 0 && honest.segments > 0 && honest.failed > 0 && honest.refused == 0);
+    let lying = run(0..30, true);
+    assert!(lying.refused > 0 && lying.crashes > lying.refused);
+}
+
+#[test]
+#[ignore = "some minutes; make test-rows"]
+fn a_collection_is_its_model_in_ten_thousand_seeds() {
+    run(1000..9000, false);
+    run(1000..3000, true);
+}
