@@ -197,6 +197,8 @@ impl Node {
         slot.iter().for_each(|slot| slot.close());
         drop(turn);
         drop(catalogue);
+        // What makes a segment is interrupted, and leaves nothing behind the removal.
+        slot.iter().for_each(|slot| slot.wait_for_jobs());
         Ok(self.remove_rows(id))
     }
 

@@ -5,17 +5,19 @@
 
 use std::sync::{Arc, MutexGuard};
 
+use stratann_core::sieve::Sieve;
 use stratann_engine::index::LeftRows;
-use stratann_storage::Progress;
+use stratann_storage::{ErrorKind, Progress};
 
 use super::delta::{SegmentState, State};
-use super::error::{Error, Result};
+use super::error::{Error, Kind, Result};
 use super::jobs::Job;
 use super::point::{Manifest, Place};
 use super::slot::{Live, Shared, Slot, Turn};
 use crate::rows::{Batch, ExternalId, Key, Outcome, RowKind};
 use crate::segments::{
-    self, Layout, Making, Merged, Point, Segment, SegmentEntry, SegmentMemory, Sized, Source, folder_of, next_merge,
+    self, Layout, Making, Merged, Point, Segment, SegmentEntry, SegmentMemory, Sized, Source, Unfinished, folder_of,
+    next_merge,
 };
 
 /// Dead rows of a segment that are written before it is published, in one batch.
@@ -158,11 +160,11 @@ impl Slot {
 
     /// Merges all segments into one, unless there is one alone without dead rows.
     pub(super) fn merge_all(self: &Arc<Slot>, shared: &Arc<Shared>, progress: &dyn Progress) -> Result<()> {
-        self.merge_next(shared, progress, |state| {
+        while self.merge_next(shared, progress, |state| {
             let is_done = state.segments.iter().all(|own| sized(own).dead == 0 && own.segment.entry.level > 0);
             let is_one = state.segments.len() < 2 && is_done;
             (!is_one && !state.segments.is_empty()).then(|| (state.segments.clone(), 2))
-        })?;
+        })? {}
         Ok(())
     }
 
@@ -171,18 +173,29 @@ impl Slot {
         self: &Arc<Slot>,
         shared: &Arc<Shared>,
         progress: &dyn Progress,
-        choose: impl FnOnce(&State) -> Option<(Vec<SegmentState>, u8)>,
+        choose: impl Fn(&State) -> Option<(Vec<SegmentState>, u8)>,
     ) -> Result<bool> {
         let _running = self.running(Job::Merge);
         let (chosen, level, number) = {
             let mut turn = self.turn();
             shared.wake()?;
             let live = self.live_in_turn(shared, &mut turn)?;
-            let Some((chosen, level)) = choose(&live.delta.state()) else { return Ok(false) };
-            (chosen, level, turn.begin_segment())
+            let state = live.delta.state();
+            match self.begun(shared, &mut turn, &state) {
+                Some(begun) => begun,
+                None => {
+                    let Some((chosen, level)) = choose(&state) else { return Ok(false) };
+                    let of = |own: SegmentState| Source { left: own.left.rows().clone(), segment: own.segment };
+                    (chosen.into_iter().map(of).collect::<Vec<_>>(), level, turn.begin_segment())
+                }
+            }
         };
         let made = self.merge_of(shared, (&chosen, level, number), progress);
-        self.end_segment(shared, number, made.is_err());
+        let goes_on = matches!(&made, Err(e) if matches!(e.kind, Kind::Other(ErrorKind::Interrupted | ErrorKind::Io)));
+        self.end_segment(shared, number, made.is_err() && !goes_on);
+        if goes_on {
+            self.turn().begun = Some(number);
+        }
         made.map_err(|e| e.of_collection(&self.name))?;
         for own in &chosen {
             let (from, end) = Layout::deaths_of(self.id, own.segment.entry.number);
@@ -194,12 +207,11 @@ impl Slot {
     fn merge_of(
         self: &Arc<Slot>,
         shared: &Shared,
-        (chosen, level, number): (&[SegmentState], u8, u64),
+        (chosen, level, number): (&[Source], u8, u64),
         progress: &dyn Progress,
     ) -> Result<()> {
         let numbers: Vec<u64> = chosen.iter().map(|own| own.segment.entry.number).collect();
-        let source = |own: &SegmentState| Source { segment: own.segment.clone(), left: own.left.rows().clone() };
-        let sources: Vec<Source> = chosen.iter().map(source).filter(|source| source.left.count() > 0).collect();
+        let sources: Vec<&Source> = chosen.iter().filter(|source| source.left.count() > 0).collect();
         let making = self.making(shared, (number, level), self.spec.kind);
         let folder = folder_of(&shared.folder_of(self.id), number);
         let merged = match sources.is_empty() {
@@ -230,6 +242,33 @@ impl Slot {
         live.delta.replace_segments(&numbers, new.map(New::into_state).transpose()?);
         chosen.iter().for_each(|own| own.segment.set_obsolete());
         Ok(())
+    }
+
+    /// A merge that was begun and can be gone on with: its sources are there still.
+    fn begun(&self, shared: &Shared, turn: &mut Turn, state: &State) -> Option<(Vec<Source>, u8, u64)> {
+        let number = turn.begun.take()?;
+        let found = Unfinished::read(&folder_of(&shared.folder_of(self.id), number))?;
+        let source = |(number, left): (u64, Arc<Sieve>)| {
+            let own = state.segment(number).filter(|own| own.segment.rows() == u64::from(left.rows()))?;
+            Some(Source { segment: own.segment.clone(), left })
+        };
+        let sources = found.sources.into_iter().map(source).collect::<Option<Vec<_>>>()?;
+        turn.building.insert(number);
+        Some((sources, found.level, number))
+    }
+
+    /// Notes a merge that an earlier process began, if there is one.
+    pub(super) fn find_begun(&self, shared: &Shared, turn: &mut Turn, state: &State) {
+        let folders = std::fs::read_dir(shared.folder_of(self.id)).into_iter().flatten().flatten();
+        let numbers = folders.filter_map(|folder| folder.file_name().to_str()?.parse::<u64>().ok());
+        let is_free = |number: &u64| state.segment(*number).is_none() && !turn.building.contains(number);
+        let begun = numbers.filter(is_free).find(|number| {
+            Unfinished::read(&folder_of(&shared.folder_of(self.id), *number)).is_some()
+        });
+        if let Some(number) = begun {
+            turn.next_segment = turn.next_segment.max(number.saturating_add(1));
+            turn.begun = Some(number);
+        }
     }
 
     /// Writes dead rows of a segment before it is published, and none but these.
@@ -284,6 +323,12 @@ impl Slot {
         }
     }
 
+    /// Waits until no job of the collection runs.
+    pub(super) fn wait_for_jobs(&self) {
+        drop(self.running(Job::Checkpoint));
+        drop(self.running(Job::Merge));
+    }
+
     fn running(&self, job: Job) -> MutexGuard<'_, ()> {
         self.running[job as usize].lock().unwrap_or_else(|e| e.into_inner())
     }
@@ -310,7 +355,8 @@ impl Slot {
         let (layout, building) = {
             let mut turn = self.turn();
             self.live_in_turn(shared, &mut turn)?;
-            (super::opening::layout(&shared.rows, self.id)?, turn.building.clone())
+            let going_on = turn.building.iter().chain(&turn.begun).copied().collect::<Vec<_>>();
+            (super::opening::layout(&shared.rows, self.id)?, going_on)
         };
         self.reclaim_tail(shared, layout.watermark)?;
         let is_known = |number: u64| {
@@ -381,12 +427,12 @@ fn without_tail(state: &State, sealed: &State, left: u64) -> Manifest {
 }
 
 /// Places in a merged segment of rows that died while it was made, ascending.
-fn died(sources: &[Source], merged: &Merged, state: &State) -> Vec<u32> {
+fn died(sources: &[&Source], merged: &Merged, state: &State) -> Vec<u32> {
     let mut dead = Vec::new();
     for (source, ordinals) in sources.iter().zip(&merged.ordinals) {
         let gone = match state.segment(source.segment.entry.number) {
             Some(now) => source.left.intersection(&now.left.rows().complement()),
-            None => stratann_core::sieve::Sieve::clone(&source.left),
+            None => Sieve::clone(&source.left),
         };
         dead.extend(gone.iter().filter_map(|row| ordinals.get(row as usize).copied()));
     }

@@ -90,6 +90,8 @@ impl Slot {
             false => Outcome::Durable(0),
         };
         match &outcome {
+            // The newest number may be that of a lost change.
+            Outcome::Durable(_) if after.seq == before => {}
             Outcome::Durable(_) => {
                 live.delta.apply(after.seq, resolved.iter().flat_map(|(_, work)| work.changes()));
                 turn.unknown = None;
@@ -220,14 +222,17 @@ struct Resolver<'a> {
     ids: u64,
     /// Most rows of the delta.
     rows_max: u64,
+    /// Sequence number of the newest change that is there.
+    newest: u64,
     manifest: Manifest,
 }
 
 impl<'a> Resolver<'a> {
     fn new(live: &'a Live, spec: &'a Spec, (given, rows_max): (u64, u64)) -> Resolver<'a> {
         let reader = live.delta.reader();
-        let manifest = Manifest { seq: given, ..Manifest::of(reader.state()) };
-        Resolver { spec, live, reader, changed: HashMap::new(), rows: 0, ids: 0, rows_max, manifest }
+        let manifest = Manifest::of(reader.state());
+        let (newest, manifest) = (manifest.seq, Manifest { seq: given, ..manifest });
+        Resolver { spec, live, reader, changed: HashMap::new(), rows: 0, ids: 0, rows_max, newest, manifest }
     }
 
     fn earlier(&self, id: &ExternalId) -> Result<Option<Earlier>> {
@@ -264,9 +269,12 @@ impl<'a> Resolver<'a> {
         manifest.tail_points -= in_tail;
         manifest.id_bytes -= tail_bytes;
         if work.is_delete() {
-            manifest.seq += u64::from(known > 0);
-            manifest.points -= known;
-            let seq = manifest.seq;
+            if known > 0 {
+                manifest.seq += 1;
+                manifest.points -= known;
+                self.newest = manifest.seq;
+            }
+            let seq = self.newest;
             self.changed.extend(work.ids.iter().map(|id| (id, None)));
             let done = Done::Deleted(Deleted { seq, deleted: known, unknown: new });
             return Ok(Resolved { work, seq, earlier, done });
@@ -276,6 +284,7 @@ impl<'a> Resolver<'a> {
         manifest.tail_points += count;
         manifest.id_bytes += bytes;
         let seq = manifest.seq;
+        self.newest = seq;
         self.rows += count;
         self.ids += bytes;
         let places = work.ids.iter().zip(0..);

@@ -107,6 +107,8 @@ pub(super) struct Turn {
     pub(super) next_segment: u64,
     /// Segments that are being made.
     pub(super) building: BTreeSet<u64>,
+    /// A segment that was begun, and that the next merge goes on with.
+    pub(super) begun: Option<u64>,
 }
 
 /// A collection in this process.
@@ -204,6 +206,9 @@ impl Slot {
         let state = earlier.as_ref().map(|live| live.delta.state());
         let built = super::opening::build(shared, self, (state.as_deref(), turn), &mut reserved);
         let built = built.and_then(|delta| turn.settle(delta.state().seq).map(|()| delta));
+        if let (Ok(delta), true) = (&built, earlier_is_none) {
+            self.find_begun(shared, turn, &delta.state());
+        }
         let delta = match built {
             Ok(delta) => delta,
             Err(e) => {

@@ -19,8 +19,8 @@ type Group = Vec<(Key, Option<Vec<u8>>)>;
 #[derive(Default)]
 pub(crate) struct Disk {
     rows: BTreeMap<Key, Vec<u8>>,
-    /// Groups that are not on the disk, though it said so.
-    unsynced: Vec<Group>,
+    /// Groups that are not on the disk, and whether it said that they are.
+    unsynced: Vec<(Group, bool)>,
     /// Whether it says that groups are durable which are not.
     pub(crate) lies: bool,
     /// Writes that go well before one fails.
@@ -30,19 +30,20 @@ pub(crate) struct Disk {
 }
 
 impl Disk {
-    /// Loses the newest groups of those that were not synced, as many as given. Returns whether there were any.
-    pub(crate) fn lose(&mut self, groups: usize) -> bool {
+    /// Loses the newest groups of those that were not synced, as many as given. Returns whether there were any, and
+    /// whether any of them was acknowledged.
+    pub(crate) fn lose(&mut self, groups: usize) -> (bool, bool) {
         let kept = self.unsynced.len().saturating_sub(groups);
         let lost = self.unsynced.split_off(kept);
-        for group in std::mem::take(&mut self.unsynced) {
+        for (group, _) in std::mem::take(&mut self.unsynced) {
             put(&mut self.rows, group);
         }
-        !lost.is_empty()
+        (!lost.is_empty(), lost.iter().any(|(_, is_acknowledged)| *is_acknowledged))
     }
 
     fn all(&self) -> BTreeMap<Key, Vec<u8>> {
         let mut rows = self.rows.clone();
-        self.unsynced.iter().for_each(|group| put(&mut rows, group.clone()));
+        self.unsynced.iter().for_each(|(group, _)| put(&mut rows, group.clone()));
         rows
     }
 }
@@ -90,7 +91,7 @@ impl Engine for Fake {
         disk.fails_in = disk.fails_in.and_then(|left| left.checked_sub(1));
         if !fails || disk.lands {
             match disk.lies {
-                true => disk.unsynced.push(group),
+                true => disk.unsynced.push((group, !fails)),
                 false => put(&mut disk.rows, group),
             }
         }

@@ -8,11 +8,12 @@ use stratann_engine::build::{BuildOptions, OptionsByKind, build, choose};
 use stratann_engine::dataset::{Reader, Shape};
 use stratann_engine::index::{Index, OpenOptions};
 use stratann_engine::kinds::known::ON_DISK;
+use stratann_engine::manifest::Manifest;
 use stratann_kernel::{DType, Metric};
 use stratann_params::IndexKind;
 use stratann_storage::data_file::entry as file_entry;
 use stratann_storage::durable::sync_folder;
-use stratann_storage::{Error, Progress, Result};
+use stratann_storage::{Error, ErrorKind, Progress, Result};
 
 use super::content::Content;
 use super::ids::{Entry, IdWriter};
@@ -75,19 +76,21 @@ pub(crate) fn from_points(
     points.iter().for_each(|point| before.add(&point.id, point.seq, Content::of_vector(point.vector)));
     let reader = Reader::from_memory(making.shape(points.len() as u64), vectors)?;
     let ids = points.iter().map(|point| Ok((point.id.clone(), point.seq)));
-    made(folder, || write(folder, &reader, ids, (making, before), progress))
-}
-
-/// Removes the folder where it was not made.
-pub(super) fn made<T>(folder: &Path, make: impl FnOnce() -> Result<T>) -> Result<T> {
-    // A part of an earlier attempt is not gone on with.
-    let _ = std::fs::remove_dir_all(folder);
-    std::fs::create_dir_all(folder).map_err(|e| Error::io("creating", folder, &e))?;
-    let made = make();
-    if made.is_err() {
+    clear(folder)?;
+    let written = write(folder, &reader, ids, (making, before), progress);
+    if written.is_err() {
         let _ = std::fs::remove_dir_all(folder);
     }
-    made
+    written
+}
+
+/// Makes a folder without anything in it.
+///
+/// # Errors
+/// `Io`.
+pub(super) fn clear(folder: &Path) -> Result<()> {
+    let _ = std::fs::remove_dir_all(folder);
+    std::fs::create_dir_all(folder).map_err(|e| Error::io("creating", folder, &e))
 }
 
 /// Builds the index of a segment, and writes its ids. `ids` are those of the rows of `reader`, in their order, and
@@ -100,8 +103,10 @@ pub(super) fn write(
     progress: &dyn Progress,
 ) -> Result<SegmentEntry> {
     let path = folder.join(INDEX);
-    let options = build_options(reader, making, progress)?;
-    build(reader, &path, &options, progress)?;
+    // An earlier attempt may have ended behind the index.
+    if Manifest::read(&path).is_err() {
+        build_index(reader, &path, making, progress)?;
+    }
     let index = Index::open(&path, OpenOptions { head_budget: Some(0), ..OpenOptions::default() })?;
     let rows = reader.shape().rows;
     let vectors = (!index.keeps_vectors()).then(|| write_vectors(&folder.join(VECTORS), reader)).transpose()?;
@@ -139,6 +144,21 @@ pub(super) fn write(
         vectors,
         content: after.to_text(),
     })
+}
+
+/// Builds the index, or goes on with a build that was begun.
+fn build_index(reader: &Reader, path: &Path, making: &Making, progress: &dyn Progress) -> Result<()> {
+    let options = build_options(reader, making, progress)?;
+    let resumed = build(reader, path, &BuildOptions { resume: true, ..options.clone() }, progress);
+    match resumed {
+        // It was begun with other options, or by another version.
+        Err(e) if e.kind == ErrorKind::BadInput => {
+            clear(path)?;
+            build(reader, path, &options, progress)?;
+        }
+        resumed => _ = resumed?,
+    }
+    Ok(())
 }
 
 /// The options of a build, and its kind.

@@ -9,13 +9,14 @@ use std::sync::Arc;
 use stratann_core::sieve::Sieve;
 use stratann_engine::dataset::Reader;
 use stratann_storage::budget::{free_disk_bytes, size};
-use stratann_storage::{Error, Progress, Result};
+use stratann_storage::{Error, ErrorKind, Progress, Result};
 
 use super::content::Content;
 use super::ids::{Entries, Entry};
 use super::layout::SegmentEntry;
-use super::made::{Making, made, write};
+use super::made::{Making, clear, write};
 use super::segment::{Segment, damaged};
+use super::unfinished::Unfinished;
 
 /// Header of a file of vectors: rows and components.
 const HEADER_BYTES: u64 = 8;
@@ -36,37 +37,57 @@ pub(crate) struct Merged {
     pub(crate) ordinals: Vec<Vec<u32>>,
 }
 
-/// Merges segments into one.
+/// Merges segments into one. A merge that was begun in this folder, with the same rows, is gone on with.
 ///
 /// # Errors
 /// No row that is left; an id that is there twice; damage; a disk that is full or fails; an interruption. What was
-/// written is removed.
+/// written stays for the next attempt where time or the disk was what lacked, and is removed otherwise.
 pub(crate) fn merge(
-    sources: &[Source],
+    sources: &[&Source],
     folder: &Path,
     making: &Making,
     progress: &dyn Progress,
 ) -> Result<Merged> {
     let rows: u64 = sources.iter().map(|source| u64::from(source.left.count())).sum();
     let row_bytes = making.shape(rows).row_bytes() as u64;
-    check_room(folder, rows * (2 * row_bytes + 64))?;
-    made(folder, || {
-        let mut ordinals = ordinals(sources, progress)?;
-        let path = folder.join(format!("vectors.tmp.{}", suffix(making)));
-        let hashes = copy_vectors(sources, &ordinals, (&path, making, rows), progress)?;
-        let mut before = Content::default();
-        let ids = MergedIds::of(sources).map(|next| next.map(|(_, entry)| (entry.id, entry.seq)));
-        for (next, hash) in MergedIds::of(sources).zip(&hashes) {
-            let (_, entry) = next?;
-            before.add(&entry.id, entry.seq, *hash);
-        }
-        drop(hashes);
-        let reader = Reader::open(&path)?;
-        let entry = write(folder, &reader, ids, (making, before), progress)?;
-        std::fs::remove_file(&path).map_err(|e| Error::io("removing", &path, &e))?;
-        ordinals.iter_mut().for_each(Vec::shrink_to_fit);
-        Ok(Merged { entry, ordinals })
-    })
+    let of = |source: &&Source| (source.segment.entry.number, source.left.clone());
+    let begun = Unfinished { level: making.level, sources: sources.iter().map(of).collect() };
+    if Unfinished::read(folder).is_none_or(|found| found != begun) {
+        check_room(folder, rows * (2 * row_bytes + 64))?;
+        clear(folder)?;
+        begun.write(folder)?;
+    }
+    let merged = merge_begun(sources, folder, (making, rows), progress);
+    if let Err(e) = &merged
+        && !matches!(e.kind, ErrorKind::Interrupted | ErrorKind::Io)
+    {
+        let _ = std::fs::remove_dir_all(folder);
+    }
+    merged
+}
+
+fn merge_begun(
+    sources: &[&Source],
+    folder: &Path,
+    (making, rows): (&Making, u64),
+    progress: &dyn Progress,
+) -> Result<Merged> {
+    let mut ordinals = ordinals(sources, progress)?;
+    let path = folder.join(format!("vectors.tmp.{}", suffix(making)));
+    let hashes = copy_vectors(sources, &ordinals, (&path, making, rows), progress)?;
+    let mut before = Content::default();
+    let ids = MergedIds::of(sources).map(|next| next.map(|(_, entry)| (entry.id, entry.seq)));
+    for (next, hash) in MergedIds::of(sources).zip(&hashes) {
+        let (_, entry) = next?;
+        before.add(&entry.id, entry.seq, *hash);
+    }
+    drop(hashes);
+    let reader = Reader::open(&path)?;
+    let entry = write(folder, &reader, ids, (making, before), progress)?;
+    std::fs::remove_file(&path).map_err(|e| Error::io("removing", &path, &e))?;
+    Unfinished::remove(folder)?;
+    ordinals.iter_mut().for_each(Vec::shrink_to_fit);
+    Ok(Merged { entry, ordinals })
 }
 
 fn check_room(folder: &Path, needed: u64) -> Result<()> {
@@ -94,8 +115,8 @@ fn suffix(making: &Making) -> &'static str {
 }
 
 /// The ordinal of each row in the merged segment.
-fn ordinals(sources: &[Source], progress: &dyn Progress) -> Result<Vec<Vec<u32>>> {
-    let all = |source: &Source| vec![u32::MAX; source.segment.rows() as usize];
+fn ordinals(sources: &[&Source], progress: &dyn Progress) -> Result<Vec<Vec<u32>>> {
+    let all = |source: &&Source| vec![u32::MAX; source.segment.rows() as usize];
     let mut ordinals: Vec<Vec<u32>> = sources.iter().map(all).collect();
     let mut last: Vec<u8> = Vec::new();
     for (next, ordinal) in MergedIds::of(sources).zip(0u32..) {
@@ -117,7 +138,7 @@ fn ordinals(sources: &[Source], progress: &dyn Progress) -> Result<Vec<Vec<u32>>
 
 /// Writes the vectors of all sources in the order of their ids. Returns the hash of each.
 fn copy_vectors(
-    sources: &[Source],
+    sources: &[&Source],
     ordinals: &[Vec<u32>],
     (path, making, rows): (&Path, &Making, u64),
     progress: &dyn Progress,
@@ -151,8 +172,8 @@ struct MergedIds<'a> {
 }
 
 impl<'a> MergedIds<'a> {
-    fn of(sources: &'a [Source]) -> MergedIds<'a> {
-        let stream = |source: &'a Source| (source.segment.ids().from(0).peekable(), &*source.left);
+    fn of(sources: &'a [&'a Source]) -> MergedIds<'a> {
+        let stream = |source: &&'a Source| (source.segment.ids().from(0).peekable(), &*source.left);
         MergedIds { streams: sources.iter().map(stream).collect() }
     }
 }

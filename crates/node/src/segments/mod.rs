@@ -10,6 +10,7 @@ mod made;
 mod merge;
 mod policy;
 mod segment;
+mod unfinished;
 
 pub(crate) use ids::Place;
 pub(crate) use layout::{Layout, SegmentEntry};
@@ -17,3 +18,4 @@ pub(crate) use made::{Making, Point, from_points};
 pub(crate) use merge::{Merged, Source, merge};
 pub(crate) use policy::{Sized, next_merge};
 pub(crate) use segment::{Segment, SegmentMemory, TakenMemory, folder_of};
+pub(crate) use unfinished::Unfinished;
