@@ -90,17 +90,24 @@ fn place<'a>(cx: &StepContext<'a, GpuIvf>, id: u32) -> Place<'a> {
 /// Whether a candidate with this code distance may be a result.
 fn is_likely(cx: &StepContext<'_, GpuIvf>, code_distance: u32) -> bool {
     let stops = cx.params.rule == Rule::Margin && cx.params.margin < f32::INFINITY;
-    let limit = cx.q.limit().filter(|_| stops);
     let Scratch { query, expected, .. } = &*cx.scratch;
-    limit.is_none_or(|worst| {
-        let margin = cx.params.margin;
-        let limit = match cx.view.coder.is_unbiased() {
-            true => expected.at_most(query, worst, margin),
-            false => expected.within(query, worst, margin),
-        };
-        expected.estimate(query, code_distance) <= limit
-    })
+    let is_within = |worst: Option<f32>, margin: f32| {
+        worst.filter(|_| stops).is_none_or(|worst| {
+            let limit = match cx.view.coder.is_unbiased() {
+                true => expected.at_most(query, worst, margin),
+                false => expected.within(query, worst, margin),
+            };
+            expected.estimate(query, code_distance) <= limit
+        })
+    };
+    let margin = cx.params.margin;
+    // The margin is that of a k-th result which falls from round to round; a limit from elsewhere is there at once.
+    let is_limited = cx.q.is_limit_smaller();
+    is_within(cx.q.kth(), margin) && (!is_limited || is_within(cx.q.limit(), margin.max(LIMIT_MARGIN)))
 }
+
+/// Least margin of a limit by results of other indexes, in standard errors.
+const LIMIT_MARGIN: f32 = 2.0;
 
 fn is_scored(cx: &StepContext<'_, GpuIvf>, id: u32) -> bool {
     cx.own.scored.binary_search_by_key(&id, |s| s.id).is_ok()
