@@ -78,7 +78,7 @@ def search_together(
         indexes: 1 to 64 open indexes with equal dimension, dtype and metric.
         queries: as in `Index.search`: shape (nq, d), or (d,) for one query.
         k: results per query.
-        recall: target recall@k of each index; 0.95 unless `search_list` or `nprobe` is given.
+        recall: target recall@k of all indexes together; 0.95 unless `search_list` or `nprobe` is given.
         Other parameters are as in `Index.search`, for each index that has them; `in_flight` is divided over them.
         only: return only rows with these ids, of shape (n,), in any order; or a list of such ids for each query. Each
             index takes those that it has. A mask is refused, because the indexes have rows of their own.

@@ -138,6 +138,7 @@ fn check_run(run: &Value) {
         "vain_blocks",
         "gave_way",
         "seeds",
+        "bounded",
         "components",
         "components_unpruned",
         "merged_bytes",

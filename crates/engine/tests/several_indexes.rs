@@ -13,6 +13,7 @@ use stratann_engine::manifest::Manifest;
 use stratann_engine::search::{Answers, Effort, SearchOptions, Together};
 use stratann_engine::serve::{ServeOptions, Server};
 use stratann_engine::{DType, Metric};
+use stratann_params::choices::PartsName;
 use stratann_storage::Quiet;
 use stratann_storage::cache::ExtentCache;
 
@@ -157,9 +158,15 @@ fn indexes_that_are_searched_as_one_share_their_drivers() {
     };
     let mut first = None;
     for (threads, in_flight) in [(1, 1), (1, 7), (2, 64), (3, 9)] {
-        let effort = Effort::Recall(0.9);
-        let options =
-            SearchOptions { k: 10, effort, threads, in_flight: Some(in_flight), ..SearchOptions::default() };
+        let (effort, parts) = (Effort::Recall(0.9), PartsName::Each);
+        let options = SearchOptions {
+            k: 10,
+            effort,
+            threads,
+            in_flight: Some(in_flight),
+            parts,
+            ..SearchOptions::default()
+        };
         let alone: Vec<Answers> =
             indexes.iter().map(|index| index.search(&asked.bytes, &options, &Quiet).unwrap()).collect();
         let answers = together.search(&asked.bytes, &options, false, &Quiet).unwrap();

@@ -182,6 +182,16 @@ choices! {
 }
 
 choices! {
+    /// How several indexes are searched as one
+    pub enum PartsName {
+        /// The recall is that of the whole. The largest index is searched first, and its results bound the others
+        Whole = "whole",
+        /// Each by itself, with the recall for its own results
+        Each = "each",
+    }
+}
+
+choices! {
     /// What ends re-ranking
     pub enum RuleName {
         /// A fixed number of candidates is re-ranked

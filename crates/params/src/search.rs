@@ -2,7 +2,7 @@
 
 use crate::choices::IndexKind::{DiskGraph, Flat, GpuIvf, GridIvf, HybridIvf, RemoteHnsw};
 use crate::choices::{
-    Admission, BaselineName, BoundsName, IoName, LoadBaseline, ModeName, OrderName, RuleName,
+    Admission, BaselineName, BoundsName, IoName, LoadBaseline, ModeName, OrderName, PartsName, RuleName,
 };
 use crate::{AutoOr, Fixed, Level, Place, Stage};
 
@@ -67,6 +67,9 @@ params! {
         merge: bool = true,
             { off: "Make each read, even while another query makes the same one (to compare)",
               places: Place::LOCAL, in_requests: false, also: &[Stage::Serve], level: Level::Research };
+        /// Way to search several indexes as one, with --also
+        parts: PartsName = PartsName::Whole,
+            { places: Place::FOLDERS, in_requests: false, level: Level::Research };
     }
 }
 

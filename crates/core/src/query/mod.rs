@@ -13,7 +13,7 @@ pub use state::{QueryState, Scratch, StepTables};
 
 pub use crate::kinds::disk_graph::MAX_SEARCH_LIST;
 pub use crate::search::{
-    Arrival, Arrived, Beam, Budget, Candidate, Extent, FAR_MAX, Hit, IndexSize, Loss, Mode, Outcome,
+    Arrival, Arrived, Beam, Budget, Candidate, Extent, FAR_MAX, Hit, IndexSize, Known, Loss, Mode, Outcome,
     Progress, QueryStats, Read, ScorerId, Scores, ScoringMode, Step, StoreId, Tag, Threshold, TopK, Want,
     visited_bytes,
 };

@@ -16,8 +16,8 @@ use crate::kinds::{
 };
 use crate::score::{self, CodeJob, RankScratch, Ranking};
 use crate::search::{
-    Arrival, Budget, Extent, Hit, IndexSize, Io, Loss, LostUnits, Mode, Outcome, Query, QueryStats, Read,
-    ScorerId, Step, Tag, Threshold, TopK, Want,
+    Arrival, Budget, Extent, Hit, IndexSize, Io, Known, Loss, LostUnits, Mode, Outcome, Query, QueryStats,
+    Read, ScorerId, Step, Tag, Threshold, TopK, Want,
 };
 
 /// Scratch memory of a query; any machine can rebuild it from the query.
@@ -159,6 +159,7 @@ impl QueryState {
             far_tenths: params.far_tenths,
             budget,
             started: false,
+            known: Known::default(),
             top: TopK::default(),
             io: Io::default(),
             lost_units: LostUnits::default(),
@@ -180,6 +181,7 @@ impl QueryState {
         (q.mode, q.exclude, q.far_tenths) = (params.mode, params.exclude, params.far_tenths);
         q.budget = budget;
         q.started = false;
+        q.known = Known::default();
         q.top.reset(params.k);
         q.io.reset();
         q.lost_units.0.clear();
@@ -189,6 +191,13 @@ impl QueryState {
         q.next = None;
         self.own.reset(&params.kind, params.k);
         self.params = params;
+    }
+
+    /// Tells of results that the asker has from elsewhere. Results beyond their bound may be missing. It holds until the
+    /// state is restarted or sent.
+    pub fn set_known(&mut self, known: Known) {
+        let number = |distance: f32| if distance.is_nan() { f32::INFINITY } else { distance };
+        self.q.known = Known { bound: number(known.bound), near: number(known.near), ..known };
     }
 
     /// Takes in what arrived and decides what to do next. No I/O, no clock, cannot fail.

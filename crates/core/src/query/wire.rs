@@ -389,7 +389,8 @@ fn read_outcome(r: &mut Reader<'_>) -> Result<Outcome, Refused> {
     }
 }
 
-const COUNTERS: usize = QueryStats::NAMES.len();
+/// Counters on the wire: all but `bounded`. Bounds never travel, so it is 0 where states do.
+const COUNTERS: usize = QueryStats::NAMES.len() - 1;
 /// Counters of the first bits. One bit more says that those of others follow: only kinds
 /// that no server hands over count these.
 const FIRST_COUNTERS: usize = 31;
@@ -405,7 +406,7 @@ fn write_stats(stats: &QueryStats, version: u32, w: &mut Writer<'_>) {
     let values = match version {
         ..12 => &values[..COUNTERS_OF_11],
         12..SEEDS_VERSION => &values[..COUNTERS_OF_16],
-        _ => &values[..],
+        _ => &values[..COUNTERS],
     };
     let (first, others) = values.split_at(values.len().min(FIRST_COUNTERS));
     let bits = |values: &[u64]| (0..).zip(values).map(|(i, &value)| u32::from(value > 0) << i).sum::<u32>();
@@ -431,7 +432,7 @@ fn read_stats(r: &mut Reader<'_>) -> Result<QueryStats, Refused> {
     if present >> COUNTERS != 0 {
         return Err(Refused::Content);
     }
-    let mut values = [0; COUNTERS];
+    let mut values = [0; QueryStats::NAMES.len()];
     for (_, value) in (0..).zip(&mut values).filter(|(i, _)| present >> i & 1 == 1) {
         *value = r.counter()?;
         if *value == 0 {

@@ -113,6 +113,24 @@ pub enum Step {
     Done,
 }
 
+/// Results of a query that others have: those of other indexes that are searched as one with this.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Known {
+    /// The distance of the k-th of them: results beyond it are of no use. Infinity while they are fewer.
+    pub bound: f32,
+    /// The distance within which the k nearest of all indexes are expected, at most [`Known::bound`]; infinity where
+    /// nothing is expected.
+    pub near: f32,
+    /// Results of this index that are expected among the k nearest of all: a search for fewer does not end.
+    pub expected: u32,
+}
+
+impl Default for Known {
+    fn default() -> Self {
+        Known { bound: f32::INFINITY, near: f32::INFINITY, expected: 0 }
+    }
+}
+
 /// The part of a query that all kinds share.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Query {
@@ -127,6 +145,8 @@ pub(crate) struct Query {
     pub(crate) far_tenths: u8,
     pub(crate) budget: Budget,
     pub(crate) started: bool,
+    /// What is known of results of others. Never travels.
+    pub(crate) known: Known,
     pub(crate) top: TopK,
     pub(crate) io: Io,
     pub(crate) lost_units: LostUnits,
@@ -146,6 +166,50 @@ impl Query {
         id != self.exclude
     }
 
+    /// The distance beyond which a result is hardly of use: that of the k-th, or less where others are known. `None`
+    /// while every distance is of use.
+    pub(crate) fn limit(&self) -> Option<f32> {
+        let kth = self.kth();
+        if !self.is_bounded() {
+            return kth;
+        }
+        let Known { bound, near, expected } = self.known;
+        let own = match expected.checked_sub(1) {
+            Some(last) => self.top.hits.get(last as usize).map(|hit| hit.distance),
+            None => Some(near),
+        };
+        let soft = own.map_or(f32::INFINITY, |own| own.max(near));
+        Some(kth.map_or(bound, |kth| kth.min(bound)).min(soft)).filter(|&limit| limit < f32::INFINITY)
+    }
+
+    /// The distance of the k-th result.
+    pub(crate) fn kth(&self) -> Option<f32> {
+        self.top.worst().filter(|_| self.top.is_full()).map(|(distance, _)| distance)
+    }
+
+    /// Whether something is known of results of others.
+    pub(crate) fn is_bounded(&self) -> bool {
+        self.known.bound < f32::INFINITY || self.known.near < f32::INFINITY
+    }
+
+    /// Whether results of others make the limit smaller than the distance of the k-th result.
+    pub(crate) fn is_limit_smaller(&self) -> bool {
+        self.is_bounded() && self.limit().is_some_and(|limit| self.kth().is_none_or(|kth| limit < kth))
+    }
+
+    /// The last result that is of use, and where others are known how many are: another one shows that a read has
+    /// brought a result. While fewer are near enough than are expected, the nearest count.
+    pub(crate) fn last_useful(&self) -> (usize, Option<(f32, Option<u64>)>) {
+        if !self.is_bounded() {
+            return (0, self.top.worst());
+        }
+        let Known { bound, near, expected } = self.known;
+        let limit = bound.min(near);
+        let near = self.top.hits.partition_point(|hit| hit.distance <= limit);
+        let count = near.max(expected as usize).clamp(1, self.top.hits.len().max(1));
+        (count, self.top.hits.get(count - 1).map(|hit| (hit.distance, Some(hit.external_id))))
+    }
+
     /// Begins a round of reads, or ends the query when the budget allows none. Called when something was asked for.
     pub(crate) fn count_hop(&mut self) {
         self.stats.hops += 1;
@@ -162,5 +226,47 @@ impl Query {
     pub(crate) fn give_up(&mut self, unit: u32) {
         self.stats.unreachable += 1;
         self.lost_units.give_up(unit);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::query::{Params, QueryState};
+
+    fn query(k: u32, distances: &[f32], known: Known) -> Query {
+        let mut state = QueryState::new(Params::flat(k), Budget::default());
+        state.set_known(known);
+        for (id, &distance) in (0..).zip(distances) {
+            state.q.top.offer(distance, || id);
+        }
+        state.q
+    }
+
+    #[test]
+    fn the_limit_is_the_least_of_what_is_known() {
+        let none = Known::default();
+        let limit = |distances: &[f32], known| query(3, distances, known).limit();
+        assert_eq!((limit(&[1.0, 2.0], none), limit(&[1.0, 2.0, 4.0], none)), (None, Some(4.0)));
+        let bound = Known { bound: 3.0, ..none };
+        assert_eq!((limit(&[], bound), limit(&[1.0, 2.0, 4.0], bound)), (Some(3.0), Some(3.0)));
+        assert_eq!(limit(&[0.0, 1.0, 2.0], bound), Some(2.0));
+        assert_eq!(limit(&[], Known { bound: f32::NAN, ..none }), None);
+        // Before as many are found as are expected, results near enough do not count.
+        let near = Known { bound: 9.0, near: 2.0, expected: 2 };
+        assert_eq!((limit(&[1.0], near), limit(&[1.0, 1.5], near)), (Some(9.0), Some(2.0)));
+        assert_eq!(limit(&[1.0, 5.0], near), Some(5.0));
+    }
+
+    #[test]
+    fn a_result_changes_what_is_of_use_only_within_the_limit() {
+        let known = Known { bound: 9.0, near: 4.0, expected: 1 };
+        let useful = |distances: &[f32]| query(4, distances, known).last_useful();
+        assert_eq!(useful(&[]).1, None);
+        assert_eq!(useful(&[1.0, 2.0]), useful(&[1.0, 2.0, 6.0]));
+        assert_ne!(useful(&[1.0, 2.0]), useful(&[1.0, 2.0, 1.5]));
+        // While none is near enough, the nearest counts.
+        assert_ne!(useful(&[8.0]), useful(&[8.0, 7.0]));
+        assert_eq!(query(4, &[2.0, 1.0], Known::default()).last_useful().0, 0);
     }
 }

@@ -138,6 +138,8 @@ counters! {
     gave_way,
     /// Rows from all parts of the index at which a walk began among those that the query may return.
     seeds,
+    /// Candidates that were not compared because the results of other indexes, searched as one with this, are nearer.
+    bounded,
 }
 
 impl QueryStats {
@@ -167,7 +169,7 @@ mod tests {
         assert_eq!(copy, stats);
         assert!(!copy.set("no_such_counter", 1));
         copy.add(&stats);
-        assert_eq!((copy.code_comparisons, copy.seeds), (2 * values[0], 2 * values[values.len() - 1]));
+        assert_eq!((copy.code_comparisons, copy.bounded), (2 * values[0], 2 * values[values.len() - 1]));
         copy.set("reads", u64::MAX);
         copy.add(&stats);
         assert_eq!(copy.reads, u64::MAX);

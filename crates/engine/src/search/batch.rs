@@ -16,6 +16,7 @@ use super::Answers;
 use super::live::LiveBatches;
 use super::record::Recording;
 use super::sieved::{Filter, Filters};
+use super::waves::Wave;
 use crate::exec::{Loads, MergedReads, Queries, Snapshot, Times, failure};
 use crate::index::Index;
 use crate::kinds::Learning;
@@ -32,6 +33,7 @@ pub(super) struct Batch<'a> {
     pub(super) budget: Budget,
     pub(super) exclude: &'a (dyn Fn(usize) -> u32 + Sync),
     pub(super) filters: Filters<'a>,
+    pub(super) wave: Wave<'a>,
     pub(super) progress: &'a dyn Progress,
     pub(super) threads: usize,
     pub(super) count: usize,
@@ -69,6 +71,7 @@ impl<'a> Batch<'a> {
             budget: index.query_budget(),
             exclude,
             filters: Filters::None,
+            wave: Wave::Alone,
             progress,
             threads,
             count,
@@ -148,11 +151,14 @@ impl<'a> Batch<'a> {
 
     fn answered(&self, number: usize, hits: impl ExactSizeIterator<Item = Hit>) {
         let at = number * self.params.k as usize;
+        let count = hits.len();
         self.counts[number].store(hits.len() as u32, Ordering::Relaxed);
         for (i, hit) in hits.enumerate() {
             self.ids[at + i].store(hit.external_id, Ordering::Relaxed);
             self.distances[at + i].store(hit.distance.to_bits(), Ordering::Relaxed);
         }
+        let distances = self.distances[at..at + count].iter();
+        self.wave.ended(number, distances.map(|bits| f32::from_bits(bits.load(Ordering::Relaxed))));
     }
 
     /// Takes back the answer of a query that is asked again.
@@ -260,7 +266,7 @@ const REPORT_EVERY: u64 = 256;
 
 impl Queries for Share<'_, '_> {
     fn next(&mut self) -> Option<usize> {
-        if self.batch.stopped.load(Ordering::Relaxed) {
+        if self.batch.stopped.load(Ordering::Relaxed) || self.batch.wave.is_given_up() {
             return None;
         }
         let again = self.batch.live.as_ref().and_then(LiveBatches::next);
@@ -270,6 +276,11 @@ impl Queries for Share<'_, '_> {
         let waited = self.waiting.take();
         let number = waited.unwrap_or_else(|| self.batch.next.fetch_add(1, Ordering::Relaxed));
         if number >= self.batch.count {
+            return None;
+        }
+        if self.batch.wave.known(number).is_none() {
+            // The first wave has not answered this query yet.
+            self.waiting = Some(number);
             return None;
         }
         if let Some(learning) = self.batch.learning
@@ -286,7 +297,8 @@ impl Queries for Share<'_, '_> {
     }
 
     fn stays(&self) -> bool {
-        self.waiting.is_some() && !self.batch.stopped.load(Ordering::Relaxed)
+        let is_over = self.batch.stopped.load(Ordering::Relaxed) || self.batch.wave.is_given_up();
+        self.waiting.is_some() && !is_over
     }
 
     fn may_wait(&mut self, _: bool) -> bool {
@@ -326,6 +338,7 @@ impl Queries for Share<'_, '_> {
         let own = batch.filters.of(number).map_or(batch.params, Filter::params);
         let params = Params { exclude, approach_width, width, ..own };
         state.restart(params, batch.budget);
+        state.set_known(batch.wave.known(number).unwrap_or_default());
         let size = batch.index.base.row_bytes();
         &batch.queries[number * size..(number + 1) * size]
     }
@@ -361,6 +374,7 @@ impl Queries for Share<'_, '_> {
         };
         if let Some(why) = why {
             batch.failed.lock().unwrap_or_else(|e| e.into_inner()).push((number, why));
+            batch.wave.ended(number, std::iter::empty());
         } else {
             batch.answered(number, state.results().iter().copied());
         }
@@ -371,6 +385,7 @@ impl Queries for Share<'_, '_> {
         }
         if batch.progress.interrupted() {
             batch.stopped.store(true, Ordering::Relaxed);
+            batch.wave.give_up();
         }
     }
 

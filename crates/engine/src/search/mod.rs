@@ -24,6 +24,7 @@ mod sieved;
 mod together;
 mod traffic;
 mod truth;
+mod waves;
 
 pub use crate::kinds::answers::ExactCost;
 pub use crate::kinds::effort::Effort;
@@ -41,6 +42,7 @@ pub use traffic::{Traffic, TrafficOptions};
 pub use crate::index::Reserve;
 pub use crate::kinds::IN_FLIGHT;
 use run::{Call, Run};
+use waves::Wave;
 
 /// Purpose of a search.
 enum Purpose<'a> {
@@ -114,8 +116,15 @@ impl Index {
         self.check_filters_of(filters, queries)?;
         let of_live = if let Filters::None = filters { self.live_filter(options)? } else { None };
         let filters = of_live.as_ref().map_or(filters, Filters::Shared);
-        let call =
-            Call { queries, params, exclude: &|_| u32::MAX, filters, progress, purpose: Purpose::Answer };
+        let call = Call {
+            queries,
+            params,
+            exclude: &|_| u32::MAX,
+            filters,
+            progress,
+            purpose: Purpose::Answer,
+            wave: Wave::Alone,
+        };
         self.answer(call, options)
     }
 
@@ -159,8 +168,8 @@ impl Index {
         options: &SearchOptions,
         progress: &dyn Progress,
     ) -> Result<Answers> {
-        let filters = Filters::None;
-        self.answer(Call { queries, params, exclude, filters, progress, purpose: Purpose::Measure }, options)
+        let (filters, purpose, wave) = (Filters::None, Purpose::Measure, Wave::Alone);
+        self.answer(Call { queries, params, exclude, filters, progress, purpose, wave }, options)
     }
 
     fn answer(&self, call: Call<'_>, options: &SearchOptions) -> Result<Answers> {

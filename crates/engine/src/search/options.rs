@@ -2,7 +2,7 @@
 
 use stratann_core::query::Mode;
 use stratann_params::Given;
-use stratann_params::choices::ModeName;
+use stratann_params::choices::{ModeName, PartsName};
 use stratann_params::search::{BatchSettings, SearchSettings};
 use stratann_storage::Result;
 use stratann_storage::tier::IoChoice;
@@ -36,6 +36,11 @@ pub struct SearchOptions {
     pub merge: bool,
     /// Options of the loads of a batch, of a kind whose queries share their reads.
     pub batch_options: BatchOptions,
+    /// How several indexes are searched as one.
+    pub parts: PartsName,
+    /// The share of all rows that this index has, of those that are searched as one: the effort for a recall is that of
+    /// the results to be expected among them.
+    pub share: f64,
     /// Techniques of the kind that may be switched.
     pub switches: Switches,
 }
@@ -75,6 +80,8 @@ impl SearchOptions {
             io: settings.io.into(),
             merge: settings.merge,
             batch_options: given.read::<BatchSettings>().into(),
+            parts: settings.parts,
+            share: 1.0,
             switches: Switches::read(given, kind),
         })
     }
@@ -93,6 +100,8 @@ impl Default for SearchOptions {
             io: IoChoice::Auto,
             merge: true,
             batch_options: BatchOptions::default(),
+            parts: PartsName::Whole,
+            share: 1.0,
             switches: Switches::Default,
         }
     }

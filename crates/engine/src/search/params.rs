@@ -3,6 +3,7 @@
 use stratann_core::query::{MAX_K, Params};
 use stratann_storage::{Error, Result};
 
+use super::waves;
 use super::{Effort, ExactCost, SearchOptions};
 use crate::curve::{self, UnreachedRecall};
 use crate::index::Index;
@@ -47,11 +48,18 @@ impl Index {
         }
         self.kind.check_switches(&options.switches)?;
         let k = options.k.min(self.base.manifest.rows as usize) as u32;
+        let aim = |recall| (waves::effort_k(k, options.share), recall);
         let families = |recall| match self.kind.graph() {
-            Some(graph) => graph.families(&options.switches.own(), &self.base.manifest.curves, (k, recall)),
+            Some(graph) => graph.families(&options.switches.own(), &self.base.manifest.curves, aim(recall)),
             None => options.switches.families(),
         };
-        let by_recall = |recall| self.params_for_recall(k, recall, &families(recall));
+        let by_recall = |recall| {
+            let mut params = self.params_for_recall(k, (recall, aim(recall)), &families(recall))?;
+            if options.share < 1.0 {
+                own_mut(&mut params.kind).search_part();
+            }
+            Ok(params)
+        };
         let mut params = options.effort.params(self.base.kind, k, by_recall)?;
         params.mode = options.mode;
         if matches!(options.effort, Effort::Nprobe(..)) {
@@ -66,7 +74,12 @@ impl Index {
     }
 
     /// The cheapest parameters of these ways to search; `None` is the usual one.
-    fn params_for_recall(&self, k: u32, recall: f64, families: &[Option<&str>]) -> Result<Params> {
+    fn params_for_recall(
+        &self,
+        k: u32,
+        (recall, aim): (f64, (u32, f64)),
+        families: &[Option<&str>],
+    ) -> Result<Params> {
         if !(recall > 0.0 && recall <= 1.0) {
             return Err(Error::bad_input(format!(
                 "recall is {recall}; give a share above 0 and up to 1, such as 0.95"
@@ -78,7 +91,7 @@ impl Index {
         }
         let instead = facts(kind).effort.option();
         let curves = &self.base.manifest.curves;
-        match curve::cheapest(curves, families, k, recall) {
+        match curve::cheapest(curves, families, aim.0, aim.1) {
             Some((family, point)) => {
                 Ok(kinds::params_at(kind, k, &point, family.or(curve::variant(curves, k))))
             }

@@ -9,6 +9,7 @@ use stratann_storage::{Error, Progress, Result};
 
 use super::run::Call;
 use super::sieved::Filters;
+use super::waves::Wave;
 use super::{Answers, Purpose, SearchOptions, TrafficOptions};
 use crate::index::Index;
 use crate::kinds::known::IN_MEMORY_NODES;
@@ -99,7 +100,10 @@ impl Index {
         let recording = Recording::default();
         let purpose = Purpose::Record(&recording);
         let (exclude, filters) = (&|_| u32::MAX, Filters::None);
-        let answers = self.answer(Call { queries, params, exclude, filters, progress, purpose }, &options)?;
+        let answers = self.answer(
+            Call { queries, params, exclude, filters, progress, purpose, wave: Wave::Alone },
+            &options,
+        )?;
         let batches = recording.0.into_inner().unwrap_or_else(|e| e.into_inner());
         Ok((answers, batches))
     }

@@ -12,6 +12,7 @@ use super::batch::{Batch, Share};
 use super::live::LiveBatches;
 use super::scan::{EXACT_SCAN, SCAN_BACKEND, ScanPlan};
 use super::sieved::Filters;
+use super::waves::Wave;
 use super::{Answers, Purpose, SearchOptions};
 use crate::exec::{
     BatchLoads, Driver, DriverOptions, MergedReads, OTHER_THREAD_FAILED, Queries, Ring, RingShape,
@@ -30,6 +31,7 @@ pub(super) struct Call<'a> {
     pub(super) filters: Filters<'a>,
     pub(super) progress: &'a dyn Progress,
     pub(super) purpose: Purpose<'a>,
+    pub(super) wave: Wave<'a>,
 }
 
 /// A call that has begun: its options fit the budget, and its memory is counted.
@@ -56,7 +58,7 @@ impl<'a> Run<'a> {
         options: &SearchOptions,
         (number, calls): (usize, usize),
     ) -> Result<Run<'a>> {
-        let Call { queries, params, exclude, filters, progress, purpose } = call;
+        let Call { queries, params, exclude, filters, progress, purpose, wave } = call;
         let count = queries.len() / index.base.row_bytes();
         let threads = options.threads.clamp(1, 1024);
         let options = &index.with_fitting_doorbells(&SearchOptions { threads, ..*options }, count);
@@ -88,7 +90,7 @@ impl<'a> Run<'a> {
         let options = SearchOptions { width: kinds::width(&params, options.width), ..options };
         account.check(index.ram_budget, "search this index so")?;
         let mut batch = Batch::new(index, queries, params, exclude, progress, options.threads);
-        batch.filters = filters;
+        (batch.filters, batch.wave) = (filters, wave);
         match purpose {
             Purpose::Answer => batch.learning = index.learning(),
             Purpose::Record(recording) => batch.recording = Some(recording),
@@ -192,6 +194,7 @@ fn work_on_threads(runs: &[&Run<'_>]) -> Result<&'static str> {
 /// One thread's part of all calls.
 fn work(runs: &[&Run<'_>], batch_loads: Option<&BatchLoads>, worker: usize) -> Result<&'static str> {
     let Some(&first) = runs.first() else { return Ok(SCAN_BACKEND) };
+    let mut leaving = Leaving { runs, is_done: false };
     // A thread that does not get to its driver must not be waited for.
     let member = batch_loads.map(|batch_loads| batch_loads.member(worker));
     let options = &first.options;
@@ -223,10 +226,23 @@ fn work(runs: &[&Run<'_>], batch_loads: Option<&BatchLoads>, worker: usize) -> R
         first.index.query_memory.keep(memory);
     }
     shares.end();
+    leaving.is_done = ran.is_ok();
     if ran.is_ok() {
         ring.keep();
     }
     ran.map(|()| name).map_err(|e| Error::io("reading", &first.index.base.blocks_path, &e))
+}
+
+/// A thread's part of all calls. Where it ends before it is done, nobody waits for its answers.
+struct Leaving<'a, 'b> {
+    runs: &'a [&'a Run<'b>],
+    is_done: bool,
+}
+
+impl Drop for Leaving<'_, '_> {
+    fn drop(&mut self) {
+        self.runs.iter().filter(|_| !self.is_done).for_each(|run| run.batch.wave.give_up());
+    }
 }
 
 /// Source of a thread's reads.
@@ -273,6 +289,8 @@ struct Shares<'a, 'b> {
     in_flight: Vec<(usize, usize)>,
     // Of each call: its next query, while one is chosen.
     upcoming: Vec<Option<usize>>,
+    // The call that is the first wave, and the most queries by which it is ahead of the others.
+    first_wave: Option<(usize, usize)>,
 }
 
 /// The calls whose queries may be admitted next: those that no other is behind. Otherwise a query would wait for its
@@ -285,10 +303,13 @@ fn hindmost(upcoming: &[Option<usize>]) -> impl Iterator<Item = usize> {
 
 impl<'a, 'b> Shares<'a, 'b> {
     fn new(runs: &[&'a Run<'b>], worker: usize) -> Shares<'a, 'b> {
+        let is_first = |run: &&Run<'_>| matches!(run.batch.wave, Wave::First(_));
+        let ahead = |at: usize| (at, 2 * runs[at].in_flight() * runs[at].options.threads);
         Shares {
             shares: runs.iter().map(|run| Share::new(&run.batch, worker)).collect(),
             in_flight: runs.iter().map(|run| (0, run.in_flight())).collect(),
             upcoming: Vec::with_capacity(runs.len()),
+            first_wave: runs.iter().position(is_first).map(ahead),
         }
     }
 
@@ -312,10 +333,15 @@ const FILTERS: &str = "filters";
 
 impl Queries for Shares<'_, '_> {
     fn next(&mut self) -> Option<usize> {
-        let Shares { shares, in_flight, upcoming } = self;
+        let Shares { shares, in_flight, upcoming, first_wave } = self;
         upcoming.clear();
         upcoming.extend(shares.iter().map(Share::upcoming));
-        for call in hindmost(upcoming) {
+        let ahead = first_wave.filter(|&(first, most)| {
+            let next = upcoming[first].take();
+            let least = upcoming.iter().flatten().min();
+            next.is_some_and(|next| least.is_none_or(|&least| next < least.saturating_add(most)))
+        });
+        for call in hindmost(upcoming).chain(ahead.map(|(first, _)| first)) {
             let (now, most) = &mut in_flight[call];
             if now < most
                 && let Some(query) = shares[call].next()

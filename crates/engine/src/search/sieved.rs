@@ -9,6 +9,7 @@ use stratann_core::sieve::{IdSieve, Sieve};
 use stratann_storage::{Error, Progress, Quiet, Result};
 
 use super::run::Call;
+use super::waves::Wave;
 use super::{Answers, Effort, Purpose, SearchOptions};
 use crate::curve::{self, Aim, Point};
 use crate::exec::Snapshot;
@@ -477,8 +478,15 @@ impl Index {
         let filter =
             Filter { matches: Matches::Rows(Arc::new(sieve.clone())), plan, unknown: Some(0), repeated: 0 };
         let filters = Filters::Shared(&filter);
-        let call =
-            Call { queries, params: plan.params, exclude, filters, progress, purpose: Purpose::Measure };
+        let call = Call {
+            queries,
+            params: plan.params,
+            exclude,
+            filters,
+            progress,
+            purpose: Purpose::Measure,
+            wave: Wave::Alone,
+        };
         self.answer(call, options)
     }
 

@@ -2,14 +2,19 @@
 //!
 //! Each index answers all queries; the best k of all their results by (distance, id) are the answers, and the counters
 //! are added up. An index that gives no answer to a query is named.
+//!
+//! The largest index is searched first. The others are searched for the results that are expected of their share of the
+//! rows, within the distance of the k-th result that is known then.
 
 use std::time::Instant;
 
 use stratann_core::query::{Hit, join_hits};
+use stratann_params::choices::PartsName;
 use stratann_storage::{Error, Progress, Result, budget};
 
 use super::run::{self, Call, Run};
 use super::sieved::Filters;
+use super::waves::{self, Bounds, Wave};
 use super::{Answers, Purpose, SearchOptions};
 use crate::index::Index;
 
@@ -74,8 +79,31 @@ impl<'a> Together<'a> {
         self.search_filtered(queries, &vec![Filters::None; self.indexes.len()], options, partial, progress)
     }
 
+    /// The options of the search of one index, by its number: its effort is that of its share of the rows. A filter that
+    /// has rows of all indexes by chance, as deletes do, is made with these. Another may have all of its rows in one
+    /// index, and is made with those of the whole.
+    pub fn options_of(&self, number: usize, options: &SearchOptions) -> SearchOptions {
+        // Nothing is known of what the first will find: it may have all results.
+        let is_whole = options.parts == PartsName::Each || self.first() == Some(number);
+        let share = if is_whole { 1.0 } else { self.share(number) };
+        SearchOptions { share, ..*options }
+    }
+
+    /// The share of all rows that an index has.
+    fn share(&self, number: usize) -> f64 {
+        let own = self.indexes.get(number).map_or(0, |index| index.manifest().live_rows());
+        own as f64 / self.rows().max(1) as f64
+    }
+
+    /// The index that is the first wave: that with the most rows in files, the first of several.
+    fn first(&self) -> Option<usize> {
+        let files = (0..self.indexes.len()).rev().filter(|&at| !shares_reads(self.indexes[at]));
+        files.max_by_key(|&at| self.indexes[at].manifest().live_rows())
+    }
+
     /// Like [`Together::search`], for queries that may return the rows of their filters alone. `filters` has those of
-    /// each index, which were made with these options: of the ids that were named, the rows that it has.
+    /// each index, which were made with these options or [`Together::options_of`]: of the ids that were named, the rows
+    /// that it has.
     ///
     /// # Errors
     /// As [`Together::search`]; filters that are not those of each index, or not one for each query.
@@ -87,13 +115,47 @@ impl<'a> Together<'a> {
         partial: bool,
         progress: &dyn Progress,
     ) -> Result<Answers> {
+        self.search_beside(queries, (filters, &[]), options, partial, progress)
+    }
+
+    /// Like [`Together::search_filtered`], for an asker who has other results already. `known` has their distances, of
+    /// each query and ascending; it is empty where there are none. Rows of these indexes are not among them. Results
+    /// that cannot be among the best k together with those may be missing, so a query may have fewer than k.
+    ///
+    /// # Errors
+    /// As [`Together::search_filtered`]; distances that are not of each query.
+    pub fn search_beside(
+        &self,
+        queries: &[u8],
+        (filters, known): (&[Filters<'_>], &[Vec<f32>]),
+        options: &SearchOptions,
+        partial: bool,
+        progress: &dyn Progress,
+    ) -> Result<Answers> {
         let (cpu_us, started) = (budget::cpu_us(), Instant::now());
         let filters = self.checked(filters, queries)?;
-        let shares_reads = |index: &Index| index.base.facts().shares_reads;
-        let files = filters.iter().copied().filter(|(index, _)| !shares_reads(index));
-        let (answers, mut latency_ns) = search_files(&files.collect::<Vec<_>>(), queries, options, progress)?;
-        let row_bytes = self.indexes.first().map_or(1, |index| index.row_bytes());
-        latency_ns.resize(queries.len() / row_bytes, 0);
+        let count = queries.len() / self.indexes.first().map_or(1, |index| index.row_bytes());
+        if !known.is_empty() && known.len() != count {
+            let given = known.len();
+            return Err(Error::bad_input(format!("distances of {given} queries, and {count} queries")));
+        }
+        let first = self.first();
+        let has_bounds = options.parts == PartsName::Whole && (self.indexes.len() > 1 || !known.is_empty());
+        let near = |first: usize| waves::near_rank(options, self.share(first));
+        let bounds = first.filter(|_| has_bounds).map(|at| Bounds::new(known, (options.k, near(at)), count));
+        let parts = filters.iter().enumerate().map(|(number, &(index, filters))| Part {
+            index,
+            filters,
+            options: self.options_of(number, options),
+            wave: match &bounds {
+                Some(bounds) if Some(number) == first => Wave::First(bounds),
+                Some(bounds) => Wave::Second(bounds, waves::expected(options, self.share(number))),
+                None => Wave::Alone,
+            },
+        });
+        let files: Vec<_> = parts.filter(|part| !shares_reads(part.index)).collect();
+        let (answers, mut latency_ns) = search_files(&files, queries, progress)?;
+        latency_ns.resize(count, 0);
         let mut answers = answers.into_iter();
         let mut all = Vec::with_capacity(self.indexes.len());
         for &(index, own) in &filters {
@@ -106,7 +168,7 @@ impl<'a> Together<'a> {
             };
             all.push(answers);
         }
-        let joined = self.joined(all, &filters, options.k, partial);
+        let joined = self.joined(all, (&filters, known), options.k, partial);
         let joined = joined.ok_or_else(|| Error::bad_input("no index is searched"))?;
         let cpu_us = budget::cpu_us().saturating_sub(cpu_us);
         Ok(Answers { latency_ns, cpu_us, seconds: started.elapsed().as_secs_f64(), ..joined })
@@ -129,7 +191,7 @@ impl<'a> Together<'a> {
     fn joined(
         &self,
         all: Vec<Answers>,
-        filters: &[(&Index, Filters<'_>)],
+        (filters, known): (&[(&Index, Filters<'_>)], &[Vec<f32>]),
         k: usize,
         partial: bool,
     ) -> Option<Answers> {
@@ -156,7 +218,8 @@ impl<'a> Together<'a> {
             let is_complete = |((_, own), answers): (&(&Index, Filters<'_>), &Answers)| {
                 own.of(query).is_some_and(|filter| answers.counts[query] >= filter.results_min(k as u32))
             };
-            let is_short = hits.len() < k && !filters.iter().zip(&all).all(is_complete);
+            let beside = known.get(query).map_or(0, Vec::len);
+            let is_short = hits.len() + beside < k && !filters.iter().zip(&all).all(is_complete);
             short += usize::from(is_short && !is_failed);
             let missing = std::iter::repeat_n((u64::MAX, f32::INFINITY), k - hits.len());
             for (id, distance) in hits.iter().map(|hit| (hit.external_id, hit.distance)).chain(missing) {
@@ -177,27 +240,41 @@ impl<'a> Together<'a> {
     }
 }
 
+/// One index of several that are searched at once.
+struct Part<'a> {
+    index: &'a Index,
+    filters: Filters<'a>,
+    options: SearchOptions,
+    wave: Wave<'a>,
+}
+
 /// The answers of indexes in files, which are searched at once, and the latency of each query in all of them.
 fn search_files(
-    indexes: &[(&Index, Filters<'_>)],
+    parts: &[Part<'_>],
     queries: &[u8],
-    options: &SearchOptions,
     progress: &dyn Progress,
 ) -> Result<(Vec<Answers>, Vec<u64>)> {
     let begun = Instant::now();
-    let of_live = |(index, own): &(&Index, Filters<'_>)| match own {
-        Filters::None => named(index, index.live_filter(options)),
+    let of_live = |part: &Part<'_>| match part.filters {
+        Filters::None => named(part.index, part.index.live_filter(&part.options)),
         _ => Ok(None),
     };
-    let of_live = indexes.iter().map(of_live).collect::<Result<Vec<_>>>()?;
-    let mut runs = Vec::with_capacity(indexes.len());
-    for (number, &(index, own)) in indexes.iter().enumerate() {
+    let of_live = parts.iter().map(of_live).collect::<Result<Vec<_>>>()?;
+    let mut runs = Vec::with_capacity(parts.len());
+    for (number, &Part { index, filters, ref options, wave }) in parts.iter().enumerate() {
         let begin = || {
             let params = index.params_of_search(options)?;
-            let filters = of_live[number].as_ref().map_or(own, Filters::Shared);
-            let call =
-                Call { queries, params, exclude: &|_| u32::MAX, filters, progress, purpose: Purpose::Answer };
-            Run::begin(index, call, options, (number, indexes.len()))
+            let filters = of_live[number].as_ref().map_or(filters, Filters::Shared);
+            let call = Call {
+                queries,
+                params,
+                exclude: &|_| u32::MAX,
+                filters,
+                progress,
+                purpose: Purpose::Answer,
+                wave,
+            };
+            Run::begin(index, call, options, (number, parts.len()))
         };
         let mut run = named(index, begin())?;
         run.batch.note_ends(begun);
@@ -212,6 +289,11 @@ fn search_files(
     let count = runs.first().map_or(0, |run| run.batch.count);
     let latency_ns = (0..count).map(|query| span(query).map_or(0, |span| span.end - span.start)).collect();
     Ok((runs.into_iter().map(|run| run.into_answers(name)).collect(), latency_ns))
+}
+
+/// Whether queries of an index share their reads: it is searched by itself.
+fn shares_reads(index: &Index) -> bool {
+    index.base.facts().shares_reads
 }
 
 /// Says in an error which index it is about.

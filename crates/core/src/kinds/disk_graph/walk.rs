@@ -68,7 +68,7 @@ pub(super) fn use_block(
     block: &impl Source,
     counts: bool,
 ) -> Option<()> {
-    let before = cx.q.top.worst();
+    let before = cx.q.last_useful();
     if cx.params.whole_blocks {
         exact::score_block(cx.q, cx.exact, cx.base.sieve, &mut cx.scratch.blocks, block);
     }
@@ -78,7 +78,7 @@ pub(super) fn use_block(
     cx.q.stats.vain_blocks += u64::from(is_vain);
     let counts = counts && !is_vain;
     let expanded = expand_block(cx, block);
-    let changed = cx.q.top.worst() != before;
+    let changed = cx.q.last_useful() != before;
     let reads = cx.own.reads_without_change;
     cx.own.reads_without_change = if changed { 0 } else { reads.saturating_add(u32::from(counts)) };
     expanded
@@ -203,10 +203,16 @@ pub(super) fn choose(cx: &mut StepContext<'_, DiskGraph>) {
     let width = width(cx);
     let mut remote_blocks = core::mem::take(&mut cx.scratch.remote_blocks);
     remote_blocks.clear();
-    let mut from = 0;
+    let (mut from, mut is_bounded) = (0, false);
+    let is_near = cx.own.beam.next_fresh(0).is_some_and(|at| at >= APPROACHED);
     while let Some(at) = cx.own.beam.next_fresh(from) {
         let candidate = cx.own.beam.entries()[at];
-        if is_beyond(cx, &candidate) {
+        if is_beyond(cx, &candidate, cx.q.kth()) {
+            break;
+        }
+        // While the search approaches, candidates are beyond every limit for being far from the query.
+        if is_near && cx.q.is_limit_smaller() && is_beyond(cx, &candidate, cx.q.limit()) {
+            is_bounded = true;
             break;
         }
         from = at + 1;
@@ -234,8 +240,15 @@ pub(super) fn choose(cx: &mut StepContext<'_, DiskGraph>) {
         }
         source::end_round(cx, &remote_blocks);
     }
+    if is_bounded && cx.q.outcome != Outcome::Running {
+        let fresh = cx.own.beam.entries().iter().filter(|c| c.progress == Progress::Fresh);
+        cx.q.stats.bounded += fresh.count() as u64;
+    }
     cx.scratch.remote_blocks = remote_blocks;
 }
+
+/// The nearest candidates that a walk has followed before results of other indexes may end it.
+const APPROACHED: usize = 1;
 
 /// Unread blocks that decide between the replicas of the first.
 const LOOK_AHEAD: usize = 8;
@@ -261,14 +274,11 @@ pub(super) fn width(cx: &mut StepContext<'_, DiskGraph>) -> usize {
     if settled { cx.q.width as usize } else { cx.q.approach_width as usize }
 }
 
-/// The adaptive stop: once there are k results, a candidate whose code distance lies beyond the k-th by more than
-/// codes err is not read, nor is any after it. An easy query stops early, a hard one late.
-fn is_beyond(cx: &StepContext<'_, DiskGraph>, candidate: &Candidate) -> bool {
+/// The adaptive stop: a candidate whose code distance lies beyond the worst result that is of use by more than codes
+/// err is not read, nor is any after it. An easy query stops early, a hard one late.
+fn is_beyond(cx: &StepContext<'_, DiskGraph>, candidate: &Candidate, worst: Option<f32>) -> bool {
     // Among rows far from the query many lie at nearly the same distance, in all directions: there the beam ends it.
-    if !cx.q.top.is_full() || cx.own.among > 0 {
-        return false;
-    }
-    let Some((worst, _)) = cx.q.top.worst() else { return false };
+    let Some(worst) = worst.filter(|_| cx.own.among == 0) else { return false };
     let estimate = cx.scratch.estimate(candidate.distance);
     let is_farther = |slack: f32| {
         slack < f32::INFINITY && estimate > cx.scratch.expected.at_most(&cx.scratch.query, worst, slack)

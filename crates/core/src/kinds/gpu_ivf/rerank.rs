@@ -42,6 +42,7 @@ fn begin(cx: &mut StepContext<'_, GpuIvf>) -> Option<bool> {
     let most = (from + cx.params.batch as usize).min(cx.own.candidates.len());
     let to = from + cx.own.candidates[from..most].iter().take_while(|c| is_likely(cx, c.0)).count();
     if to == from {
+        cx.q.stats.bounded += if cx.q.is_limit_smaller() { (most - to) as u64 } else { 0 };
         return Some(false);
     }
     if cx.q.budget.hops == 0 {
@@ -88,18 +89,25 @@ fn place<'a>(cx: &StepContext<'a, GpuIvf>, id: u32) -> Place<'a> {
 
 /// Whether a candidate with this code distance may be a result.
 fn is_likely(cx: &StepContext<'_, GpuIvf>, code_distance: u32) -> bool {
-    let stops = cx.params.rule == Rule::Margin && cx.params.margin < f32::INFINITY && cx.q.top.is_full();
-    let worst = cx.q.top.worst().filter(|_| stops);
+    let stops = cx.params.rule == Rule::Margin && cx.params.margin < f32::INFINITY;
     let Scratch { query, expected, .. } = &*cx.scratch;
-    worst.is_none_or(|(worst, _)| {
-        let margin = cx.params.margin;
-        let limit = match cx.view.coder.is_unbiased() {
-            true => expected.at_most(query, worst, margin),
-            false => expected.within(query, worst, margin),
-        };
-        expected.estimate(query, code_distance) <= limit
-    })
+    let is_within = |worst: Option<f32>, margin: f32| {
+        worst.filter(|_| stops).is_none_or(|worst| {
+            let limit = match cx.view.coder.is_unbiased() {
+                true => expected.at_most(query, worst, margin),
+                false => expected.within(query, worst, margin),
+            };
+            expected.estimate(query, code_distance) <= limit
+        })
+    };
+    let margin = cx.params.margin;
+    // The margin is that of a k-th result which falls from round to round; a limit from elsewhere is there at once.
+    let is_limited = cx.q.is_limit_smaller();
+    is_within(cx.q.kth(), margin) && (!is_limited || is_within(cx.q.limit(), margin.max(LIMIT_MARGIN)))
 }
+
+/// Least margin of a limit by results of other indexes, in standard errors.
+const LIMIT_MARGIN: f32 = 2.0;
 
 fn is_scored(cx: &StepContext<'_, GpuIvf>, id: u32) -> bool {
     cx.own.scored.binary_search_by_key(&id, |s| s.id).is_ok()
@@ -123,7 +131,9 @@ fn end_batch(cx: &mut StepContext<'_, GpuIvf>) -> bool {
     }
     cx.own.others = others;
     let before = &cx.scratch.before;
-    let is_new = |hit: &&Hit| before.binary_search_by(|b| b.order(hit)).is_err();
+    let q = &*cx.q;
+    let is_of_use = |hit: &Hit| !q.is_bounded() || hit.distance <= q.known.bound;
+    let is_new = |hit: &&Hit| is_of_use(hit) && before.binary_search_by(|b| b.order(hit)).is_err();
     let changed = cx.q.top.hits.iter().filter(is_new).count();
     if let Some(batch) = cx.scratch.trace.as_mut().and_then(|trace| trace.batches.last_mut()) {
         batch.changed = changed as u32;
@@ -203,7 +213,7 @@ fn score(cx: &mut StepContext<'_, GpuIvf>, id: u32, block: &impl BlockRows) -> O
 fn score_others(cx: &mut StepContext<'_, GpuIvf>, block: &impl BlockRows, here: &[u32]) {
     let Scratch { exact, norms, .. } = &mut *cx.scratch;
     cx.exact.distances(block.vectors(), block.inverse_norms(norms), exact);
-    let limit = cx.q.top.worst().filter(|_| cx.q.top.is_full()).map_or(f32::INFINITY, |worst| worst.0);
+    let limit = cx.q.limit().unwrap_or(f32::INFINITY);
     for (slot, &distance) in exact.iter().enumerate() {
         let id = block.first_id().wrapping_add(slot as u32);
         let may_return = cx.q.exists(id) && cx.base.sieve.is_none_or(|sieve| sieve.has(id));

@@ -91,7 +91,7 @@ pub(super) fn begin(cx: &mut StepContext<'_, GridIvf>) {
 
 /// The limit of a query that has not begun its lists.
 fn first_limit(cx: &StepContext<'_, GridIvf>) -> f64 {
-    if cx.params.prune_dimension { limit(&cx.q.top, cx.view.layout, cx.scratch.scale) } else { f64::INFINITY }
+    if cx.params.prune_dimension { limit(cx.q, cx.view.layout, cx.scratch.scale) } else { f64::INFINITY }
 }
 
 /// Begins rows until as many are under way as may be, and ends the query when none is left.
@@ -117,7 +117,7 @@ pub(super) fn tell(cx: &mut StepContext<'_, GridIvf>) {
     else {
         return;
     };
-    let now = limit(&cx.q.top, cx.view.layout, cx.scratch.scale);
+    let now = limit(cx.q, cx.view.layout, cx.scratch.scale);
     let mut servers = 0;
     for (_, row) in cx.own.rows.iter_mut().filter(|row| row.1.limit > now) {
         row.limit = now;

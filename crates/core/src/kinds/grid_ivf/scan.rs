@@ -19,7 +19,7 @@ use super::trace::{ScannedList, Trace};
 use super::{Axes, GridIvf, Scratch, View};
 use crate::format::grid::{GridLayout, List, PILOT_GROUP};
 use crate::kinds::kind::StepContext;
-use crate::search::{Query, TopK};
+use crate::search::Query;
 use crate::sieve::Sieve;
 
 /// Below this share of a block its vectors go on one by one: a block's cost is that of all its lanes.
@@ -56,6 +56,7 @@ pub(super) fn scan_list(
 ) -> Option<()> {
     let list = cx.view.list(number)?;
     let members = list.members() as u32;
+    let (pruned, is_bounded) = (cx.q.stats.pruned, cx.q.is_limit_smaller());
     let mut scanner = Scanner::new(cx, number, list, first_limit, (true, true));
     let (finished, components) = (scanner.q.stats.full_comparisons, scanner.q.stats.components);
     if scanner.q.stats.lists == 0 {
@@ -63,6 +64,7 @@ pub(super) fn scan_list(
     }
     scanner.blocks(prewarmed);
     let stats = &scanner.q.stats;
+    let bounded = if is_bounded { stats.pruned - pruned } else { 0 };
     let scanned = ScannedList {
         list: number,
         centroid_distance: distance,
@@ -73,6 +75,7 @@ pub(super) fn scan_list(
     if let Some(trace) = &mut cx.scratch.trace {
         trace.lists.push(scanned);
     }
+    cx.q.stats.bounded += bounded;
     count_list(cx, number);
     Some(())
 }
@@ -89,7 +92,8 @@ pub(super) fn count_list(cx: &mut StepContext<'_, GridIvf>, list: u32) {
 /// Scores the first members of the nearest lists, whole, until there are k. Returns the number of these lists.
 pub(super) fn prewarm(cx: &mut StepContext<'_, GridIvf>, ranked: &[(f32, u32)]) -> usize {
     for (rank, &(_, number)) in ranked.iter().enumerate() {
-        if cx.q.top.is_full() {
+        // A bound is a threshold already.
+        if cx.q.limit().is_some() {
             return rank;
         }
         let Some((list, members)) = cx.view.firsts(number) else { continue };
@@ -100,9 +104,8 @@ pub(super) fn prewarm(cx: &mut StepContext<'_, GridIvf>, ranked: &[(f32, u32)]) 
 }
 
 /// The largest sum, in units, of a vector that may be among the results.
-pub(super) fn limit(top: &TopK, layout: &GridLayout, scale: f32) -> f64 {
-    let worst = top.worst().filter(|_| top.is_full());
-    sums::limit(worst.map(|(distance, _)| distance), layout, scale)
+pub(super) fn limit(q: &Query, layout: &GridLayout, scale: f32) -> f64 {
+    sums::limit(q.limit(), layout, scale)
 }
 
 /// The scan of one list, or of a slice of it.
@@ -267,7 +270,7 @@ impl<'s> Scanner<'s> {
         if self.is_fixed {
             return;
         }
-        self.limit = self.limit.min(limit(&self.q.top, self.view.layout, self.scale));
+        self.limit = self.limit.min(limit(self.q, self.view.layout, self.scale));
     }
 
     /// Adds the groups of this slice to the sums of some lanes; the others are no numbers. Those that stay come first,

@@ -13,7 +13,7 @@ use super::{Axes, Codes, Params as Own, Pilot, View};
 use crate::format::grid::{GridLayout, ListMember, write_list};
 use crate::hash::hash;
 use crate::kinds::{IndexView, KindParams, KindView};
-use crate::query::{Params, QueryState, Scratch, wire};
+use crate::query::{Known, Params, QueryState, Scratch, wire};
 use crate::search::{Outcome, Step};
 use crate::view::Base;
 
@@ -266,6 +266,31 @@ fn variants(k: u32, nprobe: u32) -> Vec<Params> {
         all.push(Params { kind: KindParams::GridIvf(own), ..Params::grid_ivf(k, nprobe) });
     }
     all
+}
+
+#[test]
+fn a_bound_prunes_and_keeps_what_is_within() {
+    for metric in Metric::ALL {
+        let grid = Grid::new(metric, DType::F32, 2, 11);
+        let (query, view) = (grid.query(5, 1.0), grid.view());
+        let search = |known: Known| {
+            let mut scratch = Scratch::default();
+            scratch.prepare(&view, &query);
+            let mut state = QueryState::new(Params::grid_ivf(10, 4), view.budget());
+            state.set_known(known);
+            assert_eq!(state.step(&view, &mut scratch, &[]), Step::Done);
+            state
+        };
+        let plain = grid.search(&query, Params::grid_ivf(10, 4));
+        assert_eq!(search(Known { bound: f32::NAN, ..Known::default() }), plain);
+        for rank in [4, 9] {
+            let bound = plain.results()[rank].distance;
+            let bounded = search(Known { bound, ..Known::default() });
+            let within: Vec<_> = bounded.results().iter().filter(|hit| hit.distance <= bound).collect();
+            assert_eq!(within, plain.results()[..=rank].iter().collect::<Vec<_>>());
+            assert!(bounded.stats().bounded > 0 && bounded.stats().components < plain.stats().components);
+        }
+    }
 }
 
 proptest! {

@@ -3,7 +3,7 @@
 
 use alloc::vec::Vec;
 
-use super::scan::prune_candidates;
+use super::scan::{estimate_limit, prune_candidates};
 use super::{HybridIvf, Order, RankedCluster, Scratch, Unread, bound_estimator, likelihood};
 use crate::exact::BoundEstimator;
 use crate::kinds::kind::StepContext;
@@ -198,7 +198,7 @@ fn rank_clusters(
     [centroids, members]: &[Beam; 2],
 ) {
     let order = cx.params.order;
-    let threshold = estimator.code_scale(cx.own.estimates.kth());
+    let threshold = estimator.code_scale(estimate_limit(cx));
     if order == Order::Expected && threshold < f32::INFINITY {
         return rank_by_expectation(cx, (estimator, threshold, visits), [centroids, members]);
     }

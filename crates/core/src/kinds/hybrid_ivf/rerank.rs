@@ -7,7 +7,7 @@ use alloc::vec::Vec;
 use core::ops::Range;
 
 use super::batch;
-use super::scan::prune_candidates;
+use super::scan::{estimate_limit, prune_candidates};
 use super::visit::fetch;
 use super::{HybridIvf, ReadKind, Scored, Scratch, Unread, View};
 use crate::exact::score_record;
@@ -68,7 +68,7 @@ fn has_elsewhere(cx: &mut StepContext<'_, HybridIvf>, width: usize) -> bool {
     remote.clear();
     for _ in cx.q.io.pending.len()..width {
         let Some(candidate) = left.pop() else { break };
-        let limit = cx.own.estimates.kth();
+        let limit = estimate_limit(cx);
         take_group(cx.view, candidate, (2 * cx.q.top.k as usize, limit), &mut left, &mut group, |_| true);
         for &c in &group {
             let list = directory.list_of(c.id);
@@ -96,7 +96,7 @@ pub(super) fn read_ahead(cx: &mut StepContext<'_, HybridIvf>, width: usize) -> O
     let directory = cx.view.directory;
     let mut here = core::mem::take(&mut cx.scratch.here);
     let mut group = core::mem::take(&mut cx.scratch.group);
-    let limit = cx.own.estimates.kth();
+    let limit = estimate_limit(cx);
     // Those of the round last, to be taken from the end.
     let of_round = here.len();
     for candidate in cx.own.candidates.iter().filter(|c| c.lower <= limit) {
@@ -194,7 +194,7 @@ pub(super) fn keep_results(cx: &mut StepContext<'_, HybridIvf>) {
 /// whose distances are not known. Returns whether there are any.
 fn ask(cx: &mut StepContext<'_, HybridIvf>, candidate: Unread) -> Option<bool> {
     let mut group = core::mem::take(&mut cx.scratch.group);
-    let limit = cx.own.estimates.kth();
+    let limit = estimate_limit(cx);
     take_group(
         cx.view,
         candidate,

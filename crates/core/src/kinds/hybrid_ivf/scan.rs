@@ -41,7 +41,8 @@ pub(super) fn scan(
     let first = codes.first_id();
     let mut fruitful = false;
     let before = cx.own.candidates.len();
-    let cut = estimator.cut(threshold(cx), cx.own.estimates.kth());
+    let (pruned, is_bounded) = (cx.q.stats.pruned, is_bounded(cx));
+    let cut = estimator.cut(threshold(cx), estimate_limit(cx));
     let done = each_member(cx, codes, (&estimator, cut), |cx, slot, bounds, by_pivot| {
         let (is_among_best, lower) = weigh(cx, &estimator, &bounds, by_pivot);
         fruitful |= is_among_best;
@@ -65,6 +66,7 @@ pub(super) fn scan(
         in_ram: cx.view.resident_codes(list).is_some(),
     });
     prune_candidates(cx);
+    cx.q.stats.bounded += if is_bounded { cx.q.stats.pruned - pruned } else { 0 };
     done
 }
 
@@ -204,7 +206,7 @@ pub(super) fn weigh(
     bounds: &DistanceBounds,
     by_pivot: f32,
 ) -> (bool, Option<f32>) {
-    let is_among_best = cx.own.estimates.offer(bounds.estimate);
+    let is_among_best = cx.own.estimates.offer(bounds.estimate) && bounds.estimate <= nearest_expected(cx);
     let mut lower = by_pivot;
     if estimator.uses_codes() {
         cx.own.upper_bounds.offer(bounds.upper);
@@ -226,9 +228,22 @@ pub(super) fn mark_fruitful(cx: &mut StepContext<'_, HybridIvf>, cluster: u32) {
 
 /// The distance beyond which members are pruned: that of the k-th result, or the k-th smallest upper bound.
 pub(super) fn threshold(cx: &StepContext<'_, HybridIvf>) -> f32 {
-    let known =
-        if cx.q.top.is_full() { cx.q.top.worst().map_or(f32::INFINITY, |w| w.0) } else { f32::INFINITY };
-    known.min(cx.own.upper_bounds.kth())
+    cx.q.limit().unwrap_or(f32::INFINITY).min(cx.own.upper_bounds.kth())
+}
+
+/// The estimate beyond which a member is hardly a result: the k-th smallest, or the bound where that is smaller.
+pub(super) fn estimate_limit(cx: &StepContext<'_, HybridIvf>) -> f32 {
+    cx.own.estimates.kth().min(nearest_expected(cx))
+}
+
+/// The distance within which results are expected.
+fn nearest_expected(cx: &StepContext<'_, HybridIvf>) -> f32 {
+    cx.q.known.bound.min(cx.q.known.near)
+}
+
+/// Whether the bound decides what is pruned.
+fn is_bounded(cx: &StepContext<'_, HybridIvf>) -> bool {
+    cx.q.is_limit_smaller() && cx.q.limit().is_some_and(|limit| limit < cx.own.upper_bounds.kth())
 }
 
 /// Drops candidates whose lower bound is beyond the threshold.
@@ -254,7 +269,7 @@ pub(super) fn take_run(
     bytes: &[u8],
 ) -> Option<()> {
     let size = cx.view.shape.record_bytes();
-    let before = cx.q.top.worst();
+    let before = cx.q.last_useful();
     for (id, bytes) in (from..from.checked_add(count)?).zip(bytes.chunks_exact(size)) {
         if cx.may_return(id) {
             let scored = rerank::score(cx, id, &Record::open(&cx.view.shape, bytes)?);
@@ -262,7 +277,7 @@ pub(super) fn take_run(
         }
     }
     let list = cx.view.directory.list_of(from);
-    let fruitful = cx.q.top.worst() != before;
+    let fruitful = cx.q.last_useful() != before;
     cx.scratch.trace_scanned(|| ScannedList {
         cluster: cx.view.directory.cluster_of(list),
         list: Some(list),

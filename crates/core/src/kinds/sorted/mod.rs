@@ -162,9 +162,9 @@ fn next(cx: &StepContext<'_, Sorted>) -> Option<u32> {
     let above = Some(cx.own.high).filter(|&block| (block as usize) < cx.view.first.len());
     let nearest =
         cx.own.low.checked_sub(1).into_iter().chain(above).min_by(|a, b| bound(a).total_cmp(&bound(b)))?;
-    let is_bounded = cx.params.stops && cx.base.metric == Metric::L2 && cx.q.top.is_full();
-    let worst = if is_bounded { cx.q.top.worst() } else { None };
-    worst.is_none_or(|(worst, _)| bound(&nearest) <= worst).then_some(nearest)
+    let is_bounded = cx.params.stops && cx.base.metric == Metric::L2;
+    let limit = if is_bounded { cx.q.limit() } else { None };
+    limit.is_none_or(|limit| bound(&nearest) <= limit).then_some(nearest)
 }
 
 /// Chooses blocks up to the width and reads those that are here. Hands the query over when all others are on other

@@ -136,7 +136,17 @@ pub(crate) fn params_of(k: u32, setting: &Setting) -> Params {
     params
 }
 
+/// Length of the head graph's beam, and the share of reads without a new result, in one of several indexes that are
+/// searched as one: their entries together are more than the rest of each search.
+const PART_HEAD_LIST: u32 = 8;
+const PART_IDLE_SHARE: f32 = 0.1;
+
 impl SearchParams for disk_graph::Params {
+    fn search_part(&mut self) {
+        self.head_list = self.head_list.min(PART_HEAD_LIST);
+        self.idle_share = self.idle_share.min(PART_IDLE_SHARE);
+    }
+
     fn setting(&self, _: u32) -> Setting {
         Setting {
             slack: Some(self.stop_slack).filter(|s| s.is_finite()),

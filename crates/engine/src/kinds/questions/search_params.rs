@@ -19,6 +19,9 @@ pub(crate) trait SearchParams {
         None
     }
 
+    /// Changes what was chosen for a recall to that of one of several indexes that are searched as one.
+    fn search_part(&mut self) {}
+
     /// Returns the parameters that a report shows besides the setting, by their names in JSON.
     fn reported(&self) -> Vec<(&'static str, serde_json::Value)> {
         Vec::new()
