@@ -181,7 +181,7 @@ fn search_for(
     time: Duration,
     end: &AtomicBool,
 ) -> Result<Vec<(&'static str, f64)>> {
-    let options = SearchOptions { k: K, recall: setting.recall, threads: 1 };
+    let options = SearchOptions { k: K, recall: setting.recall, ..SearchOptions::default() };
     let (begin, cpu) = (Instant::now(), stratann_storage::budget::thread_cpu_ns());
     let (mut times, mut reads, mut comparisons) = (Vec::new(), 0, 0);
     while begin.elapsed() < time && !end.load(Ordering::Relaxed) {
@@ -258,7 +258,7 @@ fn bytes_of(folder: &Path) -> u64 {
 
 /// Recall of the queries, by all points compared one by one.
 fn recall(setting: &Setting, points: &Collection) -> Result<f64> {
-    let options = SearchOptions { k: K, recall: setting.recall, threads: 1 };
+    let options = SearchOptions { k: K, recall: setting.recall, ..SearchOptions::default() };
     let count = setting.queries.len() / setting.spec.row_bytes();
     let all = points.count()?;
     let mut exact = Exact::default();

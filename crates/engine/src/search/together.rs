@@ -133,6 +133,26 @@ impl<'a> Together<'a> {
         progress: &dyn Progress,
     ) -> Result<Answers> {
         let (cpu_us, started) = (budget::cpu_us(), Instant::now());
+        let (all, latency_ns) = self.search_parts(queries, (filters, known), options, progress)?;
+        let filters: Vec<_> = self.indexes.iter().copied().zip(filters.iter().copied()).collect();
+        let joined = self.joined(all, (&filters, known), options.k, partial);
+        let joined = joined.ok_or_else(|| Error::bad_input("no index is searched"))?;
+        let cpu_us = budget::cpu_us().saturating_sub(cpu_us);
+        Ok(Answers { latency_ns, cpu_us, seconds: started.elapsed().as_secs_f64(), ..joined })
+    }
+
+    /// The answers of each index, and the latency of each query in all of them, for an asker who joins them: its rows
+    /// have other ids than those of the indexes. Otherwise as [`Together::search_beside`].
+    ///
+    /// # Errors
+    /// As [`Together::search_beside`].
+    pub fn search_parts(
+        &self,
+        queries: &[u8],
+        (filters, known): (&[Filters<'_>], &[Vec<f32>]),
+        options: &SearchOptions,
+        progress: &dyn Progress,
+    ) -> Result<(Vec<Answers>, Vec<u64>)> {
         let filters = self.checked(filters, queries)?;
         let count = queries.len() / self.indexes.first().map_or(1, |index| index.row_bytes());
         if !known.is_empty() && known.len() != count {
@@ -168,10 +188,7 @@ impl<'a> Together<'a> {
             };
             all.push(answers);
         }
-        let joined = self.joined(all, (&filters, known), options.k, partial);
-        let joined = joined.ok_or_else(|| Error::bad_input("no index is searched"))?;
-        let cpu_us = budget::cpu_us().saturating_sub(cpu_us);
-        Ok(Answers { latency_ns, cpu_us, seconds: started.elapsed().as_secs_f64(), ..joined })
+        Ok((all, latency_ns))
     }
 
     /// Each index with its filters.

@@ -34,11 +34,13 @@ pub struct SearchOptions {
     pub recall: f64,
     /// Threads that search segments.
     pub threads: usize,
+    /// Has each segment reach the recall by itself, as if it were searched alone; to compare.
+    pub each_part_alone: bool,
 }
 
 impl Default for SearchOptions {
     fn default() -> SearchOptions {
-        SearchOptions { k: 10, recall: 0.95, threads: 1 }
+        SearchOptions { k: 10, recall: 0.95, threads: 1, each_part_alone: false }
     }
 }
 

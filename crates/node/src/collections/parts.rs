@@ -1,7 +1,8 @@
 //! A query over all parts of a state: the points in memory and each segment.
 
-use stratann_engine::search::{Effort, Filters, SearchOptions as EngineOptions};
 use stratann_core::query::QueryStats;
+use stratann_engine::search::{Answers, Effort, Filters, SearchOptions as EngineOptions, Together};
+use stratann_params::choices::PartsName;
 use stratann_storage::Quiet;
 
 use super::collection::SearchOptions;
@@ -20,7 +21,7 @@ pub(super) struct Answered {
     pub(super) stats: QueryStats,
 }
 
-/// Searches a state.
+/// Searches a state: the points in memory first, whose distances bound the search of the segments.
 ///
 /// # Errors
 /// Damage of a segment; no memory; `Io`.
@@ -28,44 +29,64 @@ pub(super) fn search(state: &State, spec: &Spec, queries: &[u8], options: &Searc
     let each = queries.chunks_exact(spec.row_bytes());
     let hits = each.map(|query| state.nearest(spec, query, options.k)).collect();
     let mut all = Answered { hits, stats: QueryStats::default() };
-    for own in state.segments.iter().filter(|own| own.left.rows().count() > 0) {
-        search_segment(own, queries, options, &mut all)?;
+    let segments: Vec<_> = state.segments.iter().filter(|own| own.left.rows().count() > 0).collect();
+    if !segments.is_empty() {
+        search_segments(&segments, queries, options, &mut all)?;
     }
     Ok(all)
 }
 
-/// Joins the results of a segment with those that are there.
-fn search_segment(
-    own: &SegmentState,
+/// Searches segments as one, and joins their results with those that are there.
+fn search_segments(
+    segments: &[&SegmentState],
     queries: &[u8],
     options: &SearchOptions,
     all: &mut Answered,
 ) -> Result<()> {
-    let SegmentState { segment, left } = own;
-    let effort = Effort::Recall(options.recall);
-    let asked =
-        EngineOptions { k: options.k, effort, threads: options.threads, ..EngineOptions::default() };
-    let filter = segment.index.filter_of(left, &asked)?;
-    let filters = filter.as_ref().map_or(Filters::None, Filters::Shared);
-    let answers = segment.index.search_filtered(queries, filters, &asked, &Quiet)?;
+    let together = Together::new(segments.iter().map(|own| &own.segment.index))?;
+    let asked = EngineOptions {
+        k: options.k,
+        effort: Effort::Recall(options.recall),
+        threads: options.threads,
+        parts: if options.each_part_alone { PartsName::Each } else { PartsName::Whole },
+        ..EngineOptions::default()
+    };
+    let filter = |(number, own): (usize, &&SegmentState)| {
+        own.segment.index.filter_of(&own.left, &together.options_of(number, &asked))
+    };
+    let filters = segments.iter().enumerate().map(filter).collect::<stratann_storage::Result<Vec<_>>>()?;
+    let filters: Vec<_> =
+        filters.iter().map(|filter| filter.as_ref().map_or(Filters::None, Filters::Shared)).collect();
+    let known: Vec<Vec<f32>> =
+        all.hits.iter().map(|hits| hits.iter().map(|hit| hit.distance).collect()).collect();
+    let known = if all.hits.iter().all(Vec::is_empty) { &[][..] } else { &known };
+    let (answers, _) = together.search_parts(queries, (&filters, known), &asked, &Quiet)?;
+    for (own, answers) in segments.iter().zip(&answers) {
+        join(own, answers, options.k, all)?;
+    }
+    Ok(())
+}
+
+/// Joins the results of a segment with those that are there.
+fn join(own: &SegmentState, answers: &Answers, k: usize, all: &mut Answered) -> Result<()> {
     if let Some((query, why)) = answers.failed.first() {
         return Err(Error::corrupt(format!(
             "{}: query {query} has no answer: {why}",
-            segment.index.folder().display()
+            own.segment.index.folder().display()
         )));
     }
     all.stats.add(&answers.stats);
     for (query, hits) in all.hits.iter_mut().enumerate() {
         // They are in order, and one that is farther than all that are wanted needs no id.
-        let most = hits.get(options.k - 1).map_or(f32::INFINITY, |last| last.distance);
+        let most = hits.get(k - 1).map_or(f32::INFINITY, |last| last.distance);
         for (ordinal, distance) in answers.results(query) {
             if distance <= most {
-                let (id, _) = segment.id(ordinal)?;
+                let (id, _) = own.segment.id(ordinal)?;
                 hits.push(Hit { id, distance: distance + 0.0 });
             }
         }
         hits.sort_by(|one, two| one.distance.total_cmp(&two.distance).then_with(|| one.id.cmp(&two.id)));
-        hits.truncate(options.k);
+        hits.truncate(k);
     }
     Ok(())
 }

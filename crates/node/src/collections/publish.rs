@@ -20,6 +20,9 @@ use crate::segments::{
     next_merge,
 };
 
+/// Checkpoints that are not merged, at most: each is a part that every query searches.
+const CHECKPOINTS_MAX: usize = 12;
+
 /// Dead rows of a segment that are written before it is published, in one batch.
 const DEATHS_AT_ONCE: usize = 50_000;
 
@@ -34,7 +37,11 @@ impl Slot {
     /// Writes the points in memory into a segment when there are enough of them.
     pub(super) fn checkpoint_due(self: &Arc<Slot>, shared: &Arc<Shared>, progress: &dyn Progress) -> Result<()> {
         let state = self.live(shared)?.delta.state();
-        if shared.options.is_checkpoint_due(&self.spec, &state) {
+        let waiting = state.segments.iter().filter(|own| own.segment.entry.level == 0).count();
+        if waiting >= CHECKPOINTS_MAX {
+            // Merges are behind. Points wait in memory, and changes are refused once there are too many.
+            shared.jobs.ask(shared, self, Job::Merge);
+        } else if shared.options.is_checkpoint_due(&self.spec, &state) {
             self.checkpoint(shared, progress)?;
         }
         Ok(())
