@@ -17,7 +17,8 @@ params! {
             { shown: "INDEX", usual: "from a store, in memory nodes, or collections", places: Place::FOLDERS,
               level: Level::Usual };
         /// HTTP address for clients; port 0 takes a free one
-        http: String = "127.0.0.1:8700".into(), { shown: "HOST:PORT", places: Place::ALL_AND_COLLECTIONS, level: Level::Usual };
+        http: String = "127.0.0.1:8700".into(),
+            { shown: "HOST:PORT", places: Place::ALL_AND_COLLECTIONS, level: Level::Usual };
         /// Name by which clients address this server, beside IP addresses, localhost and the host of --http; repeatable
         host_name: Vec<String> = Vec::new(),
             { shown: "NAME", usual: "none", places: Place::ALL_AND_COLLECTIONS, level: Level::Usual };
