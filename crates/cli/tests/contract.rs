@@ -373,6 +373,7 @@ fn help_and_completions_name_every_command() {
         "explain",
         "bench",
         "cluster",
+        "collection",
         "serve",
         "simulate",
         "doctor",
