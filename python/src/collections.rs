@@ -14,8 +14,8 @@ use stratann_node::rows::{ExternalId, MEMORY_BYTES_MIN};
 use stratann_params::IndexKind;
 use stratann_storage::{Error, ErrorKind, Quiet};
 
-use crate::error;
 use crate::process::Own;
+use crate::{error, work};
 
 /// Creates the exception of an error of a collection.
 fn raised(py: Python<'_>, error: &collections::Error) -> PyErr {
@@ -240,6 +240,7 @@ impl DataFolder {
         all["delta_points"] = facts.delta_points.into();
         all["delta_bytes"] = facts.delta_bytes.into();
         all["segments"] = segments.collect();
+        all["trouble"] = facts.trouble.map(|e| e.message).into();
         crate::json(py, &all)
     }
 
@@ -315,6 +316,28 @@ impl DataFolder {
         let page = self.call_collection(py, name, |collection| collection.scroll(after.as_ref(), limit))?;
         let points = page.points.into_iter().map(|point| point_object(py, point)).collect::<PyResult<_>>()?;
         Ok((points, page.next.as_ref().map(|id| id_object(py, id)).transpose()?))
+    }
+
+    /// Makes one segment of all points.
+    fn compact(&self, py: Python<'_>, name: &str, on_progress: Option<Py<PyAny>>) -> PyResult<()> {
+        let node = self.node(py)?;
+        let collection = node.collection(name).map_err(|e| raised(py, &e))?;
+        // The errors of all crates have no kind of their own for those of a collection.
+        let mut failed = None;
+        let done = work::run(py, on_progress.as_ref(), |progress| {
+            collection.compact(progress).map_err(|e| {
+                let plain = match e.kind {
+                    Kind::Other(kind) => Error { kind, message: e.message.clone() },
+                    _ => Error { kind: ErrorKind::Io, message: e.message.clone() },
+                };
+                failed = Some(e);
+                plain
+            })
+        });
+        match failed {
+            Some(e) if !matches!(e.kind, Kind::Other(_)) => Err(raised(py, &e)),
+            _ => done,
+        }
     }
 
     /// Compares all rows of a collection. Returns the sequence number and the points.

@@ -17,6 +17,7 @@ from numpy.typing import ArrayLike, DTypeLike, NDArray
 from . import _stratann
 from ._arrays import DTYPES, Path, as_bytes, byte_size, dtype_name, fixed, numbers, real, whole
 from ._errors import ChangeError, Error, InputError
+from ._progress import Progress, listening
 
 #: An id of a point.
 Id = Union[int, str, uuid.UUID]
@@ -343,6 +344,19 @@ class Collection:
         points, following = self._folder.scroll(self._name, behind, whole(limit, "limit", 1) or 1)
         return Page([self._point(point) for point in points], None if following is None else _shown(following))
 
+    def compact(self, progress: Progress = None) -> None:
+        """Makes one segment of all points, which searches read at the least cost. An interruption leaves the collection
+        as it was.
+
+        Args:
+            progress: as in `build`.
+
+        Raises:
+            DiskError, BudgetError, CorruptIndexError: a full disk, memory, damage.
+        """
+        with listening(progress) as on_progress:
+            self._folder.compact(self._name, on_progress)
+
     def verify(self) -> dict[str, int]:
         """Compares all that is stored of the collection. Returns its ``points`` and its newest change, ``seq``.
 
@@ -354,7 +368,8 @@ class Collection:
 
     def info(self) -> dict[str, Any]:
         """Returns what the collection is made of: ``name``, ``dim``, ``metric``, ``dtype``, ``kind``, ``points``,
-        ``seq``, ``delta_points``, ``delta_bytes`` and ``segments``."""
+        ``seq``, ``delta_points``, ``delta_bytes``, ``segments``, and ``trouble``: why the last checkpoint or merge
+        failed, or None."""
         described: dict[str, Any] = json.loads(self._folder.info(self._name))
         return described
 

@@ -175,6 +175,7 @@ fn collections_are_listed_and_dropped() {
         "delta_points",
         "delta_bytes",
         "segments",
+        "trouble",
     ];
     assert_eq!(keys, BTreeSet::from(wanted));
     let error = place.refused(&["create"], &["c", "--dim", "8"]);
@@ -281,6 +282,36 @@ fn one_process_has_a_data_folder() {
     std::fs::write(other.join("thesis"), "years of work").unwrap();
     let error = refused(&["collection", "create", "--data", arg(&other), "c", "--dim", "3"], 2);
     assert!(error.contains("is no data folder") && error.contains("thesis"), "{error}");
+}
+
+#[test]
+fn points_of_a_compact_collection_are_found_and_change() {
+    for kind in ["auto", "hybrid-ivf"] {
+        let place = Place::new("f32", "l2");
+        place.json(&["create"], &["big", "--dim", "8", "--kind", kind]);
+        let name = "big";
+        place.json(&["upsert"], &[name, arg(&place.vectors.base)]);
+        let made = place.json(&["compact"], &[name]);
+        let segments = made["segments"].as_array().unwrap();
+        assert!(segments.len() == 1 && segments[0]["rows"] == 600, "{made}");
+        assert_eq!(
+            (&made["delta_points"], &made["points"], &made["trouble"]),
+            (&0.into(), &600.into(), &Value::Null)
+        );
+        place.json(&["delete"], &[name, "--id", "0,1,2"]);
+        place.json(&["upsert"], &[name, arg(&place.vectors.base), "--first-id", "590"]);
+        let info = place.json(&["info"], &[name]);
+        assert_eq!((&info["points"], &info["segments"][0]["dead"]), (&1187.into(), &13.into()), "{info}");
+        assert_eq!(place.json(&["verify"], &[name])["points"], 1187);
+        let truth = place.vectors.truth("l2");
+        let (data, queries) = (arg(&place.data), arg(&place.vectors.queries));
+        let found =
+            json(&["search", "--data", data, name, queries, "--recall", "1", "--groundtruth", arg(&truth)]);
+        assert!(
+            found["runs"][0]["recall"].as_f64().unwrap() > 0.4,
+            "half of the results have other ids: {found}"
+        );
+    }
 }
 
 #[test]

@@ -116,7 +116,7 @@ fn what_is_written_is_found_also_after_a_restart() {
     assert_eq!(found["answers"][0]["ids"], value!([9_007_199_254_740_993_u64, u64::MAX, 8]));
     assert!(found["answers"][0].get("vectors").is_none());
     let info = place.ok("GET", "/v1/collections/c", Value::Null);
-    assert_eq!((&info["points"], &info["seq"], &info["segments"]), (&3.into(), &3.into(), &value!([])));
+    assert_eq!((&info["points"], &info["seq"], &info["trouble"]), (&3.into(), &3.into(), &Value::Null));
     assert_eq!(place.ok("DELETE", "/v1/collections/c", Value::Null)["name"], "c");
     assert_eq!(place.ask("GET", "/v1/collections/c", &Value::Null).status, 404);
 }
@@ -217,27 +217,22 @@ fn mistakes_are_refused_in_one_line_and_change_nothing() {
 }
 
 #[test]
-fn a_full_collection_says_when_to_try_again() {
-    let place = Place::new(&["--ram-budget", "192MiB"]);
-    place.ok("PUT", "/v1/collections/c", value!({ "dim": 64, "dtype": "u8" }));
-    let vector = vec![1; 64];
-    let mut refused = None;
-    for batch in 0..120_u64 {
-        let ids: Vec<u64> = (batch * 4000..(batch + 1) * 4000).collect();
-        let vectors = vec![&vector; ids.len()];
-        let reply = place.ask("PUT", "/v1/collections/c/points", &value!({ "ids": ids, "vectors": vectors }));
-        if reply.status != 200 {
-            refused = Some(reply);
-            break;
-        }
+fn memory_that_others_have_is_said_with_when_to_try_again() {
+    let mut place = Place { folder: folder(), server: None };
+    let (data, vectors) = (place.data(), place.folder.path().join("wide.fbin"));
+    write(&vectors, &rows(900, 4096, "f32", 1), "f32");
+    for name in ["one", "two"] {
+        json(&["collection", "create", "--data", arg(&data), name, "--dim", "4096"]);
+        json(&["collection", "upsert", "--data", arg(&data), name, arg(&vectors)]);
     }
-    // A data folder with segments takes as many as the disk has room for.
-    if let Some(reply) = refused {
-        assert_eq!(reply.status, 429, "{}", reply.body);
-        let after = reply.head.split("retry-after: ").nth(1).unwrap().lines().next().unwrap();
-        assert!(after.parse::<u64>().unwrap() >= 1);
-        place.ok("POST", "/v1/collections/c/delete", value!({ "ids": [0, 1] }));
-    }
+    // Each of them takes more than a half of what this leaves for points in memory.
+    place.start(&["--ram-budget", "152MiB"]);
+    assert_eq!(place.ok("POST", "/v1/collections/one/count", Value::Null), value!({ "count": 900 }));
+    let refused = place.ask("POST", "/v1/collections/two/count", &Value::Null);
+    assert_eq!(refused.status, 429, "{}", refused.body);
+    let after = refused.head.split("retry-after: ").nth(1).unwrap().lines().next().unwrap();
+    assert!(after.parse::<u64>().unwrap() >= 1);
+    assert_eq!(place.ok("POST", "/v1/collections/one/delete", value!({ "ids": [0, 1] }))["deleted"], 2);
 }
 
 #[test]

@@ -38,6 +38,7 @@ enum Command {
     Upsert(changes::Upsert),
     Delete(changes::Delete),
     Verify(Verify),
+    Compact(Compact),
 }
 
 /// The options that all commands of collections have.
@@ -121,6 +122,18 @@ struct Verify {
     table: Parameters<PlaceRows>,
 }
 
+/// Make one segment of all points
+///
+/// Searches of one segment cost least. A server does this by and by, while it has time; a disk-graph or another kind of
+/// index is built, within --ram-budget. An interruption leaves the collection as it was.
+#[derive(clap::Args)]
+struct Compact {
+    /// Name of the collection
+    name: String,
+    #[command(flatten)]
+    table: Parameters<PlaceRows>,
+}
+
 /// A collection, and how it was made.
 #[derive(Serialize)]
 struct Described {
@@ -179,6 +192,8 @@ struct InfoDocument {
     delta_points: u64,
     delta_bytes: u64,
     segments: Vec<SegmentDocument>,
+    /// Why the last checkpoint or merge failed, if it did.
+    trouble: Option<String>,
 }
 
 #[derive(Serialize)]
@@ -205,6 +220,7 @@ pub(crate) fn run(args: &Args, output: Output) -> Result<Verdict> {
         Command::Upsert(args) => changes::upsert(args, output),
         Command::Delete(args) => changes::delete(args, output),
         Command::Verify(args) => verify(args, output),
+        Command::Compact(args) => compact(args, output),
     }
 }
 
@@ -270,7 +286,8 @@ fn list_text(all: &[Listed]) -> String {
 
 fn info(args: &InfoArgs, output: Output) -> Result<Verdict> {
     let printer = ProgressPrinter::new(output);
-    let collection = opened(&args.table, &printer)?.collection(&args.name).map_err(plain)?;
+    let node = opened(&args.table, &printer)?;
+    let collection = node.collection(&args.name).map_err(plain)?;
     let facts = collection.facts().map_err(plain)?;
     printer.finish();
     let document = info_document(Described::of(&args.name, &collection.spec()), &facts);
@@ -293,6 +310,7 @@ fn info_document(described: Described, facts: &Facts) -> InfoDocument {
         delta_points: facts.delta_points,
         delta_bytes: facts.delta_bytes,
         segments: segments.collect(),
+        trouble: facts.trouble.as_ref().map(|e| e.message.clone()),
     }
 }
 
@@ -316,7 +334,22 @@ fn info_text(document: &InfoDocument) -> String {
             size(segment.bytes)
         );
     }
+    if let Some(trouble) = &document.trouble {
+        text += &format!("the last checkpoint or merge failed: {trouble}\n");
+    }
     text
+}
+
+fn compact(args: &Compact, output: Output) -> Result<Verdict> {
+    let printer = ProgressPrinter::new(output);
+    let node = opened(&args.table, &printer)?;
+    let collection = node.collection(&args.name).map_err(plain)?;
+    collection.compact(&printer).map_err(plain)?;
+    let facts = collection.facts().map_err(plain)?;
+    printer.finish();
+    let document = info_document(Described::of(&args.name, &collection.spec()), &facts);
+    output.result(&document, || info_text(&document))?;
+    Ok(Verdict::Fine)
 }
 
 fn drop_collection(args: &Drop, output: Output) -> Result<Verdict> {

@@ -95,6 +95,7 @@ pub(super) fn info(asked: &mut Asked<'_>) -> Result<Answer, Rejection> {
     reply["delta_points"] = facts.delta_points.into();
     reply["delta_bytes"] = facts.delta_bytes.into();
     reply["segments"] = segments.collect();
+    reply["trouble"] = facts.trouble.map(|e| e.message).into();
     ok(&reply)
 }
 

@@ -116,7 +116,9 @@ struct DeleteDocument {
 pub(super) fn upsert(args: &Upsert, output: Output) -> Result<Verdict> {
     let settings: UpsertSettings = args.table.given.read();
     let printer = ProgressPrinter::new(output);
-    let collection = opened(&args.table, &printer)?.collection(&args.name).map_err(plain)?;
+    // Held to the end: it writes points into segments meanwhile.
+    let node = opened(&args.table, &printer)?;
+    let collection = node.collection(&args.name).map_err(plain)?;
     let spec = collection.spec();
     let vectors = Queries::points(&args.vectors, wanted(&spec), output)?;
     let rows = vectors.count();
@@ -185,7 +187,8 @@ pub(super) fn delete(args: &Delete, output: Output) -> Result<Verdict> {
         }
     };
     let printer = ProgressPrinter::new(output);
-    let collection = opened(&args.table, &printer)?.collection(&args.name).map_err(plain)?;
+    let node = opened(&args.table, &printer)?;
+    let collection = node.collection(&args.name).map_err(plain)?;
     printer.stage("deleting", ids.len() as u64, "ids");
     let started = Instant::now();
     let seq = collection.seq().map_err(plain)?;
